@@ -1,0 +1,200 @@
+#define _GNU_SOURCE
+#include "json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "log.h"
+
+static ls_status read_text(const char *path, char **text, size_t *bytes)
+{
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        ls_log_error("cannot open %s: %s", path, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    char *buffer = NULL;
+    size_t used = 0, room = 0;
+    for (;;) {
+        if (room - used < 2) {
+            room = room == 0 ? 65536 : room * 2;
+            char *larger = realloc(buffer, room);
+            if (larger == NULL) {
+                ls_log_error("cannot allocate %zu bytes to read %s", room, path);
+                free(buffer);
+                fclose(file);
+                return LS_ERR_INFRA;
+            }
+            buffer = larger;
+        }
+        size_t got = fread(buffer + used, 1, room - used - 1, file);
+        if (got == 0) {
+            break;
+        }
+        used += got;
+    }
+    bool failed = ferror(file) != 0;
+    fclose(file);
+    if (failed) {
+        ls_log_error("cannot read %s: %s", path, strerror(errno));
+        free(buffer);
+        return LS_ERR_INFRA;
+    }
+    buffer[used] = '\0';
+    *text = buffer;
+    *bytes = used;
+    return LS_OK;
+}
+
+ls_status ls_json_read_file(const char *path, cJSON **root)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    LS_TRY(read_text(path, &text, &bytes));
+    const char *end = text;
+    cJSON *value = cJSON_ParseWithLengthOpts(text, bytes + 1, &end, 0);
+    if (value == NULL) {
+        ls_log_error("%s is not JSON: byte %ld: '%.20s'", path, (long)(end - text), end);
+        free(text);
+        return LS_ERR_INFRA;
+    }
+    free(text);
+    *root = value;
+    return LS_OK;
+}
+
+static ls_status write_all(int descriptor, const char *path, const char *text, size_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t written = write(descriptor, text, bytes);
+        if (written < 0 && errno == EINTR) {
+            continue;
+        }
+        if (written < 0) {
+            ls_log_error("cannot write %s: %s", path, strerror(errno));
+            return LS_ERR_INFRA;
+        }
+        text += written;
+        bytes -= (size_t)written;
+    }
+    return LS_OK;
+}
+
+ls_status ls_json_write_file(const char *path, const cJSON *root)
+{
+    char temporary[PATH_MAX];
+    if (snprintf(temporary, sizeof temporary, "%s.tmp%d", path, (int)getpid()) >=
+        (int)sizeof temporary) {
+        ls_log_error("path too long: %s", path);
+        return LS_ERR_INFRA;
+    }
+    char *text = cJSON_Print(root);
+    LS_ASSERT(text != NULL);
+    ls_status status = LS_OK;
+    int descriptor = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (descriptor < 0) {
+        ls_log_error("cannot create %s: %s", temporary, strerror(errno));
+        status = LS_ERR_INFRA;
+        goto free_text;
+    }
+    LS_TRY_GOTO(status, write_all(descriptor, temporary, text, strlen(text)), close_file);
+    LS_TRY_GOTO(status, write_all(descriptor, temporary, "\n", 1), close_file);
+close_file:
+    if (close(descriptor) != 0 && status == LS_OK) {
+        ls_log_error("cannot write %s: %s", temporary, strerror(errno));
+        status = LS_ERR_INFRA;
+    }
+    if (status == LS_OK && rename(temporary, path) != 0) {
+        ls_log_error("cannot rename %s to %s: %s", temporary, path, strerror(errno));
+        status = LS_ERR_INFRA;
+    }
+    if (status != LS_OK) {
+        unlink(temporary);
+    }
+free_text:
+    cJSON_free(text);
+    return status;
+}
+
+ls_status ls_json_append_line(int descriptor, const char *path, const cJSON *line)
+{
+    char *text = cJSON_PrintUnformatted(line);
+    LS_ASSERT(text != NULL);
+    size_t length = strlen(text);
+    char *whole = realloc(text, length + 2);
+    if (whole == NULL) {
+        ls_log_error("cannot allocate %zu bytes for a line of %s", length + 2, path);
+        cJSON_free(text);
+        return LS_ERR_INFRA;
+    }
+    whole[length] = '\n';
+    ls_status status = write_all(descriptor, path, whole, length + 1);
+    free(whole);
+    return status;
+}
+
+ls_status ls_json_each_line(const char *path, ls_json_visit *visit, void *context)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    LS_TRY(read_text(path, &text, &bytes));
+    ls_status status = LS_OK;
+    char *line = text;
+    for (int number = 1; status == LS_OK; number++) {
+        char *newline = memchr(line, '\n', bytes - (size_t)(line - text));
+        if (newline == NULL) {
+            break;
+        }
+        *newline = '\0';
+        cJSON *value = cJSON_Parse(line);
+        if (value == NULL) {
+            ls_log_error("%s:%d is not JSON: '%.60s'", path, number, line);
+            status = LS_ERR_INFRA;
+            break;
+        }
+        status = visit(context, value, number);
+        cJSON_Delete(value);
+        line = newline + 1;
+    }
+    free(text);
+    return status;
+}
+
+double ls_json_number(const cJSON *object, const char *name, double fallback)
+{
+    const cJSON *member = cJSON_GetObjectItemCaseSensitive(object, name);
+    return cJSON_IsNumber(member) ? member->valuedouble : fallback;
+}
+
+int64_t ls_json_integer(const cJSON *object, const char *name, int64_t fallback)
+{
+    const cJSON *member = cJSON_GetObjectItemCaseSensitive(object, name);
+    return cJSON_IsNumber(member) ? (int64_t)member->valuedouble : fallback;
+}
+
+bool ls_json_bool(const cJSON *object, const char *name, bool fallback)
+{
+    const cJSON *member = cJSON_GetObjectItemCaseSensitive(object, name);
+    return cJSON_IsBool(member) ? cJSON_IsTrue(member) != 0 : fallback;
+}
+
+const char *ls_json_string(const cJSON *object, const char *name, const char *fallback)
+{
+    const cJSON *member = cJSON_GetObjectItemCaseSensitive(object, name);
+    return cJSON_IsString(member) ? member->valuestring : fallback;
+}
+
+void ls_json_add_number(cJSON *object, const char *name, double value)
+{
+    if (isfinite(value)) {
+        cJSON_AddNumberToObject(object, name, value);
+    } else {
+        cJSON_AddNullToObject(object, name);
+    }
+}

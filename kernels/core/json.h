@@ -1,0 +1,40 @@
+/* JSON through cJSON: whole files, lines of .jsonl files, and members that must be there. */
+#ifndef LS_CORE_JSON_H
+#define LS_CORE_JSON_H
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Reads and parses one file; the caller frees *root with cJSON_Delete. Logs file and position. */
+ls_status ls_json_read_file(const char *path, cJSON **root);
+/* Writes the whole value to a temporary file beside `path` and renames it: readers see the old file or
+ * the new one, never a part. Indented. */
+ls_status ls_json_write_file(const char *path, const cJSON *root);
+/* Appends the value as one line with one write(2) to an open descriptor. `path` is for the message. */
+ls_status ls_json_append_line(int descriptor, const char *path, const cJSON *line);
+
+/* Calls visit(context, value, line_number) for each whole line of a .jsonl file; a last line without
+ * its newline (its writer was killed) is ignored. A line that is not JSON is an error naming it. */
+typedef ls_status ls_json_visit(void *context, const cJSON *value, int line_number);
+ls_status ls_json_each_line(const char *path, ls_json_visit *visit, void *context);
+
+/* Members with a fallback for absence; a member of another type counts as absent. */
+double ls_json_number(const cJSON *object, const char *name, double fallback);
+int64_t ls_json_integer(const cJSON *object, const char *name, int64_t fallback);
+bool ls_json_bool(const cJSON *object, const char *name, bool fallback);
+const char *ls_json_string(const cJSON *object, const char *name, const char *fallback);
+
+/* Adds a number, or null when it is inf or NaN (JSON has neither). */
+void ls_json_add_number(cJSON *object, const char *name, double value);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

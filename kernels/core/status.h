@@ -1,0 +1,57 @@
+/* Status of every fallible function. The values are the exit codes of the subject protocol, so that
+ * a status that reaches `main` is the process's exit code. The function that meets an error logs it;
+ * those above relay it silently. Outputs are written only on success. */
+#ifndef LS_CORE_STATUS_H
+#define LS_CORE_STATUS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum ls_status {
+    LS_OK = 0,
+    LS_ERR_CHECK = 1,        /* a check failed */
+    LS_ERR_USAGE = 2,        /* an argument, a variable or an input file is wrong */
+    LS_ERR_INFRA = 3,        /* machine, memory, disk, port or library */
+    LS_ERR_UNSUPPORTED = 4,  /* understood, but not offered here */
+    LS_ERR_PEER_LOST = 10,   /* another rank died or stopped answering */
+    LS_ERR_RENDEZVOUS = 11,  /* the ranks did not find each other in time */
+    LS_ERR_NON_FINITE = 12,  /* a parameter, master or moment is inf or NaN, or the scale is lost */
+    LS_ERR_DEVICE_LOST = 13, /* the accelerator stopped answering */
+} ls_status;
+
+/* A short name such as "peer lost"; never NULL. */
+const char *ls_status_name(ls_status status);
+
+/* Relays a failure to the caller. */
+#define LS_TRY(expression)                                                                         \
+    do {                                                                                           \
+        ls_status ls_try_status_ = (expression);                                                   \
+        if (ls_try_status_ != LS_OK) {                                                             \
+            return ls_try_status_;                                                                 \
+        }                                                                                          \
+    } while (0)
+
+/* Stores a failure in `status`, then jumps to the label that undoes what was done so far. */
+#define LS_TRY_GOTO(status, expression, label)                                                     \
+    do {                                                                                           \
+        (status) = (expression);                                                                   \
+        if ((status) != LS_OK) {                                                                   \
+            goto label;                                                                            \
+        }                                                                                          \
+    } while (0)
+
+/* For our own bugs, always on; never for input, files or peers. Prints and aborts. */
+#define LS_ASSERT(condition)                                                                       \
+    ((condition) ? (void)0 : ls_status_assert_failed(#condition, __FILE__, __LINE__))
+#ifdef __cplusplus
+[[noreturn]]
+#else
+_Noreturn
+#endif
+void ls_status_assert_failed(const char *condition, const char *file, int line);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,78 @@
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/log.h"
+#include "kernels.h"
+
+static ls_status library_path(const char *name, char *path, size_t path_bytes)
+{
+    const char *folder = getenv("LS_LIB_DIR");
+    char program[PATH_MAX];
+    if (folder == NULL) {
+        ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+        if (length < 0) {
+            ls_log_error("cannot read /proc/self/exe to find the libraries beside the program");
+            return LS_ERR_INFRA;
+        }
+        program[length] = '\0';
+        char *slash = strrchr(program, '/');
+        LS_ASSERT(slash != NULL);
+        *slash = '\0';
+        if (snprintf(path, path_bytes, "%s/lib/ls_%s.so", program, name) < (int)path_bytes &&
+            access(path, F_OK) != 0) {
+            /* programs one folder below (build/unit/test_x) share build/lib */
+            slash = strrchr(program, '/');
+            LS_ASSERT(slash != NULL);
+            *slash = '\0';
+        }
+        if (snprintf(path, path_bytes, "%s/lib/ls_%s.so", program, name) >= (int)path_bytes) {
+            ls_log_error("path too long: %s/lib/ls_%s.so", program, name);
+            return LS_ERR_INFRA;
+        }
+        return LS_OK;
+    }
+    if (snprintf(path, path_bytes, "%s/ls_%s.so", folder, name) >= (int)path_bytes) {
+        ls_log_error("path too long: %s/ls_%s.so", folder, name);
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}
+
+ls_status ls_load_symbol(const char *name, const char *entry, void **out)
+{
+    char path[PATH_MAX];
+    LS_TRY(library_path(name, path, sizeof path));
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        ls_log_error("'%s' is not available here: %s (see what `make` printed)", name, dlerror());
+        return LS_ERR_INFRA;
+    }
+    void *symbol = dlsym(library, entry);
+    if (symbol == NULL) {
+        ls_log_error("%s has no symbol '%s': %s", path, entry, dlerror());
+        return LS_ERR_INFRA;
+    }
+    *out = symbol;
+    return LS_OK;
+}
+
+ls_status ls_load_backend(const char *name, const ls_backend_api **out)
+{
+    void *symbol = NULL;
+    LS_TRY(ls_load_symbol(name, LS_BACKEND_ENTRY, &symbol));
+    ls_backend_entry_fn *entry = NULL;
+    memcpy(&entry, &symbol, sizeof entry); /* ISO C has no cast from void * to a function */
+    const ls_backend_api *api = entry();
+    if (api->abi != LS_BACKEND_ABI) {
+        ls_log_error("ls_%s.so speaks ABI %d, this program %d: rebuild with `make`", name, api->abi,
+                     LS_BACKEND_ABI);
+        return LS_ERR_INFRA;
+    }
+    *out = api;
+    return LS_OK;
+}

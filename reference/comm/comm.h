@@ -1,0 +1,99 @@
+/* The contract of a communication engine: `self` (a world of one, built in), `gloo` and `nccl` (shared
+ * objects loaded at run time). One `ls_comm` is one communicator: the gradients have one, SyncBN's small
+ * collectives another. All ranks of a communicator call the same operations in the same order; each
+ * operation carries that order's number and what it is for, so that a mismatch or a missing rank can be
+ * named.
+ *
+ * begin/wait. `begin` takes an operation whose buffer is valid once `after` has happened, and returns at
+ * once; `wait` makes the stream wait for the result (NCCL) or blocks the host until it is there (Gloo,
+ * self). Errors and deadlines surface in `wait` and `poll`; after one, the communicator only accepts
+ * `abort` and `close`. Handles belong to the caller, one per operation, and stay put until waited for.
+ *
+ * When a rank dies: the engine's own error or the deadline turns into LS_ERR_PEER_LOST in every survivor,
+ * logged once with operation, number, bytes and seconds waited. */
+#ifndef LS_COMM_H
+#define LS_COMM_H
+
+#include <stdint.h>
+
+#include "../../harness/store.h"
+#include "../../kernels/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum ls_comm_kind {
+    LS_COMM_ALL_REDUCE,     /* buffer[count]: sum over ranks, in place */
+    LS_COMM_BROADCAST,      /* buffer[count]: root's everywhere, in place */
+    LS_COMM_ALL_GATHER,     /* input[count] -> buffer[world*count], in rank order */
+    LS_COMM_REDUCE_SCATTER, /* input[world*count] -> buffer[count], sum */
+    LS_COMM_REDUCE,         /* buffer[count]: sum, at root, in place; elsewhere left undefined */
+    LS_COMM_GATHER,         /* input[count] -> buffer[world*count] at root */
+    LS_COMM_SCATTER,        /* input[world*count] at root -> buffer[count] */
+    LS_COMM_SEND,           /* buffer[count] to rank `root` */
+    LS_COMM_RECV,           /* buffer[count] from rank `root` */
+    LS_COMM_BARRIER,        /* nobody leaves before the last has come */
+} ls_comm_kind;
+
+/* Sums of 16-bit types round once per addition, to nearest even (numerics.md section 1). */
+typedef struct ls_comm_op {
+    ls_comm_kind kind;
+    void *buffer;
+    const void *input; /* where it differs from buffer */
+    int64_t count;     /* elements per rank, as said above */
+    ls_dtype dtype;
+    int root;
+    const char *label; /* "bucket 3", "layer1.0.bn1 statistics"; lives as long as the handle */
+} ls_comm_op;
+
+typedef struct ls_comm_handle {
+    ls_comm_op op;
+    uint64_t number;     /* of this operation on its communicator, from 0 */
+    int64_t begun_ns;    /* ls_clock_ns when the caller began it */
+    int64_t started_ns;  /* when the engine started to work on it; 0 where the engine cannot tell */
+    int64_t finished_ns; /* when the result was there; valid after wait */
+    void *engine;        /* the engine's own */
+} ls_comm_handle;
+
+typedef struct ls_comm ls_comm;
+
+typedef struct ls_comm_options {
+    int rank, world;
+    ls_store *store;     /* rendezvous; NULL for a world of one; borrowed until close */
+    const char *name;    /* unique among the communicators of a job: "gradients", "norm" */
+    double timeout_s;    /* deadline of every operation and of the rendezvous */
+    const char *address; /* this rank's own address for its peers, NULL: the loopback interface when
+                            MASTER_ADDR is one, else the interface that routes to it */
+    const ls_backend_api *backend_api; /* device engines need its memory; CPU engines ignore both */
+    ls_backend *backend;
+} ls_comm_options;
+
+enum { LS_COMM_ABI = 1 };
+
+typedef struct ls_comm_api {
+    int abi;          /* LS_COMM_ABI */
+    const char *name; /* "self", "gloo", "nccl" */
+    void (*describe)(char *text, int bytes); /* library, version, path really loaded */
+    ls_status (*open)(const ls_comm_options *options, ls_comm **out);
+    ls_status (*begin)(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_comm_handle *handle);
+    ls_status (*wait)(ls_comm *comm, ls_comm_handle *handle, ls_stream *stream);
+    ls_status (*poll)(ls_comm *comm); /* LS_OK, or the error that has happened */
+    void (*abort)(ls_comm *comm);     /* from any thread: pending waits return LS_ERR_PEER_LOST */
+    void (*close)(ls_comm *comm);
+} ls_comm_api;
+
+#define LS_COMM_ENTRY "ls_comm_entry"
+typedef const ls_comm_api *ls_comm_entry_fn(void);
+
+/* reference/comm/comm.c: finds an engine by name ("self" is built in) and checks its ABI. */
+ls_status ls_comm_load(const char *name, const ls_comm_api **out);
+/* begin and wait in one, for start-up and tests. */
+ls_status ls_comm_run(const ls_comm_api *api, ls_comm *comm, const ls_comm_op *op,
+                      ls_stream *stream);
+const char *ls_comm_kind_name(ls_comm_kind kind); /* "all_reduce" */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
