@@ -1,9 +1,10 @@
 # Lockstep: benchmark and conformance suite for data-parallel mixed-precision training.
-# `make help` tells what there is. Set-up, builds, checks; the main job is `make bench NGPUS=8`.
+# `make help` tells what there is. The main job is `make bench NGPUS=8`.
 
 BUILD ?= build
-CC ?= gcc
-CXX ?= g++
+PREFIX ?= /usr/local
+CC := gcc
+CXX := g++
 OPTIMISE ?= -O2 -g
 WARN := -Wall -Wextra -Wpedantic -Werror
 CPPFLAGS += -D_GNU_SOURCE -I. -MMD -MP
@@ -13,10 +14,19 @@ LDFLAGS += $(SANITIZE)
 LDLIBS := -lcjson -ldl -lm -lpthread
 
 .DEFAULT_GOAL := all
-.PHONY: all
 .SUFFIXES:
 .DELETE_ON_ERROR:
+.PHONY: all units programs found deps bench check conform judge compare report help lint format \
+	asan ubsan tsan dist install clean
 
+# ---- what this machine can build ---------------------------------------------------------------
+header = $(shell printf '\#include <%s>\n' $(1) | $(CC) -x $(or $(2),c) -E - >/dev/null 2>&1 && echo yes)
+HAVE_DNNL := $(call header,oneapi/dnnl/dnnl.h)
+HAVE_GLOO := $(call header,gloo/context.h,c++)
+HAVE_CHECK := $(call header,check.h)
+HAVE_GNUPLOT := $(shell command -v gnuplot 2>/dev/null)
+
+# ---- sources, found by folder ------------------------------------------------------------------
 sources = $(wildcard $(addsuffix /*.c,$(1)))
 objects = $(patsubst %,$(BUILD)/obj/%.o,$(1))
 
@@ -25,11 +35,26 @@ HARNESS := $(filter-out harness/launch.c,$(call sources,harness))
 ORACLE := $(call sources,reference/oracle)
 REFERENCE := $(filter-out reference/train.c,$(call sources,reference reference/data reference/comm))
 SUITE := $(filter-out suite/main.c,$(call sources,suite suite/cases))
+CPU := $(call sources,kernels/cpu kernels/math)
 UNITS := $(patsubst suite/unit/%.c,%,$(wildcard suite/unit/test_*.c))
 
 LIBS := $(BUILD)/libls_suite.a $(BUILD)/libls_oracle.a $(BUILD)/libls_reference.a \
 	$(BUILD)/libls_harness.a $(BUILD)/libls_core.a
+PROGRAMS := $(BUILD)/lockstep $(BUILD)/lockstep-train $(BUILD)/lockstep-launch
+ENGINES := $(if $(HAVE_DNNL),$(BUILD)/lib/ls_cpu.so) $(if $(HAVE_GLOO),$(BUILD)/lib/ls_gloo.so)
+UNIT_PROGRAMS := $(addprefix $(BUILD)/unit/,$(UNITS))
 
+all: programs found
+programs: $(PROGRAMS) $(ENGINES)
+units: $(UNIT_PROGRAMS) $(PROGRAMS) $(ENGINES)
+found: programs
+	@echo "CPU backend:    $(if $(HAVE_DNNL),yes (oneDNN),no: oneDNN's headers not found (libdnnl-dev))"
+	@echo "gloo engine:    $(if $(HAVE_GLOO),yes,no: Gloo's headers not found (libgloo-dev))"
+	@echo "CUDA backend:   no: not part of this version"
+	@echo "unit tests:     $(if $(HAVE_CHECK),yes (Check),no: check.h not found (check))"
+	@echo "plots:          $(if $(HAVE_GNUPLOT),yes (gnuplot),no: gnuplot not found; reports come without pictures)"
+
+# ---- libraries, programs, engines --------------------------------------------------------------
 $(BUILD)/libls_core.a: $(call objects,$(CORE))
 $(BUILD)/libls_harness.a: $(call objects,$(HARNESS))
 $(BUILD)/libls_reference.a: $(call objects,$(REFERENCE))
@@ -38,7 +63,7 @@ $(BUILD)/libls_suite.a: $(call objects,$(SUITE))
 $(BUILD)/libls_%.a:
 	@mkdir -p $(@D)
 	@rm -f $@
-	ar rcs $@ $^
+	@ar rcs $@ $^
 
 $(BUILD)/obj/%.c.o: %.c
 	@mkdir -p $(@D)
@@ -47,34 +72,112 @@ $(BUILD)/obj/%.cc.o: %.cc
 	@mkdir -p $(@D)
 	$(CXX) $(CPPFLAGS) $(CXXFLAGS) $(EXTRA) -c $< -o $@
 
-# Programs. The trainer does not know the suite; the launcher knows only the harness.
-PROGRAMS := $(BUILD)/lockstep $(BUILD)/lockstep-train $(BUILD)/lockstep-launch
+# The oracle is plain loops, but many of them. Products and sums stay apart, as they are written.
+$(call objects,$(ORACLE)): EXTRA += -O3 -ffp-contract=off
+
+# The trainer does not know the suite; the launcher knows only the harness.
 $(BUILD)/lockstep: $(call objects,suite/main.c) $(LIBS)
 	$(CC) $(LDFLAGS) -fopenmp $^ -ljpeg $(LDLIBS) -o $@
 $(BUILD)/lockstep-train: $(call objects,reference/train.c) $(BUILD)/libls_reference.a \
 		$(BUILD)/libls_harness.a $(BUILD)/libls_core.a
 	$(CC) $(LDFLAGS) $^ -ljpeg $(LDLIBS) -o $@
-$(BUILD)/lockstep-launch: $(call objects,harness/launch.c) $(BUILD)/libls_harness.a $(BUILD)/libls_core.a
+$(BUILD)/lockstep-launch: $(call objects,harness/launch.c) $(BUILD)/libls_harness.a \
+		$(BUILD)/libls_core.a
 	$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 # Backends and engines, loaded at run time.
-CPU := $(call sources,kernels/cpu kernels/math)
 $(BUILD)/lib/ls_cpu.so: $(call objects,$(CPU)) $(BUILD)/libls_core.a
 	@mkdir -p $(@D)
 	$(CC) -shared $(LDFLAGS) -fopenmp $^ -ldnnl $(LDLIBS) -o $@
-$(BUILD)/lib/ls_gloo.so: $(call objects,reference/comm/gloo.cc) $(BUILD)/libls_harness.a $(BUILD)/libls_core.a
+$(BUILD)/lib/ls_gloo.so: $(call objects,reference/comm/gloo.cc) $(BUILD)/libls_harness.a \
+		$(BUILD)/libls_core.a
 	@mkdir -p $(@D)
 	$(CXX) -shared $(LDFLAGS) $^ -lgloo $(LDLIBS) -o $@
-ENGINES := $(BUILD)/lib/ls_cpu.so $(BUILD)/lib/ls_gloo.so
 
-# Unit tests: suite/unit/test_X.c is one Check program.
+# suite/unit/test_X.c is one Check program.
 $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o $(LIBS)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -fopenmp $^ -lcheck -lsubunit -lrt -ljpeg $(LDLIBS) -o $@
-UNIT_PROGRAMS := $(addprefix $(BUILD)/unit/,$(UNITS))
+.SECONDARY:
 
-all: $(PROGRAMS) $(ENGINES)
-.PHONY: units
-units: $(UNIT_PROGRAMS) $(ENGINES)
+# ---- the jobs people run -----------------------------------------------------------------------
+# Variables given on make's command line or, by a known name, in the environment.
+KNOWN := $(shell sed -n 's/^LS_VARIABLE.\([A-Z_]*\),.*/\1/p' suite/variables.def)
+MAKE_OWN := BUILD=% PREFIX=% OPTIMISE=% SANITIZE=% CLAIM=% SUBJECT=% CASE=% SEED=% SHARD=%
+GIVEN = $(filter-out $(MAKE_OWN),$(MAKEOVERRIDES)) \
+	$(foreach name,$(KNOWN),$(if $(filter environment,$(origin $(name))),$(name)=$($(name))))
+OPTIONS = $(if $(CLAIM),--claim $(CLAIM)) $(if $(SUBJECT),--subject '$(SUBJECT)') \
+	$(if $(CASE),--case '$(CASE)') $(if $(SEED),--seed $(SEED)) $(if $(SHARD),--shard $(SHARD))
+
+bench:
+	@sh harness/variables.sh suite/variables.def $(GIVEN)
+	@sh harness/setup.sh bench $(INSTALL)
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all
+	@$(BUILD)/lockstep bench $(GIVEN)
+
+check:
+	@sh harness/setup.sh check $(INSTALL)
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all units
+	@sh suite/unit/run.sh $(BUILD)
+
+deps:
+	@sh harness/setup.sh deps yes
+
+conform: all
+	@$(BUILD)/lockstep conform $(OPTIONS)
+
+compare: all
+	@$(BUILD)/lockstep versus
+
+help:
+	@sed -n 's/^#: //p' Makefile
+#: make                 build what this machine can, and print what was found
+#: make bench NGPUS=8   the main job: a matrix of training jobs, judged, with a report
+#:                      (DRYRUN=1 prints the jobs; PROFILE=smoke takes a minute;
+#:                      RESUME=results/runs/... goes on with an interrupted run)
+#: make check           unit tests and the must-pass conformance list
+#: make conform         the conformance cases (CLAIM=... SUBJECT="..." CASE=GLOB SEED=N)
+#: make compare         speed beside PyTorch, same model, batch, threads and data
+#: make deps            install what bench and check need (Debian, Ubuntu)
+#: make lint | format   check the house rules | format the sources
+#: make asan | ubsan | tsan   unit tests and short jobs under a sanitizer
+#: make dist | install  relocatable tarball | copy to PREFIX (/usr/local)
+#: make clean           remove build/ (results stay)
+#:
+#: Variables of bench: see suite/variables.def. make itself ends with 2 on every failure and
+#: prints `Error N` with the real code; build/lockstep ends with that code.
+
+# ---- the house ---------------------------------------------------------------------------------
+C_FILES = $(shell git ls-files '*.c' '*.h' '*.cc' '*.cu')
+lint: units
+	@sh suite/unit/lint.sh $(BUILD)
+format:
+	clang-format -i $(C_FILES)
+
+# Sanitizers in build folders of their own. Python and OpenMP keep memory until the end: leaks are
+# looked for in our programs only.
+asan ubsan tsan:
+	@sh harness/setup.sh check $(INSTALL)
+	@$(MAKE) --no-print-directory -s -j$$(nproc) BUILD=build/$@ OPTIMISE='-O1 -g' \
+		SANITIZE='$(SANITIZE_$@)' units
+	@sh suite/unit/sanitize.sh build/$@ $@
+SANITIZE_asan := -fsanitize=address -fno-omit-frame-pointer
+SANITIZE_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
+SANITIZE_tsan := -fsanitize=thread
+
+INSTALLED = $(BUILD)/lockstep $(BUILD)/lockstep-train $(BUILD)/lockstep-launch
+install: all
+	install -d $(DESTDIR)$(PREFIX)/lib/lockstep/lib $(DESTDIR)$(PREFIX)/lib/lockstep/plots \
+		$(DESTDIR)$(PREFIX)/bin
+	install $(INSTALLED) $(DESTDIR)$(PREFIX)/lib/lockstep
+	install $(ENGINES) $(DESTDIR)$(PREFIX)/lib/lockstep/lib
+	install -m 644 plots/*.gp $(DESTDIR)$(PREFIX)/lib/lockstep/plots
+	for program in $(notdir $(INSTALLED)); do \
+		ln -sf ../lib/lockstep/$$program $(DESTDIR)$(PREFIX)/bin/$$program; done
+dist: all
+	@sh harness/dist.sh $(BUILD)
+
+clean:
+	rm -rf $(BUILD)
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

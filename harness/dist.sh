@@ -1,0 +1,30 @@
+#!/bin/sh
+# A relocatable tarball for machines without a compiler: programs, engines, plot scripts, and the shared
+# libraries they need other than the C library. Programs find their engines beside themselves.
+#
+#   harness/dist.sh BUILD
+set -eu
+build=$1
+name=lockstep-$(git describe --always --dirty 2>/dev/null || echo unknown)-$(uname -m)
+stage=$build/dist/$name
+rm -rf "$stage"
+mkdir -p "$stage/lib" "$stage/plots" "$stage/libexec"
+cp "$build"/lockstep "$build"/lockstep-train "$build"/lockstep-launch "$stage/libexec/"
+mkdir -p "$stage/libexec/lib"
+cp "$build"/lib/ls_*.so "$stage/libexec/lib/"
+cp plots/*.gp "$stage/plots/"
+cp README.md LICENSE "$stage/"
+ldd "$stage"/libexec/lockstep* "$stage"/libexec/lib/*.so | awk '/=> \// { print $3 }' | sort -u |
+    grep -vE '/(libc|libm|libdl|libpthread|librt|ld-linux.*)\.so' |
+    while read -r library; do cp -L "$library" "$stage/lib/"; done
+for program in lockstep lockstep-train lockstep-launch; do
+    cat >"$stage/$program" <<'WRAPPER'
+#!/bin/sh
+here=$(dirname "$(readlink -f "$0")")
+export LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+exec "$here/libexec/$(basename "$0")" "$@"
+WRAPPER
+    chmod +x "$stage/$program"
+done
+tar -C "$build/dist" -czf "$build/dist/$name.tar.gz" "$name"
+echo "$build/dist/$name.tar.gz"

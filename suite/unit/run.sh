@@ -1,0 +1,53 @@
+#!/bin/sh
+# Runs every unit test program, then the must-pass conformance list, and ends with one line:
+# N passed, N failed. A program that crashes or hangs is a failure.
+#
+#   suite/unit/run.sh BUILD
+set -u
+build=$1
+passed=0
+failed=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+for program in "$build"/unit/test_*; do
+    [ -x "$program" ] || continue
+    case $program in *.d | *.o) continue ;; esac
+    timeout 120 "$program" >"$log" 2>&1
+    code=$?
+    # Check's summary: "100%: Checks: 12, Failures: 0, Errors: 0", one for each suite runner
+    counts=$(sed -n 's/^[0-9]*%: Checks: \([0-9]*\), Failures: \([0-9]*\), Errors: \([0-9]*\)$/\1 \2 \3/p' "$log" |
+        awk '{ c += $1; f += $2 + $3 } END { print c + 0, f + 0 }')
+    checks=${counts% *}
+    bad=${counts#* }
+    if [ "$checks" -eq 0 ] || { [ "$code" -ne 0 ] && [ "$bad" -eq 0 ]; }; then
+        bad=$((bad + 1)) # ended without a summary, or with a code that no failure explains
+        checks=$((checks + 1))
+    fi
+    passed=$((passed + checks - bad))
+    failed=$((failed + bad))
+    if [ "$bad" -ne 0 ]; then
+        echo "not ok - $(basename "$program"): $bad of $checks (exit code $code)"
+        tail -n 30 "$log"
+    else
+        echo "ok - $(basename "$program"): $checks"
+    fi
+done
+
+"$build"/lockstep conform --list-file suite/lists/mustpass.txt --out "$build/check" >"$log" 2>&1
+code=$?
+grep -v '^[0-9]* passed, [0-9]* failed$' "$log"
+counts=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log" | tail -n 1)
+if [ -z "$counts" ]; then
+    echo "not ok - must-pass list: no result (exit code $code)"
+    failed=$((failed + 1))
+else
+    passed=$((passed + ${counts% *}))
+    failed=$((failed + ${counts#* }))
+    if [ "$code" -ne 0 ] && [ "${counts#* }" -eq 0 ]; then
+        echo "not ok - must-pass list: exit code $code"
+        failed=$((failed + 1))
+    fi
+fi
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
