@@ -1,6 +1,6 @@
-/* The command line of `lockstep-train` (design.md section 4), parsed with argp: every option of the subject
- * protocol, long options also with underscores. A wrong value is one line that names the option, the value
- * and what is allowed, exit code 2, before anything is written. */
+/* The command line of `lockstep-train` (design.md section 4), parsed with argp: every option of the
+ * subject protocol, long options also with underscores. A wrong value is one line that names the
+ * option, the value and what is allowed, exit code 2, before anything is written. */
 #ifndef LS_OPTIONS_H
 #define LS_OPTIONS_H
 
@@ -8,6 +8,8 @@
 #include <stdint.h>
 
 #include "../kernels/kernels.h"
+
+#define LS_VERSION "0.1.0"
 
 typedef enum ls_opt_level { LS_O0, LS_O1, LS_O2, LS_O3 } ls_opt_level;
 typedef enum ls_dialect { LS_DIALECT_APEX, LS_DIALECT_TORCH } ls_dialect;
@@ -23,69 +25,78 @@ enum { LS_OPTIONS_LIST_MAX = 64 };
 
 typedef struct ls_options {
     /* network and batch */
-    char arch[32];         /* resnet50 */
-    int batch_size;        /* per rank, 32; from --global-batch / world where that is given */
-    int64_t global_batch;  /* 0: not given */
-    int image_size;        /* 224 */
-    int num_classes;       /* 10 */
-    int64_t steps;         /* the step to stop after, also when resumed; 0: not given (then epochs) */
-    int64_t epochs;        /* 0: not given */
+    char arch[32];        /* resnet50 */
+    int batch_size;       /* per rank, 32; from --global-batch / world where that is given */
+    int64_t global_batch; /* 0: not given */
+    int image_size;       /* 224 */
+    int num_classes;      /* 10 */
+    int64_t steps;        /* the step to stop after, also when resumed; 0: as many as epochs has */
+    int64_t epochs; /* 0: no limit. With both the run ends at whichever comes first; with neither
+                       given a folder of images is trained for 1 epoch, other data for 10 steps */
     /* precision */
-    ls_opt_level opt_level;       /* O1 */
-    ls_dtype half;                /* LS_F16 */
+    ls_opt_level opt_level; /* O1 */
+    ls_dtype half;          /* LS_F16 */
     bool loss_scale_given;
     bool loss_scale_dynamic;
-    float loss_scale;             /* the static value */
-    float init_scale;             /* 65536 */
-    int growth_interval;          /* 2000 */
-    float min_loss_scale;         /* 0: none */
-    float max_loss_scale;         /* 0: the dialect's */
+    float loss_scale;     /* the static value */
+    float init_scale;     /* 65536 */
+    int growth_interval;  /* 2000 */
+    float min_loss_scale; /* 0: none */
+    float max_loss_scale; /* 0: the dialect's */
     ls_tristate keep_batchnorm_fp32, master_weights;
     bool tf32;
     /* optimizer and schedule */
     ls_optimizer_kind optimizer;
-    double lr;                    /* 0.1 */
+    double lr; /* 0.1 */
     bool lr_scaling_linear;
-    char schedule[64];            /* "constant", "step", "cosine", "warmup-step", ... see schedule.h */
+    char schedule[64]; /* "constant", "step:30:0.1", "warmup:5,cosine:90", ...: schedule.h */
     double momentum, weight_decay; /* 0.9, 1e-4 */
     bool nesterov;
     double beta1, beta2, epsilon; /* 0.9, 0.999, 1e-8 */
     /* data parallel */
     ls_dialect dialect;
-    double bucket_cap_mb;         /* 0: the dialect's own rule; else MiB as reduced */
-    int64_t message_size;         /* elements; 0: the dialect's own rule */
+    double bucket_cap_mb; /* 0: the dialect's own rule; else MiB as reduced */
+    int64_t message_size; /* elements; 0: the dialect's own rule */
     bool delay_allreduce, sync_bn, find_unused, allreduce_fp32;
     ls_tristate broadcast_buffers; /* unset: the dialect's */
-    int sync_bn_group;            /* 0: the world */
-    int accumulate;               /* 1 */
-    bool compress;                /* cast f32 gradients for the reduction */
+    int sync_bn_group;             /* 0: the world; nothing else is offered */
+    int accumulate;                /* 1 */
+    bool compress;                 /* cast f32 gradients for the reduction */
     ls_dtype compress_type;
     bool average_given;
     ls_average average;
-    double predivide;             /* 1 */
+    double predivide; /* 1 */
     /* data */
-    char data[512];               /* "synthetic", "batches:DIR", DIR */
+    char data[512]; /* "synthetic", "batches:DIR", DIR */
     uint64_t seed;
-    int workers;                  /* loader threads */
+    int workers; /* loader threads, 2; 0: in the trainer's own */
     /* running */
-    char device[8];               /* "cpu", "cuda", "auto" */
+    char device[8]; /* "cpu", "cuda", "auto" */
     bool deterministic;
-    int threads;                  /* 0: cores / local ranks */
+    int threads;                            /* 0: cores / local ranks */
     char init[512], save[512], resume[512]; /* "" where not given */
     int dump_step_count;
-    int64_t dump_step[LS_OPTIONS_LIST_MAX];
+    int64_t dump_step[LS_OPTIONS_LIST_MAX]; /* steps that are not run are not dumped */
     bool dump_all_ranks;
     int overflow_count;
     ls_overflow_at overflow[LS_OPTIONS_LIST_MAX];
 } ls_options;
 
-/* Parses argv. Returns LS_ERR_USAGE after one line on stderr, LS_ERR_UNSUPPORTED for something understood
- * but not offered (`unsupported_option` and `why` filled for the event). --help and --version print and
- * exit 0 (argp). Values are checked one by one and against each other: opt level against overrides as
+/* Parses argv, argv[0] being the program's name. argv itself is left as it is. Returns LS_ERR_USAGE
+ * after one line on stderr, LS_ERR_UNSUPPORTED for something understood but not offered
+ * (`unsupported_option` and `why` filled for the event). --help and --version print and exit 0
+ * (argp). Values are checked one by one and against each other: opt level against overrides as
  * table 1.2 of facts/apex.md, world-independent rules only. */
 ls_status ls_options_parse(int argc, char **argv, ls_options *out, char *unsupported_option,
                            char *why, int text_bytes);
-/* The options as the `options` object of the start event, effective values, every field by its long name. */
+/* The checks that need the environment: --global-batch is divided by world and accumulation into
+ * batch_size, the ranks of --overflow-at exist, dumps have somewhere to go (run_directory:
+ * LS_RUN_DIR, NULL where unset). */
+ls_status ls_options_resolve(ls_options *options, int world, const char *run_directory);
+/* Every value as without any argument, but for the two that parsing fills in (steps or epochs). */
+void ls_options_defaults(ls_options *out);
+/* The options as the `options` object of the start event, effective values, every field by its long
+ * name. */
 struct cJSON *ls_options_json(const ls_options *options);
 const char *ls_options_level_name(ls_opt_level level); /* "O2" */
 

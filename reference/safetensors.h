@@ -1,6 +1,6 @@
 /* The safetensors format: 8 bytes little-endian header length, a JSON header {name: {dtype, shape,
- * data_offsets}, "__metadata__": {string: string}}, then the data. PyTorch reads it; names are torchvision's.
- * Writing goes to a temporary file that is renamed when it is whole. */
+ * data_offsets}, "__metadata__": {string: string}}, then the data. PyTorch reads it; names are
+ * torchvision's. Writing goes to a temporary file that is renamed when it is whole. */
 #ifndef LS_SAFETENSORS_H
 #define LS_SAFETENSORS_H
 
@@ -18,7 +18,8 @@ void ls_safetensors_add(ls_safetensors_writer *writer, const char *name, ls_dtyp
 /* The same, the data copied now (for staging memory that is reused). */
 ls_status ls_safetensors_add_copy(ls_safetensors_writer *writer, const char *name, ls_dtype dtype,
                                   const ls_shape *shape, const void *host_data);
-/* Writes, syncs the size, renames, frees the writer (also on failure). A full disk is LS_ERR_INFRA. */
+/* Writes, syncs the size, renames, frees the writer (also on failure). A full disk is LS_ERR_INFRA.
+ */
 ls_status ls_safetensors_finish(ls_safetensors_writer *writer);
 void ls_safetensors_discard(ls_safetensors_writer *writer);
 

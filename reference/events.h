@@ -1,0 +1,99 @@
+/* LS_RUN_DIR/rank<k>.jsonl: what a rank tells the harness (design.md section 4). Each event is one
+ * whole line, written with one write. Without LS_RUN_DIR every call does nothing and succeeds. A
+ * full disk is LS_ERR_INFRA: a run whose record is incomplete must not end with 0. */
+#ifndef LS_EVENTS_H
+#define LS_EVENTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "buckets.h"
+#include "options.h"
+
+typedef struct ls_events ls_events;
+
+/* run_directory: the value of LS_RUN_DIR, NULL or "": no events. The file is begun anew; with
+ * `append` (a resumed run in the same directory) lines are added. The directory must exist. */
+ls_status ls_events_open(const char *run_directory, int rank, bool append, ls_events **out);
+void ls_events_close(ls_events *events); /* NULL is allowed */
+bool ls_events_enabled(const ls_events *events);
+
+typedef struct ls_events_start {
+    int rank, world, local_rank, local_world, node;
+    const char *backend;         /* "cpu", "cuda" */
+    const ls_backend_info *info; /* what is really in use */
+    const char *engine;          /* "self", "gloo", "nccl" */
+    const char *engine_text;     /* the engine's description, or NULL */
+    const ls_options *options;
+    int64_t first_step; /* 1, or where a resumed run goes on */
+    int64_t param_elements;
+    uint64_t network_digest; /* 0: left out */
+    const char *fusions;     /* of the plan, or NULL */
+    int64_t activation_bytes, workspace_bytes;
+} ls_events_start;
+/* The first line: {"event":"start","schema":1, "version", "rank", "world", ..., "options":{...}}.
+ */
+ls_status ls_events_write_start(ls_events *events, const ls_events_start *start);
+
+/* Whenever a layout takes effect:
+ * {"event":"buckets","iteration":N,"delayed":b,"digest":"..","buckets":
+ * [{"bytes","elements","type","names":[..]}]}. `iteration` is the first step that uses it. */
+ls_status ls_events_write_buckets(ls_events *events, int64_t iteration,
+                                  const ls_bucket_layout *layout, const ls_network *network);
+
+typedef enum ls_events_digest {
+    LS_EVENTS_PARAM,
+    LS_EVENTS_MASTER,
+    LS_EVENTS_STATE,
+    LS_EVENTS_SCALER,
+    LS_EVENTS_BUFFER,
+    LS_EVENTS_GRAD,
+    LS_EVENTS_DIGEST_COUNT,
+} ls_events_digest;
+
+typedef enum ls_events_ms {
+    LS_EVENTS_MS_TOTAL, /* wall time since the previous step ended, data included */
+    LS_EVENTS_MS_DATA,
+    LS_EVENTS_MS_FORWARD,
+    LS_EVENTS_MS_BACKWARD,
+    LS_EVENTS_MS_COMM,
+    LS_EVENTS_MS_OPTIMIZER,
+    LS_EVENTS_MS_COMM_EXPOSED, /* waiting for the last reductions after its own backward has ended
+                                */
+    LS_EVENTS_MS_COUNT,
+} ls_events_ms;
+
+typedef struct ls_events_step {
+    int64_t step; /* from 1, global over resumes */
+    float loss;   /* this rank's mean, unscaled */
+    float loss_scale, loss_scale_next;
+    bool skipped;
+    float lr;       /* used in this step */
+    int64_t images; /* this rank's */
+    bool digest_given[LS_EVENTS_DIGEST_COUNT];
+    uint64_t digest[LS_EVENTS_DIGEST_COUNT];
+    bool ms_given[LS_EVENTS_MS_COUNT];
+    double ms[LS_EVENTS_MS_COUNT];
+} ls_events_step;
+/* loss_bits is the f32's bits as "0x3f8ccccd"; digests are strings of 16 hexadecimal digits; a loss
+ * that is inf or NaN is null (JSON has neither), its bits say which. */
+ls_status ls_events_write_step(ls_events *events, const ls_events_step *step);
+
+/* {"event":"unsupported","option":"--sync-bn-group","why":".."}; the caller then leaves with exit
+ * code 4. */
+ls_status ls_events_write_unsupported(ls_events *events, const char *option, const char *why);
+
+typedef struct ls_events_span {
+    const char *name;       /* "forward", "backward", "bucket 0" */
+    bool communication;     /* lane "communication", else "compute" */
+    int64_t from_ns, to_ns; /* ls_clock_ns */
+} ls_events_span;
+/* {"event":"trace","step":N,"spans":[{"name","lane","from_ns","to_ns"}]}: harness/report.h */
+ls_status ls_events_write_trace(ls_events *events, int64_t step, const ls_events_span *span,
+                                int count);
+
+/* The last line: {"event":"end","step":last step done,"code":0,"status":"ok","skipped":how many}.
+ */
+ls_status ls_events_write_end(ls_events *events, int64_t step, ls_status status, int64_t skipped);
+
+#endif
