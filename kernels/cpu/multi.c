@@ -1,0 +1,305 @@
+#include "multi.h"
+
+#include <limits.h>
+
+#include "../core/log.h"
+#include "../math/scaler.h"
+
+/* Below this many elements a call runs in the caller: waking a team costs more than the work. */
+enum { PARALLEL_LEAST = 32768 };
+
+const ls_multi_variant *ls_multi_choose(ls_isa widest)
+{
+#if defined(__x86_64__)
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (avx512 && widest >= LS_ISA_AVX512) {
+        return &ls_multi_avx512;
+    }
+    if (avx2 && widest >= LS_ISA_AVX2) {
+        return &ls_multi_avx2;
+    }
+#endif
+    (void)widest;
+    return &ls_multi_plain;
+}
+
+/* ---- one pass over a list, split among threads ---------------------------------------------------- */
+
+/* Works on `count` elements of tensor `index` from `offset` on; true: something is not finite there. */
+typedef bool piece_work(const void *context, int index, int64_t offset, int64_t count);
+
+/* Elements [begin, end) of the concatenation. Returns the lowest index that reported, or INT_MAX. */
+static int run_range(ls_tensor_list list, int64_t begin, int64_t end, piece_work *work,
+                     const void *context)
+{
+    int lowest = INT_MAX;
+    int64_t start = 0; /* of tensor i in the concatenation */
+    for (int i = 0; i < list.count && start < end; i++) {
+        int64_t stop = start + list.tensor[i].count;
+        int64_t from = begin > start ? begin : start;
+        int64_t to = end < stop ? end : stop;
+        if (from < to && work(context, i, from - start, to - from) && lowest == INT_MAX) {
+            lowest = i;
+        }
+        start = stop;
+    }
+    return lowest;
+}
+
+/* Returns the lowest index that reported, or -1. */
+static int run(ls_tensor_list list, int threads, piece_work *work, const void *context)
+{
+    int64_t total = 0;
+    for (int i = 0; i < list.count; i++) {
+        total += list.tensor[i].count;
+    }
+    int lowest = INT_MAX;
+    if (threads <= 1 || total < PARALLEL_LEAST) {
+        lowest = run_range(list, 0, total, work, context);
+    } else {
+        int64_t lines = (total + 15) / 16; /* cuts at 16 elements, so that threads share few lines */
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(min : lowest)
+        for (int t = 0; t < threads; t++) {
+            int64_t begin = lines * t / threads * 16;
+            int64_t end = lines * (t + 1) / threads * 16;
+            int mine = run_range(list, begin, end < total ? end : total, work, context);
+            lowest = mine < lowest ? mine : lowest;
+        }
+    }
+    return lowest == INT_MAX ? -1 : lowest;
+}
+
+static void check_type(ls_tensor tensor)
+{
+    LS_ASSERT(tensor.dtype == LS_F32 || tensor.dtype == LS_F16 || tensor.dtype == LS_BF16);
+}
+
+/* Entry i of `other` belongs to entry i of `list`. */
+static void check_match(ls_tensor_list list, ls_tensor_list other)
+{
+    LS_ASSERT(other.count == list.count);
+    for (int i = 0; i < list.count; i++) {
+        LS_ASSERT(other.tensor[i].count == list.tensor[i].count);
+        check_type(other.tensor[i]);
+    }
+}
+
+static void *element(ls_tensor tensor, int64_t offset)
+{
+    return (char *)tensor.data + (size_t)offset * (tensor.dtype == LS_F32 ? 4u : 2u);
+}
+
+/* ---- elementwise between two lists ----------------------------------------------------------------- */
+
+typedef struct pair_context {
+    const ls_multi_variant *variant;
+    ls_tensor_list to, from; /* to.count 0: look only */
+    float factor;
+    bool first;
+} pair_context;
+
+static bool convert_piece(const void *opaque, int i, int64_t offset, int64_t count)
+{
+    const pair_context *c = opaque;
+    ls_tensor to = c->to.tensor[i], from = c->from.tensor[i];
+    c->variant->convert(element(to, offset), to.dtype, element(from, offset), from.dtype, c->factor,
+                        count);
+    return false;
+}
+
+void ls_multi_convert_with(const ls_multi_variant *variant, int threads, ls_tensor to, ls_tensor from,
+                           float factor)
+{
+    pair_context context = {variant, {1, &to}, {1, &from}, factor, false};
+    check_type(to);
+    check_match(context.to, context.from);
+    run(context.to, threads, convert_piece, &context);
+}
+
+static bool accumulate_piece(const void *opaque, int i, int64_t offset, int64_t count)
+{
+    const pair_context *c = opaque;
+    ls_tensor from = c->from.tensor[i];
+    c->variant->accumulate(element(c->to.tensor[i], offset), element(from, offset), from.dtype,
+                           c->first, count);
+    return false;
+}
+
+void ls_multi_accumulate_with(const ls_multi_variant *variant, int threads, ls_tensor sum,
+                              ls_tensor from, bool first)
+{
+    pair_context context = {variant, {1, &sum}, {1, &from}, 1.0f, first};
+    LS_ASSERT(sum.dtype == LS_F32);
+    check_match(context.to, context.from);
+    run(context.to, threads, accumulate_piece, &context);
+}
+
+static bool unscale_piece(const void *opaque, int i, int64_t offset, int64_t count)
+{
+    const pair_context *c = opaque;
+    ls_tensor from = c->from.tensor[i];
+    if (c->to.count == 0) {
+        return c->variant->unscale(NULL, LS_F32, element(from, offset), from.dtype, c->factor, count);
+    }
+    ls_tensor to = c->to.tensor[i];
+    return c->variant->unscale(element(to, offset), to.dtype, element(from, offset), from.dtype,
+                               c->factor, count);
+}
+
+void ls_multi_unscale_check_with(const ls_multi_variant *variant, int threads, ls_tensor_list to,
+                                 ls_tensor_list from, ls_step_state *state)
+{
+    check_match(from, from);
+    if (to.count != 0) {
+        check_match(from, to);
+    }
+    pair_context context = {variant, to, from, state->inv_loss_scale, false};
+    state->first_bad_grad = run(from, threads, unscale_piece, &context);
+    state->overflow = state->first_bad_grad >= 0 ? 1 : 0;
+}
+
+/* ---- optimizer ------------------------------------------------------------------------------------- */
+
+typedef struct step_context {
+    const ls_multi_variant *variant;
+    const ls_optimizer_args *args;
+    ls_multi_rule rule;
+} step_context;
+
+static bool step_piece(const void *opaque, int i, int64_t offset, int64_t count)
+{
+    const step_context *c = opaque;
+    const ls_optimizer_args *args = c->args;
+    ls_tensor value = args->value.tensor[i], grad = args->grad.tensor[i];
+    ls_multi_span span = {
+        .value = element(value, offset),
+        .grad = element(grad, offset),
+        .value_type = value.dtype,
+        .grad_type = grad.dtype,
+    };
+    if (args->moment1.count != 0) {
+        span.moment1 = element(args->moment1.tensor[i], offset);
+    }
+    if (args->moment2.count != 0) {
+        span.moment2 = element(args->moment2.tensor[i], offset);
+    }
+    if (args->copy.count != 0 && args->copy.tensor[i].data != value.data) {
+        span.copy = element(args->copy.tensor[i], offset);
+        span.copy_type = args->copy.tensor[i].dtype;
+    }
+    return c->variant->step(&c->rule, &span, count);
+}
+
+static void check_moment(ls_tensor_list value, ls_tensor_list moment, bool used)
+{
+    if (!used) {
+        return;
+    }
+    check_match(value, moment);
+    for (int i = 0; i < moment.count; i++) {
+        LS_ASSERT(moment.tensor[i].dtype == LS_F32);
+    }
+}
+
+static ls_multi_rule make_rule(const ls_optimizer_config *config, const ls_step_state *state)
+{
+    ls_multi_rule rule = {
+        .kind = config->kind,
+        .lr = state->lr,
+        .momentum = config->momentum,
+        .weight_decay = config->weight_decay,
+    };
+    if (config->kind == LS_OPTIMIZER_SGD) {
+        rule.sgd = (ls_sgd_rule){
+            .decays = config->weight_decay != 0.0f,
+            .has_buf = config->momentum != 0.0f,
+            .first = state->step_count == 0,
+            .nesterov = config->nesterov,
+        };
+    } else {
+        rule.adam = ls_adam_prepare(config->kind == LS_OPTIMIZER_ADAMW, state->lr, config->beta1,
+                                    config->beta2, config->epsilon, config->weight_decay,
+                                    state->step_count + 1);
+    }
+    return rule;
+}
+
+ls_status ls_multi_optimizer_step_with(const ls_multi_variant *variant, int threads,
+                                       const ls_optimizer_config *config,
+                                       const ls_optimizer_args *args, bool dynamic,
+                                       ls_step_state *state)
+{
+    bool adam = config->kind == LS_OPTIMIZER_ADAM || config->kind == LS_OPTIMIZER_ADAMW;
+    if (config->kind != LS_OPTIMIZER_SGD && !adam) {
+        ls_log_error("the CPU backend has no step for optimizer %s; it has sgd, adam and adamw",
+                     config->kind == LS_OPTIMIZER_LAMB ? "lamb" : "lars");
+        return LS_ERR_UNSUPPORTED;
+    }
+    check_match(args->value, args->value);
+    check_match(args->value, args->grad);
+    check_moment(args->value, args->moment1, adam || config->momentum != 0.0f);
+    check_moment(args->value, args->moment2, adam);
+    if (args->copy.count != 0) {
+        check_match(args->value, args->copy);
+    }
+    state->first_bad_state = -1;
+    state->skipped = dynamic && state->overflow != 0 ? 1 : 0;
+    if (state->skipped != 0) {
+        return LS_OK;
+    }
+    step_context context = {variant, args, make_rule(config, state)};
+    state->first_bad_state = run(args->value, threads, step_piece, &context);
+    state->step_count++;
+    return LS_OK;
+}
+
+/* ---- the table entries: everything is done at return ------------------------------------------------ */
+
+ls_status ls_multi_scale(ls_backend *backend, ls_stream *stream, ls_tensor tensor, float factor)
+{
+    return ls_multi_convert(backend, stream, tensor, tensor, factor);
+}
+
+ls_status ls_multi_convert(ls_backend *backend, ls_stream *stream, ls_tensor to, ls_tensor from,
+                           float factor)
+{
+    (void)stream;
+    ls_multi_convert_with(ls_multi_choose(backend->isa), backend->threads, to, from, factor);
+    return LS_OK;
+}
+
+ls_status ls_multi_accumulate(ls_backend *backend, ls_stream *stream, ls_tensor sum, ls_tensor from,
+                              bool first)
+{
+    (void)stream;
+    ls_multi_accumulate_with(ls_multi_choose(backend->isa), backend->threads, sum, from, first);
+    return LS_OK;
+}
+
+ls_status ls_multi_unscale_check(ls_backend *backend, ls_stream *stream, ls_tensor_list to,
+                                 ls_tensor_list from, ls_step_state *state)
+{
+    (void)stream;
+    ls_multi_unscale_check_with(ls_multi_choose(backend->isa), backend->threads, to, from, state);
+    return LS_OK;
+}
+
+ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
+                                  const ls_optimizer_config *config, const ls_optimizer_args *args,
+                                  bool dynamic, ls_step_state *state)
+{
+    (void)stream;
+    return ls_multi_optimizer_step_with(ls_multi_choose(backend->isa), backend->threads, config, args, dynamic,
+                                        state);
+}
+
+ls_status ls_multi_scaler_update(ls_backend *backend, ls_stream *stream,
+                                 const ls_scaler_config *config, ls_step_state *state)
+{
+    (void)backend;
+    (void)stream;
+    ls_scaler_update(config, state);
+    return LS_OK;
+}

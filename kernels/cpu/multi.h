@@ -1,0 +1,80 @@
+/* The multi-tensor operations of the backend contract on the CPU: one pass over all tensors of a list,
+ * the concatenation of which is split among the threads. All is elementwise, so no value depends on the
+ * number of threads, on where the list is cut, or on which vector instructions are used. */
+#ifndef LS_CPU_MULTI_H
+#define LS_CPU_MULTI_H
+
+#include "../kernels.h"
+#include "../math/adam.h"
+#include "../math/sgd.h"
+#include "backend.h"
+
+/* The entries of ls_backend_api of the same names. Types other than f32, f16 and bf16 are a bug. */
+ls_status ls_multi_scale(ls_backend *backend, ls_stream *stream, ls_tensor tensor, float factor);
+ls_status ls_multi_convert(ls_backend *backend, ls_stream *stream, ls_tensor to, ls_tensor from,
+                           float factor);
+ls_status ls_multi_accumulate(ls_backend *backend, ls_stream *stream, ls_tensor sum, ls_tensor from,
+                              bool first);
+ls_status ls_multi_unscale_check(ls_backend *backend, ls_stream *stream, ls_tensor_list to,
+                                 ls_tensor_list from, ls_step_state *state);
+/* SGD, Adam, AdamW; LS_ERR_UNSUPPORTED for LAMB and LARS, whose steps need a norm per tensor. */
+ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
+                                  const ls_optimizer_config *config, const ls_optimizer_args *args,
+                                  bool dynamic, ls_step_state *state);
+ls_status ls_multi_scaler_update(ls_backend *backend, ls_stream *stream,
+                                 const ls_scaler_config *config, ls_step_state *state);
+
+/* ---- what the vector variants implement (multi_plain.c, multi_avx2.c, multi_avx512.c) ------------- */
+
+/* Constants of one optimizer step. */
+typedef struct ls_multi_rule {
+    ls_optimizer_kind kind;
+    float lr, momentum, weight_decay; /* SGD */
+    ls_sgd_rule sgd;
+    ls_adam_rule adam;
+} ls_multi_rule;
+
+/* A run of elements of one tensor. Moments and copy are NULL where there are none. */
+typedef struct ls_multi_span {
+    void *value;
+    const void *grad;
+    void *moment1, *moment2, *copy;
+    ls_dtype value_type, grad_type, moment1_type, moment2_type, copy_type;
+} ls_multi_span;
+
+typedef struct ls_multi_variant {
+    const char *name;
+    /* to = round(from * factor); `to` may be `from` with the same type. */
+    void (*convert)(void *to, ls_dtype to_type, const void *from, ls_dtype from_type, float factor,
+                    int64_t count);
+    void (*accumulate)(float *sum, const void *from, ls_dtype from_type, bool first, int64_t count);
+    /* As convert, returns whether an element of `from` (or of a half `to`) is inf or NaN; with `to`
+     * NULL it looks only. */
+    bool (*unscale)(void *to, ls_dtype to_type, const void *from, ls_dtype from_type, float factor,
+                    int64_t count);
+    /* Returns whether a value, moment or copy is inf or NaN after the step. */
+    bool (*step)(const ls_multi_rule *rule, const ls_multi_span *span, int64_t count);
+} ls_multi_variant;
+
+extern const ls_multi_variant ls_multi_plain;
+#if defined(__x86_64__)
+extern const ls_multi_variant ls_multi_avx2;
+extern const ls_multi_variant ls_multi_avx512;
+#endif
+
+/* The widest variant up to `widest` that this machine can run. */
+const ls_multi_variant *ls_multi_choose(ls_isa widest);
+
+/* The table entries' work with the variant and the number of threads given. */
+void ls_multi_convert_with(const ls_multi_variant *variant, int threads, ls_tensor to, ls_tensor from,
+                           float factor);
+void ls_multi_accumulate_with(const ls_multi_variant *variant, int threads, ls_tensor sum,
+                              ls_tensor from, bool first);
+void ls_multi_unscale_check_with(const ls_multi_variant *variant, int threads, ls_tensor_list to,
+                                 ls_tensor_list from, ls_step_state *state);
+ls_status ls_multi_optimizer_step_with(const ls_multi_variant *variant, int threads,
+                                       const ls_optimizer_config *config,
+                                       const ls_optimizer_args *args, bool dynamic,
+                                       ls_step_state *state);
+
+#endif
