@@ -25,12 +25,15 @@ const ls_multi_variant *ls_multi_choose(ls_isa widest)
     return &ls_multi_plain;
 }
 
-/* ---- one pass over a list, split among threads ---------------------------------------------------- */
+/* ---- one pass over a list, split among threads
+ * ---------------------------------------------------- */
 
-/* Works on `count` elements of tensor `index` from `offset` on; true: something is not finite there. */
+/* Works on `count` elements of tensor `index` from `offset` on; true: something is not finite
+ * there. */
 typedef bool piece_work(const void *context, int index, int64_t offset, int64_t count);
 
-/* Elements [begin, end) of the concatenation. Returns the lowest index that reported, or INT_MAX. */
+/* Elements [begin, end) of the concatenation. Returns the lowest index that reported, or INT_MAX.
+ */
 static int run_range(ls_tensor_list list, int64_t begin, int64_t end, piece_work *work,
                      const void *context)
 {
@@ -59,7 +62,8 @@ static int run(ls_tensor_list list, int threads, piece_work *work, const void *c
     if (threads <= 1 || total < PARALLEL_LEAST) {
         lowest = run_range(list, 0, total, work, context);
     } else {
-        int64_t lines = (total + 15) / 16; /* cuts at 16 elements, so that threads share few lines */
+        int64_t lines =
+            (total + 15) / 16; /* cuts at 16 elements, so that threads share few lines */
 #pragma omp parallel for num_threads(threads) schedule(static) reduction(min : lowest)
         for (int t = 0; t < threads; t++) {
             int64_t begin = lines * t / threads * 16;
@@ -91,7 +95,8 @@ static void *element(ls_tensor tensor, int64_t offset)
     return (char *)tensor.data + (size_t)offset * (tensor.dtype == LS_F32 ? 4u : 2u);
 }
 
-/* ---- elementwise between two lists ----------------------------------------------------------------- */
+/* ---- elementwise between two lists
+ * ----------------------------------------------------------------- */
 
 typedef struct pair_context {
     const ls_multi_variant *variant;
@@ -109,8 +114,8 @@ static bool convert_piece(const void *opaque, int i, int64_t offset, int64_t cou
     return false;
 }
 
-void ls_multi_convert_with(const ls_multi_variant *variant, int threads, ls_tensor to, ls_tensor from,
-                           float factor)
+void ls_multi_convert_with(const ls_multi_variant *variant, int threads, ls_tensor to,
+                           ls_tensor from, float factor)
 {
     pair_context context = {variant, {1, &to}, {1, &from}, factor, false};
     check_type(to);
@@ -141,7 +146,8 @@ static bool unscale_piece(const void *opaque, int i, int64_t offset, int64_t cou
     const pair_context *c = opaque;
     ls_tensor from = c->from.tensor[i];
     if (c->to.count == 0) {
-        return c->variant->unscale(NULL, LS_F32, element(from, offset), from.dtype, c->factor, count);
+        return c->variant->unscale(NULL, LS_F32, element(from, offset), from.dtype, c->factor,
+                                   count);
     }
     ls_tensor to = c->to.tensor[i];
     return c->variant->unscale(element(to, offset), to.dtype, element(from, offset), from.dtype,
@@ -160,7 +166,8 @@ void ls_multi_unscale_check_with(const ls_multi_variant *variant, int threads, l
     state->overflow = state->first_bad_grad >= 0 ? 1 : 0;
 }
 
-/* ---- optimizer ------------------------------------------------------------------------------------- */
+/* ---- optimizer
+ * ------------------------------------------------------------------------------------- */
 
 typedef struct step_context {
     const ls_multi_variant *variant;
@@ -255,7 +262,8 @@ ls_status ls_multi_optimizer_step_with(const ls_multi_variant *variant, int thre
     return LS_OK;
 }
 
-/* ---- the table entries: everything is done at return ------------------------------------------------ */
+/* ---- the table entries: everything is done at return
+ * ------------------------------------------------ */
 
 ls_status ls_multi_scale(ls_backend *backend, ls_stream *stream, ls_tensor tensor, float factor)
 {
@@ -291,8 +299,8 @@ ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
                                   bool dynamic, ls_step_state *state)
 {
     (void)stream;
-    return ls_multi_optimizer_step_with(ls_multi_choose(backend->isa), backend->threads, config, args, dynamic,
-                                        state);
+    return ls_multi_optimizer_step_with(ls_multi_choose(backend->isa), backend->threads, config,
+                                        args, dynamic, state);
 }
 
 ls_status ls_multi_scaler_update(ls_backend *backend, ls_stream *stream,

@@ -1,6 +1,7 @@
-/* The multi-tensor operations of the backend contract on the CPU: one pass over all tensors of a list,
- * the concatenation of which is split among the threads. All is elementwise, so no value depends on the
- * number of threads, on where the list is cut, or on which vector instructions are used. */
+/* The multi-tensor operations of the backend contract on the CPU: one pass over all tensors of a
+ * list, the concatenation of which is split among the threads. All is elementwise, so no value
+ * depends on the number of threads, on where the list is cut, or on which vector instructions are
+ * used. */
 #ifndef LS_CPU_MULTI_H
 #define LS_CPU_MULTI_H
 
@@ -24,7 +25,8 @@ ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
 ls_status ls_multi_scaler_update(ls_backend *backend, ls_stream *stream,
                                  const ls_scaler_config *config, ls_step_state *state);
 
-/* ---- what the vector variants implement (multi_plain.c, multi_avx2.c, multi_avx512.c) ------------- */
+/* ---- what the vector variants implement (multi_plain.c, multi_avx2.c, multi_avx512.c)
+ * ------------- */
 
 /* Constants of one optimizer step. */
 typedef struct ls_multi_rule {
@@ -66,8 +68,8 @@ extern const ls_multi_variant ls_multi_avx512;
 const ls_multi_variant *ls_multi_choose(ls_isa widest);
 
 /* The table entries' work with the variant and the number of threads given. */
-void ls_multi_convert_with(const ls_multi_variant *variant, int threads, ls_tensor to, ls_tensor from,
-                           float factor);
+void ls_multi_convert_with(const ls_multi_variant *variant, int threads, ls_tensor to,
+                           ls_tensor from, float factor);
 void ls_multi_accumulate_with(const ls_multi_variant *variant, int threads, ls_tensor sum,
                               ls_tensor from, bool first);
 void ls_multi_unscale_check_with(const ls_multi_variant *variant, int threads, ls_tensor_list to,

@@ -50,14 +50,14 @@ LS_HALF_FN float ls_adam_step(const ls_adam_rule *rule, float p, float g, float 
     if (rule->decoupled) {
         p = ls_rounded_mul(p, rule->shrink);
     }
-    float next_m = ls_rounded_add(ls_rounded_mul(rule->beta1, *m),
-                                  ls_rounded_mul(rule->one_minus_beta1, g));
+    float next_m =
+        ls_rounded_add(ls_rounded_mul(rule->beta1, *m), ls_rounded_mul(rule->one_minus_beta1, g));
     float next_v = ls_rounded_add(ls_rounded_mul(rule->beta2, *v),
                                   ls_rounded_mul(ls_rounded_mul(rule->one_minus_beta2, g), g));
     *m = next_m;
     *v = next_v;
-    float denominator = ls_rounded_add(ls_rounded_div(ls_rounded_sqrt(next_v), rule->root_bias2),
-                                       rule->epsilon);
+    float denominator =
+        ls_rounded_add(ls_rounded_div(ls_rounded_sqrt(next_v), rule->root_bias2), rule->epsilon);
     return ls_rounded_sub(p, ls_rounded_mul(rule->step_size, ls_rounded_div(next_m, denominator)));
 }
 

@@ -1,12 +1,13 @@
-/* The dynamic loss scaler on ls_step_state, one thread's work (numerics: a training step, point 6; the
- * order of Apex's LossScaler.update_scale, growth at >= as documented). */
+/* The dynamic loss scaler on ls_step_state, one thread's work (numerics: a training step, point 6;
+ * the order of Apex's LossScaler.update_scale, growth at >= as documented). */
 #ifndef LS_MATH_SCALER_H
 #define LS_MATH_SCALER_H
 
 #include "../kernels.h"
 #include "rounded.h"
 
-/* Without --min-loss-scale a run ends when S would fall below 2^-24, the smallest fp16 subnormal. */
+/* Without --min-loss-scale a run ends when S would fall below 2^-24, the smallest fp16 subnormal.
+ */
 #define LS_SCALER_FLOOR 5.9604644775390625e-8f
 
 /* f32(1/S), as torch's GradScaler works it out. */
@@ -15,9 +16,10 @@ LS_HALF_FN float ls_scaler_inverse(float scale)
     return (float)(1.0 / (double)scale);
 }
 
-/* Overflow under a dynamic scale: S times backoff_factor (not below min_scale, where there is one), the
- * count restarts. Else the count goes up, and at growth_interval clean steps S grows, but not past
- * max_scale and not to inf. A static scale only counts. floor_reached tells about this update only. */
+/* Overflow under a dynamic scale: S times backoff_factor (not below min_scale, where there is one),
+ * the count restarts. Else the count goes up, and at growth_interval clean steps S grows, but not
+ * past max_scale and not to inf. A static scale only counts. floor_reached tells about this update
+ * only. */
 LS_HALF_FN void ls_scaler_update(const ls_scaler_config *config, ls_step_state *state)
 {
     float scale = state->loss_scale;
