@@ -1,5 +1,5 @@
-/* The multi-tensor operations of the CPU backend: goldens, every position of a non-finite value, guards
- * around every buffer, and the same bits from every vector variant and number of threads. */
+/* The multi-tensor operations of the CPU backend: goldens, every position of a non-finite value,
+ * guards around every buffer, and the same bits from every vector variant and number of threads. */
 #include <check.h>
 #include <float.h>
 #include <math.h>
@@ -76,8 +76,8 @@ static void set(ls_tensor tensor, int64_t i, float value)
     if (tensor.dtype == LS_F32) {
         ((float *)tensor.data)[i] = value;
     } else {
-        ((uint16_t *)tensor.data)[i] = tensor.dtype == LS_F16 ? ls_half_f32_to_fp16(value)
-                                                              : ls_half_f32_to_bf16(value);
+        ((uint16_t *)tensor.data)[i] =
+            tensor.dtype == LS_F16 ? ls_half_f32_to_fp16(value) : ls_half_f32_to_bf16(value);
     }
 }
 
@@ -117,10 +117,11 @@ static ls_step_state fresh_state(float scale, float lr)
                            .first_bad_state = -1};
 }
 
-/* ---- optimizer goldens ------------------------------------------------------------------------------ */
+/* ---- optimizer goldens
+ * ------------------------------------------------------------------------------ */
 
-/* Four steps from p0 = (1,-2) with grads (0.1 t, -0.2); values of torch in float64. A step makes at most
- * six f32 roundings of values below 2.5, so four are within 24 * 2.5 * 2^-24. */
+/* Four steps from p0 = (1,-2) with grads (0.1 t, -0.2); values of torch in float64. A step makes at
+ * most six f32 roundings of values below 2.5, so four are within 24 * 2.5 * 2^-24. */
 #define GOLDEN_LIMIT (24.0 * 2.5 / 16777216.0)
 
 static void run_golden(ls_optimizer_config config, float lr, double want0, double want1)
@@ -135,7 +136,8 @@ static void run_golden(ls_optimizer_config config, float lr, double want0, doubl
             grad[0] = 0.1f * (float)t;
             grad[1] = -0.2f;
             ck_assert_int_eq(
-                ls_multi_optimizer_step_with(variant_at(v), 1, &config, &args, true, &state), LS_OK);
+                ls_multi_optimizer_step_with(variant_at(v), 1, &config, &args, true, &state),
+                LS_OK);
         }
         ck_assert_int_eq(state.step_count, 4);
         ck_assert_int_eq(state.skipped, 0);
@@ -202,13 +204,13 @@ START_TEST(sgd_exact)
                 g[i] = grads[t];
             }
             state.first_bad_state = 7;
-            ck_assert_int_eq(ls_multi_optimizer_step_with(ls_multi_choose(LS_ISA_AVX512), 1, &config,
-                                                          &args, false, &state),
+            ck_assert_int_eq(ls_multi_optimizer_step_with(ls_multi_choose(LS_ISA_AVX512), 1,
+                                                          &config, &args, false, &state),
                              LS_OK);
             for (int i = 0; i < 19; i++) {
                 ck_assert_float_eq(p[i], row[r].want[t]);
             }
-            ck_assert_int_eq(state.first_bad_state, row[r].momentum != 0 ? -1 : -1);
+            ck_assert_int_eq(state.first_bad_state, -1);
         }
     }
 }
@@ -289,7 +291,8 @@ START_TEST(unsupported_kinds)
 }
 END_TEST
 
-/* ---- scaler ----------------------------------------------------------------------------------------- */
+/* ---- scaler
+ * ----------------------------------------------------------------------------------------- */
 
 static const ls_scaler_config APEX = {.dynamic = true,
                                       .growth_factor = 2.0f,
@@ -393,12 +396,13 @@ START_TEST(scaler_ends)
 }
 END_TEST
 
-/* ---- unscale ---------------------------------------------------------------------------------------- */
+/* ---- unscale
+ * ---------------------------------------------------------------------------------------- */
 
-/* A non-finite element at the position given, nothing else wrong: found, at the right tensor, and the
- * values are from * inv all the same. */
-static void check_bad_at(const ls_multi_variant *variant, int threads, pool *from, pool *to, int tensor,
-                         int64_t at, float bad)
+/* A non-finite element at the position given, nothing else wrong: found, at the right tensor, and
+ * the values are from * inv all the same. */
+static void check_bad_at(const ls_multi_variant *variant, int threads, pool *from, pool *to,
+                         int tensor, int64_t at, float bad)
 {
     float kept = get(from->tensor[tensor], at);
     set(from->tensor[tensor], at, bad);
@@ -429,7 +433,7 @@ START_TEST(non_finite_everywhere)
     for (int v = 0; v < 3; v++) {
         for (int t = 0; t < TENSORS; t++) {
             int64_t count = from.tensor[t].count;
-            for (int64_t i = 0; i < count; i += count > 100 ? 37 : 1) {
+            for (int64_t i = 0; i<count; i += count> 100 ? 37 : 1) {
                 check_bad_at(variant_at(v), 1, &from, &to, t, i, i % 2 == 0 ? INFINITY : NAN);
                 check_bad_at(variant_at(v), 1, &from, &to, t, count - 1 - i, -INFINITY);
             }
@@ -447,7 +451,13 @@ START_TEST(non_finite_everywhere)
     check_bad_at(variant_at(2), 2, &from, &to, 12, 512, NAN);
     /* two bad tensors: the lower one is named, whichever thread meets it */
     set(from.tensor[12], 3, INFINITY);
-    check_bad_at(variant_at(2), 1, &from, &to, 0, 0, NAN);
+    set(from.tensor[6], 14, NAN);
+    for (int threads = 1; threads <= 2; threads++) {
+        ls_step_state state = fresh_state(1.0f, 0.1f);
+        ls_multi_unscale_check_with(variant_at(2), threads, pool_list(&to), pool_list(&from),
+                                    &state);
+        ck_assert_int_eq(state.first_bad_grad, 6);
+    }
     pool_check_guards(&to);
     pool_free(&from);
     pool_free(&to);
@@ -471,8 +481,8 @@ START_TEST(unscale_values)
     uint16_t half = ls_half_f32_to_fp16(60000.0f);
     ls_tensor one = {&half, LS_F16, 1};
     state.inv_loss_scale = 2.0f;
-    ls_multi_unscale_check_with(variant_at(2), 1, (ls_tensor_list){1, &one}, (ls_tensor_list){1, &one},
-                                &state);
+    ls_multi_unscale_check_with(variant_at(2), 1, (ls_tensor_list){1, &one},
+                                (ls_tensor_list){1, &one}, &state);
     ck_assert_int_eq(state.overflow, 1);
     ck_assert_int_eq(half, 0x7c00);
     pool_free(&from);
@@ -480,19 +490,21 @@ START_TEST(unscale_values)
 }
 END_TEST
 
-/* ---- skip ------------------------------------------------------------------------------------------- */
+/* ---- skip
+ * ------------------------------------------------------------------------------------------- */
 
 START_TEST(skip_changes_no_bit)
 {
-    pool value = pool_make(LS_F32, 600), grad = pool_make(LS_F32, 600), moment = pool_make(LS_F32, 600);
+    pool value = pool_make(LS_F32, 600), grad = pool_make(LS_F32, 600),
+         moment = pool_make(LS_F32, 600);
     pool copy = pool_make(LS_F16, 600);
     pool_fill(&value, 1, 1.0f);
     pool_fill(&grad, 100, 1.0f);
     pool_fill(&moment, 200, 1.0f);
     pool_fill(&copy, 300, 1.0f);
     set(grad.tensor[4], 2, NAN);
-    ls_optimizer_args args = {pool_list(&value), pool_list(&grad), pool_list(&moment), {0, NULL},
-                              pool_list(&copy)};
+    ls_optimizer_args args = {
+        pool_list(&value), pool_list(&grad), pool_list(&moment), {0, NULL}, pool_list(&copy)};
     ls_optimizer_config config = {
         .kind = LS_OPTIMIZER_SGD, .momentum = 0.9f, .weight_decay = 1e-4f, .nesterov = true};
     pool *each[3] = {&value, &moment, &copy};
@@ -527,7 +539,8 @@ START_TEST(skip_changes_no_bit)
 }
 END_TEST
 
-/* ---- the same bits from all variants and thread counts ------------------------------------------------ */
+/* ---- the same bits from all variants and thread counts
+ * ------------------------------------------------ */
 
 typedef struct workout {
     pool value, copy, m1, m2, grad, half, sum;
@@ -598,7 +611,7 @@ START_TEST(same_bits_everywhere)
             compare_and_free(&first, &other);
         }
     }
-    pool *left[] = {&first.value, &first.copy, &first.m1,  &first.m2,
+    pool *left[] = {&first.value, &first.copy, &first.m1, &first.m2,
                     &first.grad,  &first.half, &first.sum};
     for (int i = 0; i < 7; i++) {
         pool_free(left[i]);
@@ -606,7 +619,8 @@ START_TEST(same_bits_everywhere)
 }
 END_TEST
 
-/* All 65536 halves into f32 and back, through each variant: the scalar conversions are the judge. */
+/* All 65536 halves into f32 and back, through each variant: the scalar conversions are the judge.
+ */
 START_TEST(every_half)
 {
     static uint16_t from[65536], back[65536];
@@ -633,13 +647,12 @@ START_TEST(every_half)
         for (int i = 0; i + 1 < 0x7c00; i++) {
             float tie = 0.5f * (get(a, i) + get(a, i + 1));
             float near[3] = {nextafterf(tie, 0.0f), tie, nextafterf(tie, INFINITY)};
-            memcpy(&wide[i % 8 == 0 ? 0 : i], near, sizeof(float)); /* spread over lanes */
             wide[i] = near[i % 3];
         }
         ls_multi_convert_with(variant_at(v), 1, c, b, 1.0f);
         for (int i = 0; i + 1 < 0x7c00; i++) {
-            uint16_t want = type == LS_F16 ? ls_half_f32_to_fp16(wide[i])
-                                           : ls_half_f32_to_bf16(wide[i]);
+            uint16_t want =
+                type == LS_F16 ? ls_half_f32_to_fp16(wide[i]) : ls_half_f32_to_bf16(wide[i]);
             ck_assert_uint_eq(back[i], want);
         }
     }
