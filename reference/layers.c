@@ -1,0 +1,68 @@
+#include "layers.h"
+
+void ls_layers_extents(const ls_network *network, int image_size, ls_layer_extent *extent)
+{
+    for (int i = 0; i < network->layer_count; i++) {
+        const ls_layer *layer = &network->layer[i];
+        ls_layer_extent input = i == 0 ? (ls_layer_extent){layer->channels, image_size, image_size}
+                                       : extent[layer->input[0]];
+        ls_layer_extent output = {layer->channels, input.height, input.width};
+        switch (layer->kind) {
+        case LS_LAYER_CONV:
+        case LS_LAYER_MAX_POOL:
+        case LS_LAYER_SHORTCUT_PAD: /* kernel 1, pad 0 */
+            output.height = (input.height + 2 * layer->pad - layer->kernel) / layer->stride + 1;
+            output.width = (input.width + 2 * layer->pad - layer->kernel) / layer->stride + 1;
+            break;
+        case LS_LAYER_AVG_POOL:
+        case LS_LAYER_LINEAR:
+            output.height = output.width = 1;
+            break;
+        case LS_LAYER_CROSS_ENTROPY:
+            output = (ls_layer_extent){1, 1, 1};
+            break;
+        case LS_LAYER_INPUT:
+        case LS_LAYER_BATCH_NORM:
+        case LS_LAYER_RELU:
+        case LS_LAYER_ADD:
+            break;
+        }
+        extent[i] = output;
+    }
+}
+
+void ls_layers_backward_order(const ls_network *network, int *order)
+{
+    int next = 0;
+    for (int i = network->layer_count - 1; i >= 0; i--) {
+        const ls_layer *layer = &network->layer[i];
+        bool bias_first = layer->kind == LS_LAYER_LINEAR;
+        int first = bias_first ? layer->bias : layer->weight;
+        int second = bias_first ? layer->weight : layer->bias;
+        if (first >= 0) {
+            order[next++] = first;
+        }
+        if (second >= 0) {
+            order[next++] = second;
+        }
+    }
+    LS_ASSERT(next == network->param_count);
+}
+
+const char *ls_layers_kind_name(ls_layer_kind kind)
+{
+    static const char *const names[] = {
+        [LS_LAYER_INPUT] = "input",
+        [LS_LAYER_CONV] = "conv",
+        [LS_LAYER_BATCH_NORM] = "batch_norm",
+        [LS_LAYER_RELU] = "relu",
+        [LS_LAYER_MAX_POOL] = "max_pool",
+        [LS_LAYER_ADD] = "add",
+        [LS_LAYER_SHORTCUT_PAD] = "shortcut_pad",
+        [LS_LAYER_AVG_POOL] = "avg_pool",
+        [LS_LAYER_LINEAR] = "linear",
+        [LS_LAYER_CROSS_ENTROPY] = "cross_entropy",
+    };
+    LS_ASSERT((size_t)kind < sizeof names / sizeof names[0]);
+    return names[kind];
+}
