@@ -42,6 +42,9 @@ ls_status ls_store_open(const ls_store_options *options, ls_store **out);
 /* Rank 0 stays until the others have said goodbye or `linger_s` is over. */
 void ls_store_close(ls_store *store, double linger_s);
 int ls_store_port(const ls_store *store);
+/* The number under which peers reach this rank: that of the interface that routes to rank 0; on rank 0 the one
+ * the others have reached it under (a loopback number when all are on this machine). */
+void ls_store_local_address(const ls_store *store, char *text, int text_bytes);
 
 /* Overwrites; wakes waiters. Empty values are allowed, values may hold any bytes. */
 ls_status ls_store_set(ls_store *store, const char *key, const void *value, size_t bytes);

@@ -1,16 +1,17 @@
-/* The contract of a communication engine: `self` (a world of one, built in), `gloo` and `nccl` (shared
- * objects loaded at run time). One `ls_comm` is one communicator: the gradients have one, SyncBN's small
- * collectives another. All ranks of a communicator call the same operations in the same order; each
- * operation carries that order's number and what it is for, so that a mismatch or a missing rank can be
- * named.
+/* The contract of a communication engine: `self` (a world of one, built in), `gloo` and `nccl`
+ * (shared objects loaded at run time). One `ls_comm` is one communicator: the gradients have one,
+ * SyncBN's small collectives another. All ranks of a communicator call the same operations in the
+ * same order; each operation carries that order's number and what it is for, so that a mismatch or
+ * a missing rank can be named.
  *
- * begin/wait. `begin` takes an operation whose buffer is valid once `after` has happened, and returns at
- * once; `wait` makes the stream wait for the result (NCCL) or blocks the host until it is there (Gloo,
- * self). Errors and deadlines surface in `wait` and `poll`; after one, the communicator only accepts
- * `abort` and `close`. Handles belong to the caller, one per operation, and stay put until waited for.
+ * begin/wait. `begin` takes an operation whose buffer is valid once `after` has happened, and
+ * returns at once; `wait` makes the stream wait for the result (NCCL) or blocks the host until it
+ * is there (Gloo, self). Errors and deadlines surface in `wait` and `poll`; after one, the
+ * communicator only accepts `abort` and `close`. Handles belong to the caller, one per operation,
+ * and stay put until waited for.
  *
- * When a rank dies: the engine's own error or the deadline turns into LS_ERR_PEER_LOST in every survivor,
- * logged once with operation, number, bytes and seconds waited. */
+ * When a rank dies: the engine's own error or the deadline turns into LS_ERR_PEER_LOST in every
+ * survivor, logged once with operation, number, bytes and seconds waited. */
 #ifndef LS_COMM_H
 #define LS_COMM_H
 
@@ -72,11 +73,12 @@ typedef struct ls_comm_options {
 enum { LS_COMM_ABI = 1 };
 
 typedef struct ls_comm_api {
-    int abi;          /* LS_COMM_ABI */
-    const char *name; /* "self", "gloo", "nccl" */
+    int abi;                                 /* LS_COMM_ABI */
+    const char *name;                        /* "self", "gloo", "nccl" */
     void (*describe)(char *text, int bytes); /* library, version, path really loaded */
     ls_status (*open)(const ls_comm_options *options, ls_comm **out);
-    ls_status (*begin)(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_comm_handle *handle);
+    ls_status (*begin)(ls_comm *comm, const ls_comm_op *op, ls_event *after,
+                       ls_comm_handle *handle);
     ls_status (*wait)(ls_comm *comm, ls_comm_handle *handle, ls_stream *stream);
     ls_status (*poll)(ls_comm *comm); /* LS_OK, or the error that has happened */
     void (*abort)(ls_comm *comm);     /* from any thread: pending waits return LS_ERR_PEER_LOST */

@@ -1,0 +1,65 @@
+#include "comm.h"
+
+#include <string.h>
+
+#include "../../kernels/core/log.h"
+#include "self.h"
+
+ls_status ls_comm_load(const char *name, const ls_comm_api **out)
+{
+    if (strcmp(name, "self") == 0) {
+        *out = ls_self_entry();
+        return LS_OK;
+    }
+    if (strcmp(name, "gloo") != 0 && strcmp(name, "nccl") != 0) {
+        ls_log_error("engine '%s' is not known, allowed: self, gloo, nccl", name);
+        return LS_ERR_USAGE;
+    }
+    void *symbol = NULL;
+    LS_TRY(ls_load_symbol(name, LS_COMM_ENTRY, &symbol));
+    ls_comm_entry_fn *entry = NULL;
+    memcpy(&entry, &symbol, sizeof entry); /* ISO C has no cast from void * to a function */
+    const ls_comm_api *api = entry();
+    if (api->abi != LS_COMM_ABI) {
+        ls_log_error("ls_%s.so speaks ABI %d, this program %d: rebuild with `make`", name, api->abi,
+                     LS_COMM_ABI);
+        return LS_ERR_INFRA;
+    }
+    *out = api;
+    return LS_OK;
+}
+
+ls_status ls_comm_run(const ls_comm_api *api, ls_comm *comm, const ls_comm_op *op,
+                      ls_stream *stream)
+{
+    ls_comm_handle handle;
+    LS_TRY(api->begin(comm, op, NULL, &handle));
+    return api->wait(comm, &handle, stream);
+}
+
+const char *ls_comm_kind_name(ls_comm_kind kind)
+{
+    switch (kind) {
+    case LS_COMM_ALL_REDUCE:
+        return "all_reduce";
+    case LS_COMM_BROADCAST:
+        return "broadcast";
+    case LS_COMM_ALL_GATHER:
+        return "all_gather";
+    case LS_COMM_REDUCE_SCATTER:
+        return "reduce_scatter";
+    case LS_COMM_REDUCE:
+        return "reduce";
+    case LS_COMM_GATHER:
+        return "gather";
+    case LS_COMM_SCATTER:
+        return "scatter";
+    case LS_COMM_SEND:
+        return "send";
+    case LS_COMM_RECV:
+        return "recv";
+    case LS_COMM_BARRIER:
+        return "barrier";
+    }
+    return "unknown operation";
+}

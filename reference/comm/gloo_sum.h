@@ -1,0 +1,20 @@
+/* to[i] += from[i] for the Gloo engine. 16-bit types: both are widened to f32, added, and the sum
+ * is rounded once, to nearest even (numerics.md section 1). Any alignment; the two must not
+ * overlap. */
+#ifndef LS_GLOO_SUM_H
+#define LS_GLOO_SUM_H
+
+#include <stdint.h>
+
+#include "../../kernels/core/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+void ls_gloo_add(ls_dtype dtype, void *to, const void *from, int64_t count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
