@@ -7,8 +7,8 @@ CC := gcc
 CXX := g++
 OPTIMISE ?= -O2 -g
 WARN := -Wall -Wextra -Wpedantic -Werror
-CPPFLAGS += -D_GNU_SOURCE -I. -MMD -MP
-CFLAGS += -std=c11 $(OPTIMISE) -fPIC -fopenmp $(WARN) $(SANITIZE)
+CPPFLAGS += -I. -MMD -MP
+CFLAGS += -std=c11 -D_GNU_SOURCE= $(OPTIMISE) -fPIC -fopenmp $(WARN) $(SANITIZE)
 CXXFLAGS += -std=c++17 $(OPTIMISE) -fPIC $(WARN) $(SANITIZE)
 LDFLAGS += $(SANITIZE)
 LDLIBS := -lcjson -ldl -lm -lpthread
@@ -89,8 +89,8 @@ $(BUILD)/lockstep-launch: $(call objects,harness/launch.c) $(BUILD)/libls_harnes
 $(BUILD)/lib/ls_cpu.so: $(call objects,$(CPU)) $(BUILD)/libls_core.a
 	@mkdir -p $(@D)
 	$(CC) -shared $(LDFLAGS) -fopenmp $^ -ldnnl $(LDLIBS) -o $@
-$(BUILD)/lib/ls_gloo.so: $(call objects,reference/comm/gloo.cc) $(BUILD)/libls_harness.a \
-		$(BUILD)/libls_core.a
+GLOO := $(addprefix reference/comm/,gloo.cc gloo_sum.c comm.c self.c)
+$(BUILD)/lib/ls_gloo.so: $(call objects,$(GLOO)) $(BUILD)/libls_harness.a $(BUILD)/libls_core.a
 	@mkdir -p $(@D)
 	$(CXX) -shared $(LDFLAGS) $^ -lgloo $(LDLIBS) -o $@
 
