@@ -277,7 +277,7 @@ struct Cut {
     }
     int64_t first(int64_t segment) const /* an element */
     {
-        return (int64_t)((__int128)count * segment / segments);
+        return count / segments * segment + std::min(segment, count % segments);
     }
     size_t offset(int64_t segment) const
     {
