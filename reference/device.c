@@ -96,7 +96,8 @@ ls_status ls_device_read_f32(const ls_device *device, const ls_tensor *tensor, f
     for (int64_t i = 0; half && i < tensor->count; i++) {
         uint16_t bits;
         memcpy(&bits, &narrow[i], sizeof bits);
-        float value = tensor->dtype == LS_F16 ? ls_half_fp16_to_f32(bits) : ls_half_bf16_to_f32(bits);
+        float value =
+            tensor->dtype == LS_F16 ? ls_half_fp16_to_f32(bits) : ls_half_bf16_to_f32(bits);
         memcpy(&host[i], &value, sizeof value);
     }
     return LS_OK;

@@ -1,5 +1,5 @@
-/* The device a rank trains on: the backend's table, the opened device, its one compute stream, and copies
- * between the host and tensors on it. */
+/* The device a rank trains on: the backend's table, the opened device, its one compute stream, and
+ * copies between the host and tensors on it. */
 #ifndef LS_DEVICE_H
 #define LS_DEVICE_H
 

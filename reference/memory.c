@@ -30,7 +30,8 @@ static int64_t padded(int64_t bytes)
     return (bytes + LS_ARENA_ALIGN - 1) / LS_ARENA_ALIGN * LS_ARENA_ALIGN;
 }
 
-/* Bytes that any layout needs: every bucket starts aligned, and there are at most as many as parameters. */
+/* Bytes that any layout needs: every bucket starts aligned, and there are at most as many as
+ * parameters. */
 static int64_t arena_bytes(const ls_network *network, const ls_dtype *types, ls_dtype same)
 {
     int64_t bytes = 0;
@@ -51,6 +52,17 @@ static bool has_master(const ls_memory_options *options, int i)
     return options->masters && options->param_type[i] != LS_F32;
 }
 
+/* Whether a bucket of that type may hold a gradient that has to be converted to it. */
+static bool is_staged_type(const ls_memory_options *options, ls_dtype reduced)
+{
+    for (int i = 0; i < options->network->param_count; i++) {
+        if (options->reduced_type[i] == reduced && options->grad_type[i] != reduced) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* The table. */
 static void size_kinds(const ls_memory_options *options, int64_t bytes[LS_MEMORY_KINDS])
 {
@@ -58,22 +70,24 @@ static void size_kinds(const ls_memory_options *options, int64_t bytes[LS_MEMORY
     memset(bytes, 0, LS_MEMORY_KINDS * sizeof *bytes);
     bytes[LS_MEMORY_PARAM] = arena_bytes(network, options->param_type, LS_F32);
     bytes[LS_MEMORY_GRAD] = arena_bytes(network, options->grad_type, LS_F32);
-    if (options->staging) {
-        bytes[LS_MEMORY_STAGING] = arena_bytes(network, NULL, options->staging_type);
-    }
     if (options->sums) {
         bytes[LS_MEMORY_SUM] = arena_bytes(network, NULL, LS_F32);
     }
     bytes[LS_MEMORY_MOMENT] = options->moment_count * arena_bytes(network, NULL, LS_F32);
     for (int i = 0; i < network->param_count; i++) {
-        int64_t f32_bytes = padded(ls_shape_count(&network->param[i].shape) * (int64_t)sizeof(float));
+        int64_t f32_bytes =
+            padded(ls_shape_count(&network->param[i].shape) * (int64_t)sizeof(float));
         bytes[LS_MEMORY_UNSCALED] += has_own_unscaled(options, i) ? f32_bytes : 0;
         bytes[LS_MEMORY_MASTER] += has_master(options, i) ? f32_bytes : 0;
+        if (is_staged_type(options, options->reduced_type[i])) {
+            bytes[LS_MEMORY_STAGING] += padded(ls_shape_count(&network->param[i].shape) *
+                                               (int64_t)ls_dtype_bytes(options->reduced_type[i]));
+        }
     }
     for (int i = 0; i < network->buffer_count; i++) {
         if (network->buffer[i].role != LS_BUFFER_BATCHES_TRACKED) {
-            bytes[LS_MEMORY_BUFFER] += padded(network->buffer[i].count *
-                                              (int64_t)ls_dtype_bytes(options->buffer_type[i]));
+            bytes[LS_MEMORY_BUFFER] +=
+                padded(network->buffer[i].count * (int64_t)ls_dtype_bytes(options->buffer_type[i]));
         }
     }
     bytes[LS_MEMORY_STATE] = padded((int64_t)sizeof(ls_step_state)) +
@@ -101,6 +115,9 @@ static void carve_tensors(ls_memory *memory, const ls_memory_options *options)
         memory->param[i] = carve(&next[LS_MEMORY_PARAM], options->param_type[i], count);
         memory->grad[i] = (ls_tensor){.dtype = options->grad_type[i], .count = count};
         memory->unscaled[i] = (ls_tensor){.dtype = LS_F32, .count = count};
+        if (memory->sum != NULL) {
+            memory->sum[i] = carve(&next[LS_MEMORY_SUM], LS_F32, count);
+        }
         if (has_own_unscaled(options, i)) {
             memory->unscaled[i] = carve(&next[LS_MEMORY_UNSCALED], LS_F32, count);
         }
@@ -117,8 +134,8 @@ static void carve_tensors(ls_memory *memory, const ls_memory_options *options)
         if (network->buffer[i].role == LS_BUFFER_BATCHES_TRACKED) {
             memory->buffer[i] = (ls_tensor){.dtype = LS_I64, .count = 1};
         } else {
-            memory->buffer[i] = carve(&next[LS_MEMORY_BUFFER], options->buffer_type[i],
-                                      network->buffer[i].count);
+            memory->buffer[i] =
+                carve(&next[LS_MEMORY_BUFFER], options->buffer_type[i], network->buffer[i].count);
         }
     }
     char *state = memory->block[LS_MEMORY_STATE];
@@ -145,15 +162,16 @@ static bool allocate_lists(ls_memory *memory, const ls_memory_options *options)
     size_t params = (size_t)memory->param_count, buffers = (size_t)memory->buffer_count;
     memory->param = calloc(params, sizeof *memory->param);
     memory->grad = calloc(params, sizeof *memory->grad);
+    memory->reduced = calloc(params, sizeof *memory->reduced);
     memory->unscaled = calloc(params, sizeof *memory->unscaled);
     memory->value = calloc(params, sizeof *memory->value);
     memory->buffer = calloc(buffers, sizeof *memory->buffer);
     memory->by_name = calloc(params, sizeof *memory->by_name);
     memory->buffer_by_name = calloc(buffers, sizeof *memory->buffer_by_name);
     memory->tracked = calloc(1, sizeof *memory->tracked);
-    bool ok = memory->param != NULL && memory->grad != NULL && memory->unscaled != NULL &&
-              memory->value != NULL && memory->buffer != NULL && memory->by_name != NULL &&
-              memory->buffer_by_name != NULL && memory->tracked != NULL;
+    bool ok = memory->param != NULL && memory->grad != NULL && memory->reduced != NULL &&
+              memory->unscaled != NULL && memory->value != NULL && memory->buffer != NULL &&
+              memory->by_name != NULL && memory->buffer_by_name != NULL && memory->tracked != NULL;
     if (options->sums) {
         memory->sum = calloc(params, sizeof *memory->sum);
         ok = ok && memory->sum != NULL;
@@ -177,9 +195,8 @@ static bool allocate_lists(ls_memory *memory, const ls_memory_options *options)
 static void place_in_parameter_order(ls_memory *memory)
 {
     ls_memory_place_state place = {0};
-    ls_memory_span span;
     for (int i = 0; i < memory->param_count; i++) {
-        ls_memory_place(memory, &place, &i, 1, &span);
+        ls_memory_place(memory, &place, memory->grad[i].dtype, &i, 1);
     }
 }
 
@@ -195,8 +212,6 @@ ls_status ls_memory_create(const ls_device *device, const ls_memory_options *opt
         .param_count = network->param_count,
         .buffer_count = network->buffer_count,
         .moment_count = options->moment_count,
-        .has_staging = options->staging,
-        .staging_type = options->staging_type,
     };
     if (!allocate_lists(out, options)) {
         ls_log_error("cannot allocate the lists of %d parameters", network->param_count);
@@ -236,6 +251,7 @@ void ls_memory_free(ls_memory *memory)
     }
     free(memory->param);
     free(memory->grad);
+    free(memory->reduced);
     free(memory->sum);
     free(memory->unscaled);
     free(memory->master);
@@ -250,45 +266,39 @@ void ls_memory_free(ls_memory *memory)
     memset(memory, 0, sizeof *memory);
 }
 
-void ls_memory_place(ls_memory *memory, ls_memory_place_state *place, const int *param, int count,
-                     ls_memory_span *out)
+ls_tensor ls_memory_place(ls_memory *memory, ls_memory_place_state *place, ls_dtype reduced,
+                          const int *param, int count)
 {
     LS_ASSERT(count > 0);
-    ls_dtype dtype = memory->grad[param[0]].dtype;
-    char *grad = (char *)memory->block[LS_MEMORY_GRAD] + place->grad_bytes;
-    char *sum = memory->sum == NULL ? NULL : (char *)memory->block[LS_MEMORY_SUM] + place->sum_bytes;
+    bool staged = false;
     int64_t elements = 0;
     for (int k = 0; k < count; k++) {
+        staged = staged || memory->grad[param[k]].dtype != reduced;
+        elements += memory->grad[param[k]].count;
+    }
+    char *grad = (char *)memory->block[LS_MEMORY_GRAD] + place->grad_bytes;
+    char *bucket = staged ? (char *)memory->block[LS_MEMORY_STAGING] + place->staging_bytes : grad;
+    ls_tensor whole = {.data = bucket, .dtype = reduced, .count = elements};
+    int64_t bytes = (int64_t)ls_tensor_bytes(&whole);
+    for (int k = 0; k < count; k++) {
         int i = param[k];
-        LS_ASSERT(memory->grad[i].dtype == dtype);
-        memory->grad[i].data = grad + elements * (int64_t)ls_dtype_bytes(dtype);
-        if (sum != NULL) {
-            memory->sum[i] = (ls_tensor){.data = sum + elements * (int64_t)sizeof(float),
-                                         .dtype = LS_F32,
-                                         .count = memory->grad[i].count};
-        }
-        if (dtype == LS_F32) {
+        memory->reduced[i] =
+            (ls_tensor){.data = bucket, .dtype = reduced, .count = memory->grad[i].count};
+        bucket += ls_tensor_bytes(&memory->reduced[i]);
+        memory->grad[i].data = grad;
+        /* staged gradients may have several types, so each starts aligned */
+        int64_t own = (int64_t)ls_tensor_bytes(&memory->grad[i]);
+        grad += staged ? padded(own) : own;
+        place->grad_bytes += staged ? padded(own) : 0;
+        if (memory->grad[i].dtype == LS_F32) {
             memory->unscaled[i].data = memory->grad[i].data;
         }
-        elements += memory->grad[i].count;
     }
-    *out = (ls_memory_span){.grad = {.data = grad, .dtype = dtype, .count = elements}};
-    place->grad_bytes += padded((int64_t)ls_tensor_bytes(&out->grad));
-    if (sum != NULL) {
-        out->sum = (ls_tensor){.data = sum, .dtype = LS_F32, .count = elements};
-        place->sum_bytes += padded((int64_t)ls_tensor_bytes(&out->sum));
-    }
-    if (memory->has_staging && memory->staging_type != dtype) {
-        out->staging = (ls_tensor){
-            .data = (char *)memory->block[LS_MEMORY_STAGING] + place->staging_bytes,
-            .dtype = memory->staging_type,
-            .count = elements,
-        };
-        place->staging_bytes += padded((int64_t)ls_tensor_bytes(&out->staging));
-    }
+    place->grad_bytes += staged ? 0 : padded(bytes);
+    place->staging_bytes += staged ? padded(bytes) : 0;
     LS_ASSERT(place->grad_bytes <= memory->bytes[LS_MEMORY_GRAD]);
-    LS_ASSERT(place->sum_bytes <= memory->bytes[LS_MEMORY_SUM]);
     LS_ASSERT(place->staging_bytes <= memory->bytes[LS_MEMORY_STAGING]);
+    return whole;
 }
 
 cJSON *ls_memory_json(const ls_memory *memory)

@@ -68,8 +68,8 @@ static ls_status read_place(const names *from, ls_world *out)
 {
     if (value_of(from->rank) == NULL || value_of(from->world) == NULL) {
         bool has_rank = value_of(from->rank) != NULL;
-        ls_log_error("%s is set but %s is not: a rank needs both", has_rank ? from->rank : from->world,
-                     has_rank ? from->world : from->rank);
+        ls_log_error("%s is set but %s is not: a rank needs both",
+                     has_rank ? from->rank : from->world, has_rank ? from->world : from->rank);
         return LS_ERR_USAGE;
     }
     LS_TRY(number_of(from->world, 1, INT_MAX / 2, 1, &out->world));
@@ -109,7 +109,8 @@ static ls_status read_meeting_place(ls_world *out)
     }
     LS_TRY(copy_text("MASTER_ADDR", address, out->address, sizeof out->address));
     if (value_of("MASTER_PORT") == NULL && torchrun) {
-        ls_log_error("MASTER_PORT is not set: %d ranks need the port of rank 0's store", out->world);
+        ls_log_error("MASTER_PORT is not set: %d ranks need the port of rank 0's store",
+                     out->world);
         return LS_ERR_USAGE;
     }
     if (value_of("MASTER_PORT") == NULL) {
@@ -132,7 +133,8 @@ static ls_status read_meeting_place(ls_world *out)
 
 ls_status ls_world_read(ls_world *out)
 {
-    /* SLURM_PROCID alone is also set in a batch script's shell, where no step of several tasks runs. */
+    /* SLURM_PROCID alone is also set in a batch script's shell, where no step of several tasks
+     * runs. */
     static const names launchers[] = {
         {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"},
         {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -155,7 +157,8 @@ ls_status ls_world_read(ls_world *out)
         LS_TRY(read_meeting_place(&world));
     }
     if (value_of("LS_RUN_DIR") != NULL) {
-        LS_TRY(copy_text("LS_RUN_DIR", value_of("LS_RUN_DIR"), world.run_dir, sizeof world.run_dir));
+        LS_TRY(
+            copy_text("LS_RUN_DIR", value_of("LS_RUN_DIR"), world.run_dir, sizeof world.run_dir));
     }
     *out = world;
     return LS_OK;

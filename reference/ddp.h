@@ -1,0 +1,60 @@
+/* Data-parallel gradients: buckets in one flat arena, reduced in bucket order while backward goes
+ * on (numerics.md section 2, 3 and 4; rules: dialect.h, buckets.h).
+ *
+ * In a step, on the micro-step that is synchronised:
+ *   ls_ddp_begin    before backward
+ *   ls_ddp_stage    a parameter's gradient is there: memory->reduced[param] gets it, in the reduced
+ * type ls_ddp_ready    it may be reduced; a full bucket begins as soon as all before it have begun
+ *   ls_ddp_finish   after backward: waits for every bucket; memory->grad then holds the averaged
+ * gradients Failures of a peer are LS_ERR_PEER_LOST. */
+#ifndef LS_DDP_H
+#define LS_DDP_H
+
+#include "buckets.h"
+#include "comm/comm.h"
+#include "memory.h"
+
+typedef struct ls_ddp ls_ddp;
+
+typedef struct ls_ddp_options {
+    const ls_dialect_rules *rules; /* borrowed, like everything here */
+    const ls_precision *precision;
+    ls_memory *memory;
+    const ls_comm_api *engine;
+    ls_comm *comm;
+    int rank;
+    bool find_unused;
+} ls_ddp_options;
+
+/* Places the gradients for iteration 1. The plan is to be bound after this. */
+ls_status ls_ddp_create(const ls_ddp_options *options, ls_ddp **out);
+void ls_ddp_free(ls_ddp *ddp);
+
+/* The layout in use. */
+const ls_bucket_layout *ls_ddp_layout(const ls_ddp *ddp);
+/* Takes a checkpoint's layout instead (ls_buckets_to_vector's numbers; `settled`: there is nothing
+ * to rebuild any more). The plan is to be bound after this. */
+ls_status ls_ddp_adopt(ls_ddp *ddp, const int32_t *vector, bool settled, const char *source);
+/* Whether the layout is the one of all later iterations. */
+bool ls_ddp_settled(const ls_ddp *ddp);
+/* After iteration 1, once: rank 0's order of that iteration becomes everybody's layout. *changed:
+ * the plan is to be bound again. Does nothing where the rules rebuild nothing. */
+ls_status ls_ddp_rebuild(ls_ddp *ddp, bool *changed);
+
+ls_status ls_ddp_begin(ls_ddp *ddp);
+/* `from`: the gradient or the accumulator of `param`; no copy where it already lies in its bucket.
+ */
+ls_status ls_ddp_stage(ls_ddp *ddp, int param, const ls_tensor *from);
+ls_status ls_ddp_ready(ls_ddp *ddp, int param);
+ls_status ls_ddp_finish(ls_ddp *ddp);
+
+/* Of the last step: what waiting after backward cost, what the engine was busy for, and each
+ * bucket's time. */
+typedef struct ls_ddp_times {
+    int64_t exposed_ns, comm_ns;
+} ls_ddp_times;
+ls_ddp_times ls_ddp_times_of(const ls_ddp *ddp);
+/* From begin to result of bucket `index` of the last step. */
+void ls_ddp_bucket_span(const ls_ddp *ddp, int index, int64_t *from_ns, int64_t *to_ns);
+
+#endif

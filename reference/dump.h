@@ -1,0 +1,42 @@
+/* Dumps of single steps for the judge (design.md section 4, numerics.md section 4):
+ * LS_RUN_DIR/dump/step%06d.rank%d.safetensors with, A being --accumulate (the leading [A] only
+ * where A > 1),
+ *
+ *   input          F32 [A,N,3,H,W]      target I64 [A,N]       logits F32 [A,N,classes]
+ *   loss           F32 []               this rank's mean over its A*N samples
+ *   branch/<kkk>   ReLU: U8 [A,bytes], bits of output > 0; max-pool: I32 [A,N,C,H,W]
+ *   param/<name>   before the step, in the model's type      next/<name>  after it: masters where
+ * there are grad/<name>    F32, after reduction and unscaling        local/<name> F32, what this
+ * rank handed to the reduction (in the reduced type), unscaled buffer/<name>  after forward;
+ * counters I64 master/<name>, state/<name>/<moment>  before the step; next_state/<name>/<moment>
+ * after it
+ *
+ * and the step's settings as metadata. A dump costs time outside the step's clock. */
+#ifndef LS_DUMP_H
+#define LS_DUMP_H
+
+#include "trainer.h"
+
+typedef struct ls_dump ls_dump;
+
+/* Whether this rank dumps that step. */
+bool ls_dump_wants(const ls_trainer *trainer, int64_t step);
+/* Before the step: parameters, masters, moments. */
+ls_status ls_dump_begin(const ls_trainer *trainer, int64_t step, ls_dump **out);
+void ls_dump_discard(ls_dump *dump); /* NULL is allowed */
+
+ls_status ls_dump_batch(ls_dump *dump, int micro_step, const ls_loader_batch *batch);
+/* After forward of a micro-step: logits and branches. */
+ls_status ls_dump_forward(ls_dump *dump, int micro_step);
+/* memory->reduced[param] is complete and not reduced yet. */
+ls_status ls_dump_local(ls_dump *dump, int param);
+
+typedef struct ls_dump_result {
+    float loss;
+    ls_step_state before, after; /* host copies */
+    float lr;
+} ls_dump_result;
+/* After the step: the rest, then the file. Frees the dump, also on failure. */
+ls_status ls_dump_finish(ls_dump *dump, const ls_dump_result *result);
+
+#endif

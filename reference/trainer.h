@@ -1,0 +1,54 @@
+/* Everything one rank of `lockstep-train` holds. ls_setup_* opens it in the order of the fields and
+ * closes it in reverse; ls_step_* trains with it. */
+#ifndef LS_TRAINER_H
+#define LS_TRAINER_H
+
+#include "amp.h"
+#include "comm/comm.h"
+#include "data/loader.h"
+#include "ddp.h"
+#include "device.h"
+#include "dialect.h"
+#include "digest.h"
+#include "events.h"
+#include "memory.h"
+#include "model.h"
+#include "optim.h"
+#include "options.h"
+#include "precision.h"
+#include "schedule.h"
+#include "tensorboard.h"
+#include "world.h"
+
+typedef struct ls_trainer {
+    ls_options options;
+    ls_world world;
+    ls_dialect_rules rules;
+    ls_precision precision;
+    ls_schedule schedule;
+    double base_lr;
+
+    ls_network network;
+    ls_device device;
+    ls_events *events;
+    ls_tensorboard *board; /* rank 0 */
+    ls_store *store;       /* NULL in a world of one without an engine */
+
+    const ls_comm_api *engine; /* NULL: gradients are not reduced at all (a world of one) */
+    ls_comm *comm;             /* gradients, broadcasts, the gather of a checkpoint */
+    ls_comm *norm_comm;        /* SyncBN; NULL without it */
+    ls_norm_sync norm_sync;
+
+    ls_memory memory;
+    ls_amp amp;
+    ls_optimizer_config optimizer;
+    ls_ddp *ddp; /* NULL where engine is NULL */
+    ls_plan *plan;
+
+    ls_loader *loader;
+    int64_t steps_per_epoch; /* 0: data without an end */
+    int64_t first_step;      /* 1, or the one after the checkpoint's */
+    int64_t last_step;       /* to stop after */
+} ls_trainer;
+
+#endif
