@@ -1,0 +1,36 @@
+/* A whole training run in one safetensors file, written by rank 0, and plain parameter files
+ * (--init).
+ *
+ *   param/<name>           in the model's type            master/<name>           F32, where there
+ * is one state/<name>/<moment>  F32                            buffer/<name>           rank 0's;
+ * counters I64 rank<k>/buffer/<name>  rank k's, k >= 1, where batch norm is local scaler/loss_scale
+ * F32, scaler/growth_count I32, scaler/overflow_streak I32: of the step that follows
+ *   optimizer/step_count I64   data/step I64: the last step done; the data's position follows from
+ * it ddp/layout I32         ls_buckets_to_vector's numbers; absent in a world without reduction
+ *
+ * Metadata: format "lockstep-checkpoint", version, arch, num_classes, opt_level, half, optimizer,
+ * world_size, step, scaler (dynamic|static), min_loss_scale, max_loss_scale, growth_interval,
+ * bucket_rule (digest of the options that make the layout), options (JSON), options_digest.
+ *
+ * The same world continues bit for bit. At another world size rank 0's buffers go to all and the
+ * layout is made anew. */
+#ifndef LS_CHECKPOINT_H
+#define LS_CHECKPOINT_H
+
+#include "trainer.h"
+
+/* All ranks call it: rank 0 gathers the others' running statistics first. */
+ls_status ls_checkpoint_save(ls_trainer *trainer, int64_t step, const char *path);
+/* Reads and checks everything, then fills parameters, masters, moments, buffers, *state, *step and
+ * the reducer's layout. LS_ERR_USAGE, with what differs, before anything has changed. */
+ls_status ls_checkpoint_load(ls_trainer *trainer, const char *path, ls_step_state *state,
+                             int64_t *step);
+/* Parameters (and buffers, where the file has any) under torchvision's names, any float type.
+ * Strict: a missing, unknown or misshapen tensor is LS_ERR_USAGE naming it, before anything has
+ * changed. */
+ls_status ls_checkpoint_init(ls_trainer *trainer, const char *path);
+
+/* Fingerprint of the options that make the bucket layout. */
+uint64_t ls_checkpoint_bucket_rule(const ls_trainer *trainer);
+
+#endif
