@@ -63,6 +63,11 @@ enum {
     KEY_DUMP_STEPS,
     KEY_DUMP_RANKS,
     KEY_OVERFLOW_AT,
+    KEY_COMM,
+    KEY_TIMEOUT,
+    KEY_DIGEST,
+    KEY_TRACE,
+    KEY_PRINT_FREQ,
     KEY_HELP,
     KEY_VERSION,
 };
@@ -145,6 +150,11 @@ static const struct argp_option table[] = {
     OPTION(6, "dump-ranks", KEY_DUMP_RANKS, "0|all", "by rank 0 or by all [0]"),
     OPTION(6, "overflow-at", KEY_OVERFLOW_AT, "STEP[:RANK],...",
            "make a gradient infinite there, before the reduction"),
+    OPTION(6, "comm", KEY_COMM, "ENGINE", "auto, self or gloo [auto: none in a world of one]"),
+    OPTION(6, "timeout", KEY_TIMEOUT, "S", "seconds until a silent peer counts as lost [300]"),
+    OPTION(6, "digest", KEY_DIGEST, "all|param|none", "what is hashed after a step [all]"),
+    OPTION(6, "trace", KEY_TRACE, NULL, "events of what each step was busy with"),
+    OPTION(6, "print-freq", KEY_PRINT_FREQ, "N", "steps between two printed lines; 0: none [10]"),
     TITLE(7, ""),
     OPTION(7, "help", KEY_HELP, NULL, "print this"),
     OPTION(7, "version", KEY_VERSION, NULL, "print the version"),
@@ -576,10 +586,35 @@ static error_t read_running(int key, const char *text, reading *to)
     }
 }
 
+static error_t read_record(int key, const char *text, reading *to)
+{
+    ls_options *options = to->options;
+    int index;
+    error_t error;
+    switch (key) {
+    case KEY_COMM:
+        error = read_word(key, text, "auto|self|gloo|nccl", &index);
+        return error != 0 ? error : read_text(key, text, options->comm, sizeof options->comm);
+    case KEY_TIMEOUT:
+        return read_number(key, text, POSITIVE, &options->timeout_s);
+    case KEY_DIGEST:
+        error = read_word(key, text, "all|param|none", &index);
+        options->digest = error == 0 ? (ls_digest_scope)index : options->digest;
+        return error;
+    case KEY_TRACE:
+        options->trace = true;
+        return 0;
+    case KEY_PRINT_FREQ:
+        return read_int(key, text, 0, 1000000, &options->print_freq);
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
 static error_t read_option(int key, char *text, struct argp_state *state)
 {
     static error_t (*const by_subject[])(int, const char *, reading *) = {
-        read_network, read_precision, read_optimizer, read_parallel, read_running,
+        read_network, read_precision, read_optimizer, read_parallel, read_running, read_record,
     };
     reading *to = state->input;
     switch (key) {

@@ -49,6 +49,10 @@ void ls_options_defaults(ls_options *out)
         .data = "synthetic",
         .workers = 2,
         .device = "auto",
+        .comm = "auto",
+        .timeout_s = 300.0,
+        .digest = LS_DIGEST_ALL,
+        .print_freq = 10,
     };
 }
 
@@ -368,6 +372,12 @@ static void add_running(cJSON *json, const ls_options *options)
         cJSON_AddItemToArray(steps, cJSON_CreateNumber((double)options->dump_step[i]));
     }
     cJSON_AddStringToObject(json, "dump-ranks", options->dump_all_ranks ? "all" : "0");
+    static const char *const scopes[] = {"all", "param", "none"};
+    cJSON_AddStringToObject(json, "digest", scopes[options->digest]);
+    cJSON_AddBoolToObject(json, "trace", options->trace);
+    cJSON_AddStringToObject(json, "comm", options->comm);
+    cJSON_AddNumberToObject(json, "timeout", options->timeout_s);
+    cJSON_AddNumberToObject(json, "print-freq", options->print_freq);
     cJSON *overflows = cJSON_AddArrayToObject(json, "overflow-at");
     for (int i = 0; i < options->overflow_count; i++) {
         char text[48];

@@ -16,6 +16,9 @@ typedef enum ls_dialect { LS_DIALECT_APEX, LS_DIALECT_TORCH } ls_dialect;
 typedef enum ls_average { LS_AVERAGE_POST, LS_AVERAGE_PRE, LS_AVERAGE_NONE } ls_average;
 typedef enum ls_tristate { LS_UNSET = -1, LS_FALSE = 0, LS_TRUE = 1 } ls_tristate;
 
+/* Which digests a step's event carries (digest.h). */
+typedef enum ls_digest_scope { LS_DIGEST_ALL, LS_DIGEST_PARAM, LS_DIGEST_NONE } ls_digest_scope;
+
 typedef struct ls_overflow_at {
     int64_t step;
     int rank; /* -1: every rank */
@@ -78,6 +81,11 @@ typedef struct ls_options {
     int dump_step_count;
     int64_t dump_step[LS_OPTIONS_LIST_MAX]; /* steps that are not run are not dumped */
     bool dump_all_ranks;
+    char comm[8];           /* "auto" (none in a world of one, else gloo or nccl), "self", "gloo" */
+    double timeout_s;       /* deadline of the rendezvous and of every collective, 300 */
+    ls_digest_scope digest; /* all */
+    bool trace;             /* events of what each step was busy with */
+    int print_freq;         /* steps between two lines of rank 0; 0: none; 10 */
     int overflow_count;
     ls_overflow_at overflow[LS_OPTIONS_LIST_MAX];
 } ls_options;
