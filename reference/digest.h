@@ -12,12 +12,6 @@
 #include "events.h"
 #include "memory.h"
 
-typedef enum ls_digest_scope {
-    LS_DIGEST_ALL,
-    LS_DIGEST_PARAM_ONLY,
-    LS_DIGEST_NONE
-} ls_digest_scope;
-
 typedef struct ls_digest_set {
     bool given[LS_EVENTS_DIGEST_COUNT];
     uint64_t value[LS_EVENTS_DIGEST_COUNT];
