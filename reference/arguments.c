@@ -165,6 +165,7 @@ typedef struct reading {
     ls_options *options;
     ls_arguments_given *given;
     const struct argp *argp;
+    bool refused; /* a value was refused, and said so; else getopt did not take the option */
 } reading;
 
 /* ---- one value
@@ -627,6 +628,7 @@ static error_t read_option(int key, char *text, struct argp_state *state)
         exit(0);
     case ARGP_KEY_ARG:
         ls_log_error("argument '%s': every argument is an option (--help lists them)", text);
+        to->refused = true;
         return EINVAL;
     default:
         break;
@@ -634,6 +636,7 @@ static error_t read_option(int key, char *text, struct argp_state *state)
     for (size_t i = 0; i < sizeof by_subject / sizeof by_subject[0]; i++) {
         error_t error = by_subject[i](key, text, to);
         if (error != ARGP_ERR_UNKNOWN) {
+            to->refused = error != 0;
             return error;
         }
     }
@@ -644,7 +647,7 @@ static error_t read_option(int key, char *text, struct argp_state *state)
  * ------------------------------------------------------------------------------ */
 
 /* Levenshtein's distance, for a hint; names are short. */
-static int distance(const char *a, const char *b)
+static int distance(const char *a, size_t length, const char *b)
 {
     enum { LENGTH_MAX = 40 };
     int row[LENGTH_MAX + 1];
@@ -655,7 +658,7 @@ static int distance(const char *a, const char *b)
     for (int j = 0; j <= width; j++) {
         row[j] = j;
     }
-    for (int i = 1; a[i - 1] != '\0'; i++) {
+    for (int i = 1; i <= (int)length; i++) {
         int diagonal = row[0];
         row[0] = i;
         for (int j = 1; j <= width; j++) {
@@ -669,35 +672,77 @@ static int distance(const char *a, const char *b)
     return row[width];
 }
 
-/* Says what is wrong with the option that getopt would not take: `argument` as it was typed. */
-static void explain_refusal(const char *argument)
+typedef enum match { MATCH_NONE, MATCH_ONE, MATCH_MANY } match;
+
+/* The option that `name` means: its name or an abbreviation of only one. */
+static match find_option(const char *name, size_t length, const struct argp_option **out)
 {
-    char name[64];
-    const char *start = argument + (strncmp(argument, "--", 2) == 0 ? 2 : 0);
-    const char *equals = strchr(start, '=');
-    int length = equals != NULL ? (int)(equals - start) : (int)strlen(start);
-    snprintf(name, sizeof name, "%.*s", length, start);
-    const struct argp_option *nearest = NULL;
-    int best = 4; /* further away is another word */
-    for (const struct argp_option *row = table; row->name != NULL || row->doc != NULL; row++) {
-        if (row->name == NULL) {
+    match found = MATCH_NONE;
+    for (size_t i = 0; i + 1 < sizeof table / sizeof table[0]; i++) {
+        if (table[i].name == NULL || strncmp(table[i].name, name, length) != 0) {
             continue;
         }
-        int away = distance(name, row->name);
-        if (away == 0 || (argument[1] == row->key && argument[2] == '\0')) {
-            ls_log_error("--%s: %s", row->name,
-                         row->arg != NULL ? "it needs a value" : "it takes no value");
-            return;
+        *out = &table[i];
+        if (strlen(table[i].name) == length) {
+            return MATCH_ONE;
         }
+        found = found == MATCH_NONE ? MATCH_ONE : MATCH_MANY;
+    }
+    return found;
+}
+
+static void explain_unknown(const char *argument, size_t length)
+{
+    const struct argp_option *nearest = NULL;
+    int best = (int)length / 2; /* further away is another word */
+    for (size_t i = 0; i + 1 < sizeof table / sizeof table[0]; i++) {
+        int away = table[i].name != NULL ? distance(argument + 2, length, table[i].name) : best;
         if (away < best) {
             best = away;
-            nearest = row;
+            nearest = &table[i];
         }
     }
     if (nearest != NULL) {
         ls_log_error("unknown option '%s'; the nearest is --%s", argument, nearest->name);
     } else {
-        ls_log_error("unknown or ambiguous option '%s'; --help lists all", argument);
+        ls_log_error("unknown option '%s'; --help lists all", argument);
+    }
+}
+
+/* Finds and names the option that getopt would not take. */
+static void explain_refusal(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        bool is_long = strncmp(argv[i], "--", 2) == 0;
+        size_t length = is_long ? strcspn(argv[i] + 2, "=") : 1;
+        const struct argp_option *option = NULL;
+        match found = MATCH_NONE;
+        if (is_long) {
+            found = find_option(argv[i] + 2, length, &option);
+        } else if (argv[i][1] == KEY_ARCH || argv[i][1] == KEY_BATCH_SIZE) {
+            const char *name = name_of(argv[i][1]);
+            found = find_option(name, strlen(name), &option);
+        }
+        if (found == MATCH_NONE) {
+            explain_unknown(argv[i], is_long ? length : 0);
+            return;
+        }
+        if (found == MATCH_MANY) {
+            ls_log_error("'%s' may be several options; --help lists all", argv[i]);
+            return;
+        }
+        bool valued = option->arg != NULL;
+        bool optional = (option->flags & OPTION_ARG_OPTIONAL) != 0;
+        bool inside = is_long ? argv[i][2 + length] == '=' : argv[i][2] != '\0';
+        if (inside && !valued) {
+            ls_log_error("--%s takes no value: '%s'", option->name, argv[i]);
+            return;
+        }
+        i += valued && !optional && !inside;
+        if (i >= argc) {
+            ls_log_error("--%s needs a value: %s", option->name, option->arg);
+            return;
+        }
     }
 }
 
@@ -730,17 +775,16 @@ ls_status ls_arguments_read(int argc, char **argv, ls_options *options, ls_argum
                "in RANK, "
                "WORLD_SIZE, ... as torchrun sets them. Defaults are in brackets.",
     };
-    reading to = {options, given, &argp};
+    reading to = {options, given, &argp, false};
     char **copy = copy_arguments(argc, argv);
-    char **original = calloc((size_t)argc + 1, sizeof *original); /* argp permutes */
+    char **original = calloc((size_t)argc + 1, sizeof *original); /* getopt may permute */
     LS_ASSERT(original != NULL);
     memcpy(original, copy, (size_t)argc * sizeof *original);
-    int end = argc;
     /* NO_ERRS: argp's own messages take two lines and do not say what is allowed */
     error_t error =
-        argp_parse(&argp, argc, copy, ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT, &end, &to);
-    if (error == ARGP_ERR_UNKNOWN) {
-        explain_refusal(copy[end > 1 ? end - 1 : 1]);
+        argp_parse(&argp, argc, copy, ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT, NULL, &to);
+    if (error != 0 && !to.refused) {
+        explain_refusal(argc, original);
     }
     for (int i = 0; i < argc; i++) {
         free(original[i]);
