@@ -75,8 +75,7 @@ ls_status ls_model_check(const char *arch, int num_classes, int image_size)
     return LS_OK;
 }
 
-/* ---- building
- * ------------------------------------------------------------------------------------ */
+/* ---- building -------------------------------------------------------------------------------- */
 
 /* `last` is the layer whose output the next one reads. */
 typedef struct builder {
@@ -285,8 +284,7 @@ void ls_model_free(ls_network *network)
     *network = (ls_network){0};
 }
 
-/* ---- values
- * -------------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 void ls_model_init_param(const ls_network *network, int param, uint64_t seed, float *value)
 {
