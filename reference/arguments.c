@@ -372,19 +372,20 @@ static error_t read_record(int key, const char *text, reading *to)
     error_t error;
     switch (key) {
     case KEY_COMM:
-        error = read_word(key, text, "auto|self|gloo|nccl", &index);
-        return error != 0 ? error : read_text(key, text, options->comm, sizeof options->comm);
+        error = ls_values_word(to->name, text, "auto|self|gloo|nccl", &index);
+        return error != 0 ? error
+                          : ls_values_text(to->name, text, options->comm, sizeof options->comm);
     case KEY_TIMEOUT:
-        return read_number(key, text, POSITIVE, &options->timeout_s);
+        return ls_values_number(to->name, text, LS_VALUES_POSITIVE, &options->timeout_s);
     case KEY_DIGEST:
-        error = read_word(key, text, "all|param|none", &index);
+        error = ls_values_word(to->name, text, "all|param|none", &index);
         options->digest = error == 0 ? (ls_digest_scope)index : options->digest;
         return error;
     case KEY_TRACE:
         options->trace = true;
         return 0;
     case KEY_PRINT_FREQ:
-        return read_int(key, text, 0, 1000000, &options->print_freq);
+        return ls_values_int(to->name, text, 0, 1000000, &options->print_freq);
     default:
         return ARGP_ERR_UNKNOWN;
     }
