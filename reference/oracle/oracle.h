@@ -99,29 +99,4 @@ ls_status ls_oracle_run(const ls_oracle_step *step, const ls_oracle_mode *mode,
                         ls_oracle_result *out);
 void ls_oracle_free(const ls_nettab *net, ls_oracle_result *result);
 
-/* Elements from .. from+count-1 of the whole gradient. */
-typedef struct ls_oracle_span {
-    int64_t from, count;
-} ls_oracle_span;
-
-/* What the level costs at best: ideal, then FP64 on the ideal's branches. */
-typedef struct ls_oracle_cost {
-    double *error2; /* [spans] |gideal - g64|^2 */
-    double *grad2;  /* [spans] |g64|^2 */
-    double whole_error2, whole_grad2;
-    double logits_error2, logits2; /* the same of the logits */
-    double *branch_rms;            /* [branches] s of numerics.md section 4.2 */
-} ls_oracle_cost;
-
-/* `cache` is a folder (NULL: none) where results are kept under a digest of everything that went
- * in; a file that is not whole is computed again. Overflow in the ideal makes errors inf. */
-ls_status ls_oracle_price(const ls_oracle_step *step, const ls_oracle_span *spans,
-                          int64_t span_count, const char *cache, ls_oracle_cost *out);
-void ls_oracle_cost_free(ls_oracle_cost *cost);
-
-/* FP64 on forced branches with near-tie limits, cached likewise where the network is small enough
- * (32 MiB). */
-ls_status ls_oracle_forced(const ls_oracle_step *step, const ls_branch_set *forced,
-                           const double *tie_limit, const char *cache, ls_oracle_result *out);
-
 #endif
