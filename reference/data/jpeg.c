@@ -142,6 +142,17 @@ static ls_status read_file(ls_jpeg *jpeg, char *why, size_t why_bytes)
     return result;
 }
 
+static const char TRUNCATED[] = "truncated: the file ends before the image does";
+
+/* What libjpeg gave up over: the end of the file, where it met that first. */
+static const char *failure(const ls_jpeg *jpeg)
+{
+    if (jpeg->guard.manager.msg_code == JERR_NO_SOI) {
+        return "not a JPEG file";
+    }
+    return jpeg->guard.truncated ? TRUNCATED : jpeg->guard.message;
+}
+
 /* A failed decoding: the reason, and the decoder made ready for the next file. */
 static ls_status give_up(ls_jpeg *jpeg, const char *reason, char *why, size_t why_bytes)
 {
@@ -164,8 +175,7 @@ ls_status ls_jpeg_open(ls_jpeg *jpeg, const char *path, int *width, int *height,
     jpeg_abort_decompress(decoder); /* a file that was opened and not decoded */
     guard_set(&jpeg->guard);
     if (setjmp(jpeg->guard.escape) != 0) {
-        bool not_jpeg = jpeg->guard.manager.msg_code == JERR_NO_SOI;
-        return give_up(jpeg, not_jpeg ? "not a JPEG file" : jpeg->guard.message, why, why_bytes);
+        return give_up(jpeg, failure(jpeg), why, why_bytes);
     }
     jpeg_mem_src(decoder, jpeg->file, (unsigned long)jpeg->file_bytes);
     jpeg_read_header(decoder, TRUE);
@@ -185,7 +195,7 @@ ls_status ls_jpeg_decode(ls_jpeg *jpeg, int reduction, const uint8_t **rgb, int 
 {
     struct jpeg_decompress_struct *decoder = &jpeg->decoder;
     if (setjmp(jpeg->guard.escape) != 0) {
-        return give_up(jpeg, jpeg->guard.message, why, why_bytes);
+        return give_up(jpeg, failure(jpeg), why, why_bytes);
     }
     decoder->scale_num = 1;
     decoder->scale_denom = (unsigned)reduction;
@@ -204,7 +214,7 @@ ls_status ls_jpeg_decode(ls_jpeg *jpeg, int reduction, const uint8_t **rgb, int 
     *height = (int)decoder->output_height;
     jpeg_finish_decompress(decoder);
     if (jpeg->guard.truncated) {
-        return give_up(jpeg, "truncated: the file ends before the image does", why, why_bytes);
+        return give_up(jpeg, TRUNCATED, why, why_bytes);
     }
     *rgb = jpeg->pixels;
     return LS_OK;
