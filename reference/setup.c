@@ -5,8 +5,9 @@
 #include <string.h>
 
 #include "../kernels/core/log.h"
-#include "checkpoint.h"
 #include "join.h"
+#include "resume.h"
+#include "weights.h"
 
 /* ---- options and place
  * --------------------------------------------------------------------------- */
@@ -207,7 +208,7 @@ ls_status ls_setup_broadcast_buffers(ls_trainer *trainer)
 static ls_status resume_values(ls_trainer *trainer, ls_step_state *state)
 {
     int64_t step = 0;
-    LS_TRY(ls_checkpoint_load(trainer, trainer->options.resume, state, &step));
+    LS_TRY(ls_resume_load(trainer, trainer->options.resume, state, &step));
     trainer->first_step = step + 1;
     LS_TRY(ls_setup_bind(trainer)); /* the checkpoint's layout moved the gradients */
     ls_digest_set digests;
@@ -230,7 +231,7 @@ ls_status ls_setup_values(ls_trainer *trainer)
     } else {
         LS_TRY(make_values(trainer));
         if (trainer->options.init[0] != '\0') {
-            LS_TRY(ls_checkpoint_init(trainer, trainer->options.init));
+            LS_TRY(ls_weights_load(trainer, trainer->options.init));
         }
         LS_TRY(broadcast_block(trainer, LS_MEMORY_PARAM));
         if (trainer->rules.start_buffers) {
