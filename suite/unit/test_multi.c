@@ -414,8 +414,12 @@ static void check_bad_at(const ls_multi_variant *variant, int threads, pool *fro
     } else {
         ck_assert_float_nan(get(to->tensor[tensor], at));
     }
+    ls_tensor_list none = {0, NULL}; /* the same when it only looks */
+    state.overflow = 0;
+    ls_multi_unscale_check_with(variant, threads, none, pool_list(from), &state);
+    ck_assert_int_eq(state.overflow, 1);
+    ck_assert_int_eq(state.first_bad_grad, tensor);
     set(from->tensor[tensor], at, kept);
-    ls_tensor_list none = {0, NULL};
     ls_multi_unscale_check_with(variant, threads, none, pool_list(from), &state);
     ck_assert_int_eq(state.overflow, 0);
     ck_assert_int_eq(state.first_bad_grad, -1);
