@@ -22,7 +22,8 @@ enum {
     DATA_ALIGN = 8,               /* largest element; the header is padded with spaces up to it */
 };
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- writing
+ * ------------------------------------------------------------------------------------- */
 
 typedef struct write_entry {
     char *name;
@@ -247,7 +248,8 @@ void ls_safetensors_discard(ls_safetensors_writer *writer)
     free(writer);
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading
+ * ------------------------------------------------------------------------------------- */
 
 struct ls_safetensors {
     char *path;

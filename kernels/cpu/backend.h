@@ -1,5 +1,5 @@
-/* What the files of the CPU backend know of each other. One `ls_backend` is a set of cores: a number
- * of OpenMP threads, the vector code chosen for this machine, and the oneDNN engine. */
+/* What the files of the CPU backend know of each other. One `ls_backend` is a set of cores: a
+ * number of OpenMP threads, the vector code chosen for this machine, and the oneDNN engine. */
 #ifndef LS_CPU_BACKEND_H
 #define LS_CPU_BACKEND_H
 

@@ -1,0 +1,387 @@
+#include "conv.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../core/arena.h"
+#include "../core/log.h"
+#include "matrix.h"
+#include "parallel.h"
+
+typedef struct conv_pass {
+    ls_dnn_product *product; /* NULL: the pass is not needed */
+    int in_block, out_block; /* what the product wants */
+    float *packed;           /* weight in the product's layout; NULL for the weight gradient */
+} conv_pass;
+
+struct ls_conv {
+    ls_backend *backend;
+    ls_dnn_shape shape; /* as the network has it */
+    ls_matrix_map map;  /* used where `matrix` */
+    bool matrix;        /* runs as one matrix product over whole images */
+    int in_block, out_block;
+    ls_dtype type;
+    conv_pass pass[3];
+    size_t packed_offset[2];
+    ls_arena weights;
+    char *scratch;
+};
+
+/* Images up to this many input pixels x output pixels run as one matrix product: at 4 x 4 (a 3x3 on
+ * 2x2 pixels) the matrix has 16 blocks where direct code multiplies 36 taps, 20 of them with
+ * padding. */
+enum { MATRIX_PIXELS_MAX = 16 };
+
+static int64_t in_pixels(const ls_conv *conv)
+{
+    return conv->shape.matrix ? 1 : (int64_t)conv->shape.in_height * conv->shape.in_width;
+}
+
+static int64_t out_pixels(const ls_conv *conv)
+{
+    return conv->shape.matrix ? 1 : (int64_t)conv->shape.out_height * conv->shape.out_width;
+}
+
+static int64_t in_count(const ls_conv *conv)
+{
+    return conv->shape.batch * conv->shape.in_channels * in_pixels(conv);
+}
+
+static int64_t out_count(const ls_conv *conv)
+{
+    return conv->shape.batch * conv->shape.out_channels * out_pixels(conv);
+}
+
+static int64_t weight_count(const ls_conv *conv)
+{
+    const ls_dnn_shape *s = &conv->shape;
+    int64_t taps = s->matrix ? 1 : (int64_t)s->kernel * s->kernel;
+    return taps * s->out_channels * s->in_channels;
+}
+
+/* ---- choosing
+ * ------------------------------------------------------------------------------------ */
+
+static bool worth_a_matrix(const ls_conv *conv)
+{
+    const ls_dnn_shape *s = &conv->shape;
+    bool dense = s->kernel == 1 && s->stride == 1 && in_pixels(conv) > 1;
+    return !s->matrix && !dense && in_pixels(conv) * out_pixels(conv) <= MATRIX_PIXELS_MAX;
+}
+
+static void matrix_of(ls_conv *conv)
+{
+    conv->matrix = true;
+    conv->map = (ls_matrix_map){.shape = conv->shape,
+                                .in_block = conv->in_block,
+                                .out_block = conv->out_block,
+                                .rows = (int)(conv->shape.out_channels * out_pixels(conv)),
+                                .columns = (int)(conv->shape.in_channels * in_pixels(conv))};
+}
+
+static ls_status pass_create(ls_conv *conv, ls_dnn_pass which)
+{
+    conv_pass *pass = &conv->pass[which];
+    struct ls_dnn *dnn = conv->backend->dnn;
+    if (conv->matrix) {
+        ls_dnn_shape s = {.batch = conv->shape.batch,
+                          .in_channels = conv->map.columns,
+                          .out_channels = conv->map.rows,
+                          .matrix = true};
+        pass->in_block = conv->in_block;
+        pass->out_block = conv->out_block;
+        return ls_dnn_product_create(dnn, &s, which, 1, 1, &pass->product);
+    }
+    const int choice[][2] = {
+        {conv->in_block, conv->out_block}, {1, conv->out_block}, {conv->in_block, 1}, {1, 1}};
+    ls_status status = LS_ERR_UNSUPPORTED;
+    for (size_t i = 0; i < sizeof choice / sizeof choice[0] && status == LS_ERR_UNSUPPORTED; i++) {
+        pass->in_block = choice[i][0];
+        pass->out_block = choice[i][1];
+        status = ls_dnn_product_create(dnn, &conv->shape, which, pass->in_block, pass->out_block,
+                                       &pass->product);
+    }
+    return status;
+}
+
+static ls_status passes_create(ls_conv *conv, bool data_gradient)
+{
+    LS_TRY(pass_create(conv, LS_DNN_FORWARD));
+    if (data_gradient) {
+        LS_TRY(pass_create(conv, LS_DNN_BACKWARD_DATA));
+    }
+    return pass_create(conv, LS_DNN_BACKWARD_WEIGHTS);
+}
+
+ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_dnn_shape *shape,
+                         int in_block, int out_block, ls_dtype type, bool data_gradient,
+                         ls_conv **out)
+{
+    ls_conv *conv = calloc(1, sizeof *conv);
+    if (conv == NULL) {
+        ls_log_error("no memory for layer %s", name);
+        return LS_ERR_INFRA;
+    }
+    conv->backend = backend;
+    conv->shape = *shape;
+    conv->in_block = in_block;
+    conv->out_block = out_block;
+    conv->type = type;
+    if (worth_a_matrix(conv)) {
+        matrix_of(conv);
+    }
+    ls_status status = passes_create(conv, data_gradient);
+    if (status != LS_OK) {
+        if (status == LS_ERR_UNSUPPORTED) {
+            ls_log_error("layer %s (%d -> %d channels, kernel %d): oneDNN has only reference code "
+                         "for it on this machine",
+                         name, shape->in_channels, shape->out_channels, shape->kernel);
+        }
+        ls_conv_destroy(conv);
+        return status;
+    }
+    for (int which = 0; which < 2; which++) {
+        if (conv->pass[which].product != NULL) {
+            conv->packed_offset[which] = ls_arena_reserve(
+                &conv->weights, ls_dnn_product_weight_bytes(conv->pass[which].product));
+        }
+    }
+    *out = conv;
+    return LS_OK;
+}
+
+void ls_conv_destroy(ls_conv *conv)
+{
+    if (conv == NULL) {
+        return;
+    }
+    for (int which = 0; which < 3; which++) {
+        ls_dnn_product_destroy(conv->pass[which].product);
+    }
+    free(conv);
+}
+
+size_t ls_conv_weight_bytes(const ls_conv *conv)
+{
+    return conv->weights.bytes;
+}
+
+/* ---- scratch: carved afresh by each pass, in the same order as here
+ * ------------------------------- */
+
+static float *scratch_take(const ls_conv *conv, ls_arena *used, size_t bytes)
+{
+    size_t offset = ls_arena_reserve(used, bytes);
+    return (float *)(void *)(conv->scratch + offset);
+}
+
+size_t ls_conv_scratch_bytes(const ls_conv *conv)
+{
+    size_t f32 = sizeof(float), most = 0;
+    size_t plain = (size_t)weight_count(conv) * f32;
+    size_t matrix = conv->matrix ? (size_t)conv->map.rows * (size_t)conv->map.columns * f32 : 0;
+    for (int which = 0; which < 3; which++) {
+        const conv_pass *pass = &conv->pass[which];
+        if (pass->product == NULL) {
+            continue;
+        }
+        ls_arena used = {0};
+        size_t in = (size_t)in_count(conv) * f32, out = (size_t)out_count(conv) * f32;
+        bool half = conv->type != LS_F32;
+        ls_arena_reserve(&used, half ? in : 0);
+        ls_arena_reserve(&used, pass->in_block != conv->in_block ? in : 0);
+        ls_arena_reserve(&used, half ? out : 0);
+        ls_arena_reserve(&used, pass->out_block != conv->out_block ? out : 0);
+        ls_arena_reserve(&used, ls_dnn_product_scratch_bytes(pass->product));
+        ls_arena_reserve(&used, plain);
+        ls_arena_reserve(&used, matrix);
+        ls_arena_reserve(&used, ls_dnn_product_weight_bytes(pass->product));
+        most = used.bytes > most ? used.bytes : most;
+    }
+    return most;
+}
+
+void ls_conv_place(ls_conv *conv, void *memory, void *scratch)
+{
+    conv->weights.base = memory;
+    conv->scratch = scratch;
+    for (int which = 0; which < 2; which++) {
+        if (conv->pass[which].product != NULL) {
+            conv->pass[which].packed = ls_arena_at(&conv->weights, conv->packed_offset[which]);
+        }
+    }
+}
+
+void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
+{
+    int used = 0;
+    if (conv->matrix) {
+        used = snprintf(text, bytes, "matrix %dx%d:", conv->map.rows, conv->map.columns);
+    }
+    static const char *const label[3] = {"forward", "data", "weights"};
+    for (int which = 0; which < 3 && used < (int)bytes; which++) {
+        const conv_pass *pass = &conv->pass[which];
+        if (pass->product == NULL) {
+            continue;
+        }
+        bool reordered = pass->in_block != conv->in_block || pass->out_block != conv->out_block;
+        used += snprintf(text + used, bytes - (size_t)used, "%s%s %s%s", used > 0 ? " " : "",
+                         label[which], ls_dnn_product_engine(pass->product),
+                         reordered ? " (reordered to plain)" : "");
+    }
+}
+
+/* ---- running
+ * ------------------------------------------------------------------------------------- */
+
+/* One activation operand of a pass: where the product reads or writes it, in f32 and its own
+ * layout. */
+typedef struct operand {
+    float *wide;    /* in the tensor's block; the tensor itself where it is f32 */
+    float *product; /* in the product's block; `wide` where that is the same */
+    int block, product_block, channels, pixels;
+    int64_t count;
+} operand;
+
+static operand operand_take(const ls_conv *conv, ls_arena *used, const void *data, bool is_in,
+                            const conv_pass *pass)
+{
+    operand o = {.block = is_in ? conv->in_block : conv->out_block,
+                 .product_block = is_in ? pass->in_block : pass->out_block,
+                 .channels = is_in ? conv->shape.in_channels : conv->shape.out_channels,
+                 .pixels = (int)(is_in ? in_pixels(conv) : out_pixels(conv)),
+                 .count = is_in ? in_count(conv) : out_count(conv)};
+    size_t bytes = (size_t)o.count * sizeof(float);
+    o.wide =
+        conv->type == LS_F32 ? (float *)(void *)(uintptr_t)data : scratch_take(conv, used, bytes);
+    o.product = o.block == o.product_block ? o.wide : scratch_take(conv, used, bytes);
+    return o;
+}
+
+static void operand_load(const ls_conv *conv, const operand *o, const void *data)
+{
+    if (conv->type != LS_F32) {
+        ls_parallel_widen(conv->backend, conv->type, data, o->wide, o->count);
+    }
+    if (o->product != o->wide) {
+        ls_parallel_reblock(conv->backend, o->wide, o->block, o->product, o->product_block,
+                            conv->shape.batch, o->channels, o->pixels);
+    }
+}
+
+static void operand_store(const ls_conv *conv, const operand *o, void *data)
+{
+    if (o->product != o->wide) {
+        ls_parallel_reblock(conv->backend, o->product, o->product_block, o->wide, o->block,
+                            conv->shape.batch, o->channels, o->pixels);
+    }
+    if (conv->type != LS_F32) {
+        ls_parallel_narrow(conv->backend, conv->type, o->wide, data, o->count);
+    }
+}
+
+ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight)
+{
+    ls_arena used = {0};
+    int64_t count = weight_count(conv);
+    LS_ASSERT(weight->count == count);
+    const float *plain = weight->data;
+    if (weight->dtype != LS_F32 || conv->type != LS_F32) {
+        float *copy = scratch_take(conv, &used, (size_t)count * sizeof *copy);
+        ls_parallel_widen(conv->backend, weight->dtype, weight->data, copy, count);
+        ls_parallel_round(conv->backend, conv->type, copy, count);
+        plain = copy;
+    }
+    if (conv->matrix) {
+        size_t cells = (size_t)conv->map.rows * (size_t)conv->map.columns;
+        float *matrix = scratch_take(conv, &used, cells * sizeof *matrix);
+        ls_matrix_expand(conv->backend, &conv->map, plain, matrix);
+        plain = matrix;
+        count = (int64_t)cells;
+    }
+    for (int which = 0; which < 2; which++) {
+        conv_pass *pass = &conv->pass[which];
+        if (pass->product == NULL) {
+            continue;
+        }
+        if (ls_dnn_product_weight_is_plain(pass->product)) {
+            ls_parallel_widen(conv->backend, LS_F32, plain, pass->packed, count);
+        } else {
+            LS_TRY(ls_dnn_product_pack(pass->product, plain, pass->packed));
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_conv_forward(ls_conv *conv, const void *in, void *out)
+{
+    conv_pass *pass = &conv->pass[LS_DNN_FORWARD];
+    ls_arena used = {0};
+    operand from = operand_take(conv, &used, in, true, pass);
+    operand to = operand_take(conv, &used, out, false, pass);
+    float *scratch = scratch_take(conv, &used, ls_dnn_product_scratch_bytes(pass->product));
+    operand_load(conv, &from, in);
+    LS_TRY(ls_dnn_product_run(pass->product, from.product, pass->packed, to.product, scratch));
+    operand_store(conv, &to, out);
+    return LS_OK;
+}
+
+ls_status ls_conv_forward_wide(ls_conv *conv, const void *in, float *out)
+{
+    conv_pass *pass = &conv->pass[LS_DNN_FORWARD];
+    LS_ASSERT(pass->out_block == conv->out_block);
+    ls_arena used = {0};
+    operand from = operand_take(conv, &used, in, true, pass);
+    float *scratch = scratch_take(conv, &used, ls_dnn_product_scratch_bytes(pass->product));
+    operand_load(conv, &from, in);
+    return ls_dnn_product_run(pass->product, from.product, pass->packed, out, scratch);
+}
+
+ls_status ls_conv_backward_data(ls_conv *conv, void *in_grad, const void *out_grad)
+{
+    conv_pass *pass = &conv->pass[LS_DNN_BACKWARD_DATA];
+    LS_ASSERT(pass->product != NULL);
+    ls_arena used = {0};
+    operand to = operand_take(conv, &used, in_grad, true, pass);
+    operand from = operand_take(conv, &used, out_grad, false, pass);
+    float *scratch = scratch_take(conv, &used, ls_dnn_product_scratch_bytes(pass->product));
+    operand_load(conv, &from, out_grad);
+    LS_TRY(ls_dnn_product_run(pass->product, to.product, pass->packed, from.product, scratch));
+    operand_store(conv, &to, in_grad);
+    return LS_OK;
+}
+
+ls_status ls_conv_backward_weights(ls_conv *conv, const void *in, const void *out_grad,
+                                   const ls_tensor *grad)
+{
+    conv_pass *pass = &conv->pass[LS_DNN_BACKWARD_WEIGHTS];
+    int64_t count = weight_count(conv);
+    LS_ASSERT(grad->count == count);
+    ls_arena used = {0};
+    operand from = operand_take(conv, &used, in, true, pass);
+    operand to = operand_take(conv, &used, out_grad, false, pass);
+    float *scratch = scratch_take(conv, &used, ls_dnn_product_scratch_bytes(pass->product));
+    bool direct = grad->dtype == LS_F32 && conv->type == LS_F32;
+    float *plain = direct ? grad->data : scratch_take(conv, &used, (size_t)count * sizeof *plain);
+    float *dense = plain; /* the product's result as a plain matrix or kernel */
+    if (conv->matrix) {
+        size_t cells = (size_t)conv->map.rows * (size_t)conv->map.columns;
+        dense = scratch_take(conv, &used, cells * sizeof *dense);
+    }
+    bool packed = !ls_dnn_product_weight_is_plain(pass->product);
+    float *result =
+        packed ? scratch_take(conv, &used, ls_dnn_product_weight_bytes(pass->product)) : dense;
+    operand_load(conv, &from, in);
+    operand_load(conv, &to, out_grad);
+    LS_TRY(ls_dnn_product_run(pass->product, from.product, result, to.product, scratch));
+    if (packed) {
+        LS_TRY(ls_dnn_product_unpack(pass->product, result, dense));
+    }
+    if (conv->matrix) {
+        ls_matrix_fold(conv->backend, &conv->map, dense, plain);
+    }
+    ls_parallel_round(conv->backend, conv->type, plain, count);
+    ls_parallel_store(conv->backend, plain, grad);
+    return LS_OK;
+}

@@ -1,0 +1,40 @@
+/* Convolution and linear layers: products of oneDNN, made to fit. Each pass of a layer takes the
+ * first of these that oneDNN has without falling to its reference code:
+ *   1. the layout of the activations as it is;
+ *   2. the layer as one matrix product, where an image has so few pixels that most taps of the
+ * kernel only see padding (a 3x3 on a 1x1 image is its centre tap);
+ *   3. plain NCHW, with the activations reordered on the way. */
+#ifndef LS_CPU_CONV_H
+#define LS_CPU_CONV_H
+
+#include "backend.h"
+#include "dnn.h"
+
+typedef struct ls_conv ls_conv;
+
+/* in_block, out_block: layout of the activations; type: in which they are stored, and to which
+ * weights are rounded. data_gradient: the backward pass has a data half. `name` is for messages. */
+ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_dnn_shape *shape,
+                         int in_block, int out_block, ls_dtype type, bool data_gradient,
+                         ls_conv **out);
+void ls_conv_destroy(ls_conv *conv);
+/* Room that the packed weights need for as long as the plan lives, and all passes while they run.
+ */
+size_t ls_conv_weight_bytes(const ls_conv *conv);
+size_t ls_conv_scratch_bytes(const ls_conv *conv);
+/* `memory`: weight_bytes; `scratch`: scratch_bytes; both 64-byte aligned. */
+void ls_conv_place(ls_conv *conv, void *memory, void *scratch);
+/* "jit:avx512_core", "matrix 2048x2048 brgemm:avx512_core": one line of the plan's text. */
+void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes);
+
+/* Rounds the weight to the activation type and packs it for both passes. weight: [out,in,k,k]. */
+ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight);
+ls_status ls_conv_forward(ls_conv *conv, const void *in, void *out);
+/* The same, but the result stays in f32: for a linear layer that still adds its bias. */
+ls_status ls_conv_forward_wide(ls_conv *conv, const void *in, float *out);
+ls_status ls_conv_backward_data(ls_conv *conv, void *in_grad, const void *out_grad);
+/* grad: plain, overwritten; rounded to the activation type before it is stored in its own. */
+ls_status ls_conv_backward_weights(ls_conv *conv, const void *in, const void *out_grad,
+                                   const ls_tensor *grad);
+
+#endif

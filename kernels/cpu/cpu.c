@@ -1,0 +1,260 @@
+/* The CPU backend's table. It executes at once: streams and events hold nothing, and waiting
+ * returns. */
+#include <omp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../core/log.h"
+#include "backend.h"
+#include "dnn.h"
+#include "loops.h"
+#include "memory.h"
+#include "multi.h"
+#include "plan.h"
+
+/* ---- the device
+ * ---------------------------------------------------------------------------------- */
+
+static int cores_allowed(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) {
+        return omp_get_num_procs();
+    }
+    return CPU_COUNT(&set);
+}
+
+static int threads_for(const ls_backend_options *options)
+{
+    if (options->threads > 0) {
+        return options->threads;
+    }
+    int ranks = options->local_ranks > 0 ? options->local_ranks : 1;
+    int threads = cores_allowed() / ranks;
+    return threads > 0 ? threads : 1;
+}
+
+static void choose_loops(ls_backend *backend)
+{
+    backend->isa = LS_ISA_PLAIN;
+    backend->loops = ls_loops_plain();
+#if defined(__x86_64__)
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (avx512) {
+        backend->isa = LS_ISA_AVX512;
+        backend->loops = ls_loops_avx512();
+    } else if (avx2) {
+        backend->isa = LS_ISA_AVX2;
+        backend->loops = ls_loops_avx2();
+    }
+#endif
+}
+
+static ls_status cpu_open(const ls_backend_options *options, ls_backend **out)
+{
+    if (options->threads < 0) {
+        ls_log_error("--threads %d: the number of threads is 1 or more, or 0 for cores / ranks",
+                     options->threads);
+        return LS_ERR_USAGE;
+    }
+    ls_backend *backend = calloc(1, sizeof *backend);
+    if (backend == NULL) {
+        ls_log_error("no memory for the CPU backend");
+        return LS_ERR_INFRA;
+    }
+    backend->threads = threads_for(options);
+    choose_loops(backend);
+    omp_set_num_threads(backend->threads);
+    ls_status status = ls_dnn_open(&backend->dnn);
+    if (status != LS_OK) {
+        free(backend);
+        return status;
+    }
+    *out = backend;
+    return LS_OK;
+}
+
+static void cpu_close(ls_backend *backend)
+{
+    if (backend != NULL) {
+        ls_dnn_close(backend->dnn);
+        free(backend);
+    }
+}
+
+/* "AMD EPYC 9654" from /proc/cpuinfo, or what the machine is otherwise. */
+static void processor_name(char *name, size_t bytes)
+{
+    char line[256];
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    snprintf(name, bytes, "unknown processor");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        char *value = strchr(line, ':');
+        if (strncmp(line, "model name", 10) == 0 && value != NULL && value[1] != '\0') {
+            value[strcspn(value, "\n")] = '\0';
+            snprintf(name, bytes, "%s", value + 2);
+            break;
+        }
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+}
+
+static void cpu_describe(ls_backend *backend, ls_backend_info *out)
+{
+    char name[64], dnn[256];
+    *out =
+        (ls_backend_info){.threads = backend->threads, .host_memory = true, .half_emulated = true};
+    processor_name(name, sizeof name);
+    ls_dnn_describe(dnn, sizeof dnn);
+    snprintf(out->device, sizeof out->device, "%s, %s", name, backend->loops->name);
+    snprintf(out->libraries, sizeof out->libraries, "%s; OpenMP %d", dnn, _OPENMP);
+}
+
+static bool cpu_supports(ls_backend *backend, const ls_network *network,
+                         const ls_plan_options *options, char *why, int why_bytes)
+{
+    (void)backend;
+    ls_dtype type = options->activation;
+    if (type != LS_F32 && type != LS_F16 && type != LS_BF16) {
+        snprintf(why, (size_t)why_bytes, "activations are fp32, fp16 or bf16, not %s",
+                 ls_dtype_label(type));
+        return false;
+    }
+    return ls_lower_supports(network, why, (size_t)why_bytes);
+}
+
+/* ---- memory, streams, events
+ * ---------------------------------------------------------------------- */
+
+static ls_status cpu_memory_alloc(ls_backend *backend, int64_t bytes, const char *purpose,
+                                  void **out)
+{
+    (void)backend;
+    return ls_memory_take(bytes, purpose, out);
+}
+
+static void cpu_memory_free(ls_backend *backend, void *memory)
+{
+    (void)backend;
+    ls_memory_give(memory);
+}
+
+static ls_status cpu_copy(ls_backend *backend, ls_stream *stream, void *to, const void *from,
+                          int64_t bytes)
+{
+    (void)backend;
+    (void)stream;
+    memcpy(to, from, (size_t)bytes);
+    return LS_OK;
+}
+
+static ls_status cpu_stream_create(ls_backend *backend, ls_stream **out)
+{
+    ls_stream *stream = calloc(1, sizeof *stream);
+    if (stream == NULL) {
+        ls_log_error("no memory for a stream");
+        return LS_ERR_INFRA;
+    }
+    stream->backend = backend;
+    *out = stream;
+    return LS_OK;
+}
+
+static void cpu_stream_destroy(ls_stream *stream)
+{
+    free(stream);
+}
+
+static ls_status cpu_stream_wait(ls_stream *stream)
+{
+    (void)stream;
+    return LS_OK;
+}
+
+static ls_status cpu_event_create(ls_backend *backend, ls_event **out)
+{
+    ls_event *event = calloc(1, sizeof *event);
+    if (event == NULL) {
+        ls_log_error("no memory for an event");
+        return LS_ERR_INFRA;
+    }
+    event->backend = backend;
+    *out = event;
+    return LS_OK;
+}
+
+static void cpu_event_destroy(ls_event *event)
+{
+    free(event);
+}
+
+static ls_status cpu_event_record(ls_event *event, ls_stream *stream)
+{
+    (void)event;
+    (void)stream;
+    return LS_OK;
+}
+
+static ls_status cpu_event_wait(ls_event *event)
+{
+    (void)event;
+    return LS_OK;
+}
+
+static ls_status cpu_stream_after(ls_stream *stream, ls_event *event)
+{
+    (void)stream;
+    (void)event;
+    return LS_OK;
+}
+
+/* ---- the table
+ * ----------------------------------------------------------------------------------- */
+
+static const ls_backend_api table = {
+    .abi = LS_BACKEND_ABI,
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .describe = cpu_describe,
+    .supports = cpu_supports,
+    .memory_alloc = cpu_memory_alloc,
+    .memory_free = cpu_memory_free,
+    .copy_in = cpu_copy,
+    .copy_out = cpu_copy,
+    .stream_create = cpu_stream_create,
+    .stream_destroy = cpu_stream_destroy,
+    .stream_wait = cpu_stream_wait,
+    .event_create = cpu_event_create,
+    .event_destroy = cpu_event_destroy,
+    .event_record = cpu_event_record,
+    .event_wait = cpu_event_wait,
+    .stream_after = cpu_stream_after,
+    .plan_create = ls_plan_create,
+    .plan_destroy = ls_plan_destroy,
+    .plan_info = ls_plan_describe,
+    .plan_bind = ls_plan_bind,
+    .plan_params_changed = ls_plan_params_changed,
+    .plan_forward = ls_plan_forward,
+    .plan_backward = ls_plan_backward,
+    .plan_export = ls_plan_export,
+    .scale = ls_multi_scale,
+    .convert = ls_multi_convert,
+    .accumulate = ls_multi_accumulate,
+    .unscale_check = ls_multi_unscale_check,
+    .optimizer_step = ls_multi_optimizer_step,
+    .scaler_update = ls_multi_scaler_update,
+};
+
+ls_backend_entry_fn ls_backend_entry;
+
+const ls_backend_api *ls_backend_entry(void)
+{
+    return &table;
+}

@@ -1,0 +1,457 @@
+#include "dnn.h"
+
+#include <dlfcn.h>
+#include <oneapi/dnnl/dnnl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../core/log.h"
+
+#define LS_DNNL(call)                                                                      \
+    do {                                                                                   \
+        dnnl_status_t ls_dnnl_status_ = (call);                                            \
+        if (ls_dnnl_status_ != dnnl_success) {                                             \
+            ls_log_error("oneDNN: %s failed with status %d", #call, (int)ls_dnnl_status_); \
+            return LS_ERR_INFRA;                                                           \
+        }                                                                                  \
+    } while (0)
+
+/* ---- what differs between 2.x and 3.x
+ * ------------------------------------------------------------ */
+
+#if DNNL_VERSION_MAJOR >= 3
+
+typedef const_dnnl_memory_desc_t desc_ref; /* borrowed */
+typedef dnnl_memory_desc_t desc_own;
+
+static dnnl_status_t desc_create(desc_own *out, int rank, const dnnl_dims_t dims,
+                                 dnnl_format_tag_t tag)
+{
+    return dnnl_memory_desc_create_with_tag(out, rank, dims, dnnl_f32, tag);
+}
+
+static void desc_destroy(desc_own desc)
+{
+    if (desc != NULL) {
+        dnnl_memory_desc_destroy(desc);
+    }
+}
+
+static dnnl_status_t conv_desc_create(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
+                                      ls_dnn_pass pass, desc_ref in, desc_ref weight, desc_ref out_,
+                                      const dnnl_dims_t stride, const dnnl_dims_t pad,
+                                      const_dnnl_primitive_desc_t hint,
+                                      const_dnnl_primitive_attr_t attr)
+{
+    dnnl_dims_t dense = {0};
+    dnnl_alg_kind_t direct = dnnl_convolution_direct;
+    switch (pass) {
+    case LS_DNN_FORWARD:
+        return dnnl_convolution_forward_primitive_desc_create(out, engine, dnnl_forward_training,
+                                                              direct, in, weight, NULL, out_,
+                                                              stride, dense, pad, pad, attr);
+    case LS_DNN_BACKWARD_DATA:
+        return dnnl_convolution_backward_data_primitive_desc_create(
+            out, engine, direct, in, weight, out_, stride, dense, pad, pad, hint, attr);
+    case LS_DNN_BACKWARD_WEIGHTS:
+        break;
+    }
+    return dnnl_convolution_backward_weights_primitive_desc_create(
+        out, engine, direct, in, weight, NULL, out_, stride, dense, pad, pad, hint, attr);
+}
+
+static dnnl_status_t matrix_desc_create(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
+                                        ls_dnn_pass pass, desc_ref in, desc_ref weight,
+                                        desc_ref out_, const_dnnl_primitive_desc_t hint,
+                                        const_dnnl_primitive_attr_t attr)
+{
+    switch (pass) {
+    case LS_DNN_FORWARD:
+        return dnnl_inner_product_forward_primitive_desc_create(out, engine, dnnl_forward_training,
+                                                                in, weight, NULL, out_, attr);
+    case LS_DNN_BACKWARD_DATA:
+        return dnnl_inner_product_backward_data_primitive_desc_create(out, engine, in, weight, out_,
+                                                                      hint, attr);
+    case LS_DNN_BACKWARD_WEIGHTS:
+        break;
+    }
+    return dnnl_inner_product_backward_weights_primitive_desc_create(out, engine, in, weight, NULL,
+                                                                     out_, hint, attr);
+}
+
+#else
+
+typedef const dnnl_memory_desc_t *desc_ref; /* borrowed */
+typedef dnnl_memory_desc_t *desc_own;
+
+static dnnl_status_t desc_create(desc_own *out, int rank, const dnnl_dims_t dims,
+                                 dnnl_format_tag_t tag)
+{
+    *out = malloc(sizeof **out);
+    if (*out == NULL) {
+        return dnnl_out_of_memory;
+    }
+    return dnnl_memory_desc_init_by_tag(*out, rank, dims, dnnl_f32, tag);
+}
+
+static void desc_destroy(desc_own desc)
+{
+    free(desc);
+}
+
+static dnnl_status_t conv_desc_create(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
+                                      ls_dnn_pass pass, desc_ref in, desc_ref weight, desc_ref out_,
+                                      const dnnl_dims_t stride, const dnnl_dims_t pad,
+                                      const_dnnl_primitive_desc_t hint,
+                                      const_dnnl_primitive_attr_t attr)
+{
+    dnnl_convolution_desc_t desc;
+    dnnl_status_t status = dnnl_success;
+    switch (pass) {
+    case LS_DNN_FORWARD:
+        status = dnnl_convolution_forward_desc_init(&desc, dnnl_forward_training,
+                                                    dnnl_convolution_direct, in, weight, NULL, out_,
+                                                    stride, pad, pad);
+        break;
+    case LS_DNN_BACKWARD_DATA:
+        status = dnnl_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, in,
+                                                          weight, out_, stride, pad, pad);
+        break;
+    case LS_DNN_BACKWARD_WEIGHTS:
+        status = dnnl_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, in,
+                                                             weight, NULL, out_, stride, pad, pad);
+        break;
+    }
+    if (status != dnnl_success) {
+        return status;
+    }
+    return dnnl_primitive_desc_create(out, &desc, attr, engine, hint);
+}
+
+static dnnl_status_t matrix_desc_create(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
+                                        ls_dnn_pass pass, desc_ref in, desc_ref weight,
+                                        desc_ref out_, const_dnnl_primitive_desc_t hint,
+                                        const_dnnl_primitive_attr_t attr)
+{
+    dnnl_inner_product_desc_t desc;
+    dnnl_status_t status = dnnl_success;
+    switch (pass) {
+    case LS_DNN_FORWARD:
+        status = dnnl_inner_product_forward_desc_init(&desc, dnnl_forward_training, in, weight,
+                                                      NULL, out_);
+        break;
+    case LS_DNN_BACKWARD_DATA:
+        status = dnnl_inner_product_backward_data_desc_init(&desc, in, weight, out_);
+        break;
+    case LS_DNN_BACKWARD_WEIGHTS:
+        status = dnnl_inner_product_backward_weights_desc_init(&desc, in, weight, NULL, out_);
+        break;
+    }
+    if (status != dnnl_success) {
+        return status;
+    }
+    return dnnl_primitive_desc_create(out, &desc, attr, engine, hint);
+}
+
+#endif
+
+/* ---- the same for both
+ * --------------------------------------------------------------------------- */
+
+struct ls_dnn {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+};
+
+struct ls_dnn_product {
+    ls_dnn *dnn;
+    ls_dnn_pass pass;
+    dnnl_primitive_desc_t desc;
+    dnnl_primitive_t primitive, reorder; /* reorder: NULL where the weight is plain */
+    dnnl_memory_t in, weight, out, scratch, plain;
+    size_t weight_bytes, scratch_bytes;
+    const char *engine; /* oneDNN's name of the implementation */
+};
+
+ls_status ls_dnn_open(ls_dnn **out)
+{
+    ls_dnn *dnn = calloc(1, sizeof *dnn);
+    if (dnn == NULL) {
+        ls_log_error("no memory for the oneDNN engine");
+        return LS_ERR_INFRA;
+    }
+    dnnl_status_t status = dnnl_engine_create(&dnn->engine, dnnl_cpu, 0);
+    if (status == dnnl_success) {
+        status = dnnl_stream_create(&dnn->stream, dnn->engine, dnnl_stream_default_flags);
+    }
+    if (status != dnnl_success) {
+        ls_log_error("oneDNN: no CPU engine, status %d", (int)status);
+        ls_dnn_close(dnn);
+        return LS_ERR_INFRA;
+    }
+    *out = dnn;
+    return LS_OK;
+}
+
+void ls_dnn_close(ls_dnn *dnn)
+{
+    if (dnn == NULL) {
+        return;
+    }
+    if (dnn->stream != NULL) {
+        dnnl_stream_destroy(dnn->stream);
+    }
+    if (dnn->engine != NULL) {
+        dnnl_engine_destroy(dnn->engine);
+    }
+    free(dnn);
+}
+
+void ls_dnn_describe(char *text, size_t bytes)
+{
+    const dnnl_version_t *version = dnnl_version();
+    Dl_info info;
+    void *address = NULL;
+    dnnl_status_t (*function)(dnnl_engine_t *, dnnl_engine_kind_t, size_t) = dnnl_engine_create;
+    memcpy(&address, &function, sizeof address); /* ISO C has no cast from a function to void * */
+    const char *path = dladdr(address, &info) != 0 && info.dli_fname != NULL ? info.dli_fname : "?";
+    snprintf(text, bytes, "oneDNN %d.%d.%d (%s)", version->major, version->minor, version->patch,
+             path);
+}
+
+static dnnl_format_tag_t tag_of_block(int block)
+{
+    return block == 16 ? dnnl_nChw16c : block == 8 ? dnnl_nChw8c : dnnl_nchw;
+}
+
+typedef struct descs {
+    desc_own in, weight, out, plain;
+} descs;
+
+static void descs_free(descs *d)
+{
+    desc_destroy(d->in);
+    desc_destroy(d->weight);
+    desc_destroy(d->out);
+    desc_destroy(d->plain);
+}
+
+static ls_status descs_create(const ls_dnn_shape *s, int in_block, int out_block, descs *d)
+{
+    if (s->matrix) {
+        dnnl_dims_t in = {s->batch, s->in_channels}, out = {s->batch, s->out_channels};
+        dnnl_dims_t weight = {s->out_channels, s->in_channels};
+        LS_DNNL(desc_create(&d->in, 2, in, dnnl_nc));
+        LS_DNNL(desc_create(&d->out, 2, out, dnnl_nc));
+        LS_DNNL(desc_create(&d->weight, 2, weight, dnnl_format_tag_any));
+        LS_DNNL(desc_create(&d->plain, 2, weight, dnnl_oi));
+        return LS_OK;
+    }
+    dnnl_dims_t in = {s->batch, s->in_channels, s->in_height, s->in_width};
+    dnnl_dims_t out = {s->batch, s->out_channels, s->out_height, s->out_width};
+    dnnl_dims_t weight = {s->out_channels, s->in_channels, s->kernel, s->kernel};
+    LS_DNNL(desc_create(&d->in, 4, in, tag_of_block(in_block)));
+    LS_DNNL(desc_create(&d->out, 4, out, tag_of_block(out_block)));
+    LS_DNNL(desc_create(&d->weight, 4, weight, dnnl_format_tag_any));
+    LS_DNNL(desc_create(&d->plain, 4, weight, dnnl_oihw));
+    return LS_OK;
+}
+
+static dnnl_status_t primitive_desc_create(ls_dnn *dnn, const ls_dnn_shape *s, ls_dnn_pass pass,
+                                           const descs *d, const_dnnl_primitive_desc_t hint,
+                                           const_dnnl_primitive_attr_t attr,
+                                           dnnl_primitive_desc_t *out)
+{
+    if (s->matrix) {
+        return matrix_desc_create(out, dnn->engine, pass, d->in, d->weight, d->out, hint, attr);
+    }
+    /* conv_desc_create wants paddings that give the output's size on the right too; oneDNN takes
+     * the left one and cuts what does not fit, as torch does. */
+    dnnl_dims_t stride = {s->stride, s->stride}, pad = {s->pad, s->pad};
+    return conv_desc_create(out, dnn->engine, pass, d->in, d->weight, d->out, stride, pad, hint,
+                            attr);
+}
+
+static ls_status product_find(ls_dnn_product *p, const ls_dnn_shape *shape, const descs *d)
+{
+    dnnl_primitive_attr_t attr = NULL;
+    LS_DNNL(dnnl_primitive_attr_create(&attr));
+    dnnl_status_t status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    dnnl_primitive_desc_t hint = NULL;
+    if (status == dnnl_success && p->pass != LS_DNN_FORWARD) {
+        status = primitive_desc_create(p->dnn, shape, LS_DNN_FORWARD, d, NULL, attr, &hint);
+    }
+    if (status == dnnl_success) {
+        status = primitive_desc_create(p->dnn, shape, p->pass, d, hint, attr, &p->desc);
+    }
+    if (hint != NULL) {
+        dnnl_primitive_desc_destroy(hint);
+    }
+    dnnl_primitive_attr_destroy(attr);
+    if (status != dnnl_success) {
+        return LS_ERR_UNSUPPORTED;
+    }
+    LS_DNNL(dnnl_primitive_desc_query(p->desc, dnnl_query_impl_info_str, 0, &p->engine));
+    return strncmp(p->engine, "ref", 3) == 0 ? LS_ERR_UNSUPPORTED : LS_OK;
+}
+
+static ls_status reorder_create(ls_dnn_product *p, desc_ref from, desc_ref to)
+{
+    dnnl_primitive_desc_t desc = NULL;
+    LS_DNNL(
+        dnnl_reorder_primitive_desc_create(&desc, from, p->dnn->engine, to, p->dnn->engine, NULL));
+    dnnl_status_t status = dnnl_primitive_create(&p->reorder, desc);
+    dnnl_primitive_desc_destroy(desc);
+    LS_DNNL(status);
+    return LS_OK;
+}
+
+static ls_status product_build(ls_dnn_product *p, const descs *d)
+{
+    bool backward_weights = p->pass == LS_DNN_BACKWARD_WEIGHTS;
+    dnnl_engine_t engine = p->dnn->engine;
+    desc_ref weight = dnnl_primitive_desc_query_md(
+        p->desc, backward_weights ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
+    desc_ref scratch = dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);
+    p->weight_bytes = dnnl_memory_desc_get_size(weight);
+    p->scratch_bytes = scratch == NULL ? 0 : dnnl_memory_desc_get_size(scratch);
+    LS_DNNL(dnnl_primitive_create(&p->primitive, p->desc));
+    LS_DNNL(dnnl_memory_create(&p->in, d->in, engine, DNNL_MEMORY_NONE));
+    LS_DNNL(dnnl_memory_create(&p->out, d->out, engine, DNNL_MEMORY_NONE));
+    LS_DNNL(dnnl_memory_create(&p->weight, weight, engine, DNNL_MEMORY_NONE));
+    LS_DNNL(dnnl_memory_create(&p->plain, d->plain, engine, DNNL_MEMORY_NONE));
+    if (p->scratch_bytes > 0) {
+        LS_DNNL(dnnl_memory_create(&p->scratch, scratch, engine, DNNL_MEMORY_NONE));
+    }
+    if (dnnl_memory_desc_equal(weight, d->plain)) {
+        return LS_OK;
+    }
+    return backward_weights ? reorder_create(p, weight, d->plain)
+                            : reorder_create(p, d->plain, weight);
+}
+
+ls_status ls_dnn_product_create(ls_dnn *dnn, const ls_dnn_shape *shape, ls_dnn_pass pass,
+                                int in_block, int out_block, ls_dnn_product **out)
+{
+    ls_dnn_product *p = calloc(1, sizeof *p);
+    if (p == NULL) {
+        ls_log_error("no memory for a oneDNN primitive");
+        return LS_ERR_INFRA;
+    }
+    p->dnn = dnn;
+    p->pass = pass;
+    descs d = {0};
+    ls_status status = LS_OK;
+    LS_TRY_GOTO(status, descs_create(shape, in_block, out_block, &d), free_descs);
+    LS_TRY_GOTO(status, product_find(p, shape, &d), free_descs);
+    LS_TRY_GOTO(status, product_build(p, &d), free_descs);
+    *out = p;
+free_descs:
+    descs_free(&d);
+    if (status != LS_OK) {
+        ls_dnn_product_destroy(p);
+    }
+    return status;
+}
+
+void ls_dnn_product_destroy(ls_dnn_product *product)
+{
+    if (product == NULL) {
+        return;
+    }
+    dnnl_memory_t memory[] = {product->in, product->weight, product->out, product->scratch,
+                              product->plain};
+    for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++) {
+        if (memory[i] != NULL) {
+            dnnl_memory_destroy(memory[i]);
+        }
+    }
+    if (product->primitive != NULL) {
+        dnnl_primitive_destroy(product->primitive);
+    }
+    if (product->reorder != NULL) {
+        dnnl_primitive_destroy(product->reorder);
+    }
+    if (product->desc != NULL) {
+        dnnl_primitive_desc_destroy(product->desc);
+    }
+    free(product);
+}
+
+const char *ls_dnn_product_engine(const ls_dnn_product *product)
+{
+    return product->engine;
+}
+
+size_t ls_dnn_product_weight_bytes(const ls_dnn_product *product)
+{
+    return product->weight_bytes;
+}
+
+size_t ls_dnn_product_scratch_bytes(const ls_dnn_product *product)
+{
+    return product->scratch_bytes;
+}
+
+bool ls_dnn_product_weight_is_plain(const ls_dnn_product *product)
+{
+    return product->reorder == NULL;
+}
+
+/* Setting a handle makes oneDNN clear the padding behind it, so only do it when it changes. */
+static ls_status point_to(dnnl_memory_t memory, const void *data)
+{
+    void *now = NULL;
+    LS_DNNL(dnnl_memory_get_data_handle(memory, &now));
+    if (now != data) {
+        LS_DNNL(dnnl_memory_set_data_handle(memory, (void *)data));
+    }
+    return LS_OK;
+}
+
+ls_status ls_dnn_product_pack(ls_dnn_product *product, const float *plain, float *packed)
+{
+    LS_ASSERT(product->pass != LS_DNN_BACKWARD_WEIGHTS && product->reorder != NULL);
+    LS_TRY(point_to(product->plain, plain));
+    LS_TRY(point_to(product->weight, packed));
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, product->plain}, {DNNL_ARG_TO, product->weight}};
+    LS_DNNL(dnnl_primitive_execute(product->reorder, product->dnn->stream, 2, args));
+    LS_DNNL(dnnl_stream_wait(product->dnn->stream));
+    return LS_OK;
+}
+
+ls_status ls_dnn_product_unpack(ls_dnn_product *product, const float *packed, float *plain)
+{
+    LS_ASSERT(product->pass == LS_DNN_BACKWARD_WEIGHTS && product->reorder != NULL);
+    LS_TRY(point_to(product->plain, plain));
+    LS_TRY(point_to(product->weight, packed));
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, product->weight}, {DNNL_ARG_TO, product->plain}};
+    LS_DNNL(dnnl_primitive_execute(product->reorder, product->dnn->stream, 2, args));
+    LS_DNNL(dnnl_stream_wait(product->dnn->stream));
+    return LS_OK;
+}
+
+ls_status ls_dnn_product_run(ls_dnn_product *product, float *in, float *weight, float *out,
+                             void *scratch)
+{
+    static const int name[3][3] = {
+        [LS_DNN_FORWARD] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
+        [LS_DNN_BACKWARD_DATA] = {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST},
+        [LS_DNN_BACKWARD_WEIGHTS] = {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST},
+    };
+    LS_TRY(point_to(product->in, in));
+    LS_TRY(point_to(product->weight, weight));
+    LS_TRY(point_to(product->out, out));
+    int count = 3;
+    dnnl_exec_arg_t args[4] = {{name[product->pass][0], product->in},
+                               {name[product->pass][1], product->weight},
+                               {name[product->pass][2], product->out}};
+    if (product->scratch != NULL) {
+        LS_TRY(point_to(product->scratch, scratch));
+        args[count++] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, product->scratch};
+    }
+    LS_DNNL(dnnl_primitive_execute(product->primitive, product->dnn->stream, count, args));
+    LS_DNNL(dnnl_stream_wait(product->dnn->stream));
+    return LS_OK;
+}

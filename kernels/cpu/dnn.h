@@ -1,0 +1,57 @@
+/* oneDNN, the only file of the project that includes it: 2.6 and 3.x differ in how descriptors are
+ * made, and nowhere else. A `ls_dnn_product` is one primitive: a convolution or an inner product,
+ * forward or one of its two backward halves, in f32, on activations laid out as "N x C/B x HW x B".
+ */
+#ifndef LS_CPU_DNN_H
+#define LS_CPU_DNN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "../core/status.h"
+
+typedef struct ls_dnn ls_dnn;
+typedef struct ls_dnn_product ls_dnn_product;
+
+typedef enum ls_dnn_pass {
+    LS_DNN_FORWARD,          /* out = in * weight */
+    LS_DNN_BACKWARD_DATA,    /* in (gradient) = out (gradient) * weight */
+    LS_DNN_BACKWARD_WEIGHTS, /* weight (gradient) = in * out (gradient) */
+} ls_dnn_pass;
+
+typedef struct ls_dnn_shape {
+    int batch, in_channels, in_height, in_width;
+    int out_channels, out_height, out_width;
+    int kernel, stride, pad;
+    bool matrix; /* inner product: in [batch,in_channels], out [batch,out_channels], the rest unused
+                  */
+} ls_dnn_shape;
+
+/* The engine and its stream. Logs and returns LS_ERR_INFRA. */
+ls_status ls_dnn_open(ls_dnn **out);
+void ls_dnn_close(ls_dnn *dnn);
+/* "oneDNN 2.6.3 (path of the library)". */
+void ls_dnn_describe(char *text, size_t bytes);
+
+/* One primitive for activations of block in_block and out_block (1: plain NCHW; 8, 16).
+ * LS_ERR_UNSUPPORTED, without a message, where oneDNN has nothing for it or only an implementation
+ * named "ref...". */
+ls_status ls_dnn_product_create(ls_dnn *dnn, const ls_dnn_shape *shape, ls_dnn_pass pass,
+                                int in_block, int out_block, ls_dnn_product **out);
+void ls_dnn_product_destroy(ls_dnn_product *product);
+const char *ls_dnn_product_engine(const ls_dnn_product *product);
+/* Bytes of the weight in the primitive's own layout, and of its scratchpad. */
+size_t ls_dnn_product_weight_bytes(const ls_dnn_product *product);
+size_t ls_dnn_product_scratch_bytes(const ls_dnn_product *product);
+/* The primitive's layout of the weight is the plain one: nothing to pack or unpack. */
+bool ls_dnn_product_weight_is_plain(const ls_dnn_product *product);
+/* plain [out,in,k,k] (matrix: [out,in]) f32 -> the primitive's layout; not for BACKWARD_WEIGHTS. */
+ls_status ls_dnn_product_pack(ls_dnn_product *product, const float *plain, float *packed);
+/* The primitive's layout -> plain; only for BACKWARD_WEIGHTS. */
+ls_status ls_dnn_product_unpack(ls_dnn_product *product, const float *packed, float *plain);
+/* Runs it; which of the three is written depends on the pass. scratch: scratch_bytes, 64-byte
+ * aligned. */
+ls_status ls_dnn_product_run(ls_dnn_product *product, float *in, float *weight, float *out,
+                             void *scratch);
+
+#endif

@@ -1,0 +1,121 @@
+/* What the last forward left, in logical NCHW. */
+#include <string.h>
+
+#include "../core/log.h"
+#include "plan.h"
+
+static ls_status check_bytes(const char *what, int64_t wanted, int64_t given)
+{
+    if (wanted != given) {
+        ls_log_error("export of %s takes %lld bytes, not %lld", what, (long long)wanted,
+                     (long long)given);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+/* Position in memory of logical NCHW element `index`. */
+static int64_t stored_index(const ls_slot *slot, int64_t index)
+{
+    int64_t pixels = ls_plan_pixels(slot), pixel = index % pixels;
+    int64_t channel = index / pixels % slot->channels;
+    int64_t image = index / pixels / slot->channels;
+    int64_t plane = image * (slot->channels / slot->block) + channel / slot->block;
+    return (plane * pixels + pixel) * slot->block + channel % slot->block;
+}
+
+static float stored_value(const ls_plan *plan, const ls_slot *slot, int64_t index)
+{
+    ls_dtype type = plan->options.activation;
+    const char *data = ls_arena_at(&plan->activations, slot->offset);
+    float value = 0;
+    plan->backend->loops->widen(
+        type, data + (size_t)stored_index(slot, index) * ls_dtype_bytes(type), &value, 1);
+    return value;
+}
+
+static ls_status export_relu(const ls_plan *plan, const ls_slot *slot, uint8_t *host, int64_t bytes)
+{
+    LS_TRY(check_bytes("ReLU bits", (slot->count + 7) / 8, bytes));
+#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
+    for (int64_t byte = 0; byte < bytes; byte++) {
+        unsigned bits = 0;
+        for (int64_t i = 8 * byte; i < 8 * byte + 8 && i < slot->count; i++) {
+            bits |= stored_value(plan, slot, i) > 0 ? 1u << (i % 8) : 0u;
+        }
+        host[byte] = (uint8_t)bits;
+    }
+    return LS_OK;
+}
+
+static ls_status export_pool(const ls_plan *plan, const ls_op *op, int32_t *host, int64_t bytes)
+{
+    const ls_slot *in = &plan->slot[op->in], *out = &plan->slot[op->out];
+    const ls_layer *layer = &plan->network->layer[op->layer];
+    LS_TRY(check_bytes("pool indices", out->count * (int64_t)sizeof *host, bytes));
+#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
+    for (int64_t i = 0; i < out->count; i++) {
+        int pixel = (int)(i % ls_plan_pixels(out)), tap = op->tap[stored_index(out, i)];
+        int h = pixel / out->width * layer->stride - layer->pad + tap / layer->kernel;
+        int w = pixel % out->width * layer->stride - layer->pad + tap % layer->kernel;
+        host[i] = h * in->width + w;
+    }
+    return LS_OK;
+}
+
+static ls_status export_activation(const ls_plan *plan, int layer, float *host, int64_t bytes)
+{
+    if (layer < 0 || layer >= plan->network->layer_count || plan->slot_of_layer[layer] < 0) {
+        ls_log_error("layer %d is not stored: it is fused into the pass of the layer after it",
+                     layer);
+        return LS_ERR_UNSUPPORTED;
+    }
+    const ls_slot *slot = &plan->slot[plan->slot_of_layer[layer]];
+    LS_TRY(check_bytes("an activation", slot->count * (int64_t)sizeof *host, bytes));
+#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
+    for (int64_t i = 0; i < slot->count; i++) {
+        host[i] = stored_value(plan, slot, i);
+    }
+    return LS_OK;
+}
+
+static int layer_of_branch(const ls_plan *plan, int branch, ls_layer_kind kind)
+{
+    for (int i = 0; i < plan->network->layer_count; i++) {
+        const ls_layer *layer = &plan->network->layer[i];
+        if (layer->kind == kind && layer->branch == branch) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+ls_status ls_export_copy(ls_plan *plan, ls_export what, int index, void *host, int64_t bytes)
+{
+    if (what == LS_EXPORT_LOGITS) {
+        const ls_slot *logits = &plan->slot[plan->op[plan->op_count - 1].in];
+        LS_TRY(check_bytes("logits", logits->count * (int64_t)sizeof(float), bytes));
+        memcpy(host, plan->logits, (size_t)bytes);
+        return LS_OK;
+    }
+    if (what == LS_EXPORT_ACTIVATION) {
+        return export_activation(plan, index, host, bytes);
+    }
+    ls_layer_kind kind = what == LS_EXPORT_RELU_BITS ? LS_LAYER_RELU : LS_LAYER_MAX_POOL;
+    int layer = layer_of_branch(plan, index, kind);
+    if (layer < 0) {
+        ls_log_error("branch %d is no %s of this network", index,
+                     kind == LS_LAYER_RELU ? "ReLU" : "max pool");
+        return LS_ERR_USAGE;
+    }
+    if (what == LS_EXPORT_RELU_BITS) {
+        return export_relu(plan, &plan->slot[plan->slot_of_layer[layer]], host, bytes);
+    }
+    for (int i = 0; i < plan->op_count; i++) {
+        if (plan->op[i].kind == LS_OP_POOL && plan->op[i].layer == layer) {
+            return export_pool(plan, &plan->op[i], host, bytes);
+        }
+    }
+    LS_ASSERT(!"a max pool is always an operation");
+    return LS_ERR_CHECK;
+}

@@ -1,0 +1,98 @@
+/* The elementwise and reducing loops of a training step, for one stretch of memory each: no
+ * threads, no allocation. Activations lie as "N x C/B x HW x B" (B = 1: plain NCHW; 8; 16), so a
+ * plane, the HW x B elements of one image and one block of channels, is contiguous and element i
+ * belongs to channel i % B of its block. B divides the number of lanes of the vector code in use.
+ * Values are stored as `type`, computed in f32, rounded once when stored. */
+#ifndef LS_CPU_LOOPS_H
+#define LS_CPU_LOOPS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../core/tensor.h"
+
+enum { LS_LOOPS_LANES = 16 }; /* room for the widest vector code */
+
+/* Coefficients of one block of channels, repeated over the lanes: lane l is channel l % B. */
+typedef struct ls_lane_coef {
+    _Alignas(64) float mean[LS_LOOPS_LANES];
+    float scale[LS_LOOPS_LANES]; /* weight / standard deviation */
+    float bias[LS_LOOPS_LANES];
+} ls_lane_coef;
+
+/* dx = a * g + c * (x - mean) + b. */
+typedef struct ls_lane_back {
+    _Alignas(64) float mean[LS_LOOPS_LANES];
+    float a[LS_LOOPS_LANES], b[LS_LOOPS_LANES], c[LS_LOOPS_LANES];
+} ls_lane_back;
+
+/* Where a gradient passes a ReLU. */
+typedef enum ls_gate {
+    LS_GATE_NONE,   /* there is no ReLU */
+    LS_GATE_INPUT,  /* where norm(x) > 0, computed again from x */
+    LS_GATE_OUTPUT, /* where the stored output is > 0 */
+} ls_gate;
+
+/* y = [relu](norm(x) [+ residual or norm(residual)]). */
+typedef struct ls_norm_apply {
+    const void *x, *residual; /* residual: NULL for none */
+    void *y;
+    const ls_lane_coef *coef,
+        *residual_coef; /* residual_coef: NULL for a residual taken as it is */
+    bool relu;
+} ls_norm_apply;
+
+/* g = gate(dy + dy2), stored unless g is NULL; sums over the plane per channel of g and of g * (x -
+ * mean). */
+typedef struct ls_norm_sums {
+    const void *dy, *dy2, *x, *y; /* dy2: NULL for one contribution; y: only for LS_GATE_OUTPUT */
+    const void *x2;               /* input of a second norm fed by the same g, or NULL */
+    void *g;
+    const ls_lane_coef *coef, *coef2;
+    ls_gate gate;
+    double *sum, *sum_x, *sum_x2; /* [B] */
+} ls_norm_sums;
+
+/* dx = a * gate(g) + c * (x - mean) + b. */
+typedef struct ls_norm_dx {
+    const void *g, *x;
+    void *dx;                 /* may be g or x */
+    const ls_lane_coef *coef; /* for LS_GATE_INPUT */
+    const ls_lane_back *back;
+    ls_gate gate; /* LS_GATE_NONE where g is gated already, or LS_GATE_INPUT */
+} ls_norm_dx;
+
+/* One plane of a max pool. tap: kernel position kh*K+kw of the first maximum of each output. */
+typedef struct ls_pool_shape {
+    int in_height, in_width, out_height, out_width, kernel, stride, pad, block;
+} ls_pool_shape;
+
+typedef struct ls_loops {
+    const char *name; /* "AVX-512" */
+    void (*widen)(ls_dtype type, const void *from, float *to, int64_t count);
+    void (*narrow)(ls_dtype type, const float *from, void *to, int64_t count);
+    /* value = f32(type(value)) in place. */
+    void (*round)(ls_dtype type, float *value, int64_t count);
+    /* Mean and sum of squared deviations per channel of the block, over one plane. */
+    void (*norm_stats)(ls_dtype type, const void *x, int64_t count, int block, double *mean,
+                       double *m2);
+    void (*norm_apply)(ls_dtype type, const ls_norm_apply *args, int64_t count);
+    void (*norm_sums)(ls_dtype type, const ls_norm_sums *args, int64_t count, int block);
+    void (*norm_dx)(ls_dtype type, const ls_norm_dx *args, int64_t count);
+    void (*add)(ls_dtype type, const void *a, const void *b, void *sum, bool relu, int64_t count);
+    void (*relu)(ls_dtype type, const void *x, void *y, int64_t count);
+    void (*relu_back)(ls_dtype type, const void *dy, const void *y, void *dx, int64_t count);
+    void (*pool)(ls_dtype type, const ls_pool_shape *shape, const void *x, void *y, uint8_t *tap);
+    void (*pool_back)(ls_dtype type, const ls_pool_shape *shape, const void *dy, const uint8_t *tap,
+                      void *dx);
+    /* y[B] = mean over the plane; dx = dy[B] / pixels. */
+    void (*average)(ls_dtype type, const void *x, void *y, int pixels, int block);
+    void (*average_back)(ls_dtype type, const void *dy, void *dx, int pixels, int block);
+} ls_loops;
+
+const ls_loops *ls_loops_plain(void);
+/* NULL where this was not built (another processor family). */
+const ls_loops *ls_loops_avx2(void);
+const ls_loops *ls_loops_avx512(void);
+
+#endif

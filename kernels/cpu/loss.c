@@ -1,0 +1,119 @@
+#include <math.h>
+#include <string.h>
+
+#include "../core/log.h"
+#include "parallel.h"
+#include "plan.h"
+
+/* ---- linear: y = x W^T + bias, rounded once
+ * ------------------------------------------------------- */
+
+/* The bias as the level's products see it: rounded to the activation type. */
+static float bias_of(const ls_plan *plan, const ls_tensor *bias, int64_t index)
+{
+    const ls_loops *loops = plan->backend->loops;
+    const char *data = bias->data;
+    float value = 0;
+    loops->widen(bias->dtype, data + (size_t)index * ls_dtype_bytes(bias->dtype), &value, 1);
+    loops->round(plan->options.activation, &value, 1);
+    return value;
+}
+
+/* The logits leave the product in f32, take the bias and are rounded to the activation type; the
+ * loss sees the rounded values, cast up. */
+ls_status ls_loss_linear_forward(ls_plan *plan, ls_op *op)
+{
+    const ls_layer *layer = &plan->network->layer[op->layer];
+    const ls_slot *out = &plan->slot[op->out];
+    LS_TRY(ls_conv_forward_wide(op->conv, ls_plan_at(plan, op->in), plan->logits));
+    for (int64_t i = 0; i < out->count; i++) {
+        plan->logits[i] += bias_of(plan, &plan->param[layer->bias], i % out->channels);
+    }
+    const ls_loops *loops = plan->backend->loops;
+    loops->narrow(plan->options.activation, plan->logits, ls_plan_at(plan, op->out), out->count);
+    loops->round(plan->options.activation, plan->logits, out->count);
+    return LS_OK;
+}
+
+ls_status ls_loss_linear_backward(ls_plan *plan, ls_op *op)
+{
+    const ls_layer *layer = &plan->network->layer[op->layer];
+    const ls_slot *out = &plan->slot[op->out];
+    const ls_loops *loops = plan->backend->loops;
+    ls_dtype type = plan->options.activation;
+    ls_simple_backward(plan, op);
+    const char *dy = ls_plan_grad(plan, op->g);
+    const ls_tensor *bias = &plan->param_grad[layer->bias];
+    for (int c = 0; c < out->channels; c++) {
+        double sum = 0;
+        for (int n = 0; n < plan->options.batch; n++) {
+            float value = 0;
+            size_t index = (size_t)n * (size_t)out->channels + (size_t)c;
+            loops->widen(type, dy + index * ls_dtype_bytes(type), &value, 1);
+            sum += (double)value;
+        }
+        float rounded = (float)sum;
+        loops->round(type, &rounded, 1);
+        char *to = bias->data;
+        loops->narrow(bias->dtype, &rounded, to + (size_t)c * ls_dtype_bytes(bias->dtype), 1);
+    }
+    plan->ready[layer->bias] = true;
+    LS_TRY(ls_conv_backward_weights(op->conv, ls_plan_at(plan, op->in), dy,
+                                    &plan->param_grad[layer->weight]));
+    plan->ready[layer->weight] = true;
+    if (op->dx != LS_NO_BUFFER) {
+        LS_TRY(ls_conv_backward_data(op->conv, ls_plan_grad(plan, op->dx), dy));
+    }
+    return LS_OK;
+}
+
+/* ---- softmax cross entropy, f32
+ * ------------------------------------------------------------------- */
+
+/* loss = mean over n of log(sum_j exp(l_j - max)) - (l_target - max). */
+ls_status ls_loss_forward(ls_plan *plan, ls_op *op, const int64_t *target)
+{
+    int classes = plan->slot[op->in].channels, batch = plan->options.batch;
+    double total = 0;
+    for (int n = 0; n < batch; n++) {
+        if (target[n] < 0 || target[n] >= classes) {
+            ls_log_error("target %lld of sample %d is not a class; there are %d, from 0",
+                         (long long)target[n], n, classes);
+            return LS_ERR_USAGE;
+        }
+        const float *row = plan->logits + (int64_t)n * classes;
+        float most = row[0];
+        for (int j = 1; j < classes; j++) {
+            most = row[j] > most || row[j] != row[j] ? row[j] : most;
+        }
+        double sum = 0;
+        for (int j = 0; j < classes; j++) {
+            sum += (double)expf(row[j] - most);
+        }
+        plan->row_scale[2 * n] = most;
+        plan->row_scale[2 * n + 1] = (float)sum;
+        total += (double)(logf((float)sum) - (row[target[n]] - most));
+        plan->target[n] = target[n];
+    }
+    plan->state->loss = (float)(total / batch);
+    return LS_OK;
+}
+
+/* dlogits = (p - onehot) * (S * factor / N), the product in f32, then stored. */
+void ls_loss_backward(ls_plan *plan, ls_op *op, float factor)
+{
+    int classes = plan->slot[op->in].channels, batch = plan->options.batch;
+    ls_dtype type = plan->options.activation;
+    float scale = plan->state->loss_scale * factor / (float)batch;
+    char *dx = ls_plan_grad(plan, op->dx);
+    for (int n = 0; n < batch; n++) {
+        const float *row = plan->logits + (int64_t)n * classes;
+        float most = plan->row_scale[2 * n], sum = plan->row_scale[2 * n + 1];
+        for (int j = 0; j < classes; j++) {
+            float p = expf(row[j] - most) / sum;
+            float g = (p - (j == plan->target[n] ? 1.0f : 0.0f)) * scale;
+            size_t index = (size_t)n * (size_t)classes + (size_t)j;
+            plan->backend->loops->narrow(type, &g, dx + index * ls_dtype_bytes(type), 1);
+        }
+    }
+}

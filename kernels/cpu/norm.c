@@ -1,0 +1,355 @@
+/* Batch norm with what follows it, in two sweeps over memory forward (statistics; then normalise,
+ * add and ReLU at once) and two backward (join, gate and sums; then the gradient). Sums are taken
+ * per plane in f32 with double partials, then over planes in double in a fixed order, so that they
+ * do not depend on the number of threads. Formulas: facts of torch.nn.BatchNorm2d; several ranks
+ * are merged after Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for
+ * computing sample variances". */
+#include <math.h>
+#include <string.h>
+
+#include "../core/log.h"
+#include "parallel.h"
+#include "plan.h"
+
+typedef struct field {
+    int channels, block, blocks, images;
+    int64_t plane; /* elements of one image and block */
+    size_t bytes;  /* of one plane */
+} field;
+
+static field field_of(const ls_plan *plan, int slot)
+{
+    const ls_slot *s = &plan->slot[slot];
+    int64_t plane = (int64_t)ls_plan_pixels(s) * s->block;
+    return (field){.channels = s->channels,
+                   .block = s->block,
+                   .blocks = s->channels / s->block,
+                   .images = plan->options.batch,
+                   .plane = plane,
+                   .bytes = (size_t)plane * ls_dtype_bytes(plan->options.activation)};
+}
+
+static float read_value(const ls_plan *plan, const ls_tensor *tensor, int64_t index)
+{
+    float value = 0;
+    const char *data = tensor->data;
+    plan->backend->loops->widen(tensor->dtype, data + (size_t)index * ls_dtype_bytes(tensor->dtype),
+                                &value, 1);
+    return value;
+}
+
+static void write_value(const ls_plan *plan, const ls_tensor *tensor, int64_t index, double value)
+{
+    float rounded = (float)value;
+    char *data = tensor->data;
+    plan->backend->loops->narrow(tensor->dtype, &rounded,
+                                 data + (size_t)index * ls_dtype_bytes(tensor->dtype), 1);
+}
+
+/* ---- forward
+ * ------------------------------------------------------------------------------------- */
+
+static void plane_statistics(ls_plan *plan, const field *f, const char *x)
+{
+    const ls_loops *loops = plan->backend->loops;
+    ls_dtype type = plan->options.activation;
+#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
+    for (int64_t i = 0; i < (int64_t)f->images * f->blocks; i++) {
+        loops->norm_stats(type, x + (size_t)i * f->bytes, f->plane, f->block,
+                          plan->partial[0] + i * f->block, plan->partial[1] + i * f->block);
+    }
+}
+
+/* Merges the planes of all images into row 0 of the partials: [0][c] mean, [1][c] squared
+ * deviations. */
+static void merge_images(ls_plan *plan, const field *f)
+{
+    double pixels = (double)(f->plane / f->block);
+    double *means = plan->partial[0], *m2s = plan->partial[1];
+#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
+    for (int b = 0; b < f->blocks; b++) {
+        for (int c = b * f->block; c < (b + 1) * f->block; c++) {
+            double mean = 0, m2 = 0;
+            for (int n = 0; n < f->images; n++) {
+                mean += means[(int64_t)n * f->channels + c];
+            }
+            mean /= f->images;
+            for (int n = 0; n < f->images; n++) {
+                double off = means[(int64_t)n * f->channels + c] - mean;
+                m2 += m2s[(int64_t)n * f->channels + c] + pixels * off * off;
+            }
+            means[c] = mean;
+            m2s[c] = m2;
+        }
+    }
+}
+
+/* Replaces mean, squared deviations and count of this rank by those of the group. Every rank merges
+ * the same f32 numbers in the same order, so all get the same bits. */
+static ls_status merge_ranks(ls_plan *plan, ls_stream *stream, const field *f, double *count)
+{
+    int channels = f->channels;
+    int64_t length = 2 * (int64_t)channels + 1;
+    float *mine = plan->gathered, *all = plan->gathered + length;
+    for (int c = 0; c < channels; c++) {
+        mine[c] = (float)plan->partial[0][c];
+        mine[channels + c] = (float)plan->partial[1][c];
+    }
+    mine[2 * channels] = (float)*count;
+    LS_TRY(plan->sync.all_gather(plan->sync.context, stream, mine, all, length));
+    for (int c = 0; c < channels; c++) {
+        double n = 0, mean = 0, m2 = 0;
+        for (int r = 0; r < plan->sync.group_size; r++) {
+            const float *theirs = all + (int64_t)r * length;
+            double m = (double)theirs[2 * channels], off = (double)theirs[c] - mean;
+            m2 += (double)theirs[channels + c] + off * off * n * m / (n + m);
+            mean += off * m / (n + m);
+            n += m;
+        }
+        plan->partial[0][c] = mean;
+        plan->partial[1][c] = m2;
+        *count = n;
+    }
+    return LS_OK;
+}
+
+static void spread(float *lanes, int block, const float *value)
+{
+    for (int l = 0; l < LS_LOOPS_LANES; l++) {
+        lanes[l] = value[l % block];
+    }
+}
+
+static void finish_statistics(ls_plan *plan, const field *f, ls_norm *norm)
+{
+    const ls_layer *layer = &plan->network->layer[norm->layer];
+    const ls_tensor *running_mean = &plan->buffer[layer->running_mean];
+    const ls_tensor *running_var = &plan->buffer[layer->running_var];
+    double momentum = (double)layer->momentum;
+    double unbiased = norm->count > 1 ? norm->count / (norm->count - 1) : 1;
+    for (int b = 0; b < f->blocks; b++) {
+        float mean[LS_LOOPS_LANES], scale[LS_LOOPS_LANES], bias[LS_LOOPS_LANES];
+        for (int l = 0; l < f->block; l++) {
+            int c = b * f->block + l;
+            double mu = plan->partial[0][c], variance = plan->partial[1][c] / norm->count;
+            double inv_std = 1 / sqrt(variance + (double)layer->epsilon);
+            norm->inv_std[c] = (float)inv_std;
+            double factor = (double)read_value(plan, &plan->param[layer->weight], c) * inv_std;
+            mean[l] = (float)mu;
+            norm->mean_error[c] = (float)((double)mean[l] - mu);
+            scale[l] = (float)factor;
+            /* the bias takes back what rounding the mean moved: the same for a whole channel, that
+             * error would not average out */
+            bias[l] = (float)((double)read_value(plan, &plan->param[layer->bias], c) +
+                              (double)norm->mean_error[c] * factor);
+            double old_mean = (double)read_value(plan, running_mean, c);
+            double old_var = (double)read_value(plan, running_var, c);
+            write_value(plan, running_mean, c, old_mean + momentum * (mu - old_mean));
+            write_value(plan, running_var, c, old_var + momentum * (variance * unbiased - old_var));
+        }
+        spread(norm->coef[b].mean, f->block, mean);
+        spread(norm->coef[b].scale, f->block, scale);
+        spread(norm->coef[b].bias, f->block, bias);
+    }
+}
+
+static ls_status statistics(ls_plan *plan, ls_stream *stream, const field *f, ls_norm *norm,
+                            int slot)
+{
+    plane_statistics(plan, f, ls_plan_at(plan, slot));
+    merge_images(plan, f);
+    norm->count = (double)f->images * (double)(f->plane / f->block);
+    if (plan->has_sync) {
+        LS_TRY(merge_ranks(plan, stream, f, &norm->count));
+    }
+    finish_statistics(plan, f, norm);
+    return LS_OK;
+}
+
+ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, ls_op *op)
+{
+    field f = field_of(plan, op->in);
+    LS_TRY(statistics(plan, stream, &f, &op->norm[0], op->in));
+    if (op->dual) {
+        LS_TRY(statistics(plan, stream, &f, &op->norm[1], op->residual));
+    }
+    const char *x = ls_plan_at(plan, op->in);
+    const char *residual = op->residual >= 0 ? ls_plan_at(plan, op->residual) : NULL;
+    char *y = ls_plan_at(plan, op->out);
+    const ls_loops *loops = plan->backend->loops;
+    ls_dtype type = plan->options.activation;
+#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
+    for (int64_t i = 0; i < (int64_t)f.images * f.blocks; i++) {
+        int64_t b = i % f.blocks;
+        size_t at = (size_t)i * f.bytes;
+        ls_norm_apply apply = {.x = x + at,
+                               .residual = residual == NULL ? NULL : residual + at,
+                               .y = y + at,
+                               .coef = &op->norm[0].coef[b],
+                               .residual_coef = op->dual ? &op->norm[1].coef[b] : NULL,
+                               .relu = op->relu};
+        loops->norm_apply(type, &apply, f.plane);
+    }
+    return LS_OK;
+}
+
+/* ---- backward
+ * ------------------------------------------------------------------------------------ */
+
+static void plane_sums(ls_plan *plan, const field *f, const ls_op *op, ls_gate gate)
+{
+    const char *x = ls_plan_at(plan, op->in), *y = ls_plan_at(plan, op->out);
+    const char *x2 = op->dual ? ls_plan_at(plan, op->residual) : NULL;
+    const char *dy = ls_plan_grad(plan, op->dy[0]);
+    const char *dy2 = op->dy[1] == LS_NO_BUFFER ? NULL : ls_plan_grad(plan, op->dy[1]);
+    char *g = op->store_g ? ls_plan_grad(plan, op->g) : NULL;
+    const ls_loops *loops = plan->backend->loops;
+    ls_dtype type = plan->options.activation;
+#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
+    for (int64_t i = 0; i < (int64_t)f->images * f->blocks; i++) {
+        int64_t b = i % f->blocks;
+        size_t at = (size_t)i * f->bytes;
+        ls_norm_sums sums = {.dy = dy + at,
+                             .dy2 = dy2 == NULL ? NULL : dy2 + at,
+                             .x = x + at,
+                             .y = y + at,
+                             .x2 = x2 == NULL ? NULL : x2 + at,
+                             .g = g == NULL ? NULL : g + at,
+                             .coef = &op->norm[0].coef[b],
+                             .coef2 = op->dual ? &op->norm[1].coef[b] : NULL,
+                             .gate = gate,
+                             .sum = plan->partial[0] + i * f->block,
+                             .sum_x = plan->partial[1] + i * f->block,
+                             .sum_x2 = plan->partial[2] + i * f->block};
+        loops->norm_sums(type, &sums, f->plane, f->block);
+    }
+}
+
+/* Over images; sums of g * (x - mean) also move from the rounded mean to the mean. */
+static void merge_sums(ls_plan *plan, const field *f, const ls_op *op)
+{
+    int partials = op->dual ? 3 : 2;
+#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
+    for (int b = 0; b < f->blocks; b++) {
+        for (int k = 0; k < partials; k++) {
+            for (int c = b * f->block; c < (b + 1) * f->block; c++) {
+                double sum = 0;
+                for (int n = 0; n < f->images; n++) {
+                    sum += plan->partial[k][(int64_t)n * f->channels + c];
+                }
+                plan->partial[k][c] =
+                    k == 0 ? sum
+                           : sum + (double)op->norm[k - 1].mean_error[c] * plan->partial[0][c];
+            }
+        }
+    }
+}
+
+/* Weight and bias gradients are of this rank's images only; DDP averages them. */
+static void store_gradients(ls_plan *plan, const field *f, const ls_norm *norm, const double *sum,
+                            const double *sum_x)
+{
+    const ls_layer *layer = &plan->network->layer[norm->layer];
+    for (int c = 0; c < f->channels; c++) {
+        write_value(plan, &plan->param_grad[layer->weight], c, sum_x[c] * (double)norm->inv_std[c]);
+        write_value(plan, &plan->param_grad[layer->bias], c, sum[c]);
+    }
+    plan->ready[layer->weight] = true;
+    plan->ready[layer->bias] = true;
+}
+
+/* Sums over all ranks of the group, in rank order: [sum][sum_x] of [C] each into plan->gathered. */
+static ls_status group_sums(ls_plan *plan, ls_stream *stream, const field *f, const double *sum,
+                            const double *sum_x)
+{
+    int64_t length = 2 * (int64_t)f->channels;
+    float *mine = plan->gathered, *all = plan->gathered + length + 1;
+    for (int c = 0; c < f->channels; c++) {
+        mine[c] = (float)sum[c];
+        mine[f->channels + c] = (float)sum_x[c];
+    }
+    return plan->sync.all_gather(plan->sync.context, stream, mine, all, length);
+}
+
+static double group_sum(const ls_plan *plan, const field *f, int64_t index)
+{
+    int64_t length = 2 * (int64_t)f->channels;
+    double sum = 0;
+    for (int r = 0; r < plan->sync.group_size; r++) {
+        sum += (double)plan->gathered[length + 1 + r * length + index];
+    }
+    return sum;
+}
+
+/* dx = w/std * (g - mean(g) - (x - mean) / var * mean(g * (x - mean))). */
+static ls_status back_coefficients(ls_plan *plan, ls_stream *stream, const field *f, ls_norm *norm,
+                                   const double *sum, const double *sum_x)
+{
+    const ls_layer *layer = &plan->network->layer[norm->layer];
+    if (plan->has_sync) {
+        LS_TRY(group_sums(plan, stream, f, sum, sum_x));
+    }
+    for (int block = 0; block < f->blocks; block++) {
+        float a[LS_LOOPS_LANES], b[LS_LOOPS_LANES], c[LS_LOOPS_LANES];
+        for (int l = 0; l < f->block; l++) {
+            int channel = block * f->block + l;
+            double total = plan->has_sync ? group_sum(plan, f, channel) : sum[channel];
+            double total_x =
+                plan->has_sync ? group_sum(plan, f, f->channels + channel) : sum_x[channel];
+            double inv_std = (double)norm->inv_std[channel];
+            double weight = (double)read_value(plan, &plan->param[layer->weight], channel);
+            double slope = -weight * inv_std * inv_std * inv_std * total_x / norm->count;
+            a[l] = (float)(weight * inv_std);
+            c[l] = (float)slope;
+            /* from the rounded a and c, so that the gradients of a channel still sum to zero */
+            b[l] = (float)(-(double)a[l] * total / norm->count +
+                           (double)c[l] * (double)norm->mean_error[channel]);
+        }
+        memcpy(norm->back[block].mean, norm->coef[block].mean, sizeof norm->back[block].mean);
+        spread(norm->back[block].a, f->block, a);
+        spread(norm->back[block].b, f->block, b);
+        spread(norm->back[block].c, f->block, c);
+    }
+    return LS_OK;
+}
+
+static void plane_gradients(ls_plan *plan, const field *f, const ls_op *op, const ls_norm *norm,
+                            int slot, int buffer, ls_gate gate)
+{
+    const char *x = ls_plan_at(plan, slot), *g = ls_plan_grad(plan, op->g);
+    char *dx = ls_plan_grad(plan, buffer);
+    const ls_loops *loops = plan->backend->loops;
+    ls_dtype type = plan->options.activation;
+#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
+    for (int64_t i = 0; i < (int64_t)f->images * f->blocks; i++) {
+        int64_t b = i % f->blocks;
+        size_t at = (size_t)i * f->bytes;
+        ls_norm_dx args = {.g = g + at,
+                           .x = x + at,
+                           .dx = dx + at,
+                           .coef = &norm->coef[b],
+                           .back = &norm->back[b],
+                           .gate = gate};
+        loops->norm_dx(type, &args, f->plane);
+    }
+}
+
+ls_status ls_norm_backward(ls_plan *plan, ls_stream *stream, ls_op *op)
+{
+    field f = field_of(plan, op->in);
+    ls_gate gate = !op->relu ? LS_GATE_NONE : op->residual >= 0 ? LS_GATE_OUTPUT : LS_GATE_INPUT;
+    plane_sums(plan, &f, op, gate);
+    merge_sums(plan, &f, op);
+    gate = op->store_g ? LS_GATE_NONE : gate;
+    for (int k = 0; k < (op->dual ? 2 : 1); k++) {
+        ls_norm *norm = &op->norm[k];
+        int slot = k == 0 ? op->in : op->residual, buffer = k == 0 ? op->dx : op->dx2;
+        store_gradients(plan, &f, norm, plan->partial[0], plan->partial[1 + k]);
+        if (buffer != LS_NO_BUFFER) {
+            LS_TRY(
+                back_coefficients(plan, stream, &f, norm, plan->partial[0], plan->partial[1 + k]));
+            plane_gradients(plan, &f, op, norm, slot, buffer, gate);
+        }
+    }
+    return LS_OK;
+}

@@ -1,0 +1,28 @@
+/* Whole-tensor versions of the loops, over all threads of the backend. */
+#ifndef LS_CPU_PARALLEL_H
+#define LS_CPU_PARALLEL_H
+
+#include "backend.h"
+
+/* from (type) -> to (f32), and back with one rounding. */
+void ls_parallel_widen(ls_backend *backend, ls_dtype type, const void *from, float *to,
+                       int64_t count);
+void ls_parallel_narrow(ls_backend *backend, ls_dtype type, const float *from, void *to,
+                        int64_t count);
+/* value = f32(type(value)). */
+void ls_parallel_round(ls_backend *backend, ls_dtype type, float *value, int64_t count);
+/* sum = a + b, then ReLU where `relu`; sum may be a or b. */
+void ls_parallel_add(ls_backend *backend, ls_dtype type, const void *a, const void *b, void *sum,
+                     bool relu, int64_t count);
+void ls_parallel_relu(ls_backend *backend, ls_dtype type, const void *x, void *y, int64_t count);
+/* dx = dy where y > 0, else 0; dx may be dy. */
+void ls_parallel_relu_back(ls_backend *backend, ls_dtype type, const void *dy, const void *y,
+                           void *dx, int64_t count);
+/* Changes the block of f32 activations, [images][channels/from][pixels][from] -> the same with
+ * `to`. */
+void ls_parallel_reblock(ls_backend *backend, const float *from, int from_block, float *to,
+                         int to_block, int images, int channels, int pixels);
+/* Stores f32 values in a tensor of any floating type, rounded once. */
+void ls_parallel_store(ls_backend *backend, const float *from, const ls_tensor *to);
+
+#endif

@@ -1,0 +1,184 @@
+/* Operations without parameters: joins of gradients, pools, the padded shortcut. */
+#include <string.h>
+
+#include "parallel.h"
+#include "plan.h"
+
+static size_t element_bytes(const ls_plan *plan)
+{
+    return ls_dtype_bytes(plan->options.activation);
+}
+
+/* ---- pools: one plane (image, block of channels) at a time
+ * ----------------------------------------- */
+
+static ls_pool_shape pool_shape(const ls_plan *plan, const ls_op *op)
+{
+    const ls_slot *in = &plan->slot[op->in], *out = &plan->slot[op->out];
+    const ls_layer *layer = &plan->network->layer[op->layer];
+    return (ls_pool_shape){in->height,    in->width,     out->height, out->width,
+                           layer->kernel, layer->stride, layer->pad,  in->block};
+}
+
+typedef struct planes {
+    int64_t count;                 /* images x blocks of channels */
+    int64_t in_stride, out_stride; /* elements of one */
+} planes;
+
+static planes planes_of(const ls_plan *plan, const ls_op *op)
+{
+    const ls_slot *in = &plan->slot[op->in], *out = &plan->slot[op->out];
+    int64_t count = (int64_t)plan->options.batch * (in->channels / in->block);
+    return (planes){count, in->count / count, out->count / count};
+}
+
+static void pool_forward(ls_plan *plan, ls_op *op)
+{
+    ls_pool_shape shape = pool_shape(plan, op);
+    planes p = planes_of(plan, op);
+    ls_dtype type = plan->options.activation;
+    const char *x = ls_plan_at(plan, op->in);
+    char *y = ls_plan_at(plan, op->out);
+    size_t bytes = element_bytes(plan);
+#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
+    for (int64_t i = 0; i < p.count; i++) {
+        plan->backend->loops->pool(type, &shape, x + (size_t)(i * p.in_stride) * bytes,
+                                   y + (size_t)(i * p.out_stride) * bytes,
+                                   op->tap + i * p.out_stride);
+    }
+}
+
+static void pool_backward(ls_plan *plan, ls_op *op)
+{
+    ls_pool_shape shape = pool_shape(plan, op);
+    planes p = planes_of(plan, op);
+    ls_dtype type = plan->options.activation;
+    const char *dy = ls_plan_grad(plan, op->g);
+    char *dx = ls_plan_grad(plan, op->dx);
+    size_t bytes = element_bytes(plan);
+#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
+    for (int64_t i = 0; i < p.count; i++) {
+        plan->backend->loops->pool_back(type, &shape, dy + (size_t)(i * p.out_stride) * bytes,
+                                        op->tap + i * p.out_stride,
+                                        dx + (size_t)(i * p.in_stride) * bytes);
+    }
+}
+
+static void average(ls_plan *plan, ls_op *op, bool backward)
+{
+    planes p = planes_of(plan, op);
+    const ls_slot *in = &plan->slot[op->in];
+    ls_dtype type = plan->options.activation;
+    size_t bytes = element_bytes(plan);
+    char *wide = backward ? ls_plan_grad(plan, op->dx) : ls_plan_at(plan, op->in);
+    char *narrow = backward ? ls_plan_grad(plan, op->g) : ls_plan_at(plan, op->out);
+    const ls_loops *loops = plan->backend->loops;
+#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
+    for (int64_t i = 0; i < p.count; i++) {
+        char *image = wide + (size_t)(i * p.in_stride) * bytes;
+        char *pixel = narrow + (size_t)(i * p.out_stride) * bytes;
+        if (backward) {
+            loops->average_back(type, pixel, image, ls_plan_pixels(in), in->block);
+        } else {
+            loops->average(type, image, pixel, ls_plan_pixels(in), in->block);
+        }
+    }
+}
+
+/* ---- the padded shortcut: a copy, so the stored bits are moved as they are
+ * -------------------------- */
+
+static int64_t element(const ls_slot *slot, int64_t image, int channel, int h, int w)
+{
+    int64_t plane = image * (slot->channels / slot->block) + channel / slot->block;
+    return ((plane * slot->height + h) * slot->width + w) * slot->block + channel % slot->block;
+}
+
+/* forward: out[c,h,w] = c < C_in ? in[c,h*s,w*s] : 0; backward: the other way, 0 between. */
+static void shortcut(ls_plan *plan, ls_op *op, bool backward)
+{
+    const ls_slot *in = &plan->slot[op->in], *out = &plan->slot[op->out];
+    int stride = plan->network->layer[op->layer].stride;
+    size_t bytes = element_bytes(plan);
+    const char *from = backward ? ls_plan_grad(plan, op->g) : ls_plan_at(plan, op->in);
+    char *to = backward ? ls_plan_grad(plan, op->dx) : ls_plan_at(plan, op->out);
+    const ls_slot *target = backward ? in : out;
+    size_t image_bytes = (size_t)(target->count / plan->options.batch) * bytes;
+    int channels = in->channels < out->channels ? in->channels : out->channels;
+#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
+    for (int64_t n = 0; n < plan->options.batch; n++) {
+        memset(to + (size_t)n * image_bytes, 0, image_bytes);
+        for (int c = 0; c < channels; c++) {
+            for (int h = 0; h < out->height; h++) {
+                for (int w = 0; w < out->width; w++) {
+                    size_t small = (size_t)element(out, n, c, h, w) * bytes;
+                    size_t large = (size_t)element(in, n, c, h * stride, w * stride) * bytes;
+                    memcpy(to + (backward ? large : small), from + (backward ? small : large),
+                           bytes);
+                }
+            }
+        }
+    }
+}
+
+/* ---- by kind
+ * ------------------------------------------------------------------------------------- */
+
+void ls_simple_forward(ls_plan *plan, ls_op *op)
+{
+    ls_dtype type = plan->options.activation;
+    int64_t count = op->out >= 0 ? plan->slot[op->out].count : 0;
+    switch (op->kind) {
+    case LS_OP_RELU:
+        ls_parallel_relu(plan->backend, type, ls_plan_at(plan, op->in), ls_plan_at(plan, op->out),
+                         count);
+        break;
+    case LS_OP_ADD:
+        ls_parallel_add(plan->backend, type, ls_plan_at(plan, op->in),
+                        ls_plan_at(plan, op->residual), ls_plan_at(plan, op->out), op->relu, count);
+        break;
+    case LS_OP_POOL:
+        pool_forward(plan, op);
+        break;
+    case LS_OP_SHORTCUT:
+        shortcut(plan, op, false);
+        break;
+    case LS_OP_AVERAGE:
+        average(plan, op, false);
+        break;
+    default:
+        LS_ASSERT(!"an operation with parameters");
+    }
+}
+
+void ls_simple_backward(ls_plan *plan, ls_op *op)
+{
+    ls_dtype type = plan->options.activation;
+    int64_t count = plan->slot[op->out].count;
+    const void *gradient = ls_plan_grad(plan, op->dy[0]);
+    if (op->dy[1] != LS_NO_BUFFER) {
+        ls_parallel_add(plan->backend, type, gradient, ls_plan_grad(plan, op->dy[1]),
+                        ls_plan_grad(plan, op->g), false, count);
+        gradient = ls_plan_grad(plan, op->g);
+    }
+    switch (op->kind) {
+    case LS_OP_RELU:
+    case LS_OP_ADD:
+        if (op->relu) {
+            ls_parallel_relu_back(plan->backend, type, gradient, ls_plan_at(plan, op->out),
+                                  ls_plan_grad(plan, op->g), count);
+        }
+        break;
+    case LS_OP_POOL:
+        pool_backward(plan, op);
+        break;
+    case LS_OP_SHORTCUT:
+        shortcut(plan, op, true);
+        break;
+    case LS_OP_AVERAGE:
+        average(plan, op, true);
+        break;
+    default:
+        LS_ASSERT(op->kind == LS_OP_CONV || op->kind == LS_OP_LINEAR); /* only the join */
+    }
+}
