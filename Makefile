@@ -94,7 +94,7 @@ $(BUILD)/lib/ls_gloo.so: $(call objects,$(GLOO)) $(BUILD)/libls_harness.a $(BUIL
 	@mkdir -p $(@D)
 	$(CXX) -shared $(LDFLAGS) $^ -lgloo $(LDLIBS) -o $@
 
-# test_multi alone reaches into a backend: it compares the vector variants that the table does not show.
+# test_multi alone reaches into a backend: it compares vector variants, which the table does not show.
 $(BUILD)/unit/test_multi: $(call objects,$(wildcard kernels/cpu/multi*.c))
 # suite/unit/test_X.c is one Check program.
 $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o $(LIBS)

@@ -20,6 +20,7 @@ typedef struct ls_proc_spec {
 
 typedef struct ls_proc {
     pid_t pid;             /* 0: never started or already reaped */
+    pid_t started_pid;     /* stays when it is reaped, for messages */
     bool ended;
     int code;              /* exit code, or 128 + signal */
     int signal;            /* 0 when it left by itself */
@@ -34,6 +35,8 @@ ls_status ls_proc_start(const ls_proc_spec *spec, ls_proc *out);
  * a signal asked this program to stop. Fills the entry that ended and returns its index; -1: deadline;
  * -2: asked to stop; -3: none is running. No polling interval, no sleep. */
 int ls_proc_wait_any(ls_proc *group, int count, int64_t deadline_ns);
+/* Sends a signal to everything that still runs. */
+void ls_proc_signal_all(const ls_proc *group, int count, int signal);
 /* Ends what still runs: TERM, wait `grace_s`, KILL; reaps everything. */
 void ls_proc_end_all(ls_proc *group, int count, double grace_s);
 /* SIGINT, SIGTERM, SIGHUP (unless ignored at start) make ls_proc_wait_any return -2 from now on. */

@@ -2,13 +2,12 @@
 
 #include <argp.h>
 #include <errno.h>
-#include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../kernels/core/log.h"
+#include "values.h"
 
 enum {
     KEY_ARCH = 'a',
@@ -162,13 +161,12 @@ static const struct argp_option table[] = {
 };
 
 typedef struct reading {
+    const char *name; /* of the option that is read */
     ls_options *options;
     ls_arguments_given *given;
     const struct argp *argp;
+    bool refused; /* a value was refused, and said so; else getopt did not take the option */
 } reading;
-
-/* ---- one value
- * ----------------------------------------------------------------------------------- */
 
 static const char *name_of(int key)
 {
@@ -180,236 +178,27 @@ static const char *name_of(int key)
     return "?";
 }
 
-static error_t refuse(int key, const char *text, const char *allowed)
-{
-    ls_log_error("--%s '%s': allowed: %s", name_of(key), text, allowed);
-    return EINVAL;
-}
-
-static error_t read_integer(int key, const char *text, int64_t least, int64_t most, int64_t *out)
-{
-    char *end;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || value < least || value > most) {
-        char allowed[96];
-        snprintf(allowed, sizeof allowed, "a whole number from %" PRId64 " to %" PRId64, least,
-                 most);
-        return refuse(key, text, allowed);
-    }
-    *out = value;
-    return 0;
-}
-
-static error_t read_int(int key, const char *text, int least, int most, int *out)
-{
-    int64_t value;
-    error_t error = read_integer(key, text, least, most, &value);
-    if (error == 0) {
-        *out = (int)value;
-    }
-    return error;
-}
-
-typedef enum range { POSITIVE, NOT_NEGATIVE, BELOW_ONE } range;
-
-static error_t read_number(int key, const char *text, range allowed, double *out)
-{
-    static const char *const says[] = {
-        [POSITIVE] = "a positive finite number",
-        [NOT_NEGATIVE] = "0 or a positive finite number",
-        [BELOW_ONE] = "a number from 0 to below 1",
-    };
-    char *end;
-    double value = strtod(text, &end);
-    /* a value that f32 cannot hold is not finite where it is used */
-    bool good = end != text && *end == '\0' && isfinite((float)value) && value >= 0 &&
-                (allowed != POSITIVE || (float)value > 0) && (allowed != BELOW_ONE || value < 1);
-    if (!good) {
-        return refuse(key, text, says[allowed]);
-    }
-    *out = value;
-    return 0;
-}
-
-static error_t read_float(int key, const char *text, range allowed, float *out)
-{
-    double value;
-    error_t error = read_number(key, text, allowed, &value);
-    if (error == 0) {
-        *out = (float)value;
-    }
-    return error;
-}
-
-/* `names` are the allowed words, separated by '|'; *index is the place of the one that was given.
- */
-static error_t read_word(int key, const char *text, const char *names, int *index)
-{
-    size_t length = strlen(text);
-    int place = 0;
-    for (const char *name = names; name != NULL; place++) {
-        const char *bar = strchr(name, '|');
-        size_t bytes = bar != NULL ? (size_t)(bar - name) : strlen(name);
-        if (bytes == length && strncmp(name, text, bytes) == 0) {
-            *index = place;
-            return 0;
-        }
-        name = bar != NULL ? bar + 1 : NULL;
-    }
-    return refuse(key, text, names);
-}
-
-static error_t read_truth(int key, const char *text, ls_tristate *out)
-{
-    int index;
-    error_t error = read_word(key, text, "True|False", &index);
-    if (error == 0) {
-        *out = index == 0 ? LS_TRUE : LS_FALSE;
-    }
-    return error;
-}
-
-static error_t read_text(int key, const char *text, char *out, size_t bytes)
-{
-    if (text[0] == '\0' || strlen(text) >= bytes) {
-        char allowed[64];
-        snprintf(allowed, sizeof allowed, "1 to %zu bytes", bytes - 1);
-        return refuse(key, text, allowed);
-    }
-    memcpy(out, text, strlen(text) + 1);
-    return 0;
-}
-
-static error_t read_level(const char *text, ls_options *options)
-{
-    int level;
-    if ((text[0] == '0' || text[0] == 'o') && text[1] >= '0' && text[1] <= '3' && text[2] == '\0') {
-        ls_log_error("--opt-level '%s': allowed: O0|O1|O2|O3, with the capital letter O: O%c", text,
-                     text[1]);
-        return EINVAL;
-    }
-    error_t error = read_word(KEY_OPT_LEVEL, text, "O0|O1|O2|O3", &level);
-    if (error == 0) {
-        options->opt_level = (ls_opt_level)level;
-    }
-    return error;
-}
-
-static error_t read_loss_scale(const char *text, ls_options *options)
-{
-    char *end;
-    float value = strtof(text, &end);
-    options->loss_scale_given = true;
-    options->loss_scale_dynamic = strcmp(text, "dynamic") == 0;
-    if (options->loss_scale_dynamic) {
-        return 0;
-    }
-    /* the gradients are multiplied by f32(1/S), which must be finite too */
-    if (end == text || *end != '\0' || !(value > 0) || !isfinite(value) ||
-        !isfinite(1.0f / value)) {
-        return refuse(KEY_LOSS_SCALE, text, "dynamic, or a positive finite number");
-    }
-    options->loss_scale = value;
-    return 0;
-}
-
-static error_t read_betas(const char *text, ls_options *options)
-{
-    char *end;
-    double first = strtod(text, &end), second = -1;
-    bool good = end != text && *end == ',';
-    if (good) {
-        const char *rest = end + 1;
-        second = strtod(rest, &end);
-        good = end != rest && *end == '\0';
-    }
-    if (!good || !(first >= 0 && first < 1 && second >= 0 && second < 1)) {
-        return refuse(KEY_BETAS, text, "two numbers from 0 to below 1, such as 0.9,0.999");
-    }
-    options->beta1 = first;
-    options->beta2 = second;
-    return 0;
-}
-
-/* A number from `least` on at *text; moves *text behind it. */
-static bool next_number(const char **text, int64_t least, int64_t *out)
-{
-    char *end;
-    errno = 0;
-    long long value = strtoll(*text, &end, 10);
-    if (end == *text || errno != 0 || value < least) {
-        return false;
-    }
-    *text = end;
-    *out = value;
-    return true;
-}
-
-static error_t read_dump_steps(const char *text, ls_options *options)
-{
-    const char *rest = text;
-    options->dump_step_count = 0;
-    do {
-        int64_t step;
-        bool good = options->dump_step_count < LS_OPTIONS_LIST_MAX &&
-                    next_number(&rest, 1, &step) && (*rest == ',' || *rest == '\0');
-        for (int i = 0; good && i < options->dump_step_count; i++) {
-            good = options->dump_step[i] != step;
-        }
-        if (!good) {
-            return refuse(KEY_DUMP_STEPS, text,
-                          "up to 64 different steps from 1 on, such as 1,2,5");
-        }
-        options->dump_step[options->dump_step_count++] = step;
-    } while (*rest++ == ',');
-    return 0;
-}
-
-static error_t read_overflow_at(const char *text, ls_options *options)
-{
-    const char *rest = text;
-    options->overflow_count = 0;
-    do {
-        int64_t step, rank = -1;
-        bool good = options->overflow_count < LS_OPTIONS_LIST_MAX && next_number(&rest, 1, &step);
-        if (good && *rest == ':') {
-            rest++;
-            good = next_number(&rest, 0, &rank) && rank < 1000000;
-        }
-        if (!good || (*rest != ',' && *rest != '\0')) {
-            return refuse(
-                KEY_OVERFLOW_AT, text,
-                "up to 64 of STEP or STEP:RANK, steps from 1 and ranks from 0 on, such as "
-                "3,7:1");
-        }
-        options->overflow[options->overflow_count++] = (ls_overflow_at){step, (int)rank};
-    } while (*rest++ == ',');
-    return 0;
-}
-
-/* ---- one option, by subject
- * ---------------------------------------------------------------------- */
+/* ---- one option, by subject ------------------------------------------------------------------ */
 
 static error_t read_network(int key, const char *text, reading *to)
 {
     ls_options *options = to->options;
     switch (key) {
     case KEY_ARCH:
-        return read_text(key, text, options->arch, sizeof options->arch);
+        return ls_values_text(to->name, text, options->arch, sizeof options->arch);
     case KEY_BATCH_SIZE:
         to->given->batch_size = true;
-        return read_int(key, text, 1, 65536, &options->batch_size);
+        return ls_values_int(to->name, text, 1, 65536, &options->batch_size);
     case KEY_GLOBAL_BATCH:
-        return read_integer(key, text, 1, INT64_C(1) << 40, &options->global_batch);
+        return ls_values_integer(to->name, text, 1, INT64_C(1) << 40, &options->global_batch);
     case KEY_IMAGE_SIZE:
-        return read_int(key, text, 1, 65536, &options->image_size);
+        return ls_values_int(to->name, text, 1, 65536, &options->image_size);
     case KEY_NUM_CLASSES:
-        return read_int(key, text, 2, 1000000, &options->num_classes);
+        return ls_values_int(to->name, text, 2, 1000000, &options->num_classes);
     case KEY_STEPS:
-        return read_integer(key, text, 1, INT64_C(1) << 50, &options->steps);
+        return ls_values_integer(to->name, text, 1, INT64_C(1) << 50, &options->steps);
     case KEY_EPOCHS:
-        return read_integer(key, text, 1, 1000000, &options->epochs);
+        return ls_values_integer(to->name, text, 1, 1000000, &options->epochs);
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -422,25 +211,25 @@ static error_t read_precision(int key, const char *text, reading *to)
     error_t error = 0;
     switch (key) {
     case KEY_OPT_LEVEL:
-        return read_level(text, options);
+        return ls_values_level(to->name, text, options);
     case KEY_HALF:
-        error = read_word(key, text, "fp16|bf16", &index);
+        error = ls_values_word(to->name, text, "fp16|bf16", &index);
         options->half = index == 0 ? LS_F16 : LS_BF16;
         return error;
     case KEY_LOSS_SCALE:
-        return read_loss_scale(text, options);
+        return ls_values_loss_scale(to->name, text, options);
     case KEY_INIT_SCALE:
-        return read_float(key, text, POSITIVE, &options->init_scale);
+        return ls_values_float(to->name, text, LS_VALUES_POSITIVE, &options->init_scale);
     case KEY_GROWTH_INTERVAL:
-        return read_int(key, text, 1, 1000000000, &options->growth_interval);
+        return ls_values_int(to->name, text, 1, 1000000000, &options->growth_interval);
     case KEY_MIN_LOSS_SCALE:
-        return read_float(key, text, NOT_NEGATIVE, &options->min_loss_scale);
+        return ls_values_float(to->name, text, LS_VALUES_NOT_NEGATIVE, &options->min_loss_scale);
     case KEY_MAX_LOSS_SCALE:
-        return read_float(key, text, POSITIVE, &options->max_loss_scale);
+        return ls_values_float(to->name, text, LS_VALUES_POSITIVE, &options->max_loss_scale);
     case KEY_KEEP_BATCHNORM:
-        return read_truth(key, text, &options->keep_batchnorm_fp32);
+        return ls_values_truth(to->name, text, &options->keep_batchnorm_fp32);
     case KEY_MASTER_WEIGHTS:
-        return read_truth(key, text, &options->master_weights);
+        return ls_values_truth(to->name, text, &options->master_weights);
     case KEY_TF32:
         options->tf32 = true;
         return 0;
@@ -456,28 +245,28 @@ static error_t read_optimizer(int key, const char *text, reading *to)
     error_t error = 0;
     switch (key) {
     case KEY_OPTIMIZER:
-        error = read_word(key, text, "sgd|adam|adamw|lamb|lars", &index);
+        error = ls_values_word(to->name, text, "sgd|adam|adamw|lamb|lars", &index);
         options->optimizer = (ls_optimizer_kind)index;
         return error;
     case KEY_LR:
-        return read_number(key, text, NOT_NEGATIVE, &options->lr);
+        return ls_values_number(to->name, text, LS_VALUES_NOT_NEGATIVE, &options->lr);
     case KEY_LR_SCALING:
-        error = read_word(key, text, "none|linear", &index);
+        error = ls_values_word(to->name, text, "none|linear", &index);
         options->lr_scaling_linear = index == 1;
         return error;
     case KEY_SCHEDULE:
-        return read_text(key, text, options->schedule, sizeof options->schedule);
+        return ls_values_text(to->name, text, options->schedule, sizeof options->schedule);
     case KEY_MOMENTUM:
-        return read_number(key, text, NOT_NEGATIVE, &options->momentum);
+        return ls_values_number(to->name, text, LS_VALUES_NOT_NEGATIVE, &options->momentum);
     case KEY_WEIGHT_DECAY:
-        return read_number(key, text, NOT_NEGATIVE, &options->weight_decay);
+        return ls_values_number(to->name, text, LS_VALUES_NOT_NEGATIVE, &options->weight_decay);
     case KEY_NESTEROV:
         options->nesterov = true;
         return 0;
     case KEY_BETAS:
-        return read_betas(text, options);
+        return ls_values_betas(to->name, text, options);
     case KEY_EPS:
-        return read_number(key, text, POSITIVE, &options->epsilon);
+        return ls_values_number(to->name, text, LS_VALUES_POSITIVE, &options->epsilon);
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -490,13 +279,13 @@ static error_t read_parallel(int key, const char *text, reading *to)
     error_t error = 0;
     switch (key) {
     case KEY_DIALECT:
-        error = read_word(key, text, "apex|torch", &index);
+        error = ls_values_word(to->name, text, "apex|torch", &index);
         options->dialect = (ls_dialect)index;
         return error;
     case KEY_BUCKET_CAP:
-        return read_number(key, text, POSITIVE, &options->bucket_cap_mb);
+        return ls_values_number(to->name, text, LS_VALUES_POSITIVE, &options->bucket_cap_mb);
     case KEY_MESSAGE_SIZE:
-        return read_integer(key, text, 1, INT64_C(1) << 50, &options->message_size);
+        return ls_values_integer(to->name, text, 1, INT64_C(1) << 50, &options->message_size);
     case KEY_DELAY_ALLREDUCE:
         options->delay_allreduce = true;
         return 0;
@@ -504,11 +293,11 @@ static error_t read_parallel(int key, const char *text, reading *to)
         options->sync_bn = true;
         return 0;
     case KEY_SYNC_BN_GROUP:
-        return read_int(key, text, 0, 1000000, &options->sync_bn_group);
+        return ls_values_int(to->name, text, 0, 1000000, &options->sync_bn_group);
     case KEY_ACCUMULATE:
-        return read_int(key, text, 1, 65536, &options->accumulate);
+        return ls_values_int(to->name, text, 1, 65536, &options->accumulate);
     case KEY_COMPRESS:
-        error = read_word(key, text, "none|fp16|bf16", &index);
+        error = ls_values_word(to->name, text, "none|fp16|bf16", &index);
         options->compress = index > 0;
         options->compress_type = index == 2 ? LS_BF16 : LS_F16;
         return error;
@@ -516,32 +305,20 @@ static error_t read_parallel(int key, const char *text, reading *to)
         options->find_unused = true;
         return 0;
     case KEY_BROADCAST_BUFFERS:
-        return read_truth(key, text != NULL ? text : "True", &options->broadcast_buffers);
+        return ls_values_truth(to->name, text != NULL ? text : "True", &options->broadcast_buffers);
     case KEY_AVERAGE:
-        error = read_word(key, text, "post|pre|none", &index);
+        error = ls_values_word(to->name, text, "post|pre|none", &index);
         options->average_given = true;
         options->average = (ls_average)index;
         return error;
     case KEY_PREDIVIDE:
-        return read_number(key, text, POSITIVE, &options->predivide);
+        return ls_values_number(to->name, text, LS_VALUES_POSITIVE, &options->predivide);
     case KEY_ALLREDUCE_FP32:
         options->allreduce_fp32 = true;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
-}
-
-static error_t read_seed(int key, const char *text, uint64_t *out)
-{
-    char *end;
-    errno = 0;
-    unsigned long long value = strtoull(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0) {
-        return refuse(key, text, "a whole number from 0 to 2^64 - 1");
-    }
-    *out = value;
-    return 0;
 }
 
 static error_t read_running(int key, const char *text, reading *to)
@@ -552,35 +329,37 @@ static error_t read_running(int key, const char *text, reading *to)
     switch (key) {
     case KEY_DATA:
         if (strcmp(text, "batches:") == 0) {
-            return refuse(key, text, "synthetic, batches:DIR, or a folder");
+            ls_log_error("--data '%s': allowed: synthetic, batches:DIR, or a folder", text);
+            return EINVAL;
         }
-        return read_text(key, text, options->data, sizeof options->data);
+        return ls_values_text(to->name, text, options->data, sizeof options->data);
     case KEY_SEED:
-        return read_seed(key, text, &options->seed);
+        return ls_values_seed(to->name, text, &options->seed);
     case KEY_WORKERS:
-        return read_int(key, text, 0, 256, &options->workers);
+        return ls_values_int(to->name, text, 0, 256, &options->workers);
     case KEY_DEVICE:
-        error = read_word(key, text, "cpu|cuda|auto", &index);
-        return error != 0 ? error : read_text(key, text, options->device, sizeof options->device);
+        error = ls_values_word(to->name, text, "cpu|cuda|auto", &index);
+        return error != 0 ? error
+                          : ls_values_text(to->name, text, options->device, sizeof options->device);
     case KEY_DETERMINISTIC:
         options->deterministic = true;
         return 0;
     case KEY_THREADS:
-        return read_int(key, text, 0, 4096, &options->threads);
+        return ls_values_int(to->name, text, 0, 4096, &options->threads);
     case KEY_INIT:
-        return read_text(key, text, options->init, sizeof options->init);
+        return ls_values_text(to->name, text, options->init, sizeof options->init);
     case KEY_SAVE:
-        return read_text(key, text, options->save, sizeof options->save);
+        return ls_values_text(to->name, text, options->save, sizeof options->save);
     case KEY_RESUME:
-        return read_text(key, text, options->resume, sizeof options->resume);
+        return ls_values_text(to->name, text, options->resume, sizeof options->resume);
     case KEY_DUMP_STEPS:
-        return read_dump_steps(text, options);
+        return ls_values_dump_steps(to->name, text, options);
     case KEY_DUMP_RANKS:
-        error = read_word(key, text, "0|all", &index);
+        error = ls_values_word(to->name, text, "0|all", &index);
         options->dump_all_ranks = index == 1;
         return error;
     case KEY_OVERFLOW_AT:
-        return read_overflow_at(text, options);
+        return ls_values_overflow_at(to->name, text, options);
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -593,19 +372,20 @@ static error_t read_record(int key, const char *text, reading *to)
     error_t error;
     switch (key) {
     case KEY_COMM:
-        error = read_word(key, text, "auto|self|gloo|nccl", &index);
-        return error != 0 ? error : read_text(key, text, options->comm, sizeof options->comm);
+        error = ls_values_word(to->name, text, "auto|self|gloo|nccl", &index);
+        return error != 0 ? error
+                          : ls_values_text(to->name, text, options->comm, sizeof options->comm);
     case KEY_TIMEOUT:
-        return read_number(key, text, POSITIVE, &options->timeout_s);
+        return ls_values_number(to->name, text, LS_VALUES_POSITIVE, &options->timeout_s);
     case KEY_DIGEST:
-        error = read_word(key, text, "all|param|none", &index);
+        error = ls_values_word(to->name, text, "all|param|none", &index);
         options->digest = error == 0 ? (ls_digest_scope)index : options->digest;
         return error;
     case KEY_TRACE:
         options->trace = true;
         return 0;
     case KEY_PRINT_FREQ:
-        return read_int(key, text, 0, 1000000, &options->print_freq);
+        return ls_values_int(to->name, text, 0, 1000000, &options->print_freq);
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -627,24 +407,26 @@ static error_t read_option(int key, char *text, struct argp_state *state)
         exit(0);
     case ARGP_KEY_ARG:
         ls_log_error("argument '%s': every argument is an option (--help lists them)", text);
+        to->refused = true;
         return EINVAL;
     default:
         break;
     }
+    to->name = name_of(key);
     for (size_t i = 0; i < sizeof by_subject / sizeof by_subject[0]; i++) {
         error_t error = by_subject[i](key, text, to);
         if (error != ARGP_ERR_UNKNOWN) {
+            to->refused = error != 0;
             return error;
         }
     }
     return ARGP_ERR_UNKNOWN;
 }
 
-/* ---- the whole line
- * ------------------------------------------------------------------------------ */
+/* ---- the whole line -------------------------------------------------------------------------- */
 
 /* Levenshtein's distance, for a hint; names are short. */
-static int distance(const char *a, const char *b)
+static int distance(const char *a, size_t length, const char *b)
 {
     enum { LENGTH_MAX = 40 };
     int row[LENGTH_MAX + 1];
@@ -655,7 +437,7 @@ static int distance(const char *a, const char *b)
     for (int j = 0; j <= width; j++) {
         row[j] = j;
     }
-    for (int i = 1; a[i - 1] != '\0'; i++) {
+    for (int i = 1; i <= (int)length; i++) {
         int diagonal = row[0];
         row[0] = i;
         for (int j = 1; j <= width; j++) {
@@ -669,35 +451,77 @@ static int distance(const char *a, const char *b)
     return row[width];
 }
 
-/* Says what is wrong with the option that getopt would not take: `argument` as it was typed. */
-static void explain_refusal(const char *argument)
+typedef enum match { MATCH_NONE, MATCH_ONE, MATCH_MANY } match;
+
+/* The option that `name` means: its name or an abbreviation of only one. */
+static match find_option(const char *name, size_t length, const struct argp_option **out)
 {
-    char name[64];
-    const char *start = argument + (strncmp(argument, "--", 2) == 0 ? 2 : 0);
-    const char *equals = strchr(start, '=');
-    int length = equals != NULL ? (int)(equals - start) : (int)strlen(start);
-    snprintf(name, sizeof name, "%.*s", length, start);
-    const struct argp_option *nearest = NULL;
-    int best = 4; /* further away is another word */
-    for (const struct argp_option *row = table; row->name != NULL || row->doc != NULL; row++) {
-        if (row->name == NULL) {
+    match found = MATCH_NONE;
+    for (size_t i = 0; i + 1 < sizeof table / sizeof table[0]; i++) {
+        if (table[i].name == NULL || strncmp(table[i].name, name, length) != 0) {
             continue;
         }
-        int away = distance(name, row->name);
-        if (away == 0 || (argument[1] == row->key && argument[2] == '\0')) {
-            ls_log_error("--%s: %s", row->name,
-                         row->arg != NULL ? "it needs a value" : "it takes no value");
-            return;
+        *out = &table[i];
+        if (strlen(table[i].name) == length) {
+            return MATCH_ONE;
         }
+        found = found == MATCH_NONE ? MATCH_ONE : MATCH_MANY;
+    }
+    return found;
+}
+
+static void explain_unknown(const char *argument, size_t length)
+{
+    const struct argp_option *nearest = NULL;
+    int best = (int)length / 2; /* further away is another word */
+    for (size_t i = 0; i + 1 < sizeof table / sizeof table[0]; i++) {
+        int away = table[i].name != NULL ? distance(argument + 2, length, table[i].name) : best;
         if (away < best) {
             best = away;
-            nearest = row;
+            nearest = &table[i];
         }
     }
     if (nearest != NULL) {
         ls_log_error("unknown option '%s'; the nearest is --%s", argument, nearest->name);
     } else {
-        ls_log_error("unknown or ambiguous option '%s'; --help lists all", argument);
+        ls_log_error("unknown option '%s'; --help lists all", argument);
+    }
+}
+
+/* Finds and names the option that getopt would not take. */
+static void explain_refusal(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        bool is_long = strncmp(argv[i], "--", 2) == 0;
+        size_t length = is_long ? strcspn(argv[i] + 2, "=") : 1;
+        const struct argp_option *option = NULL;
+        match found = MATCH_NONE;
+        if (is_long) {
+            found = find_option(argv[i] + 2, length, &option);
+        } else if (argv[i][1] == KEY_ARCH || argv[i][1] == KEY_BATCH_SIZE) {
+            const char *name = name_of(argv[i][1]);
+            found = find_option(name, strlen(name), &option);
+        }
+        if (found == MATCH_NONE) {
+            explain_unknown(argv[i], is_long ? length : 0);
+            return;
+        }
+        if (found == MATCH_MANY) {
+            ls_log_error("'%s' may be several options; --help lists all", argv[i]);
+            return;
+        }
+        bool valued = option->arg != NULL;
+        bool optional = (option->flags & OPTION_ARG_OPTIONAL) != 0;
+        bool inside = is_long ? argv[i][2 + length] == '=' : argv[i][2] != '\0';
+        if (inside && !valued) {
+            ls_log_error("--%s takes no value: '%s'", option->name, argv[i]);
+            return;
+        }
+        i += valued && !optional && !inside;
+        if (i >= argc) {
+            ls_log_error("--%s needs a value: %s", option->name, option->arg);
+            return;
+        }
     }
 }
 
@@ -730,17 +554,16 @@ ls_status ls_arguments_read(int argc, char **argv, ls_options *options, ls_argum
                "in RANK, "
                "WORLD_SIZE, ... as torchrun sets them. Defaults are in brackets.",
     };
-    reading to = {options, given, &argp};
+    reading to = {NULL, options, given, &argp, false};
     char **copy = copy_arguments(argc, argv);
-    char **original = calloc((size_t)argc + 1, sizeof *original); /* argp permutes */
+    char **original = calloc((size_t)argc + 1, sizeof *original); /* getopt may permute */
     LS_ASSERT(original != NULL);
     memcpy(original, copy, (size_t)argc * sizeof *original);
-    int end = argc;
     /* NO_ERRS: argp's own messages take two lines and do not say what is allowed */
     error_t error =
-        argp_parse(&argp, argc, copy, ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT, &end, &to);
-    if (error == ARGP_ERR_UNKNOWN) {
-        explain_refusal(copy[end > 1 ? end - 1 : 1]);
+        argp_parse(&argp, argc, copy, ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT, NULL, &to);
+    if (error != 0 && !to.refused) {
+        explain_refusal(argc, original);
     }
     for (int i = 0; i < argc; i++) {
         free(original[i]);

@@ -167,8 +167,7 @@ free_room:
     return status;
 }
 
-/* ---- the layouts of a run
- * ------------------------------------------------------------------------ */
+/* ---- the layouts of a run -------------------------------------------------------------------- */
 
 void ls_buckets_items(const ls_network *network, const ls_precision *precision,
                       ls_bucket_item *item)
@@ -227,8 +226,7 @@ ls_status ls_buckets_rebuild(const ls_dialect_rules *rules, const ls_network *ne
     return assign_by_rule(rules, item, network->param_count, ready_order, out);
 }
 
-/* ---- as numbers
- * ---------------------------------------------------------------------------------- */
+/* ---- as numbers ------------------------------------------------------------------------------ */
 
 enum { HEAD = 2 }; /* delayed, bucket_count */
 

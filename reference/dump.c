@@ -23,7 +23,7 @@ struct ls_dump {
     const ls_trainer *trainer;
     int64_t step;
     ls_safetensors_writer *writer;
-    float inv_loss_scale;
+    float loss_scale, inv_loss_scale;
     float *input;    /* [accumulate][batch][3][size][size] */
     int64_t *target; /* [accumulate][batch] */
     float *logits;   /* [accumulate][batch][classes] */
@@ -209,6 +209,7 @@ ls_status ls_dump_begin(const ls_trainer *trainer, int64_t step, ls_dump **out)
         status,
         ls_device_read(&trainer->device, &state, trainer->memory.state, (int64_t)sizeof state),
         discard);
+    dump->loss_scale = state.loss_scale;
     dump->inv_loss_scale = state.inv_loss_scale;
     LS_TRY_GOTO(status, add_params(dump, "param", trainer->memory.param, ""), discard);
     LS_TRY_GOTO(status, add_params(dump, "master", trainer->memory.master, ""), discard);
@@ -311,7 +312,7 @@ static void add_metadata(ls_dump *dump, const ls_dump_result *result)
     ls_safetensors_metadata(writer, "num_classes", "%d", options->num_classes);
     ls_safetensors_metadata(writer, "opt_level", "%s", ls_options_level_name(options->opt_level));
     ls_safetensors_metadata(writer, "half", "%s", ls_dtype_label(options->half));
-    ls_safetensors_metadata(writer, "loss_scale", "%.9g", (double)result->before.loss_scale);
+    ls_safetensors_metadata(writer, "loss_scale", "%.9g", (double)dump->loss_scale);
     ls_safetensors_metadata(writer, "loss_scale_next", "%.9g", (double)result->after.loss_scale);
     ls_safetensors_metadata(writer, "skipped", "%s", result->after.skipped != 0 ? "true" : "false");
     ls_safetensors_metadata(writer, "lr", "%.9g", (double)result->lr);

@@ -33,7 +33,7 @@ ls_status ls_dump_local(ls_dump *dump, int param);
 
 typedef struct ls_dump_result {
     float loss;
-    ls_step_state before, after; /* host copies */
+    ls_step_state after; /* a host copy */
     float lr;
 } ls_dump_result;
 /* After the step: the rest, then the file. Frees the dump, also on failure. */

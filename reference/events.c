@@ -188,6 +188,7 @@ static void add_times(cJSON *event, const ls_events_step *step)
         [LS_EVENTS_MS_COMM] = "comm",
         [LS_EVENTS_MS_OPTIMIZER] = "optimizer",
         [LS_EVENTS_MS_COMM_EXPOSED] = "comm_exposed",
+        [LS_EVENTS_MS_INSTRUMENT] = "instrument",
     };
     cJSON *ms = NULL;
     for (int i = 0; i < LS_EVENTS_MS_COUNT; i++) {

@@ -60,6 +60,7 @@ typedef enum ls_events_ms {
     LS_EVENTS_MS_OPTIMIZER,
     LS_EVENTS_MS_COMM_EXPOSED, /* waiting for the last reductions after its own backward has ended
                                 */
+    LS_EVENTS_MS_INSTRUMENT, /* digests and dumps; not part of total */
     LS_EVENTS_MS_COUNT,
 } ls_events_ms;
 

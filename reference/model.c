@@ -57,26 +57,25 @@ ls_status ls_model_check(const char *arch, int num_classes, int image_size)
 {
     const family *found = find_family(arch);
     if (found == NULL) {
-        ls_log_error("unknown network '%s'; known: %s", arch, ls_model_names());
+        ls_log_error("--arch '%s': allowed: %s", arch, ls_model_names());
         return LS_ERR_USAGE;
     }
     if (num_classes < 2 || num_classes > CLASSES_MAX) {
-        ls_log_error("%d classes; a network has 2 to %d", num_classes, CLASSES_MAX);
+        ls_log_error("--num-classes %d: allowed: 2 to %d", num_classes, CLASSES_MAX);
         return LS_ERR_USAGE;
     }
     /* One pixel must be left in front of the last stage: the stem and stages halve 5 times,
      * CIFAR's 2. */
     int smallest = found->block == BLOCK_CIFAR ? 4 : 32;
     if (image_size < smallest || image_size > IMAGE_SIZE_MAX) {
-        ls_log_error("image size %d does not fit %s; allowed: %d to %d", image_size, arch, smallest,
+        ls_log_error("--image-size %d: allowed for %s: %d to %d", image_size, arch, smallest,
                      IMAGE_SIZE_MAX);
         return LS_ERR_USAGE;
     }
     return LS_OK;
 }
 
-/* ---- building
- * ------------------------------------------------------------------------------------ */
+/* ---- building -------------------------------------------------------------------------------- */
 
 /* `last` is the layer whose output the next one reads. */
 typedef struct builder {
@@ -285,8 +284,7 @@ void ls_model_free(ls_network *network)
     *network = (ls_network){0};
 }
 
-/* ---- values
- * -------------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 void ls_model_init_param(const ls_network *network, int param, uint64_t seed, float *value)
 {

@@ -78,8 +78,7 @@ static bool has_epochs(const ls_options *options)
     return strcmp(options->data, "synthetic") != 0 && strncmp(options->data, "batches:", 8) != 0;
 }
 
-/* ---- values against each other
- * ------------------------------------------------------------------- */
+/* ---- values against each other --------------------------------------------------------------- */
 
 static ls_status refuse(const char *text)
 {
@@ -209,8 +208,7 @@ ls_status ls_options_parse(int argc, char **argv, ls_options *out, char *unsuppo
     return LS_OK;
 }
 
-/* ---- values against the environment
- * -------------------------------------------------------------- */
+/* ---- values against the environment ---------------------------------------------------------- */
 
 /* A batch norm over a single value has no variance: torch raises ValueError (facts/pytorch.md 5.1).
  */
@@ -269,8 +267,7 @@ ls_status ls_options_resolve(ls_options *options, int world, const char *run_dir
     return LS_OK;
 }
 
-/* ---- for records
- * --------------------------------------------------------------------------------- */
+/* ---- for records ----------------------------------------------------------------------------- */
 
 static void add_count(cJSON *object, const char *name, int64_t value)
 {

@@ -22,8 +22,7 @@ enum {
     DATA_ALIGN = 8,               /* largest element; the header is padded with spaces up to it */
 };
 
-/* ---- writing
- * ------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 typedef struct write_entry {
     char *name;
@@ -248,8 +247,7 @@ void ls_safetensors_discard(ls_safetensors_writer *writer)
     free(writer);
 }
 
-/* ---- reading
- * ------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 struct ls_safetensors {
     char *path;

@@ -38,6 +38,7 @@ typedef struct ls_trainer {
     ls_comm *comm;             /* gradients, broadcasts, the gather of a checkpoint */
     ls_comm *norm_comm;        /* SyncBN; NULL without it */
     ls_norm_sync norm_sync;
+    ls_event *norm_event;
 
     ls_memory memory;
     ls_amp amp;

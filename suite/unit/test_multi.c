@@ -117,8 +117,7 @@ static ls_step_state fresh_state(float scale, float lr)
                            .first_bad_state = -1};
 }
 
-/* ---- optimizer goldens
- * ------------------------------------------------------------------------------ */
+/* ---- optimizer goldens ----------------------------------------------------------------------- */
 
 /* Four steps from p0 = (1,-2) with grads (0.1 t, -0.2); values of torch in float64. A step makes at
  * most six f32 roundings of values below 2.5, so four are within 24 * 2.5 * 2^-24. */
@@ -291,8 +290,7 @@ START_TEST(unsupported_kinds)
 }
 END_TEST
 
-/* ---- scaler
- * ----------------------------------------------------------------------------------------- */
+/* ---- scaler ---------------------------------------------------------------------------------- */
 
 static const ls_scaler_config APEX = {.dynamic = true,
                                       .growth_factor = 2.0f,
@@ -396,8 +394,7 @@ START_TEST(scaler_ends)
 }
 END_TEST
 
-/* ---- unscale
- * ---------------------------------------------------------------------------------------- */
+/* ---- unscale --------------------------------------------------------------------------------- */
 
 /* A non-finite element at the position given, nothing else wrong: found, at the right tensor, and
  * the values are from * inv all the same. */
@@ -417,8 +414,12 @@ static void check_bad_at(const ls_multi_variant *variant, int threads, pool *fro
     } else {
         ck_assert_float_nan(get(to->tensor[tensor], at));
     }
+    ls_tensor_list none = {0, NULL}; /* the same when it only looks */
+    state.overflow = 0;
+    ls_multi_unscale_check_with(variant, threads, none, pool_list(from), &state);
+    ck_assert_int_eq(state.overflow, 1);
+    ck_assert_int_eq(state.first_bad_grad, tensor);
     set(from->tensor[tensor], at, kept);
-    ls_tensor_list none = {0, NULL};
     ls_multi_unscale_check_with(variant, threads, none, pool_list(from), &state);
     ck_assert_int_eq(state.overflow, 0);
     ck_assert_int_eq(state.first_bad_grad, -1);
@@ -490,8 +491,7 @@ START_TEST(unscale_values)
 }
 END_TEST
 
-/* ---- skip
- * ------------------------------------------------------------------------------------------- */
+/* ---- skip ------------------------------------------------------------------------------------ */
 
 START_TEST(skip_changes_no_bit)
 {
@@ -539,8 +539,7 @@ START_TEST(skip_changes_no_bit)
 }
 END_TEST
 
-/* ---- the same bits from all variants and thread counts
- * ------------------------------------------------ */
+/* ---- the same bits from all variants and thread counts --------------------------------------- */
 
 typedef struct workout {
     pool value, copy, m1, m2, grad, half, sum;

@@ -1,0 +1,300 @@
+/* `lockstep-launch`: starts one process per rank, like torchrun, for any command. */
+#include <argp.h>
+#include <errno.h>
+#include <glob.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "../kernels/core/log.h"
+#include "watch.h"
+
+enum { EXIT_TIMED_OUT = 124 }; /* as timeout(1) */
+
+typedef struct arguments {
+    int nproc, nnodes, node_rank, local_nodes, master_port;
+    double grace_s, limit_s;
+    const char *master_addr, *log_dir;
+    char **command;
+} arguments;
+
+enum option_key {
+    OPTION_NPROC = 256,
+    OPTION_NNODES,
+    OPTION_NODE_RANK,
+    OPTION_MASTER_ADDR,
+    OPTION_MASTER_PORT,
+    OPTION_LOCAL_NODES,
+    OPTION_GRACE,
+    OPTION_TIMEOUT,
+    OPTION_LOG_DIR,
+};
+
+/* torchrun's spelling with underscores is taken too */
+#define ALIAS(name) {name, 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0}
+
+static const struct argp_option options[] = {
+    {"nproc-per-node", OPTION_NPROC, "N|auto", 0,
+     "Ranks on this machine [1]; auto: one per NVIDIA device, else one per core", 0},
+    ALIAS("nproc_per_node"),
+    {"nnodes", OPTION_NNODES, "N", 0, "Machines, each with its own launcher [1]", 0},
+    {"node-rank", OPTION_NODE_RANK, "K", 0, "This machine's number, from 0 [0]", 0},
+    ALIAS("node_rank"),
+    {"master-addr", OPTION_MASTER_ADDR, "ADDR", 0, "Where rank 0 is reached [127.0.0.1]", 0},
+    ALIAS("master_addr"),
+    {"master-port", OPTION_MASTER_PORT, "PORT", 0, "Rank 0's port [a free one]", 0},
+    ALIAS("master_port"),
+    {"local-nodes", OPTION_LOCAL_NODES, "M", 0,
+     "Play M nodes on this machine: the N ranks are split, M x N/M, each node with a loopback "
+     "address and an NCCL host id of its own [1]",
+     0},
+    ALIAS("local_nodes"),
+    {"grace", OPTION_GRACE, "S", 0,
+     "Seconds that the others get to leave by themselves after a first failure [5]", 0},
+    {"timeout", OPTION_TIMEOUT, "S", 0, "Seconds for the whole job [no limit]", 0},
+    {"log-dir", OPTION_LOG_DIR, "DIR", 0, "Write rank<k>.log there instead of to the terminal", 0},
+    ALIAS("log_dir"),
+    {0},
+};
+
+static int parse_count(struct argp_state *state, const char *name, const char *text, int least,
+                       int most)
+{
+    char *end = NULL;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || value < least || value > most) {
+        argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s', allowed: %d to %d", name, text, least,
+                     most);
+    }
+    return (int)value;
+}
+
+static double parse_seconds(struct argp_state *state, const char *name, const char *text)
+{
+    char *end = NULL;
+    double value = strtod(text, &end);
+    if (end == text || *end != '\0' || !(value >= 0 && value <= 1e6)) {
+        argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s', allowed: 0 to 1e6 seconds", name,
+                     text);
+    }
+    return value;
+}
+
+static int ranks_for_this_machine(void)
+{
+    glob_t found;
+    int devices = 0;
+    if (glob("/dev/nvidia[0-9]*", 0, NULL, &found) == 0) {
+        devices = (int)found.gl_pathc;
+        globfree(&found);
+    }
+    return devices > 0 ? devices : ls_watch_cores();
+}
+
+static void check_together(struct argp_state *state, const arguments *given)
+{
+    if (given->command == NULL) {
+        argp_failure(state, LS_ERR_USAGE, 0, "error: no command (after the options, or after --)");
+    }
+    if (given->node_rank >= given->nnodes) {
+        argp_failure(state, LS_ERR_USAGE, 0, "error: --node-rank %d, allowed: 0 to %d (--nnodes %d)",
+                     given->node_rank, given->nnodes - 1, given->nnodes);
+    }
+    if (given->nnodes > 1 && given->local_nodes > 1) {
+        argp_failure(state, LS_ERR_USAGE, 0,
+                     "error: --local-nodes %d plays nodes on one machine, --nnodes %d is several",
+                     given->local_nodes, given->nnodes);
+    }
+    if (given->nnodes > 1 && (given->master_addr == NULL || given->master_port == 0)) {
+        argp_failure(state, LS_ERR_USAGE, 0,
+                     "error: --nnodes %d needs --master-addr and --master-port, the same everywhere",
+                     given->nnodes);
+    }
+    if (given->nproc % given->local_nodes != 0) {
+        argp_failure(state, LS_ERR_USAGE, 0,
+                     "error: --nproc-per-node %d cannot be split evenly over --local-nodes %d",
+                     given->nproc, given->local_nodes);
+    }
+    if ((int64_t)given->nproc * given->nnodes > LS_JOB_RANKS_MAX) {
+        argp_failure(state, LS_ERR_USAGE, 0, "error: %d x %d ranks, allowed: at most %d",
+                     given->nproc, given->nnodes, LS_JOB_RANKS_MAX);
+    }
+}
+
+static error_t parse_one(int key, char *text, struct argp_state *state)
+{
+    arguments *given = state->input;
+    switch (key) {
+    case OPTION_NPROC:
+        given->nproc = strcmp(text, "auto") == 0
+                           ? ranks_for_this_machine()
+                           : parse_count(state, "--nproc-per-node", text, 1, LS_JOB_RANKS_MAX);
+        return 0;
+    case OPTION_NNODES:
+        given->nnodes = parse_count(state, "--nnodes", text, 1, LS_JOB_RANKS_MAX);
+        return 0;
+    case OPTION_NODE_RANK:
+        given->node_rank = parse_count(state, "--node-rank", text, 0, LS_JOB_RANKS_MAX - 1);
+        return 0;
+    case OPTION_MASTER_ADDR:
+        given->master_addr = text;
+        return 0;
+    case OPTION_MASTER_PORT:
+        given->master_port = parse_count(state, "--master-port", text, 1, 65535);
+        return 0;
+    case OPTION_LOCAL_NODES:
+        given->local_nodes = parse_count(state, "--local-nodes", text, 1, LS_JOB_RANKS_MAX);
+        return 0;
+    case OPTION_GRACE:
+        given->grace_s = parse_seconds(state, "--grace", text);
+        return 0;
+    case OPTION_TIMEOUT:
+        given->limit_s = parse_seconds(state, "--timeout", text);
+        return 0;
+    case OPTION_LOG_DIR:
+        given->log_dir = text;
+        return 0;
+    case ARGP_KEY_ARG: /* the command begins: what follows is its own */
+        given->command = &state->argv[state->next - 1];
+        state->next = state->argc;
+        return 0;
+    case ARGP_KEY_END:
+        check_together(state, given);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static ls_watch_place place_of(const arguments *given, int index, int port, const char *token)
+{
+    int per_node = given->nproc / given->local_nodes;
+    return (ls_watch_place){
+        .rank = given->node_rank * given->nproc + index,
+        .world = given->nnodes * given->nproc,
+        .local_rank = index % per_node,
+        .local_world = per_node,
+        .node = given->local_nodes > 1 ? index / per_node : given->node_rank,
+        .simulated = given->local_nodes > 1,
+        .master_address = given->master_addr != NULL ? given->master_addr : "127.0.0.1",
+        .port = port,
+        .token = token,
+        .ranks_here = given->nproc,
+    };
+}
+
+/* What the subject protocol (design.md section 4) says about a code; a command of another kind has codes of its own,
+ * so only those that are unlikely to be chance are named. */
+static const char *protocol_meaning(int code)
+{
+    switch (code) {
+    case LS_ERR_PEER_LOST:
+        return " (in the subject protocol: peer lost)";
+    case LS_ERR_RENDEZVOUS:
+        return " (in the subject protocol: rendezvous timed out)";
+    case LS_ERR_NON_FINITE:
+        return " (in the subject protocol: non-finite state)";
+    case LS_ERR_DEVICE_LOST:
+        return " (in the subject protocol: device lost)";
+    default:
+        return "";
+    }
+}
+
+/* One line about how it ended. Returns the exit code. */
+static int tell(const arguments *given, const ls_job_outcome *outcome)
+{
+    int rank = given->node_rank * given->nproc + outcome->first_rank;
+    int signal = ls_proc_caught_signal();
+    int pid = outcome->first_rank >= 0 ? (int)outcome->rank[outcome->first_rank].started_pid : 0;
+    switch (outcome->state) {
+    case LS_JOB_DONE:
+        return 0;
+    case LS_JOB_FAILED:
+        ls_log_error("rank %d (pid %d) failed first, with exit code %d%s", rank, pid, outcome->code,
+                     protocol_meaning(outcome->code));
+        return outcome->code;
+    case LS_JOB_KILLED:
+        ls_log_error("rank %d (pid %d) failed first, killed by signal %d (%s)", rank,
+                     pid, outcome->signal, strsignal(outcome->signal));
+        return 128 + outcome->signal;
+    case LS_JOB_TIMED_OUT:
+        ls_log_error("the ranks had not ended after %g s and were ended", given->limit_s);
+        return EXIT_TIMED_OUT;
+    case LS_JOB_STOPPED:
+        ls_log_error("stopped by signal %d (%s)", signal, strsignal(signal));
+        return 128 + signal;
+    case LS_JOB_NOT_STARTED:
+        break;
+    }
+    return outcome->code;
+}
+
+static int run(const arguments *given)
+{
+    char token_text[33], log_path[PATH_MAX];
+    const char *token = getenv("LS_TOKEN");
+    int port = given->master_port != 0 ? given->master_port : ls_watch_free_port();
+    if (port == 0) {
+        ls_log_error("no free port for MASTER_PORT: %s", strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    if (token == NULL && given->nnodes == 1) { /* several launchers could not agree on one */
+        ls_watch_token(token_text);
+        token = token_text;
+    }
+    if (given->log_dir != NULL && mkdir(given->log_dir, 0755) != 0 && errno != EEXIST) {
+        ls_log_error("cannot make --log-dir %s: %s", given->log_dir, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    ls_proc_spec *spec = calloc((size_t)given->nproc, sizeof *spec);
+    LS_ASSERT(spec != NULL);
+    for (int i = 0; i < given->nproc; i++) {
+        ls_watch_place place = place_of(given, i, port, token);
+        spec[i].argv = given->command;
+        spec[i].environment = ls_watch_environment(&place);
+        if (given->log_dir != NULL) {
+            snprintf(log_path, sizeof log_path, "%s/rank%d.log", given->log_dir, place.rank);
+            spec[i].log_path = strdup(log_path);
+        }
+    }
+    ls_watch watch = {.count = given->nproc,
+                      .spec = spec,
+                      .limit_s = given->limit_s,
+                      .grace_s = given->grace_s};
+    ls_job_outcome outcome;
+    ls_status status = ls_watch_run(&watch, &outcome);
+    int code = status != LS_OK ? (int)status : tell(given, &outcome);
+    ls_job_outcome_free(&outcome);
+    for (int i = 0; i < given->nproc; i++) {
+        ls_watch_environment_free((char **)spec[i].environment);
+        free((char *)spec[i].log_path);
+    }
+    free(spec);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    arguments given = {.nproc = 1, .nnodes = 1, .local_nodes = 1, .grace_s = 5};
+    const struct argp parser = {
+        .options = options,
+        .parser = parse_one,
+        .args_doc = "[--] COMMAND [ARGUMENT...]",
+        .doc = "Starts COMMAND once per rank with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
+               "GROUP_RANK, MASTER_ADDR, MASTER_PORT and LS_TOKEN set.\v"
+               "Exit code: 0; that of the first rank that failed, 128 + signal when it was killed; "
+               "124 at the deadline; 2 for wrong arguments.",
+    };
+    argp_err_exit_status = LS_ERR_USAGE;
+    if (argp_parse(&parser, argc, argv, ARGP_IN_ORDER, NULL, &given) != 0) {
+        return LS_ERR_INFRA;
+    }
+    if (ls_proc_catch_signals() != LS_OK) {
+        return LS_ERR_INFRA;
+    }
+    return run(&given);
+}

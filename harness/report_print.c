@@ -1,0 +1,161 @@
+/* The report on a terminal: at most 80 columns. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "report.h"
+#include "report_lines.h"
+#include "report_speed.h"
+
+enum { COLUMNS = 80 };
+
+/* Breaks at spaces; later lines start with `indent` spaces. A word longer than the line stays whole: a
+ * command to paste must not be cut. Foreign text must not steer the terminal: control characters go. */
+static void print_wrapped(FILE *to, const char *text, int indent)
+{
+    int column = 0, blanks = 0;
+    while (*text != '\0') {
+        for (blanks = 0; *text == ' ' || *text == '\n'; text++) {
+            blanks++;
+        }
+        int word = (int)strcspn(text, " \n");
+        if (word > 0 && column > indent && column + blanks + word > COLUMNS) {
+            fputc('\n', to);
+            blanks = indent;
+            column = 0;
+        }
+        fprintf(to, "%*s", word > 0 ? blanks : 0, "");
+        for (int i = 0; i < word; i++) {
+            fputc((unsigned char)text[i] < 0x20 || text[i] == 0x7f ? '?' : text[i], to);
+        }
+        column += blanks + word;
+        text += word;
+    }
+    fputc('\n', to);
+}
+
+static void print_opening(const ls_report_run *run, FILE *to)
+{
+    ls_report_headline headline[LS_REPORT_LINES_HEADLINES];
+    ls_report_lines_headlines(run, headline);
+    print_wrapped(to, ls_report_lines_title(run), 2);
+    print_wrapped(to, ls_report_lines_where(run), 2);
+    for (int i = 0; i < LS_REPORT_LINES_HEADLINES; i++) {
+        char line[LS_REPORT_LINES_BYTES];
+        snprintf(line, sizeof line, "%-8s %-9s%s%s%s", headline[i].name, headline[i].value,
+                 headline[i].why[0] ? " (" : "", headline[i].why, headline[i].why[0] ? ")" : "");
+        print_wrapped(to, line, 9);
+    }
+}
+
+static void print_job(const ls_report_run *run, const ls_report_job *job, FILE *to)
+{
+    char level[24], bucket[24], nodes[16], rate[64], p50[32] = "-", p99[32] = "-",
+                                                     exposed[32] = "-";
+    char efficiency[32] = "-", reason[160], state[96], marks[8] = "";
+    snprintf(nodes, sizeof nodes, "%d%s", job->nodes, job->simulated ? "s" : "");
+    snprintf(marks, sizeof marks, "%s%s%s", job->oversubscribed ? "o" : "",
+             job->half_emulated ? "e" : "",
+             ls_report_data_has_speed(job) && job->speed.halves == LS_STATS_HALVES_DIFFER ? "w"
+                                                                                          : "");
+    fprintf(to, "%-8.8s %5d %5s %7s ", ls_report_data_level(job, level), job->world, nodes,
+            ls_report_data_bucket(job->bucket_mb, bucket));
+    if (!ls_report_data_has_speed(job)) {
+        fprintf(to, "%.51s\n",
+                job->state == LS_REPORT_DONE ? ls_report_data_reason(run, job, reason)
+                                             : ls_report_data_state(job, state));
+        return;
+    }
+    ls_report_lines_number(job->speed.step.value, p50);
+    ls_report_lines_number(job->speed.p99_ms, p99);
+    ls_report_lines_number(ls_report_speed_exposed_ms(run, job), exposed);
+    if (isfinite(job->speed.efficiency)) {
+        snprintf(efficiency, sizeof efficiency, "%.2f", job->speed.efficiency);
+    }
+    fprintf(to, "%-20s %6s %6s %6s %5s %s\n", ls_report_lines_rate(job, rate), p50, p99, exposed,
+            efficiency, marks);
+    if (!ls_report_data_shown(job)) {
+        char line[LS_REPORT_LINES_BYTES];
+        snprintf(line, sizeof line, "    no result: %s", ls_report_data_reason(run, job, reason));
+        print_wrapped(to, line, 6);
+    }
+}
+
+static void print_jobs(const ls_report_run *run, FILE *to)
+{
+    int printed = 0, oversubscribed = 0, emulated = 0, simulated = 0, weak = 0, hidden = 0;
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *job = &run->job[j];
+        if (strcmp(job->role, "throughput") != 0) {
+            continue;
+        }
+        if (printed++ == 0) {
+            fprintf(to, "\n%s, batch %d per rank, %d x %d pixels\n", job->arch, job->batch_size,
+                    job->image_size, job->image_size);
+            fprintf(to, "%-8s %5s %5s %7s %-20s %6s %6s %6s %5s\n", "level", "ranks", "nodes",
+                    "bucket", "images/s [95 %]", "ms p50", "p99", "expos.", "effic");
+        }
+        print_job(run, job, to);
+        oversubscribed += job->oversubscribed;
+        emulated += job->half_emulated;
+        simulated += job->simulated;
+        weak += ls_report_data_has_speed(job) && job->speed.halves == LS_STATS_HALVES_DIFFER;
+        hidden += ls_report_data_has_speed(job) && !ls_report_data_shown(job);
+    }
+    if (simulated > 0) {
+        fprintf(to, "s: nodes are simulated on this machine\n");
+    }
+    if (oversubscribed > 0) {
+        fprintf(to, "o: more ranks than devices or cores: behaviour is shown, not speed\n");
+    }
+    if (emulated > 0) {
+        fprintf(to, "e: half is emulated (16-bit storage), slower than O0 by nature\n");
+    }
+    if (weak > 0) {
+        fprintf(to, "w: the two halves of the window differ, the row is weak\n");
+    }
+    if (hidden > 0) {
+        fprintf(to, "(...): its checks did not pass, the number is no result\n");
+    }
+}
+
+static void print_indented(FILE *to, const char *name, const char *text)
+{
+    if (text[0] != '\0') {
+        char line[LS_REPORT_LINES_BYTES * 2];
+        snprintf(line, sizeof line, "%-8s%s", name, text);
+        print_wrapped(to, line, 8);
+    }
+}
+
+static void print_verdicts(const ls_report_run *run, FILE *to)
+{
+    const cJSON *verdict;
+    int listed = 0;
+    cJSON_ArrayForEach(verdict, run->verdicts)
+    {
+        char line[LS_REPORT_LINES_BYTES * 2];
+        if (!ls_report_lines_listed(verdict)) {
+            continue;
+        }
+        fprintf(to, "%s", listed++ == 0 ? "\n" : "");
+        print_wrapped(to, ls_report_lines_verdict(verdict, line), 2);
+        print_indented(to, "waiver:", ls_json_string(verdict, "waiver", ""));
+        print_indented(to, "cause:", ls_json_string(verdict, "cause", ""));
+        const char *repeat = ls_json_string(verdict, "repeat", "");
+        fprintf(to, repeat[0] != '\0' ? "repeat: %s\n" : "%s",
+                repeat); /* to paste: never wrapped */
+    }
+}
+
+ls_status ls_report_print(const char *run_directory, FILE *to)
+{
+    ls_report_run run;
+    LS_TRY(ls_report_data_open(run_directory, &run));
+    print_opening(&run, to);
+    print_jobs(&run, to);
+    print_verdicts(&run, to);
+    fflush(to);
+    ls_report_data_close(&run);
+    return LS_OK;
+}

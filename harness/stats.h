@@ -1,0 +1,58 @@
+/* Medians and what may be said about them. Step times have a long right tail and drift slowly, so
+ * nothing here assumes a normal distribution or independent steps: intervals are 95 % percentile
+ * intervals of a circular block bootstrap (Politis and Romano 1992) with blocks of about
+ * count^(1/3) neighbours. Resampling is a pure function of the name given, so a report made again
+ * is the same to the last digit. */
+#ifndef LS_STATS_H
+#define LS_STATS_H
+
+#include <stdbool.h>
+
+enum {
+    LS_STATS_RESAMPLES = 1000,
+    /* Below six values no 95 % interval of a median exists: even [least, greatest] misses it with
+     * probability 2 / 2^5 = 6 %. */
+    LS_STATS_COUNT_MIN = 6,
+};
+
+typedef struct ls_stats_interval {
+    double value, low,
+        high; /* low and high NaN: too few values to say; value NaN: no value at all */
+} ls_stats_interval;
+
+typedef enum ls_stats_halves {
+    LS_STATS_HALVES_AGREE,
+    LS_STATS_HALVES_DIFFER,
+    LS_STATS_HALVES_UNKNOWN, /* fewer than two times LS_STATS_COUNT_MIN values */
+} ls_stats_halves;
+
+/* The value below which `fraction` (0 to 1) of the values lie, linear between neighbours
+ * (definition 7 of Hyndman and Fan 1996, numpy's default). NaN for no values. `value` is in any
+ * order and not changed. */
+double ls_stats_percentile(const double *value, int count, double fraction);
+
+/* Median of values in order of time, with its interval. `name` chooses the resampling stream. */
+ls_stats_interval ls_stats_median(const double *value, int count, const char *name);
+
+/* Median of `over` divided by the median of `under`, both resampled, with the interval of the
+ * ratio. */
+ls_stats_interval ls_stats_ratio(const double *over, int over_count, const double *under,
+                                 int under_count, const char *name);
+
+/* The same from two intervals alone, when the values are no longer there: the method of variance
+ * estimates recovery on logarithms (Donner and Zou 2012). Values and bounds must be positive. */
+ls_stats_interval ls_stats_ratio_of(ls_stats_interval over, ls_stats_interval under);
+
+/* Says in words what a ratio of speeds (this one / that one) shows: "slower by 3.1 % [2.4, 3.9]",
+ * "faster by
+ * ...", "no difference seen above 0.8 %" when the interval holds 1, or that it cannot be said. */
+void ls_stats_sentence(ls_stats_interval speed_ratio, char *text, int bytes);
+
+/* Whether the second half of a window tells the same median as the first. They differ when the
+ * interval of the ratio (second / first, stored in *ratio) leaves out 1 and the medians are more
+ * than 5 % apart: less drift than that changes no sentence of a report, and long windows resolve
+ * drifts nobody cares for. */
+ls_stats_halves ls_stats_compare_halves(const double *value, int count, const char *name,
+                                        ls_stats_interval *ratio);
+
+#endif

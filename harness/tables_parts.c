@@ -1,0 +1,258 @@
+#include "tables_parts.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { JOBS_MAX = 64, LEVELS_MAX = 8 };
+
+/* Largest e / limit over the whole gradient and all tensors; NULL name: the whole. */
+static double worst_of(const cJSON *compare, const char **name)
+{
+    const cJSON *whole = cJSON_GetObjectItemCaseSensitive(compare, "whole"), *tensor;
+    double worst = ls_json_number(whole, "e", NAN) / ls_json_number(whole, "limit", NAN);
+    *name = "the whole gradient";
+    cJSON_ArrayForEach(tensor, cJSON_GetObjectItemCaseSensitive(compare, "tensors"))
+    {
+        double share = ls_json_number(tensor, "e", INFINITY) / ls_json_number(tensor, "limit", NAN);
+        if (!(share <= worst)) { /* NaN and infinity win */
+            worst = share;
+            *name = ls_json_string(tensor, "name", "?");
+        }
+    }
+    return worst;
+}
+
+/* Per level the judged job that came closest to its limit (or went farthest over it). */
+static int select_compared(const ls_report_run *run, const ls_report_job **jobs)
+{
+    int count = 0;
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *job = &run->job[j];
+        const char *name;
+        if (job->compare == NULL) {
+            continue;
+        }
+        int same = 0;
+        while (same < count && (strcmp(jobs[same]->level, job->level) != 0 ||
+                                strcmp(jobs[same]->half, job->half) != 0)) {
+            same++;
+        }
+        if (same == count && count < LEVELS_MAX) {
+            jobs[count++] = job;
+        } else if (same < count &&
+                   !(worst_of(job->compare, &name) <= worst_of(jobs[same]->compare, &name))) {
+            jobs[same] = job;
+        }
+    }
+    return count;
+}
+
+static void title_gradients(const ls_report_run *run, const ls_report_job *const *jobs, int count,
+                            ls_tables_head *head)
+{
+    const char *name = "", *worst_name = "";
+    const ls_report_job *worst_job = NULL;
+    double worst = -1;
+    int judged = 0;
+    for (int j = 0; j < run->job_count; j++) {
+        judged += run->job[j].compare != NULL;
+    }
+    for (int i = 0; i < count; i++) {
+        double share = worst_of(jobs[i]->compare, &name);
+        if (!(share <= worst)) {
+            worst = share;
+            worst_name = name;
+            worst_job = jobs[i];
+        }
+    }
+    char level[24], plain[96];
+    if (worst_job == NULL) {
+        ls_tables_append(head->title, sizeof head->title, "Gradient error: no gradient was judged");
+    } else if (worst <= 1) {
+        ls_tables_append(
+            head->title, sizeof head->title,
+            "Gradients of %d jobs are inside their limits; closest: %s %s at %.2f of it", judged,
+            ls_report_data_level(worst_job, level),
+            ls_tables_plain(worst_name, plain, sizeof plain), worst);
+    } else {
+        ls_tables_append(head->title, sizeof head->title, "%s: %s is %.2g x its limit",
+                         ls_report_data_level(worst_job, level),
+                         ls_tables_plain(worst_name, plain, sizeof plain), worst);
+    }
+}
+
+ls_status ls_tables_parts_write_gradients(const ls_report_run *run)
+{
+    const ls_report_job *jobs[LEVELS_MAX];
+    int count = select_compared(run, jobs);
+    ls_tables_head head = {0};
+    title_gradients(run, jobs, count, &head);
+    ls_tables_append(
+        head.caption, sizeof head.caption,
+        "Relative error of each tensor's gradient against FP64 on the same branches (points) "
+        "and its limit (line); per level the job closest to its limit.");
+    for (int i = 0; i < count; i++) {
+        char level[24];
+        ls_tables_append(head.blocks, sizeof head.blocks, " \"%s\"",
+                         ls_report_data_level(jobs[i], level));
+    }
+    FILE *table = ls_tables_begin(
+        run, "gradient_error", &head,
+        "e, r, limit: relative to the norm of the tensor's FP64 gradient; r: the "
+        "level's ideal rounding",
+        "1 place in backward order  2 e  3 r  4 limit  5 elements  6 level  7 name");
+    if (table == NULL) {
+        return LS_ERR_INFRA;
+    }
+    for (int i = 0; i < count; i++) {
+        int place = 0;
+        const cJSON *tensor;
+        cJSON_ArrayForEach(tensor, cJSON_GetObjectItemCaseSensitive(jobs[i]->compare, "tensors"))
+        {
+            char name[96];
+            fprintf(table, "%d\t%.6g\t%.6g\t%.6g\t%.0f\t%d\t\"%s\"\n", ++place,
+                    ls_json_number(tensor, "e", NAN), ls_json_number(tensor, "r", NAN),
+                    ls_json_number(tensor, "limit", NAN), ls_json_number(tensor, "elements", NAN),
+                    ls_report_data_level_number(jobs[i]),
+                    ls_tables_plain(ls_json_string(tensor, "name", "?"), name, sizeof name));
+        }
+        fprintf(table, "\n\n");
+    }
+    return ls_tables_end(table, "gradient_error");
+}
+
+static double or_zero(double value)
+{
+    return isfinite(value) ? value : 0;
+}
+
+static double rest_ms(const ls_report_speed *speed)
+{
+    double known = or_zero(speed->data_ms) + or_zero(speed->forward_ms) +
+                   or_zero(speed->backward_ms) + or_zero(speed->exposed_ms) +
+                   or_zero(speed->optimizer_ms);
+    return fmax(0, speed->step.value - known); /* medians of parts need not add up to the median */
+}
+
+/* The phases jobs; without any, the throughput jobs of the level sweep that told their phases. */
+static int select_phases(const ls_report_run *run, const ls_report_job **jobs)
+{
+    int count = ls_tables_select(run, "phases", 0, jobs, JOBS_MAX);
+    if (count > 0) {
+        return count;
+    }
+    count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_LEVEL, jobs, JOBS_MAX);
+    int kept = 0;
+    for (int i = 0; i < count; i++) {
+        if (isfinite(jobs[i]->speed.backward_ms)) {
+            jobs[kept++] = jobs[i];
+        }
+    }
+    return kept;
+}
+
+ls_status ls_tables_parts_write_phases(const ls_report_run *run)
+{
+    const ls_report_job *jobs[JOBS_MAX];
+    int count = select_phases(run, jobs);
+    ls_tables_head head = {0};
+    if (count == 0) {
+        ls_tables_append(head.title, sizeof head.title,
+                         "Where a step's time goes: no job told its phases");
+    } else {
+        const ls_report_job *job = jobs[0];
+        for (int i = 1; i < count; i++) {
+            job = jobs[i]->world > job->world ? jobs[i] : job;
+        }
+        char level[24], marks[160];
+        double total = job->speed.step.value;
+        ls_tables_append(
+            head.title, sizeof head.title,
+            "%s on %d ranks: backward takes %.0f %% of a step, waiting for reductions %.0f %%",
+            ls_report_data_level(job, level), job->world,
+            100 * or_zero(job->speed.backward_ms) / total,
+            100 * or_zero(job->speed.exposed_ms) / total);
+        ls_tables_marks(run, jobs, count, marks, sizeof marks);
+        ls_tables_append(head.title, sizeof head.title, "%s%s%s", marks[0] ? " (" : "", marks,
+                         marks[0] ? ")" : "");
+    }
+    ls_tables_append(
+        head.caption, sizeof head.caption,
+        "Median time of each part of a step over all ranks; communication (diamond) runs beside "
+        "backward, only its exposed part lengthens the step.");
+    FILE *table = ls_tables_begin(
+        run, "step_phases", &head,
+        "ms per step, medians over ranks and steps; communication overlaps backward",
+        "1 place  2 data  3 forward  4 backward  5 exposed communication  "
+        "6 optimizer  7 rest  8 communication in all  9 level  10 label");
+    if (table == NULL) {
+        return LS_ERR_INFRA;
+    }
+    for (int i = 0; i < count; i++) {
+        const ls_report_speed *speed = &jobs[i]->speed;
+        char label[96], level[24], bucket[24];
+        ls_report_data_level(jobs[i], level);
+        ls_report_data_bucket(jobs[i]->bucket_mb, bucket);
+        snprintf(label, sizeof label, "%s, %d ranks, %s%s", level, jobs[i]->world, bucket,
+                 jobs[i]->simulated ? ", simulated nodes" : "");
+        fprintf(table, "%d\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%d\t\"%s\"\n", i,
+                or_zero(speed->data_ms), or_zero(speed->forward_ms), or_zero(speed->backward_ms),
+                or_zero(speed->exposed_ms), or_zero(speed->optimizer_ms), rest_ms(speed),
+                speed->comm_ms, ls_report_data_level_number(jobs[i]), label);
+    }
+    return ls_tables_end(table, "step_phases");
+}
+
+static const char *const KINDS[] = {"parameters", "masters",     "moments",  "gradients",
+                                    "buffers",    "activations", "workspace"};
+
+static double peak_of(const ls_report_job *job)
+{
+    double peak = NAN;
+    for (int k = 0; k < job->rank_count; k++) {
+        peak = fmax(peak, job->rank[k].rss_bytes_max);
+    }
+    return peak;
+}
+
+ls_status ls_tables_parts_write_memory(const ls_report_run *run)
+{
+    const ls_report_job *jobs[JOBS_MAX];
+    int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_LEVEL, jobs, JOBS_MAX);
+    ls_tables_head head = {0};
+    double least = INFINITY, greatest = 0;
+    for (int i = 0; i < count; i++) {
+        least = fmin(least, peak_of(jobs[i]));
+        greatest = fmax(greatest, peak_of(jobs[i]));
+    }
+    if (greatest > 0) {
+        ls_tables_append(head.title, sizeof head.title,
+                         "Peak memory of one rank: %.0f MB to %.0f MB over the levels", least / 1e6,
+                         greatest / 1e6);
+    } else {
+        ls_tables_append(head.title, sizeof head.title,
+                         "Memory: no job of the level sweep told its peak");
+    }
+    ls_tables_append(
+        head.caption, sizeof head.caption,
+        "Largest resident memory of one rank by opt level (black mark), and what the trainer "
+        "says it is made of (stack) where it says so.");
+    FILE *table = ls_tables_begin(
+        run, "memory", &head,
+        "MB = 10^6 bytes, of one rank: the largest peak of any; NaN: not told",
+        "1 place  2 level  3 peak  4 parameters  5 masters  6 moments  7 gradients  "
+        "8 buffers  9 activations  10 workspace  11 label");
+    if (table == NULL) {
+        return LS_ERR_INFRA;
+    }
+    for (int i = 0; i < count; i++) {
+        char level[24];
+        fprintf(table, "%d\t%d\t%.6g", i, ls_report_data_level_number(jobs[i]),
+                peak_of(jobs[i]) / 1e6);
+        for (size_t k = 0; k < sizeof KINDS / sizeof *KINDS; k++) {
+            fprintf(table, "\t%.6g", ls_json_number(jobs[i]->rank[0].memory, KINDS[k], NAN) / 1e6);
+        }
+        fprintf(table, "\t\"%s\"\n", ls_report_data_level(jobs[i], level));
+    }
+    return ls_tables_end(table, "memory");
+}

@@ -1,0 +1,361 @@
+#include "loader.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "../../kernels/core/log.h"
+#include "dataset.h"
+
+/* A ring of slots, one micro-batch each: one that the caller reads and the others that threads
+ * fill. Items are claimed in order of batch and item, so the threads share the batch that is needed
+ * next. */
+enum { SLOTS = 3, WORKERS_MAX = 256, LIMIT_S = 600 };
+
+typedef struct slot {
+    int64_t batch; /* micro-batch from 0 that it is for */
+    int64_t epoch;
+    int64_t *index; /* [items] */
+    float *input;
+    int64_t *target;
+    int left; /* items not yet filled */
+    ls_status
+        status; /* of the lowest item that failed, so that it is the same with any thread count */
+    int failed_item;
+    char why[LS_DATASET_WHY];
+} slot;
+
+struct ls_loader {
+    ls_dataset *dataset;
+    ls_loader_options options;
+    size_t image_floats;
+    int64_t first_batch, taken; /* taken: batches given to the caller */
+    int slot_count;
+    slot slots[SLOTS];
+
+    pthread_mutex_t mutex; /* guards everything below, and the slots' counters and errors */
+    pthread_cond_t work, ready;
+    int64_t next_batch; /* relative to first_batch: what is claimed next */
+    int next_item;
+    int in_flight; /* items being filled */
+    bool paused, closing;
+    ls_status plan_status; /* of the thread that could not plan; ends the loader */
+    int worker_count;
+    pthread_t workers[WORKERS_MAX];
+    void *scratch; /* the caller's own, without workers */
+};
+
+/* ---- filling
+ * --------------------------------------------------------------------------------------- */
+
+typedef struct claim {
+    slot *slot;
+    int item;
+} claim;
+
+/* The slot that relative batch b goes to may be filled when its last reader has let go. */
+static bool can_claim(const ls_loader *loader)
+{
+    int64_t held = loader->taken > 0 ? loader->taken - 1 : 0;
+    return loader->plan_status == LS_OK && loader->next_batch < held + loader->slot_count;
+}
+
+/* With the mutex held, or without workers. */
+static ls_status take_claim(ls_loader *loader, claim *out)
+{
+    slot *slot = &loader->slots[loader->next_batch % loader->slot_count];
+    if (loader->next_item == 0) {
+        slot->batch = loader->first_batch + loader->next_batch;
+        slot->left = loader->dataset->items;
+        slot->status = LS_OK;
+        slot->failed_item = loader->dataset->items;
+        loader->plan_status =
+            loader->dataset->plan(loader->dataset, slot->batch, &slot->epoch, slot->index);
+        LS_TRY(loader->plan_status);
+    }
+    *out = (claim){slot, loader->next_item++};
+    if (loader->next_item == loader->dataset->items) {
+        loader->next_item = 0;
+        loader->next_batch++;
+    }
+    return LS_OK;
+}
+
+static ls_status fill_claim(const ls_loader *loader, const claim *claim, void *scratch, char *why)
+{
+    const slot *slot = claim->slot;
+    why[0] = '\0';
+    ls_dataset_item item = {
+        .batch = slot->batch,
+        .epoch = slot->epoch,
+        .index = slot->index[claim->item],
+        .input = slot->input + (size_t)claim->item * loader->image_floats,
+        .target = slot->target + claim->item,
+        .scratch = scratch,
+        .why = why,
+    };
+    return loader->dataset->fill(loader->dataset, &item);
+}
+
+/* With the mutex held, or without workers. */
+static void finish_claim(const claim *claim, ls_status status, const char *why)
+{
+    slot *slot = claim->slot;
+    slot->left--;
+    if (status != LS_OK && claim->item < slot->failed_item) {
+        slot->status = status;
+        slot->failed_item = claim->item;
+        memcpy(slot->why, why, sizeof slot->why);
+    }
+}
+
+static void *run_worker(void *opaque)
+{
+    ls_loader *loader = opaque;
+    void *scratch = NULL;
+    char why[LS_DATASET_WHY] = "";
+    ls_status status = LS_OK;
+    if (loader->dataset->scratch_create != NULL) {
+        status = loader->dataset->scratch_create(loader->dataset, &scratch);
+    }
+    pthread_mutex_lock(&loader->mutex);
+    if (status != LS_OK) {
+        loader->plan_status = status;
+        pthread_cond_broadcast(&loader->ready);
+    }
+    while (!loader->closing) {
+        claim claim;
+        if (loader->paused || !can_claim(loader)) {
+            pthread_cond_wait(&loader->work, &loader->mutex);
+            continue;
+        }
+        if (take_claim(loader, &claim) != LS_OK) {
+            pthread_cond_broadcast(&loader->ready);
+            continue;
+        }
+        loader->in_flight++;
+        pthread_mutex_unlock(&loader->mutex);
+        status = fill_claim(loader, &claim, scratch, why);
+        pthread_mutex_lock(&loader->mutex);
+        loader->in_flight--;
+        finish_claim(&claim, status, why);
+        if (claim.slot->left == 0 || loader->paused) {
+            pthread_cond_broadcast(&loader->ready);
+        }
+    }
+    pthread_mutex_unlock(&loader->mutex);
+    if (scratch != NULL) {
+        loader->dataset->scratch_destroy(scratch);
+    }
+    return NULL;
+}
+
+/* ---- opening and closing
+ * --------------------------------------------------------------------------- */
+
+static ls_status open_dataset(const ls_loader_options *options, ls_dataset **out)
+{
+    static const char batches[] = "batches:";
+    if (strcmp(options->data, "synthetic") == 0) {
+        return ls_dataset_synthetic_open(options, out);
+    }
+    if (strncmp(options->data, batches, sizeof batches - 1) == 0) {
+        return ls_dataset_batches_open(options, options->data + sizeof batches - 1, out);
+    }
+    return ls_dataset_folder_open(options, options->data, out);
+}
+
+static ls_status allocate_slots(ls_loader *loader)
+{
+    const ls_loader_options *options = &loader->options;
+    size_t batch = (size_t)options->batch_size;
+    for (int i = 0; i < loader->slot_count; i++) {
+        slot *slot = &loader->slots[i];
+        slot->input = malloc(batch * loader->image_floats * sizeof *slot->input);
+        slot->target = malloc(batch * sizeof *slot->target);
+        slot->index = malloc(batch * sizeof *slot->index);
+        if (slot->input == NULL || slot->target == NULL || slot->index == NULL) {
+            ls_log_error("cannot allocate %d batches of %d images of %d pixels for the loader",
+                         loader->slot_count, options->batch_size, options->image_size);
+            return LS_ERR_INFRA;
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status start_workers(ls_loader *loader)
+{
+    if (loader->options.workers == 0 && loader->dataset->scratch_create != NULL) {
+        return loader->dataset->scratch_create(loader->dataset, &loader->scratch);
+    }
+    for (int i = 0; i < loader->options.workers; i++) {
+        int error = pthread_create(&loader->workers[i], NULL, run_worker, loader);
+        if (error != 0) {
+            ls_log_error("cannot start loader thread %d of %d: %s", i + 1, loader->options.workers,
+                         strerror(error));
+            return LS_ERR_INFRA;
+        }
+        loader->worker_count++;
+    }
+    return LS_OK;
+}
+
+ls_status ls_loader_open(const ls_loader_options *options, ls_loader **out)
+{
+    LS_ASSERT(options->batch_size > 0 && options->image_size > 0 && options->num_classes > 0);
+    LS_ASSERT(options->accumulate > 0 && options->first_step > 0);
+    LS_ASSERT(options->rank >= 0 && options->rank < options->world);
+    if (options->workers < 0 || options->workers > WORKERS_MAX) {
+        ls_log_error("--workers %d: 0 to %d threads", options->workers, WORKERS_MAX);
+        return LS_ERR_USAGE;
+    }
+    ls_dataset *dataset;
+    LS_TRY(open_dataset(options, &dataset));
+    ls_loader *loader = calloc(1, sizeof *loader);
+    if (loader == NULL) {
+        ls_log_error("cannot allocate a loader");
+        dataset->destroy(dataset);
+        return LS_ERR_INFRA;
+    }
+    loader->dataset = dataset;
+    loader->options = *options;
+    loader->options.data = NULL; /* borrowed for this call only */
+    loader->image_floats = 3 * (size_t)options->image_size * (size_t)options->image_size;
+    loader->first_batch = (options->first_step - 1) * options->accumulate;
+    loader->slot_count = options->workers == 0 ? 1 : SLOTS;
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&loader->mutex, NULL);
+    pthread_cond_init(&loader->work, NULL);
+    pthread_cond_init(&loader->ready, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    ls_status status;
+    LS_TRY_GOTO(status, allocate_slots(loader), close_loader);
+    LS_TRY_GOTO(status, start_workers(loader), close_loader);
+    *out = loader;
+    return LS_OK;
+
+close_loader:
+    ls_loader_close(loader);
+    return status;
+}
+
+void ls_loader_close(ls_loader *loader)
+{
+    if (loader == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&loader->mutex);
+    loader->closing = true;
+    pthread_cond_broadcast(&loader->work);
+    pthread_mutex_unlock(&loader->mutex);
+    for (int i = 0; i < loader->worker_count; i++) {
+        pthread_join(loader->workers[i], NULL);
+    }
+    if (loader->scratch != NULL) {
+        loader->dataset->scratch_destroy(loader->scratch);
+    }
+    for (int i = 0; i < loader->slot_count; i++) {
+        free(loader->slots[i].input);
+        free(loader->slots[i].target);
+        free(loader->slots[i].index);
+    }
+    pthread_cond_destroy(&loader->work);
+    pthread_cond_destroy(&loader->ready);
+    pthread_mutex_destroy(&loader->mutex);
+    loader->dataset->destroy(loader->dataset);
+    free(loader);
+}
+
+/* ---- the caller's side
+ * ------------------------------------------------------------------------------ */
+
+static struct timespec deadline(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    at.tv_sec += LIMIT_S;
+    return at;
+}
+
+/* Fills the batch that comes next in the caller. */
+static ls_status fill_here(ls_loader *loader)
+{
+    char why[LS_DATASET_WHY];
+    for (int i = 0; i < loader->dataset->items; i++) {
+        claim claim;
+        LS_TRY(take_claim(loader, &claim));
+        finish_claim(&claim, fill_claim(loader, &claim, loader->scratch, why), why);
+    }
+    return LS_OK;
+}
+
+/* Waits until the threads have filled relative batch loader->taken, and lets go of the one before.
+ */
+static ls_status wait_for_batch(ls_loader *loader)
+{
+    struct timespec limit = deadline();
+    int64_t wanted = loader->taken;
+    ls_status status = LS_OK;
+    pthread_mutex_lock(&loader->mutex);
+    LS_ASSERT(!loader->paused);
+    loader->taken++;
+    pthread_cond_broadcast(&loader->work);
+    slot *slot = &loader->slots[wanted % loader->slot_count];
+    while (status == LS_OK && (loader->next_batch <= wanted || slot->left > 0)) {
+        if (loader->plan_status != LS_OK) {
+            status = loader->plan_status;
+        } else if (pthread_cond_timedwait(&loader->ready, &loader->mutex, &limit) == ETIMEDOUT) {
+            ls_log_error("the loader's threads have not filled micro-batch %lld within %d s",
+                         (long long)(loader->first_batch + wanted), LIMIT_S);
+            status = LS_ERR_INFRA;
+        }
+    }
+    pthread_mutex_unlock(&loader->mutex);
+    return status;
+}
+
+ls_status ls_loader_next(ls_loader *loader, ls_loader_batch *out)
+{
+    const slot *slot = &loader->slots[loader->taken % loader->slot_count];
+    if (loader->worker_count > 0) {
+        LS_TRY(wait_for_batch(loader));
+    } else {
+        LS_TRY(fill_here(loader));
+        loader->taken++;
+    }
+    if (slot->status != LS_OK) {
+        if (slot->why[0] != '\0') {
+            ls_log_error("%s", slot->why);
+        }
+        return slot->status;
+    }
+    *out = (ls_loader_batch){
+        .input = slot->input,
+        .target = slot->target,
+        .images = loader->options.batch_size,
+        .epoch = slot->epoch,
+    };
+    return LS_OK;
+}
+
+int64_t ls_loader_steps_per_epoch(const ls_loader *loader)
+{
+    return loader->dataset->steps_per_epoch;
+}
+
+void ls_loader_pause(ls_loader *loader, bool paused)
+{
+    struct timespec limit = deadline();
+    pthread_mutex_lock(&loader->mutex);
+    loader->paused = paused;
+    pthread_cond_broadcast(&loader->work);
+    int error = 0;
+    while (paused && loader->in_flight > 0 && error != ETIMEDOUT) {
+        error = pthread_cond_timedwait(&loader->ready, &loader->mutex, &limit);
+    }
+    pthread_mutex_unlock(&loader->mutex);
+}

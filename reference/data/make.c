@@ -1,0 +1,171 @@
+#include "make.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "../../kernels/core/log.h"
+#include "draw.h"
+#include "jpeg.h"
+
+/* The marker is written first with `making` and last with `complete`, so that an interrupted folder
+ * is known as ours and made again. */
+#define MARKER ".lockstep-data"
+enum { QUALITY = 90, PATH_BYTES = 1024, MARKER_BYTES = 256 };
+
+static ls_status make_folders(const char *dir)
+{
+    char path[PATH_BYTES];
+    if (dir[0] == '\0' || strlen(dir) + 64 > sizeof path) {
+        ls_log_error("the folder's path must have 1 to %zu bytes", sizeof path - 64);
+        return LS_ERR_USAGE;
+    }
+    strcpy(path, dir);
+    for (char *at = path + 1;; at++) {
+        if (*at != '/' && *at != '\0') {
+            continue;
+        }
+        char end = *at;
+        *at = '\0';
+        if (mkdir(path, 0777) != 0 && errno != EEXIST) {
+            ls_log_error("cannot create the folder %s: %s", path, strerror(errno));
+            return LS_ERR_INFRA;
+        }
+        *at = end;
+        if (end == '\0') {
+            return LS_OK;
+        }
+    }
+}
+
+static ls_status is_empty(const char *dir, bool *out)
+{
+    DIR *stream = opendir(dir);
+    if (stream == NULL) {
+        ls_log_error("cannot read the folder %s: %s", dir, strerror(errno));
+        return LS_ERR_USAGE;
+    }
+    *out = true;
+    for (struct dirent *entry = readdir(stream); entry != NULL; entry = readdir(stream)) {
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
+            *out = false;
+        }
+    }
+    closedir(stream);
+    return LS_OK;
+}
+
+static ls_status write_marker(const char *dir, const char *text)
+{
+    char path[PATH_BYTES + 32], fresh[PATH_BYTES + 32];
+    snprintf(path, sizeof path, "%s/" MARKER, dir);
+    snprintf(fresh, sizeof fresh, "%s/" MARKER ".new", dir);
+    FILE *stream = fopen(fresh, "w");
+    bool written = stream != NULL && fputs(text, stream) >= 0;
+    written = stream != NULL && fclose(stream) == 0 && written;
+    if (!written || rename(fresh, path) != 0) {
+        ls_log_error("cannot write %s: %s", path, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}
+
+/* What the marker says; "" where there is none. */
+static void read_marker(const char *dir, char text[MARKER_BYTES])
+{
+    char path[PATH_BYTES + 32];
+    snprintf(path, sizeof path, "%s/" MARKER, dir);
+    FILE *stream = fopen(path, "r");
+    size_t bytes = stream != NULL ? fread(text, 1, MARKER_BYTES - 1, stream) : 0;
+    text[bytes] = '\0';
+    if (stream != NULL) {
+        fclose(stream);
+    }
+}
+
+/* Looks at what is there. *done: complete with these arguments. */
+static ls_status look_at(const char *dir, const char *making, const char *complete, bool *done)
+{
+    char marker[MARKER_BYTES];
+    bool empty;
+    LS_TRY(is_empty(dir, &empty));
+    read_marker(dir, marker);
+    *done = strcmp(marker, complete) == 0;
+    if (empty || *done || strcmp(marker, making) == 0) {
+        return LS_OK;
+    }
+    if (marker[0] == '\0') {
+        ls_log_error("%s is not empty and was not made by this command; name another folder", dir);
+        return LS_ERR_USAGE;
+    }
+    char *line = strchr(marker, '\n');
+    if (line != NULL) {
+        *line = '\0';
+    }
+    ls_log_error("%s was made with other settings (%s); name another folder or remove it", dir,
+                 marker);
+    return LS_ERR_USAGE;
+}
+
+static ls_status make_image(const char *dir, int kind, int64_t index, int size, uint64_t seed,
+                            uint8_t *rgb)
+{
+    char path[PATH_BYTES + 64];
+    int width, height;
+    ls_draw_size(seed, kind, index, size, &width, &height);
+    ls_draw_picture(seed, kind, index, width, height, rgb);
+    snprintf(path, sizeof path, "%s/%s/%05lld.jpg", dir, ls_draw_class_name(kind),
+             (long long)index + 1);
+    return ls_jpeg_write(path, rgb, width, height, QUALITY);
+}
+
+static ls_status make_images(const char *dir, int images_per_class, int size, uint64_t seed)
+{
+    size_t side = (size_t)size * 2; /* more than the largest picture */
+    uint8_t *rgb = malloc(side * side * 3);
+    if (rgb == NULL) {
+        ls_log_error("cannot allocate a picture of %zu pixels", side * side);
+        return LS_ERR_INFRA;
+    }
+    ls_status status = LS_OK;
+    for (int kind = 0; kind < LS_MAKE_CLASSES && status == LS_OK; kind++) {
+        char path[PATH_BYTES + 64];
+        snprintf(path, sizeof path, "%s/%s", dir, ls_draw_class_name(kind));
+        status = make_folders(path);
+        for (int index = 0; index < images_per_class && status == LS_OK; index++) {
+            status = make_image(dir, kind, index, size, seed, rgb);
+        }
+    }
+    free(rgb);
+    return status;
+}
+
+ls_status ls_make_folder(const char *dir, int images_per_class, int image_size, uint64_t seed)
+{
+    if (images_per_class < 1 || images_per_class > 99999) {
+        ls_log_error("--images %d: 1 to 99999 images per class", images_per_class);
+        return LS_ERR_USAGE;
+    }
+    if (image_size < 8 || image_size > 4096) {
+        ls_log_error("--size %d: 8 to 4096 pixels", image_size);
+        return LS_ERR_USAGE;
+    }
+    char making[MARKER_BYTES], complete[MARKER_BYTES];
+    static const char format[] = "--images %d --size %d --seed %llu, format 1\n%s\n";
+    unsigned long long number = seed;
+    snprintf(making, sizeof making, format, images_per_class, image_size, number, "making");
+    snprintf(complete, sizeof complete, format, images_per_class, image_size, number, "complete");
+    bool done;
+    LS_TRY(make_folders(dir));
+    LS_TRY(look_at(dir, making, complete, &done));
+    if (done) {
+        return LS_OK;
+    }
+    LS_TRY(write_marker(dir, making));
+    LS_TRY(make_images(dir, images_per_class, image_size, seed));
+    return write_marker(dir, complete);
+}

@@ -1,0 +1,40 @@
+#include "sampler.h"
+
+#include <stdlib.h>
+
+#include "../../kernels/core/log.h"
+#include "../../kernels/core/rng.h"
+
+int64_t ls_sampler_length(const ls_sampler *sampler)
+{
+    if (sampler->drop_last) {
+        return sampler->count / sampler->world;
+    }
+    return (sampler->count + sampler->world - 1) / sampler->world;
+}
+
+ls_status ls_sampler_epoch(const ls_sampler *sampler, int64_t epoch, int64_t *index)
+{
+    LS_ASSERT(sampler->count > 0 && sampler->rank >= 0 && sampler->rank < sampler->world);
+    int64_t length = ls_sampler_length(sampler);
+    int64_t *order = NULL;
+    if (sampler->shuffle) {
+        order = malloc((size_t)sampler->count * sizeof *order);
+        if (order == NULL) {
+            ls_log_error("cannot allocate the order of %lld images", (long long)sampler->count);
+            return LS_ERR_INFRA;
+        }
+        ls_status status =
+            ls_rng_permutation(sampler->seed + (uint64_t)epoch, sampler->count, order);
+        if (status != LS_OK) {
+            free(order);
+            return status;
+        }
+    }
+    for (int64_t i = 0; i < length; i++) {
+        int64_t position = (sampler->rank + i * sampler->world) % sampler->count;
+        index[i] = order != NULL ? order[position] : position;
+    }
+    free(order);
+    return LS_OK;
+}

@@ -1,0 +1,23 @@
+/* How the ranks of a job find each other and make sure that they are about to do the same thing. */
+#ifndef LS_JOIN_H
+#define LS_JOIN_H
+
+#include "trainer.h"
+
+/* Opens store and engines; trainer->engine stays NULL in a world of one unless --comm asks for one.
+ * LS_ERR_USAGE on every rank, with one line naming what differs and where, when the ranks were not
+ * started alike (numerics.md section 2 assumes that they were); differing libraries are a warning.
+ */
+ls_status ls_join_open(ls_trainer *trainer);
+/* Waits until every rank has come here: nobody leaves while another still needs it. */
+ls_status ls_join_finish(ls_trainer *trainer);
+/* failed: peers are not waited for. */
+void ls_join_close(ls_trainer *trainer, bool failed);
+
+/* Fingerprint of layers, parameters and buffers. */
+uint64_t ls_join_network_digest(const ls_network *network);
+/* Every rank's `value` must equal rank 0's; LS_ERR_USAGE naming `what` and the ranks where not.
+ * Does nothing without a store. */
+ls_status ls_join_agree(ls_trainer *trainer, const char *what, uint64_t value);
+
+#endif

@@ -1,0 +1,118 @@
+#include "branch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../kernels/core/log.h"
+
+ls_status ls_branch_allocate(const ls_nettab *net, int64_t samples, ls_branch_set *out)
+{
+    ls_branch_set set = {.count = net->branch_count};
+    size_t count = (size_t)net->branch_count;
+    set.open = calloc(count, sizeof *set.open);
+    set.index = calloc(count, sizeof *set.index);
+    set.elements = calloc(count, sizeof *set.elements);
+    bool whole = set.open != NULL && set.index != NULL && set.elements != NULL;
+    for (int b = 0; b < net->branch_count && whole; b++) {
+        const ls_nettab_node *node = &net->node[net->branch_node[b]];
+        set.elements[b] = samples * node->height * node->width * node->channels;
+        size_t elements = (size_t)set.elements[b];
+        if (node->kind == LS_NETTAB_POOL) {
+            set.index[b] = malloc(elements * sizeof **set.index);
+            whole = set.index[b] != NULL;
+        } else {
+            set.open[b] = malloc(elements);
+            whole = set.open[b] != NULL;
+        }
+    }
+    if (!whole) {
+        ls_log_error("oracle: cannot allocate the branches of %lld samples", (long long)samples);
+        ls_branch_free(&set);
+        return LS_ERR_INFRA;
+    }
+    *out = set;
+    return LS_OK;
+}
+
+void ls_branch_free(ls_branch_set *set)
+{
+    for (int b = 0; b < set->count; b++) {
+        if (set->open != NULL) {
+            free(set->open[b]);
+        }
+        if (set->index != NULL) {
+            free(set->index[b]);
+        }
+    }
+    free(set->open);
+    free(set->index);
+    free(set->elements);
+    memset(set, 0, sizeof *set);
+}
+
+/* One rank's micro-step of one branch: NCHW in the file, row-column-channel here. */
+static void copy_micro(const ls_nettab_node *node, const unsigned char *from, int batch,
+                       uint8_t *open, int32_t *index)
+{
+    int64_t plane = (int64_t)node->height * node->width;
+    int64_t channels = node->channels;
+    for (int64_t n = 0; n < batch; n++) {
+        for (int64_t c = 0; c < channels; c++) {
+            for (int64_t p = 0; p < plane; p++) {
+                int64_t file_index = (n * channels + c) * plane + p;
+                int64_t own_index = (n * plane + p) * channels + c;
+                if (open != NULL) {
+                    open[own_index] = from[file_index / 8] >> (file_index % 8) & 1;
+                } else {
+                    memcpy(&index[own_index], from + file_index * 4, 4);
+                }
+            }
+        }
+    }
+}
+
+static ls_status read_branch(const ls_nettab *net, int branch, const ls_dumpfile *file, int world,
+                             int rank, int accumulate, int batch, ls_branch_set *set)
+{
+    const ls_nettab_node *node = &net->node[net->branch_node[branch]];
+    bool pool = node->kind == LS_NETTAB_POOL;
+    int64_t per_micro = (int64_t)batch * node->channels * node->height * node->width;
+    int64_t stored = pool ? per_micro : (per_micro + 7) / 8;
+    const char *dtype = pool ? "I32" : "U8";
+    const ls_dumpfile_entry *entry = ls_dumpfile_findf(file, "branch/%03d", branch);
+    if (entry == NULL) {
+        ls_log_error("%s: branch/%03d (%s) is missing", ls_dumpfile_path(file), branch, node->name);
+        return LS_ERR_USAGE;
+    }
+    if (strcmp(entry->dtype, dtype) != 0 || entry->count != stored * accumulate) {
+        ls_log_error("%s: branch/%03d (%s) is %s with %lld elements; %s with %lld is wanted",
+                     ls_dumpfile_path(file), branch, node->name, entry->dtype,
+                     (long long)entry->count, dtype, (long long)(stored * accumulate));
+        return LS_ERR_USAGE;
+    }
+    for (int a = 0; a < accumulate; a++) {
+        int64_t to = ((int64_t)a * world + rank) * per_micro;
+        copy_micro(node, entry->data + (pool ? 4 : 1) * stored * a, batch,
+                   pool ? NULL : set->open[branch] + to, pool ? set->index[branch] + to : NULL);
+    }
+    return LS_OK;
+}
+
+ls_status ls_branch_read(const ls_nettab *net, int world, int accumulate, int batch,
+                         ls_dumpfile *const *file, ls_branch_set *out)
+{
+    ls_branch_set set;
+    LS_TRY(ls_branch_allocate(net, (int64_t)world * accumulate * batch, &set));
+    ls_status status = LS_OK;
+    for (int rank = 0; rank < world && status == LS_OK; rank++) {
+        for (int b = 0; b < net->branch_count && status == LS_OK; b++) {
+            status = read_branch(net, b, file[rank], world, rank, accumulate, batch, &set);
+        }
+    }
+    if (status != LS_OK) {
+        ls_branch_free(&set);
+        return status;
+    }
+    *out = set;
+    return LS_OK;
+}

@@ -1,0 +1,27 @@
+/* Results kept in a folder under a digest of what went in. A file that is missing, short, of another version or
+ * damaged is simply not there; one that cannot be written is a warning: the result itself stands. */
+#ifndef LS_ORACLE_KEEP_H
+#define LS_ORACLE_KEEP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct ls_keep_key {
+    uint64_t word[2];
+} ls_keep_key;
+
+typedef struct ls_keep_part {
+    void *data;
+    size_t bytes;
+} ls_keep_part;
+
+/* The key of nothing yet, for one kind of result. The oracle's version is in it. */
+ls_keep_key ls_keep_start(const char *kind);
+void ls_keep_add(ls_keep_key *key, const void *data, size_t bytes);
+/* Fills all parts, or none (false). folder may be NULL. */
+bool ls_keep_load(const char *folder, ls_keep_key key, int count, const ls_keep_part *part);
+/* Writes a temporary file beside and renames it; makes the folder (its parent must be there). */
+void ls_keep_save(const char *folder, ls_keep_key key, int count, const ls_keep_part *part);
+
+#endif

@@ -1,0 +1,178 @@
+#include "norm.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../kernels/core/log.h"
+
+enum { LANES = LS_PLANES_LANES };
+
+static const double epsilon = 1e-5; /* torch.nn.BatchNorm2d, facts/pytorch.md 5.1 */
+
+void ls_norm_stats_free(ls_norm_stats *stats)
+{
+    free(stats->mean);
+    free(stats->inv_std);
+    stats->mean = NULL;
+    stats->inv_std = NULL;
+}
+
+/* Mean and 1/sqrt(var + epsilon) of LANES channels over `pixels` neighbouring pixels; two passes.
+ */
+static void group_stats(const double *x, int64_t pixels, int pitch, double *mean, double *inv_std)
+{
+    double sum[LANES] = {0}, square[LANES] = {0};
+    for (int64_t p = 0; p < pixels; p++) {
+        for (int l = 0; l < LANES; l++) {
+            sum[l] += x[p * pitch + l];
+        }
+    }
+    for (int l = 0; l < LANES; l++) {
+        mean[l] = sum[l] / (double)pixels;
+    }
+    for (int64_t p = 0; p < pixels; p++) {
+        for (int l = 0; l < LANES; l++) {
+            double distance = x[p * pitch + l] - mean[l];
+            square[l] += distance * distance;
+        }
+    }
+    for (int l = 0; l < LANES; l++) {
+        inv_std[l] = 1.0 / sqrt(square[l] / (double)pixels + epsilon);
+    }
+}
+
+static double channel_of(const double *list, int index, int channels)
+{
+    return index < channels ? list[index] : 0.0;
+}
+
+static void forward_block(const ls_planes *in, const double *weight, const double *bias,
+                          ls_bits_type store, ls_norm_stats *stats, ls_planes *out, int group,
+                          int first)
+{
+    int64_t pixels = (int64_t)stats->group_samples * in->height * in->width;
+    int64_t start = group * pixels * in->pitch + first;
+    double *mean = stats->mean + (int64_t)group * in->pitch + first;
+    double *inv_std = stats->inv_std + (int64_t)group * in->pitch + first;
+    const double *x = in->value + start;
+    double *y = out->value + start;
+    double scale[LANES], shift[LANES];
+    group_stats(x, pixels, in->pitch, mean, inv_std);
+    for (int l = 0; l < LANES; l++) {
+        mean[l] = ls_bits_round(store, mean[l]);
+        inv_std[l] = ls_bits_round(store, inv_std[l]);
+        scale[l] = inv_std[l] * channel_of(weight, first + l, in->channels);
+        shift[l] = channel_of(bias, first + l, in->channels);
+    }
+    for (int64_t p = 0; p < pixels; p++) {
+        for (int l = 0; l < LANES; l++) {
+            y[p * in->pitch + l] = (x[p * in->pitch + l] - mean[l]) * scale[l] + shift[l];
+        }
+    }
+}
+
+ls_status ls_norm_forward(const ls_planes *in, const double *weight, const double *bias,
+                          int group_samples, ls_bits_type store, ls_norm_stats *stats,
+                          ls_planes *out)
+{
+    LS_ASSERT(in->samples % group_samples == 0);
+    stats->groups = in->samples / group_samples;
+    stats->group_samples = group_samples;
+    size_t bytes = (size_t)stats->groups * (size_t)in->pitch * sizeof(double);
+    stats->mean = malloc(bytes);
+    stats->inv_std = malloc(bytes);
+    if (stats->mean == NULL || stats->inv_std == NULL) {
+        ls_log_error("oracle: cannot allocate %zu bytes of statistics", 2 * bytes);
+        ls_norm_stats_free(stats);
+        return LS_ERR_INFRA;
+    }
+    int blocks = in->pitch / LANES;
+#pragma omp parallel for schedule(dynamic)
+    for (int task = 0; task < stats->groups * blocks; task++) {
+        forward_block(in, weight, bias, store, stats, out, task / blocks, task % blocks * LANES);
+    }
+    return LS_OK;
+}
+
+/* Sums of LANES channels over one chunk: out_grad and out_grad * xhat. */
+static void chunk_sums(const double *x, const double *grad, int64_t pixels, int pitch,
+                       const double *mean, const double *inv_std, double *sum, double *sum_xhat)
+{
+    for (int64_t p = 0; p < pixels; p++) {
+        for (int l = 0; l < LANES; l++) {
+            double g = grad[p * pitch + l];
+            sum[l] += g;
+            sum_xhat[l] += g * ((x[p * pitch + l] - mean[l]) * inv_std[l]);
+        }
+    }
+}
+
+/* in_grad = weight * inv_std * (g - mean(g) - xhat * mean(g * xhat)), the means over the group. */
+static void group_input_grad(const double *x, const double *grad, int64_t pixels, int pitch,
+                             const double *mean, const double *inv_std, const double *scale,
+                             const double *sum, const double *sum_xhat, double *in_grad)
+{
+    double mean_g[LANES], mean_gx[LANES];
+    for (int l = 0; l < LANES; l++) {
+        mean_g[l] = sum[l] / (double)pixels;
+        mean_gx[l] = sum_xhat[l] / (double)pixels;
+    }
+    for (int64_t p = 0; p < pixels; p++) {
+        for (int l = 0; l < LANES; l++) {
+            int64_t i = p * pitch + l;
+            double xhat = (x[i] - mean[l]) * inv_std[l];
+            in_grad[i] = scale[l] * (grad[i] - mean_g[l] - xhat * mean_gx[l]);
+        }
+    }
+}
+
+static void backward_block(const ls_planes *in, const double *weight, const ls_norm_stats *stats,
+                           int chunk_samples, ls_bits_type store, const ls_planes *out_grad,
+                           ls_planes *in_grad, double *weight_grad, double *bias_grad, int group,
+                           int first)
+{
+    int pitch = in->pitch, channels = in->channels;
+    int chunks = stats->group_samples / chunk_samples;
+    int64_t chunk_pixels = (int64_t)chunk_samples * in->height * in->width;
+    int64_t start = (int64_t)group * chunks * chunk_pixels * pitch + first;
+    const double *mean = stats->mean + (int64_t)group * pitch + first;
+    const double *inv_std = stats->inv_std + (int64_t)group * pitch + first;
+    double whole[LANES] = {0}, whole_xhat[LANES] = {0}, scale[LANES];
+    for (int c = 0; c < chunks; c++) {
+        double sum[LANES] = {0}, sum_xhat[LANES] = {0};
+        int64_t at = start + c * chunk_pixels * pitch;
+        chunk_sums(in->value + at, out_grad->value + at, chunk_pixels, pitch, mean, inv_std, sum,
+                   sum_xhat);
+        int64_t chunk = (int64_t)group * chunks + c;
+        for (int l = 0; l < LANES; l++) {
+            whole[l] += ls_bits_round(store, sum[l]);
+            whole_xhat[l] += ls_bits_round(store, sum_xhat[l]);
+            if (first + l < channels) {
+                bias_grad[chunk * channels + first + l] = sum[l];
+                weight_grad[chunk * channels + first + l] = sum_xhat[l];
+            }
+        }
+    }
+    for (int l = 0; l < LANES; l++) {
+        whole[l] = ls_bits_round(store, whole[l]);
+        whole_xhat[l] = ls_bits_round(store, whole_xhat[l]);
+        scale[l] = inv_std[l] * channel_of(weight, first + l, channels);
+    }
+    group_input_grad(in->value + start, out_grad->value + start, chunks * chunk_pixels, pitch, mean,
+                     inv_std, scale, whole, whole_xhat, in_grad->value + start);
+}
+
+ls_status ls_norm_backward(const ls_planes *in, const double *weight, const ls_norm_stats *stats,
+                           int chunk_samples, ls_bits_type store, const ls_planes *out_grad,
+                           ls_planes *in_grad, double *weight_grad, double *bias_grad)
+{
+    LS_ASSERT(stats->group_samples % chunk_samples == 0);
+    int blocks = in->pitch / LANES;
+#pragma omp parallel for schedule(dynamic)
+    for (int task = 0; task < stats->groups * blocks; task++) {
+        backward_block(in, weight, stats, chunk_samples, store, out_grad, in_grad, weight_grad,
+                       bias_grad, task / blocks, task % blocks * LANES);
+    }
+    return LS_OK;
+}

@@ -1,0 +1,194 @@
+#include "price.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../kernels/core/log.h"
+#include "keep.h"
+
+double ls_price_error2(const double *a, const double *b, ls_price_span span)
+{
+    double sum = 0;
+    for (int64_t i = span.from; i < span.from + span.count; i++) {
+        double difference = a[i] - b[i];
+        sum += difference * difference;
+    }
+    return sum;
+}
+
+double ls_price_square(const double *value, ls_price_span span)
+{
+    double sum = 0;
+    for (int64_t i = span.from; i < span.from + span.count; i++) {
+        sum += value[i] * value[i];
+    }
+    return sum;
+}
+
+/* Everything of a step but the precision. */
+static ls_keep_key key_of_data(const char *kind, const ls_oracle_step *step)
+{
+    const ls_nettab *net = step->net;
+    const ls_nettab_node *in = &net->node[0];
+    int numbers[] = {net->classes,     in->height,  in->width,        step->world,
+                     step->accumulate, step->batch, step->stat_ranks, (int)step->average};
+    ls_keep_key key = ls_keep_start(kind);
+    ls_keep_add(&key, net->arch, sizeof net->arch);
+    ls_keep_add(&key, numbers, sizeof numbers);
+    size_t images = (size_t)step->accumulate * (size_t)step->batch;
+    size_t image_bytes = 3 * (size_t)in->height * (size_t)in->width * sizeof(float);
+    for (int rank = 0; rank < step->world; rank++) {
+        ls_keep_add(&key, step->input[rank], images * image_bytes);
+        ls_keep_add(&key, step->target[rank], images * sizeof(int64_t));
+    }
+    ls_keep_add(&key, step->param, (size_t)net->elements * sizeof(double));
+    return key;
+}
+
+static int cost_parts(const ls_price_cost *cost, const ls_nettab *net, int64_t span_count,
+                      double *scalars, ls_keep_part *part)
+{
+    part[0] = (ls_keep_part){cost->error2, (size_t)span_count * sizeof(double)};
+    part[1] = (ls_keep_part){cost->grad2, (size_t)span_count * sizeof(double)};
+    part[2] = (ls_keep_part){cost->branch_rms, (size_t)net->branch_count * sizeof(double)};
+    part[3] = (ls_keep_part){scalars, 4 * sizeof(double)};
+    return 4;
+}
+
+static ls_status measure(const ls_oracle_step *step, const ls_price_span *spans, int64_t span_count,
+                         ls_price_cost *cost)
+{
+    const ls_nettab *net = step->net;
+    ls_oracle_result ideal = {0}, plain = {0};
+    ls_oracle_mode first = {.ideal = true, .keep_input = true, .keep_branches = true};
+    LS_TRY(ls_oracle_run(step, &first, &ideal));
+    ls_oracle_mode second = {.forced = &ideal.branches,
+                             .ideal_input = (const float *const *)ideal.kept_input};
+    ls_status status;
+    LS_TRY_GOTO(status, ls_oracle_run(step, &second, &plain), free_ideal);
+    for (int64_t i = 0; i < span_count; i++) {
+        cost->error2[i] = ls_price_error2(ideal.grad, plain.grad, spans[i]);
+        cost->grad2[i] = ls_price_square(plain.grad, spans[i]);
+    }
+    ls_price_span whole = {0, net->elements};
+    ls_price_span logits = {0, (int64_t)step->world * step->accumulate * step->batch * net->classes};
+    cost->whole_error2 = ls_price_error2(ideal.grad, plain.grad, whole);
+    cost->whole_grad2 = ls_price_square(plain.grad, whole);
+    cost->logits_error2 = ls_price_error2(ideal.logits, plain.logits, logits);
+    cost->logits2 = ls_price_square(plain.logits, logits);
+    memcpy(cost->branch_rms, plain.branch_rms, (size_t)net->branch_count * sizeof(double));
+    ls_oracle_free(net, &plain);
+free_ideal:
+    ls_oracle_free(net, &ideal);
+    return status;
+}
+
+ls_status ls_price_measure(const ls_oracle_step *step, const ls_price_span *spans,
+                           int64_t span_count, const char *cache, ls_price_cost *out)
+{
+    ls_price_cost cost = {0};
+    cost.error2 = calloc((size_t)span_count + 1, sizeof(double));
+    cost.grad2 = calloc((size_t)span_count + 1, sizeof(double));
+    cost.branch_rms = calloc((size_t)step->net->branch_count, sizeof(double));
+    if (cost.error2 == NULL || cost.grad2 == NULL || cost.branch_rms == NULL) {
+        ls_log_error("oracle: cannot allocate the costs of %lld spans", (long long)span_count);
+        ls_price_cost_free(&cost);
+        return LS_ERR_INFRA;
+    }
+    double scalars[4], precision[] = {step->level, (double)step->half, step->loss_scale,
+                                      step->predivide, (double)step->reduce};
+    ls_keep_part part[4];
+    int parts = cost_parts(&cost, step->net, span_count, scalars, part);
+    ls_keep_key key = {{0, 0}};
+    if (cache != NULL) {
+        key = key_of_data("price", step);
+        ls_keep_add(&key, precision, sizeof precision);
+        ls_keep_add(&key, spans, (size_t)span_count * sizeof *spans);
+    }
+    if (ls_keep_load(cache, key, parts, part)) {
+        cost.whole_error2 = scalars[0];
+        cost.whole_grad2 = scalars[1];
+        cost.logits_error2 = scalars[2];
+        cost.logits2 = scalars[3];
+        *out = cost;
+        return LS_OK;
+    }
+    ls_status status = measure(step, spans, span_count, &cost);
+    if (status != LS_OK) {
+        ls_price_cost_free(&cost);
+        return status;
+    }
+    scalars[0] = cost.whole_error2;
+    scalars[1] = cost.whole_grad2;
+    scalars[2] = cost.logits_error2;
+    scalars[3] = cost.logits2;
+    ls_keep_save(cache, key, parts, part);
+    *out = cost;
+    return LS_OK;
+}
+
+void ls_price_cost_free(ls_price_cost *cost)
+{
+    free(cost->error2);
+    free(cost->grad2);
+    free(cost->branch_rms);
+    memset(cost, 0, sizeof *cost);
+}
+
+static void add_branches(const ls_branch_set *set, ls_keep_key *key)
+{
+    for (int b = 0; b < set->count; b++) {
+        size_t elements = (size_t)set->elements[b];
+        if (set->open[b] != NULL) {
+            ls_keep_add(key, set->open[b], elements);
+        } else {
+            ls_keep_add(key, set->index[b], elements * sizeof(int32_t));
+        }
+    }
+}
+
+ls_status ls_price_forced(const ls_oracle_step *step, const ls_branch_set *forced,
+                          const double *tie_limit, const char *cache, ls_oracle_result *out)
+{
+    enum { KEPT_BYTES_MAX = 32 << 20 };
+    const ls_nettab *net = step->net;
+    ls_oracle_mode mode = {.forced = forced, .tie_limit = tie_limit};
+    size_t grad_bytes = (size_t)net->elements * sizeof(double);
+    if (cache == NULL || grad_bytes > KEPT_BYTES_MAX) {
+        return ls_oracle_run(step, &mode, out);
+    }
+    ls_keep_key key = key_of_data("forced", step);
+    add_branches(forced, &key);
+    ls_keep_add(&key, tie_limit, (size_t)net->branch_count * sizeof(double));
+    size_t logits = (size_t)step->world * (size_t)step->accumulate * (size_t)step->batch *
+                    (size_t)net->classes;
+    ls_oracle_result kept = {0};
+    kept.grad = malloc(grad_bytes);
+    kept.logits = malloc(logits * sizeof(double));
+    kept.loss = malloc((size_t)step->world * sizeof(double));
+    if (kept.grad == NULL || kept.logits == NULL || kept.loss == NULL) {
+        ls_oracle_free(net, &kept);
+        ls_log_error("oracle: cannot allocate a gradient of %zu bytes", grad_bytes);
+        return LS_ERR_INFRA;
+    }
+    ls_keep_part part[] = {{kept.grad, grad_bytes},
+                           {kept.logits, logits * sizeof(double)},
+                           {kept.loss, (size_t)step->world * sizeof(double)},
+                           {&kept.turned, sizeof kept.turned},
+                           {&kept.violation_count, sizeof kept.violation_count},
+                           {kept.violation, sizeof kept.violation}};
+    if (ls_keep_load(cache, key, 6, part)) {
+        *out = kept;
+        return LS_OK;
+    }
+    ls_oracle_free(net, &kept);
+    LS_TRY(ls_oracle_run(step, &mode, out));
+    ls_keep_part fresh[] = {{out->grad, grad_bytes},
+                            {out->logits, logits * sizeof(double)},
+                            {out->loss, (size_t)step->world * sizeof(double)},
+                            {&out->turned, sizeof out->turned},
+                            {&out->violation_count, sizeof out->violation_count},
+                            {out->violation, sizeof out->violation}};
+    ls_keep_save(cache, key, 6, fresh);
+    return LS_OK;
+}

@@ -1,0 +1,300 @@
+#include "products.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../kernels/core/log.h"
+
+/* The compiler makes one version per vector width and picks at start; none may fuse multiply and
+ * add
+ * (-std=c11 keeps it from doing so), so all versions give the same bits. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define WIDEST __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
+#else
+#define WIDEST
+#endif
+
+enum { LANES = LS_PLANES_LANES, PIXELS = 4, ROWS = 8 };
+
+/* LANES channels of one pixel. */
+typedef double lanes __attribute__((vector_size(LANES * sizeof(double)), aligned(8), may_alias));
+
+/* One tap of a tile: where each pixel's channels start, and the weights [channels][LANES]. */
+typedef struct tap {
+    const double *pixel[PIXELS];
+    const double *weight;
+} tap;
+
+WIDEST static void sum_tile(int taps, const tap *list, int channels, double *out)
+{
+    lanes sum0 = {0}, sum1 = {0}, sum2 = {0}, sum3 = {0};
+    for (int t = 0; t < taps; t++) {
+        const tap *one = &list[t];
+        const lanes *weight = (const lanes *)one->weight;
+        for (int i = 0; i < channels; i++) {
+            sum0 += one->pixel[0][i] * weight[i];
+            sum1 += one->pixel[1][i] * weight[i];
+            sum2 += one->pixel[2][i] * weight[i];
+            sum3 += one->pixel[3][i] * weight[i];
+        }
+    }
+    lanes *to = (lanes *)out;
+    to[0] = sum0;
+    to[1] = sum1;
+    to[2] = sum2;
+    to[3] = sum3;
+}
+
+/* out[ROWS][LANES] = sum over pixels of row[p][0..ROWS) x column[p][0..LANES). */
+WIDEST static void sum_outer(int64_t pixels, const double *const *row, int64_t row_offset,
+                             const double *const *column, int64_t column_offset, double *out)
+{
+    lanes sum[ROWS] = {{0}};
+    for (int64_t p = 0; p < pixels; p++) {
+        const double *x = row[p] + row_offset;
+        lanes y = *(const lanes *)(column[p] + column_offset);
+        for (int r = 0; r < ROWS; r++) {
+            sum[r] += x[r] * y;
+        }
+    }
+    memcpy(out, sum, sizeof sum);
+}
+
+static ls_status allocate(size_t count, double **out)
+{
+    *out = aligned_alloc(64, (count * sizeof(double) + 63) / 64 * 64);
+    if (*out == NULL) {
+        ls_log_error("oracle: cannot allocate %zu doubles for a convolution", count);
+        return LS_ERR_INFRA;
+    }
+    memset(*out, 0, count * sizeof(double));
+    return LS_OK;
+}
+
+/* Weights as [block of LANES results][tap][summed channel][LANES]: forward sums over input
+ * channels, the input's gradient over output channels. */
+static void pack_weights(const double *weight, int out_channels, int in_channels, int taps,
+                         bool forward, double *packed)
+{
+    int results = forward ? out_channels : in_channels;
+    int summed = forward ? in_channels : out_channels;
+    int blocks = ls_planes_round_up(results, LANES) / LANES;
+#pragma omp parallel for
+    for (int block = 0; block < blocks; block++) {
+        for (int t = 0; t < taps; t++) {
+            for (int s = 0; s < summed; s++) {
+                double *to = packed + (((int64_t)block * taps + t) * summed + s) * LANES;
+                for (int l = 0; l < LANES && block * LANES + l < results; l++) {
+                    int64_t result = block * LANES + l;
+                    int64_t o = forward ? result : s, i = forward ? s : result;
+                    to[l] = weight[(o * in_channels + i) * taps + t];
+                }
+            }
+        }
+    }
+}
+
+/* The input row (or column) that output `position` reads at kernel offset `k`; -1 in the padding.
+ */
+static int source_of(int position, int k, ls_products_shape shape, int size)
+{
+    int source = position * shape.stride + k - shape.pad;
+    return source >= 0 && source < size ? source : -1;
+}
+
+/* The output row (or column) that reads input `position` at kernel offset `k`; -1 where none does.
+ */
+static int reader_of(int position, int k, ls_products_shape shape, int size)
+{
+    int scaled = position + shape.pad - k;
+    return scaled >= 0 && scaled % shape.stride == 0 && scaled / shape.stride < size
+               ? scaled / shape.stride
+               : -1;
+}
+
+typedef struct walk {
+    ls_products_shape shape;
+    bool forward;
+    const ls_planes *from;
+    ls_planes *to;
+    const double *packed; /* weights */
+    const double *zeros;  /* [from->pitch] */
+} walk;
+
+/* Taps of the four pixels p .. p+3 of `to`; taps that none of them has are left out. */
+static int list_taps(const walk *w, const int64_t *order, int64_t p, int64_t pixels, tap *list,
+                     int *tap_index)
+{
+    int count = 0, kernel = w->shape.kernel;
+    for (int t = 0; t < kernel * kernel; t++) {
+        bool any = false;
+        for (int q = 0; q < PIXELS; q++) {
+            list[count].pixel[q] = w->zeros;
+            if (p + q >= pixels) {
+                continue;
+            }
+            int64_t pixel = order[p + q];
+            int x = (int)(pixel % w->to->width);
+            int y = (int)(pixel / w->to->width % w->to->height);
+            int64_t n = pixel / w->to->width / w->to->height;
+            int row, column;
+            if (w->forward) {
+                row = source_of(y, t / kernel, w->shape, w->from->height);
+                column = source_of(x, t % kernel, w->shape, w->from->width);
+            } else {
+                row = reader_of(y, t / kernel, w->shape, w->from->height);
+                column = reader_of(x, t % kernel, w->shape, w->from->width);
+            }
+            if (row >= 0 && column >= 0) {
+                int64_t source = (n * w->from->height + row) * w->from->width + column;
+                list[count].pixel[q] = w->from->value + source * w->from->pitch;
+                any = true;
+            }
+        }
+        if (any) {
+            tap_index[count++] = t;
+        }
+    }
+    return count;
+}
+
+static void walk_tile(const walk *w, const int64_t *order, int64_t p, int64_t pixels)
+{
+    enum { TAPS_MAX = 49 };
+    tap list[TAPS_MAX + 1];
+    int tap_index[TAPS_MAX];
+    double sums[PIXELS * LANES] __attribute__((aligned(64)));
+    int taps = w->shape.kernel * w->shape.kernel;
+    LS_ASSERT(taps <= TAPS_MAX);
+    int count = list_taps(w, order, p, pixels, list, tap_index);
+    for (int block = 0; block < w->to->pitch / LANES; block++) {
+        for (int t = 0; t < count; t++) {
+            list[t].weight =
+                w->packed + ((int64_t)block * taps + tap_index[t]) * w->from->channels * LANES;
+        }
+        sum_tile(count, list, w->from->channels, sums);
+        for (int q = 0; q < PIXELS && p + q < pixels; q++) {
+            memcpy(w->to->value + order[p + q] * w->to->pitch + block * LANES, sums + q * LANES,
+                   LANES * sizeof(double));
+        }
+    }
+}
+
+/* Pixels in an order in which neighbours have the same taps: by phase of the stride. */
+static void order_pixels(const ls_planes *planes, int phases, int64_t *order)
+{
+    int64_t count = 0;
+    for (int phase = 0; phase < phases * phases; phase++) {
+        for (int64_t n = 0; n < planes->samples; n++) {
+            for (int64_t y = phase / phases; y < planes->height; y += phases) {
+                for (int64_t x = phase % phases; x < planes->width; x += phases) {
+                    order[count++] = (n * planes->height + y) * planes->width + x;
+                }
+            }
+        }
+    }
+}
+
+static ls_status walk_all(walk *w, const double *weight)
+{
+    int taps = w->shape.kernel * w->shape.kernel;
+    int64_t pixels = ls_planes_pixels(w->to);
+    int in_channels = w->forward ? w->from->channels : w->to->channels;
+    int out_channels = w->forward ? w->to->channels : w->from->channels;
+    double *packed = NULL, *zeros = NULL;
+    int64_t *order = malloc((size_t)pixels * sizeof *order);
+    ls_status status = LS_OK;
+    if (order == NULL) {
+        ls_log_error("oracle: cannot allocate the order of %lld pixels", (long long)pixels);
+        return LS_ERR_INFRA;
+    }
+    LS_TRY_GOTO(status, allocate((size_t)taps * w->to->pitch * w->from->channels, &packed),
+                free_all);
+    LS_TRY_GOTO(status, allocate((size_t)w->from->pitch, &zeros), free_all);
+    pack_weights(weight, out_channels, in_channels, taps, w->forward, packed);
+    order_pixels(w->to, w->forward ? 1 : w->shape.stride, order);
+    w->packed = packed;
+    w->zeros = zeros;
+#pragma omp parallel for schedule(dynamic, 4)
+    for (int64_t p = 0; p < pixels; p += PIXELS) {
+        walk_tile(w, order, p, pixels);
+    }
+free_all:
+    free(packed);
+    free(zeros);
+    free(order);
+    return status;
+}
+
+ls_status ls_products_forward(ls_products_shape shape, const ls_planes *in, const double *weight,
+                              ls_planes *out)
+{
+    walk w = {.shape = shape, .forward = true, .from = in, .to = out};
+    return walk_all(&w, weight);
+}
+
+ls_status ls_products_input_grad(ls_products_shape shape, const ls_planes *out_grad,
+                                 const double *weight, ls_planes *in_grad)
+{
+    walk w = {.shape = shape, .forward = false, .from = out_grad, .to = in_grad};
+    return walk_all(&w, weight);
+}
+
+/* Pixel pairs of one tap: input and output gradient, where the tap is inside the image. */
+static int64_t list_pairs(ls_products_shape shape, int t, const ls_planes *in,
+                          const ls_planes *out_grad, int from, int samples, const double **row,
+                          const double **column)
+{
+    int64_t pairs = 0;
+    for (int64_t n = from; n < from + samples; n++) {
+        for (int y = 0; y < out_grad->height; y++) {
+            int in_y = source_of(y, t / shape.kernel, shape, in->height);
+            for (int x = 0; x < out_grad->width && in_y >= 0; x++) {
+                int in_x = source_of(x, t % shape.kernel, shape, in->width);
+                if (in_x >= 0) {
+                    row[pairs] =
+                        in->value + ((n * in->height + in_y) * in->width + in_x) * in->pitch;
+                    column[pairs++] =
+                        out_grad->value +
+                        ((n * out_grad->height + y) * out_grad->width + x) * out_grad->pitch;
+                }
+            }
+        }
+    }
+    return pairs;
+}
+
+ls_status ls_products_weight_grad(ls_products_shape shape, const ls_planes *in,
+                                  const ls_planes *out_grad, int from, int samples,
+                                  double *weight_grad)
+{
+    int taps = shape.kernel * shape.kernel;
+    int64_t most = (int64_t)samples * out_grad->height * out_grad->width;
+    const double **row = malloc((size_t)most * 2 * sizeof *row);
+    if (row == NULL) {
+        ls_log_error("oracle: cannot allocate %lld pairs of pixels", (long long)most);
+        return LS_ERR_INFRA;
+    }
+    const double **column = row + most;
+    int row_blocks = ls_planes_round_up(in->channels, ROWS) / ROWS;
+    int column_blocks = out_grad->pitch / LANES;
+    for (int t = 0; t < taps; t++) {
+        int64_t pairs = list_pairs(shape, t, in, out_grad, from, samples, row, column);
+#pragma omp parallel for schedule(dynamic)
+        for (int block = 0; block < row_blocks * column_blocks; block++) {
+            double sums[ROWS * LANES] __attribute__((aligned(64)));
+            int i0 = block / column_blocks * ROWS, o0 = block % column_blocks * LANES;
+            sum_outer(pairs, row, i0, column, o0, sums);
+            for (int r = 0; r < ROWS && i0 + r < in->channels; r++) {
+                for (int l = 0; l < LANES && o0 + l < out_grad->channels; l++) {
+                    int64_t o = o0 + l;
+                    weight_grad[(o * in->channels + i0 + r) * taps + t] = sums[r * LANES + l];
+                }
+            }
+        }
+    }
+    free(row);
+    return LS_OK;
+}

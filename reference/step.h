@@ -1,0 +1,17 @@
+/* The training loop: numerics.md section 2, one step after the other, and what is told about each.
+ */
+#ifndef LS_STEP_H
+#define LS_STEP_H
+
+#include "trainer.h"
+
+typedef struct ls_step_summary {
+    int64_t last;    /* the last step done */
+    int64_t skipped; /* how many steps of this process changed nothing */
+} ls_step_summary;
+
+/* From trainer->first_step to trainer->last_step. LS_ERR_NON_FINITE, LS_ERR_PEER_LOST and the like
+ * end it; *summary is valid in any case. */
+ls_status ls_step_run(ls_trainer *trainer, ls_step_summary *summary);
+
+#endif

@@ -1,0 +1,41 @@
+/* lockstep-train: one rank of a data-parallel mixed-precision training (design.md section 4). */
+#include "../kernels/core/log.h"
+#include "checkpoint.h"
+#include "join.h"
+#include "setup.h"
+#include "step.h"
+
+static ls_status prepare(int argc, char **argv, ls_trainer *trainer)
+{
+    LS_TRY(ls_setup_read(argc, argv, trainer)); /* options, environment */
+    LS_TRY(ls_setup_device(trainer));           /* network, backend */
+    LS_TRY(ls_join_open(trainer));              /* peers, engines */
+    LS_TRY(ls_setup_memory(trainer));           /* tensors, buckets, plan */
+    LS_TRY(ls_setup_values(trainer));           /* initial or resumed values, rank 0's for all */
+    return ls_setup_data(trainer);              /* loader, start event */
+}
+
+static ls_status train(ls_trainer *trainer)
+{
+    ls_step_summary summary;
+    ls_status status = ls_step_run(trainer, &summary);
+    if (status == LS_OK && trainer->options.save[0] != '\0') {
+        status = ls_checkpoint_save(trainer, summary.last, trainer->options.save);
+    }
+    if (status == LS_OK) {
+        status = ls_join_finish(trainer);
+    }
+    ls_status written = ls_events_write_end(trainer->events, summary.last, status, summary.skipped);
+    return status != LS_OK ? status : written;
+}
+
+int main(int argc, char **argv)
+{
+    static ls_trainer trainer; /* zeroed; too large for a small stack */
+    ls_status status = prepare(argc, argv, &trainer);
+    if (status == LS_OK) {
+        status = train(&trainer);
+    }
+    ls_setup_close(&trainer, status != LS_OK);
+    return (int)status;
+}

@@ -1,0 +1,446 @@
+/* Bucket layouts: the reference rows of facts/pytorch.md 1.2 (printed by torch 1.13) and Apex's
+ * rule (facts/ apex.md 5.2), both dialects' layouts of every iteration, and their form as numbers.
+ */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../reference/buckets.h"
+#include "../../reference/layers.h"
+#include "../../reference/model.h"
+
+static const int64_t mib = 1 << 20;
+
+/* "[0,2] [1]" */
+static void describe(const ls_bucket_layout *layout, char *text, size_t bytes)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int b = 0; b < layout->bucket_count; b++) {
+        const ls_bucket *bucket = &layout->bucket[b];
+        for (int i = 0; i < bucket->count; i++) {
+            used += (size_t)snprintf(text + used, bytes - used, "%s%d",
+                                     i > 0 ? "," : (b > 0 ? " [" : "["),
+                                     layout->member[bucket->first + i]);
+        }
+        used += (size_t)snprintf(text + used, bytes - used, "]");
+    }
+}
+
+typedef struct row {
+    int count;
+    ls_bucket_item item[6];
+    bool ordered;
+    int order[6];
+    int limit_count;
+    int64_t limit[2]; /* bytes */
+    const char *want;
+} row;
+
+#define F(elements)             \
+    {                           \
+        LS_F32, elements, false \
+    }
+#define D(elements)             \
+    {                           \
+        LS_F64, elements, false \
+    }
+
+static const row rows[] = {
+    {4, {F(100), F(200), F(100), F(50)}, false, {0}, 1, {400}, "[0] [1] [2] [3]"},
+    {6, {F(50), D(25), F(50), D(25), F(50), D(25)}, false, {0}, 1, {400}, "[0,2] [1,3] [4] [5]"},
+    {6,
+     {F(50), D(25), F(50), D(25), F(50), D(25)},
+     false,
+     {0},
+     2,
+     {200, 400},
+     "[0] [1] [2,4] [3,5]"},
+    {4, {F(10), F(10), F(10), F(10)}, false, {0}, 2, {40, 80}, "[0] [1,2] [3]"},
+    {3, {F(10), {LS_F32, 10, true}, F(10)}, false, {0}, 1, {400}, "[0,2] [1]"},
+    {3, {F(10), F(10), F(10)}, true, {2, 0, 1}, 1, {40}, "[2] [0] [1]"},
+};
+
+START_TEST(reference_rows)
+{
+    const row *given = &rows[_i];
+    ls_bucket_layout layout;
+    char text[128];
+    ck_assert_int_eq(ls_buckets_assign(given->item, given->count,
+                                       given->ordered ? given->order : NULL, LS_BUCKET_BYTES,
+                                       given->limit, given->limit_count, &layout),
+                     LS_OK);
+    describe(&layout, text, sizeof text);
+    ck_assert_str_eq(text, given->want);
+    ls_buckets_free(&layout);
+}
+END_TEST
+
+/* facts/apex.md 5.2: sizes {10,10,1,1}, threshold 10: arrival 0,1,2,3 gives 3 buckets, 2,0,3,1
+ * gives 2. */
+START_TEST(apex_elements)
+{
+    static const ls_bucket_item item[] = {{LS_F16, 10, false}, F(10), {LS_F16, 1, false}, F(1)};
+    static const ls_bucket_item same[] = {F(10), F(10), F(1), F(1)};
+    static const int first[] = {0, 1, 2, 3}, second[] = {2, 0, 3, 1};
+    static const int64_t limit = 10;
+    ls_bucket_layout layout;
+    char text[128];
+    ck_assert_int_eq(ls_buckets_assign(same, 4, first, LS_BUCKET_ELEMENTS, &limit, 1, &layout),
+                     LS_OK);
+    describe(&layout, text, sizeof text);
+    ck_assert_str_eq(text, "[0] [1] [2,3]");
+    ls_buckets_free(&layout);
+    ck_assert_int_eq(ls_buckets_assign(same, 4, second, LS_BUCKET_ELEMENTS, &limit, 1, &layout),
+                     LS_OK);
+    describe(&layout, text, sizeof text);
+    ck_assert_str_eq(text, "[2,0] [3,1]");
+    ls_buckets_free(&layout);
+    /* what is left open is closed half first, then float */
+    static const int64_t large = 100;
+    static const int float_first[] = {1, 0, 3, 2};
+    ck_assert_int_eq(
+        ls_buckets_assign(item, 4, float_first, LS_BUCKET_ELEMENTS, &large, 1, &layout), LS_OK);
+    describe(&layout, text, sizeof text);
+    ck_assert_str_eq(text, "[0,2] [1,3]");
+    ls_buckets_free(&layout);
+}
+END_TEST
+
+typedef struct setting {
+    ls_options options;
+    ls_dialect_rules rules;
+    ls_precision precision;
+    ls_network network;
+    ls_bucket_item *item;
+    int *order;
+} setting;
+
+static void set_up(setting *set, const char *arch, ls_options options)
+{
+    set->options = options;
+    ls_dialect_resolve(&options, 2, &set->rules);
+    ls_precision_resolve(&options, &set->rules, &set->precision);
+    ck_assert_int_eq(ls_model_build(arch, 1000, 224, &set->network), LS_OK);
+    size_t count = (size_t)set->network.param_count;
+    set->item = calloc(count, sizeof *set->item);
+    set->order = calloc(count, sizeof *set->order);
+    ls_buckets_items(&set->network, &set->precision, set->item);
+    ls_layers_backward_order(&set->network, set->order);
+}
+
+static void tear_down(setting *set)
+{
+    free(set->item);
+    free(set->order);
+    ls_model_free(&set->network);
+}
+
+static ls_options options_at(ls_opt_level level, ls_dialect dialect)
+{
+    ls_options options;
+    ls_options_defaults(&options);
+    options.opt_level = level;
+    options.dialect = dialect;
+    return options;
+}
+
+static void check_bytes(const ls_bucket_layout *layout, int count, const int64_t *bytes)
+{
+    ck_assert_int_eq(layout->bucket_count, count);
+    for (int b = 0; b < count; b++) {
+        ck_assert_int_eq(layout->bucket[b].bytes, bytes[b]);
+    }
+}
+
+START_TEST(torch_golden_sizes)
+{
+    setting set;
+    ls_bucket_layout layout;
+    set_up(&set, "resnet18", options_at(LS_O0, LS_DIALECT_TORCH));
+    ck_assert_int_eq(ls_buckets_first(&set.rules, &set.network, set.item, &layout), LS_OK);
+    check_bytes(&layout, 1, (int64_t[]){46758048});
+    ck_assert(!layout.delayed);
+    ck_assert_int_eq(layout.member[0], 61); /* backward order */
+    ls_buckets_free(&layout);
+    ck_assert_int_eq(ls_buckets_rebuild(&set.rules, &set.network, set.item, set.order, &layout),
+                     LS_OK);
+    check_bytes(&layout, 3, (int64_t[]){2052000, 28852224, 15853824});
+    static const int members[] = {61, 60, 58, 59, 57, 55, 56, 54, 52, 53, 51, 49, 50, 48};
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
+        ck_assert_int_eq(layout.member[i], members[i]);
+    }
+    ck_assert_int_eq(layout.bucket[1].count, 12);
+    ls_buckets_free(&layout);
+    tear_down(&set);
+
+    set_up(&set, "resnet50", options_at(LS_O0, LS_DIALECT_TORCH));
+    ck_assert_int_eq(ls_buckets_rebuild(&set.rules, &set.network, set.item, set.order, &layout),
+                     LS_OK);
+    check_bytes(&layout, 5, (int64_t[]){8196000, 31502336, 26255360, 26550272, 9724160});
+    ls_buckets_free(&layout);
+    /* find_unused: registration order, limits 1 MiB and 25 MiB; torch begins with the last of them
+     */
+    ck_assert_int_eq(ls_buckets_assign(set.item, set.network.param_count, NULL, LS_BUCKET_BYTES,
+                                       (int64_t[]){mib, 25 * mib}, 2, &layout),
+                     LS_OK);
+    check_bytes(&layout, 5, (int64_t[]){1623296, 27022336, 29669376, 31502336, 12410784});
+    ls_buckets_free(&layout);
+    tear_down(&set);
+
+    ls_options small = options_at(LS_O0, LS_DIALECT_TORCH);
+    small.bucket_cap_mb = 1;
+    set_up(&set, "resnet50", small);
+    ck_assert_int_eq(ls_buckets_rebuild(&set.rules, &set.network, set.item, set.order, &layout),
+                     LS_OK);
+    ck_assert_int_eq(layout.bucket_count, 35);
+    ck_assert_int_eq(layout.bucket[0].bytes, 8196000);
+    ck_assert_int_eq(layout.bucket[34].bytes, 552192);
+    ls_buckets_free(&layout);
+    tear_down(&set);
+}
+END_TEST
+
+/* Apex: iteration 1 is one reduction per type in parameter order after backward; later 10,000,000
+ * elements per type. At O2 norms are f32 and the rest is half. */
+START_TEST(apex_layouts)
+{
+    setting set;
+    ls_bucket_layout layout;
+    set_up(&set, "resnet50", options_at(LS_O2, LS_DIALECT_APEX));
+    ck_assert_int_eq(ls_buckets_first(&set.rules, &set.network, set.item, &layout), LS_OK);
+    ck_assert(layout.delayed);
+    check_bytes(&layout, 2, (int64_t[]){2 * (25557032 - 53120), 4 * 53120});
+    ck_assert_int_eq(layout.bucket[0].dtype, LS_F16);
+    ck_assert_int_eq(layout.member[0], 0);
+    ck_assert_int_eq(layout.member[layout.bucket[1].first], 1);
+    ls_buckets_free(&layout);
+    ck_assert_int_eq(ls_buckets_rebuild(&set.rules, &set.network, set.item, set.order, &layout),
+                     LS_OK);
+    ck_assert(!layout.delayed);
+    ck_assert_int_eq(layout.bucket_count,
+                     4); /* 25.5 million halves: two that are full, one left; norms */
+    for (int b = 0; b < 2; b++) {
+        const ls_bucket *bucket = &layout.bucket[b];
+        int last = layout.member[bucket->first + bucket->count - 1];
+        ck_assert_int_ge(bucket->elements, 10000000);
+        ck_assert_int_lt(bucket->elements - set.item[last].elements, 10000000);
+    }
+    ck_assert_int_eq(layout.bucket[2].dtype, LS_F16);
+    ck_assert_int_eq(layout.bucket[3].dtype, LS_F32);
+    ls_buckets_free(&layout);
+    tear_down(&set);
+}
+END_TEST
+
+/* A cap in MB is bytes as reduced, also in dialect apex, and has no small first bucket there. */
+START_TEST(apex_with_a_cap)
+{
+    setting set;
+    ls_bucket_layout layout;
+    ls_options options = options_at(LS_O2, LS_DIALECT_APEX);
+    options.bucket_cap_mb = 5;
+    set_up(&set, "resnet18", options);
+    ck_assert_int_eq(ls_buckets_rebuild(&set.rules, &set.network, set.item, set.order, &layout),
+                     LS_OK);
+    for (int b = 0; b + 2 < layout.bucket_count; b++) { /* the last of each type are left-overs */
+        const ls_bucket *bucket = &layout.bucket[b];
+        int last = layout.member[bucket->first + bucket->count - 1];
+        ck_assert_int_ge(bucket->bytes, 5 * mib);
+        ck_assert_int_lt(bucket->bytes - 2 * set.item[last].elements, 5 * mib);
+    }
+    ls_buckets_free(&layout);
+    /* in f32 the same cap holds half as many elements */
+    options.allreduce_fp32 = true;
+    tear_down(&set);
+    set_up(&set, "resnet18", options);
+    ck_assert_int_eq(ls_buckets_rebuild(&set.rules, &set.network, set.item, set.order, &layout),
+                     LS_OK);
+    ck_assert_int_eq(layout.bucket[0].dtype, LS_F32);
+    ck_assert_int_lt(layout.bucket[0].bytes - 4 * 512 * 512 * 9, 5 * mib);
+    ls_buckets_free(&layout);
+    tear_down(&set);
+}
+END_TEST
+
+START_TEST(delayed_and_deterministic)
+{
+    setting set;
+    ls_bucket_layout layout, again;
+    ls_options options = options_at(LS_O2, LS_DIALECT_TORCH);
+    options.delay_allreduce = true;
+    set_up(&set, "resnet18", options);
+    ck_assert(!set.rules.rebuild);
+    ck_assert_int_eq(ls_buckets_first(&set.rules, &set.network, set.item, &layout), LS_OK);
+    ck_assert(layout.delayed);
+    check_bytes(&layout, 2, (int64_t[]){2 * (11689512 - 9600), 4 * 9600});
+    ls_buckets_free(&layout);
+    tear_down(&set);
+
+    options = options_at(LS_O0, LS_DIALECT_TORCH);
+    options.deterministic = true;
+    set_up(&set, "resnet18", options);
+    ck_assert(!set.rules.rebuild);
+    ck_assert_int_eq(ls_buckets_first(&set.rules, &set.network, set.item, &layout), LS_OK);
+    check_bytes(&layout, 3, (int64_t[]){2052000, 28852224, 15853824});
+    ck_assert(!layout.delayed);
+    ck_assert_int_eq(ls_buckets_first(&set.rules, &set.network, set.item, &again), LS_OK);
+    ck_assert(ls_buckets_digest(&layout) == ls_buckets_digest(&again));
+    ls_buckets_free(&layout);
+    ls_buckets_free(&again);
+    tear_down(&set);
+}
+END_TEST
+
+/* Offsets and owners agree with the members; f32 gradients compressed to half are one type. */
+START_TEST(places)
+{
+    setting set;
+    ls_bucket_layout layout;
+    ls_options options = options_at(LS_O1, LS_DIALECT_TORCH);
+    options.compress = true;
+    options.compress_type = LS_BF16;
+    set_up(&set, "resnet18", options);
+    ck_assert_int_eq(ls_buckets_rebuild(&set.rules, &set.network, set.item, set.order, &layout),
+                     LS_OK);
+    int64_t total = 0;
+    for (int b = 0; b < layout.bucket_count; b++) {
+        const ls_bucket *bucket = &layout.bucket[b];
+        int64_t offset = 0;
+        ck_assert_int_eq(bucket->dtype, LS_BF16);
+        for (int i = 0; i < bucket->count; i++) {
+            int index = layout.member[bucket->first + i];
+            ck_assert_int_eq(layout.bucket_of[index], b);
+            ck_assert_int_eq(layout.offset[index], offset);
+            offset += set.item[index].elements;
+        }
+        ck_assert_int_eq(bucket->elements, offset);
+        ck_assert_int_eq(bucket->bytes, 2 * offset);
+        total += offset;
+    }
+    ck_assert_int_eq(total, 11689512);
+    ls_buckets_free(&layout);
+    tear_down(&set);
+}
+END_TEST
+
+START_TEST(numbers_and_back)
+{
+    setting set;
+    ls_bucket_layout layout, back;
+    set_up(&set, "resnet18", options_at(LS_O2, LS_DIALECT_TORCH));
+    int count = set.network.param_count, length = ls_buckets_vector_length(count);
+    int32_t *vector = calloc((size_t)length, sizeof *vector);
+    int32_t *again = calloc((size_t)length, sizeof *again);
+    ck_assert_int_eq(ls_buckets_rebuild(&set.rules, &set.network, set.item, set.order, &layout),
+                     LS_OK);
+    ls_buckets_to_vector(&layout, vector);
+    ck_assert_int_eq(ls_buckets_from_vector(vector, set.item, count, "a test", &back), LS_OK);
+    ls_buckets_to_vector(&back, again);
+    ck_assert_mem_eq(vector, again, (size_t)length * sizeof *vector);
+    ck_assert(ls_buckets_digest(&layout) == ls_buckets_digest(&back));
+    ck_assert_mem_eq(layout.offset, back.offset, (size_t)count * sizeof *layout.offset);
+    ls_buckets_free(&back);
+    /* each way to be broken is refused, and nothing is written */
+    int32_t *broken = again;
+    size_t bytes = (size_t)length * sizeof *broken;
+    struct {
+        int place;
+        int32_t value;
+    } faults[] = {{0, 2},
+                  {1, -1},
+                  {1, count + 1},
+                  {2, 0},
+                  {2, 1000},
+                  {2 + count, -1},
+                  {2 + count, count},
+                  {2 + count, vector[2 + count + 1]},
+                  {1, vector[1] - 1},
+                  {2, vector[2] + 1}};
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+        memcpy(broken, vector, bytes);
+        broken[faults[i].place] = faults[i].value;
+        ck_assert_int_eq(ls_buckets_from_vector(broken, set.item, count, "a test", &back),
+                         LS_ERR_USAGE);
+    }
+    free(vector);
+    free(again);
+    ls_buckets_free(&layout);
+    tear_down(&set);
+}
+END_TEST
+
+START_TEST(digest_sees_order)
+{
+    static const ls_bucket_item item[] = {F(10), F(10), F(10)};
+    static const int first[] = {0, 1, 2}, second[] = {1, 0, 2};
+    static const int64_t limit = 0, small = 40;
+    ls_bucket_layout a, b, c;
+    ck_assert_int_eq(ls_buckets_assign(item, 3, first, LS_BUCKET_BYTES, &limit, 1, &a), LS_OK);
+    ck_assert_int_eq(ls_buckets_assign(item, 3, second, LS_BUCKET_BYTES, &limit, 1, &b), LS_OK);
+    ck_assert_int_eq(ls_buckets_assign(item, 3, first, LS_BUCKET_BYTES, &small, 1, &c), LS_OK);
+    ck_assert(ls_buckets_digest(&a) != ls_buckets_digest(&b));
+    ck_assert(ls_buckets_digest(&a) != ls_buckets_digest(&c));
+    uint64_t before = ls_buckets_digest(&a);
+    a.delayed = true;
+    ck_assert(ls_buckets_digest(&a) != before);
+    ls_buckets_free(&a);
+    ls_buckets_free(&b);
+    ls_buckets_free(&c);
+}
+END_TEST
+
+/* Factors of numerics.md section 6 and facts/apex.md 5.4. */
+START_TEST(dialects)
+{
+    ls_dialect_rules rules;
+    ls_options options = options_at(LS_O1, LS_DIALECT_APEX);
+    ls_dialect_resolve(&options, 4, &rules);
+    ck_assert(rules.pre_factor == 1.0 && rules.post_factor == 0.25);
+    ck_assert(!rules.start_buffers && !rules.broadcast_buffers && rules.max_scale == 16777216.0f);
+    ck_assert_int_eq(rules.limit[0], 10000000);
+    options.predivide = 8;
+    ls_dialect_resolve(&options, 4, &rules);
+    ck_assert(rules.pre_factor == 0.125 && rules.post_factor == 2.0);
+    options.average_given = true;
+    options.average = LS_AVERAGE_NONE;
+    ls_dialect_resolve(&options, 4, &rules);
+    ck_assert(rules.pre_factor == 0.125 && rules.post_factor == 1.0);
+    options = options_at(LS_O1, LS_DIALECT_TORCH);
+    ls_dialect_resolve(&options, 4, &rules);
+    ck_assert(rules.pre_factor == 0.25 && rules.post_factor == 1.0);
+    ck_assert(rules.start_buffers && rules.broadcast_buffers);
+    ck_assert(rules.limit[0] == mib && rules.limit[1] == 25 * mib);
+    options.bucket_cap_mb = 0.5;
+    options.broadcast_buffers = LS_FALSE;
+    ls_dialect_resolve(&options, 4, &rules);
+    ck_assert(rules.limit[0] == mib / 2 && rules.limit[1] == mib / 2 && !rules.broadcast_buffers);
+    options.bucket_cap_mb = 0;
+    options.message_size = 7;
+    ls_dialect_resolve(&options, 4, &rules);
+    ck_assert(rules.unit == LS_BUCKET_ELEMENTS && rules.limit_count == 1 && rules.limit[0] == 7);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("buckets");
+    TCase *tests = tcase_create("buckets");
+    tcase_add_loop_test(tests, reference_rows, 0, sizeof rows / sizeof rows[0]);
+    tcase_add_test(tests, apex_elements);
+    tcase_add_test(tests, torch_golden_sizes);
+    tcase_add_test(tests, apex_layouts);
+    tcase_add_test(tests, apex_with_a_cap);
+    tcase_add_test(tests, delayed_and_deterministic);
+    tcase_add_test(tests, places);
+    tcase_add_test(tests, numbers_and_back);
+    tcase_add_test(tests, digest_sees_order);
+    tcase_add_test(tests, dialects);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}

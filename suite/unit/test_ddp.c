@@ -1,0 +1,422 @@
+/* The reducer: where gradients lie, in which order buckets begin, and the arithmetic around the
+ * sum. The engine is a stand-in for W ranks that all hold the same gradients: its sum is W times
+ * the buffer, rounded once. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "../../reference/ddp.h"
+#include "../../reference/model.h"
+#include "host_device.h"
+
+enum { BEGUN_MAX = 256 };
+
+/* The stand-in. */
+struct ls_comm {
+    int world;
+    int begun_count;
+    char begun[BEGUN_MAX][24];
+    int64_t counts[BEGUN_MAX];
+    ls_dtype dtype;
+};
+
+static ls_status fake_begin(ls_comm *comm, const ls_comm_op *op, ls_event *after,
+                            ls_comm_handle *handle)
+{
+    *handle = (ls_comm_handle){.op = *op, .begun_ns = 1, .started_ns = 1, .finished_ns = 3};
+    if (op->kind == LS_COMM_BROADCAST) {
+        return LS_OK;
+    }
+    ck_assert_ptr_nonnull(after);
+    ck_assert_int_lt(comm->begun_count, BEGUN_MAX);
+    snprintf(comm->begun[comm->begun_count], sizeof comm->begun[0], "%s", op->label);
+    comm->counts[comm->begun_count++] = op->count;
+    comm->dtype = op->dtype;
+    ls_tensor whole = {.data = op->buffer, .dtype = op->dtype, .count = op->count};
+    return host_scale(NULL, NULL, whole, (float)comm->world);
+}
+
+static ls_status fake_wait(ls_comm *comm, ls_comm_handle *handle, ls_stream *stream)
+{
+    (void)comm, (void)handle, (void)stream;
+    return LS_OK;
+}
+
+static const ls_comm_api FAKE = {
+    .abi = LS_COMM_ABI, .name = "fake", .begin = fake_begin, .wait = fake_wait};
+
+/* One run: options, network, memory, reducer. */
+typedef struct run {
+    ls_options options;
+    ls_dialect_rules rules;
+    ls_precision precision;
+    ls_network network;
+    ls_device device;
+    ls_memory memory;
+    ls_comm comm;
+    ls_ddp *ddp;
+} run;
+
+static void run_open(run *r, int world)
+{
+    enum { PARAMS_MAX = 512 };
+    static ls_dtype param[PARAMS_MAX], reduced[PARAMS_MAX], buffer[PARAMS_MAX];
+    ls_dialect_resolve(&r->options, world, &r->rules);
+    ls_precision_resolve(&r->options, &r->rules, &r->precision);
+    ck_assert_int_eq(ls_model_build("resnet8", 10, 32, &r->network), LS_OK);
+    r->device = host_device();
+    r->comm = (ls_comm){.world = world};
+    for (int i = 0; i < r->network.param_count; i++) {
+        param[i] = ls_precision_param(&r->precision, r->network.param[i].role);
+        reduced[i] = ls_precision_reduced(&r->precision, r->network.param[i].role);
+    }
+    for (int i = 0; i < r->network.buffer_count; i++) {
+        buffer[i] = ls_precision_buffer(&r->precision, r->network.buffer[i].role);
+    }
+    ls_memory_options memory = {.network = &r->network,
+                                .param_type = param,
+                                .grad_type = param,
+                                .reduced_type = reduced,
+                                .buffer_type = buffer,
+                                .masters = r->precision.masters,
+                                .moment_count = 1};
+    ck_assert_int_eq(ls_memory_create(&r->device, &memory, &r->memory), LS_OK);
+    ls_ddp_options ddp = {.rules = &r->rules,
+                          .precision = &r->precision,
+                          .memory = &r->memory,
+                          .engine = &FAKE,
+                          .comm = &r->comm};
+    ck_assert_int_eq(ls_ddp_create(&ddp, &r->ddp), LS_OK);
+}
+
+static void run_close(run *r)
+{
+    ls_ddp_free(r->ddp);
+    ls_memory_free(&r->memory);
+    ls_model_free(&r->network);
+}
+
+static run run_of(ls_opt_level level, ls_dialect dialect)
+{
+    run r = {0};
+    ls_options_defaults(&r.options);
+    r.options.opt_level = level;
+    r.options.dialect = dialect;
+    return r;
+}
+
+/* A value per parameter and element that every type holds exactly. */
+static float value_of(int param, int64_t i)
+{
+    return (float)((param * 7 + i) % 31 - 15) / 8.0f;
+}
+
+static void fill(run *r, int param)
+{
+    const ls_tensor *grad = &r->memory.grad[param];
+    for (int64_t i = 0; i < grad->count; i++) {
+        host_set(grad, i, value_of(param, i));
+    }
+    ck_assert_int_eq(ls_ddp_stage(r->ddp, param, grad), LS_OK);
+}
+
+/* One backward in the given order (NULL: last parameter first). */
+static void backward(run *r, const int *order)
+{
+    r->comm.begun_count = 0;
+    ck_assert_int_eq(ls_ddp_begin(r->ddp), LS_OK);
+    for (int k = 0; k < r->memory.param_count; k++) {
+        int param = order == NULL ? r->memory.param_count - 1 - k : order[k];
+        fill(r, param);
+        ck_assert_int_eq(ls_ddp_ready(r->ddp, param), LS_OK);
+    }
+    ck_assert_int_eq(ls_ddp_finish(r->ddp), LS_OK);
+}
+
+static void check_gradients(const run *r, float factor)
+{
+    for (int p = 0; p < r->memory.param_count; p++) {
+        for (int64_t i = 0; i < r->memory.grad[p].count; i++) {
+            ck_assert_float_eq(host_get(&r->memory.grad[p], i), value_of(p, i) * factor);
+        }
+    }
+}
+
+static bool inside(const run *r, ls_memory_kind kind, const ls_tensor *tensor)
+{
+    const char *block = r->memory.block[kind], *data = tensor->data;
+    return data >= block && data + ls_tensor_bytes(tensor) <= block + r->memory.bytes[kind];
+}
+
+/* Members lie back to back in the bucket's type; gradients are inside their arena and do not
+ * overlap. */
+static void check_places(const run *r)
+{
+    const ls_bucket_layout *layout = ls_ddp_layout(r->ddp);
+    int seen = 0;
+    for (int b = 0; b < layout->bucket_count; b++) {
+        const ls_bucket *bucket = &layout->bucket[b];
+        const char *next = r->memory.reduced[layout->member[bucket->first]].data;
+        for (int k = 0; k < bucket->count; k++, seen++) {
+            int p = layout->member[bucket->first + k];
+            const ls_tensor *reduced = &r->memory.reduced[p];
+            ck_assert_int_eq(reduced->dtype, bucket->dtype);
+            ck_assert_ptr_eq(reduced->data, next);
+            next += ls_tensor_bytes(reduced);
+            ck_assert(inside(r, LS_MEMORY_GRAD, &r->memory.grad[p]));
+            ck_assert(reduced->data == r->memory.grad[p].data ||
+                      inside(r, LS_MEMORY_STAGING, reduced));
+            ck_assert_uint_eq(
+                (uintptr_t)r->memory.grad[p].data % ls_dtype_bytes(r->memory.grad[p].dtype), 0);
+        }
+    }
+    ck_assert_int_eq(seen, r->memory.param_count);
+    for (int a = 0; a < r->memory.param_count; a++) {
+        for (int b = 0; b < a; b++) {
+            const ls_tensor *x = &r->memory.grad[a], *y = &r->memory.grad[b];
+            ck_assert((char *)x->data + ls_tensor_bytes(x) <= (char *)y->data ||
+                      (char *)y->data + ls_tensor_bytes(y) <= (char *)x->data);
+        }
+        if (r->memory.grad[a].dtype == LS_F32) {
+            ck_assert_ptr_eq(r->memory.unscaled[a].data, r->memory.grad[a].data);
+        }
+    }
+}
+
+START_TEST(places_of_every_level_and_layout)
+{
+    for (int level = LS_O0; level <= LS_O3; level++) {
+        for (int way = 0; way < 3; way++) {
+            for (int dialect = LS_DIALECT_APEX; dialect <= LS_DIALECT_TORCH; dialect++) {
+                run r = run_of((ls_opt_level)level, (ls_dialect)dialect);
+                r.options.allreduce_fp32 = way == 1;
+                r.options.compress = way == 2;
+                r.options.bucket_cap_mb = 0.05;
+                run_open(&r, 2);
+                check_places(&r);
+                backward(&r, NULL);
+                bool changed = false;
+                ck_assert_int_eq(ls_ddp_rebuild(r.ddp, &changed), LS_OK);
+                ck_assert(changed);
+                ck_assert_int_gt(ls_ddp_layout(r.ddp)->bucket_count, 2);
+                check_places(&r);
+                backward(&r, NULL);
+                check_gradients(&r, 1.0f);
+                ck_assert_int_eq(ls_ddp_rebuild(r.ddp, &changed), LS_OK);
+                ck_assert(!changed);
+                run_close(&r);
+            }
+        }
+    }
+}
+END_TEST
+
+START_TEST(buckets_begin_in_order_and_not_early)
+{
+    run r = run_of(LS_O0, LS_DIALECT_TORCH);
+    r.options.bucket_cap_mb = 0.05;
+    run_open(&r, 2);
+    backward(&r, NULL);
+    bool changed;
+    ck_assert_int_eq(ls_ddp_rebuild(r.ddp, &changed), LS_OK);
+    const ls_bucket_layout *layout = ls_ddp_layout(r.ddp);
+    r.comm.begun_count = 0;
+    ck_assert_int_eq(ls_ddp_begin(r.ddp), LS_OK);
+    /* the opposite order: nothing may begin before the very last parameter has made bucket 0 full
+     */
+    for (int b = layout->bucket_count - 1; b >= 0; b--) {
+        for (int k = 0; k < layout->bucket[b].count; k++) {
+            ck_assert_int_eq(r.comm.begun_count, 0);
+            int param = layout->member[layout->bucket[b].first + k];
+            fill(&r, param);
+            ck_assert_int_eq(ls_ddp_ready(r.ddp, param), LS_OK);
+        }
+    }
+    ck_assert_int_eq(r.comm.begun_count, layout->bucket_count);
+    ck_assert_int_eq(ls_ddp_finish(r.ddp), LS_OK);
+    for (int b = 0; b < layout->bucket_count; b++) {
+        char label[24];
+        snprintf(label, sizeof label, "bucket %d", b);
+        ck_assert_str_eq(r.comm.begun[b], label);
+        ck_assert_int_eq(r.comm.counts[b], layout->bucket[b].elements);
+    }
+    /* in their own order each begins with its last member, while backward goes on */
+    r.comm.begun_count = 0;
+    ck_assert_int_eq(ls_ddp_begin(r.ddp), LS_OK);
+    for (int b = 0; b < layout->bucket_count; b++) {
+        for (int k = 0; k < layout->bucket[b].count; k++) {
+            ck_assert_int_eq(r.comm.begun_count, b);
+            int param = layout->member[layout->bucket[b].first + k];
+            fill(&r, param);
+            ck_assert_int_eq(ls_ddp_ready(r.ddp, param), LS_OK);
+        }
+    }
+    ck_assert_int_eq(r.comm.begun_count, layout->bucket_count);
+    ck_assert_int_eq(ls_ddp_finish(r.ddp), LS_OK);
+    check_gradients(&r, 1.0f);
+    run_close(&r);
+}
+END_TEST
+
+START_TEST(delayed_begins_nothing_before_the_end)
+{
+    run r = run_of(LS_O2, LS_DIALECT_APEX);
+    r.options.delay_allreduce = true;
+    run_open(&r, 4);
+    ck_assert_int_eq(ls_ddp_begin(r.ddp), LS_OK);
+    for (int p = r.memory.param_count - 1; p >= 0; p--) {
+        fill(&r, p);
+        ck_assert_int_eq(ls_ddp_ready(r.ddp, p), LS_OK);
+        ck_assert_int_eq(r.comm.begun_count, 0);
+    }
+    ck_assert_int_eq(ls_ddp_finish(r.ddp), LS_OK);
+    ck_assert_int_eq(r.comm.begun_count, 2); /* one per type: half, and f32 of batch norm */
+    check_gradients(&r, 1.0f);
+    run_close(&r);
+}
+END_TEST
+
+/* What comes out of 4 equal gradients, each exact in the type it is held in. */
+START_TEST(averages)
+{
+    static const struct {
+        ls_average average;
+        double predivide;
+        float factor;
+    } rows[] = {
+        {LS_AVERAGE_POST, 1.0, 1.0f}, {LS_AVERAGE_PRE, 1.0, 1.0f},  {LS_AVERAGE_NONE, 1.0, 4.0f},
+        {LS_AVERAGE_POST, 2.0, 1.0f}, {LS_AVERAGE_NONE, 2.0, 2.0f},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        run r = run_of(LS_O0, LS_DIALECT_APEX);
+        r.options.average_given = true;
+        r.options.average = rows[i].average;
+        r.options.predivide = rows[i].predivide;
+        run_open(&r, 4);
+        backward(&r, NULL);
+        check_gradients(&r, rows[i].factor);
+        run_close(&r);
+    }
+}
+END_TEST
+
+static float reduce_one(run *r, int param, float value)
+{
+    ck_assert_int_eq(ls_ddp_begin(r->ddp), LS_OK);
+    for (int p = r->memory.param_count - 1; p >= 0; p--) {
+        fill(r, p);
+        if (p == param) {
+            host_set(&r->memory.grad[p], 0, value);
+            ck_assert_int_eq(ls_ddp_stage(r->ddp, p, &r->memory.grad[p]), LS_OK);
+        }
+        ck_assert_int_eq(ls_ddp_ready(r->ddp, p), LS_OK);
+    }
+    ck_assert_int_eq(ls_ddp_finish(r->ddp), LS_OK);
+    return host_get(&r->memory.grad[param], 0);
+}
+
+/* Parameter 0 is a convolution's weight: half at O2. 40000 + 40000 is beyond fp16
+ * (facts/apex.md 5.4). */
+START_TEST(the_type_of_the_sum_decides_about_overflow)
+{
+    run r = run_of(LS_O2, LS_DIALECT_APEX);
+    run_open(&r, 2);
+    ck_assert(isinf(reduce_one(&r, 0, 40000.0f)));
+    run_close(&r);
+
+    r = run_of(LS_O2, LS_DIALECT_APEX);
+    r.options.predivide = 2.0;
+    run_open(&r, 2);
+    ck_assert_float_eq(reduce_one(&r, 0, 40000.0f), 40000.0f);
+    /* and the smallest subnormal is lost by dividing first: 2^-25 ties to even */
+    ck_assert_float_eq(reduce_one(&r, 0, 0x1p-24f), 0.0f);
+    run_close(&r);
+
+    r = run_of(LS_O2, LS_DIALECT_APEX);
+    r.options.allreduce_fp32 = true;
+    run_open(&r, 2);
+    ck_assert_float_eq(reduce_one(&r, 0, 40000.0f), 40000.0f);
+    ck_assert_int_eq(r.comm.dtype, LS_F32);
+    ck_assert_int_eq(r.memory.grad[0].dtype, LS_F16);
+    run_close(&r);
+
+    /* cast first, then divide (facts/pytorch.md 1.10): 98256 is inf although its half would fit */
+    r = run_of(LS_O0, LS_DIALECT_TORCH);
+    r.options.compress = true;
+    r.options.compress_type = LS_F16;
+    run_open(&r, 2);
+    ck_assert(isinf(reduce_one(&r, 0, 98256.0f)));
+    ck_assert_float_eq(reduce_one(&r, 0, 60000.0f), 60000.0f);
+    ck_assert_int_eq(r.comm.dtype, LS_F16);
+    ck_assert_int_eq(r.memory.grad[0].dtype, LS_F32);
+    run_close(&r);
+}
+END_TEST
+
+START_TEST(a_layout_is_adopted_or_refused_whole)
+{
+    run a = run_of(LS_O2, LS_DIALECT_APEX), b = run_of(LS_O2, LS_DIALECT_APEX);
+    bool changed;
+    a.options.bucket_cap_mb = b.options.bucket_cap_mb = 0.02;
+    run_open(&a, 2);
+    run_open(&b, 2);
+    backward(&a, NULL);
+    ck_assert_int_eq(ls_ddp_rebuild(a.ddp, &changed), LS_OK);
+    static int32_t vector[2048];
+    ck_assert_int_le(ls_buckets_vector_length(a.memory.param_count), 2048);
+    ls_buckets_to_vector(ls_ddp_layout(a.ddp), vector);
+    uint64_t before = ls_buckets_digest(ls_ddp_layout(b.ddp));
+    vector[2] += 1;
+    ck_assert_int_eq(ls_ddp_adopt(b.ddp, vector, true, "a broken file"), LS_ERR_USAGE);
+    ck_assert_uint_eq(ls_buckets_digest(ls_ddp_layout(b.ddp)), before);
+    vector[2] -= 1;
+    ck_assert_int_eq(ls_ddp_adopt(b.ddp, vector, true, "a file"), LS_OK);
+    ck_assert_uint_eq(ls_buckets_digest(ls_ddp_layout(b.ddp)),
+                      ls_buckets_digest(ls_ddp_layout(a.ddp)));
+    check_places(&b);
+    ck_assert(ls_ddp_settled(b.ddp));
+    backward(&b, NULL);
+    check_gradients(&b, 1.0f);
+    run_close(&a);
+    run_close(&b);
+}
+END_TEST
+
+START_TEST(an_unused_parameter_is_an_error)
+{
+    for (int dialect = LS_DIALECT_APEX; dialect <= LS_DIALECT_TORCH; dialect++) {
+        run r = run_of(LS_O0, (ls_dialect)dialect);
+        run_open(&r, 2);
+        ck_assert_int_eq(ls_ddp_begin(r.ddp), LS_OK);
+        for (int p = r.memory.param_count - 1; p > 0; p--) {
+            fill(&r, p);
+            ck_assert_int_eq(ls_ddp_ready(r.ddp, p), LS_OK);
+        }
+        bool apex = dialect == LS_DIALECT_APEX;
+        ck_assert_int_eq(ls_ddp_finish(r.ddp), apex ? LS_ERR_USAGE : LS_OK);
+        if (!apex) {
+            ck_assert_int_eq(ls_ddp_begin(r.ddp), LS_ERR_USAGE);
+        }
+        run_close(&r);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    TCase *cases = tcase_create("ddp");
+    tcase_add_test(cases, places_of_every_level_and_layout);
+    tcase_add_test(cases, buckets_begin_in_order_and_not_early);
+    tcase_add_test(cases, delayed_begins_nothing_before_the_end);
+    tcase_add_test(cases, averages);
+    tcase_add_test(cases, the_type_of_the_sum_decides_about_overflow);
+    tcase_add_test(cases, a_layout_is_adopted_or_refused_whole);
+    tcase_add_test(cases, an_unused_parameter_is_an_error);
+    Suite *suite = suite_create("ddp");
+    suite_add_tcase(suite, cases);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}

@@ -1,0 +1,309 @@
+/* `lockstep-launch` as its users see it: what ranks find in their environment, which failure it reports, what it says
+ * about wrong arguments. Runs the built program beside this one. */
+#include <check.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../../kernels/core/clock.h"
+
+enum { SAID_BYTES = 1 << 14, ARGUMENTS_MAX = 16 };
+
+static void launcher_path(char *path)
+{
+    char self[PATH_MAX];
+    ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
+    ck_assert_int_gt(bytes, 0);
+    self[bytes] = '\0';
+    snprintf(path, PATH_MAX, "%s/../lockstep-launch", dirname(self));
+    ck_assert_msg(access(path, X_OK) == 0, "%s is not built", path);
+}
+
+typedef struct launched {
+    pid_t pid;
+    int output; /* stdout and stderr */
+} launched;
+
+static launched launch(const char *const *arguments)
+{
+    char path[PATH_MAX], *argv[ARGUMENTS_MAX + 2] = {(char *)"lockstep-launch"};
+    int ends[2], count = 1;
+    launcher_path(path);
+    for (; arguments[count - 1] != NULL; count++) {
+        ck_assert_int_le(count, ARGUMENTS_MAX);
+        argv[count] = (char *)arguments[count - 1];
+    }
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    launched self = {.pid = fork(), .output = ends[0]};
+    ck_assert_int_ge(self.pid, 0);
+    if (self.pid == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        dup2(ends[1], STDERR_FILENO);
+        execv(path, argv);
+        _exit(126);
+    }
+    close(ends[1]);
+    return self;
+}
+
+/* Exit code, or 128 + signal; everything it and its ranks wrote in said[SAID_BYTES]. Ends when the last of them has
+ * closed its output, so that a rank left behind would show as a time-out of the test. */
+static int finish(launched *self, char *said)
+{
+    size_t used = 0;
+    ssize_t got;
+    while ((got = read(self->output, said + used, SAID_BYTES - 1 - used)) > 0) {
+        used += (size_t)got;
+    }
+    said[used] = '\0';
+    close(self->output);
+    int state = 0;
+    ck_assert_int_eq(waitpid(self->pid, &state, 0), self->pid);
+    return WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+}
+
+static int run(const char *const *arguments, char *said)
+{
+    launched self = launch(arguments);
+    return finish(&self, said);
+}
+
+#define ARGUMENTS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static void assert_line(const char *said, const char *line)
+{
+    ck_assert_msg(strstr(said, line) != NULL, "'%s' is not in:\n%s", line, said);
+}
+
+START_TEST(environment)
+{
+    char said[SAID_BYTES], line[256];
+    const char *script = "echo \"<$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK "
+                         "$MASTER_ADDR $LS_NODE_ADDR $NCCL_HOSTID $LS_RUN_DIR $OMP_NUM_THREADS "
+                         "$KEPT $TORCHELASTIC_RUN_ID>\"; [ $MASTER_PORT -gt 0 ] && [ ${#LS_TOKEN} = 32 ]";
+    setenv("LS_RUN_DIR", "/run/dir", 1);
+    setenv("OMP_NUM_THREADS", "7", 1);
+    setenv("KEPT", "kept", 1);
+    setenv("RANK", "99", 1);
+    setenv("TORCHELASTIC_RUN_ID", "stale", 1);
+    unsetenv("LS_TOKEN");
+    ck_assert_int_eq(run(ARGUMENTS("--nproc-per-node", "6", "--local-nodes=3", "sh", "-c", script),
+                         said),
+                     0);
+    for (int rank = 0; rank < 6; rank++) { /* ranks of a node are contiguous */
+        snprintf(line, sizeof line,
+                 "<%d 6 %d 2 %d 127.0.0.1 127.0.0.%d lockstep-node-%d /run/dir 7 kept >", rank,
+                 rank % 2, rank / 2, rank / 2 + 1, rank / 2);
+        assert_line(said, line);
+    }
+    unsetenv("OMP_NUM_THREADS");
+    unsetenv("LS_RUN_DIR");
+    ck_assert_int_eq(run(ARGUMENTS("--nnodes=2", "--node_rank=1", "--nproc_per_node=3",
+                                   "--master_addr", "10.0.0.1", "--master-port", "1234", "sh", "-c",
+                                   "echo \"<$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE "
+                                   "$GROUP_RANK $MASTER_ADDR:$MASTER_PORT $LS_TOKEN>\"; "
+                                   "[ $OMP_NUM_THREADS -ge 1 ]"),
+                         said),
+                     0);
+    for (int local = 0; local < 3; local++) {
+        snprintf(line, sizeof line, "<%d 6 %d 3 1 10.0.0.1:1234 >", 3 + local, local);
+        assert_line(said, line);
+    }
+}
+END_TEST
+
+START_TEST(token_and_port_are_shared)
+{
+    char said[SAID_BYTES], other[SAID_BYTES];
+    unsetenv("LS_TOKEN");
+    const char *script = "echo $LS_TOKEN $MASTER_PORT";
+    ck_assert_int_eq(run(ARGUMENTS("--nproc-per-node=2", "sh", "-c", script), said), 0);
+    size_t half = strlen(said) / 2;
+    ck_assert_int_eq(strncmp(said, said + half, half), 0);
+    ck_assert_int_eq(run(ARGUMENTS("sh", "-c", script), other), 0);
+    ck_assert_int_ne(strncmp(said, other, 32), 0); /* drawn anew */
+    setenv("LS_TOKEN", "given", 1);
+    ck_assert_int_eq(run(ARGUMENTS("sh", "-c", script), other), 0);
+    ck_assert_int_eq(strncmp(other, "given ", 6), 0);
+}
+END_TEST
+
+START_TEST(command_is_untouched)
+{
+    char said[SAID_BYTES];
+    ck_assert_int_eq(run(ARGUMENTS("--", "printf", "[%s]", "--nproc-per-node", "3", "--", "", "a b"),
+                         said),
+                     0);
+    ck_assert_str_eq(said, "[--nproc-per-node][3][--][][a b]");
+    ck_assert_int_eq(run(ARGUMENTS("printf", "[%s]", "--help", "-x"), said), 0);
+    ck_assert_str_eq(said, "[--help][-x]");
+}
+END_TEST
+
+typedef struct failure {
+    const char *script;
+    int code;
+    const char *said;
+} failure;
+
+static const failure failures[] = {
+    {"[ $RANK = 1 ] && exit 7; exec sleep 30", 7, "rank 1 (pid "},
+    {"[ $RANK = 2 ] && kill -9 $$; exec sleep 30", 128 + SIGKILL, "killed by signal 9 (Killed)"},
+    {"[ $RANK = 0 ] && kill -SEGV $$; exit 10", 128 + SIGSEGV, "rank 0 (pid "},
+    /* those who only lost their peer left before the one that was the cause */
+    {"[ $RANK = 1 ] || exit 10; sleep 0.2; exit 12", 12, "rank 1 (pid "},
+    {"[ $RANK = 0 ] && exit 10; exit 0", 10, "peer lost"},
+    {"exit 0", 0, ""},
+};
+
+START_TEST(first_failure)
+{
+    const failure *wanted = &failures[_i];
+    char said[SAID_BYTES];
+    int64_t began_ns = ls_clock_ns();
+    ck_assert_int_eq(run(ARGUMENTS("--grace=0.4", "--nproc-per-node=3", "sh", "-c", wanted->script),
+                         said),
+                     wanted->code);
+    ck_assert_double_lt(ls_clock_ms_between(began_ns, ls_clock_ns()), 5000);
+    assert_line(said, wanted->said);
+    if (wanted->code != 0) { /* one line */
+        ck_assert_ptr_eq(strchr(said, '\n'), said + strlen(said) - 1);
+    }
+}
+END_TEST
+
+/* The others get the grace to leave by themselves: what they still write is there. */
+START_TEST(grace)
+{
+    char said[SAID_BYTES];
+    ck_assert_int_eq(run(ARGUMENTS("--nproc-per-node=2", "sh", "-c",
+                                   "[ $RANK = 0 ] && exit 5; sleep 0.3; echo left alone; exit 10"),
+                         said),
+                     5);
+    assert_line(said, "left alone");
+}
+END_TEST
+
+START_TEST(deadline)
+{
+    char said[SAID_BYTES];
+    ck_assert_int_eq(run(ARGUMENTS("--timeout=0.2", "--nproc-per-node=2", "sleep", "30"), said),
+                     124);
+    assert_line(said, "0.2 s");
+}
+END_TEST
+
+/* A signal goes on to the ranks, which may still say goodbye. */
+START_TEST(signals_are_forwarded)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    char said[SAID_BYTES];
+    launched self = launch(ARGUMENTS("--nproc-per-node=2", "sh", "-c",
+                                     "trap 'echo goodbye; exit 0' INT TERM HUP; echo ready; "
+                                     "while :; do sleep 0.05; done"));
+    char ready[12];
+    for (size_t used = 0; used < sizeof ready;) { /* "ready\n" twice */
+        ssize_t got = read(self.output, ready + used, sizeof ready - used);
+        ck_assert_int_gt(got, 0);
+        used += (size_t)got;
+    }
+    kill(self.pid, signals[_i]);
+    ck_assert_int_eq(finish(&self, said), 128 + signals[_i]);
+    assert_line(said, "goodbye");
+    assert_line(said, "stopped by signal");
+}
+END_TEST
+
+/* Killed outright: its ranks die with it, and finish() would not return otherwise. */
+START_TEST(launcher_dies)
+{
+    char said[SAID_BYTES], byte;
+    launched self =
+        launch(ARGUMENTS("--nproc-per-node=2", "sh", "-c", "echo; exec sleep 30"));
+    ck_assert_int_eq(read(self.output, &byte, 1), 1);
+    ck_assert_int_eq(read(self.output, &byte, 1), 1);
+    kill(self.pid, SIGKILL);
+    ck_assert_int_eq(finish(&self, said), 128 + SIGKILL);
+}
+END_TEST
+
+START_TEST(log_directory)
+{
+    char said[SAID_BYTES], folder[] = "/tmp/ls_launch_XXXXXX", path[64], text[32] = "";
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert_int_eq(run(ARGUMENTS("--log-dir", folder, "--nproc-per-node=2", "sh", "-c",
+                                   "echo rank $RANK; echo error >&2"),
+                         said),
+                     0);
+    ck_assert_str_eq(said, "");
+    for (int rank = 0; rank < 2; rank++) {
+        char wanted[32];
+        snprintf(path, sizeof path, "%s/rank%d.log", folder, rank);
+        snprintf(wanted, sizeof wanted, "rank %d\nerror\n", rank);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        ck_assert_int_ge(fd, 0);
+        ck_assert_int_eq(read(fd, text, sizeof text), (ssize_t)strlen(wanted));
+        ck_assert_mem_eq(text, wanted, strlen(wanted));
+        close(fd);
+        unlink(path);
+    }
+    rmdir(folder);
+}
+END_TEST
+
+typedef struct mistake {
+    const char *argument[4];
+    const char *said;
+} mistake;
+
+static const mistake mistakes[] = {
+    {{"--nproc-per-node", "0", "true"}, "--nproc-per-node '0', allowed: 1 to 1024"},
+    {{"--nproc-per-node", "two", "true"}, "--nproc-per-node 'two', allowed: 1 to 1024"},
+    {{"--nproc-per-node=3", "--local-nodes=2", "true"}, "cannot be split evenly"},
+    {{"--nnodes=2", "--node-rank=2", "true"}, "--node-rank 2, allowed: 0 to 1"},
+    {{"--nnodes=2", "true"}, "needs --master-addr and --master-port"},
+    {{"--master-port", "65536", "true"}, "--master-port '65536', allowed: 1 to 65535"},
+    {{"--grace", "-1", "true"}, "--grace '-1', allowed: 0 to 1e6 seconds"},
+    {{"--timeout", "nan", "true"}, "--timeout 'nan', allowed: 0 to 1e6 seconds"},
+    {{"--nproc-per-node=2"}, "no command"},
+    {{"--bogus", "true"}, "--bogus"},
+    {{"/nonexistent/trainer", "--steps"}, "cannot run '/nonexistent/trainer'"},
+};
+
+START_TEST(wrong_arguments)
+{
+    char said[SAID_BYTES];
+    ck_assert_int_eq(run(mistakes[_i].argument, said), 2);
+    assert_line(said, mistakes[_i].said);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("launch");
+    TCase *tests = tcase_create("launch");
+    tcase_set_timeout(tests, 40);
+    tcase_add_test(tests, environment);
+    tcase_add_test(tests, token_and_port_are_shared);
+    tcase_add_test(tests, command_is_untouched);
+    tcase_add_loop_test(tests, first_failure, 0, (int)(sizeof failures / sizeof *failures));
+    tcase_add_test(tests, grace);
+    tcase_add_test(tests, deadline);
+    tcase_add_loop_test(tests, signals_are_forwarded, 0, 3);
+    tcase_add_test(tests, launcher_dies);
+    tcase_add_test(tests, log_directory);
+    tcase_add_loop_test(tests, wrong_arguments, 0, (int)(sizeof mistakes / sizeof *mistakes));
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}

@@ -1,0 +1,365 @@
+/* The loader: the same batches from any number of threads, from any step on, and errors that arrive
+ * with the batch they belong to. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../../kernels/core/digest.h"
+#include "../../reference/data/dataset.h"
+#include "../../reference/data/loader.h"
+#include "../../reference/data/make.h"
+#include "../../reference/safetensors.h"
+
+static char ROOT[64]; /* a fresh folder of this process */
+
+static const char *in_root(const char *name, char path[256])
+{
+    snprintf(path, 256, "%s/%s", ROOT, name);
+    return path;
+}
+
+static ls_loader_options options_for(const char *data)
+{
+    return (ls_loader_options){.data = data,
+                               .rank = 0,
+                               .world = 1,
+                               .batch_size = 3,
+                               .image_size = 16,
+                               .num_classes = 10,
+                               .accumulate = 1,
+                               .seed = 4,
+                               .workers = 0,
+                               .first_step = 1};
+}
+
+static uint64_t batch_digest(const ls_loader_batch *batch, int size)
+{
+    size_t images = (size_t)batch->images;
+    uint64_t digest = ls_digest_update(LS_DIGEST_START, batch->input,
+                                       images * 3 * (size_t)size * (size_t)size * sizeof(float));
+    digest = ls_digest_update(digest, batch->target, images * sizeof(int64_t));
+    return ls_digest_update(digest, &batch->epoch, sizeof batch->epoch);
+}
+
+/* Digests of `count` micro-batches. */
+static void digests(const ls_loader_options *options, int count, uint64_t *out)
+{
+    ls_loader *loader;
+    ck_assert_int_eq(ls_loader_open(options, &loader), LS_OK);
+    for (int i = 0; i < count; i++) {
+        ls_loader_batch batch;
+        ck_assert_int_eq(ls_loader_next(loader, &batch), LS_OK);
+        ck_assert_int_eq(batch.images, options->batch_size);
+        out[i] = batch_digest(&batch, options->image_size);
+        if (i == 2) { /* nothing is lost or repeated over a pause */
+            ls_loader_pause(loader, true);
+            ls_loader_pause(loader, false);
+        }
+    }
+    ls_loader_close(loader);
+}
+
+enum { BATCHES = 24 };
+
+static void check_threads_and_resume(ls_loader_options options)
+{
+    static const int workers[] = {1, 2, 8};
+    uint64_t want[BATCHES], have[BATCHES];
+    digests(&options, BATCHES, want);
+    for (int i = 1; i < BATCHES; i++) {
+        ck_assert_msg(want[i] != want[i - 1], "batch %d repeats the one before", i);
+    }
+    for (int w = 0; w < 3; w++) {
+        options.workers = workers[w];
+        digests(&options, BATCHES, have);
+        ck_assert_mem_eq(want, have, sizeof want);
+    }
+    for (int step = 2; step <= 8; step += 3) {
+        int skipped = (step - 1) * options.accumulate;
+        options.first_step = step;
+        digests(&options, BATCHES - skipped, have);
+        ck_assert_mem_eq(want + skipped, have, (size_t)(BATCHES - skipped) * sizeof have[0]);
+    }
+}
+
+START_TEST(synthetic_threads_and_resume)
+{
+    ls_loader_options options = options_for("synthetic");
+    check_threads_and_resume(options);
+    options.accumulate = 2;
+    options.rank = 1;
+    options.world = 3;
+    check_threads_and_resume(options);
+}
+END_TEST
+
+START_TEST(folder_threads_and_resume)
+{
+    char dir[256];
+    ls_loader_options options = options_for(in_root("images", dir));
+    ck_assert_int_eq(ls_make_folder(dir, 4, 24, 1), LS_OK);
+    options.world = 2;
+    options.rank = 1; /* 20 images, 6 steps an epoch, so four epochs in BATCHES */
+    check_threads_and_resume(options);
+    options.accumulate = 2;
+    check_threads_and_resume(options);
+    ls_loader *loader;
+    ck_assert_int_eq(ls_loader_open(&options, &loader), LS_OK);
+    ck_assert_int_eq(ls_loader_steps_per_epoch(loader), 3);
+    ls_loader_close(loader);
+}
+END_TEST
+
+START_TEST(closing_early)
+{
+    ls_loader_options options = options_for("synthetic");
+    options.workers = 4;
+    for (int i = 0; i < 20; i++) {
+        ls_loader *loader;
+        ls_loader_batch batch;
+        ck_assert_int_eq(ls_loader_open(&options, &loader), LS_OK);
+        for (int n = 0; n < i % 4; n++) {
+            ck_assert_int_eq(ls_loader_next(loader, &batch), LS_OK);
+        }
+        if (i % 3 == 0) {
+            ls_loader_pause(loader, true);
+        }
+        ls_loader_close(loader);
+    }
+}
+END_TEST
+
+/* W ranks of b, one after the other, are one process with W b, and W micro-batches of b. */
+START_TEST(synthetic_is_rank_major)
+{
+    enum { WORLD = 3, IMAGE = 3 * 16 * 16 };
+    ls_loader_options options = options_for("synthetic");
+    float all[WORLD * 3 * IMAGE];
+    int64_t target[WORLD * 3];
+    options.first_step = 5;
+    for (int rank = 0; rank < WORLD; rank++) {
+        ls_loader *loader;
+        ls_loader_batch batch;
+        options.rank = rank;
+        options.world = WORLD;
+        ck_assert_int_eq(ls_loader_open(&options, &loader), LS_OK);
+        ck_assert_int_eq(ls_loader_next(loader, &batch), LS_OK);
+        memcpy(all + (size_t)rank * 3 * IMAGE, batch.input, 3 * IMAGE * sizeof(float));
+        memcpy(target + (size_t)rank * 3, batch.target, 3 * sizeof(int64_t));
+        ls_loader_close(loader);
+    }
+    options.rank = 0;
+    options.world = 1;
+    for (int form = 0; form < 2; form++) {
+        ls_loader *loader;
+        options.batch_size = form == 0 ? WORLD * 3 : 3;
+        options.accumulate = form == 0 ? 1 : WORLD;
+        ck_assert_int_eq(ls_loader_open(&options, &loader), LS_OK);
+        for (int micro = 0; micro < options.accumulate; micro++) {
+            size_t images = (size_t)options.batch_size;
+            ls_loader_batch batch;
+            ck_assert_int_eq(ls_loader_next(loader, &batch), LS_OK);
+            ck_assert_mem_eq(batch.input, all + (size_t)micro * 3 * IMAGE,
+                             images * IMAGE * sizeof(float));
+            ck_assert_mem_eq(batch.target, target + (size_t)micro * 3, images * sizeof(int64_t));
+        }
+        ls_loader_close(loader);
+    }
+}
+END_TEST
+
+/* ---- batches:DIR
+ * ------------------------------------------------------------------------------------- */
+
+/* One file; `micro` 0: without the leading dimension. */
+static void write_batch(const char *dir, int step, int rank, int micro, int images, int size,
+                        int64_t first_target)
+{
+    enum { MOST = 2 * 3 * 3 * 8 * 8 };
+    static float input[MOST];
+    int64_t target[8];
+    char path[400];
+    int64_t lead = micro == 0 ? 1 : micro, total = lead * images;
+    for (int64_t i = 0; i < total * 3 * size * size; i++) {
+        input[i] = (float)(step * 1000 + i);
+    }
+    for (int64_t i = 0; i < total; i++) {
+        target[i] = (first_target + i) % 11;
+    }
+    snprintf(path, sizeof path, "%s/step%06d.rank%d.safetensors", dir, step, rank);
+    ls_shape image = {4, {images, 3, size, size}}, label = {1, {images}};
+    if (micro > 0) {
+        image = (ls_shape){5, {micro, images, 3, size, size}};
+        label = (ls_shape){2, {micro, images}};
+    }
+    ls_safetensors_writer *writer;
+    ck_assert_int_eq(ls_safetensors_create(path, &writer), LS_OK);
+    ls_safetensors_add(writer, "input", LS_F32, &image, input);
+    ls_safetensors_add(writer, "target", LS_I64, &label, target);
+    ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
+}
+
+static ls_loader_options options_for_batches(const char *name, char data[300])
+{
+    char dir[256];
+    in_root(name, dir);
+    char command[300];
+    snprintf(command, sizeof command, "mkdir -p %s", dir);
+    ck_assert_int_eq(system(command), 0);
+    snprintf(data, 300, "batches:%s", dir);
+    ls_loader_options options = options_for(data);
+    options.image_size = 8;
+    return options;
+}
+
+START_TEST(batches_are_read)
+{
+    char data[300];
+    ls_loader_options options = options_for_batches("given", data);
+    const char *dir = data + strlen("batches:");
+    for (int step = 1; step <= 3; step++) {
+        write_batch(dir, step, 0, step == 2 ? 1 : 0, 3, 8, step);
+        write_batch(dir, step, 1, 2, 3, 8, 0);
+    }
+    for (int workers = 0; workers <= 2; workers++) {
+        ls_loader *loader;
+        ls_loader_batch batch;
+        options.workers = workers;
+        options.rank = 0;
+        options.accumulate = 1;
+        ck_assert_int_eq(ls_loader_open(&options, &loader), LS_OK);
+        for (int step = 1; step <= 3; step++) {
+            ck_assert_int_eq(ls_loader_next(loader, &batch), LS_OK);
+            ck_assert_float_eq(batch.input[3 * 3 * 64 - 1], (float)(step * 1000 + 3 * 3 * 64 - 1));
+            ck_assert_int_eq(batch.target[2], step + 2);
+        }
+        /* the missing fourth is an error only now that it is asked for */
+        ck_assert_int_eq(ls_loader_next(loader, &batch), LS_ERR_USAGE);
+        ls_loader_close(loader);
+        options.rank = 1;
+        options.world = 2;
+        options.accumulate = 2;
+        ck_assert_int_eq(ls_loader_open(&options, &loader), LS_OK);
+        for (int micro = 0; micro < 6; micro++) {
+            ck_assert_int_eq(ls_loader_next(loader, &batch), LS_OK);
+            float want = (float)((micro / 2 + 1) * 1000 + micro % 2 * 3 * 3 * 64);
+            ck_assert_float_eq(batch.input[0], want);
+            ck_assert_int_eq(batch.target[0], micro % 2 * 3);
+        }
+        ls_loader_close(loader);
+        options.world = 1;
+    }
+}
+END_TEST
+
+static ls_status first_of(const ls_loader_options *options)
+{
+    ls_loader *loader;
+    ls_loader_batch batch;
+    ls_status status = ls_loader_open(options, &loader);
+    if (status == LS_OK) {
+        status = ls_loader_next(loader, &batch);
+        ls_loader_close(loader);
+    }
+    return status;
+}
+
+START_TEST(batches_errors)
+{
+    char data[300];
+    ls_loader_options options = options_for_batches("wrong", data);
+    const char *dir = data + strlen("batches:");
+    ck_assert_int_eq(first_of(&options), LS_ERR_USAGE); /* no file */
+    write_batch(dir, 1, 0, 0, 3, 8, 0);
+    ck_assert_int_eq(first_of(&options), LS_OK);
+    options.batch_size = 2;
+    ck_assert_int_eq(first_of(&options), LS_ERR_USAGE);
+    options.batch_size = 3;
+    options.accumulate = 2;
+    ck_assert_int_eq(first_of(&options), LS_ERR_USAGE);
+    options.accumulate = 1;
+    options.image_size = 7;
+    ck_assert_int_eq(first_of(&options), LS_ERR_USAGE);
+    options.image_size = 8;
+    write_batch(dir, 1, 0, 0, 3, 8, 8); /* targets 8, 9, 10 */
+    ck_assert_int_eq(first_of(&options), LS_ERR_USAGE);
+    options.num_classes = 11;
+    ck_assert_int_eq(first_of(&options), LS_OK);
+    char path[400];
+    snprintf(path, sizeof path, "%s/step000001.rank0.safetensors", dir);
+    ck_assert_int_eq(truncate(path, 100), 0);
+    ck_assert_int_eq(first_of(&options), LS_ERR_USAGE);
+    options.data = "batches:/nowhere/at/all";
+    ck_assert_int_eq(first_of(&options), LS_ERR_USAGE);
+    options.data = "synthetic";
+    options.workers = -1;
+    ck_assert_int_eq(first_of(&options), LS_ERR_USAGE);
+}
+END_TEST
+
+/* ---- folders
+ * ------------------------------------------------------------------------------------------ */
+
+START_TEST(folder_errors)
+{
+    char dir[256], command[1600];
+    ls_loader_options options = options_for(in_root("some", dir));
+    ck_assert_int_eq(first_of(&options), LS_ERR_USAGE); /* missing */
+    snprintf(command, sizeof command, "mkdir %s", dir);
+    ck_assert_int_eq(system(command), 0);
+    ck_assert_int_eq(first_of(&options), LS_ERR_USAGE); /* empty */
+    ck_assert_int_eq(ls_make_folder(dir, 2, 24, 1), LS_OK);
+    ck_assert_int_eq(first_of(&options), LS_OK);
+    options.num_classes = 9;
+    ck_assert_int_eq(first_of(&options), LS_ERR_USAGE);
+    options.num_classes = 10;
+    options.batch_size = 21;
+    ck_assert_int_eq(first_of(&options), LS_ERR_USAGE);
+    options.batch_size = 20;
+    snprintf(command, sizeof command, "mkdir %s/zzz", dir);
+    ck_assert_int_eq(system(command), 0);
+    options.num_classes = 11;
+    ck_assert_int_eq(first_of(&options), LS_ERR_USAGE); /* a class without an image */
+    snprintf(command, sizeof command, "rmdir %s/zzz && touch %s/circle/x.PNG", dir, dir);
+    ck_assert_int_eq(system(command), 0);
+    options.num_classes = 10;
+    ck_assert_int_eq(first_of(&options), LS_ERR_USAGE); /* another format */
+    snprintf(command, sizeof command,
+             "rm %s/circle/x.PNG && head -c 300 %s/ring/00001.jpg > %s/t && "
+             "mv %s/t %s/ring/00001.jpg",
+             dir, dir, dir, dir, dir);
+    ck_assert_int_eq(system(command), 0);
+    for (int workers = 0; workers <= 2; workers++) { /* a truncated image, wherever it comes */
+        options.workers = workers;
+        ck_assert_int_eq(first_of(&options), LS_ERR_USAGE);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    strcpy(ROOT, "/tmp/ls_test_loader_XXXXXX");
+    if (mkdtemp(ROOT) == NULL) {
+        return 3;
+    }
+    Suite *suite = suite_create("loader");
+    TCase *tests = tcase_create("loader");
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, synthetic_threads_and_resume);
+    tcase_add_test(tests, folder_threads_and_resume);
+    tcase_add_test(tests, closing_early);
+    tcase_add_test(tests, synthetic_is_rank_major);
+    tcase_add_test(tests, batches_are_read);
+    tcase_add_test(tests, batches_errors);
+    tcase_add_test(tests, folder_errors);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", ROOT);
+    return system(command) != 0 ? 3 : failed;
+}

@@ -1,0 +1,225 @@
+/* Child processes: how they end, how they are ended, and that nothing is left behind. */
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../../harness/proc.h"
+#include "../../kernels/core/clock.h"
+
+static int64_t after(double seconds)
+{
+    return ls_clock_ns() + (int64_t)(seconds * 1e9);
+}
+
+static ls_proc start_shell(const char *script)
+{
+    char *argv[] = {"sh", "-c", (char *)script, NULL};
+    ls_proc_spec spec = {.argv = argv, .environment = environ};
+    ls_proc child;
+    ck_assert_int_eq(ls_proc_start(&spec, &child), LS_OK);
+    ck_assert_int_gt(child.pid, 0);
+    return child;
+}
+
+/* As start_shell, with descriptor 9 a pipe, whose end is seen when the last process that holds it is gone. Waits until
+ * `ready` bytes have come. */
+static ls_proc start_piped(const char *script, int ready, int *read_end)
+{
+    int ends[2];
+    ck_assert_int_eq(pipe(ends), 0);
+    ck_assert_int_eq(fcntl(ends[0], F_SETFD, FD_CLOEXEC), 0);
+    ck_assert_int_eq(dup2(ends[1], 9), 9);
+    close(ends[1]);
+    ls_proc child = start_shell(script);
+    close(9);
+    for (char byte; ready > 0; ready--) {
+        ck_assert_int_eq(read(ends[0], &byte, 1), 1);
+    }
+    *read_end = ends[0];
+    return child;
+}
+
+static void assert_pipe_ends(int read_end, double limit_s)
+{
+    struct pollfd polled = {.fd = read_end, .events = POLLIN};
+    int64_t deadline_ns = after(limit_s);
+    char bytes[64];
+    while (poll(&polled, 1, (int)((deadline_ns - ls_clock_ns()) / 1000000)) == 1) {
+        if (read(read_end, bytes, sizeof bytes) == 0) {
+            close(read_end);
+            return;
+        }
+    }
+    ck_abort_msg("a process that should be gone still holds the pipe");
+}
+
+START_TEST(exit_codes)
+{
+    static const char *const scripts[] = {"exit 0", "exit 1", "exit 10", "exit 255", "kill -9 $$",
+                                          "kill -SEGV $$"};
+    static const int codes[] = {0, 1, 10, 255, 128 + SIGKILL, 128 + SIGSEGV};
+    static const int signals[] = {0, 0, 0, 0, SIGKILL, SIGSEGV};
+    ls_proc child = start_shell(scripts[_i]);
+    ck_assert_int_eq(ls_proc_wait_any(&child, 1, after(10)), 0);
+    ck_assert(child.ended);
+    ck_assert_int_eq(child.pid, 0);
+    ck_assert_int_eq(child.code, codes[_i]);
+    ck_assert_int_eq(child.signal, signals[_i]);
+    ck_assert_int_ge(child.ended_ns, child.started_ns);
+    ck_assert_int_gt(child.rss_bytes_max, 100000);
+    ck_assert_int_eq(ls_proc_wait_any(&child, 1, -1), -3); /* none is running */
+}
+END_TEST
+
+START_TEST(which_one_ended)
+{
+    ls_proc group[3] = {start_shell("exec sleep 30"), start_shell("exit 3"),
+                        start_shell("exec sleep 30")};
+    ck_assert_int_eq(ls_proc_wait_any(group, 3, after(10)), 1);
+    ck_assert_int_eq(group[1].code, 3);
+    int64_t began_ns = ls_clock_ns();
+    ck_assert_int_eq(ls_proc_wait_any(group, 3, after(0.1)), -1);
+    ck_assert_double_ge(ls_clock_ms_between(began_ns, ls_clock_ns()), 99);
+    ls_proc_end_all(group, 3, 5.0);
+    for (int i = 0; i < 3; i += 2) {
+        ck_assert_int_eq(group[i].signal, SIGTERM);
+    }
+    ck_assert_double_lt(ls_clock_ms_between(began_ns, ls_clock_ns()), 4000); /* not the whole grace */
+}
+END_TEST
+
+START_TEST(ignores_term)
+{
+    int read_end;
+    ls_proc child = start_piped("trap '' TERM; echo >&9; while :; do sleep 1; done", 1, &read_end);
+    int64_t began_ns = ls_clock_ns();
+    ls_proc_end_all(&child, 1, 0.2);
+    double took_ms = ls_clock_ms_between(began_ns, ls_clock_ns());
+    ck_assert_int_eq(child.signal, SIGKILL);
+    ck_assert_double_ge(took_ms, 199);
+    assert_pipe_ends(read_end, 5.0); /* its sleep too */
+}
+END_TEST
+
+/* A rank that leaves while its own children run: they end with it. */
+START_TEST(grandchildren_end)
+{
+    int read_end;
+    ls_proc child = start_piped("sleep 30 & echo >&9; exit 4", 1, &read_end);
+    ck_assert_int_eq(ls_proc_wait_any(&child, 1, after(10)), 0);
+    ck_assert_int_eq(child.code, 4);
+    assert_pipe_ends(read_end, 5.0);
+}
+END_TEST
+
+/* Whoever started the children is killed outright: they die with it. */
+START_TEST(parent_dies)
+{
+    int ends[2];
+    ck_assert_int_eq(pipe(ends), 0);
+    pid_t starter = fork();
+    ck_assert_int_ge(starter, 0);
+    if (starter == 0) {
+        close(ends[0]);
+        dup2(ends[1], 9);
+        close(ends[1]);
+        (void)start_shell("echo >&9; exec sleep 30");
+        pause();
+        _exit(1);
+    }
+    close(ends[1]);
+    char byte;
+    ck_assert_int_eq(read(ends[0], &byte, 1), 1);
+    kill(starter, SIGKILL);
+    ck_assert_int_eq(waitpid(starter, NULL, 0), starter);
+    assert_pipe_ends(ends[0], 5.0);
+}
+END_TEST
+
+START_TEST(cannot_start)
+{
+    char *missing[] = {"/nonexistent/program", NULL}, *folder[] = {"/tmp", NULL};
+    char *fine[] = {"true", NULL};
+    ls_proc child = {.pid = -7};
+    ls_proc_spec spec = {.argv = missing, .environment = environ};
+    ck_assert_int_eq(ls_proc_start(&spec, &child), LS_ERR_USAGE);
+    spec.argv = folder;
+    ck_assert_int_eq(ls_proc_start(&spec, &child), LS_ERR_USAGE);
+    spec.argv = fine;
+    spec.log_path = "/nonexistent/log";
+    ck_assert_int_eq(ls_proc_start(&spec, &child), LS_ERR_INFRA);
+    ck_assert_int_eq(child.pid, -7); /* outputs are written only on success */
+}
+END_TEST
+
+START_TEST(environment_directory_log)
+{
+    char log_path[] = "/tmp/ls_proc_XXXXXX", text[256] = "";
+    int log = mkstemp(log_path);
+    ck_assert_int_ge(log, 0);
+    char *argv[] = {"sh", "-c", "echo \"$ONLY|$HOME|$(pwd)\"; echo error >&2; cat", NULL};
+    char *environment[] = {"ONLY=this", "PATH=/usr/bin:/bin", NULL};
+    ls_proc_spec spec = {.argv = argv,
+                         .environment = environment,
+                         .log_path = log_path,
+                         .directory = "/usr",
+                         .cpu_first = 0,
+                         .cpu_count = 1};
+    for (int i = 0; i < 2; i++) { /* the second is appended */
+        ls_proc child;
+        ck_assert_int_eq(ls_proc_start(&spec, &child), LS_OK);
+        ck_assert_int_eq(ls_proc_wait_any(&child, 1, after(10)), 0);
+        ck_assert_int_eq(child.code, 0);
+    }
+    ck_assert_int_gt(pread(log, text, sizeof text - 1, 0), 0);
+    ck_assert_str_eq(text, "this||/usr\nerror\nthis||/usr\nerror\n");
+    close(log);
+    unlink(log_path);
+}
+END_TEST
+
+START_TEST(asked_to_stop)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    ls_proc child = start_shell("exec sleep 30");
+    ck_assert_int_eq(ls_proc_caught_signal(), 0);
+    ck_assert_int_eq(ls_proc_catch_signals(), LS_OK);
+    ck_assert_int_eq(ls_proc_wait_any(&child, 1, after(0.05)), -1);
+    kill(getpid(), signals[_i]);
+    ck_assert_int_eq(ls_proc_wait_any(&child, 1, after(10)), -2);
+    ck_assert_int_eq(ls_proc_caught_signal(), signals[_i]);
+    ck_assert_int_eq(ls_proc_wait_any(&child, 1, after(10)), -2); /* from now on */
+    ls_proc later = start_shell("kill -TERM $$; exit 1");           /* children do not inherit it */
+    ls_proc_end_all(&later, 1, 5.0);
+    ck_assert_int_eq(later.signal, SIGTERM);
+    ls_proc_end_all(&child, 1, 5.0);
+    ck_assert_int_eq(child.signal, SIGTERM);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("proc");
+    TCase *tests = tcase_create("proc");
+    tcase_set_timeout(tests, 40);
+    tcase_add_loop_test(tests, exit_codes, 0, 6);
+    tcase_add_test(tests, which_one_ended);
+    tcase_add_test(tests, ignores_term);
+    tcase_add_test(tests, grandchildren_end);
+    tcase_add_test(tests, parent_dies);
+    tcase_add_test(tests, cannot_start);
+    tcase_add_test(tests, environment_directory_log);
+    tcase_add_loop_test(tests, asked_to_stop, 0, 3);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}

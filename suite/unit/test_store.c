@@ -1,0 +1,523 @@
+/* The rendezvous store: what a key holds, who waits how long, and what each rank is told when the world does not come
+ * together. Messages are read back from the ranks' standard error. */
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "../../harness/store.h"
+#include "world.h"
+
+static ls_store_options where(int rank, int world, int port, double timeout_s)
+{
+    return (ls_store_options){.rank = rank,
+                              .world = world,
+                              .address = "127.0.0.1",
+                              .port = port,
+                              .run_id = "secret",
+                              .timeout_s = timeout_s};
+}
+
+static ls_store *lone_store(double timeout_s)
+{
+    ls_store *store = NULL;
+    ls_store_options options = where(0, 1, 0, timeout_s);
+    ck_assert_int_eq(ls_store_open(&options, &store), LS_OK);
+    ck_assert_int_gt(ls_store_port(store), 0);
+    return store;
+}
+
+/* ---- messages ----------------------------------------------------------------------------------------- */
+
+enum { SAID_BYTES = 1 << 14 };
+
+/* From here on standard error goes into a file without a name, inherited by forked ranks. */
+static int listen_to_errors(void)
+{
+    int fd = memfd_create("errors", MFD_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_ge(fcntl(fd, F_SETFL, O_APPEND), 0);
+    ck_assert_int_ge(dup2(fd, STDERR_FILENO), 0);
+    return fd;
+}
+
+static void assert_said(int fd, const char *text)
+{
+    static char said[SAID_BYTES];
+    ssize_t bytes = pread(fd, said, sizeof said - 1, 0);
+    ck_assert_int_ge(bytes, 0);
+    said[bytes] = '\0';
+    ck_assert_msg(strstr(said, text) != NULL, "'%s' is not in:\n%s", text, said);
+}
+
+/* ---- keys --------------------------------------------------------------------------------------------- */
+
+static void assert_value(ls_store *store, const char *key, const void *wanted, size_t wanted_bytes)
+{
+    void *value = NULL;
+    size_t bytes = 0;
+    ck_assert_int_eq(ls_store_get(store, key, 1.0, &value, &bytes), LS_OK);
+    ck_assert_uint_eq(bytes, wanted_bytes);
+    ck_assert_mem_eq(value, wanted, bytes);
+    ck_assert_int_eq(((char *)value)[bytes], '\0');
+    free(value);
+}
+
+START_TEST(values)
+{
+    ls_store *store = lone_store(5.0);
+    char binary[256];
+    for (int i = 0; i < 256; i++) {
+        binary[i] = (char)(255 - i);
+    }
+    ck_assert_int_eq(ls_store_set(store, "a", "first", 5), LS_OK);
+    assert_value(store, "a", "first", 5);
+    ck_assert_int_eq(ls_store_set(store, "a", "2nd", 3), LS_OK);
+    assert_value(store, "a", "2nd", 3);
+    ck_assert_int_eq(ls_store_set(store, "empty", NULL, 0), LS_OK);
+    assert_value(store, "empty", "", 0);
+    ck_assert_int_eq(ls_store_set(store, "binary", binary, sizeof binary), LS_OK);
+    assert_value(store, "binary", binary, sizeof binary);
+    ls_store_close(store, 0);
+}
+END_TEST
+
+START_TEST(sizes_are_bounded)
+{
+    listen_to_errors();
+    ls_store *store = lone_store(5.0);
+    size_t most = LS_STORE_VALUE_BYTES_MAX;
+    char *large = malloc(most + 1);
+    ck_assert_ptr_nonnull(large);
+    for (size_t i = 0; i <= most; i++) {
+        large[i] = (char)(i * 31 >> 3);
+    }
+    ck_assert_int_eq(ls_store_set(store, "large", large, most), LS_OK);
+    assert_value(store, "large", large, most);
+    ck_assert_int_eq(ls_store_set(store, "larger", large, most + 1), LS_ERR_USAGE);
+    char key[LS_STORE_KEY_BYTES_MAX + 2];
+    memset(key, 'k', sizeof key);
+    key[LS_STORE_KEY_BYTES_MAX] = '\0';
+    ck_assert_int_eq(ls_store_set(store, key, "v", 1), LS_OK);
+    assert_value(store, key, "v", 1);
+    key[LS_STORE_KEY_BYTES_MAX] = 'k';
+    key[LS_STORE_KEY_BYTES_MAX + 1] = '\0';
+    ck_assert_int_eq(ls_store_set(store, key, "v", 1), LS_ERR_USAGE);
+    free(large);
+    ls_store_close(store, 0);
+}
+END_TEST
+
+START_TEST(missing_key)
+{
+    int errors = listen_to_errors();
+    ls_store *store = lone_store(5.0);
+    void *value = NULL;
+    size_t bytes = 77;
+    int64_t began_ns = ls_clock_ns();
+    ck_assert_int_eq(ls_store_get(store, "nobody", 0.2, &value, &bytes), LS_ERR_RENDEZVOUS);
+    double waited_ms = ls_clock_ms_between(began_ns, ls_clock_ns());
+    ck_assert_double_ge(waited_ms, 195);
+    ck_assert_double_lt(waited_ms, 2000);
+    ck_assert_ptr_null(value); /* outputs are written only on success */
+    ck_assert_uint_eq(bytes, 77);
+    assert_said(errors, "'nobody'");
+    ck_assert_int_eq(ls_store_set(store, "nobody", "now", 3), LS_OK);
+    assert_value(store, "nobody", "now", 3);
+    ls_store_close(store, 0);
+}
+END_TEST
+
+static void *set_late(void *store)
+{
+    ck_assert_int_eq(ls_store_set(store, "late", "x", 1), LS_OK);
+    return NULL;
+}
+
+static void *get_late(void *store)
+{
+    void *value = NULL;
+    size_t bytes = 0;
+    ls_status status = ls_store_get(store, "late", 10.0, &value, &bytes);
+    free(value);
+    return status == LS_OK && bytes == 1 ? store : NULL;
+}
+
+START_TEST(get_before_set)
+{
+    enum { GETTERS = 6 };
+    ls_store *store = lone_store(10.0);
+    pthread_t getter[GETTERS], setter;
+    for (int i = 0; i < GETTERS; i++) {
+        ck_assert_int_eq(pthread_create(&getter[i], NULL, get_late, store), 0);
+    }
+    /* a get with a deadline in this thread gives the others the time to be waiting, and shows that their
+     * waiting does not hold up this one */
+    void *value = NULL;
+    size_t bytes = 0;
+    listen_to_errors();
+    ck_assert_int_eq(ls_store_get(store, "never", 0.1, &value, &bytes), LS_ERR_RENDEZVOUS);
+    ck_assert_int_eq(pthread_create(&setter, NULL, set_late, store), 0);
+    for (int i = 0; i < GETTERS; i++) {
+        void *result = NULL;
+        pthread_join(getter[i], &result);
+        ck_assert_ptr_eq(result, store);
+    }
+    pthread_join(setter, NULL);
+    ls_store_close(store, 0);
+}
+END_TEST
+
+START_TEST(adding)
+{
+    int errors = listen_to_errors();
+    ls_store *store = lone_store(5.0);
+    int64_t sum = -1;
+    ck_assert_int_eq(ls_store_add(store, "n", 0, &sum), LS_OK);
+    ck_assert_int_eq(sum, 0);
+    ck_assert_int_eq(ls_store_add(store, "n", -5, &sum), LS_OK);
+    ck_assert_int_eq(sum, -5);
+    assert_value(store, "n", "-5", 2);
+    ck_assert_int_eq(ls_store_set(store, "n", "40", 2), LS_OK);
+    ck_assert_int_eq(ls_store_add(store, "n", 2, &sum), LS_OK);
+    ck_assert_int_eq(sum, 42);
+    static const char *const no_numbers[] = {"text", "", "12x", "99999999999999999999"};
+    for (size_t i = 0; i < sizeof no_numbers / sizeof *no_numbers; i++) {
+        ck_assert_int_eq(ls_store_set(store, "t", no_numbers[i], strlen(no_numbers[i])), LS_OK);
+        ck_assert_int_eq(ls_store_add(store, "t", 1, &sum), LS_ERR_USAGE);
+        ck_assert_int_eq(sum, 42);
+        assert_value(store, "t", no_numbers[i], strlen(no_numbers[i]));
+    }
+    ck_assert_int_eq(ls_store_set(store, "t", "9223372036854775807", 19), LS_OK);
+    ck_assert_int_eq(ls_store_add(store, "t", 1, &sum), LS_ERR_USAGE);
+    assert_said(errors, "no decimal number");
+    ls_store_close(store, 0);
+}
+END_TEST
+
+/* ---- ranks -------------------------------------------------------------------------------------------- */
+
+static ls_store *rank_store(int rank, int world, int port, double timeout_s)
+{
+    ls_store *store = NULL;
+    ls_store_options options = where(rank, world, port, timeout_s);
+    RANK_CHECK(ls_store_open(&options, &store) == LS_OK);
+    return store;
+}
+
+static int counting(int rank, int world, int port, void *context)
+{
+    enum { TIMES = 50 };
+    (void)context;
+    ls_store *store = rank_store(rank, world, port, 20.0);
+    int64_t sum = 0;
+    for (int i = 0; i < TIMES; i++) {
+        int64_t now = 0;
+        RANK_CHECK(ls_store_add(store, "n", rank + 1, &now) == LS_OK);
+        RANK_CHECK(now > sum); /* every answer is a sum that nobody else was given */
+        sum = now;
+    }
+    RANK_CHECK(ls_store_barrier(store, "counted", -1) == LS_OK);
+    RANK_CHECK(ls_store_add(store, "n", 0, &sum) == LS_OK);
+    RANK_CHECK(sum == TIMES * world * (world + 1) / 2);
+    char mine[16];
+    void *values[WORLD_MAX];
+    size_t bytes[WORLD_MAX];
+    snprintf(mine, sizeof mine, "%.*s", rank, "abcdefgh"); /* rank 0's is empty */
+    RANK_CHECK(ls_store_exchange(store, "digest", mine, strlen(mine), values, bytes) == LS_OK);
+    for (int other = 0; other < world; other++) {
+        RANK_CHECK(bytes[other] == (size_t)other);
+        RANK_CHECK(memcmp(values[other], "abcdefgh", bytes[other]) == 0);
+        free(values[other]);
+    }
+    char address[64];
+    ls_store_local_address(store, address, sizeof address);
+    RANK_CHECK(strcmp(address, "127.0.0.1") == 0);
+    ls_store_close(store, 10.0);
+    return 0;
+}
+
+START_TEST(many_ranks)
+{
+    int code[WORLD_MAX];
+    ck_assert_int_eq(world_run(6, counting, NULL, code), 0);
+}
+END_TEST
+
+START_TEST(port_in_use)
+{
+    int errors = listen_to_errors();
+    ls_store *store = lone_store(2.0), *second = NULL;
+    ls_store_options options = where(0, 1, ls_store_port(store), 2.0);
+    ck_assert_int_eq(ls_store_open(&options, &second), LS_ERR_INFRA);
+    char wanted[64];
+    snprintf(wanted, sizeof wanted, "127.0.0.1:%d: %s", ls_store_port(store), strerror(EADDRINUSE));
+    assert_said(errors, wanted);
+    ls_store_close(store, 0);
+}
+END_TEST
+
+/* What a wrong second rank is told; rank 0 goes on waiting for the right one, until its own deadline. */
+typedef struct intruder {
+    int rank, world;
+    const char *run_id;
+    ls_status status;
+    const char *said, *said_at_0;
+} intruder;
+
+static const intruder intruders[] = {
+    {1, 2, "other", LS_ERR_RENDEZVOUS, "belongs to another job", "does not belong to this job"},
+    {2, 3, "secret", LS_ERR_USAGE, "rank 2 says the world has 3 ranks, rank 0 says 2",
+     "refused 127.0.0.1"},
+    {1, 3, "secret", LS_ERR_USAGE, "rank 1 says the world has 3 ranks, rank 0 says 2",
+     "missing of 2: rank 1"},
+};
+
+static int intruding(int rank, int world, int port, void *context)
+{
+    const intruder *who = context;
+    ls_store *store = NULL;
+    ls_store_options options = where(rank, world, port, rank == 0 ? 0.5 : 5.0);
+    if (rank == 1) {
+        options.rank = who->rank;
+        options.world = who->world;
+        options.run_id = who->run_id;
+    }
+    return ls_store_open(&options, &store);
+}
+
+START_TEST(wrong_world_or_token)
+{
+    int errors = listen_to_errors(), code[WORLD_MAX];
+    intruder who = intruders[_i];
+    world_run(2, intruding, &who, code);
+    ck_assert_int_eq(code[0], LS_ERR_RENDEZVOUS);
+    ck_assert_int_eq(code[1], who.status);
+    assert_said(errors, who.said);
+    assert_said(errors, who.said_at_0);
+    assert_said(errors, "missing of 2: rank 1");
+}
+END_TEST
+
+static int twice(int rank, int world, int port, void *context)
+{
+    (void)world;
+    (void)context;
+    ls_store *store = NULL;
+    ls_store_options options = where(rank == 2 ? 1 : rank, 3, port, 1.0);
+    return ls_store_open(&options, &store); /* ranks 0, 1 and 1 of 3: rank 2 never comes */
+}
+
+START_TEST(duplicate_and_missing_rank)
+{
+    int errors = listen_to_errors(), code[WORLD_MAX];
+    int64_t began_ns = ls_clock_ns();
+    world_run(3, twice, NULL, code);
+    double waited_ms = ls_clock_ms_between(began_ns, ls_clock_ns());
+    ck_assert_double_ge(waited_ms, 995); /* at T */
+    ck_assert_double_lt(waited_ms, 1900); /* not at 2 T */
+    ck_assert_int_eq(code[0], LS_ERR_RENDEZVOUS);
+    ck_assert_int_eq(code[1] + code[2], LS_ERR_USAGE + LS_ERR_RENDEZVOUS); /* either came first */
+    assert_said(errors, "rank 1 is there twice: taken by 127.0.0.1:");
+    assert_said(errors, "missing of 3: rank 2");
+}
+END_TEST
+
+START_TEST(wrong_options)
+{
+    int errors = listen_to_errors();
+    ls_store *store = NULL;
+    ls_store_options options = where(2, 2, 1, 1.0);
+    ck_assert_int_eq(ls_store_open(&options, &store), LS_ERR_USAGE);
+    assert_said(errors, "rank 2 is out of range in a world of 2, allowed: 0 to 1");
+    options = where(0, 2, 70000, 1.0);
+    ck_assert_int_eq(ls_store_open(&options, &store), LS_ERR_USAGE);
+    options = where(0, 2, 1, 0);
+    ck_assert_int_eq(ls_store_open(&options, &store), LS_ERR_USAGE);
+    options = where(1, 2, world_free_port(), 0.3);
+    ck_assert_int_eq(ls_store_open(&options, &store), LS_ERR_RENDEZVOUS);
+    assert_said(errors, strerror(ECONNREFUSED));
+}
+END_TEST
+
+/* ---- deaths ------------------------------------------------------------------------------------------- */
+
+static int dying(int rank, int world, int port, void *context)
+{
+    (void)context;
+    ls_store *store = rank_store(rank, world, port, 20.0);
+    const char *key = "never";
+    if (rank == 1) { /* dies while the server owes it a reply */
+        alarm(1);
+        (void)ls_store_wait(store, &key, 1, 15.0);
+    }
+    RANK_CHECK(ls_store_set(store, rank == 0 ? "zero" : "two", "x", 1) == LS_OK);
+    key = rank == 0 ? "two" : "zero";
+    RANK_CHECK(ls_store_wait(store, &key, 1, 10.0) == LS_OK);
+    RANK_CHECK(ls_store_wait(store, &key, 1, 10.0) == LS_OK);
+    int64_t began_ns = ls_clock_ns();
+    ls_store_close(store, 10.0); /* does not linger for the dead */
+    return ls_clock_ms_between(began_ns, ls_clock_ns()) < 5000 ? 0 : 1;
+}
+
+START_TEST(killed_client)
+{
+    int code[WORLD_MAX];
+    listen_to_errors();
+    world_run(3, dying, NULL, code);
+    ck_assert_int_eq(code[0], 0);
+    ck_assert_int_eq(code[1], 128 + SIGALRM);
+    ck_assert_int_eq(code[2], 0);
+}
+END_TEST
+
+static int server_dies(int rank, int world, int port, void *context)
+{
+    (void)context;
+    ls_store *store = rank_store(rank, world, port, 20.0);
+    if (rank == 0) {
+        const char *key = "hello";
+        RANK_CHECK(ls_store_wait(store, &key, 1, 10.0) == LS_OK);
+        raise(SIGKILL);
+    }
+    RANK_CHECK(ls_store_set(store, "hello", "", 0) == LS_OK);
+    const char *key = "never";
+    int64_t began_ns = ls_clock_ns();
+    RANK_CHECK(ls_store_wait(store, &key, 1, 15.0) == LS_ERR_PEER_LOST);
+    RANK_CHECK(ls_store_set(store, "more", "", 0) == LS_ERR_PEER_LOST);
+    RANK_CHECK(ls_clock_ms_between(began_ns, ls_clock_ns()) < 7e3);
+    ls_store_close(store, 1.0);
+    return 0;
+}
+
+START_TEST(killed_server)
+{
+    int code[WORLD_MAX];
+    listen_to_errors();
+    world_run(2, server_dies, NULL, code);
+    ck_assert_int_eq(code[0], 128 + SIGKILL);
+    ck_assert_int_eq(code[1], 0);
+}
+END_TEST
+
+/* ---- foreign connections -------------------------------------------------------------------------------- */
+
+static int dial(int port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+    return fd;
+}
+
+/* Garbage is dropped with a line in the log, and harms nobody. */
+START_TEST(bad_frames)
+{
+    int errors = listen_to_errors();
+    ls_store *store = lone_store(5.0);
+    char garbage[64], got[64];
+    memset(garbage, 'G', sizeof garbage);
+    int fd = dial(ls_store_port(store));
+    ck_assert_int_eq(send(fd, garbage, sizeof garbage, MSG_NOSIGNAL), sizeof garbage);
+    ssize_t bytes;
+    while ((bytes = recv(fd, got, sizeof got, 0)) > 0) { /* the greeting, then the end */
+    }
+    close(fd);
+    assert_said(errors, "bad frame");
+    int silent = dial(ls_store_port(store)), half = dial(ls_store_port(store));
+    ck_assert_int_eq(send(half, "LSS1", 4, MSG_NOSIGNAL), 4);
+    ck_assert_int_eq(ls_store_set(store, "a", "b", 1), LS_OK);
+    assert_value(store, "a", "b", 1);
+    close(half);
+    close(silent);
+    assert_value(store, "a", "b", 1);
+    ls_store_close(store, 0);
+}
+END_TEST
+
+/* Under torchrun: the port is taken, and so is the next one by a neighbour's job; both sides find the third. */
+static int probing(int rank, int world, int port, void *context)
+{
+    (void)context;
+    ls_store *store = NULL;
+    ls_store_options options = where(rank, world, port, 10.0);
+    options.probe = true;
+    RANK_CHECK(ls_store_open(&options, &store) == LS_OK);
+    RANK_CHECK(ls_store_port(store) > port + 1 &&
+               ls_store_port(store) <= port + LS_STORE_PORT_PROBES);
+    RANK_CHECK(ls_store_barrier(store, "all", -1) == LS_OK);
+    ls_store_close(store, 5.0);
+    return 0;
+}
+
+START_TEST(probe_ports)
+{
+    listen_to_errors();
+    ls_store *neighbour = NULL;
+    ls_store_options options = where(0, 1, 0, 5.0);
+    options.run_id = "neighbour";
+    ck_assert_int_eq(ls_store_open(&options, &neighbour), LS_OK);
+    int port = ls_store_port(neighbour) - 1, failed = 0;
+    pid_t pid[3];
+    for (int rank = 2; rank >= 0; rank--) { /* rank 0 last: the others have to try again */
+        pid[rank] = world_fork(rank, 3, port, probing, NULL);
+    }
+    for (int rank = 0; rank < 3; rank++) {
+        failed += world_join(pid[rank]) != 0;
+    }
+    ck_assert_int_eq(failed, 0);
+    ls_store_close(neighbour, 0);
+}
+END_TEST
+
+START_TEST(addresses)
+{
+    static const char *const names[] = {"localhost", "127.0.0.1", "::1", "0.0.0.0"};
+    ls_store *store = NULL;
+    ls_store_options options = where(0, 1, 0, 3.0);
+    options.address = names[_i];
+    int probe = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (probe < 0 && strchr(names[_i], ':') != NULL) {
+        return; /* a machine without IPv6 */
+    }
+    if (probe >= 0) {
+        close(probe);
+    }
+    ck_assert_int_eq(ls_store_open(&options, &store), LS_OK);
+    ck_assert_int_eq(ls_store_set(store, "a", "b", 1), LS_OK);
+    ls_store_close(store, 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("store");
+    TCase *tests = tcase_create("store");
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, values);
+    tcase_add_test(tests, sizes_are_bounded);
+    tcase_add_test(tests, missing_key);
+    tcase_add_test(tests, get_before_set);
+    tcase_add_test(tests, adding);
+    tcase_add_test(tests, many_ranks);
+    tcase_add_test(tests, port_in_use);
+    tcase_add_loop_test(tests, wrong_world_or_token, 0, 3);
+    tcase_add_test(tests, duplicate_and_missing_rank);
+    tcase_add_test(tests, wrong_options);
+    tcase_add_test(tests, killed_client);
+    tcase_add_test(tests, killed_server);
+    tcase_add_test(tests, bad_frames);
+    tcase_add_test(tests, probe_ports);
+    tcase_add_loop_test(tests, addresses, 0, 4);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}
