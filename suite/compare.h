@@ -14,43 +14,43 @@ typedef enum ls_compare_code {
     LS_COMPARE_FAIL,
 } ls_compare_code;
 
-/* What the dumps do not say themselves. Zeroed fields take what is written beside them. */
+/* What was asked of the job. A zeroed field takes the dump's metadata, and where that is silent
+ * what is written beside the field. */
 typedef struct ls_compare_facts {
-    const char *arch;      /* must be given: "resnet20" */
-    const char *opt_level; /* NULL: the metadata's; "O0".."O3" */
+    const char *arch;      /* NULL; "resnet20" */
+    const char *opt_level; /* NULL; "O0".."O3" */
     const char *half;      /* NULL: "fp16"; "fp16" or "bf16" */
     bool sync_bn;          /* statistics over sync_bn_group ranks */
     int sync_bn_group;     /* 0: the world */
-    int accumulate;        /* 0: the metadata's, else 1 */
     bool dialect_torch;    /* divide, then sum; else sum, then divide */
-    bool average_none;     /* --average none */
+    bool average_none;     /* --average none: the sum of the ranks' gradients is expected */
     double predivide;      /* 0: 1 */
-    bool allreduce_fp32;
-    const char *compress; /* NULL: none; "fp16" or "bf16" */
+    const char *reduce; /* NULL: each gradient's own type; "fp32", "fp16", "bf16" (--allreduce-fp32,
+                           --compress) */
     bool nesterov;
-    bool coarse;      /* compare on FP64's own branches although there are records */
-    int bucket_count; /* optional: list of buckets, so that their edges are looked at too */
-    const char *const *const
-        *bucket_names; /* [bucket_count], each a NULL-terminated list of names */
+    bool coarse;       /* on FP64's own branches although there are records (section 4, point 4) */
     const char *cache; /* folder for the oracle's results; NULL: none */
 } ls_compare_facts;
 
 typedef struct ls_compare_verdict {
     ls_compare_code code;
-    char evidence[320]; /* one line: "rank=0 layer1.0.conv2.weight rel=3.1e-2 limit=6.0e-3 (4 x
-                           ideal fp16)" */
-    char cause[320];    /* one line, "" where none fits */
-    char tensor[64];    /* first wrong one in backward order, "" where none */
-    double error, ideal, limit;      /* e, r and the bound of the whole gradient */
-    double worst_ratio;              /* largest e / limit of any tensor or block */
-    int64_t turned, forced;          /* branches FP64 would have taken otherwise, of all */
-    bool next_judged, reduce_judged; /* the optimizer step and local/ could be looked at */
+    char evidence[320];         /* one line: "layer1.0.conv2.weight elements 64..127 rel=3.1e-2
+                                   limit=6.0e-3 (4 x ideal fp16)" */
+    char cause[320];            /* one line, "" where none fits */
+    char tensor[64];            /* first wrong one in backward order, "" where none */
+    int failures;               /* checks that failed */
+    bool coarse;                /* judged on FP64's own branches, whole gradient only */
+    double error, ideal, limit; /* e, r and the bound of the whole gradient */
+    double tensor_ratio, block_ratio; /* largest e/r of a tensor and of a block or edge, with the
+                                         floors that the bound uses */
+    int64_t turned, forced;           /* branches FP64 would have taken otherwise, of all */
+    bool next_judged, reduce_judged;  /* the optimizer step and local/ could be looked at */
 } ls_compare_verdict;
 
 /* path[file_count]: dump/step%06d.rank%d.safetensors of one step, all ranks, in order of rank (the
  * oracle needs every rank's input, target and branches). json_path: where compare.json of
  * harness/report.h is written, NULL: nowhere. LS_ERR_USAGE for dumps that cannot be judged (a
- * missing rank, unknown network). */
+ * missing rank, an unknown network, a broken file). */
 ls_status ls_compare_step(const ls_compare_facts *facts, int file_count, const char *const *path,
                           const char *json_path, ls_compare_verdict *out);
 

@@ -1,0 +1,222 @@
+#include "evidence.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../kernels/core/log.h"
+
+static ls_status want(const ls_dumpfile *file, const char *name, const ls_dumpfile_entry **out)
+{
+    *out = ls_dumpfile_find(file, name);
+    if (*out == NULL) {
+        ls_log_error("%s: %s is missing", ls_dumpfile_path(file), name);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+static ls_status no_memory(const ls_evidence *e)
+{
+    ls_log_error("oracle: cannot allocate the evidence of %s", e->net.arch);
+    return LS_ERR_INFRA;
+}
+
+static ls_status open_files(ls_evidence *e, const char *const *path)
+{
+    e->file = calloc((size_t)e->world, sizeof *e->file);
+    if (e->file == NULL) {
+        return no_memory(e);
+    }
+    for (int rank = 0; rank < e->world; rank++) {
+        LS_TRY(ls_dumpfile_open(path[rank], &e->file[rank]));
+        int world = (int)ls_dumpfile_number(e->file[rank], "world_size", e->world);
+        int own = (int)ls_dumpfile_number(e->file[rank], "rank", rank);
+        if (world != e->world || own != rank) {
+            ls_log_error("%s is rank %d of a world of %d; given as rank %d of %d", path[rank], own,
+                         world, rank, e->world);
+            return LS_ERR_USAGE;
+        }
+    }
+    return LS_OK;
+}
+
+/* Network, A, N from rank 0: input [N,3,H,W] or [A,N,3,H,W]. */
+static ls_status read_shapes(ls_evidence *e, const char *arch)
+{
+    const ls_dumpfile *file = e->file[0];
+    const ls_dumpfile_entry *input, *bias;
+    LS_TRY(want(file, "input", &input));
+    LS_TRY(want(file, "param/fc.bias", &bias));
+    const int64_t *dim = input->dim + (input->rank - 4);
+    bool fits = input->rank >= 4 && input->rank <= 5 && dim[1] == 3 && input->count > 0;
+    for (int i = 0; i < input->rank; i++) {
+        fits = fits && input->dim[i] < 1 << 20;
+    }
+    if (!fits || bias->count < 1 || bias->count > 1 << 20) {
+        ls_log_error("%s: input of rank %d: [N,3,H,W] or [A,N,3,H,W] is wanted",
+                     ls_dumpfile_path(file), input->rank);
+        return LS_ERR_USAGE;
+    }
+    arch = arch != NULL ? arch : ls_dumpfile_text(file, "arch", "");
+    LS_TRY(ls_nettab_build(arch, (int)bias->count, (int)dim[2], (int)dim[3], &e->net));
+    e->step.net = &e->net;
+    e->step.world = e->world;
+    e->step.accumulate = input->rank == 5 ? (int)input->dim[0] : 1;
+    e->step.batch = (int)dim[0];
+    return LS_OK;
+}
+
+static ls_status read_rank(ls_evidence *e, int rank, float *input, int64_t *target)
+{
+    const ls_dumpfile_entry *x, *y;
+    const ls_nettab_node *in = &e->net.node[0];
+    int64_t images = (int64_t)e->step.accumulate * e->step.batch;
+    LS_TRY(want(e->file[rank], "input", &x));
+    LS_TRY(want(e->file[rank], "target", &y));
+    if (x->count != images * 3 * in->height * in->width || y->count != images) {
+        ls_log_error("%s: %lld input values and %lld targets do not fit rank 0's %lld images",
+                     ls_dumpfile_path(e->file[rank]), (long long)x->count, (long long)y->count,
+                     (long long)images);
+        return LS_ERR_USAGE;
+    }
+    ls_dumpfile_read_f32(x, input);
+    if (!ls_dumpfile_read_i64(y, target)) {
+        ls_log_error("%s: target is %s, not I64", ls_dumpfile_path(e->file[rank]), y->dtype);
+        return LS_ERR_USAGE;
+    }
+    e->has_branches = e->has_branches && ls_dumpfile_find(e->file[rank], "branch/000") != NULL;
+    return LS_OK;
+}
+
+static ls_status read_batches(ls_evidence *e)
+{
+    const float **inputs = calloc((size_t)e->world, sizeof *inputs);
+    const int64_t **targets = calloc((size_t)e->world, sizeof *targets);
+    e->step.input = inputs;
+    e->step.target = targets;
+    if (inputs == NULL || targets == NULL) {
+        return no_memory(e);
+    }
+    size_t images = (size_t)e->step.accumulate * (size_t)e->step.batch;
+    size_t pixels = 3 * (size_t)e->net.node[0].height * (size_t)e->net.node[0].width;
+    e->has_branches = true;
+    for (int rank = 0; rank < e->world; rank++) {
+        float *input = malloc(images * pixels * sizeof *input);
+        int64_t *target = malloc(images * sizeof *target);
+        inputs[rank] = input;
+        targets[rank] = target;
+        if (input == NULL || target == NULL) {
+            return no_memory(e);
+        }
+        LS_TRY(read_rank(e, rank, input, target));
+    }
+    return LS_OK;
+}
+
+static ls_status read_params(ls_evidence *e, const char *prefix, double **out)
+{
+    *out = malloc((size_t)e->net.elements * sizeof **out);
+    if (*out == NULL) {
+        return no_memory(e);
+    }
+    for (int i = 0; i < e->net.param_count; i++) {
+        const ls_nettab_param *param = &e->net.param[i];
+        const ls_dumpfile_entry *entry =
+            ls_dumpfile_findf(e->file[0], "%s/%s", prefix, param->name);
+        if (entry == NULL || entry->count != param->count) {
+            ls_log_error("%s: %s/%s is %s; %lld elements are wanted", ls_dumpfile_path(e->file[0]),
+                         prefix, param->name, entry == NULL ? "missing" : "of another size",
+                         (long long)param->count);
+            return LS_ERR_USAGE;
+        }
+        ls_dumpfile_read(entry, *out + param->offset);
+    }
+    return LS_OK;
+}
+
+ls_status ls_evidence_load(const char *arch, int world, const char *const *path, ls_evidence **out)
+{
+    LS_ASSERT(world > 0);
+    ls_evidence *e = calloc(1, sizeof *e);
+    if (e == NULL) {
+        ls_log_error("oracle: cannot allocate the evidence");
+        return LS_ERR_INFRA;
+    }
+    e->world = world;
+    e->step.stat_ranks = 1;
+    e->step.loss_scale = 1;
+    e->step.predivide = 1;
+    ls_status status;
+    LS_TRY_GOTO(status, open_files(e, path), free_evidence);
+    LS_TRY_GOTO(status, read_shapes(e, arch), free_evidence);
+    LS_TRY_GOTO(status, read_batches(e), free_evidence);
+    LS_TRY_GOTO(status, read_params(e, "param", &e->param), free_evidence);
+    LS_TRY_GOTO(status, read_params(e, "grad", &e->grad), free_evidence);
+    e->step.param = e->param;
+    *out = e;
+    return LS_OK;
+free_evidence:
+    ls_evidence_free(e);
+    return status;
+}
+
+void ls_evidence_free(ls_evidence *e)
+{
+    if (e == NULL) {
+        return;
+    }
+    for (int rank = 0; rank < e->world; rank++) {
+        if (e->file != NULL) {
+            ls_dumpfile_close(e->file[rank]);
+        }
+        if (e->step.input != NULL) {
+            free((void *)e->step.input[rank]);
+        }
+        if (e->step.target != NULL) {
+            free((void *)e->step.target[rank]);
+        }
+    }
+    free(e->file);
+    free((void *)e->step.input);
+    free((void *)e->step.target);
+    free(e->param);
+    free(e->grad);
+    free(e);
+}
+
+int ls_evidence_differs(const ls_evidence *e, const char *prefix, int rank)
+{
+    for (int i = 0; i < e->net.param_count; i++) {
+        const char *name = e->net.param[i].name;
+        const ls_dumpfile_entry *a = ls_dumpfile_findf(e->file[0], "%s/%s", prefix, name);
+        const ls_dumpfile_entry *b = ls_dumpfile_findf(e->file[rank], "%s/%s", prefix, name);
+        if (a == NULL || b == NULL) {
+            continue;
+        }
+        size_t bytes = (size_t)a->count * (strcmp(a->dtype, "F32") == 0   ? 4
+                                           : strcmp(a->dtype, "F64") == 0 ? 8
+                                                                          : 2);
+        if (strcmp(a->dtype, b->dtype) != 0 || a->count != b->count ||
+            memcmp(a->data, b->data, bytes) != 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+void ls_evidence_backward_order(const ls_nettab *net, int *order)
+{
+    int count = 0;
+    for (int i = net->node_count - 1; i > 0; i--) {
+        const ls_nettab_node *node = &net->node[i];
+        if (node->kind == LS_NETTAB_LINEAR) {
+            order[count++] = node->bias;
+            order[count++] = node->weight;
+        } else if (node->weight >= 0) {
+            order[count++] = node->weight;
+            if (node->bias >= 0) {
+                order[count++] = node->bias;
+            }
+        }
+    }
+}
