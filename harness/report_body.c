@@ -36,10 +36,12 @@ static void write_speed_rows(const ls_report_run *run, const ls_report_page_form
         if (strcmp(job->role, "throughput") != 0) {
             continue;
         }
-        char level[24], ranks[16], nodes[32], bucket[24], rate[64], p50[32] = "-", p99[32] = "-";
+        char level[24], ranks[16], nodes[32], bucket[24], rate[96], p50[32] = "-", p99[32] = "-";
         char exposed[32] = "-", efficiency[32] = "-", judged[160], marks[160];
         snprintf(ranks, sizeof ranks, "%d", job->world);
+        ls_report_data_state(job, rate);
         if (ls_report_data_has_speed(job)) {
+            ls_report_lines_rate(job, rate);
             ls_report_lines_number(job->speed.step.value, p50);
             ls_report_lines_number(job->speed.p99_ms, p99);
             ls_report_lines_number(ls_report_speed_exposed_ms(run, job), exposed);
@@ -49,7 +51,7 @@ static void write_speed_rows(const ls_report_run *run, const ls_report_page_form
                                     ranks,
                                     ls_report_lines_nodes(job, nodes),
                                     ls_report_data_bucket(job->bucket_mb, bucket),
-                                    ls_report_lines_rate(job, rate),
+                                    rate,
                                     p50,
                                     p99,
                                     exposed,

@@ -17,7 +17,7 @@ extern char **environ;
 
 enum {
     FIGURES_MAX = 32,
-    TITLE_COLUMNS = 74, /* what fits above a figure 760 points wide at its title's size */
+    TITLE_COLUMNS = 72, /* what fits above a figure 760 points wide at its title's size */
     DEADLINE_S = 60,    /* of all figures together; one takes a tenth of a second */
 };
 
@@ -42,20 +42,25 @@ static bool is_in_path(const char *program)
     return false;
 }
 
-/* Breaks a title at a space where it is longer than the figure is wide. */
+/* Breaks a title that is longer than the figure is wide: in its second half after a sign of
+ * punctuation or before a parenthesis where there is one, else at the last space that fits. */
 static void wrap(char *title)
 {
     char *line = title;
     while (strlen(line) > TITLE_COLUMNS) {
-        char *at = line + TITLE_COLUMNS;
-        while (at > line && *at != ' ') {
-            at--;
+        char *last = NULL, *best = NULL;
+        for (char *at = line + 1; at <= line + TITLE_COLUMNS; at++) {
+            if (*at == ' ') {
+                last = at;
+                bool good = strchr(":;,", at[-1]) != NULL || at[1] == '(';
+                best = good && at > line + TITLE_COLUMNS / 2 ? at : best;
+            }
         }
-        if (at == line) {
+        if (last == NULL) {
             return;
         }
-        *at = '\n';
-        line = at + 1;
+        line = best != NULL ? best : last;
+        *line++ = '\n';
     }
 }
 
@@ -85,14 +90,14 @@ static ls_status start_figure(const char *script_folder, const char *run_directo
 
 /* One figure at a time per core would be enough; two at once keep a small machine free for others.
  */
-static void draw_all(const char *script_folder, const char *run_directory, figure *figures,
+static bool draw_all(const char *script_folder, const char *run_directory, figure *figures,
                      int count, const char *log_path)
 {
     enum { AT_ONCE = 2 };
     ls_proc running[AT_ONCE] = {0};
     int drawing[AT_ONCE], next = 0, slots = 0;
     int64_t deadline_ns = ls_clock_ns() + (int64_t)DEADLINE_S * 1000000000;
-    bool late = false;
+    bool late = false, all = true;
     while (!late && (next < count || slots > 0)) {
         int slot = slots;
         if (next < count && slots < AT_ONCE) {
@@ -114,6 +119,7 @@ static void draw_all(const char *script_folder, const char *run_directory, figur
                 "gnuplot could not draw %s (exit code %d, see %s); the report goes without it",
                 figures[drawing[slot]].output, running[slot].code, log_path);
             unlink(figures[drawing[slot]].output);
+            all = false;
         }
         slots--;
         running[slot] = running[slots];
@@ -127,6 +133,7 @@ static void draw_all(const char *script_folder, const char *run_directory, figur
             unlink(figures[drawing[i]].output);
         }
     }
+    return all && !late;
 }
 
 static int list_figures(const ls_report_run *run, const char *script_folder, figure *figures)
@@ -174,10 +181,8 @@ ls_status ls_report_plots_draw(const ls_report_run *run, const char *plots_folde
         length = snprintf(log_path, sizeof log_path, "%s/plots/gnuplot.log", run->directory);
         LS_ASSERT(length < (int)sizeof log_path);
         unlink(log_path);
-        draw_all(script_folder, run->directory, figures, count, log_path);
-        struct stat log;
-        if (stat(log_path, &log) == 0 && log.st_size == 0) {
-            unlink(log_path);
+        if (draw_all(script_folder, run->directory, figures, count, log_path)) {
+            unlink(log_path); /* it holds remarks on unknown values only */
         }
     } else {
         ls_log_note(

@@ -9,8 +9,9 @@
 
 enum { COLUMNS = 80 };
 
-/* Breaks at spaces; later lines start with `indent` spaces. A word longer than the line stays whole: a
- * command to paste must not be cut. Foreign text must not steer the terminal: control characters go. */
+/* Breaks at spaces; later lines start with `indent` spaces. A word longer than the line stays
+ * whole: a command to paste must not be cut. Foreign text must not steer the terminal: control
+ * characters go. */
 static void print_wrapped(FILE *to, const char *text, int indent)
 {
     int column = 0, blanks = 0;

@@ -184,7 +184,7 @@ static int select_scale_jobs(const ls_report_run *run, const ls_report_job **job
             bool swept =
                 (job->sweep & LS_REPORT_SWEEP_LEVEL) != 0 && strcmp(job->role, "throughput") == 0;
             bool fits = job->state == LS_REPORT_DONE && steps_of(job) > 0 && scale_moves(job) &&
-                        swept == (pass == 0);
+                        (swept || strcmp(job->role, "throughput") != 0) && swept == (pass == 0);
             for (int i = 0; i < count && pass == 1;
                  i++) { /* one evidence job per level is enough */
                 fits = fits && !(strcmp(jobs[i]->level, job->level) == 0 &&
@@ -281,7 +281,7 @@ static int keep_last_step(ls_trace_span *spans, int count)
     return kept;
 }
 
-/* The phases job with the most ranks that has spans. */
+/* Of the phases jobs that have spans, one with the most ranks; of these the highest level. */
 static ls_status read_timeline(const ls_report_run *run, const ls_report_job **job,
                                ls_trace_span **spans, int *count)
 {
@@ -289,7 +289,7 @@ static ls_status read_timeline(const ls_report_run *run, const ls_report_job **j
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *candidate = &run->job[j];
         if (strcmp(candidate->role, "phases") != 0 || candidate->state != LS_REPORT_DONE ||
-            (*job != NULL && candidate->world <= (*job)->world)) {
+            (*job != NULL && candidate->world < (*job)->world)) {
             continue;
         }
         ls_trace_span *read = NULL;

@@ -162,7 +162,7 @@ ls_status ls_tables_parts_write_phases(const ls_report_run *run)
     } else {
         const ls_report_job *job = jobs[0];
         for (int i = 1; i < count; i++) {
-            job = jobs[i]->world > job->world ? jobs[i] : job;
+            job = jobs[i]->world >= job->world ? jobs[i] : job; /* of equals the highest level */
         }
         char level[24], marks[160];
         double total = job->speed.step.value;
@@ -176,10 +176,10 @@ ls_status ls_tables_parts_write_phases(const ls_report_run *run)
         ls_tables_append(head.title, sizeof head.title, "%s%s%s", marks[0] ? " (" : "", marks,
                          marks[0] ? ")" : "");
     }
-    ls_tables_append(
-        head.caption, sizeof head.caption,
-        "Median time of each part of a step over all ranks; communication (diamond) runs beside "
-        "backward, only its exposed part lengthens the step.");
+    ls_tables_append(head.caption, sizeof head.caption,
+                     "Median time of each part of a step over all ranks; all communication (thin "
+                     "bar) runs beside "
+                     "backward, only its exposed part lengthens the step.");
     FILE *table = ls_tables_begin(
         run, "step_phases", &head,
         "ms per step, medians over ranks and steps; communication overlaps backward",
@@ -233,10 +233,12 @@ ls_status ls_tables_parts_write_memory(const ls_report_run *run)
         ls_tables_append(head.title, sizeof head.title,
                          "Memory: no job of the level sweep told its peak");
     }
+    bool told = count > 0 && jobs[0]->rank[0].memory != NULL;
     ls_tables_append(
         head.caption, sizeof head.caption,
-        "Largest resident memory of one rank by opt level (black mark), and what the trainer "
-        "says it is made of (stack) where it says so.");
+        told ? "Largest resident memory of any rank by opt level (black mark), and what the "
+               "trainer says it is made of (stack)."
+             : "Largest resident memory of any rank by opt level, code and libraries included.");
     FILE *table = ls_tables_begin(
         run, "memory", &head,
         "MB = 10^6 bytes, of one rank: the largest peak of any; NaN: not told",

@@ -89,13 +89,18 @@ static void title_levels(const ls_report_run *run, const ls_report_job *const *j
         }
     } else {
         bool half_wins = half->speed.rate.value > full->speed.rate.value;
-        const ls_report_job *over = half_wins ? half : full, *under = half_wins ? full : half;
-        ls_stats_interval ratio = ls_tables_speed_ratio(over, under);
-        ls_tables_append(
-            title, sizeof head->title,
-            ls_tables_speed_resolved(ratio) ? "%s is %.2f x %s"
-                                            : "%s (%.2f x) and %s cannot be told apart",
-            ls_report_data_level(over, a), ratio.value, ls_report_data_level(under, b));
+        ls_stats_interval ratio =
+            half_wins ? ls_tables_speed_ratio(half, full) : ls_tables_speed_ratio(full, half);
+        ls_report_data_level(half, a);
+        ls_report_data_level(full, b);
+        if (!ls_tables_speed_resolved(ratio)) {
+            ls_tables_append(title, sizeof head->title, "%s and %s cannot be told apart", b, a);
+        } else if (half_wins) {
+            ls_tables_append(title, sizeof head->title, "%s is %.2f x %s", a, ratio.value, b);
+        } else {
+            ls_tables_append(title, sizeof head->title, "%s is %.2f x the fastest half level, %s",
+                             b, ratio.value, a);
+        }
     }
     ls_tables_marks(run, jobs, count, marks, sizeof marks);
     ls_tables_append(title, sizeof head->title, "%s%s", marks[0] ? ": " : "", marks);
@@ -158,17 +163,18 @@ static void title_buckets(const ls_report_run *run, const ls_report_job *const *
     } else if (best_count == shown) {
         ls_tables_append(title, bytes, "No bucket size can be told from the others");
     } else {
-        ls_tables_append(title, bytes, "Buckets of %s are fastest, %.2f x %s",
-                         ls_report_data_bucket(fastest->bucket_mb, text),
+        for (int i = 0; i < best_count; i++) {
+            const char *joint = i == 0 ? "" : i == best_count - 1 ? " and " : ", ";
+            ls_tables_append(title, bytes, "%s%s", joint,
+                             ls_report_data_bucket(best[i]->bucket_mb, text));
+        }
+        ls_tables_append(title, bytes, " %s: %.2f x as fast as %s",
+                         best_count > 1 ? "are the best bucket sizes" : "is the best bucket size",
                          fastest->speed.rate.value / slowest->speed.rate.value,
                          ls_report_data_bucket(slowest->bucket_mb, other));
-        if (best_count > 1) {
-            ls_tables_append(title, bytes, "; %d of %d sizes cannot be told apart", best_count,
-                             shown);
-        }
     }
     ls_tables_marks(run, jobs, count, marks, sizeof marks);
-    ls_tables_append(title, bytes, "%s%s", marks[0] ? ": " : "", marks);
+    ls_tables_append(title, bytes, "%s%s%s", marks[0] ? " (" : "", marks, marks[0] ? ")" : "");
 }
 
 ls_status ls_tables_speed_write_buckets(const ls_report_run *run)

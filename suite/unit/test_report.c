@@ -1,0 +1,339 @@
+/* A report made from an invented run (test_report_fake.h): what the tables hold, what the pages
+ * say, what they must never say. `test_report DIR` writes that run and its report into DIR and
+ * leaves them to be looked at. */
+#include <check.h>
+#include <unistd.h>
+
+#include "../../harness/report.h"
+#include "../../harness/report_diff.h"
+#include "../../harness/tables.h"
+#include "test_report_fake.h"
+
+static char scratch[PATH_MAX]; /* made and removed by the fixture */
+
+static void open_scratch(void)
+{
+    const char *base = getenv("TMPDIR");
+    snprintf(scratch, sizeof scratch, "%s/ls_report_XXXXXX", base != NULL ? base : "/tmp");
+    ck_assert(mkdtemp(scratch) != NULL);
+    write_run(scratch, 1);
+}
+
+static void close_scratch(void)
+{
+    char command[PATH_MAX + 16];
+    snprintf(command, sizeof command, "rm -rf '%s'", scratch);
+    ck_assert_int_eq(system(command), 0);
+}
+
+/* Field `field` (from 0) of data row `row` of a table, as a number. */
+static double cell(const char *name, int row, int field)
+{
+    char path[64], line[4096];
+    snprintf(path, sizeof path, "tables/%s.tsv", name);
+    FILE *file = open_in(scratch, path, "r");
+    double value = NAN;
+    while (fgets(line, sizeof line, file) != NULL) {
+        if (line[0] == '#' || line[0] == '\n' || row-- > 0) {
+            continue;
+        }
+        char *rest = NULL, *part = strtok_r(line, "\t", &rest);
+        for (int i = 0; i < field; i++) {
+            part = strtok_r(NULL, "\t", &rest);
+        }
+        value = strtod(part, NULL);
+        break;
+    }
+    fclose(file);
+    return value;
+}
+
+static const cJSON *summary_row(const cJSON *summary, const char *job)
+{
+    const cJSON *row;
+    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(summary, "throughput"))
+    {
+        if (strcmp(ls_json_string(row, "job", ""), job) == 0) {
+            return row;
+        }
+    }
+    return NULL;
+}
+
+START_TEST(tables_hold_what_was_run)
+{
+    ls_tables_head head;
+    ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
+    /* O0, O1, O2, O2 bf16, O3: 8 ranks x 8 images / 0.41 s; 2 % covers the median of 36 steps
+     * with 1.2 % noise */
+    ck_assert_double_eq_tol(cell("throughput_by_level", 0, 6), 64 / 0.410, 0.02 * 156);
+    ck_assert_double_eq_tol(cell("throughput_by_level", 1, 6), 64 / 0.760, 0.02 * 84);
+    ck_assert_double_lt(cell("throughput_by_level", 0, 7), cell("throughput_by_level", 0, 6));
+    ck_assert_double_gt(cell("throughput_by_level", 0, 8), cell("throughput_by_level", 0, 6));
+    ck_assert_double_eq(cell("throughput_by_level", 4, 15), 0); /* O3 is not checked */
+    ck_assert_int_eq(ls_tables_read_head(scratch, "throughput_by_level", &head), LS_OK);
+    ck_assert_int_eq(head.rows, 5);
+    ck_assert_msg(strstr(head.title, "O0 is 1.43 x the fastest half level, O2 bf16") != NULL &&
+                      strstr(head.title, "half is emulated") != NULL &&
+                      strstr(head.title, "8 ranks share 2 cores") != NULL,
+                  "%s", head.title);
+    ck_assert_int_eq(ls_tables_read_head(scratch, "throughput_by_bucket", &head), LS_OK);
+    ck_assert_int_eq(head.rows, 4); /* the killed one has no row: it is not 0 images/s */
+    ck_assert_int_eq(ls_tables_read_head(scratch, "scaling", &head), LS_OK);
+    ck_assert_msg(strstr(head.title, "2 nodes are simulated") != NULL, "%s", head.title);
+    ck_assert_int_eq(ls_tables_read_head(scratch, "gradient_error", &head), LS_OK);
+    ck_assert_msg(strstr(head.title, "O3: layer1.0.conv2.weight is 5.2 x its limit") != NULL, "%s",
+                  head.title);
+    ck_assert_int_eq(head.rows, 48);
+    ck_assert_int_eq(ls_tables_read_head(scratch, "timeline", &head), LS_OK);
+    ck_assert_int_eq(head.rows, 8 * 7);
+    ck_assert_int_eq(ls_tables_read_head(scratch, "loss_scale", &head), LS_OK);
+    ck_assert_msg(strstr(head.title, "O2 3 of 40") != NULL, "%s", head.title);
+    ck_assert_double_eq(cell("loss_scale", 0, 1), 65536);
+    ck_assert_double_eq(cell("loss_scale", 2, 1), 16384);
+    ck_assert_double_eq_tol(cell("step_phases", 1, 3), 0.52 * 650, 0.02 * 338);
+    ck_assert_double_eq(cell("memory", 0, 2), 387);
+    for (const char *const *name = ls_tables_names(); *name != NULL; name++) {
+        ck_assert_int_eq(ls_tables_read_head(scratch, *name, &head), LS_OK);
+        ck_assert_msg(head.rows > 0 && head.title[0] != '\0' && head.caption[0] != '\0', "%s",
+                      *name);
+    }
+}
+END_TEST
+
+START_TEST(summary_is_for_programs)
+{
+    ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
+    cJSON *summary = NULL;
+    char path[PATH_MAX + 32];
+    snprintf(path, sizeof path, "%s/summary.json", scratch);
+    ck_assert_int_eq(ls_json_read_file(path, &summary), LS_OK);
+    ck_assert(ls_json_integer(summary, "schema", 0) == 1);
+    ck_assert(cJSON_GetObjectItem(summary, "headline") == NULL);
+    const cJSON *row = summary_row(summary, "o2.w8"), *killed = summary_row(summary, "o1.b1");
+    ck_assert(row != NULL && killed != NULL);
+    ck_assert_int_eq((int)ls_json_integer(row, "steps_measured", 0), 40 - 4 - 1);
+    ck_assert_int_eq((int)ls_json_integer(row, "warmup_steps", 0), 4);
+    ck_assert_int_eq((int)ls_json_integer(row, "skipped_steps", 0), 1);
+    ck_assert_str_eq(ls_json_string(row, "halves", ""), "agree");
+    ck_assert_double_eq(ls_json_number(row, "reduced_bytes", 0), 26214400 + 18485760);
+    /* 44.7 MB, 8 ranks, 0.40 of 640 ms: 44.7e6 * 2 * 7/8 / 0.256 s */
+    ck_assert_double_eq_tol(ls_json_number(row, "bus_bytes_per_s", 0), 44700160 * 1.75 / 0.256,
+                            0.02 * 305e6);
+    ck_assert_double_eq_tol(ls_json_number(row, "efficiency", 0), 118.0 / 640, 0.02 * 0.18);
+    ck_assert_double_eq_tol(ls_json_number(row, "roofline_share", 0), 100 / (8 * 90.0),
+                            0.02 * 0.14);
+    ck_assert_str_eq(ls_json_string(killed, "state", ""), "CRASH rank 3, signal 9");
+    ck_assert(cJSON_GetObjectItem(killed, "images_per_s") == NULL);
+    ck_assert(strstr(ls_json_string(summary_row(summary, "o3.w8"), "not_a_result", ""),
+                     "FAIL gradients.o3.w4.b1mb") != NULL);
+    const cJSON *conformance = cJSON_GetObjectItem(summary, "conformance");
+    ck_assert_int_eq((int)ls_json_integer(conformance, "total", 0), 53);
+    ck_assert_int_eq((int)ls_json_integer(conformance, "in_claim", 0), 52);
+    ck_assert_int_eq((int)ls_json_integer(conformance, "in_claim_passed", 0), 49);
+    char *advice = cJSON_Print(cJSON_GetObjectItem(summary, "advice"));
+    ck_assert_msg(strstr(advice, "Half is emulated") != NULL, "%s", advice);
+    ck_assert_msg(strstr(advice, "5 MB and 25 MB cannot be told apart") != NULL, "%s", advice);
+    ck_assert_msg(strstr(advice, "2 simulated nodes") != NULL, "%s", advice);
+    ck_assert_msg(strstr(advice, "behaviour, not speed") != NULL, "%s", advice);
+    ck_assert_msg(strstr(advice, "band of 3 O0 runs") != NULL, "%s", advice);
+    cJSON_free(advice);
+    cJSON_Delete(summary);
+}
+END_TEST
+
+/* Counts elements of an XML text and checks that they nest; 0 for text that is not well formed. */
+static int count_elements(const char *text)
+{
+    char open[16][32];
+    int depth = 0, elements = 0;
+    for (const char *at = text; (at = strchr(at, '<')) != NULL; at++) {
+        const char *end = strchr(at, '>');
+        if (end == NULL || memchr(at + 1, '<', (size_t)(end - at - 1)) != NULL) {
+            return 0;
+        }
+        if (at[1] == '?') {
+            continue;
+        }
+        char name[32];
+        int length = (int)strcspn(at + 1 + (at[1] == '/'), " />");
+        snprintf(name, sizeof name, "%.*s", length, at + 1 + (at[1] == '/'));
+        if (at[1] == '/') {
+            if (depth == 0 || strcmp(open[--depth], name) != 0) {
+                return 0;
+            }
+        } else if (end[-1] != '/') {
+            if (depth == 16) {
+                return 0;
+            }
+            snprintf(open[depth++], sizeof open[0], "%s", name);
+        }
+        elements += at[1] != '/';
+    }
+    return depth == 0 ? elements : 0;
+}
+
+static int occurrences(const char *text, const char *part)
+{
+    int count = 0;
+    for (; (text = strstr(text, part)) != NULL; text += strlen(part)) {
+        count++;
+    }
+    return count;
+}
+
+START_TEST(pages_escape_and_open_with_the_verdicts)
+{
+    ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
+    ck_assert_int_eq(ls_report_write(scratch, "plots"), LS_OK);
+    char *html = read_text(scratch, "report.html"), *markdown = read_text(scratch, "report.md");
+    ck_assert(strstr(html, "<script") == NULL);
+    ck_assert(strstr(html, "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;&quot;") != NULL);
+    ck_assert(strchr(html, '\x1b') == NULL);
+    ck_assert(strstr(html, "\nCORRECT  <b class=\"v-bad\">no</b>") != NULL);
+    ck_assert(strstr(html, "CPU: 8 ranks on 2 cores, no GPU was tested") != NULL);
+    ck_assert(strstr(html, " src=") == NULL && strstr(html, "<link") == NULL &&
+              strstr(html, "@import") == NULL);
+    ck_assert(strstr(html, "CRASH rank 3, signal 9") != NULL);
+    ck_assert(strstr(html, "not finished: no job.json") != NULL);
+    ck_assert(strncmp(markdown, "# Lockstep bench quick", 22) == 0);
+    ck_assert(strstr(markdown, "\nCORRECT  no        (claim ddp-o2: 49 of 52 cases") != NULL);
+    ck_assert(strstr(markdown, "\nSPEED    no baseline") != NULL);
+    ck_assert(strstr(markdown, "\nMACHINE  ready") != NULL);
+    ck_assert(strstr(markdown, "cause:  every gradient is 2.000 x") != NULL);
+    ck_assert(strstr(markdown, "## Advice") != NULL);
+    char *junit = read_text(scratch, "junit.xml");
+    ck_assert_int_eq(occurrences(junit, "<testcase"), 53);
+    ck_assert_int_eq(occurrences(junit, "<failure"), 3);
+    ck_assert_int_eq(occurrences(junit, "<skipped"), 2);
+    /* testsuites, 7 families, 53 cases with system-out each, 3 failures, 2 skipped */
+    ck_assert_int_eq(count_elements(junit), 1 + 7 + 2 * 53 + 3 + 2);
+    char *trace = read_text(scratch, "trace.json");
+    cJSON *root = cJSON_Parse(trace);
+    const cJSON *events = cJSON_GetObjectItem(root, "traceEvents");
+    /* 2 jobs, 8 ranks: 3 names and 3 steps of 7 spans each */
+    ck_assert_int_eq(cJSON_GetArraySize(events), 2 * 8 * (3 + 3 * 7));
+    cJSON_Delete(root);
+    cJSON *summary = NULL;
+    char path[PATH_MAX + 32];
+    snprintf(path, sizeof path, "%s/summary.json", scratch);
+    ck_assert_int_eq(ls_json_read_file(path, &summary), LS_OK);
+    ck_assert(cJSON_GetObjectItem(summary, "headline") != NULL);
+    cJSON_Delete(summary);
+    free(html);
+    free(markdown);
+    free(junit);
+    free(trace);
+}
+END_TEST
+
+START_TEST(terminal_is_80_columns)
+{
+    ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    ck_assert_int_eq(ls_report_print(scratch, to), LS_OK);
+    fclose(to);
+    int rows = 0;
+    char *rest = NULL;
+    ck_assert(strstr(text, "\nCORRECT  no") != NULL &&
+              strstr(text, "\nSPEED    no baseline") != NULL);
+    ck_assert(strstr(text, "CRASH rank 3, signal 9") != NULL);
+    ck_assert(strstr(text, "repeat: build/lockstep conform --case gradients.o3.w4.b1mb --seed 7") !=
+              NULL);
+    ck_assert(strchr(text, '\x1b') == NULL);
+    for (char *line = strtok_r(text, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
+        bool pasted = strncmp(line, "repeat:", 7) == 0; /* stays on one line, whatever its length */
+        ck_assert_msg(pasted || strlen(line) <= 80, "%zu columns: %s", strlen(line), line);
+        rows++;
+    }
+    ck_assert_int_gt(rows, 25);
+    free(text);
+}
+END_TEST
+
+START_TEST(without_gnuplot_the_report_goes_without_pictures)
+{
+    char *old = strdup(getenv("PATH"));
+    setenv("PATH", scratch, 1);
+    ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
+    ls_status status = ls_report_write(scratch, "plots");
+    setenv("PATH", old, 1);
+    free(old);
+    ck_assert_int_eq(status, LS_OK);
+    char *html = read_text(scratch, "report.html"), path[PATH_MAX + 64];
+    ck_assert(strstr(html, "<svg") == NULL);
+    ck_assert(strstr(html, "<figcaption>") != NULL);
+    snprintf(path, sizeof path, "%s/plots/scaling.svg", scratch);
+    ck_assert(access(path, F_OK) != 0);
+    free(html);
+}
+END_TEST
+
+START_TEST(an_empty_run_is_said_to_be_empty)
+{
+    char folder[PATH_MAX + 8];
+    snprintf(folder, sizeof folder, "%s/empty", scratch);
+    ck_assert_int_eq(mkdir(folder, 0777), 0);
+    ck_assert_int_eq(ls_report_tables(folder), LS_ERR_USAGE);
+    FILE *file = open_in(folder, "run.json", "w");
+    fprintf(file, "{}\n");
+    fclose(file);
+    ck_assert_int_eq(ls_report_tables(folder), LS_OK);
+    ck_assert_int_eq(ls_report_write(folder, "plots"), LS_OK);
+    char *markdown = read_text(folder, "report.md");
+    ck_assert(strstr(markdown, "\nCORRECT  not shown (the run was not judged)") != NULL);
+    ck_assert(strstr(markdown, "holds no throughput job") != NULL);
+    free(markdown);
+}
+END_TEST
+
+START_TEST(diff_sees_what_changed)
+{
+    char other[PATH_MAX + 8], *text = NULL;
+    size_t bytes = 0;
+    snprintf(other, sizeof other, "%s/other", scratch);
+    write_run(other, 1.05);
+    ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
+    ck_assert_int_eq(ls_report_tables(other), LS_OK);
+    FILE *to = open_memstream(&text, &bytes);
+    ck_assert_int_eq(ls_report_diff(scratch, other, to), LS_OK);
+    ck_assert_int_eq(ls_report_diff(scratch, scratch, to), LS_OK);
+    fclose(to);
+    ck_assert_msg(occurrences(text, "slower by 4.") + occurrences(text, "slower by 5.") == 11, "%s",
+                  text);
+    ck_assert_msg(occurrences(text, "no difference seen above") == 11, "%s", text);
+    ck_assert_msg(strstr(text, "no result") != NULL, "%s", text);
+    free(text);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    if (argc == 2) {
+        write_run(argv[1], 1);
+        ls_status status = ls_report_tables(argv[1]);
+        status = status == LS_OK ? ls_report_write(argv[1], "plots") : status;
+        return status == LS_OK ? (int)ls_report_print(argv[1], stdout) : (int)status;
+    }
+    Suite *suite = suite_create("report");
+    TCase *cases = tcase_create("report");
+    tcase_set_timeout(
+        cases, 60); /* figures are drawn by child processes, on a machine that others share */
+    tcase_add_checked_fixture(cases, open_scratch, close_scratch);
+    tcase_add_test(cases, tables_hold_what_was_run);
+    tcase_add_test(cases, summary_is_for_programs);
+    tcase_add_test(cases, pages_escape_and_open_with_the_verdicts);
+    tcase_add_test(cases, terminal_is_80_columns);
+    tcase_add_test(cases, without_gnuplot_the_report_goes_without_pictures);
+    tcase_add_test(cases, an_empty_run_is_said_to_be_empty);
+    tcase_add_test(cases, diff_sees_what_changed);
+    suite_add_tcase(suite, cases);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}
