@@ -1,0 +1,100 @@
+#include "text.h"
+
+#include <ctype.h>
+#include <fnmatch.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void ls_text_put(char *text, size_t bytes, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, bytes, format, arguments);
+    va_end(arguments);
+}
+
+void ls_text_add(char *text, size_t bytes, const char *format, ...)
+{
+    size_t used = strlen(text);
+    if (used >= bytes) {
+        return;
+    }
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + used, bytes - used, format, arguments);
+    va_end(arguments);
+}
+
+int ls_text_distance(const char *a, const char *b)
+{
+    enum { LONGEST = 63 };
+    int columns = (int)strnlen(b, LONGEST), rows = (int)strnlen(a, LONGEST);
+    int before[LONGEST + 1], now[LONGEST + 1];
+    for (int j = 0; j <= columns; j++) {
+        before[j] = 2 * j;
+    }
+    for (int i = 1; i <= rows; i++) {
+        now[0] = 2 * i;
+        for (int j = 1; j <= columns; j++) {
+            int cost = a[i - 1] == b[j - 1]                                                   ? 0
+                       : tolower((unsigned char)a[i - 1]) == tolower((unsigned char)b[j - 1]) ? 1
+                                                                                              : 2;
+            int best = before[j - 1] + cost;
+            best = before[j] + 2 < best ? before[j] + 2 : best;
+            now[j] = now[j - 1] + 2 < best ? now[j - 1] + 2 : best;
+        }
+        memcpy(before, now, sizeof now);
+    }
+    return before[columns];
+}
+
+const char *ls_text_nearest(const char *word, const char *const *names, int count)
+{
+    const char *best = names[0];
+    int least = ls_text_distance(word, best);
+    for (int i = 1; i < count; i++) {
+        int distance = ls_text_distance(word, names[i]);
+        if (distance < least) {
+            least = distance;
+            best = names[i];
+        }
+    }
+    return best;
+}
+
+bool ls_text_matches(const char *pattern, const char *text)
+{
+    return fnmatch(pattern, text, FNM_NOESCAPE) == 0;
+}
+
+char *ls_text_read(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    if (file == NULL) {
+        return NULL;
+    }
+    size_t used = 0, capacity = 4096;
+    char *text = malloc(capacity);
+    while (text != NULL) {
+        size_t got = fread(text + used, 1, capacity - used - 1, file);
+        used += got;
+        if (got == 0) {
+            break;
+        }
+        if (capacity - used < 2) {
+            capacity *= 2;
+            char *grown = realloc(text, capacity);
+            if (grown == NULL) {
+                free(text);
+            }
+            text = grown;
+        }
+    }
+    fclose(file);
+    if (text != NULL) {
+        text[used] = '\0';
+    }
+    return text;
+}
