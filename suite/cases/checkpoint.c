@@ -1,0 +1,89 @@
+/* Saved at step k and resumed equals uninterrupted, to the last bit (numerics.md section 3). */
+#include "../suite.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "../../harness/text.h"
+
+enum { SAVED_AT = 3, LAST = 6 };
+
+/* job: 0 uninterrupted, 1 saved, 2 resumed. */
+static void judge_resume(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    int compared = 0;
+    for (int k = 0; k < job[0].world; k++) {
+        for (int64_t step = SAVED_AT + 1; step <= LAST; step++) {
+            const ls_record_step *a = ls_record_find_step(&job[0].rank[k], step);
+            const ls_record_step *b = ls_record_find_step(&job[2].rank[k], step);
+            if (a == NULL || b == NULL) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d has no event of step %d in the %s run", k,
+                               (int)step, a == NULL ? "uninterrupted" : "resumed");
+                continue;
+            }
+            for (int d = 0; d < LS_RECORD_DIGESTS; d++) {
+                if ((a->digest_mask & b->digest_mask & 1u << d) == 0) {
+                    continue;
+                }
+                compared++;
+                if (strcmp(a->digest[d], b->digest[d]) != 0) {
+                    ls_verdict_set(out, LS_FAIL,
+                                   "rank=%d step %d: %s is %s after resume, %s without", k,
+                                   (int)step, ls_record_digest_name((ls_record_digest)d),
+                                   b->digest[d], a->digest[d]);
+                }
+            }
+            if (strcmp(a->loss_bits, b->loss_bits) != 0 || a->loss_scale != b->loss_scale ||
+                a->lr != b->lr) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: loss, loss scale or lr differs", k,
+                               (int)step);
+            }
+        }
+        const ls_record_step *again = ls_record_find_step(&job[2].rank[k], SAVED_AT);
+        if (again != NULL) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d did step %d again after resume", k, SAVED_AT);
+        }
+    }
+    if (out->code == LS_PASS && compared == 0) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "no digests to compare");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "saved at %d, resumed to %d: %d digests equal to the last bit", SAVED_AT, LAST,
+                    compared);
+    }
+}
+
+void ls_checkpoint_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (int level = 0; level < 4; level++) {
+        for (int world = 1; world <= 3; world++) {
+            ls_case *row =
+                ls_rows_add(list, judge_resume, "C1", "checkpoint.resume.o%d.w%d", level, world);
+            ls_spec straight = ls_rows_evidence(settings, level, world, 1, 0.1);
+            straight.dump_steps[0] = '\0';
+            ls_text_put(straight.arch, sizeof straight.arch, "resnet8");
+            straight.bucket_mb = 0.05;
+            straight.steps = LAST;
+            const char *scaler = "";
+            if (level == 1 || level == 2) { /* scale and growth count must survive, too */
+                ls_text_put(straight.loss_scale, sizeof straight.loss_scale, "dynamic");
+                scaler = "--init-scale=1024 --growth-interval=2 --overflow-at=2";
+            }
+            ls_text_put(straight.extra, sizeof straight.extra, "%s", scaler);
+            ls_spec saved = straight, resumed = straight;
+            saved.steps = SAVED_AT;
+            ls_text_put(saved.extra, sizeof saved.extra, "%s --save={self}/checkpoint.safetensors",
+                        scaler);
+            char id[96];
+            ls_matrix_id(&saved, id);
+            ls_text_put(resumed.extra, sizeof resumed.extra,
+                        "%s --resume={job:%s}/checkpoint.safetensors", scaler, id);
+            row->job_count = 3;
+            row->job[0] = straight;
+            row->job[1] = saved;
+            row->job[2] = resumed;
+        }
+    }
+}

@@ -1,0 +1,190 @@
+/* Gradients against the FP64 oracle on the subject's own branches (numerics.md section 4), at every
+ * level, bucket size, world and node count: in micro-batch form (local batch norm) and in SyncBN
+ * form. */
+#include "../suite.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../harness/text.h"
+#include "../compare.h"
+#include "../place.h"
+#include "judges.h"
+
+/* resnet20 has 1.1 MB of f32 gradients: these caps make about 50, 11 and 3 buckets of them (half
+ * levels: half as many), as 1, 5 and 25 MB do with the larger networks. */
+static const double cap_mb[] = {0.02, 0.1, 0.5, LS_BUCKET_DELAYED};
+enum { CAPS = sizeof cap_mb / sizeof *cap_mb };
+
+/* What the dumps' metadata does not say. The oracle's results are kept beside the program, by
+ * digest. */
+static void facts_of(const ls_spec *spec, ls_compare_facts *facts, char *cache, size_t cache_bytes)
+{
+    memset(facts, 0, sizeof *facts);
+    facts->arch = spec->arch;
+    facts->half = spec->half;
+    facts->sync_bn = spec->sync_bn;
+    facts->dialect_torch = strcmp(spec->dialect, "torch") == 0;
+    facts->predivide = strstr(spec->extra, "--predivide=4") != NULL ? 4 : 0;
+    facts->nesterov = strstr(spec->extra, "--nesterov") != NULL;
+    ls_place_program(cache, cache_bytes);
+    ls_text_add(cache, cache_bytes, "/oracle");
+    facts->cache = ls_place_make_folder(cache) == LS_OK ? cache : NULL;
+}
+
+static ls_status compare_step(const ls_compare_facts *facts, const ls_record *job, int step,
+                              ls_compare_verdict *out)
+{
+    char **path = calloc((size_t)job->world, sizeof *path);
+    LS_ASSERT(path != NULL);
+    for (int k = 0; k < job->world; k++) {
+        path[k] = malloc(700);
+        LS_ASSERT(path[k] != NULL);
+        ls_text_put(path[k], 700, "%s/dump/step%06d.rank%d.safetensors", job->directory, step, k);
+    }
+    char json[700];
+    ls_text_put(json, sizeof json, "%s/compare.json", job->directory);
+    ls_status status = ls_compare_step(facts, job->world, (const char *const *)path, json, out);
+    for (int k = 0; k < job->world; k++) {
+        free(path[k]);
+    }
+    free(path);
+    return status;
+}
+
+static void judge_step(const ls_case *row, const ls_record *job, int step, ls_verdict *out)
+{
+    ls_compare_facts facts;
+    char cache[700];
+    facts_of(&row->job[0], &facts, cache, sizeof cache);
+    ls_compare_verdict verdict;
+    memset(&verdict, 0, sizeof verdict);
+    ls_status status = compare_step(&facts, job, step, &verdict);
+    if (status != LS_OK) {
+        ls_verdict_set(out, status == LS_ERR_USAGE ? LS_FAIL : LS_INFRA,
+                       "step %d: the dumps cannot be judged (%s)", step, ls_status_name(status));
+        return;
+    }
+    bool exact = row->job[0].level == 0;
+    if (!out->measured || verdict.error > out->value) {
+        ls_verdict_measured(out, verdict.error, verdict.limit, "relative",
+                            exact ? "32 x what f32 storage costs at best, on the subject's branches"
+                                  : "2 x what the level costs at best, on the subject's branches");
+    }
+    ls_text_put(out->cause, sizeof out->cause, "%s", verdict.cause);
+    if (verdict.code != LS_COMPARE_PASS) {
+        ls_verdict_set(out, verdict.code == LS_COMPARE_WEAK ? LS_WEAK : LS_FAIL, "step %d: %s",
+                       step, verdict.evidence);
+    } else if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%s", verdict.evidence);
+    }
+}
+
+void ls_gradients_judge(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    char steps[64];
+    ls_text_put(steps, sizeof steps, "%s", row->job[0].dump_steps);
+    char *rest = NULL;
+    for (char *word = strtok_r(steps, ",", &rest); word != NULL;
+         word = strtok_r(NULL, ",", &rest)) {
+        judge_step(row, job, atoi(word), out);
+    }
+}
+
+static void add_grid(const ls_case_settings *settings, ls_case_list *list, bool sync_bn)
+{
+    const char *form = sync_bn ? ".sync" : "";
+    const char *requirement = sync_bn ? "G2" : "G1";
+    for (int level = 0; level < 4; level++) {
+        for (int world = sync_bn ? 2 : 1; world <= 4; world++) {
+            for (int b = 0; b < CAPS; b++) {
+                if ((world == 1 && b != 1) || (sync_bn && b != 1 && b != 3)) {
+                    continue; /* nothing to bucket; SyncBN does not know of buckets */
+                }
+                char bucket[24];
+                ls_rows_bucket_id(cap_mb[b], bucket);
+                ls_case *row = ls_rows_add(list, ls_gradients_judge, requirement,
+                                           "gradients%s.o%d.w%d%s", form, level, world, bucket);
+                row->job_count = 1;
+                row->job[0] = ls_rows_evidence(settings, level, world, 1, cap_mb[b]);
+                row->job[0].sync_bn = sync_bn;
+            }
+        }
+        for (int b = 1; b < CAPS; b += 2) { /* one size, and delayed */
+            char bucket[24];
+            ls_rows_bucket_id(cap_mb[b], bucket);
+            ls_case *row = ls_rows_add(list, ls_gradients_judge, requirement,
+                                       "gradients%s.o%d.w4.n2%s", form, level, bucket);
+            row->job_count = 1;
+            row->job[0] = ls_rows_evidence(settings, level, 4, 2, cap_mb[b]);
+            row->job[0].sync_bn = sync_bn;
+        }
+    }
+}
+
+/* One variation each, at three ranks where the order of a sum shows. */
+static const struct variant {
+    const char *name, *dialect, *half, *extra;
+    int level, accumulate;
+} variant[] = {
+    {"torch.o0", "torch", "fp16", "", 0, 1},
+    {"torch.o1", "torch", "fp16", "", 1, 1},
+    {"torch.o2", "torch", "fp16", "", 2, 1},
+    {"bf16.o1", "apex", "bf16", "", 1, 1},
+    {"bf16.o2", "apex", "bf16", "", 2, 1},
+    {"bf16.o3", "apex", "bf16", "", 3, 1},
+    {"accumulate.o0", "apex", "fp16", "", 0, 3},
+    {"accumulate.o2", "apex", "fp16", "", 2, 3},
+    {"predivide.o2", "apex", "fp16", "--predivide=4", 2, 1},
+    {"reduce-f32.o2", "apex", "fp16", "--allreduce-fp32", 2, 1},
+    {"compress.o0", "apex", "fp16", "--compress=fp16", 0, 1},
+    {"nesterov.o2", "apex", "fp16", "--nesterov", 2, 1},
+};
+
+static void add_variants(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (size_t i = 0; i < sizeof variant / sizeof *variant; i++) {
+        const struct variant *v = &variant[i];
+        ls_case *row = ls_rows_add(list, ls_gradients_judge, "G3", "gradients.%s.w3", v->name);
+        row->job_count = 1;
+        ls_spec *spec = &row->job[0];
+        *spec = ls_rows_evidence(settings, v->level, 3, 1,
+                                 strcmp(v->dialect, "torch") == 0 ? LS_BUCKET_OWN : 0.1);
+        ls_text_put(spec->dialect, sizeof spec->dialect, "%s", v->dialect);
+        ls_text_put(spec->half, sizeof spec->half, "%s", v->half);
+        ls_text_put(spec->extra, sizeof spec->extra, "%s", v->extra);
+        spec->accumulate = v->accumulate;
+    }
+}
+
+/* Bucket sizes as users name them need a network of that size: resnet18 has 44.7 MB of f32
+ * gradients. */
+static const struct large {
+    int level;
+    double bucket_mb;
+} large[] = {{0, 1}, {1, 5}, {2, 1}, {2, 5}, {2, 25}, {2, LS_BUCKET_DELAYED}, {3, 25}};
+
+static void add_large(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
+        char bucket[24];
+        ls_rows_bucket_id(large[i].bucket_mb, bucket);
+        ls_case *row = ls_rows_add(list, ls_gradients_judge, "G1", "gradients.resnet18.o%d.w2%s",
+                                   large[i].level, bucket);
+        row->job_count = 1;
+        ls_spec *spec = &row->job[0];
+        *spec = ls_rows_evidence(settings, large[i].level, 2, 1, large[i].bucket_mb);
+        ls_text_put(spec->arch, sizeof spec->arch, "resnet18");
+        spec->image_size = 64; /* 2x2 pixels at the end: 32 values per channel with 8 images */
+        spec->batch_size = 8;
+    }
+}
+
+void ls_gradients_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    add_grid(settings, list, false);
+    add_grid(settings, list, true);
+    add_variants(settings, list);
+    add_large(settings, list);
+}

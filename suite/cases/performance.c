@@ -1,0 +1,105 @@
+/* Whether a timed job's numbers can be quoted: every step has a time, the two halves of its window
+ * agree, and its loss is finite. Says nothing about CORRECT; oversubscribed timings gate nothing.
+ */
+#include "../suite.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../harness/text.h"
+#include "timed.h"
+
+static const ls_tol halves = LS_TOL(
+    0.1, "a drift of a tenth inside one window means heating, another job or warm-up: the median "
+         "is then no property of the setting");
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(const double *value, int count)
+{
+    double *copy = malloc((size_t)count * sizeof *copy);
+    LS_ASSERT(copy != NULL);
+    memcpy(copy, value, (size_t)count * sizeof *copy);
+    qsort(copy, (size_t)count, sizeof *copy, by_size);
+    double middle = count % 2 == 1 ? copy[count / 2] : (copy[count / 2 - 1] + copy[count / 2]) / 2;
+    free(copy);
+    return middle;
+}
+
+/* rank 0's times after the warm-up: all ranks wait for each other in every step. */
+static void judge_window(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const ls_record_rank *rank = &job->rank[0];
+    int from = row->job[0].warmup_steps, count = rank->step_count - from;
+    if (count < 2) {
+        ls_verdict_set(out, LS_WEAK, "%d timed steps cannot be halved", count < 0 ? 0 : count);
+        return;
+    }
+    double *ms = malloc((size_t)count * sizeof *ms);
+    LS_ASSERT(ms != NULL);
+    for (int i = 0; i < count; i++) {
+        ms[i] = rank->step[from + i].total_ms;
+        if (!(ms[i] > 0)) {
+            ls_verdict_set(out, LS_FAIL, "step %d has no time", (int)rank->step[from + i].step);
+        }
+    }
+    double first = median(ms, count / 2), second = median(ms + count - count / 2, count / 2);
+    free(ms);
+    if (out->code != LS_PASS) {
+        return;
+    }
+    double drift = fabs(first - second) / (first < second ? first : second);
+    ls_verdict_measured(out, drift, halves.value, "of the median", halves.why);
+    const char *text = "medians of the two halves: %.1f and %.1f ms per step";
+    if (drift > halves.value) {
+        ls_verdict_set(out, LS_WEAK, text, first, second);
+    } else {
+        ls_text_put(out->evidence, sizeof out->evidence, text, first, second);
+    }
+}
+
+static void judge_finite(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    int expected = row->job[0].warmup_steps + row->job[0].steps;
+    for (int k = 0; k < job->world; k++) {
+        const ls_record_rank *rank = &job->rank[k];
+        if (rank->step_count != expected) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d took %d steps of %d", k, rank->step_count,
+                           expected);
+        }
+        for (int i = 0; i < rank->step_count; i++) {
+            if (!isfinite(rank->step[i].loss)) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: the loss is not finite", k,
+                               (int)rank->step[i].step);
+            }
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "loss finite over %d steps on %d ranks",
+                    expected, job->world);
+    }
+}
+
+void ls_performance_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (int i = 0; settings->bench != NULL && i < settings->bench->count; i++) {
+        const ls_spec *spec = &settings->bench->spec[i];
+        if (spec->role != LS_ROLE_THROUGHPUT) {
+            continue;
+        }
+        char id[64];
+        ls_timed_id(spec, id);
+        ls_case *row = ls_rows_add(list, judge_window, "P1", "performance.timed.%s", id);
+        row->job_count = 1;
+        row->job[0] = *spec;
+        row = ls_rows_add(list, judge_finite, "T2", "training.timed.%s", id);
+        row->job_count = 1;
+        row->job[0] = *spec;
+    }
+}

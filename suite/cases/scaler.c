@@ -1,0 +1,328 @@
+/* The loss scale against a state machine of the suite's own (facts/apex.md 2.3, numerics.md
+ * section 2.6): which steps are skipped, the scale of every step on every rank, and that a skipped
+ * step changes nothing. */
+#include "../suite.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../harness/text.h"
+#include "judges.h"
+#include "timed.h"
+
+typedef struct script {
+    const char *name;
+    const char *overflows; /* --overflow-at: "STEP[:RANK],..." */
+    int world, level, steps;
+    const char *dialect;
+    double init, lowest, highest; /* 0: no such option */
+    int interval;
+} script;
+
+static const script scripts[] = {
+    {"plain.o1", "3,5,6", 1, 1, 12, "apex", 1024, 0, 0, 3},
+    {"plain.o2", "3,5,6", 1, 2, 12, "apex", 1024, 0, 0, 3},
+    {"first.o2", "1", 2, 2, 6, "apex", 1024, 0, 0, 2},
+    {"one-rank.o1", "2:1,5:0", 2, 1, 10, "apex", 1024, 0, 0, 3},
+    {"one-rank.o2", "2:1,5:0", 2, 2, 10, "apex", 1024, 0, 0, 3},
+    {"last-rank.o2.w3", "3:2,4:2", 3, 2, 10, "apex", 1024, 0, 0, 4},
+    {"dynamic.o0", "2:1", 2, 0, 8, "apex", 1024, 0, 0, 3},
+    {"dynamic.o3", "2:1", 2, 3, 8, "apex", 1024, 0, 0, 3},
+    {"ceiling.o2", "5", 2, 2, 14, "apex", 1024, 0, 2048, 2},
+    {"floor.o2", "2", 2, 2, 8, "apex", 1024, 512, 0, 3},
+    {"torch.o2", "2:0,6:1", 2, 2, 12, "torch", 1024, 0, 0, 3},
+};
+
+/* Whether `step` overflows by the script, on whatever rank: gradients are reduced before they are
+ * looked at. */
+static bool scripted(const char *overflows, int64_t step)
+{
+    char copy[128];
+    ls_text_put(copy, sizeof copy, "%s", overflows);
+    char *rest = NULL;
+    for (char *word = strtok_r(copy, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
+        if (atoll(word) == step) {
+            return true;
+        }
+    }
+    return false;
+}
+
+typedef struct machine {
+    double scale, lowest, highest;
+    int clean, interval;
+} machine;
+
+static machine machine_start(const script *s)
+{
+    machine m = {s->init, s->lowest, s->highest > 0 ? s->highest : INFINITY, 0, s->interval};
+    if (s->highest <= 0 && strcmp(s->dialect, "apex") == 0) {
+        m.highest = 16777216; /* 2^24: Apex's default max_loss_scale */
+    }
+    return m;
+}
+
+/* The scale of the next step. */
+static double machine_tick(machine *m, bool overflow)
+{
+    if (overflow) {
+        m->scale = m->scale / 2 > m->lowest ? m->scale / 2 : m->lowest;
+        m->clean = 0;
+    } else if (++m->clean >= m->interval) {
+        m->scale = m->scale * 2 < m->highest ? m->scale * 2 : m->highest;
+        m->clean = 0;
+    }
+    return m->scale;
+}
+
+/* One rank's trace; returns how many steps were skipped. */
+static int judge_rank(const script *s, const ls_record *job, int rank, ls_verdict *out)
+{
+    machine m = machine_start(s);
+    int skipped = 0;
+    for (int64_t step = 1; step <= s->steps; step++) {
+        const ls_record_step *seen = ls_record_find_step(&job->rank[rank], step);
+        if (seen == NULL) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d has no event of step %d", rank, (int)step);
+            return skipped;
+        }
+        if (isnan(seen->loss_scale) || isnan(seen->loss_scale_next)) {
+            ls_verdict_set(out, LS_UNSUPPORTED, "rank=%d step %d: the event has no loss scale",
+                           rank, (int)step);
+            return skipped;
+        }
+        double scale = m.scale;
+        bool overflow = scripted(s->overflows, step);
+        double next = machine_tick(&m, overflow);
+        skipped += seen->skipped;
+        if (seen->loss_scale != scale || seen->loss_scale_next != next ||
+            seen->skipped != overflow) {
+            ls_verdict_set(
+                out, LS_FAIL, "rank=%d step %d: scale %g, then %g, %s; expected %g, then %g, %s",
+                rank, (int)step, seen->loss_scale, seen->loss_scale_next,
+                seen->skipped ? "skipped" : "taken", scale, next, overflow ? "skipped" : "taken");
+            return skipped;
+        }
+    }
+    return skipped;
+}
+
+static void judge_trace(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const script *s = &scripts[row->number[0]];
+    int skipped = 0;
+    for (int k = 0; k < job->world; k++) {
+        skipped += judge_rank(s, job, k, out);
+    }
+    if (skipped == 0) {
+        ls_verdict_set(out, LS_WEAK, "no overflow happened");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d steps on %d ranks as the state machine says, %d skipped", s->steps,
+                    job->world, skipped / job->world);
+    }
+}
+
+/* Digests of this step against those of the step before: equal where nothing may change. */
+static void judge_digests(const ls_record_rank *rank, int k, int64_t step, ls_verdict *out)
+{
+    const ls_record_step *now = ls_record_find_step(rank, step);
+    const ls_record_step *before = ls_record_find_step(rank, step - 1);
+    if (now == NULL || before == NULL) {
+        return;
+    }
+    if ((now->digest_mask & 1u << LS_RECORD_PARAM) == 0) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "rank=%d step %d: no digest of the parameters", k,
+                       (int)step);
+        return;
+    }
+    static const ls_record_digest still[] = {LS_RECORD_PARAM, LS_RECORD_MASTER, LS_RECORD_STATE};
+    for (size_t i = 0; i < sizeof still / sizeof *still; i++) {
+        bool both = (now->digest_mask & before->digest_mask & 1u << still[i]) != 0;
+        if (now->skipped && both && strcmp(now->digest[still[i]], before->digest[still[i]]) != 0) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d step %d was skipped, but %s changed (%s to %s)",
+                           k, (int)step, ls_record_digest_name(still[i]), before->digest[still[i]],
+                           now->digest[still[i]]);
+        }
+    }
+    if (!now->skipped &&
+        strcmp(now->digest[LS_RECORD_PARAM], before->digest[LS_RECORD_PARAM]) == 0) {
+        ls_verdict_set(out, LS_FAIL, "rank=%d step %d was taken, but no parameter changed", k,
+                       (int)step);
+    }
+    bool buffers = (now->digest_mask & before->digest_mask & 1u << LS_RECORD_BUFFER) != 0;
+    if (now->skipped && buffers &&
+        strcmp(now->digest[LS_RECORD_BUFFER], before->digest[LS_RECORD_BUFFER]) == 0) {
+        ls_verdict_set(out, LS_FAIL,
+                       "rank=%d step %d was skipped: running statistics move in its forward, but "
+                       "did not",
+                       k, (int)step);
+    }
+}
+
+static void judge_still(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const script *s = &scripts[row->number[0]];
+    int skipped = 0;
+    for (int k = 0; k < job->world; k++) {
+        for (int64_t step = 2; step <= s->steps; step++) {
+            const ls_record_step *seen = ls_record_find_step(&job->rank[k], step);
+            skipped += seen != NULL && seen->skipped;
+            judge_digests(&job->rank[k], k, step, out);
+        }
+    }
+    if (skipped == 0) {
+        ls_verdict_set(out, LS_WEAK, "no step after the first was skipped");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d skipped steps changed no parameter, master or moment", skipped);
+    }
+}
+
+static ls_spec script_spec(const ls_case_settings *settings, const script *s)
+{
+    ls_spec spec = ls_rows_evidence(settings, s->level, s->world, 1,
+                                    strcmp(s->dialect, "torch") == 0 ? LS_BUCKET_OWN : 0.1);
+    ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
+    ls_text_put(spec.dialect, sizeof spec.dialect, "%s", s->dialect);
+    ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "dynamic");
+    spec.dump_steps[0] = '\0';
+    spec.steps = s->steps;
+    ls_text_put(spec.extra, sizeof spec.extra,
+                "--init-scale=%g --growth-interval=%d --overflow-at=%s", s->init, s->interval,
+                s->overflows);
+    if (s->lowest > 0) {
+        ls_text_add(spec.extra, sizeof spec.extra, " --min-loss-scale=%g", s->lowest);
+    }
+    if (s->highest > 0) {
+        ls_text_add(spec.extra, sizeof spec.extra, " --max-loss-scale=%g", s->highest);
+    }
+    return spec;
+}
+
+/* A static scale is never skipped and never changed; what it lets through ends the run. */
+static void judge_static(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    for (int k = 0; k < job->world; k++) {
+        for (int i = 0; i < job->rank[k].step_count; i++) {
+            const ls_record_step *seen = &job->rank[k].step[i];
+            if (seen->skipped || seen->loss_scale != 128 || seen->loss_scale_next != 128) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: static scale 128 became %g, %s", k,
+                               (int)seen->step, seen->loss_scale_next,
+                               seen->skipped ? "skipped" : "taken");
+            }
+        }
+    }
+    if (job->state != LS_RECORD_FAILED || job->code != LS_ERR_NON_FINITE) {
+        ls_verdict_set(out, LS_FAIL, "expected exit code 12 after an infinite gradient, got %d",
+                       job->code);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "the infinite gradient was applied and ended the run with exit code 12");
+    }
+}
+
+/* An overflow at the floor ends the run (where we deviate from Apex: requirements.txt, S4). */
+static void judge_floor(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    if (job->state != LS_RECORD_FAILED || job->code != LS_ERR_NON_FINITE) {
+        ls_verdict_set(out, LS_FAIL, "expected exit code 12 at the floor, got %d", job->code);
+    }
+    for (int k = 0; k < job->world; k++) {
+        const ls_record_step *seen = ls_record_find_step(&job->rank[k], 2);
+        if (seen == NULL || !seen->skipped || seen->loss_scale_next != 512) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d step 2: expected a skipped step and scale 512",
+                           k);
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "the second overflow, at --min-loss-scale, ended the run with exit code 12");
+    }
+}
+
+/* A timed job overflows when it likes; given which steps were skipped, the scales must follow. */
+void ls_scaler_judge_timed(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    bool dynamic = strcmp(row->job[0].loss_scale, "dynamic") == 0;
+    int skipped = 0;
+    for (int k = 0; k < job->world; k++) {
+        const ls_record_rank *rank = &job->rank[k];
+        machine m = {rank->step_count > 0 ? rank->step[0].loss_scale : 0, 0, 16777216, 0, 2000};
+        for (int i = 0; i < rank->step_count; i++) {
+            const ls_record_step *seen = &rank->step[i];
+            double scale = m.scale;
+            double next = dynamic ? machine_tick(&m, seen->skipped) : scale;
+            skipped += seen->skipped;
+            if (seen->loss_scale != scale || seen->loss_scale_next != next ||
+                (seen->skipped && !dynamic)) {
+                ls_verdict_set(out, LS_FAIL,
+                               "rank=%d step %d: scale %g, then %g, %s; expected %g, then %g", k,
+                               (int)seen->step, seen->loss_scale, seen->loss_scale_next,
+                               seen->skipped ? "skipped" : "taken", scale, next);
+            }
+        }
+        if (rank->step_count == 0) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d has no steps", k);
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "scale follows its rule, %d skipped steps",
+                    skipped / (job->world > 0 ? job->world : 1));
+    }
+}
+
+static void add_timed(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (int i = 0; settings->bench != NULL && i < settings->bench->count; i++) {
+        const ls_spec *spec = &settings->bench->spec[i];
+        if (spec->role == LS_ROLE_THROUGHPUT && spec->level > 0) {
+            char id[64];
+            ls_timed_id(spec, id);
+            ls_case *row = ls_rows_add(list, ls_scaler_judge_timed, "S1", "scaler.timed.%s", id);
+            row->job_count = 1;
+            row->job[0] = *spec;
+        }
+    }
+}
+
+void ls_scaler_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
+        ls_spec spec = script_spec(settings, &scripts[i]);
+        ls_case *row = ls_rows_add(list, judge_trace, "S1", "scaler.trace.%s", scripts[i].name);
+        row->job_count = 1;
+        row->job[0] = spec;
+        row->number[0] = (int)i;
+        if (strcmp(scripts[i].overflows, "1") == 0) {
+            continue; /* nothing stands before the first step */
+        }
+        row = ls_rows_add(list, judge_still, "S2", "scaler.skip.%s", scripts[i].name);
+        row->job_count = 1;
+        row->job[0] = spec;
+        row->number[0] = (int)i;
+    }
+    ls_case *row = ls_rows_add(list, judge_static, "S3", "scaler.static.o2");
+    row->job_count = 1;
+    row->job[0] = ls_rows_evidence(settings, 2, 2, 1, 0.1);
+    ls_text_put(row->job[0].arch, sizeof row->job[0].arch, "resnet8");
+    row->job[0].dump_steps[0] = '\0';
+    row->job[0].steps = 6;
+    ls_text_put(row->job[0].extra, sizeof row->job[0].extra, "--overflow-at=3:1");
+    row->judges_outcome = true;
+    row = ls_rows_add(list, judge_floor, "S4", "scaler.floor-ends.o2");
+    row->job_count = 1;
+    row->job[0] = script_spec(settings, &scripts[0]);
+    row->job[0].steps = 5;
+    ls_text_put(row->job[0].extra, sizeof row->job[0].extra,
+                "--init-scale=1024 --growth-interval=9 --min-loss-scale=512 --overflow-at=2,3");
+    row->judges_outcome = true;
+    add_timed(settings, list);
+}
