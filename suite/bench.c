@@ -1,0 +1,438 @@
+/* `lockstep bench NAME=value...`: the main job. */
+#include "commands.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../harness/machine.h"
+#include "../harness/proc.h"
+#include "../harness/text.h"
+#include "../kernels/core/log.h"
+#include "../reference/data/make.h"
+#include "../reference/model.h"
+#include "place.h"
+#include "variables.h"
+
+typedef struct bench {
+    ls_variables given;
+    ls_matrix_bench matrix;
+    ls_run run;
+    bool dry_run, made_data;
+    char data_folder[512];
+} bench;
+
+/* ---- what was asked for
+ * --------------------------------------------------------------------------------- */
+
+/* In the design, but not built: said before anything is written. */
+static ls_status refuse_unbuilt(const ls_variables *given)
+{
+    static const struct {
+        const char *name, *value, *why;
+    } unbuilt[] = {
+        {"NODES", NULL, "real nodes are started by their own launcher: see `lockstep jobs`"},
+        {"HOSTFILE", NULL, "real nodes are started by their own launcher: see `lockstep jobs`"},
+        {"SIM_NET", "1", "simulated nodes share this machine's loopback; use SIM_NODES alone"},
+        {"PROFILE", "rated", "the rated profile is not fixed yet; use quick or full"},
+    };
+    for (size_t i = 0; i < sizeof unbuilt / sizeof *unbuilt; i++) {
+        const char *value = ls_variables_text(given, unbuilt[i].name, NULL);
+        if (value != NULL && (unbuilt[i].value == NULL || strcmp(unbuilt[i].value, value) == 0)) {
+            ls_log_error("%s=%s is not supported by this version: %s", unbuilt[i].name, value,
+                         unbuilt[i].why);
+            return LS_ERR_UNSUPPORTED;
+        }
+    }
+    return LS_OK;
+}
+
+/* A resumed run is asked for what it was asked for the first time. */
+static ls_status take_over_variables(ls_variables *given)
+{
+    const char *folder = ls_variables_text(given, "RESUME", NULL);
+    if (folder == NULL) {
+        return LS_OK;
+    }
+    char path[700];
+    ls_text_put(path, sizeof path, "%s/run.json", folder);
+    if (access(path, R_OK) != 0) {
+        ls_log_error("RESUME=%s is no run's folder: it has no run.json", folder);
+        return LS_ERR_USAGE;
+    }
+    cJSON *root = NULL;
+    LS_TRY(ls_json_read_file(path, &root));
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(root, "options");
+    const cJSON *before = cJSON_GetObjectItemCaseSensitive(options, "variables"), *entry;
+    ls_status status = before == NULL ? LS_ERR_USAGE : LS_OK;
+    if (before == NULL) {
+        ls_log_error("RESUME=%s was not written by `lockstep bench`", folder);
+    }
+    cJSON_ArrayForEach(entry, given->value)
+    {
+        static const char *const free_ones[] = {"RESUME", "FAIL_EARLY", "DRYRUN", "INSTALL",
+                                                "BASELINE"};
+        bool free_one = false;
+        for (size_t i = 0; i < sizeof free_ones / sizeof *free_ones; i++) {
+            free_one = free_one || strcmp(free_ones[i], entry->string) == 0;
+        }
+        if (status == LS_OK && !free_one &&
+            strcmp(ls_json_string(before, entry->string, ""), entry->valuestring) != 0) {
+            ls_log_error("RESUME=%s was run with %s=%s; %s=%s is another run", folder,
+                         entry->string, ls_json_string(before, entry->string, "(nothing)"),
+                         entry->string, entry->valuestring);
+            status = LS_ERR_USAGE;
+        }
+    }
+    cJSON_ArrayForEach(entry, before)
+    {
+        if (cJSON_GetObjectItemCaseSensitive(given->value, entry->string) == NULL) {
+            cJSON_AddItemToObject(given->value, entry->string, cJSON_Duplicate(entry, true));
+        }
+    }
+    cJSON_Delete(root);
+    return status;
+}
+
+static ls_profile profile_of(const ls_variables *given)
+{
+    const char *name = ls_variables_text(given, "PROFILE", "quick");
+    return strcmp(name, "smoke") == 0  ? LS_PROFILE_SMOKE
+           : strcmp(name, "full") == 0 ? LS_PROFILE_FULL
+                                       : LS_PROFILE_QUICK;
+}
+
+static void fill_factors(const ls_variables *given, ls_matrix_bench *m)
+{
+    double number[LS_MATRIX_LIST_MAX];
+    int count = ls_variables_numbers(given, "OPT_LEVELS", number, 4);
+    m->level_count = count > 0 ? count : 4;
+    for (int i = 0; i < m->level_count; i++) {
+        m->level[i] = count > 0 ? (int)number[i] : i;
+    }
+    count = ls_variables_numbers(given, "BUCKETS_MB", number, LS_MATRIX_LIST_MAX - 1);
+    static const double usual[] = {1, 5, 25};
+    m->bucket_count = count > 0 ? count : 3;
+    memcpy(m->bucket_mb, count > 0 ? number : usual, (size_t)m->bucket_count * sizeof(double));
+    if (count == 0) {
+        m->bucket_mb[m->bucket_count++] = LS_BUCKET_DELAYED;
+    }
+}
+
+static ls_status fill_network(const ls_variables *given, const char *device, ls_matrix_bench *m)
+{
+    bool cuda = strcmp(device, "cuda") == 0;
+    ls_text_put(m->arch, sizeof m->arch, "%s",
+                ls_variables_text(given, "ARCH", cuda ? "resnet50" : "resnet18"));
+    m->image_size = cuda ? 224 : 64;
+    m->batch_size = ls_variables_integer(given, "BATCH", cuda ? 256 : 8);
+    m->steps = ls_variables_integer(given, "STEPS", 0);
+    ls_network network;
+    LS_TRY(ls_model_build(m->arch, 10, m->image_size, &network));
+    ls_model_free(&network);
+    return LS_OK;
+}
+
+/* A number that a list may hold twice (O2,O2) makes no second job; one out of range is refused
+ * here. */
+static ls_status check_ranges(const ls_matrix_bench *m)
+{
+    if (m->ranks > LS_JOB_RANKS_MAX) {
+        ls_log_error("NGPUS=%d: allowed: 1 to %d", m->ranks, LS_JOB_RANKS_MAX);
+        return LS_ERR_USAGE;
+    }
+    if (m->sim_nodes > 1 && m->ranks % m->sim_nodes != 0) {
+        ls_log_error("SIM_NODES=%d: NGPUS=%d ranks cannot be split evenly", m->sim_nodes, m->ranks);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+static int usual_ranks(int cores)
+{
+    ls_machine_device device[LS_MACHINE_DEVICES_MAX];
+    const char *root = getenv("LS_SYSFS");
+    int devices = ls_machine_devices(root == NULL ? "/sys" : root, device, LS_MACHINE_DEVICES_MAX);
+    return devices > 0 ? devices : cores < 8 ? cores : 8;
+}
+
+/* ---- data
+ * ---------------------------------------------------------------------------------------------- */
+
+/* On the CPU the ranks read real JPEG files, drawn by us, from a cache beside the program:
+ * {run}/data where that cannot be written. */
+static void choose_data(bench *b)
+{
+    const char *given = ls_variables_text(&b->given, "DATA", NULL);
+    if (given != NULL && strcmp(given, "synthetic") == 0) {
+        ls_text_put(b->matrix.data, sizeof b->matrix.data, "synthetic");
+        return;
+    }
+    if (given != NULL) {
+        ls_commands_absolute(given, b->matrix.data, sizeof b->matrix.data);
+        return;
+    }
+    char program[1024];
+    ls_place_program(program, sizeof program);
+    int step = b->matrix.ranks * b->matrix.batch_size;
+    int per_class = (4 * step > 400 ? 4 * step : 400) / LS_MAKE_CLASSES;
+    bool writable = access(program, W_OK) == 0;
+    ls_text_put(b->matrix.data, sizeof b->matrix.data, "%.300s/data/shapes-%d-%d",
+                writable ? program : "{run}", b->matrix.image_size, per_class * LS_MAKE_CLASSES);
+    b->made_data = true;
+}
+
+static ls_status make_data(const bench *b)
+{
+    if (!b->made_data) {
+        return LS_OK;
+    }
+    char folder[1024];
+    const char *data = b->matrix.data;
+    if (strncmp(data, "{run}", 5) == 0) {
+        ls_text_put(folder, sizeof folder, "%s%s", b->run.directory, data + 5);
+    } else {
+        ls_text_put(folder, sizeof folder, "%s", data);
+    }
+    int images = atoi(strrchr(folder, '-') + 1);
+    return ls_make_folder(folder, images / LS_MAKE_CLASSES, b->matrix.image_size, 1);
+}
+
+/* ---- cases
+ * ---------------------------------------------------------------------------------------------- */
+
+static bool level_asked(const ls_matrix_bench *m, int level)
+{
+    for (int i = 0; i < m->level_count; i++) {
+        if (m->level[i] == level) {
+            return true;
+        }
+    }
+    return level < 0;
+}
+
+static ls_status choose_cases(bench *b)
+{
+    ls_case_settings settings = {.seed = b->matrix.seed, .bench = &b->run.bench};
+    ls_case_list all = {0, 0, NULL};
+    ls_rows_all(&settings, &all);
+    ls_select_list wanted = {0, 0, NULL};
+    if (b->matrix.profile != LS_PROFILE_FULL) {
+        bool smoke = b->matrix.profile == LS_PROFILE_SMOKE;
+        const char *name = smoke ? "suite/lists/smoke.txt" : "suite/lists/quick.txt";
+        char path[1024];
+        if (!ls_place_find(name, path, sizeof path)) {
+            ls_log_error("%s was not found beside the program", name);
+            return LS_ERR_INFRA;
+        }
+        LS_TRY(ls_select_load(path, &wanted));
+        ls_select_add(&wanted, "*.timed.*", "");
+        ls_select_add(&wanted, "gradients.order.*", "");
+    }
+    int kept = 0;
+    for (int c = 0; c < all.count; c++) {
+        const ls_case *row = &all.row[c];
+        bool listed = wanted.count == 0 || ls_select_find(&wanted, row->id) != NULL;
+        if (listed && level_asked(&b->matrix, row->job[0].level)) {
+            all.row[kept++] = *row;
+        }
+    }
+    all.count = kept;
+    b->run.cases = all;
+    ls_select_free(&wanted);
+    ls_text_put(b->run.claim_name, sizeof b->run.claim_name, "all");
+    LS_TRY(ls_select_claim("all", &b->run.claim));
+    return ls_select_waivers(&b->run.waivers);
+}
+
+/* ---- the phases
+ * ---------------------------------------------------------------------------------------- */
+
+static void describe(bench *b)
+{
+    ls_run *run = &b->run;
+    const char *profile = ls_variables_text(&b->given, "PROFILE", "quick");
+    ls_text_put(run->label, sizeof run->label, "%s",
+                ls_variables_text(&b->given, "LABEL", profile));
+    ls_text_put(run->title, sizeof run->title, "Lockstep bench, profile %s", profile);
+    ls_text_put(run->command, sizeof run->command, "make bench");
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, b->given.value)
+    {
+        if (strcmp(entry->string, "RESUME") != 0 && strcmp(entry->string, "DRYRUN") != 0) {
+            ls_text_add(run->command, sizeof run->command, " %s=%s", entry->string,
+                        entry->valuestring);
+        }
+    }
+    run->options = cJSON_CreateObject();
+    cJSON *variables = cJSON_Duplicate(b->given.value, true);
+    cJSON_DeleteItemFromObjectCaseSensitive(variables, "RESUME");
+    cJSON_AddItemToObject(run->options, "variables", variables);
+    cJSON_AddStringToObject(run->options, "profile", profile);
+    cJSON_AddNumberToObject(run->options, "ranks", b->matrix.ranks);
+    cJSON_AddNumberToObject(run->options, "cores", b->matrix.cores);
+    cJSON_AddStringToObject(run->options, "device", run->site.device);
+    cJSON_AddStringToObject(run->options, "arch", b->matrix.arch);
+    cJSON_AddNumberToObject(run->options, "image_size", b->matrix.image_size);
+    cJSON_AddNumberToObject(run->options, "batch_size", b->matrix.batch_size);
+    cJSON_AddStringToObject(run->options, "data", b->matrix.data);
+}
+
+static ls_status choose_folder(bench *b)
+{
+    const char *resume = ls_variables_text(&b->given, "RESUME", NULL);
+    if (resume != NULL) {
+        char *real = realpath(resume, NULL);
+        ls_text_put(b->run.directory, sizeof b->run.directory, "%s", real == NULL ? resume : real);
+        free(real);
+        return LS_OK;
+    }
+    return ls_commands_run_folder(ls_variables_text(&b->given, "OUT", "results/runs"), b->run.label,
+                                  b->run.directory, sizeof b->run.directory);
+}
+
+/* Everything up to the plan; nothing is written. */
+static ls_status prepare(bench *b, int count, char **argument)
+{
+    memset(b, 0, sizeof *b);
+    LS_TRY(ls_variables_parse(count, argument, &b->given));
+    LS_TRY(refuse_unbuilt(&b->given));
+    LS_TRY(take_over_variables(&b->given));
+    b->dry_run = ls_variables_integer(&b->given, "DRYRUN", 0) != 0;
+    ls_matrix_bench *m = &b->matrix;
+    m->cores = ls_machine_cores();
+    m->profile = profile_of(&b->given);
+    m->ranks = ls_variables_integer(&b->given, "NGPUS", usual_ranks(m->cores));
+    m->sim_nodes = ls_variables_integer(&b->given, "SIM_NODES", m->ranks % 2 == 0 ? 2 : 1);
+    m->seed = 7; /* any; written in run.json's commands */
+    fill_factors(&b->given, m);
+    LS_TRY(check_ranges(m));
+    const char *device = NULL;
+    bool share = ls_variables_integer(&b->given, "OVERSUBSCRIBE", 0) != 0;
+    LS_TRY(ls_machine_choose(ls_variables_text(&b->given, "DEVICE", "auto"), m->ranks, share,
+                             &device));
+    LS_TRY(fill_network(&b->given, device, m));
+    choose_data(b);
+    bool cpu = strcmp(device, "cpu") == 0;
+    b->run.site = (ls_matrix_site){.device = device,
+                                   .cores = m->cores,
+                                   .oversubscribed = cpu ? m->ranks > m->cores : share,
+                                   .half_emulated = cpu};
+    b->run.bench_run = true;
+    b->run.seed = m->seed;
+    b->run.fail_early = ls_variables_integer(&b->given, "FAIL_EARLY", 0) != 0;
+    ls_text_put(b->run.baseline, sizeof b->run.baseline, "%s",
+                ls_variables_text(&b->given, "BASELINE", ""));
+    ls_commands_where(device, m->ranks, m->cores, b->run.where);
+    describe(b);
+    LS_TRY(choose_folder(b));
+    b->run.site.run_directory = b->run.directory;
+    ls_matrix_bench_jobs(m, &b->run.bench);
+    LS_TRY(choose_cases(b));
+    ls_runner_plan(&b->run);
+    return LS_OK;
+}
+
+static void release(bench *b)
+{
+    ls_runner_free(&b->run);
+    ls_variables_free(&b->given);
+}
+
+int ls_bench_main(int count, char **argument)
+{
+    for (int i = 0; i < count; i++) {
+        if (strcmp(argument[i], "--help") == 0) {
+            printf("Usage: lockstep bench [NAME=value...] [--dry-run]\n\n");
+            ls_variables_help();
+            return 0;
+        }
+    }
+    bench b;
+    ls_status status = prepare(&b, count, argument);
+    if (status != LS_OK) {
+        release(&b);
+        return (int)status;
+    }
+    ls_runner_print_plan(&b.run, stdout);
+    if (b.dry_run) {
+        release(&b);
+        return 0;
+    }
+    printf("\n");
+    fflush(stdout);
+    int code = LS_ERR_INFRA;
+    if (ls_proc_catch_signals() == LS_OK && ls_runner_open(&b.run) == LS_OK &&
+        make_data(&b) == LS_OK && ls_runner_run(&b.run) == LS_OK) {
+        code = ls_runner_finish(&b.run);
+    }
+    release(&b);
+    return code;
+}
+
+/* ---- lockstep jobs
+ * -------------------------------------------------------------------------------------- */
+
+static void print_quoted(const char *word)
+{
+    if (word[0] != '\0' && word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                             "0123456789-_=./,:+@%")] == '\0') {
+        printf(" %s", word);
+        return;
+    }
+    printf(" '");
+    for (; *word != '\0'; word++) {
+        printf(*word == '\'' ? "'\\''" : "%c", *word);
+    }
+    printf("'");
+}
+
+static bool of_protocol(const char *entry)
+{
+    static const char *const names[] = {"RANK=",        "WORLD_SIZE=",  "LOCAL_RANK=",
+                                        "GROUP_RANK=",  "MASTER_ADDR=", "LOCAL_WORLD_SIZE=",
+                                        "MASTER_PORT=", "LS_RUN_DIR=",  "OMP_NUM_THREADS="};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strncmp(entry, names[i], strlen(names[i])) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static ls_status print_job(const ls_run *run, const ls_spec *spec)
+{
+    enum { PORT = 29500 }; /* torchrun's default MASTER_PORT */
+    ls_job job;
+    LS_TRY(ls_matrix_job(spec, &run->site, &job));
+    printf("# %s: %s\n", job.id, job.label);
+    for (int rank = 0; rank < job.world; rank++) {
+        char **environment = ls_job_environment(&job, rank, PORT, "");
+        printf("env");
+        for (int i = 0; environment[i] != NULL; i++) {
+            if (of_protocol(environment[i])) {
+                print_quoted(environment[i]);
+            }
+            free(environment[i]);
+        }
+        free(environment);
+        for (int i = 0; i < job.argument_count; i++) {
+            print_quoted(job.argument[i]);
+        }
+        printf("\n");
+    }
+    ls_job_free(&job);
+    return LS_OK;
+}
+
+int ls_bench_jobs_main(int count, char **argument)
+{
+    bench b;
+    ls_status status = prepare(&b, count, argument);
+    for (int i = 0; status == LS_OK && i < b.run.jobs.count; i++) {
+        status = print_job(&b.run, &b.run.jobs.spec[i]);
+    }
+    release(&b);
+    return (int)status;
+}

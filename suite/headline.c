@@ -1,0 +1,150 @@
+#include "headline.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../harness/machine.h"
+#include "../harness/text.h"
+
+typedef struct counts {
+    int inside, good, outside, outside_good, code[LS_VERDICT_CODES];
+} counts;
+
+static counts count_verdicts(const ls_run *run)
+{
+    counts c;
+    memset(&c, 0, sizeof c);
+    for (int i = 0; i < run->cases.count; i++) {
+        bool good = ls_verdict_good(run->verdict[i].code);
+        if (ls_select_find(&run->claim, run->cases.row[i].id) == NULL) {
+            c.outside++;
+            c.outside_good += good;
+            continue;
+        }
+        c.inside++;
+        c.good += good;
+        c.code[run->verdict[i].code]++;
+    }
+    return c;
+}
+
+static void decide_correct(const ls_run *run, ls_headline *out)
+{
+    counts c = count_verdicts(run);
+    int wrong = c.code[LS_FAIL] + c.code[LS_CRASH] + c.code[LS_TIMEOUT];
+    out->correct = c.inside > 0 && c.good == c.inside ? LS_CORRECT_YES
+                   : wrong > 0                        ? LS_CORRECT_NO
+                                                      : LS_CORRECT_NOT_SHOWN;
+    out->only_infrastructure = out->correct != LS_CORRECT_YES && c.code[LS_INFRA] > 0 &&
+                               c.code[LS_INFRA] == c.inside - c.good;
+    out->passed = c.good + c.outside_good;
+    out->failed = c.inside - c.good;
+    char *why = out->correct_why;
+    size_t bytes = sizeof out->correct_why;
+    ls_text_put(why, bytes, "claim %s: %d of %d cases", run->claim_name, c.good, c.inside);
+    static const ls_verdict_code named[] = {LS_FAIL, LS_CRASH,       LS_TIMEOUT, LS_WEAK,
+                                            LS_SKIP, LS_UNSUPPORTED, LS_INFRA};
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
+        if (c.code[named[i]] > 0) {
+            ls_text_add(why, bytes, ", %d %s", c.code[named[i]], ls_verdict_name(named[i]));
+        }
+    }
+    if (c.code[LS_WAIVED] > 0) {
+        ls_text_add(why, bytes, ", %d of them waived", c.code[LS_WAIVED]);
+    }
+    if (c.outside > c.outside_good) {
+        ls_text_add(why, bytes, "; %d outside the claim did not pass", c.outside - c.outside_good);
+    }
+}
+
+static void decide_machine(const ls_run *run, ls_headline *out)
+{
+    int64_t swapped = ls_machine_swapped_pages();
+    double total_gb = (double)ls_machine_memory_bytes() * 1e-9;
+    double free_gb = (double)ls_machine_available_bytes() * 1e-9;
+    bool swaps = run->swapped_pages >= 0 && swapped > run->swapped_pages;
+    bool tight = free_gb < 0.05 * total_gb; /* what is left when a kernel begins to reclaim hard */
+    ls_text_put(out->machine_value, sizeof out->machine_value, "%s",
+                swaps || tight ? "not ready" : "ready");
+    if (swaps) {
+        ls_text_put(out->machine_why, sizeof out->machine_why,
+                    "%lld pages were swapped out meanwhile",
+                    (long long)(swapped - run->swapped_pages));
+    } else {
+        ls_text_put(out->machine_why, sizeof out->machine_why, "%.1f of %.1f GB memory free%s",
+                    free_gb, total_gb, tight ? "" : ", nothing swapped out");
+    }
+}
+
+void ls_headline_decide(const ls_run *run, ls_headline *out)
+{
+    memset(out, 0, sizeof *out);
+    decide_correct(run, out);
+    decide_machine(run, out);
+    ls_text_put(out->speed_value, sizeof out->speed_value, "no baseline");
+    ls_text_put(out->speed_why, sizeof out->speed_why, "%s",
+                run->bench_run ? "BASELINE=<run> compares with an earlier one"
+                               : "nothing was timed");
+}
+
+static void add(cJSON *to, const char *name, const char *value, const char *why)
+{
+    cJSON *entry = cJSON_AddObjectToObject(to, name);
+    cJSON_AddStringToObject(entry, "value", value);
+    cJSON_AddStringToObject(entry, "why", why);
+}
+
+cJSON *ls_headline_json(const ls_headline *headline)
+{
+    static const char *const word[] = {"yes", "no", "not shown"};
+    cJSON *out = cJSON_CreateObject();
+    LS_ASSERT(out != NULL);
+    add(out, "correct", word[headline->correct], headline->correct_why);
+    add(out, "speed", headline->speed_value, headline->speed_why);
+    add(out, "machine", headline->machine_value, headline->machine_why);
+    return out;
+}
+
+static bool involves(const ls_case *row, const char *job_id)
+{
+    for (int j = 0; j < row->job_count; j++) {
+        char id[96];
+        ls_matrix_id(&row->job[j], id);
+        if (strcmp(id, job_id) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ls_headline_job_checked(const ls_run *run, int job)
+{
+    const ls_spec *spec = &run->jobs.spec[job];
+    char id[96];
+    ls_matrix_id(spec, id);
+    int own = 0, evidence = 0;
+    for (int c = 0; c < run->cases.count; c++) {
+        const ls_case *row = &run->cases.row[c];
+        bool performance = strncmp(row->id, "performance.", 12) == 0;
+        bool good = ls_verdict_good(run->verdict[c].code);
+        if (involves(row, id) && !performance) {
+            own++;
+            if (!good) {
+                return false;
+            }
+        }
+        bool delayed = row->job[0].bucket_mb == LS_BUCKET_DELAYED;
+        if (row->job[0].role == LS_ROLE_EVIDENCE && strncmp(row->id, "gradients.", 10) == 0 &&
+            row->job[0].level == spec->level &&
+            (spec->world == 1 || delayed == (spec->bucket_mb == LS_BUCKET_DELAYED))) {
+            evidence++;
+            if (!good) {
+                return false;
+            }
+        }
+    }
+    return own > 0 && evidence > 0;
+}

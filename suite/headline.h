@@ -1,0 +1,29 @@
+/* The three verdicts that every report opens with, and never mixes: CORRECT, SPEED, MACHINE. */
+#ifndef LS_HEADLINE_H
+#define LS_HEADLINE_H
+
+#include "runner.h"
+
+typedef enum ls_headline_correct {
+    LS_CORRECT_YES,
+    LS_CORRECT_NO,
+    LS_CORRECT_NOT_SHOWN
+} ls_headline_correct;
+
+typedef struct ls_headline {
+    ls_headline_correct correct;
+    bool only_infrastructure; /* nothing failed but machine, disk or port */
+    bool below;               /* SPEED: a baseline was asked for and missed */
+    char correct_why[200], speed_value[24], speed_why[200], machine_value[24], machine_why[200];
+    int passed, failed; /* cases: inside the claim everything but PASS and WAIVED fails */
+} ls_headline;
+
+/* From the verdicts, summary.json (tables are written) and the machine. */
+void ls_headline_decide(const ls_run *run, ls_headline *out);
+/* {"correct":{"value":"yes","why":...}, ...} */
+cJSON *ls_headline_json(const ls_headline *headline);
+/* Whether what the timed job of that index shows has passed: its own cases, and evidence of the
+ * same level and bucket rule. */
+bool ls_headline_job_checked(const ls_run *run, int job);
+
+#endif

@@ -1,0 +1,178 @@
+/* `lockstep`: what must hold, and whether it does. Each subcommand is a phase list of its own file.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../harness/report.h"
+#include "../harness/report_diff.h"
+#include "../harness/text.h"
+#include "../kernels/core/log.h"
+#include "../reference/data/make.h"
+#include "../reference/explain.h"
+#include "../reference/options.h"
+#include "commands.h"
+#include "place.h"
+#include "versus.h"
+
+static int report_main(int count, char **argument)
+{
+    if (count != 1) {
+        ls_log_error("usage: lockstep report DIR");
+        return LS_ERR_USAGE;
+    }
+    char plots[1024];
+    if (!ls_place_find("plots", plots, sizeof plots)) {
+        plots[0] = '\0';
+    }
+    ls_status status = ls_report_tables(argument[0]);
+    if (status == LS_OK) {
+        status = ls_report_write(argument[0], plots);
+    }
+    if (status == LS_OK) {
+        status = ls_report_print(argument[0], stdout);
+    }
+    return (int)status;
+}
+
+static int explain_main(int count, char **argument)
+{
+    int world = 1, kept = 1;
+    char **flags = calloc((size_t)count + 2, sizeof *flags);
+    LS_ASSERT(flags != NULL);
+    flags[0] = "lockstep explain";
+    for (int i = 0; i < count; i++) {
+        const char *value = NULL;
+        if (strncmp(argument[i], "--world=", 8) == 0) {
+            value = argument[i] + 8;
+        } else if (strcmp(argument[i], "--world") == 0 && i + 1 < count) {
+            value = argument[++i];
+        } else {
+            flags[kept++] = argument[i];
+            continue;
+        }
+        world = atoi(value);
+        if (world < 1) {
+            ls_log_error("--world '%s': allowed: a whole number from 1", value);
+            free(flags);
+            return LS_ERR_USAGE;
+        }
+    }
+    ls_options options;
+    char option[64], why[200];
+    ls_status status = ls_options_parse(kept, flags, &options, option, why, (int)sizeof option);
+    if (status == LS_OK) {
+        status = ls_explain_print(&options, world, stdout);
+    }
+    free(flags);
+    return (int)status;
+}
+
+static int data_main(int count, char **argument)
+{
+    const char *images = "100", *size = "64", *seed = "1";
+    const ls_command_option options[] = {
+        {"--images", &images, NULL, NULL, "images per class (100)"},
+        {"--image-size", &size, NULL, NULL, "the crop they are made for, in pixels (64)"},
+        {"--seed", &seed, NULL, NULL, "(1)"},
+    };
+    ls_status status = ls_commands_parse("data make DIR", options, 3, &count, argument);
+    if (status != LS_OK) {
+        return (int)status;
+    }
+    if (count != 2 || strcmp(argument[0], "make") != 0) {
+        ls_log_error("usage: lockstep data make DIR [--images N] [--image-size N] [--seed N]");
+        return LS_ERR_USAGE;
+    }
+    if (atoi(images) < 1 || atoi(size) < 1) {
+        ls_log_error("--images %s --image-size %s: allowed: whole numbers from 1", images, size);
+        return LS_ERR_USAGE;
+    }
+    return (int)ls_make_folder(argument[1], atoi(images), atoi(size), strtoull(seed, NULL, 10));
+}
+
+static int diff_main(int count, char **argument)
+{
+    if (count != 2) {
+        ls_log_error("usage: lockstep diff A B (two runs' folders; A is the earlier one)");
+        return LS_ERR_USAGE;
+    }
+    return (int)ls_report_diff(argument[0], argument[1], stdout);
+}
+
+static int versus_main(int count, char **argument)
+{
+    char folder[1024], peer[1024];
+    ls_place_program(folder, sizeof folder);
+    ls_text_add(folder, sizeof folder, "/versus");
+    if (!ls_place_find("suite/peers/pytorch_train.py", peer, sizeof peer)) {
+        ls_log_error("suite/peers/pytorch_train.py was not found beside the program");
+        return LS_ERR_INFRA;
+    }
+    const char *pairs = "7", *python = "python3", *out = folder, *only = NULL;
+    const ls_command_option options[] = {
+        {"--pairs", &pairs, NULL, NULL, "runs of each trainer, in turn (7)"},
+        {"--python", &python, NULL, NULL, "an interpreter that has torch (python3)"},
+        {"--out", &out, NULL, NULL, "where jobs are written"},
+        {"--only", &only, NULL, NULL, "one setting, by its label"},
+    };
+    ls_status status = ls_commands_parse("versus", options, 4, &count, argument);
+    if (status != LS_OK || count != 0 || atoi(pairs) < 1) {
+        return LS_ERR_USAGE;
+    }
+    ls_versus_options versus = {
+        .pairs = atoi(pairs), .python = python, .peer = peer, .folder = out, .only = only};
+    return (int)ls_versus_run(&versus);
+}
+
+static const struct command {
+    const char *name;
+    int (*main)(int count, char **argument);
+    const char *text;
+} command[] = {
+    {"bench", ls_bench_main, "the main job: NAME=value..., --dry-run; see `lockstep bench --help`"},
+    {"conform", ls_conform_main, "conformance cases; see `lockstep conform --help`"},
+    {"judge", ls_judge_main, "DIR...: judge jobs that somebody else's launcher ran"},
+    {"jobs", ls_bench_jobs_main, "commands and environments of a bench, to run elsewhere"},
+    {"report", report_main, "DIR: tables, plots and pages of a run, again"},
+    {"explain", explain_main, "FLAGS of lockstep-train [--world N]: types, buckets, memory"},
+    {"data", data_main, "make DIR: draw a folder of images to train on"},
+    {"diff", diff_main, "A B: two runs, job by job"},
+    {"versus", versus_main, "speed beside PyTorch on this machine"},
+};
+
+enum { COMMANDS = sizeof command / sizeof *command };
+
+static void print_help(void)
+{
+    printf(
+        "Usage: lockstep COMMAND ...\n\nIs data-parallel mixed-precision training on this machine "
+        "correct, and how fast?\n\n");
+    for (int i = 0; i < COMMANDS; i++) {
+        printf("  %-8s %s\n", command[i].name, command[i].text);
+    }
+    printf("\nExit codes: 0 good, 1 not shown to be correct, 2 usage, 3 infrastructure, 4 not "
+           "supported.\n");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
+        print_help();
+        return argc < 2 ? LS_ERR_USAGE : 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("lockstep %s\n", LS_VERSION);
+        return 0;
+    }
+    const char *names[COMMANDS];
+    for (int i = 0; i < COMMANDS; i++) {
+        if (strcmp(command[i].name, argv[1]) == 0) {
+            return command[i].main(argc - 2, argv + 2);
+        }
+        names[i] = command[i].name;
+    }
+    ls_log_error("unknown command %s; did you mean %s?", argv[1],
+                 ls_text_nearest(argv[1], names, COMMANDS));
+    return LS_ERR_USAGE;
+}
