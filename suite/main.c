@@ -9,11 +9,9 @@
 #include "../harness/text.h"
 #include "../kernels/core/log.h"
 #include "../reference/data/make.h"
-#include "../reference/explain.h"
 #include "../reference/options.h"
 #include "commands.h"
 #include "place.h"
-#include "versus.h"
 
 static int report_main(int count, char **argument)
 {
@@ -32,39 +30,6 @@ static int report_main(int count, char **argument)
     if (status == LS_OK) {
         status = ls_report_print(argument[0], stdout);
     }
-    return (int)status;
-}
-
-static int explain_main(int count, char **argument)
-{
-    int world = 1, kept = 1;
-    char **flags = calloc((size_t)count + 2, sizeof *flags);
-    LS_ASSERT(flags != NULL);
-    flags[0] = "lockstep explain";
-    for (int i = 0; i < count; i++) {
-        const char *value = NULL;
-        if (strncmp(argument[i], "--world=", 8) == 0) {
-            value = argument[i] + 8;
-        } else if (strcmp(argument[i], "--world") == 0 && i + 1 < count) {
-            value = argument[++i];
-        } else {
-            flags[kept++] = argument[i];
-            continue;
-        }
-        world = atoi(value);
-        if (world < 1) {
-            ls_log_error("--world '%s': allowed: a whole number from 1", value);
-            free(flags);
-            return LS_ERR_USAGE;
-        }
-    }
-    ls_options options;
-    char option[64], why[200];
-    ls_status status = ls_options_parse(kept, flags, &options, option, why, (int)sizeof option);
-    if (status == LS_OK) {
-        status = ls_explain_print(&options, world, stdout);
-    }
-    free(flags);
     return (int)status;
 }
 
@@ -100,31 +65,6 @@ static int diff_main(int count, char **argument)
     return (int)ls_report_diff(argument[0], argument[1], stdout);
 }
 
-static int versus_main(int count, char **argument)
-{
-    char folder[1024], peer[1024];
-    ls_place_program(folder, sizeof folder);
-    ls_text_add(folder, sizeof folder, "/versus");
-    if (!ls_place_find("suite/peers/pytorch_train.py", peer, sizeof peer)) {
-        ls_log_error("suite/peers/pytorch_train.py was not found beside the program");
-        return LS_ERR_INFRA;
-    }
-    const char *pairs = "7", *python = "python3", *out = folder, *only = NULL;
-    const ls_command_option options[] = {
-        {"--pairs", &pairs, NULL, NULL, "runs of each trainer, in turn (7)"},
-        {"--python", &python, NULL, NULL, "an interpreter that has torch (python3)"},
-        {"--out", &out, NULL, NULL, "where jobs are written"},
-        {"--only", &only, NULL, NULL, "one setting, by its label"},
-    };
-    ls_status status = ls_commands_parse("versus", options, 4, &count, argument);
-    if (status != LS_OK || count != 0 || atoi(pairs) < 1) {
-        return LS_ERR_USAGE;
-    }
-    ls_versus_options versus = {
-        .pairs = atoi(pairs), .python = python, .peer = peer, .folder = out, .only = only};
-    return (int)ls_versus_run(&versus);
-}
-
 static const struct command {
     const char *name;
     int (*main)(int count, char **argument);
@@ -135,10 +75,8 @@ static const struct command {
     {"judge", ls_judge_main, "DIR...: judge jobs that somebody else's launcher ran"},
     {"jobs", ls_bench_jobs_main, "commands and environments of a bench, to run elsewhere"},
     {"report", report_main, "DIR: tables, plots and pages of a run, again"},
-    {"explain", explain_main, "FLAGS of lockstep-train [--world N]: types, buckets, memory"},
     {"data", data_main, "make DIR: draw a folder of images to train on"},
     {"diff", diff_main, "A B: two runs, job by job"},
-    {"versus", versus_main, "speed beside PyTorch on this machine"},
 };
 
 enum { COMMANDS = sizeof command / sizeof *command };

@@ -27,6 +27,10 @@ static void facts_of(const ls_spec *spec, ls_compare_facts *facts, char *cache, 
     facts->sync_bn = spec->sync_bn;
     facts->dialect_torch = strcmp(spec->dialect, "torch") == 0;
     facts->predivide = strstr(spec->extra, "--predivide=4") != NULL ? 4 : 0;
+    facts->reduce = strstr(spec->extra, "--allreduce-fp32") != NULL  ? "fp32"
+                    : strstr(spec->extra, "--compress=fp16") != NULL ? "fp16"
+                    : strstr(spec->extra, "--compress=bf16") != NULL ? "bf16"
+                                                                     : NULL;
     facts->nesterov = strstr(spec->extra, "--nesterov") != NULL;
     ls_place_program(cache, cache_bytes);
     ls_text_add(cache, cache_bytes, "/oracle");
