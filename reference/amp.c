@@ -73,8 +73,8 @@ ls_status ls_amp_judge(const ls_amp *amp, const ls_step_state *state, int64_t st
     }
     if (state->floor_reached != 0) {
         ls_log_error(
-            "step %lld: another overflow would take the loss scale %g below its floor; first "
-            "gradient with inf or NaN: %s",
+            "step %lld: an overflow took the loss scale to %g, past its floor; first gradient "
+            "with inf or NaN: %s",
             (long long)step, (double)state->loss_scale, param_name(amp, state->first_bad_grad));
         return LS_ERR_NON_FINITE;
     }
