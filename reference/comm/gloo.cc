@@ -14,8 +14,11 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
+#include <time.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cinttypes>
 #include <condition_variable>
@@ -55,6 +58,34 @@ struct StoreFailure {
     ls_status status; /* already logged by the store */
 };
 struct Aborted {
+};
+
+/* Gloo writes to sockets without MSG_NOSIGNAL, so a dead peer would end this process by SIGPIPE. The signal goes to the
+ * thread that wrote: while it is blocked there, the write fails with EPIPE, which Gloo turns into its exception. The
+ * process's own handling is left alone. Threads that are created meanwhile inherit the block. */
+class PipeSignalBlocked
+{
+  public:
+    PipeSignalBlocked()
+    {
+        sigemptyset(&pipe_);
+        sigaddset(&pipe_, SIGPIPE);
+        pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+    }
+    ~PipeSignalBlocked()
+    {
+        const struct timespec now = {0, 0};
+        if (!sigismember(&before_, SIGPIPE)) { /* one that has come is ours: take it */
+            while (sigtimedwait(&pipe_, nullptr, &now) < 0 && errno == EINTR) {
+            }
+        }
+        pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    }
+    PipeSignalBlocked(const PipeSignalBlocked &) = delete;
+    PipeSignalBlocked &operator=(const PipeSignalBlocked &) = delete;
+
+  private:
+    sigset_t pipe_, before_;
 };
 
 /* Gloo's rendezvous through ours; keys are prefixed by the communicator's name. */
@@ -649,7 +680,7 @@ ls_status run_job(ls_comm *comm, Job *job)
 
 void work(ls_comm *comm)
 {
-    pthread_setname_np(pthread_self(), "ls-gloo");
+    pthread_setname_np(pthread_self(), "ls-gloo"); /* SIGPIPE is blocked here: inherited from open */
     std::unique_lock<std::mutex> guard(comm->lock);
     for (;;) {
         comm->to_worker.wait(guard, [&] { return comm->closing || !comm->queue.empty(); });
@@ -709,6 +740,7 @@ ls_status open(const ls_comm_options *options, ls_comm **out)
         return LS_ERR_INFRA;
     }
     LS_ASSERT(options->world == 1 || options->store != NULL);
+    PipeSignalBlocked here_and_in_new_threads;
     try {
         comm->rank = options->rank;
         comm->world = options->world;
@@ -815,6 +847,7 @@ void close(ls_comm *comm)
         comm->to_worker.notify_one();
     }
     comm->worker.join();
+    PipeSignalBlocked here;
     try {
         if (comm->context != nullptr) {
             comm->context->closeConnections();
