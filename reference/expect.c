@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../kernels/core/log.h"
@@ -51,6 +52,43 @@ static const char *mismatch(const ls_safetensors_entry *entry, ls_dtype dtype, b
     return NULL;
 }
 
+static int index_of(const ls_expect *reader, const ls_safetensors_entry *entry)
+{
+    int count = ls_safetensors_count(reader->file);
+    for (int i = 0; i < count; i++) {
+        if (ls_safetensors_at(reader->file, i) == entry) {
+            return i;
+        }
+    }
+    LS_ASSERT(false);
+    return 0;
+}
+
+ls_status ls_expect_open(const char *path, ls_expect *out)
+{
+    ls_expect reader = {.path = path};
+    LS_TRY(ls_safetensors_open(path, &reader.file));
+    reader.seen = calloc((size_t)ls_safetensors_count(reader.file) + 1, sizeof *reader.seen);
+    if (reader.seen == NULL) {
+        ls_log_error("cannot allocate the list of tensors in %s", path);
+        ls_safetensors_close(reader.file);
+        return LS_ERR_INFRA;
+    }
+    *out = reader;
+    return LS_OK;
+}
+
+void ls_expect_close(ls_expect *reader)
+{
+    ls_safetensors_close(reader->file);
+    free(reader->seen);
+}
+
+bool ls_expect_has_seen(const ls_expect *reader, const ls_safetensors_entry *entry)
+{
+    return reader->seen[index_of(reader, entry)];
+}
+
 ls_status ls_expect_tensor(ls_expect *reader, const char *name, ls_dtype dtype, bool any_float,
                            const ls_shape *shape, const ls_safetensors_entry **out)
 {
@@ -61,7 +99,7 @@ ls_status ls_expect_tensor(ls_expect *reader, const char *name, ls_dtype dtype, 
         ls_log_error("%s: %s %s", reader->path, name, why);
         return LS_ERR_USAGE;
     }
-    reader->asked++;
+    reader->seen[index_of(reader, entry)] = true;
     if (out != NULL) {
         *out = entry;
     }

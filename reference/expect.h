@@ -11,8 +11,12 @@
 typedef struct ls_expect {
     const char *path;
     ls_safetensors *file;
-    int asked; /* tensors found so far; what the file holds beyond them is unknown */
+    bool *seen; /* by index in the file: was asked for */
 } ls_expect;
+
+/* As ls_safetensors_open. */
+ls_status ls_expect_open(const char *path, ls_expect *out);
+void ls_expect_close(ls_expect *reader);
 
 /* LS_ERR_USAGE where the tensor is missing or has another shape or type. any_float: f32, f16 and
  * bf16 will all do. out may be NULL. */
@@ -21,5 +25,8 @@ ls_status ls_expect_tensor(ls_expect *reader, const char *name, ls_dtype dtype, 
 /* LS_ERR_USAGE where an entry of the metadata is not the given text. */
 ls_status ls_expect_metadata(const ls_expect *reader, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Whether a tensor of the file has been asked for: what has not is unknown to the run. */
+bool ls_expect_has_seen(const ls_expect *reader, const ls_safetensors_entry *entry);
 
 #endif

@@ -55,7 +55,7 @@ static void add_hex(cJSON *object, const char *name, uint64_t value)
 static char *describe_run(const ls_trainer *trainer)
 {
     /* a rank's own business: unlike machines may have unlike numbers of cores */
-    static const char *const local[] = {"threads", "workers"};
+    static const char *const local[] = {"threads", "workers", "print-freq"};
     cJSON *all = cJSON_CreateObject();
     cJSON *options = ls_options_json(&trainer->options);
     for (size_t i = 0; i < sizeof local / sizeof local[0]; i++) {

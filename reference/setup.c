@@ -24,7 +24,7 @@ static ls_status report_unsupported(ls_trainer *trainer, const char *option, con
 
 ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
 {
-    char option[64] = "", why[64] = "";
+    char option[160] = "", why[160] = "";
     ls_status status =
         ls_options_parse(argc, argv, &trainer->options, option, why, (int)sizeof why);
     if (status != LS_OK && status != LS_ERR_UNSUPPORTED) {

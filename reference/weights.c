@@ -64,24 +64,9 @@ static ls_status init_pass(ls_expect *reader, ls_trainer *trainer, bool buffers,
     return LS_OK;
 }
 
-static bool is_known(const ls_network *network, const char *name)
-{
-    for (int i = 0; i < network->param_count; i++) {
-        if (strcmp(network->param[i].name, name) == 0) {
-            return true;
-        }
-    }
-    for (int i = 0; i < network->buffer_count; i++) {
-        if (strcmp(network->buffer[i].name, name) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 ls_status ls_weights_load(ls_trainer *trainer, const char *path)
 {
-    ls_expect reader = {.path = path};
+    ls_expect reader;
     ls_status status = LS_OK;
     int64_t largest = trainer->memory.largest;
     for (int i = 0; i < trainer->network.buffer_count; i++) {
@@ -93,13 +78,13 @@ ls_status ls_weights_load(ls_trainer *trainer, const char *path)
         ls_log_error("cannot allocate memory to read %s", path);
         return LS_ERR_INFRA;
     }
-    LS_TRY_GOTO(status, ls_safetensors_open(path, &reader.file), free);
+    LS_TRY_GOTO(status, ls_expect_open(path, &reader), free);
     bool buffers = has_any_buffer(&reader, &trainer->network);
     LS_TRY_GOTO(status, init_pass(&reader, trainer, buffers, NULL), close);
     for (int i = 0; i < ls_safetensors_count(reader.file); i++) {
-        const char *name = ls_safetensors_at(reader.file, i)->name;
-        if (!is_known(&trainer->network, name)) {
-            ls_log_error("%s: %s is no parameter or buffer of %s", path, name,
+        const ls_safetensors_entry *entry = ls_safetensors_at(reader.file, i);
+        if (!ls_expect_has_seen(&reader, entry)) {
+            ls_log_error("%s: %s is no parameter or buffer of %s", path, entry->name,
                          trainer->network.arch);
             status = LS_ERR_USAGE;
             goto close;
@@ -107,7 +92,7 @@ ls_status ls_weights_load(ls_trainer *trainer, const char *path)
     }
     status = init_pass(&reader, trainer, buffers, scratch);
 close:
-    ls_safetensors_close(reader.file);
+    ls_expect_close(&reader);
 free:
     free(scratch);
     return status;
