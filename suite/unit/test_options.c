@@ -1,0 +1,381 @@
+/* The command line: what is accepted (defaults, spellings), what is refused and that a refusal is
+ * one line which names the option (facts/apex.md 1.2, 1.3), what is understood but not offered; and
+ * what the options mean for types and scale (numerics.md section 1). */
+#include <cjson/cJSON.h>
+#include <check.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../../reference/dialect.h"
+#include "../../reference/options.h"
+#include "../../reference/precision.h"
+
+enum { ARGUMENTS_MAX = 24, TEXT_BYTES = 4096 };
+
+typedef struct outcome {
+    ls_status status;
+    ls_options options;
+    char option[64], why[64]; /* where not offered */
+    char said[TEXT_BYTES];    /* on stderr */
+    int lines;
+} outcome;
+
+/* Parses `line`, words separated by single spaces, with stderr caught in a file. */
+static outcome parse(const char *line)
+{
+    outcome found = {.status = LS_OK};
+    char words[1024];
+    char *argument[ARGUMENTS_MAX + 1] = {"lockstep-train"};
+    int count = 1;
+    snprintf(words, sizeof words, "%s", line);
+    for (char *word = strtok(words, " "); word != NULL; word = strtok(NULL, " ")) {
+        ck_assert_int_lt(count, ARGUMENTS_MAX);
+        argument[count++] = word;
+    }
+    FILE *caught = tmpfile();
+    ck_assert_ptr_nonnull(caught);
+    int saved = dup(STDERR_FILENO);
+    dup2(fileno(caught), STDERR_FILENO);
+    found.status = ls_options_parse(count, argument, &found.options, found.option, found.why,
+                                    sizeof found.option);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    rewind(caught);
+    size_t bytes = fread(found.said, 1, sizeof found.said - 1, caught);
+    fclose(caught);
+    for (size_t i = 0; i < bytes; i++) {
+        found.lines += found.said[i] == '\n';
+    }
+    return found;
+}
+
+START_TEST(defaults)
+{
+    outcome found = parse("");
+    const ls_options *o = &found.options;
+    ck_assert_int_eq(found.status, LS_OK);
+    ck_assert_int_eq(found.lines, 0);
+    ck_assert_str_eq(o->arch, "resnet50");
+    ck_assert(o->batch_size == 32 && o->image_size == 224 && o->num_classes == 10);
+    ck_assert(o->steps == 10 && o->epochs == 0);
+    ck_assert(o->opt_level == LS_O1 && o->half == LS_F16 && !o->loss_scale_given);
+    ck_assert(o->init_scale == 65536.0f && o->growth_interval == 2000);
+    ck_assert(o->keep_batchnorm_fp32 == LS_UNSET && o->master_weights == LS_UNSET);
+    ck_assert(o->lr == 0.1 && o->momentum == 0.9 && o->weight_decay == 1e-4 && !o->nesterov);
+    ck_assert(o->dialect == LS_DIALECT_APEX && o->bucket_cap_mb == 0 && o->message_size == 0);
+    ck_assert(o->accumulate == 1 && o->predivide == 1.0 && !o->average_given);
+    ck_assert_str_eq(o->data, "synthetic");
+    ck_assert_str_eq(o->device, "auto");
+    ck_assert(o->seed == 0 && o->dump_step_count == 0 && o->overflow_count == 0);
+}
+END_TEST
+
+START_TEST(spellings)
+{
+    outcome found = parse("-a resnet18 -b 8 --opt_level=O2 --half bf16 --loss_scale 128.0 "
+                          "--keep_batchnorm_fp32 False --bucket_cap_mb=0.5 --dump-steps 1,2,5 "
+                          "--overflow-at 3,7:1");
+    const ls_options *o = &found.options;
+    ck_assert_int_eq(found.status, LS_OK);
+    ck_assert_str_eq(o->arch, "resnet18");
+    ck_assert(o->batch_size == 8 && o->opt_level == LS_O2 && o->half == LS_BF16);
+    ck_assert(o->loss_scale_given && !o->loss_scale_dynamic && o->loss_scale == 128.0f);
+    ck_assert(o->keep_batchnorm_fp32 == LS_FALSE && o->bucket_cap_mb == 0.5);
+    ck_assert(o->dump_step_count == 3 && o->dump_step[0] == 1 && o->dump_step[2] == 5);
+    ck_assert(o->overflow_count == 2 && o->overflow[0].step == 3 && o->overflow[0].rank == -1);
+    ck_assert(o->overflow[1].step == 7 && o->overflow[1].rank == 1);
+    found = parse("--data_x"); /* only names, never values, have their underscores changed */
+    ck_assert_int_eq(found.status, LS_ERR_USAGE);
+    found = parse("--init a_b --data=/x_y/z --save c_d --compress bf16 --average none "
+                  "--predivide 2 --nesterov --loss-scale dynamic --seed 18446744073709551615");
+    ck_assert_int_eq(found.status, LS_OK);
+    ck_assert_str_eq(found.options.init, "a_b");
+    ck_assert_str_eq(found.options.data, "/x_y/z");
+    ck_assert(found.options.steps == 0 && found.options.epochs == 1);
+    ck_assert(found.options.loss_scale_dynamic && found.options.seed == UINT64_MAX);
+    ck_assert(found.options.compress && found.options.compress_type == LS_BF16);
+}
+END_TEST
+
+typedef struct refusal {
+    const char *line, *names; /* what the one line must name */
+} refusal;
+
+static const refusal refusals[] = {
+    {"--opt-level 01", "letter O: O1"},
+    {"--opt-level o2", "letter O: O2"},
+    {"--opt-level O4", "O0|O1|O2|O3"},
+    {"--half fp8", "fp16|bf16"},
+    {"--loss-scale abc", "--loss-scale 'abc'"},
+    {"--loss-scale 0", "positive finite"},
+    {"--loss-scale -128", "positive finite"},
+    {"--loss-scale inf", "positive finite"},
+    {"--loss-scale nan", "positive finite"},
+    {"--loss-scale 1e39", "positive finite"},
+    {"--loss-scale 1e-40", "positive finite"},
+    {"--loss-scale 128x", "positive finite"},
+    {"--opt-level O1 --keep-batchnorm-fp32 True", "--keep-batchnorm-fp32"},
+    {"--opt-level O1 --keep-batchnorm-fp32 False", "--keep-batchnorm-fp32"},
+    {"--opt-level O1 --master-weights True", "--master-weights"},
+    {"--opt-level O1 --master-weights False", "--master-weights"},
+    {"--opt-level O2 --keep-batchnorm-fp32 true", "True|False"},
+    {"--opt-level O2 --keep-batchnorm-fp32 None", "True|False"},
+    {"--opt-level O3 --master-weights 1", "True|False"},
+    {"--min-loss-scale 8 --max-loss-scale 4", "--min-loss-scale 8"},
+    {"--growth-interval 0", "--growth-interval '0'"},
+    {"-a resnet19", "resnet18, resnet34"},
+    {"-b 0", "--batch-size '0'"},
+    {"-b 1.5", "--batch-size '1.5'"},
+    {"-b 99999999999999999999", "--batch-size"},
+    {"-b 8 --global-batch 16", "--global-batch"},
+    {"--image-size 31", "--image-size 31"},
+    {"-a resnet20 --image-size 3", "--image-size 3"},
+    {"--num-classes 1", "--num-classes '1'"},
+    {"--steps 0", "--steps '0'"},
+    {"--steps -5", "--steps '-5'"},
+    {"--epochs 2", "--epochs 2"},
+    {"--lr -1", "--lr '-1'"},
+    {"--lr nan", "--lr 'nan'"},
+    {"--nesterov --momentum 0", "--nesterov"},
+    {"--betas 0.9", "--betas '0.9'"},
+    {"--betas 0.9,1", "--betas '0.9,1'"},
+    {"--schedule linear", "--schedule 'linear'"},
+    {"--schedule step:30:0.1", "epochs"},
+    {"--bucket-cap-mb 0", "--bucket-cap-mb '0'"},
+    {"--bucket-cap-mb -1", "--bucket-cap-mb '-1'"},
+    {"--message-size 0", "--message-size '0'"},
+    {"--message-size 5 --bucket-cap-mb 5", "--message-size"},
+    {"--compress fp16 --allreduce-fp32", "--compress"},
+    {"--compress fp32", "none|fp16|bf16"},
+    {"--average mean", "post|pre|none"},
+    {"--average pre --predivide 2", "--predivide 2"},
+    {"--dialect torch --predivide 2", "--predivide 2"},
+    {"--predivide 0", "--predivide '0'"},
+    {"--accumulate 0", "--accumulate '0'"},
+    {"--data batches:", "--data 'batches:'"},
+    {"--seed -1", "--seed '-1'"},
+    {"--device gpu", "cpu|cuda|auto"},
+    {"--dump-steps 0", "--dump-steps '0'"},
+    {"--dump-steps 1,,2", "--dump-steps"},
+    {"--dump-steps 1,2,", "--dump-steps"},
+    {"--dump-steps 2,2", "--dump-steps"},
+    {"--overflow-at 3:", "--overflow-at"},
+    {"--overflow-at 3:-1", "--overflow-at"},
+    {"--overflow-at 0", "--overflow-at"},
+    {"--dump-ranks 1", "0|all"},
+    {"--broadcast-buffers=yes", "True|False"},
+    {"--stepps 3", "--steps"},
+    {"--xyzzy", "unknown option '--xyzzy'"},
+    {"-q", "unknown option '-q'"},
+    {"--steps", "--steps needs a value"},
+    {"-b", "--batch-size needs a value"},
+    {"--nesterov=1", "--nesterov takes no value"},
+    {"--opt O2", "several options"},
+    {"resnet50", "argument 'resnet50'"},
+};
+
+START_TEST(refused_in_one_line)
+{
+    const refusal *given = &refusals[_i];
+    outcome found = parse(given->line);
+    ck_assert_msg(found.status == LS_ERR_USAGE, "'%s' gave %d", given->line, found.status);
+    ck_assert_msg(found.lines == 1, "'%s' said %d lines: %s", given->line, found.lines, found.said);
+    ck_assert_msg(strstr(found.said, given->names) != NULL, "'%s' said: %s", given->line,
+                  found.said);
+}
+END_TEST
+
+START_TEST(overrides_are_accepted_elsewhere)
+{
+    static const char *const levels[] = {"O0", "O2", "O3"};
+    static const char *const overrides[] = {
+        "--keep-batchnorm-fp32 True", "--keep-batchnorm-fp32 False", "--master-weights True",
+        "--master-weights False",     "--loss-scale dynamic",        "--loss-scale 128"};
+    for (size_t level = 0; level < 3; level++) {
+        for (size_t i = 0; i < 6; i++) {
+            char line[96];
+            snprintf(line, sizeof line, "--opt-level %s %s", levels[level], overrides[i]);
+            ck_assert_msg(parse(line).status == LS_OK, "%s", line);
+        }
+    }
+}
+END_TEST
+
+typedef struct refused_option {
+    const char *line, *option;
+} refused_option;
+
+static const refused_option not_offered[] = {
+    {"--optimizer adam", "--optimizer"}, {"--optimizer adamw", "--optimizer"},
+    {"--optimizer lamb", "--optimizer"}, {"--optimizer lars", "--optimizer"},
+    {"--find-unused", "--find-unused"},  {"--sync-bn --sync-bn-group 2", "--sync-bn-group"},
+    {"--tf32 --device cpu", "--tf32"},
+};
+
+START_TEST(understood_but_not_offered)
+{
+    outcome found = parse(not_offered[_i].line);
+    ck_assert_int_eq(found.status, LS_ERR_UNSUPPORTED);
+    ck_assert_int_eq(found.lines, 1);
+    ck_assert_str_eq(found.option, not_offered[_i].option);
+    ck_assert_int_gt((int)strlen(found.why), 0);
+}
+END_TEST
+
+/* A wrong value beside it is a usage error first. */
+START_TEST(usage_before_unsupported)
+{
+    ck_assert_int_eq(parse("--optimizer adam -b 0").status, LS_ERR_USAGE);
+    ck_assert_int_eq(parse("--optimizer sgd --tf32 --device cuda").status, LS_OK);
+}
+END_TEST
+
+START_TEST(against_the_environment)
+{
+    ls_options options = parse("--global-batch 48 --accumulate 3 -a resnet18").options;
+    ck_assert_int_eq(ls_options_resolve(&options, 4, NULL), LS_OK);
+    ck_assert_int_eq(options.batch_size, 4);
+    options = parse("--global-batch 50").options;
+    ck_assert_int_eq(ls_options_resolve(&options, 4, NULL), LS_ERR_USAGE);
+    ck_assert_int_eq(options.batch_size, 32);
+    options = parse("--overflow-at 3:2").options;
+    ck_assert_int_eq(ls_options_resolve(&options, 2, NULL), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_options_resolve(&options, 3, NULL), LS_OK);
+    options = parse("--dump-steps 1").options;
+    ck_assert_int_eq(ls_options_resolve(&options, 1, NULL), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_options_resolve(&options, 1, ""), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_options_resolve(&options, 1, "/somewhere"), LS_OK);
+    /* one value per channel in the last stage: refused, unless other ranks bring more */
+    options = parse("-a resnet18 --image-size 32 -b 1").options;
+    ck_assert_int_eq(ls_options_resolve(&options, 2, NULL), LS_ERR_USAGE);
+    options = parse("-a resnet18 --image-size 32 -b 1 --sync-bn").options;
+    ck_assert_int_eq(ls_options_resolve(&options, 1, NULL), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_options_resolve(&options, 2, NULL), LS_OK);
+    options = parse("-a resnet18 --image-size 33 -b 1").options;
+    ck_assert_int_eq(ls_options_resolve(&options, 1, NULL), LS_OK);
+}
+END_TEST
+
+START_TEST(as_json)
+{
+    ls_options options =
+        parse("--opt-level O2 --dialect torch --seed 18446744073709551615").options;
+    cJSON *json = ls_options_json(&options);
+    char *text = cJSON_PrintUnformatted(json);
+    static const char *const members[] = {
+        "\"opt-level\":\"O2\"",  "\"loss-scale\":\"dynamic\"",   "\"seed\":18446744073709551615",
+        "\"bucket-cap-mb\":25,", "\"message-size\":null",        "\"max-loss-scale\":null",
+        "\"average\":\"pre\"",   "\"broadcast-buffers\":true",   "\"master-weights\":true",
+        "\"arch\":\"resnet50\"", "\"keep-batchnorm-fp32\":true", "\"steps\":10,",
+    };
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
+        ck_assert_msg(strstr(text, members[i]) != NULL, "no %s in %s", members[i], text);
+    }
+    cJSON_free(text);
+    cJSON_Delete(json);
+}
+END_TEST
+
+/* ---- what the options mean for types (numerics.md section 1)
+ * ------------------------------------- */
+
+typedef struct meaning {
+    const char *line;
+    ls_dtype product, norm, activation;
+    bool product_master, norm_master;
+    ls_dtype product_reduced, norm_reduced;
+    bool dynamic;
+    float scale;
+} meaning;
+
+static const meaning meanings[] = {
+    {"--opt-level O0", LS_F32, LS_F32, LS_F32, false, false, LS_F32, LS_F32, false, 1},
+    {"--opt-level O1", LS_F32, LS_F32, LS_F16, false, false, LS_F32, LS_F32, true, 65536},
+    {"--opt-level O2", LS_F16, LS_F32, LS_F16, true, false, LS_F16, LS_F32, true, 65536},
+    {"--opt-level O3", LS_F16, LS_F16, LS_F16, false, false, LS_F16, LS_F16, false, 1},
+    {"--opt-level O1 --half bf16", LS_F32, LS_F32, LS_BF16, false, false, LS_F32, LS_F32, false, 1},
+    {"--opt-level O2 --half bf16 --loss-scale dynamic", LS_BF16, LS_F32, LS_BF16, true, false,
+     LS_BF16, LS_F32, true, 65536},
+    {"--opt-level O2 --keep-batchnorm-fp32 False", LS_F16, LS_F16, LS_F16, true, true, LS_F16,
+     LS_F16, true, 65536},
+    {"--opt-level O2 --master-weights False", LS_F16, LS_F32, LS_F16, false, false, LS_F16, LS_F32,
+     true, 65536},
+    {"--opt-level O3 --keep-batchnorm-fp32 True --master-weights True --loss-scale 128", LS_F16,
+     LS_F32, LS_F16, true, false, LS_F16, LS_F32, false, 128},
+    {"--opt-level O0 --keep-batchnorm-fp32 False --master-weights True", LS_F32, LS_F32, LS_F32,
+     false, false, LS_F32, LS_F32, false, 1},
+    {"--opt-level O2 --allreduce-fp32 --max-loss-scale 1024", LS_F16, LS_F32, LS_F16, true, false,
+     LS_F32, LS_F32, true, 1024},
+    {"--opt-level O1 --compress bf16 --min-loss-scale 1e6", LS_F32, LS_F32, LS_F16, false, false,
+     LS_BF16, LS_BF16, true, 1e6f},
+};
+
+START_TEST(types_and_scale)
+{
+    const meaning *want = &meanings[_i];
+    outcome found = parse(want->line);
+    ck_assert_int_eq(found.status, LS_OK);
+    ls_dialect_rules rules;
+    ls_precision precision;
+    ls_dialect_resolve(&found.options, 2, &rules);
+    ls_precision_resolve(&found.options, &rules, &precision);
+    static const ls_param_role products[] = {LS_PARAM_CONV_WEIGHT, LS_PARAM_LINEAR_WEIGHT,
+                                             LS_PARAM_LINEAR_BIAS};
+    static const ls_param_role norms[] = {LS_PARAM_NORM_WEIGHT, LS_PARAM_NORM_BIAS};
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(ls_precision_param(&precision, products[i]), want->product);
+        ck_assert_int_eq(ls_precision_grad(&precision, products[i]), want->product);
+        ck_assert_int_eq(ls_precision_reduced(&precision, products[i]), want->product_reduced);
+        ck_assert_int_eq(ls_precision_has_master(&precision, products[i]), want->product_master);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        ck_assert_int_eq(ls_precision_param(&precision, norms[i]), want->norm);
+        ck_assert_int_eq(ls_precision_reduced(&precision, norms[i]), want->norm_reduced);
+        ck_assert_int_eq(ls_precision_has_master(&precision, norms[i]), want->norm_master);
+    }
+    ck_assert_int_eq(ls_precision_buffer(&precision, LS_BUFFER_RUNNING_VAR), want->norm);
+    ck_assert_int_eq(ls_precision_buffer(&precision, LS_BUFFER_BATCHES_TRACKED), LS_I64);
+    ck_assert_int_eq(precision.activation, want->activation);
+    ck_assert_int_eq(precision.scaler.dynamic, want->dynamic);
+    ck_assert(precision.initial_scale == want->scale);
+}
+END_TEST
+
+START_TEST(torch_scale_has_no_ceiling)
+{
+    outcome found = parse("--dialect torch");
+    ls_dialect_rules rules;
+    ls_precision precision;
+    ls_dialect_resolve(&found.options, 2, &rules);
+    ls_precision_resolve(&found.options, &rules, &precision);
+    ck_assert(isinf(precision.scaler.max_scale) && precision.initial_scale == 65536.0f);
+    ck_assert(precision.scaler.growth_interval == 2000 && precision.scaler.min_scale == 0.0f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("options");
+    TCase *tests = tcase_create("options");
+    tcase_add_test(tests, defaults);
+    tcase_add_test(tests, spellings);
+    tcase_add_loop_test(tests, refused_in_one_line, 0, sizeof refusals / sizeof refusals[0]);
+    tcase_add_test(tests, overrides_are_accepted_elsewhere);
+    tcase_add_loop_test(tests, understood_but_not_offered, 0,
+                        sizeof not_offered / sizeof not_offered[0]);
+    tcase_add_test(tests, usage_before_unsupported);
+    tcase_add_test(tests, against_the_environment);
+    tcase_add_test(tests, as_json);
+    tcase_add_loop_test(tests, types_and_scale, 0, sizeof meanings / sizeof meanings[0]);
+    tcase_add_test(tests, torch_scale_has_no_ceiling);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}

@@ -1,0 +1,145 @@
+/* Schedules against facts/pytorch.md 6.3 and Apex's ImageNet script (facts/apex.md 11). */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "../../reference/schedule.h"
+
+/* Half a unit of the eighth decimal, to which the goldens were printed. */
+static const double printed = 0.5e-8 * 1.0001;
+
+static ls_schedule parse(const char *text)
+{
+    ls_schedule schedule;
+    ck_assert_msg(ls_schedule_parse(text, &schedule) == LS_OK, "%s", text);
+    return schedule;
+}
+
+START_TEST(warmup_and_cosine)
+{
+    static const double want[] = {.005, .104,      .203,      .302,      .401,
+                                  .5,   .48776413, .45225425, .39694631, .32725425,
+                                  .25,  .17274575, .10305369, .04774575, .01223587};
+    ls_schedule schedule = parse("warmup:5s:0.01,cosine:10s");
+    for (int i = 0; i < 15; i++) {
+        double lr = ls_schedule_lr(&schedule, 0.5, i + 1, 0);
+        ck_assert_double_le(fabs(lr - want[i]), printed);
+    }
+    ck_assert(ls_schedule_lr(&schedule, 0.5, 16, 0) == 0.0);
+    ck_assert(ls_schedule_lr(&schedule, 0.5, 1000, 0) == 0.0);
+    /* the same in epochs of one step */
+    ls_schedule epochs = parse("warmup:5,cosine:10");
+    ck_assert(ls_schedule_lr(&epochs, 0.5, 9, 1) == ls_schedule_lr(&schedule, 0.5, 9, 0));
+}
+END_TEST
+
+/* base * gamma^floor(e/30): rates change exactly at the first step of epochs 30 and 60. */
+START_TEST(steps)
+{
+    ls_schedule schedule = parse("step:30:0.1");
+    const int64_t epoch = 7;
+    ck_assert(ls_schedule_lr(&schedule, 0.1, 1, epoch) == 0.1);
+    ck_assert(ls_schedule_lr(&schedule, 0.1, 30 * epoch, epoch) == 0.1);
+    ck_assert(ls_schedule_lr(&schedule, 0.1, 30 * epoch + 1, epoch) == 0.1 * pow(0.1, 1));
+    ck_assert(ls_schedule_lr(&schedule, 0.1, 60 * epoch + 1, epoch) == 0.1 * pow(0.1, 2));
+    ls_schedule many = parse("multistep:30,60,80:0.5");
+    ck_assert(ls_schedule_lr(&many, 1.0, 30 * epoch, epoch) == 1.0);
+    ck_assert(ls_schedule_lr(&many, 1.0, 30 * epoch + 1, epoch) == 0.5);
+    ck_assert(ls_schedule_lr(&many, 1.0, 80 * epoch, epoch) == 0.25);
+    ck_assert(ls_schedule_lr(&many, 1.0, 80 * epoch + 1, epoch) == 0.125);
+    ls_schedule constant = parse("constant");
+    ck_assert(ls_schedule_lr(&constant, 0.3, 1000000, 0) == 0.3);
+}
+END_TEST
+
+START_TEST(imagenet)
+{
+    ls_schedule schedule = parse("imagenet");
+    const int64_t epoch = 100;
+    const double ulp = 4e-16; /* two roundings of numbers up to 1 */
+    /* step 1 of epoch 0: (1 + 1 + 0)/(5*100); step 100 of epoch 4: (1 + 100 + 400)/500 */
+    ck_assert_double_le(fabs(ls_schedule_lr(&schedule, 1, 1, epoch) - 2.0 / 500), ulp);
+    ck_assert_double_le(fabs(ls_schedule_lr(&schedule, 1, 500, epoch) - 501.0 / 500), ulp);
+    ck_assert(ls_schedule_lr(&schedule, 1, 501, epoch) == 1.0);
+    ck_assert(ls_schedule_lr(&schedule, 1, 3000, epoch) == 1.0);
+    ck_assert_double_le(fabs(ls_schedule_lr(&schedule, 1, 3001, epoch) - 0.1), ulp);
+    ck_assert_double_le(fabs(ls_schedule_lr(&schedule, 1, 6001, epoch) - 0.01), ulp);
+    ck_assert_double_le(fabs(ls_schedule_lr(&schedule, 1, 8001, epoch) - 0.001), ulp);
+}
+END_TEST
+
+START_TEST(linear_scaling)
+{
+    ck_assert(ls_schedule_base_lr(0.1, false, 8192) == 0.1);
+    ck_assert(ls_schedule_base_lr(0.1, true, 256) == 0.1);
+    ck_assert(ls_schedule_base_lr(0.5, true, 8192) == 16.0);
+}
+END_TEST
+
+START_TEST(epochs_need_data_that_ends)
+{
+    static const char *const by_epochs[] = {"imagenet", "step:30:0.1", "warmup:5,constant",
+                                            "warmup:5,cosine:10s"};
+    static const char *const by_steps[] = {"constant", "step:30s:0.1", "warmup:5s,cosine:10s"};
+    for (size_t i = 0; i < 4; i++) {
+        ls_schedule schedule = parse(by_epochs[i]);
+        ck_assert_int_eq(ls_schedule_check(&schedule, 0), LS_ERR_USAGE);
+        ck_assert_int_eq(ls_schedule_check(&schedule, 10), LS_OK);
+    }
+    for (size_t i = 0; i < 3; i++) {
+        ls_schedule schedule = parse(by_steps[i]);
+        ck_assert_int_eq(ls_schedule_check(&schedule, 0), LS_OK);
+    }
+}
+END_TEST
+
+START_TEST(refusals)
+{
+    static const char *const wrong[] = {"",
+                                        "linear",
+                                        "step",
+                                        "step:",
+                                        "step:30",
+                                        "step:30:",
+                                        "step:0:0.1",
+                                        "step:-1:0.1",
+                                        "step:30:2",
+                                        "step:30:0.1x",
+                                        "step:1.5s:0.1",
+                                        "step:10,20:0.1",
+                                        "multistep:20,10:0.1",
+                                        "multistep:10,20s:0.1",
+                                        "cosine",
+                                        "cosine:0",
+                                        "cosine:nan",
+                                        "warmup:5",
+                                        "warmup:5,",
+                                        "warmup:,cosine:3",
+                                        "warmup:5:2,cosine:3",
+                                        "warmup:5,imagenet",
+                                        "constant ",
+                                        "cosine:10:1"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        ls_schedule schedule;
+        ck_assert_msg(ls_schedule_parse(wrong[i], &schedule) == LS_ERR_USAGE, "'%s'", wrong[i]);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("schedule");
+    TCase *tests = tcase_create("schedule");
+    tcase_add_test(tests, warmup_and_cosine);
+    tcase_add_test(tests, steps);
+    tcase_add_test(tests, imagenet);
+    tcase_add_test(tests, linear_scaling);
+    tcase_add_test(tests, epochs_need_data_that_ends);
+    tcase_add_test(tests, refusals);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}
