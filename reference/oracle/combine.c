@@ -74,7 +74,7 @@ void ls_combine_chunks(const ls_oracle_step *step, bool ideal, bool product, ls_
     if (ideal) {
         ls_settle_values(r.made, noise, count * step->world * step->accumulate, chunk);
     }
-#pragma omp parallel for
+#pragma omp parallel for if (count > 1 << 14)
     for (int64_t i = 0; i < count; i++) {
         out[i] = ideal ? reduced_of(step, r, chunk, count, i) : mean_of(step, chunk, count, i);
     }

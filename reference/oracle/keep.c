@@ -20,7 +20,8 @@ typedef struct head {
     ls_keep_key content;
 } head;
 
-/* Two chains of multiply and rotate over 8-byte words (wyhash's idea): speed matters, enemies do not exist. */
+/* Two chains of multiply and rotate over 8-byte words (wyhash's idea): speed matters, enemies do
+ * not exist. */
 void ls_keep_add(ls_keep_key *key, const void *data, size_t bytes)
 {
     const unsigned char *from = data;

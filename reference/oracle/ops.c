@@ -2,6 +2,9 @@
 
 #include <math.h>
 
+/* A parallel loop below this many elements costs more in waiting than it saves. */
+enum { WORTH_THREADS = 1 << 15 };
+
 static const double *pixel_at(const ls_planes *planes, int64_t sample, int64_t row, int64_t column)
 {
     return planes->value +
@@ -11,7 +14,7 @@ static const double *pixel_at(const ls_planes *planes, int64_t sample, int64_t r
 void ls_ops_relu_branches(const ls_planes *in, uint8_t *open)
 {
     LS_ASSERT(in->pitch == in->channels);
-#pragma omp parallel for
+#pragma omp parallel for if (ls_planes_count(in) > WORTH_THREADS)
     for (int64_t i = 0; i < ls_planes_count(in); i++) {
         open[i] = in->value[i] > 0;
     }
@@ -19,7 +22,7 @@ void ls_ops_relu_branches(const ls_planes *in, uint8_t *open)
 
 void ls_ops_relu(const ls_planes *in, const uint8_t *open, ls_planes *out)
 {
-#pragma omp parallel for
+#pragma omp parallel for if (ls_planes_count(in) > WORTH_THREADS)
     for (int64_t i = 0; i < ls_planes_count(in); i++) {
         out->value[i] = open[i] != 0 ? in->value[i] : 0.0;
     }
@@ -89,7 +92,7 @@ void ls_ops_pool(const ls_planes *in, const int32_t *index, ls_planes *out)
     int64_t per_sample = (int64_t)out->height * out->width * out->pitch;
     int64_t in_per_sample = (int64_t)in->height * in->width * in->pitch;
     int32_t plane = (int32_t)in->height * in->width;
-#pragma omp parallel for
+#pragma omp parallel for if (ls_planes_count(out) > WORTH_THREADS)
     for (int64_t i = 0; i < ls_planes_count(out); i++) {
         int64_t at = i / per_sample * in_per_sample + (int64_t)index[i] * in->pitch + i % in->pitch;
         out->value[i] = index[i] >= 0 && index[i] < plane ? in->value[at] : 0.0;
@@ -178,7 +181,7 @@ void ls_ops_mean_grad(const ls_planes *out_grad, ls_planes *in_grad)
 
 void ls_ops_add(ls_planes *sum, const ls_planes *other)
 {
-#pragma omp parallel for
+#pragma omp parallel for if (ls_planes_count(sum) > WORTH_THREADS)
     for (int64_t i = 0; i < ls_planes_count(sum); i++) {
         sum->value[i] += other->value[i];
     }

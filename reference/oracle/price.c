@@ -71,7 +71,8 @@ static ls_status measure(const ls_oracle_step *step, const ls_price_span *spans,
         cost->grad2[i] = ls_price_square(plain.grad, spans[i]);
     }
     ls_price_span whole = {0, net->elements};
-    ls_price_span logits = {0, (int64_t)step->world * step->accumulate * step->batch * net->classes};
+    ls_price_span logits = {0,
+                            (int64_t)step->world * step->accumulate * step->batch * net->classes};
     cost->whole_error2 = ls_price_error2(ideal.grad, plain.grad, whole);
     cost->whole_grad2 = ls_price_square(plain.grad, whole);
     cost->logits_error2 = ls_price_error2(ideal.logits, plain.logits, logits);
@@ -160,8 +161,8 @@ ls_status ls_price_forced(const ls_oracle_step *step, const ls_branch_set *force
     ls_keep_key key = key_of_data("forced", step);
     add_branches(forced, &key);
     ls_keep_add(&key, tie_limit, (size_t)net->branch_count * sizeof(double));
-    size_t logits = (size_t)step->world * (size_t)step->accumulate * (size_t)step->batch *
-                    (size_t)net->classes;
+    size_t logits =
+        (size_t)step->world * (size_t)step->accumulate * (size_t)step->batch * (size_t)net->classes;
     ls_oracle_result kept = {0};
     kept.grad = malloc(grad_bytes);
     kept.logits = malloc(logits * sizeof(double));

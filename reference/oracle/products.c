@@ -81,7 +81,7 @@ static void pack_weights(const double *weight, int out_channels, int in_channels
     int results = forward ? out_channels : in_channels;
     int summed = forward ? in_channels : out_channels;
     int blocks = ls_planes_round_up(results, LANES) / LANES;
-#pragma omp parallel for
+#pragma omp parallel for if ((int64_t)taps * results * summed > 1 << 15)
     for (int block = 0; block < blocks; block++) {
         for (int t = 0; t < taps; t++) {
             for (int s = 0; s < summed; s++) {
@@ -266,35 +266,70 @@ static int64_t list_pairs(ls_products_shape shape, int t, const ls_planes *in,
     return pairs;
 }
 
-ls_status ls_products_weight_grad(ls_products_shape shape, const ls_planes *in,
-                                  const ls_planes *out_grad, int from, int samples,
-                                  double *weight_grad)
+/* The pairs of every tap and chunk: those of tap t and chunk c are row and column[start ..
+ * start+count). */
+typedef struct pairs {
+    const double **row, **column;
+    int64_t *start, *count; /* [taps][chunks] */
+} pairs;
+
+static void free_pairs(pairs *list)
 {
-    int taps = shape.kernel * shape.kernel;
-    int64_t most = (int64_t)samples * out_grad->height * out_grad->width;
-    const double **row = malloc((size_t)most * 2 * sizeof *row);
-    if (row == NULL) {
-        ls_log_error("oracle: cannot allocate %lld pairs of pixels", (long long)most);
+    free(list->row);
+    free(list->column);
+    free(list->start);
+    free(list->count);
+}
+
+static ls_status list_all_pairs(ls_products_shape shape, const ls_planes *in,
+                                const ls_planes *out_grad, int chunk_samples, pairs *list)
+{
+    int64_t taps = shape.kernel * shape.kernel, chunks = in->samples / chunk_samples;
+    int64_t per_chunk = (int64_t)chunk_samples * out_grad->height * out_grad->width;
+    size_t most = (size_t)(taps * chunks * per_chunk);
+    *list = (pairs){malloc(most * sizeof *list->row), malloc(most * sizeof *list->column),
+                    malloc((size_t)(taps * chunks) * sizeof *list->start),
+                    malloc((size_t)(taps * chunks) * sizeof *list->count)};
+    if (list->row == NULL || list->column == NULL || list->start == NULL || list->count == NULL) {
+        ls_log_error("oracle: cannot allocate %zu pairs of pixels", most);
+        free_pairs(list);
         return LS_ERR_INFRA;
     }
-    const double **column = row + most;
-    int row_blocks = ls_planes_round_up(in->channels, ROWS) / ROWS;
-    int column_blocks = out_grad->pitch / LANES;
-    for (int t = 0; t < taps; t++) {
-        int64_t pairs = list_pairs(shape, t, in, out_grad, from, samples, row, column);
+#pragma omp parallel for if (most > 1 << 14)
+    for (int64_t i = 0; i < taps * chunks; i++) {
+        int64_t start = i * per_chunk;
+        list->start[i] = start;
+        list->count[i] =
+            list_pairs(shape, (int)(i / chunks), in, out_grad, (int)(i % chunks) * chunk_samples,
+                       chunk_samples, list->row + start, list->column + start);
+    }
+    return LS_OK;
+}
+
+ls_status ls_products_weight_grad(ls_products_shape shape, const ls_planes *in,
+                                  const ls_planes *out_grad, int chunk_samples, double *weight_grad)
+{
+    LS_ASSERT(in->samples % chunk_samples == 0);
+    int64_t taps = shape.kernel * shape.kernel, chunks = in->samples / chunk_samples;
+    int64_t row_blocks = ls_planes_round_up(in->channels, ROWS) / ROWS;
+    int64_t column_blocks = out_grad->pitch / LANES;
+    int64_t weights = taps * in->channels * out_grad->channels;
+    pairs list;
+    LS_TRY(list_all_pairs(shape, in, out_grad, chunk_samples, &list));
 #pragma omp parallel for schedule(dynamic)
-        for (int block = 0; block < row_blocks * column_blocks; block++) {
-            double sums[ROWS * LANES] __attribute__((aligned(64)));
-            int i0 = block / column_blocks * ROWS, o0 = block % column_blocks * LANES;
-            sum_outer(pairs, row, i0, column, o0, sums);
-            for (int r = 0; r < ROWS && i0 + r < in->channels; r++) {
-                for (int l = 0; l < LANES && o0 + l < out_grad->channels; l++) {
-                    int64_t o = o0 + l;
-                    weight_grad[(o * in->channels + i0 + r) * taps + t] = sums[r * LANES + l];
-                }
+    for (int64_t task = 0; task < taps * chunks * row_blocks * column_blocks; task++) {
+        double sums[ROWS * LANES] __attribute__((aligned(64)));
+        int64_t which = task / (row_blocks * column_blocks), t = which / chunks;
+        int64_t i0 = task / column_blocks % row_blocks * ROWS, o0 = task % column_blocks * LANES;
+        double *to = weight_grad + which % chunks * weights;
+        sum_outer(list.count[which], list.row + list.start[which], i0,
+                  list.column + list.start[which], o0, sums);
+        for (int64_t r = 0; r < ROWS && i0 + r < in->channels; r++) {
+            for (int64_t l = 0; l < LANES && o0 + l < out_grad->channels; l++) {
+                to[((o0 + l) * in->channels + i0 + r) * taps + t] = sums[r * LANES + l];
             }
         }
     }
-    free(row);
+    free_pairs(&list);
     return LS_OK;
 }

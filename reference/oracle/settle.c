@@ -3,26 +3,22 @@
 #include <math.h>
 #include <stddef.h>
 
-enum { CHUNK = 4096 };
-
-static int64_t chunk_end(int64_t chunk, int64_t count)
-{
-    int64_t end = (chunk + 1) * CHUNK;
-    return end < count ? end : count;
-}
+enum { PARTS = 256, WORTH_THREADS = 1 << 15 };
 
 double ls_settle_square_sum(int64_t count, const double *value)
 {
-    double total = 0;
-    int64_t chunks = (count + CHUNK - 1) / CHUNK;
-#pragma omp parallel for ordered schedule(static, 1)
-    for (int64_t chunk = 0; chunk < chunks; chunk++) {
+    double part[PARTS];
+#pragma omp parallel for if (count > WORTH_THREADS)
+    for (int p = 0; p < PARTS; p++) {
         double sum = 0;
-        for (int64_t i = chunk * CHUNK; i < chunk_end(chunk, count); i++) {
+        for (int64_t i = count * p / PARTS; i < count * (p + 1) / PARTS; i++) {
             sum += value[i] * value[i];
         }
-#pragma omp ordered
-        total += sum;
+        part[p] = sum;
+    }
+    double total = 0;
+    for (int p = 0; p < PARTS; p++) {
+        total += part[p];
     }
     return total;
 }
@@ -46,7 +42,7 @@ void ls_settle_values(ls_bits_type type, ls_settle_noise noise, int64_t count, d
     if (noise.seed != 0) {
         rms = sqrt(ls_settle_square_sum(count, value) / (double)count);
     }
-#pragma omp parallel for
+#pragma omp parallel for if (count > WORTH_THREADS)
     for (int64_t i = 0; i < count; i++) {
         double x = value[i];
         if (noise.seed != 0) {

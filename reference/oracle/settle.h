@@ -14,7 +14,7 @@ typedef struct ls_settle_noise {
  * u first, u uniform in -1..1 and a pure function of (seed, array, index): about what f32 summation
  * in another order leaves. F64 leaves the array alone. */
 void ls_settle_values(ls_bits_type type, ls_settle_noise noise, int64_t count, double *value);
-/* Sum of squares over chunks of 4096, then over the chunks: the same whatever the number of
+/* Sum of squares over 256 parts, then over the parts: the same whatever the number of
  * threads. */
 double ls_settle_square_sum(int64_t count, const double *value);
 
