@@ -252,7 +252,8 @@ static void write_conformance(const ls_report_run *run, const ls_report_page_for
 static void write_leaves(const cJSON *value, const char *name, const ls_report_page_form *form,
                          const ls_report_column *columns, FILE *to)
 {
-    if (cJSON_IsObject(value) || (cJSON_IsArray(value) && !cJSON_IsString(value->child))) {
+    if (cJSON_IsObject(value) ||
+        (cJSON_IsArray(value) && (cJSON_IsObject(value->child) || cJSON_IsArray(value->child)))) {
         const cJSON *child;
         int index = 0;
         cJSON_ArrayForEach(child, value)
@@ -273,8 +274,13 @@ static void write_leaves(const cJSON *value, const char *name, const ls_report_p
         const cJSON *child;
         cJSON_ArrayForEach(child, value)
         {
-            ls_tables_append(text, sizeof text, "%s%s", text[0] ? ", " : "",
-                             cJSON_IsString(child) ? child->valuestring : "?");
+            const char *joint = text[0] != '\0' ? ", " : "";
+            if (cJSON_IsNumber(child)) {
+                ls_tables_append(text, sizeof text, "%s%.10g", joint, child->valuedouble);
+            } else {
+                ls_tables_append(text, sizeof text, "%s%s", joint,
+                                 cJSON_IsString(child) ? child->valuestring : "?");
+            }
         }
     } else if (cJSON_IsString(value)) {
         snprintf(text, sizeof text, "%s", value->valuestring);

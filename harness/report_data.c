@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "../kernels/core/log.h"
+#include "job.h"
 #include "report_speed.h"
 
 static const char *path_in(char path[PATH_MAX], const char *folder, const char *name)
@@ -66,6 +67,29 @@ static void take_buckets(ls_report_rank *rank, const cJSON *event)
         rank->reduced_bytes += ls_json_number(bucket, "bytes", 0);
         rank->bucket_count++;
     }
+    if (isfinite(rank->kind_bytes[LS_REPORT_ACTIVATIONS])) { /* our trainer: gradients lie in the
+                                                                buckets */
+        rank->kind_bytes[LS_REPORT_GRADIENTS] = rank->reduced_bytes;
+        rank->kind_bytes[LS_REPORT_PARAMETERS] = rank->reduced_bytes;
+    }
+}
+
+/* Our trainer's start event tells sizes; what follows from them is numerics.md table 1: parameters
+ * are of the gradients' type at every level, masters (O2) and moments are f32. */
+static void take_start(ls_report_rank *rank, const cJSON *event)
+{
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(event, "options");
+    const char *optimizer = ls_json_string(options, "optimizer", "");
+    double elements = ls_json_number(event, "param_elements", NAN);
+    bool masters = strcmp(ls_json_string(options, "opt-level", ""), "O2") == 0;
+    int moments = strcmp(optimizer, "sgd") == 0    ? ls_json_number(options, "momentum", 0) != 0
+                  : strcmp(optimizer, "lars") == 0 ? 1
+                                                   : 2;
+    rank->started = true;
+    rank->kind_bytes[LS_REPORT_ACTIVATIONS] = ls_json_number(event, "activation_bytes", NAN);
+    rank->kind_bytes[LS_REPORT_WORKSPACE] = ls_json_number(event, "workspace_bytes", NAN);
+    rank->kind_bytes[LS_REPORT_MASTERS] = masters ? 4 * elements : 0 * elements;
+    rank->kind_bytes[LS_REPORT_MOMENTS] = optimizer[0] != '\0' ? 4 * moments * elements : NAN;
 }
 
 static ls_status take_event(void *context, const cJSON *event, int line)
@@ -78,11 +102,8 @@ static ls_status take_event(void *context, const cJSON *event, int line)
     }
     if (strcmp(name, "buckets") == 0) {
         take_buckets(rank, event);
-    } else if (strcmp(name, "memory") == 0) {
-        cJSON_Delete(rank->memory);
-        rank->memory = cJSON_Duplicate(event, true);
     } else if (strcmp(name, "start") == 0) {
-        rank->started = true;
+        take_start(rank, event);
     } else if (strcmp(name, "end") == 0) {
         rank->ended = true;
     }
@@ -92,11 +113,19 @@ static ls_status take_event(void *context, const cJSON *event, int line)
 static void read_ranks(ls_report_job *job, const char *folder)
 {
     job->rank_count = job->world > 0 ? job->world : 0;
+    if (job->rank_count > LS_JOB_RANKS_MAX) {
+        ls_log_warn("%s: %d ranks are more than %d; its events are not read", folder, job->world,
+                    LS_JOB_RANKS_MAX);
+        job->rank_count = 0;
+    }
     job->rank = calloc((size_t)job->rank_count + 1, sizeof *job->rank);
     LS_ASSERT(job->rank != NULL);
     for (int k = 0; k < job->rank_count; k++) {
         ls_report_rank *rank = &job->rank[k];
         rank->reduced_bytes = rank->rss_bytes_max = NAN;
+        for (int kind = 0; kind < LS_REPORT_KINDS; kind++) {
+            rank->kind_bytes[kind] = NAN;
+        }
         char name[32], path[PATH_MAX];
         snprintf(name, sizeof name, "rank%d.jsonl", k);
         if (access(path_in(path, folder, name), R_OK) == 0) {
@@ -305,7 +334,6 @@ void ls_report_data_close(ls_report_run *run)
         ls_report_job *job = &run->job[j];
         for (int k = 0; k < job->rank_count; k++) {
             free(job->rank[k].step);
-            cJSON_Delete(job->rank[k].memory);
         }
         free(job->rank);
         cJSON_Delete(job->record);

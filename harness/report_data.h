@@ -19,6 +19,16 @@ enum {
     LS_REPORT_SWEEP_NODES = 8,
 };
 
+typedef enum ls_report_kind {
+    LS_REPORT_PARAMETERS,
+    LS_REPORT_MASTERS,
+    LS_REPORT_MOMENTS,
+    LS_REPORT_GRADIENTS,
+    LS_REPORT_ACTIVATIONS,
+    LS_REPORT_WORKSPACE,
+    LS_REPORT_KINDS,
+} ls_report_kind;
+
 typedef struct ls_report_step {
     int64_t step;
     double loss, scale, scale_next, lr, images; /* NaN where the event does not say */
@@ -33,9 +43,9 @@ typedef struct ls_report_rank {
     ls_report_step *step;
     double reduced_bytes; /* sum of the latest bucket layout; NaN: no `buckets` event */
     int bucket_count;
-    int code, signal;     /* from job.json; 0 where it says nothing */
-    double rss_bytes_max; /* or NaN */
-    cJSON *memory;        /* members of the latest `memory` event (bytes by kind), or NULL */
+    int code, signal;                   /* from job.json; 0 where it says nothing */
+    double rss_bytes_max;               /* or NaN */
+    double kind_bytes[LS_REPORT_KINDS]; /* memory of the trainer by kind; NaN where not told */
 } ls_report_rank;
 
 typedef enum ls_report_state {

@@ -92,7 +92,7 @@ const char *ls_report_lines_marks(const ls_report_job *job, char text[160])
                          100 * fabs(job->speed.halves_ratio.value - 1));
     }
     if (ls_report_data_has_speed(job) && job->speed.halves == LS_STATS_HALVES_UNKNOWN) {
-        ls_tables_append(text, 160, "%sfew steps", text[0] ? ", " : "");
+        ls_tables_append(text, 160, "%s%d steps", text[0] ? ", " : "", job->speed.count);
     }
     return text;
 }

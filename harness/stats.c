@@ -126,10 +126,21 @@ static void interval_from(double *resampled, ls_stats_interval *interval)
     interval->high = percentile_of_sorted(resampled, LS_STATS_RESAMPLES, 0.975);
 }
 
+double ls_stats_confidence(int count)
+{
+    return count >= LS_STATS_COUNT_MIN         ? 0.95
+           : count >= LS_STATS_RANGE_COUNT_MIN ? 1 - pow(2, 1 - count)
+                                               : 0;
+}
+
 ls_stats_interval ls_stats_median(const double *value, int count, const char *name)
 {
     ls_stats_interval interval = {ls_stats_percentile(value, count, 0.5), NAN, NAN};
     if (count < LS_STATS_COUNT_MIN) {
+        if (count >= LS_STATS_RANGE_COUNT_MIN) {
+            interval.low = ls_stats_percentile(value, count, 0);
+            interval.high = ls_stats_percentile(value, count, 1);
+        }
         return interval;
     }
     double resampled[LS_STATS_RESAMPLES];
@@ -152,6 +163,10 @@ ls_stats_interval ls_stats_ratio(const double *over, int over_count, const doubl
     interval.value =
         ls_stats_percentile(over, over_count, 0.5) / ls_stats_percentile(under, under_count, 0.5);
     if (over_count < LS_STATS_COUNT_MIN || under_count < LS_STATS_COUNT_MIN) {
+        ls_stats_interval a = ls_stats_median(over, over_count, name);
+        ls_stats_interval b = ls_stats_median(under, under_count, name);
+        interval.low = a.low / b.high; /* NaN where one has none */
+        interval.high = a.high / b.low;
         return interval;
     }
     double resampled[LS_STATS_RESAMPLES];

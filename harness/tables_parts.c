@@ -100,7 +100,7 @@ ls_status ls_tables_parts_write_gradients(const ls_report_run *run)
         run, "gradient_error", &head,
         "e, r, limit: relative to the norm of the tensor's FP64 gradient; r: the "
         "level's ideal rounding",
-        "1 place in backward order  2 e  3 r  4 limit  5 elements  6 level  7 name");
+        "1 place in the order judged  2 e  3 r  4 limit  5 elements  6 level  7 name");
     if (table == NULL) {
         return LS_ERR_INFRA;
     }
@@ -203,9 +203,6 @@ ls_status ls_tables_parts_write_phases(const ls_report_run *run)
     return ls_tables_end(table, "step_phases");
 }
 
-static const char *const KINDS[] = {"parameters", "masters",     "moments",  "gradients",
-                                    "buffers",    "activations", "workspace"};
-
 static double peak_of(const ls_report_job *job)
 {
     double peak = NAN;
@@ -233,7 +230,7 @@ ls_status ls_tables_parts_write_memory(const ls_report_run *run)
         ls_tables_append(head.title, sizeof head.title,
                          "Memory: no job of the level sweep told its peak");
     }
-    bool told = count > 0 && jobs[0]->rank[0].memory != NULL;
+    bool told = count > 0 && isfinite(jobs[0]->rank[0].kind_bytes[LS_REPORT_ACTIVATIONS]);
     ls_tables_append(
         head.caption, sizeof head.caption,
         told ? "Largest resident memory of any rank by opt level (black mark), and what the "
@@ -243,7 +240,7 @@ ls_status ls_tables_parts_write_memory(const ls_report_run *run)
         run, "memory", &head,
         "MB = 10^6 bytes, of one rank: the largest peak of any; NaN: not told",
         "1 place  2 level  3 peak  4 parameters  5 masters  6 moments  7 gradients  "
-        "8 buffers  9 activations  10 workspace  11 label");
+        "8 activations  9 workspace  10 label");
     if (table == NULL) {
         return LS_ERR_INFRA;
     }
@@ -251,8 +248,8 @@ ls_status ls_tables_parts_write_memory(const ls_report_run *run)
         char level[24];
         fprintf(table, "%d\t%d\t%.6g", i, ls_report_data_level_number(jobs[i]),
                 peak_of(jobs[i]) / 1e6);
-        for (size_t k = 0; k < sizeof KINDS / sizeof *KINDS; k++) {
-            fprintf(table, "\t%.6g", ls_json_number(jobs[i]->rank[0].memory, KINDS[k], NAN) / 1e6);
+        for (int kind = 0; kind < LS_REPORT_KINDS; kind++) {
+            fprintf(table, "\t%.6g", jobs[i]->rank[0].kind_bytes[kind] / 1e6);
         }
         fprintf(table, "\t\"%s\"\n", ls_report_data_level(jobs[i], level));
     }

@@ -9,8 +9,8 @@ enum { JOBS_MAX = 256 };
 
 static const char *const ROW_UNITS =
     "img_s images/s over all ranks, median of the steady window with 95 % interval low to high "
-    "(NaN: fewer "
-    "than 6 steps); ms per step of the slowest rank; comm_exposed ms waited for reductions after "
+    "(4 or 5 steps: their range; NaN: fewer); ms per step of the slowest rank; comm_exposed ms "
+    "waited for reductions after "
     "backward; "
     "efficiency = img_s / ideal_img_s; ideal_img_s = world * img_s at world 1; checked 1: the job "
     "passed its checks";
@@ -93,7 +93,9 @@ static void title_levels(const ls_report_run *run, const ls_report_job *const *j
             half_wins ? ls_tables_speed_ratio(half, full) : ls_tables_speed_ratio(full, half);
         ls_report_data_level(half, a);
         ls_report_data_level(full, b);
-        if (!ls_tables_speed_resolved(ratio)) {
+        if (!isfinite(ratio.low)) {
+            ls_tables_append(title, sizeof head->title, "Too few steps to compare %s and %s", b, a);
+        } else if (!ls_tables_speed_resolved(ratio)) {
             ls_tables_append(title, sizeof head->title, "%s and %s cannot be told apart", b, a);
         } else if (half_wins) {
             ls_tables_append(title, sizeof head->title, "%s is %.2f x %s", a, ratio.value, b);
