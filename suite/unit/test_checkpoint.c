@@ -1,0 +1,338 @@
+/* Checkpoints: what is written comes back bit for bit, and a file that does not fit changes
+ * nothing. */
+#include <check.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "../../reference/checkpoint.h"
+#include "../../reference/comm/self.h"
+#include "../../reference/resume.h"
+#include "../../reference/safetensors.h"
+#include "../../reference/weights.h"
+#include "host_device.h"
+
+static char folder[] = "/tmp/ls_checkpointXXXXXX";
+
+static const char *path_of(const char *name)
+{
+    static char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+/* As much of a trainer as a checkpoint sees; a world of one with the engine `self`. */
+static void open_trainer(ls_trainer *t, const ls_options *options)
+{
+    enum { PARAMS_MAX = 512 };
+    static ls_dtype param[PARAMS_MAX], buffer[PARAMS_MAX];
+    *t = (ls_trainer){.options = *options, .world = {.world = 1, .local_world = 1}};
+    ls_dialect_resolve(options, 1, &t->rules);
+    ls_precision_resolve(options, &t->rules, &t->precision);
+    ck_assert_int_eq(ls_model_build(options->arch, options->num_classes, 32, &t->network), LS_OK);
+    t->device = host_device();
+    t->engine = ls_self_entry();
+    for (int i = 0; i < t->network.param_count; i++) {
+        param[i] = ls_precision_param(&t->precision, t->network.param[i].role);
+    }
+    for (int i = 0; i < t->network.buffer_count; i++) {
+        buffer[i] = ls_precision_buffer(&t->precision, t->network.buffer[i].role);
+    }
+    ls_memory_options memory = {.network = &t->network,
+                                .param_type = param,
+                                .grad_type = param,
+                                .reduced_type = param,
+                                .buffer_type = buffer,
+                                .masters = t->precision.masters,
+                                .moment_count = ls_optim_moment_count(options)};
+    ck_assert_int_eq(ls_memory_create(&t->device, &memory, &t->memory), LS_OK);
+    ls_amp_create(&t->memory, &t->precision, &t->amp);
+    ls_comm_options comm = {.world = 1, .name = "gradients", .timeout_s = 1.0};
+    ck_assert_int_eq(t->engine->open(&comm, &t->comm), LS_OK);
+    ls_ddp_options ddp = {.rules = &t->rules,
+                          .precision = &t->precision,
+                          .memory = &t->memory,
+                          .engine = t->engine,
+                          .comm = t->comm};
+    ck_assert_int_eq(ls_ddp_create(&ddp, &t->ddp), LS_OK);
+}
+
+static void close_trainer(ls_trainer *t)
+{
+    ls_ddp_free(t->ddp);
+    t->engine->close(t->comm);
+    ls_memory_free(&t->memory);
+    ls_model_free(&t->network);
+}
+
+/* Any bits will do, also such as are no number. */
+static void fill(ls_trainer *t, unsigned seed)
+{
+    static const ls_memory_kind kinds[] = {LS_MEMORY_PARAM, LS_MEMORY_MASTER, LS_MEMORY_MOMENT,
+                                           LS_MEMORY_BUFFER};
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        unsigned char *byte = t->memory.block[kinds[k]];
+        for (int64_t i = 0; i < t->memory.bytes[kinds[k]]; i++) {
+            seed = seed * 1664525u + 1013904223u;
+            byte[i] = (unsigned char)(seed >> 24);
+        }
+    }
+    *t->memory.tracked = 41;
+    ls_step_state state = ls_amp_initial_state(&t->precision);
+    state.loss_scale = t->precision.scaler.dynamic ? 512.0f : state.loss_scale;
+    state.growth_count = 17;
+    state.overflow_streak = 2;
+    state.step_count = 39;
+    ck_assert_int_eq(ls_amp_write_state(&t->amp, &state), LS_OK);
+}
+
+static ls_digest_set digests(const ls_trainer *t)
+{
+    ls_digest_set set;
+    ck_assert_int_eq(ls_digest_compute(&t->memory, t->memory.state, LS_DIGEST_ALL, &set), LS_OK);
+    return set;
+}
+
+static ls_options options_of(ls_opt_level level)
+{
+    ls_options options;
+    ls_options_defaults(&options);
+    snprintf(options.arch, sizeof options.arch, "resnet8");
+    options.opt_level = level;
+    options.bucket_cap_mb = 0.05;
+    return options;
+}
+
+START_TEST(everything_comes_back)
+{
+    for (int level = LS_O0; level <= LS_O3; level++) {
+        ls_options options = options_of((ls_opt_level)level);
+        ls_trainer from, to;
+        bool changed;
+        open_trainer(&from, &options);
+        open_trainer(&to, &options);
+        fill(&from, 1);
+        fill(&to, 2);
+        /* a settled layout of its own */
+        ck_assert_int_eq(ls_ddp_begin(from.ddp), LS_OK);
+        for (int p = from.memory.param_count - 1; p >= 0; p--) {
+            ck_assert_int_eq(ls_ddp_ready(from.ddp, p), LS_OK);
+        }
+        ck_assert_int_eq(ls_ddp_finish(from.ddp), LS_OK);
+        ck_assert_int_eq(ls_ddp_rebuild(from.ddp, &changed), LS_OK);
+        ck_assert_uint_ne(ls_buckets_digest(ls_ddp_layout(from.ddp)),
+                          ls_buckets_digest(ls_ddp_layout(to.ddp)));
+
+        ck_assert_int_eq(ls_checkpoint_save(&from, 40, path_of("whole")), LS_OK);
+        ls_step_state state;
+        int64_t step = 0;
+        ck_assert_int_eq(ls_resume_load(&to, path_of("whole"), &state, &step), LS_OK);
+        ck_assert_int_eq(ls_amp_write_state(&to.amp, &state), LS_OK);
+        ck_assert_int_eq(step, 40);
+        ck_assert_int_eq(*to.memory.tracked, 41);
+        ck_assert_int_eq(state.step_count, 39);
+        ck_assert_int_eq(state.growth_count, 17);
+        ck_assert_float_eq(state.loss_scale, from.precision.scaler.dynamic ? 512.0f : 1.0f);
+        ck_assert_float_eq(state.inv_loss_scale, 1.0f / state.loss_scale);
+        ck_assert_uint_eq(ls_buckets_digest(ls_ddp_layout(from.ddp)),
+                          ls_buckets_digest(ls_ddp_layout(to.ddp)));
+        ck_assert(ls_ddp_settled(to.ddp));
+        ls_digest_set a = digests(&from), b = digests(&to);
+        for (int i = 0; i < LS_EVENTS_DIGEST_COUNT; i++) {
+            ck_assert(i == LS_EVENTS_GRAD || a.value[i] == b.value[i]);
+        }
+        close_trainer(&from);
+        close_trainer(&to);
+    }
+}
+END_TEST
+
+/* Loading must fail as a usage error and leave every tensor as it was. */
+static void expect_refusal(const ls_options *options, const char *path)
+{
+    ls_trainer t;
+    ls_step_state state = {.step_count = -5};
+    int64_t step = -5;
+    open_trainer(&t, options);
+    fill(&t, 3);
+    ls_digest_set before = digests(&t);
+    ck_assert_int_eq(ls_resume_load(&t, path, &state, &step), LS_ERR_USAGE);
+    ls_digest_set after = digests(&t);
+    ck_assert_mem_eq(before.value, after.value, sizeof before.value);
+    ck_assert_int_eq(step, -5);
+    ck_assert_int_eq(state.step_count, -5);
+    close_trainer(&t);
+}
+
+START_TEST(a_file_of_another_run_is_refused)
+{
+    ls_options options = options_of(LS_O2), other;
+    ls_trainer from;
+    open_trainer(&from, &options);
+    fill(&from, 1);
+    ck_assert_int_eq(ls_checkpoint_save(&from, 40, path_of("whole")), LS_OK);
+    close_trainer(&from);
+    other = options_of(LS_O1);
+    expect_refusal(&other, path_of("whole"));
+    other = options_of(LS_O2);
+    other.half = LS_BF16;
+    expect_refusal(&other, path_of("whole"));
+    other = options_of(LS_O2);
+    other.num_classes = 11;
+    expect_refusal(&other, path_of("whole"));
+    other = options_of(LS_O2);
+    snprintf(other.arch, sizeof other.arch, "resnet20");
+    expect_refusal(&other, path_of("whole"));
+    other = options_of(LS_O2);
+    other.momentum = 0.0; /* then moments have no place */
+    expect_refusal(&other, path_of("whole"));
+    other = options_of(LS_O2);
+    other.loss_scale_given = true;
+    other.loss_scale = 128.0f;
+    expect_refusal(&other, path_of("whole"));
+    other = options_of(LS_O2);
+    other.keep_batchnorm_fp32 = LS_FALSE; /* batch norm's type differs */
+    expect_refusal(&other, path_of("whole"));
+    expect_refusal(&options, path_of("absent"));
+}
+END_TEST
+
+static size_t read_file(const char *path, char **out)
+{
+    FILE *file = fopen(path, "rb");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fseek(file, 0, SEEK_END), 0);
+    size_t bytes = (size_t)ftell(file);
+    rewind(file);
+    *out = malloc(bytes);
+    ck_assert_ptr_nonnull(*out);
+    ck_assert_uint_eq(fread(*out, 1, bytes, file), bytes);
+    fclose(file);
+    return bytes;
+}
+
+static void write_file(const char *path, const char *data, size_t bytes)
+{
+    FILE *file = fopen(path, "wb");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fwrite(data, 1, bytes, file), bytes);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+START_TEST(a_broken_file_is_refused)
+{
+    ls_options options = options_of(LS_O2);
+    ls_trainer from;
+    open_trainer(&from, &options);
+    fill(&from, 1);
+    ck_assert_int_eq(ls_checkpoint_save(&from, 40, path_of("whole")), LS_OK);
+    close_trainer(&from);
+    char *data;
+    size_t bytes = read_file(path_of("whole"), &data);
+    static const size_t cuts[] = {0, 1, 7, 8, 9, 1000};
+    for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
+        write_file(path_of("cut"), data, cuts[i]);
+        expect_refusal(&options, path_of("cut"));
+    }
+    write_file(path_of("cut"), data, bytes - 1);
+    expect_refusal(&options, path_of("cut"));
+    static const char *const names[] = {"param/fc.bias", "master/conv1.weight",
+                                        "buffer/bn1.running_var", "scaler/growth_count",
+                                        "ddp/layout"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char *at = memmem(data, bytes, names[i], strlen(names[i]));
+        ck_assert_ptr_nonnull(at);
+        char kept = at[1];
+        at[1] = '~';
+        write_file(path_of("renamed"), data, bytes);
+        expect_refusal(&options, path_of("renamed"));
+        at[1] = kept;
+    }
+    free(data);
+}
+END_TEST
+
+/* A file of weights under torchvision's names; `without` and `with` make it wrong. */
+static void write_weights(const ls_trainer *t, ls_dtype type, const char *without, const char *with)
+{
+    ls_safetensors_writer *writer;
+    ck_assert_int_eq(ls_safetensors_create(path_of("weights"), &writer), LS_OK);
+    char *bits = calloc((size_t)t->memory.largest, 4);
+    ck_assert_ptr_nonnull(bits);
+    for (int p = 0; p < t->network.param_count; p++) {
+        const ls_param *param = &t->network.param[p];
+        ls_tensor host = {.data = bits, .dtype = type, .count = ls_shape_count(&param->shape)};
+        for (int64_t i = 0; i < host.count; i++) {
+            host_set(&host, i, (float)((i + p) % 64 - 32) / 16.0f);
+        }
+        if (strcmp(param->name, without) != 0) {
+            ck_assert_int_eq(
+                ls_safetensors_add_copy(writer, param->name, type, &param->shape, bits), LS_OK);
+        }
+    }
+    if (with[0] != '\0') {
+        ls_shape shape = {.rank = 1, .dim = {1}};
+        ck_assert_int_eq(ls_safetensors_add_copy(writer, with, type, &shape, bits), LS_OK);
+    }
+    ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
+    free(bits);
+}
+
+START_TEST(weights_are_read_strictly)
+{
+    static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
+    ls_options options = options_of(LS_O2);
+    ls_trainer t;
+    open_trainer(&t, &options);
+    for (int k = 0; k < 3; k++) {
+        fill(&t, 5);
+        write_weights(&t, types[k], "", "");
+        ck_assert_int_eq(ls_weights_load(&t, path_of("weights")), LS_OK);
+        for (int p = 0; p < t.network.param_count; p++) {
+            for (int64_t i = 0; i < t.memory.param[p].count; i++) {
+                ck_assert_float_eq(host_get(&t.memory.param[p], i),
+                                   (float)((i + p) % 64 - 32) / 16.0f);
+            }
+        }
+    }
+    static const char *const wrong[][2] = {
+        {"fc.bias", ""},          /* missing */
+        {"", "fc.scale"},         /* unknown */
+        {"fc.bias", "fc.bias"},   /* another shape: 1 instead of 10 */
+        {"", "bn1.running_mean"}, /* some buffers, not all; and misshapen */
+    };
+    for (int k = 0; k < 4; k++) {
+        fill(&t, 6);
+        ls_digest_set before = digests(&t);
+        write_weights(&t, LS_F32, wrong[k][0], wrong[k][1]);
+        ck_assert_int_eq(ls_weights_load(&t, path_of("weights")), LS_ERR_USAGE);
+        ls_digest_set after = digests(&t);
+        ck_assert_mem_eq(before.value, after.value, sizeof before.value);
+    }
+    close_trainer(&t);
+}
+END_TEST
+
+int main(void)
+{
+    if (mkdtemp(folder) == NULL) {
+        perror(folder);
+        return 1;
+    }
+    TCase *cases = tcase_create("checkpoint");
+    tcase_add_test(cases, everything_comes_back);
+    tcase_add_test(cases, a_file_of_another_run_is_refused);
+    tcase_add_test(cases, a_broken_file_is_refused);
+    tcase_add_test(cases, weights_are_read_strictly);
+    Suite *suite = suite_create("checkpoint");
+    suite_add_tcase(suite, cases);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    static const char *const files[] = {"whole", "cut", "renamed", "weights"};
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        unlink(path_of(files[i]));
+    }
+    rmdir(folder);
+    return failed;
+}

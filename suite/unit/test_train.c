@@ -1,0 +1,421 @@
+/* What the trainer decides before and after the arithmetic: its place in the job, the device,
+ * digests, and when a run is over. */
+#include <check.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../../kernels/core/digest.h"
+#include "../../reference/amp.h"
+#include "../../reference/digest.h"
+#include "../../reference/model.h"
+#include "../../reference/optim.h"
+#include "../../reference/world.h"
+#include "host_device.h"
+
+/* ---- place in the job
+ * ---------------------------------------------------------------------------- */
+
+static const char *const VARIABLES[] = {
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "LS_RUN_DIR",
+    "LS_TOKEN",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_RUN_ID",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "SLURM_STEP_NODELIST",
+    "SLURM_JOB_ID",
+};
+
+/* "A=1 B=2" and nothing else of what is read. */
+static ls_status read_with(const char *setting, ls_world *out)
+{
+    char text[512];
+    for (size_t i = 0; i < sizeof VARIABLES / sizeof VARIABLES[0]; i++) {
+        unsetenv(VARIABLES[i]);
+    }
+    snprintf(text, sizeof text, "%s", setting);
+    for (char *rest = text, *word; (word = strtok_r(rest, " ", &rest)) != NULL;) {
+        char *equals = strchr(word, '=');
+        *equals = '\0';
+        setenv(word, equals + 1, 1);
+    }
+    return ls_world_read(out);
+}
+
+START_TEST(a_world_of_one_needs_nothing)
+{
+    ls_world world;
+    ck_assert_int_eq(read_with("", &world), LS_OK);
+    ck_assert_int_eq(world.rank, 0);
+    ck_assert_int_eq(world.world, 1);
+    ck_assert_str_eq(world.launcher, "none");
+    ck_assert_str_eq(world.run_dir, "");
+    ck_assert_int_eq(read_with("RANK=0 WORLD_SIZE=1", &world), LS_OK);
+    ck_assert_str_eq(world.launcher, "torchrun");
+}
+END_TEST
+
+START_TEST(every_launcher_is_understood)
+{
+    ls_world world;
+    ck_assert_int_eq(read_with("RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 "
+                               "MASTER_ADDR=a MASTER_PORT=1234 LS_TOKEN=t LS_RUN_DIR=/x",
+                               &world),
+                     LS_OK);
+    ck_assert(world.rank == 5 && world.world == 8 && world.local_rank == 1 &&
+              world.local_world == 4 && world.node == 1 && world.port == 1234 && !world.probe);
+    ck_assert_str_eq(world.address, "a");
+    ck_assert_str_eq(world.run_id, "t");
+    ck_assert_str_eq(world.run_dir, "/x");
+    ck_assert_int_eq(read_with("RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1 "
+                               "TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=r",
+                               &world),
+                     LS_OK);
+    ck_assert(world.probe);
+    ck_assert_str_eq(world.run_id, "r");
+    ck_assert_int_eq(read_with("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 "
+                               "OMPI_COMM_WORLD_LOCAL_RANK=3 OMPI_COMM_WORLD_LOCAL_SIZE=4",
+                               &world),
+                     LS_OK);
+    ck_assert(world.rank == 3 && world.world == 4 && world.local_rank == 3);
+    ck_assert_str_eq(world.address, "127.0.0.1");
+    ck_assert_str_eq(world.launcher, "mpirun");
+    ck_assert_int_eq(read_with("SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 "
+                               "SLURM_NODEID=1 SLURM_STEP_NODELIST=gpu[03-04] SLURM_JOB_ID=77",
+                               &world),
+                     LS_OK);
+    ck_assert(world.rank == 1 && world.world == 2 && world.node == 1);
+    ck_assert_str_eq(world.address, "gpu03");
+    ck_assert_str_eq(world.run_id, "77");
+    /* a batch script's own shell is no task of a step */
+    ck_assert_int_eq(read_with("SLURM_PROCID=0 SLURM_JOB_ID=77", &world), LS_OK);
+    ck_assert_int_eq(world.world, 1);
+}
+END_TEST
+
+START_TEST(a_wrong_place_is_a_usage_error)
+{
+    static const char *const rows[] = {
+        "RANK=x WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1",
+        "RANK=2 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1",
+        "RANK=-1 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1",
+        "RANK=0",
+        "WORLD_SIZE=2",
+        "RANK=0 WORLD_SIZE=2 MASTER_PORT=1",
+        "RANK=0 WORLD_SIZE=2 MASTER_ADDR=a",
+        "RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=70000",
+        "RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1z",
+        "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=1 MASTER_ADDR=a MASTER_PORT=1",
+        "RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=3 MASTER_ADDR=a MASTER_PORT=1",
+        "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=0 "
+        "OMPI_COMM_WORLD_LOCAL_SIZE=2",
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ls_world world;
+        ck_assert_msg(read_with(rows[i], &world) == LS_ERR_USAGE, "%s", rows[i]);
+    }
+}
+END_TEST
+
+START_TEST(first_host_of_a_slurm_list)
+{
+    static const char *const rows[][2] = {
+        {"gpu03", "gpu03"},   {"a,b", "a"},        {"gpu[03-07,9],login", "gpu03"},
+        {"gpu[3,9]", "gpu3"}, {"a,gpu[3-4]", "a"}, {"n[12]", "n12"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char host[64];
+        ls_world_first_host(rows[i][0], host, (int)sizeof host);
+        ck_assert_str_eq(host, rows[i][1]);
+    }
+}
+END_TEST
+
+static void write_line(const char *folder, const char *name, const char *line)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fprintf(file, "%s\n", line);
+    fclose(file);
+}
+
+START_TEST(nvidia_controllers_on_the_bus)
+{
+    static const char *const rows[][2] = {
+        {"0x10de", "0x030200"}, /* 3D controller: counts */
+        {"0x10de", "0x030000"}, /* display controller: counts */
+        {"0x10de", "0x040300"}, /* its sound function: does not */
+        {"0x1002", "0x030000"}, /* another maker's */
+    };
+    char root[] = "/tmp/ls_pciXXXXXX", folder[128];
+    ck_assert_ptr_nonnull(mkdtemp(root));
+    ck_assert_int_eq(ls_device_count_nvidia(root), 0);
+    const char *const parts[] = {"bus", "bus/pci", "bus/pci/devices"};
+    for (int i = 0; i < 3; i++) {
+        snprintf(folder, sizeof folder, "%s/%s", root, parts[i]);
+        ck_assert_int_eq(mkdir(folder, 0700), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        snprintf(folder, sizeof folder, "%s/bus/pci/devices/0000:0%d:00.0", root, i);
+        ck_assert_int_eq(mkdir(folder, 0700), 0);
+        write_line(folder, "vendor", rows[i][0]);
+        write_line(folder, "class", rows[i][1]);
+    }
+    ck_assert_int_eq(ls_device_count_nvidia(root), 2);
+    for (int i = 0; i < 4; i++) {
+        char path[160];
+        snprintf(folder, sizeof folder, "%s/bus/pci/devices/0000:0%d:00.0", root, i);
+        snprintf(path, sizeof path, "%s/vendor", folder);
+        ck_assert_int_eq(unlink(path), 0);
+        snprintf(path, sizeof path, "%s/class", folder);
+        ck_assert_int_eq(unlink(path), 0);
+        ck_assert_int_eq(rmdir(folder), 0);
+    }
+    for (int i = 2; i >= 0; i--) {
+        snprintf(folder, sizeof folder, "%s/%s", root, parts[i]);
+        ck_assert_int_eq(rmdir(folder), 0);
+    }
+    ck_assert_int_eq(rmdir(root), 0);
+}
+END_TEST
+
+/* ---- digests
+ * ------------------------------------------------------------------------------------- */
+
+typedef struct held {
+    ls_options options;
+    ls_dialect_rules rules;
+    ls_precision precision;
+    ls_network network;
+    ls_device device;
+    ls_memory memory;
+} held;
+
+static void hold(held *h, ls_opt_level level)
+{
+    enum { PARAMS_MAX = 512 };
+    static ls_dtype param[PARAMS_MAX], buffer[PARAMS_MAX];
+    ls_options_defaults(&h->options);
+    h->options.opt_level = level;
+    ls_dialect_resolve(&h->options, 1, &h->rules);
+    ls_precision_resolve(&h->options, &h->rules, &h->precision);
+    ck_assert_int_eq(ls_model_build("resnet8", 10, 32, &h->network), LS_OK);
+    h->device = host_device();
+    for (int i = 0; i < h->network.param_count; i++) {
+        param[i] = ls_precision_param(&h->precision, h->network.param[i].role);
+    }
+    for (int i = 0; i < h->network.buffer_count; i++) {
+        buffer[i] = ls_precision_buffer(&h->precision, h->network.buffer[i].role);
+    }
+    ls_memory_options memory = {.network = &h->network,
+                                .param_type = param,
+                                .grad_type = param,
+                                .reduced_type = param,
+                                .buffer_type = buffer,
+                                .masters = h->precision.masters,
+                                .moment_count = 1};
+    ck_assert_int_eq(ls_memory_create(&h->device, &memory, &h->memory), LS_OK);
+    for (int kind = 0; kind < LS_MEMORY_KINDS; kind++) {
+        unsigned char *byte = h->memory.block[kind];
+        for (int64_t i = 0; i < h->memory.bytes[kind]; i++) {
+            byte[i] = (unsigned char)(i * 131 + kind * 17 + i / 251);
+        }
+    }
+    *h->memory.tracked = 7;
+}
+
+static void let_go(held *h)
+{
+    ls_memory_free(&h->memory);
+    ls_model_free(&h->network);
+}
+
+/* The same definition in the plainest way: repeatedly the smallest name not yet taken. */
+static uint64_t plain_digest(const held *h, const ls_tensor *list)
+{
+    uint64_t digest = LS_DIGEST_START;
+    const char *last = "";
+    for (int taken = 0; taken < h->network.param_count; taken++) {
+        int next = -1;
+        for (int i = 0; i < h->network.param_count; i++) {
+            const char *name = h->network.param[i].name;
+            if (strcmp(name, last) > 0 &&
+                (next < 0 || strcmp(name, h->network.param[next].name) < 0)) {
+                next = i;
+            }
+        }
+        last = h->network.param[next].name;
+        if (list[next].data != NULL) {
+            digest = ls_digest_update(digest, list[next].data, ls_tensor_bytes(&list[next]));
+        }
+    }
+    return digest;
+}
+
+START_TEST(digests_are_fnv_in_order_of_name)
+{
+    for (int level = LS_O0; level <= LS_O3; level++) {
+        held h = {0};
+        hold(&h, (ls_opt_level)level);
+        ls_step_state state = ls_amp_initial_state(&h.precision);
+        ls_digest_set set, again;
+        ck_assert_int_eq(ls_digest_compute(&h.memory, &state, LS_DIGEST_ALL, &set), LS_OK);
+        ck_assert_uint_eq(set.value[LS_EVENTS_PARAM], plain_digest(&h, h.memory.param));
+        ck_assert_uint_eq(set.value[LS_EVENTS_GRAD], plain_digest(&h, h.memory.unscaled));
+        ck_assert_uint_eq(set.value[LS_EVENTS_STATE], plain_digest(&h, h.memory.moment[0]));
+        ck_assert_int_eq(set.given[LS_EVENTS_MASTER], level == LS_O2);
+        if (level == LS_O2) {
+            ck_assert_uint_eq(set.value[LS_EVENTS_MASTER], plain_digest(&h, h.memory.master));
+        }
+        /* one bit of the last element, the counter, the scale: each seen by its own group alone */
+        ls_tensor *last = &h.memory.param[h.memory.param_count - 1];
+        ((unsigned char *)last->data)[ls_tensor_bytes(last) - 1] ^= 1;
+        (*h.memory.tracked)++;
+        state.growth_count++;
+        ck_assert_int_eq(ls_digest_compute(&h.memory, &state, LS_DIGEST_ALL, &again), LS_OK);
+        ck_assert_uint_ne(set.value[LS_EVENTS_PARAM], again.value[LS_EVENTS_PARAM]);
+        ck_assert_uint_ne(set.value[LS_EVENTS_BUFFER], again.value[LS_EVENTS_BUFFER]);
+        ck_assert_uint_ne(set.value[LS_EVENTS_SCALER], again.value[LS_EVENTS_SCALER]);
+        ck_assert_uint_eq(set.value[LS_EVENTS_STATE], again.value[LS_EVENTS_STATE]);
+        ck_assert_uint_eq(set.value[LS_EVENTS_GRAD], again.value[LS_EVENTS_GRAD]);
+        let_go(&h);
+    }
+}
+END_TEST
+
+/* The device's memory out of the host's reach: the same digests, through copies. */
+START_TEST(digests_do_not_need_host_memory)
+{
+    held h = {0};
+    hold(&h, LS_O2);
+    ls_step_state state = ls_amp_initial_state(&h.precision);
+    ls_digest_set near, far;
+    ck_assert_int_eq(ls_digest_compute(&h.memory, &state, LS_DIGEST_ALL, &near), LS_OK);
+    h.device.info.host_memory = false;
+    ck_assert_int_eq(ls_digest_compute(&h.memory, &state, LS_DIGEST_ALL, &far), LS_OK);
+    ck_assert_mem_eq(near.value, far.value, sizeof near.value);
+    let_go(&h);
+}
+END_TEST
+
+/* ---- when a run is over
+ * -------------------------------------------------------------------------- */
+
+START_TEST(the_short_circuit_is_apexs)
+{
+    static const struct {
+        ls_opt_level level;
+        float scale; /* 0: the level's default */
+        bool unscales;
+    } rows[] = {
+        {LS_O0, 0.0f, false}, {LS_O0, 128.0f, true}, {LS_O1, 0.0f, true},
+        {LS_O1, 1.0f, false}, {LS_O2, 1.0f, true},   {LS_O3, 1.0f, true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        held h = {0};
+        ls_amp amp;
+        hold(&h, rows[i].level);
+        h.options.loss_scale_given = rows[i].scale != 0.0f;
+        h.options.loss_scale = rows[i].scale;
+        ls_precision_resolve(&h.options, &h.rules, &h.precision);
+        ls_amp_create(&h.memory, &h.precision, &amp);
+        ck_assert_msg(amp.unscales == rows[i].unscales, "row %zu", i);
+        let_go(&h);
+    }
+}
+END_TEST
+
+START_TEST(a_run_ends_when_its_state_is_lost)
+{
+    held h = {0};
+    ls_amp amp;
+    hold(&h, LS_O2);
+    ls_amp_create(&h.memory, &h.precision, &amp);
+    ls_step_state good = ls_amp_initial_state(&h.precision);
+    good.overflow_streak = LS_AMP_STREAK_MAX - 1;
+    ck_assert_int_eq(ls_amp_judge(&amp, &good, 1), LS_OK);
+    ls_step_state bad = good;
+    bad.overflow_streak = LS_AMP_STREAK_MAX;
+    ck_assert_int_eq(ls_amp_judge(&amp, &bad, 1), LS_ERR_NON_FINITE);
+    bad = good;
+    bad.floor_reached = 1;
+    ck_assert_int_eq(ls_amp_judge(&amp, &bad, 1), LS_ERR_NON_FINITE);
+    bad = good;
+    bad.first_bad_state = 0;
+    ck_assert_int_eq(ls_amp_judge(&amp, &bad, 1), LS_ERR_NON_FINITE);
+    /* a static scale never ends a run by overflows alone */
+    amp.config.dynamic = false;
+    bad = good;
+    bad.overflow_streak = 1000;
+    ck_assert_int_eq(ls_amp_judge(&amp, &bad, 1), LS_OK);
+    let_go(&h);
+}
+END_TEST
+
+START_TEST(masters_are_the_rounded_parameters)
+{
+    held h = {0};
+    hold(&h, LS_O2);
+    float *value = malloc((size_t)h.memory.largest * sizeof *value);
+    ck_assert_ptr_nonnull(value);
+    for (int p = 0; p < h.memory.param_count; p++) {
+        ls_model_init_param(&h.network, p, 5, value);
+        ck_assert_int_eq(ls_device_write_f32(&h.device, &h.memory.param[p], value), LS_OK);
+    }
+    ck_assert_int_eq(ls_optim_make_masters(&h.memory), LS_OK);
+    bool rounded = false;
+    for (int p = 0; p < h.memory.param_count; p++) {
+        ls_model_init_param(&h.network, p, 5, value);
+        bool half = h.memory.param[p].dtype == LS_F16;
+        ck_assert_int_eq(h.memory.master[p].data != NULL, half);
+        ck_assert_ptr_eq(h.memory.value[p].data,
+                         half ? h.memory.master[p].data : h.memory.param[p].data);
+        for (int64_t i = 0; half && i < h.memory.param[p].count; i++) {
+            float expected = ls_half_fp16_to_f32(ls_half_f32_to_fp16(value[i]));
+            ck_assert_float_eq(host_get(&h.memory.master[p], i), expected);
+            rounded = rounded || expected != value[i];
+        }
+    }
+    ck_assert(rounded);
+    free(value);
+    let_go(&h);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *cases = tcase_create("train");
+    tcase_add_test(cases, a_world_of_one_needs_nothing);
+    tcase_add_test(cases, every_launcher_is_understood);
+    tcase_add_test(cases, a_wrong_place_is_a_usage_error);
+    tcase_add_test(cases, first_host_of_a_slurm_list);
+    tcase_add_test(cases, nvidia_controllers_on_the_bus);
+    tcase_add_test(cases, digests_are_fnv_in_order_of_name);
+    tcase_add_test(cases, digests_do_not_need_host_memory);
+    tcase_add_test(cases, the_short_circuit_is_apexs);
+    tcase_add_test(cases, a_run_ends_when_its_state_is_lost);
+    tcase_add_test(cases, masters_are_the_rounded_parameters);
+    Suite *suite = suite_create("train");
+    suite_add_tcase(suite, cases);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}
