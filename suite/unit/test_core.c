@@ -1,0 +1,395 @@
+/* The parts below everything: rounding to half (every value, every tie), random numbers against
+ * published answers, fingerprints, lines of JSON, memory. */
+#include <check.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../../kernels/core/arena.h"
+#include "../../kernels/core/digest.h"
+#include "../../kernels/core/half.h"
+#include "../../kernels/core/json.h"
+#include "../../kernels/core/rng.h"
+#include "../../kernels/core/tensor.h"
+
+/* ---- half
+ * ---------------------------------------------------------------------------------------- */
+
+typedef struct half_type {
+    const char *name;
+    int significand, exponent; /* bits */
+    float (*widen)(uint16_t);
+    uint16_t (*narrow)(float);
+} half_type;
+
+/* inline functions have no address that could be shared, so these stand in for them */
+static float widen_fp16(uint16_t half)
+{
+    return ls_half_fp16_to_f32(half);
+}
+static uint16_t narrow_fp16(float value)
+{
+    return ls_half_f32_to_fp16(value);
+}
+static float widen_bf16(uint16_t half)
+{
+    return ls_half_bf16_to_f32(half);
+}
+static uint16_t narrow_bf16(float value)
+{
+    return ls_half_f32_to_bf16(value);
+}
+
+static const half_type types[] = {{"fp16", 10, 5, widen_fp16, narrow_fp16},
+                                  {"bf16", 7, 8, widen_bf16, narrow_bf16}};
+
+/* The value of a pattern by IEEE 754's definition, exact in double; inf where the exponent is all
+ * ones. */
+static double defined_value(const half_type *type, uint16_t half)
+{
+    int exponent = half >> type->significand & ((1 << type->exponent) - 1);
+    int fraction = half & ((1 << type->significand) - 1);
+    int bias = (1 << (type->exponent - 1)) - 1;
+    double magnitude = exponent == 0 ? ldexp(fraction, 1 - bias - type->significand)
+                                     : ldexp(fraction + (1 << type->significand),
+                                             exponent - bias - type->significand);
+    return (half & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+static uint16_t infinity_of(const half_type *type)
+{
+    return (uint16_t)(((1 << type->exponent) - 1) << type->significand);
+}
+
+static bool widens_and_returns(const half_type *type, uint16_t half)
+{
+    uint16_t infinity = infinity_of(type), magnitude = half & 0x7fff;
+    float value = type->widen(half);
+    uint16_t back = type->narrow(value);
+    if (magnitude > infinity) {
+        bool quiet = (back >> (type->significand - 1) & 1) == 1;
+        return isnan(value) && (back & 0x7fff) > infinity && (back & 0x8000) == (half & 0x8000) &&
+               quiet;
+    }
+    if (magnitude == infinity) {
+        return isinf(value) && (value < 0) == (half != magnitude) && back == half;
+    }
+    return (double)value == defined_value(type, half) && back == half;
+}
+
+/* All 65536 patterns widen to their value and narrow back to themselves; a NaN stays one, quiet. */
+START_TEST(every_half_widens_and_returns)
+{
+    for (uint32_t half = 0; half < 65536; half++) {
+        if (!widens_and_returns(&types[_i], (uint16_t)half)) {
+            ck_abort_msg("%s %04x", types[_i].name, half);
+        }
+    }
+}
+END_TEST
+
+/* The middle between `half` and the next goes to the even one, one f32 step beside it to the nearer
+ * one. */
+static bool ties_to_even(const half_type *type, uint16_t half, float tie, float sign)
+{
+    uint16_t bit = sign < 0 ? 0x8000 : 0, next = (uint16_t)(half + 1);
+    uint16_t even = (half & 1) == 0 ? half : next;
+    return type->narrow(sign * tie) == (even | bit) &&
+           type->narrow(sign * nextafterf(tie, 0.0f)) == (half | bit) &&
+           type->narrow(sign * nextafterf(tie, INFINITY)) == (next | bit);
+}
+
+/* Between every two neighbours. The middle of the largest and what would follow it (65520 for fp16)
+ * is the first that becomes inf. */
+START_TEST(every_tie)
+{
+    const half_type *type = &types[_i];
+    int ties = 0;
+    for (uint16_t half = 0; half < infinity_of(type); half++) {
+        double middle = (defined_value(type, half) + defined_value(type, (uint16_t)(half + 1))) / 2;
+        float tie = (float)middle;
+        ties += (double)tie == middle; /* f32 holds every middle */
+        if (!ties_to_even(type, half, tie, 1.0f) || !ties_to_even(type, half, tie, -1.0f)) {
+            ck_abort_msg("%s tie above %04x", type->name, half);
+        }
+    }
+    ck_assert_int_eq(ties, infinity_of(type));
+}
+END_TEST
+
+START_TEST(half_extremes)
+{
+    ck_assert(ls_half_f32_to_fp16(65504.0f) == 0x7bff && ls_half_f32_to_fp16(65519.996f) == 0x7bff);
+    ck_assert(ls_half_f32_to_fp16(65520.0f) == 0x7c00 && ls_half_f32_to_fp16(-65520.0f) == 0xfc00);
+    ck_assert(ls_half_f32_to_fp16(1e30f) == 0x7c00 && ls_half_f32_to_fp16(-INFINITY) == 0xfc00);
+    ck_assert(ls_half_f32_to_fp16(0x1p-24f) == 1 && ls_half_f32_to_fp16(0x1p-25f) == 0);
+    ck_assert(ls_half_f32_to_fp16(0x1.000002p-25f) == 1 &&
+              ls_half_f32_to_fp16(-0x1p-25f) == 0x8000);
+    ck_assert(ls_half_f32_to_fp16(0x1p-126f) == 0 && ls_half_f32_to_fp16(-0.0f) == 0x8000);
+    ck_assert(ls_half_f32_to_bf16(3.4028235e38f) == 0x7f80); /* the largest f32 rounds up to inf */
+    ck_assert(ls_half_f32_to_bf16(0x1.fep127f) == 0x7f7f);
+    /* a signalling NaN with only low payload bits must not become inf */
+    ck_assert((ls_half_f32_to_fp16(ls_half_f32_of_bits(0x7f800001u)) & 0x7fff) > 0x7c00);
+    ck_assert((ls_half_f32_to_bf16(ls_half_f32_of_bits(0xff800001u)) & 0x7fff) > 0x7f80);
+}
+END_TEST
+
+/* ---- random numbers
+ * ------------------------------------------------------------------------------ */
+
+/* Known answers of the Random123 library (kat_vectors, philox4x32 with 10 rounds). */
+START_TEST(philox)
+{
+    static const uint32_t zeros[4] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
+    static const uint32_t ones[4] = {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd};
+    static const uint32_t pi[4] = {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1};
+    ls_rng_block block = ls_rng_philox(0, 0, 0);
+    ck_assert_mem_eq(block.word, zeros, sizeof zeros);
+    block = ls_rng_philox(UINT64_MAX, UINT64_MAX, UINT64_MAX);
+    ck_assert_mem_eq(block.word, ones, sizeof ones);
+    /* counter 243f6a88 85a308d3 13198a2e 03707344, key a4093822 299f31d0, low words first */
+    block = ls_rng_philox(0x299f31d0a4093822u, 0x0370734413198a2eu, 0x85a308d3243f6a88u);
+    ck_assert_mem_eq(block.word, pi, sizeof pi);
+}
+END_TEST
+
+/* torch.randperm: facts/pytorch.md 4.2. */
+START_TEST(permutations)
+{
+    static const int64_t seed0[10] = {4, 1, 7, 5, 3, 9, 0, 8, 6, 2};
+    static const int64_t seed1[10] = {5, 6, 1, 2, 0, 8, 9, 3, 7, 4};
+    int64_t order[1000];
+    ck_assert_int_eq(ls_rng_permutation(0, 10, order), LS_OK);
+    ck_assert_mem_eq(order, seed0, sizeof seed0);
+    ck_assert_int_eq(ls_rng_permutation(1, 10, order), LS_OK);
+    ck_assert_mem_eq(order, seed1, sizeof seed1);
+    /* only the low 32 bits of a seed count */
+    ck_assert_int_eq(ls_rng_permutation(UINT64_C(1) << 32 | 1, 10, order), LS_OK);
+    ck_assert_mem_eq(order, seed1, sizeof seed1);
+    bool seen[1000] = {false};
+    ck_assert_int_eq(ls_rng_permutation(42, 1000, order),
+                     LS_OK); /* draws twice through the state */
+    for (int i = 0; i < 1000; i++) {
+        ck_assert(order[i] >= 0 && order[i] < 1000);
+        ck_assert(!seen[order[i]]);
+        seen[order[i]] = true;
+    }
+    ck_assert_int_eq(ls_rng_permutation(0, 0, order), LS_OK);
+    ck_assert_int_eq(ls_rng_permutation(0, 1, order), LS_OK);
+    ck_assert_int_eq(order[0], 0);
+}
+END_TEST
+
+/* Sums over 100,000 draws; five standard errors of each estimate, of a fixed draw. */
+START_TEST(distributions)
+{
+    enum { DRAWS = 100000, FACES = 7 };
+    double uniform = 0, normal = 0, square = 0;
+    int face[FACES] = {0}, outside = 0;
+    for (uint64_t i = 0; i < DRAWS; i++) {
+        float u = ls_rng_uniform(1, 2, i), z = ls_rng_normal(1, 3, i);
+        outside += !(u >= 0.0f && u < 1.0f && isfinite(z));
+        uniform += u;
+        normal += z;
+        square += (double)z * z;
+        face[ls_rng_below(1, 4, i, FACES)]++;
+    }
+    ck_assert_int_eq(outside, 0);
+    ck_assert_double_le(fabs(uniform / DRAWS - 0.5), 5 * sqrt(1.0 / 12 / DRAWS));
+    ck_assert_double_le(fabs(normal / DRAWS), 5 * sqrt(1.0 / DRAWS));
+    ck_assert_double_le(fabs(square / DRAWS - 1), 5 * sqrt(2.0 / DRAWS));
+    for (int i = 0; i < FACES; i++) {
+        double want = (double)DRAWS / FACES;
+        ck_assert_double_le(fabs(face[i] - want), 5 * sqrt(want * (1 - 1.0 / FACES)));
+    }
+    ck_assert(ls_rng_stream("a") != ls_rng_stream("b"));
+    ck_assert(ls_rng_uniform(1, 2, 3) == ls_rng_uniform(1, 2, 3));
+}
+END_TEST
+
+/* ---- fingerprints
+ * -------------------------------------------------------------------------------- */
+
+/* FNV-1a, 64 bit, from the authors' test suite. */
+START_TEST(digests)
+{
+    ck_assert(ls_digest_update(LS_DIGEST_START, "", 0) == UINT64_C(0xcbf29ce484222325));
+    ck_assert(ls_digest_update(LS_DIGEST_START, "a", 1) == UINT64_C(0xaf63dc4c8601ec8c));
+    ck_assert(ls_digest_update(LS_DIGEST_START, "foobar", 6) == UINT64_C(0x85944171f73967e8));
+    uint64_t part = ls_digest_update(LS_DIGEST_START, "foo", 3);
+    ck_assert(ls_digest_update(part, "bar", 3) == UINT64_C(0x85944171f73967e8));
+}
+END_TEST
+
+/* Several at once, of unlike lengths, are the same as one after the other. */
+START_TEST(digests_at_once)
+{
+    unsigned char bytes[4][97];
+    static const size_t lengths[4] = {97, 0, 13, 64};
+    const void *data[4];
+    for (int i = 0; i < 4; i++) {
+        for (size_t j = 0; j < sizeof bytes[i]; j++) {
+            bytes[i][j] = (unsigned char)(31 * i + 7 * (int)j);
+        }
+        data[i] = bytes[i];
+    }
+    for (int count = 0; count <= LS_DIGEST_STREAMS; count++) {
+        uint64_t digest[4] = {LS_DIGEST_START, 1, 2, 3};
+        uint64_t want[4] = {LS_DIGEST_START, 1, 2, 3};
+        for (int i = 0; i < count; i++) {
+            want[i] = ls_digest_update(want[i], data[i], lengths[i]);
+        }
+        ls_digest_update_many(count, digest, data, lengths);
+        ck_assert_mem_eq(digest, want, sizeof want);
+    }
+}
+END_TEST
+
+/* ---- JSON
+ * ---------------------------------------------------------------------------------------- */
+
+static char path[PATH_MAX];
+
+static void write_text(const char *text)
+{
+    const char *base = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%s/test_core.XXXXXX", base != NULL ? base : "/tmp");
+    int descriptor = mkstemp(path);
+    ck_assert_int_ge(descriptor, 0);
+    ck_assert_int_eq(write(descriptor, text, strlen(text)), (ssize_t)strlen(text));
+    close(descriptor);
+}
+
+static ls_status add_up(void *context, const cJSON *value, int line_number)
+{
+    int *sum = context;
+    *sum += line_number * (int)ls_json_integer(value, "x", 0);
+    return ls_json_bool(value, "stop", false) ? LS_ERR_CHECK : LS_OK;
+}
+
+START_TEST(json_lines)
+{
+    int sum = 0;
+    write_text("{\"x\":1}\n{\"x\":10}\n{\"x\":100"); /* the last writer was killed */
+    ck_assert_int_eq(ls_json_each_line(path, add_up, &sum), LS_OK);
+    ck_assert_int_eq(sum, 21);
+    unlink(path);
+    sum = 0;
+    write_text("{\"x\":1}\n{\"x\":10\n{\"x\":100}\n"); /* a cut line inside is an error */
+    ck_assert_int_eq(ls_json_each_line(path, add_up, &sum), LS_ERR_INFRA);
+    ck_assert_int_eq(sum, 1);
+    unlink(path);
+    sum = 0;
+    write_text("{\"x\":1,\"stop\":true}\n{\"x\":10}\n"); /* a visitor's status ends it */
+    ck_assert_int_eq(ls_json_each_line(path, add_up, &sum), LS_ERR_CHECK);
+    ck_assert_int_eq(sum, 1);
+    unlink(path);
+    write_text("");
+    ck_assert_int_eq(ls_json_each_line(path, add_up, &sum), LS_OK);
+    unlink(path);
+    ck_assert_int_eq(ls_json_each_line(path, add_up, &sum), LS_ERR_INFRA); /* no such file */
+}
+END_TEST
+
+START_TEST(json_files)
+{
+    cJSON *root = cJSON_CreateObject(), *back = NULL;
+    cJSON_AddStringToObject(root, "s", "v");
+    ls_json_add_number(root, "n", 0.1);
+    ls_json_add_number(root, "inf", INFINITY);
+    write_text("old");
+    ck_assert_int_eq(ls_json_write_file(path, root), LS_OK);
+    ck_assert_int_eq(ls_json_read_file(path, &back), LS_OK);
+    ck_assert(ls_json_number(back, "n", 0) == 0.1);
+    ck_assert(cJSON_IsNull(cJSON_GetObjectItem(back, "inf")));
+    ck_assert_str_eq(ls_json_string(back, "s", "?"), "v");
+    ck_assert_str_eq(ls_json_string(back, "n", "another type is absent"), "another type is absent");
+    cJSON_Delete(back);
+    cJSON_Delete(root);
+    unlink(path);
+    back = NULL;
+    write_text("{\"a\":");
+    ck_assert_int_eq(ls_json_read_file(path, &back), LS_ERR_INFRA);
+    ck_assert_ptr_null(back);
+    unlink(path);
+}
+END_TEST
+
+/* ---- memory, types
+ * ------------------------------------------------------------------------------- */
+
+START_TEST(arenas)
+{
+    ls_arena arena = {0};
+    size_t first = ls_arena_reserve(&arena, 1);
+    size_t second = ls_arena_reserve(&arena, 100);
+    size_t packed = ls_arena_reserve_packed(&arena, 3);
+    size_t third = ls_arena_reserve(&arena, 0);
+    ck_assert_int_eq(first, 0);
+    ck_assert_int_eq(second, LS_ARENA_ALIGN);
+    ck_assert_int_eq(packed, second + 100);
+    ck_assert_int_eq(third % LS_ARENA_ALIGN, 0);
+    ck_assert_int_eq(ls_arena_commit_host(&arena, "a test"), LS_OK);
+    ck_assert(((uintptr_t)arena.base & (LS_ARENA_ALIGN - 1)) == 0);
+    for (size_t i = 0; i < arena.bytes; i++) {
+        ck_assert_int_eq(arena.base[i], 0);
+    }
+    ck_assert_ptr_eq(ls_arena_at(&arena, packed), arena.base + packed);
+    ls_arena_free_host(&arena);
+    ck_assert(arena.base == NULL && arena.bytes == 0);
+    ck_assert_int_eq(ls_arena_commit_host(&arena, "nothing"), LS_OK);
+    ls_arena_free_host(&arena);
+    arena.bytes = SIZE_MAX / 2;
+    ck_assert_int_eq(ls_arena_commit_host(&arena, "half of the address space"), LS_ERR_INFRA);
+}
+END_TEST
+
+START_TEST(element_types)
+{
+    static const struct {
+        ls_dtype dtype;
+        size_t bytes;
+        const char *name, *label;
+    } want[] = {{LS_F32, 4, "F32", "fp32"},   {LS_F16, 2, "F16", "fp16"},
+                {LS_BF16, 2, "BF16", "bf16"}, {LS_F64, 8, "F64", "fp64"},
+                {LS_I64, 8, "I64", "int64"},  {LS_I32, 4, "I32", "int32"},
+                {LS_U8, 1, "U8", "uint8"}};
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        ck_assert_int_eq(ls_dtype_bytes(want[i].dtype), want[i].bytes);
+        ck_assert_str_eq(ls_dtype_name(want[i].dtype), want[i].name);
+        ck_assert_str_eq(ls_dtype_label(want[i].dtype), want[i].label);
+    }
+    ck_assert_int_eq(ls_shape_count(&(ls_shape){0, {0}}), 1);
+    ck_assert_int_eq(ls_shape_count(&(ls_shape){3, {2, 0, 5}}), 0);
+    ck_assert_int_eq(ls_shape_count(&(ls_shape){4, {64, 3, 7, 7}}), 9408);
+    ck_assert_int_eq(ls_tensor_bytes(&(ls_tensor){NULL, LS_BF16, 5}), 10);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("core");
+    TCase *tests = tcase_create("core");
+    tcase_add_loop_test(tests, every_half_widens_and_returns, 0, 2);
+    tcase_add_loop_test(tests, every_tie, 0, 2);
+    tcase_add_test(tests, half_extremes);
+    tcase_add_test(tests, philox);
+    tcase_add_test(tests, permutations);
+    tcase_add_test(tests, distributions);
+    tcase_add_test(tests, digests);
+    tcase_add_test(tests, digests_at_once);
+    tcase_add_test(tests, json_lines);
+    tcase_add_test(tests, json_files);
+    tcase_add_test(tests, arenas);
+    tcase_add_test(tests, element_types);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}

@@ -1,0 +1,294 @@
+/* safetensors files: what is written is read back, by us and by a reader that knows only the
+ * format; a broken file of any kind is refused before anything of it is used; a disk that fills
+ * leaves nothing behind. */
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../../reference/safetensors.h"
+
+static char folder[PATH_MAX - 64];
+
+static void make_folder(void)
+{
+    const char *base = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/test_safetensors.XXXXXX", base != NULL ? base : "/tmp");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+}
+
+static void remove_folder(void)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/file", folder);
+    unlink(path);
+    ck_assert_msg(rmdir(folder) == 0, "%s: %s (something was left behind)", folder,
+                  strerror(errno));
+}
+
+static const char *file_path(void)
+{
+    static char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/file", folder);
+    return path;
+}
+
+START_TEST(there_and_back)
+{
+    static const uint8_t bytes[3] = {1, 2, 255};
+    static const int64_t classes[2] = {-7, INT64_MAX};
+    static const float weights[6] = {1.5f, -0.0f, 3e38f, 1e-45f, 5, 6};
+    static const uint16_t halves[1] = {0x3c00};
+    uint8_t copied[2] = {9, 8};
+    ls_safetensors_writer *writer;
+    ck_assert_int_eq(ls_safetensors_create(file_path(), &writer), LS_OK);
+    ls_safetensors_metadata(writer, "step", "%d", 1);
+    ls_safetensors_metadata(writer, "step", "%d", 7); /* the last one counts */
+    ls_safetensors_metadata(writer, "text", "a \"quote\"\n");
+    ls_safetensors_add(writer, "branch/000", LS_U8, &(ls_shape){1, {3}}, bytes);
+    ls_safetensors_add(writer, "target", LS_I64, &(ls_shape){1, {2}}, classes);
+    ls_safetensors_add(writer, "param/w", LS_F32, &(ls_shape){2, {2, 3}}, weights);
+    ls_safetensors_add(writer, "param/h", LS_F16, &(ls_shape){0, {0}}, halves);
+    ls_safetensors_add(writer, "empty", LS_F32, &(ls_shape){2, {0, 4}}, weights);
+    ck_assert_int_eq(ls_safetensors_add_copy(writer, "copied", LS_U8, &(ls_shape){1, {2}}, copied),
+                     LS_OK);
+    copied[0] = 0;
+    ck_assert_int_ne(access(file_path(), F_OK), 0);
+    ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
+
+    ls_safetensors *file;
+    ck_assert_int_eq(ls_safetensors_open(file_path(), &file), LS_OK);
+    ck_assert_int_eq(ls_safetensors_count(file), 6);
+    ck_assert_str_eq(ls_safetensors_metadata_of(file, "step", "?"), "7");
+    ck_assert_str_eq(ls_safetensors_metadata_of(file, "text", "?"), "a \"quote\"\n");
+    ck_assert_str_eq(ls_safetensors_metadata_of(file, "absent", "?"), "?");
+    const ls_safetensors_entry *entry = ls_safetensors_find(file, "param/w");
+    ck_assert_ptr_nonnull(entry);
+    ck_assert(entry->dtype == LS_F32 && entry->shape.rank == 2 && entry->shape.dim[1] == 3);
+    ck_assert_mem_eq(entry->data, weights, sizeof weights);
+    ck_assert_mem_eq(ls_safetensors_find(file, "target")->data, classes, sizeof classes);
+    ck_assert_mem_eq(ls_safetensors_find(file, "branch/000")->data, bytes, sizeof bytes);
+    ck_assert_mem_eq(ls_safetensors_find(file, "param/h")->data, halves, sizeof halves);
+    ck_assert_int_eq(ls_safetensors_find(file, "param/h")->shape.rank, 0);
+    ck_assert_int_eq(ls_safetensors_find(file, "empty")->bytes, 0);
+    ck_assert_int_eq(*(const uint8_t *)ls_safetensors_find(file, "copied")->data, 9);
+    ck_assert_ptr_null(ls_safetensors_find(file, "param"));
+    for (int i = 0; i < ls_safetensors_count(file); i++) {
+        entry = ls_safetensors_at(file, i);
+        ck_assert(((uintptr_t)entry->data & (ls_dtype_bytes(entry->dtype) - 1)) == 0);
+    }
+    ls_safetensors_close(file);
+}
+END_TEST
+
+/* Format, read by hand: u64 length, header of that length that begins with '{', data without gaps
+ * to the end. */
+START_TEST(bytes_as_the_format_says)
+{
+    static const float value[2] = {1, 2};
+    ls_safetensors_writer *writer;
+    ck_assert_int_eq(ls_safetensors_create(file_path(), &writer), LS_OK);
+    ls_safetensors_add(writer, "a", LS_F32, &(ls_shape){1, {2}}, value);
+    ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
+    unsigned char raw[256];
+    FILE *stream = fopen(file_path(), "rb");
+    size_t bytes = fread(raw, 1, sizeof raw, stream);
+    fclose(stream);
+    ck_assert(raw[1] == 0 && raw[2] == 0 && raw[7] == 0);
+    size_t length = raw[0];
+    ck_assert_int_eq(length % 8, 0);
+    ck_assert_int_eq(bytes, 8 + length + sizeof value);
+    static const char header[] =
+        "{\"__metadata__\":{},\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}";
+    ck_assert_mem_eq(raw + 8, header, sizeof header - 1);
+    for (size_t i = 8 + sizeof header - 1; i < 8 + length; i++) {
+        ck_assert_int_eq(raw[i], ' ');
+    }
+    ck_assert_mem_eq(raw + 8 + length, value, sizeof value);
+}
+END_TEST
+
+/* Writes a file with this header (padded to 8) and `data_bytes` zeros. */
+static void write_raw(const char *header, size_t data_bytes)
+{
+    unsigned char prefix[8] = {0};
+    size_t length = (strlen(header) + 7) / 8 * 8;
+    prefix[0] = (unsigned char)length;
+    prefix[1] = (unsigned char)(length >> 8);
+    FILE *stream = fopen(file_path(), "wb");
+    ck_assert_ptr_nonnull(stream);
+    fwrite(prefix, 1, 8, stream);
+    fprintf(stream, "%-*s", (int)length, header);
+    for (size_t i = 0; i < data_bytes; i++) {
+        fputc(0, stream);
+    }
+    fclose(stream);
+}
+
+#define ONE(dtype, shape, offsets) \
+    "{\"a\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
+#define TWO(first, second)                                            \
+    "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":" first \
+    "},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":" second "}}"
+
+typedef struct broken_file {
+    const char *why, *header;
+    size_t data_bytes;
+} broken_file;
+
+static const broken_file broken[] = {
+    {"cut data", ONE("F32", "[2]", "[0,8]"), 7},
+    {"bytes after the last tensor", ONE("F32", "[2]", "[0,8]"), 9},
+    {"unknown type", ONE("F8", "[8]", "[0,8]"), 8},
+    {"bytes do not fit the shape", ONE("F32", "[3]", "[0,8]"), 8},
+    {"negative dimension", ONE("F32", "[-2]", "[0,8]"), 8},
+    {"fraction in the shape", ONE("F32", "[1.5]", "[0,6]"), 6},
+    {"product of dimensions overflows", ONE("F32", "[4294967296,4294967296]", "[0,8]"), 8},
+    {"product of dimensions overflows to the right bytes",
+     ONE("F32", "[4611686018427387904,4]", "[0,0]"), 0},
+    {"six dimensions", ONE("F32", "[1,1,1,1,1,2]", "[0,8]"), 8},
+    {"shape is no list", ONE("F32", "2", "[0,8]"), 8},
+    {"end before begin", ONE("F32", "[2]", "[8,0]"), 8},
+    {"one offset", ONE("F32", "[2]", "[8]"), 8},
+    {"negative offset", ONE("F32", "[2]", "[-8,0]"), 8},
+    {"offset far outside", ONE("F32", "[2]", "[9007199254740000,9007199254740008]"), 8},
+    {"gap before the first", ONE("F32", "[2]", "[8,16]"), 16},
+    {"no type", "{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8},
+    {"entry is no object", "{\"a\":3}", 0},
+    {"overlap", TWO("[0,8]", "[4,12]"), 12},
+    {"the same place twice", TWO("[0,8]", "[0,8]"), 8},
+    {"gap between", TWO("[0,8]", "[12,20]"), 20},
+    {"not JSON", "{\"a\":", 0},
+    {"a list", "[]", 0},
+    {"empty header", "", 0},
+    {"not aligned",
+     "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
+     "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[2,6]}}",
+     6},
+    {"a name twice",
+     "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
+     "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[2,3]}}",
+     3},
+};
+
+START_TEST(broken_files)
+{
+    ls_safetensors *file = NULL;
+    write_raw(broken[_i].header, broken[_i].data_bytes);
+    ck_assert_msg(ls_safetensors_open(file_path(), &file) == LS_ERR_USAGE, "%s", broken[_i].why);
+    ck_assert_ptr_null(file);
+}
+END_TEST
+
+/* The maker of broken files makes good ones, too; tensors may stand in any order. */
+START_TEST(whole_files)
+{
+    static const broken_file whole[] = {{"one", ONE("F32", "[2]", "[0,8]"), 8},
+                                        {"two", TWO("[8,16]", "[0,8]"), 16},
+                                        {"none", "{}", 0}};
+    for (size_t i = 0; i < 3; i++) {
+        ls_safetensors *file;
+        write_raw(whole[i].header, whole[i].data_bytes);
+        ck_assert_msg(ls_safetensors_open(file_path(), &file) == LS_OK, "%s", whole[i].why);
+        ls_safetensors_close(file);
+    }
+}
+END_TEST
+
+/* A valid file cut at every length is refused at every length. */
+START_TEST(cut_anywhere)
+{
+    write_raw(TWO("[0,8]", "[8,16]"), 16);
+    struct stat about;
+    ck_assert_int_eq(stat(file_path(), &about), 0);
+    int saved = dup(STDERR_FILENO), nowhere = open("/dev/null", O_WRONLY);
+    dup2(nowhere, STDERR_FILENO); /* more than a hundred refusals */
+    off_t accepted = -1;
+    for (off_t length = about.st_size - 1; length >= 0; length--) {
+        ls_safetensors *file = NULL;
+        ck_assert_int_eq(truncate(file_path(), length), 0);
+        if (ls_safetensors_open(file_path(), &file) != LS_ERR_USAGE) {
+            accepted = length;
+        }
+    }
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    close(nowhere);
+    ck_assert_int_eq(accepted, -1);
+}
+END_TEST
+
+START_TEST(huge_header)
+{
+    FILE *stream = fopen(file_path(), "wb");
+    static const unsigned char lengths[] = {0xff, 0xff, 0xff, 0xff, 0xff,
+                                            0xff, 0xff, 0xff, '{',  '}'};
+    fwrite(lengths, 1, sizeof lengths, stream);
+    fclose(stream);
+    ls_safetensors *file = NULL;
+    ck_assert_int_eq(ls_safetensors_open(file_path(), &file), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_safetensors_open("/nonexistent/file", &file), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_safetensors_open(folder, &file), LS_ERR_USAGE);
+}
+END_TEST
+
+/* The temporary file leads to /dev/full: the write fails as on a full disk, and the old file stays.
+ */
+START_TEST(full_disk)
+{
+    char temporary[PATH_MAX + 32];
+    static float value[65536];
+    write_raw(ONE("F32", "[2]", "[0,8]"), 8);
+    snprintf(temporary, sizeof temporary, "%s.tmp%d", file_path(), (int)getpid());
+    ck_assert_int_eq(symlink("/dev/full", temporary), 0);
+    ls_safetensors_writer *writer;
+    ck_assert_int_eq(ls_safetensors_create(file_path(), &writer), LS_OK);
+    ls_safetensors_add(writer, "w", LS_F32, &(ls_shape){1, {65536}}, value);
+    ck_assert_int_eq(ls_safetensors_finish(writer), LS_ERR_INFRA);
+    ck_assert_int_ne(access(temporary, F_OK), 0);
+    ls_safetensors *file;
+    ck_assert_int_eq(ls_safetensors_open(file_path(), &file), LS_OK);
+    ck_assert_int_eq(ls_safetensors_find(file, "a")->bytes, 8);
+    ls_safetensors_close(file);
+    ck_assert_int_eq(ls_safetensors_create("/nonexistent/file", &writer), LS_OK);
+    ck_assert_int_eq(ls_safetensors_finish(writer), LS_ERR_INFRA);
+}
+END_TEST
+
+START_TEST(discard_leaves_nothing)
+{
+    static const float value[1] = {1};
+    ls_safetensors_writer *writer;
+    ck_assert_int_eq(ls_safetensors_create(file_path(), &writer), LS_OK);
+    ls_safetensors_add(writer, "a", LS_F32, &(ls_shape){1, {1}}, value);
+    ls_safetensors_discard(writer);
+    ls_safetensors_discard(NULL);
+    ck_assert_int_ne(access(file_path(), F_OK), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("safetensors");
+    TCase *tests = tcase_create("safetensors");
+    tcase_add_checked_fixture(tests, make_folder, remove_folder);
+    tcase_add_test(tests, there_and_back);
+    tcase_add_test(tests, bytes_as_the_format_says);
+    tcase_add_loop_test(tests, broken_files, 0, sizeof broken / sizeof broken[0]);
+    tcase_add_test(tests, whole_files);
+    tcase_add_test(tests, cut_anywhere);
+    tcase_add_test(tests, huge_header);
+    tcase_add_test(tests, full_disk);
+    tcase_add_test(tests, discard_leaves_nothing);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}
