@@ -20,7 +20,7 @@ static const char *const state_names[] = {
     [LS_JOB_STOPPED] = "stopped",     [LS_JOB_NOT_STARTED] = "not started",
 };
 
-/* ---- what is run ----------------------------------------------------------------------------------------- */
+/* ---- what is run ---------------------------------------------------------------------------- */
 
 void ls_job_argument(ls_job *job, const char *format, ...)
 {
@@ -78,7 +78,7 @@ char **ls_job_environment(const ls_job *job, int rank, int port, const char *tok
     return ls_watch_environment(&place);
 }
 
-/* ---- job.json ---------------------------------------------------------------------------------------------- */
+/* ---- job.json ------------------------------------------------------------------------------- */
 
 /* What a run may depend on; the rest of a user's environment is nobody's business. */
 static bool is_recorded(const char *entry)
@@ -219,7 +219,7 @@ static bool read_done(const ls_job *job, ls_job_outcome *outcome)
     return done;
 }
 
-/* ---- running ------------------------------------------------------------------------------------------------ */
+/* ---- running -------------------------------------------------------------------------------- */
 
 static ls_status make_directories(const char *path)
 {

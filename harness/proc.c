@@ -26,7 +26,7 @@ enum {
     BLIND_NS = 100000000, /* out of descriptors: children are looked at this often instead */
 };
 
-/* ---- starting ----------------------------------------------------------------------------------------- */
+/* ---- starting ------------------------------------------------------------------------------- */
 
 _Noreturn static void fail_child(int report)
 {
@@ -133,7 +133,7 @@ ls_status ls_proc_start(const ls_proc_spec *spec, ls_proc *out)
     return LS_OK;
 }
 
-/* ---- waiting ------------------------------------------------------------------------------------------ */
+/* ---- waiting -------------------------------------------------------------------------------- */
 
 /* True and *one filled when it has ended. What is left of its process group ends with it: while the leader is not
  * reaped, its number cannot be anybody else's. */
@@ -253,7 +253,7 @@ void ls_proc_end_all(ls_proc *group, int count, double grace_s)
     }
 }
 
-/* ---- being asked to stop -------------------------------------------------------------------------------- */
+/* ---- being asked to stop -------------------------------------------------------------------- */
 
 ls_status ls_proc_catch_signals(void)
 {

@@ -5,8 +5,6 @@
 #include <math.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +13,8 @@
 
 #include "../kernels/core/clock.h"
 #include "../kernels/core/log.h"
+#include "store_link.h"
 #include "store_server.h"
-#include "store_wire.h"
 
 enum {
     IDLE_MAX = 16,
@@ -44,164 +42,9 @@ struct ls_store {
     int idle_count;
 };
 
-typedef struct answer {
-    ls_status status;
-    int64_t number;
-    char *value; /* malloc'ed, 0 at the end */
-    size_t bytes;
-} answer;
+/* ---- joining -------------------------------------------------------------------------------- */
 
-static int64_t deadline_after(double limit_s)
-{
-    return ls_clock_ns() + (int64_t)(limit_s * 1e9);
-}
-
-static int64_t rest_ns(int64_t deadline_ns)
-{
-    int64_t rest = deadline_ns - ls_clock_ns();
-    return rest > 0 ? rest : 0;
-}
-
-/* ---- bytes over a connection: 1 done, 0 deadline, -1 the connection is gone (errno)
- * ------------------- */
-
-static int wait_for(int fd, short events, int64_t deadline_ns)
-{
-    for (;;) {
-        int64_t rest = rest_ns(deadline_ns);
-        struct timespec limit = {.tv_sec = rest / 1000000000, .tv_nsec = rest % 1000000000};
-        struct pollfd polled = {.fd = fd, .events = events};
-        int ready = ppoll(&polled, fd >= 0 ? 1 : 0, &limit, NULL);
-        if (ready >= 0 || errno != EINTR) {
-            return ready;
-        }
-    }
-}
-
-static int send_all(int fd, const void *data, size_t bytes, int64_t deadline_ns)
-{
-    const char *at = data;
-    while (bytes > 0) {
-        ssize_t sent = send(fd, at, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent >= 0) {
-            at += sent;
-            bytes -= (size_t)sent;
-            continue;
-        }
-        if (errno == EINTR) {
-            continue;
-        }
-        if (errno != EAGAIN && errno != EWOULDBLOCK) {
-            return -1;
-        }
-        int ready = wait_for(fd, POLLOUT, deadline_ns);
-        if (ready <= 0) {
-            return ready;
-        }
-    }
-    return 1;
-}
-
-static int recv_all(int fd, void *data, size_t bytes, int64_t deadline_ns)
-{
-    char *at = data;
-    while (bytes > 0) {
-        ssize_t got = recv(fd, at, bytes, MSG_DONTWAIT);
-        if (got > 0) {
-            at += got;
-            bytes -= (size_t)got;
-            continue;
-        }
-        if (got == 0) {
-            errno = ECONNRESET;
-            return -1;
-        }
-        if (errno == EINTR) {
-            continue;
-        }
-        if (errno != EAGAIN && errno != EWOULDBLOCK) {
-            return -1;
-        }
-        int ready = wait_for(fd, POLLIN, deadline_ns);
-        if (ready <= 0) {
-            return ready;
-        }
-    }
-    return 1;
-}
-
-static int send_request(int fd, const ls_store_header *header, const char *key, const void *value,
-                        int64_t deadline_ns)
-{
-    unsigned char small[LS_STORE_HEADER_BYTES + LS_STORE_KEY_BYTES_MAX];
-    ls_store_wire_put(header, small);
-    memcpy(small + LS_STORE_HEADER_BYTES, key, header->key_bytes);
-    int done = send_all(fd, small, LS_STORE_HEADER_BYTES + header->key_bytes, deadline_ns);
-    return done > 0 ? send_all(fd, value, header->value_bytes, deadline_ns) : done;
-}
-
-static int recv_answer(int fd, int64_t deadline_ns, answer *out)
-{
-    unsigned char bytes[LS_STORE_HEADER_BYTES];
-    int done = recv_all(fd, bytes, sizeof bytes, deadline_ns);
-    if (done <= 0) {
-        return done;
-    }
-    ls_store_header header = ls_store_wire_get(bytes);
-    if (header.magic != LS_STORE_MAGIC || header.value_bytes > LS_STORE_VALUE_BYTES_MAX) {
-        errno = EPROTO;
-        return -1;
-    }
-    char *value = malloc((size_t)header.value_bytes + 1);
-    if (value == NULL) {
-        errno = ENOMEM;
-        return -1;
-    }
-    done = recv_all(fd, value, header.value_bytes, deadline_ns);
-    if (done <= 0) {
-        free(value);
-        return done;
-    }
-    value[header.value_bytes] = '\0';
-    *out = (answer){.status = (ls_status)header.verb,
-                    .number = header.number,
-                    .value = value,
-                    .bytes = header.value_bytes};
-    return 1;
-}
-
-/* ---- connecting
- * -------------------------------------------------------------------------------------- */
-
-/* 1 connected, 0 deadline, -1 refused (errno). */
-static int connect_to(const struct sockaddr *at, socklen_t at_bytes, int64_t deadline_ns, int *out)
-{
-    int fd = socket(at->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) {
-        return -1;
-    }
-    int done = 1, failed = 0, on = 1;
-    if (connect(fd, at, at_bytes) != 0) {
-        failed = errno;
-        if (failed == EINPROGRESS || failed == EINTR) {
-            socklen_t bytes = sizeof failed;
-            done = wait_for(fd, POLLOUT, deadline_ns);
-            if (done > 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &bytes) != 0) {
-                failed = errno;
-            }
-        }
-    }
-    if (done > 0 && failed == 0) {
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* only speed */
-        *out = fd;
-        return 1;
-    }
-    close(fd);
-    errno = failed;
-    return done > 0 ? -1 : done;
-}
-
-static int say_hello(const ls_store *store, int fd, bool further, int64_t deadline_ns, answer *out)
+static int say_hello(const ls_store *store, int fd, bool further, int64_t deadline_ns, ls_store_answer *out)
 {
     unsigned char value[LS_STORE_HELLO_BYTES];
     ls_store_hello hello = {.rank = store->rank, .world = store->world, .further = further};
@@ -210,31 +53,10 @@ static int say_hello(const ls_store *store, int fd, bool further, int64_t deadli
                               .verb = LS_STORE_HELLO,
                               .key_bytes = (uint32_t)strlen(store->run_id),
                               .value_bytes = sizeof value,
-                              .number = rest_ns(deadline_ns) / 1000000};
-    int done = send_request(fd, &header, store->run_id, value, deadline_ns);
+                              .number = ls_store_link_rest_ns(deadline_ns) / 1000000};
+    int done = ls_store_link_ask(fd, &header, store->run_id, value, deadline_ns);
     int64_t patience_ns = deadline_ns + REPLY_SLACK_MS * INT64_C(1000000);
-    return done > 0 ? recv_answer(fd, patience_ns, out) : done;
-}
-
-/* A connection that our kind of server has greeted. `why` says what happened instead. */
-static bool reach(const struct sockaddr *at, socklen_t at_bytes, int64_t deadline_ns, int *out,
-                  char *why, size_t why_bytes)
-{
-    char greeting[LS_STORE_GREETING_BYTES];
-    int fd = -1;
-    int done = connect_to(at, at_bytes, deadline_ns, &fd);
-    if (done <= 0) {
-        snprintf(why, why_bytes, "%s", done == 0 ? "no answer" : strerror(errno));
-        return false;
-    }
-    done = recv_all(fd, greeting, sizeof greeting, deadline_ns);
-    if (done > 0 && memcmp(greeting, LS_STORE_GREETING, sizeof greeting) == 0) {
-        *out = fd;
-        return true;
-    }
-    snprintf(why, why_bytes, "something that is no Lockstep store listens there");
-    close(fd);
-    return false;
+    return done > 0 ? ls_store_link_answer(fd, patience_ns, out) : done;
 }
 
 static void note_local_address(ls_store *store)
@@ -262,15 +84,15 @@ static join_result try_join(ls_store *store, const struct addrinfo *at, int port
     } else {
         ((struct sockaddr_in *)&where)->sin_port = htons((uint16_t)port);
     }
-    int64_t reach_ns = deadline_after(GREETING_LIMIT_MS * 1e-3);
+    int64_t reach_ns = ls_store_link_deadline(GREETING_LIMIT_MS * 1e-3);
     if (!probe || reach_ns > deadline_ns) {
         reach_ns = deadline_ns;
     }
     int fd = -1;
-    if (!reach((struct sockaddr *)&where, at->ai_addrlen, reach_ns, &fd, why, why_bytes)) {
+    if (!ls_store_link_reach((struct sockaddr *)&where, at->ai_addrlen, reach_ns, &fd, why, why_bytes)) {
         return NOT_YET;
     }
-    answer told = {.status = LS_OK};
+    ls_store_answer told = {.status = LS_OK};
     int done = say_hello(store, fd, false, deadline_ns, &told);
     if (done <= 0) {
         snprintf(why, why_bytes, "rank 0 was reached, then %s",
@@ -288,7 +110,7 @@ static join_result try_join(ls_store *store, const struct addrinfo *at, int port
         return JOINED;
     }
     close(fd);
-    bool other_job = told.status == LS_ERR_RENDEZVOUS && rest_ns(deadline_ns) > 0;
+    bool other_job = told.status == LS_ERR_RENDEZVOUS && ls_store_link_rest_ns(deadline_ns) > 0;
     snprintf(why, why_bytes, "%s", told.value);
     if (probe && other_job) {
         free(told.value);
@@ -316,7 +138,7 @@ static ls_status join(ls_store *store, const ls_store_options *options, int64_t 
             found = NULL;
         }
         for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) {
-            for (int port = first; port <= last && rest_ns(deadline_ns) > 0; port++) {
+            for (int port = first; port <= last && ls_store_link_rest_ns(deadline_ns) > 0; port++) {
                 ls_status status = LS_OK;
                 join_result result =
                     try_join(store, at, port, probe, deadline_ns, &status, why, sizeof why);
@@ -329,12 +151,12 @@ static ls_status join(ls_store *store, const ls_store_options *options, int64_t 
         if (found != NULL) {
             freeaddrinfo(found);
         }
-        int64_t rest = rest_ns(deadline_ns);
+        int64_t rest = ls_store_link_rest_ns(deadline_ns);
         if (rest == 0) {
             break;
         }
         int64_t pause_ns = pause_ms * INT64_C(1000000);
-        wait_for(-1, 0, ls_clock_ns() + (pause_ns < rest ? pause_ns : rest));
+        ls_store_link_pause(ls_clock_ns() + (pause_ns < rest ? pause_ns : rest));
         pause_ms = pause_ms * 2 < RETRY_MS_LAST ? pause_ms * 2 : RETRY_MS_LAST;
     }
     char ports[32];
@@ -379,7 +201,7 @@ static ls_status check_options(const ls_store_options *options)
 ls_status ls_store_open(const ls_store_options *options, ls_store **out)
 {
     LS_TRY(check_options(options));
-    int64_t deadline_ns = deadline_after(options->timeout_s);
+    int64_t deadline_ns = ls_store_link_deadline(options->timeout_s);
     ls_store *store = calloc(1, sizeof *store);
     if (store == NULL) {
         ls_log_error("store: no memory");
@@ -418,7 +240,7 @@ void ls_store_close(ls_store *store, double linger_s)
     }
     if (store->primary >= 0) {
         ls_store_header bye = {.magic = LS_STORE_MAGIC, .verb = LS_STORE_BYE};
-        (void)send_request(store->primary, &bye, "", NULL, deadline_after(1.0));
+        (void)ls_store_link_ask(store->primary, &bye, "", NULL, ls_store_link_deadline(1.0));
         close(store->primary);
     }
     for (int i = 0; i < store->idle_count; i++) {
@@ -443,8 +265,7 @@ void ls_store_local_address(const ls_store *store, char *text, int text_bytes)
     }
 }
 
-/* ---- requests
- * ---------------------------------------------------------------------------------------- */
+/* ---- requests ------------------------------------------------------------------------------- */
 
 static ls_status take_connection(ls_store *store, int64_t deadline_ns, int *out)
 {
@@ -463,9 +284,9 @@ static ls_status take_connection(ls_store *store, int64_t deadline_ns, int *out)
         return LS_OK;
     }
     char why[256];
-    answer told = {.value = NULL};
+    ls_store_answer told = {.value = NULL};
     if (lost ||
-        !reach((struct sockaddr *)&store->at, store->at_bytes, deadline_ns, &fd, why, sizeof why)) {
+        !ls_store_link_reach((struct sockaddr *)&store->at, store->at_bytes, deadline_ns, &fd, why, sizeof why)) {
         ls_log_error("store: rank 0 at %s:%d is gone: %s", store->address, store->port,
                      lost ? "its connection broke before" : why);
         return LS_ERR_PEER_LOST;
@@ -504,7 +325,7 @@ static void give_connection(ls_store *store, int fd, bool usable)
 /* `limit_s`: what the server may take. Fills *out, which the caller frees; a status in it is not
  * logged yet. */
 static ls_status ask(ls_store *store, ls_store_header header, const char *key, const void *value,
-                     double limit_s, answer *out)
+                     double limit_s, ls_store_answer *out)
 {
     size_t key_bytes = strlen(key);
     if (key_bytes > LS_STORE_KEY_BYTES_MAX || header.value_bytes > LS_STORE_VALUE_BYTES_MAX) {
@@ -514,12 +335,12 @@ static ls_status ask(ls_store *store, ls_store_header header, const char *key, c
     }
     header.magic = LS_STORE_MAGIC;
     header.key_bytes = (uint32_t)key_bytes;
-    int64_t deadline_ns = deadline_after(limit_s) + REPLY_SLACK_MS * INT64_C(1000000);
+    int64_t deadline_ns = ls_store_link_deadline(limit_s) + REPLY_SLACK_MS * INT64_C(1000000);
     int fd = -1;
     LS_TRY(take_connection(store, deadline_ns, &fd));
-    int done = send_request(fd, &header, key, value, deadline_ns);
+    int done = ls_store_link_ask(fd, &header, key, value, deadline_ns);
     if (done > 0) {
-        done = recv_answer(fd, deadline_ns, out);
+        done = ls_store_link_answer(fd, deadline_ns, out);
     }
     int saved = errno;
     give_connection(store, fd, done > 0);
@@ -532,7 +353,7 @@ static ls_status ask(ls_store *store, ls_store_header header, const char *key, c
     return LS_OK;
 }
 
-static ls_status settle(const char *verb, const char *key, double limit_s, answer *told)
+static ls_status settle(const char *verb, const char *key, double limit_s, ls_store_answer *told)
 {
     if (told->status == LS_ERR_RENDEZVOUS) {
         ls_log_error("store: %s '%s': %s within %.3g s", verb, key, told->value, limit_s);
@@ -550,7 +371,7 @@ ls_status ls_store_set(ls_store *store, const char *key, const void *value, size
 {
     ls_store_header header = {.verb = LS_STORE_SET};
     header.value_bytes = bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)bytes;
-    answer told = {.value = NULL};
+    ls_store_answer told = {.value = NULL};
     LS_TRY(ask(store, header, key, value, store->timeout_s, &told));
     LS_TRY(settle("set", key, store->timeout_s, &told));
     free(told.value);
@@ -558,7 +379,7 @@ ls_status ls_store_set(ls_store *store, const char *key, const void *value, size
 }
 
 static ls_status await(ls_store *store, ls_store_verb verb, const char *key, double limit_s,
-                       answer *told)
+                       ls_store_answer *told)
 {
     ls_store_header header = {.verb = verb, .number = (int64_t)ceil(limit_s * 1e3)};
     LS_TRY(ask(store, header, key, NULL, limit_s, told));
@@ -568,7 +389,7 @@ static ls_status await(ls_store *store, ls_store_verb verb, const char *key, dou
 ls_status ls_store_get(ls_store *store, const char *key, double timeout_s, void **value,
                        size_t *bytes)
 {
-    answer told = {.value = NULL};
+    ls_store_answer told = {.value = NULL};
     double limit_s = timeout_s < 0 ? store->timeout_s : timeout_s;
     LS_TRY(await(store, LS_STORE_GET, key, limit_s, &told));
     *value = told.value;
@@ -578,10 +399,10 @@ ls_status ls_store_get(ls_store *store, const char *key, double timeout_s, void 
 
 ls_status ls_store_wait(ls_store *store, const char *const *keys, int count, double timeout_s)
 {
-    int64_t deadline_ns = deadline_after(timeout_s < 0 ? store->timeout_s : timeout_s);
+    int64_t deadline_ns = ls_store_link_deadline(timeout_s < 0 ? store->timeout_s : timeout_s);
     for (int i = 0; i < count; i++) {
-        answer told = {.value = NULL};
-        double limit_s = (double)rest_ns(deadline_ns) * 1e-9;
+        ls_store_answer told = {.value = NULL};
+        double limit_s = (double)ls_store_link_rest_ns(deadline_ns) * 1e-9;
         LS_TRY(await(store, LS_STORE_WAIT, keys[i], limit_s, &told));
         free(told.value);
     }
@@ -591,7 +412,7 @@ ls_status ls_store_wait(ls_store *store, const char *const *keys, int count, dou
 ls_status ls_store_add(ls_store *store, const char *key, int64_t amount, int64_t *sum)
 {
     ls_store_header header = {.verb = LS_STORE_ADD, .number = amount};
-    answer told = {.value = NULL};
+    ls_store_answer told = {.value = NULL};
     LS_TRY(ask(store, header, key, NULL, store->timeout_s, &told));
     LS_TRY(settle("add to", key, store->timeout_s, &told));
     *sum = told.number;
@@ -603,12 +424,12 @@ ls_status ls_store_exchange(ls_store *store, const char *name, const void *mine,
                             void **values, size_t *value_bytes)
 {
     char key[LS_STORE_KEY_BYTES_MAX + 32];
-    int64_t deadline_ns = deadline_after(store->timeout_s);
+    int64_t deadline_ns = ls_store_link_deadline(store->timeout_s);
     snprintf(key, sizeof key, "%s/%d", name, store->rank);
     LS_TRY(ls_store_set(store, key, mine, bytes));
     for (int rank = 0; rank < store->world; rank++) {
         snprintf(key, sizeof key, "%s/%d", name, rank);
-        double limit_s = (double)rest_ns(deadline_ns) * 1e-9;
+        double limit_s = (double)ls_store_link_rest_ns(deadline_ns) * 1e-9;
         ls_status status = ls_store_get(store, key, limit_s, &values[rank], &value_bytes[rank]);
         if (status != LS_OK) {
             for (int i = 0; i < rank; i++) {
@@ -623,13 +444,13 @@ ls_status ls_store_exchange(ls_store *store, const char *name, const void *mine,
 ls_status ls_store_barrier(ls_store *store, const char *name, double timeout_s)
 {
     char key[LS_STORE_KEY_BYTES_MAX + 32];
-    int64_t deadline_ns = deadline_after(timeout_s < 0 ? store->timeout_s : timeout_s);
+    int64_t deadline_ns = ls_store_link_deadline(timeout_s < 0 ? store->timeout_s : timeout_s);
     snprintf(key, sizeof key, "%s/%d", name, store->rank);
     LS_TRY(ls_store_set(store, key, NULL, 0));
     for (int rank = 0; rank < store->world; rank++) {
         snprintf(key, sizeof key, "%s/%d", name, rank);
         const char *one = key;
-        LS_TRY(ls_store_wait(store, &one, 1, (double)rest_ns(deadline_ns) * 1e-9));
+        LS_TRY(ls_store_wait(store, &one, 1, (double)ls_store_link_rest_ns(deadline_ns) * 1e-9));
     }
     return LS_OK;
 }

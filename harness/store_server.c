@@ -1,6 +1,5 @@
 #include "store_server.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <netdb.h>
@@ -16,24 +15,17 @@
 #include <unistd.h>
 
 #include "../kernels/core/clock.h"
-#include "../kernels/core/digest.h"
 #include "../kernels/core/log.h"
+#include "store_keys.h"
+#include "store_listen.h"
 #include "store_wire.h"
 
 enum {
-    BUCKETS = 1024,
     HELLO_LIMIT_S = 10,    /* a connection that has not said who it is by then is dropped */
     ACCEPT_PAUSE_MS = 100, /* out of descriptors: give others the time to close some */
     WHO_BYTES = INET6_ADDRSTRLEN + 8,
 };
 static const int64_t NEVER = INT64_MAX;
-
-typedef struct entry {
-    struct entry *next;
-    char *key;
-    void *value;
-    size_t bytes;
-} entry;
 
 typedef struct connection {
     int fd;
@@ -61,7 +53,7 @@ struct ls_store_server {
     connection *connection; /* [count] */
     int count, capacity;
     struct pollfd *polled; /* [capacity + 2] */
-    entry *bucket[BUCKETS];
+    ls_store_keys keys;
     int64_t accept_after_ns;
     atomic_int_least64_t stop_ns; /* 0: run; else the end of the lingering */
     pthread_mutex_t address_lock;
@@ -70,50 +62,7 @@ struct ls_store_server {
 
 enum { RANK_ABSENT, RANK_HERE, RANK_GONE, RANK_LOST };
 
-/* ---- keys
- * ------------------------------------------------------------------------------------------ */
-
-static entry **find_entry(ls_store_server *server, const char *key)
-{
-    uint64_t digest = ls_digest_update(LS_DIGEST_START, key, strlen(key));
-    entry **at = &server->bucket[digest % BUCKETS];
-    while (*at != NULL && strcmp((*at)->key, key) != 0) {
-        at = &(*at)->next;
-    }
-    return at;
-}
-
-static bool put_entry(ls_store_server *server, const char *key, const void *value, size_t bytes)
-{
-    char *copy = malloc(bytes + 1);
-    if (copy == NULL) {
-        return false;
-    }
-    if (bytes > 0) {
-        memcpy(copy, value, bytes);
-    }
-    copy[bytes] = '\0';
-    entry **at = find_entry(server, key);
-    if (*at == NULL) {
-        entry *fresh = calloc(1, sizeof *fresh);
-        char *name = strdup(key);
-        if (fresh == NULL || name == NULL) {
-            free(fresh);
-            free(name);
-            free(copy);
-            return false;
-        }
-        fresh->key = name;
-        *at = fresh;
-    }
-    free((*at)->value);
-    (*at)->value = copy;
-    (*at)->bytes = bytes;
-    return true;
-}
-
-/* ---- replies
- * --------------------------------------------------------------------------------------- */
+/* ---- replies -------------------------------------------------------------------------------- */
 
 static void flush_out(connection *peer)
 {
@@ -165,7 +114,7 @@ static void reply_text(connection *peer, ls_status status, const char *text)
     reply(peer, status, text, strlen(text), 0);
 }
 
-static void reply_entry(connection *peer, const entry *found)
+static void reply_entry(connection *peer, const ls_store_entry *found)
 {
     if (peer->request.verb == LS_STORE_GET) {
         /* the value outlives the reply's copy: body (the key) is freed in reply, the entry is not
@@ -178,7 +127,7 @@ static void reply_entry(connection *peer, const entry *found)
 
 static void wake_waiters(ls_store_server *server, const char *key)
 {
-    const entry *found = *find_entry(server, key);
+    const ls_store_entry *found = ls_store_keys_find(&server->keys, key);
     for (int i = 0; i < server->count; i++) {
         connection *peer = &server->connection[i];
         if ((peer->waiting == LS_STORE_GET || peer->waiting == LS_STORE_WAIT) &&
@@ -188,8 +137,7 @@ static void wake_waiters(ls_store_server *server, const char *key)
     }
 }
 
-/* ---- who is there
- * ---------------------------------------------------------------------------------- */
+/* ---- who is there --------------------------------------------------------------------------- */
 
 static void missing_text(const ls_store_server *server, char *text, size_t text_bytes)
 {
@@ -259,13 +207,12 @@ static void hello(ls_store_server *server, connection *peer, int64_t now_ns)
     }
 }
 
-/* ---- requests
- * -------------------------------------------------------------------------------------- */
+/* ---- requests ------------------------------------------------------------------------------- */
 
 static void add(ls_store_server *server, connection *peer)
 {
     const char *key = peer->body;
-    const entry *found = *find_entry(server, key);
+    const ls_store_entry *found = ls_store_keys_find(&server->keys, key);
     int64_t sum = 0;
     if (found != NULL) {
         char *end = NULL;
@@ -282,7 +229,7 @@ static void add(ls_store_server *server, connection *peer)
     }
     char text[32];
     int bytes = snprintf(text, sizeof text, "%" PRId64, sum);
-    if (!put_entry(server, key, text, (size_t)bytes)) {
+    if (!ls_store_keys_put(&server->keys, key, text, (size_t)bytes)) {
         reply_text(peer, LS_ERR_INFRA, "rank 0 has no memory for it");
         return;
     }
@@ -305,7 +252,7 @@ static bool serve(ls_store_server *server, connection *peer)
     const char *key = peer->body;
     switch ((ls_store_verb)request->verb) {
     case LS_STORE_SET:
-        if (!put_entry(server, key, key + request->key_bytes + 1, request->value_bytes)) {
+        if (!ls_store_keys_put(&server->keys, key, key + request->key_bytes + 1, request->value_bytes)) {
             reply_text(peer, LS_ERR_INFRA, "rank 0 has no memory for it");
             return true;
         }
@@ -314,7 +261,7 @@ static bool serve(ls_store_server *server, connection *peer)
         return true;
     case LS_STORE_GET:
     case LS_STORE_WAIT: {
-        const entry *found = *find_entry(server, key);
+        const ls_store_entry *found = ls_store_keys_find(&server->keys, key);
         if (found != NULL) {
             reply_entry(peer, found);
         } else {
@@ -393,8 +340,7 @@ static bool read_some(ls_store_server *server, connection *peer)
     }
 }
 
-/* ---- connections
- * ----------------------------------------------------------------------------------- */
+/* ---- connections ---------------------------------------------------------------------------- */
 
 static void drop(ls_store_server *server, int index)
 {
@@ -409,33 +355,6 @@ static void drop(ls_store_server *server, int index)
     free(peer->body);
     free(peer->out);
     server->connection[index] = server->connection[--server->count];
-}
-
-static bool is_loopback(const struct sockaddr_storage *address)
-{
-    if (address->ss_family == AF_INET) {
-        return (ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24) == 127;
-    }
-    const struct in6_addr *six = &((const struct sockaddr_in6 *)address)->sin6_addr;
-    return IN6_IS_ADDR_LOOPBACK(six) || (IN6_IS_ADDR_V4MAPPED(six) && six->s6_addr[12] == 127);
-}
-
-static void note_own_address(ls_store_server *server, int fd)
-{
-    struct sockaddr_storage own;
-    socklen_t bytes = sizeof own;
-    if (getsockname(fd, (struct sockaddr *)&own, &bytes) != 0 || is_loopback(&own)) {
-        return;
-    }
-    char host[INET6_ADDRSTRLEN + 16];
-    if (getnameinfo((struct sockaddr *)&own, bytes, host, sizeof host, NULL, 0, NI_NUMERICHOST) !=
-        0) {
-        return;
-    }
-    const char *text = strncmp(host, "::ffff:", 7) == 0 ? host + 7 : host;
-    pthread_mutex_lock(&server->address_lock);
-    snprintf(server->address, sizeof server->address, "%.45s", text);
-    pthread_mutex_unlock(&server->address_lock);
 }
 
 static bool grow(ls_store_server *server)
@@ -485,13 +404,17 @@ static void accept_one(ls_store_server *server, int64_t now_ns)
                     NI_NUMERICHOST | NI_NUMERICSERV) == 0) {
         snprintf(peer->who, sizeof peer->who, "%.45s:%.5s", host, service);
     }
-    note_own_address(server, fd);
+    char own[sizeof server->address];
+    if (ls_store_listen_reached_as(fd, own, sizeof own)) {
+        pthread_mutex_lock(&server->address_lock);
+        memcpy(server->address, own, sizeof own);
+        pthread_mutex_unlock(&server->address_lock);
+    }
     /* 8 bytes into an empty socket buffer cannot block; a dead peer shows in the next poll */
     (void)!send(fd, LS_STORE_GREETING, LS_STORE_GREETING_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* ---- the thread
- * ------------------------------------------------------------------------------------ */
+/* ---- the thread ----------------------------------------------------------------------------- */
 
 /* Replies to those whose time is over. Returns the next deadline. */
 static int64_t expire(ls_store_server *server, int64_t now_ns)
@@ -614,66 +537,7 @@ static void *serve_all(void *argument)
     return NULL;
 }
 
-/* ---- start and stop
- * -------------------------------------------------------------------------------- */
-
-/* MASTER_ADDR may be a name that only others resolve rightly (Debian maps the host's own name to
- * 127.0.1.1): so everything is listened on, unless the address says loopback in so many words. */
-static int listen_at(const char *address, int port, int *bound_port)
-{
-    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
-    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    bool is_six = strcmp(address, "::1") == 0;
-    bool is_four = strncmp(address, "127.", 4) == 0 || strcmp(address, "localhost") == 0;
-    six.sin6_addr = is_six ? in6addr_loopback : in6addr_any;
-    four.sin_addr.s_addr = htonl(INADDR_ANY);
-    if (is_four && inet_pton(AF_INET, address, &four.sin_addr) != 1) {
-        four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    }
-    int on = 1, off = 0;
-    int fd = is_four ? -1 : socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    bool use_six = fd >= 0;
-    if (use_six) {
-        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, is_six ? &on : &off, sizeof on);
-    } else {
-        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    }
-    if (fd < 0) {
-        return -1;
-    }
-    struct sockaddr_storage own;
-    socklen_t own_bytes = sizeof own;
-    const struct sockaddr *at = use_six ? (struct sockaddr *)&six : (struct sockaddr *)&four;
-    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
-        bind(fd, at, use_six ? sizeof six : sizeof four) != 0 || listen(fd, SOMAXCONN) != 0 ||
-        getsockname(fd, (struct sockaddr *)&own, &own_bytes) != 0) {
-        int saved = errno;
-        close(fd);
-        errno = saved;
-        return -1;
-    }
-    *bound_port = ntohs(use_six ? ((struct sockaddr_in6 *)&own)->sin6_port
-                                : ((struct sockaddr_in *)&own)->sin_port);
-    return fd;
-}
-
-static ls_status open_listener(const ls_store_options *options, ls_store_server *server)
-{
-    int first = options->probe ? options->port + 1 : options->port;
-    int last = options->probe ? options->port + LS_STORE_PORT_PROBES : options->port;
-    for (int port = first; port <= last; port++) {
-        server->listener = listen_at(options->address, port, &server->port);
-        if (server->listener >= 0) {
-            return LS_OK;
-        }
-        if (errno != EADDRINUSE || port == last) {
-            ls_log_error("store: cannot listen on %s:%d%s: %s", options->address, port,
-                         options->probe ? " (nor on the ports before it)" : "", strerror(errno));
-            return LS_ERR_INFRA;
-        }
-    }
-    return LS_ERR_INFRA;
-}
+/* ---- start and stop ------------------------------------------------------------------------- */
 
 static void free_server(ls_store_server *server)
 {
@@ -682,14 +546,7 @@ static void free_server(ls_store_server *server)
         free(server->connection[i].body);
         free(server->connection[i].out);
     }
-    for (int i = 0; i < BUCKETS; i++) {
-        for (entry *at = server->bucket[i], *next; at != NULL; at = next) {
-            next = at->next;
-            free(at->key);
-            free(at->value);
-            free(at);
-        }
-    }
+    ls_store_keys_free(&server->keys);
     if (server->listener >= 0) {
         close(server->listener);
     }
@@ -724,7 +581,7 @@ ls_status ls_store_server_start(const ls_store_options *options, ls_store_server
                      strerror(errno));
         goto free_it;
     }
-    LS_TRY_GOTO(status, open_listener(options, server), free_it);
+    LS_TRY_GOTO(status, ls_store_listen(options, &server->listener, &server->port), free_it);
     int failed = pthread_create(&server->thread, NULL, serve_all, server);
     if (failed != 0) {
         ls_log_error("store: cannot start the server's thread: %s", strerror(failed));

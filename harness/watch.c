@@ -15,7 +15,7 @@
 
 static const int64_t TICK_NS = INT64_C(1000000000);
 
-/* ---- environment --------------------------------------------------------------------------------------- */
+/* ---- environment ---------------------------------------------------------------------------- */
 
 /* Names that would make a rank believe it is somebody else. */
 static bool is_replaced(const char *entry, const ls_watch_place *place)
@@ -128,7 +128,7 @@ void ls_watch_token(char text[33])
     }
 }
 
-/* ---- running ------------------------------------------------------------------------------------------- */
+/* ---- running -------------------------------------------------------------------------------- */
 
 static bool is_victim(const ls_proc *rank)
 {

@@ -1,5 +1,5 @@
-/* The rendezvous store: what a key holds, who waits how long, and what each rank is told when the
- * world does not come together. Messages are read back from the ranks' standard error. */
+/* The rendezvous store: what a key holds, who waits how long, and what each rank is told when the world does not come
+ * together. Messages are read back from the ranks' standard error. */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -29,8 +29,7 @@ static ls_store *lone_store(double timeout_s)
     return store;
 }
 
-/* ---- messages
- * ----------------------------------------------------------------------------------------- */
+/* ---- messages ------------------------------------------------------------------------------- */
 
 enum { SAID_BYTES = 1 << 14 };
 
@@ -53,8 +52,7 @@ static void assert_said(int fd, const char *text)
     ck_assert_msg(strstr(said, text) != NULL, "'%s' is not in:\n%s", text, said);
 }
 
-/* ---- keys
- * --------------------------------------------------------------------------------------------- */
+/* ---- keys ----------------------------------------------------------------------------------- */
 
 static void assert_value(ls_store *store, const char *key, const void *wanted, size_t wanted_bytes)
 {
@@ -155,8 +153,8 @@ START_TEST(get_before_set)
     for (int i = 0; i < GETTERS; i++) {
         ck_assert_int_eq(pthread_create(&getter[i], NULL, get_late, store), 0);
     }
-    /* a get with a deadline in this thread gives the others the time to be waiting, and shows that
-     * their waiting does not hold up this one */
+    /* a get with a deadline in this thread gives the others the time to be waiting, and shows that their
+     * waiting does not hold up this one */
     void *value = NULL;
     size_t bytes = 0;
     listen_to_errors();
@@ -199,8 +197,7 @@ START_TEST(adding)
 }
 END_TEST
 
-/* ---- ranks
- * -------------------------------------------------------------------------------------------- */
+/* ---- ranks ---------------------------------------------------------------------------------- */
 
 static ls_store *rank_store(int rank, int world, int port, double timeout_s)
 {
@@ -262,8 +259,7 @@ START_TEST(port_in_use)
 }
 END_TEST
 
-/* What a wrong second rank is told; rank 0 goes on waiting for the right one, until its own
- * deadline. */
+/* What a wrong second rank is told; rank 0 goes on waiting for the right one, until its own deadline. */
 typedef struct intruder {
     int rank, world;
     const char *run_id;
@@ -320,7 +316,7 @@ START_TEST(duplicate_and_missing_rank)
     int64_t began_ns = ls_clock_ns();
     world_run(3, twice, NULL, code);
     double waited_ms = ls_clock_ms_between(began_ns, ls_clock_ns());
-    ck_assert_double_ge(waited_ms, 995);  /* at T */
+    ck_assert_double_ge(waited_ms, 995); /* at T */
     ck_assert_double_lt(waited_ms, 1900); /* not at 2 T */
     ck_assert_int_eq(code[0], LS_ERR_RENDEZVOUS);
     ck_assert_int_eq(code[1] + code[2], LS_ERR_USAGE + LS_ERR_RENDEZVOUS); /* either came first */
@@ -346,8 +342,7 @@ START_TEST(wrong_options)
 }
 END_TEST
 
-/* ---- deaths
- * ------------------------------------------------------------------------------------------- */
+/* ---- deaths --------------------------------------------------------------------------------- */
 
 static int dying(int rank, int world, int port, void *context)
 {
@@ -409,8 +404,7 @@ START_TEST(killed_server)
 }
 END_TEST
 
-/* ---- foreign connections
- * -------------------------------------------------------------------------------- */
+/* ---- foreign connections -------------------------------------------------------------------- */
 
 static int dial(int port)
 {
@@ -448,8 +442,7 @@ START_TEST(bad_frames)
 }
 END_TEST
 
-/* Under torchrun: the port is taken, and so is the next one by a neighbour's job; both sides find
- * the third. */
+/* Under torchrun: the port is taken, and so is the next one by a neighbour's job; both sides find the third. */
 static int probing(int rank, int world, int port, void *context)
 {
     (void)context;

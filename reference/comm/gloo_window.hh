@@ -1,0 +1,167 @@
+/* One communicator of the Gloo engine, and the memory that its transfers go to or come from. Part of gloo.cc. */
+#ifndef LS_GLOO_WINDOW_HH
+#define LS_GLOO_WINDOW_HH
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include "../../kernels/core/clock.h"
+#include "comm.h"
+
+namespace ls_gloo
+{
+
+/* Thrown out of a wait that our own caller has aborted. */
+struct Aborted {
+};
+
+/* One operation on its way. */
+struct Job {
+    ls_comm_handle *handle;
+    ls_event *after;
+    uint64_t tag;
+    bool done;
+    ls_status status;
+};
+
+} // namespace ls_gloo
+
+struct ls_comm {
+    int rank, world;
+    std::string name;
+    double timeout_s;
+    const ls_backend_api *backend_api;
+    std::shared_ptr<gloo::rendezvous::Context> context;
+    std::thread worker;
+
+    std::mutex lock; /* guards what follows */
+    std::condition_variable to_worker, to_caller;
+    std::deque<ls_gloo::Job *> queue;
+    std::set<gloo::transport::UnboundBuffer *> live; /* what an abort has to wake */
+    bool closing = false, aborted = false;
+    ls_status failed = LS_OK;
+    uint64_t number = 0, collective = 0;
+
+    /* the worker's own */
+    std::vector<char> scratch;
+    int64_t deadline_ns = 0;
+    std::string waiting_for;
+};
+
+namespace ls_gloo
+{
+
+/* Memory that transfers go to or come from; waits end at the operation's deadline
+ * or at an abort. */
+class Window
+{
+  public:
+    Window(ls_comm *comm, const void *memory, size_t bytes)
+        : comm_(comm),
+          buffer_(comm->context->createUnboundBuffer(const_cast<void *>(memory), bytes)),
+          owed_((size_t)comm->world, 0)
+    {
+        std::lock_guard<std::mutex> guard(comm->lock);
+        comm->live.insert(buffer_.get());
+    }
+    ~Window()
+    {
+        std::lock_guard<std::mutex> guard(comm_->lock);
+        comm_->live.erase(buffer_.get());
+    }
+    Window(const Window &) = delete;
+    Window &operator=(const Window &) = delete;
+
+    /* Nothing is transferred for zero bytes; both ends know the size. */
+    void send(int to, uint64_t tag, size_t offset, size_t bytes)
+    {
+        if (bytes > 0) {
+            buffer_->send(to, tag, offset, bytes);
+            sends_++;
+            to_ = to;
+        }
+    }
+    void recv(int from, uint64_t tag, size_t offset, size_t bytes)
+    {
+        if (bytes > 0) {
+            buffer_->recv(from, tag, offset, bytes);
+            owed_[(size_t)from]++;
+            recvs_++;
+        }
+    }
+    /* The oldest of those that were posted (transfers of one pair end in their order). */
+    void wait_recv()
+    {
+        int from = -1;
+        name_owing();
+        if (!buffer_->waitRecv(&from, rest())) {
+            throw Aborted();
+        }
+        owed_[(size_t)from]--;
+        recvs_--;
+    }
+    void wait_send()
+    {
+        comm_->waiting_for = "sending to rank " + std::to_string(to_);
+        if (!buffer_->waitSend(nullptr, rest())) {
+            throw Aborted();
+        }
+        sends_--;
+    }
+    void wait_recvs()
+    {
+        while (recvs_ > 0) {
+            wait_recv();
+        }
+    }
+    void wait_sends(int left = 0)
+    {
+        while (sends_ > left) {
+            wait_send();
+        }
+    }
+
+  private:
+    std::chrono::milliseconds rest() const
+    {
+        {
+            std::lock_guard<std::mutex> guard(comm_->lock);
+            if (comm_->aborted) {
+                throw Aborted();
+            }
+        }
+        int64_t rest_ms = (comm_->deadline_ns - ls_clock_ns() + 999999) / 1000000;
+        return std::chrono::milliseconds(std::max<int64_t>(1, rest_ms));
+    }
+    void name_owing()
+    {
+        std::string &text = comm_->waiting_for;
+        text = "waiting for rank";
+        const char *separator = " ";
+        for (size_t rank = 0; rank < owed_.size(); rank++) {
+            if (owed_[rank] > 0) {
+                text += separator + std::to_string(rank);
+                separator = ", ";
+            }
+        }
+    }
+    ls_comm *comm_;
+    std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
+    std::vector<int> owed_;
+    int sends_ = 0, recvs_ = 0, to_ = -1;
+};
+
+} // namespace ls_gloo
+
+#endif
