@@ -129,6 +129,9 @@ ls_status ls_events_write_start(ls_events *events, const ls_events_start *start)
     }
     cJSON_AddNumberToObject(event, "activation_bytes", (double)start->activation_bytes);
     cJSON_AddNumberToObject(event, "workspace_bytes", (double)start->workspace_bytes);
+    if (start->memory != NULL) {
+        cJSON_AddItemToObject(event, "memory", cJSON_Duplicate(start->memory, true));
+    }
     if (start->fusions != NULL) {
         cJSON_AddStringToObject(event, "fusions", start->fusions);
     }

@@ -30,6 +30,7 @@ typedef struct ls_events_start {
     uint64_t network_digest; /* 0: left out */
     const char *fusions;     /* of the plan, or NULL */
     int64_t activation_bytes, workspace_bytes;
+    const struct cJSON *memory; /* bytes by kind of tensor (memory.h), copied; or NULL */
 } ls_events_start;
 /* The first line: {"event":"start","schema":1, "version", "rank", "world", ..., "options":{...}}.
  */
@@ -60,7 +61,7 @@ typedef enum ls_events_ms {
     LS_EVENTS_MS_OPTIMIZER,
     LS_EVENTS_MS_COMM_EXPOSED, /* waiting for the last reductions after its own backward has ended
                                 */
-    LS_EVENTS_MS_INSTRUMENT, /* digests and dumps; not part of total */
+    LS_EVENTS_MS_INSTRUMENT,   /* digests and dumps; not part of total */
     LS_EVENTS_MS_COUNT,
 } ls_events_ms;
 
