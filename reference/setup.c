@@ -1,8 +1,12 @@
 #include "setup.h"
 
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../kernels/core/log.h"
 #include "join.h"
@@ -22,6 +26,27 @@ static ls_status report_unsupported(ls_trainer *trainer, const char *option, con
     return LS_ERR_UNSUPPORTED;
 }
 
+/* Hours of training must not end with a folder that was never there. */
+static ls_status check_save(const char *path)
+{
+    char folder[PATH_MAX];
+    if (path[0] == '\0') {
+        return LS_OK;
+    }
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL) {
+        snprintf(folder, sizeof folder, ".");
+    } else {
+        slash[slash == folder] = '\0'; /* "/file" lies in "/" */
+    }
+    if (access(folder, W_OK | X_OK) != 0) {
+        ls_log_error("--save %s: cannot write in %s: %s", path, folder, strerror(errno));
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
 ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
 {
     char option[160] = "", why[160] = "";
@@ -36,6 +61,7 @@ ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
     }
     ls_options *options = &trainer->options;
     LS_TRY(ls_options_resolve(options, trainer->world.world, trainer->world.run_dir));
+    LS_TRY(check_save(options->save));
     ls_dialect_resolve(options, trainer->world.world, &trainer->rules);
     ls_precision_resolve(options, &trainer->rules, &trainer->precision);
     LS_TRY(ls_schedule_parse(options->schedule, &trainer->schedule));
@@ -254,6 +280,7 @@ static ls_status write_start(ls_trainer *trainer)
     if (trainer->engine != NULL) {
         trainer->engine->describe(engine, (int)sizeof engine);
     }
+    cJSON *memory = ls_memory_json(&trainer->memory);
     int64_t elements = 0;
     for (int i = 0; i < trainer->memory.param_count; i++) {
         elements += trainer->memory.param[i].count;
@@ -275,8 +302,11 @@ static ls_status write_start(ls_trainer *trainer)
         .fusions = plan.fusions,
         .activation_bytes = plan.activation_bytes,
         .workspace_bytes = plan.workspace_bytes,
+        .memory = memory,
     };
-    LS_TRY(ls_events_write_start(trainer->events, &start));
+    ls_status status = ls_events_write_start(trainer->events, &start);
+    cJSON_Delete(memory);
+    LS_TRY(status);
     if (trainer->ddp == NULL) {
         return LS_OK;
     }

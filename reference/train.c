@@ -1,4 +1,6 @@
 /* lockstep-train: one rank of a data-parallel mixed-precision training (design.md section 4). */
+#include <stdlib.h>
+
 #include "../kernels/core/log.h"
 #include "checkpoint.h"
 #include "join.h"
@@ -31,11 +33,16 @@ static ls_status train(ls_trainer *trainer)
 
 int main(int argc, char **argv)
 {
-    static ls_trainer trainer; /* zeroed; too large for a small stack */
-    ls_status status = prepare(argc, argv, &trainer);
-    if (status == LS_OK) {
-        status = train(&trainer);
+    ls_trainer *trainer = calloc(1, sizeof *trainer);
+    if (trainer == NULL) {
+        ls_log_error("cannot allocate the trainer");
+        return LS_ERR_INFRA;
     }
-    ls_setup_close(&trainer, status != LS_OK);
+    ls_status status = prepare(argc, argv, trainer);
+    if (status == LS_OK) {
+        status = train(trainer);
+    }
+    ls_setup_close(trainer, status != LS_OK);
+    free(trainer);
     return (int)status;
 }
