@@ -61,7 +61,9 @@ ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
     }
     ls_options *options = &trainer->options;
     LS_TRY(ls_options_resolve(options, trainer->world.world, trainer->world.run_dir));
-    LS_TRY(check_save(options->save));
+    if (trainer->world.rank == 0) {
+        LS_TRY(check_save(options->save));
+    }
     ls_dialect_resolve(options, trainer->world.world, &trainer->rules);
     ls_precision_resolve(options, &trainer->rules, &trainer->precision);
     LS_TRY(ls_schedule_parse(options->schedule, &trainer->schedule));
