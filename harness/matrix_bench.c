@@ -56,8 +56,8 @@ double ls_matrix_estimate_s(const ls_spec *spec, int cores)
     double update_s = spec->world * gradient_gb / (rank_gb_per_s * used);
     double step_s = compute_s + update_s + 0.002 * spec->world;
     double dump_s = spec->dump_steps[0] == '\0' ? 0 : 0.2 + gradient_gb * 8;
-    return start_s + start_rank_s * spec->world / (double)used +
-           (spec->warmup_steps + spec->steps) * step_s + dump_s;
+    int steps = spec->wrap == LS_WRAP_KILL ? spec->kill_step : spec->warmup_steps + spec->steps;
+    return start_s + start_rank_s * spec->world / (double)used + steps * step_s + dump_s;
 }
 
 void ls_matrix_bench_steps(const ls_matrix_bench *bench, int world, int *warmup_steps, int *steps)
@@ -100,6 +100,7 @@ static void add_job(const ls_matrix_bench *bench, ls_matrix *matrix, int level, 
     spec.nodes = nodes;
     spec.seed = bench->seed;
     spec.sweep = sweep;
+    spec.lr = 0.01; /* 8 images a rank are noisy, and the curves should be worth looking at */
     /* A fresh network overflows at the dynamic start of 65536 and takes no step then (numerics.md
      * 4). */
     if (level == 1 || level == 2) {
@@ -153,6 +154,7 @@ static void add_phases(const ls_matrix_bench *bench, ls_matrix *matrix)
     spec.seed = bench->seed;
     spec.warmup_steps = 1;
     spec.steps = 2;
+    ls_text_put(spec.extra, sizeof spec.extra, "--trace");
     if (spec.level > 0) {
         ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "128");
     }

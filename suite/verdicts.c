@@ -179,17 +179,7 @@ void ls_verdicts_print(const ls_run *run, int index, FILE *to)
     if (v->code == LS_PASS) {
         return;
     }
-    char repeat[1200];
-    ls_verdicts_repeat(run, index, repeat, sizeof repeat);
     fprintf(to, "%s %d - %s # %s %.2fs %s\n", v->code == LS_WAIVED ? "ok" : "not ok", index + 1,
             row->id, ls_verdict_name(v->code), v->seconds, v->evidence);
-    if (v->cause[0] != '\0') {
-        fprintf(to, "cause:  %s\n", v->cause);
-    }
-    if (v->code == LS_WAIVED) {
-        fprintf(to, "waived: %s\n", ls_select_find(&run->waivers, row->id)->reason);
-    } else {
-        fprintf(to, "repeat: %s\n", repeat);
-    }
     fflush(to);
 }

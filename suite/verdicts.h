@@ -12,7 +12,7 @@ ls_status ls_verdicts_append(const ls_run *run, int index);
 ls_status ls_verdicts_write(const ls_run *run);
 /* Takes over what an interrupted run has judged (but not what the machine or the stop spoilt). */
 ls_status ls_verdicts_read_back(ls_run *run);
-/* "not ok ..." with cause and repeat lines; nothing for a case that passed. */
+/* "not ok ..." at once; cause and repeat follow at the end. Nothing for a case that passed. */
 void ls_verdicts_print(const ls_run *run, int index, FILE *to);
 /* The line that repeats one case. */
 void ls_verdicts_repeat(const ls_run *run, int index, char *text, size_t bytes);

@@ -140,6 +140,7 @@ static void add_bitwise(const ls_case_settings *settings, ls_case_list *list, in
                  "two ranks, one addition per element, whatever the buckets");
     }
     ls_spec one = bit_spec(settings, level, 1, 0.1), alone = one;
+    ls_text_put(one.extra, sizeof one.extra, "--comm=self"); /* buckets and reduction in use */
     alone.wrap = LS_WRAP_ALONE;
     add_pair(list, "world1", level, "D3", &one, &alone, "a world of one and no DDP at all");
     ls_spec three = bit_spec(settings, level, 3, 0.1), again = three;
