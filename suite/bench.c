@@ -10,6 +10,7 @@
 #include "../harness/proc.h"
 #include "../harness/text.h"
 #include "../kernels/core/log.h"
+#include "../reference/data/loader.h"
 #include "../reference/data/make.h"
 #include "../reference/model.h"
 #include "place.h"
@@ -183,6 +184,27 @@ static void choose_data(bench *b)
     b->made_data = true;
 }
 
+/* A folder that cannot be trained on is refused before anything is written. */
+static ls_status check_data(const bench *b)
+{
+    if (b->made_data || strcmp(b->matrix.data, "synthetic") == 0) {
+        return LS_OK;
+    }
+    ls_loader_options options = {.data = b->matrix.data,
+                                 .rank = 0,
+                                 .world = b->matrix.ranks,
+                                 .batch_size = b->matrix.batch_size,
+                                 .image_size = b->matrix.image_size,
+                                 .num_classes = 10,
+                                 .accumulate = 1,
+                                 .seed = b->matrix.seed,
+                                 .first_step = 1};
+    ls_loader *loader = NULL;
+    LS_TRY(ls_loader_open(&options, &loader));
+    ls_loader_close(loader);
+    return LS_OK;
+}
+
 static ls_status make_data(const bench *b)
 {
     if (!b->made_data) {
@@ -314,6 +336,7 @@ static ls_status prepare(bench *b, int count, char **argument)
                              &device));
     LS_TRY(fill_network(&b->given, device, m));
     choose_data(b);
+    LS_TRY(check_data(b));
     bool cpu = strcmp(device, "cpu") == 0;
     b->run.site = (ls_matrix_site){.device = device,
                                    .cores = m->cores,

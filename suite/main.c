@@ -9,6 +9,7 @@
 #include "../harness/text.h"
 #include "../kernels/core/log.h"
 #include "../reference/data/make.h"
+#include "../reference/explain.h"
 #include "../reference/options.h"
 #include "commands.h"
 #include "place.h"
@@ -30,6 +31,39 @@ static int report_main(int count, char **argument)
     if (status == LS_OK) {
         status = ls_report_print(argument[0], stdout);
     }
+    return (int)status;
+}
+
+static int explain_main(int count, char **argument)
+{
+    int world = 1, kept = 1;
+    char **flags = calloc((size_t)count + 2, sizeof *flags);
+    LS_ASSERT(flags != NULL);
+    flags[0] = "lockstep explain";
+    for (int i = 0; i < count; i++) {
+        const char *value = NULL;
+        if (strncmp(argument[i], "--world=", 8) == 0) {
+            value = argument[i] + 8;
+        } else if (strcmp(argument[i], "--world") == 0 && i + 1 < count) {
+            value = argument[++i];
+        } else {
+            flags[kept++] = argument[i];
+            continue;
+        }
+        world = atoi(value);
+        if (world < 1) {
+            ls_log_error("--world '%s': allowed: a whole number from 1", value);
+            free(flags);
+            return LS_ERR_USAGE;
+        }
+    }
+    ls_options options;
+    char option[64], why[200];
+    ls_status status = ls_options_parse(kept, flags, &options, option, why, (int)sizeof option);
+    if (status == LS_OK) {
+        status = ls_explain_print(&options, world, stdout);
+    }
+    free(flags);
     return (int)status;
 }
 
@@ -75,6 +109,7 @@ static const struct command {
     {"judge", ls_judge_main, "DIR...: judge jobs that somebody else's launcher ran"},
     {"jobs", ls_bench_jobs_main, "commands and environments of a bench, to run elsewhere"},
     {"report", report_main, "DIR: tables, plots and pages of a run, again"},
+    {"explain", explain_main, "FLAGS of lockstep-train [--world N]: types, buckets, memory"},
     {"data", data_main, "make DIR: draw a folder of images to train on"},
     {"diff", diff_main, "A B: two runs, job by job"},
 };
