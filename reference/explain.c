@@ -148,6 +148,10 @@ static void print_rules(const scene *s)
     print_title(s, "Reduction");
     fprintf(s->to, "average: %s (times %.9g, sum, times %.9g)\n",
             ls_dialect_average_name(r->average), r->pre_factor, r->post_factor);
+    fprintf(s->to, "at the start rank 0 sends parameters%s\n",
+            r->start_buffers ? " and running statistics" : "");
+    fprintf(s->to, "running statistics later: %s\n",
+            r->broadcast_buffers ? "rank 0's, before each forward" : "each rank's own");
     if (r->delay) {
         fprintf(s->to, "one reduction per type after backward, in every iteration\n");
         return;
@@ -157,9 +161,6 @@ static void print_rules(const scene *s)
         fprintf(s->to, "%s %" PRId64, i > 0 ? ", later" : "", r->limit[i]);
     }
     fprintf(s->to, " %s of one type\n", r->unit == LS_BUCKET_BYTES ? "bytes" : "elements");
-    fprintf(s->to, "at the start rank 0 sends parameters%s; running statistics later: %s\n",
-            r->start_buffers ? " and running statistics" : "",
-            r->broadcast_buffers ? "rank 0's" : "each rank's own");
 }
 
 static ls_status print_buckets(const scene *s, int64_t *bytes)

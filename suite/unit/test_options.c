@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "../../reference/dialect.h"
+#include "../../reference/explain.h"
 #include "../../reference/options.h"
 #include "../../reference/precision.h"
 
@@ -357,6 +358,40 @@ START_TEST(torch_scale_has_no_ceiling)
 }
 END_TEST
 
+/* ---- explain
+ * ------------------------------------------------------------------------------------- */
+
+static const char *const explained[] = {
+    "",
+    "-a resnet18 --opt-level O2",
+    "-a resnet152 --opt-level O3 --dialect torch --half bf16",
+    "-a resnet20 --image-size 32 --delay-allreduce --accumulate 4",
+    "-a resnet110 --image-size 32 --deterministic --bucket-cap-mb 0.1 --min-loss-scale 1",
+    "--opt-level O2 --allreduce-fp32 --average none --predivide 3",
+};
+
+/* Nothing is wider than a terminal, and each parameter is named in the buckets and in the table. */
+START_TEST(explanations)
+{
+    outcome found = parse(explained[_i]);
+    ck_assert_int_eq(found.status, LS_OK);
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *stream = open_memstream(&text, &bytes);
+    ck_assert_int_eq(ls_explain_print(&found.options, 3, stream), LS_OK);
+    fclose(stream);
+    int fc_bias = 0;
+    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        ck_assert_msg(strlen(line) <= 80, "%zu columns: %s", strlen(line), line);
+        fc_bias += strstr(line, "fc.bias") != NULL;
+    }
+    ls_dialect_rules rules;
+    ls_dialect_resolve(&found.options, 3, &rules);
+    ck_assert_int_eq(fc_bias, rules.rebuild ? 3 : 2);
+    free(text);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("options");
@@ -372,6 +407,7 @@ int main(void)
     tcase_add_test(tests, as_json);
     tcase_add_loop_test(tests, types_and_scale, 0, sizeof meanings / sizeof meanings[0]);
     tcase_add_test(tests, torch_scale_has_no_ceiling);
+    tcase_add_loop_test(tests, explanations, 0, sizeof explained / sizeof explained[0]);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
