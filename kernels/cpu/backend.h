@@ -30,4 +30,7 @@ struct ls_event {
     ls_backend *backend;
 };
 
+/* The entry point, cpu.c. */
+ls_backend_entry_fn ls_backend_entry;
+
 #endif

@@ -385,3 +385,17 @@ ls_status ls_conv_backward_weights(ls_conv *conv, const void *in, const void *ou
     ls_parallel_store(conv->backend, plain, grad);
     return LS_OK;
 }
+
+ls_status ls_conv_product_only(ls_conv *conv, ls_dnn_pass which, void *in, void *out)
+{
+    LS_ASSERT(conv->type == LS_F32);
+    conv_pass *pass = &conv->pass[which];
+    ls_arena used = {0};
+    operand from = operand_take(conv, &used, in, true, pass);
+    operand to = operand_take(conv, &used, out, false, pass);
+    float *scratch = scratch_take(conv, &used, ls_dnn_product_scratch_bytes(pass->product));
+    float *weight = which == LS_DNN_BACKWARD_WEIGHTS
+                        ? scratch_take(conv, &used, ls_dnn_product_weight_bytes(pass->product))
+                        : pass->packed;
+    return ls_dnn_product_run(pass->product, from.product, weight, to.product, scratch);
+}

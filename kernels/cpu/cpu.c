@@ -252,7 +252,7 @@ static const ls_backend_api table = {
     .scaler_update = ls_multi_scaler_update,
 };
 
-ls_backend_entry_fn ls_backend_entry;
+
 
 const ls_backend_api *ls_backend_entry(void)
 {

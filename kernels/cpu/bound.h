@@ -1,0 +1,19 @@
+/* What a training step on this machine cannot beat: its convolutions alone. An extra symbol of
+ * ls_cpu.so, found with ls_load_symbol("cpu", LS_CPU_BOUND_ENTRY, ...). */
+#ifndef LS_CPU_BOUND_H
+#define LS_CPU_BOUND_H
+
+#include "../kernels.h"
+
+#define LS_CPU_BOUND_ENTRY "ls_cpu_convolutions_ms"
+
+/* The convolutions of `network` at options->batch x height x width, forward, backward data (but for
+ * the image) and backward weights, the primitives that a plan uses, back to back in their blocked
+ * layouts in f32 with nothing between them: no packing, no batch norm, no linear layer. threads: as
+ * in ls_backend_options; repeats: at least 1, after one that is not counted. Writes the median of
+ * the repeats in milliseconds. LS_ERR_USAGE for bad counts, or what making the plan returned. */
+typedef ls_status ls_cpu_bound_fn(const ls_network *network, const ls_plan_options *options,
+                                  int threads, int repeats, double *ms_median);
+ls_cpu_bound_fn ls_cpu_convolutions_ms;
+
+#endif

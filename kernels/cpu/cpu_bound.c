@@ -1,0 +1,81 @@
+#include <stdlib.h>
+
+#include "../core/clock.h"
+#include "../core/log.h"
+#include "bound.h"
+#include "plan.h"
+
+static ls_status run_once(ls_plan *plan)
+{
+    for (int i = 0; i < plan->op_count; i++) {
+        ls_op *op = &plan->op[i];
+        if (op->kind == LS_OP_CONV) {
+            LS_TRY(ls_conv_product_only(op->conv, LS_DNN_FORWARD, ls_plan_at(plan, op->in),
+                                        ls_plan_at(plan, op->out)));
+        }
+    }
+    for (int i = plan->op_count - 1; i >= 0; i--) {
+        ls_op *op = &plan->op[i];
+        if (op->kind != LS_OP_CONV) {
+            continue;
+        }
+        LS_TRY(ls_conv_product_only(op->conv, LS_DNN_BACKWARD_WEIGHTS, ls_plan_at(plan, op->in),
+                                    ls_plan_grad(plan, op->g)));
+        if (op->dx != LS_NO_BUFFER) {
+            LS_TRY(ls_conv_product_only(op->conv, LS_DNN_BACKWARD_DATA, ls_plan_grad(plan, op->dx),
+                                        ls_plan_grad(plan, op->g)));
+        }
+    }
+    return LS_OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static ls_status measure(ls_plan *plan, int repeats, double *ms_median)
+{
+    double *ms = malloc((size_t)repeats * sizeof *ms);
+    if (ms == NULL) {
+        ls_log_error("no memory for %d repeats", repeats);
+        return LS_ERR_INFRA;
+    }
+    ls_status status = run_once(plan);
+    for (int i = 0; i < repeats && status == LS_OK; i++) {
+        int64_t start = ls_clock_ns();
+        status = run_once(plan);
+        ms[i] = ls_clock_ms_between(start, ls_clock_ns());
+    }
+    if (status == LS_OK) {
+        qsort(ms, (size_t)repeats, sizeof *ms, by_value);
+        *ms_median = (ms[(repeats - 1) / 2] + ms[repeats / 2]) / 2;
+    }
+    free(ms);
+    return status;
+}
+
+ls_status ls_cpu_convolutions_ms(const ls_network *network, const ls_plan_options *options,
+                                 int threads, int repeats, double *ms_median)
+{
+    if (repeats < 1) {
+        ls_log_error("repeats %d: at least 1", repeats);
+        return LS_ERR_USAGE;
+    }
+    const ls_backend_api *api = ls_backend_entry();
+    ls_backend_options how = {.threads = threads, .local_ranks = 1};
+    ls_plan_options plain = *options;
+    plain.activation = LS_F32;
+    plain.norm_sync = NULL;
+    ls_backend *backend = NULL;
+    LS_TRY(api->open(&how, &backend));
+    ls_plan *plan = NULL;
+    ls_status status = api->plan_create(backend, network, &plain, &plan);
+    if (status == LS_OK) {
+        status = measure(plan, repeats, ms_median);
+        api->plan_destroy(plan);
+    }
+    api->close(backend);
+    return status;
+}
