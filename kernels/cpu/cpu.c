@@ -44,10 +44,11 @@ static void choose_loops(ls_backend *backend)
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    if (avx512) {
+    int block = ls_dnn_block(); /* one layout for both: the narrower vector code decides */
+    if (avx512 && block >= 16) {
         backend->isa = LS_ISA_AVX512;
         backend->loops = ls_loops_avx512();
-    } else if (avx2) {
+    } else if (avx2 && block >= 8) {
         backend->isa = LS_ISA_AVX2;
         backend->loops = ls_loops_avx2();
     }
@@ -251,8 +252,6 @@ static const ls_backend_api table = {
     .optimizer_step = ls_multi_optimizer_step,
     .scaler_update = ls_multi_scaler_update,
 };
-
-
 
 const ls_backend_api *ls_backend_entry(void)
 {

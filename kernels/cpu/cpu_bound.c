@@ -29,6 +29,15 @@ static ls_status run_once(ls_plan *plan)
     return LS_OK;
 }
 
+/* Zeros take less power than numbers, so a processor runs faster on them. */
+static void fill(ls_arena *arena)
+{
+    float *value = (float *)(void *)arena->base;
+    for (size_t i = 0; i < arena->bytes / sizeof *value; i++) {
+        value[i] = (float)((i * 2654435761u >> 8) & 0xffff) * 0x1p-16f - 0.5f;
+    }
+}
+
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -42,6 +51,9 @@ static ls_status measure(ls_plan *plan, int repeats, double *ms_median)
         ls_log_error("no memory for %d repeats", repeats);
         return LS_ERR_INFRA;
     }
+    fill(&plan->activations);
+    fill(&plan->gradients);
+    fill(&plan->packed);
     ls_status status = run_once(plan);
     for (int i = 0; i < repeats && status == LS_OK; i++) {
         int64_t start = ls_clock_ns();

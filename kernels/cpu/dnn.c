@@ -208,6 +208,19 @@ void ls_dnn_close(ls_dnn *dnn)
     free(dnn);
 }
 
+int ls_dnn_block(void)
+{
+#if defined(__x86_64__)
+    int isa = (int)dnnl_get_effective_cpu_isa();
+    if ((isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core) {
+        return 16;
+    }
+    return (isa & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2 ? 8 : 1;
+#else
+    return 1;
+#endif
+}
+
 void ls_dnn_describe(char *text, size_t bytes)
 {
     const dnnl_version_t *version = dnnl_version();

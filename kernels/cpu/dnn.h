@@ -30,6 +30,9 @@ typedef struct ls_dnn_shape {
 /* The engine and its stream. Logs and returns LS_ERR_INFRA. */
 ls_status ls_dnn_open(ls_dnn **out);
 void ls_dnn_close(ls_dnn *dnn);
+/* The widest block of channels for which oneDNN has vector code here: 16, 8, or 1 where it has
+ * none. Less than the processor has where ONEDNN_MAX_CPU_ISA says so. */
+int ls_dnn_block(void);
 /* "oneDNN 2.6.3 (path of the library)". */
 void ls_dnn_describe(char *text, size_t bytes);
 

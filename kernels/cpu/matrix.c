@@ -12,9 +12,40 @@ static int tap_between(const ls_dnn_shape *s, int out, int in)
 }
 
 /* Index of (channel, pixel) in one image of block `block`. */
-static int64_t place(int channel, int pixel, int pixels, int block)
+static int64_t row_of(int channel, int pixel, int pixels, int block)
 {
     return ((int64_t)(channel / block) * pixels + pixel) * block + channel % block;
+}
+
+/* to[ic in memory order of one pixel] = from[ic * taps]. */
+static void gather_taps(const float *from, int taps, float *to, int channels, int pixels, int block)
+{
+    for (int first = 0; first < channels; first += block) {
+        float *cells = to + (int64_t)first * pixels;
+        const float *kernel = from + (int64_t)first * taps;
+        for (int c = 0; c < block; c++) {
+            cells[c] = kernel[(int64_t)c * taps];
+        }
+    }
+}
+
+static void clear_cells(float *to, int channels, int pixels, int block)
+{
+    for (int first = 0; first < channels; first += block) {
+        memset(to + (int64_t)first * pixels, 0, (size_t)block * sizeof *to);
+    }
+}
+
+/* to[ic * taps] += from[ic in memory order of one pixel]. */
+static void add_taps(const float *from, float *to, int taps, int channels, int pixels, int block)
+{
+    for (int first = 0; first < channels; first += block) {
+        const float *cells = from + (int64_t)first * pixels;
+        float *kernel = to + (int64_t)first * taps;
+        for (int c = 0; c < block; c++) {
+            kernel[(int64_t)c * taps] += cells[c];
+        }
+    }
 }
 
 void ls_matrix_expand(ls_backend *backend, const ls_matrix_map *map, const float *kernel,
@@ -27,12 +58,14 @@ void ls_matrix_expand(ls_backend *backend, const ls_matrix_map *map, const float
     for (int oc = 0; oc < s->out_channels; oc++) {
         const float *from = kernel + (int64_t)oc * s->in_channels * taps;
         for (int out = 0; out < out_pixels; out++) {
-            float *row = matrix + place(oc, out, out_pixels, map->out_block) * map->columns;
+            float *row = matrix + row_of(oc, out, out_pixels, map->out_block) * map->columns;
             for (int in = 0; in < in_pixels; in++) {
                 int tap = tap_between(s, out, in);
-                for (int ic = 0; ic < s->in_channels; ic++) {
-                    row[place(ic, in, in_pixels, map->in_block)] =
-                        tap < 0 ? 0.0f : from[(int64_t)ic * taps + tap];
+                float *cells = row + (int64_t)in * map->in_block;
+                if (tap < 0) {
+                    clear_cells(cells, s->in_channels, in_pixels, map->in_block);
+                } else {
+                    gather_taps(from + tap, taps, cells, s->in_channels, in_pixels, map->in_block);
                 }
             }
         }
@@ -50,11 +83,12 @@ void ls_matrix_fold(ls_backend *backend, const ls_matrix_map *map, const float *
         float *to = kernel + (int64_t)oc * s->in_channels * taps;
         memset(to, 0, (size_t)s->in_channels * (size_t)taps * sizeof *to);
         for (int out = 0; out < out_pixels; out++) {
-            const float *row = matrix + place(oc, out, out_pixels, map->out_block) * map->columns;
+            const float *row = matrix + row_of(oc, out, out_pixels, map->out_block) * map->columns;
             for (int in = 0; in < in_pixels; in++) {
                 int tap = tap_between(s, out, in);
-                for (int ic = 0; tap >= 0 && ic < s->in_channels; ic++) {
-                    to[(int64_t)ic * taps + tap] += row[place(ic, in, in_pixels, map->in_block)];
+                if (tap >= 0) {
+                    add_taps(row + (int64_t)in * map->in_block, to + tap, taps, s->in_channels,
+                             in_pixels, map->in_block);
                 }
             }
         }

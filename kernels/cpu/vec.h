@@ -25,6 +25,10 @@ typedef __mmask16 vmask;
 #define vec_relu(x) _mm512_max_ps(_mm512_setzero_ps(), x)
 #define vec_positive(x) _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ)
 #define vec_keep(m, x) _mm512_maskz_mov_ps(m, x)
+#define vec_equal(a, b) _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ)
+/* a > b, or a is NaN. */
+#define vec_beats(a, b) _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ)
+#define vec_select(m, a, b) _mm512_mask_mov_ps(b, m, a)
 #define vec_load_f32(p) _mm512_loadu_ps(p)
 #define vec_store_f32(p, x) _mm512_storeu_ps(p, x)
 #define vec_widen_f16(h) _mm512_cvtph_ps(h)
@@ -46,6 +50,18 @@ static inline vhalf vec_narrow_bf16(vec x)
     __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     up = _mm512_mask_mov_epi32(up, nan, _mm512_or_si512(bits, _mm512_set1_epi32(0x400000)));
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16));
+}
+
+/* Whole numbers of 0 to 255 as bytes. */
+static inline void vec_store_u8(uint8_t *p, vec x)
+{
+    _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
+}
+
+static inline vec vec_load_u8(const uint8_t *p)
+{
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
 }
 
 /* acc[LS_LANES] (double) += x. */
@@ -73,6 +89,9 @@ typedef __m256 vmask;
 #define vec_relu(x) _mm256_max_ps(_mm256_setzero_ps(), x)
 #define vec_positive(x) _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GT_OQ)
 #define vec_keep(m, x) _mm256_and_ps(m, x)
+#define vec_equal(a, b) _mm256_cmp_ps(a, b, _CMP_EQ_OQ)
+#define vec_beats(a, b) _mm256_cmp_ps(a, b, _CMP_NLE_UQ)
+#define vec_select(m, a, b) _mm256_blendv_ps(b, a, m)
 #define vec_load_f32(p) _mm256_loadu_ps(p)
 #define vec_store_f32(p, x) _mm256_storeu_ps(p, x)
 #define vec_widen_f16(h) _mm256_cvtph_ps(h)
@@ -96,6 +115,20 @@ static inline vhalf vec_narrow_bf16(vec x)
     up = _mm256_srli_epi32(_mm256_blendv_epi8(up, quiet, nan), 16);
     __m256i packed = _mm256_packus_epi32(up, up); /* within each half of the register */
     return _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+}
+
+static inline void vec_store_u8(uint8_t *p, vec x)
+{
+    __m256i words = _mm256_cvtps_epi32(x);
+    __m128i half =
+        _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storel_epi64((__m128i *)(void *)p, _mm_packus_epi16(half, half));
+}
+
+static inline vec vec_load_u8(const uint8_t *p)
+{
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
 }
 
 static inline void vec_flush(double *acc, vec x)
@@ -122,6 +155,10 @@ typedef uint16_t vhalf __attribute__((vector_size(8)));
 #define vec_keep(m, x) ((vec)((vmask)(x) & (m)))
 /* Not "where x > 0": a NaN stays. */
 #define vec_relu(x) ((vec)((vmask)(x) & ~(vmask)((x) <= vec_zero())))
+
+#define vec_equal(a, b) ((vmask)((a) == (b)))
+#define vec_beats(a, b) (~(vmask)((a) <= (b)))
+#define vec_select(m, a, b) ((vec)(((vmask)(a) & (m)) | ((vmask)(b) & ~(m))))
 
 static inline vec vec_load_f32(const float *p)
 {
@@ -151,6 +188,22 @@ static inline void vhalf_store(uint16_t *p, vhalf h)
     for (int lane = 0; lane < LS_LANES; lane++) { \
         (result)[lane] = function((x)[lane]);     \
     }
+
+static inline void vec_store_u8(uint8_t *p, vec x)
+{
+    for (int lane = 0; lane < LS_LANES; lane++) {
+        p[lane] = (uint8_t)x[lane];
+    }
+}
+
+static inline vec vec_load_u8(const uint8_t *p)
+{
+    vec x;
+    for (int lane = 0; lane < LS_LANES; lane++) {
+        x[lane] = (float)p[lane];
+    }
+    return x;
+}
 
 static inline vec vec_widen_f16(vhalf h)
 {

@@ -26,14 +26,9 @@ typedef struct subject_options {
     int threads;
     ls_dtype activation, param_type, norm_type, grad_type, norm_grad_type, buffer_type;
     const ls_norm_sync *sync;
-    int sync_threads;
 } subject_options;
 
-#define SUBJECT_F32   \
-    (subject_options) \
-    {                 \
-        .threads = 2  \
-    } /* LS_F32 is 0 */
+#define SUBJECT_F32 ((subject_options){.threads = 1}) /* LS_F32 is 0 */
 
 static inline void subject_write(const ls_tensor *to, int64_t i, double value)
 {
