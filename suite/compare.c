@@ -201,30 +201,68 @@ static const char *type_name(const judgement *j)
     return j->level == 0 ? "fp32" : j->evidence->step.half == LS_BITS_BF16 ? "bf16" : "fp16";
 }
 
-/* The first wrong part; -1: none, or only the whole. */
+static bool is_wrong(const judgement *j, int64_t span)
+{
+    /* written so that NaN is wrong */
+    return !(j->spans.error[span] <= j->bounds[part_of(j, span)].factor * j->spans.ideal[span]);
+}
+
+/* The part of a tensor (spans from .. to-1) that says most: an edge where little else is wrong, the
+ * worst block where few are, else the tensor. */
+static int64_t most_telling(const judgement *j, int64_t from, int64_t to)
+{
+    int64_t wrong_blocks = 0, blocks = 0, worst = -1, edge = -1;
+    for (int64_t i = from + 1; i < to; i++) {
+        blocks += part_of(j, i) == PART_BLOCK;
+        if (is_wrong(j, i) && part_of(j, i) == PART_EDGE) {
+            edge = i;
+        } else if (is_wrong(j, i)) {
+            wrong_blocks++;
+            double ratio = j->spans.error[i] / j->spans.ideal[i];
+            worst = worst < 0 || ratio > j->spans.error[worst] / j->spans.ideal[worst] ? i : worst;
+        }
+    }
+    if (edge >= 0 && wrong_blocks <= 1) {
+        return edge;
+    }
+    return worst >= 0 && (2 * wrong_blocks < blocks || !is_wrong(j, from)) ? worst : from;
+}
+
+static void report_part(judgement *j, int64_t span)
+{
+    const ls_nettab_param *param = &j->evidence->net.param[j->spans.param[span]];
+    part p = part_of(j, span);
+    char where[64] = "";
+    if (p == PART_BLOCK || p == PART_EDGE) {
+        int64_t from = j->spans.span[span].from - param->offset;
+        snprintf(where, sizeof where, " elements %lld..%lld", (long long)from,
+                 (long long)(from + j->spans.span[span].count - 1));
+    }
+    ls_compare_checks_fail(&j->checks, param->name,
+                           "rank=0 %s%s rel=%.1e limit=%.1e (%g x ideal %s)", param->name, where,
+                           j->spans.error[span], j->bounds[p].factor * j->spans.ideal[span],
+                           j->bounds[p].factor, type_name(j));
+}
+
+/* Judges tensor by tensor, in backward order. Returns the part that says most of the first wrong
+ * tensor; -1: none is wrong. */
 static int64_t judge_parts(judgement *j)
 {
     int64_t first = -1;
-    for (int64_t i = 0; i < j->spans.count; i++) {
-        part p = part_of(j, i);
-        double error = j->spans.error[i], limit = j->bounds[p].factor * j->spans.ideal[i];
-        double *ratio = p == PART_BLOCK || p == PART_EDGE ? &j->verdict->block_ratio
-                                                          : &j->verdict->tensor_ratio;
-        *ratio = fmax(*ratio, error / j->spans.ideal[i]);
-        if (error <= limit) {
-            continue;
+    for (int64_t from = 0, to; from < j->spans.count; from = to) {
+        bool wrong = false;
+        for (to = from;
+             to == from || (to < j->spans.count && j->spans.kind[to] != LS_COMPARE_SPANS_TENSOR);
+             to++) {
+            double *ratio = to > from ? &j->verdict->block_ratio : &j->verdict->tensor_ratio;
+            *ratio = fmax(*ratio, j->spans.error[to] / j->spans.ideal[to]);
+            wrong = wrong || is_wrong(j, to);
         }
-        const ls_nettab_param *param = &j->evidence->net.param[j->spans.param[i]];
-        int64_t from = j->spans.span[i].from - param->offset;
-        char where[64] = "";
-        if (p == PART_BLOCK || p == PART_EDGE) {
-            snprintf(where, sizeof where, " elements %lld..%lld", (long long)from,
-                     (long long)(from + j->spans.span[i].count - 1));
+        if (wrong) {
+            int64_t telling = most_telling(j, from, to);
+            first = first < 0 ? telling : first;
+            report_part(j, telling);
         }
-        first = first < 0 ? i : first;
-        ls_compare_checks_fail(&j->checks, param->name,
-                               "rank=0 %s%s rel=%.1e limit=%.1e (%g x ideal %s)", param->name,
-                               where, error, limit, j->bounds[p].factor, type_name(j));
     }
     return first;
 }

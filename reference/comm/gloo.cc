@@ -38,9 +38,10 @@ struct StoreFailure {
     ls_status status; /* already logged by the store */
 };
 
-/* Gloo writes to sockets without MSG_NOSIGNAL, so a dead peer would end this process by SIGPIPE. The signal goes to the
- * thread that wrote: while it is blocked there, the write fails with EPIPE, which Gloo turns into its exception. The
- * process's own handling is left alone. Threads that are created meanwhile inherit the block. */
+/* Gloo writes to sockets without MSG_NOSIGNAL, so a dead peer would end this process by SIGPIPE.
+ * The signal goes to the thread that wrote: while it is blocked there, the write fails with EPIPE,
+ * which Gloo turns into its exception. The process's own handling is left alone. Threads that are
+ * created meanwhile inherit the block. */
 class PipeSignalBlocked
 {
   public:
@@ -165,7 +166,8 @@ ls_status run_job(ls_comm *comm, Job *job)
 
 void work(ls_comm *comm)
 {
-    pthread_setname_np(pthread_self(), "ls-gloo"); /* SIGPIPE is blocked here: inherited from open */
+    pthread_setname_np(pthread_self(),
+                       "ls-gloo"); /* SIGPIPE is blocked here: inherited from open */
     std::unique_lock<std::mutex> guard(comm->lock);
     for (;;) {
         comm->to_worker.wait(guard, [&] { return comm->closing || !comm->queue.empty(); });

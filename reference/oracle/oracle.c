@@ -469,7 +469,7 @@ static ls_status run_all(run *r)
     ls_status status = allocate(r);
     status = status == LS_OK ? forward(r) : status;
     status = status == LS_OK ? loss(r) : status;
-    status = status == LS_OK ? backward(r) : status;
+    status = status == LS_OK && !r->mode->forward_only ? backward(r) : status;
     omp_set_num_threads(threads);
     return status;
 }

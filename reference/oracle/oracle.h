@@ -67,6 +67,7 @@ typedef struct ls_oracle_mode {
                            ReLU and pool (its kept_input); gives result.branch_rms */
     bool keep_input;    /* fill result.kept_input */
     bool keep_branches; /* fill result.branches */
+    bool forward_only; /* no backward: grad stays zero */
     bool rank_grads;    /* FP64: fill result.rank_grad */
 } ls_oracle_mode;
 

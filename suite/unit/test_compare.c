@@ -1,0 +1,468 @@
+/* The comparison on dumps that this test writes: steps of a subject whose rounding noise is not the
+ * ideal's must pass at every level, and each planted error must fail, with its cause where one is
+ * promised. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../../kernels/core/half.h"
+#include "../../kernels/core/rng.h"
+#include "../../reference/oracle/price.h"
+#include "../../reference/safetensors.h"
+#include "../compare.h"
+
+enum { WORLD = 2, BATCH = 4, SIZE = 16, CLASSES = 10 };
+
+/* What is planted. */
+typedef enum plant {
+    CLEAN,
+    DOUBLED,
+    ZERO_BLOCK,
+    RANK_MISSING,
+    TURNED_BRANCH,
+    EDGE_NOT_REDUCED,
+    ONE_RANK_DIFFERS,
+    WRONG_STEP,
+    WRONG_LOSS,
+    WRONG_LOGITS,
+    ELEMENT_OFF, /* by 16 units of f32: seen by local/ alone */
+    EXACT,       /* FP64 given as half: nothing was rounded */
+    SKIPPED_BUT_MOVED,
+    SKIPPED,
+    UNSCALED_TWICE,
+} plant;
+
+typedef struct subject {
+    ls_nettab net;
+    ls_oracle_step step;
+    float *input[WORLD];
+    int64_t *target[WORLD];
+    double *param;
+    ls_oracle_result result;
+    float *local[WORLD];
+    float *grad;
+    const char *level;
+    char folder[64];
+    char path[WORLD][128];
+} subject;
+
+/* Parameters in the type that the level holds. */
+static ls_bits_type held_type(const subject *s, int param)
+{
+    bool norm = s->net.node[s->net.param[param].node].kind == LS_NETTAB_NORM;
+    return s->step.level == 3 || (s->step.level == 2 && !norm) ? LS_BITS_F16 : LS_BITS_F32;
+}
+
+static void make_data(subject *s)
+{
+    for (int rank = 0; rank < WORLD; rank++) {
+        int64_t values = BATCH * 3 * SIZE * SIZE;
+        s->input[rank] = malloc((size_t)values * sizeof(float));
+        s->target[rank] = malloc(BATCH * sizeof(int64_t));
+        for (int64_t i = 0; i < values; i++) {
+            s->input[rank][i] = ls_rng_normal(1, (uint64_t)rank, (uint64_t)i);
+        }
+        for (int64_t i = 0; i < BATCH; i++) {
+            s->target[rank][i] = ls_rng_below(2, (uint64_t)rank, (uint64_t)i, CLASSES);
+        }
+    }
+    s->param = malloc((size_t)s->net.elements * sizeof(double));
+    for (int k = 0; k < s->net.param_count; k++) {
+        const ls_nettab_param *param = &s->net.param[k];
+        const ls_nettab_node *node = &s->net.node[param->node];
+        bool norm = node->kind == LS_NETTAB_NORM;
+        double spread = norm ? 0.2 : sqrt(2.0 * node->channels / (double)param->count);
+        for (int64_t i = 0; i < param->count; i++) {
+            double value = (norm && k == node->weight ? 1.0 : 0.0) +
+                           spread * ls_rng_normal(3, (uint64_t)k, (uint64_t)i);
+            s->param[param->offset + i] = ls_bits_round(held_type(s, k), value);
+        }
+    }
+}
+
+/* A correct subject: at O0 f32 sums of the ranks' gradients with f32 noise; else an ideal with
+ * other noise. */
+static void run_subject(subject *s, plant planted)
+{
+    ls_oracle_mode mode = {.ideal = true, .noise_seed = 11, .keep_branches = true};
+    ck_assert_int_eq(ls_oracle_run(&s->step, &mode, &s->result), LS_OK);
+    s->grad = malloc((size_t)s->net.elements * sizeof(float));
+    ls_oracle_mode ranks_mode = {.forced = &s->result.branches, .rank_grads = true};
+    ls_oracle_result ranks;
+    ck_assert_int_eq(ls_oracle_run(&s->step, &ranks_mode, &ranks), LS_OK);
+    for (int rank = 0; rank < WORLD; rank++) {
+        s->local[rank] = malloc((size_t)s->net.elements * sizeof(float));
+        memcpy(s->local[rank], ranks.rank_grad + rank * s->net.elements,
+               (size_t)s->net.elements * sizeof(float));
+    }
+    for (int64_t i = 0; i < s->net.elements; i++) {
+        s->grad[i] = (float)s->result.grad[i];
+        if (s->step.level == 0 || planted == EXACT) {
+            s->grad[i] = (s->local[0][i] + s->local[1][i]) * 0.5f;
+        }
+    }
+    ls_oracle_free(&s->net, &ranks);
+}
+
+static subject *make_subject(const char *level, plant planted)
+{
+    subject *s = calloc(1, sizeof *s);
+    s->level = level;
+    ck_assert_int_eq(ls_nettab_build("resnet8", CLASSES, SIZE, SIZE, &s->net), LS_OK);
+    s->step = (ls_oracle_step){.net = &s->net,
+                               .world = WORLD,
+                               .accumulate = 1,
+                               .batch = BATCH,
+                               .stat_ranks = 1,
+                               .input = (const float *const *)s->input,
+                               .target = (const int64_t *const *)s->target,
+                               .level = level[1] - '0',
+                               .half = LS_BITS_F16,
+                               .loss_scale = 128,
+                               .predivide = 1};
+    make_data(s);
+    s->step.param = s->param;
+    run_subject(s, planted);
+    snprintf(s->folder, sizeof s->folder, "/tmp/ls_compare_XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(s->folder));
+    return s;
+}
+
+static void free_subject(subject *s)
+{
+    for (int rank = 0; rank < WORLD; rank++) {
+        unlink(s->path[rank]);
+        free(s->input[rank]);
+        free(s->target[rank]);
+        free(s->local[rank]);
+    }
+    rmdir(s->folder);
+    free(s->param);
+    free(s->grad);
+    ls_oracle_free(&s->net, &s->result);
+    free(s);
+}
+
+static const ls_nettab_param *param_named(const subject *s, const char *name)
+{
+    int index = ls_nettab_find_param(&s->net, name);
+    ck_assert_int_ge(index, 0);
+    return &s->net.param[index];
+}
+
+/* Changes the gradient as the broken subject would have it. */
+static void plant_gradient(subject *s, plant planted)
+{
+    const ls_nettab_param *conv = param_named(s, "layer2.0.conv2.weight");
+    const ls_nettab_param *last = param_named(s, "layer3.0.conv1.weight");
+    for (int64_t i = 0; i < s->net.elements; i++) {
+        if (planted == DOUBLED) {
+            s->grad[i] *= 2;
+        } else if (planted == RANK_MISSING) {
+            s->grad[i] = s->local[0][i];
+        } else if (planted == UNSCALED_TWICE) {
+            s->grad[i] /= 128;
+        }
+    }
+    if (planted == ZERO_BLOCK) {
+        memset(s->grad + conv->offset + 640, 0, 64 * sizeof(float));
+    } else if (planted == EDGE_NOT_REDUCED) {
+        int64_t at = last->offset + last->count - 8;
+        memcpy(s->grad + at, s->local[1] + at, 8 * sizeof(float));
+    } else if (planted == ELEMENT_OFF) {
+        s->grad[conv->offset + 77] *= 1 + 0x1p-20f;
+    }
+}
+
+static void add_half_or_float(ls_safetensors_writer *writer, const char *name, ls_bits_type type,
+                              const ls_shape *shape, const double *value)
+{
+    if (type == LS_BITS_F32) {
+        float *copy = malloc((size_t)ls_shape_count(shape) * sizeof *copy);
+        for (int64_t i = 0; i < ls_shape_count(shape); i++) {
+            copy[i] = (float)value[i];
+        }
+        ck_assert_int_eq(ls_safetensors_add_copy(writer, name, LS_F32, shape, copy), LS_OK);
+        free(copy);
+        return;
+    }
+    uint16_t *copy = malloc((size_t)ls_shape_count(shape) * sizeof *copy);
+    for (int64_t i = 0; i < ls_shape_count(shape); i++) {
+        copy[i] = ls_half_f32_to_fp16((float)value[i]);
+    }
+    ck_assert_int_eq(ls_safetensors_add_copy(writer, name, LS_F16, shape, copy), LS_OK);
+    free(copy);
+}
+
+/* First step of SGD, momentum 0.9, weight decay 1e-4, lr 0.05, in f32. */
+static void add_params(subject *s, ls_safetensors_writer *writer, plant planted, int rank)
+{
+    for (int k = 0; k < s->net.param_count; k++) {
+        const ls_nettab_param *param = &s->net.param[k];
+        ls_shape shape = {.rank = 1, .dim = {param->count}};
+        const double *value = s->param + param->offset;
+        float *grad = malloc((size_t)param->count * sizeof *grad);
+        double *next = malloc((size_t)param->count * sizeof *next);
+        memcpy(grad, s->grad + param->offset, (size_t)param->count * sizeof *grad);
+        for (int64_t i = 0; i < param->count; i++) {
+            float lr = planted == WRONG_STEP && k == 3 && i == 5 ? 0.0501f : 0.05f;
+            float p = (float)value[i], d = grad[i] + 1e-4f * p;
+            next[i] = planted == SKIPPED ? p : p - lr * d;
+        }
+        if (planted == ONE_RANK_DIFFERS && rank == 1 && k == 5) {
+            grad[1] = nextafterf(grad[1], 1);
+        }
+        if (planted == SKIPPED || planted == SKIPPED_BUT_MOVED) {
+            grad[0] = INFINITY;
+        }
+        char name[96];
+        snprintf(name, sizeof name, "param/%s", param->name);
+        add_half_or_float(writer, name, held_type(s, k), &shape, value);
+        snprintf(name, sizeof name, "next/%s", param->name);
+        add_half_or_float(writer, name, s->step.level == 3 ? LS_BITS_F16 : LS_BITS_F32, &shape,
+                          next);
+        snprintf(name, sizeof name, "grad/%s", param->name);
+        ck_assert_int_eq(ls_safetensors_add_copy(writer, name, LS_F32, &shape, grad), LS_OK);
+        snprintf(name, sizeof name, "local/%s", param->name);
+        if (s->step.level == 0) {
+            ck_assert_int_eq(ls_safetensors_add_copy(writer, name, LS_F32, &shape,
+                                                     s->local[rank] + param->offset),
+                             LS_OK);
+        }
+        free(grad);
+        free(next);
+    }
+}
+
+/* This rank's bits of each ReLU, NCHW. */
+static void add_branches(subject *s, ls_safetensors_writer *writer, plant planted, int rank)
+{
+    for (int b = 0; b < s->net.branch_count; b++) {
+        const ls_nettab_node *node = &s->net.node[s->net.branch_node[b]];
+        int64_t plane = node->height * node->width, channels = node->channels;
+        int64_t count = BATCH * channels * plane, bytes = (count + 7) / 8;
+        const uint8_t *open = s->result.branches.open[b] + rank * count;
+        uint8_t *bits = calloc((size_t)bytes, 1);
+        for (int64_t i = 0; i < count; i++) {
+            int64_t n = i / (channels * plane), c = i / plane % channels, p = i % plane;
+            bits[i / 8] |= (uint8_t)(open[(n * plane + p) * channels + c] << (i % 8));
+        }
+        if (planted == TURNED_BRANCH && b == 2 && rank == 1) {
+            bits[17] ^= 0xff; /* of eight neighbours some are far from a tie */
+        }
+        char name[32];
+        snprintf(name, sizeof name, "branch/%03d", b);
+        ls_shape shape = {.rank = 1, .dim = {bytes}};
+        ck_assert_int_eq(ls_safetensors_add_copy(writer, name, LS_U8, &shape, bits), LS_OK);
+        free(bits);
+    }
+}
+
+static float loss_of(const float *logits, const int64_t *target)
+{
+    double loss = 0;
+    for (int n = 0; n < BATCH; n++) {
+        double sum = 0;
+        for (int c = 0; c < CLASSES; c++) {
+            sum += exp(logits[n * CLASSES + c]);
+        }
+        loss += (log(sum) - logits[n * CLASSES + target[n]]) / BATCH;
+    }
+    return (float)loss;
+}
+
+static void add_results(subject *s, ls_safetensors_writer *writer, plant planted, int rank)
+{
+    float logits[BATCH * CLASSES];
+    for (int i = 0; i < BATCH * CLASSES; i++) {
+        logits[i] = (float)s->result.logits[rank * BATCH * CLASSES + i];
+    }
+    logits[3] += planted == WRONG_LOGITS ? 0.1f : 0;
+    float loss = loss_of(logits, s->target[rank]);
+    loss *= planted == WRONG_LOSS ? 1.00001f : 1;
+    ls_shape input = {.rank = 4, .dim = {BATCH, 3, SIZE, SIZE}},
+             target = {.rank = 1, .dim = {BATCH}};
+    ls_shape rows = {.rank = 2, .dim = {BATCH, CLASSES}}, scalar = {0};
+    ls_status status = ls_safetensors_add_copy(writer, "input", LS_F32, &input, s->input[rank]);
+    status |= ls_safetensors_add_copy(writer, "target", LS_I64, &target, s->target[rank]);
+    status |= ls_safetensors_add_copy(writer, "logits", LS_F32, &rows, logits);
+    status |= ls_safetensors_add_copy(writer, "loss", LS_F32, &scalar, &loss);
+    ck_assert_int_eq(status, LS_OK);
+}
+
+static void write_dump(subject *s, plant planted, bool branches, int rank)
+{
+    ls_safetensors_writer *writer;
+    snprintf(s->path[rank], sizeof s->path[rank], "%s/rank%d", s->folder, rank);
+    ck_assert_int_eq(ls_safetensors_create(s->path[rank], &writer), LS_OK);
+    add_results(s, writer, planted, rank);
+    add_params(s, writer, planted, rank);
+    if (branches) {
+        add_branches(s, writer, planted, rank);
+    }
+    bool skipped = planted == SKIPPED || planted == SKIPPED_BUT_MOVED;
+    ls_safetensors_metadata(writer, "step", "1");
+    ls_safetensors_metadata(writer, "opt_level", "%s", s->level);
+    ls_safetensors_metadata(writer, "world_size", "%d", WORLD);
+    ls_safetensors_metadata(writer, "loss_scale", "128");
+    ls_safetensors_metadata(writer, "skipped", "%s", skipped ? "true" : "false");
+    ls_safetensors_metadata(writer, "lr", "%.9g", (double)0.05f);
+    ls_safetensors_metadata(writer, "optimizer", "sgd");
+    ls_safetensors_metadata(writer, "momentum", "0.9");
+    ls_safetensors_metadata(writer, "weight_decay", "1e-4");
+    ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
+}
+
+static ls_compare_verdict judge(const char *level, plant planted, bool branches)
+{
+    subject *s = make_subject(level, planted);
+    plant_gradient(s, planted);
+    const char *path[WORLD];
+    for (int rank = 0; rank < WORLD; rank++) {
+        write_dump(s, planted, branches, rank);
+        path[rank] = s->path[rank];
+    }
+    ls_compare_facts facts = {.arch = "resnet8"};
+    ls_compare_verdict verdict;
+    ck_assert_int_eq(ls_compare_step(&facts, WORLD, path, NULL, &verdict), LS_OK);
+    free_subject(s);
+    return verdict;
+}
+
+static const char *const levels[] = {"O0", "O1", "O2", "O3"};
+
+START_TEST(clean_subjects_pass)
+{
+    ls_compare_verdict v = judge(levels[_i], CLEAN, true);
+    ck_assert_msg(v.code == LS_COMPARE_PASS, "%s: %s", levels[_i], v.evidence);
+    ck_assert(v.next_judged);
+    ck_assert_int_eq(v.reduce_judged, _i == 0);
+    ck_assert_double_gt(v.error, 0);
+}
+END_TEST
+
+typedef struct plant_row {
+    plant planted;
+    const char *tensor, *evidence, *cause; /* "" where none is promised */
+    bool single_only;                      /* half has no local/ here */
+} plant_row;
+
+static const plant_row plants[] = {
+    {DOUBLED, "fc.bias", "rel=", "every gradient is 2.000 x the expected one", false},
+    {ZERO_BLOCK, "layer2.0.conv2.weight", "elements 640..703", "64 of them in a row", false},
+    {RANK_MISSING, "fc.bias", "rel=", "1.000 x rank 0's", false},
+    {TURNED_BRANCH, "", "branch/002", "", false},
+    {EDGE_NOT_REDUCED, "layer3.0.conv1.weight", "elements 18424..18431", "1.000 x rank 1's", false},
+    {ONE_RANK_DIFFERS, "layer1.0.bn1.bias", "rank=1", "", false},
+    {WRONG_STEP, "layer1.0.conv1.weight", "next/", "", false},
+    {WRONG_LOSS, "", "cross entropy", "", false},
+    {WRONG_LOGITS, "", "logits rel=", "", false},
+    {ELEMENT_OFF, "layer2.0.conv2.weight", "element 77", "", true},
+    {SKIPPED_BUT_MOVED, "conv1.weight", "a skipped step", "", false},
+    {UNSCALED_TWICE, "fc.bias", "rel=", "unscaled twice", false},
+};
+
+START_TEST(plants_are_caught)
+{
+    const plant_row *row = &plants[_i / 2];
+    const char *level = _i % 2 == 0 ? "O0" : "O2";
+    if (row->single_only && _i % 2 == 1) {
+        return;
+    }
+    ls_compare_verdict v = judge(level, row->planted, true);
+    ck_assert_msg(v.code == LS_COMPARE_FAIL, "%s: %s", level, v.evidence);
+    ck_assert_msg(strstr(v.evidence, row->evidence) != NULL, "%s: %s", level, v.evidence);
+    ck_assert_msg(strstr(v.cause, row->cause) != NULL, "%s: '%s' (%s)", level, v.cause, v.evidence);
+    ck_assert_msg(row->tensor[0] == '\0' || strcmp(v.tensor, row->tensor) == 0, "%s: tensor %s: %s",
+                  level, v.tensor, v.evidence);
+}
+END_TEST
+
+START_TEST(weak_evidence_is_not_a_pass)
+{
+    ls_compare_verdict v = judge("O2", EXACT, true);
+    ck_assert_msg(v.code == LS_COMPARE_WEAK, "%s", v.evidence);
+    ck_assert_ptr_nonnull(strstr(v.evidence, "half was not in use"));
+    v = judge("O2", SKIPPED, true);
+    ck_assert_msg(v.code == LS_COMPARE_WEAK, "%s", v.evidence);
+    ck_assert_ptr_nonnull(strstr(v.evidence, "no step taken"));
+}
+END_TEST
+
+/* Without records the whole gradient only, on FP64's own branches; a doubled one is still seen. */
+START_TEST(coarse_without_records)
+{
+    ls_compare_verdict v = judge("O0", CLEAN, false);
+    ck_assert(v.coarse);
+    ck_assert_msg(v.code != LS_COMPARE_FAIL, "%s", v.evidence);
+    v = judge("O0", DOUBLED, false);
+    ck_assert_msg(v.code == LS_COMPARE_FAIL, "%s", v.evidence);
+}
+END_TEST
+
+/* The same verdict from kept results, and a damaged one is computed again. */
+START_TEST(results_are_kept)
+{
+    subject *s = make_subject("O2", CLEAN);
+    char cache[96], line[400];
+    snprintf(cache, sizeof cache, "%s/cache", s->folder);
+    const char *path[WORLD];
+    for (int rank = 0; rank < WORLD; rank++) {
+        write_dump(s, CLEAN, true, rank);
+        path[rank] = s->path[rank];
+    }
+    ls_compare_facts facts = {.arch = "resnet8", .cache = cache};
+    ls_compare_verdict v[3];
+    for (int i = 0; i < 3; i++) {
+        memset(&v[i], 0, sizeof v[i]);
+        ck_assert_int_eq(ls_compare_step(&facts, WORLD, path, NULL, &v[i]), LS_OK);
+        ck_assert_str_eq(v[i].evidence, v[0].evidence);
+        snprintf(line, sizeof line,
+                 "test $(ls %s | wc -l) = 2 && for f in %s/*; do printf X | dd of=$f bs=1 seek=999 "
+                 "conv=notrunc status=none; done",
+                 cache, cache);
+        ck_assert(i != 1 || system(line) == 0);
+    }
+    snprintf(line, sizeof line, "rm -r %s", cache);
+    ck_assert_int_eq(system(line), 0);
+    free_subject(s);
+}
+END_TEST
+
+START_TEST(unusable_dumps_are_errors)
+{
+    subject *s = make_subject("O0", CLEAN);
+    write_dump(s, CLEAN, true, 0);
+    write_dump(s, CLEAN, true, 1);
+    const char *path[] = {s->path[0], s->path[1]};
+    ls_compare_facts facts = {.arch = "resnet8"}, other = {.arch = "resnet20"};
+    ls_compare_verdict v;
+    ck_assert_int_eq(ls_compare_step(&facts, 1, path, NULL, &v), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_compare_step(&other, 2, path, NULL, &v), LS_ERR_USAGE);
+    ck_assert_int_eq(truncate(s->path[1], 100000), 0);
+    ck_assert_int_eq(ls_compare_step(&facts, 2, path, NULL, &v), LS_ERR_USAGE);
+    free_subject(s);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("compare");
+    TCase *tests = tcase_create("judge");
+    tcase_set_timeout(tests, 60);
+    tcase_add_loop_test(tests, clean_subjects_pass, 0, 4);
+    tcase_add_loop_test(tests, plants_are_caught, 0, 2 * (int)(sizeof plants / sizeof plants[0]));
+    tcase_add_test(tests, weak_evidence_is_not_a_pass);
+    tcase_add_test(tests, coarse_without_records);
+    tcase_add_test(tests, results_are_kept);
+    tcase_add_test(tests, unusable_dumps_are_errors);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}
