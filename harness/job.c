@@ -15,9 +15,9 @@
 #include "watch.h"
 
 static const char *const state_names[] = {
-    [LS_JOB_DONE] = "done",           [LS_JOB_FAILED] = "failed",
-    [LS_JOB_KILLED] = "killed",       [LS_JOB_TIMED_OUT] = "timed out",
-    [LS_JOB_STOPPED] = "stopped",     [LS_JOB_NOT_STARTED] = "not started",
+    [LS_JOB_DONE] = "done",       [LS_JOB_FAILED] = "failed",
+    [LS_JOB_KILLED] = "killed",   [LS_JOB_TIMED_OUT] = "timed out",
+    [LS_JOB_STOPPED] = "stopped", [LS_JOB_NOT_STARTED] = "not started",
 };
 
 /* ---- what is run ---------------------------------------------------------------------------- */
@@ -83,11 +83,10 @@ char **ls_job_environment(const ls_job *job, int rank, int port, const char *tok
 /* What a run may depend on; the rest of a user's environment is nobody's business. */
 static bool is_recorded(const char *entry)
 {
-    static const char *const prefixes[] = {"RANK=",   "WORLD_SIZE=", "LOCAL_",  "GROUP_RANK=",
-                                           "MASTER_", "LS_",         "OMP_",    "NCCL_",
-                                           "CUDA_",   "CUDNN_",      "CUBLAS_", "GLOO_",
-                                           "DNNL_",   "ONEDNN_",     "KMP_",    "GOMP_",
-                                           "MKL_",    "LD_",         "MALLOC_"};
+    static const char *const prefixes[] = {
+        "RANK=", "WORLD_SIZE=", "LOCAL_", "GROUP_RANK=", "MASTER_", "LS_",   "OMP_",
+        "NCCL_", "CUDA_",       "CUDNN_", "CUBLAS_",     "GLOO_",   "DNNL_", "ONEDNN_",
+        "KMP_",  "GOMP_",       "MKL_",   "LD_",         "MALLOC_"};
     if (strncmp(entry, "LS_TOKEN=", 9) == 0) {
         return false;
     }

@@ -33,7 +33,10 @@ enum option_key {
 };
 
 /* torchrun's spelling with underscores is taken too */
-#define ALIAS(name) {name, 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0}
+#define ALIAS(name)                                          \
+    {                                                        \
+        name, 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0 \
+    }
 
 static const struct argp_option options[] = {
     {"nproc-per-node", OPTION_NPROC, "N|auto", 0,
@@ -100,8 +103,9 @@ static void check_together(struct argp_state *state, const arguments *given)
         argp_failure(state, LS_ERR_USAGE, 0, "error: no command (after the options, or after --)");
     }
     if (given->node_rank >= given->nnodes) {
-        argp_failure(state, LS_ERR_USAGE, 0, "error: --node-rank %d, allowed: 0 to %d (--nnodes %d)",
-                     given->node_rank, given->nnodes - 1, given->nnodes);
+        argp_failure(state, LS_ERR_USAGE, 0,
+                     "error: --node-rank %d, allowed: 0 to %d (--nnodes %d)", given->node_rank,
+                     given->nnodes - 1, given->nnodes);
     }
     if (given->nnodes > 1 && given->local_nodes > 1) {
         argp_failure(state, LS_ERR_USAGE, 0,
@@ -109,9 +113,10 @@ static void check_together(struct argp_state *state, const arguments *given)
                      given->local_nodes, given->nnodes);
     }
     if (given->nnodes > 1 && (given->master_addr == NULL || given->master_port == 0)) {
-        argp_failure(state, LS_ERR_USAGE, 0,
-                     "error: --nnodes %d needs --master-addr and --master-port, the same everywhere",
-                     given->nnodes);
+        argp_failure(
+            state, LS_ERR_USAGE, 0,
+            "error: --nnodes %d needs --master-addr and --master-port, the same everywhere",
+            given->nnodes);
     }
     if (given->nproc % given->local_nodes != 0) {
         argp_failure(state, LS_ERR_USAGE, 0,
@@ -186,8 +191,8 @@ static ls_watch_place place_of(const arguments *given, int index, int port, cons
     };
 }
 
-/* What the subject protocol (design.md section 4) says about a code; a command of another kind has codes of its own,
- * so only those that are unlikely to be chance are named. */
+/* What the subject protocol (design.md section 4) says about a code; a command of another kind has
+ * codes of its own, so only those that are unlikely to be chance are named. */
 static const char *protocol_meaning(int code)
 {
     switch (code) {
@@ -218,8 +223,8 @@ static int tell(const arguments *given, const ls_job_outcome *outcome)
                      protocol_meaning(outcome->code));
         return outcome->code;
     case LS_JOB_KILLED:
-        ls_log_error("rank %d (pid %d) failed first, killed by signal %d (%s)", rank,
-                     pid, outcome->signal, strsignal(outcome->signal));
+        ls_log_error("rank %d (pid %d) failed first, killed by signal %d (%s)", rank, pid,
+                     outcome->signal, strsignal(outcome->signal));
         return 128 + outcome->signal;
     case LS_JOB_TIMED_OUT:
         ls_log_error("the ranks had not ended after %g s and were ended", given->limit_s);
@@ -261,10 +266,8 @@ static int run(const arguments *given)
             spec[i].log_path = strdup(log_path);
         }
     }
-    ls_watch watch = {.count = given->nproc,
-                      .spec = spec,
-                      .limit_s = given->limit_s,
-                      .grace_s = given->grace_s};
+    ls_watch watch = {
+        .count = given->nproc, .spec = spec, .limit_s = given->limit_s, .grace_s = given->grace_s};
     ls_job_outcome outcome;
     ls_status status = ls_watch_run(&watch, &outcome);
     int code = status != LS_OK ? (int)status : tell(given, &outcome);

@@ -18,8 +18,8 @@
 #include "../kernels/core/clock.h"
 #include "../kernels/core/log.h"
 
-/* The signals that ask a program to stop. While they are blocked they stay pending until somebody reads them: that
- * is the whole state of "was I asked to stop", so nothing has to be kept here. */
+/* The signals that ask a program to stop. While they are blocked they stay pending until somebody
+ * reads them: that is the whole state of "was I asked to stop", so nothing has to be kept here. */
 static const int stop_signals[] = {SIGINT, SIGTERM, SIGHUP};
 enum {
     STOP_SIGNALS = sizeof stop_signals / sizeof *stop_signals,
@@ -49,7 +49,8 @@ _Noreturn static void run_child(const ls_proc_spec *spec, pid_t parent, int log,
         _exit(127);
     }
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (null < 0 || dup2(null, STDIN_FILENO) < 0) { /* a background group must not read the terminal */
+    if (null < 0 ||
+        dup2(null, STDIN_FILENO) < 0) { /* a background group must not read the terminal */
         fail_child(report);
     }
     if (log >= 0 && (dup2(log, STDOUT_FILENO) < 0 || dup2(log, STDERR_FILENO) < 0)) {
@@ -113,7 +114,8 @@ ls_status ls_proc_start(const ls_proc_spec *spec, ls_proc *out)
         ls_log_error("cannot start '%s': %s", spec->argv[0], strerror(fork_errno));
         return LS_ERR_INFRA;
     }
-    (void)setpgid(pid, pid); /* here too, so that the group exists when we go on; fails after exec */
+    (void)setpgid(pid,
+                  pid); /* here too, so that the group exists when we go on; fails after exec */
     ssize_t got;
     do { /* exec closes the pipe: no bytes means it runs */
         got = read(report[0], &failed, sizeof failed);
@@ -135,8 +137,8 @@ ls_status ls_proc_start(const ls_proc_spec *spec, ls_proc *out)
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
-/* True and *one filled when it has ended. What is left of its process group ends with it: while the leader is not
- * reaped, its number cannot be anybody else's. */
+/* True and *one filled when it has ended. What is left of its process group ends with it: while the
+ * leader is not reaped, its number cannot be anybody else's. */
 static bool reap(ls_proc *one)
 {
     siginfo_t info = {.si_pid = 0};
@@ -152,7 +154,8 @@ static bool reap(ls_proc *one)
     one->pid = 0;
     one->ended = true;
     one->ended_ns = ls_clock_ns();
-    if (wait4(pid, &state, 0, &used) != pid) { /* SIGCHLD is ignored: nobody can tell how it ended */
+    if (wait4(pid, &state, 0, &used) !=
+        pid) { /* SIGCHLD is ignored: nobody can tell how it ended */
         ls_log_error("process %d ended, its exit code is lost: %s", (int)pid, strerror(errno));
         one->code = LS_ERR_INFRA;
         return true;

@@ -1,6 +1,6 @@
-/* A group of processes that we start, watch and end: the one place that forks. Nothing is left behind: each
- * child dies with us (PR_SET_PDEATHSIG), is signalled by pid only, and its own children are ended with it
- * (process group). */
+/* A group of processes that we start, watch and end: the one place that forks. Nothing is left
+ * behind: each child dies with us (PR_SET_PDEATHSIG), is signalled by pid only, and its own
+ * children are ended with it (process group). */
 #ifndef LS_PROC_H
 #define LS_PROC_H
 
@@ -19,21 +19,22 @@ typedef struct ls_proc_spec {
 } ls_proc_spec;
 
 typedef struct ls_proc {
-    pid_t pid;             /* 0: never started or already reaped */
-    pid_t started_pid;     /* stays when it is reaped, for messages */
+    pid_t pid;         /* 0: never started or already reaped */
+    pid_t started_pid; /* stays when it is reaped, for messages */
     bool ended;
-    int code;              /* exit code, or 128 + signal */
-    int signal;            /* 0 when it left by itself */
+    int code;   /* exit code, or 128 + signal */
+    int signal; /* 0 when it left by itself */
     int64_t started_ns, ended_ns;
     double user_s, system_s;
     int64_t rss_bytes_max; /* peak resident memory */
 } ls_proc;
 
-/* Starts one child. LS_ERR_USAGE when the program cannot be found or run (named), LS_ERR_INFRA otherwise. */
+/* Starts one child. LS_ERR_USAGE when the program cannot be found or run (named), LS_ERR_INFRA
+ * otherwise. */
 ls_status ls_proc_start(const ls_proc_spec *spec, ls_proc *out);
-/* Waits until some child of the group ends, or until `deadline_ns` (ls_clock_ns time; < 0: never), or until
- * a signal asked this program to stop. Fills the entry that ended and returns its index; -1: deadline;
- * -2: asked to stop; -3: none is running. No polling interval, no sleep. */
+/* Waits until some child of the group ends, or until `deadline_ns` (ls_clock_ns time; < 0: never),
+ * or until a signal asked this program to stop. Fills the entry that ended and returns its index;
+ * -1: deadline; -2: asked to stop; -3: none is running. No polling interval, no sleep. */
 int ls_proc_wait_any(ls_proc *group, int count, int64_t deadline_ns);
 /* Sends a signal to everything that still runs. */
 void ls_proc_signal_all(const ls_proc *group, int count, int signal);

@@ -44,7 +44,8 @@ struct ls_store {
 
 /* ---- joining -------------------------------------------------------------------------------- */
 
-static int say_hello(const ls_store *store, int fd, bool further, int64_t deadline_ns, ls_store_answer *out)
+static int say_hello(const ls_store *store, int fd, bool further, int64_t deadline_ns,
+                     ls_store_answer *out)
 {
     unsigned char value[LS_STORE_HELLO_BYTES];
     ls_store_hello hello = {.rank = store->rank, .world = store->world, .further = further};
@@ -89,7 +90,8 @@ static join_result try_join(ls_store *store, const struct addrinfo *at, int port
         reach_ns = deadline_ns;
     }
     int fd = -1;
-    if (!ls_store_link_reach((struct sockaddr *)&where, at->ai_addrlen, reach_ns, &fd, why, why_bytes)) {
+    if (!ls_store_link_reach((struct sockaddr *)&where, at->ai_addrlen, reach_ns, &fd, why,
+                             why_bytes)) {
         return NOT_YET;
     }
     ls_store_answer told = {.status = LS_OK};
@@ -285,8 +287,8 @@ static ls_status take_connection(ls_store *store, int64_t deadline_ns, int *out)
     }
     char why[256];
     ls_store_answer told = {.value = NULL};
-    if (lost ||
-        !ls_store_link_reach((struct sockaddr *)&store->at, store->at_bytes, deadline_ns, &fd, why, sizeof why)) {
+    if (lost || !ls_store_link_reach((struct sockaddr *)&store->at, store->at_bytes, deadline_ns,
+                                     &fd, why, sizeof why)) {
         ls_log_error("store: rank 0 at %s:%d is gone: %s", store->address, store->port,
                      lost ? "its connection broke before" : why);
         return LS_ERR_PEER_LOST;

@@ -92,7 +92,7 @@ static int recv_all(int fd, void *data, size_t bytes, int64_t deadline_ns)
 }
 
 int ls_store_link_ask(int fd, const ls_store_header *header, const char *key, const void *value,
-                        int64_t deadline_ns)
+                      int64_t deadline_ns)
 {
     unsigned char small[LS_STORE_HEADER_BYTES + LS_STORE_KEY_BYTES_MAX];
     ls_store_wire_put(header, small);
@@ -125,9 +125,9 @@ int ls_store_link_answer(int fd, int64_t deadline_ns, ls_store_answer *out)
     }
     value[header.value_bytes] = '\0';
     *out = (ls_store_answer){.status = (ls_status)header.verb,
-                    .number = header.number,
-                    .value = value,
-                    .bytes = header.value_bytes};
+                             .number = header.number,
+                             .value = value,
+                             .bytes = header.value_bytes};
     return 1;
 }
 
@@ -161,8 +161,8 @@ static int connect_to(const struct sockaddr *at, socklen_t at_bytes, int64_t dea
     return done > 0 ? -1 : done;
 }
 
-bool ls_store_link_reach(const struct sockaddr *at, socklen_t at_bytes, int64_t deadline_ns, int *out,
-                  char *why, size_t why_bytes)
+bool ls_store_link_reach(const struct sockaddr *at, socklen_t at_bytes, int64_t deadline_ns,
+                         int *out, char *why, size_t why_bytes)
 {
     char greeting[LS_STORE_GREETING_BYTES];
     int fd = -1;
@@ -180,4 +180,3 @@ bool ls_store_link_reach(const struct sockaddr *at, socklen_t at_bytes, int64_t 
     close(fd);
     return false;
 }
-

@@ -1,5 +1,6 @@
-/* One connection of a store's client: whole requests and answers over it, each with a deadline. Used by store.c only.
- * Functions that return int: 1 done, 0 the deadline has passed, -1 the connection is gone (errno). */
+/* One connection of a store's client: whole requests and answers over it, each with a deadline.
+ * Used by store.c only. Functions that return int: 1 done, 0 the deadline has passed, -1 the
+ * connection is gone (errno). */
 #ifndef LS_STORE_LINK_H
 #define LS_STORE_LINK_H
 
@@ -20,8 +21,8 @@ int64_t ls_store_link_rest_ns(int64_t deadline_ns);
 /* Nothing but the passing of time. */
 void ls_store_link_pause(int64_t until_ns);
 /* A connection that our kind of server has greeted. `why` says what happened instead. */
-bool ls_store_link_reach(const struct sockaddr *at, socklen_t at_bytes, int64_t deadline_ns, int *out,
-                         char *why, size_t why_bytes);
+bool ls_store_link_reach(const struct sockaddr *at, socklen_t at_bytes, int64_t deadline_ns,
+                         int *out, char *why, size_t why_bytes);
 int ls_store_link_ask(int fd, const ls_store_header *header, const char *key, const void *value,
                       int64_t deadline_ns);
 int ls_store_link_answer(int fd, int64_t deadline_ns, ls_store_answer *out);

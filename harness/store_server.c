@@ -252,7 +252,8 @@ static bool serve(ls_store_server *server, connection *peer)
     const char *key = peer->body;
     switch ((ls_store_verb)request->verb) {
     case LS_STORE_SET:
-        if (!ls_store_keys_put(&server->keys, key, key + request->key_bytes + 1, request->value_bytes)) {
+        if (!ls_store_keys_put(&server->keys, key, key + request->key_bytes + 1,
+                               request->value_bytes)) {
             reply_text(peer, LS_ERR_INFRA, "rank 0 has no memory for it");
             return true;
         }

@@ -132,16 +132,16 @@ void ls_watch_token(char text[33])
 
 static bool is_victim(const ls_proc *rank)
 {
-    return rank->signal == 0 &&
-           (rank->code == LS_ERR_PEER_LOST || rank->code == LS_ERR_RENDEZVOUS);
+    return rank->signal == 0 && (rank->code == LS_ERR_PEER_LOST || rank->code == LS_ERR_RENDEZVOUS);
 }
 
 /* A rank that failed by itself takes the blame from one that only lost its peer. */
 static void note_failure(ls_job_outcome *outcome, int index)
 {
     const ls_proc *rank = &outcome->rank[index];
-    if (rank->code == 0 || (outcome->first_rank >= 0 &&
-                            !(is_victim(&outcome->rank[outcome->first_rank]) && !is_victim(rank)))) {
+    if (rank->code == 0 ||
+        (outcome->first_rank >= 0 &&
+         !(is_victim(&outcome->rank[outcome->first_rank]) && !is_victim(rank)))) {
         return;
     }
     outcome->first_rank = index;
@@ -168,14 +168,14 @@ static ls_status start_all(const ls_watch *watch, ls_job_outcome *outcome)
 /* Until nobody runs or somebody has to be ended. */
 static void wait_all(const ls_watch *watch, ls_job_outcome *outcome)
 {
-    int64_t end_ns = watch->limit_s > 0 ? outcome->started_ns + (int64_t)(watch->limit_s * 1e9)
-                                        : INT64_MAX;
+    int64_t end_ns =
+        watch->limit_s > 0 ? outcome->started_ns + (int64_t)(watch->limit_s * 1e9) : INT64_MAX;
     int64_t tick_ns = ls_clock_ns() + TICK_NS;
     bool in_grace = false;
     for (;;) {
         int64_t until_ns = watch->on_tick != NULL && tick_ns < end_ns ? tick_ns : end_ns;
-        int ended = ls_proc_wait_any(outcome->rank, watch->count,
-                                     until_ns == INT64_MAX ? -1 : until_ns);
+        int ended =
+            ls_proc_wait_any(outcome->rank, watch->count, until_ns == INT64_MAX ? -1 : until_ns);
         if (ended >= 0) {
             note_failure(outcome, ended);
             if (outcome->first_rank >= 0 && !in_grace) {

@@ -1,5 +1,5 @@
-/* The core that launcher and job runner share: the environment of a rank, and running N ranks until all have ended,
- * one has failed or the deadline has passed. */
+/* The core that launcher and job runner share: the environment of a rank, and running N ranks until
+ * all have ended, one has failed or the deadline has passed. */
 #ifndef LS_WATCH_H
 #define LS_WATCH_H
 
@@ -12,17 +12,19 @@ typedef struct ls_watch_place {
     int rank, world;
     int local_rank, local_world;
     int node;
-    bool simulated; /* the nodes are played on this machine: an address and an NCCL host id of its own */
+    bool simulated; /* the nodes are played on this machine: an address and an NCCL host id of its
+                       own */
     const char *master_address;
     int port;
     const char *token;         /* NULL: none is set */
     const char *run_directory; /* NULL: LS_RUN_DIR as inherited */
-    int threads;               /* OMP_NUM_THREADS; 0: as inherited, else cores / ranks of this machine, at least 1 */
-    int ranks_here;            /* on this machine */
+    int threads; /* OMP_NUM_THREADS; 0: as inherited, else cores / ranks of this machine, at least 1
+                  */
+    int ranks_here; /* on this machine */
 } ls_watch_place;
 
-/* Our own environment, with what says who this rank is replaced. NAME=value strings, NULL at the end, all malloc'ed;
- * free with ls_watch_environment_free. */
+/* Our own environment, with what says who this rank is replaced. NAME=value strings, NULL at the
+ * end, all malloc'ed; free with ls_watch_environment_free. */
 char **ls_watch_environment(const ls_watch_place *place);
 void ls_watch_environment_free(char **environment);
 /* Cores this process may run on. */
@@ -41,10 +43,11 @@ typedef struct ls_watch {
     void *context;
 } ls_watch;
 
-/* Starts all, waits, ends what must be ended. The first that failed is the first that ended neither with 0 nor as a
- * victim (LS_ERR_PEER_LOST, LS_ERR_RENDEZVOUS); the first victim when there are only those. Fills the outcome, whose
- * ranks the caller frees with ls_job_outcome_free. An error is returned, and outcome->state is LS_JOB_NOT_STARTED,
- * when a rank could not be started (the others are ended). */
+/* Starts all, waits, ends what must be ended. The first that failed is the first that ended neither
+ * with 0 nor as a victim (LS_ERR_PEER_LOST, LS_ERR_RENDEZVOUS); the first victim when there are
+ * only those. Fills the outcome, whose ranks the caller frees with ls_job_outcome_free. An error is
+ * returned, and outcome->state is LS_JOB_NOT_STARTED, when a rank could not be started (the others
+ * are ended). */
 ls_status ls_watch_run(const ls_watch *watch, ls_job_outcome *outcome);
 
 #endif

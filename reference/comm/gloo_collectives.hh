@@ -1,6 +1,7 @@
-/* The collectives of the Gloo engine, composed from tagged sends and receives. Large sums run around a ring in segments
- * (each element's order of addition depends on its place in the buffer and on nothing else); small ones are exchanged
- * directly and added in rank order. Both leave the same bits on every rank. Part of gloo.cc. */
+/* The collectives of the Gloo engine, composed from tagged sends and receives. Large sums run
+ * around a ring in segments (each element's order of addition depends on its place in the buffer
+ * and on nothing else); small ones are exchanged directly and added in rank order. Both leave the
+ * same bits on every rank. Part of gloo.cc. */
 #ifndef LS_GLOO_COLLECTIVES_HH
 #define LS_GLOO_COLLECTIVES_HH
 
@@ -139,7 +140,7 @@ inline void ring_all_gather(ls_comm *comm, const Job &job, const Cut &cut, char 
 /* sum over ranks, in rank order, of part[r] (this rank's own: `mine`); into `result`, which may be
  * `mine`. */
 inline void sum_in_rank_order(const ls_comm *comm, ls_dtype dtype, char *result, const char *mine,
-                       char *parts, size_t bytes, int64_t count)
+                              char *parts, size_t bytes, int64_t count)
 {
     memcpy(parts + (size_t)comm->rank * bytes, mine, bytes);
     for (int rank = 1; rank < comm->world; rank++) {

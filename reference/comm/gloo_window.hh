@@ -1,4 +1,5 @@
-/* One communicator of the Gloo engine, and the memory that its transfers go to or come from. Part of gloo.cc. */
+/* One communicator of the Gloo engine, and the memory that its transfers go to or come from. Part
+ * of gloo.cc. */
 #ifndef LS_GLOO_WINDOW_HH
 #define LS_GLOO_WINDOW_HH
 

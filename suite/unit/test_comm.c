@@ -1,5 +1,5 @@
-/* The engines: every operation, type and size over 1 to 5 forked ranks on data whose sums are exact; rounding of
- * 16-bit sums against the scalar model; what survivors see when a rank dies. */
+/* The engines: every operation, type and size over 1 to 5 forked ranks on data whose sums are
+ * exact; rounding of 16-bit sums against the scalar model; what survivors see when a rank dies. */
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -13,8 +13,8 @@
 #include "world.h"
 
 #if defined(__SANITIZE_THREAD__)
-/* Gloo guards the end of a buffer with the reference count of a std::shared_ptr (its common/memory.h). The library is
- * not instrumented, so the sanitizer does not see that. */
+/* Gloo guards the end of a buffer with the reference count of a std::shared_ptr (its
+ * common/memory.h). The library is not instrumented, so the sanitizer does not see that. */
 const char *__tsan_default_suppressions(void);
 const char *__tsan_default_suppressions(void)
 {
@@ -42,11 +42,8 @@ static peer open_peer(const char *engine, int rank, int world, int port, double 
                               .timeout_s = timeout_s};
     RANK_CHECK(ls_store_open(&where, &self.store) == LS_OK);
     RANK_CHECK(ls_comm_load(engine, &self.api) == LS_OK);
-    ls_comm_options options = {.rank = rank,
-                               .world = world,
-                               .store = self.store,
-                               .name = "test",
-                               .timeout_s = timeout_s};
+    ls_comm_options options = {
+        .rank = rank, .world = world, .store = self.store, .name = "test", .timeout_s = timeout_s};
     RANK_CHECK(self.api->open(&options, &self.comm) == LS_OK);
     return self;
 }
@@ -92,7 +89,8 @@ typedef struct guarded {
     size_t bytes;
 } guarded;
 
-/* `elements` of dtype, `skew` elements off a 64-byte boundary, poisoned, with guards on both sides. */
+/* `elements` of dtype, `skew` elements off a 64-byte boundary, poisoned, with guards on both sides.
+ */
 static guarded guarded_alloc(ls_dtype dtype, int64_t elements, int skew)
 {
     guarded area = {.bytes = (size_t)elements * ls_dtype_bytes(dtype)};
@@ -259,9 +257,8 @@ static uint16_t pattern(int rank, int64_t index)
 
 static uint16_t model_sum(ls_dtype dtype, uint16_t a, uint16_t b)
 {
-    return dtype == LS_F16
-               ? ls_half_f32_to_fp16(ls_half_fp16_to_f32(a) + ls_half_fp16_to_f32(b))
-               : ls_half_f32_to_bf16(ls_half_bf16_to_f32(a) + ls_half_bf16_to_f32(b));
+    return dtype == LS_F16 ? ls_half_f32_to_fp16(ls_half_fp16_to_f32(a) + ls_half_fp16_to_f32(b))
+                           : ls_half_f32_to_bf16(ls_half_bf16_to_f32(a) + ls_half_bf16_to_f32(b));
 }
 
 static bool is_nan(ls_dtype dtype, uint16_t bits)
@@ -290,8 +287,8 @@ static int rounding(int rank, int world, int port, void *engine)
             RANK_CHECK(ls_comm_run(self.api, self.comm, &op, NULL) == LS_OK);
             for (int64_t i = 0; i < count && world == 2; i++) {
                 uint16_t wanted = model_sum((ls_dtype)dtype, pattern(0, i), pattern(1, i));
-                RANK_CHECK(data[i] == wanted || (is_nan((ls_dtype)dtype, wanted) &&
-                                                 is_nan((ls_dtype)dtype, data[i])));
+                RANK_CHECK(data[i] == wanted ||
+                           (is_nan((ls_dtype)dtype, wanted) && is_nan((ls_dtype)dtype, data[i])));
             }
             uint64_t digest = ls_digest_update(LS_DIGEST_START, data, (size_t)count * 2);
             uint64_t all[WORLD_MAX];
@@ -321,7 +318,8 @@ END_TEST
 
 /* ---- order, pairs, deaths ------------------------------------------------------------------- */
 
-/* Many operations under way at once keep their order; sends pair with receives while a third rank works on. */
+/* Many operations under way at once keep their order; sends pair with receives while a third rank
+ * works on. */
 static int overlapping(int rank, int world, int port, void *engine)
 {
     enum { MANY = 40 };

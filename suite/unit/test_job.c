@@ -1,4 +1,5 @@
-/* A job: what its ranks find, what its record says however it ends, and that a finished one is not run again. */
+/* A job: what its ranks find, what its record says however it ends, and that a finished one is not
+ * run again. */
 #include <check.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -14,8 +15,12 @@
 /* A job of `sh -c script` in a fresh folder under /tmp. */
 static ls_job make_job(const char *script, int world, int nodes)
 {
-    ls_job job = {.id = "test", .label = "a test", .world = world, .local_nodes = nodes,
-                  .limit_s = 20, .grace_s = 3};
+    ls_job job = {.id = "test",
+                  .label = "a test",
+                  .world = world,
+                  .local_nodes = nodes,
+                  .limit_s = 20,
+                  .grace_s = 3};
     char folder[] = "/tmp/ls_job_XXXXXX";
     ck_assert_ptr_nonnull(mkdtemp(folder));
     snprintf(job.directory, sizeof job.directory, "%s/jobs/test", folder);
@@ -30,9 +35,8 @@ static ls_job make_job(const char *script, int world, int nodes)
 static void remove_job(ls_job *job)
 {
     char path[600];
-    static const char *const names[] = {"job.json",   "rank0.log",   "rank1.log",
-                                        "rank2.log",  "rank3.log",   "rank0.jsonl",
-                                        "rank1.jsonl", "count"};
+    static const char *const names[] = {"job.json",  "rank0.log",   "rank1.log",   "rank2.log",
+                                        "rank3.log", "rank0.jsonl", "rank1.jsonl", "count"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", job->directory, names[i]);
         unlink(path);
@@ -149,8 +153,8 @@ START_TEST(record_of_each_ending)
         ck_assert_int_eq(ls_json_integer(cJSON_GetArrayItem(ranks, 0), "code", -9), 10);
         ck_assert_int_eq(ls_json_integer(cJSON_GetArrayItem(ranks, 0), "signal", -9), 0);
     }
-    ck_assert_str_eq(
-        ls_json_string(cJSON_GetObjectItemCaseSensitive(root, "facts"), "role", ""), "evidence");
+    ck_assert_str_eq(ls_json_string(cJSON_GetObjectItemCaseSensitive(root, "facts"), "role", ""),
+                     "evidence");
     const cJSON *command = cJSON_GetObjectItemCaseSensitive(root, "command");
     ck_assert_str_eq(cJSON_GetArrayItem(command, 2)->valuestring, wanted->script);
     cJSON_Delete(root);
@@ -162,8 +166,9 @@ END_TEST
 START_TEST(resume)
 {
     char text[64];
-    const char *script = "echo $RANK >> $LS_RUN_DIR/count; echo event >> $LS_RUN_DIR/rank$RANK.jsonl; "
-                         "[ \"$FAIL\" != yes ]";
+    const char *script =
+        "echo $RANK >> $LS_RUN_DIR/count; echo event >> $LS_RUN_DIR/rank$RANK.jsonl; "
+        "[ \"$FAIL\" != yes ]";
     ls_job job = make_job(script, 1, 1);
     setenv("FAIL", "yes", 1);
     ls_job_outcome outcome = run(&job, false); /* fails: is run again, without its leftovers */

@@ -1,5 +1,5 @@
-/* `lockstep-launch` as its users see it: what ranks find in their environment, which failure it reports, what it says
- * about wrong arguments. Runs the built program beside this one. */
+/* `lockstep-launch` as its users see it: what ranks find in their environment, which failure it
+ * reports, what it says about wrong arguments. Runs the built program beside this one. */
 #include <check.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -53,8 +53,9 @@ static launched launch(const char *const *arguments)
     return self;
 }
 
-/* Exit code, or 128 + signal; everything it and its ranks wrote in said[SAID_BYTES]. Ends when the last of them has
- * closed its output, so that a rank left behind would show as a time-out of the test. */
+/* Exit code, or 128 + signal; everything it and its ranks wrote in said[SAID_BYTES]. Ends when the
+ * last of them has closed its output, so that a rank left behind would show as a time-out of the
+ * test. */
 static int finish(launched *self, char *said)
 {
     size_t used = 0;
@@ -85,18 +86,18 @@ static void assert_line(const char *said, const char *line)
 START_TEST(environment)
 {
     char said[SAID_BYTES], line[256];
-    const char *script = "echo \"<$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK "
-                         "$MASTER_ADDR $LS_NODE_ADDR $NCCL_HOSTID $LS_RUN_DIR $OMP_NUM_THREADS "
-                         "$KEPT $TORCHELASTIC_RUN_ID>\"; [ $MASTER_PORT -gt 0 ] && [ ${#LS_TOKEN} = 32 ]";
+    const char *script =
+        "echo \"<$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK "
+        "$MASTER_ADDR $LS_NODE_ADDR $NCCL_HOSTID $LS_RUN_DIR $OMP_NUM_THREADS "
+        "$KEPT $TORCHELASTIC_RUN_ID>\"; [ $MASTER_PORT -gt 0 ] && [ ${#LS_TOKEN} = 32 ]";
     setenv("LS_RUN_DIR", "/run/dir", 1);
     setenv("OMP_NUM_THREADS", "7", 1);
     setenv("KEPT", "kept", 1);
     setenv("RANK", "99", 1);
     setenv("TORCHELASTIC_RUN_ID", "stale", 1);
     unsetenv("LS_TOKEN");
-    ck_assert_int_eq(run(ARGUMENTS("--nproc-per-node", "6", "--local-nodes=3", "sh", "-c", script),
-                         said),
-                     0);
+    ck_assert_int_eq(
+        run(ARGUMENTS("--nproc-per-node", "6", "--local-nodes=3", "sh", "-c", script), said), 0);
     for (int rank = 0; rank < 6; rank++) { /* ranks of a node are contiguous */
         snprintf(line, sizeof line,
                  "<%d 6 %d 2 %d 127.0.0.1 127.0.0.%d lockstep-node-%d /run/dir 7 kept >", rank,
@@ -138,9 +139,8 @@ END_TEST
 START_TEST(command_is_untouched)
 {
     char said[SAID_BYTES];
-    ck_assert_int_eq(run(ARGUMENTS("--", "printf", "[%s]", "--nproc-per-node", "3", "--", "", "a b"),
-                         said),
-                     0);
+    ck_assert_int_eq(
+        run(ARGUMENTS("--", "printf", "[%s]", "--nproc-per-node", "3", "--", "", "a b"), said), 0);
     ck_assert_str_eq(said, "[--nproc-per-node][3][--][][a b]");
     ck_assert_int_eq(run(ARGUMENTS("printf", "[%s]", "--help", "-x"), said), 0);
     ck_assert_str_eq(said, "[--help][-x]");
@@ -168,9 +168,9 @@ START_TEST(first_failure)
     const failure *wanted = &failures[_i];
     char said[SAID_BYTES];
     int64_t began_ns = ls_clock_ns();
-    ck_assert_int_eq(run(ARGUMENTS("--grace=0.4", "--nproc-per-node=3", "sh", "-c", wanted->script),
-                         said),
-                     wanted->code);
+    ck_assert_int_eq(
+        run(ARGUMENTS("--grace=0.4", "--nproc-per-node=3", "sh", "-c", wanted->script), said),
+        wanted->code);
     ck_assert_double_lt(ls_clock_ms_between(began_ns, ls_clock_ns()), 5000);
     assert_line(said, wanted->said);
     if (wanted->code != 0) { /* one line */
@@ -225,8 +225,7 @@ END_TEST
 START_TEST(launcher_dies)
 {
     char said[SAID_BYTES], byte;
-    launched self =
-        launch(ARGUMENTS("--nproc-per-node=2", "sh", "-c", "echo; exec sleep 30"));
+    launched self = launch(ARGUMENTS("--nproc-per-node=2", "sh", "-c", "echo; exec sleep 30"));
     ck_assert_int_eq(read(self.output, &byte, 1), 1);
     ck_assert_int_eq(read(self.output, &byte, 1), 1);
     kill(self.pid, SIGKILL);

@@ -27,8 +27,8 @@ static ls_proc start_shell(const char *script)
     return child;
 }
 
-/* As start_shell, with descriptor 9 a pipe, whose end is seen when the last process that holds it is gone. Waits until
- * `ready` bytes have come. */
+/* As start_shell, with descriptor 9 a pipe, whose end is seen when the last process that holds it
+ * is gone. Waits until `ready` bytes have come. */
 static ls_proc start_piped(const char *script, int ready, int *read_end)
 {
     int ends[2];
@@ -61,8 +61,8 @@ static void assert_pipe_ends(int read_end, double limit_s)
 
 START_TEST(exit_codes)
 {
-    static const char *const scripts[] = {"exit 0", "exit 1", "exit 10", "exit 255", "kill -9 $$",
-                                          "kill -SEGV $$"};
+    static const char *const scripts[] = {"exit 0",   "exit 1",     "exit 10",
+                                          "exit 255", "kill -9 $$", "kill -SEGV $$"};
     static const int codes[] = {0, 1, 10, 255, 128 + SIGKILL, 128 + SIGSEGV};
     static const int signals[] = {0, 0, 0, 0, SIGKILL, SIGSEGV};
     ls_proc child = start_shell(scripts[_i]);
@@ -90,7 +90,8 @@ START_TEST(which_one_ended)
     for (int i = 0; i < 3; i += 2) {
         ck_assert_int_eq(group[i].signal, SIGTERM);
     }
-    ck_assert_double_lt(ls_clock_ms_between(began_ns, ls_clock_ns()), 4000); /* not the whole grace */
+    ck_assert_double_lt(ls_clock_ms_between(began_ns, ls_clock_ns()),
+                        4000); /* not the whole grace */
 }
 END_TEST
 
@@ -195,7 +196,7 @@ START_TEST(asked_to_stop)
     ck_assert_int_eq(ls_proc_wait_any(&child, 1, after(10)), -2);
     ck_assert_int_eq(ls_proc_caught_signal(), signals[_i]);
     ck_assert_int_eq(ls_proc_wait_any(&child, 1, after(10)), -2); /* from now on */
-    ls_proc later = start_shell("kill -TERM $$; exit 1");           /* children do not inherit it */
+    ls_proc later = start_shell("kill -TERM $$; exit 1");         /* children do not inherit it */
     ls_proc_end_all(&later, 1, 5.0);
     ck_assert_int_eq(later.signal, SIGTERM);
     ls_proc_end_all(&child, 1, 5.0);

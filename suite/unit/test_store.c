@@ -1,5 +1,5 @@
-/* The rendezvous store: what a key holds, who waits how long, and what each rank is told when the world does not come
- * together. Messages are read back from the ranks' standard error. */
+/* The rendezvous store: what a key holds, who waits how long, and what each rank is told when the
+ * world does not come together. Messages are read back from the ranks' standard error. */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -153,8 +153,8 @@ START_TEST(get_before_set)
     for (int i = 0; i < GETTERS; i++) {
         ck_assert_int_eq(pthread_create(&getter[i], NULL, get_late, store), 0);
     }
-    /* a get with a deadline in this thread gives the others the time to be waiting, and shows that their
-     * waiting does not hold up this one */
+    /* a get with a deadline in this thread gives the others the time to be waiting, and shows that
+     * their waiting does not hold up this one */
     void *value = NULL;
     size_t bytes = 0;
     listen_to_errors();
@@ -259,7 +259,8 @@ START_TEST(port_in_use)
 }
 END_TEST
 
-/* What a wrong second rank is told; rank 0 goes on waiting for the right one, until its own deadline. */
+/* What a wrong second rank is told; rank 0 goes on waiting for the right one, until its own
+ * deadline. */
 typedef struct intruder {
     int rank, world;
     const char *run_id;
@@ -316,7 +317,7 @@ START_TEST(duplicate_and_missing_rank)
     int64_t began_ns = ls_clock_ns();
     world_run(3, twice, NULL, code);
     double waited_ms = ls_clock_ms_between(began_ns, ls_clock_ns());
-    ck_assert_double_ge(waited_ms, 995); /* at T */
+    ck_assert_double_ge(waited_ms, 995);  /* at T */
     ck_assert_double_lt(waited_ms, 1900); /* not at 2 T */
     ck_assert_int_eq(code[0], LS_ERR_RENDEZVOUS);
     ck_assert_int_eq(code[1] + code[2], LS_ERR_USAGE + LS_ERR_RENDEZVOUS); /* either came first */
@@ -442,7 +443,8 @@ START_TEST(bad_frames)
 }
 END_TEST
 
-/* Under torchrun: the port is taken, and so is the next one by a neighbour's job; both sides find the third. */
+/* Under torchrun: the port is taken, and so is the next one by a neighbour's job; both sides find
+ * the third. */
 static int probing(int rank, int world, int port, void *context)
 {
     (void)context;

@@ -1,5 +1,5 @@
-/* Test helper: a world of forked ranks around one store. Each rank runs a function and leaves with its result
- * as exit code. */
+/* Test helper: a world of forked ranks around one store. Each rank runs a function and leaves with
+ * its result as exit code. */
 #ifndef LS_UNIT_WORLD_H
 #define LS_UNIT_WORLD_H
 
@@ -17,13 +17,13 @@
 enum { WORLD_MAX = 8, WORLD_LIMIT_S = 30 };
 
 /* A condition inside a rank: says what failed and leaves with code 1. */
-#define RANK_CHECK(condition)                                                                      \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: rank %s: %s\n", __FILE__, __LINE__, getenv("RANK"),            \
-                    #condition);                                                                   \
-            _exit(LS_ERR_CHECK);                                                                   \
-        }                                                                                          \
+#define RANK_CHECK(condition)                                                           \
+    do {                                                                                \
+        if (!(condition)) {                                                             \
+            fprintf(stderr, "%s:%d: rank %s: %s\n", __FILE__, __LINE__, getenv("RANK"), \
+                    #condition);                                                        \
+            _exit(LS_ERR_CHECK);                                                        \
+        }                                                                               \
     } while (0)
 
 typedef int world_function(int rank, int world, int port, void *context);
