@@ -158,6 +158,34 @@ static void advise_buckets(const ls_report_run *run, cJSON *advice)
     say(advice, text);
 }
 
+static void advise_ranks(const ls_report_run *run, cJSON *advice)
+{
+    const ls_report_job *jobs[JOBS_MAX];
+    const ls_report_job *job =
+        ls_tables_speed_largest(jobs, select_shown(run, LS_REPORT_SWEEP_WORLD, jobs));
+    if (job == NULL) {
+        return;
+    }
+    const ls_stats_interval *efficiency = &job->speed.efficiency;
+    char text[SENTENCE_BYTES] = "", level[24];
+    ls_tables_append(text, sizeof text,
+                     "Ranks: %d ranks do %.2f x the work of one at %s, efficiency %.2f", job->world,
+                     efficiency->value * job->world, ls_report_data_level(job, level),
+                     efficiency->value);
+    if (isfinite(efficiency->low)) {
+        ls_tables_append(text, sizeof text, " [%.2f, %.2f]", efficiency->low, efficiency->high);
+    }
+    ls_tables_append(text, sizeof text, ".");
+    if (efficiency->low > 1) {
+        ls_tables_append(
+            text, sizeof text,
+            " More than ideal is no gain: the run of one rank was disturbed or ran under other "
+            "conditions; measure it again.");
+    }
+    ls_tables_speed_note_threads(run, job, text, sizeof text);
+    say(advice, text);
+}
+
 static void advise_nodes(const ls_report_run *run, cJSON *advice)
 {
     const ls_report_job *jobs[JOBS_MAX];
@@ -240,6 +268,7 @@ cJSON *ls_report_advice_make(const ls_report_run *run)
     advise_levels(run, advice);
     advise_loss(run, advice);
     advise_buckets(run, advice);
+    advise_ranks(run, advice);
     advise_nodes(run, advice);
     advise_noise(run, advice);
     return advice;

@@ -45,7 +45,7 @@ static void write_speed_rows(const ls_report_run *run, const ls_report_page_form
             ls_report_lines_number(job->speed.step.value, p50);
             ls_report_lines_number(job->speed.p99_ms, p99);
             ls_report_lines_number(ls_report_speed_exposed_ms(run, job), exposed);
-            ls_report_lines_number(job->speed.efficiency, efficiency);
+            ls_report_lines_number(job->speed.efficiency.value, efficiency);
         }
         const char *cells[COUNT] = {ls_report_data_level(job, level),
                                     ranks,
@@ -57,7 +57,7 @@ static void write_speed_rows(const ls_report_run *run, const ls_report_page_form
                                     exposed,
                                     efficiency,
                                     ls_report_lines_judged(run, job, judged),
-                                    ls_report_lines_marks(job, marks)};
+                                    ls_report_lines_marks(run, job, marks)};
         form->table_row(to, COLUMNS, cells, COUNT);
     }
     form->table_close(to);
@@ -192,7 +192,8 @@ static void write_figures(const ls_report_run *run, const ls_report_page_form *f
     bool first = true;
     for (const char *const *name = ls_tables_names(); *name != NULL; name++) {
         ls_tables_head head;
-        if (ls_tables_read_head(run->directory, *name, &head) != LS_OK || head.rows == 0) {
+        if (ls_tables_read_head(run->directory, *name, &head) != LS_OK ||
+            head.rows < ls_tables_rows_min(*name)) {
             continue;
         }
         if (first) {
@@ -248,6 +249,12 @@ static void write_conformance(const ls_report_run *run, const ls_report_page_for
     cJSON_Delete(conformance);
 }
 
+static void append_number(char *text, double value)
+{
+    bool whole = value == floor(value) && fabs(value) < 1e15; /* exact in a double */
+    ls_tables_append(text, TEXT_BYTES, whole ? "%.0f" : "%.4g", value);
+}
+
 /* Leaves of an object as rows "a.b.c | value", whatever its maker put in. */
 static void write_leaves(const cJSON *value, const char *name, const ls_report_page_form *form,
                          const ls_report_column *columns, FILE *to)
@@ -276,7 +283,8 @@ static void write_leaves(const cJSON *value, const char *name, const ls_report_p
         {
             const char *joint = text[0] != '\0' ? ", " : "";
             if (cJSON_IsNumber(child)) {
-                ls_tables_append(text, sizeof text, "%s%.10g", joint, child->valuedouble);
+                ls_tables_append(text, sizeof text, "%s", joint);
+                append_number(text, child->valuedouble);
             } else {
                 ls_tables_append(text, sizeof text, "%s%s", joint,
                                  cJSON_IsString(child) ? child->valuestring : "?");
@@ -285,14 +293,14 @@ static void write_leaves(const cJSON *value, const char *name, const ls_report_p
     } else if (cJSON_IsString(value)) {
         snprintf(text, sizeof text, "%s", value->valuestring);
     } else if (cJSON_IsNumber(value)) {
-        snprintf(text, sizeof text, "%.10g", value->valuedouble);
+        append_number(text, value->valuedouble);
     } else {
         snprintf(text, sizeof text, "%s",
                  cJSON_IsTrue(value)    ? "yes"
                  : cJSON_IsFalse(value) ? "no"
                                         : "-");
     }
-    const char *cells[] = {name, text};
+    const char *cells[] = {name, text[0] != '\0' ? text : "none"};
     form->table_row(to, columns, cells, 2);
 }
 

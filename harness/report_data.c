@@ -86,6 +86,7 @@ static void take_start(ls_report_rank *rank, const cJSON *event)
                   : strcmp(optimizer, "lars") == 0 ? 1
                                                    : 2;
     rank->started = true;
+    rank->threads = (int)ls_json_integer(event, "threads", 0);
     rank->kind_bytes[LS_REPORT_ACTIVATIONS] = ls_json_number(event, "activation_bytes", NAN);
     rank->kind_bytes[LS_REPORT_WORKSPACE] = ls_json_number(event, "workspace_bytes", NAN);
     rank->kind_bytes[LS_REPORT_MASTERS] = masters ? 4 * elements : 0 * elements;
@@ -419,12 +420,12 @@ bool ls_report_data_shown(const ls_report_job *job)
     return ls_report_data_has_speed(job) && job->checked && isfinite(job->speed.rate.value);
 }
 
-static bool names_job(const cJSON *verdict, const char *id)
+bool ls_report_data_names(const cJSON *verdict, const ls_report_job *job)
 {
     const cJSON *entry;
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(verdict, "jobs"))
     {
-        if (cJSON_IsString(entry) && strcmp(entry->valuestring, id) == 0) {
+        if (cJSON_IsString(entry) && strcmp(entry->valuestring, job->id) == 0) {
             return true;
         }
     }
@@ -451,7 +452,7 @@ const char *ls_report_data_reason(const ls_report_run *run, const ls_report_job 
     cJSON_ArrayForEach(verdict, run->verdicts)
     {
         const char *word = ls_json_string(verdict, "verdict", "");
-        if (strcmp(word, "PASS") != 0 && names_job(verdict, job->id)) {
+        if (strcmp(word, "PASS") != 0 && ls_report_data_names(verdict, job)) {
             snprintf(text, 160, "%s %s", word, ls_json_string(verdict, "case", "?"));
             return text;
         }

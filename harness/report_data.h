@@ -39,6 +39,7 @@ typedef struct ls_report_step {
 
 typedef struct ls_report_rank {
     bool started, ended, damaged;
+    int threads; /* as the start event says; 0: it does not */
     int step_count;
     ls_report_step *step;
     double reduced_bytes; /* sum of the latest bucket layout; NaN: no `buckets` event */
@@ -76,9 +77,9 @@ typedef struct ls_report_speed {
     ls_stats_interval halves_ratio; /* step time, second half / first */
     /* medians over all ranks and measured steps, NaN where events do not say */
     double data_ms, forward_ms, backward_ms, comm_ms, exposed_ms, optimizer_ms;
-    double bus_bytes_per_s; /* nccl-tests' definition: bytes * 2(W-1)/W / time, or NaN */
-    double efficiency;      /* rate / (world * rate of the world of one), or NaN */
-    double roofline_share;  /* or NaN */
+    double bus_bytes_per_s;       /* nccl-tests' definition: bytes * 2(W-1)/W / time, or NaN */
+    ls_stats_interval efficiency; /* rate / (world * rate of the world of one), or NaN */
+    double roofline_share;        /* or NaN */
 } ls_report_speed;
 
 typedef struct ls_report_job {
@@ -127,6 +128,8 @@ const char *ls_report_data_reason(const ls_report_run *run, const ls_report_job 
 /* A member of the verdict as text, "" where absent; the level of O0..O3 as a number, -1 otherwise.
  */
 int ls_report_data_level_number(const ls_report_job *job);
+/* Whether a verdict was given on this job. */
+bool ls_report_data_names(const cJSON *verdict, const ls_report_job *job);
 bool ls_report_data_has_speed(const ls_report_job *job);
 
 #endif

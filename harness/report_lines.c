@@ -78,7 +78,22 @@ const char *ls_report_lines_judged(const ls_report_run *run, const ls_report_job
     return strcpy(text, job->rung[0] != '\0' ? job->rung : "checked");
 }
 
-const char *ls_report_lines_marks(const ls_report_job *job, char text[160])
+bool ls_report_lines_weak(const ls_report_run *run, const ls_report_job *job)
+{
+    const cJSON *verdict;
+    cJSON_ArrayForEach(verdict, run->verdicts)
+    {
+        if (strcmp(ls_json_string(verdict, "verdict", ""), "WEAK") == 0 &&
+            strcmp(ls_json_string(verdict, "family", ""), "performance") == 0 &&
+            ls_report_data_names(verdict, job)) {
+            return true;
+        }
+    }
+    return ls_report_data_has_speed(job) && job->speed.halves == LS_STATS_HALVES_DIFFER;
+}
+
+const char *ls_report_lines_marks(const ls_report_run *run, const ls_report_job *job,
+                                  char text[160])
 {
     text[0] = '\0';
     if (job->oversubscribed) {
@@ -87,7 +102,7 @@ const char *ls_report_lines_marks(const ls_report_job *job, char text[160])
     if (job->half_emulated) {
         ls_tables_append(text, 160, "%shalf emulated", text[0] ? ", " : "");
     }
-    if (ls_report_data_has_speed(job) && job->speed.halves == LS_STATS_HALVES_DIFFER) {
+    if (ls_report_lines_weak(run, job)) {
         ls_tables_append(text, 160, "%sweak: halves differ by %.0f %%", text[0] ? ", " : "",
                          100 * fabs(job->speed.halves_ratio.value - 1));
     }

@@ -30,8 +30,11 @@ const char *ls_report_lines_nodes(const ls_report_job *job, char text[32]);
 /* How the figure was judged: "rung 1", "checked", "not audited", ... */
 const char *ls_report_lines_judged(const ls_report_run *run, const ls_report_job *job,
                                    char text[160]);
+/* Whether its timing carries: a case on it was WEAK, or the halves of its window differ. */
+bool ls_report_lines_weak(const ls_report_run *run, const ls_report_job *job);
 /* Marks of a row: "oversubscribed, half emulated, weak: halves differ by 7 %"; "" for none. */
-const char *ls_report_lines_marks(const ls_report_job *job, char text[160]);
+const char *ls_report_lines_marks(const ls_report_run *run, const ls_report_job *job,
+                                  char text[160]);
 
 /* Whether a verdict is listed under what did not pass: all but PASS, and but SKIP and UNSUPPORTED
  * outside the claim, which are counted only. */

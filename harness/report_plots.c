@@ -145,7 +145,8 @@ static int list_figures(const ls_report_run *run, const char *script_folder, fig
         char script[PATH_MAX];
         int length = snprintf(script, sizeof script, "%s/%s.gp", script_folder, *name);
         bool there = length < (int)sizeof script && access(script, R_OK) == 0 &&
-                     ls_tables_read_head(run->directory, *name, &head) == LS_OK && head.rows > 0;
+                     ls_tables_read_head(run->directory, *name, &head) == LS_OK &&
+                     head.rows >= ls_tables_rows_min(*name);
         for (int f = 0; f < 2; f++) {
             figure *one = &figures[count];
             one->name = *name;

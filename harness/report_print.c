@@ -56,9 +56,7 @@ static void print_job(const ls_report_run *run, const ls_report_job *job, FILE *
     char efficiency[32] = "-", reason[160], state[96], marks[8] = "";
     snprintf(nodes, sizeof nodes, "%d%s", job->nodes, job->simulated ? "s" : "");
     snprintf(marks, sizeof marks, "%s%s%s", job->oversubscribed ? "o" : "",
-             job->half_emulated ? "e" : "",
-             ls_report_data_has_speed(job) && job->speed.halves == LS_STATS_HALVES_DIFFER ? "w"
-                                                                                          : "");
+             job->half_emulated ? "e" : "", ls_report_lines_weak(run, job) ? "w" : "");
     fprintf(to, "%-8.8s %5d %5s %7s ", ls_report_data_level(job, level), job->world, nodes,
             ls_report_data_bucket(job->bucket_mb, bucket));
     if (!ls_report_data_has_speed(job)) {
@@ -70,11 +68,11 @@ static void print_job(const ls_report_run *run, const ls_report_job *job, FILE *
     ls_report_lines_number(job->speed.step.value, p50);
     ls_report_lines_number(job->speed.p99_ms, p99);
     ls_report_lines_number(ls_report_speed_exposed_ms(run, job), exposed);
-    if (isfinite(job->speed.efficiency)) {
-        snprintf(efficiency, sizeof efficiency, "%.2f", job->speed.efficiency);
+    if (isfinite(job->speed.efficiency.value)) {
+        snprintf(efficiency, sizeof efficiency, "%.2f", job->speed.efficiency.value);
     }
-    fprintf(to, "%-20s %6s %6s %6s %5s %s\n", ls_report_lines_rate(job, rate), p50, p99, exposed,
-            efficiency, marks);
+    fprintf(to, "%-20s %6s %6s %6s %5s%s%s\n", ls_report_lines_rate(job, rate), p50, p99, exposed,
+            efficiency, marks[0] ? " " : "", marks);
     if (!ls_report_data_shown(job)) {
         char line[LS_REPORT_LINES_BYTES];
         snprintf(line, sizeof line, "    no result: %s", ls_report_data_reason(run, job, reason));
@@ -100,7 +98,7 @@ static void print_jobs(const ls_report_run *run, FILE *to)
         oversubscribed += job->oversubscribed;
         emulated += job->half_emulated;
         simulated += job->simulated;
-        weak += ls_report_data_has_speed(job) && job->speed.halves == LS_STATS_HALVES_DIFFER;
+        weak += ls_report_lines_weak(run, job);
         hidden += ls_report_data_has_speed(job) && !ls_report_data_shown(job);
     }
     if (simulated > 0) {

@@ -175,12 +175,24 @@ const ls_report_job *ls_report_speed_base(const ls_report_run *run, const ls_rep
     return base;
 }
 
+static ls_stats_interval efficiency_of(const ls_report_job *job, const ls_report_job *base)
+{
+    ls_stats_interval ratio = {1, 1, 1}; /* the base against itself, exactly */
+    if (job != base) {
+        ratio = ls_stats_ratio(job->speed.images_per_s, job->speed.count, base->speed.images_per_s,
+                               base->speed.count, job->id);
+    }
+    return (ls_stats_interval){ratio.value / job->world, ratio.low / job->world,
+                               ratio.high / job->world};
+}
+
 void ls_report_speed_compute(ls_report_run *run)
 {
     for (int j = 0; j < run->job_count; j++) {
         ls_report_job *job = &run->job[j];
         ls_report_speed *speed = &job->speed;
-        speed->bus_bytes_per_s = speed->efficiency = speed->roofline_share = NAN;
+        speed->bus_bytes_per_s = speed->roofline_share = NAN;
+        speed->efficiency = (ls_stats_interval){NAN, NAN, NAN};
         if (job->state != LS_REPORT_DONE || job->rank_count == 0) {
             continue;
         }
@@ -196,7 +208,7 @@ void ls_report_speed_compute(ls_report_run *run)
             continue;
         }
         if (base != NULL) {
-            job->speed.efficiency = job->speed.rate.value / (job->world * base->speed.rate.value);
+            job->speed.efficiency = efficiency_of(job, base);
         }
         job->speed.roofline_share = job->speed.rate.value / (job->world * roofline_of(run, job));
     }

@@ -115,7 +115,9 @@ static void add_measured(cJSON *row, const ls_report_run *run, const ls_report_j
     ls_json_add_number(row, "backward_ms", speed->backward_ms);
     ls_json_add_number(row, "comm_ms", speed->comm_ms);
     ls_json_add_number(row, "optimizer_ms", speed->optimizer_ms);
-    ls_json_add_number(row, "efficiency", speed->efficiency);
+    ls_json_add_number(row, "efficiency", speed->efficiency.value);
+    ls_json_add_number(row, "efficiency_low", speed->efficiency.low);
+    ls_json_add_number(row, "efficiency_high", speed->efficiency.high);
     ls_json_add_number(row, "reduced_bytes", job->rank[0].reduced_bytes);
     ls_json_add_number(row, "bus_bytes_per_s", speed->bus_bytes_per_s);
     ls_json_add_number(row, "roofline_share", speed->roofline_share);

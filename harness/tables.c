@@ -21,6 +21,11 @@ const char *const *ls_tables_names(void)
     return NAMES;
 }
 
+int ls_tables_rows_min(const char *name)
+{
+    return strcmp(name, "throughput_by_bucket") == 0 || strcmp(name, "scaling") == 0 ? 2 : 1;
+}
+
 static const char *table_path(char path[PATH_MAX], const char *directory, const char *name)
 {
     int length = snprintf(path, PATH_MAX, "%s/tables/%s.tsv", directory, name);

@@ -9,10 +9,13 @@
 
 #include "report_data.h"
 
-enum { LS_TABLES_TITLE_BYTES = 320, LS_TABLES_BLOCKS_BYTES = 1024 };
+enum { LS_TABLES_TITLE_BYTES = 480, LS_TABLES_BLOCKS_BYTES = 1024 };
 
 /* Writes all of them. A table without rows is written too: its title says why there are none. */
 ls_status ls_tables_write(const ls_report_run *run);
+
+/* Fewest rows a figure of this table is worth drawing from: a sweep of one point shows nothing. */
+int ls_tables_rows_min(const char *name);
 
 typedef struct ls_tables_head {
     char title[LS_TABLES_TITLE_BYTES], caption[LS_TABLES_TITLE_BYTES];

@@ -26,10 +26,16 @@ double ls_tables_curves_loss_at(const ls_report_job *job, int index)
     return job->rank_count > 0 ? sum / job->rank_count : NAN;
 }
 
+/* How many steps the end of a curve is averaged over. */
+static int last_of(int steps)
+{
+    int last = steps / 10 > 5 ? steps / 10 : 5;
+    return last > steps ? steps : last;
+}
+
 double ls_tables_curves_final_loss(const ls_report_job *job)
 {
-    int steps = steps_of(job), last = steps / 10 > 5 ? steps / 10 : 5;
-    last = last > steps ? steps : last;
+    int steps = steps_of(job), last = last_of(steps);
     double sum = 0;
     for (int i = steps - last; i < steps; i++) {
         sum += ls_tables_curves_loss_at(job, i);
@@ -123,7 +129,8 @@ ls_status ls_tables_curves_write_loss(const ls_report_run *run)
         add_block(&head, ls_report_data_level(jobs[i], level));
         if (i == 0) {
             ls_tables_append(head.title, sizeof head.title,
-                             "Mean loss at step %d:", steps_of(jobs[i]));
+                             "Mean loss of the last %d steps of %d:", last_of(steps_of(jobs[i])),
+                             steps_of(jobs[i]));
         }
         ls_tables_append(head.title, sizeof head.title, "%s %s %.3f", i == 0 ? "" : ",", level,
                          ls_tables_curves_final_loss(jobs[i]));

@@ -71,7 +71,7 @@ static void title_gradients(const ls_report_run *run, const ls_report_job *const
     } else if (worst <= 1) {
         ls_tables_append(
             head->title, sizeof head->title,
-            "Gradients of %d jobs are inside their limits; closest: %s %s at %.2f of it", judged,
+            "Gradients of %d jobs are inside their limits; closest: %s, %s, at %.2f of it", judged,
             ls_report_data_level(worst_job, level),
             ls_tables_plain(worst_name, plain, sizeof plain), worst);
     } else {

@@ -33,8 +33,8 @@ static void write_row(FILE *table, const ls_report_run *run, const ls_report_job
         "\"%s\"\t\"%s\"\n",
         place, ls_report_data_level_number(job), job->world, job->nodes, job->simulated,
         job->bucket_mb, speed->rate.value, low, high, speed->step.value, speed->p90_ms,
-        speed->p99_ms, ls_report_speed_exposed_ms(run, job), speed->efficiency,
-        speed->rate.value / speed->efficiency, job->checked, job->oversubscribed,
+        speed->p99_ms, ls_report_speed_exposed_ms(run, job), speed->efficiency.value,
+        speed->rate.value / speed->efficiency.value, job->checked, job->oversubscribed,
         job->half_emulated, ls_tables_plain(label, name, sizeof name),
         ls_tables_plain(job->id, id, sizeof id));
 }
@@ -200,30 +200,50 @@ ls_status ls_tables_speed_write_buckets(const ls_report_run *run)
     return ls_tables_end(table, "throughput_by_bucket");
 }
 
-static void title_scaling(const ls_report_run *run, const ls_report_job *const *jobs, int count,
-                          ls_tables_head *head)
+const ls_report_job *ls_tables_speed_largest(const ls_report_job *const *jobs, int count)
 {
     const ls_report_job *largest = NULL;
     for (int i = 0; i < count; i++) {
-        bool fits = ls_report_data_shown(jobs[i]) && isfinite(jobs[i]->speed.efficiency) &&
-                    jobs[i]->nodes == 1;
+        bool fits = ls_report_data_shown(jobs[i]) && isfinite(jobs[i]->speed.efficiency.value) &&
+                    jobs[i]->nodes == 1 && jobs[i]->world > 1;
         if (fits && (largest == NULL || jobs[i]->world > largest->world)) {
             largest = jobs[i];
         }
     }
+    return largest;
+}
+
+static void title_scaling(const ls_report_run *run, const ls_report_job *const *jobs, int count,
+                          ls_tables_head *head)
+{
+    const ls_report_job *largest = ls_tables_speed_largest(jobs, count);
     char marks[160], level[24];
     int bytes = sizeof head->title;
-    if (largest == NULL || largest->world == 1) {
+    if (largest == NULL) {
         ls_tables_append(head->title, bytes,
                          "Scaling: no checked job with more than one rank has a base");
     } else {
         ls_tables_append(head->title, bytes, "%d ranks give %.2f x one rank at %s: efficiency %.2f",
-                         largest->world, largest->speed.efficiency * largest->world,
-                         ls_report_data_level(largest, level), largest->speed.efficiency);
+                         largest->world, largest->speed.efficiency.value * largest->world,
+                         ls_report_data_level(largest, level), largest->speed.efficiency.value);
     }
     ls_tables_marks(run, jobs, count, marks, sizeof marks);
     ls_tables_append(head->title, bytes, "%s%s%s", marks[0] ? " (" : "", marks,
                      marks[0] ? ")" : "");
+}
+
+void ls_tables_speed_note_threads(const ls_report_run *run, const ls_report_job *job, char *text,
+                                  int bytes)
+{
+    const ls_report_job *base = ls_report_speed_base(run, job);
+    int alone = base != NULL ? base->rank[0].threads : 0, each = job->rank[0].threads;
+    if (alone > each && each > 0) {
+        ls_tables_append(
+            text, bytes,
+            " One rank alone computed with %d threads, each of %d with %d: the same cores, so "
+            "the ideal line is out of reach.",
+            alone, job->world, each);
+    }
 }
 
 ls_status ls_tables_speed_write_scaling(const ls_report_run *run)
@@ -237,6 +257,10 @@ ls_status ls_tables_speed_write_scaling(const ls_report_run *run)
         head.caption, sizeof head.caption,
         "Weak scaling (batch per rank fixed): images per second by number of ranks, against "
         "that many times one rank; open squares: the same ranks split over nodes.");
+    const ls_report_job *largest = ls_tables_speed_largest(jobs, count);
+    if (largest != NULL) {
+        ls_tables_speed_note_threads(run, largest, head.caption, sizeof head.caption);
+    }
     FILE *table = ls_tables_begin(run, "scaling", &head, ROW_UNITS, ROW_COLUMNS);
     if (table == NULL) {
         return LS_ERR_INFRA;

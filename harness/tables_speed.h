@@ -18,4 +18,11 @@ bool ls_tables_speed_resolved(ls_stats_interval ratio);
 int ls_tables_speed_best_buckets(const ls_report_run *run, const ls_report_job **jobs, int room,
                                  const ls_report_job **fastest);
 
+/* The checked job on one node with the most ranks, at least 2, that has a world of one to compare
+ * with; NULL. */
+const ls_report_job *ls_tables_speed_largest(const ls_report_job *const *jobs, int count);
+/* Appends a sentence when the world of one computed with more threads than each rank of `job`. */
+void ls_tables_speed_note_threads(const ls_report_run *run, const ls_report_job *job, char *text,
+                                  int bytes);
+
 #endif

@@ -4,7 +4,8 @@ figure_name = "loss"
 load "style.gp"
 set xlabel "step"
 set ylabel "loss, mean over ranks"
-set key top right
+set bmargin 6.5
+eval key_below
 dash(label) = strstrt(label, "bf16") > 0 ? 2 : 1
 stats table using 3 name "band" nooutput
 banded = exists("band_records") && band_records > 0

@@ -3,13 +3,14 @@ table = ARG1; output_file = ARG2; format = ARG3; figure_title = ARG4; blocks = A
 figure_name = "scaling"
 load "style.gp"
 stats table using 1 name "world" nooutput
-stats table using 7 name "rate" nooutput
+stats table using ($9 > $7 ? $9 : $7) name "rate" nooutput
+stats table using ($8 > 0 && $8 < $7 ? $8 : $7) name "least" nooutput
 set logscale x 2
 set logscale y 2
 set xrange [world_min*0.8:world_max*1.25]
 stats table using 15 name "ideal" nooutput
 top = exists("ideal_max") && ideal_max > rate_max ? ideal_max : rate_max
-set yrange [rate_min*0.7:top*1.3]
+set yrange [least_min*0.7:top*1.3]
 set xtics 2
 set format x "%.0f"
 set format y "%.4g"
@@ -23,7 +24,7 @@ plot for [level = 0:3] table using 1:($2 == level ? $15 : NaN) with lines dashty
          pointsize 0.9 linewidth 1.6 linecolor rgb level_colour(level) notitle, \
      for [level = 0:3] table using 1:($2 == level && $4 > 1 ? $7 : NaN):8:9 with yerrorbars pointtype 4 \
          pointsize 1.4 linewidth 1.6 linecolor rgb level_colour(level) notitle, \
-     table using 1:($4 == 1 && $14 == $14 ? $7 : NaN):(sprintf("%.2f", $14)) with labels offset 0,0.9 \
+     table using 1:($4 == 1 && $14 == $14 ? $7 : NaN):(sprintf("%.2f", $14)) with labels offset 2.2,0.7 \
          noenhanced notitle, \
      table using 1:($4 > 1 ? $7 : NaN):(sprintf("%d nodes%s", $4, $5 > 0 ? " (simulated)" : "")) \
          with labels right offset 2,-1.2 noenhanced notitle, \

@@ -5,7 +5,7 @@ load "style.gp"
 unset title
 set multiplot layout 1,2 title figure_title font title_font offset 0,-0.2 noenhanced margins 0.10,0.98,0.16,0.84 spacing 0.12,0.1
 unset key
-stats table using 7 name "rate" nooutput
+stats table using ($9 > $7 ? $9 : $7) name "rate" nooutput
 stats table using 13 name "wait" nooutput
 wait_top = exists("wait_max") && wait_max > 0 ? wait_max : 1
 set xrange [-0.6:rate_records-0.4]

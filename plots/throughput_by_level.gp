@@ -2,7 +2,7 @@
 table = ARG1; output_file = ARG2; format = ARG3; figure_title = ARG4; blocks = ARG5
 figure_name = "level"
 load "style.gp"
-stats table using 7 name "rate" nooutput
+stats table using ($9 > $7 ? $9 : $7) name "rate" nooutput
 set yrange [0:rate_max*1.15]
 set xrange [-0.6:rate_records-0.4]
 set ylabel "images/s, all ranks"

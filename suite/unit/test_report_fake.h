@@ -169,12 +169,13 @@ static void write_rank(const char *folder, const fake_job *job, int rank)
     snprintf(name, sizeof name, "rank%d.jsonl", rank);
     FILE *file = open_in(folder, name, "w");
     double scale = 65536;
-    fprintf(file,
-            "{\"event\":\"start\",\"schema\":1,\"world\":%d,\"param_elements\":11175050,"
-            "\"activation_bytes\":64000000,\"workspace_bytes\":9000000,\"options\":{\"opt-level\":"
-            "\"%s\","
-            "\"optimizer\":\"sgd\",\"momentum\":0.9}}\n",
-            job->world, job->level);
+    fprintf(
+        file,
+        "{\"event\":\"start\",\"schema\":1,\"world\":%d,\"threads\":%d,\"param_elements\":11175050,"
+        "\"activation_bytes\":64000000,\"workspace_bytes\":9000000,\"options\":{\"opt-level\":"
+        "\"%s\","
+        "\"optimizer\":\"sgd\",\"momentum\":0.9}}\n",
+        job->world, job->world == 1 ? 2 : 1, job->level);
     fprintf(file, "{\"event\":\"buckets\",\"step\":1,\"buckets\":[{\"bytes\":26214400,\"names\":["
                   "\"fc.bias\"]},"
                   "{\"bytes\":18485760,\"names\":[\"conv1.weight\"]}]}\n");
