@@ -1,0 +1,86 @@
+/* Invented job folders: what a judge says of a record that is wrong in one place. */
+#ifndef LS_SUITE_FAKE_H
+#define LS_SUITE_FAKE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "../../harness/text.h"
+#include "../suite.h"
+
+/* One step of one rank; digests are numbers written as 16 digits. */
+typedef struct fake_step {
+    int step;
+    double loss, scale, next;
+    int skipped;
+    unsigned param, state, buffer, grad;
+} fake_step;
+
+static inline void fake_folder(char *path, size_t bytes)
+{
+    ls_text_put(path, bytes, "/tmp/lockstep-fake-XXXXXX");
+    LS_ASSERT(mkdtemp(path) != NULL);
+}
+
+static inline FILE *fake_open(const char *folder, const char *name)
+{
+    char path[700];
+    ls_text_put(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    LS_ASSERT(file != NULL);
+    return file;
+}
+
+static inline void fake_rank(const char *folder, int rank, const fake_step *step, int count)
+{
+    char name[32];
+    ls_text_put(name, sizeof name, "rank%d.jsonl", rank);
+    FILE *file = fake_open(folder, name);
+    fprintf(file, "{\"event\":\"start\",\"schema\":1,\"world\":2,\"options\":{}}\n");
+    for (int i = 0; i < count; i++) {
+        const fake_step *s = &step[i];
+        fprintf(file,
+                "{\"event\":\"step\",\"step\":%d,\"loss\":%g,\"loss_bits\":\"0x%08x\","
+                "\"loss_scale\":%g,\"loss_scale_next\":%g,\"skipped\":%s,\"lr\":0.1,\"images\":4,"
+                "\"digest\":{\"param\":\"%016x\",\"state\":\"%016x\",\"buffer\":\"%016x\","
+                "\"grad\":\"%016x\"},\"ms\":{\"total\":10}}\n",
+                s->step, s->loss, (unsigned)(s->loss * 1000), s->scale, s->next,
+                s->skipped ? "true" : "false", s->param, s->state, s->buffer, s->grad);
+    }
+    fclose(file);
+}
+
+/* job.json of a world of two; codes and signals per rank. */
+static inline void fake_outcome(const char *folder, const char *state, int first_rank, int code,
+                                int signal, const int codes[2])
+{
+    FILE *file = fake_open(folder, "job.json");
+    fprintf(file,
+            "{\"schema\":1,\"id\":\"x\",\"facts\":{\"world\":2},\"outcome\":{\"state\":\"%s\","
+            "\"first_rank\":%d,\"code\":%d,\"signal\":%d,\"seconds\":1.5,\"ranks\":["
+            "{\"rank\":0,\"code\":%d,\"signal\":0},{\"rank\":1,\"code\":%d,\"signal\":%d}]}}\n",
+            state, first_rank, code, signal, codes[0], codes[1], signal);
+    fclose(file);
+}
+
+static inline ls_record fake_read(const char *folder)
+{
+    ls_record record;
+    LS_ASSERT(ls_record_read(folder, &record) == LS_OK);
+    return record;
+}
+
+/* The row of that id, from all families. */
+static inline ls_case *fake_case(ls_case_list *list, const char *id)
+{
+    for (int i = 0; i < list->count; i++) {
+        if (strcmp(list->row[i].id, id) == 0) {
+            return &list->row[i];
+        }
+    }
+    return NULL;
+}
+
+#endif

@@ -1,0 +1,266 @@
+/* Judges against records that are wrong in one place each: every planted fault is caught, and a
+ * clean record raises nothing. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../cases/judges.h"
+#include "../place.h"
+#include "../select.h"
+#include "suite_fake.h"
+
+static ls_case_list all(void)
+{
+    ls_case_settings settings = {.seed = 7, .bench = NULL};
+    ls_case_list list = {0, 0, NULL};
+    ls_rows_all(&settings, &list);
+    return list;
+}
+
+static ls_verdict judge(ls_case_judge *judge_it, const ls_case *row, const char *folder)
+{
+    ls_record record = fake_read(folder);
+    ls_verdict verdict;
+    memset(&verdict, 0, sizeof verdict);
+    judge_it(row, &record, &verdict);
+    ls_record_free(&record);
+    return verdict;
+}
+
+static const int fine[2] = {0, 0};
+
+/* scaler.trace.first.o2: overflow at step 1, interval 2, start 1024, 6 steps */
+static const fake_step clean_trace[6] = {
+    {1, 2.0, 1024, 512, 1, 1, 1, 1, 9},  {2, 2.0, 512, 512, 0, 2, 2, 2, 8},
+    {3, 2.0, 512, 1024, 0, 3, 3, 3, 7},  {4, 2.0, 1024, 1024, 0, 4, 4, 4, 6},
+    {5, 2.0, 1024, 2048, 0, 5, 5, 5, 5}, {6, 2.0, 2048, 2048, 0, 6, 6, 6, 4}};
+
+static ls_verdict judge_trace(const fake_step *rank0, const fake_step *rank1)
+{
+    char folder[64];
+    fake_folder(folder, sizeof folder);
+    fake_rank(folder, 0, rank0, 6);
+    fake_rank(folder, 1, rank1, 6);
+    fake_outcome(folder, "done", -1, 0, 0, fine);
+    ls_case_list list = all();
+    const ls_case *row = fake_case(&list, "scaler.trace.first.o2");
+    ck_assert_ptr_nonnull(row);
+    ls_verdict verdict = judge(row->judge, row, folder);
+    ls_rows_free(&list);
+    ls_place_remove(folder);
+    return verdict;
+}
+
+START_TEST(the_right_trace_passes)
+{
+    ck_assert_int_eq(judge_trace(clean_trace, clean_trace).code, LS_PASS);
+}
+END_TEST
+
+START_TEST(a_wrong_trace_fails)
+{
+    static const struct {
+        int step;
+        double scale, next;
+        int skipped;
+    } fault[] = {
+        {0, 1024, 1024, 1}, /* not halved */
+        {0, 1024, 256, 1},  /* quartered */
+        {0, 1024, 512, 0},  /* overflow, yet taken */
+        {2, 512, 512, 0},   /* not grown: > instead of >= */
+        {1, 512, 1024, 0},  /* grown one step early */
+        {4, 1024, 1024, 0}, /* count not restarted after growth */
+        {3, 1024, 1024, 1}, /* skipped without an overflow */
+        {5, 1024, 2048, 0}, /* used a stale scale */
+    };
+    for (size_t i = 0; i < sizeof fault / sizeof *fault; i++) {
+        fake_step wrong[6];
+        memcpy(wrong, clean_trace, sizeof wrong);
+        wrong[fault[i].step].scale = fault[i].scale;
+        wrong[fault[i].step].next = fault[i].next;
+        wrong[fault[i].step].skipped = fault[i].skipped;
+        ck_assert_int_eq(judge_trace(clean_trace, wrong).code, LS_FAIL);
+        ck_assert_int_eq(judge_trace(wrong, clean_trace).code, LS_FAIL);
+    }
+}
+END_TEST
+
+static ls_verdict judge_skip(const fake_step *step, int count)
+{
+    char folder[64];
+    fake_folder(folder, sizeof folder);
+    fake_rank(folder, 0, step, count);
+    fake_rank(folder, 1, step, count);
+    fake_outcome(folder, "done", -1, 0, 0, fine);
+    ls_case_list list = all();
+    const ls_case *row = fake_case(&list, "scaler.skip.one-rank.o2");
+    ck_assert_ptr_nonnull(row);
+    ls_verdict verdict = judge(row->judge, row, folder);
+    ls_rows_free(&list);
+    ls_place_remove(folder);
+    return verdict;
+}
+
+START_TEST(a_skipped_step_changes_nothing)
+{
+    fake_step step[3] = {{1, 2, 1024, 1024, 0, 1, 1, 1, 1},
+                         {2, 2, 1024, 512, 1, 1, 1, 2, 2},
+                         {3, 2, 512, 512, 0, 3, 3, 3, 3}};
+    ck_assert_int_eq(judge_skip(step, 3).code, LS_PASS);
+    step[1].param = 5;
+    ck_assert_int_eq(judge_skip(step, 3).code, LS_FAIL);
+    step[1].param = 1;
+    step[1].state = 5;
+    ck_assert_int_eq(judge_skip(step, 3).code, LS_FAIL);
+    step[1].state = 1;
+    step[1].buffer = 1; /* running statistics stood still */
+    ck_assert_int_eq(judge_skip(step, 3).code, LS_FAIL);
+    step[1].buffer = 2;
+    step[2].param = 1; /* a taken step that moved nothing */
+    ck_assert_int_eq(judge_skip(step, 3).code, LS_FAIL);
+    step[1].skipped = 0;
+    step[1].param = 2;
+    step[2].param = 3;
+    ck_assert_int_eq(judge_skip(step, 3).code, LS_WEAK); /* nothing was skipped: nothing shown */
+}
+END_TEST
+
+static ls_verdict judge_lockstep(const fake_step *rank1, int count1, bool sync_bn)
+{
+    char folder[64];
+    fake_folder(folder, sizeof folder);
+    fake_rank(folder, 0, clean_trace, 6);
+    fake_rank(folder, 1, rank1, count1);
+    fake_outcome(folder, "done", -1, 0, 0, fine);
+    ls_case row;
+    memset(&row, 0, sizeof row);
+    row.job[0].sync_bn = sync_bn;
+    ls_verdict verdict = judge(ls_ddp_judge_lockstep, &row, folder);
+    ls_place_remove(folder);
+    return verdict;
+}
+
+START_TEST(replicas_that_drift_apart_fail)
+{
+    fake_step other[6];
+    memcpy(other, clean_trace, sizeof other);
+    ck_assert_int_eq(judge_lockstep(other, 6, true).code, LS_PASS);
+    ck_assert_int_eq(judge_lockstep(other, 5, true).code, LS_FAIL);
+    other[3].buffer = 77; /* local batch norm: each rank its own statistics */
+    ck_assert_int_eq(judge_lockstep(other, 6, false).code, LS_PASS);
+    ck_assert_int_eq(judge_lockstep(other, 6, true).code, LS_FAIL);
+    other[3].buffer = clean_trace[3].buffer;
+    other[5].param = 77;
+    ls_verdict verdict = judge_lockstep(other, 6, false);
+    ck_assert_int_eq(verdict.code, LS_FAIL);
+    ck_assert_ptr_nonnull(strstr(verdict.evidence, "rank=1 step 6"));
+    ck_assert_str_ne(verdict.cause, "");
+    other[5].param = clean_trace[5].param;
+    other[0].grad = 77;
+    ck_assert_int_eq(judge_lockstep(other, 6, false).code, LS_FAIL);
+    other[0].grad = clean_trace[0].grad;
+    other[4].scale = 1;
+    ck_assert_int_eq(judge_lockstep(other, 6, false).code, LS_FAIL);
+}
+END_TEST
+
+START_TEST(a_pair_that_differs_in_one_bit_fails)
+{
+    char a[64], b[64];
+    fake_step other[6];
+    ls_case_list list = all();
+    const ls_case *row = fake_case(&list, "ddp.world1.o0");
+    ck_assert_ptr_nonnull(row);
+    for (int fault = 0; fault < 5; fault++) {
+        memcpy(other, clean_trace, sizeof other);
+        other[2].param += fault == 1;
+        other[0].grad += fault == 2;
+        other[5].loss += fault == 3 ? 0.5 : 0;
+        fake_folder(a, sizeof a);
+        fake_folder(b, sizeof b);
+        for (int rank = 0; rank < 2; rank++) {
+            fake_rank(a, rank, clean_trace, 6);
+            fake_rank(b, rank, other, fault == 4 ? 5 : 6);
+        }
+        ls_record record[2] = {fake_read(a), fake_read(b)};
+        ls_verdict verdict;
+        memset(&verdict, 0, sizeof verdict);
+        row->judge(row, record, &verdict);
+        ck_assert_int_eq(verdict.code, fault == 0 ? LS_PASS : LS_FAIL);
+        ls_record_free(&record[0]);
+        ls_record_free(&record[1]);
+        ls_place_remove(a);
+        ls_place_remove(b);
+    }
+    ls_rows_free(&list);
+}
+END_TEST
+
+START_TEST(a_killed_rank_must_be_named_and_the_others_leave_with_10)
+{
+    static const struct {
+        const char *state;
+        int first, signal, other;
+        ls_verdict_code expected;
+    } ending[] = {{"killed", 1, 9, 10, LS_PASS},  {"killed", 0, 9, 10, LS_FAIL},
+                  {"killed", 1, 11, 10, LS_FAIL}, {"killed", 1, 9, 0, LS_FAIL},
+                  {"killed", 1, 9, 137, LS_FAIL}, {"done", -1, 0, 0, LS_WEAK},
+                  {"failed", 1, 0, 10, LS_FAIL}};
+    ls_case_list list = all();
+    const ls_case *row = fake_case(&list, "launch.kill.rank1");
+    ck_assert_ptr_nonnull(row);
+    for (size_t i = 0; i < sizeof ending / sizeof *ending; i++) {
+        char folder[64];
+        fake_folder(folder, sizeof folder);
+        int codes[2] = {ending[i].other, 128 + ending[i].signal};
+        fake_outcome(folder, ending[i].state, ending[i].first, codes[1], ending[i].signal, codes);
+        ck_assert_int_eq(judge(row->judge, row, folder).code, ending[i].expected);
+        ls_place_remove(folder);
+    }
+    ls_rows_free(&list);
+}
+END_TEST
+
+START_TEST(every_case_has_a_requirement_and_every_requirement_a_case)
+{
+    /* the bench's own rows too */
+    ls_matrix bench = {0, 0, NULL};
+    ls_spec spec = ls_matrix_spec(LS_ROLE_THROUGHPUT);
+    spec.level = 2;
+    spec.world = 2;
+    spec.bucket_mb = 25;
+    ls_matrix_add(&bench, &spec);
+    spec.bucket_mb = 5;
+    ls_matrix_add(&bench, &spec);
+    ls_case_settings settings = {.seed = 7, .bench = &bench};
+    ls_case_list list = {0, 0, NULL};
+    ls_rows_all(&settings, &list);
+    char path[1024];
+    ck_assert(ls_place_find("suite/requirements.txt", path, sizeof path));
+    ck_assert_int_eq(ls_select_check_requirements(path, &list), LS_OK);
+    ls_case *row = ls_rows_add(&list, ls_ddp_judge_lockstep, "Z9", "ddp.new");
+    ck_assert_ptr_nonnull(row);
+    ck_assert_int_eq(ls_select_check_requirements(path, &list), LS_ERR_CHECK);
+    ls_rows_free(&list);
+    ls_matrix_free(&bench);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cases");
+    TCase *tests = tcase_create("cases");
+    tcase_add_test(tests, the_right_trace_passes);
+    tcase_add_test(tests, a_wrong_trace_fails);
+    tcase_add_test(tests, a_skipped_step_changes_nothing);
+    tcase_add_test(tests, replicas_that_drift_apart_fail);
+    tcase_add_test(tests, a_pair_that_differs_in_one_bit_fails);
+    tcase_add_test(tests, a_killed_rank_must_be_named_and_the_others_leave_with_10);
+    tcase_add_test(tests, every_case_has_a_requirement_and_every_requirement_a_case);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failures = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failures;
+}

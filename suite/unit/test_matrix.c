@@ -1,0 +1,199 @@
+/* Which jobs a bench is made of, and how a spec becomes a command. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../harness/matrix.h"
+#include "../../harness/text.h"
+#include "../../kernels/core/json.h"
+
+static ls_matrix_bench usual(int ranks, ls_profile profile)
+{
+    ls_matrix_bench bench = {.profile = profile,
+                             .ranks = ranks,
+                             .sim_nodes = 2,
+                             .level_count = 4,
+                             .level = {0, 1, 2, 3},
+                             .bucket_count = 4,
+                             .bucket_mb = {1, 5, 25, LS_BUCKET_DELAYED},
+                             .arch = "resnet18",
+                             .image_size = 64,
+                             .batch_size = 8,
+                             .cores = 2,
+                             .data = "synthetic",
+                             .seed = 7};
+    return bench;
+}
+
+static int count_of(const ls_matrix *matrix, int level, double bucket_mb, int world, int nodes)
+{
+    int count = 0;
+    for (int i = 0; i < matrix->count; i++) {
+        const ls_spec *spec = &matrix->spec[i];
+        count += spec->role == LS_ROLE_THROUGHPUT && spec->level == level &&
+                 spec->bucket_mb == bucket_mb && spec->world == world && spec->nodes == nodes;
+    }
+    return count;
+}
+
+START_TEST(quick_varies_one_factor_at_a_time)
+{
+    ls_matrix matrix = {0, 0, NULL};
+    ls_matrix_bench bench = usual(8, LS_PROFILE_QUICK);
+    ls_matrix_bench_jobs(&bench, &matrix);
+    for (int level = 0; level < 4; level++) {
+        ck_assert_int_eq(count_of(&matrix, level, 25, 8, 1), 1);
+    }
+    ck_assert_int_eq(count_of(&matrix, 2, 1, 8, 1), 1);
+    ck_assert_int_eq(count_of(&matrix, 2, 5, 8, 1), 1);
+    ck_assert_int_eq(count_of(&matrix, 2, LS_BUCKET_DELAYED, 8, 1), 1);
+    for (int world = 1; world < 8; world *= 2) {
+        ck_assert_int_eq(count_of(&matrix, 2, 25, world, 1), 1);
+    }
+    ck_assert_int_eq(count_of(&matrix, 2, 25, 8, 2), 1);
+    ck_assert_int_eq(matrix.count, 12); /* 11 timed and the phases job */
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
+START_TEST(the_middle_is_a_point_of_every_sweep)
+{
+    ls_matrix matrix = {0, 0, NULL};
+    ls_matrix_bench bench = usual(4, LS_PROFILE_QUICK);
+    ls_matrix_bench_jobs(&bench, &matrix);
+    unsigned joined = 0;
+    for (int i = 0; i < matrix.count; i++) {
+        const ls_spec *spec = &matrix.spec[i];
+        if (spec->role == LS_ROLE_THROUGHPUT && spec->level == 2 && spec->bucket_mb == 25 &&
+            spec->world == 4 && spec->nodes == 1) {
+            joined = spec->sweep;
+        }
+    }
+    ck_assert_uint_eq(joined, LS_SWEEP_LEVEL | LS_SWEEP_BUCKET | LS_SWEEP_WORLD | LS_SWEEP_NODES);
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
+START_TEST(a_choice_of_levels_and_buckets_is_kept)
+{
+    ls_matrix matrix = {0, 0, NULL};
+    ls_matrix_bench bench = usual(2, LS_PROFILE_QUICK);
+    bench.level_count = 1;
+    bench.level[0] = 1;
+    bench.bucket_count = 1;
+    bench.bucket_mb[0] = 5;
+    ls_matrix_bench_jobs(&bench, &matrix);
+    ck_assert_int_gt(matrix.count, 0);
+    for (int i = 0; i < matrix.count; i++) {
+        ck_assert_int_eq(matrix.spec[i].level, 1);
+        ck_assert(matrix.spec[i].bucket_mb == 5);
+    }
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
+START_TEST(equal_specs_are_one_job_and_different_ones_are_not)
+{
+    ls_matrix matrix = {0, 0, NULL};
+    ls_spec a = ls_matrix_spec(LS_ROLE_EVIDENCE), b = a;
+    b.sweep = LS_SWEEP_LEVEL;
+    ck_assert_int_eq(ls_matrix_add(&matrix, &a), 0);
+    ck_assert_int_eq(ls_matrix_add(&matrix, &b), 0);
+    ck_assert_uint_eq(matrix.spec[0].sweep, LS_SWEEP_LEVEL);
+    ls_spec different[8];
+    for (int i = 0; i < 8; i++) {
+        different[i] = a;
+    }
+    different[0].seed = 1;
+    different[1].bucket_mb = LS_BUCKET_DELAYED;
+    different[2].world = 2;
+    different[3].sync_bn = true;
+    different[4].repeat = 1;
+    different[5].wrap = LS_WRAP_ALONE;
+    ls_text_put(different[6].extra, sizeof different[6].extra, "--nesterov");
+    ls_text_put(different[7].half, sizeof different[7].half, "bf16");
+    for (int i = 0; i < 8; i++) {
+        ck_assert_int_eq(ls_matrix_add(&matrix, &different[i]), i + 1);
+    }
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
+static bool has_argument(const ls_job *job, const char *text)
+{
+    for (int i = 0; i < job->argument_count; i++) {
+        if (strcmp(job->argument[i], text) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+START_TEST(a_command_has_the_factors_and_no_placeholder)
+{
+    ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE);
+    spec.level = 2;
+    spec.world = 4;
+    spec.nodes = 2;
+    spec.bucket_mb = 5;
+    ls_text_put(spec.extra, sizeof spec.extra, "--save={self}/c --resume={job:abc}/c");
+    ls_text_put(spec.data, sizeof spec.data, "batches:{run}/b");
+    ls_matrix_site site = {
+        .subject = "python3 t.py", .run_directory = "/r", .device = "cpu", .cores = 2};
+    ls_job job;
+    ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
+    ck_assert_str_eq(job.argument[0], "python3");
+    ck_assert_str_eq(job.argument[1], "t.py");
+    ck_assert(has_argument(&job, "--opt-level=O2"));
+    ck_assert(has_argument(&job, "--bucket-cap-mb=5"));
+    ck_assert(has_argument(&job, "--device=cpu"));
+    ck_assert(has_argument(&job, "--resume=/r/jobs/abc/c"));
+    ck_assert(has_argument(&job, "--data=batches:/r/b"));
+    char save[700];
+    ls_text_put(save, sizeof save, "--save=%s/c", job.directory);
+    ck_assert(has_argument(&job, save));
+    ck_assert_int_eq(job.world, 4);
+    ck_assert_int_eq(job.local_nodes, 2);
+    ck_assert_str_eq(ls_json_string(job.facts, "level", ""), "O2");
+    ck_assert(ls_json_bool(job.facts, "oversubscribed", false));
+    ls_job_free(&job);
+}
+END_TEST
+
+START_TEST(timed_steps_can_be_halved_and_keep_the_time)
+{
+    for (int ranks = 1; ranks <= 8; ranks *= 2) {
+        ls_matrix_bench bench = usual(ranks, LS_PROFILE_QUICK);
+        int warmup, steps;
+        ls_matrix_bench_steps(&bench, ranks, &warmup, &steps);
+        ck_assert_int_ge(steps, 4);
+        ck_assert_int_eq(steps % 2, 0);
+        ls_matrix matrix = {0, 0, NULL};
+        ls_matrix_bench_jobs(&bench, &matrix);
+        double seconds = 0;
+        for (int i = 0; i < matrix.count; i++) {
+            seconds += ls_matrix_estimate_s(&matrix.spec[i], 2);
+        }
+        ck_assert(seconds < 300); /* evidence, references and the report have the sixth minute */
+        ls_matrix_free(&matrix);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("matrix");
+    TCase *tests = tcase_create("matrix");
+    tcase_add_test(tests, quick_varies_one_factor_at_a_time);
+    tcase_add_test(tests, the_middle_is_a_point_of_every_sweep);
+    tcase_add_test(tests, a_choice_of_levels_and_buckets_is_kept);
+    tcase_add_test(tests, equal_specs_are_one_job_and_different_ones_are_not);
+    tcase_add_test(tests, a_command_has_the_factors_and_no_placeholder);
+    tcase_add_test(tests, timed_steps_can_be_halved_and_keep_the_time);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failures = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failures;
+}

@@ -1,0 +1,173 @@
+/* The runner with an invented trainer: equal jobs run once, a crash is one case's and the matrix
+ * goes on, an interrupted run is picked up. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../place.h"
+#include "../runner.h"
+#include "../verdicts.h"
+#include "suite_fake.h"
+
+/* Counts its starts in a file beside the run, writes one step per rank; with --seed=2 rank 1 kills
+ * itself, with --seed=3 it refuses. */
+static const char script[] =
+    "echo started >> \"$LS_RUN_DIR/../../../starts\"\n"
+    "out=\"$LS_RUN_DIR/rank$RANK.jsonl\"\n"
+    "echo '{\"event\":\"start\",\"schema\":1,\"options\":{}}' > \"$out\"\n"
+    "case \"$*\" in\n"
+    "*--seed=2\\ *|*--seed=2) [ \"$RANK\" = 1 ] && kill -9 $$ || exit 10 ;;\n"
+    "*--seed=3*) echo '{\"event\":\"unsupported\",\"option\":\"--x\",\"why\":\"no\"}' >> \"$out\"\n"
+    "  exit 4 ;;\n"
+    "esac\n"
+    "echo '{\"event\":\"step\",\"step\":1,\"loss\":1,\"digest\":{\"param\":\"0000000000000001\"}}'"
+    " >> \"$out\"\n";
+
+static void judge_step(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    ls_verdict_set(out, job[0].rank[1].step_count == 1 ? LS_PASS : LS_FAIL, "%d steps",
+                   job[0].rank[1].step_count);
+}
+
+static void add_case(ls_run *run, const char *id, int seed, int second_seed)
+{
+    ls_case *row = ls_rows_add(&run->cases, judge_step, "G1", "%s", id);
+    row->job_count = second_seed > 0 ? 2 : 1;
+    for (int j = 0; j < row->job_count; j++) {
+        row->job[j] = ls_matrix_spec(LS_ROLE_EVIDENCE);
+        row->job[j].world = 2;
+        row->job[j].seed = (uint64_t)(j == 0 ? seed : second_seed);
+        row->job[j].limit_s = 20;
+    }
+}
+
+static void prepare(ls_run *run, const char *folder, char *subject, size_t bytes)
+{
+    memset(run, 0, sizeof *run);
+    FILE *file = fake_open(folder, "trainer.sh");
+    fputs(script, file);
+    fclose(file);
+    ls_text_put(subject, bytes, "sh %s/trainer.sh", folder);
+    ls_text_put(run->directory, sizeof run->directory, "%s/run", folder);
+    run->site = (ls_matrix_site){
+        .subject = subject, .run_directory = run->directory, .device = "cpu", .cores = 2};
+    ls_text_put(run->claim_name, sizeof run->claim_name, "all");
+    ls_select_add(&run->claim, "*", "");
+    add_case(run, "a.first", 1, 0);
+    add_case(run, "b.crash", 2, 0);
+    add_case(run, "c.both", 1, 4);
+    add_case(run, "d.refused", 3, 0);
+    ls_runner_plan(run);
+}
+
+static int starts(const char *folder)
+{
+    char path[200];
+    ls_text_put(path, sizeof path, "%s/starts", folder);
+    char *text = ls_text_read(path);
+    int count = 0;
+    for (char *c = text; c != NULL && *c != '\0'; c++) {
+        count += *c == '\n';
+    }
+    free(text);
+    return count;
+}
+
+START_TEST(jobs_run_once_and_a_crash_stops_nothing)
+{
+    char folder[64], subject[200];
+    fake_folder(folder, sizeof folder);
+    ls_run run;
+    prepare(&run, folder, subject, sizeof subject);
+    ck_assert_int_eq(run.jobs.count, 4);
+    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
+    ck_assert_int_eq(ls_runner_run(&run), LS_OK);
+    ck_assert_int_eq(run.verdict[0].code, LS_PASS);
+    ck_assert_int_eq(run.verdict[1].code, LS_CRASH);
+    ck_assert_ptr_nonnull(strstr(run.verdict[1].evidence, "rank=1 signal=9"));
+    ck_assert_int_eq(run.verdict[2].code, LS_PASS);
+    ck_assert_int_eq(run.verdict[3].code, LS_UNSUPPORTED);
+    ck_assert_int_eq(starts(folder), 4 * 2);
+    char repeat[600];
+    ls_verdicts_repeat(&run, 1, repeat, sizeof repeat);
+    ck_assert_ptr_nonnull(strstr(repeat, "conform --case b.crash --seed 0 --device cpu"));
+    ls_runner_free(&run);
+    ls_place_remove(folder);
+}
+END_TEST
+
+START_TEST(an_interrupted_run_does_only_the_rest)
+{
+    char folder[64], subject[200];
+    fake_folder(folder, sizeof folder);
+    ls_run run;
+    prepare(&run, folder, subject, sizeof subject);
+    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
+    ck_assert_int_eq(ls_runner_run(&run), LS_OK);
+    ls_runner_free(&run);
+    prepare(&run, folder, subject, sizeof subject);
+    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
+    ck_assert(run.judged[0] && !run.judged[1] && run.judged[2]);
+    ck_assert_int_eq(ls_runner_run(&run), LS_OK);
+    /* the two jobs that did not end well are tried again, nothing else */
+    ck_assert_int_eq(starts(folder), 4 * 2 + 2 * 2);
+    ck_assert_int_eq(run.verdict[0].code, LS_PASS);
+    ck_assert_int_eq(run.verdict[1].code, LS_CRASH);
+    ls_runner_free(&run);
+    ls_place_remove(folder);
+}
+END_TEST
+
+START_TEST(fail_early_leaves_the_rest_unjudged)
+{
+    char folder[64], subject[200];
+    fake_folder(folder, sizeof folder);
+    ls_run run;
+    prepare(&run, folder, subject, sizeof subject);
+    run.fail_early = true;
+    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
+    ck_assert_int_eq(ls_runner_run(&run), LS_OK);
+    ck_assert_int_eq(run.verdict[1].code, LS_CRASH);
+    ck_assert_int_eq(run.verdict[2].code, LS_SKIP);
+    ck_assert_int_eq(run.verdict[3].code, LS_SKIP);
+    ck_assert_int_eq(starts(folder), 2 * 2);
+    ls_runner_free(&run);
+    ls_place_remove(folder);
+}
+END_TEST
+
+START_TEST(a_waiver_turns_a_failure_with_its_reason)
+{
+    char folder[64], subject[200];
+    fake_folder(folder, sizeof folder);
+    ls_run run;
+    prepare(&run, folder, subject, sizeof subject);
+    ls_select_add(&run.waivers, "b.*", "known fault of the invented trainer");
+    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
+    ck_assert_int_eq(ls_runner_run(&run), LS_OK);
+    ck_assert_int_eq(run.verdict[0].code, LS_PASS);
+    ck_assert_int_eq(run.verdict[1].code, LS_WAIVED);
+    ck_assert_int_eq(run.verdict[3].code, LS_UNSUPPORTED);
+    ls_runner_free(&run);
+    ls_place_remove(folder);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("runner");
+    TCase *tests = tcase_create("runner");
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, jobs_run_once_and_a_crash_stops_nothing);
+    tcase_add_test(tests, an_interrupted_run_does_only_the_rest);
+    tcase_add_test(tests, fail_early_leaves_the_rest_unjudged);
+    tcase_add_test(tests, a_waiver_turns_a_failure_with_its_reason);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failures = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failures;
+}

@@ -1,0 +1,215 @@
+/* Lists, claims, waivers, shares, variables, words that are nearly right. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../harness/machine.h"
+#include "../place.h"
+#include "../select.h"
+#include "../variables.h"
+#include "suite_fake.h"
+
+static ls_case_list all(void)
+{
+    ls_case_settings settings = {.seed = 7, .bench = NULL};
+    ls_case_list list = {0, 0, NULL};
+    ls_rows_all(&settings, &list);
+    return list;
+}
+
+START_TEST(every_list_names_cases_that_exist)
+{
+    static const char *const files[] = {"suite/lists/smoke.txt", "suite/lists/quick.txt",
+                                        "suite/lists/mustpass.txt"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char path[1024];
+        ck_assert(ls_place_find(files[i], path, sizeof path));
+        ls_select_list wanted = {0, 0, NULL};
+        ck_assert_int_eq(ls_select_load(path, &wanted), LS_OK);
+        ls_case_list list = all();
+        ck_assert_int_eq(ls_select_keep(&list, &wanted, 0, 1), LS_OK);
+        ck_assert_int_ge(list.count, wanted.count);
+        ls_matrix jobs = {0, 0, NULL};
+        for (int c = 0; c < list.count; c++) {
+            for (int j = 0; j < list.row[c].job_count; j++) {
+                ls_matrix_add(&jobs, &list.row[c].job[j]);
+            }
+        }
+        ck_assert_int_le(jobs.count, 25); /* design: the must-pass list has at most 25 jobs */
+        ls_matrix_free(&jobs);
+        ls_rows_free(&list);
+        ls_select_free(&wanted);
+    }
+}
+END_TEST
+
+START_TEST(every_case_is_in_some_claim)
+{
+    ls_select_list claim = {0, 0, NULL};
+    ck_assert_int_eq(ls_select_claim("all", &claim), LS_OK);
+    ls_case_list list = all();
+    for (int c = 0; c < list.count; c++) {
+        ck_assert_msg(ls_select_find(&claim, list.row[c].id) != NULL, "%s is in no claim",
+                      list.row[c].id);
+    }
+    ls_rows_free(&list);
+    ls_select_free(&claim);
+    ck_assert_int_eq(ls_select_claim("ddp-o5", &claim), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_select_claim("ddp-o2", &claim), LS_OK);
+    ck_assert_ptr_nonnull(ls_select_find(&claim, "gradients.o2.w4.b0.1mb"));
+    ck_assert_ptr_null(ls_select_find(&claim, "gradients.o1.w4.b0.1mb"));
+    ck_assert_ptr_null(ls_select_find(&claim, "performance.timed.o2.w4.b25mb"));
+    ls_select_free(&claim);
+}
+END_TEST
+
+START_TEST(shares_are_whole_and_disjoint)
+{
+    ls_select_list everything = {0, 0, NULL};
+    ls_case_list whole = all();
+    int total = 0;
+    for (int share = 0; share < 3; share++) {
+        ls_case_list list = all();
+        ck_assert_int_eq(ls_select_keep(&list, &everything, share, 3), LS_OK);
+        total += list.count;
+        for (int c = 0; c < list.count; c++) {
+            ck_assert_str_eq(list.row[c].id, whole.row[3 * c + share].id);
+        }
+        ls_rows_free(&list);
+    }
+    ck_assert_int_eq(total, whole.count);
+    ls_rows_free(&whole);
+}
+END_TEST
+
+START_TEST(a_name_that_fits_no_case_is_refused)
+{
+    ls_select_list wanted = {0, 0, NULL};
+    ls_select_add(&wanted, "gradients.o2.w2.b0.1mb", "");
+    ls_select_add(&wanted, "gradientz.*", "");
+    ls_case_list list = all();
+    ck_assert_int_eq(ls_select_keep(&list, &wanted, 0, 1), LS_ERR_USAGE);
+    ls_rows_free(&list);
+    ls_select_free(&wanted);
+}
+END_TEST
+
+START_TEST(lists_have_comments_and_reasons)
+{
+    char folder[64], path[128];
+    fake_folder(folder, sizeof folder);
+    FILE *file = fake_open(folder, "list");
+    fprintf(file, "# heading\n\n  a.b*   the reason, in words  # and a comment\nc\n");
+    fclose(file);
+    ls_text_put(path, sizeof path, "%s/list", folder);
+    ls_select_list list = {0, 0, NULL};
+    ck_assert_int_eq(ls_select_load(path, &list), LS_OK);
+    ck_assert_int_eq(list.count, 2);
+    ck_assert_str_eq(list.line[0].reason, "the reason, in words");
+    ck_assert_str_eq(list.line[1].reason, "");
+    ck_assert_ptr_nonnull(ls_select_find(&list, "a.bcd"));
+    ck_assert_ptr_null(ls_select_find(&list, "a.c"));
+    ls_select_free(&list);
+    ls_place_remove(folder);
+    ck_assert_int_eq(ls_select_load("/nonexistent/list", &list), LS_ERR_USAGE);
+}
+END_TEST
+
+START_TEST(variables_are_checked_and_never_guessed)
+{
+    static char *const bad[] = {"NGPU=8",        "NGPUS=x",      "NGPUS=0",    "NGPUS",
+                                "OPT_LEVELS=01", "PROFILE=fast", "DEVICE=gpu", "FAIL_EARLY=yes",
+                                "BUCKETS_MB=",   "ngpus=8"};
+    ls_variables variables;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        ck_assert_msg(ls_variables_parse(1, &bad[i], &variables) == LS_ERR_USAGE, "%s", bad[i]);
+    }
+    char *good[] = {"NGPUS=8", "OPT_LEVELS=O0,O2", "BUCKETS_MB=1,2.5", "--dry-run"};
+    ck_assert_int_eq(ls_variables_parse(4, good, &variables), LS_OK);
+    ck_assert_int_eq(ls_variables_integer(&variables, "NGPUS", 1), 8);
+    ck_assert_int_eq(ls_variables_integer(&variables, "DRYRUN", 0), 1);
+    double number[4];
+    ck_assert_int_eq(ls_variables_numbers(&variables, "OPT_LEVELS", number, 4), 2);
+    ck_assert(number[0] == 0 && number[1] == 2);
+    ck_assert_int_eq(ls_variables_numbers(&variables, "BUCKETS_MB", number, 4), 2);
+    ck_assert(number[0] == 1 && number[1] == 2.5);
+    ck_assert_str_eq(ls_variables_text(&variables, "LABEL", "none"), "none");
+    ls_variables_free(&variables);
+}
+END_TEST
+
+START_TEST(the_nearest_word_is_the_one_meant)
+{
+    static const char *const names[] = {"NGPUS", "NODES", "STEPS", "--case"};
+    ck_assert_str_eq(ls_text_nearest("NGPU", names, 4), "NGPUS");
+    ck_assert_str_eq(ls_text_nearest("ngpus", names, 4), "NGPUS");
+    ck_assert_str_eq(ls_text_nearest("NODE", names, 4), "NODES");
+    ck_assert_str_eq(ls_text_nearest("--cases", names, 4), "--case");
+}
+END_TEST
+
+static void add_device(const char *folder, const char *address, const char *vendor,
+                       const char *class)
+{
+    char path[300];
+    ls_text_put(path, sizeof path, "%s/bus/pci/devices/%s", folder, address);
+    ck_assert_int_eq(ls_place_make_folder(path), LS_OK);
+    FILE *file = fake_open(path, "vendor");
+    fprintf(file, "%s\n", vendor);
+    fclose(file);
+    file = fake_open(path, "class");
+    fprintf(file, "%s\n", class);
+    fclose(file);
+    file = fake_open(path, "device");
+    fprintf(file, "0x2335\n");
+    fclose(file);
+}
+
+START_TEST(the_bus_decides_which_device)
+{
+    char folder[64];
+    fake_folder(folder, sizeof folder);
+    ls_machine_device device[8];
+    ck_assert_int_eq(ls_machine_devices(folder, device, 8), 0);
+    add_device(folder, "0000:03:00.0", "0x1002", "0x030000"); /* another maker */
+    add_device(folder, "0000:04:00.1", "0x10de", "0x040300"); /* its audio function */
+    setenv("LS_SYSFS", folder, 1);
+    const char *chosen = "";
+    ck_assert_int_eq(ls_machine_choose("auto", 8, false, &chosen), LS_OK);
+    ck_assert_str_eq(chosen, "cpu");
+    ck_assert_int_eq(ls_machine_choose("cuda", 1, false, &chosen), LS_ERR_INFRA);
+    add_device(folder, "0000:02:00.0", "0x10de", "0x030200");
+    add_device(folder, "0000:01:00.0", "0x10de", "0x030000");
+    ck_assert_int_eq(ls_machine_devices(folder, device, 8), 2);
+    ck_assert_str_eq(device[0].address, "0000:01:00.0");
+    ck_assert_str_eq(device[1].model, "0x2335");
+    /* this program has no ls_cuda.so beside it: none can be used */
+    ck_assert(!device[0].usable);
+    ck_assert_ptr_nonnull(strstr(device[0].failure, "ls_cuda.so not built"));
+    ck_assert_int_eq(ls_machine_choose("auto", 1, false, &chosen), LS_ERR_INFRA);
+    ck_assert_int_eq(ls_machine_choose("auto", 1, true, &chosen), LS_ERR_INFRA);
+    ck_assert_int_eq(ls_machine_choose("cpu", 1, false, &chosen), LS_OK);
+    unsetenv("LS_SYSFS");
+    ls_place_remove(folder);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("select");
+    TCase *tests = tcase_create("select");
+    tcase_add_test(tests, every_list_names_cases_that_exist);
+    tcase_add_test(tests, every_case_is_in_some_claim);
+    tcase_add_test(tests, shares_are_whole_and_disjoint);
+    tcase_add_test(tests, a_name_that_fits_no_case_is_refused);
+    tcase_add_test(tests, lists_have_comments_and_reasons);
+    tcase_add_test(tests, variables_are_checked_and_never_guessed);
+    tcase_add_test(tests, the_nearest_word_is_the_one_meant);
+    tcase_add_test(tests, the_bus_decides_which_device);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failures = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failures;
+}

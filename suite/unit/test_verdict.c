@@ -1,0 +1,136 @@
+/* How a job's end becomes a verdict, and verdicts become the headline. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../headline.h"
+#include "../place.h"
+#include "suite_fake.h"
+
+static ls_verdict of_ending(const char *state, int first_rank, int code, int signal,
+                            const char *log)
+{
+    char folder[64];
+    fake_folder(folder, sizeof folder);
+    const int codes[2] = {10, code};
+    fake_outcome(folder, state, first_rank, code, signal, codes);
+    FILE *file = fake_open(folder, "rank1.log");
+    fprintf(file, "first line\n%s\n\n", log);
+    fclose(file);
+    file = fake_open(folder, "rank1.jsonl");
+    fprintf(file, "{\"event\":\"start\"}\n{\"event\":\"unsupported\",\"option\":\"--sync-bn\","
+                  "\"why\":\"not built\"}\n{\"event\":\"step\",\"st"); /* cut off */
+    fclose(file);
+    ls_record record = fake_read(folder);
+    ls_verdict verdict;
+    memset(&verdict, 0, sizeof verdict);
+    bool decided = ls_verdict_of_outcome(&record, &verdict);
+    ck_assert_int_eq(decided, verdict.code != LS_PASS);
+    ls_record_free(&record);
+    ls_place_remove(folder);
+    return verdict;
+}
+
+START_TEST(every_ending_has_its_code)
+{
+    ck_assert_int_eq(of_ending("done", -1, 0, 0, "").code, LS_PASS);
+    ls_verdict v = of_ending("killed", 1, 137, 9, "");
+    ck_assert_int_eq(v.code, LS_CRASH);
+    ck_assert_ptr_nonnull(strstr(v.evidence, "rank=1 signal=9"));
+    v = of_ending("failed", 1, 4, 0, "");
+    ck_assert_int_eq(v.code, LS_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(v.evidence, "--sync-bn: not built"));
+    v = of_ending("failed", 1, 3, 0, "disk is full");
+    ck_assert_int_eq(v.code, LS_INFRA);
+    ck_assert_ptr_nonnull(strstr(v.evidence, "disk is full"));
+    ck_assert_int_eq(of_ending("failed", 1, 1, 0, "").code, LS_FAIL);
+    ck_assert_int_eq(of_ending("failed", 1, 2, 0, "").code, LS_FAIL);
+    ck_assert_int_eq(of_ending("failed", 1, 12, 0, "").code, LS_FAIL);
+    ck_assert_int_eq(of_ending("failed", 1, 10, 0, "").code, LS_CRASH);
+    ck_assert_int_eq(of_ending("failed", 1, 77, 0, "").code, LS_CRASH);
+    ck_assert_int_eq(of_ending("timed out", -1, 0, 0, "").code, LS_TIMEOUT);
+    ck_assert_int_eq(of_ending("stopped", -1, 0, 0, "").code, LS_SKIP);
+    ck_assert_int_eq(of_ending("not started", -1, 0, 0, "").code, LS_INFRA);
+}
+END_TEST
+
+START_TEST(the_first_bad_finding_stays)
+{
+    ls_verdict v;
+    memset(&v, 0, sizeof v);
+    ls_verdict_set(&v, LS_FAIL, "first");
+    ls_verdict_set(&v, LS_WEAK, "second");
+    ck_assert_int_eq(v.code, LS_FAIL);
+    ck_assert_str_eq(v.evidence, "first");
+}
+END_TEST
+
+static ls_headline headline_of(int count, const ls_verdict_code *code)
+{
+    ls_run run;
+    memset(&run, 0, sizeof run);
+    ls_verdict verdict[8];
+    memset(verdict, 0, sizeof verdict);
+    for (int i = 0; i < count; i++) {
+        ls_rows_add(&run.cases, NULL, "G1", "in.case%d", i);
+        verdict[i].code = code[i];
+    }
+    ls_rows_add(&run.cases, NULL, "G1", "out.case");
+    verdict[count].code = LS_FAIL; /* outside the claim: counted, no more */
+    run.verdict = verdict;
+    ls_select_add(&run.claim, "in.*", "");
+    ls_headline headline;
+    ls_headline_decide(&run, &headline);
+    ls_rows_free(&run.cases);
+    ls_select_free(&run.claim);
+    return headline;
+}
+
+START_TEST(correct_needs_every_case_of_the_claim)
+{
+    const ls_verdict_code good[] = {LS_PASS, LS_WAIVED, LS_PASS};
+    ls_headline h = headline_of(3, good);
+    ck_assert_int_eq(h.correct, LS_CORRECT_YES);
+    ck_assert_int_eq(h.passed, 3);
+    ck_assert_int_eq(h.failed, 0);
+    ck_assert_ptr_nonnull(strstr(h.correct_why, "3 of 3 cases"));
+    static const ls_verdict_code wrong[] = {LS_FAIL, LS_CRASH, LS_TIMEOUT};
+    static const ls_verdict_code open[] = {LS_WEAK, LS_SKIP, LS_UNSUPPORTED, LS_INFRA};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        const ls_verdict_code codes[] = {LS_PASS, wrong[i], LS_WEAK};
+        h = headline_of(3, codes);
+        ck_assert_int_eq(h.correct, LS_CORRECT_NO);
+        ck_assert_int_eq(h.failed, 2);
+    }
+    for (size_t i = 0; i < sizeof open / sizeof *open; i++) {
+        const ls_verdict_code codes[] = {LS_PASS, open[i]};
+        h = headline_of(2, codes);
+        ck_assert_int_eq(h.correct, LS_CORRECT_NOT_SHOWN);
+        ck_assert_int_eq(h.only_infrastructure, open[i] == LS_INFRA);
+    }
+}
+END_TEST
+
+START_TEST(no_case_shows_nothing)
+{
+    ls_headline h = headline_of(0, NULL);
+    ck_assert_int_ne(h.correct, LS_CORRECT_YES);
+    ck_assert_int_eq(h.passed, 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("verdict");
+    TCase *tests = tcase_create("verdict");
+    tcase_add_test(tests, every_ending_has_its_code);
+    tcase_add_test(tests, the_first_bad_finding_stays);
+    tcase_add_test(tests, correct_needs_every_case_of_the_claim);
+    tcase_add_test(tests, no_case_shows_nothing);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failures = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failures;
+}
