@@ -94,8 +94,11 @@ $(BUILD)/lib/ls_gloo.so: $(call objects,$(GLOO)) $(BUILD)/libls_harness.a $(BUIL
 	@mkdir -p $(@D)
 	$(CXX) -shared $(LDFLAGS) $^ -lgloo $(LDLIBS) -o $@
 
-# test_multi alone reaches into a backend: it compares vector variants, which the table does not show.
+# test_multi reaches into a backend: it compares vector variants, which the table does not show.
 $(BUILD)/unit/test_multi: $(call objects,$(wildcard kernels/cpu/multi*.c))
+# test_cpu_ops too: single operations and the loops of every instruction set.
+$(BUILD)/unit/test_cpu_ops: $(call objects,$(CPU))
+$(BUILD)/unit/test_cpu_ops: LDLIBS := $(BUILD)/libls_core.a -ldnnl $(LDLIBS)
 # suite/unit/test_X.c is one Check program.
 $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o $(LIBS)
 	@mkdir -p $(@D)

@@ -27,7 +27,8 @@ typedef __mmask16 vmask;
 #define vec_keep(m, x) _mm512_maskz_mov_ps(m, x)
 #define vec_equal(a, b) _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ)
 /* a > b, or a is NaN. */
-#define vec_beats(a, b) _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ)
+#define vec_beats(a, b) \
+    ((__mmask16)(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) | _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q)))
 #define vec_select(m, a, b) _mm512_mask_mov_ps(b, m, a)
 #define vec_load_f32(p) _mm512_loadu_ps(p)
 #define vec_store_f32(p, x) _mm512_storeu_ps(p, x)
@@ -90,7 +91,8 @@ typedef __m256 vmask;
 #define vec_positive(x) _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GT_OQ)
 #define vec_keep(m, x) _mm256_and_ps(m, x)
 #define vec_equal(a, b) _mm256_cmp_ps(a, b, _CMP_EQ_OQ)
-#define vec_beats(a, b) _mm256_cmp_ps(a, b, _CMP_NLE_UQ)
+#define vec_beats(a, b) \
+    _mm256_or_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ), _mm256_cmp_ps(a, a, _CMP_UNORD_Q))
 #define vec_select(m, a, b) _mm256_blendv_ps(b, a, m)
 #define vec_load_f32(p) _mm256_loadu_ps(p)
 #define vec_store_f32(p, x) _mm256_storeu_ps(p, x)
@@ -157,7 +159,7 @@ typedef uint16_t vhalf __attribute__((vector_size(8)));
 #define vec_relu(x) ((vec)((vmask)(x) & ~(vmask)((x) <= vec_zero())))
 
 #define vec_equal(a, b) ((vmask)((a) == (b)))
-#define vec_beats(a, b) (~(vmask)((a) <= (b)))
+#define vec_beats(a, b) ((vmask)((a) > (b)) | (vmask)((a) != (a)))
 #define vec_select(m, a, b) ((vec)(((vmask)(a) & (m)) | ((vmask)(b) & ~(m))))
 
 static inline vec vec_load_f32(const float *p)
