@@ -70,7 +70,7 @@ static const char STYLE[] =
     "white-space:pre-wrap;font:.95rem/1.7 ui-monospace,'DejaVu Sans "
     "Mono',Menlo,monospace;margin:0}\n"
     ".verdicts.good{border-left-color:#1a7f4b}.verdicts.bad{border-left-color:#b3261e}\n"
-    ".good b{color:#1a7f4b}.v-good{color:#1a7f4b}.v-bad{color:#b3261e}.v-open{color:#6b5900}\n"
+    ".v-good{color:#1a7f4b}.v-bad{color:#b3261e}.v-open{color:#6b5900}\n"
     ".scroll{overflow-x:auto}\n"
     "table{border-collapse:collapse;font-size:.88rem;margin:.3rem 0 "
     ".8rem;font-variant-numeric:tabular-nums}\n"
@@ -215,21 +215,41 @@ static void put_table_close(FILE *to)
     fputs("</tbody></table></div>\n", to);
 }
 
+/* Writes a line of SVG with `name` before every id and every reference to one: gnuplot uses the
+ * same ids in all its figures, and a page holds several. */
+static void put_svg_line(FILE *to, const char *line, const char *name)
+{
+    static const char *const BEFORE_ID[] = {" id='", " id=\"", "href='#", "href=\"#", "url(#"};
+    for (; *line != '\0'; line++) {
+        fputc(*line, to);
+        for (size_t i = 0; i < sizeof BEFORE_ID / sizeof *BEFORE_ID; i++) {
+            size_t length = strlen(BEFORE_ID[i]);
+            if (strncmp(line, BEFORE_ID[i], length) == 0) {
+                fprintf(to, "%s%s-", BEFORE_ID[i] + 1, name);
+                line += length - 1;
+                break;
+            }
+        }
+    }
+}
+
 /* Copies the <svg> element: what stands before it (XML declaration, document type) has no place in
  * HTML. */
 static void put_svg(FILE *to, const char *run_directory, const char *name)
 {
-    char path[PATH_MAX], line[8192];
+    char path[PATH_MAX], *line = NULL;
+    size_t room = 0;
     int length = snprintf(path, sizeof path, "%s/plots/%s.svg", run_directory, name);
     FILE *svg = length < (int)sizeof path ? fopen(path, "r") : NULL;
     bool inside = false;
-    while (svg != NULL && fgets(line, sizeof line, svg) != NULL) {
+    while (svg != NULL && getline(&line, &room, svg) >= 0) {
         const char *start = inside ? line : strstr(line, "<svg");
         if (start != NULL) {
             inside = true;
-            fputs(start, to);
+            put_svg_line(to, start, name);
         }
     }
+    free(line);
     if (svg != NULL) {
         fclose(svg);
     }

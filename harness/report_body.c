@@ -141,28 +141,63 @@ static void write_speed(const ls_report_run *run, const ls_report_page_form *for
     write_more_rows(run, form, to);
 }
 
-static void write_failures(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+static void write_verdict(const cJSON *verdict, const ls_report_page_form *form, FILE *to)
+{
+    static const char *const LINES[][2] = {
+        {"waiver: ", "waiver"}, {"cause:  ", "cause"}, {"repeat: ", "repeat"}};
+    char line[TEXT_BYTES], text[2 * TEXT_BYTES] = "";
+    ls_tables_append(text, sizeof text, "%s", ls_report_lines_verdict(verdict, line));
+    for (int i = 0; i < 3; i++) {
+        const char *value = ls_json_string(verdict, LINES[i][1], "");
+        if (value[0] != '\0') {
+            ls_tables_append(text, sizeof text, "\n%s%s", LINES[i][0], value);
+        }
+    }
+    form->code(to, text);
+}
+
+/* Inside the claim each case with its cause and its line to repeat it. */
+static int write_claimed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
     const cJSON *verdict;
     int listed = 0;
-    form->heading(to, "What did not pass");
     cJSON_ArrayForEach(verdict, run->verdicts)
     {
-        if (!ls_report_lines_listed(verdict)) {
-            continue;
+        if (ls_report_lines_listed(verdict) && ls_json_bool(verdict, "in_claim", false)) {
+            write_verdict(verdict, form, to);
+            listed++;
         }
-        static const char *const LINES[][2] = {
-            {"waiver: ", "waiver"}, {"cause:  ", "cause"}, {"repeat: ", "repeat"}};
-        char line[TEXT_BYTES], text[2 * TEXT_BYTES] = "";
-        ls_tables_append(text, sizeof text, "%s", ls_report_lines_verdict(verdict, line));
-        for (int i = 0; i < 3; i++) {
-            const char *value = ls_json_string(verdict, LINES[i][1], "");
-            ls_tables_append(text, sizeof text, value[0] != '\0' ? "\n%s%s" : "%s%s",
-                             value[0] != '\0' ? LINES[i][0] : "", value);
-        }
-        form->code(to, text);
-        listed++;
     }
+    return listed;
+}
+
+/* Outside the claim a line each. */
+static int write_unclaimed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    const cJSON *verdict;
+    int listed = 0;
+    cJSON_ArrayForEach(verdict, run->verdicts)
+    {
+        char line[TEXT_BYTES];
+        if (ls_report_lines_listed(verdict) && !ls_json_bool(verdict, "in_claim", false)) {
+            if (listed++ == 0) {
+                form->paragraph(to, "Outside the claim, which they do not decide:");
+                form->list_open(to);
+            }
+            form->list_item(to, ls_report_lines_verdict(verdict, line));
+        }
+    }
+    if (listed > 0) {
+        form->list_close(to);
+    }
+    return listed;
+}
+
+static void write_failures(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    form->heading(to, "What did not pass");
+    int listed = write_claimed(run, form, to);
+    listed += write_unclaimed(run, form, to);
     char state[96], text[TEXT_BYTES];
     int unfinished = 0;
     for (int j = 0; j < run->job_count; j++) {

@@ -24,6 +24,9 @@ static void copy_text(char *to, size_t bytes, const char *from)
     size_t length = strnlen(from, bytes - 1);
     memcpy(to, from, length);
     to[length] = '\0';
+    for (size_t i = 0; i < length; i++) { /* it goes into cells of tables */
+        to[i] = (unsigned char)to[i] < 0x20 || to[i] == 0x7f ? '?' : to[i];
+    }
 }
 
 static ls_status take_step(ls_report_rank *rank, const cJSON *event)

@@ -9,6 +9,14 @@
 
 enum { COLUMNS = 80 };
 
+/* Foreign text must not steer the terminal: control characters go. */
+static void print_plain(FILE *to, const char *text, int bytes)
+{
+    for (int i = 0; i < bytes; i++) {
+        fputc((unsigned char)text[i] < 0x20 || text[i] == 0x7f ? '?' : text[i], to);
+    }
+}
+
 /* Breaks at spaces; later lines start with `indent` spaces. A word longer than the line stays
  * whole: a command to paste must not be cut. Foreign text must not steer the terminal: control
  * characters go. */
@@ -26,9 +34,7 @@ static void print_wrapped(FILE *to, const char *text, int indent)
             column = 0;
         }
         fprintf(to, "%*s", word > 0 ? blanks : 0, "");
-        for (int i = 0; i < word; i++) {
-            fputc((unsigned char)text[i] < 0x20 || text[i] == 0x7f ? '?' : text[i], to);
-        }
+        print_plain(to, text, word);
         column += blanks + word;
         text += word;
     }
@@ -127,23 +133,47 @@ static void print_indented(FILE *to, const char *name, const char *text)
     }
 }
 
+/* Never wrapped: it is to be pasted. */
+static void print_repeat(FILE *to, const char *repeat)
+{
+    if (repeat[0] != '\0') {
+        fputs("repeat: ", to);
+        print_plain(to, repeat, (int)strlen(repeat));
+        fputc('\n', to);
+    }
+}
+
+/* Inside the claim every case is told; outside it they are counted, the pages name them. */
 static void print_verdicts(const ls_report_run *run, FILE *to)
 {
+    static const char *const WORDS[] = {"FAIL", "CRASH", "TIMEOUT", "WEAK", "INFRA"};
+    enum { WORD_COUNT = sizeof WORDS / sizeof *WORDS };
     const cJSON *verdict;
-    int listed = 0;
+    int listed = 0, outside[WORD_COUNT] = {0};
     cJSON_ArrayForEach(verdict, run->verdicts)
     {
         char line[LS_REPORT_LINES_BYTES * 2];
         if (!ls_report_lines_listed(verdict)) {
             continue;
         }
+        if (!ls_json_bool(verdict, "in_claim", false)) {
+            for (int i = 0; i < WORD_COUNT; i++) {
+                outside[i] += strcmp(ls_json_string(verdict, "verdict", ""), WORDS[i]) == 0;
+            }
+            continue;
+        }
         fprintf(to, "%s", listed++ == 0 ? "\n" : "");
         print_wrapped(to, ls_report_lines_verdict(verdict, line), 2);
         print_indented(to, "waiver:", ls_json_string(verdict, "waiver", ""));
         print_indented(to, "cause:", ls_json_string(verdict, "cause", ""));
-        const char *repeat = ls_json_string(verdict, "repeat", "");
-        fprintf(to, repeat[0] != '\0' ? "repeat: %s\n" : "%s",
-                repeat); /* to paste: never wrapped */
+        print_repeat(to, ls_json_string(verdict, "repeat", ""));
+    }
+    for (int i = 0, said = 0; i < WORD_COUNT; i++) {
+        if (outside[i] > 0) {
+            fprintf(to, "%s%d %s", said++ == 0 ? "outside the claim, told in the report: " : ", ",
+                    outside[i], WORDS[i]);
+        }
+        fprintf(to, "%s", i == WORD_COUNT - 1 && said > 0 ? "\n" : "");
     }
 }
 

@@ -188,6 +188,7 @@ START_TEST(pages_escape_and_open_with_the_verdicts)
     ck_assert_int_eq(ls_report_write(scratch, "plots"), LS_OK);
     char *html = read_text(scratch, "report.html"), *markdown = read_text(scratch, "report.md");
     ck_assert(strstr(html, "<script") == NULL);
+    ck_assert_int_eq(occurrences(html, " id='gp"), 0); /* ids of several figures do not clash */
     ck_assert(strstr(html, "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;&quot;") != NULL);
     ck_assert(strchr(html, '\x1b') == NULL);
     ck_assert(strstr(html, "\nCORRECT  <b class=\"v-bad\">no</b>") != NULL);
