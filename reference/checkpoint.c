@@ -31,9 +31,14 @@ uint64_t ls_checkpoint_bucket_rule(const ls_trainer *trainer)
 /* ---- saving -------------------------------------------------------------------------------------
  */
 
+/* Borrowed where the host can read the device, else copied through `scratch`. */
 static ls_status add_tensor(ls_trainer *trainer, ls_safetensors_writer *writer, const char *name,
                             const ls_tensor *tensor, const ls_shape *shape, void *scratch)
 {
+    if (trainer->device.info.host_memory) {
+        ls_safetensors_add(writer, name, tensor->dtype, shape, tensor->data);
+        return LS_OK;
+    }
     LS_TRY(
         ls_device_read(&trainer->device, scratch, tensor->data, (int64_t)ls_tensor_bytes(tensor)));
     return ls_safetensors_add_copy(writer, name, tensor->dtype, shape, scratch);
@@ -227,6 +232,7 @@ static ls_status write_file(ls_trainer *trainer, int64_t step, const char *path,
         status,
         ls_device_read(&trainer->device, &state, trainer->memory.state, (int64_t)sizeof state),
         discard);
+    LS_TRY_GOTO(status, trainer->device.api->stream_wait(trainer->device.stream), discard);
     LS_TRY_GOTO(status, add_metadata(trainer, writer, step), discard);
     LS_TRY_GOTO(status, add_params(trainer, writer, scratch), discard);
     LS_TRY_GOTO(status, add_state(writer, &state, step), discard);

@@ -24,6 +24,7 @@ struct ls_dump {
     int64_t step;
     ls_safetensors_writer *writer;
     float loss_scale, inv_loss_scale;
+    bool stepped;    /* the step is over */
     float *input;    /* [accumulate][batch][3][size][size] */
     int64_t *target; /* [accumulate][batch] */
     float *logits;   /* [accumulate][batch][classes] */
@@ -119,12 +120,17 @@ static ls_status allocate(ls_dump *dump)
     return LS_OK;
 }
 
-/* Adds a copy of a device tensor in its own type. */
+/* Adds a device tensor in its own type. After the step nothing changes before the file is written,
+ * so that what the host can read needs no copy. */
 static ls_status add_tensor(ls_dump *dump, const char *name, const ls_tensor *tensor,
                             const ls_shape *shape)
 {
-    LS_TRY(ls_device_read(&dump->trainer->device, dump->scratch, tensor->data,
-                          (int64_t)ls_tensor_bytes(tensor)));
+    const ls_device *device = &dump->trainer->device;
+    if (dump->stepped && device->info.host_memory) {
+        ls_safetensors_add(dump->writer, name, tensor->dtype, shape, tensor->data);
+        return LS_OK;
+    }
+    LS_TRY(ls_device_read(device, dump->scratch, tensor->data, (int64_t)ls_tensor_bytes(tensor)));
     return ls_safetensors_add_copy(dump->writer, name, tensor->dtype, shape, dump->scratch);
 }
 
@@ -338,6 +344,9 @@ ls_status ls_dump_finish(ls_dump *dump, const ls_dump_result *result)
     const ls_memory *memory = &dump->trainer->memory;
     ls_shape scalar = {0};
     ls_status status = LS_OK;
+    dump->stepped = true;
+    LS_TRY_GOTO(status, dump->trainer->device.api->stream_wait(dump->trainer->device.stream),
+                discard);
     add_batches(dump);
     LS_TRY_GOTO(status,
                 ls_safetensors_add_copy(dump->writer, "loss", LS_F32, &scalar, &result->loss),
