@@ -47,6 +47,11 @@ static ls_stats_interval rate_of(const cJSON *row)
                                ls_json_number(row, "images_per_s_high", NAN)};
 }
 
+static bool either(const cJSON *x, const cJSON *y, const char *name)
+{
+    return ls_json_bool(x, name, false) || ls_json_bool(y, name, false);
+}
+
 static void print_pair(const cJSON *x, const cJSON *y, FILE *to)
 {
     char sentence[128];
@@ -59,10 +64,9 @@ static void print_pair(const cJSON *x, const cJSON *y, FILE *to)
         return;
     }
     ls_stats_sentence(ls_stats_ratio_of(after, before), sentence, sizeof sentence);
-    fprintf(to, "%8.4g -> %8.4g img/s  %s%s\n", before.value, after.value, sentence,
-            ls_json_bool(x, "oversubscribed", false) || ls_json_bool(y, "oversubscribed", false)
-                ? " (oversubscribed)"
-                : "");
+    fprintf(to, "%8.4g -> %8.4g img/s  %s%s%s\n", before.value, after.value, sentence,
+            either(x, y, "oversubscribed") ? " (oversubscribed)" : "",
+            either(x, y, "weak") ? " (weak: a window drifted)" : "");
 }
 
 static const cJSON *twin_of(const cJSON *summary, const cJSON *row)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "report_advice.h"
+#include "report_lines.h"
 #include "report_speed.h"
 
 static void summary_path(char path[PATH_MAX], const ls_report_run *run)
@@ -108,6 +109,7 @@ static void add_measured(cJSON *row, const ls_report_run *run, const ls_report_j
     cJSON_AddNumberToObject(row, "warmup_steps", speed->warmup_count);
     cJSON_AddNumberToObject(row, "skipped_steps", speed->skipped_count);
     cJSON_AddStringToObject(row, "halves", HALVES[speed->halves]);
+    cJSON_AddBoolToObject(row, "weak", ls_report_lines_weak(run, job));
     ls_json_add_number(row, "halves_ratio", speed->halves_ratio.value);
     ls_json_add_number(row, "exposed_ms", ls_report_speed_exposed_ms(run, job));
     ls_json_add_number(row, "data_ms", speed->data_ms);
