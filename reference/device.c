@@ -58,9 +58,10 @@ ls_status ls_device_open(const char *name, const ls_backend_options *options, ls
         const char *root = getenv("LS_SYSFS");
         name = ls_device_count_nvidia(root == NULL ? "/sys" : root) > 0 ? "cuda" : "cpu";
     }
-    /* Before libgomp is loaded with the backend: its threads spin for milliseconds at the end of every
-     * loop unless told otherwise. On a machine with anything else to do that is time taken from the very
-     * thread that is waited for (a sixth of the speed, measured with eight busy neighbours on two cores). */
+    /* Before libgomp is loaded with the backend: its threads spin for milliseconds at the end of
+     * every loop unless told otherwise. On a machine with anything else to do that is time taken
+     * from the very thread that is waited for (a sixth of the speed, measured with eight busy
+     * neighbours on two cores). */
     setenv("GOMP_SPINCOUNT", "1000", 0);
     LS_TRY(ls_load_backend(name, &device.api));
     LS_TRY(device.api->open(options, &device.backend));

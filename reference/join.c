@@ -325,6 +325,10 @@ ls_status ls_join_finish(ls_trainer *trainer)
     if (trainer->store == NULL) {
         return LS_OK;
     }
+    /* The engine notices at once when a rank has died; the store then keeps the first that is
+     * through from closing connections under the last. */
+    ls_comm_op op = {.kind = LS_COMM_BARRIER, .label = "end of training"};
+    LS_TRY(ls_comm_run(trainer->engine, trainer->comm, &op, trainer->device.stream));
     return ls_store_barrier(trainer->store, "end of training", trainer->options.timeout_s);
 }
 

@@ -85,7 +85,8 @@ static void run_open(run *r, int world)
                           .precision = &r->precision,
                           .memory = &r->memory,
                           .engine = &FAKE,
-                          .comm = &r->comm};
+                          .comm = &r->comm,
+                          .find_unused = r->options.find_unused};
     ck_assert_int_eq(ls_ddp_create(&ddp, &r->ddp), LS_OK);
 }
 
@@ -402,6 +403,29 @@ START_TEST(an_unused_parameter_is_an_error)
 }
 END_TEST
 
+/* --find-unused: it takes part with zeros, whatever lay there. */
+START_TEST(an_unused_parameter_may_be_allowed)
+{
+    run r = run_of(LS_O2, LS_DIALECT_TORCH);
+    r.options.find_unused = true;
+    run_open(&r, 2);
+    ck_assert_int_eq(ls_ddp_begin(r.ddp), LS_OK);
+    for (int p = r.memory.param_count - 1; p >= 0; p--) {
+        fill(&r, p);
+        if (p != 3) {
+            ck_assert_int_eq(ls_ddp_ready(r.ddp, p), LS_OK);
+        }
+    }
+    ck_assert_int_eq(ls_ddp_finish(r.ddp), LS_OK);
+    for (int p = 0; p < r.memory.param_count; p++) {
+        for (int64_t i = 0; i < r.memory.grad[p].count; i++) {
+            ck_assert_float_eq(host_get(&r.memory.grad[p], i), p == 3 ? 0.0f : value_of(p, i));
+        }
+    }
+    run_close(&r);
+}
+END_TEST
+
 int main(void)
 {
     TCase *cases = tcase_create("ddp");
@@ -412,6 +436,7 @@ int main(void)
     tcase_add_test(cases, the_type_of_the_sum_decides_about_overflow);
     tcase_add_test(cases, a_layout_is_adopted_or_refused_whole);
     tcase_add_test(cases, an_unused_parameter_is_an_error);
+    tcase_add_test(cases, an_unused_parameter_may_be_allowed);
     Suite *suite = suite_create("ddp");
     suite_add_tcase(suite, cases);
     SRunner *runner = srunner_create(suite);
