@@ -14,6 +14,7 @@
 #include "../reference/data/make.h"
 #include "../reference/model.h"
 #include "place.h"
+#include "speed.h"
 #include "variables.h"
 
 typedef struct bench {
@@ -338,15 +339,14 @@ static ls_status prepare(bench *b, int count, char **argument)
     choose_data(b);
     LS_TRY(check_data(b));
     bool cpu = strcmp(device, "cpu") == 0;
-    b->run.site = (ls_matrix_site){.device = device,
-                                   .cores = m->cores,
-                                   .oversubscribed = cpu ? m->ranks > m->cores : share,
-                                   .half_emulated = cpu};
+    b->run.site = (ls_matrix_site){
+        .device = device, .cores = m->cores, .oversubscribed = !cpu && share, .half_emulated = cpu};
     b->run.bench_run = true;
     b->run.seed = m->seed;
     b->run.fail_early = ls_variables_integer(&b->given, "FAIL_EARLY", 0) != 0;
     ls_text_put(b->run.baseline, sizeof b->run.baseline, "%s",
                 ls_variables_text(&b->given, "BASELINE", ""));
+    LS_TRY(ls_speed_check_baseline(b->run.baseline));
     ls_commands_where(device, m->ranks, m->cores, b->run.where);
     describe(b);
     LS_TRY(choose_folder(b));

@@ -8,6 +8,7 @@
 
 #include "../harness/machine.h"
 #include "../harness/text.h"
+#include "speed.h"
 
 typedef struct counts {
     int inside, good, outside, outside_good, code[LS_VERDICT_CODES];
@@ -84,10 +85,7 @@ void ls_headline_decide(const ls_run *run, ls_headline *out)
     memset(out, 0, sizeof *out);
     decide_correct(run, out);
     decide_machine(run, out);
-    ls_text_put(out->speed_value, sizeof out->speed_value, "no baseline");
-    ls_text_put(out->speed_why, sizeof out->speed_why, "%s",
-                run->bench_run ? "BASELINE=<run> compares with an earlier one"
-                               : "nothing was timed");
+    ls_speed_decide(run, out);
 }
 
 static void add(cJSON *to, const char *name, const char *value, const char *why)

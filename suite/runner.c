@@ -10,6 +10,7 @@
 #include "../harness/text.h"
 #include "../kernels/core/clock.h"
 #include "../kernels/core/log.h"
+#include "cases/overflow.h"
 #include "cases/timed.h"
 #include "place.h"
 #include "progress.h"
@@ -138,18 +139,36 @@ static bool someone_needs(const ls_run *run, int job)
     return false;
 }
 
-/* Dumps of large networks (100 MB and more each) are of no use once every case that reads them has
- * passed. */
-static void drop_dumps(ls_run *run)
+/* Dumps (100 MB and more each for large networks) are of no use once every case that reads them has
+ * been judged, and has passed: those of a failure are kept to be looked at. */
+static bool keeps_dumps(const ls_run *run, int job)
+{
+    char id[96], other[96];
+    ls_matrix_id(&run->jobs.spec[job], id);
+    for (int c = 0; c < run->cases.count; c++) {
+        for (int j = 0; j < run->cases.row[c].job_count; j++) {
+            ls_matrix_id(&run->cases.row[c].job[j], other);
+            bool settled = run->judged[c] && ls_verdict_good(run->verdict[c].code);
+            if (!settled && strcmp(id, other) == 0 &&
+                strncmp(run->cases.row[c].id, "perf", 4) != 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static void drop_dumps(const ls_run *run)
 {
     for (int i = 0; i < run->jobs.count; i++) {
-        const ls_spec *spec = &run->jobs.spec[i];
-        bool large = spec->role == LS_ROLE_THROUGHPUT || spec->role == LS_ROLE_REFERENCE;
-        if (!large || !run->done[i] || someone_needs(run, i)) {
+        ls_role role = run->jobs.spec[i].role;
+        bool large = role == LS_ROLE_THROUGHPUT || role == LS_ROLE_REFERENCE;
+        if ((!large && run->bench_run) || !run->done[i] || keeps_dumps(run, i)) {
             continue;
         }
-        char folder[700];
-        ls_text_put(folder, sizeof folder, "%s/dump", run->record[i].directory);
+        char folder[700], id[96];
+        ls_matrix_id(&run->jobs.spec[i], id);
+        ls_text_put(folder, sizeof folder, "%s/jobs/%s/dump", run->directory, id);
         ls_place_remove(folder);
     }
 }
@@ -189,6 +208,9 @@ static ls_status run_one(ls_run *run, int index)
     ls_spec *spec = &run->jobs.spec[index];
     if (spec->role == LS_ROLE_REFERENCE) {
         LS_TRY(ls_timed_write_batches(&run->bench, spec, run->directory));
+    }
+    if (ls_overflow_wants(spec)) {
+        LS_TRY(ls_overflow_write(spec, run->directory));
     }
     ls_job job;
     LS_TRY(ls_matrix_job(spec, &run->site, &job));

@@ -55,11 +55,18 @@ static void judge_window(const ls_case *row, const ls_record *job, ls_verdict *o
         return;
     }
     double drift = fabs(first - second) / (first < second ? first : second);
-    ls_verdict_measured(out, drift, halves.value, "of the median", halves.why);
     const char *text = "medians of the two halves: %.1f and %.1f ms per step";
-    if (drift > halves.value) {
+    if (ls_json_bool(ls_record_facts(job), "oversubscribed", false)) {
+        ls_text_put(
+            out->evidence, sizeof out->evidence,
+            "medians of the two halves: %.1f and %.1f ms per step; more ranks than cores: gates "
+            "nothing",
+            first, second);
+    } else if (drift > halves.value) {
+        ls_verdict_measured(out, drift, halves.value, "of the median", halves.why);
         ls_verdict_set(out, LS_WEAK, text, first, second);
     } else {
+        ls_verdict_measured(out, drift, halves.value, "of the median", halves.why);
         ls_text_put(out->evidence, sizeof out->evidence, text, first, second);
     }
 }

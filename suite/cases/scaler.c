@@ -10,6 +10,7 @@
 
 #include "../../harness/text.h"
 #include "judges.h"
+#include "overflow.h"
 #include "timed.h"
 
 typedef struct script {
@@ -19,20 +20,24 @@ typedef struct script {
     const char *dialect;
     double init, lowest, highest; /* 0: no such option */
     int interval;
+    bool by_data; /* by the batches, with no --overflow-at: works for any subject */
 } script;
 
 static const script scripts[] = {
-    {"plain.o1", "3,5,6", 1, 1, 12, "apex", 1024, 0, 0, 3},
-    {"plain.o2", "3,5,6", 1, 2, 12, "apex", 1024, 0, 0, 3},
-    {"first.o2", "1", 2, 2, 6, "apex", 1024, 0, 0, 2},
-    {"one-rank.o1", "2:1,5:0", 2, 1, 10, "apex", 1024, 0, 0, 3},
-    {"one-rank.o2", "2:1,5:0", 2, 2, 10, "apex", 1024, 0, 0, 3},
-    {"last-rank.o2.w3", "3:2,4:2", 3, 2, 10, "apex", 1024, 0, 0, 4},
-    {"dynamic.o0", "2:1", 2, 0, 8, "apex", 1024, 0, 0, 3},
-    {"dynamic.o3", "2:1", 2, 3, 8, "apex", 1024, 0, 0, 3},
-    {"ceiling.o2", "5", 2, 2, 14, "apex", 1024, 0, 2048, 2},
-    {"floor.o2", "2", 2, 2, 8, "apex", 1024, 512, 0, 3},
-    {"torch.o2", "2:0,6:1", 2, 2, 12, "torch", 1024, 0, 0, 3},
+    {"plain.o1", "3,5,6", 1, 1, 12, "apex", 1024, 0, 0, 3, false},
+    {"plain.o2", "3,5,6", 1, 2, 12, "apex", 1024, 0, 0, 3, false},
+    {"first.o2", "1", 2, 2, 6, "apex", 1024, 0, 0, 2, false},
+    {"one-rank.o1", "2:1,5:0", 2, 1, 10, "apex", 1024, 0, 0, 3, false},
+    {"one-rank.o2", "2:1,5:0", 2, 2, 10, "apex", 1024, 0, 0, 3, false},
+    {"last-rank.o2.w3", "3:2,4:2", 3, 2, 10, "apex", 1024, 0, 0, 4, false},
+    {"dynamic.o0", "2:1", 2, 0, 8, "apex", 1024, 0, 0, 3, false},
+    {"dynamic.o3", "2:1", 2, 3, 8, "apex", 1024, 0, 0, 3, false},
+    {"ceiling.o2", "5", 2, 2, 14, "apex", 1024, 0, 2048, 2, false},
+    {"floor.o2", "2", 2, 2, 8, "apex", 1024, 512, 0, 3, false},
+    {"torch.o2", "2:0,6:1", 2, 2, 12, "torch", 1024, 0, 0, 3, false},
+    {"data.o1", "2:1,4:0", 2, 1, 6, "apex", LS_OVERFLOW_SCALE, 0, 0, 2000, true},
+    {"data.o2", "2:1,4:0", 2, 2, 6, "apex", LS_OVERFLOW_SCALE, 0, 0, 2000, true},
+    {"data.o3", "3:0", 2, 3, 5, "apex", LS_OVERFLOW_SCALE, 0, 0, 2000, true},
 };
 
 /* Whether `step` overflows by the script, on whatever rank: gradients are reduced before they are
@@ -192,6 +197,10 @@ static ls_spec script_spec(const ls_case_settings *settings, const script *s)
     ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "dynamic");
     spec.dump_steps[0] = '\0';
     spec.steps = s->steps;
+    if (s->by_data) {
+        ls_overflow_spec(&spec, s->overflows);
+        return spec;
+    }
     ls_text_put(spec.extra, sizeof spec.extra,
                 "--init-scale=%g --growth-interval=%d --overflow-at=%s", s->init, s->interval,
                 s->overflows);
@@ -248,29 +257,78 @@ static void judge_floor(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
 }
 
-/* A timed job overflows when it likes; given which steps were skipped, the scales must follow. */
+/* The machine as the rank's own start event says it was set up; Apex's defaults where it is silent.
+ */
+static machine machine_of(const ls_record_rank *rank)
+{
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
+    bool torch = strcmp(ls_json_string(options, "dialect", "apex"), "torch") == 0;
+    machine m = {rank->step[0].loss_scale, ls_json_number(options, "min-loss-scale", 0), 0, 0,
+                 (int)ls_json_integer(options, "growth-interval", 2000)};
+    m.highest = ls_json_number(options, "max-loss-scale", 0);
+    if (m.highest <= 0) {
+        m.highest = torch ? INFINITY : 16777216; /* 2^24: Apex's default max_loss_scale */
+    }
+    return m;
+}
+
+/* The first step whose scales do not follow from which steps were skipped; NULL when all do. */
+static const ls_record_step *first_wrong(const ls_record_rank *rank, machine m, bool dynamic,
+                                         double *expected_next)
+{
+    for (int i = 0; i < rank->step_count; i++) {
+        const ls_record_step *seen = &rank->step[i];
+        double scale = m.scale;
+        *expected_next = dynamic ? machine_tick(&m, seen->skipped) : scale;
+        if (seen->loss_scale != scale || seen->loss_scale_next != *expected_next ||
+            (seen->skipped && !dynamic)) {
+            return seen;
+        }
+    }
+    return NULL;
+}
+
+/* A resumed run comes with a count of clean steps that its record does not say: any one will do. */
+static const ls_record_step *follows(const ls_record_rank *rank, bool dynamic,
+                                     double *expected_next)
+{
+    machine m = machine_of(rank);
+    const ls_record_step *wrong = first_wrong(rank, m, dynamic, expected_next);
+    bool resumed = rank->step[0].step > 1;
+    for (int clean = 1; resumed && wrong != NULL && clean < m.interval; clean++) {
+        m.clean = clean;
+        double next;
+        if (first_wrong(rank, m, dynamic, &next) == NULL) {
+            return NULL;
+        }
+    }
+    return wrong;
+}
+
+/* Overflows come when they like; given which steps were skipped, the scales must follow. */
 void ls_scaler_judge_timed(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     bool dynamic = strcmp(row->job[0].loss_scale, "dynamic") == 0;
     int skipped = 0;
     for (int k = 0; k < job->world; k++) {
         const ls_record_rank *rank = &job->rank[k];
-        machine m = {rank->step_count > 0 ? rank->step[0].loss_scale : 0, 0, 16777216, 0, 2000};
-        for (int i = 0; i < rank->step_count; i++) {
-            const ls_record_step *seen = &rank->step[i];
-            double scale = m.scale;
-            double next = dynamic ? machine_tick(&m, seen->skipped) : scale;
-            skipped += seen->skipped;
-            if (seen->loss_scale != scale || seen->loss_scale_next != next ||
-                (seen->skipped && !dynamic)) {
-                ls_verdict_set(out, LS_FAIL,
-                               "rank=%d step %d: scale %g, then %g, %s; expected %g, then %g", k,
-                               (int)seen->step, seen->loss_scale, seen->loss_scale_next,
-                               seen->skipped ? "skipped" : "taken", scale, next);
-            }
-        }
         if (rank->step_count == 0) {
             ls_verdict_set(out, LS_FAIL, "rank=%d has no steps", k);
+            continue;
+        }
+        if (isnan(rank->step[0].loss_scale)) {
+            ls_verdict_set(out, LS_UNSUPPORTED, "rank=%d: the events have no loss scale", k);
+            continue;
+        }
+        double next = 0;
+        const ls_record_step *wrong = follows(rank, dynamic, &next);
+        if (wrong != NULL) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d step %d: scale %g, then %g, %s; expected then %g",
+                           k, (int)wrong->step, wrong->loss_scale, wrong->loss_scale_next,
+                           wrong->skipped ? "skipped" : "taken", next);
+        }
+        for (int i = 0; i < rank->step_count; i++) {
+            skipped += rank->step[i].skipped;
         }
     }
     if (out->code == LS_PASS) {
@@ -301,8 +359,8 @@ void ls_scaler_cases(const ls_case_settings *settings, ls_case_list *list)
         row->job_count = 1;
         row->job[0] = spec;
         row->number[0] = (int)i;
-        if (strcmp(scripts[i].overflows, "1") == 0) {
-            continue; /* nothing stands before the first step */
+        if (strcmp(scripts[i].overflows, "1") == 0 || scripts[i].by_data) {
+            continue; /* nothing stands before the first step; gradients of zero move nothing */
         }
         row = ls_rows_add(list, judge_still, "S2", "scaler.skip.%s", scripts[i].name);
         row->job_count = 1;
@@ -319,7 +377,7 @@ void ls_scaler_cases(const ls_case_settings *settings, ls_case_list *list)
     row->judges_outcome = true;
     row = ls_rows_add(list, judge_floor, "S4", "scaler.floor-ends.o2");
     row->job_count = 1;
-    row->job[0] = script_spec(settings, &scripts[0]);
+    row->job[0] = script_spec(settings, &scripts[1]);
     row->job[0].steps = 5;
     ls_text_put(row->job[0].extra, sizeof row->job[0].extra,
                 "--init-scale=1024 --growth-interval=9 --min-loss-scale=512 --overflow-at=2,3");

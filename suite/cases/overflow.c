@@ -1,0 +1,115 @@
+#include "overflow.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../harness/text.h"
+#include "../../kernels/core/rng.h"
+#include "../../reference/model.h"
+#include "../../reference/safetensors.h"
+#include "../place.h"
+
+enum { CLASSES = 10, PIXELS = 3 * LS_OVERFLOW_IMAGE * LS_OVERFLOW_IMAGE };
+
+bool ls_overflow_wants(const ls_spec *spec)
+{
+    return strncmp(spec->data, "batches:{run}/overflow/", 23) == 0;
+}
+
+/* The folder's name says which rank is wrong at which step: "at-2-1-4-0". */
+void ls_overflow_spec(ls_spec *spec, const char *script)
+{
+    ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
+    spec->image_size = LS_OVERFLOW_IMAGE;
+    spec->batch_size = LS_OVERFLOW_BATCH;
+    ls_text_put(spec->data, sizeof spec->data, "batches:{run}/overflow/at-%s-w%d", script,
+                spec->world);
+    for (char *c = spec->data + 23; *c != '\0'; c++) {
+        *c = *c == ':' || *c == ',' ? '-' : *c;
+    }
+    ls_text_put(spec->extra, sizeof spec->extra,
+                "--init={run}/overflow/init.safetensors --init-scale=%d", (int)LS_OVERFLOW_SCALE);
+}
+
+static ls_status write_weights(const char *path)
+{
+    ls_network network;
+    LS_TRY(ls_model_build("resnet8", CLASSES, LS_OVERFLOW_IMAGE, &network));
+    ls_safetensors_writer *writer = NULL;
+    ls_status status = ls_safetensors_create(path, &writer);
+    for (int i = 0; i < network.param_count && status == LS_OK; i++) {
+        const ls_param *param = &network.param[i];
+        int64_t count = ls_shape_count(&param->shape);
+        float *value = calloc((size_t)count, sizeof *value);
+        LS_ASSERT(value != NULL);
+        if (param->role == LS_PARAM_LINEAR_BIAS) {
+            value[0] = 30; /* softmax: 1 for class 0, e^-30 for the others */
+        } else if (param->role != LS_PARAM_LINEAR_WEIGHT) {
+            ls_model_init_param(&network, i, 1, value);
+        }
+        status = ls_safetensors_add_copy(writer, param->name, LS_F32, &param->shape, value);
+        free(value);
+    }
+    if (status == LS_OK) {
+        status = ls_safetensors_finish(writer);
+    } else if (writer != NULL) {
+        ls_safetensors_discard(writer);
+    }
+    ls_model_free(&network);
+    return status;
+}
+
+static bool chosen(const char *folder, int step, int rank)
+{
+    const char *text = strstr(folder, "/at-") + 4;
+    int s, r, used;
+    while (sscanf(text, "%d-%d-%n", &s, &r, &used) == 2) {
+        if (s == step && r == rank) {
+            return true;
+        }
+        text += used;
+    }
+    return false;
+}
+
+static ls_status write_batch(const char *folder, int step, int rank)
+{
+    char path[900];
+    ls_text_put(path, sizeof path, "%s/step%06d.rank%d.safetensors", folder, step, rank);
+    float *input = malloc(sizeof *input * LS_OVERFLOW_BATCH * PIXELS);
+    LS_ASSERT(input != NULL);
+    int64_t target[LS_OVERFLOW_BATCH];
+    for (int i = 0; i < LS_OVERFLOW_BATCH * PIXELS; i++) {
+        input[i] = ls_rng_normal((uint64_t)step, (uint64_t)rank, (uint64_t)i);
+    }
+    for (int n = 0; n < LS_OVERFLOW_BATCH; n++) {
+        target[n] = chosen(folder, step, rank) ? 1 : 0;
+    }
+    ls_shape input_shape = {4, {LS_OVERFLOW_BATCH, 3, LS_OVERFLOW_IMAGE, LS_OVERFLOW_IMAGE}};
+    ls_shape target_shape = {1, {LS_OVERFLOW_BATCH}};
+    ls_safetensors_writer *writer = NULL;
+    ls_status status = ls_safetensors_create(path, &writer);
+    if (status == LS_OK) {
+        ls_safetensors_add(writer, "input", LS_F32, &input_shape, input);
+        ls_safetensors_add(writer, "target", LS_I64, &target_shape, target);
+        status = ls_safetensors_finish(writer);
+    }
+    free(input);
+    return status;
+}
+
+ls_status ls_overflow_write(const ls_spec *spec, const char *run_directory)
+{
+    char folder[800], weights[800];
+    ls_text_put(folder, sizeof folder, "%s%s", run_directory, spec->data + strlen("batches:{run}"));
+    ls_text_put(weights, sizeof weights, "%s/overflow/init.safetensors", run_directory);
+    LS_TRY(ls_place_make_folder(folder));
+    LS_TRY(write_weights(weights));
+    for (int step = 1; step <= spec->steps; step++) {
+        for (int rank = 0; rank < spec->world; rank++) {
+            LS_TRY(write_batch(folder, step, rank));
+        }
+    }
+    return LS_OK;
+}
