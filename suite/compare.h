@@ -41,6 +41,7 @@ typedef struct ls_compare_verdict {
     int failures;               /* checks that failed */
     bool coarse;                /* judged on FP64's own branches, whole gradient only */
     double error, ideal, limit; /* e, r and the bound of the whole gradient */
+    double tie_ratio;           /* farthest turned branch, in units of its layer's RMS rounding */
     double tensor_ratio, block_ratio; /* largest e/r of a tensor and of a block or edge, with the
                                          floors that the bound uses */
     int64_t turned, forced;           /* branches FP64 would have taken otherwise, of all */

@@ -1,5 +1,6 @@
-/* Results kept in a folder under a digest of what went in. A file that is missing, short, of another version or
- * damaged is simply not there; one that cannot be written is a warning: the result itself stands. */
+/* Results kept in a folder under a digest of what went in. A file that is missing, short, of
+ * another version or damaged is simply not there; one that cannot be written is a warning: the
+ * result itself stands. */
 #ifndef LS_ORACLE_KEEP_H
 #define LS_ORACLE_KEEP_H
 

@@ -67,7 +67,7 @@ typedef struct ls_oracle_mode {
                            ReLU and pool (its kept_input); gives result.branch_rms */
     bool keep_input;    /* fill result.kept_input */
     bool keep_branches; /* fill result.branches */
-    bool forward_only; /* no backward: grad stays zero */
+    bool forward_only;  /* no backward: grad stays zero */
     bool rank_grads;    /* FP64: fill result.rank_grad */
 } ls_oracle_mode;
 
@@ -87,6 +87,7 @@ typedef struct ls_oracle_result {
     double *loss;   /* [W], mean over the rank's A*N samples */
     double *branch_rms; /* [branches] RMS over the layer of (ideal_input - x64), else NULL */
     int64_t turned;     /* forced branches that FP64 would have taken otherwise */
+    double tie_ratio; /* largest distance of a turned branch from its tie, in units of its limit */
     int64_t violation_count;
     ls_oracle_violation
         violation[LS_ORACLE_VIOLATIONS_MAX]; /* the first ones, in order of execution */

@@ -176,9 +176,10 @@ ls_status ls_price_forced(const ls_oracle_step *step, const ls_branch_set *force
                            {kept.logits, logits * sizeof(double)},
                            {kept.loss, (size_t)step->world * sizeof(double)},
                            {&kept.turned, sizeof kept.turned},
+                           {&kept.tie_ratio, sizeof kept.tie_ratio},
                            {&kept.violation_count, sizeof kept.violation_count},
                            {kept.violation, sizeof kept.violation}};
-    if (ls_keep_load(cache, key, 6, part)) {
+    if (ls_keep_load(cache, key, 7, part)) {
         *out = kept;
         return LS_OK;
     }
@@ -188,8 +189,9 @@ ls_status ls_price_forced(const ls_oracle_step *step, const ls_branch_set *force
                             {out->logits, logits * sizeof(double)},
                             {out->loss, (size_t)step->world * sizeof(double)},
                             {&out->turned, sizeof out->turned},
+                            {&out->tie_ratio, sizeof out->tie_ratio},
                             {&out->violation_count, sizeof out->violation_count},
                             {out->violation, sizeof out->violation}};
-    ls_keep_save(cache, key, 6, fresh);
+    ls_keep_save(cache, key, 7, fresh);
     return LS_OK;
 }

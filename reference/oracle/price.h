@@ -1,5 +1,5 @@
-/* What a level costs at best, and FP64 on a subject's branches: the oracle's two services to a comparison, with
- * their results kept (numerics.md section 4, points 2 and 3). */
+/* What a level costs at best, and FP64 on a subject's branches: the oracle's two services to a
+ * comparison, with their results kept (numerics.md section 4, points 2 and 3). */
 #ifndef LS_ORACLE_PRICE_H
 #define LS_ORACLE_PRICE_H
 
@@ -16,7 +16,8 @@ typedef struct ls_price_cost {
     double *grad2;  /* [spans] |g64|^2 */
     double whole_error2, whole_grad2;
     double logits_error2, logits2; /* the same of the logits */
-    double *branch_rms; /* [branches] s: RMS over the layer of (xideal - x64) at each ReLU's and pool's input */
+    double *branch_rms; /* [branches] s: RMS over the layer of (xideal - x64) at each ReLU's and
+                           pool's input */
 } ls_price_cost;
 
 /* `cache`: folder for results, NULL: none. An overflow in the ideal makes errors inf or NaN. */
@@ -24,8 +25,8 @@ ls_status ls_price_measure(const ls_oracle_step *step, const ls_price_span *span
                            int64_t span_count, const char *cache, ls_price_cost *out);
 void ls_price_cost_free(ls_price_cost *cost);
 
-/* FP64 on forced branches with near-tie limits; kept where the gradient has at most 32 MiB (a larger file
- * costs more disk than it saves time). */
+/* FP64 on forced branches with near-tie limits; kept where the gradient has at most 32 MiB (a
+ * larger file costs more disk than it saves time). */
 ls_status ls_price_forced(const ls_oracle_step *step, const ls_branch_set *forced,
                           const double *tie_limit, const char *cache, ls_oracle_result *out);
 

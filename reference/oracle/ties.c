@@ -83,14 +83,17 @@ static void look_all(const ls_oracle_step *step, const look *l, int64_t count, c
 {
     int64_t turned = 0, wrong = 0;
     double most = limit != NULL ? limit[l->node->branch] : INFINITY;
-#pragma omp parallel for reduction(+ : turned, wrong)
+    double farthest = 0;
+#pragma omp parallel for reduction(+ : turned, wrong) reduction(max : farthest)
     for (int64_t i = 0; i < count; i++) {
         distance d = distance_of(l, i);
         turned += d.turned;
+        farthest = d.turned && fabs(d.value) > farthest ? fabs(d.value) : farthest;
         /* written so that NaN is wrong */
         wrong += d.turned && (!(fabs(d.value) <= most) || d.outside);
     }
     result->turned += turned;
+    result->tie_ratio = fmax(result->tie_ratio, farthest > 0 ? farthest / most : 0);
     for (int64_t i = 0; i < count && wrong > 0; i++) {
         distance d = distance_of(l, i);
         if (d.turned && (!(fabs(d.value) <= most) || d.outside)) {
