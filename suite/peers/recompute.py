@@ -1,0 +1,589 @@
+#!/usr/bin/env python3
+"""An outside judge of a run's dumps: PyTorch in float64, nothing of Lockstep but the file format.
+
+    recompute.py RUN_DIR [--limit X] [--ideal] [--worst N]
+
+For every dumped step the network is torchvision's (the CIFAR ones: pytorch_train.py's), loaded
+strictly with the dump's parameters, computed in float64 on the dumped branches: a ReLU is its bits, a
+max-pool its indices. What is then compared: logits, loss, every gradient (local batch norm: mean of the
+ranks' own steps; SyncBN: one batch of all ranks; accumulation: mean of the micro-steps), the running
+statistics of step 1, each rank's gradient before reduction, and the parameters and momenta after the
+step from masters, momentum and learning rate.
+
+--ideal also runs the step with one rounding wherever the level stores a value, on branches of its own,
+and holds the gradients against numerics.md section 4: e <= 2r whole, 4r and 8r by tensor, O0 32r, and a
+turned branch must be a near-tie. Blocks of 64 elements are not looked at.
+
+Exit code: 0 good, 1 a gradient or what follows from it is off, 2 usage.
+"""
+import argparse
+import glob
+import json
+import math
+import os
+import re
+import struct
+import sys
+
+import numpy
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from pytorch_train import build_model, read_safetensors  # noqa: E402
+
+TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+UNIT = {torch.float16: 2.0 ** -11, torch.bfloat16: 2.0 ** -8, torch.float32: 2.0 ** -24}
+
+
+class Round(torch.autograd.Function):
+    """Rounds the value to `out` on the way forward and its gradient to `back` on the way back."""
+
+    @staticmethod
+    def forward(ctx, x, out, back):
+        ctx.back = back
+        return x if out is None else x.to(out).double()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return (gradient if ctx.back is None else gradient.to(ctx.back).double()), None, None
+
+
+class Run:
+    """One forward and backward: which branches, which roundings, how many ranks in the batch."""
+
+    def __init__(self, forced=None, store=None, product=None, norm=None, parts=1, keep=False):
+        self.forced, self.store, self.product, self.norm = forced, store, product, norm
+        self.parts, self.keep = parts, keep
+        self.branches, self.inputs, self.turned = [], [], []
+
+    def stored(self, x):
+        return x if self.store is None else Round.apply(x, self.store, self.store)
+
+    def read(self, x):
+        return x if self.store is None else Round.apply(x, None, self.store)
+
+
+class Relu(nn.Module):
+    def forward(self, x):
+        run, k = self.run, len(self.run.branches)
+        own = x.detach() > 0
+        taken = own if run.forced is None else run.forced[k].reshape(x.shape).bool()
+        run.branches.append(taken)
+        if run.keep:
+            run.inputs.append(x.detach())
+            run.turned.append(torch.where(own != taken, x.detach().abs(), torch.zeros(())).flatten())
+        return run.read(x) * taken
+
+
+class Pool(nn.Module):
+    def forward(self, x):
+        run, k = self.run, len(self.run.branches)
+        top, own = F.max_pool2d(x.detach(), 3, 2, 1, return_indices=True)
+        index = own if run.forced is None else run.forced[k].reshape(own.shape).long()
+        run.branches.append(index)
+        out = run.read(x).flatten(2).gather(2, index.flatten(2)).reshape(own.shape)
+        # An index outside its 3x3 window would be no max-pool at all.
+        row, column = index // x.shape[3], index % x.shape[3]
+        high = torch.arange(own.shape[2]).reshape(-1, 1) * 2
+        wide = torch.arange(own.shape[3]).reshape(1, -1) * 2
+        if ((row - high).abs() > 1).any() or ((column - wide).abs() > 1).any():
+            raise ValueError(f"branch {k}: a max-pool index outside its window")
+        if run.keep:
+            run.inputs.append(x.detach())
+            run.turned.append((top - out.detach()).flatten())
+        return out
+
+
+class Product(nn.Module):
+    """A convolution or the linear layer; `parts` ranks have a weight gradient (and rounding) each."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = [inner]
+
+    def forward(self, x):
+        run, inner, out = self.run, self.inner[0], []
+        for part in run.read(x).chunk(run.parts):
+            weight, bias = inner.weight, inner.bias
+            if run.product is not None:
+                weight = Round.apply(weight, run.product, run.product)
+                bias = None if bias is None else Round.apply(bias, run.product, run.product)
+            if isinstance(inner, nn.Conv2d):
+                out.append(F.conv2d(part, weight, None, inner.stride, inner.padding))
+            else:
+                out.append(F.linear(part, weight, bias))
+        return run.stored(torch.cat(out))
+
+
+class Norm(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = [inner]
+
+    def forward(self, x):
+        run, inner = self.run, self.inner[0]
+        weight, bias = inner.weight, inner.bias
+        if run.norm is not None:
+            weight, bias = Round.apply(weight, None, run.norm), Round.apply(bias, None, run.norm)
+        if not run.keep:  # the ideal's statistics are no one's
+            mean, var = None, None
+        else:
+            mean, var = inner.running_mean, inner.running_var
+            inner.num_batches_tracked += 1
+        y = F.batch_norm(run.read(x), mean, var, weight, bias, True, inner.momentum, inner.eps)
+        return run.stored(y)
+
+
+class Network:
+    """torchvision's model with its operations replaced by ones that follow a Run."""
+
+    def __init__(self, arch, classes, parameters, buffers):
+        self.model = build_model(arch, classes).double()
+        given = {n: t.double() if t.is_floating_point() else t
+                 for n, t in list(parameters.items()) + list(buffers.items())}
+        self.model.load_state_dict(given, strict=True)
+        self.parameters = dict(self.model.named_parameters())
+        self.modules = []
+        for name, module in list(self.model.named_modules()):
+            kinds = {nn.ReLU: lambda m: Relu(), nn.MaxPool2d: lambda m: Pool(), nn.Linear: Product,
+                     nn.Conv2d: Product, nn.BatchNorm2d: Norm}
+            if type(module) in kinds:
+                new = kinds[type(module)](module)
+                owner, _, last = name.rpartition(".")
+                setattr(self.model.get_submodule(owner), last, new)
+                self.modules.append(new)
+        add = self.add
+        for module in self.model.modules():
+            if type(module).__name__ in ("BasicBlock", "Bottleneck", "CifarBlock"):
+                module.forward = block_forward(module, add)
+
+    def add(self, x, y):
+        run = self.run
+        return run.stored(run.read(x) + run.read(y))
+
+    def step(self, run, images, target, weights):
+        """Sum over samples of weights * cross entropy; returns logits, losses, gradients."""
+        self.run = run
+        for module in self.modules:
+            module.run = run
+        for parameter in self.parameters.values():
+            parameter.grad = None
+        logits = self.model(run.stored(images.double()))
+        logits = logits if run.store is None else Round.apply(logits, None, torch.float32)
+        losses = F.cross_entropy(logits, target, reduction="none")
+        (losses * weights).sum().backward()
+        return logits.detach(), losses.detach(), {n: p.grad for n, p in self.parameters.items()}
+
+
+def block_forward(block, add):
+    """The residual block of torchvision (v1.5) and of the CIFAR networks, with `add` to round in."""
+    kind = type(block).__name__
+
+    def forward(x):
+        if kind == "CifarBlock":
+            y = block.bn2(block.conv2(block.relu1(block.bn1(block.conv1(x)))))
+            if block.grow or block.stride != 1:
+                x = F.pad(x[:, :, ::block.stride, ::block.stride], (0, 0, 0, 0, 0, block.grow))
+            return block.relu2(add(y, x))
+        y = block.relu(block.bn1(block.conv1(x)))
+        y = block.bn2(block.conv2(y))
+        if kind == "Bottleneck":
+            y = block.bn3(block.conv3(block.relu(y)))
+        return block.relu(add(y, x if block.downsample is None else block.downsample(x)))
+    return forward
+
+
+def metadata(path):
+    with open(path, "rb") as file:
+        length, = struct.unpack("<Q", file.read(8))
+        return json.loads(file.read(length)).get("__metadata__", {})
+
+
+def group(dump, prefix):
+    return {n[len(prefix) + 1:]: t for n, t in dump.items() if n.startswith(prefix + "/")}
+
+
+def norm(tensors):
+    return math.sqrt(sum(float((t.double() ** 2).sum()) for t in tensors.values()))
+
+
+def mean_of(dictionaries):
+    return {n: sum(d[n].double() for d in dictionaries) / len(dictionaries)
+            for n in dictionaries[0]}
+
+
+def yes(text):
+    return text in ("true", "True", "1")
+
+
+class Step:
+    """The dumps of one step: of all ranks, or of rank 0 alone."""
+
+    def __init__(self, paths):
+        self.dumps = [read_safetensors(p) for p in paths]
+        self.meta = metadata(paths[0])
+        self.world = int(self.meta["world_size"])
+        self.whole = len(paths) == self.world
+        self.micro = int(self.meta.get("accumulate", 1))
+        self.scale = float(self.meta["loss_scale"])
+        self.sync = yes(self.meta.get("sync_bn", "false"))
+        self.skipped = yes(self.meta.get("skipped", "false"))
+        self.level = self.meta["opt_level"]
+        self.half = TYPES[self.meta.get("half", "fp16")]
+
+    def images(self, rank, micro):
+        x, y = self.dumps[rank]["input"], self.dumps[rank]["target"]
+        return (x, y) if x.dim() == 4 else (x[micro], y[micro])
+
+    def forced(self, rank, micro):
+        count = sum(n.startswith("branch/") for n in self.dumps[rank])
+        out = []
+        for k in range(count):
+            branch = self.dumps[rank][f"branch/{k:03d}"]
+            if branch.dtype == torch.uint8:
+                branch = torch.from_numpy(numpy.unpackbits(branch.numpy().reshape(-1),
+                                                           bitorder="little"))
+            out.append(branch.reshape(-1).chunk(self.micro)[micro])
+        return out
+
+    def units(self):
+        """What is one batch: (rank, micro-step) alone, or all ranks of a micro-step (SyncBN)."""
+        ranks = range(len(self.dumps))
+        if self.sync:
+            return [[(r, a) for r in ranks] for a in range(self.micro)]
+        return [[(r, a)] for r in ranks for a in range(self.micro)]
+
+
+def initial_buffers(dump):
+    """Before step 1; the running statistics of later steps enter nothing that is compared."""
+    out = {}
+    for name, tensor in group(dump, "buffer").items():
+        out[name] = torch.ones_like(tensor) if name.endswith("var") else torch.zeros_like(tensor)
+    return out
+
+
+def compute(step, ideal=False, branches=None, on_ideal=False):
+    """One whole step; returns a dictionary of what came out, gradients as means over ranks."""
+    half = {"O0": torch.float32}.get(step.level, step.half)
+    ranks = len(step.dumps)
+    out = {"logits": {}, "loss": {}, "runs": [], "local": [None] * ranks, "buffer": [None] * ranks}
+    sums, network, last = [None] * ranks, None, None
+    for number, unit in enumerate(step.units()):
+        rank = unit[0][0]
+        if rank != last:
+            dump = step.dumps[rank]
+            network = Network(step.meta["arch"], int(step.meta["num_classes"]),
+                              group(dump, "param"), initial_buffers(dump))
+            last = rank
+        pairs = [step.images(r, a) for r, a in unit]
+        images, target = torch.cat([p[0] for p in pairs]), torch.cat([p[1] for p in pairs])
+        count = len(pairs[0][1])
+        forced = None
+        if branches is not None:
+            forced = branches[number]
+        elif not ideal:
+            forced = [torch.cat(parts) for parts in zip(*(step.forced(r, a) for r, a in unit))]
+        run = Run(forced, keep=True, parts=len(unit))
+        weight = 1.0 / (count * step.micro)
+        if ideal:
+            # O0 to O3: products give gradients in the stored type; batch norm in f32, at O3 in half
+            run = Run(None, half, half, half if step.level == "O3" else torch.float32, len(unit))
+            run.keep = True
+            weight *= step.scale
+        logits, losses, gradients = network.step(run, images, target, weight)
+        if ideal:
+            gradients = {n: t.float().double() for n, t in gradients.items()}
+        for (r, a), some_logits, some in zip(unit, logits.split(count), losses.split(count)):
+            out["logits"][r, a], out["loss"][r, a] = some_logits, float(some.mean())
+        sums[rank] = gradients if sums[rank] is None else {
+            n: t + gradients[n] for n, t in sums[rank].items()}
+        out["runs"].append(run)
+        out["buffer"][rank] = {n: b.clone() for n, b in buffers_of(network).items()}
+    if step.sync:
+        total = sums[0]
+    else:
+        total = {}
+        for name in sums[0]:
+            kind = reduced_type(step, name, half) if ideal else None
+            value = torch.zeros(())
+            for local in sums:
+                term = local[name] if kind is None else local[name].to(kind).double()
+                value = term if value.dim() == 0 and term.dim() else value + term
+                value = value if kind is None else value.to(kind).double()
+            total[name] = value
+        out["local"] = sums
+    divide = (step.scale if ideal else 1.0) * ranks
+    out["grad"] = {n: t / divide for n, t in total.items()}
+    return out
+
+
+def buffers_of(network):
+    out = {}
+    names = {id(m): n for n, m in network.model.named_modules()}
+    for module in network.modules:
+        if isinstance(module, Norm):
+            inner = module.inner[0]
+            for key in ("running_mean", "running_var", "num_batches_tracked"):
+                out[f"{names[id(module)]}.{key}"] = getattr(inner, key)
+    return out
+
+
+def reduced_type(step, name, half):
+    if step.meta.get("reduced_type") in ("fp16", "bf16"):
+        batch_norm = step.level == "O2" and ("bn" in name or "downsample.1" in name)
+        return torch.float32 if batch_norm else TYPES[step.meta["reduced_type"]]
+    if step.level in ("O2", "O3") and step.meta.get("reduced_type") != "fp32":
+        return half
+    return torch.float32
+
+
+class Report:
+    def __init__(self):
+        self.good = True
+
+    def line(self, what, value, limit, text=""):
+        bad = not value <= limit
+        self.good = self.good and not bad
+        print(f"  {'BAD ' if bad else 'ok  '} {what:<34} {value:9.2e}  limit {limit:.2e}  {text}")
+
+    def fact(self, what, true, text=""):
+        self.good = self.good and true
+        print(f"  {'ok  ' if true else 'BAD '} {what:<34} {text}")
+
+
+def errors_of(gradients, expected, against=None):
+    """Whole relative error and {name: (error, denominator)}, numerics.md section 4's D."""
+    whole = norm(expected)
+    elements = sum(t.numel() for t in expected.values())
+    difference = {n: gradients[n].double() - t for n, t in expected.items()}
+    rows = {}
+    for name, tensor in expected.items():
+        floor = 1e-3 * whole * math.sqrt(tensor.numel() / elements)
+        d = max(norm({name: tensor}), floor)
+        rows[name] = norm({name: difference[name]}) / d
+    return norm(difference) / whole, rows
+
+
+def check_ideal(step, plain, subject, report, worst):
+    ideal = compute(step, ideal=True)
+    own = compute(step, branches=[run.branches for run in ideal["runs"]])
+    whole_r, rows_r = errors_of(ideal["grad"], own["grad"])
+    whole_e, rows_e = errors_of(subject, plain["grad"])
+    factor = 32 if step.level == "O0" else 2
+    report.line("whole gradient against the ideal", whole_e, factor * whole_r,
+                f"e/r {whole_e / whole_r:.2f}")
+    ratios = []
+    for name, e in rows_e.items():
+        small = plain["grad"][name].numel() < 64
+        limit = 32 if step.level == "O0" else 8 if small else 4
+        ratios.append((e / max(rows_r[name], 1e-300) / limit, e, rows_r[name], name))
+    ratios.sort(reverse=True)
+    share, e, r, name = ratios[0]
+    report.line(f"tensor {name}"[:34], share, 1.0, f"e {e:.2e} r {r:.2e}, worst share of its limit")
+    far, turned, total = 0.0, 0, 0
+    for forced, other in zip(plain["runs"], ideal["runs"]):
+        for x64, xi, gap in zip(forced.inputs, other.inputs, forced.turned):
+            s = float(((xi - x64) ** 2).mean().sqrt())
+            far = max(far, float(gap.max()) / s if s > 0 else (math.inf if gap.max() > 0 else 0))
+            turned += int((gap > 0).sum())
+            total += gap.numel()
+    report.line("turned branches, in RMS of ideal", far, 16.0, f"{turned} of {total} turned")
+
+
+def check_forward(step, plain, report):
+    loose = {"O0": (2e-5, "f32 storage")}.get(
+        step.level, (64 * UNIT[step.half], "64 units of the stored type"))
+    worst_logits = worst_loss = 0.0
+    for (r, a), logits in plain["logits"].items():
+        got = step.dumps[r]["logits"].double()
+        got = got if got.dim() == 2 else got[a]
+        scale = float(logits.abs().max())
+        worst_logits = max(worst_logits, float((got - logits).abs().max()) / scale)
+    for r, dump in enumerate(step.dumps):
+        mean = sum(plain["loss"][r, a] for a in range(step.micro)) / step.micro
+        worst_loss = max(worst_loss, abs(float(dump["loss"]) - mean) / abs(mean))
+        own = dump["logits"].double().reshape(-1, dump["logits"].shape[-1])
+        from_logits = float(F.cross_entropy(own, dump["target"].reshape(-1)))
+        report.line(f"loss of its own logits, rank {r}",
+                    abs(float(dump["loss"]) - from_logits) / abs(from_logits), 1e-6)
+    report.line("logits", worst_logits, loose[0], loose[1])
+    report.line("loss", worst_loss, loose[0], loose[1])
+
+
+def check_buffers(step, plain, report):
+    limit = 1e-5 if step.level == "O0" else 64 * UNIT[step.half]
+    worst, counted = (0.0, ""), True
+    for r, dump in enumerate(step.dumps):
+        expected = plain["buffer"][0 if step.sync else r]
+        for name, tensor in group(dump, "buffer").items():
+            want = expected[name].double()
+            if name.endswith("tracked"):
+                counted = counted and int(tensor) == int(want)
+                continue
+            bound = max(float(want.norm()), 1e-3)
+            worst = max(worst, (float((tensor.double() - want).norm()) / bound, name))
+    report.line("running statistics of step 1", worst[0], limit, worst[1])
+    report.fact("num_batches_tracked", counted)
+
+
+def check_local(step, plain, report, limit):
+    dumped = [group(d, "local") for d in step.dumps]
+    if not all(dumped):
+        return
+    if step.whole:
+        worst = (0.0, "")
+        kind = step.meta.get("reduced_type")
+        for name, gradient in group(step.dumps[0], "grad").items():
+            unit = UNIT[reduced_type(step, name, step.half)]
+            if kind == "mixed":
+                unit = UNIT[step.half]
+            terms = [d[name].double() for d in dumped]
+            mean = sum(terms) / step.world
+            if step.meta.get("average") == "none":
+                mean = mean * step.world
+            # W conversions and divisions and W-1 additions, each one rounding; the smallest
+            # subnormal of the type, unscaled, is the floor.
+            tiny = (2.0 ** -25 if unit == UNIT[torch.float16] else 2.0 ** -133) / step.scale
+            bound = (step.world + 1) * unit * sum(t.abs() for t in terms) / step.world
+            bound = bound + unit * gradient.double().abs() + tiny * (step.world + 2)
+            share = ((gradient.double() - mean).abs() / bound).max()
+            worst = max(worst, (float(share), name))
+        report.line("grad is the mean of local, of bound", worst[0], 1.0, worst[1])
+    if not step.sync and plain is not None:
+        for r, mine in enumerate(dumped):
+            whole, _ = errors_of(mine, plain["local"][r])
+            report.line(f"local gradient, rank {r}", whole, limit)
+
+
+def check_update(step, report):
+    """p, v -> next, next_state: torch.optim.SGD's rule in float64 on the dump's own gradients."""
+    meta, dump = step.meta, step.dumps[0]
+    before, gradients = group(dump, "param"), group(dump, "grad")
+    masters, after = group(dump, "master"), group(dump, "next")
+    moments = {n.rpartition("/")[0]: t for n, t in group(dump, "state").items()}
+    next_moments = {n.rpartition("/")[0]: t for n, t in group(dump, "next_state").items()}
+    if masters:
+        same = all(torch.equal(masters[n].to(before[n].dtype), before[n]) for n in masters)
+        report.fact("param is half(master)", same)
+    if meta["optimizer"] != "sgd":
+        return
+    lr, momentum = float(meta["lr"]), float(meta["momentum"])
+    decay, nesterov = float(meta["weight_decay"]), yes(meta.get("nesterov", "false"))
+    lr, momentum, decay = (float(numpy.float32(x)) for x in (lr, momentum, decay))
+    worst, worst_moment, equal = (0.0, ""), (0.0, ""), True
+    for name, p in before.items():
+        p = masters.get(name, p)
+        if step.skipped:
+            equal = equal and torch.equal(after[name], p)
+            if name in next_moments:
+                equal = equal and torch.equal(next_moments[name], moments[name])
+            continue
+        start = p.double()
+        g = gradients[name].double() + decay * start
+        v = g if name not in moments else momentum * moments[name].double() + g
+        way = g + momentum * v if nesterov else v
+        want = start - lr * (way if momentum else g)
+        # in f32 a handful of roundings of terms of these sizes; where the model holds half
+        # without masters, one more to half
+        size = start.abs() + lr * (v.abs() + g.abs() + decay * start.abs())
+        bound = 8 * UNIT[torch.float32] * size + 1e-38
+        if after[name].dtype != torch.float32:
+            bound = bound + UNIT[after[name].dtype] * want.abs() * 1.001 + 2.0 ** -25
+        worst = max(worst, (float(((after[name].double() - want).abs() / bound).max()), name))
+        if name in next_moments:
+            bound = 8 * UNIT[torch.float32] * (v.abs() + g.abs() + start.abs() * decay) + 1e-38
+            share = ((next_moments[name].double() - v).abs() / bound).max()
+            worst_moment = max(worst_moment, (float(share), name))
+    if step.skipped:
+        report.fact("skipped: nothing has changed", equal)
+        return
+    report.line("next, share of 8 roundings", worst[0], 1.0, worst[1])
+    report.line("next_state, share of 8 roundings", worst_moment[0], 1.0, worst_moment[1])
+
+
+def check_ranks(step, report):
+    for what in ("param", "grad", "next", "next_state", "master", "state"):
+        first = group(step.dumps[0], what)
+        same = all(group(d, what).keys() == first.keys() and
+                   all(torch.equal(t.nan_to_num(), first[n].nan_to_num())
+                       for n, t in group(d, what).items()) for d in step.dumps[1:])
+        report.fact(f"{what}/ equal on all ranks", same)
+
+
+def check_step(paths, arguments):
+    step, report = Step(paths), Report()
+    meta = step.meta
+    print(f"step {meta['step']}: {meta['arch']} {step.level} {meta.get('half')} scale {step.scale:g}"
+          f" world {step.world} accumulate {step.micro} {meta.get('dialect')}"
+          f" {'sync ' if step.sync else ''}reduced in {meta.get('reduced_type')}"
+          f"{'' if step.whole else ' (rank 0 alone)'}{' SKIPPED' if step.skipped else ''}")
+    if len(step.dumps) > 1:
+        check_ranks(step, report)
+    gradients = group(step.dumps[0], "grad")
+    if meta.get("average") == "none":
+        gradients = {n: t / step.world for n, t in gradients.items()}
+    plain = None
+    if not step.skipped and (step.whole or not step.sync):
+        plain = compute(step)
+        check_forward(step, plain, report)
+        if int(meta["step"]) == 1:
+            check_buffers(step, plain, report)
+    if plain is not None and step.whole:
+        whole, rows = errors_of(gradients, plain["grad"])
+        report.line("whole gradient", whole, arguments.limit,
+                    "worst " + ", ".join(f"{n} {e:.1e}" for e, n in sorted(
+                        ((e, n) for n, e in rows.items()), reverse=True)[:arguments.worst]))
+        if arguments.ideal:
+            check_ideal(step, plain, gradients, report, arguments.worst)
+    if not step.skipped:
+        check_local(step, plain, report, arguments.limit)
+    check_update(step, report)
+    return step, report.good
+
+
+def check_chain(steps):
+    """Where two neighbouring steps are dumped, the second begins with what the first left."""
+    good = True
+    for number in sorted(steps):
+        if number + 1 not in steps:
+            continue
+        left, right = group(steps[number], "next"), group(steps[number + 1], "param")
+        same = all(torch.equal(left[n].to(t.dtype), t) for n, t in right.items())
+        moments = group(steps[number], "next_state")
+        following = group(steps[number + 1], "state")
+        same = same and all(torch.equal(t, following[n]) for n, t in moments.items())
+        print(f"  {'ok  ' if same else 'BAD '} step {number + 1} begins where {number} ended")
+        good = good and same
+    return good
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder")
+    parser.add_argument("--limit", type=float, default=2e-5,
+                        help="of the whole gradient's relative error [2e-5: O0, ResNet-18]")
+    parser.add_argument("--ideal", action="store_true")
+    parser.add_argument("--worst", type=int, default=3)
+    arguments = parser.parse_args()
+    found = {}
+    for path in sorted(glob.glob(os.path.join(arguments.folder, "dump", "step*.safetensors"))):
+        step, rank = map(int, re.search(r"step(\d+)\.rank(\d+)\.", path).groups())
+        found.setdefault(step, {})[rank] = path
+    if not found:
+        parser.error(f"{arguments.folder}: no dump/step*.rank*.safetensors")
+    good, kept = True, {}
+    for number in sorted(found):
+        ranks = found[number]
+        step, fine = check_step([ranks[r] for r in sorted(ranks)], arguments)
+        good = good and fine
+        kept[number] = {n: t for n, t in step.dumps[0].items()
+                        if n.split("/")[0] in ("param", "next", "state", "next_state")}
+    good = check_chain(kept) and good
+    print("good" if good else "NOT GOOD")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
