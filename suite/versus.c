@@ -22,8 +22,8 @@
 
 enum { PAIRS_MAX = 64, STEPS_MAX = 64, OURS = 0, PEER = 1, NUM_CLASSES = 10 };
 
-/* What is compared. warm-up steps are run and not counted: PyTorch's DDP rebuilds its buckets in the second
- * step, oneDNN compiles its kernels in the first. */
+/* What is compared. warm-up steps are run and not counted: PyTorch's DDP rebuilds its buckets in
+ * the second step, oneDNN compiles its kernels in the first. */
 typedef struct setting {
     const char *label, *arch;
     int image_size, batch_size, ranks, threads, warmup_steps, timed_steps;
@@ -39,10 +39,11 @@ typedef struct measured {
     int count;
     double images_per_s[PAIRS_MAX];
     double start_s[PAIRS_MAX]; /* a whole run of one step, from exec to exit */
-    double rss_mb; /* largest peak of one rank */
+    double rss_mb;             /* largest peak of one rank */
 } measured;
 
-/* The step times of one rank's events, data left out: the two read the same files in different ways. */
+/* The step times of one rank's events, data left out: the two read the same files in different
+ * ways. */
 typedef struct step_times {
     int count;
     double ms[STEPS_MAX];
@@ -54,7 +55,8 @@ static ls_status read_step(void *context, const cJSON *value, int line_number)
     step_times *times = context;
     if (strcmp(ls_json_string(value, "event", ""), "step") == 0 && times->count < STEPS_MAX) {
         const cJSON *ms = cJSON_GetObjectItemCaseSensitive(value, "ms");
-        times->ms[times->count++] = ls_json_number(ms, "total", NAN) - ls_json_number(ms, "data", 0);
+        times->ms[times->count++] =
+            ls_json_number(ms, "total", NAN) - ls_json_number(ms, "data", 0);
     }
     return LS_OK;
 }
@@ -65,11 +67,15 @@ static ls_status write_batches(const setting *what, const char *folder)
     ls_status status = LS_OK;
     for (int rank = 0; rank < what->ranks && status == LS_OK; rank++) {
         ls_loader *loader = NULL;
-        const ls_loader_options options = {.data = "synthetic", .rank = rank, .world = what->ranks,
+        const ls_loader_options options = {.data = "synthetic",
+                                           .rank = rank,
+                                           .world = what->ranks,
                                            .batch_size = what->batch_size,
                                            .image_size = what->image_size,
-                                           .num_classes = NUM_CLASSES, .accumulate = 1,
-                                           .seed = 7, .first_step = 1};
+                                           .num_classes = NUM_CLASSES,
+                                           .accumulate = 1,
+                                           .seed = 7,
+                                           .first_step = 1};
         LS_TRY(ls_loader_open(&options, &loader));
         for (int step = 1; step <= what->warmup_steps + what->timed_steps; step++) {
             ls_loader_batch batch;
@@ -126,8 +132,8 @@ static void describe(const setting *what, int who, const ls_versus_options *opti
     ls_job_argument(job, "--data=batches:%s/%s.batches", options->folder, what->label);
 }
 
-/* Runs one of the two; the slowest rank's median step decides. A run of one step only tells how long it
- * takes from start to end. */
+/* Runs one of the two; the slowest rank's median step decides. A run of one step only tells how
+ * long it takes from start to end. */
 static ls_status run_one(const setting *what, int who, const ls_versus_options *options, int pair,
                          int steps, measured *out)
 {
@@ -179,8 +185,10 @@ static ls_status run_bound(const setting *what, double *images_per_s)
     LS_TRY(ls_load_symbol("cpu", "ls_cpu_convolutions_ms", &symbol));
     memcpy(&convolutions_ms, &symbol, sizeof convolutions_ms);
     LS_TRY(ls_model_build(what->arch, NUM_CLASSES, what->image_size, &network));
-    const ls_plan_options plan = {.batch = what->batch_size, .height = what->image_size,
-                                  .width = what->image_size, .activation = LS_F32};
+    const ls_plan_options plan = {.batch = what->batch_size,
+                                  .height = what->image_size,
+                                  .width = what->image_size,
+                                  .activation = LS_F32};
     double ms = 0;
     /* as many repeats as the timed steps; several ranks share the cores like their threads */
     ls_status status =
@@ -218,9 +226,8 @@ static ls_status run_setting(const setting *what, const ls_versus_options *optio
         LS_TRY(run_one(what, first, options, pair, 1, &seen[first]));
         LS_TRY(run_one(what, 1 - first, options, pair, 1, &seen[1 - first]));
     }
-    ls_stats_interval ratio =
-        ls_stats_ratio(seen[OURS].images_per_s, options->pairs, seen[PEER].images_per_s,
-                       options->pairs, what->label);
+    ls_stats_interval ratio = ls_stats_ratio(seen[OURS].images_per_s, options->pairs,
+                                             seen[PEER].images_per_s, options->pairs, what->label);
     ls_stats_interval ours = ls_stats_median(seen[OURS].images_per_s, options->pairs, what->label);
     ls_stats_interval peer = ls_stats_median(seen[PEER].images_per_s, options->pairs, what->label);
     ls_stats_interval most = ls_stats_median(bound, options->pairs, what->label);
@@ -255,10 +262,11 @@ ls_status ls_versus_run(const ls_versus_options *options)
         ls_log_error("cannot create %s: %s", path, strerror(errno));
         return LS_ERR_INFRA;
     }
-    fprintf(table, "# Training speed beside PyTorch, O0, median of %d runs in turn\n"
-                   "# setting lockstep_img_per_s pytorch_img_per_s ratio ratio_low ratio_high "
-                   "convolutions_img_per_s share_of_convolutions lockstep_rss_mb pytorch_rss_mb "
-                   "lockstep_one_step_s pytorch_one_step_s\n",
+    fprintf(table,
+            "# Training speed beside PyTorch, O0, median of %d runs in turn\n"
+            "# setting lockstep_img_per_s pytorch_img_per_s ratio ratio_low ratio_high "
+            "convolutions_img_per_s share_of_convolutions lockstep_rss_mb pytorch_rss_mb "
+            "lockstep_one_step_s pytorch_one_step_s\n",
             options->pairs);
     printf("%d pairs in turn, O0 in f32, reading of data left out on both sides; the convolutions\n"
            "alone (forward, both backwards, in oneDNN) are timed between the two of each pair.\n",
