@@ -13,6 +13,10 @@ CXXFLAGS += -std=c++17 $(OPTIMISE) -fPIC $(WARN) $(SANITIZE)
 LDFLAGS += $(SANITIZE)
 LDLIBS := -lcjson -ldl -lm -lpthread
 
+# One short line a file; `make V=1` shows the commands.
+Q := $(if $(V),,@)
+say = $(if $(V),@:,@echo "  $(1)")
+
 .DEFAULT_GOAL := all
 .SUFFIXES:
 .DELETE_ON_ERROR:
@@ -67,32 +71,39 @@ $(BUILD)/libls_%.a:
 
 $(BUILD)/obj/%.c.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) $(EXTRA) -c $< -o $@
+	$(call say,cc  $<)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(EXTRA) -c $< -o $@
 $(BUILD)/obj/%.cc.o: %.cc
 	@mkdir -p $(@D)
-	$(CXX) $(CPPFLAGS) $(CXXFLAGS) $(EXTRA) -c $< -o $@
+	$(call say,c++ $<)
+	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) $(EXTRA) -c $< -o $@
 
 # The oracle is plain loops, but many of them. Products and sums stay apart, as they are written.
 $(call objects,$(ORACLE)): EXTRA += -O3 -ffp-contract=off
 
 # The trainer does not know the suite; the launcher knows only the harness.
 $(BUILD)/lockstep: $(call objects,suite/main.c) $(LIBS)
-	$(CC) $(LDFLAGS) -fopenmp $^ -ljpeg $(LDLIBS) -o $@
+	$(call say,ld  $@)
+	$(Q)$(CC) $(LDFLAGS) -fopenmp $^ -ljpeg $(LDLIBS) -o $@
 $(BUILD)/lockstep-train: $(call objects,reference/train.c) $(BUILD)/libls_reference.a \
 		$(BUILD)/libls_harness.a $(BUILD)/libls_core.a
-	$(CC) $(LDFLAGS) $^ -ljpeg $(LDLIBS) -o $@
+	$(call say,ld  $@)
+	$(Q)$(CC) $(LDFLAGS) $^ -ljpeg $(LDLIBS) -o $@
 $(BUILD)/lockstep-launch: $(call objects,harness/launch.c) $(BUILD)/libls_harness.a \
 		$(BUILD)/libls_core.a
-	$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+	$(call say,ld  $@)
+	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 # Backends and engines, loaded at run time.
 $(BUILD)/lib/ls_cpu.so: $(call objects,$(CPU)) $(BUILD)/libls_core.a
 	@mkdir -p $(@D)
-	$(CC) -shared $(LDFLAGS) -fopenmp $^ -ldnnl $(LDLIBS) -o $@
+	$(call say,ld  $@)
+	$(Q)$(CC) -shared $(LDFLAGS) -fopenmp $^ -ldnnl $(LDLIBS) -o $@
 GLOO := $(addprefix reference/comm/,gloo.cc gloo_sum.c comm.c self.c)
 $(BUILD)/lib/ls_gloo.so: $(call objects,$(GLOO)) $(BUILD)/libls_harness.a $(BUILD)/libls_core.a
 	@mkdir -p $(@D)
-	$(CXX) -shared $(LDFLAGS) $^ -lgloo $(LDLIBS) -o $@
+	$(call say,ld  $@)
+	$(Q)$(CXX) -shared $(LDFLAGS) $^ -lgloo $(LDLIBS) -o $@
 
 # test_multi reaches into a backend: it compares vector variants, which the table does not show.
 $(BUILD)/unit/test_multi: $(call objects,$(wildcard kernels/cpu/multi*.c))
@@ -102,13 +113,14 @@ $(BUILD)/unit/test_cpu_ops: LDLIBS := $(BUILD)/libls_core.a -ldnnl $(LDLIBS)
 # suite/unit/test_X.c is one Check program.
 $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o $(LIBS)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -fopenmp $^ -lcheck -lsubunit -lrt -ljpeg $(LDLIBS) -o $@
+	$(call say,ld  $@)
+	$(Q)$(CC) $(LDFLAGS) -fopenmp $^ -lcheck -lsubunit -lrt -ljpeg $(LDLIBS) -o $@
 .SECONDARY:
 
 # ---- the jobs people run -----------------------------------------------------------------------
 # Variables given on make's command line or, by a known name, in the environment.
 KNOWN := $(shell sed -n 's/^LS_VARIABLE.\([A-Z_]*\),.*/\1/p' suite/variables.def)
-MAKE_OWN := BUILD=% PREFIX=% OPTIMISE=% SANITIZE=% CLAIM=% SUBJECT=% CASE=% SEED=% SHARD=%
+MAKE_OWN := V=% BUILD=% PREFIX=% OPTIMISE=% SANITIZE=% CLAIM=% SUBJECT=% CASE=% SEED=% SHARD=%
 GIVEN = $(filter-out $(MAKE_OWN),$(MAKEOVERRIDES)) \
 	$(foreach name,$(KNOWN),$(if $(filter environment,$(origin $(name))),$(name)=$($(name))))
 OPTIONS = $(if $(CLAIM),--claim $(CLAIM)) $(if $(SUBJECT),--subject '$(SUBJECT)') \

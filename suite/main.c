@@ -13,6 +13,7 @@
 #include "../reference/options.h"
 #include "commands.h"
 #include "place.h"
+#include "versus.h"
 
 static int report_main(int count, char **argument)
 {
@@ -99,6 +100,32 @@ static int diff_main(int count, char **argument)
     return (int)ls_report_diff(argument[0], argument[1], stdout);
 }
 
+static int versus_main(int count, char **argument)
+{
+    const char *pairs = "7", *python = "python3", *only = NULL, *out = "results/runs";
+    const ls_command_option options[] = {
+        {"--pairs", &pairs, NULL, NULL, "runs of each, in turn (7)"},
+        {"--python", &python, NULL, NULL, "an interpreter with torch and torchvision (python3)"},
+        {"--only", &only, NULL, NULL, "one setting by its label"},
+        {"--out", &out, NULL, NULL, "where runs are written (results/runs)"},
+    };
+    ls_status status = ls_commands_parse("versus", options, 4, &count, argument);
+    if (status != LS_OK) {
+        return (int)status;
+    }
+    if (count != 0) {
+        ls_log_error("lockstep versus: unexpected argument '%s'", argument[0]);
+        return LS_ERR_USAGE;
+    }
+    char peer[1024];
+    if (!ls_place_find("suite/peers/pytorch_train.py", peer, sizeof peer)) {
+        ls_log_error("suite/peers/pytorch_train.py is not beside this program");
+        return LS_ERR_INFRA;
+    }
+    return (int)ls_versus_run(&(ls_versus_options){
+        .pairs = atoi(pairs), .python = python, .peer = peer, .parent = out, .only = only});
+}
+
 static const struct command {
     const char *name;
     int (*main)(int count, char **argument);
@@ -112,6 +139,7 @@ static const struct command {
     {"explain", explain_main, "FLAGS of lockstep-train [--world N]: types, buckets, memory"},
     {"data", data_main, "make DIR: draw a folder of images to train on"},
     {"diff", diff_main, "A B: two runs, job by job"},
+    {"versus", versus_main, "speed beside PyTorch, in turn; see `lockstep versus --help`"},
 };
 
 enum { COMMANDS = sizeof command / sizeof *command };

@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../harness/job.h"
 #include "../harness/stats.h"
+#include "../harness/text.h"
 #include "../kernels/core/clock.h"
 #include "../kernels/core/json.h"
 #include "../kernels/core/log.h"
@@ -19,6 +19,8 @@
 #include "../reference/data/loader.h"
 #include "../reference/model.h"
 #include "../reference/safetensors.h"
+#include "commands.h"
+#include "place.h"
 
 enum { PAIRS_MAX = 64, STEPS_MAX = 64, OURS = 0, PEER = 1, NUM_CLASSES = 10 };
 
@@ -34,6 +36,12 @@ static const setting settings[] = {
     {"resnet18.32.b32.t2", "resnet18", 32, 32, 1, 2, 4, 16},
     {"resnet18.32.b32.r2", "resnet18", 32, 32, 2, 1, 4, 16},
 };
+
+/* What all runs of one call share. */
+typedef struct place {
+    const ls_versus_options *options;
+    char folder[PATH_MAX]; /* absolute */
+} place;
 
 typedef struct measured {
     int count;
@@ -81,7 +89,7 @@ static ls_status write_batches(const setting *what, const char *folder)
             ls_loader_batch batch;
             ls_safetensors_writer *writer = NULL;
             char path[PATH_MAX];
-            snprintf(path, sizeof path, "%s/step%06d.rank%d.safetensors", folder, step, rank);
+            ls_text_put(path, sizeof path, "%s/step%06d.rank%d.safetensors", folder, step, rank);
             LS_TRY_GOTO(status, ls_loader_next(loader, &batch), close_loader);
             LS_TRY_GOTO(status, ls_safetensors_create(path, &writer), close_loader);
             const ls_shape input = {4, {batch.images, 3, what->image_size, what->image_size}};
@@ -96,27 +104,27 @@ static ls_status write_batches(const setting *what, const char *folder)
     return status;
 }
 
-static void describe(const setting *what, int who, const ls_versus_options *options, int pair,
-                     int steps, ls_job *job)
+static void describe(const setting *what, int who, const place *place, int pair, int steps,
+                     ls_job *job)
 {
     char program[PATH_MAX] = "build/lockstep";
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     program[length < 0 ? 0 : length] = '\0';
     memset(job, 0, sizeof *job);
-    snprintf(job->id, sizeof job->id, "%s.%02d.%d.%s", what->label, pair, steps,
-             who == OURS ? "lockstep" : "pytorch");
-    snprintf(job->label, sizeof job->label, "%s", job->id);
+    ls_text_put(job->id, sizeof job->id, "%s.%02d.%d.%s", what->label, pair, steps,
+                who == OURS ? "lockstep" : "pytorch");
+    ls_text_put(job->label, sizeof job->label, "%s", job->id);
     job->world = what->ranks;
     job->local_nodes = 1;
     job->threads = what->threads;
     job->limit_s = 600; /* a hundred times the slowest step seen */
     job->grace_s = 5;
-    snprintf(job->directory, sizeof job->directory, "%s/%s", options->folder, job->id);
+    ls_text_put(job->directory, sizeof job->directory, "%s/%s", place->folder, job->id);
     if (who == OURS) {
         ls_job_argument(job, "%s-train", program);
     } else {
-        ls_job_argument(job, "%s", options->python);
-        ls_job_argument(job, "%s", options->peer);
+        ls_job_argument(job, "%s", place->options->python);
+        ls_job_argument(job, "%s", place->options->peer);
         ls_job_argument(job, "--dialect=torch");
     }
     ls_job_argument(job, "--arch=%s", what->arch);
@@ -129,18 +137,18 @@ static void describe(const setting *what, int who, const ls_versus_options *opti
     ls_job_argument(job, "--device=cpu");
     ls_job_argument(job, "--digest=none");
     ls_job_argument(job, "--threads=%d", what->threads);
-    ls_job_argument(job, "--data=batches:%s/%s.batches", options->folder, what->label);
+    ls_job_argument(job, "--data=batches:%s/%s.batches", place->folder, what->label);
 }
 
 /* Runs one of the two; the slowest rank's median step decides. A run of one step only tells how
  * long it takes from start to end. */
-static ls_status run_one(const setting *what, int who, const ls_versus_options *options, int pair,
-                         int steps, measured *out)
+static ls_status run_one(const setting *what, int who, const place *place, int pair, int steps,
+                         measured *out)
 {
     ls_job job;
     ls_job_outcome outcome = {0};
     bool resumed = false;
-    describe(what, who, options, pair, steps, &job);
+    describe(what, who, place, pair, steps, &job);
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, ls_job_run(&job, NULL, NULL, &outcome, &resumed), free_job);
     if (outcome.state != LS_JOB_DONE) {
@@ -157,7 +165,7 @@ static ls_status run_one(const setting *what, int who, const ls_versus_options *
     for (int rank = 0; rank < what->ranks; rank++) {
         char path[PATH_MAX];
         step_times times = {0};
-        snprintf(path, sizeof path, "%s/rank%d.jsonl", job.directory, rank);
+        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job.directory, rank);
         LS_TRY_GOTO(status, ls_json_each_line(path, read_step, &times), free_outcome);
         if (times.count != steps) {
             ls_log_error("%s: %d step events instead of %d", path, times.count, steps);
@@ -180,9 +188,9 @@ free_job:
 static ls_status run_bound(const setting *what, double *images_per_s)
 {
     void *symbol = NULL;
-    ls_cpu_convolutions_ms_fn *convolutions_ms = NULL;
+    ls_cpu_bound_fn *convolutions_ms = NULL;
     ls_network network;
-    LS_TRY(ls_load_symbol("cpu", "ls_cpu_convolutions_ms", &symbol));
+    LS_TRY(ls_load_symbol("cpu", LS_CPU_BOUND_ENTRY, &symbol));
     memcpy(&convolutions_ms, &symbol, sizeof convolutions_ms);
     LS_TRY(ls_model_build(what->arch, NUM_CLASSES, what->image_size, &network));
     const ls_plan_options plan = {.batch = what->batch_size,
@@ -200,39 +208,31 @@ static ls_status run_bound(const setting *what, double *images_per_s)
     return status;
 }
 
-static ls_status make_folder(const char *path)
-{
-    if (mkdir(path, 0777) != 0 && errno != EEXIST) {
-        ls_log_error("cannot create %s: %s", path, strerror(errno));
-        return LS_ERR_INFRA;
-    }
-    return LS_OK;
-}
-
-static ls_status run_setting(const setting *what, const ls_versus_options *options, FILE *table)
+static ls_status run_setting(const setting *what, const place *place, FILE *table)
 {
     measured seen[2] = {{0}, {0}};
     double bound[PAIRS_MAX];
     char folder[PATH_MAX];
-    snprintf(folder, sizeof folder, "%s/%s.batches", options->folder, what->label);
-    LS_TRY(make_folder(folder));
+    int pairs = place->options->pairs;
+    ls_text_put(folder, sizeof folder, "%s/%s.batches", place->folder, what->label);
+    LS_TRY(ls_place_make_folder(folder));
     LS_TRY(write_batches(what, folder));
-    for (int pair = 0; pair < options->pairs; pair++) {
+    for (int pair = 0; pair < pairs; pair++) {
         int first = pair % 2 == 0 ? OURS : PEER;
         int steps = what->warmup_steps + what->timed_steps;
-        LS_TRY(run_one(what, first, options, pair, steps, &seen[first]));
+        LS_TRY(run_one(what, first, place, pair, steps, &seen[first]));
         LS_TRY(run_bound(what, &bound[pair]));
-        LS_TRY(run_one(what, 1 - first, options, pair, steps, &seen[1 - first]));
-        LS_TRY(run_one(what, first, options, pair, 1, &seen[first]));
-        LS_TRY(run_one(what, 1 - first, options, pair, 1, &seen[1 - first]));
+        LS_TRY(run_one(what, 1 - first, place, pair, steps, &seen[1 - first]));
+        LS_TRY(run_one(what, first, place, pair, 1, &seen[first]));
+        LS_TRY(run_one(what, 1 - first, place, pair, 1, &seen[1 - first]));
     }
-    ls_stats_interval ratio = ls_stats_ratio(seen[OURS].images_per_s, options->pairs,
-                                             seen[PEER].images_per_s, options->pairs, what->label);
-    ls_stats_interval ours = ls_stats_median(seen[OURS].images_per_s, options->pairs, what->label);
-    ls_stats_interval peer = ls_stats_median(seen[PEER].images_per_s, options->pairs, what->label);
-    ls_stats_interval most = ls_stats_median(bound, options->pairs, what->label);
-    double start_ours_s = ls_stats_percentile(seen[OURS].start_s, options->pairs, 0.5);
-    double start_peer_s = ls_stats_percentile(seen[PEER].start_s, options->pairs, 0.5);
+    ls_stats_interval ratio =
+        ls_stats_ratio(seen[OURS].images_per_s, pairs, seen[PEER].images_per_s, pairs, what->label);
+    ls_stats_interval ours = ls_stats_median(seen[OURS].images_per_s, pairs, what->label);
+    ls_stats_interval peer = ls_stats_median(seen[PEER].images_per_s, pairs, what->label);
+    ls_stats_interval most = ls_stats_median(bound, pairs, what->label);
+    double start_ours_s = ls_stats_percentile(seen[OURS].start_s, pairs, 0.5);
+    double start_peer_s = ls_stats_percentile(seen[PEER].start_s, pairs, 0.5);
     printf("%s\n    Lockstep %.2f img/s, PyTorch %.2f img/s: %.2f times [%.2f, %.2f]\n"
            "    convolutions alone %.2f img/s: Lockstep reaches %.2f of them\n"
            "    peak memory of a rank %.0f MB against %.0f MB; start to end of a run of one\n"
@@ -255,8 +255,10 @@ ls_status ls_versus_run(const ls_versus_options *options)
         return LS_ERR_USAGE;
     }
     char path[PATH_MAX];
-    LS_TRY(make_folder(options->folder));
-    snprintf(path, sizeof path, "%s/versus.tsv", options->folder);
+    place place = {.options = options};
+    LS_TRY(ls_commands_run_folder(options->parent, "versus", place.folder, sizeof place.folder));
+    LS_TRY(ls_place_make_folder(place.folder));
+    ls_text_put(path, sizeof path, "%s/versus.tsv", place.folder);
     FILE *table = fopen(path, "w");
     if (table == NULL) {
         ls_log_error("cannot create %s: %s", path, strerror(errno));
@@ -276,7 +278,7 @@ ls_status ls_versus_run(const ls_versus_options *options)
     int run = 0;
     for (size_t i = 0; i < sizeof settings / sizeof settings[0] && status == LS_OK; i++) {
         if (options->only == NULL || strcmp(options->only, settings[i].label) == 0) {
-            status = run_setting(&settings[i], options, table);
+            status = run_setting(&settings[i], &place, table);
             run++;
         }
     }

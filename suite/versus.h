@@ -8,7 +8,7 @@ typedef struct ls_versus_options {
     int pairs;          /* runs of each, in turn; 7 */
     const char *python; /* an interpreter that has torch and torchvision; "python3" */
     const char *peer;   /* suite/peers/pytorch_train.py */
-    const char *folder; /* where jobs and batches are written; emptied before and kept after */
+    const char *parent; /* a folder <UTC time>-versus is made there for jobs, batches and table */
     const char *only;   /* NULL, or the label of the one setting to run */
 } ls_versus_options;
 
@@ -16,8 +16,8 @@ typedef struct ls_versus_options {
  * (the order alternates from pair to pair) and times the convolutions alone in oneDNN beside each
  * pair. Prints a row per setting: images per second of each (median of the pairs' medians), the
  * ratio with its interval, the share of the bound, peak memory of a rank, and the time from start
- * to the first finished step. Writes <folder>/versus.tsv. LS_ERR_INFRA when there is no PyTorch;
- * LS_ERR_CHECK when a run failed. */
+ * to the first finished step. Writes versus.tsv in its folder. LS_ERR_INFRA when there is no
+ * PyTorch; LS_ERR_CHECK when a run failed. */
 ls_status ls_versus_run(const ls_versus_options *options);
 
 #endif
