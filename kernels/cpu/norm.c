@@ -13,8 +13,9 @@
 
 typedef struct field {
     int channels, block, blocks, images;
-    int64_t plane; /* elements of one image and block */
-    size_t bytes;  /* of one plane */
+    int64_t plane;  /* elements of one image and block */
+    int64_t planes; /* images x blocks */
+    size_t bytes;   /* of one plane */
 } field;
 
 static field field_of(const ls_plan *plan, int slot)
@@ -26,6 +27,7 @@ static field field_of(const ls_plan *plan, int slot)
                    .blocks = s->channels / s->block,
                    .images = plan->options.batch,
                    .plane = plane,
+                   .planes = (int64_t)plan->options.batch * (s->channels / s->block),
                    .bytes = (size_t)plane * ls_dtype_bytes(plan->options.activation)};
 }
 
@@ -49,38 +51,40 @@ static void write_value(const ls_plan *plan, const ls_tensor *tensor, int64_t in
 /* ---- forward
  * ------------------------------------------------------------------------------------- */
 
-static void plane_statistics(ls_plan *plan, const field *f, const char *x)
+/* Channels are independent of each other, so where there are enough blocks of them for all threads
+ * each thread takes whole blocks: its second sweep then finds in cache what the first one read.
+ * Otherwise, and where ranks share statistics, all planes are shared out twice. */
+static bool by_blocks(const ls_plan *plan, const field *f)
 {
-    const ls_loops *loops = plan->backend->loops;
-    ls_dtype type = plan->options.activation;
-#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
-    for (int64_t i = 0; i < (int64_t)f->images * f->blocks; i++) {
-        loops->norm_stats(type, x + (size_t)i * f->bytes, f->plane, f->block,
-                          plan->partial[0] + i * f->block, plan->partial[1] + i * f->block);
-    }
+    int threads = plan->backend->threads;
+    return !plan->has_sync && (f->blocks % threads == 0 || f->blocks >= 4 * threads);
 }
 
-/* Merges the planes of all images into row 0 of the partials: [0][c] mean, [1][c] squared
- * deviations. */
-static void merge_images(ls_plan *plan, const field *f)
+/* Of plane `i`, image i / blocks and block i % blocks. */
+static void statistics_of(ls_plan *plan, const field *f, const char *x, int64_t i)
+{
+    plan->backend->loops->norm_stats(plan->options.activation, x + (size_t)i * f->bytes, f->plane,
+                                     f->block, plan->partial[0] + i * f->block,
+                                     plan->partial[1] + i * f->block);
+}
+
+/* Merges the planes of all images into row 0 of the partials: [0][c] mean, [1][c] deviations. */
+static void merge_images(ls_plan *plan, const field *f, int b)
 {
     double pixels = (double)(f->plane / f->block);
     double *means = plan->partial[0], *m2s = plan->partial[1];
-#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
-    for (int b = 0; b < f->blocks; b++) {
-        for (int c = b * f->block; c < (b + 1) * f->block; c++) {
-            double mean = 0, m2 = 0;
-            for (int n = 0; n < f->images; n++) {
-                mean += means[(int64_t)n * f->channels + c];
-            }
-            mean /= f->images;
-            for (int n = 0; n < f->images; n++) {
-                double off = means[(int64_t)n * f->channels + c] - mean;
-                m2 += m2s[(int64_t)n * f->channels + c] + pixels * off * off;
-            }
-            means[c] = mean;
-            m2s[c] = m2;
+    for (int c = b * f->block; c < (b + 1) * f->block; c++) {
+        double mean = 0, m2 = 0;
+        for (int n = 0; n < f->images; n++) {
+            mean += means[(int64_t)n * f->channels + c];
         }
+        mean /= f->images;
+        for (int n = 0; n < f->images; n++) {
+            double off = means[(int64_t)n * f->channels + c] - mean;
+            m2 += m2s[(int64_t)n * f->channels + c] + pixels * off * off;
+        }
+        means[c] = mean;
+        m2s[c] = m2;
     }
 }
 
@@ -120,75 +124,109 @@ static void spread(float *lanes, int block, const float *value)
     }
 }
 
-static void finish_statistics(ls_plan *plan, const field *f, ls_norm *norm)
+static void finish_statistics(ls_plan *plan, const field *f, ls_norm *norm, int b)
 {
     const ls_layer *layer = &plan->network->layer[norm->layer];
     const ls_tensor *running_mean = &plan->buffer[layer->running_mean];
     const ls_tensor *running_var = &plan->buffer[layer->running_var];
     double momentum = (double)layer->momentum;
     double unbiased = norm->count > 1 ? norm->count / (norm->count - 1) : 1;
+    float mean[LS_LOOPS_LANES], scale[LS_LOOPS_LANES], bias[LS_LOOPS_LANES];
+    for (int l = 0; l < f->block; l++) {
+        int c = b * f->block + l;
+        double mu = plan->partial[0][c], variance = plan->partial[1][c] / norm->count;
+        double inv_std = 1 / sqrt(variance + (double)layer->epsilon);
+        double factor = (double)read_value(plan, &plan->param[layer->weight], c) * inv_std;
+        norm->inv_std[c] = (float)inv_std;
+        mean[l] = (float)mu;
+        norm->mean_error[c] = (float)((double)mean[l] - mu);
+        scale[l] = (float)factor;
+        /* the bias takes back what rounding the mean moved: the same for a whole channel, that
+         * error would not average out */
+        bias[l] = (float)((double)read_value(plan, &plan->param[layer->bias], c) +
+                          (double)norm->mean_error[c] * factor);
+        double old_mean = (double)read_value(plan, running_mean, c);
+        double old_var = (double)read_value(plan, running_var, c);
+        write_value(plan, running_mean, c, old_mean + momentum * (mu - old_mean));
+        write_value(plan, running_var, c, old_var + momentum * (variance * unbiased - old_var));
+    }
+    spread(norm->coef[b].mean, f->block, mean);
+    spread(norm->coef[b].scale, f->block, scale);
+    spread(norm->coef[b].bias, f->block, bias);
+}
+
+static void apply_to(ls_plan *plan, const field *f, const ls_op *op, int64_t i)
+{
+    int64_t b = i % f->blocks;
+    size_t at = (size_t)i * f->bytes;
+    const char *residual = op->residual >= 0 ? ls_plan_at(plan, op->residual) : NULL;
+    ls_norm_apply apply = {.x = (const char *)ls_plan_at(plan, op->in) + at,
+                           .residual = residual == NULL ? NULL : residual + at,
+                           .y = (char *)ls_plan_at(plan, op->out) + at,
+                           .coef = &op->norm[0].coef[b],
+                           .residual_coef = op->dual ? &op->norm[1].coef[b] : NULL,
+                           .relu = op->relu};
+    plan->backend->loops->norm_apply(plan->options.activation, &apply, f->plane);
+}
+
+/* Input of the first or of the second norm of an operation. */
+static int norm_input(const ls_op *op, int which)
+{
+    return which == 0 ? op->in : op->residual;
+}
+
+static void forward_by_blocks(ls_plan *plan, const field *f, ls_op *op)
+{
+#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
     for (int b = 0; b < f->blocks; b++) {
-        float mean[LS_LOOPS_LANES], scale[LS_LOOPS_LANES], bias[LS_LOOPS_LANES];
-        for (int l = 0; l < f->block; l++) {
-            int c = b * f->block + l;
-            double mu = plan->partial[0][c], variance = plan->partial[1][c] / norm->count;
-            double inv_std = 1 / sqrt(variance + (double)layer->epsilon);
-            norm->inv_std[c] = (float)inv_std;
-            double factor = (double)read_value(plan, &plan->param[layer->weight], c) * inv_std;
-            mean[l] = (float)mu;
-            norm->mean_error[c] = (float)((double)mean[l] - mu);
-            scale[l] = (float)factor;
-            /* the bias takes back what rounding the mean moved: the same for a whole channel, that
-             * error would not average out */
-            bias[l] = (float)((double)read_value(plan, &plan->param[layer->bias], c) +
-                              (double)norm->mean_error[c] * factor);
-            double old_mean = (double)read_value(plan, running_mean, c);
-            double old_var = (double)read_value(plan, running_var, c);
-            write_value(plan, running_mean, c, old_mean + momentum * (mu - old_mean));
-            write_value(plan, running_var, c, old_var + momentum * (variance * unbiased - old_var));
+        for (int k = 0; k < (op->dual ? 2 : 1); k++) {
+            const char *x = ls_plan_at(plan, norm_input(op, k));
+            for (int64_t i = b; i < f->planes; i += f->blocks) {
+                statistics_of(plan, f, x, i);
+            }
+            merge_images(plan, f, b);
+            finish_statistics(plan, f, &op->norm[k], b);
         }
-        spread(norm->coef[b].mean, f->block, mean);
-        spread(norm->coef[b].scale, f->block, scale);
-        spread(norm->coef[b].bias, f->block, bias);
+        for (int64_t i = b; i < f->planes; i += f->blocks) {
+            apply_to(plan, f, op, i);
+        }
     }
 }
 
 static ls_status statistics(ls_plan *plan, ls_stream *stream, const field *f, ls_norm *norm,
                             int slot)
 {
-    plane_statistics(plan, f, ls_plan_at(plan, slot));
-    merge_images(plan, f);
-    norm->count = (double)f->images * (double)(f->plane / f->block);
+    const char *x = ls_plan_at(plan, slot);
+#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
+    for (int64_t i = 0; i < f->planes; i++) {
+        statistics_of(plan, f, x, i);
+    }
+    for (int b = 0; b < f->blocks; b++) {
+        merge_images(plan, f, b);
+    }
     if (plan->has_sync) {
         LS_TRY(merge_ranks(plan, stream, f, &norm->count));
     }
-    finish_statistics(plan, f, norm);
+    for (int b = 0; b < f->blocks; b++) {
+        finish_statistics(plan, f, norm, b);
+    }
     return LS_OK;
 }
 
 ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, ls_op *op)
 {
     field f = field_of(plan, op->in);
-    LS_TRY(statistics(plan, stream, &f, &op->norm[0], op->in));
-    if (op->dual) {
-        LS_TRY(statistics(plan, stream, &f, &op->norm[1], op->residual));
+    op->norm[0].count = op->norm[1].count = (double)f.images * (double)(f.plane / f.block);
+    if (by_blocks(plan, &f)) {
+        forward_by_blocks(plan, &f, op);
+        return LS_OK;
     }
-    const char *x = ls_plan_at(plan, op->in);
-    const char *residual = op->residual >= 0 ? ls_plan_at(plan, op->residual) : NULL;
-    char *y = ls_plan_at(plan, op->out);
-    const ls_loops *loops = plan->backend->loops;
-    ls_dtype type = plan->options.activation;
+    for (int k = 0; k < (op->dual ? 2 : 1); k++) {
+        LS_TRY(statistics(plan, stream, &f, &op->norm[k], norm_input(op, k)));
+    }
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
-    for (int64_t i = 0; i < (int64_t)f.images * f.blocks; i++) {
-        int64_t b = i % f.blocks;
-        size_t at = (size_t)i * f.bytes;
-        ls_norm_apply apply = {.x = x + at,
-                               .residual = residual == NULL ? NULL : residual + at,
-                               .y = y + at,
-                               .coef = &op->norm[0].coef[b],
-                               .residual_coef = op->dual ? &op->norm[1].coef[b] : NULL,
-                               .relu = op->relu};
-        loops->norm_apply(type, &apply, f.plane);
+    for (int64_t i = 0; i < f.planes; i++) {
+        apply_to(plan, &f, op, i);
     }
     return LS_OK;
 }
@@ -196,66 +234,52 @@ ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, ls_op *op)
 /* ---- backward
  * ------------------------------------------------------------------------------------ */
 
-static void plane_sums(ls_plan *plan, const field *f, const ls_op *op, ls_gate gate)
+static void sums_of(ls_plan *plan, const field *f, const ls_op *op, ls_gate gate, int64_t i)
 {
-    const char *x = ls_plan_at(plan, op->in), *y = ls_plan_at(plan, op->out);
-    const char *x2 = op->dual ? ls_plan_at(plan, op->residual) : NULL;
-    const char *dy = ls_plan_grad(plan, op->dy[0]);
+    int64_t b = i % f->blocks;
+    size_t at = (size_t)i * f->bytes;
     const char *dy2 = op->dy[1] == LS_NO_BUFFER ? NULL : ls_plan_grad(plan, op->dy[1]);
+    const char *x2 = op->dual ? ls_plan_at(plan, op->residual) : NULL;
     char *g = op->store_g ? ls_plan_grad(plan, op->g) : NULL;
-    const ls_loops *loops = plan->backend->loops;
-    ls_dtype type = plan->options.activation;
-#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
-    for (int64_t i = 0; i < (int64_t)f->images * f->blocks; i++) {
-        int64_t b = i % f->blocks;
-        size_t at = (size_t)i * f->bytes;
-        ls_norm_sums sums = {.dy = dy + at,
-                             .dy2 = dy2 == NULL ? NULL : dy2 + at,
-                             .x = x + at,
-                             .y = y + at,
-                             .x2 = x2 == NULL ? NULL : x2 + at,
-                             .g = g == NULL ? NULL : g + at,
-                             .coef = &op->norm[0].coef[b],
-                             .coef2 = op->dual ? &op->norm[1].coef[b] : NULL,
-                             .gate = gate,
-                             .sum = plan->partial[0] + i * f->block,
-                             .sum_x = plan->partial[1] + i * f->block,
-                             .sum_x2 = plan->partial[2] + i * f->block};
-        loops->norm_sums(type, &sums, f->plane, f->block);
-    }
+    ls_norm_sums sums = {.dy = (const char *)ls_plan_grad(plan, op->dy[0]) + at,
+                         .dy2 = dy2 == NULL ? NULL : dy2 + at,
+                         .x = (const char *)ls_plan_at(plan, op->in) + at,
+                         .y = (const char *)ls_plan_at(plan, op->out) + at,
+                         .x2 = x2 == NULL ? NULL : x2 + at,
+                         .g = g == NULL ? NULL : g + at,
+                         .coef = &op->norm[0].coef[b],
+                         .coef2 = op->dual ? &op->norm[1].coef[b] : NULL,
+                         .gate = gate,
+                         .sum = plan->partial[0] + i * f->block,
+                         .sum_x = plan->partial[1] + i * f->block,
+                         .sum_x2 = plan->partial[2] + i * f->block};
+    plan->backend->loops->norm_sums(plan->options.activation, &sums, f->plane, f->block);
 }
 
-/* Over images; sums of g * (x - mean) also move from the rounded mean to the mean. */
-static void merge_sums(ls_plan *plan, const field *f, const ls_op *op)
+/* Over images, into row 0; sums of g * (x - mean) also move from the rounded mean to the mean. */
+static void merge_sums(ls_plan *plan, const field *f, const ls_op *op, int b)
 {
-    int partials = op->dual ? 3 : 2;
-#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
-    for (int b = 0; b < f->blocks; b++) {
-        for (int k = 0; k < partials; k++) {
-            for (int c = b * f->block; c < (b + 1) * f->block; c++) {
-                double sum = 0;
-                for (int n = 0; n < f->images; n++) {
-                    sum += plan->partial[k][(int64_t)n * f->channels + c];
-                }
-                plan->partial[k][c] =
-                    k == 0 ? sum
-                           : sum + (double)op->norm[k - 1].mean_error[c] * plan->partial[0][c];
+    for (int k = 0; k < (op->dual ? 3 : 2); k++) {
+        for (int c = b * f->block; c < (b + 1) * f->block; c++) {
+            double sum = 0;
+            for (int n = 0; n < f->images; n++) {
+                sum += plan->partial[k][(int64_t)n * f->channels + c];
             }
+            plan->partial[k][c] =
+                k == 0 ? sum : sum + (double)op->norm[k - 1].mean_error[c] * plan->partial[0][c];
         }
     }
 }
 
 /* Weight and bias gradients are of this rank's images only; DDP averages them. */
-static void store_gradients(ls_plan *plan, const field *f, const ls_norm *norm, const double *sum,
-                            const double *sum_x)
+static void store_gradients(ls_plan *plan, const field *f, const ls_norm *norm, const double *sum_x,
+                            int b)
 {
     const ls_layer *layer = &plan->network->layer[norm->layer];
-    for (int c = 0; c < f->channels; c++) {
+    for (int c = b * f->block; c < (b + 1) * f->block; c++) {
         write_value(plan, &plan->param_grad[layer->weight], c, sum_x[c] * (double)norm->inv_std[c]);
-        write_value(plan, &plan->param_grad[layer->bias], c, sum[c]);
+        write_value(plan, &plan->param_grad[layer->bias], c, plan->partial[0][c]);
     }
-    plan->ready[layer->weight] = true;
-    plan->ready[layer->bias] = true;
 }
 
 /* Sums over all ranks of the group, in rank order: [sum][sum_x] of [C] each into plan->gathered. */
@@ -282,74 +306,112 @@ static double group_sum(const ls_plan *plan, const field *f, int64_t index)
 }
 
 /* dx = w/std * (g - mean(g) - (x - mean) / var * mean(g * (x - mean))). */
-static ls_status back_coefficients(ls_plan *plan, ls_stream *stream, const field *f, ls_norm *norm,
-                                   const double *sum, const double *sum_x)
+static void back_coefficients(ls_plan *plan, const field *f, ls_norm *norm, const double *sum_x,
+                              int block)
 {
     const ls_layer *layer = &plan->network->layer[norm->layer];
-    if (plan->has_sync) {
-        LS_TRY(group_sums(plan, stream, f, sum, sum_x));
+    float a[LS_LOOPS_LANES], b[LS_LOOPS_LANES], c[LS_LOOPS_LANES];
+    for (int l = 0; l < f->block; l++) {
+        int channel = block * f->block + l;
+        double total = plan->has_sync ? group_sum(plan, f, channel) : plan->partial[0][channel];
+        double total_x =
+            plan->has_sync ? group_sum(plan, f, f->channels + channel) : sum_x[channel];
+        double inv_std = (double)norm->inv_std[channel];
+        double weight = (double)read_value(plan, &plan->param[layer->weight], channel);
+        a[l] = (float)(weight * inv_std);
+        c[l] = (float)(-weight * inv_std * inv_std * inv_std * total_x / norm->count);
+        /* from the rounded a and c, so that the gradients of a channel still sum to zero */
+        b[l] = (float)(-(double)a[l] * total / norm->count +
+                       (double)c[l] * (double)norm->mean_error[channel]);
     }
-    for (int block = 0; block < f->blocks; block++) {
-        float a[LS_LOOPS_LANES], b[LS_LOOPS_LANES], c[LS_LOOPS_LANES];
-        for (int l = 0; l < f->block; l++) {
-            int channel = block * f->block + l;
-            double total = plan->has_sync ? group_sum(plan, f, channel) : sum[channel];
-            double total_x =
-                plan->has_sync ? group_sum(plan, f, f->channels + channel) : sum_x[channel];
-            double inv_std = (double)norm->inv_std[channel];
-            double weight = (double)read_value(plan, &plan->param[layer->weight], channel);
-            double slope = -weight * inv_std * inv_std * inv_std * total_x / norm->count;
-            a[l] = (float)(weight * inv_std);
-            c[l] = (float)slope;
-            /* from the rounded a and c, so that the gradients of a channel still sum to zero */
-            b[l] = (float)(-(double)a[l] * total / norm->count +
-                           (double)c[l] * (double)norm->mean_error[channel]);
-        }
-        memcpy(norm->back[block].mean, norm->coef[block].mean, sizeof norm->back[block].mean);
-        spread(norm->back[block].a, f->block, a);
-        spread(norm->back[block].b, f->block, b);
-        spread(norm->back[block].c, f->block, c);
-    }
-    return LS_OK;
+    memcpy(norm->back[block].mean, norm->coef[block].mean, sizeof norm->back[block].mean);
+    spread(norm->back[block].a, f->block, a);
+    spread(norm->back[block].b, f->block, b);
+    spread(norm->back[block].c, f->block, c);
 }
 
-static void plane_gradients(ls_plan *plan, const field *f, const ls_op *op, const ls_norm *norm,
-                            int slot, int buffer, ls_gate gate)
+static void gradient_of(ls_plan *plan, const field *f, const ls_op *op, int which, ls_gate gate,
+                        int64_t i)
 {
-    const char *x = ls_plan_at(plan, slot), *g = ls_plan_grad(plan, op->g);
-    char *dx = ls_plan_grad(plan, buffer);
-    const ls_loops *loops = plan->backend->loops;
-    ls_dtype type = plan->options.activation;
+    int64_t b = i % f->blocks;
+    size_t at = (size_t)i * f->bytes;
+    int buffer = which == 0 ? op->dx : op->dx2;
+    ls_norm_dx args = {.g = (const char *)ls_plan_grad(plan, op->g) + at,
+                       .x = (const char *)ls_plan_at(plan, norm_input(op, which)) + at,
+                       .dx = (char *)ls_plan_grad(plan, buffer) + at,
+                       .coef = &op->norm[which].coef[b],
+                       .back = &op->norm[which].back[b],
+                       .gate = gate};
+    plan->backend->loops->norm_dx(plan->options.activation, &args, f->plane);
+}
+
+static bool has_gradient(const ls_op *op, int which)
+{
+    return (which == 0 ? op->dx : op->dx2) != LS_NO_BUFFER;
+}
+
+static void backward_by_blocks(ls_plan *plan, const field *f, ls_op *op, ls_gate gate,
+                               ls_gate gate_g)
+{
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
-    for (int64_t i = 0; i < (int64_t)f->images * f->blocks; i++) {
-        int64_t b = i % f->blocks;
-        size_t at = (size_t)i * f->bytes;
-        ls_norm_dx args = {.g = g + at,
-                           .x = x + at,
-                           .dx = dx + at,
-                           .coef = &norm->coef[b],
-                           .back = &norm->back[b],
-                           .gate = gate};
-        loops->norm_dx(type, &args, f->plane);
+    for (int b = 0; b < f->blocks; b++) {
+        for (int64_t i = b; i < f->planes; i += f->blocks) {
+            sums_of(plan, f, op, gate, i);
+        }
+        merge_sums(plan, f, op, b);
+        for (int k = 0; k < (op->dual ? 2 : 1); k++) {
+            store_gradients(plan, f, &op->norm[k], plan->partial[1 + k], b);
+            back_coefficients(plan, f, &op->norm[k], plan->partial[1 + k], b);
+            for (int64_t i = b; has_gradient(op, k) && i < f->planes; i += f->blocks) {
+                gradient_of(plan, f, op, k, gate_g, i);
+            }
+        }
     }
+}
+
+static ls_status backward_by_planes(ls_plan *plan, ls_stream *stream, const field *f, ls_op *op,
+                                    ls_gate gate, ls_gate gate_g)
+{
+#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
+    for (int64_t i = 0; i < f->planes; i++) {
+        sums_of(plan, f, op, gate, i);
+    }
+    for (int b = 0; b < f->blocks; b++) {
+        merge_sums(plan, f, op, b);
+    }
+    for (int k = 0; k < (op->dual ? 2 : 1); k++) {
+        const double *sum_x = plan->partial[1 + k];
+        if (plan->has_sync && has_gradient(op, k)) {
+            LS_TRY(group_sums(plan, stream, f, plan->partial[0], sum_x));
+        }
+        for (int b = 0; b < f->blocks; b++) {
+            store_gradients(plan, f, &op->norm[k], sum_x, b);
+            back_coefficients(plan, f, &op->norm[k], sum_x, b);
+        }
+        if (has_gradient(op, k)) {
+#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
+            for (int64_t i = 0; i < f->planes; i++) {
+                gradient_of(plan, f, op, k, gate_g, i);
+            }
+        }
+    }
+    return LS_OK;
 }
 
 ls_status ls_norm_backward(ls_plan *plan, ls_stream *stream, ls_op *op)
 {
     field f = field_of(plan, op->in);
     ls_gate gate = !op->relu ? LS_GATE_NONE : op->residual >= 0 ? LS_GATE_OUTPUT : LS_GATE_INPUT;
-    plane_sums(plan, &f, op, gate);
-    merge_sums(plan, &f, op);
-    gate = op->store_g ? LS_GATE_NONE : gate;
+    ls_gate gate_g = op->store_g ? LS_GATE_NONE : gate;
+    if (by_blocks(plan, &f)) {
+        backward_by_blocks(plan, &f, op, gate, gate_g);
+    } else {
+        LS_TRY(backward_by_planes(plan, stream, &f, op, gate, gate_g));
+    }
     for (int k = 0; k < (op->dual ? 2 : 1); k++) {
-        ls_norm *norm = &op->norm[k];
-        int slot = k == 0 ? op->in : op->residual, buffer = k == 0 ? op->dx : op->dx2;
-        store_gradients(plan, &f, norm, plan->partial[0], plan->partial[1 + k]);
-        if (buffer != LS_NO_BUFFER) {
-            LS_TRY(
-                back_coefficients(plan, stream, &f, norm, plan->partial[0], plan->partial[1 + k]));
-            plane_gradients(plan, &f, op, norm, slot, buffer, gate);
-        }
+        const ls_layer *layer = &plan->network->layer[op->norm[k].layer];
+        plan->ready[layer->weight] = true;
+        plan->ready[layer->bias] = true;
     }
     return LS_OK;
 }

@@ -7,6 +7,7 @@
 
 #include "../core/log.h"
 #include "memory.h"
+#include "parallel.h"
 
 enum { FUSIONS_BYTES = 65536 };
 
@@ -318,8 +319,8 @@ ls_status ls_plan_forward(ls_plan *plan, ls_stream *stream, const float *input,
     LS_ASSERT(plan->state != NULL);
     use_threads(plan);
     const ls_slot *image = &plan->slot[plan->slot_of_layer[0]];
-    plan->backend->loops->narrow(plan->options.activation, input,
-                                 ls_arena_at(&plan->activations, image->offset), image->count);
+    ls_parallel_narrow(plan->backend, plan->options.activation, input,
+                       ls_arena_at(&plan->activations, image->offset), image->count);
     for (int i = 0; i < plan->op_count; i++) {
         LS_TRY(forward_op(plan, stream, &plan->op[i], target));
     }
