@@ -102,28 +102,27 @@ static int diff_main(int count, char **argument)
 
 static int versus_main(int count, char **argument)
 {
-    const char *pairs = "7", *python = "python3", *only = NULL, *out = "results/runs";
-    const ls_command_option options[] = {
-        {"--pairs", &pairs, NULL, NULL, "runs of each, in turn (7)"},
-        {"--python", &python, NULL, NULL, "an interpreter with torch and torchvision (python3)"},
-        {"--only", &only, NULL, NULL, "one setting by its label"},
-        {"--out", &out, NULL, NULL, "where runs are written (results/runs)"},
-    };
-    ls_status status = ls_commands_parse("versus", options, 4, &count, argument);
-    if (status != LS_OK) {
-        return (int)status;
-    }
-    if (count != 0) {
-        ls_log_error("lockstep versus: unexpected argument '%s'", argument[0]);
-        return LS_ERR_USAGE;
-    }
-    char peer[1024];
+    char folder[1024], peer[1024];
+    ls_place_program(folder, sizeof folder);
+    ls_text_add(folder, sizeof folder, "/versus");
     if (!ls_place_find("suite/peers/pytorch_train.py", peer, sizeof peer)) {
-        ls_log_error("suite/peers/pytorch_train.py is not beside this program");
+        ls_log_error("suite/peers/pytorch_train.py was not found beside the program");
         return LS_ERR_INFRA;
     }
-    return (int)ls_versus_run(&(ls_versus_options){
-        .pairs = atoi(pairs), .python = python, .peer = peer, .parent = out, .only = only});
+    const char *pairs = "7", *python = "python3", *out = folder, *only = NULL;
+    const ls_command_option options[] = {
+        {"--pairs", &pairs, NULL, NULL, "runs of each trainer, in turn (7)"},
+        {"--python", &python, NULL, NULL, "an interpreter that has torch (python3)"},
+        {"--out", &out, NULL, NULL, "where jobs are written"},
+        {"--only", &only, NULL, NULL, "one setting, by its label"},
+    };
+    ls_status status = ls_commands_parse("versus", options, 4, &count, argument);
+    if (status != LS_OK || count != 0 || atoi(pairs) < 1) {
+        return LS_ERR_USAGE;
+    }
+    ls_versus_options versus = {
+        .pairs = atoi(pairs), .python = python, .peer = peer, .folder = out, .only = only};
+    return (int)ls_versus_run(&versus);
 }
 
 static const struct command {
@@ -139,7 +138,7 @@ static const struct command {
     {"explain", explain_main, "FLAGS of lockstep-train [--world N]: types, buckets, memory"},
     {"data", data_main, "make DIR: draw a folder of images to train on"},
     {"diff", diff_main, "A B: two runs, job by job"},
-    {"versus", versus_main, "speed beside PyTorch, in turn; see `lockstep versus --help`"},
+    {"versus", versus_main, "speed beside PyTorch on this machine"},
 };
 
 enum { COMMANDS = sizeof command / sizeof *command };

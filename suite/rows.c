@@ -32,6 +32,7 @@ void ls_rows_all(const ls_case_settings *settings, ls_case_list *list)
     ls_gradients_timed_cases(settings, list);
     ls_scaler_cases(settings, list);
     ls_ddp_cases(settings, list);
+    ls_statistics_cases(settings, list);
     ls_opt_levels_cases(settings, list);
     ls_checkpoint_cases(settings, list);
     ls_launch_cases(settings, list);

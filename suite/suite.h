@@ -91,6 +91,7 @@ void ls_gradients_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_gradients_timed_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_scaler_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_ddp_cases(const ls_case_settings *settings, ls_case_list *list);
+void ls_statistics_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_opt_levels_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_checkpoint_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_launch_cases(const ls_case_settings *settings, ls_case_list *list);

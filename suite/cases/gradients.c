@@ -159,6 +159,7 @@ static void add_variants(const ls_case_settings *settings, ls_case_list *list)
         ls_text_put(spec->half, sizeof spec->half, "%s", v->half);
         ls_text_put(spec->extra, sizeof spec->extra, "%s", v->extra);
         spec->accumulate = v->accumulate;
+        spec->deterministic = false; /* so that buckets are rebuilt after the first step */
     }
 }
 
