@@ -102,18 +102,16 @@ static int diff_main(int count, char **argument)
 
 static int versus_main(int count, char **argument)
 {
-    char folder[1024], peer[1024];
-    ls_place_program(folder, sizeof folder);
-    ls_text_add(folder, sizeof folder, "/versus");
+    char peer[1024];
     if (!ls_place_find("suite/peers/pytorch_train.py", peer, sizeof peer)) {
         ls_log_error("suite/peers/pytorch_train.py was not found beside the program");
         return LS_ERR_INFRA;
     }
-    const char *pairs = "7", *python = "python3", *out = folder, *only = NULL;
+    const char *pairs = "7", *python = "python3", *out = "results/runs", *only = NULL;
     const ls_command_option options[] = {
         {"--pairs", &pairs, NULL, NULL, "runs of each trainer, in turn (7)"},
         {"--python", &python, NULL, NULL, "an interpreter that has torch (python3)"},
-        {"--out", &out, NULL, NULL, "where jobs are written"},
+        {"--out", &out, NULL, NULL, "where the run's folder is made (results/runs)"},
         {"--only", &only, NULL, NULL, "one setting, by its label"},
     };
     ls_status status = ls_commands_parse("versus", options, 4, &count, argument);
@@ -121,7 +119,7 @@ static int versus_main(int count, char **argument)
         return LS_ERR_USAGE;
     }
     ls_versus_options versus = {
-        .pairs = atoi(pairs), .python = python, .peer = peer, .folder = out, .only = only};
+        .pairs = atoi(pairs), .python = python, .peer = peer, .parent = out, .only = only};
     return (int)ls_versus_run(&versus);
 }
 
