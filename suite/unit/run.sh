@@ -5,6 +5,8 @@
 #   suite/unit/run.sh BUILD
 set -u
 build=$1
+# Check's own limit of 4 s a test is for machines with nothing else to do
+export CK_DEFAULT_TIMEOUT=60
 passed=0
 failed=0
 log=$(mktemp)
