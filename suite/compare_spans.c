@@ -56,8 +56,9 @@ ls_status ls_compare_spans_build(const ls_nettab *net, ls_compare_spans *out)
     spans.kind = calloc(count, sizeof *spans.kind);
     spans.error = calloc(count, sizeof *spans.error);
     spans.ideal = calloc(count, sizeof *spans.ideal);
+    spans.scale = calloc(count, sizeof *spans.scale);
     if (spans.span == NULL || spans.param == NULL || spans.kind == NULL || spans.error == NULL ||
-        spans.ideal == NULL) {
+        spans.ideal == NULL || spans.scale == NULL) {
         ls_log_error("cannot allocate %zu parts of a gradient", count);
         ls_compare_spans_free(&spans);
         return LS_ERR_INFRA;
@@ -74,6 +75,7 @@ void ls_compare_spans_free(ls_compare_spans *spans)
     free(spans->kind);
     free(spans->error);
     free(spans->ideal);
+    free(spans->scale);
     memset(spans, 0, sizeof *spans);
 }
 
@@ -89,28 +91,41 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* r of a tensor's blocks and edges is at least the median of its blocks (of its edges, where it has
- * no blocks): one part that the ideal happened to hit well must not be a bound. */
-static void raise_to_median(ls_compare_spans *spans, int64_t from, int64_t to, double *scratch)
+static double median_of(int64_t count, double *value)
 {
+    qsort(value, (size_t)count, sizeof *value, by_value);
+    return count > 0 ? value[count / 2] : 0;
+}
+
+/* r of a tensor's blocks and edges is at least the median of its blocks (of its edges, where it has
+ * no blocks), and at least what the median block's rounding, for as many elements, is against the
+ * part's own scale: one part that the ideal happened to hit well, or whose gradient happens to be
+ * small, must not be a bound. */
+static void raise_to_median(ls_compare_spans *spans, int64_t from, int64_t to, const double *noise,
+                            double *scratch)
+{
+    ls_compare_spans_kind kind = LS_COMPARE_SPANS_EDGE;
     int64_t count = 0;
-    ls_compare_spans_kind kind = LS_COMPARE_SPANS_BLOCK;
-    for (int pass = 0; pass < 2 && count == 0; pass++) {
-        for (int64_t i = from; i < to; i++) {
-            if (spans->kind[i] == kind) {
-                scratch[count++] = spans->ideal[i];
-            }
+    for (int64_t i = from; i < to; i++) {
+        kind = spans->kind[i] == LS_COMPARE_SPANS_BLOCK ? LS_COMPARE_SPANS_BLOCK : kind;
+    }
+    for (int64_t i = from; i < to; i++) {
+        if (spans->kind[i] == kind) {
+            scratch[count++] = spans->ideal[i];
         }
-        kind = LS_COMPARE_SPANS_EDGE;
     }
-    if (count == 0) {
-        return;
+    double median = median_of(count, scratch);
+    count = 0;
+    for (int64_t i = from; i < to; i++) {
+        if (spans->kind[i] == kind) {
+            scratch[count++] = noise[i] / sqrt((double)spans->span[i].count);
+        }
     }
-    qsort(scratch, (size_t)count, sizeof *scratch, by_value);
-    double median = scratch[count / 2];
+    double per_element = median_of(count, scratch);
     for (int64_t i = from; i < to; i++) {
         if (spans->kind[i] != LS_COMPARE_SPANS_TENSOR) {
-            spans->ideal[i] = fmax(spans->ideal[i], median);
+            double usual = per_element * sqrt((double)spans->span[i].count) / spans->scale[i];
+            spans->ideal[i] = fmax(fmax(spans->ideal[i], median), usual);
         }
     }
 }
@@ -120,11 +135,12 @@ ls_status ls_compare_spans_measure(const ls_nettab *net, const double *grad, con
 {
     ls_price_span whole = {0, net->elements};
     double whole_grad2 = ls_price_square(g64, whole);
-    double *scratch = malloc((size_t)spans->count * sizeof *scratch);
+    double *scratch = malloc(2 * (size_t)spans->count * sizeof *scratch);
     if (scratch == NULL) {
         ls_log_error("cannot allocate %lld blocks", (long long)spans->count);
         return LS_ERR_INFRA;
     }
+    double *noise = scratch + spans->count;
     for (int64_t i = 0; i < spans->count; i++) {
         ls_price_span span = spans->span[i];
         double scale = ls_compare_spans_scale(ls_price_square(g64, span), whole_grad2, span.count,
@@ -132,12 +148,14 @@ ls_status ls_compare_spans_measure(const ls_nettab *net, const double *grad, con
         double own_scale =
             ls_compare_spans_scale(cost->grad2[i], cost->whole_grad2, span.count, net->elements);
         spans->error[i] = sqrt(ls_price_error2(grad, g64, span)) / scale;
-        spans->ideal[i] = sqrt(cost->error2[i]) / own_scale;
+        noise[i] = sqrt(cost->error2[i]);
+        spans->ideal[i] = noise[i] / own_scale;
+        spans->scale[i] = scale;
     }
     for (int64_t from = 0, to; from < spans->count; from = to) {
         for (to = from + 1; to < spans->count && spans->kind[to] != LS_COMPARE_SPANS_TENSOR; to++) {
         }
-        raise_to_median(spans, from, to, scratch);
+        raise_to_median(spans, from, to, noise, scratch);
     }
     free(scratch);
     return LS_OK;

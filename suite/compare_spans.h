@@ -18,7 +18,8 @@ typedef struct ls_compare_spans {
         *span;  /* in backward order of tensors; a tensor, then its blocks, then its edges */
     int *param; /* [count] */
     ls_compare_spans_kind *kind;
-    double *error, *ideal; /* [count] e and r, r with its floor (median of the tensor's blocks) */
+    double *error, *ideal; /* [count] e and r, r with its floors */
+    double *scale;         /* [count] D of the subject's g64 */
 } ls_compare_spans;
 
 ls_status ls_compare_spans_build(const ls_nettab *net, ls_compare_spans *out);
