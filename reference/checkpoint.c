@@ -228,6 +228,7 @@ static ls_status write_file(ls_trainer *trainer, int64_t step, const char *path,
         return LS_ERR_INFRA;
     }
     LS_TRY_GOTO(status, ls_safetensors_create(path, &writer), free);
+    ls_safetensors_survive_crash(writer);
     LS_TRY_GOTO(
         status,
         ls_device_read(&trainer->device, &state, trainer->memory.state, (int64_t)sizeof state),

@@ -37,6 +37,7 @@ struct ls_safetensors_writer {
     cJSON *metadata;
     write_entry *entry;
     int count, room;
+    bool survives_crash;
 };
 
 static void *must_allocate(void *memory)
@@ -71,6 +72,11 @@ void ls_safetensors_metadata(ls_safetensors_writer *writer, const char *name, co
     cJSON_DeleteItemFromObjectCaseSensitive(writer->metadata, name);
     cJSON_AddStringToObject(writer->metadata, name, text);
     free(text);
+}
+
+void ls_safetensors_survive_crash(ls_safetensors_writer *writer)
+{
+    writer->survives_crash = true;
 }
 
 static write_entry *add_entry(ls_safetensors_writer *writer, const char *name, ls_dtype dtype,
@@ -211,7 +217,7 @@ ls_status ls_safetensors_finish(ls_safetensors_writer *writer)
         goto discard;
     }
     LS_TRY_GOTO(status, write_file(writer, descriptor, temporary), close_file);
-    if (fsync(descriptor) != 0 && errno != EINVAL && errno != EROFS) {
+    if (writer->survives_crash && fsync(descriptor) != 0 && errno != EINVAL && errno != EROFS) {
         ls_log_error("cannot write %s: %s", temporary, strerror(errno));
         status = LS_ERR_INFRA;
     }

@@ -18,8 +18,11 @@ void ls_safetensors_add(ls_safetensors_writer *writer, const char *name, ls_dtyp
 /* The same, the data copied now (for staging memory that is reused). */
 ls_status ls_safetensors_add_copy(ls_safetensors_writer *writer, const char *name, ls_dtype dtype,
                                   const ls_shape *shape, const void *host_data);
-/* Writes, syncs the size, renames, frees the writer (also on failure). A full disk is LS_ERR_INFRA.
- */
+/* finish syncs the file before the rename, so that the path names a whole file even after the
+ * machine lost power. For checkpoints: it waits for the disk, which a dump of hundreds of MB need
+ * not. */
+void ls_safetensors_survive_crash(ls_safetensors_writer *writer);
+/* Writes, renames, frees the writer (also on failure). A full disk is LS_ERR_INFRA. */
 ls_status ls_safetensors_finish(ls_safetensors_writer *writer);
 void ls_safetensors_discard(ls_safetensors_writer *writer);
 
