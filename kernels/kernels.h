@@ -1,14 +1,15 @@
-/* The backend contract: what a compute backend (CPU, CUDA) offers to the trainer, as one const table of
- * functions. A backend is a shared object (build/lib/ls_cpu.so, ls_cuda.so) found at run time.
+/* The backend contract: what a compute backend (CPU, CUDA) offers to the trainer, as one const
+ * table of functions. A backend is a shared object (build/lib/ls_cpu.so, ls_cuda.so) found at run
+ * time.
  *
- * Streams. Every call that takes an `ls_stream` enqueues its work there and returns; the CPU backend
- * executes at once, so its events are complete when they are recorded. Nothing between two steps forces
- * the host to wait: scale, overflow flag, growth count, learning rate and step count live in one
- * `ls_step_state` in backend memory, read and written there by the kernels.
+ * Streams. Every call that takes an `ls_stream` enqueues its work there and returns; the CPU
+ * backend executes at once, so its events are complete when they are recorded. Nothing between two
+ * steps forces the host to wait: scale, overflow flag, growth count, learning rate and step count
+ * live in one `ls_step_state` in backend memory, read and written there by the kernels.
  *
- * Layout. An `ls_tensor` (parameter, gradient, running statistic, master, moment) is plain and unpadded
- * in torchvision's order of dimensions. Activations belong to the plan, in the layout the backend
- * likes; only `plan_export` sees them from outside, as logical NCHW.
+ * Layout. An `ls_tensor` (parameter, gradient, running statistic, master, moment) is plain and
+ * unpadded in torchvision's order of dimensions. Activations belong to the plan, in the layout the
+ * backend likes; only `plan_export` sees them from outside, as logical NCHW.
  *
  * Memory. Backend memory is allocated in few large blocks at start; the plan owns activations and
  * workspace. Whoever creates a thing destroys it, and streams outlive what is enqueued on them. */
@@ -25,7 +26,7 @@
 extern "C" {
 #endif
 
-/* ---- the network, described once ---------------------------------------------------------------- */
+/* ---- the network, described once ------------------------------------------------------------- */
 
 typedef enum ls_layer_kind {
     LS_LAYER_INPUT,         /* the batch: [N,channels,H,W] */
@@ -34,8 +35,8 @@ typedef enum ls_layer_kind {
     LS_LAYER_RELU,          /* a branch: output > 0 */
     LS_LAYER_MAX_POOL,      /* a branch: first maximum in row order; padding never wins */
     LS_LAYER_ADD,           /* input[0] + input[1] */
-    LS_LAYER_SHORTCUT_PAD,  /* CIFAR option A: every `stride`-th pixel, channels zero-padded at the end
-                               from input channels to `channels` (He et al. 2015, section 4.2) */
+    LS_LAYER_SHORTCUT_PAD,  /* CIFAR option A: every `stride`-th pixel, zero channels at the end up
+                               to `channels` (He et al. 2015, section 4.2) */
     LS_LAYER_AVG_POOL,      /* global: [N,C,H,W] -> [N,C,1,1] */
     LS_LAYER_LINEAR,        /* [N,C] -> [N,channels], weight [channels,C], bias [channels] */
     LS_LAYER_CROSS_ENTROPY, /* softmax cross entropy in f32, mean over the N samples; always last */
@@ -44,14 +45,14 @@ typedef enum ls_layer_kind {
 /* One layer. Layers stand in order of execution; layer 0 is the input. */
 typedef struct ls_layer {
     ls_layer_kind kind;
-    int input[2];               /* indices of the layers read; -1 where unused */
-    int channels;               /* output channels (classes, for linear and cross entropy) */
-    int kernel, stride, pad;    /* conv, max pool; stride also for the padded shortcut */
-    int weight, bias;           /* indices into ls_network.param, -1 where none */
+    int input[2];                  /* indices of the layers read; -1 where unused */
+    int channels;                  /* output channels (classes, for linear and cross entropy) */
+    int kernel, stride, pad;       /* conv, max pool; stride also for the padded shortcut */
+    int weight, bias;              /* indices into ls_network.param, -1 where none */
     int running_mean, running_var; /* indices into ls_network.buffer, -1 where none */
-    float epsilon, momentum;    /* batch norm: 1e-5 and 0.1 in torchvision */
-    int branch;                 /* relu, max pool: number in order of execution, from 0; else -1 */
-    char name[48];              /* "layer1.0.conv1"; relu and add: "layer1.0.relu1", "layer1.0.add" */
+    float epsilon, momentum;       /* batch norm: 1e-5 and 0.1 in torchvision */
+    int branch;    /* relu, max pool: number in order of execution, from 0; else -1 */
+    char name[48]; /* "layer1.0.conv1"; relu and add: "layer1.0.relu1", "layer1.0.add" */
 } ls_layer;
 
 typedef enum ls_param_role {
@@ -81,7 +82,7 @@ typedef struct ls_buffer {
 } ls_buffer;
 
 typedef struct ls_network {
-    char arch[32];   /* "resnet50" */
+    char arch[32]; /* "resnet50" */
     int num_classes;
     int layer_count, param_count, buffer_count, branch_count;
     ls_layer *layer;
@@ -89,27 +90,27 @@ typedef struct ls_network {
     ls_buffer *buffer; /* registration order */
 } ls_network;
 
-/* ---- the state of a step, in backend memory ------------------------------------------------------ */
+/* ---- the state of a step, in backend memory -------------------------------------------------- */
 
 /* Only kernels write it between start and end of a run; the trainer copies it out for events. */
 typedef struct ls_step_state {
-    float loss_scale;         /* S of the step that is running */
-    float inv_loss_scale;     /* f32(1/S) */
-    float lr;                 /* of the step that is running */
-    float loss;               /* this rank's mean loss of the last forward, unscaled */
-    int32_t overflow;         /* not 0: a gradient of this step is inf or NaN */
-    int32_t skipped;          /* the last optimizer call changed nothing */
-    int32_t growth_count;     /* clean steps since the scale last changed */
-    int32_t overflow_streak;  /* overflows in a row */
-    int32_t first_bad_grad;   /* lowest index in the checked list with a non-finite element, or -1 */
-    int32_t first_bad_state;  /* lowest index of a parameter, master or moment that is not finite
-                                 after a step, or -1 */
-    int32_t floor_reached;    /* an overflow would have taken S below its floor */
+    float loss_scale;        /* S of the step that is running */
+    float inv_loss_scale;    /* f32(1/S) */
+    float lr;                /* of the step that is running */
+    float loss;              /* this rank's mean loss of the last forward, unscaled */
+    int32_t overflow;        /* not 0: a gradient of this step is inf or NaN */
+    int32_t skipped;         /* the last optimizer call changed nothing */
+    int32_t growth_count;    /* clean steps since the scale last changed */
+    int32_t overflow_streak; /* overflows in a row */
+    int32_t first_bad_grad;  /* lowest index in the checked list with a non-finite element, or -1 */
+    int32_t first_bad_state; /* lowest index of a parameter, master or moment that is not finite
+                                after a step, or -1 */
+    int32_t floor_reached;   /* an overflow would have taken S below its floor */
     int32_t reserved;
-    int64_t step_count;       /* optimizer steps really taken (not skipped); 1 after the first */
+    int64_t step_count; /* optimizer steps really taken (not skipped); 1 after the first */
 } ls_step_state;
 
-/* ---- handles ------------------------------------------------------------------------------------- */
+/* ---- handles --------------------------------------------------------------------------------- */
 
 typedef struct ls_backend ls_backend; /* one device or one set of cores */
 typedef struct ls_stream ls_stream;
@@ -117,9 +118,9 @@ typedef struct ls_event ls_event;
 typedef struct ls_plan ls_plan;
 
 typedef struct ls_backend_options {
-    int device_index;   /* LOCAL_RANK's accelerator; ignored by the CPU */
-    int threads;        /* CPU threads of this rank; 0: cores / ranks on this machine */
-    int local_ranks;    /* ranks sharing this machine */
+    int device_index; /* LOCAL_RANK's accelerator; ignored by the CPU */
+    int threads;      /* CPU threads of this rank; 0: cores / ranks on this machine */
+    int local_ranks;  /* ranks sharing this machine */
     int local_rank;
     bool deterministic; /* only engines whose result repeats bit for bit */
     bool tf32;          /* allow TF32 products under f32 */
@@ -127,17 +128,18 @@ typedef struct ls_backend_options {
 
 /* What is really in use, for records. */
 typedef struct ls_backend_info {
-    char device[96];    /* "AMD EPYC 9654, AVX-512" or "NVIDIA H200 (GPU-uuid)" */
+    char device[96];     /* "AMD EPYC 9654, AVX-512" or "NVIDIA H200 (GPU-uuid)" */
     char libraries[512]; /* "oneDNN 2.6.3 (/usr/lib/...so.2); libgomp ..." */
     int threads;
     bool host_memory;   /* backend memory may be read and written by the host directly */
     bool half_emulated; /* 16-bit storage, f32 arithmetic: half is slower than f32 by nature */
 } ls_backend_info;
 
-/* ---- plans --------------------------------------------------------------------------------------- */
+/* ---- plans ----------------------------------------------------------------------------------- */
 
 /* SyncBN's collective, given by the trainer. Gathers `count` floats from each rank of the group, in
- * group order, into all[group_size][count]; both are backend memory, valid on `stream` at return. */
+ * group order, into all[group_size][count]; both are backend memory, valid on `stream` at return.
+ */
 typedef struct ls_norm_sync {
     int group_size; /* ranks that share statistics */
     void *context;
@@ -146,17 +148,17 @@ typedef struct ls_norm_sync {
 } ls_norm_sync;
 
 typedef struct ls_plan_options {
-    int batch, height, width;  /* the batch this plan is for; 3 channels */
-    ls_dtype activation;       /* LS_F32, LS_F16, LS_BF16: products take operands of this type,
-                                  accumulate in f32 and store results in it, rounded once */
+    int batch, height, width;      /* the batch this plan is for; 3 channels */
+    ls_dtype activation;           /* LS_F32, LS_F16, LS_BF16: products take operands of this type,
+                                      accumulate in f32 and store results in it, rounded once */
     const ls_norm_sync *norm_sync; /* NULL: statistics of this rank's batch */
 } ls_plan_options;
 
 typedef struct ls_plan_info {
     int64_t activation_bytes, workspace_bytes;
-    double flops;        /* of one forward and backward, products only (2 per multiply-add) */
-    char *fusions;       /* text, a line each: which layers became one pass, which engine a layer has;
-                            owned by the plan */
+    double flops;  /* of one forward and backward, products only (2 per multiply-add) */
+    char *fusions; /* text, a line each: which layers became one pass, which engine a layer has;
+                      owned by the plan */
 } ls_plan_info;
 
 /* Where a plan finds its tensors; the arrays are copied, what they point to is not. Types:
@@ -172,9 +174,9 @@ typedef struct ls_plan_binding {
     ls_step_state *state;    /* backend memory */
 } ls_plan_binding;
 
-/* Called on the host by plan_backward when the gradient of `param` has been enqueued, each parameter
- * once, in the order in which backward reaches them (within a layer: bias before weight for linear,
- * weight before bias for batch norm). A failure ends the backward with that status. */
+/* Called on the host by plan_backward when the gradient of `param` has been enqueued, each
+ * parameter once, in the order in which backward reaches them (within a layer: bias before weight
+ * for linear, weight before bias for batch norm). A failure ends the backward with that status. */
 typedef ls_status ls_grad_ready(void *context, int param);
 
 typedef enum ls_export {
@@ -182,10 +184,11 @@ typedef enum ls_export {
     LS_EXPORT_RELU_BITS,  /* index = branch number; U8, bit i%8 of byte i/8 = output element i > 0,
                              NCHW order; ceil(count/8) bytes */
     LS_EXPORT_POOL_INDEX, /* index = branch number; I32 NCHW, h*W+w in the input plane */
-    LS_EXPORT_ACTIVATION, /* index = layer; F32 NCHW; LS_ERR_UNSUPPORTED where fusion never stores it */
+    LS_EXPORT_ACTIVATION, /* index = layer; F32 NCHW; LS_ERR_UNSUPPORTED where fusion never stores
+                             it */
 } ls_export;
 
-/* ---- multi-tensor operations --------------------------------------------------------------------- */
+/* ---- multi-tensor operations ----------------------------------------------------------------- */
 
 typedef enum ls_optimizer_kind {
     LS_OPTIMIZER_SGD,
@@ -205,9 +208,9 @@ typedef struct ls_optimizer_config {
 
 /* One pass over all tensors. All lists have the same count; entry i of each belongs together. */
 typedef struct ls_optimizer_args {
-    ls_tensor_list value;   /* f32 masters where there are masters, else the parameters (f32; half in
-                               O3: read as f32, stepped, rounded once) */
-    ls_tensor_list grad;    /* unscaled, f32 */
+    ls_tensor_list value; /* f32 masters where there are masters, else the parameters (f32; half in
+                             O3: read as f32, stepped, rounded once) */
+    ls_tensor_list grad;  /* unscaled, f32 */
     ls_tensor_list moment1; /* f32; momentum buffer or first moment; count 0 where unused */
     ls_tensor_list moment2; /* f32; second moment; count 0 where unused */
     ls_tensor_list copy;    /* model copies of the masters, written as round(value); count 0: none;
@@ -219,11 +222,11 @@ typedef struct ls_scaler_config {
     float growth_factor, backoff_factor; /* 2 and 1/2 */
     int32_t growth_interval;             /* 2000 */
     float min_scale;                     /* 0: none (then 2^-24 is the floor that ends a run) */
-    float max_scale;                     /* 2^24 in dialect apex; inf in dialect torch: growth to inf
-                                            is refused */
+    float max_scale; /* 2^24 in dialect apex; inf in dialect torch: growth to inf
+                        is refused */
 } ls_scaler_config;
 
-/* ---- the table ----------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 enum { LS_BACKEND_ABI = 1 };
 
@@ -268,13 +271,13 @@ typedef struct ls_backend_api {
      * state->loss. The host arrays may be reused at return on the CPU, after an event on CUDA. */
     ls_status (*plan_forward)(ls_plan *plan, ls_stream *stream, const float *input,
                               const int64_t *target);
-    /* Gradients of loss * S * factor, S = state->loss_scale, the product taken in f32 before any cast
-     * (factor: 1, or 1/A with accumulation over A micro-steps). */
+    /* Gradients of loss * S * factor, S = state->loss_scale, the product taken in f32 before any
+     * cast (factor: 1, or 1/A with accumulation over A micro-steps). */
     ls_status (*plan_backward)(ls_plan *plan, ls_stream *stream, float factor, ls_grad_ready *ready,
                                void *context);
     /* Copies to host memory what the last forward left; waits for the stream. */
-    ls_status (*plan_export)(ls_plan *plan, ls_stream *stream, ls_export what, int index, void *host,
-                             int64_t bytes);
+    ls_status (*plan_export)(ls_plan *plan, ls_stream *stream, ls_export what, int index,
+                             void *host, int64_t bytes);
 
     /* tensor *= factor in f32, stored in its own type (rounded once). */
     ls_status (*scale)(ls_backend *backend, ls_stream *stream, ls_tensor tensor, float factor);
@@ -285,8 +288,8 @@ typedef struct ls_backend_api {
     ls_status (*accumulate)(ls_backend *backend, ls_stream *stream, ls_tensor sum, ls_tensor from,
                             bool first);
     /* to(f32) = from * state->inv_loss_scale for every tensor, in one pass; `to` may be `from`.
-     * Raises state->overflow and first_bad_grad on a non-finite element of `from` (and of `to`, when
-     * it is not f32). With to.count == 0: looks only. Clears both flags first. */
+     * Raises state->overflow and first_bad_grad on a non-finite element of `from` (and of `to`,
+     * when it is not f32). With to.count == 0: looks only. Clears both flags first. */
     ls_status (*unscale_check)(ls_backend *backend, ls_stream *stream, ls_tensor_list to,
                                ls_tensor_list from, ls_step_state *state);
     /* Steps unless dynamic and state->overflow; sets skipped, step_count, first_bad_state. */
@@ -294,8 +297,8 @@ typedef struct ls_backend_api {
                                 const ls_optimizer_config *config, const ls_optimizer_args *args,
                                 bool dynamic, ls_step_state *state);
     /* numerics.md section 2.6: halve and restart the count on overflow, double at growth_interval
-     * (>=) clean steps; static: nothing but counts. Writes loss_scale, inv_loss_scale, growth_count,
-     * overflow_streak, floor_reached. */
+     * (>=) clean steps; static: nothing but counts. Writes loss_scale, inv_loss_scale,
+     * growth_count, overflow_streak, floor_reached. */
     ls_status (*scaler_update)(ls_backend *backend, ls_stream *stream,
                                const ls_scaler_config *config, ls_step_state *state);
 } ls_backend_api;
@@ -304,10 +307,11 @@ typedef struct ls_backend_api {
 #define LS_BACKEND_ENTRY "ls_backend_entry"
 typedef const ls_backend_api *ls_backend_entry_fn(void);
 
-/* ---- finding a backend (kernels/load.c, in the program) ------------------------------------------- */
+/* ---- finding a backend (kernels/load.c, in the program) -------------------------------------- */
 
-/* Loads <program's folder>/lib/ls_<name>.so (or $LS_LIB_DIR/ls_<name>.so) and checks the ABI. The table
- * lives until the process ends. LS_ERR_INFRA, with the loader's own text, where it cannot be had. */
+/* Loads <program's folder>/lib/ls_<name>.so (or $LS_LIB_DIR/ls_<name>.so) and checks the ABI. The
+ * table lives until the process ends. LS_ERR_INFRA, with the loader's own text, where it cannot be
+ * had. */
 ls_status ls_load_backend(const char *name, const ls_backend_api **out);
 /* The same search for any engine: the symbol `entry` of ls_<name>.so. */
 ls_status ls_load_symbol(const char *name, const char *entry, void **out);

@@ -1,6 +1,6 @@
-/* One allocation, carved at start. A sizing pass calls ls_arena_reserve for every row of the table and
- * keeps the offsets; then one block of `bytes` is allocated (host or backend memory) and the addresses
- * are base + offset. Every reservation starts on a 64-byte boundary unless packed. */
+/* One allocation, carved at start. A sizing pass calls ls_arena_reserve for every row of the table
+ * and keeps the offsets; then one block of `bytes` is allocated (host or backend memory) and the
+ * addresses are base + offset. Every reservation starts on a 64-byte boundary unless packed. */
 #ifndef LS_CORE_ARENA_H
 #define LS_CORE_ARENA_H
 

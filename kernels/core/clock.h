@@ -1,4 +1,5 @@
-/* Monotonic time. All ranks of a machine share this clock, so their traces can be laid over each other. */
+/* Monotonic time. All ranks of a machine share this clock, so their traces can be laid over each
+ * other. */
 #ifndef LS_CORE_CLOCK_H
 #define LS_CORE_CLOCK_H
 

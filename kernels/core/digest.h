@@ -1,4 +1,5 @@
-/* FNV-1a, 64 bit (Fowler, Noll, Vo): the fingerprint that ranks, runs and checkpoints are compared by. */
+/* FNV-1a, 64 bit (Fowler, Noll, Vo): the fingerprint that ranks, runs and checkpoints are compared
+ * by. */
 #ifndef LS_CORE_DIGEST_H
 #define LS_CORE_DIGEST_H
 

@@ -1,6 +1,6 @@
-/* IEEE binary16 and bfloat16 against f32, one value at a time. Rounding is to nearest, ties to even;
- * overflow gives inf, subnormals are kept, a NaN stays a (quiet) NaN. Inline because the elementwise
- * bodies in kernels/math/ are built from these on every backend. */
+/* IEEE binary16 and bfloat16 against f32, one value at a time. Rounding is to nearest, ties to
+ * even; overflow gives inf, subnormals are kept, a NaN stays a (quiet) NaN. Inline because the
+ * elementwise bodies in kernels/math/ are built from these on every backend. */
 #ifndef LS_CORE_HALF_H
 #define LS_CORE_HALF_H
 

@@ -14,14 +14,16 @@ extern "C" {
 
 /* Reads and parses one file; the caller frees *root with cJSON_Delete. Logs file and position. */
 ls_status ls_json_read_file(const char *path, cJSON **root);
-/* Writes the whole value to a temporary file beside `path` and renames it: readers see the old file or
- * the new one, never a part. Indented. */
+/* Writes the whole value to a temporary file beside `path` and renames it: readers see the old file
+ * or the new one, never a part. Indented. */
 ls_status ls_json_write_file(const char *path, const cJSON *root);
-/* Appends the value as one line with one write(2) to an open descriptor. `path` is for the message. */
+/* Appends the value as one line with one write(2) to an open descriptor. `path` is for the message.
+ */
 ls_status ls_json_append_line(int descriptor, const char *path, const cJSON *line);
 
-/* Calls visit(context, value, line_number) for each whole line of a .jsonl file; a last line without
- * its newline (its writer was killed) is ignored. A line that is not JSON is an error naming it. */
+/* Calls visit(context, value, line_number) for each whole line of a .jsonl file; a last line
+ * without its newline (its writer was killed) is ignored. A line that is not JSON is an error
+ * naming it. */
 typedef ls_status ls_json_visit(void *context, const cJSON *value, int line_number);
 ls_status ls_json_each_line(const char *path, ls_json_visit *visit, void *context);
 

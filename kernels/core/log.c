@@ -17,8 +17,8 @@ static void log_line(const char *kind, const char *format, va_list arguments)
     const char *rank = getenv("RANK");
     int used;
     if (rank != NULL && rank[0] != '\0') {
-        used = snprintf(line, sizeof line, "%s[%.8s]: %s", program_invocation_short_name, rank,
-                        kind);
+        used =
+            snprintf(line, sizeof line, "%s[%.8s]: %s", program_invocation_short_name, rank, kind);
     } else {
         used = snprintf(line, sizeof line, "%s: %s", program_invocation_short_name, kind);
     }

@@ -1,5 +1,5 @@
-/* Messages for people, on stderr, one line each: `lockstep-train[2]: error: ...` where 2 is the rank.
- * Each line is written with one write(2), so that lines of several ranks do not mix. */
+/* Messages for people, on stderr, one line each: `lockstep-train[2]: error: ...` where 2 is the
+ * rank. Each line is written with one write(2), so that lines of several ranks do not mix. */
 #ifndef LS_CORE_LOG_H
 #define LS_CORE_LOG_H
 
@@ -8,7 +8,7 @@ extern "C" {
 #endif
 
 #if defined(__GNUC__)
-#define LS_PRINTF(format_index, first_index)                                                       \
+#define LS_PRINTF(format_index, first_index) \
     __attribute__((format(printf, format_index, first_index)))
 #else
 #define LS_PRINTF(format_index, first_index)

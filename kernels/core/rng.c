@@ -10,15 +10,14 @@
 ls_rng_block ls_rng_philox(uint64_t seed, uint64_t stream, uint64_t index)
 {
     uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-    ls_rng_block block = {{(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream,
-                           (uint32_t)(stream >> 32)}};
+    ls_rng_block block = {
+        {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)}};
     for (int round = 0; round < 10; round++) {
         uint64_t product0 = (uint64_t)0xD2511F53u * block.word[0];
         uint64_t product1 = (uint64_t)0xCD9E8D57u * block.word[2];
-        ls_rng_block next = {{(uint32_t)(product1 >> 32) ^ block.word[1] ^ key[0],
-                              (uint32_t)product1,
-                              (uint32_t)(product0 >> 32) ^ block.word[3] ^ key[1],
-                              (uint32_t)product0}};
+        ls_rng_block next = {
+            {(uint32_t)(product1 >> 32) ^ block.word[1] ^ key[0], (uint32_t)product1,
+             (uint32_t)(product0 >> 32) ^ block.word[3] ^ key[1], (uint32_t)product0}};
         block = next;
         key[0] += 0x9E3779B9u;
         key[1] += 0xBB67AE85u;
@@ -78,8 +77,8 @@ static uint32_t mersenne_draw(mersenne *engine)
 {
     if (engine->next == MT_WORDS) {
         for (int i = 0; i < MT_WORDS; i++) {
-            uint32_t joined = (engine->word[i] & 0x80000000u) |
-                              (engine->word[(i + 1) % MT_WORDS] & 0x7fffffffu);
+            uint32_t joined =
+                (engine->word[i] & 0x80000000u) | (engine->word[(i + 1) % MT_WORDS] & 0x7fffffffu);
             engine->word[i] = engine->word[(i + MT_SHIFT) % MT_WORDS] ^ (joined >> 1) ^
                               ((joined & 1u) != 0 ? 0x9908b0dfu : 0u);
         }

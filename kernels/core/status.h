@@ -1,6 +1,6 @@
 /* Status of every fallible function. The values are the exit codes of the subject protocol, so that
- * a status that reaches `main` is the process's exit code. The function that meets an error logs it;
- * those above relay it silently. Outputs are written only on success. */
+ * a status that reaches `main` is the process's exit code. The function that meets an error logs
+ * it; those above relay it silently. Outputs are written only on success. */
 #ifndef LS_CORE_STATUS_H
 #define LS_CORE_STATUS_H
 
@@ -24,25 +24,25 @@ typedef enum ls_status {
 const char *ls_status_name(ls_status status);
 
 /* Relays a failure to the caller. */
-#define LS_TRY(expression)                                                                         \
-    do {                                                                                           \
-        ls_status ls_try_status_ = (expression);                                                   \
-        if (ls_try_status_ != LS_OK) {                                                             \
-            return ls_try_status_;                                                                 \
-        }                                                                                          \
+#define LS_TRY(expression)                       \
+    do {                                         \
+        ls_status ls_try_status_ = (expression); \
+        if (ls_try_status_ != LS_OK) {           \
+            return ls_try_status_;               \
+        }                                        \
     } while (0)
 
 /* Stores a failure in `status`, then jumps to the label that undoes what was done so far. */
-#define LS_TRY_GOTO(status, expression, label)                                                     \
-    do {                                                                                           \
-        (status) = (expression);                                                                   \
-        if ((status) != LS_OK) {                                                                   \
-            goto label;                                                                            \
-        }                                                                                          \
+#define LS_TRY_GOTO(status, expression, label) \
+    do {                                       \
+        (status) = (expression);               \
+        if ((status) != LS_OK) {               \
+            goto label;                        \
+        }                                      \
     } while (0)
 
 /* For our own bugs, always on; never for input, files or peers. Prints and aborts. */
-#define LS_ASSERT(condition)                                                                       \
+#define LS_ASSERT(condition) \
     ((condition) ? (void)0 : ls_status_assert_failed(#condition, __FILE__, __LINE__))
 #ifdef __cplusplus
 [[noreturn]]

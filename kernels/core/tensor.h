@@ -1,26 +1,18 @@
 /* What a tensor is to everyone: a logical shape, an element type and a place in backend memory. The
- * order in that memory is plain and unpadded, torchvision's order of dimensions, for everything that
- * has a `ls_tensor` (parameters, gradients, buffers, masters, moments). Activations are owned by the
- * backend in whatever layout it likes and never have one. */
+ * order in that memory is plain and unpadded, torchvision's order of dimensions, for everything
+ * that has a `ls_tensor` (parameters, gradients, buffers, masters, moments). Activations are owned
+ * by the backend in whatever layout it likes and never have one. */
 #ifndef LS_CORE_TENSOR_H
 #define LS_CORE_TENSOR_H
 
 #include <stddef.h>
 #include <stdint.h>
 
+#include "dtype.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef enum ls_dtype {
-    LS_F32,
-    LS_F16,
-    LS_BF16,
-    LS_F64,
-    LS_I64,
-    LS_I32,
-    LS_U8,
-} ls_dtype;
 
 enum { LS_RANK_MAX = 5 };
 
@@ -40,12 +32,6 @@ typedef struct ls_tensor_list {
     int count;
     const ls_tensor *tensor;
 } ls_tensor_list;
-
-size_t ls_dtype_bytes(ls_dtype dtype);
-/* The name used by the safetensors format: "F32", "F16", "BF16", "F64", "I64", "I32", "U8". */
-const char *ls_dtype_name(ls_dtype dtype);
-/* The name used on command lines: "fp32", "fp16", "bf16", ... */
-const char *ls_dtype_label(ls_dtype dtype);
 
 static inline int64_t ls_shape_count(const ls_shape *shape)
 {

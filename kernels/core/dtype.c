@@ -1,4 +1,4 @@
-#include "tensor.h"
+#include "dtype.h"
 
 #include "status.h"
 
@@ -6,7 +6,7 @@ static const struct {
     size_t bytes;
     const char *name, *label;
 } dtype_table[] = {
-    [LS_F32] = {4, "F32", "fp32"}, [LS_F16] = {2, "F16", "fp16"}, [LS_BF16] = {2, "BF16", "bf16"},
+    [LS_F32] = {4, "F32", "fp32"}, [LS_F16] = {2, "F16", "fp16"},  [LS_BF16] = {2, "BF16", "bf16"},
     [LS_F64] = {8, "F64", "fp64"}, [LS_I64] = {8, "I64", "int64"}, [LS_I32] = {4, "I32", "int32"},
     [LS_U8] = {1, "U8", "uint8"},
 };
