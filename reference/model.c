@@ -190,7 +190,7 @@ static void add_main_path(builder *build, block_kind kind, const char *prefix, i
  * gradients before those of bn2: the order torch is seen to have (facts/pytorch.md 1.2). */
 static void add_block(builder *build, block_kind kind, int stage, int index, int planes, int stride)
 {
-    char prefix[24];
+    char prefix[32];
     snprintf(prefix, sizeof prefix, "layer%d.%d.", stage + 1, index);
     int input = build->last, input_channels = build->channels;
     add_main_path(build, kind, prefix, planes, stride);

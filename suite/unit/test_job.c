@@ -93,7 +93,7 @@ START_TEST(environment)
     ls_job_outcome outcome = run(&job, false);
     ck_assert_int_eq(outcome.state, LS_JOB_DONE);
     for (int rank = 0; rank < 4; rank++) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "rank%d.log", rank);
         read_text(&job, name, text, sizeof text);
         snprintf(wanted, sizeof wanted, "%d 4 %d 2 %d 127.0.0.%d %.400s yes 3 32\n", rank, rank % 2,
