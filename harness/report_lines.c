@@ -36,7 +36,7 @@ const char *ls_report_lines_number(double value, char text[32])
     }
     double size = fabs(value);
     int decimals = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : 3;
-    if (size != 0 && size < 1e-2) {
+    if (size != 0 && size < 1e-2) { /* three decimals would leave one digit or none */
         snprintf(text, 32, "%.3g", value);
     } else {
         snprintf(text, 32, "%.*f", decimals, value);

@@ -25,6 +25,7 @@ static const char *factor_meaning(const ls_oracle_step *step, double factor)
         {-1, "the sign is turned"},
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        /* 1e-2: the factors stand farther apart, the rounding of halves moves less */
         if (known[i].factor != 1 &&
             fabs(factor - known[i].factor) <= 1e-2 * fabs(known[i].factor)) {
             return known[i].meaning;

@@ -126,6 +126,7 @@ static void name_factor(const sums *s, int world, ls_verdict *out)
     if (!(residual < 0.3) || fabs(factor - 1) < 0.2) {
         return;
     }
+    /* 0.05: the names stand a factor of two and more apart, the rounding of halves is below 0.01 */
     const char *meaning = fabs(factor / world - 1) < 0.05   ? ": summed over ranks, not averaged"
                           : fabs(factor * world - 1) < 0.05 ? ": averaged twice, or not summed"
                                                             : "";

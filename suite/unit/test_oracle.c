@@ -151,6 +151,7 @@ START_TEST(gradients_are_slopes)
         free(before);
         double error = fabs((loss[0] - loss[1]) / (2 * h) - expected) / sqrt(grad2);
         worst = fmax(worst, error);
+        /* above the test: 1e-6 is what a step of h leaves */
         ck_assert_msg(error < 1e-6, "%s %s: slope %.9g, gradient %.9g", row->arch, param->name,
                       (loss[0] - loss[1]) / (2 * h), expected);
     }
@@ -213,6 +214,7 @@ START_TEST(prices_have_their_order)
         p->step.level = level;
         ls_price_cost cost;
         ck_assert_int_eq(ls_price_measure(&p->step, &whole, 1, NULL, &cost), LS_OK);
+        /* 1e-12: the same sum of n squares in two orders, n * 1e-16 */
         ck_assert_double_eq_tol(cost.error2[0], cost.whole_error2, 1e-12 * cost.whole_error2);
         price[level] = sqrt(cost.whole_error2 / cost.whole_grad2);
         ls_price_cost_free(&cost);

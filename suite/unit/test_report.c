@@ -91,6 +91,7 @@ START_TEST(tables_hold_what_was_run)
     ck_assert_msg(strstr(head.title, "O2 3 of 40") != NULL, "%s", head.title);
     ck_assert_double_eq(cell("loss_scale", 0, 1), 65536);
     ck_assert_double_eq(cell("loss_scale", 2, 1), 16384);
+    /* 2 %: noise of a step, as above */
     ck_assert_double_eq_tol(cell("step_phases", 1, 3), 0.52 * 650, 0.02 * 338);
     ck_assert_double_eq(cell("memory", 0, 2), 387);
     for (const char *const *name = ls_tables_names(); *name != NULL; name++) {
@@ -121,6 +122,7 @@ START_TEST(summary_is_for_programs)
     ck_assert_double_eq_tol(ls_json_number(row, "bus_bytes_per_s", 0), 44700160 * 1.75 / 0.256,
                             0.02 * 305e6);
     ck_assert_double_eq_tol(ls_json_number(row, "efficiency", 0), 118.0 / 640, 0.02 * 0.18);
+    /* 2 % of the ratio, as the rates above */
     ck_assert_double_eq_tol(ls_json_number(row, "roofline_share", 0), 100 / (8 * 90.0),
                             0.02 * 0.14);
     ck_assert_str_eq(ls_json_string(killed, "state", ""), "CRASH rank 3, signal 9");

@@ -12,6 +12,7 @@ START_TEST(percentiles_are_numpys)
     /* numpy.percentile([15, 20, 35, 40, 50], [0, 40, 50, 90, 100]) */
     const double value[] = {50, 15, 40, 20, 35};
     ck_assert_double_eq(ls_stats_percentile(value, 5, 0), 15);
+    /* 1e-12: interpolating rounds three times, each 2^-53 of 50 */
     ck_assert_double_eq_tol(ls_stats_percentile(value, 5, 0.4), 29, 1e-12);
     ck_assert_double_eq(ls_stats_percentile(value, 5, 0.5), 35);
     ck_assert_double_eq_tol(ls_stats_percentile(value, 5, 0.9), 46, 1e-12);
