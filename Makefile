@@ -165,7 +165,7 @@ help:
 #: prints `Error N` with the real code; build/lockstep ends with that code.
 
 # ---- the house ---------------------------------------------------------------------------------
-C_FILES = $(shell git ls-files '*.c' '*.h' '*.cc' '*.cu')
+C_FILES = $(shell git ls-files '*.c' '*.h' '*.cc' '*.hh' '*.cu' '*.inc')
 lint: units
 	@sh suite/unit/lint.sh $(BUILD)
 format:
