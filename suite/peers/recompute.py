@@ -201,6 +201,15 @@ def metadata(path):
         return json.loads(file.read(length)).get("__metadata__", {})
 
 
+def effective_options(path):
+    """What the start event beside a dump says, with - for _: network and classes are there for
+    subjects whose metadata does not name them."""
+    events = os.path.join(os.path.dirname(path), "..", "rank0.jsonl")
+    with open(events) as file:
+        options = json.loads(file.readline()).get("options", {})
+    return {name.replace("_", "-"): value for name, value in options.items()}
+
+
 def group(dump, prefix):
     return {n[len(prefix) + 1:]: t for n, t in dump.items() if n.startswith(prefix + "/")}
 
@@ -224,6 +233,9 @@ class Step:
     def __init__(self, paths):
         self.dumps = [read_safetensors(p) for p in paths]
         self.meta = metadata(paths[0])
+        if "arch" not in self.meta:
+            options = effective_options(paths[0])
+            self.meta["arch"], self.meta["num_classes"] = options["arch"], options["num-classes"]
         self.world = int(self.meta["world_size"])
         self.whole = len(paths) == self.world
         self.micro = int(self.meta.get("accumulate", 1))
