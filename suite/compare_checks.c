@@ -120,7 +120,10 @@ static void check_reduction(const ls_evidence *evidence, int param, int level, r
     const ls_nettab_node *node = &evidence->net.node[p->node];
     bool half = level == 3 || (level == 2 && node->kind != LS_NETTAB_NORM);
     ls_bits_type own = half ? step->half : LS_BITS_F32;
-    ls_bits_type wire = step->reduce == LS_BITS_F64 ? own : step->reduce;
+    ls_bits_type wire = own;
+    if (step->reduce != LS_BITS_F64 && (own == LS_BITS_F32 || step->reduce == LS_BITS_F32)) {
+        wire = step->reduce; /* --compress is for f32 gradients, half ones keep their type */
+    }
     ls_bits_type coarsest = ls_bits_unit(own) > ls_bits_unit(wire) ? own : wire;
     double world = evidence->world, divisor = step->average == LS_ORACLE_SUM ? 1 : world;
     double unit = ls_bits_unit(coarsest);

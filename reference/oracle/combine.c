@@ -17,7 +17,10 @@ static route route_of(const ls_oracle_step *step, bool product)
         r.made = step->half;
         r.own = step->half;
     }
-    r.wire = step->reduce == LS_BITS_F64 ? r.own : step->reduce;
+    r.wire = r.own;
+    if (step->reduce != LS_BITS_F64 && (r.own == LS_BITS_F32 || step->reduce == LS_BITS_F32)) {
+        r.wire = step->reduce; /* --compress is for f32 gradients, half ones keep their type */
+    }
     return r;
 }
 
