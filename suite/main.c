@@ -115,7 +115,11 @@ static int versus_main(int count, char **argument)
         {"--only", &only, NULL, NULL, "one setting, by its label"},
     };
     ls_status status = ls_commands_parse("versus", options, 4, &count, argument);
-    if (status != LS_OK || count != 0 || atoi(pairs) < 1) {
+    if (status != LS_OK) {
+        return (int)status;
+    }
+    if (count != 0 || atoi(pairs) < 1) {
+        ls_log_error("usage: lockstep versus [--pairs N], N a whole number from 1");
         return LS_ERR_USAGE;
     }
     ls_versus_options versus = {
