@@ -125,13 +125,28 @@ static ls_status read_reduced_type(judgement *j, const ls_dumpfile *file)
     return LS_OK;
 }
 
+/* --keep-batchnorm-fp32 gives O2 the stored types of O3 and O3 those of O2: what batch norm's
+ * parameters are in the dump tells. */
+static int stored_level(const judgement *j, const ls_dumpfile *file)
+{
+    const ls_nettab *net = &j->evidence->net;
+    for (int i = 0; j->level >= 2 && i < net->param_count; i++) {
+        const ls_nettab_param *p = &net->param[i];
+        const ls_dumpfile_entry *held = ls_dumpfile_findf(file, "param/%s", p->name);
+        if (net->node[p->node].kind == LS_NETTAB_NORM && held != NULL) {
+            return strcmp(held->dtype, "F32") == 0 ? 2 : 3;
+        }
+    }
+    return j->level;
+}
+
 static ls_status read_facts(judgement *j)
 {
     const ls_compare_facts *facts = j->facts;
     const ls_dumpfile *file = j->evidence->file[0];
     ls_oracle_step *step = &j->evidence->step;
     LS_TRY(read_level(j, file));
-    step->level = j->level;
+    step->level = stored_level(j, file);
     step->loss_scale = ls_dumpfile_number(file, "loss_scale", 1);
     step->predivide =
         facts->predivide != 0 ? facts->predivide : ls_dumpfile_number(file, "predivide", 1);
@@ -507,7 +522,8 @@ static ls_status judge(judgement *j)
     ls_compare_checks_replicas(j->evidence, "grad", "reduced gradients", &j->checks);
     ls_compare_checks_replicas(j->evidence, "next", "parameters after the step", &j->checks);
     if (j->finite) {
-        LS_TRY(ls_compare_checks_reduce(j->evidence, j->level, &j->checks, &v->reduce_judged));
+        LS_TRY(ls_compare_checks_reduce(j->evidence, j->evidence->step.level, &j->checks,
+                                        &v->reduce_judged));
     }
     if (j->finite || j->skipped) {
         LS_TRY(ls_compare_checks_next(j->evidence, j->level, j->nesterov, j->skipped, &j->checks,
