@@ -249,6 +249,14 @@ class Step:
         x, y = self.dumps[rank]["input"], self.dumps[rank]["target"]
         return (x, y) if x.dim() == 4 else (x[micro], y[micro])
 
+    def logits(self):
+        out = {}
+        for rank, dump in enumerate(self.dumps):
+            for micro, some in enumerate(dump["logits"].chunk(self.micro) if self.micro > 1
+                                         else [dump["logits"]]):
+                out[rank, micro] = some.reshape(-1, some.shape[-1])
+        return out
+
     def forced(self, rank, micro):
         count = sum(n.startswith("branch/") for n in self.dumps[rank])
         out = []
@@ -375,6 +383,10 @@ def errors_of(gradients, expected, against=None):
     return norm(difference) / whole, rows
 
 
+def logits_error(logits, expected):
+    return norm({k: logits[k].double() - t for k, t in expected.items()}) / norm(expected)
+
+
 def check_ideal(step, plain, subject, report, worst):
     ideal = compute(step, ideal=True)
     own = compute(step, branches=[run.branches for run in ideal["runs"]])
@@ -383,6 +395,10 @@ def check_ideal(step, plain, subject, report, worst):
     factor = 32 if step.level == "O0" else 2
     report.line("whole gradient against the ideal", whole_e, factor * whole_r,
                 f"e/r {whole_e / whole_r:.2f}")
+    logits_r, logits_e = logits_error(ideal["logits"], own["logits"]), logits_error(
+        step.logits(), plain["logits"])
+    report.line("logits against the ideal", logits_e, factor * logits_r,
+                f"e/r {logits_e / logits_r:.2f}")
     ratios = []
     for name, e in rows_e.items():
         small = plain["grad"][name].numel() < 64
@@ -403,20 +419,18 @@ def check_ideal(step, plain, subject, report, worst):
 
 
 def forward_limit(step, limit):
-    """f32 storage errs as the gradient does, a little less; half levels by units of the type."""
-    if step.level == "O0":
-        return limit, "as the gradient"
-    return 64 * UNIT[step.half], "64 units of the stored type"
+    """f32 storage errs as the gradient does, a little less. What half levels cost depends on the
+    depth: --ideal measures it, without it the numbers are only told."""
+    return (limit, "as the gradient") if step.level == "O0" else (math.inf, "--ideal judges it")
 
 
 def check_forward(step, plain, report, limit):
     loose = forward_limit(step, limit)
     worst_logits = worst_loss = 0.0
-    for (r, a), logits in plain["logits"].items():
-        got = step.dumps[r]["logits"].double()
-        got = got if got.dim() == 2 else got[a]
+    dumped = step.logits()
+    for key, logits in plain["logits"].items():
         scale = float(logits.abs().max())
-        worst_logits = max(worst_logits, float((got - logits).abs().max()) / scale)
+        worst_logits = max(worst_logits, float((dumped[key].double() - logits).abs().max()) / scale)
     for r, dump in enumerate(step.dumps):
         mean = sum(plain["loss"][r, a] for a in range(step.micro)) / step.micro
         worst_loss = max(worst_loss, abs(float(dump["loss"]) - mean) / abs(mean))
