@@ -1,5 +1,6 @@
 #include "dataset.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,6 +116,25 @@ static void destroy(ls_dataset *dataset)
     free(dataset);
 }
 
+/* Steps may begin anywhere (--resume), but a folder without one file of this rank is a wrong one.
+ */
+static bool has_batches(const char *dir, int rank)
+{
+    char end[48];
+    snprintf(end, sizeof end, ".rank%d.safetensors", rank);
+    bool found = false;
+    DIR *entries = opendir(dir);
+    for (struct dirent *e; entries != NULL && !found && (e = readdir(entries)) != NULL;) {
+        size_t length = strlen(e->d_name), tail = strlen(end);
+        found = strncmp(e->d_name, "step", 4) == 0 && length > tail &&
+                strcmp(e->d_name + length - tail, end) == 0;
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+    return found;
+}
+
 ls_status ls_dataset_batches_open(const ls_loader_options *options, const char *dir,
                                   ls_dataset **out)
 {
@@ -122,6 +142,11 @@ ls_status ls_dataset_batches_open(const ls_loader_options *options, const char *
     if (stat(dir, &status) != 0 || !S_ISDIR(status.st_mode)) {
         ls_log_error("--data batches:%s: %s", dir,
                      stat(dir, &status) != 0 ? strerror(errno) : "not a folder");
+        return LS_ERR_USAGE;
+    }
+    if (!has_batches(dir, options->rank)) {
+        ls_log_error("--data batches:%s: no file step<number>.rank%d.safetensors in it", dir,
+                     options->rank);
         return LS_ERR_USAGE;
     }
     batches *set = calloc(1, sizeof *set);
