@@ -414,7 +414,7 @@ def check_ideal(step, plain, subject, report, worst):
             far = max(far, float(gap.max()) / s if s > 0 else (math.inf if gap.max() > 0 else 0))
             turned += int((gap > 0).sum())
             total += gap.numel()
-    limit = 128 if step.level == "O0" else 32  # the judge's factors, from measured seeds
+    limit = 64 if step.level == "O0" else 16  # the judge's factors, from measured seeds
     report.line("turned branches, in RMS of ideal", far, limit, f"{turned} of {total} turned")
 
 
