@@ -128,17 +128,17 @@ OPTIONS = $(if $(CLAIM),--claim $(CLAIM)) $(if $(SUBJECT),--subject '$(SUBJECT)'
 
 bench:
 	@sh harness/variables.sh suite/variables.def $(GIVEN)
-	@sh harness/setup.sh bench $(INSTALL)
+	@LS_BUILD=$(BUILD) sh harness/setup.sh bench $(INSTALL)
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@$(BUILD)/lockstep bench $(GIVEN)
 
 check:
-	@sh harness/setup.sh check $(INSTALL)
+	@LS_BUILD=$(BUILD) sh harness/setup.sh check $(INSTALL)
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all units
 	@sh suite/unit/run.sh $(BUILD)
 
 deps:
-	@sh harness/setup.sh deps yes
+	@LS_BUILD=$(BUILD) sh harness/setup.sh deps yes
 
 conform: all
 	@$(BUILD)/lockstep conform $(OPTIONS)
@@ -174,7 +174,7 @@ format:
 # Sanitizers in build folders of their own. Python and OpenMP keep memory until the end: leaks are
 # looked for in our programs only.
 asan ubsan tsan:
-	@sh harness/setup.sh check $(INSTALL)
+	@LS_BUILD=$(BUILD) sh harness/setup.sh check $(INSTALL)
 	@$(MAKE) --no-print-directory -s -j$$(nproc) BUILD=build/$@ OPTIMISE='-O1 -g' \
 		SANITIZE='$(SANITIZE_$@)' units
 	@sh suite/unit/sanitize.sh build/$@ $@
@@ -189,6 +189,10 @@ install: all
 	install $(INSTALLED) $(DESTDIR)$(PREFIX)/lib/lockstep
 	install $(ENGINES) $(DESTDIR)$(PREFIX)/lib/lockstep/lib
 	install -m 644 plots/*.gp $(DESTDIR)$(PREFIX)/lib/lockstep/plots
+	for folder in claims lists peers; do \
+		install -d $(DESTDIR)$(PREFIX)/lib/lockstep/suite/$$folder; \
+		install -m 644 suite/$$folder/*.* $(DESTDIR)$(PREFIX)/lib/lockstep/suite/$$folder; done
+	install -m 644 suite/requirements.txt $(DESTDIR)$(PREFIX)/lib/lockstep/suite
 	for program in $(notdir $(INSTALLED)); do \
 		ln -sf ../lib/lockstep/$$program $(DESTDIR)$(PREFIX)/bin/$$program; done
 dist: all

@@ -8,11 +8,13 @@ build=$1
 name=lockstep-$(git describe --always --dirty 2>/dev/null || echo unknown)-$(uname -m)
 stage=$build/dist/$name
 rm -rf "$stage"
-mkdir -p "$stage/lib" "$stage/plots" "$stage/libexec"
+mkdir -p "$stage/lib" "$stage/libexec"
 cp "$build"/lockstep "$build"/lockstep-train "$build"/lockstep-launch "$stage/libexec/"
 mkdir -p "$stage/libexec/lib"
 cp "$build"/lib/ls_*.so "$stage/libexec/lib/"
-cp plots/*.gp "$stage/plots/"
+mkdir -p "$stage/libexec/plots" "$stage/libexec/suite"
+cp plots/*.gp "$stage/libexec/plots/"
+cp -r suite/claims suite/lists suite/peers suite/requirements.txt "$stage/libexec/suite/"
 cp README.md LICENSE "$stage/"
 ldd "$stage"/libexec/lockstep* "$stage"/libexec/lib/*.so | awk '/=> \// { print $3 }' | sort -u |
     grep -vE '/(libc|libm|libdl|libpthread|librt|ld-linux.*)\.so' |

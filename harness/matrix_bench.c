@@ -60,6 +60,13 @@ double ls_matrix_estimate_s(const ls_spec *spec, int cores)
     return start_s + start_rank_s * spec->world / (double)used + steps * step_s + dump_s;
 }
 
+/* A rank has the same share of the cores at every world size, or worlds could not be compared. */
+static int share_of_cores(const ls_matrix_bench *bench)
+{
+    int share = bench->cores / bench->ranks;
+    return share < 1 ? 1 : share;
+}
+
 void ls_matrix_bench_steps(const ls_matrix_bench *bench, int world, int *warmup_steps, int *steps)
 {
     *warmup_steps = bench->profile == LS_PROFILE_SMOKE ? 1 : 2;
@@ -78,6 +85,7 @@ void ls_matrix_bench_steps(const ls_matrix_bench *bench, int world, int *warmup_
     one.image_size = bench->image_size;
     one.batch_size = bench->batch_size;
     one.world = world;
+    one.threads = share_of_cores(bench);
     one.level = 2;
     one.steps = 0;
     double start_s = ls_matrix_estimate_s(&one, bench->cores);
@@ -97,6 +105,7 @@ static void add_job(const ls_matrix_bench *bench, ls_matrix *matrix, int level, 
     spec.level = level;
     spec.bucket_mb = bucket_mb;
     spec.world = world;
+    spec.threads = share_of_cores(bench);
     spec.nodes = nodes;
     spec.seed = bench->seed;
     spec.sweep = sweep;
@@ -145,6 +154,7 @@ static double middle_bucket(const ls_matrix_bench *bench)
 static void add_phases(const ls_matrix_bench *bench, ls_matrix *matrix)
 {
     ls_spec spec = ls_matrix_spec(LS_ROLE_PHASES);
+    spec.threads = share_of_cores(bench);
     ls_text_put(spec.arch, sizeof spec.arch, "%s", bench->arch);
     spec.image_size = bench->image_size;
     spec.batch_size = bench->batch_size;

@@ -85,3 +85,7 @@ if ! $as_root apt-get update >"$log" 2>&1 ||
     exit 3
 fi
 rm -f "$log"
+mkdir -p "${LS_BUILD:-build}"
+for package in $missing; do
+    echo "$package"
+done >>"${LS_BUILD:-build}/installed" # a run's record says what was installed for it

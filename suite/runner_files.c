@@ -63,6 +63,22 @@ static void add_created(const ls_run *run, cJSON *root)
     cJSON_AddStringToObject(root, "created", text);
 }
 
+/* The packages that set-up installed in this tree, a line each beside the program. */
+static cJSON *installed_packages(void)
+{
+    char path[1024];
+    cJSON *list = cJSON_CreateArray();
+    ls_place_program(path, sizeof path);
+    ls_text_add(path, sizeof path, "/installed");
+    char *text = ls_text_read(path), *rest = NULL;
+    for (char *line = text == NULL ? NULL : strtok_r(text, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
+        cJSON_AddItemToArray(list, cJSON_CreateString(line));
+    }
+    free(text);
+    return list;
+}
+
 static ls_status write_run(const ls_run *run, const ls_headline *headline)
 {
     cJSON *root = cJSON_CreateObject();
@@ -82,7 +98,7 @@ static ls_status write_run(const ls_run *run, const ls_headline *headline)
     cJSON_AddItemToObject(root, "machine", machine);
     cJSON_AddStringToObject(root, "commit", run->commit);
     cJSON_AddBoolToObject(root, "dirty", run->dirty);
-    cJSON_AddArrayToObject(root, "installed");
+    cJSON_AddItemToObject(root, "installed", installed_packages());
     if (headline != NULL) {
         cJSON_AddItemToObject(root, "headline", ls_headline_json(headline));
     }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +11,17 @@
 
 #include "../../kernels/core/log.h"
 
-/* Part of every key: a changed oracle must not find what an older one left. */
-static const char version[] = "oracle 1";
+/* Part of every key: a changed oracle must not find what an older one left. The program that holds it is
+ * told by its file's size and time of change. */
+static void add_program(ls_keep_key *key)
+{
+    struct stat self;
+    if (stat("/proc/self/exe", &self) == 0) {
+        const int64_t told[] = {(int64_t)self.st_size, (int64_t)self.st_mtim.tv_sec,
+                                (int64_t)self.st_mtim.tv_nsec};
+        ls_keep_add(key, told, sizeof told);
+    }
+}
 
 typedef struct head {
     char magic[8];
@@ -41,7 +51,7 @@ void ls_keep_add(ls_keep_key *key, const void *data, size_t bytes)
 ls_keep_key ls_keep_start(const char *kind)
 {
     ls_keep_key key = {{UINT64_C(0x243f6a8885a308d3), UINT64_C(0x13198a2e03707344)}};
-    ls_keep_add(&key, version, sizeof version);
+    add_program(&key);
     ls_keep_add(&key, kind, strlen(kind) + 1);
     return key;
 }
