@@ -178,7 +178,9 @@ asan ubsan tsan:
 	@$(MAKE) --no-print-directory -s -j$$(nproc) BUILD=build/$@ OPTIMISE='-O1 -g' \
 		SANITIZE='$(SANITIZE_$@)' units
 	@sh suite/unit/sanitize.sh build/$@ $@
-SANITIZE_asan := -fsanitize=address -fno-omit-frame-pointer
+# The address sanitizer finds C++'s throw at start only: the engines that throw are loaded later.
+SANITIZE_asan := -fsanitize=address -fno-omit-frame-pointer \
+	-Wl,--push-state,--no-as-needed -lstdc++ -Wl,--pop-state
 SANITIZE_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
 SANITIZE_tsan := -fsanitize=thread
 

@@ -128,7 +128,7 @@ xargs nm -A -u <"$work/oracle" 2>/dev/null | awk -v list="$work/allowed" '
 # Tables of constants with pointers are .data.rel.ro; guards and tables of C++ are the compiler's.
 xargs objdump -t <"$work/objects" 2>/dev/null | awk '
     / file format / { object = $1; next }
-    / O \.(data|data\.rel|data\.rel\.local|bss|tdata|tbss)(\.[^ \t]*)?\t/ && !/\.data\.rel\.ro/ {
+    /  ?[O ] \.(data|data\.rel|data\.rel\.local|bss|tdata|tbss)(\.[^ \t]*)?\t/ && !/\.data\.rel\.ro/ {
         if ($NF !~ /^_ZGV|^_ZT|^DW\.ref\.|__(asan|ubsan|tsan)|^\.L/) print object, $NF
     }
     / \*COM\*/ { print object, $NF }' | breach "no mutable globals:"

@@ -6,28 +6,37 @@ set -u
 build=$1
 kind=$2
 here=$(pwd)
-export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:exitcode=99
+# Thread-local memory of shared objects that are loaded later: the leak tracer dies on its list.
+export ASAN_OPTIONS=detect_leaks=1:intercept_tls_get_addr=0:exitcode=99
 export LSAN_OPTIONS=suppressions=$here/suite/unit/lsan.txt:print_suppressions=0
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:exitcode=99
 export TSAN_OPTIONS=exitcode=99:suppressions=$here/suite/unit/tsan.txt
 export CK_FORK=no CK_DEFAULT_TIMEOUT=0
+# The thread sanitizer wants its addresses where they are without randomisation.
+fixed=
+[ "$kind" = tsan ] && setarch -R true 2>/dev/null && fixed='setarch -R'
 bad=0
+ran=0
 log=$(mktemp)
 folder=$(mktemp -d)
 trap 'rm -rf "$log" "$folder"' EXIT
 run() {
     name=$1
     shift
-    if timeout 300 "$@" >"$log" 2>&1; then
+    ran=$((ran + 1))
+    timeout 300 $fixed "$@" >"$log" 2>&1
+    code=$?
+    # children's reports count even where a test expects that they fail
+    if [ "$code" -eq 0 ] && ! grep -qE 'ERROR: (Address|Leak)Sanitizer|runtime error:|WARNING: ThreadS' "$log"; then
         echo "ok - $name"
     else
-        echo "not ok - $name (exit code $?)"
+        echo "not ok - $name (exit code $code)"
         tail -n 40 "$log"
-        bad=1
+        bad=$((bad + 1))
     fi
 }
 for program in "$build"/unit/test_*; do
-    case $program in *.d | *.o) continue ;; esac
+    [ -x "$program" ] || continue
     if [ "$kind" = tsan ]; then
         # OpenMP's barriers are unknown to the thread sanitizer: only what uses plain threads
         case $(basename "$program") in
@@ -49,4 +58,5 @@ for level in O0 O1 O2; do
         -a resnet8 --image-size 16 -b 4 --steps 3 --dump-steps 2 --opt-level "$level" \
         --data synthetic --save "$folder/$level.safetensors"
 done
-exit "$bad"
+echo "$kind: $ran programs and jobs, $bad not clean"
+[ "$bad" -eq 0 ] && [ "$ran" -gt 0 ]
