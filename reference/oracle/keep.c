@@ -11,8 +11,8 @@
 
 #include "../../kernels/core/log.h"
 
-/* Part of every key: a changed oracle must not find what an older one left. The program that holds it is
- * told by its file's size and time of change. */
+/* Part of every key: a changed oracle must not find what an older one left. The program that holds
+ * it is told by its file's size and time of change. */
 static void add_program(ls_keep_key *key)
 {
     struct stat self;
