@@ -23,16 +23,18 @@ static ls_status library_path(const char *name, char *path, size_t path_bytes)
         char *slash = strrchr(program, '/');
         LS_ASSERT(slash != NULL);
         *slash = '\0';
-        if (snprintf(path, path_bytes, "%s/lib/ls_%s.so", program, name) < (int)path_bytes &&
-            access(path, F_OK) != 0) {
-            /* programs one folder below (build/unit/test_x) share build/lib */
-            slash = strrchr(program, '/');
-            LS_ASSERT(slash != NULL);
-            *slash = '\0';
-        }
-        if (snprintf(path, path_bytes, "%s/lib/ls_%s.so", program, name) >= (int)path_bytes) {
-            ls_log_error("path too long: %s/lib/ls_%s.so", program, name);
-            return LS_ERR_INFRA;
+        /* programs one folder below (build/unit/test_x) share build/lib; where neither is there,
+         * the message names the folder beside the program */
+        static const char *const way[] = {"/lib", "/../lib", "/lib"};
+        for (int i = 0; i < 3; i++) {
+            if (snprintf(path, path_bytes, "%s%s/ls_%s.so", program, way[i], name) >=
+                (int)path_bytes) {
+                ls_log_error("path too long: %s%s/ls_%s.so", program, way[i], name);
+                return LS_ERR_INFRA;
+            }
+            if (access(path, F_OK) == 0) {
+                break;
+            }
         }
         return LS_OK;
     }

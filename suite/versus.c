@@ -32,7 +32,7 @@ typedef struct setting {
 } setting;
 
 static const setting settings[] = {
-    {"resnet50.224.b16.t2", "resnet50", 224, 16, 1, 2, 1, 2},
+    {"resnet50.224.b16.t2", "resnet50", 224, 16, 1, 2, 2, 3},
     {"resnet18.32.b32.t2", "resnet18", 32, 32, 1, 2, 4, 16},
     {"resnet18.32.b32.r2", "resnet18", 32, 32, 2, 1, 4, 16},
 };

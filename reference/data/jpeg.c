@@ -250,6 +250,39 @@ static bool encode(guard *guard, const uint8_t *rgb, int width, int height, int 
     return true;
 }
 
+/* Looks for the end marker among the file's last bytes; some writers put a few behind it. */
+static bool has_end_marker(const char *path)
+{
+    enum { TAIL_BYTES = 4096 };
+    uint8_t tail[TAIL_BYTES];
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        return false;
+    }
+    size_t count = 0;
+    if (fseek(file, -TAIL_BYTES, SEEK_END) == 0 || fseek(file, 0, SEEK_SET) == 0) {
+        count = fread(tail, 1, sizeof tail, file);
+    }
+    fclose(file);
+    for (size_t i = count; i >= 2; i--) {
+        if (tail[i - 2] == 0xff && tail[i - 1] == 0xd9) {
+            return true;
+        }
+    }
+    return false;
+}
+
+ls_status ls_jpeg_check(ls_jpeg *jpeg, const char *path, char *why, size_t why_bytes)
+{
+    int width, height;
+    const uint8_t *rgb;
+    if (has_end_marker(path)) {
+        return LS_OK;
+    }
+    LS_TRY(ls_jpeg_open(jpeg, path, &width, &height, why, why_bytes));
+    return ls_jpeg_decode(jpeg, 8, &rgb, &width, &height, why, why_bytes);
+}
+
 ls_status ls_jpeg_write(const char *path, const uint8_t *rgb, int width, int height, int quality)
 {
     guard guard;

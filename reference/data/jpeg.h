@@ -23,6 +23,10 @@ ls_status ls_jpeg_open(ls_jpeg *jpeg, const char *path, int *width, int *height,
 ls_status ls_jpeg_decode(ls_jpeg *jpeg, int reduction, const uint8_t **rgb, int *width, int *height,
                          char *why, size_t why_bytes);
 
+/* Whether the file ends as a JPEG does, with as little reading as that takes: a file without its
+ * end marker is decoded to see. Failures as above. */
+ls_status ls_jpeg_check(ls_jpeg *jpeg, const char *path, char *why, size_t why_bytes);
+
 /* Writes rgb [height][width][3]; quality 1 to 100. Logs. */
 ls_status ls_jpeg_write(const char *path, const uint8_t *rgb, int width, int height, int quality);
 
