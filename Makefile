@@ -81,6 +81,9 @@ $(BUILD)/obj/%.cc.o: %.cc
 # The oracle is plain loops, but many of them. Products and sums stay apart, as they are written.
 $(call objects,$(ORACLE)): EXTRA += -O3 -ffp-contract=off
 
+# Sums of a few operations an element: worth the vectoriser.
+$(call objects,reference/comm/gloo_sum.c): EXTRA += -O3
+
 # The trainer does not know the suite; the launcher knows only the harness.
 $(BUILD)/lockstep: $(call objects,suite/main.c) $(LIBS)
 	$(call say,ld  $@)

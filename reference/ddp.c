@@ -215,6 +215,12 @@ ls_status ls_ddp_stage(ls_ddp *ddp, int param, const ls_tensor *from)
     return device->api->convert(device->backend, device->stream, to, *from, 1.0f);
 }
 
+/* Whether the engine multiplies by the average's factor on the way. */
+static bool engine_scales(const ls_ddp *ddp, ls_dtype dtype)
+{
+    return ddp->options.engine->scales != NULL && ddp->options.engine->scales(dtype);
+}
+
 /* Begins every bucket that is full, as far as the order allows. */
 static ls_status begin_full(ls_ddp *ddp)
 {
@@ -230,6 +236,9 @@ static ls_status begin_full(ls_ddp *ddp)
                          .buffer = slot->whole.data,
                          .count = slot->whole.count,
                          .dtype = slot->whole.dtype,
+                         .factor = engine_scales(ddp, slot->whole.dtype)
+                                       ? (float)ddp->options.rules->post_factor
+                                       : 1.0f,
                          .label = slot->label};
         LS_TRY(ddp->options.engine->begin(ddp->options.comm, &op, slot->event, &slot->handle));
         ddp->next++;
@@ -287,7 +296,7 @@ static ls_status take_back(ls_ddp *ddp, int index)
     const ls_device *device = memory->device;
     const ls_bucket *bucket = &ddp->layout.bucket[index];
     float factor = (float)ddp->options.rules->post_factor;
-    if (factor != 1.0f) {
+    if (factor != 1.0f && !engine_scales(ddp, bucket->dtype)) {
         LS_TRY(device->api->scale(device->backend, device->stream, ddp->slot[index].whole, factor));
     }
     for (int k = 0; k < bucket->count; k++) {

@@ -134,6 +134,7 @@ static void describe(const setting *what, int who, const place *place, int pair,
     ls_job_argument(job, "--steps=%d", steps);
     ls_job_argument(job, "--opt-level=O0");
     ls_job_argument(job, "--lr=0.01");
+    ls_job_argument(job, "--bucket-cap-mb=25");
     ls_job_argument(job, "--device=cpu");
     ls_job_argument(job, "--digest=none");
     ls_job_argument(job, "--threads=%d", what->threads);

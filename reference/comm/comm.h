@@ -15,6 +15,7 @@
 #ifndef LS_COMM_H
 #define LS_COMM_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "../../harness/store.h"
@@ -45,6 +46,8 @@ typedef struct ls_comm_op {
     int64_t count;     /* elements per rank, as said above */
     ls_dtype dtype;
     int root;
+    float factor; /* all-reduce: the sum is multiplied by it, rounded once more; 0 and 1: not. Only
+                     where the engine's `scales` says so */
     const char *label; /* "bucket 3", "layer1.0.bn1 statistics"; lives as long as the handle */
 } ls_comm_op;
 
@@ -80,6 +83,9 @@ typedef struct ls_comm_api {
     ls_status (*begin)(ls_comm *comm, const ls_comm_op *op, ls_event *after,
                        ls_comm_handle *handle);
     ls_status (*wait)(ls_comm *comm, ls_comm_handle *handle, ls_stream *stream);
+    /* Whether an all-reduce of this type can take a factor: each element is then scaled once, by
+     * the rank that holds its sum, before it goes to the others. NULL: never. */
+    bool (*scales)(ls_dtype dtype);
     ls_status (*poll)(ls_comm *comm); /* LS_OK, or the error that has happened */
     void (*abort)(ls_comm *comm);     /* from any thread: pending waits return LS_ERR_PEER_LOST */
     void (*close)(ls_comm *comm);

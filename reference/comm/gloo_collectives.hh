@@ -62,6 +62,13 @@ struct Cut {
     }
 };
 
+inline void scale_sum(const ls_comm_op &op, char *data, int64_t count)
+{
+    if (op.factor != 0.0f && op.factor != 1.0f) {
+        ls_gloo_scale(data, op.factor, count);
+    }
+}
+
 /* Afterwards this rank's chunk of `data` holds the sum. At step s a rank sends chunk rank-s-1, to
  * which it has added its own, and receives chunk rank-s-2. */
 inline void ring_reduce_scatter(ls_comm *comm, const Job &job, const Cut &cut, char *data)
@@ -96,6 +103,10 @@ inline void ring_reduce_scatter(ls_comm *comm, const Job &job, const Cut &cut, c
             ls_gloo_add(job.handle->op.dtype, data + cut.offset(segment),
                         arrived + (size_t)(turn % 2) * half,
                         cut.first(segment + 1) - cut.first(segment));
+            if (turn >= total - cut.per_chunk) { /* whole now, and still in the cache */
+                scale_sum(job.handle->op, data + cut.offset(segment),
+                          cut.first(segment + 1) - cut.first(segment));
+            }
         }
         if (turn + 2 < total) {
             post_recv(turn + 2);
@@ -164,6 +175,7 @@ inline void direct_all_reduce(ls_comm *comm, const Job &job, size_t bytes)
     in.wait_recvs();
     out.wait_sends();
     sum_in_rank_order(comm, op.dtype, (char *)op.buffer, (char *)op.buffer, parts, bytes, op.count);
+    scale_sum(op, (char *)op.buffer, op.count);
 }
 
 inline void all_reduce(ls_comm *comm, const Job &job, size_t bytes)

@@ -137,3 +137,14 @@ void ls_gloo_add(ls_dtype dtype, void *to_, const void *from_, int64_t count)
     }
     LS_ASSERT(!"unknown element type");
 }
+
+void ls_gloo_scale(void *to_, float factor, int64_t count)
+{
+    char *to = to_;
+    for (int64_t i = 0; i < count; i++) {
+        float value;
+        memcpy(&value, to + i * 4, sizeof value);
+        value *= factor;
+        memcpy(to + i * 4, &value, sizeof value);
+    }
+}

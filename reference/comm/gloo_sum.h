@@ -13,6 +13,8 @@ extern "C" {
 #endif
 
 void ls_gloo_add(ls_dtype dtype, void *to, const void *from, int64_t count);
+/* to[i] *= factor, f32. */
+void ls_gloo_scale(void *to, float factor, int64_t count);
 
 #ifdef __cplusplus
 }

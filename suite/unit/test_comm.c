@@ -316,6 +316,49 @@ START_TEST(half_sums)
 }
 END_TEST
 
+/* The factor of an average, taken on the way, is the same bits as multiplying the sum afterwards.
+ */
+static int factor_on_the_way(int rank, int world, int port, void *engine)
+{
+    peer self = open_peer(engine, rank, world, port, 20.0);
+    static const int64_t counts[] = {1, 1009, 300007}; /* exchanged directly; around the ring */
+    const float factor = 1.0f / (float)world;
+    RANK_CHECK(self.api->scales != NULL && self.api->scales(LS_F32));
+    for (int c = 0; c < 3; c++) {
+        int64_t count = counts[c];
+        float *plain = malloc((size_t)count * sizeof *plain);
+        float *scaled = malloc((size_t)count * sizeof *scaled);
+        RANK_CHECK(plain != NULL && scaled != NULL);
+        for (int64_t i = 0; i < count; i++) {
+            plain[i] = scaled[i] = (float)(i % 1013 + 1) / (float)(3 * rank + 7);
+        }
+        ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE,
+                         .buffer = plain,
+                         .count = count,
+                         .dtype = LS_F32,
+                         .label = "plain"};
+        RANK_CHECK(ls_comm_run(self.api, self.comm, &op, NULL) == LS_OK);
+        op.buffer = scaled;
+        op.factor = factor;
+        op.label = "scaled";
+        RANK_CHECK(ls_comm_run(self.api, self.comm, &op, NULL) == LS_OK);
+        for (int64_t i = 0; i < count; i++) {
+            RANK_CHECK(scaled[i] == plain[i] * factor);
+        }
+        free(plain);
+        free(scaled);
+    }
+    close_peer(&self);
+    return 0;
+}
+
+START_TEST(factors)
+{
+    int code[WORLD_MAX];
+    ck_assert_int_eq(world_run(_i, factor_on_the_way, "gloo", code), 0);
+}
+END_TEST
+
 /* ---- order, pairs, deaths ------------------------------------------------------------------- */
 
 /* Many operations under way at once keep their order; sends pair with receives while a third rank
@@ -479,6 +522,7 @@ int main(void)
     tcase_add_test(tests, self_engine);
     tcase_add_loop_test(tests, every_operation, 0, 4);
     tcase_add_loop_test(tests, half_sums, 2, 4);
+    tcase_add_loop_test(tests, factors, 2, 4);
     tcase_add_test(tests, order_is_kept);
     tcase_add_loop_test(tests, killed_rank, 2, 5);
     tcase_add_test(tests, missing_rank);
