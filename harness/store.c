@@ -135,6 +135,10 @@ static ls_status join(ls_store *store, const ls_store_options *options, int64_t 
     snprintf(service, sizeof service, "%d", first);
     for (;;) {
         int failed = getaddrinfo(store->address, service, &hints, &found);
+        if (failed != 0 && strcmp(store->address, "localhost") == 0) {
+            /* a bare system image may have no /etc/hosts; the name is fixed (RFC 6761, 6.3) */
+            failed = getaddrinfo("127.0.0.1", service, &hints, &found);
+        }
         if (failed != 0) { /* a name may appear with its node; until then as good as unreachable */
             snprintf(why, sizeof why, "%s", gai_strerror(failed));
             found = NULL;
