@@ -123,7 +123,7 @@ $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o $(LIBS)
 # ---- the jobs people run -----------------------------------------------------------------------
 # Variables given on make's command line or, by a known name, in the environment.
 KNOWN := $(shell sed -n 's/^LS_VARIABLE.\([A-Z_]*\),.*/\1/p' suite/variables.def)
-MAKE_OWN := V=% BUILD=% PREFIX=% OPTIMISE=% SANITIZE=% CLAIM=% SUBJECT=% CASE=% SEED=% SHARD=%
+MAKE_OWN := V=% PYTHON=% BUILD=% PREFIX=% OPTIMISE=% SANITIZE=% CLAIM=% SUBJECT=% CASE=% SEED=% SHARD=%
 GIVEN = $(filter-out $(MAKE_OWN),$(MAKEOVERRIDES)) \
 	$(foreach name,$(KNOWN),$(if $(filter environment,$(origin $(name))),$(name)=$($(name))))
 OPTIONS = $(if $(CLAIM),--claim $(CLAIM)) $(if $(SUBJECT),--subject '$(SUBJECT)') \
@@ -146,8 +146,13 @@ deps:
 conform: all
 	@$(BUILD)/lockstep conform $(OPTIONS)
 
+# The first interpreter that has PyTorch, or the one given as PYTHON.
 compare: all
-	@$(BUILD)/lockstep versus
+	@python=$(PYTHON); \
+	for found in python3 /usr/bin/python3; do \
+		[ -n "$$python" ] || ! $$found -c 'import torch, torchvision' 2>/dev/null || python=$$found; \
+	done; \
+	$(BUILD)/lockstep versus --python "$${python:-python3}"
 
 help:
 	@sed -n 's/^#: //p' Makefile
