@@ -149,6 +149,23 @@ inline void ring_all_gather(ls_comm *comm, const Job &job, const Cut &cut, char 
 
 /* ---- the operations ------------------------------------------------------------------------- */
 
+/* Every rank's part to every other: rank r's arrives at r * bytes of `in`, and what goes to rank r
+ * lies at r * stride of `out` (0: all get the same). */
+inline void exchange(ls_comm *comm, const Job &job, Window &in, Window &out, size_t bytes,
+                     size_t stride)
+{
+    for (int step = 1; step < comm->world; step++) {
+        int from = peer_of(comm, comm->rank - step);
+        in.recv(from, job.tag, (size_t)from * bytes, bytes);
+    }
+    for (int step = 1; step < comm->world; step++) {
+        int to = peer_of(comm, comm->rank + step);
+        out.send(to, job.tag, (size_t)to * stride, bytes);
+    }
+    in.wait_recvs();
+    out.wait_sends();
+}
+
 /* sum over ranks, in rank order, of part[r] (this rank's own: `mine`); into `result`, which may be
  * `mine`. */
 inline void sum_in_rank_order(const ls_comm *comm, ls_dtype dtype, char *result, const char *mine,
@@ -166,15 +183,7 @@ inline void direct_all_reduce(ls_comm *comm, const Job &job, size_t bytes)
     const ls_comm_op &op = job.handle->op;
     char *parts = scratch_of(comm, (size_t)comm->world * bytes);
     Window in(comm, parts, (size_t)comm->world * bytes), out(comm, op.buffer, bytes);
-    for (int step = 1; step < comm->world; step++) {
-        int from = peer_of(comm, comm->rank - step);
-        in.recv(from, job.tag, (size_t)from * bytes, bytes);
-    }
-    for (int step = 1; step < comm->world; step++) {
-        out.send(peer_of(comm, comm->rank + step), job.tag, 0, bytes);
-    }
-    in.wait_recvs();
-    out.wait_sends();
+    exchange(comm, job, in, out, bytes, 0);
     sum_in_rank_order(comm, op.dtype, (char *)op.buffer, (char *)op.buffer, parts, bytes, op.count);
     scale_sum(op, (char *)op.buffer, op.count);
 }
@@ -217,15 +226,7 @@ inline void all_gather(ls_comm *comm, const Job &job, size_t bytes)
         memmove(own, op.input, bytes);
     }
     Window in(comm, op.buffer, (size_t)comm->world * bytes), out(comm, own, bytes);
-    for (int step = 1; step < comm->world; step++) {
-        int from = peer_of(comm, comm->rank - step);
-        in.recv(from, job.tag, (size_t)from * bytes, bytes);
-    }
-    for (int step = 1; step < comm->world; step++) {
-        out.send(peer_of(comm, comm->rank + step), job.tag, 0, bytes);
-    }
-    in.wait_recvs();
-    out.wait_sends();
+    exchange(comm, job, in, out, bytes, 0);
 }
 
 inline void reduce_scatter(ls_comm *comm, const Job &job, size_t bytes)
@@ -235,16 +236,7 @@ inline void reduce_scatter(ls_comm *comm, const Job &job, size_t bytes)
     size_t whole = (size_t)comm->world * bytes;
     char *parts = scratch_of(comm, whole);
     Window in(comm, parts, whole), out(comm, input, whole);
-    for (int step = 1; step < comm->world; step++) {
-        int from = peer_of(comm, comm->rank - step);
-        in.recv(from, job.tag, (size_t)from * bytes, bytes);
-    }
-    for (int step = 1; step < comm->world; step++) {
-        int to = peer_of(comm, comm->rank + step);
-        out.send(to, job.tag, (size_t)to * bytes, bytes);
-    }
-    in.wait_recvs();
-    out.wait_sends();
+    exchange(comm, job, in, out, bytes, bytes);
     sum_in_rank_order(comm, op.dtype, (char *)op.buffer, input + (size_t)comm->rank * bytes, parts,
                       bytes, op.count);
 }
