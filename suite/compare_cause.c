@@ -4,7 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "suite.h"
+
 enum { RANKS_MAX = 8 };
+
+static const ls_tol same_factor =
+    LS_TOL(1e-2, "the factors stand farther apart, and the rounding of halves moves less");
 
 /* What multiplies a gradient when one step of the recipe is forgotten or done twice. */
 static const char *factor_meaning(const ls_oracle_step *step, double factor)
@@ -25,9 +30,8 @@ static const char *factor_meaning(const ls_oracle_step *step, double factor)
         {-1, "the sign is turned"},
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        /* 1e-2: the factors stand farther apart, the rounding of halves moves less */
         if (known[i].factor != 1 &&
-            fabs(factor - known[i].factor) <= 1e-2 * fabs(known[i].factor)) {
+            fabs(factor - known[i].factor) <= same_factor.value * fabs(known[i].factor)) {
             return known[i].meaning;
         }
     }
