@@ -200,6 +200,7 @@ def parse(argv):
     add("--threads", type=int, default=0)
     add("--digest", choices=("all", "none"), default="none")
     add("--broadcast-buffers", action="store_true")
+    add("--deterministic", action="store_true")
     argv = ["--" + a[2:].split("=")[0].replace("_", "-") + a[len(a.split("=")[0]):]
             if a.startswith("--") else a for a in argv]
     options, unknown = parser.parse_known_args(argv)
@@ -257,6 +258,7 @@ def main():
     if device == "cuda":
         torch.cuda.set_device(int(env.get("LOCAL_RANK", 0)))
 
+    torch.use_deterministic_algorithms(options.deterministic)
     torch.manual_seed(options.seed)
     model = build_model(options.arch, options.num_classes)
     if options.init:
