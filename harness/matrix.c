@@ -343,9 +343,7 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
 int ls_matrix_find(const ls_matrix *matrix, const char *id)
 {
     for (int i = 0; i < matrix->count; i++) {
-        char other[96];
-        ls_matrix_id(&matrix->spec[i], other);
-        if (strcmp(other, id) == 0) {
+        if (strcmp(matrix->id[i], id) == 0) {
             return i;
         }
     }
@@ -364,14 +362,17 @@ int ls_matrix_add(ls_matrix *matrix, const ls_spec *spec)
     if (matrix->count == matrix->capacity) {
         matrix->capacity = matrix->capacity == 0 ? 32 : 2 * matrix->capacity;
         matrix->spec = realloc(matrix->spec, (size_t)matrix->capacity * sizeof *matrix->spec);
-        LS_ASSERT(matrix->spec != NULL);
+        matrix->id = realloc(matrix->id, (size_t)matrix->capacity * sizeof *matrix->id);
+        LS_ASSERT(matrix->spec != NULL && matrix->id != NULL);
     }
     matrix->spec[matrix->count] = *spec;
+    memcpy(matrix->id[matrix->count], id, sizeof id);
     return matrix->count++;
 }
 
 void ls_matrix_free(ls_matrix *matrix)
 {
     free(matrix->spec);
+    free(matrix->id);
     memset(matrix, 0, sizeof *matrix);
 }

@@ -97,6 +97,7 @@ double ls_matrix_gmacs(const char *arch, int image_size);
 typedef struct ls_matrix {
     int count, capacity;
     ls_spec *spec;
+    char (*id)[96]; /* of each spec: a digest of its whole command, made once */
 } ls_matrix;
 
 /* Adds the spec unless an equal one is there (then their sweeps are joined); returns its index. */

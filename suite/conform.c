@@ -82,6 +82,9 @@ static ls_status choose_cases(conform *c)
     }
     ls_case_settings settings = {.seed = c->run.seed, .bench = NULL};
     ls_rows_all(&settings, &c->run.cases);
+    if (c->subject != NULL) { /* what looks inside our own parts says nothing about another's */
+        ls_rows_keep_protocol(&c->run.cases);
+    }
     LS_TRY(ls_select_keep(&c->run.cases, &c->wanted, share, shares));
     ls_text_put(c->run.claim_name, sizeof c->run.claim_name, "%s", c->claim);
     LS_TRY(ls_select_claim(c->claim, &c->run.claim));

@@ -106,12 +106,10 @@ cJSON *ls_headline_json(const ls_headline *headline)
     return out;
 }
 
-static bool involves(const ls_case *row, const char *job_id)
+static bool involves(const ls_run *run, int index, int job)
 {
-    for (int j = 0; j < row->job_count; j++) {
-        char id[96];
-        ls_matrix_id(&row->job[j], id);
-        if (strcmp(id, job_id) == 0) {
+    for (int j = 0; j < run->cases.row[index].job_count; j++) {
+        if (run->case_job[index][j] == job) {
             return true;
         }
     }
@@ -121,14 +119,12 @@ static bool involves(const ls_case *row, const char *job_id)
 bool ls_headline_job_checked(const ls_run *run, int job)
 {
     const ls_spec *spec = &run->jobs.spec[job];
-    char id[96];
-    ls_matrix_id(spec, id);
     int own = 0, evidence = 0;
     for (int c = 0; c < run->cases.count; c++) {
         const ls_case *row = &run->cases.row[c];
         bool performance = strncmp(row->id, "performance.", 12) == 0;
         bool good = ls_verdict_good(run->verdict[c].code);
-        if (involves(row, id) && !performance) {
+        if (involves(run, c, job) && !performance) {
             own++;
             if (!good) {
                 return false;

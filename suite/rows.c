@@ -40,6 +40,17 @@ void ls_rows_all(const ls_case_settings *settings, ls_case_list *list)
     ls_performance_cases(settings, list);
 }
 
+void ls_rows_keep_protocol(ls_case_list *list)
+{
+    int kept = 0;
+    for (int i = 0; i < list->count; i++) {
+        if (list->row[i].kind == LS_PROTOCOL) {
+            list->row[kept++] = list->row[i];
+        }
+    }
+    list->count = kept;
+}
+
 void ls_rows_free(ls_case_list *list)
 {
     free(list->row);

@@ -41,12 +41,19 @@ void ls_runner_plan(ls_run *run)
         run->estimate_s += ls_matrix_estimate_s(&run->jobs.spec[i], run->site.cores);
     }
     size_t cases = (size_t)run->cases.count + 1, jobs = (size_t)run->jobs.count + 1;
+    run->case_job = calloc(cases, sizeof *run->case_job);
     run->verdict = calloc(cases, sizeof *run->verdict);
     run->judged = calloc(cases, sizeof *run->judged);
     run->done = calloc(jobs, sizeof *run->done);
     run->record = calloc(jobs, sizeof *run->record);
-    LS_ASSERT(run->verdict != NULL && run->judged != NULL && run->done != NULL &&
-              run->record != NULL);
+    LS_ASSERT(run->case_job != NULL && run->verdict != NULL && run->judged != NULL &&
+              run->done != NULL && run->record != NULL);
+    for (int c = 0; c < run->cases.count; c++) {
+        const ls_case *row = &run->cases.row[c];
+        for (int j = 0; j < row->job_count; j++) {
+            run->case_job[c][j] = ls_matrix_add(&run->jobs, &row->job[j]);
+        }
+    }
 }
 
 void ls_runner_print_plan(const ls_run *run, FILE *to)
@@ -77,6 +84,10 @@ static void judge_jobs(const ls_case *row, const ls_record *job, ls_verdict *out
             return;
         }
     }
+    if (row->job_count == 0) { /* calls our parts itself */
+        row->judge(row, NULL, out);
+        return;
+    }
     if (job[0].state == LS_RECORD_TIMED_OUT || job[0].state == LS_RECORD_NOT_STARTED ||
         job[0].state == LS_RECORD_STOPPED || job[0].code == LS_ERR_UNSUPPORTED) {
         (void)ls_verdict_of_outcome(&job[0], out);
@@ -97,9 +108,7 @@ void ls_runner_judge(ls_run *run, int index)
     ls_verdict *out = &run->verdict[index];
     ls_record job[LS_CASE_JOBS_MAX];
     for (int j = 0; j < row->job_count; j++) {
-        char id[96];
-        ls_matrix_id(&row->job[j], id);
-        job[j] = run->record[ls_matrix_find(&run->jobs, id)];
+        job[j] = run->record[run->case_job[index][j]];
     }
     memset(out, 0, sizeof *out);
     int64_t begin_ns = ls_clock_ns();
@@ -111,13 +120,10 @@ void ls_runner_judge(ls_run *run, int index)
     run->judged[index] = true;
 }
 
-static bool jobs_done(const ls_run *run, const ls_case *row)
+static bool jobs_done(const ls_run *run, int index)
 {
-    for (int j = 0; j < row->job_count; j++) {
-        char id[96];
-        ls_matrix_id(&row->job[j], id);
-        int index = ls_matrix_find(&run->jobs, id);
-        if (index < 0 || !run->done[index]) {
+    for (int j = 0; j < run->cases.row[index].job_count; j++) {
+        if (!run->done[run->case_job[index][j]]) {
             return false;
         }
     }
@@ -126,12 +132,9 @@ static bool jobs_done(const ls_run *run, const ls_case *row)
 
 static bool someone_needs(const ls_run *run, int job)
 {
-    char id[96], other[96];
-    ls_matrix_id(&run->jobs.spec[job], id);
     for (int c = 0; c < run->cases.count; c++) {
         for (int j = 0; j < run->cases.row[c].job_count && !run->judged[c]; j++) {
-            ls_matrix_id(&run->cases.row[c].job[j], other);
-            if (strcmp(id, other) == 0) {
+            if (run->case_job[c][j] == job) {
                 return true;
             }
         }
@@ -143,13 +146,10 @@ static bool someone_needs(const ls_run *run, int job)
  * been judged, and has passed: those of a failure are kept to be looked at. */
 static bool keeps_dumps(const ls_run *run, int job)
 {
-    char id[96], other[96];
-    ls_matrix_id(&run->jobs.spec[job], id);
     for (int c = 0; c < run->cases.count; c++) {
         for (int j = 0; j < run->cases.row[c].job_count; j++) {
-            ls_matrix_id(&run->cases.row[c].job[j], other);
             bool settled = run->judged[c] && ls_verdict_good(run->verdict[c].code);
-            if (!settled && strcmp(id, other) == 0 &&
+            if (!settled && run->case_job[c][j] == job &&
                 strncmp(run->cases.row[c].id, "perf", 4) != 0) {
                 return true;
             }
@@ -166,9 +166,8 @@ static void drop_dumps(const ls_run *run)
         if ((!large && run->bench_run) || !run->done[i] || keeps_dumps(run, i)) {
             continue;
         }
-        char folder[700], id[96];
-        ls_matrix_id(&run->jobs.spec[i], id);
-        ls_text_put(folder, sizeof folder, "%s/jobs/%s/dump", run->directory, id);
+        char folder[700];
+        ls_text_put(folder, sizeof folder, "%s/jobs/%s/dump", run->directory, run->jobs.id[i]);
         ls_place_remove(folder);
     }
 }
@@ -176,7 +175,7 @@ static void drop_dumps(const ls_run *run)
 static ls_status judge_what_is_ready(ls_run *run)
 {
     for (int c = 0; c < run->cases.count; c++) {
-        if (run->judged[c] || !jobs_done(run, &run->cases.row[c])) {
+        if (run->judged[c] || !jobs_done(run, c)) {
             continue;
         }
         ls_progress_note(run, "judging %s", run->cases.row[c].id);
@@ -246,10 +245,10 @@ static bool failed_early(const ls_run *run)
 ls_status ls_runner_run(ls_run *run)
 {
     run->started_ns = ls_clock_ns();
+    LS_TRY(judge_what_is_ready(run)); /* cases without jobs */
     for (int i = 0; i < run->jobs.count && !run->stopped; i++) {
-        char id[96], folder[700];
-        ls_matrix_id(&run->jobs.spec[i], id);
-        ls_text_put(folder, sizeof folder, "%s/jobs/%s/job.json", run->directory, id);
+        char folder[700];
+        ls_text_put(folder, sizeof folder, "%s/jobs/%s/job.json", run->directory, run->jobs.id[i]);
         if (!someone_needs(run, i) && access(folder, R_OK) == 0) {
             /* resumed: its cases are judged; the record is only read for the report */
             run->done[i] = true;
@@ -283,6 +282,7 @@ void ls_runner_free(ls_run *run)
         }
     }
     free(run->record);
+    free(run->case_job);
     free(run->done);
     free(run->judged);
     free(run->verdict);

@@ -14,10 +14,11 @@ typedef struct ls_run {
     ls_matrix bench; /* the bench's jobs that stand for themselves; empty for conform */
     ls_matrix jobs;  /* all, filled by ls_runner_plan */
     ls_case_list cases;
-    ls_verdict *verdict; /* [cases.count] */
-    bool *judged;        /* [cases.count] */
-    bool *done;          /* [jobs.count] has been run or read back */
-    ls_record *record;   /* [jobs.count] valid where done */
+    int (*case_job)[LS_CASE_JOBS_MAX]; /* [cases.count] which of `jobs` each case reads */
+    ls_verdict *verdict;               /* [cases.count] */
+    bool *judged;                      /* [cases.count] */
+    bool *done;                        /* [jobs.count] has been run or read back */
+    ls_record *record;                 /* [jobs.count] valid where done */
     int resumed_jobs;
     ls_select_list claim, waivers;
     char claim_name[64];

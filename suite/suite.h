@@ -57,9 +57,10 @@ enum { LS_CASE_JOBS_MAX = 4, LS_CASE_ID_BYTES = 96 };
 
 typedef struct ls_case ls_case;
 
-/* job[i]: the record of row->job[i]. The runner has judged the outcome already, and calls this only
- * when every job is done, unless the row says that it judges outcomes itself. Fills `out`, which
- * comes as PASS with empty texts. */
+/* A row of kind LS_INSIDE may have no job: it is then judged at once, with job = NULL, and calls
+ * our parts through their headers. job[i]: the record of row->job[i]. The runner has judged the
+ * outcome already, and calls this only when every job is done, unless the row says that it judges
+ * outcomes itself. Fills `out`, which comes as PASS with empty texts. */
 typedef void ls_case_judge(const ls_case *row, const ls_record *job, ls_verdict *out);
 
 struct ls_case {
@@ -102,6 +103,8 @@ void ls_performance_cases(const ls_case_settings *settings, ls_case_list *list);
 /* All cases of all families; free with ls_rows_free. */
 void ls_rows_all(const ls_case_settings *settings, ls_case_list *list);
 void ls_rows_free(ls_case_list *list);
+/* Drops the rows of kind LS_INSIDE. */
+void ls_rows_keep_protocol(ls_case_list *list);
 /* A row with its id (printf style), requirement and judge; no jobs yet. Valid until the next row.
  */
 ls_case *ls_rows_add(ls_case_list *list, ls_case_judge *judge, const char *requirement,

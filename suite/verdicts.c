@@ -43,7 +43,7 @@ static cJSON *to_json(const ls_run *run, int index)
     const ls_verdict *v = &run->verdict[index];
     cJSON *out = cJSON_CreateObject();
     LS_ASSERT(out != NULL);
-    char family[LS_CASE_ID_BYTES], id[96], repeat[1200];
+    char family[LS_CASE_ID_BYTES], repeat[1200];
     ls_text_put(family, sizeof family, "%.*s", (int)strcspn(row->id, "."), row->id);
     cJSON_AddNumberToObject(out, "schema", 1);
     cJSON_AddStringToObject(out, "case", row->id);
@@ -55,8 +55,7 @@ static cJSON *to_json(const ls_run *run, int index)
     cJSON_AddNumberToObject(out, "seconds", v->seconds);
     cJSON *jobs = cJSON_AddArrayToObject(out, "jobs");
     for (int j = 0; j < row->job_count; j++) {
-        ls_matrix_id(&row->job[j], id);
-        cJSON_AddItemToArray(jobs, cJSON_CreateString(id));
+        cJSON_AddItemToArray(jobs, cJSON_CreateString(run->jobs.id[run->case_job[index][j]]));
     }
     cJSON_AddStringToObject(out, "evidence", v->evidence);
     if (v->measured) {

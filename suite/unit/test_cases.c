@@ -224,7 +224,7 @@ END_TEST
 START_TEST(every_case_has_a_requirement_and_every_requirement_a_case)
 {
     /* the bench's own rows too */
-    ls_matrix bench = {0, 0, NULL};
+    ls_matrix bench = {0, 0, NULL, NULL};
     ls_spec spec = ls_matrix_spec(LS_ROLE_THROUGHPUT);
     spec.level = 2;
     spec.world = 2;

@@ -38,7 +38,7 @@ static int count_of(const ls_matrix *matrix, int level, double bucket_mb, int wo
 
 START_TEST(quick_varies_one_factor_at_a_time)
 {
-    ls_matrix matrix = {0, 0, NULL};
+    ls_matrix matrix = {0, 0, NULL, NULL};
     ls_matrix_bench bench = usual(8, LS_PROFILE_QUICK);
     ls_matrix_bench_jobs(&bench, &matrix);
     for (int level = 0; level < 4; level++) {
@@ -58,7 +58,7 @@ END_TEST
 
 START_TEST(the_middle_is_a_point_of_every_sweep)
 {
-    ls_matrix matrix = {0, 0, NULL};
+    ls_matrix matrix = {0, 0, NULL, NULL};
     ls_matrix_bench bench = usual(4, LS_PROFILE_QUICK);
     ls_matrix_bench_jobs(&bench, &matrix);
     unsigned joined = 0;
@@ -76,7 +76,7 @@ END_TEST
 
 START_TEST(a_choice_of_levels_and_buckets_is_kept)
 {
-    ls_matrix matrix = {0, 0, NULL};
+    ls_matrix matrix = {0, 0, NULL, NULL};
     ls_matrix_bench bench = usual(2, LS_PROFILE_QUICK);
     bench.level_count = 1;
     bench.level[0] = 1;
@@ -94,7 +94,7 @@ END_TEST
 
 START_TEST(equal_specs_are_one_job_and_different_ones_are_not)
 {
-    ls_matrix matrix = {0, 0, NULL};
+    ls_matrix matrix = {0, 0, NULL, NULL};
     ls_spec a = ls_matrix_spec(LS_ROLE_EVIDENCE), b = a;
     b.sweep = LS_SWEEP_LEVEL;
     ck_assert_int_eq(ls_matrix_add(&matrix, &a), 0);
@@ -168,7 +168,7 @@ START_TEST(timed_steps_can_be_halved_and_keep_the_time)
         ls_matrix_bench_steps(&bench, ranks, &warmup, &steps);
         ck_assert_int_ge(steps, 4);
         ck_assert_int_eq(steps % 2, 0);
-        ls_matrix matrix = {0, 0, NULL};
+        ls_matrix matrix = {0, 0, NULL, NULL};
         ls_matrix_bench_jobs(&bench, &matrix);
         double seconds = 0;
         for (int i = 0; i < matrix.count; i++) {

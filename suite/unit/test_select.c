@@ -29,7 +29,7 @@ START_TEST(every_list_names_cases_that_exist)
         ls_case_list list = all();
         ck_assert_int_eq(ls_select_keep(&list, &wanted, 0, 1), LS_OK);
         ck_assert_int_ge(list.count, wanted.count);
-        ls_matrix jobs = {0, 0, NULL};
+        ls_matrix jobs = {0, 0, NULL, NULL};
         for (int c = 0; c < list.count; c++) {
             for (int j = 0; j < list.row[c].job_count; j++) {
                 ls_matrix_add(&jobs, &list.row[c].job[j]);
