@@ -14,6 +14,16 @@ typedef enum ls_compare_code {
     LS_COMPARE_FAIL,
 } ls_compare_code;
 
+/* The kinds of parts of a gradient; each has its factor on r. */
+typedef enum ls_compare_part {
+    LS_COMPARE_WHOLE,
+    LS_COMPARE_TENSOR, /* of 64 elements and more */
+    LS_COMPARE_SMALL,  /* tensors below */
+    LS_COMPARE_BLOCK,  /* 64 elements */
+    LS_COMPARE_EDGE,   /* the first and last 8 of a tensor */
+    LS_COMPARE_PARTS,
+} ls_compare_part;
+
 /* What was asked of the job. A zeroed field takes the dump's metadata, and where that is silent
  * what is written beside the field. */
 typedef struct ls_compare_facts {
@@ -42,10 +52,11 @@ typedef struct ls_compare_verdict {
     bool coarse;                /* judged on FP64's own branches, whole gradient only */
     double error, ideal, limit; /* e, r and the bound of the whole gradient */
     double tie_ratio;           /* farthest turned branch, in units of its layer's RMS rounding */
-    double tensor_ratio, block_ratio; /* largest e/r of a tensor and of a block or edge, with the
-                                         floors that the bound uses */
-    int64_t turned, forced;           /* branches FP64 would have taken otherwise, of all */
-    bool next_judged, reduce_judged;  /* the optimizer step and local/ could be looked at */
+    double ratio[LS_COMPARE_PARTS]; /* largest e/r of each kind, with the floors of the bound */
+    double logits_ratio;
+    double reduce_ratio, next_ratio; /* largest error of an element in units of its limit */
+    int64_t turned, forced;          /* branches FP64 would have taken otherwise, of all */
+    bool next_judged, reduce_judged; /* the optimizer step and local/ could be looked at */
 } ls_compare_verdict;
 
 /* path[file_count]: dump/step%06d.rank%d.safetensors of one step, all ranks, in order of rank (the

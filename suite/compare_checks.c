@@ -145,6 +145,7 @@ static void check_reduction(const ls_evidence *evidence, int param, int level, r
         /* + 2 f32 units: 1/W and 1/S are f32 values, and the unscaled gradient is stored in f32 */
         double limit = per_sum * r->magnitude[i] / divisor +
                        (unit + 3 * u32) * fmax(fabs(got), fabs(expected)) + tiny;
+        checks->reduce_ratio = fmax(checks->reduce_ratio, fabs(got - expected) / limit);
         if (!(fabs(got - expected) <= limit)) {
             ls_compare_checks_fail(checks, p->name,
                                    "%s element %lld: reduced to %.6g, the ranks' local/ give %.6g, "
@@ -266,6 +267,9 @@ static void check_param(const ls_evidence *evidence, int level, int param, const
         double limit = 0, expected = value[i];
         if (!o->skipped) {
             expected = sgd_next(o, value[i], evidence->grad[p->offset + i], buffer[i], &limit);
+        }
+        if (limit > 0) {
+            checks->next_ratio = fmax(checks->next_ratio, fabs(next[i] - expected) / limit);
         }
         if (!(fabs(next[i] - expected) <= limit) && isfinite(expected)) {
             ls_compare_checks_fail(checks, p->name,

@@ -140,6 +140,7 @@ static const struct command {
     {"explain", explain_main, "FLAGS of lockstep-train [--world N]: types, buckets, memory"},
     {"data", data_main, "make DIR: draw a folder of images to train on"},
     {"diff", diff_main, "A B: two runs, job by job"},
+    {"bounds", ls_bounds_main, "e/r of correct steps and of planted faults over fresh seeds"},
     {"versus", versus_main, "speed beside PyTorch on this machine"},
 };
 

@@ -1,0 +1,49 @@
+#include "compare_bounds.h"
+
+static const ls_compare_bound half_bounds[LS_COMPARE_PARTS] = {
+    [LS_COMPARE_WHOLE] = {2, "two correct subjects differ by rounding that is as large as the "
+                             "ideal's own"},
+    [LS_COMPARE_TENSOR] = {4, "a tensor's error is a sum of few correlated ones; 20 to 60 seeds, "
+                              "five networks"},
+    [LS_COMPARE_SMALL] = {8, "below 64 elements a norm scatters; 20 to 60 seeds, five networks"},
+    [LS_COMPARE_BLOCK] = {8, "the largest of up to 2e5 blocks of 64 elements; 4.2 seen"},
+    [LS_COMPARE_EDGE] = {8, "the largest of some hundred edges of 8 elements; 4.2 seen"},
+};
+
+static const ls_compare_bound single_bounds[LS_COMPARE_PARTS] = {
+    [LS_COMPARE_WHOLE] = {32, "f32 sums of n terms err by up to sqrt(n) units, the ideal by one"},
+    [LS_COMPARE_TENSOR] = {32, "f32 sums of n terms err by up to sqrt(n) units, the ideal by one"},
+    [LS_COMPARE_SMALL] = {32, "f32 sums of n terms err by up to sqrt(n) units, the ideal by one"},
+    [LS_COMPARE_BLOCK] = {64, "as above, and the largest of up to 2e5 blocks; 16 seen"},
+    [LS_COMPARE_EDGE] = {64, "as above, and eight elements only; 16 seen"},
+};
+
+const ls_compare_bound *ls_compare_bounds_of(int level)
+{
+    return level == 0 ? single_bounds : half_bounds;
+}
+
+/* At O0 the sums' own errors, several times the store's (e/r of 4 to 6 is measured, 32 allowed),
+ * come on top. */
+ls_compare_bound ls_compare_bounds_tie(int level)
+{
+    return level == 0 ? (ls_compare_bound){64, "as at half levels, and f32 sums err by 4 to 6 "
+                                               "stores; 25.7 seen"}
+                      : (ls_compare_bound){16, "the largest of 1e6 normal values is 5 RMS; 11.5 "
+                                               "seen"};
+}
+
+ls_compare_bound ls_compare_bounds_coarse(void)
+{
+    return (ls_compare_bound){2, "twice the largest of 8 ideal runs with different noise"};
+}
+
+ls_compare_bound ls_compare_bounds_weak_price(void)
+{
+    return (ls_compare_bound){0.1, "an ideal that is 10 % off shows nothing of a subject"};
+}
+
+ls_compare_bound ls_compare_bounds_weak_share(void)
+{
+    return (ls_compare_bound){1.0 / 16, "an error 16 times below the ideal's: half was not in use"};
+}

@@ -1,0 +1,332 @@
+#include "compare_gradient.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "../kernels/core/log.h"
+#include "compare_cause.h"
+
+/* ---- branches
+ * ------------------------------------------------------------------------------------ */
+
+static void report_ties(ls_compare_judgement *j)
+{
+    const ls_nettab *net = &j->evidence->net;
+    for (int64_t i = 0; i < j->forced.violation_count; i++) {
+        const ls_oracle_violation *v =
+            &j->forced.violation[i < LS_ORACLE_VIOLATIONS_MAX ? i : LS_ORACLE_VIOLATIONS_MAX - 1];
+        const ls_nettab_node *node = &net->node[net->branch_node[v->branch]];
+        ls_compare_checks_fail(&j->checks, NULL,
+                               "rank=%d %s (branch/%03d) micro-step %d sample %d channel %d at "
+                               "(%d,%d): %s, %s=%.3g limit=%.1e (%g x RMS rounding of the layer)",
+                               v->rank, node->name, v->branch, v->micro, v->sample, v->channel,
+                               v->row, v->column,
+                               v->outside ? "index outside its window" : "branch turned",
+                               node->kind == LS_NETTAB_POOL ? "gap" : "x64", v->value, v->limit,
+                               ls_compare_bounds_tie(j->level).factor);
+    }
+}
+
+static ls_status run_forced(ls_compare_judgement *j)
+{
+    const ls_evidence *e = j->evidence;
+    ls_branch_set branches;
+    LS_TRY(
+        ls_branch_read(&e->net, e->world, e->step.accumulate, e->step.batch, e->file, &branches));
+    ls_compare_bound tie = ls_compare_bounds_tie(j->level);
+    for (int b = 0; b < e->net.branch_count; b++) {
+        j->tie_limit[b] = tie.factor * j->cost.branch_rms[b];
+        j->verdict->forced += branches.elements[b];
+    }
+    ls_status status =
+        ls_price_forced(&e->step, &branches, j->tie_limit, j->facts->cache, &j->forced);
+    ls_branch_free(&branches);
+    if (status == LS_OK) {
+        j->verdict->turned = j->forced.turned;
+        j->verdict->tie_ratio = tie.factor * j->forced.tie_ratio;
+        report_ties(j);
+    }
+    return status;
+}
+/* ---- the gradient
+ * -------------------------------------------------------------------------------- */
+
+static bool is_wrong(const ls_compare_judgement *j, int64_t span)
+{
+    /* written so that NaN is wrong */
+    return !(j->spans.error[span] <=
+             j->bounds[ls_compare_judgement_part(j, span)].factor * j->spans.ideal[span]);
+}
+
+/* The part of a tensor (spans from .. to-1) that says most: an edge where little else is wrong, the
+ * worst block where few are, else the tensor. */
+static int64_t most_telling(const ls_compare_judgement *j, int64_t from, int64_t to)
+{
+    int64_t wrong_blocks = 0, blocks = 0, worst = -1, edge = -1;
+    for (int64_t i = from + 1; i < to; i++) {
+        blocks += ls_compare_judgement_part(j, i) == LS_COMPARE_BLOCK;
+        if (is_wrong(j, i) && ls_compare_judgement_part(j, i) == LS_COMPARE_EDGE) {
+            edge = i;
+        } else if (is_wrong(j, i)) {
+            wrong_blocks++;
+            double ratio = j->spans.error[i] / j->spans.ideal[i];
+            worst = worst < 0 || ratio > j->spans.error[worst] / j->spans.ideal[worst] ? i : worst;
+        }
+    }
+    if (edge >= 0 && wrong_blocks <= 1) {
+        return edge;
+    }
+    return worst >= 0 && (2 * wrong_blocks < blocks || !is_wrong(j, from)) ? worst : from;
+}
+
+static void report_part(ls_compare_judgement *j, int64_t span)
+{
+    const ls_nettab_param *param = &j->evidence->net.param[j->spans.param[span]];
+    ls_compare_part p = ls_compare_judgement_part(j, span);
+    char where[64] = "";
+    if (p == LS_COMPARE_BLOCK || p == LS_COMPARE_EDGE) {
+        int64_t from = j->spans.span[span].from - param->offset;
+        snprintf(where, sizeof where, " elements %lld..%lld", (long long)from,
+                 (long long)(from + j->spans.span[span].count - 1));
+    }
+    ls_compare_checks_fail(&j->checks, param->name,
+                           "rank=0 %s%s rel=%.1e limit=%.1e (%g x ideal %s)", param->name, where,
+                           j->spans.error[span], j->bounds[p].factor * j->spans.ideal[span],
+                           j->bounds[p].factor, ls_compare_judgement_type(j));
+}
+
+/* Judges tensor by tensor, in backward order. Returns the part that says most of the first wrong
+ * tensor; -1: none is wrong. */
+static int64_t judge_parts(ls_compare_judgement *j)
+{
+    int64_t first = -1;
+    for (int64_t from = 0, to; from < j->spans.count; from = to) {
+        bool wrong = false;
+        for (to = from;
+             to == from || (to < j->spans.count && j->spans.kind[to] != LS_COMPARE_SPANS_TENSOR);
+             to++) {
+            double *ratio = &j->verdict->ratio[ls_compare_judgement_part(j, to)];
+            *ratio = fmax(*ratio, j->spans.error[to] / j->spans.ideal[to]);
+            wrong = wrong || is_wrong(j, to);
+        }
+        if (wrong) {
+            int64_t telling = most_telling(j, from, to);
+            first = first < 0 ? telling : first;
+            report_part(j, telling);
+        }
+    }
+    return first;
+}
+
+static void judge_whole(ls_compare_judgement *j)
+{
+    const ls_evidence *e = j->evidence;
+    ls_price_span whole = {0, e->net.elements};
+    ls_compare_verdict *v = j->verdict;
+    v->error = sqrt(ls_price_error2(e->grad, j->forced.grad, whole) /
+                    ls_price_square(j->forced.grad, whole));
+    v->ideal = sqrt(j->cost.whole_error2 / j->cost.whole_grad2);
+    v->limit = j->bounds[LS_COMPARE_WHOLE].factor * v->ideal;
+    v->ratio[LS_COMPARE_WHOLE] = v->error / v->ideal;
+    if (!(v->error <= v->limit)) {
+        ls_compare_checks_fail(
+            &j->checks, NULL, "whole gradient rel=%.1e limit=%.1e (%g x ideal %s)", v->error,
+            v->limit, j->bounds[LS_COMPARE_WHOLE].factor, ls_compare_judgement_type(j));
+    }
+}
+
+/* All ranks' logits, by the bound of a tensor. */
+static ls_status judge_logits(ls_compare_judgement *j)
+{
+    const ls_evidence *e = j->evidence;
+    int64_t per_rank = (int64_t)e->step.accumulate * e->step.batch * e->net.classes;
+    double *logits = malloc((size_t)per_rank * sizeof *logits);
+    if (logits == NULL) {
+        ls_log_error("cannot allocate %lld logits", (long long)per_rank);
+        return LS_ERR_INFRA;
+    }
+    double error2 = 0, norm2 = 0;
+    for (int rank = 0; rank < e->world; rank++) {
+        const ls_dumpfile_entry *entry = ls_dumpfile_find(e->file[rank], "logits");
+        if (entry != NULL && entry->count == per_rank) {
+            ls_price_span span = {0, per_rank};
+            const double *expected = j->forced.logits + rank * per_rank;
+            ls_dumpfile_read(entry, logits);
+            error2 += ls_price_error2(logits, expected, span);
+            norm2 += ls_price_square(expected, span);
+        }
+    }
+    free(logits);
+    double error = sqrt(error2 / norm2), ideal = sqrt(j->cost.logits_error2 / j->cost.logits2);
+    ls_compare_bound b =
+        j->bounds[per_rank * e->world >= 64 ? LS_COMPARE_TENSOR : LS_COMPARE_SMALL];
+    j->verdict->logits_ratio = error / ideal;
+    if (!(error <= b.factor * ideal)) {
+        ls_compare_checks_fail(&j->checks, NULL, "logits rel=%.1e limit=%.1e (%g x ideal %s)",
+                               error, b.factor * ideal, b.factor, ls_compare_judgement_type(j));
+    }
+    return LS_OK;
+}
+
+/* What each rank's own gradient would be, for the cause; only where something is wrong. */
+static ls_status find_cause(ls_compare_judgement *j, int64_t first_wrong)
+{
+    const ls_evidence *e = j->evidence;
+    ls_branch_set branches;
+    LS_TRY(
+        ls_branch_read(&e->net, e->world, e->step.accumulate, e->step.batch, e->file, &branches));
+    ls_oracle_mode mode = {.forced = &branches, .rank_grads = true};
+    ls_oracle_result ranks;
+    ls_status status = ls_oracle_run(&e->step, &mode, &ranks);
+    ls_branch_free(&branches);
+    if (status != LS_OK) {
+        return status;
+    }
+    ls_price_span whole = {0, e->net.elements};
+    bool found =
+        ls_compare_cause_find(e, j->forced.grad, ranks.rank_grad, whole, "every gradient",
+                              j->verdict->limit, j->verdict->cause, sizeof j->verdict->cause);
+    if (!found && first_wrong >= 0) {
+        ls_price_span span = j->spans.span[first_wrong];
+        const ls_nettab_param *p = &e->net.param[j->spans.param[first_wrong]];
+        char part_name[120];
+        snprintf(part_name, sizeof part_name, "%s[%lld..%lld]", p->name,
+                 (long long)(span.from - p->offset),
+                 (long long)(span.from - p->offset + span.count - 1));
+        ls_compare_cause_find(e, j->forced.grad, ranks.rank_grad, span, part_name,
+                              j->bounds[ls_compare_judgement_part(j, first_wrong)].factor *
+                                  j->spans.ideal[first_wrong],
+                              j->verdict->cause, sizeof j->verdict->cause);
+    }
+    ls_oracle_free(&e->net, &ranks);
+    return LS_OK;
+}
+
+static void look_for_weakness(ls_compare_judgement *j)
+{
+    ls_compare_verdict *v = j->verdict;
+    int low = 0, tensors = 0;
+    for (int64_t i = 0; i < j->spans.count; i++) {
+        if (j->spans.kind[i] == LS_COMPARE_SPANS_TENSOR) {
+            tensors++;
+            low += j->spans.error[i] < ls_compare_bounds_weak_share().factor * j->spans.ideal[i];
+        }
+    }
+    if (j->level > 0 && 2 * low > tensors) {
+        snprintf(j->weak, sizeof j->weak,
+                 "%d of %d tensors err less than 1/16 of ideal %s: half was "
+                 "not in use (e=%.1e r=%.1e)",
+                 low, tensors, ls_compare_judgement_type(j), v->error, v->ideal);
+    } else if (v->ideal > ls_compare_bounds_weak_price().factor) {
+        snprintf(j->weak, sizeof j->weak, "ideal %s is itself %.2f off: nothing can be shown here",
+                 ls_compare_judgement_type(j), v->ideal);
+    }
+}
+
+static ls_status judge_forced(ls_compare_judgement *j)
+{
+    LS_TRY(run_forced(j));
+    LS_TRY(judge_logits(j));
+    LS_TRY(ls_compare_spans_measure(&j->evidence->net, j->evidence->grad, j->forced.grad, &j->cost,
+                                    &j->spans));
+    int before = j->checks.count;
+    j->verdict->ideal = sqrt(j->cost.whole_error2 / j->cost.whole_grad2);
+    /* where rounding makes a tenth of the gradient its parts scatter without a law: the whole alone
+     */
+    int64_t first_wrong =
+        j->verdict->ideal <= ls_compare_bounds_weak_price().factor ? judge_parts(j) : -1;
+    judge_whole(j);
+    if (j->checks.count > before) {
+        LS_TRY(find_cause(j, first_wrong));
+    }
+    look_for_weakness(j);
+    return LS_OK;
+}
+
+/* ---- without branch records
+ * ---------------------------------------------------------------------- */
+
+static ls_status judge_coarse(ls_compare_judgement *j)
+{
+    const ls_evidence *e = j->evidence;
+    ls_compare_verdict *v = j->verdict;
+    ls_price_span whole = {0, e->net.elements};
+    ls_oracle_mode plain = {0};
+    v->coarse = true;
+    LS_TRY(ls_oracle_run(&e->step, &plain, &j->forced));
+    double norm2 = ls_price_square(j->forced.grad, whole);
+    for (int run = 1; run <= LS_COMPARE_COARSE_RUNS; run++) {
+        ls_oracle_mode mode = {.ideal = true, .noise_seed = (uint64_t)run};
+        ls_oracle_result ideal;
+        LS_TRY(ls_oracle_run(&e->step, &mode, &ideal));
+        double r = sqrt(ls_price_error2(ideal.grad, j->forced.grad, whole) / norm2);
+        v->ideal = !(r <= v->ideal) ? r : v->ideal;
+        ls_oracle_free(&e->net, &ideal);
+    }
+    v->error = sqrt(ls_price_error2(e->grad, j->forced.grad, whole) / norm2);
+    v->limit = ls_compare_bounds_coarse().factor * v->ideal;
+    if (!(v->error <= v->limit)) {
+        ls_compare_checks_fail(&j->checks, NULL,
+                               "whole gradient rel=%.1e limit=%.1e (coarse: %g x the largest of %d "
+                               "ideal %s runs)",
+                               v->error, v->limit, ls_compare_bounds_coarse().factor,
+                               LS_COMPARE_COARSE_RUNS, ls_compare_judgement_type(j));
+        ls_compare_cause_find(e, j->forced.grad, NULL, whole, "every gradient", v->limit, v->cause,
+                              sizeof v->cause);
+    }
+    if (v->ideal > ls_compare_bounds_weak_price().factor) {
+        snprintf(
+            j->weak, sizeof j->weak,
+            "coarse: ideal %s is itself %.2f off on FP64's branches: nothing can be shown here",
+            ls_compare_judgement_type(j), v->ideal);
+    }
+    return LS_OK;
+}
+
+/* ---- the step
+ * ------------------------------------------------------------------------------------ */
+
+static ls_status measure_cost(ls_compare_judgement *j)
+{
+    LS_TRY(ls_compare_spans_build(&j->evidence->net, &j->spans));
+    j->tie_limit = calloc((size_t)j->evidence->net.branch_count, sizeof *j->tie_limit);
+    if (j->tie_limit == NULL) {
+        ls_log_error("cannot allocate %d limits", j->evidence->net.branch_count);
+        return LS_ERR_INFRA;
+    }
+    return ls_price_measure(&j->evidence->step, j->spans.span, j->spans.count, j->facts->cache,
+                            &j->cost);
+}
+
+ls_status ls_compare_gradient_judge(ls_compare_judgement *j)
+{
+    if (!j->finite && j->skipped) {
+        snprintf(j->weak, sizeof j->weak, "no step taken: the gradient overflowed at loss scale %g",
+                 j->evidence->step.loss_scale);
+        return LS_OK;
+    }
+    LS_TRY(measure_cost(j));
+    bool ideal_finite = isfinite(j->cost.whole_error2);
+    if (!ideal_finite) {
+        snprintf(j->weak, sizeof j->weak,
+                 "ideal %s overflows at loss scale %g: nothing can be shown",
+                 ls_compare_judgement_type(j), j->evidence->step.loss_scale);
+        return LS_OK;
+    }
+    if (!j->finite) {
+        ls_compare_checks_fail(&j->checks, NULL,
+                               "the gradient is not finite, and ideal %s is, at loss scale %g",
+                               ls_compare_judgement_type(j), j->evidence->step.loss_scale);
+        return LS_OK;
+    }
+    if (j->evidence->has_branches && !j->facts->coarse) {
+        LS_TRY(judge_forced(j));
+    } else {
+        LS_TRY(judge_coarse(j));
+    }
+    if (j->skipped && j->weak[0] == '\0') {
+        snprintf(j->weak, sizeof j->weak, "no step taken, though the gradient is finite");
+    }
+    return LS_OK;
+}
