@@ -1,0 +1,375 @@
+#include "diagnose.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../harness/text.h"
+#include "../kernels/core/log.h"
+#include "../reference/oracle/price.h"
+#include "diagnose_fit.h"
+#include "diagnose_place.h"
+#include "suite.h"
+
+static const ls_tol same_factor =
+    LS_TOL(1e-2, "the factors stand farther apart, and the rounding of halves moves less");
+/* A model must beat "nothing is wrong" clearly, whatever rounding allows. */
+static const ls_tol better = LS_TOL(0.25, "an explanation leaves a quarter of the error at most");
+static const ls_tol alike = LS_TOL(3, "two precisions that are one bit apart differ by two");
+
+/* The chosen elements side by side, for the fits. */
+typedef struct chosen {
+    const ls_diagnose_wrong *wrong;
+    int64_t count;
+    double *value, *expected, *param, *moment; /* [count] */
+    double *rank[LS_DIAGNOSE_FIT_MAX];         /* [count] each, NULL where not known */
+    bool has_moment;
+    double noise, off, norm; /* |noise|, |value - expected|, |value| */
+    const char *name;        /* "every gradient", "the last 3 elements of 21 tensors" */
+    double *memory;
+} chosen;
+
+/* state/<name>/momentum_buffer or exp_avg, zero where absent. */
+static bool read_moment(const ls_evidence *e, double *whole)
+{
+    bool any = false;
+    memset(whole, 0, (size_t)e->net.elements * sizeof *whole);
+    for (int p = 0; p < e->net.param_count; p++) {
+        const ls_nettab_param *param = &e->net.param[p];
+        const ls_dumpfile_entry *entry =
+            ls_dumpfile_findf(e->file[0], "state/%s/momentum_buffer", param->name);
+        if (entry != NULL && entry->count == param->count) {
+            ls_dumpfile_read(entry, whole + param->offset);
+            any = true;
+        }
+    }
+    return any;
+}
+
+/* index NULL: all elements. */
+static ls_status choose(const ls_diagnose_wrong *wrong, const int64_t *index, int64_t count,
+                        const char *name, const double *moment, chosen *out)
+{
+    const ls_evidence *e = wrong->evidence;
+    int ranks = wrong->rank_grad != NULL && e->world <= LS_DIAGNOSE_FIT_MAX ? e->world : 0;
+    memset(out, 0, sizeof *out);
+    out->wrong = wrong;
+    out->count = count;
+    out->name = name;
+    out->memory = malloc((size_t)(4 + ranks) * (size_t)count * sizeof(double) + 8);
+    if (out->memory == NULL) {
+        ls_log_error("cannot allocate %lld elements to fit", (long long)count);
+        return LS_ERR_INFRA;
+    }
+    out->value = out->memory;
+    out->expected = out->value + count;
+    out->param = out->expected + count;
+    out->moment = out->param + count;
+    for (int k = 0; k < ranks; k++) {
+        out->rank[k] = out->moment + (k + 1) * count;
+    }
+    out->has_moment = moment != NULL;
+    int p = 0;
+    double noise2 = 0, off2 = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at = index == NULL ? i : index[i];
+        while (at >= e->net.param[p].offset + e->net.param[p].count) {
+            p++;
+        }
+        out->value[i] = e->grad[at];
+        out->expected[i] = wrong->expected[at];
+        out->param[i] = e->param[at];
+        out->moment[i] = moment != NULL ? moment[at] : 0;
+        for (int k = 0; k < ranks; k++) {
+            out->rank[k][i] = wrong->rank_grad[k * e->net.elements + at];
+        }
+        noise2 += wrong->noise[p] * wrong->noise[p];
+        off2 += (out->value[i] - out->expected[i]) * (out->value[i] - out->expected[i]);
+    }
+    out->noise = sqrt(noise2);
+    out->off = sqrt(off2);
+    out->norm = ls_diagnose_fit_norm(count, out->value);
+    return LS_OK;
+}
+
+/* Rounding is of the size of what was rounded: `growth` is how much larger that was. */
+static bool explains(const chosen *c, double rest, double growth)
+{
+    return rest <= fmax(1, growth) * c->noise && rest <= better.value * c->off;
+}
+
+/* ---- sums of what is known
+ * ----------------------------------------------------------------------------------- */
+
+/* What multiplies a gradient when one step of the recipe is forgotten or done twice. */
+static const char *factor_meaning(const ls_oracle_step *step, double factor)
+{
+    double world = step->world, scale = step->loss_scale, micro = step->accumulate;
+    const struct {
+        double factor;
+        const char *meaning;
+    } known[] = {
+        {world, "summed over ranks, not averaged"},
+        {1 / world, "averaged over ranks twice"},
+        {scale, "not unscaled"},
+        {1 / scale, "unscaled twice"},
+        {scale * world, "neither averaged nor unscaled"},
+        {micro, "micro-steps summed, not averaged"},
+        {1 / micro, "micro-steps averaged twice"},
+        {2, "counted twice"},
+        {-1, "the sign is turned"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (known[i].factor != 1 &&
+            fabs(factor - known[i].factor) <= same_factor.value * fabs(known[i].factor)) {
+            return known[i].meaning;
+        }
+    }
+    return NULL;
+}
+
+static bool is_zero(const chosen *c, char *text, int bytes)
+{
+    if (c->norm > 0 || ls_diagnose_fit_norm(c->count, c->expected) == 0) {
+        return false;
+    }
+    snprintf(text, (size_t)bytes, "%s: zero, nothing arrived there", c->name);
+    return true;
+}
+
+static bool is_factor(const chosen *c, char *text, int bytes)
+{
+    const double *basis[] = {c->expected};
+    double factor;
+    double rest = ls_diagnose_fit(c->count, c->value, 1, basis, &factor);
+    if (!explains(c, rest, fabs(factor)) || c->norm == 0) {
+        return false;
+    }
+    const char *meaning = factor_meaning(&c->wrong->evidence->step, factor);
+    double exponent = log2(fabs(factor)); /* one bit of it: a power of two of powers of two */
+    if (c->count == 1 && fabs(exponent) > 0.5 &&
+        fabs(exponent - round(exponent)) <= same_factor.value) {
+        meaning = "a bit of its exponent is flipped";
+    }
+    snprintf(text, (size_t)bytes, "%s: %.*f x the expected (residual %.0e)%s%s", c->name,
+             fabs(factor) < 0.1 ? 6 : 3, factor, rest / c->norm, meaning != NULL ? ": " : "",
+             meaning != NULL ? meaning : "");
+    return true;
+}
+
+static bool is_of_ranks(const chosen *c, char *text, int bytes)
+{
+    int world = c->wrong->evidence->world, used = 0, odd = 0;
+    if (c->rank[0] == NULL || world < 2 || c->count < world) {
+        return false;
+    }
+    double weight[LS_DIAGNOSE_FIT_MAX], sum_weight = 0;
+    double rest =
+        ls_diagnose_fit(c->count, c->value, world, (const double *const *)c->rank, weight);
+    /* a rank counts as missing below a tenth of its share */
+    for (int k = 0; k < world; k++) {
+        used += fabs(weight[k]) > 0.1 / world;
+        odd += fabs(weight[k] * world - 1) > 0.1;
+        sum_weight += fabs(weight[k]);
+    }
+    if (!explains(c, rest, sum_weight) || odd == 0 || used == 0) {
+        return false;
+    }
+    char sum[200] = "";
+    for (int k = 0; k < world; k++) {
+        if (fabs(weight[k]) > 0.1 / world) {
+            ls_text_add(sum, sizeof sum, "%s%.3f x rank %d's", sum[0] != '\0' ? " + " : "",
+                        weight[k], k);
+        }
+    }
+    snprintf(text, (size_t)bytes, "%s: %s (residual %.0e): %s", c->name, sum, rest / c->norm,
+             used == 1      ? "it was not reduced"
+             : used < world ? "a rank is missing from the reduction"
+                            : "the ranks have unequal weights");
+    return true;
+}
+
+/* value = expected + weight * other, for something that does not belong there. */
+static bool is_with(const chosen *c, const double *other, const char *what, char *text, int bytes)
+{
+    const double *basis[] = {c->expected, other};
+    double weight[2];
+    double rest = ls_diagnose_fit(c->count, c->value, 2, basis, weight);
+    if (!explains(c, rest, fabs(weight[0])) || c->count < 16 || fabs(weight[1]) < 1e-9) {
+        return false;
+    }
+    snprintf(text, (size_t)bytes, "%s: %.3f x the expected + %.3g x %s (residual %.0e)", c->name,
+             weight[0], weight[1], what, rest / c->norm);
+    return true;
+}
+
+static bool try_sums(const chosen *c, char *text, int bytes)
+{
+    return is_zero(c, text, bytes) || is_factor(c, text, bytes) || is_of_ranks(c, text, bytes) ||
+           (c->has_moment &&
+            is_with(c, c->moment, "the momentum buffer: an earlier gradient was not cleared", text,
+                    bytes)) ||
+           is_with(c, c->param, "the weights: weight decay is in the gradient already", text,
+                   bytes);
+}
+
+/* ---- another step
+ * -------------------------------------------------------------------------------------- */
+
+static ls_status try_step(const ls_diagnose_wrong *wrong, const ls_oracle_step *step,
+                          const char *meaning, char *text, int bytes)
+{
+    ls_oracle_mode mode = {.forced = wrong->branches};
+    ls_oracle_result result;
+    LS_TRY(ls_oracle_run(step, &mode, &result));
+    ls_price_span whole = {0, wrong->evidence->net.elements};
+    double rest = sqrt(ls_price_error2(wrong->evidence->grad, result.grad, whole) /
+                       ls_price_square(result.grad, whole));
+    if (rest <= wrong->limit && rest <= better.value * wrong->error) {
+        snprintf(text, (size_t)bytes, "the gradient is that of %s (residual %.0e)", meaning, rest);
+    }
+    ls_oracle_free(&wrong->evidence->net, &result);
+    return LS_OK;
+}
+
+static ls_status try_statistics(const ls_diagnose_wrong *wrong, char *text, int bytes)
+{
+    ls_oracle_step step = wrong->evidence->step;
+    if (step.world == 1) {
+        return LS_OK;
+    }
+    bool shared = step.stat_ranks > 1;
+    step.stat_ranks = shared ? 1 : step.world;
+    return try_step(wrong, &step,
+                    shared ? "batch-norm statistics of each rank alone: SyncBN was not in use"
+                           : "batch-norm statistics over all ranks: nobody asked for SyncBN",
+                    text, bytes);
+}
+
+/* Momentum SGD without Nesterov moved by lr * buffer: that gives the weights of the step before. */
+static ls_status try_old_weights(const ls_diagnose_wrong *wrong, const double *moment, char *text,
+                                 int bytes)
+{
+    const ls_evidence *e = wrong->evidence;
+    double lr = ls_dumpfile_number(e->file[0], "lr", 0);
+    if (moment == NULL || lr == 0) {
+        return LS_OK;
+    }
+    double *before = malloc((size_t)e->net.elements * sizeof *before);
+    if (before == NULL) {
+        ls_log_error("cannot allocate %lld weights", (long long)e->net.elements);
+        return LS_ERR_INFRA;
+    }
+    for (int64_t i = 0; i < e->net.elements; i++) {
+        before[i] = e->param[i] + lr * moment[i];
+    }
+    ls_oracle_step step = e->step;
+    step.param = before;
+    ls_status status = try_step(wrong, &step, "the weights of the step before", text, bytes);
+    free(before);
+    return status;
+}
+
+/* How much the step errs when it is done at `level` in `half`. */
+static ls_status cost_of(const ls_diagnose_wrong *wrong, int level, ls_bits_type half, double *out)
+{
+    ls_oracle_step step = wrong->evidence->step;
+    ls_price_span whole = {0, wrong->evidence->net.elements};
+    ls_price_cost cost;
+    step.level = level;
+    step.half = half;
+    step.loss_scale = level == 0 ? 1 : step.loss_scale;
+    LS_TRY(ls_price_measure(&step, &whole, 1, NULL, &cost));
+    *out = sqrt(cost.whole_error2 / cost.whole_grad2);
+    ls_price_cost_free(&cost);
+    return LS_OK;
+}
+
+static ls_status try_precision(const ls_diagnose_wrong *wrong, char *text, int bytes)
+{
+    static const struct {
+        ls_bits_type half;
+        const char *name;
+    } type[] = {{LS_BITS_F16, "10 bits (fp16, TF32)"}, {LS_BITS_BF16, "7 bits (bf16)"}};
+    const ls_oracle_step *step = &wrong->evidence->step;
+    for (int i = 0; i < 2 && text[0] == '\0' && wrong->branches != NULL; i++) {
+        if (step->level > 0 && (step->half == type[i].half || type[i].half == LS_BITS_F16)) {
+            continue;
+        }
+        double cost;
+        LS_TRY(cost_of(wrong, step->level > 0 ? step->level : 1, type[i].half, &cost));
+        double ratio = wrong->error / cost;
+        if (ratio > 1 / alike.value && ratio < alike.value) {
+            snprintf(text, (size_t)bytes,
+                     "the gradient errs as a step with %s would (%.0e against %.0e): something "
+                     "computes with fewer bits than the level says",
+                     type[i].name, wrong->error, cost);
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- all of it
+ * ----------------------------------------------------------------------------------------- */
+
+static ls_status try_elements(const ls_diagnose_wrong *wrong, const ls_diagnose_place *place,
+                              const double *moment, char *text, int bytes)
+{
+    chosen c;
+    LS_TRY(choose(wrong, place->index, place->count, place->text, moment, &c));
+    if (!try_sums(&c, text, bytes)) {
+        text[0] = '\0';
+    }
+    free(c.memory);
+    return LS_OK;
+}
+
+static ls_status diagnose(const ls_diagnose_wrong *wrong, const ls_diagnose_place *place,
+                          const double *moment, char *text, int bytes)
+{
+    chosen whole;
+    LS_TRY(choose(wrong, NULL, wrong->evidence->net.elements, "every gradient", moment, &whole));
+    /* where few elements are wrong the whole fits "1.000 x the expected" and says nothing */
+    if (!place->most || !try_sums(&whole, text, bytes)) {
+        text[0] = '\0';
+    }
+    free(whole.memory);
+    if (text[0] == '\0' && place->count > 0 && !place->most) {
+        LS_TRY(try_elements(wrong, place, moment, text, bytes));
+    }
+    if (text[0] == '\0') {
+        LS_TRY(try_statistics(wrong, text, bytes));
+    }
+    if (text[0] == '\0') {
+        LS_TRY(try_old_weights(wrong, moment, text, bytes));
+    }
+    if (text[0] == '\0' && place->pattern && !place->most) {
+        snprintf(text, (size_t)bytes, "wrong: %s", place->text);
+        return LS_OK;
+    }
+    if (text[0] == '\0') {
+        LS_TRY(try_precision(wrong, text, bytes));
+    }
+    return LS_OK;
+}
+
+ls_status ls_diagnose_gradient(const ls_diagnose_wrong *wrong, char *text, int text_bytes)
+{
+    text[0] = '\0';
+    int64_t elements = wrong->evidence->net.elements;
+    double *moment = malloc((size_t)elements * sizeof *moment);
+    if (moment == NULL) {
+        ls_log_error("cannot allocate %lld elements", (long long)elements);
+        return LS_ERR_INFRA;
+    }
+    bool has_moment = read_moment(wrong->evidence, moment);
+    ls_diagnose_place place;
+    ls_status status = ls_diagnose_place_find(wrong, &place);
+    if (status == LS_OK) {
+        status = diagnose(wrong, &place, has_moment ? moment : NULL, text, text_bytes);
+        ls_diagnose_place_free(&place);
+    }
+    free(moment);
+    return status;
+}

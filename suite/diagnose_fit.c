@@ -1,0 +1,87 @@
+#include "diagnose_fit.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef double matrix[LS_DIAGNOSE_FIT_MAX][LS_DIAGNOSE_FIT_MAX];
+
+static void swap(double *a, double *b)
+{
+    double kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+/* Solves m * x = right; x replaces right. False when it is singular. */
+static bool solve(int size, matrix m, double *right)
+{
+    for (int k = 0; k < size; k++) {
+        int pivot = k;
+        double diagonal = fabs(m[k][k]);
+        for (int i = k + 1; i < size; i++) {
+            pivot = fabs(m[i][k]) > fabs(m[pivot][k]) ? i : pivot;
+        }
+        /* 2^-40 of what stood there: the vectors are the same but for rounding */
+        if (!(fabs(m[pivot][k]) > 0x1p-40 * diagonal) || m[pivot][k] == 0) {
+            return false;
+        }
+        for (int j = 0; j < size; j++) {
+            swap(&m[k][j], &m[pivot][j]);
+        }
+        swap(&right[k], &right[pivot]);
+        for (int i = 0; i < size; i++) {
+            double factor = i == k ? 0 : m[i][k] / m[k][k];
+            for (int j = k; j < size; j++) {
+                m[i][j] -= factor * m[k][j];
+            }
+            right[i] -= factor * right[k];
+        }
+    }
+    for (int k = 0; k < size; k++) {
+        right[k] /= m[k][k];
+    }
+    return true;
+}
+
+double ls_diagnose_fit(int64_t count, const double *value, int basis_count,
+                       const double *const *basis, double *weight)
+{
+    if (basis_count > LS_DIAGNOSE_FIT_MAX) {
+        return INFINITY;
+    }
+    matrix m;
+    memset(m, 0, sizeof m);
+    memset(weight, 0, (size_t)basis_count * sizeof *weight);
+    for (int a = 0; a < basis_count; a++) {
+        for (int64_t i = 0; i < count; i++) {
+            weight[a] += basis[a][i] * value[i];
+        }
+        for (int b = 0; b <= a; b++) {
+            for (int64_t i = 0; i < count; i++) {
+                m[a][b] += basis[a][i] * basis[b][i];
+            }
+            m[b][a] = m[a][b];
+        }
+    }
+    if (!solve(basis_count, m, weight)) {
+        return INFINITY;
+    }
+    double rest2 = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double rest = value[i];
+        for (int a = 0; a < basis_count; a++) {
+            rest -= weight[a] * basis[a][i];
+        }
+        rest2 += rest * rest;
+    }
+    return sqrt(rest2);
+}
+
+double ls_diagnose_fit_norm(int64_t count, const double *value)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        sum += value[i] * value[i];
+    }
+    return sqrt(sum);
+}

@@ -1,0 +1,326 @@
+/* Each mistake, planted in a right gradient, is named; noise alone is not explained. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../../kernels/core/rng.h"
+#include "../../reference/safetensors.h"
+#include "../diagnose.h"
+
+enum { WORLD = 2, BATCH = 4, SIZE = 16, CLASSES = 10, PIXELS = BATCH * 3 * SIZE * SIZE };
+
+static const double noise_share = 1e-5;
+
+typedef struct scene {
+    ls_evidence e;
+    ls_dumpfile *file[1];
+    float *input[WORLD];
+    int64_t *target[WORLD];
+    double *moment, *noise;
+    char path[64];
+    ls_oracle_result right;
+} scene;
+
+static ls_status step_of(scene *s, int stat_ranks, const double *param, ls_oracle_result *out)
+{
+    ls_oracle_step step = s->e.step;
+    step.stat_ranks = stat_ranks;
+    step.param = param;
+    ls_oracle_mode mode = {.rank_grads = true,
+                           .keep_branches = s->right.grad == NULL,
+                           .forced = s->right.grad == NULL ? NULL : &s->right.branches};
+    return ls_oracle_run(&step, &mode, out);
+}
+
+/* A dump that holds the momentum buffer and lr, for the models that read them. */
+static void write_moment(scene *s)
+{
+    ls_safetensors_writer *writer;
+    snprintf(s->path, sizeof s->path, "/tmp/ls_diagnose_XXXXXX");
+    int descriptor = mkstemp(s->path);
+    ck_assert_int_ge(descriptor, 0);
+    close(descriptor);
+    ck_assert_int_eq(ls_safetensors_create(s->path, &writer), LS_OK);
+    ls_safetensors_metadata(writer, "lr", "0.5");
+    for (int p = 0; p < s->e.net.param_count; p++) {
+        const ls_nettab_param *param = &s->e.net.param[p];
+        char name[128];
+        snprintf(name, sizeof name, "state/%s/momentum_buffer", param->name);
+        float *copy = malloc((size_t)param->count * sizeof *copy);
+        for (int64_t i = 0; i < param->count; i++) {
+            copy[i] = (float)s->moment[param->offset + i];
+        }
+        ls_shape shape = {1, {param->count}};
+        ck_assert_int_eq(ls_safetensors_add_copy(writer, name, LS_F32, &shape, copy), LS_OK);
+        free(copy);
+    }
+    ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
+    ck_assert_int_eq(ls_dumpfile_open(s->path, &s->file[0]), LS_OK);
+    s->e.file = s->file;
+}
+
+static void make_inputs(scene *s)
+{
+    for (int rank = 0; rank < WORLD; rank++) {
+        s->input[rank] = malloc(PIXELS * sizeof(float));
+        s->target[rank] = malloc(BATCH * sizeof(int64_t));
+        for (int i = 0; i < PIXELS; i++) {
+            s->input[rank][i] = ls_rng_normal(1, (uint64_t)rank, (uint64_t)i);
+        }
+        for (int i = 0; i < BATCH; i++) {
+            s->target[rank][i] = ls_rng_below(2, (uint64_t)rank, (uint64_t)i, CLASSES);
+        }
+    }
+}
+
+static scene *make(int stat_ranks)
+{
+    scene *s = calloc(1, sizeof *s);
+    ck_assert_int_eq(ls_nettab_build("resnet8", CLASSES, SIZE, SIZE, &s->e.net), LS_OK);
+    int64_t elements = s->e.net.elements;
+    s->e.world = WORLD;
+    s->e.param = malloc((size_t)elements * sizeof(double));
+    s->e.grad = malloc((size_t)elements * sizeof(double));
+    s->moment = malloc((size_t)elements * sizeof(double));
+    s->noise = malloc((size_t)s->e.net.param_count * sizeof(double));
+    for (int p = 0; p < s->e.net.param_count; p++) {
+        const ls_nettab_param *param = &s->e.net.param[p];
+        const ls_nettab_node *node = &s->e.net.node[param->node];
+        bool norm = node->kind == LS_NETTAB_NORM;
+        double spread = norm ? 0.2 : sqrt(2.0 * node->channels / (double)param->count);
+        for (int64_t i = 0; i < param->count; i++) {
+            s->e.param[param->offset + i] = (norm && p == node->weight ? 1.0 : 0.0) +
+                                            spread * ls_rng_normal(3, (uint64_t)p, (uint64_t)i);
+            s->moment[param->offset + i] = 0.05 * ls_rng_normal(4, (uint64_t)p, (uint64_t)i);
+        }
+    }
+    make_inputs(s);
+    s->e.step = (ls_oracle_step){.net = &s->e.net,
+                                 .world = WORLD,
+                                 .accumulate = 1,
+                                 .batch = BATCH,
+                                 .stat_ranks = stat_ranks,
+                                 .input = (const float *const *)s->input,
+                                 .target = (const int64_t *const *)s->target,
+                                 .param = s->e.param,
+                                 .half = LS_BITS_F16,
+                                 .loss_scale = 128,
+                                 .predivide = 1};
+    write_moment(s);
+    ck_assert_int_eq(step_of(s, stat_ranks, s->e.param, &s->right), LS_OK);
+    memcpy(s->e.grad, s->right.grad, (size_t)elements * sizeof(double));
+    return s;
+}
+
+static void drop(scene *s)
+{
+    ls_oracle_free(&s->e.net, &s->right);
+    for (int rank = 0; rank < WORLD; rank++) {
+        free(s->input[rank]);
+        free(s->target[rank]);
+    }
+    ls_dumpfile_close(s->file[0]);
+    unlink(s->path);
+    free(s->e.param);
+    free(s->e.grad);
+    free(s->moment);
+    free(s->noise);
+    free(s);
+}
+
+/* Adds rounding noise of a correct subject to what the test planted, and asks for the cause. */
+static const char *ask(scene *s, char *text, int bytes)
+{
+    double off2 = 0, all2 = 0;
+    for (int p = 0; p < s->e.net.param_count; p++) {
+        const ls_nettab_param *param = &s->e.net.param[p];
+        double sum2 = 0;
+        for (int64_t i = 0; i < param->count; i++) {
+            double *grad = &s->e.grad[param->offset + i];
+            double right = s->right.grad[param->offset + i];
+            *grad += noise_share * 0.1 * *grad * ls_rng_normal(5, (uint64_t)p, (uint64_t)i);
+            sum2 += right * right;
+            off2 += (*grad - right) * (*grad - right);
+        }
+        all2 += sum2;
+        s->noise[p] = noise_share * sqrt(sum2 / (double)param->count);
+    }
+    ls_diagnose_wrong wrong = {.evidence = &s->e,
+                               .expected = s->right.grad,
+                               .rank_grad = s->right.rank_grad,
+                               .branches = &s->right.branches,
+                               .noise = s->noise,
+                               .error = sqrt(off2 / all2),
+                               .limit = noise_share};
+    ck_assert_int_eq(ls_diagnose_gradient(&wrong, text, bytes), LS_OK);
+    return text;
+}
+
+#define EXPECT(scene_, words)                                                                \
+    do {                                                                                     \
+        char text_[320];                                                                     \
+        ask(scene_, text_, sizeof text_);                                                    \
+        ck_assert_msg(strstr(text_, words) != NULL, "'%s' does not say '%s'", text_, words); \
+        drop(scene_);                                                                        \
+    } while (0)
+
+START_TEST(factors_are_named)
+{
+    static const struct {
+        double factor;
+        const char *words;
+    } row[] = {{2, "summed over ranks"},   {0.5, "averaged over ranks twice"},
+               {128, "not unscaled"},      {1.0 / 128, "unscaled twice"},
+               {-1, "the sign is turned"}, {1.37, "every gradient: 1.370 x the expected"},
+               {0, "every gradient: zero"}};
+    scene *s = make(1);
+    for (int64_t i = 0; i < s->e.net.elements; i++) {
+        s->e.grad[i] *= row[_i].factor;
+    }
+    EXPECT(s, row[_i].words);
+}
+END_TEST
+
+START_TEST(ranks_are_named)
+{
+    scene *s = make(1);
+    for (int64_t i = 0; i < s->e.net.elements; i++) {
+        s->e.grad[i] = s->right.rank_grad[s->e.net.elements + i];
+    }
+    EXPECT(s, "1.000 x rank 1's (residual");
+    s = make(1);
+    for (int64_t i = 0; i < s->e.net.elements; i++) {
+        s->e.grad[i] =
+            0.75 * s->right.rank_grad[i] + 0.25 * (double)s->right.rank_grad[s->e.net.elements + i];
+    }
+    EXPECT(s, "unequal weights");
+}
+END_TEST
+
+START_TEST(what_does_not_belong_is_named)
+{
+    scene *s = make(1);
+    for (int64_t i = 0; i < s->e.net.elements; i++) {
+        s->e.grad[i] += s->moment[i];
+    }
+    EXPECT(s, "an earlier gradient was not cleared");
+    s = make(1);
+    for (int64_t i = 0; i < s->e.net.elements; i++) {
+        s->e.grad[i] += 0.01 * s->e.param[i];
+    }
+    EXPECT(s, "0.01 x the weights: weight decay");
+}
+END_TEST
+
+START_TEST(places_are_named)
+{
+    scene *s = make(1);
+    for (int p = 0; p < s->e.net.param_count; p++) { /* a vector's remainder left scaled */
+        const ls_nettab_param *param = &s->e.net.param[p];
+        for (int64_t i = param->count - 3; i < param->count; i++) {
+            s->e.grad[param->offset + i] *= 128;
+        }
+    }
+    EXPECT(s, "the last 3 elements of ");
+    s = make(1);
+    for (int p = 0; p < s->e.net.param_count; p++) { /* its edge was not reduced */
+        int64_t at = s->e.net.param[p].offset + s->e.net.param[p].count - 1;
+        s->e.grad[at] = s->right.rank_grad[at];
+    }
+    EXPECT(s, "1.000 x rank 0's");
+    s = make(1);
+    s->e.grad[s->e.net.param[3].offset + 5] *= 65536;
+    EXPECT(s, "a bit of its exponent is flipped");
+    s = make(1);
+    const ls_nettab_param *conv = &s->e.net.param[6];
+    memset(s->e.grad + conv->offset + 64, 0, 64 * sizeof(double));
+    EXPECT(s, "[64..127] alone: zero");
+    s = make(1);
+    for (int p = 0; p < s->e.net.param_count; p++) {
+        const ls_nettab_param *param = &s->e.net.param[p];
+        bool norm = s->e.net.node[param->node].kind == LS_NETTAB_NORM;
+        for (int64_t i = 0; norm && i < param->count; i++) {
+            s->e.grad[param->offset + i] *= 2;
+        }
+    }
+    EXPECT(s, "the batch-norm weights and biases alone");
+}
+END_TEST
+
+START_TEST(another_step_is_named)
+{
+    scene *s = make(WORLD);
+    ls_oracle_result other;
+    ck_assert_int_eq(step_of(s, 1, s->e.param, &other), LS_OK);
+    memcpy(s->e.grad, other.grad, (size_t)s->e.net.elements * sizeof(double));
+    ls_oracle_free(&s->e.net, &other);
+    EXPECT(s, "SyncBN was not in use");
+    s = make(1);
+    ck_assert_int_eq(step_of(s, WORLD, s->e.param, &other), LS_OK);
+    memcpy(s->e.grad, other.grad, (size_t)s->e.net.elements * sizeof(double));
+    ls_oracle_free(&s->e.net, &other);
+    EXPECT(s, "nobody asked for SyncBN");
+    s = make(1);
+    double *before = malloc((size_t)s->e.net.elements * sizeof *before);
+    for (int64_t i = 0; i < s->e.net.elements; i++) {
+        before[i] = s->e.param[i] + 0.5 * s->moment[i];
+    }
+    ck_assert_int_eq(step_of(s, 1, before, &other), LS_OK);
+    memcpy(s->e.grad, other.grad, (size_t)s->e.net.elements * sizeof(double));
+    ls_oracle_free(&s->e.net, &other);
+    free(before);
+    EXPECT(s, "the weights of the step before");
+}
+END_TEST
+
+START_TEST(fewer_bits_are_named)
+{
+    scene *s = make(1);
+    ls_oracle_step step = s->e.step;
+    step.level = 1;
+    ls_oracle_mode mode = {.ideal = true, .noise_seed = 3, .forced = &s->right.branches};
+    ls_oracle_result other;
+    ck_assert_int_eq(ls_oracle_run(&step, &mode, &other), LS_OK);
+    memcpy(s->e.grad, other.grad, (size_t)s->e.net.elements * sizeof(double));
+    ls_oracle_free(&s->e.net, &other);
+    EXPECT(s, "10 bits (fp16, TF32)");
+}
+END_TEST
+
+START_TEST(noise_is_not_explained)
+{
+    scene *s = make(1);
+    for (int64_t i = 0; i < s->e.net.elements; i++) {
+        s->e.grad[i] = 5 * ls_rng_normal(6, 0, (uint64_t)i);
+    }
+    char text[320];
+    ck_assert_str_eq(ask(s, text, sizeof text), "");
+    drop(s);
+    s = make(1); /* right: nothing to explain */
+    ck_assert_str_eq(ask(s, text, sizeof text), "");
+    drop(s);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("diagnose");
+    TCase *tests = tcase_create("diagnose");
+    tcase_set_timeout(tests, 60);
+    tcase_add_loop_test(tests, factors_are_named, 0, 7);
+    tcase_add_test(tests, ranks_are_named);
+    tcase_add_test(tests, what_does_not_belong_is_named);
+    tcase_add_test(tests, places_are_named);
+    tcase_add_test(tests, another_step_is_named);
+    tcase_add_test(tests, fewer_bits_are_named);
+    tcase_add_test(tests, noise_is_not_explained);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}
