@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "../kernels/core/log.h"
-#include "compare_cause.h"
+#include "diagnose.h"
 
 /* ---- branches
  * ------------------------------------------------------------------------------------ */
@@ -96,11 +96,9 @@ static void report_part(ls_compare_judgement *j, int64_t span)
                            j->bounds[p].factor, ls_compare_judgement_type(j));
 }
 
-/* Judges tensor by tensor, in backward order. Returns the part that says most of the first wrong
- * tensor; -1: none is wrong. */
-static int64_t judge_parts(ls_compare_judgement *j)
+/* Judges tensor by tensor, in backward order; of a wrong one the part that says most is told. */
+static void judge_parts(ls_compare_judgement *j)
 {
-    int64_t first = -1;
     for (int64_t from = 0, to; from < j->spans.count; from = to) {
         bool wrong = false;
         for (to = from;
@@ -111,12 +109,9 @@ static int64_t judge_parts(ls_compare_judgement *j)
             wrong = wrong || is_wrong(j, to);
         }
         if (wrong) {
-            int64_t telling = most_telling(j, from, to);
-            first = first < 0 ? telling : first;
-            report_part(j, telling);
+            report_part(j, most_telling(j, from, to));
         }
     }
-    return first;
 }
 
 static void judge_whole(ls_compare_judgement *j)
@@ -169,38 +164,66 @@ static ls_status judge_logits(ls_compare_judgement *j)
     return LS_OK;
 }
 
-/* What each rank's own gradient would be, for the cause; only where something is wrong. */
-static ls_status find_cause(ls_compare_judgement *j, int64_t first_wrong)
+/* Error of one element of each tensor that the bound explains, [param_count]. */
+static ls_status noise_of(const ls_compare_judgement *j, double **out)
 {
     const ls_evidence *e = j->evidence;
+    double *noise = calloc((size_t)e->net.param_count, sizeof *noise);
+    if (noise == NULL) {
+        ls_log_error("cannot allocate %d limits", e->net.param_count);
+        return LS_ERR_INFRA;
+    }
+    for (int64_t i = 0; i < j->spans.count && !j->verdict->coarse; i++) {
+        if (j->spans.kind[i] == LS_COMPARE_SPANS_TENSOR) {
+            noise[j->spans.param[i]] = j->bounds[ls_compare_judgement_part(j, i)].factor *
+                                       j->spans.ideal[i] * j->spans.scale[i] /
+                                       sqrt((double)j->spans.span[i].count);
+        }
+    }
+    ls_price_span whole = {0, e->net.elements};
+    double norm = sqrt(ls_price_square(j->forced.grad, whole) / (double)e->net.elements);
+    for (int p = 0; p < e->net.param_count && j->verdict->coarse; p++) {
+        noise[p] = j->verdict->limit * norm;
+    }
+    *out = noise;
+    return LS_OK;
+}
+
+static ls_status explain(ls_compare_judgement *j, const ls_branch_set *branches)
+{
+    ls_oracle_mode mode = {.forced = branches, .rank_grads = true};
+    ls_oracle_result ranks;
+    double *noise;
+    LS_TRY(noise_of(j, &noise));
+    ls_status status = ls_oracle_run(&j->evidence->step, &mode, &ranks);
+    if (status == LS_OK) {
+        ls_diagnose_wrong wrong = {.evidence = j->evidence,
+                                   .expected = j->forced.grad,
+                                   .rank_grad = ranks.rank_grad,
+                                   .branches = branches,
+                                   .noise = noise,
+                                   .error = j->verdict->error,
+                                   .limit = j->verdict->limit};
+        status = ls_diagnose_gradient(&wrong, j->verdict->cause, (int)sizeof j->verdict->cause);
+        ls_oracle_free(&j->evidence->net, &ranks);
+    }
+    free(noise);
+    return status;
+}
+
+/* Only where something is wrong: it costs a few more steps of the oracle. */
+static ls_status find_cause(ls_compare_judgement *j)
+{
+    const ls_evidence *e = j->evidence;
+    if (j->verdict->coarse) {
+        return explain(j, NULL);
+    }
     ls_branch_set branches;
     LS_TRY(
         ls_branch_read(&e->net, e->world, e->step.accumulate, e->step.batch, e->file, &branches));
-    ls_oracle_mode mode = {.forced = &branches, .rank_grads = true};
-    ls_oracle_result ranks;
-    ls_status status = ls_oracle_run(&e->step, &mode, &ranks);
+    ls_status status = explain(j, &branches);
     ls_branch_free(&branches);
-    if (status != LS_OK) {
-        return status;
-    }
-    ls_price_span whole = {0, e->net.elements};
-    bool found =
-        ls_compare_cause_find(e, j->forced.grad, ranks.rank_grad, whole, "every gradient",
-                              j->verdict->limit, j->verdict->cause, sizeof j->verdict->cause);
-    if (!found && first_wrong >= 0) {
-        ls_price_span span = j->spans.span[first_wrong];
-        const ls_nettab_param *p = &e->net.param[j->spans.param[first_wrong]];
-        char part_name[120];
-        snprintf(part_name, sizeof part_name, "%s[%lld..%lld]", p->name,
-                 (long long)(span.from - p->offset),
-                 (long long)(span.from - p->offset + span.count - 1));
-        ls_compare_cause_find(e, j->forced.grad, ranks.rank_grad, span, part_name,
-                              j->bounds[ls_compare_judgement_part(j, first_wrong)].factor *
-                                  j->spans.ideal[first_wrong],
-                              j->verdict->cause, sizeof j->verdict->cause);
-    }
-    ls_oracle_free(&e->net, &ranks);
-    return LS_OK;
+    return status;
 }
 
 static void look_for_weakness(ls_compare_judgement *j)
@@ -234,11 +257,12 @@ static ls_status judge_forced(ls_compare_judgement *j)
     j->verdict->ideal = sqrt(j->cost.whole_error2 / j->cost.whole_grad2);
     /* where rounding makes a tenth of the gradient its parts scatter without a law: the whole alone
      */
-    int64_t first_wrong =
-        j->verdict->ideal <= ls_compare_bounds_weak_price().factor ? judge_parts(j) : -1;
+    if (j->verdict->ideal <= ls_compare_bounds_weak_price().factor) {
+        judge_parts(j);
+    }
     judge_whole(j);
     if (j->checks.count > before) {
-        LS_TRY(find_cause(j, first_wrong));
+        LS_TRY(find_cause(j));
     }
     look_for_weakness(j);
     return LS_OK;
@@ -272,8 +296,7 @@ static ls_status judge_coarse(ls_compare_judgement *j)
                                "ideal %s runs)",
                                v->error, v->limit, ls_compare_bounds_coarse().factor,
                                LS_COMPARE_COARSE_RUNS, ls_compare_judgement_type(j));
-        ls_compare_cause_find(e, j->forced.grad, NULL, whole, "every gradient", v->limit, v->cause,
-                              sizeof v->cause);
+        LS_TRY(find_cause(j));
     }
     if (v->ideal > ls_compare_bounds_weak_price().factor) {
         snprintf(

@@ -26,7 +26,7 @@ typedef struct chosen {
     double *rank[LS_DIAGNOSE_FIT_MAX];         /* [count] each, NULL where not known */
     bool has_moment;
     double noise, off, norm; /* |noise|, |value - expected|, |value| */
-    const char *name;        /* "every gradient", "the last 3 elements of 21 tensors" */
+    const char *name;        /* "every gradient is", "the last 3 elements of 21 tensors are" */
     double *memory;
 } chosen;
 
@@ -134,7 +134,7 @@ static bool is_zero(const chosen *c, char *text, int bytes)
     if (c->norm > 0 || ls_diagnose_fit_norm(c->count, c->expected) == 0) {
         return false;
     }
-    snprintf(text, (size_t)bytes, "%s: zero, nothing arrived there", c->name);
+    snprintf(text, (size_t)bytes, "%s zero: nothing arrived there", c->name);
     return true;
 }
 
@@ -152,7 +152,7 @@ static bool is_factor(const chosen *c, char *text, int bytes)
         fabs(exponent - round(exponent)) <= same_factor.value) {
         meaning = "a bit of its exponent is flipped";
     }
-    snprintf(text, (size_t)bytes, "%s: %.*f x the expected (residual %.0e)%s%s", c->name,
+    snprintf(text, (size_t)bytes, "%s %.*f x the expected one (residual %.0e)%s%s", c->name,
              fabs(factor) < 0.1 ? 6 : 3, factor, rest / c->norm, meaning != NULL ? ": " : "",
              meaning != NULL ? meaning : "");
     return true;
@@ -183,7 +183,7 @@ static bool is_of_ranks(const chosen *c, char *text, int bytes)
                         weight[k], k);
         }
     }
-    snprintf(text, (size_t)bytes, "%s: %s (residual %.0e): %s", c->name, sum, rest / c->norm,
+    snprintf(text, (size_t)bytes, "%s %s (residual %.0e): %s", c->name, sum, rest / c->norm,
              used == 1      ? "it was not reduced"
              : used < world ? "a rank is missing from the reduction"
                             : "the ranks have unequal weights");
@@ -199,7 +199,7 @@ static bool is_with(const chosen *c, const double *other, const char *what, char
     if (!explains(c, rest, fabs(weight[0])) || c->count < 16 || fabs(weight[1]) < 1e-9) {
         return false;
     }
-    snprintf(text, (size_t)bytes, "%s: %.3f x the expected + %.3g x %s (residual %.0e)", c->name,
+    snprintf(text, (size_t)bytes, "%s %.3f x the expected one + %.3g x %s (residual %.0e)", c->name,
              weight[0], weight[1], what, rest / c->norm);
     return true;
 }
@@ -317,7 +317,10 @@ static ls_status try_elements(const ls_diagnose_wrong *wrong, const ls_diagnose_
                               const double *moment, char *text, int bytes)
 {
     chosen c;
-    LS_TRY(choose(wrong, place->index, place->count, place->text, moment, &c));
+    char name[192];
+    bool many = strncmp(place->text, "the ", 4) == 0 || !place->pattern;
+    ls_text_put(name, sizeof name, "%s %s", place->text, many ? "are" : "is");
+    LS_TRY(choose(wrong, place->index, place->count, name, moment, &c));
     if (!try_sums(&c, text, bytes)) {
         text[0] = '\0';
     }
@@ -329,7 +332,7 @@ static ls_status diagnose(const ls_diagnose_wrong *wrong, const ls_diagnose_plac
                           const double *moment, char *text, int bytes)
 {
     chosen whole;
-    LS_TRY(choose(wrong, NULL, wrong->evidence->net.elements, "every gradient", moment, &whole));
+    LS_TRY(choose(wrong, NULL, wrong->evidence->net.elements, "every gradient is", moment, &whole));
     /* where few elements are wrong the whole fits "1.000 x the expected" and says nothing */
     if (!place->most || !try_sums(&whole, text, bytes)) {
         text[0] = '\0';

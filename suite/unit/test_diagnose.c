@@ -174,8 +174,8 @@ START_TEST(factors_are_named)
         const char *words;
     } row[] = {{2, "summed over ranks"},   {0.5, "averaged over ranks twice"},
                {128, "not unscaled"},      {1.0 / 128, "unscaled twice"},
-               {-1, "the sign is turned"}, {1.37, "every gradient: 1.370 x the expected"},
-               {0, "every gradient: zero"}};
+               {-1, "the sign is turned"}, {1.37, "every gradient is 1.370 x the expected one"},
+               {0, "every gradient is zero"}};
     scene *s = make(1);
     for (int64_t i = 0; i < s->e.net.elements; i++) {
         s->e.grad[i] *= row[_i].factor;
@@ -237,7 +237,7 @@ START_TEST(places_are_named)
     s = make(1);
     const ls_nettab_param *conv = &s->e.net.param[6];
     memset(s->e.grad + conv->offset + 64, 0, 64 * sizeof(double));
-    EXPECT(s, "[64..127] alone: zero");
+    EXPECT(s, "[64..127] alone is zero");
     s = make(1);
     for (int p = 0; p < s->e.net.param_count; p++) {
         const ls_nettab_param *param = &s->e.net.param[p];
