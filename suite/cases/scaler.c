@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "../../harness/text.h"
+#include "../diagnose_scaler.h"
 #include "judges.h"
 #include "overflow.h"
 #include "timed.h"
@@ -40,15 +41,17 @@ static const script scripts[] = {
     {"data.o3", "3:0", 2, 3, 5, "apex", LS_OVERFLOW_SCALE, 0, 0, 2000, true},
 };
 
-/* Whether `step` overflows by the script, on whatever rank: gradients are reduced before they are
- * looked at. */
-static bool scripted(const char *overflows, int64_t step)
+/* Whether `step` overflows by the script on `rank`; -1: on whatever rank, as gradients are reduced
+ * before they are looked at. Without a rank every one is meant. */
+static bool scripted(const char *overflows, int64_t step, int rank)
 {
     char copy[128];
     ls_text_put(copy, sizeof copy, "%s", overflows);
     char *rest = NULL;
     for (char *word = strtok_r(copy, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
-        if (atoll(word) == step) {
+        const char *colon = strchr(word, ':');
+        bool here = rank < 0 || colon == NULL || atoi(colon + 1) == rank;
+        if (atoll(word) == step && here) {
             return true;
         }
     }
@@ -82,6 +85,30 @@ static double machine_tick(machine *m, bool overflow)
     return m->scale;
 }
 
+enum { TRACE_MAX = 64 };
+
+static void explain(const script *s, const ls_record *job, int rank, ls_verdict *out)
+{
+    machine m = machine_start(s);
+    bool overflow[TRACE_MAX], own[TRACE_MAX], skipped[TRACE_MAX];
+    double scale[TRACE_MAX], next[TRACE_MAX];
+    int count = s->steps < TRACE_MAX ? s->steps : TRACE_MAX;
+    for (int i = 0; i < count; i++) {
+        const ls_record_step *seen = ls_record_find_step(&job->rank[rank], i + 1);
+        if (seen == NULL) {
+            return;
+        }
+        overflow[i] = scripted(s->overflows, i + 1, -1);
+        own[i] = scripted(s->overflows, i + 1, rank);
+        scale[i] = seen->loss_scale;
+        next[i] = seen->loss_scale_next;
+        skipped[i] = seen->skipped;
+    }
+    ls_diagnose_scaler trace = {m.scale,  m.lowest, m.highest, m.interval, count,
+                                overflow, own,      scale,     next,       skipped};
+    ls_diagnose_scaler_find(&trace, out->cause, (int)sizeof out->cause);
+}
+
 /* One rank's trace; returns how many steps were skipped. */
 static int judge_rank(const script *s, const ls_record *job, int rank, ls_verdict *out)
 {
@@ -99,7 +126,7 @@ static int judge_rank(const script *s, const ls_record *job, int rank, ls_verdic
             return skipped;
         }
         double scale = m.scale;
-        bool overflow = scripted(s->overflows, step);
+        bool overflow = scripted(s->overflows, step, -1);
         double next = machine_tick(&m, overflow);
         skipped += seen->skipped;
         if (seen->loss_scale != scale || seen->loss_scale_next != next ||
@@ -108,6 +135,7 @@ static int judge_rank(const script *s, const ls_record *job, int rank, ls_verdic
                 out, LS_FAIL, "rank=%d step %d: scale %g, then %g, %s; expected %g, then %g, %s",
                 rank, (int)step, seen->loss_scale, seen->loss_scale_next,
                 seen->skipped ? "skipped" : "taken", scale, next, overflow ? "skipped" : "taken");
+            explain(s, job, rank, out);
             return skipped;
         }
     }

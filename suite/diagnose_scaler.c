@@ -1,0 +1,134 @@
+#include "diagnose_scaler.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+
+/* A state machine with its mistakes; all zero but `down` and `up` is the right one (numerics.md
+ * section 2, point 6). */
+typedef struct machine {
+    const char *mistake;
+    double down, up;     /* factors */
+    int late;            /* growth so many clean steps too late */
+    bool blind;          /* sees no overflow */
+    bool own;            /* sees its own rank's only */
+    bool takes;          /* halves, but takes the step */
+    bool keeps_count;    /* overflow does not restart the count */
+    bool goes_on;        /* growth does not restart the count */
+    bool counts_skipped; /* skipped steps count as clean */
+    bool no_floor, no_ceiling;
+} machine;
+
+static const machine machines[] = {
+    {.mistake = "no overflow is seen: every step is taken and counts as clean",
+     .down = 0.5,
+     .up = 2,
+     .blind = true},
+    {.mistake = "each rank decides for itself, from its own gradients: look after the reduction",
+     .down = 0.5,
+     .up = 2,
+     .own = true},
+    {.mistake = "the scale is halved, but the step is taken all the same",
+     .down = 0.5,
+     .up = 2,
+     .takes = true},
+    {.mistake = "the scale grows one clean step too late (> for >=)",
+     .down = 0.5,
+     .up = 2,
+     .late = 1},
+    {.mistake = "the scale grows one clean step too early", .down = 0.5, .up = 2, .late = -1},
+    {.mistake = "an overflow does not restart the count of clean steps",
+     .down = 0.5,
+     .up = 2,
+     .keeps_count = true},
+    {.mistake = "growth does not restart the count of clean steps",
+     .down = 0.5,
+     .up = 2,
+     .goes_on = true},
+    {.mistake = "skipped steps count as clean ones", .down = 0.5, .up = 2, .counts_skipped = true},
+    {.mistake = "the scale is not lowered on overflow", .down = 1, .up = 2},
+    {.mistake = "the scale is quartered on overflow: updated twice", .down = 0.25, .up = 2},
+    {.mistake = "the scale never grows", .down = 0.5, .up = 1},
+    {.mistake = "the scale grows by 4: updated twice", .down = 0.5, .up = 4},
+    {.mistake = "the scale is never updated", .down = 1, .up = 1},
+    {.mistake = "the scale is updated the wrong way round", .down = 2, .up = 0.5},
+    {.mistake = "the floor of the scale is not kept", .down = 0.5, .up = 2, .no_floor = true},
+    {.mistake = "the ceiling of the scale is not kept", .down = 0.5, .up = 2, .no_ceiling = true},
+};
+
+typedef struct state {
+    double scale;
+    int clean;
+} state;
+
+static void tick(const machine *m, const ls_diagnose_scaler *t, bool overflow, state *s)
+{
+    if (overflow) {
+        s->scale *= m->down;
+        s->scale = m->no_floor ? s->scale : fmax(s->scale, t->lowest);
+        s->clean = m->keeps_count ? s->clean : 0;
+    }
+    if (overflow && !m->counts_skipped) {
+        return;
+    }
+    s->clean += 1;
+    if (s->clean >= t->interval + m->late && !overflow) {
+        s->scale *= m->up;
+        s->scale = m->no_ceiling ? s->scale : fmin(s->scale, t->highest);
+        s->clean = m->goes_on ? s->clean : 0;
+    }
+}
+
+static bool gives(const machine *m, const ls_diagnose_scaler *t)
+{
+    state s = {t->init, 0};
+    if (m->own && t->own == NULL) {
+        return false;
+    }
+    for (int i = 0; i < t->count; i++) {
+        bool overflow = m->own ? t->own[i] : t->overflow[i] && !m->blind;
+        if (t->scale[i] != s.scale || t->skipped[i] != (overflow && !m->takes)) {
+            return false;
+        }
+        tick(m, t, overflow, &s);
+        if (t->next[i] != s.scale) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The scale that was announced for a step is not the one it used. */
+static bool is_stale(const ls_diagnose_scaler *t, char *text, int text_bytes)
+{
+    for (int i = 1; i < t->count; i++) {
+        if (t->scale[i] != t->next[i - 1]) {
+            snprintf(text, (size_t)text_bytes,
+                     "a step uses another scale (%g) than the update before it gave (%g)",
+                     t->scale[i], t->next[i - 1]);
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ls_diagnose_scaler_find(const ls_diagnose_scaler *trace, char *text, int text_bytes)
+{
+    static const machine right = {.down = 0.5, .up = 2};
+    text[0] = '\0';
+    if (gives(&right, trace)) {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+        if (gives(&machines[i], trace)) {
+            snprintf(text, (size_t)text_bytes, "%s", machines[i].mistake);
+            return true;
+        }
+    }
+    if (trace->count > 0 && trace->scale[0] != trace->init) {
+        snprintf(text, (size_t)text_bytes, "the scale starts at %g, not at %g", trace->scale[0],
+                 trace->init);
+        return true;
+    }
+    return is_stale(trace, text, text_bytes);
+}

@@ -1,0 +1,82 @@
+/* Traces of trainers with one mistake each, made by a scaler written here, are given their cause.
+ */
+#include <check.h>
+#include <math.h>
+#include <string.h>
+
+#include "../diagnose_scaler.h"
+
+enum { STEPS = 14 };
+
+/* A scaler as a trainer would write it, with the mistake by number. */
+static void train(int mistake, const bool *overflow, const bool *own, double *scale, double *next,
+                  bool *skipped)
+{
+    double now = mistake == 9 ? 2048 : 1024;
+    int clean = 0;
+    for (int i = 0; i < STEPS; i++) {
+        bool bad = mistake == 1 ? false : mistake == 2 ? own[i] : overflow[i];
+        scale[i] = now;
+        skipped[i] = bad && mistake != 3;
+        if (bad) {
+            now = mistake == 6 ? now : mistake == 7 ? now / 4 : now / 2;
+            clean = mistake == 5 ? clean : 0;
+        } else if (++clean, mistake == 4 ? clean > 3 : clean >= 3) {
+            now = mistake == 8 ? now : now * 2;
+            clean = 0;
+        }
+        next[i] = now;
+    }
+}
+
+static const char *const words[] = {"",
+                                    "no overflow is seen",
+                                    "each rank decides for itself",
+                                    "the step is taken all the same",
+                                    "too late (> for >=)",
+                                    "does not restart the count",
+                                    "not lowered on overflow",
+                                    "quartered",
+                                    "never grows",
+                                    "starts at 2048, not at 1024"};
+
+START_TEST(mistakes_are_named)
+{
+    bool overflow[STEPS] = {[2] = true, [7] = true, [8] = true}, own[STEPS] = {[2] = true};
+    bool skipped[STEPS];
+    double scale[STEPS], next[STEPS];
+    train(_i, overflow, own, scale, next, skipped);
+    ls_diagnose_scaler trace = {1024, 0, INFINITY, 3, STEPS, overflow, own, scale, next, skipped};
+    char text[200];
+    bool found = ls_diagnose_scaler_find(&trace, text, sizeof text);
+    ck_assert_int_eq(found, _i > 0);
+    ck_assert_msg(strstr(text, words[_i]) != NULL, "mistake %d: '%s'", _i, text);
+}
+END_TEST
+
+START_TEST(a_stale_scale_is_named)
+{
+    bool overflow[STEPS] = {[2] = true}, skipped[STEPS];
+    double scale[STEPS], next[STEPS];
+    train(0, overflow, overflow, scale, next, skipped);
+    scale[3] = scale[2];
+    ls_diagnose_scaler trace = {1024, 0, INFINITY, 3, STEPS, overflow, NULL, scale, next, skipped};
+    char text[200];
+    ck_assert(ls_diagnose_scaler_find(&trace, text, sizeof text));
+    ck_assert_ptr_nonnull(strstr(text, "another scale (1024)"));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("diagnose_scaler");
+    TCase *tests = tcase_create("diagnose_scaler");
+    tcase_add_loop_test(tests, mistakes_are_named, 0, 10);
+    tcase_add_test(tests, a_stale_scale_is_named);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}
