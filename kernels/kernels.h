@@ -198,15 +198,27 @@ typedef enum ls_optimizer_kind {
     LS_OPTIMIZER_LARS,
 } ls_optimizer_kind;
 
-/* Formulas: facts/pytorch.md 6.1 and 6.2 (torch.optim). lr and step count come from the state. */
+/* Constants of a step; lr and step count come from the state. Formulas: SGD, Adam and AdamW as
+ * torch.optim (facts/pytorch.md 6.1, 6.2), which is FusedAdam's; LAMB as Apex's FusedLAMB
+ * (facts/apex.md 7.4); LARS as Apex's LARC around SGD, its ratio not clipped (facts/apex.md 7.5).
+ * Numbers are double and rounded where a step uses them: 0.999 as float is not torch's. */
 typedef struct ls_optimizer_config {
     ls_optimizer_kind kind;
-    float momentum, weight_decay; /* SGD: first step buf = d, later buf = momentum*buf + d */
-    bool nesterov;
-    float beta1, beta2, epsilon; /* Adam family */
+    double momentum; /* SGD, LARS: first step buf = d, later buf = momentum*buf + d */
+    double weight_decay;
+    bool nesterov;        /* SGD, LARS */
+    double beta1, beta2;  /* Adam, AdamW, LAMB */
+    double epsilon;       /* the same; LARS: in the ratio's denominator */
+    bool uncorrected;     /* Adam, AdamW, LAMB: no bias correction */
+    bool l2;              /* LAMB: decay joins the gradient (adam_w_mode off) */
+    bool nvlamb;          /* LAMB: the trust ratio also where weight_decay is 0 */
+    double max_grad_norm; /* LAMB: of all gradients as one vector; 0: not clipped */
+    double trust;         /* LARS: 0.02 in Apex */
+    bool clip;            /* LARS: LARC's clip mode, the ratio at most lr */
 } ls_optimizer_config;
 
-/* One pass over all tensors. All lists have the same count; entry i of each belongs together. */
+/* One pass over all tensors, after one for their norms with LAMB and LARS. All lists have the same
+ * count; entry i of each belongs together. */
 typedef struct ls_optimizer_args {
     ls_tensor_list value; /* f32 masters where there are masters, else the parameters (f32; half in
                              O3: read as f32, stepped, rounded once) */
@@ -228,7 +240,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 1 };
+enum { LS_BACKEND_ABI = 2 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */

@@ -37,6 +37,8 @@ enum {
     KEY_NESTEROV,
     KEY_BETAS,
     KEY_EPS,
+    KEY_MAX_GRAD_NORM,
+    KEY_TRUST,
     KEY_DIALECT,
     KEY_BUCKET_CAP,
     KEY_MESSAGE_SIZE,
@@ -104,7 +106,7 @@ static const struct argp_option table[] = {
     OPTION(2, "master-weights", KEY_MASTER_WEIGHTS, "True|False", "not at O1 [O2 True, O3 False]"),
     OPTION(2, "tf32", KEY_TF32, NULL, "allow TF32 products where f32 is asked for (GPU)"),
     TITLE(3, "Optimizer:"),
-    OPTION(3, "optimizer", KEY_OPTIMIZER, "NAME", "sgd (adam adamw lamb lars: refused) [sgd]"),
+    OPTION(3, "optimizer", KEY_OPTIMIZER, "NAME", "sgd, adam, adamw, lamb or lars [sgd]"),
     OPTION(3, "lr", KEY_LR, "X", "learning rate, used as given [0.1]"),
     OPTION(3, "lr-scaling", KEY_LR_SCALING, "none|linear",
            "linear: lr * images per step / 256 [none]"),
@@ -116,7 +118,10 @@ static const struct argp_option table[] = {
     OPTION(3, "weight-decay", KEY_WEIGHT_DECAY, "X", "[1e-4]"),
     OPTION(3, "nesterov", KEY_NESTEROV, NULL, ""),
     OPTION(3, "betas", KEY_BETAS, "A,B", "of the Adam family [0.9,0.999]"),
-    OPTION(3, "eps", KEY_EPS, "X", "of the Adam family [1e-8]"),
+    OPTION(3, "eps", KEY_EPS, "X", "of the Adam family and of lars [1e-8, lamb 1e-6]"),
+    OPTION(3, "max-grad-norm", KEY_MAX_GRAD_NORM, "X",
+           "lamb: the norm all gradients are clipped to, 0: none [1]"),
+    OPTION(3, "trust", KEY_TRUST, "X", "lars: coefficient of the layers' rates [0.02]"),
     TITLE(4, "Data parallel:"),
     OPTION(4, "dialect", KEY_DIALECT, "apex|torch", "whose rules, set together [apex]"),
     OPTION(4, "bucket-cap-mb", KEY_BUCKET_CAP, "X", "MiB that close a bucket [torch 25]"),
@@ -266,7 +271,12 @@ static error_t read_optimizer(int key, const char *text, reading *to)
     case KEY_BETAS:
         return ls_values_betas(to->name, text, options);
     case KEY_EPS:
+        to->given->epsilon = true;
         return ls_values_number(to->name, text, LS_VALUES_POSITIVE, &options->epsilon);
+    case KEY_MAX_GRAD_NORM:
+        return ls_values_number(to->name, text, LS_VALUES_NOT_NEGATIVE, &options->max_grad_norm);
+    case KEY_TRUST:
+        return ls_values_number(to->name, text, LS_VALUES_POSITIVE, &options->trust);
     default:
         return ARGP_ERR_UNKNOWN;
     }

@@ -7,7 +7,7 @@
 
 /* Which of the options whose absence matters were given. */
 typedef struct ls_arguments_given {
-    bool batch_size, average, schedule;
+    bool batch_size, average, schedule, epsilon;
 } ls_arguments_given;
 
 /* Reads argv over the values in `options`. Each error is one line that names option, value and what

@@ -326,8 +326,10 @@ static void add_metadata(ls_dump *dump, const ls_dump_result *result)
     ls_safetensors_metadata(writer, "momentum", "%.9g", options->momentum);
     ls_safetensors_metadata(writer, "weight_decay", "%.9g", options->weight_decay);
     ls_safetensors_metadata(writer, "nesterov", "%s", options->nesterov ? "true" : "false");
-    ls_safetensors_metadata(writer, "betas", "%.9g,%.9g", options->beta1, options->beta2);
+    ls_safetensors_metadata(writer, "betas", "%.17g,%.17g", options->beta1, options->beta2);
     ls_safetensors_metadata(writer, "eps", "%.9g", options->epsilon);
+    ls_safetensors_metadata(writer, "max_grad_norm", "%.9g", options->max_grad_norm);
+    ls_safetensors_metadata(writer, "trust", "%.9g", options->trust);
     ls_safetensors_metadata(writer, "accumulate", "%d", options->accumulate);
     ls_safetensors_metadata(writer, "optimizer_steps", "%lld", (long long)result->after.step_count);
     ls_safetensors_metadata(writer, "dialect", "%s", ls_dialect_name(options->dialect));

@@ -9,6 +9,7 @@
 #include "dialect.h"
 #include "layers.h"
 #include "model.h"
+#include "optim.h"
 #include "precision.h"
 #include "schedule.h"
 
@@ -35,6 +36,30 @@ static void print_title(const scene *s, const char *title)
     fputc('\n', s->to);
 }
 
+static void print_optimizer(const scene *s, int64_t images)
+{
+    const ls_options *o = s->options;
+    fprintf(s->to, "%s, learning rate %g (%s), weight decay %g, ", ls_optim_name(o->optimizer),
+            ls_schedule_base_lr(o->lr, o->lr_scaling_linear, images), o->schedule, o->weight_decay);
+    switch (o->optimizer) {
+    case LS_OPTIMIZER_SGD:
+        fprintf(s->to, "momentum %g%s\n", o->momentum, o->nesterov ? " (Nesterov)" : "");
+        break;
+    case LS_OPTIMIZER_LARS:
+        fprintf(s->to, "momentum %g%s, trust %g, eps %g\n", o->momentum,
+                o->nesterov ? " (Nesterov)" : "", o->trust, o->epsilon);
+        break;
+    case LS_OPTIMIZER_LAMB:
+        fprintf(s->to, "betas %g and %g, eps %g, gradient norm at most %g\n", o->beta1, o->beta2,
+                o->epsilon, o->max_grad_norm);
+        break;
+    case LS_OPTIMIZER_ADAM:
+    case LS_OPTIMIZER_ADAMW:
+        fprintf(s->to, "betas %g and %g, eps %g\n", o->beta1, o->beta2, o->epsilon);
+        break;
+    }
+}
+
 static void print_run(const scene *s)
 {
     const ls_options *o = s->options;
@@ -47,9 +72,7 @@ static void print_run(const scene *s)
         fprintf(s->to, " x %d micro-steps", o->accumulate);
     }
     fprintf(s->to, " = %" PRId64 " images per step\n", images);
-    fprintf(s->to, "learning rate %g (%s), momentum %g, weight decay %g\n",
-            ls_schedule_base_lr(o->lr, o->lr_scaling_linear, images), o->schedule, o->momentum,
-            o->weight_decay);
+    print_optimizer(s, images);
     fprintf(s->to, "products: %.3f GFLOP per image, forward and backward\n",
             6e-9 * (double)ls_model_macs(&s->network, o->image_size));
 }
@@ -238,7 +261,7 @@ static void print_memory(const scene *s)
         cast += !norm && held != s->precision.activation
                     ? elements * (int64_t)ls_dtype_bytes(s->precision.activation)
                     : 0;
-        moments += s->options->momentum > 0 ? 4 * elements : 0;
+        moments += 4 * elements * ls_optim_moment_count(s->options);
     }
     print_title(s, "Memory of one rank");
     print_memory_row(s, "parameters", params);

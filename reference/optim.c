@@ -24,12 +24,14 @@ ls_optimizer_config ls_optim_config(const ls_options *options)
 {
     return (ls_optimizer_config){
         .kind = options->optimizer,
-        .momentum = (float)options->momentum,
-        .weight_decay = (float)options->weight_decay,
+        .momentum = options->momentum,
+        .weight_decay = options->weight_decay,
         .nesterov = options->nesterov,
-        .beta1 = (float)options->beta1,
-        .beta2 = (float)options->beta2,
-        .epsilon = (float)options->epsilon,
+        .beta1 = options->beta1,
+        .beta2 = options->beta2,
+        .epsilon = options->epsilon,
+        .max_grad_norm = options->max_grad_norm,
+        .trust = options->trust,
     };
 }
 

@@ -40,6 +40,8 @@ void ls_options_defaults(ls_options *out)
         .beta1 = 0.9,
         .beta2 = 0.999,
         .epsilon = 1e-8,
+        .max_grad_norm = 1.0,
+        .trust = 0.02,
         .dialect = LS_DIALECT_APEX,
         .broadcast_buffers = LS_UNSET,
         .accumulate = 1,
@@ -109,6 +111,13 @@ static ls_status check_precision(const ls_options *options)
 
 static ls_status check_training(const ls_options *options)
 {
+    bool momentum =
+        options->optimizer == LS_OPTIMIZER_SGD || options->optimizer == LS_OPTIMIZER_LARS;
+    if (options->nesterov && !momentum) {
+        ls_log_error("--nesterov with --optimizer %s: allowed with sgd and lars",
+                     optimizer_name(options->optimizer));
+        return LS_ERR_USAGE;
+    }
     if (options->nesterov && options->momentum <= 0) {
         return refuse("--nesterov needs --momentum above 0");
     }
@@ -165,10 +174,6 @@ static ls_status check_all(const ls_options *options, const ls_arguments_given *
 /* Understood, but not offered: the first such option, or NULL. */
 static const char *find_unsupported(const ls_options *options, const char **why)
 {
-    if (options->optimizer != LS_OPTIMIZER_SGD) {
-        *why = "of the optimizers only sgd is offered";
-        return "--optimizer";
-    }
     if (options->find_unused) {
         *why = "every parameter of these networks is used in every step";
         return "--find-unused";
@@ -192,6 +197,9 @@ ls_status ls_options_parse(int argc, char **argv, ls_options *out, char *unsuppo
     ls_options_defaults(&options);
     LS_TRY(ls_arguments_read(argc, argv, &options, &given));
     LS_TRY(check_all(&options, &given));
+    if (options.optimizer == LS_OPTIMIZER_LAMB && !given.epsilon) {
+        options.epsilon = 1e-6; /* facts/apex.md 7.4 */
+    }
     if (options.steps == 0 && options.epochs == 0) {
         options.steps = has_epochs(&options) ? 0 : STEPS_DEFAULT;
         options.epochs = has_epochs(&options) ? EPOCHS_DEFAULT : 0;
@@ -318,9 +326,17 @@ static void add_training(cJSON *json, const ls_options *options)
     cJSON_AddNumberToObject(json, "momentum", options->momentum);
     cJSON_AddNumberToObject(json, "weight-decay", options->weight_decay);
     cJSON_AddBoolToObject(json, "nesterov", options->nesterov);
-    if (options->optimizer != LS_OPTIMIZER_SGD) {
+    if (options->optimizer != LS_OPTIMIZER_SGD && options->optimizer != LS_OPTIMIZER_LARS) {
         cJSON_AddStringToObject(json, "betas", betas);
+    }
+    if (options->optimizer != LS_OPTIMIZER_SGD) {
         cJSON_AddNumberToObject(json, "eps", options->epsilon);
+    }
+    if (options->optimizer == LS_OPTIMIZER_LAMB) {
+        cJSON_AddNumberToObject(json, "max-grad-norm", options->max_grad_norm);
+    }
+    if (options->optimizer == LS_OPTIMIZER_LARS) {
+        cJSON_AddNumberToObject(json, "trust", options->trust);
     }
 }
 

@@ -55,7 +55,10 @@ typedef struct ls_options {
     char schedule[64]; /* "constant", "step:30:0.1", "warmup:5,cosine:90", ...: schedule.h */
     double momentum, weight_decay; /* 0.9, 1e-4 */
     bool nesterov;
-    double beta1, beta2, epsilon; /* 0.9, 0.999, 1e-8 */
+    double beta1, beta2;  /* 0.9, 0.999 */
+    double epsilon;       /* 1e-8; lamb 1e-6 (Apex's) */
+    double max_grad_norm; /* lamb: 1 */
+    double trust;         /* lars: 0.02 */
     /* data parallel */
     ls_dialect dialect;
     double bucket_cap_mb; /* 0: the dialect's own rule; else MiB as reduced */

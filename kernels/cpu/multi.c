@@ -175,11 +175,9 @@ typedef struct step_context {
     ls_multi_rule rule;
 } step_context;
 
-static bool step_piece(const void *opaque, int i, int64_t offset, int64_t count)
+ls_multi_span ls_multi_span_at(const ls_optimizer_args *args, int index, int64_t offset)
 {
-    const step_context *c = opaque;
-    const ls_optimizer_args *args = c->args;
-    ls_tensor value = args->value.tensor[i], grad = args->grad.tensor[i];
+    ls_tensor value = args->value.tensor[index], grad = args->grad.tensor[index];
     ls_multi_span span = {
         .value = element(value, offset),
         .grad = element(grad, offset),
@@ -187,15 +185,22 @@ static bool step_piece(const void *opaque, int i, int64_t offset, int64_t count)
         .grad_type = grad.dtype,
     };
     if (args->moment1.count != 0) {
-        span.moment1 = element(args->moment1.tensor[i], offset);
+        span.moment1 = element(args->moment1.tensor[index], offset);
     }
     if (args->moment2.count != 0) {
-        span.moment2 = element(args->moment2.tensor[i], offset);
+        span.moment2 = element(args->moment2.tensor[index], offset);
     }
-    if (args->copy.count != 0 && args->copy.tensor[i].data != value.data) {
-        span.copy = element(args->copy.tensor[i], offset);
-        span.copy_type = args->copy.tensor[i].dtype;
+    if (args->copy.count != 0 && args->copy.tensor[index].data != value.data) {
+        span.copy = element(args->copy.tensor[index], offset);
+        span.copy_type = args->copy.tensor[index].dtype;
     }
+    return span;
+}
+
+static bool step_piece(const void *opaque, int i, int64_t offset, int64_t count)
+{
+    const step_context *c = opaque;
+    ls_multi_span span = ls_multi_span_at(c->args, i, offset);
     return c->variant->step(&c->rule, &span, count);
 }
 
@@ -210,25 +215,33 @@ static void check_moment(ls_tensor_list value, ls_tensor_list moment, bool used)
     }
 }
 
+static bool is_sgd(ls_optimizer_kind kind)
+{
+    return kind == LS_OPTIMIZER_SGD || kind == LS_OPTIMIZER_LARS;
+}
+
+static bool needs_norms(ls_optimizer_kind kind)
+{
+    return kind == LS_OPTIMIZER_LAMB || kind == LS_OPTIMIZER_LARS;
+}
+
 static ls_multi_rule make_rule(const ls_optimizer_config *config, const ls_step_state *state)
 {
     ls_multi_rule rule = {
         .kind = config->kind,
         .lr = state->lr,
-        .momentum = config->momentum,
-        .weight_decay = config->weight_decay,
+        .momentum = (float)config->momentum,
+        .weight_decay = (float)config->weight_decay,
     };
-    if (config->kind == LS_OPTIMIZER_SGD) {
+    if (is_sgd(config->kind)) {
         rule.sgd = (ls_sgd_rule){
-            .decays = config->weight_decay != 0.0f,
-            .has_buf = config->momentum != 0.0f,
+            .decays = config->kind == LS_OPTIMIZER_SGD && config->weight_decay != 0.0,
+            .has_buf = config->momentum != 0.0,
             .first = state->step_count == 0,
             .nesterov = config->nesterov,
         };
-    } else {
-        rule.adam = ls_adam_prepare(config->kind == LS_OPTIMIZER_ADAMW, state->lr, config->beta1,
-                                    config->beta2, config->epsilon, config->weight_decay,
-                                    state->step_count + 1);
+    } else if (config->kind != LS_OPTIMIZER_LAMB) {
+        rule.adam = ls_adam_prepare(config, state->lr, state->step_count + 1);
     }
     return rule;
 }
@@ -238,16 +251,10 @@ ls_status ls_multi_optimizer_step_with(const ls_multi_variant *variant, int thre
                                        const ls_optimizer_args *args, bool dynamic,
                                        ls_step_state *state)
 {
-    bool adam = config->kind == LS_OPTIMIZER_ADAM || config->kind == LS_OPTIMIZER_ADAMW;
-    if (config->kind != LS_OPTIMIZER_SGD && !adam) {
-        ls_log_error("the CPU backend has no step for optimizer %s; it has sgd, adam and adamw",
-                     config->kind == LS_OPTIMIZER_LAMB ? "lamb" : "lars");
-        return LS_ERR_UNSUPPORTED;
-    }
     check_match(args->value, args->value);
     check_match(args->value, args->grad);
-    check_moment(args->value, args->moment1, adam || config->momentum != 0.0f);
-    check_moment(args->value, args->moment2, adam);
+    check_moment(args->value, args->moment1, !is_sgd(config->kind) || config->momentum != 0.0);
+    check_moment(args->value, args->moment2, !is_sgd(config->kind));
     if (args->copy.count != 0) {
         check_match(args->value, args->copy);
     }
@@ -257,7 +264,12 @@ ls_status ls_multi_optimizer_step_with(const ls_multi_variant *variant, int thre
         return LS_OK;
     }
     step_context context = {variant, args, make_rule(config, state)};
-    state->first_bad_state = run(args->value, threads, step_piece, &context);
+    if (needs_norms(config->kind)) {
+        LS_TRY(ls_multi_norm_step(variant, threads, config, args, &context.rule,
+                                  state->step_count + 1, &state->first_bad_state));
+    } else {
+        state->first_bad_state = run(args->value, threads, step_piece, &context);
+    }
     state->step_count++;
     return LS_OK;
 }

@@ -1,12 +1,14 @@
 /* The multi-tensor operations of the backend contract on the CPU: one pass over all tensors of a
- * list, the concatenation of which is split among the threads. All is elementwise, so no value
- * depends on the number of threads, on where the list is cut, or on which vector instructions are
- * used. */
+ * list, the concatenation of which is split among the threads. All is elementwise, and norms are
+ * summed in an order of their own, so no value depends on the number of threads, on where the list
+ * is cut, or on which vector instructions are used. */
 #ifndef LS_CPU_MULTI_H
 #define LS_CPU_MULTI_H
 
 #include "../kernels.h"
 #include "../math/adam.h"
+#include "../math/lamb.h"
+#include "../math/lars.h"
 #include "../math/sgd.h"
 #include "backend.h"
 
@@ -18,7 +20,7 @@ ls_status ls_multi_accumulate(ls_backend *backend, ls_stream *stream, ls_tensor 
                               bool first);
 ls_status ls_multi_unscale_check(ls_backend *backend, ls_stream *stream, ls_tensor_list to,
                                  ls_tensor_list from, ls_step_state *state);
-/* SGD, Adam, AdamW; LS_ERR_UNSUPPORTED for LAMB and LARS, whose steps need a norm per tensor. */
+/* LS_ERR_INFRA where LAMB and LARS have no memory for their norms. */
 ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
                                   const ls_optimizer_config *config, const ls_optimizer_args *args,
                                   bool dynamic, ls_step_state *state);
@@ -31,9 +33,12 @@ ls_status ls_multi_scaler_update(ls_backend *backend, ls_stream *stream,
 /* Constants of one optimizer step. */
 typedef struct ls_multi_rule {
     ls_optimizer_kind kind;
-    float lr, momentum, weight_decay; /* SGD */
-    ls_sgd_rule sgd;
+    float lr, momentum, weight_decay; /* SGD, LARS */
+    ls_sgd_rule sgd;                  /* the same; LARS's decay is in its own rule */
     ls_adam_rule adam;
+    ls_lamb_rule lamb;
+    ls_lars_rule lars; /* of one tensor */
+    float ratio;       /* LAMB: lr times the trust ratio of one tensor */
 } ls_multi_rule;
 
 /* A run of elements of one tensor. Moments and copy are NULL where there are none. */
@@ -56,6 +61,10 @@ typedef struct ls_multi_variant {
                     int64_t count);
     /* Returns whether a value, moment or copy is inf or NaN after the step. */
     bool (*step)(const ls_multi_rule *rule, const ls_multi_span *span, int64_t count);
+    /* Sum of squares in double: 16 interleaved sums per block of 512, then the blocks in order. */
+    double (*squares)(const void *from, ls_dtype type, int64_t count);
+    /* LAMB's first pass: moves the moments; returns the update's sum of squares. */
+    double (*lamb_moments)(const ls_multi_rule *rule, const ls_multi_span *span, int64_t count);
 } ls_multi_variant;
 
 extern const ls_multi_variant ls_multi_plain;
@@ -78,5 +87,18 @@ ls_status ls_multi_optimizer_step_with(const ls_multi_variant *variant, int thre
                                        const ls_optimizer_config *config,
                                        const ls_optimizer_args *args, bool dynamic,
                                        ls_step_state *state);
+
+/* ---- optimizers that need norms (multi_norm.c)
+ * -------------------------------------------------------------------------------------------------
+ */
+
+/* `count` elements of tensor `index` of args from `offset` on. */
+ls_multi_span ls_multi_span_at(const ls_optimizer_args *args, int index, int64_t offset);
+/* A step of LAMB or LARS. *first_bad: as in ls_step_state. `rule` has all that the norms do not
+ * say; number: of the step, from 1.
+ */
+ls_status ls_multi_norm_step(const ls_multi_variant *variant, int threads,
+                             const ls_optimizer_config *config, const ls_optimizer_args *args,
+                             const ls_multi_rule *rule, int64_t number, int32_t *first_bad);
 
 #endif

@@ -2,13 +2,12 @@
  *     Adam: g += weight_decay * p.   AdamW: p *= 1 - lr * weight_decay.
  *     m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2
  *     p -= lr / (1-b1^t) * m / (sqrt(v) / sqrt(1-b2^t) + eps)
- * eps stands outside the root, after the bias correction; t counts from 1. */
+ * eps stands outside the root, after the bias correction; t counts from 1. Apex's FusedAdam is the
+ * same formula (facts/apex.md 7.3), its divisions in another place. */
 #ifndef LS_MATH_ADAM_H
 #define LS_MATH_ADAM_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
+#include "../kernels.h"
 #include "rounded.h"
 
 /* What one step has in common for all elements, worked out in double and rounded once. */
@@ -23,21 +22,22 @@ typedef struct ls_adam_rule {
 } ls_adam_rule;
 
 /* `step` is t, 1 for the first. */
-LS_HALF_FN ls_adam_rule ls_adam_prepare(bool decoupled, float lr, float beta1, float beta2,
-                                        float epsilon, float weight_decay, int64_t step)
+LS_HALF_FN ls_adam_rule ls_adam_prepare(const ls_optimizer_config *config, float lr, int64_t step)
 {
     ls_adam_rule rule;
-    rule.decoupled = decoupled;
-    rule.decays = !decoupled && weight_decay != 0.0f;
-    rule.weight_decay = weight_decay;
-    rule.shrink = (float)(1.0 - (double)lr * (double)weight_decay);
-    rule.beta1 = beta1;
-    rule.one_minus_beta1 = (float)(1.0 - (double)beta1);
-    rule.beta2 = beta2;
-    rule.one_minus_beta2 = (float)(1.0 - (double)beta2);
-    rule.epsilon = epsilon;
-    rule.step_size = (float)((double)lr / (1.0 - pow((double)beta1, (double)step)));
-    rule.root_bias2 = (float)sqrt(1.0 - pow((double)beta2, (double)step));
+    double bias1 = config->uncorrected ? 1.0 : 1.0 - pow(config->beta1, (double)step);
+    double bias2 = config->uncorrected ? 1.0 : 1.0 - pow(config->beta2, (double)step);
+    rule.decoupled = config->kind == LS_OPTIMIZER_ADAMW;
+    rule.decays = !rule.decoupled && config->weight_decay != 0.0;
+    rule.weight_decay = (float)config->weight_decay;
+    rule.shrink = (float)(1.0 - (double)lr * config->weight_decay);
+    rule.beta1 = (float)config->beta1;
+    rule.one_minus_beta1 = (float)(1.0 - config->beta1);
+    rule.beta2 = (float)config->beta2;
+    rule.one_minus_beta2 = (float)(1.0 - config->beta2);
+    rule.epsilon = (float)config->epsilon;
+    rule.step_size = (float)((double)lr / bias1);
+    rule.root_bias2 = (float)sqrt(bias2);
     return rule;
 }
 

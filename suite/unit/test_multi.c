@@ -174,7 +174,7 @@ END_TEST
 START_TEST(sgd_exact)
 {
     static const struct {
-        float momentum, weight_decay;
+        double momentum, weight_decay;
         bool nesterov;
         float want[3];
     } row[] = {
@@ -279,14 +279,120 @@ START_TEST(masters_and_half_values)
 }
 END_TEST
 
-START_TEST(unsupported_kinds)
+/* ---- rows of facts/apex.md 8.5 --------------------------------------------------------------- */
+
+/* Worked out in float64, nine digits; f32 adds a few units of values below 4, and a step of Adam or
+ * LAMB is at most a unit or two of its own size off. */
+#define APEX_LIMIT (1e-9 + 16.0 * 4.0 / 16777216.0)
+
+typedef struct apex_row {
+    ls_optimizer_config config;
+    int count; /* 1: p0 = 1, g = 1, .5, -2; 2: p0 = (3, 4), g = (3, 4), (.5, 0) */
+    double want[3];
+} apex_row;
+
+#define APEX_BETAS .beta1 = 0.5, .beta2 = 0.75, .epsilon = 0.0625
+#define APEX_LAMB .kind = LS_OPTIMIZER_LAMB, APEX_BETAS, .max_grad_norm = 1.0
+
+static const apex_row apex_rows[] = {
+    {{.kind = LS_OPTIMIZER_ADAM, APEX_BETAS}, 1, {.882352941, .780531844, .852165903}},
+    {{.kind = LS_OPTIMIZER_ADAM, APEX_BETAS, .uncorrected = true},
+     1,
+     {.888888889, .777777778, .859142113}},
+    {{.kind = LS_OPTIMIZER_ADAMW, APEX_BETAS, .weight_decay = 0.5},
+     1,
+     {.819852941, .666791035, .696750654}},
+    {{.kind = LS_OPTIMIZER_ADAM, APEX_BETAS, .weight_decay = 0.5},
+     1,
+     {.880000000, .769508305, .807107922}},
+    {{APEX_LAMB}, 2, {2.777072610, 3.827196782}},
+    {{APEX_LAMB, .nvlamb = true}, 2, {2.077148979, 3.300840815}},
+    {{APEX_LAMB, .weight_decay = 0.5}, 2, {2.219451295, 3.127367950}},
+    {{APEX_LAMB, .weight_decay = 0.5, .l2 = true}, 2, {2.163562520, 3.178162214}},
+};
+
+START_TEST(apex_goldens)
 {
-    ls_optimizer_args args = {0};
-    ls_step_state state = fresh_state(1.0f, 1.0f);
-    ls_optimizer_config config = {.kind = LS_OPTIMIZER_LAMB};
-    ck_assert_int_eq(ls_multi_optimizer_step_with(&ls_multi_plain, 1, &config, &args, true, &state),
-                     LS_ERR_UNSUPPORTED);
-    ck_assert_int_eq(state.step_count, 0);
+    const apex_row *row = &apex_rows[_i];
+    static const float one[3] = {1.0f, .5f, -2.0f}, two[2][2] = {{3.0f, 4.0f}, {.5f, 0.0f}};
+    for (int v = 0; v < 3; v++) {
+        float p[2] = {3.0f, 4.0f}, g[2], m1[2] = {0}, m2[2] = {0};
+        p[0] = row->count == 1 ? 1.0f : p[0];
+        ls_tensor value = {p, LS_F32, row->count}, grad = {g, LS_F32, row->count};
+        ls_tensor moment1 = {m1, LS_F32, row->count}, moment2 = {m2, LS_F32, row->count};
+        ls_optimizer_args args = {{1, &value}, {1, &grad}, {1, &moment1}, {1, &moment2}, {0, NULL}};
+        ls_step_state state = fresh_state(1.0f, .125f);
+        int steps = row->count == 1 ? 3 : 2;
+        for (int t = 0; t < steps; t++) {
+            memcpy(g, row->count == 1 ? &one[t] : two[t], (size_t)row->count * sizeof *g);
+            ck_assert_int_eq(
+                ls_multi_optimizer_step_with(variant_at(v), 1, &row->config, &args, true, &state),
+                LS_OK);
+            if (row->count == 1) {
+                ck_assert_double_eq_tol(p[0], row->want[t], APEX_LIMIT);
+            }
+        }
+        ck_assert_int_eq(state.step_count, steps);
+        if (row->count == 2) {
+            ck_assert_double_eq_tol(p[0], row->want[0], APEX_LIMIT);
+            ck_assert_double_eq_tol(p[1], row->want[1], APEX_LIMIT);
+            ck_assert(g[0] == .5f && g[1] == 0.0f); /* the gradient is not overwritten */
+        }
+    }
+}
+END_TEST
+
+/* LARC by hand (facts/apex.md 7.5): p = (3,4), g = (.6,.8), trust 1/2, decay 1/4, no eps to speak
+ * of: a = .5 * 5 / (1 + .25 * 5) = 10/9; g' = (g + p/4) * a = (1.35, 1.8) * 10/9 = (1.5, 2); p = p
+ * - lr * g', lr 1/8. In clip mode a/lr = 80/9 > 1, so that g' = (1.35, 1.8). */
+START_TEST(lars_by_hand)
+{
+    for (int clip = 0; clip < 2; clip++) {
+        for (int v = 0; v < 3; v++) {
+            float p[2] = {3.0f, 4.0f}, g[2] = {.6f, .8f}, zero[2] = {0}, still[2] = {1.0f, 2.0f};
+            float none[2] = {0};
+            float m[3][2] = {{0}};
+            ls_tensor value[3] = {{p, LS_F32, 2}, {zero, LS_F32, 2}, {still, LS_F32, 2}};
+            ls_tensor grad[3] = {{g, LS_F32, 2}, {g, LS_F32, 2}, {none, LS_F32, 2}};
+            ls_tensor moment[3] = {{m[0], LS_F32, 2}, {m[1], LS_F32, 2}, {m[2], LS_F32, 2}};
+            ls_optimizer_args args = {{3, value}, {3, grad}, {3, moment}, {0, NULL}, {0, NULL}};
+            ls_optimizer_config config = {.kind = LS_OPTIMIZER_LARS,
+                                          .momentum = 0.9,
+                                          .weight_decay = 0.25,
+                                          .epsilon = 1e-12,
+                                          .trust = 0.5,
+                                          .clip = clip == 1};
+            ls_step_state state = fresh_state(1.0f, .125f);
+            ls_multi_optimizer_step_with(variant_at(v), 1, &config, &args, false, &state);
+            ck_assert_double_eq_tol(p[0], 3 - .125 * (clip ? 1.35 : 1.5), APEX_LIMIT);
+            ck_assert_double_eq_tol(p[1], 4 - .125 * (clip ? 1.8 : 2), APEX_LIMIT);
+            ck_assert_double_eq_tol(m[0][1], clip ? 1.8 : 2, APEX_LIMIT);
+            /* a tensor of zeros takes its gradient as it is; without a gradient nothing decays */
+            ck_assert_float_eq(zero[0], 0.0f - .125f * .6f);
+            ck_assert(still[0] == 1.0f && still[1] == 2.0f);
+        }
+    }
+}
+END_TEST
+
+/* A tensor of zeros has no trust ratio, and without decay the plain rule has none either. */
+START_TEST(lamb_without_a_norm)
+{
+    float p[1] = {0.0f}, g[1] = {0.5f}, m1[1] = {0}, m2[1] = {0};
+    ls_tensor value = {p, LS_F32, 1}, grad = {g, LS_F32, 1}, a = {m1, LS_F32, 1};
+    ls_tensor b = {m2, LS_F32, 1};
+    ls_optimizer_args args = {{1, &value}, {1, &grad}, {1, &a}, {1, &b}, {0, NULL}};
+    ls_optimizer_config config = {APEX_LAMB, .nvlamb = true};
+    ls_step_state state = fresh_state(1.0f, .125f);
+    ls_multi_optimizer_step_with(variant_at(2), 1, &config, &args, false, &state);
+    /* m/bc1 = .5, v/bc2 = .25: u = .5 / .5625 */
+    ck_assert_double_eq_tol(p[0], -.125 * .5 / .5625, APEX_LIMIT);
+    config.nvlamb = false;
+    p[0] = 100.0f;
+    m1[0] = m2[0] = 0;
+    state.step_count = 0;
+    ls_multi_optimizer_step_with(variant_at(2), 1, &config, &args, false, &state);
+    ck_assert_double_eq_tol(p[0], 100 - .125 * .5 / .5625, 100.0 / 16777216.0);
 }
 END_TEST
 
@@ -571,9 +677,11 @@ static void exercise(workout *w, const ls_multi_variant *variant, int threads, l
                                   .momentum = 0.9f,
                                   .weight_decay = 1e-2f,
                                   .nesterov = true,
-                                  .beta1 = 0.9f,
-                                  .beta2 = 0.999f,
-                                  .epsilon = 1e-8f};
+                                  .beta1 = 0.9,
+                                  .beta2 = 0.999,
+                                  .epsilon = 1e-8,
+                                  .max_grad_norm = 1.0,
+                                  .trust = 0.02};
     ls_optimizer_args args = {pool_list(&w->value), pool_list(&w->grad), pool_list(&w->m1),
                               pool_list(&w->m2), pool_list(&w->copy)};
     for (int i = 0; i < 2; i++) {
@@ -601,7 +709,10 @@ START_TEST(same_bits_everywhere)
     static const struct {
         ls_dtype half;
         ls_optimizer_kind kind;
-    } row[] = {{LS_F16, LS_OPTIMIZER_SGD}, {LS_BF16, LS_OPTIMIZER_ADAM}};
+    } row[] = {{LS_F16, LS_OPTIMIZER_SGD},
+               {LS_BF16, LS_OPTIMIZER_ADAM},
+               {LS_F16, LS_OPTIMIZER_LAMB},
+               {LS_BF16, LS_OPTIMIZER_LARS}};
     workout first, other;
     exercise(&first, &ls_multi_plain, 1, row[_i].half, row[_i].kind);
     for (int v = 0; v < 3; v++) {
@@ -667,13 +778,15 @@ int main(void)
     tcase_add_test(tests, sgd_exact);
     tcase_add_test(tests, sgd_rounds_each_operation);
     tcase_add_test(tests, masters_and_half_values);
-    tcase_add_test(tests, unsupported_kinds);
+    tcase_add_loop_test(tests, apex_goldens, 0, (int)(sizeof apex_rows / sizeof apex_rows[0]));
+    tcase_add_test(tests, lars_by_hand);
+    tcase_add_test(tests, lamb_without_a_norm);
     tcase_add_test(tests, scaler_sequence);
     tcase_add_test(tests, scaler_ends);
     tcase_add_loop_test(tests, non_finite_everywhere, 0, 3);
     tcase_add_test(tests, unscale_values);
     tcase_add_test(tests, skip_changes_no_bit);
-    tcase_add_loop_test(tests, same_bits_everywhere, 0, 2);
+    tcase_add_loop_test(tests, same_bits_everywhere, 0, 4);
     tcase_add_loop_test(tests, every_half, 0, 2);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -142,6 +142,9 @@ static const refusal refusals[] = {
     {"--lr -1", "--lr '-1'"},
     {"--lr nan", "--lr 'nan'"},
     {"--nesterov --momentum 0", "--nesterov"},
+    {"--nesterov --optimizer adam", "--optimizer adam"},
+    {"--trust 0", "--trust '0'"},
+    {"--max-grad-norm -1", "--max-grad-norm '-1'"},
     {"--betas 0.9", "--betas '0.9'"},
     {"--betas 0.9,1", "--betas '0.9,1'"},
     {"--schedule linear", "--schedule 'linear'"},
@@ -211,9 +214,8 @@ typedef struct refused_option {
 } refused_option;
 
 static const refused_option not_offered[] = {
-    {"--optimizer adam", "--optimizer"}, {"--optimizer adamw", "--optimizer"},
-    {"--optimizer lamb", "--optimizer"}, {"--optimizer lars", "--optimizer"},
-    {"--find-unused", "--find-unused"},  {"--sync-bn --sync-bn-group 2", "--sync-bn-group"},
+    {"--find-unused", "--find-unused"},
+    {"--sync-bn --sync-bn-group 2", "--sync-bn-group"},
     {"--tf32 --device cpu", "--tf32"},
 };
 
@@ -230,8 +232,26 @@ END_TEST
 /* A wrong value beside it is a usage error first. */
 START_TEST(usage_before_unsupported)
 {
-    ck_assert_int_eq(parse("--optimizer adam -b 0").status, LS_ERR_USAGE);
+    ck_assert_int_eq(parse("--find-unused -b 0").status, LS_ERR_USAGE);
     ck_assert_int_eq(parse("--optimizer sgd --tf32 --device cuda").status, LS_OK);
+}
+END_TEST
+
+START_TEST(every_optimizer_is_offered)
+{
+    static const char *const names[] = {"sgd", "adam", "adamw", "lamb", "lars"};
+    for (int i = 0; i < 5; i++) {
+        char line[96];
+        snprintf(line, sizeof line, "--optimizer %s --betas 0.8,0.95", names[i]);
+        ls_options options = parse(line).options;
+        ck_assert_int_eq(parse(line).status, LS_OK);
+        ck_assert_int_eq(options.optimizer, (ls_optimizer_kind)i);
+        ck_assert(options.beta1 == 0.8 && options.beta2 == 0.95);
+        /* Apex's FusedLAMB has 1e-6 */
+        ck_assert(options.epsilon == (options.optimizer == LS_OPTIMIZER_LAMB ? 1e-6 : 1e-8));
+    }
+    ck_assert(parse("--eps 1e-5 --optimizer lamb").options.epsilon == 1e-5);
+    ck_assert(parse("--nesterov --optimizer lars").status == LS_OK);
 }
 END_TEST
 
@@ -403,6 +423,7 @@ int main(void)
     tcase_add_loop_test(tests, understood_but_not_offered, 0,
                         sizeof not_offered / sizeof not_offered[0]);
     tcase_add_test(tests, usage_before_unsupported);
+    tcase_add_test(tests, every_optimizer_is_offered);
     tcase_add_test(tests, against_the_environment);
     tcase_add_test(tests, as_json);
     tcase_add_loop_test(tests, types_and_scale, 0, sizeof meanings / sizeof meanings[0]);

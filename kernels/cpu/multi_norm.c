@@ -1,0 +1,148 @@
+/* LAMB and LARS: a pass for norms, then one for the step. The tensors are cut into chunks of a
+ * fixed size, each with sums of its own, which are added in order of their place: no norm depends
+ * on the number of threads. */
+#include "multi.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+#include "../core/log.h"
+
+enum { CHUNK = 16384 }; /* elements; a multiple of the loops' block */
+
+typedef struct chunk {
+    int index; /* of the tensor */
+    int64_t offset, count;
+    double first, second; /* sums of squares over the chunk: see the passes */
+} chunk;
+
+typedef struct norms {
+    const ls_multi_variant *variant;
+    const ls_optimizer_args *args;
+    const ls_optimizer_config *config;
+    ls_multi_rule rule;
+    int threads;
+    int64_t chunk_count;
+    chunk *chunk;          /* [chunk_count], in order of tensor and offset */
+    ls_multi_rule *tensor; /* [value.count]: each tensor's own rule */
+} norms;
+
+static int64_t chunks_of(int64_t count)
+{
+    return (count + CHUNK - 1) / CHUNK;
+}
+
+static ls_status cut(norms *n)
+{
+    ls_tensor_list list = n->args->value;
+    for (int i = 0; i < list.count; i++) {
+        n->chunk_count += chunks_of(list.tensor[i].count);
+    }
+    n->chunk = calloc((size_t)n->chunk_count + 1, sizeof *n->chunk);
+    n->tensor = calloc((size_t)list.count + 1, sizeof *n->tensor);
+    if (n->chunk == NULL || n->tensor == NULL) {
+        ls_log_error("cannot allocate the norms of %d tensors", list.count);
+        return LS_ERR_INFRA;
+    }
+    chunk *next = n->chunk;
+    for (int i = 0; i < list.count; i++) {
+        int64_t count = list.tensor[i].count;
+        for (int64_t offset = 0; offset < count; offset += CHUNK) {
+            int64_t left = count - offset;
+            *next++ = (chunk){i, offset, left < CHUNK ? left : CHUNK, 0, 0};
+        }
+    }
+    return LS_OK;
+}
+
+/* first: of the gradient; second: of the value. */
+static void measure(const norms *n, chunk *c)
+{
+    ls_multi_span span = ls_multi_span_at(n->args, c->index, c->offset);
+    c->first = n->variant->squares(span.grad, span.grad_type, c->count);
+    c->second = n->variant->squares(span.value, span.value_type, c->count);
+}
+
+/* first: of LAMB's update; the moments are moved. */
+static void move_moments(const norms *n, chunk *c)
+{
+    ls_multi_span span = ls_multi_span_at(n->args, c->index, c->offset);
+    c->first = n->variant->lamb_moments(&n->rule, &span, c->count);
+}
+
+/* first: 1 where something is not finite after the step. */
+static void step(const norms *n, chunk *c)
+{
+    ls_multi_span span = ls_multi_span_at(n->args, c->index, c->offset);
+    c->first = n->variant->step(&n->tensor[c->index], &span, c->count) ? 1 : 0;
+}
+
+static void each_chunk(const norms *n, void (*work)(const norms *n, chunk *c))
+{
+    int threads = n->chunk_count > 1 ? n->threads : 1;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t k = 0; k < n->chunk_count; k++) {
+        work(n, &n->chunk[k]);
+    }
+}
+
+static double total_of_first(const norms *n)
+{
+    double sum = 0;
+    for (int64_t k = 0; k < n->chunk_count; k++) {
+        sum += n->chunk[k].first;
+    }
+    return sum;
+}
+
+/* Gives every tensor its rule. The value's norm is in `second` of its chunks; what stands in
+ * `first` is the gradient's (LARS) or the update's (LAMB). */
+static void make_rules(norms *n)
+{
+    int64_t k = 0;
+    for (int i = 0; i < n->args->value.count; i++) {
+        double first = 0, value = 0;
+        for (; k < n->chunk_count && n->chunk[k].index == i; k++) {
+            first += n->chunk[k].first;
+            value += n->chunk[k].second;
+        }
+        n->tensor[i] = n->rule;
+        if (n->config->kind == LS_OPTIMIZER_LARS) {
+            n->tensor[i].lars = ls_lars_prepare(n->config, n->rule.lr, value, first);
+        } else {
+            n->tensor[i].ratio = ls_lamb_ratio(n->config, n->rule.lr, value, first);
+        }
+    }
+}
+
+static int32_t first_bad(const norms *n)
+{
+    for (int64_t k = 0; k < n->chunk_count; k++) {
+        if (n->chunk[k].first != 0) {
+            return n->chunk[k].index;
+        }
+    }
+    return -1;
+}
+
+ls_status ls_multi_norm_step(const ls_multi_variant *variant, int threads,
+                             const ls_optimizer_config *config, const ls_optimizer_args *args,
+                             const ls_multi_rule *rule, int64_t number, int32_t *bad)
+{
+    norms n = {.variant = variant, .args = args, .config = config, .rule = *rule};
+    n.threads = threads;
+    ls_status status = cut(&n);
+    if (status == LS_OK) {
+        each_chunk(&n, measure);
+        if (config->kind == LS_OPTIMIZER_LAMB) {
+            n.rule.lamb = ls_lamb_prepare(config, total_of_first(&n), number);
+            each_chunk(&n, move_moments);
+        }
+        make_rules(&n);
+        each_chunk(&n, step);
+        *bad = first_bad(&n);
+    }
+    free(n.chunk);
+    free(n.tensor);
+    return status;
+}
