@@ -11,7 +11,7 @@
 #include "speed.h"
 
 typedef struct counts {
-    int inside, good, outside, outside_good, code[LS_VERDICT_CODES];
+    int claimed, good, ours, outside, outside_good, code[LS_VERDICT_CODES];
 } counts;
 
 static counts count_verdicts(const ls_run *run)
@@ -25,7 +25,8 @@ static counts count_verdicts(const ls_run *run)
             c.outside_good += good;
             continue;
         }
-        c.inside++;
+        c.claimed++;
+        c.ours += run->cases.row[i].kind == LS_INSIDE;
         c.good += good;
         c.code[run->verdict[i].code]++;
     }
@@ -36,16 +37,19 @@ static void decide_correct(const ls_run *run, ls_headline *out)
 {
     counts c = count_verdicts(run);
     int wrong = c.code[LS_FAIL] + c.code[LS_CRASH] + c.code[LS_TIMEOUT];
-    out->correct = c.inside > 0 && c.good == c.inside ? LS_CORRECT_YES
-                   : wrong > 0                        ? LS_CORRECT_NO
-                                                      : LS_CORRECT_NOT_SHOWN;
+    out->correct = c.claimed > 0 && c.good == c.claimed ? LS_CORRECT_YES
+                   : wrong > 0                          ? LS_CORRECT_NO
+                                                        : LS_CORRECT_NOT_SHOWN;
     out->only_infrastructure = out->correct != LS_CORRECT_YES && c.code[LS_INFRA] > 0 &&
-                               c.code[LS_INFRA] == c.inside - c.good;
+                               c.code[LS_INFRA] == c.claimed - c.good;
     out->passed = c.good + c.outside_good;
-    out->failed = c.inside - c.good;
+    out->failed = c.claimed - c.good;
     char *why = out->correct_why;
     size_t bytes = sizeof out->correct_why;
-    ls_text_put(why, bytes, "claim %s: %d of %d cases", run->claim_name, c.good, c.inside);
+    ls_text_put(why, bytes, "claim %s: %d of %d cases", run->claim_name, c.good, c.claimed);
+    if (c.ours > 0) { /* they say nothing about another trainer */
+        ls_text_add(why, bytes, ", %d of them inside our parts", c.ours);
+    }
     static const ls_verdict_code named[] = {LS_FAIL, LS_CRASH,       LS_TIMEOUT, LS_WEAK,
                                             LS_SKIP, LS_UNSUPPORTED, LS_INFRA};
     for (size_t i = 0; i < sizeof named / sizeof *named; i++) {

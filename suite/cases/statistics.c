@@ -124,6 +124,61 @@ static const float *floats(const ls_safetensors *file, const char *name, int64_t
     return fits ? entry->data : NULL;
 }
 
+/* ---- the cause
+ * ------------------------------------------------------------------------------------------- */
+
+/* How running values can come about, rightly and wrongly. */
+static const struct recipe {
+    const char *mistake;
+    double momentum; /* share of the new moments */
+    bool biased, others, spread;
+    int times;
+} recipes[] = {
+    {"the variance is the biased one: n instead of n - 1", 0.1, true, false, false, 1},
+    {"old and new have changed places: 0.9 of the new moments", 0.9, false, false, false, 1},
+    {"they moved twice", 0.1, false, false, false, 2},
+    {"they did not move", 0.1, false, false, false, 0},
+    {"they are simply the last batch's", 1, false, false, false, 1},
+    {"the deviation was kept instead of the variance", 0.1, false, false, true, 1},
+    {"they come from other ranks' samples: each rank alone under SyncBN, or all without it", 0.1,
+     false, true, false, 1},
+};
+
+/* Running values as a recipe makes them; mean[], var[]: the ones before. */
+static void cook(const struct recipe *r, const moments *m, double *mean, double *var)
+{
+    for (int time = 0; time < r->times; time++) {
+        for (int c = 0; c < CHANNELS; c++) {
+            double n = (double)m->count, share = r->momentum;
+            double new_var = r->biased ? m->variance[c] : m->variance[c] * n / (n - 1);
+            new_var = r->spread ? sqrt(new_var) : new_var;
+            mean[c] = (1 - share) * mean[c] + share * m->mean[c];
+            var[c] = (1 - share) * var[c] + share * new_var;
+        }
+    }
+}
+
+static void explain(const moments *own, const moments *other, const double *mean_before,
+                    const double *var_before, const float *mean, const float *var, double limit,
+                    ls_verdict *out)
+{
+    for (size_t i = 0; i < sizeof recipes / sizeof *recipes && out->cause[0] == '\0'; i++) {
+        double want_mean[CHANNELS], want_var[CHANNELS], worst = 0;
+        memcpy(want_mean, mean_before, sizeof want_mean);
+        memcpy(want_var, var_before, sizeof want_var);
+        cook(&recipes[i], recipes[i].others ? other : own, want_mean, want_var);
+        for (int c = 0; c < CHANNELS; c++) {
+            double scale = fabs(want_mean[c]) + sqrt(own->variance[c]);
+            worst = fmax(worst, fabs((double)mean[c] - want_mean[c]) / scale);
+            worst = fmax(worst, fabs((double)var[c] - want_var[c]) / want_var[c]);
+        }
+        if (worst <= limit) {
+            ls_text_put(out->cause, sizeof out->cause, "running statistics: %s (residual %.0e)",
+                        recipes[i].mistake, worst);
+        }
+    }
+}
+
 /* One rank after one step; mean[] and var[] hold the running values before it, and after it on
  * return. */
 static void judge_rank(const ls_case *row, const dumps *d, int rank, int step, double *mean,
@@ -131,10 +186,13 @@ static void judge_rank(const ls_case *row, const dumps *d, int rank, int step, d
 {
     const ls_spec *spec = &row->job[0];
     bool to_half = spec->level > 0;
-    const ls_safetensors_entry *input[RANKS_MAX];
+    const ls_safetensors_entry *all[RANKS_MAX], *input[RANKS_MAX];
     int files = spec->sync_bn ? d->count : 1;
+    for (int k = 0; k < d->count; k++) {
+        all[k] = ls_safetensors_find(d->file[k], "input");
+    }
     for (int k = 0; k < files; k++) {
-        input[k] = ls_safetensors_find(d->file[spec->sync_bn ? k : rank], "input");
+        input[k] = all[spec->sync_bn ? k : rank];
     }
     const ls_safetensors *mine = d->file[rank];
     const ls_safetensors_entry *kernel = ls_safetensors_find(mine, "param/conv1.weight");
@@ -148,6 +206,10 @@ static void judge_rank(const ls_case *row, const dumps *d, int rank, int step, d
     moments m;
     take_moments(input, files, kernel, to_half, &m);
     const ls_tol *limit = to_half ? &half : &exact;
+    double mean_before[CHANNELS], var_before[CHANNELS];
+    memcpy(mean_before, mean, sizeof mean_before);
+    memcpy(var_before, var, sizeof var_before);
+    bool was_good = out->code == LS_PASS;
     for (int c = 0; c < CHANNELS; c++) {
         double unbiased = m.variance[c] * (double)m.count / (double)(m.count - 1);
         double want_mean = 0.9 * mean[c] + 0.1 * m.mean[c]; /* torch.nn.BatchNorm2d: momentum 0.1 */
@@ -167,6 +229,12 @@ static void judge_rank(const ls_case *row, const dumps *d, int rank, int step, d
         }
         mean[c] = (double)new_mean[c];
         var[c] = (double)new_var[c];
+    }
+    if (was_good && out->code == LS_FAIL) {
+        moments other;
+        take_moments(spec->sync_bn ? &all[rank] : all, spec->sync_bn ? 1 : d->count, kernel,
+                     to_half, &other);
+        explain(&m, &other, mean_before, var_before, new_mean, new_var, limit->value, out);
     }
 }
 
