@@ -1,371 +1,441 @@
 #!/usr/bin/env python3
 """PyTorch as a subject: torch DDP, autocast and GradScaler behind the subject protocol.
 
-The command line, the events, the dumps and the exit codes are those of Lockstep's design, section 4;
-what this trainer does not offer it refuses with exit code 4 and an `unsupported` event. It needs torch
-and torchvision and nothing else. Opt levels: O0 plain, O1 autocast with f32 parameters.
+O0 is plain f32; O1 is autocast over f32 parameters; O2 is a half model with f32 batch norm and f32
+masters; O3 is .half(). Static scales multiply the loss and divide the gradients; a dynamic one is
+torch's GradScaler. What torch does not have is refused with exit code 4. On CUDA this file has been
+read, not run.
 """
-import argparse
-import json
-import math
+import contextlib
 import os
-import struct
 import sys
-import time
-from contextlib import nullcontext
 
-import numpy
 import torch
+import torch.distributed
 import torch.nn as nn
 import torch.nn.functional as F
 
-USAGE, INFRASTRUCTURE, UNSUPPORTED, PEER_LOST, NON_FINITE = 2, 3, 4, 10, 12
-NUMPY_OF = {"F32": "<f4", "F64": "<f8", "I64": "<i8", "I32": "<i4", "U8": "u1", "F16": "<f2"}
-NAME_OF = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.int32: "I32",
-           torch.uint8: "U8", torch.float16: "F16", torch.bfloat16: "BF16"}
+import networks
+import protocol
+from protocol import Refused, Stop, Usage
+
+VERSION = tuple(int(x) for x in torch.__version__.split("+")[0].split(".")[:2])
 
 
-class CifarBlock(nn.Module):
-    """Two 3x3 convolutions; option A shortcut (He et al. 2015, section 4.2)."""
-
-    def __init__(self, planes_in, planes, stride):
-        super().__init__()
-        self.conv1 = nn.Conv2d(planes_in, planes, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(planes)
-        self.conv2 = nn.Conv2d(planes, planes, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(planes)
-        self.stride, self.grow = stride, planes - planes_in
-        self.relu1, self.relu2 = nn.ReLU(), nn.ReLU()
-
-    def forward(self, x):
-        y = self.bn2(self.conv2(self.relu1(self.bn1(self.conv1(x)))))
-        if self.grow or self.stride != 1:
-            x = F.pad(x[:, :, ::self.stride, ::self.stride], (0, 0, 0, 0, 0, self.grow))
-        return self.relu2(x + y)
+def boolean(text):
+    if text not in ("True", "False"):
+        raise protocol.argparse.ArgumentTypeError(f"{text}: allowed: True, False")
+    return text == "True"
 
 
-class CifarResNet(nn.Module):
-    def __init__(self, depth, num_classes):
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(16)
-        self.relu = nn.ReLU()
-        planes_in = 16
-        for stage, planes in enumerate((16, 32, 64)):
-            blocks = []
-            for i in range((depth - 2) // 6):
-                blocks.append(CifarBlock(planes_in, planes, 2 if stage and not i else 1))
-                planes_in = planes
-            setattr(self, f"layer{stage + 1}", nn.Sequential(*blocks))
-        self.fc = nn.Linear(64, num_classes)
-
-    def forward(self, x):
-        x = self.relu(self.bn1(self.conv1(x)))
-        x = self.layer3(self.layer2(self.layer1(x)))
-        return self.fc(x.mean((2, 3)))
-
-
-def build_model(arch, num_classes):
-    if arch in ("resnet8", "resnet20", "resnet32", "resnet44", "resnet56", "resnet110"):
-        return CifarResNet(int(arch[6:]), num_classes)
-    if arch in ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"):
-        import torchvision
-        return getattr(torchvision.models, arch)(num_classes=num_classes)
-    sys.exit(usage(f"--arch {arch}: known are resnet8, 20, 32, 44, 56, 110, 18, 34, 50, 101, 152"))
-
-
-def usage(text):
-    print(f"pytorch_train: error: {text}", file=sys.stderr)
-    return USAGE
-
-
-class Events:
-    """rank<k>.jsonl in LS_RUN_DIR, a whole line at a time; silent without that folder."""
-
-    def __init__(self, folder, rank):
-        self.file = open(os.path.join(folder, f"rank{rank}.jsonl"), "a") if folder else None
-        self.first = True
-
-    def write(self, event, **members):
-        if self.file is None:
-            return
-        line = {"event": event}
-        if self.first:
-            line["schema"] = 1
-            self.first = False
-        line.update(members)
-        self.file.write(json.dumps(line) + "\n")
-        self.file.flush()
-
-
-def read_safetensors(path):
-    with open(path, "rb") as file:
-        length, = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
-        data = file.read()
-    header.pop("__metadata__", None)
-    out = {}
-    for name, entry in header.items():
-        begin, end = entry["data_offsets"]
-        if entry["dtype"] == "BF16":
-            raw = torch.from_numpy(numpy.frombuffer(data[begin:end], "<i2").copy())
-            out[name] = raw.view(torch.bfloat16).reshape(entry["shape"])
-        else:
-            raw = numpy.frombuffer(data[begin:end], NUMPY_OF[entry["dtype"]]).copy()
-            out[name] = torch.from_numpy(raw).reshape(entry["shape"])
-    return out
-
-
-def write_safetensors(path, tensors, metadata):
-    header, chunks, offset = {"__metadata__": {k: str(v) for k, v in metadata.items()}}, [], 0
-    for name, tensor in tensors.items():
-        tensor = tensor.detach().cpu().contiguous()
-        kind = NAME_OF[tensor.dtype]
-        chunk = (tensor.view(torch.int16) if kind == "BF16" else tensor).numpy().tobytes()
-        header[name] = {"dtype": kind, "shape": list(tensor.shape),
-                        "data_offsets": [offset, offset + len(chunk)]}
-        offset += len(chunk)
-        chunks.append(chunk)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path + ".tmp", "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for chunk in chunks:
-            file.write(chunk)
-    os.replace(path + ".tmp", path)
-
-
-FNV_PRIME, FNV_START, MASK = 1099511628211, 14695981039346656037, (1 << 64) - 1
-
-
-def digest(tensors):
-    """FNV-1a 64 over the bytes in order of name. Python is slow at this: small models only."""
-    value = FNV_START
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        raw = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
-        for byte in raw.numpy().tobytes():
-            value = ((value ^ byte) * FNV_PRIME) & MASK
-    return f"{value:016x}"
-
-
-class Branches:
-    """Hooks that record which way every ReLU and max-pool went, in order of execution."""
-
-    def __init__(self, model):
-        self.on, self.found = False, []
-        for module in model.modules():
-            if isinstance(module, nn.ReLU):
-                module.register_forward_hook(self.relu)
-            elif isinstance(module, nn.MaxPool2d):
-                module.register_forward_hook(self.pool)
-
-    def relu(self, _module, _inputs, output):
-        if self.on:
-            bits = numpy.packbits((output > 0).cpu().contiguous().numpy().reshape(-1),
-                                  bitorder="little")
-            self.found.append(torch.from_numpy(bits))
-
-    def pool(self, module, inputs, _output):
-        if self.on:
-            _, index = F.max_pool2d(inputs[0], module.kernel_size, module.stride, module.padding,
-                                    return_indices=True)
-            self.found.append(index.to(torch.int32))
-
-
-def parse(argv):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+def option_parser():
+    parser = protocol.parser("PyTorch as a subject of the protocol.")
     add = parser.add_argument
-    add("-a", "--arch", default="resnet50")
-    add("-b", "--batch-size", type=int, default=32)
-    add("--image-size", type=int, default=224)
-    add("--num-classes", type=int, default=10)
-    add("--steps", type=int, required=True)
-    add("--opt-level", choices=("O0", "O1", "O2", "O3"), default="O1")
-    add("--half", choices=("fp16", "bf16"), default="fp16")
-    add("--loss-scale")
-    add("--bucket-cap-mb", type=float, default=25)
-    add("--lr", type=float, default=0.1)
-    add("--momentum", type=float, default=0.9)
-    add("--weight-decay", type=float, default=1e-4)
-    add("--data", default="synthetic")
-    add("--seed", type=int, default=0)
-    add("--init")
-    add("--dump-steps", default="")
-    add("--dump-ranks", choices=("0", "all"), default="0")
-    add("--device", choices=("cpu", "cuda", "auto"), default="auto")
-    add("--dialect", choices=("apex", "torch"), default="torch")
+    add("--dialect", choices=("apex", "torch"))
+    add("--optimizer", choices=("sgd", "adam", "adamw", "lamb", "lars"), default="sgd")
     add("--nesterov", action="store_true")
-    add("--optimizer", default="sgd")
-    add("--threads", type=int, default=0)
-    add("--digest", choices=("all", "none"), default="none")
-    add("--broadcast-buffers", action="store_true")
+    add("--betas", default="0.9,0.999")
+    add("--eps", type=float, default=1e-8)
+    add("--init-scale", type=float, default=65536)
+    add("--growth-interval", type=protocol.positive, default=2000)
+    add("--accumulate", type=protocol.positive, default=1)
+    add("--compress", choices=("none", "fp16", "bf16"), default="none")
+    add("--sync-bn", action="store_true")
+    add("--find-unused", action="store_true")
+    add("--broadcast-buffers", nargs="?", const=True, type=boolean)
+    add("--delay-allreduce", action="store_true")
+    add("--average", choices=("pre", "post", "none"), default="pre")
+    add("--lr-scaling", choices=("none", "linear"), default="none")
+    add("--schedule", default="constant")
+    add("--tf32", action="store_true")
     add("--deterministic", action="store_true")
-    argv = ["--" + a[2:].split("=")[0].replace("_", "-") + a[len(a.split("=")[0]):]
-            if a.startswith("--") else a for a in argv]
-    options, unknown = parser.parse_known_args(argv)
-    return options, unknown
+    add("--threads", type=int, default=0)
+    add("--workers", type=int, default=0)
+    add("--save")
+    add("--resume")
+    add("--dump-ranks", choices=("0", "all"), default="0")
+    add("--overflow-at", default="")
+    add("--digest", choices=("all", "none"), default="all")
+    return parser
 
 
-def batch_of(options, step, rank, world, cache):
-    """The step's images and classes: given files, or noise around a class-dependent brightness."""
-    if options.data.startswith("batches:"):
-        path = os.path.join(options.data[8:], f"step{step:06d}.rank{rank}.safetensors")
-        given = read_safetensors(path)
-        return given["input"], given["target"]
-    if options.data != "synthetic":
-        raise NotImplementedError(options.data)
-    generator = torch.Generator().manual_seed(options.seed * 1000003 + step * world + rank)
-    target = torch.randint(options.num_classes, (options.batch_size,), generator=generator)
-    images = torch.randn(options.batch_size, 3, options.image_size, options.image_size,
-                         generator=generator)
-    return images + target.reshape(-1, 1, 1, 1) / options.num_classes, target
+class Trainer:
+    """One rank. A wrong trainer (suite/peers/wrong) overrides one method."""
 
+    parameters_ready = 0  # micro-steps of this step that have ended
 
-def main():
-    options, unknown = parse(sys.argv[1:])
-    env = os.environ
-    rank, world = int(env.get("RANK", 0)), int(env.get("WORLD_SIZE", 1))
-    folder = env.get("LS_RUN_DIR")
-    events = Events(folder, rank)
+    def __init__(self, events, argv):
+        self.events, self.options = events, protocol.parse(option_parser(), argv)
+        env = os.environ
+        self.rank, self.world = int(env.get("RANK", 0)), int(env.get("WORLD_SIZE", 1))
+        self.folder, self.distributed = env.get("LS_RUN_DIR"), "RANK" in env
+        self.first_step = 1
+        self.check()
+        self.prepare()
 
-    def refuse(option, why):
-        events.write("unsupported", option=option, why=why)
-        print(f"pytorch_train: {option}: not supported: {why}", file=sys.stderr)
-        return UNSUPPORTED
+    # ---- what was asked ----
 
-    if unknown:
-        return refuse(unknown[0], "this adapter does not offer it")
-    device = options.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        print("pytorch_train: error: --device cuda: torch finds no CUDA device", file=sys.stderr)
-        return INFRASTRUCTURE
-    half = {"fp16": torch.float16, "bf16": torch.bfloat16}[options.half]
-    if options.optimizer != "sgd":
-        return refuse("--optimizer", "sgd only")
-    if options.opt_level in ("O2", "O3"):
-        return refuse("--opt-level", "O0 and O1 (autocast) only")
-    recent = tuple(int(x) for x in torch.__version__.split(".")[:2]) >= (2, 3)
-    if options.opt_level == "O1" and device == "cpu" and half is torch.float16 and not recent:
-        return refuse("--half", f"torch {torch.__version__} has no fp16 autocast on the CPU")
-    if options.dump_steps and not folder:
-        return usage("--dump-steps needs LS_RUN_DIR")
-    dump_steps = {int(s) for s in options.dump_steps.split(",") if s}
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    if device == "cuda":
-        torch.cuda.set_device(int(env.get("LOCAL_RANK", 0)))
+    def check(self):
+        o = self.options
+        if not networks.known(o.arch):
+            raise Usage(f"--arch {o.arch}: known are {', '.join(networks.CIFAR)}, "
+                        f"{', '.join(networks.LARGE)}")
+        if o.dump_steps and not self.folder:
+            raise Usage("--dump-steps needs LS_RUN_DIR")
+        given = o.data[8:] if o.data.startswith("batches:") else o.data
+        if o.data != "synthetic" and not os.path.isdir(given):
+            raise Usage(f"--data {o.data}: no such folder")
+        if o.data != "synthetic" and given == o.data:
+            raise Refused("--data", "folders of images are not read here")
+        if o.device == "cuda" and not torch.cuda.is_available():
+            raise Stop(protocol.INFRASTRUCTURE, "--device cuda: torch finds no CUDA device")
+        if o.device == "auto":
+            o.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.half = {"fp16": torch.float16, "bf16": torch.bfloat16}[o.half]
+        if o.loss_scale is None:
+            dynamic = o.opt_level in ("O1", "O2") and self.half is torch.float16
+            o.loss_scale = "dynamic" if dynamic else "1"
+        if o.broadcast_buffers is None:
+            o.broadcast_buffers = o.dialect == "torch"
+        self.overflows = [(int(s), int(r) if r else None) for s, _, r in
+                          (word.partition(":") for word in o.overflow_at.split(",") if word)]
+        self.refuse()
+        o.dialect = "torch"
 
-    torch.use_deterministic_algorithms(options.deterministic)
-    torch.manual_seed(options.seed)
-    model = build_model(options.arch, options.num_classes)
-    if options.init:
-        given = read_safetensors(options.init)
-        with torch.no_grad():
-            for name, tensor in list(model.named_parameters()) + list(model.named_buffers()):
-                if name in given:
-                    tensor.copy_(given[name])
-    model = model.to(device)
-    branches = Branches(model)
-    wrapped = model
-    if world > 1:
-        import torch.distributed as distributed
-        distributed.init_process_group("nccl" if device == "cuda" else "gloo")
+    def refuse(self):
+        o, old = self.options, f"torch {torch.__version__} cannot on the CPU"
+        for wrong, option, why in (
+                (o.dialect == "apex", "--dialect", "torch DDP divides, then sums"),
+                (o.average != "pre", "--average", "torch DDP divides, then sums"),
+                (o.delay_allreduce, "--delay-allreduce", "torch DDP reduces during backward"),
+                (o.lr_scaling != "none", "--lr-scaling", "none only"),
+                (o.schedule != "constant", "--schedule", "constant only"),
+                (o.optimizer in ("lamb", "lars"), "--optimizer", "torch has no such optimizer"),
+                (o.sync_bn and o.device == "cpu", "--sync-bn", "torch has SyncBatchNorm on CUDA only"),
+                (o.device == "cpu" and VERSION < (2, 3) and o.opt_level != "O0" and
+                 self.half is torch.float16, "--half", old),
+                (o.device == "cpu" and VERSION < (2, 3) and o.opt_level in ("O2", "O3"),
+                 "--opt-level", old),
+                (o.device == "cpu" and VERSION < (2, 3) and o.loss_scale == "dynamic",
+                 "--loss-scale", old),
+                (o.opt_level == "O3" and o.loss_scale == "dynamic", "--loss-scale",
+                 "GradScaler refuses gradients in half")):
+            if wrong:
+                raise Refused(option, why)
+
+    # ---- what is trained ----
+
+    def prepare(self):
+        o = self.options
+        if o.threads:
+            torch.set_num_threads(o.threads)
+        if o.device == "cuda":
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = o.tf32
+            if o.deterministic:
+                os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(o.deterministic)
+        if self.distributed:
+            torch.distributed.init_process_group("nccl" if o.device == "cuda" else "gloo")
+        torch.manual_seed(o.seed)
+        self.model = self.make_model()
+        self.branches = protocol.Branches(self.model)
+        self.names = {n: p for n, p in self.model.named_parameters()}
+        self.masters = self.make_masters()
+        self.optimizer = self.make_optimizer(self.masters or self.names)
+        self.scaler = self.make_scaler()
+        if o.resume:
+            self.load(o.resume)
+        self.wrapped = self.wrap(self.model)
+        self.local, self.watching = {}, False
+        for name, parameter in self.names.items():
+            parameter.register_hook(lambda grad, name=name: self.seen(name, grad))
+
+    def make_model(self):
+        o = self.options
+        model = networks.build(o.arch, o.num_classes)
+        if o.init:
+            given = protocol.read_safetensors(o.init)
+            with torch.no_grad():
+                for name, tensor in list(model.named_parameters()) + list(model.named_buffers()):
+                    if name in given:
+                        tensor.copy_(given[name])
+        if o.sync_bn:
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        if o.opt_level in ("O2", "O3"):
+            model = model.to(self.half)
+            for module in model.modules() if o.opt_level == "O2" else ():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.float()
+        return model.to(o.device)
+
+    def make_masters(self):
+        """O2: f32 copies of all parameters, by name; else none."""
+        if self.options.opt_level != "O2":
+            return {}
+        return {n: p.detach().clone().float().requires_grad_() for n, p in self.names.items()}
+
+    def make_optimizer(self, parameters):
+        o = self.options
+        if o.optimizer == "sgd":
+            return torch.optim.SGD(parameters.values(), o.lr, o.momentum,
+                                   weight_decay=o.weight_decay, nesterov=o.nesterov)
+        kind = torch.optim.Adam if o.optimizer == "adam" else torch.optim.AdamW
+        betas = tuple(float(x) for x in o.betas.split(","))
+        return kind(parameters.values(), o.lr, betas, o.eps, o.weight_decay)
+
+    def make_scaler(self):
+        """GradScaler for a dynamic scale; None for a static one."""
+        o = self.options
+        if o.loss_scale != "dynamic":
+            return None
+        settings = dict(init_scale=o.init_scale, growth_interval=o.growth_interval)
+        if VERSION >= (2, 3):
+            return torch.amp.GradScaler(o.device, **settings)
+        return torch.cuda.amp.GradScaler(**settings)
+
+    def wrap(self, model):
+        o = self.options
+        if not self.distributed:
+            return model
         wrapped = nn.parallel.DistributedDataParallel(
-            model, bucket_cap_mb=options.bucket_cap_mb, broadcast_buffers=options.broadcast_buffers)
-    optimizer = torch.optim.SGD(model.parameters(), options.lr, options.momentum,
-                                weight_decay=options.weight_decay, nesterov=options.nesterov)
-    scale, dynamic, growth = 1.0, False, 0
-    if options.opt_level == "O1" and options.loss_scale is None and half is torch.float16:
-        scale, dynamic = 65536.0, True
-    elif options.loss_scale == "dynamic":
-        scale, dynamic = 65536.0, True
-    elif options.loss_scale is not None:
-        scale = float(options.loss_scale)
+            model, bucket_cap_mb=o.bucket_cap_mb, broadcast_buffers=o.broadcast_buffers,
+            find_unused_parameters=o.find_unused)
+        if o.compress != "none":
+            from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+            wrapped.register_comm_hook(None, getattr(default_hooks, f"{o.compress}_compress_hook"))
+        return wrapped
 
-    events.write("start", versions={"torch": torch.__version__}, device=device, world=world,
-                 options=vars(options))
-    cache, parameters = {}, dict(model.named_parameters())
-    for step in range(1, options.steps + 1):
-        begin = time.monotonic()
-        images, target = batch_of(options, step, rank, world, cache)
-        images, target = images.to(device), target.to(device)
-        loaded = time.monotonic()
-        dump = step in dump_steps and (rank == 0 or options.dump_ranks == "all")
-        before = {n: p.detach().clone() for n, p in parameters.items()} if dump else {}
-        moments = {n: optimizer.state[p]["momentum_buffer"].clone() for n, p in parameters.items()
-                   if dump and "momentum_buffer" in optimizer.state.get(p, {})}
-        branches.on, branches.found = dump, []
-        with (torch.autocast(device, half) if options.opt_level == "O1" else nullcontext()):
-            logits = wrapped(images)
-            loss = F.cross_entropy(logits.float(), target)
-        after_forward = time.monotonic()
-        optimizer.zero_grad(set_to_none=True)
-        (loss * scale).backward()
-        after_backward = time.monotonic()
-        finite = True
-        if scale != 1.0 or dynamic:
-            inverse = 1.0 / scale
-            for parameter in parameters.values():
-                finite = finite and bool(torch.isfinite(parameter.grad).all())
-                parameter.grad.mul_(inverse)
-        skipped = dynamic and not finite
-        gradients = {n: p.grad.detach().float().clone() for n, p in parameters.items()} if dump else {}
-        if not skipped:
-            optimizer.step()
-        scale_next = scale
-        if dynamic:
-            growth = 0 if skipped else growth + 1
-            if skipped:
-                scale_next = scale / 2
-            elif growth >= 2000:
-                scale_next, growth = scale * 2, 0
-        if device == "cuda":
-            torch.cuda.synchronize()
-        end = time.monotonic()
-        value = float(loss.detach())
-        ms = {"total": (end - begin) * 1e3, "data": (loaded - begin) * 1e3,
-              "forward": (after_forward - loaded) * 1e3,
-              "backward": (after_backward - after_forward) * 1e3,
-              "optimizer": (end - after_backward) * 1e3}
-        members = dict(step=step, loss=value if math.isfinite(value) else None,
-                       loss_bits="0x%08x" % struct.unpack("<I", struct.pack("<f", value))[0],
-                       loss_scale=scale, loss_scale_next=scale_next, skipped=skipped, lr=options.lr,
-                       images=int(target.numel()), ms=ms)
-        if options.digest == "all":
-            members["digest"] = {"param": digest(parameters)}
-        events.write("step", **members)
+    # ---- checkpoints ----
+
+    def state(self):
+        buffers = [dict(self.model.named_buffers())]
+        if self.distributed:
+            buffers = [None] * self.world
+            torch.distributed.all_gather_object(buffers, dict(self.model.named_buffers()))
+        return {"step": self.options.steps, "model": self.model.state_dict(), "buffers": buffers,
+                "masters": self.masters, "optimizer": self.optimizer.state_dict(),
+                "scaler": self.scaler.state_dict() if self.scaler else {}}
+
+    def save(self, path):
+        state = self.state()
+        if self.rank == 0:
+            torch.save(state, path + ".tmp")
+            os.replace(path + ".tmp", path)
+
+    def load(self, path):
+        try:
+            state = torch.load(path, map_location=self.options.device)
+        except FileNotFoundError as missing:
+            raise Usage(f"--resume {path}: no such file") from missing
+        self.load_state(state)
+        self.first_step = state["step"] + 1
+
+    def load_state(self, state):
+        self.model.load_state_dict(state["model"])
+        own = state["buffers"][self.rank if self.rank < len(state["buffers"]) else 0]
+        with torch.no_grad():
+            for name, buffer in self.model.named_buffers():
+                buffer.copy_(own[name])
+            for name, master in self.masters.items():
+                master.copy_(state["masters"][name])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scaler:
+            self.scaler.load_state_dict(state["scaler"])
+
+    # ---- one step ----
+
+    def batch(self, step, micro):
+        """The step's images and classes: given files, or a pattern per class under noise."""
+        o = self.options
+        if o.data.startswith("batches:"):
+            path = os.path.join(o.data[8:], f"step{step:06d}.rank{self.rank}.safetensors")
+            try:
+                given = protocol.read_safetensors(path)
+            except FileNotFoundError as missing:
+                raise Usage(f"--data {o.data}: {path} is missing") from missing
+            images, target = given["input"], given["target"]
+            return (images[micro], target[micro]) if images.dim() == 5 else (images, target)
+        pattern = torch.randn(o.num_classes, 3, 4, 4,
+                              generator=torch.Generator().manual_seed(o.seed))
+        number = ((o.seed * 1000003 + step) * o.accumulate + micro) * self.world + self.rank
+        generator = torch.Generator().manual_seed(number)
+        target = torch.randint(o.num_classes, (o.batch_size,), generator=generator)
+        images = F.interpolate(pattern[target], size=o.image_size)
+        return images + 0.5 * torch.randn(images.shape, generator=generator), target
+
+    def seen(self, name, grad):
+        """A parameter's gradient as backward makes it: this rank's, before any reduction."""
+        at = next(((s, r) for s, r in self.overflows
+                   if s == self.step and r in (None, self.rank)), None)
+        if at and name == next(iter(self.names)):
+            grad = grad.clone()
+            grad.view(-1)[0] = float("inf")
+        if self.watching:
+            before = self.local.get(name)
+            self.local[name] = grad.float() if before is None else before + grad.float()
+        return grad
+
+    def precision(self):
+        if self.options.opt_level == "O1":
+            return torch.autocast(self.options.device, self.half)
+        return contextlib.nullcontext()
+
+    def forward(self, images, target):
+        if self.options.opt_level in ("O2", "O3"):
+            images = images.to(self.half)
+        with self.precision():
+            logits = self.wrapped(images).float()
+            return logits, F.cross_entropy(logits, target)
+
+    def backward(self, loss):
+        loss = loss / self.options.accumulate
+        if self.scaler:
+            self.scaler.scale(loss).backward()
+        else:
+            (loss * float(self.options.loss_scale)).backward()
+
+    def micro_step(self, step, micro):
+        """One batch: forward and backward, reduced with the last one of the step."""
+        images, target = (t.to(self.options.device) for t in self.batch(step, micro))
+        last = micro + 1 == self.options.accumulate
+        quiet = contextlib.nullcontext() if last or not self.distributed else self.wrapped.no_sync()
+        with quiet:
+            logits, loss = self.forward(images, target)
+            self.backward(loss)
+        return {"input": images, "target": target, "logits": logits.detach(),
+                "loss": loss.detach()}
+
+    def unscale(self):
+        for name, master in self.masters.items():
+            master.grad = self.names[name].grad.float()
+        if self.scaler:
+            self.scaler.unscale_(self.optimizer)
+        elif float(self.options.loss_scale) != 1:
+            for parameter in (self.masters or self.names).values():
+                parameter.grad.mul_(1 / float(self.options.loss_scale))
+
+    def update(self):
+        """The optimizer's step and the scaler's; returns whether it was skipped."""
+        if not self.scaler:
+            self.optimizer.step()
+        else:
+            before = self.scaler.get_scale()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        with torch.no_grad():
+            for name, master in self.masters.items():
+                self.names[name].copy_(master)
+        # GradScaler does not tell: a scale that fell is the sign its documentation gives
+        return self.scaler is not None and self.scaler.get_scale() < before
+
+    def scale(self):
+        return self.scaler.get_scale() if self.scaler else float(self.options.loss_scale)
+
+    def train_step(self, step):
+        o, self.step = self.options, step
+        dump = step in o.dump_steps and (self.rank == 0 or o.dump_ranks == "all")
+        self.branches.on, self.branches.found = dump, []
+        self.local, self.watching = {}, dump
+        before = self.snapshot() if dump else {}
+        scale = self.scale()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
+        micro = [self.micro_step(step, m) for m in range(o.accumulate)]
+        self.unscale()
+        grads = {n: p.grad.float() for n, p in (self.masters or self.names).items()}
+        if dump or o.digest == "all":
+            grads = {n: g.clone() for n, g in grads.items()}
+        skipped = self.update()
+        loss = torch.stack([m["loss"] for m in micro]).mean()
+        self.events.step(step, loss.item(), loss_scale=scale, loss_scale_next=self.scale(),
+                         skipped=skipped, lr=self.optimizer.param_groups[0]["lr"],
+                         images=sum(m["target"].numel() for m in micro),
+                         **({"digest": self.digests(grads)} if o.digest == "all" else {}))
         if dump:
-            tensors = {"input": images, "target": target, "logits": logits.float(),
-                       "loss": loss.detach().reshape(1).float()}
-            tensors.update({f"param/{n}": t for n, t in before.items()})
-            tensors.update({f"grad/{n}": t for n, t in gradients.items()})
-            tensors.update({f"buffer/{n}": t for n, t in model.named_buffers()})
-            tensors.update({f"next/{n}": t for n, t in parameters.items()})
-            tensors.update({f"branch/{i:03d}": t for i, t in enumerate(branches.found)})
-            tensors.update({f"state/{n}/momentum_buffer": t for n, t in moments.items()})
-            os.makedirs(os.path.join(folder, "dump"), exist_ok=True)
-            write_safetensors(os.path.join(folder, "dump", f"step{step:06d}.rank{rank}.safetensors"),
-                              tensors, dict(step=step, opt_level=options.opt_level, half=options.half,
-                                            world_size=world, loss_scale=scale, skipped=int(skipped),
-                                            lr=options.lr, optimizer="sgd",
-                                            momentum=options.momentum,
-                                            weight_decay=options.weight_decay, accumulate=1,
-                                            dialect="torch"))
-        scale = scale_next
-        if not all(torch.isfinite(p).all() for p in parameters.values()):
-            print("pytorch_train: error: a parameter is not finite", file=sys.stderr)
-            return NON_FINITE
-    events.write("end", code=0)
-    return 0
+            self.dump(step, before, micro, grads, loss, scale, skipped)
+        for name, parameter in (self.masters or self.names).items():
+            if not torch.isfinite(parameter).all():
+                raise Stop(protocol.NON_FINITE, f"{name} is not finite after step {step}")
+
+    # ---- what is told ----
+
+    def moments(self):
+        """{name/moment: tensor} of what the optimizer has."""
+        found = {}
+        for name, parameter in (self.masters or self.names).items():
+            for moment, value in self.optimizer.state.get(parameter, {}).items():
+                if torch.is_tensor(value) and value.dim() > 0:
+                    found[f"{name}/{moment}"] = value
+        return found
+
+    def digests(self, grads):
+        out = {"param": protocol.digest(self.names), "grad": protocol.digest(grads),
+               "state": protocol.digest(self.moments()),
+               "buffer": protocol.digest(dict(self.model.named_buffers()))}
+        if self.masters:
+            out["master"] = protocol.digest(self.masters)
+        if self.scaler:
+            kept = self.scaler.state_dict()
+            out["scaler"] = protocol.digest({n: torch.tensor(float(kept[n]), dtype=torch.float64)
+                                             for n in ("scale", "_growth_tracker")})
+        return out
+
+    def snapshot(self):
+        found = {f"param/{n}": p for n, p in self.names.items()}
+        found.update({f"master/{n}": p for n, p in self.masters.items()})
+        found.update({f"state/{n}": s for n, s in self.moments().items()})
+        return {n: t.detach().clone() for n, t in found.items()}
+
+    def dump(self, step, before, micro, grads, loss, scale, skipped):
+        o = self.options
+        tensors = {k: torch.stack([m[k] for m in micro]) if o.accumulate > 1 else micro[0][k]
+                   for k in ("input", "target", "logits")}
+        tensors["loss"] = loss.reshape(1)
+        tensors.update(before)
+        tensors.update({f"grad/{n}": g for n, g in grads.items()})
+        tensors.update({f"local/{n}": g / scale for n, g in self.local.items()})
+        tensors.update({f"buffer/{n}": b for n, b in self.model.named_buffers()})
+        tensors.update({f"next/{n}": p for n, p in (self.masters or self.names).items()})
+        tensors.update({f"next_state/{n}": s for n, s in self.moments().items()})
+        count = len(self.branches.found) // o.accumulate
+        for k in range(count):
+            tensors[f"branch/{k:03d}"] = torch.cat(
+                [self.branches.found[m * count + k].reshape(-1) for m in range(o.accumulate)]
+            ) if o.accumulate > 1 else self.branches.found[k]
+        protocol.write_dump(self.folder, step, self.rank, tensors, dict(
+            arch=o.arch, opt_level=o.opt_level, half=o.half, world_size=self.world,
+            loss_scale=scale, skipped=str(skipped).lower(), lr=o.lr, optimizer=o.optimizer,
+            momentum=o.momentum, weight_decay=o.weight_decay, betas=o.betas, eps=o.eps,
+            nesterov=str(o.nesterov).lower(), accumulate=o.accumulate, dialect="torch"))
+
+    def buckets(self):
+        """DDP tells sizes, not members."""
+        told = self.wrapped._get_ddp_logging_data() if self.distributed else {}
+        text = told.get("rebuilt_bucket_sizes") or told.get("bucket_sizes") or ""
+        sizes = [int(word) for word in str(text).replace(",", " ").split()]
+        if sizes and sizes != self.told:
+            self.events.write("buckets", iteration=self.step, buckets=[{"bytes": s} for s in sizes])
+            self.told = sizes
+
+    def train(self):
+        o, self.told = self.options, None
+        shown = {k.replace("_", "-"): v for k, v in vars(o).items()}
+        self.events.write("start", subject="pytorch_train", rank=self.rank, world=self.world,
+                          versions={"torch": torch.__version__}, device=o.device, pid=os.getpid(),
+                          threads=torch.get_num_threads(), options=shown)
+        for step in range(self.first_step, o.steps + 1):
+            self.train_step(step)
+            if step <= self.first_step + 1:
+                self.buckets()
+        if o.save:
+            self.save(o.save)
+        self.events.write("end", step=o.steps, code=0)
+
+
+def main(kind=Trainer):
+    protocol.run(lambda events: kind(events, sys.argv[1:]).train(), os.path.basename(sys.argv[0]))
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except RuntimeError as error:
-        print(f"pytorch_train: error: {error}", file=sys.stderr)
-        lost = any(word in str(error) for word in ("closed by peer", "Connection", "imed out"))
-        sys.exit(PEER_LOST if lost else INFRASTRUCTURE)
+    main()
