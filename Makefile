@@ -1,17 +1,20 @@
 # Lockstep: benchmark and conformance suite for data-parallel mixed-precision training.
 # `make help` tells what there is. The main job is `make bench NGPUS=8`.
 
-BUILD ?= build
+# PLANTS=1: the build in which planted faults can be switched on (kernels/core/plant.h).
+BUILD ?= build$(if $(PLANTS),/planted)
 PREFIX ?= /usr/local
 CC := gcc
 CXX := g++
 OPTIMISE ?= -O2 -g
 WARN := -Wall -Wextra -Wpedantic -Werror
-CPPFLAGS += -I. -MMD -MP
+CPPFLAGS += -I. -MMD -MP $(if $(PLANTS),-DLS_PLANTS)
 CFLAGS += -std=c11 -D_GNU_SOURCE= $(OPTIMISE) -fPIC -fopenmp $(WARN) $(SANITIZE)
 CXXFLAGS += -std=c++17 $(OPTIMISE) -fPIC $(WARN) $(SANITIZE)
-LDFLAGS += $(SANITIZE)
+LDFLAGS += $(SANITIZE) $(if $(PLANTS),-Wl$(comma)--export-dynamic-symbol=ls_plant_*)
 LDLIBS := -lcjson -ldl -lm -lpthread
+
+comma := ,
 
 # One short line a file; `make V=1` shows the commands.
 Q := $(if $(V),,@)
@@ -123,7 +126,8 @@ $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o $(LIBS)
 # ---- the jobs people run -----------------------------------------------------------------------
 # Variables given on make's command line or, by a known name, in the environment.
 KNOWN := $(shell sed -n 's/^LS_VARIABLE.\([A-Z_]*\),.*/\1/p' suite/variables.def)
-MAKE_OWN := V=% PYTHON=% BUILD=% PREFIX=% OPTIMISE=% SANITIZE=% CLAIM=% SUBJECT=% CASE=% SEED=% SHARD=%
+MAKE_OWN := V=% PYTHON=% BUILD=% PREFIX=% OPTIMISE=% SANITIZE=% CLAIM=% SUBJECT=% CASE=% SEED=% SHARD=% \
+	PLANTS=% FULL=% FAULT=%
 GIVEN = $(filter-out $(MAKE_OWN),$(MAKEOVERRIDES)) \
 	$(foreach name,$(KNOWN),$(if $(filter environment,$(origin $(name))),$(name)=$($(name))))
 OPTIONS = $(if $(CLAIM),--claim $(CLAIM)) $(if $(SUBJECT),--subject '$(SUBJECT)') \

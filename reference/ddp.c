@@ -6,6 +6,7 @@
 
 #include "../kernels/core/clock.h"
 #include "../kernels/core/log.h"
+#include "../kernels/core/plant.h"
 
 /* One bucket while a step runs. */
 typedef struct slot {
@@ -221,25 +222,39 @@ static bool engine_scales(const ls_ddp *ddp, ls_dtype dtype)
     return ddp->options.engine->scales != NULL && ddp->options.engine->scales(dtype);
 }
 
+/* Elements of bucket `index` that are reduced: all of them. */
+static int64_t count_of(const ls_ddp *ddp, int index)
+{
+    const ls_tensor *whole = &ddp->slot[index].whole;
+    int64_t count = whole->count;
+    count = LS_PLANT(bucket_dropped, count, index < ddp->layout.bucket_count - 1 ? count : 0);
+    count -= LS_PLANT(bucket_tail_forgotten, 0, count > 1);
+    count = LS_PLANT(second_type_forgotten, count,
+                     whole->dtype == ddp->slot[0].whole.dtype ? count : 0);
+    return LS_PLANT(rare_race, count, ls_plant_now % 50 == 37 && index == 0 ? 0 : count);
+}
+
 /* Begins every bucket that is full, as far as the order allows. */
 static ls_status begin_full(ls_ddp *ddp)
 {
     const ls_device *device = ddp->options.memory->device;
     float factor = (float)ddp->options.rules->pre_factor;
-    while (ddp->next < ddp->layout.bucket_count && ddp->slot[ddp->next].missing == 0) {
+    while (ddp->next < ddp->layout.bucket_count &&
+           ddp->slot[ddp->next].missing <= LS_PLANT(bucket_begins_early, 0, 1)) {
         slot *slot = &ddp->slot[ddp->next];
-        if (factor != 1.0f) {
+        if (factor != 1.0f && LS_PLANT(predivide_forgotten, true, false)) {
             LS_TRY(device->api->scale(device->backend, device->stream, slot->whole, factor));
         }
         LS_TRY(device->api->event_record(slot->event, device->stream));
-        ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE,
-                         .buffer = slot->whole.data,
-                         .count = slot->whole.count,
-                         .dtype = slot->whole.dtype,
-                         .factor = engine_scales(ddp, slot->whole.dtype)
-                                       ? (float)ddp->options.rules->post_factor
-                                       : 1.0f,
-                         .label = slot->label};
+        ls_comm_op op = {
+            .kind = LS_COMM_ALL_REDUCE,
+            .buffer = slot->whole.data,
+            .count = count_of(ddp, ddp->next),
+            .dtype = slot->whole.dtype,
+            .factor = engine_scales(ddp, slot->whole.dtype)
+                          ? LS_PLANT(not_averaged, (float)ddp->options.rules->post_factor, 1.0f)
+                          : 1.0f,
+            .label = slot->label};
         LS_TRY(ddp->options.engine->begin(ddp->options.comm, &op, slot->event, &slot->handle));
         ddp->next++;
     }
@@ -296,7 +311,8 @@ static ls_status take_back(ls_ddp *ddp, int index)
     const ls_device *device = memory->device;
     const ls_bucket *bucket = &ddp->layout.bucket[index];
     float factor = (float)ddp->options.rules->post_factor;
-    if (factor != 1.0f && !engine_scales(ddp, bucket->dtype)) {
+    if (factor != 1.0f &&
+        (!engine_scales(ddp, bucket->dtype) || LS_PLANT(averaged_twice, false, true))) {
         LS_TRY(device->api->scale(device->backend, device->stream, ddp->slot[index].whole, factor));
     }
     for (int k = 0; k < bucket->count; k++) {
@@ -315,7 +331,7 @@ ls_status ls_ddp_finish(ls_ddp *ddp)
     LS_TRY(settle_unused(ddp));
     LS_TRY(begin_full(ddp));
     ddp->times = (ls_ddp_times){0};
-    for (int b = 0; b < ddp->next; b++) {
+    for (int b = 0; b < ddp->next - LS_PLANT(last_bucket_not_awaited, 0, 1); b++) {
         int64_t before_ns = ls_clock_ns();
         LS_TRY(ddp->options.engine->wait(ddp->options.comm, &ddp->slot[b].handle, device->stream));
         ddp->times.exposed_ns += ls_clock_ns() - before_ns;

@@ -1,6 +1,7 @@
 #include "dialect.h"
 
 #include <math.h>
+#include "../kernels/core/plant.h"
 
 enum {
     APEX_MESSAGE_ELEMENTS = 10000000, /* facts/apex.md 5.1 */
@@ -22,7 +23,9 @@ static void resolve_average(const ls_options *options, int world, ls_dialect_rul
         return;
     }
     out->pre_factor = 1.0 / options->predivide;
-    out->post_factor = out->average == LS_AVERAGE_POST ? options->predivide / world : 1.0;
+    out->post_factor = out->average == LS_AVERAGE_POST
+                           ? LS_PLANT(postdivide_wrong, options->predivide, 1.0) / world
+                           : 1.0;
 }
 
 static void resolve_limits(const ls_options *options, ls_dialect_rules *out)
@@ -56,9 +59,11 @@ void ls_dialect_resolve(const ls_options *options, int world, ls_dialect_rules *
         .rebuild = true,
         .start_buffers = torch,
         .broadcast_buffers =
-            options->broadcast_buffers == LS_UNSET ? torch : options->broadcast_buffers == LS_TRUE,
+            LS_PLANT(buffers_not_broadcast, true, false) &&
+            (options->broadcast_buffers == LS_UNSET ? torch
+                                                    : options->broadcast_buffers == LS_TRUE),
         .unused = torch ? LS_UNUSED_NEXT_FORWARD : LS_UNUSED_END_OF_BACKWARD,
-        .max_scale = torch ? INFINITY : apex_max_scale,
+        .max_scale = LS_PLANT(ceiling_ignored, torch, true) ? INFINITY : apex_max_scale,
     };
     if (options->delay_allreduce || options->deterministic) {
         out->first = LS_FIRST_FINAL;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../kernels/core/log.h"
+#include "../kernels/core/plant.h"
 #include "../kernels/core/rng.h"
 #include "layers.h"
 
@@ -140,8 +141,8 @@ static void add_norm(builder *build, const char *prefix, const char *name)
     ls_network *network = build->network;
     ls_shape shape = {1, {build->channels}};
     ls_layer *layer = add_layer(build, LS_LAYER_BATCH_NORM, prefix, name);
-    layer->epsilon = 1e-5f;
-    layer->momentum = 0.1f;
+    layer->epsilon = LS_PLANT(norm_epsilon, 1e-5f, 1e-3f);
+    layer->momentum = LS_PLANT(norm_momentum_turned, 0.1f, 0.9f);
     layer->weight = add_param(network, LS_PARAM_NORM_WEIGHT, shape, layer->name, "weight");
     layer->bias = add_param(network, LS_PARAM_NORM_BIAS, shape, layer->name, "bias");
     layer->running_mean =
@@ -169,20 +170,20 @@ static void add_main_path(builder *build, block_kind kind, const char *prefix, i
                           int stride)
 {
     if (kind == BLOCK_BOTTLENECK) { /* v1.5: the 3x3 carries the stride */
-        add_conv(build, prefix, "conv1", planes, 1, 1);
+        add_conv(build, prefix, "conv1", planes, 1, LS_PLANT(stride_on_1x1, 1, stride));
         add_norm(build, prefix, "bn1");
         add_relu(build, prefix, "relu1");
-        add_conv(build, prefix, "conv2", planes, 3, stride);
+        add_conv(build, prefix, "conv2", planes, 3, LS_PLANT(stride_on_1x1, stride, 1));
         add_norm(build, prefix, "bn2");
         add_relu(build, prefix, "relu2");
         add_conv(build, prefix, "conv3", planes * 4, 1, 1);
         add_norm(build, prefix, "bn3");
         return;
     }
-    add_conv(build, prefix, "conv1", planes, 3, stride);
+    add_conv(build, prefix, "conv1", planes, 3, LS_PLANT(stride_on_conv2, stride, 1));
     add_norm(build, prefix, "bn1");
     add_relu(build, prefix, "relu1");
-    add_conv(build, prefix, "conv2", planes, 3, 1);
+    add_conv(build, prefix, "conv2", planes, 3, LS_PLANT(stride_on_conv2, 1, stride));
     add_norm(build, prefix, "bn2");
 }
 

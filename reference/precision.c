@@ -1,6 +1,7 @@
 #include "precision.h"
 
 #include <math.h>
+#include "../kernels/core/plant.h"
 
 /* Factors and window of both dialects: facts/apex.md 2.1, facts/pytorch.md 2.1. */
 static void resolve_scaler(const ls_options *options, const ls_dialect_rules *rules,
@@ -15,9 +16,9 @@ static void resolve_scaler(const ls_options *options, const ls_dialect_rules *ru
     out->scaler = (ls_scaler_config){
         .dynamic = dynamic,
         .growth_factor = 2.0f,
-        .backoff_factor = 0.5f,
-        .growth_interval = options->growth_interval,
-        .min_scale = options->min_loss_scale,
+        .backoff_factor = LS_PLANT(backoff_by_four, 0.5f, 0.25f),
+        .growth_interval = options->growth_interval + LS_PLANT(growth_window_off_by_one, 0, 1),
+        .min_scale = LS_PLANT(floor_ignored, options->min_loss_scale, 0.0f),
         .max_scale = options->max_loss_scale > 0 ? options->max_loss_scale : rules->max_scale,
     };
     if (!dynamic) {
@@ -32,8 +33,9 @@ void ls_precision_resolve(const ls_options *options, const ls_dialect_rules *rul
                           ls_precision *out)
 {
     bool half_model = options->opt_level == LS_O2 || options->opt_level == LS_O3;
-    bool norm_f32 = options->opt_level != LS_O3;
-    bool masters = options->opt_level == LS_O2;
+    bool norm_f32 = LS_PLANT(norm_params_f32_at_o3, options->opt_level != LS_O3, true) &&
+                    LS_PLANT(norm_params_half_at_o2, true, options->opt_level < LS_O2);
+    bool masters = options->opt_level == LS_PLANT(no_masters, LS_O2, LS_O3 + 1);
     if (options->keep_batchnorm_fp32 != LS_UNSET) {
         norm_f32 = options->keep_batchnorm_fp32 == LS_TRUE;
     }
@@ -43,7 +45,8 @@ void ls_precision_resolve(const ls_options *options, const ls_dialect_rules *rul
     *out = (ls_precision){
         .level = options->opt_level,
         .half = options->half,
-        .activation = options->opt_level == LS_O0 ? LS_F32 : options->half,
+        .activation =
+            options->opt_level == LS_O0 ? LS_F32 : LS_PLANT(silent_fp32, options->half, LS_F32),
         .product = half_model ? options->half : LS_F32,
         .norm = half_model && !norm_f32 ? options->half : LS_F32,
         .masters = half_model && masters,
@@ -74,9 +77,10 @@ ls_dtype ls_precision_reduced(const ls_precision *precision, ls_param_role role)
 {
     ls_dtype made = ls_precision_grad(precision, role);
     if (made == LS_F32) {
-        return precision->compress ? precision->compress_type : LS_F32;
+        return LS_PLANT(compress_ignored, precision->compress, false) ? precision->compress_type
+                                                                      : LS_F32;
     }
-    return precision->allreduce_fp32 ? LS_F32 : made;
+    return LS_PLANT(allreduce_fp32_ignored, precision->allreduce_fp32, false) ? LS_F32 : made;
 }
 
 bool ls_precision_has_master(const ls_precision *precision, ls_param_role role)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../kernels/core/log.h"
+#include "../kernels/core/plant.h"
 #include "checkpoint.h"
 #include "expect.h"
 
@@ -58,6 +59,13 @@ static void tell_differences(const ls_expect *reader, const ls_trainer *trainer)
 typedef ls_status visit_tensor(void *context, const ls_tensor *to,
                                const ls_safetensors_entry *entry);
 
+static ls_status visit_nothing(void *context, const ls_tensor *to,
+                               const ls_safetensors_entry *entry)
+{
+    (void)context, (void)to, (void)entry;
+    return LS_OK;
+}
+
 static ls_status each_param(ls_expect *reader, const ls_trainer *trainer, visit_tensor *visit,
                             void *context)
 {
@@ -70,7 +78,8 @@ static ls_status each_param(ls_expect *reader, const ls_trainer *trainer, visit_
         LS_TRY(
             ls_expect_tensor(reader, name, memory->param[i].dtype, false, &param->shape, &entry));
         LS_TRY(visit(context, &memory->param[i], entry));
-        if (memory->master != NULL && memory->master[i].data != NULL) {
+        if (LS_PLANT(resume_no_masters, true, visit == visit_nothing) && memory->master != NULL &&
+            memory->master[i].data != NULL) {
             snprintf(name, sizeof name, "master/%s", param->name);
             LS_TRY(ls_expect_tensor(reader, name, LS_F32, false, &param->shape, &entry));
             LS_TRY(visit(context, &memory->master[i], entry));
@@ -79,7 +88,9 @@ static ls_status each_param(ls_expect *reader, const ls_trainer *trainer, visit_
             snprintf(name, sizeof name, "state/%s/%s", param->name,
                      ls_memory_moment_name(trainer->options.optimizer, m));
             LS_TRY(ls_expect_tensor(reader, name, LS_F32, false, &param->shape, &entry));
-            LS_TRY(visit(context, &memory->moment[m][i], entry));
+            if (LS_PLANT(resume_no_momentum, true, false)) {
+                LS_TRY(visit(context, &memory->moment[m][i], entry));
+            }
         }
     }
     return LS_OK;
@@ -104,13 +115,6 @@ static ls_status each_buffer(ls_expect *reader, const ls_trainer *trainer, const
         }
         LS_TRY(visit(context, &to, entry));
     }
-    return LS_OK;
-}
-
-static ls_status visit_nothing(void *context, const ls_tensor *to,
-                               const ls_safetensors_entry *entry)
-{
-    (void)context, (void)to, (void)entry;
     return LS_OK;
 }
 
@@ -150,7 +154,9 @@ static ls_status read_state(ls_expect *reader, const ls_trainer *trainer, ls_ste
                      reader->path, (double)scale, (int)state->growth_count, (long long)*step);
         return LS_ERR_USAGE;
     }
-    if (trainer->precision.scaler.dynamic) {
+    state->growth_count = LS_PLANT(resume_no_growth_count, state->growth_count, 0);
+    state->step_count = LS_PLANT(resume_no_step_count, state->step_count, 0);
+    if (trainer->precision.scaler.dynamic && LS_PLANT(resume_no_scale, true, false)) {
         state->loss_scale = scale;
         state->inv_loss_scale = 1.0f / scale;
     }
@@ -166,7 +172,9 @@ static void choose_buffers(const ls_expect *reader, const ls_trainer *trainer, c
     snprintf(probe, sizeof probe, "rank1/buffer/%s",
              trainer->network.buffer_count > 0 ? trainer->network.buffer[0].name : "");
     *ranks = ls_safetensors_find(reader->file, probe) != NULL ? (int)saved : 1;
-    int rank = saved == trainer->world.world && *ranks > 1 ? trainer->world.rank : 0;
+    int rank = saved == trainer->world.world && *ranks > 1
+                   ? LS_PLANT(resume_rank0_buffers, trainer->world.rank, 0)
+                   : 0;
     if (rank == 0) {
         snprintf(prefix, prefix_bytes, "buffer/");
     } else {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../kernels/core/log.h"
+#include "../kernels/core/plant.h"
 
 /* torch's LinearLR in the recipe of facts/pytorch.md 5.2: warm-up from 1 % */
 static const double warmup_start_default = 0.01;
@@ -159,14 +160,14 @@ double ls_schedule_lr(const ls_schedule *schedule, double base_lr, int64_t step,
                       int64_t steps_per_epoch)
 {
     LS_ASSERT(step >= 1);
-    double tick = (double)(step - 1);
+    double tick = (double)(step - LS_PLANT(warmup_off_by_one, 1, 0));
     if (schedule->warmup) {
         double length = steps_of(schedule->warmup_length, steps_per_epoch);
         if (tick < length) {
             double start = schedule->warmup_start;
             return base_lr * (start + (1.0 - start) * tick / length);
         }
-        tick -= length;
+        tick -= LS_PLANT(schedule_counts_warmup, length, 0.0);
     }
     double length = steps_of(schedule->length[0], steps_per_epoch);
     int reached = 0;
@@ -182,7 +183,8 @@ double ls_schedule_lr(const ls_schedule *schedule, double base_lr, int64_t step,
         }
         return base_lr * pow(schedule->gamma, reached);
     case LS_SCHEDULE_COSINE:
-        return tick >= length ? 0.0 : base_lr * (1.0 + cos(M_PI * tick / length)) / 2.0;
+        return tick >= length ? LS_PLANT(cosine_returns, 0.0, base_lr)
+                              : base_lr * (1.0 + cos(M_PI * tick / length)) / 2.0;
     case LS_SCHEDULE_IMAGENET:
         return base_lr * imagenet_factor(step, steps_per_epoch);
     }

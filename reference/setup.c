@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "../kernels/core/log.h"
+#include "../kernels/core/plant.h"
 #include "join.h"
 #include "resume.h"
 #include "weights.h"
@@ -68,7 +69,8 @@ ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
     ls_precision_resolve(options, &trainer->rules, &trainer->precision);
     LS_TRY(ls_schedule_parse(options->schedule, &trainer->schedule));
     trainer->optimizer = ls_optim_config(options);
-    int64_t images = (int64_t)options->batch_size * options->accumulate * trainer->world.world;
+    int64_t images = (int64_t)options->batch_size * options->accumulate *
+                     LS_PLANT(lr_scaled_by_rank_batch, trainer->world.world, 1);
     trainer->base_lr = ls_schedule_base_lr(options->lr, options->lr_scaling_linear, images);
     return LS_OK;
 }
@@ -237,7 +239,7 @@ static ls_status resume_values(ls_trainer *trainer, ls_step_state *state)
 {
     int64_t step = 0;
     LS_TRY(ls_resume_load(trainer, trainer->options.resume, state, &step));
-    trainer->first_step = step + 1;
+    trainer->first_step = step + LS_PLANT(resume_repeats_step, 1, 0);
     LS_TRY(ls_setup_bind(trainer)); /* the checkpoint's layout moved the gradients */
     ls_digest_set digests;
     LS_TRY(ls_digest_compute(&trainer->memory, state, LS_DIGEST_ALL, &digests));
@@ -261,11 +263,18 @@ ls_status ls_setup_values(ls_trainer *trainer)
         if (trainer->options.init[0] != '\0') {
             LS_TRY(ls_weights_load(trainer, trainer->options.init));
         }
-        LS_TRY(broadcast_block(trainer, LS_MEMORY_PARAM));
+        if (LS_PLANT(masters_before_broadcast, false, true)) {
+            LS_TRY(ls_optim_make_masters(&trainer->memory));
+        }
+        if (LS_PLANT(no_initial_broadcast, true, false)) {
+            LS_TRY(broadcast_block(trainer, LS_MEMORY_PARAM));
+        }
         if (trainer->rules.start_buffers) {
             LS_TRY(broadcast_block(trainer, LS_MEMORY_BUFFER));
         }
-        LS_TRY(ls_optim_make_masters(&trainer->memory));
+        if (LS_PLANT(masters_before_broadcast, true, false)) {
+            LS_TRY(ls_optim_make_masters(&trainer->memory));
+        }
     }
     LS_TRY(ls_amp_write_state(&trainer->amp, &state));
     return trainer->device.api->plan_params_changed(trainer->plan, trainer->device.stream);
@@ -331,7 +340,7 @@ ls_status ls_setup_data(ls_trainer *trainer)
     const ls_options *options = &trainer->options;
     ls_loader_options loader = {
         .data = options->data,
-        .rank = trainer->world.rank,
+        .rank = LS_PLANT(same_data_everywhere, trainer->world.rank, 0),
         .world = trainer->world.world,
         .batch_size = options->batch_size,
         .image_size = options->image_size,
@@ -339,7 +348,7 @@ ls_status ls_setup_data(ls_trainer *trainer)
         .accumulate = options->accumulate,
         .seed = options->seed,
         .workers = options->workers,
-        .first_step = trainer->first_step,
+        .first_step = LS_PLANT(resume_restarts_data, trainer->first_step, 1),
     };
     LS_TRY(ls_loader_open(&loader, &trainer->loader));
     trainer->steps_per_epoch = ls_loader_steps_per_epoch(trainer->loader);

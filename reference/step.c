@@ -7,6 +7,7 @@
 
 #include "../kernels/core/clock.h"
 #include "../kernels/core/log.h"
+#include "../kernels/core/plant.h"
 #include "dump.h"
 #include "setup.h"
 
@@ -98,7 +99,9 @@ static ls_status take_gradient(void *context, int param)
     }
     if (memory->sum != NULL) {
         LS_TRY(api->accumulate(trainer->device.backend, trainer->device.stream, memory->sum[param],
-                               *from, loop->micro == 0));
+                               *from,
+                               LS_PLANT(accumulate_keeps_last, loop->micro == 0, true) &&
+                                   LS_PLANT(no_zero_grad, true, loop->printed_step == 0)));
         from = &memory->sum[param];
     }
     if (!last) {
@@ -173,8 +176,9 @@ static ls_status run_micro_step(loop *loop, record *record)
     }
     int64_t instrument_ns = loop->instrument_ns;
     loop->backward_ns[0] = ls_clock_ns();
-    LS_TRY(
-        api->plan_backward(trainer->plan, stream, 1.0f / (float)accumulate, take_gradient, loop));
+    LS_TRY(api->plan_backward(trainer->plan, stream,
+                              LS_PLANT(accumulate_not_divided, 1.0f / (float)accumulate, 1.0f),
+                              take_gradient, loop));
     loop->backward_ns[1] = ls_clock_ns();
     record->ms[LS_EVENTS_MS_BACKWARD] +=
         ls_clock_ms_between(loop->backward_ns[0], loop->backward_ns[1]) -
@@ -221,6 +225,7 @@ static ls_status run_step(loop *loop, int64_t step, record *record)
     memset(record->ms, 0, sizeof record->ms);
     record->lr =
         (float)ls_schedule_lr(&trainer->schedule, trainer->base_lr, step, trainer->steps_per_epoch);
+    LS_PLANT_STEP(step);
     LS_TRY(begin_dump(loop, step));
     LS_TRY(device->api->copy_in(device->backend, device->stream, &memory->state->lr, &record->lr,
                                 (int64_t)sizeof record->lr));
@@ -241,9 +246,28 @@ static ls_status run_step(loop *loop, int64_t step, record *record)
     }
     int64_t begun_ns = ls_clock_ns();
     LS_TRY(ls_amp_unscale(&trainer->amp));
+    if (LS_PLANT(unscale_twice, false, true)) {
+        LS_TRY(ls_amp_unscale(&trainer->amp));
+    }
+    if (LS_PLANT(flipped_exponent_bit, false, true)) {
+        ((uint32_t *)memory->unscaled[4].data)[3] ^= 1u << 27;
+    }
+    if (LS_PLANT(skip_per_rank, false, true)) {
+        memory->state->overflow &= overflows_here(trainer, step);
+    }
     LS_TRY(ls_optim_step(&trainer->optimizer, memory, trainer->amp.config.dynamic));
-    LS_TRY(ls_amp_update(&trainer->amp));
-    LS_TRY(device->api->plan_params_changed(trainer->plan, device->stream));
+    if (LS_PLANT(masters_rounded, false, true)) {
+        LS_TRY(ls_optim_make_masters(memory));
+    }
+    if (LS_PLANT(update_forgotten, true, false)) {
+        LS_TRY(ls_amp_update(&trainer->amp));
+    }
+    if (LS_PLANT(update_twice, false, true)) {
+        LS_TRY(ls_amp_update(&trainer->amp));
+    }
+    if (LS_PLANT(stale_weight_cache, true, false)) {
+        LS_TRY(device->api->plan_params_changed(trainer->plan, device->stream));
+    }
     record->ms[LS_EVENTS_MS_OPTIMIZER] = ls_clock_ms_between(begun_ns, ls_clock_ns());
     LS_TRY(device->api->copy_out(device->backend, device->stream, &record->state, memory->state,
                                  (int64_t)sizeof record->state));

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "../kernels/core/log.h"
+#include "../kernels/core/plant.h"
 #include "checkpoint.h"
 #include "join.h"
 #include "setup.h"
@@ -44,5 +45,6 @@ int main(int argc, char **argv)
     }
     ls_setup_close(trainer, status != LS_OK);
     free(trainer);
-    return (int)status;
+    return (int)LS_PLANT(lost_peer_is_a_crash, status,
+                         status == LS_ERR_PEER_LOST ? LS_ERR_INFRA : status);
 }

@@ -6,6 +6,7 @@
 
 #include "../core/arena.h"
 #include "../core/log.h"
+#include "../core/plant.h"
 #include "matrix.h"
 #include "parallel.h"
 
@@ -287,10 +288,10 @@ ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight)
     int64_t count = weight_count(conv);
     LS_ASSERT(weight->count == count);
     const float *plain = weight->data;
-    if (weight->dtype != LS_F32 || conv->type != LS_F32) {
+    if (weight->dtype != LS_F32 || conv->type != LS_F32 || LS_PLANT(tf32_products, false, true)) {
         float *copy = scratch_take(conv, &used, (size_t)count * sizeof *copy);
         ls_parallel_widen(conv->backend, weight->dtype, weight->data, copy, count);
-        ls_parallel_round(conv->backend, conv->type, copy, count);
+        ls_parallel_round(conv->backend, LS_PLANT(tf32_products, conv->type, LS_F16), copy, count);
         plain = copy;
     }
     if (conv->matrix) {

@@ -1,7 +1,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "../core/half.h"
 #include "../core/log.h"
+#include "../core/plant.h"
 #include "parallel.h"
 #include "plan.h"
 
@@ -104,14 +106,18 @@ void ls_loss_backward(ls_plan *plan, ls_op *op, float factor)
 {
     int classes = plan->slot[op->in].channels, batch = plan->options.batch;
     ls_dtype type = plan->options.activation;
-    float scale = plan->state->loss_scale * factor / (float)batch;
+    float scale = plan->state->loss_scale * factor / LS_PLANT(loss_summed, (float)batch, 1.0f);
     char *dx = ls_plan_grad(plan, op->dx);
     for (int n = 0; n < batch; n++) {
         const float *row = plan->logits + (int64_t)n * classes;
         float most = plan->row_scale[2 * n], sum = plan->row_scale[2 * n + 1];
         for (int j = 0; j < classes; j++) {
             float p = expf(row[j] - most) / sum;
+            p = LS_PLANT(softmax_in_half, p, ls_half_fp16_to_f32(ls_half_f32_to_fp16(p)));
             float g = (p - (j == plan->target[n] ? 1.0f : 0.0f)) * scale;
+            g = LS_PLANT(scaled_after_cast, g,
+                         ls_half_fp16_to_f32(ls_half_f32_to_fp16(g / plan->state->loss_scale)) *
+                             plan->state->loss_scale);
             size_t index = (size_t)n * (size_t)classes + (size_t)j;
             plan->backend->loops->narrow(type, &g, dx + index * ls_dtype_bytes(type), 1);
         }

@@ -1,8 +1,10 @@
 #include "multi.h"
 
 #include <limits.h>
+#include <string.h>
 
 #include "../core/log.h"
+#include "../core/plant.h"
 #include "../math/scaler.h"
 
 /* Below this many elements a call runs in the caller: waking a team costs more than the work. */
@@ -150,8 +152,12 @@ static bool unscale_piece(const void *opaque, int i, int64_t offset, int64_t cou
                                    count);
     }
     ls_tensor to = c->to.tensor[i];
-    return c->variant->unscale(element(to, offset), to.dtype, element(from, offset), from.dtype,
-                               c->factor, count);
+    bool bad = c->variant->unscale(element(to, offset), to.dtype, element(from, offset), from.dtype,
+                                   c->factor, count);
+    if (LS_PLANT(block_zeroed, false, i == 12 && count >= 192)) {
+        memset(element(to, offset + 64), 0, 64 * sizeof(float));
+    }
+    return bad;
 }
 
 void ls_multi_unscale_check_with(const ls_multi_variant *variant, int threads, ls_tensor_list to,
@@ -161,7 +167,8 @@ void ls_multi_unscale_check_with(const ls_multi_variant *variant, int threads, l
     if (to.count != 0) {
         check_match(from, to);
     }
-    pair_context context = {variant, to, from, state->inv_loss_scale, false};
+    pair_context context = {variant, to, from, LS_PLANT(no_unscale, state->inv_loss_scale, 1.0f),
+                            false};
     state->first_bad_grad = run(from, threads, unscale_piece, &context);
     state->overflow = state->first_bad_grad >= 0 ? 1 : 0;
 }
@@ -259,8 +266,9 @@ ls_status ls_multi_optimizer_step_with(const ls_multi_variant *variant, int thre
         check_match(args->value, args->copy);
     }
     state->first_bad_state = -1;
-    state->skipped = dynamic && state->overflow != 0 ? 1 : 0;
+    state->skipped = LS_PLANT(static_scale_skips, dynamic, true) && state->overflow != 0 ? 1 : 0;
     if (state->skipped != 0) {
+        state->step_count += LS_PLANT(skip_counts_as_step, 0, 1);
         return LS_OK;
     }
     step_context context = {variant, args, make_rule(config, state)};

@@ -7,7 +7,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "../core/half.h"
 #include "../core/log.h"
+#include "../core/plant.h"
 #include "parallel.h"
 #include "plan.h"
 
@@ -106,7 +108,8 @@ static ls_status merge_ranks(ls_plan *plan, ls_stream *stream, const field *f, d
         for (int r = 0; r < plan->sync.group_size; r++) {
             const float *theirs = all + (int64_t)r * length;
             double m = (double)theirs[2 * channels], off = (double)theirs[c] - mean;
-            m2 += (double)theirs[channels + c] + off * off * n * m / (n + m);
+            m2 += (double)theirs[channels + c] +
+                  LS_PLANT(sync_bn_mean_of_variances, off * off * n * m / (n + m), 0.0);
             mean += off * m / (n + m);
             n += m;
         }
@@ -131,11 +134,17 @@ static void finish_statistics(ls_plan *plan, const field *f, ls_norm *norm, int 
     const ls_tensor *running_var = &plan->buffer[layer->running_var];
     double momentum = (double)layer->momentum;
     double unbiased = norm->count > 1 ? norm->count / (norm->count - 1) : 1;
+    unbiased = LS_PLANT(biased_running_var, unbiased, 1.0);
     float mean[LS_LOOPS_LANES], scale[LS_LOOPS_LANES], bias[LS_LOOPS_LANES];
     for (int l = 0; l < f->block; l++) {
         int c = b * f->block + l;
         double mu = plan->partial[0][c], variance = plan->partial[1][c] / norm->count;
-        double inv_std = 1 / sqrt(variance + (double)layer->epsilon);
+        mu =
+            LS_PLANT(norm_in_half, mu, (double)ls_half_fp16_to_f32(ls_half_f32_to_fp16((float)mu)));
+        variance = LS_PLANT(norm_in_half, variance,
+                            (double)ls_half_fp16_to_f32(ls_half_f32_to_fp16((float)variance)));
+        double inv_std = LS_PLANT(norm_epsilon_outside, 1 / sqrt(variance + (double)layer->epsilon),
+                                  1 / (sqrt(variance) + (double)layer->epsilon));
         double factor = (double)read_value(plan, &plan->param[layer->weight], c) * inv_std;
         norm->inv_std[c] = (float)inv_std;
         mean[l] = (float)mu;
@@ -204,7 +213,7 @@ static ls_status statistics(ls_plan *plan, ls_stream *stream, const field *f, ls
     for (int b = 0; b < f->blocks; b++) {
         merge_images(plan, f, b);
     }
-    if (plan->has_sync) {
+    if (plan->has_sync && LS_PLANT(sync_bn_local_forward, true, false)) {
         LS_TRY(merge_ranks(plan, stream, f, &norm->count));
     }
     for (int b = 0; b < f->blocks; b++) {
@@ -271,13 +280,25 @@ static void merge_sums(ls_plan *plan, const field *f, const ls_op *op, int b)
     }
 }
 
+static double group_sum(const ls_plan *plan, const field *f, int64_t index)
+{
+    int64_t length = 2 * (int64_t)f->channels;
+    double sum = 0;
+    for (int r = 0; r < plan->sync.group_size; r++) {
+        sum += (double)plan->gathered[length + 1 + r * length + index];
+    }
+    return sum;
+}
+
 /* Weight and bias gradients are of this rank's images only; DDP averages them. */
 static void store_gradients(ls_plan *plan, const field *f, const ls_norm *norm, const double *sum_x,
                             int b)
 {
     const ls_layer *layer = &plan->network->layer[norm->layer];
     for (int c = b * f->block; c < (b + 1) * f->block; c++) {
-        write_value(plan, &plan->param_grad[layer->weight], c, sum_x[c] * (double)norm->inv_std[c]);
+        double all_x = LS_PLANT(sync_bn_weight_grad_summed, sum_x[c],
+                                plan->has_sync ? group_sum(plan, f, f->channels + c) : sum_x[c]);
+        write_value(plan, &plan->param_grad[layer->weight], c, all_x * (double)norm->inv_std[c]);
         write_value(plan, &plan->param_grad[layer->bias], c, plan->partial[0][c]);
     }
 }
@@ -295,16 +316,6 @@ static ls_status group_sums(ls_plan *plan, ls_stream *stream, const field *f, co
     return plan->sync.all_gather(plan->sync.context, stream, mine, all, length);
 }
 
-static double group_sum(const ls_plan *plan, const field *f, int64_t index)
-{
-    int64_t length = 2 * (int64_t)f->channels;
-    double sum = 0;
-    for (int r = 0; r < plan->sync.group_size; r++) {
-        sum += (double)plan->gathered[length + 1 + r * length + index];
-    }
-    return sum;
-}
-
 /* dx = w/std * (g - mean(g) - (x - mean) / var * mean(g * (x - mean))). */
 static void back_coefficients(ls_plan *plan, const field *f, ls_norm *norm, const double *sum_x,
                               int block)
@@ -313,9 +324,9 @@ static void back_coefficients(ls_plan *plan, const field *f, ls_norm *norm, cons
     float a[LS_LOOPS_LANES], b[LS_LOOPS_LANES], c[LS_LOOPS_LANES];
     for (int l = 0; l < f->block; l++) {
         int channel = block * f->block + l;
-        double total = plan->has_sync ? group_sum(plan, f, channel) : plan->partial[0][channel];
-        double total_x =
-            plan->has_sync ? group_sum(plan, f, f->channels + channel) : sum_x[channel];
+        bool group = plan->has_sync && LS_PLANT(sync_bn_local_backward, true, false);
+        double total = group ? group_sum(plan, f, channel) : plan->partial[0][channel];
+        double total_x = group ? group_sum(plan, f, f->channels + channel) : sum_x[channel];
         double inv_std = (double)norm->inv_std[channel];
         double weight = (double)read_value(plan, &plan->param[layer->weight], channel);
         a[l] = (float)(weight * inv_std);

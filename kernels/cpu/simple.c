@@ -1,6 +1,7 @@
 /* Operations without parameters: joins of gradients, pools, the padded shortcut. */
 #include <string.h>
 
+#include "../core/plant.h"
 #include "parallel.h"
 #include "plan.h"
 
@@ -112,7 +113,11 @@ static void shortcut(ls_plan *plan, ls_op *op, bool backward)
             for (int h = 0; h < out->height; h++) {
                 for (int w = 0; w < out->width; w++) {
                     size_t small = (size_t)element(out, n, c, h, w) * bytes;
-                    size_t large = (size_t)element(in, n, c, h * stride, w * stride) * bytes;
+                    size_t large =
+                        (size_t)element(in, n, c,
+                                        h * stride + LS_PLANT(shortcut_odd_pixels, 0, stride - 1),
+                                        w * stride + LS_PLANT(shortcut_odd_pixels, 0, stride - 1)) *
+                        bytes;
                     memcpy(to + (backward ? large : small), from + (backward ? small : large),
                            bytes);
                 }

@@ -10,6 +10,7 @@
 #include <math.h>
 
 #include "../core/half.h"
+#include "../core/plant.h"
 
 #if defined(__clang__) && !defined(__CUDACC__)
 #pragma STDC FP_CONTRACT OFF
@@ -65,7 +66,8 @@ LS_HALF_FN float ls_rounded_sqrt(float a)
 /* 1 for inf and NaN, else 0; on the bits, so that no compiler option can reason it away. */
 LS_HALF_FN uint32_t ls_rounded_non_finite(float value)
 {
-    return (ls_half_bits_of_f32(value) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
+    uint32_t bits = ls_half_bits_of_f32(value);
+    return (bits & LS_PLANT(nan_not_seen, 0x7f800000u, 0x7fffffffu)) == 0x7f800000u ? 1u : 0u;
 }
 
 #endif

@@ -3,6 +3,7 @@
 #ifndef LS_MATH_SCALER_H
 #define LS_MATH_SCALER_H
 
+#include "../core/plant.h"
 #include "../kernels.h"
 #include "rounded.h"
 
@@ -29,7 +30,7 @@ LS_HALF_FN void ls_scaler_update(const ls_scaler_config *config, ls_step_state *
         float least = config->min_scale > 0.0f ? config->min_scale : LS_SCALER_FLOOR;
         state->floor_reached = next < least ? 1 : 0;
         scale = config->min_scale > 0.0f && next < least ? least : next;
-        state->growth_count = 0;
+        state->growth_count = LS_PLANT(count_survives_overflow, 0, state->growth_count);
         state->overflow_streak++;
     } else {
         if (state->growth_count < INT32_MAX) {
@@ -41,11 +42,12 @@ LS_HALF_FN void ls_scaler_update(const ls_scaler_config *config, ls_step_state *
             if (ls_rounded_non_finite(next) == 0) {
                 scale = next < config->max_scale ? next : config->max_scale;
             }
-            state->growth_count = 0;
+            state->growth_count = LS_PLANT(count_survives_growth, 0, state->growth_count);
         }
     }
     state->loss_scale = scale;
-    state->inv_loss_scale = ls_scaler_inverse(scale);
+    state->inv_loss_scale =
+        LS_PLANT(stale_inverse, ls_scaler_inverse(scale), state->inv_loss_scale);
 }
 
 #endif

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 
+#include "../core/plant.h"
 #include "rounded.h"
 
 /* Constant over a call; loops specialise on it. */
@@ -22,12 +23,18 @@ typedef struct ls_sgd_rule {
 LS_HALF_FN float ls_sgd_step(ls_sgd_rule rule, float lr, float momentum, float weight_decay,
                              float p, float g, float *buf)
 {
-    float d = rule.decays ? ls_rounded_add(g, ls_rounded_mul(weight_decay, p)) : g;
+    bool decays = LS_PLANT(decay_after_momentum, rule.decays, false);
+    float d = decays ? ls_rounded_add(g, ls_rounded_mul(weight_decay, p)) : g;
     if (rule.has_buf) {
-        float next = rule.first ? d : ls_rounded_add(ls_rounded_mul(momentum, *buf), d);
-        *buf = next;
-        d = rule.nesterov ? ls_rounded_add(d, ls_rounded_mul(momentum, next)) : next;
+        float start = LS_PLANT(dampened_first_step, d, ls_rounded_mul(1.0f - momentum, d));
+        float next = rule.first ? start : ls_rounded_add(ls_rounded_mul(momentum, *buf), d);
+        next = LS_PLANT(dampened_later, next,
+                        ls_rounded_add(ls_rounded_mul(momentum, *buf), (1.0f - momentum) * d));
+        *buf = LS_PLANT(momentum_in_half, next, ls_half_fp16_to_f32(ls_half_f32_to_fp16(next)));
+        bool nesterov = LS_PLANT(nesterov_ignored, rule.nesterov, false);
+        d = nesterov ? ls_rounded_add(d, ls_rounded_mul(momentum, next)) : next;
     }
+    d = LS_PLANT(decay_after_momentum, d, d + weight_decay * p);
     return ls_rounded_sub(p, ls_rounded_mul(lr, d));
 }
 

@@ -1,8 +1,10 @@
 #include "gloo_sum.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "../../kernels/core/half.h"
+#include "../../kernels/core/plant.h"
 #include "../../kernels/core/status.h"
 
 /* Elements are moved with memcpy: buffers may lie at any address, and compilers turn it into plain
@@ -34,7 +36,8 @@ static void add_half(char *to, const char *from, int64_t count, float (*widen)(u
         uint16_t a, b;
         memcpy(&a, to + i * 2, sizeof a);
         memcpy(&b, from + i * 2, sizeof b);
-        a = narrow(widen(a) + widen(b));
+        float sum = widen(a) + widen(b);
+        a = narrow(LS_PLANT(half_sum_saturates, sum, sum > 65504.0f ? 65504.0f : sum));
         memcpy(to + i * 2, &a, sizeof a);
     }
 }
@@ -87,7 +90,8 @@ __attribute__((target("avx2"))) static int64_t add_bf16_lanes(char *to, const ch
 
 static int64_t add_half_lanes(ls_dtype dtype, char *to, const char *from, int64_t count)
 {
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("f16c")) {
+    if (LS_PLANT(half_sum_saturates, false, true) || !__builtin_cpu_supports("avx2") ||
+        !__builtin_cpu_supports("f16c")) {
         return 0;
     }
     return dtype == LS_F16 ? add_f16_lanes(to, from, count) : add_bf16_lanes(to, from, count);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "../../kernels/core/log.h"
+#include "../../kernels/core/plant.h"
 #include "../../kernels/core/rng.h"
 
 int64_t ls_sampler_length(const ls_sampler *sampler)
@@ -10,7 +11,8 @@ int64_t ls_sampler_length(const ls_sampler *sampler)
     if (sampler->drop_last) {
         return sampler->count / sampler->world;
     }
-    return (sampler->count + sampler->world - 1) / sampler->world;
+    return LS_PLANT(padding_lost, (sampler->count + sampler->world - 1) / sampler->world,
+                    sampler->count / sampler->world);
 }
 
 ls_status ls_sampler_epoch(const ls_sampler *sampler, int64_t epoch, int64_t *index)
@@ -25,14 +27,18 @@ ls_status ls_sampler_epoch(const ls_sampler *sampler, int64_t epoch, int64_t *in
             return LS_ERR_INFRA;
         }
         ls_status status =
-            ls_rng_permutation(sampler->seed + (uint64_t)epoch, sampler->count, order);
+            ls_rng_permutation(sampler->seed + LS_PLANT(set_epoch_forgotten, (uint64_t)epoch, 0) +
+                                   LS_PLANT(shuffle_by_rank, 0, (uint64_t)sampler->rank),
+                               sampler->count, order);
         if (status != LS_OK) {
             free(order);
             return status;
         }
     }
     for (int64_t i = 0; i < length; i++) {
-        int64_t position = (sampler->rank + i * sampler->world) % sampler->count;
+        int64_t position = sampler->rank + i * LS_PLANT(overlapping_shards, sampler->world, 1);
+        position = LS_PLANT(padding_repeats_last, position % sampler->count,
+                            position < sampler->count ? position : sampler->count - 1);
         index[i] = order != NULL ? order[position] : position;
     }
     free(order);
