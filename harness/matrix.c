@@ -179,7 +179,9 @@ static uint64_t spec_digest(const ls_spec *spec)
     int rest[] = {spec->world,     spec->nodes,     (int)spec->wrap,
                   spec->kill_rank, spec->kill_step, spec->role == LS_ROLE_PHASES,
                   spec->repeat};
-    return ls_digest_update(digest, rest, sizeof rest);
+    digest = ls_digest_update(digest, rest, sizeof rest);
+    return spec->script == NULL ? digest
+                                : ls_digest_update(digest, spec->script, strlen(spec->script));
 }
 
 void ls_matrix_id(const ls_spec *spec, char *text)
@@ -252,6 +254,10 @@ static void add_subject(words *list, const ls_spec *spec, const char *subject)
             "if [ \"$RANK\" = %d ]; then (tail -n +1 -F \"$LS_RUN_DIR/rank%d.jsonl\" 2>/dev/null | "
             "grep -q '\"step\": *%d,' && kill -9 $$) & fi; exec \"$0\" \"$@\"",
             spec->kill_rank, spec->kill_rank, spec->kill_step);
+    } else if (spec->wrap == LS_WRAP_SHELL) {
+        add(list, "sh");
+        add(list, "-c");
+        add(list, "%s", spec->script);
     }
     if (subject != NULL) {
         add_split(list, subject);

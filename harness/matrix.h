@@ -23,6 +23,7 @@ typedef enum ls_wrap {
     LS_WRAP_NONE,
     LS_WRAP_ALONE, /* none of torchrun's variables is set: the trainer runs without DDP */
     LS_WRAP_KILL,  /* SIGKILL to `kill_rank` once it has written step `kill_step` */
+    LS_WRAP_SHELL, /* every rank runs `script`, in which "$0" "$@" is the subject */
 } ls_wrap;
 
 /* The plots a job is a point of. */
@@ -56,6 +57,7 @@ typedef struct ls_spec {
                         run's, {job:ID} another job's */
     ls_wrap wrap;
     int kill_rank, kill_step;
+    const char *script; /* for sh -c; a literal. "${0%/*}" is the folder of our programs */
     int repeat; /* tells equal jobs apart that must really run more than once */
     unsigned sweep;
     double limit_s; /* 0: from the estimate */
