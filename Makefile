@@ -40,14 +40,14 @@ objects = $(patsubst %,$(BUILD)/obj/%.o,$(1))
 CORE := $(call sources,kernels/core) kernels/load.c
 HARNESS := $(filter-out harness/launch.c,$(call sources,harness))
 ORACLE := $(call sources,reference/oracle)
-REFERENCE := $(filter-out reference/train.c,$(call sources,reference reference/data reference/comm))
+REFERENCE := $(filter-out reference/train.c reference/collectives.c,$(call sources,reference reference/data reference/comm))
 SUITE := $(filter-out suite/main.c,$(call sources,suite suite/cases))
 CPU := $(call sources,kernels/cpu kernels/math)
 UNITS := $(patsubst suite/unit/%.c,%,$(wildcard suite/unit/test_*.c))
 
 LIBS := $(BUILD)/libls_suite.a $(BUILD)/libls_oracle.a $(BUILD)/libls_reference.a \
 	$(BUILD)/libls_harness.a $(BUILD)/libls_core.a
-PROGRAMS := $(BUILD)/lockstep $(BUILD)/lockstep-train $(BUILD)/lockstep-launch
+PROGRAMS := $(addprefix $(BUILD)/,lockstep lockstep-train lockstep-launch lockstep-collectives)
 ENGINES := $(if $(HAVE_DNNL),$(BUILD)/lib/ls_cpu.so) $(if $(HAVE_GLOO),$(BUILD)/lib/ls_gloo.so)
 UNIT_PROGRAMS := $(addprefix $(BUILD)/unit/,$(UNITS))
 
@@ -91,7 +91,8 @@ $(call objects,reference/comm/gloo_sum.c): EXTRA += -O3
 $(BUILD)/lockstep: $(call objects,suite/main.c) $(LIBS)
 	$(call say,ld  $@)
 	$(Q)$(CC) $(LDFLAGS) -fopenmp $^ -ljpeg $(LDLIBS) -o $@
-$(BUILD)/lockstep-train: $(call objects,reference/train.c) $(BUILD)/libls_reference.a \
+$(BUILD)/lockstep-train $(BUILD)/lockstep-collectives: $(BUILD)/lockstep-%: \
+		$(BUILD)/obj/reference/%.c.o $(BUILD)/libls_reference.a \
 		$(BUILD)/libls_harness.a $(BUILD)/libls_core.a
 	$(call say,ld  $@)
 	$(Q)$(CC) $(LDFLAGS) $^ -ljpeg $(LDLIBS) -o $@
@@ -196,7 +197,7 @@ SANITIZE_asan := -fsanitize=address -fno-omit-frame-pointer \
 SANITIZE_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
 SANITIZE_tsan := -fsanitize=thread
 
-INSTALLED = $(BUILD)/lockstep $(BUILD)/lockstep-train $(BUILD)/lockstep-launch
+INSTALLED = $(PROGRAMS)
 install: all
 	install -d $(DESTDIR)$(PREFIX)/lib/lockstep/lib $(DESTDIR)$(PREFIX)/lib/lockstep/plots \
 		$(DESTDIR)$(PREFIX)/bin

@@ -9,7 +9,8 @@ name=lockstep-$(git describe --always --dirty 2>/dev/null || echo unknown)-$(una
 stage=$build/dist/$name
 rm -rf "$stage"
 mkdir -p "$stage/lib" "$stage/libexec"
-cp "$build"/lockstep "$build"/lockstep-train "$build"/lockstep-launch "$stage/libexec/"
+cp "$build"/lockstep "$build"/lockstep-train "$build"/lockstep-launch \
+    "$build"/lockstep-collectives "$stage/libexec/"
 mkdir -p "$stage/libexec/lib"
 cp "$build"/lib/ls_*.so "$stage/libexec/lib/"
 mkdir -p "$stage/libexec/plots" "$stage/libexec/suite"
@@ -19,7 +20,7 @@ cp README.md LICENSE "$stage/"
 ldd "$stage"/libexec/lockstep* "$stage"/libexec/lib/*.so | awk '/=> \// { print $3 }' | sort -u |
     grep -vE '/(libc|libm|libdl|libpthread|librt|ld-linux.*)\.so' |
     while read -r library; do cp -L "$library" "$stage/lib/"; done
-for program in lockstep lockstep-train lockstep-launch; do
+for program in lockstep lockstep-train lockstep-launch lockstep-collectives; do
     cat >"$stage/$program" <<'WRAPPER'
 #!/bin/sh
 here=$(dirname "$(readlink -f "$0")")

@@ -57,7 +57,7 @@ typedef struct ls_spec {
                         run's, {job:ID} another job's */
     ls_wrap wrap;
     int kill_rank, kill_step;
-    const char *script; /* for sh -c; a literal. "${0%/*}" is the folder of our programs */
+    const char *script; /* for sh -c; a literal; $0 is the path of the trainer */
     int repeat; /* tells equal jobs apart that must really run more than once */
     unsigned sweep;
     double limit_s; /* 0: from the estimate */

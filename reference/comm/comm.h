@@ -26,12 +26,12 @@ extern "C" {
 #endif
 
 typedef enum ls_comm_kind {
-    LS_COMM_ALL_REDUCE,     /* buffer[count]: sum over ranks, in place */
-    LS_COMM_BROADCAST,      /* buffer[count]: root's everywhere, in place */
+    LS_COMM_ALL_REDUCE,     /* input[count] -> buffer[count], sum over ranks */
+    LS_COMM_BROADCAST,      /* input[count] at root -> buffer[count] */
     LS_COMM_ALL_GATHER,     /* input[count] -> buffer[world*count], in rank order */
     LS_COMM_REDUCE_SCATTER, /* input[world*count] -> buffer[count], sum */
-    LS_COMM_REDUCE,         /* buffer[count]: sum, at root, in place; elsewhere left undefined */
-    LS_COMM_GATHER,         /* input[count] -> buffer[world*count] at root */
+    LS_COMM_REDUCE,         /* input[count] -> buffer[count] at root, sum; elsewhere undefined */
+    LS_COMM_GATHER,         /* input[count] -> buffer[world*count] at root; elsewhere untouched */
     LS_COMM_SCATTER,        /* input[world*count] at root -> buffer[count] */
     LS_COMM_SEND,           /* buffer[count] to rank `root` */
     LS_COMM_RECV,           /* buffer[count] from rank `root` */
@@ -42,7 +42,8 @@ typedef enum ls_comm_kind {
 typedef struct ls_comm_op {
     ls_comm_kind kind;
     void *buffer;
-    const void *input; /* where it differs from buffer */
+    const void *input; /* only read; NULL: it is at the start of buffer. In place, where the two
+                          differ in size: this rank's part of the larger is the smaller */
     int64_t count;     /* elements per rank, as said above */
     ls_dtype dtype;
     int root;

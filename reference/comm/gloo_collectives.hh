@@ -178,6 +178,14 @@ inline void sum_in_rank_order(const ls_comm *comm, ls_dtype dtype, char *result,
     memcpy(result, parts, bytes);
 }
 
+/* Operations that work in their buffer. */
+inline void take_input(const ls_comm_op &op, size_t bytes)
+{
+    if (op.input != nullptr && op.input != op.buffer) {
+        memmove(op.buffer, op.input, bytes);
+    }
+}
+
 inline void direct_all_reduce(ls_comm *comm, const Job &job, size_t bytes)
 {
     const ls_comm_op &op = job.handle->op;
@@ -191,6 +199,7 @@ inline void direct_all_reduce(ls_comm *comm, const Job &job, size_t bytes)
 inline void all_reduce(ls_comm *comm, const Job &job, size_t bytes)
 {
     const ls_comm_op &op = job.handle->op;
+    take_input(op, bytes);
     if ((int64_t)bytes <= direct_bytes_max) {
         direct_all_reduce(comm, job, bytes);
         return;
@@ -206,6 +215,9 @@ inline void broadcast(ls_comm *comm, const Job &job, size_t bytes)
 {
     const ls_comm_op &op = job.handle->op;
     int place = peer_of(comm, comm->rank - op.root); /* 0 is the root */
+    if (place == 0) {
+        take_input(op, bytes);
+    }
     Window whole(comm, op.buffer, bytes);
     for (int step = 1; step < comm->world; step *= 2) {
         if (place < step && place + step < comm->world) {
@@ -244,6 +256,7 @@ inline void reduce_scatter(ls_comm *comm, const Job &job, size_t bytes)
 inline void reduce(ls_comm *comm, const Job &job, size_t bytes)
 {
     const ls_comm_op &op = job.handle->op;
+    take_input(op, bytes);
     Cut cut(comm, op.count, ls_dtype_bytes(op.dtype));
     ring_reduce_scatter(comm, job, cut, (char *)op.buffer);
     Window whole(comm, op.buffer, bytes);
@@ -332,13 +345,6 @@ inline void point_to_point(ls_comm *comm, const Job &job, size_t bytes)
     }
 }
 
-inline void alone(const ls_comm_op &op, size_t bytes)
-{
-    if (op.input != nullptr && op.input != op.buffer) {
-        memmove(op.buffer, op.input, bytes);
-    }
-}
-
 inline void execute(ls_comm *comm, const Job &job)
 {
     const ls_comm_op &op = job.handle->op;
@@ -351,7 +357,7 @@ inline void execute(ls_comm *comm, const Job &job)
         return;
     }
     if (comm->world == 1) {
-        alone(op, bytes);
+        take_input(op, bytes);
         return;
     }
     switch (op.kind) {

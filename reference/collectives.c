@@ -1,0 +1,560 @@
+/* lockstep-collectives: one rank of a job that tries every collective of an engine on data whose
+ * result is known (comm/exercise.h), in the manner of nccl-tests. Started like the trainer. Writes
+ * LS_RUN_DIR/rank<k>.jsonl: `start`; per combination `collective`; `barrier`, with clocks that all
+ * ranks of a machine share; `absent`; `end`. Exit code 1 when an element was wrong. */
+#include <argp.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../kernels/core/clock.h"
+#include "../kernels/core/digest.h"
+#include "../kernels/core/json.h"
+#include "../kernels/core/log.h"
+#include "comm/exercise.h"
+#include "world.h"
+
+enum { LIST_MAX = 32 };
+
+static const ls_comm_kind kinds[] = {
+    LS_COMM_ALL_REDUCE, LS_COMM_REDUCE_SCATTER, LS_COMM_ALL_GATHER, LS_COMM_BROADCAST,
+    LS_COMM_REDUCE,     LS_COMM_GATHER,         LS_COMM_SCATTER,    LS_COMM_SEND,
+};
+static const ls_dtype dtypes[] = {LS_F32, LS_F16, LS_BF16, LS_I64, LS_U8, LS_F64, LS_I32};
+enum { KINDS = sizeof kinds / sizeof *kinds, DTYPES = sizeof dtypes / sizeof *dtypes };
+
+typedef struct arguments {
+    int kind_count, dtype_count, count_count;
+    ls_comm_kind kind[KINDS];
+    ls_dtype dtype[DTYPES];
+    const char *counts; /* read once the world is known */
+    int64_t count[LIST_MAX];
+    ls_pattern_kind data;
+    bool in_place[2]; /* out of place, in place */
+    int offset_max, iterations, barriers, absent;
+    double timeout_s;
+    const char *comm;
+} arguments;
+
+typedef struct program {
+    arguments given;
+    ls_world world;
+    ls_store *store;
+    ls_exercise_peer peer;
+    int events; /* file descriptor, -1: none */
+    char events_path[600];
+    int64_t wrong, guards, combinations;
+} program;
+
+/* ---- command line ---------------------------------------------------------------------------- */
+
+enum option_key {
+    OPTION_OPS = 256,
+    OPTION_DTYPES,
+    OPTION_COUNTS,
+    OPTION_IN_PLACE,
+    OPTION_OFFSETS,
+    OPTION_DATA,
+    OPTION_ITERATIONS,
+    OPTION_BARRIERS,
+    OPTION_ABSENT,
+    OPTION_COMM,
+    OPTION_TIMEOUT,
+};
+
+static const struct argp_option options[] = {
+    {"ops", OPTION_OPS, "LIST", 0, "all_reduce,reduce_scatter,... [all]", 0},
+    {"dtypes", OPTION_DTYPES, "LIST", 0, "fp32,fp16,bf16,i64,u8,... [fp32]", 0},
+    {"counts", OPTION_COUNTS, "LIST", 0,
+     "Elements per rank; W-1 and W+1 stand for the world's size [1024]", 0},
+    {"in-place", OPTION_IN_PLACE, "no|yes|both", 0, "Input and result in one buffer [both]", 0},
+    {"offsets", OPTION_OFFSETS, "N", 0, "Buffers 0 .. N elements off a 64-byte boundary [0]", 0},
+    {"data", OPTION_DATA, "exact|rough", 0,
+     "Integers whose sums are exact, or values that round at every addition [exact]", 0},
+    {"iters", OPTION_ITERATIONS, "N", 0, "Iterations of each combination [1]", 0},
+    {"barriers", OPTION_BARRIERS, "N", 0, "Also N barriers, to each of which another rank is late",
+     0},
+    {"absent", OPTION_ABSENT, "RANK", 0,
+     "Also each operation without this rank: the others must fail at --timeout", 0},
+    {"comm", OPTION_COMM, "self|gloo", 0, "Engine [gloo; alone: self]", 0},
+    {"timeout", OPTION_TIMEOUT, "S", 0, "Deadline of every operation [60]", 0},
+    {0},
+};
+
+static int number_of(struct argp_state *state, const char *name, const char *text, int most)
+{
+    char *end = NULL;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || value < 0 || value > most) {
+        argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s', allowed: 0 to %d", name, text, most);
+    }
+    return (int)value;
+}
+
+static bool in_list(const char *list, const char *word)
+{
+    size_t length = strlen(word);
+    for (const char *at = list; at != NULL; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (strncmp(at, word, length) == 0 && (at[length] == ',' || at[length] == '\0')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static int commas(const char *list)
+{
+    int count = 0;
+    for (; *list != '\0'; list++) {
+        count += *list == ',';
+    }
+    return count;
+}
+
+static void read_ops(struct argp_state *state, const char *list, arguments *given)
+{
+    given->kind_count = 0;
+    for (size_t i = 0; i < KINDS; i++) {
+        if (strcmp(list, "all") == 0 || in_list(list, ls_comm_kind_name(kinds[i]))) {
+            given->kind[given->kind_count++] = kinds[i];
+        }
+    }
+    if (strcmp(list, "none") != 0 && strcmp(list, "all") != 0 &&
+        given->kind_count != commas(list) + 1) {
+        argp_failure(state, LS_ERR_USAGE, 0,
+                     "error: --ops '%s', allowed: all, none, or some of all_reduce, "
+                     "reduce_scatter, all_gather, broadcast, reduce, gather, scatter, send",
+                     list);
+    }
+}
+
+static void read_dtypes(struct argp_state *state, const char *list, arguments *given)
+{
+    given->dtype_count = 0;
+    for (size_t i = 0; i < DTYPES; i++) {
+        if (in_list(list, ls_dtype_label(dtypes[i]))) {
+            given->dtype[given->dtype_count++] = dtypes[i];
+        }
+    }
+    if (given->dtype_count != commas(list) + 1) {
+        argp_failure(state, LS_ERR_USAGE, 0,
+                     "error: --dtypes '%s', allowed: some of fp32, fp16, bf16, fp64, i64, i32, u8",
+                     list);
+    }
+}
+
+static void read_choice(struct argp_state *state, const char *name, const char *text,
+                        const char *first, const char *second)
+{
+    if (strcmp(text, first) != 0 && strcmp(text, second) != 0) {
+        argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s', allowed: %s, %s", name, text, first,
+                     second);
+    }
+}
+
+static error_t parse_one(int key, char *text, struct argp_state *state)
+{
+    arguments *given = state->input;
+    switch (key) {
+    case OPTION_OPS:
+        read_ops(state, text, given);
+        return 0;
+    case OPTION_DTYPES:
+        read_dtypes(state, text, given);
+        return 0;
+    case OPTION_COUNTS:
+        given->counts = text;
+        return 0;
+    case OPTION_IN_PLACE:
+        given->in_place[0] = strcmp(text, "yes") != 0;
+        given->in_place[1] = strcmp(text, "no") != 0;
+        if (given->in_place[0] && given->in_place[1] && strcmp(text, "both") != 0) {
+            read_choice(state, "--in-place", text, "both", "yes or no");
+        }
+        return 0;
+    case OPTION_OFFSETS:
+        given->offset_max = number_of(state, "--offsets", text, 16);
+        return 0;
+    case OPTION_DATA:
+        read_choice(state, "--data", text, "exact", "rough");
+        given->data = strcmp(text, "rough") == 0 ? LS_PATTERN_ROUGH : LS_PATTERN_EXACT;
+        return 0;
+    case OPTION_ITERATIONS:
+        given->iterations = number_of(state, "--iters", text, 1000000);
+        return 0;
+    case OPTION_BARRIERS:
+        given->barriers = number_of(state, "--barriers", text, 1000000);
+        return 0;
+    case OPTION_ABSENT:
+        given->absent = number_of(state, "--absent", text, LS_PATTERN_WORLD_MAX - 1);
+        return 0;
+    case OPTION_COMM:
+        read_choice(state, "--comm", text, "self", "gloo");
+        given->comm = text;
+        return 0;
+    case OPTION_TIMEOUT:
+        given->timeout_s = strtod(text, NULL);
+        if (!(given->timeout_s > 0)) {
+            argp_failure(state, LS_ERR_USAGE, 0, "error: --timeout '%s', allowed: above 0 s", text);
+        }
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_failure(state, LS_ERR_USAGE, 0, "error: what is '%s'?", text);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static ls_status read_counts(arguments *given, int world)
+{
+    const char *at = given->counts;
+    for (given->count_count = 0; given->count_count < LIST_MAX; at++) {
+        char *end = NULL;
+        errno = 0;
+        long long value = 0;
+        if (strncmp(at, "W-1", 3) == 0 || strncmp(at, "W+1", 3) == 0) {
+            value = at[1] == '-' ? world - 1 : world + 1;
+            end = (char *)at + 3;
+        } else {
+            value = strtoll(at, &end, 10);
+        }
+        if (errno != 0 || end == at || (*end != ',' && *end != '\0') || value < 0 ||
+            value > INT64_C(1) << 40) {
+            break;
+        }
+        given->count[given->count_count++] = value;
+        at = end;
+        if (*at == '\0') {
+            return LS_OK;
+        }
+    }
+    ls_log_error("--counts '%s': allowed: at most %d whole numbers, W-1 or W+1, comma between",
+                 given->counts, LIST_MAX);
+    return LS_ERR_USAGE;
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static ls_status write_event(program *p, cJSON *event)
+{
+    ls_status status = LS_OK;
+    if (p->events >= 0) {
+        status = ls_json_append_line(p->events, p->events_path, event);
+    }
+    cJSON_Delete(event);
+    return status;
+}
+
+static cJSON *event_named(const char *name)
+{
+    cJSON *event = cJSON_CreateObject();
+    LS_ASSERT(event != NULL);
+    cJSON_AddStringToObject(event, "event", name);
+    return event;
+}
+
+static ls_status open_events(program *p)
+{
+    char engine[256] = "";
+    p->events = -1;
+    if (p->world.run_dir[0] == '\0') {
+        return LS_OK;
+    }
+    snprintf(p->events_path, sizeof p->events_path, "%s/rank%d.jsonl", p->world.run_dir,
+             p->world.rank);
+    p->events = open(p->events_path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+    if (p->events < 0) {
+        ls_log_error("cannot write %s: %s", p->events_path, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    cJSON *event = event_named("start");
+    p->peer.api->describe(engine, (int)sizeof engine);
+    cJSON_AddNumberToObject(event, "schema", 1);
+    cJSON_AddStringToObject(event, "program", "lockstep-collectives");
+    cJSON_AddNumberToObject(event, "rank", p->world.rank);
+    cJSON_AddNumberToObject(event, "world", p->world.world);
+    cJSON_AddStringToObject(event, "engine", p->peer.api->name);
+    cJSON_AddStringToObject(event, "engine_text", engine);
+    return write_event(p, event);
+}
+
+static ls_status write_collective(program *p, const ls_exercise *what,
+                                  const ls_exercise_result *result)
+{
+    char digest[24];
+    cJSON *event = event_named("collective");
+    snprintf(digest, sizeof digest, "%016llx", (unsigned long long)result->digest);
+    cJSON_AddStringToObject(event, "op", ls_comm_kind_name(what->kind));
+    cJSON_AddStringToObject(event, "dtype", ls_dtype_label(what->dtype));
+    cJSON_AddStringToObject(event, "data", what->data == LS_PATTERN_ROUGH ? "rough" : "exact");
+    cJSON_AddNumberToObject(event, "count", (double)what->count);
+    cJSON_AddNumberToObject(event, "root", what->root);
+    cJSON_AddBoolToObject(event, "in_place", what->in_place);
+    cJSON_AddNumberToObject(event, "offset", what->offset);
+    cJSON_AddNumberToObject(event, "iterations", what->iterations);
+    cJSON_AddNumberToObject(event, "checked", (double)result->checked);
+    cJSON_AddNumberToObject(event, "wrong", (double)result->wrong);
+    cJSON_AddNumberToObject(event, "telling", (double)result->telling);
+    cJSON_AddNumberToObject(event, "guards", (double)result->guards);
+    cJSON_AddStringToObject(event, "digest", digest);
+    cJSON_AddNumberToObject(event, "us", result->us);
+    cJSON_AddNumberToObject(event, "algbw_gb_s", result->algbw_gb_s);
+    cJSON_AddNumberToObject(event, "busbw_gb_s", result->busbw_gb_s);
+    return write_event(p, event);
+}
+
+/* ---- what is tried --------------------------------------------------------------------------- */
+
+static ls_status try_one(program *p, const ls_exercise *what)
+{
+    ls_exercise_result result;
+    LS_TRY(ls_exercise_run(&p->peer, what, &result));
+    p->wrong += result.wrong;
+    p->guards += result.guards;
+    p->combinations++;
+    if (result.wrong + result.guards > 0) {
+        ls_log_error("%s of %lld %s%s, offset %d: %lld of %lld elements wrong, %lld bytes beside "
+                     "them changed",
+                     ls_comm_kind_name(what->kind), (long long)what->count,
+                     ls_dtype_label(what->dtype), what->in_place ? ", in place" : "", what->offset,
+                     (long long)result.wrong, (long long)result.checked, (long long)result.guards);
+    }
+    if (p->events < 0 && p->world.rank == 0) {
+        printf("%14s %5s %10lld %4s %10.1f %8.3f %8.3f %6lld\n", ls_comm_kind_name(what->kind),
+               ls_dtype_label(what->dtype), (long long)what->count, what->in_place ? "in" : "out",
+               result.us, result.algbw_gb_s, result.busbw_gb_s, (long long)result.wrong);
+    }
+    return write_collective(p, what, &result);
+}
+
+static ls_status try_type(program *p, ls_comm_kind kind, ls_dtype dtype)
+{
+    const arguments *given = &p->given;
+    for (int c = 0; c < given->count_count; c++) {
+        for (int place = 0; place < 2; place++) {
+            if (!given->in_place[place] || (place == 1 && !ls_exercise_can_be_in_place(kind))) {
+                continue;
+            }
+            for (int offset = 0; offset <= given->offset_max; offset++) {
+                ls_exercise what = {.kind = kind,
+                                    .dtype = dtype,
+                                    .data = given->data,
+                                    .count = given->count[c],
+                                    .root = c % p->world.world,
+                                    .in_place = place == 1,
+                                    .offset = offset,
+                                    .iterations = given->iterations};
+                LS_TRY(try_one(p, &what));
+            }
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status try_all(program *p)
+{
+    if (p->events < 0 && p->world.rank == 0) {
+        printf("#           op  type      count     place    us    algbw    busbw  wrong"
+               "   (GB/s)\n");
+    }
+    for (int k = 0; k < p->given.kind_count; k++) {
+        for (int t = 0; t < p->given.dtype_count; t++) {
+            if (!ls_pattern_has(p->given.data, p->given.dtype[t]) ||
+                (p->given.kind[k] == LS_COMM_SEND && p->world.world == 1)) {
+                continue;
+            }
+            LS_TRY(try_type(p, p->given.kind[k], p->given.dtype[t]));
+        }
+    }
+    return LS_OK;
+}
+
+/* Milliseconds of work that the others do not have. */
+static uint64_t dawdle(void)
+{
+    static const char page[4096];
+    uint64_t digest = LS_DIGEST_START;
+    for (int i = 0; i < 512; i++) {
+        digest = ls_digest_update(digest, page, sizeof page);
+    }
+    return digest;
+}
+
+static ls_status try_barriers(program *p)
+{
+    ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "all here"};
+    for (int i = 0; i < p->given.barriers; i++) {
+        cJSON *event = event_named("barrier");
+        bool late = i % p->world.world == p->world.rank;
+        cJSON_AddNumberToObject(event, "late", late && dawdle() != 0);
+        int64_t begin_ns = ls_clock_ns();
+        ls_status status = ls_comm_run(p->peer.api, p->peer.comm, &barrier, NULL);
+        if (status != LS_OK) {
+            cJSON_Delete(event);
+            return status;
+        }
+        cJSON_AddNumberToObject(event, "begin_ns", (double)begin_ns);
+        cJSON_AddNumberToObject(event, "end_ns", (double)ls_clock_ns());
+        LS_TRY(write_event(p, event));
+    }
+    return LS_OK;
+}
+
+static ls_status open_comm(const program *p, const char *name, double timeout_s, ls_comm **out)
+{
+    ls_comm_options where = {.rank = p->world.rank,
+                             .world = p->world.world,
+                             .store = p->store,
+                             .name = name,
+                             .timeout_s = timeout_s};
+    return p->peer.api->open(&where, out);
+}
+
+/* One operation that `absent` does not come to, on a communicator of its own. */
+static ls_status try_without(program *p, ls_comm_kind kind)
+{
+    enum { COUNT = 1 << 16 };
+    int absent = p->given.absent, rank = p->world.rank;
+    bool to_absent = kind == LS_COMM_RECV || kind == LS_COMM_SEND || kind == LS_COMM_BROADCAST ||
+                     kind == LS_COMM_SCATTER;
+    char name[64];
+    snprintf(name, sizeof name, "without/%s", ls_comm_kind_name(kind));
+    ls_comm *comm = NULL;
+    LS_TRY(open_comm(p, name, p->given.timeout_s, &comm));
+    float *memory = calloc((size_t)p->world.world * COUNT * 2, sizeof *memory);
+    LS_ASSERT(memory != NULL);
+    ls_comm_op op = {.kind = kind,
+                     .buffer = memory,
+                     .input = memory + (size_t)p->world.world * COUNT,
+                     .count = COUNT,
+                     .dtype = LS_F32,
+                     .root = to_absent ? absent : (absent + 1) % p->world.world,
+                     .label = "somebody is missing"};
+    int64_t begin_ns = ls_clock_ns();
+    ls_status seen = rank == absent ? LS_OK : ls_comm_run(p->peer.api, comm, &op, NULL);
+    cJSON *event = event_named("absent");
+    cJSON_AddStringToObject(event, "op", ls_comm_kind_name(kind));
+    cJSON_AddBoolToObject(event, "here", rank != absent);
+    cJSON_AddNumberToObject(event, "root", op.root);
+    cJSON_AddNumberToObject(event, "status", seen);
+    cJSON_AddNumberToObject(event, "seconds", ls_clock_ms_between(begin_ns, ls_clock_ns()) * 1e-3);
+    ls_status status = write_event(p, event);
+    if (status == LS_OK) { /* nobody closes before the last has seen it */
+        status = ls_store_barrier(p->store, name, 10 * p->given.timeout_s + 10);
+    }
+    p->peer.api->abort(comm);
+    p->peer.api->close(comm);
+    free(memory);
+    return status;
+}
+
+static ls_status try_absent(program *p)
+{
+    static const ls_comm_kind each[] = {
+        LS_COMM_ALL_REDUCE, LS_COMM_REDUCE_SCATTER, LS_COMM_ALL_GATHER, LS_COMM_BROADCAST,
+        LS_COMM_REDUCE,     LS_COMM_GATHER,         LS_COMM_SCATTER,    LS_COMM_SEND,
+        LS_COMM_RECV,       LS_COMM_BARRIER};
+    if (p->given.absent < 0) {
+        return LS_OK;
+    }
+    if (p->given.absent >= p->world.world || p->store == NULL) {
+        ls_log_error("--absent %d: the world has %d ranks", p->given.absent, p->world.world);
+        return LS_ERR_USAGE;
+    }
+    for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
+        LS_TRY(try_without(p, each[i]));
+    }
+    return LS_OK;
+}
+
+/* ---- start and end --------------------------------------------------------------------------- */
+
+static ls_status join(program *p)
+{
+    bool alone = p->world.world == 1;
+    const char *engine = p->given.comm != NULL ? p->given.comm : alone ? "self" : "gloo";
+    if (p->world.world > LS_PATTERN_WORLD_MAX) {
+        ls_log_error("%d ranks: sums are exact for up to %d", p->world.world, LS_PATTERN_WORLD_MAX);
+        return LS_ERR_USAGE;
+    }
+    LS_TRY(ls_comm_load(engine, &p->peer.api));
+    if (!alone) {
+        ls_store_options where = {.rank = p->world.rank,
+                                  .world = p->world.world,
+                                  .address = p->world.address,
+                                  .port = p->world.port,
+                                  .probe = p->world.probe,
+                                  .run_id = p->world.run_id,
+                                  .timeout_s = 60};
+        LS_TRY(ls_store_open(&where, &p->store));
+    }
+    p->peer.rank = p->world.rank;
+    p->peer.world = p->world.world;
+    LS_TRY(open_comm(p, "collectives", alone ? 60 : p->given.timeout_s + 30, &p->peer.comm));
+    return open_events(p);
+}
+
+static ls_status run(program *p)
+{
+    LS_TRY(try_all(p));
+    LS_TRY(try_barriers(p));
+    LS_TRY(try_absent(p));
+    cJSON *event = event_named("end");
+    cJSON_AddNumberToObject(event, "combinations", (double)p->combinations);
+    cJSON_AddNumberToObject(event, "wrong", (double)p->wrong);
+    LS_TRY(write_event(p, event));
+    if (p->store != NULL) {
+        LS_TRY(ls_store_barrier(p->store, "end", 60));
+    }
+    return p->wrong + p->guards > 0 ? LS_ERR_CHECK : LS_OK;
+}
+
+int main(int argc, char **argv)
+{
+    program p = {.given = {.dtype_count = 1,
+                           .dtype = {LS_F32},
+                           .counts = "1024",
+                           .in_place = {true, true},
+                           .iterations = 1,
+                           .absent = -1,
+                           .timeout_s = 60},
+                 .events = -1};
+    const struct argp parser = {
+        .options = options,
+        .parser = parse_one,
+        .doc = "Tries the collectives of an engine on data whose results are known; one process is "
+               "one rank, found in RANK, WORLD_SIZE, ... as torchrun sets them.",
+    };
+    argp_err_exit_status = LS_ERR_USAGE;
+    p.given.kind_count = KINDS;
+    memcpy(p.given.kind, kinds, sizeof kinds);
+    if (argp_parse(&parser, argc, argv, 0, NULL, &p.given) != 0) {
+        return LS_ERR_INFRA;
+    }
+    ls_status status = ls_world_read(&p.world);
+    if (status == LS_OK) {
+        status = read_counts(&p.given, p.world.world);
+    }
+    if (status == LS_OK) {
+        status = join(&p);
+    }
+    if (status == LS_OK) {
+        status = run(&p);
+    }
+    if (p.peer.comm != NULL) {
+        p.peer.api->close(p.peer.comm);
+    }
+    if (p.store != NULL) {
+        ls_store_close(p.store, 1.0);
+    }
+    if (p.events >= 0) {
+        close(p.events);
+    }
+    return (int)status;
+}

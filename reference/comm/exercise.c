@@ -1,0 +1,257 @@
+#include "exercise.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../kernels/core/clock.h"
+#include "../../kernels/core/digest.h"
+#include "../../kernels/core/log.h"
+
+enum { GUARD = 64, POISON = 0xa5, ALIGN = 64 };
+
+/* A buffer between guards. */
+typedef struct area {
+    char *block, *data;
+    size_t bytes;
+} area;
+
+typedef struct exercise {
+    const ls_exercise_peer *peer;
+    const ls_exercise *what;
+    size_t element_bytes;
+    area area[2];         /* in place: the first only */
+    char *input, *buffer; /* of the operation; input NULL where it has none on this rank */
+    int64_t inputs;       /* elements of input */
+    int64_t outputs;      /* elements of buffer that must hold a result on this rank */
+    bool separate;        /* input has an area of its own */
+} exercise;
+
+static bool many_in(ls_comm_kind kind)
+{
+    return kind == LS_COMM_REDUCE_SCATTER || kind == LS_COMM_SCATTER;
+}
+
+static bool many_out(ls_comm_kind kind)
+{
+    return kind == LS_COMM_ALL_GATHER || kind == LS_COMM_GATHER;
+}
+
+static bool only_root_gets(ls_comm_kind kind)
+{
+    return kind == LS_COMM_REDUCE || kind == LS_COMM_GATHER;
+}
+
+static bool only_root_gives(ls_comm_kind kind)
+{
+    return kind == LS_COMM_BROADCAST || kind == LS_COMM_SCATTER;
+}
+
+bool ls_exercise_can_be_in_place(ls_comm_kind kind)
+{
+    return kind != LS_COMM_SEND && kind != LS_COMM_RECV && kind != LS_COMM_BARRIER;
+}
+
+/* ---- buffers --------------------------------------------------------------------------------- */
+
+static ls_status area_create(const exercise *e, int64_t elements, area *out)
+{
+    size_t bytes = (size_t)elements * e->element_bytes;
+    size_t front = GUARD + (size_t)e->what->offset * e->element_bytes;
+    size_t whole = (front + bytes + GUARD + ALIGN - 1) / ALIGN * ALIGN;
+    char *block = aligned_alloc(ALIGN, whole);
+    if (block == NULL) {
+        ls_log_error("cannot allocate %zu bytes for %s", whole, ls_comm_kind_name(e->what->kind));
+        return LS_ERR_INFRA;
+    }
+    memset(block, POISON, whole);
+    *out = (area){block, block + front, bytes};
+    return LS_OK;
+}
+
+static int64_t count_changed(const char *from, size_t bytes)
+{
+    int64_t changed = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        changed += (unsigned char)from[i] != POISON;
+    }
+    return changed;
+}
+
+static ls_status create(exercise *e)
+{
+    const ls_exercise *what = e->what;
+    int world = e->peer->world, rank = e->peer->rank;
+    bool root = rank == what->root;
+    int64_t given = many_in(what->kind) ? world * what->count : what->count;
+    int64_t got = many_out(what->kind) ? world * what->count : what->count;
+    e->element_bytes = ls_dtype_bytes(what->dtype);
+    e->inputs = only_root_gives(what->kind) && !root ? 0 : given;
+    e->outputs = only_root_gets(what->kind) && !root ? 0 : got;
+    e->separate = !what->in_place;
+    size_t part = (size_t)rank * (size_t)what->count * e->element_bytes;
+    LS_TRY(area_create(e, given > got && what->in_place ? given : got, &e->area[0]));
+    e->buffer = e->input = e->area[0].data;
+    if (e->separate) {
+        LS_TRY(area_create(e, given, &e->area[1]));
+        e->input = e->area[1].data;
+    } else if (many_out(what->kind)) {
+        e->input += part;
+    } else if (many_in(what->kind)) {
+        e->buffer += part;
+    }
+    return LS_OK;
+}
+
+static void refill(exercise *e)
+{
+    for (int i = 0; i < 2; i++) {
+        if (e->area[i].block != NULL) {
+            memset(e->area[i].data, POISON, e->area[i].bytes);
+        }
+    }
+    ls_pattern_fill(e->what->data, e->what->dtype, e->peer->rank, 0, e->inputs, e->input);
+}
+
+/* ---- the operation --------------------------------------------------------------------------- */
+
+static ls_status pass_on(const exercise *e)
+{
+    const ls_exercise_peer *peer = e->peer;
+    int right = (peer->rank + 1) % peer->world;
+    int left = (peer->rank + peer->world - 1) % peer->world;
+    ls_comm_op send = {.kind = LS_COMM_SEND,
+                       .buffer = e->input,
+                       .count = e->what->count,
+                       .dtype = e->what->dtype,
+                       .root = right,
+                       .label = "to the right"};
+    ls_comm_op recv = send;
+    recv.kind = LS_COMM_RECV;
+    recv.buffer = e->buffer;
+    recv.root = left;
+    recv.label = "from the left";
+    if (peer->rank == 0) {
+        LS_TRY(ls_comm_run(peer->api, peer->comm, &send, NULL));
+        return ls_comm_run(peer->api, peer->comm, &recv, NULL);
+    }
+    LS_TRY(ls_comm_run(peer->api, peer->comm, &recv, NULL));
+    return ls_comm_run(peer->api, peer->comm, &send, NULL);
+}
+
+static ls_status run_once(const exercise *e)
+{
+    const ls_exercise *what = e->what;
+    if (what->kind == LS_COMM_SEND) {
+        return pass_on(e);
+    }
+    ls_comm_op op = {.kind = what->kind,
+                     .buffer = e->buffer,
+                     .input = e->input,
+                     .count = what->count,
+                     .dtype = what->dtype,
+                     .root = what->root,
+                     .label = "exercise"};
+    return ls_comm_run(e->peer->api, e->peer->comm, &op, NULL);
+}
+
+/* ---- what came out --------------------------------------------------------------------------- */
+
+static int64_t count_wrong_results(const exercise *e, int64_t *telling)
+{
+    const ls_exercise *what = e->what;
+    int rank = e->peer->rank, world = e->peer->world;
+    int64_t wrong = 0, mine = rank * what->count;
+    switch (what->kind) {
+    case LS_COMM_ALL_REDUCE:
+    case LS_COMM_REDUCE:
+        return ls_pattern_count_wrong_sums(what->data, what->dtype, world, 0, e->outputs, e->buffer,
+                                           telling);
+    case LS_COMM_REDUCE_SCATTER:
+        return ls_pattern_count_wrong_sums(what->data, what->dtype, world, mine, what->count,
+                                           e->buffer, telling);
+    case LS_COMM_BROADCAST:
+        return ls_pattern_count_wrong(what->data, what->dtype, what->root, 0, what->count,
+                                      e->buffer);
+    case LS_COMM_SCATTER:
+        return ls_pattern_count_wrong(what->data, what->dtype, what->root, mine, what->count,
+                                      e->buffer);
+    case LS_COMM_SEND:
+    case LS_COMM_RECV:
+        return ls_pattern_count_wrong(what->data, what->dtype, (rank + world - 1) % world, 0,
+                                      what->count, e->buffer);
+    case LS_COMM_ALL_GATHER:
+    case LS_COMM_GATHER:
+        for (int from = 0; from < world && e->outputs > 0; from++) {
+            wrong += ls_pattern_count_wrong(what->data, what->dtype, from, 0, what->count,
+                                            e->buffer + (size_t)from * (size_t)what->count *
+                                                            e->element_bytes);
+        }
+        return wrong;
+    case LS_COMM_BARRIER:
+        return 0;
+    }
+    return 0;
+}
+
+static void check(const exercise *e, ls_exercise_result *out)
+{
+    const ls_exercise *what = e->what;
+    out->checked += e->outputs;
+    out->wrong += count_wrong_results(e, &out->telling);
+    if (e->separate) {
+        out->wrong +=
+            ls_pattern_count_wrong(what->data, what->dtype, e->peer->rank, 0, e->inputs, e->input);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (e->area[i].block != NULL) {
+            out->guards += count_changed(e->area[i].data - GUARD, GUARD);
+            out->guards += count_changed(e->area[i].data + e->area[i].bytes, GUARD);
+        }
+    }
+    if (what->kind == LS_COMM_GATHER && e->outputs == 0 && e->separate) {
+        out->guards += count_changed(e->buffer, e->area[0].bytes);
+    }
+    out->digest =
+        ls_digest_update(LS_DIGEST_START, e->buffer, (size_t)e->outputs * e->element_bytes);
+}
+
+static void rate(const exercise *e, ls_exercise_result *out)
+{
+    ls_comm_kind kind = e->what->kind;
+    double world = e->peer->world;
+    bool parts = many_in(kind) || many_out(kind);
+    double bytes = (double)e->what->count * (double)e->element_bytes * (parts ? world : 1);
+    double factor = parts ? (world - 1) / world : 1;
+    factor = kind == LS_COMM_ALL_REDUCE ? 2 * (world - 1) / world : factor;
+    out->algbw_gb_s = out->us > 0 ? bytes / out->us * 1e-3 : 0;
+    out->busbw_gb_s = out->algbw_gb_s * factor;
+}
+
+ls_status ls_exercise_run(const ls_exercise_peer *peer, const ls_exercise *what,
+                          ls_exercise_result *out)
+{
+    exercise e = {.peer = peer, .what = what};
+    ls_exercise_result result = {0};
+    ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "start together"};
+    int64_t spent_ns = 0;
+    ls_status status = create(&e);
+    for (int i = 0; status == LS_OK && i < what->iterations; i++) {
+        refill(&e);
+        if (what->iterations > 1) { /* somebody looks at the time */
+            LS_TRY_GOTO(status, ls_comm_run(peer->api, peer->comm, &barrier, NULL), free);
+        }
+        int64_t begin_ns = ls_clock_ns();
+        LS_TRY_GOTO(status, run_once(&e), free);
+        spent_ns += ls_clock_ns() - begin_ns;
+        check(&e, &result);
+    }
+    if (status == LS_OK) {
+        result.us = ls_clock_ms_between(0, spent_ns) * 1e3 / what->iterations;
+        rate(&e, &result);
+        *out = result;
+    }
+free:
+    free(e.area[0].block);
+    free(e.area[1].block);
+    return status;
+}

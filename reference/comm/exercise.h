@@ -1,0 +1,43 @@
+/* One collective, done and checked: buffers with guards on both sides, data of pattern.h, time and
+ * bandwidth by nccl-tests' definitions (its doc/PERFORMANCE.md). Engines that work in host memory.
+ */
+#ifndef LS_EXERCISE_H
+#define LS_EXERCISE_H
+
+#include "comm.h"
+#include "pattern.h"
+
+typedef struct ls_exercise_peer {
+    int rank, world;
+    const ls_comm_api *api;
+    ls_comm *comm;
+} ls_exercise_peer;
+
+typedef struct ls_exercise {
+    ls_comm_kind kind; /* LS_COMM_SEND: from rank 0 on, each receives its left neighbour's elements,
+                          then sends its own to the right; a world of two or more */
+    ls_dtype dtype;
+    ls_pattern_kind data;
+    int64_t count; /* as in ls_comm_op */
+    int root;
+    bool in_place; /* NCCL's sense; not for send */
+    int offset;    /* elements off a 64-byte boundary, of every buffer */
+    int iterations; /* from 2 on the ranks begin each together */
+} ls_exercise;
+
+typedef struct ls_exercise_result {
+    int64_t checked; /* elements that must hold a result on this rank */
+    int64_t wrong;   /* of them; and of the input, which must not have changed */
+    int64_t telling; /* ls_pattern_count_wrong_sums */
+    int64_t guards;  /* bytes beside a buffer, or of one that must not be written, that changed */
+    uint64_t digest; /* of the bytes of the result */
+    double us;       /* mean of the iterations */
+    double algbw_gb_s, busbw_gb_s; /* 10^9 bytes */
+} ls_exercise_result;
+
+bool ls_exercise_can_be_in_place(ls_comm_kind kind);
+/* Fails with the engine's error, or LS_ERR_INFRA without memory; a wrong result is none. */
+ls_status ls_exercise_run(const ls_exercise_peer *peer, const ls_exercise *what,
+                          ls_exercise_result *out);
+
+#endif

@@ -1,0 +1,202 @@
+#include "pattern.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "../../kernels/core/half.h"
+#include "../../kernels/core/status.h"
+
+static uint64_t mix(int rank, int64_t index)
+{
+    uint64_t h = UINT64_C(2654435761) * (uint64_t)index + UINT64_C(40503) * (uint64_t)rank + 12345;
+    h ^= h >> 29;
+    h *= UINT64_C(0xbf58476d1ce4e5b9);
+    return h ^ h >> 32;
+}
+
+/* ---- elements -------------------------------------------------------------------------------- */
+
+static void put_integer(ls_dtype dtype, int64_t value, char *to)
+{
+    float f32 = (float)value;
+    double f64 = (double)value;
+    int32_t i32 = (int32_t)value;
+    uint8_t u8 = (uint8_t)value;
+    uint16_t fp16 = ls_half_f32_to_fp16(f32), bf16 = ls_half_f32_to_bf16(f32);
+    const void *from[] = {[LS_F32] = &f32,   [LS_F16] = &fp16, [LS_BF16] = &bf16, [LS_F64] = &f64,
+                          [LS_I64] = &value, [LS_I32] = &i32,  [LS_U8] = &u8};
+    memcpy(to, from[dtype], ls_dtype_bytes(dtype));
+}
+
+static int64_t exact(ls_dtype dtype, int rank, int64_t index)
+{
+    static const uint64_t limit[] = {
+        [LS_F32] = 1 << 19, [LS_F16] = 127,     [LS_BF16] = 15, [LS_F64] = 1 << 26,
+        [LS_I64] = 1 << 26, [LS_I32] = 1 << 26, [LS_U8] = 0};
+    uint64_t h = mix(rank, index);
+    if (dtype == LS_U8) {
+        return (int64_t)(h % 256);
+    }
+    return (int64_t)(h % (2 * limit[dtype] + 1)) - (int64_t)limit[dtype];
+}
+
+static float narrowed(ls_dtype dtype, float value)
+{
+    switch (dtype) {
+    case LS_F16:
+        return ls_half_fp16_to_f32(ls_half_f32_to_fp16(value));
+    case LS_BF16:
+        return ls_half_bf16_to_f32(ls_half_f32_to_bf16(value));
+    default:
+        return value;
+    }
+}
+
+/* What adding must not lose; of every 64 elements the first eight. */
+static float special(ls_dtype dtype, int rank, int which)
+{
+    float largest = dtype == LS_F16 ? 65504.0f : dtype == LS_BF16 ? 0x1.fep127f : 0x1.fffffep127f;
+    float smallest = dtype == LS_F16 ? 0x1p-24f : dtype == LS_BF16 ? 0x1p-133f : 0x1p-149f;
+    switch (which) {
+    case 0:
+        return rank == 0 ? INFINITY : 1.0f;
+    case 1:
+        return rank == 0 ? INFINITY : rank == 1 ? -INFINITY : 0.0f;
+    case 2:
+        return rank == 0 ? NAN : 1.0f;
+    case 3:
+        return largest; /* overflows */
+    case 4:
+        return -0.0f;
+    case 5:
+        return smallest;
+    case 6:
+        return rank == 0 ? 3.0f : rank == 1 ? -3.0f : 0.0f;
+    default:
+        return rank == 0 ? largest : rank == 1 ? -largest : smallest;
+    }
+}
+
+static float rough(ls_dtype dtype, int rank, int64_t index)
+{
+    if (index % 64 < 8) {
+        return special(dtype, rank, (int)(index % 64));
+    }
+    uint64_t h = mix(rank, index);
+    float fraction = 1.0f + (float)(h & 0xffffff) * 0x1p-24f;
+    float value = ldexpf(fraction, (int)(h >> 24 & 7) - 2);
+    return narrowed(dtype, (h >> 27 & 3) == 0 ? -value : value);
+}
+
+static void put_float(ls_dtype dtype, float value, char *to)
+{
+    uint16_t half = dtype == LS_F16 ? ls_half_f32_to_fp16(value) : ls_half_f32_to_bf16(value);
+    memcpy(to, dtype == LS_F32 ? (void *)&value : (void *)&half, ls_dtype_bytes(dtype));
+}
+
+static float get_float(ls_dtype dtype, const char *from)
+{
+    float value;
+    uint16_t half;
+    if (dtype == LS_F32) {
+        memcpy(&value, from, sizeof value);
+        return value;
+    }
+    memcpy(&half, from, sizeof half);
+    return dtype == LS_F16 ? ls_half_fp16_to_f32(half) : ls_half_bf16_to_f32(half);
+}
+
+bool ls_pattern_has(ls_pattern_kind kind, ls_dtype dtype)
+{
+    return kind == LS_PATTERN_EXACT || dtype == LS_F32 || dtype == LS_F16 || dtype == LS_BF16;
+}
+
+static void put(ls_pattern_kind kind, ls_dtype dtype, int rank, int64_t index, char *to)
+{
+    if (kind == LS_PATTERN_EXACT) {
+        put_integer(dtype, exact(dtype, rank, index), to);
+    } else {
+        put_float(dtype, rough(dtype, rank, index), to);
+    }
+}
+
+/* ---- whole buffers --------------------------------------------------------------------------- */
+
+void ls_pattern_fill(ls_pattern_kind kind, ls_dtype dtype, int rank, int64_t first, int64_t count,
+                     void *data)
+{
+    size_t bytes = ls_dtype_bytes(dtype);
+    LS_ASSERT(ls_pattern_has(kind, dtype));
+    for (int64_t i = 0; i < count; i++) {
+        put(kind, dtype, rank, first + i, (char *)data + (size_t)i * bytes);
+    }
+}
+
+int64_t ls_pattern_count_wrong(ls_pattern_kind kind, ls_dtype dtype, int rank, int64_t first,
+                               int64_t count, const void *data)
+{
+    size_t bytes = ls_dtype_bytes(dtype);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < count; i++) {
+        char wanted[LS_PATTERN_BYTES_MAX];
+        put(kind, dtype, rank, first + i, wanted);
+        wrong += memcmp((const char *)data + (size_t)i * bytes, wanted, bytes) != 0;
+    }
+    return wrong;
+}
+
+static bool same_float(float a, float b)
+{
+    return (isnan(a) && isnan(b)) || ls_half_bits_of_f32(a) == ls_half_bits_of_f32(b);
+}
+
+/* Whether `got` is a sum of the ranks' elements, added one after the other from some rank on. */
+static bool is_rounded_sum(ls_dtype dtype, int world, const float *term, float got)
+{
+    for (int start = 0; start < world; start++) {
+        float sum = term[start];
+        for (int k = 1; k < world; k++) {
+            sum = narrowed(dtype, sum + term[(start + k) % world]);
+        }
+        if (same_float(sum, got)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool wrong_rough_sum(ls_dtype dtype, int world, int64_t index, const char *data,
+                            int64_t *telling)
+{
+    float term[LS_PATTERN_WORLD_MAX];
+    double whole = 0;
+    for (int rank = 0; rank < world; rank++) {
+        term[rank] = rough(dtype, rank, index);
+        whole = rank == 0 ? term[0] : whole + term[rank];
+    }
+    *telling += !is_rounded_sum(dtype, world, term, narrowed(dtype, (float)whole));
+    return !is_rounded_sum(dtype, world, term, get_float(dtype, data));
+}
+
+int64_t ls_pattern_count_wrong_sums(ls_pattern_kind kind, ls_dtype dtype, int world, int64_t first,
+                                    int64_t count, const void *data, int64_t *telling)
+{
+    size_t bytes = ls_dtype_bytes(dtype);
+    int64_t wrong = 0;
+    LS_ASSERT(world <= LS_PATTERN_WORLD_MAX && ls_pattern_has(kind, dtype));
+    for (int64_t i = 0; i < count; i++) {
+        const char *at = (const char *)data + (size_t)i * bytes;
+        if (kind == LS_PATTERN_ROUGH) {
+            wrong += wrong_rough_sum(dtype, world, first + i, at, telling);
+            continue;
+        }
+        int64_t sum = 0;
+        for (int rank = 0; rank < world; rank++) {
+            sum += exact(dtype, rank, first + i);
+        }
+        char wanted[LS_PATTERN_BYTES_MAX];
+        put_integer(dtype, sum, wanted);
+        wrong += memcmp(at, wanted, bytes) != 0;
+    }
+    return wrong;
+}
