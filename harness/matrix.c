@@ -209,7 +209,17 @@ void ls_matrix_id(const ls_spec *spec, char *text)
 /* ---- from a spec to a job
  * -------------------------------------------------------------------------- */
 
-/* {self}, {run} and {job:ID} become folders. */
+static void own_folder(char *path, size_t bytes)
+{
+    ssize_t length = readlink("/proc/self/exe", path, bytes - 1);
+    path[length > 0 ? length : 0] = '\0';
+    char *slash = strrchr(path, '/');
+    if (slash != NULL) {
+        *slash = '\0';
+    }
+}
+
+/* {self}, {run}, {job:ID} and {bin} become folders. */
 static void fill_in(const char *word, const char *self, const char *run, char *out, size_t bytes)
 {
     size_t used = 0;
@@ -222,6 +232,10 @@ static void fill_in(const char *word, const char *self, const char *run, char *o
             taken = 6;
         } else if (strncmp(word, "{run}", 5) == 0) {
             value = run;
+            taken = 5;
+        } else if (strncmp(word, "{bin}", 5) == 0) {
+            own_folder(folder, sizeof folder);
+            value = folder;
             taken = 5;
         } else if (strncmp(word, "{job:", 5) == 0 && strchr(word, '}') != NULL) {
             taken = (size_t)(strchr(word, '}') - word) + 1;
@@ -264,10 +278,8 @@ static void add_subject(words *list, const ls_spec *spec, const char *subject)
         return;
     }
     char path[1024];
-    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
-    path[length > 0 ? length : 0] = '\0';
-    char *slash = strrchr(path, '/');
-    add(list, "%.*s/lockstep-train", slash == NULL ? 0 : (int)(slash - path), path);
+    own_folder(path, sizeof path);
+    add(list, "%s/lockstep-train", path);
 }
 
 static cJSON *spec_facts(const ls_spec *spec, const ls_matrix_site *site)

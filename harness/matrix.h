@@ -54,10 +54,10 @@ typedef struct ls_spec {
     bool deterministic;
     double lr;
     char extra[512]; /* further options, blank between; {self} is this job's folder, {run} the
-                        run's, {job:ID} another job's */
+                        run's, {job:ID} another job's, {bin} our programs' */
     ls_wrap wrap;
     int kill_rank, kill_step;
-    const char *script; /* for sh -c; a literal; $0 is the path of the trainer */
+    const char *script; /* for sh -c; a literal; {bin} is our programs' folder */
     int repeat; /* tells equal jobs apart that must really run more than once */
     unsigned sweep;
     double limit_s; /* 0: from the estimate */
