@@ -4,7 +4,22 @@
 
 #include "compare_facts.h"
 #include "compare_gradient.h"
+#include "compare_optim.h"
 #include "compare_verdict.h"
+
+/* By what the metadata say of the optimizer: a row that asks for one judges by what it asked for. */
+static ls_status judge_optimizer(ls_compare_judgement *j)
+{
+    ls_oracle_optim rule;
+    bool skipped;
+    if (!ls_compare_optim_rule(j->evidence->file[0], j->nesterov, &rule, &skipped)) {
+        return LS_OK;
+    }
+    ls_compare_optim_result result;
+    LS_TRY(ls_compare_optim_step(j->evidence->file[0], &rule, j->skipped, &j->checks, &result));
+    j->verdict->next_judged = result.judged;
+    return LS_OK;
+}
 
 static ls_status judge(ls_compare_judgement *j)
 {
@@ -21,11 +36,7 @@ static ls_status judge(ls_compare_judgement *j)
         LS_TRY(ls_compare_checks_reduce(j->evidence, j->evidence->step.level, &j->checks,
                                         &v->reduce_judged));
     }
-    if (j->finite || j->skipped) {
-        LS_TRY(ls_compare_checks_next(j->evidence, j->level, j->nesterov, j->skipped, &j->checks,
-                                      &v->next_judged));
-    }
-    return LS_OK;
+    return j->finite || j->skipped ? judge_optimizer(j) : LS_OK;
 }
 ls_status ls_compare_step(const ls_compare_facts *facts, int file_count, const char *const *path,
                           const char *json_path, ls_compare_verdict *out)

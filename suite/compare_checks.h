@@ -1,6 +1,5 @@
 /* What a dump must hold whatever the oracle says of its gradient: equal replicas, a loss that
- * follows from its logits, a reduction that follows from local/, an optimizer step that follows
- * from gradient and state. */
+ * follows from its logits, a reduction that follows from local/. */
 #ifndef LS_COMPARE_CHECKS_H
 #define LS_COMPARE_CHECKS_H
 
@@ -29,9 +28,5 @@ ls_status ls_compare_checks_loss(const ls_evidence *evidence, ls_compare_checks 
  * rounding per rank where each is divided or converted first. *judged: every rank has local/. */
 ls_status ls_compare_checks_reduce(const ls_evidence *evidence, int level,
                                    ls_compare_checks *checks, bool *judged);
-/* SGD recomputed from parameter or master, gradient, momentum buffer and lr; a skipped step changes
- * nothing. *judged: the dump has what is needed. */
-ls_status ls_compare_checks_next(const ls_evidence *evidence, int level, bool nesterov,
-                                 bool skipped, ls_compare_checks *checks, bool *judged);
 
 #endif

@@ -1,0 +1,265 @@
+#include "optim.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../kernels/core/log.h"
+#include "near.h"
+
+/* What is the same for all elements of a tensor. */
+typedef struct constants {
+    ls_near lr, decay, momentum, undamped, beta1, beta2, rest1, rest2, epsilon;
+    ls_near bias1, bias2; /* 1 - beta^t */
+    ls_near divisor;      /* LAMB: gradients are divided by it */
+    ls_near ratio;        /* LAMB, LARS: of this tensor */
+    bool scales;          /* LARS */
+} constants;
+
+/* One element, before and after. */
+typedef struct element {
+    ls_near value, grad, first, second;
+} element;
+
+ls_oracle_optim_kind ls_oracle_optim_find(const char *name)
+{
+    static const char *const names[] = {"sgd", "adam", "adamw", "lamb", "lars"};
+    int kind = 0;
+    while (kind < LS_ORACLE_OPTIMS && strcmp(name, names[kind]) != 0) {
+        kind++;
+    }
+    return (ls_oracle_optim_kind)kind;
+}
+
+static bool is_sgd(ls_oracle_optim_kind kind)
+{
+    return kind == LS_ORACLE_SGD || kind == LS_ORACLE_LARS;
+}
+
+int ls_oracle_optim_moments(const ls_oracle_optim *rule)
+{
+    return !is_sgd(rule->kind) ? 2 : rule->momentum != 0 ? 1 : 0;
+}
+
+const char *ls_oracle_optim_moment_name(ls_oracle_optim_kind kind, int moment)
+{
+    return is_sgd(kind) ? "momentum_buffer" : moment == 0 ? "exp_avg" : "exp_avg_sq";
+}
+
+double ls_oracle_optim_squares(const double *value, int64_t count)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        sum += value[i] * value[i];
+    }
+    return sum;
+}
+
+double ls_oracle_optim_unscale(double grad, double scale, double *error)
+{
+    int exponent;
+    bool exact = frexp(scale, &exponent) == 0.5;
+    *error = (exact ? 0 : 2 * LS_NEAR_UNIT * fabs(grad / scale)) + LS_NEAR_TINY;
+    return grad / scale;
+}
+
+/* ---- norms
+ * ------------------------------------------------------------------------------------ */
+
+/* The root of a sum of n squares, where each term is `errors` (a 2-norm) off: f32 sums in any order
+ * are a random walk of sqrt(n) units, four of them and eight operations are allowed for. */
+static ls_near norm_of(double squares, double errors, int64_t n)
+{
+    double norm = sqrt(squares);
+    return (ls_near){norm, errors + LS_NEAR_UNIT * (8 + 4 * sqrt((double)n)) * norm};
+}
+
+static ls_near norm_of_values(const ls_oracle_optim_tensor *t)
+{
+    return norm_of(ls_oracle_optim_squares(t->value, t->count),
+                   sqrt(ls_oracle_optim_squares(t->value_error, t->count)), t->count);
+}
+
+/* ---- elements
+ * --------------------------------------------------------------------------------- */
+
+static void step_sgd(const ls_oracle_optim *o, const constants *c, element *e)
+{
+    ls_near d = e->grad;
+    if (o->kind == LS_ORACLE_LARS) {
+        if (c->scales) {
+            d = ls_near_mul(ls_near_add(d, ls_near_mul(c->decay, e->value)), c->ratio);
+        }
+    } else if (o->weight_decay != 0) {
+        d = ls_near_add(d, ls_near_mul(c->decay, e->value));
+    }
+    if (o->momentum != 0) {
+        ls_near part = o->dampening != 0 ? ls_near_mul(c->undamped, d) : d;
+        e->first = o->step == 1 ? d : ls_near_add(ls_near_mul(c->momentum, e->first), part);
+        d = o->nesterov ? ls_near_add(d, ls_near_mul(c->momentum, e->first)) : e->first;
+    }
+    e->value = ls_near_sub(e->value, ls_near_mul(c->lr, d));
+}
+
+static void move_moments(const constants *c, ls_near grad, element *e)
+{
+    e->first = ls_near_add(ls_near_mul(c->beta1, e->first), ls_near_mul(c->rest1, grad));
+    ls_near square = ls_near_mul(ls_near_mul(c->rest2, grad), grad);
+    e->second = ls_near_add(ls_near_mul(c->beta2, e->second), square);
+}
+
+static ls_near adam_direction(const ls_oracle_optim *o, const constants *c, const element *e)
+{
+    ls_near first = e->first, second = e->second;
+    if (!o->uncorrected) {
+        first = ls_near_div(first, c->bias1);
+        second = ls_near_div(second, c->bias2);
+    }
+    return ls_near_div(first, ls_near_add(ls_near_root(second), c->epsilon));
+}
+
+static void step_adam(const ls_oracle_optim *o, const constants *c, element *e)
+{
+    bool decays = o->weight_decay != 0;
+    if (o->kind == LS_ORACLE_ADAM && decays) {
+        e->grad = ls_near_add(e->grad, ls_near_mul(c->decay, e->value));
+    }
+    move_moments(c, e->grad, e);
+    ls_near value = e->value;
+    if (o->kind == LS_ORACLE_ADAMW && decays) {
+        value = ls_near_sub(value, ls_near_mul(ls_near_mul(c->lr, c->decay), value));
+    }
+    e->value = ls_near_sub(value, ls_near_mul(c->lr, adam_direction(o, c, e)));
+}
+
+/* Moves the moments; returns u, of which lr times the ratio is taken off. */
+static ls_near lamb_direction(const ls_oracle_optim *o, const constants *c, element *e)
+{
+    bool decays = o->weight_decay != 0;
+    ls_near grad = ls_near_div(e->grad, c->divisor);
+    if (decays && o->l2) {
+        grad = ls_near_add(grad, ls_near_mul(c->decay, e->value));
+    }
+    move_moments(c, grad, e);
+    ls_near u = adam_direction(o, c, e);
+    return decays && !o->l2 ? ls_near_add(u, ls_near_mul(c->decay, e->value)) : u;
+}
+
+/* ---- tensors
+ * ---------------------------------------------------------------------------------- */
+
+static element read_element(const ls_oracle_optim_tensor *t, int moments, int64_t i)
+{
+    element e = {.value = {t->value[i], t->value_error[i]}, .grad = {t->grad[i], 0}};
+    if (moments > 0) {
+        e.first = (ls_near){t->moment[0][i], t->moment_error[0][i]};
+    }
+    if (moments > 1) {
+        e.second = (ls_near){t->moment[1][i], t->moment_error[1][i]};
+    }
+    return e;
+}
+
+static void write_element(const element *e, int moments, int64_t i, ls_oracle_optim_tensor *t)
+{
+    t->value[i] = e->value.value;
+    t->value_error[i] = e->value.error;
+    if (moments > 0) {
+        t->moment[0][i] = e->first.value;
+        t->moment_error[0][i] = e->first.error;
+    }
+    if (moments > 1) {
+        t->moment[1][i] = e->second.value;
+        t->moment_error[1][i] = e->second.error;
+    }
+}
+
+static constants make_constants(const ls_oracle_optim *o)
+{
+    double t = (double)o->step;
+    return (constants){
+        .lr = ls_near_constant(o->lr),
+        .decay = ls_near_constant(o->weight_decay),
+        .momentum = ls_near_constant(o->momentum),
+        .undamped = ls_near_constant(1 - o->dampening),
+        .beta1 = ls_near_constant(o->beta1),
+        .beta2 = ls_near_constant(o->beta2),
+        .rest1 = ls_near_constant(1 - o->beta1),
+        .rest2 = ls_near_constant(1 - o->beta2),
+        .epsilon = ls_near_constant(o->epsilon),
+        .bias1 = ls_near_constant(1 - pow(o->beta1, t)),
+        .bias2 = ls_near_constant(1 - pow(o->beta2, t)),
+        .divisor = {1, 0},
+    };
+}
+
+static void step_lars(const ls_oracle_optim *o, constants *c, const ls_oracle_optim_tensor *t)
+{
+    ls_near value = norm_of_values(t);
+    ls_near grad = norm_of(ls_oracle_optim_squares(t->grad, t->count), 0, t->count);
+    c->scales = value.value > 0 && grad.value > 0;
+    if (!c->scales) {
+        return;
+    }
+    ls_near below = ls_near_add(ls_near_add(grad, ls_near_mul(c->decay, value)), c->epsilon);
+    c->ratio = ls_near_div(ls_near_mul(ls_near_constant(o->trust), value), below);
+    if (o->clip) {
+        ls_near ratio = ls_near_div(c->ratio, c->lr);
+        c->ratio = ratio.value < 1 ? ratio : (ls_near){1, 0};
+    }
+}
+
+/* Two passes over u: its norm gives the ratio. */
+static ls_status step_lamb(const ls_oracle_optim *o, constants *c, ls_oracle_optim_tensor *t)
+{
+    ls_near *u = malloc((size_t)t->count * sizeof *u);
+    if (u == NULL && t->count > 0) {
+        ls_log_error("cannot allocate %lld updates", (long long)t->count);
+        return LS_ERR_INFRA;
+    }
+    ls_near all = norm_of(o->grad_squares, 0, o->grad_elements);
+    if (o->max_grad_norm > 0 && all.value > o->max_grad_norm) {
+        c->divisor = ls_near_div(all, ls_near_constant(o->max_grad_norm));
+    }
+    ls_near value = norm_of_values(t);
+    double squares = 0, errors = 0;
+    for (int64_t i = 0; i < t->count; i++) {
+        element e = read_element(t, 2, i);
+        u[i] = lamb_direction(o, c, &e);
+        write_element(&e, 2, i, t);
+        squares += u[i].value * u[i].value;
+        errors += u[i].error * u[i].error;
+    }
+    ls_near update = norm_of(squares, sqrt(errors), t->count);
+    bool adapts = (o->nvlamb || o->weight_decay != 0) && value.value > 0 && update.value > 0;
+    c->ratio = adapts ? ls_near_mul(c->lr, ls_near_div(value, update)) : c->lr;
+    for (int64_t i = 0; i < t->count; i++) {
+        element e = read_element(t, 2, i);
+        e.value = ls_near_sub(e.value, ls_near_mul(c->ratio, u[i]));
+        write_element(&e, 2, i, t);
+    }
+    free(u);
+    return LS_OK;
+}
+
+ls_status ls_oracle_optim_step(const ls_oracle_optim *rule, ls_oracle_optim_tensor *tensor)
+{
+    constants c = make_constants(rule);
+    int moments = ls_oracle_optim_moments(rule);
+    if (rule->kind == LS_ORACLE_LAMB) {
+        return step_lamb(rule, &c, tensor);
+    }
+    if (rule->kind == LS_ORACLE_LARS) {
+        step_lars(rule, &c, tensor);
+    }
+    for (int64_t i = 0; i < tensor->count; i++) {
+        element e = read_element(tensor, moments, i);
+        if (is_sgd(rule->kind)) {
+            step_sgd(rule, &c, &e);
+        } else {
+            step_adam(rule, &c, &e);
+        }
+        write_element(&e, moments, i, tensor);
+    }
+    return LS_OK;
+}

@@ -1,0 +1,66 @@
+/* Unscaling and one step of every optimizer in FP64, and how far f32 arithmetic may be from it
+ * (near.h). Written from the papers' and the libraries' formulas, apart from kernels/math/:
+ *
+ *   SGD    torch.optim.SGD: d = g + wd p; buf = d at first, then momentum buf + (1 - dampening) d;
+ *          d = d + momentum buf (Nesterov) or buf; p -= lr d
+ *   Adam   g += wd p; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
+ *          p -= lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)        Kingma and Ba 2015
+ *   AdamW  p -= lr wd p, then Adam without decay                        Loshchilov and Hutter 2019
+ *   LAMB   Apex's FusedLAMB (facts/apex.md 7.4)                         You et al. 2019
+ *   LARS   Apex's LARC around SGD (facts/apex.md 7.5)                   You et al. 2017 */
+#ifndef LS_ORACLE_OPTIM_H
+#define LS_ORACLE_OPTIM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../../kernels/core/status.h"
+
+typedef enum ls_oracle_optim_kind {
+    LS_ORACLE_SGD,
+    LS_ORACLE_ADAM,
+    LS_ORACLE_ADAMW,
+    LS_ORACLE_LAMB,
+    LS_ORACLE_LARS,
+    LS_ORACLE_OPTIMS,
+} ls_oracle_optim_kind;
+
+typedef struct ls_oracle_optim {
+    ls_oracle_optim_kind kind;
+    int64_t step; /* t: 1 for the first that is really taken */
+    double lr, weight_decay;
+    double momentum, dampening; /* SGD, LARS */
+    bool nesterov;
+    double beta1, beta2, epsilon; /* the others; LARS: epsilon of the ratio */
+    bool uncorrected;             /* Adam, LAMB: without bias correction */
+    bool l2, nvlamb;              /* LAMB: decay joins the gradient; a ratio without decay too */
+    double max_grad_norm;         /* LAMB; 0: none */
+    double grad_squares;          /* LAMB: of all tensors together (ls_oracle_optim_squares) */
+    int64_t grad_elements;        /* that many */
+    double trust;                 /* LARS */
+    bool clip;                    /* LARS: LARC's clip mode */
+} ls_oracle_optim;
+
+/* One tensor; in: before the step, out: after it. Errors: how far f32 may be, 0 where what stands
+ * there is the subject's own number. moment[1] is NULL with SGD and LARS. */
+typedef struct ls_oracle_optim_tensor {
+    int64_t count;
+    const double *grad; /* unscaled */
+    double *value, *value_error;
+    double *moment[2], *moment_error[2];
+} ls_oracle_optim_tensor;
+
+/* LS_ERR_INFRA where there is no memory. */
+ls_status ls_oracle_optim_step(const ls_oracle_optim *rule, ls_oracle_optim_tensor *tensor);
+double ls_oracle_optim_squares(const double *value, int64_t count);
+/* LS_ORACLE_OPTIMS for a name that is none of "sgd", "adam", "adamw", "lamb", "lars". */
+ls_oracle_optim_kind ls_oracle_optim_find(const char *name);
+/* How many moments, and torch.optim's names of them. */
+int ls_oracle_optim_moments(const ls_oracle_optim *rule);
+const char *ls_oracle_optim_moment_name(ls_oracle_optim_kind kind, int moment);
+
+/* grad / scale, and how far f32(grad) * f32(1/scale) may be from it: nothing where the scale is a
+ * power of two (subnormals of f32 apart, 2^-126). */
+double ls_oracle_optim_unscale(double grad, double scale, double *error);
+
+#endif

@@ -1,0 +1,257 @@
+/* The oracle's optimizers against PyTorch's in float64 (LAMB and LARS: numpy), the tables of
+ * facts/apex.md 8.5, and the comparison of a dump's step: right ones pass, planted ones do not. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../../reference/oracle/optim.h"
+#include "../../reference/safetensors.h"
+#include "../compare_optim.h"
+
+enum { STEPS = 5, FIRST = 3, ELEMENTS = 7 };
+
+typedef struct golden {
+    ls_oracle_optim rule;
+    double want[ELEMENTS];
+} golden;
+
+static const golden goldens[] = {
+#include "optim_goldens.inc"
+};
+
+/* FP64 sums of a few terms in another order: some tens of units of 2^-53. */
+#define FP64_LIMIT 1e-14
+
+/* Start and gradients of suite/peers/optim_goldens.py. */
+static const double start[ELEMENTS] = {0.5, -1.25, 2.0, 0.01, 0.3, -0.7, 1.5};
+
+static void make_gradient(int step, double *grad)
+{
+    for (int i = 0; i < ELEMENTS; i++) {
+        int k = i < FIRST ? 0 : 1, place = i - FIRST * k;
+        grad[i] = sin(1.0 + step * (place + 1 + 3 * k)) * (1.0 + k);
+    }
+}
+
+START_TEST(oracle_equals_pytorch)
+{
+    const golden *g = &goldens[_i];
+    double value[ELEMENTS], grad[ELEMENTS], error[3][ELEMENTS] = {{0}}, moment[2][ELEMENTS] = {{0}};
+    memcpy(value, start, sizeof value);
+    for (int t = 0; t < STEPS; t++) {
+        make_gradient(t, grad);
+        ls_oracle_optim rule = g->rule;
+        rule.step = t + 1;
+        rule.grad_squares = ls_oracle_optim_squares(grad, ELEMENTS);
+        rule.grad_elements = ELEMENTS;
+        for (int k = 0; k < 2; k++) {
+            int at = k * FIRST;
+            ls_oracle_optim_tensor tensor = {
+                .count = k == 0 ? FIRST : ELEMENTS - FIRST,
+                .grad = grad + at,
+                .value = value + at,
+                .value_error = error[0] + at,
+                .moment = {moment[0] + at, moment[1] + at},
+                .moment_error = {error[1] + at, error[2] + at},
+            };
+            ck_assert_int_eq(ls_oracle_optim_step(&rule, &tensor), LS_OK);
+        }
+    }
+    for (int i = 0; i < ELEMENTS; i++) {
+        ck_assert_double_eq_tol(value[i], g->want[i], FP64_LIMIT * (1 + fabs(g->want[i])));
+        /* what f32 may cost in five steps: more than a unit, and small */
+        ck_assert_double_gt(error[0][i], 0x1p-25 * fabs(value[i]));
+        ck_assert_double_lt(error[0][i], 1e-4);
+    }
+}
+END_TEST
+
+/* ---- facts/apex.md 8.5 ------------------------------------------------------------------------
+ */
+
+static const struct apex_row {
+    ls_oracle_optim rule;
+    double want[3];
+} apex[] = {
+    {{.kind = LS_ORACLE_SGD}, {.875, .8125, .9375}},
+    {{.kind = LS_ORACLE_SGD, .momentum = .5}, {.875, .75, .8125}},
+    {{.kind = LS_ORACLE_SGD, .momentum = .5, .dampening = .25}, {.875, .765625, .8046875}},
+    {{.kind = LS_ORACLE_SGD, .momentum = .5, .nesterov = true}, {.8125, .6875, .84375}},
+    {{.kind = LS_ORACLE_SGD, .momentum = .5, .weight_decay = .25},
+     {.84375, .6767578125, .697113037109375}},
+    {{.kind = LS_ORACLE_SGD, .momentum = .5, .weight_decay = .25, .nesterov = true},
+     {.765625, .596923828125, .7153053283691406}},
+    {{.kind = LS_ORACLE_ADAM}, {.882352941, .780531844, .852165903}},
+    {{.kind = LS_ORACLE_ADAM, .uncorrected = true}, {.888888889, .777777778, .859142113}},
+    {{.kind = LS_ORACLE_ADAMW, .weight_decay = .5}, {.819852941, .666791035, .696750654}},
+    {{.kind = LS_ORACLE_ADAM, .weight_decay = .5}, {.880000000, .769508305, .807107922}},
+    {{.kind = LS_ORACLE_LAMB}, {2.777072610, 3.827196782}},
+    {{.kind = LS_ORACLE_LAMB, .nvlamb = true}, {2.077148979, 3.300840815}},
+    {{.kind = LS_ORACLE_LAMB, .weight_decay = .5}, {2.219451295, 3.127367950}},
+    {{.kind = LS_ORACLE_LAMB, .weight_decay = .5, .l2 = true}, {2.163562520, 3.178162214}},
+};
+
+START_TEST(oracle_equals_apex)
+{
+    ls_oracle_optim rule = apex[_i].rule;
+    bool pair = rule.kind == LS_ORACLE_LAMB;
+    static const double sgd[3] = {1, .5, -1}, adam[3] = {1, .5, -2}, lamb[2][2] = {{3, 4}, {.5, 0}};
+    double value[2] = {pair ? 3 : 1, 4}, moment[2][2] = {{0}}, error[3][2] = {{0}};
+    rule.lr = .125;
+    rule.beta1 = .5;
+    rule.beta2 = .75;
+    rule.epsilon = .0625;
+    rule.max_grad_norm = 1;
+    for (int t = 0; t < (pair ? 2 : 3); t++) {
+        const double *grad = pair ? lamb[t] : rule.kind == LS_ORACLE_SGD ? &sgd[t] : &adam[t];
+        ls_oracle_optim_tensor tensor = {
+            pair ? 2 : 1, grad, value, error[0], {moment[0], moment[1]}, {error[1], error[2]}};
+        rule.step = t + 1;
+        rule.grad_squares = ls_oracle_optim_squares(grad, tensor.count);
+        rule.grad_elements = tensor.count;
+        ck_assert_int_eq(ls_oracle_optim_step(&rule, &tensor), LS_OK);
+        if (!pair) { /* the table has nine digits */
+            ck_assert_double_eq_tol(value[0], apex[_i].want[t], 1e-9);
+        }
+    }
+    for (int i = 0; pair && i < 2; i++) {
+        ck_assert_double_eq_tol(value[i], apex[_i].want[i], 1e-9);
+    }
+}
+END_TEST
+
+START_TEST(unscaling)
+{
+    double error;
+    /* facts/apex.md 8.5: 1e-8 at 65536 is 6.5517e-4 in fp16 and comes back as 9.99717e-9 */
+    ck_assert_double_eq_tol(ls_oracle_optim_unscale(6.551742553710938e-4, 65536, &error),
+                            9.99717e-9, 1e-14);
+    ck_assert_double_eq(error, 0x1p-126);
+    ck_assert_double_eq(ls_oracle_optim_unscale(3, 1000, &error), 0.003);
+    ck_assert_double_ge(error, 0.003 * 0x1p-24);
+}
+END_TEST
+
+/* ---- a dump's step ----------------------------------------------------------------------------
+ */
+
+typedef enum plant {
+    CLEAN,
+    EPS_INSIDE,     /* of the root */
+    UNCORRECTED,    /* no bias correction */
+    OFF_BY_ONE,     /* t one too high */
+    COUPLED,        /* AdamW's decay in the gradient */
+    FLOAT_BETA,     /* 1 - float(0.999) */
+    SECOND_STALE,   /* next_state keeps the old second moment */
+    LAST_LEFT,      /* the last element is not stepped */
+    SKIPPED_MOMENT, /* a skipped step that moved a moment */
+    SKIPPED_CLEAN,
+    PLANTS,
+} plant;
+
+static double planted_step(plant planted, double p, double g, double *m, double *v)
+{
+    double lr = 0.01, decay = 0.05, b1 = 0.9, b2 = planted == FLOAT_BETA ? (double)0.999f : 0.999;
+    double t = planted == OFF_BY_ONE ? 3 : 2, eps = 1e-8;
+    g += planted == COUPLED ? decay * p : 0;
+    *m = b1 * *m + (1 - b1) * g;
+    double second = b2 * *v + (1 - b2) * g * g;
+    *v = planted == SECOND_STALE ? *v : second;
+    double mh = *m / (1 - pow(b1, t)), vh = second / (1 - pow(b2, t));
+    if (planted == UNCORRECTED) {
+        mh = *m;
+        vh = second;
+    }
+    double direction = planted == EPS_INSIDE ? mh / sqrt(vh + eps) : mh / (sqrt(vh) + eps);
+    return p - lr * direction - (planted == COUPLED ? 0 : lr * decay * p);
+}
+
+enum { COUNT = 65 };
+
+static void add(ls_safetensors_writer *writer, const char *name, const float *value)
+{
+    ls_shape shape = {.rank = 1, .dim = {COUNT}};
+    ck_assert_int_eq(ls_safetensors_add_copy(writer, name, LS_F32, &shape, value), LS_OK);
+}
+
+static void write_dump(const char *path, plant planted)
+{
+    bool skipped = planted == SKIPPED_MOMENT || planted == SKIPPED_CLEAN;
+    float p[COUNT], g[COUNT], m[COUNT], v[COUNT], np[COUNT], nm[COUNT], nv[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        p[i] = 0.3f * sinf((float)i);
+        g[i] = 1e-5f * cosf(1.7f * (float)i); /* so small that the place of eps matters */
+        m[i] = 0.1f * g[i];
+        v[i] = 1e-3f * g[i] * g[i];
+        double first = (double)m[i], second = (double)v[i];
+        double next = planted_step(planted, (double)p[i], (double)g[i], &first, &second);
+        bool stays = skipped || (planted == LAST_LEFT && i == COUNT - 1);
+        np[i] = stays ? p[i] : (float)next;
+        nm[i] = stays && planted != SKIPPED_MOMENT ? m[i] : (float)first;
+        nv[i] = stays ? v[i] : (float)second;
+    }
+    ls_safetensors_writer *writer;
+    ck_assert_int_eq(ls_safetensors_create(path, &writer), LS_OK);
+    add(writer, "param/w", p);
+    add(writer, "grad/w", g);
+    add(writer, "next/w", np);
+    add(writer, "state/w/exp_avg", m);
+    add(writer, "state/w/exp_avg_sq", v);
+    add(writer, "next_state/w/exp_avg", nm);
+    add(writer, "next_state/w/exp_avg_sq", nv);
+    ls_safetensors_metadata(writer, "step", "3"); /* one was skipped */
+    ls_safetensors_metadata(writer, "optimizer_steps", "2");
+    ls_safetensors_metadata(writer, "optimizer", "adamw");
+    ls_safetensors_metadata(writer, "lr", "0.01");
+    ls_safetensors_metadata(writer, "weight_decay", "0.05");
+    ls_safetensors_metadata(writer, "betas", "0.9,0.999");
+    ls_safetensors_metadata(writer, "eps", "1e-8");
+    ls_safetensors_metadata(writer, "skipped", skipped ? "true" : "false");
+    ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
+}
+
+START_TEST(planted_steps_are_caught)
+{
+    char path[] = "/tmp/ls_optim_XXXXXX";
+    int handle = mkstemp(path);
+    ck_assert_int_ge(handle, 0);
+    close(handle);
+    write_dump(path, (plant)_i);
+    ls_dumpfile *file;
+    ck_assert_int_eq(ls_dumpfile_open(path, &file), LS_OK);
+    ls_oracle_optim rule;
+    bool skipped;
+    ck_assert(ls_compare_optim_rule(file, false, &rule, &skipped));
+    ck_assert(rule.kind == LS_ORACLE_ADAMW && rule.step == 2 && rule.beta2 == 0.999);
+    ls_compare_checks checks = {0};
+    ls_compare_optim_result result;
+    ck_assert_int_eq(ls_compare_optim_step(file, &rule, skipped, &checks, &result), LS_OK);
+    ck_assert(result.judged && result.state_judged);
+    bool good = _i == CLEAN || _i == SKIPPED_CLEAN;
+    ck_assert_msg((checks.count == 0) == good, "plant %d: %s", _i, checks.line);
+    if (_i == LAST_LEFT) {
+        ck_assert_ptr_nonnull(strstr(checks.line, "element 64"));
+    }
+    ls_dumpfile_close(file);
+    unlink(path);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("optim");
+    TCase *tests = tcase_create("optim");
+    tcase_add_loop_test(tests, oracle_equals_pytorch, 0, (int)(sizeof goldens / sizeof *goldens));
+    tcase_add_loop_test(tests, oracle_equals_apex, 0, (int)(sizeof apex / sizeof *apex));
+    tcase_add_test(tests, unscaling);
+    tcase_add_loop_test(tests, planted_steps_are_caught, 0, PLANTS);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}
