@@ -152,6 +152,8 @@ typedef struct ls_plan_options {
     ls_dtype activation;           /* LS_F32, LS_F16, LS_BF16: products take operands of this type,
                                       accumulate in f32 and store results in it, rounded once */
     const ls_norm_sync *norm_sync; /* NULL: statistics of this rank's batch */
+    bool forced_branches;          /* plan_force may be called. ReLUs are then passes of their own
+                                      (more time and memory); unforced results stay the same bits */
 } ls_plan_options;
 
 typedef struct ls_plan_info {
@@ -240,7 +242,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 2 };
+enum { LS_BACKEND_ABI = 3 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */
@@ -290,6 +292,14 @@ typedef struct ls_backend_api {
     /* Copies to host memory what the last forward left; waits for the stream. */
     ls_status (*plan_export)(ls_plan *plan, ls_stream *stream, ls_export what, int index,
                              void *host, int64_t bytes);
+
+    /* The forwards that follow take ReLU or max-pool number `branch` as given, and backward as they
+     * did: what plan_export of LS_EXPORT_RELU_BITS or LS_EXPORT_POOL_INDEX writes is read here
+     * (host memory, copied). An open ReLU hands its input on whatever its sign, a closed one hands
+     * on 0. host NULL: decided by the values again. Needs ls_plan_options.forced_branches.
+     * LS_ERR_USAGE for another size, or an index outside its window. */
+    ls_status (*plan_force)(ls_plan *plan, ls_stream *stream, int branch, const void *host,
+                            int64_t bytes);
 
     /* tensor *= factor in f32, stored in its own type (rounded once). */
     ls_status (*scale)(ls_backend *backend, ls_stream *stream, ls_tensor tensor, float factor);

@@ -245,6 +245,7 @@ static const ls_backend_api table = {
     .plan_forward = ls_plan_forward,
     .plan_backward = ls_plan_backward,
     .plan_export = ls_plan_export,
+    .plan_force = ls_plan_force,
     .scale = ls_multi_scale,
     .convert = ls_multi_convert,
     .accumulate = ls_multi_accumulate,

@@ -14,34 +14,40 @@ static ls_status check_bytes(const char *what, int64_t wanted, int64_t given)
     return LS_OK;
 }
 
-/* Position in memory of logical NCHW element `index`. */
-static int64_t stored_index(const ls_slot *slot, int64_t index)
-{
-    int64_t pixels = ls_plan_pixels(slot), pixel = index % pixels;
-    int64_t channel = index / pixels % slot->channels;
-    int64_t image = index / pixels / slot->channels;
-    int64_t plane = image * (slot->channels / slot->block) + channel / slot->block;
-    return (plane * pixels + pixel) * slot->block + channel % slot->block;
-}
-
 static float stored_value(const ls_plan *plan, const ls_slot *slot, int64_t index)
 {
     ls_dtype type = plan->options.activation;
     const char *data = ls_arena_at(&plan->activations, slot->offset);
     float value = 0;
     plan->backend->loops->widen(
-        type, data + (size_t)stored_index(slot, index) * ls_dtype_bytes(type), &value, 1);
+        type, data + (size_t)ls_plan_stored_index(slot, index) * ls_dtype_bytes(type), &value, 1);
     return value;
 }
 
-static ls_status export_relu(const ls_plan *plan, const ls_slot *slot, uint8_t *host, int64_t bytes)
+/* The pass of that layer alone, or NULL where it is fused into another. */
+static const ls_op *op_of_layer(const ls_plan *plan, int layer, ls_op_kind kind)
 {
+    for (int i = 0; i < plan->op_count; i++) {
+        if (plan->op[i].kind == kind && plan->op[i].layer == layer) {
+            return &plan->op[i];
+        }
+    }
+    return NULL;
+}
+
+static ls_status export_relu(const ls_plan *plan, int layer, uint8_t *host, int64_t bytes)
+{
+    const ls_slot *slot = &plan->slot[plan->slot_of_layer[layer]];
+    const ls_op *op = op_of_layer(plan, layer, LS_OP_RELU);
+    const uint8_t *given = op != NULL && op->forced ? op->tap : NULL;
     LS_TRY(check_bytes("ReLU bits", (slot->count + 7) / 8, bytes));
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
     for (int64_t byte = 0; byte < bytes; byte++) {
         unsigned bits = 0;
         for (int64_t i = 8 * byte; i < 8 * byte + 8 && i < slot->count; i++) {
-            bits |= stored_value(plan, slot, i) > 0 ? 1u << (i % 8) : 0u;
+            bool open = given != NULL ? given[ls_plan_stored_index(slot, i)] != 0
+                                      : stored_value(plan, slot, i) > 0;
+            bits |= open ? 1u << (i % 8) : 0u;
         }
         host[byte] = (uint8_t)bits;
     }
@@ -55,7 +61,7 @@ static ls_status export_pool(const ls_plan *plan, const ls_op *op, int32_t *host
     LS_TRY(check_bytes("pool indices", out->count * (int64_t)sizeof *host, bytes));
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
     for (int64_t i = 0; i < out->count; i++) {
-        int pixel = (int)(i % ls_plan_pixels(out)), tap = op->tap[stored_index(out, i)];
+        int pixel = (int)(i % ls_plan_pixels(out)), tap = op->tap[ls_plan_stored_index(out, i)];
         int h = pixel / out->width * layer->stride - layer->pad + tap / layer->kernel;
         int w = pixel % out->width * layer->stride - layer->pad + tap % layer->kernel;
         host[i] = h * in->width + w;
@@ -109,13 +115,7 @@ ls_status ls_export_copy(ls_plan *plan, ls_export what, int index, void *host, i
         return LS_ERR_USAGE;
     }
     if (what == LS_EXPORT_RELU_BITS) {
-        return export_relu(plan, &plan->slot[plan->slot_of_layer[layer]], host, bytes);
+        return export_relu(plan, layer, host, bytes);
     }
-    for (int i = 0; i < plan->op_count; i++) {
-        if (plan->op[i].kind == LS_OP_POOL && plan->op[i].layer == layer) {
-            return export_pool(plan, &plan->op[i], host, bytes);
-        }
-    }
-    LS_ASSERT(!"a max pool is always an operation");
-    return LS_ERR_CHECK;
+    return export_pool(plan, op_of_layer(plan, layer, LS_OP_POOL), host, bytes);
 }

@@ -167,6 +167,12 @@ static bool waits_for_add(const ls_plan *plan, int index)
     return add >= 0 && plan->network->layer[add].input[0] != plan->network->layer[add].input[1];
 }
 
+/* The ReLU that a pass can end with: the only reader, unless its branches may be forced. */
+static int fused_relu(const ls_plan *plan, int index)
+{
+    return plan->options.forced_branches ? -1 : only_consumer(plan->network, index, LS_LAYER_RELU);
+}
+
 static void lower_norm(ls_plan *plan, int index)
 {
     if (waits_for_add(plan, index)) {
@@ -174,7 +180,7 @@ static void lower_norm(ls_plan *plan, int index)
     }
     ls_op *op = add_op(plan, LS_OP_NORM, index);
     const ls_slot *in = &plan->slot[op->in];
-    int relu = only_consumer(plan->network, index, LS_LAYER_RELU);
+    int relu = fused_relu(plan, index);
     op->relu = relu >= 0;
     op->norm[0].layer = index;
     op->out = add_slot(plan, op->relu ? relu : index, in->channels, in->height, in->width);
@@ -202,7 +208,7 @@ static void lower_add(ls_plan *plan, int index)
     if (op->dual) {
         op->norm[1].layer = second;
     }
-    int relu = only_consumer(network, index, LS_LAYER_RELU);
+    int relu = fused_relu(plan, index);
     op->relu = relu >= 0;
     ls_slot in = plan->slot[op->in];
     op->out = add_slot(plan, op->relu ? relu : index, in.channels, in.height, in.width);
@@ -266,6 +272,9 @@ static ls_status lower_layer(ls_plan *plan, int index)
             ls_slot in = plan->slot[op->in];
             op->relu = true;
             op->out = add_slot(plan, index, in.channels, in.height, in.width);
+            if (plan->options.forced_branches) {
+                op->tap_offset = ls_arena_reserve(&plan->activations, (size_t)in.count);
+            }
         }
         return LS_OK;
     case LS_LAYER_MAX_POOL:

@@ -107,7 +107,7 @@ static ls_status allocate(ls_plan *plan)
             size_t offset = ls_arena_reserve(&packed, ls_conv_weight_bytes(op->conv));
             ls_conv_place(op->conv, ls_arena_at(&plan->packed, offset), plan->scratch);
         }
-        if (op->kind == LS_OP_POOL) {
+        if (op->kind == LS_OP_POOL || (op->kind == LS_OP_RELU && plan->options.forced_branches)) {
             op->tap = ls_arena_at(&plan->activations, op->tap_offset);
         }
     }
@@ -380,4 +380,11 @@ ls_status ls_plan_export(ls_plan *plan, ls_stream *stream, ls_export what, int i
     (void)stream;
     LS_ASSERT(plan->forward_done);
     return ls_export_copy(plan, what, index, host, bytes);
+}
+
+ls_status ls_plan_force(ls_plan *plan, ls_stream *stream, int branch, const void *host,
+                        int64_t bytes)
+{
+    (void)stream;
+    return ls_force_branch(plan, branch, host, bytes);
 }

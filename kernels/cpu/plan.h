@@ -50,8 +50,10 @@ typedef struct ls_op {
     ls_conv *conv;
     ls_norm norm[2]; /* [1] where `dual` */
     bool dual;       /* the residual passes through norm[1] first */
-    uint8_t *tap;    /* pool: the chosen position of each output */
+    uint8_t *tap; /* pool: the chosen position of each output; ReLU of a plan whose branches can be
+                     forced: 1 where open; in the slot's order */
     size_t tap_offset;
+    bool forced; /* tap is given */
     /* backward */
     int dy[2];    /* contributions to the gradient of `out`; dy[1] may be absent */
     int g;        /* their sum, gated; may be dy[0] */
@@ -111,6 +113,16 @@ static inline int ls_plan_pixels(const ls_slot *slot)
     return slot->height * slot->width;
 }
 
+/* Position in memory of logical NCHW element `index`. */
+static inline int64_t ls_plan_stored_index(const ls_slot *slot, int64_t index)
+{
+    int64_t pixels = ls_plan_pixels(slot), pixel = index % pixels;
+    int64_t channel = index / pixels % slot->channels;
+    int64_t image = index / pixels / slot->channels;
+    int64_t plane = image * (slot->channels / slot->block) + channel / slot->block;
+    return (plane * pixels + pixel) * slot->block + channel % slot->block;
+}
+
 /* lower.c: fills slots and operations; sizes of activations. */
 ls_status ls_lower_network(ls_plan *plan);
 void ls_lower_describe(const ls_plan *plan, char *text, size_t bytes);
@@ -132,7 +144,13 @@ void ls_loss_backward(ls_plan *plan, ls_op *op, float factor);
 /* export.c */
 ls_status ls_export_copy(ls_plan *plan, ls_export what, int index, void *host, int64_t bytes);
 
-/* The five plan_* entries of the table that are not here are in plan.c. */
+/* force.c */
+void ls_force_relu(const ls_plan *plan, const ls_op *op);
+void ls_force_relu_back(const ls_plan *plan, const ls_op *op, const void *gradient);
+void ls_force_pool(const ls_plan *plan, const ls_op *op);
+ls_status ls_force_branch(ls_plan *plan, int branch, const void *host, int64_t bytes);
+
+/* The plan_* entries of the table are in plan.c. */
 ls_status ls_plan_create(ls_backend *backend, const ls_network *network,
                          const ls_plan_options *options, ls_plan **out);
 void ls_plan_destroy(ls_plan *plan);
@@ -145,5 +163,7 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
                            void *context);
 ls_status ls_plan_export(ls_plan *plan, ls_stream *stream, ls_export what, int index, void *host,
                          int64_t bytes);
+ls_status ls_plan_force(ls_plan *plan, ls_stream *stream, int branch, const void *host,
+                        int64_t bytes);
 
 #endif

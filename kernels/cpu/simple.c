@@ -135,15 +135,23 @@ void ls_simple_forward(ls_plan *plan, ls_op *op)
     int64_t count = op->out >= 0 ? plan->slot[op->out].count : 0;
     switch (op->kind) {
     case LS_OP_RELU:
-        ls_parallel_relu(plan->backend, type, ls_plan_at(plan, op->in), ls_plan_at(plan, op->out),
-                         count);
+        if (op->forced) {
+            ls_force_relu(plan, op);
+        } else {
+            ls_parallel_relu(plan->backend, type, ls_plan_at(plan, op->in),
+                             ls_plan_at(plan, op->out), count);
+        }
         break;
     case LS_OP_ADD:
         ls_parallel_add(plan->backend, type, ls_plan_at(plan, op->in),
                         ls_plan_at(plan, op->residual), ls_plan_at(plan, op->out), op->relu, count);
         break;
     case LS_OP_POOL:
-        pool_forward(plan, op);
+        if (op->forced) {
+            ls_force_pool(plan, op);
+        } else {
+            pool_forward(plan, op);
+        }
         break;
     case LS_OP_SHORTCUT:
         shortcut(plan, op, false);
@@ -169,7 +177,9 @@ void ls_simple_backward(ls_plan *plan, ls_op *op)
     switch (op->kind) {
     case LS_OP_RELU:
     case LS_OP_ADD:
-        if (op->relu) {
+        if (op->forced) {
+            ls_force_relu_back(plan, op, gradient);
+        } else if (op->relu) {
             ls_parallel_relu_back(plan->backend, type, gradient, ls_plan_at(plan, op->out),
                                   ls_plan_grad(plan, op->g), count);
         }

@@ -26,6 +26,7 @@ typedef struct subject_options {
     int threads;
     ls_dtype activation, param_type, norm_type, grad_type, norm_grad_type, buffer_type;
     const ls_norm_sync *sync;
+    bool forced_branches;
 } subject_options;
 
 #define SUBJECT_F32 ((subject_options){.threads = 1}) /* LS_F32 is 0 */
@@ -91,7 +92,8 @@ static inline void subject_make(subject *s, const net *n, int batch, int height,
                             .height = height,
                             .width = width,
                             .activation = o.activation,
-                            .norm_sync = o.sync};
+                            .norm_sync = o.sync,
+                            .forced_branches = o.forced_branches};
     ck_assert_int_eq(s->api->plan_create(s->backend, &n->network, &plan, &s->plan), LS_OK);
     for (int p = 0; p < n->network.param_count; p++) {
         bool norm =

@@ -373,6 +373,100 @@ START_TEST(branches_are_those_of_the_values)
 }
 END_TEST
 
+/* Exports every branch of `from`, turns every `turn`-th one (0: none), forces them on `to`. */
+static void force_like(const subject *from, subject *to, int turn)
+{
+    const ls_network *w = &from->n->network;
+    interpreter sizes;
+    interpreter_make(&sizes, from->n, from->batch, from->height, from->width, ROUND_NONE);
+    for (int i = 0; i < w->layer_count; i++) {
+        int branch = w->layer[i].branch;
+        if (branch < 0) {
+            continue;
+        }
+        bool relu = w->layer[i].kind == LS_LAYER_RELU;
+        int64_t count = sizes.size[i].count, bytes = relu ? (count + 7) / 8 : count * 4;
+        uint8_t *data = malloc((size_t)bytes);
+        ck_assert_int_eq(from->api->plan_export(from->plan, from->stream,
+                                                relu ? LS_EXPORT_RELU_BITS : LS_EXPORT_POOL_INDEX,
+                                                branch, data, bytes),
+                         LS_OK);
+        for (int64_t e = 0; turn > 0 && relu && e < count; e += turn) {
+            data[e / 8] ^= (uint8_t)(1u << (e % 8));
+        }
+        ck_assert_int_eq(to->api->plan_force(to->plan, to->stream, branch, data, bytes), LS_OK);
+        free(data);
+    }
+    interpreter_free(&sizes);
+}
+
+/* A plan that can be forced, unforced or on its own branches, gives the bits of the fused one. */
+START_TEST(forced_plan_is_the_same)
+{
+    net n;
+    networks[_i](&n);
+    const int *size = sizes[_i];
+    subject a, b;
+    for (int type = LS_F32; type <= LS_F16; type++) {
+        subject_options o = {.threads = 2, .activation = (ls_dtype)type};
+        subject_make(&a, &n, size[0], size[1], size[2], o);
+        o.forced_branches = true;
+        subject_make(&b, &n, size[0], size[1], size[2], o);
+        subject_step(&a);
+        for (int forced = 0; forced < 2; forced++) {
+            if (forced == 1) {
+                force_like(&a, &b, 0);
+            }
+            subject_step(&b);
+            for (int p = 0; p < n.network.param_count; p++) {
+                ck_assert_mem_eq(a.grad[p].data, b.grad[p].data, ls_tensor_bytes(&a.grad[p]));
+            }
+            ck_assert_mem_eq(&a.state->loss, &b.state->loss, sizeof a.state->loss);
+        }
+        subject_free(&a);
+        subject_free(&b);
+    }
+}
+END_TEST
+
+/* Far from ties: every seventh ReLU turned, against the interpreter on the same branches. */
+START_TEST(forced_branches_are_taken)
+{
+    net n;
+    networks[_i](&n);
+    const int *size = sizes[_i];
+    subject own, s;
+    subject_options o = {.threads = 2};
+    subject_make(&own, &n, size[0], size[1], size[2], o);
+    o.forced_branches = true;
+    subject_make(&s, &n, size[0], size[1], size[2], o);
+    subject_step(&own);
+    force_like(&own, &s, 7);
+    subject_step(&s);
+    bool differs = false;
+    for (int p = 0; p < n.network.param_count; p++) {
+        differs =
+            differs || memcmp(own.grad[p].data, s.grad[p].data, ls_tensor_bytes(&s.grad[p])) != 0;
+    }
+    ck_assert(differs);
+    judge(&s, ROUND_F32, F32, 1); /* mirrors what it exports: the forced branches */
+    int branch = 0;
+    for (; branch < n.network.branch_count; branch++) {
+        ck_assert_int_eq(s.api->plan_force(s.plan, s.stream, branch, NULL, 0), LS_OK);
+    }
+    subject_step(&s);
+    for (int p = 0; p < n.network.param_count; p++) {
+        ck_assert_mem_eq(own.grad[p].data, s.grad[p].data, ls_tensor_bytes(&s.grad[p]));
+    }
+    uint8_t little[4] = {0};
+    ck_assert_int_eq(s.api->plan_force(s.plan, s.stream, 0, little, 4), LS_ERR_USAGE);
+    ck_assert_int_eq(s.api->plan_force(s.plan, s.stream, branch, little, 4), LS_ERR_USAGE);
+    ck_assert_int_eq(own.api->plan_force(own.plan, own.stream, 0, little, 4), LS_ERR_USAGE);
+    subject_free(&own);
+    subject_free(&s);
+}
+END_TEST
+
 START_TEST(exports_are_checked)
 {
     net n;
@@ -488,6 +582,8 @@ int main(void)
     tcase_add_test(c, power_of_two_scale_is_exact);
     tcase_add_test(c, finite_differences);
     tcase_add_test(c, branches_are_those_of_the_values);
+    tcase_add_loop_test(c, forced_plan_is_the_same, 0, count);
+    tcase_add_loop_test(c, forced_branches_are_taken, 0, count);
     tcase_add_test(c, exports_are_checked);
     tcase_add_test(c, running_statistics);
     tcase_add_test(c, bad_targets_are_named);
