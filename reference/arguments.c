@@ -63,6 +63,7 @@ enum {
     KEY_RESUME,
     KEY_DUMP_STEPS,
     KEY_DUMP_RANKS,
+    KEY_FORCE_BRANCHES,
     KEY_OVERFLOW_AT,
     KEY_COMM,
     KEY_TIMEOUT,
@@ -147,11 +148,14 @@ static const struct argp_option table[] = {
     OPTION(6, "device", KEY_DEVICE, "cpu|cuda|auto", "[auto]"),
     OPTION(6, "deterministic", KEY_DETERMINISTIC, NULL, "the same bits every time"),
     OPTION(6, "threads", KEY_THREADS, "N", "CPU threads of a rank [cores / ranks here]"),
-    OPTION(6, "init", KEY_INIT, "FILE", "start from these parameters (safetensors)"),
+    OPTION(6, "init", KEY_INIT, "FILE", "start from these parameters (safetensors, or a dump)"),
     OPTION(6, "save", KEY_SAVE, "FILE", "write a checkpoint at the end"),
     OPTION(6, "resume", KEY_RESUME, "FILE", "go on from a checkpoint"),
     OPTION(6, "dump-steps", KEY_DUMP_STEPS, "1,2,5", "write these steps' tensors to LS_RUN_DIR"),
-    OPTION(6, "dump-ranks", KEY_DUMP_RANKS, "0|all", "by rank 0 or by all [0]"),
+    OPTION(6, "dump-ranks", KEY_DUMP_RANKS, "0|all|branches",
+           "by rank 0, by all, or of the others only what decides branches [0]"),
+    OPTION(6, "force-branches", KEY_FORCE_BRANCHES, "DIR",
+           "step 1 takes the ReLU and max-pool decisions of these dumps, rank by micro-step"),
     OPTION(6, "overflow-at", KEY_OVERFLOW_AT, "STEP[:RANK],...",
            "make a gradient infinite there, before the reduction"),
     OPTION(6, "comm", KEY_COMM, "ENGINE", "auto, self or gloo [auto: none in a world of one]"),
@@ -365,9 +369,12 @@ static error_t read_running(int key, const char *text, reading *to)
     case KEY_DUMP_STEPS:
         return ls_values_dump_steps(to->name, text, options);
     case KEY_DUMP_RANKS:
-        error = ls_values_word(to->name, text, "0|all", &index);
-        options->dump_all_ranks = index == 1;
+        error = ls_values_word(to->name, text, "0|all|branches", &index);
+        options->dump_ranks = error == 0 ? (ls_dump_scope)index : options->dump_ranks;
         return error;
+    case KEY_FORCE_BRANCHES:
+        return ls_values_text(to->name, text, options->force_branches,
+                              sizeof options->force_branches);
     case KEY_OVERFLOW_AT:
         return ls_values_overflow_at(to->name, text, options);
     default:

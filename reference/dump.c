@@ -25,6 +25,7 @@ struct ls_dump {
     ls_safetensors_writer *writer;
     float loss_scale, inv_loss_scale;
     bool stepped;    /* the step is over */
+    bool light;      /* only what decides branches */
     float *input;    /* [accumulate][batch][3][size][size] */
     int64_t *target; /* [accumulate][batch] */
     float *logits;   /* [accumulate][batch][classes] */
@@ -34,7 +35,7 @@ struct ls_dump {
 
 bool ls_dump_wants(const ls_trainer *trainer, int64_t step)
 {
-    if (trainer->world.rank != 0 && !trainer->options.dump_all_ranks) {
+    if (trainer->world.rank != 0 && trainer->options.dump_ranks == LS_DUMP_RANK_0) {
         return false;
     }
     for (int i = 0; i < trainer->options.dump_step_count; i++) {
@@ -208,6 +209,7 @@ ls_status ls_dump_begin(const ls_trainer *trainer, int64_t step, ls_dump **out)
     }
     dump->trainer = trainer;
     dump->step = step;
+    dump->light = trainer->world.rank != 0 && trainer->options.dump_ranks == LS_DUMP_BRANCHES;
     LS_TRY_GOTO(status, allocate(dump), discard);
     LS_TRY_GOTO(status, ls_safetensors_create(path, &dump->writer), discard);
     ls_step_state state;
@@ -217,9 +219,11 @@ ls_status ls_dump_begin(const ls_trainer *trainer, int64_t step, ls_dump **out)
         discard);
     dump->loss_scale = state.loss_scale;
     dump->inv_loss_scale = state.inv_loss_scale;
-    LS_TRY_GOTO(status, add_params(dump, "param", trainer->memory.param, ""), discard);
-    LS_TRY_GOTO(status, add_params(dump, "master", trainer->memory.master, ""), discard);
-    LS_TRY_GOTO(status, add_moments(dump, "state"), discard);
+    if (!dump->light) {
+        LS_TRY_GOTO(status, add_params(dump, "param", trainer->memory.param, ""), discard);
+        LS_TRY_GOTO(status, add_params(dump, "master", trainer->memory.master, ""), discard);
+        LS_TRY_GOTO(status, add_moments(dump, "state"), discard);
+    }
     *out = dump;
     return LS_OK;
 discard:
@@ -258,6 +262,9 @@ ls_status ls_dump_forward(ls_dump *dump, int micro_step)
 
 ls_status ls_dump_local(ls_dump *dump, int param)
 {
+    if (dump->light) {
+        return LS_OK;
+    }
     const ls_memory *memory = &dump->trainer->memory;
     const ls_param *about = &dump->trainer->network.param[param];
     char name[160];
@@ -353,10 +360,12 @@ ls_status ls_dump_finish(ls_dump *dump, const ls_dump_result *result)
     LS_TRY_GOTO(status,
                 ls_safetensors_add_copy(dump->writer, "loss", LS_F32, &scalar, &result->loss),
                 discard);
-    LS_TRY_GOTO(status, add_params(dump, "grad", memory->unscaled, ""), discard);
-    LS_TRY_GOTO(status, add_buffers(dump), discard);
-    LS_TRY_GOTO(status, add_params(dump, "next", memory->value, ""), discard);
-    LS_TRY_GOTO(status, add_moments(dump, "next_state"), discard);
+    if (!dump->light) {
+        LS_TRY_GOTO(status, add_params(dump, "grad", memory->unscaled, ""), discard);
+        LS_TRY_GOTO(status, add_buffers(dump), discard);
+        LS_TRY_GOTO(status, add_params(dump, "next", memory->value, ""), discard);
+        LS_TRY_GOTO(status, add_moments(dump, "next_state"), discard);
+    }
     add_metadata(dump, result);
     status = ls_safetensors_finish(dump->writer);
     free_dump(dump);

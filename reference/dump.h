@@ -11,7 +11,8 @@
  * counters I64 master/<name>, state/<name>/<moment>  before the step; next_state/<name>/<moment>
  * after it
  *
- * and the step's settings as metadata. A dump costs time outside the step's clock. */
+ * and the step's settings as metadata. With --dump-ranks branches the ranks but 0 write the first
+ * three groups only: input to branch/. A dump costs time outside the step's clock. */
 #ifndef LS_DUMP_H
 #define LS_DUMP_H
 

@@ -384,7 +384,9 @@ static void add_running(cJSON *json, const ls_options *options)
     for (int i = 0; i < options->dump_step_count; i++) {
         cJSON_AddItemToArray(steps, cJSON_CreateNumber((double)options->dump_step[i]));
     }
-    cJSON_AddStringToObject(json, "dump-ranks", options->dump_all_ranks ? "all" : "0");
+    static const char *const ranks[] = {"0", "all", "branches"};
+    cJSON_AddStringToObject(json, "dump-ranks", ranks[options->dump_ranks]);
+    add_text(json, "force-branches", options->force_branches);
     static const char *const scopes[] = {"all", "param", "none"};
     cJSON_AddStringToObject(json, "digest", scopes[options->digest]);
     cJSON_AddBoolToObject(json, "trace", options->trace);

@@ -16,6 +16,10 @@ typedef enum ls_dialect { LS_DIALECT_APEX, LS_DIALECT_TORCH } ls_dialect;
 typedef enum ls_average { LS_AVERAGE_POST, LS_AVERAGE_PRE, LS_AVERAGE_NONE } ls_average;
 typedef enum ls_tristate { LS_UNSET = -1, LS_FALSE = 0, LS_TRUE = 1 } ls_tristate;
 
+/* Which ranks dump. Branches: rank 0 all of it, the others what a reference needs to follow them:
+ * input, target, logits, loss and branches. */
+typedef enum ls_dump_scope { LS_DUMP_RANK_0, LS_DUMP_ALL_RANKS, LS_DUMP_BRANCHES } ls_dump_scope;
+
 /* Which digests a step's event carries (digest.h). */
 typedef enum ls_digest_scope { LS_DIGEST_ALL, LS_DIGEST_PARAM, LS_DIGEST_NONE } ls_digest_scope;
 
@@ -83,7 +87,8 @@ typedef struct ls_options {
     char init[512], save[512], resume[512]; /* "" where not given */
     int dump_step_count;
     int64_t dump_step[LS_OPTIONS_LIST_MAX]; /* steps that are not run are not dumped */
-    bool dump_all_ranks;
+    ls_dump_scope dump_ranks;               /* rank 0 */
+    char force_branches[512];               /* folder of another run's dumps; "": none */
     char comm[8];           /* "auto" (none in a world of one, else gloo or nccl), "self", "gloo" */
     double timeout_s;       /* deadline of the rendezvous and of every collective, 300 */
     ls_digest_scope digest; /* all */

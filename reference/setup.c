@@ -141,6 +141,7 @@ static ls_status create_plan(ls_trainer *trainer)
         .width = trainer->options.image_size,
         .activation = trainer->precision.activation,
         .norm_sync = trainer->norm_comm != NULL ? &trainer->norm_sync : NULL,
+        .forced_branches = trainer->options.force_branches[0] != '\0',
     };
     char why[256] = "";
     if (!device->api->supports(device->backend, &trainer->network, &options, why,

@@ -9,6 +9,7 @@
 #include "../kernels/core/log.h"
 #include "../kernels/core/plant.h"
 #include "dump.h"
+#include "follow.h"
 #include "setup.h"
 
 /* What is known of one step before its event is written. Where the device works ahead of the host,
@@ -160,6 +161,7 @@ static ls_status run_micro_step(loop *loop, record *record)
     record->ms[LS_EVENTS_MS_DATA] += ls_clock_ms_between(begun_ns, ls_clock_ns());
     record->images += batch.images;
     LS_TRY(dump_batch(loop, &batch));
+    LS_TRY(ls_follow_micro_step(trainer, record->step, loop->micro));
 
     loop->forward_ns[0] = ls_clock_ns();
     LS_TRY(api->plan_forward(trainer->plan, stream, batch.input, batch.target));

@@ -1,5 +1,6 @@
 #include "weights.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,15 +33,26 @@ static bool has_any_buffer(const ls_expect *reader, const ls_network *network)
     return false;
 }
 
+/* A dump of a step holds its parameters as param/<name>, beside much that is not for starting. */
+static bool is_dump(const ls_expect *reader, const ls_network *network)
+{
+    char name[sizeof network->param[0].name + 8];
+    snprintf(name, sizeof name, "param/%s", network->param[0].name);
+    return ls_safetensors_find(reader->file, name) != NULL;
+}
+
 /* One pass checks, the second (scratch given) writes. Counters may be absent: files of weights drop
  * them. */
-static ls_status init_pass(ls_expect *reader, ls_trainer *trainer, bool buffers, float *scratch)
+static ls_status init_pass(ls_expect *reader, ls_trainer *trainer, bool dump, bool buffers,
+                           float *scratch)
 {
     const ls_memory *memory = &trainer->memory;
     const ls_safetensors_entry *entry = NULL;
     for (int i = 0; i < memory->param_count; i++) {
         const ls_param *param = &memory->network->param[i];
-        LS_TRY(ls_expect_tensor(reader, param->name, LS_F32, true, &param->shape, &entry));
+        char name[sizeof param->name + 8];
+        snprintf(name, sizeof name, "%s%s", dump ? "param/" : "", param->name);
+        LS_TRY(ls_expect_tensor(reader, name, LS_F32, true, &param->shape, &entry));
         if (scratch != NULL) {
             LS_TRY(write_any_float(trainer, &memory->param[i], entry, scratch));
         }
@@ -80,8 +92,9 @@ ls_status ls_weights_load(ls_trainer *trainer, const char *path)
     }
     LS_TRY_GOTO(status, ls_expect_open(path, &reader), free);
     bool buffers = has_any_buffer(&reader, &trainer->network);
-    LS_TRY_GOTO(status, init_pass(&reader, trainer, buffers, NULL), close);
-    for (int i = 0; i < ls_safetensors_count(reader.file); i++) {
+    bool dump = is_dump(&reader, &trainer->network);
+    LS_TRY_GOTO(status, init_pass(&reader, trainer, dump, buffers, NULL), close);
+    for (int i = 0; i < ls_safetensors_count(reader.file) && !dump; i++) {
         const ls_safetensors_entry *entry = ls_safetensors_at(reader.file, i);
         if (!ls_expect_has_seen(&reader, entry)) {
             ls_log_error("%s: %s is no parameter or buffer of %s", path, entry->name,
@@ -90,7 +103,7 @@ ls_status ls_weights_load(ls_trainer *trainer, const char *path)
             goto close;
         }
     }
-    status = init_pass(&reader, trainer, buffers, scratch);
+    status = init_pass(&reader, trainer, dump, buffers, scratch);
 close:
     ls_expect_close(&reader);
 free:

@@ -79,7 +79,7 @@ START_TEST(spellings)
 {
     outcome found = parse("-a resnet18 -b 8 --opt_level=O2 --half bf16 --loss_scale 128.0 "
                           "--keep_batchnorm_fp32 False --bucket_cap_mb=0.5 --dump-steps 1,2,5 "
-                          "--overflow-at 3,7:1");
+                          "--overflow-at 3,7:1 --dump-ranks branches --force-branches a/dump");
     const ls_options *o = &found.options;
     ck_assert_int_eq(found.status, LS_OK);
     ck_assert_str_eq(o->arch, "resnet18");
@@ -89,6 +89,8 @@ START_TEST(spellings)
     ck_assert(o->dump_step_count == 3 && o->dump_step[0] == 1 && o->dump_step[2] == 5);
     ck_assert(o->overflow_count == 2 && o->overflow[0].step == 3 && o->overflow[0].rank == -1);
     ck_assert(o->overflow[1].step == 7 && o->overflow[1].rank == 1);
+    ck_assert(o->dump_ranks == LS_DUMP_BRANCHES);
+    ck_assert_str_eq(o->force_branches, "a/dump");
     found = parse("--data_x"); /* only names, never values, have their underscores changed */
     ck_assert_int_eq(found.status, LS_ERR_USAGE);
     found = parse("--init a_b --data=/x_y/z --save c_d --compress bf16 --average none "
@@ -170,7 +172,7 @@ static const refusal refusals[] = {
     {"--overflow-at 3:", "--overflow-at"},
     {"--overflow-at 3:-1", "--overflow-at"},
     {"--overflow-at 0", "--overflow-at"},
-    {"--dump-ranks 1", "0|all"},
+    {"--dump-ranks 1", "0|all|branches"},
     {"--broadcast-buffers=yes", "True|False"},
     {"--stepps 3", "--steps"},
     {"--xyzzy", "unknown option '--xyzzy'"},
