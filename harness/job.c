@@ -119,6 +119,7 @@ static cJSON *outcome_json(const ls_job_outcome *outcome)
     cJSON_AddNumberToObject(object, "first_rank", outcome->first_rank);
     cJSON_AddNumberToObject(object, "code", outcome->code);
     cJSON_AddNumberToObject(object, "signal", outcome->signal);
+    cJSON_AddNumberToObject(object, "started_ns", (double)outcome->started_ns); /* ls_clock_ns */
     cJSON_AddNumberToObject(object, "seconds",
                             (double)(outcome->ended_ns - outcome->started_ns) * 1e-9);
     cJSON *ranks = cJSON_AddArrayToObject(object, "ranks");

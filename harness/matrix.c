@@ -28,7 +28,7 @@ ls_spec ls_matrix_spec(ls_role role)
     spec.accumulate = 1;
     spec.steps = 3;
     ls_text_put(spec.data, sizeof spec.data, "synthetic");
-    spec.threads = role == LS_ROLE_THROUGHPUT || role == LS_ROLE_PHASES ? 0 : 1;
+    spec.threads = role == LS_ROLE_EVIDENCE || role == LS_ROLE_REFERENCE ? 1 : 0;
     spec.deterministic = role == LS_ROLE_EVIDENCE || role == LS_ROLE_REFERENCE;
     spec.lr = 0.05;
     spec.kill_rank = -1;
@@ -37,7 +37,8 @@ ls_spec ls_matrix_spec(ls_role role)
 
 const char *ls_matrix_role_name(ls_role role)
 {
-    static const char *const name[] = {"evidence", "throughput", "phases", "reference"};
+    static const char *const name[] = {"evidence", "throughput", "phases", "reference",
+                                       "twin",     "self",       "strong", "curves"};
     return name[role];
 }
 
@@ -64,7 +65,15 @@ void ls_matrix_label(const ls_spec *spec, char *text)
         ls_text_put(level, sizeof level, "O%d", spec->level);
     }
     const char *rank_word = spec->world == 1 ? "rank" : "ranks";
-    const char *extra = spec->sync_bn ? ", SyncBN" : "";
+    const char *extra = spec->sync_bn                  ? ", SyncBN"
+                        : spec->role == LS_ROLE_TWIN   ? ", not reduced"
+                        : spec->role == LS_ROLE_SELF   ? ", DDP"
+                        : spec->role == LS_ROLE_STRONG ? ", same total"
+                                                       : "";
+    if (spec->role == LS_ROLE_CURVES) {
+        ls_text_put(text, 64, "%d runs, each alone, for their loss", spec->world);
+        return;
+    }
     if (spec->nodes > 1) {
         ls_text_put(text, 64, "%s, %d %s, %d sim. nodes, %s%s", level, spec->world, rank_word,
                     spec->nodes, bucket, extra);
@@ -176,6 +185,9 @@ static uint64_t spec_digest(const ls_spec *spec)
         digest = ls_digest_update(digest, list.word[i], strlen(list.word[i]) + 1);
     }
     words_free(&list);
+    if (spec->wrap == LS_WRAP_EACH) {
+        digest = ls_digest_update(digest, spec->each, strlen(spec->each) + 1);
+    }
     int rest[] = {spec->world,     spec->nodes,     (int)spec->wrap,
                   spec->kill_rank, spec->kill_step, spec->role == LS_ROLE_PHASES,
                   spec->repeat};
@@ -254,11 +266,34 @@ static void fill_in(const char *word, const char *self, const char *run, char *o
     out[used] = '\0';
 }
 
+/* A shell for every rank: it gives the run a folder of its own, and its events the name under which
+ * the harness looks for this rank's; then it becomes the trainer, with what `each` has for it. */
+static void add_each(words *list, const ls_spec *spec)
+{
+    char script[2048] =
+        "k=$RANK; mkdir -p \"$LS_RUN_DIR/run$k\" && "
+        "ln -sf \"run$k/rank0.jsonl\" \"$LS_RUN_DIR/rank$k.jsonl\" || exit 3; "
+        "LS_RUN_DIR=$LS_RUN_DIR/run$k; export LS_RUN_DIR; unset RANK WORLD_SIZE "
+        "LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT; case $k in";
+    char each[sizeof spec->each], *rest = NULL;
+    ls_text_put(each, sizeof each, "%s", spec->each);
+    int rank = 0;
+    for (char *own = strtok_r(each, "|", &rest); own != NULL; own = strtok_r(NULL, "|", &rest)) {
+        ls_text_add(script, sizeof script, " %d) set -- \"$@\" %s ;;", rank++, own);
+    }
+    ls_text_add(script, sizeof script, " esac; exec \"$0\" \"$@\"");
+    add(list, "sh");
+    add(list, "-c");
+    add(list, "%s", script);
+}
+
 static void add_subject(words *list, const ls_spec *spec, const char *subject)
 {
     if (spec->wrap == LS_WRAP_ALONE) {
         add_split(list, "env -u RANK -u WORLD_SIZE -u LOCAL_RANK -u LOCAL_WORLD_SIZE -u GROUP_RANK "
                         "-u MASTER_ADDR -u MASTER_PORT");
+    } else if (spec->wrap == LS_WRAP_EACH) {
+        add_each(list, spec);
     } else if (spec->wrap == LS_WRAP_KILL) {
         /* The shell becomes the trainer ($$ stays its pid); what it left behind follows the rank's
          * own events and ends it at the step asked for. */

@@ -16,6 +16,11 @@ typedef enum ls_role {
     LS_ROLE_THROUGHPUT, /* the real network and batch, timed */
     LS_ROLE_PHASES,     /* short, with marks around the parts of a step */
     LS_ROLE_REFERENCE,  /* FP32, one process, micro-batch form */
+    /* Jobs that a timed one is compared with; they are no rows of the matrix. */
+    LS_ROLE_TWIN,   /* the same world without reduction: what is missing is exposed communication */
+    LS_ROLE_SELF,   /* a world of one with DDP in use: what DDP itself costs */
+    LS_ROLE_STRONG, /* the largest world's global batch, split over fewer ranks */
+    LS_ROLE_CURVES, /* a small network trained several times beside each other, for their losses */
 } ls_role;
 
 /* What is done to the ranks from outside. */
@@ -24,6 +29,7 @@ typedef enum ls_wrap {
     LS_WRAP_ALONE, /* none of torchrun's variables is set: the trainer runs without DDP */
     LS_WRAP_KILL,  /* SIGKILL to `kill_rank` once it has written step `kill_step` */
     LS_WRAP_SHELL, /* every rank runs `script`, in which "$0" "$@" is the subject */
+    LS_WRAP_EACH,  /* every rank is a run of its own, alone, with its options from `each` */
 } ls_wrap;
 
 /* The plots a job is a point of. */
@@ -56,6 +62,7 @@ typedef struct ls_spec {
     char extra[512]; /* further options, blank between; {self} is this job's folder, {run} the
                         run's, {job:ID} another job's, {bin} our programs' */
     ls_wrap wrap;
+    char each[1024]; /* LS_WRAP_EACH: further options of rank 0, 1, ..., divided by '|' */
     int kill_rank, kill_step;
     const char *script; /* for sh -c; a literal; {bin} is our programs' folder */
     int repeat; /* tells equal jobs apart that must really run more than once */
@@ -109,7 +116,12 @@ int ls_matrix_find(const ls_matrix *matrix, const char *id);
 void ls_matrix_free(ls_matrix *matrix);
 
 /* The bench's choice of throughput and phases jobs. */
-typedef enum ls_profile { LS_PROFILE_SMOKE, LS_PROFILE_QUICK, LS_PROFILE_FULL } ls_profile;
+typedef enum ls_profile {
+    LS_PROFILE_SMOKE,
+    LS_PROFILE_QUICK,
+    LS_PROFILE_FULL,
+    LS_PROFILE_RATED,
+} ls_profile;
 
 enum { LS_MATRIX_LIST_MAX = 16 };
 
@@ -128,10 +140,14 @@ typedef struct ls_matrix_bench {
     uint64_t seed;
 } ls_matrix_bench;
 
-/* One factor at a time around O2, 25 MB, all ranks, one node (quick); its corners (smoke); every
- * pair of settings (full). */
+/* O0 runs of the curves job, which make the band, before one run of each other level. */
+enum { LS_MATRIX_BAND_RUNS = 10 };
+
+/* One factor at a time around O2, 25 MB, all ranks, one node (quick, rated); its corners (smoke);
+ * every pair of settings that can stand together (full). The jobs that timed ones are compared with
+ * follow the job that they belong to, so that little time passes between the two. */
 void ls_matrix_bench_jobs(const ls_matrix_bench *bench, ls_matrix *matrix);
-/* Steps (timed and warm-up) of the bench's jobs of that world. */
-void ls_matrix_bench_steps(const ls_matrix_bench *bench, int world, int *warmup_steps, int *steps);
+/* Whether the job is a row of the matrix, and not only what a row is compared with or judged by. */
+bool ls_matrix_is_row(const ls_spec *spec);
 
 #endif

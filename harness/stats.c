@@ -196,6 +196,55 @@ ls_stats_interval ls_stats_ratio_of(ls_stats_interval over, ls_stats_interval un
     return ratio;
 }
 
+/* Probability that Student's t with `freedom` degrees lies in [0, t], by Simpson's rule. */
+static double student_half(double t, int freedom)
+{
+    enum { PANELS = 400 }; /* even; the error is below 1e-9 for t up to 30 */
+    double n = freedom, step = t / PANELS, sum = 0;
+    for (int i = 0; i <= PANELS; i++) {
+        double x = i * step;
+        double weight = i == 0 || i == PANELS ? 1 : i % 2 == 1 ? 4 : 2;
+        sum += weight * pow(1 + x * x / n, -(n + 1) / 2);
+    }
+    return sum * step / 3 * exp(lgamma((n + 1) / 2) - lgamma(n / 2)) / sqrt(n * acos(-1));
+}
+
+/* The t that [-t, t] holds with probability `confidence`. */
+static double student_quantile(double confidence, int freedom)
+{
+    double low = 0, high = 40; /* beyond it lies less than 0.07 % even with two degrees */
+    for (int i = 0; i < 60; i++) {
+        double middle = (low + high) / 2;
+        if (2 * student_half(middle, freedom) < confidence) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return (low + high) / 2;
+}
+
+ls_stats_interval ls_stats_prediction(const double *value, int count, double confidence)
+{
+    ls_stats_interval out = {NAN, NAN, NAN};
+    double mean = 0, squares = 0;
+    for (int i = 0; i < count; i++) {
+        mean += value[i] / count;
+    }
+    out.value = count > 0 ? mean : NAN;
+    if (count < 3) {
+        return out;
+    }
+    for (int i = 0; i < count; i++) {
+        squares += (value[i] - mean) * (value[i] - mean);
+    }
+    double reach = student_quantile(confidence, count - 1) * sqrt(squares / (count - 1)) *
+                   sqrt(1 + 1.0 / count);
+    out.low = mean - reach;
+    out.high = mean + reach;
+    return out;
+}
+
 void ls_stats_sentence(ls_stats_interval speed_ratio, char *text, int bytes)
 {
     double r = speed_ratio.value, low = speed_ratio.low, high = speed_ratio.high;

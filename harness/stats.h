@@ -49,6 +49,11 @@ ls_stats_interval ls_stats_ratio(const double *over, int over_count, const doubl
  * estimates recovery on logarithms (Donner and Zou 2012). Values and bounds must be positive. */
 ls_stats_interval ls_stats_ratio_of(ls_stats_interval over, ls_stats_interval under);
 
+/* Where one more value drawn like these would fall with probability `confidence`: mean and
+ * Student's interval of prediction, mean +- t * s * sqrt(1 + 1 / count) with count - 1 degrees of
+ * freedom (Hahn 1969). low and high are NaN below three values. */
+ls_stats_interval ls_stats_prediction(const double *value, int count, double confidence);
+
 /* Says in words what a ratio of speeds (this one / that one) shows: "slower by 3.1 % [2.4, 3.9]",
  * "faster by
  * ...", "no difference seen above 0.8 %" when the interval holds 1, or that it cannot be said. */

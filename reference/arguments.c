@@ -52,6 +52,7 @@ enum {
     KEY_AVERAGE,
     KEY_PREDIVIDE,
     KEY_ALLREDUCE_FP32,
+    KEY_NO_REDUCE,
     KEY_DATA,
     KEY_SEED,
     KEY_WORKERS,
@@ -139,6 +140,8 @@ static const struct argp_option table[] = {
     OPTION(4, "average", KEY_AVERAGE, "WHEN", "post, pre or none [apex post, torch pre]"),
     OPTION(4, "predivide", KEY_PREDIVIDE, "F", "divide by F before the sum, the rest after [1]"),
     OPTION(4, "allreduce-fp32", KEY_ALLREDUCE_FP32, NULL, "reduce half gradients in f32"),
+    OPTION(4, "no-reduce", KEY_NO_REDUCE, NULL,
+           "for measuring only: gradients stay local, ranks drift apart, nothing is judged"),
     TITLE(5, "Data:"),
     OPTION(5, "data", KEY_DATA, "WHAT",
            "synthetic, batches:DIR, or a folder with a folder of JPEGs per class [synthetic]"),
@@ -329,6 +332,9 @@ static error_t read_parallel(int key, const char *text, reading *to)
         return ls_values_number(to->name, text, LS_VALUES_POSITIVE, &options->predivide);
     case KEY_ALLREDUCE_FP32:
         options->allreduce_fp32 = true;
+        return 0;
+    case KEY_NO_REDUCE:
+        options->no_reduce = true;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

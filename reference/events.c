@@ -218,6 +218,9 @@ ls_status ls_events_write_step(ls_events *events, const ls_events_step *step)
     cJSON_AddBoolToObject(event, "skipped", step->skipped);
     ls_json_add_number(event, "lr", (double)step->lr);
     cJSON_AddNumberToObject(event, "images", (double)step->images);
+    if (step->at_ns != 0) {
+        cJSON_AddNumberToObject(event, "at_ns", (double)step->at_ns);
+    }
     add_digests(event, step);
     add_times(event, step);
     return finish_event(events, event);

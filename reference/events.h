@@ -72,6 +72,7 @@ typedef struct ls_events_step {
     bool skipped;
     float lr;       /* used in this step */
     int64_t images; /* this rank's */
+    int64_t at_ns;  /* when the step ended, ls_clock_ns; 0: left out */
     bool digest_given[LS_EVENTS_DIGEST_COUNT];
     uint64_t digest[LS_EVENTS_DIGEST_COUNT];
     bool ms_given[LS_EVENTS_MS_COUNT];

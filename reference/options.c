@@ -146,6 +146,12 @@ static ls_status check_parallel(const ls_options *options)
             "--compress and --allreduce-fp32 ask for opposite types of the reduction; give "
             "one");
     }
+    if (options->no_reduce &&
+        (options->dump_step_count > 0 || options->save[0] != '\0' || options->resume[0] != '\0')) {
+        return refuse(
+            "--no-reduce is for measuring only: its ranks drift apart, so there is nothing to "
+            "dump, save or resume");
+    }
     bool pre = options->average_given ? options->average == LS_AVERAGE_PRE
                                       : options->dialect == LS_DIALECT_TORCH;
     if (pre && options->predivide != 1.0) {
@@ -355,6 +361,9 @@ static void add_parallel(cJSON *json, const ls_options *options, const ls_dialec
     }
     add_count(json, "message-size", bytes ? 0 : limit);
     cJSON_AddBoolToObject(json, "delay-allreduce", options->delay_allreduce);
+    if (options->no_reduce) {
+        cJSON_AddTrueToObject(json, "no-reduce");
+    }
     cJSON_AddBoolToObject(json, "sync-bn", options->sync_bn);
     cJSON_AddNumberToObject(json, "sync-bn-group", options->sync_bn_group);
     cJSON_AddNumberToObject(json, "accumulate", options->accumulate);

@@ -68,6 +68,7 @@ typedef struct ls_options {
     double bucket_cap_mb; /* 0: the dialect's own rule; else MiB as reduced */
     int64_t message_size; /* elements; 0: the dialect's own rule */
     bool delay_allreduce, sync_bn, find_unused, allreduce_fp32;
+    bool no_reduce; /* gradients stay local: what a step costs without the reduction */
     ls_tristate broadcast_buffers; /* unset: the dialect's */
     int sync_bn_group;             /* 0: the world; nothing else is offered */
     int accumulate;                /* 1 */

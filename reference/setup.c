@@ -97,6 +97,11 @@ ls_status ls_setup_device(ls_trainer *trainer)
 /* ---- memory and plan
  * ----------------------------------------------------------------------------- */
 
+static bool reduces(const ls_trainer *trainer)
+{
+    return trainer->engine != NULL && !trainer->options.no_reduce;
+}
+
 static ls_status create_memory(ls_trainer *trainer)
 {
     const ls_network *network = &trainer->network;
@@ -112,7 +117,7 @@ static ls_status create_memory(ls_trainer *trainer)
         ls_param_role role = network->param[i].role;
         types[i] = ls_precision_param(precision, role);
         grad[i] = ls_precision_grad(precision, role);
-        reduced[i] = trainer->engine == NULL ? grad[i] : ls_precision_reduced(precision, role);
+        reduced[i] = reduces(trainer) ? ls_precision_reduced(precision, role) : grad[i];
     }
     for (size_t i = 0; i < buffers; i++) {
         buffer[i] = ls_precision_buffer(precision, network->buffer[i].role);
@@ -168,7 +173,7 @@ ls_status ls_setup_memory(ls_trainer *trainer)
 {
     LS_TRY(create_memory(trainer));
     ls_amp_create(&trainer->memory, &trainer->precision, &trainer->amp);
-    if (trainer->engine != NULL) {
+    if (reduces(trainer)) {
         ls_ddp_options options = {
             .rules = &trainer->rules,
             .precision = &trainer->precision,

@@ -360,6 +360,7 @@ static ls_status tell_step(loop *loop, record *record)
         .skipped = record->state.skipped != 0,
         .lr = record->lr,
         .images = record->images,
+        .at_ns = record->ended_ns,
     };
     memcpy(event.digest_given, record->digest.given, sizeof event.digest_given);
     memcpy(event.digest, record->digest.value, sizeof event.digest);

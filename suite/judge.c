@@ -132,6 +132,11 @@ static ls_status judge_job(const char *directory, counts *c)
         ls_record_free(&job);
         return LS_ERR_USAGE;
     }
+    const char *role = ls_json_string(ls_record_facts(&job), "role", "");
+    if (strcmp(role, "twin") == 0 || strcmp(role, "curves") == 0) {
+        ls_record_free(&job); /* its ranks do not train together: for measuring only */
+        return LS_OK;
+    }
     ls_spec spec = spec_of(&job);
     const char *slash = strrchr(directory, '/');
     const char *name = slash == NULL ? directory : slash + 1;

@@ -59,8 +59,19 @@ void ls_runner_plan(ls_run *run)
 void ls_runner_print_plan(const ls_run *run, FILE *to)
 {
     fprintf(to, "%s\n", run->where);
-    fprintf(to, "%d jobs, %d cases, about %.0f s\n\n", run->jobs.count, run->cases.count,
+    int rows = 0, compared = 0;
+    for (int i = 0; i < run->jobs.count; i++) {
+        ls_role role = run->jobs.spec[i].role;
+        rows += ls_matrix_is_row(&run->jobs.spec[i]);
+        compared += role >= LS_ROLE_TWIN;
+    }
+    fprintf(to, "%d jobs, %d cases, about %.0f s\n", run->jobs.count, run->cases.count,
             run->estimate_s);
+    if (rows > 0) {
+        fprintf(to, "%d rows of the matrix, %d jobs they are compared with, %d that judge them\n",
+                rows, compared, run->jobs.count - rows - compared);
+    }
+    fprintf(to, "\n");
     fprintf(to,
             "  #  role        network     px  batch  what                              steps  s\n");
     for (int i = 0; i < run->jobs.count; i++) {

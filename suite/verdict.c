@@ -77,8 +77,20 @@ static void set_failed(const ls_record *record, ls_verdict *out)
     }
 }
 
+/* Gradients that stay local are never right, whatever a small check may say. */
+static bool kept_gradients_local(const ls_record *record)
+{
+    const cJSON *start = record->world > 0 ? record->rank[0].start : NULL;
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(start, "options");
+    return ls_json_bool(options, "no-reduce", false);
+}
+
 bool ls_verdict_of_outcome(const ls_record *record, ls_verdict *out)
 {
+    if (kept_gradients_local(record)) {
+        ls_verdict_set(out, LS_FAIL, "the job ran with --no-reduce, which is for measuring only");
+        return true;
+    }
     switch (record->state) {
     case LS_RECORD_DONE:
         return false;

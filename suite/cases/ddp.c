@@ -192,9 +192,30 @@ static void add_lockstep(const ls_case_settings *settings, ls_case_list *list)
     }
 }
 
+/* The job that says what DDP costs in a world of one must compute what no DDP computes. */
+static void add_timed_self(const ls_case_settings *settings, ls_case_list *list)
+{
+    const ls_matrix *bench = settings->bench;
+    for (int i = 0; bench != NULL && i < bench->count; i++) {
+        for (int j = 0; j < bench->count && bench->spec[i].role == LS_ROLE_SELF; j++) {
+            const ls_spec *own = &bench->spec[i], *plain = &bench->spec[j];
+            if (plain->role != LS_ROLE_THROUGHPUT || plain->world != 1 ||
+                plain->level != own->level || plain->bucket_mb != own->bucket_mb) {
+                continue;
+            }
+            ls_case *row = ls_rows_add(list, judge_same, "D3", "ddp.timed.world1.o%d", own->level);
+            row->job_count = 2;
+            row->job[0] = *plain;
+            row->job[1] = *own;
+            ls_text_put(row->text, sizeof row->text, "a world of one with DDP and without");
+        }
+    }
+}
+
 void ls_ddp_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     add_lockstep(settings, list);
+    add_timed_self(settings, list);
     for (int level = 0; level < 4; level++) {
         add_bitwise(settings, list, level);
     }

@@ -1,6 +1,6 @@
 /* Whether a timed job's numbers can be quoted: every step has a time, the two halves of its window
- * agree, and its loss is finite. Says nothing about CORRECT; oversubscribed timings gate nothing.
- */
+ * agree, its loss is finite, and small runs of its level end where runs of O0 end. Oversubscribed
+ * timings gate nothing. */
 #include "../suite.h"
 
 #include <math.h>
@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../harness/stats.h"
 #include "../../harness/text.h"
 #include "timed.h"
 
@@ -93,11 +94,93 @@ static void judge_finite(const ls_case *row, const ls_record *job, ls_verdict *o
     }
 }
 
+/* ---- the band of O0
+ * ------------------------------------------------------------------------------ */
+
+enum { BAND_MAX = 64 };
+
+static const ls_tol band = LS_TOL(
+    0.999, "a level that trains as O0 does is outside the band of repeated O0 runs once in a "
+           "thousand choices of their seeds");
+static const ls_tol learnt =
+    LS_TOL(0.9, "a curve that has not fallen by a tenth says nothing about how a level trains");
+
+static double mean_loss(const ls_record_rank *rank, int from, int count)
+{
+    double sum = 0;
+    for (int i = from; i < from + count; i++) {
+        sum += rank->step[i].loss / count;
+    }
+    return sum;
+}
+
+/* Every rank of the job is a run of its own, at the level that its start event tells. */
+static void judge_band(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    double ends[BAND_MAX], level_end = NAN, first = 0;
+    char wanted[8];
+    int count = 0;
+    ls_text_put(wanted, sizeof wanted, "O%d", row->number[0]);
+    for (int k = 0; k < job->world && count < BAND_MAX; k++) {
+        const ls_record_rank *rank = &job->rank[k];
+        const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
+        const char *level = ls_json_string(options, "opt-level", "");
+        int last = rank->step_count / 10;
+        if (rank->step_count != row->job[0].steps || last < 1) {
+            ls_verdict_set(out, LS_FAIL, "run %d took %d steps of %d", k, rank->step_count,
+                           row->job[0].steps);
+            return;
+        }
+        double end = mean_loss(rank, rank->step_count - last, last);
+        if (strcmp(level, "O0") == 0) {
+            first += mean_loss(rank, 0, last);
+            ends[count++] = end;
+        } else if (strcmp(level, wanted) == 0) {
+            level_end = end;
+        }
+    }
+    ls_stats_interval within = ls_stats_prediction(ends, count, band.value);
+    if (!isfinite(within.low) || !(within.value < learnt.value * first / count)) {
+        ls_verdict_set(out, LS_WEAK, "%d O0 runs went from a loss of %.3f to %.3f: %s", count,
+                       first / count, within.value, learnt.why);
+        return;
+    }
+    double away = fabs(level_end - within.value), limit = within.high - within.value;
+    ls_verdict_measured(out, away, limit, "of loss", band.why);
+    if (!(away <= limit)) {
+        ls_verdict_set(out, LS_FAIL,
+                       "%s ends at a loss of %.4f, outside [%.4f, %.4f] of %d O0 runs", wanted,
+                       level_end, within.low, within.high, count);
+    } else {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%s ends at a loss of %.4f, %d O0 runs at %.4f [%.4f, %.4f]", wanted, level_end,
+                    count, within.value, within.low, within.high);
+    }
+}
+
+static void add_band(const ls_spec *spec, ls_case_list *list)
+{
+    for (int level = 1; level <= 2; level++) { /* O3 has no masters, and claims no such thing */
+        char option[32];
+        ls_text_put(option, sizeof option, "--opt-level=O%d", level);
+        if (strstr(spec->each, option) != NULL) {
+            ls_case *row = ls_rows_add(list, judge_band, "T3", "training.timed.band.o%d", level);
+            row->job_count = 1;
+            row->job[0] = *spec;
+            row->number[0] = level;
+        }
+    }
+}
+
 void ls_performance_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (int i = 0; settings->bench != NULL && i < settings->bench->count; i++) {
         const ls_spec *spec = &settings->bench->spec[i];
-        if (spec->role != LS_ROLE_THROUGHPUT) {
+        if (spec->role == LS_ROLE_CURVES) {
+            add_band(spec, list);
+        }
+        if (spec->role != LS_ROLE_THROUGHPUT && spec->role != LS_ROLE_SELF &&
+            spec->role != LS_ROLE_STRONG) {
             continue;
         }
         char id[64];

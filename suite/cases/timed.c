@@ -20,6 +20,9 @@ void ls_timed_id(const ls_spec *spec, char *text)
         ls_text_add(text, 64, ".n%d", spec->nodes);
     }
     ls_text_add(text, 64, "%s", bucket);
+    if (spec->role == LS_ROLE_SELF || spec->role == LS_ROLE_STRONG) {
+        ls_text_add(text, 64, ".%s", ls_matrix_role_name(spec->role));
+    }
 }
 
 /* Worlds that are multiples of four share a job of four micro-batches a step, the others one of

@@ -6,6 +6,7 @@
 
 #include "../cases/judges.h"
 #include "../place.h"
+#include "../../harness/text.h"
 #include "../select.h"
 #include "suite_fake.h"
 
@@ -232,6 +233,9 @@ START_TEST(every_case_has_a_requirement_and_every_requirement_a_case)
     ls_matrix_add(&bench, &spec);
     spec.bucket_mb = 5;
     ls_matrix_add(&bench, &spec);
+    ls_spec curves = ls_matrix_spec(LS_ROLE_CURVES);
+    ls_text_put(curves.each, sizeof curves.each, "--opt-level=O0|--opt-level=O1");
+    ls_matrix_add(&bench, &curves);
     ls_case_settings settings = {.seed = 7, .bench = &bench};
     ls_case_list list = {0, 0, NULL};
     ls_rows_all(&settings, &list);

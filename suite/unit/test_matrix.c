@@ -51,7 +51,109 @@ START_TEST(quick_varies_one_factor_at_a_time)
         ck_assert_int_eq(count_of(&matrix, 2, 25, world, 1), 1);
     }
     ck_assert_int_eq(count_of(&matrix, 2, 25, 8, 2), 1);
-    ck_assert_int_eq(matrix.count, 12); /* 11 timed and the phases job */
+    int rows = 0;
+    for (int i = 0; i < matrix.count; i++) {
+        rows += ls_matrix_is_row(&matrix.spec[i]);
+    }
+    ck_assert_int_eq(rows, 12); /* 11 timed and the phases job */
+    ck_assert_int_eq(matrix.count - rows, 4);
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
+static const ls_spec *of_role(const ls_matrix *matrix, ls_role role, int level, int world)
+{
+    for (int i = 0; i < matrix->count; i++) {
+        const ls_spec *spec = &matrix->spec[i];
+        if (spec->role == role && spec->level == level && spec->world == world) {
+            return spec;
+        }
+    }
+    return NULL;
+}
+
+START_TEST(what_a_row_is_compared_with_differs_in_one_thing)
+{
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = usual(8, LS_PROFILE_QUICK);
+    ls_matrix_bench_jobs(&bench, &matrix);
+    const ls_spec *row = of_role(&matrix, LS_ROLE_THROUGHPUT, 2, 8);
+    const ls_spec *twin = of_role(&matrix, LS_ROLE_TWIN, 2, 8);
+    ck_assert(twin != NULL && strstr(twin->extra, "--no-reduce") != NULL);
+    ck_assert_int_eq(twin->steps, row->steps);
+    ck_assert_int_eq(twin->batch_size, row->batch_size);
+    ck_assert_str_eq(twin->dump_steps, "");
+    const ls_spec *alone = of_role(&matrix, LS_ROLE_THROUGHPUT, 2, 1);
+    const ls_spec *self = of_role(&matrix, LS_ROLE_SELF, 2, 1);
+    ck_assert(self != NULL && strstr(self->extra, "--comm=self") != NULL);
+    ck_assert(strstr(alone->extra, "--comm") == NULL);
+    ck_assert_int_eq(self->steps, alone->steps);
+    const ls_spec *strong = of_role(&matrix, LS_ROLE_STRONG, 2, 1);
+    ck_assert_int_eq(strong->batch_size, 8 * row->batch_size);
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
+START_TEST(every_run_of_the_curves_has_its_own_options)
+{
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = usual(2, LS_PROFILE_QUICK);
+    ls_matrix_bench_jobs(&bench, &matrix);
+    const ls_spec *curves = of_role(&matrix, LS_ROLE_CURVES, -1, LS_MATRIX_BAND_RUNS + 3);
+    ck_assert_ptr_nonnull(curves);
+    ls_matrix_site site = {.subject = "t", .run_directory = "/r", .device = "cpu", .cores = 2};
+    ls_job job;
+    ck_assert_int_eq(ls_matrix_job(curves, &site, &job), LS_OK);
+    ck_assert_str_eq(job.argument[0], "sh");
+    const char *script = job.argument[2];
+    ck_assert_ptr_nonnull(strstr(script, " 0) set -- \"$@\" --opt-level=O0 --seed=7 ;;"));
+    ck_assert_ptr_nonnull(strstr(script, " 9) set -- \"$@\" --opt-level=O0 --seed=16 ;;"));
+    ck_assert_ptr_nonnull(strstr(script, " 12) set -- \"$@\" --opt-level=O3"));
+    ls_job_free(&job);
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
+static bool pair_stands(const ls_matrix *matrix, int level, double bucket_mb, int world, int nodes)
+{
+    for (int i = 0; i < matrix->count; i++) {
+        const ls_spec *spec = &matrix->spec[i];
+        if (spec->role == LS_ROLE_THROUGHPUT && (level < 0 || spec->level == level) &&
+            (bucket_mb < 0 || spec->bucket_mb == bucket_mb) &&
+            (world < 0 || spec->world == world) && (nodes < 0 || spec->nodes == nodes)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+START_TEST(full_covers_every_pair_and_not_the_product)
+{
+    ls_matrix matrix = {0, 0, NULL, NULL};
+    ls_matrix_bench bench = usual(8, LS_PROFILE_FULL);
+    ls_matrix_bench_jobs(&bench, &matrix);
+    static const int worlds[] = {1, 2, 4, 8};
+    for (int level = 0; level < 4; level++) {
+        for (int b = 0; b < 4; b++) {
+            ck_assert(pair_stands(&matrix, level, bench.bucket_mb[b], -1, -1));
+        }
+        for (int w = 0; w < 4; w++) {
+            ck_assert(pair_stands(&matrix, level, -1, worlds[w], -1));
+            for (int b = 0; b < 4 && w > 0; b++) {
+                ck_assert(pair_stands(&matrix, -1, bench.bucket_mb[b], worlds[w], -1));
+            }
+            ck_assert(w == 0 || pair_stands(&matrix, -1, -1, worlds[w], 2));
+        }
+        for (int nodes = 1; nodes <= 2; nodes++) {
+            ck_assert(pair_stands(&matrix, level, -1, -1, nodes));
+            ck_assert(pair_stands(&matrix, -1, bench.bucket_mb[level], -1, nodes));
+        }
+    }
+    int rows = 0;
+    for (int i = 0; i < matrix.count; i++) {
+        rows += matrix.spec[i].role == LS_ROLE_THROUGHPUT;
+    }
+    ck_assert_int_lt(rows, 32); /* the cross product has 4 * 4 * 3 * 2 + 4 */
     ls_matrix_free(&matrix);
 }
 END_TEST
@@ -164,15 +266,13 @@ START_TEST(timed_steps_can_be_halved_and_keep_the_time)
 {
     for (int ranks = 1; ranks <= 8; ranks *= 2) {
         ls_matrix_bench bench = usual(ranks, LS_PROFILE_QUICK);
-        int warmup, steps;
-        ls_matrix_bench_steps(&bench, ranks, &warmup, &steps);
-        ck_assert_int_ge(steps, 4);
-        ck_assert_int_eq(steps % 2, 0);
         ls_matrix matrix = {0, 0, NULL, NULL};
         ls_matrix_bench_jobs(&bench, &matrix);
         double seconds = 0;
         for (int i = 0; i < matrix.count; i++) {
-            seconds += ls_matrix_estimate_s(&matrix.spec[i], 2);
+            const ls_spec *spec = &matrix.spec[i];
+            seconds += ls_matrix_estimate_s(spec, 2);
+            ck_assert(spec->role == LS_ROLE_PHASES || (spec->steps >= 4 && spec->steps % 2 == 0));
         }
         ck_assert(seconds < 300); /* evidence, references and the report have the sixth minute */
         ls_matrix_free(&matrix);
@@ -185,6 +285,9 @@ int main(void)
     Suite *suite = suite_create("matrix");
     TCase *tests = tcase_create("matrix");
     tcase_add_test(tests, quick_varies_one_factor_at_a_time);
+    tcase_add_test(tests, what_a_row_is_compared_with_differs_in_one_thing);
+    tcase_add_test(tests, every_run_of_the_curves_has_its_own_options);
+    tcase_add_test(tests, full_covers_every_pair_and_not_the_product);
     tcase_add_test(tests, the_middle_is_a_point_of_every_sweep);
     tcase_add_test(tests, a_choice_of_levels_and_buckets_is_kept);
     tcase_add_test(tests, equal_specs_are_one_job_and_different_ones_are_not);

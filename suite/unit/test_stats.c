@@ -127,6 +127,22 @@ START_TEST(sentences)
 }
 END_TEST
 
+START_TEST(prediction_is_students)
+{
+    /* mean 3, s = sqrt(2.5); t of 4 degrees at 0.975: 2.776445 (any table), at 0.9995: 8.610302 */
+    const double value[] = {1, 2, 3, 4, 5};
+    double unit = sqrt(2.5) * sqrt(1.2);
+    ls_stats_interval usual = ls_stats_prediction(value, 5, 0.95);
+    ck_assert_double_eq_tol(usual.value, 3, 1e-12);                 /* rounding of a sum of five */
+    ck_assert_double_eq_tol(usual.high - 3, 2.776445 * unit, 1e-5); /* the table's last digit */
+    ck_assert_double_eq_tol(3 - usual.low, 2.776445 * unit, 1e-5);
+    ls_stats_interval wide = ls_stats_prediction(value, 5, 0.999);
+    ck_assert_double_eq_tol(wide.high - 3, 8.610302 * unit, 1e-5);
+    ck_assert(isnan(ls_stats_prediction(value, 2, 0.95).low));
+    ck_assert(isnan(ls_stats_prediction(value, 0, 0.95).value));
+}
+END_TEST
+
 START_TEST(halves)
 {
     double value[60];
@@ -159,6 +175,7 @@ int main(void)
     tcase_add_test(cases, interval_is_wider_for_slow_noise);
     tcase_add_test(cases, ratio_finds_a_known_difference);
     tcase_add_test(cases, sentences);
+    tcase_add_test(cases, prediction_is_students);
     tcase_add_test(cases, halves);
     suite_add_tcase(suite, cases);
     SRunner *runner = srunner_create(suite);

@@ -65,6 +65,25 @@ START_TEST(the_first_bad_finding_stays)
 }
 END_TEST
 
+START_TEST(gradients_that_stayed_local_are_never_right)
+{
+    ls_record_rank rank;
+    memset(&rank, 0, sizeof rank);
+    rank.start = cJSON_Parse("{\"options\":{\"no-reduce\":true}}");
+    ls_record record;
+    memset(&record, 0, sizeof record);
+    record.state = LS_RECORD_DONE;
+    record.world = 1;
+    record.rank = &rank;
+    ls_verdict v;
+    memset(&v, 0, sizeof v);
+    ck_assert(ls_verdict_of_outcome(&record, &v));
+    ck_assert_int_eq(v.code, LS_FAIL);
+    ck_assert_ptr_nonnull(strstr(v.evidence, "--no-reduce"));
+    cJSON_Delete(rank.start);
+}
+END_TEST
+
 static ls_headline headline_of(int count, const ls_verdict_code *code)
 {
     ls_run run;
@@ -124,6 +143,7 @@ int main(void)
     Suite *suite = suite_create("verdict");
     TCase *tests = tcase_create("verdict");
     tcase_add_test(tests, every_ending_has_its_code);
+    tcase_add_test(tests, gradients_that_stayed_local_are_never_right);
     tcase_add_test(tests, the_first_bad_finding_stays);
     tcase_add_test(tests, correct_needs_every_case_of_the_claim);
     tcase_add_test(tests, no_case_shows_nothing);
