@@ -161,6 +161,18 @@ static void check_counts(int rank, const cJSON *event, ls_verdict *out)
     }
 }
 
+/* A program that found something wrong leaves with 1: its events say what. */
+static bool ended_otherwise(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    for (int i = 0; i < row->job_count; i++) {
+        bool told = job[i].state == LS_RECORD_FAILED && job[i].code == LS_ERR_CHECK;
+        if (!told && ls_verdict_of_outcome(&job[i], out)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* row->number: type, combinations per rank; row->text: operation. */
 static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
@@ -169,6 +181,9 @@ static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_text_put(op, sizeof op, "\"op\":\"%s\",\"dtype\":\"%s\"", row->text, t->name);
     ls_text_put(dtype, sizeof dtype, "\"event\":\"collective\"");
     int64_t results = 0;
+    if (ended_otherwise(row, job, out)) {
+        return;
+    }
     for (int rank = 0; rank < job->world; rank++) {
         cJSON *events = events_of(job, rank, dtype, op);
         int count = cJSON_GetArraySize(events);
@@ -216,6 +231,9 @@ static void judge_rough(const ls_case *row, const ls_record *job, ls_verdict *ou
     const type *t = &types[row->number[0]];
     char op[64];
     int64_t checked = 0, telling = 0;
+    if (ended_otherwise(row, job, out)) {
+        return;
+    }
     ls_text_put(op, sizeof op, "\"op\":\"%s\",\"dtype\":\"%s\"", row->text, t->name);
     cJSON *first = events_of(job, 0, "\"data\":\"rough\"", op);
     for (int rank = 0; rank < job->world; rank++) {
@@ -254,8 +272,10 @@ static void judge_rough(const ls_case *row, const ls_record *job, ls_verdict *ou
 
 static void judge_twice(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    (void)row;
     int compared = 0;
+    if (ended_otherwise(row, job, out)) {
+        return;
+    }
     for (int rank = 0; rank < job[0].world; rank++) {
         cJSON *a = events_of(&job[0], rank, "\"collective\"", "digest");
         cJSON *b = events_of(&job[1], rank, "\"collective\"", "digest");
@@ -286,9 +306,11 @@ static void judge_twice(const ls_case *row, const ls_record *job, ls_verdict *ou
 /* Nobody has left before the last has come; ranks of one machine share the clock. */
 static void judge_barrier(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    (void)row;
     cJSON *events[16] = {NULL};
     LS_ASSERT(job->world <= 16);
+    if (ended_otherwise(row, job, out)) {
+        return;
+    }
     for (int rank = 0; rank < job->world; rank++) {
         events[rank] = events_of(job, rank, "\"barrier\"", "begin_ns");
     }
@@ -335,6 +357,9 @@ static void judge_absent(const ls_case *row, const ls_record *job, ls_verdict *o
 {
     char op[48], log[700];
     double longest_s = 0;
+    if (ended_otherwise(row, job, out)) {
+        return;
+    }
     ls_text_put(op, sizeof op, "\"op\":\"%s\"", row->text);
     for (int rank = 0; rank < job->world; rank++) {
         cJSON *events = events_of(job, rank, "\"absent\"", op);
@@ -390,6 +415,7 @@ static ls_case *add(const ls_case_settings *settings, ls_case_list *list, ls_cas
     ls_case *row = ls_rows_add(list, judge, requirement, "collectives.%s", id);
     row->kind = LS_INSIDE;
     row->job_count = 1;
+    row->judges_outcome = true;
     row->job[0] = job_of(settings, script, world);
     ls_text_put(row->text, sizeof row->text, "%s", op);
     return row;

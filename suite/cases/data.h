@@ -1,0 +1,14 @@
+/* The data family's own: the order that torch's DistributedSampler gives, and its second file. */
+#ifndef LS_DATA_H
+#define LS_DATA_H
+
+#include "../suite.h"
+
+/* This rank's images of an epoch, malloc'ed; returns how many. */
+int64_t ls_data_order(int64_t count, int rank, int world, bool shuffle, bool drop_last,
+                      uint64_t seed, int64_t epoch, int64_t **out);
+
+/* suite/cases/data_folder.c: folders of images, batches, transforms, synthetic images. */
+void ls_data_folder_cases(const ls_case_settings *settings, ls_case_list *list);
+
+#endif

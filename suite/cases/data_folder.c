@@ -1,0 +1,574 @@
+/* What a folder of images, a folder of batches and synthetic data give a rank; and what is refused,
+ * by name. */
+#include "data.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "../../harness/text.h"
+#include "../../kernels/core/digest.h"
+#include "../../reference/data/folder.h"
+#include "../../reference/data/jpeg.h"
+#include "../../reference/data/loader.h"
+#include "../../reference/data/make.h"
+#include "../../reference/data/transform.h"
+#include "../place.h"
+
+enum { SIZE = 8, CLASSES = 10, PER_CLASS = 3, IMAGES = CLASSES * PER_CLASS };
+
+/* ---- a folder for one row -------------------------------------------------------------------- */
+
+static bool make_root(char root[64], ls_verdict *out)
+{
+    ls_text_put(root, 64, "/tmp/lockstep-data-XXXXXX");
+    if (mkdtemp(root) == NULL) {
+        ls_verdict_set(out, LS_INFRA, "cannot make a folder in /tmp");
+        return false;
+    }
+    return true;
+}
+
+/* A grey image at root/name; folders on the way are made. */
+static bool put_image(const char *root, const char *name)
+{
+    static uint8_t const grey[3 * 16 * 16] = {0};
+    char path[256], folder[256];
+    ls_text_put(path, sizeof path, "%s/%s", root, name);
+    ls_text_put(folder, sizeof folder, "%s", path);
+    *strrchr(folder, '/') = '\0';
+    return ls_place_make_folder(folder) == LS_OK && ls_jpeg_write(path, grey, 16, 16, 90) == LS_OK;
+}
+
+/* ---- scanning -------------------------------------------------------------------------------- */
+
+static const struct scan {
+    const char *id;
+    const char *file[8]; /* made in this order */
+    const char *want[8]; /* found in this order */
+    int target[8];
+} scans[] = {
+    {"classes",
+     {"b/1.jpg", "a2/1.jpg", "C/1.jpg", "a10/1.jpg", "\xc3\xa4/1.jpg", "_/1.jpg"},
+     {"C/1.jpg", "_/1.jpg", "a10/1.jpg", "a2/1.jpg", "b/1.jpg", "\xc3\xa4/1.jpg"},
+     {0, 1, 2, 3, 4, 5}}, /* by code point: capitals, underscore, small letters, umlaut */
+    {"files",
+     {"a/9.jpg", "a/10.jpg", "a/B.jpg", "b/0.jpg"},
+     {"a/10.jpg", "a/9.jpg", "a/B.jpg", "b/0.jpg"},
+     {0, 0, 0, 1}},
+    {"extensions",
+     {"a/1.jpg", "a/2.JPG", "a/3.jpeg", "a/4.JpEg", "a/5.txt", "a/6", "a/jpg"},
+     {"a/1.jpg", "a/2.JPG", "a/3.jpeg", "a/4.JpEg"},
+     {0, 0, 0, 0}},
+    {"hidden", {"a/1.jpg", "a/.2.jpg", ".git/3.jpg", "b/1.jpg"}, {"a/1.jpg", "b/1.jpg"}, {0, 1}},
+    {"nested",
+     {"a/z.jpg", "a/m/1.jpg", "a/b/2.jpg", "b/1.jpg"},
+     {"a/z.jpg", "a/b/2.jpg", "a/m/1.jpg", "b/1.jpg"},
+     {0, 0, 0, 1}},
+    {"files-beside-classes", {"a/1.jpg", "x.jpg", "b/1.jpg"}, {"a/1.jpg", "b/1.jpg"}, {0, 1}},
+};
+
+static void judge_scan(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    const struct scan *s = &scans[row->number[0]];
+    char root[64];
+    ls_folder folder = {0};
+    if (!make_root(root, out)) {
+        return;
+    }
+    for (int i = 0; i < 8 && s->file[i] != NULL; i++) {
+        if (!put_image(root, s->file[i])) {
+            ls_verdict_set(out, LS_INFRA, "cannot write %s", s->file[i]);
+        }
+    }
+    if (out->code == LS_PASS && ls_folder_scan(root, &folder) != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "the folder is refused");
+    }
+    int wanted = 0;
+    for (; out->code == LS_PASS && wanted < 8 && s->want[wanted] != NULL; wanted++) {
+        const char *path = wanted < folder.count ? folder.path[wanted] + strlen(root) + 1 : "none";
+        if (strcmp(path, s->want[wanted]) != 0 || folder.target[wanted] != s->target[wanted]) {
+            ls_verdict_set(out, LS_FAIL, "image %d is %s, expected %s of class %d", wanted, path,
+                           s->want[wanted], s->target[wanted]);
+        }
+    }
+    if (out->code == LS_PASS && folder.count != wanted) {
+        ls_verdict_set(out, LS_FAIL, "%d images, expected %d", (int)folder.count, wanted);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d images in the expected order", wanted);
+    }
+    ls_folder_free(&folder);
+    ls_place_remove(root);
+}
+
+/* ---- the loader over a tree ------------------------------------------------------------------ */
+
+typedef struct seen {
+    int64_t target;
+    uint64_t image; /* digest of its floats */
+} seen;
+
+static ls_loader_options options_of(const char *data)
+{
+    return (ls_loader_options){.data = data,
+                               .world = 1,
+                               .batch_size = 2,
+                               .image_size = SIZE,
+                               .num_classes = CLASSES,
+                               .accumulate = 1,
+                               .seed = 5,
+                               .first_step = 1};
+}
+
+/* The images of `batches` micro-batches, one after the other; LS_OK or what the loader said. */
+static ls_status look(const ls_loader_options *options, int batches, seen *out)
+{
+    ls_loader *loader;
+    LS_TRY(ls_loader_open(options, &loader));
+    ls_status status = LS_OK;
+    size_t floats = (size_t)3 * (size_t)options->image_size * (size_t)options->image_size;
+    for (int b = 0; b < batches && status == LS_OK; b++) {
+        ls_loader_batch batch;
+        status = ls_loader_next(loader, &batch);
+        for (int i = 0; status == LS_OK && i < batch.images; i++) {
+            *out++ = (seen){batch.target[i],
+                            ls_digest_update(LS_DIGEST_START, batch.input + (size_t)i * floats,
+                                             floats * sizeof(float))};
+        }
+    }
+    ls_loader_close(loader);
+    return status;
+}
+
+/* Rows that compare what two ways of loading give; each fills a and b and returns how many. */
+typedef int pairing(ls_loader_options options, seen *a, seen *b);
+enum { SEEN_MAX = 256 };
+
+static int workers_pair(ls_loader_options options, seen *a, seen *b)
+{
+    ls_status status = look(&options, 40, a);
+    options.workers = 5;
+    return status == LS_OK && look(&options, 40, b) == LS_OK ? 80 : -1;
+}
+
+static int again_pair(ls_loader_options options, seen *a, seen *b)
+{
+    return look(&options, 40, a) == LS_OK && look(&options, 40, b) == LS_OK ? 80 : -1;
+}
+
+/* From step 20 on, which lies in the middle of the second epoch of 15 steps. */
+static int resume_pair(ls_loader_options options, seen *a, seen *b)
+{
+    seen whole[SEEN_MAX];
+    ls_status status = look(&options, 40, whole);
+    memcpy(a, whole + 2 * 19, 2 * 21 * sizeof *a);
+    options.first_step = 20;
+    return status == LS_OK && look(&options, 21, b) == LS_OK ? 42 : -1;
+}
+
+/* Micro-batches of one step, or as many steps. */
+static int accumulate_pair(ls_loader_options options, seen *a, seen *b)
+{
+    ls_status status = look(&options, 12, a);
+    options.accumulate = 3;
+    return status == LS_OK && look(&options, 12, b) == LS_OK ? 24 : -1;
+}
+
+/* A batch of 4, or two of 2. */
+static int batch_pair(ls_loader_options options, seen *a, seen *b)
+{
+    ls_status status = look(&options, 14, a);
+    options.batch_size = 4;
+    return status == LS_OK && look(&options, 7, b) == LS_OK ? 28 : -1;
+}
+
+/* The first epoch of three ranks, and the same images of a world of one: what an image becomes
+ * depends on it and the epoch, not on who reads it. */
+static int shards_pair(ls_loader_options options, seen *a, seen *b)
+{
+    seen whole[SEEN_MAX];
+    int count = 0;
+    options.batch_size = 1;
+    ls_status status = look(&options, IMAGES, whole);
+    for (options.rank = 0, options.world = 3; options.rank < 3 && status == LS_OK; options.rank++) {
+        seen mine[IMAGES];
+        status = look(&options, IMAGES / 3, mine);
+        for (int i = 0; i < IMAGES / 3; i++) {
+            a[count] = whole[options.rank + 3 * i];
+            b[count++] = mine[i];
+        }
+    }
+    return status == LS_OK ? count : -1;
+}
+
+/* 50 ranks or epochs must not repeat the crop: here a and b must differ. */
+static int epochs_pair(ls_loader_options options, seen *a, seen *b)
+{
+    seen whole[SEEN_MAX];
+    options.batch_size = 1;
+    ls_status status = look(&options, 2 * IMAGES, whole);
+    int64_t *order[2] = {NULL, NULL};
+    for (int epoch = 0; epoch < 2; epoch++) {
+        (void)ls_data_order(IMAGES, 0, 1, true, false, options.seed, epoch, &order[epoch]);
+    }
+    for (int i = 0; i < IMAGES; i++) { /* by image */
+        a[order[0][i]] = whole[i];
+        b[order[1][i]] = whole[IMAGES + i];
+    }
+    free(order[0]);
+    free(order[1]);
+    return status == LS_OK ? IMAGES : -1;
+}
+
+/* Seeds must matter: a and b must differ. */
+static int seeds_pair(ls_loader_options options, seen *a, seen *b)
+{
+    ls_status status = look(&options, 15, a);
+    options.seed++;
+    return status == LS_OK && look(&options, 15, b) == LS_OK ? 30 : -1;
+}
+
+/* Synthetic: two ranks' batches side by side are one batch of the world of one. */
+static int synthetic_shards_pair(ls_loader_options options, seen *a, seen *b)
+{
+    options.batch_size = 4;
+    ls_status status = look(&options, 6, a);
+    options.batch_size = 2;
+    options.world = 2;
+    for (options.rank = 0; options.rank < 2 && status == LS_OK; options.rank++) {
+        seen mine[12];
+        status = look(&options, 6, mine);
+        for (int step = 0; step < 6; step++) {
+            memcpy(b + step * 4 + options.rank * 2, mine + step * 2, 2 * sizeof *b);
+        }
+    }
+    return status == LS_OK ? 24 : -1;
+}
+
+static const struct pair {
+    const char *id, *requirement;
+    pairing *fill;
+    bool synthetic, differ;
+} pairs[] = {
+    {"folder.workers", "I7", workers_pair, false, false},
+    {"folder.again", "I7", again_pair, false, false},
+    {"folder.resume", "I8", resume_pair, false, false},
+    {"folder.accumulate", "I4", accumulate_pair, false, false},
+    {"folder.batch", "I4", batch_pair, false, false},
+    {"folder.shards", "I4", shards_pair, false, false},
+    {"folder.epochs", "I6", epochs_pair, false, true},
+    {"folder.seeds", "I6", seeds_pair, false, true},
+    {"synthetic.workers", "I7", workers_pair, true, false},
+    {"synthetic.resume", "I8", resume_pair, true, false},
+    {"synthetic.accumulate", "I4", accumulate_pair, true, false},
+    {"synthetic.shards", "I4", synthetic_shards_pair, true, false},
+    {"synthetic.seeds", "I6", seeds_pair, true, true},
+};
+
+static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    const struct pair *p = &pairs[row->number[0]];
+    char root[64], tree[96];
+    static const ls_tol repeated = {0.1, "of 30 crops at 8 pixels one or two may come twice"};
+    seen a[SEEN_MAX], b[SEEN_MAX];
+    if (!make_root(root, out)) {
+        return;
+    }
+    ls_text_put(tree, sizeof tree, "%s/tree", root);
+    if (!p->synthetic && ls_make_folder(tree, PER_CLASS, SIZE, 1) != LS_OK) {
+        ls_verdict_set(out, LS_INFRA, "cannot write %s", tree);
+    }
+    int count =
+        out->code == LS_PASS ? p->fill(options_of(p->synthetic ? "synthetic" : tree), a, b) : 0;
+    int equal = 0;
+    for (int i = 0; i < count; i++) {
+        bool same = a[i].image == b[i].image && a[i].target == b[i].target;
+        equal += same;
+        if (!same && !p->differ) {
+            ls_verdict_set(out, LS_FAIL, "sample %d of %d: class %lld and %lld, other bits", i,
+                           count, (long long)a[i].target, (long long)b[i].target);
+        }
+    }
+    if (p->differ && equal > repeated.value * count) {
+        ls_verdict_set(out, LS_FAIL, "%d of %d samples are the same again", equal, count);
+    }
+    if (count < 0) {
+        ls_verdict_set(out, LS_FAIL, "the loader failed");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d of %d samples have the same bits",
+                    equal, count);
+    }
+    ls_place_remove(root);
+}
+
+/* ---- transforms ------------------------------------------------------------------------------ */
+
+enum { DRAWS = 20000, MODEL_DRAWS = 200000, FEATURES = 4 };
+
+static const ls_tol apart = LS_TOL(
+    0.0185, "Kolmogorov-Smirnov distance of 20000 and 200000 draws of one distribution: above "
+            "2.5 * sqrt(1/20000 + 1/200000) once in 100000 times");
+
+static double draw_unit(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return (double)(*state >> 11) * 0x1p-53;
+}
+
+/* torchvision's RandomResizedCrop as its documentation says it, with xorshift numbers. */
+static void model_crop(uint64_t *state, int width, int height, double *feature)
+{
+    int w = width, h = height, top, left; /* what ten failed tries end in, centred */
+    if ((double)width / height < 3.0 / 4) {
+        h = (int)nearbyint(width / (3.0 / 4));
+    } else if ((double)width / height > 4.0 / 3) {
+        w = (int)nearbyint(height * (4.0 / 3));
+    }
+    top = (height - h) / 2;
+    left = (width - w) / 2;
+    for (int attempt = 0; attempt < 10; attempt++) {
+        double area = (0.08 + 0.92 * draw_unit(state)) * width * height;
+        double ratio = exp(log(3.0 / 4) + (log(4.0 / 3) - log(3.0 / 4)) * draw_unit(state));
+        int try_w = (int)nearbyint(sqrt(area * ratio)), try_h = (int)nearbyint(sqrt(area / ratio));
+        if (try_w > 0 && try_w <= width && try_h > 0 && try_h <= height) {
+            w = try_w;
+            h = try_h;
+            top = (int)(draw_unit(state) * (height - h + 1));
+            left = (int)(draw_unit(state) * (width - w + 1));
+            break;
+        }
+    }
+    feature[0] = (double)w * h;
+    feature[1] = (double)w / h;
+    feature[2] = top;
+    feature[3] = left;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double distance(double *a, int a_count, double *b, int b_count)
+{
+    double largest = 0;
+    qsort(a, (size_t)a_count, sizeof *a, by_value);
+    qsort(b, (size_t)b_count, sizeof *b, by_value);
+    for (int i = 0, j = 0; i < a_count && j < b_count;) {
+        double at = a[i] < b[j] ? a[i] : b[j];
+        while (i < a_count && a[i] <= at) {
+            i++;
+        }
+        while (j < b_count && b[j] <= at) {
+            j++;
+        }
+        largest = fmax(largest, fabs((double)i / a_count - (double)j / b_count));
+    }
+    return largest;
+}
+
+static const char *const feature_name[FEATURES] = {"area", "ratio", "top", "left"};
+
+static void judge_crop(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    int which = row->number[0], width = row->number[1], height = row->number[2];
+    uint64_t state = 88172645463325252ull;
+    double *ours = calloc(DRAWS + MODEL_DRAWS, sizeof *ours);
+    LS_ASSERT(ours != NULL);
+    for (int i = 0; i < DRAWS; i++) {
+        ls_transform_crop c = ls_transform_draw(11, i / 1000, i % 1000, width, height);
+        double feature[FEATURES] = {(double)c.width * c.height, (double)c.width / c.height, c.top,
+                                    c.left};
+        ours[i] = feature[which];
+        if (c.top < 0 || c.left < 0 || c.width < 1 || c.height < 1 || c.top + c.height > height ||
+            c.left + c.width > width) {
+            ls_verdict_set(out, LS_FAIL, "crop %d leaves the image: %dx%d at %d,%d", i, c.width,
+                           c.height, c.left, c.top);
+        }
+    }
+    for (int i = 0; i < MODEL_DRAWS; i++) {
+        double feature[FEATURES];
+        model_crop(&state, width, height, feature);
+        ours[DRAWS + i] = feature[which];
+    }
+    double d = distance(ours, DRAWS, ours + DRAWS, MODEL_DRAWS);
+    free(ours);
+    ls_verdict_measured(out, d, apart.value, "", apart.why);
+    if (d > apart.value) {
+        ls_verdict_set(out, LS_FAIL, "%s of %d crops is %.4f from RandomResizedCrop's, limit %.4f",
+                       feature_name[which], DRAWS, d, apart.value);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%s of %d crops is %.4f from RandomResizedCrop's, limit %.4f",
+                    feature_name[which], DRAWS, d, apart.value);
+    }
+}
+
+static const ls_tol coin = LS_TOL(0.016, "4.5 standard deviations of the mean of 20000 coins");
+
+/* Half are flipped, alike in every epoch, at every parity of image and epoch. */
+static void judge_flip(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    (void)job;
+    double worst = 0;
+    for (int way = 0; way < 4; way++) {
+        int flips = 0;
+        for (int i = 0; i < DRAWS; i++) {
+            int epoch = way / 2 + 2 * (i / 1000), index = way % 2 + 2 * (i % 1000);
+            flips += ls_transform_draw(11, epoch, index, 40, 30).flip;
+        }
+        worst = fmax(worst, fabs((double)flips / DRAWS - 0.5));
+    }
+    ls_verdict_measured(out, worst, coin.value, "", coin.why);
+    if (worst > coin.value) {
+        ls_verdict_set(out, LS_FAIL, "the share of flips is %.4f away from a half", worst);
+    } else {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "the share of flips is within %.4f of a half", worst);
+    }
+}
+
+/* Flipped output is the mirrored output; without resampling, values are torchvision's. */
+static void judge_apply(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    static const double mean[3] = {0.485, 0.456, 0.406}, deviation[3] = {0.229, 0.224, 0.225};
+    static const ls_tol rounding = {
+        0x1p-20,
+        "three f32 roundings of values up to 2.7: byte/255, minus the mean, over the deviation"};
+    bool flip = row->number[0] != 0;
+    (void)job;
+    uint8_t rgb[SIZE * SIZE * 3];
+    float got[3 * SIZE * SIZE];
+    ls_transform_scratch scratch = {0};
+    for (int i = 0; i < SIZE * SIZE * 3; i++) {
+        rgb[i] = (uint8_t)(i * 37 + i / 7);
+    }
+    ls_transform_crop whole = {0, 0, SIZE, SIZE, flip};
+    if (ls_transform_apply(&scratch, rgb, SIZE, SIZE, SIZE, SIZE, &whole, SIZE, got) != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "the transform failed");
+    }
+    for (int i = 0; i < 3 * SIZE * SIZE && out->code == LS_PASS; i++) {
+        int c = i / (SIZE * SIZE), y = i / SIZE % SIZE, x = i % SIZE;
+        int from = flip ? SIZE - 1 - x : x;
+        double want = (rgb[(y * SIZE + from) * 3 + c] / 255.0 - mean[c]) / deviation[c];
+        if (!(fabs(got[i] - want) <= rounding.value)) {
+            ls_verdict_set(out, LS_FAIL, "channel %d at %d,%d is %.7f, expected %.7f", c, x, y,
+                           got[i], want);
+        }
+    }
+    ls_transform_release(&scratch);
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d values as expected", 3 * SIZE * SIZE);
+    }
+}
+
+/* ---- refused --------------------------------------------------------------------------------- */
+
+#define TREE                                                                                      \
+    "D={self}/data; {bin}/lockstep data make $D --images 2 --image-size 8 >/dev/null || exit 3; " \
+    "rm $D/.lockstep-data; "
+#define GO "; exec \"$0\" \"$@\""
+
+static const struct refusal {
+    const char *id, *script, *data, *named; /* named: in the last line of the log */
+} refusals[] = {
+    {"cut", TREE "truncate -s 300 $D/circle/00002.jpg" GO, "{self}/data", "circle/00002.jpg"},
+    {"empty-file", TREE ": > $D/ring/00001.jpg" GO, "{self}/data", "ring/00001.jpg"},
+    {"no-jpeg", TREE "echo hello > $D/ring/00002.jpg" GO, "{self}/data", "ring/00002.jpg"},
+    {"png", TREE "cp $D/ring/00001.jpg $D/ring/x.png" GO, "{self}/data", "ring/x.png"},
+    {"empty-class", TREE "rm $D/ring/*" GO, "{self}/data", "ring"},
+    {"too-many-classes", TREE "cp -r $D/ring $D/another" GO, "{self}/data", "11"},
+    {"too-few-classes", TREE "rm -r $D/ring" GO, "{self}/data", "9"},
+    {"too-few-images", TREE "for c in $D/*; do rm $c/00002.jpg; done" GO, "{self}/data",
+     "10 images"},
+    {"no-classes", "mkdir -p {self}/data" GO, "{self}/data", "no class"},
+    {"a-file", "echo > {self}/data" GO, "{self}/data", "data"},
+    {"batches.none", "mkdir -p {self}/data" GO, "batches:{self}/data", "rank0"},
+    {"batches.missing", "true" GO, "batches:{self}/nowhere", "nowhere"},
+};
+
+static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const struct refusal *r = &refusals[row->number[0]];
+    char line[400], path[700];
+    struct stat status;
+    ls_record_last_line(job, 0, line, (int)sizeof line);
+    int code = job->state == LS_RECORD_DONE ? 0 : job->code;
+    if (job->state != LS_RECORD_FAILED || code != LS_ERR_USAGE) {
+        ls_verdict_set(out, LS_FAIL, "exit code %d, expected 2: %s", code, line);
+    }
+    if (strstr(line, r->named) == NULL) {
+        ls_verdict_set(out, LS_FAIL, "the message does not name '%s': %s", r->named, line);
+    }
+    ls_text_put(path, sizeof path, "%s/dump", job->directory);
+    if (job->rank[0].has_events || stat(path, &status) == 0) {
+        ls_verdict_set(out, LS_FAIL, "something was written before the data were looked at");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "refused: %s", line);
+    }
+}
+
+static void add_refusals(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        ls_case *row = ls_rows_add(list, judge_refusal, "I3", "data.refuse.%s", refusals[i].id);
+        row->job_count = 1;
+        row->judges_outcome = true;
+        row->number[0] = (int)i;
+        ls_spec *spec = &row->job[0];
+        *spec = ls_rows_evidence(settings, 0, 1, 1, LS_BUCKET_OWN);
+        ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
+        spec->batch_size = 16;
+        spec->steps = 1;
+        ls_text_put(spec->dump_steps, sizeof spec->dump_steps, "1");
+        ls_text_put(spec->data, sizeof spec->data, "%s", refusals[i].data);
+        spec->wrap = LS_WRAP_SHELL;
+        spec->script = refusals[i].script;
+    }
+}
+
+void ls_data_folder_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (size_t i = 0; i < sizeof scans / sizeof *scans; i++) {
+        ls_case *row = ls_rows_add(list, judge_scan, "I3", "data.scan.%s", scans[i].id);
+        row->kind = LS_INSIDE;
+        row->number[0] = (int)i;
+    }
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        ls_case *row = ls_rows_add(list, judge_pair, pairs[i].requirement, "data.%s", pairs[i].id);
+        row->kind = LS_INSIDE;
+        row->number[0] = (int)i;
+    }
+    static const int shape[3][2] = {{500, 375}, {64, 64}, {90, 300}};
+    for (int s = 0; s < 3; s++) {
+        for (int f = 0; f < FEATURES; f++) {
+            ls_case *row = ls_rows_add(list, judge_crop, "I9", "data.crop.%s.%dx%d",
+                                       feature_name[f], shape[s][0], shape[s][1]);
+            row->kind = LS_INSIDE;
+            row->number[0] = f;
+            row->number[1] = shape[s][0];
+            row->number[2] = shape[s][1];
+        }
+    }
+    ls_rows_add(list, judge_flip, "I9", "data.flip.share")->kind = LS_INSIDE;
+    for (int flip = 0; flip < 2; flip++) {
+        ls_case *row =
+            ls_rows_add(list, judge_apply, "I9", "data.%s", flip ? "flip.mirror" : "normalise");
+        row->kind = LS_INSIDE;
+        row->number[0] = flip;
+    }
+    add_refusals(settings, list);
+}
