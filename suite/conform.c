@@ -81,6 +81,10 @@ static ls_status choose_cases(conform *c)
         LS_TRY(ls_select_load(file, &c->wanted));
     }
     ls_case_settings settings = {.seed = c->run.seed, .bench = NULL};
+    /* cases without jobs call the backend of the device that the jobs would run on */
+    if (c->subject == NULL && !c->list) {
+        LS_TRY(ls_machine_choose(c->device, 1, true, &settings.device));
+    }
     ls_rows_all(&settings, &c->run.cases);
     if (c->subject != NULL) { /* what looks inside our own parts says nothing about another's */
         ls_rows_keep_protocol(&c->run.cases);

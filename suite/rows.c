@@ -40,6 +40,7 @@ void ls_rows_all(const ls_case_settings *settings, ls_case_list *list)
     ls_launch_cases(settings, list);
     ls_training_cases(settings, list);
     ls_performance_cases(settings, list);
+    ls_kernels_cases(settings, list);
 }
 
 void ls_rows_keep_protocol(ls_case_list *list)

@@ -83,6 +83,7 @@ typedef struct ls_case_list {
 /* What the rows depend on. */
 typedef struct ls_case_settings {
     uint64_t seed;
+    const char *device; /* of cases without jobs; NULL: "cpu" */
     /* NULL, or the bench's throughput jobs: families add rows that judge them */
     const ls_matrix *bench;
 } ls_case_settings;
@@ -100,6 +101,9 @@ void ls_data_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_launch_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_training_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_performance_cases(const ls_case_settings *settings, ls_case_list *list);
+void ls_kernels_cases(const ls_case_settings *settings, ls_case_list *list);
+void ls_kernels_exact_cases(const ls_case_settings *settings, ls_case_list *list);
+void ls_kernels_multi_cases(const ls_case_settings *settings, ls_case_list *list);
 
 /* suite/rows.c: the tools of the families. */
 /* All cases of all families; free with ls_rows_free. */
