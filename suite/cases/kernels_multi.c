@@ -225,11 +225,51 @@ static void judge_narrow(const ls_case *row, const ls_record *job, ls_verdict *o
     stop(&b);
 }
 
-/* ---- sums and factors
- * ----------------------------------------------------------------------------------- */
-
 static const int64_t counts[] = {1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 127, 1023, 4097};
 enum { COUNTS = sizeof counts / sizeof *counts, LARGEST = 4097 };
+
+/* There and back at awkward counts; what stands behind the last element must stay. */
+static void judge_lengths(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    bool bf16 = row->number[0] != 0;
+    bench b;
+    if (!start(row, &b, out)) {
+        return;
+    }
+    for (int k = 0; k < COUNTS; k++) {
+        float wide[LARGEST + 1], back[LARGEST + 1];
+        int64_t n = counts[k];
+        for (int64_t i = 0; i <= n; i++) {
+            wide[i] = ls_rng_normal(32, (uint64_t)k, (uint64_t)i);
+            back[i] = -7;
+        }
+        piece from = take(&b, LS_F32, n + 1, 4), to = take(&b, LS_F32, n + 1, 0);
+        piece half = take(&b, bf16 ? LS_BF16 : LS_F16, n, 2);
+        put(&b, &from, wide);
+        put(&b, &to, back);
+        ls_tensor part_from = {from.tensor.data, LS_F32, n}, part_to = {to.tensor.data, LS_F32, n};
+        must(&b, b.api->convert(b.backend, b.stream, half.tensor, part_from, 0.25f), "convert");
+        must(&b, b.api->convert(b.backend, b.stream, part_to, half.tensor, 4), "convert");
+        get(&b, &to, back);
+        for (int64_t i = 0; i <= n; i++) {
+            double want = i == n ? -7 : 4 * value_of(nearest(wide[i] * 0.25f, bf16), bf16);
+            if ((double)back[i] != want) {
+                ls_verdict_set(out, LS_FAIL,
+                               "%lld elements there and back: [%lld] is %.9g, not %.9g",
+                               (long long)n, (long long)i, (double)back[i], want);
+                break;
+            }
+        }
+        drop(&b, &from);
+        drop(&b, &to);
+        drop(&b, &half);
+    }
+    stop(&b);
+}
+
+/* ---- sums and factors
+ * ----------------------------------------------------------------------------------- */
 
 static void fill(float *value, int64_t count, uint64_t stream)
 {
@@ -432,6 +472,8 @@ void ls_kernels_multi_cases(const ls_case_settings *settings, ls_case_list *list
         add(settings, ls_rows_add(list, judge_widen, "K7", "kernels.convert.%s-to-f32", half[k]), k,
             0);
         add(settings, ls_rows_add(list, judge_narrow, "K7", "kernels.convert.f32-to-%s", half[k]),
+            k, 0);
+        add(settings, ls_rows_add(list, judge_lengths, "K7", "kernels.convert.lengths.%s", half[k]),
             k, 0);
     }
     for (int skew = 0; skew <= 12; skew += 4) {
