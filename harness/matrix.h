@@ -65,7 +65,7 @@ typedef struct ls_spec {
     char each[1024]; /* LS_WRAP_EACH: further options of rank 0, 1, ..., divided by '|' */
     int kill_rank, kill_step;
     const char *script; /* for sh -c; a literal; {bin} is our programs' folder */
-    int repeat; /* tells equal jobs apart that must really run more than once */
+    int repeat;         /* tells equal jobs apart that must really run more than once */
     unsigned sweep;
     double limit_s; /* 0: from the estimate */
 } ls_spec;

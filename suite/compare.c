@@ -7,7 +7,8 @@
 #include "compare_optim.h"
 #include "compare_verdict.h"
 
-/* By what the metadata say of the optimizer: a row that asks for one judges by what it asked for. */
+/* By what the metadata say of the optimizer: a row that asks for one judges by what it asked for.
+ */
 static ls_status judge_optimizer(ls_compare_judgement *j)
 {
     ls_oracle_optim rule;

@@ -4,7 +4,8 @@
 
 #include "../suite.h"
 
-/* "o2.w8.b25mb", ".n2" with nodes, ".self" or ".strong" for what a row is compared with: what tells a run's timed jobs apart. text[64]. */
+/* "o2.w8.b25mb", ".n2" with nodes, ".self" or ".strong" for what a row is compared with: what tells
+ * a run's timed jobs apart. text[64]. */
 void ls_timed_id(const ls_spec *spec, char *text);
 /* The FP32 job, one process, that computes the micro-batches of `spec`'s first step, and which of
  * its steps hold them: the mean over steps first_step .. first_step+count-1 is the gradient. One

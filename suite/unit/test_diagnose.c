@@ -172,9 +172,9 @@ START_TEST(factors_are_named)
     static const struct {
         double factor;
         const char *words;
-    } row[] = {{2, "summed over ranks"},   {0.5, "averaged over ranks twice"},
-               {128, "not unscaled"},      {1.0 / 128, "unscaled twice"},
-               {-1, "the sign is turned"}, {1.37, "every gradient is 1.370 x the expected one"},
+    } row[] = {{2, "summed over ranks"},     {0.5, "averaged over ranks twice"},
+               {128, "not unscaled"},        {1.0 / 128, "unscaled twice"},
+               {-1, "the sign is turned"},   {1.37, "every gradient is 1.370 x the expected one"},
                {0, "every gradient is zero"}};
     scene *s = make(1);
     for (int64_t i = 0; i < s->e.net.elements; i++) {
