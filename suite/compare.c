@@ -6,6 +6,7 @@
 #include "compare_gradient.h"
 #include "compare_optim.h"
 #include "compare_verdict.h"
+#include "diagnose_step.h"
 
 /* By what the metadata say of the optimizer: a row that asks for one judges by what it asked for.
  */
@@ -17,8 +18,13 @@ static ls_status judge_optimizer(ls_compare_judgement *j)
         return LS_OK;
     }
     ls_compare_optim_result result;
+    int before = j->checks.count;
     LS_TRY(ls_compare_optim_step(j->evidence->file[0], &rule, j->skipped, &j->checks, &result));
     j->verdict->next_judged = result.judged;
+    if (j->checks.count > before && j->verdict->cause[0] == '\0') {
+        return ls_diagnose_step(j->evidence->file[0], &rule, j->skipped, j->verdict->cause,
+                                (int)sizeof j->verdict->cause);
+    }
     return LS_OK;
 }
 
