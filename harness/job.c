@@ -279,6 +279,23 @@ static ls_status check_job(const ls_job *job)
     return LS_OK;
 }
 
+/* Logs and events are read whole by whoever comes next: what is longer than this is cut. A step's
+ * event has some 500 bytes. */
+static void cut_records(const ls_job *job)
+{
+    static const char *const kinds[] = {"log", "jsonl"};
+    const off_t most = (off_t)256 << 20;
+    for (int i = 0; i < 2 * job->world; i++) {
+        char path[sizeof job->directory + 32];
+        snprintf(path, sizeof path, "%s/rank%d.%s", job->directory, i / 2, kinds[i % 2]);
+        struct stat status;
+        if (stat(path, &status) == 0 && status.st_size > most && truncate(path, most) == 0) {
+            ls_log_warn("%s had %lld MB and was cut to %lld", path,
+                        (long long)(status.st_size >> 20), (long long)(most >> 20));
+        }
+    }
+}
+
 static ls_status run_ranks(const ls_job *job, const ls_proc_spec *spec, void (*on_tick)(void *),
                            void *context, ls_job_outcome *outcome)
 {
@@ -289,6 +306,7 @@ static ls_status run_ranks(const ls_job *job, const ls_proc_spec *spec, void (*o
                       .on_tick = on_tick,
                       .context = context};
     ls_status status = ls_watch_run(&watch, outcome);
+    cut_records(job);
     ls_status written = write_record(job, spec[0].environment, outcome);
     return status != LS_OK ? status : written;
 }
@@ -319,7 +337,8 @@ ls_status ls_job_run(const ls_job *job, void (*on_tick)(void *context), void *co
         LS_ASSERT(asprintf(&log_path, "%s/rank%d.log", job->directory, rank) > 0);
         spec[rank] = (ls_proc_spec){.argv = argv,
                                     .environment = ls_job_environment(job, rank, port, token),
-                                    .log_path = log_path};
+                                    .log_path = log_path,
+                                    .file_bytes_max = job->file_bytes_max};
     }
     ls_status status = run_ranks(job, spec, on_tick, context, outcome);
     if (status != LS_OK) {

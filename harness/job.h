@@ -20,6 +20,7 @@ typedef struct ls_job {
     int argument_count;
     char *argument[LS_JOB_ARGUMENTS_MAX]; /* the subject's command and options, malloc'ed */
     char directory[512];                  /* jobs/<id>, absolute; LS_RUN_DIR of the ranks */
+    int64_t file_bytes_max;               /* no file of a rank may grow longer; 0: no limit */
     double limit_s;                       /* deadline of the whole job */
     double grace_s;      /* survivors' time to leave by themselves after the first failure */
     struct cJSON *facts; /* object copied into job.json as "facts" (role and factors); owned */

@@ -369,6 +369,9 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
     /* Ten times the estimate: a deadline is there to end what hangs, and the model is good to a
      * factor of two on a machine that does nothing else. */
     out->limit_s = spec->limit_s > 0 ? spec->limit_s : 60 + 10 * estimate_s;
+    /* The longest file of a small job is a dump of tens of MB; a subject that writes without end is
+     * stopped by the kernel, long before the disk is full. */
+    out->file_bytes_max = spec->role == LS_ROLE_EVIDENCE ? (int64_t)4 << 30 : 0;
     out->grace_s = 5; /* design.md section 4: --grace */
     words list = {.count = 0};
     add_subject(&list, spec, site->subject);

@@ -59,6 +59,12 @@ _Noreturn static void run_child(const ls_proc_spec *spec, pid_t parent, int log,
     if (spec->directory != NULL && chdir(spec->directory) != 0) {
         fail_child(report);
     }
+    if (spec->file_bytes_max > 0) {
+        struct rlimit limit = {(rlim_t)spec->file_bytes_max, (rlim_t)spec->file_bytes_max};
+        if (setrlimit(RLIMIT_FSIZE, &limit) != 0) {
+            fail_child(report);
+        }
+    }
     if (spec->cpu_count > 0) {
         cpu_set_t cores;
         CPU_ZERO(&cores);

@@ -16,6 +16,7 @@ typedef struct ls_proc_spec {
     const char *log_path;     /* stdout and stderr are appended there; NULL: inherited */
     const char *directory;    /* NULL: inherited */
     int cpu_first, cpu_count; /* bind to these cores; cpu_count 0: no binding */
+    int64_t file_bytes_max;   /* no file may grow longer (RLIMIT_FSIZE); 0: as inherited */
 } ls_proc_spec;
 
 typedef struct ls_proc {
@@ -40,6 +41,19 @@ int ls_proc_wait_any(ls_proc *group, int count, int64_t deadline_ns);
 void ls_proc_signal_all(const ls_proc *group, int count, int signal);
 /* Ends what still runs: TERM, wait `grace_s`, KILL; reaps everything. */
 void ls_proc_end_all(ls_proc *group, int count, double grace_s);
+
+/* Processes that a child started in a session of their own and left behind. From the first call on
+ * they become our children when their parent ends (PR_SET_CHILD_SUBREAPER), so that they can be
+ * found: whoever is our child at the end and was none at the beginning. */
+typedef struct ls_proc_strays {
+    int count;
+    pid_t *known; /* our children at the beginning, malloc'ed */
+} ls_proc_strays;
+void ls_proc_strays_begin(ls_proc_strays *strays);
+/* Kills and reaps them, and what they started; returns how many there were. Call when every child
+ * of the group has been reaped. */
+int ls_proc_strays_end(ls_proc_strays *strays);
+
 /* SIGINT, SIGTERM, SIGHUP (unless ignored at start) make ls_proc_wait_any return -2 from now on. */
 ls_status ls_proc_catch_signals(void);
 int ls_proc_caught_signal(void); /* 0: none */

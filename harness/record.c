@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "../kernels/core/log.h"
+#include "record_lines.h"
 #include "text.h"
 
 static const char *const digest_name[LS_RECORD_DIGESTS] = {"param",  "master", "state",
@@ -68,9 +69,8 @@ static void keep(cJSON **slot, const cJSON *event)
     LS_ASSERT(*slot != NULL);
 }
 
-static ls_status visit_event(void *context, const cJSON *value, int line_number)
+static void visit_event(void *context, const cJSON *value)
 {
-    (void)line_number;
     ls_record_rank *rank = context;
     const char *event = ls_json_string(value, "event", "");
     if (strcmp(event, "start") == 0) {
@@ -89,7 +89,6 @@ static ls_status visit_event(void *context, const cJSON *value, int line_number)
         }
         read_step(&rank->step[rank->step_count++], value);
     }
-    return LS_OK;
 }
 
 static int count_event_files(const char *directory)
@@ -148,7 +147,13 @@ ls_status ls_record_read(const char *directory, ls_record *out)
             continue;
         }
         record.rank[k].has_events = true;
-        LS_TRY_GOTO(status, ls_json_each_line(path, visit_event, &record.rank[k]), free_record);
+        char broken[sizeof record.broken];
+        LS_TRY_GOTO(status,
+                    ls_record_lines_read(path, visit_event, &record.rank[k], broken, sizeof broken),
+                    free_record);
+        if (record.broken[0] == '\0') {
+            ls_text_put(record.broken, sizeof record.broken, "%s", broken);
+        }
     }
     if (record.job != NULL) {
         read_outcome(&record);
@@ -188,20 +193,32 @@ const ls_record_step *ls_record_find_step(const ls_record_rank *rank, int64_t st
     return NULL;
 }
 
-void ls_record_last_line(const ls_record *record, int rank, char *text, int bytes)
+/* The last bytes of a file as text; "" when there are none. */
+static void read_tail(const char *path, char *text, size_t bytes)
 {
-    char path[700];
-    ls_text_put(path, sizeof path, "%s/rank%d.log", record->directory, rank);
     text[0] = '\0';
-    char *all = ls_text_read(path);
-    if (all == NULL) {
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
         return;
     }
-    char *end = all + strlen(all);
-    while (end > all && (end[-1] == '\n' || end[-1] == ' ')) {
+    long room = (long)bytes - 1;
+    if (fseek(file, 0, SEEK_END) == 0) {
+        long size = ftell(file);
+        (void)fseek(file, size > room ? size - room : 0, SEEK_SET);
+        text[fread(text, 1, (size_t)room, file)] = '\0';
+    }
+    fclose(file);
+}
+
+void ls_record_last_line(const ls_record *record, int rank, char *text, int bytes)
+{
+    char path[700], tail[4096]; /* a log may be as long as the disk is */
+    ls_text_put(path, sizeof path, "%s/rank%d.log", record->directory, rank);
+    read_tail(path, tail, sizeof tail);
+    char *end = tail + strlen(tail);
+    while (end > tail && (end[-1] == '\n' || end[-1] == ' ')) {
         *--end = '\0';
     }
-    char *line = strrchr(all, '\n');
-    ls_text_put(text, (size_t)bytes, "%s", line == NULL ? all : line + 1);
-    free(all);
+    char *line = strrchr(tail, '\n');
+    ls_text_put(text, (size_t)bytes, "%s", line == NULL ? tail : line + 1);
 }

@@ -60,10 +60,11 @@ typedef struct ls_record {
     int world;
     ls_record_rank *rank; /* [world] */
     cJSON *job;           /* the whole of job.json, or NULL */
+    char broken[360];     /* the first line of events that is none, shown; "" where all are */
 } ls_record;
 
-/* Reads a job's folder. LS_ERR_USAGE when there is neither job.json nor any rank's events, or a
- * file is broken (named). `world` of a folder without job.json: the number of rank<k>.jsonl files
+/* Reads a job's folder. LS_ERR_USAGE when there is neither job.json nor any rank's events, or
+ * job.json is broken (named). Events that break the protocol are told in `broken`. `world` of a folder without job.json: the number of rank<k>.jsonl files
  * in a row. */
 ls_status ls_record_read(const char *directory, ls_record *out);
 void ls_record_free(ls_record *record);

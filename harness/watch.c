@@ -210,10 +210,17 @@ ls_status ls_watch_run(const ls_watch *watch, ls_job_outcome *outcome)
                                 .rank_count = watch->count};
     outcome->rank = calloc((size_t)watch->count, sizeof *outcome->rank);
     LS_ASSERT(outcome->rank != NULL);
-    LS_TRY(start_all(watch, outcome));
+    ls_proc_strays strays;
+    ls_proc_strays_begin(&strays);
+    ls_status status = start_all(watch, outcome);
+    if (status != LS_OK) {
+        (void)ls_proc_strays_end(&strays);
+        return status;
+    }
     outcome->state = LS_JOB_DONE;
     wait_all(watch, outcome);
     ls_proc_end_all(outcome->rank, watch->count, LS_WATCH_END_GRACE_S);
+    (void)ls_proc_strays_end(&strays);
     outcome->ended_ns = ls_clock_ns();
     for (int i = 0; i < watch->count; i++) {
         const ls_proc *rank = &outcome->rank[i];

@@ -89,6 +89,9 @@ static ls_status choose_cases(conform *c)
     if (c->subject != NULL) { /* what looks inside our own parts says nothing about another's */
         ls_rows_keep_protocol(&c->run.cases);
     }
+    if (c->files.count > 0 && c->wanted.count == 0) {
+        c->run.cases.count = 0; /* a list that names nothing is not a wish for everything */
+    }
     LS_TRY(ls_select_keep(&c->run.cases, &c->wanted, share, shares));
     ls_text_put(c->run.claim_name, sizeof c->run.claim_name, "%s", c->claim);
     LS_TRY(ls_select_claim(c->claim, &c->run.claim));

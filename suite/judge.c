@@ -11,6 +11,7 @@
 #include "../harness/text.h"
 #include "../kernels/core/log.h"
 #include "cases/judges.h"
+#include "protocol.h"
 
 /* The effective options of the start event, by long name, in either spelling. */
 static const cJSON *option(const cJSON *options, const char *name)
@@ -106,7 +107,7 @@ static void judge_one(const char *family, ls_case_judge *judge, const char *name
     row.job[0] = *spec;
     ls_verdict verdict;
     memset(&verdict, 0, sizeof verdict);
-    if (!ls_verdict_of_outcome(job, &verdict)) {
+    if (!ls_verdict_of_outcome(job, &verdict) && !ls_protocol_breaks(job, NULL, &verdict)) {
         judge(&row, job, &verdict);
     }
     bool good = ls_verdict_good(verdict.code);

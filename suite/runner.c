@@ -14,6 +14,7 @@
 #include "cases/timed.h"
 #include "place.h"
 #include "progress.h"
+#include "protocol.h"
 #include "verdicts.h"
 
 void ls_runner_plan(ls_run *run)
@@ -91,7 +92,7 @@ void ls_runner_print_plan(const ls_run *run, FILE *to)
 static void judge_jobs(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     for (int j = 0; j < row->job_count && !row->judges_outcome; j++) {
-        if (ls_verdict_of_outcome(&job[j], out)) {
+        if (ls_verdict_of_outcome(&job[j], out) || ls_protocol_breaks(&job[j], &row->job[j], out)) {
             return;
         }
     }

@@ -91,6 +91,11 @@ bool ls_verdict_of_outcome(const ls_record *record, ls_verdict *out)
         ls_verdict_set(out, LS_FAIL, "the job ran with --no-reduce, which is for measuring only");
         return true;
     }
+    bool left_well = record->state == LS_RECORD_DONE || record->state == LS_RECORD_UNKNOWN;
+    if (left_well && record->broken[0] != '\0') {
+        ls_verdict_set(out, LS_FAIL, "%s", record->broken);
+        return true;
+    }
     switch (record->state) {
     case LS_RECORD_DONE:
         return false;

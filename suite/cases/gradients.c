@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../../harness/text.h"
 #include "../compare.h"
@@ -57,8 +58,27 @@ static ls_status compare_step(const ls_compare_facts *facts, const ls_record *jo
     return status;
 }
 
+/* False, and FAIL set, when a rank wrote no dump of that step. */
+static bool dumped(const ls_record *job, int step, ls_verdict *out)
+{
+    for (int k = 0; k < job->world; k++) {
+        char path[700];
+        ls_text_put(path, sizeof path, "%s/dump/step%06d.rank%d.safetensors", job->directory, step,
+                    k);
+        if (access(path, R_OK) != 0) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d wrote no dump/step%06d.rank%d.safetensors", k,
+                           step, k);
+            return false;
+        }
+    }
+    return true;
+}
+
 static void judge_step(const ls_case *row, const ls_record *job, int step, ls_verdict *out)
 {
+    if (!dumped(job, step, out)) {
+        return;
+    }
     ls_compare_facts facts;
     char cache[700];
     facts_of(&row->job[0], &facts, cache, sizeof cache);

@@ -49,6 +49,6 @@ void ls_launch_cases(const ls_case_settings *settings, ls_case_list *list)
         spec->wrap = LS_WRAP_KILL;
         spec->kill_rank = victim;
         spec->kill_step = 3;
-        spec->limit_s = 30 + leave_s.value;
+        spec->limit_s = 120 + leave_s.value; /* a Python trainer on a busy machine starts slowly */
     }
 }

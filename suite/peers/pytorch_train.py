@@ -225,7 +225,8 @@ class Trainer:
 
     def load(self, path):
         try:
-            state = torch.load(path, map_location=self.options.device)
+            with open(path, "rb") as file:  # by name, torch would go by its ending
+                state = torch.load(file, map_location=self.options.device)
         except FileNotFoundError as missing:
             raise Usage(f"--resume {path}: no such file") from missing
         self.load_state(state)

@@ -204,6 +204,42 @@ START_TEST(asked_to_stop)
 }
 END_TEST
 
+START_TEST(a_file_stops_growing)
+{
+    char log[] = "/tmp/lockstep-proc-XXXXXX";
+    int descriptor = mkstemp(log);
+    ck_assert_int_ge(descriptor, 0);
+    char *argv[] = {"yes", NULL};
+    ls_proc_spec spec = {
+        .argv = argv, .environment = environ, .log_path = log, .file_bytes_max = 100000};
+    ls_proc child;
+    ck_assert_int_eq(ls_proc_start(&spec, &child), LS_OK);
+    ck_assert_int_eq(ls_proc_wait_any(&child, 1, after(10)), 0);
+    ck_assert_int_eq(child.signal, SIGXFSZ);
+    ck_assert_int_eq(lseek(descriptor, 0, SEEK_END), 100000);
+    close(descriptor);
+    unlink(log);
+}
+END_TEST
+
+START_TEST(strays_are_ended_and_others_are_not)
+{
+    int others, strays;
+    ls_proc other = start_piped("echo >&9; sleep 300", 1, &others);
+    ls_proc_strays found;
+    ls_proc_strays_begin(&found);
+    ls_proc child = start_piped("setsid sh -c 'setsid sh -c \"echo >&9; sleep 300\" & echo >&9;"
+                                " sleep 300' & exit 0",
+                                2, &strays);
+    ck_assert_int_eq(ls_proc_wait_any(&child, 1, after(10)), 0);
+    ck_assert_int_ge(ls_proc_strays_end(&found), 2);
+    assert_pipe_ends(strays, 1);
+    ck_assert_int_eq(kill(other.pid, 0), 0);
+    ls_proc_end_all(&other, 1, 0);
+    close(others);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("proc");
@@ -216,6 +252,8 @@ int main(void)
     tcase_add_test(tests, parent_dies);
     tcase_add_test(tests, cannot_start);
     tcase_add_test(tests, environment_directory_log);
+    tcase_add_test(tests, a_file_stops_growing);
+    tcase_add_test(tests, strays_are_ended_and_others_are_not);
     tcase_add_loop_test(tests, asked_to_stop, 0, 3);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

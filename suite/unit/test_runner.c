@@ -22,7 +22,8 @@ static const char script[] =
     "  exit 4 ;;\n"
     "esac\n"
     "echo '{\"event\":\"step\",\"step\":1,\"loss\":1,\"digest\":{\"param\":\"0000000000000001\"}}'"
-    " >> \"$out\"\n";
+    " >> \"$out\"\n"
+    "echo '{\"event\":\"end\",\"code\":0}' >> \"$out\"\n";
 
 static void judge_step(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
@@ -38,6 +39,7 @@ static void add_case(ls_run *run, const char *id, int seed, int second_seed)
     for (int j = 0; j < row->job_count; j++) {
         row->job[j] = ls_matrix_spec(LS_ROLE_EVIDENCE);
         row->job[j].world = 2;
+        row->job[j].steps = 1;
         row->job[j].seed = (uint64_t)(j == 0 ? seed : second_seed);
         row->job[j].limit_s = 20;
     }

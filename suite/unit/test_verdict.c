@@ -18,8 +18,11 @@ static ls_verdict of_ending(const char *state, int first_rank, int code, int sig
     fprintf(file, "first line\n%s\n\n", log);
     fclose(file);
     file = fake_open(folder, "rank1.jsonl");
-    fprintf(file, "{\"event\":\"start\"}\n{\"event\":\"unsupported\",\"option\":\"--sync-bn\","
-                  "\"why\":\"not built\"}\n{\"event\":\"step\",\"st"); /* cut off */
+    fprintf(file, "{\"event\":\"start\",\"schema\":1}\n{\"event\":\"unsupported\",\"option\":"
+                  "\"--sync-bn\",\"why\":\"not built\"}\n");
+    if (strcmp(state, "done") != 0) {
+        fprintf(file, "{\"event\":\"step\",\"st"); /* cut off: no wonder when it ended badly */
+    }
     fclose(file);
     ls_record record = fake_read(folder);
     ls_verdict verdict;

@@ -1,0 +1,314 @@
+/* Subjects that break the protocol, one way each: what the runner says of them. Shell scripts of a
+ * few lines stand for trainers. */
+#include <check.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../cases/judges.h"
+#include "../headline.h"
+#include "../place.h"
+#include "../runner.h"
+#include "suite_fake.h"
+
+/* $out: this rank's events. The functions write what a good subject writes. */
+static const char prelude[] =
+    "out=\"$LS_RUN_DIR/rank$RANK.jsonl\"\n"
+    "start() { echo '{\"event\":\"start\",\"schema\":1,\"world\":2,\"options\":"
+    "{\"opt-level\":\"O0\"}}' > \"$out\"; }\n"
+    "step() { echo '{\"event\":\"step\",\"step\":'$1',\"loss\":1,\"loss_scale\":1,"
+    "\"loss_scale_next\":1,\"skipped\":false,\"digest\":{\"param\":\"000000000000000'$1'\"}}'"
+    " >> \"$out\"; }\n"
+    "finish() { echo '{\"event\":\"end\",\"code\":0}' >> \"$out\"; }\n"
+    "line() { echo \"$1\" >> \"$out\"; }\n";
+
+static const struct fault {
+    const char *script;
+    ls_verdict_code code;
+    const char *evidence; /* part of it */
+} fault[] = {
+    {"start; step 1; step 2; finish", LS_PASS, ""},
+    {"start; line 'epoch 1: loss 2.3'; step 1; step 2; finish", LS_FAIL,
+     "rank0.jsonl line 2 is no JSON: 'epoch 1: loss 2.3'"},
+    {"start; step 1; line '{\"event\":\"step\",\"step\":2,\"lo'; finish", LS_FAIL,
+     "rank0.jsonl line 3 is no JSON: '{\"event\":\"step\",\"step\":2,\"lo'"},
+    {"start; step 1; printf '{\"event\":\"step\",\"st' >> \"$out\"", LS_FAIL,
+     "line 3 ends in the middle: '{\"event\":\"step\",\"st'"},
+    {"start; line '{\"event\":\"step\",\"step\":1,\"loss\":NaN}'; step 2; finish", LS_FAIL,
+     "write null): '{\"event\":\"step\",\"step\":1,\"loss\":NaN}'"},
+    {"start; line '{\"event\":\"step\",\"step\":\"1\"}'; step 2; finish", LS_FAIL,
+     "line 2 has \"step\" that is not a whole number"},
+    {"start; line '{\"event\":\"step\",\"step\":1,\"skipped\":0}'; step 2; finish", LS_FAIL,
+     "line 2 has \"skipped\" that is not true or false"},
+    {"start; line '[1, 2]'; step 1; step 2; finish", LS_FAIL, "is no object with an \"event\""},
+    {"start; line \"$(printf 'a\\033[31mb')\"; finish", LS_FAIL, "'a.[31mb'"},
+    {"start; printf '{}\\0\\n' >> \"$out\"; finish", LS_FAIL, "holds a zero byte"},
+    {"start; step 2; step 1; finish", LS_FAIL, "line 3 is step 1 after step 2"},
+    {"start; step 1; step 1; step 2; finish", LS_FAIL, "line 3 is step 1 after step 1"},
+    {"start; step 1; step 3; finish", LS_FAIL, "line 3 is step 3 after step 1"},
+    {"step 1; line '{\"event\":\"start\",\"schema\":1}'; step 2; finish", LS_FAIL,
+     "is the first event and has no \"schema\": 1"},
+    {"line '{\"event\":\"step\",\"schema\":1,\"step\":1}'; finish", LS_FAIL,
+     "comes before the start event"},
+    {"line '{\"event\":\"start\",\"schema\":9}'; finish", LS_FAIL, "has no \"schema\": 1"},
+    {"start; step 1; finish; step 2", LS_FAIL, "line 4 comes after the end event"},
+    {"start; step 1; step 2", LS_FAIL, "left with code 0 without an end event"},
+    {"start; finish; echo I am done", LS_FAIL, "its last step is 0 of 2; its last words: 'I am"},
+    {"start; step 1; finish", LS_FAIL, "its last step is 1 of 2"},
+    {"start; step 1; step 2; step 3; finish", LS_FAIL, "its last step is 3 of 2"},
+    {"echo hello", LS_FAIL,
+     "rank=0 left with code 0, but wrote no events; its last words: 'hello'"},
+    {"[ $RANK = 1 ] && exit 0; start; step 1; step 2; finish", LS_FAIL, "rank=1 left with code 0"},
+    {"start; sed -i s/O0/O1/ \"$out\"; step 1; step 2; finish", LS_FAIL,
+     "was asked for opt level O0 and says that it ran O1"},
+    {"start; sed -i 's/world\":2/world\":1/' \"$out\"; step 1; step 2; finish", LS_FAIL,
+     "says that it is one of 1 ranks: there are 2"},
+    {"start; step 1; kill -SEGV $$", LS_CRASH, "signal=11"},
+    {"start; step 1; echo Traceback; exit 7", LS_CRASH, "exit code 7: Traceback"},
+    {"start; step 1; exit 12", LS_FAIL, "exit code 12"},
+    {"exit 4", LS_UNSUPPORTED, "exit code 4"},
+    {"yes 'far too much' | head -c 20000000; start; step 1; step 2; finish", LS_PASS, ""},
+};
+enum { FAULTS = sizeof fault / sizeof *fault };
+
+static void judge_steps(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    ls_verdict_set(out, job->rank[1].step_count == 2 ? LS_PASS : LS_FAIL, "%d steps",
+                   job->rank[1].step_count);
+}
+
+static void write_script(const char *folder, const char *body)
+{
+    FILE *file = fake_open(folder, "trainer.sh");
+    fprintf(file, "%s%s\n", prelude, body);
+    fclose(file);
+}
+
+/* A run of one case of two ranks and two steps. */
+static void prepare(ls_run *run, const char *folder, char *subject, size_t bytes,
+                    ls_case_judge *judge)
+{
+    memset(run, 0, sizeof *run);
+    ls_text_put(subject, bytes, "sh %s/trainer.sh", folder);
+    ls_text_put(run->directory, sizeof run->directory, "%s/run", folder);
+    run->site = (ls_matrix_site){
+        .subject = subject, .run_directory = run->directory, .device = "cpu", .cores = 2};
+    ls_text_put(run->claim_name, sizeof run->claim_name, "all");
+    ls_select_add(&run->claim, "*", "");
+    ls_case *row = ls_rows_add(&run->cases, judge, "Q1", "subject.fake");
+    row->job_count = 1;
+    row->job[0] = ls_matrix_spec(LS_ROLE_EVIDENCE);
+    row->job[0].world = 2;
+    row->job[0].steps = 2;
+    row->job[0].limit_s = 20;
+}
+
+static void go(ls_run *run, ls_headline *headline)
+{
+    ls_runner_plan(run);
+    ck_assert_int_eq(ls_runner_open(run), LS_OK);
+    ck_assert_int_eq(ls_runner_run(run), LS_OK);
+    ls_headline_decide(run, headline);
+}
+
+START_TEST(one_fault_each_is_named)
+{
+    char folder[64], subject[200];
+    fake_folder(folder, sizeof folder);
+    write_script(folder, fault[_i].script);
+    ls_run run;
+    ls_headline headline;
+    prepare(&run, folder, subject, sizeof subject, judge_steps);
+    go(&run, &headline);
+    ck_assert_msg(run.verdict[0].code == fault[_i].code, "'%s': %s %s", fault[_i].script,
+                  ls_verdict_name(run.verdict[0].code), run.verdict[0].evidence);
+    ck_assert_msg(strstr(run.verdict[0].evidence, fault[_i].evidence) != NULL, "'%s': %s",
+                  fault[_i].script, run.verdict[0].evidence);
+    ck_assert_int_eq(headline.correct == LS_CORRECT_YES, fault[_i].code == LS_PASS);
+    ls_runner_free(&run);
+    ls_place_remove(folder);
+}
+END_TEST
+
+static pid_t read_pid(const char *folder, const char *name)
+{
+    char path[200];
+    ls_text_put(path, sizeof path, "%s/%s", folder, name);
+    char *text = ls_text_read(path);
+    ck_assert_ptr_nonnull(text);
+    pid_t pid = (pid_t)atoi(text);
+    free(text);
+    ck_assert_int_gt(pid, 1);
+    return pid;
+}
+
+START_TEST(a_hanging_subject_times_out_and_leaves_nothing)
+{
+    char folder[64], subject[200], body[600];
+    fake_folder(folder, sizeof folder);
+    /* a child in the group, one in a session of its own, and that one's child in a third */
+    ls_text_put(body, sizeof body,
+                "start; step 1\n"
+                "sleep 300 & echo $! > %s/child.$RANK\n"
+                "setsid sh -c 'echo $$ > %s/stray.$RANK; setsid sleep 300 & echo $! > "
+                "%s/far.$RANK; sleep 300' &\n"
+                "sleep 300",
+                folder, folder, folder);
+    write_script(folder, body);
+    ls_run run;
+    ls_headline headline;
+    prepare(&run, folder, subject, sizeof subject, judge_steps);
+    run.cases.row[0].job[0].limit_s = 1.5;
+    go(&run, &headline);
+    ck_assert_int_eq(run.verdict[0].code, LS_TIMEOUT);
+    ck_assert_ptr_nonnull(strstr(run.verdict[0].evidence, "still running after"));
+    ck_assert_int_eq(headline.correct, LS_CORRECT_NO);
+    ck_assert_double_lt(run.record[0].seconds, 1.5 + 5 + 2);
+    for (int i = 0; i < 6; i++) {
+        static const char *const names[] = {"child.0", "child.1", "stray.0",
+                                            "stray.1", "far.0",   "far.1"};
+        pid_t pid = read_pid(folder, names[i]);
+        ck_assert_msg(kill(pid, 0) != 0 && errno == ESRCH, "%s (%d) is still there", names[i],
+                      (int)pid);
+    }
+    ls_runner_free(&run);
+    ls_place_remove(folder);
+}
+END_TEST
+
+START_TEST(dumps_that_cannot_be_read_fail)
+{
+    static const char *const body[] = {
+        "start; step 1; step 2; finish", /* none at all */
+        "start; step 1; step 2; mkdir -p \"$LS_RUN_DIR/dump\"; printf 'xx' > "
+        "\"$LS_RUN_DIR/dump/step000002.rank$RANK.safetensors\"; finish",
+        "start; step 1; step 2; mkdir -p \"$LS_RUN_DIR/dump\"; printf "
+        "'\\002\\000\\000\\000\\000\\000\\000\\000{}' > "
+        "\"$LS_RUN_DIR/dump/step000002.rank$RANK.safetensors\"; finish",
+    };
+    for (size_t i = 0; i < sizeof body / sizeof *body; i++) {
+        char folder[64], subject[200];
+        fake_folder(folder, sizeof folder);
+        write_script(folder, body[i]);
+        ls_run run;
+        ls_headline headline;
+        prepare(&run, folder, subject, sizeof subject, ls_gradients_judge);
+        ls_text_put(run.cases.row[0].job[0].dump_steps, 64, "2");
+        go(&run, &headline);
+        ck_assert_int_eq(run.verdict[0].code, LS_FAIL);
+        ck_assert_ptr_nonnull(strstr(run.verdict[0].evidence, i == 0 ? "wrote no dump" : "step 2"));
+        ls_runner_free(&run);
+        ls_place_remove(folder);
+    }
+}
+END_TEST
+
+/* Runs a good subject that knows resnet8 only, for cases of it and of others. */
+START_TEST(a_subject_that_supports_three_cases_is_not_correct)
+{
+    char folder[64], subject[200];
+    fake_folder(folder, sizeof folder);
+    write_script(folder, "case \"$*\" in *resnet8\\ *) ;; *) echo '{\"event\":\"unsupported\","
+                         "\"schema\":1,\"option\":\"--arch\",\"why\":\"resnet8 only\"}' > "
+                         "\"$out\"; exit 4 ;; esac\n"
+                         "start; step 1; step 2; finish");
+    ls_run run;
+    ls_headline headline;
+    prepare(&run, folder, subject, sizeof subject, judge_steps);
+    for (int i = 1; i < 6; i++) {
+        ls_case *row = ls_rows_add(&run.cases, judge_steps, "Q1", "subject.fake%d", i);
+        row->job_count = 1;
+        row->job[0] = run.cases.row[0].job[0];
+        row->job[0].repeat = i;
+        if (i < 4) {
+            ls_text_put(row->job[0].arch, sizeof row->job[0].arch, "resnet8");
+        }
+    }
+    go(&run, &headline);
+    int passed = 0, unsupported = 0;
+    for (int c = 0; c < run.cases.count; c++) {
+        passed += run.verdict[c].code == LS_PASS;
+        unsupported += run.verdict[c].code == LS_UNSUPPORTED;
+    }
+    ck_assert_int_eq(passed, 3);
+    ck_assert_int_eq(unsupported, 3);
+    ck_assert_int_eq(headline.correct, LS_CORRECT_NOT_SHOWN);
+    ls_runner_free(&run);
+    ls_place_remove(folder);
+}
+END_TEST
+
+/* Our trainer at O0, with its record and dumps rewritten to say O2. */
+START_TEST(o2_computed_in_fp32_is_not_correct)
+{
+    char folder[64], subject[200], program[1024], body[3000];
+    fake_folder(folder, sizeof folder);
+    ls_place_program(program, sizeof program);
+    ls_text_put(body, sizeof body,
+                "%s/../lockstep-train $(echo \"$*\" | sed s/opt-level=O2/opt-level=O0/) || exit\n"
+                "export LC_ALL=C\n"
+                "sed -i 's/\"opt-level\":\"O0\"/\"opt-level\":\"O2\"/' \"$out\"\n"
+                "sed -i 's/\"opt_level\":\"O0\"/\"opt_level\":\"O2\"/' "
+                "\"$LS_RUN_DIR/dump/step000002.rank$RANK.safetensors\"",
+                program);
+    write_script(folder, body);
+    ls_run run;
+    ls_headline headline;
+    prepare(&run, folder, subject, sizeof subject, ls_gradients_judge);
+    ls_case_settings settings = {.seed = 7, .bench = NULL};
+    run.cases.row[0].job[0] = ls_rows_evidence(&settings, 2, 1, 1, 0.1);
+    go(&run, &headline);
+    ck_assert_msg(run.verdict[0].code == LS_WEAK || run.verdict[0].code == LS_FAIL, "%s %s",
+                  ls_verdict_name(run.verdict[0].code), run.verdict[0].evidence);
+    ck_assert_int_ne(headline.correct, LS_CORRECT_YES);
+    ls_runner_free(&run);
+    ls_place_remove(folder);
+}
+END_TEST
+
+/* The program itself: no case is no success. */
+START_TEST(zero_cases_are_exit_code_1)
+{
+    char folder[64], program[1024], command[1400];
+    fake_folder(folder, sizeof folder);
+    ls_place_program(program, sizeof program);
+    FILE *file = fake_open(folder, "none.txt");
+    fprintf(file, "# nothing\n");
+    fclose(file);
+    static const char *const arguments[] = {"--case launch.kill.rank1 --shard 2/2",
+                                            "--list-file %s/none.txt"};
+    for (size_t i = 0; i < sizeof arguments / sizeof *arguments; i++) {
+        char given[200];
+        ls_text_put(given, sizeof given, arguments[i], folder);
+        ls_text_put(command, sizeof command,
+                    "%s/../lockstep conform --device cpu --out %s/run%d %s > %s/log 2>&1", program,
+                    folder, (int)i, given, folder);
+        int status = system(command);
+        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "'%s': %d", command, status);
+    }
+    ls_place_remove(folder);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("subject");
+    TCase *tests = tcase_create("subject");
+    tcase_set_timeout(tests, 60);
+    tcase_add_loop_test(tests, one_fault_each_is_named, 0, FAULTS);
+    tcase_add_test(tests, a_hanging_subject_times_out_and_leaves_nothing);
+    tcase_add_test(tests, dumps_that_cannot_be_read_fail);
+    tcase_add_test(tests, a_subject_that_supports_three_cases_is_not_correct);
+    tcase_add_test(tests, o2_computed_in_fp32_is_not_correct);
+    tcase_add_test(tests, zero_cases_are_exit_code_1);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failures = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failures;
+}
