@@ -12,13 +12,9 @@
 
 #include "../kernels/core/json.h"
 #include "../kernels/core/log.h"
+#include "outcome.h"
+#include "remote.h"
 #include "watch.h"
-
-static const char *const state_names[] = {
-    [LS_JOB_DONE] = "done",       [LS_JOB_FAILED] = "failed",
-    [LS_JOB_KILLED] = "killed",   [LS_JOB_TIMED_OUT] = "timed out",
-    [LS_JOB_STOPPED] = "stopped", [LS_JOB_NOT_STARTED] = "not started",
-};
 
 /* ---- what is run ---------------------------------------------------------------------------- */
 
@@ -51,6 +47,12 @@ void ls_job_outcome_free(ls_job_outcome *outcome)
     outcome->rank_count = 0;
 }
 
+static int nodes_of(const ls_job *job)
+{
+    int local = job->local_nodes > 1 ? job->local_nodes : 1;
+    return job->hosts != NULL ? local * job->host_count : local;
+}
+
 static int threads_of(const ls_job *job)
 {
     int shared = ls_watch_cores() / job->world;
@@ -59,16 +61,15 @@ static int threads_of(const ls_job *job)
 
 char **ls_job_environment(const ls_job *job, int rank, int port, const char *token)
 {
-    int nodes = job->local_nodes > 1 ? job->local_nodes : 1;
-    int per_node = job->world / nodes;
+    int nodes = nodes_of(job), per_node = job->world / nodes;
     ls_watch_place place = {
         .rank = rank,
         .world = job->world,
         .local_rank = rank % per_node,
         .local_world = per_node,
         .node = rank / per_node,
-        .simulated = nodes > 1,
-        .master_address = "127.0.0.1",
+        .simulated = job->local_nodes > 1,
+        .master_address = job->hosts != NULL ? job->hosts->master_address : "127.0.0.1",
         .port = port,
         .token = token,
         .run_directory = job->directory,
@@ -112,32 +113,6 @@ static cJSON *environment_json(char *const *environment)
     return object;
 }
 
-static cJSON *outcome_json(const ls_job_outcome *outcome)
-{
-    cJSON *object = cJSON_CreateObject();
-    cJSON_AddStringToObject(object, "state", state_names[outcome->state]);
-    cJSON_AddNumberToObject(object, "first_rank", outcome->first_rank);
-    cJSON_AddNumberToObject(object, "code", outcome->code);
-    cJSON_AddNumberToObject(object, "signal", outcome->signal);
-    cJSON_AddNumberToObject(object, "started_ns", (double)outcome->started_ns); /* ls_clock_ns */
-    cJSON_AddNumberToObject(object, "seconds",
-                            (double)(outcome->ended_ns - outcome->started_ns) * 1e-9);
-    cJSON *ranks = cJSON_AddArrayToObject(object, "ranks");
-    for (int i = 0; i < outcome->rank_count; i++) {
-        const ls_proc *rank = &outcome->rank[i];
-        cJSON *one = cJSON_CreateObject();
-        cJSON_AddNumberToObject(one, "rank", i);
-        cJSON_AddNumberToObject(one, "code", rank->code);
-        cJSON_AddNumberToObject(one, "signal", rank->signal);
-        cJSON_AddNumberToObject(one, "seconds", (double)(rank->ended_ns - rank->started_ns) * 1e-9);
-        cJSON_AddNumberToObject(one, "user_s", rank->user_s);
-        cJSON_AddNumberToObject(one, "system_s", rank->system_s);
-        cJSON_AddNumberToObject(one, "rss_bytes_max", (double)rank->rss_bytes_max);
-        cJSON_AddItemToArray(ranks, one);
-    }
-    return object;
-}
-
 static ls_status write_record(const ls_job *job, char *const *environment,
                               const ls_job_outcome *outcome)
 {
@@ -154,7 +129,7 @@ static ls_status write_record(const ls_job *job, char *const *environment,
     cJSON_AddItemToObject(root, "facts",
                           job->facts != NULL ? cJSON_Duplicate(job->facts, true)
                                              : cJSON_CreateObject());
-    cJSON_AddItemToObject(root, "outcome", outcome_json(outcome));
+    cJSON_AddItemToObject(root, "outcome", ls_outcome_json(outcome, 0));
     snprintf(path, sizeof path, "%s/job.json", job->directory);
     ls_status status = ls_json_write_file(path, root);
     cJSON_Delete(root);
@@ -190,31 +165,8 @@ static bool read_done(const ls_job *job, ls_job_outcome *outcome)
         return false;
     }
     const cJSON *told = cJSON_GetObjectItemCaseSensitive(root, "outcome");
-    const cJSON *ranks = cJSON_GetObjectItemCaseSensitive(told, "ranks");
     bool done = strcmp(ls_json_string(told, "state", ""), "done") == 0 && same_command(job, root) &&
-                cJSON_GetArraySize(ranks) == job->world;
-    if (done) {
-        *outcome = (ls_job_outcome){.state = LS_JOB_DONE,
-                                    .first_rank = -1,
-                                    .ended_ns = (int64_t)(ls_json_number(told, "seconds", 0) * 1e9),
-                                    .rank_count = job->world};
-        outcome->rank = calloc((size_t)job->world, sizeof *outcome->rank);
-        LS_ASSERT(outcome->rank != NULL);
-        for (int i = 0; i < job->world; i++) {
-            const cJSON *one = cJSON_GetArrayItem(ranks, i);
-            ls_proc *rank = &outcome->rank[i];
-            *rank = (ls_proc){.ended = true,
-                              .ended_ns = (int64_t)(ls_json_number(one, "seconds", 0) * 1e9),
-                              .user_s = ls_json_number(one, "user_s", 0),
-                              .system_s = ls_json_number(one, "system_s", 0),
-                              .rss_bytes_max = ls_json_integer(one, "rss_bytes_max", 0)};
-            outcome->user_s += rank->user_s;
-            outcome->system_s += rank->system_s;
-            if (rank->rss_bytes_max > outcome->rss_bytes_max) {
-                outcome->rss_bytes_max = rank->rss_bytes_max;
-            }
-        }
-    }
+                ls_outcome_read(told, 0, job->world, outcome);
     cJSON_Delete(root);
     return done;
 }
@@ -265,10 +217,14 @@ static ls_status remove_leftovers(const ls_job *job)
 
 static ls_status check_job(const ls_job *job)
 {
-    int nodes = job->local_nodes > 1 ? job->local_nodes : 1;
+    int nodes = nodes_of(job);
     if (job->world < 1 || job->world > LS_JOB_RANKS_MAX || job->world % nodes != 0) {
         ls_log_error("job %s: %d ranks on %d nodes, allowed: 1 to %d ranks, as many on each node",
                      job->id, job->world, nodes, LS_JOB_RANKS_MAX);
+        return LS_ERR_USAGE;
+    }
+    if (job->hosts != NULL && (job->host_count < 1 || job->host_count > job->hosts->count)) {
+        ls_log_error("job %s: %d hosts, there are %d", job->id, job->host_count, job->hosts->count);
         return LS_ERR_USAGE;
     }
     if (job->argument_count < 1 || job->directory[0] != '/') {
@@ -311,6 +267,19 @@ static ls_status run_ranks(const ls_job *job, const ls_proc_spec *spec, void (*o
     return status != LS_OK ? status : written;
 }
 
+static ls_status run_on_hosts(const ls_job *job, const char *token, void (*on_tick)(void *),
+                              void *context, ls_job_outcome *outcome)
+{
+    char **environment = ls_job_environment(job, 0, 0, token);
+    ls_status status = ls_remote_run(job, token, on_tick, context, outcome);
+    ls_status written = write_record(job, environment, outcome);
+    ls_watch_environment_free(environment);
+    if (status != LS_OK) {
+        ls_job_outcome_free(outcome);
+    }
+    return status != LS_OK ? status : written;
+}
+
 ls_status ls_job_run(const ls_job *job, void (*on_tick)(void *context), void *context,
                      ls_job_outcome *outcome, bool *resumed)
 {
@@ -322,12 +291,15 @@ ls_status ls_job_run(const ls_job *job, void (*on_tick)(void *context), void *co
     }
     LS_TRY(remove_leftovers(job));
     char token[33];
+    ls_watch_token(token);
+    if (job->hosts != NULL) {
+        return run_on_hosts(job, token, on_tick, context, outcome);
+    }
     int port = ls_watch_free_port();
     if (port == 0) {
         ls_log_error("job %s: no free port: %s", job->id, strerror(errno));
         return LS_ERR_INFRA;
     }
-    ls_watch_token(token);
     char *argv[LS_JOB_ARGUMENTS_MAX + 1] = {NULL};
     memcpy(argv, job->argument, (size_t)job->argument_count * sizeof *argv);
     ls_proc_spec *spec = calloc((size_t)job->world, sizeof *spec);

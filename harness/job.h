@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "../kernels/core/status.h"
+#include "hosts.h"
 #include "proc.h"
 
 enum { LS_JOB_ARGUMENTS_MAX = 160, LS_JOB_RANKS_MAX = 1024 };
@@ -16,6 +17,9 @@ typedef struct ls_job {
     char id[96]; /* stable and readable: "o2.w4.n2.b5mb.s30-1f3a" (label + digest of what is run) */
     char label[64]; /* for people: "O2, 4 ranks, 2 nodes, 5 MB" */
     int world, local_nodes;
+    ls_hosts *hosts; /* NULL: the ranks run here; else on its first host_count hosts, as many
+                               on each, over ssh or srun. Looked at (look.h); not owned */
+    int host_count;
     int threads; /* OMP_NUM_THREADS of each rank; 0: cores / ranks, at least 1 */
     int argument_count;
     char *argument[LS_JOB_ARGUMENTS_MAX]; /* the subject's command and options, malloc'ed */

@@ -3,12 +3,17 @@
 #include <errno.h>
 #include <glob.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "../kernels/core/log.h"
+#include "lifeline.h"
+#include "look.h"
+#include "outcome.h"
 #include "watch.h"
 
 enum { EXIT_TIMED_OUT = 124 }; /* as timeout(1) */
@@ -16,7 +21,9 @@ enum { EXIT_TIMED_OUT = 124 }; /* as timeout(1) */
 typedef struct arguments {
     int nproc, nnodes, node_rank, local_nodes, master_port;
     double grace_s, limit_s;
-    const char *master_addr, *log_dir;
+    int look_ranks;
+    bool env_from_stdin, look_oversubscribed;
+    const char *master_addr, *log_dir, *look, *look_device;
     char **command;
 } arguments;
 
@@ -30,6 +37,11 @@ enum option_key {
     OPTION_GRACE,
     OPTION_TIMEOUT,
     OPTION_LOG_DIR,
+    OPTION_ENV_FROM_STDIN,
+    OPTION_LOOK,
+    OPTION_LOOK_DEVICE,
+    OPTION_LOOK_RANKS,
+    OPTION_LOOK_OVERSUBSCRIBED,
 };
 
 /* torchrun's spelling with underscores is taken too */
@@ -59,6 +71,16 @@ static const struct argp_option options[] = {
     {"timeout", OPTION_TIMEOUT, "S", 0, "Seconds for the whole job [no limit]", 0},
     {"log-dir", OPTION_LOG_DIR, "DIR", 0, "Write rank<k>.log there instead of to the terminal", 0},
     ALIAS("log_dir"),
+    {"env-from-stdin", OPTION_ENV_FROM_STDIN, NULL, 0,
+     "For a bench on another machine: read working directory and environment from standard input "
+     "(one line of JSON), report on standard output, and end the ranks when the input ends or is "
+     "silent for 30 s",
+     0},
+    ALIAS("env_from_stdin"),
+    {"look", OPTION_LOOK, "FILE", OPTION_HIDDEN, NULL, 0},
+    {"look-device", OPTION_LOOK_DEVICE, "DEVICE", OPTION_HIDDEN, NULL, 0},
+    {"look-ranks", OPTION_LOOK_RANKS, "N", OPTION_HIDDEN, NULL, 0},
+    {"look-oversubscribed", OPTION_LOOK_OVERSUBSCRIBED, NULL, OPTION_HIDDEN, NULL, 0},
     {0},
 };
 
@@ -99,6 +121,9 @@ static int ranks_for_this_machine(void)
 
 static void check_together(struct argp_state *state, const arguments *given)
 {
+    if (given->look != NULL) {
+        return; /* starts no ranks */
+    }
     if (given->command == NULL) {
         argp_failure(state, LS_ERR_USAGE, 0, "error: no command (after the options, or after --)");
     }
@@ -161,6 +186,21 @@ static error_t parse_one(int key, char *text, struct argp_state *state)
         return 0;
     case OPTION_LOG_DIR:
         given->log_dir = text;
+        return 0;
+    case OPTION_ENV_FROM_STDIN:
+        given->env_from_stdin = true;
+        return 0;
+    case OPTION_LOOK:
+        given->look = text;
+        return 0;
+    case OPTION_LOOK_DEVICE:
+        given->look_device = text;
+        return 0;
+    case OPTION_LOOK_RANKS:
+        given->look_ranks = parse_count(state, "--look-ranks", text, 0, LS_JOB_RANKS_MAX);
+        return 0;
+    case OPTION_LOOK_OVERSUBSCRIBED:
+        given->look_oversubscribed = true;
         return 0;
     case ARGP_KEY_ARG: /* the command begins: what follows is its own */
         given->command = &state->argv[state->next - 1];
@@ -238,6 +278,19 @@ static int tell(const arguments *given, const ls_job_outcome *outcome)
     return outcome->code;
 }
 
+/* For whoever holds our standard input: how each rank ended. */
+static void report(const arguments *given, const ls_job_outcome *outcome)
+{
+    cJSON *line = cJSON_CreateObject();
+    LS_ASSERT(line != NULL);
+    cJSON_AddStringToObject(line, "event", "node");
+    cJSON_AddNumberToObject(line, "node", given->node_rank);
+    cJSON_AddItemToObject(line, "outcome",
+                          ls_outcome_json(outcome, given->node_rank * given->nproc));
+    (void)ls_json_append_line(STDOUT_FILENO, "standard output", line);
+    cJSON_Delete(line);
+}
+
 static int run(const arguments *given)
 {
     char token_text[33], log_path[PATH_MAX];
@@ -271,6 +324,9 @@ static int run(const arguments *given)
     ls_job_outcome outcome;
     ls_status status = ls_watch_run(&watch, &outcome);
     int code = status != LS_OK ? (int)status : tell(given, &outcome);
+    if (given->env_from_stdin) {
+        report(given, &outcome);
+    }
     ls_job_outcome_free(&outcome);
     for (int i = 0; i < given->nproc; i++) {
         ls_watch_environment_free((char **)spec[i].environment);
@@ -282,7 +338,8 @@ static int run(const arguments *given)
 
 int main(int argc, char **argv)
 {
-    arguments given = {.nproc = 1, .nnodes = 1, .local_nodes = 1, .grace_s = 5};
+    arguments given = {
+        .nproc = 1, .nnodes = 1, .local_nodes = 1, .grace_s = 5, .look_device = "auto"};
     const struct argp parser = {
         .options = options,
         .parser = parse_one,
@@ -296,8 +353,21 @@ int main(int argc, char **argv)
     if (argp_parse(&parser, argc, argv, ARGP_IN_ORDER, NULL, &given) != 0) {
         return LS_ERR_INFRA;
     }
-    if (ls_proc_catch_signals() != LS_OK) {
+    if (given.env_from_stdin) {
+        (void)unsetenv("OMP_NUM_THREADS"); /* srun hands on that of the machine it is started on */
+        ls_status status = ls_lifeline_read_order(STDIN_FILENO);
+        if (status != LS_OK) {
+            return (int)status;
+        }
+        (void)signal(SIGHUP, SIG_DFL); /* an ignored one could not tell us of the end */
+    }
+    if (ls_proc_catch_signals() != LS_OK ||
+        (given.env_from_stdin && ls_lifeline_follow(STDIN_FILENO) != LS_OK)) {
         return LS_ERR_INFRA;
+    }
+    if (given.look != NULL) {
+        return (int)ls_look_answer(given.look, given.look_device, given.look_ranks,
+                                   given.look_oversubscribed);
     }
     return run(&given);
 }

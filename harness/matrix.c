@@ -75,8 +75,8 @@ void ls_matrix_label(const ls_spec *spec, char *text)
         return;
     }
     if (spec->nodes > 1) {
-        ls_text_put(text, 64, "%s, %d %s, %d sim. nodes, %s%s", level, spec->world, rank_word,
-                    spec->nodes, bucket, extra);
+        ls_text_put(text, 64, "%s, %d %s, %d %snodes, %s%s", level, spec->world, rank_word,
+                    spec->nodes, spec->real_nodes ? "" : "sim. ", bucket, extra);
     } else {
         ls_text_put(text, 64, "%s, %d %s, %s%s", level, spec->world, rank_word, bucket, extra);
     }
@@ -192,8 +192,10 @@ static uint64_t spec_digest(const ls_spec *spec)
                   spec->kill_rank, spec->kill_step, spec->role == LS_ROLE_PHASES,
                   spec->repeat};
     digest = ls_digest_update(digest, rest, sizeof rest);
-    return spec->script == NULL ? digest
-                                : ls_digest_update(digest, spec->script, strlen(spec->script));
+    if (spec->script != NULL) {
+        digest = ls_digest_update(digest, spec->script, strlen(spec->script));
+    }
+    return spec->real_nodes ? ls_digest_update(digest, "real", 4) : digest;
 }
 
 void ls_matrix_id(const ls_spec *spec, char *text)
@@ -333,7 +335,7 @@ static cJSON *spec_facts(const ls_spec *spec, const ls_matrix_site *site)
     cJSON_AddStringToObject(facts, "half", spec->half);
     cJSON_AddNumberToObject(facts, "world", spec->world);
     cJSON_AddNumberToObject(facts, "nodes", spec->nodes);
-    cJSON_AddBoolToObject(facts, "simulated", spec->nodes > 1);
+    cJSON_AddBoolToObject(facts, "simulated", spec->nodes > 1 && !spec->real_nodes);
     if (spec->bucket_mb >= 0) {
         cJSON_AddNumberToObject(facts, "bucket_mb", spec->bucket_mb);
     }
@@ -343,7 +345,8 @@ static cJSON *spec_facts(const ls_spec *spec, const ls_matrix_site *site)
     cJSON_AddNumberToObject(facts, "threads", spec->threads);
     cJSON_AddNumberToObject(facts, "warmup_steps", spec->warmup_steps);
     cJSON_AddNumberToObject(facts, "steps", spec->steps);
-    bool crowded = site->oversubscribed || spec->world > site->cores;
+    int machines = spec->real_nodes ? spec->nodes : 1;
+    bool crowded = site->oversubscribed || spec->world / machines > site->cores;
     cJSON_AddBoolToObject(facts, "oversubscribed", crowded);
     cJSON_AddBoolToObject(facts, "half_emulated", site->half_emulated && spec->level > 0);
     cJSON *sweep = cJSON_AddArrayToObject(facts, "sweep");
@@ -362,7 +365,10 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
     ls_matrix_id(spec, out->id);
     ls_matrix_label(spec, out->label);
     out->world = spec->world;
-    out->local_nodes = spec->nodes;
+    out->local_nodes = spec->real_nodes ? 1 : spec->nodes;
+    out->hosts = site->hosts;
+    out->host_count = spec->real_nodes ? spec->nodes : 1;
+    LS_ASSERT(!spec->real_nodes || site->hosts != NULL);
     out->threads = spec->threads;
     ls_text_put(out->directory, sizeof out->directory, "%s/jobs/%s", site->run_directory, out->id);
     double estimate_s = ls_matrix_estimate_s(spec, site->cores);

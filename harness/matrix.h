@@ -42,10 +42,11 @@ typedef struct ls_spec {
     ls_role role;
     char arch[32];
     int image_size,
-        batch_size;   /* batch: images per rank and step (per micro-step with accumulate) */
-    int level;        /* 0 to 3; -1: no option is given */
-    char half[8];     /* "fp16", "bf16" */
-    int world, nodes; /* nodes > 1: simulated on this machine */
+        batch_size; /* batch: images per rank and step (per micro-step with accumulate) */
+    int level;      /* 0 to 3; -1: no option is given */
+    char half[8];   /* "fp16", "bf16" */
+    int world, nodes;
+    bool real_nodes; /* nodes > 1 are hosts of the site, else simulated on one machine */
     double bucket_mb;
     char dialect[8]; /* "apex", "torch" */
     bool sync_bn;
@@ -88,7 +89,8 @@ typedef struct ls_matrix_site {
         *subject; /* command words, blank between; NULL: lockstep-train beside this program */
     const char *run_directory; /* absolute; jobs go to <run>/jobs/<id> */
     const char *device;        /* "cpu", "cuda" */
-    int cores;                 /* of this machine */
+    int cores;                 /* of a machine that runs ranks */
+    ls_hosts *hosts;           /* where ranks run; NULL: here. Not owned */
     bool oversubscribed, half_emulated;
 } ls_matrix_site;
 
@@ -127,7 +129,8 @@ enum { LS_MATRIX_LIST_MAX = 16 };
 
 typedef struct ls_matrix_bench {
     ls_profile profile;
-    int ranks;     /* NGPUS */
+    int ranks;     /* all of them: NGPUS on each host */
+    int hosts;     /* real nodes; 0 or 1: one machine */
     int sim_nodes; /* nodes of the simulated row; 1: no such row */
     int level_count, level[4];
     int bucket_count;

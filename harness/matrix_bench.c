@@ -45,6 +45,7 @@ double ls_matrix_estimate_s(const ls_spec *spec, int cores)
     const double core_gflop_per_s = 45;              /* whole training step, f32 */
     const double half_cost = 1.5;                    /* emulated half against f32 */
     const double rank_gb_per_s = 0.35;               /* reduction and update, per core in use */
+    cores *= spec->real_nodes ? spec->nodes : 1;
     int used = spec->world < cores ? spec->world : cores;
     if (spec->world == 1 && spec->threads != 1) {
         used = cores;
@@ -60,10 +61,23 @@ double ls_matrix_estimate_s(const ls_spec *spec, int cores)
     return start_s + start_rank_s * spec->world / (double)used + steps * step_s + dump_s;
 }
 
+static int ranks_per_host(const ls_matrix_bench *bench)
+{
+    return bench->hosts > 1 ? bench->ranks / bench->hosts : bench->ranks;
+}
+
+/* 1, 2, 4, ... and the ranks of a whole machine, then 2, 4, ... machines; `ranks` and more: beyond
+ * the end. */
+static int next_world(const ls_matrix_bench *bench, int world)
+{
+    int whole = ranks_per_host(bench);
+    return world < whole && 2 * world > whole ? whole : 2 * world;
+}
+
 /* A rank has the same share of the cores at every world size, or worlds could not be compared. */
 static int share_of_cores(const ls_matrix_bench *bench)
 {
-    int share = bench->cores / bench->ranks;
+    int share = bench->cores / ranks_per_host(bench);
     return share < 1 ? 1 : share;
 }
 
@@ -103,6 +117,8 @@ static ls_spec timed_spec(const ls_matrix_bench *bench, int level, double bucket
     spec.level = level;
     spec.bucket_mb = bucket_mb;
     spec.world = world;
+    spec.real_nodes = world > ranks_per_host(bench);
+    spec.nodes = spec.real_nodes ? world / ranks_per_host(bench) : 1;
     spec.threads = share_of_cores(bench);
     spec.seed = bench->seed;
     spec.lr = 0.01; /* 8 images a rank are noisy, and the curves should be worth looking at */
@@ -124,7 +140,7 @@ static void add_job(const ls_matrix_bench *bench, ls_matrix *matrix, int level, 
                     int world, int nodes, unsigned sweep)
 {
     ls_spec spec = timed_spec(bench, level, bucket_mb, world);
-    spec.nodes = nodes;
+    spec.nodes = nodes > 1 ? nodes : spec.nodes; /* nodes: simulated ones */
     spec.sweep = sweep;
     ls_matrix_add(matrix, &spec);
 }
@@ -261,7 +277,7 @@ static void list_values(const ls_matrix_bench *bench, pairs *p)
     while (p->bucket_mb[p->middle_bucket] != middle_bucket(bench)) {
         p->middle_bucket++;
     }
-    for (int world = 1; world < bench->ranks; world *= 2) {
+    for (int world = 1; world < bench->ranks; world = next_world(bench, world)) {
         p->world[p->count[2]++] = world;
     }
     p->world[p->count[2]++] = bench->ranks;
@@ -344,7 +360,7 @@ static void add_every_pair(const ls_matrix_bench *bench, ls_matrix *matrix)
         value[0] = index_of(level, p->count[0], spec->level);
         value[1] = index_of(p->bucket_mb, p->count[1], spec->bucket_mb);
         value[2] = index_of(world, p->count[2], spec->world);
-        value[3] = index_of(nodes, p->count[3], spec->nodes);
+        value[3] = spec->real_nodes ? 0 : index_of(nodes, p->count[3], spec->nodes);
         if (spec->role == LS_ROLE_THROUGHPUT && value[0] >= 0 && value[1] >= 0 && value[2] >= 0 &&
             value[3] >= 0) {
             cover(p, value, true);
@@ -380,8 +396,9 @@ static void add_cross(const ls_matrix_bench *bench, ls_matrix *matrix)
     for (int b = 0; b < bench->bucket_count; b++) {
         add_job(bench, matrix, level, bench->bucket_mb[b], ranks, 1, LS_SWEEP_BUCKET);
     }
-    for (int world = 1; world < ranks; world *= 2) {
-        add_job(bench, matrix, level, bucket, world, 1, LS_SWEEP_WORLD);
+    for (int world = 1; world < ranks; world = next_world(bench, world)) {
+        unsigned whole = world >= ranks_per_host(bench) ? LS_SWEEP_NODES : 0;
+        add_job(bench, matrix, level, bucket, world, 1, LS_SWEEP_WORLD | whole);
         if (world == 1) {
             add_self(bench, matrix);
         } else if (bench->profile == LS_PROFILE_FULL) {

@@ -48,9 +48,9 @@ _Noreturn static void run_child(const ls_proc_spec *spec, pid_t parent, int log,
     if (getppid() != parent) { /* it died before the line above */
         _exit(127);
     }
-    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (null < 0 ||
-        dup2(null, STDIN_FILENO) < 0) { /* a background group must not read the terminal */
+    /* a background group must not read the terminal */
+    int input = spec->input > 0 ? spec->input : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (input < 0 || dup2(input, STDIN_FILENO) < 0) {
         fail_child(report);
     }
     if (log >= 0 && (dup2(log, STDOUT_FILENO) < 0 || dup2(log, STDERR_FILENO) < 0)) {
@@ -251,15 +251,22 @@ void ls_proc_signal_all(const ls_proc *group, int count, int signal)
     }
 }
 
+bool ls_proc_wait_all(ls_proc *group, int count, int64_t deadline_ns)
+{
+    int ended = 0;
+    while (ended >= 0) {
+        ended = wait_any(group, count, deadline_ns, false);
+    }
+    return ended == -3;
+}
+
 void ls_proc_end_all(ls_proc *group, int count, double grace_s)
 {
     int64_t deadline_ns = ls_clock_ns() + (int64_t)(grace_s * 1e9);
     ls_proc_signal_all(group, count, SIGTERM);
-    while (wait_any(group, count, deadline_ns, false) >= 0) {
-    }
+    (void)ls_proc_wait_all(group, count, deadline_ns);
     ls_proc_signal_all(group, count, SIGKILL);
-    while (wait_any(group, count, -1, false) >= 0) {
-    }
+    (void)ls_proc_wait_all(group, count, -1);
 }
 
 /* ---- being asked to stop -------------------------------------------------------------------- */

@@ -15,6 +15,7 @@ typedef struct ls_proc_spec {
     char *const *environment; /* the whole environment, NAME=value, NULL at the end */
     const char *log_path;     /* stdout and stderr are appended there; NULL: inherited */
     const char *directory;    /* NULL: inherited */
+    int input;                /* its standard input; 0: /dev/null */
     int cpu_first, cpu_count; /* bind to these cores; cpu_count 0: no binding */
     int64_t file_bytes_max;   /* no file may grow longer (RLIMIT_FSIZE); 0: as inherited */
 } ls_proc_spec;
@@ -37,6 +38,8 @@ ls_status ls_proc_start(const ls_proc_spec *spec, ls_proc *out);
  * or until a signal asked this program to stop. Fills the entry that ended and returns its index;
  * -1: deadline; -2: asked to stop; -3: none is running. No polling interval, no sleep. */
 int ls_proc_wait_any(ls_proc *group, int count, int64_t deadline_ns);
+/* Waits until none runs any more or until the deadline, whatever signals come. True: none runs. */
+bool ls_proc_wait_all(ls_proc *group, int count, int64_t deadline_ns);
 /* Sends a signal to everything that still runs. */
 void ls_proc_signal_all(const ls_proc *group, int count, int signal);
 /* Ends what still runs: TERM, wait `grace_s`, KILL; reaps everything. */

@@ -12,6 +12,7 @@
 
 #include "../kernels/core/clock.h"
 #include "../kernels/core/log.h"
+#include "outcome.h"
 
 static const int64_t TICK_NS = INT64_C(1000000000);
 
@@ -185,7 +186,9 @@ static void wait_all(const ls_watch *watch, ls_job_outcome *outcome)
             }
         } else if (ended == -2) {
             outcome->state = LS_JOB_STOPPED;
-            ls_proc_signal_all(outcome->rank, watch->count, ls_proc_caught_signal());
+            if (watch->hang_up == NULL) {
+                ls_proc_signal_all(outcome->rank, watch->count, ls_proc_caught_signal());
+            }
             return;
         } else if (ended == -3) {
             return;
@@ -219,16 +222,14 @@ ls_status ls_watch_run(const ls_watch *watch, ls_job_outcome *outcome)
     }
     outcome->state = LS_JOB_DONE;
     wait_all(watch, outcome);
+    if (watch->hang_up != NULL) {
+        watch->hang_up(watch->context);
+        (void)ls_proc_wait_all(outcome->rank, watch->count,
+                               ls_clock_ns() + (int64_t)(watch->hang_up_s * 1e9));
+    }
     ls_proc_end_all(outcome->rank, watch->count, LS_WATCH_END_GRACE_S);
     (void)ls_proc_strays_end(&strays);
     outcome->ended_ns = ls_clock_ns();
-    for (int i = 0; i < watch->count; i++) {
-        const ls_proc *rank = &outcome->rank[i];
-        outcome->user_s += rank->user_s;
-        outcome->system_s += rank->system_s;
-        if (rank->rss_bytes_max > outcome->rss_bytes_max) {
-            outcome->rss_bytes_max = rank->rss_bytes_max;
-        }
-    }
+    ls_outcome_add_up(outcome);
     return LS_OK;
 }

@@ -40,6 +40,10 @@ typedef struct ls_watch {
     double limit_s;           /* of the whole; <= 0: none */
     double grace_s;           /* survivors' time to leave by themselves after the first failure */
     void (*on_tick)(void *context); /* about once a second; may be NULL */
+    /* How those that run are asked to end, instead of a signal: they get hang_up_s before TERM.
+     * NULL: a signal. */
+    void (*hang_up)(void *context);
+    double hang_up_s;
     void *context;
 } ls_watch;
 

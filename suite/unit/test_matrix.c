@@ -176,6 +176,31 @@ START_TEST(the_middle_is_a_point_of_every_sweep)
 }
 END_TEST
 
+/* Three hosts of two ranks: a world that fits one host stays there, a larger one spans hosts. */
+START_TEST(hosts_are_filled_one_by_one)
+{
+    ls_matrix matrix = {.count = 0};
+    ls_matrix_bench bench = usual(6, LS_PROFILE_QUICK);
+    bench.hosts = 3;
+    bench.sim_nodes = 1;
+    ls_matrix_bench_jobs(&bench, &matrix);
+    ck_assert_int_eq(count_of(&matrix, 2, 25, 1, 1), 1);
+    ck_assert_int_eq(count_of(&matrix, 2, 25, 2, 1), 1);
+    ck_assert_int_eq(count_of(&matrix, 2, 25, 4, 2), 1);
+    for (int level = 0; level < 4; level++) {
+        ck_assert_int_eq(count_of(&matrix, level, 25, 6, 3), 1);
+    }
+    for (int i = 0; i < matrix.count; i++) {
+        const ls_spec *spec = &matrix.spec[i];
+        char label[64];
+        ls_matrix_label(spec, label);
+        ck_assert_int_eq(spec->real_nodes, spec->nodes > 1);
+        ck_assert_ptr_null(strstr(label, "sim."));
+    }
+    ls_matrix_free(&matrix);
+}
+END_TEST
+
 START_TEST(a_choice_of_levels_and_buckets_is_kept)
 {
     ls_matrix matrix = {0, 0, NULL, NULL};
@@ -288,6 +313,7 @@ int main(void)
     tcase_add_test(tests, what_a_row_is_compared_with_differs_in_one_thing);
     tcase_add_test(tests, every_run_of_the_curves_has_its_own_options);
     tcase_add_test(tests, full_covers_every_pair_and_not_the_product);
+    tcase_add_test(tests, hosts_are_filled_one_by_one);
     tcase_add_test(tests, the_middle_is_a_point_of_every_sweep);
     tcase_add_test(tests, a_choice_of_levels_and_buckets_is_kept);
     tcase_add_test(tests, equal_specs_are_one_job_and_different_ones_are_not);

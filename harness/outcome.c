@@ -1,0 +1,97 @@
+#include "outcome.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const state_names[] = {
+    [LS_JOB_DONE] = "done",       [LS_JOB_FAILED] = "failed",
+    [LS_JOB_KILLED] = "killed",   [LS_JOB_TIMED_OUT] = "timed out",
+    [LS_JOB_STOPPED] = "stopped", [LS_JOB_NOT_STARTED] = "not started",
+};
+
+enum { STATES = sizeof state_names / sizeof *state_names };
+
+cJSON *ls_outcome_json(const ls_job_outcome *outcome, int first)
+{
+    cJSON *object = cJSON_CreateObject();
+    LS_ASSERT(object != NULL);
+    cJSON_AddStringToObject(object, "state", state_names[outcome->state]);
+    cJSON_AddNumberToObject(object, "first_rank",
+                            outcome->first_rank < 0 ? -1 : first + outcome->first_rank);
+    cJSON_AddNumberToObject(object, "code", outcome->code);
+    cJSON_AddNumberToObject(object, "signal", outcome->signal);
+    cJSON_AddNumberToObject(object, "started_ns", (double)outcome->started_ns); /* ls_clock_ns */
+    cJSON_AddNumberToObject(object, "seconds",
+                            (double)(outcome->ended_ns - outcome->started_ns) * 1e-9);
+    cJSON *ranks = cJSON_AddArrayToObject(object, "ranks");
+    for (int i = 0; i < outcome->rank_count; i++) {
+        const ls_proc *rank = &outcome->rank[i];
+        cJSON *one = cJSON_CreateObject();
+        cJSON_AddNumberToObject(one, "rank", first + i);
+        cJSON_AddNumberToObject(one, "code", rank->code);
+        cJSON_AddNumberToObject(one, "signal", rank->signal);
+        cJSON_AddNumberToObject(one, "seconds", (double)(rank->ended_ns - rank->started_ns) * 1e-9);
+        cJSON_AddNumberToObject(one, "user_s", rank->user_s);
+        cJSON_AddNumberToObject(one, "system_s", rank->system_s);
+        cJSON_AddNumberToObject(one, "rss_bytes_max", (double)rank->rss_bytes_max);
+        cJSON_AddItemToArray(ranks, one);
+    }
+    return object;
+}
+
+void ls_outcome_add_up(ls_job_outcome *outcome)
+{
+    outcome->user_s = outcome->system_s = 0;
+    outcome->rss_bytes_max = 0;
+    for (int i = 0; i < outcome->rank_count; i++) {
+        const ls_proc *rank = &outcome->rank[i];
+        outcome->user_s += rank->user_s;
+        outcome->system_s += rank->system_s;
+        if (rank->rss_bytes_max > outcome->rss_bytes_max) {
+            outcome->rss_bytes_max = rank->rss_bytes_max;
+        }
+    }
+}
+
+static int64_t nanoseconds(const cJSON *object)
+{
+    double seconds = ls_json_number(object, "seconds", 0);
+    return seconds >= 0 && seconds < 1e9 ? (int64_t)(seconds * 1e9) : 0;
+}
+
+bool ls_outcome_read(const cJSON *object, int first, int ranks, ls_job_outcome *out)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(object, "ranks");
+    const char *name = ls_json_string(object, "state", "");
+    int state = 0;
+    while (state < STATES && strcmp(name, state_names[state]) != 0) {
+        state++;
+    }
+    int64_t failed = ls_json_integer(object, "first_rank", -1);
+    if (state == STATES || cJSON_GetArraySize(list) != ranks ||
+        (failed >= 0 && (failed < first || failed >= first + ranks))) {
+        return false;
+    }
+    *out = (ls_job_outcome){.state = (ls_job_state)state,
+                            .first_rank = failed < 0 ? -1 : (int)failed - first,
+                            .code = (int)ls_json_integer(object, "code", 0),
+                            .signal = (int)ls_json_integer(object, "signal", 0),
+                            .ended_ns = nanoseconds(object),
+                            .rank_count = ranks};
+    out->rank = calloc((size_t)ranks, sizeof *out->rank);
+    LS_ASSERT(out->rank != NULL);
+    int index = 0;
+    const cJSON *one;
+    cJSON_ArrayForEach(one, list)
+    {
+        out->rank[index++] = (ls_proc){.ended = true,
+                                       .code = (int)ls_json_integer(one, "code", 0),
+                                       .signal = (int)ls_json_integer(one, "signal", 0),
+                                       .ended_ns = nanoseconds(one),
+                                       .user_s = ls_json_number(one, "user_s", 0),
+                                       .system_s = ls_json_number(one, "system_s", 0),
+                                       .rss_bytes_max = ls_json_integer(one, "rss_bytes_max", 0)};
+    }
+    ls_outcome_add_up(out);
+    return true;
+}

@@ -1,0 +1,355 @@
+/* Jobs on other machines, with a shell script in place of ssh and of srun: it runs the command it
+ * is given here, so that everything but the network is the real thing. */
+#include <check.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../../harness/look.h"
+#include "../../harness/remote.h"
+#include "../../harness/text.h"
+#include "../../kernels/core/clock.h"
+
+/* ssh's last word is a line for the remote shell, the one before it the host. */
+static const char fake_ssh[] =
+    "#!/bin/sh\n"
+    "[ \"$1 $2 $3\" = '-T -o BatchMode=yes' ] || exit 97\n"
+    "while [ \"$1\" != -- ]; do shift; done\n"
+    "export SSH_CONNECTION='10.0.0.9 1 127.0.0.1 22'\n"
+    "case $2 in\n"
+    "gone) echo 'ssh: connect to host gone port 22: Connection refused' >&2; exit 255 ;;\n"
+    "empty) echo 'sh: 1: exec: lockstep-launch: not found' >&2; exit 127 ;;\n"
+    "blind) exec sh -c \"$(echo \"$3\" | sed 's/--look=/--look=\\/blind/')\" ;;\n"
+    "esac\n"
+    "exec sh -c \"$3\"\n";
+/* srun's words are the command itself. */
+static const char fake_srun[] = "#!/bin/sh\n"
+                                "for word; do case $word in -*) shift ;; *) break ;; esac; done\n"
+                                "exec \"$@\"\n";
+static const char fake_scontrol[] = "#!/bin/sh\n[ \"$*\" = 'show hostnames n[1-2]' ] || exit 1\n"
+                                    "echo n1; echo n2\n";
+
+static char folder[64]; /* fresh for each test: set in a fork of its own */
+
+static void write_script(const char *name, const char *text)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0755);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+}
+
+static void set_up(void)
+{
+    char path[4096];
+    snprintf(folder, sizeof folder, "/tmp/ls_remote_XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    write_script("ssh", fake_ssh);
+    write_script("srun", fake_srun);
+    write_script("scontrol", fake_scontrol);
+    snprintf(path, sizeof path, "%s:%s", folder, getenv("PATH"));
+    setenv("PATH", path, 1);
+    setenv("LS_TOKEN", "stale", 1);
+    unsetenv("LS_SSH");
+}
+
+static void tear_down(void)
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    ck_assert_int_eq(system(command), 0);
+}
+
+static ls_status look(const char *list, ls_hosts *hosts, char *said)
+{
+    ls_look told[8];
+    char results[128], log[128];
+    snprintf(results, sizeof results, "%s/results/runs", folder);
+    snprintf(log, sizeof log, "%s/said", folder);
+    ls_look_question question = {.folder = results, .device = "cpu", .ranks = 2};
+    if (list != NULL) {
+        ck_assert_int_eq(ls_hosts_parse_list(list, hosts), LS_OK);
+    }
+    int old = dup(STDERR_FILENO), to = open(log, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    dup2(to, STDERR_FILENO);
+    ls_status status = ls_look_at(hosts, &question, told);
+    dup2(old, STDERR_FILENO);
+    close(to);
+    char *text = ls_text_read(log);
+    ls_text_put(said, 2048, "%s", text);
+    free(text);
+    if (status == LS_OK) {
+        ck_assert_str_eq(told[1].device, "cpu");
+        ck_assert_int_ge(told[1].cores, 1);
+    }
+    /* nothing is left behind */
+    snprintf(log, sizeof log, "%s/results/runs", folder);
+    ck_assert_int_eq(rmdir(log), 0);
+    return status;
+}
+
+static void assert_line(const char *said, const char *line)
+{
+    ck_assert_msg(strstr(said, line) != NULL, "'%s' is not in:\n%s", line, said);
+}
+
+START_TEST(looking)
+{
+    ls_hosts hosts;
+    char said[2048];
+    ck_assert_int_eq(look("a,b", &hosts, said), LS_OK);
+    ck_assert_str_eq(said, "");
+    ck_assert_str_eq(hosts.master_address, "127.0.0.1"); /* no resolver knows a */
+    ck_assert_int_eq(hosts.port_count, LS_HOSTS_PORTS_MAX);
+    ck_assert_int_eq(look("a,gone,empty,blind", &hosts, said), LS_ERR_INFRA);
+    assert_line(said, "host gone cannot be reached: ssh: connect to host gone port 22: Connection "
+                      "refused\n");
+    assert_line(said, "host empty cannot run /");
+    assert_line(said, "host blind: ");
+    assert_line(said, "results must lie on a shared file system\n");
+    int lines = 0;
+    for (const char *c = said; *c != '\0'; c++) {
+        lines += *c == '\n';
+    }
+    ck_assert_int_eq(lines, 3);
+    setenv("LS_SSH", "/nonexistent/ssh -x", 1);
+    ck_assert_int_eq(look("a,b", &hosts, said), LS_ERR_INFRA);
+    assert_line(said, "/nonexistent/ssh");
+}
+END_TEST
+
+static ls_job_outcome run(ls_hosts *hosts, const char *script, double limit_s, ls_job *job)
+{
+    char said[2048];
+    if (hosts->count == 0) {
+        ck_assert_int_eq(look("a,b", hosts, said), LS_OK);
+    }
+    *job = (ls_job){.id = "test",
+                    .world = 4,
+                    .hosts = hosts,
+                    .host_count = 2,
+                    .limit_s = limit_s,
+                    .grace_s = 0.5};
+    snprintf(job->directory, sizeof job->directory, "%s/job", folder);
+    ls_job_argument(job, "sh");
+    ls_job_argument(job, "-c");
+    ls_job_argument(job, "%s", script);
+    ls_job_outcome outcome;
+    bool resumed;
+    ck_assert_int_eq(ls_job_run(job, NULL, NULL, &outcome, &resumed), LS_OK);
+    ck_assert_int_eq(outcome.rank_count, 4);
+    ls_job_free(job);
+    return outcome;
+}
+
+static void check_environment(ls_hosts *hosts, const char *address)
+{
+    ls_job job;
+    setenv("OMP_NUM_THREADS", "7", 1); /* the nodes have cores of their own */
+    setenv("NCCL_DEBUG", "WARN", 1);
+    ls_job_outcome outcome =
+        run(hosts,
+            "echo \"<$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR "
+            "$NCCL_DEBUG $LS_RUN_DIR ${#LS_TOKEN} it's>\"; pwd; [ $OMP_NUM_THREADS != 7 ] && "
+            "[ $LS_TOKEN != stale ] && ! tr '\\0' '\\n' </proc/$PPID/cmdline | grep -q $LS_TOKEN",
+            20, &job);
+    ck_assert_int_eq(outcome.state, LS_JOB_DONE);
+    ls_job_outcome_free(&outcome);
+    char here[512];
+    ck_assert_ptr_nonnull(getcwd(here, sizeof here));
+    for (int rank = 0; rank < 4; rank++) {
+        char path[600], wanted[1200];
+        snprintf(path, sizeof path, "%s/rank%d.log", job.directory, rank);
+        char *text = ls_text_read(path);
+        snprintf(wanted, sizeof wanted, "<%d 4 %d 2 %d %s WARN %s 32 it's>\n%s\n", rank, rank % 2,
+                 rank / 2, address, job.directory, here);
+        ck_assert_ptr_nonnull(text);
+        ck_assert_str_eq(text, wanted);
+        free(text);
+    }
+}
+
+START_TEST(environment)
+{
+    ls_hosts hosts = {.count = 0};
+    check_environment(&hosts, "127.0.0.1");
+}
+END_TEST
+
+START_TEST(slurm)
+{
+    ls_hosts hosts;
+    char said[2048];
+    setenv("SLURM_JOB_ID", "1", 1);
+    setenv("SLURM_JOB_NODELIST", "n[1-2]", 1);
+    ck_assert_int_eq(ls_hosts_read_slurm(&hosts), LS_OK);
+    ck_assert_int_eq(hosts.count, 2);
+    ck_assert_int_eq(look(NULL, &hosts, said), LS_OK);
+    check_environment(&hosts, "n1");
+    setenv("SLURM_JOB_NODELIST", "x", 1);
+    ck_assert_int_eq(ls_hosts_read_slurm(&hosts), LS_ERR_INFRA);
+}
+END_TEST
+
+typedef struct ending {
+    const char *script;
+    double limit_s;
+    ls_job_state state;
+    int first_rank, code, signal;
+} ending;
+
+static const ending endings[] = {
+    {"exit 0", 20, LS_JOB_DONE, -1, 0, 0},
+    {"[ $RANK = 3 ] && exit 12; sleep 0.1; exit 10", 20, LS_JOB_FAILED, 3, 12, 0},
+    /* a rank that waits for its dead peer is ended by its launcher or hung up on */
+    {"[ $RANK = 2 ] && kill -9 $$; exec sleep 60", 20, LS_JOB_KILLED, 2, 128 + SIGKILL, SIGKILL},
+    {"[ $RANK = 0 ] && exit 10; sleep 0.3; [ $RANK = 3 ] && kill -SEGV $$; exit 10", 20,
+     LS_JOB_KILLED, 3, 128 + SIGSEGV, SIGSEGV},
+    {"exec sleep 60", 0.5, LS_JOB_TIMED_OUT, -1, 0, 0},
+    /* the connection to the second host: its launcher stands for it here */
+    {"[ $RANK = 3 ] && kill -9 $PPID; exec sleep 60", 20, LS_JOB_FAILED, 2, LS_ERR_INFRA, 0},
+};
+
+START_TEST(record_of_each_ending)
+{
+    const ending *wanted = &endings[_i];
+    ls_hosts hosts = {.count = 0};
+    ls_job job;
+    int64_t began_ns = ls_clock_ns();
+    char script[512];
+    snprintf(script, sizeof script, "echo $$ >>%s/pids; %s", folder, wanted->script);
+    ls_job_outcome outcome = run(&hosts, script, wanted->limit_s, &job);
+    ck_assert_double_lt(ls_clock_ms_between(began_ns, ls_clock_ns()), 20e3);
+    ck_assert_int_eq(outcome.state, wanted->state);
+    ck_assert_int_eq(outcome.first_rank, wanted->first_rank);
+    ck_assert_int_eq(outcome.code, wanted->code);
+    ck_assert_int_eq(outcome.signal, wanted->signal);
+    if (wanted->state == LS_JOB_DONE) {
+        ck_assert_int_gt(outcome.rank[3].rss_bytes_max, 100000);
+    }
+    ls_job_outcome_free(&outcome);
+    /* nobody is left */
+    char path[128];
+    snprintf(path, sizeof path, "%s/pids", folder);
+    FILE *pids = fopen(path, "re");
+    ck_assert_ptr_nonnull(pids);
+    int pid;
+    while (fscanf(pids, "%d", &pid) == 1) {
+        struct pollfd ended = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
+        ck_assert(ended.fd < 0 || poll(&ended, 1, 5000) == 1);
+        if (ended.fd >= 0) {
+            close(ended.fd);
+        }
+    }
+    fclose(pids);
+}
+END_TEST
+
+/* ---- the other end of the line ----------------------------------------------------------------
+ */
+
+typedef struct launched {
+    pid_t pid;
+    int input, output;
+} launched;
+
+static launched launch(const char *order)
+{
+    char path[1024];
+    int in[2], out[2];
+    ls_remote_launcher(path, sizeof path);
+    ck_assert_int_eq(pipe2(in, O_CLOEXEC), 0);
+    ck_assert_int_eq(pipe2(out, O_CLOEXEC), 0);
+    launched self = {.pid = fork(), .input = in[1], .output = out[0]};
+    if (self.pid == 0) {
+        dup2(in[0], STDIN_FILENO);
+        dup2(out[1], STDOUT_FILENO);
+        dup2(out[1], STDERR_FILENO);
+        execl(path, path, "--env-from-stdin", "--nproc-per-node=2", "sh", "-c",
+              "echo ready; exec sleep 60", NULL);
+        _exit(126);
+    }
+    close(in[0]);
+    close(out[1]);
+    ck_assert_int_eq(write(self.input, order, strlen(order)), (ssize_t)strlen(order));
+    return self;
+}
+
+static int finish(launched *self, char *said, size_t bytes)
+{
+    size_t used = 0;
+    ssize_t got;
+    while ((got = read(self->output, said + used, bytes - 1 - used)) > 0) {
+        used += (size_t)got;
+    }
+    said[used] = '\0';
+    close(self->output);
+    int state;
+    ck_assert_int_eq(waitpid(self->pid, &state, 0), self->pid);
+    return WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+}
+
+START_TEST(hung_up)
+{
+    char said[4096], byte;
+    launched self = launch("{\"schema\":1,\"environment\":{\"LS_TOKEN\":\"x\"}}\n\n\n");
+    for (int i = 0; i < 12; i++) { /* "ready\n" twice */
+        ck_assert_int_eq(read(self.output, &byte, 1), 1);
+    }
+    int64_t began_ns = ls_clock_ns();
+    close(self.input);
+    ck_assert_int_eq(finish(&self, said, sizeof said), 128 + SIGHUP);
+    ck_assert_double_lt(ls_clock_ms_between(began_ns, ls_clock_ns()), 8000);
+    assert_line(said, "whoever asked for these ranks is gone");
+    assert_line(said, "\"state\":\"stopped\"");
+}
+END_TEST
+
+static const char *const wrong_orders[] = {
+    "",
+    "{\"schema\":1,\"environment\":{}}", /* no newline */
+    "no json\n",
+    "{\"schema\":2,\"environment\":{}}\n",
+    "{\"schema\":1}\n",
+    "{\"schema\":1,\"environment\":{\"A=B\":\"x\"}}\n",
+    "{\"schema\":1,\"environment\":{\"A\":1}}\n",
+};
+
+START_TEST(wrong_order)
+{
+    char said[4096];
+    launched self = launch(wrong_orders[_i]);
+    close(self.input);
+    ck_assert_int_eq(finish(&self, said, sizeof said), LS_ERR_USAGE);
+    assert_line(said, "standard input");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("remote");
+    TCase *tests = tcase_create("remote");
+    tcase_set_timeout(tests, 60);
+    tcase_add_checked_fixture(tests, set_up, tear_down);
+    tcase_add_test(tests, looking);
+    tcase_add_test(tests, environment);
+    tcase_add_test(tests, slurm);
+    tcase_add_loop_test(tests, record_of_each_ending, 0, (int)(sizeof endings / sizeof *endings));
+    tcase_add_test(tests, hung_up);
+    tcase_add_loop_test(tests, wrong_order, 0, (int)(sizeof wrong_orders / sizeof *wrong_orders));
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}
