@@ -110,7 +110,8 @@ double ls_compare_optim_ratio(const ls_dumpfile_entry *next, double got, double 
     if (stored != LS_BITS_F32) {
         limit += ls_bits_unit(stored) * fabs(expected) + ls_bits_tiny(stored);
     }
-    return fabs(got - expected) / limit;
+    double off = fabs(got - expected);
+    return off == 0 ? 0 : off / limit; /* a first buffer is its gradient: nothing is rounded */
 }
 
 /* Room for one tensor, carved from one block. */

@@ -5,16 +5,16 @@
 #include <string.h>
 
 #include "../../harness/text.h"
+#include "judges.h"
 
 enum { SAVED_AT = 3, LAST = 6 };
 
-/* job: 0 uninterrupted, 1 saved, 2 resumed. */
-static void judge_resume(const ls_case *row, const ls_record *job, ls_verdict *out)
+void ls_checkpoint_judge_resume(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    (void)row;
+    const int saved_at = row->job[1].steps, last = row->job[0].steps;
     int compared = 0;
     for (int k = 0; k < job[0].world; k++) {
-        for (int64_t step = SAVED_AT + 1; step <= LAST; step++) {
+        for (int64_t step = saved_at + 1; step <= last; step++) {
             const ls_record_step *a = ls_record_find_step(&job[0].rank[k], step);
             const ls_record_step *b = ls_record_find_step(&job[2].rank[k], step);
             if (a == NULL || b == NULL) {
@@ -40,9 +40,9 @@ static void judge_resume(const ls_case *row, const ls_record *job, ls_verdict *o
                                (int)step);
             }
         }
-        const ls_record_step *again = ls_record_find_step(&job[2].rank[k], SAVED_AT);
+        const ls_record_step *again = ls_record_find_step(&job[2].rank[k], saved_at);
         if (again != NULL) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d did step %d again after resume", k, SAVED_AT);
+            ls_verdict_set(out, LS_FAIL, "rank=%d did step %d again after resume", k, saved_at);
         }
     }
     if (out->code == LS_PASS && compared == 0) {
@@ -50,7 +50,7 @@ static void judge_resume(const ls_case *row, const ls_record *job, ls_verdict *o
     }
     if (out->code == LS_PASS) {
         ls_text_put(out->evidence, sizeof out->evidence,
-                    "saved at %d, resumed to %d: %d digests equal to the last bit", SAVED_AT, LAST,
+                    "saved at %d, resumed to %d: %d digests equal to the last bit", saved_at, last,
                     compared);
     }
 }
@@ -59,8 +59,8 @@ void ls_checkpoint_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (int level = 0; level < 4; level++) {
         for (int world = 1; world <= 3; world++) {
-            ls_case *row =
-                ls_rows_add(list, judge_resume, "C1", "checkpoint.resume.o%d.w%d", level, world);
+            ls_case *row = ls_rows_add(list, ls_checkpoint_judge_resume, "C1",
+                                       "checkpoint.resume.o%d.w%d", level, world);
             ls_spec straight = ls_rows_evidence(settings, level, world, 1, 0.1);
             straight.dump_steps[0] = '\0';
             ls_text_put(straight.arch, sizeof straight.arch, "resnet8");

@@ -10,5 +10,7 @@ void ls_gradients_judge(const ls_case *row, const ls_record *job, ls_verdict *ou
 void ls_ddp_judge_lockstep(const ls_case *row, const ls_record *job, ls_verdict *out);
 /* The scale follows from which steps were skipped. */
 void ls_scaler_judge_timed(const ls_case *row, const ls_record *job, ls_verdict *out);
+/* job: 0 uninterrupted, 1 saved at its last step, 2 resumed from there to 0's: equal digests. */
+void ls_checkpoint_judge_resume(const ls_case *row, const ls_record *job, ls_verdict *out);
 
 #endif
