@@ -122,12 +122,15 @@ static void judge_one(const ls_case *row, const ls_record *job, int64_t step, ls
             out, result.ratio, 1, "x limit",
             "twice what f32's roundings can add up to in this formula, per element");
     }
-    if (out->code == LS_PASS) {
+    if (out->code == LS_PASS && skipped) {
         ls_text_put(out->evidence, sizeof out->evidence,
-                    "step %d: %lld elements%s %s; update %lld, at most %.2f of the limit",
-                    (int)step, (long long)result.elements,
-                    result.state_judged ? " and their moments" : "",
-                    skipped ? "are as they were" : "follow", (long long)rule.step, out->value);
+                    "step %d was skipped: %lld elements%s are as they were", (int)step,
+                    (long long)result.elements, result.state_judged ? " and their moments" : "");
+    } else if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "step %d, update %lld: %lld elements%s follow, at most %.2f of the limit",
+                    (int)step, (long long)rule.step, (long long)result.elements,
+                    result.state_judged ? " and their moments" : "", out->value);
     }
     ls_dumpfile_close(file);
 }
