@@ -3,7 +3,6 @@
 #ifndef LS_OPTIM_H
 #define LS_OPTIM_H
 
-#include "amp.h"
 #include "memory.h"
 #include "options.h"
 

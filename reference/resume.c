@@ -142,7 +142,7 @@ static ls_status read_scalar(ls_expect *reader, const char *name, ls_dtype dtype
 static ls_status read_state(ls_expect *reader, const ls_trainer *trainer, ls_step_state *state,
                             int64_t *step)
 {
-    *state = ls_amp_initial_state(&trainer->precision);
+    *state = ls_amp_scale_start(trainer->precision.initial_scale);
     float scale = 0.0f;
     LS_TRY(read_scalar(reader, "scaler/loss_scale", LS_F32, &scale));
     LS_TRY(read_scalar(reader, "scaler/growth_count", LS_I32, &state->growth_count));

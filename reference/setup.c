@@ -172,7 +172,7 @@ ls_status ls_setup_bind(ls_trainer *trainer)
 ls_status ls_setup_memory(ls_trainer *trainer)
 {
     LS_TRY(create_memory(trainer));
-    ls_amp_create(&trainer->memory, &trainer->precision, &trainer->amp);
+    ls_amp_scale_of(&trainer->memory, &trainer->precision, &trainer->amp);
     if (reduces(trainer)) {
         ls_ddp_options options = {
             .rules = &trainer->rules,
@@ -260,7 +260,7 @@ static ls_status resume_values(ls_trainer *trainer, ls_step_state *state)
 
 ls_status ls_setup_values(ls_trainer *trainer)
 {
-    ls_step_state state = ls_amp_initial_state(&trainer->precision);
+    ls_step_state state = ls_amp_scale_start(trainer->precision.initial_scale);
     trainer->first_step = 1;
     if (trainer->options.resume[0] != '\0') {
         LS_TRY(resume_values(trainer, &state));
@@ -282,7 +282,7 @@ ls_status ls_setup_values(ls_trainer *trainer)
             LS_TRY(ls_optim_make_masters(&trainer->memory));
         }
     }
-    LS_TRY(ls_amp_write_state(&trainer->amp, &state));
+    LS_TRY(ls_amp_scale_write(&trainer->amp, &state));
     return trainer->device.api->plan_params_changed(trainer->plan, trainer->device.stream);
 }
 

@@ -247,9 +247,11 @@ static ls_status run_step(loop *loop, int64_t step, record *record)
         record->ms[LS_EVENTS_MS_COMM_EXPOSED] = (double)times.exposed_ns * 1e-6;
     }
     int64_t begun_ns = ls_clock_ns();
-    LS_TRY(ls_amp_unscale(&trainer->amp));
+    ls_tensor_list unscaled = {memory->param_count, memory->unscaled};
+    ls_tensor_list grads = {memory->param_count, memory->grad};
+    LS_TRY(ls_amp_scale_unscale(&trainer->amp, unscaled, grads));
     if (LS_PLANT(unscale_twice, false, true)) {
-        LS_TRY(ls_amp_unscale(&trainer->amp));
+        LS_TRY(ls_amp_scale_unscale(&trainer->amp, unscaled, grads));
     }
     if (LS_PLANT(flipped_exponent_bit, false, true)) {
         ((uint32_t *)memory->unscaled[4].data)[3] ^= 1u << 27;
@@ -262,10 +264,10 @@ static ls_status run_step(loop *loop, int64_t step, record *record)
         LS_TRY(ls_optim_make_masters(memory));
     }
     if (LS_PLANT(update_forgotten, true, false)) {
-        LS_TRY(ls_amp_update(&trainer->amp));
+        LS_TRY(ls_amp_scale_update(&trainer->amp));
     }
     if (LS_PLANT(update_twice, false, true)) {
-        LS_TRY(ls_amp_update(&trainer->amp));
+        LS_TRY(ls_amp_scale_update(&trainer->amp));
     }
     if (LS_PLANT(stale_weight_cache, true, false)) {
         LS_TRY(device->api->plan_params_changed(trainer->plan, device->stream));
@@ -381,7 +383,7 @@ static ls_status tell_step(loop *loop, record *record)
     loop->loss_scale = record->state.loss_scale;
     loop->summary->last = record->step;
     loop->summary->skipped += event.skipped;
-    return ls_amp_judge(&trainer->amp, &record->state, record->step);
+    return ls_amp_scale_judge(&trainer->amp, &trainer->network, &record->state, record->step);
 }
 
 /* Digests and dump of the step that has just been enqueued; both need its state on the host. */

@@ -3,7 +3,7 @@
 #ifndef LS_TRAINER_H
 #define LS_TRAINER_H
 
-#include "amp.h"
+#include "amp_scale.h"
 #include "comm/comm.h"
 #include "data/loader.h"
 #include "ddp.h"
@@ -41,7 +41,7 @@ typedef struct ls_trainer {
     ls_event *norm_event;
 
     ls_memory memory;
-    ls_amp amp;
+    ls_amp_scale amp;
     ls_optimizer_config optimizer;
     ls_ddp *ddp; /* NULL where engine is NULL */
     ls_plan *plan;

@@ -45,7 +45,7 @@ static void open_trainer(ls_trainer *t, const ls_options *options)
                                 .masters = t->precision.masters,
                                 .moment_count = ls_optim_moment_count(options)};
     ck_assert_int_eq(ls_memory_create(&t->device, &memory, &t->memory), LS_OK);
-    ls_amp_create(&t->memory, &t->precision, &t->amp);
+    ls_amp_scale_of(&t->memory, &t->precision, &t->amp);
     ls_comm_options comm = {.world = 1, .name = "gradients", .timeout_s = 1.0};
     ck_assert_int_eq(t->engine->open(&comm, &t->comm), LS_OK);
     ls_ddp_options ddp = {.rules = &t->rules,
@@ -77,12 +77,12 @@ static void fill(ls_trainer *t, unsigned seed)
         }
     }
     *t->memory.tracked = 41;
-    ls_step_state state = ls_amp_initial_state(&t->precision);
+    ls_step_state state = ls_amp_scale_start(t->precision.initial_scale);
     state.loss_scale = t->precision.scaler.dynamic ? 512.0f : state.loss_scale;
     state.growth_count = 17;
     state.overflow_streak = 2;
     state.step_count = 39;
-    ck_assert_int_eq(ls_amp_write_state(&t->amp, &state), LS_OK);
+    ck_assert_int_eq(ls_amp_scale_write(&t->amp, &state), LS_OK);
 }
 
 static ls_digest_set digests(const ls_trainer *t)
@@ -126,7 +126,7 @@ START_TEST(everything_comes_back)
         ls_step_state state;
         int64_t step = 0;
         ck_assert_int_eq(ls_resume_load(&to, path_of("whole"), &state, &step), LS_OK);
-        ck_assert_int_eq(ls_amp_write_state(&to.amp, &state), LS_OK);
+        ck_assert_int_eq(ls_amp_scale_write(&to.amp, &state), LS_OK);
         ck_assert_int_eq(step, 40);
         ck_assert_int_eq(*to.memory.tracked, 41);
         ck_assert_int_eq(state.step_count, 39);

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "../../kernels/core/digest.h"
-#include "../../reference/amp.h"
+#include "../../reference/amp_scale.h"
 #include "../../reference/digest.h"
 #include "../../reference/model.h"
 #include "../../reference/optim.h"
@@ -273,7 +273,7 @@ START_TEST(digests_are_fnv_in_order_of_name)
     for (int level = LS_O0; level <= LS_O3; level++) {
         held h = {0};
         hold(&h, (ls_opt_level)level);
-        ls_step_state state = ls_amp_initial_state(&h.precision);
+        ls_step_state state = ls_amp_scale_start(h.precision.initial_scale);
         ls_digest_set set, again;
         ck_assert_int_eq(ls_digest_compute(&h.memory, &state, LS_DIGEST_ALL, &set), LS_OK);
         ck_assert_uint_eq(set.value[LS_EVENTS_PARAM], plain_digest(&h, h.memory.param));
@@ -304,7 +304,7 @@ START_TEST(digests_do_not_need_host_memory)
 {
     held h = {0};
     hold(&h, LS_O2);
-    ls_step_state state = ls_amp_initial_state(&h.precision);
+    ls_step_state state = ls_amp_scale_start(h.precision.initial_scale);
     ls_digest_set near, far;
     ck_assert_int_eq(ls_digest_compute(&h.memory, &state, LS_DIGEST_ALL, &near), LS_OK);
     h.device.info.host_memory = false;
@@ -329,12 +329,12 @@ START_TEST(the_short_circuit_is_apexs)
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         held h = {0};
-        ls_amp amp;
+        ls_amp_scale amp;
         hold(&h, rows[i].level);
         h.options.loss_scale_given = rows[i].scale != 0.0f;
         h.options.loss_scale = rows[i].scale;
         ls_precision_resolve(&h.options, &h.rules, &h.precision);
-        ls_amp_create(&h.memory, &h.precision, &amp);
+        ls_amp_scale_of(&h.memory, &h.precision, &amp);
         ck_assert_msg(amp.unscales == rows[i].unscales, "row %zu", i);
         let_go(&h);
     }
@@ -344,26 +344,26 @@ END_TEST
 START_TEST(a_run_ends_when_its_state_is_lost)
 {
     held h = {0};
-    ls_amp amp;
+    ls_amp_scale amp;
     hold(&h, LS_O2);
-    ls_amp_create(&h.memory, &h.precision, &amp);
-    ls_step_state good = ls_amp_initial_state(&h.precision);
+    ls_amp_scale_of(&h.memory, &h.precision, &amp);
+    ls_step_state good = ls_amp_scale_start(h.precision.initial_scale);
     good.overflow_streak = LS_AMP_STREAK_MAX - 1;
-    ck_assert_int_eq(ls_amp_judge(&amp, &good, 1), LS_OK);
+    ck_assert_int_eq(ls_amp_scale_judge(&amp, NULL, &good, 1), LS_OK);
     ls_step_state bad = good;
     bad.overflow_streak = LS_AMP_STREAK_MAX;
-    ck_assert_int_eq(ls_amp_judge(&amp, &bad, 1), LS_ERR_NON_FINITE);
+    ck_assert_int_eq(ls_amp_scale_judge(&amp, NULL, &bad, 1), LS_ERR_NON_FINITE);
     bad = good;
     bad.floor_reached = 1;
-    ck_assert_int_eq(ls_amp_judge(&amp, &bad, 1), LS_ERR_NON_FINITE);
+    ck_assert_int_eq(ls_amp_scale_judge(&amp, NULL, &bad, 1), LS_ERR_NON_FINITE);
     bad = good;
     bad.first_bad_state = 0;
-    ck_assert_int_eq(ls_amp_judge(&amp, &bad, 1), LS_ERR_NON_FINITE);
+    ck_assert_int_eq(ls_amp_scale_judge(&amp, NULL, &bad, 1), LS_ERR_NON_FINITE);
     /* a static scale never ends a run by overflows alone */
     amp.config.dynamic = false;
     bad = good;
     bad.overflow_streak = 1000;
-    ck_assert_int_eq(ls_amp_judge(&amp, &bad, 1), LS_OK);
+    ck_assert_int_eq(ls_amp_scale_judge(&amp, NULL, &bad, 1), LS_OK);
     let_go(&h);
 }
 END_TEST
