@@ -148,6 +148,13 @@ static ls_status unscale(ls_amp *amp)
     return add_up(amp, count);
 }
 
+static const char *chosen_name(const void *context, int index)
+{
+    const ls_amp *amp = context;
+    bool known = index >= 0 && index < amp->slot_count;
+    return known ? amp->chosen[index]->param.name : "a tensor without a name";
+}
+
 /* The flag decides for all optimizers of the block; a skip that is due already stays as it is. */
 static ls_status decide(ls_amp *amp)
 {
@@ -165,7 +172,8 @@ static ls_status decide(ls_amp *amp)
             owner->skipped_loss = amp->open_loss;
         }
     }
-    return ls_amp_scale_judge(scale, NULL, &state, state.step_count);
+    amp->block_count++;
+    return ls_amp_scale_judge(scale, chosen_name, amp, &state, amp->block_count);
 }
 
 void ls_amp_cancel(ls_amp *amp)

@@ -46,6 +46,7 @@ struct ls_amp {
     ls_amp_optimizer *optimizer;
     int open_loss; /* of the open block, or -1 */
     bool delay;
+    int64_t block_count; /* blocks that were looked at, for messages */
     /* lists of one call, [slot_count] */
     ls_amp_slot **chosen;
     ls_tensor *list[5];

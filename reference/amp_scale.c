@@ -58,20 +58,28 @@ ls_status ls_amp_scale_update(const ls_amp_scale *scale)
                                       scale->state);
 }
 
-static const char *param_name(const ls_network *network, int32_t index)
+const char *ls_amp_scale_param_name(const void *context, int index)
 {
-    bool known = network != NULL && index >= 0 && index < network->param_count;
+    const ls_network *network = context;
+    bool known = index >= 0 && index < network->param_count;
     return known ? network->param[index].name : "a tensor without a name";
 }
 
-ls_status ls_amp_scale_judge(const ls_amp_scale *scale, const ls_network *network,
-                             const ls_step_state *state, int64_t step)
+static const char *no_name(const void *context, int index)
 {
+    (void)context, (void)index;
+    return "a tensor without a name";
+}
+
+ls_status ls_amp_scale_judge(const ls_amp_scale *scale, ls_amp_scale_name *name,
+                             const void *context, const ls_step_state *state, int64_t step)
+{
+    ls_amp_scale_name *name_of = name != NULL ? name : no_name;
     if (state->first_bad_state >= 0) {
         ls_log_error(
             "step %lld: %s (its value, master or moment) is not finite after the step; loss "
             "scale %g, learning rate %g",
-            (long long)step, param_name(network, state->first_bad_state), (double)state->loss_scale,
+            (long long)step, name_of(context, state->first_bad_state), (double)state->loss_scale,
             (double)state->lr);
         return LS_ERR_NON_FINITE;
     }
@@ -82,7 +90,7 @@ ls_status ls_amp_scale_judge(const ls_amp_scale *scale, const ls_network *networ
         ls_log_error(
             "step %lld: an overflow took the loss scale to %g, past its floor; first gradient "
             "with inf or NaN: %s",
-            (long long)step, (double)state->loss_scale, param_name(network, state->first_bad_grad));
+            (long long)step, (double)state->loss_scale, name_of(context, state->first_bad_grad));
         return LS_ERR_NON_FINITE;
     }
     if (state->overflow_streak >= LS_AMP_STREAK_MAX) {
@@ -90,7 +98,7 @@ ls_status ls_amp_scale_judge(const ls_amp_scale *scale, const ls_network *networ
             "step %lld: %d overflows in a row, loss scale now %g; first gradient with inf or "
             "NaN: %s",
             (long long)step, (int)state->overflow_streak, (double)state->loss_scale,
-            param_name(network, state->first_bad_grad));
+            name_of(context, state->first_bad_grad));
         return LS_ERR_NON_FINITE;
     }
     return LS_OK;

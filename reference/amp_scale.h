@@ -38,10 +38,15 @@ ls_status ls_amp_scale_unscale(const ls_amp_scale *scale, ls_tensor_list to, ls_
 /* S, 1/S and the counts of the next step (facts/apex.md 2.3; growth at >= instead of ==). */
 ls_status ls_amp_scale_update(const ls_amp_scale *scale);
 
+/* The name of tensor `index` of the lists. */
+typedef const char *ls_amp_scale_name(const void *context, int index);
+/* `context` is the ls_network. */
+const char *ls_amp_scale_param_name(const void *context, int index);
+
 /* LS_ERR_NON_FINITE with a line that names the tensor, when a copy of the state says that the run
  * is over: a value is not finite after a step, LS_AMP_STREAK_MAX overflows in a row, or S below its
- * floor. `network` names the tensors of the lists; NULL: no names. */
-ls_status ls_amp_scale_judge(const ls_amp_scale *scale, const ls_network *network,
-                             const ls_step_state *state, int64_t step);
+ * floor. `name` NULL: no names. `step` is for the line. */
+ls_status ls_amp_scale_judge(const ls_amp_scale *scale, ls_amp_scale_name *name,
+                             const void *context, const ls_step_state *state, int64_t step);
 
 #endif

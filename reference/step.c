@@ -383,7 +383,8 @@ static ls_status tell_step(loop *loop, record *record)
     loop->loss_scale = record->state.loss_scale;
     loop->summary->last = record->step;
     loop->summary->skipped += event.skipped;
-    return ls_amp_scale_judge(&trainer->amp, &trainer->network, &record->state, record->step);
+    return ls_amp_scale_judge(&trainer->amp, ls_amp_scale_param_name, &trainer->network,
+                              &record->state, record->step);
 }
 
 /* Digests and dump of the step that has just been enqueued; both need its state on the host. */

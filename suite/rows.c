@@ -35,6 +35,7 @@ void ls_rows_all(const ls_case_settings *settings, ls_case_list *list)
     ls_statistics_cases(settings, list);
     ls_opt_levels_cases(settings, list);
     ls_optim_cases(settings, list);
+    ls_amp_cases(settings, list);
     ls_checkpoint_cases(settings, list);
     ls_collectives_cases(settings, list);
     ls_data_cases(settings, list);

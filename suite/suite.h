@@ -96,6 +96,7 @@ void ls_ddp_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_statistics_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_opt_levels_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_optim_cases(const ls_case_settings *settings, ls_case_list *list);
+void ls_amp_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_checkpoint_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_collectives_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_data_cases(const ls_case_settings *settings, ls_case_list *list);

@@ -349,21 +349,21 @@ START_TEST(a_run_ends_when_its_state_is_lost)
     ls_amp_scale_of(&h.memory, &h.precision, &amp);
     ls_step_state good = ls_amp_scale_start(h.precision.initial_scale);
     good.overflow_streak = LS_AMP_STREAK_MAX - 1;
-    ck_assert_int_eq(ls_amp_scale_judge(&amp, NULL, &good, 1), LS_OK);
+    ck_assert_int_eq(ls_amp_scale_judge(&amp, NULL, NULL, &good, 1), LS_OK);
     ls_step_state bad = good;
     bad.overflow_streak = LS_AMP_STREAK_MAX;
-    ck_assert_int_eq(ls_amp_scale_judge(&amp, NULL, &bad, 1), LS_ERR_NON_FINITE);
+    ck_assert_int_eq(ls_amp_scale_judge(&amp, NULL, NULL, &bad, 1), LS_ERR_NON_FINITE);
     bad = good;
     bad.floor_reached = 1;
-    ck_assert_int_eq(ls_amp_scale_judge(&amp, NULL, &bad, 1), LS_ERR_NON_FINITE);
+    ck_assert_int_eq(ls_amp_scale_judge(&amp, NULL, NULL, &bad, 1), LS_ERR_NON_FINITE);
     bad = good;
     bad.first_bad_state = 0;
-    ck_assert_int_eq(ls_amp_scale_judge(&amp, NULL, &bad, 1), LS_ERR_NON_FINITE);
+    ck_assert_int_eq(ls_amp_scale_judge(&amp, NULL, NULL, &bad, 1), LS_ERR_NON_FINITE);
     /* a static scale never ends a run by overflows alone */
     amp.config.dynamic = false;
     bad = good;
     bad.overflow_streak = 1000;
-    ck_assert_int_eq(ls_amp_scale_judge(&amp, NULL, &bad, 1), LS_OK);
+    ck_assert_int_eq(ls_amp_scale_judge(&amp, NULL, NULL, &bad, 1), LS_OK);
     let_go(&h);
 }
 END_TEST

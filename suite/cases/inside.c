@@ -1,0 +1,83 @@
+#include "inside.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+bool ls_inside_open(ls_device *out, ls_verdict *verdict)
+{
+    ls_backend_options options = {.threads = 1, .local_ranks = 1, .deterministic = true};
+    if (ls_device_open("cpu", &options, out) != LS_OK) {
+        ls_verdict_set(verdict, LS_INFRA, "the CPU's backend cannot be opened");
+        return false;
+    }
+    return true;
+}
+
+ls_tensor ls_inside_tensor(const ls_device *device, ls_dtype dtype, int64_t count)
+{
+    ls_tensor tensor = {NULL, dtype, count};
+    int64_t bytes = (int64_t)ls_tensor_bytes(&tensor);
+    ls_status status = device->api->memory_alloc(device->backend, bytes > 0 ? bytes : 1,
+                                                 "a case's tensor", &tensor.data);
+    LS_ASSERT(status == LS_OK);
+    return tensor;
+}
+
+void ls_inside_free(const ls_device *device, ls_tensor *tensor)
+{
+    device->api->memory_free(device->backend, tensor->data);
+    tensor->data = NULL;
+}
+
+void ls_inside_write(const ls_device *device, const ls_tensor *tensor, const float *value)
+{
+    ls_status status = ls_device_write_f32(device, tensor, value);
+    LS_ASSERT(status == LS_OK);
+}
+
+void ls_inside_read(const ls_device *device, const ls_tensor *tensor, float *value)
+{
+    ls_status status = ls_device_read_f32(device, tensor, value);
+    LS_ASSERT(status == LS_OK);
+}
+
+ls_case *ls_inside_add(ls_case_list *list, ls_case_judge *judge, const char *requirement,
+                       const char *id_format, ...)
+{
+    char id[LS_CASE_ID_BYTES];
+    va_list arguments;
+    va_start(arguments, id_format);
+    vsnprintf(id, sizeof id, id_format, arguments);
+    va_end(arguments);
+    ls_case *row = ls_rows_add(list, judge, requirement, "%s", id);
+    row->kind = LS_INSIDE;
+    return row;
+}
+
+ls_inside_ear ls_inside_hear(void)
+{
+    fflush(stderr);
+    ls_inside_ear ear = {dup(STDERR_FILENO), memfd_create("stderr", MFD_CLOEXEC)};
+    LS_ASSERT(ear.kept >= 0 && ear.file >= 0);
+    LS_ASSERT(dup2(ear.file, STDERR_FILENO) >= 0);
+    return ear;
+}
+
+int ls_inside_heard(ls_inside_ear *ear, char *text, int bytes)
+{
+    fflush(stderr);
+    LS_ASSERT(dup2(ear->kept, STDERR_FILENO) >= 0);
+    ssize_t got = pread(ear->file, text, (size_t)bytes - 1, 0);
+    text[got > 0 ? got : 0] = '\0';
+    int lines = 0;
+    for (const char *c = text; *c != '\0'; c++) {
+        lines += *c == '\n';
+    }
+    close(ear->kept);
+    close(ear->file);
+    return lines;
+}
