@@ -6,6 +6,7 @@
 
 #include "../../harness/text.h"
 #include "judges.h"
+#include "../diagnose_digests.h"
 
 enum { SAVED_AT = 3, LAST = 6 };
 
@@ -44,6 +45,10 @@ void ls_checkpoint_judge_resume(const ls_case *row, const ls_record *job, ls_ver
         if (again != NULL) {
             ls_verdict_set(out, LS_FAIL, "rank=%d did step %d again after resume", k, saved_at);
         }
+    }
+    for (int k = 0; k < job[0].world && out->code == LS_FAIL && out->cause[0] == '\0'; k++) {
+        ls_diagnose_resume(&job[0].rank[k], &job[2].rank[k], SAVED_AT + 1, out->cause,
+                           (int)sizeof out->cause);
     }
     if (out->code == LS_PASS && compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no digests to compare");

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../../harness/text.h"
+#include "../diagnose_digests.h"
 #include "judges.h"
 #include "timed.h"
 
@@ -66,11 +67,8 @@ void ls_ddp_judge_lockstep(const ls_case *row, const ls_record *job, ls_verdict 
         ls_text_put(out->evidence, sizeof out->evidence,
                     "%d digests of %d ranks equal over %d steps", compared, job->world, steps);
     }
-    if (out->code == LS_FAIL && strstr(out->evidence, "param is") != NULL) {
-        ls_text_put(
-            out->cause, sizeof out->cause,
-            "ranks apply different gradients: a reduction is missing, incomplete or ran before "
-            "the gradient was ready");
+    for (int k = 1; k < job->world && out->code == LS_FAIL && out->cause[0] == '\0'; k++) {
+        ls_diagnose_replicas(&job->rank[0], &job->rank[k], out->cause, (int)sizeof out->cause);
     }
 }
 

@@ -1,0 +1,98 @@
+#include "diagnose_digests.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Bits of what differs between two records of one step. */
+static unsigned differing(const ls_record_step *a, const ls_record_step *b)
+{
+    unsigned mask = 0;
+    for (int d = 0; d < LS_RECORD_DIGESTS; d++) {
+        bool both = (a->digest_mask & b->digest_mask & 1u << d) != 0;
+        mask |= both && strcmp(a->digest[d], b->digest[d]) != 0 ? 1u << d : 0;
+    }
+    return mask;
+}
+
+static bool has(unsigned mask, ls_record_digest digest)
+{
+    return (mask & 1u << digest) != 0;
+}
+
+void ls_diagnose_replicas(const ls_record_rank *a, const ls_record_rank *b, char *text,
+                          int text_bytes)
+{
+    const char *why = "";
+    text[0] = '\0';
+    for (int i = 0; i < a->step_count && i < b->step_count && why[0] == '\0'; i++) {
+        const ls_record_step *x = &a->step[i], *y = &b->step[i];
+        unsigned mask = differing(x, y);
+        bool values = has(mask, LS_RECORD_PARAM) || has(mask, LS_RECORD_MASTER);
+        if (x->loss_scale != y->loss_scale || x->skipped != y->skipped) {
+            why = has(mask, LS_RECORD_GRAD)
+                      ? "ranks decide about a skip from different gradients: the decision must "
+                        "come after the reduction"
+                      : "ranks decide about a skip each for itself";
+        } else if (has(mask, LS_RECORD_GRAD)) {
+            why = "ranks apply different gradients: a reduction is missing, incomplete or ran "
+                  "before the gradient was ready";
+        } else if (values && i == 0) {
+            why = "gradients are equal, parameters differ from the start: they were not broadcast, "
+                  "or masters were made before they were";
+        } else if (values || has(mask, LS_RECORD_STATE)) {
+            why = "gradients are equal, what the step makes of them differs: learning rate, "
+                  "moments or a skip";
+        } else if (has(mask, LS_RECORD_BUFFER)) {
+            why = "running statistics differ: SyncBN's moments are not those of all ranks";
+        }
+        if (why[0] != '\0') {
+            snprintf(text, (size_t)text_bytes, "%s (first at step %lld)", why, (long long)x->step);
+        }
+    }
+}
+
+static const char *why_resumed(const ls_record_step *a, const ls_record_step *b, bool at_once)
+{
+    unsigned mask = differing(a, b);
+    bool loss = strcmp(a->loss_bits, b->loss_bits) != 0;
+    if (a->loss_scale != b->loss_scale || has(mask, LS_RECORD_SCALER)) {
+        return at_once && a->loss_scale != b->loss_scale
+                   ? "the loss scale was not restored"
+                   : "the count of clean steps was not restored";
+    }
+    if (at_once && loss) {
+        return "the forward differs at once: parameters, or the place in the data, were not "
+               "restored";
+    }
+    if (a->lr != b->lr) {
+        return "the learning rate's schedule was not restored";
+    }
+    if (has(mask, LS_RECORD_GRAD)) {
+        return at_once ? "the loss is equal, the gradient is not: another bucket layout sums in "
+                         "another order"
+                       : "";
+    }
+    if (has(mask, LS_RECORD_STATE)) {
+        return "gradients are equal, moments are not: momentum was not restored";
+    }
+    if (has(mask, LS_RECORD_MASTER) || has(mask, LS_RECORD_PARAM)) {
+        return "gradients and moments are equal, values are not: masters were made again from "
+               "half weights, or the count of steps was not restored";
+    }
+    return has(mask, LS_RECORD_BUFFER) ? "running statistics were not restored" : "";
+}
+
+void ls_diagnose_resume(const ls_record_rank *straight, const ls_record_rank *resumed,
+                        int64_t first, char *text, int text_bytes)
+{
+    text[0] = '\0';
+    for (int i = 0; i < resumed->step_count && text[0] == '\0'; i++) {
+        const ls_record_step *b = &resumed->step[i];
+        const ls_record_step *a = ls_record_find_step(straight, b->step);
+        const char *why = a == NULL ? "" : why_resumed(a, b, b->step == first);
+        if (why[0] != '\0') {
+            snprintf(text, (size_t)text_bytes, "%s (first seen at step %lld)", why,
+                     (long long)b->step);
+        }
+    }
+}

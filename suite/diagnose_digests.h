@@ -1,0 +1,15 @@
+/* What went wrong where two runs of steps that must be equal part: told by which digests differ
+ * first. */
+#ifndef LS_DIAGNOSE_DIGESTS_H
+#define LS_DIAGNOSE_DIGESTS_H
+
+#include "../harness/record.h"
+
+/* Two ranks of one job. One line, "" where the digests tell nothing. */
+void ls_diagnose_replicas(const ls_record_rank *a, const ls_record_rank *b, char *text,
+                          int text_bytes);
+/* One rank of an uninterrupted run, and of one resumed before step `first`. */
+void ls_diagnose_resume(const ls_record_rank *straight, const ls_record_rank *resumed,
+                        int64_t first, char *text, int text_bytes);
+
+#endif

@@ -1,0 +1,118 @@
+/* Which digest parts first tells what went wrong, between ranks and after a resume. */
+#include <check.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "../diagnose_digests.h"
+
+enum { STEPS = 3 };
+
+typedef struct run {
+    ls_record_rank rank;
+    ls_record_step step[STEPS];
+} run;
+
+static void make(run *r, int64_t first)
+{
+    memset(r, 0, sizeof *r);
+    r->rank.step_count = STEPS;
+    r->rank.step = r->step;
+    for (int i = 0; i < STEPS; i++) {
+        ls_record_step *s = &r->step[i];
+        *s = (ls_record_step){.step = first + i, .loss_scale = 128, .lr = 0.1};
+        s->digest_mask = (1u << LS_RECORD_DIGESTS) - 1;
+        snprintf(s->loss_bits, sizeof s->loss_bits, "0x%08x", 0x3f800000u + (unsigned)i);
+        for (int d = 0; d < LS_RECORD_DIGESTS; d++) {
+            snprintf(s->digest[d], sizeof s->digest[d], "%016x", (unsigned)(100 * i + d));
+        }
+    }
+}
+
+/* From step `at` on that digest is another. */
+static void change(run *r, ls_record_digest digest, int at)
+{
+    for (int i = at; i < STEPS; i++) {
+        r->step[i].digest[digest][0] = 'f';
+    }
+}
+
+#define EXPECT(call, words)                                                       \
+    do {                                                                          \
+        char text[240];                                                           \
+        call;                                                                     \
+        ck_assert_msg(strstr(text, words) != NULL, "'%s' for '%s'", text, words); \
+    } while (0)
+
+START_TEST(replicas)
+{
+    run a, b;
+    make(&a, 1);
+    make(&b, 1);
+    char none[240];
+    ls_diagnose_replicas(&a.rank, &b.rank, none, sizeof none);
+    ck_assert_str_eq(none, "");
+    change(&b, LS_RECORD_PARAM, 0);
+    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, text, sizeof text), "not broadcast");
+    change(&b, LS_RECORD_GRAD, 0);
+    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, text, sizeof text), "a reduction is missing");
+    make(&b, 1);
+    change(&b, LS_RECORD_PARAM, 1);
+    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, text, sizeof text),
+           "what the step makes of them");
+    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, text, sizeof text), "first at step 2");
+    make(&b, 1);
+    b.step[1].skipped = true;
+    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, text, sizeof text), "each for itself");
+    change(&b, LS_RECORD_GRAD, 1);
+    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, text, sizeof text), "after the reduction");
+    make(&b, 1);
+    change(&b, LS_RECORD_BUFFER, 2);
+    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, text, sizeof text), "running statistics");
+}
+END_TEST
+
+START_TEST(resumes)
+{
+    run a, b;
+    make(&a, 4);
+    make(&b, 4);
+    b.step[0].loss_scale = 65536;
+    EXPECT(ls_diagnose_resume(&a.rank, &b.rank, 4, text, sizeof text), "loss scale was not");
+    make(&b, 4);
+    b.step[1].loss_scale = 256;
+    EXPECT(ls_diagnose_resume(&a.rank, &b.rank, 4, text, sizeof text), "count of clean steps");
+    make(&b, 4);
+    snprintf(b.step[0].loss_bits, sizeof b.step[0].loss_bits, "0x0");
+    EXPECT(ls_diagnose_resume(&a.rank, &b.rank, 4, text, sizeof text), "place in the data");
+    make(&b, 4);
+    b.step[0].lr = 0.01;
+    EXPECT(ls_diagnose_resume(&a.rank, &b.rank, 4, text, sizeof text), "schedule was not");
+    make(&b, 4);
+    change(&b, LS_RECORD_STATE, 0);
+    change(&b, LS_RECORD_PARAM, 0);
+    EXPECT(ls_diagnose_resume(&a.rank, &b.rank, 4, text, sizeof text), "momentum was not restored");
+    make(&b, 4);
+    change(&b, LS_RECORD_MASTER, 0);
+    EXPECT(ls_diagnose_resume(&a.rank, &b.rank, 4, text, sizeof text), "masters were made again");
+    make(&b, 4);
+    change(&b, LS_RECORD_GRAD, 0);
+    EXPECT(ls_diagnose_resume(&a.rank, &b.rank, 4, text, sizeof text), "bucket layout");
+    make(&b, 4);
+    change(&b, LS_RECORD_BUFFER, 0);
+    EXPECT(ls_diagnose_resume(&a.rank, &b.rank, 4, text, sizeof text), "running statistics");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("diagnose_digests");
+    TCase *tests = tcase_create("diagnose_digests");
+    tcase_add_test(tests, replicas);
+    tcase_add_test(tests, resumes);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}
