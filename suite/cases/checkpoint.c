@@ -47,7 +47,7 @@ void ls_checkpoint_judge_resume(const ls_case *row, const ls_record *job, ls_ver
         }
     }
     for (int k = 0; k < job[0].world && out->code == LS_FAIL && out->cause[0] == '\0'; k++) {
-        ls_diagnose_resume(&job[0].rank[k], &job[2].rank[k], SAVED_AT + 1, out->cause,
+        ls_diagnose_resume(&job[0].rank[k], &job[2].rank[k], saved_at + 1, out->cause,
                            (int)sizeof out->cause);
     }
     if (out->code == LS_PASS && compared == 0) {
