@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tables_band.h"
 #include "tables_curves.h"
 #include "tables_speed.h"
 
@@ -82,6 +83,17 @@ static void advise_levels(const ls_report_run *run, cJSON *advice)
 
 static void advise_loss(const ls_report_run *run, cJSON *advice)
 {
+    ls_tables_band band;
+    if (ls_tables_band_read(run, &band)) {
+        char text[SENTENCE_BYTES] = "", sentence[320];
+        ls_tables_append(
+            text, sizeof text,
+            "Loss: after %d steps of %s %s, where another O0 run would end 95 %% of the "
+            "time.",
+            band.steps, band.job->arch, ls_tables_band_sentence(&band, sentence));
+        say(advice, text);
+        return;
+    }
     const ls_report_job *jobs[JOBS_MAX];
     int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_LEVEL, jobs, JOBS_MAX);
     double low, high;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "report_advice.h"
+#include "report_beside.h"
 #include "report_plots.h"
 #include "report_speed.h"
 #include "report_summary.h"
@@ -25,10 +26,9 @@ static const ls_report_job *first_timed(const ls_report_run *run)
 static void write_speed_rows(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
     static const ls_report_column COLUMNS[] = {
-        {"level", false},     {"ranks", true},           {"nodes", false},
-        {"bucket", false},    {"images/s [95 %]", true}, {"ms p50", true},
-        {"ms p99", true},     {"exposed comm ms", true}, {"efficiency", true},
-        {"judged on", false}, {"marks", false}};
+        {"level", false},          {"ranks", true},      {"nodes", false}, {"bucket", false},
+        {"images/s [95 %]", true}, {"ms p50", true},     {"ms p90", true}, {"ms p99", true},
+        {"efficiency", true},      {"judged on", false}, {"marks", false}};
     enum { COUNT = sizeof COLUMNS / sizeof *COLUMNS };
     form->table_open(to, COLUMNS, COUNT);
     for (int j = 0; j < run->job_count; j++) {
@@ -37,14 +37,14 @@ static void write_speed_rows(const ls_report_run *run, const ls_report_page_form
             continue;
         }
         char level[24], ranks[16], nodes[32], bucket[24], rate[96], p50[32] = "-", p99[32] = "-";
-        char exposed[32] = "-", efficiency[32] = "-", judged[160], marks[160];
+        char p90[32] = "-", efficiency[32] = "-", judged[160], marks[160];
         snprintf(ranks, sizeof ranks, "%d", job->world);
         ls_report_data_state(job, rate);
         if (ls_report_data_has_speed(job)) {
             ls_report_lines_rate(job, rate);
             ls_report_lines_number(job->speed.step.value, p50);
             ls_report_lines_number(job->speed.p99_ms, p99);
-            ls_report_lines_number(ls_report_speed_exposed_ms(run, job), exposed);
+            ls_report_lines_number(job->speed.p90_ms, p90);
             ls_report_lines_number(job->speed.efficiency.value, efficiency);
         }
         const char *cells[COUNT] = {ls_report_data_level(job, level),
@@ -53,8 +53,8 @@ static void write_speed_rows(const ls_report_run *run, const ls_report_page_form
                                     ls_report_data_bucket(job->bucket_mb, bucket),
                                     rate,
                                     p50,
+                                    p90,
                                     p99,
-                                    exposed,
                                     efficiency,
                                     ls_report_lines_judged(run, job, judged),
                                     ls_report_lines_marks(run, job, marks)};
@@ -69,7 +69,7 @@ static void write_more_rows(const ls_report_run *run, const ls_report_page_form 
         {"job", false},        {"steps measured", true},      {"warm-up", true},
         {"skipped", true},     {"second half / first", true}, {"slowest rank", true},
         {"rank spread", true}, {"MB reduced/step", true},     {"bus GB/s", true},
-        {"of roofline", true}, {"peak MB/rank", true}};
+        {"of roofline", true}, {"first step s", true},        {"peak MB/rank", true}};
     enum { COUNT = sizeof COLUMNS / sizeof *COLUMNS };
     form->table_open(to, COLUMNS, COUNT);
     for (int j = 0; j < run->job_count; j++) {
@@ -80,7 +80,7 @@ static void write_more_rows(const ls_report_run *run, const ls_report_page_form 
         }
         char steps[16], warmup[16], skipped[16], halves[32], slowest[16], spread[32], reduced[32],
             bus[32];
-        char roofline[32] = "-", peak[32];
+        char roofline[32] = "-", peak[32], first[32];
         double rss = NAN;
         for (int k = 0; k < job->rank_count; k++) {
             rss = fmax(rss, job->rank[k].rss_bytes_max);
@@ -104,10 +104,107 @@ static void write_more_rows(const ls_report_run *run, const ls_report_page_form 
             ls_report_lines_number(job->rank[0].reduced_bytes / 1e6, reduced),
             ls_report_lines_number(speed->bus_bytes_per_s / 1e9, bus),
             roofline,
+            ls_report_lines_number(speed->first_step_s, first),
             ls_report_lines_number(rss / 1e6, peak)};
         form->table_row(to, COLUMNS, cells, COUNT);
     }
     form->table_close(to);
+}
+
+/* Exposed communication both ways. */
+static void write_exposed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    static const ls_report_column COLUMNS[] = {
+        {"job", false},          {"step ms", true},           {"communication ms", true},
+        {"waited for ms", true}, {"by twin ms [95 %]", true}, {"by twin - waited", true}};
+    enum { COUNT = sizeof COLUMNS / sizeof *COLUMNS };
+    form->table_open(to, COLUMNS, COUNT);
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *job = &run->job[j];
+        if (strcmp(job->role, "throughput") != 0 || job->world < 2 || !ls_report_data_shown(job)) {
+            continue;
+        }
+        char step[32], comm[32], waited[32], twin[112] = "no twin", difference[32], low[32],
+                                             high[32], value[32];
+        ls_stats_interval by_twin = ls_report_beside_exposed_ms(run, job);
+        double waited_ms = ls_report_speed_exposed_ms(run, job);
+        if (isfinite(by_twin.low)) {
+            snprintf(twin, sizeof twin, "%s [%s, %s]", ls_report_lines_number(by_twin.value, value),
+                     ls_report_lines_number(by_twin.low, low),
+                     ls_report_lines_number(by_twin.high, high));
+        } else if (isfinite(by_twin.value)) {
+            snprintf(twin, sizeof twin, "%s [?]", ls_report_lines_number(by_twin.value, value));
+        }
+        const char *cells[COUNT] = {job->label,
+                                    ls_report_lines_number(job->speed.step.value, step),
+                                    ls_report_lines_number(job->speed.comm_ms, comm),
+                                    ls_report_lines_number(waited_ms, waited),
+                                    twin,
+                                    ls_report_lines_number(by_twin.value - waited_ms, difference)};
+        form->table_row(to, COLUMNS, cells, COUNT);
+    }
+    form->table_close(to);
+}
+
+static void write_memory(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    static const ls_report_column COLUMNS[] = {
+        {"level", false},       {"parameters", true},   {"masters", true},      {"moments", true},
+        {"gradients", true},    {"activations", true},  {"workspace", true},    {"sum", true},
+        {"seen at peak", true}, {"MB per image", true}, {"largest batch", true}};
+    enum { COUNT = sizeof COLUMNS / sizeof *COLUMNS };
+    const ls_report_job *jobs[COLUMNS_MAX];
+    int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_LEVEL, jobs, COLUMNS_MAX);
+    if (count == 0 || !isfinite(jobs[0]->rank[0].kind_bytes[LS_REPORT_ACTIVATIONS])) {
+        return;
+    }
+    form->heading(to, "Memory of a rank by kind, MB");
+    form->table_open(to, COLUMNS, COUNT);
+    for (int i = 0; i < count; i++) {
+        const ls_report_rank *rank = &jobs[i]->rank[0];
+        char level[24], text[COUNT][32];
+        const char *cells[COUNT] = {ls_report_data_level(jobs[i], level)};
+        double sum = 0;
+        for (int kind = 0; kind < LS_REPORT_KINDS; kind++) {
+            sum += rank->kind_bytes[kind];
+            cells[1 + kind] = ls_report_lines_number(rank->kind_bytes[kind] / 1e6, text[1 + kind]);
+        }
+        ls_report_batch batch = {.image_bytes = NAN, .largest = NAN};
+        (void)ls_report_beside_batch(run, jobs[i], &batch);
+        cells[7] = ls_report_lines_number(sum / 1e6, text[7]);
+        cells[8] = ls_report_lines_number(rank->rss_bytes_max / 1e6, text[8]);
+        cells[9] = ls_report_lines_number(batch.image_bytes / 1e6, text[9]);
+        snprintf(text[10], sizeof text[10], isfinite(batch.largest) ? "%.0f" : "-", batch.largest);
+        cells[10] = text[10];
+        form->table_row(to, COLUMNS, cells, COUNT);
+    }
+    form->table_close(to);
+    form->paragraph(
+        to, "What the trainer allocates, of rank 0. Seen at peak is the largest resident memory: "
+            "program, libraries and what the judged step writes are in it. Workspace: packed "
+            "weights, scratch, running statistics. Largest batch: images per rank that free memory "
+            "divided by the ranks would hold; computed from these figures, not run.");
+}
+
+static void write_beside(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    cJSON *sentences = ls_report_beside_sentences(run);
+    const cJSON *sentence;
+    form->heading(to, "Communication, DDP, scaling");
+    form->list_open(to);
+    cJSON_ArrayForEach(sentence, sentences)
+    {
+        form->list_item(to, sentence->valuestring);
+    }
+    form->list_close(to);
+    cJSON_Delete(sentences);
+    write_exposed(run, form, to);
+    form->paragraph(
+        to,
+        "Waited for: from the end of a rank's own backward to its last reduction. By twin: step "
+        "time minus that of the same level and world without reduction, run beside it; what "
+        "moves between two jobs (other load, clocks) is in that difference.");
+    write_memory(run, form, to);
 }
 
 static void write_speed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
@@ -139,6 +236,7 @@ static void write_speed(const ls_report_run *run, const ls_report_page_form *for
             "result: its job did not pass its checks.");
     write_speed_rows(run, form, to);
     write_more_rows(run, form, to);
+    write_beside(run, form, to);
 }
 
 static void write_verdict(const cJSON *verdict, const ls_report_page_form *form, FILE *to)

@@ -49,6 +49,7 @@ static ls_status take_step(ls_report_rank *rank, const cJSON *event)
         .lr = ls_json_number(event, "lr", NAN),
         .images = ls_json_number(event, "images", NAN),
         .skipped = ls_json_bool(event, "skipped", false),
+        .at_ns = ls_json_number(event, "at_ns", NAN),
         .total_ms = ls_json_number(ms, "total", NAN),
         .data_ms = ls_json_number(ms, "data", NAN),
         .forward_ms = ls_json_number(ms, "forward", NAN),
@@ -57,6 +58,9 @@ static ls_status take_step(ls_report_rank *rank, const cJSON *event)
         .exposed_ms = ls_json_number(ms, "comm_exposed", NAN),
         .optimizer_ms = ls_json_number(ms, "optimizer", NAN),
     };
+    if (rank->step_count == 1) {
+        rank->instrument_ms = ls_json_number(ms, "instrument", 0);
+    }
     return LS_OK;
 }
 
@@ -70,15 +74,39 @@ static void take_buckets(ls_report_rank *rank, const cJSON *event)
         rank->reduced_bytes += ls_json_number(bucket, "bytes", 0);
         rank->bucket_count++;
     }
-    if (isfinite(rank->kind_bytes[LS_REPORT_ACTIVATIONS])) { /* our trainer: gradients lie in the
-                                                                buckets */
+    bool open = isnan(rank->kind_bytes[LS_REPORT_GRADIENTS]);
+    if (open && isfinite(rank->kind_bytes[LS_REPORT_ACTIVATIONS])) { /* they lie in the buckets */
         rank->kind_bytes[LS_REPORT_GRADIENTS] = rank->reduced_bytes;
         rank->kind_bytes[LS_REPORT_PARAMETERS] = rank->reduced_bytes;
     }
 }
 
-/* Our trainer's start event tells sizes; what follows from them is numerics.md table 1: parameters
- * are of the gradients' type at every level, masters (O2) and moments are f32. */
+/* The trainer's own table of what it has allocated. */
+static void take_memory(ls_report_rank *rank, const cJSON *memory)
+{
+    static const struct {
+        const char *name;
+        ls_report_kind kind;
+    } PARTS[] = {{"parameters", LS_REPORT_PARAMETERS},
+                 {"masters", LS_REPORT_MASTERS},
+                 {"moments", LS_REPORT_MOMENTS},
+                 {"gradients", LS_REPORT_GRADIENTS},
+                 {"reduction_staging", LS_REPORT_GRADIENTS},
+                 {"accumulators", LS_REPORT_GRADIENTS},
+                 {"unscaled_gradients", LS_REPORT_GRADIENTS},
+                 {"buffers", LS_REPORT_WORKSPACE},
+                 {"state", LS_REPORT_WORKSPACE}};
+    for (int kind = LS_REPORT_PARAMETERS; kind <= LS_REPORT_GRADIENTS; kind++) {
+        rank->kind_bytes[kind] = 0;
+    }
+    for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS; i++) {
+        rank->kind_bytes[PARTS[i].kind] += ls_json_number(memory, PARTS[i].name, 0);
+    }
+}
+
+/* Our trainer's start event tells sizes; without its own table, what follows from them is
+ * numerics.md table 1: parameters are of the gradients' type at every level, masters (O2) and
+ * moments are f32. */
 static void take_start(ls_report_rank *rank, const cJSON *event)
 {
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(event, "options");
@@ -94,6 +122,11 @@ static void take_start(ls_report_rank *rank, const cJSON *event)
     rank->kind_bytes[LS_REPORT_WORKSPACE] = ls_json_number(event, "workspace_bytes", NAN);
     rank->kind_bytes[LS_REPORT_MASTERS] = masters ? 4 * elements : 0 * elements;
     rank->kind_bytes[LS_REPORT_MOMENTS] = optimizer[0] != '\0' ? 4 * moments * elements : NAN;
+    copy_text(rank->level, sizeof rank->level, ls_json_string(options, "opt-level", ""));
+    const cJSON *memory = cJSON_GetObjectItemCaseSensitive(event, "memory");
+    if (cJSON_IsObject(memory)) {
+        take_memory(rank, memory);
+    }
 }
 
 static ls_status take_event(void *context, const cJSON *event, int line)
@@ -126,7 +159,7 @@ static void read_ranks(ls_report_job *job, const char *folder)
     LS_ASSERT(job->rank != NULL);
     for (int k = 0; k < job->rank_count; k++) {
         ls_report_rank *rank = &job->rank[k];
-        rank->reduced_bytes = rank->rss_bytes_max = NAN;
+        rank->reduced_bytes = rank->rss_bytes_max = rank->instrument_ms = NAN;
         for (int kind = 0; kind < LS_REPORT_KINDS; kind++) {
             rank->kind_bytes[kind] = NAN;
         }
@@ -232,6 +265,7 @@ static void read_job(const char *jobs_folder, const char *id, ls_report_job *job
     job->code = (int)ls_json_integer(outcome, "code", 0);
     job->signal = (int)ls_json_integer(outcome, "signal", 0);
     job->seconds = ls_json_number(outcome, "seconds", NAN);
+    job->started_ns = ls_json_number(outcome, "started_ns", NAN);
     if (access(path_in(path, folder, "compare.json"), R_OK) == 0) {
         (void)ls_json_read_file(path, &job->compare);
     }

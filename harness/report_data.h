@@ -25,7 +25,7 @@ typedef enum ls_report_kind {
     LS_REPORT_MOMENTS,
     LS_REPORT_GRADIENTS,
     LS_REPORT_ACTIVATIONS,
-    LS_REPORT_WORKSPACE,
+    LS_REPORT_WORKSPACE, /* packed weights, scratch, running statistics, accumulators */
     LS_REPORT_KINDS,
 } ls_report_kind;
 
@@ -33,13 +33,15 @@ typedef struct ls_report_step {
     int64_t step;
     double loss, scale, scale_next, lr, images; /* NaN where the event does not say */
     bool skipped;
+    double at_ns; /* when it ended, ls_clock_ns; NaN: not told */
     double total_ms, data_ms, forward_ms, backward_ms, comm_ms, exposed_ms,
         optimizer_ms; /* or NaN */
 } ls_report_step;
 
 typedef struct ls_report_rank {
     bool started, ended, damaged;
-    int threads; /* as the start event says; 0: it does not */
+    int threads;   /* as the start event says; 0: it does not */
+    char level[8]; /* the options' own; jobs of independent runs have several */
     int step_count;
     ls_report_step *step;
     double reduced_bytes; /* sum of the latest bucket layout; NaN: no `buckets` event */
@@ -47,6 +49,7 @@ typedef struct ls_report_rank {
     int code, signal;                   /* from job.json; 0 where it says nothing */
     double rss_bytes_max;               /* or NaN */
     double kind_bytes[LS_REPORT_KINDS]; /* memory of the trainer by kind; NaN where not told */
+    double instrument_ms;               /* of its first step: digests and dumps; NaN */
 } ls_report_rank;
 
 typedef enum ls_report_state {
@@ -80,6 +83,8 @@ typedef struct ls_report_speed {
     double bus_bytes_per_s;       /* nccl-tests' definition: bytes * 2(W-1)/W / time, or NaN */
     ls_stats_interval efficiency; /* rate / (world * rate of the world of one), or NaN */
     double roofline_share;        /* or NaN */
+    double first_step_s; /* start of the launcher to the end of the first step on the slowest rank,
+                            digests and dumps taken out; NaN: not told */
 } ls_report_speed;
 
 typedef struct ls_report_job {
@@ -92,7 +97,8 @@ typedef struct ls_report_job {
     unsigned sweep;
     ls_report_state state;
     int first_rank, code, signal;
-    double seconds;
+    double seconds, started_ns; /* ls_clock_ns; NaN: not told */
+    double crowd_ends_ns;       /* steps that end later are not measured: report_speed.c */
     int rank_count;
     ls_report_rank *rank;
     cJSON *record;  /* job.json, or NULL */

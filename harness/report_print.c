@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "report.h"
+#include "report_beside.h"
 #include "report_lines.h"
 #include "report_speed.h"
 
@@ -124,6 +125,18 @@ static void print_jobs(const ls_report_run *run, FILE *to)
     }
 }
 
+static void print_beside(const ls_report_run *run, FILE *to)
+{
+    cJSON *sentences = ls_report_beside_sentences(run);
+    const cJSON *sentence;
+    fprintf(to, "%s", cJSON_GetArraySize(sentences) > 0 ? "\n" : "");
+    cJSON_ArrayForEach(sentence, sentences)
+    {
+        print_wrapped(to, sentence->valuestring, 2);
+    }
+    cJSON_Delete(sentences);
+}
+
 static void print_indented(FILE *to, const char *name, const char *text)
 {
     if (text[0] != '\0') {
@@ -183,6 +196,7 @@ ls_status ls_report_print(const char *run_directory, FILE *to)
     LS_TRY(ls_report_data_open(run_directory, &run));
     print_opening(&run, to);
     print_jobs(&run, to);
+    print_beside(&run, to);
     print_verdicts(&run, to);
     fflush(to);
     ls_report_data_close(&run);

@@ -11,28 +11,46 @@ static double *room_for(int count)
     return values;
 }
 
+/* Ranks that do not reduce do not wait for each other: when the first has ended, its cores help the
+ * others, whose steps from then on say nothing about a world of this size. Infinite where ranks
+ * keep step. */
+static double crowd_ends_ns(const ls_report_job *job)
+{
+    double first_ns = INFINITY;
+    for (int k = 0; k < job->rank_count && strcmp(job->role, "twin") == 0; k++) {
+        const ls_report_rank *rank = &job->rank[k];
+        if (rank->step_count > 0) {
+            first_ns = fmin(first_ns, rank->step[rank->step_count - 1].at_ns);
+        }
+    }
+    return first_ns;
+}
+
 /* A step that was skipped did no optimizer work, and a warm-up step still pays for plans and
  * caches. */
 static bool is_measured(const ls_report_job *job, const ls_report_rank *rank, int index)
 {
     const ls_report_step *step = &rank->step[index];
-    return index >= job->warmup_steps && !step->skipped && step->total_ms > 0;
+    return index >= job->warmup_steps && !step->skipped && step->total_ms > 0 &&
+           !(step->at_ns > job->crowd_ends_ns);
 }
 
-static double window_sum_ms(const ls_report_job *job, const ls_report_rank *rank)
+static double window_mean_ms(const ls_report_job *job, const ls_report_rank *rank)
 {
     double sum = 0;
+    int count = 0;
     for (int i = 0; i < rank->step_count; i++) {
         sum += is_measured(job, rank, i) ? rank->step[i].total_ms : 0;
+        count += is_measured(job, rank, i);
     }
-    return sum;
+    return count > 0 ? sum / count : 0;
 }
 
 static int slowest_rank(const ls_report_job *job)
 {
     int slowest = 0;
     for (int k = 1; k < job->rank_count; k++) {
-        if (window_sum_ms(job, &job->rank[k]) > window_sum_ms(job, &job->rank[slowest])) {
+        if (window_mean_ms(job, &job->rank[k]) > window_mean_ms(job, &job->rank[slowest])) {
             slowest = k;
         }
     }
@@ -140,10 +158,21 @@ static void take_phases(ls_report_job *job)
     }
 }
 
-/* run.json may hold "roofline": [{"arch","image_size","batch_size","level","images_per_s"}]: what
- * one process reached in this run with the arithmetic alone; an absent level fits all. */
+int ls_report_speed_threads(const ls_report_run *run, const ls_report_job *job)
+{
+    const cJSON *machine = cJSON_GetObjectItemCaseSensitive(run->record, "machine");
+    int cores = (int)ls_json_integer(machine, "cores", 0);
+    int each = job->rank_count > 0 ? job->rank[0].threads : 0, all = each * job->world;
+    return cores > 0 && all > cores ? cores : all;
+}
+
+/* run.json may hold "roofline": [{"arch","image_size","batch_size","level","threads",
+ * "images_per_s"}]: what the arithmetic alone reached in this run; an absent level fits all. With
+ * "threads" it is of all that the world's ranks have together, else of one rank. Of several
+ * measurements the best counts: other load makes it smaller, nothing makes it larger. */
 static double roofline_of(const ls_report_run *run, const ls_report_job *job)
 {
+    double best = NAN;
     const cJSON *entry;
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(run->record, "roofline"))
     {
@@ -151,11 +180,13 @@ static double roofline_of(const ls_report_run *run, const ls_report_job *job)
                     ls_json_integer(entry, "image_size", 0) == job->image_size &&
                     ls_json_integer(entry, "batch_size", 0) == job->batch_size &&
                     strcmp(ls_json_string(entry, "level", job->level), job->level) == 0;
-        if (fits) {
-            return ls_json_number(entry, "images_per_s", NAN);
+        int threads = (int)ls_json_integer(entry, "threads", 0);
+        if (fits && (threads == 0 || threads == ls_report_speed_threads(run, job))) {
+            double rate = ls_json_number(entry, "images_per_s", NAN);
+            best = fmax(best, threads == 0 ? job->world * rate : rate);
         }
     }
-    return NAN;
+    return best;
 }
 
 const ls_report_job *ls_report_speed_base(const ls_report_run *run, const ls_report_job *job)
@@ -186,16 +217,34 @@ static ls_stats_interval efficiency_of(const ls_report_job *job, const ls_report
                                ratio.high / job->world};
 }
 
+/* Rank 0 writes what the judge reads while the others wait for it: that time is not the trainer's.
+ */
+static double first_step_s(const ls_report_job *job)
+{
+    double last_ns = NAN, instrument_ms = 0;
+    for (int k = 0; k < job->rank_count; k++) {
+        const ls_report_rank *rank = &job->rank[k];
+        if (rank->step_count == 0 || isnan(rank->step[0].at_ns)) {
+            return NAN;
+        }
+        last_ns = fmax(last_ns, rank->step[0].at_ns);
+        instrument_ms = fmax(instrument_ms, rank->instrument_ms);
+    }
+    return (last_ns - job->started_ns) * 1e-9 - instrument_ms * 1e-3;
+}
+
 void ls_report_speed_compute(ls_report_run *run)
 {
     for (int j = 0; j < run->job_count; j++) {
         ls_report_job *job = &run->job[j];
         ls_report_speed *speed = &job->speed;
-        speed->bus_bytes_per_s = speed->roofline_share = NAN;
+        speed->bus_bytes_per_s = speed->roofline_share = speed->first_step_s = NAN;
         speed->efficiency = (ls_stats_interval){NAN, NAN, NAN};
         if (job->state != LS_REPORT_DONE || job->rank_count == 0) {
             continue;
         }
+        speed->first_step_s = first_step_s(job);
+        job->crowd_ends_ns = crowd_ends_ns(job);
         speed->slowest_rank = slowest_rank(job);
         take_window(job);
         take_ranks(job);
@@ -210,7 +259,7 @@ void ls_report_speed_compute(ls_report_run *run)
         if (base != NULL) {
             job->speed.efficiency = efficiency_of(job, base);
         }
-        job->speed.roofline_share = job->speed.rate.value / (job->world * roofline_of(run, job));
+        job->speed.roofline_share = job->speed.rate.value / roofline_of(run, job);
     }
 }
 

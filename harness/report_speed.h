@@ -15,4 +15,7 @@ double ls_report_speed_exposed_ms(const ls_report_run *run, const ls_report_job 
  * run. */
 const ls_report_job *ls_report_speed_base(const ls_report_run *run, const ls_report_job *job);
 
+/* Threads that all ranks of the job have together, no more than the machine has cores. */
+int ls_report_speed_threads(const ls_report_run *run, const ls_report_job *job);
+
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "report_advice.h"
+#include "report_beside.h"
 #include "report_lines.h"
 #include "report_speed.h"
 
@@ -112,6 +113,10 @@ static void add_measured(cJSON *row, const ls_report_run *run, const ls_report_j
     cJSON_AddBoolToObject(row, "weak", ls_report_lines_weak(run, job));
     ls_json_add_number(row, "halves_ratio", speed->halves_ratio.value);
     ls_json_add_number(row, "exposed_ms", ls_report_speed_exposed_ms(run, job));
+    ls_stats_interval twin = ls_report_beside_exposed_ms(run, job);
+    ls_json_add_number(row, "exposed_by_twin_ms", twin.value);
+    ls_json_add_number(row, "exposed_by_twin_ms_low", twin.low);
+    ls_json_add_number(row, "exposed_by_twin_ms_high", twin.high);
     ls_json_add_number(row, "data_ms", speed->data_ms);
     ls_json_add_number(row, "forward_ms", speed->forward_ms);
     ls_json_add_number(row, "backward_ms", speed->backward_ms);
@@ -120,6 +125,13 @@ static void add_measured(cJSON *row, const ls_report_run *run, const ls_report_j
     ls_json_add_number(row, "efficiency", speed->efficiency.value);
     ls_json_add_number(row, "efficiency_low", speed->efficiency.low);
     ls_json_add_number(row, "efficiency_high", speed->efficiency.high);
+    const ls_report_job *base;
+    ls_stats_interval strong = ls_report_beside_strong(run, job, &base);
+    ls_json_add_number(row, "strong_efficiency", strong.value);
+    ls_json_add_number(row, "strong_efficiency_low", strong.low);
+    ls_json_add_number(row, "strong_efficiency_high", strong.high);
+    ls_json_add_number(row, "efficiency_ceiling", ls_report_beside_ceiling(run, job));
+    ls_json_add_number(row, "first_step_s", speed->first_step_s);
     ls_json_add_number(row, "reduced_bytes", job->rank[0].reduced_bytes);
     ls_json_add_number(row, "bus_bytes_per_s", speed->bus_bytes_per_s);
     ls_json_add_number(row, "roofline_share", speed->roofline_share);
@@ -160,8 +172,8 @@ static cJSON *job_row(const ls_report_run *run, const ls_report_job *job)
 
 ls_status ls_report_summary_write(const ls_report_run *run)
 {
-    static const char *const COPIED[] = {"title",  "label", "command", "created", "where",
-                                         "commit", "dirty", "options", "machine"};
+    static const char *const COPIED[] = {"title", "label",  "rated", "command", "created",
+                                         "where", "commit", "dirty", "options", "machine"};
     cJSON *summary = cJSON_CreateObject();
     cJSON_AddNumberToObject(summary, "schema", 1);
     for (size_t i = 0; i < sizeof COPIED / sizeof *COPIED; i++) {
@@ -173,6 +185,7 @@ ls_status ls_report_summary_write(const ls_report_run *run)
         bool timed = strcmp(run->job[j].role, "throughput") == 0;
         cJSON_AddItemToArray(timed ? throughput : others, job_row(run, &run->job[j]));
     }
+    cJSON_AddItemToObject(summary, "beside", ls_report_beside_json(run));
     cJSON_AddItemToObject(summary, "conformance", ls_report_summary_conformance(run));
     cJSON_AddItemToObject(summary, "advice", ls_report_advice_make(run));
     char path[PATH_MAX];

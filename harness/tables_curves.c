@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tables_band.h"
 #include "trace.h"
 
 enum { JOBS_MAX = 64, SCALE_JOBS_MAX = 4, POINTS_MAX = 400, BAND_JOBS_MAX = 32 };
@@ -119,6 +120,10 @@ static void add_block(ls_tables_head *head, const char *name)
 
 ls_status ls_tables_curves_write_loss(const ls_report_run *run)
 {
+    ls_tables_band band;
+    if (ls_tables_band_read(run, &band)) {
+        return ls_tables_band_write(run, &band);
+    }
     const ls_report_job *jobs[JOBS_MAX];
     int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_LEVEL, jobs, JOBS_MAX);
     ls_tables_head head = {0};

@@ -15,6 +15,8 @@
 #include "../reference/data/make.h"
 #include "../reference/model.h"
 #include "place.h"
+#include "progress.h"
+#include "roofline.h"
 #include "speed.h"
 #include "variables.h"
 
@@ -472,6 +474,41 @@ static ls_status prepare(bench *b, int count, char **argument)
     return LS_OK;
 }
 
+/* What an interrupted run measured before its first job stays; it went with the jobs of that time.
+ */
+static ls_status take_over_measured(bench *b)
+{
+    char path[700];
+    b->run.measured = cJSON_CreateObject();
+    LS_ASSERT(b->run.measured != NULL);
+    ls_text_put(path, sizeof path, "%s/run.json", b->run.directory);
+    cJSON *before = NULL;
+    if (access(path, R_OK) == 0) {
+        LS_TRY(ls_json_read_file(path, &before));
+    }
+    static const char *const names[] = {"roofline", "rates"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        cJSON *list = cJSON_DetachItemFromObjectCaseSensitive(before, names[i]);
+        cJSON_AddItemToObject(b->run.measured, names[i],
+                              cJSON_IsArray(list) ? list : cJSON_CreateArray());
+    }
+    cJSON_Delete(before);
+    return LS_OK;
+}
+
+static ls_status measure(bench *b, const char *when)
+{
+    if (strcmp(b->run.site.device, "cpu") != 0) {
+        return LS_OK;
+    }
+    ls_progress_note(&b->run, "measuring what the machine does at best");
+    ls_status status = ls_roofline_measure(
+        &b->matrix, when, cJSON_GetObjectItemCaseSensitive(b->run.measured, "roofline"),
+        cJSON_GetObjectItemCaseSensitive(b->run.measured, "rates"));
+    ls_progress_clear();
+    return status;
+}
+
 static void release(bench *b)
 {
     ls_runner_free(&b->run);
@@ -502,8 +539,10 @@ int ls_bench_main(int count, char **argument)
     printf("\n");
     fflush(stdout);
     int code = LS_ERR_INFRA;
-    if (ls_proc_catch_signals() == LS_OK && ls_runner_open(&b.run) == LS_OK &&
-        make_data(&b) == LS_OK && ls_runner_run(&b.run) == LS_OK) {
+    if (ls_proc_catch_signals() == LS_OK && take_over_measured(&b) == LS_OK &&
+        measure(&b, "before") == LS_OK && ls_runner_open(&b.run) == LS_OK &&
+        make_data(&b) == LS_OK && ls_runner_run(&b.run) == LS_OK &&
+        (b.run.stopped || measure(&b, "after") == LS_OK)) {
         code = ls_runner_finish(&b.run);
     }
     release(&b);

@@ -146,3 +146,20 @@ bool ls_headline_job_checked(const ls_run *run, int job)
     }
     return own > 0 && evidence > 0;
 }
+
+int ls_headline_job_rung(const ls_run *run, int job)
+{
+    char id[96], first[96];
+    ls_matrix_id(&run->jobs.spec[job], id);
+    for (int c = 0; c < run->cases.count; c++) {
+        const ls_case *row = &run->cases.row[c];
+        if (strncmp(row->id, "gradients.timed.", 16) != 0) {
+            continue;
+        }
+        ls_matrix_id(&row->job[0], first);
+        if (strcmp(first, id) == 0 && ls_verdict_good(run->verdict[c].code)) {
+            return 4;
+        }
+    }
+    return 0;
+}

@@ -25,5 +25,8 @@ cJSON *ls_headline_json(const ls_headline *headline);
 /* Whether what the timed job of that index shows has passed: its own cases, and evidence of the
  * same level and bucket rule. */
 bool ls_headline_job_checked(const ls_run *run, int job);
+/* The rung of numerics.md section 5 on which the timed shape itself was judged: 4 where the job's
+ * first gradient was compared with FP32 in one process; 0: none. */
+int ls_headline_job_rung(const ls_run *run, int job);
 
 #endif

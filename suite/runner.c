@@ -304,4 +304,5 @@ void ls_runner_free(ls_run *run)
     ls_select_free(&run->claim);
     ls_select_free(&run->waivers);
     cJSON_Delete(run->options);
+    cJSON_Delete(run->measured);
 }

@@ -28,7 +28,8 @@ typedef struct ls_run {
     char baseline[512]; /* "": none */
     char commit[48];
     bool dirty;
-    cJSON *options; /* effective, for run.json */
+    cJSON *options;  /* effective, for run.json */
+    cJSON *measured; /* NULL, or what was measured beside the jobs: its members go to run.json */
     double estimate_s;
     int64_t started_ns, swapped_pages;
 } ls_run;

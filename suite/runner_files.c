@@ -93,6 +93,11 @@ static ls_status write_run(const ls_run *run, const ls_headline *headline)
     cJSON_AddItemToObject(root, "options",
                           run->options == NULL ? cJSON_CreateObject()
                                                : cJSON_Duplicate(run->options, true));
+    const cJSON *member;
+    cJSON_ArrayForEach(member, run->measured)
+    {
+        cJSON_AddItemToObject(root, member->string, cJSON_Duplicate(member, true));
+    }
     cJSON *machine = ls_machine_fingerprint();
     add_libraries(run, machine);
     cJSON_AddItemToObject(root, "machine", machine);
@@ -150,14 +155,21 @@ static ls_status mark_checked(const ls_run *run)
         char id[96], path[800];
         ls_matrix_id(&run->jobs.spec[i], id);
         ls_text_put(path, sizeof path, "%s/jobs/%s/job.json", run->directory, id);
-        if (run->jobs.spec[i].role != LS_ROLE_THROUGHPUT || access(path, R_OK) != 0) {
+        ls_role role = run->jobs.spec[i].role;
+        bool timed = role == LS_ROLE_THROUGHPUT || role == LS_ROLE_SELF || role == LS_ROLE_STRONG;
+        if (!timed || access(path, R_OK) != 0) {
             continue;
         }
         cJSON *job = NULL;
         LS_TRY(ls_json_read_file(path, &job));
         cJSON *facts = cJSON_GetObjectItemCaseSensitive(job, "facts");
         cJSON_DeleteItemFromObjectCaseSensitive(facts, "checked");
-        cJSON_AddBoolToObject(facts, "checked", ls_headline_job_checked(run, i));
+        bool checked = ls_headline_job_checked(run, i);
+        cJSON_AddBoolToObject(facts, "checked", checked);
+        cJSON_DeleteItemFromObjectCaseSensitive(facts, "rung");
+        if (checked && ls_headline_job_rung(run, i) > 0) {
+            cJSON_AddNumberToObject(facts, "rung", ls_headline_job_rung(run, i));
+        }
         ls_status status = ls_json_write_file(path, job);
         cJSON_Delete(job);
         LS_TRY(status);

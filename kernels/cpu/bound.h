@@ -16,4 +16,17 @@ typedef ls_status ls_cpu_bound_fn(const ls_network *network, const ls_plan_optio
                                   int threads, int repeats, double *ms_median);
 ls_cpu_bound_fn ls_cpu_convolutions_ms;
 
+/* What the machine does at best with `threads`, beside the network: bytes read plus bytes written
+ * per second by copies far larger than any cache, and f32 operations per second of a product of two
+ * 1024 x 1024 matrices (2 n^3 each); medians of five. */
+#define LS_CPU_RATES_ENTRY "ls_cpu_rates"
+
+typedef struct ls_cpu_rates_measured {
+    double copy_bytes_per_s, matrix_flop_per_s;
+} ls_cpu_rates_measured;
+
+/* threads: 1 or more. LS_ERR_INFRA where memory is missing. */
+typedef ls_status ls_cpu_rates_fn(int threads, ls_cpu_rates_measured *out);
+ls_cpu_rates_fn ls_cpu_rates;
+
 #endif
