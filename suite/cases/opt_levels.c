@@ -4,10 +4,10 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "../../harness/text.h"
 #include "../../reference/safetensors.h"
+#include "opt_levels.h"
 
 /* Batch norm's tensors by torchvision's names: bn1, layer1.0.bn2, and the second of a downsample
  * pair. */
@@ -16,23 +16,42 @@ static bool is_norm(const char *name)
     return strstr(name, "bn") != NULL || strstr(name, "downsample.1.") != NULL;
 }
 
-static ls_dtype half_type(const ls_spec *spec)
-{
-    return strcmp(spec->half, "bf16") == 0 ? LS_BF16 : LS_F16;
-}
+/* What an override makes of the level. */
+static const struct {
+    const char *name, *options;
+    int level;
+    char norm, param, next; /* f32: 'f', half: 'h' */
+} changed[] = {
+    {"o2.keep-bn-false", "--keep-batchnorm-fp32=False", 2, 'h', 'h', 'f'},
+    {"o2.masters-false", "--master-weights=False", 2, 'f', 'h', 'h'},
+    {"o3.keep-bn-true", "--keep-batchnorm-fp32=True", 3, 'f', 'h', 'h'},
+    {"o3.masters-true", "--master-weights=True", 3, 'h', 'h', 'f'},
+    {"o3.all", "--keep-batchnorm-fp32=True --master-weights=True", 3, 'f', 'h', 'f'},
+    {"o0.all", "--keep-batchnorm-fp32=False --master-weights=True", 0, 'f', 'f', 'f'},
+    {"o1.bf16", "--half=bf16", 1, 'f', 'f', 'f'},
+    {"o2.bf16", "--half=bf16", 2, 'f', 'h', 'f'},
+    {"o3.bf16", "--half=bf16", 3, 'h', 'h', 'h'},
+};
+
+enum { CHANGED = sizeof changed / sizeof *changed };
 
 /* The type a tensor of the dump must have, by level and kind of tensor. */
-static ls_dtype expected(const ls_spec *spec, const char *kind, const char *name)
+static ls_dtype expected(const ls_case *row, const char *kind, const char *name)
 {
-    if (strcmp(kind, "grad") == 0 || strcmp(kind, "logits") == 0 || strcmp(kind, "input") == 0 ||
-        strcmp(kind, "master") == 0) {
-        return LS_F32;
+    const ls_spec *spec = &row->job[0];
+    bool bf16 = strcmp(spec->half, "bf16") == 0 || strstr(spec->extra, "--half=bf16") != NULL;
+    ls_dtype half = bf16 ? LS_BF16 : LS_F16;
+    bool norm = is_norm(name), next = strcmp(kind, "next") == 0;
+    if (strcmp(kind, "param") != 0 && !next) {
+        return LS_F32; /* gradients, logits, inputs, masters */
     }
-    bool half = spec->level == 3 || (spec->level == 2 && !is_norm(name));
-    if (strcmp(kind, "next") == 0 && spec->level == 2) {
-        half = false; /* masters */
+    if (row->number[0] > 0) {
+        char norm_type = changed[row->number[0] - 1].norm;
+        char type = next ? changed[row->number[0] - 1].next : changed[row->number[0] - 1].param;
+        return (norm && norm_type == 'f') || type == 'f' ? LS_F32 : half;
     }
-    return half ? half_type(spec) : LS_F32;
+    /* `next` holds masters where there are masters */
+    return spec->level == 3 || (spec->level == 2 && !norm && !next) ? half : LS_F32;
 }
 
 static void judge_types(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -55,7 +74,7 @@ static void judge_types(const ls_case *row, const ls_record *job, ls_verdict *ou
                 continue;
             }
             looked++;
-            ls_dtype want = expected(&row->job[0], kind, entry->name);
+            ls_dtype want = expected(row, kind, entry->name);
             if (entry->dtype != want) {
                 ls_verdict_set(out, LS_FAIL, "%s is %s, expected %s at O%d", entry->name,
                                ls_dtype_name(entry->dtype), ls_dtype_name(want), row->job[0].level);
@@ -72,58 +91,58 @@ static void judge_types(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
 }
 
-/* Accepted (0) or refused as a usage error (2), with nothing written. */
-static const struct override {
+/* Two ways of saying the same: the same bits after every step. */
+static const struct {
     const char *name;
-    int level; /* -1: the options name it */
-    const char *options;
-    int code;
-} override[] = {
-    {"o1.keep-bn-true", 1, "--keep-batchnorm-fp32=True", 2},
-    {"o1.keep-bn-false", 1, "--keep-batchnorm-fp32=False", 2},
-    {"o1.masters-true", 1, "--master-weights=True", 2},
-    {"o1.masters-false", 1, "--master-weights=False", 2},
-    {"o0.keep-bn-true", 0, "--keep-batchnorm-fp32=True", 0},
-    {"o0.masters-true", 0, "--master-weights=True", 0},
-    {"o2.keep-bn-false", 2, "--keep-batchnorm-fp32=False", 0},
-    {"o2.masters-false", 2, "--master-weights=False", 0},
-    {"o3.keep-bn-true", 3, "--keep-batchnorm-fp32=True", 0},
-    {"o3.masters-true", 3, "--master-weights=True", 0},
-    {"o2.keep-bn-lower", 2, "--keep-batchnorm-fp32=false", 2},
-    {"o2.keep-bn-none", 2, "--keep-batchnorm-fp32=None", 2},
-    {"o0.scale-dynamic", 0, "--loss-scale=dynamic", 0},
-    {"o2.scale-text-number", 2, "--loss-scale=128.0", 0},
-    {"o2.scale-word", 2, "--loss-scale=abc", 2},
-    {"o2.scale-zero", 2, "--loss-scale=0", 2},
-    {"o2.scale-negative", 2, "--loss-scale=-128", 2},
-    {"o2.scale-inf", 2, "--loss-scale=inf", 2},
-    {"level.zero-one", -1, "--opt-level=01", 2},
-    {"level.o4", -1, "--opt-level=O4", 2},
-    {"arch.unknown", 0, "--arch=resnet19", 2},
-    {"batch.zero", 0, "--batch-size=0", 2},
-    {"data.missing", 0, "--data=/nonexistent/images", 2},
+    int level[2];
+    const char *options[2];
+    bool scaler; /* its digest too */
+} equal[] = {
+    {"o2.explicit",
+     {2, 2},
+     {"--loss-scale=1024",
+      "--master-weights=True --loss-scale=1024.0 --keep-batchnorm-fp32=True --half=fp16"},
+     true},
+    {"o3.masters",
+     {3, 2},
+     {"--loss-scale=128 --master-weights=True", "--loss-scale=128 --keep-batchnorm-fp32=False"},
+     true},
+    {"o2.lowered",
+     {2, 3},
+     {"--loss-scale=128 --master-weights=False", "--loss-scale=128 --keep-batchnorm-fp32=True"},
+     true},
+    {"o0.dynamic", {0, 0}, {"--loss-scale=dynamic", "--loss-scale=1"}, false},
+    {"o0.small", {0, 0}, {"--loss-scale=0.0009765625", "--loss-scale=1"}, false},
 };
 
-static void judge_override(const ls_case *row, const ls_record *job, ls_verdict *out)
+static void judge_equal(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    int want = override[row->number[0]].code;
-    int code = job->state == LS_RECORD_DONE ? 0 : job->code;
-    char line[240];
-    ls_record_last_line(job, 0, line, (int)sizeof line);
-    if (job->state == LS_RECORD_KILLED || job->state == LS_RECORD_TIMED_OUT || code != want) {
-        ls_verdict_set(out, LS_FAIL, "%s at O%d: exit code %d, expected %d: %s", row->text,
-                       row->job[0].level, code, want, line);
-        return;
+    int compared = 0;
+    for (int64_t step = 1; step <= row->job[0].steps; step++) {
+        const ls_record_step *one = ls_record_find_step(&job[0].rank[0], step);
+        const ls_record_step *other = ls_record_find_step(&job[1].rank[0], step);
+        if (one == NULL || other == NULL) {
+            ls_verdict_set(out, LS_FAIL, "step %d has no event", (int)step);
+            return;
+        }
+        for (int d = 0; d < LS_RECORD_DIGESTS; d++) {
+            bool both = (one->digest_mask & other->digest_mask & 1u << d) != 0;
+            if (!both || (d == LS_RECORD_SCALER && !equal[row->number[0]].scaler)) {
+                continue;
+            }
+            compared++;
+            if (strcmp(one->digest[d], other->digest[d]) != 0) {
+                ls_verdict_set(out, LS_FAIL, "step %d: %s differs (%s, %s)", (int)step,
+                               ls_record_digest_name((ls_record_digest)d), one->digest[d],
+                               other->digest[d]);
+            }
+        }
     }
-    if (want != 0 && job->rank[0].has_events) {
-        ls_verdict_set(out, LS_FAIL, "%s was refused, but rank0.jsonl was written", row->text);
-    }
-    if (want != 0 && line[0] == '\0') {
-        ls_verdict_set(out, LS_FAIL, "%s was refused without a message", row->text);
+    if (compared == 0) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "no step has digests");
     }
     if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%s: %s", row->text,
-                    want == 0 ? "accepted" : line);
+        ls_text_put(out->evidence, sizeof out->evidence, "%d digests are equal", compared);
     }
 }
 
@@ -134,18 +153,29 @@ void ls_opt_levels_cases(const ls_case_settings *settings, ls_case_list *list)
         row->job_count = 1;
         row->job[0] = ls_rows_evidence(settings, level, 2, 1, 0.1);
     }
-    for (size_t i = 0; i < sizeof override / sizeof *override; i++) {
-        ls_case *row =
-            ls_rows_add(list, judge_override, "O2", "opt_levels.override.%s", override[i].name);
+    for (int i = 0; i < CHANGED; i++) {
+        ls_case *row = ls_rows_add(list, judge_types, "O1", "opt_levels.types.%s", changed[i].name);
         row->job_count = 1;
-        row->judges_outcome = true;
-        row->number[0] = (int)i;
-        ls_text_put(row->text, sizeof row->text, "%s", override[i].options);
+        row->number[0] = i + 1;
         ls_spec *spec = &row->job[0];
-        *spec = ls_rows_evidence(settings, override[i].level, 1, 1, LS_BUCKET_OWN);
+        *spec = ls_rows_evidence(settings, changed[i].level, 1, 1, LS_BUCKET_OWN);
         ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
-        spec->dump_steps[0] = spec->loss_scale[0] = '\0';
-        spec->steps = 1;
-        ls_text_put(spec->extra, sizeof spec->extra, "%s", override[i].options);
+        ls_text_put(spec->extra, sizeof spec->extra, "%s", changed[i].options);
     }
+    for (size_t i = 0; i < sizeof equal / sizeof *equal; i++) {
+        ls_case *row = ls_rows_add(list, judge_equal, "O3", "opt_levels.equal.%s", equal[i].name);
+        row->job_count = 2;
+        row->number[0] = (int)i;
+        for (int j = 0; j < 2; j++) {
+            ls_spec *spec = &row->job[j];
+            *spec = ls_rows_evidence(settings, equal[i].level[j], 1, 1, LS_BUCKET_OWN);
+            ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
+            spec->dump_steps[0] = spec->loss_scale[0] = '\0';
+            spec->steps = 3;
+            spec->threads = 1;
+            spec->deterministic = true;
+            ls_text_put(spec->extra, sizeof spec->extra, "%s", equal[i].options[j]);
+        }
+    }
+    ls_opt_levels_matrix_cases(settings, list);
 }
