@@ -62,6 +62,9 @@ static int threads_of(const ls_job *job)
 char **ls_job_environment(const ls_job *job, int rank, int port, const char *token)
 {
     int nodes = nodes_of(job), per_node = job->world / nodes;
+    char first[32], own[32];
+    ls_simnet_address(0, first, sizeof first);
+    ls_simnet_address(rank / per_node, own, sizeof own);
     ls_watch_place place = {
         .rank = rank,
         .world = job->world,
@@ -69,7 +72,10 @@ char **ls_job_environment(const ls_job *job, int rank, int port, const char *tok
         .local_world = per_node,
         .node = rank / per_node,
         .simulated = job->local_nodes > 1,
-        .master_address = job->hosts != NULL ? job->hosts->master_address : "127.0.0.1",
+        .node_address = job->net != NULL ? own : NULL,
+        .master_address = job->hosts != NULL ? job->hosts->master_address
+                          : job->net != NULL ? first
+                                             : "127.0.0.1",
         .port = port,
         .token = token,
         .run_directory = job->directory,
@@ -267,6 +273,28 @@ static ls_status run_ranks(const ls_job *job, const ls_proc_spec *spec, void (*o
     return status != LS_OK ? status : written;
 }
 
+/* All malloc'ed. nsenter becomes the rank: the pid stays. */
+static ls_proc_spec spec_of(const ls_job *job, int rank, int port, const char *token)
+{
+    char **words = calloc(LS_JOB_ARGUMENTS_MAX + 4, sizeof *words), *log_path = NULL, node[32];
+    LS_ASSERT(words != NULL);
+    int count = 0;
+    if (job->net != NULL) {
+        ls_simnet_name(job->net, rank / (job->world / nodes_of(job)), node, sizeof node);
+        words[count++] = strdup("nsenter");
+        LS_ASSERT(asprintf(&words[count++], "--net=/run/netns/%s", node) > 0);
+        words[count++] = strdup("--");
+    }
+    for (int i = 0; i < job->argument_count; i++) {
+        words[count++] = strdup(job->argument[i]);
+    }
+    LS_ASSERT(asprintf(&log_path, "%s/rank%d.log", job->directory, rank) > 0);
+    return (ls_proc_spec){.argv = words,
+                          .environment = ls_job_environment(job, rank, port, token),
+                          .log_path = log_path,
+                          .file_bytes_max = job->file_bytes_max};
+}
+
 static ls_status run_on_hosts(const ls_job *job, const char *token, void (*on_tick)(void *),
                               void *context, ls_job_outcome *outcome)
 {
@@ -300,17 +328,10 @@ ls_status ls_job_run(const ls_job *job, void (*on_tick)(void *context), void *co
         ls_log_error("job %s: no free port: %s", job->id, strerror(errno));
         return LS_ERR_INFRA;
     }
-    char *argv[LS_JOB_ARGUMENTS_MAX + 1] = {NULL};
-    memcpy(argv, job->argument, (size_t)job->argument_count * sizeof *argv);
     ls_proc_spec *spec = calloc((size_t)job->world, sizeof *spec);
     LS_ASSERT(spec != NULL);
     for (int rank = 0; rank < job->world; rank++) {
-        char *log_path = NULL;
-        LS_ASSERT(asprintf(&log_path, "%s/rank%d.log", job->directory, rank) > 0);
-        spec[rank] = (ls_proc_spec){.argv = argv,
-                                    .environment = ls_job_environment(job, rank, port, token),
-                                    .log_path = log_path,
-                                    .file_bytes_max = job->file_bytes_max};
+        spec[rank] = spec_of(job, rank, port, token);
     }
     ls_status status = run_ranks(job, spec, on_tick, context, outcome);
     if (status != LS_OK) {
@@ -318,6 +339,7 @@ ls_status ls_job_run(const ls_job *job, void (*on_tick)(void *context), void *co
     }
     for (int rank = 0; rank < job->world; rank++) {
         ls_watch_environment_free((char **)spec[rank].environment);
+        ls_watch_environment_free((char **)spec[rank].argv);
         free((char *)spec[rank].log_path);
     }
     free(spec);

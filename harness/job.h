@@ -10,6 +10,7 @@
 #include "../kernels/core/status.h"
 #include "hosts.h"
 #include "proc.h"
+#include "simnet.h"
 
 enum { LS_JOB_ARGUMENTS_MAX = 160, LS_JOB_RANKS_MAX = 1024 };
 
@@ -20,6 +21,8 @@ typedef struct ls_job {
     ls_hosts *hosts; /* NULL: the ranks run here; else on its first host_count hosts, as many
                                on each, over ssh or srun. Looked at (look.h); not owned */
     int host_count;
+    const ls_simnet
+        *net;    /* local nodes have namespaces of their own; NULL: the loopback. Not owned */
     int threads; /* OMP_NUM_THREADS of each rank; 0: cores / ranks, at least 1 */
     int argument_count;
     char *argument[LS_JOB_ARGUMENTS_MAX]; /* the subject's command and options, malloc'ed */

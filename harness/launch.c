@@ -21,7 +21,7 @@ enum { EXIT_TIMED_OUT = 124 }; /* as timeout(1) */
 typedef struct arguments {
     int nproc, nnodes, node_rank, local_nodes, master_port;
     double grace_s, limit_s;
-    int look_ranks;
+    int look_ranks, file_bytes_max;
     bool env_from_stdin, look_oversubscribed;
     const char *master_addr, *log_dir, *look, *look_device;
     char **command;
@@ -38,6 +38,7 @@ enum option_key {
     OPTION_TIMEOUT,
     OPTION_LOG_DIR,
     OPTION_ENV_FROM_STDIN,
+    OPTION_FILE_BYTES,
     OPTION_LOOK,
     OPTION_LOOK_DEVICE,
     OPTION_LOOK_RANKS,
@@ -77,6 +78,7 @@ static const struct argp_option options[] = {
      "silent for 30 s",
      0},
     ALIAS("env_from_stdin"),
+    {"file-bytes", OPTION_FILE_BYTES, "N", OPTION_HIDDEN, NULL, 0},
     {"look", OPTION_LOOK, "FILE", OPTION_HIDDEN, NULL, 0},
     {"look-device", OPTION_LOOK_DEVICE, "DEVICE", OPTION_HIDDEN, NULL, 0},
     {"look-ranks", OPTION_LOOK_RANKS, "N", OPTION_HIDDEN, NULL, 0},
@@ -189,6 +191,9 @@ static error_t parse_one(int key, char *text, struct argp_state *state)
         return 0;
     case OPTION_ENV_FROM_STDIN:
         given->env_from_stdin = true;
+        return 0;
+    case OPTION_FILE_BYTES:
+        given->file_bytes_max = parse_count(state, "--file-bytes", text, 1, INT_MAX);
         return 0;
     case OPTION_LOOK:
         given->look = text;
@@ -313,6 +318,7 @@ static int run(const arguments *given)
     for (int i = 0; i < given->nproc; i++) {
         ls_watch_place place = place_of(given, i, port, token);
         spec[i].argv = given->command;
+        spec[i].file_bytes_max = given->file_bytes_max;
         spec[i].environment = ls_watch_environment(&place);
         if (given->log_dir != NULL) {
             snprintf(log_path, sizeof log_path, "%s/rank%d.log", given->log_dir, place.rank);

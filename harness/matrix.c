@@ -336,6 +336,9 @@ static cJSON *spec_facts(const ls_spec *spec, const ls_matrix_site *site)
     cJSON_AddNumberToObject(facts, "world", spec->world);
     cJSON_AddNumberToObject(facts, "nodes", spec->nodes);
     cJSON_AddBoolToObject(facts, "simulated", spec->nodes > 1 && !spec->real_nodes);
+    if (spec->nodes > 1 && !spec->real_nodes && site->net != NULL) {
+        cJSON_AddStringToObject(facts, "link", site->net->text);
+    }
     if (spec->bucket_mb >= 0) {
         cJSON_AddNumberToObject(facts, "bucket_mb", spec->bucket_mb);
     }
@@ -366,6 +369,7 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
     ls_matrix_label(spec, out->label);
     out->world = spec->world;
     out->local_nodes = spec->real_nodes ? 1 : spec->nodes;
+    out->net = spec->nodes > 1 && !spec->real_nodes ? site->net : NULL;
     out->hosts = site->hosts;
     out->host_count = spec->real_nodes ? spec->nodes : 1;
     LS_ASSERT(!spec->real_nodes || site->hosts != NULL);

@@ -91,6 +91,7 @@ typedef struct ls_matrix_site {
     const char *device;        /* "cpu", "cuda" */
     int cores;                 /* of a machine that runs ranks */
     ls_hosts *hosts;           /* where ranks run; NULL: here. Not owned */
+    const ls_simnet *net;      /* of simulated nodes; NULL: the loopback. Not owned */
     bool oversubscribed, half_emulated;
 } ls_matrix_site;
 

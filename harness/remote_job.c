@@ -37,7 +37,7 @@ static void hang_up(void *context)
 /* lockstep-launch with torchrun's options, for host `node`. malloc'ed words. */
 static char **launcher_words(const ls_job *job, int node, int port)
 {
-    enum { OPTIONS = 12 };
+    enum { OPTIONS = 16 };
     char **words = calloc((size_t)job->argument_count + OPTIONS, sizeof *words), path[1024];
     LS_ASSERT(words != NULL);
     int count = 0, written = 0;
@@ -54,6 +54,9 @@ static char **launcher_words(const ls_job *job, int node, int port)
     written |= asprintf(&words[count++], "--master-port=%d", port);
     written |= asprintf(&words[count++], "--log-dir=%s", job->directory);
     written |= asprintf(&words[count++], "--grace=%g", job->grace_s);
+    if (job->file_bytes_max > 0) {
+        written |= asprintf(&words[count++], "--file-bytes=%lld", (long long)job->file_bytes_max);
+    }
     written |= asprintf(&words[count++], "--");
     for (int i = 0; i < job->argument_count; i++) {
         written |= asprintf(&words[count++], "%s", job->argument[i]);

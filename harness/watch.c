@@ -74,9 +74,13 @@ char **ls_watch_environment(const ls_watch_place *place)
     if (place->run_directory != NULL) {
         append(list, &count, "LS_RUN_DIR=%s", place->run_directory);
     }
-    if (place->simulated) { /* all of 127.0.0.0/8 is this machine */
+    if (place->simulated && place->node_address != NULL) {
+        append(list, &count, "LS_NODE_ADDR=%s", place->node_address);
+    } else if (place->simulated) { /* all of 127.0.0.0/8 is this machine */
         append(list, &count, "LS_NODE_ADDR=127.0.%d.%d", (place->node + 1) / 250,
                (place->node + 1) % 250);
+    }
+    if (place->simulated) {
         append(list, &count, "NCCL_HOSTID=lockstep-node-%d", place->node);
     }
     if (place->threads > 0 || getenv("OMP_NUM_THREADS") == NULL) {

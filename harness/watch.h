@@ -14,6 +14,7 @@ typedef struct ls_watch_place {
     int node;
     bool simulated; /* the nodes are played on this machine: an address and an NCCL host id of its
                        own */
+    const char *node_address; /* of a simulated node; NULL: a loopback number of its own */
     const char *master_address;
     int port;
     const char *token;         /* NULL: none is set */

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../harness/look.h"
 #include "../harness/machine.h"
 #include "../harness/proc.h"
 #include "../harness/text.h"
@@ -14,6 +13,7 @@
 #include "../reference/data/loader.h"
 #include "../reference/data/make.h"
 #include "../reference/model.h"
+#include "bench_nodes.h"
 #include "place.h"
 #include "progress.h"
 #include "roofline.h"
@@ -25,8 +25,7 @@ typedef struct bench {
     ls_matrix_bench matrix;
     ls_run run;
     bool dry_run, made_data;
-    ls_hosts hosts; /* count 0: everything runs here */
-    ls_look *look;  /* [hosts.count] */
+    ls_bench_nodes nodes;
 } bench;
 
 /* ---- what was asked for
@@ -38,7 +37,6 @@ static ls_status refuse_unbuilt(const ls_variables *given)
     static const struct {
         const char *name, *value, *why;
     } unbuilt[] = {
-        {"SIM_NET", "1", "simulated nodes share this machine's loopback; use SIM_NODES alone"},
         {"PROFILE", "rated", "the rated profile is not fixed yet; use quick or full"},
     };
     for (size_t i = 0; i < sizeof unbuilt / sizeof *unbuilt; i++) {
@@ -159,116 +157,6 @@ static ls_status check_nodes(const ls_matrix_bench *m)
         return LS_ERR_USAGE;
     }
     return LS_OK;
-}
-
-static int usual_ranks(int cores)
-{
-    ls_machine_device device[LS_MACHINE_DEVICES_MAX];
-    const char *root = getenv("LS_SYSFS");
-    int devices = ls_machine_devices(root == NULL ? "/sys" : root, device, LS_MACHINE_DEVICES_MAX);
-    return ls_look_usual_ranks(devices, cores);
-}
-
-/* ---- nodes ---------------------------------------------------------------------------------- */
-
-static ls_status read_hosts(const ls_variables *given, ls_hosts *out)
-{
-    const char *nodes = ls_variables_text(given, "NODES", NULL);
-    const char *file = ls_variables_text(given, "HOSTFILE", NULL);
-    out->count = 0;
-    if (nodes == NULL && file == NULL) {
-        return LS_OK;
-    }
-    static const char *const simulated[] = {"SIM_NODES", "SIM_NET"};
-    for (int i = 0; i < 2; i++) {
-        const char *value = ls_variables_text(given, simulated[i], NULL);
-        if (value != NULL && strcmp(value, i == 0 ? "1" : "0") != 0) {
-            ls_log_error("%s=%s plays nodes on one machine, %s names real ones: give one of them",
-                         simulated[i], value, nodes != NULL ? "NODES" : "HOSTFILE");
-            return LS_ERR_USAGE;
-        }
-    }
-    if (nodes != NULL && file != NULL) {
-        ls_log_error("NODES=%s and HOSTFILE=%s: give one of them", nodes, file);
-        return LS_ERR_USAGE;
-    }
-    return file != NULL                  ? ls_hosts_read_file(file, out)
-           : strcmp(nodes, "slurm") == 0 ? ls_hosts_read_slurm(out)
-                                         : ls_hosts_parse_list(nodes, out);
-}
-
-/* Where the ranks run: on this machine, or on hosts that are looked at for it. */
-static ls_status choose_place(bench *b, const char **device)
-{
-    ls_matrix_bench *m = &b->matrix;
-    const char *wanted = ls_variables_text(&b->given, "DEVICE", "auto");
-    bool share = ls_variables_integer(&b->given, "OVERSUBSCRIBE", 0) != 0;
-    int ranks = ls_variables_integer(&b->given, "NGPUS", 0);
-    if (b->hosts.count == 0) {
-        m->cores = ls_machine_cores();
-        m->ranks = ranks > 0 ? ranks : usual_ranks(m->cores);
-        m->hosts = 1;
-        return ls_machine_choose(wanted, m->ranks, share, device);
-    }
-    char folder[512];
-    ls_commands_absolute(ls_variables_text(&b->given, "OUT", "results/runs"), folder,
-                         sizeof folder);
-    LS_TRY(ls_hosts_ranks(&b->hosts, ranks, &ranks));
-    b->look = calloc((size_t)b->hosts.count, sizeof *b->look);
-    LS_ASSERT(b->look != NULL);
-    ls_look_question question = {
-        .folder = folder, .device = wanted, .ranks = ranks, .oversubscribe = share};
-    LS_TRY(ls_look_at(&b->hosts, &question, b->look));
-    m->cores = b->look[0].cores;
-    ranks = ranks > 0 ? ranks : ls_look_usual_ranks(b->look[0].devices, b->look[0].cores);
-    m->hosts = b->hosts.count;
-    m->ranks = ranks * m->hosts;
-    *device = b->look[0].device;
-    return LS_OK;
-}
-
-/* Cases of nodes are judged on real ones where there are as many. */
-static void use_hosts(bench *b)
-{
-    for (int c = 0; c < b->run.cases.count; c++) {
-        ls_case *row = &b->run.cases.row[c];
-        for (int j = 0; j < row->job_count; j++) {
-            ls_spec *spec = &row->job[j];
-            spec->real_nodes = spec->nodes > 1 && spec->nodes <= b->hosts.count;
-        }
-    }
-}
-
-static void describe_place(const bench *b, const char *device, char *where)
-{
-    const ls_matrix_bench *m = &b->matrix;
-    if (b->hosts.count == 0) {
-        ls_commands_where(device, m->ranks, m->cores, where);
-        return;
-    }
-    char names[64], cores[40] = "";
-    ls_hosts_describe(&b->hosts, names, sizeof names);
-    bool cpu = strcmp(device, "cpu") == 0;
-    if (cpu) {
-        ls_text_put(cores, sizeof cores, " of %d cores", m->cores);
-    }
-    ls_text_put(where, 96, "%s: %d x %d ranks, %d %s%s (%.24s)%s", cpu ? "CPU" : "CUDA", m->hosts,
-                m->ranks / m->hosts, m->hosts, m->hosts == 1 ? "node" : "nodes", cores, names,
-                cpu ? ", no GPU was tested" : "");
-}
-
-static void add_nodes(const bench *b, cJSON *options)
-{
-    cJSON *list = b->hosts.count == 0 ? NULL : cJSON_AddArrayToObject(options, "nodes");
-    for (int k = 0; k < b->hosts.count; k++) {
-        cJSON *one = cJSON_CreateObject();
-        cJSON_AddStringToObject(one, "host", b->hosts.host[k].name);
-        cJSON_AddStringToObject(one, "hostname", b->look[k].hostname);
-        cJSON_AddStringToObject(one, "cpu", b->look[k].cpu);
-        cJSON_AddNumberToObject(one, "cores", b->look[k].cores);
-        cJSON_AddNumberToObject(one, "devices", b->look[k].devices);
-        cJSON_AddItemToArray(list, one);
-    }
 }
 
 /* ---- data
@@ -412,7 +300,7 @@ static void describe(bench *b)
     cJSON_AddNumberToObject(run->options, "image_size", b->matrix.image_size);
     cJSON_AddNumberToObject(run->options, "batch_size", b->matrix.batch_size);
     cJSON_AddStringToObject(run->options, "data", b->matrix.data);
-    add_nodes(b, run->options);
+    ls_bench_nodes_record(&b->nodes, run->options);
 }
 
 static ls_status choose_folder(bench *b)
@@ -435,7 +323,7 @@ static ls_status prepare(bench *b, int count, char **argument)
     LS_TRY(ls_variables_parse(count, argument, &b->given));
     LS_TRY(refuse_unbuilt(&b->given));
     LS_TRY(take_over_variables(&b->given));
-    LS_TRY(read_hosts(&b->given, &b->hosts));
+    LS_TRY(ls_bench_nodes_read(&b->given, &b->nodes));
     b->dry_run = ls_variables_integer(&b->given, "DRYRUN", 0) != 0;
     ls_matrix_bench *m = &b->matrix;
     const char *device = NULL;
@@ -444,7 +332,7 @@ static ls_status prepare(bench *b, int count, char **argument)
     m->seed = 7; /* any; written in run.json's commands */
     fill_factors(&b->given, m);
     LS_TRY(check_ranks(ls_variables_integer(&b->given, "NGPUS", 1)));
-    LS_TRY(choose_place(b, &device));
+    LS_TRY(ls_bench_nodes_place(&b->nodes, &b->given, m, &device));
     bool pairs = m->ranks % 2 == 0 && m->hosts == 1;
     m->sim_nodes = ls_variables_integer(&b->given, "SIM_NODES", pairs ? 2 : 1);
     LS_TRY(check_nodes(m));
@@ -454,7 +342,7 @@ static ls_status prepare(bench *b, int count, char **argument)
     bool cpu = strcmp(device, "cpu") == 0;
     b->run.site = (ls_matrix_site){.device = device,
                                    .cores = m->cores,
-                                   .hosts = b->hosts.count > 0 ? &b->hosts : NULL,
+                                   .hosts = b->nodes.hosts.count > 0 ? &b->nodes.hosts : NULL,
                                    .oversubscribed = !cpu && share,
                                    .half_emulated = cpu};
     b->run.bench_run = true;
@@ -463,13 +351,13 @@ static ls_status prepare(bench *b, int count, char **argument)
     ls_text_put(b->run.baseline, sizeof b->run.baseline, "%s",
                 ls_variables_text(&b->given, "BASELINE", ""));
     LS_TRY(ls_speed_check_baseline(b->run.baseline));
-    describe_place(b, device, b->run.where);
+    ls_bench_nodes_describe(&b->nodes, m, device, b->run.where);
     describe(b);
     LS_TRY(choose_folder(b));
     b->run.site.run_directory = b->run.directory;
     ls_matrix_bench_jobs(m, &b->run.bench);
     LS_TRY(choose_cases(b));
-    use_hosts(b);
+    ls_bench_nodes_use(&b->nodes, &b->run.cases);
     ls_runner_plan(&b->run);
     return LS_OK;
 }
@@ -513,7 +401,7 @@ static void release(bench *b)
 {
     ls_runner_free(&b->run);
     ls_variables_free(&b->given);
-    free(b->look);
+    ls_bench_nodes_free(&b->nodes);
 }
 
 int ls_bench_main(int count, char **argument)
@@ -538,12 +426,16 @@ int ls_bench_main(int count, char **argument)
     }
     printf("\n");
     fflush(stdout);
-    int code = LS_ERR_INFRA;
-    if (ls_proc_catch_signals() == LS_OK && take_over_measured(&b) == LS_OK &&
-        measure(&b, "before") == LS_OK && ls_runner_open(&b.run) == LS_OK &&
-        make_data(&b) == LS_OK && ls_runner_run(&b.run) == LS_OK &&
-        (b.run.stopped || measure(&b, "after") == LS_OK)) {
-        code = ls_runner_finish(&b.run);
+    int code = (int)ls_proc_catch_signals();
+    if (code == LS_OK) {
+        code = (int)ls_bench_nodes_connect(&b.nodes, &b.given, &b.run);
+    }
+    if (code == LS_OK) {
+        bool ran = take_over_measured(&b) == LS_OK && measure(&b, "before") == LS_OK &&
+                   ls_runner_open(&b.run) == LS_OK && make_data(&b) == LS_OK &&
+                   ls_runner_run(&b.run) == LS_OK &&
+                   (b.run.stopped || measure(&b, "after") == LS_OK);
+        code = ran ? ls_runner_finish(&b.run) : LS_ERR_INFRA;
     }
     release(&b);
     return code;

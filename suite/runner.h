@@ -24,7 +24,7 @@ typedef struct ls_run {
     char claim_name[64];
     uint64_t seed;
     bool fail_early, stopped, bench_run;
-    char title[96], label[64], where[96], command[1024];
+    char title[96], label[64], where[200], command[1024];
     char baseline[512]; /* "": none */
     char commit[48];
     bool dirty;
