@@ -45,6 +45,7 @@ enum {
     KEY_DELAY_ALLREDUCE,
     KEY_SYNC_BN,
     KEY_SYNC_BN_GROUP,
+    KEY_BATCH_SIZES,
     KEY_ACCUMULATE,
     KEY_COMPRESS,
     KEY_FIND_UNUSED,
@@ -66,6 +67,8 @@ enum {
     KEY_DUMP_RANKS,
     KEY_FORCE_BRANCHES,
     KEY_OVERFLOW_AT,
+    KEY_FAULT_AT,
+    KEY_AUX_HEAD,
     KEY_COMM,
     KEY_TIMEOUT,
     KEY_DIGEST,
@@ -131,7 +134,10 @@ static const struct argp_option table[] = {
     OPTION(4, "delay-allreduce", KEY_DELAY_ALLREDUCE, NULL,
            "one reduction per type after backward; bucket sizes then play no part"),
     OPTION(4, "sync-bn", KEY_SYNC_BN, NULL, "batch statistics over all ranks"),
-    OPTION(4, "sync-bn-group", KEY_SYNC_BN_GROUP, "N", "only 0, all ranks, is offered [0]"),
+    OPTION(4, "batch-sizes", KEY_BATCH_SIZES, "N,N,...",
+           "each rank's own batch, instead of --batch-size"),
+    OPTION(4, "sync-bn-group", KEY_SYNC_BN_GROUP, "N",
+           "of N ranks that follow each other; 0: of all [0]"),
     OPTION(4, "accumulate", KEY_ACCUMULATE, "N", "micro-steps per step [1]"),
     OPTION(4, "compress", KEY_COMPRESS, "TYPE", "reduce f32 gradients as fp16 or bf16 [none]"),
     OPTION(4, "find-unused", KEY_FIND_UNUSED, NULL, "refused: these networks use every parameter"),
@@ -161,6 +167,10 @@ static const struct argp_option table[] = {
            "step 1 takes the ReLU and max-pool decisions of these dumps, rank by micro-step"),
     OPTION(6, "overflow-at", KEY_OVERFLOW_AT, "STEP[:RANK],...",
            "make a gradient infinite there, before the reduction"),
+    OPTION(6, "aux-head", KEY_AUX_HEAD, "STEP[:RANK],...",
+           "a second classifier, used in these steps and on these ranks only"),
+    OPTION(6, "fault-at", KEY_FAULT_AT, "STEP:RANK:PHASE:HOW",
+           "kill or stop a rank there, or let it leave, to see what the others do"),
     OPTION(6, "comm", KEY_COMM, "ENGINE", "auto, self or gloo [auto: none in a world of one]"),
     OPTION(6, "timeout", KEY_TIMEOUT, "S", "seconds until a silent peer counts as lost [300]"),
     OPTION(6, "digest", KEY_DIGEST, "all|param|none", "what is hashed after a step [all]"),
@@ -309,6 +319,8 @@ static error_t read_parallel(int key, const char *text, reading *to)
     case KEY_SYNC_BN:
         options->sync_bn = true;
         return 0;
+    case KEY_BATCH_SIZES:
+        return ls_values_batch_sizes(to->name, text, options);
     case KEY_SYNC_BN_GROUP:
         return ls_values_int(to->name, text, 0, 1000000, &options->sync_bn_group);
     case KEY_ACCUMULATE:
@@ -381,6 +393,10 @@ static error_t read_running(int key, const char *text, reading *to)
     case KEY_FORCE_BRANCHES:
         return ls_values_text(to->name, text, options->force_branches,
                               sizeof options->force_branches);
+    case KEY_AUX_HEAD:
+        return ls_values_aux_head(to->name, text, options);
+    case KEY_FAULT_AT:
+        return ls_values_fault_at(to->name, text, options);
     case KEY_OVERFLOW_AT:
         return ls_values_overflow_at(to->name, text, options);
     default:

@@ -7,6 +7,7 @@
 
 #include "../kernels/core/digest.h"
 #include "../kernels/core/log.h"
+#include "fault.h"
 #include "safetensors.h"
 
 uint64_t ls_checkpoint_bucket_rule(const ls_trainer *trainer)
@@ -93,9 +94,10 @@ static ls_status add_buffers(ls_trainer *trainer, ls_safetensors_writer *writer,
     return LS_OK;
 }
 
-static bool has_local_norm(const ls_trainer *trainer)
+static bool has_own_norm(const ls_trainer *trainer)
 {
-    return trainer->engine != NULL && trainer->world.world > 1 && trainer->norm_comm == NULL;
+    return trainer->engine != NULL && trainer->world.world > 1 &&
+           (trainer->norm_comm == NULL || trainer->options.sync_bn_group > 0);
 }
 
 /* Every rank's block of buffers, at rank 0, in host memory: malloc'ed [world or 1][bytes]. */
@@ -105,7 +107,7 @@ static ls_status gather_buffers(ls_trainer *trainer, char **out)
     const ls_device *device = &trainer->device;
     int64_t bytes = memory->bytes[LS_MEMORY_BUFFER];
     bool root = trainer->world.rank == 0;
-    bool gathers = has_local_norm(trainer);
+    bool gathers = has_own_norm(trainer);
     int64_t total = bytes * (gathers ? trainer->world.world : 1);
     void *all = memory->block[LS_MEMORY_BUFFER];
     char *host = NULL;
@@ -238,12 +240,13 @@ static ls_status write_file(ls_trainer *trainer, int64_t step, const char *path,
     LS_TRY_GOTO(status, add_params(trainer, writer, scratch), discard);
     LS_TRY_GOTO(status, add_state(writer, &state, step), discard);
     LS_TRY_GOTO(status, add_layout(trainer, writer), discard);
-    for (int rank = 0; rank < (has_local_norm(trainer) ? trainer->world.world : 1); rank++) {
+    for (int rank = 0; rank < (has_own_norm(trainer) ? trainer->world.world : 1); rank++) {
         LS_TRY_GOTO(status,
                     add_buffers(trainer, writer, rank,
                                 buffers + rank * trainer->memory.bytes[LS_MEMORY_BUFFER]),
                     discard);
     }
+    ls_fault_point(trainer, step, LS_FAULT_SAVE);
     status = ls_safetensors_finish(writer);
     goto free;
 discard:
@@ -260,6 +263,8 @@ ls_status ls_checkpoint_save(ls_trainer *trainer, int64_t step, const char *path
     ls_status status = LS_OK;
     if (trainer->world.rank == 0) {
         status = write_file(trainer, step, path, buffers);
+    } else {
+        ls_fault_point(trainer, step, LS_FAULT_SAVE);
     }
     free(buffers);
     return status;

@@ -65,7 +65,8 @@ void ls_dialect_resolve(const ls_options *options, int world, ls_dialect_rules *
         .unused = torch ? LS_UNUSED_NEXT_FORWARD : LS_UNUSED_END_OF_BACKWARD,
         .max_scale = LS_PLANT(ceiling_ignored, torch, true) ? INFINITY : apex_max_scale,
     };
-    if (options->delay_allreduce || options->deterministic) {
+    /* --find-unused: what arrives differs from step to step (facts/pytorch.md 1.2) */
+    if (options->delay_allreduce || options->deterministic || options->find_unused) {
         out->first = LS_FIRST_FINAL;
         out->rebuild = false;
     }

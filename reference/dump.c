@@ -344,6 +344,8 @@ static void add_metadata(ls_dump *dump, const ls_dump_result *result)
                             ls_dialect_average_name(trainer->rules.average));
     ls_safetensors_metadata(writer, "predivide", "%.9g", options->predivide);
     ls_safetensors_metadata(writer, "sync_bn", "%s", trainer->norm_comm != NULL ? "true" : "false");
+    ls_safetensors_metadata(writer, "sync_bn_group", "%d",
+                            trainer->norm_comm != NULL ? trainer->norm_sync.group_size : 1);
     ls_safetensors_metadata(writer, "reduced_type", "%s",
                             ls_dtype_label(trainer->memory.reduced[0].dtype));
 }

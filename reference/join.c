@@ -8,6 +8,7 @@
 #include "../kernels/core/digest.h"
 #include "../kernels/core/log.h"
 #include "checkpoint.h"
+#include "fault.h"
 
 /* Of what ranks say to each other; raised when the order or meaning of collectives changes. */
 #define PROTOCOL "1"
@@ -58,6 +59,9 @@ static char *describe_run(const ls_trainer *trainer)
     static const char *const local[] = {"threads", "workers", "print-freq"};
     cJSON *all = cJSON_CreateObject();
     cJSON *options = ls_options_json(&trainer->options);
+    if (trainer->options.batch_size_count > 0) { /* the list is what must be equal */
+        cJSON_DeleteItemFromObjectCaseSensitive(options, "batch-size");
+    }
     for (size_t i = 0; i < sizeof local / sizeof local[0]; i++) {
         cJSON_DeleteItemFromObjectCaseSensitive(options, local[i]);
     }
@@ -232,11 +236,12 @@ ls_status ls_join_agree(ls_trainer *trainer, const char *what, uint64_t value)
     return LS_OK;
 }
 
-static ls_status open_comm(ls_trainer *trainer, const char *name, ls_comm **out)
+static ls_status open_comm(ls_trainer *trainer, const char *name, int rank, int world,
+                           ls_comm **out)
 {
     ls_comm_options options = {
-        .rank = trainer->world.rank,
-        .world = trainer->world.world,
+        .rank = rank,
+        .world = world,
         .store = trainer->store,
         .name = name,
         .timeout_s = trainer->options.timeout_s,
@@ -296,9 +301,29 @@ static ls_status open_store(ls_trainer *trainer)
     return ls_store_open(&options, &trainer->store);
 }
 
+/* SyncBN's communicator, of the ranks that share statistics: groups of ranks that follow each
+ * other.
+ */
+static ls_status open_norm(ls_trainer *trainer)
+{
+    int world = trainer->world.world, rank = trainer->world.rank;
+    int size = trainer->options.sync_bn_group > 0 ? trainer->options.sync_bn_group : world;
+    char name[32];
+    if (!trainer->options.sync_bn || size == 1) {
+        return LS_OK;
+    }
+    snprintf(name, sizeof name, "norm%d", rank / size);
+    LS_TRY(trainer->device.api->event_create(trainer->device.backend, &trainer->norm_event));
+    LS_TRY(open_comm(trainer, name, rank % size, size, &trainer->norm_comm));
+    trainer->norm_sync =
+        (ls_norm_sync){.group_size = size, .context = trainer, .all_gather = gather_statistics};
+    return LS_OK;
+}
+
 ls_status ls_join_open(ls_trainer *trainer)
 {
     const char *name = NULL;
+    ls_fault_point(trainer, 0, LS_FAULT_JOIN);
     LS_TRY(choose_engine(trainer, &name));
     if (name == NULL) {
         return LS_OK;
@@ -309,15 +334,9 @@ ls_status ls_join_open(ls_trainer *trainer)
         LS_TRY(compare_runs(trainer));
         LS_TRY(compare_libraries(trainer));
     }
-    LS_TRY(open_comm(trainer, "gradients", &trainer->comm));
-    if (trainer->options.sync_bn && trainer->world.world > 1) {
-        LS_TRY(trainer->device.api->event_create(trainer->device.backend, &trainer->norm_event));
-        LS_TRY(open_comm(trainer, "norm", &trainer->norm_comm));
-        trainer->norm_sync = (ls_norm_sync){.group_size = trainer->world.world,
-                                            .context = trainer,
-                                            .all_gather = gather_statistics};
-    }
-    return LS_OK;
+    LS_TRY(
+        open_comm(trainer, "gradients", trainer->world.rank, trainer->world.world, &trainer->comm));
+    return open_norm(trainer);
 }
 
 ls_status ls_join_finish(ls_trainer *trainer)

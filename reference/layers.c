@@ -33,7 +33,16 @@ void ls_layers_extents(const ls_network *network, int image_size, ls_layer_exten
 
 void ls_layers_backward_order(const ls_network *network, int *order)
 {
-    int next = 0;
+    int next = 0, first_loose = 0; /* parameters that no layer has: the auxiliary head's */
+    for (int i = 0; i < network->layer_count; i++) {
+        first_loose =
+            network->layer[i].weight >= first_loose ? network->layer[i].weight + 1 : first_loose;
+        first_loose =
+            network->layer[i].bias >= first_loose ? network->layer[i].bias + 1 : first_loose;
+    }
+    for (int i = network->param_count - 1; i >= first_loose; i--) {
+        order[next++] = i;
+    }
     for (int i = network->layer_count - 1; i >= 0; i--) {
         const ls_layer *layer = &network->layer[i];
         bool bias_first = layer->kind == LS_LAYER_LINEAR;

@@ -180,14 +180,6 @@ static ls_status check_all(const ls_options *options, const ls_arguments_given *
 /* Understood, but not offered: the first such option, or NULL. */
 static const char *find_unsupported(const ls_options *options, const char **why)
 {
-    if (options->find_unused) {
-        *why = "every parameter of these networks is used in every step";
-        return "--find-unused";
-    }
-    if (options->sync_bn_group != 0) {
-        *why = "batch statistics are shared by all ranks or by none";
-        return "--sync-bn-group";
-    }
     if (options->tf32 && strcmp(options->device, "cpu") == 0) {
         *why = "a CPU has no TF32";
         return "--tf32";
@@ -226,17 +218,23 @@ ls_status ls_options_parse(int argc, char **argv, ls_options *out, char *unsuppo
 
 /* A batch norm over a single value has no variance: torch raises ValueError (facts/pytorch.md 5.1).
  */
-static ls_status check_norm_values(const ls_options *options, int world)
+static ls_status check_norm_values(const ls_options *options, int rank, int world)
 {
     ls_network network;
     LS_TRY(ls_model_build(options->arch, options->num_classes, options->image_size, &network));
     ls_layer_extent *extent = calloc((size_t)network.layer_count, sizeof *extent);
     LS_ASSERT(extent != NULL);
     ls_layers_extents(&network, options->image_size, extent);
-    int64_t ranks = options->sync_bn ? world : 1;
+    int64_t images = 0; /* over which the statistics of this rank's group are taken */
+    int size = options->sync_bn_group > 0 ? options->sync_bn_group : world;
+    size = options->sync_bn ? size : 1;
+    for (int i = 0; i < size; i++) {
+        images += options->batch_size_count > 0 ? options->batch_sizes[rank / size * size + i]
+                                                : options->batch_size;
+    }
     const char *single = NULL;
     for (int i = 0; i < network.layer_count && single == NULL; i++) {
-        int64_t values = ranks * options->batch_size * extent[i].height * extent[i].width;
+        int64_t values = images * extent[i].height * extent[i].width;
         single = network.layer[i].kind == LS_LAYER_BATCH_NORM && values < 2 ? network.layer[i].name
                                                                             : NULL;
     }
@@ -252,9 +250,27 @@ static ls_status check_norm_values(const ls_options *options, int world)
     return status;
 }
 
-ls_status ls_options_resolve(ls_options *options, int world, const char *run_directory)
+static ls_status check_groups(const ls_options *options, int world)
 {
-    LS_ASSERT(world >= 1);
+    if (options->sync_bn_group > 0 && (!options->sync_bn || options->sync_bn_group > world ||
+                                       world % options->sync_bn_group != 0)) {
+        ls_log_error("--sync-bn-group %d: allowed: with --sync-bn, divisors of the world of %d "
+                     "ranks",
+                     options->sync_bn_group, world);
+        return LS_ERR_USAGE;
+    }
+    if (options->batch_size_count > 0 && options->batch_size_count != world) {
+        ls_log_error("--batch-sizes: %d numbers for a world of %d ranks", options->batch_size_count,
+                     world);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+ls_status ls_options_resolve(ls_options *options, int rank, int world, const char *run_directory)
+{
+    LS_ASSERT(rank >= 0 && rank < world);
+    LS_TRY(check_groups(options, world));
     ls_options resolved = *options;
     if (options->global_batch > 0) {
         int64_t parts = (int64_t)world * options->accumulate;
@@ -276,7 +292,10 @@ ls_status ls_options_resolve(ls_options *options, int world, const char *run_dir
     if (options->dump_step_count > 0 && (run_directory == NULL || run_directory[0] == '\0')) {
         return refuse("--dump-steps: there is nowhere to write; set LS_RUN_DIR to a folder");
     }
-    LS_TRY(check_norm_values(&resolved, world));
+    if (options->batch_size_count > 0) {
+        resolved.batch_size = options->batch_sizes[rank];
+    }
+    LS_TRY(check_norm_values(&resolved, rank, world));
     *options = resolved;
     return LS_OK;
 }
@@ -376,6 +395,18 @@ static void add_parallel(cJSON *json, const ls_options *options, const ls_dialec
     cJSON_AddBoolToObject(json, "allreduce-fp32", options->allreduce_fp32);
 }
 
+static void add_places(cJSON *json, const char *name, int count, const ls_overflow_at *place)
+{
+    cJSON *list = cJSON_AddArrayToObject(json, name);
+    for (int i = 0; i < count; i++) {
+        char text[48];
+        const ls_overflow_at *at = &place[i];
+        snprintf(text, sizeof text, at->rank >= 0 ? "%" PRId64 ":%d" : "%" PRId64, at->step,
+                 at->rank);
+        cJSON_AddItemToArray(list, cJSON_CreateString(text));
+    }
+}
+
 static void add_running(cJSON *json, const ls_options *options)
 {
     char seed[24];
@@ -402,13 +433,12 @@ static void add_running(cJSON *json, const ls_options *options)
     cJSON_AddStringToObject(json, "comm", options->comm);
     cJSON_AddNumberToObject(json, "timeout", options->timeout_s);
     cJSON_AddNumberToObject(json, "print-freq", options->print_freq);
-    cJSON *overflows = cJSON_AddArrayToObject(json, "overflow-at");
-    for (int i = 0; i < options->overflow_count; i++) {
-        char text[48];
-        const ls_overflow_at *at = &options->overflow[i];
-        snprintf(text, sizeof text, at->rank >= 0 ? "%" PRId64 ":%d" : "%" PRId64, at->step,
-                 at->rank);
-        cJSON_AddItemToArray(overflows, cJSON_CreateString(text));
+    if (options->fault.step > 0) {
+        cJSON_AddNumberToObject(json, "fault-at", (double)options->fault.step);
+    }
+    add_places(json, "overflow-at", options->overflow_count, options->overflow);
+    if (options->aux_count > 0) {
+        add_places(json, "aux-head", options->aux_count, options->aux);
     }
 }
 
@@ -420,6 +450,11 @@ struct cJSON *ls_options_json(const ls_options *options)
     ls_dialect_resolve(options, 1, &rules); /* none of what is written depends on the world */
     cJSON_AddStringToObject(json, "arch", options->arch);
     cJSON_AddNumberToObject(json, "batch-size", options->batch_size);
+    if (options->batch_size_count > 0) {
+        cJSON_AddItemToObject(
+            json, "batch-sizes",
+            cJSON_CreateIntArray(options->batch_sizes, options->batch_size_count));
+    }
     add_count(json, "global-batch", options->global_batch);
     cJSON_AddNumberToObject(json, "image-size", options->image_size);
     cJSON_AddNumberToObject(json, "num-classes", options->num_classes);

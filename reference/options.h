@@ -23,6 +23,24 @@ typedef enum ls_dump_scope { LS_DUMP_RANK_0, LS_DUMP_ALL_RANKS, LS_DUMP_BRANCHES
 /* Which digests a step's event carries (digest.h). */
 typedef enum ls_digest_scope { LS_DIGEST_ALL, LS_DIGEST_PARAM, LS_DIGEST_NONE } ls_digest_scope;
 
+/* Where a rank can be made to fail. */
+typedef enum ls_fault_phase {
+    LS_FAULT_JOIN, /* before it meets its peers, whatever the step */
+    LS_FAULT_FORWARD,
+    LS_FAULT_BACKWARD,
+    LS_FAULT_REDUCTION, /* its first gradients are on their way */
+    LS_FAULT_OPTIMIZER,
+    LS_FAULT_DUMP,
+    LS_FAULT_SAVE, /* everything for the checkpoint of that step is gathered, nothing written */
+} ls_fault_phase;
+typedef enum ls_fault_how { LS_FAULT_KILL, LS_FAULT_STOP, LS_FAULT_EXIT } ls_fault_how;
+typedef struct ls_fault_at {
+    int64_t step; /* 0: none */
+    int rank;
+    ls_fault_phase phase;
+    ls_fault_how how;
+} ls_fault_at;
+
 typedef struct ls_overflow_at {
     int64_t step;
     int rank; /* -1: every rank */
@@ -69,10 +87,12 @@ typedef struct ls_options {
     int64_t message_size; /* elements; 0: the dialect's own rule */
     bool delay_allreduce, sync_bn, find_unused, allreduce_fp32;
     bool no_reduce; /* gradients stay local: what a step costs without the reduction */
-    ls_tristate broadcast_buffers; /* unset: the dialect's */
-    int sync_bn_group;             /* 0: the world; nothing else is offered */
-    int accumulate;                /* 1 */
-    bool compress;                 /* cast f32 gradients for the reduction */
+    ls_tristate broadcast_buffers;        /* unset: the dialect's */
+    int sync_bn_group;                    /* ranks that share statistics; 0: the world */
+    int batch_size_count;                 /* 0: every rank has batch_size */
+    int batch_sizes[LS_OPTIONS_LIST_MAX]; /* each rank's, in order of rank */
+    int accumulate;                       /* 1 */
+    bool compress;                        /* cast f32 gradients for the reduction */
     ls_dtype compress_type;
     bool average_given;
     ls_average average;
@@ -97,6 +117,9 @@ typedef struct ls_options {
     int print_freq;         /* steps between two lines of rank 0; 0: none; 10 */
     int overflow_count;
     ls_overflow_at overflow[LS_OPTIONS_LIST_MAX];
+    ls_fault_at fault;
+    int aux_count; /* 0: there is no auxiliary head */
+    ls_overflow_at aux[LS_OPTIONS_LIST_MAX];
 } ls_options;
 
 /* Parses argv, argv[0] being the program's name. argv itself is left as it is. Returns LS_ERR_USAGE
@@ -109,7 +132,7 @@ ls_status ls_options_parse(int argc, char **argv, ls_options *out, char *unsuppo
 /* The checks that need the environment: --global-batch is divided by world and accumulation into
  * batch_size, the ranks of --overflow-at exist, dumps have somewhere to go (run_directory:
  * LS_RUN_DIR, NULL where unset). */
-ls_status ls_options_resolve(ls_options *options, int world, const char *run_directory);
+ls_status ls_options_resolve(ls_options *options, int rank, int world, const char *run_directory);
 /* Every value as without any argument, but for the two that parsing fills in (steps or epochs). */
 void ls_options_defaults(ls_options *out);
 /* The options as the `options` object of the start event, effective values, every field by its long

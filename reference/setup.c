@@ -10,6 +10,7 @@
 
 #include "../kernels/core/log.h"
 #include "../kernels/core/plant.h"
+#include "aux.h"
 #include "join.h"
 #include "resume.h"
 #include "weights.h"
@@ -61,7 +62,8 @@ ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
         return report_unsupported(trainer, option, why);
     }
     ls_options *options = &trainer->options;
-    LS_TRY(ls_options_resolve(options, trainer->world.world, trainer->world.run_dir));
+    LS_TRY(ls_options_resolve(options, trainer->world.rank, trainer->world.world,
+                              trainer->world.run_dir));
     if (trainer->world.rank == 0) {
         LS_TRY(check_save(options->save));
     }
@@ -69,8 +71,13 @@ ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
     ls_precision_resolve(options, &trainer->rules, &trainer->precision);
     LS_TRY(ls_schedule_parse(options->schedule, &trainer->schedule));
     trainer->optimizer = ls_optim_config(options);
+    int64_t sum = 0; /* of the ranks' batches, where they differ */
+    for (int i = 0; i < options->batch_size_count; i++) {
+        sum += options->batch_sizes[i];
+    }
     int64_t images = (int64_t)options->batch_size * options->accumulate *
                      LS_PLANT(lr_scaled_by_rank_batch, trainer->world.world, 1);
+    images = sum > 0 ? sum * options->accumulate : images;
     trainer->base_lr = ls_schedule_base_lr(options->lr, options->lr_scaling_linear, images);
     return LS_OK;
 }
@@ -83,6 +90,12 @@ ls_status ls_setup_device(ls_trainer *trainer)
     const ls_options *options = &trainer->options;
     LS_TRY(ls_model_build(options->arch, options->num_classes, options->image_size,
                           &trainer->network));
+    int params = trainer->network.param_count;
+    if (options->aux_count > 0) {
+        LS_TRY(ls_aux_extend(&trainer->network));
+    }
+    trainer->trunk = trainer->network;
+    trainer->trunk.param_count = params;
     ls_backend_options backend = {
         .device_index = trainer->world.local_rank,
         .threads = options->threads,
@@ -149,13 +162,12 @@ static ls_status create_plan(ls_trainer *trainer)
         .forced_branches = trainer->options.force_branches[0] != '\0',
     };
     char why[256] = "";
-    if (!device->api->supports(device->backend, &trainer->network, &options, why,
-                               (int)sizeof why)) {
+    if (!device->api->supports(device->backend, &trainer->trunk, &options, why, (int)sizeof why)) {
         ls_log_error("the %s backend cannot run %s like this: %s", device->api->name,
                      trainer->network.arch, why);
         return report_unsupported(trainer, "--arch", why);
     }
-    return device->api->plan_create(device->backend, &trainer->network, &options, &trainer->plan);
+    return device->api->plan_create(device->backend, &trainer->trunk, &options, &trainer->plan);
 }
 
 ls_status ls_setup_bind(ls_trainer *trainer)
@@ -171,6 +183,11 @@ ls_status ls_setup_bind(ls_trainer *trainer)
 
 ls_status ls_setup_memory(ls_trainer *trainer)
 {
+    if (trainer->options.aux_count > 0 && trainer->engine == NULL) {
+        ls_log_error("--aux-head: unused parameters are the reducer's matter; there is none in a "
+                     "world of one without --comm self");
+        return LS_ERR_USAGE;
+    }
     LS_TRY(create_memory(trainer));
     ls_amp_scale_of(&trainer->memory, &trainer->precision, &trainer->amp);
     if (reduces(trainer)) {

@@ -8,7 +8,9 @@
 #include "../kernels/core/clock.h"
 #include "../kernels/core/log.h"
 #include "../kernels/core/plant.h"
+#include "aux.h"
 #include "dump.h"
+#include "fault.h"
 #include "follow.h"
 #include "setup.h"
 
@@ -38,7 +40,8 @@ typedef struct loop {
     int64_t printed_ns;    /* and the step that was printed then */
     int64_t printed_step;
     ls_dump *dump;                         /* of the step that is running, or NULL */
-    int micro;                             /* micro-step that is running */
+    int64_t step;                          /* that is running */
+    int micro;                             /* and its micro-step */
     bool poisons;                          /* --overflow-at names this step and rank */
     int64_t forward_ns[2], backward_ns[2]; /* of the last micro-step: from, to */
     ls_events_span *span;                  /* [SPANS_FIXED + param_count], for --trace */
@@ -119,7 +122,13 @@ static ls_status take_gradient(void *context, int param)
         LS_TRY(ls_dump_local(loop->dump, param));
         instrument_end(loop, begun_ns);
     }
-    return trainer->ddp != NULL ? ls_ddp_ready(trainer->ddp, param) : LS_OK;
+    if (trainer->ddp != NULL) {
+        LS_TRY(ls_ddp_ready(trainer->ddp, param));
+    }
+    if (param == trainer->network.param_count / 2) { /* the buckets before are being reduced */
+        ls_fault_point(trainer, loop->step, LS_FAULT_REDUCTION);
+    }
+    return LS_OK;
 }
 
 /* ---- one step
@@ -163,6 +172,7 @@ static ls_status run_micro_step(loop *loop, record *record)
     LS_TRY(dump_batch(loop, &batch));
     LS_TRY(ls_follow_micro_step(trainer, record->step, loop->micro));
 
+    ls_fault_point(trainer, record->step, LS_FAULT_FORWARD);
     loop->forward_ns[0] = ls_clock_ns();
     LS_TRY(api->plan_forward(trainer->plan, stream, batch.input, batch.target));
     loop->forward_ns[1] = ls_clock_ns();
@@ -176,8 +186,13 @@ static ls_status run_micro_step(loop *loop, record *record)
     if (trainer->ddp != NULL && loop->micro == accumulate - 1) {
         LS_TRY(ls_ddp_begin(trainer->ddp));
     }
+    ls_fault_point(trainer, record->step, LS_FAULT_BACKWARD);
     int64_t instrument_ns = loop->instrument_ns;
     loop->backward_ns[0] = ls_clock_ns();
+    if (ls_aux_is_used(trainer, record->step)) {
+        LS_TRY(
+            ls_aux_backward(trainer, batch.target, 1.0f / (float)accumulate, take_gradient, loop));
+    }
     LS_TRY(api->plan_backward(trainer->plan, stream,
                               LS_PLANT(accumulate_not_divided, 1.0f / (float)accumulate, 1.0f),
                               take_gradient, loop));
@@ -222,7 +237,7 @@ static ls_status run_step(loop *loop, int64_t step, record *record)
     ls_trainer *trainer = loop->trainer;
     ls_memory *memory = &trainer->memory;
     const ls_device *device = &trainer->device;
-    record->step = step;
+    record->step = loop->step = step;
     record->images = 0;
     memset(record->ms, 0, sizeof record->ms);
     record->lr =
@@ -246,6 +261,7 @@ static ls_status run_step(loop *loop, int64_t step, record *record)
         record->ms[LS_EVENTS_MS_COMM] = (double)times.comm_ns * 1e-6;
         record->ms[LS_EVENTS_MS_COMM_EXPOSED] = (double)times.exposed_ns * 1e-6;
     }
+    ls_fault_point(trainer, step, LS_FAULT_OPTIMIZER);
     int64_t begun_ns = ls_clock_ns();
     ls_tensor_list unscaled = {memory->param_count, memory->unscaled};
     ls_tensor_list grads = {memory->param_count, memory->grad};
@@ -407,6 +423,7 @@ static ls_status instrument(loop *loop, record *record)
             .loss = mean_loss(loop, record), .after = record->state, .lr = record->lr};
         ls_dump *dump = loop->dump;
         loop->dump = NULL;
+        ls_fault_point(trainer, record->step, LS_FAULT_DUMP);
         LS_TRY(ls_dump_finish(dump, &result));
     }
     instrument_end(loop, begun_ns);

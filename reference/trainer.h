@@ -29,6 +29,7 @@ typedef struct ls_trainer {
     double base_lr;
 
     ls_network network;
+    ls_network trunk; /* what the plan computes: `network` without the auxiliary head; borrows */
     ls_device device;
     ls_events *events;
     ls_tensorboard *board; /* rank 0 */

@@ -194,13 +194,14 @@ int ls_values_dump_steps(const char *option, const char *text, ls_options *optio
     return 0;
 }
 
-int ls_values_overflow_at(const char *option, const char *text, ls_options *options)
+/* STEP[:RANK],... */
+static int read_places(const char *option, const char *text, int *count, ls_overflow_at *place)
 {
     const char *rest = text;
-    options->overflow_count = 0;
+    *count = 0;
     do {
         int64_t step, rank = -1;
-        bool good = options->overflow_count < LS_OPTIONS_LIST_MAX && next_number(&rest, 1, &step);
+        bool good = *count < LS_OPTIONS_LIST_MAX && next_number(&rest, 1, &step);
         if (good && *rest == ':') {
             rest++;
             good = next_number(&rest, 0, &rank) && rank < 1000000;
@@ -211,8 +212,64 @@ int ls_values_overflow_at(const char *option, const char *text, ls_options *opti
                 "up to 64 of STEP or STEP:RANK, steps from 1 and ranks from 0 on, such as "
                 "3,7:1");
         }
-        options->overflow[options->overflow_count++] = (ls_overflow_at){step, (int)rank};
+        place[(*count)++] = (ls_overflow_at){step, (int)rank};
     } while (*rest++ == ',');
+    return 0;
+}
+
+int ls_values_overflow_at(const char *option, const char *text, ls_options *options)
+{
+    return read_places(option, text, &options->overflow_count, options->overflow);
+}
+
+int ls_values_aux_head(const char *option, const char *text, ls_options *options)
+{
+    return read_places(option, text, &options->aux_count, options->aux);
+}
+
+int ls_values_batch_sizes(const char *option, const char *text, ls_options *options)
+{
+    const char *rest = text;
+    options->batch_size_count = 0;
+    do {
+        int64_t images = 0;
+        if (options->batch_size_count == LS_OPTIONS_LIST_MAX || !next_number(&rest, 1, &images) ||
+            images > 65536 || (*rest != ',' && *rest != '\0')) {
+            return refuse(option, text, "one number from 1 to 65536 for each rank, such as 4,2,1");
+        }
+        options->batch_sizes[options->batch_size_count++] = (int)images;
+    } while (*rest++ == ',');
+    return 0;
+}
+
+static bool word_of(const char *word, const char *const *names, int count, int *index)
+{
+    for (*index = 0; *index < count; (*index)++) {
+        if (strcmp(word, names[*index]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int ls_values_fault_at(const char *option, const char *text, ls_options *options)
+{
+    static const char *const phases[] = {"join",      "forward", "backward", "reduction",
+                                         "optimizer", "dump",    "save"};
+    static const char *const ways[] = {"kill", "stop", "exit"};
+    long long step;
+    char phase[16], how[8], end;
+    int rank, phase_index, how_index;
+    if (sscanf(text, "%lld:%d:%15[a-z]:%7[a-z]%c", &step, &rank, phase, how, &end) != 4 ||
+        step < 1 || rank < 0 ||
+        !word_of(phase, phases, sizeof phases / sizeof *phases, &phase_index) ||
+        !word_of(how, ways, sizeof ways / sizeof *ways, &how_index)) {
+        return refuse(option, text,
+                      "STEP:RANK:PHASE:HOW, phases join, forward, backward, reduction, optimizer, "
+                      "dump, save, ways kill, stop, exit");
+    }
+    options->fault =
+        (ls_fault_at){step, rank, (ls_fault_phase)phase_index, (ls_fault_how)how_index};
     return 0;
 }
 

@@ -31,6 +31,9 @@ int ls_values_level(const char *option, const char *text, ls_options *options);
 int ls_values_loss_scale(const char *option, const char *text, ls_options *options);
 int ls_values_betas(const char *option, const char *text, ls_options *options);
 int ls_values_dump_steps(const char *option, const char *text, ls_options *options);
+int ls_values_batch_sizes(const char *option, const char *text, ls_options *options);
+int ls_values_fault_at(const char *option, const char *text, ls_options *options);
+int ls_values_aux_head(const char *option, const char *text, ls_options *options);
 int ls_values_overflow_at(const char *option, const char *text, ls_options *options);
 
 #endif
