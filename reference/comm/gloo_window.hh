@@ -71,7 +71,7 @@ class Window
     Window(ls_comm *comm, const void *memory, size_t bytes)
         : comm_(comm),
           buffer_(comm->context->createUnboundBuffer(const_cast<void *>(memory), bytes)),
-          owed_((size_t)comm->world, 0)
+          owed_((size_t)comm->world, 0), unsent_((size_t)comm->world, 0)
     {
         std::lock_guard<std::mutex> guard(comm->lock);
         comm->live.insert(buffer_.get());
@@ -89,8 +89,8 @@ class Window
     {
         if (bytes > 0) {
             buffer_->send(to, tag, offset, bytes);
+            unsent_[(size_t)to]++;
             sends_++;
-            to_ = to;
         }
     }
     void recv(int from, uint64_t tag, size_t offset, size_t bytes)
@@ -105,7 +105,7 @@ class Window
     void wait_recv()
     {
         int from = -1;
-        name_owing();
+        name_ranks("waiting for rank", owed_);
         if (!buffer_->waitRecv(&from, rest())) {
             throw Aborted();
         }
@@ -114,10 +114,12 @@ class Window
     }
     void wait_send()
     {
-        comm_->waiting_for = "sending to rank " + std::to_string(to_);
-        if (!buffer_->waitSend(nullptr, rest())) {
+        int to = -1;
+        name_ranks("sending to rank", unsent_);
+        if (!buffer_->waitSend(&to, rest())) {
             throw Aborted();
         }
+        unsent_[(size_t)to]--;
         sends_--;
     }
     void wait_recvs()
@@ -145,13 +147,13 @@ class Window
         int64_t rest_ms = (comm_->deadline_ns - ls_clock_ns() + 999999) / 1000000;
         return std::chrono::milliseconds(std::max<int64_t>(1, rest_ms));
     }
-    void name_owing()
+    void name_ranks(const char *what, const std::vector<int> &count)
     {
         std::string &text = comm_->waiting_for;
-        text = "waiting for rank";
+        text = what;
         const char *separator = " ";
-        for (size_t rank = 0; rank < owed_.size(); rank++) {
-            if (owed_[rank] > 0) {
+        for (size_t rank = 0; rank < count.size(); rank++) {
+            if (count[rank] > 0) {
                 text += separator + std::to_string(rank);
                 separator = ", ";
             }
@@ -159,8 +161,8 @@ class Window
     }
     ls_comm *comm_;
     std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
-    std::vector<int> owed_;
-    int sends_ = 0, recvs_ = 0, to_ = -1;
+    std::vector<int> owed_, unsent_; /* transfers of each rank */
+    int sends_ = 0, recvs_ = 0;
 };
 
 } // namespace ls_gloo
