@@ -142,6 +142,10 @@ static void add_job(const ls_matrix_bench *bench, ls_matrix *matrix, int level, 
     ls_spec spec = timed_spec(bench, level, bucket_mb, world);
     spec.nodes = nodes > 1 ? nodes : spec.nodes; /* nodes: simulated ones */
     spec.sweep = sweep;
+    if (level > 0 && world > 1) { /* the FP32 reference follows every rank's branches */
+        ls_text_add(spec.extra, sizeof spec.extra, "%s--dump-ranks=branches",
+                    spec.extra[0] == '\0' ? "" : " ");
+    }
     ls_matrix_add(matrix, &spec);
 }
 

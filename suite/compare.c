@@ -21,6 +21,7 @@ static ls_status judge_optimizer(ls_compare_judgement *j)
     int before = j->checks.count;
     LS_TRY(ls_compare_optim_step(j->evidence->file[0], &rule, j->skipped, &j->checks, &result));
     j->verdict->next_judged = result.judged;
+    j->verdict->next_ratio = result.ratio;
     if (j->checks.count > before && j->verdict->cause[0] == '\0') {
         return ls_diagnose_step(j->evidence->file[0], &rule, j->skipped, j->verdict->cause,
                                 (int)sizeof j->verdict->cause);
@@ -45,6 +46,7 @@ static ls_status judge(ls_compare_judgement *j)
     }
     return j->finite || j->skipped ? judge_optimizer(j) : LS_OK;
 }
+
 ls_status ls_compare_step(const ls_compare_facts *facts, int file_count, const char *const *path,
                           const char *json_path, ls_compare_verdict *out)
 {

@@ -53,6 +53,8 @@ typedef struct ls_compare_verdict {
     double error, ideal, limit; /* e, r and the bound of the whole gradient */
     double tie_ratio;           /* farthest turned branch, in units of its layer's RMS rounding */
     double ratio[LS_COMPARE_PARTS]; /* largest e/r of each kind, with the floors of the bound */
+    double price[LS_COMPARE_PARTS]; /* the ideal's own largest error of each kind, see
+                                       compare_spans.h */
     double logits_ratio;
     double reduce_ratio, next_ratio; /* largest error of an element in units of its limit */
     int64_t turned, forced;          /* branches FP64 would have taken otherwise, of all */

@@ -12,7 +12,7 @@ typedef struct ls_compare_checks {
     int count;
     char line[320];
     char tensor[64];                 /* of the first that concerns one */
-    double reduce_ratio, next_ratio; /* largest error of an element in units of its limit */
+    double reduce_ratio; /* largest error of an element in units of its limit */
 } ls_compare_checks;
 
 /* tensor may be NULL. */

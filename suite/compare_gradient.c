@@ -253,6 +253,7 @@ static ls_status judge_forced(ls_compare_judgement *j)
     LS_TRY(judge_logits(j));
     LS_TRY(ls_compare_spans_measure(&j->evidence->net, j->evidence->grad, j->forced.grad, &j->cost,
                                     &j->spans));
+    ls_compare_spans_price(&j->evidence->net, &j->cost, &j->spans, j->verdict->price);
     int before = j->checks.count;
     j->verdict->ideal = sqrt(j->cost.whole_error2 / j->cost.whole_grad2);
     /* where rounding makes a tenth of the gradient its parts scatter without a law: the whole alone

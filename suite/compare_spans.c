@@ -160,3 +160,26 @@ ls_status ls_compare_spans_measure(const ls_nettab *net, const double *grad, con
     free(scratch);
     return LS_OK;
 }
+
+void ls_compare_spans_price(const ls_nettab *net, const ls_price_cost *cost,
+                            const ls_compare_spans *spans, double price[LS_COMPARE_PARTS])
+{
+    memset(price, 0, LS_COMPARE_PARTS * sizeof *price);
+    price[LS_COMPARE_WHOLE] = sqrt(cost->whole_error2 / cost->whole_grad2);
+    double tensor2 = 0;
+    int64_t elements = 1;
+    for (int64_t i = 0; i < spans->count; i++) {
+        int64_t count = spans->span[i].count;
+        double scale =
+            ls_compare_spans_scale(cost->grad2[i], cost->whole_grad2, count, net->elements);
+        ls_compare_part part = count >= 64 ? LS_COMPARE_TENSOR : LS_COMPARE_SMALL;
+        if (spans->kind[i] == LS_COMPARE_SPANS_TENSOR) {
+            tensor2 = scale * scale;
+            elements = count;
+        } else {
+            part = spans->kind[i] == LS_COMPARE_SPANS_BLOCK ? LS_COMPARE_BLOCK : LS_COMPARE_EDGE;
+            scale = fmax(scale, sqrt(tensor2 * (double)count / (double)elements));
+        }
+        price[part] = fmax(price[part], sqrt(cost->error2[i]) / scale);
+    }
+}

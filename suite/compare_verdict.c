@@ -10,7 +10,6 @@ void ls_compare_verdict_conclude(ls_compare_judgement *j)
     ls_compare_verdict *v = j->verdict;
     v->failures = j->checks.count;
     v->reduce_ratio = j->checks.reduce_ratio;
-    v->next_ratio = j->checks.next_ratio;
     if (j->checks.count > 0) {
         v->code = LS_COMPARE_FAIL;
         snprintf(v->tensor, sizeof v->tensor, "%s", j->checks.tensor);
@@ -76,8 +75,10 @@ ls_status ls_compare_verdict_write(const ls_compare_judgement *j, const char *pa
     add_tensors(j, cJSON_AddArrayToObject(root, "tensors"));
     cJSON *ratios = cJSON_AddObjectToObject(root, "ratios"); /* largest e/r of each kind */
     static const char *const parts[] = {"whole", "tensor", "small", "block", "edge"};
+    cJSON *prices = cJSON_AddObjectToObject(root, "prices"); /* largest error of the ideal */
     for (int p = 0; p < LS_COMPARE_PARTS; p++) {
         ls_json_add_number(ratios, parts[p], v->ratio[p]);
+        ls_json_add_number(prices, parts[p], v->price[p]);
     }
     ls_json_add_number(ratios, "logits", v->logits_ratio);
     ls_json_add_number(ratios, "reduce", v->reduce_ratio);

@@ -11,6 +11,12 @@
 #include "../../reference/data/loader.h"
 #include "../../reference/safetensors.h"
 
+/* Folders of batches: by micro-batches of a step for references of several worlds, by world for
+ * those that follow a job. */
+#define BATCHES "batches:{run}/batches/"
+#define MICRO_FOLDER BATCHES "micro"
+#define WORLD_FOLDER BATCHES "world"
+
 void ls_timed_id(const ls_spec *spec, char *text)
 {
     char bucket[24];
@@ -25,6 +31,12 @@ void ls_timed_id(const ls_spec *spec, char *text)
     }
 }
 
+/* Timed at O0: the reference needs nothing of the job, and one serves several worlds. */
+static bool is_exact(const ls_spec *spec)
+{
+    return spec->role == LS_ROLE_THROUGHPUT && spec->level == 0;
+}
+
 /* Worlds that are multiples of four share a job of four micro-batches a step, the others one of
  * one. */
 static int micro_batches(int world)
@@ -34,7 +46,7 @@ static int micro_batches(int world)
 
 static bool same_job(const ls_spec *a, const ls_spec *b)
 {
-    return a->role == LS_ROLE_THROUGHPUT && micro_batches(a->world) == micro_batches(b->world) &&
+    return is_exact(a) && micro_batches(a->world) == micro_batches(b->world) &&
            a->threads == b->threads;
 }
 
@@ -79,11 +91,44 @@ void ls_timed_reference(const ls_matrix *bench, const ls_spec *spec, ls_spec *re
     reference->lr = 0;
     reference->steps = steps_before(bench, spec, largest) + largest / micro;
     ls_text_put(reference->extra, sizeof reference->extra, "--weight-decay=0 --momentum=0");
-    ls_text_put(reference->data, sizeof reference->data, "batches:{run}/batches/micro%d", micro);
+    ls_text_put(reference->data, sizeof reference->data, MICRO_FOLDER "%d", micro);
     for (int step = 1; step <= reference->steps; step++) {
         ls_text_add(reference->dump_steps, sizeof reference->dump_steps, "%s%d",
                     step == 1 ? "" : ",", step);
     }
+}
+
+const ls_spec *ls_timed_leader(const ls_matrix *bench, const ls_spec *spec)
+{
+    for (int i = 0; i < bench->count; i++) {
+        const ls_spec *other = &bench->spec[i];
+        if (other->role == LS_ROLE_THROUGHPUT && other->level == spec->level &&
+            other->world == spec->world && other->threads == spec->threads) {
+            return other;
+        }
+    }
+    return spec;
+}
+
+void ls_timed_followed(const ls_spec *leader, ls_spec *reference)
+{
+    char id[96];
+    ls_matrix_id(leader, id);
+    *reference = ls_matrix_spec(LS_ROLE_REFERENCE);
+    ls_text_put(reference->arch, sizeof reference->arch, "%s", leader->arch);
+    reference->image_size = leader->image_size;
+    reference->batch_size = leader->batch_size;
+    reference->accumulate = leader->world;
+    reference->seed = leader->seed;
+    reference->threads = 0; /* branches are given, so that no bit hangs on them */
+    reference->lr = 0;
+    reference->steps = 1;
+    ls_text_put(reference->extra, sizeof reference->extra,
+                "--weight-decay=0 --momentum=0 --init={job:%s}/dump/step000001.rank0.safetensors "
+                "--force-branches={job:%s}/dump",
+                id, id);
+    ls_text_put(reference->data, sizeof reference->data, WORLD_FOLDER "%d", leader->world);
+    ls_text_put(reference->dump_steps, sizeof reference->dump_steps, "1");
 }
 
 typedef struct batch_file {
@@ -138,11 +183,10 @@ static ls_status save(const char *folder, int step, const ls_spec *spec, int mic
     return ls_safetensors_finish(writer);
 }
 
-static ls_status write_world(const ls_matrix *bench, const ls_spec *timed, const char *run,
+/* The first step of `timed`, `micro` micro-batches a file, the first of them step `step`. */
+static ls_status write_world(const ls_spec *timed, int micro, int step, const char *run,
                              const char *folder)
 {
-    int micro = micro_batches(timed->world);
-    int step = 1 + steps_before(bench, timed, timed->world);
     char data[1024];
     ls_text_put(data, sizeof data, "%s", timed->data);
     if (strncmp(data, "{run}", 5) == 0) {
@@ -168,31 +212,52 @@ static ls_status write_world(const ls_matrix *bench, const ls_spec *timed, const
     return status;
 }
 
-ls_status ls_timed_write_batches(const ls_matrix *bench, const ls_spec *reference,
-                                 const char *run_directory)
+/* Jobs of one world draw alike: the first of them that such a reference is for. */
+static bool first_of_world(const ls_matrix *bench, int index, bool followed)
 {
-    char folder[800], done[820];
-    ls_text_put(folder, sizeof folder, "%s/batches", run_directory);
-    mkdir(folder, 0777);
-    ls_text_put(folder, sizeof folder, "%s/batches/micro%d", run_directory, reference->accumulate);
-    ls_text_put(done, sizeof done, "%s/complete", folder);
-    if (access(done, F_OK) == 0) {
-        return LS_OK;
+    const ls_spec *spec = &bench->spec[index];
+    for (int j = 0; j < index; j++) {
+        const ls_spec *other = &bench->spec[j];
+        if (other->role == LS_ROLE_THROUGHPUT && is_exact(other) != followed &&
+            other->world == spec->world) {
+            return false;
+        }
     }
+    return spec->role == LS_ROLE_THROUGHPUT && is_exact(spec) != followed;
+}
+
+static ls_status make_folder(const char *folder)
+{
     if (mkdir(folder, 0777) != 0 && access(folder, W_OK) != 0) {
         ls_log_error("cannot make the folder %s", folder);
         return LS_ERR_INFRA;
     }
+    return LS_OK;
+}
+
+ls_status ls_timed_write_batches(const ls_matrix *bench, const ls_spec *reference,
+                                 const char *run_directory)
+{
+    char folder[800], done[820];
+    bool followed = strncmp(reference->data, WORLD_FOLDER, strlen(WORLD_FOLDER)) == 0;
+    if (strncmp(reference->data, BATCHES, strlen(BATCHES)) != 0) {
+        return LS_OK;
+    }
+    ls_text_put(folder, sizeof folder, "%s/batches", run_directory);
+    LS_TRY(make_folder(folder));
+    ls_text_put(folder, sizeof folder, "%s/batches/%s", run_directory,
+                reference->data + strlen(BATCHES));
+    ls_text_put(done, sizeof done, "%s/complete", folder);
+    if (access(done, F_OK) == 0) {
+        return LS_OK;
+    }
+    LS_TRY(make_folder(folder));
     for (int i = 0; i < bench->count; i++) {
         const ls_spec *spec = &bench->spec[i];
-        bool first = true;
-        for (int j = 0; j < i; j++) {
-            first = first && !(bench->spec[j].role == LS_ROLE_THROUGHPUT &&
-                               bench->spec[j].world == spec->world);
-        }
-        if (spec->role == LS_ROLE_THROUGHPUT && first &&
-            micro_batches(spec->world) == reference->accumulate) {
-            LS_TRY(write_world(bench, spec, run_directory, folder));
+        int micro = followed ? spec->world : micro_batches(spec->world);
+        if (first_of_world(bench, i, followed) && micro == reference->accumulate) {
+            int step = followed ? 1 : 1 + steps_before(bench, spec, spec->world);
+            LS_TRY(write_world(spec, micro, step, run_directory, folder));
         }
     }
     FILE *file = fopen(done, "w");

@@ -13,8 +13,15 @@ void ls_timed_id(const ls_spec *spec, char *text);
  * parameters. */
 void ls_timed_reference(const ls_matrix *bench, const ls_spec *spec, ls_spec *reference,
                         int *first_step, int *count);
+/* The same for a half level, whose rounding turns branches: one step of W micro-batches with the
+ * parameters and on the branches of step 1 of `leader`, which must have run before it. Jobs of one
+ * level and world start alike and draw alike, so one reference serves them all: the leader is the
+ * first of them (that the others took its branches is for the judge to see). */
+const ls_spec *ls_timed_leader(const ls_matrix *bench, const ls_spec *spec);
+void ls_timed_followed(const ls_spec *leader, ls_spec *reference);
 /* Writes the batches (`{run}/batches/...`) that a reference job reads, drawn by the loader exactly
- * as the ranks of the timed jobs draw theirs. A folder that is complete is left alone. */
+ * as the ranks of the timed jobs draw theirs. A folder that is complete is left alone; a reference
+ * that reads other data needs none. */
 ls_status ls_timed_write_batches(const ls_matrix *bench, const ls_spec *reference,
                                  const char *run_directory);
 

@@ -1,0 +1,238 @@
+/* Two gradients compared part by part: each planted fault is found, in its kind and its place. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../../harness/text.h"
+#include "../../kernels/core/rng.h"
+#include "../../reference/safetensors.h"
+#include "../cases/timed.h"
+#include "../cases/timed_parts.h"
+
+enum { TENSORS = 4 };
+
+static const struct tensor {
+    const char *name;
+    int64_t count;
+    double size; /* of one element */
+} tensor[TENSORS] = {
+    {"grad/conv1.weight", 1000, 1},
+    {"grad/bn1.weight", 64, 0.1},
+    {"grad/fc.weight", 641, 0.01},
+    {"grad/fc.bias", 10, 0.1},
+};
+
+typedef enum plant {
+    CLEAN,
+    DOUBLED,      /* fc.weight, whose norm is a hundredth of the whole */
+    BIAS_ZEROED,  /* fc.bias */
+    BLOCK_ZEROED, /* conv1.weight 128..191 */
+    LAST_ZEROED,  /* the last 8 of conv1.weight */
+    ALL_SUMMED,   /* everything twice */
+    NOT_FINITE,
+    MISSING,
+} plant;
+
+typedef struct folder {
+    char path[64];
+    ls_record record;
+} folder;
+
+/* noise: relative error of each element, normal */
+static float value_of(int t, int64_t i, double noise, plant planted)
+{
+    double value = tensor[t].size * (double)ls_rng_normal(1, (uint64_t)t, (uint64_t)i);
+    value *= 1 + noise * (double)ls_rng_normal(2, (uint64_t)t, (uint64_t)i);
+    bool conv = t == 0;
+    if ((planted == BIAS_ZEROED && t == 3) ||
+        (planted == BLOCK_ZEROED && conv && i >= 128 && i < 192) ||
+        (planted == LAST_ZEROED && conv && i >= 992)) {
+        return 0;
+    }
+    if (planted == ALL_SUMMED || (planted == DOUBLED && t == 2)) {
+        value *= 2;
+    }
+    return planted == NOT_FINITE && conv && i == 7 ? INFINITY : (float)value;
+}
+
+static void make(folder *f, double noise, plant planted)
+{
+    char path[160];
+    ls_text_put(f->path, sizeof f->path, "/tmp/ls_timed_XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(f->path));
+    memset(&f->record, 0, sizeof f->record);
+    ls_text_put(f->record.directory, sizeof f->record.directory, "%s", f->path);
+    f->record.world = 1;
+    ls_text_put(path, sizeof path, "%s/dump", f->path);
+    ck_assert_int_eq(mkdir(path, 0777), 0);
+    ls_text_put(path, sizeof path, "%s/dump/step000001.rank0.safetensors", f->path);
+    ls_safetensors_writer *writer = NULL;
+    ck_assert_int_eq(ls_safetensors_create(path, &writer), LS_OK);
+    float value[1000];
+    for (int t = 0; t < TENSORS; t++) {
+        ls_shape shape = {1, {tensor[t].count}};
+        for (int64_t i = 0; i < tensor[t].count; i++) {
+            value[i] = value_of(t, i, noise, planted);
+        }
+        if (planted != MISSING || t != 1) {
+            ls_safetensors_add_copy(writer, tensor[t].name, LS_F32, &shape, value);
+        }
+    }
+    uint8_t branch[2] = {3, planted == LAST_ZEROED ? 4 : 5}; /* a turned one, for same_forward */
+    ls_shape bits = {1, {2}};
+    ls_safetensors_add_copy(writer, "branch/000", LS_U8, &bits, branch);
+    ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
+}
+
+static void drop(folder *f)
+{
+    char path[160];
+    ls_text_put(path, sizeof path, "%s/dump/step000001.rank0.safetensors", f->path);
+    unlink(path);
+    ls_text_put(path, sizeof path, "%s/dump", f->path);
+    rmdir(path);
+    rmdir(f->path);
+}
+
+static bool compare(plant planted, double noise, ls_timed_parts *parts, ls_verdict *verdict)
+{
+    folder subject, reference;
+    make(&subject, noise, planted);
+    make(&reference, 0, CLEAN);
+    memset(verdict, 0, sizeof *verdict);
+    bool good = ls_timed_parts_measure(&subject.record, &reference.record, 1, 1, parts, verdict);
+    drop(&subject);
+    drop(&reference);
+    return good;
+}
+
+/* Errors of a thousandth: no part is off by more than a hundredth, though blocks and edges have few
+ * elements. */
+START_TEST(noise_is_measured)
+{
+    ls_timed_parts parts;
+    ls_verdict verdict;
+    ck_assert(compare(CLEAN, 1e-3, &parts, &verdict));
+    ck_assert(parts.finite);
+    for (int p = 0; p < LS_COMPARE_PARTS; p++) {
+        double error = parts.worst[p].error;
+        ck_assert_msg(error > 1e-4 && error < 1e-2, "kind %d: %g", p, error);
+    }
+    ck_assert(compare(CLEAN, 0, &parts, &verdict));
+    ck_assert(parts.worst[LS_COMPARE_WHOLE].error == 0);
+}
+END_TEST
+
+static const struct expected {
+    plant planted;
+    ls_compare_part part;
+    const char *name;
+    int64_t from;
+    double error, factor;
+} expected[] = {
+    {DOUBLED, LS_COMPARE_TENSOR, "fc.weight", 0, 1, 2},
+    {BIAS_ZEROED, LS_COMPARE_SMALL, "fc.bias", 0, 1, 0},
+    {BLOCK_ZEROED, LS_COMPARE_BLOCK, "conv1.weight", 128, 1, 0.936},
+    {LAST_ZEROED, LS_COMPARE_EDGE, "conv1.weight", 992, 1, 0.992},
+    {ALL_SUMMED, LS_COMPARE_WHOLE, "every gradient", 0, 1, 2},
+};
+
+START_TEST(faults_are_found)
+{
+    const struct expected *e = &expected[_i];
+    ls_timed_parts parts;
+    ls_verdict verdict;
+    ck_assert(compare(e->planted, 1e-3, &parts, &verdict));
+    const ls_timed_part *worst = &parts.worst[e->part];
+    ck_assert_str_eq(worst->tensor, e->name);
+    ck_assert_int_eq(worst->from, e->from);
+    /* 0.35: the norm of eight normal values scatters by a quarter, and the usual norm is the scale
+     */
+    ck_assert_msg(fabs(worst->error - e->error) < 0.35, "%g", worst->error);
+    /* 0.05: a zeroed block takes its share of the norm, 64 in 1000, as chance has it */
+    ck_assert_msg(fabs(worst->factor - e->factor) < 0.05, "%g", worst->factor);
+    if (e->planted == DOUBLED) { /* and the whole norm would not have seen it */
+        ck_assert(parts.worst[LS_COMPARE_WHOLE].error < 0.01);
+    }
+}
+END_TEST
+
+START_TEST(what_cannot_be_compared)
+{
+    ls_timed_parts parts;
+    ls_verdict verdict;
+    ck_assert(compare(NOT_FINITE, 0, &parts, &verdict));
+    ck_assert(!parts.finite);
+    folder full, lacking;
+    make(&full, 0, CLEAN);
+    make(&lacking, 0, MISSING);
+    memset(&verdict, 0, sizeof verdict);
+    ck_assert(!ls_timed_parts_measure(&full.record, &lacking.record, 1, 1, &parts, &verdict));
+    ck_assert_int_eq(verdict.code, LS_FAIL);
+    ck_assert_ptr_nonnull(strstr(verdict.evidence, "bn1.weight"));
+    memset(&verdict, 0, sizeof verdict);
+    ck_assert(!ls_timed_parts_measure(&full.record, &full.record, 2, 1, &parts, &verdict));
+    ck_assert_int_eq(verdict.code, LS_FAIL);
+    drop(&full);
+    drop(&lacking);
+}
+END_TEST
+
+START_TEST(forwards_are_told_apart)
+{
+    folder a, b, c;
+    char text[120];
+    make(&a, 0, CLEAN);
+    make(&b, 1e-3, CLEAN);
+    make(&c, 0, LAST_ZEROED);
+    ck_assert(ls_timed_parts_same_forward(&a.record, &b.record, text, sizeof text));
+    ck_assert(!ls_timed_parts_same_forward(&a.record, &c.record, text, sizeof text));
+    ck_assert_str_eq(text, "rank=0: branch/000");
+    drop(&a);
+    drop(&b);
+    drop(&c);
+}
+END_TEST
+
+START_TEST(references)
+{
+    ls_matrix bench = {0};
+    ls_spec spec = ls_matrix_spec(LS_ROLE_THROUGHPUT);
+    for (int i = 0; i < 3; i++) {
+        spec.level = i == 2 ? 1 : 2;
+        spec.world = 4;
+        spec.bucket_mb = i + 1;
+        ls_matrix_add(&bench, &spec);
+    }
+    ck_assert_ptr_eq(ls_timed_leader(&bench, &bench.spec[1]), &bench.spec[0]);
+    ck_assert_ptr_eq(ls_timed_leader(&bench, &bench.spec[2]), &bench.spec[2]);
+    ls_spec reference;
+    char id[96];
+    ls_timed_followed(&bench.spec[0], &reference);
+    ls_matrix_id(&bench.spec[0], id);
+    ck_assert(reference.level == 0 && reference.world == 1 && reference.accumulate == 4);
+    ck_assert_ptr_nonnull(strstr(reference.extra, id));
+    ck_assert_str_eq(reference.data, "batches:{run}/batches/world4");
+    ls_matrix_free(&bench);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("timed");
+    TCase *tests = tcase_create("parts");
+    tcase_add_test(tests, noise_is_measured);
+    tcase_add_loop_test(tests, faults_are_found, 0, sizeof expected / sizeof *expected);
+    tcase_add_test(tests, what_cannot_be_compared);
+    tcase_add_test(tests, forwards_are_told_apart);
+    tcase_add_test(tests, references);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}
