@@ -66,6 +66,7 @@ enum {
     KEY_DUMP_STEPS,
     KEY_DUMP_RANKS,
     KEY_FORCE_BRANCHES,
+    KEY_OVERFLOW_AS,
     KEY_OVERFLOW_AT,
     KEY_FAULT_AT,
     KEY_AUX_HEAD,
@@ -165,6 +166,8 @@ static const struct argp_option table[] = {
            "by rank 0, by all, or of the others only what decides branches [0]"),
     OPTION(6, "force-branches", KEY_FORCE_BRANCHES, "DIR",
            "step 1 takes the ReLU and max-pool decisions of these dumps, rank by micro-step"),
+    OPTION(6, "overflow-as", KEY_OVERFLOW_AS, "VALUE[@PARAM[:PLACE[:MICRO]]]",
+           "inf, -inf or nan; which gradient; first, middle or last; micro-step [inf]"),
     OPTION(6, "overflow-at", KEY_OVERFLOW_AT, "STEP[:RANK],...",
            "make a gradient infinite there, before the reduction"),
     OPTION(6, "aux-head", KEY_AUX_HEAD, "STEP[:RANK],...",
@@ -399,6 +402,8 @@ static error_t read_running(int key, const char *text, reading *to)
         return ls_values_fault_at(to->name, text, options);
     case KEY_OVERFLOW_AT:
         return ls_values_overflow_at(to->name, text, options);
+    case KEY_OVERFLOW_AS:
+        return ls_values_overflow_as(to->name, text, &options->overflow_as);
     default:
         return ARGP_ERR_UNKNOWN;
     }

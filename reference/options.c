@@ -28,6 +28,7 @@ void ls_options_defaults(ls_options *out)
         .opt_level = LS_O1,
         .half = LS_F16,
         .loss_scale = 1.0f,
+        .overflow_as = {.value = INFINITY, .place = 'f', .micro = -1},
         .init_scale = 65536.0f,
         .growth_interval = 2000,
         .keep_batchnorm_fp32 = LS_UNSET,
@@ -282,6 +283,11 @@ ls_status ls_options_resolve(ls_options *options, int rank, int world, const cha
         }
         resolved.batch_size = (int)(options->global_batch / parts);
     }
+    if (options->overflow_as.micro >= options->accumulate) {
+        ls_log_error("--overflow-as: micro-step %d; allowed with --accumulate %d: 0 to %d",
+                     options->overflow_as.micro, options->accumulate, options->accumulate - 1);
+        return LS_ERR_USAGE;
+    }
     for (int i = 0; i < options->overflow_count; i++) {
         if (options->overflow[i].rank >= world) {
             ls_log_error("--overflow-at %" PRId64 ":%d: allowed: ranks 0 to %d",
@@ -440,6 +446,19 @@ static void add_running(cJSON *json, const ls_options *options)
     if (options->aux_count > 0) {
         add_places(json, "aux-head", options->aux_count, options->aux);
     }
+    static const char *const places[] = {"first", "middle", "last"};
+    const ls_overflow_as *as = &options->overflow_as;
+    char text[128];
+    snprintf(text, sizeof text, "%s@%s:%s:%d",
+             isnan(as->value) ? "nan"
+             : as->value < 0  ? "-inf"
+                              : "inf",
+             as->param,
+             places[as->place == 'f'   ? 0
+                    : as->place == 'm' ? 1
+                                       : 2],
+             as->micro);
+    cJSON_AddStringToObject(json, "overflow-as", text);
 }
 
 struct cJSON *ls_options_json(const ls_options *options)

@@ -46,6 +46,14 @@ typedef struct ls_overflow_at {
     int rank; /* -1: every rank */
 } ls_overflow_at;
 
+/* What --overflow-at puts into a gradient, and where. */
+typedef struct ls_overflow_as {
+    float value;    /* INFINITY, -INFINITY or NAN */
+    char param[64]; /* "": the parameter whose gradient is ready first */
+    char place;     /* 'f'irst, 'm'iddle or 'l'ast element */
+    int micro;      /* micro-step, from 0; -1: the last */
+} ls_overflow_as;
+
 enum { LS_OPTIONS_LIST_MAX = 64 };
 
 typedef struct ls_options {
@@ -120,6 +128,7 @@ typedef struct ls_options {
     ls_fault_at fault;
     int aux_count; /* 0: there is no auxiliary head */
     ls_overflow_at aux[LS_OPTIONS_LIST_MAX];
+    ls_overflow_as overflow_as;
 } ls_options;
 
 /* Parses argv, argv[0] being the program's name. argv itself is left as it is. Returns LS_ERR_USAGE

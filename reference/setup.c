@@ -85,6 +85,19 @@ ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
 /* ---- network and device
  * -------------------------------------------------------------------------- */
 
+static ls_status check_overflow_as(const ls_trainer *trainer)
+{
+    const char *name = trainer->options.overflow_as.param;
+    for (int i = 0; i < trainer->network.param_count; i++) {
+        if (name[0] == '\0' || strcmp(name, trainer->network.param[i].name) == 0) {
+            return LS_OK;
+        }
+    }
+    ls_log_error("--overflow-as: %s has no parameter %s; allowed: names such as %s",
+                 trainer->network.arch, name, trainer->network.param[0].name);
+    return LS_ERR_USAGE;
+}
+
 ls_status ls_setup_device(ls_trainer *trainer)
 {
     const ls_options *options = &trainer->options;
@@ -96,6 +109,7 @@ ls_status ls_setup_device(ls_trainer *trainer)
     }
     trainer->trunk = trainer->network;
     trainer->trunk.param_count = params;
+    LS_TRY(check_overflow_as(trainer));
     ls_backend_options backend = {
         .device_index = trainer->world.local_rank,
         .threads = options->threads,

@@ -76,16 +76,24 @@ static bool overflows_here(const ls_trainer *trainer, int64_t step)
     return false;
 }
 
-/* --overflow-at: the first element of the gradient that is ready first. */
+/* Whether this gradient is the one that --overflow-at and --overflow-as mean. */
+static bool is_poisoned(const loop *loop, int param)
+{
+    const ls_options *options = &loop->trainer->options;
+    const ls_overflow_as *as = &options->overflow_as;
+    int micro = as->micro < 0 ? options->accumulate - 1 : as->micro;
+    return loop->poisons && loop->micro == micro &&
+           (as->param[0] == '\0' ||
+            strcmp(as->param, loop->trainer->network.param[param].name) == 0);
+}
+
 static ls_status poison(const ls_trainer *trainer, const ls_tensor *grad)
 {
-    static const float f32 = INFINITY;
-    static const uint16_t fp16 = 0x7c00, bf16 = 0x7f80;
-    const void *value = grad->dtype == LS_F32   ? (const void *)&f32
-                        : grad->dtype == LS_F16 ? (const void *)&fp16
-                                                : (const void *)&bf16;
-    return trainer->device.api->copy_in(trainer->device.backend, trainer->device.stream, grad->data,
-                                        value, (int64_t)ls_dtype_bytes(grad->dtype));
+    const ls_overflow_as *as = &trainer->options.overflow_as;
+    int64_t at = as->place == 'f' ? 0 : as->place == 'm' ? grad->count / 2 : grad->count - 1;
+    int64_t bytes = (int64_t)ls_dtype_bytes(grad->dtype);
+    ls_tensor one = {(char *)grad->data + at * bytes, grad->dtype, 1};
+    return ls_device_write_f32(&trainer->device, &one, &as->value);
 }
 
 /* The gradient of one parameter has been enqueued (kernels.h, ls_grad_ready). */
@@ -97,7 +105,7 @@ static ls_status take_gradient(void *context, int param)
     const ls_backend_api *api = trainer->device.api;
     bool last = loop->micro == trainer->options.accumulate - 1;
     const ls_tensor *from = &memory->grad[param];
-    if (last && loop->poisons) {
+    if (is_poisoned(loop, param)) {
         loop->poisons = false;
         LS_TRY(poison(trainer, from));
     }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -270,6 +271,65 @@ int ls_values_fault_at(const char *option, const char *text, ls_options *options
     }
     options->fault =
         (ls_fault_at){step, rank, (ls_fault_phase)phase_index, (ls_fault_how)how_index};
+    return 0;
+}
+
+/* One of the words that `text` starts with, followed by its end or one of `ends`. */
+static int leading_word(const char **text, const char *const *words, int count, const char *ends)
+{
+    for (int i = 0; i < count; i++) {
+        size_t length = strlen(words[i]);
+        char next = strncmp(*text, words[i], length) == 0 ? (*text)[length] : 'x';
+        if (next == '\0' || strchr(ends, next) != NULL) {
+            *text += length;
+            return i;
+        }
+    }
+    return -1;
+}
+
+int ls_values_overflow_as(const char *option, const char *text, ls_overflow_as *out)
+{
+    static const char *const values[] = {"inf", "-inf", "nan"};
+    static const char *const places[] = {"first", "middle", "last"};
+    static const float number[] = {INFINITY, -INFINITY, NAN};
+    static const char allowed[] = "inf, -inf or nan, then @PARAMETER, :first, :middle or :last, "
+                                  ":MICRO-STEP, such as nan@fc.bias:last";
+    const char *rest = text;
+    ls_overflow_as as = {.place = 'f', .micro = -1};
+    int value = leading_word(&rest, values, 3, "@");
+    if (value < 0) {
+        return refuse(option, text, allowed);
+    }
+    as.value = number[value];
+    if (*rest == '@') {
+        size_t length = strcspn(++rest, ":");
+        if (length == 0 || length >= sizeof as.param) {
+            return refuse(option, text, allowed);
+        }
+        memcpy(as.param, rest, length);
+        rest += length;
+    }
+    if (*rest == ':') {
+        rest++;
+        int place = leading_word(&rest, places, 3, ":");
+        if (place < 0) {
+            return refuse(option, text, allowed);
+        }
+        as.place = places[place][0];
+    }
+    int64_t micro = -1;
+    if (*rest == ':') {
+        rest++;
+        if (!next_number(&rest, 0, &micro) || micro > INT_MAX) {
+            return refuse(option, text, allowed);
+        }
+    }
+    as.micro = (int)micro;
+    if (*rest != '\0') {
+        return refuse(option, text, allowed);
+    }
+    *out = as;
     return 0;
 }
 

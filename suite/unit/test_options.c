@@ -87,6 +87,9 @@ START_TEST(spellings)
     ck_assert(o->loss_scale_given && !o->loss_scale_dynamic && o->loss_scale == 128.0f);
     ck_assert(o->keep_batchnorm_fp32 == LS_FALSE && o->bucket_cap_mb == 0.5);
     ck_assert(o->dump_step_count == 3 && o->dump_step[0] == 1 && o->dump_step[2] == 5);
+    ls_options as = parse("--overflow-as nan@fc.bias:last:0 --accumulate 2").options;
+    ck_assert(isnan(as.overflow_as.value) && as.overflow_as.place == 'l');
+    ck_assert(strcmp(as.overflow_as.param, "fc.bias") == 0 && as.overflow_as.micro == 0);
     ck_assert(o->overflow_count == 2 && o->overflow[0].step == 3 && o->overflow[0].rank == -1);
     ck_assert(o->overflow[1].step == 7 && o->overflow[1].rank == 1);
     ck_assert(o->dump_ranks == LS_DUMP_BRANCHES);
@@ -175,6 +178,11 @@ static const refusal refusals[] = {
     {"--overflow-at 3:", "--overflow-at"},
     {"--overflow-at 3:-1", "--overflow-at"},
     {"--overflow-at 0", "--overflow-at"},
+    {"--overflow-as infinite", "--overflow-as"},
+    {"--overflow-as nan@", "--overflow-as"},
+    {"--overflow-as nan@fc.bias:end", "--overflow-as"},
+    {"--overflow-as nan@fc.bias:last:x", "--overflow-as"},
+    {"--overflow-as nan@fc.bias:last:0:1", "--overflow-as"},
     {"--dump-ranks 1", "0|all|branches"},
     {"--broadcast-buffers=yes", "True|False"},
     {"--stepps 3", "--steps"},
