@@ -12,6 +12,7 @@
 #include "../diagnose_scaler.h"
 #include "judges.h"
 #include "overflow.h"
+#include "scaler_rows.h"
 #include "timed.h"
 
 typedef struct script {
@@ -21,24 +22,63 @@ typedef struct script {
     const char *dialect;
     double init, lowest, highest; /* 0: no such option */
     int interval;
-    bool by_data; /* by the batches, with no --overflow-at: works for any subject */
+    bool by_data;   /* by the batches, with no --overflow-at: works for any subject */
+    const char *as; /* --overflow-as; "": the first element of the gradient ready first, inf */
+    int accumulate; /* micro-steps */
 } script;
 
 static const script scripts[] = {
-    {"plain.o1", "3,5,6", 1, 1, 12, "apex", 1024, 0, 0, 3, false},
-    {"plain.o2", "3,5,6", 1, 2, 12, "apex", 1024, 0, 0, 3, false},
-    {"first.o2", "1", 2, 2, 6, "apex", 1024, 0, 0, 2, false},
-    {"one-rank.o1", "2:1,5:0", 2, 1, 10, "apex", 1024, 0, 0, 3, false},
-    {"one-rank.o2", "2:1,5:0", 2, 2, 10, "apex", 1024, 0, 0, 3, false},
-    {"last-rank.o2.w3", "3:2,4:2", 3, 2, 10, "apex", 1024, 0, 0, 4, false},
-    {"dynamic.o0", "2:1", 2, 0, 8, "apex", 1024, 0, 0, 3, false},
-    {"dynamic.o3", "2:1", 2, 3, 8, "apex", 1024, 0, 0, 3, false},
-    {"ceiling.o2", "5", 2, 2, 14, "apex", 1024, 0, 2048, 2, false},
-    {"floor.o2", "2", 2, 2, 8, "apex", 1024, 512, 0, 3, false},
-    {"torch.o2", "2:0,6:1", 2, 2, 12, "torch", 1024, 0, 0, 3, false},
-    {"data.o1", "2:1,4:0", 2, 1, 6, "apex", LS_OVERFLOW_SCALE, 0, 0, 2000, true},
-    {"data.o2", "2:1,4:0", 2, 2, 6, "apex", LS_OVERFLOW_SCALE, 0, 0, 2000, true},
-    {"data.o3", "3:0", 2, 3, 5, "apex", LS_OVERFLOW_SCALE, 0, 0, 2000, true},
+    {"plain.o1", "3,5,6", 1, 1, 12, "apex", 1024, 0, 0, 3, false, "", 1},
+    {"plain.o2", "3,5,6", 1, 2, 12, "apex", 1024, 0, 0, 3, false, "", 1},
+    {"first.o2", "1", 2, 2, 6, "apex", 1024, 0, 0, 2, false, "", 1},
+    {"one-rank.o1", "2:1,5:0", 2, 1, 10, "apex", 1024, 0, 0, 3, false, "", 1},
+    {"one-rank.o2", "2:1,5:0", 2, 2, 10, "apex", 1024, 0, 0, 3, false, "", 1},
+    {"last-rank.o2.w3", "3:2,4:2", 3, 2, 10, "apex", 1024, 0, 0, 4, false, "", 1},
+    {"dynamic.o0", "2:1", 2, 0, 8, "apex", 1024, 0, 0, 3, false, "", 1},
+    {"dynamic.o3", "2:1", 2, 3, 8, "apex", 1024, 0, 0, 3, false, "", 1},
+    {"ceiling.o2", "5", 2, 2, 14, "apex", 1024, 0, 2048, 2, false, "", 1},
+    {"floor.o2", "2", 2, 2, 8, "apex", 1024, 512, 0, 3, false, "", 1},
+    {"torch.o2", "2:0,6:1", 2, 2, 12, "torch", 1024, 0, 0, 3, false, "", 1},
+    {"data.o1", "2:1,4:0", 2, 1, 6, "apex", LS_OVERFLOW_SCALE, 0, 0, 2000, true, "", 1},
+    {"data.o2", "2:1,4:0", 2, 2, 6, "apex", LS_OVERFLOW_SCALE, 0, 0, 2000, true, "", 1},
+    {"data.o3", "3:0", 2, 3, 5, "apex", LS_OVERFLOW_SCALE, 0, 0, 2000, true, "", 1},
+    /* intervals and limits */
+    {"every-step.o2", "3", 2, 2, 6, "apex", 256, 0, 0, 1, false, "", 1},
+    {"due.o2", "3,6,9", 1, 2, 12, "apex", 1024, 0, 0, 3, false, "", 1},
+    {"due.torch.o1", "2,4", 2, 1, 8, "torch", 1024, 0, 0, 2, false, "", 1},
+    {"in-a-row.o1", "2,3,4,5,6,7", 2, 1, 10, "apex", 65536, 0, 0, 2, false, "", 1},
+    {"at-ceiling.o2", "4", 2, 2, 8, "apex", 2048, 0, 2048, 2, false, "", 1},
+    {"clamped-down.o2", "3", 2, 2, 6, "apex", 65536, 0, 512, 2, false, "", 1},
+    {"clamped-up.o2", "4", 2, 2, 6, "apex", 256, 1024, 0, 2, false, "", 1},
+    {"below-one.o2", "1,2,3", 1, 2, 6, "apex", 2, 0, 0, 2, false, "", 1},
+    {"floor.torch.o2", "2", 2, 2, 6, "torch", 1024, 512, 0, 2, false, "", 1},
+    {"ceiling.torch.o1", "5", 2, 1, 9, "torch", 1024, 0, 4096, 1, false, "", 1},
+    {"four-ranks.o1", "2:3,4:0", 4, 1, 6, "apex", 1024, 0, 0, 2, false, "", 1},
+    {"four-ranks.o2", "2:3,4:0", 4, 2, 6, "apex", 1024, 0, 0, 2, false, "", 1},
+    /* what is not finite, and where; conv1 is in the last bucket */
+    {"nan.o1", "2:1,4:0", 2, 1, 5, "apex", 1024, 0, 0, 9, false, "nan", 1},
+    {"nan.o2", "2:1,4:0", 2, 2, 5, "apex", 1024, 0, 0, 9, false, "nan", 1},
+    {"minus-inf.o2", "2:1", 2, 2, 4, "apex", 1024, 0, 0, 9, false, "-inf", 1},
+    {"last-element.o2", "2:1", 2, 2, 4, "apex", 1024, 0, 0, 9, false, "inf@fc.weight:last", 1},
+    {"middle-element.o1", "2:0", 2, 1, 4, "apex", 1024, 0, 0, 9, false,
+     "nan@layer2.0.conv1.weight:middle", 1},
+    {"middle-element.o2", "2:0", 2, 2, 4, "apex", 1024, 0, 0, 9, false,
+     "nan@layer2.0.conv1.weight:middle", 1},
+    {"last-bucket.o1", "2:1", 2, 1, 4, "apex", 1024, 0, 0, 9, false, "inf@conv1.weight:first", 1},
+    {"last-bucket.o2", "2:1", 2, 2, 4, "apex", 1024, 0, 0, 9, false, "nan@conv1.weight:last", 1},
+    {"last-bucket.w3.o2", "2:2", 3, 2, 4, "apex", 1024, 0, 0, 9, false, "-inf@conv1.weight:middle",
+     1},
+    {"norm-weight.o2", "2:1", 2, 2, 4, "apex", 1024, 0, 0, 9, false, "inf@bn1.weight:last", 1},
+    {"norm-bias.o2", "2:0", 2, 2, 4, "apex", 1024, 0, 0, 9, false, "nan@layer3.0.bn2.bias:last", 1},
+    {"norm-bias.o3", "2:1", 2, 3, 4, "apex", 1024, 0, 0, 9, false, "nan@layer3.0.bn2.bias:first",
+     1},
+    {"bias.o0", "2:1", 2, 0, 4, "apex", 1024, 0, 0, 9, false, "nan@fc.bias:last", 1},
+    /* with accumulation: a spoilt micro-step is one skip, and S is constant inside the step */
+    {"micro-first.o1", "2:1,4:0", 2, 1, 6, "apex", 1024, 0, 0, 2, false, "inf@fc.bias:first:0", 3},
+    {"micro-first.o2", "2:1,4:0", 2, 2, 6, "apex", 1024, 0, 0, 2, false, "nan@conv1.weight:last:0",
+     3},
+    {"micro-middle.o2", "3:0", 2, 2, 6, "apex", 1024, 0, 0, 2, false, "-inf@bn1.bias:middle:1", 3},
+    {"micro-last.o2", "3:0", 2, 2, 6, "apex", 1024, 0, 0, 2, false, "inf@conv1.weight:first:2", 3},
 };
 
 /* Whether `step` overflows by the script on `rank`; -1: on whatever rank, as gradients are reduced
@@ -66,6 +106,8 @@ typedef struct machine {
 static machine machine_start(const script *s)
 {
     machine m = {s->init, s->lowest, s->highest > 0 ? s->highest : INFINITY, 0, s->interval};
+    m.scale = m.scale > m.lowest ? m.scale : m.lowest; /* limits hold from the start */
+    m.scale = m.scale < m.highest ? m.scale : m.highest;
     if (s->highest <= 0 && strcmp(s->dialect, "apex") == 0) {
         m.highest = 16777216; /* 2^24: Apex's default max_loss_scale */
     }
@@ -232,6 +274,10 @@ static ls_spec script_spec(const ls_case_settings *settings, const script *s)
     ls_text_put(spec.extra, sizeof spec.extra,
                 "--init-scale=%g --growth-interval=%d --overflow-at=%s", s->init, s->interval,
                 s->overflows);
+    spec.accumulate = s->accumulate;
+    if (s->as[0] != '\0') {
+        ls_text_add(spec.extra, sizeof spec.extra, " --overflow-as=%s", s->as);
+    }
     if (s->lowest > 0) {
         ls_text_add(spec.extra, sizeof spec.extra, " --min-loss-scale=%g", s->lowest);
     }
@@ -379,6 +425,68 @@ static void add_timed(const ls_case_settings *settings, ls_case_list *list)
     }
 }
 
+/* The fiftieth overflow in a row ends the run, and the line says what was bad. */
+static void judge_streak(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    char line[240];
+    ls_record_last_line(job, 0, line, (int)sizeof line);
+    (void)row;
+    if (job->state != LS_RECORD_FAILED || job->code != LS_ERR_NON_FINITE) {
+        ls_verdict_set(out, LS_FAIL, "expected exit code 12 after 50 overflows, got %d",
+                       job->state == LS_RECORD_DONE ? 0 : job->code);
+    }
+    const ls_record_step *last = ls_record_find_step(&job->rank[0], 50);
+    if (last == NULL || !last->skipped || ls_record_find_step(&job->rank[0], 51) != NULL) {
+        ls_verdict_set(out, LS_FAIL, "the run must end with step 50; it has %d steps",
+                       job->rank[0].step_count);
+    }
+    if (strstr(line, "50 overflows in a row") == NULL || strstr(line, "fc.bias") == NULL) {
+        ls_verdict_set(out, LS_FAIL, "the last line names neither the streak nor fc.bias: %s",
+                       line);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%s", line);
+    }
+}
+
+static void add_streak(const ls_case_settings *settings, ls_case_list *list)
+{
+    ls_case *row = ls_rows_add(list, judge_streak, "S5", "scaler.streak-ends.o2");
+    row->job_count = 1;
+    row->judges_outcome = true;
+    ls_spec *spec = &row->job[0];
+    *spec = script_spec(settings, &scripts[1]);
+    spec->steps = 52;
+    /* 2^60: fifty halvings stay above the floor of 2^-24 */
+    ls_text_put(spec->extra, sizeof spec->extra,
+                "--init-scale=1152921504606846976 --max-loss-scale=1152921504606846976 "
+                "--overflow-as=nan@fc.bias --overflow-at=1");
+    for (int step = 2; step <= 52; step++) {
+        ls_text_add(spec->extra, sizeof spec->extra, ",%d", step);
+    }
+}
+
+/* Saved one clean step before S doubles: the resumed run doubles at the same step. */
+static void add_resumed(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (int level = 1; level <= 2; level++) {
+        ls_case *row =
+            ls_rows_add(list, ls_checkpoint_judge_resume, "S7", "scaler.resumed.o%d", level);
+        script s = {"", "2:1,9:0", 2, level, 10, "apex", 1024, 0, 0, 4, false, "", 1};
+        row->job_count = 3;
+        ls_spec straight = script_spec(settings, &s), saved = straight, resumed = straight;
+        char id[96];
+        saved.steps = 5; /* overflow at 2, clean 3, 4, 5: the fourth clean step is 6 */
+        ls_text_add(saved.extra, sizeof saved.extra, " --save={self}/checkpoint.safetensors");
+        ls_matrix_id(&saved, id);
+        ls_text_add(resumed.extra, sizeof resumed.extra,
+                    " --resume={job:%s}/checkpoint.safetensors", id);
+        row->job[0] = straight;
+        row->job[1] = saved;
+        row->job[2] = resumed;
+    }
+}
+
 void ls_scaler_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
@@ -387,7 +495,7 @@ void ls_scaler_cases(const ls_case_settings *settings, ls_case_list *list)
         row->job_count = 1;
         row->job[0] = spec;
         row->number[0] = (int)i;
-        if (strcmp(scripts[i].overflows, "1") == 0 || scripts[i].by_data) {
+        if (scripts[i].overflows[0] == '1' || scripts[i].by_data) {
             continue; /* nothing stands before the first step; gradients of zero move nothing */
         }
         row = ls_rows_add(list, judge_still, "S2", "scaler.skip.%s", scripts[i].name);
@@ -410,5 +518,8 @@ void ls_scaler_cases(const ls_case_settings *settings, ls_case_list *list)
     ls_text_put(row->job[0].extra, sizeof row->job[0].extra,
                 "--init-scale=1024 --growth-interval=9 --min-loss-scale=512 --overflow-at=2,3");
     row->judges_outcome = true;
+    add_streak(settings, list);
+    add_resumed(settings, list);
+    ls_scaler_machine_cases(list);
     add_timed(settings, list);
 }

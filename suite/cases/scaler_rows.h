@@ -4,7 +4,7 @@
 
 #include "../suite.h"
 
+/* The backend's state machine, called from inside. */
 void ls_scaler_machine_cases(ls_case_list *list);
-void ls_scaler_place_cases(const ls_case_settings *settings, ls_case_list *list);
 
 #endif
