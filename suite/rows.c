@@ -41,6 +41,8 @@ void ls_rows_all(const ls_case_settings *settings, ls_case_list *list)
     ls_checkpoint_cases(settings, list);
     ls_collectives_cases(settings, list);
     ls_data_cases(settings, list);
+    ls_syncbn_cases(settings, list);
+    ls_unused_cases(settings, list);
     ls_launch_cases(settings, list);
     ls_training_cases(settings, list);
     ls_performance_cases(settings, list);
