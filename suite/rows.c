@@ -44,6 +44,7 @@ void ls_rows_all(const ls_case_settings *settings, ls_case_list *list)
     ls_syncbn_cases(settings, list);
     ls_unused_cases(settings, list);
     ls_launch_cases(settings, list);
+    ls_subject_cases(settings, list);
     ls_training_cases(settings, list);
     ls_performance_cases(settings, list);
     ls_kernels_cases(settings, list);

@@ -105,6 +105,7 @@ void ls_data_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_syncbn_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_unused_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_launch_cases(const ls_case_settings *settings, ls_case_list *list);
+void ls_subject_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_training_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_performance_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_kernels_cases(const ls_case_settings *settings, ls_case_list *list);

@@ -270,6 +270,64 @@ START_TEST(o2_computed_in_fp32_is_not_correct)
 }
 END_TEST
 
+/* Four steps of two ranks with one wrong member; %d is the step. */
+static const struct lie {
+    const char *id, *options, *step;
+    ls_verdict_code code;
+} lie[] = {
+    {"subject.rate.o0.w2", "{}", "\"lr\":0.05,\"images\":4", LS_PASS},
+    {"subject.rate.o0.w2", "{}", "\"lr\":0.0500000007450580597,\"images\":4", LS_PASS},
+    {"subject.rate.o0.w2", "{}", "\"lr\":0.1,\"images\":4", LS_FAIL},
+    {"subject.rate.o0.w2", "{}", "\"lr\":0.05,\"images\":8", LS_FAIL},
+    {"subject.rate.o0.w2", "{}", "\"images\":4", LS_UNSUPPORTED},
+    {"subject.options.o0.w2", "{\"lr\":0.05,\"arch\":\"resnet8\"}", "\"images\":4", LS_PASS},
+    {"subject.options.o0.w2", "{\"lr\":0.1}", "\"images\":4", LS_FAIL},
+    {"subject.options.o0.w2", "{\"batch-size\":8}", "\"images\":4", LS_FAIL},
+    {"subject.options.o0.w2", "{\"opt-level\":\"O1\"}", "\"images\":4", LS_FAIL},
+    {"subject.options.o0.w2", "{\"weight-decay\":0}", "\"images\":4", LS_FAIL},
+    {"subject.options.o0.w2", "{}", "\"images\":4", LS_UNSUPPORTED},
+    {"subject.loss.o0.w2", "{}", "\"loss\":2.5,\"loss_bits\":\"0x40200000\"", LS_FAIL}, /* equal */
+    {"subject.loss.o0.w2", "{}", "\"loss\":2.5,\"loss_bits\":\"0x40200001\"", LS_FAIL},
+    {"subject.loss.o0.w2", "{}", "\"loss\":2.5,\"loss_bits\":\"2.5\"", LS_FAIL},
+    {"subject.loss.o0.w2", "{}", "\"loss\":2.5", LS_UNSUPPORTED},
+    {"subject.events.o0.w2", "{}", "\"images\":4", LS_PASS},
+    {"subject.form.lr-zero", "{}", "\"digest\":{\"param\":\"%d\"}", LS_FAIL},
+    {"subject.form.lr-zero", "{}", "\"digest\":{\"param\":\"1\"}", LS_PASS},
+};
+
+START_TEST(events_that_say_something_else_fail)
+{
+    ls_case_settings settings = {.seed = 7, .bench = NULL};
+    ls_case_list list = {0, 0, NULL};
+    ls_rows_all(&settings, &list);
+    const ls_case *row = fake_case(&list, lie[_i].id);
+    ck_assert_ptr_nonnull(row);
+    char folder[64];
+    fake_folder(folder, sizeof folder);
+    for (int k = 0; k < 2; k++) {
+        FILE *file = fake_open(folder, k == 0 ? "rank0.jsonl" : "rank1.jsonl");
+        fprintf(file, "{\"event\":\"start\",\"schema\":1,\"rank\":%d,\"options\":%s}\n", k,
+                lie[_i].options);
+        for (int step = 1; step <= 4; step++) {
+            char members[200];
+            ls_text_put(members, sizeof members, lie[_i].step, step);
+            fprintf(file, "{\"event\":\"step\",\"step\":%d,%s}\n", step, members);
+        }
+        fclose(file);
+    }
+    ls_record record = fake_read(folder);
+    ck_assert_str_eq(record.broken, "");
+    ls_verdict verdict;
+    memset(&verdict, 0, sizeof verdict);
+    row->judge(row, &record, &verdict);
+    ck_assert_msg(verdict.code == lie[_i].code, "%s %s: %s %s", lie[_i].id, lie[_i].step,
+                  ls_verdict_name(verdict.code), verdict.evidence);
+    ls_record_free(&record);
+    ls_rows_free(&list);
+    ls_place_remove(folder);
+}
+END_TEST
+
 /* The program itself: no case is no success. */
 START_TEST(zero_cases_are_exit_code_1)
 {
@@ -300,6 +358,8 @@ int main(void)
     TCase *tests = tcase_create("subject");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, one_fault_each_is_named, 0, FAULTS);
+    tcase_add_loop_test(tests, events_that_say_something_else_fail, 0,
+                        (int)(sizeof lie / sizeof *lie));
     tcase_add_test(tests, a_hanging_subject_times_out_and_leaves_nothing);
     tcase_add_test(tests, dumps_that_cannot_be_read_fail);
     tcase_add_test(tests, a_subject_that_supports_three_cases_is_not_correct);

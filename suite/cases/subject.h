@@ -1,0 +1,19 @@
+/* Judges of what a subject dumps, whoever it is; rows in subject.c. */
+#ifndef LS_SUBJECT_H
+#define LS_SUBJECT_H
+
+#include "../suite.h"
+
+/* The dump of row->job[0].dump_steps by every rank: every tensor of design.md section 4 under
+ * torchvision's name, of the network's shape, and no dump besides. */
+void ls_subject_dump(const ls_case *row, const ls_record *job, ls_verdict *out);
+/* The digests of a dumped step are those of the tensors dumped. */
+void ls_subject_digest(const ls_case *row, const ls_record *job, ls_verdict *out);
+/* With a learning rate of zero no parameter changes. */
+void ls_subject_still(const ls_case *row, const ls_record *job, ls_verdict *out);
+/* What batches:DIR gives is what is trained on, bit for bit. */
+void ls_subject_batches(const ls_case *row, const ls_record *job, ls_verdict *out);
+/* What --init gives is where training starts, bit for bit. */
+void ls_subject_init(const ls_case *row, const ls_record *job, ls_verdict *out);
+
+#endif
