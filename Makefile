@@ -23,7 +23,7 @@ say = $(if $(V),@:,@echo "  $(1)")
 .DEFAULT_GOAL := all
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: all units programs found deps bench check conform judge compare report help lint format \
+.PHONY: all units programs found deps bench check conform compare help lint format \
 	asan ubsan tsan dist install clean
 
 # ---- what this machine can build ---------------------------------------------------------------
@@ -125,22 +125,28 @@ $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o $(LIBS)
 .SECONDARY:
 
 # ---- the jobs people run -----------------------------------------------------------------------
-# Variables given on make's command line or, by a known name, in the environment.
-KNOWN := $(shell sed -n 's/^LS_VARIABLE.\([A-Z_]*\),.*/\1/p' suite/variables.def)
-MAKE_OWN := V=% PYTHON=% BUILD=% PREFIX=% OPTIMISE=% SANITIZE=% CLAIM=% SUBJECT=% CASE=% SEED=% SHARD=% \
-	PLANTS=% FULL=% FAULT=%
-GIVEN = $(filter-out $(MAKE_OWN),$(MAKEOVERRIDES)) \
-	$(foreach name,$(KNOWN),$(if $(filter environment,$(origin $(name))),$(name)=$($(name))))
-OPTIONS = $(if $(CLAIM),--claim $(CLAIM)) $(if $(SUBJECT),--subject '$(SUBJECT)') \
-	$(if $(CASE),--case '$(CASE)') $(if $(SEED),--seed $(SEED)) $(if $(SHARD),--shard $(SHARD))
+# What a target takes stands in a table of suite/. given: the variables of make's command line, and
+# those of the environment that the table knows.
+known = $(shell sed -n 's/^LS_VARIABLE.\([A-Z_]*\),.*/\1/p' suite/$(1).def)
+MAKE_OWN := V=% BUILD=% PREFIX=% DESTDIR=% OPTIMISE=% SANITIZE=% PLANTS=% FULL=% FAULT=% FUZZ_S=%
+given = $(filter-out $(MAKE_OWN),$(MAKEOVERRIDES)) \
+	$(foreach name,$(call known,$(1)),$(if $(filter environment,$(origin $(name))),$(name)='$($(name))'))
+checked = @sh harness/variables.sh suite/$(1).def $(call given,$(1))
+OPTIONS = $(if $(CLAIM),--claim '$(CLAIM)') $(if $(SUBJECT),--subject '$(SUBJECT)') \
+	$(if $(CASE),--case '$(CASE)') $(if $(LIST),--list-file '$(LIST)') \
+	$(if $(SEED),--seed $(SEED)) $(if $(SHARD),--shard $(SHARD)) \
+	$(if $(DEVICE),--device $(DEVICE)) $(if $(OUT),--out '$(OUT)') \
+	$(if $(RESUME),--out '$(RESUME)' --resume) $(if $(filter 1,$(FAIL_EARLY)),--fail-early) \
+	$(if $(filter 1,$(DRYRUN)),--list)
 
 bench:
-	@sh harness/variables.sh suite/variables.def $(GIVEN)
+	$(call checked,variables)
 	@LS_BUILD=$(BUILD) sh harness/setup.sh bench $(INSTALL)
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
-	@$(BUILD)/lockstep bench $(GIVEN)
+	@$(BUILD)/lockstep bench $(call given,variables)
 
 check:
+	$(call checked,variables_check)
 	@LS_BUILD=$(BUILD) sh harness/setup.sh check $(INSTALL)
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all units
 	@sh suite/unit/run.sh $(BUILD)
@@ -148,16 +154,21 @@ check:
 deps:
 	@LS_BUILD=$(BUILD) sh harness/setup.sh deps yes
 
-conform: all
+conform:
+	$(call checked,variables_conform)
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@$(BUILD)/lockstep conform $(OPTIONS)
 
 # The first interpreter that has PyTorch, or the one given as PYTHON.
-compare: all
+compare:
+	$(call checked,variables_compare)
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@python=$(PYTHON); \
 	for found in python3 /usr/bin/python3; do \
 		[ -n "$$python" ] || ! $$found -c 'import torch, torchvision' 2>/dev/null || python=$$found; \
 	done; \
-	$(BUILD)/lockstep versus --python "$${python:-python3}"
+	$(BUILD)/lockstep versus --python "$${python:-python3}" $(if $(PAIRS),--pairs $(PAIRS)) \
+		$(if $(ONLY),--only '$(ONLY)') $(if $(OUT),--out '$(OUT)')
 
 help:
 	@sed -n 's/^#: //p' Makefile
@@ -174,7 +185,7 @@ help:
 #: make dist | install  relocatable tarball | copy to PREFIX (/usr/local)
 #: make clean           remove build/ (results stay)
 #:
-#: Variables of bench: see suite/variables.def. make itself ends with 2 on every failure and
+#: Variables: suite/variables.def (bench), variables_conform.def, variables_compare.def. make itself ends with 2 on every failure and
 #: prints `Error N` with the real code; build/lockstep ends with that code.
 
 # ---- the house ---------------------------------------------------------------------------------
@@ -187,6 +198,7 @@ format:
 # Sanitizers in build folders of their own. Python and OpenMP keep memory until the end: leaks are
 # looked for in our programs only.
 asan ubsan tsan:
+	$(call checked,variables_check)
 	@LS_BUILD=$(BUILD) sh harness/setup.sh check $(INSTALL)
 	@$(MAKE) --no-print-directory -s -j$$(nproc) BUILD=build/$@ OPTIMISE='-O1 -g' \
 		SANITIZE='$(SANITIZE_$@)' units

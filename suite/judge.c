@@ -94,7 +94,7 @@ static ls_spec spec_of(const ls_record *job)
 }
 
 typedef struct counts {
-    int passed, failed, infrastructure;
+    int passed, failed, infrastructure, unsupported;
 } counts;
 
 static void judge_one(const char *family, ls_case_judge *judge, const char *name,
@@ -114,6 +114,7 @@ static void judge_one(const char *family, ls_case_judge *judge, const char *name
     c->passed += good;
     c->failed += !good;
     c->infrastructure += verdict.code == LS_INFRA;
+    c->unsupported += verdict.code == LS_UNSUPPORTED;
     printf("%s %d - %s # %s %s\n", good ? "ok" : "not ok", c->passed + c->failed, row.id,
            ls_verdict_name(verdict.code), verdict.evidence);
     if (verdict.cause[0] != '\0') {
@@ -122,6 +123,35 @@ static void judge_one(const char *family, ls_case_judge *judge, const char *name
     if (!good) {
         printf("repeat: build/lockstep judge %s\n", job->directory);
     }
+}
+
+/* The reduced gradient is the mean over every rank's batch: without the other ranks' dumps there is
+ * nothing to judge it against. A rank that should have dumped and did not is for the judge to tell.
+ */
+static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    int step = 0, without = 0;
+    for (const char *at = row->job[0].dump_steps; *at != '\0' && without == 0; at++) {
+        step = (int)strtol(at, (char **)&at, 10);
+        for (int k = 1; k < job->world; k++) {
+            char path[700];
+            ls_text_put(path, sizeof path, "%s/dump/step%06d.rank%d.safetensors", job->directory,
+                        step, k);
+            without += access(path, R_OK) != 0;
+        }
+        if (*at == '\0') {
+            break;
+        }
+    }
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[0].start, "options");
+    if (without > 0 && strcmp(option_text(options, "dump-ranks", "0"), "all") != 0) {
+        ls_verdict_set(out, LS_UNSUPPORTED,
+                       "step %d: only rank 0 dumped, and its gradient is the mean over %d ranks' "
+                       "batches: run the job with --dump-ranks all",
+                       step, job->world);
+        return;
+    }
+    ls_gradients_judge(row, job, out);
 }
 
 static ls_status judge_job(const char *directory, counts *c)
@@ -146,7 +176,7 @@ static ls_status judge_job(const char *directory, counts *c)
     }
     judge_one("scaler", ls_scaler_judge_timed, name, &spec, &job, c);
     if (spec.dump_steps[0] != '\0') {
-        judge_one("gradients", ls_gradients_judge, name, &spec, &job, c);
+        judge_one("gradients", judge_gradients, name, &spec, &job, c);
     }
     ls_record_free(&job);
     return LS_OK;
@@ -182,7 +212,7 @@ int ls_judge_main(int count, char **argument)
         ls_log_error("usage: lockstep judge DIR... (folders of jobs, or of whole runs)");
         status = LS_ERR_USAGE;
     }
-    counts c = {0, 0, 0};
+    counts c = {0, 0, 0, 0};
     for (int i = 0; i < count && status == LS_OK; i++) {
         char path[600];
         ls_commands_absolute(argument[i], path, sizeof path);
@@ -192,5 +222,10 @@ int ls_judge_main(int count, char **argument)
         return (int)status;
     }
     printf("%d passed, %d failed\n", c.passed, c.failed);
-    return c.failed == 0 && c.passed > 0 ? 0 : c.failed == c.infrastructure ? LS_ERR_INFRA : 1;
+    if (c.failed == 0) {
+        return c.passed > 0 ? 0 : LS_ERR_CHECK;
+    }
+    return c.failed == c.infrastructure ? LS_ERR_INFRA
+           : c.failed == c.unsupported  ? LS_ERR_UNSUPPORTED
+                                        : LS_ERR_CHECK;
 }
