@@ -85,14 +85,17 @@ static const char STYLE[] =
     "overflow-wrap:anywhere;font:.85rem/1.5 ui-monospace,'DejaVu Sans "
     "Mono',Menlo,monospace;margin:.4rem 0 1rem}\n"
     "figure{margin:1.6rem 0;break-inside:avoid}\n"
+    "figure{overflow-x:auto}figure svg{min-width:35rem}\n" /* on a telephone they scroll */
     "figure h3{font-size:1rem;margin:0 0 .3rem}\n"
     "figure svg{width:100%;height:auto;max-width:760px;display:block}\n"
     "figcaption{color:#49525c;font-size:.9rem;max-width:46rem}\n"
     "li{margin:.3rem 0}\n"
-    "@media "
-    "print{body{max-width:none;padding:0;font-size:11pt}a{color:inherit;text-decoration:none}"
-    ".scroll{overflow:visible}th,td{white-space:normal}h2{break-after:avoid}tr{break-inside:avoid}}"
-    "\n";
+    "@page{size:A4;margin:14mm 12mm}\n"
+    "@media print{body{max-width:none;padding:0;font-size:10pt}a{color:inherit;"
+    "text-decoration:none}.scroll,figure{overflow:visible}table{font-size:7.6pt}"
+    "th,td{padding:.2rem .55rem .2rem 0;white-space:normal}td:first-child,td.n{white-space:nowrap}"
+    "h2,figure h3,thead{break-after:avoid}tr,figure,li,pre{break-inside:avoid}"
+    "figure svg{min-width:0;max-width:165mm}td.wide{min-width:0}}\n";
 
 /* Colour only repeats what the word says. */
 static const char *class_of(const char *value)

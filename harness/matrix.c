@@ -71,7 +71,7 @@ void ls_matrix_label(const ls_spec *spec, char *text)
                         : spec->role == LS_ROLE_STRONG ? ", same total"
                                                        : "";
     if (spec->role == LS_ROLE_CURVES) {
-        ls_text_put(text, 64, "%d runs, each alone, for their loss", spec->world);
+        ls_text_put(text, 64, "%d single runs, for their loss", spec->world);
         return;
     }
     if (spec->nodes > 1) {

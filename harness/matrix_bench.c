@@ -92,6 +92,11 @@ static double job_budget_s(const ls_matrix_bench *bench)
  */
 static void fit_steps(const ls_matrix_bench *bench, ls_spec *spec)
 {
+    if (bench->profile == LS_PROFILE_RATED) { /* fixed, or two machines would differ in it */
+        spec->warmup_steps = 4;
+        spec->steps = 24;
+        return;
+    }
     spec->warmup_steps = bench->profile == LS_PROFILE_SMOKE ? 1 : 2;
     if (bench->steps > 0) {
         spec->steps = bench->steps;

@@ -64,8 +64,8 @@ typedef struct ls_record {
 } ls_record;
 
 /* Reads a job's folder. LS_ERR_USAGE when there is neither job.json nor any rank's events, or
- * job.json is broken (named). Events that break the protocol are told in `broken`. `world` of a folder without job.json: the number of rank<k>.jsonl files
- * in a row. */
+ * job.json is broken (named). Events that break the protocol are told in `broken`. `world` of a
+ * folder without job.json: the number of rank<k>.jsonl files in a row. */
 ls_status ls_record_read(const char *directory, ls_record *out);
 void ls_record_free(ls_record *record);
 /* The facts of job.json, or NULL. */

@@ -56,7 +56,7 @@ static void print_pair(const cJSON *x, const cJSON *y, FILE *to)
 {
     char sentence[128];
     ls_stats_interval before = rate_of(x), after = rate_of(y);
-    fprintf(to, "%-34.34s ", ls_json_string(y, "label", "?"));
+    fprintf(to, "%.78s\n    ", ls_json_string(y, "label", "?"));
     if (isnan(before.value) || isnan(after.value)) {
         const cJSON *row = isnan(before.value) ? x : y;
         fprintf(to, "no result in %s: %s\n", isnan(before.value) ? "A" : "B",
@@ -64,9 +64,9 @@ static void print_pair(const cJSON *x, const cJSON *y, FILE *to)
         return;
     }
     ls_stats_sentence(ls_stats_ratio_of(after, before), sentence, sizeof sentence);
-    fprintf(to, "%8.4g -> %8.4g img/s  %s%s%s\n", before.value, after.value, sentence,
+    fprintf(to, "%.4g -> %.4g images/s, %s%s%s\n", before.value, after.value, sentence,
             either(x, y, "oversubscribed") ? " (oversubscribed)" : "",
-            either(x, y, "weak") ? " (weak: a window drifted)" : "");
+            either(x, y, "weak") ? " (weak)" : "");
 }
 
 static const cJSON *twin_of(const cJSON *summary, const cJSON *row)
@@ -87,7 +87,7 @@ static void print_lone(const cJSON *summary, const cJSON *other, const char *nam
     cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(summary, "throughput"))
     {
         if (twin_of(other, row) == NULL) {
-            fprintf(to, "%-34.34s only in %s\n", ls_json_string(row, "label", "?"), name);
+            fprintf(to, "%.60s\n    only in %s\n", ls_json_string(row, "label", "?"), name);
         }
     }
 }
@@ -98,7 +98,7 @@ ls_status ls_report_diff(const char *a, const char *b, FILE *to)
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, read_summary(a, &before), done);
     LS_TRY_GOTO(status, read_summary(b, &after), done);
-    fprintf(to, "A: %s  (%s, %s)\nB: %s  (%s, %s)\n", a, ls_json_string(before, "where", "?"),
+    fprintf(to, "A: %s\n   %s, %s\nB: %s\n   %s, %s\n", a, ls_json_string(before, "where", "?"),
             ls_json_string(before, "commit", "?"), b, ls_json_string(after, "where", "?"),
             ls_json_string(after, "commit", "?"));
     int paired = 0;

@@ -233,8 +233,9 @@ ls_status ls_tables_parts_write_memory(const ls_report_run *run)
     bool told = count > 0 && isfinite(jobs[0]->rank[0].kind_bytes[LS_REPORT_ACTIVATIONS]);
     ls_tables_append(
         head.caption, sizeof head.caption,
-        told ? "Largest resident memory of any rank by opt level (black mark), and what the "
-               "trainer says it is made of (stack)."
+        told ? "Largest resident memory of any rank by opt level (black mark; program, libraries "
+               "and "
+               "what is written for the judge are in it), and what the trainer allocates (stack)."
              : "Largest resident memory of any rank by opt level, code and libraries included.");
     FILE *table = ls_tables_begin(
         run, "memory", &head,

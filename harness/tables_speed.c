@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "report_beside.h"
 #include "report_speed.h"
 
 enum { JOBS_MAX = 256 };
@@ -12,13 +13,16 @@ static const char *const ROW_UNITS =
     "(4 or 5 steps: their range; NaN: fewer); ms per step of the slowest rank; comm_exposed ms "
     "waited for reductions after "
     "backward; "
-    "efficiency = img_s / ideal_img_s; ideal_img_s = world * img_s at world 1; checked 1: the job "
-    "passed its checks";
+    "efficiency = img_s / ideal_img_s; ideal_img_s = world * img_s at world 1; strong_efficiency: "
+    "the "
+    "same against one rank with the whole global batch; exposed_by_twin: ms, step less that of the "
+    "same world without reduction, with interval; checked 1: the job passed its checks";
 static const char *const ROW_COLUMNS =
     "1 place  2 level  3 world  4 nodes  5 simulated  6 bucket_mb  7 img_s  8 low  9 high  10 "
     "ms_p50  "
     "11 ms_p90  12 ms_p99  13 comm_exposed_ms  14 efficiency  15 ideal_img_s  16 checked  "
-    "17 oversubscribed  18 half_emulated  19 label  20 job";
+    "17 oversubscribed  18 half_emulated  19 label  20 job  21 strong_efficiency  "
+    "22 exposed_by_twin_ms  23 low  24 high";
 
 static void write_row(FILE *table, const ls_report_run *run, const ls_report_job *job, double place,
                       const char *label)
@@ -27,16 +31,19 @@ static void write_row(FILE *table, const ls_report_run *run, const ls_report_job
     char id[128], name[96];
     double low = isfinite(speed->rate.low) ? speed->rate.low : NAN;
     double high = isfinite(speed->rate.high) ? speed->rate.high : NAN;
+    const ls_report_job *base;
+    ls_stats_interval strong = ls_report_beside_strong(run, job, &base);
+    ls_stats_interval twin = ls_report_beside_exposed_ms(run, job);
     fprintf(
         table,
         "%g\t%d\t%d\t%d\t%d\t%g\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.4g\t%.6g\t%d\t%d\t%d\t"
-        "\"%s\"\t\"%s\"\n",
+        "\"%s\"\t\"%s\"\t%.4g\t%.6g\t%.6g\t%.6g\n",
         place, ls_report_data_level_number(job), job->world, job->nodes, job->simulated,
         job->bucket_mb, speed->rate.value, low, high, speed->step.value, speed->p90_ms,
         speed->p99_ms, ls_report_speed_exposed_ms(run, job), speed->efficiency.value,
         speed->rate.value / speed->efficiency.value, job->checked, job->oversubscribed,
         job->half_emulated, ls_tables_plain(label, name, sizeof name),
-        ls_tables_plain(job->id, id, sizeof id));
+        ls_tables_plain(job->id, id, sizeof id), strong.value, twin.value, twin.low, twin.high);
 }
 
 ls_stats_interval ls_tables_speed_ratio(const ls_report_job *a, const ls_report_job *b)
@@ -105,7 +112,8 @@ static void title_levels(const ls_report_run *run, const ls_report_job *const *j
         }
     }
     ls_tables_marks(run, jobs, count, marks, sizeof marks);
-    ls_tables_append(title, sizeof head->title, "%s%s", marks[0] ? ": " : "", marks);
+    ls_tables_append(title, sizeof head->title, "%s%s%s", marks[0] ? " (" : "", marks,
+                     marks[0] ? ")" : "");
 }
 
 ls_status ls_tables_speed_write_levels(const ls_report_run *run)
@@ -187,8 +195,9 @@ ls_status ls_tables_speed_write_buckets(const ls_report_run *run)
     title_buckets(run, jobs, count, &head);
     ls_tables_append(
         head.caption, sizeof head.caption,
-        "Throughput (left, with its 95 %% interval) and time waited for reductions after "
-        "backward (right) by bucket size; delayed: one reduction per type at the end.");
+        "Throughput (left, with its 95 %% interval) and exposed communication (right) by bucket "
+        "size: bars are what is waited for after backward, diamonds the step less that of the same "
+        "world without reduction, with its interval. Delayed: one reduction per type at the end.");
     FILE *table = ls_tables_begin(run, "throughput_by_bucket", &head, ROW_UNITS, ROW_COLUMNS);
     if (table == NULL) {
         return LS_ERR_INFRA;
@@ -223,9 +232,15 @@ static void title_scaling(const ls_report_run *run, const ls_report_job *const *
         ls_tables_append(head->title, bytes,
                          "Scaling: no checked job with more than one rank has a base");
     } else {
+        const ls_report_job *base;
+        ls_stats_interval strong = ls_report_beside_strong(run, largest, &base);
         ls_tables_append(head->title, bytes, "%d ranks give %.2f x one rank at %s: efficiency %.2f",
                          largest->world, largest->speed.efficiency.value * largest->world,
                          ls_report_data_level(largest, level), largest->speed.efficiency.value);
+        if (base != NULL) {
+            ls_tables_append(head->title, bytes, ", %.2f with the same %d images in all",
+                             strong.value, base->batch_size);
+        }
     }
     ls_tables_marks(run, jobs, count, marks, sizeof marks);
     ls_tables_append(head->title, bytes, "%s%s%s", marks[0] ? " (" : "", marks,

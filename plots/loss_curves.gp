@@ -3,7 +3,7 @@ table = ARG1; output_file = ARG2; format = ARG3; figure_title = ARG4; blocks = A
 figure_name = "loss"
 load "style.gp"
 set xlabel "step"
-set ylabel "loss, mean over ranks"
+set ylabel "training loss"
 set bmargin 6.5
 eval key_below
 dash(label) = strstrt(label, "bf16") > 0 ? 2 : 1

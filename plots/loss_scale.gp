@@ -2,7 +2,7 @@
 table = ARG1; output_file = ARG2; format = ARG3; figure_title = ARG4; blocks = ARG5
 figure_name = "scale"
 panels = words(blocks)
-figure_height = 110 + 130*panels
+figure_height = 130 + 130*panels
 load "style.gp"
 array rgb[panels]
 array low[panels]
@@ -16,7 +16,7 @@ do for [i = 1:panels] { # before the axis is logarithmic, or the statistics woul
 }
 unset title
 set multiplot layout panels,1 title figure_title font title_font noenhanced \
-    margins 0.12,0.97,60.0/figure_height,1-60.0/figure_height spacing 0,0.09
+    margins 0.12,0.97,75.0/figure_height,1-60.0/figure_height spacing 0,0.09
 set logscale y 2
 set format y "2^{%L}"
 set ylabel "loss scale"

@@ -2,6 +2,8 @@
 table = ARG1; output_file = ARG2; format = ARG3; figure_title = ARG4; blocks = ARG5
 figure_name = "scaling"
 load "style.gp"
+stats table using 4 name "nodes" nooutput
+stats table using 5 name "simulated" nooutput
 stats table using 1 name "world" nooutput
 stats table using ($9 > $7 ? $9 : $7) name "rate" nooutput
 stats table using ($8 > 0 && $8 < $7 ? $8 : $7) name "least" nooutput
@@ -17,6 +19,7 @@ set format y "%.4g"
 set xlabel "ranks"
 set ylabel "images/s, all ranks"
 set key top left
+split_title = nodes_max > 1 ? sprintf("split over %.0f%s nodes", nodes_max, simulated_max > 0 ? " simulated" : "") : ""
 one_node(nodes) = nodes == 1 ? 1 : NaN
 plot for [level = 0:3] table using 1:($2 == level ? $15 : NaN) with lines dashtype 2 linewidth 1.2 \
          linecolor rgb "#7a8590" notitle, \
@@ -26,8 +29,6 @@ plot for [level = 0:3] table using 1:($2 == level ? $15 : NaN) with lines dashty
          pointsize 1.4 linewidth 1.6 linecolor rgb level_colour(level) notitle, \
      table using 1:($4 == 1 && $14 == $14 ? $7 : NaN):(sprintf("%.2f", $14)) with labels offset 2.2,0.7 \
          noenhanced notitle, \
-     table using 1:($4 > 1 ? $7 : NaN):(sprintf("%d nodes%s", $4, $5 > 0 ? " (simulated)" : "")) \
-         with labels right offset 2,-1.2 noenhanced notitle, \
      NaN with lines dashtype 2 linecolor rgb "#7a8590" title "ideal: ranks x one rank", \
      NaN with points pointtype 7 linecolor rgb "#1c2024" title "measured, with efficiency", \
-     NaN with points pointtype 4 linecolor rgb "#1c2024" title "split over nodes"
+     NaN with points pointtype 4 linecolor rgb "#1c2024" title split_title

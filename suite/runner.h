@@ -29,7 +29,7 @@ typedef struct ls_run {
     char commit[48];
     bool dirty;
     cJSON *options;  /* effective, for run.json */
-    cJSON *measured; /* NULL, or what was measured beside the jobs: its members go to run.json */
+    cJSON *measured; /* NULL, or further members of run.json: what was measured beside the jobs */
     double estimate_s;
     int64_t started_ns, swapped_pages;
 } ls_run;

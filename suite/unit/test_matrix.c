@@ -114,6 +114,23 @@ START_TEST(every_run_of_the_curves_has_its_own_options)
 }
 END_TEST
 
+START_TEST(rated_steps_depend_on_no_machine)
+{
+    ls_matrix small = {0, 0, NULL, NULL}, large = small;
+    ls_matrix_bench bench = usual(8, LS_PROFILE_RATED);
+    ls_matrix_bench_jobs(&bench, &small);
+    bench.cores = 64;
+    ls_matrix_bench_jobs(&bench, &large);
+    ck_assert_int_eq(small.count, large.count);
+    for (int i = 0; i < small.count; i++) {
+        ck_assert_int_eq(small.spec[i].steps, large.spec[i].steps);
+        ck_assert_int_eq(small.spec[i].warmup_steps, large.spec[i].warmup_steps);
+    }
+    ls_matrix_free(&small);
+    ls_matrix_free(&large);
+}
+END_TEST
+
 static bool pair_stands(const ls_matrix *matrix, int level, double bucket_mb, int world, int nodes)
 {
     for (int i = 0; i < matrix->count; i++) {
@@ -314,6 +331,7 @@ int main(void)
     tcase_add_test(tests, every_run_of_the_curves_has_its_own_options);
     tcase_add_test(tests, full_covers_every_pair_and_not_the_product);
     tcase_add_test(tests, hosts_are_filled_one_by_one);
+    tcase_add_test(tests, rated_steps_depend_on_no_machine);
     tcase_add_test(tests, the_middle_is_a_point_of_every_sweep);
     tcase_add_test(tests, a_choice_of_levels_and_buckets_is_kept);
     tcase_add_test(tests, equal_specs_are_one_job_and_different_ones_are_not);

@@ -1,0 +1,126 @@
+/* SPEED against a former run: what is within, what is below, and what gates nothing. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "../../harness/text.h"
+#include "../speed.h"
+
+static char scratch[200];
+
+/* One row of 100 images/s times `factor`, with an interval of +-`spread` of it. */
+static void write_summary(const char *name, double factor, double spread, const char *reason,
+                          bool oversubscribed)
+{
+    char path[300];
+    ls_text_put(path, sizeof path, "%s/%s", scratch, name);
+    mkdir(path, 0777);
+    ls_text_add(path, sizeof path, "/summary.json");
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    double rate = 100 * factor;
+    fprintf(file,
+            "{\"throughput\":[{\"label\":\"O2, 2 ranks\",\"arch\":\"resnet18\",\"level\":\"O2\","
+            "\"half\":\"fp16\",\"dialect\":\"apex\",\"image_size\":64,\"batch_size\":8,"
+            "\"world\":2,\"nodes\":1,\"bucket_mb\":25,\"images_per_s\":%g,"
+            "\"images_per_s_low\":%g,\"images_per_s_high\":%g,\"not_a_result\":\"%s\","
+            "\"oversubscribed\":%s}]}",
+            rate, rate * (1 - spread), rate * (1 + spread), reason,
+            oversubscribed ? "true" : "false");
+    fclose(file);
+}
+
+static ls_headline decide(void)
+{
+    ls_run run;
+    memset(&run, 0, sizeof run);
+    run.bench_run = true;
+    ls_text_put(run.directory, sizeof run.directory, "%s/now", scratch);
+    ls_text_put(run.baseline, sizeof run.baseline, "%s/before", scratch);
+    ck_assert_int_eq(ls_speed_check_baseline(run.baseline), LS_OK);
+    ls_headline out;
+    memset(&out, 0, sizeof out);
+    ls_speed_decide(&run, &out);
+    return out;
+}
+
+START_TEST(equal_is_within_and_slower_is_below)
+{
+    static const struct {
+        double factor;
+        bool below;
+    } rows[] = {{1, false}, {1.2, false}, {0.98, false}, {0.9, true}, {0.5, true}};
+    write_summary("before", 1, 0.01, "", false);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        write_summary("now", rows[i].factor, 0.01, "", false);
+        ls_headline out = decide();
+        ck_assert_int_eq(out.below, rows[i].below);
+        ck_assert_str_eq(out.speed_value, rows[i].below ? "below" : "within");
+        ck_assert_msg(strstr(out.speed_why, "limit 0.97") != NULL, "%s", out.speed_why);
+    }
+}
+END_TEST
+
+START_TEST(noise_does_not_make_a_row_slower)
+{
+    write_summary("before", 1, 0.2, "", false);
+    write_summary("now", 0.9, 0.2, "", false);
+    ls_headline out = decide();
+    ck_assert(!out.below);
+    ck_assert_str_eq(out.speed_value, "within");
+}
+END_TEST
+
+START_TEST(what_is_no_result_gates_nothing)
+{
+    write_summary("before", 1, 0.01, "", false);
+    write_summary("now", 0.5, 0.01, "its checks did not pass", false);
+    ck_assert_str_eq(decide().speed_value, "no baseline");
+    write_summary("now", 0.5, 0.01, "", true);
+    ls_headline out = decide();
+    ck_assert_str_eq(out.speed_value, "no baseline");
+    ck_assert(!out.below);
+}
+END_TEST
+
+START_TEST(a_baseline_that_is_none_is_refused)
+{
+    char path[300];
+    ls_text_put(path, sizeof path, "%s/nothing", scratch);
+    ck_assert_int_eq(ls_speed_check_baseline(path), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_speed_check_baseline(""), LS_OK);
+}
+END_TEST
+
+static void open_scratch(void)
+{
+    const char *base = getenv("TMPDIR");
+    ls_text_put(scratch, sizeof scratch, "%.100s/ls_speed_XXXXXX", base != NULL ? base : "/tmp");
+    ck_assert_ptr_nonnull(mkdtemp(scratch));
+}
+
+static void close_scratch(void)
+{
+    char command[300];
+    ls_text_put(command, sizeof command, "rm -rf '%s'", scratch);
+    ck_assert_int_eq(system(command), 0);
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("speed");
+    TCase *tests = tcase_create("speed");
+    tcase_add_checked_fixture(tests, open_scratch, close_scratch);
+    tcase_add_test(tests, equal_is_within_and_slower_is_below);
+    tcase_add_test(tests, noise_does_not_make_a_row_slower);
+    tcase_add_test(tests, what_is_no_result_gates_nothing);
+    tcase_add_test(tests, a_baseline_that_is_none_is_refused);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failures = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failures;
+}
