@@ -63,10 +63,13 @@ static void print_pair(const cJSON *x, const cJSON *y, FILE *to)
                 ls_json_string(row, "not_a_result", "its summary does not say"));
         return;
     }
+    bool crowded = either(x, y, "oversubscribed"), weak = either(x, y, "weak");
     ls_stats_sentence(ls_stats_ratio_of(after, before), sentence, sizeof sentence);
-    fprintf(to, "%.4g -> %.4g images/s, %s%s%s\n", before.value, after.value, sentence,
-            either(x, y, "oversubscribed") ? " (oversubscribed)" : "",
-            either(x, y, "weak") ? " (weak)" : "");
+    fprintf(to, "%.4g -> %.4g images/s, %s%s\n", before.value, after.value, sentence,
+            crowded && weak ? " (oversubscribed, weak)"
+            : crowded       ? " (oversubscribed)"
+            : weak          ? " (weak)"
+                            : "");
 }
 
 static const cJSON *twin_of(const cJSON *summary, const cJSON *row)
