@@ -38,6 +38,7 @@ void ls_rows_all(const ls_case_settings *settings, ls_case_list *list)
     ls_schedule_cases(settings, list);
     ls_optim_cases(settings, list);
     ls_amp_cases(settings, list);
+    ls_casts_cases(settings, list);
     ls_checkpoint_cases(settings, list);
     ls_collectives_cases(settings, list);
     ls_data_cases(settings, list);

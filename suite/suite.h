@@ -99,6 +99,7 @@ void ls_masters_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_schedule_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_optim_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_amp_cases(const ls_case_settings *settings, ls_case_list *list);
+void ls_casts_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_checkpoint_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_collectives_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_data_cases(const ls_case_settings *settings, ls_case_list *list);
