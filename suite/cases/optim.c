@@ -13,7 +13,7 @@
 #include "judges.h"
 #include "optim_facts.h"
 
-enum { SKIPPED_AT = 3, LAST = 5, DRIFT_STEPS = 20 };
+enum { SKIPPED_AT = 3, SAVED_AT = 4, LAST = 6, DRIFT_STEPS = 20 };
 
 static const ls_tol moved_share =
     LS_TOL(0.9, "share of elements that a step must have moved to show anything: a resnet8's "
@@ -326,7 +326,8 @@ static void add_variants(const ls_case_settings *settings, ls_case_list *list, i
 }
 
 /* One job in which step 3 overflows on rank 1: steps before, at and after it, replicas, and the
- * same saved behind the overflow and resumed. Half levels have three ranks. */
+ * same saved a step behind the overflow, where the growth count is 1, and resumed. Half levels have
+ * three ranks. */
 static void add_skip(const ls_case_settings *settings, ls_case_list *list, int k, int level)
 {
     ls_spec job = job_of(settings, level, level < 2 ? 2 : 3, &plain[k],
@@ -347,7 +348,7 @@ static void add_skip(const ls_case_settings *settings, ls_case_list *list, int k
     row->job_count = 3;
     row->job[1] = row->job[2] = row->job[0];
     row->job[1].dump_steps[0] = row->job[2].dump_steps[0] = '\0';
-    row->job[1].steps = SKIPPED_AT;
+    row->job[1].steps = SAVED_AT;
     ls_text_add(row->job[1].extra, sizeof job.extra, " --save={self}/checkpoint.safetensors");
     ls_matrix_id(&row->job[1], id);
     ls_text_add(row->job[2].extra, sizeof job.extra, " --resume={job:%s}/checkpoint.safetensors",
