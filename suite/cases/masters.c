@@ -11,6 +11,7 @@
 #include "../../reference/oracle/bits.h"
 #include "../../reference/oracle/dumpfile.h"
 #include "judges.h"
+#include "optim_facts.h"
 
 enum { STEPS = 4, SMALL_STEPS = 8 };
 
@@ -533,6 +534,25 @@ static void add_variants(const ls_case_settings *settings, ls_case_list *list)
     }
 }
 
+/* The same of the job of optim.adam.*.o2: moments beside the masters, and a skipped step. */
+static void add_adam(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const struct {
+        const char *name, *requirement;
+        ls_case_judge *judge;
+    } rows[] = {{"start", "M1", judge_start},
+                {"copy", "M2", judge_copy},
+                {"carry", "M3", judge_carry},
+                {"unrounded", "M3", judge_unrounded},
+                {"replicas", "M6", judge_replicas}};
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        ls_case *row = ls_rows_add(list, rows[r].judge, rows[r].requirement, "masters.%s.adam.o2",
+                                   rows[r].name);
+        row->job_count = 1;
+        row->job[0] = ls_optim_adam_job(settings, 2);
+    }
+}
+
 static void add_none(const ls_case_settings *settings, ls_case_list *list)
 {
     static const struct {
@@ -575,6 +595,7 @@ static void add_small(const ls_case_settings *settings, ls_case_list *list)
 void ls_masters_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     add_variants(settings, list);
+    add_adam(settings, list);
     add_none(settings, list);
     add_small(settings, list);
     ls_case *row = ls_rows_add(list, judge_same, "M6", "masters.same.o3");

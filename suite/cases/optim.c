@@ -328,13 +328,24 @@ static void add_variants(const ls_case_settings *settings, ls_case_list *list, i
 /* One job in which step 3 overflows on rank 1: steps before, at and after it, replicas, and the
  * same saved a step behind the overflow, where the growth count is 1, and resumed. Half levels have
  * three ranks. */
-static void add_skip(const ls_case_settings *settings, ls_case_list *list, int k, int level)
+static ls_spec skip_job(const ls_case_settings *settings, int k, int level)
 {
     ls_spec job = job_of(settings, level, level < 2 ? 2 : 3, &plain[k],
                          "--weight-decay=0 --init-scale=1024 --overflow-at=3:1");
     ls_text_put(job.loss_scale, sizeof job.loss_scale, "dynamic");
     ls_text_put(job.dump_steps, sizeof job.dump_steps, "1,2,3,4,5");
     job.steps = LAST;
+    return job;
+}
+
+ls_spec ls_optim_adam_job(const ls_case_settings *settings, int level)
+{
+    return skip_job(settings, 1, level);
+}
+
+static void add_skip(const ls_case_settings *settings, ls_case_list *list, int k, int level)
+{
+    ls_spec job = skip_job(settings, k, level);
     static const char *const rows[][3] = {
         {"plain", "1,2", ""}, {"skip", "3", "Z5"}, {"after-skip", "4,5", "Z5"}};
     for (int i = 0; i < 3; i++) {
