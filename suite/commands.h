@@ -8,6 +8,7 @@
 int ls_bench_main(int count, char **argument);
 int ls_bench_jobs_main(int count, char **argument); /* `lockstep jobs` */
 int ls_conform_main(int count, char **argument);
+int ls_detect_main(int count, char **argument);
 int ls_judge_main(int count, char **argument);
 int ls_bounds_main(int count, char **argument);
 

@@ -47,6 +47,8 @@ void ls_rows_all(const ls_case_settings *settings, ls_case_list *list)
     ls_launch_cases(settings, list);
     ls_subject_cases(settings, list);
     ls_training_cases(settings, list);
+    ls_wire_cases(settings, list);
+    ls_small_cases(settings, list);
     ls_performance_cases(settings, list);
     ls_kernels_cases(settings, list);
 }
@@ -78,7 +80,7 @@ ls_spec ls_rows_evidence(const ls_case_settings *settings, int level, int world,
     spec.bucket_mb = bucket_mb;
     spec.seed = settings->seed;
     spec.steps = 2;
-    ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "2");
+    ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "1,2");
     spec.dump_all = true;
     if (level > 0) {
         ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "128");

@@ -107,6 +107,8 @@ void ls_syncbn_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_unused_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_launch_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_subject_cases(const ls_case_settings *settings, ls_case_list *list);
+void ls_wire_cases(const ls_case_settings *settings, ls_case_list *list);
+void ls_small_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_training_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_performance_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_kernels_cases(const ls_case_settings *settings, ls_case_list *list);
@@ -124,7 +126,7 @@ void ls_rows_keep_protocol(ls_case_list *list);
 ls_case *ls_rows_add(ls_case_list *list, ls_case_judge *judge, const char *requirement,
                      const char *id_format, ...) __attribute__((format(printf, 4, 5)));
 /* The usual evidence job: resnet20 at 16 pixels, batch 4 (64 values per channel in the last batch
- * norm), 2 steps, the second dumped by every rank, static scale 128 where the level is half. */
+ * norm), 2 steps, both dumped by every rank, static scale 128 where the level is half. */
 ls_spec ls_rows_evidence(const ls_case_settings *settings, int level, int world, int nodes,
                          double bucket_mb);
 /* ".b0.1mb", ".delay"; "" for the dialect's own rule. text[24]. */

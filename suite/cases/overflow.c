@@ -1,5 +1,6 @@
 #include "overflow.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,22 +18,43 @@ bool ls_overflow_wants(const ls_spec *spec)
     return strncmp(spec->data, "batches:{run}/overflow/", 23) == 0;
 }
 
-/* The folder's name says which rank is wrong at which step: "at-2-1-4-0". */
-void ls_overflow_spec(ls_spec *spec, const char *script)
+/* First words of folders, which go on with rank and step of what is odd: "at-2-1-4-0-w2". */
+static const char *const word[] = {"", "at", "nan", "sum", "nearly"};
+
+void ls_overflow_spec(ls_spec *spec, ls_overflow_kind kind, const char *script, double init_scale)
 {
     ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
     spec->image_size = LS_OVERFLOW_IMAGE;
     spec->batch_size = LS_OVERFLOW_BATCH;
-    ls_text_put(spec->data, sizeof spec->data, "batches:{run}/overflow/at-%s-w%d", script,
-                spec->world);
+    ls_text_put(spec->data, sizeof spec->data, "batches:{run}/overflow/%s-%s-w%d", word[kind],
+                script, spec->world);
     for (char *c = spec->data + 23; *c != '\0'; c++) {
         *c = *c == ':' || *c == ',' ? '-' : *c;
     }
-    ls_text_put(spec->extra, sizeof spec->extra,
-                "--init={run}/overflow/init.safetensors --init-scale=%d", (int)LS_OVERFLOW_SCALE);
+    ls_text_put(spec->extra, sizeof spec->extra, "--init={run}/overflow/%s.safetensors",
+                kind == LS_OVERFLOW_NEARLY ? "nearly" : "init");
+    if (kind == LS_OVERFLOW_NEARLY) {
+        ls_text_put(spec->loss_scale, sizeof spec->loss_scale, "1048576");
+    } else {
+        ls_text_add(spec->extra, sizeof spec->extra, " --init-scale=%.0f", init_scale);
+    }
 }
 
-static ls_status write_weights(const char *path)
+static ls_overflow_kind kind_of(const ls_spec *spec)
+{
+    const char *name = spec->data + strlen("batches:{run}/overflow/");
+    for (int kind = LS_OVERFLOW_TARGETS; kind < LS_OVERFLOW_NEARLY; kind++) {
+        size_t length = strlen(word[kind]);
+        if (strncmp(name, word[kind], length) == 0 && name[length] == '-') {
+            return (ls_overflow_kind)kind;
+        }
+    }
+    return LS_OVERFLOW_NEARLY;
+}
+
+/* Certain: e^-30 for every class but 0, whatever the image. Nearly: e^-14, 8e-7, and what the image
+ * adds. */
+static ls_status write_weights(const char *path, bool nearly)
 {
     ls_network network;
     LS_TRY(ls_model_build("resnet8", CLASSES, LS_OVERFLOW_IMAGE, &network));
@@ -44,8 +66,8 @@ static ls_status write_weights(const char *path)
         float *value = calloc((size_t)count, sizeof *value);
         LS_ASSERT(value != NULL);
         if (param->role == LS_PARAM_LINEAR_BIAS) {
-            value[0] = 30; /* softmax: 1 for class 0, e^-30 for the others */
-        } else if (param->role != LS_PARAM_LINEAR_WEIGHT) {
+            value[0] = nearly ? 14 : 30;
+        } else if (param->role != LS_PARAM_LINEAR_WEIGHT || nearly) {
             ls_model_init_param(&network, i, 1, value);
         }
         status = ls_safetensors_add_copy(writer, param->name, LS_F32, &param->shape, value);
@@ -62,7 +84,8 @@ static ls_status write_weights(const char *path)
 
 static bool chosen(const char *folder, int step, int rank)
 {
-    const char *text = strstr(folder, "/at-") + 4;
+    const char *text = strrchr(folder, '/');
+    text = strchr(text, '-') + 1;
     int s, r, used;
     while (sscanf(text, "%d-%d-%n", &s, &r, &used) == 2) {
         if (s == step && r == rank) {
@@ -73,7 +96,7 @@ static bool chosen(const char *folder, int step, int rank)
     return false;
 }
 
-static ls_status write_batch(const char *folder, int step, int rank)
+static ls_status write_batch(const char *folder, ls_overflow_kind kind, int step, int rank)
 {
     char path[900];
     ls_text_put(path, sizeof path, "%s/step%06d.rank%d.safetensors", folder, step, rank);
@@ -81,10 +104,17 @@ static ls_status write_batch(const char *folder, int step, int rank)
     LS_ASSERT(input != NULL);
     int64_t target[LS_OVERFLOW_BATCH];
     for (int i = 0; i < LS_OVERFLOW_BATCH * PIXELS; i++) {
-        input[i] = ls_rng_normal((uint64_t)step, (uint64_t)rank, (uint64_t)i);
+        input[i] = kind == LS_OVERFLOW_SUM
+                       ? 0
+                       : ls_rng_normal((uint64_t)step, (uint64_t)rank, (uint64_t)i);
     }
+    bool odd = kind != LS_OVERFLOW_NEARLY && chosen(folder, step, rank);
     for (int n = 0; n < LS_OVERFLOW_BATCH; n++) {
-        target[n] = chosen(folder, step, rank) ? 1 : 0;
+        bool wrong = kind == LS_OVERFLOW_TARGETS || (kind == LS_OVERFLOW_SUM && n == 0);
+        target[n] = odd && wrong ? 1 : 0;
+    }
+    if (odd && kind == LS_OVERFLOW_NAN) {
+        input[PIXELS + 7] = NAN;
     }
     ls_shape input_shape = {4, {LS_OVERFLOW_BATCH, 3, LS_OVERFLOW_IMAGE, LS_OVERFLOW_IMAGE}};
     ls_shape target_shape = {1, {LS_OVERFLOW_BATCH}};
@@ -102,13 +132,16 @@ static ls_status write_batch(const char *folder, int step, int rank)
 ls_status ls_overflow_write(const ls_spec *spec, const char *run_directory)
 {
     char folder[800], weights[800];
+    ls_overflow_kind kind = kind_of(spec);
+    bool nearly = kind == LS_OVERFLOW_NEARLY;
     ls_text_put(folder, sizeof folder, "%s%s", run_directory, spec->data + strlen("batches:{run}"));
-    ls_text_put(weights, sizeof weights, "%s/overflow/init.safetensors", run_directory);
+    ls_text_put(weights, sizeof weights, "%s/overflow/%s.safetensors", run_directory,
+                nearly ? "nearly" : "init");
     LS_TRY(ls_place_make_folder(folder));
-    LS_TRY(write_weights(weights));
+    LS_TRY(write_weights(weights, nearly));
     for (int step = 1; step <= spec->steps; step++) {
         for (int rank = 0; rank < spec->world; rank++) {
-            LS_TRY(write_batch(folder, step, rank));
+            LS_TRY(write_batch(folder, kind, step, rank));
         }
     }
     return LS_OK;

@@ -11,9 +11,18 @@ enum { LS_OVERFLOW_BATCH = 4, LS_OVERFLOW_IMAGE = 16, LS_OVERFLOW_SCALE = 1 << 1
 
 /* True for jobs that read what ls_overflow_write writes. */
 bool ls_overflow_wants(const ls_spec *spec);
-/* The job: resnet8, starting at S = 2^19 (S/N = 2^17; 2^16 after one overflow). `script` is what a
- * trace is judged by: "STEP:RANK,...". */
-void ls_overflow_spec(ls_spec *spec, const char *script);
+typedef enum ls_overflow_kind {
+    LS_OVERFLOW_OPTION,  /* no batches: --overflow-at */
+    LS_OVERFLOW_TARGETS, /* every target of the chosen batches is wrong */
+    LS_OVERFLOW_NAN,     /* one pixel of the chosen batches is NaN */
+    LS_OVERFLOW_SUM, /* black images, and one target of the chosen batches is wrong: only the last
+                        bias has a gradient, S/N for class 0 */
+    LS_OVERFLOW_NEARLY, /* nothing overflows: a network that is nearly certain, and right; static
+                           scale 2^20 */
+} ls_overflow_kind;
+
+/* The job: resnet8. `script` says which batches are odd: "STEP:RANK,...". */
+void ls_overflow_spec(ls_spec *spec, ls_overflow_kind kind, const char *script, double init_scale);
 /* {run}/overflow/init.safetensors and the batches of every step and rank of that job. */
 ls_status ls_overflow_write(const ls_spec *spec, const char *run_directory);
 

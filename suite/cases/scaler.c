@@ -79,6 +79,37 @@ static const script scripts[] = {
      3},
     {"micro-middle.o2", "3:0", 2, 2, 6, "apex", 1024, 0, 0, 2, false, "-inf@bn1.bias:middle:1", 3},
     {"micro-last.o2", "3:0", 2, 2, 6, "apex", 1024, 0, 0, 2, false, "inf@conv1.weight:first:2", 3},
+    /* by the batches, with no --overflow-at: works for any subject */
+    ls_overflow_kind by_data;
+    const char *wrong; /* ranks and steps of the odd batches; NULL: those of `overflows` */
+} script;
+
+static const script scripts[] = {
+    {"plain.o1", "3,5,6", 1, 1, 12, "apex", 1024, 0, 0, 3, LS_OVERFLOW_OPTION, NULL},
+    {"plain.o2", "3,5,6", 1, 2, 12, "apex", 1024, 0, 0, 3, LS_OVERFLOW_OPTION, NULL},
+    {"first.o2", "1", 2, 2, 6, "apex", 1024, 0, 0, 2, LS_OVERFLOW_OPTION, NULL},
+    {"one-rank.o1", "2:1,5:0", 2, 1, 10, "apex", 1024, 0, 0, 3, LS_OVERFLOW_OPTION, NULL},
+    {"one-rank.o2", "2:1,5:0", 2, 2, 10, "apex", 1024, 0, 0, 3, LS_OVERFLOW_OPTION, NULL},
+    {"last-rank.o2.w3", "3:2,4:2", 3, 2, 10, "apex", 1024, 0, 0, 4, LS_OVERFLOW_OPTION, NULL},
+    {"dynamic.o0", "2:1", 2, 0, 8, "apex", 1024, 0, 0, 3, LS_OVERFLOW_OPTION, NULL},
+    {"dynamic.o3", "2:1", 2, 3, 8, "apex", 1024, 0, 0, 3, LS_OVERFLOW_OPTION, NULL},
+    {"ceiling.o2", "5", 2, 2, 14, "apex", 1024, 0, 2048, 2, LS_OVERFLOW_OPTION, NULL},
+    {"floor.o2", "2", 2, 2, 8, "apex", 1024, 512, 0, 3, LS_OVERFLOW_OPTION, NULL},
+    {"torch.o2", "2:0,6:1", 2, 2, 12, "torch", 1024, 0, 0, 3, LS_OVERFLOW_OPTION, NULL},
+    {"data.o1", "2:1,4:0", 2, 1, 6, "apex", LS_OVERFLOW_SCALE, 0, 0, 2000, LS_OVERFLOW_TARGETS,
+     NULL},
+    {"data.o2", "2:1,4:0", 2, 2, 6, "apex", LS_OVERFLOW_SCALE, 0, 0, 2000, LS_OVERFLOW_TARGETS,
+     NULL},
+    {"data.o3", "3:0", 2, 3, 5, "apex", LS_OVERFLOW_SCALE, 0, 0, 2000, LS_OVERFLOW_TARGETS, NULL},
+    /* the ceiling of 2^24 that nobody asked for; torch has none */
+    {"cap.o0", "1", 2, 0, 8, "apex", 8388608, 0, 0, 2, LS_OVERFLOW_OPTION, NULL},
+    {"cap.torch.o0", "1", 2, 0, 8, "torch", 8388608, 0, 0, 2, LS_OVERFLOW_OPTION, NULL},
+    /* one NaN in one rank's images */
+    {"nan.o1", "2:1", 2, 1, 5, "apex", 1024, 0, 0, 2000, LS_OVERFLOW_NAN, NULL},
+    {"nan.o2", "3:0", 2, 2, 5, "apex", 1024, 0, 0, 2000, LS_OVERFLOW_NAN, NULL},
+    /* each rank's gradient is 32768 and finite, their sum is not; at half the scale it is */
+    {"sum.o2", "2", 2, 2, 6, "apex", 131072, 0, 0, 2000, LS_OVERFLOW_SUM, "1:0,2:0,2:1,4:0,4:1"},
+    {"sum.o3", "3", 2, 3, 6, "apex", 131072, 0, 0, 2000, LS_OVERFLOW_SUM, "2:1,3:0,3:1,5:0,5:1"},
 };
 
 /* Whether `step` overflows by the script on `rank`; -1: on whatever rank, as gradients are reduced
@@ -267,12 +298,15 @@ static ls_spec script_spec(const ls_case_settings *settings, const script *s)
     ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "dynamic");
     spec.dump_steps[0] = '\0';
     spec.steps = s->steps;
-    if (s->by_data) {
-        ls_overflow_spec(&spec, s->overflows);
+    if (s->by_data != LS_OVERFLOW_OPTION) {
+        ls_overflow_spec(&spec, s->by_data, s->wrong != NULL ? s->wrong : s->overflows, s->init);
+        if (s->by_data == LS_OVERFLOW_SUM) {
+            ls_text_add(spec.extra, sizeof spec.extra, " --average=post");
+        }
         return spec;
     }
     ls_text_put(spec.extra, sizeof spec.extra,
-                "--init-scale=%g --growth-interval=%d --overflow-at=%s", s->init, s->interval,
+                "--init-scale=%.0f --growth-interval=%d --overflow-at=%s", s->init, s->interval,
                 s->overflows);
     spec.accumulate = s->accumulate;
     if (s->as[0] != '\0') {
@@ -491,11 +525,15 @@ void ls_scaler_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
         ls_spec spec = script_spec(settings, &scripts[i]);
-        ls_case *row = ls_rows_add(list, judge_trace, "S1", "scaler.trace.%s", scripts[i].name);
+        /* a trainer that divides first, as torch does, has no sum that overflows */
+        bool sum = scripts[i].by_data == LS_OVERFLOW_SUM;
+        ls_case *row = ls_rows_add(list, judge_trace, "S1", "%s.%s",
+                                   sum ? "average" : "scaler.trace", scripts[i].name);
         row->job_count = 1;
         row->job[0] = spec;
         row->number[0] = (int)i;
         if (scripts[i].overflows[0] == '1' || scripts[i].by_data) {
+        if (strcmp(scripts[i].overflows, "1") == 0 || scripts[i].by_data != LS_OVERFLOW_OPTION) {
             continue; /* nothing stands before the first step; gradients of zero move nothing */
         }
         row = ls_rows_add(list, judge_still, "S2", "scaler.skip.%s", scripts[i].name);

@@ -260,6 +260,10 @@ static void judge_running(const ls_case *row, const ls_record *job, ls_verdict *
         if (!open_dumps(job, step, &d, out)) {
             return;
         }
+        for (int k = 1; k < d.count && row->number[0] != 0; k++) {
+            memcpy(mean[k], mean[0], sizeof mean[k]); /* rank 0's came before the forward */
+            memcpy(var[k], var[0], sizeof var[k]);
+        }
         for (int k = 0; k < d.count; k++) {
             judge_rank(row, &d, k, step, mean[k], var[k], out);
             judge_counter(&d, k, step, out);
@@ -286,5 +290,12 @@ void ls_statistics_cases(const ls_case_settings *settings, ls_case_list *list)
             row->job[0].sync_bn = sync != 0;
             ls_text_put(row->job[0].dump_steps, sizeof row->job[0].dump_steps, "1,2");
         }
+    }
+    for (int level = 0; level < 2; level++) {
+        ls_case *row = ls_rows_add(list, judge_running, "B2", "statistics.torch.o%d.w2", level);
+        row->job_count = 1;
+        row->job[0] = ls_rows_evidence(settings, level, 2, 1, 0.1);
+        ls_text_put(row->job[0].dialect, sizeof row->job[0].dialect, "torch");
+        row->number[0] = 1; /* buffers are rank 0's */
     }
 }

@@ -1,0 +1,135 @@
+/* What goes over the wire: the buckets that the trainer says it reduces, against the parameters of
+ * its own dump and the types that its options ask for (numerics.md sections 2.4 and 6). */
+#include "../suite.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../harness/text.h"
+#include "../../reference/safetensors.h"
+
+static const struct wire {
+    const char *name, *extra;
+    int level;
+    int weight_bytes, norm_bytes; /* of one element */
+} wires[] = {
+    {"o0", "", 0, 4, 4},
+    {"o1", "", 1, 4, 4},
+    {"o2", "", 2, 2, 4},
+    {"o3", "", 3, 2, 2},
+    {"allreduce-fp32.o2", "--allreduce-fp32", 2, 4, 4},
+    {"allreduce-fp32.o3", "--allreduce-fp32", 3, 4, 4},
+    {"compress-fp16.o0", "--compress=fp16", 0, 2, 2},
+    {"compress-bf16.o1", "--compress=bf16", 1, 2, 2},
+};
+
+static bool is_norm(const char *name)
+{
+    return strstr(name, "bn") != NULL || strstr(name, "downsample.1.") != NULL;
+}
+
+static int64_t elements_of(const ls_safetensors *dump, const char *name)
+{
+    char full[160];
+    ls_text_put(full, sizeof full, "grad/%s", name);
+    const ls_safetensors_entry *entry = ls_safetensors_find(dump, full);
+    return entry == NULL ? -1 : entry->bytes / (int64_t)ls_dtype_bytes(entry->dtype);
+}
+
+/* One bucket; returns how many parameters it holds. */
+static int judge_bucket(const struct wire *w, const ls_safetensors *dump, const cJSON *bucket,
+                        int number, ls_verdict *out)
+{
+    int64_t expected = 0;
+    int count = 0;
+    const cJSON *name, *names = cJSON_GetObjectItemCaseSensitive(bucket, "names");
+    cJSON_ArrayForEach(name, names)
+    {
+        const char *text = cJSON_IsString(name) ? name->valuestring : "";
+        int64_t elements = elements_of(dump, text);
+        if (elements < 0) {
+            ls_verdict_set(out, LS_FAIL, "bucket %d holds %s, of which there is no gradient",
+                           number, text);
+            return count;
+        }
+        expected += elements * (is_norm(text) ? w->norm_bytes : w->weight_bytes);
+        count++;
+    }
+    int64_t bytes = ls_json_integer(bucket, "bytes", -1);
+    if (bytes != expected) {
+        ls_verdict_set(out, LS_FAIL, "bucket %d has %lld bytes for %d parameters, expected %lld",
+                       number, (long long)bytes, count, (long long)expected);
+        if (bytes == 2 * expected || 2 * bytes == expected) {
+            ls_text_put(out->cause, sizeof out->cause, "gradients are reduced in %s, not in %s",
+                        bytes > expected ? "f32" : "half", bytes > expected ? "half" : "f32");
+        }
+    }
+    return count;
+}
+
+static void judge_wire(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const struct wire *w = &wires[row->number[0]];
+    char path[700];
+    ls_text_put(path, sizeof path, "%s/dump/step000002.rank0.safetensors", job->directory);
+    ls_safetensors *dump;
+    const cJSON *event = job->rank[0].buckets;
+    const cJSON *bucket, *list = cJSON_GetObjectItemCaseSensitive(event, "buckets");
+    if (!cJSON_IsArray(list)) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "rank=0 wrote no buckets event");
+        return;
+    }
+    if (ls_safetensors_open(path, &dump) != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "the dump of step 2 is missing or broken");
+        return;
+    }
+    int members = 0, gradients = 0, number = 0;
+    cJSON_ArrayForEach(bucket, list)
+    {
+        members += judge_bucket(w, dump, bucket, number++, out);
+    }
+    for (int i = 0; i < ls_safetensors_count(dump); i++) {
+        gradients += strncmp(ls_safetensors_at(dump, i)->name, "grad/", 5) == 0;
+    }
+    ls_safetensors_close(dump);
+    /* each name was found, so as many names as gradients can only miss one by naming one twice */
+    for (const cJSON *a = list->child; a != NULL; a = a->next) {
+        const cJSON *name, *names = cJSON_GetObjectItemCaseSensitive(a, "names");
+        cJSON_ArrayForEach(name, names)
+        {
+            int seen = 0;
+            for (const cJSON *b = list->child; b != NULL; b = b->next) {
+                const cJSON *other, *others = cJSON_GetObjectItemCaseSensitive(b, "names");
+                cJSON_ArrayForEach(other, others)
+                {
+                    seen += cJSON_IsString(other) && cJSON_IsString(name) &&
+                            strcmp(other->valuestring, name->valuestring) == 0;
+                }
+            }
+            if (seen != 1) {
+                ls_verdict_set(out, LS_FAIL, "%s is %d times in the buckets",
+                               cJSON_IsString(name) ? name->valuestring : "a name", seen);
+            }
+        }
+    }
+    if (members != gradients) {
+        ls_verdict_set(out, LS_FAIL, "the buckets hold %d parameters of %d", members, gradients);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d parameters in %d buckets, %d bytes a weight, %d of batch norm", members,
+                    number, w->weight_bytes, w->norm_bytes);
+    }
+}
+
+void ls_wire_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (size_t i = 0; i < sizeof wires / sizeof *wires; i++) {
+        ls_case *row = ls_rows_add(list, judge_wire, "D7", "wire.%s.w2", wires[i].name);
+        row->job_count = 1;
+        row->number[0] = (int)i;
+        row->job[0] = ls_rows_evidence(settings, wires[i].level, 2, 1, 0.1);
+        ls_text_put(row->job[0].extra, sizeof row->job[0].extra, "%s", wires[i].extra);
+    }
+}
