@@ -1,5 +1,6 @@
 #include "gloo_sum.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -37,7 +38,7 @@ static void add_half(char *to, const char *from, int64_t count, float (*widen)(u
         memcpy(&a, to + i * 2, sizeof a);
         memcpy(&b, from + i * 2, sizeof b);
         float sum = widen(a) + widen(b);
-        a = narrow(LS_PLANT(half_sum_saturates, sum, sum > 65504.0f ? 65504.0f : sum));
+        a = narrow(LS_PLANT(half_sum_saturates, sum, fmaxf(fminf(sum, 65504.0f), -65504.0f)));
         memcpy(to + i * 2, &a, sizeof a);
     }
 }
