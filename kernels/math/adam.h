@@ -7,6 +7,7 @@
 #ifndef LS_MATH_ADAM_H
 #define LS_MATH_ADAM_H
 
+#include "../core/plant.h"
 #include "../kernels.h"
 #include "rounded.h"
 
@@ -25,12 +26,14 @@ typedef struct ls_adam_rule {
 LS_HALF_FN ls_adam_rule ls_adam_prepare(const ls_optimizer_config *config, float lr, int64_t step)
 {
     ls_adam_rule rule;
-    double bias1 = config->uncorrected ? 1.0 : 1.0 - pow(config->beta1, (double)step);
-    double bias2 = config->uncorrected ? 1.0 : 1.0 - pow(config->beta2, (double)step);
-    rule.decoupled = config->kind == LS_OPTIMIZER_ADAMW;
+    bool uncorrected = LS_PLANT(adam_no_bias_correction, config->uncorrected, true);
+    double bias1 = uncorrected ? 1.0 : 1.0 - pow(config->beta1, (double)step);
+    double bias2 = uncorrected ? 1.0 : 1.0 - pow(config->beta2, (double)step);
+    rule.decoupled = LS_PLANT(adamw_is_adam, config->kind == LS_OPTIMIZER_ADAMW, false);
     rule.decays = !rule.decoupled && config->weight_decay != 0.0;
     rule.weight_decay = (float)config->weight_decay;
-    rule.shrink = (float)(1.0 - (double)lr * config->weight_decay);
+    rule.shrink =
+        (float)(1.0 - LS_PLANT(adamw_decay_without_lr, (double)lr, 1.0) * config->weight_decay);
     rule.beta1 = (float)config->beta1;
     rule.one_minus_beta1 = (float)(1.0 - config->beta1);
     rule.beta2 = (float)config->beta2;
@@ -58,6 +61,10 @@ LS_HALF_FN float ls_adam_step(const ls_adam_rule *rule, float p, float g, float 
     *v = next_v;
     float denominator =
         ls_rounded_add(ls_rounded_div(ls_rounded_sqrt(next_v), rule->root_bias2), rule->epsilon);
+    denominator = LS_PLANT(adam_epsilon_inside, denominator,
+                           ls_rounded_sqrt(next_v + rule->epsilon) / rule->root_bias2);
+    denominator = LS_PLANT(adam_epsilon_first, denominator,
+                           (ls_rounded_sqrt(next_v) + rule->epsilon) / rule->root_bias2);
     return ls_rounded_sub(p, ls_rounded_mul(rule->step_size, ls_rounded_div(next_m, denominator)));
 }
 

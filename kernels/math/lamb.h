@@ -9,6 +9,7 @@
 #ifndef LS_MATH_LAMB_H
 #define LS_MATH_LAMB_H
 
+#include "../core/plant.h"
 #include "../kernels.h"
 #include "rounded.h"
 
@@ -28,7 +29,8 @@ LS_HALF_FN ls_lamb_rule ls_lamb_prepare(const ls_optimizer_config *config, doubl
 {
     ls_lamb_rule rule;
     double norm = sqrt(grad_squares);
-    bool clips = config->max_grad_norm > 0.0 && !(norm <= config->max_grad_norm);
+    bool clips = LS_PLANT(lamb_norm_not_clipped, config->max_grad_norm, 0.0) > 0.0 &&
+                 !(norm <= config->max_grad_norm);
     bool decays = config->weight_decay != 0.0;
     rule.decays_grad = decays && config->l2;
     rule.decays_update = decays && !config->l2;
@@ -68,7 +70,8 @@ LS_HALF_FN float ls_lamb_update(const ls_lamb_rule *rule, float p, float m, floa
 LS_HALF_FN float ls_lamb_ratio(const ls_optimizer_config *config, float lr, double value_squares,
                                double update_squares)
 {
-    bool adapts = config->nvlamb || config->weight_decay != 0.0;
+    bool adapts =
+        LS_PLANT(lamb_no_trust_ratio, config->nvlamb || config->weight_decay != 0.0, false);
     if (!adapts || !(value_squares > 0.0) || !(update_squares > 0.0)) {
         return lr;
     }

@@ -5,6 +5,7 @@
 #ifndef LS_MATH_LARS_H
 #define LS_MATH_LARS_H
 
+#include "../core/plant.h"
 #include "../kernels.h"
 #include "rounded.h"
 
@@ -18,8 +19,10 @@ LS_HALF_FN ls_lars_rule ls_lars_prepare(const ls_optimizer_config *config, float
 {
     ls_lars_rule rule;
     double value = sqrt(value_squares);
-    double ratio = config->trust * value /
-                   (sqrt(grad_squares) + config->weight_decay * value + config->epsilon);
+    double ratio =
+        config->trust * value /
+        (sqrt(grad_squares) + LS_PLANT(lars_decay_outside_norm, config->weight_decay, 0.0) * value +
+         config->epsilon);
     if (config->clip) {
         ratio = ratio < (double)lr ? ratio / (double)lr : 1.0;
     }
