@@ -21,7 +21,8 @@ bool ls_overflow_wants(const ls_spec *spec)
 /* First words of folders, which go on with rank and step of what is odd: "at-2-1-4-0-w2". */
 static const char *const word[] = {"", "at", "nan", "sum", "nearly"};
 
-void ls_overflow_spec(ls_spec *spec, ls_overflow_kind kind, const char *script, double init_scale)
+void ls_overflow_spec_of(ls_spec *spec, ls_overflow_kind kind, const char *script,
+                         double init_scale)
 {
     ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
     spec->image_size = LS_OVERFLOW_IMAGE;
@@ -38,6 +39,11 @@ void ls_overflow_spec(ls_spec *spec, ls_overflow_kind kind, const char *script, 
     } else {
         ls_text_add(spec->extra, sizeof spec->extra, " --init-scale=%.0f", init_scale);
     }
+}
+
+void ls_overflow_spec(ls_spec *spec, const char *script)
+{
+    ls_overflow_spec_of(spec, LS_OVERFLOW_TARGETS, script, LS_OVERFLOW_SCALE);
 }
 
 static ls_overflow_kind kind_of(const ls_spec *spec)

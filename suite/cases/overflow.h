@@ -21,8 +21,12 @@ typedef enum ls_overflow_kind {
                            scale 2^20 */
 } ls_overflow_kind;
 
-/* The job: resnet8. `script` says which batches are odd: "STEP:RANK,...". */
-void ls_overflow_spec(ls_spec *spec, ls_overflow_kind kind, const char *script, double init_scale);
+/* The job of wrong targets: resnet8, starting at S = 2^19 (S/N = 2^17; 2^16 after one overflow).
+ * `script` is what a trace is judged by: "STEP:RANK,...". */
+void ls_overflow_spec(ls_spec *spec, const char *script);
+/* The same of any kind. `script` says which batches are odd: "STEP:RANK,...". */
+void ls_overflow_spec_of(ls_spec *spec, ls_overflow_kind kind, const char *script,
+                         double init_scale);
 /* {run}/overflow/init.safetensors and the batches of every step and rank of that job. */
 ls_status ls_overflow_write(const ls_spec *spec, const char *run_directory);
 

@@ -22,8 +22,10 @@ typedef struct script {
     const char *dialect;
     double init, lowest, highest; /* 0: no such option */
     int interval;
-    bool by_data;   /* by the batches, with no --overflow-at: works for any subject */
-    const char *as; /* --overflow-as; "": the first element of the gradient ready first, inf */
+    bool by_data; /* by the batches, with no --overflow-at: works for any subject */
+    /* --overflow-as; "": the first element of the gradient ready first, inf. By data: "" wrong
+     * targets, "nan" a pixel, "sum@STEP:RANK,..." targets that overflow in the sum of ranks only */
+    const char *as;
     int accumulate; /* micro-steps */
 } script;
 
@@ -79,37 +81,15 @@ static const script scripts[] = {
      3},
     {"micro-middle.o2", "3:0", 2, 2, 6, "apex", 1024, 0, 0, 2, false, "-inf@bn1.bias:middle:1", 3},
     {"micro-last.o2", "3:0", 2, 2, 6, "apex", 1024, 0, 0, 2, false, "inf@conv1.weight:first:2", 3},
-    /* by the batches, with no --overflow-at: works for any subject */
-    ls_overflow_kind by_data;
-    const char *wrong; /* ranks and steps of the odd batches; NULL: those of `overflows` */
-} script;
-
-static const script scripts[] = {
-    {"plain.o1", "3,5,6", 1, 1, 12, "apex", 1024, 0, 0, 3, LS_OVERFLOW_OPTION, NULL},
-    {"plain.o2", "3,5,6", 1, 2, 12, "apex", 1024, 0, 0, 3, LS_OVERFLOW_OPTION, NULL},
-    {"first.o2", "1", 2, 2, 6, "apex", 1024, 0, 0, 2, LS_OVERFLOW_OPTION, NULL},
-    {"one-rank.o1", "2:1,5:0", 2, 1, 10, "apex", 1024, 0, 0, 3, LS_OVERFLOW_OPTION, NULL},
-    {"one-rank.o2", "2:1,5:0", 2, 2, 10, "apex", 1024, 0, 0, 3, LS_OVERFLOW_OPTION, NULL},
-    {"last-rank.o2.w3", "3:2,4:2", 3, 2, 10, "apex", 1024, 0, 0, 4, LS_OVERFLOW_OPTION, NULL},
-    {"dynamic.o0", "2:1", 2, 0, 8, "apex", 1024, 0, 0, 3, LS_OVERFLOW_OPTION, NULL},
-    {"dynamic.o3", "2:1", 2, 3, 8, "apex", 1024, 0, 0, 3, LS_OVERFLOW_OPTION, NULL},
-    {"ceiling.o2", "5", 2, 2, 14, "apex", 1024, 0, 2048, 2, LS_OVERFLOW_OPTION, NULL},
-    {"floor.o2", "2", 2, 2, 8, "apex", 1024, 512, 0, 3, LS_OVERFLOW_OPTION, NULL},
-    {"torch.o2", "2:0,6:1", 2, 2, 12, "torch", 1024, 0, 0, 3, LS_OVERFLOW_OPTION, NULL},
-    {"data.o1", "2:1,4:0", 2, 1, 6, "apex", LS_OVERFLOW_SCALE, 0, 0, 2000, LS_OVERFLOW_TARGETS,
-     NULL},
-    {"data.o2", "2:1,4:0", 2, 2, 6, "apex", LS_OVERFLOW_SCALE, 0, 0, 2000, LS_OVERFLOW_TARGETS,
-     NULL},
-    {"data.o3", "3:0", 2, 3, 5, "apex", LS_OVERFLOW_SCALE, 0, 0, 2000, LS_OVERFLOW_TARGETS, NULL},
     /* the ceiling of 2^24 that nobody asked for; torch has none */
-    {"cap.o0", "1", 2, 0, 8, "apex", 8388608, 0, 0, 2, LS_OVERFLOW_OPTION, NULL},
-    {"cap.torch.o0", "1", 2, 0, 8, "torch", 8388608, 0, 0, 2, LS_OVERFLOW_OPTION, NULL},
+    {"cap.o0", "1", 2, 0, 8, "apex", 8388608, 0, 0, 2, false, "", 1},
+    {"cap.torch.o0", "1", 2, 0, 8, "torch", 8388608, 0, 0, 2, false, "", 1},
     /* one NaN in one rank's images */
-    {"nan.o1", "2:1", 2, 1, 5, "apex", 1024, 0, 0, 2000, LS_OVERFLOW_NAN, NULL},
-    {"nan.o2", "3:0", 2, 2, 5, "apex", 1024, 0, 0, 2000, LS_OVERFLOW_NAN, NULL},
+    {"nan-image.o1", "2:1", 2, 1, 5, "apex", 1024, 0, 0, 2000, true, "nan", 1},
+    {"nan-image.o2", "3:0", 2, 2, 5, "apex", 1024, 0, 0, 2000, true, "nan", 1},
     /* each rank's gradient is 32768 and finite, their sum is not; at half the scale it is */
-    {"sum.o2", "2", 2, 2, 6, "apex", 131072, 0, 0, 2000, LS_OVERFLOW_SUM, "1:0,2:0,2:1,4:0,4:1"},
-    {"sum.o3", "3", 2, 3, 6, "apex", 131072, 0, 0, 2000, LS_OVERFLOW_SUM, "2:1,3:0,3:1,5:0,5:1"},
+    {"sum.o2", "2", 2, 2, 6, "apex", 131072, 0, 0, 2000, true, "sum@1:0,2:0,2:1,4:0,4:1", 1},
+    {"sum.o3", "3", 2, 3, 6, "apex", 131072, 0, 0, 2000, true, "sum@2:1,3:0,3:1,5:0,5:1", 1},
 };
 
 /* Whether `step` overflows by the script on `rank`; -1: on whatever rank, as gradients are reduced
@@ -298,15 +278,17 @@ static ls_spec script_spec(const ls_case_settings *settings, const script *s)
     ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "dynamic");
     spec.dump_steps[0] = '\0';
     spec.steps = s->steps;
-    if (s->by_data != LS_OVERFLOW_OPTION) {
-        ls_overflow_spec(&spec, s->by_data, s->wrong != NULL ? s->wrong : s->overflows, s->init);
-        if (s->by_data == LS_OVERFLOW_SUM) {
-            ls_text_add(spec.extra, sizeof spec.extra, " --average=post");
-        }
+    if (s->by_data) {
+        bool sum = strncmp(s->as, "sum@", 4) == 0;
+        ls_overflow_kind kind = sum                ? LS_OVERFLOW_SUM
+                                : s->as[0] != '\0' ? LS_OVERFLOW_NAN
+                                                   : LS_OVERFLOW_TARGETS;
+        ls_overflow_spec_of(&spec, kind, sum ? s->as + 4 : s->overflows, s->init);
+        ls_text_add(spec.extra, sizeof spec.extra, "%s", sum ? " --average=post" : "");
         return spec;
     }
     ls_text_put(spec.extra, sizeof spec.extra,
-                "--init-scale=%.0f --growth-interval=%d --overflow-at=%s", s->init, s->interval,
+                "--init-scale=%.9g --growth-interval=%d --overflow-at=%s", s->init, s->interval,
                 s->overflows);
     spec.accumulate = s->accumulate;
     if (s->as[0] != '\0') {
@@ -526,14 +508,13 @@ void ls_scaler_cases(const ls_case_settings *settings, ls_case_list *list)
     for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
         ls_spec spec = script_spec(settings, &scripts[i]);
         /* a trainer that divides first, as torch does, has no sum that overflows */
-        bool sum = scripts[i].by_data == LS_OVERFLOW_SUM;
+        bool sum = strncmp(scripts[i].as, "sum@", 4) == 0;
         ls_case *row = ls_rows_add(list, judge_trace, "S1", "%s.%s",
                                    sum ? "average" : "scaler.trace", scripts[i].name);
         row->job_count = 1;
         row->job[0] = spec;
         row->number[0] = (int)i;
         if (scripts[i].overflows[0] == '1' || scripts[i].by_data) {
-        if (strcmp(scripts[i].overflows, "1") == 0 || scripts[i].by_data != LS_OVERFLOW_OPTION) {
             continue; /* nothing stands before the first step; gradients of zero move nothing */
         }
         row = ls_rows_add(list, judge_still, "S2", "scaler.skip.%s", scripts[i].name);

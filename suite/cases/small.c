@@ -120,6 +120,6 @@ void ls_small_cases(const ls_case_settings *settings, ls_case_list *list)
         ls_case *row = ls_rows_add(list, judge_small, "G6", "small.o%d.w2", level);
         row->job_count = 1;
         row->job[0] = ls_rows_evidence(settings, level, 2, 1, 0.1);
-        ls_overflow_spec(&row->job[0], LS_OVERFLOW_NEARLY, "", 0);
+        ls_overflow_spec_of(&row->job[0], LS_OVERFLOW_NEARLY, "", 0);
     }
 }

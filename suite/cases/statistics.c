@@ -292,7 +292,7 @@ void ls_statistics_cases(const ls_case_settings *settings, ls_case_list *list)
         }
     }
     for (int level = 0; level < 2; level++) {
-        ls_case *row = ls_rows_add(list, judge_running, "B2", "statistics.torch.o%d.w2", level);
+        ls_case *row = ls_rows_add(list, judge_running, "B6", "statistics.torch.o%d.w2", level);
         row->job_count = 1;
         row->job[0] = ls_rows_evidence(settings, level, 2, 1, 0.1);
         ls_text_put(row->job[0].dialect, sizeof row->job[0].dialect, "torch");

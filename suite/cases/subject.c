@@ -302,6 +302,7 @@ static void judge_default_level(const ls_case *row, const ls_record *job, ls_ver
 static ls_spec base_spec(const ls_case_settings *settings, int level, int world)
 {
     ls_spec spec = ls_rows_evidence(settings, level, world, 1, LS_BUCKET_OWN);
+    ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "2");
     ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
     spec.image_size = IMAGE;
     spec.batch_size = BATCH;
