@@ -12,7 +12,7 @@
  */
 static ls_status judge_optimizer(ls_compare_judgement *j)
 {
-    ls_oracle_optim rule;
+    ls_update_rule rule;
     bool skipped;
     if (!ls_compare_optim_rule(j->evidence->file[0], j->nesterov, &rule, &skipped)) {
         return LS_OK;

@@ -11,7 +11,7 @@
 typedef struct ls_compare_checks {
     int count;
     char line[320];
-    char tensor[64];                 /* of the first that concerns one */
+    char tensor[64];     /* of the first that concerns one */
     double reduce_ratio; /* largest error of an element in units of its limit */
 } ls_compare_checks;
 

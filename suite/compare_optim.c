@@ -17,21 +17,21 @@ static const ls_tol order =
 /* ---- what is asked for
  * ------------------------------------------------------------------------ */
 
-bool ls_compare_optim_rule(const ls_dumpfile *file, bool nesterov, ls_oracle_optim *rule,
+bool ls_compare_optim_rule(const ls_dumpfile *file, bool nesterov, ls_update_rule *rule,
                            bool *skipped)
 {
-    ls_oracle_optim_kind kind = ls_oracle_optim_find(ls_dumpfile_text(file, "optimizer", "sgd"));
+    ls_update_kind kind = ls_update_find(ls_dumpfile_text(file, "optimizer", "sgd"));
     double step = ls_dumpfile_number(file, "step", 0);
     double taken = ls_dumpfile_number(file, "optimizer_steps", 0);
     double beta1 = 0.9, beta2 = 0.999; /* torch's and Apex's */
     (void)sscanf(ls_dumpfile_text(file, "betas", ""), "%lf,%lf", &beta1, &beta2);
     *skipped = ls_dumpfile_flag(file, "skipped", false);
-    bool counts = kind != LS_ORACLE_SGD && kind != LS_ORACLE_LARS;
-    if (kind == LS_ORACLE_OPTIMS || (!*skipped && ls_dumpfile_text(file, "lr", NULL) == NULL) ||
+    bool counts = kind != LS_UPDATE_SGD && kind != LS_UPDATE_LARS;
+    if (kind == LS_UPDATE_KINDS || (!*skipped && ls_dumpfile_text(file, "lr", NULL) == NULL) ||
         (!*skipped && counts && taken == 0 && step != 1)) {
         return false;
     }
-    *rule = (ls_oracle_optim){
+    *rule = (ls_update_rule){
         .kind = kind,
         .step = (int64_t)(taken > 0 ? taken : step),
         .lr = ls_dumpfile_number(file, "lr", 0),
@@ -40,7 +40,7 @@ bool ls_compare_optim_rule(const ls_dumpfile *file, bool nesterov, ls_oracle_opt
         .nesterov = nesterov || ls_dumpfile_flag(file, "nesterov", false),
         .beta1 = beta1,
         .beta2 = beta2,
-        .epsilon = ls_dumpfile_number(file, "eps", kind == LS_ORACLE_LAMB ? 1e-6 : 1e-8),
+        .epsilon = ls_dumpfile_number(file, "eps", kind == LS_UPDATE_LAMB ? 1e-6 : 1e-8),
         .max_grad_norm = ls_dumpfile_number(file, "max_grad_norm", 1),
         .trust = ls_dumpfile_number(file, "trust", 0.02),
     };
@@ -63,10 +63,10 @@ const ls_dumpfile_entry *ls_compare_optim_before(const ls_dumpfile *file, const 
 }
 
 static const ls_dumpfile_entry *moment_of(const ls_dumpfile *file, const char *prefix,
-                                          const char *name, const ls_oracle_optim *rule, int moment)
+                                          const char *name, const ls_update_rule *rule, int moment)
 {
     return ls_dumpfile_findf(file, "%s/%s/%s", prefix, name,
-                             ls_oracle_optim_moment_name(rule->kind, moment));
+                             ls_update_moment_name(rule->kind, moment));
 }
 
 /* One parameter's tensors in the dump. */
@@ -76,8 +76,8 @@ typedef struct found {
     const ls_dumpfile_entry *state[2], *next_state[2]; /* NULL where absent */
 } found;
 
-static bool find(const ls_dumpfile *file, const ls_dumpfile_entry *next,
-                 const ls_oracle_optim *rule, bool skipped, found *out)
+static bool find(const ls_dumpfile *file, const ls_dumpfile_entry *next, const ls_update_rule *rule,
+                 bool skipped, found *out)
 {
     const char *name = next->name + strlen("next/");
     *out = (found){.name = name,
@@ -86,7 +86,7 @@ static bool find(const ls_dumpfile *file, const ls_dumpfile_entry *next,
                    .next = next};
     bool ok = out->before != NULL && out->before->count == next->count && out->grad != NULL &&
               out->grad->count == next->count;
-    for (int m = 0; m < ls_oracle_optim_moments(rule); m++) {
+    for (int m = 0; m < ls_update_moments(rule); m++) {
         out->state[m] = moment_of(file, "state", name, rule, m);
         out->next_state[m] = moment_of(file, "next_state", name, rule, m);
         bool starts_at_zero = rule->step == 1;
@@ -137,7 +137,7 @@ static ls_status make_room(int64_t largest, room *r)
     return LS_OK;
 }
 
-static void compare_values(const found *f, const ls_oracle_optim *rule, const room *r,
+static void compare_values(const found *f, const ls_update_rule *rule, const room *r,
                            ls_compare_checks *checks, ls_compare_optim_result *out)
 {
     static const char *const names[] = {"SGD", "Adam", "AdamW", "LAMB", "LARS"};
@@ -159,7 +159,7 @@ static void compare_values(const found *f, const ls_oracle_optim *rule, const ro
     }
 }
 
-static void compare_moment(const found *f, const ls_oracle_optim *rule, int moment, const room *r,
+static void compare_moment(const found *f, const ls_update_rule *rule, int moment, const room *r,
                            ls_compare_checks *checks)
 {
     ls_dumpfile_read(f->next_state[moment], r->got);
@@ -171,15 +171,14 @@ static void compare_moment(const found *f, const ls_oracle_optim *rule, int mome
             ls_compare_checks_fail(checks, f->name,
                                    "%s element %lld: %s is %.9g after the step, its formula gives "
                                    "%.9g, %.3g x limit (f32 arithmetic)",
-                                   f->name, (long long)i,
-                                   ls_oracle_optim_moment_name(rule->kind, moment), r->got[i],
-                                   expected, ratio);
+                                   f->name, (long long)i, ls_update_moment_name(rule->kind, moment),
+                                   r->got[i], expected, ratio);
             return;
         }
     }
 }
 
-static ls_status check_taken(const found *f, const ls_oracle_optim *rule, const room *r,
+static ls_status check_taken(const found *f, const ls_update_rule *rule, const room *r,
                              ls_compare_checks *checks, ls_compare_optim_result *out)
 {
     size_t bytes = (size_t)f->next->count * sizeof *r->value;
@@ -194,7 +193,7 @@ static ls_status check_taken(const found *f, const ls_oracle_optim *rule, const 
             ls_dumpfile_read(f->state[m], r->moment[m]);
         }
     }
-    ls_oracle_optim_tensor tensor = {
+    ls_update_tensor tensor = {
         .count = f->next->count,
         .grad = r->grad,
         .value = r->value,
@@ -202,9 +201,9 @@ static ls_status check_taken(const found *f, const ls_oracle_optim *rule, const 
         .moment = {r->moment[0], r->moment[1]},
         .moment_error = {r->moment_error[0], r->moment_error[1]},
     };
-    LS_TRY(ls_oracle_optim_step(rule, &tensor));
+    LS_TRY(ls_update_step(rule, &tensor));
     compare_values(f, rule, r, checks, out);
-    for (int m = 0; m < ls_oracle_optim_moments(rule); m++) {
+    for (int m = 0; m < ls_update_moments(rule); m++) {
         if (f->next_state[m] != NULL) {
             compare_moment(f, rule, m, r, checks);
         }
@@ -228,16 +227,16 @@ static void check_same(const char *name, const char *what, const ls_dumpfile_ent
     }
 }
 
-static void check_skipped(const found *f, const ls_oracle_optim *rule, const room *r,
+static void check_skipped(const found *f, const ls_update_rule *rule, const room *r,
                           ls_compare_checks *checks, ls_compare_optim_result *out)
 {
     check_same(f->name, "value", f->before, f->next, r, checks);
-    for (int m = 0; m < ls_oracle_optim_moments(rule); m++) {
+    for (int m = 0; m < ls_update_moments(rule); m++) {
         bool both = f->state[m] != NULL && f->next_state[m] != NULL;
         out->state_judged = out->state_judged && both;
         if (both) {
-            check_same(f->name, ls_oracle_optim_moment_name(rule->kind, m), f->state[m],
-                       f->next_state[m], r, checks);
+            check_same(f->name, ls_update_moment_name(rule->kind, m), f->state[m], f->next_state[m],
+                       r, checks);
         }
     }
     out->elements += f->next->count;
@@ -252,7 +251,7 @@ static bool is_next(const ls_dumpfile_entry *entry)
 }
 
 /* Whether every parameter can be judged; the largest of them, and the sum of all squares. */
-static ls_status survey(const ls_dumpfile *file, ls_oracle_optim *rule, bool skipped, room *r,
+static ls_status survey(const ls_dumpfile *file, ls_update_rule *rule, bool skipped, room *r,
                         bool *complete)
 {
     int64_t largest = 0;
@@ -272,25 +271,25 @@ static ls_status survey(const ls_dumpfile *file, ls_oracle_optim *rule, bool ski
     LS_TRY(make_room(largest, r));
     rule->grad_squares = 0;
     rule->grad_elements = 0;
-    for (int i = 0; i < ls_dumpfile_count(file) && rule->kind == LS_ORACLE_LAMB; i++) {
+    for (int i = 0; i < ls_dumpfile_count(file) && rule->kind == LS_UPDATE_LAMB; i++) {
         const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);
         if (strncmp(entry->name, "grad/", 5) == 0 && entry->count <= largest) {
             ls_dumpfile_read(entry, r->grad);
-            rule->grad_squares += ls_oracle_optim_squares(r->grad, entry->count);
+            rule->grad_squares += ls_update_squares(r->grad, entry->count);
             rule->grad_elements += entry->count;
         }
     }
     return LS_OK;
 }
 
-ls_status ls_compare_optim_step(const ls_dumpfile *file, const ls_oracle_optim *rule, bool skipped,
+ls_status ls_compare_optim_step(const ls_dumpfile *file, const ls_update_rule *rule, bool skipped,
                                 ls_compare_checks *checks, ls_compare_optim_result *out)
 {
-    ls_oracle_optim full = *rule;
+    ls_update_rule full = *rule;
     room r = {0};
     memset(out, 0, sizeof *out);
     LS_TRY(survey(file, &full, skipped, &r, &out->judged));
-    out->state_judged = out->judged && ls_oracle_optim_moments(rule) > 0;
+    out->state_judged = out->judged && ls_update_moments(rule) > 0;
     ls_status status = LS_OK;
     for (int i = 0; out->judged && i < ls_dumpfile_count(file) && status == LS_OK; i++) {
         const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);

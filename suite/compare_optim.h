@@ -5,7 +5,7 @@
 #define LS_COMPARE_OPTIM_H
 
 #include "../reference/oracle/dumpfile.h"
-#include "../reference/oracle/optim.h"
+#include "../reference/oracle/update.h"
 #include "compare_checks.h"
 
 /* What was found beyond failures. */
@@ -19,11 +19,11 @@ typedef struct ls_compare_optim_result {
 
 /* The rule that the dump's metadata tell. *skipped: the step was. False, with *rule unset, where
  * they do not tell enough (optimizer, lr; optimizer_steps for those with bias correction). */
-bool ls_compare_optim_rule(const ls_dumpfile *file, bool nesterov, ls_oracle_optim *rule,
+bool ls_compare_optim_rule(const ls_dumpfile *file, bool nesterov, ls_update_rule *rule,
                            bool *skipped);
 /* Judges one dump by `rule`; grad_squares and grad_elements are filled in here. With `skipped`
  * nothing may have changed, to the last bit. */
-ls_status ls_compare_optim_step(const ls_dumpfile *file, const ls_oracle_optim *rule, bool skipped,
+ls_status ls_compare_optim_step(const ls_dumpfile *file, const ls_update_rule *rule, bool skipped,
                                 ls_compare_checks *checks, ls_compare_optim_result *out);
 /* What the step starts from: master/<name>, or param/<name> where that is it; NULL where the dump
  * has neither. */

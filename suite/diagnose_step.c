@@ -9,91 +9,91 @@
 #include "../reference/oracle/bits.h"
 
 /* A mistake turns the right rule into the wrong one; false where it changes nothing here. */
-typedef bool mistake(ls_oracle_optim *rule);
+typedef bool mistake(ls_update_rule *rule);
 
-static bool counts_steps(const ls_oracle_optim *rule)
+static bool counts_steps(const ls_update_rule *rule)
 {
-    return rule->kind == LS_ORACLE_ADAM || rule->kind == LS_ORACLE_ADAMW ||
-           rule->kind == LS_ORACLE_LAMB;
+    return rule->kind == LS_UPDATE_ADAM || rule->kind == LS_UPDATE_ADAMW ||
+           rule->kind == LS_UPDATE_LAMB;
 }
 
-static bool no_decay(ls_oracle_optim *rule)
+static bool no_decay(ls_update_rule *rule)
 {
     bool had = rule->weight_decay != 0;
     rule->weight_decay = 0;
     return had;
 }
 
-static bool decay_twice(ls_oracle_optim *rule)
+static bool decay_twice(ls_update_rule *rule)
 {
     rule->weight_decay *= 2;
     return rule->weight_decay != 0;
 }
 
-static bool no_momentum(ls_oracle_optim *rule)
+static bool no_momentum(ls_update_rule *rule)
 {
     bool had = rule->momentum != 0 && !counts_steps(rule);
     rule->momentum = 0;
     return had;
 }
 
-static bool dampened(ls_oracle_optim *rule)
+static bool dampened(ls_update_rule *rule)
 {
     rule->dampening = rule->momentum;
     return rule->momentum != 0 && !counts_steps(rule);
 }
 
-static bool other_nesterov(ls_oracle_optim *rule)
+static bool other_nesterov(ls_update_rule *rule)
 {
     rule->nesterov = !rule->nesterov;
     return rule->momentum != 0 && !counts_steps(rule);
 }
 
-static bool step_more(ls_oracle_optim *rule)
+static bool step_more(ls_update_rule *rule)
 {
     rule->step++;
     return counts_steps(rule);
 }
 
-static bool step_less(ls_oracle_optim *rule)
+static bool step_less(ls_update_rule *rule)
 {
     rule->step--;
     return counts_steps(rule) && rule->step > 0;
 }
 
-static bool not_corrected(ls_oracle_optim *rule)
+static bool not_corrected(ls_update_rule *rule)
 {
     rule->uncorrected = true;
     return counts_steps(rule);
 }
 
-static bool other_decay(ls_oracle_optim *rule)
+static bool other_decay(ls_update_rule *rule)
 {
-    if (rule->kind == LS_ORACLE_LAMB) {
+    if (rule->kind == LS_UPDATE_LAMB) {
         rule->l2 = !rule->l2;
-    } else if (rule->kind == LS_ORACLE_ADAM || rule->kind == LS_ORACLE_ADAMW) {
-        rule->kind = rule->kind == LS_ORACLE_ADAM ? LS_ORACLE_ADAMW : LS_ORACLE_ADAM;
+    } else if (rule->kind == LS_UPDATE_ADAM || rule->kind == LS_UPDATE_ADAMW) {
+        rule->kind = rule->kind == LS_UPDATE_ADAM ? LS_UPDATE_ADAMW : LS_UPDATE_ADAM;
     } else {
         return false;
     }
     return rule->weight_decay != 0;
 }
 
-static bool not_clipped(ls_oracle_optim *rule)
+static bool not_clipped(ls_update_rule *rule)
 {
-    bool had = rule->kind == LS_ORACLE_LAMB && rule->max_grad_norm != 0;
+    bool had = rule->kind == LS_UPDATE_LAMB && rule->max_grad_norm != 0;
     rule->max_grad_norm = 0;
     return had;
 }
 
-static bool plain_sgd(ls_oracle_optim *rule)
+static bool plain_sgd(ls_update_rule *rule)
 {
-    bool other = rule->kind == LS_ORACLE_LARS;
-    rule->kind = LS_ORACLE_SGD;
+    bool other = rule->kind == LS_UPDATE_LARS;
+    rule->kind = LS_UPDATE_SGD;
     return other;
 }
 
-static bool betas_swapped(ls_oracle_optim *rule)
+static bool betas_swapped(ls_update_rule *rule)
 {
     double kept = rule->beta1;
     rule->beta1 = rule->beta2;
@@ -101,25 +101,25 @@ static bool betas_swapped(ls_oracle_optim *rule)
     return counts_steps(rule);
 }
 
-static bool no_epsilon(ls_oracle_optim *rule)
+static bool no_epsilon(ls_update_rule *rule)
 {
     rule->epsilon = 0;
     return counts_steps(rule);
 }
 
-static bool twice_the_rate(ls_oracle_optim *rule)
+static bool twice_the_rate(ls_update_rule *rule)
 {
     rule->lr *= 2;
     return true;
 }
 
-static bool tenth_of_the_rate(ls_oracle_optim *rule)
+static bool tenth_of_the_rate(ls_update_rule *rule)
 {
     rule->lr /= 10;
     return true;
 }
 
-static bool ten_times_the_rate(ls_oracle_optim *rule)
+static bool ten_times_the_rate(ls_update_rule *rule)
 {
     rule->lr *= 10;
     return true;
@@ -147,7 +147,7 @@ static const struct {
     {ten_times_the_rate, "the learning rate used is ten times the one told: a decay too late"},
 };
 
-static ls_status fits(const ls_dumpfile *file, const ls_oracle_optim *rule, bool *out)
+static ls_status fits(const ls_dumpfile *file, const ls_update_rule *rule, bool *out)
 {
     ls_compare_checks checks = {0};
     ls_compare_optim_result result;
@@ -194,12 +194,12 @@ static moved look(const ls_dumpfile *file, const char *half_type)
     return m;
 }
 
-ls_status ls_diagnose_step(const ls_dumpfile *file, const ls_oracle_optim *rule, bool skipped,
+ls_status ls_diagnose_step(const ls_dumpfile *file, const ls_update_rule *rule, bool skipped,
                            char *text, int text_bytes)
 {
     text[0] = '\0';
     if (skipped) {
-        ls_oracle_optim taken = *rule;
+        ls_update_rule taken = *rule;
         bool was_taken = false;
         LS_TRY(fits(file, &taken, &was_taken));
         snprintf(text, (size_t)text_bytes, "%s",
@@ -219,7 +219,7 @@ ls_status ls_diagnose_step(const ls_dumpfile *file, const ls_oracle_optim *rule,
         return LS_OK;
     }
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes && text[0] == '\0'; i++) {
-        ls_oracle_optim wrong = *rule;
+        ls_update_rule wrong = *rule;
         bool found = false;
         if (mistakes[i].make(&wrong)) {
             LS_TRY(fits(file, &wrong, &found));

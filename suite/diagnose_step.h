@@ -6,7 +6,7 @@
 #include "compare_optim.h"
 
 /* One line, "" where no mistake fits. `rule` is the right one, `skipped` whether the step was. */
-ls_status ls_diagnose_step(const ls_dumpfile *file, const ls_oracle_optim *rule, bool skipped,
+ls_status ls_diagnose_step(const ls_dumpfile *file, const ls_update_rule *rule, bool skipped,
                            char *text, int text_bytes);
 
 #endif

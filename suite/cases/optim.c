@@ -27,49 +27,49 @@ static const ls_tol moved_share_half = LS_TOL(
 typedef struct recipe {
     const char *name, *options;
     double lr;
-    ls_oracle_optim rule;
+    ls_update_rule rule;
 } recipe;
 
 /* Options that a subject must accept are all that SGD needs. */
 static const recipe plain[] = {
-    {"sgd", "--momentum=0.9", 0.1, {.kind = LS_ORACLE_SGD, .momentum = 0.9}},
+    {"sgd", "--momentum=0.9", 0.1, {.kind = LS_UPDATE_SGD, .momentum = 0.9}},
     {"adam",
      "--optimizer=adam",
      0.01,
-     {.kind = LS_ORACLE_ADAM, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8}},
+     {.kind = LS_UPDATE_ADAM, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8}},
     {"adamw",
      "--optimizer=adamw",
      0.01,
-     {.kind = LS_ORACLE_ADAMW, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8}},
+     {.kind = LS_UPDATE_ADAMW, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8}},
     {"lamb",
      "--optimizer=lamb",
      0.02,
-     {.kind = LS_ORACLE_LAMB, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6, .max_grad_norm = 1}},
+     {.kind = LS_UPDATE_LAMB, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6, .max_grad_norm = 1}},
     {"lars",
      "--optimizer=lars --momentum=0.9",
      1.0,
-     {.kind = LS_ORACLE_LARS, .momentum = 0.9, .epsilon = 1e-8, .trust = 0.02}},
+     {.kind = LS_UPDATE_LARS, .momentum = 0.9, .epsilon = 1e-8, .trust = 0.02}},
 };
 
 /* Other constants than the defaults, and decay. */
 static const recipe decayed[] = {
-    {"sgd", "--momentum=0.8", 0.1, {.kind = LS_ORACLE_SGD, .momentum = 0.8}},
+    {"sgd", "--momentum=0.8", 0.1, {.kind = LS_UPDATE_SGD, .momentum = 0.8}},
     {"adam",
      "--optimizer=adam --betas=0.8,0.95 --eps=1e-5",
      0.01,
-     {.kind = LS_ORACLE_ADAM, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-5}},
+     {.kind = LS_UPDATE_ADAM, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-5}},
     {"adamw",
      "--optimizer=adamw --betas=0.8,0.95 --eps=1e-5",
      0.01,
-     {.kind = LS_ORACLE_ADAMW, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-5}},
+     {.kind = LS_UPDATE_ADAMW, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-5}},
     {"lamb",
      "--optimizer=lamb --betas=0.8,0.95 --eps=1e-4",
      0.02,
-     {.kind = LS_ORACLE_LAMB, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-4, .max_grad_norm = 1}},
+     {.kind = LS_UPDATE_LAMB, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-4, .max_grad_norm = 1}},
     {"lars",
      "--optimizer=lars --momentum=0.8 --eps=1e-6",
      1.0,
-     {.kind = LS_ORACLE_LARS, .momentum = 0.8, .epsilon = 1e-6, .trust = 0.02}},
+     {.kind = LS_UPDATE_LARS, .momentum = 0.8, .epsilon = 1e-6, .trust = 0.02}},
 };
 enum { RECIPES = sizeof plain / sizeof *plain };
 
@@ -78,10 +78,10 @@ enum { RECIPES = sizeof plain / sizeof *plain };
 static const char *const requirements[RECIPES] = {"Z1", "Z2", "Z2", "Z3", "Z4"};
 
 /* row->number: recipe, which table (plain or decayed), Nesterov */
-static ls_oracle_optim rule_of(const ls_case *row)
+static ls_update_rule rule_of(const ls_case *row)
 {
     const recipe *r = (row->number[1] != 0 ? decayed : plain) + row->number[0];
-    ls_oracle_optim rule = r->rule;
+    ls_update_rule rule = r->rule;
     rule.lr = r->lr;
     rule.weight_decay = row->number[1] != 0 ? DECAY : 0;
     rule.nesterov = row->number[2] != 0;
@@ -93,7 +93,7 @@ static ls_oracle_optim rule_of(const ls_case *row)
 
 static void judge_one(const ls_case *row, const ls_record *job, int64_t step, ls_verdict *out)
 {
-    ls_oracle_optim rule = rule_of(row);
+    ls_update_rule rule = rule_of(row);
     ls_dumpfile *file = NULL;
     bool skipped = false;
     if (!ls_optim_facts_open(job, step, &file, &rule.step, &skipped, out)) {
@@ -152,7 +152,7 @@ static void judge_steps(const ls_case *row, const ls_record *job, ls_verdict *ou
 
 typedef struct track {
     char name[80];
-    ls_oracle_optim_tensor tensor;
+    ls_update_tensor tensor;
     double *block; /* value, error, moments and their errors, gradient */
 } track;
 
@@ -175,7 +175,7 @@ static int start_tracks(const ls_dumpfile *file, track *t)
         LS_ASSERT(block != NULL);
         ls_text_put(t[count].name, sizeof t[count].name, "%s", next->name + 5);
         t[count].block = block;
-        t[count].tensor = (ls_oracle_optim_tensor){
+        t[count].tensor = (ls_update_tensor){
             .count = next->count,
             .grad = block + 6 * n,
             .value = block,
@@ -189,7 +189,7 @@ static int start_tracks(const ls_dumpfile *file, track *t)
     return count;
 }
 
-static bool read_gradients(const ls_dumpfile *file, track *t, int count, ls_oracle_optim *rule)
+static bool read_gradients(const ls_dumpfile *file, track *t, int count, ls_update_rule *rule)
 {
     rule->grad_squares = 0;
     rule->grad_elements = 0;
@@ -200,7 +200,7 @@ static bool read_gradients(const ls_dumpfile *file, track *t, int count, ls_orac
             return false;
         }
         ls_dumpfile_read(grad, t[i].block + 6 * n);
-        rule->grad_squares += ls_oracle_optim_squares(t[i].tensor.grad, n);
+        rule->grad_squares += ls_update_squares(t[i].tensor.grad, n);
         rule->grad_elements += n;
     }
     return true;
@@ -235,7 +235,7 @@ static void compare_track(const ls_dumpfile *file, const track *t, int64_t step,
 }
 
 /* One dumped step carried on; false ends it. */
-static bool follow(const ls_record *job, int64_t step, ls_oracle_optim rule, track *t, int *count,
+static bool follow(const ls_record *job, int64_t step, ls_update_rule rule, track *t, int *count,
                    ls_verdict *out)
 {
     ls_dumpfile *file = NULL;
@@ -249,7 +249,7 @@ static bool follow(const ls_record *job, int64_t step, ls_oracle_optim rule, tra
         ls_verdict_set(out, LS_UNSUPPORTED, "step %d: the dump lacks value or gradient", (int)step);
     }
     for (int i = 0; i < *count && good; i++) {
-        if (!skipped && ls_oracle_optim_step(&rule, &t[i].tensor) != LS_OK) {
+        if (!skipped && ls_update_step(&rule, &t[i].tensor) != LS_OK) {
             ls_verdict_set(out, LS_INFRA, "no memory for a step in FP64");
             good = false;
         }
@@ -265,7 +265,7 @@ static void judge_drift(const ls_case *row, const ls_record *job, ls_verdict *ou
     track *t = calloc(TRACKS_MAX, sizeof *t);
     LS_ASSERT(t != NULL);
     int count = 0, step = 1;
-    ls_oracle_optim rule = rule_of(row);
+    ls_update_rule rule = rule_of(row);
     while (step <= DRIFT_STEPS && follow(job, step, rule, t, &count, out)) {
         step++;
     }

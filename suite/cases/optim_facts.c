@@ -28,72 +28,72 @@ bool ls_optim_facts_open(const ls_record *job, int64_t step, ls_dumpfile **file,
     return true;
 }
 
-typedef void change(ls_oracle_optim *rule);
+typedef void change(ls_update_rule *rule);
 
-static void one_step_late(ls_oracle_optim *rule)
+static void one_step_late(ls_update_rule *rule)
 {
     rule->step++;
 }
 
-static void one_step_early(ls_oracle_optim *rule)
+static void one_step_early(ls_update_rule *rule)
 {
     rule->step--;
 }
 
-static void no_correction(ls_oracle_optim *rule)
+static void no_correction(ls_update_rule *rule)
 {
     rule->uncorrected = true;
 }
 
-static void no_decay(ls_oracle_optim *rule)
+static void no_decay(ls_update_rule *rule)
 {
     rule->weight_decay = 0;
 }
 
-static void other_decay(ls_oracle_optim *rule)
+static void other_decay(ls_update_rule *rule)
 {
-    rule->kind = rule->kind == LS_ORACLE_ADAM    ? LS_ORACLE_ADAMW
-                 : rule->kind == LS_ORACLE_ADAMW ? LS_ORACLE_ADAM
+    rule->kind = rule->kind == LS_UPDATE_ADAM    ? LS_UPDATE_ADAMW
+                 : rule->kind == LS_UPDATE_ADAMW ? LS_UPDATE_ADAM
                                                  : rule->kind;
-    rule->l2 = rule->kind == LS_ORACLE_LAMB;
+    rule->l2 = rule->kind == LS_UPDATE_LAMB;
 }
 
-static void other_momentum(ls_oracle_optim *rule)
+static void other_momentum(ls_update_rule *rule)
 {
     rule->nesterov = !rule->nesterov;
 }
 
-static void damped(ls_oracle_optim *rule)
+static void damped(ls_update_rule *rule)
 {
     rule->dampening = rule->momentum;
 }
 
-static void default_constants(ls_oracle_optim *rule)
+static void default_constants(ls_update_rule *rule)
 {
     rule->momentum = rule->momentum != 0 ? 0.9 : 0;
     rule->beta1 = 0.9;
     rule->beta2 = 0.999;
-    rule->epsilon = rule->kind == LS_ORACLE_LAMB ? 1e-6 : 1e-8;
+    rule->epsilon = rule->kind == LS_UPDATE_LAMB ? 1e-6 : 1e-8;
 }
 
-static void float_betas(ls_oracle_optim *rule)
+static void float_betas(ls_update_rule *rule)
 {
     rule->beta1 = (double)(float)rule->beta1;
     rule->beta2 = (double)(float)rule->beta2;
 }
 
-static void no_clipping(ls_oracle_optim *rule)
+static void no_clipping(ls_update_rule *rule)
 {
     rule->max_grad_norm = 0;
 }
 
-static void no_adaptation(ls_oracle_optim *rule)
+static void no_adaptation(ls_update_rule *rule)
 {
-    rule->kind = rule->kind == LS_ORACLE_LARS ? LS_ORACLE_SGD : rule->kind;
+    rule->kind = rule->kind == LS_UPDATE_LARS ? LS_UPDATE_SGD : rule->kind;
     rule->nvlamb = !rule->nvlamb;
 }
 
-static void clipped_ratio(ls_oracle_optim *rule)
+static void clipped_ratio(ls_update_rule *rule)
 {
     rule->clip = true;
 }
@@ -116,7 +116,7 @@ static const struct mistake {
     {"the ratio is clipped (LARC, not LARS)", clipped_ratio},
 };
 
-static bool follows(const ls_dumpfile *file, const ls_oracle_optim *rule)
+static bool follows(const ls_dumpfile *file, const ls_update_rule *rule)
 {
     ls_compare_checks checks = {0};
     ls_compare_optim_result result;
@@ -124,7 +124,7 @@ static bool follows(const ls_dumpfile *file, const ls_oracle_optim *rule)
            checks.count == 0;
 }
 
-void ls_optim_facts_explain(const ls_dumpfile *file, const ls_oracle_optim *rule, bool skipped,
+void ls_optim_facts_explain(const ls_dumpfile *file, const ls_update_rule *rule, bool skipped,
                             ls_verdict *out)
 {
     if (skipped) {
@@ -134,7 +134,7 @@ void ls_optim_facts_explain(const ls_dumpfile *file, const ls_oracle_optim *rule
         return;
     }
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes && out->cause[0] == '\0'; i++) {
-        ls_oracle_optim wrong = *rule;
+        ls_update_rule wrong = *rule;
         mistakes[i].make(&wrong);
         if (wrong.step >= 1 && follows(file, &wrong)) {
             ls_text_put(out->cause, sizeof out->cause, "%s", mistakes[i].text);

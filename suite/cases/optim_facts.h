@@ -4,7 +4,7 @@
 #define LS_OPTIM_FACTS_H
 
 #include "../../reference/oracle/dumpfile.h"
-#include "../../reference/oracle/optim.h"
+#include "../../reference/oracle/update.h"
 #include "../suite.h"
 
 /* Rank 0's dump of `step`. *update: how many steps were taken up to it, from the events, so that a
@@ -12,7 +12,7 @@
 bool ls_optim_facts_open(const ls_record *job, int64_t step, ls_dumpfile **file, int64_t *update,
                          bool *skipped, ls_verdict *out);
 /* The cause: the first usual mistake whose rule the dump follows. */
-void ls_optim_facts_explain(const ls_dumpfile *file, const ls_oracle_optim *rule, bool skipped,
+void ls_optim_facts_explain(const ls_dumpfile *file, const ls_update_rule *rule, bool skipped,
                             ls_verdict *out);
 
 /* The job of the rows optim.adam.*: steps 1 to 5 dumped, the third skipped (optim.c). */

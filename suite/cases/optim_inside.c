@@ -10,7 +10,7 @@
 #include "../../kernels/core/rng.h"
 #include "../../reference/device.h"
 #include "../../reference/oracle/bits.h"
-#include "../../reference/oracle/optim.h"
+#include "../../reference/oracle/update.h"
 #include "optim_facts.h"
 
 static const ls_tol digits = LS_TOL(
@@ -425,10 +425,10 @@ static const struct storage {
                 {"masters-bf16", LS_F32, LS_BF16, true},
                 {"half", LS_F16, LS_F16, false}};
 
-static ls_oracle_optim oracle_rule(const ls_optimizer_config *config)
+static ls_update_rule oracle_rule(const ls_optimizer_config *config)
 {
-    return (ls_oracle_optim){
-        .kind = (ls_oracle_optim_kind)config->kind,
+    return (ls_update_rule){
+        .kind = (ls_update_kind)config->kind,
         .lr = 1e-2,
         .weight_decay = config->weight_decay,
         .momentum = config->momentum,
@@ -447,8 +447,8 @@ static ls_oracle_optim oracle_rule(const ls_optimizer_config *config)
 
 /* The same tensors in FP64. */
 typedef struct shadow {
-    ls_oracle_optim rule;
-    ls_oracle_optim_tensor tensor[TENSORS];
+    ls_update_rule rule;
+    ls_update_tensor tensor[TENSORS];
     double *block[TENSORS];
     float *host; /* one tensor */
     ls_bits_type value, copy;
@@ -460,12 +460,12 @@ static void make_shadow(shadow *s)
         size_t n = (size_t)sizes[i];
         double *at = s->block[i] = calloc(7 * n + 1, sizeof *at);
         LS_ASSERT(at != NULL);
-        s->tensor[i] = (ls_oracle_optim_tensor){.count = sizes[i],
-                                                .value = at,
-                                                .value_error = at + n,
-                                                .moment = {at + 2 * n, at + 3 * n},
-                                                .moment_error = {at + 4 * n, at + 5 * n},
-                                                .grad = at + 6 * n};
+        s->tensor[i] = (ls_update_tensor){.count = sizes[i],
+                                          .value = at,
+                                          .value_error = at + n,
+                                          .moment = {at + 2 * n, at + 3 * n},
+                                          .moment_error = {at + 4 * n, at + 5 * n},
+                                          .grad = at + 6 * n};
     }
     s->host = malloc((size_t)sizes[4] * sizeof *s->host); /* the largest */
     LS_ASSERT(s->host != NULL);
@@ -510,7 +510,7 @@ static ls_status write_gradients(bench *b, shadow *s, int step)
             s->host[j] = drawn(step, i, j);
             grad[j] = (double)s->host[j];
         }
-        s->rule.grad_squares += ls_oracle_optim_squares(grad, sizes[i]);
+        s->rule.grad_squares += ls_update_squares(grad, sizes[i]);
         s->rule.grad_elements += sizes[i];
         LS_TRY(ls_device_write_f32(&b->device, &b->list[GRAD][i], s->host));
     }
@@ -522,7 +522,7 @@ static ls_status compare_list(bench *b, shadow *s, int k, int step, ls_verdict *
     static const char *const names[] = {"value", "gradient", "first moment", "second moment"};
     bool half = k == VALUE && s->value != LS_BITS_F32;
     for (int i = 0; i < TENSORS; i++) {
-        ls_oracle_optim_tensor *t = &s->tensor[i];
+        ls_update_tensor *t = &s->tensor[i];
         double *want = k == VALUE  ? t->value
                        : k == GRAD ? s->block[i] + 6 * sizes[i]
                                    : t->moment[k - FIRST];
@@ -597,7 +597,7 @@ static ls_status run_rule(bench *b, const ls_case *row, shadow *s, ls_verdict *o
 {
     const struct storage *storage = &storages[row->number[1]];
     const ls_optimizer_config *config = &rules[row->number[0]].config;
-    int moments = ls_oracle_optim_moments(&s->rule);
+    int moments = ls_update_moments(&s->rule);
     LS_TRY(make_list(b, VALUE, TENSORS, sizes, storage->value));
     LS_TRY(make_list(b, GRAD, TENSORS, sizes, LS_F32));
     for (int m = 0; m < moments; m++) {
@@ -617,7 +617,7 @@ static ls_status run_rule(bench *b, const ls_case *row, shadow *s, ls_verdict *o
         LS_TRY(step_bench(b, config, true));
         s->rule.step = call - (call > SKIPPED ? 1 : 0);
         for (int i = 0; i < TENSORS && call != SKIPPED; i++) {
-            LS_TRY(ls_oracle_optim_step(&s->rule, &s->tensor[i]));
+            LS_TRY(ls_update_step(&s->rule, &s->tensor[i]));
         }
         for (int k = VALUE; k < FIRST + moments; k++) {
             LS_TRY(compare_list(b, s, k, call, out));

@@ -170,8 +170,8 @@ static void judge_applied(const ls_case *row, const ls_record *job, ls_verdict *
 {
     int64_t elements = 0;
     for (int64_t step = 1; step <= row->job[0].steps && out->code == LS_PASS; step++) {
-        ls_oracle_optim rule = {
-            .kind = LS_ORACLE_SGD, .momentum = 0.9, .lr = expected_lr(row, step)};
+        ls_update_rule rule = {
+            .kind = LS_UPDATE_SGD, .momentum = 0.9, .lr = expected_lr(row, step)};
         ls_dumpfile *file;
         bool skipped;
         if (!ls_optim_facts_open(job, step, &file, &rule.step, &skipped, out)) {

@@ -107,7 +107,7 @@ def main():
     print("/* Made by suite/peers/optim_goldens.py with torch %s; not edited. Five steps in float64. */"
           % torch.__version__.split("+")[0])
     for kind, options, params in rows():
-        fields = [".kind = LS_ORACLE_" + kind]
+        fields = [".kind = LS_UPDATE_" + kind]
         for name, value in options.items():
             if name == "betas":
                 fields += [".beta1 = %r" % value[0], ".beta2 = %r" % value[1]]

@@ -107,7 +107,7 @@ static void check(bool adam, wrong mistake)
     close(descriptor);
     write_dump(path, adam, mistake);
     ls_dumpfile *file;
-    ls_oracle_optim rule;
+    ls_update_rule rule;
     bool skipped;
     ls_compare_checks checks = {0};
     ls_compare_optim_result result;

@@ -7,14 +7,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../reference/oracle/optim.h"
+#include "../../reference/oracle/update.h"
 #include "../../reference/safetensors.h"
 #include "../compare_optim.h"
 
 enum { STEPS = 5, FIRST = 3, ELEMENTS = 7 };
 
 typedef struct golden {
-    ls_oracle_optim rule;
+    ls_update_rule rule;
     double want[ELEMENTS];
 } golden;
 
@@ -43,13 +43,13 @@ START_TEST(oracle_equals_pytorch)
     memcpy(value, start, sizeof value);
     for (int t = 0; t < STEPS; t++) {
         make_gradient(t, grad);
-        ls_oracle_optim rule = g->rule;
+        ls_update_rule rule = g->rule;
         rule.step = t + 1;
-        rule.grad_squares = ls_oracle_optim_squares(grad, ELEMENTS);
+        rule.grad_squares = ls_update_squares(grad, ELEMENTS);
         rule.grad_elements = ELEMENTS;
         for (int k = 0; k < 2; k++) {
             int at = k * FIRST;
-            ls_oracle_optim_tensor tensor = {
+            ls_update_tensor tensor = {
                 .count = k == 0 ? FIRST : ELEMENTS - FIRST,
                 .grad = grad + at,
                 .value = value + at,
@@ -57,7 +57,7 @@ START_TEST(oracle_equals_pytorch)
                 .moment = {moment[0] + at, moment[1] + at},
                 .moment_error = {error[1] + at, error[2] + at},
             };
-            ck_assert_int_eq(ls_oracle_optim_step(&rule, &tensor), LS_OK);
+            ck_assert_int_eq(ls_update_step(&rule, &tensor), LS_OK);
         }
     }
     for (int i = 0; i < ELEMENTS; i++) {
@@ -73,31 +73,31 @@ END_TEST
  */
 
 static const struct apex_row {
-    ls_oracle_optim rule;
+    ls_update_rule rule;
     double want[3];
 } apex[] = {
-    {{.kind = LS_ORACLE_SGD}, {.875, .8125, .9375}},
-    {{.kind = LS_ORACLE_SGD, .momentum = .5}, {.875, .75, .8125}},
-    {{.kind = LS_ORACLE_SGD, .momentum = .5, .dampening = .25}, {.875, .765625, .8046875}},
-    {{.kind = LS_ORACLE_SGD, .momentum = .5, .nesterov = true}, {.8125, .6875, .84375}},
-    {{.kind = LS_ORACLE_SGD, .momentum = .5, .weight_decay = .25},
+    {{.kind = LS_UPDATE_SGD}, {.875, .8125, .9375}},
+    {{.kind = LS_UPDATE_SGD, .momentum = .5}, {.875, .75, .8125}},
+    {{.kind = LS_UPDATE_SGD, .momentum = .5, .dampening = .25}, {.875, .765625, .8046875}},
+    {{.kind = LS_UPDATE_SGD, .momentum = .5, .nesterov = true}, {.8125, .6875, .84375}},
+    {{.kind = LS_UPDATE_SGD, .momentum = .5, .weight_decay = .25},
      {.84375, .6767578125, .697113037109375}},
-    {{.kind = LS_ORACLE_SGD, .momentum = .5, .weight_decay = .25, .nesterov = true},
+    {{.kind = LS_UPDATE_SGD, .momentum = .5, .weight_decay = .25, .nesterov = true},
      {.765625, .596923828125, .7153053283691406}},
-    {{.kind = LS_ORACLE_ADAM}, {.882352941, .780531844, .852165903}},
-    {{.kind = LS_ORACLE_ADAM, .uncorrected = true}, {.888888889, .777777778, .859142113}},
-    {{.kind = LS_ORACLE_ADAMW, .weight_decay = .5}, {.819852941, .666791035, .696750654}},
-    {{.kind = LS_ORACLE_ADAM, .weight_decay = .5}, {.880000000, .769508305, .807107922}},
-    {{.kind = LS_ORACLE_LAMB}, {2.777072610, 3.827196782}},
-    {{.kind = LS_ORACLE_LAMB, .nvlamb = true}, {2.077148979, 3.300840815}},
-    {{.kind = LS_ORACLE_LAMB, .weight_decay = .5}, {2.219451295, 3.127367950}},
-    {{.kind = LS_ORACLE_LAMB, .weight_decay = .5, .l2 = true}, {2.163562520, 3.178162214}},
+    {{.kind = LS_UPDATE_ADAM}, {.882352941, .780531844, .852165903}},
+    {{.kind = LS_UPDATE_ADAM, .uncorrected = true}, {.888888889, .777777778, .859142113}},
+    {{.kind = LS_UPDATE_ADAMW, .weight_decay = .5}, {.819852941, .666791035, .696750654}},
+    {{.kind = LS_UPDATE_ADAM, .weight_decay = .5}, {.880000000, .769508305, .807107922}},
+    {{.kind = LS_UPDATE_LAMB}, {2.777072610, 3.827196782}},
+    {{.kind = LS_UPDATE_LAMB, .nvlamb = true}, {2.077148979, 3.300840815}},
+    {{.kind = LS_UPDATE_LAMB, .weight_decay = .5}, {2.219451295, 3.127367950}},
+    {{.kind = LS_UPDATE_LAMB, .weight_decay = .5, .l2 = true}, {2.163562520, 3.178162214}},
 };
 
 START_TEST(oracle_equals_apex)
 {
-    ls_oracle_optim rule = apex[_i].rule;
-    bool pair = rule.kind == LS_ORACLE_LAMB;
+    ls_update_rule rule = apex[_i].rule;
+    bool pair = rule.kind == LS_UPDATE_LAMB;
     static const double sgd[3] = {1, .5, -1}, adam[3] = {1, .5, -2}, lamb[2][2] = {{3, 4}, {.5, 0}};
     double value[2] = {pair ? 3 : 1, 4}, moment[2][2] = {{0}}, error[3][2] = {{0}};
     rule.lr = .125;
@@ -106,13 +106,13 @@ START_TEST(oracle_equals_apex)
     rule.epsilon = .0625;
     rule.max_grad_norm = 1;
     for (int t = 0; t < (pair ? 2 : 3); t++) {
-        const double *grad = pair ? lamb[t] : rule.kind == LS_ORACLE_SGD ? &sgd[t] : &adam[t];
-        ls_oracle_optim_tensor tensor = {
+        const double *grad = pair ? lamb[t] : rule.kind == LS_UPDATE_SGD ? &sgd[t] : &adam[t];
+        ls_update_tensor tensor = {
             pair ? 2 : 1, grad, value, error[0], {moment[0], moment[1]}, {error[1], error[2]}};
         rule.step = t + 1;
-        rule.grad_squares = ls_oracle_optim_squares(grad, tensor.count);
+        rule.grad_squares = ls_update_squares(grad, tensor.count);
         rule.grad_elements = tensor.count;
-        ck_assert_int_eq(ls_oracle_optim_step(&rule, &tensor), LS_OK);
+        ck_assert_int_eq(ls_update_step(&rule, &tensor), LS_OK);
         if (!pair) { /* the table has nine digits */
             ck_assert_double_eq_tol(value[0], apex[_i].want[t], 1e-9);
         }
@@ -127,10 +127,10 @@ START_TEST(unscaling)
 {
     double error;
     /* facts/apex.md 8.5: 1e-8 at 65536 is 6.5517e-4 in fp16 and comes back as 9.99717e-9 */
-    ck_assert_double_eq_tol(ls_oracle_optim_unscale(6.551742553710938e-4, 65536, &error),
-                            9.99717e-9, 1e-14);
+    ck_assert_double_eq_tol(ls_update_unscale(6.551742553710938e-4, 65536, &error), 9.99717e-9,
+                            1e-14);
     ck_assert_double_eq(error, 0x1p-126);
-    ck_assert_double_eq(ls_oracle_optim_unscale(3, 1000, &error), 0.003);
+    ck_assert_double_eq(ls_update_unscale(3, 1000, &error), 0.003);
     ck_assert_double_ge(error, 0.003 * 0x1p-24);
 }
 END_TEST
@@ -222,10 +222,10 @@ START_TEST(planted_steps_are_caught)
     write_dump(path, (plant)_i);
     ls_dumpfile *file;
     ck_assert_int_eq(ls_dumpfile_open(path, &file), LS_OK);
-    ls_oracle_optim rule;
+    ls_update_rule rule;
     bool skipped;
     ck_assert(ls_compare_optim_rule(file, false, &rule, &skipped));
-    ck_assert(rule.kind == LS_ORACLE_ADAMW && rule.step == 2 && rule.beta2 == 0.999);
+    ck_assert(rule.kind == LS_UPDATE_ADAMW && rule.step == 2 && rule.beta2 == 0.999);
     ls_compare_checks checks = {0};
     ls_compare_optim_result result;
     ck_assert_int_eq(ls_compare_optim_step(file, &rule, skipped, &checks, &result), LS_OK);

@@ -8,25 +8,25 @@
  *   AdamW  p -= lr wd p, then Adam without decay                        Loshchilov and Hutter 2019
  *   LAMB   Apex's FusedLAMB (facts/apex.md 7.4)                         You et al. 2019
  *   LARS   Apex's LARC around SGD (facts/apex.md 7.5)                   You et al. 2017 */
-#ifndef LS_ORACLE_OPTIM_H
-#define LS_ORACLE_OPTIM_H
+#ifndef LS_ORACLE_UPDATE_H
+#define LS_ORACLE_UPDATE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "../../kernels/core/status.h"
 
-typedef enum ls_oracle_optim_kind {
-    LS_ORACLE_SGD,
-    LS_ORACLE_ADAM,
-    LS_ORACLE_ADAMW,
-    LS_ORACLE_LAMB,
-    LS_ORACLE_LARS,
-    LS_ORACLE_OPTIMS,
-} ls_oracle_optim_kind;
+typedef enum ls_update_kind {
+    LS_UPDATE_SGD,
+    LS_UPDATE_ADAM,
+    LS_UPDATE_ADAMW,
+    LS_UPDATE_LAMB,
+    LS_UPDATE_LARS,
+    LS_UPDATE_KINDS,
+} ls_update_kind;
 
-typedef struct ls_oracle_optim {
-    ls_oracle_optim_kind kind;
+typedef struct ls_update_rule {
+    ls_update_kind kind;
     int64_t step; /* t: 1 for the first that is really taken */
     double lr, weight_decay;
     double momentum, dampening; /* SGD, LARS */
@@ -35,32 +35,32 @@ typedef struct ls_oracle_optim {
     bool uncorrected;             /* Adam, LAMB: without bias correction */
     bool l2, nvlamb;              /* LAMB: decay joins the gradient; a ratio without decay too */
     double max_grad_norm;         /* LAMB; 0: none */
-    double grad_squares;          /* LAMB: of all tensors together (ls_oracle_optim_squares) */
+    double grad_squares;          /* LAMB: of all tensors together (ls_update_squares) */
     int64_t grad_elements;        /* that many */
     double trust;                 /* LARS */
     bool clip;                    /* LARS: LARC's clip mode */
-} ls_oracle_optim;
+} ls_update_rule;
 
 /* One tensor; in: before the step, out: after it. Errors: how far f32 may be, 0 where what stands
  * there is the subject's own number. moment[1] is NULL with SGD and LARS. */
-typedef struct ls_oracle_optim_tensor {
+typedef struct ls_update_tensor {
     int64_t count;
     const double *grad; /* unscaled */
     double *value, *value_error;
     double *moment[2], *moment_error[2];
-} ls_oracle_optim_tensor;
+} ls_update_tensor;
 
 /* LS_ERR_INFRA where there is no memory. */
-ls_status ls_oracle_optim_step(const ls_oracle_optim *rule, ls_oracle_optim_tensor *tensor);
-double ls_oracle_optim_squares(const double *value, int64_t count);
-/* LS_ORACLE_OPTIMS for a name that is none of "sgd", "adam", "adamw", "lamb", "lars". */
-ls_oracle_optim_kind ls_oracle_optim_find(const char *name);
+ls_status ls_update_step(const ls_update_rule *rule, ls_update_tensor *tensor);
+double ls_update_squares(const double *value, int64_t count);
+/* LS_UPDATE_KINDS for a name that is none of "sgd", "adam", "adamw", "lamb", "lars". */
+ls_update_kind ls_update_find(const char *name);
 /* How many moments, and torch.optim's names of them. */
-int ls_oracle_optim_moments(const ls_oracle_optim *rule);
-const char *ls_oracle_optim_moment_name(ls_oracle_optim_kind kind, int moment);
+int ls_update_moments(const ls_update_rule *rule);
+const char *ls_update_moment_name(ls_update_kind kind, int moment);
 
 /* grad / scale, and how far f32(grad) * f32(1/scale) may be from it: nothing where the scale is a
  * power of two (subnormals of f32 apart, 2^-126). */
-double ls_oracle_optim_unscale(double grad, double scale, double *error);
+double ls_update_unscale(double grad, double scale, double *error);
 
 #endif

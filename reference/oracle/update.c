@@ -1,4 +1,4 @@
-#include "optim.h"
+#include "update.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,32 +21,32 @@ typedef struct element {
     ls_near value, grad, first, second;
 } element;
 
-ls_oracle_optim_kind ls_oracle_optim_find(const char *name)
+ls_update_kind ls_update_find(const char *name)
 {
     static const char *const names[] = {"sgd", "adam", "adamw", "lamb", "lars"};
     int kind = 0;
-    while (kind < LS_ORACLE_OPTIMS && strcmp(name, names[kind]) != 0) {
+    while (kind < LS_UPDATE_KINDS && strcmp(name, names[kind]) != 0) {
         kind++;
     }
-    return (ls_oracle_optim_kind)kind;
+    return (ls_update_kind)kind;
 }
 
-static bool is_sgd(ls_oracle_optim_kind kind)
+static bool is_sgd(ls_update_kind kind)
 {
-    return kind == LS_ORACLE_SGD || kind == LS_ORACLE_LARS;
+    return kind == LS_UPDATE_SGD || kind == LS_UPDATE_LARS;
 }
 
-int ls_oracle_optim_moments(const ls_oracle_optim *rule)
+int ls_update_moments(const ls_update_rule *rule)
 {
     return !is_sgd(rule->kind) ? 2 : rule->momentum != 0 ? 1 : 0;
 }
 
-const char *ls_oracle_optim_moment_name(ls_oracle_optim_kind kind, int moment)
+const char *ls_update_moment_name(ls_update_kind kind, int moment)
 {
     return is_sgd(kind) ? "momentum_buffer" : moment == 0 ? "exp_avg" : "exp_avg_sq";
 }
 
-double ls_oracle_optim_squares(const double *value, int64_t count)
+double ls_update_squares(const double *value, int64_t count)
 {
     double sum = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -55,7 +55,7 @@ double ls_oracle_optim_squares(const double *value, int64_t count)
     return sum;
 }
 
-double ls_oracle_optim_unscale(double grad, double scale, double *error)
+double ls_update_unscale(double grad, double scale, double *error)
 {
     int exponent;
     bool exact = frexp(scale, &exponent) == 0.5;
@@ -74,19 +74,19 @@ static ls_near norm_of(double squares, double errors, int64_t n)
     return (ls_near){norm, errors + LS_NEAR_UNIT * (8 + 4 * sqrt((double)n)) * norm};
 }
 
-static ls_near norm_of_values(const ls_oracle_optim_tensor *t)
+static ls_near norm_of_values(const ls_update_tensor *t)
 {
-    return norm_of(ls_oracle_optim_squares(t->value, t->count),
-                   sqrt(ls_oracle_optim_squares(t->value_error, t->count)), t->count);
+    return norm_of(ls_update_squares(t->value, t->count),
+                   sqrt(ls_update_squares(t->value_error, t->count)), t->count);
 }
 
 /* ---- elements
  * --------------------------------------------------------------------------------- */
 
-static void step_sgd(const ls_oracle_optim *o, const constants *c, element *e)
+static void step_sgd(const ls_update_rule *o, const constants *c, element *e)
 {
     ls_near d = e->grad;
-    if (o->kind == LS_ORACLE_LARS) {
+    if (o->kind == LS_UPDATE_LARS) {
         if (c->scales) {
             d = ls_near_mul(ls_near_add(d, ls_near_mul(c->decay, e->value)), c->ratio);
         }
@@ -108,7 +108,7 @@ static void move_moments(const constants *c, ls_near grad, element *e)
     e->second = ls_near_add(ls_near_mul(c->beta2, e->second), square);
 }
 
-static ls_near adam_direction(const ls_oracle_optim *o, const constants *c, const element *e)
+static ls_near adam_direction(const ls_update_rule *o, const constants *c, const element *e)
 {
     ls_near first = e->first, second = e->second;
     if (!o->uncorrected) {
@@ -118,22 +118,22 @@ static ls_near adam_direction(const ls_oracle_optim *o, const constants *c, cons
     return ls_near_div(first, ls_near_add(ls_near_root(second), c->epsilon));
 }
 
-static void step_adam(const ls_oracle_optim *o, const constants *c, element *e)
+static void step_adam(const ls_update_rule *o, const constants *c, element *e)
 {
     bool decays = o->weight_decay != 0;
-    if (o->kind == LS_ORACLE_ADAM && decays) {
+    if (o->kind == LS_UPDATE_ADAM && decays) {
         e->grad = ls_near_add(e->grad, ls_near_mul(c->decay, e->value));
     }
     move_moments(c, e->grad, e);
     ls_near value = e->value;
-    if (o->kind == LS_ORACLE_ADAMW && decays) {
+    if (o->kind == LS_UPDATE_ADAMW && decays) {
         value = ls_near_sub(value, ls_near_mul(ls_near_mul(c->lr, c->decay), value));
     }
     e->value = ls_near_sub(value, ls_near_mul(c->lr, adam_direction(o, c, e)));
 }
 
 /* Moves the moments; returns u, of which lr times the ratio is taken off. */
-static ls_near lamb_direction(const ls_oracle_optim *o, const constants *c, element *e)
+static ls_near lamb_direction(const ls_update_rule *o, const constants *c, element *e)
 {
     bool decays = o->weight_decay != 0;
     ls_near grad = ls_near_div(e->grad, c->divisor);
@@ -148,7 +148,7 @@ static ls_near lamb_direction(const ls_oracle_optim *o, const constants *c, elem
 /* ---- tensors
  * ---------------------------------------------------------------------------------- */
 
-static element read_element(const ls_oracle_optim_tensor *t, int moments, int64_t i)
+static element read_element(const ls_update_tensor *t, int moments, int64_t i)
 {
     element e = {.value = {t->value[i], t->value_error[i]}, .grad = {t->grad[i], 0}};
     if (moments > 0) {
@@ -160,7 +160,7 @@ static element read_element(const ls_oracle_optim_tensor *t, int moments, int64_
     return e;
 }
 
-static void write_element(const element *e, int moments, int64_t i, ls_oracle_optim_tensor *t)
+static void write_element(const element *e, int moments, int64_t i, ls_update_tensor *t)
 {
     t->value[i] = e->value.value;
     t->value_error[i] = e->value.error;
@@ -174,7 +174,7 @@ static void write_element(const element *e, int moments, int64_t i, ls_oracle_op
     }
 }
 
-static constants make_constants(const ls_oracle_optim *o)
+static constants make_constants(const ls_update_rule *o)
 {
     double t = (double)o->step;
     return (constants){
@@ -193,10 +193,10 @@ static constants make_constants(const ls_oracle_optim *o)
     };
 }
 
-static void step_lars(const ls_oracle_optim *o, constants *c, const ls_oracle_optim_tensor *t)
+static void step_lars(const ls_update_rule *o, constants *c, const ls_update_tensor *t)
 {
     ls_near value = norm_of_values(t);
-    ls_near grad = norm_of(ls_oracle_optim_squares(t->grad, t->count), 0, t->count);
+    ls_near grad = norm_of(ls_update_squares(t->grad, t->count), 0, t->count);
     c->scales = value.value > 0 && grad.value > 0;
     if (!c->scales) {
         return;
@@ -210,7 +210,7 @@ static void step_lars(const ls_oracle_optim *o, constants *c, const ls_oracle_op
 }
 
 /* Two passes over u: its norm gives the ratio. */
-static ls_status step_lamb(const ls_oracle_optim *o, constants *c, ls_oracle_optim_tensor *t)
+static ls_status step_lamb(const ls_update_rule *o, constants *c, ls_update_tensor *t)
 {
     ls_near *u = malloc((size_t)t->count * sizeof *u);
     if (u == NULL && t->count > 0) {
@@ -242,14 +242,14 @@ static ls_status step_lamb(const ls_oracle_optim *o, constants *c, ls_oracle_opt
     return LS_OK;
 }
 
-ls_status ls_oracle_optim_step(const ls_oracle_optim *rule, ls_oracle_optim_tensor *tensor)
+ls_status ls_update_step(const ls_update_rule *rule, ls_update_tensor *tensor)
 {
     constants c = make_constants(rule);
-    int moments = ls_oracle_optim_moments(rule);
-    if (rule->kind == LS_ORACLE_LAMB) {
+    int moments = ls_update_moments(rule);
+    if (rule->kind == LS_UPDATE_LAMB) {
         return step_lamb(rule, &c, tensor);
     }
-    if (rule->kind == LS_ORACLE_LARS) {
+    if (rule->kind == LS_UPDATE_LARS) {
         step_lars(rule, &c, tensor);
     }
     for (int64_t i = 0; i < tensor->count; i++) {
