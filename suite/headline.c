@@ -65,15 +65,24 @@ static void decide_correct(const ls_run *run, ls_headline *out)
     }
 }
 
+static const ls_tol taken_limit =
+    LS_TOL(0.1, "a tenth of the cores taken by other programs moves a step's time by as much, and "
+                "differences between settings are smaller than that");
+
 static void decide_machine(const ls_run *run, ls_headline *out)
 {
+    ls_load now;
+    ls_load_read(&now);
+    int cores = run->site.cores > 0 ? run->site.cores : ls_machine_cores();
+    double taken = run->load.at_ns > 0 ? ls_load_taken(&run->load, &now, cores) : NAN;
+    bool crowded = run->bench_run && taken > taken_limit.value * cores;
     int64_t swapped = ls_machine_swapped_pages();
     double total_gb = (double)ls_machine_memory_bytes() * 1e-9;
     double free_gb = (double)ls_machine_available_bytes() * 1e-9;
     bool swaps = run->swapped_pages >= 0 && swapped > run->swapped_pages;
     bool tight = free_gb < 0.05 * total_gb; /* what is left when a kernel begins to reclaim hard */
     ls_text_put(out->machine_value, sizeof out->machine_value, "%s",
-                swaps || tight ? "not ready" : "ready");
+                swaps || tight || crowded ? "not ready" : "ready");
     if (swaps) {
         ls_text_put(out->machine_why, sizeof out->machine_why,
                     "%lld pages were swapped out meanwhile",
@@ -81,6 +90,10 @@ static void decide_machine(const ls_run *run, ls_headline *out)
     } else {
         ls_text_put(out->machine_why, sizeof out->machine_why, "%.1f of %.1f GB memory free%s",
                     free_gb, total_gb, tight ? "" : ", nothing swapped out");
+    }
+    if (isfinite(taken)) {
+        ls_text_add(out->machine_why, sizeof out->machine_why,
+                    "; other programs took %.2f of %d cores", taken, cores);
     }
 }
 

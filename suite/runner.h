@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+#include "../harness/load.h"
 #include "select.h"
 #include "suite.h"
 
@@ -32,6 +33,7 @@ typedef struct ls_run {
     cJSON *measured; /* NULL, or further members of run.json: what was measured beside the jobs */
     double estimate_s;
     int64_t started_ns, swapped_pages;
+    ls_load load; /* when the run was opened */
 } ls_run;
 
 /* Lists the jobs of all cases and of the bench, each once, and estimates their time. */
