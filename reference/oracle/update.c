@@ -115,6 +115,9 @@ static ls_near adam_direction(const ls_update_rule *o, const constants *c, const
         first = ls_near_div(first, c->bias1);
         second = ls_near_div(second, c->bias2);
     }
+    if (o->epsilon_inside) {
+        return ls_near_div(first, ls_near_root(ls_near_add(second, c->epsilon)));
+    }
     return ls_near_div(first, ls_near_add(ls_near_root(second), c->epsilon));
 }
 

@@ -33,6 +33,7 @@ typedef struct ls_update_rule {
     bool nesterov;
     double beta1, beta2, epsilon; /* the others; LARS: epsilon of the ratio */
     bool uncorrected;             /* Adam, LAMB: without bias correction */
+    bool epsilon_inside;          /* of the root: a usual mistake, for its diagnosis */
     bool l2, nvlamb;              /* LAMB: decay joins the gradient; a ratio without decay too */
     double max_grad_norm;         /* LAMB; 0: none */
     double grad_squares;          /* LAMB: of all tensors together (ls_update_squares) */

@@ -102,6 +102,10 @@ static void compare(const ls_dumpfile_entry *have, const ls_dumpfile_entry *from
             ls_verdict_set(out, LS_FAIL, "%s element %lld: %s is %.9g, %s of %.9g is %.9g",
                            strchr(have->name, '/') + 1, (long long)i, what, a[i], have->dtype, b[i],
                            want);
+            if (fabs(a[i]) < fabs(want) && fabs(a[i]) <= fabs(b[i])) {
+                ls_text_put(out->cause, sizeof out->cause,
+                            "values are cut, not rounded to nearest");
+            }
             break;
         }
     }

@@ -396,5 +396,6 @@ void ls_optim_cases(const ls_case_settings *settings, ls_case_list *list)
         }
     }
     add_drift(settings, list);
+    ls_optim_ends_cases(settings, list);
     ls_optim_inside_cases(settings, list);
 }

@@ -45,6 +45,11 @@ static void no_correction(ls_update_rule *rule)
     rule->uncorrected = true;
 }
 
+static void epsilon_inside(ls_update_rule *rule)
+{
+    rule->epsilon_inside = true;
+}
+
 static void no_decay(ls_update_rule *rule)
 {
     rule->weight_decay = 0;
@@ -105,6 +110,7 @@ static const struct mistake {
     {"bias correction counts one step too many", one_step_late},
     {"bias correction counts one step too few", one_step_early},
     {"no bias correction", no_correction},
+    {"eps stands inside the root", epsilon_inside},
     {"weight decay is left out", no_decay},
     {"decoupled and L2 weight decay are exchanged", other_decay},
     {"Nesterov's momentum where plain is asked for, or the other way round", other_momentum},

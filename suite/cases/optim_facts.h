@@ -18,7 +18,8 @@ void ls_optim_facts_explain(const ls_dumpfile *file, const ls_update_rule *rule,
 /* The job of the rows optim.adam.*: steps 1 to 5 dumped, the third skipped (optim.c). */
 ls_spec ls_optim_adam_job(const ls_case_settings *settings, int level);
 
-/* optim_inside.c */
+/* optim_ends.c, optim_inside.c */
+void ls_optim_ends_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_optim_inside_cases(const ls_case_settings *settings, ls_case_list *list);
 
 #endif
