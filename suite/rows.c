@@ -37,6 +37,7 @@ void ls_rows_all(const ls_case_settings *settings, ls_case_list *list)
     ls_masters_cases(settings, list);
     ls_schedule_cases(settings, list);
     ls_optim_cases(settings, list);
+    ls_accumulation_cases(settings, list);
     ls_amp_cases(settings, list);
     ls_casts_cases(settings, list);
     ls_checkpoint_cases(settings, list);

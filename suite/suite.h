@@ -98,6 +98,7 @@ void ls_opt_levels_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_masters_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_schedule_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_optim_cases(const ls_case_settings *settings, ls_case_list *list);
+void ls_accumulation_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_amp_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_casts_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_checkpoint_cases(const ls_case_settings *settings, ls_case_list *list);

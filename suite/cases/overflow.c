@@ -19,7 +19,7 @@ bool ls_overflow_wants(const ls_spec *spec)
 }
 
 /* First words of folders, which go on with rank and step of what is odd: "at-2-1-4-0-w2". */
-static const char *const word[] = {"", "at", "nan", "sum", "nearly"};
+static const char *const word[] = {"", "at", "nan", "sum", "same", "nearly"};
 
 void ls_overflow_spec_of(ls_spec *spec, ls_overflow_kind kind, const char *script,
                          double init_scale)
@@ -27,8 +27,8 @@ void ls_overflow_spec_of(ls_spec *spec, ls_overflow_kind kind, const char *scrip
     ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
     spec->image_size = LS_OVERFLOW_IMAGE;
     spec->batch_size = LS_OVERFLOW_BATCH;
-    ls_text_put(spec->data, sizeof spec->data, "batches:{run}/overflow/%s-%s-w%d", word[kind],
-                script, spec->world);
+    ls_text_put(spec->data, sizeof spec->data, "batches:{run}/overflow/%s-%s-a%d-w%d", word[kind],
+                script, spec->accumulate, spec->world);
     for (char *c = spec->data + 23; *c != '\0'; c++) {
         *c = *c == ':' || *c == ',' ? '-' : *c;
     }
@@ -102,28 +102,47 @@ static bool chosen(const char *folder, int step, int rank)
     return false;
 }
 
-static ls_status write_batch(const char *folder, ls_overflow_kind kind, int step, int rank)
+/* One of the images of a rank's step; micro-step after micro-step. */
+static void fill_image(const char *folder, ls_overflow_kind kind, int step, int rank, int image,
+                       float *input, int64_t *target)
 {
-    char path[900];
-    ls_text_put(path, sizeof path, "%s/step%06d.rank%d.safetensors", folder, step, rank);
-    float *input = malloc(sizeof *input * LS_OVERFLOW_BATCH * PIXELS);
-    LS_ASSERT(input != NULL);
-    int64_t target[LS_OVERFLOW_BATCH];
-    for (int i = 0; i < LS_OVERFLOW_BATCH * PIXELS; i++) {
+    int n = image % LS_OVERFLOW_BATCH; /* in its micro-step */
+    uint64_t first = (uint64_t)(kind == LS_OVERFLOW_SAME ? n : image) * PIXELS;
+    for (int i = 0; i < PIXELS; i++) {
         input[i] = kind == LS_OVERFLOW_SUM
                        ? 0
-                       : ls_rng_normal((uint64_t)step, (uint64_t)rank, (uint64_t)i);
+                       : ls_rng_normal((uint64_t)step, (uint64_t)rank, first + (uint64_t)i);
     }
-    bool odd = kind != LS_OVERFLOW_NEARLY && chosen(folder, step, rank);
-    for (int n = 0; n < LS_OVERFLOW_BATCH; n++) {
-        bool wrong = kind == LS_OVERFLOW_TARGETS || (kind == LS_OVERFLOW_SUM && n == 0);
-        target[n] = odd && wrong ? 1 : 0;
+    bool odd = kind < LS_OVERFLOW_SAME && chosen(folder, step, rank);
+    bool wrong = kind == LS_OVERFLOW_TARGETS || (kind == LS_OVERFLOW_SUM && n == 0);
+    *target = odd && wrong ? 1 : 0;
+    if (kind == LS_OVERFLOW_SAME) {
+        *target = (step + rank + n) % CLASSES;
     }
-    if (odd && kind == LS_OVERFLOW_NAN) {
-        input[PIXELS + 7] = NAN;
+    if (odd && kind == LS_OVERFLOW_NAN && image == 1) {
+        input[7] = NAN;
+    }
+}
+
+static ls_status write_batch(const ls_spec *spec, const char *folder, ls_overflow_kind kind,
+                             int step, int rank)
+{
+    char path[900];
+    int micros = spec->accumulate, images = micros * LS_OVERFLOW_BATCH;
+    ls_text_put(path, sizeof path, "%s/step%06d.rank%d.safetensors", folder, step, rank);
+    float *input = malloc(sizeof *input * (size_t)images * PIXELS);
+    int64_t *target = malloc(sizeof *target * (size_t)images);
+    LS_ASSERT(input != NULL && target != NULL);
+    for (int n = 0; n < images; n++) {
+        fill_image(folder, kind, step, rank, n, input + (size_t)n * PIXELS, &target[n]);
     }
     ls_shape input_shape = {4, {LS_OVERFLOW_BATCH, 3, LS_OVERFLOW_IMAGE, LS_OVERFLOW_IMAGE}};
     ls_shape target_shape = {1, {LS_OVERFLOW_BATCH}};
+    if (micros > 1) {
+        input_shape =
+            (ls_shape){5, {micros, LS_OVERFLOW_BATCH, 3, LS_OVERFLOW_IMAGE, LS_OVERFLOW_IMAGE}};
+        target_shape = (ls_shape){2, {micros, LS_OVERFLOW_BATCH}};
+    }
     ls_safetensors_writer *writer = NULL;
     ls_status status = ls_safetensors_create(path, &writer);
     if (status == LS_OK) {
@@ -132,6 +151,7 @@ static ls_status write_batch(const char *folder, ls_overflow_kind kind, int step
         status = ls_safetensors_finish(writer);
     }
     free(input);
+    free(target);
     return status;
 }
 
@@ -147,7 +167,7 @@ ls_status ls_overflow_write(const ls_spec *spec, const char *run_directory)
     LS_TRY(write_weights(weights, nearly));
     for (int step = 1; step <= spec->steps; step++) {
         for (int rank = 0; rank < spec->world; rank++) {
-            LS_TRY(write_batch(folder, kind, step, rank));
+            LS_TRY(write_batch(spec, folder, kind, step, rank));
         }
     }
     return LS_OK;

@@ -15,8 +15,10 @@ typedef enum ls_overflow_kind {
     LS_OVERFLOW_OPTION,  /* no batches: --overflow-at */
     LS_OVERFLOW_TARGETS, /* every target of the chosen batches is wrong */
     LS_OVERFLOW_NAN,     /* one pixel of the chosen batches is NaN */
-    LS_OVERFLOW_SUM, /* black images, and one target of the chosen batches is wrong: only the last
-                        bias has a gradient, S/N for class 0 */
+    LS_OVERFLOW_SUM,  /* black images, and one target of the chosen batches is wrong: only the last
+                         bias has a gradient, S/N for class 0 */
+    LS_OVERFLOW_SAME, /* nothing overflows: any classes, and every micro-step of a step has the same
+                         images, so that the mean of their gradients is each one of them */
     LS_OVERFLOW_NEARLY, /* nothing overflows: a network that is nearly certain, and right; static
                            scale 2^20 */
 } ls_overflow_kind;
@@ -24,7 +26,8 @@ typedef enum ls_overflow_kind {
 /* The job of wrong targets: resnet8, starting at S = 2^19 (S/N = 2^17; 2^16 after one overflow).
  * `script` is what a trace is judged by: "STEP:RANK,...". */
 void ls_overflow_spec(ls_spec *spec, const char *script);
-/* The same of any kind. `script` says which batches are odd: "STEP:RANK,...". */
+/* The same of any kind; spec->world and spec->accumulate are set already. `script` says which
+ * batches are odd: "STEP:RANK,...". */
 void ls_overflow_spec_of(ls_spec *spec, ls_overflow_kind kind, const char *script,
                          double init_scale);
 /* {run}/overflow/init.safetensors and the batches of every step and rank of that job. */
