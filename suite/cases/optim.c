@@ -366,6 +366,51 @@ static void add_skip(const ls_case_settings *settings, ls_case_list *list, int k
                 id);
 }
 
+/* Where gradients come from another way: a rule that took them scaled, summed or too early shows.
+ */
+static const struct way {
+    const char *name, *half, *dialect;
+    int recipe, level, world, accumulate;
+    bool sync_bn;
+} ways[] = {
+    {"torch", "fp16", "torch", 0, 0, 3, 1, false},
+    {"torch", "fp16", "torch", 2, 2, 2, 1, false},
+    {"torch", "fp16", "torch", 3, 2, 3, 1, false},
+    {"accumulate", "fp16", "apex", 1, 1, 2, 3, false},
+    {"accumulate", "fp16", "apex", 3, 2, 2, 3, false},
+    {"accumulate", "fp16", "apex", 4, 0, 2, 2, false},
+    {"sync", "fp16", "apex", 2, 1, 2, 1, true},
+    {"sync", "fp16", "apex", 3, 0, 2, 1, true},
+    {"bf16", "bf16", "apex", 1, 2, 2, 1, false},
+    {"bf16", "bf16", "apex", 3, 1, 2, 1, false},
+    {"bf16", "bf16", "apex", 4, 3, 2, 1, false},
+    {"alone", "fp16", "apex", 1, 2, 1, 1, false},
+    {"alone", "fp16", "apex", 3, 1, 1, 1, false},
+    {"w1", "fp16", "apex", 4, 2, 1, 1, false},
+};
+
+static void add_ways(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        const struct way *w = &ways[i];
+        char options[64];
+        ls_text_put(options, sizeof options, "--weight-decay=%g", DECAY);
+        ls_spec job = job_of(settings, w->level, w->world, &decayed[w->recipe], options);
+        ls_text_put(job.half, sizeof job.half, "%s", w->half);
+        ls_text_put(job.dialect, sizeof job.dialect, "%s", w->dialect);
+        job.accumulate = w->accumulate;
+        job.sync_bn = w->sync_bn;
+        job.wrap = strcmp(w->name, "alone") == 0 ? LS_WRAP_ALONE : LS_WRAP_NONE;
+        job.bucket_mb = w->world == 1 ? LS_BUCKET_OWN : job.bucket_mb;
+        ls_text_put(job.dump_steps, sizeof job.dump_steps, "1,3");
+        job.steps = 3;
+        ls_case *row =
+            add_row(list, judge_steps, w->recipe, w->level, w->name, requirements[w->recipe], &job);
+        row->number[1] = 1;
+        ls_text_put(row->text, sizeof row->text, "1,3");
+    }
+}
+
 static const struct drift {
     int recipe, level;
 } drift[] = {{0, 0}, {1, 0}, {1, 2}, {2, 0}, {2, 2}, {3, 0}, {3, 2}, {4, 2}};
@@ -395,6 +440,7 @@ void ls_optim_cases(const ls_case_settings *settings, ls_case_list *list)
             add_skip(settings, list, k, level);
         }
     }
+    add_ways(settings, list);
     add_drift(settings, list);
     ls_optim_ends_cases(settings, list);
     ls_optim_inside_cases(settings, list);
