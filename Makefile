@@ -24,7 +24,7 @@ say = $(if $(V),@:,@echo "  $(1)")
 .SUFFIXES:
 .DELETE_ON_ERROR:
 .PHONY: all units programs found deps bench check conform compare help lint format \
-	asan ubsan tsan dist install clean
+	asan ubsan tsan fuzz dist install clean
 
 # ---- what this machine can build ---------------------------------------------------------------
 header = $(shell printf '\#include <%s>\n' $(1) | $(CC) -x $(or $(2),c) -E - >/dev/null 2>&1 && echo yes)
@@ -128,7 +128,7 @@ $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o $(LIBS)
 # What a target takes stands in a table of suite/. given: the variables of make's command line, and
 # those of the environment that the table knows.
 known = $(shell sed -n 's/^LS_VARIABLE.\([A-Z_]*\),.*/\1/p' suite/$(1).def)
-MAKE_OWN := V=% BUILD=% PREFIX=% DESTDIR=% OPTIMISE=% SANITIZE=% PLANTS=% FULL=% FAULT=% FUZZ_S=%
+MAKE_OWN := V=% BUILD=% PREFIX=% DESTDIR=% OPTIMISE=% SANITIZE=% PLANTS=% FULL=% FAULT=%
 given = $(filter-out $(MAKE_OWN),$(MAKEOVERRIDES)) \
 	$(foreach name,$(call known,$(1)),$(if $(filter environment,$(origin $(name))),$(name)='$($(name))'))
 checked = @sh harness/variables.sh suite/$(1).def $(call given,$(1))
@@ -182,6 +182,7 @@ help:
 #: make deps            install what bench and check need (Debian, Ubuntu)
 #: make lint | format   check the house rules | format the sources
 #: make asan | ubsan | tsan   unit tests and short jobs under a sanitizer
+#: make fuzz             mutated input for all readers, FUZZ_S=60 seconds, under sanitizers
 #: make dist | install  relocatable tarball | copy to PREFIX (/usr/local)
 #: make clean           remove build/ (results stay)
 #:
@@ -203,6 +204,16 @@ asan ubsan tsan:
 	@$(MAKE) --no-print-directory -s -j$$(nproc) BUILD=build/$@ OPTIMISE='-O1 -g' \
 		SANITIZE='$(SANITIZE_$@)' units
 	@sh suite/unit/sanitize.sh build/$@ $@
+# Mutated input for every reader of what others wrote: FUZZ_S seconds, the same ones each time.
+FUZZ_S ?= 60
+FUZZ_SEED ?= 1
+fuzz:
+	$(call checked,variables_fuzz)
+	@LS_BUILD=$(BUILD) sh harness/setup.sh check $(INSTALL)
+	@$(MAKE) --no-print-directory -s -j$$(nproc) BUILD=build/$@ OPTIMISE='-O1 -g' \
+		SANITIZE='-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all' build/$@/unit/fuzz
+	@ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 build/$@/unit/fuzz $(FUZZ_S) $(FUZZ_SEED)
+
 # The address sanitizer finds C++'s throw at start only: the engines that throw are loaded later.
 SANITIZE_asan := -fsanitize=address -fno-omit-frame-pointer \
 	-Wl,--push-state,--no-as-needed -lstdc++ -Wl,--pop-state

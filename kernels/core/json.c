@@ -175,7 +175,13 @@ double ls_json_number(const cJSON *object, const char *name, double fallback)
 int64_t ls_json_integer(const cJSON *object, const char *name, int64_t fallback)
 {
     const cJSON *member = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsNumber(member) ? (int64_t)member->valuedouble : fallback;
+    if (!cJSON_IsNumber(member) || isnan(member->valuedouble)) {
+        return fallback;
+    }
+    if (member->valuedouble >= 0x1p63) { /* a larger one cannot be converted */
+        return INT64_MAX;
+    }
+    return member->valuedouble <= -0x1p63 ? INT64_MIN : (int64_t)member->valuedouble;
 }
 
 bool ls_json_bool(const cJSON *object, const char *name, bool fallback)
