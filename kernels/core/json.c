@@ -8,9 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "log.h"
+
+#define LARGEST_BYTES (INT64_C(1) << 30)
 
 static ls_status read_text(const char *path, char **text, size_t *bytes)
 {
@@ -18,6 +21,16 @@ static ls_status read_text(const char *path, char **text, size_t *bytes)
     if (file == NULL) {
         ls_log_error("cannot open %s: %s", path, strerror(errno));
         return LS_ERR_INFRA;
+    }
+    /* a device has no end: what a foreign trainer left there may be anything */
+    struct stat about;
+    if (fstat(fileno(file), &about) != 0 || !S_ISREG(about.st_mode) ||
+        about.st_size > LARGEST_BYTES) {
+        ls_log_error("%s is %s", path,
+                     S_ISREG(about.st_mode) ? "larger than 1 GiB: no record is"
+                                            : "no regular file");
+        fclose(file);
+        return LS_ERR_USAGE;
     }
     char *buffer = NULL;
     size_t used = 0, room = 0;
