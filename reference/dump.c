@@ -162,13 +162,13 @@ static ls_status add_moments(ls_dump *dump, const char *prefix)
     return LS_OK;
 }
 
-static ls_status add_buffers(ls_dump *dump)
+static ls_status add_buffers(ls_dump *dump, const char *prefix)
 {
     const ls_memory *memory = &dump->trainer->memory;
     for (int i = 0; i < memory->buffer_count; i++) {
         const ls_buffer *buffer = &memory->network->buffer[i];
         char name[160];
-        snprintf(name, sizeof name, "buffer/%s", buffer->name);
+        snprintf(name, sizeof name, "%s/%s", prefix, buffer->name);
         if (buffer->role == LS_BUFFER_BATCHES_TRACKED) {
             ls_shape scalar = {0};
             LS_TRY(ls_safetensors_add_copy(dump->writer, name, LS_I64, &scalar, memory->tracked));
@@ -229,6 +229,11 @@ ls_status ls_dump_begin(const ls_trainer *trainer, int64_t step, ls_dump **out)
 discard:
     ls_dump_discard(dump);
     return status;
+}
+
+ls_status ls_dump_buffers(ls_dump *dump)
+{
+    return dump->light ? LS_OK : add_buffers(dump, "last_buffer");
 }
 
 ls_status ls_dump_batch(ls_dump *dump, int micro_step, const ls_loader_batch *batch)
@@ -364,7 +369,7 @@ ls_status ls_dump_finish(ls_dump *dump, const ls_dump_result *result)
                 discard);
     if (!dump->light) {
         LS_TRY_GOTO(status, add_params(dump, "grad", memory->unscaled, ""), discard);
-        LS_TRY_GOTO(status, add_buffers(dump), discard);
+        LS_TRY_GOTO(status, add_buffers(dump, "buffer"), discard);
         LS_TRY_GOTO(status, add_params(dump, "next", memory->value, ""), discard);
         LS_TRY_GOTO(status, add_moments(dump, "next_state"), discard);
     }

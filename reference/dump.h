@@ -7,9 +7,9 @@
  *   branch/<kkk>   ReLU: U8 [A,bytes], bits of output > 0; max-pool: I32 [A,N,C,H,W]
  *   param/<name>   before the step, in the model's type      next/<name>  after it: masters where
  * there are grad/<name>    F32, after reduction and unscaling        local/<name> F32, what this
- * rank handed to the reduction (in the reduced type), unscaled buffer/<name>  after forward;
- * counters I64 master/<name>, state/<name>/<moment>  before the step; next_state/<name>/<moment>
- * after it
+ * rank handed to the reduction (in the reduced type), unscaled buffer/<name>  after forward,
+ * last_buffer/<name> before it; counters I64 master/<name>, state/<name>/<moment>  before the step;
+ * next_state/<name>/<moment> after it
  *
  * and the step's settings as metadata. With --dump-ranks branches the ranks but 0 write the first
  * three groups only: input to branch/. A dump costs time outside the step's clock. */
@@ -26,6 +26,8 @@ bool ls_dump_wants(const ls_trainer *trainer, int64_t step);
 ls_status ls_dump_begin(const ls_trainer *trainer, int64_t step, ls_dump **out);
 void ls_dump_discard(ls_dump *dump); /* NULL is allowed */
 
+/* Before the first forward, and after what rank 0 may have sent for it: last_buffer/. */
+ls_status ls_dump_buffers(ls_dump *dump);
 ls_status ls_dump_batch(ls_dump *dump, int micro_step, const ls_loader_batch *batch);
 /* After forward of a micro-step: logits and branches. */
 ls_status ls_dump_forward(ls_dump *dump, int micro_step);

@@ -239,6 +239,17 @@ static ls_status begin_dump(loop *loop, int64_t step)
     return LS_OK;
 }
 
+static ls_status dump_buffers(loop *loop)
+{
+    if (loop->dump == NULL) {
+        return LS_OK;
+    }
+    int64_t begun_ns = instrument_begin(loop);
+    LS_TRY(ls_dump_buffers(loop->dump));
+    instrument_end(loop, begun_ns);
+    return LS_OK;
+}
+
 /* One whole step up to the point where everything is enqueued. */
 static ls_status run_step(loop *loop, int64_t step, record *record)
 {
@@ -259,6 +270,7 @@ static ls_status run_step(loop *loop, int64_t step, record *record)
     if (trainer->rules.broadcast_buffers && step > 1) {
         LS_TRY(ls_setup_broadcast_buffers(trainer));
     }
+    LS_TRY(dump_buffers(loop));
     loop->poisons = overflows_here(trainer, step);
     for (loop->micro = 0; loop->micro < trainer->options.accumulate; loop->micro++) {
         LS_TRY(run_micro_step(loop, record));

@@ -57,8 +57,10 @@ typedef struct ls_compare_verdict {
                                        compare_spans.h */
     double logits_ratio;
     double reduce_ratio, next_ratio; /* largest error of an element in units of its limit */
+    double buffer_ratio;             /* largest e/r of a batch norm's running statistics */
     int64_t turned, forced;          /* branches FP64 would have taken otherwise, of all */
     bool next_judged, reduce_judged; /* the optimizer step and local/ could be looked at */
+    bool buffers_judged;             /* so could the running statistics */
 } ls_compare_verdict;
 
 /* path[file_count]: dump/step%06d.rank%d.safetensors of one step, all ranks, in order of rank (the

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "../kernels/core/log.h"
+#include "compare_buffers.h"
 #include "diagnose.h"
 
 /* ---- branches
@@ -251,6 +252,7 @@ static ls_status judge_forced(ls_compare_judgement *j)
 {
     LS_TRY(run_forced(j));
     LS_TRY(judge_logits(j));
+    LS_TRY(ls_compare_buffers_judge(j));
     LS_TRY(ls_compare_spans_measure(&j->evidence->net, j->evidence->grad, j->forced.grad, &j->cost,
                                     &j->spans));
     ls_compare_spans_price(&j->evidence->net, &j->cost, &j->spans, j->verdict->price);

@@ -27,13 +27,13 @@ void ls_compare_verdict_conclude(ls_compare_judgement *j)
         snprintf(
             v->evidence, sizeof v->evidence,
             "%swhole gradient rel=%.1e limit=%.1e (%s ideal %s); tensors at most %.1f x, blocks "
-            "%.1f x ideal; %lld of %lld branches turned, all near-ties%s%s",
+            "%.1f x ideal; %lld of %lld branches turned, all near-ties%s%s%s",
             v->coarse ? "coarse: " : "", v->error, v->limit, j->level == 0 ? "32 x" : "2 x",
             ls_compare_judgement_type(j),
             fmax(v->ratio[LS_COMPARE_TENSOR], v->ratio[LS_COMPARE_SMALL]),
             fmax(v->ratio[LS_COMPARE_BLOCK], v->ratio[LS_COMPARE_EDGE]), (long long)v->turned,
             (long long)v->forced, v->reduce_judged ? "; reduction right" : "",
-            v->next_judged ? "; step right" : "");
+            v->next_judged ? "; step right" : "", v->buffers_judged ? "; statistics right" : "");
     }
 }
 
@@ -83,11 +83,13 @@ ls_status ls_compare_verdict_write(const ls_compare_judgement *j, const char *pa
     ls_json_add_number(ratios, "logits", v->logits_ratio);
     ls_json_add_number(ratios, "reduce", v->reduce_ratio);
     ls_json_add_number(ratios, "next", v->next_ratio);
+    ls_json_add_number(ratios, "buffer", v->buffer_ratio);
     ls_json_add_number(root, "tie_ratio", v->tie_ratio);
     cJSON_AddNumberToObject(root, "branches", (double)v->forced);
     cJSON_AddNumberToObject(root, "branches_turned", (double)v->turned);
     cJSON_AddBoolToObject(root, "reduce_judged", v->reduce_judged);
     cJSON_AddBoolToObject(root, "next_judged", v->next_judged);
+    cJSON_AddBoolToObject(root, "buffers_judged", v->buffers_judged);
     cJSON_AddStringToObject(root, "verdict", codes[v->code]);
     cJSON_AddStringToObject(root, "evidence", v->evidence);
     cJSON_AddStringToObject(root, "cause", v->cause);

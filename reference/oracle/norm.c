@@ -8,8 +8,6 @@
 
 enum { LANES = LS_PLANES_LANES };
 
-static const double epsilon = 1e-5; /* torch.nn.BatchNorm2d, facts/pytorch.md 5.1 */
-
 void ls_norm_stats_free(ls_norm_stats *stats)
 {
     free(stats->mean);
@@ -18,7 +16,8 @@ void ls_norm_stats_free(ls_norm_stats *stats)
     stats->inv_std = NULL;
 }
 
-/* Mean and 1/sqrt(var + epsilon) of LANES channels over `pixels` neighbouring pixels; two passes.
+/* Mean and 1/sqrt(var + LS_NORM_EPSILON) of LANES channels over `pixels` neighbouring pixels; two
+ * passes.
  */
 static void group_stats(const double *x, int64_t pixels, int pitch, double *mean, double *inv_std)
 {
@@ -38,7 +37,7 @@ static void group_stats(const double *x, int64_t pixels, int pitch, double *mean
         }
     }
     for (int l = 0; l < LANES; l++) {
-        inv_std[l] = 1.0 / sqrt(square[l] / (double)pixels + epsilon);
+        inv_std[l] = 1.0 / sqrt(square[l] / (double)pixels + LS_NORM_EPSILON);
     }
 }
 

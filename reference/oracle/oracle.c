@@ -133,6 +133,22 @@ static ls_status forward_branch(run *r, const ls_nettab_node *node, ls_planes *i
     return LS_OK;
 }
 
+static void keep_statistics(run *r, int index)
+{
+    const ls_norm_stats *stats = &r->stats[index];
+    int channels = r->net->node[index].channels;
+    double *mean = r->result->stats + ls_oracle_stats_of(r->step, index);
+    double *variance = mean + (int64_t)stats->groups * channels;
+    int pitch = ls_planes_round_up(channels, LS_PLANES_LANES);
+    for (int g = 0; g < stats->groups; g++) {
+        for (int c = 0; c < channels; c++) {
+            double inv_std = stats->inv_std[g * pitch + c];
+            mean[g * channels + c] = stats->mean[g * pitch + c];
+            variance[g * channels + c] = 1 / (inv_std * inv_std) - LS_NORM_EPSILON;
+        }
+    }
+}
+
 static ls_status forward_node(run *r, int index)
 {
     const ls_nettab_node *node = &r->net->node[index];
@@ -156,6 +172,7 @@ static ls_status forward_node(run *r, int index)
                                param + r->net->param[node->bias].offset,
                                r->step->stat_ranks * r->step->batch, r->single, &r->stats[index],
                                out));
+        keep_statistics(r, index);
         break;
     case LS_NETTAB_RELU:
     case LS_NETTAB_POOL:
@@ -412,8 +429,9 @@ static ls_status allocate(run *r)
     result->grad = calloc(elements, sizeof(double));
     result->logits = calloc((size_t)r->samples * (size_t)r->net->classes, sizeof(double));
     result->loss = calloc(world, sizeof(double));
+    result->stats = calloc((size_t)ls_oracle_stats_count(step) + 1, sizeof(double));
     bool whole = r->weight != NULL && r->chunk != NULL && result->grad != NULL &&
-                 result->logits != NULL && result->loss != NULL;
+                 result->logits != NULL && result->loss != NULL && result->stats != NULL;
     if (r->mode->ideal_input != NULL) {
         result->branch_rms = calloc(branches, sizeof(double));
         whole = whole && result->branch_rms != NULL;
@@ -508,11 +526,31 @@ ls_status ls_oracle_run(const ls_oracle_step *step, const ls_oracle_mode *mode,
     return LS_OK;
 }
 
+int ls_oracle_stats_groups(const ls_oracle_step *step)
+{
+    return step->accumulate * (step->world / step->stat_ranks);
+}
+
+int64_t ls_oracle_stats_of(const ls_oracle_step *step, int node)
+{
+    int64_t channels = 0;
+    for (int i = 0; i < node; i++) {
+        channels += step->net->node[i].kind == LS_NETTAB_NORM ? step->net->node[i].channels : 0;
+    }
+    return 2 * ls_oracle_stats_groups(step) * channels;
+}
+
+int64_t ls_oracle_stats_count(const ls_oracle_step *step)
+{
+    return ls_oracle_stats_of(step, step->net->node_count);
+}
+
 void ls_oracle_free(const ls_nettab *net, ls_oracle_result *result)
 {
     free(result->grad);
     free(result->logits);
     free(result->loss);
+    free(result->stats);
     free(result->branch_rms);
     free(result->rank_grad);
     for (int b = 0; b < net->branch_count && result->kept_input != NULL; b++) {

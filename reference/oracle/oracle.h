@@ -85,6 +85,7 @@ typedef struct ls_oracle_result {
     double *grad;   /* [net->elements], averaged over ranks, summed over micro-steps, unscaled */
     double *logits; /* [W][A][N][classes] */
     double *loss;   /* [W], mean over the rank's A*N samples */
+    double *stats;  /* [ls_oracle_stats_count] batch statistics, see ls_oracle_stats_of */
     double *branch_rms; /* [branches] RMS over the layer of (ideal_input - x64), else NULL */
     int64_t turned;     /* forced branches that FP64 would have taken otherwise */
     double tie_ratio; /* largest distance of a turned branch from its tie, in units of its limit */
@@ -99,6 +100,12 @@ typedef struct ls_oracle_result {
 /* The step. LS_ERR_INFRA without memory; on failure nothing is left to free. */
 ls_status ls_oracle_run(const ls_oracle_step *step, const ls_oracle_mode *mode,
                         ls_oracle_result *out);
+/* Statistics of all batch norms: for each, in order of execution, the mean of every group [groups]
+ * [channels], then the biased variance alike. Groups are A micro-steps of W / stat_ranks. */
+int64_t ls_oracle_stats_count(const ls_oracle_step *step);
+int ls_oracle_stats_groups(const ls_oracle_step *step);
+/* Where those of the norm `node` begin. */
+int64_t ls_oracle_stats_of(const ls_oracle_step *step, int node);
 void ls_oracle_free(const ls_nettab *net, ls_oracle_result *result);
 
 #endif

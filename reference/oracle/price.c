@@ -52,7 +52,21 @@ static int cost_parts(const ls_price_cost *cost, const ls_nettab *net, int64_t s
     part[1] = (ls_keep_part){cost->grad2, (size_t)span_count * sizeof(double)};
     part[2] = (ls_keep_part){cost->branch_rms, (size_t)net->branch_count * sizeof(double)};
     part[3] = (ls_keep_part){scalars, 4 * sizeof(double)};
-    return 4;
+    part[4] = (ls_keep_part){cost->stats_error2, 2 * (size_t)net->node_count * sizeof(double)};
+    return 5;
+}
+
+static void measure_stats(const ls_oracle_step *step, const double *ideal, const double *plain,
+                          double *error2)
+{
+    const ls_nettab *net = step->net;
+    for (int i = 0; i < net->node_count; i++) {
+        int64_t count = (int64_t)ls_oracle_stats_groups(step) * net->node[i].channels;
+        for (int k = 0; k < 2 && net->node[i].kind == LS_NETTAB_NORM; k++) {
+            ls_price_span span = {ls_oracle_stats_of(step, i) + k * count, count};
+            error2[2 * i + k] = ls_price_error2(ideal, plain, span);
+        }
+    }
 }
 
 static ls_status measure(const ls_oracle_step *step, const ls_price_span *spans, int64_t span_count,
@@ -78,6 +92,7 @@ static ls_status measure(const ls_oracle_step *step, const ls_price_span *spans,
     cost->logits_error2 = ls_price_error2(ideal.logits, plain.logits, logits);
     cost->logits2 = ls_price_square(plain.logits, logits);
     memcpy(cost->branch_rms, plain.branch_rms, (size_t)net->branch_count * sizeof(double));
+    measure_stats(step, ideal.stats, plain.stats, cost->stats_error2);
     ls_oracle_free(net, &plain);
 free_ideal:
     ls_oracle_free(net, &ideal);
@@ -91,14 +106,16 @@ ls_status ls_price_measure(const ls_oracle_step *step, const ls_price_span *span
     cost.error2 = calloc((size_t)span_count + 1, sizeof(double));
     cost.grad2 = calloc((size_t)span_count + 1, sizeof(double));
     cost.branch_rms = calloc((size_t)step->net->branch_count, sizeof(double));
-    if (cost.error2 == NULL || cost.grad2 == NULL || cost.branch_rms == NULL) {
+    cost.stats_error2 = calloc(2 * (size_t)step->net->node_count, sizeof(double));
+    if (cost.error2 == NULL || cost.grad2 == NULL || cost.branch_rms == NULL ||
+        cost.stats_error2 == NULL) {
         ls_log_error("oracle: cannot allocate the costs of %lld spans", (long long)span_count);
         ls_price_cost_free(&cost);
         return LS_ERR_INFRA;
     }
     double scalars[4], precision[] = {step->level, (double)step->half, step->loss_scale,
                                       step->predivide, (double)step->reduce};
-    ls_keep_part part[4];
+    ls_keep_part part[5];
     int parts = cost_parts(&cost, step->net, span_count, scalars, part);
     ls_keep_key key = {{0, 0}};
     if (cache != NULL) {
@@ -133,6 +150,7 @@ void ls_price_cost_free(ls_price_cost *cost)
     free(cost->error2);
     free(cost->grad2);
     free(cost->branch_rms);
+    free(cost->stats_error2);
     memset(cost, 0, sizeof *cost);
 }
 
@@ -167,7 +185,9 @@ ls_status ls_price_forced(const ls_oracle_step *step, const ls_branch_set *force
     kept.grad = malloc(grad_bytes);
     kept.logits = malloc(logits * sizeof(double));
     kept.loss = malloc((size_t)step->world * sizeof(double));
-    if (kept.grad == NULL || kept.logits == NULL || kept.loss == NULL) {
+    size_t stats = (size_t)ls_oracle_stats_count(step);
+    kept.stats = malloc((stats + 1) * sizeof(double));
+    if (kept.grad == NULL || kept.logits == NULL || kept.loss == NULL || kept.stats == NULL) {
         ls_oracle_free(net, &kept);
         ls_log_error("oracle: cannot allocate a gradient of %zu bytes", grad_bytes);
         return LS_ERR_INFRA;
@@ -178,8 +198,9 @@ ls_status ls_price_forced(const ls_oracle_step *step, const ls_branch_set *force
                            {&kept.turned, sizeof kept.turned},
                            {&kept.tie_ratio, sizeof kept.tie_ratio},
                            {&kept.violation_count, sizeof kept.violation_count},
-                           {kept.violation, sizeof kept.violation}};
-    if (ls_keep_load(cache, key, 7, part)) {
+                           {kept.violation, sizeof kept.violation},
+                           {kept.stats, stats * sizeof(double)}};
+    if (ls_keep_load(cache, key, 8, part)) {
         *out = kept;
         return LS_OK;
     }
@@ -191,7 +212,8 @@ ls_status ls_price_forced(const ls_oracle_step *step, const ls_branch_set *force
                             {&out->turned, sizeof out->turned},
                             {&out->tie_ratio, sizeof out->tie_ratio},
                             {&out->violation_count, sizeof out->violation_count},
-                            {out->violation, sizeof out->violation}};
-    ls_keep_save(cache, key, 7, fresh);
+                            {out->violation, sizeof out->violation},
+                            {out->stats, stats * sizeof(double)}};
+    ls_keep_save(cache, key, 8, fresh);
     return LS_OK;
 }

@@ -16,8 +16,10 @@ typedef struct ls_price_cost {
     double *grad2;  /* [spans] |g64|^2 */
     double whole_error2, whole_grad2;
     double logits_error2, logits2; /* the same of the logits */
-    double *branch_rms; /* [branches] s: RMS over the layer of (xideal - x64) at each ReLU's and
-                           pool's input */
+    double *stats_error2; /* [nodes][2] |ideal - x64|^2 of a batch norm's means and variances, over
+                             all groups and channels */
+    double *branch_rms;   /* [branches] s: RMS over the layer of (xideal - x64) at each ReLU's and
+                             pool's input */
 } ls_price_cost;
 
 /* `cache`: folder for results, NULL: none. An overflow in the ideal makes errors inf or NaN. */
