@@ -33,6 +33,10 @@ typedef enum plant {
     SKIPPED_BUT_MOVED,
     SKIPPED,
     UNSCALED_TWICE,
+    MOMENTUM_OFF,     /* of the running statistics: 0.11 */
+    BIASED_VARIANCE,  /* n/(n-1) is missing: 1 + 1/64 in the last batch norms */
+    OTHER_STATISTICS, /* rank 1 holds rank 0's */
+    COUNTER_OFF,
 } plant;
 
 typedef struct subject {
@@ -261,6 +265,55 @@ static void add_branches(subject *s, ls_safetensors_writer *writer, plant plante
     }
 }
 
+static void add_one(ls_safetensors_writer *writer, const char *prefix, const char *norm,
+                    const char *what, const ls_shape *shape, const double *value)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%s/%s.%s", prefix, norm, what);
+    add_half_or_float(writer, name, LS_BITS_F32, shape, value);
+}
+
+/* Running statistics of a first step: from 0 and 1, with the subject's batch statistics. */
+static void add_buffers(subject *s, ls_safetensors_writer *writer, plant planted, int rank)
+{
+    double momentum = planted == MOMENTUM_OFF ? 0.11 : 0.1;
+    int from = planted == OTHER_STATISTICS ? 0 : rank;
+    for (int i = 0; i < s->net.node_count; i++) {
+        const ls_nettab_node *node = &s->net.node[i];
+        if (node->kind != LS_NETTAB_NORM) {
+            continue;
+        }
+        const double *mean = s->result.stats + ls_oracle_stats_of(&s->step, i);
+        const double *variance = mean + WORLD * node->channels;
+        double old[2][64], new[2][64], count = BATCH * node->height * node->width;
+        double unbiased = planted == BIASED_VARIANCE ? 1 : count / (count - 1);
+        for (int c = 0; c < node->channels; c++) {
+            old[0][c] = 0;
+            old[1][c] = 1;
+            new[0][c] = momentum *mean[from * node->channels + c];
+            new[1][c] = 1 - momentum + momentum *unbiased *variance[from * node->channels + c];
+        }
+        char norm[64];
+        snprintf(
+            norm, sizeof norm, "%.*s",
+            (int)(strrchr(s->net.param[node->weight].name, '.') - s->net.param[node->weight].name),
+            s->net.param[node->weight].name);
+        ls_shape shape = {.rank = 1, .dim = {node->channels}}, scalar = {0};
+        add_one(writer, "last_buffer", norm, "running_mean", &shape, old[0]);
+        add_one(writer, "last_buffer", norm, "running_var", &shape, old[1]);
+        add_one(writer, "buffer", norm, "running_mean", &shape, new[0]);
+        add_one(writer, "buffer", norm, "running_var", &shape, new[1]);
+        char name[128];
+        int64_t counter[] = {7, planted == COUNTER_OFF ? 7 : 8};
+        for (int k = 0; k < 2; k++) {
+            snprintf(name, sizeof name, "%sbuffer/%s.num_batches_tracked", k == 0 ? "last_" : "",
+                     norm);
+            ck_assert_int_eq(ls_safetensors_add_copy(writer, name, LS_I64, &scalar, &counter[k]),
+                             LS_OK);
+        }
+    }
+}
+
 static float loss_of(const float *logits, const int64_t *target)
 {
     double loss = 0;
@@ -303,6 +356,7 @@ static void write_dump(subject *s, plant planted, bool branches, int rank)
     if (branches) {
         add_branches(s, writer, planted, rank);
     }
+    add_buffers(s, writer, planted, rank);
     bool skipped = planted == SKIPPED || planted == SKIPPED_BUT_MOVED;
     ls_safetensors_metadata(writer, "step", "1");
     ls_safetensors_metadata(writer, "opt_level", "%s", s->level);
@@ -338,7 +392,7 @@ START_TEST(clean_subjects_pass)
 {
     ls_compare_verdict v = judge(levels[_i], CLEAN, true);
     ck_assert_msg(v.code == LS_COMPARE_PASS, "%s: %s", levels[_i], v.evidence);
-    ck_assert(v.next_judged);
+    ck_assert(v.next_judged && v.buffers_judged);
     ck_assert_int_eq(v.reduce_judged, _i == 0);
     ck_assert_double_gt(v.error, 0);
 }
@@ -363,6 +417,10 @@ static const plant_row plants[] = {
     {WRONG_LOGITS, "", "logits rel=", "", false},
     {ELEMENT_OFF, "layer2.0.conv2.weight", "element 77", "", true},
     {SKIPPED_BUT_MOVED, "conv1.weight", "a skipped step", "", false},
+    {MOMENTUM_OFF, "", "running_mean after the step", "", false},
+    {BIASED_VARIANCE, "", "running_var after the step", "", false},
+    {OTHER_STATISTICS, "", "running_mean after the step", "", false},
+    {COUNTER_OFF, "", "num_batches_tracked went from 7 to 7 in 1", "", false},
     {UNSCALED_TWICE, "fc.bias", "rel=", "unscaled twice", false},
 };
 
