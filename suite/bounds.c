@@ -50,8 +50,8 @@ typedef struct bounds {
 
 const char *ls_bounds_kind_name(int kind)
 {
-    static const char *const name[LS_BOUNDS_KINDS] = {"whole",  "tensor", "small",  "block", "edge",
-                                                      "logits", "tie",    "reduce", "next"};
+    static const char *const name[LS_BOUNDS_KINDS] = {
+        "whole", "tensor", "small", "block", "edge", "logits", "tie", "reduce", "next", "buffer"};
     return name[kind];
 }
 
@@ -101,6 +101,7 @@ static ls_status compare(const bounds *b, const struct setting *s, const char *c
     row->value[LS_BOUNDS_TIE] = verdict.tie_ratio;
     row->value[LS_BOUNDS_REDUCE] = verdict.reduce_ratio;
     row->value[LS_BOUNDS_NEXT] = verdict.next_ratio;
+    row->value[LS_BOUNDS_BUFFER] = verdict.buffer_ratio;
     row->error = verdict.error;
     row->ideal = verdict.ideal;
     ls_text_put(row->verdict, sizeof row->verdict, "%s", codes[verdict.code]);

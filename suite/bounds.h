@@ -12,6 +12,7 @@ enum {
     LS_BOUNDS_TIE,                       /* farthest turned branch, in RMS roundings */
     LS_BOUNDS_REDUCE,                    /* largest error of an element, in units of its limit */
     LS_BOUNDS_NEXT,                      /* the same of the optimizer's step */
+    LS_BOUNDS_BUFFER, /* e/r of running statistics, e beyond the update's own rounding */
     LS_BOUNDS_KINDS,
 };
 
@@ -37,14 +38,15 @@ ls_status ls_bounds_rows_read(const char *path, ls_bounds_rows *out);
 ls_status ls_bounds_rows_append(const char *path, const ls_bounds_row *row);
 void ls_bounds_rows_free(ls_bounds_rows *rows);
 
-/* bounds_table.c: writes what the rows say of each factor: bounds.tsv and settings.tsv. */
+/* bounds_table.c: writes what the rows say of each factor: bounds.tsv, settings.tsv, plants.tsv. */
 ls_status ls_bounds_table_write(const ls_bounds_rows *rows, const char *folder);
 
 /* bounds_plant.c: a fault in the dumps of one step. */
 typedef struct ls_bounds_plant {
     const char *name;
     int kind;           /* of the value that should show it */
-    const char *tensor; /* of the dump; NULL: chosen by size */
+    const char *tensor; /* of the dump; NULL: every gradient */
+    bool may_hide;      /* a tenth of a tensor is less than some levels cost */
 } ls_bounds_plant;
 extern const ls_bounds_plant ls_bounds_plants[];
 extern const int ls_bounds_plant_count;

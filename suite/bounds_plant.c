@@ -10,17 +10,18 @@
 #define CONV "layer2.0.conv1.weight" /* in every network, tens of blocks large */
 
 const ls_bounds_plant ls_bounds_plants[] = {
-    {"all-doubled", LS_COMPARE_WHOLE, NULL},
-    {"tensor-doubled", LS_COMPARE_TENSOR, "grad/" CONV},
-    {"tensor-plus-10%", LS_COMPARE_TENSOR, "grad/" CONV},
-    {"tensor-not-reduced", LS_COMPARE_TENSOR, "grad/" CONV},
-    {"bias-zeroed", LS_COMPARE_SMALL, "grad/fc.bias"},
-    {"64-zeroed", LS_COMPARE_BLOCK, "grad/" CONV},
-    {"last-8-zeroed", LS_COMPARE_EDGE, "grad/" CONV},
-    {"logits-plus-10%", LS_BOUNDS_LOGITS, "logits"},
-    {"64-branches-turned", LS_BOUNDS_TIE, "branch/000"},
-    {"element-off", LS_BOUNDS_REDUCE, "grad/" CONV},
-    {"step-off", LS_BOUNDS_NEXT, "next/" CONV},
+    {"all-doubled", LS_COMPARE_WHOLE, NULL, false},
+    {"tensor-doubled", LS_COMPARE_TENSOR, "grad/" CONV, false},
+    {"tensor-plus-10%", LS_COMPARE_TENSOR, "grad/" CONV, true},
+    {"tensor-not-reduced", LS_COMPARE_TENSOR, "grad/" CONV, false},
+    {"bias-zeroed", LS_COMPARE_SMALL, "grad/fc.bias", false},
+    {"64-zeroed", LS_COMPARE_BLOCK, "grad/" CONV, false},
+    {"last-8-zeroed", LS_COMPARE_EDGE, "grad/" CONV, false},
+    {"logits-plus-10%", LS_BOUNDS_LOGITS, "logits", false},
+    {"64-branches-turned", LS_BOUNDS_TIE, "branch/000", false},
+    {"element-off", LS_BOUNDS_REDUCE, "grad/" CONV, false},
+    {"step-off", LS_BOUNDS_NEXT, "next/" CONV, false},
+    {"statistics-plus-10%", LS_BOUNDS_BUFFER, "buffer/bn1.running_mean", false},
 };
 const int ls_bounds_plant_count = sizeof ls_bounds_plants / sizeof *ls_bounds_plants;
 
@@ -49,6 +50,10 @@ static void change(const ls_bounds_plant *plant, const ls_safetensors_entry *ent
         memset(f + count - 8, 0, 8 * sizeof *f);
     } else if (is(plant, "64-zeroed")) {
         memset(f + 128, 0, 64 * sizeof *f);
+    } else if (entry->dtype == LS_F16 || entry->dtype == LS_BF16) {
+        for (int64_t i = 0; i < entry->bytes / 2; i++) { /* half buffers of O3: about as much */
+            ((uint16_t *)value)[i] ^= entry->dtype == LS_F16 ? 1u << 7 : 1u << 4;
+        }
     } else {
         float factor = is(plant, "bias-zeroed") ? 0 : strstr(plant->name, "10%") != NULL ? 1.1f : 2;
         for (int64_t i = 0; i < count; i++) {

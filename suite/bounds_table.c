@@ -24,6 +24,7 @@ static double factor_of(int group, int kind)
     const ls_compare_bound *bounds = ls_compare_bounds_of(level);
     switch (kind) {
     case LS_BOUNDS_LOGITS:
+    case LS_BOUNDS_BUFFER:
         return bounds[LS_COMPARE_TENSOR].factor; /* of networks with 64 logits and more; or more */
     case LS_BOUNDS_TIE:
         return ls_compare_bounds_tie(level).factor;
@@ -97,7 +98,7 @@ static void tally_kind(const ls_bounds_rows *rows, int group, int kind, const ch
         }
         for (int p = 0; p < ls_bounds_plant_count; p++) {
             const ls_bounds_plant *plant = &ls_bounds_plants[p];
-            if (plant->kind == kind && strcmp(plant->name, row->plant) == 0 &&
+            if (plant->kind == kind && !plant->may_hide && strcmp(plant->name, row->plant) == 0 &&
                 !(row->value[kind] >= t->planted)) {
                 t->planted = row->value[kind];
                 ls_text_put(t->plant, sizeof t->plant, "%s", plant->name);
@@ -195,6 +196,38 @@ static ls_status write_settings(const ls_bounds_rows *rows, const char *folder, 
     return fclose(file) == 0 ? LS_OK : LS_ERR_INFRA;
 }
 
+static ls_status write_plants(const ls_bounds_rows *rows, const char *folder, double *scratch)
+{
+    FILE *file;
+    LS_TRY(open_table(folder, "plants.tsv", &file));
+    fprintf(file,
+            "# title: planted faults against the factor of the kind that should show them\n"
+            "# caption: steps with that fault, the smallest and the median value of its kind, "
+            "and how many of the steps did not pass\n"
+            "# units: e/r; tie in RMS roundings; reduce and next in units of their limits\n"
+            "# columns: level kind steps smallest median factor told fault\n");
+    for (int p = 0; p < ls_bounds_plant_count; p++) {
+        const ls_bounds_plant *plant = &ls_bounds_plants[p];
+        for (int group = 0; group < GROUPS; group++) {
+            int count = 0, told = 0;
+            for (int i = 0; i < rows->count; i++) {
+                const ls_bounds_row *row = &rows->row[i];
+                if (group_of(row) == group && strcmp(plant->name, row->plant) == 0) {
+                    scratch[count++] = row->value[plant->kind];
+                    told += strcmp(row->verdict, "PASS") != 0;
+                }
+            }
+            qsort(scratch, (size_t)count, sizeof *scratch, by_value);
+            if (count > 0) {
+                fprintf(file, "\"%s\" \"%s\" %d %.3g %.3g %g %d \"%s\"\n", group_name[group],
+                        ls_bounds_kind_name(plant->kind), count, scratch[0], scratch[count / 2],
+                        factor_of(group, plant->kind), told, plant->name);
+            }
+        }
+    }
+    return fclose(file) == 0 ? LS_OK : LS_ERR_INFRA;
+}
+
 ls_status ls_bounds_table_write(const ls_bounds_rows *rows, const char *folder)
 {
     double *scratch = malloc(((size_t)rows->count + 1) * sizeof *scratch);
@@ -205,6 +238,9 @@ ls_status ls_bounds_table_write(const ls_bounds_rows *rows, const char *folder)
     ls_status status = write_factors(rows, folder, scratch);
     if (status == LS_OK) {
         status = write_settings(rows, folder, scratch);
+    }
+    if (status == LS_OK) {
+        status = write_plants(rows, folder, scratch);
     }
     free(scratch);
     return status;
