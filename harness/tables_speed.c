@@ -271,7 +271,9 @@ ls_status ls_tables_speed_write_scaling(const ls_report_run *run)
     ls_tables_append(
         head.caption, sizeof head.caption,
         "Weak scaling (batch per rank fixed): images per second by number of ranks, against "
-        "that many times one rank; open squares: the same ranks split over nodes.");
+        "that many times one rank, which ran while the other cores were idle; open squares: the "
+        "same "
+        "ranks split over nodes.");
     const ls_report_job *largest = ls_tables_speed_largest(jobs, count);
     if (largest != NULL) {
         ls_tables_speed_note_threads(run, largest, head.caption, sizeof head.caption);

@@ -197,6 +197,7 @@ START_TEST(pages_escape_and_open_with_the_verdicts)
     ck_assert(strstr(html, "CPU: 8 ranks on 2 cores, no GPU was tested") != NULL);
     ck_assert(strstr(html, " src=") == NULL && strstr(html, "<link") == NULL &&
               strstr(html, "@import") == NULL);
+    ck_assert(strstr(html, "@page{size:A4") != NULL && strstr(html, "@media print") != NULL);
     ck_assert(strstr(html, "CRASH rank 3, signal 9") != NULL);
     ck_assert(strstr(html, "not finished: no job.json") != NULL);
     ck_assert(strncmp(markdown, "# Lockstep bench quick", 22) == 0);
