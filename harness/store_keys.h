@@ -1,4 +1,4 @@
-/* The store's keys and values: a hash table of copies. Used by store_server.c only. */
+/* The store's keys and values: a hash table of copies. Used by the server only. */
 #ifndef LS_STORE_KEYS_H
 #define LS_STORE_KEYS_H
 

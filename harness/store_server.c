@@ -1,13 +1,9 @@
 #include "store_server.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -16,338 +12,21 @@
 
 #include "../kernels/core/clock.h"
 #include "../kernels/core/log.h"
-#include "store_keys.h"
 #include "store_listen.h"
-#include "store_wire.h"
+#include "store_serve.h"
 
 enum {
     HELLO_LIMIT_S = 10,    /* a connection that has not said who it is by then is dropped */
     ACCEPT_PAUSE_MS = 100, /* out of descriptors: give others the time to close some */
-    WHO_BYTES = INET6_ADDRSTRLEN + 8,
 };
-static const int64_t NEVER = INT64_MAX;
-
-typedef struct connection {
-    int fd;
-    int rank;     /* -1 until its hello was accepted */
-    bool primary; /* the first of its rank: its end is the rank's end */
-    char who[WHO_BYTES];
-    unsigned char header[LS_STORE_HEADER_BYTES];
-    size_t header_used;
-    ls_store_header request;
-    char *body; /* key, 0, value; malloc'ed */
-    size_t body_used;
-    ls_store_verb waiting; /* HELLO, GET, WAIT: its reply is owed; else 0 */
-    int64_t deadline_ns;   /* of the hello or of the wait */
-    unsigned char *out;
-    size_t out_bytes, out_sent;
-} connection;
-
-struct ls_store_server {
-    pthread_t thread;
-    int listener, wake, port, world;
-    char run_id[LS_STORE_KEY_BYTES_MAX + 1];
-    int *primary_of; /* [world]: 0 not yet, 1 here, 2 said goodbye, 3 lost */
-    char (*who_of)[WHO_BYTES];
-    int joined;
-    connection *connection; /* [count] */
-    int count, capacity;
-    struct pollfd *polled; /* [capacity + 2] */
-    ls_store_keys keys;
-    int64_t accept_after_ns;
-    atomic_int_least64_t stop_ns; /* 0: run; else the end of the lingering */
-    pthread_mutex_t address_lock;
-    char address[INET6_ADDRSTRLEN]; /* under address_lock */
-};
-
-enum { RANK_ABSENT, RANK_HERE, RANK_GONE, RANK_LOST };
-
-/* ---- replies -------------------------------------------------------------------------------- */
-
-static void flush_out(connection *peer)
-{
-    while (peer->out_sent < peer->out_bytes) {
-        ssize_t sent = send(peer->fd, peer->out + peer->out_sent, peer->out_bytes - peer->out_sent,
-                            MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0 && errno == EINTR) {
-            continue;
-        }
-        if (sent < 0) {
-            return; /* full: POLLOUT goes on; broken: the next poll sees it */
-        }
-        peer->out_sent += (size_t)sent;
-    }
-    free(peer->out);
-    peer->out = NULL;
-    peer->out_bytes = peer->out_sent = 0;
-}
-
-static void reply(connection *peer, ls_status status, const void *value, size_t bytes,
-                  int64_t number)
-{
-    LS_ASSERT(peer->out == NULL); /* one request at a time */
-    ls_store_header header = {.magic = LS_STORE_MAGIC,
-                              .verb = (uint32_t)status,
-                              .value_bytes = (uint32_t)bytes,
-                              .number = number};
-    peer->waiting = 0;
-    peer->deadline_ns = NEVER;
-    free(peer->body);
-    peer->body = NULL;
-    peer->header_used = peer->body_used = 0;
-    peer->out = malloc(LS_STORE_HEADER_BYTES + bytes);
-    if (peer->out == NULL) {
-        ls_log_error("store: no memory for a reply of %zu bytes to %s", bytes, peer->who);
-        shutdown(peer->fd, SHUT_RDWR);
-        return;
-    }
-    ls_store_wire_put(&header, peer->out);
-    if (bytes > 0) {
-        memcpy(peer->out + LS_STORE_HEADER_BYTES, value, bytes);
-    }
-    peer->out_bytes = LS_STORE_HEADER_BYTES + bytes;
-    flush_out(peer);
-}
-
-static void reply_text(connection *peer, ls_status status, const char *text)
-{
-    reply(peer, status, text, strlen(text), 0);
-}
-
-static void reply_entry(connection *peer, const ls_store_entry *found)
-{
-    if (peer->request.verb == LS_STORE_GET) {
-        /* the value outlives the reply's copy: body (the key) is freed in reply, the entry is not
-         */
-        reply(peer, LS_OK, found->value, found->bytes, 0);
-    } else {
-        reply(peer, LS_OK, NULL, 0, 0);
-    }
-}
-
-static void wake_waiters(ls_store_server *server, const char *key)
-{
-    const ls_store_entry *found = ls_store_keys_find(&server->keys, key);
-    for (int i = 0; i < server->count; i++) {
-        connection *peer = &server->connection[i];
-        if ((peer->waiting == LS_STORE_GET || peer->waiting == LS_STORE_WAIT) &&
-            strcmp(peer->body, key) == 0) {
-            reply_entry(peer, found);
-        }
-    }
-}
-
-/* ---- who is there --------------------------------------------------------------------------- */
-
-static void missing_text(const ls_store_server *server, char *text, size_t text_bytes)
-{
-    size_t used = (size_t)snprintf(text, text_bytes, "missing of %d: rank", server->world);
-    int listed = 0;
-    for (int rank = 0; rank < server->world && used < text_bytes; rank++) {
-        if (server->primary_of[rank] != RANK_ABSENT) {
-            continue;
-        }
-        if (listed == 16) {
-            snprintf(text + used, text_bytes - used, " ...");
-            return;
-        }
-        used +=
-            (size_t)snprintf(text + used, text_bytes - used, "%s %d", listed == 0 ? "" : ",", rank);
-        listed++;
-    }
-}
-
-static void hello(ls_store_server *server, connection *peer, int64_t now_ns)
-{
-    char text[512] = "";
-    const char *value = peer->body + peer->request.key_bytes + 1;
-    bool known = strcmp(peer->body, server->run_id) == 0;
-    if (!known || peer->request.value_bytes != LS_STORE_HELLO_BYTES) {
-        ls_log_warn("store: refused %s, which does not belong to this job (other token or run id)",
-                    peer->who);
-        reply_text(peer, LS_ERR_RENDEZVOUS,
-                   "it belongs to another job (its token or run id differs from this rank's)");
-        return;
-    }
-    ls_store_hello told = ls_store_wire_get_hello((const unsigned char *)value);
-    int rank = told.rank;
-    if (told.world != server->world) {
-        snprintf(text, sizeof text, "rank %d says the world has %d ranks, rank 0 says %d", rank,
-                 told.world, server->world);
-    } else if (rank < 0 || rank >= server->world) {
-        snprintf(text, sizeof text, "rank %d is out of range, allowed: 0 to %d", rank,
-                 server->world - 1);
-    } else if (told.further == 0 && server->primary_of[rank] != RANK_ABSENT) {
-        snprintf(text, sizeof text, "rank %d is there twice: taken by %s, now also by %s", rank,
-                 server->who_of[rank], peer->who);
-    }
-    if (text[0] != '\0') {
-        ls_log_error("store: refused %s: %s", peer->who, text);
-        reply_text(peer, LS_ERR_USAGE, text);
-        return;
-    }
-    peer->rank = rank;
-    if (told.further != 0) {
-        reply(peer, LS_OK, NULL, 0, 0);
-        return;
-    }
-    peer->primary = true;
-    server->primary_of[rank] = RANK_HERE;
-    snprintf(server->who_of[rank], WHO_BYTES, "%s", peer->who);
-    server->joined++;
-    peer->waiting = LS_STORE_HELLO;
-    peer->deadline_ns = now_ns + peer->request.number * 1000000;
-    if (server->joined < server->world) {
-        return;
-    }
-    for (int i = 0; i < server->count; i++) {
-        if (server->connection[i].waiting == LS_STORE_HELLO) {
-            reply(&server->connection[i], LS_OK, NULL, 0, 0);
-        }
-    }
-}
-
-/* ---- requests ------------------------------------------------------------------------------- */
-
-static void add(ls_store_server *server, connection *peer)
-{
-    const char *key = peer->body;
-    const ls_store_entry *found = ls_store_keys_find(&server->keys, key);
-    int64_t sum = 0;
-    if (found != NULL) {
-        char *end = NULL;
-        errno = 0;
-        sum = strtoll(found->value, &end, 10);
-        if (errno != 0 || found->bytes == 0 || end != (char *)found->value + found->bytes) {
-            reply_text(peer, LS_ERR_USAGE, "its value is no decimal number");
-            return;
-        }
-    }
-    if (__builtin_add_overflow(sum, peer->request.number, &sum)) {
-        reply_text(peer, LS_ERR_USAGE, "the sum leaves 64 bits");
-        return;
-    }
-    char text[32];
-    int bytes = snprintf(text, sizeof text, "%" PRId64, sum);
-    if (!ls_store_keys_put(&server->keys, key, text, (size_t)bytes)) {
-        reply_text(peer, LS_ERR_INFRA, "rank 0 has no memory for it");
-        return;
-    }
-    wake_waiters(server, key);
-    reply(peer, LS_OK, NULL, 0, sum);
-}
-
-/* One whole request lies in peer->request and peer->body. False: drop the connection. */
-static bool serve(ls_store_server *server, connection *peer)
-{
-    const ls_store_header *request = &peer->request;
-    int64_t now_ns = ls_clock_ns();
-    if (request->verb == LS_STORE_HELLO) {
-        if (peer->rank >= 0) {
-            return false;
-        }
-        hello(server, peer, now_ns);
-        return true;
-    }
-    const char *key = peer->body;
-    switch ((ls_store_verb)request->verb) {
-    case LS_STORE_SET:
-        if (!ls_store_keys_put(&server->keys, key, key + request->key_bytes + 1,
-                               request->value_bytes)) {
-            reply_text(peer, LS_ERR_INFRA, "rank 0 has no memory for it");
-            return true;
-        }
-        wake_waiters(server, key);
-        reply(peer, LS_OK, NULL, 0, 0);
-        return true;
-    case LS_STORE_GET:
-    case LS_STORE_WAIT: {
-        const ls_store_entry *found = ls_store_keys_find(&server->keys, key);
-        if (found != NULL) {
-            reply_entry(peer, found);
-        } else {
-            peer->waiting = (ls_store_verb)request->verb;
-            peer->deadline_ns = now_ns + request->number * 1000000;
-        }
-        return true;
-    }
-    case LS_STORE_ADD:
-        add(server, peer);
-        return true;
-    case LS_STORE_BYE:
-        if (peer->primary) {
-            server->primary_of[peer->rank] = RANK_GONE;
-        }
-        return false;
-    default:
-        return false;
-    }
-}
-
-static bool header_is_sane(const connection *peer)
-{
-    const ls_store_header *request = &peer->request;
-    bool first = peer->rank < 0;
-    uint32_t value_bytes_max = first ? LS_STORE_HELLO_BYTES : LS_STORE_VALUE_BYTES_MAX;
-    return request->magic == LS_STORE_MAGIC && first == (request->verb == LS_STORE_HELLO) &&
-           request->key_bytes <= LS_STORE_KEY_BYTES_MAX &&
-           request->value_bytes <= value_bytes_max &&
-           (request->verb == LS_STORE_ADD ||
-            (request->number >= 0 && request->number <= INT32_MAX * INT64_C(1000)));
-}
-
-/* Reads what is there. False: drop the connection. */
-static bool read_some(ls_store_server *server, connection *peer)
-{
-    for (;;) {
-        bool in_header = peer->header_used < LS_STORE_HEADER_BYTES;
-        size_t body_bytes =
-            in_header ? 0 : (size_t)peer->request.key_bytes + peer->request.value_bytes;
-        /* the key is followed by a 0 of ours, the value begins after it */
-        size_t gap = peer->body_used >= peer->request.key_bytes ? 1 : 0;
-        char *to = in_header ? (char *)peer->header + peer->header_used
-                             : peer->body + peer->body_used + gap;
-        size_t wanted = in_header  ? LS_STORE_HEADER_BYTES - peer->header_used
-                        : gap == 0 ? peer->request.key_bytes - peer->body_used
-                                   : body_bytes - peer->body_used;
-        if (in_header || wanted > 0) {
-            ssize_t got = recv(peer->fd, to, wanted, MSG_DONTWAIT);
-            if (got < 0 && errno == EINTR) {
-                continue;
-            }
-            if (got < 0) {
-                return errno == EAGAIN || errno == EWOULDBLOCK;
-            }
-            if (got == 0) {
-                return false;
-            }
-            *(in_header ? &peer->header_used : &peer->body_used) += (size_t)got;
-        }
-        if (in_header && peer->header_used == LS_STORE_HEADER_BYTES) {
-            peer->request = ls_store_wire_get(peer->header);
-            if (!header_is_sane(peer)) {
-                ls_log_warn("store: dropped %s (rank %d): bad frame", peer->who, peer->rank);
-                return false;
-            }
-            peer->body = calloc(1, (size_t)peer->request.key_bytes + peer->request.value_bytes + 2);
-            if (peer->body == NULL) {
-                ls_log_error("store: no memory for a request of %s", peer->who);
-                return false;
-            }
-        } else if (!in_header &&
-                   peer->body_used == (size_t)peer->request.key_bytes + peer->request.value_bytes) {
-            return serve(server, peer);
-        }
-    }
-}
 
 /* ---- connections ---------------------------------------------------------------------------- */
 
 static void drop(ls_store_server *server, int index)
 {
-    connection *peer = &server->connection[index];
-    if (peer->primary && server->primary_of[peer->rank] == RANK_HERE) {
-        server->primary_of[peer->rank] = RANK_LOST;
+    ls_store_peer *peer = &server->connection[index];
+    if (peer->primary && server->primary_of[peer->rank] == LS_STORE_HERE) {
+        server->primary_of[peer->rank] = LS_STORE_LOST;
         if (atomic_load(&server->stop_ns) == 0) {
             ls_log_warn("store: rank %d (%s) left without goodbye", peer->rank, peer->who);
         }
@@ -361,7 +40,7 @@ static void drop(ls_store_server *server, int index)
 static bool grow(ls_store_server *server)
 {
     int capacity = server->capacity == 0 ? 64 : server->capacity * 2;
-    connection *more = realloc(server->connection, (size_t)capacity * sizeof *more);
+    ls_store_peer *more = realloc(server->connection, (size_t)capacity * sizeof *more);
     if (more != NULL) {
         server->connection = more;
     }
@@ -397,8 +76,8 @@ static void accept_one(ls_store_server *server, int64_t now_ns)
     }
     int on = 1;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* only a matter of speed */
-    connection *peer = &server->connection[server->count++];
-    *peer = (connection){
+    ls_store_peer *peer = &server->connection[server->count++];
+    *peer = (ls_store_peer){
         .fd = fd, .rank = -1, .deadline_ns = now_ns + HELLO_LIMIT_S * INT64_C(1000000000)};
     char host[INET6_ADDRSTRLEN + 16], service[8];
     if (getnameinfo((struct sockaddr *)&from, bytes, host, sizeof host, service, sizeof service,
@@ -420,17 +99,17 @@ static void accept_one(ls_store_server *server, int64_t now_ns)
 /* Replies to those whose time is over. Returns the next deadline. */
 static int64_t expire(ls_store_server *server, int64_t now_ns)
 {
-    int64_t next_ns = NEVER;
+    int64_t next_ns = LS_STORE_NEVER;
     for (int i = server->count - 1; i >= 0; i--) {
-        connection *peer = &server->connection[i];
+        ls_store_peer *peer = &server->connection[i];
         if (peer->deadline_ns > now_ns) {
             next_ns = peer->deadline_ns < next_ns ? peer->deadline_ns : next_ns;
         } else if (peer->waiting == LS_STORE_HELLO) {
             char text[256];
-            missing_text(server, text, sizeof text);
-            reply_text(peer, LS_ERR_RENDEZVOUS, text);
+            ls_store_serve_missing(server, text, sizeof text);
+            ls_store_serve_refuse(peer, LS_ERR_RENDEZVOUS, text);
         } else if (peer->waiting != 0) {
-            reply_text(peer, LS_ERR_RENDEZVOUS, "nobody set it");
+            ls_store_serve_refuse(peer, LS_ERR_RENDEZVOUS, "nobody set it");
         } else {
             ls_log_warn("store: dropped %s: it did not say who it is within %d s", peer->who,
                         HELLO_LIMIT_S);
@@ -447,7 +126,7 @@ static bool may_stop(const ls_store_server *server, int64_t stop_ns, int64_t now
     }
     bool others = false;
     for (int rank = 1; rank < server->world; rank++) {
-        others = others || server->primary_of[rank] == RANK_HERE;
+        others = others || server->primary_of[rank] == LS_STORE_HERE;
     }
     return !others || now_ns >= stop_ns;
 }
@@ -467,19 +146,20 @@ static int poll_all(ls_store_server *server, int64_t now_ns, int64_t until_ns)
         polled[i + 2] = (struct pollfd){.fd = server->connection[i].fd, .events = events};
     }
     struct timespec limit;
-    if (until_ns != NEVER) {
+    if (until_ns != LS_STORE_NEVER) {
         int64_t rest_ns = until_ns > now_ns ? until_ns - now_ns : 0;
         limit = (struct timespec){.tv_sec = rest_ns / 1000000000, .tv_nsec = rest_ns % 1000000000};
     }
-    return ppoll(polled, (nfds_t)(server->count + 2), until_ns == NEVER ? NULL : &limit, NULL);
+    return ppoll(polled, (nfds_t)(server->count + 2), until_ns == LS_STORE_NEVER ? NULL : &limit,
+                 NULL);
 }
 
 static void handle(ls_store_server *server, int index, short events)
 {
-    connection *peer = &server->connection[index];
+    ls_store_peer *peer = &server->connection[index];
     bool keep = true;
     if (peer->out != NULL) {
-        flush_out(peer);
+        ls_store_serve_flush(peer);
         keep = (events & (POLLERR | POLLHUP | POLLNVAL)) == 0;
     } else if (peer->waiting != 0) {
         char byte;
@@ -490,7 +170,7 @@ static void handle(ls_store_server *server, int index, short events)
                         peer->rank);
         }
     } else {
-        keep = read_some(server, peer);
+        keep = ls_store_serve_read(server, peer);
     }
     if (!keep) {
         drop(server, index);
@@ -531,8 +211,8 @@ static void *serve_all(void *argument)
     for (int i = 0; i < server->count; i++) {
         if (server->connection[i].waiting == LS_STORE_HELLO) {
             char text[256];
-            missing_text(server, text, sizeof text);
-            reply_text(&server->connection[i], LS_ERR_RENDEZVOUS, text);
+            ls_store_serve_missing(server, text, sizeof text);
+            ls_store_serve_refuse(&server->connection[i], LS_ERR_RENDEZVOUS, text);
         }
     }
     return NULL;

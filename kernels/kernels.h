@@ -335,8 +335,11 @@ typedef const ls_backend_api *ls_backend_entry_fn(void);
  * table lives until the process ends. LS_ERR_INFRA, with the loader's own text, where it cannot be
  * had. */
 ls_status ls_load_backend(const char *name, const ls_backend_api **out);
-/* The same search for any engine: the symbol `entry` of ls_<name>.so. */
-ls_status ls_load_symbol(const char *name, const char *entry, void **out);
+/* The same search for any engine: the symbol `entry` of ls_<name>.so, copied to the pointer that
+ * `out` points to, which may be one to a function. */
+ls_status ls_load_symbol(const char *name, const char *entry, void *out);
+/* LS_ERR_INFRA when ls_<name>.so was built for another version of the table. */
+ls_status ls_load_same_abi(const char *name, int abi, int wanted);
 
 #ifdef __cplusplus
 }

@@ -45,7 +45,7 @@ static ls_status library_path(const char *name, char *path, size_t path_bytes)
     return LS_OK;
 }
 
-ls_status ls_load_symbol(const char *name, const char *entry, void **out)
+ls_status ls_load_symbol(const char *name, const char *entry, void *out)
 {
     char path[PATH_MAX];
     LS_TRY(library_path(name, path, sizeof path));
@@ -59,22 +59,26 @@ ls_status ls_load_symbol(const char *name, const char *entry, void **out)
         ls_log_error("%s has no symbol '%s': %s", path, entry, dlerror());
         return LS_ERR_INFRA;
     }
-    *out = symbol;
+    memcpy(out, &symbol, sizeof symbol); /* ISO C has no cast from void * to a function */
+    return LS_OK;
+}
+
+ls_status ls_load_same_abi(const char *name, int abi, int wanted)
+{
+    if (abi != wanted) {
+        ls_log_error("ls_%s.so speaks ABI %d, this program %d: rebuild with `make`", name, abi,
+                     wanted);
+        return LS_ERR_INFRA;
+    }
     return LS_OK;
 }
 
 ls_status ls_load_backend(const char *name, const ls_backend_api **out)
 {
-    void *symbol = NULL;
-    LS_TRY(ls_load_symbol(name, LS_BACKEND_ENTRY, &symbol));
     ls_backend_entry_fn *entry = NULL;
-    memcpy(&entry, &symbol, sizeof entry); /* ISO C has no cast from void * to a function */
+    LS_TRY(ls_load_symbol(name, LS_BACKEND_ENTRY, &entry));
     const ls_backend_api *api = entry();
-    if (api->abi != LS_BACKEND_ABI) {
-        ls_log_error("ls_%s.so speaks ABI %d, this program %d: rebuild with `make`", name, api->abi,
-                     LS_BACKEND_ABI);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY(ls_load_same_abi(name, api->abi, LS_BACKEND_ABI));
     *out = api;
     return LS_OK;
 }

@@ -15,16 +15,10 @@ ls_status ls_comm_load(const char *name, const ls_comm_api **out)
         ls_log_error("engine '%s' is not known, allowed: self, gloo, nccl", name);
         return LS_ERR_USAGE;
     }
-    void *symbol = NULL;
-    LS_TRY(ls_load_symbol(name, LS_COMM_ENTRY, &symbol));
     ls_comm_entry_fn *entry = NULL;
-    memcpy(&entry, &symbol, sizeof entry); /* ISO C has no cast from void * to a function */
+    LS_TRY(ls_load_symbol(name, LS_COMM_ENTRY, &entry));
     const ls_comm_api *api = entry();
-    if (api->abi != LS_COMM_ABI) {
-        ls_log_error("ls_%s.so speaks ABI %d, this program %d: rebuild with `make`", name, api->abi,
-                     LS_COMM_ABI);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY(ls_load_same_abi(name, api->abi, LS_COMM_ABI));
     *out = api;
     return LS_OK;
 }
