@@ -23,7 +23,7 @@ say = $(if $(V),@:,@echo "  $(1)")
 .DEFAULT_GOAL := all
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: all units programs found deps bench check conform compare help lint format \
+.PHONY: all units programs found deps bench check conform detect compare help lint format \
 	asan ubsan tsan fuzz dist install clean
 
 # ---- what this machine can build ---------------------------------------------------------------
@@ -159,6 +159,14 @@ conform:
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@$(BUILD)/lockstep conform $(OPTIONS)
 
+# Planted faults: a build in which they can be switched on, and one for each that is a patch.
+PATCHES := $(wildcard suite/plants/*.patch)
+detect: all
+	@$(MAKE) --no-print-directory -s PLANTS=1 programs
+	@$(if $(PATCHES),sh suite/plants/build.sh $(BUILD) $(PATCHES))
+	@$(BUILD)/lockstep detect $(if $(FULL),--full) $(if $(FAULT),--fault '$(FAULT)') \
+		$(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))
+
 # The first interpreter that has PyTorch, or the one given as PYTHON.
 compare:
 	$(call checked,variables_compare)
@@ -178,6 +186,8 @@ help:
 #:                      RESUME=results/runs/... goes on with an interrupted run)
 #: make check           unit tests and the must-pass conformance list
 #: make conform         the conformance cases (CLAIM=... SUBJECT="..." CASE=GLOB SEED=N)
+#: make detect          planted faults, each of which must be caught (FAULT=GLOB; FULL=1: the whole
+#:                      matrix and 100 clean passes, goes on where it was stopped)
 #: make compare         speed beside PyTorch, same model, batch, threads and data
 #: make deps            install what bench and check need (Debian, Ubuntu)
 #: make lint | format   check the house rules | format the sources

@@ -239,9 +239,14 @@ static ls_status begin_full(ls_ddp *ddp)
 {
     const ls_device *device = ddp->options.memory->device;
     float factor = (float)ddp->options.rules->pre_factor;
-    while (ddp->next < ddp->layout.bucket_count &&
-           ddp->slot[ddp->next].missing <= LS_PLANT(bucket_begins_early, 0, 1)) {
-        slot *slot = &ddp->slot[ddp->next];
+    while (ddp->next < ddp->layout.bucket_count) {
+        int number =
+            LS_PLANT(own_bucket_order, ddp->next,
+                     ddp->options.rank == 1 ? ddp->layout.bucket_count - 1 - ddp->next : ddp->next);
+        slot *slot = &ddp->slot[number];
+        if (slot->missing > LS_PLANT(bucket_begins_early, 0, 1)) {
+            break;
+        }
         if (factor != 1.0f && LS_PLANT(predivide_forgotten, true, false)) {
             LS_TRY(device->api->scale(device->backend, device->stream, slot->whole, factor));
         }
@@ -249,7 +254,7 @@ static ls_status begin_full(ls_ddp *ddp)
         ls_comm_op op = {
             .kind = LS_COMM_ALL_REDUCE,
             .buffer = slot->whole.data,
-            .count = count_of(ddp, ddp->next),
+            .count = count_of(ddp, number),
             .dtype = slot->whole.dtype,
             .factor = engine_scales(ddp, slot->whole.dtype)
                           ? LS_PLANT(not_averaged, (float)ddp->options.rules->post_factor, 1.0f)

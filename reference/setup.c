@@ -172,7 +172,9 @@ static ls_status create_plan(ls_trainer *trainer)
         .height = trainer->options.image_size,
         .width = trainer->options.image_size,
         .activation = trainer->precision.activation,
-        .norm_sync = trainer->norm_comm != NULL ? &trainer->norm_sync : NULL,
+        .norm_sync = LS_PLANT(sync_bn_forgotten, trainer->norm_comm != NULL, false)
+                         ? &trainer->norm_sync
+                         : NULL,
         .forced_branches = trainer->options.force_branches[0] != '\0',
     };
     char why[256] = "";

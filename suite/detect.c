@@ -290,7 +290,8 @@ static ls_status run_fault(detect *d, int index)
     ls_text_put(directory, sizeof directory, "%s/faults/%s", d->directory, plant->name);
     ls_text_put(program, sizeof program, "%s", d->planted);
     if (plant->patch) {
-        ls_text_put(program, sizeof program, "%s/%s/lockstep", d->patched, plant->name);
+        ls_text_put(program, sizeof program, "%s/%s/build/planted/lockstep", d->patched,
+                    plant->name);
     }
     ls_detect_child child = {.program = program,
                              .wish = plant->patch ? NULL : plant->wish,

@@ -14,7 +14,7 @@ typedef struct ls_detect_plant {
     char requirement[8];
     char cause[128]; /* a pattern that the printed cause must match; "-": none is expected */
     char sentence[240];
-    bool patch; /* a tree and a build of its own, build/patched/<name> */
+    bool patch; /* a tree of its own, build/patched/<name>, and its build */
 } ls_detect_plant;
 
 typedef struct ls_detect_list {

@@ -110,6 +110,7 @@ void ls_launch_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_subject_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_wire_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_small_cases(const ls_case_settings *settings, ls_case_list *list);
+void ls_network_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_training_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_performance_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_kernels_cases(const ls_case_settings *settings, ls_case_list *list);

@@ -14,9 +14,9 @@
 #ifndef LS_PLANT_H
 #define LS_PLANT_H
 
-#if defined(LS_PLANTS) && !defined(__CUDA_ARCH__)
-
 #include <stdint.h>
+
+#if defined(LS_PLANTS) && !defined(__CUDA_ARCH__)
 
 #ifdef __cplusplus
 extern "C" {

@@ -133,6 +133,35 @@ xargs objdump -t <"$work/objects" 2>/dev/null | awk '
     }
     / \*COM\*/ { print object, $NF }' | breach "no mutable globals:"
 
+# ---- planted faults ------------------------------------------------------------------------------
+# suite/plants.txt, the sources and suite/plants/ name the same faults.
+sed -n 's/^\([a-z][a-z0-9_]*\)[^|]*|.*|.*|.*|.*/\1/p' suite/plants.txt | sort -u >"$work/plants"
+{
+    xargs grep -ohE 'LS_PLANT\([a-z0-9_]+,' <"$work/sources" | sed 's/LS_PLANT(//; s/,//'
+    sed -n 's:^suite/plants/\(.*\)\.patch$:\1:p' "$work/files"
+} | grep -v '^name$' | sort -u >"$work/planted"
+comm -3 "$work/plants" "$work/planted" | tr -d '\t' |
+    breach "a planted fault is in suite/plants.txt and in the sources or suite/plants/:"
+sed -n 's:^\(suite/plants/.*\.patch\)$:\1:p' "$work/files" | while read -r patch; do
+    patch -p1 --dry-run -s -f <"$patch" >/dev/null 2>&1 || echo "$patch"
+done | breach "patches of planted faults apply:"
+
+# Each names a case and its requirement; each requirement has a case, each case a requirement.
+if [ -x "$build/lockstep" ]; then
+    "$build/lockstep" detect --list 2>&1 >/dev/null | breach "each planted fault names a case:"
+    "$build/unit/test_cases" >"$work/cases" 2>&1 || breach "requirements and cases:" <"$work/cases"
+fi
+
+# The normal build has no trace of them.
+case $build in */planted) ;; *)
+    ls "$build"/lockstep* "$build"/lib/*.so 2>/dev/null | while read -r file; do
+        [ -f "$file" ] && nm "$file" 2>/dev/null | grep -i 'ls_plant' | sed "s:^:$file :"
+    done | breach "no planted fault in the normal build:"
+    for file in "$build/lockstep-train" "$build/lockstep-launch" "$build"/lib/*.so; do
+        strings -a "$file" 2>/dev/null | grep -xF -f "$work/plants" | sed "s:^:$file :"
+    done | breach "no name of a planted fault in the normal build:" ;;
+esac
+
 # ---- headers and format --------------------------------------------------------------------------
 alone() { # compiler and language; paths of headers on stdin
     xargs -P 2 -n 24 "$@" -Wall -Wextra -Wpedantic -Werror -I. -fsyntax-only 2>&1 |
