@@ -24,6 +24,7 @@
 #include <gloo/config.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
+#include <gloo/transport/pair.h>
 
 #include "../../kernels/core/digest.h"
 #include "../../kernels/core/log.h"
@@ -33,6 +34,8 @@ using ls_gloo::Job;
 
 namespace
 {
+
+constexpr std::chrono::milliseconds look_every(500); /* for ranks that are gone */
 
 struct StoreFailure {
     ls_status status; /* already logged by the store */
@@ -144,8 +147,14 @@ ls_status run_job(ls_comm *comm, Job *job)
     ls_status status = LS_OK;
     try {
         ls_gloo::execute(comm, *job);
-    } catch (const Aborted &) {
-        status = LS_ERR_PEER_LOST; /* our own caller asked for it: nothing to log */
+    } catch (const Aborted &) { /* nothing to log where our own caller asked for it */
+        status = LS_ERR_PEER_LOST;
+        std::unique_lock<std::mutex> guard(comm->lock);
+        std::string lost = comm->lost;
+        guard.unlock();
+        if (!lost.empty()) {
+            log_failure(comm, *job, lost.c_str());
+        }
     } catch (const gloo::Exception &error) {
         log_failure(comm, *job, error.what());
         status = LS_ERR_PEER_LOST;
@@ -202,6 +211,27 @@ void describe(char *text, int bytes)
              GLOO_VERSION_PATCH, where.dli_fname != nullptr ? where.dli_fname : "?");
 }
 
+/* A rank that leaves while another is still shaking hands would end that one: Gloo's thread throws.
+ */
+void wait_for_all(const ls_comm *comm, const ls_comm_options *options)
+{
+    std::vector<std::string> name;
+    std::vector<const char *> key;
+    for (int rank = 0; rank < comm->world; rank++) {
+        name.push_back("gloo/" + comm->name + "/connected/" + std::to_string(rank));
+    }
+    for (const std::string &one : name) {
+        key.push_back(one.c_str());
+    }
+    ls_status status = ls_store_set(options->store, key[(size_t)comm->rank], "", 0);
+    if (status == LS_OK) {
+        status = ls_store_wait(options->store, key.data(), comm->world, options->timeout_s);
+    }
+    if (status != LS_OK) {
+        throw StoreFailure{status};
+    }
+}
+
 void connect(ls_comm *comm, const ls_comm_options *options)
 {
     char address[128];
@@ -216,6 +246,8 @@ void connect(ls_comm *comm, const ls_comm_options *options)
     comm->context->setTimeout(std::chrono::milliseconds((int64_t)(comm->timeout_s * 1e3)));
     Rendezvous store(options->store, options->name, options->timeout_s);
     comm->context->connectFullMesh(store, device);
+    comm->probe = comm->context->createUnboundBuffer(&comm->probed, sizeof comm->probed);
+    wait_for_all(comm, options);
 }
 
 ls_status open(const ls_comm_options *options, ls_comm **out)
@@ -293,13 +325,43 @@ ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_comm_ha
     return LS_OK;
 }
 
+/* Gloo tells a closed connection to transfers that have not begun, but not to one that is half
+ * written or half read (its Pair::signalException): that would wait until its deadline. So whoever
+ * waits for the worker asks the connections that it waits for, with a receive that can take
+ * nothing. With the lock held. */
+void look_for_lost(ls_comm *comm)
+{
+    constexpr uint64_t never_sent = 0xff; /* tags of operations count from there in steps of 256 */
+    for (size_t rank = 0; rank < comm->awaited.size() && comm->lost.empty(); rank++) {
+        if (comm->awaited[rank] == 0 || (int)rank == comm->rank) {
+            continue;
+        }
+        try {
+            auto &pair = comm->context->getPair((int)rank);
+            pair->recv(comm->probe.get(), never_sent, 0, sizeof comm->probed);
+        } catch (const std::exception &error) {
+            comm->lost = error.what();
+        }
+    }
+    for (gloo::transport::UnboundBuffer *buffer : comm->live) {
+        if (!comm->lost.empty()) {
+            buffer->abortWaitRecv();
+            buffer->abortWaitSend();
+        }
+    }
+}
+
 ls_status wait(ls_comm *comm, ls_comm_handle *handle, ls_stream *)
 {
     Job *job = (Job *)handle->engine;
     LS_ASSERT(job != NULL);
     std::unique_lock<std::mutex> guard(comm->lock);
     /* every transfer of the worker has a deadline, so this ends */
-    comm->to_caller.wait(guard, [&] { return job->done; });
+    while (!comm->to_caller.wait_for(guard, look_every, [&] { return job->done; })) {
+        if (comm->failed == LS_OK && comm->context != nullptr) {
+            look_for_lost(comm);
+        }
+    }
     ls_status status = job->status;
     handle->engine = nullptr;
     delete job;

@@ -23,7 +23,7 @@
 namespace ls_gloo
 {
 
-/* Thrown out of a wait that our own caller has aborted. */
+/* Thrown out of a wait that our own caller has aborted, or that is for a rank that is gone. */
 struct Aborted {
 };
 
@@ -51,10 +51,14 @@ struct ls_comm {
     std::deque<ls_gloo::Job *> queue;
     std::set<gloo::transport::UnboundBuffer *> live; /* what an abort has to wake */
     bool closing = false, aborted = false;
+    std::vector<int> awaited; /* transfers that the worker waits for, by rank */
+    std::string lost;         /* what is known of a rank that it waits for in vain; "" */
     ls_status failed = LS_OK;
     uint64_t number = 0, collective = 0;
 
     /* the worker's own */
+    std::unique_ptr<gloo::transport::UnboundBuffer> probe; /* for asking pairs how they are */
+    char probed = 0;
     std::vector<char> scratch;
     int64_t deadline_ns = 0;
     std::string waiting_for;
@@ -106,7 +110,7 @@ class Window
     {
         int from = -1;
         name_ranks("waiting for rank", owed_);
-        if (!buffer_->waitRecv(&from, rest())) {
+        if (!buffer_->waitRecv(&from, rest(owed_))) {
             throw Aborted();
         }
         owed_[(size_t)from]--;
@@ -116,7 +120,7 @@ class Window
     {
         int to = -1;
         name_ranks("sending to rank", unsent_);
-        if (!buffer_->waitSend(&to, rest())) {
+        if (!buffer_->waitSend(&to, rest(unsent_))) {
             throw Aborted();
         }
         unsent_[(size_t)to]--;
@@ -136,13 +140,14 @@ class Window
     }
 
   private:
-    std::chrono::milliseconds rest() const
+    std::chrono::milliseconds rest(const std::vector<int> &awaited) const
     {
         {
             std::lock_guard<std::mutex> guard(comm_->lock);
-            if (comm_->aborted) {
+            if (comm_->aborted || !comm_->lost.empty()) {
                 throw Aborted();
             }
+            comm_->awaited = awaited;
         }
         int64_t rest_ms = (comm_->deadline_ns - ls_clock_ns() + 999999) / 1000000;
         return std::chrono::milliseconds(std::max<int64_t>(1, rest_ms));
