@@ -106,6 +106,7 @@ void ls_collectives_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_data_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_syncbn_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_unused_cases(const ls_case_settings *settings, ls_case_list *list);
+void ls_faults_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_launch_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_subject_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_wire_cases(const ls_case_settings *settings, ls_case_list *list);

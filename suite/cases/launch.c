@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "../../harness/text.h"
+#include "endings.h"
+#include "judges.h"
 
 static const ls_tol leave_s = LS_TOL(
     10, "issue: after kill -9 of one rank all are gone in 10 s (grace 5 s, then TERM and KILL)");
@@ -36,6 +38,258 @@ static void judge_killed(const ls_case *row, const ls_record *job, ls_verdict *o
     }
 }
 
+/* ---- where a rank finds its place ------------------------------------------------------------ */
+
+#define NOBODY \
+    "R=$RANK W=$WORLD_SIZE; unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK; "
+#define GO "exec \"$0\" \"$@\""
+#define OPEN_MPI                                                                     \
+    "OMPI_COMM_WORLD_RANK=$R OMPI_COMM_WORLD_SIZE=$W OMPI_COMM_WORLD_LOCAL_RANK=$R " \
+    "OMPI_COMM_WORLD_LOCAL_SIZE=$W "
+#define SLURM \
+    "SLURM_PROCID=$R SLURM_STEP_NUM_TASKS=$W SLURM_LOCALID=$R SLURM_NODEID=0 SLURM_JOB_ID=77 "
+
+static const struct place {
+    const char *id, *script;
+    int world, nodes;
+} places[] = {
+    {"torchrun", NULL, 3, 1},
+    {"nodes", NULL, 4, 2},
+    {"mpirun", NOBODY OPEN_MPI GO, 3, 1},
+    {"mpirun.no-address", NOBODY "unset MASTER_ADDR; " OPEN_MPI GO, 3, 1},
+    {"srun", NOBODY SLURM GO, 3, 1},
+    {"srun.node-list", NOBODY "unset MASTER_ADDR LS_TOKEN; SLURM_STEP_NODELIST=localhost " SLURM GO,
+     2, 1},
+    {"torchrun-in-slurm", "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=7 " GO, 3, 1},
+    {"torchrun.agent", "TORCHELASTIC_USE_AGENT_STORE=True " GO, 3, 1},
+    {"torchrun.run-id", "unset LS_TOKEN; TORCHELASTIC_RUN_ID=abc " GO, 3, 1},
+    {"late.rank0", "[ $RANK != 0 ] || sleep 0.7; " GO, 3, 1},
+    {"late.rank2", "[ $RANK != 2 ] || sleep 0.7; " GO, 3, 1},
+    {"slurm-batch", NOBODY "SLURM_PROCID=0 " GO, 1, 1}, /* a batch script's shell: no step */
+};
+
+static void judge_place(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    int per_node = job->world / row->job[0].nodes;
+    for (int rank = 0; rank < job->world; rank++) {
+        const cJSON *start = job->rank[rank].start;
+        int want[] = {rank, job->world, rank % per_node, per_node, rank / per_node};
+        static const char *const name[] = {"rank", "world", "local_rank", "local_world", "node"};
+        for (int i = 0; i < 5; i++) {
+            int have = (int)ls_json_integer(start, name[i], -1);
+            if (have != want[i]) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d took its %s for %d, expected %d", rank,
+                               name[i], have, want[i]);
+            }
+        }
+    }
+    if (job->world > 1) {
+        ls_ddp_judge_lockstep(row, job, out);
+    } else if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "a world of one");
+    }
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+#define ALONE "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK; "
+#define RENDEZVOUS LS_ERR_RENDEZVOUS
+
+static const struct refused {
+    const char *id, *requirement, *script, *options;
+    int world;
+    ls_ending end;
+} refused[] = {
+    {"rank-outside", "L3", "RANK=2 WORLD_SIZE=2 " GO, "", 1, {{2}, 1, "RANK=2", true, NULL}},
+    {"rank-negative", "L3", "RANK=-1 WORLD_SIZE=2 " GO, "", 1, {{2}, 1, "RANK=-1", true, NULL}},
+    {"rank-word", "L3", "RANK=two WORLD_SIZE=3 " GO, "", 1, {{2}, 1, "RANK=two", true, NULL}},
+    {"rank-half", "L3", "RANK=0.5 WORLD_SIZE=3 " GO, "", 1, {{2}, 1, "RANK=0.5", true, NULL}},
+    {"rank-missing", "L3", "unset RANK; " GO, "", 1, {{2}, 1, "RANK is not", true, NULL}},
+    {"world-missing", "L3", "unset WORLD_SIZE; " GO, "", 1, {{2}, 1, "WORLD_SIZE is", true, NULL}},
+    {"world-zero", "L3", "WORLD_SIZE=0 " GO, "", 1, {{2}, 1, "WORLD_SIZE=0", true, NULL}},
+    {"world-huge", "L3", "WORLD_SIZE=99999999999 " GO, "", 1, {{2}, 1, "WORLD_SIZE=9", true, NULL}},
+    {"local-rank",
+     "L3",
+     "WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2 " GO,
+     "",
+     1,
+     {{2}, 1, "LOCAL_RANK=2", true, NULL}},
+    {"no-address",
+     "L3",
+     "unset MASTER_ADDR; WORLD_SIZE=2 " GO,
+     "",
+     1,
+     {{2}, 1, "MASTER_ADDR", true, NULL}},
+    {"no-port",
+     "L3",
+     "unset MASTER_PORT; WORLD_SIZE=2 " GO,
+     "",
+     1,
+     {{2}, 1, "MASTER_PORT", true, NULL}},
+    {"port-outside",
+     "L3",
+     "MASTER_PORT=70000 WORLD_SIZE=2 " GO,
+     "",
+     1,
+     {{2}, 1, "MASTER_PORT=70000", true, NULL}},
+    {"mpirun.rank-outside",
+     "L3",
+     ALONE "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=3 " GO,
+     "",
+     1,
+     {{2}, 1, "OMPI_COMM_WORLD_RANK=3", true, NULL}},
+    {"mpirun.world-missing",
+     "L3",
+     ALONE "OMPI_COMM_WORLD_RANK=0 " GO,
+     "",
+     1,
+     {{2}, 1, "OMPI_COMM_WORLD_SIZE", true, NULL}},
+    {"srun.rank-outside",
+     "L3",
+     ALONE "SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=4 " GO,
+     "",
+     1,
+     {{2}, 1, "SLURM_PROCID=5", true, NULL}},
+    {"run-dir",
+     "L3",
+     "LS_RUN_DIR=/nonexistent/run " GO,
+     "",
+     1,
+     {{3}, 1, "/nonexistent/run", true, NULL}},
+    {"dump-nowhere",
+     "L3",
+     "unset LS_RUN_DIR; " GO,
+     "--dump-steps=1",
+     1,
+     {{2}, 1, "LS_RUN_DIR", true, NULL}},
+
+    {"unequal.lr",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --lr=0.3; " GO,
+     "",
+     3,
+     {{2, 2, 2}, 7, "--lr", true, NULL}},
+    {"unequal.level",
+     "L4",
+     "[ $RANK != 2 ] || set -- \"$@\" --opt-level=O1; " GO,
+     "",
+     3,
+     {{2, 2, 2}, 7, "--opt-level", true, NULL}},
+    {"unequal.batch",
+     "L4",
+     "[ $RANK != 0 ] || set -- \"$@\" -b 8; " GO,
+     "",
+     3,
+     {{2, 2, 2}, 7, "--batch-size", true, NULL}},
+    {"unequal.seed",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --seed=8; " GO,
+     "",
+     3,
+     {{2, 2, 2}, 7, "--seed", true, NULL}},
+    {"unequal.bucket",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --bucket-cap-mb=1; " GO,
+     "",
+     3,
+     {{2, 2, 2}, 7, "bucket", true, NULL}},
+    {"unequal.arch",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --arch=resnet20; " GO,
+     "",
+     3,
+     {{2, 2, 2}, 7, "arch", true, NULL}},
+    {"unequal.steps",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --steps=3; " GO,
+     "",
+     3,
+     {{2, 2, 2}, 7, "--steps", true, NULL}},
+    {"unequal.sync-bn",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --sync-bn; " GO,
+     "",
+     3,
+     {{2, 2, 2}, 7, "--sync-bn", true, NULL}},
+    {"unequal.dialect",
+     "L4",
+     "[ $RANK != 2 ] || set -- \"$@\" --dialect=torch; " GO,
+     "",
+     3,
+     {{2, 2, 2}, 7, "not started alike", true, NULL}},
+
+    {"missing-rank",
+     "L5",
+     "[ $RANK != 2 ] || exit 0; " GO,
+     "--timeout=1",
+     3,
+     {{RENDEZVOUS, RENDEZVOUS, 0}, 3, "rank 2", true, NULL}},
+    {"missing-rank0",
+     "L5",
+     "[ $RANK != 0 ] || exit 0; " GO,
+     "--timeout=1",
+     3,
+     {{0, RENDEZVOUS, RENDEZVOUS}, 6, "127.0.0.1", true, NULL}},
+    {"wrong-token",
+     "L5",
+     "[ $RANK != 1 ] || LS_TOKEN=wrong; " GO,
+     "--timeout=1",
+     3,
+     {{RENDEZVOUS, RENDEZVOUS, RENDEZVOUS}, 5, "rank 1", true, NULL}},
+    {"wrong-port",
+     "L5",
+     "[ $RANK != 1 ] || MASTER_PORT=1; " GO,
+     "--timeout=1",
+     3,
+     {{RENDEZVOUS, RENDEZVOUS, RENDEZVOUS}, 5, "rank 1", true, NULL}},
+    {"duplicate-rank",
+     "L5",
+     "[ $RANK != 2 ] || RANK=1; " GO,
+     "--timeout=1",
+     3,
+     {{LS_ENDINGS_ANY, LS_ENDINGS_ANY, LS_ENDINGS_ANY}, 1, "rank 1", true, NULL}},
+    {"other-world",
+     "L5",
+     "[ $RANK != 1 ] || WORLD_SIZE=4; " GO,
+     "--timeout=1",
+     3,
+     {{LS_ENDINGS_ANY, 2, LS_ENDINGS_ANY}, 2, "4", true, NULL}},
+    /* another job's rank 0 waits on our port: found in the table of listening sockets */
+    {"port-in-use",
+     "L5",
+     "[ $RANK = 0 ] || exit 0; RANK=0 WORLD_SIZE=2 LS_TOKEN=x LS_RUN_DIR= "
+     "{bin}/lockstep-collectives & P=$!; H=$(printf %04X $MASTER_PORT); "
+     "for i in 1 2 3 4 5 6 7 8 9 10; do "
+     "grep -q \":$H 00000000:0000 0A\" /proc/net/tcp && break; sleep 0.2; done; "
+     "\"$0\" \"$@\"; C=$?; kill $P; exit $C",
+     "--timeout=2",
+     2,
+     {{3, 0}, 1, "in use", true, NULL}},
+};
+
+static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    ls_endings_judge(&refused[row->number[0]].end, job, out);
+}
+
+static void add_places(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        ls_case *row = ls_rows_add(list, judge_place, "L2", "launch.place.%s", places[i].id);
+        row->job_count = 1;
+        row->job[0] = ls_endings_job(settings, places[i].world, places[i].script, "");
+        row->job[0].nodes = places[i].nodes;
+    }
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        const struct refused *r = &refused[i];
+        ls_case *row = ls_rows_add(list, judge_refused, r->requirement, "launch.refuse.%s", r->id);
+        row->job_count = 1;
+        row->judges_outcome = true;
+        row->job[0] = ls_endings_job(settings, r->world, r->script, r->options);
+        row->number[0] = (int)i;
+    }
+}
+
 void ls_launch_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (int victim = 0; victim < 3; victim++) {
@@ -51,4 +305,5 @@ void ls_launch_cases(const ls_case_settings *settings, ls_case_list *list)
         spec->kill_step = 3;
         spec->limit_s = 120 + leave_s.value; /* a Python trainer on a busy machine starts slowly */
     }
+    add_places(settings, list);
 }
