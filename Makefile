@@ -23,7 +23,7 @@ say = $(if $(V),@:,@echo "  $(1)")
 .DEFAULT_GOAL := all
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: all units programs found deps bench check conform detect compare help lint format \
+.PHONY: all units programs found deps bench check conform detect compare peers help lint format \
 	asan ubsan tsan fuzz dist install clean
 
 # ---- what this machine can build ---------------------------------------------------------------
@@ -173,10 +173,14 @@ compare:
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@python=$(PYTHON); \
 	for found in python3 /usr/bin/python3; do \
-		[ -n "$$python" ] || ! $$found -c 'import torch, torchvision' 2>/dev/null || python=$$found; \
+		[ -n "$$python" ] || ! $$found -c 'import torch, numpy' 2>/dev/null || python=$$found; \
 	done; \
 	$(BUILD)/lockstep versus --python "$${python:-python3}" $(if $(PAIRS),--pairs $(PAIRS)) \
 		$(if $(ONLY),--only '$(ONLY)') $(if $(OUT),--out '$(OUT)')
+
+# The example, the adapter and the wrong trainers of suite/peers, on the PyTorch that is there.
+peers: all
+	@sh suite/peers/check.sh $(BUILD) $(PYTHON)
 
 help:
 	@sed -n 's/^#: //p' Makefile
@@ -189,6 +193,7 @@ help:
 #: make detect          planted faults, each of which must be caught (FAULT=GLOB; FULL=1: the whole
 #:                      matrix and 100 clean passes, goes on where it was stopped)
 #: make compare         speed beside PyTorch, same model, batch, threads and data
+#: make peers           foreign trainers: PyTorch as a subject, and trainers with users' mistakes
 #: make deps            install what bench and check need (Debian, Ubuntu)
 #: make lint | format   check the house rules | format the sources
 #: make asan | ubsan | tsan   unit tests and short jobs under a sanitizer

@@ -377,8 +377,10 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
     ls_text_put(out->directory, sizeof out->directory, "%s/jobs/%s", site->run_directory, out->id);
     double estimate_s = ls_matrix_estimate_s(spec, site->cores);
     /* Ten times the estimate: a deadline is there to end what hangs, and the model is good to a
-     * factor of two on a machine that does nothing else. */
-    out->limit_s = spec->limit_s > 0 ? spec->limit_s : 60 + 10 * estimate_s;
+     * factor of two on a machine that does nothing else, and for our own trainer: another one has a
+     * framework to load first, and takes its time on a busy machine. */
+    double start_s = site->subject == NULL ? 60 : 240;
+    out->limit_s = spec->limit_s > 0 ? spec->limit_s : start_s + 10 * estimate_s;
     /* The longest file of a small job is a dump of tens of MB; a subject that writes without end is
      * stopped by the kernel, long before the disk is full. */
     out->file_bytes_max = spec->role == LS_ROLE_EVIDENCE ? (int64_t)4 << 30 : 0;

@@ -95,6 +95,10 @@ static ls_status choose_cases(conform *c)
     LS_TRY(ls_select_keep(&c->run.cases, &c->wanted, share, shares));
     ls_text_put(c->run.claim_name, sizeof c->run.claim_name, "%s", c->claim);
     LS_TRY(ls_select_claim(c->claim, &c->run.claim));
+    if (c->subject != NULL && c->wanted.count == 0 && strcmp(c->claim, "all") != 0) {
+        /* nobody waits an hour for what another trainer does not claim */
+        LS_TRY(ls_select_keep(&c->run.cases, &c->run.claim, 0, 1));
+    }
     return ls_select_waivers(&c->run.waivers);
 }
 

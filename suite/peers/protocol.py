@@ -1,4 +1,4 @@
-"""The subject protocol for trainers in Python: options, events, safetensors files, digests, branches.
+"""The subject protocol for trainers in Python: options, events, safetensors, digests, branches.
 
 What is written here is described in suite/design.md, section 4. Needs torch and numpy; knows no
 network, no data parallelism and no precision: those are the trainer's.
@@ -10,6 +10,7 @@ import os
 import struct
 import sys
 import time
+import traceback
 
 import numpy
 import torch
@@ -68,7 +69,7 @@ def steps(text):
 
 
 def parser(description):
-    """The options that a subject must accept, with the protocol's defaults."""
+    """The options that a subject must accept, with the protocol's defaults, and three more."""
     out = argparse.ArgumentParser(description=description, allow_abbrev=False)
     add = out.add_argument
     add("-a", "--arch", default="resnet50")
@@ -88,6 +89,10 @@ def parser(description):
     add("--init")
     add("--dump-steps", type=steps, default=[])
     add("--device", choices=("cpu", "cuda", "auto"), default="auto")
+    # optional, but nearly every job of the suite gives them
+    add("--threads", type=int, default=0)
+    add("--deterministic", action="store_true")
+    add("--dump-ranks", choices=("0", "all"), default="0")
     return out
 
 
@@ -99,7 +104,15 @@ def parse(options, argv):
     found, unknown = options.parse_known_args(argv)
     if unknown:
         raise Refused(unknown[0].partition("=")[0], "this trainer does not offer it")
+    if found.threads:
+        torch.set_num_threads(found.threads)
+    torch.use_deterministic_algorithms(found.deterministic)
     return found
+
+
+def effective(found):
+    """For the start event: long names."""
+    return {name.replace("_", "-"): value for name, value in vars(found).items()}
 
 
 # ---- events ------------------------------------------------------------------------------------
@@ -123,7 +136,7 @@ class Events:
         self.file.write(json.dumps(line, allow_nan=False) + "\n")
 
     def step(self, number, loss, **members):
-        """`loss`: this rank's mean, an f32 value. ms.total is the time since the last step ended."""
+        """`loss`: this rank's mean, an f32 value. ms.total: time since the last step ended."""
         now = time.monotonic()
         ms = dict(members.pop("ms", {}), total=(now - self.ended) * 1e3)
         bits, = struct.unpack("<I", struct.pack("<f", loss))
@@ -193,9 +206,9 @@ with numpy.errstate(over="ignore"):
 def fnv1a(state, data):
     """FNV-1a 64 of `data` (u8 array) from `state`, without a loop over the bytes.
 
-    h' = (h ^ b) * P. With l the low byte of h, h ^ b = h + ((l ^ b) - l), so the state is a sum of
-    powers of P once all low bytes are known. They are: P is odd, so bit k of (l ^ b) * P is bit k of
-    l ^ b, exclusive-or something that depends on the bits below k only; eight prefix sums, modulo 2.
+    h' = (h ^ b) * P. With l the low byte of h, h ^ b = h + ((l ^ b) - l), so the state is a sum
+    of powers of P once all low bytes are known. They are: P is odd, so bit k of (l ^ b) * P is bit
+    k of l ^ b, exclusive-or something that depends on the bits below k: eight prefix sums mod 2.
     """
     for begin in range(0, data.size, FNV_BLOCK):
         block = data[begin:begin + FNV_BLOCK]
@@ -264,10 +277,12 @@ def run(main, name):
         code, text = USAGE, mistake
     except Stop as stop:
         code, text = stop.code, stop
-    except RuntimeError as error:
+    except Exception as error:  # whatever it is, it ends this rank with a line and a code
         lost = ("closed by peer", "Connection re", "imed out", "Broken pipe", "Socket")
         code = PEER_LOST if any(word in str(error) for word in lost) else CHECK
-        text = str(error).splitlines()[0]
+        text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        if code == CHECK:
+            traceback.print_exc()
     if text is not None:
         print(f"{name}: error: {text}", file=sys.stderr)
     sys.stdout.flush()

@@ -7,6 +7,7 @@ torch's GradScaler. What torch does not have is refused with exit code 4. On CUD
 read, not run.
 """
 import contextlib
+import importlib.util
 import os
 import sys
 
@@ -48,12 +49,9 @@ def option_parser():
     add("--lr-scaling", choices=("none", "linear"), default="none")
     add("--schedule", default="constant")
     add("--tf32", action="store_true")
-    add("--deterministic", action="store_true")
-    add("--threads", type=int, default=0)
     add("--workers", type=int, default=0)
     add("--save")
     add("--resume")
-    add("--dump-ranks", choices=("0", "all"), default="0")
     add("--overflow-at", default="")
     add("--digest", choices=("all", "none"), default="all")
     return parser
@@ -61,8 +59,6 @@ def option_parser():
 
 class Trainer:
     """One rank. A wrong trainer (suite/peers/wrong) overrides one method."""
-
-    parameters_ready = 0  # micro-steps of this step that have ended
 
     def __init__(self, events, argv):
         self.events, self.options = events, protocol.parse(option_parser(), argv)
@@ -85,8 +81,8 @@ class Trainer:
         given = o.data[8:] if o.data.startswith("batches:") else o.data
         if o.data != "synthetic" and not os.path.isdir(given):
             raise Usage(f"--data {o.data}: no such folder")
-        if o.data != "synthetic" and given == o.data:
-            raise Refused("--data", "folders of images are not read here")
+        if o.data != "synthetic" and given == o.data and importlib.util.find_spec("PIL") is None:
+            raise Refused("--data", "folders of images are read with Pillow, which is not here")
         if o.device == "cuda" and not torch.cuda.is_available():
             raise Stop(protocol.INFRASTRUCTURE, "--device cuda: torch finds no CUDA device")
         if o.device == "auto":
@@ -111,7 +107,7 @@ class Trainer:
                 (o.lr_scaling != "none", "--lr-scaling", "none only"),
                 (o.schedule != "constant", "--schedule", "constant only"),
                 (o.optimizer in ("lamb", "lars"), "--optimizer", "torch has no such optimizer"),
-                (o.sync_bn and o.device == "cpu", "--sync-bn", "torch has SyncBatchNorm on CUDA only"),
+                (o.sync_bn and o.device == "cpu", "--sync-bn", "torch has it on CUDA only"),
                 (o.device == "cpu" and VERSION < (2, 3) and o.opt_level != "O0" and
                  self.half is torch.float16, "--half", old),
                 (o.device == "cpu" and VERSION < (2, 3) and o.opt_level in ("O2", "O3"),
@@ -127,14 +123,11 @@ class Trainer:
 
     def prepare(self):
         o = self.options
-        if o.threads:
-            torch.set_num_threads(o.threads)
         if o.device == "cuda":
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = o.tf32
             if o.deterministic:
                 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(o.deterministic)
         if self.distributed:
             torch.distributed.init_process_group("nccl" if o.device == "cuda" else "gloo")
         torch.manual_seed(o.seed)
@@ -146,6 +139,8 @@ class Trainer:
         self.scaler = self.make_scaler()
         if o.resume:
             self.load(o.resume)
+        if o.data != "synthetic" and not o.data.startswith("batches:"):
+            self.sampler = self.make_sampler()
         self.wrapped = self.wrap(self.model)
         self.local, self.watching = {}, False
         for name, parameter in self.names.items():
@@ -155,9 +150,13 @@ class Trainer:
         o = self.options
         model = networks.build(o.arch, o.num_classes)
         if o.init:
-            given = protocol.read_safetensors(o.init)
+            try:
+                given = protocol.read_safetensors(o.init)
+            except FileNotFoundError as missing:
+                raise Usage(f"--init {o.init}: no such file") from missing
             with torch.no_grad():
                 for name, tensor in list(model.named_parameters()) + list(model.named_buffers()):
+                    name = name if name in given else f"next/{name}"  # a dump holds them, too
                     if name in given:
                         tensor.copy_(given[name])
         if o.sync_bn:
@@ -244,10 +243,43 @@ class Trainer:
         if self.scaler:
             self.scaler.load_state_dict(state["scaler"])
 
-    # ---- one step ----
+    # ---- data ----
+
+    def make_sampler(self):
+        """A folder per class; the sampler is torch's."""
+        folder = self.options.data
+        classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+        self.files = [(os.path.join(folder, name, file), number)
+                      for number, name in enumerate(classes)
+                      for file in sorted(os.listdir(os.path.join(folder, name)))
+                      if file.lower().endswith((".jpg", ".jpeg"))]
+        if len(self.files) < self.world * self.options.batch_size:
+            raise Usage(f"--data {folder}: {len(self.files)} images are too few")
+        return torch.utils.data.distributed.DistributedSampler(
+            self.files, self.world, self.rank, shuffle=True, seed=self.options.seed)
+
+    def set_epoch(self, epoch):
+        self.sampler.set_epoch(epoch)
+
+    def from_folder(self, number):
+        """Batch `number`, from 0 over all epochs; what does not fill a batch is left out."""
+        from PIL import Image
+        o = self.options
+        per_epoch = len(self.sampler) // o.batch_size
+        if number % per_epoch == 0 or not hasattr(self, "order"):
+            self.set_epoch(number // per_epoch)
+            self.order = list(self.sampler)
+        begin = number % per_epoch * o.batch_size
+        chosen = [self.files[i] for i in self.order[begin:begin + o.batch_size]]
+        images = [Image.open(path).convert("RGB").resize((o.image_size, o.image_size))
+                  for path, _ in chosen]
+        pixels = torch.stack([torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+                              for image in images])
+        pixels = pixels.reshape(-1, o.image_size, o.image_size, 3).permute(0, 3, 1, 2)
+        return (pixels.float() / 255 - 0.5) / 0.25, torch.tensor([c for _, c in chosen])
 
     def batch(self, step, micro):
-        """The step's images and classes: given files, or a pattern per class under noise."""
+        """The step's images and classes: files, or a pattern per class under noise."""
         o = self.options
         if o.data.startswith("batches:"):
             path = os.path.join(o.data[8:], f"step{step:06d}.rank{self.rank}.safetensors")
@@ -257,6 +289,8 @@ class Trainer:
                 raise Usage(f"--data {o.data}: {path} is missing") from missing
             images, target = given["input"], given["target"]
             return (images[micro], target[micro]) if images.dim() == 5 else (images, target)
+        if o.data != "synthetic":
+            return self.from_folder((step - 1) * o.accumulate + micro)
         pattern = torch.randn(o.num_classes, 3, 4, 4,
                               generator=torch.Generator().manual_seed(o.seed))
         number = ((o.seed * 1000003 + step) * o.accumulate + micro) * self.world + self.rank
@@ -264,6 +298,8 @@ class Trainer:
         target = torch.randint(o.num_classes, (o.batch_size,), generator=generator)
         images = F.interpolate(pattern[target], size=o.image_size)
         return images + 0.5 * torch.randn(images.shape, generator=generator), target
+
+    # ---- one step ----
 
     def seen(self, name, grad):
         """A parameter's gradient as backward makes it: this rank's, before any reduction."""
@@ -421,10 +457,9 @@ class Trainer:
 
     def train(self):
         o, self.told = self.options, None
-        shown = {k.replace("_", "-"): v for k, v in vars(o).items()}
         self.events.write("start", subject="pytorch_train", rank=self.rank, world=self.world,
                           versions={"torch": torch.__version__}, device=o.device, pid=os.getpid(),
-                          threads=torch.get_num_threads(), options=shown)
+                          threads=torch.get_num_threads(), options=protocol.effective(o))
         for step in range(self.first_step, o.steps + 1):
             self.train_step(step)
             if step <= self.first_step + 1:

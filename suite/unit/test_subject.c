@@ -328,6 +328,21 @@ START_TEST(events_that_say_something_else_fail)
 }
 END_TEST
 
+/* What the page shows is what runs. */
+START_TEST(the_page_shows_the_example)
+{
+    char path[1024];
+    ck_assert(ls_place_find("suite/peers/README.md", path, sizeof path));
+    char *page = ls_text_read(path);
+    ck_assert(ls_place_find("suite/peers/example.py", path, sizeof path));
+    char *example = ls_text_read(path);
+    ck_assert(page != NULL && example != NULL && strlen(example) > 1000);
+    ck_assert_ptr_nonnull(strstr(page, example));
+    free(page);
+    free(example);
+}
+END_TEST
+
 /* The program itself: no case is no success. */
 START_TEST(zero_cases_are_exit_code_1)
 {
@@ -364,6 +379,7 @@ int main(void)
     tcase_add_test(tests, dumps_that_cannot_be_read_fail);
     tcase_add_test(tests, a_subject_that_supports_three_cases_is_not_correct);
     tcase_add_test(tests, o2_computed_in_fp32_is_not_correct);
+    tcase_add_test(tests, the_page_shows_the_example);
     tcase_add_test(tests, zero_cases_are_exit_code_1);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

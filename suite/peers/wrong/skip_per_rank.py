@@ -1,0 +1,25 @@
+"""Every rank looks for overflows in its own gradients, before they are reduced."""
+import os
+import sys
+
+import torch.distributed
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from pytorch_train import Trainer, main  # noqa: E402
+
+
+class Wrong(Trainer):
+    def wrap(self, model):
+        return model
+
+    def unscale(self):
+        super().unscale()
+        for parameter in self.names.values():
+            torch.distributed.all_reduce(parameter.grad)
+            parameter.grad /= self.world
+
+    def buckets(self):
+        pass
+
+
+main(Wrong)
