@@ -2,6 +2,7 @@
  * or not its own. A rank fails on request (--fault-at STEP:RANK:PHASE:HOW); disks are full by a
  * limit on the size of files. */
 #include "endings.h"
+#include "syncbn.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -285,7 +286,6 @@ static void judge_world(const ls_case *row, const ls_record *job, ls_verdict *ou
 {
     char path[700];
     int compared = 0;
-    (void)row;
     ls_safetensors *saved, *dump;
     ls_text_put(path, sizeof path, "%s/checkpoint.safetensors", job[0].directory);
     if (ls_safetensors_open(path, &saved) != LS_OK) {
@@ -317,6 +317,14 @@ static void judge_world(const ls_case *row, const ls_record *job, ls_verdict *ou
             ls_verdict_set(out, LS_FAIL, "rank=%d has not counted 3 batches", rank);
         }
         ls_safetensors_close(dump);
+    }
+    const ls_safetensors_entry *mean = ls_safetensors_find(saved, "buffer/bn1.running_mean");
+    const ls_safetensors_entry *var = ls_safetensors_find(saved, "buffer/bn1.running_var");
+    if (mean == NULL || var == NULL) {
+        ls_verdict_set(out, LS_FAIL, "the checkpoint has no running statistics");
+    } else if (out->code == LS_PASS) { /* rank 0's go to all, and on from there */
+        ls_syncbn_check(&job[1], 3, row->job[0].sync_bn ? job[1].world : 1, mean->data, var->data,
+                        out);
     }
     ls_safetensors_close(saved);
     if (out->code == LS_PASS) {

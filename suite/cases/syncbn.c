@@ -12,6 +12,7 @@
 #include "../../reference/safetensors.h"
 #include "../compare.h"
 #include "judges.h"
+#include "syncbn.h"
 
 enum { SIZE = 16, PLANES = 16, RANKS_MAX = 8 };
 
@@ -43,13 +44,15 @@ static void add_image(const float *image, const float *weight, const double *cen
     to->count += SIZE * SIZE;
 }
 
-static ls_safetensors *open_dump(const ls_record *job, int rank, ls_verdict *out)
+static ls_safetensors *open_dump(const ls_record *job, int step, int rank, ls_verdict *out)
 {
     char path[700];
     ls_safetensors *file = NULL;
-    ls_text_put(path, sizeof path, "%s/dump/step000001.rank%d.safetensors", job->directory, rank);
+    ls_text_put(path, sizeof path, "%s/dump/step%06d.rank%d.safetensors", job->directory, step,
+                rank);
     if (ls_safetensors_open(path, &file) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "rank=%d: the dump of step 1 is missing or broken", rank);
+        ls_verdict_set(out, LS_FAIL, "rank=%d: the dump of step %d is missing or broken", rank,
+                       step);
         return NULL;
     }
     return file;
@@ -68,10 +71,10 @@ static const float *floats_of(const ls_safetensors *file, const char *name, int6
 }
 
 /* Sums of one rank's batch, around zero. */
-static bool sums_of(const ls_record *job, int rank, sums *to, ls_verdict *out)
+static bool sums_of(const ls_record *job, int step, int rank, sums *to, ls_verdict *out)
 {
     static const double zero[PLANES] = {0};
-    ls_safetensors *file = open_dump(job, rank, out);
+    ls_safetensors *file = open_dump(job, step, rank, out);
     int64_t input_count = 0, weight_count = 0;
     if (file == NULL) {
         return false;
@@ -93,9 +96,10 @@ static const ls_tol statistics_tol = LS_TOL(
           "are off by 1e-4 and more");
 
 /* buffer/bn1.* of a rank against its group's sums. */
-static double compare_buffers(const ls_record *job, int rank, const sums *group, ls_verdict *out)
+static double compare_buffers(const ls_record *job, int step, int rank, const sums *group,
+                              const float *before_mean, const float *before_var, ls_verdict *out)
 {
-    ls_safetensors *file = open_dump(job, rank, out);
+    ls_safetensors *file = open_dump(job, step, rank, out);
     int64_t count = 0;
     double worst = 0;
     if (file == NULL) {
@@ -106,7 +110,10 @@ static double compare_buffers(const ls_record *job, int rank, const sums *group,
     for (int p = 0; mean != NULL && var != NULL && p < PLANES; p++) {
         double mu = group->sum[p] / group->count;
         double m2 = group->square[p] - group->sum[p] * mu;
-        double want_mean = 0.1 * mu, want_var = 0.9 + 0.1 * m2 / (group->count - 1);
+        double old_mean = before_mean == NULL ? 0 : (double)before_mean[p];
+        double old_var = before_var == NULL ? 1 : (double)before_var[p];
+        double want_mean = 0.9 * old_mean + 0.1 * mu;
+        double want_var = 0.9 * old_var + 0.1 * m2 / (group->count - 1);
         double variance = m2 / group->count;
         /* the running variance is near 1: storing it costs two f32 roundings there */
         double var_off = fmax(0, fabs((double)var[p] - want_var) - 0x1p-23);
@@ -125,15 +132,14 @@ static double compare_buffers(const ls_record *job, int rank, const sums *group,
     return worst;
 }
 
-/* row->number[0]: ranks per group (1: local statistics). */
-static void judge_statistics(const ls_case *row, const ls_record *job, ls_verdict *out)
+void ls_syncbn_check(const ls_record *job, int step, int size, const float *before_mean,
+                     const float *before_var, ls_verdict *out)
 {
-    int size = row->number[0];
     sums own[RANKS_MAX];
     double worst = 0;
     LS_ASSERT(job->world <= RANKS_MAX);
     for (int rank = 0; rank < job->world; rank++) {
-        if (!sums_of(job, rank, &own[rank], out)) {
+        if (!sums_of(job, step, rank, &own[rank], out)) {
             return;
         }
     }
@@ -146,7 +152,7 @@ static void judge_statistics(const ls_case *row, const ls_record *job, ls_verdic
                 group.square[p] += own[i].square[p];
             }
         }
-        worst = fmax(worst, compare_buffers(job, rank, &group, out));
+        worst = fmax(worst, compare_buffers(job, step, rank, &group, before_mean, before_var, out));
     }
     ls_verdict_measured(out, worst, statistics_tol.value, "of the deviation", statistics_tol.why);
     if (out->code == LS_PASS) {
@@ -154,6 +160,12 @@ static void judge_statistics(const ls_case *row, const ls_record *job, ls_verdic
                     "bn1 of %d ranks over groups of %d: worst %.1e of the deviation", job->world,
                     size, worst);
     }
+}
+
+/* row->number[0]: ranks per group (1: local statistics). */
+static void judge_statistics(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    ls_syncbn_check(job, 1, row->number[0], NULL, NULL, out);
 }
 
 /* ---- replicas and groups --------------------------------------------------------------------- */
