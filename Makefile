@@ -112,11 +112,13 @@ $(BUILD)/lib/ls_gloo.so: $(call objects,$(GLOO)) $(BUILD)/libls_harness.a $(BUIL
 	$(call say,ld  $@)
 	$(Q)$(CXX) -shared $(LDFLAGS) $^ -lgloo $(LDLIBS) -o $@
 
-# test_multi reaches into a backend: it compares vector variants, which the table does not show.
-$(BUILD)/unit/test_multi: $(call objects,$(wildcard kernels/cpu/multi*.c))
-# test_cpu_ops too: single operations and the loops of every instruction set.
-$(BUILD)/unit/test_cpu_ops: $(call objects,$(CPU))
-$(BUILD)/unit/test_cpu_ops: LDLIBS := $(BUILD)/libls_core.a -ldnnl $(LDLIBS)
+# Some reach into a backend, behind its table: vector variants, single operations.
+MULTI_TESTS := $(addprefix $(BUILD)/unit/,test_multi test_multi_optim)
+$(MULTI_TESTS): $(call objects,$(wildcard kernels/cpu/multi*.c))
+$(MULTI_TESTS): LDLIBS := $(BUILD)/libls_core.a $(LDLIBS)
+CPU_TESTS := $(addprefix $(BUILD)/unit/,test_cpu_ops test_cpu_loops)
+$(CPU_TESTS): $(call objects,$(CPU))
+$(CPU_TESTS): LDLIBS := $(BUILD)/libls_core.a -ldnnl $(LDLIBS)
 # suite/unit/test_X.c is one Check program.
 $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o $(LIBS)
 	@mkdir -p $(@D)

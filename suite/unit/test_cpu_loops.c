@@ -1,0 +1,294 @@
+/* The loops of the CPU backend, every vector variant against plain double: batch norm, pooling,
+ * conversions. */
+#include "../../kernels/cpu/loops.h"
+#include "cpu_subject.h"
+
+/* Each variant that runs here, each type, blocks and counts that leave rests. */
+
+static const ls_loops *variant(int index)
+{
+    if (index == 0) {
+        return ls_loops_plain();
+    }
+    if (index == 1) {
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? ls_loops_avx2()
+                                                                               : NULL;
+    }
+    return __builtin_cpu_supports("avx512bw") ? ls_loops_avx512() : NULL;
+}
+
+static const int lanes_of[] = {4, 8, 16};
+static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
+static const rounding roundings[] = {ROUND_F32, ROUND_F16, ROUND_BF16};
+enum { PIXELS_MAX = 600, COUNT_MAX = PIXELS_MAX * 16 };
+
+static ls_tensor loop_tensor(ls_dtype type, int64_t count)
+{
+    ls_tensor t = {calloc((size_t)count + 1, 4), type, count};
+    ck_assert_ptr_nonnull(t.data);
+    return t;
+}
+
+static void loop_fill(const ls_tensor *t, uint64_t stream, double offset)
+{
+    for (int64_t i = 0; i < t->count; i++) {
+        subject_write(t, i, offset + (double)ls_rng_normal(5, stream, (uint64_t)i));
+    }
+}
+
+/* Units of rounding that a result of a few operations may be off, and the type's own. */
+static void loop_close(double got, double wanted, double scale, rounding type, const char *what)
+{
+    double unit = type == ROUND_F32 ? 0x1p-24 : type == ROUND_F16 ? 0x1p-11 : 0x1p-8;
+    double limit = (unit + 8 * 0x1p-24) * (fabs(wanted) + scale);
+    ck_assert_msg(fabs(got - wanted) <= limit, "%s: %.9g, %.9g wanted", what, got, wanted);
+}
+
+static void norm_case(const ls_loops *loops, int k, int block, int pixels)
+{
+    ls_dtype type = types[k];
+    int64_t count = (int64_t)pixels * block;
+    ls_tensor x = loop_tensor(type, count), r = loop_tensor(type, count);
+    ls_tensor y = loop_tensor(type, count), dy = loop_tensor(type, count);
+    ls_tensor dy2 = loop_tensor(type, count), g = loop_tensor(type, count);
+    loop_fill(&x, 1, 2);
+    loop_fill(&r, 2, 0);
+    loop_fill(&dy, 3, 0.25);
+    loop_fill(&dy2, 4, 0);
+    double mean[16], m2[16], sum[16], sum_x[16], sum_x2[16];
+    loops->norm_stats(type, x.data, count, block, mean, m2);
+    ls_lane_coef coef, coef2;
+    ls_lane_back back;
+    for (int l = 0; l < 16; l++) {
+        int c = l % block;
+        coef.mean[l] = (float)mean[c];
+        coef.scale[l] = 0.5f + 0.125f * (float)c;
+        coef.bias[l] = 0.25f * (float)(c - 4);
+        coef2.mean[l] = 0.5f;
+        coef2.scale[l] = 2;
+        coef2.bias[l] = 0.125f * (float)c;
+        back.mean[l] = coef.mean[l];
+        back.a[l] = 0.75f;
+        back.b[l] = 0.125f * (float)c;
+        back.c[l] = -0.5f;
+    }
+    for (int mode = 0; mode < 3; mode++) { /* no residual, plain residual, normalised residual */
+        ls_norm_apply apply = {x.data, mode > 0 ? r.data : NULL,  y.data,
+                               &coef,  mode == 2 ? &coef2 : NULL, true};
+        loops->norm_apply(type, &apply, count);
+        ls_norm_sums sums = {.dy = dy.data,
+                             .dy2 = mode > 0 ? dy2.data : NULL,
+                             .x = x.data,
+                             .y = y.data,
+                             .x2 = mode == 2 ? r.data : NULL,
+                             .g = mode > 0 ? g.data : NULL,
+                             .coef = &coef,
+                             .coef2 = &coef2,
+                             .gate = mode == 0 ? LS_GATE_INPUT : LS_GATE_OUTPUT,
+                             .sum = sum,
+                             .sum_x = sum_x,
+                             .sum_x2 = sum_x2};
+        loops->norm_sums(type, &sums, count, block);
+        double want[3][16] = {{0}}, size[3][16] = {{0}}, plane_mean[16] = {0};
+        for (int64_t i = 0; i < count; i++) {
+            int c = (int)(i % block);
+            double v = subject_read(&x, i), residual = subject_read(&r, i);
+            double out = (v - (double)coef.mean[c]) * (double)coef.scale[c] + (double)coef.bias[c];
+            double extra = mode == 0   ? 0
+                           : mode == 1 ? residual
+                                       : (residual - 0.5) * 2 + (double)coef2.bias[c];
+            double got = subject_read(&y, i), sumup = out + extra;
+            loop_close(got, sumup > 0 ? sumup : 0, fabs(out) + fabs(extra) + 2, roundings[k],
+                       "apply");
+            double gradient = subject_read(&dy, i) + (mode > 0 ? subject_read(&dy2, i) : 0);
+            gradient = got > 0 ? net_round(gradient, roundings[k]) : 0;
+            if (mode > 0) {
+                ck_assert(subject_read(&g, i) == gradient);
+            }
+            double term[3] = {gradient, gradient * (v - (double)coef.mean[c]),
+                              gradient * (residual - 0.5)};
+            for (int s = 0; s < 3; s++) {
+                want[s][c] += term[s];
+                size[s][c] += fabs(term[s]);
+            }
+            plane_mean[c] += v / pixels;
+        }
+        const double *got[3] = {sum, sum_x, sum_x2};
+        for (int c = 0; c < block; c++) {
+            for (int s = 0; s < (mode == 2 ? 3 : 2); s++) {
+                /* up to 16 additions in f32 between flushes, each half a unit of a part of the sum
+                 */
+                ck_assert_msg(fabs(got[s][c] - want[s][c]) <= 16 * 0x1p-24 * size[s][c],
+                              "%s: sum %d of channel %d: %g, %g wanted", loops->name, s, c,
+                              got[s][c], want[s][c]);
+            }
+            ck_assert(fabs(mean[c] - plane_mean[c]) <= 16 * 0x1p-24 * (1 + fabs(plane_mean[c])));
+        }
+        ls_norm_dx dx = {mode > 0 ? g.data : dy.data,
+                         x.data,
+                         y.data,
+                         &coef,
+                         &back,
+                         mode > 0 ? LS_GATE_NONE : LS_GATE_INPUT};
+        ls_tensor before = loop_tensor(type, count);
+        memcpy(before.data, y.data, ls_tensor_bytes(&y));
+        loops->norm_dx(type, &dx, count);
+        for (int64_t i = 0; i < count; i++) {
+            int c = (int)(i % block);
+            double gradient = mode > 0                       ? subject_read(&g, i)
+                              : subject_read(&before, i) > 0 ? subject_read(&dy, i)
+                                                             : 0;
+            double centred = subject_read(&x, i) - (double)coef.mean[c];
+            double wanted = 0.75 * gradient - 0.5 * centred + (double)back.b[c];
+            loop_close(subject_read(&y, i), wanted, fabs(gradient) + fabs(centred) + 2,
+                       roundings[k], "dx");
+        }
+        free(before.data);
+    }
+    ls_tensor all[] = {x, r, y, dy, dy2, g};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        free(all[i].data);
+    }
+}
+
+START_TEST(norm_loops)
+{
+    const ls_loops *loops = variant(_i / 3);
+    static const int blocks[] = {1, 8, 16}, pixels[] = {1, 2, 3, 7, 31, 64, 129, 599};
+    for (size_t b = 0; loops != NULL && b < 3; b++) {
+        for (size_t p = 0; p < sizeof pixels / sizeof pixels[0]; p++) {
+            if (lanes_of[_i / 3] % blocks[b] == 0) {
+                norm_case(loops, _i % 3, blocks[b], pixels[p]);
+            }
+        }
+    }
+}
+END_TEST
+
+/* Ties, NaN, -inf and borders of a max pool; values are small integers so that ties are many. */
+static void pool_case(const ls_loops *loops, int k, int block, const ls_pool_shape *shape)
+{
+    ls_pool_shape s = *shape;
+    s.block = block;
+    ls_tensor x = loop_tensor(types[k], (int64_t)s.in_height * s.in_width * block);
+    ls_tensor y = loop_tensor(types[k], (int64_t)s.out_height * s.out_width * block);
+    ls_tensor dx = loop_tensor(types[k], x.count);
+    uint8_t *tap = calloc((size_t)y.count, 1);
+    double *want = net_doubles(x.count);
+    for (int64_t i = 0; i < x.count; i++) {
+        double v = (double)(int)ls_rng_below(3, 1, (uint64_t)i, 4) - 3;
+        subject_write(&x, i, i % 37 == 36 ? -INFINITY : v);
+    }
+    subject_write(&x, x.count / 2, NAN);
+    loops->pool(types[k], &s, x.data, y.data, tap);
+    for (int64_t o = 0; o < y.count; o++) {
+        int c = (int)(o % block), ow = (int)(o / block % s.out_width),
+            oh = (int)(o / block / s.out_width);
+        int64_t best = -1;
+        int best_tap = -1;
+        for (int t = 0; t < s.kernel * s.kernel; t++) {
+            int h = oh * s.stride - s.pad + t / s.kernel, w = ow * s.stride - s.pad + t % s.kernel;
+            if (h < 0 || h >= s.in_height || w < 0 || w >= s.in_width) {
+                continue;
+            }
+            int64_t at = ((int64_t)h * s.in_width + w) * block + c;
+            double v = subject_read(&x, at);
+            if (best < 0 || v > subject_read(&x, best) || v != v) {
+                best = at;
+                best_tap = t;
+            }
+        }
+        double got = subject_read(&y, o), wanted = subject_read(&x, best);
+        ck_assert(got == wanted || (got != got && wanted != wanted));
+        ck_assert_int_eq(tap[o], best_tap);
+        subject_write(&y, o, (double)((int)ls_rng_below(11, 9, (uint64_t)o, 9) - 4));
+        want[best] += subject_read(&y, o);
+    }
+    loops->pool_back(types[k], &s, y.data, tap, dx.data);
+    for (int64_t i = 0; i < x.count; i++) {
+        ck_assert(subject_read(&dx, i) == want[i]);
+    }
+    free(x.data);
+    free(y.data);
+    free(dx.data);
+    free(tap);
+    free(want);
+}
+
+START_TEST(pool_loops)
+{
+    const ls_loops *loops = variant(_i / 3);
+    static const ls_pool_shape shapes[] = {{7, 9, 4, 5, 3, 2, 1, 0},
+                                           {8, 8, 4, 4, 3, 2, 1, 0},
+                                           {5, 4, 2, 2, 2, 2, 0, 0},
+                                           {4, 4, 5, 5, 2, 1, 1, 0},
+                                           {1, 1, 1, 1, 3, 2, 1, 0}};
+    static const int blocks[] = {1, 8, 16};
+    for (size_t b = 0; loops != NULL && b < 3; b++) {
+        for (size_t p = 0; p < sizeof shapes / sizeof shapes[0]; p++) {
+            if (lanes_of[_i / 3] % blocks[b] == 0) {
+                pool_case(loops, _i % 3, blocks[b], &shapes[p]);
+            }
+        }
+    }
+}
+END_TEST
+
+/* Every half value there is, both ways, and every place a rounding can tip. */
+START_TEST(conversions)
+{
+    const ls_loops *loops = variant(_i);
+    if (loops == NULL) {
+        return;
+    }
+    enum { ALL = 65536 };
+    uint16_t *half = malloc(ALL * sizeof *half), *back = malloc(ALL * sizeof *back);
+    float *wide = malloc(ALL * sizeof *wide);
+    for (int k = 1; k < 3; k++) {
+        for (int i = 0; i < ALL; i++) {
+            half[i] = (uint16_t)i;
+        }
+        loops->widen(types[k], half, wide, ALL);
+        for (int i = 0; i < ALL; i++) {
+            float one = k == 1 ? ls_half_fp16_to_f32(half[i]) : ls_half_bf16_to_f32(half[i]);
+            ck_assert((wide[i] != wide[i] && one != one) || memcmp(&wide[i], &one, 4) == 0);
+        }
+        for (int64_t start = 0; start < 16; start++) {
+            for (int i = 0; i < ALL; i++) { /* bit patterns spread over all exponents */
+                uint32_t bits =
+                    ((uint32_t)i << 16) ^ ls_rng_below(1, (uint64_t)start, (uint64_t)i, ALL);
+                if (start < 4) { /* ties and their neighbours of both types */
+                    bits =
+                        ((uint32_t)i << 16) | (uint32_t[]){0x8000, 0x7fff, 0x1000, 0x3000}[start];
+                }
+                wide[i] = ls_half_f32_of_bits(bits);
+            }
+            loops->narrow(types[k], wide, back, ALL);
+            for (int i = 0; i < ALL; i++) {
+                uint16_t one = k == 1 ? ls_half_f32_to_fp16(wide[i]) : ls_half_f32_to_bf16(wide[i]);
+                ck_assert_msg(back[i] == one || wide[i] != wide[i], "%s: %a becomes %04x, not %04x",
+                              loops->name, (double)wide[i], back[i], one);
+            }
+        }
+    }
+    free(half);
+    free(back);
+    free(wide);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cpu loops");
+    TCase *c = tcase_create("loops");
+    tcase_set_timeout(c, 60);
+    tcase_add_loop_test(c, norm_loops, 0, 9);
+    tcase_add_loop_test(c, pool_loops, 0, 9);
+    tcase_add_loop_test(c, conversions, 0, 3);
+    suite_add_tcase(suite, c);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}
