@@ -245,6 +245,8 @@ void ls_amp_cases(const ls_case_settings *settings, ls_case_list *list)
         }
     }
     ls_amp_group_cases(list);
+    ls_amp_master_cases(list);
+    ls_amp_misuse_cases(list);
     ls_amp_block_cases(list);
     ls_amp_skip_cases(list);
     ls_amp_state_cases(list);
