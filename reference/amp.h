@@ -70,7 +70,8 @@ ls_status ls_amp_add_optimizer(ls_amp *amp, int *optimizer);
  * in that optimizer, from 0.
  * LS_ERR_USAGE: an open block, a type that is no float of 4 or 2 bytes, counts that differ, a
  * parameter that another group of this optimizer has, moments that the rule needs and the handle
- * does not keep. LS_ERR_INFRA: no memory. */
+ * does not keep, LAMB's max_grad_norm in more than one group (Apex once clipped each by its own
+ * norm: facts/apex.md B-86). LS_ERR_INFRA: no memory. */
 ls_status ls_amp_add_group(ls_amp *amp, int optimizer, const ls_optimizer_config *config, float lr,
                            const ls_amp_param *param, int count, int *group);
 ls_status ls_amp_set_lr(ls_amp *amp, int optimizer, int group, float lr);

@@ -140,6 +140,17 @@ static ls_status check_group(const ls_amp *amp, const ls_amp_optimizer *owner,
                      moments, amp->options.moment_count);
         return LS_ERR_USAGE;
     }
+    bool clips = config->kind == LS_OPTIMIZER_LAMB && config->max_grad_norm != 0.0;
+    for (int g = 0; g < owner->group_count; g++) {
+        const ls_optimizer_config *other = &owner->group[g].config;
+        clips = clips || (other->kind == LS_OPTIMIZER_LAMB && other->max_grad_norm != 0.0);
+    }
+    if (clips && owner->group_count > 0) {
+        ls_log_error("lamb with max_grad_norm in several groups: the norm is of all gradients, a "
+                     "step sees one group; allowed: one group, or max_grad_norm 0 and clipping "
+                     "through ls_amp_param_at");
+        return LS_ERR_USAGE;
+    }
     for (int i = 0; i < count; i++) {
         LS_TRY(check_param(owner, param, i));
     }

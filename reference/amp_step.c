@@ -93,6 +93,13 @@ static int64_t next_steps(const ls_amp_group *group, int64_t below)
 static ls_status step_group(ls_amp *amp, const ls_amp_group *group)
 {
     int64_t steps = next_steps(group, INT64_MAX);
+    bool clips = group->config.kind == LS_OPTIMIZER_LAMB && group->config.max_grad_norm != 0.0;
+    if (clips && next_steps(group, steps) >= 0) {
+        ls_log_error("lamb with max_grad_norm: parameters of one group have taken %lld and %lld "
+                     "steps, and one call cannot take the norm of both; allowed: max_grad_norm 0",
+                     (long long)steps, (long long)next_steps(group, steps));
+        return LS_ERR_USAGE;
+    }
     while (steps >= 0) {
         int count = choose(amp, group, steps);
         LS_TRY(step_chosen(amp, group, count, steps));

@@ -244,6 +244,7 @@ void ls_amp_cases(const ls_case_settings *settings, ls_case_list *list)
             row->number[1] = level;
         }
     }
+    ls_amp_optimizer_cases(list);
     ls_amp_group_cases(list);
     ls_amp_master_cases(list);
     ls_amp_misuse_cases(list);

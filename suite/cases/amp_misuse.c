@@ -126,6 +126,25 @@ static ls_status misuse_moments(ls_toy *toy)
     return add(toy, toy->model[1].weight[0], toy->model[1].grad[0], LS_OPTIMIZER_ADAM);
 }
 
+static ls_status misuse_lamb_groups(ls_toy *toy)
+{
+    ls_amp_param one = {
+        .name = "x", .param = toy->model[1].weight[0], .grad = toy->model[1].grad[0]};
+    ls_optimizer_config config = {.kind = LS_OPTIMIZER_LAMB, .max_grad_norm = 1.0};
+    int group = -1;
+    ls_amp_options options = ls_toy_options(2, 1, 4.0f);
+    ls_amp *amp = NULL;
+    options.moment_count = 2;
+    ls_toy_must(toy, ls_amp_create(&toy->device, &options, &amp), "ls_amp_create");
+    ls_toy_must(toy, ls_amp_add_optimizer(amp, &group), "ls_amp_add_optimizer");
+    ls_toy_must(toy, ls_amp_add_group(amp, 0, &config, .25f, &one, 1, &group), "ls_amp_add_group");
+    one.param = toy->model[1].weight[1];
+    one.grad = toy->model[1].grad[1];
+    ls_status status = ls_amp_add_group(amp, 0, &config, .25f, &one, 1, &group);
+    ls_amp_destroy(amp);
+    return status;
+}
+
 static ls_status create_with(ls_toy *toy, float scale, int losses)
 {
     ls_amp_options options = ls_toy_options(2, losses, scale);
@@ -174,6 +193,7 @@ static const struct {
     {"parameter-type", misuse_type, "f32, f16, bf16"},
     {"gradient-count", misuse_count, "its gradient 1"},
     {"moments", misuse_moments, "needs 2 moments"},
+    {"lamb-groups", misuse_lamb_groups, "one group"},
     {"scale-zero", misuse_scale_zero, "positive and finite"},
     {"scale-nan", misuse_scale_nan, "positive and finite"},
     {"scale-infinite", misuse_scale_infinite, "positive and finite"},

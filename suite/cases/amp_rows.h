@@ -4,6 +4,7 @@
 
 #include "../suite.h"
 
+void ls_amp_optimizer_cases(ls_case_list *list);
 void ls_amp_group_cases(ls_case_list *list);
 void ls_amp_master_cases(ls_case_list *list);
 void ls_amp_misuse_cases(ls_case_list *list); /* and amp disabled */

@@ -9,12 +9,6 @@
 
 static const int first_only[] = {0}, both[] = {0, 1};
 
-static ls_optimizer_config adam(void)
-{
-    return (ls_optimizer_config){
-        .kind = LS_OPTIMIZER_ADAM, .beta1 = .5f, .beta2 = .75f, .epsilon = .0625f};
-}
-
 /* m0 and m1, each with an optimizer of its own where there are two. */
 static bool open_with(ls_toy *toy, const ls_amp_options *options, int optimizers,
                       const ls_optimizer_config *rule, ls_verdict *out)
@@ -42,109 +36,6 @@ static bool open_level(ls_toy *toy, int level, int optimizers, float momentum, l
 static ls_toy_poison infinite(int model, int weight)
 {
     return (ls_toy_poison){model, weight, INFINITY};
-}
-
-/* Everything an optimizer holds, as one digest of bits and counts. */
-typedef struct snapshot {
-    float weight[2][4], value[2][4], moment[2][2][4];
-    int64_t steps[2][2];
-} snapshot;
-
-static snapshot look(ls_toy *toy, int moments)
-{
-    snapshot s;
-    memset(&s, 0, sizeof s);
-    for (int m = 0; m < 2; m++) {
-        ls_toy_weights(toy, m, s.weight[m]);
-        for (int w = 0; w < 2; w++) {
-            ls_amp_view view = ls_toy_view(toy, m, w);
-            ls_inside_read(&toy->device, &view.value, &s.value[m][2 * w]);
-            for (int k = 0; k < moments; k++) {
-                ls_inside_read(&toy->device, &view.moment[k], &s.moment[k][m][2 * w]);
-            }
-            s.steps[m][w] = *view.steps;
-        }
-    }
-    return s;
-}
-
-/* Weights, masters, moments and step counts have the same bits before and after. */
-static void still(int level, const ls_optimizer_config *rule, int moments, ls_verdict *out)
-{
-    ls_toy toy;
-    ls_amp_options options = ls_toy_options(level, 1, 1024.0f);
-    options.moment_count = moments;
-    if (!open_with(&toy, &options, 1, rule, out)) {
-        return;
-    }
-    ls_toy_iterate(&toy, 0, 0, 3u, ls_toy_clean);
-    snapshot before = look(&toy, moments);
-    bool skipped = ls_toy_iterate(&toy, 0, 0, 3u, infinite(1, 1));
-    snapshot after = look(&toy, moments);
-    if (!skipped || memcmp(&before, &after, sizeof before) != 0) {
-        ls_verdict_set(out, LS_FAIL, "O%d: the step was %s and something changed: %s", level,
-                       skipped ? "skipped" : "taken",
-                       memcmp(&before, &after, sizeof before) != 0 ? "yes" : "no");
-    }
-    ls_toy_iterate(&toy, 0, 0, 3u, ls_toy_clean);
-    after = look(&toy, moments);
-    if (memcmp(&before, &after, sizeof before) == 0) {
-        ls_verdict_set(out, LS_FAIL, "the step behind the skipped one moved nothing");
-    }
-    ls_toy_close(&toy);
-}
-
-static void check_still_sgd(ls_verdict *out)
-{
-    ls_optimizer_config sgd = ls_toy_sgd(.5f);
-    still(1, &sgd, 1, out);
-    still(2, &sgd, 1, out);
-}
-
-static void check_still_adam(ls_verdict *out)
-{
-    ls_optimizer_config rule = adam();
-    still(1, &rule, 2, out);
-    still(2, &rule, 2, out);
-}
-
-/* A run with a skipped iteration ends as one in which that iteration never was. */
-static void never_was(const ls_optimizer_config *rule, int moments, ls_verdict *out)
-{
-    snapshot end[2];
-    for (int with = 0; with < 2; with++) {
-        ls_toy toy;
-        ls_amp_options options = ls_toy_options(2, 1, 1024.0f);
-        options.moment_count = moments;
-        if (!open_with(&toy, &options, 1, rule, out)) {
-            return;
-        }
-        for (int i = 0; i < 4; i++) {
-            if (with != 0 && (i == 0 || i == 2)) {
-                ls_toy_iterate(&toy, 0, 0, 3u, infinite(0, i / 2));
-            }
-            ls_toy_iterate(&toy, 0, 0, 3u, ls_toy_clean);
-        }
-        end[with] = look(&toy, moments);
-        ls_toy_close(&toy);
-    }
-    if (memcmp(&end[0], &end[1], sizeof end[0]) != 0) {
-        ls_verdict_set(out, LS_FAIL,
-                       "4 steps and 2 skipped ones end on m0.w0[0] %.9g, 4 steps alone on %.9g",
-                       (double)end[1].weight[0][0], (double)end[0].weight[0][0]);
-    }
-}
-
-static void check_never_was_sgd(ls_verdict *out)
-{
-    ls_optimizer_config sgd = ls_toy_sgd(.5f);
-    never_was(&sgd, 1, out);
-}
-
-static void check_never_was_adam(ls_verdict *out)
-{
-    ls_optimizer_config rule = adam();
-    never_was(&rule, 2, out);
 }
 
 static bool one_block(ls_toy *toy, int loss, const int *optimizer, int count, unsigned models,
@@ -457,10 +348,6 @@ static void check_streak(ls_verdict *out)
 }
 
 static const ls_toy_row rows[] = {
-    {"A5", "skip.still.sgd", check_still_sgd, "weights, masters, momentum and counts stand still"},
-    {"A5", "skip.still.adam", check_still_adam, "weights, masters, moments and counts stand still"},
-    {"A5", "skip.never-was.sgd", check_never_was_sgd, "the skipped iterations left no trace"},
-    {"A5", "skip.never-was.adam", check_never_was_adam, "bias correction counts taken steps"},
     {"A5", "skip.pending", check_pending, "a skip waits for the next step, whatever is zeroed"},
     {"A5", "skip.stale.o1", check_stale_o1, "nothing infinite is left for the next step"},
     {"A5", "skip.stale.o2", check_stale_o2, "nothing infinite is left for the next step"},
