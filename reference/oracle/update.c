@@ -90,13 +90,20 @@ static void step_sgd(const ls_update_rule *o, const constants *c, element *e)
         if (c->scales) {
             d = ls_near_mul(ls_near_add(d, ls_near_mul(c->decay, e->value)), c->ratio);
         }
-    } else if (o->weight_decay != 0) {
+    } else if (o->weight_decay != 0 && o->mistake != LS_UPDATE_DECAY_AFTER_MOMENTUM) {
         d = ls_near_add(d, ls_near_mul(c->decay, e->value));
     }
     if (o->momentum != 0) {
         ls_near part = o->dampening != 0 ? ls_near_mul(c->undamped, d) : d;
-        e->first = o->step == 1 ? d : ls_near_add(ls_near_mul(c->momentum, e->first), part);
+        ls_near start = d;
+        if (o->mistake == LS_UPDATE_FIRST_DAMPED) {
+            start = ls_near_mul(ls_near_sub((ls_near){1, 0}, c->momentum), d);
+        }
+        e->first = o->step == 1 ? start : ls_near_add(ls_near_mul(c->momentum, e->first), part);
         d = o->nesterov ? ls_near_add(d, ls_near_mul(c->momentum, e->first)) : e->first;
+    }
+    if (o->mistake == LS_UPDATE_DECAY_AFTER_MOMENTUM) {
+        d = ls_near_add(d, ls_near_mul(c->decay, e->value));
     }
     e->value = ls_near_sub(e->value, ls_near_mul(c->lr, d));
 }
@@ -115,10 +122,18 @@ static ls_near adam_direction(const ls_update_rule *o, const constants *c, const
         first = ls_near_div(first, c->bias1);
         second = ls_near_div(second, c->bias2);
     }
-    if (o->epsilon_inside) {
-        return ls_near_div(first, ls_near_root(ls_near_add(second, c->epsilon)));
+    ls_near below = ls_near_add(ls_near_root(second), c->epsilon);
+    if (o->mistake == LS_UPDATE_EPSILON_INSIDE) {
+        below = ls_near_root(ls_near_add(second, c->epsilon));
+        if (!o->uncorrected) { /* it stands beside the moment itself, before the correction */
+            ls_near sum = ls_near_add(e->second, c->epsilon);
+            below = ls_near_div(ls_near_root(sum), ls_near_root(c->bias2));
+        }
+    } else if (o->mistake == LS_UPDATE_EPSILON_FIRST) {
+        ls_near sum = ls_near_add(ls_near_root(e->second), c->epsilon);
+        below = ls_near_div(sum, ls_near_root(c->bias2));
     }
-    return ls_near_div(first, ls_near_add(ls_near_root(second), c->epsilon));
+    return ls_near_div(first, below);
 }
 
 static void step_adam(const ls_update_rule *o, const constants *c, element *e)
@@ -130,7 +145,8 @@ static void step_adam(const ls_update_rule *o, const constants *c, element *e)
     move_moments(c, e->grad, e);
     ls_near value = e->value;
     if (o->kind == LS_UPDATE_ADAMW && decays) {
-        value = ls_near_sub(value, ls_near_mul(ls_near_mul(c->lr, c->decay), value));
+        ls_near rate = o->mistake == LS_UPDATE_DECAY_WITHOUT_LR ? (ls_near){1, 0} : c->lr;
+        value = ls_near_sub(value, ls_near_mul(ls_near_mul(rate, c->decay), value));
     }
     e->value = ls_near_sub(value, ls_near_mul(c->lr, adam_direction(o, c, e)));
 }
@@ -204,7 +220,8 @@ static void step_lars(const ls_update_rule *o, constants *c, const ls_update_ten
     if (!c->scales) {
         return;
     }
-    ls_near below = ls_near_add(ls_near_add(grad, ls_near_mul(c->decay, value)), c->epsilon);
+    ls_near decay = o->mistake == LS_UPDATE_RATIO_WITHOUT_DECAY ? (ls_near){0, 0} : c->decay;
+    ls_near below = ls_near_add(ls_near_add(grad, ls_near_mul(decay, value)), c->epsilon);
     c->ratio = ls_near_div(ls_near_mul(ls_near_constant(o->trust), value), below);
     if (o->clip) {
         ls_near ratio = ls_near_div(c->ratio, c->lr);
@@ -234,7 +251,8 @@ static ls_status step_lamb(const ls_update_rule *o, constants *c, ls_update_tens
         errors += u[i].error * u[i].error;
     }
     ls_near update = norm_of(squares, sqrt(errors), t->count);
-    bool adapts = (o->nvlamb || o->weight_decay != 0) && value.value > 0 && update.value > 0;
+    bool adapts = (o->nvlamb || o->weight_decay != 0) && value.value > 0 && update.value > 0 &&
+                  o->mistake != LS_UPDATE_NO_RATIO;
     c->ratio = adapts ? ls_near_mul(c->lr, ls_near_div(value, update)) : c->lr;
     for (int64_t i = 0; i < t->count; i++) {
         element e = read_element(t, 2, i);

@@ -25,6 +25,19 @@ typedef enum ls_update_kind {
     LS_UPDATE_KINDS,
 } ls_update_kind;
 
+/* What is usually done wrong. A dump that follows such a rule and not the right one has its cause.
+ */
+typedef enum ls_update_mistake {
+    LS_UPDATE_RIGHT,
+    LS_UPDATE_EPSILON_INSIDE,       /* Adam, LAMB: of the root */
+    LS_UPDATE_EPSILON_FIRST,        /* of the correction of the second moment */
+    LS_UPDATE_DECAY_WITHOUT_LR,     /* AdamW */
+    LS_UPDATE_DECAY_AFTER_MOMENTUM, /* SGD */
+    LS_UPDATE_FIRST_DAMPED,         /* SGD: the first buffer, by momentum */
+    LS_UPDATE_NO_RATIO,             /* LAMB */
+    LS_UPDATE_RATIO_WITHOUT_DECAY,  /* LARS: of the decay in its denominator */
+} ls_update_mistake;
+
 typedef struct ls_update_rule {
     ls_update_kind kind;
     int64_t step; /* t: 1 for the first that is really taken */
@@ -33,7 +46,7 @@ typedef struct ls_update_rule {
     bool nesterov;
     double beta1, beta2, epsilon; /* the others; LARS: epsilon of the ratio */
     bool uncorrected;             /* Adam, LAMB: without bias correction */
-    bool epsilon_inside;          /* of the root: a usual mistake, for its diagnosis */
+    ls_update_mistake mistake;    /* LS_UPDATE_RIGHT but for a diagnosis */
     bool l2, nvlamb;              /* LAMB: decay joins the gradient; a ratio without decay too */
     double max_grad_norm;         /* LAMB; 0: none */
     double grad_squares;          /* LAMB: of all tensors together (ls_update_squares) */

@@ -1,9 +1,11 @@
 #include "optim_facts.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../../harness/text.h"
+#include "../../reference/oracle/bits.h"
 #include "../compare_optim.h"
 
 bool ls_optim_facts_open(const ls_record *job, int64_t step, ls_dumpfile **file, int64_t *update,
@@ -43,11 +45,6 @@ static void one_step_early(ls_update_rule *rule)
 static void no_correction(ls_update_rule *rule)
 {
     rule->uncorrected = true;
-}
-
-static void epsilon_inside(ls_update_rule *rule)
-{
-    rule->epsilon_inside = true;
 }
 
 static void no_decay(ls_update_rule *rule)
@@ -105,21 +102,31 @@ static void clipped_ratio(ls_update_rule *rule)
 
 static const struct mistake {
     const char *text;
-    change *make;
+    change *make; /* NULL: `mistake` alone */
+    ls_update_mistake mistake;
 } mistakes[] = {
-    {"bias correction counts one step too many", one_step_late},
-    {"bias correction counts one step too few", one_step_early},
-    {"no bias correction", no_correction},
-    {"eps stands inside the root", epsilon_inside},
-    {"weight decay is left out", no_decay},
-    {"decoupled and L2 weight decay are exchanged", other_decay},
-    {"Nesterov's momentum where plain is asked for, or the other way round", other_momentum},
-    {"dampening equal to momentum", damped},
-    {"momentum, betas and eps are the defaults, not what was asked for", default_constants},
-    {"betas are f32: 0.999 as float", float_betas},
-    {"gradients are not clipped to the norm asked for", no_clipping},
-    {"the trust ratio of another rule", no_adaptation},
-    {"the ratio is clipped (LARC, not LARS)", clipped_ratio},
+    {"bias correction counts one step too many", one_step_late, LS_UPDATE_RIGHT},
+    {"bias correction counts one step too few", one_step_early, LS_UPDATE_RIGHT},
+    {"no bias correction", no_correction, LS_UPDATE_RIGHT},
+
+    {"weight decay is left out", no_decay, LS_UPDATE_RIGHT},
+    {"decoupled and L2 weight decay are exchanged", other_decay, LS_UPDATE_RIGHT},
+    {"Nesterov's momentum where plain is asked for, or the other way round", other_momentum,
+     LS_UPDATE_RIGHT},
+    {"dampening equal to momentum", damped, LS_UPDATE_RIGHT},
+    {"momentum, betas and eps are the defaults, not what was asked for", default_constants,
+     LS_UPDATE_RIGHT},
+    {"betas are f32: 0.999 as float", float_betas, LS_UPDATE_RIGHT},
+    {"gradients are not clipped to the norm asked for", no_clipping, LS_UPDATE_RIGHT},
+    {"the trust ratio of another rule", no_adaptation, LS_UPDATE_RIGHT},
+    {"the ratio is clipped (LARC, not LARS)", clipped_ratio, LS_UPDATE_RIGHT},
+    {"eps stands inside the root", NULL, LS_UPDATE_EPSILON_INSIDE},
+    {"eps is added before the bias correction", NULL, LS_UPDATE_EPSILON_FIRST},
+    {"decoupled weight decay is not multiplied by the rate", NULL, LS_UPDATE_DECAY_WITHOUT_LR},
+    {"weight decay is added after the momentum buffer", NULL, LS_UPDATE_DECAY_AFTER_MOMENTUM},
+    {"the first momentum buffer is dampened", NULL, LS_UPDATE_FIRST_DAMPED},
+    {"the update is not scaled by the trust ratio", NULL, LS_UPDATE_NO_RATIO},
+    {"weight decay is missing in the ratio's denominator", NULL, LS_UPDATE_RATIO_WITHOUT_DECAY},
 };
 
 static bool follows(const ls_dumpfile *file, const ls_update_rule *rule)
@@ -128,6 +135,27 @@ static bool follows(const ls_dumpfile *file, const ls_update_rule *rule)
     ls_compare_optim_result result;
     return ls_compare_optim_step(file, rule, false, &checks, &result) == LS_OK && result.judged &&
            checks.count == 0;
+}
+
+/* Whether every moment after the step is a value of fp16, and there are some. */
+static bool moments_are_half(const ls_dumpfile *file)
+{
+    int64_t looked = 0, half = 0;
+    for (int i = 0; i < ls_dumpfile_count(file); i++) {
+        const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);
+        if (strncmp(entry->name, "next_state/", 11) != 0) {
+            continue;
+        }
+        double *value = malloc((size_t)entry->count * sizeof *value + 1);
+        LS_ASSERT(value != NULL);
+        ls_dumpfile_read(entry, value);
+        for (int64_t k = 0; k < entry->count; k++) {
+            looked += value[k] != 0;
+            half += value[k] != 0 && ls_bits_round(LS_BITS_F16, value[k]) == value[k];
+        }
+        free(value);
+    }
+    return looked > 0 && half == looked;
 }
 
 void ls_optim_facts_explain(const ls_dumpfile *file, const ls_update_rule *rule, bool skipped,
@@ -139,9 +167,15 @@ void ls_optim_facts_explain(const ls_dumpfile *file, const ls_update_rule *rule,
         }
         return;
     }
+    if (moments_are_half(file)) {
+        ls_text_put(out->cause, sizeof out->cause, "moments are kept in half");
+    }
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes && out->cause[0] == '\0'; i++) {
         ls_update_rule wrong = *rule;
-        mistakes[i].make(&wrong);
+        wrong.mistake = mistakes[i].mistake;
+        if (mistakes[i].make != NULL) {
+            mistakes[i].make(&wrong);
+        }
         if (wrong.step >= 1 && follows(file, &wrong)) {
             ls_text_put(out->cause, sizeof out->cause, "%s", mistakes[i].text);
         }
