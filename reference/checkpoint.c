@@ -7,6 +7,7 @@
 
 #include "../kernels/core/digest.h"
 #include "../kernels/core/log.h"
+#include "../kernels/core/plant.h"
 #include "fault.h"
 #include "safetensors.h"
 
@@ -55,6 +56,10 @@ static ls_status add_params(ls_trainer *trainer, ls_safetensors_writer *writer, 
         LS_TRY(add_tensor(trainer, writer, name, &memory->param[i], &param->shape, scratch));
         if (memory->master != NULL && memory->master[i].data != NULL) {
             snprintf(name, sizeof name, "master/%s", param->name);
+            if (LS_PLANT(checkpoint_rounds_masters, false, true)) {
+                LS_TRY(trainer->device.api->convert(trainer->device.backend, trainer->device.stream,
+                                                    memory->master[i], memory->param[i], 1.0f));
+            }
             LS_TRY(add_tensor(trainer, writer, name, &memory->master[i], &param->shape, scratch));
         }
         for (int m = 0; m < memory->moment_count; m++) {

@@ -260,11 +260,15 @@ static ls_status run_step(loop *loop, int64_t step, record *record)
     record->images = 0;
     memset(record->ms, 0, sizeof record->ms);
     record->lr =
-        (float)ls_schedule_lr(&trainer->schedule, trainer->base_lr, step, trainer->steps_per_epoch);
+        (float)ls_schedule_lr(&trainer->schedule, trainer->base_lr,
+                              step - LS_PLANT(schedule_waits_on_skip, 0, loop->summary->skipped),
+                              trainer->steps_per_epoch);
     LS_PLANT_STEP(step);
     LS_TRY(begin_dump(loop, step));
-    LS_TRY(device->api->copy_in(device->backend, device->stream, &memory->state->lr, &record->lr,
-                                (int64_t)sizeof record->lr));
+    if (LS_PLANT(rate_set_once, true, step == trainer->first_step)) {
+        LS_TRY(device->api->copy_in(device->backend, device->stream, &memory->state->lr,
+                                    &record->lr, (int64_t)sizeof record->lr));
+    }
     /* Before a forward that follows a synchronised one: the first micro-step of every step but the
      * first (facts/pytorch.md 1.9). */
     if (trainer->rules.broadcast_buffers && step > 1) {

@@ -26,18 +26,20 @@ typedef struct ls_adam_rule {
 LS_HALF_FN ls_adam_rule ls_adam_prepare(const ls_optimizer_config *config, float lr, int64_t step)
 {
     ls_adam_rule rule;
+    double beta1 = LS_PLANT(adam_betas_float, config->beta1, (double)(float)config->beta1);
+    double beta2 = LS_PLANT(adam_betas_float, config->beta2, (double)(float)config->beta2);
     bool uncorrected = LS_PLANT(adam_no_bias_correction, config->uncorrected, true);
-    double bias1 = uncorrected ? 1.0 : 1.0 - pow(config->beta1, (double)step);
-    double bias2 = uncorrected ? 1.0 : 1.0 - pow(config->beta2, (double)step);
+    double bias1 = uncorrected ? 1.0 : 1.0 - pow(beta1, (double)step);
+    double bias2 = uncorrected ? 1.0 : 1.0 - pow(beta2, (double)step);
     rule.decoupled = LS_PLANT(adamw_is_adam, config->kind == LS_OPTIMIZER_ADAMW, false);
     rule.decays = !rule.decoupled && config->weight_decay != 0.0;
     rule.weight_decay = (float)config->weight_decay;
     rule.shrink =
         (float)(1.0 - LS_PLANT(adamw_decay_without_lr, (double)lr, 1.0) * config->weight_decay);
-    rule.beta1 = (float)config->beta1;
-    rule.one_minus_beta1 = (float)(1.0 - config->beta1);
-    rule.beta2 = (float)config->beta2;
-    rule.one_minus_beta2 = (float)(1.0 - config->beta2);
+    rule.beta1 = (float)beta1;
+    rule.one_minus_beta1 = (float)(1.0 - beta1);
+    rule.beta2 = (float)beta2;
+    rule.one_minus_beta2 = (float)(1.0 - beta2);
     rule.epsilon = (float)config->epsilon;
     rule.step_size = (float)((double)lr / bias1);
     rule.root_bias2 = (float)sqrt(bias2);

@@ -72,6 +72,7 @@ LS_HALF_FN float ls_lamb_ratio(const ls_optimizer_config *config, float lr, doub
 {
     bool adapts =
         LS_PLANT(lamb_no_trust_ratio, config->nvlamb || config->weight_decay != 0.0, false);
+    adapts = LS_PLANT(lamb_adapts_without_decay, adapts, true);
     if (!adapts || !(value_squares > 0.0) || !(update_squares > 0.0)) {
         return lr;
     }

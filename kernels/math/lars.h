@@ -23,7 +23,7 @@ LS_HALF_FN ls_lars_rule ls_lars_prepare(const ls_optimizer_config *config, float
         config->trust * value /
         (sqrt(grad_squares) + LS_PLANT(lars_decay_outside_norm, config->weight_decay, 0.0) * value +
          config->epsilon);
-    if (config->clip) {
+    if (LS_PLANT(lars_ratio_clipped, config->clip, true)) {
         ratio = ratio < (double)lr ? ratio / (double)lr : 1.0;
     }
     rule.scales = value_squares > 0.0 && grad_squares > 0.0;

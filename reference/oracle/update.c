@@ -200,7 +200,7 @@ static constants make_constants(const ls_update_rule *o)
         .lr = ls_near_constant(o->lr),
         .decay = ls_near_constant(o->weight_decay),
         .momentum = ls_near_constant(o->momentum),
-        .undamped = ls_near_constant(1 - o->dampening),
+        .undamped = ls_near_sub((ls_near){1, 0}, ls_near_constant(o->dampening)),
         .beta1 = ls_near_constant(o->beta1),
         .beta2 = ls_near_constant(o->beta2),
         .rest1 = ls_near_constant(1 - o->beta1),
