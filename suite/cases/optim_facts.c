@@ -80,8 +80,9 @@ static void default_constants(ls_update_rule *rule)
 
 static void float_betas(ls_update_rule *rule)
 {
-    rule->beta1 = (double)(float)rule->beta1;
-    rule->beta2 = (double)(float)rule->beta2;
+    /* not by two casts: GCC 12 drops a pair of them side by side (-ftree-slp-vectorize) */
+    rule->beta1 = ls_bits_round(LS_BITS_F32, rule->beta1);
+    rule->beta2 = ls_bits_round(LS_BITS_F32, rule->beta2);
 }
 
 static void no_clipping(ls_update_rule *rule)

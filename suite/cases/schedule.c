@@ -165,6 +165,24 @@ static void judge_rates(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
 }
 
+/* Whether the step follows with the rate of another step. */
+static void explain_rate(const ls_case *row, const ls_dumpfile *file, const ls_update_rule *rule,
+                         ls_verdict *out)
+{
+    for (int other = 1; other <= row->job[0].steps && out->cause[0] == '\0'; other++) {
+        ls_update_rule wrong = *rule;
+        wrong.lr = expected_lr(row, other);
+        ls_compare_checks checks = {0};
+        ls_compare_optim_result result;
+        if (wrong.lr != rule->lr &&
+            ls_compare_optim_step(file, &wrong, false, &checks, &result) == LS_OK &&
+            checks.count == 0) {
+            ls_text_put(out->cause, sizeof out->cause, "the optimizer used the rate of step %d",
+                        other);
+        }
+    }
+}
+
 /* SGD from the dump with the formula's rate, not with the one the subject tells. */
 static void judge_applied(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
@@ -180,15 +198,16 @@ static void judge_applied(const ls_case *row, const ls_record *job, ls_verdict *
         ls_compare_checks checks = {0};
         ls_compare_optim_result result;
         ls_status status = ls_compare_optim_step(file, &rule, skipped, &checks, &result);
-        ls_dumpfile_close(file);
         if (status != LS_OK || !result.judged) {
             ls_verdict_set(out, status == LS_OK ? LS_UNSUPPORTED : LS_INFRA,
                            "step %d: the dump lacks value, gradient or moments", (int)step);
         } else if (checks.count > 0) {
             ls_verdict_set(out, LS_FAIL, "step %d with lr %.9g: %.280s", (int)step, rule.lr,
                            checks.line);
+            explain_rate(row, file, &rule, out);
         }
         elements += result.elements;
+        ls_dumpfile_close(file);
     }
     if (out->code == LS_PASS) {
         ls_text_put(out->evidence, sizeof out->evidence,
