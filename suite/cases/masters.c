@@ -138,12 +138,15 @@ static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *ou
         return;
     }
     int at = 0, masters = 0, halves = 0;
+    const char *unmastered = NULL;
     for (const char *name; (name = next_name(file, &at)) != NULL;) {
         const ls_dumpfile_entry *held = ls_dumpfile_findf(file, "param/%s", name);
         const ls_dumpfile_entry *master = ls_dumpfile_findf(file, "master/%s", name);
         bool half = type_of(held) != LS_BITS_F32;
         halves += half;
         masters += master != NULL;
+        const ls_dumpfile_entry *next = ls_dumpfile_findf(file, "next/%s", name);
+        unmastered = half && next != NULL && type_of(next) != LS_BITS_F32 ? name : unmastered;
         if (master != NULL && (!half || type_of(master) != LS_BITS_F32)) {
             ls_verdict_set(out, LS_FAIL, "%s is %s and has a master in %s", name, held->dtype,
                            master->dtype);
@@ -151,7 +154,10 @@ static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *ou
             compare(master, held, as_it_is, "master", &compared, out);
         }
     }
-    if (masters > 0 && masters < halves) {
+    if (unmastered != NULL) {
+        ls_verdict_set(out, LS_FAIL, "%s is half and what is stepped is, too: it has no master",
+                       unmastered);
+    } else if (masters > 0 && masters < halves) {
         ls_verdict_set(out, LS_FAIL, "%d of %d half parameters have a master", masters, halves);
     }
     ls_dumpfile_close(file);
