@@ -28,6 +28,8 @@ static const struct variant {
     {"o2.predivide.a2.w3", "apex", "fp16", "--predivide=2", 2, 3, 2, 0.02, false},
     {"o0.compress.a2.w2", "apex", "fp16", "--compress=fp16", 0, 2, 2, 0.02, false},
     {"o2.bf16.a3.w2", "apex", "bf16", "", 2, 2, 3, 0.02, false},
+    {"o0.uneven.a2.w3", "apex", "fp16", "--batch-sizes=4,2,3", 0, 3, 2, 0.02, false},
+    {"o2.uneven.a3.w2", "apex", "fp16", "--batch-sizes=3,5", 2, 2, 3, 0.02, false},
     {"o0.sync.a2.w2", "apex", "fp16", "", 0, 2, 2, 0.02, true},
     {"o2.sync.a3.w2", "apex", "fp16", "", 2, 2, 3, 0.02, true},
 };
@@ -224,15 +226,21 @@ static void add_resumed(const ls_case_settings *settings, ls_case_list *list)
 void ls_accumulation_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
-        ls_case *row = ls_rows_add(list, ls_gradients_judge, variants[i].sync ? "G2" : "G3",
-                                   "accumulation.gradient.%s", variants[i].name);
-        row->job_count = 1;
-        row->job[0] = variant_spec(settings, &variants[i]);
-        if (variants[i].world > 1) {
-            row = ls_rows_add(list, ls_ddp_judge_lockstep, "D1", "accumulation.lockstep.%s",
-                              variants[i].name);
+        const struct variant *v = &variants[i];
+        bool uneven = strstr(v->extra, "--batch-sizes") != NULL;
+        ls_spec spec = variant_spec(settings, v);
+        if (!uneven) { /* the oracle puts shards of one size together */
+            ls_case *row = ls_rows_add(list, ls_gradients_judge, v->sync ? "G2" : "G3",
+                                       "accumulation.gradient.%s", v->name);
             row->job_count = 1;
-            row->job[0] = variant_spec(settings, &variants[i]);
+            row->job[0] = spec;
+        }
+        if (v->world > 1) {
+            ls_case *row =
+                ls_rows_add(list, ls_ddp_judge_lockstep, "D1", "accumulation.lockstep.%s", v->name);
+            row->job_count = 1;
+            row->job[0] = spec;
+            row->job[0].dump_steps[0] = uneven ? '\0' : row->job[0].dump_steps[0];
         }
     }
     add_same(settings, list);
