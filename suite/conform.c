@@ -10,13 +10,16 @@
 #include "../harness/machine.h"
 #include "../harness/proc.h"
 #include "../harness/text.h"
+#include "../kernels/core/clock.h"
 #include "../kernels/core/log.h"
+#include "budget.h"
 #include "place.h"
 
 typedef struct conform {
     const char *seed, *claim, *subject, *out, *share, *device;
     bool list, fail_early, resume;
     ls_select_list wanted, files;
+    ls_budget budget;
     ls_run run;
 } conform;
 
@@ -79,6 +82,10 @@ static ls_status choose_cases(conform *c)
             file = path;
         }
         LS_TRY(ls_select_load(file, &c->wanted));
+        LS_TRY(ls_budget_read(file, &c->budget));
+    }
+    if (c->wanted.count == 0 && c->files.count == 0) {
+        c->budget = ls_budget_whole();
     }
     ls_case_settings settings = {.seed = c->run.seed, .bench = NULL};
     /* cases without jobs call the backend of the device that the jobs would run on */
@@ -184,11 +191,15 @@ static int run_cases(conform *c)
     printf("%s\n%d cases, %d jobs, about %.0f s, claim %s\n\n", run->where, run->cases.count,
            run->jobs.count, run->estimate_s, run->claim_name);
     fflush(stdout);
+    int64_t begun_ns = ls_clock_ns();
     if (ls_proc_catch_signals() != LS_OK || ls_runner_open(run) != LS_OK ||
         ls_runner_run(run) != LS_OK) {
         return LS_ERR_INFRA;
     }
-    return ls_runner_finish(run);
+    double seconds = ls_clock_ms_between(begun_ns, ls_clock_ns()) * 1e-3;
+    int code = ls_runner_finish(run);
+    ls_budget_tell(&c->budget, run, seconds, stderr);
+    return code;
 }
 
 int ls_conform_main(int count, char **argument)

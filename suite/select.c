@@ -8,6 +8,7 @@
 #include "../harness/text.h"
 #include "../kernels/core/log.h"
 #include "place.h"
+#include "shard.h"
 
 void ls_select_add(ls_select_list *list, const char *glob, const char *reason)
 {
@@ -149,16 +150,15 @@ static ls_status every_line_matches(const ls_case_list *cases, const ls_select_l
 ls_status ls_select_keep(ls_case_list *cases, const ls_select_list *wanted, int share, int shares)
 {
     LS_TRY(every_line_matches(cases, wanted));
-    int kept = 0, matched = 0;
+    int kept = 0;
     for (int c = 0; c < cases->count; c++) {
         if (wanted->count > 0 && ls_select_find(wanted, cases->row[c].id) == NULL) {
             continue;
         }
-        if (matched++ % shares == share) {
-            cases->row[kept++] = cases->row[c];
-        }
+        cases->row[kept++] = cases->row[c];
     }
     cases->count = kept;
+    ls_shard_keep(cases, share, shares);
     return LS_OK;
 }
 

@@ -26,8 +26,8 @@ ls_status ls_select_claim(const char *claim, ls_select_list *list);
 /* suite/lists/waivers.txt: LS_ERR_USAGE for a waiver without a reason. */
 ls_status ls_select_waivers(ls_select_list *list);
 /* Keeps the rows that match (an empty list keeps all), then share `share` of `shares` (0 of 1:
- * all). Every line must match some row: a list that names no case is LS_ERR_USAGE, with the nearest
- * id. */
+ * all; suite/shard.h). Every line must match some row: a list that names no case is LS_ERR_USAGE,
+ * with the nearest id. */
 ls_status ls_select_keep(ls_case_list *cases, const ls_select_list *wanted, int share, int shares);
 
 /* requirements.txt against the rows: every case names one that exists, every one has a case, no id

@@ -5,7 +5,10 @@
 
 #include "../../harness/machine.h"
 #include "../place.h"
+#include "../budget.h"
+#include "../place.h"
 #include "../select.h"
+#include "../shard.h"
 #include "../variables.h"
 #include "suite_fake.h"
 
@@ -63,22 +66,84 @@ START_TEST(every_case_is_in_some_claim)
 }
 END_TEST
 
-START_TEST(shares_are_whole_and_disjoint)
+/* Index of the only share that holds the case; fails when none or two do. */
+static int share_of(ls_case_list *share, int shares, const char *id)
 {
-    ls_select_list everything = {0, 0, NULL};
-    ls_case_list whole = all();
-    int total = 0;
-    for (int share = 0; share < 3; share++) {
-        ls_case_list list = all();
-        ck_assert_int_eq(ls_select_keep(&list, &everything, share, 3), LS_OK);
-        total += list.count;
-        for (int c = 0; c < list.count; c++) {
-            ck_assert_str_eq(list.row[c].id, whole.row[3 * c + share].id);
+    int found = -1;
+    for (int s = 0; s < shares; s++) {
+        if (fake_case(&share[s], id) != NULL) {
+            ck_assert_int_eq(found, -1);
+            found = s;
         }
-        ls_rows_free(&list);
+    }
+    ck_assert_int_ge(found, 0);
+    return found;
+}
+
+START_TEST(shares_are_whole_disjoint_and_even)
+{
+    enum { SHARES = 3 };
+    ls_select_list everything = {0, 0, NULL};
+    ls_case_list whole = all(), share[SHARES];
+    int total = 0;
+    double seconds = 0, most = 0;
+    ls_matrix owner = {.count = 0};
+    int *job_share = calloc((size_t)whole.count * LS_CASE_JOBS_MAX + 1, sizeof *job_share);
+    for (int s = 0; s < SHARES; s++) {
+        share[s] = all();
+        ck_assert_int_eq(ls_select_keep(&share[s], &everything, s, SHARES), LS_OK);
+        total += share[s].count;
+        double mine = ls_shard_estimate_s(&share[s]);
+        seconds += mine;
+        most = mine > most ? mine : most;
+        for (int c = 0; c < share[s].count; c++) { /* no job in two shares */
+            for (int j = 0; j < share[s].row[c].job_count; j++) {
+                int before = owner.count, index = ls_matrix_add(&owner, &share[s].row[c].job[j]);
+                job_share[index] = owner.count > before ? s : job_share[index];
+                ck_assert_int_eq(job_share[index], s);
+            }
+        }
     }
     ck_assert_int_eq(total, whole.count);
+    for (int c = 0; c < whole.count; c += 7) {
+        (void)share_of(share, SHARES, whole.row[c].id);
+    }
+    /* the heaviest first, each to the emptiest: no share is a tenth above the mean */
+    ck_assert_double_le(most, 1.1 * seconds / SHARES);
+    for (int s = 0; s < SHARES; s++) {
+        ls_rows_free(&share[s]);
+    }
+    free(job_share);
+    ls_matrix_free(&owner);
     ls_rows_free(&whole);
+}
+END_TEST
+
+START_TEST(lists_keep_their_budget)
+{
+    static const char *const file[] = {"suite/lists/mustpass.txt", "suite/lists/smoke.txt"};
+    for (int f = 0; f < 2; f++) {
+        char path[1024];
+        ls_budget budget = {0, 0};
+        ls_select_list wanted = {0, 0, NULL};
+        ls_case_list list = all();
+        ck_assert(ls_place_find(file[f], path, sizeof path));
+        ck_assert_int_eq(ls_budget_read(path, &budget), LS_OK);
+        ck_assert_double_gt(budget.seconds, 0);
+        ck_assert_int_eq(ls_select_load(path, &wanted), LS_OK);
+        ck_assert_int_eq(ls_select_keep(&list, &wanted, 0, 1), LS_OK);
+        ck_assert_double_le(ls_shard_estimate_s(&list), budget.seconds);
+        ls_matrix jobs = {.count = 0};
+        for (int c = 0; c < list.count; c++) {
+            for (int j = 0; j < list.row[c].job_count; j++) {
+                ls_matrix_add(&jobs, &list.row[c].job[j]);
+            }
+        }
+        ck_assert(budget.jobs == 0 || jobs.count <= budget.jobs);
+        ls_matrix_free(&jobs);
+        ls_rows_free(&list);
+        ls_select_free(&wanted);
+    }
 }
 END_TEST
 
@@ -200,7 +265,8 @@ int main(void)
     TCase *tests = tcase_create("select");
     tcase_add_test(tests, every_list_names_cases_that_exist);
     tcase_add_test(tests, every_case_is_in_some_claim);
-    tcase_add_test(tests, shares_are_whole_and_disjoint);
+    tcase_add_test(tests, shares_are_whole_disjoint_and_even);
+    tcase_add_test(tests, lists_keep_their_budget);
     tcase_add_test(tests, a_name_that_fits_no_case_is_refused);
     tcase_add_test(tests, lists_have_comments_and_reasons);
     tcase_add_test(tests, variables_are_checked_and_never_guessed);
