@@ -20,8 +20,8 @@ typedef struct ls_exercise {
     ls_pattern_kind data;
     int64_t count; /* as in ls_comm_op */
     int root;
-    bool in_place; /* NCCL's sense; not for send */
-    int offset;    /* elements off a 64-byte boundary, of every buffer */
+    bool in_place;  /* NCCL's sense; not for send */
+    int offset;     /* elements off a 64-byte boundary, of every buffer */
     int iterations; /* from 2 on the ranks begin each together */
 } ls_exercise;
 
