@@ -283,7 +283,13 @@ static void say_ddp(const ls_report_run *run, cJSON *list)
     ls_tables_append(text, sizeof text, "DDP on one rank (%s): %.3f x the speed without it",
                      ls_report_data_level(with, level), ratio.value);
     append_interval(text, ratio);
-    ls_tables_append(text, sizeof text, ", %s.", difference);
+    if (ratio.low > 1) {
+        ls_tables_append(text, sizeof text,
+                         ", which DDP cannot cause: other load moved between the two jobs, so "
+                         "measure them again.");
+    } else {
+        ls_tables_append(text, sizeof text, ", %s.", difference);
+    }
     say(list, text);
 }
 

@@ -48,12 +48,14 @@ static void check_rank(const ls_record *job, int k, const ls_spec *spec, ls_verd
     if (!rank->ended) {
         ls_verdict_set(out, LS_FAIL, "rank=%d left with code 0 without an end event", k);
     }
-    int world = (int)ls_json_integer(rank->start, "world", job->world);
-    if (world != job->world) {
+    bool alone = spec != NULL && spec->wrap == LS_WRAP_EACH; /* each rank has options of its own */
+    int there = alone ? 1 : job->world;
+    int world = (int)ls_json_integer(rank->start, "world", there);
+    if (world != there) {
         ls_verdict_set(out, LS_FAIL, "rank=%d says that it is one of %d ranks: there are %d", k,
-                       world, job->world);
+                       world, there);
     }
-    if (spec != NULL) {
+    if (spec != NULL && !alone) {
         check_options(rank, k, spec, out);
     }
 }
