@@ -7,7 +7,7 @@
 
 #include "../../reference/ddp.h"
 #include "../../reference/model.h"
-#include "host_device.h"
+#include "host_setup.h"
 
 enum { BEGUN_MAX = 256 };
 
@@ -59,28 +59,8 @@ typedef struct run {
 
 static void run_open(run *r, int world)
 {
-    enum { PARAMS_MAX = 512 };
-    static ls_dtype param[PARAMS_MAX], reduced[PARAMS_MAX], buffer[PARAMS_MAX];
-    ls_dialect_resolve(&r->options, world, &r->rules);
-    ls_precision_resolve(&r->options, &r->rules, &r->precision);
-    ck_assert_int_eq(ls_model_build("resnet8", 10, 32, &r->network), LS_OK);
-    r->device = host_device();
+    host_setup(&r->options, world, &r->rules, &r->precision, &r->network, &r->device, &r->memory);
     r->comm = (ls_comm){.world = world};
-    for (int i = 0; i < r->network.param_count; i++) {
-        param[i] = ls_precision_param(&r->precision, r->network.param[i].role);
-        reduced[i] = ls_precision_reduced(&r->precision, r->network.param[i].role);
-    }
-    for (int i = 0; i < r->network.buffer_count; i++) {
-        buffer[i] = ls_precision_buffer(&r->precision, r->network.buffer[i].role);
-    }
-    ls_memory_options memory = {.network = &r->network,
-                                .param_type = param,
-                                .grad_type = param,
-                                .reduced_type = reduced,
-                                .buffer_type = buffer,
-                                .masters = r->precision.masters,
-                                .moment_count = 1};
-    ck_assert_int_eq(ls_memory_create(&r->device, &memory, &r->memory), LS_OK);
     ls_ddp_options ddp = {.rules = &r->rules,
                           .precision = &r->precision,
                           .memory = &r->memory,

@@ -11,7 +11,7 @@
 #include "../../reference/model.h"
 #include "../../reference/optim.h"
 #include "../../reference/world.h"
-#include "host_device.h"
+#include "host_setup.h"
 
 /* ---- place in the job
  * ---------------------------------------------------------------------------- */
@@ -209,28 +209,9 @@ typedef struct held {
 
 static void hold(held *h, ls_opt_level level)
 {
-    enum { PARAMS_MAX = 512 };
-    static ls_dtype param[PARAMS_MAX], buffer[PARAMS_MAX];
     ls_options_defaults(&h->options);
     h->options.opt_level = level;
-    ls_dialect_resolve(&h->options, 1, &h->rules);
-    ls_precision_resolve(&h->options, &h->rules, &h->precision);
-    ck_assert_int_eq(ls_model_build("resnet8", 10, 32, &h->network), LS_OK);
-    h->device = host_device();
-    for (int i = 0; i < h->network.param_count; i++) {
-        param[i] = ls_precision_param(&h->precision, h->network.param[i].role);
-    }
-    for (int i = 0; i < h->network.buffer_count; i++) {
-        buffer[i] = ls_precision_buffer(&h->precision, h->network.buffer[i].role);
-    }
-    ls_memory_options memory = {.network = &h->network,
-                                .param_type = param,
-                                .grad_type = param,
-                                .reduced_type = param,
-                                .buffer_type = buffer,
-                                .masters = h->precision.masters,
-                                .moment_count = 1};
-    ck_assert_int_eq(ls_memory_create(&h->device, &memory, &h->memory), LS_OK);
+    host_setup(&h->options, 1, &h->rules, &h->precision, &h->network, &h->device, &h->memory);
     for (int kind = 0; kind < LS_MEMORY_KINDS; kind++) {
         unsigned char *byte = h->memory.block[kind];
         for (int64_t i = 0; i < h->memory.bytes[kind]; i++) {
