@@ -6,7 +6,7 @@
 
 #include "tables.h"
 
-enum { RUNS_MAX = 64, BINS_MAX = 40 };
+enum { RUNS_MAX = 64, BINS_MAX = 20 };
 
 static const double CONFIDENCE = 0.95;
 
@@ -17,6 +17,14 @@ static double mean_loss(const ls_report_rank *rank, int from, int to)
         sum += rank->step[i].loss / (to - from);
     }
     return sum;
+}
+
+/* A cross entropy is never below zero, whatever Student's interval says. */
+static ls_stats_interval predict(const double *value, int count)
+{
+    ls_stats_interval out = ls_stats_prediction(value, count, CONFIDENCE);
+    out.low = out.low < 0 ? 0 : out.low;
+    return out;
 }
 
 static const ls_report_job *curves_of(const ls_report_run *run)
@@ -54,7 +62,7 @@ bool ls_tables_band_read(const ls_report_run *run, ls_tables_band *out)
             band.level_end[band.level_count++] = end;
         }
     }
-    band.end = ls_stats_prediction(ends, band.runs, CONFIDENCE);
+    band.end = predict(ends, band.runs);
     for (int i = 0; i < band.level_count; i++) {
         band.inside[i] = band.level_end[i] >= band.end.low && band.level_end[i] <= band.end.high;
     }
@@ -113,7 +121,7 @@ static void write_reference(FILE *table, const ls_tables_band *band, int bin)
                 value[count++] = mean_loss(&band->job->rank[k], from, to);
             }
         }
-        ls_stats_interval point = ls_stats_prediction(value, count, CONFIDENCE);
+        ls_stats_interval point = predict(value, count);
         fprintf(table, "%g\t%.6g\t%.6g\t%.6g\t0\n", (from + to + 1) / 2.0, point.value, point.low,
                 point.high);
     }
