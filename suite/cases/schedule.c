@@ -110,6 +110,29 @@ static double expected_lr(const ls_case *row, int64_t step)
 /* ---- judges
  * ----------------------------------------------------------------------------------- */
 
+/* The nearest step that has this rate; a factor. */
+static void explain_lr(const ls_case *row, const ls_record_step *event, double limit,
+                       ls_verdict *out)
+{
+    int nearest = 0, step = (int)event->step, world = row->job[row->job_count - 1].world;
+    for (int other = 1; other < STEPS; other++) {
+        double rate_there = expected_lr(row, other);
+        bool same = rate_there > 0 && fabs(event->lr - rate_there) <= limit * rate_there;
+        nearest =
+            same && (nearest == 0 || abs(other - step) < abs(nearest - step)) ? other : nearest;
+    }
+    double factored = event->lr * world, want = expected_lr(row, step);
+    if (row->number[1] > 0 && world > 1 && fabs(factored - want) <= 2 * limit * want) {
+        ls_text_put(out->cause, sizeof out->cause, "linear scaling leaves out the number of ranks");
+    } else if (nearest == step - 1 && nearest > 0) {
+        ls_text_put(out->cause, sizeof out->cause, "the rate of the step before: one tick late");
+    } else if (nearest == step + 1) {
+        ls_text_put(out->cause, sizeof out->cause, "the rate of the step after: one tick early");
+    } else if (nearest > 0) {
+        ls_text_put(out->cause, sizeof out->cause, "the rate of step %d", nearest);
+    }
+}
+
 static void judge_step_lr(const ls_case *row, int rank, const ls_record_step *event,
                           ls_verdict *out)
 {
@@ -125,12 +148,8 @@ static void judge_step_lr(const ls_case *row, int rank, const ls_record_step *ev
     }
     ls_verdict_set(out, LS_FAIL, "rank=%d step %d: lr %.9g, expected %.9g", rank, (int)event->step,
                    event->lr, want);
-    if (out->cause[0] == '\0' && event->step > 1 &&
-        fabs(event->lr - expected_lr(row, event->step - 1)) <= limit * fabs(event->lr)) {
-        ls_text_put(out->cause, sizeof out->cause, "the rate of the step before: one tick late");
-    } else if (out->cause[0] == '\0' && event->step < STEPS &&
-               fabs(event->lr - expected_lr(row, event->step + 1)) <= limit * fabs(event->lr)) {
-        ls_text_put(out->cause, sizeof out->cause, "the rate of the step after: one tick early");
+    if (out->cause[0] == '\0') {
+        explain_lr(row, event, limit, out);
     }
 }
 
