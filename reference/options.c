@@ -251,7 +251,8 @@ static ls_status check_norm_values(const ls_options *options, int rank, int worl
     return status;
 }
 
-static ls_status check_groups(const ls_options *options, int world)
+/* Ranks and groups of ranks that options name. */
+static ls_status check_ranks(const ls_options *options, int world)
 {
     if (options->sync_bn_group > 0 && (!options->sync_bn || options->sync_bn_group > world ||
                                        world % options->sync_bn_group != 0)) {
@@ -265,13 +266,24 @@ static ls_status check_groups(const ls_options *options, int world)
                      world);
         return LS_ERR_USAGE;
     }
+    for (int i = 0; i < options->aux_count; i++) {
+        if (options->aux[i].rank >= world) {
+            ls_log_error("--aux-head %" PRId64 ":%d: allowed: ranks 0 to %d", options->aux[i].step,
+                         options->aux[i].rank, world - 1);
+            return LS_ERR_USAGE;
+        }
+    }
+    if (options->fault.step > 0 && options->fault.rank >= world) {
+        ls_log_error("--fault-at: rank %d, allowed: ranks 0 to %d", options->fault.rank, world - 1);
+        return LS_ERR_USAGE;
+    }
     return LS_OK;
 }
 
 ls_status ls_options_resolve(ls_options *options, int rank, int world, const char *run_directory)
 {
     LS_ASSERT(rank >= 0 && rank < world);
-    LS_TRY(check_groups(options, world));
+    LS_TRY(check_ranks(options, world));
     ls_options resolved = *options;
     if (options->global_batch > 0) {
         int64_t parts = (int64_t)world * options->accumulate;

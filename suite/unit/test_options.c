@@ -178,6 +178,13 @@ static const refusal refusals[] = {
     {"--overflow-at 3:", "--overflow-at"},
     {"--overflow-at 3:-1", "--overflow-at"},
     {"--overflow-at 0", "--overflow-at"},
+    {"--aux-head 3:", "--aux-head"},
+    {"--fault-at 2:1:reduction", "--fault-at"},
+    {"--fault-at 2:1:lunch:kill", "--fault-at"},
+    {"--fault-at 2:1:save:kill:1", "--fault-at"},
+    {"--fault-at 0:1:save:kill", "--fault-at"},
+    {"--batch-sizes 4,0", "--batch-sizes"},
+    {"--batch-sizes 4,", "--batch-sizes"},
     {"--overflow-as infinite", "--overflow-as"},
     {"--overflow-as nan@", "--overflow-as"},
     {"--overflow-as nan@fc.bias:end", "--overflow-as"},
@@ -277,6 +284,25 @@ START_TEST(against_the_environment)
     options = parse("--overflow-at 3:2").options;
     ck_assert_int_eq(ls_options_resolve(&options, 0, 2, NULL), LS_ERR_USAGE);
     ck_assert_int_eq(ls_options_resolve(&options, 0, 3, NULL), LS_OK);
+    options = parse("--aux-head 3:2").options;
+    ck_assert_int_eq(ls_options_resolve(&options, 0, 2, NULL), LS_ERR_USAGE);
+    options = parse("--fault-at 1:2:dump:stop").options;
+    ck_assert_int_eq(ls_options_resolve(&options, 0, 2, NULL), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_options_resolve(&options, 0, 3, NULL), LS_OK);
+    options = parse("--sync-bn --sync-bn-group 2").options;
+    ck_assert_int_eq(ls_options_resolve(&options, 0, 3, NULL), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_options_resolve(&options, 0, 4, NULL), LS_OK);
+    options = parse("--sync-bn-group 2").options; /* of what? */
+    ck_assert_int_eq(ls_options_resolve(&options, 0, 4, NULL), LS_ERR_USAGE);
+    options = parse("--batch-sizes 4,2,1").options;
+    ck_assert_int_eq(ls_options_resolve(&options, 0, 2, NULL), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_options_resolve(&options, 2, 3, NULL), LS_OK);
+    ck_assert_int_eq(options.batch_size, 1);
+    /* a group of one image and one pixel, beside one of two images */
+    options =
+        parse("-a resnet18 --image-size 32 --sync-bn --sync-bn-group 1 --batch-sizes 1,2").options;
+    ck_assert_int_eq(ls_options_resolve(&options, 0, 2, NULL), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_options_resolve(&options, 1, 2, NULL), LS_OK);
     options = parse("--dump-steps 1").options;
     ck_assert_int_eq(ls_options_resolve(&options, 0, 1, NULL), LS_ERR_USAGE);
     ck_assert_int_eq(ls_options_resolve(&options, 0, 1, ""), LS_ERR_USAGE);
