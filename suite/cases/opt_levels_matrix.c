@@ -146,6 +146,7 @@ static const cJSON *find_option(const cJSON *options, const char *name)
 static void judge_effect(const ls_record *job, const char *effect, ls_verdict *out)
 {
     char copy[200], *rest = NULL;
+    int told = 0; /* a subject may leave out what it does not offer */
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[0].start, "options");
     if (options == NULL) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the start event names no options");
@@ -157,11 +158,13 @@ static void judge_effect(const ls_record *job, const char *effect, ls_verdict *o
         *equals = '\0';
         const cJSON *value = find_option(options, word);
         value_text(value, seen, (int)sizeof seen);
-        if (value == NULL) {
-            ls_verdict_set(out, LS_UNSUPPORTED, "the start event has no option %s", word);
-        } else if (strcmp(seen, equals + 1) != 0) {
+        told += value != NULL;
+        if (value != NULL && strcmp(seen, equals + 1) != 0) {
             ls_verdict_set(out, LS_FAIL, "%s is %s, expected %s", word, seen, equals + 1);
         }
+    }
+    if (told == 0 && effect[0] != '\0') {
+        ls_verdict_set(out, LS_UNSUPPORTED, "the start event has none of: %s", effect);
     }
 }
 
