@@ -178,6 +178,35 @@ static void judge_loss(const ls_case *row, const ls_record *job, ls_verdict *out
     }
 }
 
+/* A step that was taken has changed the parameters: one that is stepped over changes nothing, and a
+ * trainer that steps something else trains nothing. */
+static void judge_moves(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    int moved = 0;
+    for (int k = 0; k < job->world; k++) {
+        for (int i = 1; i < job->rank[k].step_count; i++) {
+            const ls_record_step *now = &job->rank[k].step[i], *before = now - 1;
+            if ((now->digest_mask & before->digest_mask & 1u << LS_RECORD_PARAM) == 0 ||
+                now->skipped) {
+                continue;
+            }
+            moved++;
+            if (strcmp(now->digest[LS_RECORD_PARAM], before->digest[LS_RECORD_PARAM]) == 0) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d step %d was taken, but no parameter changed",
+                               k, (int)now->step);
+            }
+        }
+    }
+    if (out->code == LS_PASS && moved == 0) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "no digests of parameters in two steps in a row");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d steps taken changed the parameters",
+                    moved);
+    }
+}
+
 /* ---- refusals
  * ----------------------------------------------------------------------------------- */
 
@@ -324,9 +353,10 @@ static void add_levels(const ls_case_settings *settings, ls_case_list *list)
     static const struct {
         const char *name, *requirement;
         ls_case_judge *judge;
-    } about[] = {{"events", "Q1", judge_events},  {"options", "Q2", judge_options},
-                 {"rate", "Q3", judge_rate},      {"loss", "Q4", judge_loss},
-                 {"dump", "Q5", ls_subject_dump}, {"digest", "Q6", ls_subject_digest}};
+    } about[] = {{"events", "Q1", judge_events},     {"options", "Q2", judge_options},
+                 {"rate", "Q3", judge_rate},         {"loss", "Q4", judge_loss},
+                 {"moves", "Q17", judge_moves},      {"dump", "Q5", ls_subject_dump},
+                 {"digest", "Q6", ls_subject_digest}};
     for (int level = 0; level < 4; level++) {
         ls_spec spec = base_spec(settings, level, WORLD);
         for (size_t i = 0; i < sizeof about / sizeof *about; i++) {

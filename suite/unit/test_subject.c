@@ -291,6 +291,9 @@ static const struct lie {
     {"subject.loss.o0.w2", "{}", "\"loss\":2.5,\"loss_bits\":\"2.5\"", LS_FAIL},
     {"subject.loss.o0.w2", "{}", "\"loss\":2.5", LS_UNSUPPORTED},
     {"subject.events.o0.w2", "{}", "\"images\":4", LS_PASS},
+    {"subject.moves.o2.w2", "{}", "\"digest\":{\"param\":\"%d\"}", LS_PASS},
+    {"subject.moves.o2.w2", "{}", "\"digest\":{\"param\":\"1\"}", LS_FAIL},
+    {"subject.moves.o2.w2", "{}", "\"digest\":{\"grad\":\"1\"}", LS_UNSUPPORTED},
     {"subject.form.lr-zero", "{}", "\"digest\":{\"param\":\"%d\"}", LS_FAIL},
     {"subject.form.lr-zero", "{}", "\"digest\":{\"param\":\"1\"}", LS_PASS},
 };
