@@ -31,7 +31,7 @@ typedef struct ls_compare_facts {
     const char *opt_level; /* NULL; "O0".."O3" */
     const char *half;      /* NULL: "fp16"; "fp16" or "bf16" */
     bool sync_bn;          /* statistics over sync_bn_group ranks */
-    int sync_bn_group;     /* 0: the world */
+    int sync_bn_group;     /* 0: the metadata's sync_bn_group, else the world */
     bool dialect_torch;    /* divide, then sum; else sum, then divide */
     bool average_none;     /* --average none: the sum of the ranks' gradients is expected */
     double predivide;      /* 0: 1 */

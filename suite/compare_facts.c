@@ -90,7 +90,9 @@ ls_status ls_compare_facts_read(ls_compare_judgement *j)
     }
     LS_TRY(read_reduced_type(j, file));
     if (facts->sync_bn || ls_dumpfile_flag(file, "sync_bn", false)) {
-        step->stat_ranks = facts->sync_bn_group > 0 ? facts->sync_bn_group : step->world;
+        int told = (int)ls_dumpfile_number(file, "sync_bn_group", 0);
+        int group = facts->sync_bn_group > 0 ? facts->sync_bn_group : told;
+        step->stat_ranks = group > 0 ? group : step->world;
     }
     if (step->world % step->stat_ranks != 0 || !(step->loss_scale > 0) || !(step->predivide > 0)) {
         ls_log_error("%s: SyncBN over %d of %d ranks, loss scale %g, predivide %g: not a step",
