@@ -23,6 +23,8 @@ void ls_diagnose_replicas(const ls_record_rank *a, const ls_record_rank *b, char
                           int text_bytes)
 {
     const char *why = "";
+    int64_t buffers =
+        0; /* first step at which they differ: with local statistics that is no fault */
     text[0] = '\0';
     for (int i = 0; i < a->step_count && i < b->step_count && why[0] == '\0'; i++) {
         const ls_record_step *x = &a->step[i], *y = &b->step[i];
@@ -42,12 +44,17 @@ void ls_diagnose_replicas(const ls_record_rank *a, const ls_record_rank *b, char
         } else if (values || has(mask, LS_RECORD_STATE)) {
             why = "gradients are equal, what the step makes of them differs: learning rate, "
                   "moments or a skip";
-        } else if (has(mask, LS_RECORD_BUFFER)) {
-            why = "running statistics differ: SyncBN's moments are not those of all ranks";
         }
+        buffers = buffers == 0 && has(mask, LS_RECORD_BUFFER) ? x->step : buffers;
         if (why[0] != '\0') {
             snprintf(text, (size_t)text_bytes, "%s (first at step %lld)", why, (long long)x->step);
         }
+    }
+    if (why[0] == '\0' && buffers > 0) {
+        snprintf(text, (size_t)text_bytes,
+                 "running statistics differ: SyncBN's moments are not those of all ranks (first at "
+                 "step %lld)",
+                 (long long)buffers);
     }
 }
 
@@ -55,6 +62,12 @@ static const char *why_resumed(const ls_record_step *a, const ls_record_step *b,
 {
     unsigned mask = differing(a, b);
     bool loss = strcmp(a->loss_bits, b->loss_bits) != 0;
+    bool values = has(mask, LS_RECORD_PARAM) || has(mask, LS_RECORD_MASTER);
+    if (a->loss_scale == b->loss_scale && has(mask, LS_RECORD_SCALER) && at_once && !loss &&
+        !has(mask, LS_RECORD_GRAD) && values) {
+        return "gradients are equal, what is made of them is not: the optimizer's count of steps "
+               "was not restored";
+    }
     if (a->loss_scale != b->loss_scale || has(mask, LS_RECORD_SCALER)) {
         return at_once && a->loss_scale != b->loss_scale
                    ? "the loss scale was not restored"
@@ -73,7 +86,9 @@ static const char *why_resumed(const ls_record_step *a, const ls_record_step *b,
                        : "";
     }
     if (has(mask, LS_RECORD_STATE)) {
-        return "gradients are equal, moments are not: momentum was not restored";
+        return "gradients are equal, moments are not: momentum was not restored, or the masters "
+               "that "
+               "weight decay reads";
     }
     if (has(mask, LS_RECORD_MASTER) || has(mask, LS_RECORD_PARAM)) {
         return "gradients and moments are equal, values are not: masters were made again from "
@@ -86,6 +101,11 @@ void ls_diagnose_resume(const ls_record_rank *straight, const ls_record_rank *re
                         int64_t first, char *text, int text_bytes)
 {
     text[0] = '\0';
+    if (resumed->step_count > 0 && resumed->step[0].step < first) {
+        snprintf(text, (size_t)text_bytes,
+                 "the count of steps is behind: step %lld was done again after the resume",
+                 (long long)resumed->step[0].step);
+    }
     for (int i = 0; i < resumed->step_count && text[0] == '\0'; i++) {
         const ls_record_step *b = &resumed->step[i];
         const ls_record_step *a = ls_record_find_step(straight, b->step);

@@ -93,6 +93,12 @@ static void judge_jobs(const ls_case *row, const ls_record *job, ls_verdict *out
 {
     for (int j = 0; j < row->job_count && !row->judges_outcome; j++) {
         if (ls_verdict_of_outcome(&job[j], out) || ls_protocol_breaks(&job[j], &row->job[j], out)) {
+            if (job[j].code == LS_ERR_NON_FINITE &&
+                strcmp(row->job[j].loss_scale, "dynamic") == 0 && out->cause[0] == '\0') {
+                ls_text_put(out->cause, sizeof out->cause,
+                            "a step with inf or NaN in its gradients was taken: the check did not "
+                            "see it, or each decides for itself before the reduction");
+            }
             return;
         }
     }

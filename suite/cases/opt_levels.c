@@ -75,6 +75,14 @@ static void judge_types(const ls_case *row, const ls_record *job, ls_verdict *ou
             }
             looked++;
             ls_dtype want = expected(row, kind, entry->name);
+            if (entry->dtype != want && out->code == LS_PASS) {
+                ls_text_put(out->cause, sizeof out->cause, "%s",
+                            is_norm(entry->name) ? "batch norm is not in the level's type"
+                            : strcmp(kind, "next") == 0
+                                ? "the step leaves half values: there are no "
+                                  "masters"
+                                : "a cast is missing, or one too many");
+            }
             if (entry->dtype != want) {
                 ls_verdict_set(out, LS_FAIL, "%s is %s, expected %s at O%d", entry->name,
                                ls_dtype_name(entry->dtype), ls_dtype_name(want), row->job[0].level);

@@ -19,7 +19,7 @@ bool ls_overflow_wants(const ls_spec *spec)
 }
 
 /* First words of folders, which go on with rank and step of what is odd: "at-2-1-4-0-w2". */
-static const char *const word[] = {"", "at", "nan", "sum", "same", "nearly"};
+static const char *const word[] = {"", "at", "nan", "sum", "same", "nearly", "exact"};
 
 void ls_overflow_spec_of(ls_spec *spec, ls_overflow_kind kind, const char *script,
                          double init_scale)
@@ -33,7 +33,10 @@ void ls_overflow_spec_of(ls_spec *spec, ls_overflow_kind kind, const char *scrip
         *c = *c == ':' || *c == ',' ? '-' : *c;
     }
     ls_text_put(spec->extra, sizeof spec->extra, "--init={run}/overflow/%s.safetensors",
-                kind == LS_OVERFLOW_NEARLY ? "nearly" : "init");
+                kind >= LS_OVERFLOW_NEARLY ? word[kind] : "init");
+    if (kind == LS_OVERFLOW_EXACT) {
+        return;
+    }
     if (kind == LS_OVERFLOW_NEARLY) {
         ls_text_put(spec->loss_scale, sizeof spec->loss_scale, "1048576");
     } else {
@@ -49,19 +52,37 @@ void ls_overflow_spec(ls_spec *spec, const char *script)
 static ls_overflow_kind kind_of(const ls_spec *spec)
 {
     const char *name = spec->data + strlen("batches:{run}/overflow/");
-    for (int kind = LS_OVERFLOW_TARGETS; kind < LS_OVERFLOW_NEARLY; kind++) {
+    for (int kind = LS_OVERFLOW_TARGETS; kind <= LS_OVERFLOW_EXACT; kind++) {
         size_t length = strlen(word[kind]);
         if (strncmp(name, word[kind], length) == 0 && name[length] == '-') {
             return (ls_overflow_kind)kind;
         }
     }
-    return LS_OVERFLOW_NEARLY;
+    LS_ASSERT(!"a folder of this file's making");
+    return LS_OVERFLOW_OPTION;
+}
+
+/* Features 1.5 (16 channels) and 0.5 (48): bn1 gives 1, the last block adds 0.5, all else adds 0.
+ * Weights: the first 1024, the others (class + 1) / 8. */
+static void fill_exact(const ls_param *param, float *value, int64_t count)
+{
+    bool first = strcmp(param->name, "bn1.bias") == 0;
+    bool last = strcmp(param->name, "layer3.0.bn2.bias") == 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t fan_in = param->shape.dim[1];
+        if (param->role == LS_PARAM_LINEAR_WEIGHT) {
+            value[i] = i % fan_in == 0 ? 1024 : (float)(i / fan_in + 1) / 8;
+        } else if (param->role != LS_PARAM_CONV_WEIGHT) {
+            value[i] = first ? 1.0f : last ? 0.5f : 0.0f;
+        }
+    }
 }
 
 /* Certain: e^-30 for every class but 0, whatever the image. Nearly: e^-14, 8e-7, and what the image
  * adds. */
-static ls_status write_weights(const char *path, bool nearly)
+static ls_status write_weights(const char *path, ls_overflow_kind kind)
 {
+    bool nearly = kind == LS_OVERFLOW_NEARLY;
     ls_network network;
     LS_TRY(ls_model_build("resnet8", CLASSES, LS_OVERFLOW_IMAGE, &network));
     ls_safetensors_writer *writer = NULL;
@@ -75,6 +96,9 @@ static ls_status write_weights(const char *path, bool nearly)
             value[0] = nearly ? 14 : 30;
         } else if (param->role != LS_PARAM_LINEAR_WEIGHT || nearly) {
             ls_model_init_param(&network, i, 1, value);
+        }
+        if (kind == LS_OVERFLOW_EXACT) {
+            fill_exact(param, value, count);
         }
         status = ls_safetensors_add_copy(writer, param->name, LS_F32, &param->shape, value);
         free(value);
@@ -159,12 +183,11 @@ ls_status ls_overflow_write(const ls_spec *spec, const char *run_directory)
 {
     char folder[800], weights[800];
     ls_overflow_kind kind = kind_of(spec);
-    bool nearly = kind == LS_OVERFLOW_NEARLY;
     ls_text_put(folder, sizeof folder, "%s%s", run_directory, spec->data + strlen("batches:{run}"));
     ls_text_put(weights, sizeof weights, "%s/overflow/%s.safetensors", run_directory,
-                nearly ? "nearly" : "init");
+                kind >= LS_OVERFLOW_NEARLY ? word[kind] : "init");
     LS_TRY(ls_place_make_folder(folder));
-    LS_TRY(write_weights(weights, nearly));
+    LS_TRY(write_weights(weights, kind));
     for (int step = 1; step <= spec->steps; step++) {
         for (int rank = 0; rank < spec->world; rank++) {
             LS_TRY(write_batch(spec, folder, kind, step, rank));

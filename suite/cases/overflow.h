@@ -21,6 +21,8 @@ typedef enum ls_overflow_kind {
                          images, so that the mean of their gradients is each one of them */
     LS_OVERFLOW_NEARLY, /* nothing overflows: a network that is nearly certain, and right; static
                            scale 2^20 */
+    LS_OVERFLOW_EXACT, /* nothing overflows: batch norms that give constants, so that every logit is
+                          a sum of 64 exact numbers, one of them large */
 } ls_overflow_kind;
 
 /* The job of wrong targets: resnet8, starting at S = 2^19 (S/N = 2^17; 2^16 after one overflow).

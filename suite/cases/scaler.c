@@ -311,6 +311,10 @@ static void judge_static(const ls_case *row, const ls_record *job, ls_verdict *o
         for (int i = 0; i < job->rank[k].step_count; i++) {
             const ls_record_step *seen = &job->rank[k].step[i];
             if (seen->skipped || seen->loss_scale != 128 || seen->loss_scale_next != 128) {
+                if (seen->skipped) {
+                    ls_text_put(out->cause, sizeof out->cause,
+                                "steps are skipped under a static scale, too");
+                }
                 ls_verdict_set(out, LS_FAIL, "rank=%d step %d: static scale 128 became %g, %s", k,
                                (int)seen->step, seen->loss_scale_next,
                                seen->skipped ? "skipped" : "taken");
@@ -333,6 +337,7 @@ static void judge_floor(const ls_case *row, const ls_record *job, ls_verdict *ou
     (void)row;
     if (job->state != LS_RECORD_FAILED || job->code != LS_ERR_NON_FINITE) {
         ls_verdict_set(out, LS_FAIL, "expected exit code 12 at the floor, got %d", job->code);
+        ls_text_put(out->cause, sizeof out->cause, "the floor of the scale is not kept");
     }
     for (int k = 0; k < job->world; k++) {
         const ls_record_step *seen = ls_record_find_step(&job->rank[k], 2);

@@ -114,8 +114,71 @@ static void judge_small(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
 }
 
+/* Logit c of LS_OVERFLOW_EXACT: 1.5 x 1024, and 15 x 1.5 + 48 x 0.5 times (c + 1) / 8. All partial
+ * sums are multiples of 1/16 below 2^11: exact in f32 in any order. Rounded once, where values from
+ * 1024 to 2047 stand 1 (fp16) or 8 (bf16) apart. */
+static double exact_logit(int c, double spacing)
+{
+    double sum = 1536 + 46.5 * (c + 1) / 8;
+    return spacing == 0 ? sum : spacing * nearbyint(sum / spacing);
+}
+
+static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const ls_spec *spec = &row->job[0];
+    double spacing = spec->level == 0 ? 0 : strcmp(spec->half, "bf16") == 0 ? 8 : 1;
+    char path[700];
+    ls_safetensors *file;
+    ls_text_put(path, sizeof path, "%s/dump/step000001.rank0.safetensors", job->directory);
+    if (ls_safetensors_open(path, &file) != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "the dump of step 1 is missing or broken");
+        return;
+    }
+    const ls_safetensors_entry *logits = ls_safetensors_find(file, "logits");
+    int64_t count =
+        logits == NULL || logits->dtype != LS_F32 ? 0 : logits->bytes / (int64_t)sizeof(float);
+    for (int64_t i = 0; i < count && out->code == LS_PASS; i++) {
+        double got = (double)((const float *)logits->data)[i];
+        double want = exact_logit((int)(i % CLASSES), spacing);
+        if (got != want) {
+            ls_verdict_set(out, LS_FAIL,
+                           "logit %d of sample %d is %.9g, the sum rounded once is %.9g",
+                           (int)(i % CLASSES), (int)(i / CLASSES), got, want);
+            ls_text_put(out->cause, sizeof out->cause, "%s",
+                        spacing == 0 ? "products are rounded on the way"
+                                     : "products accumulate in half, or are rounded on the way");
+        }
+    }
+    ls_safetensors_close(file);
+    if (count == 0) {
+        ls_verdict_set(out, LS_FAIL, "the dump has no f32 logits");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d logits exact to the last bit",
+                    (int)count);
+    }
+}
+
+static void add_exact(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (int level = 0; level < 4; level++) {
+        for (int bf16 = 0; bf16 < (level == 0 ? 1 : 2); bf16++) {
+            ls_case *row =
+                ls_rows_add(list, judge_exact, "G7", "exact.%so%d.w1", bf16 ? "bf16." : "", level);
+            row->job_count = 1;
+            ls_spec *spec = &row->job[0];
+            *spec = ls_rows_evidence(settings, level, 1, 1, LS_BUCKET_OWN);
+            ls_overflow_spec_of(spec, LS_OVERFLOW_EXACT, "", 0);
+            ls_text_put(spec->half, sizeof spec->half, "%s", bf16 ? "bf16" : "fp16");
+            ls_text_put(spec->dump_steps, sizeof spec->dump_steps, "1");
+            spec->steps = 1;
+        }
+    }
+}
+
 void ls_small_cases(const ls_case_settings *settings, ls_case_list *list)
 {
+    add_exact(settings, list);
     for (int level = 1; level < 4; level++) {
         ls_case *row = ls_rows_add(list, judge_small, "G6", "small.o%d.w2", level);
         row->job_count = 1;
