@@ -25,6 +25,7 @@ START_TEST(what_others_take_is_held_against_our_cores_only)
         ls_load to = from;
         to.others_s += rows[i].others_s;
         to.at_ns += (int64_t)(rows[i].seconds * 1e9);
+        /* 1e-12: a few roundings of numbers up to 75 */
         ck_assert_double_eq_tol(ls_load_taken(&from, &to, rows[i].cores), rows[i].taken, 1e-12);
         ck_assert(isnan(ls_load_taken(&from, &from, rows[i].cores))); /* no time has passed */
         to.others_s = NAN;
