@@ -119,6 +119,7 @@ START_TEST(noise_is_measured)
     ck_assert(parts.finite);
     for (int p = 0; p < LS_COMPARE_PARTS; p++) {
         double error = parts.worst[p].error;
+        /* a tenth of the noise to ten times it: the largest of many parts, none of them far off */
         ck_assert_msg(error > 1e-4 && error < 1e-2, "kind %d: %g", p, error);
     }
     ck_assert(compare(CLEAN, 0, &parts, &verdict));
