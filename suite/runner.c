@@ -107,7 +107,8 @@ static void judge_jobs(const ls_case *row, const ls_record *job, ls_verdict *out
         return;
     }
     if (job[0].state == LS_RECORD_TIMED_OUT || job[0].state == LS_RECORD_NOT_STARTED ||
-        job[0].state == LS_RECORD_STOPPED || job[0].code == LS_ERR_UNSUPPORTED) {
+        job[0].state == LS_RECORD_STOPPED ||
+        (job[0].code == LS_ERR_UNSUPPORTED && !row->judges_refusal)) {
         (void)ls_verdict_of_outcome(&job[0], out);
         return;
     }

@@ -70,6 +70,7 @@ struct ls_case {
     int job_count;
     ls_spec job[LS_CASE_JOBS_MAX];
     bool judges_outcome; /* the case is about how a job ends */
+    bool judges_refusal; /* and exit code 4 is one of the ways */
     int number[4];       /* the family's own: what its table says beyond the jobs */
     char text[128];
     ls_case_judge *judge;

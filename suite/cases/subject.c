@@ -380,6 +380,7 @@ static void add_refusals(const ls_case_settings *settings, ls_case_list *list)
         ls_case *row = add_one(list, unknown ? judge_unknown : judge_refusal, unknown ? "Q8" : "Q7",
                                id, &spec);
         row->judges_outcome = true;
+        row->judges_refusal = unknown;
         ls_text_put(row->text, sizeof row->text, "%s", option);
     }
 }
