@@ -196,7 +196,7 @@ static bool is_with(const chosen *c, const double *other, const char *what, char
     const double *basis[] = {c->expected, other};
     double weight[2];
     double rest = ls_diagnose_fit(c->count, c->value, 2, basis, weight);
-    if (!explains(c, rest, fabs(weight[0])) || c->count < 16 || fabs(weight[1]) < 1e-9) {
+    if (!explains(c, rest, fabs(weight[0])) || c->count < 16) {
         return false;
     }
     snprintf(text, (size_t)bytes, "%s %.3f x the expected one + %.3g x %s (residual %.0e)", c->name,
