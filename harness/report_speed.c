@@ -259,7 +259,9 @@ void ls_report_speed_compute(ls_report_run *run)
         if (base != NULL) {
             job->speed.efficiency = efficiency_of(job, base);
         }
-        job->speed.roofline_share = job->speed.rate.value / roofline_of(run, job);
+        double share = job->speed.rate.value / roofline_of(run, job);
+        /* Above 1 the bound was measured beside other load: it says nothing about the job. */
+        job->speed.roofline_share = share <= 1 ? share : NAN;
     }
 }
 
