@@ -99,6 +99,11 @@ static void judge_step(const ls_case *row, const ls_record *job, int step, ls_ve
     if (out->code == LS_PASS) { /* a later step's mistakes may come from this one's */
         ls_text_put(out->cause, sizeof out->cause, "%s", verdict.cause);
     }
+    if (verdict.code == LS_COMPARE_WEAK && out->code == LS_PASS && out->cause[0] == '\0' &&
+        strstr(verdict.evidence, "half was not in use") != NULL) {
+        ls_text_put(out->cause, sizeof out->cause,
+                    "products or activations stay f32: the level is claimed, not used");
+    }
     if (verdict.code != LS_COMPARE_PASS) {
         ls_verdict_set(out, verdict.code == LS_COMPARE_WEAK ? LS_WEAK : LS_FAIL, "step %d: %s",
                        step, verdict.evidence);

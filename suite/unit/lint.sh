@@ -137,7 +137,7 @@ xargs objdump -t <"$work/objects" 2>/dev/null | awk '
 # suite/plants.txt, the sources and suite/plants/ name the same faults.
 sed -n 's/^\([a-z][a-z0-9_]*\)[^|]*|.*|.*|.*|.*/\1/p' suite/plants.txt | sort -u >"$work/plants"
 {
-    xargs grep -ohE 'LS_PLANT\([a-z0-9_]+,' <"$work/sources" | sed 's/LS_PLANT(//; s/,//'
+    grep -v '^suite/unit/' "$work/sources" | xargs grep -ohE 'LS_PLANT\([a-z0-9_]+,' | sed 's/LS_PLANT(//; s/,//'
     sed -n 's:^suite/plants/\(.*\)\.patch$:\1:p' "$work/files"
 } | grep -v '^name$' | sort -u >"$work/planted"
 comm -3 "$work/plants" "$work/planted" | tr -d '\t' |
