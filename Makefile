@@ -244,7 +244,7 @@ install: all
 	install $(INSTALLED) $(DESTDIR)$(PREFIX)/lib/lockstep
 	install $(ENGINES) $(DESTDIR)$(PREFIX)/lib/lockstep/lib
 	install -m 644 plots/*.gp $(DESTDIR)$(PREFIX)/lib/lockstep/plots
-	for folder in claims lists peers; do \
+	for folder in claims lists peers peers/wrong; do \
 		install -d $(DESTDIR)$(PREFIX)/lib/lockstep/suite/$$folder; \
 		install -m 644 suite/$$folder/*.* $(DESTDIR)$(PREFIX)/lib/lockstep/suite/$$folder; done
 	install -m 644 suite/requirements.txt $(DESTDIR)$(PREFIX)/lib/lockstep/suite

@@ -143,7 +143,8 @@ class Trainer:
             self.sampler = self.make_sampler()
         self.wrapped = self.wrap(self.model)
         self.local, self.watching = {}, False
-        for name, parameter in self.names.items():
+        watched = self.names if o.dump_steps or self.overflows else {}
+        for name, parameter in watched.items():
             parameter.register_hook(lambda grad, name=name: self.seen(name, grad))
 
     def make_model(self):
