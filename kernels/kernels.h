@@ -201,8 +201,8 @@ typedef enum ls_optimizer_kind {
 } ls_optimizer_kind;
 
 /* Constants of a step; lr and step count come from the state. Formulas: SGD, Adam and AdamW as
- * torch.optim (facts/pytorch.md 6.1, 6.2), which is FusedAdam's; LAMB as Apex's FusedLAMB
- * (facts/apex.md 7.4); LARS as Apex's LARC around SGD, its ratio not clipped (facts/apex.md 7.5).
+ * torch.optim's, which is FusedAdam's; LAMB as Apex's FusedLAMB (csrc/multi_tensor_lamb.cu); LARS
+ * as Apex's LARC around SGD (apex/parallel/LARC.py), its ratio not clipped.
  * Numbers are double and rounded where a step uses them: 0.999 as float is not torch's. */
 typedef struct ls_optimizer_config {
     ls_optimizer_kind kind;

@@ -98,7 +98,8 @@ static ls_status check_options(const ls_amp_options *options)
 }
 
 /* What the options mean: without amp a static scale of 1; a dynamic scale starts inside its limits
- * (Apex lets a minimum above the start raise S at the first overflow: facts/apex.md 10.2). */
+ * (Apex lets a minimum above the start raise S at the first overflow:
+ * apex/amp/scaler.py@LossScaler). */
 static ls_amp_options settle(const ls_amp_options *options)
 {
     ls_amp_options out = *options;

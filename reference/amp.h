@@ -2,7 +2,7 @@
  * and losses. The trainer has one loss and one optimizer and uses the parts below it (amp_scale.h)
  * directly; both step through the same operations of the backend.
  *
- * One iteration (facts/apex.md 2.2):
+ * One iteration (apex/amp/handle.py@scale_loss):
  *
  *     ls_amp_begin(amp, loss, optimizers, count, delay, &state);   the scale_loss block
  *         backward of loss * state->loss_scale, the product in f32; gradients into
@@ -66,12 +66,12 @@ typedef struct ls_amp_param {
 ls_status ls_amp_add_optimizer(ls_amp *amp, int *optimizer);
 /* A parameter group with rules and learning rate of its own, at any time between two blocks (also
  * in the middle of accumulation: the others keep what they have). With options.masters each half
- * parameter gets a master, f32(parameter) of this moment (facts/apex.md 4.1). *group is its number
- * in that optimizer, from 0.
+ * parameter gets a master, f32(parameter) of this moment (apex/amp/_process_optimizer.py). *group
+ * is its number in that optimizer, from 0.
  * LS_ERR_USAGE: an open block, a type that is no float of 4 or 2 bytes, counts that differ, a
  * parameter that another group of this optimizer has, moments that the rule needs and the handle
  * does not keep, LAMB's max_grad_norm in more than one group (Apex once clipped each by its own
- * norm: facts/apex.md B-86). LS_ERR_INFRA: no memory. */
+ * norm: NVIDIA/apex PR 819). LS_ERR_INFRA: no memory. */
 ls_status ls_amp_add_group(ls_amp *amp, int optimizer, const ls_optimizer_config *config, float lr,
                            const ls_amp_param *param, int count, int *group);
 ls_status ls_amp_set_lr(ls_amp *amp, int optimizer, int group, float lr);
@@ -91,7 +91,7 @@ int ls_amp_param_count(const ls_amp *amp, int optimizer); /* of all groups toget
 /* Groups in the order they were added. index: 0 to ls_amp_param_count - 1. */
 ls_amp_view ls_amp_param_at(const ls_amp *amp, int optimizer, int index);
 /* The model's weights have been loaded or changed by hand: masters = f32(parameter) again. Apex
- * leaves them stale, and the next step undoes the load (facts/apex.md 4.8, 10.10). */
+ * leaves them stale, and the next step undoes the load (apex/amp/_process_optimizer.py). */
 ls_status ls_amp_weights_changed(ls_amp *amp, int optimizer);
 
 /* ---- an iteration ---------------------------------------------------------------------------- */
@@ -100,9 +100,9 @@ ls_status ls_amp_weights_changed(ls_amp *amp, int optimizer);
  * which this backward reaches. *state: that loss's state in backend memory, for
  * ls_plan_binding.state or to copy out. `delay` (delay_unscale): the block's gradients are added,
  * still scaled, in the type they have, to what is held back, and the next block without it unscales
- * them all at once (facts/apex.md 2.8): one check, one update, and half sums where gradients are
- * half. LS_ERR_USAGE: a block is open already; no such loss or optimizer; an optimizer twice; one
- * that holds back gradients of another loss, whose scale may be another one. */
+ * them all at once (as apex/amp/handle.py@scale_loss): one check, one update, half sums where
+ * gradients are half. LS_ERR_USAGE: a block is open already; no such loss or optimizer; one
+ * twice; one that holds back gradients of another loss, whose scale may be another one. */
 ls_status ls_amp_begin(ls_amp *amp, int loss, const int *optimizer, int count, bool delay,
                        const ls_step_state **state);
 /* Backward has enqueued (and the ranks have reduced) the gradient of parameter `index` of a group.
@@ -110,8 +110,8 @@ ls_status ls_amp_begin(ls_amp *amp, int loss, const int *optimizer, int count, b
 ls_status ls_amp_ready(ls_amp *amp, int optimizer, int group, int index);
 /* Closes the block: gradient / S is added in f32 to what the parameter has since ls_amp_zero_grad;
  * inf or NaN in what came in makes the next step of every optimizer of the block a skip, halves S
- * and restarts its count (facts/apex.md 2.3; numerics.md section 2.6). A static scale of 1 without
- * masters is Apex's short circuit: nothing is looked at, nothing counted.
+ * and restarts its count (apex/amp/scaler.py@LossScaler.update_scale; numerics.md section 2.6). A
+ * static scale of 1 without masters is Apex's short circuit: nothing is looked at, nothing counted.
  * LS_ERR_USAGE: no open block. LS_ERR_NON_FINITE: S is below its floor, or LS_AMP_STREAK_MAX
  * overflows came in a row. */
 ls_status ls_amp_end(ls_amp *amp);
@@ -119,10 +119,10 @@ ls_status ls_amp_end(ls_amp *amp);
 void ls_amp_cancel(ls_amp *amp);
 /* Steps every parameter that has a gradient, unless a block since the last step overflowed: then
  * nothing changes, gradients are dropped (Apex keeps those of f32 parameters, infinities included:
- * facts/apex.md 10.7), and *skipped is true. Gradients of masters are dropped after a step, those
- * of f32 parameters stay until ls_amp_zero_grad. LS_ERR_USAGE: an open block; gradients that are
- * held back and still scaled. LS_ERR_NON_FINITE: a parameter, master or moment is not finite after
- * the step. */
+ * apex/amp/handle.py@patch_step), and *skipped is true. Gradients of masters are dropped after a
+ * step, those of f32 parameters stay until ls_amp_zero_grad. LS_ERR_USAGE: an open block; gradients
+ * that are held back and still scaled. LS_ERR_NON_FINITE: a parameter, master or moment is not
+ * finite after the step. */
 ls_status ls_amp_step(ls_amp *amp, int optimizer, bool *skipped);
 ls_status ls_amp_zero_grad(ls_amp *amp, int optimizer);
 /* The same for one parameter, as when a model zeroes its own. */

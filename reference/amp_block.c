@@ -1,5 +1,5 @@
 /* The amp library's blocks: what happens between the scaled loss and the optimizer's step
- * (facts/apex.md 2.2, 2.5, 2.8). */
+ * (apex/amp/handle.py@scale_loss, apex/amp/_process_optimizer.py). */
 #include "amp_private.h"
 
 #include "../kernels/core/log.h"
@@ -122,7 +122,7 @@ static ls_status widen(const ls_amp *amp, int count)
     return LS_OK;
 }
 
-/* Adds what the block made to what was there (facts/apex.md 2.5: the stash). */
+/* Adds what the block made to what was there (the stash of apex/amp/_process_optimizer.py). */
 static ls_status add_up(ls_amp *amp, int count)
 {
     const ls_device *device = amp->device;

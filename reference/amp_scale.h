@@ -8,15 +8,14 @@
 #include "memory.h"
 #include "precision.h"
 
-/* Overflows in a row that end a run (numerics.md section 2.6; Apex has no such stop: facts/apex.md
- * 10). */
+/* Overflows in a row that end a run (numerics.md section 2.6; Apex has no such stop). */
 enum { LS_AMP_STREAK_MAX = 50 };
 
 typedef struct ls_amp_scale {
     const ls_device *device; /* borrowed */
     ls_step_state *state;    /* backend memory, borrowed */
     ls_scaler_config config;
-    bool unscales; /* false: Apex's short circuit (facts/apex.md 2.2) */
+    bool unscales; /* false: the short circuit of apex/amp/handle.py@scale_loss */
 } ls_amp_scale;
 
 /* `widens`: there are masters, or half gradients that the optimizer wants in f32. Without them a
@@ -35,7 +34,8 @@ ls_status ls_amp_scale_write(const ls_amp_scale *scale, const ls_step_state *sta
 
 /* from / S -> to (f32), looking for inf and NaN in `from`; nothing under the short circuit. */
 ls_status ls_amp_scale_unscale(const ls_amp_scale *scale, ls_tensor_list to, ls_tensor_list from);
-/* S, 1/S and the counts of the next step (facts/apex.md 2.3; growth at >= instead of ==). */
+/* S, 1/S and the counts of the next step (apex/amp/scaler.py@LossScaler.update_scale; growth
+ * at >= instead of ==). */
 ls_status ls_amp_scale_update(const ls_amp_scale *scale);
 
 /* The name of tensor `index` of the lists. */

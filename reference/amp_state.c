@@ -1,5 +1,5 @@
-/* The amp library's state dict, in Apex's form (facts/apex.md 2.9), checked before anything is
- * applied. */
+/* The amp library's state dict, in Apex's form (apex/amp/frontend.py@state_dict), checked before
+ * anything is applied. */
 #include "amp_private.h"
 
 #include <limits.h>

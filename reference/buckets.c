@@ -7,7 +7,8 @@
 #include "../kernels/core/log.h"
 #include "layers.h"
 
-/* Types in the order in which buckets left open are closed: apex.md 5.2 (half, float, double). */
+/* Types in the order in which buckets left open are closed (apex/parallel/distributed.py: half,
+ * float, double). */
 static const ls_dtype closing_order[] = {LS_F16, LS_BF16, LS_F32, LS_F64};
 enum { TYPES = sizeof closing_order / sizeof closing_order[0] };
 

@@ -1,8 +1,8 @@
 /* Which gradients are reduced together, in which order. A layout is a list of buckets; a bucket
  * holds one type (the type that is reduced) and closes with the parameter that reaches its limit.
  * Inside a bucket gradients lie plain and unpadded in the order of `member`. Buckets are begun
- * strictly in the order of the list. Rules: facts/pytorch.md 1.2, facts/apex.md 5.2, numerics.md
- * sections 2 and 6. */
+ * strictly in the order of the list. Rules: torch/csrc/distributed/c10d/reducer.cpp,
+ * apex/parallel/distributed.py, numerics.md sections 2 and 6. */
 #ifndef LS_BUCKETS_H
 #define LS_BUCKETS_H
 
@@ -35,11 +35,11 @@ typedef struct ls_bucket_layout {
     int64_t *offset;   /* [member_count] by parameter index: elements before it in its bucket */
 } ls_bucket_layout;
 
-/* The generic algorithm (facts/pytorch.md 1.2). `order`[count] are item indices in the order in
- * which gradients become ready; buckets then stand in closing order, what is left open is closed at
- * the end in the order f16, bf16, f32, f64. order NULL: index order, and buckets are sorted by
- * their smallest index. Each type walks through the limits by itself; the last limit repeats; a
- * limit of 0 is none. LS_ERR_INFRA without memory. */
+/* The generic algorithm (torch/csrc/distributed/c10d/reducer.cpp). `order`[count] are item indices
+ * in the order in which gradients become ready; buckets then stand in closing order, what is left
+ * open is closed at the end in the order f16, bf16, f32, f64. order NULL: index order, and buckets
+ * are sorted by their smallest index. Each type walks through the limits by itself; the last limit
+ * repeats; a limit of 0 is none. LS_ERR_INFRA without memory. */
 ls_status ls_buckets_assign(const ls_bucket_item *item, int count, const int *order,
                             ls_bucket_unit unit, const int64_t *limit, int limit_count,
                             ls_bucket_layout *out);
@@ -60,7 +60,7 @@ ls_status ls_buckets_rebuild(const ls_dialect_rules *rules, const ls_network *ne
 
 /* A layout as numbers, for rank 0's broadcast and the checkpoint. The length depends only on the
  * number of parameters, so that every rank knows it beforehand (Apex's own broadcast does not:
- * facts/apex.md 5.2): [delayed, bucket_count, sizes[param_count] padded with 0,
+ * apex/parallel/distributed.py): [delayed, bucket_count, sizes[param_count] padded with 0,
  * members[param_count]]. */
 int ls_buckets_vector_length(int param_count);
 void ls_buckets_to_vector(const ls_bucket_layout *layout, int32_t *vector);

@@ -4,11 +4,11 @@
 #include "../kernels/core/plant.h"
 
 enum {
-    APEX_MESSAGE_ELEMENTS = 10000000, /* facts/apex.md 5.1 */
-    TORCH_CAP_MIB = 25,               /* facts/pytorch.md 1.1 */
-    TORCH_FIRST_MIB = 1,              /* facts/pytorch.md 1.2 */
+    APEX_MESSAGE_ELEMENTS = 10000000, /* message_size: apex/parallel/distributed.py */
+    TORCH_CAP_MIB = 25,               /* bucket_cap_mb: torch/nn/parallel/distributed.py */
+    TORCH_FIRST_MIB = 1,              /* first bucket: torch/csrc/distributed/c10d/reducer.hpp */
 };
-static const float apex_max_scale = 16777216.0f; /* 2^24: facts/apex.md 2.1 */
+static const float apex_max_scale = 16777216.0f; /* 2^24: apex/amp/frontend.py@initialize */
 
 static void resolve_average(const ls_options *options, int world, ls_dialect_rules *out)
 {
@@ -65,7 +65,7 @@ void ls_dialect_resolve(const ls_options *options, int world, ls_dialect_rules *
         .unused = torch ? LS_UNUSED_NEXT_FORWARD : LS_UNUSED_END_OF_BACKWARD,
         .max_scale = LS_PLANT(ceiling_ignored, torch, true) ? INFINITY : apex_max_scale,
     };
-    /* --find-unused: what arrives differs from step to step (facts/pytorch.md 1.2) */
+    /* --find-unused: what arrives differs from step to step; torch does not rebuild either */
     if (options->delay_allreduce || options->deterministic || options->find_unused) {
         out->first = LS_FIRST_FINAL;
         out->rebuild = false;

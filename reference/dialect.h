@@ -1,6 +1,7 @@
 /* What sets Apex's DistributedDataParallel and torch's apart (numerics.md section 6), resolved once
  * from the options: `--dialect` sets every rule, single options override. Sources of the rules:
- * facts/apex.md 2.1, 5.1, 5.2, 5.4; facts/pytorch.md 1.2, 1.3, 1.9, 2.1. */
+ * apex/parallel/distributed.py, apex/amp/scaler.py; torch/nn/parallel/distributed.py,
+ * torch/csrc/distributed/c10d/reducer.cpp, torch/amp/grad_scaler.py. */
 #ifndef LS_DIALECT_H
 #define LS_DIALECT_H
 
@@ -28,7 +29,7 @@ typedef enum ls_unused_rule {
 
 typedef struct ls_dialect_rules {
     ls_dialect dialect;
-    /* the arithmetic of a reduction, in this order (facts/apex.md 5.4):
+    /* the arithmetic of a reduction (apex/parallel/distributed.py@allreduce_bucket), in order:
      *   1. cast to the type reduced; 2. multiply by f32(pre_factor); 3. sum; 4. multiply by
      * f32(post_factor);
      *   5. cast back. A factor of exactly 1 is no operation. */

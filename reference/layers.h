@@ -13,8 +13,8 @@ typedef struct ls_layer_extent {
 void ls_layers_extents(const ls_network *network, int image_size, ls_layer_extent *extent);
 /* order[param_count]: parameter indices in the order in which backward makes their gradients:
  * layers from last to first; a linear layer's bias before its weight, a norm's weight before its
- * bias (facts/pytorch.md 1.2). Parameters that no layer has come first, the last of them before the
- * others. */
+ * bias (as torch is seen to do). Parameters that no layer has come first, the last of them before
+ * the others. */
 void ls_layers_backward_order(const ls_network *network, int *order);
 const char *ls_layers_kind_name(ls_layer_kind kind); /* "conv", "batch_norm", ... */
 

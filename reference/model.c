@@ -188,7 +188,7 @@ static void add_main_path(builder *build, block_kind kind, const char *prefix, i
 }
 
 /* The shortcut stands after the main path, so that backward, from last to first, makes its
- * gradients before those of bn2: the order torch is seen to have (facts/pytorch.md 1.2). */
+ * gradients before those of bn2: the order torch is seen to have. */
 static void add_block(builder *build, block_kind kind, int stage, int index, int planes, int stride)
 {
     char prefix[32];

@@ -1,6 +1,6 @@
 /* The networks: torchvision's ResNet-18/34/50/101/152 (v1.5: the 3x3 carries the stride) and the
  * CIFAR ResNets 6n+2 (8, 20, 32, 44, 56, 110; option A shortcuts), with torchvision's names, order
- * and initialisation. facts/pytorch.md 5.1 and 5.3. */
+ * and initialisation (torchvision/models/resnet.py; He et al. 2015). */
 #ifndef LS_MODEL_H
 #define LS_MODEL_H
 

@@ -89,7 +89,7 @@ static ls_status refuse(const char *text)
     return LS_ERR_USAGE;
 }
 
-/* facts/apex.md 1.2 */
+/* numerics.md section 7 (apex/amp/frontend.py@Properties) */
 static ls_status check_precision(const ls_options *options)
 {
     if (options->opt_level == LS_O1 && options->keep_batchnorm_fp32 != LS_UNSET) {
@@ -197,7 +197,7 @@ ls_status ls_options_parse(int argc, char **argv, ls_options *out, char *unsuppo
     LS_TRY(ls_arguments_read(argc, argv, &options, &given));
     LS_TRY(check_all(&options, &given));
     if (options.optimizer == LS_OPTIMIZER_LAMB && !given.epsilon) {
-        options.epsilon = 1e-6; /* facts/apex.md 7.4 */
+        options.epsilon = 1e-6; /* apex/optimizers/fused_lamb.py */
     }
     if (options.steps == 0 && options.epochs == 0) {
         options.steps = has_epochs(&options) ? 0 : STEPS_DEFAULT;
@@ -217,8 +217,7 @@ ls_status ls_options_parse(int argc, char **argv, ls_options *out, char *unsuppo
 
 /* ---- values against the environment ---------------------------------------------------------- */
 
-/* A batch norm over a single value has no variance: torch raises ValueError (facts/pytorch.md 5.1).
- */
+/* A batch norm over a single value has no variance: torch raises ValueError. */
 static ls_status check_norm_values(const ls_options *options, int rank, int world)
 {
     ls_network network;

@@ -135,7 +135,7 @@ typedef struct ls_options {
  * after one line on stderr, LS_ERR_UNSUPPORTED for something understood but not offered
  * (`unsupported_option` and `why` filled for the event). --help and --version print and exit 0
  * (argp). Values are checked one by one and against each other: opt level against overrides as
- * table 1.2 of facts/apex.md, world-independent rules only. */
+ * numerics.md section 7, world-independent rules only. */
 ls_status ls_options_parse(int argc, char **argv, ls_options *out, char *unsupported_option,
                            char *why, int text_bytes);
 /* The checks that need the environment: --global-batch is divided by world and accumulation into

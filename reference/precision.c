@@ -3,7 +3,7 @@
 #include <math.h>
 #include "../kernels/core/plant.h"
 
-/* Factors and window of both dialects: facts/apex.md 2.1, facts/pytorch.md 2.1. */
+/* Factors and window of both dialects: apex/amp/scaler.py, torch/amp/grad_scaler.py. */
 static void resolve_scaler(const ls_options *options, const ls_dialect_rules *rules,
                            ls_precision *out)
 {

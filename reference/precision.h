@@ -1,5 +1,5 @@
 /* Which type everything has: opt level, half type and overrides (numerics.md section 1;
- * facts/apex.md 1.1, 1.2 and 4). The one place that knows; trainer, buckets, checkpoint and
+ * apex/amp/frontend.py). The one place that knows; trainer, buckets, checkpoint and
  * `explain` ask here. */
 #ifndef LS_PRECISION_H
 #define LS_PRECISION_H

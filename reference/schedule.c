@@ -8,7 +8,7 @@
 #include "../kernels/core/log.h"
 #include "../kernels/core/plant.h"
 
-/* torch's LinearLR in the recipe of facts/pytorch.md 5.2: warm-up from 1 % */
+/* torch's LinearLR as torchvision's references/classification uses it: warm-up from 1 % */
 static const double warmup_start_default = 0.01;
 
 /* "30", "0.5" or "500s" at *text; moves *text behind it. */
@@ -145,7 +145,8 @@ static double steps_of(ls_schedule_length length, int64_t steps_per_epoch)
     return length.in_steps ? length.count : length.count * (double)steps_per_epoch;
 }
 
-/* facts/apex.md 11, for the step with number `step` from 1 over all epochs. */
+/* examples/imagenet/main_amp.py of NVIDIA/apex, for the step with number `step` from 1 over all
+ * epochs. */
 static double imagenet_factor(int64_t step, int64_t steps_per_epoch)
 {
     int64_t epoch = (step - 1) / steps_per_epoch;

@@ -3,19 +3,19 @@
  *
  *   --schedule [warmup:LENGTH[:START],]NAME
  *
- *   constant                       the base rate
- *   step:LENGTH:GAMMA              base * GAMMA^floor(t / LENGTH) step:30:0.1
- *   multistep:L1,L2,...:GAMMA      base * GAMMA^(how many of the lengths t has reached)
- * multistep:30,60,80:0.1 cosine:LENGTH                  base * (1 + cos(pi t / LENGTH)) / 2, then 0
- * cosine:90 imagenet                       Apex's examples/imagenet/main_amp.py (facts/apex.md 11):
- * e = epoch from 0, base * 0.1^(e/30 + (e >= 80)), and * (1 + step)/(5 * steps per epoch) while e <
- * 5; brings its own warm-up warmup:LENGTH[:START]          first base * (START + (1 - START) t /
- * LENGTH), START 0.01 unless given (torch's LinearLR); then NAME with t counted from the warm-up's
- * end (SequentialLR)
+ *   constant                   the base rate
+ *   step:LENGTH:GAMMA          base * GAMMA^floor(t / LENGTH)              step:30:0.1
+ *   multistep:L1,L2,...:GAMMA  base * GAMMA^(lengths that t has reached)   multistep:30,60,80:0.1
+ *   cosine:LENGTH              base * (1 + cos(pi t / LENGTH)) / 2, then 0 cosine:90
+ *   imagenet                   base * 0.1^(e / 30 + (e >= 80)), e the epoch from 0, and while e < 5
+ *                              * (1 + step) / (5 * steps per epoch), a warm-up of its own
+ *   warmup:LENGTH[:START]      first base * (START + (1 - START) t / LENGTH), START 0.01 unless
+ *                              given; then NAME with t counted from the warm-up's end
  *
  * t = step - 1. A LENGTH is a number of epochs, or of steps with an `s` after it (500s). Data
  * without an end (synthetic, batches) has no epochs, so there lengths must be in steps. Formulas:
- * facts/pytorch.md 6.3. */
+ * torch.optim.lr_scheduler (StepLR, MultiStepLR, CosineAnnealingLR, LinearLR, SequentialLR);
+ * imagenet is examples/imagenet/main_amp.py of NVIDIA/apex. */
 #ifndef LS_SCHEDULE_H
 #define LS_SCHEDULE_H
 

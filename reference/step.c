@@ -270,7 +270,7 @@ static ls_status run_step(loop *loop, int64_t step, record *record)
                                     &record->lr, (int64_t)sizeof record->lr));
     }
     /* Before a forward that follows a synchronised one: the first micro-step of every step but the
-     * first (facts/pytorch.md 1.9). */
+     * first (torch/nn/parallel/distributed.py, broadcast_buffers). */
     if (trainer->rules.broadcast_buffers && step > 1) {
         LS_TRY(ls_setup_broadcast_buffers(trainer));
     }

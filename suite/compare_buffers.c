@@ -7,7 +7,7 @@
 
 #include "../kernels/core/log.h"
 
-/* torch.nn.BatchNorm2d's, which torchvision keeps (facts/pytorch.md 5.1) */
+/* torch.nn.BatchNorm2d's, which torchvision keeps */
 static const double momentum = 0.1;
 
 typedef struct buffers {

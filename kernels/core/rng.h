@@ -31,8 +31,8 @@ float ls_rng_normal(uint64_t seed, uint64_t stream, uint64_t index);
 uint32_t ls_rng_below(uint64_t seed, uint64_t stream, uint64_t index, uint32_t bound);
 
 /* torch.randperm(count) from a generator seeded with the low 32 bits of `seed`
- * (facts/pytorch.md 4.2): writes 0..count-1 permuted into order[count]. Logs and fails only without
- * memory. */
+ * (MT19937; its lists, run upstream, are in the unit tests): writes 0..count-1 permuted into
+ * order[count]. Logs and fails only without memory. */
 ls_status ls_rng_permutation(uint64_t seed, int64_t count, int64_t *order);
 
 #ifdef __cplusplus

@@ -3,7 +3,7 @@
  *     m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2
  *     p -= lr / (1-b1^t) * m / (sqrt(v) / sqrt(1-b2^t) + eps)
  * eps stands outside the root, after the bias correction; t counts from 1. Apex's FusedAdam is the
- * same formula (facts/apex.md 7.3), its divisions in another place. */
+ * same formula (csrc/multi_tensor_adam.cu), its divisions in another place. */
 #ifndef LS_MATH_ADAM_H
 #define LS_MATH_ADAM_H
 

@@ -1,4 +1,5 @@
-/* One element of Apex's FusedLAMB (facts/apex.md 7.4; You et al. 2019), each operation rounded:
+/* One element of Apex's FusedLAMB (csrc/multi_tensor_lamb.cu; You et al. 2019), rounded at
+ * each operation:
  *     g = g / c, c = G / max_grad_norm where the norm G of all gradients is above it, else 1
  *     L2 mode: g += weight_decay * p
  *     m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2

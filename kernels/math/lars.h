@@ -1,4 +1,4 @@
-/* LARS as Apex's LARC around SGD (facts/apex.md 7.5; You et al. 2017), norms of one tensor:
+/* LARS as Apex's LARC around SGD (apex/parallel/LARC.py; You et al. 2017), norms of one tensor:
  *     a = trust |p| / (|g| + weight_decay |p| + eps), in clip mode min(a / lr, 1)
  *     g = (g + weight_decay * p) * a,  where both norms are not 0; else g stays, without decay
  * and then a step of SGD that does not decay. */

@@ -7,7 +7,7 @@
 #include "bits.h"
 #include "planes.h"
 
-#define LS_NORM_EPSILON 1e-5 /* torch.nn.BatchNorm2d, facts/pytorch.md 5.1 */
+#define LS_NORM_EPSILON 1e-5 /* torch.nn.BatchNorm2d */
 
 /* Statistics of every group, [groups][pitch]. */
 typedef struct ls_norm_stats {

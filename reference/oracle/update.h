@@ -6,8 +6,8 @@
  *   Adam   g += wd p; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
  *          p -= lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)        Kingma and Ba 2015
  *   AdamW  p -= lr wd p, then Adam without decay                        Loshchilov and Hutter 2019
- *   LAMB   Apex's FusedLAMB (facts/apex.md 7.4)                         You et al. 2019
- *   LARS   Apex's LARC around SGD (facts/apex.md 7.5)                   You et al. 2017 */
+ *   LAMB   Apex's FusedLAMB (csrc/multi_tensor_lamb.cu)                 You et al. 2019
+ *   LARS   Apex's LARC around SGD (apex/parallel/LARC.py)               You et al. 2017 */
 #ifndef LS_ORACLE_UPDATE_H
 #define LS_ORACLE_UPDATE_H
 

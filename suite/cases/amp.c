@@ -1,5 +1,6 @@
-/* The amp library with several models, optimizers and losses, against Apex's golden tables
- * (facts/apex.md 8.5): exact numbers, which steps are skipped, every loss's scale. */
+/* The amp library with several models, optimizers and losses, in the scenarios of
+ * Apex's tests/L0/run_amp/test_multiple_models_optimizers_losses.py: exact numbers, which steps are
+ * skipped, every loss's scale. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,8 +35,8 @@ static const scenario scenarios[] = {
      {{0}, {1, 0}}},
 };
 
-/* facts/apex.md 8.5, first table: w0[0], w0[1], w1[0], w1[1] of each model. `bad` is the loss whose
- * gradients overflow once (-1: none, two iterations; else three). */
+/* Worked out in FP64, exact in fp16: w0[0], w0[1], w1[0], w1[1] of each model. `bad` is the loss
+ * whose gradients overflow once (-1: none, two iterations; else three). */
 typedef struct golden {
     int scenario, bad;
     float weight[LS_TOY_MODELS][4];

@@ -1,4 +1,5 @@
-/* Several backward passes before one step (facts/apex.md 2.5, 2.8): sums of unscaled gradients in
+/* Several backward passes before one step (apex/amp/_process_optimizer.py, delay_unscale of
+ * apex/amp/handle.py@scale_loss): sums of unscaled gradients in
  * f32, and the delayed unscale that sums scaled ones in their own type. */
 #include <math.h>
 #include <stdio.h>
@@ -118,9 +119,7 @@ static void check_sum_o3(ls_verdict *out)
     check_sum(3, out);
 }
 
-/* Apex lost the first gradients here (facts/apex.md 2.5, the trap): masters and a static scale
- * of 1.
- */
+/* Apex lost the first gradients here (NVIDIA/apex PR 748): masters and a static scale of 1. */
 static void check_static_one(ls_verdict *out)
 {
     ls_toy toy;
@@ -309,7 +308,7 @@ static void check_only_delayed(ls_verdict *out)
     ls_toy_close(&toy);
 }
 
-/* Undelayed, delayed, undelayed: Apex adds scaled to unscaled here (facts/apex.md 2.8). */
+/* Undelayed, delayed, undelayed: Apex adds scaled to unscaled here. */
 static void check_mixed(ls_verdict *out)
 {
     ls_toy toy;

@@ -1,4 +1,4 @@
-/* Masters of the amp library (facts/apex.md 4). */
+/* Masters of the amp library (apex/amp/_process_optimizer.py). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static bool open_one(ls_toy *toy, int level, float momentum, float lr, ls_verdic
     return true;
 }
 
-/* facts/apex.md 8.5: w = 1 and a constant update of -1e-4. */
+/* w = 1 and a constant update of -1e-4. */
 static void small_updates(int level, const float expected[3], ls_verdict *out)
 {
     static const int looks[3] = {2, 3, 10};

@@ -1,4 +1,4 @@
-/* What the amp library refuses, and amp disabled (facts/apex.md 1.3). */
+/* What the amp library refuses, and amp disabled (apex/amp/frontend.py@initialize). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Every optimizer of the library at every level: what a skipped step leaves alone, and that a run
- * with skipped steps ends as one without them (facts/apex.md 2.4, 8.3). */
+ * with skipped steps ends as one without them (apex/amp/handle.py@patch_step). */
 #include <math.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "amp_rows.h"
 #include "toy.h"
 
-/* Numbers that fp16 weights can follow; facts/apex.md 8.5 for Adam. */
+/* Numbers that fp16 weights can follow. */
 static const struct kind {
     const char *name;
     ls_optimizer_config config;

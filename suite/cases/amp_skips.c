@@ -1,4 +1,5 @@
-/* What a skipped step does and does not, and what counts (facts/apex.md 2.3, 2.4, 2.7). */
+/* What a skipped step does and does not, and what counts (apex/amp/handle.py@patch_step,
+ * apex/amp/scaler.py@LossScaler.update_scale). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -65,8 +66,7 @@ static void check_pending(ls_verdict *out)
     ls_toy_close(&toy);
 }
 
-/* Nobody zeroes behind a skip: no infinity may reach a weight (facts/apex.md 2.4: in Apex it does).
- */
+/* Nobody zeroes behind a skip: no infinity may reach a weight (in Apex it does). */
 static void stale(int level, int weight, ls_verdict *out)
 {
     ls_toy toy, plain;

@@ -1,5 +1,5 @@
-/* The amp library's state dict: Apex's form, what comes back, what is refused (facts/apex.md 2.9).
- */
+/* The amp library's state dict: Apex's form, what comes back, what is refused
+ * (apex/amp/frontend.py@state_dict,load_state_dict). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -118,7 +118,7 @@ static void check_mid_interval(ls_verdict *out)
     ls_toy_close(&toy);
 }
 
-/* Apex never grows again from a count beyond its window (facts/apex.md 10.3); we grow at >=. */
+/* Apex never grows again from a count beyond its window; we grow at >=. */
 static void check_beyond(ls_verdict *out)
 {
     ls_toy toy;

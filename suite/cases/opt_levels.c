@@ -1,5 +1,5 @@
 /* What an opt level is: the type of every tensor in the dump (numerics.md section 1), and which
- * overrides are accepted (facts/apex.md 1.2). */
+ * overrides are accepted (numerics.md section 7). */
 #include "../suite.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* The acceptance matrix: every opt level with every override and value (facts/apex.md 1.2), what
- * the start event then says is in force, and that a refusal is one line before anything is written.
+/* The acceptance matrix: every opt level with every override and value (numerics.md section 7),
+ * what the start event then says is in force, and that a refusal is one line, with nothing written.
  */
 #include <math.h>
 #include <stdio.h>

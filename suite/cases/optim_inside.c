@@ -1,6 +1,6 @@
-/* The backend's optimizer step by itself: the tables of facts/apex.md 8.5 and facts/pytorch.md 6,
- * and every rule against FP64 over several steps, on tensors of awkward sizes that stand one
- * element off alignment with guards between them. */
+/* The backend's optimizer step by itself: goldens that torch 1.13 printed or FP64 gave for
+ * Apex's rules, and every rule against FP64 over several steps, on tensors of awkward sizes that
+ * stand one element off alignment with guards between them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -237,8 +237,8 @@ static const golden goldens[] = {
      TORCH_ROW,
      .lr = .01,
      .want = {{0}, {0}, {0}, {.95722890722, -1.952071954009}}},
-    /* facts/apex.md 7.5 by hand: a = .5 * 5 / (1 + .25 * 5) = 10/9, g' = (.6 + .75, .8 + 1) * a =
-     * (1.5, 2); in clip mode a / lr = 80/9 is cut to 1 */
+    /* apex/parallel/LARC.py by hand: a = .5 * 5 / (1 + .25 * 5) = 10/9, g' = (.6 + .75, .8 + 1) * a
+     * = (1.5, 2); in clip mode a / lr = 80/9 is cut to 1 */
     {"apex.larc",
      "Z8",
      {.kind = LS_OPTIMIZER_LARS, .weight_decay = .25, .epsilon = 1e-12, .trust = .5},

@@ -1,4 +1,4 @@
-/* The loss scale against a state machine of the suite's own (facts/apex.md 2.3, numerics.md
+/* The loss scale against a state machine of the suite's own (apex/amp/scaler.py, numerics.md
  * section 2.6): which steps are skipped, the scale of every step on every rank, and that a skipped
  * step changes nothing. */
 #include "../suite.h"

@@ -1,5 +1,6 @@
 /* The backend's scaler against a model of its own that knows only exponents and counts: every
- * pattern of overflows, both dialects, every corner (facts/apex.md 2.3; facts/pytorch.md 2.1). */
+ * pattern of overflows, both dialects, every corner (apex/amp/scaler.py,
+ * torch/amp/grad_scaler.py). */
 #include <math.h>
 #include <string.h>
 
@@ -235,7 +236,7 @@ static void falls(const corner *c, ls_verdict *out)
     close_bench(&b);
 }
 
-/* facts/pytorch.md 7.6 AMP-13: a hundred in a row, never NaN; S is 2^-84. */
+/* A hundred overflows in a row, never NaN; S is 2^-84. */
 static void check_hundred(ls_verdict *out)
 {
     falls(&apex_corner, out);
@@ -257,7 +258,8 @@ static void check_beyond(ls_verdict *out)
     close_bench(&b);
 }
 
-/* facts/pytorch.md 2.1: growth 2, backoff 1/4, interval 2, S = 4: good, good, inf gives 4, 8, 2. */
+/* torch/amp/grad_scaler.py: growth 2, backoff 1/4, interval 2, S = 4: good, good, inf gives 4,
+ * 8, 2. */
 static void check_factors(ls_verdict *out)
 {
     ls_scaler_config config = config_of(&torch_corner, 2);
@@ -292,7 +294,7 @@ static void check_static(ls_verdict *out)
     close_bench(&b);
 }
 
-/* 1/S is f32(1/S), also where S is no power of two (facts/pytorch.md 2.1). */
+/* 1/S is f32(1/S), also where S is no power of two (torch/amp/grad_scaler.py@unscale_). */
 static void check_inverse(ls_verdict *out)
 {
     static const float scales[] = {3.0f, 0.001f, 1000.0f, 65535.0f, 12345.678f, 1e-30f, 1e30f};

@@ -49,8 +49,7 @@ static double half_wave(double base, int t)
     return t < 10 ? base * 0.5 * (1 + cos(3.14159265358979323846 * t / 10)) : 0;
 }
 
-/* torch's LinearLR from 1 % over five steps, cosine over ten: printed for base 0.5
- * (facts/pytorch.md 6.3) */
+/* torch's LinearLR from 1 % over five steps, cosine over ten, printed by it for base 0.5 */
 static double printed(double base, int t)
 {
     static const double golden[STEPS] = {.005, .104,      .203,      .302,      .401,
@@ -268,8 +267,8 @@ static const epochs inside[] = {
     {"warmup.middle", "warmup:5,step:30:0.1", 10, 26, 0.505},
     {"warmup.then", "warmup:5,step:30:0.1", 10, 350, 1}, /* 30 epochs after the warm-up's five */
     {"warmup.after", "warmup:5,step:30:0.1", 10, 351, 0.1},
-    /* facts/apex.md 11: e = epoch from 0, 0.1^(e/30 + (e >= 80)); (1 + step) / (5 steps per epoch)
-     */
+    /* examples/imagenet/main_amp.py: e = epoch from 0, 0.1^(e/30 + (e >= 80));
+     * (1 + step) / (5 steps per epoch) */
     {"imagenet.first", "imagenet", 100, 1, 2.0 / 500},
     {"imagenet.warm", "imagenet", 100, 499, 500.0 / 500},
     {"imagenet.past-warm", "imagenet", 100, 501, 1},

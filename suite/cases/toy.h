@@ -1,4 +1,4 @@
-/* The toy models of Apex's own tests (facts/apex.md 8.5) around the amp library: m(u) has
+/* The toy models of Apex's tests/L0/run_amp around the amp library: m(u) has
  * w0 = [u, u+1] in f32 and w1 = [u+1, u+2] in fp16, its loss is the sum of w0 * w1, so that each is
  * the gradient of the other. Every number of the golden tables is exact in fp16. */
 #ifndef LS_TOY_H

@@ -1,5 +1,5 @@
 /* A toy model of our own, in doubles: SGD with momentum, every operation rounded to f32 as torch's
- * would be, and the half weight rounded on the bits of the double (facts/apex.md 4.3). */
+ * would be, and the half weight rounded on the bits of the double. */
 #ifndef LS_TOY_IDEAL_H
 #define LS_TOY_IDEAL_H
 

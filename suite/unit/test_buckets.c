@@ -1,6 +1,6 @@
-/* Bucket layouts: the reference rows of facts/pytorch.md 1.2 (printed by torch 1.13) and Apex's
- * rule (facts/ apex.md 5.2), both dialects' layouts of every iteration, and their form as numbers.
- */
+/* Bucket layouts: the rows that torch 1.13's bucket assignment printed and Apex's rule
+ * (apex/parallel/distributed.py), both dialects' layouts of every iteration, and their form as
+ * numbers. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,8 +77,8 @@ START_TEST(reference_rows)
 }
 END_TEST
 
-/* facts/apex.md 5.2: sizes {10,10,1,1}, threshold 10: arrival 0,1,2,3 gives 3 buckets, 2,0,3,1
- * gives 2. */
+/* apex/parallel/distributed.py: sizes {10,10,1,1}, threshold 10: arrival 0,1,2,3 gives 3 buckets,
+ * 2,0,3,1 gives 2. */
 START_TEST(apex_elements)
 {
     static const ls_bucket_item item[] = {{LS_F16, 10, false}, F(10), {LS_F16, 1, false}, F(1)};
@@ -391,7 +391,7 @@ START_TEST(digest_sees_order)
 }
 END_TEST
 
-/* Factors of numerics.md section 6 and facts/apex.md 5.4. */
+/* Factors of numerics.md section 6 and of apex/parallel/distributed.py@allreduce_bucket. */
 START_TEST(dialects)
 {
     ls_dialect_rules rules;

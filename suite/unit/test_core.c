@@ -157,7 +157,7 @@ START_TEST(philox)
 }
 END_TEST
 
-/* torch.randperm: facts/pytorch.md 4.2. */
+/* What torch.randperm printed. */
 START_TEST(permutations)
 {
     static const int64_t seed0[10] = {4, 1, 7, 5, 3, 9, 0, 8, 6, 2};

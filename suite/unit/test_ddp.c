@@ -296,8 +296,7 @@ static float reduce_one(run *r, int param, float value)
     return host_get(&r->memory.grad[param], 0);
 }
 
-/* Parameter 0 is a convolution's weight: half at O2. 40000 + 40000 is beyond fp16
- * (facts/apex.md 5.4). */
+/* Parameter 0 is a convolution's weight: half at O2. 40000 + 40000 is past fp16. */
 START_TEST(the_type_of_the_sum_decides_about_overflow)
 {
     run r = run_of(LS_O2, LS_DIALECT_APEX);
@@ -321,7 +320,7 @@ START_TEST(the_type_of_the_sum_decides_about_overflow)
     ck_assert_int_eq(r.memory.grad[0].dtype, LS_F16);
     run_close(&r);
 
-    /* cast first, then divide (facts/pytorch.md 1.10): 98256 is inf although its half would fit */
+    /* fp16_compress_hook: cast first, then divide: 98256 is inf although its half would fit */
     r = run_of(LS_O0, LS_DIALECT_TORCH);
     r.options.compress = true;
     r.options.compress_type = LS_F16;

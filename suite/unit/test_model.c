@@ -1,6 +1,5 @@
 /* Networks: counts, names and order of torchvision 0.14 and of the CIFAR paper
- * (facts/pytorch.md 5.1, 5.3), the order of backward (1.2) and the statistics of the initial
- * values. */
+ * (He et al. 2015), torch's order of backward and the statistics of the initial values. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -188,7 +187,7 @@ START_TEST(extents)
 }
 END_TEST
 
-/* What torch is seen to do: facts/pytorch.md 1.2. */
+/* What torch 1.13 is seen to do. */
 START_TEST(backward_order)
 {
     static const char *const want[] = {

@@ -170,7 +170,7 @@ START_TEST(masters_and_half_values)
 }
 END_TEST
 
-/* ---- rows of facts/apex.md 8.5 --------------------------------------------------------------- */
+/* ---- Apex's rules ---------------------------------------------------------------------------- */
 
 /* Worked out in float64, nine digits; f32 adds a few units of values below 4, and a step of Adam or
  * LAMB is at most a unit or two of its own size off. */
@@ -233,8 +233,9 @@ START_TEST(apex_goldens)
 }
 END_TEST
 
-/* LARC by hand (facts/apex.md 7.5): p = (3,4), g = (.6,.8), trust 1/2, decay 1/4, no eps to speak
- * of: a = .5 * 5 / (1 + .25 * 5) = 10/9; g' = (g + p/4) * a = (1.35, 1.8) * 10/9 = (1.5, 2); p = p
+/* LARC by hand (apex/parallel/LARC.py): p = (3,4), g = (.6,.8), trust 1/2, decay 1/4, no eps to
+ * speak of: a = .5 * 5 / (1 + .25 * 5) = 10/9; g' = (g + p/4) * a = (1.35, 1.8) * 10/9 = (1.5, 2);
+ * p = p
  * - lr * g', lr 1/8. In clip mode a/lr = 80/9 > 1, so that g' = (1.35, 1.8). */
 START_TEST(lars_by_hand)
 {

@@ -1,5 +1,5 @@
-/* The oracle's optimizers against PyTorch's in float64 (LAMB and LARS: numpy), the tables of
- * facts/apex.md 8.5, and the comparison of a dump's step: right ones pass, planted ones do not. */
+/* The oracle's optimizers against PyTorch's in float64 (LAMB and LARS: numpy), tables of Apex's
+ * rules, and the comparison of a dump's step: right ones pass, planted ones do not. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -69,8 +69,7 @@ START_TEST(oracle_equals_pytorch)
 }
 END_TEST
 
-/* ---- facts/apex.md 8.5 ------------------------------------------------------------------------
- */
+/* ---- Apex's rules, worked out in FP64 -------------------------------------------------------- */
 
 static const struct apex_row {
     ls_update_rule rule;
@@ -129,7 +128,7 @@ END_TEST
 START_TEST(unscaling)
 {
     double error;
-    /* facts/apex.md 8.5: 1e-8 at 65536 is 6.5517e-4 in fp16 and comes back as 9.99717e-9 */
+    /* 1e-8 at 65536 is 6.5517e-4 in fp16 and comes back as 9.99717e-9 */
     ck_assert_double_eq_tol(ls_update_unscale(6.551742553710938e-4, 65536, &error), 9.99717e-9,
                             1e-14);
     ck_assert_double_eq(error, 0x1p-126);

@@ -1,5 +1,5 @@
 /* The command line: what is accepted (defaults, spellings), what is refused and that a refusal is
- * one line which names the option (facts/apex.md 1.2, 1.3), what is understood but not offered; and
+ * one line which names the option (numerics.md section 7), what is understood but not offered; and
  * what the options mean for types and scale (numerics.md section 1). */
 #include <cjson/cJSON.h>
 #include <check.h>

@@ -266,7 +266,7 @@ START_TEST(types_scale_and_noise_are_used)
 }
 END_TEST
 
-/* Counts known from elsewhere: torchvision's parameters, facts/pytorch.md 5; multiply-adds of
+/* Counts known from elsewhere: torchvision's parameters; multiply-adds of
  * ResNet-50 at 224. */
 START_TEST(networks_have_their_sizes)
 {

@@ -1,4 +1,5 @@
-/* Schedules against facts/pytorch.md 6.3 and Apex's ImageNet script (facts/apex.md 11). */
+/* Schedules against values that torch.optim.lr_scheduler printed and Apex's ImageNet script
+ * (examples/imagenet/main_amp.py). */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
