@@ -220,8 +220,7 @@ void ls_matrix_id(const ls_spec *spec, char *text)
                 (unsigned)(digest ^ (digest >> 32)));
 }
 
-/* ---- from a spec to a job
- * -------------------------------------------------------------------------- */
+/* ---- from a spec to a job -------------------------------------------------------------------- */
 
 static void own_folder(char *path, size_t bytes)
 {
@@ -405,8 +404,7 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
     return LS_OK;
 }
 
-/* ---- the list
- * --------------------------------------------------------------------------------------- */
+/* ---- the list -------------------------------------------------------------------------------- */
 
 int ls_matrix_find(const ls_matrix *matrix, const char *id)
 {

@@ -181,8 +181,7 @@ static double middle_bucket(const ls_matrix_bench *bench)
     return best;
 }
 
-/* ---- what timed jobs are compared with
- * -------------------------------------------------------- */
+/* ---- what timed jobs are compared with ------------------------------------------------------- */
 
 /* Without a reduction there are no buckets, so one twin stands beside every bucket size and split
  * into nodes of its level and world. Its ranks' values drift apart: nothing of it is dumped. */
@@ -263,8 +262,7 @@ static void add_phases(const ls_matrix_bench *bench, ls_matrix *matrix)
     ls_matrix_add(matrix, &spec);
 }
 
-/* ---- every pair
- * ------------------------------------------------------------------------------- */
+/* ---- every pair ------------------------------------------------------------------------------ */
 
 enum { FACTORS = 4, VALUES_MAX = 32 }; /* level, bucket, world, nodes; values of one factor */
 
@@ -383,8 +381,7 @@ static void add_every_pair(const ls_matrix_bench *bench, ls_matrix *matrix)
     free(p);
 }
 
-/* ---- the profiles
- * ----------------------------------------------------------------------------- */
+/* ---- the profiles ---------------------------------------------------------------------------- */
 
 bool ls_matrix_is_row(const ls_spec *spec)
 {

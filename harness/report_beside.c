@@ -25,8 +25,7 @@ static bool is_role(const ls_report_job *job, const char *role)
     return strcmp(job->role, role) == 0;
 }
 
-/* ---- exposed communication
- * ---------------------------------------------------------------------- */
+/* ---- exposed communication ------------------------------------------------------------------- */
 
 static const ls_report_job *twin_of(const ls_report_run *run, const ls_report_job *job)
 {
@@ -53,8 +52,7 @@ ls_stats_interval ls_report_beside_exposed_ms(const ls_report_run *run, const ls
                                step_ms * (1 - ratio.low)};
 }
 
-/* ---- a world of one, and strong scaling
- * --------------------------------------------------------- */
+/* ---- a world of one, and strong scaling ------------------------------------------------------ */
 
 ls_stats_interval ls_report_beside_ddp(const ls_report_run *run, const ls_report_job **with,
                                        const ls_report_job **without)
@@ -100,8 +98,7 @@ double ls_report_beside_ceiling(const ls_report_run *run, const ls_report_job *j
     return each == 0 ? 1 : (double)ls_report_speed_threads(run, job) / (each * job->world);
 }
 
-/* ---- memory
- * ------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static double told_bytes(const ls_report_job *job)
 {
@@ -184,8 +181,7 @@ bool ls_report_beside_batch_check(const ls_report_run *run, const ls_report_job 
     return false;
 }
 
-/* ---- in words
- * ---------------------------------------------------------------------------------- */
+/* ---- in words -------------------------------------------------------------------------------- */
 
 static void say(cJSON *list, const char *sentence)
 {
@@ -462,8 +458,7 @@ cJSON *ls_report_beside_sentences(const ls_report_run *run)
     return list;
 }
 
-/* ---- for programs
- * ------------------------------------------------------------------------------ */
+/* ---- for programs ---------------------------------------------------------------------------- */
 
 static void add_interval(cJSON *to, const char *name, ls_stats_interval value)
 {

@@ -23,8 +23,7 @@ ls_status ls_amp_add_optimizer(ls_amp *amp, int *optimizer)
     return LS_OK;
 }
 
-/* ---- memory of a group
- * --------------------------------------------------------------------------- */
+/* ---- memory of a group ----------------------------------------------------------------------- */
 
 /* Hands out pieces of one block; with base NULL it only counts. */
 typedef struct carver {
@@ -80,8 +79,7 @@ static ls_status make_masters(const ls_amp *amp, const ls_amp_group *group)
     return device->api->stream_wait(device->stream);
 }
 
-/* ---- adding a group
- * ------------------------------------------------------------------------------ */
+/* ---- adding a group -------------------------------------------------------------------------- */
 
 static bool is_float(ls_dtype dtype)
 {
@@ -238,8 +236,7 @@ ls_status ls_amp_set_lr(ls_amp *amp, int optimizer, int group, float lr)
     return LS_OK;
 }
 
-/* ---- looking at parameters
- * ----------------------------------------------------------------------- */
+/* ---- looking at parameters ------------------------------------------------------------------- */
 
 int ls_amp_param_count(const ls_amp *amp, int optimizer)
 {

@@ -1,12 +1,16 @@
-/* A whole training run in one safetensors file, written by rank 0, and plain parameter files
- * (--init).
+/* A whole training run in one safetensors file, written by rank 0:
  *
- *   param/<name>           in the model's type            master/<name>           F32, where there
- * is one state/<name>/<moment>  F32                            buffer/<name>           rank 0's;
- * counters I64 rank<k>/buffer/<name>  rank k's, k >= 1, where batch norm is local scaler/loss_scale
- * F32, scaler/growth_count I32, scaler/overflow_streak I32: of the step that follows
- *   optimizer/step_count I64   data/step I64: the last step done; the data's position follows from
- * it ddp/layout I32         ls_buckets_to_vector's numbers; absent in a world without reduction
+ *   param/<name>             in the model's type
+ *   master/<name>            F32, where there is one
+ *   state/<name>/<moment>    F32
+ *   buffer/<name>            rank 0's; counters I64
+ *   rank<k>/buffer/<name>    rank k's, k >= 1, where batch norm is local
+ *   scaler/loss_scale        F32, of the step that follows, like
+ *   scaler/growth_count      I32 and
+ *   scaler/overflow_streak   I32
+ *   optimizer/step_count     I64
+ *   data/step                I64: the last step done; the data's position follows from it
+ *   ddp/layout               I32: ls_buckets_to_vector's numbers; absent without reduction
  *
  * Metadata: format "lockstep-checkpoint", version, arch, num_classes, opt_level, half, optimizer,
  * world_size, step, scaler (dynamic|static), min_loss_scale, max_loss_scale, growth_interval,

@@ -3,10 +3,11 @@
  *
  * In a step, on the micro-step that is synchronised:
  *   ls_ddp_begin    before backward
- *   ls_ddp_stage    a parameter's gradient is there: memory->reduced[param] gets it, in the reduced
- * type ls_ddp_ready    it may be reduced; a full bucket begins as soon as all before it have begun
- *   ls_ddp_finish   after backward: waits for every bucket; memory->grad then holds the averaged
- * gradients Failures of a peer are LS_ERR_PEER_LOST. */
+ *   ls_ddp_stage    a parameter's gradient is there: memory->reduced[param] gets it, converted
+ *   ls_ddp_ready    it may be reduced; a full bucket begins as soon as all before it have begun
+ *   ls_ddp_finish   after backward: waits for every bucket; memory->grad then holds the average
+ *
+ * Failures of a peer are LS_ERR_PEER_LOST. */
 #ifndef LS_DDP_H
 #define LS_DDP_H
 

@@ -5,11 +5,13 @@
  *   input          F32 [A,N,3,H,W]      target I64 [A,N]       logits F32 [A,N,classes]
  *   loss           F32 []               this rank's mean over its A*N samples
  *   branch/<kkk>   ReLU: U8 [A,bytes], bits of output > 0; max-pool: I32 [A,N,C,H,W]
- *   param/<name>   before the step, in the model's type      next/<name>  after it: masters where
- * there are grad/<name>    F32, after reduction and unscaling        local/<name> F32, what this
- * rank handed to the reduction (in the reduced type), unscaled buffer/<name>  after forward,
- * last_buffer/<name> before it; counters I64 master/<name>, state/<name>/<moment>  before the step;
- * next_state/<name>/<moment> after it
+ *   param/<name>   before the step, in the model's type
+ *   next/<name>    after it: masters where there are masters
+ *   grad/<name>    F32, after reduction and unscaling
+ *   local/<name>   F32, what this rank handed to the reduction (in the reduced type), unscaled
+ *   buffer/<name>  after forward; last_buffer/<name>: before it; counters I64
+ *   master/<name>, state/<name>/<moment>            before the step
+ *   next_state/<name>/<moment>                      after it
  *
  * and the step's settings as metadata. With --dump-ranks branches the ranks but 0 write the first
  * three groups only: input to branch/. A dump costs time outside the step's clock. */

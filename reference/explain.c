@@ -77,8 +77,7 @@ static void print_run(const scene *s)
             6e-9 * (double)ls_model_macs(&s->network, o->image_size));
 }
 
-/* ---- types
- * --------------------------------------------------------------------------------------- */
+/* ---- types ----------------------------------------------------------------------------------- */
 
 static void print_type_row(const scene *s, const char *kind, ls_param_role role)
 {
@@ -131,8 +130,7 @@ static void print_params(const scene *s)
     }
 }
 
-/* ---- buckets
- * ------------------------------------------------------------------------------------- */
+/* ---- buckets --------------------------------------------------------------------------------- */
 
 /* Member names after "    ", folded at 79 columns. */
 static void print_members(const scene *s, const ls_bucket_layout *layout, const ls_bucket *bucket)
@@ -217,8 +215,7 @@ static void print_wire(const scene *s, int64_t bytes)
             share * (double)bytes / mb, share);
 }
 
-/* ---- memory
- * -------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Every layer's output. A backend keeps fewer where it fuses passes or works in place; workspace
  * comes on top. */

@@ -15,8 +15,7 @@
 #include "resume.h"
 #include "weights.h"
 
-/* ---- options and place
- * --------------------------------------------------------------------------- */
+/* ---- options and place ----------------------------------------------------------------------- */
 
 static ls_status report_unsupported(ls_trainer *trainer, const char *option, const char *why)
 {
@@ -82,8 +81,7 @@ ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
     return LS_OK;
 }
 
-/* ---- network and device
- * -------------------------------------------------------------------------- */
+/* ---- network and device ---------------------------------------------------------------------- */
 
 static ls_status check_overflow_as(const ls_trainer *trainer)
 {
@@ -121,8 +119,7 @@ ls_status ls_setup_device(ls_trainer *trainer)
     return ls_device_open(options->device, &backend, &trainer->device);
 }
 
-/* ---- memory and plan
- * ----------------------------------------------------------------------------- */
+/* ---- memory and plan ------------------------------------------------------------------------- */
 
 static bool reduces(const ls_trainer *trainer)
 {
@@ -222,8 +219,7 @@ ls_status ls_setup_memory(ls_trainer *trainer)
     return ls_setup_bind(trainer);
 }
 
-/* ---- values of the first step
- * -------------------------------------------------------------------- */
+/* ---- values of the first step ---------------------------------------------------------------- */
 
 /* From the seed. Ranks start unlike on purpose, as in Apex's ImageNet script: only a broadcast that
  * works makes them equal. */
@@ -319,8 +315,7 @@ ls_status ls_setup_values(ls_trainer *trainer)
     return trainer->device.api->plan_params_changed(trainer->plan, trainer->device.stream);
 }
 
-/* ---- data
- * ---------------------------------------------------------------------------------------- */
+/* ---- data ------------------------------------------------------------------------------------ */
 
 static ls_status write_start(ls_trainer *trainer)
 {

@@ -47,8 +47,7 @@ typedef struct loop {
     ls_events_span *span;                  /* [SPANS_FIXED + param_count], for --trace */
 } loop;
 
-/* ---- time that does not count
- * -------------------------------------------------------------------- */
+/* ---- time that does not count ---------------------------------------------------------------- */
 
 static int64_t instrument_begin(loop *loop)
 {
@@ -62,8 +61,7 @@ static void instrument_end(loop *loop, int64_t begun_ns)
     loop->instrument_ns += ls_clock_ns() - begun_ns;
 }
 
-/* ---- backward's gradients
- * ------------------------------------------------------------------------ */
+/* ---- backward's gradients -------------------------------------------------------------------- */
 
 static bool overflows_here(const ls_trainer *trainer, int64_t step)
 {
@@ -139,8 +137,7 @@ static ls_status take_gradient(void *context, int param)
     return LS_OK;
 }
 
-/* ---- one step
- * ------------------------------------------------------------------------------------ */
+/* ---- one step -------------------------------------------------------------------------------- */
 
 static ls_status dump_batch(loop *loop, const ls_loader_batch *batch)
 {
@@ -320,8 +317,7 @@ static ls_status run_step(loop *loop, int64_t step, record *record)
     return LS_OK;
 }
 
-/* ---- what is told about it
- * ----------------------------------------------------------------------- */
+/* ---- what is told about it ------------------------------------------------------------------- */
 
 static float mean_loss(const loop *loop, const record *record)
 {

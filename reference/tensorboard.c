@@ -113,8 +113,7 @@ static void put_scalar(message *summary, const char *tag, float value)
     put_text(summary, 1, entry.byte, entry.count);
 }
 
-/* ---- records
- * ------------------------------------------------------------------------------------- */
+/* ---- records --------------------------------------------------------------------------------- */
 
 static ls_status write_record(ls_tensorboard *board, const message *event)
 {

@@ -28,8 +28,7 @@ typedef struct bench {
     ls_bench_nodes nodes;
 } bench;
 
-/* ---- what was asked for
- * --------------------------------------------------------------------------------- */
+/* ---- what was asked for ---------------------------------------------------------------------- */
 
 /* What two sites compare under this name. A change of any setting, job or case of it is a new
  * number.
@@ -172,8 +171,7 @@ static ls_status check_nodes(const ls_matrix_bench *m)
     return LS_OK;
 }
 
-/* ---- data
- * ---------------------------------------------------------------------------------------------- */
+/* ---- data ------------------------------------------------------------------------------------ */
 
 /* On the CPU the ranks read real JPEG files, drawn by us, from a cache beside the program:
  * {run}/data where that cannot be written. */
@@ -235,8 +233,7 @@ static ls_status make_data(const bench *b)
     return ls_make_folder(folder, images / LS_MAKE_CLASSES, b->matrix.image_size, 1);
 }
 
-/* ---- cases
- * ---------------------------------------------------------------------------------------------- */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
 static bool level_asked(const ls_matrix_bench *m, int level)
 {
@@ -288,8 +285,7 @@ static ls_status choose_cases(bench *b)
     return ls_select_waivers(&b->run.waivers);
 }
 
-/* ---- the phases
- * ---------------------------------------------------------------------------------------- */
+/* ---- the phases ------------------------------------------------------------------------------ */
 
 static void describe(bench *b)
 {
@@ -468,8 +464,7 @@ int ls_bench_main(int count, char **argument)
     return code;
 }
 
-/* ---- lockstep jobs
- * -------------------------------------------------------------------------------------- */
+/* ---- lockstep jobs --------------------------------------------------------------------------- */
 
 static void print_quoted(const char *word)
 {

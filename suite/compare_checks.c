@@ -47,8 +47,7 @@ void ls_compare_checks_replicas(const ls_evidence *evidence, const char *prefix,
     }
 }
 
-/* ---- loss
- * ---------------------------------------------------------------------------------------- */
+/* ---- loss ------------------------------------------------------------------------------------ */
 
 /* Mean cross entropy of `images` rows in FP64, and the largest |logit|. */
 static double cross_entropy(const double *logits, const int64_t *target, int64_t images,
@@ -103,8 +102,7 @@ ls_status ls_compare_checks_loss(const ls_evidence *evidence, ls_compare_checks 
     return LS_OK;
 }
 
-/* ---- reduction
- * ----------------------------------------------------------------------------------- */
+/* ---- reduction ------------------------------------------------------------------------------- */
 
 /* One parameter's tensors as the reduction saw them. */
 typedef struct reduction {

@@ -8,8 +8,7 @@
 #include "compare_buffers.h"
 #include "diagnose.h"
 
-/* ---- branches
- * ------------------------------------------------------------------------------------ */
+/* ---- branches -------------------------------------------------------------------------------- */
 
 static void report_ties(ls_compare_judgement *j)
 {
@@ -50,8 +49,7 @@ static ls_status run_forced(ls_compare_judgement *j)
     }
     return status;
 }
-/* ---- the gradient
- * -------------------------------------------------------------------------------- */
+/* ---- the gradient ---------------------------------------------------------------------------- */
 
 static bool is_wrong(const ls_compare_judgement *j, int64_t span)
 {
@@ -271,8 +269,7 @@ static ls_status judge_forced(ls_compare_judgement *j)
     return LS_OK;
 }
 
-/* ---- without branch records
- * ---------------------------------------------------------------------- */
+/* ---- without branch records ------------------------------------------------------------------ */
 
 static ls_status judge_coarse(ls_compare_judgement *j)
 {
@@ -310,8 +307,7 @@ static ls_status judge_coarse(ls_compare_judgement *j)
     return LS_OK;
 }
 
-/* ---- the step
- * ------------------------------------------------------------------------------------ */
+/* ---- the step -------------------------------------------------------------------------------- */
 
 static ls_status measure_cost(ls_compare_judgement *j)
 {

@@ -14,8 +14,7 @@ static const ls_tol order =
     LS_TOL(2, "f32's errors of this formula in one order of its operations, and as much again for "
               "another order (Apex divides where torch multiplies)");
 
-/* ---- what is asked for
- * ------------------------------------------------------------------------ */
+/* ---- what is asked for ----------------------------------------------------------------------- */
 
 bool ls_compare_optim_rule(const ls_dumpfile *file, bool nesterov, ls_update_rule *rule,
                            bool *skipped)
@@ -97,8 +96,7 @@ static bool find(const ls_dumpfile *file, const ls_dumpfile_entry *next, const l
     return ok;
 }
 
-/* ---- comparing
- * -------------------------------------------------------------------------------- */
+/* ---- comparing ------------------------------------------------------------------------------- */
 
 double ls_compare_optim_ratio(const ls_dumpfile_entry *next, double got, double expected,
                               double error)
@@ -242,8 +240,7 @@ static void check_skipped(const found *f, const ls_update_rule *rule, const room
     out->elements += f->next->count;
 }
 
-/* ---- the dump
- * --------------------------------------------------------------------------------- */
+/* ---- the dump -------------------------------------------------------------------------------- */
 
 static bool is_next(const ls_dumpfile_entry *entry)
 {

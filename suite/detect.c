@@ -35,8 +35,7 @@ typedef struct detect {
     bool stopped;
 } detect;
 
-/* ---- what is asked
- * --------------------------------------------------------------------------------- */
+/* ---- what is asked --------------------------------------------------------------------------- */
 
 static ls_status parse(detect *d, int count, char **argument)
 {
@@ -114,8 +113,7 @@ static ls_status read_plants(detect *d)
     return check_wanted(d);
 }
 
-/* ---- where it runs
- * --------------------------------------------------------------------------------- */
+/* ---- where it runs --------------------------------------------------------------------------- */
 
 /* The planted build is <build>/planted, patched trees are <build>/patched/<name>. Clean passes run
  * the normal build. */
@@ -181,8 +179,7 @@ static ls_status make_folder(detect *d)
     return ls_place_make_folder(faults);
 }
 
-/* ---- what is kept of each fault
- * -------------------------------------------------------------------- */
+/* ---- what is kept of each fault -------------------------------------------------------------- */
 
 static void result_path(const detect *d, const char *name, char *path, size_t bytes)
 {
@@ -251,8 +248,7 @@ static bool read_result(detect *d, int index)
     return same;
 }
 
-/* ---- one fault
- * ------------------------------------------------------------------------------------- */
+/* ---- one fault ------------------------------------------------------------------------------- */
 
 static void take_catch(const ls_detect_plant *plant, const ls_detect_outcome *outcome,
                        ls_detect_result *result)
@@ -353,8 +349,7 @@ static ls_status run_faults(detect *d)
     return LS_OK;
 }
 
-/* ---- clean passes
- * ---------------------------------------------------------------------------------- */
+/* ---- clean passes ---------------------------------------------------------------------------- */
 
 static ls_status keep_clean(const detect *d, uint64_t seed, const ls_detect_verdict *alarm,
                             int cases)
@@ -442,8 +437,7 @@ static ls_status run_cleans(detect *d)
     return LS_OK;
 }
 
-/* ---- the whole
- * ------------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------- */
 
 static void sum_up(detect *d)
 {

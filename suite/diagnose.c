@@ -99,8 +99,7 @@ static bool explains(const chosen *c, double rest, double growth)
     return rest <= fmax(1, growth) * c->noise && rest <= better.value * c->off;
 }
 
-/* ---- sums of what is known
- * ----------------------------------------------------------------------------------- */
+/* ---- sums of what is known ------------------------------------------------------------------- */
 
 /* What multiplies a gradient when one step of the recipe is forgotten or done twice. */
 static const char *factor_meaning(const ls_oracle_step *step, double factor)
@@ -214,8 +213,7 @@ static bool try_sums(const chosen *c, char *text, int bytes)
                    bytes);
 }
 
-/* ---- another step
- * -------------------------------------------------------------------------------------- */
+/* ---- another step ---------------------------------------------------------------------------- */
 
 static ls_status try_step(const ls_diagnose_wrong *wrong, const ls_oracle_step *step,
                           const char *meaning, char *text, int bytes)
@@ -310,8 +308,7 @@ static ls_status try_precision(const ls_diagnose_wrong *wrong, char *text, int b
     return LS_OK;
 }
 
-/* ---- all of it
- * ----------------------------------------------------------------------------------------- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 static ls_status try_elements(const ls_diagnose_wrong *wrong, const ls_diagnose_place *place,
                               const double *moment, char *text, int bytes)

@@ -86,8 +86,7 @@ void ls_runner_print_plan(const ls_run *run, FILE *to)
     }
 }
 
-/* ---- judging
- * ---------------------------------------------------------------------------------------- */
+/* ---- judging --------------------------------------------------------------------------------- */
 
 static void judge_jobs(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
@@ -207,8 +206,7 @@ static ls_status judge_what_is_ready(ls_run *run)
     return LS_OK;
 }
 
-/* ---- running
- * ---------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 typedef struct tick {
     ls_run *run;

@@ -61,8 +61,7 @@ static int64_t weight_count(const ls_conv *conv)
     return taps * s->out_channels * s->in_channels;
 }
 
-/* ---- choosing
- * ------------------------------------------------------------------------------------ */
+/* ---- choosing -------------------------------------------------------------------------------- */
 
 static bool worth_a_matrix(const ls_conv *conv)
 {
@@ -168,8 +167,7 @@ size_t ls_conv_weight_bytes(const ls_conv *conv)
     return conv->weights.bytes;
 }
 
-/* ---- scratch: carved afresh by each pass, in the same order as here
- * ------------------------------- */
+/* ---- scratch: carved afresh by each pass, in the same order as here -------------------------- */
 
 static float *scratch_take(const ls_conv *conv, ls_arena *used, size_t bytes)
 {
@@ -233,8 +231,7 @@ void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
     }
 }
 
-/* ---- running
- * ------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 /* One activation operand of a pass: where the product reads or writes it, in f32 and its own
  * layout. */

@@ -14,8 +14,7 @@
 #include "multi.h"
 #include "plan.h"
 
-/* ---- the device
- * ---------------------------------------------------------------------------------- */
+/* ---- the device ------------------------------------------------------------------------------ */
 
 static int cores_allowed(void)
 {
@@ -130,8 +129,7 @@ static bool cpu_supports(ls_backend *backend, const ls_network *network,
     return ls_lower_supports(network, why, (size_t)why_bytes);
 }
 
-/* ---- memory, streams, events
- * ---------------------------------------------------------------------- */
+/* ---- memory, streams, events ----------------------------------------------------------------- */
 
 static ls_status cpu_memory_alloc(ls_backend *backend, int64_t bytes, const char *purpose,
                                   void **out)
@@ -215,8 +213,7 @@ static ls_status cpu_stream_after(ls_stream *stream, ls_event *event)
     return LS_OK;
 }
 
-/* ---- the table
- * ----------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static const ls_backend_api table = {
     .abi = LS_BACKEND_ABI,

@@ -17,8 +17,7 @@
         }                                                                                  \
     } while (0)
 
-/* ---- what differs between 2.x and 3.x
- * ------------------------------------------------------------ */
+/* ---- what differs between 2.x and 3.x -------------------------------------------------------- */
 
 #if DNNL_VERSION_MAJOR >= 3
 
@@ -156,8 +155,7 @@ static dnnl_status_t matrix_desc_create(dnnl_primitive_desc_t *out, dnnl_engine_
 
 #endif
 
-/* ---- the same for both
- * --------------------------------------------------------------------------- */
+/* ---- the same for both ----------------------------------------------------------------------- */
 
 struct ls_dnn {
     dnnl_engine_t engine;

@@ -7,8 +7,7 @@
 #include "parallel.h"
 #include "plan.h"
 
-/* ---- linear: y = x W^T + bias, rounded once
- * ------------------------------------------------------- */
+/* ---- linear: y = x W^T + bias, rounded once -------------------------------------------------- */
 
 /* The bias as the level's products see it: rounded to the activation type. */
 static float bias_of(const ls_plan *plan, const ls_tensor *bias, int64_t index)
@@ -69,8 +68,7 @@ ls_status ls_loss_linear_backward(ls_plan *plan, ls_op *op)
     return LS_OK;
 }
 
-/* ---- softmax cross entropy, f32
- * ------------------------------------------------------------------- */
+/* ---- softmax cross entropy, f32 -------------------------------------------------------------- */
 
 /* loss = mean over n of log(sum_j exp(l_j - max)) - (l_target - max). */
 ls_status ls_loss_forward(ls_plan *plan, ls_op *op, const int64_t *target)

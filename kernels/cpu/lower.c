@@ -5,8 +5,7 @@
 #include "../core/log.h"
 #include "plan.h"
 
-/* ---- what the list of layers looks like
- * ----------------------------------------------------------- */
+/* ---- what the list of layers looks like ------------------------------------------------------ */
 
 static int consumers(const ls_network *network, int layer, int *last)
 {
@@ -60,8 +59,7 @@ bool ls_lower_supports(const ls_network *network, char *why, size_t why_bytes)
     return true;
 }
 
-/* ---- slots
- * --------------------------------------------------------------------------------------- */
+/* ---- slots ----------------------------------------------------------------------------------- */
 
 static int block_of(const ls_backend *backend, int channels)
 {
@@ -95,8 +93,7 @@ static int window_out(int size, const ls_layer *layer)
     return (size + 2 * layer->pad - layer->kernel) / layer->stride + 1;
 }
 
-/* ---- operations
- * ---------------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 static ls_op *add_op(ls_plan *plan, ls_op_kind kind, int layer)
 {

@@ -27,8 +27,7 @@ const ls_multi_variant *ls_multi_choose(ls_isa widest)
     return &ls_multi_plain;
 }
 
-/* ---- one pass over a list, split among threads
- * ---------------------------------------------------- */
+/* ---- one pass over a list, split among threads ----------------------------------------------- */
 
 /* Works on `count` elements of tensor `index` from `offset` on; true: something is not finite
  * there. */
@@ -97,8 +96,7 @@ static void *element(ls_tensor tensor, int64_t offset)
     return (char *)tensor.data + (size_t)offset * (tensor.dtype == LS_F32 ? 4u : 2u);
 }
 
-/* ---- elementwise between two lists
- * ----------------------------------------------------------------- */
+/* ---- elementwise between two lists ----------------------------------------------------------- */
 
 typedef struct pair_context {
     const ls_multi_variant *variant;
@@ -173,8 +171,7 @@ void ls_multi_unscale_check_with(const ls_multi_variant *variant, int threads, l
     state->overflow = state->first_bad_grad >= 0 ? 1 : 0;
 }
 
-/* ---- optimizer
- * ------------------------------------------------------------------------------------- */
+/* ---- optimizer ------------------------------------------------------------------------------- */
 
 typedef struct step_context {
     const ls_multi_variant *variant;
@@ -282,8 +279,7 @@ ls_status ls_multi_optimizer_step_with(const ls_multi_variant *variant, int thre
     return LS_OK;
 }
 
-/* ---- the table entries: everything is done at return
- * ------------------------------------------------ */
+/* ---- the table entries: everything is done at return ----------------------------------------- */
 
 ls_status ls_multi_scale(ls_backend *backend, ls_stream *stream, ls_tensor tensor, float factor)
 {

@@ -27,8 +27,7 @@ ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
 ls_status ls_multi_scaler_update(ls_backend *backend, ls_stream *stream,
                                  const ls_scaler_config *config, ls_step_state *state);
 
-/* ---- what the vector variants implement (multi_plain.c, multi_avx2.c, multi_avx512.c)
- * ------------- */
+/* ---- what the vector variants implement (multi_plain.c, multi_avx2.c, multi_avx512.c) -------- */
 
 /* Constants of one optimizer step. */
 typedef struct ls_multi_rule {
@@ -88,9 +87,7 @@ ls_status ls_multi_optimizer_step_with(const ls_multi_variant *variant, int thre
                                        const ls_optimizer_args *args, bool dynamic,
                                        ls_step_state *state);
 
-/* ---- optimizers that need norms (multi_norm.c)
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- optimizers that need norms (multi_norm.c) ----------------------------------------------- */
 
 /* `count` elements of tensor `index` of args from `offset` on. */
 ls_multi_span ls_multi_span_at(const ls_optimizer_args *args, int index, int64_t offset);

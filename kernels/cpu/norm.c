@@ -50,8 +50,7 @@ static void write_value(const ls_plan *plan, const ls_tensor *tensor, int64_t in
                                  data + (size_t)index * ls_dtype_bytes(tensor->dtype), 1);
 }
 
-/* ---- forward
- * ------------------------------------------------------------------------------------- */
+/* ---- forward --------------------------------------------------------------------------------- */
 
 /* Channels are independent of each other, so where there are enough blocks of them for all threads
  * each thread takes whole blocks: its second sweep then finds in cache what the first one read.
@@ -240,8 +239,7 @@ ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, ls_op *op)
     return LS_OK;
 }
 
-/* ---- backward
- * ------------------------------------------------------------------------------------ */
+/* ---- backward -------------------------------------------------------------------------------- */
 
 static void sums_of(ls_plan *plan, const field *f, const ls_op *op, ls_gate gate, int64_t i)
 {

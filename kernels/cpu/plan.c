@@ -18,8 +18,7 @@ static void use_threads(const ls_plan *plan)
     omp_set_num_threads(plan->backend->threads);
 }
 
-/* ---- sizes and memory
- * ----------------------------------------------------------------------------- */
+/* ---- sizes and memory ------------------------------------------------------------------------ */
 
 /* Where the pieces of plan->norms lie: filled twice, to size and to place. */
 static void carve_norms(ls_plan *plan)
@@ -114,8 +113,7 @@ static ls_status allocate(ls_plan *plan)
     return LS_OK;
 }
 
-/* ---- the order in which gradients become ready
- * ----------------------------------------------------- */
+/* ---- the order in which gradients become ready ----------------------------------------------- */
 
 /* Layers backwards; a pass that fuses layers may be done with a parameter earlier, and then it
  * waits. */
@@ -152,8 +150,7 @@ static ls_status report_ready(ls_plan *plan, ls_grad_ready *ready, void *context
     return LS_OK;
 }
 
-/* ---- life
- * ---------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static ls_status host_lists(ls_plan *plan)
 {
@@ -278,8 +275,7 @@ ls_status ls_plan_bind(ls_plan *plan, const ls_plan_binding *binding)
     return LS_OK;
 }
 
-/* ---- running
- * ------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 ls_status ls_plan_params_changed(ls_plan *plan, ls_stream *stream)
 {

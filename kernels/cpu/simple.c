@@ -10,8 +10,7 @@ static size_t element_bytes(const ls_plan *plan)
     return ls_dtype_bytes(plan->options.activation);
 }
 
-/* ---- pools: one plane (image, block of channels) at a time
- * ----------------------------------------- */
+/* ---- pools: one plane (image, block of channels) at a time ----------------------------------- */
 
 static ls_pool_shape pool_shape(const ls_plan *plan, const ls_op *op)
 {
@@ -86,8 +85,7 @@ static void average(ls_plan *plan, ls_op *op, bool backward)
     }
 }
 
-/* ---- the padded shortcut: a copy, so the stored bits are moved as they are
- * -------------------------- */
+/* ---- the padded shortcut: a copy, so the stored bits are moved as they are ------------------- */
 
 static int64_t element(const ls_slot *slot, int64_t image, int channel, int h, int w)
 {
@@ -126,8 +124,7 @@ static void shortcut(ls_plan *plan, ls_op *op, bool backward)
     }
 }
 
-/* ---- by kind
- * ------------------------------------------------------------------------------------- */
+/* ---- by kind --------------------------------------------------------------------------------- */
 
 void ls_simple_forward(ls_plan *plan, ls_op *op)
 {

@@ -61,8 +61,7 @@ static look choose_look(uint64_t seed, int kind, int64_t index)
     return look;
 }
 
-/* ---- the ten classes: how far inside the drawn part a point is (negative: outside)
- * -------------------- */
+/* ---- the ten classes: how far inside the drawn part a point is (negative: outside) ----------- */
 
 /* Stripes of equal width along t. */
 static double wave(double t)

@@ -220,8 +220,7 @@ ls_status ls_jpeg_decode(ls_jpeg *jpeg, int reduction, const uint8_t **rgb, int 
     return LS_OK;
 }
 
-/* ---- writing
- * ---------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 /* Encodes into *memory, which the caller frees. False with guard->message. */
 static bool encode(guard *guard, const uint8_t *rgb, int width, int height, int quality,

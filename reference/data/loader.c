@@ -47,8 +47,7 @@ struct ls_loader {
     void *scratch; /* the caller's own, without workers */
 };
 
-/* ---- filling
- * --------------------------------------------------------------------------------------- */
+/* ---- filling --------------------------------------------------------------------------------- */
 
 typedef struct claim {
     slot *slot;
@@ -152,8 +151,7 @@ static void *run_worker(void *opaque)
     return NULL;
 }
 
-/* ---- opening and closing
- * --------------------------------------------------------------------------- */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 static ls_status open_dataset(const ls_loader_options *options, ls_dataset **out)
 {
@@ -270,8 +268,7 @@ void ls_loader_close(ls_loader *loader)
     free(loader);
 }
 
-/* ---- the caller's side
- * ------------------------------------------------------------------------------ */
+/* ---- the caller's side ----------------------------------------------------------------------- */
 
 static struct timespec deadline(void)
 {

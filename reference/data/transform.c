@@ -78,8 +78,7 @@ float ls_transform_normalise(float byte, int channel)
     return (byte / 255.0f - MEAN[channel]) / DEVIATION[channel];
 }
 
-/* ---- resampling
- * ------------------------------------------------------------------------------------- */
+/* ---- resampling ------------------------------------------------------------------------------ */
 
 void ls_transform_release(ls_transform_scratch *scratch)
 {

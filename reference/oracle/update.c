@@ -63,8 +63,7 @@ double ls_update_unscale(double grad, double scale, double *error)
     return grad / scale;
 }
 
-/* ---- norms
- * ------------------------------------------------------------------------------------ */
+/* ---- norms ----------------------------------------------------------------------------------- */
 
 /* The root of a sum of n squares, where each term is `errors` (a 2-norm) off: f32 sums in any order
  * are a random walk of sqrt(n) units, four of them and eight operations are allowed for. */
@@ -80,8 +79,7 @@ static ls_near norm_of_values(const ls_update_tensor *t)
                    sqrt(ls_update_squares(t->value_error, t->count)), t->count);
 }
 
-/* ---- elements
- * --------------------------------------------------------------------------------- */
+/* ---- elements -------------------------------------------------------------------------------- */
 
 static void step_sgd(const ls_update_rule *o, const constants *c, element *e)
 {
@@ -164,8 +162,7 @@ static ls_near lamb_direction(const ls_update_rule *o, const constants *c, eleme
     return decays && !o->l2 ? ls_near_add(u, ls_near_mul(c->decay, e->value)) : u;
 }
 
-/* ---- tensors
- * ---------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 static element read_element(const ls_update_tensor *t, int moments, int64_t i)
 {

@@ -46,8 +46,7 @@ static ls_spec variant_spec(const ls_case_settings *settings, const struct varia
     return spec;
 }
 
-/* ---- equal micro-steps
- * --------------------------------------------------------------------------- */
+/* ---- equal micro-steps ----------------------------------------------------------------------- */
 
 /* Every rank's losses, gradients and parameters, step by step; A micro-steps see A times the
  * images.
@@ -156,8 +155,7 @@ static void add_pairs(const ls_case_settings *settings, ls_case_list *list)
     }
 }
 
-/* ---- a sum that overflows
- * ------------------------------------------------------------------------- */
+/* ---- a sum that overflows -------------------------------------------------------------------- */
 
 /* Every micro-gradient is S/4, finite in fp16; their sum is S, beyond 65504 at 2^17 and 2^16. Where
  * gradients are half (O2) the converted sum is infinite, and two steps are skipped; where they are

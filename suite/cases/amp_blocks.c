@@ -220,8 +220,7 @@ static void check_overflow_twice(ls_verdict *out)
     ls_toy_close(&toy);
 }
 
-/* ---- delayed unscale
- * ----------------------------------------------------------------------------- */
+/* ---- delayed unscale ------------------------------------------------------------------------- */
 
 /* The half gradient's sum is an fp16 sum (2^-12 is lost beside 1), the f32 gradient's is not. */
 static void check_half_sum(ls_verdict *out)

@@ -192,8 +192,7 @@ static void check_large(ls_verdict *out)
     ls_toy_close(&toy);
 }
 
-/* ---- what counts
- * --------------------------------------------------------------------------------- */
+/* ---- what counts ----------------------------------------------------------------------------- */
 
 static void check_shared(ls_verdict *out)
 {
@@ -254,8 +253,7 @@ static void check_static(ls_verdict *out)
     ls_toy_close(&toy);
 }
 
-/* ---- limits of the scale
- * ------------------------------------------------------------------------- */
+/* ---- limits of the scale --------------------------------------------------------------------- */
 
 static void limits(float start, float lowest, float highest, const float *expected, int overflows,
                    ls_verdict *out)

@@ -225,8 +225,7 @@ static void judge_error(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_toy_close(&toy);
 }
 
-/* ---- a training that is saved and goes on elsewhere
- * --------------------------------------------------- */
+/* ---- a training that is saved and goes on elsewhere ------------------------------------------ */
 
 static void train(ls_toy *toy, int from, int to)
 {

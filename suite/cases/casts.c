@@ -145,8 +145,7 @@ static void judge_operand(const ls_case *row, const ls_record *job, ls_verdict *
     ls_net_close(&net);
 }
 
-/* ---- activations and gradients
- * ------------------------------------------------------------------- */
+/* ---- activations and gradients --------------------------------------------------------------- */
 
 /* How many of the values are no value of that type. */
 static int64_t strangers(ls_dtype type, const float *value, int64_t count)
@@ -223,8 +222,7 @@ static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict
     ls_net_close(&net);
 }
 
-/* ---- the weights' cache
- * -------------------------------------------------------------------------- */
+/* ---- the weights' cache ---------------------------------------------------------------------- */
 
 /* What an optimizer's step does to the weights. */
 static void step_weights(ls_net *net)
@@ -319,8 +317,7 @@ static void judge_cast_once(const ls_case *row, const ls_record *job, ls_verdict
     ls_net_close(&net);
 }
 
-/* ---- loss and its scale
- * -------------------------------------------------------------------------- */
+/* ---- loss and its scale ---------------------------------------------------------------------- */
 
 /* Logits are the bias: the linear layer's weights are zero. */
 static void bias_only(ls_net *net, const float bias[LOGITS], int64_t target)
@@ -440,8 +437,7 @@ static void judge_rescue(const ls_case *row, const ls_record *job, ls_verdict *o
     ls_net_close(&net);
 }
 
-/* ---- what is told about types
- * -------------------------------------------------------------------- */
+/* ---- what is told about types ---------------------------------------------------------------- */
 
 /* numerics.md section 1, a line of `explain` each: held, gradient, reduced, master. */
 static const struct {
@@ -539,8 +535,7 @@ static void judge_table(const ls_case *row, const ls_record *job, ls_verdict *ou
     free(text);
 }
 
-/* ---- rows
- * ---------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 static void add(ls_case_list *list, ls_case_judge *judge, const char *what, int first)
 {

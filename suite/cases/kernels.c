@@ -12,8 +12,7 @@
 #include "../compare_bounds.h"
 #include "../kernel_subject.h"
 
-/* ---- networks
- * ------------------------------------------------------------------------------------------- */
+/* ---- networks -------------------------------------------------------------------------------- */
 
 typedef void build(ls_kernel_net *n);
 
@@ -135,8 +134,7 @@ static bool ran(ls_status status, const char *what, ls_verdict *out)
     return status == LS_OK;
 }
 
-/* ---- gradients
- * ------------------------------------------------------------------------------------------ */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 typedef struct pair { /* the same network in exact and in ideal arithmetic */
     ls_kernel_interpreter exact, ideal;
@@ -287,8 +285,7 @@ static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict
     ls_kernel_subject_free(&s);
 }
 
-/* ---- order, repeats, scale
- * ------------------------------------------------------------------------------ */
+/* ---- order, repeats, scale ------------------------------------------------------------------- */
 
 static int ready_order(const ls_kernel_net *net, int *expected)
 {
@@ -388,8 +385,7 @@ static void judge_power_of_two(const ls_case *row, const ls_record *job, ls_verd
     ls_kernel_subject_free(&a);
 }
 
-/* ---- branches and statistics
- * ---------------------------------------------------------------------------- */
+/* ---- branches and statistics ----------------------------------------------------------------- */
 
 static const ls_tol flips =
     LS_TOL(1e-4, "only values within an f32 rounding of a tie may fall on the other side");
@@ -484,9 +480,7 @@ static void judge_statistics(const ls_case *row, const ls_record *job, ls_verdic
     ls_kernel_subject_free(&s);
 }
 
-/* ---- rows
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 static void add(const ls_case_settings *settings, ls_case_list *list, ls_case_judge *judge,
                 const char *requirement, const char *what, int scene, int form)

@@ -91,8 +91,7 @@ static void drop(bench *b, piece *p)
     b->api->memory_free(b->backend, p->base);
 }
 
-/* ---- conversion
- * ----------------------------------------------------------------------------------------- */
+/* ---- conversion ------------------------------------------------------------------------------ */
 
 enum { PATTERNS = 65536 };
 
@@ -268,8 +267,7 @@ static void judge_lengths(const ls_case *row, const ls_record *job, ls_verdict *
     stop(&b);
 }
 
-/* ---- sums and factors
- * ----------------------------------------------------------------------------------- */
+/* ---- sums and factors ------------------------------------------------------------------------ */
 
 static void fill(float *value, int64_t count, uint64_t stream)
 {
@@ -327,8 +325,7 @@ static void judge_sums(const ls_case *row, const ls_record *job, ls_verdict *out
     stop(&b);
 }
 
-/* ---- unscale and look
- * ----------------------------------------------------------------------------------- */
+/* ---- unscale and look ------------------------------------------------------------------------ */
 
 enum { LISTED = 3 };
 
@@ -451,9 +448,7 @@ static void judge_unscale(const ls_case *row, const ls_record *job, ls_verdict *
     stop(&b);
 }
 
-/* ---- rows
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 static void add(const ls_case_settings *settings, ls_case *row, int first, int second)
 {

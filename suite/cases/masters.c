@@ -30,8 +30,7 @@ static const struct variant {
                 {"all.o2", "fp16", "--keep-batchnorm-fp32=False", 2},
                 {"on.o3", "fp16", "--master-weights=True", 3}};
 
-/* ---- dumps
- * ------------------------------------------------------------------------------------ */
+/* ---- dumps ----------------------------------------------------------------------------------- */
 
 static bool open_file(const ls_record *job, const char *name, ls_dumpfile **file, ls_verdict *out)
 {
@@ -125,8 +124,7 @@ static void conclude(int64_t compared, const char *text, ls_verdict *out)
     }
 }
 
-/* ---- what masters are
- * ------------------------------------------------------------------------- */
+/* ---- what masters are ------------------------------------------------------------------------ */
 
 /* Step 1: one for every half parameter, f32, its value exactly; none for others. */
 static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -398,8 +396,7 @@ static void judge_replicas(const ls_case *row, const ls_record *job, ls_verdict 
     }
 }
 
-/* ---- updates below half a unit
- * ---------------------------------------------------------------- */
+/* ---- updates below half a unit --------------------------------------------------------------- */
 
 /* Half the distance from |value| to the next smaller value of the type: less than that moves
  * nothing.
@@ -500,8 +497,7 @@ static void judge_small(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
 }
 
-/* ---- rows
- * ------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 static ls_spec job_of(const ls_case_settings *settings, int level, const char *half,
                       const char *extra)

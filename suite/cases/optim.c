@@ -88,8 +88,7 @@ static ls_update_rule rule_of(const ls_case *row)
     return rule;
 }
 
-/* ---- judges
- * ----------------------------------------------------------------------------------- */
+/* ---- judges ---------------------------------------------------------------------------------- */
 
 static void judge_one(const ls_case *row, const ls_record *job, int64_t step, ls_verdict *out)
 {
@@ -147,8 +146,7 @@ static void judge_steps(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
 }
 
-/* ---- many steps
- * ------------------------------------------------------------------------------- */
+/* ---- many steps ------------------------------------------------------------------------------ */
 
 typedef struct track {
     char name[80];
@@ -281,8 +279,7 @@ static void judge_drift(const ls_case *row, const ls_record *job, ls_verdict *ou
     free(t);
 }
 
-/* ---- rows
- * ------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 static ls_spec job_of(const ls_case_settings *settings, int level, int world, const recipe *r,
                       const char *options)

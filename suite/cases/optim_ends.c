@@ -8,8 +8,7 @@
 
 enum { BAD_STEP = 2 };
 
-/* ---- a static scale and a gradient that is inf
- * ------------------------------------------------ */
+/* ---- a static scale and a gradient that is inf ----------------------------------------------- */
 
 /* Exit code 12 on every rank, behind the step that spoilt a value, with the tensor's name. */
 static void judge_spoilt(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -39,8 +38,7 @@ static void judge_spoilt(const ls_case *row, const ls_record *job, ls_verdict *o
     }
 }
 
-/* ---- refusals
- * --------------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static const struct refused {
     const char *name, *options;
@@ -78,8 +76,7 @@ static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *
     }
 }
 
-/* ---- memory
- * ----------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 enum { RESNET8_ELEMENTS = 75290 }; /* parameters of the 6n+2 network with n = 1, 10 classes */
 
@@ -102,8 +99,7 @@ static void judge_memory(const ls_case *row, const ls_record *job, ls_verdict *o
     }
 }
 
-/* ---- rows
- * ------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 static ls_spec job_of(const ls_case_settings *settings, int level, int world, const char *options)
 {

@@ -20,8 +20,7 @@ static const ls_tol order =
     LS_TOL(2, "f32's errors of this formula in one order of its operations, and as much again for "
               "another order");
 
-/* ---- a device and a row of tensors on it
- * ------------------------------------------------------ */
+/* ---- a device and a row of tensors on it ----------------------------------------------------- */
 
 enum { TENSORS = 7, GUARD = 3 };
 
@@ -108,8 +107,7 @@ static ls_status step_bench(bench *b, const ls_optimizer_config *config, bool dy
                                          dynamic, b->state);
 }
 
-/* ---- goldens
- * ---------------------------------------------------------------------------------- */
+/* ---- goldens --------------------------------------------------------------------------------- */
 
 typedef struct golden {
     const char *name, *requirement;
@@ -371,8 +369,7 @@ static void judge_golden(const ls_case *row, const ls_record *job, ls_verdict *o
     }
 }
 
-/* ---- against FP64
- * ----------------------------------------------------------------------------- */
+/* ---- against FP64 ---------------------------------------------------------------------------- */
 
 enum { STEPS = 6, SKIPPED = 4 }; /* the fourth call finds an overflow */
 
@@ -663,8 +660,7 @@ static void judge_rule(const ls_case *row, const ls_record *job, ls_verdict *out
     }
 }
 
-/* ---- rows
- * ------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 void ls_optim_inside_cases(const ls_case_settings *settings, ls_case_list *list)
 {

@@ -94,8 +94,7 @@ static void judge_finite(const ls_case *row, const ls_record *job, ls_verdict *o
     }
 }
 
-/* ---- the band of O0
- * ------------------------------------------------------------------------------ */
+/* ---- the band of O0 -------------------------------------------------------------------------- */
 
 enum { BAND_MAX = 64 };
 

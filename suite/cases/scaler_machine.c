@@ -153,8 +153,7 @@ static void judge_patterns(const ls_case *row, const ls_record *job, ls_verdict 
     }
 }
 
-/* ---- long runs
- * ----------------------------------------------------------------------------------- */
+/* ---- long runs ------------------------------------------------------------------------------- */
 
 typedef void long_check(ls_verdict *out);
 

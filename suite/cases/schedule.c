@@ -21,8 +21,7 @@ static const ls_tol golden_rate =
     LS_TOL(1e-6, "relative: the golden values are printed with eight decimals, the least is 0.005");
 static const ls_tol fp64 = LS_TOL(1e-14, "a few roundings of FP64: some 100 units of 2^-53");
 
-/* ---- formulas: t counts steps from 0
- * ---------------------------------------------------------- */
+/* ---- formulas: t counts steps from 0 --------------------------------------------------------- */
 
 static double always(double base, int t)
 {
@@ -106,8 +105,7 @@ static double expected_lr(const ls_case *row, int64_t step)
     return schedules[row->number[0]].expected(base, (int)step - 1);
 }
 
-/* ---- judges
- * ----------------------------------------------------------------------------------- */
+/* ---- judges ---------------------------------------------------------------------------------- */
 
 /* The nearest step that has this rate; a factor. */
 static void explain_lr(const ls_case *row, const ls_record_step *event, double limit,
@@ -249,8 +247,7 @@ static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *
     }
 }
 
-/* ---- in epochs, from inside
- * ------------------------------------------------------------------- */
+/* ---- in epochs, from inside ------------------------------------------------------------------ */
 
 typedef struct epochs {
     const char *name, *text;
@@ -296,8 +293,7 @@ static void judge_epochs(const ls_case *row, const ls_record *job, ls_verdict *o
                    (int)e->steps_per_epoch, (int)e->step, got, e->want);
 }
 
-/* ---- rows
- * ------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 static ls_spec job_of(const ls_case_settings *settings, int schedule, int level, int world,
                       const char *extra)

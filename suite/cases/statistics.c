@@ -124,8 +124,7 @@ static const float *floats(const ls_safetensors *file, const char *name, int64_t
     return fits ? entry->data : NULL;
 }
 
-/* ---- the cause
- * ------------------------------------------------------------------------------------------- */
+/* ---- the cause ------------------------------------------------------------------------------- */
 
 /* How running values can come about, rightly and wrongly. */
 static const struct recipe {

@@ -23,8 +23,7 @@ static bool same_number(double a, double b)
     return fabs(a - b) <= f32_option.value * fabs(b);
 }
 
-/* ---- events
- * ------------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static void judge_events(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
@@ -207,8 +206,7 @@ static void judge_moves(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
 }
 
-/* ---- refusals
- * ----------------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static const struct refusal {
     const char *name, *option;
@@ -257,8 +255,7 @@ static void judge_unknown(const ls_case *row, const ls_record *job, ls_verdict *
     }
 }
 
-/* ---- pairs of runs
- * ------------------------------------------------------------------------------ */
+/* ---- pairs of runs --------------------------------------------------------------------------- */
 
 /* Steps of both runs, loss and parameters, equal to the last bit (number[0]) or not. */
 static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -297,8 +294,7 @@ static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out
     }
 }
 
-/* ---- single ones
- * -------------------------------------------------------------------------------- */
+/* ---- single ones ----------------------------------------------------------------------------- */
 
 static void judge_quiet(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
@@ -325,8 +321,7 @@ static void judge_default_level(const ls_case *row, const ls_record *job, ls_ver
     }
 }
 
-/* ---- rows
- * --------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 static ls_spec base_spec(const ls_case_settings *settings, int level, int world)
 {

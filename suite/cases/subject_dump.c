@@ -35,8 +35,7 @@ static const ls_safetensors_entry *find(const ls_safetensors *file, const char *
     return ls_safetensors_find(file, full);
 }
 
-/* ---- completeness
- * ------------------------------------------------------------------------------- */
+/* ---- completeness ---------------------------------------------------------------------------- */
 
 static void check_tensor(const ls_safetensors *file, int rank, const char *name, int64_t count,
                          ls_verdict *out)
@@ -156,8 +155,7 @@ void ls_subject_dump(const ls_case *row, const ls_record *job, ls_verdict *out)
     free(net);
 }
 
-/* ---- digests
- * ------------------------------------------------------------------------------------ */
+/* ---- digests --------------------------------------------------------------------------------- */
 
 static int by_name(const void *a, const void *b)
 {
@@ -229,8 +227,7 @@ void ls_subject_digest(const ls_case *row, const ls_record *job, ls_verdict *out
     }
 }
 
-/* ---- options that are about tensors
- * ------------------------------------------------------------- */
+/* ---- options that are about tensors ---------------------------------------------------------- */
 
 void ls_subject_still(const ls_case *row, const ls_record *job, ls_verdict *out)
 {

@@ -168,8 +168,7 @@ static inline int net_bottleneck(net *n, int in, int channels, int stride)
     return net_relu(n, net_sum(n, c, skip));
 }
 
-/* ---- the interpreter
- * ------------------------------------------------------------------------------ */
+/* ---- the interpreter ------------------------------------------------------------------------- */
 
 typedef enum rounding { ROUND_NONE, ROUND_F32, ROUND_F16, ROUND_BF16 } rounding;
 

@@ -239,8 +239,7 @@ START_TEST(weights_round_before_the_product)
 }
 END_TEST
 
-/* ---- SyncBN: two ranks, each a plan with half of the batch, on threads of their own
- * ------------------ */
+/* ---- SyncBN: two ranks, each a plan with half of the batch, on threads of their own ---------- */
 
 typedef struct meeting {
     pthread_barrier_t barrier;

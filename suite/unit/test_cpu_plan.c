@@ -64,8 +64,7 @@ build_tiny(net *n) /* down to one pixel: every convolution of the end is a matri
     net_finish(n, x, 10);
 }
 
-/* ---- judging gradients
- * ---------------------------------------------------------------------------- */
+/* ---- judging gradients ----------------------------------------------------------------------- */
 
 typedef struct distance {
     double difference, size;
@@ -217,8 +216,7 @@ START_TEST(odd_sizes)
 }
 END_TEST
 
-/* ---- order, exports, repeats
- * ----------------------------------------------------------------------- */
+/* ---- order, exports, repeats ----------------------------------------------------------------- */
 
 START_TEST(ready_order)
 {

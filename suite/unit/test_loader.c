@@ -170,8 +170,7 @@ START_TEST(synthetic_is_rank_major)
 }
 END_TEST
 
-/* ---- batches:DIR
- * ------------------------------------------------------------------------------------- */
+/* ---- batches:DIR ----------------------------------------------------------------------------- */
 
 /* One file; `micro` 0: without the leading dimension. */
 static void write_batch(const char *dir, int step, int rank, int micro, int images, int size,
@@ -299,8 +298,7 @@ START_TEST(batches_errors)
 }
 END_TEST
 
-/* ---- folders
- * ------------------------------------------------------------------------------------------ */
+/* ---- folders --------------------------------------------------------------------------------- */
 
 START_TEST(folder_errors)
 {

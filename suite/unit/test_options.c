@@ -338,8 +338,7 @@ START_TEST(as_json)
 }
 END_TEST
 
-/* ---- what the options mean for types (numerics.md section 1)
- * ------------------------------------- */
+/* ---- what the options mean for types (numerics.md section 1) --------------------------------- */
 
 typedef struct meaning {
     const char *line;
@@ -415,8 +414,7 @@ START_TEST(torch_scale_has_no_ceiling)
 }
 END_TEST
 
-/* ---- explain
- * ------------------------------------------------------------------------------------- */
+/* ---- explain --------------------------------------------------------------------------------- */
 
 static const char *const explained[] = {
     "",

@@ -13,8 +13,7 @@
 #include "../../reference/world.h"
 #include "host_setup.h"
 
-/* ---- place in the job
- * ---------------------------------------------------------------------------- */
+/* ---- place in the job ------------------------------------------------------------------------ */
 
 static const char *const VARIABLES[] = {
     "RANK",
@@ -195,8 +194,7 @@ START_TEST(nvidia_controllers_on_the_bus)
 }
 END_TEST
 
-/* ---- digests
- * ------------------------------------------------------------------------------------- */
+/* ---- digests --------------------------------------------------------------------------------- */
 
 typedef struct held {
     ls_options options;
@@ -295,8 +293,7 @@ START_TEST(digests_do_not_need_host_memory)
 }
 END_TEST
 
-/* ---- when a run is over
- * -------------------------------------------------------------------------- */
+/* ---- when a run is over ---------------------------------------------------------------------- */
 
 START_TEST(the_short_circuit_is_apexs)
 {
