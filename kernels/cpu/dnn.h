@@ -1,6 +1,7 @@
-/* oneDNN, the only file of the project that includes it: 2.6 and 3.x differ in how descriptors are
- * made, and nowhere else. A `ls_dnn_product` is one primitive: a convolution or an inner product,
- * forward or one of its two backward halves, in f32, on activations laid out as "N x C/B x HW x B".
+/* oneDNN's primitives: 2.6 and 3.x differ in how descriptors are made, and only dnn.c knows
+ * (cpu_rates.c calls the plain matrix product, which is the same in both). A `ls_dnn_product` is
+ * one primitive: a convolution or an inner product, forward or one of its two backward halves, in
+ * f32, on activations laid out as "N x C/B x HW x B".
  */
 #ifndef LS_CPU_DNN_H
 #define LS_CPU_DNN_H
