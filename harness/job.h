@@ -45,7 +45,7 @@ typedef enum ls_job_state {
 typedef struct ls_job_outcome {
     ls_job_state state;
     int first_rank;   /* the first that failed; -1. One that only lost its peer (codes 10, 11) gives
-                         way to one   that failed by itself within the grace */
+                         way to one that failed by itself within the grace */
     int code, signal; /* of the first that failed */
     int64_t started_ns, ended_ns;
     int64_t rss_bytes_max; /* largest peak of one rank */

@@ -27,7 +27,7 @@ const char *ls_report_lines_number(double value, char text[32]);
 const char *ls_report_lines_rate(const ls_report_job *job, char text[64]);
 /* "2 simulated", "1" */
 const char *ls_report_lines_nodes(const ls_report_job *job, char text[32]);
-/* How the figure was judged: "rung 1", "checked", "not audited", ... */
+/* How the figure was judged: "rung 4", "checked", or why it is no result. */
 const char *ls_report_lines_judged(const ls_report_run *run, const ls_report_job *job,
                                    char text[160]);
 /* Whether its timing carries: a case on it was WEAK, or the halves of its window differ. */

@@ -1,8 +1,8 @@
 /* Convolution and linear layers: products of oneDNN, made to fit. Each pass of a layer takes the
  * first of these that oneDNN has without falling to its reference code:
  *   1. the layout of the activations as it is;
- *   2. the layer as one matrix product, where an image has so few pixels that most taps of the
- * kernel only see padding (a 3x3 on a 1x1 image is its centre tap);
+ *   2. the layer as one matrix product, where an image has so few pixels that most taps only see
+ *      padding (a 3x3 on a 1x1 image is its centre tap);
  *   3. plain NCHW, with the activations reordered on the way. */
 #ifndef LS_CPU_CONV_H
 #define LS_CPU_CONV_H

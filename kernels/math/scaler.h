@@ -1,5 +1,5 @@
-/* The dynamic loss scaler on ls_step_state, one thread's work (numerics: a training step, point 6;
- * the order of Apex's LossScaler.update_scale, growth at >= as documented). */
+/* The dynamic loss scaler on ls_step_state, one thread's work (numerics.md section 2.6; the
+ * order of apex/amp/scaler.py@LossScaler.update_scale, growth at >= instead of ==). */
 #ifndef LS_MATH_SCALER_H
 #define LS_MATH_SCALER_H
 
