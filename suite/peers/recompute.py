@@ -3,7 +3,7 @@
 
     recompute.py RUN_DIR [--limit X] [--ideal] [--worst N]
 
-For every dumped step the network is torchvision's (the CIFAR ones: pytorch_train.py's), loaded
+For every dumped step the network is torchvision's (the CIFAR ones: networks.py's), loaded
 strictly with the dump's parameters, computed in float64 on the dumped branches: a ReLU is its bits, a
 max-pool its indices. What is then compared: logits, loss, every gradient (local batch norm: mean of the
 ranks' own steps; SyncBN: one batch of all ranks; accumulation: mean of the micro-steps), the running
@@ -31,7 +31,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from pytorch_train import build_model, read_safetensors  # noqa: E402
+import networks  # noqa: E402
+from protocol import read_safetensors  # noqa: E402
 
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 UNIT = {torch.float16: 2.0 ** -11, torch.bfloat16: 2.0 ** -8, torch.float32: 2.0 ** -24}
@@ -221,6 +222,13 @@ def norm(tensors):
 def mean_of(dictionaries):
     return {n: sum(d[n].double() for d in dictionaries) / len(dictionaries)
             for n in dictionaries[0]}
+
+
+def build_model(arch, classes):
+    if arch in networks.CIFAR:
+        return networks.build(arch, classes)
+    import torchvision
+    return getattr(torchvision.models, arch)(num_classes=classes)
 
 
 def yes(text):
