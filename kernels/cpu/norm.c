@@ -106,7 +106,8 @@ static ls_status merge_ranks(ls_plan *plan, ls_stream *stream, const field *f, d
         double n = 0, mean = 0, m2 = 0;
         for (int r = 0; r < plan->sync.group_size; r++) {
             const float *theirs = all + (int64_t)r * length;
-            double m = (double)theirs[2 * channels], off = (double)theirs[c] - mean;
+            double off = (double)theirs[c] - mean;
+            double m = (double)LS_PLANT(sync_bn_equal_weights, theirs, mine)[2 * channels];
             m2 += (double)theirs[channels + c] +
                   LS_PLANT(sync_bn_mean_of_variances, off * off * n * m / (n + m), 0.0);
             mean += off * m / (n + m);

@@ -1,5 +1,6 @@
 /* Convolutions of small integers: every partial sum is exact, so a backend must give the very same
- * number whatever its order of summation, tiling or padding. */
+ * number whatever its order of summation, tiling or padding; and statistics of such numbers far
+ * from zero, which show what batch norm's own arithmetic loses. */
 #include "../suite.h"
 
 #include <math.h>
@@ -159,6 +160,127 @@ static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_kernel_subject_free(&s);
 }
 
+/* ---- statistics far from zero ---------------------------------------------------------------- */
+
+enum { OFFSET = 1024, OFFSET_CHANNELS = 16, OFFSET_BATCH = 4, OFFSET_SIZE = 16 };
+
+static float centred_input(int64_t i)
+{
+    return ((float)ls_rng_below(24, 1, (uint64_t)i, 16) - 8) / 4;
+}
+
+static float offset_input(int64_t i)
+{
+    return OFFSET + centred_input(i);
+}
+
+/* Sums of quarters times powers of two: at most 16 bits, so the convolution is exact in f32. */
+static double offset_weight(int channel, int from)
+{
+    const double weight[3] = {1, 1.0 / (double)(1 << channel % 3), (double)(channel % 2)};
+    return weight[from];
+}
+
+static double offset_initial(const ls_kernel_net *n, int p, int64_t i)
+{
+    if (n->param[p].role == LS_PARAM_CONV_WEIGHT) {
+        return offset_weight((int)(i / 3), (int)(i % 3));
+    }
+    return n->param[p].role == LS_PARAM_NORM_WEIGHT ? 1 : 0;
+}
+
+/* Mean and squared deviations of one channel in two passes of FP64, from the input. */
+static void exact_moments(const float *input, int channel, double *mean, double *unbiased)
+{
+    int64_t plane = OFFSET_SIZE * OFFSET_SIZE, count = OFFSET_BATCH * plane;
+    double value[OFFSET_BATCH * OFFSET_SIZE * OFFSET_SIZE], sum = 0, m2 = 0;
+    for (int64_t i = 0; i < count; i++) {
+        value[i] = 0;
+        for (int c = 0; c < 3; c++) {
+            value[i] +=
+                offset_weight(channel, c) * (double)input[(i / plane * 3 + c) * plane + i % plane];
+        }
+        sum += value[i];
+    }
+    *mean = sum / (double)count;
+    for (int64_t i = 0; i < count; i++) {
+        m2 += (value[i] - *mean) * (value[i] - *mean);
+    }
+    *unbiased = m2 / (double)(count - 1);
+}
+
+typedef struct moments_off { /* relative errors of the worst channel */
+    double mean, variance;
+} moments_off;
+
+static ls_status measure_offset(const char *device, float (*input)(int64_t), moments_off *off)
+{
+    ls_kernel_net net;
+    ls_kernel_subject s;
+    ls_kernel_net_start(&net);
+    int norm = ls_kernel_net_norm(&net, ls_kernel_net_conv(&net, 0, OFFSET_CHANNELS, 1, 1, 0));
+    ls_kernel_net_finish(&net, ls_kernel_net_relu(&net, norm), 4);
+    ls_kernel_subject_options options = {.device = device,
+                                         .batch = OFFSET_BATCH,
+                                         .height = OFFSET_SIZE,
+                                         .width = OFFSET_SIZE,
+                                         .threads = 1,
+                                         .initial = offset_initial,
+                                         .input = input};
+    LS_TRY(ls_kernel_subject_make(&net, &options, &s));
+    ls_status status = ls_kernel_subject_forward(&s);
+    double *mean = ls_kernel_subject_read(&s, &s.buffer[net.layer[norm].running_mean]);
+    double *var = ls_kernel_subject_read(&s, &s.buffer[net.layer[norm].running_var]);
+    *off = (moments_off){0, 0};
+    status = status == LS_OK && (mean == NULL || var == NULL) ? LS_ERR_INFRA : status;
+    for (int c = 0; status == LS_OK && c < OFFSET_CHANNELS; c++) {
+        double mu, unbiased;
+        exact_moments(s.input, c, &mu, &unbiased);
+        /* one forward from 0 and 1 with momentum 0.1; fmax would hide a NaN */
+        double m = fabs(mean[c] - 0.1 * mu) / fmax(fabs(0.1 * mu), 0.1 * sqrt(unbiased));
+        double v = fabs(var[c] - (0.9 + 0.1 * unbiased)) / (0.1 * unbiased);
+        off->mean = !(m <= off->mean) ? m : off->mean;
+        off->variance = !(v <= off->variance) ? v : off->variance;
+    }
+    free(mean);
+    free(var);
+    ls_kernel_subject_free(&s);
+    return status;
+}
+
+static const ls_tol offset_units =
+    LS_TOL(5e-6, "the convolution is exact here: what is left is f32 sums of at most 64 squared "
+                 "deviations (6e-8 each), and running values near 1 stored in f32, of which the "
+                 "variance is a tenth");
+
+static void judge_offset(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    moments_off far, near;
+    ls_status status = measure_offset(row->text, offset_input, &far);
+    if (status != LS_OK) {
+        ls_verdict_set(out, status == LS_ERR_UNSUPPORTED ? LS_UNSUPPORTED : LS_INFRA,
+                       "the %s backend cannot run it: %s", row->text, ls_status_name(status));
+        return;
+    }
+    double worst = far.variance >= far.mean ? far.variance : far.mean;
+    ls_verdict_measured(out, worst, offset_units.value, "relative", offset_units.why);
+    if (far.variance <= offset_units.value && far.mean <= offset_units.value) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "mean %.0e and variance %.0e off at a mean of about %d deviations", far.mean,
+                    far.variance, OFFSET);
+        return;
+    }
+    ls_verdict_set(out, LS_FAIL, "running mean %.1e and variance %.1e off at a mean of %d",
+                   far.mean, far.variance, OFFSET);
+    if (measure_offset(row->text, centred_input, &near) == LS_OK &&
+        near.variance <= offset_units.value && far.mean <= offset_units.value) {
+        ls_text_put(out->cause, sizeof out->cause,
+                    "the variance is right around zero and wrong far from it: its digits cancel, "
+                    "as in E[x^2] - E[x]^2");
+    }
+}
+
 void ls_kernels_exact_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (int shape = 0; shape < SHAPES; shape++) {
@@ -172,4 +294,8 @@ void ls_kernels_exact_cases(const ls_case_settings *settings, ls_case_list *list
                         settings->device == NULL ? "cpu" : settings->device);
         }
     }
+    ls_case *row = ls_rows_add(list, judge_offset, "K3", "kernels.statistics.offset.f32");
+    row->kind = LS_INSIDE;
+    ls_text_put(row->text, sizeof row->text, "%s",
+                settings->device == NULL ? "cpu" : settings->device);
 }

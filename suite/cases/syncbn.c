@@ -132,6 +132,56 @@ static double compare_buffers(const ls_record *job, int step, int rank, const su
     return worst;
 }
 
+/* Whether every rank's running means moved by a tenth towards `mean`, [world][PLANES]. */
+static bool moved_to(const ls_record *job, int step, const float *before_mean,
+                     double (*mean)[PLANES], const sums *own)
+{
+    bool fits = true;
+    for (int rank = 0; rank < job->world && fits; rank++) {
+        ls_verdict unused = {.code = LS_PASS};
+        int64_t count = 0;
+        ls_safetensors *file = open_dump(job, step, rank, &unused);
+        const float *held =
+            file == NULL ? NULL : floats_of(file, "buffer/bn1.running_mean", &count, &unused);
+        fits = held != NULL && count == PLANES;
+        for (int p = 0; p < PLANES && fits; p++) {
+            const sums *s = &own[rank];
+            double mu = s->sum[p] / s->count, variance = s->square[p] / s->count - mu * mu;
+            double old = before_mean == NULL ? 0 : (double)before_mean[p];
+            fits = fabs((double)held[p] - (0.9 * old + 0.1 * mean[rank][p])) <=
+                   statistics_tol.value * 0.1 * sqrt(variance);
+        }
+        if (file != NULL) {
+            ls_safetensors_close(file);
+        }
+    }
+    return fits;
+}
+
+/* Means of other ranks than the group's, and of its ranks with other weights. */
+static void explain(const ls_record *job, int step, int size, const float *before_mean,
+                    const sums *own, ls_verdict *out)
+{
+    double alike[RANKS_MAX][PLANES] = {{0}}, alone[RANKS_MAX][PLANES];
+    bool uneven = false; /* else the ranks' mean is the right one */
+    for (int rank = 0; rank < job->world; rank++) {
+        uneven = uneven || own[rank].count != own[rank / size * size].count;
+        for (int p = 0; p < PLANES; p++) {
+            alone[rank][p] = own[rank].sum[p] / own[rank].count;
+            for (int i = rank / size * size; i < (rank / size + 1) * size; i++) {
+                alike[rank][p] += own[i].sum[p] / own[i].count / size;
+            }
+        }
+    }
+    if (size > 1 && moved_to(job, step, before_mean, alone, own)) {
+        ls_text_put(out->cause, sizeof out->cause,
+                    "running means are each rank's own: SyncBN was not in use");
+    } else if (uneven && moved_to(job, step, before_mean, alike, own)) {
+        ls_text_put(out->cause, sizeof out->cause,
+                    "running means weight each rank alike, however many images it has");
+    }
+}
+
 void ls_syncbn_check(const ls_record *job, int step, int size, const float *before_mean,
                      const float *before_var, ls_verdict *out)
 {
@@ -155,6 +205,9 @@ void ls_syncbn_check(const ls_record *job, int step, int size, const float *befo
         worst = fmax(worst, compare_buffers(job, step, rank, &group, before_mean, before_var, out));
     }
     ls_verdict_measured(out, worst, statistics_tol.value, "of the deviation", statistics_tol.why);
+    if (out->code == LS_FAIL) {
+        explain(job, step, size, before_mean, own, out);
+    }
     if (out->code == LS_PASS) {
         ls_text_put(out->evidence, sizeof out->evidence,
                     "bn1 of %d ranks over groups of %d: worst %.1e of the deviation", job->world,
