@@ -167,7 +167,7 @@ detect: all
 	@$(MAKE) --no-print-directory -s PLANTS=1 programs
 	@$(if $(PATCHES),sh suite/plants/build.sh $(BUILD) $(PATCHES))
 	@$(BUILD)/lockstep detect $(if $(FULL),--full) $(if $(FAULT),--fault '$(FAULT)') \
-		$(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))
+		$(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT)) $(if $(PYTHON),--python $(PYTHON))
 
 # The first interpreter that has PyTorch, or the one given as PYTHON.
 compare:
@@ -192,8 +192,9 @@ help:
 #:                      RESUME=results/runs/... goes on with an interrupted run)
 #: make check           unit tests and the must-pass conformance list
 #: make conform         the conformance cases (CLAIM=... SUBJECT="..." CASE=GLOB SEED=N)
-#: make detect          planted faults, each of which must be caught (FAULT=GLOB; FULL=1: the whole
-#:                      matrix and 100 clean passes, goes on where it was stopped)
+#: make detect          planted faults, and PyTorch scripts with users' mistakes, each of which must
+#:                      be caught (FAULT=GLOB; PYTHON=... for the scripts; FULL=1: the whole matrix
+#:                      and 100 clean passes, goes on where it was stopped)
 #: make compare         speed beside PyTorch, same model, batch, threads and data
 #: make peers           foreign trainers: PyTorch as a subject, and trainers with users' mistakes
 #: make deps            install what bench and check need (Debian, Ubuntu)

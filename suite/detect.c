@@ -22,7 +22,7 @@ static const double budget_s = 45 * 60, named_limit_s = 300, list_limit_s = 1800
 enum { CLEAN_SHORT = 5, CLEAN_FULL = 100 };
 
 typedef struct detect {
-    const char *seed, *clean_text, *out, *cases;
+    const char *seed, *clean_text, *out, *cases, *asked;
     bool list, full;
     ls_select_list wanted;
     ls_detect_list plants;
@@ -32,6 +32,7 @@ typedef struct detect {
     int clean;
     char directory[512];
     char program[1100], planted[1200], patched[1100]; /* two programs and a folder */
+    char python[400];                                 /* that foreign trainers run in; "": none */
     bool stopped;
 } detect;
 
@@ -50,6 +51,7 @@ static ls_status parse(detect *d, int count, char **argument)
         {"--list-file", &d->cases, NULL, NULL, "the list (suite/lists/mustpass.txt)"},
         {"--clean", &d->clean_text, NULL, NULL, "clean passes, each with a seed of its own (5)"},
         {"--seed", &d->seed, NULL, NULL, "seed of every faulty job, and of the first clean (7)"},
+        {"--python", &d->asked, NULL, NULL, "interpreter with PyTorch, for the foreign trainers"},
         {"--out", &d->out, NULL, NULL, "the run's folder; one that is there is gone on with"},
     };
     LS_TRY(
@@ -102,6 +104,11 @@ static ls_status read_plants(detect *d)
         return LS_ERR_INFRA;
     }
     LS_TRY(ls_detect_read(path, &d->plants));
+    if (!ls_place_find("suite/peers/wrong/expected.txt", path, sizeof path)) {
+        ls_log_error("suite/peers/wrong/expected.txt was not found beside the program");
+        return LS_ERR_INFRA;
+    }
+    LS_TRY(ls_detect_read_foreign(path, &d->plants));
     ls_case_settings settings = {.seed = d->first_seed, .bench = NULL};
     ls_case_list cases = {0, 0, NULL};
     ls_rows_all(&settings, &cases);
@@ -177,75 +184,6 @@ static ls_status make_folder(detect *d)
     }
     ls_text_put(faults, sizeof faults, "%s/faults", d->directory);
     return ls_place_make_folder(faults);
-}
-
-/* ---- what is kept of each fault -------------------------------------------------------------- */
-
-static void result_path(const detect *d, const char *name, char *path, size_t bytes)
-{
-    ls_text_put(path, bytes, "%s/faults/%s.json", d->directory, name);
-}
-
-static ls_status keep_result(const detect *d, int index)
-{
-    const ls_detect_plant *plant = &d->plants.plant[index];
-    const ls_detect_result *r = &d->result[index];
-    char path[700];
-    result_path(d, plant->name, path, sizeof path);
-    cJSON *out = cJSON_CreateObject();
-    LS_ASSERT(out != NULL);
-    cJSON_AddNumberToObject(out, "schema", 1);
-    cJSON_AddStringToObject(out, "fault", plant->wish);
-    cJSON_AddStringToObject(out, "named", plant->case_id);
-    cJSON_AddStringToObject(out, "pattern", plant->cause);
-    cJSON_AddBoolToObject(out, "full", d->full);
-    cJSON_AddBoolToObject(out, "caught", r->caught);
-    cJSON_AddBoolToObject(out, "by_named", r->by_named);
-    cJSON_AddBoolToObject(out, "cause_right", r->cause_right);
-    cJSON_AddNumberToObject(out, "seconds", r->seconds);
-    cJSON_AddStringToObject(out, "case", r->by.case_id);
-    cJSON_AddStringToObject(out, "verdict", r->by.code);
-    cJSON_AddStringToObject(out, "evidence", r->by.evidence);
-    cJSON_AddStringToObject(out, "cause", r->by.cause);
-    cJSON_AddNumberToObject(out, "others", r->others);
-    cJSON_AddNumberToObject(out, "others_asked", r->others_asked);
-    ls_status status = ls_json_write_file(path, out);
-    cJSON_Delete(out);
-    return status;
-}
-
-/* True when an earlier start has a result of the same question. */
-static bool read_result(detect *d, int index)
-{
-    const ls_detect_plant *plant = &d->plants.plant[index];
-    ls_detect_result *r = &d->result[index];
-    char path[700];
-    cJSON *in = NULL;
-    result_path(d, plant->name, path, sizeof path);
-    if (access(path, R_OK) != 0 || ls_json_read_file(path, &in) != LS_OK) {
-        return false;
-    }
-    bool same = strcmp(ls_json_string(in, "fault", ""), plant->wish) == 0 &&
-                strcmp(ls_json_string(in, "named", ""), plant->case_id) == 0 &&
-                strcmp(ls_json_string(in, "pattern", ""), plant->cause) == 0 &&
-                ls_json_bool(in, "full", false) == d->full;
-    if (same) {
-        *r = (ls_detect_result){.done = true,
-                                .caught = ls_json_bool(in, "caught", false),
-                                .by_named = ls_json_bool(in, "by_named", false),
-                                .cause_right = ls_json_bool(in, "cause_right", false),
-                                .seconds = ls_json_number(in, "seconds", 0),
-                                .others = (int)ls_json_integer(in, "others", 0),
-                                .others_asked = (int)ls_json_integer(in, "others_asked", 0)};
-        ls_text_put(r->by.case_id, sizeof r->by.case_id, "%s", ls_json_string(in, "case", ""));
-        ls_text_put(r->by.code, sizeof r->by.code, "%s", ls_json_string(in, "verdict", ""));
-        ls_text_put(r->by.evidence, sizeof r->by.evidence, "%s",
-                    ls_json_string(in, "evidence", ""));
-        ls_text_put(r->by.cause, sizeof r->by.cause, "%s", ls_json_string(in, "cause", ""));
-        r->cause_given = r->by.cause[0] != '\0';
-    }
-    cJSON_Delete(in);
-    return same;
 }
 
 /* ---- one fault ------------------------------------------------------------------------------- */
@@ -324,11 +262,35 @@ static ls_status run_fault(detect *d, int index)
     if (r->caught) { /* what is missed is kept to be looked at */
         ls_place_remove(directory);
     }
-    return keep_result(d, index);
+    return ls_detect_keep(d->directory, d->full, plant, r);
+}
+
+/* The interpreter, and every foreign trainer's command. */
+static void prepare_foreign(detect *d)
+{
+    bool any = false;
+    for (int i = 0; i < d->plants.count; i++) {
+        any = any || (d->plants.plant[i].foreign && is_wanted(d, &d->plants.plant[i]));
+    }
+    if (!any || !ls_detect_python(d->asked, d->directory, d->python, sizeof d->python)) {
+        return;
+    }
+    for (int i = 0; i < d->plants.count; i++) {
+        ls_detect_plant *plant = &d->plants.plant[i];
+        if (plant->foreign) {
+            ls_text_put(plant->subject, sizeof plant->subject, "%s %s", d->python, plant->script);
+        }
+    }
+}
+
+static ls_detect_place place_of(const detect *d)
+{
+    return (ls_detect_place){d->program, d->directory, d->python, d->first_seed, d->full};
 }
 
 static ls_status run_faults(detect *d)
 {
+    prepare_foreign(d);
     int number = 0, wanted = 0;
     for (int i = 0; i < d->plants.count; i++) {
         wanted += is_wanted(d, &d->plants.plant[i]);
@@ -338,8 +300,14 @@ static ls_status run_faults(detect *d)
             continue;
         }
         number++;
-        if (!read_result(d, i)) {
-            LS_TRY(run_fault(d, i));
+        bool foreign = d->plants.plant[i].foreign;
+        if (foreign && d->python[0] == '\0') {
+            d->summary.foreign_not_run++;
+        } else if (!ls_detect_kept(d->directory, d->full, &d->plants.plant[i], &d->result[i])) {
+            ls_detect_place place = place_of(d);
+            LS_TRY(foreign ? ls_detect_run_foreign(&place, &d->plants.plant[i], &d->result[i],
+                                                   &d->stopped)
+                           : run_fault(d, i));
         }
         if (d->result[i].done) {
             printf("[%3d/%d] ", number, wanted);
@@ -351,44 +319,11 @@ static ls_status run_faults(detect *d)
 
 /* ---- clean passes ---------------------------------------------------------------------------- */
 
-static ls_status keep_clean(const detect *d, uint64_t seed, const ls_detect_verdict *alarm,
-                            int cases)
-{
-    char name[32], path[700];
-    ls_text_put(name, sizeof name, "clean-%llu", (unsigned long long)seed);
-    result_path(d, name, path, sizeof path);
-    cJSON *out = cJSON_CreateObject();
-    LS_ASSERT(out != NULL);
-    cJSON_AddNumberToObject(out, "seed", (double)seed);
-    cJSON_AddNumberToObject(out, "cases", cases);
-    cJSON_AddStringToObject(out, "alarm", alarm == NULL ? "" : alarm->case_id);
-    cJSON_AddStringToObject(out, "evidence", alarm == NULL ? "" : alarm->evidence);
-    ls_status status = ls_json_write_file(path, out);
-    cJSON_Delete(out);
-    return status;
-}
-
-/* What an earlier start found about that seed: 1 clean, 0 alarm, -1 nothing. */
-static int read_clean(const detect *d, uint64_t seed)
-{
-    char name[32], path[700];
-    cJSON *in = NULL;
-    ls_text_put(name, sizeof name, "clean-%llu", (unsigned long long)seed);
-    result_path(d, name, path, sizeof path);
-    if (access(path, R_OK) != 0 || ls_json_read_file(path, &in) != LS_OK) {
-        return -1;
-    }
-    int clean = ls_json_string(in, "alarm", "?")[0] == '\0';
-    cJSON_Delete(in);
-    return clean;
-}
-
 /* An alarm is also a pass that did not come to its end: nothing was shown. */
-static ls_status run_clean(detect *d, uint64_t seed, bool *clean)
+static ls_status run_clean(detect *d, uint64_t seed, ls_detect_clean *clean)
 {
     char directory[600];
-    ls_text_put(directory, sizeof directory, "%s/faults/clean-%llu", d->directory,
-                (unsigned long long)seed);
+    ls_text_put(directory, sizeof directory, "%s/faults/%s", d->directory, clean->name);
     ls_detect_child child = {.program = d->program,
                              .directory = directory,
                              .list = d->cases,
@@ -397,24 +332,25 @@ static ls_status run_clean(detect *d, uint64_t seed, bool *clean)
     ls_detect_outcome outcome;
     LS_TRY(ls_detect_run(&child, &outcome));
     const ls_detect_verdict *alarm = ls_detect_catch(&outcome);
-    ls_detect_verdict unfinished;
-    memset(&unfinished, 0, sizeof unfinished);
-    if (alarm == NULL && outcome.code != 0) {
-        ls_text_put(unfinished.case_id, sizeof unfinished.case_id, "(the whole pass)");
-        ls_text_put(unfinished.evidence, sizeof unfinished.evidence, "exit code %d after %.0f s",
-                    outcome.code, outcome.seconds);
-        alarm = &unfinished;
+    clean->cases = outcome.count;
+    if (alarm != NULL) {
+        ls_text_put(clean->where, sizeof clean->where, "%s", alarm->case_id);
+        ls_text_put(clean->alarm, sizeof clean->alarm, "%s", alarm->evidence);
+    } else if (outcome.code != 0) {
+        ls_text_put(clean->where, sizeof clean->where, "(the whole pass)");
+        ls_text_put(clean->alarm, sizeof clean->alarm, "exit code %d after %.0f s", outcome.code,
+                    outcome.seconds);
     }
     d->stopped = outcome.stopped;
-    *clean = alarm == NULL;
+    bool good = clean->where[0] == '\0';
     ls_status status = LS_OK;
     if (!d->stopped) {
         printf("clean  seed %-6llu %d cases, %.1f s%s%s%s%s\n", (unsigned long long)seed,
-               outcome.count, outcome.seconds, *clean ? "" : ": ALARM ",
-               *clean ? "" : alarm->case_id, *clean ? "" : ": ", *clean ? "" : alarm->evidence);
+               outcome.count, outcome.seconds, good ? "" : ": ALARM ", clean->where,
+               good ? "" : ": ", clean->alarm);
         fflush(stdout);
-        status = keep_clean(d, seed, alarm, outcome.count);
-        if (*clean) {
+        status = ls_detect_keep_clean(d->directory, clean);
+        if (good) {
             ls_place_remove(directory);
         }
     }
@@ -426,43 +362,84 @@ static ls_status run_cleans(detect *d)
 {
     for (int i = 0; i < d->clean && !d->stopped; i++) {
         uint64_t seed = d->first_seed + (uint64_t)i;
-        int known = read_clean(d, seed);
-        bool clean = known == 1;
-        if (known < 0) {
+        char name[32];
+        ls_text_put(name, sizeof name, "clean-%llu", (unsigned long long)seed);
+        ls_detect_clean clean = {.name = name, .subject = ""};
+        if (!ls_detect_kept_clean(d->directory, &clean)) {
+            clean = (ls_detect_clean){.name = name, .subject = ""};
             LS_TRY(run_clean(d, seed, &clean));
         }
         d->summary.clean += !d->stopped;
-        d->summary.clean_failed += !d->stopped && !clean;
+        d->summary.clean_failed += !d->stopped && clean.where[0] != '\0';
+    }
+    return LS_OK;
+}
+
+/* ---- the right foreign trainer --------------------------------------------------------------- */
+
+/* The adapter that the wrong ones are made of, once against every case of theirs. */
+static ls_status run_rights(detect *d)
+{
+    ls_detect_place place = place_of(d);
+    for (int i = 0; i < d->plants.count && d->python[0] != '\0' && !d->stopped; i++) {
+        const ls_detect_plant *plant = &d->plants.plant[i];
+        bool again = false;
+        for (int k = 0; k < i && plant->foreign; k++) {
+            const ls_detect_plant *other = &d->plants.plant[k];
+            again = again || (other->foreign && is_wanted(d, other) &&
+                              strcmp(other->case_id, plant->case_id) == 0);
+        }
+        if (plant->foreign && !again && is_wanted(d, plant)) {
+            LS_TRY(ls_detect_run_right(&place, plant, &d->summary, &d->stopped));
+        }
     }
     return LS_OK;
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-static void sum_up(detect *d)
+static void count(detect *d)
 {
     ls_detect_summary *s = &d->summary;
     for (int i = 0; i < d->plants.count; i++) {
         const ls_detect_result *r = &d->result[i];
-        s->faults += r->done;
-        s->caught += r->done && r->caught;
-        s->by_named += r->done && r->by_named;
-        s->causes_right += r->done && r->cause_right;
+        if (r->done && d->plants.plant[i].foreign) {
+            s->foreign++;
+            s->foreign_caught += r->caught;
+            s->foreign_refused += r->refused;
+        } else if (r->done) {
+            s->faults++;
+            s->caught += r->caught;
+            s->by_named += r->by_named;
+            s->causes_right += r->cause_right;
+        }
     }
+}
+
+static void print_missed(const detect *d)
+{
+    for (int i = 0; i < d->plants.count; i++) {
+        const ls_detect_result *r = &d->result[i];
+        if (r->done && !r->caught && !r->refused) {
+            printf("missed: %s: %s\n", d->plants.plant[i].name, d->plants.plant[i].sentence);
+        }
+    }
+}
+
+static void sum_up(detect *d)
+{
+    const ls_detect_summary *s = &d->summary;
     printf("\n%d of %d faults caught, %d by the case written for it (the others marked *)\n",
            s->caught, s->faults, s->by_named);
     printf("cause right for %d of %d\n", s->causes_right, s->faults);
+    ls_detect_print_foreign(s, stdout);
     printf("%d clean passes, %d alarms\n", s->clean, s->clean_failed);
     printf("%.0f s", s->seconds);
     if (!d->full && s->seconds > budget_s) {
         printf(": over the budget of %.0f s", budget_s);
     }
     printf("\ntable: %s/detect.md\n", d->directory);
-    for (int i = 0; i < d->plants.count; i++) {
-        if (d->result[i].done && !d->result[i].caught) {
-            printf("missed: %s: %s\n", d->plants.plant[i].name, d->plants.plant[i].sentence);
-        }
-    }
+    print_missed(d);
 }
 
 static int run_all(detect *d)
@@ -474,8 +451,10 @@ static int run_all(detect *d)
     }
     int64_t begun_ns = ls_clock_ns();
     LS_TRY(run_faults(d));
+    LS_TRY(run_rights(d));
     LS_TRY(run_cleans(d));
     d->summary.seconds = ls_clock_ms_between(begun_ns, ls_clock_ns()) * 1e-3;
+    count(d);
     sum_up(d);
     LS_TRY(ls_detect_write_tables(d->directory, &d->plants, d->result, &d->summary));
     if (d->full) {
@@ -486,7 +465,9 @@ static int run_all(detect *d)
                d->directory);
         return 128 + 2; /* as if SIGINT had ended us */
     }
-    bool good = d->summary.caught == d->summary.faults && d->summary.clean_failed == 0;
+    const ls_detect_summary *s = &d->summary;
+    bool good = s->caught == s->faults && s->clean_failed == 0 && s->right_failed == 0 &&
+                s->foreign_caught + s->foreign_refused == s->foreign;
     return good ? 0 : 1;
 }
 

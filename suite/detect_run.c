@@ -64,6 +64,10 @@ static int arguments_of(const ls_detect_child *child, char *seed, char **argv)
     argv[count++] = seed;
     argv[count++] = "--out";
     argv[count++] = (char *)(uintptr_t)child->directory;
+    if (child->subject != NULL) {
+        argv[count++] = "--subject";
+        argv[count++] = (char *)(uintptr_t)child->subject;
+    }
     if (child->case_id != NULL) {
         argv[count++] = "--case";
         argv[count++] = (char *)(uintptr_t)child->case_id;
@@ -81,7 +85,7 @@ static int arguments_of(const ls_detect_child *child, char *seed, char **argv)
 ls_status ls_detect_run(const ls_detect_child *child, ls_detect_outcome *out)
 {
     char plant[96], seed[32], log[700], verdicts[700];
-    char *argv[16] = {NULL};
+    char *argv[20] = {NULL};
     memset(out, 0, sizeof *out);
     ls_text_put(plant, sizeof plant, "LS_PLANT=%s", child->wish == NULL ? "" : child->wish);
     ls_text_put(seed, sizeof seed, "%llu", (unsigned long long)child->seed);

@@ -21,13 +21,34 @@ static const char *cause_word(const ls_detect_plant *plant, const ls_detect_resu
 
 void ls_detect_print_result(const ls_detect_plant *plant, const ls_detect_result *result, FILE *to)
 {
-    fprintf(to, "%-6s %-28s %-34s %6.1f s  cause %s\n",
-            !result->caught    ? "MISSED"
+    fprintf(to, "%-6s %-36s %-34s %6.1f s  cause %s\n",
+            result->refused    ? "none"
+            : !result->caught  ? "MISSED"
             : result->by_named ? "caught"
                                : "caught*",
             plant->name, result->caught ? result->by.case_id : plant->case_id, result->seconds,
             cause_word(plant, result));
     fflush(to);
+}
+
+void ls_detect_print_foreign(const ls_detect_summary *summary, FILE *to)
+{
+    const ls_detect_summary *s = summary;
+    if (s->foreign_not_run > 0) {
+        fprintf(to, "%d foreign trainers were not run: no Python with PyTorch\n",
+                s->foreign_not_run);
+    }
+    if (s->foreign > 0) {
+        fprintf(
+            to,
+            "%d of %d foreign trainers with a mistake caught; the right one passed %d of their %d "
+            "cases\n",
+            s->foreign_caught, s->foreign, s->right - s->right_failed, s->right);
+    }
+    if (s->foreign_refused > 0) {
+        fprintf(to, "%d foreign trainers were not judged: this PyTorch lacks what they need\n",
+                s->foreign_refused);
+    }
 }
 
 static FILE *open_table(const char *directory, const char *name)
@@ -67,9 +88,10 @@ static ls_status write_tsv(const char *directory, const ls_detect_list *list,
     if (file == NULL) {
         return LS_ERR_INFRA;
     }
-    fprintf(file, "# Planted faults and the case that caught each\n"
-                  "# fault\tcaught\tnamed case\tcaught by\tverdict\tseconds\tcause right\tother "
-                  "cases that saw it\tof\tcause\n");
+    fprintf(file,
+            "# Planted faults, foreign trainers with a mistake, and the case that caught each\n"
+            "# fault\tcaught\tnamed case\tcaught by\tverdict\tseconds\tcause right\tother "
+            "cases that saw it\tof\tcause\n");
     for (int i = 0; i < list->count; i++) {
         const ls_detect_plant *plant = &list->plant[i];
         const ls_detect_result *r = &result[i];
@@ -96,6 +118,8 @@ static ls_status write_markdown(const char *directory, const ls_detect_list *lis
             "right for %d. %d clean passes over different seeds raised %d alarms.\n\n",
             summary->caught, summary->faults, summary->by_named, summary->causes_right,
             summary->clean, summary->clean_failed);
+    ls_detect_print_foreign(summary, file);
+    fputs(summary->foreign + summary->foreign_not_run > 0 ? "\n" : "", file);
     fprintf(file, "| fault | what was done | caught by | s | cause printed | others |\n"
                   "|---|---|---|---|---|---|\n");
     for (int i = 0; i < list->count; i++) {
@@ -107,9 +131,11 @@ static ls_status write_markdown(const char *directory, const ls_detect_list *lis
         fprintf(file, "| %s | ", plant->name);
         print_cell(file, plant->sentence);
         fprintf(file, " | %s%s%s%s | %.1f | %s: ", r->caught ? "`" : "",
-                r->caught ? r->by.case_id : "**missed**", r->caught ? "`" : "",
-                r->caught && !r->by_named ? " (not the one named)" : "", r->seconds,
-                cause_word(plant, r));
+                r->caught    ? r->by.case_id
+                : r->refused ? "not judged"
+                             : "**missed**",
+                r->caught ? "`" : "", r->caught && !r->by_named ? " (not the one named)" : "",
+                r->seconds, cause_word(plant, r));
         print_cell(file, r->by.cause[0] == '\0' ? "-" : r->by.cause);
         if (r->others_asked > 0) {
             fprintf(file, " | %d of %d |\n", r->others, r->others_asked);

@@ -146,9 +146,15 @@ sed -n 's:^\(suite/plants/.*\.patch\)$:\1:p' "$work/files" | while read -r patch
     patch -p1 --dry-run -s -f <"$patch" >/dev/null 2>&1 || echo "$patch"
 done | breach "patches of planted faults apply:"
 
+# suite/peers/wrong/ and its expected.txt name the same scripts.
+grep -v '^#' suite/peers/wrong/expected.txt | cut -f1 | sort >"$work/expected"
+sed -n 's:^suite/peers/wrong/\(.*\.py\)$:\1:p' "$work/files" | sort >"$work/wrong"
+comm -3 "$work/expected" "$work/wrong" | tr -d '\t' |
+    breach "a wrong trainer lies in suite/peers/wrong/ and is in its expected.txt, once:"
+
 # Each names a case and its requirement; each requirement has a case, each case a requirement.
 if [ -x "$build/lockstep" ]; then
-    "$build/lockstep" detect --list 2>&1 >/dev/null | breach "each planted fault names a case:"
+    "$build/lockstep" detect --list 2>&1 >/dev/null | breach "each planted fault and each wrong trainer names a case:"
     "$build/unit/test_cases" >"$work/cases" 2>&1 || breach "requirements and cases:" <"$work/cases"
 fi
 
