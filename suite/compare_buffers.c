@@ -73,7 +73,7 @@ static void add_rank(const ls_compare_judgement *j, int node, int kind, int rank
     int channels = norm->channels, per_micro = step->world / step->stat_ranks;
     const double *batch = j->forced.stats + ls_oracle_stats_of(step, node) +
                           (int64_t)kind * ls_oracle_stats_groups(step) * channels;
-    double count = (double)step->stat_ranks * step->batch * norm->height * norm->width;
+    double count = (double)(ls_oracle_stats_samples(step, rank) * norm->height * norm->width);
     double unbiased = kind == 1 && count > 1 ? count / (count - 1) : 1;
     for (int c = 0; c < channels; c++) {
         double value = before[c], rounding = 0;

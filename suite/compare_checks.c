@@ -72,10 +72,11 @@ static double cross_entropy(const double *logits, const int64_t *target, int64_t
 ls_status ls_compare_checks_loss(const ls_evidence *evidence, ls_compare_checks *checks)
 {
     int classes = evidence->net.classes;
-    int64_t images = (int64_t)evidence->step.accumulate * evidence->step.batch;
+    ls_shards shards = ls_oracle_shards(&evidence->step);
     double *logits;
-    LS_TRY(allocate(images * classes, &logits));
+    LS_TRY(allocate(ls_shards_samples(&shards) * classes, &logits));
     for (int rank = 0; rank < evidence->world; rank++) {
+        int64_t images = ls_shards_images(&shards, rank);
         const ls_dumpfile_entry *entry = ls_dumpfile_find(evidence->file[rank], "logits");
         const ls_dumpfile_entry *loss = ls_dumpfile_find(evidence->file[rank], "loss");
         if (entry == NULL || loss == NULL || entry->count != images * classes || loss->count != 1) {

@@ -32,8 +32,8 @@ static ls_status run_forced(ls_compare_judgement *j)
 {
     const ls_evidence *e = j->evidence;
     ls_branch_set branches;
-    LS_TRY(
-        ls_branch_read(&e->net, e->world, e->step.accumulate, e->step.batch, e->file, &branches));
+    ls_shards shards = ls_oracle_shards(&e->step);
+    LS_TRY(ls_branch_read(&e->net, &shards, e->file, &branches));
     ls_compare_bound tie = ls_compare_bounds_tie(j->level);
     for (int b = 0; b < e->net.branch_count; b++) {
         j->tie_limit[b] = tie.factor * j->cost.branch_rms[b];
@@ -134,27 +134,28 @@ static void judge_whole(ls_compare_judgement *j)
 static ls_status judge_logits(ls_compare_judgement *j)
 {
     const ls_evidence *e = j->evidence;
-    int64_t per_rank = (int64_t)e->step.accumulate * e->step.batch * e->net.classes;
-    double *logits = malloc((size_t)per_rank * sizeof *logits);
+    ls_shards shards = ls_oracle_shards(&e->step);
+    int64_t count = ls_shards_samples(&shards) * e->net.classes;
+    double *logits = malloc((size_t)count * sizeof *logits);
     if (logits == NULL) {
-        ls_log_error("cannot allocate %lld logits", (long long)per_rank);
+        ls_log_error("cannot allocate %lld logits", (long long)count);
         return LS_ERR_INFRA;
     }
+    const double *expected = j->forced.logits;
     double error2 = 0, norm2 = 0;
     for (int rank = 0; rank < e->world; rank++) {
         const ls_dumpfile_entry *entry = ls_dumpfile_find(e->file[rank], "logits");
-        if (entry != NULL && entry->count == per_rank) {
-            ls_price_span span = {0, per_rank};
-            const double *expected = j->forced.logits + rank * per_rank;
+        ls_price_span span = {0, ls_shards_images(&shards, rank) * e->net.classes};
+        if (entry != NULL && entry->count == span.count) {
             ls_dumpfile_read(entry, logits);
             error2 += ls_price_error2(logits, expected, span);
             norm2 += ls_price_square(expected, span);
         }
+        expected += span.count;
     }
     free(logits);
     double error = sqrt(error2 / norm2), ideal = sqrt(j->cost.logits_error2 / j->cost.logits2);
-    ls_compare_bound b =
-        j->bounds[per_rank * e->world >= 64 ? LS_COMPARE_TENSOR : LS_COMPARE_SMALL];
+    ls_compare_bound b = j->bounds[count >= 64 ? LS_COMPARE_TENSOR : LS_COMPARE_SMALL];
     j->verdict->logits_ratio = error / ideal;
     if (!(error <= b.factor * ideal)) {
         ls_compare_checks_fail(&j->checks, NULL, "logits rel=%.1e limit=%.1e (%g x ideal %s)",
@@ -218,8 +219,8 @@ static ls_status find_cause(ls_compare_judgement *j)
         return explain(j, NULL);
     }
     ls_branch_set branches;
-    LS_TRY(
-        ls_branch_read(&e->net, e->world, e->step.accumulate, e->step.batch, e->file, &branches));
+    ls_shards shards = ls_oracle_shards(&e->step);
+    LS_TRY(ls_branch_read(&e->net, &shards, e->file, &branches));
     ls_status status = explain(j, &branches);
     ls_branch_free(&branches);
     return status;

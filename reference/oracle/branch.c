@@ -71,12 +71,13 @@ static void copy_micro(const ls_nettab_node *node, const unsigned char *from, in
     }
 }
 
-static ls_status read_branch(const ls_nettab *net, int branch, const ls_dumpfile *file, int world,
-                             int rank, int accumulate, int batch, ls_branch_set *set)
+static ls_status read_branch(const ls_nettab *net, int branch, const ls_dumpfile *file,
+                             const ls_shards *shards, int rank, ls_branch_set *set)
 {
     const ls_nettab_node *node = &net->node[net->branch_node[branch]];
     bool pool = node->kind == LS_NETTAB_POOL;
-    int64_t per_micro = (int64_t)batch * node->channels * node->height * node->width;
+    int64_t per_sample = (int64_t)node->channels * node->height * node->width;
+    int64_t per_micro = shards->batch[rank] * per_sample;
     int64_t stored = pool ? per_micro : (per_micro + 7) / 8;
     const char *dtype = pool ? "I32" : "U8";
     const ls_dumpfile_entry *entry = ls_dumpfile_findf(file, "branch/%03d", branch);
@@ -84,29 +85,29 @@ static ls_status read_branch(const ls_nettab *net, int branch, const ls_dumpfile
         ls_log_error("%s: branch/%03d (%s) is missing", ls_dumpfile_path(file), branch, node->name);
         return LS_ERR_USAGE;
     }
-    if (strcmp(entry->dtype, dtype) != 0 || entry->count != stored * accumulate) {
+    if (strcmp(entry->dtype, dtype) != 0 || entry->count != stored * shards->accumulate) {
         ls_log_error("%s: branch/%03d (%s) is %s with %lld elements; %s with %lld is wanted",
                      ls_dumpfile_path(file), branch, node->name, entry->dtype,
-                     (long long)entry->count, dtype, (long long)(stored * accumulate));
+                     (long long)entry->count, dtype, (long long)(stored * shards->accumulate));
         return LS_ERR_USAGE;
     }
-    for (int a = 0; a < accumulate; a++) {
-        int64_t to = ((int64_t)a * world + rank) * per_micro;
-        copy_micro(node, entry->data + (pool ? 4 : 1) * stored * a, batch,
+    for (int a = 0; a < shards->accumulate; a++) {
+        int64_t to = ls_shards_first(shards, a * shards->world + rank) * per_sample;
+        copy_micro(node, entry->data + (pool ? 4 : 1) * stored * a, shards->batch[rank],
                    pool ? NULL : set->open[branch] + to, pool ? set->index[branch] + to : NULL);
     }
     return LS_OK;
 }
 
-ls_status ls_branch_read(const ls_nettab *net, int world, int accumulate, int batch,
-                         ls_dumpfile *const *file, ls_branch_set *out)
+ls_status ls_branch_read(const ls_nettab *net, const ls_shards *shards, ls_dumpfile *const *file,
+                         ls_branch_set *out)
 {
     ls_branch_set set;
-    LS_TRY(ls_branch_allocate(net, (int64_t)world * accumulate * batch, &set));
+    LS_TRY(ls_branch_allocate(net, ls_shards_samples(shards), &set));
     ls_status status = LS_OK;
-    for (int rank = 0; rank < world && status == LS_OK; rank++) {
+    for (int rank = 0; rank < shards->world && status == LS_OK; rank++) {
         for (int b = 0; b < net->branch_count && status == LS_OK; b++) {
-            status = read_branch(net, b, file[rank], world, rank, accumulate, batch, &set);
+            status = read_branch(net, b, file[rank], shards, rank, &set);
         }
     }
     if (status != LS_OK) {

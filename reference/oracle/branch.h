@@ -7,9 +7,9 @@
 #include "../../kernels/core/status.h"
 #include "dumpfile.h"
 #include "nettab.h"
+#include "shards.h"
 
-/* Sample index of all arrays: ((micro * world) + rank) * batch + sample; elements of a sample in
- * the order row, column, channel. */
+/* Samples in the order of shards.h; elements of a sample in the order row, column, channel. */
 typedef struct ls_branch_set {
     int count;         /* of the network's branches; 0: nothing here */
     uint8_t **open;    /* [count] ReLU: 1 where the output is above zero; NULL for a pool */
@@ -24,7 +24,7 @@ void ls_branch_free(ls_branch_set *set);
  * max-pool: I32 [N,C,H,W]; with accumulation both have a leading dimension [A], each micro-step's
  * bits starting on a fresh byte. LS_ERR_USAGE, naming file and branch, where one is missing or has
  * another size. */
-ls_status ls_branch_read(const ls_nettab *net, int world, int accumulate, int batch,
-                         ls_dumpfile *const *file, ls_branch_set *out);
+ls_status ls_branch_read(const ls_nettab *net, const ls_shards *shards, ls_dumpfile *const *file,
+                         ls_branch_set *out);
 
 #endif

@@ -40,29 +40,53 @@ static ls_status open_files(ls_evidence *e, const char *const *path)
     return LS_OK;
 }
 
-/* Network, A, N from rank 0: input [N,3,H,W] or [A,N,3,H,W]. */
+/* Input of a rank, [N,3,H,W] or [A,N,3,H,W]: all but N is rank 0's. */
+static ls_status read_input(ls_evidence *e, int rank, const ls_dumpfile_entry **out)
+{
+    const ls_dumpfile_entry *input, *first;
+    LS_TRY(want(e->file[rank], "input", &input));
+    LS_TRY(want(e->file[0], "input", &first));
+    int images = input->rank - 4; /* the dimension N */
+    bool fits = input->rank >= 4 && input->rank <= 5 && input->rank == first->rank &&
+                input->dim[images + 1] == 3 && input->count > 0;
+    for (int i = 0; fits && i < input->rank; i++) {
+        fits = input->dim[i] < 1 << 20 && (i == images || input->dim[i] == first->dim[i]);
+    }
+    if (!fits) {
+        ls_log_error("%s: input of rank %d with %lld values: [N,3,H,W] or [A,N,3,H,W] is wanted, "
+                     "all but N as on rank 0",
+                     ls_dumpfile_path(e->file[rank]), input->rank, (long long)input->count);
+        return LS_ERR_USAGE;
+    }
+    e->batch[rank] = (int)input->dim[images];
+    *out = input;
+    return LS_OK;
+}
+
+/* Network and A from rank 0, N from each. */
 static ls_status read_shapes(ls_evidence *e, const char *arch)
 {
     const ls_dumpfile *file = e->file[0];
-    const ls_dumpfile_entry *input, *bias;
-    LS_TRY(want(file, "input", &input));
-    LS_TRY(want(file, "param/fc.bias", &bias));
-    const int64_t *dim = input->dim + (input->rank - 4);
-    bool fits = input->rank >= 4 && input->rank <= 5 && dim[1] == 3 && input->count > 0;
-    for (int i = 0; i < input->rank; i++) {
-        fits = fits && input->dim[i] < 1 << 20;
+    const ls_dumpfile_entry *input = NULL, *bias;
+    e->batch = calloc((size_t)e->world, sizeof *e->batch);
+    if (e->batch == NULL) {
+        return no_memory(e);
     }
-    if (!fits || bias->count < 1 || bias->count > 1 << 20) {
-        ls_log_error("%s: input of rank %d: [N,3,H,W] or [A,N,3,H,W] is wanted",
-                     ls_dumpfile_path(file), input->rank);
+    for (int rank = e->world - 1; rank >= 0; rank--) {
+        LS_TRY(read_input(e, rank, &input));
+    }
+    LS_TRY(want(file, "param/fc.bias", &bias));
+    if (bias->count < 1 || bias->count > 1 << 20) {
+        ls_log_error("%s: a bias for %lld classes", ls_dumpfile_path(file), (long long)bias->count);
         return LS_ERR_USAGE;
     }
+    const int64_t *dim = input->dim + (input->rank - 4);
     arch = arch != NULL ? arch : ls_dumpfile_text(file, "arch", "");
     LS_TRY(ls_nettab_build(arch, (int)bias->count, (int)dim[2], (int)dim[3], &e->net));
     e->step.net = &e->net;
     e->step.world = e->world;
     e->step.accumulate = input->rank == 5 ? (int)input->dim[0] : 1;
-    e->step.batch = (int)dim[0];
+    e->step.batch = e->batch;
     return LS_OK;
 }
 
@@ -70,11 +94,12 @@ static ls_status read_rank(ls_evidence *e, int rank, float *input, int64_t *targ
 {
     const ls_dumpfile_entry *x, *y;
     const ls_nettab_node *in = &e->net.node[0];
-    int64_t images = (int64_t)e->step.accumulate * e->step.batch;
+    ls_shards shards = ls_oracle_shards(&e->step);
+    int64_t images = ls_shards_images(&shards, rank);
     LS_TRY(want(e->file[rank], "input", &x));
     LS_TRY(want(e->file[rank], "target", &y));
     if (x->count != images * 3 * in->height * in->width || y->count != images) {
-        ls_log_error("%s: %lld input values and %lld targets do not fit rank 0's %lld images",
+        ls_log_error("%s: %lld input values and %lld targets do not fit %lld images",
                      ls_dumpfile_path(e->file[rank]), (long long)x->count, (long long)y->count,
                      (long long)images);
         return LS_ERR_USAGE;
@@ -97,10 +122,11 @@ static ls_status read_batches(ls_evidence *e)
     if (inputs == NULL || targets == NULL) {
         return no_memory(e);
     }
-    size_t images = (size_t)e->step.accumulate * (size_t)e->step.batch;
+    ls_shards shards = ls_oracle_shards(&e->step);
     size_t pixels = 3 * (size_t)e->net.node[0].height * (size_t)e->net.node[0].width;
     e->has_branches = true;
     for (int rank = 0; rank < e->world; rank++) {
+        size_t images = (size_t)ls_shards_images(&shards, rank);
         float *input = malloc(images * pixels * sizeof *input);
         int64_t *target = malloc(images * sizeof *target);
         inputs[rank] = input;
@@ -177,6 +203,7 @@ void ls_evidence_free(ls_evidence *e)
         }
     }
     free(e->file);
+    free(e->batch);
     free((void *)e->step.input);
     free((void *)e->step.target);
     free(e->param);

@@ -7,9 +7,11 @@
 
 typedef struct ls_evidence {
     int world;
+    int *batch;         /* [world] */
     ls_dumpfile **file; /* [world] */
     ls_nettab net;
-    ls_oracle_step step;  /* net, world, accumulate, batch, input, target and param are filled */
+    ls_oracle_step step; /* net, world, accumulate, batch (each rank's own), input, target and param
+                            are filled */
     double *param, *grad; /* [net.elements]; grad is rank 0's grad/<name> */
     bool has_branches;    /* every rank has branch/000 */
 } ls_evidence;

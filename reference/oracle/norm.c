@@ -47,11 +47,13 @@ static double channel_of(const double *list, int index, int channels)
 }
 
 static void forward_block(const ls_planes *in, const double *weight, const double *bias,
-                          ls_bits_type store, ls_norm_stats *stats, ls_planes *out, int group,
-                          int first)
+                          const ls_shards *shards, ls_bits_type store, ls_norm_stats *stats,
+                          ls_planes *out, int group, int first)
 {
-    int64_t pixels = (int64_t)stats->group_samples * in->height * in->width;
-    int64_t start = group * pixels * in->pitch + first;
+    int64_t plane = (int64_t)in->height * in->width;
+    int chunk = group * stats->group_chunks;
+    int64_t pixels = ls_shards_count(shards, chunk, stats->group_chunks) * plane;
+    int64_t start = ls_shards_first(shards, chunk) * plane * in->pitch + first;
     double *mean = stats->mean + (int64_t)group * in->pitch + first;
     double *inv_std = stats->inv_std + (int64_t)group * in->pitch + first;
     const double *x = in->value + start;
@@ -72,12 +74,12 @@ static void forward_block(const ls_planes *in, const double *weight, const doubl
 }
 
 ls_status ls_norm_forward(const ls_planes *in, const double *weight, const double *bias,
-                          int group_samples, ls_bits_type store, ls_norm_stats *stats,
-                          ls_planes *out)
+                          const ls_shards *shards, int group_chunks, ls_bits_type store,
+                          ls_norm_stats *stats, ls_planes *out)
 {
-    LS_ASSERT(in->samples % group_samples == 0);
-    stats->groups = in->samples / group_samples;
-    stats->group_samples = group_samples;
+    LS_ASSERT(in->samples == ls_shards_samples(shards) && shards->world % group_chunks == 0);
+    stats->groups = ls_shards_chunks(shards) / group_chunks;
+    stats->group_chunks = group_chunks;
     size_t bytes = (size_t)stats->groups * (size_t)in->pitch * sizeof(double);
     stats->mean = malloc(bytes);
     stats->inv_std = malloc(bytes);
@@ -89,7 +91,8 @@ ls_status ls_norm_forward(const ls_planes *in, const double *weight, const doubl
     int blocks = in->pitch / LANES;
 #pragma omp parallel for schedule(dynamic)
     for (int task = 0; task < stats->groups * blocks; task++) {
-        forward_block(in, weight, bias, store, stats, out, task / blocks, task % blocks * LANES);
+        forward_block(in, weight, bias, shards, store, stats, out, task / blocks,
+                      task % blocks * LANES);
     }
     return LS_OK;
 }
@@ -127,29 +130,29 @@ static void group_input_grad(const double *x, const double *grad, int64_t pixels
 }
 
 static void backward_block(const ls_planes *in, const double *weight, const ls_norm_stats *stats,
-                           int chunk_samples, ls_bits_type store, const ls_planes *out_grad,
+                           const ls_shards *shards, ls_bits_type store, const ls_planes *out_grad,
                            ls_planes *in_grad, double *weight_grad, double *bias_grad, int group,
                            int first)
 {
     int pitch = in->pitch, channels = in->channels;
-    int chunks = stats->group_samples / chunk_samples;
-    int64_t chunk_pixels = (int64_t)chunk_samples * in->height * in->width;
-    int64_t start = (int64_t)group * chunks * chunk_pixels * pitch + first;
+    int chunks = stats->group_chunks;
+    int64_t plane = (int64_t)in->height * in->width;
+    int64_t start = ls_shards_first(shards, group * chunks) * plane * pitch + first;
     const double *mean = stats->mean + (int64_t)group * pitch + first;
     const double *inv_std = stats->inv_std + (int64_t)group * pitch + first;
     double whole[LANES] = {0}, whole_xhat[LANES] = {0}, scale[LANES];
     for (int c = 0; c < chunks; c++) {
         double sum[LANES] = {0}, sum_xhat[LANES] = {0};
-        int64_t at = start + c * chunk_pixels * pitch;
-        chunk_sums(in->value + at, out_grad->value + at, chunk_pixels, pitch, mean, inv_std, sum,
-                   sum_xhat);
-        int64_t chunk = (int64_t)group * chunks + c;
+        int chunk = group * chunks + c;
+        int64_t at = ls_shards_first(shards, chunk) * plane * pitch + first;
+        chunk_sums(in->value + at, out_grad->value + at, ls_shards_count(shards, chunk, 1) * plane,
+                   pitch, mean, inv_std, sum, sum_xhat);
         for (int l = 0; l < LANES; l++) {
             whole[l] += ls_bits_round(store, sum[l]);
             whole_xhat[l] += ls_bits_round(store, sum_xhat[l]);
             if (first + l < channels) {
-                bias_grad[chunk * channels + first + l] = sum[l];
-                weight_grad[chunk * channels + first + l] = sum_xhat[l];
+                bias_grad[(int64_t)chunk * channels + first + l] = sum[l];
+                weight_grad[(int64_t)chunk * channels + first + l] = sum_xhat[l];
             }
         }
     }
@@ -158,20 +161,21 @@ static void backward_block(const ls_planes *in, const double *weight, const ls_n
         whole_xhat[l] = ls_bits_round(store, whole_xhat[l]);
         scale[l] = inv_std[l] * channel_of(weight, first + l, channels);
     }
-    group_input_grad(in->value + start, out_grad->value + start, chunks * chunk_pixels, pitch, mean,
-                     inv_std, scale, whole, whole_xhat, in_grad->value + start);
+    int64_t pixels = ls_shards_count(shards, group * chunks, chunks) * plane;
+    group_input_grad(in->value + start, out_grad->value + start, pixels, pitch, mean, inv_std,
+                     scale, whole, whole_xhat, in_grad->value + start);
 }
 
 ls_status ls_norm_backward(const ls_planes *in, const double *weight, const ls_norm_stats *stats,
-                           int chunk_samples, ls_bits_type store, const ls_planes *out_grad,
+                           const ls_shards *shards, ls_bits_type store, const ls_planes *out_grad,
                            ls_planes *in_grad, double *weight_grad, double *bias_grad)
 {
-    LS_ASSERT(stats->group_samples % chunk_samples == 0);
+    LS_ASSERT(in->samples == ls_shards_samples(shards));
     int blocks = in->pitch / LANES;
 #pragma omp parallel for schedule(dynamic)
     for (int task = 0; task < stats->groups * blocks; task++) {
-        backward_block(in, weight, stats, chunk_samples, store, out_grad, in_grad, weight_grad,
-                       bias_grad, task / blocks, task % blocks * LANES);
+        backward_block(in, weight, stats, shards, store, out_grad, in_grad, weight_grad, bias_grad,
+                       task / blocks, task % blocks * LANES);
     }
     return LS_OK;
 }

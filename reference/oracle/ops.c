@@ -187,7 +187,7 @@ void ls_ops_add(ls_planes *sum, const ls_planes *other)
     }
 }
 
-void ls_ops_cross_entropy(const ls_planes *logits, const int64_t *target, double factor,
+void ls_ops_cross_entropy(const ls_planes *logits, const int64_t *target, const double *factor,
                           double *loss, ls_planes *logits_grad)
 {
 #pragma omp parallel for
@@ -203,7 +203,7 @@ void ls_ops_cross_entropy(const ls_planes *logits, const int64_t *target, double
         }
         loss[n] = most + log(sum) - x[target[n]];
         for (int c = 0; c < logits->channels; c++) {
-            grad[c] = (exp(x[c] - most) / sum - (c == target[n] ? 1.0 : 0.0)) * factor;
+            grad[c] = (exp(x[c] - most) / sum - (c == target[n] ? 1.0 : 0.0)) * factor[n];
         }
     }
 }

@@ -29,8 +29,9 @@ void ls_ops_mean(const ls_planes *in, ls_planes *out);
 void ls_ops_mean_grad(const ls_planes *out_grad, ls_planes *in_grad);
 /* sum += other. */
 void ls_ops_add(ls_planes *sum, const ls_planes *other);
-/* loss[samples] = -log softmax(logits)[target]; logits_grad = (softmax - onehot) * factor. */
-void ls_ops_cross_entropy(const ls_planes *logits, const int64_t *target, double factor,
+/* loss[samples] = -log softmax(logits)[target]; logits_grad = (softmax - onehot) *
+ * factor[sample]. */
+void ls_ops_cross_entropy(const ls_planes *logits, const int64_t *target, const double *factor,
                           double *loss, ls_planes *logits_grad);
 
 #endif

@@ -20,7 +20,8 @@ typedef struct run {
     const ls_oracle_mode *mode;
     const ls_nettab *net;
     ls_oracle_result *result;
-    int samples;                /* A*W*N */
+    ls_shards shards;
+    int samples;                /* of all ranks and micro-steps */
     ls_bits_type stored;        /* activations and their gradients; F64 unless ideal */
     ls_bits_type single;        /* what is f32 at every level; F64 unless ideal */
     ls_branch_set own;          /* filled unless forced */
@@ -73,14 +74,26 @@ static const double *weights_of(run *r, int param)
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
+/* Whose sample n is, and its place among that rank's A*N. */
+typedef struct place {
+    int rank;
+    int64_t own;
+} place;
+
+static place place_of(const run *r, int64_t n)
+{
+    int chunk = ls_shards_chunk_of(&r->shards, n), rank = chunk % r->step->world;
+    return (place){rank, (int64_t)(chunk / r->step->world) * r->step->batch[rank] + n -
+                             ls_shards_first(&r->shards, chunk)};
+}
+
 static void read_input(run *r, ls_planes *out)
 {
     const ls_oracle_step *step = r->step;
     int64_t plane = (int64_t)out->height * out->width;
     for (int64_t n = 0; n < r->samples; n++) {
-        int64_t rank = n / step->batch % step->world;
-        int64_t own = n / step->batch / step->world * step->batch + n % step->batch;
-        const float *from = step->input[rank] + own * 3 * plane;
+        place at = place_of(r, n);
+        const float *from = step->input[at.rank] + at.own * 3 * plane;
         for (int64_t p = 0; p < plane; p++) {
             for (int c = 0; c < 3; c++) {
                 out->value[(n * plane + p) * out->pitch + c] = from[c * plane + p];
@@ -168,9 +181,8 @@ static ls_status forward_node(run *r, int index)
         break;
     case LS_NETTAB_NORM:
         LS_TRY(ls_norm_forward(in, param + r->net->param[node->weight].offset,
-                               param + r->net->param[node->bias].offset,
-                               r->step->stat_ranks * r->step->batch, r->single, &r->stats[index],
-                               out));
+                               param + r->net->param[node->bias].offset, &r->shards,
+                               r->step->stat_ranks, r->single, &r->stats[index], out));
         keep_statistics(r, index);
         break;
     case LS_NETTAB_RELU:
@@ -229,34 +241,36 @@ static ls_status loss(run *r)
     const ls_planes *logits = &r->value[last];
     ls_planes *grad = &r->grad[last];
     int64_t *target = malloc((size_t)r->samples * sizeof *target);
-    double *each = malloc((size_t)r->samples * sizeof *each);
+    double *each = malloc(2 * (size_t)r->samples * sizeof *each);
     ls_status status = LS_OK;
     if (target == NULL || each == NULL) {
         ls_log_error("oracle: cannot allocate %d targets", r->samples);
         status = LS_ERR_INFRA;
         goto free_all;
     }
-    int64_t per_rank = (int64_t)step->accumulate * step->batch;
+    double *factor = each + r->samples;
+    double scale = r->mode->ideal ? step->loss_scale : 1.0;
     for (int64_t n = 0; n < r->samples; n++) {
-        int64_t rank = n / step->batch % step->world;
-        int64_t own = n / step->batch / step->world * step->batch + n % step->batch;
-        target[n] = step->target[rank][own];
+        place at = place_of(r, n);
+        target[n] = step->target[at.rank][at.own];
+        factor[n] = scale / step->batch[at.rank] / step->accumulate;
         if (target[n] < 0 || target[n] >= classes) {
-            ls_log_error("oracle: rank %lld sample %lld has class %lld of %d", (long long)rank,
-                         (long long)own, (long long)target[n], classes);
+            ls_log_error("oracle: rank %d sample %lld has class %lld of %d", at.rank,
+                         (long long)at.own, (long long)target[n], classes);
             status = LS_ERR_USAGE;
             goto free_all;
         }
-        memcpy(r->result->logits + (rank * per_rank + own) * classes,
-               logits->value + n * logits->pitch, (size_t)classes * sizeof(double));
+        int64_t before = step->accumulate * ls_shards_batches(&r->shards, 0, at.rank);
+        memcpy(r->result->logits + (before + at.own) * classes, logits->value + n * logits->pitch,
+               (size_t)classes * sizeof(double));
     }
     LS_TRY_GOTO(status, allocate_like(r, last, grad), free_all);
-    double scale = r->mode->ideal ? step->loss_scale : 1.0;
-    ls_ops_cross_entropy(logits, target, scale / step->batch / step->accumulate, each, grad);
+    ls_ops_cross_entropy(logits, target, factor, each, grad);
     settle(r, r->single, grad);
     settle(r, r->stored, grad);
     for (int64_t n = 0; n < r->samples; n++) {
-        r->result->loss[n / step->batch % step->world] += each[n] / (double)per_rank;
+        int rank = place_of(r, n).rank;
+        r->result->loss[rank] += each[n] / (double)ls_shards_images(&r->shards, rank);
     }
 free_all:
     free(target);
@@ -288,8 +302,9 @@ static void linear_bias_grad(run *r, const ls_nettab_node *node, const ls_planes
     int64_t count = r->net->param[node->bias].count;
     memset(r->chunk, 0, (size_t)(count * r->step->world * r->step->accumulate) * sizeof *r->chunk);
     for (int64_t n = 0; n < r->samples; n++) {
+        int chunk = ls_shards_chunk_of(&r->shards, n);
         for (int64_t c = 0; c < count; c++) {
-            r->chunk[n / r->step->batch * count + c] += grad->value[n * grad->pitch + c];
+            r->chunk[chunk * count + c] += grad->value[n * grad->pitch + c];
         }
     }
     finish_param(r, node->bias, true);
@@ -302,7 +317,7 @@ static ls_status product_backward(run *r, int index, ls_planes *in_grad)
     if (node->kind == LS_NETTAB_LINEAR) {
         linear_bias_grad(r, node, &r->grad[index]);
     }
-    LS_TRY(ls_products_weight_grad(shape, &r->value[node->input], &r->grad[index], r->step->batch,
+    LS_TRY(ls_products_weight_grad(shape, &r->value[node->input], &r->grad[index], &r->shards,
                                    r->chunk));
     finish_param(r, node->weight, true);
     if (node->input == 0) {
@@ -317,7 +332,7 @@ static ls_status product_backward(run *r, int index, ls_planes *in_grad)
 static ls_status norm_backward(run *r, int index, ls_planes *in_grad)
 {
     const ls_nettab_node *node = &r->net->node[index];
-    int64_t count = r->net->param[node->weight].count, chunks = r->samples / r->step->batch;
+    int64_t count = r->net->param[node->weight].count, chunks = ls_shards_chunks(&r->shards);
     double *bias_grad = malloc((size_t)(chunks * count) * sizeof *bias_grad);
     if (bias_grad == NULL) {
         ls_log_error("oracle: cannot allocate the sums of %s", node->name);
@@ -328,8 +343,8 @@ static ls_status norm_backward(run *r, int index, ls_planes *in_grad)
     LS_TRY_GOTO(status,
                 ls_norm_backward(&r->value[node->input],
                                  r->step->param + r->net->param[node->weight].offset,
-                                 &r->stats[index], r->step->batch, r->single, &r->grad[index],
-                                 in_grad, r->chunk, bias_grad),
+                                 &r->stats[index], &r->shards, r->single, &r->grad[index], in_grad,
+                                 r->chunk, bias_grad),
                 free_sums);
     settle(r, r->stored, in_grad);
     finish_param(r, node->weight, false);
@@ -491,7 +506,10 @@ static ls_status run_all(run *r)
 ls_status ls_oracle_run(const ls_oracle_step *step, const ls_oracle_mode *mode,
                         ls_oracle_result *out)
 {
-    LS_ASSERT(step->world % step->stat_ranks == 0 && step->accumulate > 0 && step->batch > 0);
+    LS_ASSERT(step->world % step->stat_ranks == 0 && step->accumulate > 0);
+    for (int rank = 0; rank < step->world; rank++) {
+        LS_ASSERT(step->batch[rank] > 0);
+    }
     run *r = calloc(1, sizeof *r);
     if (r == NULL) {
         ls_log_error("oracle: cannot allocate a run");
@@ -502,7 +520,8 @@ ls_status ls_oracle_run(const ls_oracle_step *step, const ls_oracle_mode *mode,
     r->mode = mode;
     r->net = step->net;
     r->result = &result;
-    r->samples = step->world * step->accumulate * step->batch;
+    r->shards = ls_oracle_shards(step);
+    r->samples = (int)ls_shards_samples(&r->shards);
     if (mode->ideal) {
         r->single = LS_BITS_F32;
         r->stored = step->level == 0 ? LS_BITS_F32 : step->half;
@@ -520,6 +539,17 @@ ls_status ls_oracle_run(const ls_oracle_step *step, const ls_oracle_mode *mode,
     *out = result;
     release(r);
     return LS_OK;
+}
+
+ls_shards ls_oracle_shards(const ls_oracle_step *step)
+{
+    return (ls_shards){step->world, step->accumulate, step->batch};
+}
+
+int64_t ls_oracle_stats_samples(const ls_oracle_step *step, int rank)
+{
+    ls_shards shards = ls_oracle_shards(step);
+    return ls_shards_batches(&shards, rank / step->stat_ranks * step->stat_ranks, step->stat_ranks);
 }
 
 int ls_oracle_stats_groups(const ls_oracle_step *step)

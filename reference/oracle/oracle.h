@@ -1,6 +1,7 @@
 /* THE JUDGE: one training step in FP64, plain loops, sharing no arithmetic with what it judges
  * (numerics.md section 4). One call computes forward, mean softmax cross entropy, backward and the
- * averaged gradient of all ranks and micro-steps of one step, as one of
+ * averaged gradient of all ranks and micro-steps of one step (each rank's loss is the mean over its
+ * own samples and all ranks weigh the same, however many they have), as one of
  *
  *   FP64, own branches      what the network's gradient is
  *   FP64, forced branches   the same on the ReLU and max-pool branches of a dump
@@ -27,6 +28,7 @@
 #include "bits.h"
 #include "branch.h"
 #include "nettab.h"
+#include "shards.h"
 
 typedef enum ls_oracle_average {
     LS_ORACLE_SUM_THEN_DIVIDE, /* dialect apex */
@@ -37,10 +39,11 @@ typedef enum ls_oracle_average {
 /* What went in. Pointers are borrowed. */
 typedef struct ls_oracle_step {
     const ls_nettab *net;
-    int world, accumulate, batch; /* W ranks, A micro-steps, N samples of one rank's micro-step */
+    int world, accumulate; /* W ranks, A micro-steps */
+    const int *batch;      /* [world] N, samples of one rank's micro-step */
     int stat_ranks; /* neighbouring ranks that share batch-norm statistics: 1 local, world for
                        SyncBN */
-    const float *const *input;    /* [world] each [A,N,3,H,W] */
+    const float *const *input;    /* [world] each [A,N,3,H,W], its own N */
     const int64_t *const *target; /* [world] each [A,N] */
     const double *param;          /* [net->elements] in the table's order; values the model holds */
     /* of the ideal only */
@@ -83,8 +86,8 @@ typedef struct ls_oracle_violation {
 
 typedef struct ls_oracle_result {
     double *grad;   /* [net->elements], averaged over ranks, summed over micro-steps, unscaled */
-    double *logits; /* [W][A][N][classes] */
-    double *loss;   /* [W], mean over the rank's A*N samples */
+    double *logits; /* rank after rank, each [A][N][classes] */
+    double *loss;   /* [W], mean over the rank's own A*N samples */
     double *stats;  /* [ls_oracle_stats_count] batch statistics, see ls_oracle_stats_of */
     double *branch_rms; /* [branches] RMS over the layer of (ideal_input - x64), else NULL */
     int64_t turned;     /* forced branches that FP64 would have taken otherwise */
@@ -100,6 +103,10 @@ typedef struct ls_oracle_result {
 /* The step. LS_ERR_INFRA without memory; on failure nothing is left to free. */
 ls_status ls_oracle_run(const ls_oracle_step *step, const ls_oracle_mode *mode,
                         ls_oracle_result *out);
+/* The step's samples: whose each is. */
+ls_shards ls_oracle_shards(const ls_oracle_step *step);
+/* Samples that share statistics with one micro-step of `rank`. */
+int64_t ls_oracle_stats_samples(const ls_oracle_step *step, int rank);
 /* Statistics of all batch norms: for each, in order of execution, the mean of every group [groups]
  * [channels], then the biased variance alike. Groups are A micro-steps of W / stat_ranks. */
 int64_t ls_oracle_stats_count(const ls_oracle_step *step);

@@ -30,14 +30,16 @@ static ls_keep_key key_of_data(const char *kind, const ls_oracle_step *step)
 {
     const ls_nettab *net = step->net;
     const ls_nettab_node *in = &net->node[0];
-    int numbers[] = {net->classes,     in->height,  in->width,        step->world,
-                     step->accumulate, step->batch, step->stat_ranks, (int)step->average};
+    int numbers[] = {net->classes,     in->height,       in->width,         step->world,
+                     step->accumulate, step->stat_ranks, (int)step->average};
     ls_keep_key key = ls_keep_start(kind);
     ls_keep_add(&key, net->arch, sizeof net->arch);
     ls_keep_add(&key, numbers, sizeof numbers);
-    size_t images = (size_t)step->accumulate * (size_t)step->batch;
+    ls_keep_add(&key, step->batch, (size_t)step->world * sizeof *step->batch);
+    ls_shards shards = ls_oracle_shards(step);
     size_t image_bytes = 3 * (size_t)in->height * (size_t)in->width * sizeof(float);
     for (int rank = 0; rank < step->world; rank++) {
+        size_t images = (size_t)ls_shards_images(&shards, rank);
         ls_keep_add(&key, step->input[rank], images * image_bytes);
         ls_keep_add(&key, step->target[rank], images * sizeof(int64_t));
     }
@@ -85,8 +87,8 @@ static ls_status measure(const ls_oracle_step *step, const ls_price_span *spans,
         cost->grad2[i] = ls_price_square(plain.grad, spans[i]);
     }
     ls_price_span whole = {0, net->elements};
-    ls_price_span logits = {0,
-                            (int64_t)step->world * step->accumulate * step->batch * net->classes};
+    ls_shards shards = ls_oracle_shards(step);
+    ls_price_span logits = {0, ls_shards_samples(&shards) * net->classes};
     cost->whole_error2 = ls_price_error2(ideal.grad, plain.grad, whole);
     cost->whole_grad2 = ls_price_square(plain.grad, whole);
     cost->logits_error2 = ls_price_error2(ideal.logits, plain.logits, logits);
@@ -179,8 +181,8 @@ ls_status ls_price_forced(const ls_oracle_step *step, const ls_branch_set *force
     ls_keep_key key = key_of_data("forced", step);
     add_branches(forced, &key);
     ls_keep_add(&key, tie_limit, (size_t)net->branch_count * sizeof(double));
-    size_t logits =
-        (size_t)step->world * (size_t)step->accumulate * (size_t)step->batch * (size_t)net->classes;
+    ls_shards shards = ls_oracle_shards(step);
+    size_t logits = (size_t)ls_shards_samples(&shards) * (size_t)net->classes;
     ls_oracle_result kept = {0};
     kept.grad = malloc(grad_bytes);
     kept.logits = malloc(logits * sizeof(double));

@@ -282,11 +282,11 @@ static void free_pairs(pairs *list)
 }
 
 static ls_status list_all_pairs(ls_products_shape shape, const ls_planes *in,
-                                const ls_planes *out_grad, int chunk_samples, pairs *list)
+                                const ls_planes *out_grad, const ls_shards *shards, pairs *list)
 {
-    int64_t taps = shape.kernel * shape.kernel, chunks = in->samples / chunk_samples;
-    int64_t per_chunk = (int64_t)chunk_samples * out_grad->height * out_grad->width;
-    size_t most = (size_t)(taps * chunks * per_chunk);
+    int64_t taps = shape.kernel * shape.kernel, chunks = ls_shards_chunks(shards);
+    int64_t pixels = (int64_t)out_grad->height * out_grad->width;
+    size_t most = (size_t)(taps * in->samples * pixels);
     *list = (pairs){malloc(most * sizeof *list->row), malloc(most * sizeof *list->column),
                     malloc((size_t)(taps * chunks) * sizeof *list->start),
                     malloc((size_t)(taps * chunks) * sizeof *list->count)};
@@ -297,25 +297,28 @@ static ls_status list_all_pairs(ls_products_shape shape, const ls_planes *in,
     }
 #pragma omp parallel for if (most > 1 << 14)
     for (int64_t i = 0; i < taps * chunks; i++) {
-        int64_t start = i * per_chunk;
+        int chunk = (int)(i % chunks);
+        int64_t first = ls_shards_first(shards, chunk);
+        int64_t start = (i / chunks * in->samples + first) * pixels;
         list->start[i] = start;
-        list->count[i] =
-            list_pairs(shape, (int)(i / chunks), in, out_grad, (int)(i % chunks) * chunk_samples,
-                       chunk_samples, list->row + start, list->column + start);
+        list->count[i] = list_pairs(shape, (int)(i / chunks), in, out_grad, (int)first,
+                                    (int)ls_shards_count(shards, chunk, 1), list->row + start,
+                                    list->column + start);
     }
     return LS_OK;
 }
 
 ls_status ls_products_weight_grad(ls_products_shape shape, const ls_planes *in,
-                                  const ls_planes *out_grad, int chunk_samples, double *weight_grad)
+                                  const ls_planes *out_grad, const ls_shards *shards,
+                                  double *weight_grad)
 {
-    LS_ASSERT(in->samples % chunk_samples == 0);
-    int64_t taps = shape.kernel * shape.kernel, chunks = in->samples / chunk_samples;
+    LS_ASSERT(in->samples == ls_shards_samples(shards));
+    int64_t taps = shape.kernel * shape.kernel, chunks = ls_shards_chunks(shards);
     int64_t row_blocks = ls_planes_round_up(in->channels, ROWS) / ROWS;
     int64_t column_blocks = out_grad->pitch / LANES;
     int64_t weights = taps * in->channels * out_grad->channels;
     pairs list;
-    LS_TRY(list_all_pairs(shape, in, out_grad, chunk_samples, &list));
+    LS_TRY(list_all_pairs(shape, in, out_grad, shards, &list));
 #pragma omp parallel for schedule(dynamic)
     for (int64_t task = 0; task < taps * chunks * row_blocks * column_blocks; task++) {
         double sums[ROWS * LANES] __attribute__((aligned(64)));

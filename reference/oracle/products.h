@@ -6,6 +6,7 @@
 #define LS_ORACLE_PRODUCTS_H
 
 #include "planes.h"
+#include "shards.h"
 
 typedef struct ls_products_shape {
     int kernel, stride, pad;
@@ -18,10 +19,10 @@ ls_status ls_products_forward(ls_products_shape shape, const ls_planes *in, cons
 /* Gradient of the input from the gradient of the output: overwrites in_grad. */
 ls_status ls_products_input_grad(ls_products_shape shape, const ls_planes *out_grad,
                                  const double *weight, ls_planes *in_grad);
-/* Gradient of the weight, for every chunk_samples neighbouring samples apart: overwrites
- * weight_grad[samples / chunk_samples][out channels, in channels, kernel, kernel]. */
+/* Gradient of the weight, for every chunk apart: overwrites weight_grad[chunks][out channels, in
+ * channels, kernel, kernel]. */
 ls_status ls_products_weight_grad(ls_products_shape shape, const ls_planes *in,
-                                  const ls_planes *out_grad, int chunk_samples,
+                                  const ls_planes *out_grad, const ls_shards *shards,
                                   double *weight_grad);
 
 #endif

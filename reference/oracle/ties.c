@@ -47,11 +47,13 @@ static void add_violation(const ls_oracle_step *step, const look *l, int64_t i, 
         return;
     }
     int64_t sample = i / l->per_sample, at = i % l->per_sample / l->in->pitch;
+    ls_shards shards = ls_oracle_shards(step);
+    int chunk = ls_shards_chunk_of(&shards, sample);
     result->violation[result->violation_count - 1] = (ls_oracle_violation){
         .branch = l->node->branch,
-        .rank = (int)(sample / step->batch % step->world),
-        .micro = (int)(sample / step->batch / step->world),
-        .sample = (int)(sample % step->batch),
+        .rank = chunk % step->world,
+        .micro = chunk / step->world,
+        .sample = (int)(sample - ls_shards_first(&shards, chunk)),
         .channel = (int)(i % l->in->pitch),
         .row = (int)(at / l->node->width),
         .column = (int)(at % l->node->width),

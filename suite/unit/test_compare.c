@@ -42,6 +42,7 @@ typedef enum plant {
 typedef struct subject {
     ls_nettab net;
     ls_oracle_step step;
+    int batch[WORLD];
     float *input[WORLD];
     int64_t *target[WORLD];
     double *param;
@@ -115,11 +116,12 @@ static subject *make_subject(const char *level, plant planted)
 {
     subject *s = calloc(1, sizeof *s);
     s->level = level;
+    s->batch[0] = s->batch[1] = BATCH;
     ck_assert_int_eq(ls_nettab_build("resnet8", CLASSES, SIZE, SIZE, &s->net), LS_OK);
     s->step = (ls_oracle_step){.net = &s->net,
                                .world = WORLD,
                                .accumulate = 1,
-                               .batch = BATCH,
+                               .batch = s->batch,
                                .stat_ranks = 1,
                                .input = (const float *const *)s->input,
                                .target = (const int64_t *const *)s->target,

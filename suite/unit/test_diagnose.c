@@ -17,6 +17,7 @@ static const double noise_share = 1e-5;
 typedef struct scene {
     ls_evidence e;
     ls_dumpfile *file[1];
+    int batch[WORLD];
     float *input[WORLD];
     int64_t *target[WORLD];
     double *moment, *noise;
@@ -98,10 +99,11 @@ static scene *make(int stat_ranks)
         }
     }
     make_inputs(s);
+    s->batch[0] = s->batch[1] = BATCH;
     s->e.step = (ls_oracle_step){.net = &s->e.net,
                                  .world = WORLD,
                                  .accumulate = 1,
-                                 .batch = BATCH,
+                                 .batch = s->batch,
                                  .stat_ranks = stat_ranks,
                                  .input = (const float *const *)s->input,
                                  .target = (const int64_t *const *)s->target,

@@ -20,20 +20,22 @@ static double draw(uint64_t *state)
 typedef struct problem {
     ls_nettab net;
     ls_oracle_step step;
+    int batch[4];
     float *input[4];
     int64_t *target[4];
     double *param;
 } problem;
 
 /* Random images, classes and parameters of about the size that training starts from. */
-static problem *make_problem(const char *arch, int size, int world, int accumulate, int batch,
-                             int stat_ranks)
+static problem *make_uneven(const char *arch, int size, int world, int accumulate, const int *batch,
+                            int stat_ranks)
 {
     problem *p = calloc(1, sizeof *p);
     ck_assert_int_eq(ls_nettab_build(arch, 10, size, size, &p->net), LS_OK);
-    int64_t images = (int64_t)accumulate * batch, values = images * 3 * size * size;
     uint64_t state = 1;
     for (int rank = 0; rank < world; rank++) {
+        p->batch[rank] = batch[rank];
+        int64_t images = (int64_t)accumulate * batch[rank], values = images * 3 * size * size;
         p->input[rank] = malloc((size_t)values * sizeof(float));
         p->target[rank] = malloc((size_t)images * sizeof(int64_t));
         for (int64_t i = 0; i < values; i++) {
@@ -57,7 +59,7 @@ static problem *make_problem(const char *arch, int size, int world, int accumula
     p->step = (ls_oracle_step){.net = &p->net,
                                .world = world,
                                .accumulate = accumulate,
-                               .batch = batch,
+                               .batch = p->batch,
                                .stat_ranks = stat_ranks,
                                .input = (const float *const *)p->input,
                                .target = (const int64_t *const *)p->target,
@@ -66,6 +68,13 @@ static problem *make_problem(const char *arch, int size, int world, int accumula
                                .half = LS_BITS_F16,
                                .predivide = 1};
     return p;
+}
+
+static problem *make_problem(const char *arch, int size, int world, int accumulate, int batch,
+                             int stat_ranks)
+{
+    const int even[4] = {batch, batch, batch, batch};
+    return make_uneven(arch, size, world, accumulate, even, stat_ranks);
 }
 
 static void free_problem(problem *p)
@@ -104,15 +113,17 @@ static double mean_loss(const problem *p, const ls_branch_set *branches)
 
 typedef struct slope_row {
     const char *arch;
-    int size, world, accumulate, batch, stat_ranks;
+    int size, world, accumulate, batch[4], stat_ranks;
     int stride; /* every stride-th tensor */
 } slope_row;
 
 static const slope_row slopes[] = {
-    {"resnet8", 8, 1, 1, 4, 1, 1},    {"resnet8", 9, 2, 1, 3, 1, 3},
-    {"resnet8", 8, 2, 1, 3, 2, 2},    {"resnet8", 8, 4, 2, 2, 2, 3},
-    {"resnet18", 33, 1, 1, 4, 1, 24}, {"resnet50", 33, 1, 1, 4, 1, 80},
-    {"resnet20", 8, 3, 2, 2, 3, 11},
+    {"resnet8", 8, 1, 1, {4}, 1, 1},          {"resnet8", 9, 2, 1, {3, 3}, 1, 3},
+    {"resnet8", 8, 2, 1, {3, 3}, 2, 2},       {"resnet8", 8, 4, 2, {2, 2, 2, 2}, 2, 3},
+    {"resnet18", 33, 1, 1, {4}, 1, 24},       {"resnet50", 33, 1, 1, {4}, 1, 80},
+    {"resnet20", 8, 3, 2, {2, 2, 2}, 3, 11},  {"resnet8", 8, 3, 1, {1, 4, 2}, 1, 5},
+    {"resnet8", 8, 3, 1, {1, 4, 2}, 3, 5},    {"resnet8", 9, 2, 3, {3, 1}, 2, 5},
+    {"resnet8", 8, 4, 2, {3, 1, 2, 4}, 2, 5},
 };
 
 /* One direction per tensor: (L(p + h v) - L(p - h v)) / 2h = g . v on fixed branches, where the
@@ -122,8 +133,8 @@ static const slope_row slopes[] = {
 START_TEST(gradients_are_slopes)
 {
     const slope_row *row = &slopes[_i];
-    problem *p = make_problem(row->arch, row->size, row->world, row->accumulate, row->batch,
-                              row->stat_ranks);
+    problem *p =
+        make_uneven(row->arch, row->size, row->world, row->accumulate, row->batch, row->stat_ranks);
     ls_oracle_result result = run(p, (ls_oracle_mode){.keep_branches = true});
     double worst = 0;
     for (int k = _i % row->stride; k < p->net.param_count; k += row->stride) {
@@ -198,6 +209,71 @@ START_TEST(own_branches_forced_change_nothing)
     }
     ls_oracle_free(&p->net, &forced);
     ls_oracle_free(&p->net, &own);
+    free_problem(p);
+}
+END_TEST
+
+/* Local batch norm: a rank of an uneven world computes what it would alone, and all ranks weigh the
+ * same in the gradient, however many images they have. With SyncBN the statistics are those of one
+ * big batch. Exact but for the sums' order: n * 1e-16 of their size. */
+START_TEST(uneven_ranks_are_steps_of_their_own)
+{
+    static const int batch[3] = {1, 4, 2};
+    problem *p = make_uneven("resnet8", 9, 3, 2, batch, 1);
+    ls_oracle_result whole = run(p, (ls_oracle_mode){0});
+    double *mean = calloc((size_t)p->net.elements, sizeof *mean);
+    const double *logits = whole.logits;
+    for (int rank = 0; rank < 3; rank++) {
+        problem alone = *p;
+        alone.step.world = 1;
+        alone.step.batch = &batch[rank];
+        alone.step.input = (const float *const *)&p->input[rank];
+        alone.step.target = (const int64_t *const *)&p->target[rank];
+        ls_oracle_result one = run(&alone, (ls_oracle_mode){0});
+        size_t count = 2 * (size_t)batch[rank] * (size_t)p->net.classes;
+        ck_assert_mem_eq(logits, one.logits, count * sizeof *logits);
+        ck_assert_mem_eq(&whole.loss[rank], one.loss, sizeof *one.loss);
+        for (int64_t i = 0; i < p->net.elements; i++) {
+            mean[i] += one.grad[i] / 3;
+        }
+        logits += count;
+        ls_oracle_free(&p->net, &one);
+    }
+    ck_assert_double_lt(relative(whole.grad, mean, p->net.elements), 1e-14);
+    free(mean);
+    ls_oracle_free(&p->net, &whole);
+    free_problem(p);
+}
+END_TEST
+
+START_TEST(uneven_syncbn_has_the_statistics_of_one_batch)
+{
+    static const int batch[3] = {1, 4, 2}, together = 7;
+    problem *p = make_uneven("resnet8", 9, 3, 1, batch, 3);
+    int64_t image = 3 * 9 * 9;
+    float *input = malloc((size_t)(together * image) * sizeof *input);
+    int64_t target[7];
+    for (int rank = 0, at = 0; rank < 3; at += batch[rank++]) {
+        memcpy(input + at * image, p->input[rank], (size_t)(batch[rank] * image) * sizeof *input);
+        memcpy(target + at, p->target[rank], (size_t)batch[rank] * sizeof *target);
+    }
+    const float *const one_input[] = {input};
+    const int64_t *const one_target[] = {target};
+    problem big = *p;
+    big.step.world = big.step.stat_ranks = 1;
+    big.step.batch = &together;
+    big.step.input = one_input;
+    big.step.target = one_target;
+    ls_oracle_result ranks = run(p, (ls_oracle_mode){0}), one = run(&big, (ls_oracle_mode){0});
+    ck_assert_int_eq(ls_oracle_stats_count(&p->step), ls_oracle_stats_count(&big.step));
+    ck_assert_mem_eq(ranks.stats, one.stats,
+                     (size_t)ls_oracle_stats_count(&p->step) * sizeof *one.stats);
+    ck_assert_mem_eq(ranks.logits, one.logits, 7 * (size_t)p->net.classes * sizeof(double));
+    /* the loss is another: a rank's image counts 1/(3 * its batch), not 1/7 */
+    ck_assert_double_gt(relative(ranks.grad, one.grad, p->net.elements), 1e-2);
+    free(input);
+    ls_oracle_free(&p->net, &ranks);
+    ls_oracle_free(&p->net, &one);
     free_problem(p);
 }
 END_TEST
@@ -304,6 +380,8 @@ int main(void)
     tcase_add_loop_test(tests, gradients_are_slopes, 0, sizeof slopes / sizeof slopes[0]);
     tcase_add_test(tests, threads_do_not_matter);
     tcase_add_test(tests, own_branches_forced_change_nothing);
+    tcase_add_test(tests, uneven_ranks_are_steps_of_their_own);
+    tcase_add_test(tests, uneven_syncbn_has_the_statistics_of_one_batch);
     tcase_add_test(tests, prices_have_their_order);
     tcase_add_test(tests, types_scale_and_noise_are_used);
     tcase_add_test(tests, networks_have_their_sizes);
