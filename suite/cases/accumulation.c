@@ -32,6 +32,7 @@ static const struct variant {
     {"o2.uneven.a3.w2", "apex", "fp16", "--batch-sizes=3,5", 2, 2, 3, 0.02, false},
     {"o0.sync.a2.w2", "apex", "fp16", "", 0, 2, 2, 0.02, true},
     {"o2.sync.a3.w2", "apex", "fp16", "", 2, 2, 3, 0.02, true},
+    {"o2.sync-uneven.a2.w3", "apex", "fp16", "--batch-sizes=4,1,2", 2, 3, 2, 0.02, true},
 };
 
 static ls_spec variant_spec(const ls_case_settings *settings, const struct variant *v)
@@ -225,20 +226,16 @@ void ls_accumulation_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         const struct variant *v = &variants[i];
-        bool uneven = strstr(v->extra, "--batch-sizes") != NULL;
         ls_spec spec = variant_spec(settings, v);
-        if (!uneven) { /* the oracle puts shards of one size together */
-            ls_case *row = ls_rows_add(list, ls_gradients_judge, v->sync ? "G2" : "G3",
-                                       "accumulation.gradient.%s", v->name);
-            row->job_count = 1;
-            row->job[0] = spec;
-        }
+        ls_case *row = ls_rows_add(list, ls_gradients_judge, v->sync ? "G2" : "G3",
+                                   "accumulation.gradient.%s", v->name);
+        row->job_count = 1;
+        row->job[0] = spec;
         if (v->world > 1) {
-            ls_case *row =
+            row =
                 ls_rows_add(list, ls_ddp_judge_lockstep, "D1", "accumulation.lockstep.%s", v->name);
             row->job_count = 1;
             row->job[0] = spec;
-            row->job[0].dump_steps[0] = uneven ? '\0' : row->job[0].dump_steps[0];
         }
     }
     add_same(settings, list);

@@ -220,10 +220,36 @@ static void add_large(const ls_case_settings *settings, ls_case_list *list)
     }
 }
 
+/* Each rank its own batch. resnet20 at 16 pixels ends in planes of 4x4: local statistics need two
+ * images for the 32 values per channel that rounding's bounds assume, shared ones have more. Sizes
+ * far apart, so that ranks and images weigh unlike. */
+static const struct uneven {
+    const char *batches;
+    int world;
+    bool sync_bn;
+} uneven[] = {{"7,2", 2, false}, {"2,6,3", 3, false}, {"1,6", 2, true}, {"5,1,3", 3, true}};
+
+static void add_uneven(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (size_t i = 0; i < sizeof uneven / sizeof *uneven; i++) {
+        const struct uneven *u = &uneven[i];
+        for (int level = 0; level <= 2; level += 2) {
+            ls_case *row = ls_rows_add(list, ls_gradients_judge, "G8", "gradients.%s.o%d.w%d",
+                                       u->sync_bn ? "uneven-sync" : "uneven", level, u->world);
+            row->job_count = 1;
+            row->job[0] = ls_rows_evidence(settings, level, u->world, 1, 0.1);
+            row->job[0].sync_bn = u->sync_bn;
+            ls_text_put(row->job[0].extra, sizeof row->job[0].extra, "--batch-sizes=%s",
+                        u->batches);
+        }
+    }
+}
+
 void ls_gradients_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     add_grid(settings, list, false);
     add_grid(settings, list, true);
     add_variants(settings, list);
     add_large(settings, list);
+    add_uneven(settings, list);
 }

@@ -331,18 +331,17 @@ static ls_spec job_of(const ls_case_settings *settings, int world, const char *d
 static const struct shape {
     const char *id, *options;
     int world, group;
-    bool oracle; /* all ranks have as many images */
 } shapes[] = {
-    {"even.w2", "--sync-bn", 2, 2, true},
-    {"even.w3", "--sync-bn", 3, 3, true},
-    {"group2.w4", "--sync-bn --sync-bn-group=2", 4, 2, true},
-    {"group3.w6", "--sync-bn --sync-bn-group=3", 6, 3, false},
-    {"group1.w2", "--sync-bn --sync-bn-group=1", 2, 1, true},
-    {"uneven.w2", "--sync-bn --batch-sizes=5,2", 2, 2, false},
-    {"uneven.w3", "--sync-bn --batch-sizes=1,4,2", 3, 3, false},
-    {"one-image.w3", "--sync-bn --batch-sizes=1,1,1", 3, 3, true},
-    {"uneven-groups.w4", "--sync-bn --sync-bn-group=2 --batch-sizes=3,1,2,6", 4, 2, false},
-    {"local-uneven.w2", "--batch-sizes=5,2", 2, 1, false},
+    {"even.w2", "--sync-bn", 2, 2},
+    {"even.w3", "--sync-bn", 3, 3},
+    {"group2.w4", "--sync-bn --sync-bn-group=2", 4, 2},
+    {"group3.w6", "--sync-bn --sync-bn-group=3", 6, 3},
+    {"group1.w2", "--sync-bn --sync-bn-group=1", 2, 1},
+    {"uneven.w2", "--sync-bn --batch-sizes=5,2", 2, 2},
+    {"uneven.w3", "--sync-bn --batch-sizes=1,4,2", 3, 3},
+    {"one-image.w3", "--sync-bn --batch-sizes=1,1,1", 3, 3},
+    {"uneven-groups.w4", "--sync-bn --sync-bn-group=2 --batch-sizes=3,1,2,6", 4, 2},
+    {"local-uneven.w2", "--batch-sizes=5,2", 2, 1},
 };
 
 static void add_shapes(const ls_case_settings *settings, ls_case_list *list)
@@ -362,8 +361,6 @@ static void add_shapes(const ls_case_settings *settings, ls_case_list *list)
                 row->job_count = 1;
                 row->job[0] = spec;
                 row->number[0] = s->group;
-            }
-            if (s->oracle && d == 0) {
                 row = ls_rows_add(list, judge_gradients, "B4", "syncbn.gradients.%s", s->id);
                 row->job_count = 1;
                 row->job[0] = spec;
