@@ -23,23 +23,23 @@ static double usual_initial(const ls_kernel_net *n, int p, int64_t i)
                                        LS_KERNEL_ROUND_F16);
 }
 
-static void write_element(void *host, ls_dtype type, int64_t i, double value)
+void ls_kernel_subject_put(const ls_tensor *host, int64_t i, double value)
 {
-    if (type == LS_F32) {
-        ((float *)host)[i] = (float)value;
+    if (host->dtype == LS_F32) {
+        ((float *)host->data)[i] = (float)value;
     } else {
-        ((uint16_t *)host)[i] =
-            type == LS_F16 ? ls_half_f32_to_fp16((float)value) : ls_half_f32_to_bf16((float)value);
+        ((uint16_t *)host->data)[i] = host->dtype == LS_F16 ? ls_half_f32_to_fp16((float)value)
+                                                            : ls_half_f32_to_bf16((float)value);
     }
 }
 
-static double read_element(const void *host, ls_dtype type, int64_t i)
+double ls_kernel_subject_get(const ls_tensor *host, int64_t i)
 {
-    if (type == LS_F32) {
-        return (double)((const float *)host)[i];
+    if (host->dtype == LS_F32) {
+        return (double)((const float *)host->data)[i];
     }
-    uint16_t half = ((const uint16_t *)host)[i];
-    return (double)(type == LS_F16 ? ls_half_fp16_to_f32(half) : ls_half_bf16_to_f32(half));
+    uint16_t half = ((const uint16_t *)host->data)[i];
+    return (double)(host->dtype == LS_F16 ? ls_half_fp16_to_f32(half) : ls_half_bf16_to_f32(half));
 }
 
 static bool is_norm(const ls_kernel_net *n, int p)
@@ -53,24 +53,24 @@ static ls_status make_tensor(ls_kernel_subject *s, ls_dtype type, int64_t count,
 {
     *out = (ls_tensor){NULL, type, count};
     size_t bytes = ls_tensor_bytes(out);
-    void *host = malloc(bytes + 8);
-    if (host == NULL) {
+    ls_tensor host = {malloc(bytes + 8), type, count};
+    if (host.data == NULL) {
         ls_log_error("cannot allocate %zu bytes", bytes);
         return LS_ERR_INFRA;
     }
-    memset(host, 0x7f, bytes);
+    memset(host.data, 0x7f, bytes);
     for (int64_t i = 0; values != NULL && i < count; i++) {
-        write_element(host, type, i, values[i]);
+        ls_kernel_subject_put(&host, i, values[i]);
     }
     ls_status status =
         s->api->memory_alloc(s->backend, (int64_t)bytes, "a judged operation", &out->data);
     if (status == LS_OK) {
-        status = s->api->copy_in(s->backend, s->stream, out->data, host, (int64_t)bytes);
+        status = s->api->copy_in(s->backend, s->stream, out->data, host.data, (int64_t)bytes);
     }
     if (status == LS_OK) {
         status = s->api->stream_wait(s->stream);
     }
-    free(host);
+    free(host.data);
     return status;
 }
 
@@ -136,8 +136,12 @@ static ls_status make_parts(ls_kernel_subject *s)
     LS_TRY(ls_load_backend(o->device, &s->api));
     LS_TRY(s->api->open(&backend, &s->backend));
     LS_TRY(s->api->stream_create(s->backend, &s->stream));
-    ls_plan_options plan = {
-        .batch = o->batch, .height = o->height, .width = o->width, .activation = o->activation};
+    ls_plan_options plan = {.batch = o->batch,
+                            .height = o->height,
+                            .width = o->width,
+                            .activation = o->activation,
+                            .norm_sync = o->norm_sync,
+                            .forced_branches = o->forced_branches};
     LS_TRY(s->api->plan_create(s->backend, &s->n->network, &plan, &s->plan));
     LS_TRY(make_params(s));
     LS_TRY(make_buffers(s));
@@ -231,18 +235,18 @@ ls_status ls_kernel_subject_set_scale(ls_kernel_subject *s, float loss_scale)
 double *ls_kernel_subject_read(const ls_kernel_subject *s, const ls_tensor *from)
 {
     size_t bytes = ls_tensor_bytes(from);
-    void *host = malloc(bytes + 8);
+    ls_tensor host = {malloc(bytes + 8), from->dtype, from->count};
     double *values = malloc((size_t)from->count * sizeof *values + 8);
-    LS_ASSERT(host != NULL && values != NULL);
-    if (s->api->copy_out(s->backend, s->stream, host, from->data, (int64_t)bytes) != LS_OK ||
+    LS_ASSERT(host.data != NULL && values != NULL);
+    if (s->api->copy_out(s->backend, s->stream, host.data, from->data, (int64_t)bytes) != LS_OK ||
         s->api->stream_wait(s->stream) != LS_OK) {
         free(values);
         values = NULL;
     }
     for (int64_t i = 0; values != NULL && i < from->count; i++) {
-        values[i] = read_element(host, from->dtype, i);
+        values[i] = ls_kernel_subject_get(&host, i);
     }
-    free(host);
+    free(host.data);
     return values;
 }
 

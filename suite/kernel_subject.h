@@ -16,7 +16,9 @@ typedef struct ls_kernel_subject_options {
     ls_dtype norm_type, buffer_type; /* batch norm's parameters with their gradients; buffers */
     /* initial value of element i of parameter p, rounded to its type; NULL: normal, as He et al. */
     double (*initial)(const ls_kernel_net *n, int p, int64_t i);
-    float (*input)(int64_t i); /* NULL: normal */
+    float (*input)(int64_t i);     /* NULL: normal */
+    const ls_norm_sync *norm_sync; /* NULL: local statistics */
+    bool forced_branches;          /* the plan can be forced */
 } ls_kernel_subject_options;
 
 typedef struct ls_kernel_subject {
@@ -45,6 +47,9 @@ ls_status ls_kernel_subject_step(ls_kernel_subject *s);
 
 ls_status ls_kernel_subject_get_state(const ls_kernel_subject *s, ls_step_state *out);
 ls_status ls_kernel_subject_set_scale(ls_kernel_subject *s, float loss_scale);
+/* Element i of a tensor in host memory. */
+double ls_kernel_subject_get(const ls_tensor *host, int64_t i);
+void ls_kernel_subject_put(const ls_tensor *host, int64_t i, double value);
 /* A tensor's elements as doubles, for the caller to free; NULL where the copy failed. */
 double *ls_kernel_subject_read(const ls_kernel_subject *s, const ls_tensor *from);
 /* What the last forward left at a layer, F32 NCHW, for the caller to free; NULL where it is never

@@ -1,7 +1,14 @@
 /* The loops of the CPU backend, every vector variant against plain double: batch norm, pooling,
  * conversions. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../kernels/core/half.h"
+#include "../../kernels/core/rng.h"
 #include "../../kernels/cpu/loops.h"
-#include "cpu_subject.h"
+#include "../kernel_subject.h"
 
 /* Each variant that runs here, each type, blocks and counts that leave rests. */
 
@@ -19,7 +26,8 @@ static const ls_loops *variant(int index)
 
 static const int lanes_of[] = {4, 8, 16};
 static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
-static const rounding roundings[] = {ROUND_F32, ROUND_F16, ROUND_BF16};
+static const ls_kernel_rounding roundings[] = {LS_KERNEL_ROUND_F32, LS_KERNEL_ROUND_F16,
+                                               LS_KERNEL_ROUND_BF16};
 enum { PIXELS_MAX = 600, COUNT_MAX = PIXELS_MAX * 16 };
 
 static ls_tensor loop_tensor(ls_dtype type, int64_t count)
@@ -32,14 +40,17 @@ static ls_tensor loop_tensor(ls_dtype type, int64_t count)
 static void loop_fill(const ls_tensor *t, uint64_t stream, double offset)
 {
     for (int64_t i = 0; i < t->count; i++) {
-        subject_write(t, i, offset + (double)ls_rng_normal(5, stream, (uint64_t)i));
+        ls_kernel_subject_put(t, i, offset + (double)ls_rng_normal(5, stream, (uint64_t)i));
     }
 }
 
 /* Units of rounding that a result of a few operations may be off, and the type's own. */
-static void loop_close(double got, double wanted, double scale, rounding type, const char *what)
+static void loop_close(double got, double wanted, double scale, ls_kernel_rounding type,
+                       const char *what)
 {
-    double unit = type == ROUND_F32 ? 0x1p-24 : type == ROUND_F16 ? 0x1p-11 : 0x1p-8;
+    double unit = type == LS_KERNEL_ROUND_F32   ? 0x1p-24
+                  : type == LS_KERNEL_ROUND_F16 ? 0x1p-11
+                                                : 0x1p-8;
     double limit = (unit + 8 * 0x1p-24) * (fabs(wanted) + scale);
     ck_assert_msg(fabs(got - wanted) <= limit, "%s: %.9g, %.9g wanted", what, got, wanted);
 }
@@ -92,18 +103,19 @@ static void norm_case(const ls_loops *loops, int k, int block, int pixels)
         double want[3][16] = {{0}}, size[3][16] = {{0}}, plane_mean[16] = {0};
         for (int64_t i = 0; i < count; i++) {
             int c = (int)(i % block);
-            double v = subject_read(&x, i), residual = subject_read(&r, i);
+            double v = ls_kernel_subject_get(&x, i), residual = ls_kernel_subject_get(&r, i);
             double out = (v - (double)coef.mean[c]) * (double)coef.scale[c] + (double)coef.bias[c];
             double extra = mode == 0   ? 0
                            : mode == 1 ? residual
                                        : (residual - 0.5) * 2 + (double)coef2.bias[c];
-            double got = subject_read(&y, i), sumup = out + extra;
+            double got = ls_kernel_subject_get(&y, i), sumup = out + extra;
             loop_close(got, sumup > 0 ? sumup : 0, fabs(out) + fabs(extra) + 2, roundings[k],
                        "apply");
-            double gradient = subject_read(&dy, i) + (mode > 0 ? subject_read(&dy2, i) : 0);
-            gradient = got > 0 ? net_round(gradient, roundings[k]) : 0;
+            double gradient =
+                ls_kernel_subject_get(&dy, i) + (mode > 0 ? ls_kernel_subject_get(&dy2, i) : 0);
+            gradient = got > 0 ? ls_kernel_interpreter_round(gradient, roundings[k]) : 0;
             if (mode > 0) {
-                ck_assert(subject_read(&g, i) == gradient);
+                ck_assert(ls_kernel_subject_get(&g, i) == gradient);
             }
             double term[3] = {gradient, gradient * (v - (double)coef.mean[c]),
                               gradient * (residual - 0.5)};
@@ -135,12 +147,13 @@ static void norm_case(const ls_loops *loops, int k, int block, int pixels)
         loops->norm_dx(type, &dx, count);
         for (int64_t i = 0; i < count; i++) {
             int c = (int)(i % block);
-            double gradient = mode > 0                       ? subject_read(&g, i)
-                              : subject_read(&before, i) > 0 ? subject_read(&dy, i)
-                                                             : 0;
-            double centred = subject_read(&x, i) - (double)coef.mean[c];
+            double gradient = mode > 0 ? ls_kernel_subject_get(&g, i)
+                              : ls_kernel_subject_get(&before, i) > 0
+                                  ? ls_kernel_subject_get(&dy, i)
+                                  : 0;
+            double centred = ls_kernel_subject_get(&x, i) - (double)coef.mean[c];
             double wanted = 0.75 * gradient - 0.5 * centred + (double)back.b[c];
-            loop_close(subject_read(&y, i), wanted, fabs(gradient) + fabs(centred) + 2,
+            loop_close(ls_kernel_subject_get(&y, i), wanted, fabs(gradient) + fabs(centred) + 2,
                        roundings[k], "dx");
         }
         free(before.data);
@@ -174,12 +187,13 @@ static void pool_case(const ls_loops *loops, int k, int block, const ls_pool_sha
     ls_tensor y = loop_tensor(types[k], (int64_t)s.out_height * s.out_width * block);
     ls_tensor dx = loop_tensor(types[k], x.count);
     uint8_t *tap = calloc((size_t)y.count, 1);
-    double *want = net_doubles(x.count);
+    double *want = calloc((size_t)x.count, sizeof *want);
+    ck_assert_ptr_nonnull(want);
     for (int64_t i = 0; i < x.count; i++) {
         double v = (double)(int)ls_rng_below(3, 1, (uint64_t)i, 4) - 3;
-        subject_write(&x, i, i % 37 == 36 ? -INFINITY : v);
+        ls_kernel_subject_put(&x, i, i % 37 == 36 ? -INFINITY : v);
     }
-    subject_write(&x, x.count / 2, NAN);
+    ls_kernel_subject_put(&x, x.count / 2, NAN);
     loops->pool(types[k], &s, x.data, y.data, tap);
     for (int64_t o = 0; o < y.count; o++) {
         int c = (int)(o % block), ow = (int)(o / block % s.out_width),
@@ -192,21 +206,21 @@ static void pool_case(const ls_loops *loops, int k, int block, const ls_pool_sha
                 continue;
             }
             int64_t at = ((int64_t)h * s.in_width + w) * block + c;
-            double v = subject_read(&x, at);
-            if (best < 0 || v > subject_read(&x, best) || v != v) {
+            double v = ls_kernel_subject_get(&x, at);
+            if (best < 0 || v > ls_kernel_subject_get(&x, best) || v != v) {
                 best = at;
                 best_tap = t;
             }
         }
-        double got = subject_read(&y, o), wanted = subject_read(&x, best);
+        double got = ls_kernel_subject_get(&y, o), wanted = ls_kernel_subject_get(&x, best);
         ck_assert(got == wanted || (got != got && wanted != wanted));
         ck_assert_int_eq(tap[o], best_tap);
-        subject_write(&y, o, (double)((int)ls_rng_below(11, 9, (uint64_t)o, 9) - 4));
-        want[best] += subject_read(&y, o);
+        ls_kernel_subject_put(&y, o, (double)((int)ls_rng_below(11, 9, (uint64_t)o, 9) - 4));
+        want[best] += ls_kernel_subject_get(&y, o);
     }
     loops->pool_back(types[k], &s, y.data, tap, dx.data);
     for (int64_t i = 0; i < x.count; i++) {
-        ck_assert(subject_read(&dx, i) == want[i]);
+        ck_assert(ls_kernel_subject_get(&dx, i) == want[i]);
     }
     free(x.data);
     free(y.data);

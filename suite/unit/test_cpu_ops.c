@@ -1,10 +1,16 @@
 /* Single operations of the CPU backend: convolution and linear on integers, where every partial sum
  * is exact and the answer must be equal to the last bit; SyncBN over two plans against one plan of
  * both batches. */
+#include <check.h>
+#include <math.h>
 #include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "../../kernels/core/half.h"
+#include "../../kernels/core/rng.h"
 #include "../../kernels/cpu/conv.h"
-#include "cpu_subject.h"
+#include "../kernel_subject.h"
 
 /* ---- products: integers of -4 to 4, at most 9*64*16 = 9216 products of at most 16 to a sum: exact
  * in f32, and small enough for the sums to be exact in any order
@@ -162,20 +168,22 @@ static int64_t memory_index(const product_test *t, int part, int64_t i)
 static void product_fill(product_test *t, int third, double **exact, visit_product *visit)
 {
     for (int k = 0; k < PARTS; k++) {
-        exact[k] = net_doubles(t->data[k].count);
+        exact[k] = calloc((size_t)t->data[k].count, sizeof **exact);
+        ck_assert_ptr_nonnull(exact[k]);
         for (int64_t i = 0; i < t->data[k].count; i++) {
             exact[k][i] = k == third ? 0 : (double)small_integer((uint64_t)k, i);
-            subject_write(&t->data[k], memory_index(t, k, i), k == third ? -777 : exact[k][i]);
+            ls_kernel_subject_put(&t->data[k], memory_index(t, k, i),
+                                  k == third ? -777 : exact[k][i]);
         }
     }
     each_product(&t->w, exact, visit);
 }
 
-static void product_compare(product_test *t, int third, double **exact, rounding type)
+static void product_compare(product_test *t, int third, double **exact, ls_kernel_rounding type)
 {
     for (int64_t i = 0; i < t->data[third].count; i++) {
-        double got = subject_read(&t->data[third], memory_index(t, third, i));
-        double wanted = net_round(exact[third][i], type);
+        double got = ls_kernel_subject_get(&t->data[third], memory_index(t, third, i));
+        double wanted = ls_kernel_interpreter_round(exact[third][i], type);
         ck_assert_msg(got == wanted, "part %d, element %lld: %g, %g wanted", third, (long long)i,
                       got, wanted);
     }
@@ -184,7 +192,7 @@ static void product_compare(product_test *t, int third, double **exact, rounding
     }
 }
 
-static void product_check(const product_case *c, ls_dtype type, rounding round)
+static void product_check(const product_case *c, ls_dtype type, ls_kernel_rounding round)
 {
     product_test t;
     product_open(&t, c, type);
@@ -206,14 +214,14 @@ static void product_check(const product_case *c, ls_dtype type, rounding round)
 
 START_TEST(products_are_exact)
 {
-    product_check(&products[_i], LS_F32, ROUND_NONE);
+    product_check(&products[_i], LS_F32, LS_KERNEL_ROUND_NONE);
 }
 END_TEST
 
 START_TEST(half_products_round_once)
 {
-    product_check(&products[_i], LS_F16, ROUND_F16);
-    product_check(&products[_i], LS_BF16, ROUND_BF16);
+    product_check(&products[_i], LS_F16, LS_KERNEL_ROUND_F16);
+    product_check(&products[_i], LS_BF16, LS_KERNEL_ROUND_BF16);
 }
 END_TEST
 
@@ -228,12 +236,12 @@ START_TEST(weights_round_before_the_product)
         weight[i] = i % 16 == 0 ? 1.0f + 0x1p-9f : 0.0f; /* rounds to 1 in bf16 */
     }
     for (int64_t i = 0; i < t.data[IN].count; i++) {
-        subject_write(&t.data[IN], memory_index(&t, IN, i), 0x1.fep8);
+        ls_kernel_subject_put(&t.data[IN], memory_index(&t, IN, i), 0x1.fep8);
     }
     ck_assert_int_eq(ls_conv_pack(t.conv, &t.data[WEIGHT]), LS_OK);
     ck_assert_int_eq(ls_conv_forward(t.conv, t.data[IN].data, t.data[OUT].data), LS_OK);
     for (int64_t i = 0; i < t.data[OUT].count; i++) {
-        ck_assert(subject_read(&t.data[OUT], i) == 0x1.fep8);
+        ck_assert(ls_kernel_subject_get(&t.data[OUT], i) == 0x1.fep8);
     }
     product_close(&t);
 }
@@ -249,7 +257,7 @@ typedef struct meeting {
 typedef struct member {
     meeting *place;
     int rank;
-    subject s;
+    ls_kernel_subject s;
 } member;
 
 static ls_status gather(void *context, ls_stream *stream, const float *mine, float *all,
@@ -269,20 +277,22 @@ static ls_status gather(void *context, ls_stream *stream, const float *mine, flo
 static void *member_step(void *context)
 {
     member *m = context;
-    subject_step(&m->s);
-    return NULL;
+    return ls_kernel_subject_step(&m->s) == LS_OK ? NULL : m;
 }
 
 START_TEST(sync_norm_is_one_batch)
 {
-    net n;
-    net_start(&n);
-    int x = net_relu(&n, net_norm(&n, net_conv(&n, 0, 16, 3, 1, 1)));
-    x = net_block(&n, x, 32, 2, 0);
-    net_finish(&n, x, 5);
-    subject whole;
-    subject_make(&whole, &n, 6, 9, 9, SUBJECT_F32);
-    subject_step(&whole);
+    ls_kernel_net n;
+    ls_kernel_net_start(&n);
+    int x = ls_kernel_net_relu(&n, ls_kernel_net_norm(&n, ls_kernel_net_conv(&n, 0, 16, 3, 1, 1)));
+    x = ls_kernel_net_block(&n, x, 32, 2, 0);
+    ls_kernel_net_finish(&n, x, 5);
+    ls_kernel_subject whole;
+    ls_kernel_subject_options o = {
+        .device = "cpu", .batch = 6, .height = 9, .width = 9, .threads = 1};
+    ck_assert_int_eq(ls_kernel_subject_make(&n, &o, &whole), LS_OK);
+    ck_assert_int_eq(ls_kernel_subject_step(&whole), LS_OK);
+    o.batch = 3;
     meeting place;
     pthread_barrier_init(&place.barrier, NULL, 2);
     member m[2];
@@ -291,8 +301,8 @@ START_TEST(sync_norm_is_one_batch)
         m[r].place = &place;
         m[r].rank = r;
         sync[r] = (ls_norm_sync){2, &m[r], gather};
-        subject_options o = {.threads = 1, .sync = &sync[r]};
-        subject_make(&m[r].s, &n, 3, 9, 9, o);
+        o.norm_sync = &sync[r];
+        ck_assert_int_eq(ls_kernel_subject_make(&n, &o, &m[r].s), LS_OK);
         memcpy(m[r].s.input, whole.input + r * 3 * 3 * 81, 3 * 3 * 81 * sizeof(float));
         memcpy(m[r].s.target, whole.target + 3 * r, 3 * sizeof(int64_t));
     }
@@ -301,21 +311,26 @@ START_TEST(sync_norm_is_one_batch)
         pthread_create(&thread[r], NULL, member_step, &m[r]);
     }
     for (int r = 0; r < 2; r++) {
-        pthread_join(thread[r], NULL);
+        void *failed;
+        pthread_join(thread[r], &failed);
+        ck_assert_ptr_null(failed);
     }
     for (int b = 0; b < n.network.buffer_count; b++) {
         for (int64_t i = 0; i < m[0].s.buffer[b].count; i++) {
-            double one = subject_read(&m[0].s.buffer[b], i),
-                   all = subject_read(&whole.buffer[b], i);
-            ck_assert(one == subject_read(&m[1].s.buffer[b], i)); /* the same bits on every rank */
+            double one = ls_kernel_subject_get(&m[0].s.buffer[b], i),
+                   all = ls_kernel_subject_get(&whole.buffer[b], i);
+            ck_assert(one == ls_kernel_subject_get(&m[1].s.buffer[b],
+                                                   i)); /* the same bits on every rank */
             ck_assert(fabs(one - all) <= 160 * 0x1p-24 * (fabs(all) + 1));
         }
     }
     double difference = 0, size = 0;
     for (int p = 0; p < n.network.param_count; p++) {
         for (int64_t i = 0; i < whole.grad[p].count; i++) {
-            double mean = (subject_read(&m[0].s.grad[p], i) + subject_read(&m[1].s.grad[p], i)) / 2;
-            double all = subject_read(&whole.grad[p], i);
+            double mean = (ls_kernel_subject_get(&m[0].s.grad[p], i) +
+                           ls_kernel_subject_get(&m[1].s.grad[p], i)) /
+                          2;
+            double all = ls_kernel_subject_get(&whole.grad[p], i);
             difference += (mean - all) * (mean - all);
             size += all * all;
         }
@@ -324,9 +339,9 @@ START_TEST(sync_norm_is_one_batch)
      * more */
     ck_assert_msg(sqrt(difference / size) <= 160 * 0x1p-24, "%g", sqrt(difference / size));
     for (int r = 0; r < 2; r++) {
-        subject_free(&m[r].s);
+        ls_kernel_subject_free(&m[r].s);
     }
-    subject_free(&whole);
+    ls_kernel_subject_free(&whole);
     pthread_barrier_destroy(&place.barrier);
 }
 END_TEST

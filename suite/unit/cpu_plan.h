@@ -1,0 +1,105 @@
+/* Small networks and the steps of a CPU plan, for the tests of plans. */
+#ifndef LS_UNIT_CPU_PLAN_H
+#define LS_UNIT_CPU_PLAN_H
+
+#include <check.h>
+
+#include "../kernel_subject.h"
+
+#define F32_UNIT 0x1p-24 /* half the distance of two f32 values near 1 */
+
+static const ls_kernel_subject_options ONE_THREAD = {.threads = 1}; /* LS_F32 is 0 */
+
+typedef void build(ls_kernel_net *n);
+
+static inline void
+build_basic(ls_kernel_net *n) /* a stem with pool, equal and projected blocks, as resnet18 */
+{
+    ls_kernel_net_start(n);
+    int x = ls_kernel_net_relu(n, ls_kernel_net_norm(n, ls_kernel_net_conv(n, 0, 16, 7, 2, 3)));
+    x = ls_kernel_net_pool(n, x, 3, 2, 1);
+    x = ls_kernel_net_block(n, x, 16, 1, 0);
+    x = ls_kernel_net_block(n, x, 32, 2, 0);
+    ls_kernel_net_finish(n, x, 7);
+}
+
+static inline void build_bottleneck(ls_kernel_net *n)
+{
+    ls_kernel_net_start(n);
+    int x = ls_kernel_net_relu(n, ls_kernel_net_norm(n, ls_kernel_net_conv(n, 0, 16, 3, 1, 1)));
+    x = ls_kernel_net_pool(n, x, 3, 2, 1);
+    x = ls_kernel_net_bottleneck(n, x, 16, 1);
+    x = ls_kernel_net_bottleneck(n, x, 16, 2);
+    x = ls_kernel_net_bottleneck(n, x, 16, 1);
+    ls_kernel_net_finish(n, x, 10);
+}
+
+static inline void
+build_padded(ls_kernel_net *n) /* CIFAR: option A shortcuts, 24 channels are no multiple of 16 */
+{
+    ls_kernel_net_start(n);
+    int x = ls_kernel_net_relu(n, ls_kernel_net_norm(n, ls_kernel_net_conv(n, 0, 16, 3, 1, 1)));
+    x = ls_kernel_net_block(n, x, 16, 1, 'A');
+    x = ls_kernel_net_block(n, x, 24, 2, 'A');
+    x = ls_kernel_net_block(n, x, 64, 2, 'A');
+    ls_kernel_net_finish(n, x, 10);
+}
+
+static inline void
+build_odd(ls_kernel_net *n) /* nothing fuses: ReLU, add and pool alone; 5 channels */
+{
+    ls_kernel_net_start(n);
+    int a = ls_kernel_net_conv(n, 0, 5, 3, 1, 1);
+    int b = ls_kernel_net_relu(n, a);
+    int c = ls_kernel_net_pool(n, b, 2, 2, 0);
+    int d = ls_kernel_net_conv(n, c, 5, 3, 1, 1);
+    int e = ls_kernel_net_relu(n, ls_kernel_net_sum(n, d, c));
+    int f = ls_kernel_net_norm(n, ls_kernel_net_conv(n, e, 8, 1, 1, 0));
+    int g = ls_kernel_net_sum(n, f, ls_kernel_net_conv(n, e, 8, 1, 1, 0)); /* an add without ReLU */
+    int h = ls_kernel_net_pool(n, g, 2, 1, 1);
+    ls_kernel_net_finish(n, h, 4);
+}
+
+static inline void build_tiny(
+    ls_kernel_net *n) /* down to one pixel: every convolution of the end is a matrix product */
+{
+    ls_kernel_net_start(n);
+    int x = ls_kernel_net_relu(n, ls_kernel_net_norm(n, ls_kernel_net_conv(n, 0, 16, 3, 2, 1)));
+    x = ls_kernel_net_block(n, x, 32, 2, 0);
+    x = ls_kernel_net_block(n, x, 32, 1, 0);
+    x = ls_kernel_net_block(n, x, 64, 2, 0);
+    x = ls_kernel_net_block(n, x, 64, 1, 0);
+    ls_kernel_net_finish(n, x, 10);
+}
+
+static build *const networks[] = {build_basic, build_bottleneck, build_padded, build_odd,
+                                  build_tiny};
+static const int sizes[][3] = {{4, 24, 24}, {4, 12, 12}, {4, 12, 12}, {3, 11, 9}, {16, 16, 16}};
+
+static inline void plan_make(ls_kernel_subject *s, const ls_kernel_net *n, int batch, int height,
+                             int width, ls_kernel_subject_options options)
+{
+    options.device = "cpu";
+    options.batch = batch;
+    options.height = height;
+    options.width = width;
+    ck_assert_int_eq(ls_kernel_subject_make(n, &options, s), LS_OK);
+}
+
+static inline void plan_forward(ls_kernel_subject *s)
+{
+    ck_assert_int_eq(ls_kernel_subject_forward(s), LS_OK);
+}
+
+static inline void plan_step(ls_kernel_subject *s)
+{
+    ck_assert_int_eq(ls_kernel_subject_step(s), LS_OK);
+}
+
+static inline void plan_mirror(const ls_kernel_subject *s, ls_kernel_rounding type,
+                               ls_kernel_interpreter *t)
+{
+    ck_assert_int_eq(ls_kernel_subject_mirror(s, type, t), LS_OK);
+}
+
+#endif

@@ -1,0 +1,261 @@
+/* Steps of whole small networks on the CPU backend: order of the ready calls, repeats, exports,
+ * finite differences, running statistics. */
+#include <check.h>
+#include <math.h>
+#include <string.h>
+
+#include "../../kernels/core/rng.h"
+#include "cpu_plan.h"
+
+START_TEST(ready_order)
+{
+    ls_kernel_net n;
+    build_basic(&n);
+    ls_kernel_subject s;
+    plan_make(&s, &n, 2, 20, 20, ONE_THREAD);
+    plan_step(&s);
+    int expected[LS_KERNEL_NET_PARAMS], count = 0;
+    for (int i = n.network.layer_count - 1; i > 0; i--) {
+        const ls_layer *l = &n.layer[i];
+        if (l->kind == LS_LAYER_LINEAR) {
+            expected[count++] = l->bias;
+            expected[count++] = l->weight;
+        } else if (l->kind == LS_LAYER_BATCH_NORM) {
+            expected[count++] = l->weight;
+            expected[count++] = l->bias;
+        } else if (l->kind == LS_LAYER_CONV) {
+            expected[count++] = l->weight;
+        }
+    }
+    ck_assert_int_eq(s.ready_count, count);
+    for (int i = 0; i < count; i++) {
+        ck_assert_int_eq(s.ready[i], expected[i]);
+    }
+    ls_kernel_subject_free(&s);
+}
+END_TEST
+
+static ls_status refuse_third(void *context, int param)
+{
+    (void)param;
+    int *count = context;
+    return ++*count == 3 ? LS_ERR_PEER_LOST : LS_OK;
+}
+
+START_TEST(ready_failure_ends_backward)
+{
+    ls_kernel_net n;
+    build_basic(&n);
+    ls_kernel_subject s;
+    plan_make(&s, &n, 2, 20, 20, ONE_THREAD);
+    plan_forward(&s);
+    int count = 0;
+    ck_assert_int_eq(s.api->plan_backward(s.plan, s.stream, 1, refuse_third, &count),
+                     LS_ERR_PEER_LOST);
+    ck_assert_int_eq(count, 3);
+    ls_kernel_subject_free(&s);
+}
+END_TEST
+
+START_TEST(repeats_bitwise)
+{
+    ls_kernel_net n;
+    networks[_i](&n);
+    ls_kernel_subject a, b;
+    const int *size = sizes[_i];
+    ls_kernel_subject_options two_threads = {.threads = 2};
+    plan_make(&a, &n, size[0], size[1], size[2], two_threads);
+    plan_make(&b, &n, size[0], size[1], size[2], two_threads);
+    plan_step(&a);
+    plan_step(&b);
+    plan_step(&b); /* a second step on the same parameters overwrites, never adds */
+    for (int p = 0; p < n.network.param_count; p++) {
+        ck_assert_mem_eq(a.grad[p].data, b.grad[p].data, ls_tensor_bytes(&a.grad[p]));
+    }
+    ck_assert_mem_eq(&a.state->loss, &b.state->loss, sizeof a.state->loss);
+    ls_kernel_subject_free(&a);
+    ls_kernel_subject_free(&b);
+}
+END_TEST
+
+START_TEST(power_of_two_scale_is_exact)
+{
+    ls_kernel_net n;
+    build_basic(&n);
+    ls_kernel_subject a, b;
+    plan_make(&a, &n, 3, 20, 20, ONE_THREAD);
+    plan_make(&b, &n, 3, 20, 20, ONE_THREAD);
+    b.state->loss_scale = 1024;
+    plan_step(&a);
+    plan_step(&b);
+    for (int p = 0; p < n.network.param_count; p++) {
+        for (int64_t i = 0; i < a.grad[p].count; i++) {
+            ck_assert(ls_kernel_subject_get(&a.grad[p], i) * 1024 ==
+                      ls_kernel_subject_get(&b.grad[p], i));
+        }
+    }
+    ls_kernel_subject_free(&a);
+    ls_kernel_subject_free(&b);
+}
+END_TEST
+
+START_TEST(finite_differences)
+{
+    ls_kernel_net n;
+    build_bottleneck(&n);
+    ls_kernel_subject s;
+    plan_make(&s, &n, 4, 16, 16, ONE_THREAD);
+    plan_step(&s);
+    ls_kernel_interpreter t;
+    plan_mirror(&s, LS_KERNEL_ROUND_NONE, &t);
+    for (int p = 0; p < n.network.param_count; p++) {
+        int64_t i = ls_rng_below(5, (uint64_t)p, 0, (uint32_t)s.grad[p].count);
+        double middle = t.param[p][i], h = 1e-5, loss[2];
+        for (int k = 0; k < 2; k++) {
+            t.param[p][i] = middle + (k == 0 ? -h : h);
+            ls_kernel_interpreter_forward(&t, s.target);
+            loss[k] = t.loss;
+        }
+        t.param[p][i] = middle;
+        double slope = (loss[1] - loss[0]) / (2 * h), g = ls_kernel_subject_get(&s.grad[p], i);
+        /* 1600 units: the subject's gradient is f32 through 12 layers, the slope loses 1e-16/1e-5
+         * of the loss */
+        ck_assert_msg(fabs(g - slope) <= 1600 * F32_UNIT * (fabs(slope) + 0.01),
+                      "%s[%lld]: %g, slope %g", n.param[p].name, (long long)i, g, slope);
+    }
+    ls_kernel_interpreter_free(&t);
+    ls_kernel_subject_free(&s);
+}
+END_TEST
+
+START_TEST(branches_are_those_of_the_values)
+{
+    ls_kernel_net n;
+    build_basic(&n);
+    ls_kernel_subject s;
+    plan_make(&s, &n, 3, 21, 22, ONE_THREAD);
+    plan_forward(&s);
+    ls_kernel_interpreter own, forced;
+    plan_mirror(&s, LS_KERNEL_ROUND_NONE, &forced);
+    plan_mirror(&s, LS_KERNEL_ROUND_NONE, &own);
+    own.force = false;
+    ls_kernel_interpreter_forward(&own, s.target);
+    int64_t flipped = 0, all = 0;
+    for (int i = 0; i < n.network.layer_count; i++) {
+        for (int64_t e = 0; n.layer[i].branch >= 0 && e < own.size[i].count; e++) {
+            all++;
+            if (n.layer[i].kind == LS_LAYER_RELU) {
+                bool on = (forced.bits[i][e / 8] >> (e % 8) & 1) != 0;
+                flipped += on != (own.value[i][e] > 0);
+            } else {
+                flipped += own.index[i][e] != forced.index[i][e];
+            }
+        }
+    }
+    /* only values within an f32 rounding of a tie may fall on the other side */
+    ck_assert_msg(flipped * 10000 <= all, "%lld of %lld branches differ", (long long)flipped,
+                  (long long)all);
+    ls_kernel_interpreter_free(&own);
+    ls_kernel_interpreter_free(&forced);
+    ls_kernel_subject_free(&s);
+}
+END_TEST
+
+START_TEST(exports_are_checked)
+{
+    ls_kernel_net n;
+    build_basic(&n);
+    ls_kernel_subject s;
+    plan_make(&s, &n, 2, 20, 20, ONE_THREAD);
+    plan_forward(&s);
+    float logits[14];
+    ck_assert_int_eq(
+        s.api->plan_export(s.plan, s.stream, LS_EXPORT_LOGITS, 0, logits, sizeof logits), LS_OK);
+    ls_kernel_interpreter t;
+    plan_mirror(&s, LS_KERNEL_ROUND_NONE, &t);
+    ls_kernel_interpreter_forward(&t, s.target);
+    int linear = n.network.layer_count - 2;
+    for (int i = 0; i < 14; i++) {
+        /* 160 units: f32 through ten layers of values of order one */
+        ck_assert(fabs((double)logits[i] - t.value[linear][i]) <=
+                  1e-5 * (1 + fabs(t.value[linear][i])));
+    }
+    ck_assert_int_eq(s.api->plan_export(s.plan, s.stream, LS_EXPORT_LOGITS, 0, logits, 4),
+                     LS_ERR_USAGE);
+    ck_assert_int_eq(s.api->plan_export(s.plan, s.stream, LS_EXPORT_RELU_BITS, 99, logits, 4),
+                     LS_ERR_USAGE);
+    ls_kernel_interpreter_free(&t);
+    ls_kernel_subject_free(&s);
+}
+END_TEST
+
+START_TEST(running_statistics)
+{
+    ls_kernel_net n;
+    build_basic(&n);
+    ls_kernel_subject s;
+    plan_make(&s, &n, 3, 20, 20, ONE_THREAD);
+    plan_forward(&s);
+    plan_forward(&s);
+    ls_kernel_interpreter t;
+    plan_mirror(&s, LS_KERNEL_ROUND_NONE, &t);
+    ls_kernel_interpreter_forward(&t, s.target);
+    for (int i = 0; i < n.network.layer_count; i++) {
+        const ls_layer *l = &n.layer[i];
+        if (l->kind != LS_LAYER_BATCH_NORM) {
+            continue;
+        }
+        double count = (double)t.size[i].count / t.size[i].channels;
+        for (int c = 0; c < t.size[i].channels; c++) {
+            double variance = t.variance[i][c] * count / (count - 1);
+            double mean = 0.19 * t.mean[i][c], var = 0.81 + 0.19 * variance;
+            double scale = sqrt(t.variance[i][c]);
+            /* 160 units: statistics of f32 values that come through up to ten layers */
+            ck_assert(fabs(ls_kernel_subject_get(&s.buffer[l->running_mean], c) - mean) <=
+                      160 * F32_UNIT * scale);
+            ck_assert(fabs(ls_kernel_subject_get(&s.buffer[l->running_var], c) - var) <=
+                      160 * F32_UNIT * var);
+        }
+    }
+    ls_kernel_interpreter_free(&t);
+    ls_kernel_subject_free(&s);
+}
+END_TEST
+
+START_TEST(bad_targets_are_named)
+{
+    ls_kernel_net n;
+    build_basic(&n);
+    ls_kernel_subject s;
+    plan_make(&s, &n, 2, 20, 20, ONE_THREAD);
+    ck_assert_int_eq(s.api->plan_params_changed(s.plan, s.stream), LS_OK);
+    s.target[1] = 7;
+    ck_assert_int_eq(s.api->plan_forward(s.plan, s.stream, s.input, s.target), LS_ERR_USAGE);
+    s.target[1] = -1;
+    ck_assert_int_eq(s.api->plan_forward(s.plan, s.stream, s.input, s.target), LS_ERR_USAGE);
+    ls_kernel_subject_free(&s);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cpu steps");
+    TCase *c = tcase_create("steps");
+    tcase_set_timeout(c, 60);
+    int count = sizeof networks / sizeof networks[0];
+    tcase_add_test(c, ready_order);
+    tcase_add_test(c, ready_failure_ends_backward);
+    tcase_add_loop_test(c, repeats_bitwise, 0, count);
+    tcase_add_test(c, power_of_two_scale_is_exact);
+    tcase_add_test(c, finite_differences);
+    tcase_add_test(c, branches_are_those_of_the_values);
+    tcase_add_test(c, exports_are_checked);
+    tcase_add_test(c, running_statistics);
+    tcase_add_test(c, bad_targets_are_named);
+    suite_add_tcase(suite, c);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}
