@@ -60,35 +60,71 @@ void ls_checkpoint_judge_resume(const ls_case *row, const ls_record *job, ls_ver
     }
 }
 
+/* The three jobs of a row, from the uninterrupted one. */
+static void set_jobs(ls_case *row, const ls_spec *straight)
+{
+    ls_spec saved = *straight, resumed = *straight;
+    saved.steps = SAVED_AT;
+    ls_text_put(saved.extra, sizeof saved.extra, "%s --save={self}/checkpoint.safetensors",
+                straight->extra);
+    char id[96];
+    ls_matrix_id(&saved, id);
+    ls_text_put(resumed.extra, sizeof resumed.extra, "%s --resume={job:%s}/checkpoint.safetensors",
+                straight->extra, id);
+    row->job_count = 3;
+    row->job[0] = *straight;
+    row->job[1] = saved;
+    row->job[2] = resumed;
+}
+
+static ls_spec straight_of(const ls_case_settings *settings, int level, int world)
+{
+    ls_spec straight = ls_rows_evidence(settings, level, world, 1, 0.1);
+    straight.dump_steps[0] = '\0';
+    ls_text_put(straight.arch, sizeof straight.arch, "resnet8");
+    straight.bucket_mb = 0.05;
+    straight.steps = LAST;
+    return straight;
+}
+
+/* Ranks whose running statistics differ when the file is written: each must get its own back, and
+ * where rank 0's go to all before a forward, they go before the first one after a resume too. */
+static void add_own_statistics(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const struct {
+        const char *id, *dialect, *extra;
+        int world;
+        bool sync;
+    } own[] = {{"torch", "torch", "", 2, false},
+               {"torch-own", "torch", "--broadcast-buffers=False", 2, false},
+               {"apex-broadcast", "apex", "--broadcast-buffers=True", 2, false},
+               {"group", "apex", "--sync-bn-group=2", 4, true}};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        ls_case *row = ls_rows_add(list, ls_checkpoint_judge_resume, "C2", "checkpoint.%s.o0.w%d",
+                                   own[i].id, own[i].world);
+        ls_spec straight = straight_of(settings, 0, own[i].world);
+        ls_text_put(straight.dialect, sizeof straight.dialect, "%s", own[i].dialect);
+        ls_text_put(straight.extra, sizeof straight.extra, "%s", own[i].extra);
+        straight.sync_bn = own[i].sync;
+        set_jobs(row, &straight);
+    }
+}
+
 void ls_checkpoint_cases(const ls_case_settings *settings, ls_case_list *list)
 {
+    add_own_statistics(settings, list);
     for (int level = 0; level < 4; level++) {
         for (int world = 1; world <= 3; world++) {
             ls_case *row = ls_rows_add(list, ls_checkpoint_judge_resume, "C1",
                                        "checkpoint.resume.o%d.w%d", level, world);
-            ls_spec straight = ls_rows_evidence(settings, level, world, 1, 0.1);
-            straight.dump_steps[0] = '\0';
-            ls_text_put(straight.arch, sizeof straight.arch, "resnet8");
-            straight.bucket_mb = 0.05;
-            straight.steps = LAST;
+            ls_spec straight = straight_of(settings, level, world);
             const char *scaler = "";
             if (level == 1 || level == 2) { /* scale and growth count must survive, too */
                 ls_text_put(straight.loss_scale, sizeof straight.loss_scale, "dynamic");
                 scaler = "--init-scale=1024 --growth-interval=2 --overflow-at=2";
             }
             ls_text_put(straight.extra, sizeof straight.extra, "%s", scaler);
-            ls_spec saved = straight, resumed = straight;
-            saved.steps = SAVED_AT;
-            ls_text_put(saved.extra, sizeof saved.extra, "%s --save={self}/checkpoint.safetensors",
-                        scaler);
-            char id[96];
-            ls_matrix_id(&saved, id);
-            ls_text_put(resumed.extra, sizeof resumed.extra,
-                        "%s --resume={job:%s}/checkpoint.safetensors", scaler, id);
-            row->job_count = 3;
-            row->job[0] = straight;
-            row->job[1] = saved;
-            row->job[2] = resumed;
+            set_jobs(row, &straight);
         }
     }
 }

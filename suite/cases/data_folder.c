@@ -440,6 +440,27 @@ static void judge_flip(const ls_case *row, const ls_record *job, ls_verdict *out
     }
 }
 
+/* An image's flip in one epoch says nothing of it in the next, nor under another seed. */
+static void judge_flip_again(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    bool seeds = row->number[0] != 0;
+    int same = 0;
+    for (int i = 0; i < DRAWS; i++) {
+        bool one = ls_transform_draw(11, 0, i, 40, 30).flip;
+        same += one == ls_transform_draw(seeds ? 12 : 11, seeds ? 0 : 1, i, 40, 30).flip;
+    }
+    double off = fabs((double)same / DRAWS - 0.5);
+    ls_verdict_measured(out, off, coin.value, "", coin.why);
+    if (off > coin.value) {
+        ls_verdict_set(out, LS_FAIL, "%d of %d images are flipped as in the %s before", same, DRAWS,
+                       seeds ? "seed" : "epoch");
+    } else {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d of %d images are flipped as before",
+                    same, DRAWS);
+    }
+}
+
 /* Flipped output is the mirrored output; without resampling, values are torchvision's. */
 static void judge_apply(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
@@ -564,6 +585,12 @@ void ls_data_folder_cases(const ls_case_settings *settings, ls_case_list *list)
         }
     }
     ls_rows_add(list, judge_flip, "I9", "data.flip.share")->kind = LS_INSIDE;
+    for (int seeds = 0; seeds < 2; seeds++) {
+        ls_case *row =
+            ls_rows_add(list, judge_flip_again, "I10", "data.flip.%s", seeds ? "seeds" : "epochs");
+        row->kind = LS_INSIDE;
+        row->number[0] = seeds;
+    }
     for (int flip = 0; flip < 2; flip++) {
         ls_case *row =
             ls_rows_add(list, judge_apply, "I9", "data.%s", flip ? "flip.mirror" : "normalise");

@@ -362,6 +362,16 @@ static void add_levels(const ls_case_settings *settings, ls_case_list *list)
     }
 }
 
+/* Of two moments a digest may forget one and nothing else shows it. */
+static void add_moments(const ls_case_settings *settings, ls_case_list *list)
+{
+    ls_spec spec = base_spec(settings, 0, WORLD);
+    char id[48];
+    ls_text_put(spec.extra, sizeof spec.extra, "--optimizer=adam");
+    ls_text_put(id, sizeof id, "digest.adam.o0.w%d", (int)WORLD);
+    (void)add_one(list, ls_subject_digest, "Q6", id, &spec);
+}
+
 static void add_refusals(const ls_case_settings *settings, ls_case_list *list)
 {
     ls_spec spec = base_spec(settings, 0, 1);
@@ -427,6 +437,7 @@ static void add_forms(const ls_case_settings *settings, ls_case_list *list)
 void ls_subject_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     add_levels(settings, list);
+    add_moments(settings, list);
     add_refusals(settings, list);
     add_forms(settings, list);
 }

@@ -191,7 +191,10 @@ void ls_subject_digest(const ls_case *row, const ls_record *job, ls_verdict *out
     const struct {
         const char *prefix;
         ls_record_digest digest;
-    } wanted[] = {{"next/", LS_RECORD_PARAM}, {"buffer/", LS_RECORD_BUFFER}};
+    } wanted[] = {{"next/", LS_RECORD_PARAM},
+                  {"buffer/", LS_RECORD_BUFFER},
+                  {"next_state/", LS_RECORD_STATE},
+                  {"grad/", LS_RECORD_GRAD}};
     int compared = 0, step = atoi(spec->dump_steps);
     for (int k = 0; k < job->world; k++) {
         const ls_record_step *seen = ls_record_find_step(&job->rank[k], step);
@@ -219,7 +222,7 @@ void ls_subject_digest(const ls_case *row, const ls_record *job, ls_verdict *out
         }
     }
     if (out->code == LS_PASS && compared == 0) {
-        ls_verdict_set(out, LS_UNSUPPORTED, "no digests of parameters or buffers");
+        ls_verdict_set(out, LS_UNSUPPORTED, "no digests of what was dumped");
     }
     if (out->code == LS_PASS) {
         ls_text_put(out->evidence, sizeof out->evidence,

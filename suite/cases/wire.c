@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../../harness/text.h"
+#include "../../reference/buckets.h"
 #include "../../reference/safetensors.h"
 
 static const struct wire {
@@ -123,8 +124,70 @@ static void judge_wire(const ls_case *row, const ls_record *job, ls_verdict *out
     }
 }
 
+/* ---- where a bucket ends --------------------------------------------------------------------- */
+
+/* Parameters 0, 1, ... become ready in this order; the buckets, separated by '|'. */
+static const struct closing {
+    const char *id;
+    ls_bucket_unit unit;
+    int count;
+    int64_t elements[8];
+    int64_t limit[2];
+    int limit_count;
+    const char *want;
+} closings[] = {
+    {"reached", LS_BUCKET_ELEMENTS, 6, {4, 4, 4, 4, 4, 4}, {8}, 1, "0 1|2 3|4 5"},
+    {"one-less", LS_BUCKET_ELEMENTS, 6, {4, 4, 4, 4, 4, 4}, {9}, 1, "0 1 2|3 4 5"},
+    {"one-more", LS_BUCKET_ELEMENTS, 6, {4, 4, 4, 4, 4, 4}, {7}, 1, "0 1|2 3|4 5"},
+    {"alone", LS_BUCKET_ELEMENTS, 4, {8, 3, 5, 8}, {8}, 1, "0|1 2|3"},
+    {"each", LS_BUCKET_ELEMENTS, 3, {1, 1, 1}, {1}, 1, "0|1|2"},
+    /* reducer.cpp's own: 40 bytes each, limits 40 and 80 */
+    {"bytes", LS_BUCKET_BYTES, 4, {10, 10, 10, 10}, {40, 80}, 2, "0|1 2|3"},
+    {"bytes-over", LS_BUCKET_BYTES, 4, {100, 200, 100, 50}, {400}, 1, "0|1|2|3"},
+};
+
+static void judge_closing(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    const struct closing *c = &closings[row->number[0]];
+    ls_bucket_item item[8];
+    int order[8];
+    for (int i = 0; i < c->count; i++) {
+        item[i] = (ls_bucket_item){LS_F32, c->elements[i], false};
+        order[i] = i;
+    }
+    ls_bucket_layout layout;
+    if (ls_buckets_assign(item, c->count, order, c->unit, c->limit, c->limit_count, &layout) !=
+        LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "no buckets were made");
+        return;
+    }
+    char text[64] = "";
+    size_t used = 0;
+    for (int b = 0; b < layout.bucket_count; b++) {
+        for (int k = 0; k < layout.bucket[b].count; k++) {
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%d",
+                                     k > 0   ? " "
+                                     : b > 0 ? "|"
+                                             : "",
+                                     layout.member[layout.bucket[b].first + k]);
+        }
+    }
+    ls_buckets_free(&layout);
+    if (strcmp(text, c->want) != 0) {
+        ls_verdict_set(out, LS_FAIL, "buckets %s, expected %s", text, c->want);
+    } else {
+        ls_text_put(out->evidence, sizeof out->evidence, "buckets %s", text);
+    }
+}
+
 void ls_wire_cases(const ls_case_settings *settings, ls_case_list *list)
 {
+    for (size_t i = 0; i < sizeof closings / sizeof *closings; i++) {
+        ls_case *row = ls_rows_add(list, judge_closing, "D8", "wire.closing.%s", closings[i].id);
+        row->kind = LS_INSIDE;
+        row->number[0] = (int)i;
+    }
     for (size_t i = 0; i < sizeof wires / sizeof *wires; i++) {
         ls_case *row = ls_rows_add(list, judge_wire, "D7", "wire.%s.w2", wires[i].name);
         row->job_count = 1;
