@@ -20,7 +20,7 @@ class CifarBlock(nn.Module):
         self.conv2 = nn.Conv2d(planes, planes, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(planes)
         self.stride, self.grow = stride, planes - planes_in
-        self.relu1, self.relu2 = nn.ReLU(), nn.ReLU()
+        self.relu1, self.relu2 = nn.ReLU(inplace=True), nn.ReLU(inplace=True)
 
     def forward(self, x):
         y = self.bn2(self.conv2(self.relu1(self.bn1(self.conv1(x)))))
@@ -34,7 +34,7 @@ class CifarResNet(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
-        self.relu = nn.ReLU()
+        self.relu = nn.ReLU(inplace=True)
         planes_in = 16
         for stage, planes in enumerate((16, 32, 64)):
             blocks = []
@@ -62,7 +62,7 @@ class Block(nn.Module):
         for i, (a, b, kernel, step) in enumerate(shapes, 1):
             setattr(self, f"conv{i}", nn.Conv2d(a, b, kernel, step, kernel // 2, bias=False))
             setattr(self, f"bn{i}", nn.BatchNorm2d(b))
-        self.relus = [nn.ReLU() for _ in shapes]
+        self.relus = [nn.ReLU(inplace=True) for _ in shapes]
         for i, relu in enumerate(self.relus):
             self.add_module(f"relu{i}", relu)
         self.downsample = None
@@ -85,7 +85,7 @@ class ResNet(nn.Module):
         bottleneck = arch not in ("resnet18", "resnet34")
         self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
-        self.relu, self.maxpool = nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+        self.relu, self.maxpool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
         planes_in = 64
         for stage, count in enumerate(LARGE[arch]):
             planes, blocks = 64 << stage, []
