@@ -108,10 +108,10 @@ static ls_status take_gradient(void *context, int param)
         LS_TRY(poison(trainer, from));
     }
     if (memory->sum != NULL) {
-        LS_TRY(api->accumulate(trainer->device.backend, trainer->device.stream, memory->sum[param],
-                               *from,
-                               LS_PLANT(accumulate_keeps_last, loop->micro == 0, true) &&
-                                   LS_PLANT(no_zero_grad, true, loop->printed_step == 0)));
+        LS_TRY(api->accumulate(
+            trainer->device.backend, trainer->device.stream, memory->sum[param], *from,
+            LS_PLANT(accumulate_keeps_last, loop->micro == 0, true) &&
+                LS_PLANT(no_zero_grad, true, loop->step == trainer->first_step)));
         from = &memory->sum[param];
     }
     if (!last) {

@@ -9,6 +9,7 @@
 #include "../kernels/core/log.h"
 #include "../reference/oracle/price.h"
 #include "diagnose_fit.h"
+#include "diagnose_models.h"
 #include "diagnose_place.h"
 #include "suite.h"
 
@@ -22,34 +23,17 @@ static const ls_tol alike = LS_TOL(3, "two precisions that are one bit apart dif
 typedef struct chosen {
     const ls_diagnose_wrong *wrong;
     int64_t count;
-    double *value, *expected, *param, *moment; /* [count] */
-    double *rank[LS_DIAGNOSE_FIT_MAX];         /* [count] each, NULL where not known */
-    bool has_moment;
+    double *value, *expected, *param, *moment, *former; /* [count] */
+    double *rank[LS_DIAGNOSE_FIT_MAX];                  /* [count] each, NULL where not known */
+    bool has_moment, has_former;
     double noise, off, norm; /* |noise|, |value - expected|, |value| */
     const char *name;        /* "every gradient is", "the last 3 elements of 21 tensors are" */
     double *memory;
 } chosen;
 
-/* state/<name>/momentum_buffer or exp_avg, zero where absent. */
-static bool read_moment(const ls_evidence *e, double *whole)
-{
-    bool any = false;
-    memset(whole, 0, (size_t)e->net.elements * sizeof *whole);
-    for (int p = 0; p < e->net.param_count; p++) {
-        const ls_nettab_param *param = &e->net.param[p];
-        const ls_dumpfile_entry *entry =
-            ls_dumpfile_findf(e->file[0], "state/%s/momentum_buffer", param->name);
-        if (entry != NULL && entry->count == param->count) {
-            ls_dumpfile_read(entry, whole + param->offset);
-            any = true;
-        }
-    }
-    return any;
-}
-
 /* index NULL: all elements. */
 static ls_status choose(const ls_diagnose_wrong *wrong, const int64_t *index, int64_t count,
-                        const char *name, const double *moment, chosen *out)
+                        const char *name, const ls_diagnose_past *past, chosen *out)
 {
     const ls_evidence *e = wrong->evidence;
     int ranks = wrong->rank_grad != NULL && e->world <= LS_DIAGNOSE_FIT_MAX ? e->world : 0;
@@ -57,7 +41,7 @@ static ls_status choose(const ls_diagnose_wrong *wrong, const int64_t *index, in
     out->wrong = wrong;
     out->count = count;
     out->name = name;
-    out->memory = malloc((size_t)(4 + ranks) * (size_t)count * sizeof(double) + 8);
+    out->memory = malloc((size_t)(5 + ranks) * (size_t)count * sizeof(double) + 8);
     if (out->memory == NULL) {
         ls_log_error("cannot allocate %lld elements to fit", (long long)count);
         return LS_ERR_INFRA;
@@ -66,10 +50,12 @@ static ls_status choose(const ls_diagnose_wrong *wrong, const int64_t *index, in
     out->expected = out->value + count;
     out->param = out->expected + count;
     out->moment = out->param + count;
+    out->former = out->moment + count;
     for (int k = 0; k < ranks; k++) {
-        out->rank[k] = out->moment + (k + 1) * count;
+        out->rank[k] = out->former + (k + 1) * count;
     }
-    out->has_moment = moment != NULL;
+    out->has_moment = past->moment != NULL;
+    out->has_former = past->grad != NULL;
     int p = 0;
     double noise2 = 0, off2 = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -80,7 +66,8 @@ static ls_status choose(const ls_diagnose_wrong *wrong, const int64_t *index, in
         out->value[i] = e->grad[at];
         out->expected[i] = wrong->expected[at];
         out->param[i] = e->param[at];
-        out->moment[i] = moment != NULL ? moment[at] : 0;
+        out->moment[i] = out->has_moment ? past->moment[at] : 0;
+        out->former[i] = out->has_former ? past->grad[at] : 0;
         for (int k = 0; k < ranks; k++) {
             out->rank[k][i] = wrong->rank_grad[k * e->net.elements + at];
         }
@@ -206,6 +193,8 @@ static bool is_with(const chosen *c, const double *other, const char *what, char
 static bool try_sums(const chosen *c, char *text, int bytes)
 {
     return is_zero(c, text, bytes) || is_factor(c, text, bytes) || is_of_ranks(c, text, bytes) ||
+           (c->has_former &&
+            is_with(c, c->former, "the step before's: it was not cleared", text, bytes)) ||
            (c->has_moment &&
             is_with(c, c->moment, "the momentum buffer: an earlier gradient was not cleared", text,
                     bytes)) ||
@@ -213,61 +202,7 @@ static bool try_sums(const chosen *c, char *text, int bytes)
                    bytes);
 }
 
-/* ---- another step ---------------------------------------------------------------------------- */
-
-static ls_status try_step(const ls_diagnose_wrong *wrong, const ls_oracle_step *step,
-                          const char *meaning, char *text, int bytes)
-{
-    ls_oracle_mode mode = {.forced = wrong->branches};
-    ls_oracle_result result;
-    LS_TRY(ls_oracle_run(step, &mode, &result));
-    ls_price_span whole = {0, wrong->evidence->net.elements};
-    double rest = sqrt(ls_price_error2(wrong->evidence->grad, result.grad, whole) /
-                       ls_price_square(result.grad, whole));
-    if (rest <= wrong->limit && rest <= better.value * wrong->error) {
-        snprintf(text, (size_t)bytes, "the gradient is that of %s (residual %.0e)", meaning, rest);
-    }
-    ls_oracle_free(&wrong->evidence->net, &result);
-    return LS_OK;
-}
-
-static ls_status try_statistics(const ls_diagnose_wrong *wrong, char *text, int bytes)
-{
-    ls_oracle_step step = wrong->evidence->step;
-    if (step.world == 1) {
-        return LS_OK;
-    }
-    bool shared = step.stat_ranks > 1;
-    step.stat_ranks = shared ? 1 : step.world;
-    return try_step(wrong, &step,
-                    shared ? "batch-norm statistics of each rank alone: SyncBN was not in use"
-                           : "batch-norm statistics over all ranks: nobody asked for SyncBN",
-                    text, bytes);
-}
-
-/* Momentum SGD without Nesterov moved by lr * buffer: that gives the weights of the step before. */
-static ls_status try_old_weights(const ls_diagnose_wrong *wrong, const double *moment, char *text,
-                                 int bytes)
-{
-    const ls_evidence *e = wrong->evidence;
-    double lr = ls_dumpfile_number(e->file[0], "lr", 0);
-    if (moment == NULL || lr == 0) {
-        return LS_OK;
-    }
-    double *before = malloc((size_t)e->net.elements * sizeof *before);
-    if (before == NULL) {
-        ls_log_error("cannot allocate %lld weights", (long long)e->net.elements);
-        return LS_ERR_INFRA;
-    }
-    for (int64_t i = 0; i < e->net.elements; i++) {
-        before[i] = e->param[i] + lr * moment[i];
-    }
-    ls_oracle_step step = e->step;
-    step.param = before;
-    ls_status status = try_step(wrong, &step, "the weights of the step before", text, bytes);
-    free(before);
-    return status;
-}
+/* ---- fewer bits ------------------------------------------------------------------------------ */
 
 /* How much the step errs when it is done at `level` in `half`. */
 static ls_status cost_of(const ls_diagnose_wrong *wrong, int level, ls_bits_type half, double *out)
@@ -311,13 +246,13 @@ static ls_status try_precision(const ls_diagnose_wrong *wrong, char *text, int b
 /* ---- all of it ------------------------------------------------------------------------------- */
 
 static ls_status try_elements(const ls_diagnose_wrong *wrong, const ls_diagnose_place *place,
-                              const double *moment, char *text, int bytes)
+                              const ls_diagnose_past *past, char *text, int bytes)
 {
     chosen c;
     char name[192];
     bool many = strncmp(place->text, "the ", 4) == 0 || !place->pattern;
     ls_text_put(name, sizeof name, "%s %s", place->text, many ? "are" : "is");
-    LS_TRY(choose(wrong, place->index, place->count, name, moment, &c));
+    LS_TRY(choose(wrong, place->index, place->count, name, past, &c));
     if (!try_sums(&c, text, bytes)) {
         text[0] = '\0';
     }
@@ -326,23 +261,20 @@ static ls_status try_elements(const ls_diagnose_wrong *wrong, const ls_diagnose_
 }
 
 static ls_status diagnose(const ls_diagnose_wrong *wrong, const ls_diagnose_place *place,
-                          const double *moment, char *text, int bytes)
+                          const ls_diagnose_past *past, char *text, int bytes)
 {
     chosen whole;
-    LS_TRY(choose(wrong, NULL, wrong->evidence->net.elements, "every gradient is", moment, &whole));
+    LS_TRY(choose(wrong, NULL, wrong->evidence->net.elements, "every gradient is", past, &whole));
     /* where few elements are wrong the whole fits "1.000 x the expected" and says nothing */
     if (!place->most || !try_sums(&whole, text, bytes)) {
         text[0] = '\0';
     }
     free(whole.memory);
     if (text[0] == '\0' && place->count > 0 && !place->most) {
-        LS_TRY(try_elements(wrong, place, moment, text, bytes));
+        LS_TRY(try_elements(wrong, place, past, text, bytes));
     }
     if (text[0] == '\0') {
-        LS_TRY(try_statistics(wrong, text, bytes));
-    }
-    if (text[0] == '\0') {
-        LS_TRY(try_old_weights(wrong, moment, text, bytes));
+        LS_TRY(ls_diagnose_models(wrong, past, text, bytes));
     }
     if (text[0] == '\0' && place->pattern && !place->most) {
         snprintf(text, (size_t)bytes, "wrong: %s", place->text);
@@ -357,19 +289,14 @@ static ls_status diagnose(const ls_diagnose_wrong *wrong, const ls_diagnose_plac
 ls_status ls_diagnose_gradient(const ls_diagnose_wrong *wrong, char *text, int text_bytes)
 {
     text[0] = '\0';
-    int64_t elements = wrong->evidence->net.elements;
-    double *moment = malloc((size_t)elements * sizeof *moment);
-    if (moment == NULL) {
-        ls_log_error("cannot allocate %lld elements", (long long)elements);
-        return LS_ERR_INFRA;
-    }
-    bool has_moment = read_moment(wrong->evidence, moment);
+    ls_diagnose_past past;
     ls_diagnose_place place;
+    ls_diagnose_past_read(wrong->evidence, &past);
     ls_status status = ls_diagnose_place_find(wrong, &place);
     if (status == LS_OK) {
-        status = diagnose(wrong, &place, has_moment ? moment : NULL, text, text_bytes);
+        status = diagnose(wrong, &place, &past, text, text_bytes);
         ls_diagnose_place_free(&place);
     }
-    free(moment);
+    ls_diagnose_past_free(&past);
     return status;
 }

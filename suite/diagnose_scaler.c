@@ -17,6 +17,8 @@ typedef struct machine {
     bool goes_on;        /* growth does not restart the count */
     bool counts_skipped; /* skipped steps count as clean */
     bool no_floor, no_ceiling;
+    bool again,
+        again_clean; /* a second update in each step: with its overflow, or as a clean one */
 } machine;
 
 static const machine machines[] = {
@@ -51,6 +53,15 @@ static const machine machines[] = {
     {.mistake = "the scale never grows", .down = 0.5, .up = 1},
     {.mistake = "the scale grows by 4: updated twice", .down = 0.5, .up = 4},
     {.mistake = "the scale is never updated", .down = 1, .up = 1},
+    {.mistake = "the scale is never updated, and no skip is told",
+     .down = 1,
+     .up = 1,
+     .blind = true},
+    {.mistake = "the scale is updated twice a step", .down = 0.5, .up = 2, .again = true},
+    {.mistake = "the scale is updated twice a step, the second time without the step's overflow",
+     .down = 0.5,
+     .up = 2,
+     .again_clean = true},
     {.mistake = "the scale is updated the wrong way round", .down = 2, .up = 0.5},
     {.mistake = "the floor of the scale is not kept", .down = 0.5, .up = 2, .no_floor = true},
     {.mistake = "the ceiling of the scale is not kept", .down = 0.5, .up = 2, .no_ceiling = true},
@@ -91,6 +102,9 @@ static bool gives(const machine *m, const ls_diagnose_scaler *t)
             return false;
         }
         tick(m, t, overflow, &s);
+        if (m->again || m->again_clean) {
+            tick(m, t, overflow && m->again, &s);
+        }
         if (t->next[i] != s.scale) {
             return false;
         }

@@ -16,12 +16,13 @@ void ls_norm_stats_free(ls_norm_stats *stats)
     stats->inv_std = NULL;
 }
 
-/* Mean and 1/sqrt(var + LS_NORM_EPSILON) of LANES channels over `pixels` neighbouring pixels; two
+/* Mean and summed squared deviations of LANES channels over `pixels` neighbouring pixels; two
  * passes.
  */
-static void group_stats(const double *x, int64_t pixels, int pitch, double *mean, double *inv_std)
+static void moments(const double *x, int64_t pixels, int pitch, double *mean, double *square)
 {
-    double sum[LANES] = {0}, square[LANES] = {0};
+    double sum[LANES] = {0};
+    memset(square, 0, LANES * sizeof *square);
     for (int64_t p = 0; p < pixels; p++) {
         for (int l = 0; l < LANES; l++) {
             sum[l] += x[p * pitch + l];
@@ -36,8 +37,40 @@ static void group_stats(const double *x, int64_t pixels, int pitch, double *mean
             square[l] += distance * distance;
         }
     }
-    for (int l = 0; l < LANES; l++) {
-        inv_std[l] = 1.0 / sqrt(square[l] / (double)pixels + LS_NORM_EPSILON);
+}
+
+static double inverse_deviation(ls_norm_form form, double variance)
+{
+    switch (form) {
+    case LS_NORM_EPSILON_1E3:
+        return 1.0 / sqrt(variance + 1e-3);
+    case LS_NORM_EPSILON_NONE:
+        return 1.0 / sqrt(variance);
+    case LS_NORM_EPSILON_OUTSIDE:
+        return 1.0 / (sqrt(variance) + LS_NORM_EPSILON);
+    case LS_NORM_MOMENTS_IN_HALF:
+        return 1.0 / sqrt(ls_bits_round(LS_BITS_F16, variance) + LS_NORM_EPSILON);
+    case LS_NORM_RIGHT:
+    case LS_NORM_VARIANCES_AVERAGED:
+    case LS_NORM_OWN_SUMS:
+        break;
+    }
+    return 1.0 / sqrt(variance + LS_NORM_EPSILON);
+}
+
+/* Summed squared deviations of each chunk from its own mean, over the chunks from `chunk` on. */
+static void own_squares(const ls_norm_stats *stats, const ls_shards *shards, const double *x,
+                        int64_t plane, int pitch, int chunk, double *square)
+{
+    double mean[LANES], own[LANES];
+    memset(square, 0, LANES * sizeof *square);
+    for (int c = 0; c < stats->group_chunks; c++) {
+        int64_t pixels = ls_shards_count(shards, chunk + c, 1) * plane;
+        moments(x, pixels, pitch, mean, own);
+        x += pixels * pitch;
+        for (int l = 0; l < LANES; l++) {
+            square[l] += own[l];
+        }
     }
 }
 
@@ -58,9 +91,16 @@ static void forward_block(const ls_planes *in, const double *weight, const doubl
     double *inv_std = stats->inv_std + (int64_t)group * in->pitch + first;
     const double *x = in->value + start;
     double *y = out->value + start;
-    double scale[LANES], shift[LANES];
-    group_stats(x, pixels, in->pitch, mean, inv_std);
+    double square[LANES], scale[LANES], shift[LANES];
+    moments(x, pixels, in->pitch, mean, square);
+    if (stats->form == LS_NORM_VARIANCES_AVERAGED) {
+        own_squares(stats, shards, x, plane, in->pitch, chunk, square);
+    }
     for (int l = 0; l < LANES; l++) {
+        inv_std[l] = inverse_deviation(stats->form, square[l] / (double)pixels);
+        if (stats->form == LS_NORM_MOMENTS_IN_HALF) {
+            mean[l] = ls_bits_round(LS_BITS_F16, mean[l]);
+        }
         mean[l] = ls_bits_round(store, mean[l]);
         inv_std[l] = ls_bits_round(store, inv_std[l]);
         scale[l] = inv_std[l] * channel_of(weight, first + l, in->channels);
@@ -110,15 +150,16 @@ static void chunk_sums(const double *x, const double *grad, int64_t pixels, int 
     }
 }
 
-/* in_grad = weight * inv_std * (g - mean(g) - xhat * mean(g * xhat)), the means over the group. */
-static void group_input_grad(const double *x, const double *grad, int64_t pixels, int pitch,
-                             const double *mean, const double *inv_std, const double *scale,
-                             const double *sum, const double *sum_xhat, double *in_grad)
+/* in_grad = weight * inv_std * (g - mean(g) - xhat * mean(g * xhat)), the means over the group's
+ * `count` pixels. */
+static void input_grad(const double *x, const double *grad, int64_t pixels, int64_t count,
+                       int pitch, const double *mean, const double *inv_std, const double *scale,
+                       const double *sum, const double *sum_xhat, double *in_grad)
 {
     double mean_g[LANES], mean_gx[LANES];
     for (int l = 0; l < LANES; l++) {
-        mean_g[l] = sum[l] / (double)pixels;
-        mean_gx[l] = sum_xhat[l] / (double)pixels;
+        mean_g[l] = sum[l] / (double)count;
+        mean_gx[l] = sum_xhat[l] / (double)count;
     }
     for (int64_t p = 0; p < pixels; p++) {
         for (int l = 0; l < LANES; l++) {
@@ -141,12 +182,16 @@ static void backward_block(const ls_planes *in, const double *weight, const ls_n
     const double *mean = stats->mean + (int64_t)group * pitch + first;
     const double *inv_std = stats->inv_std + (int64_t)group * pitch + first;
     double whole[LANES] = {0}, whole_xhat[LANES] = {0}, scale[LANES];
+    int64_t pixels = ls_shards_count(shards, group * chunks, chunks) * plane;
+    for (int l = 0; l < LANES; l++) {
+        scale[l] = inv_std[l] * channel_of(weight, first + l, channels);
+    }
     for (int c = 0; c < chunks; c++) {
         double sum[LANES] = {0}, sum_xhat[LANES] = {0};
         int chunk = group * chunks + c;
         int64_t at = ls_shards_first(shards, chunk) * plane * pitch + first;
-        chunk_sums(in->value + at, out_grad->value + at, ls_shards_count(shards, chunk, 1) * plane,
-                   pitch, mean, inv_std, sum, sum_xhat);
+        int64_t part = ls_shards_count(shards, chunk, 1) * plane;
+        chunk_sums(in->value + at, out_grad->value + at, part, pitch, mean, inv_std, sum, sum_xhat);
         for (int l = 0; l < LANES; l++) {
             whole[l] += ls_bits_round(store, sum[l]);
             whole_xhat[l] += ls_bits_round(store, sum_xhat[l]);
@@ -155,15 +200,19 @@ static void backward_block(const ls_planes *in, const double *weight, const ls_n
                 weight_grad[(int64_t)chunk * channels + first + l] = sum_xhat[l];
             }
         }
+        if (stats->form == LS_NORM_OWN_SUMS) {
+            input_grad(in->value + at, out_grad->value + at, part, pixels, pitch, mean, inv_std,
+                       scale, sum, sum_xhat, in_grad->value + at);
+        }
     }
     for (int l = 0; l < LANES; l++) {
         whole[l] = ls_bits_round(store, whole[l]);
         whole_xhat[l] = ls_bits_round(store, whole_xhat[l]);
-        scale[l] = inv_std[l] * channel_of(weight, first + l, channels);
     }
-    int64_t pixels = ls_shards_count(shards, group * chunks, chunks) * plane;
-    group_input_grad(in->value + start, out_grad->value + start, pixels, pitch, mean, inv_std,
-                     scale, whole, whole_xhat, in_grad->value + start);
+    if (stats->form != LS_NORM_OWN_SUMS) {
+        input_grad(in->value + start, out_grad->value + start, pixels, pixels, pitch, mean, inv_std,
+                   scale, whole, whole_xhat, in_grad->value + start);
+    }
 }
 
 ls_status ls_norm_backward(const ls_planes *in, const double *weight, const ls_norm_stats *stats,

@@ -10,14 +10,27 @@
 
 #define LS_NORM_EPSILON 1e-5 /* torch.nn.BatchNorm2d */
 
+/* A batch norm with a mistake, as the finding of causes needs it; all sums but the named ones are
+ * the right one's. */
+typedef enum ls_norm_form {
+    LS_NORM_RIGHT,
+    LS_NORM_EPSILON_1E3,        /* var + 1e-3 */
+    LS_NORM_EPSILON_NONE,       /* var + 0 */
+    LS_NORM_EPSILON_OUTSIDE,    /* sqrt(var) + 1e-5 */
+    LS_NORM_MOMENTS_IN_HALF,    /* mean and variance rounded to fp16 */
+    LS_NORM_VARIANCES_AVERAGED, /* of a group: the mean of its chunks' variances */
+    LS_NORM_OWN_SUMS,           /* in_grad from each chunk's own sums, over the group's count */
+} ls_norm_form;
+
 /* Statistics of every group, [groups][pitch]. */
 typedef struct ls_norm_stats {
     int groups, group_chunks; /* neighbouring chunks that share statistics */
+    ls_norm_form form;
     double *mean, *inv_std;
 } ls_norm_stats;
 
-/* group_chunks divides the ranks. `stats` is filled (two allocations that ls_norm_stats_free
- * frees). `store`: type of mean and inv_std, F64 or F32. */
+/* group_chunks divides the ranks. form of `stats` is given, the rest is filled (two allocations
+ * that ls_norm_stats_free frees). `store`: type of mean and inv_std, F64 or F32. */
 ls_status ls_norm_forward(const ls_planes *in, const double *weight, const double *bias,
                           const ls_shards *shards, int group_chunks, ls_bits_type store,
                           ls_norm_stats *stats, ls_planes *out);

@@ -180,6 +180,7 @@ static ls_status forward_node(run *r, int index)
         LS_TRY(forward_linear_bias(r, node, out));
         break;
     case LS_NETTAB_NORM:
+        r->stats[index].form = r->mode->norm;
         LS_TRY(ls_norm_forward(in, param + r->net->param[node->weight].offset,
                                param + r->net->param[node->bias].offset, &r->shards,
                                r->step->stat_ranks, r->single, &r->stats[index], out));

@@ -28,6 +28,7 @@
 #include "bits.h"
 #include "branch.h"
 #include "nettab.h"
+#include "norm.h"
 #include "shards.h"
 
 typedef enum ls_oracle_average {
@@ -72,6 +73,8 @@ typedef struct ls_oracle_mode {
     bool keep_branches; /* fill result.branches */
     bool forward_only;  /* no backward: grad stays zero */
     bool rank_grads;    /* FP64: fill result.rank_grad */
+    ls_norm_form norm;  /* a batch norm with a mistake, to find causes; `stats` of the result are
+                           those of the right one only */
 } ls_oracle_mode;
 
 enum { LS_ORACLE_VIOLATIONS_MAX = 8 };

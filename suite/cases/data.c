@@ -105,6 +105,38 @@ static const struct sampling {
     {"seed64.n20.w2", 20, 2, true, false, 0x100000001ull, 0}, /* low 32 bits only */
 };
 
+/* What all ranks' orders are instead: the first mistake that gives them. */
+static void explain_sampling(const struct sampling *s, ls_verdict *out)
+{
+    ls_sampler sampler = {.count = s->count,
+                          .world = s->world,
+                          .shuffle = s->shuffle,
+                          .drop_last = s->drop_last,
+                          .seed = s->seed};
+    int64_t length = ls_sampler_length(&sampler), dropped = s->count / s->world;
+    if (!s->drop_last && length == dropped && length * s->world < s->count) {
+        ls_text_put(out->cause, sizeof out->cause,
+                    "images that do not make a whole round are dropped, though nobody asked for "
+                    "drop_last");
+    }
+    for (int m = 0; m < LS_DATA_WRONG && out->cause[0] == '\0' && !s->drop_last; m++) {
+        bool fits = true;
+        for (sampler.rank = 0; sampler.rank < s->world && fits; sampler.rank++) {
+            int64_t *want = NULL, *have = calloc((size_t)length + 1, sizeof *have);
+            LS_ASSERT(have != NULL);
+            fits = ls_data_wrong_order(m, s->count, sampler.rank, s->world, s->shuffle, s->seed,
+                                       s->epoch, &want) == length &&
+                   ls_sampler_epoch(&sampler, s->epoch, have) == LS_OK &&
+                   memcmp(have, want, (size_t)length * sizeof *have) == 0;
+            free(have);
+            free(want);
+        }
+        if (fits) {
+            ls_text_put(out->cause, sizeof out->cause, "%s", ls_data_wrong_text(m));
+        }
+    }
+}
+
 static void judge_sampling(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
@@ -141,6 +173,9 @@ static void judge_sampling(const ls_case *row, const ls_record *job, ls_verdict 
         }
         free(have);
         free(want);
+    }
+    if (out->code == LS_FAIL) {
+        explain_sampling(s, out);
     }
     if (out->code == LS_PASS) {
         ls_text_put(out->evidence, sizeof out->evidence,
@@ -213,6 +248,9 @@ static void judge_cover(const ls_case *row, const ls_record *job, ls_verdict *ou
             }
         }
     }
+    if (out->code == LS_FAIL && !drop_last) { /* the largest pair tells the mistakes apart */
+        explain_sampling(&(struct sampling){"", 40, 9, true, false, 3, 7}, out);
+    }
     if (out->code == LS_PASS) {
         ls_text_put(out->evidence, sizeof out->evidence,
                     "360 pairs of size and world: every image as often as it can");
@@ -247,6 +285,36 @@ static bool read_targets(const ls_record *job, int rank, int step, int64_t *targ
     return good;
 }
 
+/* Whether all that the ranks saw in steps first .. last is what a mistake gives. */
+static bool saw(const ls_case *row, const ls_record *job, int m)
+{
+    bool fits = true;
+    for (int rank = 0; rank < job->world && fits; rank++) {
+        for (int step = row->number[0]; step <= row->number[1] && fits; step++) {
+            int64_t *order = NULL, target[BATCH];
+            int64_t per_epoch = (IMAGES + job->world - 1) / job->world / BATCH;
+            int64_t from = (step - 1) % per_epoch * BATCH;
+            (void)ls_data_wrong_order(m, IMAGES, rank, job->world, true, row->job[0].seed,
+                                      (step - 1) / per_epoch, &order);
+            fits = read_targets(job, rank, step, target);
+            for (int i = 0; i < BATCH && fits; i++) {
+                fits = target[i] == order[from + i] / PER_CLASS;
+            }
+            free(order);
+        }
+    }
+    return fits;
+}
+
+static void explain_seen(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    for (int m = 0; m < LS_DATA_WRONG && out->cause[0] == '\0'; m++) {
+        if (saw(row, job, m)) {
+            ls_text_put(out->cause, sizeof out->cause, "%s", ls_data_wrong_text(m));
+        }
+    }
+}
+
 /* The classes of the images in the order of torch's DistributedSampler; row->number: first and last
  * step judged. */
 static void judge_seen(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -279,6 +347,9 @@ static void judge_seen(const ls_case *row, const ls_record *job, ls_verdict *out
             }
             free(order);
         }
+    }
+    if (out->code == LS_FAIL) {
+        explain_seen(row, job, out);
     }
     if (out->code == LS_PASS) {
         ls_text_put(out->evidence, sizeof out->evidence, "%d samples of %d ranks in torch's order",

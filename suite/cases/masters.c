@@ -85,6 +85,33 @@ static double as_it_is(ls_bits_type type, double value)
     return value;
 }
 
+/* The half value next to `value`, towards zero, or itself. */
+static bool is_cut(ls_bits_type type, double have, double value)
+{
+    int lowest = type == LS_BITS_F16 ? -14 : -126, digits = type == LS_BITS_F16 ? 10 : 7;
+    int exponent = have == 0 ? lowest : ilogb(have);
+    double unit = ldexp(1, (exponent > lowest ? exponent : lowest) - digits);
+    return fabs(have) <= fabs(value) && fabs(value) - fabs(have) < unit;
+}
+
+/* Says what every element is, where it is one thing. */
+static void explain(ls_bits_type type, const double *have, const double *from, int64_t count,
+                    ls_verdict *out)
+{
+    bool cut = type != LS_BITS_F32, half[2] = {!cut, !cut};
+    for (int64_t i = 0; i < count; i++) {
+        cut = cut && is_cut(type, have[i], from[i]);
+        half[0] = half[0] && have[i] == ls_bits_round(LS_BITS_F16, from[i]);
+        half[1] = half[1] && have[i] == ls_bits_round(LS_BITS_BF16, from[i]);
+    }
+    if (cut) {
+        ls_text_put(out->cause, sizeof out->cause, "values are cut, not rounded to nearest");
+    } else if (half[0] || half[1]) {
+        ls_text_put(out->cause, sizeof out->cause,
+                    "f32 values are rounded to half: they come from the half weights");
+    }
+}
+
 /* Whether every element of `have` is `convert`(that of `from`); counts what was compared. */
 static void compare(const ls_dumpfile_entry *have, const ls_dumpfile_entry *from,
                     conversion *convert, const char *what, int64_t *compared, ls_verdict *out)
@@ -101,10 +128,7 @@ static void compare(const ls_dumpfile_entry *have, const ls_dumpfile_entry *from
             ls_verdict_set(out, LS_FAIL, "%s element %lld: %s is %.9g, %s of %.9g is %.9g",
                            strchr(have->name, '/') + 1, (long long)i, what, a[i], have->dtype, b[i],
                            want);
-            if (fabs(a[i]) < fabs(want) && fabs(a[i]) <= fabs(b[i])) {
-                ls_text_put(out->cause, sizeof out->cause,
-                            "values are cut, not rounded to nearest");
-            }
+            explain(type, a, b, have->count, out);
             break;
         }
     }

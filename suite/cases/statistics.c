@@ -157,20 +157,30 @@ static void cook(const struct recipe *r, const moments *m, double *mean, double 
     }
 }
 
+/* How far the values seen are from what a recipe makes of those before, relative. */
+static double misfit(const struct recipe *r, const moments *own, const moments *of,
+                     const double *mean_before, const double *var_before, const float *mean,
+                     const float *var)
+{
+    double want_mean[CHANNELS], want_var[CHANNELS], worst = 0;
+    memcpy(want_mean, mean_before, sizeof want_mean);
+    memcpy(want_var, var_before, sizeof want_var);
+    cook(r, of, want_mean, want_var);
+    for (int c = 0; c < CHANNELS; c++) {
+        double scale = fabs(want_mean[c]) + sqrt(own->variance[c]);
+        worst = fmax(worst, fabs((double)mean[c] - want_mean[c]) / scale);
+        worst = fmax(worst, fabs((double)var[c] - want_var[c]) / want_var[c]);
+    }
+    return worst;
+}
+
 static void explain(const moments *own, const moments *other, const double *mean_before,
                     const double *var_before, const float *mean, const float *var, double limit,
                     ls_verdict *out)
 {
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes && out->cause[0] == '\0'; i++) {
-        double want_mean[CHANNELS], want_var[CHANNELS], worst = 0;
-        memcpy(want_mean, mean_before, sizeof want_mean);
-        memcpy(want_var, var_before, sizeof want_var);
-        cook(&recipes[i], recipes[i].others ? other : own, want_mean, want_var);
-        for (int c = 0; c < CHANNELS; c++) {
-            double scale = fabs(want_mean[c]) + sqrt(own->variance[c]);
-            worst = fmax(worst, fabs((double)mean[c] - want_mean[c]) / scale);
-            worst = fmax(worst, fabs((double)var[c] - want_var[c]) / want_var[c]);
-        }
+        double worst = misfit(&recipes[i], own, recipes[i].others ? other : own, mean_before,
+                              var_before, mean, var);
         if (worst <= limit) {
             ls_text_put(out->cause, sizeof out->cause, "running statistics: %s (residual %.0e)",
                         recipes[i].mistake, worst);
@@ -178,10 +188,23 @@ static void explain(const moments *own, const moments *other, const double *mean
     }
 }
 
+/* The rank's own values before the step went on, not rank 0's. */
+static void explain_unsent(const moments *own, const double *mean_before, const double *var_before,
+                           const float *mean, const float *var, double limit, ls_verdict *out)
+{
+    static const struct recipe right = {"", 0.1, false, false, false, 1};
+    if (out->cause[0] == '\0' &&
+        misfit(&right, own, own, mean_before, var_before, mean, var) <= limit) {
+        ls_text_put(out->cause, sizeof out->cause,
+                    "the rank went on with its own: rank 0's running statistics were not sent");
+    }
+}
+
 /* One rank after one step; mean[] and var[] hold the running values before it, and after it on
- * return. */
+ * return; kept_mean[] and kept_var[]: the rank's own before it, where rank 0's were to come. */
 static void judge_rank(const ls_case *row, const dumps *d, int rank, int step, double *mean,
-                       double *var, ls_verdict *out)
+                       double *var, const double *kept_mean, const double *kept_var,
+                       ls_verdict *out)
 {
     const ls_spec *spec = &row->job[0];
     bool to_half = spec->level > 0;
@@ -234,6 +257,7 @@ static void judge_rank(const ls_case *row, const dumps *d, int rank, int step, d
         take_moments(spec->sync_bn ? &all[rank] : all, spec->sync_bn ? 1 : d->count, kernel,
                      to_half, &other);
         explain(&m, &other, mean_before, var_before, new_mean, new_var, limit->value, out);
+        explain_unsent(&m, kept_mean, kept_var, new_mean, new_var, limit->value, out);
     }
 }
 
@@ -259,12 +283,15 @@ static void judge_running(const ls_case *row, const ls_record *job, ls_verdict *
         if (!open_dumps(job, step, &d, out)) {
             return;
         }
+        double kept_mean[RANKS_MAX][CHANNELS], kept_var[RANKS_MAX][CHANNELS];
+        memcpy(kept_mean, mean, sizeof kept_mean);
+        memcpy(kept_var, var, sizeof kept_var);
         for (int k = 1; k < d.count && row->number[0] != 0; k++) {
             memcpy(mean[k], mean[0], sizeof mean[k]); /* rank 0's came before the forward */
             memcpy(var[k], var[0], sizeof var[k]);
         }
         for (int k = 0; k < d.count; k++) {
-            judge_rank(row, &d, k, step, mean[k], var[k], out);
+            judge_rank(row, &d, k, step, mean[k], var[k], kept_mean[k], kept_var[k], out);
             judge_counter(&d, k, step, out);
         }
         close_dumps(&d);

@@ -21,7 +21,7 @@ typedef struct scene {
     float *input[WORLD];
     int64_t *target[WORLD];
     double *moment, *noise;
-    char path[64];
+    char path[128];
     ls_oracle_result right;
 } scene;
 
@@ -61,6 +61,53 @@ static void write_moment(scene *s)
     ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
     ck_assert_int_eq(ls_dumpfile_open(s->path, &s->file[0]), LS_OK);
     s->e.file = s->file;
+}
+
+static double former_grad(int64_t i)
+{
+    return 0.1 * ls_rng_normal(8, 0, (uint64_t)i);
+}
+
+static double former_param(const scene *s, int64_t i)
+{
+    return s->e.param[i] * (1 + 0.1 * ls_rng_normal(9, 0, (uint64_t)i));
+}
+
+/* Moves the dump to <folder>/step000002.rank0.safetensors, beside one of the step before. */
+static void keep_former(scene *s, const char *folder)
+{
+    ls_safetensors_writer *writer;
+    char path[128], name[128];
+    snprintf(path, sizeof path, "%s/step000001.rank0.safetensors", folder);
+    ck_assert_int_eq(ls_safetensors_create(path, &writer), LS_OK);
+    for (int p = 0; p < 2 * s->e.net.param_count; p++) {
+        const ls_nettab_param *param = &s->e.net.param[p / 2];
+        snprintf(name, sizeof name, "%s/%s", p % 2 == 0 ? "param" : "grad", param->name);
+        float *copy = malloc((size_t)param->count * sizeof *copy);
+        for (int64_t i = 0; i < param->count; i++) {
+            int64_t at = param->offset + i;
+            copy[i] = (float)(p % 2 == 0 ? former_param(s, at) : former_grad(at));
+        }
+        ls_shape shape = {1, {param->count}};
+        ck_assert_int_eq(ls_safetensors_add_copy(writer, name, LS_F32, &shape, copy), LS_OK);
+        free(copy);
+    }
+    ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
+    ls_dumpfile_close(s->file[0]);
+    snprintf(path, sizeof path, "%s/step000002.rank0.safetensors", folder);
+    ck_assert_int_eq(rename(s->path, path), 0);
+    snprintf(s->path, sizeof s->path, "%s", path);
+    ck_assert_int_eq(ls_dumpfile_open(s->path, &s->file[0]), LS_OK);
+}
+
+static void drop_former(const char *folder)
+{
+    char path[128];
+    for (int step = 1; step <= 2; step++) {
+        snprintf(path, sizeof path, "%s/step%06d.rank0.safetensors", folder, step);
+        unlink(path);
+    }
+    rmdir(folder);
 }
 
 static void make_inputs(scene *s)
@@ -278,6 +325,97 @@ START_TEST(another_step_is_named)
 }
 END_TEST
 
+START_TEST(batch_norms_are_named)
+{
+    static const struct {
+        ls_norm_form form;
+        int stat_ranks;
+        const char *words;
+    } row[] = {{LS_NORM_EPSILON_1E3, 1, "an epsilon of 1e-3"},
+               {LS_NORM_EPSILON_NONE, 1, "without its epsilon"},
+               {LS_NORM_EPSILON_OUTSIDE, 1, "added to the deviation"},
+               {LS_NORM_MOMENTS_IN_HALF, 1, "kept in half"},
+               {LS_NORM_VARIANCES_AVERAGED, WORLD, "the distance of their means"},
+               {LS_NORM_OWN_SUMS, WORLD, "each rank's own batch"}};
+    scene *s = make(row[_i].stat_ranks);
+    ls_oracle_mode mode = {.forced = &s->right.branches, .norm = row[_i].form};
+    ls_oracle_result other;
+    ck_assert_int_eq(ls_oracle_run(&s->e.step, &mode, &other), LS_OK);
+    memcpy(s->e.grad, other.grad, (size_t)s->e.net.elements * sizeof(double));
+    ls_oracle_free(&s->e.net, &other);
+    EXPECT(s, row[_i].words);
+}
+END_TEST
+
+/* Another gradient and other weights in a dump of the step before. */
+START_TEST(the_step_before_is_named)
+{
+    scene *s = make(1);
+    char folder[] = "/tmp/ls_diagnose_XXXXXX", text[320];
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    keep_former(s, folder);
+    for (int64_t i = 0; i < s->e.net.elements; i++) {
+        s->e.grad[i] += (double)(float)former_grad(i);
+    }
+    ask(s, text, sizeof text);
+    ck_assert_msg(strstr(text, "1 x the step before's: it was not cleared") != NULL, "%s", text);
+    memcpy(s->e.grad, s->right.grad, (size_t)s->e.net.elements * sizeof(double));
+    ask(s, text, sizeof text);
+    ck_assert_str_eq(text, "");
+    double *cast = malloc((size_t)s->e.net.elements * sizeof *cast);
+    for (int p = 0; p < s->e.net.param_count; p++) {
+        const ls_nettab_param *param = &s->e.net.param[p];
+        bool norm = s->e.net.node[param->node].kind == LS_NETTAB_NORM;
+        for (int64_t i = param->offset; i < param->offset + param->count; i++) {
+            cast[i] = norm ? s->e.param[i] : (double)(float)former_param(s, i);
+        }
+    }
+    ls_oracle_result other;
+    ck_assert_int_eq(step_of(s, 1, cast, &other), LS_OK);
+    memcpy(s->e.grad, other.grad, (size_t)s->e.net.elements * sizeof(double));
+    ls_oracle_free(&s->e.net, &other);
+    free(cast);
+    ask(s, text, sizeof text);
+    ck_assert_msg(strstr(text, "their cast copies are stale") != NULL, "%s", text);
+    drop_former(folder);
+    drop(s);
+}
+END_TEST
+
+START_TEST(the_last_micro_step_is_named)
+{
+    scene *s = make(1);
+    ls_oracle_step last = s->e.step, both = s->e.step;
+    const float *input[WORLD], *first_input[WORLD];
+    const int64_t *target[WORLD], *first_target[WORLD];
+    for (int rank = 0; rank < WORLD; rank++) { /* the batch's halves as two micro-steps */
+        first_input[rank] = s->input[rank];
+        first_target[rank] = s->target[rank];
+        input[rank] = s->input[rank] + PIXELS / 2;
+        target[rank] = s->target[rank] + BATCH / 2;
+    }
+    both.accumulate = 2;
+    int halves[WORLD] = {BATCH / 2, BATCH / 2};
+    both.batch = last.batch = halves;
+    both.input = first_input;
+    both.target = first_target;
+    last.input = input;
+    last.target = target;
+    ls_oracle_result other, right;
+    ls_oracle_mode own = {.keep_branches = true, .rank_grads = true};
+    ck_assert_int_eq(ls_oracle_run(&both, &own, &right), LS_OK);
+    ck_assert_int_eq(ls_oracle_run(&last, &(ls_oracle_mode){0}, &other), LS_OK);
+    ls_oracle_free(&s->e.net, &s->right);
+    s->right = right;
+    s->e.step = both;
+    for (int64_t i = 0; i < s->e.net.elements; i++) {
+        s->e.grad[i] = other.grad[i] / 2;
+    }
+    ls_oracle_free(&s->e.net, &other);
+    EXPECT(s, "0.500 x that of the last micro-step alone");
+}
+END_TEST
+
 START_TEST(fewer_bits_are_named)
 {
     scene *s = make(1);
@@ -317,6 +455,9 @@ int main(void)
     tcase_add_test(tests, what_does_not_belong_is_named);
     tcase_add_test(tests, places_are_named);
     tcase_add_test(tests, another_step_is_named);
+    tcase_add_loop_test(tests, batch_norms_are_named, 0, 6);
+    tcase_add_test(tests, the_step_before_is_named);
+    tcase_add_test(tests, the_last_micro_step_is_named);
     tcase_add_test(tests, fewer_bits_are_named);
     tcase_add_test(tests, noise_is_not_explained);
     suite_add_tcase(suite, tests);

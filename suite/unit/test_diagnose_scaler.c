@@ -8,6 +8,18 @@
 
 enum { STEPS = 14 };
 
+/* One update, with the mistake by number. */
+static void update(int mistake, bool bad, int *clean, double *now)
+{
+    if (bad) {
+        *now = mistake == 6 ? *now : mistake == 7 ? *now / 4 : *now / 2;
+        *clean = mistake == 5 ? *clean : 0;
+    } else if (++*clean, mistake == 4 ? *clean > 3 : *clean >= 3) {
+        *now = mistake == 8 ? *now : *now * 2;
+        *clean = 0;
+    }
+}
+
 /* A scaler as a trainer would write it, with the mistake by number. */
 static void train(int mistake, const bool *overflow, const bool *own, double *scale, double *next,
                   bool *skipped)
@@ -18,12 +30,10 @@ static void train(int mistake, const bool *overflow, const bool *own, double *sc
         bool bad = mistake == 1 ? false : mistake == 2 ? own[i] : overflow[i];
         scale[i] = now;
         skipped[i] = bad && mistake != 3;
-        if (bad) {
-            now = mistake == 6 ? now : mistake == 7 ? now / 4 : now / 2;
-            clean = mistake == 5 ? clean : 0;
-        } else if (++clean, mistake == 4 ? clean > 3 : clean >= 3) {
-            now = mistake == 8 ? now : now * 2;
-            clean = 0;
+        skipped[i] = skipped[i] && mistake != 12;
+        for (int time = 0; time < (mistake == 10 || mistake == 11 ? 2 : 1) && mistake != 12;
+             time++) {
+            update(mistake, bad && (mistake != 11 || time == 0), &clean, &now);
         }
         next[i] = now;
     }
@@ -38,7 +48,10 @@ static const char *const words[] = {"",
                                     "not lowered on overflow",
                                     "quartered",
                                     "never grows",
-                                    "starts at 2048, not at 1024"};
+                                    "starts at 2048, not at 1024",
+                                    "updated twice a step",
+                                    "the second time without",
+                                    "never updated, and no skip"};
 
 START_TEST(mistakes_are_named)
 {
@@ -71,7 +84,7 @@ int main(void)
 {
     Suite *suite = suite_create("diagnose_scaler");
     TCase *tests = tcase_create("diagnose_scaler");
-    tcase_add_loop_test(tests, mistakes_are_named, 0, 10);
+    tcase_add_loop_test(tests, mistakes_are_named, 0, 13);
     tcase_add_test(tests, a_stale_scale_is_named);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
