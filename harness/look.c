@@ -15,6 +15,7 @@
 #include "../kernels/core/log.h"
 #include "lifeline.h"
 #include "machine.h"
+#include "path.h"
 #include "remote.h"
 #include "text.h"
 #include "watch.h"
@@ -116,24 +117,10 @@ static void hang_up(void *context)
 
 static ls_status make_marker(const char *folder, looking *l)
 {
-    char part[700];
     ls_watch_token(l->token);
     ls_text_put(l->folder, sizeof l->folder, "%s/.look-%.16s", folder, l->token);
     ls_text_put(l->marker, sizeof l->marker, "%s/marker", l->folder);
-    ls_text_put(part, sizeof part, "%s", l->folder);
-    for (char *slash = strchr(part + 1, '/');; slash = strchr(slash + 1, '/')) {
-        if (slash != NULL) {
-            *slash = '\0';
-        }
-        if (mkdir(part, 0777) != 0 && errno != EEXIST) {
-            ls_log_error("cannot make the folder %s: %s", part, strerror(errno));
-            return LS_ERR_INFRA;
-        }
-        if (slash == NULL) {
-            break;
-        }
-        *slash = '/';
-    }
+    LS_TRY(ls_path_make_folder(l->folder));
     ls_watch_token(l->token); /* the folder's name is seen, what is in it need not be guessable */
     int fd = open(l->marker, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     bool written = fd >= 0 && write(fd, l->token, 32) == 32 && fsync(fd) == 0;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../kernels/core/log.h"
+#include "arguments_explain.h"
 #include "values.h"
 
 enum {
@@ -470,106 +471,6 @@ static error_t read_option(int key, char *text, struct argp_state *state)
 
 /* ---- the whole line -------------------------------------------------------------------------- */
 
-/* Levenshtein's distance, for a hint; names are short. */
-static int distance(const char *a, size_t length, const char *b)
-{
-    enum { LENGTH_MAX = 40 };
-    int row[LENGTH_MAX + 1];
-    int width = (int)strlen(b);
-    if (width > LENGTH_MAX) {
-        return LENGTH_MAX;
-    }
-    for (int j = 0; j <= width; j++) {
-        row[j] = j;
-    }
-    for (int i = 1; i <= (int)length; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= width; j++) {
-            int best = diagonal + (a[i - 1] != b[j - 1]);
-            best = row[j] + 1 < best ? row[j] + 1 : best;
-            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-            diagonal = row[j];
-            row[j] = best;
-        }
-    }
-    return row[width];
-}
-
-typedef enum match { MATCH_NONE, MATCH_ONE, MATCH_MANY } match;
-
-/* The option that `name` means: its name or an abbreviation of only one. */
-static match find_option(const char *name, size_t length, const struct argp_option **out)
-{
-    match found = MATCH_NONE;
-    for (size_t i = 0; i + 1 < sizeof table / sizeof table[0]; i++) {
-        if (table[i].name == NULL || strncmp(table[i].name, name, length) != 0) {
-            continue;
-        }
-        *out = &table[i];
-        if (strlen(table[i].name) == length) {
-            return MATCH_ONE;
-        }
-        found = found == MATCH_NONE ? MATCH_ONE : MATCH_MANY;
-    }
-    return found;
-}
-
-static void explain_unknown(const char *argument, size_t length)
-{
-    const struct argp_option *nearest = NULL;
-    int best = (int)length / 2; /* further away is another word */
-    for (size_t i = 0; i + 1 < sizeof table / sizeof table[0]; i++) {
-        int away = table[i].name != NULL ? distance(argument + 2, length, table[i].name) : best;
-        if (away < best) {
-            best = away;
-            nearest = &table[i];
-        }
-    }
-    if (nearest != NULL) {
-        ls_log_error("unknown option '%s'; the nearest is --%s", argument, nearest->name);
-    } else {
-        ls_log_error("unknown option '%s'; --help lists all", argument);
-    }
-}
-
-/* Finds and names the option that getopt would not take. */
-static void explain_refusal(int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++) {
-        bool is_long = strncmp(argv[i], "--", 2) == 0;
-        size_t length = is_long ? strcspn(argv[i] + 2, "=") : 1;
-        const struct argp_option *option = NULL;
-        match found = MATCH_NONE;
-        if (is_long) {
-            found = find_option(argv[i] + 2, length, &option);
-        } else if (argv[i][1] == KEY_ARCH || argv[i][1] == KEY_BATCH_SIZE) {
-            const char *name = name_of(argv[i][1]);
-            found = find_option(name, strlen(name), &option);
-        }
-        if (found == MATCH_NONE) {
-            explain_unknown(argv[i], is_long ? length : 0);
-            return;
-        }
-        if (found == MATCH_MANY) {
-            ls_log_error("'%s' may be several options; --help lists all", argv[i]);
-            return;
-        }
-        bool valued = option->arg != NULL;
-        bool optional = (option->flags & OPTION_ARG_OPTIONAL) != 0;
-        bool inside = is_long ? argv[i][2 + length] == '=' : argv[i][2] != '\0';
-        if (inside && !valued) {
-            ls_log_error("--%s takes no value: '%s'", option->name, argv[i]);
-            return;
-        }
-        i += valued && !optional && !inside;
-        if (i >= argc) {
-            ls_log_error("--%s needs a value: %s", option->name, option->arg);
-            return;
-        }
-    }
-}
-
 /* A copy of argv in which the names of long options have '-' where they had '_'. */
 static char **copy_arguments(int argc, char **argv)
 {
@@ -608,7 +509,7 @@ ls_status ls_arguments_read(int argc, char **argv, ls_options *options, ls_argum
     error_t error =
         argp_parse(&argp, argc, copy, ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT, NULL, &to);
     if (error != 0 && !to.refused) {
-        explain_refusal(argc, original);
+        ls_arguments_explain_refusal(table, argc, original);
     }
     for (int i = 0; i < argc; i++) {
         free(original[i]);

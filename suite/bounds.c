@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../harness/path.h"
 #include "../harness/job.h"
 #include "../harness/machine.h"
 #include "../harness/text.h"
@@ -225,7 +226,7 @@ int ls_bounds_main(int count, char **argument)
         return LS_ERR_USAGE;
     }
     ls_commands_absolute(b.out, b.folder, sizeof b.folder);
-    status = ls_place_make_folder(b.folder);
+    status = ls_path_make_folder(b.folder);
     if (status != LS_OK) {
         return (int)status;
     }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../harness/path.h"
 #include "../harness/machine.h"
 #include "../harness/proc.h"
 #include "../harness/text.h"
@@ -183,7 +184,7 @@ static ls_status make_folder(detect *d)
         LS_TRY(ls_commands_run_folder("results/runs", "detect", d->directory, sizeof d->directory));
     }
     ls_text_put(faults, sizeof faults, "%s/faults", d->directory);
-    return ls_place_make_folder(faults);
+    return ls_path_make_folder(faults);
 }
 
 /* ---- one fault ------------------------------------------------------------------------------- */

@@ -28,6 +28,11 @@ typedef struct ls_detect_list {
 /* Reads suite/plants.txt; patches are those that lie in suite/plants/ beside it. LS_ERR_USAGE for a
  * line that is not five fields (named). */
 ls_status ls_detect_read(const char *path, ls_detect_list *out);
+/* Calls `visit` with every line of the file, counted from 1, which it may change, until one fails.
+ * `what` is for the message where the file cannot be read: LS_ERR_USAGE. */
+typedef ls_status ls_detect_line(char *line, const char *path, int number, ls_detect_list *out);
+ls_status ls_detect_read_lines(const char *path, const char *what, ls_detect_line *visit,
+                               ls_detect_list *out);
 /* An empty entry at the end. */
 ls_detect_plant *ls_detect_append(ls_detect_list *list);
 /* Appends the wrong trainers of suite/peers/wrong/expected.txt, script<TAB>case<TAB>sentence, whose

@@ -22,6 +22,9 @@ static const double foreign_limit_s = 900, import_limit_s = 120;
 
 static ls_status read_line(char *line, const char *path, int number, ls_detect_list *out)
 {
+    if (line[0] == '\0' || line[0] == '#') {
+        return LS_OK;
+    }
     char *script = line, *case_id = strchr(line, '\t');
     char *sentence = case_id == NULL ? NULL : strchr(case_id + 1, '\t');
     size_t length = case_id == NULL ? 0 : (size_t)(case_id - script);
@@ -49,24 +52,7 @@ static ls_status read_line(char *line, const char *path, int number, ls_detect_l
 
 ls_status ls_detect_read_foreign(const char *path, ls_detect_list *out)
 {
-    char *text = ls_text_read(path);
-    if (text == NULL) {
-        ls_log_error("the list of wrong trainers %s cannot be read", path);
-        return LS_ERR_USAGE;
-    }
-    ls_status status = LS_OK;
-    int number = 1;
-    for (char *line = text, *next; line != NULL && status == LS_OK; line = next, number++) {
-        next = strchr(line, '\n');
-        if (next != NULL) {
-            *next++ = '\0';
-        }
-        if (line[0] != '\0' && line[0] != '#') {
-            status = read_line(line, path, number, out);
-        }
-    }
-    free(text);
-    return status;
+    return ls_detect_read_lines(path, "the list of wrong trainers", read_line, out);
 }
 
 /* ---- the interpreter ------------------------------------------------------------------------- */

@@ -69,12 +69,12 @@ static ls_status read_line(char *line, const char *path, int number, ls_detect_l
     return LS_OK;
 }
 
-ls_status ls_detect_read(const char *path, ls_detect_list *out)
+ls_status ls_detect_read_lines(const char *path, const char *what, ls_detect_line *visit,
+                               ls_detect_list *out)
 {
     char *text = ls_text_read(path);
-    memset(out, 0, sizeof *out);
     if (text == NULL) {
-        ls_log_error("the list of planted faults %s cannot be read", path);
+        ls_log_error("%s %s cannot be read", what, path);
         return LS_ERR_USAGE;
     }
     ls_status status = LS_OK;
@@ -84,9 +84,16 @@ ls_status ls_detect_read(const char *path, ls_detect_list *out)
         if (next != NULL) {
             *next++ = '\0';
         }
-        status = read_line(line, path, number, out);
+        status = visit(line, path, number, out);
     }
     free(text);
+    return status;
+}
+
+ls_status ls_detect_read(const char *path, ls_detect_list *out)
+{
+    memset(out, 0, sizeof *out);
+    ls_status status = ls_detect_read_lines(path, "the list of planted faults", read_line, out);
     if (status != LS_OK) {
         ls_detect_free(out);
     }

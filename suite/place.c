@@ -1,6 +1,5 @@
 #include "place.h"
 
-#include <errno.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +7,6 @@
 #include <unistd.h>
 
 #include "../harness/text.h"
-#include "../kernels/core/log.h"
 
 void ls_place_program(char *path, size_t bytes)
 {
@@ -37,25 +35,6 @@ bool ls_place_find(const char *name, char *path, size_t bytes)
     }
     ls_text_put(path, bytes, "%s", name);
     return access(path, R_OK) == 0;
-}
-
-ls_status ls_place_make_folder(const char *path)
-{
-    char part[1024];
-    ls_text_put(part, sizeof part, "%s", path);
-    for (char *slash = strchr(part + 1, '/');; slash = strchr(slash + 1, '/')) {
-        if (slash != NULL) {
-            *slash = '\0';
-        }
-        if (mkdir(part, 0777) != 0 && errno != EEXIST) {
-            ls_log_error("cannot make the folder %s: %s", part, strerror(errno));
-            return LS_ERR_INFRA;
-        }
-        if (slash == NULL) {
-            return LS_OK;
-        }
-        *slash = '/';
-    }
 }
 
 static int remove_entry(const char *path, const struct stat *status, int type, struct FTW *walk)

@@ -12,8 +12,6 @@
 void ls_place_program(char *path, size_t bytes);
 /* "suite/claims" or "plots/x.gp" to a path that exists; false when there is none. */
 bool ls_place_find(const char *name, char *path, size_t bytes);
-/* mkdir -p; LS_ERR_INFRA with the system's text. */
-ls_status ls_place_make_folder(const char *path);
 /* Removes a folder with all in it; what cannot be removed stays silently. */
 void ls_place_remove(const char *path);
 

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../harness/path.h"
 #include "../harness/machine.h"
 #include "../harness/report.h"
 #include "../harness/text.h"
@@ -137,7 +138,7 @@ ls_status ls_runner_open(ls_run *run)
 {
     char folder[700];
     ls_text_put(folder, sizeof folder, "%s/jobs", run->directory);
-    LS_TRY(ls_place_make_folder(folder));
+    LS_TRY(ls_path_make_folder(folder));
     char program[1024];
     ls_place_program(program, sizeof program);
     ls_machine_commit(program, run->commit, (int)sizeof run->commit, &run->dirty);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../harness/path.h"
 #include "../harness/job.h"
 #include "../harness/stats.h"
 #include "../harness/text.h"
@@ -216,7 +217,7 @@ static ls_status run_setting(const setting *what, const place *place, FILE *tabl
     char folder[PATH_MAX];
     int pairs = place->options->pairs;
     ls_text_put(folder, sizeof folder, "%s/%s.batches", place->folder, what->label);
-    LS_TRY(ls_place_make_folder(folder));
+    LS_TRY(ls_path_make_folder(folder));
     LS_TRY(write_batches(what, folder));
     for (int pair = 0; pair < pairs; pair++) {
         int first = pair % 2 == 0 ? OURS : PEER;
@@ -258,7 +259,7 @@ ls_status ls_versus_run(const ls_versus_options *options)
     char path[PATH_MAX];
     place place = {.options = options};
     LS_TRY(ls_commands_run_folder(options->parent, "versus", place.folder, sizeof place.folder));
-    LS_TRY(ls_place_make_folder(place.folder));
+    LS_TRY(ls_path_make_folder(place.folder));
     ls_text_put(path, sizeof path, "%s/versus.tsv", place.folder);
     FILE *table = fopen(path, "w");
     if (table == NULL) {

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "../../harness/path.h"
 #include "../../harness/text.h"
 #include "../../kernels/core/digest.h"
 #include "../../reference/data/folder.h"
@@ -39,7 +40,7 @@ static bool put_image(const char *root, const char *name)
     ls_text_put(path, sizeof path, "%s/%s", root, name);
     ls_text_put(folder, sizeof folder, "%s", path);
     *strrchr(folder, '/') = '\0';
-    return ls_place_make_folder(folder) == LS_OK && ls_jpeg_write(path, grey, 16, 16, 90) == LS_OK;
+    return ls_path_make_folder(folder) == LS_OK && ls_jpeg_write(path, grey, 16, 16, 90) == LS_OK;
 }
 
 /* ---- scanning -------------------------------------------------------------------------------- */

@@ -8,9 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../../harness/path.h"
 #include "../../harness/text.h"
 #include "../compare.h"
 #include "../place.h"
+#include "dumps.h"
 #include "judges.h"
 
 /* resnet20 has 1.1 MB of f32 gradients: these caps make about 50, 11 and 3 buckets of them (half
@@ -35,7 +37,7 @@ static void facts_of(const ls_spec *spec, ls_compare_facts *facts, char *cache, 
     facts->nesterov = strstr(spec->extra, "--nesterov") != NULL;
     ls_place_program(cache, cache_bytes);
     ls_text_add(cache, cache_bytes, "/oracle");
-    facts->cache = ls_place_make_folder(cache) == LS_OK ? cache : NULL;
+    facts->cache = ls_path_make_folder(cache) == LS_OK ? cache : NULL;
 }
 
 static ls_status compare_step(const ls_compare_facts *facts, const ls_record *job, int step,
@@ -46,7 +48,7 @@ static ls_status compare_step(const ls_compare_facts *facts, const ls_record *jo
     for (int k = 0; k < job->world; k++) {
         path[k] = malloc(700);
         LS_ASSERT(path[k] != NULL);
-        ls_text_put(path[k], 700, "%s/dump/step%06d.rank%d.safetensors", job->directory, step, k);
+        ls_dumps_path(job, step, k, path[k], 700);
     }
     char json[700];
     ls_text_put(json, sizeof json, "%s/compare.json", job->directory);
@@ -63,8 +65,7 @@ static bool dumped(const ls_record *job, int step, ls_verdict *out)
 {
     for (int k = 0; k < job->world; k++) {
         char path[700];
-        ls_text_put(path, sizeof path, "%s/dump/step%06d.rank%d.safetensors", job->directory, step,
-                    k);
+        ls_dumps_path(job, step, k, path, sizeof path);
         if (access(path, R_OK) != 0) {
             ls_verdict_set(out, LS_FAIL, "rank=%d wrote no dump/step%06d.rank%d.safetensors", k,
                            step, k);

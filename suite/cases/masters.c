@@ -11,6 +11,7 @@
 #include "../../reference/oracle/bits.h"
 #include "../../reference/oracle/dumpfile.h"
 #include "judges.h"
+#include "masters_dump.h"
 #include "optim_facts.h"
 
 enum { STEPS = 4, SMALL_STEPS = 8 };
@@ -30,124 +31,6 @@ static const struct variant {
                 {"all.o2", "fp16", "--keep-batchnorm-fp32=False", 2},
                 {"on.o3", "fp16", "--master-weights=True", 3}};
 
-/* ---- dumps ----------------------------------------------------------------------------------- */
-
-static bool open_file(const ls_record *job, const char *name, ls_dumpfile **file, ls_verdict *out)
-{
-    char path[700];
-    ls_text_put(path, sizeof path, "%s/%s", job->directory, name);
-    if (ls_dumpfile_open(path, file) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "%s is missing or broken", name);
-        return false;
-    }
-    return true;
-}
-
-static bool open_step(const ls_record *job, int step, ls_dumpfile **file, ls_verdict *out)
-{
-    char name[64];
-    ls_text_put(name, sizeof name, "dump/step%06d.rank0.safetensors", step);
-    return open_file(job, name, file, out);
-}
-
-static ls_bits_type type_of(const ls_dumpfile_entry *entry)
-{
-    return strcmp(entry->dtype, "F16") == 0    ? LS_BITS_F16
-           : strcmp(entry->dtype, "BF16") == 0 ? LS_BITS_BF16
-                                               : LS_BITS_F32;
-}
-
-static double *values(const ls_dumpfile_entry *entry)
-{
-    double *value = malloc((size_t)entry->count * sizeof *value + 1);
-    LS_ASSERT(value != NULL);
-    ls_dumpfile_read(entry, value);
-    return value;
-}
-
-/* The names below "param/", one after another; NULL behind the last. */
-static const char *next_name(const ls_dumpfile *file, int *at)
-{
-    while (*at < ls_dumpfile_count(file)) {
-        const ls_dumpfile_entry *entry = ls_dumpfile_at(file, (*at)++);
-        if (strncmp(entry->name, "param/", 6) == 0) {
-            return entry->name + 6;
-        }
-    }
-    return NULL;
-}
-
-typedef double conversion(ls_bits_type type, double value);
-
-static double as_it_is(ls_bits_type type, double value)
-{
-    (void)type;
-    return value;
-}
-
-/* The half value next to `value`, towards zero, or itself. */
-static bool is_cut(ls_bits_type type, double have, double value)
-{
-    int lowest = type == LS_BITS_F16 ? -14 : -126, digits = type == LS_BITS_F16 ? 10 : 7;
-    int exponent = have == 0 ? lowest : ilogb(have);
-    double unit = ldexp(1, (exponent > lowest ? exponent : lowest) - digits);
-    return fabs(have) <= fabs(value) && fabs(value) - fabs(have) < unit;
-}
-
-/* Says what every element is, where it is one thing. */
-static void explain(ls_bits_type type, const double *have, const double *from, int64_t count,
-                    ls_verdict *out)
-{
-    bool cut = type != LS_BITS_F32, half[2] = {!cut, !cut};
-    for (int64_t i = 0; i < count; i++) {
-        cut = cut && is_cut(type, have[i], from[i]);
-        half[0] = half[0] && have[i] == ls_bits_round(LS_BITS_F16, from[i]);
-        half[1] = half[1] && have[i] == ls_bits_round(LS_BITS_BF16, from[i]);
-    }
-    if (cut) {
-        ls_text_put(out->cause, sizeof out->cause, "values are cut, not rounded to nearest");
-    } else if (half[0] || half[1]) {
-        ls_text_put(out->cause, sizeof out->cause,
-                    "f32 values are rounded to half: they come from the half weights");
-    }
-}
-
-/* Whether every element of `have` is `convert`(that of `from`); counts what was compared. */
-static void compare(const ls_dumpfile_entry *have, const ls_dumpfile_entry *from,
-                    conversion *convert, const char *what, int64_t *compared, ls_verdict *out)
-{
-    if (have == NULL || from == NULL || have->count != from->count) {
-        ls_verdict_set(out, LS_FAIL, "%s is missing or misshapen", what);
-        return;
-    }
-    double *a = values(have), *b = values(from);
-    ls_bits_type type = type_of(have);
-    for (int64_t i = 0; i < have->count; i++) {
-        double want = convert(type, b[i]);
-        if (a[i] != want || signbit(a[i]) != signbit(want)) {
-            ls_verdict_set(out, LS_FAIL, "%s element %lld: %s is %.9g, %s of %.9g is %.9g",
-                           strchr(have->name, '/') + 1, (long long)i, what, a[i], have->dtype, b[i],
-                           want);
-            explain(type, a, b, have->count, out);
-            break;
-        }
-    }
-    *compared += have->count;
-    free(a);
-    free(b);
-}
-
-static void conclude(int64_t compared, const char *text, ls_verdict *out)
-{
-    if (out->code == LS_PASS && compared == 0) {
-        ls_verdict_set(out, LS_UNSUPPORTED, "the dump holds nothing that could be compared");
-    }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%lld elements: %s", (long long)compared,
-                    text);
-    }
-}
-
 /* ---- what masters are ------------------------------------------------------------------------ */
 
 /* Step 1: one for every half parameter, f32, its value exactly; none for others. */
@@ -156,24 +39,26 @@ static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *ou
     (void)row;
     ls_dumpfile *file;
     int64_t compared = 0;
-    if (!open_step(job, 1, &file, out)) {
+    if (!ls_masters_dump_open_step(job, 1, &file, out)) {
         return;
     }
     int at = 0, masters = 0, halves = 0;
     const char *unmastered = NULL;
-    for (const char *name; (name = next_name(file, &at)) != NULL;) {
+    for (const char *name; (name = ls_masters_dump_next_name(file, &at)) != NULL;) {
         const ls_dumpfile_entry *held = ls_dumpfile_findf(file, "param/%s", name);
         const ls_dumpfile_entry *master = ls_dumpfile_findf(file, "master/%s", name);
-        bool half = type_of(held) != LS_BITS_F32;
+        bool half = ls_masters_dump_type(held) != LS_BITS_F32;
         halves += half;
         masters += master != NULL;
         const ls_dumpfile_entry *next = ls_dumpfile_findf(file, "next/%s", name);
-        unmastered = half && next != NULL && type_of(next) != LS_BITS_F32 ? name : unmastered;
-        if (master != NULL && (!half || type_of(master) != LS_BITS_F32)) {
+        unmastered =
+            half && next != NULL && ls_masters_dump_type(next) != LS_BITS_F32 ? name : unmastered;
+        if (master != NULL && (!half || ls_masters_dump_type(master) != LS_BITS_F32)) {
             ls_verdict_set(out, LS_FAIL, "%s is %s and has a master in %s", name, held->dtype,
                            master->dtype);
         } else if (master != NULL) {
-            compare(master, held, as_it_is, "master", &compared, out);
+            ls_masters_dump_compare(master, held, ls_masters_dump_as_it_is, "master", &compared,
+                                    out);
         }
     }
     if (unmastered != NULL) {
@@ -183,28 +68,29 @@ static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *ou
         ls_verdict_set(out, LS_FAIL, "%d of %d half parameters have a master", masters, halves);
     }
     ls_dumpfile_close(file);
-    conclude(compared, "every half parameter starts with a master of its own value", out);
+    ls_masters_dump_conclude(compared, "every half parameter starts with a master of its own value",
+                             out);
 }
 
 /* Between consecutive steps: the parameter is the rounded value, the master the value itself. */
-static void judge_between(const ls_record *job, const char *kind, conversion *convert,
-                          int64_t *compared, ls_verdict *out)
+static void judge_between(const ls_record *job, const char *kind,
+                          ls_masters_dump_conversion *convert, int64_t *compared, ls_verdict *out)
 {
     for (int step = 1; step < STEPS && out->code == LS_PASS; step++) {
         ls_dumpfile *file, *later;
-        if (!open_step(job, step, &file, out)) {
+        if (!ls_masters_dump_open_step(job, step, &file, out)) {
             return;
         }
-        if (!open_step(job, step + 1, &later, out)) {
+        if (!ls_masters_dump_open_step(job, step + 1, &later, out)) {
             ls_dumpfile_close(file);
             return;
         }
         int at = 0;
-        for (const char *name; (name = next_name(file, &at)) != NULL;) {
+        for (const char *name; (name = ls_masters_dump_next_name(file, &at)) != NULL;) {
             const ls_dumpfile_entry *have = ls_dumpfile_findf(later, "%s/%s", kind, name);
             if (have != NULL) {
-                compare(have, ls_dumpfile_findf(file, "next/%s", name), convert, kind, compared,
-                        out);
+                ls_masters_dump_compare(have, ls_dumpfile_findf(file, "next/%s", name), convert,
+                                        kind, compared, out);
             }
         }
         ls_dumpfile_close(file);
@@ -217,16 +103,17 @@ static void judge_copy(const ls_case *row, const ls_record *job, ls_verdict *out
     (void)row;
     int64_t compared = 0;
     judge_between(job, "param", ls_bits_round, &compared, out);
-    conclude(compared, "the model's parameters are the values after the step before, rounded once",
-             out);
+    ls_masters_dump_conclude(
+        compared, "the model's parameters are the values after the step before, rounded once", out);
 }
 
 static void judge_carry(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)row;
     int64_t compared = 0;
-    judge_between(job, "master", as_it_is, &compared, out);
-    conclude(compared, "a step starts from the masters that the one before has left", out);
+    judge_between(job, "master", ls_masters_dump_as_it_is, &compared, out);
+    ls_masters_dump_conclude(compared,
+                             "a step starts from the masters that the one before has left", out);
 }
 
 /* Masters that have moved are no half values. */
@@ -234,22 +121,22 @@ static void judge_unrounded(const ls_case *row, const ls_record *job, ls_verdict
 {
     (void)row;
     ls_dumpfile *file;
-    if (!open_step(job, 2, &file, out)) {
+    if (!ls_masters_dump_open_step(job, 2, &file, out)) {
         return;
     }
     int64_t moved = 0, rounded = 0;
     int at = 0;
-    for (const char *name; (name = next_name(file, &at)) != NULL;) {
+    for (const char *name; (name = ls_masters_dump_next_name(file, &at)) != NULL;) {
         const ls_dumpfile_entry *held = ls_dumpfile_findf(file, "param/%s", name);
         const ls_dumpfile_entry *master = ls_dumpfile_findf(file, "master/%s", name);
         const ls_dumpfile_entry *next = ls_dumpfile_findf(file, "next/%s", name);
         if (master == NULL || next == NULL || next->count != master->count) {
             continue;
         }
-        double *a = values(master), *b = values(next);
+        double *a = ls_masters_dump_values(master), *b = ls_masters_dump_values(next);
         for (int64_t i = 0; i < next->count; i++) {
             moved += a[i] != b[i];
-            rounded += a[i] != b[i] && ls_bits_round(type_of(held), b[i]) == b[i];
+            rounded += a[i] != b[i] && ls_bits_round(ls_masters_dump_type(held), b[i]) == b[i];
         }
         free(a);
         free(b);
@@ -262,7 +149,7 @@ static void judge_unrounded(const ls_case *row, const ls_record *job, ls_verdict
                        (long long)rounded, (long long)moved);
         ls_text_put(out->cause, sizeof out->cause, "masters are rounded to half");
     }
-    conclude(moved, "masters keep the bits that half has not", out);
+    ls_masters_dump_conclude(moved, "masters keep the bits that half has not", out);
 }
 
 /* Gradients of half parameters: f32(half) / S with S a power of two, so that times S each is a half
@@ -270,29 +157,29 @@ static void judge_unrounded(const ls_case *row, const ls_record *job, ls_verdict
 static void judge_gradient(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     ls_dumpfile *file;
-    if (!open_step(job, 2, &file, out)) {
+    if (!ls_masters_dump_open_step(job, 2, &file, out)) {
         return;
     }
     double scale = atof(row->job[0].loss_scale);
     int64_t compared = 0, fine = 0;
     int at = 0;
-    for (const char *name; (name = next_name(file, &at)) != NULL;) {
+    for (const char *name; (name = ls_masters_dump_next_name(file, &at)) != NULL;) {
         const ls_dumpfile_entry *held = ls_dumpfile_findf(file, "param/%s", name);
         const ls_dumpfile_entry *grad = ls_dumpfile_findf(file, "grad/%s", name);
-        if (grad == NULL || type_of(held) == LS_BITS_F32) {
+        if (grad == NULL || ls_masters_dump_type(held) == LS_BITS_F32) {
             continue;
         }
-        double *g = values(grad);
+        double *g = ls_masters_dump_values(grad);
         for (int64_t i = 0; i < grad->count; i++) {
             double scaled = g[i] * scale;
-            if (ls_bits_round(type_of(held), scaled) != scaled) {
+            if (ls_bits_round(ls_masters_dump_type(held), scaled) != scaled) {
                 ls_verdict_set(out, LS_FAIL,
                                "%s element %lld: %.9g times the loss scale %g is no %s: it was not "
                                "reduced in half and unscaled once, in f32",
                                name, (long long)i, g[i], scale, held->dtype);
                 break;
             }
-            fine += ls_bits_round(type_of(held), g[i]) != g[i];
+            fine += ls_bits_round(ls_masters_dump_type(held), g[i]) != g[i];
         }
         compared += grad->count;
         free(g);
@@ -304,7 +191,8 @@ static void judge_gradient(const ls_case *row, const ls_record *job, ls_verdict 
                        "every unscaled gradient is an fp16 value: subnormals are lost");
         ls_text_put(out->cause, sizeof out->cause, "gradients are unscaled in half");
     }
-    conclude(compared, "gradients are half values over the loss scale, exactly", out);
+    ls_masters_dump_conclude(compared, "gradients are half values over the loss scale, exactly",
+                             out);
 }
 
 /* The file holds f32 masters, those of the last step, and the parameters rounded from them. */
@@ -312,27 +200,28 @@ static void judge_checkpoint(const ls_case *row, const ls_record *job, ls_verdic
 {
     (void)row;
     ls_dumpfile *file, *saved;
-    if (!open_step(job, STEPS, &file, out)) {
+    if (!ls_masters_dump_open_step(job, STEPS, &file, out)) {
         return;
     }
-    if (!open_file(job, "checkpoint.safetensors", &saved, out)) {
+    if (!ls_masters_dump_open_file(job, "checkpoint.safetensors", &saved, out)) {
         ls_dumpfile_close(file);
         return;
     }
     int64_t compared = 0;
     int at = 0;
-    for (const char *name; (name = next_name(file, &at)) != NULL;) {
+    for (const char *name; (name = ls_masters_dump_next_name(file, &at)) != NULL;) {
         const ls_dumpfile_entry *next = ls_dumpfile_findf(file, "next/%s", name);
         if (ls_dumpfile_findf(file, "master/%s", name) != NULL) {
-            compare(ls_dumpfile_findf(saved, "master/%s", name), next, as_it_is, "saved master",
-                    &compared, out);
+            ls_masters_dump_compare(ls_dumpfile_findf(saved, "master/%s", name), next,
+                                    ls_masters_dump_as_it_is, "saved master", &compared, out);
         }
-        compare(ls_dumpfile_findf(saved, "param/%s", name), next, ls_bits_round, "saved parameter",
-                &compared, out);
+        ls_masters_dump_compare(ls_dumpfile_findf(saved, "param/%s", name), next, ls_bits_round,
+                                "saved parameter", &compared, out);
     }
     ls_dumpfile_close(file);
     ls_dumpfile_close(saved);
-    conclude(compared, "the checkpoint holds the masters themselves and their half copies", out);
+    ls_masters_dump_conclude(
+        compared, "the checkpoint holds the masters themselves and their half copies", out);
 }
 
 /* job: 0 the variant, 1 the same at O0. Half weights are f32's rounded, and so are their masters.
@@ -341,23 +230,23 @@ static void judge_from_init(const ls_case *row, const ls_record *job, ls_verdict
 {
     (void)row;
     ls_dumpfile *file, *single;
-    if (!open_step(&job[0], 1, &file, out)) {
+    if (!ls_masters_dump_open_step(&job[0], 1, &file, out)) {
         return;
     }
-    if (!open_step(&job[1], 1, &single, out)) {
+    if (!ls_masters_dump_open_step(&job[1], 1, &single, out)) {
         ls_dumpfile_close(file);
         return;
     }
     int64_t compared = 0;
     int at = 0;
-    for (const char *name; (name = next_name(file, &at)) != NULL;) {
-        compare(ls_dumpfile_findf(file, "param/%s", name),
-                ls_dumpfile_findf(single, "param/%s", name), ls_bits_round, "first parameter",
-                &compared, out);
+    for (const char *name; (name = ls_masters_dump_next_name(file, &at)) != NULL;) {
+        ls_masters_dump_compare(ls_dumpfile_findf(file, "param/%s", name),
+                                ls_dumpfile_findf(single, "param/%s", name), ls_bits_round,
+                                "first parameter", &compared, out);
     }
     ls_dumpfile_close(file);
     ls_dumpfile_close(single);
-    conclude(compared, "first parameters are O0's, rounded to nearest even", out);
+    ls_masters_dump_conclude(compared, "first parameters are O0's, rounded to nearest even", out);
 }
 
 /* No master anywhere, and the step's result is what the model holds. */
@@ -365,12 +254,12 @@ static void judge_none(const ls_case *row, const ls_record *job, ls_verdict *out
 {
     (void)row;
     ls_dumpfile *file;
-    if (!open_step(job, 2, &file, out)) {
+    if (!ls_masters_dump_open_step(job, 2, &file, out)) {
         return;
     }
     int64_t compared = 0;
     int at = 0;
-    for (const char *name; (name = next_name(file, &at)) != NULL;) {
+    for (const char *name; (name = ls_masters_dump_next_name(file, &at)) != NULL;) {
         const ls_dumpfile_entry *held = ls_dumpfile_findf(file, "param/%s", name);
         const ls_dumpfile_entry *next = ls_dumpfile_findf(file, "next/%s", name);
         if (ls_dumpfile_findf(file, "master/%s", name) != NULL) {
@@ -382,9 +271,10 @@ static void judge_none(const ls_case *row, const ls_record *job, ls_verdict *out
     }
     ls_dumpfile_close(file);
     if (out->code == LS_PASS) {
-        judge_between(job, "param", as_it_is, &compared, out);
+        judge_between(job, "param", ls_masters_dump_as_it_is, &compared, out);
     }
-    conclude(compared, "no masters; the value stepped is the one the model holds", out);
+    ls_masters_dump_conclude(compared, "no masters; the value stepped is the one the model holds",
+                             out);
 }
 
 /* job: 0 O3 with masters, 1 O2 with half batch norm: the same run. */
@@ -407,7 +297,8 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
             }
         }
     }
-    conclude(compared, "digests of O3 with masters and O2 with half batch norm are equal", out);
+    ls_masters_dump_conclude(
+        compared, "digests of O3 with masters and O2 with half batch norm are equal", out);
 }
 
 static void judge_replicas(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -452,15 +343,16 @@ static void follow_small(const ls_dumpfile *first, const ls_dumpfile *last, cons
     const ls_dumpfile_entry *next = ls_dumpfile_findf(first, "next/%s", name);
     const ls_dumpfile_entry *end = ls_dumpfile_findf(last, "param/%s", name);
     const ls_dumpfile_entry *master = ls_dumpfile_findf(first, "master/%s", name);
-    if (grad == NULL || next == NULL || end == NULL || type_of(held) == LS_BITS_F32) {
+    if (grad == NULL || next == NULL || end == NULL || ls_masters_dump_type(held) == LS_BITS_F32) {
         return;
     }
-    double *p = values(held), *g = values(grad), *n = values(next), *e = values(end);
+    double *p = ls_masters_dump_values(held), *g = ls_masters_dump_values(grad),
+           *n = ls_masters_dump_values(next), *e = ls_masters_dump_values(end);
     for (int64_t i = 0; i < held->count; i++) {
         double update = lr * g[i];
         s->elements++;
         /* 1 % off the edge: f32's product and sum err by far less */
-        if (update == 0 || !(fabs(update) < 0.99 * half_gap(type_of(held), p[i]))) {
+        if (update == 0 || !(fabs(update) < 0.99 * half_gap(ls_masters_dump_type(held), p[i]))) {
             continue;
         }
         s->small++;
@@ -472,9 +364,9 @@ static void follow_small(const ls_dumpfile *first, const ls_dumpfile *last, cons
             ls_verdict_set(out, LS_FAIL, "%s element %lld: an update of %.3g on %.9g is lost", name,
                            (long long)i, update, p[i]);
         } else if (master == NULL && n[i] != p[i]) {
-            ls_verdict_set(out, LS_FAIL,
-                           "%s element %lld: an update of %.3g moved %.9g, half a unit is %.3g",
-                           name, (long long)i, update, p[i], half_gap(type_of(held), p[i]));
+            ls_verdict_set(
+                out, LS_FAIL, "%s element %lld: an update of %.3g moved %.9g, half a unit is %.3g",
+                name, (long long)i, update, p[i], half_gap(ls_masters_dump_type(held), p[i]));
         }
     }
     free(p);
@@ -486,16 +378,16 @@ static void follow_small(const ls_dumpfile *first, const ls_dumpfile *last, cons
 static void judge_small(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     ls_dumpfile *first, *last;
-    if (!open_step(job, 1, &first, out)) {
+    if (!ls_masters_dump_open_step(job, 1, &first, out)) {
         return;
     }
-    if (!open_step(job, SMALL_STEPS, &last, out)) {
+    if (!ls_masters_dump_open_step(job, SMALL_STEPS, &last, out)) {
         ls_dumpfile_close(first);
         return;
     }
     small s = {0};
     int at = 0;
-    for (const char *name; (name = next_name(first, &at)) != NULL;) {
+    for (const char *name; (name = ls_masters_dump_next_name(first, &at)) != NULL;) {
         follow_small(first, last, name, row->job[0].lr, &s, out);
     }
     ls_dumpfile_close(first);

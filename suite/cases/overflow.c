@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../harness/path.h"
 #include "../../harness/text.h"
 #include "../../kernels/core/rng.h"
 #include "../../reference/model.h"
@@ -186,7 +187,7 @@ ls_status ls_overflow_write(const ls_spec *spec, const char *run_directory)
     ls_text_put(folder, sizeof folder, "%s%s", run_directory, spec->data + strlen("batches:{run}"));
     ls_text_put(weights, sizeof weights, "%s/overflow/%s.safetensors", run_directory,
                 kind >= LS_OVERFLOW_NEARLY ? word[kind] : "init");
-    LS_TRY(ls_place_make_folder(folder));
+    LS_TRY(ls_path_make_folder(folder));
     LS_TRY(write_weights(weights, kind));
     for (int step = 1; step <= spec->steps; step++) {
         for (int rank = 0; rank < spec->world; rank++) {

@@ -10,6 +10,7 @@
 #include "../../harness/text.h"
 #include "../../kernels/core/half.h"
 #include "../../reference/safetensors.h"
+#include "dumps.h"
 
 enum { CHANNELS = 16, IMAGE = 16, BATCH = 4, PLANE = IMAGE * IMAGE, STEPS = 2, RANKS_MAX = 4 };
 
@@ -103,8 +104,7 @@ static bool open_dumps(const ls_record *job, int step, dumps *d, ls_verdict *out
     d->count = 0;
     for (int k = 0; k < job->world && k < RANKS_MAX; k++) {
         char path[700];
-        ls_text_put(path, sizeof path, "%s/dump/step%06d.rank%d.safetensors", job->directory, step,
-                    k);
+        ls_dumps_path(job, step, k, path, sizeof path);
         if (ls_safetensors_open(path, &d->file[k]) != LS_OK) {
             ls_verdict_set(out, LS_FAIL, "the dump of step %d of rank %d is missing or broken",
                            step, k);

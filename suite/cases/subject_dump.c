@@ -9,23 +9,9 @@
 #include "../../harness/text.h"
 #include "../../kernels/core/digest.h"
 #include "../../reference/oracle/nettab.h"
-#include "../../reference/safetensors.h"
+#include "dumps.h"
 
 enum { CLASSES = 10, NAMES_MAX = 2048 };
-
-static ls_safetensors *open_dump(const ls_record *job, int step, int rank, ls_verdict *out)
-{
-    char path[700];
-    ls_safetensors *file = NULL;
-    ls_text_put(path, sizeof path, "%s/dump/step%06d.rank%d.safetensors", job->directory, step,
-                rank);
-    if (ls_safetensors_open(path, &file) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "dump/step%06d.rank%d.safetensors is missing or broken", step,
-                       rank);
-        return NULL;
-    }
-    return file;
-}
 
 static const ls_safetensors_entry *find(const ls_safetensors *file, const char *kind,
                                         const char *name)
@@ -132,7 +118,7 @@ void ls_subject_dump(const ls_case *row, const ls_record *job, ls_verdict *out)
     LS_ASSERT(ls_nettab_build(spec->arch, CLASSES, spec->image_size, spec->image_size, net) ==
               LS_OK);
     for (int k = 0; k < job->world; k++) {
-        ls_safetensors *file = open_dump(job, atoi(spec->dump_steps), k, out);
+        ls_safetensors *file = ls_dumps_open(job, atoi(spec->dump_steps), k, out);
         if (file == NULL) {
             continue;
         }
@@ -198,7 +184,7 @@ void ls_subject_digest(const ls_case *row, const ls_record *job, ls_verdict *out
     int compared = 0, step = atoi(spec->dump_steps);
     for (int k = 0; k < job->world; k++) {
         const ls_record_step *seen = ls_record_find_step(&job->rank[k], step);
-        ls_safetensors *file = open_dump(job, step, k, out);
+        ls_safetensors *file = ls_dumps_open(job, step, k, out);
         for (size_t i = 0; i < sizeof wanted / sizeof *wanted && file != NULL && seen != NULL;
              i++) {
             char text[20];
@@ -276,7 +262,7 @@ void ls_subject_batches(const ls_case *row, const ls_record *job, ls_verdict *ou
             char path[900];
             ls_text_put(path, sizeof path, "%s/../..%s/step%06d.rank%d.safetensors", job->directory,
                         folder, step, k);
-            ls_safetensors *given = NULL, *file = open_dump(job, step, k, out);
+            ls_safetensors *given = NULL, *file = ls_dumps_open(job, step, k, out);
             if (ls_safetensors_open(path, &given) != LS_OK) {
                 ls_verdict_set(out, LS_INFRA, "the batches that were given are gone");
             }
@@ -313,7 +299,7 @@ void ls_subject_init(const ls_case *row, const ls_record *job, ls_verdict *out)
         return;
     }
     for (int k = 0; k < job->world; k++) {
-        ls_safetensors *file = open_dump(job, 1, k, out);
+        ls_safetensors *file = ls_dumps_open(job, 1, k, out);
         for (int i = 0; i < ls_safetensors_count(given) && file != NULL; i++) {
             const ls_safetensors_entry *entry = ls_safetensors_at(given, i);
             if (!equal(find(file, "param", entry->name), entry)) {

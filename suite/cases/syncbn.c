@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "../../harness/text.h"
-#include "../../reference/safetensors.h"
 #include "../compare.h"
+#include "dumps.h"
 #include "judges.h"
 #include "syncbn.h"
 
@@ -44,20 +44,6 @@ static void add_image(const float *image, const float *weight, const double *cen
     to->count += SIZE * SIZE;
 }
 
-static ls_safetensors *open_dump(const ls_record *job, int step, int rank, ls_verdict *out)
-{
-    char path[700];
-    ls_safetensors *file = NULL;
-    ls_text_put(path, sizeof path, "%s/dump/step%06d.rank%d.safetensors", job->directory, step,
-                rank);
-    if (ls_safetensors_open(path, &file) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "rank=%d: the dump of step %d is missing or broken", rank,
-                       step);
-        return NULL;
-    }
-    return file;
-}
-
 static const float *floats_of(const ls_safetensors *file, const char *name, int64_t *count,
                               ls_verdict *out)
 {
@@ -74,7 +60,7 @@ static const float *floats_of(const ls_safetensors *file, const char *name, int6
 static bool sums_of(const ls_record *job, int step, int rank, sums *to, ls_verdict *out)
 {
     static const double zero[PLANES] = {0};
-    ls_safetensors *file = open_dump(job, step, rank, out);
+    ls_safetensors *file = ls_dumps_open(job, step, rank, out);
     int64_t input_count = 0, weight_count = 0;
     if (file == NULL) {
         return false;
@@ -99,7 +85,7 @@ static const ls_tol statistics_tol = LS_TOL(
 static double compare_buffers(const ls_record *job, int step, int rank, const sums *group,
                               const float *before_mean, const float *before_var, ls_verdict *out)
 {
-    ls_safetensors *file = open_dump(job, step, rank, out);
+    ls_safetensors *file = ls_dumps_open(job, step, rank, out);
     int64_t count = 0;
     double worst = 0;
     if (file == NULL) {
@@ -140,7 +126,7 @@ static bool moved_to(const ls_record *job, int step, const float *before_mean,
     for (int rank = 0; rank < job->world && fits; rank++) {
         ls_verdict unused = {.code = LS_PASS};
         int64_t count = 0;
-        ls_safetensors *file = open_dump(job, step, rank, &unused);
+        ls_safetensors *file = ls_dumps_open(job, step, rank, &unused);
         const float *held =
             file == NULL ? NULL : floats_of(file, "buffer/bn1.running_mean", &count, &unused);
         fits = held != NULL && count == PLANES;
@@ -294,8 +280,7 @@ static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict
     ls_compare_verdict seen;
     ls_text_put(cache, sizeof cache, "%s/../../oracle", job->directory);
     for (int rank = 0; rank < job->world; rank++) {
-        ls_text_put(path[rank], sizeof path[rank], "%s/dump/step000001.rank%d.safetensors",
-                    job->directory, rank);
+        ls_dumps_path(job, 1, rank, path[rank], sizeof path[rank]);
         file[rank] = path[rank];
     }
     ls_compare_facts facts = {.arch = row->job[0].arch,

@@ -9,6 +9,7 @@
 #include "../../kernels/core/log.h"
 #include "../../reference/safetensors.h"
 #include "../compare_spans.h"
+#include "dumps.h"
 
 enum { BLOCK = 64, EDGE = 8 }; /* numerics.md section 4 */
 
@@ -29,8 +30,7 @@ typedef struct pair {
 static ls_status open_dump(const ls_record *job, int64_t step, int rank, ls_safetensors **out)
 {
     char path[700];
-    ls_text_put(path, sizeof path, "%s/dump/step%06d.rank%d.safetensors", job->directory, (int)step,
-                rank);
+    ls_dumps_path(job, step, rank, path, sizeof path);
     return ls_safetensors_open(path, out);
 }
 

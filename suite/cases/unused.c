@@ -10,25 +10,11 @@
 
 #include "../../harness/text.h"
 #include "../../kernels/core/status.h"
-#include "../../reference/safetensors.h"
+#include "dumps.h"
 
 enum { CLASSES = 10, BATCH = 4, WIDTH = CLASSES * CLASSES + CLASSES, STEPS = 3 };
 
 /* ---- the head's gradient --------------------------------------------------------------------- */
-
-static ls_safetensors *open_dump(const ls_record *job, int step, int rank, ls_verdict *out)
-{
-    char path[700];
-    ls_safetensors *file = NULL;
-    ls_text_put(path, sizeof path, "%s/dump/step%06d.rank%d.safetensors", job->directory, step,
-                rank);
-    if (ls_safetensors_open(path, &file) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "rank=%d: the dump of step %d is missing or broken", rank,
-                       step);
-        return NULL;
-    }
-    return file;
-}
 
 static const void *data_of(const ls_safetensors *file, const char *name, ls_dtype dtype,
                            int64_t count)
@@ -98,7 +84,7 @@ static double compare_gradients(const ls_record *job, int step, const double *wa
 {
     double worst = 0;
     for (int rank = 0; rank < job->world; rank++) {
-        ls_safetensors *file = open_dump(job, step, rank, out);
+        ls_safetensors *file = ls_dumps_open(job, step, rank, out);
         if (file == NULL) {
             return 0;
         }
@@ -131,7 +117,7 @@ static void judge_average(const ls_case *row, const ls_record *job, ls_verdict *
     for (int step = 1; step <= STEPS; step++) {
         double want[WIDTH] = {0}, own[WIDTH];
         for (int rank = 0; rank < job->world; rank++) {
-            ls_safetensors *file = open_dump(job, step, rank, out);
+            ls_safetensors *file = ls_dumps_open(job, step, rank, out);
             bool used = (u->used[step - 1] >> rank & 1) != 0;
             if (file == NULL || !head_gradient(file, own)) {
                 ls_verdict_set(out, LS_FAIL, "rank=%d step %d: no logits, targets or head", rank,
@@ -169,8 +155,8 @@ static void judge_trunk(const ls_case *row, const ls_record *job, ls_verdict *ou
     int compared = 0;
     (void)row;
     for (int rank = 0; rank < job[0].world; rank++) {
-        ls_safetensors *with = open_dump(&job[0], 1, rank, out);
-        ls_safetensors *without = open_dump(&job[1], 1, rank, out);
+        ls_safetensors *with = ls_dumps_open(&job[0], 1, rank, out);
+        ls_safetensors *without = ls_dumps_open(&job[1], 1, rank, out);
         for (int i = 0; with != NULL && without != NULL && i < ls_safetensors_count(without); i++) {
             const ls_safetensors_entry *a = ls_safetensors_at(without, i);
             const ls_safetensors_entry *b = ls_safetensors_find(with, a->name);

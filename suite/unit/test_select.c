@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../harness/path.h"
 #include "../../harness/machine.h"
 #include "../place.h"
 #include "../budget.h"
@@ -218,7 +219,7 @@ static void add_device(const char *folder, const char *address, const char *vend
 {
     char path[300];
     ls_text_put(path, sizeof path, "%s/bus/pci/devices/%s", folder, address);
-    ck_assert_int_eq(ls_place_make_folder(path), LS_OK);
+    ck_assert_int_eq(ls_path_make_folder(path), LS_OK);
     FILE *file = fake_open(path, "vendor");
     fprintf(file, "%s\n", vendor);
     fclose(file);
