@@ -408,6 +408,7 @@ static void count(detect *d)
             s->foreign++;
             s->foreign_caught += r->caught;
             s->foreign_refused += r->refused;
+            s->foreign_causes_right += r->cause_right;
         } else if (r->done) {
             s->faults++;
             s->caught += r->caught;

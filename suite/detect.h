@@ -35,8 +35,9 @@ ls_status ls_detect_read_lines(const char *path, const char *what, ls_detect_lin
                                ls_detect_list *out);
 /* An empty entry at the end. */
 ls_detect_plant *ls_detect_append(ls_detect_list *list);
-/* Appends the wrong trainers of suite/peers/wrong/expected.txt, script<TAB>case<TAB>sentence, whose
- * scripts lie beside it. LS_ERR_USAGE for a line of another form or a script that is not there. */
+/* Appends the wrong trainers of suite/peers/wrong/expected.txt, script<TAB>case<TAB>sentence, and
+ * <TAB>a pattern of the printed cause where one is expected, whose scripts lie beside it.
+ * LS_ERR_USAGE for a line of another form or a script that is not there. */
 ls_status ls_detect_read_foreign(const char *path, ls_detect_list *out);
 void ls_detect_free(ls_detect_list *list);
 /* Every fault names a case that exists and, planted ones, that case's requirement; no name twice.
@@ -88,7 +89,7 @@ typedef struct ls_detect_result {
 typedef struct ls_detect_summary {
     int faults, caught, by_named, causes_right;
     int clean, clean_failed;
-    int foreign, foreign_caught, foreign_refused, foreign_not_run;
+    int foreign, foreign_caught, foreign_refused, foreign_not_run, foreign_causes_right;
     int right, right_failed; /* the right foreign trainer: cases, and those that it did not pass */
     double seconds;
 } ls_detect_summary;

@@ -27,19 +27,23 @@ static ls_status read_line(char *line, const char *path, int number, ls_detect_l
     }
     char *script = line, *case_id = strchr(line, '\t');
     char *sentence = case_id == NULL ? NULL : strchr(case_id + 1, '\t');
+    char *cause = sentence == NULL ? NULL : strchr(sentence + 1, '\t');
     size_t length = case_id == NULL ? 0 : (size_t)(case_id - script);
     if (sentence == NULL || length < 4 || strncmp(case_id - 3, ".py", 3) != 0) {
-        ls_log_error("%s:%d: expected script.py<TAB>case<TAB>sentence", path, number);
+        ls_log_error("%s:%d: expected script.py<TAB>case<TAB>sentence[<TAB>cause]", path, number);
         return LS_ERR_USAGE;
     }
     *case_id++ = '\0';
     *sentence++ = '\0';
+    if (cause != NULL) {
+        *cause++ = '\0';
+    }
     ls_detect_plant *plant = ls_detect_append(out);
     plant->foreign = true;
     ls_text_put(plant->name, sizeof plant->name, "foreign.%.*s", (int)length - 3, script);
     ls_text_put(plant->wish, sizeof plant->wish, "%s", plant->name);
     ls_text_put(plant->case_id, sizeof plant->case_id, "%s", case_id);
-    ls_text_put(plant->cause, sizeof plant->cause, "-");
+    ls_text_put(plant->cause, sizeof plant->cause, "%s", cause == NULL ? "-" : cause);
     ls_text_put(plant->sentence, sizeof plant->sentence, "%s", sentence);
     ls_text_put(plant->script, sizeof plant->script, "%.*s%s",
                 (int)(strlen(path) - strlen("expected.txt")), path, script);
@@ -147,6 +151,7 @@ ls_status ls_detect_run_foreign(const ls_detect_place *place, const ls_detect_pl
         result->caught = true;
         result->by_named = strcmp(by->case_id, plant->case_id) == 0;
         result->cause_given = by->cause[0] != '\0';
+        result->cause_right = result->cause_given && ls_text_matches(plant->cause, by->cause);
     }
     result->refused =
         !result->caught && outcome.count > 0 && is_code(&outcome.verdict[0], LS_UNSUPPORTED);

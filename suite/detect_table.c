@@ -41,9 +41,10 @@ void ls_detect_print_foreign(const ls_detect_summary *summary, FILE *to)
     if (s->foreign > 0) {
         fprintf(
             to,
-            "%d of %d foreign trainers with a mistake caught; the right one passed %d of their %d "
-            "cases\n",
-            s->foreign_caught, s->foreign, s->right - s->right_failed, s->right);
+            "%d of %d foreign trainers with a mistake caught, the printed cause right for %d; the "
+            "right one passed %d of their %d cases\n",
+            s->foreign_caught, s->foreign, s->foreign_causes_right, s->right - s->right_failed,
+            s->right);
     }
     if (s->foreign_refused > 0) {
         fprintf(to, "%d foreign trainers were not judged: this PyTorch lacks what they need\n",

@@ -174,6 +174,11 @@ static void add_lockstep(const ls_case_settings *settings, ls_case_list *list)
             }
         }
     }
+    /* ranks that wait for each other for ever: the trainer's own deadline ends that soon */
+    ls_case *waits = ls_rows_add(list, ls_ddp_judge_lockstep, "D1", "ddp.deadline.w2");
+    waits->job_count = 1;
+    waits->job[0] = ls_rows_evidence(settings, 2, 2, 1, 0.1);
+    ls_text_put(waits->job[0].extra, sizeof waits->job[0].extra, "--timeout=15");
     /* a race may show once in fifty steps: it gets two hundred */
     for (int level = 0; level < 3; level += 2) {
         ls_case *row = ls_rows_add(list, ls_ddp_judge_lockstep, "D1", "ddp.long.o%d.w2", level);

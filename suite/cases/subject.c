@@ -110,6 +110,21 @@ static void judge_options(const ls_case *row, const ls_record *job, ls_verdict *
     }
 }
 
+/* Every rate told is the world's size times the one asked for. */
+static void explain_rate(double asked, const ls_record *job, ls_verdict *out)
+{
+    bool fits = job->world > 1;
+    for (int k = 0; k < job->world && fits; k++) {
+        for (int i = 0; i < job->rank[k].step_count && fits; i++) {
+            fits = same_number(job->rank[k].step[i].lr, asked * job->world);
+        }
+    }
+    if (fits) {
+        ls_text_put(out->cause, sizeof out->cause,
+                    "the rate is multiplied by the number of ranks, which nobody asked for");
+    }
+}
+
 static void judge_rate(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const ls_spec *spec = &row->job[0];
@@ -129,6 +144,9 @@ static void judge_rate(const ls_case *row, const ls_record *job, ls_verdict *out
                                spec->batch_size * spec->accumulate);
             }
         }
+    }
+    if (out->code == LS_FAIL && told > 0) {
+        explain_rate(spec->lr, job, out);
     }
     if (out->code == LS_PASS && told == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the step events tell no lr");
@@ -169,6 +187,7 @@ static void judge_loss(const ls_case *row, const ls_record *job, ls_verdict *out
     if (out->code == LS_PASS && compared > 0 && equal == compared) {
         ls_verdict_set(out, LS_FAIL,
                        "all ranks have the same loss at every step: they train on the same images");
+        ls_text_put(out->cause, sizeof out->cause, "every rank draws the same images");
     }
     if (out->code == LS_PASS) {
         ls_text_put(out->evidence, sizeof out->evidence,
