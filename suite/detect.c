@@ -235,13 +235,15 @@ static ls_status run_fault(detect *d, int index)
                              .seed = d->first_seed,
                              .limit_s = named_limit_s};
     ls_detect_outcome outcome;
-    *r = (ls_detect_result){.done = false};
+    const ls_detect_result before = *r;
+    *r = (ls_detect_result){.others = before.others, .others_asked = before.others_asked};
     LS_TRY(ls_detect_run(&child, &outcome));
     take_catch(plant, &outcome, r);
     r->seconds = outcome.seconds;
     d->stopped = outcome.stopped;
     ls_detect_outcome_free(&outcome);
-    if ((!r->caught || d->full) && !d->stopped) {
+    if ((!r->caught || (d->full && !before.stale)) && !d->stopped) {
+        r->others = r->others_asked = 0;
         child.case_id = NULL;
         child.list = d->cases;
         child.fail_early = !d->full;

@@ -81,6 +81,7 @@ const ls_detect_verdict *ls_detect_catch(const ls_detect_outcome *outcome);
 typedef struct ls_detect_result {
     bool done, caught, by_named, cause_given, cause_right;
     bool refused; /* a foreign trainer whose PyTorch lacks what the case needs: nothing shown */
+    bool stale;   /* kept, but another cause is expected now: the named case is asked again */
     double seconds;
     ls_detect_verdict by;     /* the verdict that caught it */
     int others, others_asked; /* of a full run: cases of the list that saw it, of how many */
@@ -97,7 +98,8 @@ typedef struct ls_detect_summary {
 /* Results of an earlier start, in <directory>/faults/. */
 ls_status ls_detect_keep(const char *directory, bool full, const ls_detect_plant *plant,
                          const ls_detect_result *result);
-/* True when there is one of the same question. */
+/* True when there is one of the same question. False with result->stale, and what other cases saw,
+ * where only the expected cause is another one. */
 bool ls_detect_kept(const char *directory, bool full, const ls_detect_plant *plant,
                     ls_detect_result *result);
 

@@ -82,10 +82,11 @@ bool ls_detect_kept(const char *directory, bool full, const ls_detect_plant *pla
         return false;
     }
     bool same = equals(in, "fault", plant->wish) && equals(in, "named", plant->case_id) &&
-                equals(in, "pattern", plant->cause) && equals(in, "subject", plant->subject) &&
-                ls_json_bool(in, "full", false) == full;
+                equals(in, "subject", plant->subject) && ls_json_bool(in, "full", false) == full;
     if (same) {
         take(in, result);
+        result->stale = !equals(in, "pattern", plant->cause);
+        same = result->done = !result->stale;
     }
     cJSON_Delete(in);
     return same;
