@@ -57,6 +57,12 @@ static const struct place {
     {"nodes", NULL, 4, 2},
     {"mpirun", NOBODY OPEN_MPI GO, 3, 1},
     {"mpirun.no-address", NOBODY "unset MASTER_ADDR; " OPEN_MPI GO, 3, 1},
+    /* Open MPI numbers no nodes: ranks of one follow each other */
+    {"mpirun.nodes",
+     "L=$LOCAL_RANK P=$LOCAL_WORLD_SIZE; " NOBODY
+     "OMPI_COMM_WORLD_RANK=$R OMPI_COMM_WORLD_SIZE=$W OMPI_COMM_WORLD_LOCAL_RANK=$L "
+     "OMPI_COMM_WORLD_LOCAL_SIZE=$P " GO,
+     4, 2},
     {"srun", NOBODY SLURM GO, 3, 1},
     {"srun.node-list", NOBODY "unset MASTER_ADDR LS_TOKEN; SLURM_STEP_NODELIST=localhost " SLURM GO,
      2, 1},

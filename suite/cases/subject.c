@@ -381,6 +381,54 @@ static void add_levels(const ls_case_settings *settings, ls_case_list *list)
     }
 }
 
+/* Parts of a step's time lie within it: what is summed up over steps outgrows them. */
+static void judge_times(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    static const char *const parts[] = {"data", "forward",   "backward",
+                                        "comm", "optimizer", "comm_exposed"};
+    int compared = 0;
+    (void)row;
+    for (int rank = 0; rank < job->world; rank++) {
+        char path[700];
+        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, rank);
+        char *text = ls_text_read(path), *rest = NULL;
+        char *line = text != NULL ? strtok_r(text, "\n", &rest) : NULL;
+        for (; line != NULL; line = strtok_r(NULL, "\n", &rest)) {
+            cJSON *event = cJSON_Parse(line);
+            const cJSON *ms = cJSON_GetObjectItemCaseSensitive(event, "ms");
+            const cJSON *total = cJSON_GetObjectItemCaseSensitive(ms, "total");
+            const cJSON *step = cJSON_GetObjectItemCaseSensitive(event, "step");
+            for (size_t i = 0; cJSON_IsNumber(total) && i < sizeof parts / sizeof *parts; i++) {
+                const cJSON *part = cJSON_GetObjectItemCaseSensitive(ms, parts[i]);
+                compared += cJSON_IsNumber(part);
+                if (cJSON_IsNumber(part) &&
+                    !(part->valuedouble >= 0 && part->valuedouble <= total->valuedouble)) {
+                    ls_verdict_set(out, LS_FAIL, "rank=%d step %d: %s took %.3f ms of %.3f", rank,
+                                   cJSON_IsNumber(step) ? step->valueint : -1, parts[i],
+                                   part->valuedouble, total->valuedouble);
+                }
+            }
+            cJSON_Delete(event);
+        }
+        free(text);
+    }
+    if (out->code == LS_PASS && compared == 0) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "no parts of a step's time");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d times lie within their steps",
+                    compared);
+    }
+}
+
+static void add_times(const ls_case_settings *settings, ls_case_list *list)
+{
+    ls_spec spec = base_spec(settings, 0, WORLD);
+    spec.dump_steps[0] = '\0';
+    spec.steps = 60; /* a sum over steps passes one step's total long before */
+    (void)add_one(list, judge_times, "Q18", "form.times", &spec);
+}
+
 /* Of two moments a digest may forget one and nothing else shows it. */
 static void add_moments(const ls_case_settings *settings, ls_case_list *list)
 {
@@ -457,6 +505,7 @@ void ls_subject_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     add_levels(settings, list);
     add_moments(settings, list);
+    add_times(settings, list);
     add_refusals(settings, list);
     add_forms(settings, list);
 }

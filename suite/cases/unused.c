@@ -26,17 +26,17 @@ static const void *data_of(const ls_safetensors *file, const char *name, ls_dtyp
 }
 
 /* Of the mean cross entropy of W x + b over the dumped logits x: [weight][bias]. */
-static bool head_gradient(const ls_safetensors *file, double *out)
+static bool head_gradient(const ls_safetensors *file, int images, double *out)
 {
-    const float *x = data_of(file, "logits", LS_F32, BATCH * CLASSES);
-    const int64_t *target = data_of(file, "target", LS_I64, BATCH);
+    const float *x = data_of(file, "logits", LS_F32, images * CLASSES);
+    const int64_t *target = data_of(file, "target", LS_I64, images);
     const float *weight = data_of(file, "param/aux.fc.weight", LS_F32, CLASSES * CLASSES);
     const float *bias = data_of(file, "param/aux.fc.bias", LS_F32, CLASSES);
     memset(out, 0, WIDTH * sizeof *out);
     if (x == NULL || target == NULL || weight == NULL || bias == NULL) {
         return false;
     }
-    for (int n = 0; n < BATCH; n++, x += CLASSES) {
+    for (int n = 0; n < images; n++, x += CLASSES) {
         double y[CLASSES], sum = 0;
         for (int c = 0; c < CLASSES; c++) {
             y[c] = (double)bias[c];
@@ -46,7 +46,7 @@ static bool head_gradient(const ls_safetensors *file, double *out)
             sum += exp(y[c]);
         }
         for (int c = 0; c < CLASSES; c++) {
-            double g = (exp(y[c]) / sum - (c == target[n])) / BATCH;
+            double g = (exp(y[c]) / sum - (c == target[n])) / images;
             for (int k = 0; k < CLASSES; k++) {
                 out[c * CLASSES + k] += g * (double)x[k];
             }
@@ -113,13 +113,14 @@ static void judge_average(const ls_case *row, const ls_record *job, ls_verdict *
 {
     const struct usage *u = &usages[row->number[0]];
     const ls_tol *limit = limit_of(row);
+    int images = BATCH * (row->number[2] > 0 ? row->number[2] : 1);
     double worst = 0, largest = 0;
     for (int step = 1; step <= STEPS; step++) {
         double want[WIDTH] = {0}, own[WIDTH];
         for (int rank = 0; rank < job->world; rank++) {
             ls_safetensors *file = ls_dumps_open(job, step, rank, out);
             bool used = (u->used[step - 1] >> rank & 1) != 0;
-            if (file == NULL || !head_gradient(file, own)) {
+            if (file == NULL || !head_gradient(file, images, own)) {
                 ls_verdict_set(out, LS_FAIL, "rank=%d step %d: no logits, targets or head", rank,
                                step);
                 return;
@@ -351,9 +352,26 @@ static void add_compressed(const ls_case_settings *settings, ls_case_list *list)
     }
 }
 
+/* Two micro-steps: the head's loss is a mean over both, too. */
+static void add_accumulated(const ls_case_settings *settings, ls_case_list *list)
+{
+    char options[128];
+    int everybody = 4;
+    LS_ASSERT(strcmp(usages[everybody].id, "everybody") == 0);
+    ls_text_put(options, sizeof options, "--find-unused --aux-head=%s", usages[everybody].places);
+    ls_case *row = ls_rows_add(list, judge_average, "U5", "unused.average.%s.accumulated",
+                               usages[everybody].id);
+    row->job_count = 1;
+    row->job[0] = job_of(settings, "apex", options);
+    row->job[0].accumulate = 2;
+    row->number[0] = everybody;
+    row->number[2] = 2;
+}
+
 void ls_unused_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     add_compressed(settings, list);
+    add_accumulated(settings, list);
     for (int i = 0; i < (int)(sizeof usages / sizeof *usages); i++) {
         add_usage(settings, list, i);
     }

@@ -14,15 +14,16 @@ static const struct wire {
     const char *name, *extra;
     int level;
     int weight_bytes, norm_bytes; /* of one element */
+    const char *half;             /* the type that has 2 */
 } wires[] = {
-    {"o0", "", 0, 4, 4},
-    {"o1", "", 1, 4, 4},
-    {"o2", "", 2, 2, 4},
-    {"o3", "", 3, 2, 2},
-    {"allreduce-fp32.o2", "--allreduce-fp32", 2, 4, 4},
-    {"allreduce-fp32.o3", "--allreduce-fp32", 3, 4, 4},
-    {"compress-fp16.o0", "--compress=fp16", 0, 2, 2},
-    {"compress-bf16.o1", "--compress=bf16", 1, 2, 2},
+    {"o0", "", 0, 4, 4, "fp16"},
+    {"o1", "", 1, 4, 4, "fp16"},
+    {"o2", "", 2, 2, 4, "fp16"},
+    {"o3", "", 3, 2, 2, "fp16"},
+    {"allreduce-fp32.o2", "--allreduce-fp32", 2, 4, 4, "fp16"},
+    {"allreduce-fp32.o3", "--allreduce-fp32", 3, 4, 4, "fp16"},
+    {"compress-fp16.o0", "--compress=fp16", 0, 2, 2, "fp16"},
+    {"compress-bf16.o1", "--compress=bf16", 1, 2, 2, "bf16"},
 };
 
 static bool is_norm(const char *name)
@@ -43,7 +44,7 @@ static int judge_bucket(const struct wire *w, const ls_safetensors *dump, const 
                         int number, ls_verdict *out)
 {
     int64_t expected = 0;
-    int count = 0;
+    int count = 0, element_bytes = 0;
     const cJSON *name, *names = cJSON_GetObjectItemCaseSensitive(bucket, "names");
     cJSON_ArrayForEach(name, names)
     {
@@ -54,7 +55,8 @@ static int judge_bucket(const struct wire *w, const ls_safetensors *dump, const 
                            number, text);
             return count;
         }
-        expected += elements * (is_norm(text) ? w->norm_bytes : w->weight_bytes);
+        element_bytes = is_norm(text) ? w->norm_bytes : w->weight_bytes;
+        expected += elements * element_bytes;
         count++;
     }
     int64_t bytes = ls_json_integer(bucket, "bytes", -1);
@@ -65,6 +67,13 @@ static int judge_bucket(const struct wire *w, const ls_safetensors *dump, const 
             ls_text_put(out->cause, sizeof out->cause, "gradients are reduced in %s, not in %s",
                         bytes > expected ? "f32" : "half", bytes > expected ? "half" : "f32");
         }
+    }
+    /* subjects may leave the type out; two types of 2 bytes are told apart by it alone */
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(bucket, "type");
+    const char *wanted = element_bytes == 4 ? "fp32" : w->half;
+    if (cJSON_IsString(type) && strcmp(type->valuestring, wanted) != 0) {
+        ls_verdict_set(out, LS_FAIL, "bucket %d is reduced in %s, expected %s", number,
+                       type->valuestring, wanted);
     }
     return count;
 }
