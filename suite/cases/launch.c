@@ -89,9 +89,12 @@ static void judge_place(const ls_case *row, const ls_record *job, ls_verdict *ou
             }
         }
     }
+    if (out->code != LS_PASS) {
+        return; /* a wrong place is no matter of replicas */
+    }
     if (job->world > 1) {
         ls_ddp_judge_lockstep(row, job, out);
-    } else if (out->code == LS_PASS) {
+    } else {
         ls_text_put(out->evidence, sizeof out->evidence, "a world of one");
     }
 }
