@@ -426,7 +426,7 @@ static void add_times(const ls_case_settings *settings, ls_case_list *list)
     ls_spec spec = base_spec(settings, 0, WORLD);
     spec.dump_steps[0] = '\0';
     spec.steps = 60; /* a sum over steps passes one step's total long before */
-    (void)add_one(list, judge_times, "Q18", "form.times", &spec);
+    (void)add_one(list, judge_times, "Q18", "times", &spec);
 }
 
 /* Of two moments a digest may forget one and nothing else shows it. */
