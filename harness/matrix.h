@@ -95,8 +95,8 @@ typedef struct ls_matrix_site {
     bool oversubscribed, half_emulated;
 } ls_matrix_site;
 
-/* The job of a spec: command with every placeholder filled in, directory, deadline, facts. The
- * caller frees it with ls_job_free. LS_ERR_USAGE for more arguments than a job holds. */
+/* The job of a spec: command with {self}, {run}, {bin} and {job:ID} filled in, directory, deadline,
+ * facts. The caller frees it with ls_job_free. LS_ERR_USAGE for more arguments than a job holds. */
 ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job *out);
 
 /* Seconds that the job takes on `cores` cores: start of the ranks, steps, reduction. A model fitted

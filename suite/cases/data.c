@@ -466,6 +466,7 @@ void ls_data_cases(const ls_case_settings *settings, ls_case_list *list)
         row->number[0] = drop_last;
     }
     ls_data_folder_cases(settings, list);
+    ls_data_transform_cases(settings, list);
     add_seen(settings, list);
     add_same(settings, list);
 }

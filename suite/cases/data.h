@@ -1,4 +1,4 @@
-/* The data family's own: the order that torch's DistributedSampler gives, and its second file. */
+/* The data family's own: the order that torch's DistributedSampler gives, and its further files. */
 #ifndef LS_DATA_H
 #define LS_DATA_H
 
@@ -15,7 +15,9 @@ int64_t ls_data_wrong_order(int mistake, int64_t count, int rank, int world, boo
                             uint64_t seed, int64_t epoch, int64_t **out);
 const char *ls_data_wrong_text(int mistake);
 
-/* suite/cases/data_folder.c: folders of images, batches, transforms, synthetic images. */
+/* suite/cases/data_folder.c: folders of images, batches, synthetic images. */
 void ls_data_folder_cases(const ls_case_settings *settings, ls_case_list *list);
+/* suite/cases/data_transform.c: crop, flip, normalisation. */
+void ls_data_transform_cases(const ls_case_settings *settings, ls_case_list *list);
 
 #endif
