@@ -4,14 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "../kernels/core/log.h"
 #include "text.h"
 
 /* How much of a line is shown. */
 enum { SHOWN = 100 };
-#define LARGEST_BYTES (INT64_C(1) << 30)
 
 typedef enum kind { WHOLE_NUMBER, NUMBER, TEXT, TRUTH, OBJECT } kind;
 
@@ -147,13 +145,11 @@ ls_status ls_record_lines_read(const char *path, ls_record_lines_visit *visit, v
         ls_log_error("cannot open %s: %s", path, strerror(errno));
         return LS_ERR_INFRA;
     }
-    /* a device has no end, and what a subject left there may be anything */
-    struct stat about;
-    if (fstat(fileno(file), &about) != 0 || !S_ISREG(about.st_mode) ||
-        about.st_size > LARGEST_BYTES) {
-        describe(path, 1,
-                 S_ISREG(about.st_mode) ? "is in more than 1 GiB" : "is in no regular file", "",
-                 broken, broken_bytes);
+    const char *unreadable = ls_json_unreadable(file);
+    if (unreadable != NULL) {
+        char why[64];
+        ls_text_put(why, sizeof why, "is in %s", unreadable);
+        describe(path, 1, why, "", broken, broken_bytes);
         fclose(file);
         return LS_OK;
     }

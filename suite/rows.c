@@ -56,6 +56,15 @@ void ls_rows_all(const ls_case_settings *settings, ls_case_list *list)
     ls_kernels_cases(settings, list);
 }
 
+void ls_rows_inside(const ls_case_settings *settings, ls_case *row, int first, int second)
+{
+    row->kind = LS_INSIDE;
+    row->number[0] = first;
+    row->number[1] = second;
+    ls_text_put(row->text, sizeof row->text, "%s",
+                settings->device == NULL ? "cpu" : settings->device);
+}
+
 void ls_rows_keep_protocol(ls_case_list *list)
 {
     int kept = 0;

@@ -123,6 +123,9 @@ void ls_kernels_multi_cases(const ls_case_settings *settings, ls_case_list *list
 /* All cases of all families; free with ls_rows_free. */
 void ls_rows_all(const ls_case_settings *settings, ls_case_list *list);
 void ls_rows_free(ls_case_list *list);
+/* Makes the row one without a job that calls the backend of the device in row->text, with two
+ * numbers of its family's table. */
+void ls_rows_inside(const ls_case_settings *settings, ls_case *row, int first, int second);
 /* Drops the rows of kind LS_INSIDE. */
 void ls_rows_keep_protocol(ls_case_list *list);
 /* A row with its id (printf style), requirement and judge; no jobs yet. Valid until the next row.

@@ -13,7 +13,14 @@
 
 #include "log.h"
 
-#define LARGEST_BYTES (INT64_C(1) << 30)
+const char *ls_json_unreadable(FILE *file)
+{
+    struct stat about;
+    if (fstat(fileno(file), &about) != 0 || !S_ISREG(about.st_mode)) {
+        return "no regular file"; /* a device has no end */
+    }
+    return about.st_size > INT64_C(1) << 30 ? "a file of more than 1 GiB" : NULL;
+}
 
 static ls_status read_text(const char *path, char **text, size_t *bytes)
 {
@@ -22,13 +29,9 @@ static ls_status read_text(const char *path, char **text, size_t *bytes)
         ls_log_error("cannot open %s: %s", path, strerror(errno));
         return LS_ERR_INFRA;
     }
-    /* a device has no end: what a foreign trainer left there may be anything */
-    struct stat about;
-    if (fstat(fileno(file), &about) != 0 || !S_ISREG(about.st_mode) ||
-        about.st_size > LARGEST_BYTES) {
-        ls_log_error("%s is %s", path,
-                     S_ISREG(about.st_mode) ? "larger than 1 GiB: no record is"
-                                            : "no regular file");
+    const char *why = ls_json_unreadable(file);
+    if (why != NULL) {
+        ls_log_error("%s is %s", path, why);
         fclose(file);
         return LS_ERR_USAGE;
     }

@@ -2,6 +2,7 @@
 #ifndef LS_CORE_JSON_H
 #define LS_CORE_JSON_H
 
+#include <stdio.h>
 #include <cjson/cJSON.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,6 +12,10 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Why an open file is not to be read into memory, as "no regular file"; NULL: it may be. What a
+ * foreign trainer left in a folder can be a device or a file without end. */
+const char *ls_json_unreadable(FILE *file);
 
 /* Reads and parses one file; the caller frees *root with cJSON_Delete. Logs file and position. */
 ls_status ls_json_read_file(const char *path, cJSON **root);

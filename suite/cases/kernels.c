@@ -346,43 +346,38 @@ static void judge_equal(const ls_kernel_subject *a, const ls_kernel_subject *b, 
     }
 }
 
-/* A second backend, asked twice: gradients are overwritten, never added to. */
-static void judge_repeat(const ls_case *row, const ls_record *job, ls_verdict *out)
+/* Two backends on the same network: `b` has another loss scale or is asked twice, and must give the
+ * gradients of `a` times the scale. */
+static void judge_two(const ls_case *row, float scale, bool twice, ls_verdict *out)
 {
-    (void)job;
     ls_kernel_net net;
     ls_kernel_subject a, b;
     if (!start(row, &net, &a, out)) {
         return;
     }
     if (start(row, &net, &b, out)) {
-        if (ran(ls_kernel_subject_step(&a), "a step", out) &&
+        if (ran(ls_kernel_subject_set_scale(&b, scale), "setting the scale", out) &&
+            ran(ls_kernel_subject_step(&a), "a step", out) &&
             ran(ls_kernel_subject_step(&b), "a step", out) &&
-            ran(ls_kernel_subject_step(&b), "a second step", out)) {
-            judge_equal(&a, &b, 1, out);
+            (!twice || ran(ls_kernel_subject_step(&b), "a second step", out))) {
+            judge_equal(&a, &b, (double)scale, out);
         }
         ls_kernel_subject_free(&b);
     }
     ls_kernel_subject_free(&a);
 }
 
+/* Gradients are overwritten, never added to. */
+static void judge_repeat(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    judge_two(row, 1, true, out);
+}
+
 static void judge_power_of_two(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    ls_kernel_net net;
-    ls_kernel_subject a, b;
-    if (!start(row, &net, &a, out)) {
-        return;
-    }
-    if (start(row, &net, &b, out)) {
-        if (ran(ls_kernel_subject_set_scale(&b, 1024), "setting the scale", out) &&
-            ran(ls_kernel_subject_step(&a), "a step", out) &&
-            ran(ls_kernel_subject_step(&b), "a step", out)) {
-            judge_equal(&a, &b, 1024, out);
-        }
-        ls_kernel_subject_free(&b);
-    }
-    ls_kernel_subject_free(&a);
+    judge_two(row, 1024, false, out);
 }
 
 /* ---- branches and statistics ----------------------------------------------------------------- */
@@ -487,11 +482,7 @@ static void add(const ls_case_settings *settings, ls_case_list *list, ls_case_ju
 {
     ls_case *row = ls_rows_add(list, judge, requirement, "kernels.%s.%s.%s", what,
                                scenes[scene].name, forms[form].name);
-    row->kind = LS_INSIDE;
-    row->number[0] = scene;
-    row->number[1] = form;
-    ls_text_put(row->text, sizeof row->text, "%s",
-                settings->device == NULL ? "cpu" : settings->device);
+    ls_rows_inside(settings, row, scene, form);
 }
 
 void ls_kernels_cases(const ls_case_settings *settings, ls_case_list *list)

@@ -287,15 +287,9 @@ void ls_kernels_exact_cases(const ls_case_settings *settings, ls_case_list *list
         for (int type = 0; type < 3; type++) {
             ls_case *row = ls_rows_add(list, judge_exact, "K2", "kernels.exact.%s.%s",
                                        shapes[shape].name, types[type].name);
-            row->kind = LS_INSIDE;
-            row->number[0] = shape;
-            row->number[1] = type;
-            ls_text_put(row->text, sizeof row->text, "%s",
-                        settings->device == NULL ? "cpu" : settings->device);
+            ls_rows_inside(settings, row, shape, type);
         }
     }
     ls_case *row = ls_rows_add(list, judge_offset, "K3", "kernels.statistics.offset.f32");
-    row->kind = LS_INSIDE;
-    ls_text_put(row->text, sizeof row->text, "%s",
-                settings->device == NULL ? "cpu" : settings->device);
+    ls_rows_inside(settings, row, 0, 0);
 }

@@ -450,36 +450,31 @@ static void judge_unscale(const ls_case *row, const ls_record *job, ls_verdict *
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static void add(const ls_case_settings *settings, ls_case *row, int first, int second)
-{
-    row->kind = LS_INSIDE;
-    row->number[0] = first;
-    row->number[1] = second;
-    ls_text_put(row->text, sizeof row->text, "%s",
-                settings->device == NULL ? "cpu" : settings->device);
-}
-
 void ls_kernels_multi_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     static const char *const half[] = {"fp16", "bf16"}, *const type[] = {"f32", "fp16", "bf16"};
     static const int lengths[] = {1, 17, 64, 127, 1023};
     for (int k = 0; k < 2; k++) {
-        add(settings, ls_rows_add(list, judge_widen, "K7", "kernels.convert.%s-to-f32", half[k]), k,
-            0);
-        add(settings, ls_rows_add(list, judge_narrow, "K7", "kernels.convert.f32-to-%s", half[k]),
-            k, 0);
-        add(settings, ls_rows_add(list, judge_lengths, "K7", "kernels.convert.lengths.%s", half[k]),
+        ls_rows_inside(settings,
+                       ls_rows_add(list, judge_widen, "K7", "kernels.convert.%s-to-f32", half[k]),
+                       k, 0);
+        ls_rows_inside(settings,
+                       ls_rows_add(list, judge_narrow, "K7", "kernels.convert.f32-to-%s", half[k]),
+                       k, 0);
+        ls_rows_inside(
+            settings, ls_rows_add(list, judge_lengths, "K7", "kernels.convert.lengths.%s", half[k]),
             k, 0);
     }
     for (int skew = 0; skew <= 12; skew += 4) {
-        add(settings, ls_rows_add(list, judge_sums, "K8", "kernels.sums.skew%d", skew), skew, 0);
+        ls_rows_inside(settings, ls_rows_add(list, judge_sums, "K8", "kernels.sums.skew%d", skew),
+                       skew, 0);
     }
     for (int k = 0; k < 3; k++) {
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-            add(settings,
-                ls_rows_add(list, judge_unscale, "K9", "kernels.unscale.%s.n%d", type[k],
-                            lengths[i]),
-                k, lengths[i]);
+            ls_rows_inside(settings,
+                           ls_rows_add(list, judge_unscale, "K9", "kernels.unscale.%s.n%d", type[k],
+                                       lengths[i]),
+                           k, lengths[i]);
         }
     }
 }

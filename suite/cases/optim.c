@@ -10,6 +10,7 @@
 
 #include "../../harness/text.h"
 #include "../compare_optim.h"
+#include "../diagnose_step.h"
 #include "judges.h"
 #include "optim_facts.h"
 
@@ -109,7 +110,7 @@ static void judge_one(const ls_case *row, const ls_record *job, int64_t step, ls
     } else if (checks.count > 0) {
         ls_verdict_set(out, LS_FAIL, "step %d: %.280s; %d in all", (int)step, checks.line,
                        checks.count);
-        ls_optim_facts_explain(file, &rule, skipped, out);
+        (void)ls_diagnose_step(file, &rule, skipped, out->cause, (int)sizeof out->cause);
     } else if (skipped != wants_skip) {
         ls_verdict_set(out, LS_WEAK, "step %d was%s skipped", (int)step, skipped ? "" : " not");
     } else if (!skipped && (double)result.moved < least * (double)result.elements) {

@@ -1,19 +1,14 @@
-/* What the families optim and masters read of a job: a step's dump, which update it is, and which
- * wrong rule would explain what is in it. */
+/* What the families optim and masters read of a job: a step's dump, and which update it is. */
 #ifndef LS_OPTIM_FACTS_H
 #define LS_OPTIM_FACTS_H
 
 #include "../../reference/oracle/dumpfile.h"
-#include "../../reference/oracle/update.h"
 #include "../suite.h"
 
 /* Rank 0's dump of `step`. *update: how many steps were taken up to it, from the events, so that a
  * skipped one is not counted. False, with the verdict set, where dump or events are missing. */
 bool ls_optim_facts_open(const ls_record *job, int64_t step, ls_dumpfile **file, int64_t *update,
                          bool *skipped, ls_verdict *out);
-/* The cause: the first usual mistake whose rule the dump follows. */
-void ls_optim_facts_explain(const ls_dumpfile *file, const ls_update_rule *rule, bool skipped,
-                            ls_verdict *out);
 
 /* The job of the rows optim.adam.*: steps 1 to 5 dumped, the third skipped (optim.c). */
 ls_spec ls_optim_adam_job(const ls_case_settings *settings, int level);

@@ -28,12 +28,12 @@ typedef enum wrong {
 } wrong;
 
 static const char *const words[] = {"",
-                                    "weight decay was left out",
-                                    "dampened",
+                                    "weight decay is left out",
+                                    "dampening equal to momentum",
                                     "Nesterov",
                                     "one step too many",
-                                    "bias correction was left out",
-                                    "decoupled",
+                                    "no bias correction",
+                                    "decoupled and L2",
                                     "twice the one told",
                                     "no value moved",
                                     "rounded to half",
