@@ -116,6 +116,7 @@ typedef struct ls_backend ls_backend; /* one device or one set of cores */
 typedef struct ls_stream ls_stream;
 typedef struct ls_event ls_event;
 typedef struct ls_plan ls_plan;
+typedef struct ls_graph ls_graph; /* work recorded from a stream, to be launched again and again */
 
 typedef struct ls_backend_options {
     int device_index; /* LOCAL_RANK's accelerator; ignored by the CPU */
@@ -124,6 +125,7 @@ typedef struct ls_backend_options {
     int local_rank;
     bool deterministic; /* only engines whose result repeats bit for bit */
     bool tf32;          /* allow TF32 products under f32 */
+    bool benchmark;     /* engines of products are timed and the fastest taken */
 } ls_backend_options;
 
 /* What is really in use, for records. */
@@ -242,7 +244,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 3 };
+enum { LS_BACKEND_ABI = 4 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */
@@ -323,6 +325,36 @@ typedef struct ls_backend_api {
      * growth_count, overflow_streak, floor_reached. */
     ls_status (*scaler_update)(ls_backend *backend, ls_stream *stream,
                                const ls_scaler_config *config, ls_step_state *state);
+
+    /* ---- for devices that work beside the host; all NULL on the CPU ---- */
+
+    /* Memory of the host that the device can copy from and to while it computes. */
+    ls_status (*host_alloc)(ls_backend *backend, int64_t bytes, const char *purpose, void **out);
+    void (*host_free)(ls_backend *backend, void *memory);
+    /* What is enqueued on `stream`, and on streams that are made to wait for it, from begin to end
+     * is recorded instead of executed. Nothing in between may wait, allocate or read on the host.
+     */
+    ls_status (*graph_begin)(ls_stream *stream);
+    ls_status (*graph_end)(ls_stream *stream, ls_graph **out);
+    ls_status (*graph_launch)(ls_graph *graph, ls_stream *stream);
+    void (*graph_destroy)(ls_graph *graph);
+    /* Milliseconds on the device between two events that have happened. */
+    ls_status (*event_ms)(ls_event *from, ls_event *to, double *ms);
+    /* The library's own handle (cudaStream_t, cudaEvent_t), for engines that enqueue there. */
+    void *(*stream_native)(ls_stream *stream);
+    void *(*event_native)(ls_event *event);
+
+    /* A batch in backend memory at one of `places` (2 unless plan_places said otherwise). plan_load
+     * copies it there beside what `stream` does; input and target may be reused once
+     * plan_loaded has returned. plan_forward_loaded makes the stream wait for that copy. */
+    ls_status (*plan_places)(ls_plan *plan, int places);
+    ls_status (*plan_load)(ls_plan *plan, int place, const float *input, const int64_t *target);
+    ls_status (*plan_loaded)(ls_plan *plan, int place); /* the host waits for the copy */
+    ls_status (*plan_forward_loaded)(ls_plan *plan, ls_stream *stream, int place);
+    /* Engines chosen for products, a line each, and the same taken over from another rank. The text
+     * is the plan's. */
+    ls_status (*plan_choices)(ls_plan *plan, const char **text);
+    ls_status (*plan_choose)(ls_plan *plan, const char *text);
 } ls_backend_api;
 
 /* The one symbol a backend's shared object exports. */

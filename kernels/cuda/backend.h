@@ -1,0 +1,66 @@
+/* What the files of the CUDA backend know of each other. One `ls_backend` is one GPU: its handles,
+ * and what was asked for. C files call the runtime and the libraries; .cu files hold kernels and
+ * the functions that launch them (ops.h), which take the native stream. */
+#ifndef LS_CUDA_BACKEND_H
+#define LS_CUDA_BACKEND_H
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+
+#include "../kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct ls_multi_tables; /* multi.cu: lists of tensors, once on the device */
+
+struct ls_backend {
+    int device;                   /* CUDA's index */
+    int major, minor, processors; /* compute capability, multiprocessors */
+    char name[96];                /* "NVIDIA H200 (GPU-uuid)" */
+    bool deterministic, tf32, benchmark;
+    int64_t workspace_limit; /* bytes that one product may use */
+    cudnnHandle_t dnn;
+    cublasLtHandle_t blas;
+    cudaStream_t copy; /* host to device, beside the computing stream */
+    struct ls_multi_tables *tables;
+};
+
+struct ls_stream {
+    ls_backend *backend;
+    cudaStream_t native;
+};
+
+struct ls_event {
+    ls_backend *backend;
+    cudaEvent_t native;
+};
+
+struct ls_graph {
+    ls_backend *backend;
+    cudaGraphExec_t native;
+};
+
+/* Logs a failed call with the library's text; LS_ERR_DEVICE_LOST for errors after which the device
+ * answers nothing any more (illegal address, launch failure, ECC, lost device), else LS_ERR_INFRA.
+ */
+ls_status ls_cuda_check(cudaError_t error, const char *call, const char *file, int line);
+ls_status ls_cuda_check_dnn(cudnnStatus_t status, const char *call, const char *file, int line);
+ls_status ls_cuda_check_blas(cublasStatus_t status, const char *call, const char *file, int line);
+
+#define LS_CUDA(call) LS_TRY(ls_cuda_check((call), #call, __FILE__, __LINE__))
+#define LS_CUDNN(call) LS_TRY(ls_cuda_check_dnn((call), #call, __FILE__, __LINE__))
+#define LS_CUBLAS(call) LS_TRY(ls_cuda_check_blas((call), #call, __FILE__, __LINE__))
+
+/* memory.c: device memory, 256-byte aligned and zeroed; pinned host memory. */
+ls_status ls_cuda_take(int64_t bytes, const char *purpose, void **out);
+void ls_cuda_give(void *memory);
+ls_status ls_cuda_take_host(int64_t bytes, const char *purpose, void **out);
+void ls_cuda_give_host(void *memory);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

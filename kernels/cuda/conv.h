@@ -1,0 +1,52 @@
+/* Convolution through the cuDNN backend (graph) API, and the inner product through cuBLASLt. Both
+ * take operands of one type, accumulate in f32 and round the result once; engines that do otherwise
+ * are refused (numerics.md section 1). */
+#ifndef LS_CUDA_CONV_H
+#define LS_CUDA_CONV_H
+
+#include "backend.h"
+
+typedef struct ls_conv ls_conv;
+typedef struct ls_linear ls_linear;
+
+typedef struct ls_conv_shape {
+    int batch, in_channels /* as stored */, in_height, in_width;
+    int out_channels, out_height, out_width, kernel, stride, pad;
+} ls_conv_shape;
+
+/* Plans for forward, backward data (unless !wants_dx) and backward weights. Equal shapes share
+ * plans within a backend. LS_ERR_UNSUPPORTED, with the layer's name and what was refused and why,
+ * where no engine is left. */
+ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_conv_shape *shape,
+                         ls_dtype type, bool wants_dx, ls_conv **out);
+void ls_conv_destroy(ls_conv *conv);
+/* The largest that any of the three needs; one workspace serves all convolutions of a stream. */
+int64_t ls_conv_workspace_bytes(const ls_conv *conv);
+/* x, y: NHWC; w, dw: [out][kernel][kernel][in], all of the type given. */
+ls_status ls_conv_forward(ls_conv *conv, ls_stream *stream, const void *x, const void *w, void *y,
+                          void *workspace);
+ls_status ls_conv_backward_data(ls_conv *conv, ls_stream *stream, void *dx, const void *w,
+                                const void *dy, void *workspace);
+ls_status ls_conv_backward_weights(ls_conv *conv, ls_stream *stream, void *dw, const void *x,
+                                   const void *dy, void *workspace);
+/* "forward: engine 37 {tile 2, ...} 8 MB; ..." */
+void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes);
+/* The three engines as a line of text that another rank (same library, same device kind) can take
+ * with ls_conv_choose, so that --cudnn-benchmark decides alike everywhere. */
+void ls_conv_choice(const ls_conv *conv, char *text, size_t bytes);
+ls_status ls_conv_choose(ls_conv *conv, const char *text);
+
+/* y[batch][out] = x[batch][in] w[out][in]^T + bias[out]. */
+ls_status ls_linear_create(ls_backend *backend, const char *name, int batch, int in, int out,
+                           ls_dtype type, ls_linear **result);
+void ls_linear_destroy(ls_linear *linear);
+int64_t ls_linear_workspace_bytes(const ls_linear *linear);
+ls_status ls_linear_forward(ls_linear *linear, ls_stream *stream, const void *x, const void *w,
+                            const void *bias, void *y, void *workspace);
+ls_status ls_linear_backward_data(ls_linear *linear, ls_stream *stream, void *dx, const void *w,
+                                  const void *dy, void *workspace);
+ls_status ls_linear_backward_weights(ls_linear *linear, ls_stream *stream, void *dw, const void *x,
+                                     const void *dy, void *workspace);
+void ls_linear_describe(const ls_linear *linear, char *text, size_t bytes);
+
+#endif

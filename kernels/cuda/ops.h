@@ -1,0 +1,187 @@
+/* The CUDA backend's own kernels, as functions that launch them on a stream and return: one .cu
+ * file per family. Nothing here allocates, synchronises or reads a result on the host, so all of it
+ * can be recorded into a graph; results never depend on the order in which blocks run (no floating
+ * point atomics).
+ *
+ * Activations are NHWC: element (n,h,w,c) at ((n*H + h)*W + w)*channels + c, 16-byte aligned.
+ * `rows` is N*H*W. The only padded one is the image (input.cu). Arithmetic is f32, sums over many
+ * elements are f32 within a thread and wider or compensated beyond it, and every stored value is
+ * rounded once, to nearest even. Every launcher returns LS_ERR_INFRA or LS_ERR_DEVICE_LOST when the
+ * launch fails. */
+#ifndef LS_CUDA_OPS_H
+#define LS_CUDA_OPS_H
+
+#include <cuda_runtime_api.h>
+
+#include "../kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- input.cu, weights.cu -------------------------------------------------------------------- */
+
+/* Channels in memory of an image of 3: 16 bytes a pixel, so that tensor cores can take it. */
+int ls_input_stored_channels(ls_dtype type, int channels);
+/* f32 NCHW, already normalised, to NHWC of `type`; channels beyond `channels` are 0. */
+ls_status ls_input_pack(cudaStream_t stream, ls_dtype type, void *to, const float *from, int images,
+                        int channels, int height, int width);
+/* uint8 NHWC to NHWC of `type`: (value/255 - mean[c]) / std[c] in f32. mean and std are host. */
+ls_status ls_input_pack_u8(cudaStream_t stream, ls_dtype type, void *to, const uint8_t *from,
+                           int images, int channels, int height, int width, const float *mean,
+                           const float *std);
+
+/* One weight of a product: as a parameter (torchvision's order) and as the product wants it. */
+typedef struct ls_weight {
+    ls_tensor plain; /* [out][in][kernel][kernel], f32 or half */
+    void *packed;    /* [out][kernel][kernel][stored_in] of the activation's type, zero-padded */
+    int out, in, stored_in, kernel;
+} ls_weight;
+
+/* All of them in one launch; `weight` is device memory. most: the largest count of packed elements.
+ */
+ls_status ls_weights_pack(cudaStream_t stream, ls_dtype type, const ls_weight *weight, int count,
+                          int64_t most);
+/* The way back for a gradient: from packed (of `type`) to plain, rounded to plain's type. */
+ls_status ls_weights_unpack(cudaStream_t stream, ls_dtype type, const ls_weight *weight);
+
+/* ---- norm.cu --------------------------------------------------------------------------------- */
+
+/* Of one batch norm, kept from forward to backward; device memory, [channels] each. */
+typedef struct ls_norm_kept {
+    float *mean, *inv_std; /* of the batch, over all ranks that share statistics */
+    float *scale, *bias;   /* y = x * scale + bias; the bias accounts for rounding of the mean */
+    float *back;           /* [3][channels]: dx = back0*g + back1*x + back2, or a like form */
+    float *count;          /* [1]: values per channel, over all ranks that share statistics */
+} ls_norm_kept;
+
+typedef struct ls_norm_side {
+    ls_norm_kept kept;
+    ls_tensor weight, bias, running_mean, running_var, weight_grad, bias_grad; /* f32 or half */
+    float epsilon, momentum;
+} ls_norm_side;
+
+/* One fused operation: y = relu(norm0(x) + (residual | norm1(residual))). */
+typedef struct ls_norm_call {
+    ls_dtype type;
+    int64_t rows;
+    int channels, processors;
+    bool relu, dual;
+    ls_norm_side side[2];
+    const void *x, *residual; /* residual NULL: none */
+    void *y;
+    uint32_t *mask; /* relu: bit i%32 of word i/32 is y[i] > 0 in NHWC order; NULL without relu */
+    /* backward */
+    const void *dy, *dy2; /* contributions to the gradient of y; dy2 may be NULL */
+    void *g;              /* their sum, gated by mask, rounded to type; NULL: not stored */
+    void *dx, *dx2;       /* of x and, dual, of residual; NULL: not wanted; may be g */
+    /* shared */
+    float *partial;    /* ls_norm_partial_bytes */
+    float *mine, *all; /* [ls_norm_message] of this rank, and of each of `group` ranks in order */
+    int group;         /* ranks that share statistics; 1: all is mine */
+} ls_norm_call;
+
+size_t ls_norm_partial_bytes(int64_t rows, int channels, int processors);
+/* Floats that a rank sends per norm, forward (mean, squared deviations, count) or backward. */
+int64_t ls_norm_message(int channels);
+
+/* Forward: statistics of one side into `mine`; then (after the group's gather, where group > 1) the
+ * coefficients and running statistics; then one sweep that normalises, adds and gates. */
+ls_status ls_norm_statistics(cudaStream_t stream, const ls_norm_call *call, int side);
+ls_status ls_norm_finish(cudaStream_t stream, const ls_norm_call *call, int side);
+ls_status ls_norm_apply(cudaStream_t stream, const ls_norm_call *call);
+/* Backward: sums of g and g*(x - mean) of both sides (g stored on the way); then per side the
+ * message into `mine` and, after the gather, coefficients and parameter gradients, which are of
+ * this rank's images only; then one sweep that writes dx and dx2. */
+ls_status ls_norm_sums(cudaStream_t stream, const ls_norm_call *call);
+ls_status ls_norm_back_message(cudaStream_t stream, const ls_norm_call *call, int side);
+ls_status ls_norm_back_finish(cudaStream_t stream, const ls_norm_call *call, int side);
+ls_status ls_norm_back_apply(cudaStream_t stream, const ls_norm_call *call);
+
+/* ---- simple.cu: no parameters ---------------------------------------------------------------- */
+
+/* y = relu(x [+ residual]); mask as in ls_norm_call; relu false: the sum alone, mask NULL. With
+ * `given` the mask is read instead of written: an open element hands its value on, whatever its
+ * sign. */
+ls_status ls_simple_add(cudaStream_t stream, ls_dtype type, const void *x, const void *residual,
+                        void *y, uint32_t *mask, bool relu, bool given, int64_t count);
+/* g = (dy [+ dy2]), gated by mask where that is not NULL. g may be dy or dy2. */
+ls_status ls_simple_gate(cudaStream_t stream, ls_dtype type, const void *dy, const void *dy2,
+                         const uint32_t *mask, void *g, int64_t count);
+/* CIFAR option A: every stride-th pixel, zero channels at the end. */
+ls_status ls_simple_shortcut(cudaStream_t stream, ls_dtype type, const void *x, void *y, int images,
+                             int height, int width, int channels, int stride, int out_channels);
+ls_status ls_simple_shortcut_back(cudaStream_t stream, ls_dtype type, const void *dy, void *dx,
+                                  int images, int height, int width, int channels, int stride,
+                                  int out_channels);
+/* [N,H,W,C] -> [N,C], the mean in f32. */
+ls_status ls_simple_average(cudaStream_t stream, ls_dtype type, const void *x, void *y, int images,
+                            int pixels, int channels);
+ls_status ls_simple_average_back(cudaStream_t stream, ls_dtype type, const void *dy, void *dx,
+                                 int images, int pixels, int channels);
+
+/* ---- pool.cu --------------------------------------------------------------------------------- */
+
+typedef struct ls_pool_shape {
+    int images, channels, height, width, out_height, out_width, kernel, stride, pad;
+} ls_pool_shape;
+
+/* First maximum in row order, a NaN wins; padding never does. tap[NHWC of the output]: ky*kernel +
+ * kx of the choice. With `given` the taps are read instead. */
+ls_status ls_pool_max(cudaStream_t stream, ls_dtype type, const ls_pool_shape *shape, const void *x,
+                      void *y, uint8_t *tap, bool given);
+/* Each input element gathers from the windows it is in, in row order: no atomics. */
+ls_status ls_pool_max_back(cudaStream_t stream, ls_dtype type, const ls_pool_shape *shape,
+                           const void *dy, const uint8_t *tap, void *dx);
+
+/* ---- loss.cu --------------------------------------------------------------------------------- */
+
+/* Mean over N of the cross entropy of softmax(logits), f32; keeps max and log-sum per sample in
+ * row[N][2], the logits as f32 in kept[N][classes], the loss in state->loss. */
+ls_status ls_loss_forward(cudaStream_t stream, ls_dtype type, const void *logits,
+                          const int64_t *target, int images, int classes, float *kept, float *row,
+                          ls_step_state *state);
+/* (p - y) / N * (S * factor) in f32, rounded to type once. */
+ls_status ls_loss_backward(cudaStream_t stream, ls_dtype type, const float *kept, const float *row,
+                           const int64_t *target, int images, int classes, float factor,
+                           const ls_step_state *state, void *gradient);
+/* bias_grad[j] = sum over rows of dy[row][j], rounded to `type` and then to bias_grad's own. */
+ls_status ls_loss_bias_grad(cudaStream_t stream, ls_dtype type, const void *dy, int images,
+                            int classes, const ls_tensor *bias_grad);
+
+/* ---- multi.cu: the multi-tensor entries of kernels.h ------------------------------------------
+ */
+
+struct ls_multi_tables *ls_multi_tables_create(void);
+void ls_multi_tables_destroy(struct ls_multi_tables *tables);
+ls_status ls_multi_scale(ls_backend *backend, ls_stream *stream, ls_tensor tensor, float factor);
+ls_status ls_multi_convert(ls_backend *backend, ls_stream *stream, ls_tensor to, ls_tensor from,
+                           float factor);
+ls_status ls_multi_accumulate(ls_backend *backend, ls_stream *stream, ls_tensor sum, ls_tensor from,
+                              bool first);
+ls_status ls_multi_unscale_check(ls_backend *backend, ls_stream *stream, ls_tensor_list to,
+                                 ls_tensor_list from, ls_step_state *state);
+ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
+                                  const ls_optimizer_config *config, const ls_optimizer_args *args,
+                                  bool dynamic, ls_step_state *state);
+ls_status ls_multi_scaler_update(ls_backend *backend, ls_stream *stream,
+                                 const ls_scaler_config *config, ls_step_state *state);
+
+/* ---- export.cu: for records and judges, not for speed -----------------------------------------
+ */
+
+/* NHWC of `type` to f32 NCHW, both device. */
+ls_status ls_export_plain(cudaStream_t stream, ls_dtype type, const void *from, float *to,
+                          int images, int channels, int stored, int height, int width);
+/* The mask in NHWC order to bytes in NCHW order (LS_EXPORT_RELU_BITS), and back (`packing`). */
+ls_status ls_export_mask(cudaStream_t stream, uint32_t *mask, uint8_t *bits, int images,
+                         int channels, int height, int width, bool packing);
+/* Taps to I32 indices in the input plane, NCHW (LS_EXPORT_POOL_INDEX), and back; *outside (device)
+ * becomes 1 where an index lies outside its window. */
+ls_status ls_export_taps(cudaStream_t stream, const ls_pool_shape *shape, uint8_t *tap,
+                         int32_t *index, bool packing, int32_t *outside);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
