@@ -42,7 +42,9 @@ HARNESS := $(filter-out harness/launch.c,$(call sources,harness))
 ORACLE := $(call sources,reference/oracle)
 REFERENCE := $(filter-out reference/train.c reference/collectives.c,$(call sources,reference reference/data reference/comm))
 SUITE := $(filter-out suite/main.c,$(call sources,suite suite/cases))
-CPU := $(call sources,kernels/cpu kernels/math)
+# What every backend compiles: the lowering of a network.
+SHARED_KERNELS := kernels/lower.c kernels/place.c
+CPU := $(call sources,kernels/cpu kernels/math) $(SHARED_KERNELS)
 UNITS := $(patsubst suite/unit/%.c,%,$(wildcard suite/unit/test_*.c))
 
 LIBS := $(BUILD)/libls_suite.a $(BUILD)/libls_oracle.a $(BUILD)/libls_reference.a \

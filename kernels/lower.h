@@ -80,8 +80,17 @@ ls_status ls_lower_create(const ls_network *network, const ls_plan_options *opti
                           ls_lower_slot_bytes *slot_bytes, void *context, ls_lower *out);
 void ls_lower_free(ls_lower *lower);
 /* Parameters in the order in which backward reports them (kernels.h, ls_grad_ready): layers
- * backwards; order[param_count]. */
+ * backwards; order[param_count]. A pass that fuses layers may be done with a parameter earlier, and
+ * then it waits. */
 void ls_lower_ready_order(const ls_network *network, int *order);
+/* The ReLU or max pool of that number, where it is a pass of its own, else NULL. */
+ls_op *ls_lower_op_of_branch(const ls_lower *lower, int branch);
+/* The layer of that kind and branch number, or -1. */
+int ls_lower_layer_of_branch(const ls_network *network, int branch, ls_layer_kind kind);
+/* Of one operation, forward and backward, 2 per multiply-add; 0 for all but products. */
+double ls_lower_product_flops(const ls_lower *lower, const ls_op *op);
+/* "layer1.0.bn2 + add + relu: one pass": which layers a norm's operation takes with it. */
+void ls_lower_describe_norm(const ls_lower *lower, const ls_op *op, char *text, size_t bytes);
 
 /* place.c; called by ls_lower_create. */
 ls_status ls_place_gradients(ls_lower *lower);

@@ -7,23 +7,23 @@
 
 static ls_status run_once(ls_plan *plan)
 {
-    for (int i = 0; i < plan->op_count; i++) {
-        ls_op *op = &plan->op[i];
+    for (int i = 0; i < plan->lower.op_count; i++) {
+        const ls_op *op = &plan->lower.op[i];
         if (op->kind == LS_OP_CONV) {
-            LS_TRY(ls_conv_product_only(op->conv, LS_DNN_FORWARD, ls_plan_at(plan, op->in),
-                                        ls_plan_at(plan, op->out)));
+            LS_TRY(ls_conv_product_only(ls_plan_work(plan, op)->conv, LS_DNN_FORWARD,
+                                        ls_plan_at(plan, op->in), ls_plan_at(plan, op->out)));
         }
     }
-    for (int i = plan->op_count - 1; i >= 0; i--) {
-        ls_op *op = &plan->op[i];
+    for (int i = plan->lower.op_count - 1; i >= 0; i--) {
+        const ls_op *op = &plan->lower.op[i];
         if (op->kind != LS_OP_CONV) {
             continue;
         }
-        LS_TRY(ls_conv_product_only(op->conv, LS_DNN_BACKWARD_WEIGHTS, ls_plan_at(plan, op->in),
-                                    ls_plan_grad(plan, op->g)));
+        LS_TRY(ls_conv_product_only(ls_plan_work(plan, op)->conv, LS_DNN_BACKWARD_WEIGHTS,
+                                    ls_plan_at(plan, op->in), ls_plan_grad(plan, op->g)));
         if (op->dx != LS_NO_BUFFER) {
-            LS_TRY(ls_conv_product_only(op->conv, LS_DNN_BACKWARD_DATA, ls_plan_grad(plan, op->dx),
-                                        ls_plan_grad(plan, op->g)));
+            LS_TRY(ls_conv_product_only(ls_plan_work(plan, op)->conv, LS_DNN_BACKWARD_DATA,
+                                        ls_plan_grad(plan, op->dx), ls_plan_grad(plan, op->g)));
         }
     }
     return LS_OK;

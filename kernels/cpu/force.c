@@ -8,8 +8,8 @@
 /* to[i] = open[i] ? from[i] : 0, elements moved as they are. */
 static void gate(const ls_plan *plan, const ls_op *op, const void *from, void *to)
 {
-    int64_t count = plan->slot[op->out].count;
-    const uint8_t *open = op->tap;
+    int64_t count = plan->lower.slot[op->out].count;
+    const uint8_t *open = ls_plan_work(plan, op)->tap;
     if (plan->options.activation == LS_F32) {
         const float *x = from;
         float *y = to;
@@ -39,48 +39,39 @@ void ls_force_relu_back(const ls_plan *plan, const ls_op *op, const void *gradie
 
 void ls_force_pool(const ls_plan *plan, const ls_op *op)
 {
-    const ls_slot *in = &plan->slot[op->in], *out = &plan->slot[op->out];
+    const ls_slot *in = &plan->lower.slot[op->in], *out = &plan->lower.slot[op->out];
     const ls_layer *layer = &plan->network->layer[op->layer];
     size_t bytes = ls_dtype_bytes(plan->options.activation);
     const char *x = ls_plan_at(plan, op->in);
     char *y = ls_plan_at(plan, op->out);
+    const uint8_t *tap = ls_plan_work(plan, op)->tap;
     int in_pixels = ls_plan_pixels(in), out_pixels = ls_plan_pixels(out);
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
     for (int64_t i = 0; i < out->count; i++) {
         int pixel = (int)(i % out_pixels);
-        int64_t to = ls_plan_stored_index(out, i);
-        int h = pixel / out->width * layer->stride - layer->pad + op->tap[to] / layer->kernel;
-        int w = pixel % out->width * layer->stride - layer->pad + op->tap[to] % layer->kernel;
-        int64_t from =
-            ls_plan_stored_index(in, i / out_pixels * in_pixels + (int64_t)h * in->width + w);
+        int64_t to = ls_plan_stored_index(plan, op->out, i);
+        int h = pixel / out->width * layer->stride - layer->pad + tap[to] / layer->kernel;
+        int w = pixel % out->width * layer->stride - layer->pad + tap[to] % layer->kernel;
+        int64_t from = ls_plan_stored_index(
+            plan, op->in, i / out_pixels * in_pixels + (int64_t)h * in->width + w);
         memcpy(y + (size_t)to * bytes, x + (size_t)from * bytes, bytes);
     }
 }
 
-static ls_op *op_of_branch(ls_plan *plan, int branch)
+static void force_relu(const ls_plan *plan, const ls_op *op, const uint8_t *bits)
 {
-    for (int i = 0; i < plan->op_count; i++) {
-        ls_op *op = &plan->op[i];
-        if ((op->kind == LS_OP_RELU || op->kind == LS_OP_POOL) &&
-            plan->network->layer[op->layer].branch == branch) {
-            return op;
-        }
-    }
-    return NULL;
-}
-
-static void force_relu(const ls_plan *plan, ls_op *op, const uint8_t *bits)
-{
-    const ls_slot *out = &plan->slot[op->out];
+    uint8_t *tap = ls_plan_work(plan, op)->tap;
+    const ls_slot *out = &plan->lower.slot[op->out];
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
     for (int64_t i = 0; i < out->count; i++) {
-        op->tap[ls_plan_stored_index(out, i)] = bits[i / 8] >> (i % 8) & 1;
+        tap[ls_plan_stored_index(plan, op->out, i)] = bits[i / 8] >> (i % 8) & 1;
     }
 }
 
-static ls_status force_pool(const ls_plan *plan, ls_op *op, const int32_t *index)
+static ls_status force_pool(const ls_plan *plan, const ls_op *op, const int32_t *index)
 {
-    const ls_slot *in = &plan->slot[op->in], *out = &plan->slot[op->out];
+    uint8_t *tap = ls_plan_work(plan, op)->tap;
+    const ls_slot *in = &plan->lower.slot[op->in], *out = &plan->lower.slot[op->out];
     const ls_layer *layer = &plan->network->layer[op->layer];
     for (int64_t i = 0; i < out->count; i++) {
         int pixel = (int)(i % ls_plan_pixels(out));
@@ -92,25 +83,27 @@ static ls_status force_pool(const ls_plan *plan, ls_op *op, const int32_t *index
                          index[i], (long long)i);
             return LS_ERR_USAGE;
         }
-        op->tap[ls_plan_stored_index(out, i)] = (uint8_t)(row * layer->kernel + column);
+        tap[ls_plan_stored_index(plan, op->out, i)] = (uint8_t)(row * layer->kernel + column);
     }
     return LS_OK;
 }
 
 ls_status ls_force_branch(ls_plan *plan, int branch, const void *host, int64_t bytes)
 {
-    ls_op *op = plan->options.forced_branches ? op_of_branch(plan, branch) : NULL;
+    const ls_op *op =
+        plan->options.forced_branches ? ls_lower_op_of_branch(&plan->lower, branch) : NULL;
     if (op == NULL) {
         ls_log_error("branch %d of %s cannot be forced: %s", branch, plan->network->arch,
                      plan->options.forced_branches ? "there is none of that number"
                                                    : "the plan was not made for it");
         return LS_ERR_USAGE;
     }
-    op->forced = false;
+    ls_work *work = ls_plan_work(plan, op);
+    work->forced = false;
     if (host == NULL) {
         return LS_OK;
     }
-    int64_t count = plan->slot[op->out].count;
+    int64_t count = plan->lower.slot[op->out].count;
     int64_t wanted = op->kind == LS_OP_RELU ? (count + 7) / 8 : count * (int64_t)sizeof(int32_t);
     if (bytes != wanted) {
         ls_log_error("%s: %lld bytes of forced branches, not %lld",
@@ -122,6 +115,6 @@ ls_status ls_force_branch(ls_plan *plan, int branch, const void *host, int64_t b
     } else {
         LS_TRY(force_pool(plan, op, host));
     }
-    op->forced = true;
+    work->forced = true;
     return LS_OK;
 }

@@ -22,11 +22,12 @@ static float bias_of(const ls_plan *plan, const ls_tensor *bias, int64_t index)
 
 /* The logits leave the product in f32, take the bias and are rounded to the activation type; the
  * loss sees the rounded values, cast up. */
-ls_status ls_loss_linear_forward(ls_plan *plan, ls_op *op)
+ls_status ls_loss_linear_forward(ls_plan *plan, const ls_op *op)
 {
     const ls_layer *layer = &plan->network->layer[op->layer];
-    const ls_slot *out = &plan->slot[op->out];
-    LS_TRY(ls_conv_forward_wide(op->conv, ls_plan_at(plan, op->in), plan->logits));
+    const ls_slot *out = &plan->lower.slot[op->out];
+    ls_conv *conv = ls_plan_work(plan, op)->conv;
+    LS_TRY(ls_conv_forward_wide(conv, ls_plan_at(plan, op->in), plan->logits));
     for (int64_t i = 0; i < out->count; i++) {
         plan->logits[i] += bias_of(plan, &plan->param[layer->bias], i % out->channels);
     }
@@ -36,13 +37,14 @@ ls_status ls_loss_linear_forward(ls_plan *plan, ls_op *op)
     return LS_OK;
 }
 
-ls_status ls_loss_linear_backward(ls_plan *plan, ls_op *op)
+ls_status ls_loss_linear_backward(ls_plan *plan, const ls_op *op)
 {
     const ls_layer *layer = &plan->network->layer[op->layer];
-    const ls_slot *out = &plan->slot[op->out];
+    const ls_slot *out = &plan->lower.slot[op->out];
     const ls_loops *loops = plan->backend->loops;
     ls_dtype type = plan->options.activation;
     ls_simple_backward(plan, op);
+    ls_conv *conv = ls_plan_work(plan, op)->conv;
     const char *dy = ls_plan_grad(plan, op->g);
     const ls_tensor *bias = &plan->param_grad[layer->bias];
     for (int c = 0; c < out->channels; c++) {
@@ -59,11 +61,11 @@ ls_status ls_loss_linear_backward(ls_plan *plan, ls_op *op)
         loops->narrow(bias->dtype, &rounded, to + (size_t)c * ls_dtype_bytes(bias->dtype), 1);
     }
     plan->ready[layer->bias] = true;
-    LS_TRY(ls_conv_backward_weights(op->conv, ls_plan_at(plan, op->in), dy,
+    LS_TRY(ls_conv_backward_weights(conv, ls_plan_at(plan, op->in), dy,
                                     &plan->param_grad[layer->weight]));
     plan->ready[layer->weight] = true;
     if (op->dx != LS_NO_BUFFER) {
-        LS_TRY(ls_conv_backward_data(op->conv, ls_plan_grad(plan, op->dx), dy));
+        LS_TRY(ls_conv_backward_data(conv, ls_plan_grad(plan, op->dx), dy));
     }
     return LS_OK;
 }
@@ -71,9 +73,9 @@ ls_status ls_loss_linear_backward(ls_plan *plan, ls_op *op)
 /* ---- softmax cross entropy, f32 -------------------------------------------------------------- */
 
 /* loss = mean over n of log(sum_j exp(l_j - max)) - (l_target - max). */
-ls_status ls_loss_forward(ls_plan *plan, ls_op *op, const int64_t *target)
+ls_status ls_loss_forward(ls_plan *plan, const ls_op *op, const int64_t *target)
 {
-    int classes = plan->slot[op->in].channels, batch = plan->options.batch;
+    int classes = plan->lower.slot[op->in].channels, batch = plan->options.batch;
     double total = 0;
     for (int n = 0; n < batch; n++) {
         if (target[n] < 0 || target[n] >= classes) {
@@ -100,9 +102,9 @@ ls_status ls_loss_forward(ls_plan *plan, ls_op *op, const int64_t *target)
 }
 
 /* dlogits = (p - onehot) * (S * factor / N), the product in f32, then stored. */
-void ls_loss_backward(ls_plan *plan, ls_op *op, float factor)
+void ls_loss_backward(ls_plan *plan, const ls_op *op, float factor)
 {
-    int classes = plan->slot[op->in].channels, batch = plan->options.batch;
+    int classes = plan->lower.slot[op->in].channels, batch = plan->options.batch;
     ls_dtype type = plan->options.activation;
     float scale = plan->state->loss_scale * factor / LS_PLANT(loss_summed, (float)batch, 1.0f);
     char *dx = ls_plan_grad(plan, op->dx);

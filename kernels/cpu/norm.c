@@ -22,14 +22,15 @@ typedef struct field {
 
 static field field_of(const ls_plan *plan, int slot)
 {
-    const ls_slot *s = &plan->slot[slot];
-    int64_t plane = (int64_t)ls_plan_pixels(s) * s->block;
+    const ls_slot *s = &plan->lower.slot[slot];
+    int block = plan->layout[slot].block;
+    int64_t plane = (int64_t)ls_plan_pixels(s) * block;
     return (field){.channels = s->channels,
-                   .block = s->block,
-                   .blocks = s->channels / s->block,
+                   .block = block,
+                   .blocks = s->channels / block,
                    .images = plan->options.batch,
                    .plane = plane,
-                   .planes = (int64_t)plan->options.batch * (s->channels / s->block),
+                   .planes = (int64_t)plan->options.batch * (s->channels / block),
                    .bytes = (size_t)plane * ls_dtype_bytes(plan->options.activation)};
 }
 
@@ -166,14 +167,15 @@ static void finish_statistics(ls_plan *plan, const field *f, ls_norm *norm, int 
 
 static void apply_to(ls_plan *plan, const field *f, const ls_op *op, int64_t i)
 {
+    const ls_work *work = ls_plan_work(plan, op);
     int64_t b = i % f->blocks;
     size_t at = (size_t)i * f->bytes;
     const char *residual = op->residual >= 0 ? ls_plan_at(plan, op->residual) : NULL;
     ls_norm_apply apply = {.x = (const char *)ls_plan_at(plan, op->in) + at,
                            .residual = residual == NULL ? NULL : residual + at,
                            .y = (char *)ls_plan_at(plan, op->out) + at,
-                           .coef = &op->norm[0].coef[b],
-                           .residual_coef = op->dual ? &op->norm[1].coef[b] : NULL,
+                           .coef = &work->norm[0].coef[b],
+                           .residual_coef = op->dual ? &work->norm[1].coef[b] : NULL,
                            .relu = op->relu};
     plan->backend->loops->norm_apply(plan->options.activation, &apply, f->plane);
 }
@@ -184,8 +186,9 @@ static int norm_input(const ls_op *op, int which)
     return which == 0 ? op->in : op->residual;
 }
 
-static void forward_by_blocks(ls_plan *plan, const field *f, ls_op *op)
+static void forward_by_blocks(ls_plan *plan, const field *f, const ls_op *op)
 {
+    ls_work *work = ls_plan_work(plan, op);
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
     for (int b = 0; b < f->blocks; b++) {
         for (int k = 0; k < (op->dual ? 2 : 1); k++) {
@@ -194,7 +197,7 @@ static void forward_by_blocks(ls_plan *plan, const field *f, ls_op *op)
                 statistics_of(plan, f, x, i);
             }
             merge_images(plan, f, b);
-            finish_statistics(plan, f, &op->norm[k], b);
+            finish_statistics(plan, f, &work->norm[k], b);
         }
         for (int64_t i = b; i < f->planes; i += f->blocks) {
             apply_to(plan, f, op, i);
@@ -222,16 +225,17 @@ static ls_status statistics(ls_plan *plan, ls_stream *stream, const field *f, ls
     return LS_OK;
 }
 
-ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, ls_op *op)
+ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
+    ls_work *work = ls_plan_work(plan, op);
     field f = field_of(plan, op->in);
-    op->norm[0].count = op->norm[1].count = (double)f.images * (double)(f.plane / f.block);
+    work->norm[0].count = work->norm[1].count = (double)f.images * (double)(f.plane / f.block);
     if (by_blocks(plan, &f)) {
         forward_by_blocks(plan, &f, op);
         return LS_OK;
     }
     for (int k = 0; k < (op->dual ? 2 : 1); k++) {
-        LS_TRY(statistics(plan, stream, &f, &op->norm[k], norm_input(op, k)));
+        LS_TRY(statistics(plan, stream, &f, &work->norm[k], norm_input(op, k)));
     }
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
     for (int64_t i = 0; i < f.planes; i++) {
@@ -244,6 +248,7 @@ ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, ls_op *op)
 
 static void sums_of(ls_plan *plan, const field *f, const ls_op *op, ls_gate gate, int64_t i)
 {
+    const ls_work *work = ls_plan_work(plan, op);
     int64_t b = i % f->blocks;
     size_t at = (size_t)i * f->bytes;
     const char *dy2 = op->dy[1] == LS_NO_BUFFER ? NULL : ls_plan_grad(plan, op->dy[1]);
@@ -255,8 +260,8 @@ static void sums_of(ls_plan *plan, const field *f, const ls_op *op, ls_gate gate
                          .y = (const char *)ls_plan_at(plan, op->out) + at,
                          .x2 = x2 == NULL ? NULL : x2 + at,
                          .g = g == NULL ? NULL : g + at,
-                         .coef = &op->norm[0].coef[b],
-                         .coef2 = op->dual ? &op->norm[1].coef[b] : NULL,
+                         .coef = &work->norm[0].coef[b],
+                         .coef2 = op->dual ? &work->norm[1].coef[b] : NULL,
                          .gate = gate,
                          .sum = plan->partial[0] + i * f->block,
                          .sum_x = plan->partial[1] + i * f->block,
@@ -267,6 +272,7 @@ static void sums_of(ls_plan *plan, const field *f, const ls_op *op, ls_gate gate
 /* Over images, into row 0; sums of g * (x - mean) also move from the rounded mean to the mean. */
 static void merge_sums(ls_plan *plan, const field *f, const ls_op *op, int b)
 {
+    const ls_work *work = ls_plan_work(plan, op);
     for (int k = 0; k < (op->dual ? 3 : 2); k++) {
         for (int c = b * f->block; c < (b + 1) * f->block; c++) {
             double sum = 0;
@@ -274,7 +280,7 @@ static void merge_sums(ls_plan *plan, const field *f, const ls_op *op, int b)
                 sum += plan->partial[k][(int64_t)n * f->channels + c];
             }
             plan->partial[k][c] =
-                k == 0 ? sum : sum + (double)op->norm[k - 1].mean_error[c] * plan->partial[0][c];
+                k == 0 ? sum : sum + (double)work->norm[k - 1].mean_error[c] * plan->partial[0][c];
         }
     }
 }
@@ -343,14 +349,15 @@ static void back_coefficients(ls_plan *plan, const field *f, ls_norm *norm, cons
 static void gradient_of(ls_plan *plan, const field *f, const ls_op *op, int which, ls_gate gate,
                         int64_t i)
 {
+    const ls_work *work = ls_plan_work(plan, op);
     int64_t b = i % f->blocks;
     size_t at = (size_t)i * f->bytes;
     int buffer = which == 0 ? op->dx : op->dx2;
     ls_norm_dx args = {.g = (const char *)ls_plan_grad(plan, op->g) + at,
                        .x = (const char *)ls_plan_at(plan, norm_input(op, which)) + at,
                        .dx = (char *)ls_plan_grad(plan, buffer) + at,
-                       .coef = &op->norm[which].coef[b],
-                       .back = &op->norm[which].back[b],
+                       .coef = &work->norm[which].coef[b],
+                       .back = &work->norm[which].back[b],
                        .gate = gate};
     plan->backend->loops->norm_dx(plan->options.activation, &args, f->plane);
 }
@@ -360,9 +367,10 @@ static bool has_gradient(const ls_op *op, int which)
     return (which == 0 ? op->dx : op->dx2) != LS_NO_BUFFER;
 }
 
-static void backward_by_blocks(ls_plan *plan, const field *f, ls_op *op, ls_gate gate,
+static void backward_by_blocks(ls_plan *plan, const field *f, const ls_op *op, ls_gate gate,
                                ls_gate gate_g)
 {
+    ls_work *work = ls_plan_work(plan, op);
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
     for (int b = 0; b < f->blocks; b++) {
         for (int64_t i = b; i < f->planes; i += f->blocks) {
@@ -370,8 +378,8 @@ static void backward_by_blocks(ls_plan *plan, const field *f, ls_op *op, ls_gate
         }
         merge_sums(plan, f, op, b);
         for (int k = 0; k < (op->dual ? 2 : 1); k++) {
-            store_gradients(plan, f, &op->norm[k], plan->partial[1 + k], b);
-            back_coefficients(plan, f, &op->norm[k], plan->partial[1 + k], b);
+            store_gradients(plan, f, &work->norm[k], plan->partial[1 + k], b);
+            back_coefficients(plan, f, &work->norm[k], plan->partial[1 + k], b);
             for (int64_t i = b; has_gradient(op, k) && i < f->planes; i += f->blocks) {
                 gradient_of(plan, f, op, k, gate_g, i);
             }
@@ -379,9 +387,10 @@ static void backward_by_blocks(ls_plan *plan, const field *f, ls_op *op, ls_gate
     }
 }
 
-static ls_status backward_by_planes(ls_plan *plan, ls_stream *stream, const field *f, ls_op *op,
-                                    ls_gate gate, ls_gate gate_g)
+static ls_status backward_by_planes(ls_plan *plan, ls_stream *stream, const field *f,
+                                    const ls_op *op, ls_gate gate, ls_gate gate_g)
 {
+    ls_work *work = ls_plan_work(plan, op);
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
     for (int64_t i = 0; i < f->planes; i++) {
         sums_of(plan, f, op, gate, i);
@@ -395,8 +404,8 @@ static ls_status backward_by_planes(ls_plan *plan, ls_stream *stream, const fiel
             LS_TRY(group_sums(plan, stream, f, plan->partial[0], sum_x));
         }
         for (int b = 0; b < f->blocks; b++) {
-            store_gradients(plan, f, &op->norm[k], sum_x, b);
-            back_coefficients(plan, f, &op->norm[k], sum_x, b);
+            store_gradients(plan, f, &work->norm[k], sum_x, b);
+            back_coefficients(plan, f, &work->norm[k], sum_x, b);
         }
         if (has_gradient(op, k)) {
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
@@ -408,7 +417,7 @@ static ls_status backward_by_planes(ls_plan *plan, ls_stream *stream, const fiel
     return LS_OK;
 }
 
-ls_status ls_norm_backward(ls_plan *plan, ls_stream *stream, ls_op *op)
+ls_status ls_norm_backward(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
     field f = field_of(plan, op->in);
     ls_gate gate = !op->relu ? LS_GATE_NONE : op->residual >= 0 ? LS_GATE_OUTPUT : LS_GATE_INPUT;
@@ -419,7 +428,7 @@ ls_status ls_norm_backward(ls_plan *plan, ls_stream *stream, ls_op *op)
         LS_TRY(backward_by_planes(plan, stream, &f, op, gate, gate_g));
     }
     for (int k = 0; k < (op->dual ? 2 : 1); k++) {
-        const ls_layer *layer = &plan->network->layer[op->norm[k].layer];
+        const ls_layer *layer = &plan->network->layer[op->norm[k]];
         plan->ready[layer->weight] = true;
         plan->ready[layer->bias] = true;
     }

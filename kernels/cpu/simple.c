@@ -14,10 +14,10 @@ static size_t element_bytes(const ls_plan *plan)
 
 static ls_pool_shape pool_shape(const ls_plan *plan, const ls_op *op)
 {
-    const ls_slot *in = &plan->slot[op->in], *out = &plan->slot[op->out];
+    const ls_slot *in = &plan->lower.slot[op->in], *out = &plan->lower.slot[op->out];
     const ls_layer *layer = &plan->network->layer[op->layer];
     return (ls_pool_shape){in->height,    in->width,     out->height, out->width,
-                           layer->kernel, layer->stride, layer->pad,  in->block};
+                           layer->kernel, layer->stride, layer->pad,  plan->layout[op->in].block};
 }
 
 typedef struct planes {
@@ -27,12 +27,12 @@ typedef struct planes {
 
 static planes planes_of(const ls_plan *plan, const ls_op *op)
 {
-    const ls_slot *in = &plan->slot[op->in], *out = &plan->slot[op->out];
-    int64_t count = (int64_t)plan->options.batch * (in->channels / in->block);
+    const ls_slot *in = &plan->lower.slot[op->in], *out = &plan->lower.slot[op->out];
+    int64_t count = (int64_t)plan->options.batch * (in->channels / plan->layout[op->in].block);
     return (planes){count, in->count / count, out->count / count};
 }
 
-static void pool_forward(ls_plan *plan, ls_op *op)
+static void pool_forward(ls_plan *plan, const ls_op *op)
 {
     ls_pool_shape shape = pool_shape(plan, op);
     planes p = planes_of(plan, op);
@@ -44,11 +44,11 @@ static void pool_forward(ls_plan *plan, ls_op *op)
     for (int64_t i = 0; i < p.count; i++) {
         plan->backend->loops->pool(type, &shape, x + (size_t)(i * p.in_stride) * bytes,
                                    y + (size_t)(i * p.out_stride) * bytes,
-                                   op->tap + i * p.out_stride);
+                                   ls_plan_work(plan, op)->tap + i * p.out_stride);
     }
 }
 
-static void pool_backward(ls_plan *plan, ls_op *op)
+static void pool_backward(ls_plan *plan, const ls_op *op)
 {
     ls_pool_shape shape = pool_shape(plan, op);
     planes p = planes_of(plan, op);
@@ -59,15 +59,16 @@ static void pool_backward(ls_plan *plan, ls_op *op)
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
     for (int64_t i = 0; i < p.count; i++) {
         plan->backend->loops->pool_back(type, &shape, dy + (size_t)(i * p.out_stride) * bytes,
-                                        op->tap + i * p.out_stride,
+                                        ls_plan_work(plan, op)->tap + i * p.out_stride,
                                         dx + (size_t)(i * p.in_stride) * bytes);
     }
 }
 
-static void average(ls_plan *plan, ls_op *op, bool backward)
+static void average(ls_plan *plan, const ls_op *op, bool backward)
 {
     planes p = planes_of(plan, op);
-    const ls_slot *in = &plan->slot[op->in];
+    const ls_slot *in = &plan->lower.slot[op->in];
+    int block = plan->layout[op->in].block;
     ls_dtype type = plan->options.activation;
     size_t bytes = element_bytes(plan);
     char *wide = backward ? ls_plan_grad(plan, op->dx) : ls_plan_at(plan, op->in);
@@ -78,25 +79,26 @@ static void average(ls_plan *plan, ls_op *op, bool backward)
         char *image = wide + (size_t)(i * p.in_stride) * bytes;
         char *pixel = narrow + (size_t)(i * p.out_stride) * bytes;
         if (backward) {
-            loops->average_back(type, pixel, image, ls_plan_pixels(in), in->block);
+            loops->average_back(type, pixel, image, ls_plan_pixels(in), block);
         } else {
-            loops->average(type, image, pixel, ls_plan_pixels(in), in->block);
+            loops->average(type, image, pixel, ls_plan_pixels(in), block);
         }
     }
 }
 
 /* ---- the padded shortcut: a copy, so the stored bits are moved as they are ------------------- */
 
-static int64_t element(const ls_slot *slot, int64_t image, int channel, int h, int w)
+static int64_t element(const ls_slot *slot, int block, int64_t image, int channel, int h, int w)
 {
-    int64_t plane = image * (slot->channels / slot->block) + channel / slot->block;
-    return ((plane * slot->height + h) * slot->width + w) * slot->block + channel % slot->block;
+    int64_t plane = image * (slot->channels / block) + channel / block;
+    return ((plane * slot->height + h) * slot->width + w) * block + channel % block;
 }
 
 /* forward: out[c,h,w] = c < C_in ? in[c,h*s,w*s] : 0; backward: the other way, 0 between. */
-static void shortcut(ls_plan *plan, ls_op *op, bool backward)
+static void shortcut(ls_plan *plan, const ls_op *op, bool backward)
 {
-    const ls_slot *in = &plan->slot[op->in], *out = &plan->slot[op->out];
+    const ls_slot *in = &plan->lower.slot[op->in], *out = &plan->lower.slot[op->out];
+    int in_block = plan->layout[op->in].block, out_block = plan->layout[op->out].block;
     int stride = plan->network->layer[op->layer].stride;
     size_t bytes = element_bytes(plan);
     const char *from = backward ? ls_plan_grad(plan, op->g) : ls_plan_at(plan, op->in);
@@ -110,9 +112,9 @@ static void shortcut(ls_plan *plan, ls_op *op, bool backward)
         for (int c = 0; c < channels; c++) {
             for (int h = 0; h < out->height; h++) {
                 for (int w = 0; w < out->width; w++) {
-                    size_t small = (size_t)element(out, n, c, h, w) * bytes;
+                    size_t small = (size_t)element(out, out_block, n, c, h, w) * bytes;
                     size_t large =
-                        (size_t)element(in, n, c,
+                        (size_t)element(in, in_block, n, c,
                                         h * stride + LS_PLANT(shortcut_odd_pixels, 0, stride - 1),
                                         w * stride + LS_PLANT(shortcut_odd_pixels, 0, stride - 1)) *
                         bytes;
@@ -126,13 +128,13 @@ static void shortcut(ls_plan *plan, ls_op *op, bool backward)
 
 /* ---- by kind --------------------------------------------------------------------------------- */
 
-void ls_simple_forward(ls_plan *plan, ls_op *op)
+void ls_simple_forward(ls_plan *plan, const ls_op *op)
 {
     ls_dtype type = plan->options.activation;
-    int64_t count = op->out >= 0 ? plan->slot[op->out].count : 0;
+    int64_t count = op->out >= 0 ? plan->lower.slot[op->out].count : 0;
     switch (op->kind) {
     case LS_OP_RELU:
-        if (op->forced) {
+        if (ls_plan_work(plan, op)->forced) {
             ls_force_relu(plan, op);
         } else {
             ls_parallel_relu(plan->backend, type, ls_plan_at(plan, op->in),
@@ -144,7 +146,7 @@ void ls_simple_forward(ls_plan *plan, ls_op *op)
                         ls_plan_at(plan, op->residual), ls_plan_at(plan, op->out), op->relu, count);
         break;
     case LS_OP_POOL:
-        if (op->forced) {
+        if (ls_plan_work(plan, op)->forced) {
             ls_force_pool(plan, op);
         } else {
             pool_forward(plan, op);
@@ -161,10 +163,10 @@ void ls_simple_forward(ls_plan *plan, ls_op *op)
     }
 }
 
-void ls_simple_backward(ls_plan *plan, ls_op *op)
+void ls_simple_backward(ls_plan *plan, const ls_op *op)
 {
     ls_dtype type = plan->options.activation;
-    int64_t count = plan->slot[op->out].count;
+    int64_t count = plan->lower.slot[op->out].count;
     const void *gradient = ls_plan_grad(plan, op->dy[0]);
     if (op->dy[1] != LS_NO_BUFFER) {
         ls_parallel_add(plan->backend, type, gradient, ls_plan_grad(plan, op->dy[1]),
@@ -174,7 +176,7 @@ void ls_simple_backward(ls_plan *plan, ls_op *op)
     switch (op->kind) {
     case LS_OP_RELU:
     case LS_OP_ADD:
-        if (op->forced) {
+        if (ls_plan_work(plan, op)->forced) {
             ls_force_relu_back(plan, op, gradient);
         } else if (op->relu) {
             ls_parallel_relu_back(plan->backend, type, gradient, ls_plan_at(plan, op->out),

@@ -1,23 +1,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../core/log.h"
-#include "plan.h"
+#include "core/log.h"
+#include "lower.h"
 
 /* State of the walk: what lives at this moment of the backward pass. */
 typedef struct walk {
-    ls_plan *plan;
+    ls_lower *lower;
     int *pending[2]; /* contributions to the gradient of each slot, or LS_NO_BUFFER */
 } walk;
 
 /* The lowest gap between living buffers that is long enough. */
-static size_t find_gap(const ls_plan *plan, size_t bytes)
+static size_t find_gap(const ls_lower *lower, size_t bytes)
 {
     size_t offset = 0;
     for (bool moved = true; moved;) {
         moved = false;
-        for (int i = 0; i < plan->grad_count; i++) {
-            const ls_grad_buffer *b = &plan->grad[i];
+        for (int i = 0; i < lower->grad_count; i++) {
+            const ls_grad_buffer *b = &lower->grad[i];
             if (b->references > 0 && offset < b->offset + b->bytes && b->offset < offset + bytes) {
                 offset = b->offset + b->bytes;
                 moved = true;
@@ -27,31 +27,29 @@ static size_t find_gap(const ls_plan *plan, size_t bytes)
     return offset;
 }
 
-static int new_buffer(ls_plan *plan, const ls_slot *slot)
+static int new_buffer(ls_lower *lower, const ls_slot *slot)
 {
-    size_t bytes = (size_t)slot->count * ls_dtype_bytes(plan->options.activation);
-    bytes = (bytes + LS_ARENA_ALIGN - 1) / LS_ARENA_ALIGN * LS_ARENA_ALIGN;
-    size_t offset = find_gap(plan, bytes);
-    if (offset + bytes > plan->gradients.bytes) {
-        plan->gradients.bytes = offset + bytes;
+    size_t offset = find_gap(lower, slot->bytes);
+    if (offset + slot->bytes > lower->gradient_bytes) {
+        lower->gradient_bytes = offset + slot->bytes;
     }
-    plan->grad[plan->grad_count] = (ls_grad_buffer){bytes, offset, 1};
-    return plan->grad_count++;
+    lower->grad[lower->grad_count] = (ls_grad_buffer){slot->bytes, offset, 1};
+    return lower->grad_count++;
 }
 
-static void release(ls_plan *plan, int buffer)
+static void release(ls_lower *lower, int buffer)
 {
     if (buffer != LS_NO_BUFFER) {
-        LS_ASSERT(plan->grad[buffer].references > 0);
-        plan->grad[buffer].references--;
+        LS_ASSERT(lower->grad[buffer].references > 0);
+        lower->grad[buffer].references--;
     }
 }
 
 /* Hands a reference to the gradient of `slot`; there are at most two readers of a layer. */
 static void contribute(walk *w, int slot, int buffer)
 {
-    if (!w->plan->slot[slot].wants_gradient) {
-        release(w->plan, buffer);
+    if (!w->lower->slot[slot].wants_gradient) {
+        release(w->lower, buffer);
         return;
     }
     int which = w->pending[0][slot] == LS_NO_BUFFER ? 0 : 1;
@@ -62,27 +60,27 @@ static void contribute(walk *w, int slot, int buffer)
 /* g: a buffer of its own for the sum of dy, in place over one that nobody else reads. */
 static void place_sum(walk *w, ls_op *op)
 {
-    ls_plan *plan = w->plan;
+    ls_lower *lower = w->lower;
     for (int k = 0; k < 2; k++) {
-        if (op->dy[k] != LS_NO_BUFFER && plan->grad[op->dy[k]].references == 1) {
+        if (op->dy[k] != LS_NO_BUFFER && lower->grad[op->dy[k]].references == 1) {
             op->g = op->dy[k];
-            release(plan, op->dy[1 - k]);
+            release(lower, op->dy[1 - k]);
             return;
         }
     }
-    op->g = new_buffer(plan, &plan->slot[op->out]);
-    release(plan, op->dy[0]);
-    release(plan, op->dy[1]);
+    op->g = new_buffer(lower, &lower->slot[op->out]);
+    release(lower, op->dy[0]);
+    release(lower, op->dy[1]);
 }
 
-static bool wants(const ls_plan *plan, int slot)
+static bool wants(const ls_lower *lower, int slot)
 {
-    return slot >= 0 && plan->slot[slot].wants_gradient;
+    return slot >= 0 && lower->slot[slot].wants_gradient;
 }
 
 static void place_norm(walk *w, ls_op *op)
 {
-    ls_plan *plan = w->plan;
+    ls_lower *lower = w->lower;
     bool two = op->dy[1] != LS_NO_BUFFER;
     op->store_g = two || (op->relu && op->residual >= 0);
     if (op->store_g) {
@@ -90,20 +88,20 @@ static void place_norm(walk *w, ls_op *op)
     } else {
         op->g = op->dy[0];
     }
-    if (op->residual >= 0 && !op->dual && wants(plan, op->residual)) {
-        plan->grad[op->g].references++;
+    if (op->residual >= 0 && !op->dual && wants(lower, op->residual)) {
+        lower->grad[op->g].references++;
         contribute(w, op->residual, op->g);
     }
-    bool shared = plan->grad[op->g].references > 1 || op->dual;
-    if (wants(plan, op->in)) {
-        op->dx = shared ? new_buffer(plan, &plan->slot[op->in]) : op->g;
+    bool shared = lower->grad[op->g].references > 1 || op->dual;
+    if (wants(lower, op->in)) {
+        op->dx = shared ? new_buffer(lower, &lower->slot[op->in]) : op->g;
     }
-    if (op->dual && wants(plan, op->residual)) {
-        op->dx2 =
-            plan->grad[op->g].references > 1 ? new_buffer(plan, &plan->slot[op->residual]) : op->g;
+    if (op->dual && wants(lower, op->residual)) {
+        op->dx2 = lower->grad[op->g].references > 1 ? new_buffer(lower, &lower->slot[op->residual])
+                                                    : op->g;
     }
     if (op->dx != op->g && op->dx2 != op->g) {
-        release(plan, op->g);
+        release(lower, op->g);
     }
     if (op->dx != LS_NO_BUFFER) {
         contribute(w, op->in, op->dx);
@@ -115,7 +113,7 @@ static void place_norm(walk *w, ls_op *op)
 
 static void place_elementwise(walk *w, ls_op *op)
 {
-    ls_plan *plan = w->plan;
+    ls_lower *lower = w->lower;
     bool two = op->dy[1] != LS_NO_BUFFER;
     op->store_g = two || op->relu;
     if (op->store_g) {
@@ -124,7 +122,7 @@ static void place_elementwise(walk *w, ls_op *op)
         op->g = op->dy[0];
     }
     if (op->kind == LS_OP_ADD) {
-        plan->grad[op->g].references++;
+        lower->grad[op->g].references++;
         contribute(w, op->residual, op->g);
     }
     contribute(w, op->in, op->g);
@@ -132,17 +130,17 @@ static void place_elementwise(walk *w, ls_op *op)
 
 static void place_other(walk *w, ls_op *op)
 {
-    ls_plan *plan = w->plan;
+    ls_lower *lower = w->lower;
     op->store_g = op->dy[1] != LS_NO_BUFFER;
     if (op->store_g) {
         place_sum(w, op);
     } else {
         op->g = op->dy[0];
     }
-    if (wants(plan, op->in)) {
-        op->dx = new_buffer(plan, &plan->slot[op->in]);
+    if (wants(lower, op->in)) {
+        op->dx = new_buffer(lower, &lower->slot[op->in]);
     }
-    release(plan, op->g);
+    release(lower, op->g);
     if (op->dx != LS_NO_BUFFER) {
         contribute(w, op->in, op->dx);
     }
@@ -151,7 +149,7 @@ static void place_other(walk *w, ls_op *op)
 static void place_op(walk *w, ls_op *op)
 {
     if (op->kind == LS_OP_LOSS) {
-        op->dx = new_buffer(w->plan, &w->plan->slot[op->in]);
+        op->dx = new_buffer(w->lower, &w->lower->slot[op->in]);
         contribute(w, op->in, op->dx);
         return;
     }
@@ -173,23 +171,23 @@ static void place_op(walk *w, ls_op *op)
     }
 }
 
-ls_status ls_place_gradients(ls_plan *plan)
+ls_status ls_place_gradients(ls_lower *lower)
 {
     /* at most three new buffers per operation: the sum and two results */
-    size_t slots = (size_t)plan->slot_count;
-    plan->grad = calloc(3 * (size_t)plan->op_count, sizeof *plan->grad);
+    size_t slots = (size_t)lower->slot_count;
+    lower->grad = calloc(3 * (size_t)lower->op_count, sizeof *lower->grad);
     int *pending = malloc(2 * slots * sizeof *pending);
-    if (plan->grad == NULL || pending == NULL) {
-        ls_log_error("no memory to place the gradients of %d operations", plan->op_count);
+    if (lower->grad == NULL || pending == NULL) {
+        ls_log_error("no memory to place the gradients of %d operations", lower->op_count);
         free(pending);
         return LS_ERR_INFRA;
     }
     for (size_t i = 0; i < 2 * slots; i++) {
         pending[i] = LS_NO_BUFFER;
     }
-    walk w = {plan, {pending, pending + slots}};
-    for (int i = plan->op_count - 1; i >= 0; i--) {
-        place_op(&w, &plan->op[i]);
+    walk w = {lower, {pending, pending + slots}};
+    for (int i = lower->op_count - 1; i >= 0; i--) {
+        place_op(&w, &lower->op[i]);
     }
     free(pending);
     return LS_OK;

@@ -1,0 +1,373 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lower.h"
+
+#include "core/log.h"
+
+/* ---- what the list of layers looks like ------------------------------------------------------ */
+
+static int consumers(const ls_network *network, int layer, int *last)
+{
+    int count = 0;
+    for (int i = layer + 1; i < network->layer_count; i++) {
+        for (int k = 0; k < 2; k++) {
+            if (network->layer[i].input[k] == layer) {
+                count++;
+                *last = i;
+            }
+        }
+    }
+    return count;
+}
+
+/* The only layer that reads `layer`, where it is of that kind, else -1. */
+static int only_consumer(const ls_network *network, int layer, ls_layer_kind kind)
+{
+    int last = -1;
+    if (consumers(network, layer, &last) != 1 || network->layer[last].kind != kind) {
+        return -1;
+    }
+    return last;
+}
+
+bool ls_lower_supports(const ls_network *network, char *why, size_t why_bytes)
+{
+    int last = network->layer_count - 1;
+    if (last < 1 || network->layer[0].kind != LS_LAYER_INPUT ||
+        network->layer[last].kind != LS_LAYER_CROSS_ENTROPY) {
+        snprintf(why, why_bytes, "a network starts with the input and ends with cross entropy");
+        return false;
+    }
+    for (int i = 1; i <= last; i++) {
+        const ls_layer *layer = &network->layer[i];
+        int inputs = layer->kind == LS_LAYER_ADD ? 2 : 1, reader = -1;
+        for (int k = 0; k < inputs; k++) {
+            if (layer->input[k] < 0 || layer->input[k] >= i) {
+                snprintf(why, why_bytes, "layer %s reads layer %d, which does not come before it",
+                         layer->name, layer->input[k]);
+                return false;
+            }
+        }
+        int count = consumers(network, i, &reader);
+        if (i < last && (count < 1 || count > 2)) {
+            snprintf(why, why_bytes, "layer %s has %d readers; 1 or 2 are supported", layer->name,
+                     count);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+/* What lowering needs beside its result. */
+typedef struct layout {
+    ls_lower_slot_bytes *slot_bytes;
+    void *context;
+} layout;
+
+static int add_slot(ls_lower *lower, const layout *sizes, int layer, int channels, int height,
+                    int width)
+{
+    int index = lower->slot_count++;
+    bool is_input = lower->network->layer[layer].kind == LS_LAYER_INPUT;
+    lower->slot[index] =
+        (ls_slot){.layer = layer,
+                  .channels = channels,
+                  .height = height,
+                  .width = width,
+                  .count = (int64_t)lower->options.batch * channels * height * width,
+                  .bytes = sizes->slot_bytes(sizes->context, &lower->options, channels, height,
+                                             width, is_input),
+                  .wants_gradient = !is_input};
+    lower->slot_of_layer[layer] = index;
+    return index;
+}
+
+static int window_out(int size, const ls_layer *layer)
+{
+    return (size + 2 * layer->pad - layer->kernel) / layer->stride + 1;
+}
+
+/* ---- operations ------------------------------------------------------------------------------ */
+
+static ls_op *add_op(ls_lower *lower, ls_op_kind kind, int layer)
+{
+    ls_op *op = &lower->op[lower->op_count++];
+    *op = (ls_op){.kind = kind,
+                  .layer = layer,
+                  .residual = -1,
+                  .out = -1,
+                  .norm = {-1, -1},
+                  .dy = {LS_NO_BUFFER, LS_NO_BUFFER},
+                  .g = LS_NO_BUFFER,
+                  .dx = LS_NO_BUFFER,
+                  .dx2 = LS_NO_BUFFER};
+    op->in = lower->slot_of_layer[lower->network->layer[layer].input[0]];
+    return op;
+}
+
+static ls_status lower_conv(ls_lower *lower, const layout *sizes, int index)
+{
+    const ls_layer *layer = &lower->network->layer[index];
+    ls_op *op = add_op(lower, LS_OP_CONV, index);
+    const ls_slot *in = &lower->slot[op->in];
+    int height = window_out(in->height, layer), width = window_out(in->width, layer);
+    if (height < 1 || width < 1) {
+        ls_log_error("layer %s: an image of %d x %d is too small for its %d x %d kernel",
+                     layer->name, in->height, in->width, layer->kernel, layer->kernel);
+        return LS_ERR_USAGE;
+    }
+    op->out = add_slot(lower, sizes, index, layer->channels, height, width);
+    return LS_OK;
+}
+
+static ls_status lower_linear(ls_lower *lower, const layout *sizes, int index)
+{
+    const ls_layer *layer = &lower->network->layer[index];
+    ls_op *op = add_op(lower, LS_OP_LINEAR, index);
+    const ls_slot *in = &lower->slot[op->in];
+    if (in->height * in->width != 1) {
+        ls_log_error("layer %s: a linear layer reads [N,C,1,1], not %d x %d pixels", layer->name,
+                     in->height, in->width);
+        return LS_ERR_USAGE;
+    }
+    op->out = add_slot(lower, sizes, index, layer->channels, 1, 1);
+    return LS_OK;
+}
+
+/* A norm whose only reader is an add is done by the add, which then ends with the ReLU that follows
+ * it. */
+static bool waits_for_add(const ls_lower *lower, int index)
+{
+    int add = only_consumer(lower->network, index, LS_LAYER_ADD);
+    return add >= 0 && lower->network->layer[add].input[0] != lower->network->layer[add].input[1];
+}
+
+/* The ReLU that a pass can end with: the only reader, unless its branches may be forced. */
+static int fused_relu(const ls_lower *lower, int index)
+{
+    return lower->options.forced_branches ? -1
+                                          : only_consumer(lower->network, index, LS_LAYER_RELU);
+}
+
+static void lower_norm(ls_lower *lower, const layout *sizes, int index)
+{
+    if (waits_for_add(lower, index)) {
+        return;
+    }
+    ls_op *op = add_op(lower, LS_OP_NORM, index);
+    const ls_slot *in = &lower->slot[op->in];
+    int relu = fused_relu(lower, index);
+    op->relu = relu >= 0;
+    op->norm[0] = index;
+    op->out = add_slot(lower, sizes, op->relu ? relu : index, in->channels, in->height, in->width);
+}
+
+static void lower_add(ls_lower *lower, const layout *sizes, int index)
+{
+    const ls_network *network = lower->network;
+    const ls_layer *add = &network->layer[index];
+    int first = add->input[0], second = add->input[1];
+    bool first_norm = lower->slot_of_layer[first] < 0,
+         second_norm = lower->slot_of_layer[second] < 0;
+    if (!first_norm && second_norm) {
+        int swap = first;
+        first = second;
+        second = swap;
+    }
+    ls_op *op = add_op(lower, first_norm || second_norm ? LS_OP_NORM : LS_OP_ADD, index);
+    op->dual = first_norm && second_norm;
+    if (op->kind == LS_OP_NORM) {
+        op->layer = first;
+        op->norm[0] = first;
+        op->in = lower->slot_of_layer[network->layer[first].input[0]];
+    }
+    op->residual = lower->slot_of_layer[op->dual ? network->layer[second].input[0] : second];
+    if (op->dual) {
+        op->norm[1] = second;
+    }
+    int relu = fused_relu(lower, index);
+    op->relu = relu >= 0;
+    ls_slot in = lower->slot[op->in];
+    op->out = add_slot(lower, sizes, op->relu ? relu : index, in.channels, in.height, in.width);
+}
+
+static ls_status lower_spatial(ls_lower *lower, const layout *sizes, int index)
+{
+    const ls_layer *layer = &lower->network->layer[index];
+    ls_op_kind kind = layer->kind == LS_LAYER_MAX_POOL       ? LS_OP_POOL
+                      : layer->kind == LS_LAYER_SHORTCUT_PAD ? LS_OP_SHORTCUT
+                                                             : LS_OP_AVERAGE;
+    ls_op *op = add_op(lower, kind, index);
+    ls_slot in = lower->slot[op->in];
+    int channels = in.channels, height = 1, width = 1;
+    if (kind == LS_OP_POOL) {
+        height = window_out(in.height, layer);
+        width = window_out(in.width, layer);
+        if (layer->kernel * layer->kernel > 256 || layer->pad >= layer->kernel || height < 1 ||
+            width < 1) {
+            ls_log_error("layer %s: no max pool of kernel %d, padding %d on %d x %d pixels",
+                         layer->name, layer->kernel, layer->pad, in.height, in.width);
+            return LS_ERR_USAGE;
+        }
+    } else if (kind == LS_OP_SHORTCUT) {
+        channels = layer->channels;
+        height = (in.height + layer->stride - 1) / layer->stride;
+        width = (in.width + layer->stride - 1) / layer->stride;
+    }
+    op->out = add_slot(lower, sizes, index, channels, height, width);
+    return LS_OK;
+}
+
+static bool relu_is_fused(const ls_lower *lower, int index)
+{
+    return lower->slot_of_layer[index] >= 0; /* its producer has stored it already */
+}
+
+static ls_status lower_layer(ls_lower *lower, const layout *sizes, int index)
+{
+    const ls_layer *layer = &lower->network->layer[index];
+    switch (layer->kind) {
+    case LS_LAYER_INPUT:
+        add_slot(lower, sizes, index, layer->channels, lower->options.height, lower->options.width);
+        return LS_OK;
+    case LS_LAYER_CONV:
+        return lower_conv(lower, sizes, index);
+    case LS_LAYER_LINEAR:
+        return lower_linear(lower, sizes, index);
+    case LS_LAYER_BATCH_NORM:
+        lower_norm(lower, sizes, index);
+        return LS_OK;
+    case LS_LAYER_ADD:
+        lower_add(lower, sizes, index);
+        return LS_OK;
+    case LS_LAYER_RELU:
+        if (!relu_is_fused(lower, index)) {
+            ls_op *op = add_op(lower, LS_OP_RELU, index);
+            ls_slot in = lower->slot[op->in];
+            op->relu = true;
+            op->out = add_slot(lower, sizes, index, in.channels, in.height, in.width);
+        }
+        return LS_OK;
+    case LS_LAYER_MAX_POOL:
+    case LS_LAYER_SHORTCUT_PAD:
+    case LS_LAYER_AVG_POOL:
+        return lower_spatial(lower, sizes, index);
+    case LS_LAYER_CROSS_ENTROPY:
+        add_op(lower, LS_OP_LOSS, index);
+        return LS_OK;
+    }
+    ls_log_error("layer %s has kind %d, which this backend does not know", layer->name,
+                 (int)layer->kind);
+    return LS_ERR_UNSUPPORTED;
+}
+
+static ls_status fill(ls_lower *lower, const layout *sizes)
+{
+    size_t layers = (size_t)lower->network->layer_count;
+    lower->slot = calloc(layers, sizeof *lower->slot);
+    lower->op = calloc(layers, sizeof *lower->op);
+    lower->slot_of_layer = malloc(layers * sizeof *lower->slot_of_layer);
+    if (lower->slot == NULL || lower->op == NULL || lower->slot_of_layer == NULL) {
+        ls_log_error("no memory for a plan of %zu layers", layers);
+        return LS_ERR_INFRA;
+    }
+    for (size_t i = 0; i < layers; i++) {
+        lower->slot_of_layer[i] = -1;
+    }
+    for (int i = 0; i < lower->network->layer_count; i++) {
+        LS_TRY(lower_layer(lower, sizes, i));
+    }
+    return ls_place_gradients(lower);
+}
+
+ls_status ls_lower_create(const ls_network *network, const ls_plan_options *options,
+                          ls_lower_slot_bytes *slot_bytes, void *context, ls_lower *out)
+{
+    char why[256];
+    if (!ls_lower_supports(network, why, sizeof why)) {
+        ls_log_error("network %s: %s", network->arch, why);
+        return LS_ERR_UNSUPPORTED;
+    }
+    layout sizes = {slot_bytes, context};
+    *out = (ls_lower){.network = network, .options = *options};
+    ls_status status = fill(out, &sizes);
+    if (status != LS_OK) {
+        ls_lower_free(out);
+    }
+    return status;
+}
+
+void ls_lower_free(ls_lower *lower)
+{
+    free(lower->slot);
+    free(lower->op);
+    free(lower->grad);
+    free(lower->slot_of_layer);
+    *lower = (ls_lower){0};
+}
+
+/* ---- what others ask about it ---------------------------------------------------------------- */
+
+void ls_lower_ready_order(const ls_network *network, int *order)
+{
+    int count = 0;
+    for (int i = network->layer_count - 1; i >= 0; i--) {
+        const ls_layer *layer = &network->layer[i];
+        bool linear = layer->kind == LS_LAYER_LINEAR;
+        int first = linear ? layer->bias : layer->weight;
+        int second = linear ? layer->weight : layer->bias;
+        if (layer->kind == LS_LAYER_CONV || linear || layer->kind == LS_LAYER_BATCH_NORM) {
+            order[count++] = first;
+            if (layer->kind != LS_LAYER_CONV) {
+                order[count++] = second;
+            }
+        }
+    }
+    LS_ASSERT(count == network->param_count);
+}
+
+ls_op *ls_lower_op_of_branch(const ls_lower *lower, int branch)
+{
+    for (int i = 0; i < lower->op_count; i++) {
+        ls_op *op = &lower->op[i];
+        if ((op->kind == LS_OP_RELU || op->kind == LS_OP_POOL) &&
+            lower->network->layer[op->layer].branch == branch) {
+            return op;
+        }
+    }
+    return NULL;
+}
+
+int ls_lower_layer_of_branch(const ls_network *network, int branch, ls_layer_kind kind)
+{
+    for (int i = 0; i < network->layer_count; i++) {
+        if (network->layer[i].kind == kind && network->layer[i].branch == branch) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+double ls_lower_product_flops(const ls_lower *lower, const ls_op *op)
+{
+    if (op->kind != LS_OP_CONV && op->kind != LS_OP_LINEAR) {
+        return 0;
+    }
+    const ls_layer *layer = &lower->network->layer[op->layer];
+    const ls_slot *in = &lower->slot[op->in], *out = &lower->slot[op->out];
+    double taps = op->kind == LS_OP_CONV ? (double)layer->kernel * layer->kernel : 1;
+    double forward = 2 * taps * in->channels * (double)out->count;
+    return forward * (in->wants_gradient ? 3 : 2);
+}
+
+void ls_lower_describe_norm(const ls_lower *lower, const ls_op *op, char *text, size_t bytes)
+{
+    const ls_layer *layer = lower->network->layer;
+    snprintf(text, bytes, "%s%s%s%s%s: one pass", layer[op->norm[0]].name, op->dual ? " + " : "",
+             op->dual ? layer[op->norm[1]].name : "", op->residual >= 0 ? " + add" : "",
+             op->relu ? " + relu" : "");
+}
