@@ -50,8 +50,10 @@ ls_status ls_weights_unpack(cudaStream_t stream, ls_dtype type, const ls_weight 
 /* Of one batch norm, kept from forward to backward; device memory, [channels] each. */
 typedef struct ls_norm_kept {
     float *mean, *inv_std; /* of the batch, over all ranks that share statistics */
-    float *scale, *bias;   /* y = x * scale + bias; the bias accounts for rounding of the mean */
-    float *back;           /* [3][channels]: dx = back0*g + back1*x + back2, or a like form */
+    float *scale, *bias;   /* y = (x - mean) * scale + bias; the bias makes up for rounding of the
+                              mean */
+    float *back;           /* [4][channels]: a, b and c of dx = a*g + (b + c*(x - mean)), written by
+                              backward; what rounding took from the mean, written by forward */
     float *count;          /* [1]: values per channel, over all ranks that share statistics */
 } ls_norm_kept;
 
@@ -82,17 +84,21 @@ typedef struct ls_norm_call {
 } ls_norm_call;
 
 size_t ls_norm_partial_bytes(int64_t rows, int channels, int processors);
-/* Floats that a rank sends per norm, forward (mean, squared deviations, count) or backward. */
+/* Floats that a rank sends per norm, forward (mean as a sum of two floats, squared deviations,
+ * count) or backward (sum of g, sum of g*(x - mean)): the larger of the two. */
 int64_t ls_norm_message(int channels);
 
-/* Forward: statistics of one side into `mine`; then (after the group's gather, where group > 1) the
- * coefficients and running statistics; then one sweep that normalises, adds and gates. */
+/* Forward: statistics of one side (into `mine` where group > 1); then (after the group's gather)
+ * the coefficients and running statistics; then one sweep that normalises, adds and gates. A group
+ * of 1 needs neither mine nor all: the finish reads the partial sums themselves. Where group > 1 a
+ * side is finished before the next one's statistics: mine and all serve one at a time. */
 ls_status ls_norm_statistics(cudaStream_t stream, const ls_norm_call *call, int side);
 ls_status ls_norm_finish(cudaStream_t stream, const ls_norm_call *call, int side);
 ls_status ls_norm_apply(cudaStream_t stream, const ls_norm_call *call);
 /* Backward: sums of g and g*(x - mean) of both sides (g stored on the way); then per side the
- * message into `mine` and, after the gather, coefficients and parameter gradients, which are of
- * this rank's images only; then one sweep that writes dx and dx2. */
+ * message into `mine` (nothing with a group of 1) and, after the gather, coefficients and parameter
+ * gradients, which are of this rank's images only; then one sweep that writes dx and dx2. Without g
+ * that sweep gates dy again; dy2 needs g. */
 ls_status ls_norm_sums(cudaStream_t stream, const ls_norm_call *call);
 ls_status ls_norm_back_message(cudaStream_t stream, const ls_norm_call *call, int side);
 ls_status ls_norm_back_finish(cudaStream_t stream, const ls_norm_call *call, int side);
@@ -136,8 +142,8 @@ ls_status ls_pool_max_back(cudaStream_t stream, ls_dtype type, const ls_pool_sha
 
 /* ---- loss.cu --------------------------------------------------------------------------------- */
 
-/* Mean over N of the cross entropy of softmax(logits), f32; keeps max and log-sum per sample in
- * row[N][2], the logits as f32 in kept[N][classes], the loss in state->loss. */
+/* Mean over N of the cross entropy of softmax(logits), f32; keeps max and sum of exponentials per
+ * sample in row[N][2], the logits as f32 in kept[N][classes], the loss in state->loss. */
 ls_status ls_loss_forward(cudaStream_t stream, ls_dtype type, const void *logits,
                           const int64_t *target, int images, int classes, float *kept, float *row,
                           ls_step_state *state);
