@@ -126,6 +126,8 @@ typedef struct ls_backend_options {
     bool deterministic; /* only engines whose result repeats bit for bit */
     bool tf32;          /* allow TF32 products under f32 */
     bool benchmark;     /* engines of products are timed and the fastest taken */
+    bool oversubscribe; /* where there are fewer devices than local_ranks, share them: the device is
+                           device_index modulo their number. Else that is LS_ERR_INFRA */
 } ls_backend_options;
 
 /* What is really in use, for records. */
@@ -244,7 +246,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 4 };
+enum { LS_BACKEND_ABI = 5 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */
@@ -355,6 +357,13 @@ typedef struct ls_backend_api {
      * is the plan's. */
     ls_status (*plan_choices)(ls_plan *plan, const char **text);
     ls_status (*plan_choose)(ls_plan *plan, const char *text);
+
+    /* No wait of the host for the device (event_wait, stream_wait, plan_export, ...) is a bare one,
+     * because what the device waits for may be another rank that is dead: while one lasts, `look`
+     * is called again and again with the seconds waited so far, and a status that is not LS_OK ends
+     * the wait with it. One at a time; look NULL: none. */
+    void (*watch)(ls_backend *backend, ls_status (*look)(void *context, double waited_s),
+                  void *context);
 } ls_backend_api;
 
 /* The one symbol a backend's shared object exports. */
