@@ -15,6 +15,7 @@ extern "C" {
 #endif
 
 struct ls_multi_tables; /* multi.cu: lists of tensors, once on the device */
+struct ls_conv_plans;   /* conv_plans.c: convolutions' engines, found so far */
 
 struct ls_backend {
     int device;                   /* CUDA's index */
@@ -26,6 +27,7 @@ struct ls_backend {
     cublasLtHandle_t blas;
     cudaStream_t copy; /* host to device, beside the computing stream */
     struct ls_multi_tables *tables;
+    struct ls_conv_plans *plans; /* made when first needed; NULL before */
 };
 
 struct ls_stream {

@@ -22,21 +22,26 @@ ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_conv_sh
 void ls_conv_destroy(ls_conv *conv);
 /* The largest that any of the three needs; one workspace serves all convolutions of a stream. */
 int64_t ls_conv_workspace_bytes(const ls_conv *conv);
-/* x, y: NHWC; w, dw: [out][kernel][kernel][in], all of the type given. */
+/* x, y: NHWC; w, dw: [out][kernel][kernel][in], all of the type given and 16-byte aligned; the
+ * workspace (here and below) 256-byte aligned. Pointers that stay the same from call to call are
+ * cheaper. */
 ls_status ls_conv_forward(ls_conv *conv, ls_stream *stream, const void *x, const void *w, void *y,
                           void *workspace);
 ls_status ls_conv_backward_data(ls_conv *conv, ls_stream *stream, void *dx, const void *w,
                                 const void *dy, void *workspace);
 ls_status ls_conv_backward_weights(ls_conv *conv, ls_stream *stream, void *dw, const void *x,
                                    const void *dy, void *workspace);
-/* "forward: engine 37 {tile 2, ...} 8 MB; ..." */
+/* "forward eng37_k2=5 8.0 MB [tensor core]; ..." */
 void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes);
 /* The three engines as a line of text that another rank (same library, same device kind) can take
  * with ls_conv_choose, so that --cudnn-benchmark decides alike everywhere. */
 void ls_conv_choice(const ls_conv *conv, char *text, size_t bytes);
 ls_status ls_conv_choose(ls_conv *conv, const char *text);
+/* When a backend closes, before its cuDNN handle goes and after its convolutions; plans may be
+ * NULL. */
+void ls_conv_plans_destroy(struct ls_conv_plans *plans);
 
-/* y[batch][out] = x[batch][in] w[out][in]^T + bias[out]. */
+/* y[batch][out] = x[batch][in] w[out][in]^T + bias[out]; bias is of the type given too. */
 ls_status ls_linear_create(ls_backend *backend, const char *name, int batch, int in, int out,
                            ls_dtype type, ls_linear **result);
 void ls_linear_destroy(ls_linear *linear);
