@@ -40,7 +40,7 @@ objects = $(patsubst %,$(BUILD)/obj/%.o,$(1))
 CORE := $(call sources,kernels/core) kernels/load.c
 HARNESS := $(filter-out harness/launch.c,$(call sources,harness))
 ORACLE := $(call sources,reference/oracle)
-REFERENCE := $(filter-out reference/train.c reference/collectives.c,$(call sources,reference reference/data reference/comm))
+REFERENCE := $(filter-out reference/train.c reference/collectives.c reference/comm/nccl%,$(call sources,reference reference/data reference/comm))
 SUITE := $(filter-out suite/main.c,$(call sources,suite suite/cases))
 # What every backend compiles: the lowering of a network.
 SHARED_KERNELS := kernels/lower.c kernels/place.c

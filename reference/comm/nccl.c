@@ -1,0 +1,512 @@
+/* The GPU engine: NCCL under our contract. `begin` enqueues on the communicator's own stream behind
+ * what the caller's event stands for; `wait` makes the caller's stream wait, never the host. So a
+ * step with its reductions can be recorded into a graph, and a lost peer shows as a device that
+ * never finishes: whoever waits for the device asks ls_nccl_poll, which looks at NCCL's own error
+ * and at the oldest operation's deadline. */
+#include "nccl.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../kernels/core/clock.h"
+#include "../../kernels/core/log.h"
+
+/* ---- foreign errors -------------------------------------------------------------------------- */
+
+/* What a lost peer looks like: a closed connection (ncclRemoteError), a socket or a verb that fails
+ * (ncclSystemError), or a proxy that cannot go on (ncclInternalError). */
+static ls_status status_of(ncclResult_t result)
+{
+    switch (result) {
+    case ncclSuccess:
+    case ncclInProgress:
+        return LS_OK;
+    case ncclUnhandledCudaError:
+        return LS_ERR_DEVICE_LOST;
+    case ncclSystemError:
+    case ncclInternalError:
+    case ncclRemoteError:
+        return LS_ERR_PEER_LOST;
+    default:
+        return LS_ERR_INFRA;
+    }
+}
+
+/* The library's last error has no communicator: its argument is unused (NCCL's api/comms). */
+static const char *last_words(void)
+{
+    const char *text = ncclGetLastError(NULL);
+    return text != NULL ? text : "";
+}
+
+ls_status ls_nccl_check(ls_comm *comm, ncclResult_t result, const char *call)
+{
+    if (status_of(result) == LS_OK) {
+        return LS_OK;
+    }
+    const char *words = last_words();
+    ls_log_error("nccl '%s': %s: %s%s%s", comm != NULL ? comm->name : "", call,
+                 ncclGetErrorString(result), words[0] != '\0' ? ": " : "", words);
+    return status_of(result);
+}
+
+ls_status ls_nccl_check_cuda(cudaError_t error, const char *call)
+{
+    if (error == cudaSuccess) {
+        return LS_OK;
+    }
+    ls_log_error("nccl: %s: %s", call, cudaGetErrorString(error));
+    return LS_ERR_DEVICE_LOST;
+}
+
+/* ---- the communicator's state ---------------------------------------------------------------- */
+
+void ls_nccl_pause(int64_t begun_ns)
+{
+    enum { EAGER_NS = 2000000, NAP_NS = 50000 };
+    if (ls_clock_ns() - begun_ns < EAGER_NS) {
+        sched_yield();
+        return;
+    }
+    const struct timespec nap = {0, NAP_NS};
+    (void)ppoll(NULL, 0, &nap, NULL); /* what we wait for has no descriptor */
+}
+
+ncclResult_t ls_nccl_state(ls_comm *comm, bool *aborted)
+{
+    ncclResult_t state = ncclInvalidUsage;
+    pthread_mutex_lock(&comm->lock);
+    *aborted = comm->aborted;
+    if (!comm->aborted) {
+        ncclResult_t asked = ncclCommGetAsyncError(comm->native, &state);
+        state = asked != ncclSuccess ? asked : state;
+    }
+    pthread_mutex_unlock(&comm->lock);
+    return state;
+}
+
+ncclResult_t ls_nccl_settle(ls_comm *comm, int64_t deadline_ns, bool *aborted)
+{
+    int64_t begun_ns = ls_clock_ns();
+    ncclResult_t state = ls_nccl_state(comm, aborted);
+    while (state == ncclInProgress && ls_clock_ns() < deadline_ns) {
+        ls_nccl_pause(begun_ns);
+        state = ls_nccl_state(comm, aborted);
+    }
+    return state;
+}
+
+static void *abort_native(void *context)
+{
+    ls_comm *comm = context;
+    (void)cudaSetDevice(comm->device);
+    (void)ncclCommAbort(comm->native);
+    pthread_mutex_lock(&comm->lock);
+    comm->abort_over = true;
+    pthread_cond_broadcast(&comm->abort_ended);
+    pthread_mutex_unlock(&comm->lock);
+    return NULL;
+}
+
+/* On a thread of its own: ncclCommAbort tells the kernels to leave and then waits, also for graphs
+ * that hold operations of this communicator to be destroyed, which is up to our caller. */
+void ls_nccl_abort(ls_comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    if (!comm->aborted && comm->native != NULL) {
+        comm->aborted = true;
+        if (pthread_create(&comm->abort_thread, NULL, abort_native, comm) != 0) {
+            ls_log_warn("nccl '%s': no thread to abort it", comm->name);
+            comm->abort_over = true;
+        } else {
+            (void)pthread_detach(comm->abort_thread);
+        }
+    }
+    pthread_mutex_unlock(&comm->lock);
+}
+
+/* Says once what has failed, and aborts. slot NULL: between operations. */
+static ls_status fail(ls_comm *comm, const ls_nccl_slot *slot, ls_status status, const char *why)
+{
+    if (comm->failed != LS_OK) {
+        return comm->failed;
+    }
+    comm->failed = status;
+    if (slot == NULL) {
+        ls_log_error("nccl '%s': failed between operations: %s: %s", comm->name, why, last_words());
+    } else {
+        ls_log_error("nccl '%s': %s, operation %" PRIu64 " '%s' of %" PRId64
+                     " bytes, failed after %.3g s: %s: %s",
+                     comm->name, ls_comm_kind_name(slot->kind), slot->number, slot->label,
+                     slot->bytes, ls_clock_ms_between(slot->begun_ns, ls_clock_ns()) * 1e-3, why,
+                     last_words());
+    }
+    ls_nccl_abort(comm);
+    return status;
+}
+
+/* ---- operations that run --------------------------------------------------------------------- */
+
+static void release(ls_comm *comm, ls_nccl_slot *slot)
+{
+    slot->next = comm->spare;
+    comm->spare = slot;
+}
+
+static ls_status take_slot(ls_comm *comm, const ls_comm_op *op, ls_nccl_slot **out)
+{
+    ls_nccl_slot *slot = comm->spare;
+    if (slot != NULL) {
+        comm->spare = slot->next;
+    } else {
+        slot = calloc(1, sizeof *slot);
+        if (slot == NULL) {
+            ls_log_error("nccl '%s': no memory for an operation", comm->name);
+            return LS_ERR_INFRA;
+        }
+        ls_status status =
+            ls_nccl_check_cuda(cudaEventCreateWithFlags(&slot->event, cudaEventDisableTiming),
+                               "cudaEventCreateWithFlags");
+        if (status != LS_OK) {
+            free(slot);
+            return status;
+        }
+    }
+    cudaEvent_t event = slot->event;
+    *slot = (ls_nccl_slot){.event = event,
+                           .kind = op->kind,
+                           .number = comm->number++,
+                           .bytes = op->count * (int64_t)ls_dtype_bytes(op->dtype),
+                           .begun_ns = ls_clock_ns()};
+    snprintf(slot->label, sizeof slot->label, "%s", op->label != NULL ? op->label : "");
+    *out = slot;
+    return LS_OK;
+}
+
+/* Asks for an event while any stream of the process may be captured: a query is forbidden then
+ * unless this thread says that it knows what it does. */
+static cudaError_t query(cudaEvent_t event)
+{
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    (void)cudaThreadExchangeStreamCaptureMode(&mode);
+    cudaError_t answer = cudaEventQuery(event);
+    (void)cudaThreadExchangeStreamCaptureMode(&mode);
+    return answer;
+}
+
+/* Takes the operations that have ended off the list. */
+static ls_status reap(ls_comm *comm)
+{
+    while (comm->running != NULL) {
+        ls_nccl_slot *oldest = comm->running;
+        cudaError_t answer = query(oldest->event);
+        if (answer == cudaErrorNotReady) {
+            break;
+        }
+        if (answer != cudaSuccess) {
+            return fail(comm, oldest, LS_ERR_DEVICE_LOST, cudaGetErrorString(answer));
+        }
+        oldest->ended = true;
+        comm->running = oldest->next;
+        if (comm->running == NULL) {
+            comm->running_end = &comm->running;
+        }
+        if (oldest->waited) {
+            release(comm, oldest);
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_nccl_poll(ls_comm *comm)
+{
+    bool aborted = false;
+    if (comm->failed != LS_OK) {
+        return comm->failed;
+    }
+    ncclResult_t state = ls_nccl_state(comm, &aborted);
+    if (aborted) {
+        return LS_ERR_PEER_LOST;
+    }
+    if (status_of(state) != LS_OK) {
+        return fail(comm, comm->running, status_of(state), ncclGetErrorString(state));
+    }
+    LS_TRY(reap(comm));
+    const ls_nccl_slot *oldest = comm->running;
+    if (oldest != NULL &&
+        ls_clock_ms_between(oldest->begun_ns, ls_clock_ns()) > comm->timeout_s * 1e3) {
+        return fail(comm, oldest, LS_ERR_PEER_LOST, "not done by the deadline (--timeout)");
+    }
+    return LS_OK;
+}
+
+/* ---- operations ------------------------------------------------------------------------------ */
+
+static ncclDataType_t type_of(ls_dtype dtype)
+{
+    static const ncclDataType_t types[] = {
+        [LS_F32] = ncclFloat32, [LS_F16] = ncclFloat16, [LS_BF16] = ncclBfloat16,
+        [LS_F64] = ncclFloat64, [LS_I64] = ncclInt64,   [LS_I32] = ncclInt32,
+        [LS_U8] = ncclUint8};
+    return types[dtype];
+}
+
+/* An operation on its way into NCCL. */
+typedef struct call {
+    ls_comm *comm;
+    const ls_comm_op *op;
+    const char *input;
+    char *buffer;
+    size_t count, part; /* part: bytes of `count` elements */
+    ncclDataType_t type;
+} call;
+
+static ncclResult_t move(const call *c, void *to, const void *from)
+{
+    if (to == from || c->part == 0) {
+        return ncclSuccess;
+    }
+    cudaError_t error =
+        cudaMemcpyAsync(to, from, c->part, cudaMemcpyDeviceToDevice, c->comm->stream);
+    return error == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+/* Where the input has no place of its own it is at the start of the buffer; NCCL's "in place" has
+ * it at this rank's part. */
+static ncclResult_t all_gather(const call *c)
+{
+    char *mine = c->buffer + (size_t)c->comm->rank * c->part;
+    const char *input = c->input;
+    if (c->op->input == NULL) {
+        ncclResult_t moved = move(c, mine, c->buffer);
+        if (moved != ncclSuccess) {
+            return moved;
+        }
+        input = mine;
+    }
+    return ncclAllGather(input, c->buffer, c->count, c->type, c->comm->native, c->comm->stream);
+}
+
+/* One to all or all to one, of unlike parts: sends and receives of one group. */
+static ncclResult_t gather(const call *c)
+{
+    ls_comm *comm = c->comm;
+    bool root = comm->rank == c->op->root;
+    ncclResult_t result =
+        root ? move(c, c->buffer + (size_t)comm->rank * c->part, c->input) : ncclSuccess;
+    if (result != ncclSuccess || (result = ncclGroupStart()) != ncclSuccess) {
+        return result;
+    }
+    for (int peer = 0; root && peer < comm->world && result == ncclSuccess; peer++) {
+        if (peer != comm->rank) {
+            result = ncclRecv(c->buffer + (size_t)peer * c->part, c->count, c->type, peer,
+                              comm->native, comm->stream);
+        }
+    }
+    if (!root) {
+        result = ncclSend(c->input, c->count, c->type, c->op->root, comm->native, comm->stream);
+    }
+    ncclResult_t ended = ncclGroupEnd();
+    return result != ncclSuccess && result != ncclInProgress ? result : ended;
+}
+
+static ncclResult_t scatter(const call *c)
+{
+    ls_comm *comm = c->comm;
+    bool root = comm->rank == c->op->root;
+    ncclResult_t result = ncclGroupStart();
+    if (result != ncclSuccess) {
+        return result;
+    }
+    for (int peer = 0; root && peer < comm->world && result == ncclSuccess; peer++) {
+        if (peer != comm->rank) {
+            result = ncclSend(c->input + (size_t)peer * c->part, c->count, c->type, peer,
+                              comm->native, comm->stream);
+        }
+    }
+    if (!root) {
+        result = ncclRecv(c->buffer, c->count, c->type, c->op->root, comm->native, comm->stream);
+    }
+    ncclResult_t ended = ncclGroupEnd();
+    return result != ncclSuccess && result != ncclInProgress ? result : ended;
+}
+
+static ncclResult_t issue(const call *c)
+{
+    ls_comm *comm = c->comm;
+    const ls_comm_op *op = c->op;
+    switch (op->kind) {
+    case LS_COMM_ALL_REDUCE:
+        return ncclAllReduce(c->input, c->buffer, c->count, c->type, ncclSum, comm->native,
+                             comm->stream);
+    case LS_COMM_BROADCAST:
+        return ncclBroadcast(c->input, c->buffer, c->count, c->type, op->root, comm->native,
+                             comm->stream);
+    case LS_COMM_REDUCE:
+        return ncclReduce(c->input, c->buffer, c->count, c->type, ncclSum, op->root, comm->native,
+                          comm->stream);
+    case LS_COMM_ALL_GATHER:
+        return all_gather(c);
+    case LS_COMM_REDUCE_SCATTER:
+        return ncclReduceScatter(
+            c->input, op->input == NULL ? c->buffer + (size_t)comm->rank * c->part : c->buffer,
+            c->count, c->type, ncclSum, comm->native, comm->stream);
+    case LS_COMM_GATHER:
+        return gather(c);
+    case LS_COMM_SCATTER:
+        return scatter(c);
+    case LS_COMM_SEND:
+        return ncclSend(c->buffer, c->count, c->type, op->root, comm->native, comm->stream);
+    case LS_COMM_RECV:
+        return ncclRecv(c->buffer, c->count, c->type, op->root, comm->native, comm->stream);
+    case LS_COMM_BARRIER:
+        return ncclAllReduce(comm->token, comm->token, 1, ncclInt32, ncclSum, comm->native,
+                             comm->stream);
+    }
+    return ncclInvalidArgument;
+}
+
+/* What is left to do once NCCL has enqueued its part: this rank's own piece, where it ended
+ * elsewhere than asked. */
+static ncclResult_t finish(const call *c)
+{
+    size_t mine = (size_t)c->comm->rank * c->part;
+    if (c->op->kind == LS_COMM_SCATTER && c->comm->rank == c->op->root) {
+        return move(c, c->buffer, c->input + mine);
+    }
+    if (c->op->kind == LS_COMM_REDUCE_SCATTER && c->op->input == NULL) {
+        return move(c, c->buffer, c->buffer + mine);
+    }
+    return ncclSuccess;
+}
+
+static ls_status enqueue(ls_comm *comm, const ls_comm_op *op, ls_nccl_slot *slot)
+{
+    call c = {.comm = comm,
+              .op = op,
+              .input = op->input != NULL ? op->input : op->buffer,
+              .buffer = op->buffer,
+              .count = (size_t)op->count,
+              .part = (size_t)op->count * ls_dtype_bytes(op->dtype),
+              .type = type_of(op->dtype)};
+    bool aborted = false;
+    pthread_mutex_lock(&comm->lock);
+    aborted = comm->aborted;
+    ncclResult_t result = aborted ? ncclSuccess : issue(&c);
+    pthread_mutex_unlock(&comm->lock);
+    if (!aborted && result == ncclInProgress) {
+        int64_t deadline_ns = slot->begun_ns + (int64_t)(comm->timeout_s * 1e9);
+        result = ls_nccl_settle(comm, deadline_ns, &aborted);
+    }
+    if (aborted) {
+        return LS_ERR_PEER_LOST;
+    }
+    if (result == ncclInProgress) {
+        return fail(comm, slot, LS_ERR_PEER_LOST, "not enqueued by the deadline (--timeout)");
+    }
+    result = result == ncclSuccess ? finish(&c) : result;
+    if (result != ncclSuccess) {
+        return fail(comm, slot, status_of(result), ncclGetErrorString(result));
+    }
+    return LS_OK;
+}
+
+static ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_comm_handle *handle)
+{
+    LS_ASSERT(op->count >= 0 && op->root >= 0 && op->root < comm->world);
+    LS_TRY(ls_nccl_poll(comm));
+    if (after != NULL) {
+        LS_NCCL_CUDA(cudaStreamWaitEvent(comm->stream, comm->backend_api->event_native(after), 0));
+    }
+    ls_nccl_slot *slot = NULL;
+    LS_TRY(take_slot(comm, op, &slot));
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    ls_status status =
+        ls_nccl_check_cuda(cudaStreamIsCapturing(comm->stream, &capture), "cudaStreamIsCapturing");
+    slot->captured = capture != cudaStreamCaptureStatusNone;
+    if (status == LS_OK) {
+        status = enqueue(comm, op, slot);
+    }
+    if (status == LS_OK) {
+        status = ls_nccl_check_cuda(cudaEventRecord(slot->event, comm->stream), "cudaEventRecord");
+    }
+    if (status != LS_OK) {
+        release(comm, slot);
+        return status;
+    }
+    if (!slot->captured) {
+        *comm->running_end = slot;
+        comm->running_end = &slot->next;
+    }
+    *handle = (ls_comm_handle){
+        .op = *op, .number = slot->number, .begun_ns = slot->begun_ns, .engine = slot};
+    return LS_OK;
+}
+
+/* The host waits for an operation, with an eye on what may have become of the others. */
+static ls_status wait_on_host(ls_comm *comm, const ls_nccl_slot *slot)
+{
+    int64_t begun_ns = ls_clock_ns();
+    LS_ASSERT(!slot->captured);
+    for (;;) {
+        LS_TRY(ls_nccl_poll(comm));
+        if (slot->ended) {
+            return LS_OK;
+        }
+        ls_nccl_pause(begun_ns);
+    }
+}
+
+static ls_status wait_nccl(ls_comm *comm, ls_comm_handle *handle, ls_stream *stream)
+{
+    ls_nccl_slot *slot = handle->engine;
+    LS_ASSERT(slot != NULL);
+    ls_status status = comm->failed;
+    if (status == LS_OK && stream != NULL) {
+        cudaStream_t native = comm->backend_api->stream_native(stream);
+        status =
+            ls_nccl_check_cuda(cudaStreamWaitEvent(native, slot->event, 0), "cudaStreamWaitEvent");
+    }
+    if (status == LS_OK && (stream == NULL || handle->op.kind == LS_COMM_BARRIER)) {
+        status = wait_on_host(comm, slot);
+    }
+    handle->engine = NULL;
+    handle->finished_ns = ls_clock_ns();
+    slot->waited = true;
+    if (slot->captured || slot->ended) {
+        release(comm, slot);
+    }
+    return status;
+}
+
+static ls_status follow(ls_comm *comm, ls_stream *stream)
+{
+    LS_NCCL_CUDA(cudaEventRecord(comm->order, comm->backend_api->stream_native(stream)));
+    LS_NCCL_CUDA(cudaStreamWaitEvent(comm->stream, comm->order, 0));
+    return LS_OK;
+}
+
+const ls_comm_api *ls_comm_entry(void);
+const ls_comm_api *ls_comm_entry(void)
+{
+    static const ls_comm_api table = {
+        .abi = LS_COMM_ABI,
+        .name = "nccl",
+        .describe = ls_nccl_describe,
+        .open = ls_nccl_open,
+        .begin = begin,
+        .wait = wait_nccl,
+        .poll = ls_nccl_poll,
+        .abort = ls_nccl_abort,
+        .close = ls_nccl_close,
+        .follow = follow,
+        .memory_alloc = ls_nccl_memory_alloc,
+        .memory_free = ls_nccl_memory_free,
+    };
+    return &table;
+}

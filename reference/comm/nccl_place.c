@@ -1,0 +1,146 @@
+/* Who shares a device with whom, found before NCCL is asked for anything, and what follows: the
+ * variables that NCCL reads at its first call. A variable that the user has set is left alone, but
+ * for the host id of a rank that shares its device: without one of its own NCCL refuses it
+ * ("Duplicate GPU detected": equal host and equal device). */
+#include "nccl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../../kernels/core/log.h"
+
+enum {
+    SHARED_CTAS = 2,  /* blocks of a rank that has not the device to itself: all ranks' kernels must
+                         fit on it at once, because each waits for the others */
+    PINNED_CTAS = 16, /* in deterministic mode: what the 8 GPUs of a node need to fill NVLink */
+    PLACE_BYTES = 96,
+};
+
+/* "<boot id> <device>": equal text is the same device of the same machine. */
+static ls_status describe_place(const ls_comm *comm, char place[PLACE_BYTES])
+{
+    struct cudaDeviceProp properties;
+    char boot[40] = "unknown";
+    LS_NCCL_CUDA(cudaGetDeviceProperties(&properties, comm->device));
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
+    if (file != NULL) {
+        if (fscanf(file, "%39s", boot) != 1) {
+            snprintf(boot, sizeof boot, "unknown");
+        }
+        fclose(file);
+    }
+    int used = snprintf(place, PLACE_BYTES, "%s GPU-", boot);
+    for (size_t i = 0; i < sizeof properties.uuid.bytes; i++) {
+        used += snprintf(place + used, PLACE_BYTES - (size_t)used, "%02x",
+                         (unsigned)(unsigned char)properties.uuid.bytes[i]);
+    }
+    return LS_OK;
+}
+
+typedef struct neighbours {
+    int same_device;  /* ranks on my device, I among them */
+    int same_machine; /* ranks with my boot id */
+    int devices;      /* different devices among those */
+    bool any_shared;  /* some two ranks anywhere share one */
+} neighbours;
+
+static bool same_machine(const char *a, const char *b)
+{
+    size_t length = strcspn(a, " ");
+    return strncmp(a, b, length + 1) == 0;
+}
+
+static neighbours count_neighbours(const ls_comm *comm, char (*place)[PLACE_BYTES])
+{
+    neighbours out = {0};
+    const char *mine = place[comm->rank];
+    for (int i = 0; i < comm->world; i++) {
+        bool first = true;
+        for (int k = 0; k < i && first; k++) {
+            first = strcmp(place[k], place[i]) != 0;
+        }
+        bool here = same_machine(mine, place[i]);
+        out.any_shared = out.any_shared || !first;
+        out.same_machine += here;
+        out.devices += here && first;
+        out.same_device += strcmp(mine, place[i]) == 0;
+    }
+    return out;
+}
+
+static ls_status gather_places(ls_comm *comm, char (*place)[PLACE_BYTES])
+{
+    char key[80];
+    LS_TRY(describe_place(comm, place[comm->rank]));
+    if (comm->world == 1) {
+        return LS_OK;
+    }
+    snprintf(key, sizeof key, "nccl/%s/place/%d", comm->name, comm->rank);
+    LS_TRY(ls_store_set(comm->store, key, place[comm->rank], strlen(place[comm->rank])));
+    for (int rank = 0; rank < comm->world; rank++) {
+        void *value = NULL;
+        size_t bytes = 0;
+        snprintf(key, sizeof key, "nccl/%s/place/%d", comm->name, rank);
+        LS_TRY(ls_store_get(comm->store, key, comm->timeout_s, &value, &bytes));
+        snprintf(place[rank], PLACE_BYTES, "%s", (const char *)value);
+        free(value);
+    }
+    return LS_OK;
+}
+
+/* Several ranks on one device talk over sockets, as if each were a machine of its own; nothing else
+ * works there. No variable is the same twice on a machine, and a second communicator of this
+ * process comes to the same. */
+static void set_shared(const neighbours *who, int world)
+{
+    char id[64], host[40] = "host";
+    const char *node = getenv("LS_NODE_ADDR"); /* of a simulated node, which may have its own net */
+    (void)gethostname(host, sizeof host - 1);
+    snprintf(id, sizeof id, "lockstep-%s-%ld", host, (long)getpid());
+    (void)setenv("NCCL_HOSTID", id, 1);
+    (void)setenv("NCCL_NET", "Socket", 0);
+    (void)setenv("NCCL_MNNVL_ENABLE", "0", 0);
+    (void)setenv("NCCL_MAX_CTAS", "2", 0);
+    if (who->same_machine == world && (node == NULL || strncmp(node, "127.", 4) == 0)) {
+        (void)setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+    }
+    int version = 0;
+    (void)ncclGetVersion(&version);
+    if (version >= NCCL_VERSION(2, 30, 0)) {
+        (void)setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
+    }
+}
+
+ls_status ls_nccl_place(ls_comm *comm, const ls_comm_options *options, int *max_ctas)
+{
+    char(*place)[PLACE_BYTES] = calloc((size_t)comm->world, sizeof *place);
+    if (place == NULL) {
+        ls_log_error("nccl '%s': no memory for %d ranks", comm->name, comm->world);
+        return LS_ERR_INFRA;
+    }
+    ls_status status = gather_places(comm, place);
+    neighbours who = status == LS_OK ? count_neighbours(comm, place) : (neighbours){0};
+    free(place);
+    LS_TRY(status);
+    if (who.any_shared && !options->oversubscribe) {
+        ls_log_error("nccl '%s': ranks share a device: %d %s on this machine for %d ranks "
+                     "(LS_OVERSUBSCRIBE=1 allows that)",
+                     comm->name, who.devices, who.devices == 1 ? "GPU" : "GPUs", who.same_machine);
+        return LS_ERR_INFRA;
+    }
+    *max_ctas = options->deterministic ? PINNED_CTAS : 0;
+    if (who.any_shared) {
+        set_shared(&who, comm->world);
+        *max_ctas = SHARED_CTAS;
+    }
+    if (options->deterministic) {
+        (void)setenv("NCCL_ALGO", "Ring", 0);
+        (void)setenv("NCCL_PROTO", "Simple", 0);
+    }
+    if (options->beside) { /* two communicators' kernels start in the program's order everywhere */
+        (void)setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+    }
+    return LS_OK;
+}
