@@ -95,6 +95,20 @@ static void add_info(cJSON *event, const ls_backend_info *info)
     cJSON_AddBoolToObject(event, "half_emulated", info->half_emulated);
 }
 
+/* Algorithm, protocol, channels, network: as this rank's engine found them. */
+static void add_nccl_variables(cJSON *event)
+{
+    cJSON *list = cJSON_AddObjectToObject(event, "nccl");
+    for (char **entry = environ; *entry != NULL; entry++) {
+        if (strncmp(*entry, "NCCL_", 5) == 0) {
+            char name[128];
+            size_t length = strcspn(*entry, "=");
+            snprintf(name, sizeof name, "%.*s", (int)length, *entry);
+            cJSON_AddStringToObject(list, name, *entry + length + ((*entry)[length] == '='));
+        }
+    }
+}
+
 ls_status ls_events_write_start(ls_events *events, const ls_events_start *start)
 {
     if (!ls_events_enabled(events)) {
@@ -121,6 +135,9 @@ ls_status ls_events_write_start(ls_events *events, const ls_events_start *start)
     }
     if (start->engine_text != NULL) {
         cJSON_AddStringToObject(event, "engine_text", start->engine_text);
+    }
+    if (start->engine != NULL && strcmp(start->engine, "nccl") == 0) {
+        add_nccl_variables(event);
     }
     cJSON_AddNumberToObject(event, "first_step", (double)start->first_step);
     cJSON_AddNumberToObject(event, "param_elements", (double)start->param_elements);

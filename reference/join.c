@@ -247,6 +247,9 @@ static ls_status open_comm(ls_trainer *trainer, const char *name, int rank, int 
         .timeout_s = trainer->options.timeout_s,
         .backend_api = trainer->device.api,
         .backend = trainer->device.backend,
+        .deterministic = trainer->options.deterministic,
+        .oversubscribe = trainer->world.oversubscribe,
+        .beside = trainer->options.sync_bn && trainer->options.sync_bn_group != 1,
     };
     return trainer->engine->open(&options, out);
 }
@@ -282,8 +285,43 @@ static ls_status choose_engine(const ls_trainer *trainer, const char **name)
     *name = asked;
     if (strcmp(asked, "auto") == 0) {
         *name = alone ? NULL : cpu ? "gloo" : "nccl";
+    } else if (strcmp(asked, "gloo") == 0 && !cpu) {
+        ls_log_error("--comm gloo: reduces host memory, and the %s backend's tensors are not there "
+                     "(its engine: nccl)",
+                     trainer->device.api->name);
+        return LS_ERR_USAGE;
+    } else if (strcmp(asked, "nccl") == 0 && cpu) {
+        ls_log_error("--comm nccl: reduces GPU memory; the CPU's engine is gloo");
+        return LS_ERR_USAGE;
     }
     return LS_OK;
+}
+
+/* While the host waits for the device: whether that can still end. */
+static ls_status look_after_peers(void *context, double waited_s)
+{
+    ls_trainer *trainer = context;
+    ls_comm *comms[] = {trainer->comm, trainer->norm_comm};
+    for (size_t i = 0; i < sizeof comms / sizeof comms[0]; i++) {
+        if (comms[i] != NULL) {
+            LS_TRY(trainer->engine->poll(comms[i]));
+        }
+    }
+    if (waited_s <= trainer->options.timeout_s) {
+        return LS_OK;
+    }
+    ls_log_error("the device has not ended its work in %.3g s (--timeout): a rank that it waits for "
+                 "may be lost",
+                 waited_s);
+    return LS_ERR_PEER_LOST;
+}
+
+static void watch(ls_trainer *trainer, bool on)
+{
+    const ls_device *device = &trainer->device;
+    if (device->api != NULL && device->api->watch != NULL) {
+        device->api->watch(device->backend, on ? look_after_peers : NULL, trainer);
+    }
 }
 
 static ls_status open_store(ls_trainer *trainer)
@@ -336,7 +374,9 @@ ls_status ls_join_open(ls_trainer *trainer)
     }
     LS_TRY(
         open_comm(trainer, "gradients", trainer->world.rank, trainer->world.world, &trainer->comm));
-    return open_norm(trainer);
+    LS_TRY(open_norm(trainer));
+    watch(trainer, true);
+    return LS_OK;
 }
 
 ls_status ls_join_finish(ls_trainer *trainer)
@@ -354,11 +394,14 @@ ls_status ls_join_finish(ls_trainer *trainer)
 void ls_join_close(ls_trainer *trainer, bool failed)
 {
     ls_comm **comms[] = {&trainer->norm_comm, &trainer->comm};
+    watch(trainer, false);
+    for (size_t i = 0; failed && i < sizeof comms / sizeof comms[0]; i++) {
+        if (*comms[i] != NULL) { /* all, before one is waited for */
+            trainer->engine->abort(*comms[i]);
+        }
+    }
     for (size_t i = 0; i < sizeof comms / sizeof comms[0]; i++) {
         if (*comms[i] != NULL) {
-            if (failed) {
-                trainer->engine->abort(*comms[i]);
-            }
             trainer->engine->close(*comms[i]);
             *comms[i] = NULL;
         }

@@ -200,6 +200,26 @@ static void place_in_parameter_order(ls_memory *memory)
     }
 }
 
+/* What is reduced lies where the engine likes it, the rest in the backend's memory. */
+static ls_status allocate_block(ls_memory *memory, const ls_memory_options *options,
+                                ls_memory_kind kind)
+{
+    const ls_comm_api *engine = options->engine;
+    const ls_backend_api *api = memory->device->api;
+    const char *name = ls_memory_kind_name(kind);
+    if ((kind == LS_MEMORY_GRAD || kind == LS_MEMORY_STAGING) && engine != NULL &&
+        engine->memory_alloc != NULL) {
+        ls_status status =
+            engine->memory_alloc(options->comm, memory->bytes[kind], name, &memory->block[kind]);
+        if (status != LS_ERR_UNSUPPORTED) {
+            memory->owner[kind] = status == LS_OK ? engine : NULL;
+            return status;
+        }
+    }
+    return api->memory_alloc(memory->device->backend, memory->bytes[kind], name,
+                             &memory->block[kind]);
+}
+
 ls_status ls_memory_create(const ls_device *device, const ls_memory_options *options,
                            ls_memory *out)
 {
@@ -221,11 +241,7 @@ ls_status ls_memory_create(const ls_device *device, const ls_memory_options *opt
     size_kinds(options, out->bytes);
     for (int kind = 0; kind < LS_MEMORY_KINDS; kind++) {
         if (out->bytes[kind] > 0) {
-            LS_TRY_GOTO(status,
-                        device->api->memory_alloc(device->backend, out->bytes[kind],
-                                                  ls_memory_kind_name((ls_memory_kind)kind),
-                                                  &out->block[kind]),
-                        free);
+            LS_TRY_GOTO(status, allocate_block(out, options, (ls_memory_kind)kind), free);
         }
     }
     carve_tensors(out, options);
@@ -245,7 +261,9 @@ free:
 void ls_memory_free(ls_memory *memory)
 {
     for (int kind = 0; kind < LS_MEMORY_KINDS; kind++) {
-        if (memory->block[kind] != NULL) {
+        if (memory->owner[kind] != NULL) {
+            memory->owner[kind]->memory_free(memory->block[kind]);
+        } else if (memory->block[kind] != NULL) {
             memory->device->api->memory_free(memory->device->backend, memory->block[kind]);
         }
     }

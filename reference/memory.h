@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "comm/comm.h"
 #include "device.h"
 
 struct cJSON;
@@ -38,6 +39,8 @@ typedef struct ls_memory_options {
     bool masters;                /* for every parameter whose type is not f32 */
     int moment_count;            /* 0 to 2 f32 tensors per parameter */
     bool sums;                   /* accumulation over micro-steps */
+    const ls_comm_api *engine;   /* what is reduced may lie in its memory; NULL: nothing is */
+    ls_comm *comm;
 } ls_memory_options;
 
 typedef struct ls_memory {
@@ -59,8 +62,9 @@ typedef struct ls_memory {
     int32_t *order; /* backend memory, [param_count]: the arrival order that is broadcast */
     void *block[LS_MEMORY_KINDS];
     int64_t bytes[LS_MEMORY_KINDS];
-    int *by_name, *buffer_by_name; /* indices in order of name */
-    int64_t largest;               /* elements of the largest parameter */
+    const ls_comm_api *owner[LS_MEMORY_KINDS]; /* of the block; NULL: the backend */
+    int *by_name, *buffer_by_name;             /* indices in order of name */
+    int64_t largest;                           /* elements of the largest parameter */
 } ls_memory;
 
 /* LS_ERR_INFRA where the device has not enough, naming kind and bytes. Gradients start in parameter

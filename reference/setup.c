@@ -109,12 +109,13 @@ ls_status ls_setup_device(ls_trainer *trainer)
     trainer->trunk.param_count = params;
     LS_TRY(check_overflow_as(trainer));
     ls_backend_options backend = {
-        .device_index = trainer->world.local_rank,
+        .device_index = trainer->world.machine_rank,
         .threads = options->threads,
-        .local_ranks = trainer->world.local_world,
-        .local_rank = trainer->world.local_rank,
+        .local_ranks = trainer->world.machine_world,
+        .local_rank = trainer->world.machine_rank,
         .deterministic = options->deterministic,
         .tf32 = options->tf32,
+        .oversubscribe = trainer->world.oversubscribe,
     };
     return ls_device_open(options->device, &backend, &trainer->device);
 }
@@ -155,6 +156,8 @@ static ls_status create_memory(ls_trainer *trainer)
         .masters = precision->masters,
         .moment_count = ls_optim_moment_count(&trainer->options),
         .sums = trainer->options.accumulate > 1,
+        .engine = reduces(trainer) ? trainer->engine : NULL,
+        .comm = trainer->comm,
     };
     ls_status status = ls_memory_create(&trainer->device, &options, &trainer->memory);
     free(types);

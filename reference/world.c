@@ -87,6 +87,9 @@ static ls_status read_place(const names *from, ls_world *out)
                      out->local_rank, from->local_world, out->local_world, out->local_world - 1);
         return LS_ERR_USAGE;
     }
+    bool simulated = value_of("LS_NODE_ADDR") != NULL; /* the launcher plays nodes on one machine */
+    out->machine_rank = simulated ? out->rank : out->local_rank;
+    out->machine_world = simulated ? out->world : out->local_world;
     return number_of(from->node, 0, INT_MAX / 2, out->rank / out->local_world, &out->node);
 }
 
@@ -141,7 +144,7 @@ ls_status ls_world_read(ls_world *out)
          "OMPI_COMM_WORLD_LOCAL_SIZE", NULL},
         {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_NODEID"},
     };
-    ls_world world = {.world = 1, .local_world = 1, .launcher = "none"};
+    ls_world world = {.world = 1, .local_world = 1, .machine_world = 1, .launcher = "none"};
     for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
         const names *from = &launchers[i];
         bool srun = strcmp(from->launcher, "srun") == 0;
@@ -156,6 +159,9 @@ ls_status ls_world_read(ls_world *out)
     if (world.world > 1) {
         LS_TRY(read_meeting_place(&world));
     }
+    int share = 0;
+    LS_TRY(number_of("LS_OVERSUBSCRIBE", 0, 1, 0, &share));
+    world.oversubscribe = share == 1;
     if (value_of("LS_RUN_DIR") != NULL) {
         LS_TRY(
             copy_text("LS_RUN_DIR", value_of("LS_RUN_DIR"), world.run_dir, sizeof world.run_dir));

@@ -10,9 +10,11 @@
 
 typedef struct ls_world {
     int rank, world;
-    int local_rank, local_world; /* on this machine (or simulated node) */
-    int node;                    /* GROUP_RANK */
-    char address[256];           /* of rank 0; "" in a world of one */
+    int local_rank, local_world;     /* on this machine (or simulated node) */
+    int machine_rank, machine_world; /* on this machine: simulated nodes share one */
+    int node;                        /* GROUP_RANK */
+    bool oversubscribe;              /* LS_OVERSUBSCRIBE=1: ranks may share a GPU */
+    char address[256];               /* of rank 0; "" in a world of one */
     int port;
     bool probe;           /* the port is torchrun's agent's: the store takes one of the next 16 */
     char run_id[256];     /* secret or id of the job; "" when there is none */

@@ -348,6 +348,9 @@ static ls_status prepare(bench *b, int count, char **argument)
     ls_matrix_bench *m = &b->matrix;
     const char *device = NULL;
     bool share = ls_variables_integer(&b->given, "OVERSUBSCRIBE", 0) != 0;
+    if (share) { /* for the ranks, also those on other machines */
+        (void)setenv("LS_OVERSUBSCRIBE", "1", 1);
+    }
     m->profile = profile_of(&b->given);
     m->seed = 7; /* any; written in run.json's commands */
     fill_factors(&b->given, m);

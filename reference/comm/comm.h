@@ -5,10 +5,12 @@
  * a missing rank can be named.
  *
  * begin/wait. `begin` takes an operation whose buffer is valid once `after` has happened, and
- * returns at once; `wait` makes the stream wait for the result (NCCL) or blocks the host until it
- * is there (Gloo, self). Errors and deadlines surface in `wait` and `poll`; after one, the
- * communicator only accepts `abort` and `close`. Handles belong to the caller, one per operation,
- * and stay put until waited for.
+ * returns at once; `wait` makes the stream wait for the result (NCCL; the host, where the stream is
+ * NULL or the operation a barrier) or blocks the host until it is there (Gloo, self). Errors and
+ * deadlines surface in `begin`, `wait` and `poll`; after one, the communicator only accepts `abort`
+ * and `close`. Handles belong to the caller, one per operation, and stay put until waited for.
+ * Between begin and wait nothing asks the host to wait, so an engine that works beside the host can
+ * be recorded into a graph with the operations around it.
  *
  * When a rank dies: the engine's own error or the deadline turns into LS_ERR_PEER_LOST in every
  * survivor, logged once with operation, number, bytes and seconds waited. */
@@ -72,9 +74,13 @@ typedef struct ls_comm_options {
                             MASTER_ADDR is one, else the interface that routes to it */
     const ls_backend_api *backend_api; /* device engines need its memory; CPU engines ignore both */
     ls_backend *backend;
+    /* Of device engines. */
+    bool deterministic; /* algorithm, protocol and channels are pinned */
+    bool oversubscribe; /* ranks may share a device; else that is LS_ERR_INFRA */
+    bool beside;        /* this process has another communicator that works at the same time */
 } ls_comm_options;
 
-enum { LS_COMM_ABI = 1 };
+enum { LS_COMM_ABI = 2 };
 
 typedef struct ls_comm_api {
     int abi;                                 /* LS_COMM_ABI */
@@ -89,7 +95,18 @@ typedef struct ls_comm_api {
     bool (*scales)(ls_dtype dtype);
     ls_status (*poll)(ls_comm *comm); /* LS_OK, or the error that has happened */
     void (*abort)(ls_comm *comm);     /* from any thread: pending waits return LS_ERR_PEER_LOST */
-    void (*close)(ls_comm *comm);
+    void (*close)(ls_comm *comm);     /* graphs that hold its operations are gone by then */
+
+    /* ---- of engines that work beside the host; NULL elsewhere ---- */
+
+    /* What is begun from now on comes after all that is enqueued on `stream`. */
+    ls_status (*follow)(ls_comm *comm, ls_stream *stream);
+    /* Device memory that the engine moves best: zeroed, aligned as the backend's, and known to the
+     * network where all ranks could do that. All ranks call it alike, in one order.
+     * LS_ERR_UNSUPPORTED, told, where this rank cannot: take the backend's. It stays until
+     * memory_free, which comes after close. */
+    ls_status (*memory_alloc)(ls_comm *comm, int64_t bytes, const char *purpose, void **out);
+    void (*memory_free)(void *memory);
 } ls_comm_api;
 
 #define LS_COMM_ENTRY "ls_comm_entry"
@@ -97,7 +114,8 @@ typedef const ls_comm_api *ls_comm_entry_fn(void);
 
 /* reference/comm/comm.c: finds an engine by name ("self" is built in) and checks its ABI. */
 ls_status ls_comm_load(const char *name, const ls_comm_api **out);
-/* begin and wait in one, for start-up and tests. */
+/* begin and wait in one, after what is enqueued on `stream`; the result is there for what follows
+ * on `stream`, and for the host too where that is NULL (and after every barrier). */
 ls_status ls_comm_run(const ls_comm_api *api, ls_comm *comm, const ls_comm_op *op,
                       ls_stream *stream);
 const char *ls_comm_kind_name(ls_comm_kind kind); /* "all_reduce" */
