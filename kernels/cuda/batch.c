@@ -1,0 +1,178 @@
+/* Batches on their way to the device: a copying stream brings the next one while the computing
+ * stream is at this one. Two events of each place keep them apart, also across graphs: what is
+ * recorded waits for the last copy before the graph's launch, and each launch gives the place back.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../core/log.h"
+#include "plan.h"
+
+static size_t input_bytes(const ls_plan *plan)
+{
+    const ls_slot *image = &plan->lower.slot[plan->lower.slot_of_layer[0]];
+    return (size_t)image->count * sizeof(float);
+}
+
+static size_t target_bytes(const ls_plan *plan)
+{
+    return (size_t)plan->options.batch * sizeof(int64_t);
+}
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+static void free_batch(ls_batch *batch)
+{
+    ls_cuda_give(batch->input);
+    ls_cuda_give(batch->target);
+    ls_cuda_give_host(batch->host_input);
+    ls_cuda_give_host(batch->host_target);
+    if (batch->loaded != NULL) {
+        cudaEventDestroy(batch->loaded);
+    }
+    if (batch->used != NULL) {
+        cudaEventDestroy(batch->used);
+    }
+}
+
+void ls_batch_destroy(ls_plan *plan)
+{
+    for (int i = 0; i < plan->batch_count; i++) {
+        free_batch(&plan->batch[i]);
+    }
+    free(plan->batch);
+    plan->batch = NULL;
+    plan->batch_count = 0;
+}
+
+static ls_status make_batch(const ls_plan *plan, ls_batch *batch)
+{
+    void *input = NULL, *target = NULL, *host_target = NULL;
+    LS_TRY(ls_cuda_take((int64_t)input_bytes(plan), "a batch of images", &input));
+    batch->input = input;
+    LS_TRY(ls_cuda_take((int64_t)target_bytes(plan), "the classes of a batch", &target));
+    batch->target = target;
+    LS_TRY(ls_cuda_take_host((int64_t)target_bytes(plan), "the classes of a batch", &host_target));
+    batch->host_target = host_target;
+    LS_CUDA(cudaEventCreateWithFlags(&batch->loaded, cudaEventDisableTiming));
+    LS_CUDA(cudaEventCreateWithFlags(&batch->used, cudaEventDisableTiming));
+    return LS_OK;
+}
+
+ls_status ls_batch_places(ls_plan *plan, int places)
+{
+    if (places < 1) {
+        ls_log_error("%d places for batches: 1 or more", places);
+        return LS_ERR_USAGE;
+    }
+    if (places == plan->batch_count) {
+        return LS_OK;
+    }
+    LS_CUDA(cudaDeviceSynchronize()); /* who may still read the old ones */
+    ls_batch_destroy(plan);
+    plan->batch = calloc((size_t)places, sizeof *plan->batch);
+    if (plan->batch == NULL) {
+        ls_log_error("no memory for %d places for batches", places);
+        return LS_ERR_INFRA;
+    }
+    plan->batch_count = places;
+    for (int i = 0; i < places; i++) {
+        ls_status status = make_batch(plan, &plan->batch[i]);
+        if (status != LS_OK) {
+            ls_batch_destroy(plan);
+            return status;
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status check_place(const ls_plan *plan, int place)
+{
+    if (place < 0 || place >= plan->batch_count) {
+        ls_log_error("place %d for a batch: there are %d, from 0", place, plan->batch_count);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+/* ---- to the device --------------------------------------------------------------------------- */
+
+static ls_status check_target(const ls_plan *plan, const int64_t *target)
+{
+    const ls_op *loss = &plan->lower.op[plan->lower.op_count - 1];
+    int classes = plan->lower.slot[loss->in].channels;
+    for (int n = 0; n < plan->options.batch; n++) {
+        if (target[n] < 0 || target[n] >= classes) {
+            ls_log_error("target %lld of sample %d is not a class; there are %d, from 0",
+                         (long long)target[n], n, classes);
+            return LS_ERR_USAGE;
+        }
+    }
+    return LS_OK;
+}
+
+/* Copies from pageable memory make the host wait for the stream, so such images go through pinned
+ * memory of our own. */
+static ls_status from_pinned(const ls_plan *plan, ls_batch *batch, const float **input)
+{
+    struct cudaPointerAttributes attributes;
+    LS_CUDA(cudaPointerGetAttributes(&attributes, *input));
+    if (attributes.type != cudaMemoryTypeUnregistered) {
+        return LS_OK;
+    }
+    if (batch->host_input == NULL) {
+        void *memory = NULL;
+        LS_TRY(ls_cuda_take_host((int64_t)input_bytes(plan), "a batch of images", &memory));
+        batch->host_input = memory;
+    }
+    memcpy(batch->host_input, *input, input_bytes(plan));
+    *input = batch->host_input;
+    return LS_OK;
+}
+
+ls_status ls_batch_load(ls_plan *plan, int place, const float *input, const int64_t *target)
+{
+    LS_TRY(check_place(plan, place));
+    LS_TRY(check_target(plan, target));
+    ls_batch *batch = &plan->batch[place];
+    cudaStream_t copy = plan->backend->copy;
+    LS_CUDA(cudaEventSynchronize(batch->loaded)); /* the pinned memory of the place is free */
+    LS_TRY(from_pinned(plan, batch, &input));
+    memcpy(batch->host_target, target, target_bytes(plan));
+    LS_CUDA(cudaStreamWaitEvent(copy, batch->used, cudaEventWaitDefault));
+    LS_CUDA(cudaMemcpyAsync(batch->input, input, input_bytes(plan), cudaMemcpyHostToDevice, copy));
+    LS_CUDA(cudaMemcpyAsync(batch->target, batch->host_target, target_bytes(plan),
+                            cudaMemcpyHostToDevice, copy));
+    LS_CUDA(cudaEventRecord(batch->loaded, copy));
+    return LS_OK;
+}
+
+ls_status ls_batch_wait(ls_plan *plan, int place)
+{
+    LS_TRY(check_place(plan, place));
+    LS_CUDA(cudaEventSynchronize(plan->batch[place].loaded));
+    return LS_OK;
+}
+
+/* ---- into the plan --------------------------------------------------------------------------- */
+
+ls_status ls_batch_take(ls_plan *plan, ls_stream *stream, int place)
+{
+    LS_TRY(check_place(plan, place));
+    ls_batch *batch = &plan->batch[place];
+    cudaStream_t s = stream->native;
+    int image = plan->lower.slot_of_layer[0];
+    const ls_slot *slot = &plan->lower.slot[image];
+    enum cudaStreamCaptureStatus capture;
+    LS_CUDA(cudaStreamIsCapturing(s, &capture));
+    bool captured = capture == cudaStreamCaptureStatusActive;
+    LS_CUDA(cudaStreamWaitEvent(s, batch->loaded,
+                                captured ? cudaEventWaitExternal : cudaEventWaitDefault));
+    LS_TRY(ls_input_pack(s, plan->options.activation, ls_plan_at(plan, image), batch->input,
+                         plan->options.batch, slot->channels, slot->height, slot->width));
+    LS_CUDA(cudaMemcpyAsync(plan->target, batch->target, target_bytes(plan),
+                            cudaMemcpyDeviceToDevice, s));
+    LS_CUDA(cudaEventRecordWithFlags(batch->used, s,
+                                     captured ? cudaEventRecordExternal : cudaEventRecordDefault));
+    return LS_OK;
+}

@@ -1,0 +1,153 @@
+/* The caller's tensors, and the way of weights and their gradients between his order and that of
+ * the products. Where both are the same (one tap per weight, or one input channel; the same type; a
+ * start that engines can load from) the tensor itself is the operand. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../core/log.h"
+#include "plan.h"
+
+enum { OPERAND_ALIGN = 16 }; /* of cuDNN's and cuBLASLt's tensors, in bytes */
+
+/* ---- what is what ---------------------------------------------------------------------------- */
+
+static ls_weight weight_of(const ls_plan *plan, const ls_op *op, const ls_tensor *plain,
+                           void *packed)
+{
+    const ls_layer *layer = &plan->network->layer[op->layer];
+    return (ls_weight){.plain = *plain,
+                       .packed = packed,
+                       .out = layer->channels,
+                       .in = plan->lower.slot[op->in].channels,
+                       .stored_in = ls_work_stored_channels(plan, op->in),
+                       .kernel = op->kind == LS_OP_CONV ? layer->kernel : 1};
+}
+
+/* Whether a product can take or write the tensor where it lies. */
+static bool serves(const ls_plan *plan, const ls_weight *weight)
+{
+    bool same_order = weight->in == weight->stored_in && (weight->kernel == 1 || weight->in == 1);
+    return same_order && weight->plain.dtype == plan->options.activation &&
+           (uintptr_t)weight->plain.data % OPERAND_ALIGN == 0;
+}
+
+static const void *choose_operand(ls_plan *plan, const ls_weight *weight, ls_weight *table)
+{
+    if (serves(plan, weight)) {
+        return weight->plain.data;
+    }
+    int64_t count =
+        (int64_t)weight->out * weight->kernel * weight->kernel * (int64_t)weight->stored_in;
+    plan->table_most = count > plan->table_most ? count : plan->table_most;
+    table[plan->table_count++] = *weight;
+    return weight->packed;
+}
+
+static void choose_operands(ls_plan *plan, ls_weight *table)
+{
+    plan->table_count = 0;
+    plan->table_most = 0;
+    for (int i = 0; i < plan->lower.op_count; i++) {
+        const ls_op *op = &plan->lower.op[i];
+        if (!ls_plan_is_product(op)) {
+            continue;
+        }
+        const ls_layer *layer = &plan->network->layer[op->layer];
+        ls_work *work = &plan->work[i];
+        ls_weight weight = weight_of(plan, op, &plan->param[layer->weight], work->packed);
+        work->operand = choose_operand(plan, &weight, table);
+        if (op->kind == LS_OP_LINEAR) {
+            ls_weight bias = {.plain = plan->param[layer->bias],
+                              .packed = work->packed_bias,
+                              .out = layer->channels,
+                              .in = 1,
+                              .stored_in = 1,
+                              .kernel = 1};
+            work->bias = choose_operand(plan, &bias, table);
+        }
+    }
+}
+
+/* ---- binding --------------------------------------------------------------------------------- */
+
+static ls_status check_counts(const ls_plan *plan, const ls_plan_binding *binding)
+{
+    const ls_network *network = plan->network;
+    for (int i = 0; i < network->param_count; i++) {
+        int64_t count = ls_shape_count(&network->param[i].shape);
+        if (binding->param[i].count != count || binding->grad[i].count != count) {
+            ls_log_error("parameter %s has %lld elements, but %lld values and %lld gradients are "
+                         "bound to it",
+                         network->param[i].name, (long long)count,
+                         (long long)binding->param[i].count, (long long)binding->grad[i].count);
+            return LS_ERR_USAGE;
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_bind_tensors(ls_plan *plan, const ls_plan_binding *binding)
+{
+    LS_TRY(check_counts(plan, binding));
+    const ls_network *network = plan->network;
+    size_t params = (size_t)network->param_count;
+    memcpy(plan->param, binding->param, params * sizeof *plan->param);
+    memcpy(plan->param_grad, binding->grad, params * sizeof *plan->param_grad);
+    memcpy(plan->buffer, binding->buffer, (size_t)network->buffer_count * sizeof *plan->buffer);
+    plan->state = binding->state;
+    ls_weight *table = calloc(2 * (size_t)plan->lower.op_count, sizeof *table);
+    if (table == NULL) {
+        ls_log_error("no memory for a table of %d weights", 2 * plan->lower.op_count);
+        return LS_ERR_INFRA;
+    }
+    choose_operands(plan, table);
+    for (int i = 0; i < plan->lower.op_count; i++) {
+        if (plan->lower.op[i].kind == LS_OP_NORM) {
+            ls_norm_prepare(plan, &plan->lower.op[i]);
+        }
+    }
+    /* a step under way may still read the table of the last binding */
+    ls_status status =
+        ls_cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", __FILE__, __LINE__);
+    if (status == LS_OK && plan->table_count > 0) {
+        status =
+            ls_cuda_check(cudaMemcpy(plan->table, table, (size_t)plan->table_count * sizeof *table,
+                                     cudaMemcpyHostToDevice),
+                          "cudaMemcpy of the table of weights", __FILE__, __LINE__);
+    }
+    free(table);
+    return status;
+}
+
+/* ---- every step ------------------------------------------------------------------------------ */
+
+ls_status ls_bind_pack(ls_plan *plan, cudaStream_t stream)
+{
+    if (plan->table_count == 0) {
+        return LS_OK;
+    }
+    return ls_weights_pack(stream, plan->options.activation, plan->table, plan->table_count,
+                           plan->table_most);
+}
+
+static ls_weight gradient_of(const ls_plan *plan, const ls_op *op)
+{
+    int weight = plan->network->layer[op->layer].weight;
+    return weight_of(plan, op, &plan->param_grad[weight], plan->packed_gradient);
+}
+
+void *ls_bind_gradient(const ls_plan *plan, const ls_op *op)
+{
+    ls_weight gradient = gradient_of(plan, op);
+    return serves(plan, &gradient) ? gradient.plain.data : gradient.packed;
+}
+
+ls_status ls_bind_store_gradient(ls_plan *plan, cudaStream_t stream, const ls_op *op)
+{
+    ls_weight gradient = gradient_of(plan, op);
+    if (serves(plan, &gradient)) {
+        return LS_OK;
+    }
+    return ls_weights_unpack(stream, plan->options.activation, &gradient);
+}

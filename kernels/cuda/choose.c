@@ -1,0 +1,65 @@
+/* The engines of a plan's products as text, a line each, so that all ranks run the same ones. */
+#include <stdio.h>
+#include <string.h>
+
+#include "../core/log.h"
+#include "plan.h"
+
+enum { LINE_BYTES = 1024 };
+
+ls_status ls_choose_text(ls_plan *plan, const char **text)
+{
+    size_t used = 0;
+    plan->choices[0] = '\0';
+    for (int i = 0; i < plan->lower.op_count; i++) {
+        if (plan->work[i].conv == NULL) {
+            continue;
+        }
+        char line[LINE_BYTES];
+        ls_conv_choice(plan->work[i].conv, line, sizeof line);
+        int written = snprintf(plan->choices + used, LS_PLAN_TEXT_BYTES - used, "%s: %s\n",
+                               plan->network->layer[plan->lower.op[i].layer].name, line);
+        used += (size_t)written;
+        if (used >= LS_PLAN_TEXT_BYTES) {
+            ls_log_error("the engines of %s take more than %d bytes of text", plan->network->arch,
+                         LS_PLAN_TEXT_BYTES);
+            return LS_ERR_UNSUPPORTED;
+        }
+    }
+    *text = plan->choices;
+    return LS_OK;
+}
+
+/* One line, "name: choice", is for that convolution; `rest` moves behind it. */
+static ls_status take_line(ls_conv *conv, const char *name, const char **rest)
+{
+    size_t length = strcspn(*rest, "\n"), label = strlen(name);
+    char line[LINE_BYTES];
+    if (length >= sizeof line || length < label + 2 || memcmp(*rest, name, label) != 0 ||
+        memcmp(*rest + label, ": ", 2) != 0) {
+        ls_log_error("engines for %s were expected, not \"%.*s\"", name,
+                     (int)(length < 80 ? length : 80), *rest);
+        return LS_ERR_USAGE;
+    }
+    memcpy(line, *rest + label + 2, length - label - 2);
+    line[length - label - 2] = '\0';
+    *rest += length + ((*rest)[length] == '\n' ? 1 : 0);
+    return ls_conv_choose(conv, line);
+}
+
+ls_status ls_choose_take(ls_plan *plan, const char *text)
+{
+    const char *rest = text;
+    for (int i = 0; i < plan->lower.op_count; i++) {
+        if (plan->work[i].conv != NULL) {
+            const char *name = plan->network->layer[plan->lower.op[i].layer].name;
+            LS_TRY(take_line(plan->work[i].conv, name, &rest));
+        }
+    }
+    if (*rest != '\0') {
+        ls_log_error("engines for a layer that is not there: \"%.80s\"", rest);
+        return LS_ERR_USAGE;
+    }
+    ls_work_describe(plan, plan->fusions, LS_PLAN_TEXT_BYTES);
+    return ls_work_reserve_workspace(plan);
+}

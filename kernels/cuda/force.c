@@ -1,0 +1,70 @@
+/* Branches taken as given: for the reference that follows another run's decisions. */
+#include "../core/log.h"
+#include "plan.h"
+
+static ls_status force_relu(ls_plan *plan, ls_stream *stream, const ls_op *op, const void *host,
+                            int64_t bytes)
+{
+    const ls_slot *out = &plan->lower.slot[op->out];
+    void *bits = NULL;
+    LS_TRY(ls_export_room(plan, bytes, &bits));
+    LS_CUDA(cudaMemcpyAsync(bits, host, (size_t)bytes, cudaMemcpyHostToDevice, stream->native));
+    LS_TRY(ls_export_mask(stream->native, ls_plan_work(plan, op)->mask, bits, plan->options.batch,
+                          out->channels, out->height, out->width, true));
+    LS_CUDA(cudaStreamSynchronize(stream->native)); /* the host may be done with its bits */
+    return LS_OK;
+}
+
+static ls_status force_pool(ls_plan *plan, ls_stream *stream, const ls_op *op, const void *host,
+                            int64_t bytes)
+{
+    ls_pool_shape shape = ls_simple_pool_shape(plan, op);
+    void *room = NULL;
+    int32_t outside = 0;
+    LS_TRY(ls_export_room(plan, bytes + (int64_t)sizeof outside, &room));
+    int32_t *index = room, *flag = index + bytes / (int64_t)sizeof *index;
+    LS_CUDA(cudaMemcpyAsync(index, host, (size_t)bytes, cudaMemcpyHostToDevice, stream->native));
+    LS_CUDA(cudaMemsetAsync(flag, 0, sizeof *flag, stream->native));
+    LS_TRY(ls_export_taps(stream->native, &shape, ls_plan_work(plan, op)->tap, index, true, flag));
+    LS_CUDA(
+        cudaMemcpyAsync(&outside, flag, sizeof outside, cudaMemcpyDeviceToHost, stream->native));
+    LS_CUDA(cudaStreamSynchronize(stream->native));
+    if (outside != 0) {
+        ls_log_error("%s: a forced index is outside its window",
+                     plan->network->layer[op->layer].name);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+ls_status ls_force_branch(ls_plan *plan, ls_stream *stream, int branch, const void *host,
+                          int64_t bytes)
+{
+    const ls_op *op =
+        plan->options.forced_branches ? ls_lower_op_of_branch(&plan->lower, branch) : NULL;
+    if (op == NULL) {
+        ls_log_error("branch %d of %s cannot be forced: %s", branch, plan->network->arch,
+                     plan->options.forced_branches ? "there is none of that number"
+                                                   : "the plan was not made for it");
+        return LS_ERR_USAGE;
+    }
+    ls_work *work = ls_plan_work(plan, op);
+    work->forced = false;
+    if (host == NULL) {
+        return LS_OK;
+    }
+    int64_t count = plan->lower.slot[op->out].count;
+    int64_t wanted = op->kind == LS_OP_RELU ? (count + 7) / 8 : count * (int64_t)sizeof(int32_t);
+    if (bytes != wanted) {
+        ls_log_error("%s: %lld bytes of forced branches, not %lld",
+                     plan->network->layer[op->layer].name, (long long)bytes, (long long)wanted);
+        return LS_ERR_USAGE;
+    }
+    if (op->kind == LS_OP_RELU) {
+        LS_TRY(force_relu(plan, stream, op, host, bytes));
+    } else {
+        LS_TRY(force_pool(plan, stream, op, host, bytes));
+    }
+    work->forced = true;
+    return LS_OK;
+}

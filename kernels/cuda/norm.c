@@ -1,0 +1,100 @@
+/* Batch norms: the order of their kernels, and the collective between them where ranks share
+ * statistics. */
+#include "plan.h"
+
+static ls_norm_side side_of(const ls_plan *plan, const ls_op *op, int k)
+{
+    const ls_layer *layer = &plan->network->layer[op->norm[k]];
+    return (ls_norm_side){.kept = ls_plan_work(plan, op)->kept[k],
+                          .weight = plan->param[layer->weight],
+                          .bias = plan->param[layer->bias],
+                          .running_mean = plan->buffer[layer->running_mean],
+                          .running_var = plan->buffer[layer->running_var],
+                          .weight_grad = plan->param_grad[layer->weight],
+                          .bias_grad = plan->param_grad[layer->bias],
+                          .epsilon = layer->epsilon,
+                          .momentum = layer->momentum};
+}
+
+void ls_norm_prepare(ls_plan *plan, const ls_op *op)
+{
+    ls_work *work = ls_plan_work(plan, op);
+    const ls_slot *in = &plan->lower.slot[op->in];
+    work->call = (ls_norm_call){.type = plan->options.activation,
+                                .rows = in->count / in->channels,
+                                .channels = in->channels,
+                                .processors = plan->backend->processors,
+                                .relu = op->relu,
+                                .dual = op->dual,
+                                .side[0] = side_of(plan, op, 0),
+                                .x = ls_plan_at(plan, op->in),
+                                .y = ls_plan_at(plan, op->out),
+                                .mask = work->mask,
+                                .dy = ls_plan_grad(plan, op->dy[0]),
+                                .dy2 = ls_plan_grad(plan, op->dy[1]),
+                                .g = op->store_g ? ls_plan_grad(plan, op->g) : NULL,
+                                .dx = ls_plan_grad(plan, op->dx),
+                                .dx2 = ls_plan_grad(plan, op->dx2),
+                                .partial = plan->partial,
+                                .mine = plan->mine,
+                                .all = plan->all,
+                                .group = plan->has_sync ? plan->sync.group_size : 1};
+    if (op->residual >= 0) {
+        work->call.residual = ls_plan_at(plan, op->residual);
+    }
+    if (op->dual) {
+        work->call.side[1] = side_of(plan, op, 1);
+    }
+}
+
+/* What every rank of the group has in `mine`, in rank order, in `all`. */
+static ls_status gather(ls_plan *plan, ls_stream *stream, const ls_norm_call *call)
+{
+    if (call->group == 1) {
+        return LS_OK;
+    }
+    return plan->sync.all_gather(plan->sync.context, stream, call->mine, call->all,
+                                 ls_norm_message(call->channels));
+}
+
+ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, const ls_op *op)
+{
+    const ls_norm_call *call = &ls_plan_work(plan, op)->call;
+    for (int k = 0; k < (op->dual ? 2 : 1); k++) {
+        LS_TRY(ls_norm_statistics(stream->native, call, k));
+        LS_TRY(gather(plan, stream, call));
+        LS_TRY(ls_norm_finish(stream->native, call, k));
+    }
+    return ls_norm_apply(stream->native, call);
+}
+
+/* A side whose input wants no gradient needs no sums of the other ranks: parameter gradients are of
+ * this rank's images only. */
+static ls_status finish_side(ls_plan *plan, ls_stream *stream, const ls_norm_call *call, int k)
+{
+    LS_TRY(ls_norm_back_message(stream->native, call, k));
+    if ((k == 0 ? call->dx : call->dx2) != NULL) {
+        LS_TRY(gather(plan, stream, call));
+        return ls_norm_back_finish(stream->native, call, k);
+    }
+    ls_norm_call alone = *call;
+    alone.group = 1;
+    alone.all = alone.mine;
+    return ls_norm_back_finish(stream->native, &alone, k);
+}
+
+ls_status ls_norm_backward(ls_plan *plan, ls_stream *stream, const ls_op *op)
+{
+    const ls_norm_call *call = &ls_plan_work(plan, op)->call;
+    LS_TRY(ls_norm_sums(stream->native, call));
+    for (int k = 0; k < (op->dual ? 2 : 1); k++) {
+        const ls_layer *layer = &plan->network->layer[op->norm[k]];
+        LS_TRY(finish_side(plan, stream, call, k));
+        plan->ready[layer->weight] = true;
+        plan->ready[layer->bias] = true;
+    }
+    if (call->dx == NULL && call->dx2 == NULL) {
+        return LS_OK;
+    }
+    return ls_norm_back_apply(stream->native, call);
+}

@@ -1,0 +1,322 @@
+#include "plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../core/log.h"
+
+enum { PLACES = 2 }; /* unless plan_places says otherwise */
+
+/* ---- what can be run ------------------------------------------------------------------------- */
+
+bool ls_plan_supports(ls_backend *backend, const ls_network *network,
+                      const ls_plan_options *options, char *why, int why_bytes)
+{
+    (void)backend;
+    ls_dtype type = options->activation;
+    if (type != LS_F32 && type != LS_F16 && type != LS_BF16) {
+        snprintf(why, (size_t)why_bytes, "activations are fp32, fp16 or bf16, not %s",
+                 ls_dtype_label(type));
+        return false;
+    }
+    if (!ls_lower_supports(network, why, (size_t)why_bytes)) {
+        return false;
+    }
+    for (int i = 1; i < network->layer_count; i++) {
+        const ls_layer *layer = &network->layer[i];
+        if ((layer->input[0] == 0 || layer->input[1] == 0) && layer->kind != LS_LAYER_CONV) {
+            snprintf(why, (size_t)why_bytes,
+                     "layer %s reads the image, whose channels are padded; only convolutions do",
+                     layer->name);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static ls_status host_lists(ls_plan *plan)
+{
+    size_t params = (size_t)plan->network->param_count,
+           buffers = (size_t)plan->network->buffer_count;
+    plan->ready_order = calloc(params + 1, sizeof *plan->ready_order);
+    plan->ready = calloc(params + 1, sizeof *plan->ready);
+    plan->param = calloc(params + 1, sizeof *plan->param);
+    plan->param_grad = calloc(params + 1, sizeof *plan->param_grad);
+    plan->buffer = calloc(buffers + 1, sizeof *plan->buffer);
+    plan->fusions = calloc(1, LS_PLAN_TEXT_BYTES);
+    plan->choices = calloc(1, LS_PLAN_TEXT_BYTES);
+    if (plan->ready_order == NULL || plan->ready == NULL || plan->param == NULL ||
+        plan->param_grad == NULL || plan->buffer == NULL || plan->fusions == NULL ||
+        plan->choices == NULL) {
+        ls_log_error("no memory for a plan of %zu parameters", params);
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}
+
+static ls_status fill_plan(ls_plan *plan)
+{
+    LS_TRY(host_lists(plan));
+    LS_TRY(ls_work_create(plan));
+    ls_lower_ready_order(plan->network, plan->ready_order);
+    ls_work_describe(plan, plan->fusions, LS_PLAN_TEXT_BYTES);
+    return LS_OK;
+}
+
+ls_status ls_plan_create(ls_backend *backend, const ls_network *network,
+                         const ls_plan_options *options, ls_plan **out)
+{
+    char why[256];
+    if (!ls_plan_supports(backend, network, options, why, sizeof why)) {
+        ls_log_error("network %s: %s", network->arch, why);
+        return LS_ERR_UNSUPPORTED;
+    }
+    ls_plan *plan = calloc(1, sizeof *plan);
+    if (plan == NULL) {
+        ls_log_error("no memory for a plan");
+        return LS_ERR_INFRA;
+    }
+    plan->backend = backend;
+    plan->network = network;
+    plan->options = *options;
+    plan->has_sync = options->norm_sync != NULL;
+    if (plan->has_sync) {
+        plan->sync = *options->norm_sync;
+    }
+    plan->options.norm_sync = NULL;
+    ls_status status = fill_plan(plan);
+    if (status != LS_OK) {
+        ls_plan_destroy(plan);
+        return status;
+    }
+    *out = plan;
+    return LS_OK;
+}
+
+void ls_plan_destroy(ls_plan *plan)
+{
+    if (plan == NULL) {
+        return;
+    }
+    ls_batch_destroy(plan);
+    ls_work_destroy(plan);
+    ls_cuda_give(plan->exported);
+    free(plan->ready_order);
+    free(plan->ready);
+    free(plan->param);
+    free(plan->param_grad);
+    free(plan->buffer);
+    free(plan->fusions);
+    free(plan->choices);
+    free(plan);
+}
+
+void ls_plan_describe(ls_plan *plan, ls_plan_info *out)
+{
+    *out = (ls_plan_info){.activation_bytes =
+                              (int64_t)(plan->activations.bytes + plan->gradients.bytes),
+                          .workspace_bytes = (int64_t)(plan->weights.bytes + plan->norms.bytes) +
+                                             plan->workspace_bytes,
+                          .fusions = plan->fusions};
+    for (int i = 0; i < plan->lower.op_count; i++) {
+        out->flops += ls_lower_product_flops(&plan->lower, &plan->lower.op[i]);
+    }
+}
+
+ls_status ls_plan_bind(ls_plan *plan, const ls_plan_binding *binding)
+{
+    LS_TRY(ls_bind_tensors(plan, binding));
+    return plan->batch_count > 0 ? LS_OK : ls_batch_places(plan, PLACES);
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+ls_status ls_plan_params_changed(ls_plan *plan, ls_stream *stream)
+{
+    LS_ASSERT(plan->state != NULL);
+    return ls_bind_pack(plan, stream->native);
+}
+
+static ls_status forward_loss(ls_plan *plan, ls_stream *stream, const ls_op *op)
+{
+    return ls_loss_forward(stream->native, plan->options.activation, ls_plan_at(plan, op->in),
+                           plan->target, plan->options.batch, plan->lower.slot[op->in].channels,
+                           plan->logits, plan->row, plan->state);
+}
+
+static ls_status forward_op(ls_plan *plan, ls_stream *stream, const ls_op *op)
+{
+    const ls_work *work = ls_plan_work(plan, op);
+    switch (op->kind) {
+    case LS_OP_CONV:
+        return ls_conv_forward(work->conv, stream, ls_plan_at(plan, op->in), work->operand,
+                               ls_plan_at(plan, op->out), plan->workspace);
+    case LS_OP_LINEAR:
+        return ls_linear_forward(work->linear, stream, ls_plan_at(plan, op->in), work->operand,
+                                 work->bias, ls_plan_at(plan, op->out), plan->workspace);
+    case LS_OP_NORM:
+        return ls_norm_forward(plan, stream, op);
+    case LS_OP_LOSS:
+        return forward_loss(plan, stream, op);
+    default:
+        return ls_simple_forward(plan, stream, op);
+    }
+}
+
+ls_status ls_plan_forward_loaded(ls_plan *plan, ls_stream *stream, int place)
+{
+    LS_ASSERT(plan->state != NULL);
+    LS_TRY(ls_batch_take(plan, stream, place));
+    for (int i = 0; i < plan->lower.op_count; i++) {
+        LS_TRY(forward_op(plan, stream, &plan->lower.op[i]));
+    }
+    plan->forward_done = true;
+    return LS_OK;
+}
+
+ls_status ls_plan_forward(ls_plan *plan, ls_stream *stream, const float *input,
+                          const int64_t *target)
+{
+    LS_ASSERT(plan->state != NULL);
+    LS_TRY(ls_batch_load(plan, 0, input, target));
+    return ls_plan_forward_loaded(plan, stream, 0);
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* In the common order: a pass that fuses layers may be done with a parameter earlier, and then it
+ * waits. */
+static ls_status report_ready(ls_plan *plan, ls_grad_ready *ready, void *context)
+{
+    while (plan->ready_count < plan->network->param_count) {
+        int param = plan->ready_order[plan->ready_count];
+        if (!plan->ready[param]) {
+            break;
+        }
+        plan->ready_count++;
+        if (ready != NULL) {
+            LS_TRY(ready(context, param));
+        }
+    }
+    return LS_OK;
+}
+
+/* The gradient of the weight comes first: its reduction can begin while the rest goes on. */
+static ls_status backward_conv(ls_plan *plan, ls_stream *stream, const ls_op *op,
+                               ls_grad_ready *ready, void *context)
+{
+    const ls_work *work = ls_plan_work(plan, op);
+    const void *g = ls_plan_grad(plan, op->g);
+    LS_TRY(ls_simple_join(plan, stream, op));
+    LS_TRY(ls_conv_backward_weights(work->conv, stream, ls_bind_gradient(plan, op),
+                                    ls_plan_at(plan, op->in), g, plan->workspace));
+    LS_TRY(ls_bind_store_gradient(plan, stream->native, op));
+    plan->ready[plan->network->layer[op->layer].weight] = true;
+    LS_TRY(report_ready(plan, ready, context));
+    if (op->dx == LS_NO_BUFFER) {
+        return LS_OK;
+    }
+    return ls_conv_backward_data(work->conv, stream, ls_plan_grad(plan, op->dx), work->operand, g,
+                                 plan->workspace);
+}
+
+static ls_status backward_linear(ls_plan *plan, ls_stream *stream, const ls_op *op)
+{
+    const ls_work *work = ls_plan_work(plan, op);
+    const ls_layer *layer = &plan->network->layer[op->layer];
+    const void *g = ls_plan_grad(plan, op->g);
+    LS_TRY(ls_simple_join(plan, stream, op));
+    LS_TRY(ls_loss_bias_grad(stream->native, plan->options.activation, g, plan->options.batch,
+                             layer->channels, &plan->param_grad[layer->bias]));
+    plan->ready[layer->bias] = true;
+    LS_TRY(ls_linear_backward_weights(work->linear, stream, ls_bind_gradient(plan, op),
+                                      ls_plan_at(plan, op->in), g, plan->workspace));
+    LS_TRY(ls_bind_store_gradient(plan, stream->native, op));
+    plan->ready[layer->weight] = true;
+    if (op->dx == LS_NO_BUFFER) {
+        return LS_OK;
+    }
+    return ls_linear_backward_data(work->linear, stream, ls_plan_grad(plan, op->dx), work->operand,
+                                   g, plan->workspace);
+}
+
+static ls_status backward_loss(ls_plan *plan, ls_stream *stream, const ls_op *op, float factor)
+{
+    return ls_loss_backward(stream->native, plan->options.activation, plan->logits, plan->row,
+                            plan->target, plan->options.batch, plan->lower.slot[op->in].channels,
+                            factor, plan->state, ls_plan_grad(plan, op->dx));
+}
+
+ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_grad_ready *ready,
+                           void *context)
+{
+    LS_ASSERT(plan->forward_done);
+    memset(plan->ready, 0, (size_t)plan->network->param_count * sizeof *plan->ready);
+    plan->ready_count = 0;
+    for (int i = plan->lower.op_count - 1; i >= 0; i--) {
+        const ls_op *op = &plan->lower.op[i];
+        switch (op->kind) {
+        case LS_OP_CONV:
+            LS_TRY(backward_conv(plan, stream, op, ready, context));
+            break;
+        case LS_OP_LINEAR:
+            LS_TRY(backward_linear(plan, stream, op));
+            break;
+        case LS_OP_NORM:
+            LS_TRY(ls_norm_backward(plan, stream, op));
+            break;
+        case LS_OP_LOSS:
+            LS_TRY(backward_loss(plan, stream, op, factor));
+            break;
+        default:
+            LS_TRY(ls_simple_backward(plan, stream, op));
+            break;
+        }
+        LS_TRY(report_ready(plan, ready, context));
+    }
+    LS_ASSERT(plan->ready_count == plan->network->param_count);
+    return LS_OK;
+}
+
+/* ---- the rest of the table ------------------------------------------------------------------- */
+
+ls_status ls_plan_export(ls_plan *plan, ls_stream *stream, ls_export what, int index, void *host,
+                         int64_t bytes)
+{
+    LS_ASSERT(plan->forward_done);
+    return ls_export_copy(plan, stream, what, index, host, bytes);
+}
+
+ls_status ls_plan_force(ls_plan *plan, ls_stream *stream, int branch, const void *host,
+                        int64_t bytes)
+{
+    return ls_force_branch(plan, stream, branch, host, bytes);
+}
+
+ls_status ls_plan_places(ls_plan *plan, int places)
+{
+    return ls_batch_places(plan, places);
+}
+
+ls_status ls_plan_load(ls_plan *plan, int place, const float *input, const int64_t *target)
+{
+    return ls_batch_load(plan, place, input, target);
+}
+
+ls_status ls_plan_loaded(ls_plan *plan, int place)
+{
+    return ls_batch_wait(plan, place);
+}
+
+ls_status ls_plan_choices(ls_plan *plan, const char **text)
+{
+    return ls_choose_text(plan, text);
+}
+
+ls_status ls_plan_choose(ls_plan *plan, const char *text)
+{
+    return ls_choose_take(plan, text);
+}

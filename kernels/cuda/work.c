@@ -1,0 +1,272 @@
+/* What each operation of a lowered network has on a GPU: its engine, what it keeps from forward to
+ * backward, and the blocks of device memory behind all of them. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "../core/log.h"
+#include "plan.h"
+
+enum { ALIGN = 256 }; /* whole sectors for every array, and more than any engine asks for */
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* ---- engines --------------------------------------------------------------------------------- */
+
+static size_t slot_bytes(void *context, const ls_plan_options *options, int channels, int height,
+                         int width, bool is_input)
+{
+    (void)context;
+    int stored = is_input ? ls_input_stored_channels(options->activation, channels) : channels;
+    return aligned((size_t)options->batch * (size_t)height * (size_t)width * (size_t)stored *
+                   ls_dtype_bytes(options->activation));
+}
+
+int ls_work_stored_channels(const ls_plan *plan, int slot)
+{
+    const ls_slot *s = &plan->lower.slot[slot];
+    bool is_input = plan->network->layer[s->layer].kind == LS_LAYER_INPUT;
+    return is_input ? ls_input_stored_channels(plan->options.activation, s->channels) : s->channels;
+}
+
+static ls_status create_conv(ls_plan *plan, const ls_op *op)
+{
+    const ls_layer *layer = &plan->network->layer[op->layer];
+    const ls_slot *in = &plan->lower.slot[op->in], *out = &plan->lower.slot[op->out];
+    ls_conv_shape shape = {.batch = plan->options.batch,
+                           .in_channels = ls_work_stored_channels(plan, op->in),
+                           .in_height = in->height,
+                           .in_width = in->width,
+                           .out_channels = out->channels,
+                           .out_height = out->height,
+                           .out_width = out->width,
+                           .kernel = layer->kernel,
+                           .stride = layer->stride,
+                           .pad = layer->pad};
+    return ls_conv_create(plan->backend, layer->name, &shape, plan->options.activation,
+                          in->wants_gradient, &ls_plan_work(plan, op)->conv);
+}
+
+static ls_status create_linear(ls_plan *plan, const ls_op *op)
+{
+    const ls_layer *layer = &plan->network->layer[op->layer];
+    return ls_linear_create(plan->backend, layer->name, plan->options.batch,
+                            plan->lower.slot[op->in].channels, layer->channels,
+                            plan->options.activation, &ls_plan_work(plan, op)->linear);
+}
+
+static ls_status create_engines(ls_plan *plan)
+{
+    for (int i = 0; i < plan->lower.op_count; i++) {
+        const ls_op *op = &plan->lower.op[i];
+        if (op->kind == LS_OP_CONV) {
+            LS_TRY(create_conv(plan, op));
+        } else if (op->kind == LS_OP_LINEAR) {
+            LS_TRY(create_linear(plan, op));
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Arrays one after the other. Each block is walked twice: without memory, to size it, then to hand
+ * out its addresses. */
+typedef struct cursor {
+    char *base;
+    size_t bytes;
+} cursor;
+
+static void *take(cursor *c, size_t bytes)
+{
+    void *at = c->base == NULL ? NULL : c->base + c->bytes;
+    c->bytes += aligned(bytes);
+    return at;
+}
+
+static void place_activations(ls_plan *plan, cursor *c)
+{
+    for (int i = 0; i < plan->lower.slot_count; i++) {
+        plan->slot_at[i] = take(c, plan->lower.slot[i].bytes);
+    }
+    for (int i = 0; i < plan->lower.op_count; i++) {
+        const ls_op *op = &plan->lower.op[i];
+        ls_work *work = &plan->work[i];
+        if (op->relu) {
+            work->mask = take(c, (size_t)((plan->lower.slot[op->out].count + 31) / 32) * 4);
+        } else if (op->kind == LS_OP_POOL) {
+            work->tap = take(c, (size_t)plan->lower.slot[op->out].count);
+        }
+    }
+}
+
+static void place_gradients(ls_plan *plan, cursor *c)
+{
+    take(c, plan->lower.gradient_bytes);
+}
+
+static size_t packed_bytes(const ls_plan *plan, const ls_op *op)
+{
+    const ls_layer *layer = &plan->network->layer[op->layer];
+    size_t taps = op->kind == LS_OP_CONV ? (size_t)layer->kernel * (size_t)layer->kernel : 1;
+    return (size_t)layer->channels * taps * (size_t)ls_work_stored_channels(plan, op->in) *
+           ls_dtype_bytes(plan->options.activation);
+}
+
+/* Which of them are used is known when tensors are bound, and may change then. */
+static void place_weights(ls_plan *plan, cursor *c)
+{
+    size_t most = 0, products = 0;
+    for (int i = 0; i < plan->lower.op_count; i++) {
+        const ls_op *op = &plan->lower.op[i];
+        if (!ls_plan_is_product(op)) {
+            continue;
+        }
+        size_t bytes = packed_bytes(plan, op);
+        most = bytes > most ? bytes : most;
+        products++;
+        plan->work[i].packed = take(c, bytes);
+        if (op->kind == LS_OP_LINEAR) {
+            size_t classes = (size_t)plan->network->layer[op->layer].channels;
+            plan->work[i].packed_bias = take(c, classes * ls_dtype_bytes(plan->options.activation));
+        }
+    }
+    plan->packed_gradient = take(c, most);
+    plan->table = take(c, 2 * products * sizeof *plan->table); /* a bias each, at most */
+}
+
+static void place_kept(ls_norm_kept *kept, size_t channels, cursor *c)
+{
+    kept->mean = take(c, channels * sizeof *kept->mean);
+    kept->inv_std = take(c, channels * sizeof *kept->inv_std);
+    kept->scale = take(c, channels * sizeof *kept->scale);
+    kept->bias = take(c, channels * sizeof *kept->bias);
+    kept->back = take(c, 3 * channels * sizeof *kept->back);
+    kept->count = take(c, sizeof *kept->count);
+}
+
+static void place_norms(ls_plan *plan, cursor *c)
+{
+    size_t partial = 0, message = 0;
+    for (int i = 0; i < plan->lower.op_count; i++) {
+        const ls_op *op = &plan->lower.op[i];
+        if (op->kind != LS_OP_NORM) {
+            continue;
+        }
+        const ls_slot *in = &plan->lower.slot[op->in];
+        size_t bytes = ls_norm_partial_bytes(in->count / in->channels, in->channels,
+                                             plan->backend->processors);
+        size_t floats = (size_t)ls_norm_message(in->channels);
+        partial = bytes > partial ? bytes : partial;
+        message = floats > message ? floats : message;
+        for (int k = 0; k < (op->dual ? 2 : 1); k++) {
+            place_kept(&plan->work[i].kept[k], (size_t)in->channels, c);
+        }
+    }
+    size_t group = plan->has_sync ? (size_t)plan->sync.group_size : 1;
+    size_t batch = (size_t)plan->options.batch;
+    size_t classes = (size_t)plan->lower.slot[plan->lower.op[plan->lower.op_count - 1].in].channels;
+    plan->partial = take(c, partial);
+    plan->mine = take(c, message * sizeof *plan->mine);
+    plan->all = group > 1 ? take(c, group * message * sizeof *plan->all) : plan->mine;
+    plan->logits = take(c, batch * classes * sizeof *plan->logits);
+    plan->row = take(c, 2 * batch * sizeof *plan->row);
+    plan->target = take(c, batch * sizeof *plan->target);
+}
+
+typedef void placing(ls_plan *plan, cursor *c);
+
+static ls_status allocate(ls_plan *plan, placing *place, const char *purpose, ls_arena *out)
+{
+    cursor sized = {0};
+    place(plan, &sized);
+    void *memory = NULL;
+    LS_TRY(ls_cuda_take((int64_t)(sized.bytes + ALIGN), purpose, &memory));
+    *out = (ls_arena){.base = memory, .bytes = sized.bytes};
+    cursor placed = {.base = memory};
+    place(plan, &placed);
+    LS_ASSERT(placed.bytes == sized.bytes);
+    return LS_OK;
+}
+
+ls_status ls_work_reserve_workspace(ls_plan *plan)
+{
+    int64_t most = 0;
+    for (int i = 0; i < plan->lower.op_count; i++) {
+        const ls_work *work = &plan->work[i];
+        int64_t bytes = work->conv != NULL     ? ls_conv_workspace_bytes(work->conv)
+                        : work->linear != NULL ? ls_linear_workspace_bytes(work->linear)
+                                               : 0;
+        most = bytes > most ? bytes : most;
+    }
+    if (most <= plan->workspace_bytes) {
+        return LS_OK;
+    }
+    ls_cuda_give(plan->workspace);
+    plan->workspace = NULL;
+    plan->workspace_bytes = 0;
+    LS_TRY(ls_cuda_take(most, "workspace of products", &plan->workspace));
+    plan->workspace_bytes = most;
+    return LS_OK;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+ls_status ls_work_create(ls_plan *plan)
+{
+    LS_TRY(ls_lower_create(plan->network, &plan->options, slot_bytes, NULL, &plan->lower));
+    size_t ops = (size_t)plan->lower.op_count, slots = (size_t)plan->lower.slot_count;
+    plan->work = calloc(ops, sizeof *plan->work);
+    plan->slot_at = calloc(slots, sizeof *plan->slot_at);
+    if (plan->work == NULL || plan->slot_at == NULL) {
+        ls_log_error("no memory for a plan of %zu operations", ops);
+        return LS_ERR_INFRA;
+    }
+    LS_TRY(create_engines(plan));
+    LS_TRY(allocate(plan, place_activations, "activations", &plan->activations));
+    LS_TRY(allocate(plan, place_gradients, "gradients of activations", &plan->gradients));
+    LS_TRY(allocate(plan, place_weights, "packed weights", &plan->weights));
+    LS_TRY(allocate(plan, place_norms, "statistics of batch norms", &plan->norms));
+    return ls_work_reserve_workspace(plan);
+}
+
+void ls_work_destroy(ls_plan *plan)
+{
+    for (int i = 0; plan->work != NULL && i < plan->lower.op_count; i++) {
+        ls_conv_destroy(plan->work[i].conv);
+        ls_linear_destroy(plan->work[i].linear);
+    }
+    ls_cuda_give(plan->activations.base);
+    ls_cuda_give(plan->gradients.base);
+    ls_cuda_give(plan->weights.base);
+    ls_cuda_give(plan->norms.base);
+    ls_cuda_give(plan->workspace);
+    free(plan->work);
+    free(plan->slot_at);
+    ls_lower_free(&plan->lower);
+}
+
+void ls_work_describe(const ls_plan *plan, char *text, size_t bytes)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < plan->lower.op_count && used + 1 < bytes; i++) {
+        const ls_op *op = &plan->lower.op[i];
+        const char *name = plan->network->layer[op->layer].name;
+        char line[512];
+        int written = 0;
+        if (plan->work[i].conv != NULL) {
+            ls_conv_describe(plan->work[i].conv, line, sizeof line);
+            written = snprintf(text + used, bytes - used, "%s: %s\n", name, line);
+        } else if (plan->work[i].linear != NULL) {
+            ls_linear_describe(plan->work[i].linear, line, sizeof line);
+            written = snprintf(text + used, bytes - used, "%s: %s\n", name, line);
+        } else if (op->kind == LS_OP_NORM) {
+            ls_lower_describe_norm(&plan->lower, op, line, sizeof line);
+            written = snprintf(text + used, bytes - used, "%s\n", line);
+        }
+        used += (size_t)written;
+    }
+}
