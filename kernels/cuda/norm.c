@@ -72,15 +72,14 @@ ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, const ls_op *op)
  * this rank's images only. */
 static ls_status finish_side(ls_plan *plan, ls_stream *stream, const ls_norm_call *call, int k)
 {
-    LS_TRY(ls_norm_back_message(stream->native, call, k));
-    if ((k == 0 ? call->dx : call->dx2) != NULL) {
-        LS_TRY(gather(plan, stream, call));
-        return ls_norm_back_finish(stream->native, call, k);
+    if ((k == 0 ? call->dx : call->dx2) == NULL) {
+        ls_norm_call alone = *call;
+        alone.group = 1;
+        return ls_norm_back_finish(stream->native, &alone, k);
     }
-    ls_norm_call alone = *call;
-    alone.group = 1;
-    alone.all = alone.mine;
-    return ls_norm_back_finish(stream->native, &alone, k);
+    LS_TRY(ls_norm_back_message(stream->native, call, k));
+    LS_TRY(gather(plan, stream, call));
+    return ls_norm_back_finish(stream->native, call, k);
 }
 
 ls_status ls_norm_backward(ls_plan *plan, ls_stream *stream, const ls_op *op)

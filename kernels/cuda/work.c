@@ -143,7 +143,7 @@ static void place_kept(ls_norm_kept *kept, size_t channels, cursor *c)
     kept->inv_std = take(c, channels * sizeof *kept->inv_std);
     kept->scale = take(c, channels * sizeof *kept->scale);
     kept->bias = take(c, channels * sizeof *kept->bias);
-    kept->back = take(c, 3 * channels * sizeof *kept->back);
+    kept->back = take(c, 4 * channels * sizeof *kept->back);
     kept->count = take(c, sizeof *kept->count);
 }
 

@@ -1,4 +1,4 @@
-/* Small networks and the steps of a CPU plan, for the tests of plans. */
+/* Small networks and the steps of a plan, for the tests of plans. */
 #ifndef LS_UNIT_CPU_PLAN_H
 #define LS_UNIT_CPU_PLAN_H
 
@@ -79,7 +79,7 @@ static const int sizes[][3] = {{4, 24, 24}, {4, 12, 12}, {4, 12, 12}, {3, 11, 9}
 static inline void plan_make(ls_kernel_subject *s, const ls_kernel_net *n, int batch, int height,
                              int width, ls_kernel_subject_options options)
 {
-    options.device = "cpu";
+    options.device = options.device != NULL ? options.device : "cpu";
     options.batch = batch;
     options.height = height;
     options.width = width;

@@ -7,112 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu_plan.h"
+#include "plan_judge.h"
 
-/* ---- judging gradients ----------------------------------------------------------------------- */
-
-typedef struct distance {
-    double difference, size;
-    int64_t count;
-} distance;
-
-static distance between(const double *a, const double *b, int64_t count)
-{
-    distance d = {0, 0, count};
-    for (int64_t i = 0; i < count; i++) {
-        d.difference += (a[i] - b[i]) * (a[i] - b[i]);
-        d.size += b[i] * b[i];
-    }
-    return (distance){sqrt(d.difference), sqrt(d.size), count};
-}
-
-static double *gradient_of(const ls_kernel_subject *s, int p)
-{
-    double *g = ls_kernel_subject_read(s, &s->grad[p]);
-    ck_assert_ptr_nonnull(g);
-    return g;
-}
-
-/* Factors of the bound e <= factor * r, r being what one rounding per stored value costs: whole
- * gradient, tensors of 64 elements and more, smaller tensors. For f32 all are 32, because the order
- * of a sum is free; for half levels 2, 4 and 8. */
-typedef struct factors {
-    double whole, large, small;
-} factors;
-
-static const factors F32 = {32, 32, 32}, HALF = {2, 4, 8};
-
-/* Logits by the same bound; the loss is that of the subject's own logits, stored in f32. */
-static void judge_loss(const ls_kernel_subject *s, ls_kernel_interpreter *exact,
-                       const ls_kernel_interpreter *ideal, double factor)
-{
-    int linear = s->n->network.layer_count - 2;
-    int64_t count = exact->size[linear].count;
-    float logits[512];
-    ck_assert_int_le(count, 512);
-    ck_assert_int_eq(
-        s->api->plan_export(s->plan, s->stream, LS_EXPORT_LOGITS, 0, logits, count * 4), LS_OK);
-    double *own = malloc((size_t)count * sizeof *own);
-    ck_assert_ptr_nonnull(own);
-    for (int64_t i = 0; i < count; i++) {
-        own[i] = (double)logits[i];
-    }
-    distance e = between(own, exact->value[linear], count);
-    distance r = between(ideal->value[linear], exact->value[linear], count);
-    ck_assert_msg(e.difference <= factor * r.difference, "logits: e %.3g, r %.3g",
-                  e.difference / e.size, r.difference / e.size);
-    double *kept = exact->value[linear];
-    exact->value[linear] = own;
-    ls_kernel_interpreter_loss(exact, linear + 1, s->target, false, 0);
-    exact->value[linear] = kept;
-    free(own);
-    /* 4e-7: exp and log are good to one unit of f32 (6e-8) each, and so is the loss when stored */
-    ck_assert_msg(fabs((double)s->state->loss - exact->loss) <= 4e-7 * (1 + exact->loss),
-                  "loss %.9g, its logits give %.9g", (double)s->state->loss, exact->loss);
-}
-
-static void judge(const ls_kernel_subject *s, ls_kernel_rounding type, factors limit, double scale)
-{
-    ls_kernel_interpreter exact, ideal;
-    plan_mirror(s, LS_KERNEL_ROUND_NONE, &exact);
-    plan_mirror(s, type, &ideal);
-    ls_kernel_interpreter_forward(&exact, s->target);
-    ls_kernel_interpreter_backward(&exact, s->target, scale);
-    ls_kernel_interpreter_forward(&ideal, s->target);
-    ls_kernel_interpreter_backward(&ideal, s->target, scale);
-    judge_loss(s, &exact, &ideal, limit.large);
-    const ls_network *w = &s->n->network;
-    double whole = 0, whole_e = 0, whole_r = 0;
-    int64_t all = 0;
-    for (int p = 0; p < w->param_count; p++) {
-        distance d = between(exact.param_grad[p], exact.param_grad[p], s->grad[p].count);
-        whole += d.size * d.size;
-        all += d.count;
-    }
-    ck_assert(whole > 0);
-    for (int p = 0; p < w->param_count; p++) {
-        double *g = gradient_of(s, p);
-        int64_t count = s->grad[p].count;
-        distance e = between(g, exact.param_grad[p], count);
-        distance r = between(ideal.param_grad[p], exact.param_grad[p], count);
-        double floor = 1e-3 * sqrt(whole) * sqrt((double)count / (double)all);
-        double D = e.size > floor ? e.size : floor;
-        double factor = count >= 64 ? limit.large : limit.small;
-        ck_assert_msg(e.difference / D <= factor * r.difference / D,
-                      "gradient of %s (%lld elements, role %d): e %.3g, r %.3g", w->param[p].name,
-                      (long long)count, (int)w->param[p].role, e.difference / D, r.difference / D);
-        whole_e += e.difference * e.difference;
-        whole_r += r.difference * r.difference;
-        free(g);
-    }
-    ck_assert_msg(whole_e <= limit.whole * limit.whole * whole_r, "whole gradient: e %.3g, r %.3g",
-                  sqrt(whole_e / whole), sqrt(whole_r / whole));
-    if (getenv("LS_TEST_PRINT") != NULL) {
-        printf("e/r %.2f  r %.2g\n", sqrt(whole_e / whole_r), sqrt(whole_r / whole));
-    }
-    ls_kernel_interpreter_free(&exact);
-    ls_kernel_interpreter_free(&ideal);
-}
+/* ---- gradients ---------------------------------------------------------------------------------
+ */
 
 static void check_network(build *make, int batch, int height, int width,
                           ls_kernel_subject_options o)
@@ -124,10 +22,7 @@ static void check_network(build *make, int batch, int height, int width,
     double scale = o.activation == LS_F32 ? 1 : 128;
     s.state->loss_scale = (float)scale;
     plan_step(&s);
-    ls_kernel_rounding type = o.activation == LS_F32   ? LS_KERNEL_ROUND_F32
-                              : o.activation == LS_F16 ? LS_KERNEL_ROUND_F16
-                                                       : LS_KERNEL_ROUND_BF16;
-    judge(&s, type, o.activation == LS_F32 ? F32 : HALF, scale);
+    judge_plan(&s, scale);
     ls_kernel_subject_free(&s);
 }
 
@@ -159,34 +54,6 @@ START_TEST(odd_sizes)
 END_TEST
 
 /* ---- forced branches ------------------------------------------------------------------------- */
-
-/* Exports every branch of `from`, turns every `turn`-th one (0: none), forces them on `to`. */
-static void force_like(const ls_kernel_subject *from, ls_kernel_subject *to, int turn)
-{
-    const ls_network *w = &from->n->network;
-    ls_kernel_interpreter sizes;
-    ls_kernel_interpreter_make(&sizes, from->n, from->options.batch, from->options.height,
-                               from->options.width, LS_KERNEL_ROUND_NONE);
-    for (int i = 0; i < w->layer_count; i++) {
-        int branch = w->layer[i].branch;
-        if (branch < 0) {
-            continue;
-        }
-        bool relu = w->layer[i].kind == LS_LAYER_RELU;
-        int64_t count = sizes.size[i].count, bytes = relu ? (count + 7) / 8 : count * 4;
-        uint8_t *data = malloc((size_t)bytes);
-        ck_assert_int_eq(from->api->plan_export(from->plan, from->stream,
-                                                relu ? LS_EXPORT_RELU_BITS : LS_EXPORT_POOL_INDEX,
-                                                branch, data, bytes),
-                         LS_OK);
-        for (int64_t e = 0; turn > 0 && relu && e < count; e += turn) {
-            data[e / 8] ^= (uint8_t)(1u << (e % 8));
-        }
-        ck_assert_int_eq(to->api->plan_force(to->plan, to->stream, branch, data, bytes), LS_OK);
-        free(data);
-    }
-    ls_kernel_interpreter_free(&sizes);
-}
 
 /* A plan that can be forced, unforced or on its own branches, gives the bits of the fused one. */
 START_TEST(forced_plan_is_the_same)
@@ -237,7 +104,7 @@ START_TEST(forced_branches_are_taken)
             differs || memcmp(own.grad[p].data, s.grad[p].data, ls_tensor_bytes(&s.grad[p])) != 0;
     }
     ck_assert(differs);
-    judge(&s, LS_KERNEL_ROUND_F32, F32, 1); /* mirrors what it exports: the forced branches */
+    judge_plan(&s, 1); /* mirrors what it exports: the forced branches */
     int branch = 0;
     for (; branch < n.network.branch_count; branch++) {
         ck_assert_int_eq(s.api->plan_force(s.plan, s.stream, branch, NULL, 0), LS_OK);
@@ -274,7 +141,7 @@ START_TEST(large_mean_keeps_its_digits)
     plan_mirror(&s, LS_KERNEL_ROUND_F32, &ideal);
     ls_kernel_interpreter_forward(&exact, s.target);
     ls_kernel_interpreter_forward(&ideal, s.target);
-    judge_loss(&s, &exact, &ideal, F32.large);
+    judge_loss(&s, &exact, &ideal, judge_factors(LS_F32).large);
     ls_kernel_interpreter_free(&exact);
     ls_kernel_interpreter_free(&ideal);
     ls_kernel_subject_free(&s);
@@ -333,8 +200,8 @@ START_TEST(large_mean_costs_the_weights_alone)
         distance e = between(g, exact.param_grad[p], s.grad[p].count);
         distance r = between(ideal.param_grad[p], exact.param_grad[p], s.grad[p].count);
         /* 4: sums in another order have another error of that size; 0.7 seen */
-        double limit =
-            p == weight ? 4 * sum_in_order(&s, &exact, conv, weight) : F32.large * r.difference;
+        double limit = p == weight ? 4 * sum_in_order(&s, &exact, conv, weight)
+                                   : judge_factors(LS_F32).large * r.difference;
         ck_assert_msg(e.difference <= limit, "gradient of %s: e %.3g, limit %.3g", n.param[p].name,
                       e.difference / e.size, limit / e.size);
         free(g);
