@@ -23,7 +23,7 @@ say = $(if $(V),@:,@echo "  $(1)")
 .DEFAULT_GOAL := all
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: all units programs found deps bench check conform detect compare peers help lint format \
+.PHONY: all units emulated programs found deps bench check conform detect compare peers help lint format \
 	asan ubsan tsan fuzz dist install clean
 
 # ---- what this machine can build ---------------------------------------------------------------
@@ -32,6 +32,18 @@ HAVE_DNNL := $(call header,oneapi/dnnl/dnnl.h)
 HAVE_GLOO := $(call header,gloo/context.h,c++)
 HAVE_CHECK := $(call header,check.h)
 HAVE_GNUPLOT := $(shell command -v gnuplot 2>/dev/null)
+
+# CUDA's compiler, headers and libraries: toolkit, system or Python wheels.
+CUDA_FOUND := $(shell sh harness/find_cuda.sh)
+found_cuda = $(patsubst $(1)=%,%,$(filter $(1)=%,$(CUDA_FOUND)))
+NVCC := $(call found_cuda,NVCC)
+# A runtime that does not know an architecture yet is not asked for it, unless somebody insists.
+CUDA_ARCH ?= $(if $(NVCC),$(filter $(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code)),80 90 100))
+CUDA_PARTS := CUDART CUDNN CUBLASLT
+CUDA_MISSING := $(if $(NVCC),,nvcc) $(foreach part,$(CUDA_PARTS),$(if $(call found_cuda,$(part)_LIB),,$(part)))
+HAVE_CUDA := $(if $(strip $(CUDA_MISSING)),,yes)
+HAVE_NCCL := $(if $(and $(call found_cuda,CUDART_LIB),$(call found_cuda,NCCL_LIB)),yes)
+HAVE_EMULATION := $(if $(filter-out $(foreach part,$(CUDA_PARTS),$(if $(call found_cuda,$(part)_INC),$(part))),$(CUDA_PARTS)),,yes)
 
 # ---- sources, found by folder ------------------------------------------------------------------
 sources = $(wildcard $(addsuffix /*.c,$(1)))
@@ -45,21 +57,38 @@ SUITE := $(filter-out suite/main.c,$(call sources,suite suite/cases))
 # What every backend compiles: the lowering of a network.
 SHARED_KERNELS := kernels/lower.c kernels/place.c
 CPU := $(call sources,kernels/cpu kernels/math) $(SHARED_KERNELS)
-UNITS := $(patsubst suite/unit/%.c,%,$(wildcard suite/unit/test_*.c))
+CUDA := $(call sources,kernels/cuda) $(SHARED_KERNELS)
+CUDA_KERNELS := $(wildcard kernels/cuda/*.cu)
+NCCL := $(wildcard reference/comm/nccl*.c)
+EMULATION := $(filter-out $(if $(call found_cuda,NCCL_INC),,suite/unit/cuda/nccl%), \
+	$(wildcard suite/unit/cuda/*.c))
+UNITS := $(filter-out $(if $(HAVE_EMULATION),,test_cuda_%), \
+	$(basename $(notdir $(wildcard suite/unit/test_*.c suite/unit/test_cuda_*.cc))))
 
 LIBS := $(BUILD)/libls_suite.a $(BUILD)/libls_oracle.a $(BUILD)/libls_reference.a \
 	$(BUILD)/libls_harness.a $(BUILD)/libls_core.a
 PROGRAMS := $(addprefix $(BUILD)/,lockstep lockstep-train lockstep-launch lockstep-collectives)
-ENGINES := $(if $(HAVE_DNNL),$(BUILD)/lib/ls_cpu.so) $(if $(HAVE_GLOO),$(BUILD)/lib/ls_gloo.so)
+ENGINES := $(if $(HAVE_DNNL),$(BUILD)/lib/ls_cpu.so) $(if $(HAVE_GLOO),$(BUILD)/lib/ls_gloo.so) \
+	$(if $(HAVE_CUDA),$(BUILD)/lib/ls_cuda.so) \
+	$(if $(and $(HAVE_NCCL),$(NCCL)),$(BUILD)/lib/ls_nccl.so)
+EMULATED_LIB := $(BUILD)/emulated/lib
+EMULATED := $(if $(HAVE_EMULATION),$(addprefix $(EMULATED_LIB)/,libls_emulated.so ls_cuda.so \
+	$(if $(and $(call found_cuda,NCCL_INC),$(NCCL)),ls_nccl.so) $(if $(HAVE_DNNL),ls_cpu.so) \
+	$(if $(HAVE_GLOO),ls_gloo.so)))
 UNIT_PROGRAMS := $(addprefix $(BUILD)/unit/,$(UNITS))
 
 all: programs found
 programs: $(PROGRAMS) $(ENGINES)
-units: $(UNIT_PROGRAMS) $(PROGRAMS) $(ENGINES)
+units: $(UNIT_PROGRAMS) $(PROGRAMS) $(ENGINES) $(EMULATED)
+emulated: programs $(EMULATED)
 found: programs
 	@echo "CPU backend:    $(if $(HAVE_DNNL),yes (oneDNN),no: oneDNN's headers not found (libdnnl-dev))"
 	@echo "gloo engine:    $(if $(HAVE_GLOO),yes,no: Gloo's headers not found (libgloo-dev))"
-	@echo "CUDA backend:   no: not part of this version"
+	@echo "CUDA backend:   $(if $(HAVE_CUDA),yes (CUDA $(call found_cuda,CUDART_VERSION)$(comma) \
+cuDNN $(call found_cuda,CUDNN_VERSION)$(comma) cuBLASLt $(call found_cuda,CUBLASLT_VERSION); \
+$(addprefix sm_,$(CUDA_ARCH))),no: not found: $(strip $(CUDA_MISSING)))"
+	@echo "NCCL engine:    $(if $(HAVE_NCCL),$(if $(NCCL),yes (NCCL $(call found_cuda,NCCL_VERSION)),no: not part of this version),no: not found: $(if $(call found_cuda,CUDART_LIB),NCCL,CUDART))"
+	@echo "CUDA emulation: $(if $(HAVE_EMULATION),yes (for tests: LS_LIB_DIR=$(EMULATED_LIB)$(comma) after 'make emulated'),no: needs the headers of $(CUDA_PARTS))"
 	@echo "unit tests:     $(if $(HAVE_CHECK),yes (Check),no: check.h not found (check))"
 	@echo "plots:          $(if $(HAVE_GNUPLOT),yes (gnuplot),no: gnuplot not found; reports come without pictures)"
 
@@ -114,6 +143,75 @@ $(BUILD)/lib/ls_gloo.so: $(call objects,$(GLOO)) $(BUILD)/libls_harness.a $(BUIL
 	$(call say,ld  $@)
 	$(Q)$(CXX) -shared $(LDFLAGS) $^ -lgloo $(LDLIBS) -o $@
 
+# ---- CUDA: with nvcc for devices, and a second time for the CPU, where tests run it ---------------
+cuda_folders = $(sort $(foreach part,$(1),$(call found_cuda,$(part)_INC)))
+cuda_includes = $(addprefix -isystem ,$(filter-out /usr/include,$(call cuda_folders,$(1))))
+cuda_libraries = $(foreach part,$(1),$(call found_cuda,$(part)_LIB) \
+	-Wl$(comma)-rpath$(comma)$(dir $(call found_cuda,$(part)_LIB)))
+CUDA_CODE := $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$(arch)) \
+	-gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
+# -fmad=false: products and sums are rounded as they are written, as on the CPU.
+NVCCFLAGS := -std=c++17 -O3 -lineinfo -fmad=false -Werror all-warnings \
+	-Xcompiler -fPIC,-Wall,-Wextra,-Werror
+$(BUILD)/obj/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(call say,nvcc $<)
+	$(Q)$(NVCC) $(CPPFLAGS) -MF $(@:.o=.d) $(call cuda_includes,CUDART) $(NVCCFLAGS) $(CUDA_CODE) -c $< -o $@
+$(call objects,$(wildcard kernels/cuda/*.c)): EXTRA += $(call cuda_includes,$(CUDA_PARTS) NVTX)
+$(BUILD)/lib/ls_cuda.so: $(call objects,$(CUDA) $(CUDA_KERNELS)) $(BUILD)/libls_core.a
+	@mkdir -p $(@D)
+	$(call say,ld  $@)
+	$(Q)$(CXX) -shared $(LDFLAGS) $^ $(call cuda_libraries,$(CUDA_PARTS)) $(LDLIBS) -o $@
+NCCL_PARTS := $(NCCL) reference/comm/comm.c reference/comm/self.c
+$(call objects,$(NCCL)): EXTRA += $(call cuda_includes,CUDART NCCL)
+$(BUILD)/lib/ls_nccl.so: $(call objects,$(NCCL_PARTS)) $(BUILD)/libls_harness.a $(BUILD)/libls_core.a
+	@mkdir -p $(@D)
+	$(call say,ld  $@)
+	$(Q)$(CC) -shared $(LDFLAGS) $^ $(call cuda_libraries,CUDART NCCL) $(LDLIBS) -o $@
+
+$(BUILD)/emulated/obj/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(call say,c++ $< (emulated))
+	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) -DLS_CUDA_EMULATED -ffp-contract=off -Isuite/unit/cuda \
+		$(call cuda_includes,CUDART) -x c++ -c $< -o $@
+$(call objects,$(EMULATION)): EXTRA += -ffp-contract=off $(call cuda_includes,$(CUDA_PARTS) NCCL)
+$(EMULATED_LIB)/libls_emulated.so: $(call objects,$(EMULATION)) $(BUILD)/libls_core.a
+	@mkdir -p $(@D)
+	$(call say,ld  $@)
+	$(Q)$(CC) -shared $(LDFLAGS) $^ $(LDLIBS) -o $@
+EMULATED_HERE = $(EMULATED_LIB)/libls_emulated.so -Wl,-rpath,'$$ORIGIN'
+$(EMULATED_LIB)/ls_cuda.so: $(call objects,$(CUDA)) \
+		$(patsubst %,$(BUILD)/emulated/obj/%.o,$(CUDA_KERNELS)) $(BUILD)/libls_core.a \
+		| $(EMULATED_LIB)/libls_emulated.so
+	@mkdir -p $(@D)
+	$(call say,ld  $@)
+	$(Q)$(CXX) -shared $(LDFLAGS) $^ $(EMULATED_HERE) $(LDLIBS) -o $@
+$(EMULATED_LIB)/ls_nccl.so: $(call objects,$(NCCL_PARTS)) $(BUILD)/libls_harness.a \
+		$(BUILD)/libls_core.a | $(EMULATED_LIB)/libls_emulated.so
+	$(call say,ld  $@)
+	$(Q)$(CC) -shared $(LDFLAGS) $^ $(EMULATED_HERE) $(LDLIBS) -o $@
+$(EMULATED_LIB)/ls_cpu.so $(EMULATED_LIB)/ls_gloo.so: $(EMULATED_LIB)/%: $(BUILD)/lib/%
+	@mkdir -p $(@D)
+	@ln -sf ../../lib/$* $@
+
+# Tests of CUDA code call it on the emulation; the emulation's own needs nothing else.
+CUDA_TESTS := $(addprefix $(BUILD)/unit/,$(filter test_cuda_%,$(UNITS)))
+$(patsubst $(BUILD)/unit/%,$(BUILD)/obj/suite/unit/%.c.o,$(CUDA_TESTS)): \
+	EXTRA += $(call cuda_includes,$(CUDA_PARTS))
+$(BUILD)/obj/suite/unit/test_cuda_%.cc.o: EXTRA += -DLS_CUDA_EMULATED -ffp-contract=off \
+	-Isuite/unit/cuda $(call cuda_includes,CUDART)
+EMULATED_THERE = -Wl,-rpath,'$$ORIGIN/../emulated/lib' $(EMULATED_LIB)/libls_emulated.so
+$(filter-out %/test_cuda_launch,$(CUDA_TESTS)): $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o \
+		$(EMULATED_LIB)/ls_cuda.so $(LIBS)
+	@mkdir -p $(@D)
+	$(call say,ld  $@)
+	$(Q)$(CC) $(LDFLAGS) -fopenmp $^ $(EMULATED_THERE) -lcheck -lsubunit -lrt -ljpeg $(LDLIBS) -o $@
+$(BUILD)/unit/test_cuda_launch: $(BUILD)/obj/suite/unit/test_cuda_launch.cc.o \
+		$(BUILD)/obj/kernels/cuda/cuda_check.c.o $(BUILD)/libls_core.a | $(EMULATED_LIB)/libls_emulated.so
+	@mkdir -p $(@D)
+	$(call say,ld  $@)
+	$(Q)$(CXX) $(LDFLAGS) $^ $(EMULATED_THERE) -lcheck -lsubunit -lrt $(LDLIBS) -o $@
+
 # Some reach into a backend, behind its table: vector variants, single operations.
 MULTI_TESTS := $(addprefix $(BUILD)/unit/,test_multi test_multi_optim)
 $(MULTI_TESTS): $(call objects,$(wildcard kernels/cpu/multi*.c))
@@ -132,7 +230,7 @@ $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o $(LIBS)
 # What a target takes stands in a table of suite/. given: the variables of make's command line, and
 # those of the environment that the table knows.
 known = $(shell sed -n 's/^LS_VARIABLE.\([A-Z_]*\),.*/\1/p' suite/$(1).def)
-MAKE_OWN := V=% BUILD=% PREFIX=% DESTDIR=% OPTIMISE=% SANITIZE=% PLANTS=% FULL=% FAULT=%
+MAKE_OWN := CUDA_ARCH=% V=% BUILD=% PREFIX=% DESTDIR=% OPTIMISE=% SANITIZE=% PLANTS=% FULL=% FAULT=%
 given = $(filter-out $(MAKE_OWN),$(MAKEOVERRIDES)) \
 	$(foreach name,$(call known,$(1)),$(if $(filter environment,$(origin $(name))),$(name)='$($(name))'))
 checked = @sh harness/variables.sh suite/$(1).def $(call given,$(1))
@@ -199,6 +297,8 @@ help:
 #:                      and 100 clean passes, goes on where it was stopped)
 #: make compare         speed beside PyTorch, same model, batch, threads and data
 #: make peers           foreign trainers: PyTorch as a subject, and trainers with users' mistakes
+#: make emulated        the CUDA backend for the CPU, for tests: then --device cuda runs with
+#:                      LS_LIB_DIR=build/emulated/lib
 #: make deps            install what bench and check need (Debian, Ubuntu)
 #: make lint | format   check the house rules | format the sources
 #: make asan | ubsan | tsan   unit tests and short jobs under a sanitizer

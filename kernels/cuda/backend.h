@@ -9,6 +9,7 @@
 #include <cudnn.h>
 
 #include "../kernels.h"
+#include "check.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,6 +22,7 @@ struct ls_backend {
     int device;                   /* CUDA's index */
     int major, minor, processors; /* compute capability, multiprocessors */
     char name[96];                /* "NVIDIA H200 (GPU-uuid)" */
+    char numa[64];                /* "NUMA node 1, 32 cores" */
     bool deterministic, tf32, benchmark;
     int64_t workspace_limit; /* bytes that one product may use */
     cudnnHandle_t dnn;
@@ -45,18 +47,14 @@ struct ls_graph {
     cudaGraphExec_t native;
 };
 
-/* Logs a failed call with the library's text; LS_ERR_DEVICE_LOST for errors after which the device
- * answers nothing any more (illegal address, launch failure, ECC, lost device), else LS_ERR_INFRA.
- */
-ls_status ls_cuda_check(cudaError_t error, const char *call, const char *file, int line);
+/* As ls_cuda_check, for the other libraries. */
 ls_status ls_cuda_check_dnn(cudnnStatus_t status, const char *call, const char *file, int line);
 ls_status ls_cuda_check_blas(cublasStatus_t status, const char *call, const char *file, int line);
 
-#define LS_CUDA(call) LS_TRY(ls_cuda_check((call), #call, __FILE__, __LINE__))
 #define LS_CUDNN(call) LS_TRY(ls_cuda_check_dnn((call), #call, __FILE__, __LINE__))
 #define LS_CUBLAS(call) LS_TRY(ls_cuda_check_blas((call), #call, __FILE__, __LINE__))
 
-/* memory.c: device memory, 256-byte aligned and zeroed; pinned host memory. */
+/* cuda_memory.c: device memory, 256-byte aligned and zeroed; pinned host memory. */
 ls_status ls_cuda_take(int64_t bytes, const char *purpose, void **out);
 void ls_cuda_give(void *memory);
 ls_status ls_cuda_take_host(int64_t bytes, const char *purpose, void **out);

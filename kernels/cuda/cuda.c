@@ -1,0 +1,421 @@
+/* The CUDA backend's table: the device, streams, events, graphs and memory. Everything computed is
+ * in files of its own. */
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../core/log.h"
+#include "backend.h"
+#include "numa.h"
+#include "ops.h"
+
+/* ---- errors of the libraries
+ * --------------------------------------------------------------------- */
+
+ls_status ls_cuda_check_dnn(cudnnStatus_t status, const char *call, const char *file, int line)
+{
+    if (status == CUDNN_STATUS_SUCCESS) {
+        return LS_OK;
+    }
+    char text[512] = "";
+    cudnnGetLastErrorString(text, sizeof text);
+    ls_log_error("%s:%d: %s: %s%s%s", file, line, call, cudnnGetErrorString(status),
+                 text[0] != '\0' ? ": " : "", text);
+    return ls_cuda_is_fatal(cudaPeekAtLastError()) ? LS_ERR_DEVICE_LOST : LS_ERR_INFRA;
+}
+
+ls_status ls_cuda_check_blas(cublasStatus_t status, const char *call, const char *file, int line)
+{
+    if (status == CUBLAS_STATUS_SUCCESS) {
+        return LS_OK;
+    }
+    ls_log_error("%s:%d: %s: %s", file, line, call, cublasLtGetStatusString(status));
+    return ls_cuda_is_fatal(cudaPeekAtLastError()) ? LS_ERR_DEVICE_LOST : LS_ERR_INFRA;
+}
+
+/* ---- the device ------------------------------------------------------------------------------ */
+
+enum { WORKSPACE_LIMIT_MB = 1024 }; /* of one product; cuDNN's best engines ask for up to that */
+
+static const char *visible(void)
+{
+    const char *set = getenv("CUDA_VISIBLE_DEVICES");
+    return set != NULL ? set : "not set";
+}
+
+static ls_status find_device(const ls_backend_options *options)
+{
+    int count = 0, driver = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
+        ls_log_error("--device cuda: no NVIDIA GPU is visible here (CUDA_VISIBLE_DEVICES: %s)",
+                     visible());
+        return LS_ERR_INFRA;
+    }
+    if (error == cudaErrorInsufficientDriver) {
+        (void)cudaDriverGetVersion(&driver);
+        ls_log_error("--device cuda: %s: the driver %s CUDA %d.%d, this program needs %d.%d",
+                     cudaGetErrorString(error),
+                     driver > 0 ? "is for" : "is not loaded:", driver / 1000, driver % 1000 / 10,
+                     CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        return LS_ERR_INFRA;
+    }
+    if (error != cudaSuccess) {
+        ls_log_error("--device cuda: %s (%s)", cudaGetErrorString(error), cudaGetErrorName(error));
+        return LS_ERR_INFRA;
+    }
+    if (options->device_index < 0 || options->device_index >= count) {
+        ls_log_error("--device cuda: no GPU number %d for local rank %d: %d visible "
+                     "(CUDA_VISIBLE_DEVICES: %s)",
+                     options->device_index, options->local_rank, count, visible());
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}
+
+static void write_uuid(const cudaUUID_t *uuid, char *text, size_t bytes)
+{
+    const unsigned char *b = (const unsigned char *)uuid->bytes;
+    snprintf(text, bytes,
+             "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
+             b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14],
+             b[15]);
+}
+
+static ls_status read_properties(ls_backend *backend)
+{
+    struct cudaDeviceProp properties;
+    char uuid[48], pci[32];
+    LS_CUDA(cudaGetDeviceProperties(&properties, backend->device));
+    backend->major = properties.major;
+    backend->minor = properties.minor;
+    backend->processors = properties.multiProcessorCount;
+    write_uuid(&properties.uuid, uuid, sizeof uuid);
+    snprintf(backend->name, sizeof backend->name, "%.44s (%s)", properties.name, uuid);
+    if (properties.major < 8) {
+        ls_log_error(
+            "--device cuda: %s has compute capability %d.%d; 8.0 (A100) or newer is needed",
+            backend->name, properties.major, properties.minor);
+        return LS_ERR_INFRA;
+    }
+    LS_CUDA(cudaDeviceGetPCIBusId(pci, sizeof pci, backend->device));
+    ls_numa_bind(pci, backend->numa, sizeof backend->numa);
+    return LS_OK;
+}
+
+static void cuda_close(ls_backend *backend)
+{
+    if (backend == NULL) {
+        return;
+    }
+    ls_multi_tables_destroy(backend->tables);
+    if (backend->copy != NULL) {
+        (void)cudaStreamDestroy(backend->copy);
+    }
+    if (backend->blas != NULL) {
+        (void)cublasLtDestroy(backend->blas);
+    }
+    if (backend->dnn != NULL) {
+        (void)cudnnDestroy(backend->dnn);
+    }
+    free(backend);
+}
+
+static ls_status start_libraries(ls_backend *backend)
+{
+    LS_CUDA(cudaSetDevice(backend->device));
+    LS_TRY(read_properties(backend));
+    LS_CUDA(cudaStreamCreateWithFlags(&backend->copy, cudaStreamNonBlocking));
+    LS_CUDNN(cudnnCreate(&backend->dnn));
+    LS_CUBLAS(cublasLtCreate(&backend->blas));
+    return LS_OK;
+}
+
+static ls_status cuda_open(const ls_backend_options *options, ls_backend **out)
+{
+    LS_TRY(find_device(options));
+    ls_backend *backend = calloc(1, sizeof *backend);
+    if (backend == NULL) {
+        ls_log_error("no memory for the CUDA backend");
+        return LS_ERR_INFRA;
+    }
+    backend->device = options->device_index;
+    backend->deterministic = options->deterministic;
+    backend->tf32 = options->tf32;
+    backend->benchmark = options->benchmark;
+    backend->workspace_limit = (int64_t)WORKSPACE_LIMIT_MB << 20;
+    backend->tables = ls_multi_tables_create();
+    ls_status status = backend->tables != NULL ? LS_OK : LS_ERR_INFRA;
+    LS_TRY_GOTO(status, status, close_backend);
+    LS_TRY_GOTO(status, start_libraries(backend), close_backend);
+    *out = backend;
+    return LS_OK;
+close_backend:
+    cuda_close(backend);
+    return status;
+}
+
+/* The file that a function really came from. */
+static const char *file_of(const void *function)
+{
+    Dl_info info;
+    return dladdr(function, &info) != 0 && info.dli_fname != NULL ? info.dli_fname : "?";
+}
+
+/* ISO C has no cast from a function's address to void *. */
+#define FILE_OF(function) file_of((const void *)(uintptr_t)(function))
+
+static void cuda_describe(ls_backend *backend, ls_backend_info *out)
+{
+    *out = (ls_backend_info){.threads = 1};
+    int driver = 0, runtime = 0;
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaRuntimeGetVersion(&runtime);
+    size_t dnn = cudnnGetVersion(), blas = cublasLtGetVersion();
+    snprintf(out->device, sizeof out->device, "%s", backend->name);
+    snprintf(out->libraries, sizeof out->libraries,
+             "driver for CUDA %d.%d; CUDA %d.%d (%s); cuDNN %zu.%zu.%zu (%s); cuBLASLt %zu.%zu.%zu "
+             "(%s); %s",
+             driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10,
+             FILE_OF(cudaRuntimeGetVersion), dnn / 10000, dnn / 100 % 100, dnn % 100,
+             FILE_OF(cudnnGetVersion), blas / 10000, blas / 100 % 100, blas % 100,
+             FILE_OF(cublasLtGetVersion), backend->numa);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static ls_status cuda_memory_alloc(ls_backend *backend, int64_t bytes, const char *purpose,
+                                   void **out)
+{
+    LS_CUDA(cudaSetDevice(backend->device)); /* per thread of the host */
+    return ls_cuda_take(bytes, purpose, out);
+}
+
+static void cuda_memory_free(ls_backend *backend, void *memory)
+{
+    (void)backend;
+    ls_cuda_give(memory);
+}
+
+static ls_status cuda_host_alloc(ls_backend *backend, int64_t bytes, const char *purpose,
+                                 void **out)
+{
+    LS_CUDA(cudaSetDevice(backend->device));
+    return ls_cuda_take_host(bytes, purpose, out);
+}
+
+static void cuda_host_free(ls_backend *backend, void *memory)
+{
+    (void)backend;
+    ls_cuda_give_host(memory);
+}
+
+static ls_status cuda_copy_in(ls_backend *backend, ls_stream *stream, void *to, const void *host,
+                              int64_t bytes)
+{
+    (void)backend;
+    LS_CUDA(cudaMemcpyAsync(to, host, (size_t)bytes, cudaMemcpyHostToDevice, stream->native));
+    return LS_OK;
+}
+
+static ls_status cuda_copy_out(ls_backend *backend, ls_stream *stream, void *host, const void *from,
+                               int64_t bytes)
+{
+    (void)backend;
+    LS_CUDA(cudaMemcpyAsync(host, from, (size_t)bytes, cudaMemcpyDeviceToHost, stream->native));
+    return LS_OK;
+}
+
+/* ---- streams and events ---------------------------------------------------------------------- */
+
+static ls_status cuda_stream_create(ls_backend *backend, ls_stream **out)
+{
+    ls_stream *stream = calloc(1, sizeof *stream);
+    if (stream == NULL) {
+        ls_log_error("no memory for a stream");
+        return LS_ERR_INFRA;
+    }
+    stream->backend = backend;
+    ls_status status =
+        ls_cuda_check(cudaStreamCreateWithFlags(&stream->native, cudaStreamNonBlocking),
+                      "cudaStreamCreate", __FILE__, __LINE__);
+    if (status != LS_OK) {
+        free(stream);
+        return status;
+    }
+    *out = stream;
+    return LS_OK;
+}
+
+static void cuda_stream_destroy(ls_stream *stream)
+{
+    if (stream != NULL) {
+        (void)cudaStreamDestroy(stream->native);
+        free(stream);
+    }
+}
+
+static ls_status cuda_stream_wait(ls_stream *stream)
+{
+    LS_CUDA(cudaStreamSynchronize(stream->native));
+    return LS_OK;
+}
+
+static ls_status cuda_event_create(ls_backend *backend, ls_event **out)
+{
+    ls_event *event = calloc(1, sizeof *event);
+    if (event == NULL) {
+        ls_log_error("no memory for an event");
+        return LS_ERR_INFRA;
+    }
+    event->backend = backend;
+    ls_status status = ls_cuda_check(cudaEventCreateWithFlags(&event->native, cudaEventDefault),
+                                     "cudaEventCreate", __FILE__, __LINE__);
+    if (status != LS_OK) {
+        free(event);
+        return status;
+    }
+    *out = event;
+    return LS_OK;
+}
+
+static void cuda_event_destroy(ls_event *event)
+{
+    if (event != NULL) {
+        (void)cudaEventDestroy(event->native);
+        free(event);
+    }
+}
+
+static ls_status cuda_event_record(ls_event *event, ls_stream *stream)
+{
+    LS_CUDA(cudaEventRecord(event->native, stream->native));
+    return LS_OK;
+}
+
+static ls_status cuda_event_wait(ls_event *event)
+{
+    LS_CUDA(cudaEventSynchronize(event->native));
+    return LS_OK;
+}
+
+static ls_status cuda_stream_after(ls_stream *stream, ls_event *event)
+{
+    LS_CUDA(cudaStreamWaitEvent(stream->native, event->native, 0));
+    return LS_OK;
+}
+
+static ls_status cuda_event_ms(ls_event *from, ls_event *to, double *ms)
+{
+    float elapsed = 0;
+    LS_CUDA(cudaEventElapsedTime(&elapsed, from->native, to->native));
+    *ms = (double)elapsed;
+    return LS_OK;
+}
+
+static void *cuda_stream_native(ls_stream *stream)
+{
+    return stream->native;
+}
+
+static void *cuda_event_native(ls_event *event)
+{
+    return event->native;
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+/* Of this thread only: another one may copy batches meanwhile. */
+static ls_status cuda_graph_begin(ls_stream *stream)
+{
+    LS_CUDA(cudaStreamBeginCapture(stream->native, cudaStreamCaptureModeThreadLocal));
+    return LS_OK;
+}
+
+static ls_status instantiate(ls_graph *graph, cudaGraph_t recorded, cudaStream_t stream)
+{
+    LS_CUDA(cudaGraphInstantiate(&graph->native, recorded, 0));
+    LS_CUDA(cudaGraphUpload(graph->native, stream));
+    return LS_OK;
+}
+
+static void cuda_graph_destroy(ls_graph *graph)
+{
+    if (graph != NULL) {
+        if (graph->native != NULL) {
+            (void)cudaGraphExecDestroy(graph->native);
+        }
+        free(graph);
+    }
+}
+
+static ls_status cuda_graph_end(ls_stream *stream, ls_graph **out)
+{
+    cudaGraph_t recorded = NULL;
+    LS_CUDA(cudaStreamEndCapture(stream->native, &recorded));
+    ls_graph *graph = calloc(1, sizeof *graph);
+    ls_status status = graph != NULL ? LS_OK : LS_ERR_INFRA;
+    if (status == LS_OK) {
+        graph->backend = stream->backend;
+        status = instantiate(graph, recorded, stream->native);
+    } else {
+        ls_log_error("no memory for a graph");
+    }
+    (void)cudaGraphDestroy(recorded);
+    if (status != LS_OK) {
+        cuda_graph_destroy(graph);
+        return status;
+    }
+    *out = graph;
+    return LS_OK;
+}
+
+static ls_status cuda_graph_launch(ls_graph *graph, ls_stream *stream)
+{
+    LS_CUDA(cudaGraphLaunch(graph->native, stream->native));
+    return LS_OK;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static const ls_backend_api table = {
+    .abi = LS_BACKEND_ABI,
+    .name = "cuda",
+    .open = cuda_open,
+    .close = cuda_close,
+    .describe = cuda_describe,
+    .memory_alloc = cuda_memory_alloc,
+    .memory_free = cuda_memory_free,
+    .copy_in = cuda_copy_in,
+    .copy_out = cuda_copy_out,
+    .stream_create = cuda_stream_create,
+    .stream_destroy = cuda_stream_destroy,
+    .stream_wait = cuda_stream_wait,
+    .event_create = cuda_event_create,
+    .event_destroy = cuda_event_destroy,
+    .event_record = cuda_event_record,
+    .event_wait = cuda_event_wait,
+    .stream_after = cuda_stream_after,
+    .scale = ls_multi_scale,
+    .convert = ls_multi_convert,
+    .accumulate = ls_multi_accumulate,
+    .unscale_check = ls_multi_unscale_check,
+    .optimizer_step = ls_multi_optimizer_step,
+    .scaler_update = ls_multi_scaler_update,
+    .host_alloc = cuda_host_alloc,
+    .host_free = cuda_host_free,
+    .graph_begin = cuda_graph_begin,
+    .graph_end = cuda_graph_end,
+    .graph_launch = cuda_graph_launch,
+    .graph_destroy = cuda_graph_destroy,
+    .event_ms = cuda_event_ms,
+    .stream_native = cuda_stream_native,
+    .event_native = cuda_event_native,
+};
+
+const ls_backend_api *ls_backend_entry(void)
+{
+    return &table;
+}

@@ -1,0 +1,128 @@
+/* Elements of tensors in kernels: float, ls_f16 and ls_bf16 as types that templates take, read as
+ * float and written with one rounding (to nearest even, overflow to inf, subnormals kept): by the
+ * device's own instructions there, by core/half.h on the CPU. */
+#ifndef LS_CUDA_ELEMENT_H
+#define LS_CUDA_ELEMENT_H
+
+#include "launch.h"
+
+#include "../core/dtype.h"
+#include "../core/half.h"
+
+#ifndef LS_CUDA_EMULATED
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
+
+typedef struct ls_f16 {
+    uint16_t bits;
+} ls_f16;
+
+typedef struct ls_bf16 {
+    uint16_t bits;
+} ls_bf16;
+
+LS_DEVICE float ls_element_float(float value)
+{
+    return value;
+}
+
+LS_DEVICE float ls_element_float(ls_f16 value)
+{
+#ifdef LS_CUDA_EMULATED
+    return ls_half_fp16_to_f32(value.bits);
+#else
+    return __half2float(__ushort_as_half(value.bits));
+#endif
+}
+
+LS_DEVICE float ls_element_float(ls_bf16 value)
+{
+#ifdef LS_CUDA_EMULATED
+    return ls_half_bf16_to_f32(value.bits);
+#else
+    return __bfloat162float(__ushort_as_bfloat16(value.bits));
+#endif
+}
+
+LS_DEVICE void ls_element_set(float *to, float value)
+{
+    *to = value;
+}
+
+LS_DEVICE void ls_element_set(ls_f16 *to, float value)
+{
+#ifdef LS_CUDA_EMULATED
+    to->bits = ls_half_f32_to_fp16(value);
+#else
+    to->bits = __half_as_ushort(__float2half_rn(value));
+#endif
+}
+
+LS_DEVICE void ls_element_set(ls_bf16 *to, float value)
+{
+#ifdef LS_CUDA_EMULATED
+    to->bits = ls_half_f32_to_bf16(value);
+#else
+    to->bits = __bfloat16_as_ushort(__float2bfloat16_rn(value));
+#endif
+}
+
+/* What is left of `value` once it is stored as a T. */
+template <typename T> LS_DEVICE float ls_element_round(float value)
+{
+    T stored;
+    ls_element_set(&stored, value);
+    return ls_element_float(stored);
+}
+
+/* Elements in 16 bytes: 4 of f32, 8 of half. */
+template <typename T> struct ls_element_lanes {
+    enum { value = 16 / sizeof(T) };
+};
+
+/* ls_element_lanes<T> neighbours, from and to addresses that are multiples of 16. */
+template <typename T> LS_DEVICE void ls_element_load(float *out, const T *from)
+{
+    ls_vector raw = ls_vector_load(from);
+    T value[ls_element_lanes<T>::value];
+    memcpy(value, &raw, sizeof raw);
+    for (int i = 0; i < (int)ls_element_lanes<T>::value; i++) {
+        out[i] = ls_element_float(value[i]);
+    }
+}
+
+template <typename T> LS_DEVICE void ls_element_store(T *to, const float *in)
+{
+    ls_vector raw;
+    T value[ls_element_lanes<T>::value];
+    for (int i = 0; i < (int)ls_element_lanes<T>::value; i++) {
+        ls_element_set(&value[i], in[i]);
+    }
+    memcpy(&raw, value, sizeof raw);
+    ls_vector_store(to, raw);
+}
+
+/* LS_BY_ELEMENT(type, T, statements): the statements with T as the element of that dtype, one of
+ * f32, f16 and bf16. */
+#define LS_BY_ELEMENT(type, T, ...) \
+    do {                            \
+        switch (type) {             \
+        case LS_F32: {              \
+            typedef float T;        \
+            __VA_ARGS__;            \
+        } break;                    \
+        case LS_F16: {              \
+            typedef ls_f16 T;       \
+            __VA_ARGS__;            \
+        } break;                    \
+        case LS_BF16: {             \
+            typedef ls_bf16 T;      \
+            __VA_ARGS__;            \
+        } break;                    \
+        default:                    \
+            LS_ASSERT(false);       \
+        }                           \
+    } while (0)
+
+#endif

@@ -1,0 +1,74 @@
+/* Kernels and their launches. Every .cu file includes this first and takes from CUDA only what is
+ * named here, because it is also compiled for the CPU, where tests run it without a GPU:
+ *
+ *   LS_KERNEL name(...)           a kernel, static; may be a template
+ *   LS_DEVICE type name(...)      a function of kernels; LS_HOST_DEVICE: of both sides
+ *   LS_LAUNCH(kernel, grid, block, stream, ...)
+ *                                 in a function that returns ls_status; grid and block are numbers
+ *                                 or dim3; name<a, b> goes in parentheses
+ *   LS_SHARED(type, name, count); a shared array; one dimension, at most 48 KB in a block
+ *   threadIdx blockIdx blockDim gridDim, __syncthreads, __syncwarp, __shfl_sync, __shfl_down_sync,
+ *   __shfl_xor_sync, __ballot_sync, __any_sync, __popc, __ffs, __threadfence,
+ *   atomicOr, atomicMin, atomicMax, atomicAdd (of integers: sums of floats keep their order)
+ *   ls_vector                     16 bytes, loaded and stored at once
+ *
+ * 32 lanes a warp; every lane named in a mask takes part, and __syncthreads is reached by every
+ * thread of the block: nobody returns before. Products and sums are rounded one by one, as they are
+ * written (no contraction); fmaf where one rounding is meant. */
+#ifndef LS_CUDA_LAUNCH_H
+#define LS_CUDA_LAUNCH_H
+
+#include <stdint.h>
+
+#include "check.h"
+
+enum { LS_WARP = 32 };
+
+#ifdef LS_CUDA_EMULATED
+
+#include "emulated_launch.h"
+
+#else
+
+#define LS_KERNEL static __global__ void
+#define LS_DEVICE static __device__ inline
+#define LS_HOST_DEVICE static __host__ __device__ inline
+#define LS_SHARED(type, name, count) __shared__ type name[count]
+
+#define LS_LAUNCH(kernel, grid, block, stream, ...)                                       \
+    do {                                                                                  \
+        kernel<<<(grid), (block), 0, (stream)>>>(__VA_ARGS__);                            \
+        LS_TRY(ls_cuda_check(cudaGetLastError(), "launch " #kernel, __FILE__, __LINE__)); \
+    } while (0)
+
+LS_DEVICE void ls_vector_check(const void *memory)
+{
+    (void)memory;
+}
+
+#endif
+
+/* 16 bytes as a thread likes to move them; only at addresses that are multiples of 16. */
+typedef struct alignas(16) ls_vector {
+    uint32_t word[4];
+} ls_vector;
+
+LS_DEVICE ls_vector ls_vector_load(const void *from)
+{
+    ls_vector_check(from);
+    return *(const ls_vector *)from;
+}
+
+LS_DEVICE void ls_vector_store(void *to, ls_vector value)
+{
+    ls_vector_check(to);
+    *(ls_vector *)to = value;
+}
+
+/* Blocks of `threads` that cover `count` elements. */
+static inline unsigned ls_launch_blocks(int64_t count, int threads)
+{
+    return (unsigned)((count + threads - 1) / threads);
+}
+
+#endif

@@ -1,0 +1,157 @@
+/* Devices and errors of the runtime. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "emulate.h"
+
+static _Thread_local cudaError_t last_error;
+static _Thread_local int device_now;
+
+cudaError_t emulate_error(cudaError_t error)
+{
+    if (error != cudaSuccess) {
+        last_error = error;
+    }
+    return error;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+
+cudaError_t cudaPeekAtLastError(void)
+{
+    return last_error;
+}
+
+static int device_count(void)
+{
+    const char *set = getenv("LS_EMULATED_DEVICES");
+    return set != NULL ? atoi(set) : 8;
+}
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = device_count();
+    return *count > 0 ? cudaSuccess : emulate_error(cudaErrorNoDevice);
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    if (device < 0 || device >= device_count()) {
+        return emulate_error(cudaErrorInvalidDevice);
+    }
+    device_now = device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    *device = device_now;
+    return cudaSuccess;
+}
+
+/* What a data-sheet of it would say: small, so that several blocks' worth of work is common. */
+enum { PROCESSORS = 4 };
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
+{
+    if (device < 0 || device >= device_count()) {
+        return emulate_error(cudaErrorInvalidDevice);
+    }
+    memset(prop, 0, sizeof *prop);
+    snprintf(prop->name, sizeof prop->name, "emulated on the CPU, no GPU");
+    for (int i = 0; i < 16; i++) {
+        prop->uuid.bytes[i] = (char)(i < 15 ? 0xee : device);
+    }
+    prop->major = 9;
+    prop->minor = 0;
+    prop->multiProcessorCount = PROCESSORS;
+    prop->warpSize = 32;
+    prop->maxThreadsPerBlock = 1024;
+    prop->sharedMemPerBlock = 48 << 10;
+    prop->totalGlobalMem = (size_t)64 << 30;
+    prop->pciBusID = 0x10 + device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device)
+{
+    if (device < 0 || device >= device_count()) {
+        return emulate_error(cudaErrorInvalidDevice);
+    }
+    switch (attr) {
+    case cudaDevAttrComputeCapabilityMajor:
+        *value = 9;
+        return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+        *value = 0;
+        return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount:
+        *value = PROCESSORS;
+        return cudaSuccess;
+    case cudaDevAttrWarpSize:
+        *value = 32;
+        return cudaSuccess;
+    case cudaDevAttrMaxThreadsPerBlock:
+        *value = 1024;
+        return cudaSuccess;
+    default:
+        return emulate_error(cudaErrorInvalidValue);
+    }
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device)
+{
+    if (device < 0 || device >= device_count()) {
+        return emulate_error(cudaErrorInvalidDevice);
+    }
+    snprintf(text, (size_t)bytes, "0000:%02X:00.0", 0x10 + device);
+    return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+#define NAMES(X)                                                                                 \
+    X(cudaSuccess)                                                                               \
+    X(cudaErrorInvalidValue) X(cudaErrorMemoryAllocation) X(cudaErrorInvalidConfiguration)       \
+        X(cudaErrorNoDevice) X(cudaErrorInvalidDevice) X(cudaErrorInvalidResourceHandle)         \
+            X(cudaErrorIllegalState) X(cudaErrorNotReady) X(cudaErrorIllegalAddress)             \
+                X(cudaErrorLaunchFailure) X(cudaErrorNotSupported)                               \
+                    X(cudaErrorStreamCaptureUnsupported) X(cudaErrorStreamCaptureInvalidated)    \
+                        X(cudaErrorStreamCaptureUnmatched) X(cudaErrorStreamCaptureUnjoined)     \
+                            X(cudaErrorStreamCaptureIsolation) X(cudaErrorStreamCaptureImplicit) \
+                                X(cudaErrorCapturedEvent) X(cudaErrorStreamCaptureWrongThread)   \
+                                    X(cudaErrorInsufficientDriver) X(cudaErrorECCUncorrectable)
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+    switch (error) {
+#define ONE(name) \
+    case name:    \
+        return #name;
+        NAMES(ONE)
+#undef ONE
+    default:
+        return "unrecognized error code";
+    }
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    return cudaGetErrorName(error);
+}
