@@ -30,6 +30,9 @@ struct ls_backend {
     cudaStream_t copy; /* host to device, beside the computing stream */
     struct ls_multi_tables *tables;
     struct ls_conv_plans *plans; /* made when first needed; NULL before */
+    ls_status (*look)(void *context,
+                      double waited_s); /* while the host waits; NULL: nobody looks */
+    void *look_context;
 };
 
 struct ls_stream {
@@ -59,6 +62,10 @@ ls_status ls_cuda_take(int64_t bytes, const char *purpose, void **out);
 void ls_cuda_give(void *memory);
 ls_status ls_cuda_take_host(int64_t bytes, const char *purpose, void **out);
 void ls_cuda_give_host(void *memory);
+
+/* cuda_wait.c: the host waits for the device, watched (kernels.h, `watch`). */
+ls_status ls_cuda_wait_event(ls_backend *backend, cudaEvent_t event);
+ls_status ls_cuda_wait_stream(ls_backend *backend, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -136,7 +136,7 @@ ls_status ls_batch_load(ls_plan *plan, int place, const float *input, const int6
     LS_TRY(check_target(plan, target));
     ls_batch *batch = &plan->batch[place];
     cudaStream_t copy = plan->backend->copy;
-    LS_CUDA(cudaEventSynchronize(batch->loaded)); /* the pinned memory of the place is free */
+    LS_TRY(ls_cuda_wait_event(plan->backend, batch->loaded)); /* the pinned memory of the place is free */
     LS_TRY(from_pinned(plan, batch, &input));
     memcpy(batch->host_target, target, target_bytes(plan));
     LS_CUDA(cudaStreamWaitEvent(copy, batch->used, cudaEventWaitDefault));
@@ -150,8 +150,7 @@ ls_status ls_batch_load(ls_plan *plan, int place, const float *input, const int6
 ls_status ls_batch_wait(ls_plan *plan, int place)
 {
     LS_TRY(check_place(plan, place));
-    LS_CUDA(cudaEventSynchronize(plan->batch[place].loaded));
-    return LS_OK;
+    return ls_cuda_wait_event(plan->backend, plan->batch[place].loaded);
 }
 
 /* ---- into the plan --------------------------------------------------------------------------- */

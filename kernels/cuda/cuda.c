@@ -9,7 +9,7 @@
 #include "../core/log.h"
 #include "backend.h"
 #include "numa.h"
-#include "ops.h"
+#include "plan.h"
 
 /* ---- errors of the libraries
  * --------------------------------------------------------------------- */
@@ -45,7 +45,7 @@ static const char *visible(void)
     return set != NULL ? set : "not set";
 }
 
-static ls_status find_device(const ls_backend_options *options)
+static ls_status find_device(const ls_backend_options *options, int *device)
 {
     int count = 0, driver = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
@@ -66,9 +66,10 @@ static ls_status find_device(const ls_backend_options *options)
         ls_log_error("--device cuda: %s (%s)", cudaGetErrorString(error), cudaGetErrorName(error));
         return LS_ERR_INFRA;
     }
-    if (options->device_index < 0 || options->device_index >= count) {
+    *device = options->oversubscribe ? options->device_index % count : options->device_index;
+    if (*device < 0 || *device >= count) {
         ls_log_error("--device cuda: no GPU number %d for local rank %d: %d visible "
-                     "(CUDA_VISIBLE_DEVICES: %s)",
+                     "(CUDA_VISIBLE_DEVICES: %s; LS_OVERSUBSCRIBE=1 lets ranks share)",
                      options->device_index, options->local_rank, count, visible());
         return LS_ERR_INFRA;
     }
@@ -111,6 +112,7 @@ static void cuda_close(ls_backend *backend)
         return;
     }
     ls_multi_tables_destroy(backend->tables);
+    ls_conv_plans_destroy(backend->plans);
     if (backend->copy != NULL) {
         (void)cudaStreamDestroy(backend->copy);
     }
@@ -135,13 +137,14 @@ static ls_status start_libraries(ls_backend *backend)
 
 static ls_status cuda_open(const ls_backend_options *options, ls_backend **out)
 {
-    LS_TRY(find_device(options));
+    int device = 0;
+    LS_TRY(find_device(options, &device));
     ls_backend *backend = calloc(1, sizeof *backend);
     if (backend == NULL) {
         ls_log_error("no memory for the CUDA backend");
         return LS_ERR_INFRA;
     }
-    backend->device = options->device_index;
+    backend->device = device;
     backend->deterministic = options->deterministic;
     backend->tf32 = options->tf32;
     backend->benchmark = options->benchmark;
@@ -259,8 +262,7 @@ static void cuda_stream_destroy(ls_stream *stream)
 
 static ls_status cuda_stream_wait(ls_stream *stream)
 {
-    LS_CUDA(cudaStreamSynchronize(stream->native));
-    return LS_OK;
+    return ls_cuda_wait_stream(stream->backend, stream->native);
 }
 
 static ls_status cuda_event_create(ls_backend *backend, ls_event **out)
@@ -297,8 +299,7 @@ static ls_status cuda_event_record(ls_event *event, ls_stream *stream)
 
 static ls_status cuda_event_wait(ls_event *event)
 {
-    LS_CUDA(cudaEventSynchronize(event->native));
-    return LS_OK;
+    return ls_cuda_wait_event(event->backend, event->native);
 }
 
 static ls_status cuda_stream_after(ls_stream *stream, ls_event *event)
@@ -323,6 +324,13 @@ static void *cuda_stream_native(ls_stream *stream)
 static void *cuda_event_native(ls_event *event)
 {
     return event->native;
+}
+
+static void cuda_watch(ls_backend *backend, ls_status (*look)(void *context, double waited_s),
+                       void *context)
+{
+    backend->look = look;
+    backend->look_context = context;
 }
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
@@ -386,6 +394,7 @@ static const ls_backend_api table = {
     .open = cuda_open,
     .close = cuda_close,
     .describe = cuda_describe,
+    .supports = ls_plan_supports,
     .memory_alloc = cuda_memory_alloc,
     .memory_free = cuda_memory_free,
     .copy_in = cuda_copy_in,
@@ -398,6 +407,15 @@ static const ls_backend_api table = {
     .event_record = cuda_event_record,
     .event_wait = cuda_event_wait,
     .stream_after = cuda_stream_after,
+    .plan_create = ls_plan_create,
+    .plan_destroy = ls_plan_destroy,
+    .plan_info = ls_plan_describe,
+    .plan_bind = ls_plan_bind,
+    .plan_params_changed = ls_plan_params_changed,
+    .plan_forward = ls_plan_forward,
+    .plan_backward = ls_plan_backward,
+    .plan_export = ls_plan_export,
+    .plan_force = ls_plan_force,
     .scale = ls_multi_scale,
     .convert = ls_multi_convert,
     .accumulate = ls_multi_accumulate,
@@ -413,6 +431,13 @@ static const ls_backend_api table = {
     .event_ms = cuda_event_ms,
     .stream_native = cuda_stream_native,
     .event_native = cuda_event_native,
+    .plan_places = ls_plan_places,
+    .plan_load = ls_plan_load,
+    .plan_loaded = ls_plan_loaded,
+    .plan_forward_loaded = ls_plan_forward_loaded,
+    .plan_choices = ls_plan_choices,
+    .plan_choose = ls_plan_choose,
+    .watch = cuda_watch,
 };
 
 const ls_backend_api *ls_backend_entry(void)

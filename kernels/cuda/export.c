@@ -28,8 +28,7 @@ ls_status ls_export_room(ls_plan *plan, int64_t bytes, void **out)
 static ls_status bring(ls_stream *stream, void *host, const void *from, int64_t bytes)
 {
     LS_CUDA(cudaMemcpyAsync(host, from, (size_t)bytes, cudaMemcpyDeviceToHost, stream->native));
-    LS_CUDA(cudaStreamSynchronize(stream->native));
-    return LS_OK;
+    return ls_cuda_wait_stream(stream->backend, stream->native);
 }
 
 static ls_status export_relu(ls_plan *plan, ls_stream *stream, int layer, void *host, int64_t bytes)

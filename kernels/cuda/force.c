@@ -11,7 +11,7 @@ static ls_status force_relu(ls_plan *plan, ls_stream *stream, const ls_op *op, c
     LS_CUDA(cudaMemcpyAsync(bits, host, (size_t)bytes, cudaMemcpyHostToDevice, stream->native));
     LS_TRY(ls_export_mask(stream->native, ls_plan_work(plan, op)->mask, bits, plan->options.batch,
                           out->channels, out->height, out->width, true));
-    LS_CUDA(cudaStreamSynchronize(stream->native)); /* the host may be done with its bits */
+    LS_TRY(ls_cuda_wait_stream(stream->backend, stream->native)); /* the host may be done with its bits */
     return LS_OK;
 }
 
@@ -28,7 +28,7 @@ static ls_status force_pool(ls_plan *plan, ls_stream *stream, const ls_op *op, c
     LS_TRY(ls_export_taps(stream->native, &shape, ls_plan_work(plan, op)->tap, index, true, flag));
     LS_CUDA(
         cudaMemcpyAsync(&outside, flag, sizeof outside, cudaMemcpyDeviceToHost, stream->native));
-    LS_CUDA(cudaStreamSynchronize(stream->native));
+    LS_TRY(ls_cuda_wait_stream(stream->backend, stream->native));
     if (outside != 0) {
         ls_log_error("%s: a forced index is outside its window",
                      plan->network->layer[op->layer].name);

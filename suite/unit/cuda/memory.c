@@ -169,6 +169,21 @@ cudaError_t cudaFreeHost(void *memory)
     return error != cudaSuccess ? error : give(&all.pinned, memory);
 }
 
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *memory)
+{
+    memset(out, 0, sizeof *out);
+    if (emulate_is_device(memory, 1)) {
+        out->type = cudaMemoryTypeDevice;
+        out->devicePointer = (void *)(uintptr_t)memory;
+    } else if (emulate_is_pinned(memory, 1)) {
+        out->type = cudaMemoryTypeHost;
+        out->devicePointer = out->hostPointer = (void *)(uintptr_t)memory;
+    } else {
+        out->type = cudaMemoryTypeUnregistered;
+    }
+    return cudaSuccess;
+}
+
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
     *total = RANGE;

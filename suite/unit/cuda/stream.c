@@ -15,7 +15,7 @@ typedef struct node {
     emulate_work *work; /* NULL: records or waits for `event` */
     cudaEvent_t event;
     uint64_t generation;
-    bool records;
+    bool records, external; /* external: in a graph, for what happens outside of it */
     size_t bytes;
     _Alignas(16) unsigned char arguments[];
 } node;
@@ -392,12 +392,25 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
     return leave(cudaSuccess);
 }
 
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+/* A node that stands for the event's newest record, or makes one, at each launch of the graph. */
+static cudaError_t add_external(cudaStream_t stream, cudaEvent_t event, bool records)
+{
+    node *one = node_create(0);
+    one->event = event;
+    one->records = records;
+    one->external = true;
+    return enqueue(stream, one);
+}
+
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned int flags)
 {
     enter();
     cudaStream_t s = named(stream);
-    if (event == NULL) {
-        return leave(cudaErrorInvalidResourceHandle);
+    if (event == NULL || flags > cudaEventRecordExternal) {
+        return leave(event == NULL ? cudaErrorInvalidResourceHandle : cudaErrorInvalidValue);
+    }
+    if (flags == cudaEventRecordExternal) {
+        return leave(s->capture != NULL ? add_external(s, event, true) : cudaErrorIllegalState);
     }
     if (s->capture != NULL) {
         if (s->capture->spoilt) {
@@ -414,6 +427,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     event->stream = s;
     event->capture_id = 0;
     return leave(enqueue(s, one));
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
 }
 
 static cudaError_t wait_captured(cudaStream_t stream, cudaEvent_t event)
@@ -443,8 +461,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 {
     enter();
     cudaStream_t s = named(stream);
-    if (event == NULL || flags != 0) {
+    if (event == NULL || flags > cudaEventWaitExternal) {
         return leave(event == NULL ? cudaErrorInvalidResourceHandle : cudaErrorInvalidValue);
+    }
+    if (flags == cudaEventWaitExternal) {
+        return leave(s->capture != NULL ? add_external(s, event, false) : cudaErrorIllegalState);
     }
     if (event->capture_id != 0) {
         return leave(wait_captured(s, event));
@@ -648,7 +669,22 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
     if (s->capture != NULL) {
         return leave(spoil(s->capture, cudaErrorStreamCaptureUnsupported));
     }
-    copy_work(&s->work, &graph->work);
+    queue launched = {0};
+    copy_work(&launched, &graph->work);
+    for (node *one = launched.first; one != NULL; one = one->next) {
+        if (one->external && one->records) {
+            one->event->recorded++;
+            one->event->stream = s;
+            one->event->capture_id = 0;
+        }
+        if (one->external) {
+            one->generation = one->event->recorded;
+        }
+    }
+    if (launched.first != NULL) {
+        *s->work.end = launched.first;
+        s->work.end = launched.end;
+    }
     if (!late()) {
         drain(s, NULL, 0);
     }

@@ -1,0 +1,57 @@
+/* Waits of the host for the device. With a watch they ask again and again, so that somebody can see
+ * that the wait will not end; without one the driver waits as it likes. */
+#include <sched.h>
+
+#include "../core/clock.h"
+#include "backend.h"
+
+enum { LOOK_NS = 1000000 }; /* between two looks: what they ask is not free */
+
+static ls_status ask(cudaError_t answer, const char *call, bool *done)
+{
+    if (answer == cudaErrorNotReady) {
+        (void)cudaGetLastError(); /* not an error: the next call's must not be this one */
+        *done = false;
+        return LS_OK;
+    }
+    *done = true;
+    return ls_cuda_check(answer, call, __FILE__, __LINE__);
+}
+
+/* One of event and stream is given. */
+static ls_status watched(ls_backend *backend, cudaEvent_t event, cudaStream_t stream)
+{
+    int64_t start = ls_clock_ns(), last = start;
+    for (;;) {
+        bool done;
+        LS_TRY(event != NULL ? ask(cudaEventQuery(event), "wait for an event", &done)
+                             : ask(cudaStreamQuery(stream), "wait for a stream", &done));
+        if (done) {
+            return LS_OK;
+        }
+        int64_t now = ls_clock_ns();
+        if (now - last >= LOOK_NS) {
+            last = now;
+            LS_TRY(backend->look(backend->look_context, (double)(now - start) * 1e-9));
+            sched_yield();
+        }
+    }
+}
+
+ls_status ls_cuda_wait_event(ls_backend *backend, cudaEvent_t event)
+{
+    if (backend->look == NULL) {
+        LS_CUDA(cudaEventSynchronize(event));
+        return LS_OK;
+    }
+    return watched(backend, event, NULL);
+}
+
+ls_status ls_cuda_wait_stream(ls_backend *backend, cudaStream_t stream)
+{
+    if (backend->look == NULL) {
+        LS_CUDA(cudaStreamSynchronize(stream));
+        return LS_OK;
+    }
+    return watched(backend, NULL, stream);
+}
