@@ -219,6 +219,14 @@ $(MULTI_TESTS): LDLIBS := $(BUILD)/libls_core.a $(LDLIBS)
 CPU_TESTS := $(addprefix $(BUILD)/unit/,test_cpu_ops test_cpu_loops)
 $(CPU_TESTS): $(call objects,$(CPU))
 $(CPU_TESTS): LDLIBS := $(BUILD)/libls_core.a -ldnnl $(LDLIBS)
+# NVIDIA's management library and driver, played from a text file; one of years ago, too.
+FAKE_NVML := $(addprefix $(BUILD)/unit/,libfake_nvml.so libfake_nvml_old.so)
+$(BUILD)/unit/libfake_nvml_old.so: EXTRA += -DLS_FAKE_OLD
+$(FAKE_NVML): suite/unit/cuda/fake_nvml.c harness/nvml_abi.h
+	@mkdir -p $(@D)
+	$(call say,ld  $@)
+	$(Q)$(CC) -I. $(CFLAGS) $(EXTRA) -shared $< -o $@
+$(BUILD)/unit/test_nvml: | $(FAKE_NVML) $(BUILD)/lockstep
 # suite/unit/test_X.c is one Check program.
 $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o $(LIBS)
 	@mkdir -p $(@D)

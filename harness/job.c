@@ -81,6 +81,7 @@ char **ls_job_environment(const ls_job *job, int rank, int port, const char *tok
         .run_directory = job->directory,
         .threads = threads_of(job),
         .ranks_here = job->world,
+        .share_devices = job->share_devices,
     };
     return ls_watch_environment(&place);
 }
@@ -265,9 +266,13 @@ static ls_status run_ranks(const ls_job *job, const ls_proc_spec *spec, void (*o
                       .spec = spec,
                       .limit_s = job->limit_s,
                       .grace_s = job->grace_s,
+                      .gpus = job->gpus,
                       .on_tick = on_tick,
                       .context = context};
+    LS_TRY(ls_watch_gpu_job(job->gpus, job->directory));
     ls_status status = ls_watch_run(&watch, outcome);
+    ls_watch_gpu_tick(job->gpus); /* what rose in the last second */
+    (void)ls_watch_gpu_job(job->gpus, NULL);
     cut_records(job);
     ls_status written = write_record(job, spec[0].environment, outcome);
     return status != LS_OK ? status : written;

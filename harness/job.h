@@ -29,7 +29,9 @@ typedef struct ls_job {
     char directory[512];                  /* jobs/<id>, absolute; LS_RUN_DIR of the ranks */
     int64_t file_bytes_max;               /* no file of a rank may grow longer; 0: no limit */
     double limit_s;                       /* deadline of the whole job */
-    double grace_s;      /* survivors' time to leave by themselves after the first failure */
+    double grace_s;            /* survivors' time to leave by themselves after the first failure */
+    bool share_devices;        /* LS_OVERSUBSCRIBE=1 in the ranks' environment */
+    struct ls_watch_gpu *gpus; /* watched while it runs here; NULL: none. Not owned */
     struct cJSON *facts; /* object copied into job.json as "facts" (role and factors); owned */
 } ls_job;
 

@@ -72,9 +72,9 @@ ls_status ls_look_answer(const char *marker, const char *device, int ranks, bool
                      folder);
         return LS_ERR_INFRA;
     }
-    const char *chosen = NULL, *root = getenv("LS_SYSFS"), *connection = getenv("SSH_CONNECTION");
+    const char *chosen = NULL, *connection = getenv("SSH_CONNECTION");
     ls_machine_device found[LS_MACHINE_DEVICES_MAX];
-    int devices = ls_machine_devices(root == NULL ? "/sys" : root, found, LS_MACHINE_DEVICES_MAX);
+    int devices = ls_machine_devices(ls_machine_sysfs(), found, LS_MACHINE_DEVICES_MAX);
     int cores = ls_machine_cores();
     LS_TRY(ls_machine_choose(device, ranks > 0 ? ranks : ls_look_usual_ranks(devices, cores),
                              oversubscribe, &chosen));

@@ -1,6 +1,7 @@
 #include "machine.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,8 @@
 #include <unistd.h>
 
 #include "../kernels/core/log.h"
+#include "driver.h"
+#include "nvml.h"
 #include "text.h"
 
 extern char **environ;
@@ -21,22 +24,70 @@ static void read_word(const char *path, char *text, size_t bytes)
     free(all);
 }
 
-/* Why no device of this machine can be used; "" when driver and backend are there. */
-static void common_failure(char *text, size_t bytes)
+/* ls_cuda.so as kernels/load.c looks for it. */
+static void backend_path(char *path, size_t bytes)
 {
-    char library[1100], self[1024];
+    char self[1024];
+    const char *folder = getenv("LS_LIB_DIR");
+    if (folder != NULL && folder[0] != '\0') {
+        ls_text_put(path, bytes, "%s/ls_cuda.so", folder);
+        return;
+    }
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     self[length > 0 ? length : 0] = '\0';
     char *slash = strrchr(self, '/');
-    ls_text_put(library, sizeof library, "%.*s/lib/ls_cuda.so",
-                slash == NULL ? 0 : (int)(slash - self), self);
-    text[0] = '\0';
-    if (access("/proc/driver/nvidia", F_OK) != 0) {
-        ls_text_add(text, bytes, "no driver: /proc/driver/nvidia absent");
+    ls_text_put(path, bytes, "%.*s/lib/ls_cuda.so", slash == NULL ? 0 : (int)(slash - self), self);
+}
+
+/* A backend built for tests plays its device on the CPU: there need be no GPU for it. */
+static bool backend_is_emulated(void)
+{
+    char path[1100];
+    backend_path(path, sizeof path);
+    void *library = access(path, R_OK) == 0 ? dlopen(path, RTLD_LAZY | RTLD_LOCAL) : NULL;
+    bool emulated = library != NULL && dlsym(library, "emulate_launch") != NULL;
+    if (library != NULL) {
+        dlclose(library);
     }
-    if (access(library, R_OK) != 0) {
-        ls_text_add(text, bytes, "%sls_cuda.so not built", text[0] == '\0' ? "" : "; ");
+    return emulated;
+}
+
+/* Says of each device on the bus whether NVML can ask it. */
+static void ask_nvml(ls_machine_device *device, int count)
+{
+    char why[200], library[1100];
+    ls_nvml *nvml = NULL;
+    bool open = count > 0 && ls_nvml_open(&nvml, why, sizeof why) == LS_OK;
+    bool driver = open || access("/proc/driver/nvidia", F_OK) == 0;
+    ls_nvml_device *known = calloc(LS_NVML_DEVICES_MAX, sizeof *known);
+    LS_ASSERT(known != NULL);
+    int known_count = open ? ls_nvml_devices(nvml, known, LS_NVML_DEVICES_MAX) : 0;
+    backend_path(library, sizeof library);
+    bool built = access(library, R_OK) == 0;
+    for (int i = 0; i < count; i++) {
+        ls_machine_device *d = &device[i];
+        const ls_nvml_device *same = NULL;
+        for (int k = 0; k < known_count; k++) {
+            same = strcmp(known[k].address, d->address) == 0 ? &known[k] : same;
+        }
+        char *failure = d->failure;
+        failure[0] = '\0';
+        if (!driver) {
+            ls_text_add(failure, sizeof d->failure, "no driver: /proc/driver/nvidia absent; %s",
+                        why);
+        } else if (open && same == NULL && !ls_nvml_answers(nvml, d->address, why, sizeof why)) {
+            ls_text_add(failure, sizeof d->failure, "the driver does not list it, NVML: %s", why);
+        } else if (open && same->handle == NULL) {
+            ls_text_add(failure, sizeof d->failure, "NVML: %s", same->failure);
+        }
+        if (!built) {
+            ls_text_add(failure, sizeof d->failure, "%sls_cuda.so not built",
+                        failure[0] == '\0' ? "" : "; ");
+        }
+        d->usable = failure[0] == '\0';
     }
+    free(known);
+    ls_nvml_close(nvml);
 }
 
 static int by_address(const void *a, const void *b)
@@ -46,9 +97,8 @@ static int by_address(const void *a, const void *b)
 
 int ls_machine_devices(const char *sysfs, ls_machine_device *device, int most)
 {
-    char folder[700], failure[200];
+    char folder[700];
     ls_text_put(folder, sizeof folder, "%s/bus/pci/devices", sysfs);
-    common_failure(failure, sizeof failure);
     int count = 0;
     DIR *entries = opendir(folder);
     for (struct dirent *e; entries != NULL && count < most && (e = readdir(entries)) != NULL;) {
@@ -71,45 +121,56 @@ int ls_machine_devices(const char *sysfs, ls_machine_device *device, int most)
         ls_text_put(found->address, sizeof found->address, "%s", e->d_name);
         ls_text_put(path, sizeof path, "%s/%s/device", folder, e->d_name);
         read_word(path, found->model, sizeof found->model);
-        ls_text_put(found->failure, sizeof found->failure, "%s", failure);
-        found->usable = failure[0] == '\0';
     }
     if (entries != NULL) {
         closedir(entries);
     }
     qsort(device, (size_t)count, sizeof *device, by_address);
+    ask_nvml(device, count);
     return count;
 }
 
-static const char *sysfs_root(void)
+const char *ls_machine_sysfs(void)
 {
     const char *root = getenv("LS_SYSFS");
     return root == NULL || root[0] == '\0' ? "/sys" : root;
 }
 
-ls_status ls_machine_choose(const char *wanted, int ranks, bool oversubscribe, const char **device)
+/* What CUDA itself says, which is what a rank will hear: a device that it does not list cannot be
+ * used, whatever NVML knows of it. */
+static int ask_driver(ls_machine_device *device, int count)
 {
-    ls_machine_device found[LS_MACHINE_DEVICES_MAX];
-    int count = ls_machine_devices(sysfs_root(), found, LS_MACHINE_DEVICES_MAX), usable = 0;
+    ls_driver *driver = calloc(1, sizeof *driver);
+    LS_ASSERT(driver != NULL);
+    ls_driver_ask(driver);
+    int usable = 0;
     for (int i = 0; i < count; i++) {
-        usable += found[i].usable;
+        ls_machine_device *d = &device[i];
+        bool listed = false;
+        for (int k = 0; k < driver->count; k++) {
+            listed = listed || strcmp(driver->address[k], d->address) == 0;
+        }
+        if (d->usable && driver->failure[0] != '\0') {
+            ls_text_put(d->failure, sizeof d->failure, "%s", driver->failure);
+        } else if (d->usable && !listed) {
+            ls_text_put(d->failure, sizeof d->failure, "CUDA does not list it%s%s",
+                        getenv("CUDA_VISIBLE_DEVICES") == NULL ? "" : " with CUDA_VISIBLE_DEVICES=",
+                        getenv("CUDA_VISIBLE_DEVICES") == NULL ? ""
+                                                               : getenv("CUDA_VISIBLE_DEVICES"));
+        }
+        d->usable = d->failure[0] == '\0';
+        usable += d->usable;
     }
-    if (strcmp(wanted, "cpu") == 0 || (strcmp(wanted, "auto") == 0 && count == 0)) {
-        *device = "cpu";
-        return LS_OK;
-    }
-    if (count == 0) {
-        ls_log_error("DEVICE=cuda, but the PCI bus (%s) shows no NVIDIA device", sysfs_root());
-        return LS_ERR_INFRA;
-    }
-    if (usable >= ranks || (usable > 0 && oversubscribe)) {
-        *device = "cuda";
-        return LS_OK;
-    }
+    free(driver);
+    return usable;
+}
+
+static ls_status refuse(const ls_machine_device *device, int count, int usable, int ranks)
+{
     for (int i = 0; i < count; i++) {
-        if (!found[i].usable) {
-            ls_log_error("%s (NVIDIA %s) cannot be used: %s", found[i].address, found[i].model,
-                         found[i].failure);
+        if (!device[i].usable) {
+            ls_log_error("%s (NVIDIA %s) cannot be used: %s", device[i].address, device[i].model,
+                         device[i].failure);
         }
     }
     ls_log_error(
@@ -117,6 +178,49 @@ ls_status ls_machine_choose(const char *wanted, int ranks, bool oversubscribe, c
         count, count == 1 ? "device" : "devices", usable, ranks, ranks == 1 ? "rank" : "ranks",
         usable > 0 ? ", OVERSUBSCRIBE=1 shares devices" : "");
     return LS_ERR_INFRA;
+}
+
+ls_status ls_machine_choose_among(const char *wanted, int ranks, bool oversubscribe,
+                                  const char **device, int *usable)
+{
+    ls_machine_device found[LS_MACHINE_DEVICES_MAX];
+    *usable = 0;
+    if (strcmp(wanted, "cpu") == 0) {
+        *device = "cpu";
+        return LS_OK;
+    }
+    int count = ls_machine_devices(ls_machine_sysfs(), found, LS_MACHINE_DEVICES_MAX);
+    if (count == 0 && strcmp(wanted, "auto") == 0) {
+        *device = "cpu";
+        return LS_OK;
+    }
+    if (count == 0 && backend_is_emulated()) {
+        ls_log_note("DEVICE=cuda: a GPU played on the CPU, for tests; no GPU is used");
+        *device = "cuda";
+        return LS_OK;
+    }
+    if (count == 0) {
+        ls_log_error("DEVICE=cuda, but the PCI bus (%s) shows no NVIDIA device",
+                     ls_machine_sysfs());
+        return LS_ERR_INFRA;
+    }
+    for (int i = 0; i < count; i++) {
+        *usable += found[i].usable;
+    }
+    if (*usable > 0) {
+        *usable = ask_driver(found, count);
+    }
+    if (*usable < ranks && (*usable == 0 || !oversubscribe)) {
+        return refuse(found, count, *usable, ranks);
+    }
+    *device = "cuda";
+    return LS_OK;
+}
+
+ls_status ls_machine_choose(const char *wanted, int ranks, bool oversubscribe, const char **device)
+{
+    int usable;
+    return ls_machine_choose_among(wanted, ranks, oversubscribe, device, &usable);
 }
 
 int ls_machine_cores(void)
@@ -175,7 +279,7 @@ static void add_cpu_model(cJSON *out)
 static void add_devices(cJSON *out)
 {
     ls_machine_device device[LS_MACHINE_DEVICES_MAX];
-    int count = ls_machine_devices(sysfs_root(), device, LS_MACHINE_DEVICES_MAX);
+    int count = ls_machine_devices(ls_machine_sysfs(), device, LS_MACHINE_DEVICES_MAX);
     cJSON *list = cJSON_AddArrayToObject(out, "gpus");
     for (int i = 0; i < count; i++) {
         cJSON *entry = cJSON_CreateObject();

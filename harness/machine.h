@@ -18,15 +18,21 @@ typedef struct ls_machine_device {
     char failure[200]; /* why not */
 } ls_machine_device;
 
-/* NVIDIA (vendor 0x10de) display and 3D controllers (class 0x0300, 0x0302) under `sysfs` ("/sys",
- * or what LS_SYSFS says). Usable only with the driver and build/lib/ls_cuda.so. Returns how many
- * there are. */
+/* Where the PCI bus is seen: "/sys", or what the environment's LS_SYSFS says. */
+const char *ls_machine_sysfs(void);
+/* NVIDIA (vendor 0x10de) display and 3D controllers (class 0x0300, 0x0302) under `sysfs`. Usable
+ * are those that NVML knows and can ask, where ls_cuda.so lies beside the program (or in
+ * LS_LIB_DIR); without NVML all that a loaded driver may drive. Returns how many there are. */
 int ls_machine_devices(const char *sysfs, ls_machine_device *device, int most);
 
 /* The rule of design.md section 6. wanted: "auto", "cuda" or "cpu". With any NVIDIA device on the
  * bus, fewer usable ones than ranks is LS_ERR_INFRA, a line per missing device; only with none is
  * the answer "cpu". `oversubscribe` lets ranks share devices. *device is "cpu" or "cuda". */
 ls_status ls_machine_choose(const char *wanted, int ranks, bool oversubscribe, const char **device);
+/* The same; *usable: how many devices ranks can have, 0 on the CPU, be it that it plays a GPU. What
+ * CUDA itself answers is asked before "cuda" is the answer (driver.h). */
+ls_status ls_machine_choose_among(const char *wanted, int ranks, bool oversubscribe,
+                                  const char **device, int *usable);
 
 int ls_machine_cores(void); /* that this process may run on */
 int64_t ls_machine_memory_bytes(void);

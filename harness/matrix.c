@@ -348,7 +348,8 @@ static cJSON *spec_facts(const ls_spec *spec, const ls_matrix_site *site)
     cJSON_AddNumberToObject(facts, "warmup_steps", spec->warmup_steps);
     cJSON_AddNumberToObject(facts, "steps", spec->steps);
     int machines = spec->real_nodes ? spec->nodes : 1;
-    bool crowded = site->oversubscribed || spec->world / machines > site->cores;
+    int most = site->devices > 0 ? site->devices : site->cores;
+    bool crowded = site->oversubscribed || spec->world / machines > most;
     cJSON_AddBoolToObject(facts, "oversubscribed", crowded);
     cJSON_AddBoolToObject(facts, "half_emulated", site->half_emulated && spec->level > 0);
     cJSON *sweep = cJSON_AddArrayToObject(facts, "sweep");
@@ -373,6 +374,8 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
     out->host_count = spec->real_nodes ? spec->nodes : 1;
     LS_ASSERT(!spec->real_nodes || site->hosts != NULL);
     out->threads = spec->threads;
+    out->gpus = site->gpus;
+    out->share_devices = site->share_devices;
     ls_text_put(out->directory, sizeof out->directory, "%s/jobs/%s", site->run_directory, out->id);
     double estimate_s = ls_matrix_estimate_s(spec, site->cores);
     /* Ten times the estimate: a deadline is there to end what hangs, and the model is good to a

@@ -92,6 +92,9 @@ typedef struct ls_matrix_site {
     int cores;                 /* of a machine that runs ranks */
     ls_hosts *hosts;           /* where ranks run; NULL: here. Not owned */
     const ls_simnet *net;      /* of simulated nodes; NULL: the loopback. Not owned */
+    struct ls_watch_gpu *gpus; /* watched while jobs run here; NULL: none. Not owned */
+    int devices;               /* GPUs of a machine that ranks can have; 0: they run on cores */
+    bool share_devices;        /* several ranks may share one */
     bool oversubscribed, half_emulated;
 } ls_matrix_site;
 

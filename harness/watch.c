@@ -32,6 +32,7 @@ static bool is_replaced(const char *entry, const ls_watch_place *place)
     }
     return strncmp(entry, "TORCHELASTIC_", 13) == 0 ||
            (place->run_directory != NULL && strncmp(entry, "LS_RUN_DIR=", 11) == 0) ||
+           (place->share_devices && strncmp(entry, "LS_OVERSUBSCRIBE=", 17) == 0) ||
            (place->threads > 0 && strncmp(entry, "OMP_NUM_THREADS=", 16) == 0) ||
            (place->simulated && strncmp(entry, "NCCL_HOSTID=", 12) == 0);
 }
@@ -49,7 +50,7 @@ append(char **list, int *count, const char *format, ...)
 
 char **ls_watch_environment(const ls_watch_place *place)
 {
-    enum { OURS = 12 };
+    enum { OURS = 13 };
     int inherited = 0, count = 0;
     while (environ[inherited] != NULL) {
         inherited++;
@@ -79,6 +80,9 @@ char **ls_watch_environment(const ls_watch_place *place)
     } else if (place->simulated) { /* all of 127.0.0.0/8 is this machine */
         append(list, &count, "LS_NODE_ADDR=127.0.%d.%d", (place->node + 1) / 250,
                (place->node + 1) % 250);
+    }
+    if (place->share_devices) {
+        append(list, &count, "LS_OVERSUBSCRIBE=1");
     }
     if (place->simulated) {
         append(list, &count, "NCCL_HOSTID=lockstep-node-%d", place->node);
@@ -176,9 +180,9 @@ static void wait_all(const ls_watch *watch, ls_job_outcome *outcome)
     int64_t end_ns =
         watch->limit_s > 0 ? outcome->started_ns + (int64_t)(watch->limit_s * 1e9) : INT64_MAX;
     int64_t tick_ns = ls_clock_ns() + TICK_NS;
-    bool in_grace = false;
+    bool in_grace = false, ticks = watch->on_tick != NULL || watch->gpus != NULL;
     for (;;) {
-        int64_t until_ns = watch->on_tick != NULL && tick_ns < end_ns ? tick_ns : end_ns;
+        int64_t until_ns = ticks && tick_ns < end_ns ? tick_ns : end_ns;
         int ended =
             ls_proc_wait_any(outcome->rank, watch->count, until_ns == INT64_MAX ? -1 : until_ns);
         if (ended >= 0) {
@@ -202,8 +206,11 @@ static void wait_all(const ls_watch *watch, ls_job_outcome *outcome)
             outcome->state = in_grace ? outcome->state : LS_JOB_TIMED_OUT;
             return;
         }
-        if (watch->on_tick != NULL && now_ns >= tick_ns) {
-            watch->on_tick(watch->context);
+        if (ticks && now_ns >= tick_ns) {
+            ls_watch_gpu_tick(watch->gpus);
+            if (watch->on_tick != NULL) {
+                watch->on_tick(watch->context);
+            }
             tick_ns = now_ns + TICK_NS;
         }
     }

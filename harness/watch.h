@@ -4,6 +4,7 @@
 #define LS_WATCH_H
 
 #include "job.h"
+#include "watch_gpu.h"
 
 enum { LS_WATCH_END_GRACE_S = 5 }; /* between TERM and KILL */
 
@@ -21,7 +22,8 @@ typedef struct ls_watch_place {
     const char *run_directory; /* NULL: LS_RUN_DIR as inherited */
     int threads; /* OMP_NUM_THREADS; 0: as inherited, else cores / ranks of this machine, at least 1
                   */
-    int ranks_here; /* on this machine */
+    int ranks_here;     /* on this machine */
+    bool share_devices; /* ranks may share a GPU: LS_OVERSUBSCRIBE=1 */
 } ls_watch_place;
 
 /* Our own environment, with what says who this rank is replaced. NAME=value strings, NULL at the
@@ -40,6 +42,7 @@ typedef struct ls_watch {
     const ls_proc_spec *spec; /* [count] */
     double limit_s;           /* of the whole; <= 0: none */
     double grace_s;           /* survivors' time to leave by themselves after the first failure */
+    ls_watch_gpu *gpus;       /* read about once a second; may be NULL. Not owned */
     void (*on_tick)(void *context); /* about once a second; may be NULL */
     /* How those that run are asked to end, instead of a signal: they get hang_up_s before TERM.
      * NULL: a signal. */

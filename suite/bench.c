@@ -14,6 +14,7 @@
 #include "../reference/data/make.h"
 #include "../reference/model.h"
 #include "bench_nodes.h"
+#include "gpus.h"
 #include "place.h"
 #include "progress.h"
 #include "roofline.h"
@@ -355,7 +356,8 @@ static ls_status prepare(bench *b, int count, char **argument)
     m->seed = 7; /* any; written in run.json's commands */
     fill_factors(&b->given, m);
     LS_TRY(check_ranks(ls_variables_integer(&b->given, "NGPUS", 1)));
-    LS_TRY(ls_bench_nodes_place(&b->nodes, &b->given, m, &device));
+    int devices = 0;
+    LS_TRY(ls_bench_nodes_place(&b->nodes, &b->given, m, &device, &devices));
     bool pairs = m->ranks % 2 == 0 && m->hosts == 1;
     m->sim_nodes = ls_variables_integer(&b->given, "SIM_NODES", pairs ? 2 : 1);
     LS_TRY(check_nodes(m));
@@ -366,7 +368,9 @@ static ls_status prepare(bench *b, int count, char **argument)
     b->run.site = (ls_matrix_site){.device = device,
                                    .cores = m->cores,
                                    .hosts = b->nodes.hosts.count > 0 ? &b->nodes.hosts : NULL,
-                                   .oversubscribed = !cpu && share,
+                                   .devices = devices,
+                                   .share_devices = !cpu && share,
+                                   .oversubscribed = !cpu && devices == 0, /* played on the CPU */
                                    .half_emulated = cpu};
     b->run.bench_run = true;
     b->run.seed = m->seed;
@@ -457,6 +461,9 @@ int ls_bench_main(int count, char **argument)
         code = (int)ls_bench_nodes_connect(&b.nodes, &b.given, &b.run);
     }
     if (code == LS_OK) {
+        if (b.nodes.hosts.count == 0) { /* those of other machines are not seen from here */
+            ls_gpus_begin(&b.run, b.matrix.ranks);
+        }
         bool ran = take_over_measured(&b) == LS_OK && measure(&b, "before") == LS_OK &&
                    ls_runner_open(&b.run) == LS_OK && make_data(&b) == LS_OK &&
                    ls_runner_run(&b.run) == LS_OK &&

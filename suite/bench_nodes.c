@@ -12,8 +12,7 @@
 static int usual_ranks(int cores)
 {
     ls_machine_device device[LS_MACHINE_DEVICES_MAX];
-    const char *root = getenv("LS_SYSFS");
-    int devices = ls_machine_devices(root == NULL ? "/sys" : root, device, LS_MACHINE_DEVICES_MAX);
+    int devices = ls_machine_devices(ls_machine_sysfs(), device, LS_MACHINE_DEVICES_MAX);
     return ls_look_usual_ranks(devices, cores);
 }
 
@@ -50,7 +49,7 @@ ls_status ls_bench_nodes_read(const ls_variables *given, ls_bench_nodes *nodes)
 }
 
 ls_status ls_bench_nodes_place(ls_bench_nodes *nodes, const ls_variables *given, ls_matrix_bench *m,
-                               const char **device)
+                               const char **device, int *devices)
 {
     const char *wanted = ls_variables_text(given, "DEVICE", "auto");
     bool share = ls_variables_integer(given, "OVERSUBSCRIBE", 0) != 0;
@@ -59,7 +58,7 @@ ls_status ls_bench_nodes_place(ls_bench_nodes *nodes, const ls_variables *given,
         m->cores = ls_machine_cores();
         m->ranks = ranks > 0 ? ranks : usual_ranks(m->cores);
         m->hosts = 1;
-        return ls_machine_choose(wanted, m->ranks, share, device);
+        return ls_machine_choose_among(wanted, m->ranks, share, device, devices);
     }
     char folder[512];
     ls_commands_absolute(ls_variables_text(given, "OUT", "results/runs"), folder, sizeof folder);
@@ -74,6 +73,7 @@ ls_status ls_bench_nodes_place(ls_bench_nodes *nodes, const ls_variables *given,
     m->hosts = nodes->hosts.count;
     m->ranks = ranks * m->hosts;
     *device = nodes->look[0].device;
+    *devices = strcmp(*device, "cuda") == 0 ? nodes->look[0].devices : 0;
     return LS_OK;
 }
 

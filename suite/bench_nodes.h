@@ -17,9 +17,10 @@ typedef struct ls_bench_nodes {
 
 /* Reads NODES, HOSTFILE, SIM_NODES and SIM_NET; reaches nobody. */
 ls_status ls_bench_nodes_read(const ls_variables *given, ls_bench_nodes *out);
-/* Looks at the hosts, or at this machine: fills matrix->ranks, hosts, cores and *device. */
+/* Looks at the hosts, or at this machine: fills matrix->ranks, hosts, cores, *device and how many
+ * GPUs a machine's ranks can have. */
 ls_status ls_bench_nodes_place(ls_bench_nodes *nodes, const ls_variables *given,
-                               ls_matrix_bench *matrix, const char **device);
+                               ls_matrix_bench *matrix, const char **device, int *devices);
 /* Cases of nodes are judged on real ones where there are as many. */
 void ls_bench_nodes_use(const ls_bench_nodes *nodes, ls_case_list *cases);
 /* SIM_NET=1: makes the network of the jobs' simulated nodes and tells the run. */

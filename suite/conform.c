@@ -13,6 +13,7 @@
 #include "../kernels/core/clock.h"
 #include "../kernels/core/log.h"
 #include "budget.h"
+#include "gpus.h"
 #include "place.h"
 
 typedef struct conform {
@@ -139,7 +140,8 @@ static ls_status prepare(conform *c)
     ls_run *run = &c->run;
     const char *device = NULL;
     /* evidence jobs share devices: they are small and their times gate nothing */
-    LS_TRY(ls_machine_choose(c->device, 1, true, &device));
+    int devices = 0;
+    LS_TRY(ls_machine_choose_among(c->device, 1, true, &device, &devices));
     int cores = ls_machine_cores(), ranks = 1;
     for (int i = 0; i < run->cases.count; i++) {
         for (int j = 0; j < run->cases.row[i].job_count; j++) {
@@ -151,6 +153,8 @@ static ls_status prepare(conform *c)
                                  .run_directory = run->directory,
                                  .device = device,
                                  .cores = cores,
+                                 .devices = devices,
+                                 .share_devices = true,
                                  .half_emulated = strcmp(device, "cpu") == 0};
     run->fail_early = c->fail_early;
     ls_text_put(run->label, sizeof run->label, "conform");
@@ -190,6 +194,7 @@ static int run_cases(conform *c)
     }
     printf("%s\n%d cases, %d jobs, about %.0f s, claim %s\n\n", run->where, run->cases.count,
            run->jobs.count, run->estimate_s, run->claim_name);
+    ls_gpus_begin(run, 1);
     fflush(stdout);
     int64_t begun_ns = ls_clock_ns();
     if (ls_proc_catch_signals() != LS_OK || ls_runner_open(run) != LS_OK ||

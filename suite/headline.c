@@ -69,6 +69,28 @@ static const ls_tol taken_limit =
     LS_TOL(0.1, "a tenth of the cores taken by other programs moves a step's time by as much, and "
                 "differences between settings are smaller than that");
 
+/* The worst finding goes in front; the others are counted, and told in the report. */
+static void decide_gpus(const ls_run *run, ls_headline *out)
+{
+    const ls_finding *worst = ls_findings_worst(&run->findings);
+    char rest[sizeof out->machine_why], where[64], more[32] = "";
+    int fails = ls_findings_fails(&run->findings);
+    if (worst == NULL || worst->severity < LS_SEVERITY_WARNING) {
+        return;
+    }
+    if (fails > 0) {
+        ls_text_put(out->machine_value, sizeof out->machine_value, "not ready");
+    }
+    int others = fails > 0 ? fails - 1 : 0;
+    if (others > 0) {
+        ls_text_put(more, sizeof more, "; %d more", others);
+    }
+    ls_text_put(rest, sizeof rest, "%s", out->machine_why);
+    ls_text_put(out->machine_why, sizeof out->machine_why, "%s%s on %s%s; %s",
+                fails > 0 ? "" : "warning: ", worst->what,
+                ls_findings_where(worst, where, sizeof where), more, rest);
+}
+
 static void decide_machine(const ls_run *run, ls_headline *out)
 {
     ls_load now;
@@ -91,6 +113,7 @@ static void decide_machine(const ls_run *run, ls_headline *out)
         ls_text_put(out->machine_why, sizeof out->machine_why, "%.1f of %.1f GB memory free%s",
                     free_gb, total_gb, tight ? "" : ", nothing swapped out");
     }
+    decide_gpus(run, out);
     if (isfinite(taken)) {
         ls_text_add(out->machine_why, sizeof out->machine_why,
                     "; other programs took %.2f of %d cores", taken, cores);

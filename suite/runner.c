@@ -12,6 +12,7 @@
 #include "../kernels/core/log.h"
 #include "cases/overflow.h"
 #include "cases/timed.h"
+#include "gpus.h"
 #include "place.h"
 #include "progress.h"
 #include "protocol.h"
@@ -310,4 +311,7 @@ void ls_runner_free(ls_run *run)
     ls_select_free(&run->waivers);
     cJSON_Delete(run->options);
     cJSON_Delete(run->measured);
+    cJSON_Delete(run->gpus);
+    ls_gpus_end(run);
+    ls_findings_free(&run->findings);
 }

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+#include "../harness/findings.h"
 #include "../harness/load.h"
 #include "select.h"
 #include "suite.h"
@@ -31,6 +32,8 @@ typedef struct ls_run {
     bool dirty;
     cJSON *options;  /* effective, for run.json */
     cJSON *measured; /* NULL, or further members of run.json: what was measured beside the jobs */
+    ls_findings findings; /* of the GPUs, gpus.h */
+    cJSON *gpus;          /* NULL, or what each said of itself before the jobs */
     double estimate_s;
     int64_t started_ns, swapped_pages;
     ls_load load; /* when the run was opened */

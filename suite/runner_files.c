@@ -14,6 +14,7 @@
 #include "../harness/text.h"
 #include "../kernels/core/log.h"
 #include "../reference/options.h"
+#include "gpus.h"
 #include "headline.h"
 #include "place.h"
 #include "verdicts.h"
@@ -102,6 +103,10 @@ static ls_status write_run(const ls_run *run, const ls_headline *headline)
     cJSON *machine = ls_machine_fingerprint();
     add_libraries(run, machine);
     cJSON_AddItemToObject(root, "machine", machine);
+    if (run->gpus != NULL) {
+        cJSON_AddItemToObject(root, "gpus", cJSON_Duplicate(run->gpus, true));
+        cJSON_AddItemToObject(root, "findings", ls_findings_json(&run->findings));
+    }
     cJSON_AddStringToObject(root, "commit", run->commit);
     cJSON_AddBoolToObject(root, "dirty", run->dirty);
     cJSON_AddItemToObject(root, "installed", installed_packages());
@@ -206,6 +211,7 @@ int ls_runner_finish(ls_run *run)
     if (mark_checked(run) != LS_OK || ls_report_tables(run->directory) != LS_OK) {
         return LS_ERR_INFRA;
     }
+    ls_gpus_end(run);
     ls_headline_decide(run, &headline);
     if (write_run(run, &headline) != LS_OK) {
         return LS_ERR_INFRA;

@@ -1,0 +1,14 @@
+/* The GPUs of a run: looked at before anything is timed, watched while its jobs run, and what was
+ * found decides MACHINE. */
+#ifndef LS_GPUS_H
+#define LS_GPUS_H
+
+#include "runner.h"
+
+/* Where the run's device is CUDA: the look before the jobs, on the terminal what deserves it, and
+ * the watch that its jobs are given. ranks: most on this machine at a time. */
+void ls_gpus_begin(ls_run *run, int ranks);
+/* Ends the watch; what it saw stands in run->findings. Twice is once. */
+void ls_gpus_end(ls_run *run);
+
+#endif

@@ -1,0 +1,540 @@
+/* GPUs through a played NVML: what it says becomes facts, findings, verdicts and exit codes. */
+#include <check.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#if defined(__has_include)
+#if __has_include(<nvml.h>)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpedantic" /* enumerators wider than int */
+#include <nvml.h>
+#pragma GCC diagnostic pop
+#define HAVE_HEADER
+#endif
+#endif
+
+#include "../../harness/driver.h"
+#include "../../harness/machine.h"
+#include "../../harness/nvml.h"
+#include "../../harness/path.h"
+#include "../../harness/preflight.h"
+#include "../../harness/text.h"
+#include "../../harness/watch_gpu.h"
+#include "../headline.h"
+#include "../place.h"
+
+/* ---- our declarations against the library's header, where there is one ----------------------- */
+
+#ifdef HAVE_HEADER
+#define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #theirs)
+#define SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), #theirs)
+#define PLACE(ours, a, theirs, b) _Static_assert(offsetof(ours, a) == offsetof(theirs, b), #theirs)
+SAME(LS_NVML_NOT_SUPPORTED, NVML_ERROR_NOT_SUPPORTED);
+SAME(LS_NVML_NO_PERMISSION, NVML_ERROR_NO_PERMISSION);
+SAME(LS_NVML_INSUFFICIENT_SIZE, NVML_ERROR_INSUFFICIENT_SIZE);
+SAME(LS_NVML_TIMEOUT, NVML_ERROR_TIMEOUT);
+SAME(LS_NVML_GPU_IS_LOST, NVML_ERROR_GPU_IS_LOST);
+SAME(LS_NVML_CLOCK_SM, NVML_CLOCK_SM);
+SAME(LS_NVML_CLOCK_MEMORY, NVML_CLOCK_MEM);
+SAME(LS_NVML_TEMPERATURE_GPU, NVML_TEMPERATURE_GPU);
+SAME(LS_NVML_ERROR_CORRECTED, NVML_MEMORY_ERROR_TYPE_CORRECTED);
+SAME(LS_NVML_ERROR_UNCORRECTED, NVML_MEMORY_ERROR_TYPE_UNCORRECTED);
+SAME(LS_NVML_ECC_VOLATILE, NVML_VOLATILE_ECC);
+SAME(LS_NVML_ECC_AGGREGATE, NVML_AGGREGATE_ECC);
+SAME(LS_NVML_RETIRED_SINGLE_BIT, NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS);
+SAME(LS_NVML_RETIRED_DOUBLE_BIT, NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR);
+SAME(LS_NVML_COMPUTE_PROHIBITED, NVML_COMPUTEMODE_PROHIBITED);
+SAME(LS_NVML_COMPUTE_EXCLUSIVE, NVML_COMPUTEMODE_EXCLUSIVE_PROCESS);
+SAME(LS_NVML_P2P_READ, NVML_P2P_CAPS_INDEX_READ);
+SAME(LS_NVML_P2P_OK, NVML_P2P_STATUS_OK);
+SAME(LS_NVML_LINKS_MAX, NVML_NVLINK_MAX_LINKS);
+SAME(LS_NVML_LINK_REPLAY, NVML_NVLINK_ERROR_DL_REPLAY);
+SAME(LS_NVML_LINK_RECOVERY, NVML_NVLINK_ERROR_DL_RECOVERY);
+SAME(LS_NVML_LINK_CRC_FLIT, NVML_NVLINK_ERROR_DL_CRC_FLIT);
+SAME(LS_NVML_LINK_CRC_DATA, NVML_NVLINK_ERROR_DL_CRC_DATA);
+SAME(LS_NVML_FIELD_MEMORY_TEMPERATURE, NVML_FI_DEV_MEMORY_TEMP);
+SAME(LS_NVML_FIELD_LINK_RECEIVE_ERRORS, NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS);
+SAME(LS_NVML_FIELD_LINK_RECOVERY_EVENTS, NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS);
+SAME(LS_NVML_EVENT_XID, nvmlEventTypeXidCriticalError);
+SAME(LS_NVML_REASON_IDLE, nvmlClocksEventReasonGpuIdle);
+SAME(LS_NVML_REASON_SETTING, nvmlClocksEventReasonApplicationsClocksSetting);
+SAME(LS_NVML_REASON_POWER_CAP, nvmlClocksEventReasonSwPowerCap);
+SAME(LS_NVML_REASON_HW_SLOWDOWN, nvmlClocksThrottleReasonHwSlowdown);
+SAME(LS_NVML_REASON_SYNC_BOOST, nvmlClocksEventReasonSyncBoost);
+SAME(LS_NVML_REASON_SW_THERMAL, nvmlClocksEventReasonSwThermalSlowdown);
+SAME(LS_NVML_REASON_HW_THERMAL, nvmlClocksThrottleReasonHwThermalSlowdown);
+SAME(LS_NVML_REASON_POWER_BRAKE, nvmlClocksThrottleReasonHwPowerBrakeSlowdown);
+SAME(LS_NVML_REASON_DISPLAY, nvmlClocksEventReasonDisplayClockSetting);
+SIZE(ls_nvml_return, nvmlReturn_t);
+SIZE(ls_nvml_handle, nvmlDevice_t);
+SIZE(ls_nvml_event_set, nvmlEventSet_t);
+SIZE(ls_nvml_pci, nvmlPciInfo_t);
+PLACE(ls_nvml_pci, address, nvmlPciInfo_t, busId);
+SIZE(ls_nvml_process, nvmlProcessInfo_t);
+PLACE(ls_nvml_process, memory_bytes, nvmlProcessInfo_t, usedGpuMemory);
+SIZE(ls_nvml_memory, nvmlMemory_t);
+PLACE(ls_nvml_memory, used, nvmlMemory_t, used);
+SIZE(ls_nvml_field, nvmlFieldValue_t);
+PLACE(ls_nvml_field, scope, nvmlFieldValue_t, scopeId);
+PLACE(ls_nvml_field, type, nvmlFieldValue_t, valueType);
+PLACE(ls_nvml_field, status, nvmlFieldValue_t, nvmlReturn);
+PLACE(ls_nvml_field, value, nvmlFieldValue_t, value);
+SIZE(ls_nvml_event, nvmlEventData_t);
+PLACE(ls_nvml_event, type, nvmlEventData_t, eventType);
+PLACE(ls_nvml_event, data, nvmlEventData_t, eventData);
+/* Each symbol is one that the header declares under this very name. */
+#define LS_CAN_CALL(member, symbol, arguments) \
+    _Static_assert(sizeof(&symbol) == sizeof(((ls_nvml_entries *)0)->member), #symbol);
+LS_NVML_ENTRIES(LS_CAN_CALL)
+#endif
+
+/* ---- a machine ------------------------------------------------------------------------------- */
+
+static char scratch[200];
+
+static void write_text(const char *name, const char *mode, const char *format, ...)
+{
+    char path[300];
+    ls_text_put(path, sizeof path, "%s/%s", scratch, name);
+    FILE *file = fopen(path, mode);
+    ck_assert_ptr_nonnull(file);
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(file, format, arguments);
+    va_end(arguments);
+    fclose(file);
+}
+
+static void add_to_bus(const char *address)
+{
+    static const char *const files[][2] = {
+        {"vendor", "0x10de"}, {"class", "0x030200"}, {"device", "0x2335"}};
+    char path[300];
+    for (int i = 0; i < 3; i++) {
+        ls_text_put(path, sizeof path, "%s/sys/bus/pci/devices/%s", scratch, address);
+        ck_assert_int_eq(ls_path_make_folder(path), LS_OK);
+        ls_text_put(path, sizeof path, "sys/bus/pci/devices/%s/%s", address, files[i][0]);
+        write_text(path, "w", "%s\n", files[i][1]);
+    }
+}
+
+/* The folder of this program holds the played libraries. */
+static void library(const char *name, char *path, size_t bytes)
+{
+    char folder[1024];
+    ls_place_program(folder, sizeof folder);
+    ls_text_put(path, bytes, "%s/%s", folder, name);
+}
+
+static void set_up(void)
+{
+    char path[1200];
+    ls_text_put(scratch, sizeof scratch, "/tmp/test_nvml.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(scratch));
+    ls_text_put(path, sizeof path, "%s/fake.txt", scratch);
+    setenv("LS_FAKE_NVML", path, 1);
+    library("libfake_nvml.so", path, sizeof path);
+    setenv("LS_NVML", path, 1);
+    setenv("LS_LIBCUDA", path, 1);
+    ls_text_put(path, sizeof path, "%s/sys", scratch);
+    setenv("LS_SYSFS", path, 1);
+    ls_text_put(path, sizeof path, "%s/lib", scratch);
+    setenv("LS_LIB_DIR", path, 1);
+    ck_assert_int_eq(ls_path_make_folder(path), LS_OK);
+    write_text("lib/ls_cuda.so", "w", "stands for a backend\n");
+    ls_text_put(path, sizeof path, "%s/kmsg", scratch);
+    setenv("LS_KMSG", path, 1);
+    write_text("kmsg", "w", "6,1,1,-;NVRM: Xid (PCI:0000:18:00): 31, of an hour ago\n");
+    write_text("fake.txt", "w",
+               "driver 575.57.08\ncuda 12090\n"
+               "gpu 0 address 0000:17:00.0\ngpu 1 address 0000:18:00.0\n"
+               "gpu 2 address 0000:5e:00.0\n");
+    add_to_bus("0000:17:00.0");
+    add_to_bus("0000:18:00.0");
+    add_to_bus("0000:5e:00.0");
+}
+
+static void tear_down(void)
+{
+    ls_place_remove(scratch);
+}
+
+static ls_findings look(bool oversubscribe)
+{
+    ls_findings findings = {0, 0, NULL};
+    const ls_preflight_question question = {
+        .sysfs = ls_machine_sysfs(), .ranks = 3, .oversubscribe = oversubscribe};
+    ls_preflight_look(&question, &findings, NULL);
+    return findings;
+}
+
+static const ls_finding *find(const ls_findings *findings, const char *word, int gpu)
+{
+    for (int i = 0; i < findings->count; i++) {
+        const ls_finding *f = &findings->list[i];
+        if (strcmp(ls_findings_word(f->code), word) == 0 && f->gpu == gpu) {
+            return f;
+        }
+    }
+    return NULL;
+}
+
+/* ---- preflight ------------------------------------------------------------------------------- */
+
+START_TEST(a_healthy_machine_gives_no_warning)
+{
+    ls_findings findings = look(false);
+    const ls_finding *worst = ls_findings_worst(&findings);
+    ck_assert_ptr_nonnull(worst);
+    ck_assert_msg(worst->severity == LS_SEVERITY_INFO, "%s: %s", ls_findings_word(worst->code),
+                  worst->what);
+    const ls_finding *driver = find(&findings, "DRIVER", -1);
+    ck_assert_ptr_nonnull(driver);
+    ck_assert_str_eq(driver->what, "driver 575.57.08, which offers CUDA 12.9");
+    ck_assert_ptr_null(find(&findings, "NVML_PARTIAL", -1));
+    ls_findings_free(&findings);
+}
+END_TEST
+
+static const struct {
+    const char *line, *word;
+    int gpu;
+    ls_severity severity;
+    const char *text;
+} FOUND[] = {
+    {"gpu 1 pcie_width 8", "PCIE_WIDTH", 1, LS_SEVERITY_FAIL, "PCIe x8 instead of x16"},
+    {"gpu 2 uncorrected 3", "ECC_UNCORRECTED", 2, LS_SEVERITY_FAIL, "3 uncorrectable"},
+    {"gpu 2 ever 4", "ECC_UNCORRECTED_EVER", 2, LS_SEVERITY_WARNING, "4 uncorrectable"},
+    {"gpu 0 corrected 7", "ECC_CORRECTED", 0, LS_SEVERITY_INFO, "7 corrected"},
+    {"gpu 0 ecc 0", "ECC_OFF", 0, LS_SEVERITY_WARNING, "off"},
+    {"gpu 0 ecc_next 0", "ECC_CHANGE_PENDING", 0, LS_SEVERITY_INFO, "off after a reboot"},
+    {"gpu 1 remap_pending 1", "ROW_REMAP_PENDING", 1, LS_SEVERITY_FAIL, "waits"},
+    {"gpu 1 remap_failed 1", "ROW_REMAP_FAILED", 1, LS_SEVERITY_FAIL, "not be replaced"},
+    {"gpu 1 rows 2", "ROWS_REMAPPED", 1, LS_SEVERITY_INFO, "2 rows"},
+    {"gpu 1 pages_pending 1", "PAGE_RETIREMENT_PENDING", 1, LS_SEVERITY_FAIL, "waits"},
+    {"gpu 1 pages_double 70", "PAGES_RETIRED", 1, LS_SEVERITY_WARNING, "70 after an uncorrectable"},
+    {"gpu 0 mig 1", "MIG_ON", 0, LS_SEVERITY_FAIL, "MIG"},
+    {"gpu 0 processes 2", "OTHER_PROCESSES", 0, LS_SEVERITY_FAIL, "2 other processes, pid 4000"},
+    {"gpu 0 processes 99", "OTHER_PROCESSES", 0, LS_SEVERITY_FAIL, "99 other processes"},
+    {"gpu 0 used 40e9", "MEMORY_IN_USE", 0, LS_SEVERITY_WARNING, "40.0 of 150.0 GB"},
+    {"gpu 2 links_up 17", "NVLINK_DOWN", 2, LS_SEVERITY_FAIL,
+     "17 NVLinks up, other GPUs here have 18"},
+    {"gpu 1 reasons 64", "THROTTLED_IDLE", 1, LS_SEVERITY_FAIL, "hardware thermal slowdown"},
+    {"gpu 1 reasons 3", "CLOCKS_SET", 1, LS_SEVERITY_WARNING, "clocks set by somebody"},
+    {"gpu 1 power_limit 500", "POWER_LIMIT", 1, LS_SEVERITY_WARNING, "500 W, its default is 700"},
+    {"gpu 1 persistence 0", "PERSISTENCE_OFF", 1, LS_SEVERITY_INFO, "off"},
+    {"gpu 1 compute_mode 2", "COMPUTE_MODE", 1, LS_SEVERITY_WARNING, "prohibited"},
+    {"gpu 1 name NVIDIA_H100", "GPU_KINDS", 1, LS_SEVERITY_WARNING, "NVIDIA_H100"},
+    {"gpu 1 lost 1", "GPU_UNREADABLE", 1, LS_SEVERITY_FAIL, "GPU is lost"},
+    {"peers 0", "P2P_OFF", -1, LS_SEVERITY_WARNING, "3 of 3 pairs"},
+};
+
+START_TEST(each_thing_wrong_is_found_where_it_is)
+{
+    ls_findings findings = look(false);
+    ck_assert_ptr_null(find(&findings, FOUND[_i].word, FOUND[_i].gpu));
+    ls_findings_free(&findings);
+    write_text("fake.txt", "a", "%s\n", FOUND[_i].line);
+    findings = look(false);
+    const ls_finding *found = find(&findings, FOUND[_i].word, FOUND[_i].gpu);
+    ck_assert_msg(found != NULL, "no %s", FOUND[_i].word);
+    ck_assert_int_eq(found->severity, FOUND[_i].severity);
+    ck_assert_msg(strstr(found->what, FOUND[_i].text) != NULL, "%s", found->what);
+    ck_assert_int_gt((int)strlen(ls_findings_todo(found->code)), 10);
+    if (FOUND[_i].gpu >= 0 && strcmp(FOUND[_i].word, "GPU_UNREADABLE") != 0) {
+        ck_assert_ptr_nonnull(strstr(found->uuid, "GPU-0000000"));
+        ck_assert_int_eq((int)strlen(found->address), 12);
+    }
+    for (int gpu = 0; gpu < 3; gpu++) { /* the others are not blamed */
+        ck_assert(gpu == FOUND[_i].gpu || find(&findings, FOUND[_i].word, gpu) == NULL);
+    }
+    ls_findings_free(&findings);
+}
+END_TEST
+
+START_TEST(exclusive_mode_matters_where_ranks_share)
+{
+    write_text("fake.txt", "a", "gpu 1 compute_mode 3\n");
+    ls_findings alone = look(false), shared = look(true);
+    ck_assert_ptr_null(find(&alone, "COMPUTE_MODE", 1));
+    ck_assert_ptr_nonnull(find(&shared, "COMPUTE_MODE", 1));
+    ls_findings_free(&alone);
+    ls_findings_free(&shared);
+}
+END_TEST
+
+START_TEST(an_old_library_leaves_facts_unknown)
+{
+    char path[1200], why[200];
+    library("libfake_nvml_old.so", path, sizeof path);
+    setenv("LS_NVML", path, 1);
+    write_text("fake.txt", "a", "gpu 1 pcie_width 8\ngpu 1 remap_failed 1\ngpu 1 reasons 64\n");
+    ls_findings findings = look(false);
+    const ls_finding *partial = find(&findings, "NVML_PARTIAL", -1);
+    ck_assert_ptr_nonnull(partial);
+    ck_assert_ptr_nonnull(strstr(partial->what, "nvmlDeviceGetRemappedRows"));
+    ck_assert_ptr_null(find(&findings, "ROW_REMAP_FAILED", 1)); /* unknown is not zero, nor bad */
+    ck_assert_ptr_nonnull(find(&findings, "PCIE_WIDTH", 1));
+    ck_assert_ptr_nonnull(find(&findings, "THROTTLED_IDLE", 1)); /* by the older name */
+    ls_findings_free(&findings);
+    ls_nvml *nvml = NULL;
+    ls_nvml_device device[4];
+    double reading[LS_NVML_READING_COUNT];
+    ck_assert_int_eq(ls_nvml_open(&nvml, why, sizeof why), LS_OK);
+    ck_assert_int_eq(ls_nvml_devices(nvml, device, 4), 3);
+    ls_nvml_read_facts(nvml, &device[1]);
+    ck_assert(isnan(device[1].fact[LS_NVML_ROWS_FAILED]));
+    ck_assert(isnan(device[1].fact[LS_NVML_PROCESSES]));
+    ck_assert(ls_nvml_sample(nvml, &device[1], reading, why, sizeof why));
+    ck_assert(isnan(reading[LS_NVML_MEMORY_C]) && isnan(reading[LS_NVML_ROWS]));
+    ck_assert_double_eq(reading[LS_NVML_POWER], 75);
+    ck_assert(!ls_nvml_events_begin(nvml, device, 3));
+    ls_nvml_close(nvml);
+}
+END_TEST
+
+START_TEST(no_library_is_a_finding)
+{
+    setenv("LS_NVML", "/nowhere/libnvidia-ml.so.1", 1);
+    ls_findings findings = look(false);
+    const ls_finding *missing = find(&findings, "NVML_MISSING", -1);
+    ck_assert_ptr_nonnull(missing);
+    ck_assert_ptr_nonnull(strstr(missing->what, "/nowhere/libnvidia-ml.so.1"));
+    ck_assert_ptr_null(ls_watch_gpu_open(&findings));
+    ls_findings_free(&findings);
+}
+END_TEST
+
+/* ---- which device ---------------------------------------------------------------------------- */
+
+START_TEST(usable_is_what_library_and_driver_answer)
+{
+    const char *device = "";
+    int usable = -1;
+    ck_assert_int_eq(ls_machine_choose_among("auto", 3, false, &device, &usable), LS_OK);
+    ck_assert_str_eq(device, "cuda");
+    ck_assert_int_eq(usable, 3);
+    ck_assert_int_eq(ls_machine_choose_among("auto", 4, false, &device, &usable), LS_ERR_INFRA);
+    ck_assert_int_eq(ls_machine_choose_among("auto", 4, true, &device, &usable), LS_OK);
+    ck_assert_int_eq(usable, 3);
+    ck_assert_int_eq(ls_machine_choose_among("cpu", 3, false, &device, &usable), LS_OK);
+    ck_assert_str_eq(device, "cpu");
+    write_text("fake.txt", "a", "gpu 1 lost 1\n");
+    ck_assert_int_eq(ls_machine_choose_among("cuda", 3, false, &device, &usable), LS_ERR_INFRA);
+    ck_assert_int_eq(ls_machine_choose_among("cuda", 2, false, &device, &usable), LS_OK);
+    ck_assert_int_eq(usable, 2);
+    write_text("fake.txt", "a", "hidden 1\n");
+    ck_assert_int_eq(ls_machine_choose_among("cuda", 2, false, &device, &usable), LS_ERR_INFRA);
+    ck_assert_int_eq(ls_machine_choose_among("cuda", 1, false, &device, &usable), LS_OK);
+    write_text("fake.txt", "a", "cuinit 802\n");
+    ck_assert_int_eq(ls_machine_choose_among("cuda", 1, true, &device, &usable), LS_ERR_INFRA);
+}
+END_TEST
+
+static const struct {
+    const char *lines, *ranks, *first, *second;
+} REFUSED[] = {
+    {"gpu 1 lost 1", "3",
+     "0000:18:00.0 (NVIDIA 0x2335) cannot be used: the driver does not list it, NVML: GPU is lost",
+     "3 NVIDIA devices, 2 usable, for 3 ranks"},
+    {"hidden 1", "3", "0000:5e:00.0 (NVIDIA 0x2335) cannot be used: CUDA does not list it",
+     "2 usable"},
+    {"cuinit 802", "1",
+     "0000:17:00.0 (NVIDIA 0x2335) cannot be used: cuInit: error 802, system "
+     "not yet initialized",
+     "0 usable"},
+    {"init 18", "1", "0000:17:00.0 (NVIDIA 0x2335) cannot be used: no driver", "0 usable"},
+};
+
+/* The program itself: a line per missing device, and exit code 3. */
+START_TEST(the_bench_names_what_is_missing)
+{
+    char command[2600], folder[1024], line[1024], all[8192] = "";
+    ls_place_program(folder, sizeof folder);
+    write_text("fake.txt", "a", "%s\n", REFUSED[_i].lines);
+    ls_text_put(command, sizeof command,
+                "%s/../lockstep bench NGPUS=%s DRYRUN=1 2>&1; echo code=$?", folder,
+                REFUSED[_i].ranks);
+    FILE *pipe = popen(command, "r");
+    ck_assert_ptr_nonnull(pipe);
+    while (fgets(line, sizeof line, pipe) != NULL) {
+        ls_text_add(all, sizeof all, "%s", line);
+    }
+    pclose(pipe);
+    ck_assert_msg(strstr(all, REFUSED[_i].first) != NULL, "%s", all);
+    ck_assert_msg(strstr(all, REFUSED[_i].second) != NULL, "%s", all);
+    ck_assert_msg(strstr(all, "code=3") != NULL, "%s", all);
+}
+END_TEST
+
+/* ---- watch ----------------------------------------------------------------------------------- */
+
+START_TEST(a_quiet_run_finds_nothing)
+{
+    ls_findings findings = {0, 0, NULL};
+    ls_watch_gpu *watch = ls_watch_gpu_open(&findings);
+    ck_assert_ptr_nonnull(watch);
+    for (int i = 0; i < 5; i++) {
+        ls_watch_gpu_tick(watch);
+    }
+    ls_watch_gpu_close(watch);
+    ck_assert_int_eq(findings.count, 0);
+}
+END_TEST
+
+static const struct {
+    const char *line, *word;
+    int gpu;
+    const char *text;
+} ROSE[] = {
+    {"gpu 1 replays 5 3", "COUNTER_ROSE", 1, "pcie_replays rose by 5, from 0"},
+    {"gpu 1 link_errors 2 3", "COUNTER_ROSE", 1, "nvlink_replays rose by 2"},
+    {"gpu 2 corrected 1 3", "COUNTER_ROSE", 2, "ecc_corrected rose by 1"},
+    {"gpu 2 uncorrected 1 3", "COUNTER_ROSE", 2, "ecc_uncorrected rose by 1"},
+    {"gpu 2 rows 1 3", "COUNTER_ROSE", 2, "rows_remapped rose by 1"},
+    {"gpu 0 xid 79 3", "XID", 0, "Xid-79"},
+    {"gpu 0 reasons 64 3\ngpu 0 pcie_gen 5", "THROTTLED", 0,
+     "in 4 of 4 readings under load: hardware thermal"},
+    {"gpu 0 reasons 4 2\ngpu 0 pcie_gen 5", "POWER_CAPPED", 0, "in 5 of 5 readings"},
+    {"gpu 0 reasons 0 1", "PCIE_GENERATION", 0, "generation 1 under load, it could do 5"},
+    {"gpu 0 pcie_width 4 3", "PCIE_WIDTH_FELL", 0, "from x16 to x4"},
+    {"gpu 0 lost 1 3", "GPU_LOST", 0, "GPU is lost"},
+};
+
+START_TEST(what_moves_while_jobs_run_is_found)
+{
+    ls_findings findings = {0, 0, NULL};
+    write_text("fake.txt", "a", "%s\n", ROSE[_i].line);
+    ls_watch_gpu *watch = ls_watch_gpu_open(&findings);
+    ck_assert_ptr_nonnull(watch);
+    ck_assert_int_eq(ls_watch_gpu_job(watch, scratch), LS_OK);
+    for (int i = 0; i < 3; i++) {
+        ls_watch_gpu_tick(watch);
+    }
+    ls_watch_gpu_close(watch);
+    const ls_finding *found = find(&findings, ROSE[_i].word, ROSE[_i].gpu);
+    ck_assert_msg(found != NULL, "no %s among %d", ROSE[_i].word, findings.count);
+    ck_assert_msg(strstr(found->what, ROSE[_i].text) != NULL, "%s", found->what);
+    ck_assert_int_eq(findings.count, 1);
+    ls_findings_free(&findings);
+}
+END_TEST
+
+START_TEST(readings_are_lines_with_what_is_known)
+{
+    ls_findings findings = {0, 0, NULL};
+    write_text("fake.txt", "a", "gpu 1 power 650 3\ngpu 1 memory_c -1\n");
+    ls_watch_gpu *watch = ls_watch_gpu_open(&findings);
+    ck_assert_int_eq(ls_watch_gpu_job(watch, scratch), LS_OK);
+    ls_watch_gpu_tick(watch);
+    ls_watch_gpu_close(watch);
+    char path[300];
+    ls_text_put(path, sizeof path, "%s/gpu.jsonl", scratch);
+    char *text = ls_text_read(path);
+    ck_assert_ptr_nonnull(text);
+    ck_assert_ptr_nonnull(strstr(text, "\"gpu\":1,\"power_w\":75,\"gpu_c\":30,\"sm_mhz\":345"));
+    ck_assert_ptr_nonnull(strstr(text, "\"gpu\":1,\"power_w\":650"));
+    ck_assert_ptr_nonnull(strstr(text, "\"gpu\":0,\"power_w\":75,\"gpu_c\":30,\"memory_c\":35"));
+    free(text);
+    ls_findings_free(&findings);
+}
+END_TEST
+
+START_TEST(without_events_the_kernel_log_tells_of_xids)
+{
+    char path[1200];
+    ls_findings findings = {0, 0, NULL};
+    library("libfake_nvml_old.so", path, sizeof path);
+    setenv("LS_NVML", path, 1);
+    ls_watch_gpu *watch = ls_watch_gpu_open(&findings);
+    ls_watch_gpu_tick(watch);
+    ck_assert_int_eq(findings.count, 0); /* what stood there before is another story */
+    write_text("kmsg", "a", "3,2,9,-;NVRM: Xid (PCI:0000:5e:00): 79, pid=7, GPU has fallen off\n");
+    ls_watch_gpu_tick(watch);
+    ls_watch_gpu_close(watch);
+    ck_assert_int_eq(findings.count, 1);
+    ck_assert_ptr_nonnull(find(&findings, "XID", 2));
+    ls_findings_free(&findings);
+}
+END_TEST
+
+/* ---- verdict --------------------------------------------------------------------------------- */
+
+START_TEST(a_finding_that_fails_makes_the_machine_not_ready)
+{
+    ls_run run;
+    memset(&run, 0, sizeof run);
+    run.swapped_pages = -1;
+    ls_headline headline;
+    ls_findings_add(&run.findings, LS_FINDING_DRIVER, -1, NULL, NULL, "driver 575");
+    ls_findings_add(&run.findings, LS_FINDING_ECC_OFF, 1, "u", "0000:18:00.0", "ECC is off");
+    ls_headline_decide(&run, &headline);
+    ck_assert_str_eq(headline.machine_value, "ready");
+    ck_assert_ptr_nonnull(strstr(headline.machine_why, "warning: ECC is off on GPU 1"));
+    ls_findings_add(&run.findings, LS_FINDING_PCIE_WIDTH, 2, "u", "0000:5e:00.0",
+                    "PCIe x8 instead of x16");
+    ls_findings_add(&run.findings, LS_FINDING_XID, 0, "u", "0000:17:00.0", "Xid-79");
+    ls_headline_decide(&run, &headline);
+    ck_assert_str_eq(headline.machine_value, "not ready");
+    ck_assert_msg(strncmp(headline.machine_why,
+                          "PCIe x8 instead of x16 on GPU 2 (0000:5e:00.0); 1 more", 54) == 0,
+                  "%s", headline.machine_why);
+    ls_findings_free(&run.findings);
+}
+END_TEST
+
+START_TEST(findings_survive_their_record)
+{
+    ls_findings findings = {0, 0, NULL}, read = {0, 0, NULL};
+    ls_findings_add(&findings, LS_FINDING_DRIVER, -1, NULL, NULL, "driver 575");
+    ls_findings_add(&findings, LS_FINDING_COUNTER_ROSE, 2, "u", "0000:5e:00.0",
+                    "replays rose by 1");
+    ls_findings_add(&findings, LS_FINDING_COUNTER_ROSE, 2, "u", "0000:5e:00.0",
+                    "replays rose by 4");
+    ls_findings_add(&findings, LS_FINDING_COUNTER_ROSE, 2, "u", "0000:5e:00.0", "errors rose by 9");
+    ck_assert_int_eq(findings.count, 3); /* the same counter says its newest sum */
+    cJSON *array = ls_findings_json(&findings);
+    ck_assert_str_eq(ls_json_string(cJSON_GetArrayItem(array, 0), "severity", ""), "fail");
+    ck_assert_str_eq(ls_json_string(cJSON_GetArrayItem(array, 0), "what", ""), "replays rose by 4");
+    ls_findings_read(array, &read);
+    ck_assert_int_eq(read.count, 3);
+    ck_assert_int_eq(ls_findings_fails(&read), 2);
+    ck_assert_str_eq(ls_findings_worst(&read)->uuid, "u");
+    cJSON_Delete(array);
+    ls_findings_free(&findings);
+    ls_findings_free(&read);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("nvml");
+    TCase *tests = tcase_create("nvml");
+    tcase_add_checked_fixture(tests, set_up, tear_down);
+    tcase_add_test(tests, a_healthy_machine_gives_no_warning);
+    tcase_add_loop_test(tests, each_thing_wrong_is_found_where_it_is, 0,
+                        sizeof FOUND / sizeof *FOUND);
+    tcase_add_test(tests, exclusive_mode_matters_where_ranks_share);
+    tcase_add_test(tests, an_old_library_leaves_facts_unknown);
+    tcase_add_test(tests, no_library_is_a_finding);
+    tcase_add_test(tests, usable_is_what_library_and_driver_answer);
+    tcase_add_loop_test(tests, the_bench_names_what_is_missing, 0,
+                        sizeof REFUSED / sizeof *REFUSED);
+    tcase_add_test(tests, a_quiet_run_finds_nothing);
+    tcase_add_loop_test(tests, what_moves_while_jobs_run_is_found, 0, sizeof ROSE / sizeof *ROSE);
+    tcase_add_test(tests, readings_are_lines_with_what_is_known);
+    tcase_add_test(tests, without_events_the_kernel_log_tells_of_xids);
+    tcase_add_test(tests, a_finding_that_fails_makes_the_machine_not_ready);
+    tcase_add_test(tests, findings_survive_their_record);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failures = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failures;
+}
