@@ -68,7 +68,10 @@ ls_status ls_batch_places(ls_plan *plan, int places)
     if (places == plan->batch_count) {
         return LS_OK;
     }
-    LS_CUDA(cudaDeviceSynchronize()); /* who may still read the old ones */
+    for (int i = 0; i < plan->batch_count; i++) {
+        LS_TRY(ls_cuda_wait_event(plan->backend, plan->batch[i].loaded));
+        LS_TRY(ls_cuda_wait_event(plan->backend, plan->batch[i].used));
+    }
     ls_batch_destroy(plan);
     plan->batch = calloc((size_t)places, sizeof *plan->batch);
     if (plan->batch == NULL) {
@@ -136,7 +139,8 @@ ls_status ls_batch_load(ls_plan *plan, int place, const float *input, const int6
     LS_TRY(check_target(plan, target));
     ls_batch *batch = &plan->batch[place];
     cudaStream_t copy = plan->backend->copy;
-    LS_TRY(ls_cuda_wait_event(plan->backend, batch->loaded)); /* the pinned memory of the place is free */
+    /* then the pinned memory of the place is free */
+    LS_TRY(ls_cuda_wait_event(plan->backend, batch->loaded));
     LS_TRY(from_pinned(plan, batch, &input));
     memcpy(batch->host_target, target, target_bytes(plan));
     LS_CUDA(cudaStreamWaitEvent(copy, batch->used, cudaEventWaitDefault));
@@ -162,16 +166,10 @@ ls_status ls_batch_take(ls_plan *plan, ls_stream *stream, int place)
     cudaStream_t s = stream->native;
     int image = plan->lower.slot_of_layer[0];
     const ls_slot *slot = &plan->lower.slot[image];
-    enum cudaStreamCaptureStatus capture;
-    LS_CUDA(cudaStreamIsCapturing(s, &capture));
-    bool captured = capture == cudaStreamCaptureStatusActive;
-    LS_CUDA(cudaStreamWaitEvent(s, batch->loaded,
-                                captured ? cudaEventWaitExternal : cudaEventWaitDefault));
+    LS_TRY(ls_cuda_after_event(s, batch->loaded));
     LS_TRY(ls_input_pack(s, plan->options.activation, ls_plan_at(plan, image), batch->input,
                          plan->options.batch, slot->channels, slot->height, slot->width));
     LS_CUDA(cudaMemcpyAsync(plan->target, batch->target, target_bytes(plan),
                             cudaMemcpyDeviceToDevice, s));
-    LS_CUDA(cudaEventRecordWithFlags(batch->used, s,
-                                     captured ? cudaEventRecordExternal : cudaEventRecordDefault));
-    return LS_OK;
+    return ls_cuda_mark_event(s, batch->used);
 }

@@ -71,6 +71,34 @@ static void choose_operands(ls_plan *plan, ls_weight *table)
 
 /* ---- binding --------------------------------------------------------------------------------- */
 
+static size_t table_bytes(const ls_plan *plan)
+{
+    return 2 * (size_t)plan->lower.op_count * sizeof *plan->table; /* a weight and a bias each */
+}
+
+ls_status ls_bind_create(ls_plan *plan)
+{
+    plan->host_table = calloc(1, table_bytes(plan));
+    if (plan->host_table == NULL) {
+        ls_log_error("no memory for a table of weights: %zu bytes", table_bytes(plan));
+        return LS_ERR_INFRA;
+    }
+    void *table = NULL;
+    LS_TRY(ls_cuda_take((int64_t)table_bytes(plan), "a table of weights", &table));
+    plan->table = table;
+    LS_CUDA(cudaEventCreateWithFlags(&plan->packed, cudaEventDisableTiming));
+    return LS_OK;
+}
+
+void ls_bind_destroy(ls_plan *plan)
+{
+    if (plan->packed != NULL) {
+        cudaEventDestroy(plan->packed);
+    }
+    ls_cuda_give(plan->table);
+    free(plan->host_table);
+}
+
 static ls_status check_counts(const ls_plan *plan, const ls_plan_binding *binding)
 {
     const ls_network *network = plan->network;
@@ -87,6 +115,45 @@ static ls_status check_counts(const ls_plan *plan, const ls_plan_binding *bindin
     return LS_OK;
 }
 
+static bool same_table(const ls_weight *a, const ls_weight *b, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (a[i].packed != b[i].packed || a[i].plain.data != b[i].plain.data ||
+            a[i].plain.dtype != b[i].plain.dtype) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Gradients move with their buckets, but parameters seldom do, so mostly there is nothing to do. */
+static ls_status upload_table(ls_plan *plan)
+{
+    size_t most = table_bytes(plan);
+    ls_weight *table = calloc(1, most);
+    if (table == NULL) {
+        ls_log_error("no memory for a table of weights: %zu bytes", most);
+        return LS_ERR_INFRA;
+    }
+    int count = plan->table_count;
+    choose_operands(plan, table);
+    ls_status status = LS_OK;
+    cudaStream_t copy = plan->backend->copy;
+    if (count != plan->table_count || !same_table(table, plan->host_table, count)) {
+        memcpy(plan->host_table, table, most);
+        LS_TRY_GOTO(status, ls_cuda_wait_event(plan->backend, plan->packed), release);
+        LS_TRY_GOTO(status,
+                    ls_cuda_check(cudaMemcpyAsync(plan->table, plan->host_table, most,
+                                                  cudaMemcpyHostToDevice, copy),
+                                  "cudaMemcpyAsync of the table of weights", __FILE__, __LINE__),
+                    release);
+        LS_TRY_GOTO(status, ls_cuda_wait_stream(plan->backend, copy), release);
+    }
+release:
+    free(table);
+    return status;
+}
+
 ls_status ls_bind_tensors(ls_plan *plan, const ls_plan_binding *binding)
 {
     LS_TRY(check_counts(plan, binding));
@@ -96,28 +163,12 @@ ls_status ls_bind_tensors(ls_plan *plan, const ls_plan_binding *binding)
     memcpy(plan->param_grad, binding->grad, params * sizeof *plan->param_grad);
     memcpy(plan->buffer, binding->buffer, (size_t)network->buffer_count * sizeof *plan->buffer);
     plan->state = binding->state;
-    ls_weight *table = calloc(2 * (size_t)plan->lower.op_count, sizeof *table);
-    if (table == NULL) {
-        ls_log_error("no memory for a table of %d weights", 2 * plan->lower.op_count);
-        return LS_ERR_INFRA;
-    }
-    choose_operands(plan, table);
     for (int i = 0; i < plan->lower.op_count; i++) {
         if (plan->lower.op[i].kind == LS_OP_NORM) {
             ls_norm_prepare(plan, &plan->lower.op[i]);
         }
     }
-    /* a step under way may still read the table of the last binding */
-    ls_status status =
-        ls_cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", __FILE__, __LINE__);
-    if (status == LS_OK && plan->table_count > 0) {
-        status =
-            ls_cuda_check(cudaMemcpy(plan->table, table, (size_t)plan->table_count * sizeof *table,
-                                     cudaMemcpyHostToDevice),
-                          "cudaMemcpy of the table of weights", __FILE__, __LINE__);
-    }
-    free(table);
-    return status;
+    return upload_table(plan);
 }
 
 /* ---- every step ------------------------------------------------------------------------------ */
@@ -127,8 +178,9 @@ ls_status ls_bind_pack(ls_plan *plan, cudaStream_t stream)
     if (plan->table_count == 0) {
         return LS_OK;
     }
-    return ls_weights_pack(stream, plan->options.activation, plan->table, plan->table_count,
-                           plan->table_most);
+    LS_TRY(ls_weights_pack(stream, plan->options.activation, plan->table, plan->table_count,
+                           plan->table_most));
+    return ls_cuda_mark_event(stream, plan->packed);
 }
 
 static ls_weight gradient_of(const ls_plan *plan, const ls_op *op)

@@ -25,8 +25,11 @@ ls_status ls_export_room(ls_plan *plan, int64_t bytes, void **out)
     return LS_OK;
 }
 
+/* The copy to memory that may be pageable waits itself, and nobody watches that; so it comes when
+ * the stream has nothing else to do. */
 static ls_status bring(ls_stream *stream, void *host, const void *from, int64_t bytes)
 {
+    LS_TRY(ls_cuda_wait_stream(stream->backend, stream->native));
     LS_CUDA(cudaMemcpyAsync(host, from, (size_t)bytes, cudaMemcpyDeviceToHost, stream->native));
     return ls_cuda_wait_stream(stream->backend, stream->native);
 }

@@ -11,8 +11,8 @@ static ls_status force_relu(ls_plan *plan, ls_stream *stream, const ls_op *op, c
     LS_CUDA(cudaMemcpyAsync(bits, host, (size_t)bytes, cudaMemcpyHostToDevice, stream->native));
     LS_TRY(ls_export_mask(stream->native, ls_plan_work(plan, op)->mask, bits, plan->options.batch,
                           out->channels, out->height, out->width, true));
-    LS_TRY(ls_cuda_wait_stream(stream->backend, stream->native)); /* the host may be done with its bits */
-    return LS_OK;
+    /* the host may be done with its bits */
+    return ls_cuda_wait_stream(stream->backend, stream->native);
 }
 
 static ls_status force_pool(ls_plan *plan, ls_stream *stream, const ls_op *op, const void *host,
@@ -26,6 +26,7 @@ static ls_status force_pool(ls_plan *plan, ls_stream *stream, const ls_op *op, c
     LS_CUDA(cudaMemcpyAsync(index, host, (size_t)bytes, cudaMemcpyHostToDevice, stream->native));
     LS_CUDA(cudaMemsetAsync(flag, 0, sizeof *flag, stream->native));
     LS_TRY(ls_export_taps(stream->native, &shape, ls_plan_work(plan, op)->tap, index, true, flag));
+    LS_TRY(ls_cuda_wait_stream(stream->backend, stream->native)); /* watched; the copy is not */
     LS_CUDA(
         cudaMemcpyAsync(&outside, flag, sizeof outside, cudaMemcpyDeviceToHost, stream->native));
     LS_TRY(ls_cuda_wait_stream(stream->backend, stream->native));

@@ -61,6 +61,7 @@ static ls_status fill_plan(ls_plan *plan)
 {
     LS_TRY(host_lists(plan));
     LS_TRY(ls_work_create(plan));
+    LS_TRY(ls_bind_create(plan));
     ls_lower_ready_order(plan->network, plan->ready_order);
     ls_work_describe(plan, plan->fusions, LS_PLAN_TEXT_BYTES);
     return LS_OK;
@@ -102,6 +103,7 @@ void ls_plan_destroy(ls_plan *plan)
         return;
     }
     ls_batch_destroy(plan);
+    ls_bind_destroy(plan);
     ls_work_destroy(plan);
     ls_cuda_give(plan->exported);
     free(plan->ready_order);

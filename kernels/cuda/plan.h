@@ -58,8 +58,10 @@ struct ls_plan {
     float *row;                  /* loss: maximum and log of the sum per sample, [N][2] */
     int64_t *target;             /* [N], of the last forward */
     ls_weight *table;            /* [table_count] weights that are packed once per step */
+    ls_weight *host_table;       /* the same, as it was uploaded last */
     int table_count;
     int64_t table_most; /* elements of the largest */
+    cudaEvent_t packed; /* the table has been read */
     void *workspace;    /* of products */
     int64_t workspace_bytes;
     void *exported; /* for plan_export and plan_force; grows */
@@ -112,6 +114,8 @@ ls_status ls_choose_text(ls_plan *plan, const char **text);
 ls_status ls_choose_take(ls_plan *plan, const char *text);
 
 /* bind.c */
+ls_status ls_bind_create(ls_plan *plan);
+void ls_bind_destroy(ls_plan *plan);
 ls_status ls_bind_tensors(ls_plan *plan, const ls_plan_binding *binding);
 /* Weights as products want them, in one launch. */
 ls_status ls_bind_pack(ls_plan *plan, cudaStream_t stream);

@@ -118,7 +118,7 @@ static size_t packed_bytes(const ls_plan *plan, const ls_op *op)
 /* Which of them are used is known when tensors are bound, and may change then. */
 static void place_weights(ls_plan *plan, cursor *c)
 {
-    size_t most = 0, products = 0;
+    size_t most = 0;
     for (int i = 0; i < plan->lower.op_count; i++) {
         const ls_op *op = &plan->lower.op[i];
         if (!ls_plan_is_product(op)) {
@@ -126,7 +126,6 @@ static void place_weights(ls_plan *plan, cursor *c)
         }
         size_t bytes = packed_bytes(plan, op);
         most = bytes > most ? bytes : most;
-        products++;
         plan->work[i].packed = take(c, bytes);
         if (op->kind == LS_OP_LINEAR) {
             size_t classes = (size_t)plan->network->layer[op->layer].channels;
@@ -134,7 +133,6 @@ static void place_weights(ls_plan *plan, cursor *c)
         }
     }
     plan->packed_gradient = take(c, most);
-    plan->table = take(c, 2 * products * sizeof *plan->table); /* a bias each, at most */
 }
 
 static void place_kept(ls_norm_kept *kept, size_t channels, cursor *c)
