@@ -292,7 +292,7 @@ static void add_devices(cJSON *out)
 
 static void add_environment(cJSON *out)
 {
-    static const char *const prefix[] = {"NCCL_", "CUDA_", "CUDNN_", "CUBLAS_", "OMP_"};
+    static const char *const prefix[] = {"NCCL_", "CUDA_", "CUDNN_", "CUBLAS_", "OMP_", "LS_SHM"};
     cJSON *list = cJSON_AddObjectToObject(out, "environment");
     for (char **entry = environ; *entry != NULL; entry++) {
         for (size_t i = 0; i < sizeof prefix / sizeof *prefix; i++) {

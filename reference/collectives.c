@@ -281,6 +281,11 @@ static ls_status open_events(program *p)
     cJSON_AddNumberToObject(event, "world", p->world.world);
     cJSON_AddStringToObject(event, "engine", p->peer.api->name);
     cJSON_AddStringToObject(event, "engine_text", engine);
+    const char *transport =
+        p->peer.api->transport != NULL ? p->peer.api->transport(p->peer.comm) : NULL;
+    if (transport != NULL) {
+        cJSON_AddStringToObject(event, "transport", transport);
+    }
     return write_event(p, event);
 }
 
@@ -412,7 +417,8 @@ static ls_status open_comm(const program *p, const char *name, double timeout_s,
                              .world = p->world.world,
                              .store = p->store,
                              .name = name,
-                             .timeout_s = timeout_s};
+                             .timeout_s = timeout_s,
+                             .one_host = p->world.local_world == p->world.world};
     return p->peer.api->open(&where, out);
 }
 

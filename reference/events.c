@@ -139,6 +139,9 @@ ls_status ls_events_write_start(ls_events *events, const ls_events_start *start)
     if (start->engine != NULL && strcmp(start->engine, "nccl") == 0) {
         add_nccl_variables(event);
     }
+    if (start->transport != NULL) {
+        cJSON_AddStringToObject(event, "transport", start->transport);
+    }
     cJSON_AddNumberToObject(event, "first_step", (double)start->first_step);
     cJSON_AddNumberToObject(event, "param_elements", (double)start->param_elements);
     if (start->network_digest != 0) {

@@ -24,6 +24,7 @@ typedef struct ls_events_start {
     const ls_backend_info *info; /* what is really in use */
     const char *engine;          /* "self", "gloo", "nccl" */
     const char *engine_text;     /* the engine's description, or NULL */
+    const char *transport;       /* comm.h, or NULL */
     const ls_options *options;
     int64_t first_step; /* 1, or where a resumed run goes on */
     int64_t param_elements;

@@ -250,6 +250,7 @@ static ls_status open_comm(ls_trainer *trainer, const char *name, int rank, int 
         .deterministic = trainer->options.deterministic,
         .oversubscribe = trainer->world.oversubscribe,
         .beside = trainer->options.sync_bn && trainer->options.sync_bn_group != 1,
+        .one_host = trainer->world.local_world == trainer->world.world,
     };
     return trainer->engine->open(&options, out);
 }

@@ -343,6 +343,9 @@ static ls_status write_start(ls_trainer *trainer)
         .info = &trainer->device.info,
         .engine = trainer->engine != NULL ? trainer->engine->name : "none",
         .engine_text = trainer->engine != NULL ? engine : NULL,
+        .transport = trainer->engine != NULL && trainer->engine->transport != NULL
+                         ? trainer->engine->transport(trainer->comm)
+                         : NULL,
         .options = &trainer->options,
         .first_step = trainer->first_step,
         .param_elements = elements,

@@ -27,7 +27,7 @@ static void add_libraries(const ls_run *run, cJSON *machine)
             continue;
         }
         static const char *const names[] = {"device", "libraries", "engine", "engine_text",
-                                            "version"};
+                                            "transport", "version"};
         cJSON *out = cJSON_AddObjectToObject(machine, "loaded");
         for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
             const char *text = ls_json_string(record->rank[0].start, names[n], NULL);

@@ -49,6 +49,7 @@ typedef struct measured {
     double images_per_s[PAIRS_MAX];
     double start_s[PAIRS_MAX]; /* a whole run of one step, from exec to exit */
     double rss_mb;             /* largest peak of one rank */
+    char transport[32];        /* of the gradients, by the start event; "" */
 } measured;
 
 /* The step times of one rank's events, data left out: the two read the same files in different
@@ -56,12 +57,17 @@ typedef struct measured {
 typedef struct step_times {
     int count;
     double ms[STEPS_MAX];
+    char transport[32];
 } step_times;
 
-static ls_status read_step(void *context, const cJSON *value, int line_number)
+static ls_status read_event(void *context, const cJSON *value, int line_number)
 {
     (void)line_number;
     step_times *times = context;
+    if (strcmp(ls_json_string(value, "event", ""), "start") == 0) {
+        ls_text_put(times->transport, sizeof times->transport, "%s",
+                    ls_json_string(value, "transport", ""));
+    }
     if (strcmp(ls_json_string(value, "event", ""), "step") == 0 && times->count < STEPS_MAX) {
         const cJSON *ms = cJSON_GetObjectItemCaseSensitive(value, "ms");
         times->ms[times->count++] =
@@ -168,7 +174,7 @@ static ls_status run_one(const setting *what, int who, const place *place, int p
         char path[PATH_MAX];
         step_times times = {0};
         ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job.directory, rank);
-        LS_TRY_GOTO(status, ls_json_each_line(path, read_step, &times), free_outcome);
+        LS_TRY_GOTO(status, ls_json_each_line(path, read_event, &times), free_outcome);
         if (times.count != steps) {
             ls_log_error("%s: %d step events instead of %d", path, times.count, steps);
             status = LS_ERR_CHECK;
@@ -176,6 +182,7 @@ static ls_status run_one(const setting *what, int who, const place *place, int p
         }
         double ms = ls_stats_percentile(times.ms + what->warmup_steps, what->timed_steps, 0.5);
         slowest_ms = fmax(slowest_ms, ms);
+        ls_text_put(out->transport, sizeof out->transport, "%s", times.transport);
     }
     out->images_per_s[out->count++] = what->ranks * what->batch_size * 1e3 / slowest_ms;
     out->rss_mb = fmax(out->rss_mb, (double)outcome.rss_bytes_max / 1048576.0);
@@ -242,6 +249,11 @@ static ls_status run_setting(const setting *what, const place *place, FILE *tabl
            what->label, ours.value, peer.value, ratio.value, ratio.low, ratio.high, most.value,
            ours.value / most.value, seen[OURS].rss_mb, seen[PEER].rss_mb, start_ours_s,
            start_peer_s);
+    if (what->ranks > 1) {
+        const char *transport = seen[OURS].transport;
+        printf("    gradients: Lockstep by %s%s, PyTorch by Gloo over TCP\n", transport,
+               strcmp(transport, "TCP") == 0 ? "" : " (LS_SHM=0: by TCP, too)");
+    }
     fflush(stdout);
     fprintf(table, "%s %.4f %.4f %.4f %.4f %.4f %.4f %.4f %.1f %.1f %.3f %.3f\n", what->label,
             ours.value, peer.value, ratio.value, ratio.low, ratio.high, most.value,

@@ -74,13 +74,15 @@ typedef struct ls_comm_options {
                             MASTER_ADDR is one, else the interface that routes to it */
     const ls_backend_api *backend_api; /* device engines need its memory; CPU engines ignore both */
     ls_backend *backend;
+    bool one_host; /* the launcher says that all ranks of the communicator are on one node: large
+                      sums may go through memory that they share. LS_SHM=0 forbids it */
     /* Of device engines. */
     bool deterministic; /* algorithm, protocol and channels are pinned */
     bool oversubscribe; /* ranks may share a device; else that is LS_ERR_INFRA */
     bool beside;        /* this process has another communicator that works at the same time */
 } ls_comm_options;
 
-enum { LS_COMM_ABI = 2 };
+enum { LS_COMM_ABI = 3 };
 
 typedef struct ls_comm_api {
     int abi;                                 /* LS_COMM_ABI */
@@ -96,6 +98,9 @@ typedef struct ls_comm_api {
     ls_status (*poll)(ls_comm *comm); /* LS_OK, or the error that has happened */
     void (*abort)(ls_comm *comm);     /* from any thread: pending waits return LS_ERR_PEER_LOST */
     void (*close)(ls_comm *comm);     /* graphs that hold its operations are gone by then */
+    /* How the elements of large sums travel: "TCP", "shared memory"; NULL in a world of one. An
+     * engine of one kind only has no such entry. */
+    const char *(*transport)(const ls_comm *comm);
 
     /* ---- of engines that work beside the host; NULL elsewhere ---- */
 

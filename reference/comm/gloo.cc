@@ -1,5 +1,6 @@
-/* The CPU engine: Gloo's TCP transport under our contract. One worker thread per communicator
- * executes the operations in the order of their `begin`; it sleeps while it waits.
+/* The CPU engine: Gloo's TCP transport under our contract, and shared memory for the large sums of
+ * ranks on one host (gloo_shared.hh). One worker thread per communicator executes the operations in
+ * the order of their `begin`; it sleeps while it waits.
  *
  * Gloo gives contexts, rendezvous and tagged sends and receives; the collectives are composed here
  * from those, because Gloo's own cannot be aborted from another thread, do not name the rank they
@@ -18,6 +19,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cinttypes>
+#include <cstdlib>
+#include <cstring>
 #include <new>
 
 #include <gloo/common/error.h>
@@ -168,6 +171,10 @@ ls_status run_job(ls_comm *comm, Job *job)
         } catch (const std::exception &error) {
             ls_log_warn("gloo '%s': closing its connections: %s", comm->name.c_str(), error.what());
         }
+        if (comm->neighbours != nullptr) {
+            comm->neighbours->to_right.give_up();
+            comm->neighbours->from_left.give_up();
+        }
     }
     handle->finished_ns = ls_clock_ns();
     return status;
@@ -211,28 +218,88 @@ void describe(char *text, int bytes)
              GLOO_VERSION_PATCH, where.dli_fname != nullptr ? where.dli_fname : "?");
 }
 
-/* A rank that leaves while another is still shaking hands would end that one: Gloo's thread throws.
- */
-void wait_for_all(const ls_comm *comm, const ls_comm_options *options)
+std::string key_of(const ls_comm *comm, const char *what, int rank)
 {
-    std::vector<std::string> name;
-    std::vector<const char *> key;
-    for (int rank = 0; rank < comm->world; rank++) {
-        name.push_back("gloo/" + comm->name + "/connected/" + std::to_string(rank));
-    }
-    for (const std::string &one : name) {
-        key.push_back(one.c_str());
-    }
-    ls_status status = ls_store_set(options->store, key[(size_t)comm->rank], "", 0);
-    if (status == LS_OK) {
-        status = ls_store_wait(options->store, key.data(), comm->world, options->timeout_s);
-    }
+    return "gloo/" + comm->name + "/" + what + "/" + std::to_string(rank);
+}
+
+void publish(const ls_comm *comm, const ls_comm_options *options, const char *what,
+             const std::string &value)
+{
+    ls_status status = ls_store_set(options->store, key_of(comm, what, comm->rank).c_str(),
+                                    value.data(), value.size());
     if (status != LS_OK) {
         throw StoreFailure{status};
     }
 }
 
-void connect(ls_comm *comm, const ls_comm_options *options)
+std::string published(const ls_comm *comm, const ls_comm_options *options, const char *what,
+                      int rank)
+{
+    void *value = nullptr;
+    size_t bytes = 0;
+    ls_status status = ls_store_get(options->store, key_of(comm, what, rank).c_str(),
+                                    options->timeout_s, &value, &bytes);
+    if (status != LS_OK) {
+        throw StoreFailure{status};
+    }
+    std::string text((const char *)value, bytes);
+    free(value);
+    return text;
+}
+
+/* Whether this rank would send large sums through shared memory. */
+ls_status may_share(const ls_comm_options *options, bool *out)
+{
+    const char *text = getenv("LS_SHM");
+    if (text != nullptr && strcmp(text, "0") != 0 && strcmp(text, "1") != 0) {
+        ls_log_error("LS_SHM=%s: allowed are 0 and 1", text);
+        return LS_ERR_USAGE;
+    }
+    *out = options->one_host && options->world > 1 && (text == nullptr || text[0] == '1');
+    return LS_OK;
+}
+
+/* Opens this rank's pipes; NULL where that is not wanted or does not work. */
+std::unique_ptr<ls_gloo::Neighbours> meet_neighbours(const ls_comm *comm,
+                                                     const ls_comm_options *options, bool shares)
+{
+    std::unique_ptr<ls_gloo::Neighbours> both(new ls_gloo::Neighbours());
+    bool mine = shares && both->to_right.create();
+    publish(comm, options, "memory", mine ? both->to_right.address() : "");
+    std::string left =
+        published(comm, options, "memory", (comm->rank + comm->world - 1) % comm->world);
+    if (!mine || !both->from_left.open(left)) {
+        both.reset();
+    }
+    return both;
+}
+
+/* A rank that leaves while another is still shaking hands would end that one: Gloo's thread throws.
+ * What each rank can is told on the way: shared memory is used by all or by none. */
+void wait_for_all(ls_comm *comm, const ls_comm_options *options)
+{
+    std::vector<std::string> name;
+    std::vector<const char *> key;
+    for (int rank = 0; rank < comm->world; rank++) {
+        name.push_back(key_of(comm, "connected", rank));
+    }
+    for (const std::string &one : name) {
+        key.push_back(one.c_str());
+    }
+    publish(comm, options, "connected", comm->neighbours != nullptr ? "memory" : "");
+    ls_status status = ls_store_wait(options->store, key.data(), comm->world, options->timeout_s);
+    if (status != LS_OK) {
+        throw StoreFailure{status};
+    }
+    for (int rank = 0; rank < comm->world && comm->neighbours != nullptr; rank++) {
+        if (published(comm, options, "connected", rank) != "memory") {
+            comm->neighbours.reset();
+        }
+    }
+}
+
+void connect(ls_comm *comm, const ls_comm_options *options, bool shares)
 {
     char address[128];
     if (options->address != nullptr) {
@@ -247,6 +314,7 @@ void connect(ls_comm *comm, const ls_comm_options *options)
     Rendezvous store(options->store, options->name, options->timeout_s);
     comm->context->connectFullMesh(store, device);
     comm->probe = comm->context->createUnboundBuffer(&comm->probed, sizeof comm->probed);
+    comm->neighbours = meet_neighbours(comm, options, shares);
     wait_for_all(comm, options);
 }
 
@@ -258,6 +326,8 @@ ls_status open(const ls_comm_options *options, ls_comm **out)
         return LS_ERR_INFRA;
     }
     LS_ASSERT(options->world == 1 || options->store != NULL);
+    bool shares = false;
+    LS_TRY(may_share(options, &shares));
     PipeSignalBlocked here_and_in_new_threads;
     try {
         comm->rank = options->rank;
@@ -266,7 +336,7 @@ ls_status open(const ls_comm_options *options, ls_comm **out)
         comm->timeout_s = options->timeout_s;
         comm->backend_api = options->backend_api;
         if (options->world > 1) {
-            connect(comm.get(), options);
+            connect(comm.get(), options, shares);
         }
         comm->worker = std::thread(work, comm.get());
     } catch (const StoreFailure &failure) {
@@ -406,13 +476,18 @@ void close(ls_comm *comm)
     }
 }
 
+const char *transport(const ls_comm *comm)
+{
+    return comm->world == 1 ? nullptr : comm->neighbours != nullptr ? "shared memory" : "TCP";
+}
+
 bool scales(ls_dtype dtype)
 {
     return dtype == LS_F32; /* 16-bit types: the backend's vector code is faster at it */
 }
 
-const ls_comm_api table = {LS_COMM_ABI, "gloo",    describe, open,    begin,   wait,   scales,
-                           poll,        abort_all, close,    nullptr, nullptr, nullptr};
+const ls_comm_api table = {LS_COMM_ABI, "gloo",    describe, open,      begin,   wait,    scales,
+                           poll,        abort_all, close,    transport, nullptr, nullptr, nullptr};
 
 } // namespace
 

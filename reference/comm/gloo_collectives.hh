@@ -7,6 +7,8 @@
 
 #include <cstring>
 
+#include <gloo/common/error.h>
+
 #include "gloo_sum.h"
 #include "gloo_window.hh"
 
@@ -147,6 +149,87 @@ inline void ring_all_gather(ls_comm *comm, const Job &job, const Cut &cut, char 
     out.wait_sends();
 }
 
+/* ---- the ring through shared memory ---------------------------------------------------------- */
+
+/* At the deadline: whom this rank waited for stands in the log already; a right neighbour that
+ * never came has left behind what it was sent. */
+inline std::string nothing_moved(const ls_comm *comm)
+{
+    std::string text = "nothing moved in shared memory until the deadline";
+    if (comm->neighbours->to_right.has_unread()) {
+        text += "; rank " + std::to_string(peer_of(comm, comm->rank + 1)) +
+                " has not taken what it was sent";
+    }
+    return text;
+}
+
+/* A wait of the worker for the neighbour at the other end of the pipe. */
+inline Patience patience_for(ls_comm *comm, const Pipe &pipe, const char *what, int rank)
+{
+    std::vector<int> awaited((size_t)comm->world, 0);
+    awaited[(size_t)rank] = 1;
+    return [comm, &pipe, what, rank, awaited] {
+        name_ranks(comm, what, awaited);
+        int64_t rest_ms = begin_waiting(comm, awaited);
+        if (pipe.is_given_up()) {
+            throw gloo::IoException("rank " + std::to_string(rank) + " has given up");
+        }
+        if (rest_ms == 0) {
+            throw gloo::IoException(nothing_moved(comm));
+        }
+    };
+}
+
+/* Reduce-scatter and all-gather in one: step s of 2(W-1) sends chunk rank-s-1 to the right and
+ * takes chunk rank-s-2 from the left, which is added to this rank's own in the first half and
+ * replaces it in the second. Chunks and the order of additions are those of the ring over TCP, so
+ * the bits are. Every step is cut into pieces; a piece depends on the same piece of the step
+ * before and on no other, so a few pieces go through all steps before the next few begin: their
+ * sums are still in the cache. No rank takes a piece before it has sent its own of that turn, so
+ * one free slot suffices for all to get on. */
+inline void shared_ring_all_reduce(ls_comm *comm, const Job &job, const Cut &cut, char *data)
+{
+    const ls_comm_op &op = job.handle->op;
+    Pipe &to = comm->neighbours->to_right, &from = comm->neighbours->from_left;
+    const Patience room = patience_for(comm, to, "sending to rank", peer_of(comm, comm->rank + 1));
+    const Patience piece =
+        patience_for(comm, from, "waiting for rank", peer_of(comm, comm->rank - 1));
+    const int64_t per_piece = (int64_t)(Pipe::piece_bytes / cut.element_bytes);
+    const int64_t pieces = (cut.count / comm->world + cut.per_chunk + per_piece - 1) / per_piece;
+    const int64_t group = Pipe::slots / 2, steps = 2 * (comm->world - 1);
+    auto first_of = [&](int64_t chunk, int64_t number) {
+        int64_t whole = cut.first((chunk + 1) * cut.per_chunk);
+        return std::min(whole, cut.first(chunk * cut.per_chunk) + number * per_piece);
+    };
+    auto turn = [&](int64_t step, int64_t number) {
+        int64_t mine = peer_of(comm, comm->rank - step - 1), theirs = peer_of(comm, mine - 1);
+        int64_t first = first_of(mine, number), count = first_of(mine, number + 1) - first;
+        memcpy(to.begin_write(room), data + (size_t)first * cut.element_bytes,
+               (size_t)count * cut.element_bytes);
+        to.end_write(job.tag);
+        first = first_of(theirs, number);
+        count = first_of(theirs, number + 1) - first;
+        char *at = data + (size_t)first * cut.element_bytes;
+        const char *arrived = from.begin_read(job.tag, piece);
+        if (step >= comm->world - 1) {
+            memcpy(at, arrived, (size_t)count * cut.element_bytes);
+        } else {
+            ls_gloo_add(op.dtype, at, arrived, count);
+            if (step == comm->world - 2) { /* whole now, and still in the cache */
+                scale_sum(op, at, count);
+            }
+        }
+        from.end_read();
+    };
+    for (int64_t begin = 0; begin < pieces; begin += group) {
+        for (int64_t step = 0; step < steps; step++) {
+            for (int64_t number = begin; number < std::min(begin + group, pieces); number++) {
+                turn(step, number);
+            }
+        }
+    }
+}
+
 /* ---- the operations ------------------------------------------------------------------------- */
 
 /* Every rank's part to every other: rank r's arrives at r * bytes of `in`, and what goes to rank r
@@ -205,6 +288,10 @@ inline void all_reduce(ls_comm *comm, const Job &job, size_t bytes)
         return;
     }
     Cut cut(comm, op.count, ls_dtype_bytes(op.dtype));
+    if (comm->neighbours != nullptr) {
+        shared_ring_all_reduce(comm, job, cut, (char *)op.buffer);
+        return;
+    }
     ring_reduce_scatter(comm, job, cut, (char *)op.buffer);
     ring_all_gather(comm, job, cut, (char *)op.buffer);
 }

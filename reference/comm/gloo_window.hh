@@ -19,6 +19,7 @@
 
 #include "../../kernels/core/clock.h"
 #include "comm.h"
+#include "gloo_shared.hh"
 
 namespace ls_gloo
 {
@@ -44,6 +45,7 @@ struct ls_comm {
     double timeout_s;
     const ls_backend_api *backend_api;
     std::shared_ptr<gloo::rendezvous::Context> context;
+    std::unique_ptr<ls_gloo::Neighbours> neighbours; /* NULL: large sums go over TCP, too */
     std::thread worker;
 
     std::mutex lock; /* guards what follows */
@@ -66,6 +68,32 @@ struct ls_comm {
 
 namespace ls_gloo
 {
+
+/* Before a wait for these ranks: throws where the operation has been aborted or a rank is lost, and
+ * tells the callers whom the worker waits for. Returns the milliseconds that are left, 0
+ * after the deadline. */
+inline int64_t begin_waiting(ls_comm *comm, const std::vector<int> &awaited)
+{
+    std::lock_guard<std::mutex> guard(comm->lock);
+    if (comm->aborted || !comm->lost.empty()) {
+        throw Aborted();
+    }
+    comm->awaited = awaited;
+    return std::max<int64_t>(0, (comm->deadline_ns - ls_clock_ns() + 999999) / 1000000);
+}
+
+inline void name_ranks(ls_comm *comm, const char *what, const std::vector<int> &count)
+{
+    std::string &text = comm->waiting_for;
+    text = what;
+    const char *separator = " ";
+    for (size_t rank = 0; rank < count.size(); rank++) {
+        if (count[rank] > 0) {
+            text += separator + std::to_string(rank);
+            separator = ", ";
+        }
+    }
+}
 
 /* Memory that transfers go to or come from; waits end at the operation's deadline
  * or at an abort. */
@@ -109,7 +137,7 @@ class Window
     void wait_recv()
     {
         int from = -1;
-        name_ranks("waiting for rank", owed_);
+        name_ranks(comm_, "waiting for rank", owed_);
         if (!buffer_->waitRecv(&from, rest(owed_))) {
             throw Aborted();
         }
@@ -119,7 +147,7 @@ class Window
     void wait_send()
     {
         int to = -1;
-        name_ranks("sending to rank", unsent_);
+        name_ranks(comm_, "sending to rank", unsent_);
         if (!buffer_->waitSend(&to, rest(unsent_))) {
             throw Aborted();
         }
@@ -142,27 +170,7 @@ class Window
   private:
     std::chrono::milliseconds rest(const std::vector<int> &awaited) const
     {
-        {
-            std::lock_guard<std::mutex> guard(comm_->lock);
-            if (comm_->aborted || !comm_->lost.empty()) {
-                throw Aborted();
-            }
-            comm_->awaited = awaited;
-        }
-        int64_t rest_ms = (comm_->deadline_ns - ls_clock_ns() + 999999) / 1000000;
-        return std::chrono::milliseconds(std::max<int64_t>(1, rest_ms));
-    }
-    void name_ranks(const char *what, const std::vector<int> &count)
-    {
-        std::string &text = comm_->waiting_for;
-        text = what;
-        const char *separator = " ";
-        for (size_t rank = 0; rank < count.size(); rank++) {
-            if (count[rank] > 0) {
-                text += separator + std::to_string(rank);
-                separator = ", ";
-            }
-        }
+        return std::chrono::milliseconds(std::max<int64_t>(1, begin_waiting(comm_, awaited)));
     }
     ls_comm *comm_;
     std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;

@@ -25,6 +25,9 @@ static const char *const exact_script =
 static const char *const rough_script =
     RUN "--data=rough --dtypes=fp32,fp16,bf16 --ops=all_reduce,reduce_scatter,reduce "
         "--counts=1023,33001";
+static const char *const rough_tcp_script =
+    "export LS_SHM=0; " RUN "--data=rough --dtypes=fp32,fp16,bf16 "
+    "--ops=all_reduce,reduce_scatter,reduce --counts=1023,33001";
 static const char *const large_script =
     RUN "--ops=all_reduce,reduce,broadcast --in-place=yes --counts=1600003";
 static const char *const absent_script = RUN "--ops=none --absent=1 --timeout=0.4";
@@ -270,10 +273,27 @@ static void judge_rough(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
 }
 
+/* How the large sums of a job went. */
+static bool went_through(const ls_record *job, const char *transport)
+{
+    cJSON *starts = events_of(job, 0, "\"start\"", "transport");
+    const char *seen = ls_json_string(cJSON_GetArrayItem(starts, 0), "transport", "");
+    bool same = strcmp(seen, transport) == 0;
+    cJSON_Delete(starts);
+    return same;
+}
+
+/* row->text: "" for two runs alike; else the first one's transport, and the second went over TCP.
+ */
 static void judge_twice(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     int compared = 0;
     if (ended_otherwise(row, job, out)) {
+        return;
+    }
+    if (row->text[0] != '\0' &&
+        (!went_through(&job[0], row->text) || !went_through(&job[1], "TCP"))) {
+        ls_verdict_set(out, LS_WEAK, "the two jobs did not go through %s and over TCP", row->text);
         return;
     }
     for (int rank = 0; rank < job[0].world; rank++) {
@@ -285,7 +305,7 @@ static void judge_twice(const ls_case *row, const ls_record *job, ls_verdict *ou
             compared++;
             if (strcmp(ls_json_string(one, "digest", ""), ls_json_string(two, "digest", "?")) !=
                 0) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d %s: other bits when run again", rank,
+                ls_verdict_set(out, LS_FAIL, "rank=%d %s: other bits in the other job", rank,
                                place_of(one, place, sizeof place));
             }
         }
@@ -296,8 +316,8 @@ static void judge_twice(const ls_case *row, const ls_record *job, ls_verdict *ou
         ls_verdict_set(out, LS_FAIL, "no result to compare");
     }
     if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d results have the same bits again",
-                    compared);
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d results have the same bits in both jobs", compared);
     }
 }
 
@@ -509,4 +529,11 @@ void ls_collectives_cases(const ls_case_settings *settings, ls_case_list *list)
     twice->job_count = 2;
     twice->job[1] = twice->job[0];
     twice->job[1].repeat = 1;
+    for (int w = 0; w < 2; w++) {
+        ls_text_put(id, sizeof id, "transports.w%d", worlds[w]);
+        ls_case *both =
+            add(settings, list, judge_twice, "X6", "shared memory", id, rough_script, worlds[w]);
+        both->job_count = 2;
+        both->job[1] = job_of(settings, rough_tcp_script, worlds[w]);
+    }
 }

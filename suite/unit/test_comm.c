@@ -31,6 +31,21 @@ typedef struct peer {
     ls_store *store;
 } peer;
 
+/* Gloo twice: large sums through memory that the ranks share, and over TCP. */
+static const char *const engines[] = {"gloo", "gloo over TCP"};
+enum { ENGINES = sizeof engines / sizeof *engines };
+
+static void open_comm(peer *self, const char *name, bool one_host, double timeout_s, ls_comm **out)
+{
+    ls_comm_options options = {.rank = self->rank,
+                               .world = self->world,
+                               .store = self->store,
+                               .name = name,
+                               .timeout_s = timeout_s,
+                               .one_host = one_host};
+    RANK_CHECK(self->api->open(&options, out) == LS_OK);
+}
+
 static peer open_peer(const char *engine, int rank, int world, int port, double timeout_s)
 {
     peer self = {.rank = rank, .world = world};
@@ -41,10 +56,12 @@ static peer open_peer(const char *engine, int rank, int world, int port, double 
                               .run_id = "test_comm",
                               .timeout_s = timeout_s};
     RANK_CHECK(ls_store_open(&where, &self.store) == LS_OK);
-    RANK_CHECK(ls_comm_load(engine, &self.api) == LS_OK);
-    ls_comm_options options = {
-        .rank = rank, .world = world, .store = self.store, .name = "test", .timeout_s = timeout_s};
-    RANK_CHECK(self.api->open(&options, &self.comm) == LS_OK);
+    bool self_engine = strcmp(engine, "self") == 0, one_host = strcmp(engine, "gloo") == 0;
+    RANK_CHECK(ls_comm_load(self_engine ? "self" : "gloo", &self.api) == LS_OK);
+    open_comm(&self, "test", one_host, timeout_s, &self.comm);
+    if (world > 1) {
+        RANK_CHECK(strcmp(self.api->transport(self.comm), one_host ? "shared memory" : "TCP") == 0);
+    }
     return self;
 }
 
@@ -231,7 +248,8 @@ START_TEST(every_operation)
 {
     static const int worlds[] = {1, 2, 3, 5};
     int code[WORLD_MAX];
-    ck_assert_int_eq(world_run(worlds[_i], all_operations, "gloo", code), 0);
+    ck_assert_int_eq(
+        world_run(worlds[_i / ENGINES], all_operations, (void *)engines[_i % ENGINES], code), 0);
 }
 END_TEST
 
@@ -312,7 +330,7 @@ static int rounding(int rank, int world, int port, void *engine)
 START_TEST(half_sums)
 {
     int code[WORLD_MAX];
-    ck_assert_int_eq(world_run(_i, rounding, "gloo", code), 0);
+    ck_assert_int_eq(world_run(_i / ENGINES, rounding, (void *)engines[_i % ENGINES], code), 0);
 }
 END_TEST
 
@@ -355,7 +373,102 @@ static int factor_on_the_way(int rank, int world, int port, void *engine)
 START_TEST(factors)
 {
     int code[WORLD_MAX];
-    ck_assert_int_eq(world_run(_i, factor_on_the_way, "gloo", code), 0);
+    ck_assert_int_eq(
+        world_run(_i / ENGINES, factor_on_the_way, (void *)engines[_i % ENGINES], code), 0);
+}
+END_TEST
+
+/* ---- the two transports ---------------------------------------------------------------------- */
+
+/* Any bits: sums round, so another order of additions would show. No NaN: which of two comes out is
+ * the processor's choice. */
+static void put_bits(ls_dtype dtype, char *at, int rank, int64_t index)
+{
+    ls_rng_block words = ls_rng_philox(9, (uint64_t)rank, (uint64_t)index);
+    float value = ldexpf((float)(int32_t)words.word[0], (int)(words.word[1] % 24) - 40);
+    uint16_t fp16 = ls_half_f32_to_fp16(value), bf16 = ls_half_f32_to_bf16(value);
+    if (dtype == LS_F32) {
+        memcpy(at + index * 4, &value, sizeof value);
+    } else {
+        memcpy(at + index * 2, dtype == LS_F16 ? &fp16 : &bf16, sizeof fp16);
+    }
+}
+
+static void same_bits(const peer *self, ls_comm *const comm[2], ls_dtype dtype, int64_t count)
+{
+    size_t bytes = (size_t)count * ls_dtype_bytes(dtype);
+    char *sum[2] = {malloc(bytes), malloc(bytes)};
+    for (int k = 0; k < 2; k++) {
+        RANK_CHECK(sum[k] != NULL);
+        for (int64_t i = 0; i < count; i++) {
+            put_bits(dtype, sum[k], self->rank, i);
+        }
+        ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE,
+                         .buffer = sum[k],
+                         .count = count,
+                         .dtype = dtype,
+                         .factor = dtype == LS_F32 ? 1.0f / 3.0f : 1.0f,
+                         .label = "both ways"};
+        RANK_CHECK(ls_comm_run(self->api, comm[k], &op, NULL) == LS_OK);
+    }
+    RANK_CHECK(memcmp(sum[0], sum[1], bytes) == 0);
+    free(sum[0]);
+    free(sum[1]);
+}
+
+/* From just above what is exchanged directly up to more pieces than a pipe holds, in chunks of
+ * uneven length. */
+static int both_ways(int rank, int world, int port, void *engine)
+{
+    static const int64_t counts[] = {32771, 60013, 2600011};
+    peer self = open_peer(engine, rank, world, port, 20.0);
+    ls_comm *other = NULL;
+    open_comm(&self, "TCP", false, 20.0, &other);
+    ls_comm *const comm[2] = {self.comm, other};
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        for (int dtype = LS_F32; dtype <= LS_BF16; dtype++) {
+            same_bits(&self, comm, (ls_dtype)dtype, counts[c]);
+        }
+    }
+    self.api->close(other);
+    close_peer(&self);
+    return 0;
+}
+
+START_TEST(transports_agree)
+{
+    int code[WORLD_MAX];
+    ck_assert_int_eq(world_run(_i, both_ways, (void *)engines[0], code), 0);
+}
+END_TEST
+
+/* One rank that may not is enough. */
+static int forbidden(int rank, int world, int port, void *engine)
+{
+    if (rank == 1) {
+        setenv("LS_SHM", "0", 1);
+    }
+    peer self = open_peer(engine, rank, world, port, 20.0);
+    ls_comm *comm = NULL;
+    open_comm(&self, "asked", true, 20.0, &comm);
+    RANK_CHECK(strcmp(self.api->transport(comm), "TCP") == 0);
+    self.api->close(comm);
+    setenv("LS_SHM", "yes", 1);
+    ls_comm_options wrong = {.rank = rank,
+                             .world = world,
+                             .store = self.store,
+                             .name = "wrong",
+                             .timeout_s = 20.0,
+                             .one_host = true};
+    RANK_CHECK(self.api->open(&wrong, &comm) == LS_ERR_USAGE);
+    close_peer(&self);
+    return 0;
+}
+
+START_TEST(shared_memory_forbidden)
+{
+    int code[WORLD_MAX];
+    ck_assert_int_eq(world_run(3, forbidden, (void *)engines[1], code), 0);
 }
 END_TEST
 
@@ -440,12 +553,21 @@ static int dying(int rank, int world, int port, void *engine)
 START_TEST(killed_rank)
 {
     int code[WORLD_MAX];
-    world_run(_i, dying, "gloo", code);
-    for (int rank = 0; rank < _i; rank++) {
+    int world = _i / ENGINES;
+    world_run(world, dying, (void *)engines[_i % ENGINES], code);
+    for (int rank = 0; rank < world; rank++) {
         ck_assert_int_eq(code[rank], rank == 1 ? 128 + SIGKILL : LS_ERR_PEER_LOST);
     }
 }
 END_TEST
+
+/* One element goes directly over TCP whatever the rest does; this many go around the ring. */
+static float many[100000];
+
+static int64_t count_of(const char *engine)
+{
+    return strcmp(engine, "gloo") == 0 ? 100000 : 1;
+}
 
 /* A rank that does not come is waited for until the deadline, not twice as long. */
 static int absent(int rank, int world, int port, void *engine)
@@ -454,9 +576,10 @@ static int absent(int rank, int world, int port, void *engine)
     ls_status status = LS_ERR_PEER_LOST;
     if (rank != 1) {
         int64_t began_ns = ls_clock_ns();
-        float one = 1;
-        ls_comm_op op = {
-            .kind = LS_COMM_ALL_REDUCE, .buffer = &one, .count = 1, .label = "nobody there"};
+        ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE,
+                         .buffer = many,
+                         .count = count_of(engine),
+                         .label = "nobody there"};
         status = ls_comm_run(self.api, self.comm, &op, NULL);
         double waited_ms = ls_clock_ms_between(began_ns, ls_clock_ns());
         RANK_CHECK(waited_ms > 500 && waited_ms < 1900);
@@ -469,7 +592,7 @@ static int absent(int rank, int world, int port, void *engine)
 START_TEST(missing_rank)
 {
     int code[WORLD_MAX];
-    world_run(3, absent, "gloo", code);
+    world_run(3, absent, (void *)engines[_i], code);
     for (int rank = 0; rank < 3; rank++) {
         ck_assert_int_eq(code[rank], LS_ERR_PEER_LOST);
     }
@@ -490,9 +613,10 @@ static int aborting(int rank, int world, int port, void *engine)
     peer self = open_peer(engine, rank, world, port, 20.0);
     if (rank == 0) {
         pthread_t thread;
-        float one = 1;
-        ls_comm_op op = {
-            .kind = LS_COMM_ALL_REDUCE, .buffer = &one, .count = 1, .label = "aborted"};
+        ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE,
+                         .buffer = many,
+                         .count = count_of(engine),
+                         .label = "aborted"};
         ls_comm_handle handle;
         int64_t began_ns = ls_clock_ns();
         RANK_CHECK(self.api->begin(self.comm, &op, NULL, &handle) == LS_OK);
@@ -510,7 +634,7 @@ static int aborting(int rank, int world, int port, void *engine)
 START_TEST(abort_ends_waits)
 {
     int code[WORLD_MAX];
-    ck_assert_int_eq(world_run(2, aborting, "gloo", code), 0);
+    ck_assert_int_eq(world_run(2, aborting, (void *)engines[_i], code), 0);
 }
 END_TEST
 
@@ -520,13 +644,15 @@ int main(void)
     TCase *tests = tcase_create("engines");
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, self_engine);
-    tcase_add_loop_test(tests, every_operation, 0, 4);
-    tcase_add_loop_test(tests, half_sums, 2, 4);
-    tcase_add_loop_test(tests, factors, 2, 4);
+    tcase_add_loop_test(tests, every_operation, 0, 4 * ENGINES);
+    tcase_add_loop_test(tests, half_sums, 2 * ENGINES, 4 * ENGINES);
+    tcase_add_loop_test(tests, factors, 2 * ENGINES, 4 * ENGINES);
+    tcase_add_loop_test(tests, transports_agree, 2, 6);
+    tcase_add_test(tests, shared_memory_forbidden);
     tcase_add_test(tests, order_is_kept);
-    tcase_add_loop_test(tests, killed_rank, 2, 5);
-    tcase_add_test(tests, missing_rank);
-    tcase_add_test(tests, abort_ends_waits);
+    tcase_add_loop_test(tests, killed_rank, 2 * ENGINES, 5 * ENGINES);
+    tcase_add_loop_test(tests, missing_rank, 0, ENGINES);
+    tcase_add_loop_test(tests, abort_ends_waits, 0, ENGINES);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
