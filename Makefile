@@ -156,7 +156,7 @@ NVCCFLAGS := -std=c++17 -O3 -lineinfo -fmad=false -Werror all-warnings \
 $(BUILD)/obj/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(call say,nvcc $<)
-	$(Q)$(NVCC) $(CPPFLAGS) -MF $(@:.o=.d) $(call cuda_includes,CUDART) $(NVCCFLAGS) $(CUDA_CODE) -c $< -o $@
+	$(Q)$(NVCC) $(CPPFLAGS) -MF $(@:.o=.d) $(call cuda_includes,$(CUDA_PARTS)) $(NVCCFLAGS) $(CUDA_CODE) -c $< -o $@
 $(call objects,$(wildcard kernels/cuda/*.c)): EXTRA += $(call cuda_includes,$(CUDA_PARTS) NVTX)
 $(BUILD)/lib/ls_cuda.so: $(call objects,$(CUDA) $(CUDA_KERNELS)) $(BUILD)/libls_core.a
 	@mkdir -p $(@D)
@@ -173,7 +173,7 @@ $(BUILD)/emulated/obj/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(call say,c++ $< (emulated))
 	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) -DLS_CUDA_EMULATED -ffp-contract=off -Isuite/unit/cuda \
-		$(call cuda_includes,CUDART) -x c++ -c $< -o $@
+		$(call cuda_includes,$(CUDA_PARTS)) -x c++ -c $< -o $@
 $(call objects,$(EMULATION)): EXTRA += -ffp-contract=off $(call cuda_includes,$(CUDA_PARTS) NCCL)
 $(EMULATED_LIB)/libls_emulated.so: $(call objects,$(EMULATION)) $(BUILD)/libls_core.a
 	@mkdir -p $(@D)

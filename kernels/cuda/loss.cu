@@ -1,0 +1,157 @@
+/* Softmax cross entropy, and the bias gradient of the inner product before it. A block per sample;
+ * every sum has a fixed order. */
+#include "launch.h"
+
+#include <math.h>
+
+#include "../core/plant.h"
+#include "ops.h"
+#include "packet.h"
+
+enum { THREADS = 256 };
+
+LS_DEVICE float larger(float a, float b)
+{
+    return b > a || b != b ? b : a; /* a NaN stays */
+}
+
+/* The block's maximum and sum by halves; every thread gets them, and must come here. */
+LS_DEVICE float block_max(float value)
+{
+    LS_SHARED(float, part, THREADS);
+    part[threadIdx.x] = value;
+    for (unsigned half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) {
+            part[threadIdx.x] = larger(part[threadIdx.x], part[threadIdx.x + half]);
+        }
+    }
+    __syncthreads();
+    return part[0];
+}
+
+LS_DEVICE double block_sum(double value)
+{
+    LS_SHARED(double, part, THREADS);
+    part[threadIdx.x] = value;
+    for (unsigned half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) {
+            part[threadIdx.x] += part[threadIdx.x + half];
+        }
+    }
+    __syncthreads();
+    return part[0];
+}
+
+template <typename T> LS_KERNEL rows_kernel(const T *logits, int classes, float *kept, float *row)
+{
+    const T *from = logits + (int64_t)blockIdx.x * classes;
+    float *to = kept + (int64_t)blockIdx.x * classes;
+    float most = -INFINITY;
+    for (int j = (int)threadIdx.x; j < classes; j += THREADS) {
+        float value = ls_element_float(from[j]);
+        to[j] = value;
+        most = larger(most, value);
+    }
+    most = block_max(most);
+    double sum = 0;
+    for (int j = (int)threadIdx.x; j < classes; j += THREADS) {
+        sum += (double)expf(to[j] - most); /* what this thread has written */
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) {
+        row[2 * (int64_t)blockIdx.x] = most;
+        row[2 * (int64_t)blockIdx.x + 1] = (float)sum;
+    }
+}
+
+/* One block. A target that is no class gives NaN. */
+LS_KERNEL mean_kernel(const float *kept, const float *row, const int64_t *target, int images,
+                      int classes, ls_step_state *state)
+{
+    double sum = 0;
+    for (int n = (int)threadIdx.x; n < images; n += THREADS) {
+        bool known = target[n] >= 0 && target[n] < classes;
+        float logit = known ? kept[(int64_t)n * classes + target[n]] : NAN;
+        sum += (double)(logf(row[2 * n + 1]) - (logit - row[2 * n]));
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) {
+        state->loss = (float)(sum / images);
+    }
+}
+
+ls_status ls_loss_forward(cudaStream_t stream, ls_dtype type, const void *logits,
+                          const int64_t *target, int images, int classes, float *kept, float *row,
+                          ls_step_state *state)
+{
+    LS_BY_ELEMENT(type, T,
+                  LS_LAUNCH(rows_kernel<T>, (unsigned)images, THREADS, stream, (const T *)logits,
+                            classes, kept, row));
+    LS_LAUNCH(mean_kernel, 1, THREADS, stream, kept, row, target, images, classes, state);
+    return LS_OK;
+}
+
+template <typename T>
+LS_KERNEL loss_back_kernel(const float *kept, const float *row, const int64_t *target, int images,
+                           int classes, float factor, const ls_step_state *state, T *gradient)
+{
+    float scale = state->loss_scale * factor / LS_PLANT(loss_summed, (float)images, 1.0f);
+    int64_t first = (int64_t)blockIdx.x * classes;
+    float most = row[2 * (int64_t)blockIdx.x], sum = row[2 * (int64_t)blockIdx.x + 1];
+    int64_t wanted = target[blockIdx.x];
+    for (int j = (int)threadIdx.x; j < classes; j += THREADS) {
+        float p = expf(kept[first + j] - most) / sum;
+        ls_element_set(&gradient[first + j], (p - (j == wanted ? 1.0f : 0.0f)) * scale);
+    }
+}
+
+ls_status ls_loss_backward(cudaStream_t stream, ls_dtype type, const float *kept, const float *row,
+                           const int64_t *target, int images, int classes, float factor,
+                           const ls_step_state *state, void *gradient)
+{
+    LS_BY_ELEMENT(type, T,
+                  LS_LAUNCH(loss_back_kernel<T>, (unsigned)images, THREADS, stream, kept, row,
+                            target, images, classes, factor, state, (T *)gradient));
+    return LS_OK;
+}
+
+/* ---- the bias of the inner product ----------------------------------------------------------- */
+
+enum { BIAS_CLASSES = 32, BIAS_LANES = THREADS / BIAS_CLASSES };
+
+template <typename T>
+LS_KERNEL bias_kernel(const T *dy, int images, int classes, ls_tensor bias_grad)
+{
+    LS_SHARED(double, part, THREADS);
+    int j = (int)blockIdx.x * BIAS_CLASSES + (int)threadIdx.x % BIAS_CLASSES;
+    double sum = 0;
+    for (int n = (int)threadIdx.x / BIAS_CLASSES; j < classes && n < images; n += BIAS_LANES) {
+        sum += (double)ls_element_float(dy[(int64_t)n * classes + j]);
+    }
+    part[threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.x < BIAS_CLASSES && j < classes) {
+        for (int lane = 1; lane < BIAS_LANES; lane++) {
+            sum += part[lane * BIAS_CLASSES + (int)threadIdx.x];
+        }
+        float rounded = ls_element_round<T>((float)sum);
+        if (bias_grad.dtype == LS_F32) {
+            ((float *)bias_grad.data)[j] = rounded;
+        } else if (bias_grad.dtype == LS_F16) {
+            ls_element_set((ls_f16 *)bias_grad.data + j, rounded);
+        } else {
+            ls_element_set((ls_bf16 *)bias_grad.data + j, rounded);
+        }
+    }
+}
+
+ls_status ls_loss_bias_grad(cudaStream_t stream, ls_dtype type, const void *dy, int images,
+                            int classes, const ls_tensor *bias_grad)
+{
+    LS_BY_ELEMENT(type, T,
+                  LS_LAUNCH(bias_kernel<T>, ls_launch_blocks(classes, BIAS_CLASSES), THREADS,
+                            stream, (const T *)dy, images, classes, *bias_grad));
+    return LS_OK;
+}

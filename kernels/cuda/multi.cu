@@ -1,0 +1,382 @@
+/* Multi-tensor operations: one launch over all tensors of a list. All arithmetic is that of
+ * kernels/math/, each operation rounded by itself, so the bits are the CPU's. */
+#include "launch.h"
+
+#include "../core/log.h"
+#include "../core/plant.h"
+#include "../math/scaler.h"
+#include "backend.h"
+#include "multi.h"
+#include "ops.h"
+
+/* ---- elementwise between two tensors --------------------------------------------------------- */
+
+enum { AHEAD = 4, PAIR_BLOCK = LS_MULTI_THREADS * 4 * AHEAD }; /* quads in flight; elements */
+
+LS_DEVICE int quad_count(int64_t index, int64_t end)
+{
+    return end - index >= 4 ? 4 : end > index ? (int)(end - index) : 0;
+}
+
+LS_KERNEL convert_kernel(ls_multi_view to, ls_multi_view from, int64_t count, float factor)
+{
+    int64_t first = (int64_t)blockIdx.x * PAIR_BLOCK + 4 * (int64_t)threadIdx.x;
+    ls_multi_quad quad[AHEAD];
+    LS_UNROLL
+    for (int u = 0; u < AHEAD; u++) {
+        int64_t i = first + u * 4 * LS_MULTI_THREADS;
+        ls_multi_load(&quad[u], from, i, quad_count(i, count));
+    }
+    LS_UNROLL
+    for (int u = 0; u < AHEAD; u++) {
+        int64_t i = first + u * 4 * LS_MULTI_THREADS;
+        float value[4];
+        ls_multi_get(value, quad[u], from.type);
+        for (int k = 0; k < 4; k++) {
+            value[k] = ls_rounded_mul(value[k], factor);
+        }
+        ls_multi_set(&quad[u], value, to.type);
+        ls_multi_store(to, i, quad_count(i, count), quad[u]);
+    }
+}
+
+LS_KERNEL accumulate_kernel(ls_multi_view sum, ls_multi_view from, int64_t count, bool first_one)
+{
+    int64_t first = (int64_t)blockIdx.x * PAIR_BLOCK + 4 * (int64_t)threadIdx.x;
+    ls_multi_quad quad[AHEAD], old[AHEAD];
+    LS_UNROLL
+    for (int u = 0; u < AHEAD; u++) {
+        int64_t i = first + u * 4 * LS_MULTI_THREADS;
+        ls_multi_load(&quad[u], from, i, quad_count(i, count));
+        if (!first_one) {
+            ls_multi_load(&old[u], sum, i, quad_count(i, count));
+        }
+    }
+    LS_UNROLL
+    for (int u = 0; u < AHEAD; u++) {
+        int64_t i = first + u * 4 * LS_MULTI_THREADS;
+        float value[4], before[4];
+        ls_multi_get(value, quad[u], from.type);
+        if (!first_one) {
+            ls_multi_get(before, old[u], LS_F32);
+            for (int k = 0; k < 4; k++) {
+                value[k] = ls_rounded_add(before[k], value[k]);
+            }
+        }
+        ls_multi_set(&quad[u], value, LS_F32);
+        ls_multi_store(sum, i, quad_count(i, count), quad[u]);
+    }
+}
+
+ls_status ls_multi_scale(ls_backend *backend, ls_stream *stream, ls_tensor tensor, float factor)
+{
+    return ls_multi_convert(backend, stream, tensor, tensor, factor);
+}
+
+ls_status ls_multi_convert(ls_backend *backend, ls_stream *stream, ls_tensor to, ls_tensor from,
+                           float factor)
+{
+    (void)backend;
+    LS_ASSERT(to.count == from.count);
+    if (to.count == 0) {
+        return LS_OK;
+    }
+    LS_LAUNCH(convert_kernel, ls_launch_blocks(to.count, PAIR_BLOCK), LS_MULTI_THREADS,
+              stream->native, ls_multi_view_of(to), ls_multi_view_of(from), to.count, factor);
+    return LS_OK;
+}
+
+ls_status ls_multi_accumulate(ls_backend *backend, ls_stream *stream, ls_tensor sum, ls_tensor from,
+                              bool first)
+{
+    (void)backend;
+    LS_ASSERT(sum.count == from.count && sum.dtype == LS_F32);
+    if (sum.count == 0) {
+        return LS_OK;
+    }
+    LS_LAUNCH(accumulate_kernel, ls_launch_blocks(sum.count, PAIR_BLOCK), LS_MULTI_THREADS,
+              stream->native, ls_multi_view_of(sum), ls_multi_view_of(from), sum.count, first);
+    return LS_OK;
+}
+
+/* ---- unscale --------------------------------------------------------------------------------- */
+
+LS_KERNEL clear_flags_kernel(ls_step_state *state)
+{
+    state->overflow = 0;
+    state->first_bad_grad = -1;
+}
+
+LS_KERNEL LS_BOUNDS(LS_MULTI_THREADS, 3)
+    unscale_kernel(ls_multi_table table, bool writes, ls_step_state *state)
+{
+    enum { STEP = 4 * LS_MULTI_THREADS };
+    ls_multi_part part = ls_multi_part_of(table, LS_MULTI_SPLIT);
+    ls_multi_view from = table.entry[part.tensor].view[LS_MULTI_FROM];
+    ls_multi_view to = table.entry[part.tensor].view[LS_MULTI_TO];
+    float factor = LS_PLANT(no_unscale, state->inv_loss_scale, 1.0f);
+    uint32_t bad = 0;
+    for (int64_t first = part.begin + 4 * (int64_t)threadIdx.x; first < part.end;
+         first += AHEAD * STEP) {
+        ls_multi_quad quad[AHEAD];
+        LS_UNROLL
+        for (int u = 0; u < AHEAD; u++) {
+            int64_t i = first + u * STEP;
+            ls_multi_load(&quad[u], from, i, quad_count(i, part.end));
+        }
+        LS_UNROLL
+        for (int u = 0; u < AHEAD; u++) {
+            int64_t i = first + u * STEP;
+            int count = quad_count(i, part.end);
+            float value[4];
+            ls_multi_get(value, quad[u], from.type);
+            LS_UNROLL
+            for (int k = 0; k < 4; k++) {
+                float scale = LS_PLANT(vector_remainder_scaled, factor, count == 4 ? factor : 1);
+                bad |= ls_rounded_non_finite(value[k]); /* 0 past the end */
+                value[k] = k < count ? ls_rounded_mul(value[k], scale) : 0;
+            }
+            if (writes) {
+                bad |= ls_multi_set(&quad[u], value, to.type);
+                ls_multi_store(to, i, count, quad[u]);
+            }
+        }
+    }
+    ls_multi_report(&state->first_bad_grad, part.tensor, bad);
+    if (__ballot_sync(0xffffffffu, bad != 0) != 0 && threadIdx.x % LS_WARP == 0) {
+        atomicOr(&state->overflow, 1);
+    }
+}
+
+ls_status ls_multi_unscale_check(ls_backend *backend, ls_stream *stream, ls_tensor_list to,
+                                 ls_tensor_list from, ls_step_state *state)
+{
+    (void)backend;
+    const ls_tensor_list list[LS_MULTI_LISTS] = {to, from};
+    ls_multi_table table;
+    LS_ASSERT(to.count == 0 || to.count == from.count);
+    LS_TRY(ls_multi_table_of(stream, list, false, &table));
+    LS_LAUNCH(clear_flags_kernel, 1, 1, stream->native, state);
+    if (table.chunk_count > 0) {
+        LS_LAUNCH(unscale_kernel, (unsigned)(table.chunk_count * LS_MULTI_SPLIT), LS_MULTI_THREADS,
+                  stream->native, table, to.count != 0, state);
+    }
+    return LS_OK;
+}
+
+/* ---- optimizer ------------------------------------------------------------------------------- */
+
+/* One thread: whether this step is taken, its constants, and its number. */
+LS_KERNEL prepare_kernel(ls_optimizer_config config, bool dynamic, ls_multi_rule *rule,
+                         ls_step_state *state)
+{
+    bool skip = LS_PLANT(static_scale_skips, dynamic, true) && state->overflow != 0;
+    state->first_bad_state = -1;
+    state->skipped = skip ? 1 : 0;
+    rule->skip = skip ? 1 : 0;
+    if (skip) {
+        state->step_count += LS_PLANT(skip_counts_as_step, 0, 1);
+        return;
+    }
+    bool sgd = config.kind == LS_OPTIMIZER_SGD || config.kind == LS_OPTIMIZER_LARS;
+    rule->lr = state->lr;
+    rule->momentum = (float)config.momentum;
+    rule->weight_decay = (float)config.weight_decay;
+    rule->number = state->step_count + 1;
+    if (sgd) {
+        rule->sgd.decays = config.kind == LS_OPTIMIZER_SGD && config.weight_decay != 0.0;
+        rule->sgd.has_buf = config.momentum != 0.0;
+        rule->sgd.first = state->step_count == 0;
+        rule->sgd.nesterov = config.nesterov;
+    } else if (config.kind != LS_OPTIMIZER_LAMB) {
+        rule->adam = ls_adam_prepare(&config, state->lr, rule->number);
+    }
+    state->step_count = rule->number;
+}
+
+/* Registers of four elements on their way through a step. */
+typedef struct step_quad {
+    ls_multi_quad value, grad, moment1, moment2;
+} step_quad;
+
+enum { SGD, LARS, ADAM, LAMB };
+
+/* One element: its new value; the moments are moved. `g` is not read by LAMB. */
+template <int KIND>
+LS_DEVICE float step_one(const ls_multi_rule &rule, const ls_multi_own &own, float p, float g,
+                         float *moment1, float *moment2)
+{
+    if (KIND == ADAM) {
+        return ls_adam_step(&rule.adam, p, g, moment1, moment2);
+    }
+    if (KIND == LAMB) { /* the moments are those of this step already */
+        float update = ls_lamb_update(&rule.lamb, p, *moment1, *moment2);
+        return ls_rounded_sub(p, ls_rounded_mul(own.ratio, update));
+    }
+    g = KIND == LARS ? ls_lars_grad(&own.lars, p, g) : g;
+    return ls_sgd_step(rule.sgd, rule.lr, rule.momentum, rule.weight_decay, p, g, moment1);
+}
+
+template <int KIND>
+LS_DEVICE void step_load(step_quad *q, const ls_multi_entry &e, const ls_multi_rule &rule,
+                         int64_t i, int count)
+{
+    ls_multi_load(&q->value, e.view[LS_MULTI_VALUE], i, count);
+    if (KIND != LAMB) {
+        ls_multi_load(&q->grad, e.view[LS_MULTI_GRAD], i, count);
+    }
+    if (KIND == ADAM || KIND == LAMB || (rule.sgd.has_buf && !rule.sgd.first)) {
+        ls_multi_load(&q->moment1, e.view[LS_MULTI_MOMENT1], i, count);
+    }
+    if (KIND == ADAM || KIND == LAMB) {
+        ls_multi_load(&q->moment2, e.view[LS_MULTI_MOMENT2], i, count);
+    }
+}
+
+/* Returns whether something is not finite after the step. Elements past the end are 0 and stay out
+ * of the result. */
+template <int KIND>
+LS_DEVICE uint32_t step_store(step_quad *q, const ls_multi_entry &e, const ls_multi_rule &rule,
+                              const ls_multi_own &own, int64_t i, int count)
+{
+    bool has_moment1 = KIND == ADAM || KIND == LAMB || rule.sgd.has_buf;
+    float value[4], grad[4] = {}, moment1[4] = {}, moment2[4] = {};
+    uint32_t bad = 0;
+    ls_multi_get(value, q->value, e.view[LS_MULTI_VALUE].type);
+    if (KIND != LAMB) {
+        ls_multi_get(grad, q->grad, e.view[LS_MULTI_GRAD].type);
+    }
+    if (KIND == ADAM || KIND == LAMB || (rule.sgd.has_buf && !rule.sgd.first)) {
+        ls_multi_get(moment1, q->moment1, LS_F32);
+    }
+    if (KIND == ADAM || KIND == LAMB) {
+        ls_multi_get(moment2, q->moment2, LS_F32);
+    }
+    LS_UNROLL
+    for (int k = 0; k < 4; k++) {
+        value[k] = step_one<KIND>(rule, own, value[k], grad[k], &moment1[k], &moment2[k]);
+        value[k] = k < count ? value[k] : 0;
+        bad |= ls_rounded_non_finite(value[k]);
+        if (k < count && has_moment1) {
+            bad |= ls_rounded_non_finite(moment1[k]) | ls_rounded_non_finite(moment2[k]);
+        }
+    }
+    bad |= ls_multi_set(&q->value, value, e.view[LS_MULTI_VALUE].type);
+    ls_multi_store(e.view[LS_MULTI_VALUE], i, count, q->value);
+    if (KIND != LAMB && has_moment1) {
+        ls_multi_set(&q->moment1, moment1, LS_F32);
+        ls_multi_store(e.view[LS_MULTI_MOMENT1], i, count, q->moment1);
+    }
+    if (KIND == ADAM) {
+        ls_multi_set(&q->moment2, moment2, LS_F32);
+        ls_multi_store(e.view[LS_MULTI_MOMENT2], i, count, q->moment2);
+    }
+    if (e.view[LS_MULTI_COPY].data != NULL) {
+        bad |= ls_multi_set(&q->grad, value, e.view[LS_MULTI_COPY].type);
+        ls_multi_store(e.view[LS_MULTI_COPY], i, count, q->grad);
+    }
+    return bad;
+}
+
+template <int KIND>
+LS_KERNEL LS_BOUNDS(LS_MULTI_THREADS, (KIND == ADAM || KIND == LAMB ? 2 : 3))
+    step_kernel(ls_multi_table table, ls_step_state *state)
+{
+    enum { U = 2, STEP = 4 * LS_MULTI_THREADS };
+    ls_multi_rule rule = *table.rule;
+    if (rule.skip != 0) {
+        return;
+    }
+    ls_multi_part part = ls_multi_part_of(table, LS_MULTI_SPLIT);
+    ls_multi_entry e = table.entry[part.tensor];
+    ls_multi_own own = {};
+    if (KIND == LARS || KIND == LAMB) {
+        own = table.own[part.tensor];
+    }
+    uint32_t bad = 0;
+    for (int64_t first = part.begin + 4 * (int64_t)threadIdx.x; first < part.end;
+         first += U * STEP) {
+        step_quad quad[U];
+        LS_UNROLL
+        for (int u = 0; u < U; u++) {
+            int64_t i = first + u * STEP;
+            step_load<KIND>(&quad[u], e, rule, i, quad_count(i, part.end));
+        }
+        LS_UNROLL
+        for (int u = 0; u < U; u++) {
+            int64_t i = first + u * STEP;
+            bad |= step_store<KIND>(&quad[u], e, rule, own, i, quad_count(i, part.end));
+        }
+    }
+    ls_multi_report(&state->first_bad_state, part.tensor, bad);
+}
+
+template <int KIND>
+static ls_status step(cudaStream_t stream, const ls_multi_table *table, ls_step_state *state)
+{
+    LS_LAUNCH((step_kernel<KIND>), (unsigned)(table->chunk_count * LS_MULTI_SPLIT),
+              LS_MULTI_THREADS, stream, *table, state);
+    return LS_OK;
+}
+
+static void check_moment(ls_tensor_list value, ls_tensor_list moment, bool used)
+{
+    LS_ASSERT(!used || moment.count == value.count);
+    for (int i = 0; used && i < moment.count; i++) {
+        LS_ASSERT(moment.tensor[i].dtype == LS_F32);
+    }
+}
+
+static ls_status optimizer_table(ls_stream *stream, const ls_optimizer_config *config,
+                                 const ls_optimizer_args *args, ls_multi_table *table)
+{
+    bool sgd = config->kind == LS_OPTIMIZER_SGD || config->kind == LS_OPTIMIZER_LARS;
+    check_moment(args->value, args->moment1, !sgd || config->momentum != 0.0);
+    check_moment(args->value, args->moment2, !sgd);
+    LS_ASSERT(args->grad.count == args->value.count);
+    const ls_tensor_list list[LS_MULTI_LISTS] = {args->value, args->grad, args->moment1,
+                                                 args->moment2, args->copy};
+    return ls_multi_table_of(stream, list,
+                             config->kind == LS_OPTIMIZER_LAMB || config->kind == LS_OPTIMIZER_LARS,
+                             table);
+}
+
+ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
+                                  const ls_optimizer_config *config, const ls_optimizer_args *args,
+                                  bool dynamic, ls_step_state *state)
+{
+    (void)backend;
+    ls_multi_table table;
+    LS_TRY(optimizer_table(stream, config, args, &table));
+    LS_LAUNCH(prepare_kernel, 1, 1, stream->native, *config, dynamic, table.rule, state);
+    if (table.chunk_count == 0) {
+        return LS_OK;
+    }
+    switch (config->kind) {
+    case LS_OPTIMIZER_SGD:
+        return step<SGD>(stream->native, &table, state);
+    case LS_OPTIMIZER_LARS:
+        LS_TRY(ls_multi_norm_prepare(stream->native, config, &table));
+        return step<LARS>(stream->native, &table, state);
+    case LS_OPTIMIZER_LAMB:
+        LS_TRY(ls_multi_norm_prepare(stream->native, config, &table));
+        return step<LAMB>(stream->native, &table, state);
+    default:
+        return step<ADAM>(stream->native, &table, state);
+    }
+}
+
+/* ---- loss scale ------------------------------------------------------------------------------ */
+
+LS_KERNEL scaler_kernel(ls_scaler_config config, ls_step_state *state)
+{
+    ls_scaler_update(&config, state);
+}
+
+ls_status ls_multi_scaler_update(ls_backend *backend, ls_stream *stream,
+                                 const ls_scaler_config *config, ls_step_state *state)
+{
+    (void)backend;
+    LS_LAUNCH(scaler_kernel, 1, 1, stream->native, *config, state);
+    return LS_OK;
+}

@@ -1,0 +1,256 @@
+/* Lists of tensors as kernels see them: a record per tensor with its places in all lists of a call,
+ * and the list of chunks that a launch's blocks take. Four neighbouring elements are worked on at a
+ * time (a quad), whatever their types and wherever they lie: views into buckets need not be aligned
+ * to more than an element. */
+#ifndef LS_CUDA_MULTI_H
+#define LS_CUDA_MULTI_H
+
+#include "launch.h"
+
+#include "../kernels.h"
+#include "../math/adam.h"
+#include "../math/lamb.h"
+#include "../math/lars.h"
+#include "../math/sgd.h"
+#include "packet.h"
+
+enum {
+    LS_MULTI_CHUNK = 16384, /* elements; what the CPU cuts norms into */
+    LS_MULTI_SPLIT = 2,     /* blocks that share a chunk where no order matters */
+    LS_MULTI_THREADS = 256,
+};
+
+/* Lists of a call. */
+enum { LS_MULTI_TO, LS_MULTI_FROM, LS_MULTI_LISTS = 5 };
+enum { LS_MULTI_VALUE, LS_MULTI_GRAD, LS_MULTI_MOMENT1, LS_MULTI_MOMENT2, LS_MULTI_COPY };
+
+/* One tensor of a list. */
+typedef struct ls_multi_view {
+    void *data; /* NULL: none */
+    int32_t type;
+    int32_t parts; /* accesses that a quad takes: 1, 2 or 4 */
+} ls_multi_view;
+
+typedef struct ls_multi_entry {
+    ls_multi_view view[LS_MULTI_LISTS];
+    int64_t count;
+    int32_t first_chunk, chunks;
+} ls_multi_entry;
+
+typedef struct ls_multi_chunk {
+    int32_t tensor, index; /* the index-th chunk of that tensor */
+} ls_multi_chunk;
+
+/* What a step has in common, prepared on the device. */
+typedef struct ls_multi_rule {
+    int32_t skip;
+    float lr, momentum, weight_decay;
+    int64_t number; /* of the step, from 1 */
+    ls_sgd_rule sgd;
+    ls_adam_rule adam;
+    ls_lamb_rule lamb;
+} ls_multi_rule;
+
+/* What LAMB and LARS do with one tensor. */
+typedef struct ls_multi_own {
+    ls_lars_rule lars;
+    float ratio; /* LAMB: lr times the trust ratio */
+} ls_multi_own;
+
+/* A table on the device; chunks in order of tensor and place. */
+typedef struct ls_multi_table {
+    const ls_multi_entry *entry;
+    const ls_multi_chunk *chunk;
+    int32_t entry_count, chunk_count;
+    ls_multi_rule *rule;
+    double *first, *second; /* LAMB, LARS: sums of squares per chunk */
+    ls_multi_own *own;      /* the same: per tensor */
+} ls_multi_table;
+
+/* multi_table.cu */
+ls_multi_view ls_multi_view_of(ls_tensor tensor);
+/* The table of list[LS_MULTI_LISTS], absent ones with count 0: the one that was made at their first
+ * use, or a new one, which takes memory and waits for the stream: LS_ERR_USAGE while a graph is
+ * recorded. norms: with room for LAMB's and LARS's sums. Tables live as long as the backend. */
+ls_status ls_multi_table_of(ls_stream *stream, const ls_tensor_list *list, bool norms,
+                            ls_multi_table *out);
+
+/* Gives every tensor its rule (LAMB: and moves the moments): between the preparation of the rule
+ * and the step (multi_norm.cu). */
+ls_status ls_multi_norm_prepare(cudaStream_t stream, const ls_optimizer_config *config,
+                                const ls_multi_table *table);
+
+/* ---- quads ----------------------------------------------------------------------------------- */
+
+/* Four elements as they are stored; of half types the first two words. */
+typedef struct ls_multi_quad {
+    uint32_t word[4];
+} ls_multi_quad;
+
+/* `count` elements (1 to 4) from `index` on. */
+LS_DEVICE void ls_multi_load(ls_multi_quad *quad, const ls_multi_view &view, int64_t index,
+                             int count)
+{
+    uint32_t *word = quad->word;
+    word[0] = word[1] = word[2] = word[3] = 0;
+    int parts = count == 4 ? view.parts : 4;
+    if (view.type == LS_F32) {
+        const uint32_t *from = (const uint32_t *)view.data + index;
+        if (parts == 1) {
+            ls_vector all = ls_vector_load(from);
+            word[0] = all.word[0];
+            word[1] = all.word[1];
+            word[2] = all.word[2];
+            word[3] = all.word[3];
+        } else if (parts == 2) {
+            ls_pair low = *(const ls_pair *)from;
+            ls_pair high = *(const ls_pair *)(from + 2);
+            word[0] = low.word[0];
+            word[1] = low.word[1];
+            word[2] = high.word[0];
+            word[3] = high.word[1];
+        } else {
+            LS_UNROLL
+            for (int k = 0; k < 4; k++) {
+                if (k < count) {
+                    word[k] = from[k];
+                }
+            }
+        }
+        return;
+    }
+    const uint16_t *from = (const uint16_t *)view.data + index;
+    if (parts == 1) {
+        ls_pair both = *(const ls_pair *)from;
+        word[0] = both.word[0];
+        word[1] = both.word[1];
+    } else if (parts == 2) {
+        word[0] = *(const uint32_t *)from;
+        word[1] = *(const uint32_t *)(from + 2);
+    } else {
+        LS_UNROLL
+        for (int k = 0; k < 4; k++) {
+            if (k < count) {
+                word[k / 2] |= (uint32_t)from[k] << (16 * (k % 2));
+            }
+        }
+    }
+}
+
+LS_DEVICE void ls_multi_store(const ls_multi_view &view, int64_t index, int count,
+                              const ls_multi_quad &quad)
+{
+    const uint32_t *word = quad.word;
+    int parts = count == 4 ? view.parts : 4;
+    if (view.type == LS_F32) {
+        uint32_t *to = (uint32_t *)view.data + index;
+        if (parts == 1) {
+            ls_vector all = {{word[0], word[1], word[2], word[3]}};
+            ls_vector_store(to, all);
+        } else if (parts == 2) {
+            ls_pair low = {{word[0], word[1]}}, high = {{word[2], word[3]}};
+            *(ls_pair *)to = low;
+            *(ls_pair *)(to + 2) = high;
+        } else {
+            LS_UNROLL
+            for (int k = 0; k < 4; k++) {
+                if (k < count) {
+                    to[k] = word[k];
+                }
+            }
+        }
+        return;
+    }
+    uint16_t *to = (uint16_t *)view.data + index;
+    if (parts == 1) {
+        ls_pair both = {{word[0], word[1]}};
+        *(ls_pair *)to = both;
+    } else if (parts == 2) {
+        *(uint32_t *)to = word[0];
+        *(uint32_t *)(to + 2) = word[1];
+    } else {
+        LS_UNROLL
+        for (int k = 0; k < 4; k++) {
+            if (k < count) {
+                to[k] = (uint16_t)(word[k / 2] >> (16 * (k % 2)));
+            }
+        }
+    }
+}
+
+LS_DEVICE void ls_multi_get(float *value, const ls_multi_quad &quad, int type)
+{
+    LS_UNROLL
+    for (int k = 0; k < 4; k++) {
+        uint16_t half = (uint16_t)(quad.word[k / 2] >> (16 * (k % 2)));
+        if (type == LS_F32) {
+            value[k] = ls_half_f32_of_bits(quad.word[k]);
+        } else if (type == LS_F16) {
+            ls_f16 stored = {half};
+            value[k] = ls_element_float(stored);
+        } else {
+            ls_bf16 stored = {half};
+            value[k] = ls_element_float(stored);
+        }
+    }
+}
+
+/* Rounds the values; returns whether a half came out as inf or NaN. */
+LS_DEVICE uint32_t ls_multi_set(ls_multi_quad *quad, const float *value, int type)
+{
+    if (type == LS_F32) {
+        LS_UNROLL
+        for (int k = 0; k < 4; k++) {
+            quad->word[k] = ls_half_bits_of_f32(value[k]);
+        }
+        return 0;
+    }
+    uint32_t exponent = type == LS_F16 ? 0x7c00u : 0x7f80u, bad = 0, half[4];
+    LS_UNROLL
+    for (int k = 0; k < 4; k++) {
+        if (type == LS_F16) {
+            ls_f16 stored;
+            ls_element_set(&stored, value[k]);
+            half[k] = stored.bits;
+        } else {
+            ls_bf16 stored;
+            ls_element_set(&stored, value[k]);
+            half[k] = stored.bits;
+        }
+        bad |= (half[k] & exponent) == exponent ? 1u : 0u;
+    }
+    quad->word[0] = half[0] | half[1] << 16;
+    quad->word[1] = half[2] | half[3] << 16;
+    return bad;
+}
+
+/* ---- chunks ---------------------------------------------------------------------------------- */
+
+/* The elements [begin, end) of a tensor that this block works on. */
+typedef struct ls_multi_part {
+    int tensor;
+    int64_t begin, end;
+} ls_multi_part;
+
+/* `split` blocks share a chunk. */
+LS_DEVICE ls_multi_part ls_multi_part_of(const ls_multi_table &table, int split)
+{
+    ls_multi_chunk chunk = table.chunk[blockIdx.x / (unsigned)split];
+    int64_t count = table.entry[chunk.tensor].count, size = LS_MULTI_CHUNK / split;
+    ls_multi_part part;
+    part.tensor = chunk.tensor;
+    part.begin = (int64_t)chunk.index * LS_MULTI_CHUNK + blockIdx.x % (unsigned)split * size;
+    part.end = part.begin + size < count ? part.begin + size : count;
+    return part;
+}
+
+/* *lowest = min(*lowest, tensor) where a lane of this warp has found something. *lowest is -1, the
+ * largest number without a sign, at first. Every lane must come here. */
+LS_DEVICE void ls_multi_report(int32_t *lowest, int tensor, uint32_t bad)
+{
+    if (__ballot_sync(0xffffffffu, bad != 0) != 0 && threadIdx.x % LS_WARP == 0) {
+        atomicMin((uint32_t *)lowest, (uint32_t)tensor);
+    }
+}
+
+#endif

@@ -1,0 +1,181 @@
+/* Norms for LAMB and LARS: every sum in double and in the CPU's order, so the bits are the CPU's. A
+ * chunk is 32 blocks of 512 elements, a block 16 sums of every 16th element; they are folded by
+ * halves, blocks and chunks added in turn. */
+#include "launch.h"
+
+#include "../core/log.h"
+#include "backend.h"
+#include "multi.h"
+
+enum {
+    BLOCK = 512,                              /* elements */
+    LANES = 16,                               /* sums of a block */
+    THREADS = LS_MULTI_CHUNK / BLOCK * LANES, /* one for each sum of a chunk */
+    AHEAD = 8,                                /* elements that a thread has in flight */
+    STAGED = 256,                             /* chunk sums that are fetched at a time */
+};
+
+/* Where a thread's elements lie: first, first + LANES, ... below end. */
+typedef struct lane_place {
+    int tensor;
+    int64_t first, end;
+} lane_place;
+
+LS_DEVICE lane_place lane_of(const ls_multi_table &table)
+{
+    ls_multi_part part = ls_multi_part_of(table, 1);
+    int64_t block = part.begin + (int64_t)(threadIdx.x / LANES) * BLOCK;
+    lane_place place;
+    place.tensor = part.tensor;
+    place.first = block + threadIdx.x % LANES;
+    place.end = block + BLOCK < part.end ? block + BLOCK : part.end;
+    return place;
+}
+
+LS_DEVICE float read_one(const ls_multi_view &view, int64_t index)
+{
+    if (view.type == LS_F32) {
+        return ((const float *)view.data)[index];
+    }
+    return view.type == LS_F16 ? ls_element_float(((const ls_f16 *)view.data)[index])
+                               : ls_element_float(((const ls_bf16 *)view.data)[index]);
+}
+
+/* The sum of a chunk from its threads' sums, at *to. Every thread of the block must come here. */
+LS_DEVICE void add_chunk(double sum, double *to)
+{
+    LS_SHARED(double, part, THREADS / LANES);
+    for (int half = LANES / 2; half > 0; half /= 2) {
+        sum += __shfl_down_sync(0xffffffffu, sum, (unsigned)half, LANES);
+    }
+    __syncthreads();
+    if (threadIdx.x % LANES == 0) {
+        part[threadIdx.x / LANES] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        double all = 0;
+        for (int b = 0; b < THREADS / LANES; b++) {
+            all += part[b];
+        }
+        *to = all;
+    }
+}
+
+LS_DEVICE double squares_of(const ls_multi_view &view, const lane_place &place)
+{
+    double sum = 0;
+    for (int64_t i = place.first; i < place.end; i += AHEAD * LANES) {
+        float value[AHEAD];
+        LS_UNROLL
+        for (int k = 0; k < AHEAD; k++) {
+            int64_t at = i + k * LANES;
+            value[k] = at < place.end ? read_one(view, at) : 0;
+        }
+        LS_UNROLL
+        for (int k = 0; k < AHEAD; k++) { /* a square is exact in double; 0 changes nothing */
+            sum += (double)value[k] * (double)value[k];
+        }
+    }
+    return sum;
+}
+
+/* Per chunk, first: squares of the gradient; second: of the value. */
+LS_KERNEL measure_kernel(ls_multi_table table)
+{
+    if (table.rule->skip != 0) {
+        return;
+    }
+    lane_place place = lane_of(table);
+    const ls_multi_view *view = table.entry[place.tensor].view;
+    add_chunk(squares_of(view[LS_MULTI_GRAD], place), &table.first[blockIdx.x]);
+    add_chunk(squares_of(view[LS_MULTI_VALUE], place), &table.second[blockIdx.x]);
+}
+
+/* sum + from[0] + from[1] + ..., one after the other; thread 0 has the result. Every thread of the
+ * block must come here. */
+LS_DEVICE double add_in_order(const double *from, int count)
+{
+    LS_SHARED(double, staged, STAGED);
+    double sum = 0;
+    for (int base = 0; base < count; base += STAGED) {
+        int n = count - base < STAGED ? count - base : STAGED;
+        __syncthreads();
+        if ((int)threadIdx.x < n) {
+            staged[threadIdx.x] = from[base + (int)threadIdx.x];
+        }
+        __syncthreads();
+        for (int i = 0; threadIdx.x == 0 && i < n; i++) {
+            sum += staged[i];
+        }
+    }
+    return sum;
+}
+
+/* LAMB's constants, which need the norm of all gradients. */
+LS_KERNEL lamb_kernel(ls_multi_table table, ls_optimizer_config config)
+{
+    if (table.rule->skip != 0) {
+        return;
+    }
+    double squares = add_in_order(table.first, table.chunk_count);
+    if (threadIdx.x == 0) {
+        table.rule->lamb = ls_lamb_prepare(&config, squares, table.rule->number);
+    }
+}
+
+/* Moves LAMB's moments. Per chunk, first: squares of the update. */
+LS_KERNEL moments_kernel(ls_multi_table table)
+{
+    if (table.rule->skip != 0) {
+        return;
+    }
+    ls_lamb_rule lamb = table.rule->lamb;
+    lane_place place = lane_of(table);
+    const ls_multi_view *view = table.entry[place.tensor].view;
+    float *m = (float *)view[LS_MULTI_MOMENT1].data, *v = (float *)view[LS_MULTI_MOMENT2].data;
+    double sum = 0;
+    LS_UNROLL
+    for (int64_t i = place.first; i < place.end; i += LANES) {
+        float value = read_one(view[LS_MULTI_VALUE], i), grad = read_one(view[LS_MULTI_GRAD], i);
+        float moment1 = m[i], moment2 = v[i];
+        ls_lamb_moments(&lamb, value, grad, &moment1, &moment2);
+        m[i] = moment1;
+        v[i] = moment2;
+        double update = (double)ls_lamb_update(&lamb, value, moment1, moment2);
+        sum += update * update;
+    }
+    add_chunk(sum, &table.first[blockIdx.x]);
+}
+
+/* A block per tensor: its own rule, from the sums of its chunks. */
+LS_KERNEL own_kernel(ls_multi_table table, ls_optimizer_config config)
+{
+    if (table.rule->skip != 0) {
+        return;
+    }
+    int first_chunk = table.entry[blockIdx.x].first_chunk, chunks = table.entry[blockIdx.x].chunks;
+    double first = add_in_order(table.first + first_chunk, chunks);
+    double value = add_in_order(table.second + first_chunk, chunks);
+    if (threadIdx.x != 0) {
+        return;
+    }
+    ls_multi_own *own = &table.own[blockIdx.x];
+    if (config.kind == LS_OPTIMIZER_LARS) {
+        own->lars = ls_lars_prepare(&config, table.rule->lr, value, first);
+    } else {
+        own->ratio = ls_lamb_ratio(&config, table.rule->lr, value, first);
+    }
+}
+
+ls_status ls_multi_norm_prepare(cudaStream_t stream, const ls_optimizer_config *config,
+                                const ls_multi_table *table)
+{
+    LS_LAUNCH(measure_kernel, (unsigned)table->chunk_count, THREADS, stream, *table);
+    if (config->kind == LS_OPTIMIZER_LAMB) {
+        LS_LAUNCH(lamb_kernel, 1, STAGED, stream, *table, *config);
+        LS_LAUNCH(moments_kernel, (unsigned)table->chunk_count, THREADS, stream, *table);
+    }
+    LS_LAUNCH(own_kernel, (unsigned)table->entry_count, STAGED, stream, *table, *config);
+    return LS_OK;
+}

@@ -1,0 +1,411 @@
+/* Batch norm with what follows it. Statistics and their finish, one sweep that normalises, adds and
+ * gates; backward one sweep for the sums and one for the gradients. Formulas and roundings are
+ * those of kernels/cpu/norm.c.
+ *
+ * A sweep's block leaves sums of its rows in `partial`; a finish merges the blocks in double, in
+ * the order of the rows. Deviations are taken from the mean of the block's first rows, so that a
+ * large mean costs no digits: what f32 loses in the squares is 2^-24 of them, and those of n rows
+ * are at most n times as large as about the block's own mean. */
+#include "launch.h"
+
+#include <math.h>
+
+#include "norm.h"
+
+enum { RANK_THREADS = 128 };
+
+/* Floats of one plane of partial sums: a value per block and channel. */
+static int64_t plane_floats(const ls_sweep &s)
+{
+    return (int64_t)s.blocks * s.channels;
+}
+
+/* Three planes a side, whatever the type. */
+static int64_t side_floats(int64_t rows, int channels, int processors)
+{
+    int64_t most = 0;
+    for (int width = 1; width <= 8; width *= 2) {
+        for (int blocks = LS_NORM_DUAL_BLOCKS;
+             channels % width == 0 && blocks <= LS_NORM_STATISTICS_BLOCKS; blocks++) {
+            int64_t floats =
+                3 * plane_floats(ls_sweep_of(rows, channels, width, processors, blocks));
+            most = floats > most ? floats : most;
+        }
+    }
+    return most;
+}
+
+size_t ls_norm_partial_bytes(int64_t rows, int channels, int processors)
+{
+    return 2 * sizeof(float) * (size_t)side_floats(rows, channels, processors);
+}
+
+int64_t ls_norm_message(int channels)
+{
+    return 3 * (int64_t)channels + 1;
+}
+
+/* Where the partial sums of a side's statistics begin: a side may be finished after the other's
+ * statistics have been taken. */
+static float *statistics_partial(const ls_norm_call *call, int side)
+{
+    return call->partial + side * side_floats(call->rows, call->channels, call->processors);
+}
+
+/* ---- forward: statistics --------------------------------------------------------------------- */
+
+/* Deviations from `shift` of U rows that all exist. */
+template <typename T, int V, int U>
+LS_DEVICE void add_deviations(const T *x, int64_t stride, const float *shift, float *sums)
+{
+    ls_packet<T, V> in[U];
+    LS_UNROLL
+    for (int u = 0; u < U; u++) {
+        ls_packet_load(&in[u], x + u * stride);
+    }
+    LS_UNROLL
+    for (int u = 0; u < U; u++) {
+        float value[V];
+        ls_packet_get(value, in[u]);
+        LS_UNROLL
+        for (int j = 0; j < V; j++) {
+            float d = value[j] - shift[j];
+            sums[j] += d;
+            sums[V + j] = fmaf(d, d, sums[V + j]);
+        }
+    }
+}
+
+/* Planes: shift; sum of deviations from it; sum of their squares. */
+template <typename T, int V>
+LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, LS_NORM_STATISTICS_BLOCKS)
+    statistics_kernel(const T *x, ls_sweep s, float *partial)
+{
+    ls_sweep_place p = ls_sweep_here(s);
+    float shift[V] = {}, sums[2 * V] = {};
+    if (p.inside) {
+        int first = p.to - p.from < LS_SWEEP_AHEAD ? (int)(p.to - p.from) : LS_SWEEP_AHEAD;
+        float share = 1 / (float)first;
+        for (int i = 0; i < first; i++) {
+            ls_packet<T, V> in;
+            float value[V];
+            ls_packet_load(&in, x + (p.from + i) * s.channels + p.packet * V);
+            ls_packet_get(value, in);
+            LS_UNROLL
+            for (int j = 0; j < V; j++) {
+                shift[j] += value[j] * share;
+            }
+        }
+        int64_t stride = (int64_t)p.tile * s.channels;
+        const T *at = x + p.row * s.channels + p.packet * V;
+        int64_t row = p.row;
+        for (; row + (LS_SWEEP_AHEAD - 1) * p.tile < p.to; row += LS_SWEEP_AHEAD * p.tile) {
+            add_deviations<T, V, LS_SWEEP_AHEAD>(at, stride, shift, sums);
+            at += LS_SWEEP_AHEAD * stride;
+        }
+        for (; row < p.to; row += p.tile) {
+            add_deviations<T, V, 1>(at, stride, shift, sums);
+            at += stride;
+        }
+        if (threadIdx.x >> s.shift == 0) {
+            float *to = partial + (int64_t)blockIdx.y * s.channels + p.packet * V;
+            LS_UNROLL
+            for (int j = 0; j < V; j++) {
+                to[j] = shift[j];
+            }
+        }
+    }
+    ls_sweep_sum<2, V>(s, sums, partial + (int64_t)s.blocks * s.channels);
+}
+
+template <typename T, int V>
+static ls_status statistics(cudaStream_t stream, const ls_norm_call *call, int side, ls_sweep s)
+{
+    const T *x = (const T *)(side == 0 ? call->x : call->residual);
+    LS_LAUNCH((statistics_kernel<T, V>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream, x, s,
+              statistics_partial(call, side));
+    return LS_OK;
+}
+
+/* Coefficients, and the running statistics' step. */
+LS_DEVICE void finish_channel(const ls_norm_call &call, int side, int c, double mean, double m2,
+                              double count)
+{
+    const ls_norm_side &n = call.side[side];
+    double momentum = (double)n.momentum, unbiased = count > 1 ? count / (count - 1) : 1;
+    double variance = m2 / count;
+    double inv_std = 1 / sqrt(variance + (double)n.epsilon);
+    double factor = ls_norm_read(n.weight, c) * inv_std;
+    float rounded = (float)mean;
+    float error = (float)((double)rounded - mean);
+    n.kept.mean[c] = rounded;
+    n.kept.inv_std[c] = (float)inv_std;
+    n.kept.scale[c] = (float)factor;
+    /* the bias takes back what rounding the mean moved: the same for a whole channel, that error
+     * would not average out */
+    n.kept.bias[c] = (float)(ls_norm_read(n.bias, c) + (double)error * factor);
+    n.kept.back[3 * (int64_t)call.channels + c] = error;
+    if (c == 0) {
+        n.kept.count[0] = (float)count;
+    }
+    double old_mean = ls_norm_read(n.running_mean, c), old_var = ls_norm_read(n.running_var, c);
+    ls_norm_write(n.running_mean, c, old_mean + momentum * (mean - old_mean));
+    ls_norm_write(n.running_var, c, old_var + momentum * (variance * unbiased - old_var));
+}
+
+/* Merges a side's partial statistics: into coefficients, or into the message of this rank. */
+LS_KERNEL LS_BOUNDS(LS_NORM_MERGE_THREADS, 1)
+    merge_statistics_kernel(ls_norm_call call, int side, ls_sweep s, const float *partial)
+{
+    int c = (int)blockIdx.x * LS_NORM_MERGE_CHANNELS + (int)threadIdx.x % LS_NORM_MERGE_CHANNELS;
+    int lane = (int)threadIdx.x / LS_NORM_MERGE_CHANNELS;
+    bool inside = c < s.channels;
+    int64_t plane = (int64_t)s.blocks * s.channels;
+    double sum = 0, m2 = 0;
+    for (int b = lane; inside && b < s.blocks; b += LS_NORM_MERGE_LANES) {
+        const float *at = partial + (int64_t)b * s.channels + c;
+        sum += (double)ls_sweep_rows(s, b) * (double)at[0] + (double)at[plane];
+    }
+    double mean = ls_norm_merge(sum) / (double)s.rows;
+    for (int b = lane; inside && b < s.blocks; b += LS_NORM_MERGE_LANES) {
+        const float *at = partial + (int64_t)b * s.channels + c;
+        double n = (double)ls_sweep_rows(s, b), deviation = (double)at[plane];
+        double off = (double)at[0] + deviation / n - mean;
+        m2 += (double)at[2 * plane] - deviation * deviation / n + n * off * off;
+    }
+    m2 = ls_norm_merge(m2);
+    m2 = m2 < 0 ? 0 : m2;
+    if (lane != 0 || !inside) {
+        return;
+    }
+    if (call.group == 1) {
+        finish_channel(call, side, c, mean, m2, (double)s.rows);
+        return;
+    }
+    float rounded = (float)mean;
+    call.mine[c] = rounded;
+    call.mine[s.channels + c] = (float)(mean - (double)rounded);
+    call.mine[2 * s.channels + c] = (float)m2;
+    if (c == 0) {
+        call.mine[3 * s.channels] = (float)s.rows;
+    }
+}
+
+/* Chan, Golub and LeVeque (1979), one rank after the other: every rank gets the same bits. */
+LS_KERNEL finish_ranks_kernel(ls_norm_call call, int side, int64_t message)
+{
+    int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (c >= call.channels) {
+        return;
+    }
+    double n = 0, mean = 0, m2 = 0;
+    for (int r = 0; r < call.group; r++) {
+        const float *theirs = call.all + r * message;
+        double off = (double)theirs[c] + (double)theirs[call.channels + c] - mean;
+        double m = (double)theirs[3 * call.channels];
+        m2 += (double)theirs[2 * call.channels + c] + off * off * n * m / (n + m);
+        mean += off * m / (n + m);
+        n += m;
+    }
+    finish_channel(call, side, c, mean, m2, n);
+}
+
+static ls_status merge_statistics(cudaStream_t stream, const ls_norm_call *call, int side)
+{
+    LS_LAUNCH(merge_statistics_kernel, ls_norm_merge_grid(call), LS_NORM_MERGE_THREADS, stream,
+              *call, side, ls_norm_sweep(call, LS_NORM_STATISTICS_BLOCKS),
+              statistics_partial(call, side));
+    return LS_OK;
+}
+
+ls_status ls_norm_statistics(cudaStream_t stream, const ls_norm_call *call, int side)
+{
+    ls_sweep s = ls_norm_sweep(call, LS_NORM_STATISTICS_BLOCKS);
+    bool whole = ls_norm_width(call->type, call->channels) != 1;
+    switch (call->type) {
+    case LS_F32:
+        LS_TRY((whole ? statistics<float, 4> : statistics<float, 1>)(stream, call, side, s));
+        break;
+    case LS_F16:
+        LS_TRY((whole ? statistics<ls_f16, 8> : statistics<ls_f16, 1>)(stream, call, side, s));
+        break;
+    default:
+        LS_TRY((whole ? statistics<ls_bf16, 8> : statistics<ls_bf16, 1>)(stream, call, side, s));
+    }
+    return call->group == 1 ? LS_OK : merge_statistics(stream, call, side);
+}
+
+ls_status ls_norm_finish(cudaStream_t stream, const ls_norm_call *call, int side)
+{
+    if (call->group == 1) {
+        return merge_statistics(stream, call, side);
+    }
+    LS_LAUNCH(finish_ranks_kernel, ls_launch_blocks(call->channels, RANK_THREADS), RANK_THREADS,
+              stream, *call, side, ls_norm_message(call->channels));
+    return LS_OK;
+}
+
+/* ---- forward: normalise, add, gate ----------------------------------------------------------- */
+
+enum { PLAIN, RESIDUAL, DUAL };
+
+template <int V> struct coefficients {
+    float mean[V], scale[V], bias[V];
+};
+
+template <int V>
+LS_DEVICE void load_coefficients(coefficients<V> *to, const ls_norm_kept &kept, int packet)
+{
+    ls_norm_channels<V>(to->mean, kept.mean, packet);
+    ls_norm_channels<V>(to->scale, kept.scale, packet);
+    ls_norm_channels<V>(to->bias, kept.bias, packet);
+}
+
+/* torch's: NaN stays, -0 becomes 0. */
+LS_DEVICE float relu_of(float value)
+{
+    return value <= 0 ? 0 : value;
+}
+
+/* U rows from `first` on (an element's index); where `inside` is false nothing is read or written,
+ * but all lanes meet for the mask. */
+template <typename T, int V, int KIND, int U>
+LS_DEVICE void apply_rows(const ls_norm_call &call, const coefficients<V> *c, int64_t first,
+                          int64_t stride, bool inside)
+{
+    ls_packet<T, V> x[U] = {}, r[U] = {};
+    LS_UNROLL
+    for (int u = 0; u < U; u++) {
+        if (inside) {
+            ls_packet_load(&x[u], (const T *)call.x + first + u * stride);
+            if (KIND != PLAIN) {
+                ls_packet_load(&r[u], (const T *)call.residual + first + u * stride);
+            }
+        }
+    }
+    LS_UNROLL
+    for (int u = 0; u < U; u++) {
+        float value[V], add[V] = {};
+        unsigned open = 0;
+        ls_packet_get(value, x[u]);
+        if (KIND != PLAIN) {
+            ls_packet_get(add, r[u]);
+        }
+        LS_UNROLL
+        for (int j = 0; j < V; j++) {
+            value[j] = fmaf(value[j] - c[0].mean[j], c[0].scale[j], c[0].bias[j]);
+            if (KIND == DUAL) {
+                add[j] = fmaf(add[j] - c[1].mean[j], c[1].scale[j], c[1].bias[j]);
+            }
+            if (KIND != PLAIN) {
+                value[j] += add[j];
+            }
+            if (call.relu) {
+                value[j] = ls_element_round<T>(relu_of(value[j]));
+                open |= value[j] > 0 ? 1u << j : 0u;
+            }
+        }
+        if (call.mask != NULL) {
+            if (V == 4) { /* two lanes make a byte */
+                open |= __shfl_down_sync(0xffffffffu, open, 1) << 4;
+            }
+            int64_t i = first + u * stride;
+            if (inside && i % 8 == 0) {
+                ((uint8_t *)call.mask)[i >> 3] = (uint8_t)open;
+            }
+        }
+        if (inside) {
+            ls_packet_set(&x[u], value);
+            ls_packet_store((T *)call.y + first + u * stride, x[u]);
+        }
+    }
+}
+
+template <typename T, int V, int KIND>
+LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, (KIND == DUAL ? LS_NORM_DUAL_BLOCKS : LS_NORM_APPLY_BLOCKS))
+    apply_kernel(ls_norm_call call, ls_sweep s)
+{
+    enum { U = KIND == PLAIN ? 4 : 2 };
+    ls_sweep_place p = ls_sweep_here(s);
+    coefficients<V> c[KIND == DUAL ? 2 : 1] = {};
+    if (p.inside) {
+        load_coefficients<V>(&c[0], call.side[0].kept, p.packet);
+        if (KIND == DUAL) {
+            load_coefficients<V>(&c[KIND == DUAL ? 1 : 0], call.side[1].kept, p.packet);
+        }
+    }
+    int64_t stride = (int64_t)p.tile * s.channels, first = p.row * s.channels + p.packet * V;
+    int64_t base = p.from; /* the same in all threads: they meet for the mask */
+    for (; base + U * p.tile <= p.to; base += U * p.tile) {
+        apply_rows<T, V, KIND, U>(call, c, first, stride, p.inside);
+        first += U * stride;
+    }
+    for (; base < p.to; base += p.tile) {
+        apply_rows<T, V, KIND, 1>(call, c, first, stride,
+                                  p.inside && base + (p.row - p.from) < p.to);
+        first += stride;
+    }
+}
+
+/* Rows that are not made of whole packets: an element a thread, a word of the mask a warp. */
+template <typename T> LS_KERNEL apply_single_kernel(ls_norm_call call)
+{
+    int64_t count = call.rows * call.channels;
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t base = (int64_t)blockIdx.x * blockDim.x; base < count; base += step) {
+        int64_t i = base + threadIdx.x;
+        float value = 0;
+        if (i < count) {
+            int c = (int)(i % call.channels);
+            const ls_norm_kept &a = call.side[0].kept, &b = call.side[1].kept;
+            value =
+                fmaf(ls_element_float(((const T *)call.x)[i]) - a.mean[c], a.scale[c], a.bias[c]);
+            if (call.residual != NULL) {
+                float add = ls_element_float(((const T *)call.residual)[i]);
+                value += call.dual ? fmaf(add - b.mean[c], b.scale[c], b.bias[c]) : add;
+            }
+            value = ls_element_round<T>(call.relu ? relu_of(value) : value);
+            ls_element_set((T *)call.y + i, value);
+        }
+        unsigned open = __ballot_sync(0xffffffffu, value > 0);
+        if (call.mask != NULL && threadIdx.x % 32 == 0 && i < count) {
+            call.mask[i >> 5] = open;
+        }
+    }
+}
+
+template <typename T> static ls_status apply(cudaStream_t stream, const ls_norm_call *call)
+{
+    if (ls_norm_width(call->type, call->channels) == 1) {
+        int64_t blocks = (call->rows * call->channels + LS_SWEEP_THREADS - 1) / LS_SWEEP_THREADS;
+        int64_t most = (int64_t)call->processors * 8;
+        LS_LAUNCH((apply_single_kernel<T>), dim3((unsigned)(blocks < most ? blocks : most)),
+                  LS_SWEEP_THREADS, stream, *call);
+        return LS_OK;
+    }
+    enum { V = 16 / sizeof(T) };
+    ls_sweep s = ls_norm_sweep(call, call->dual ? LS_NORM_DUAL_BLOCKS : LS_NORM_APPLY_BLOCKS);
+    if (call->dual) {
+        LS_LAUNCH((apply_kernel<T, V, DUAL>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream, *call,
+                  s);
+    } else if (call->residual != NULL) {
+        LS_LAUNCH((apply_kernel<T, V, RESIDUAL>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream,
+                  *call, s);
+    } else {
+        LS_LAUNCH((apply_kernel<T, V, PLAIN>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream, *call,
+                  s);
+    }
+    return LS_OK;
+}
+
+ls_status ls_norm_apply(cudaStream_t stream, const ls_norm_call *call)
+{
+    switch (call->type) {
+    case LS_F32:
+        return apply<float>(stream, call);
+    case LS_F16:
+        return apply<ls_f16>(stream, call);
+    default:
+        return apply<ls_bf16>(stream, call);
+    }
+}

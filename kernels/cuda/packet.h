@@ -1,0 +1,78 @@
+/* Neighbouring elements as one access, kept as they are stored until they are needed: loads of
+ * several packets can be under way at once, whatever branches stand between them. */
+#ifndef LS_CUDA_PACKET_H
+#define LS_CUDA_PACKET_H
+
+#include "launch.h"
+
+#include "element.h"
+
+/* LS_BOUNDS(threads of a block, blocks that a multiprocessor holds), after LS_KERNEL: leaves the
+ * compiler that many registers. */
+#ifdef LS_CUDA_EMULATED
+#define LS_BOUNDS(threads, blocks)
+#define LS_UNROLL
+#else
+#define LS_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
+#define LS_UNROLL _Pragma("unroll")
+#endif
+
+/* 8 bytes, at an address that is a multiple of 8. */
+typedef struct alignas(8) ls_pair {
+    uint32_t word[2];
+} ls_pair;
+
+/* V elements: as many as make 16 bytes, at an address that is a multiple of 16, or one. */
+template <typename T, int V> struct ls_packet {
+    ls_vector raw;
+};
+
+template <typename T> struct ls_packet<T, 1> {
+    T raw;
+};
+
+template <typename T, int V> LS_DEVICE void ls_packet_load(ls_packet<T, V> *packet, const T *from)
+{
+    packet->raw = ls_vector_load(from);
+}
+
+template <typename T> LS_DEVICE void ls_packet_load(ls_packet<T, 1> *packet, const T *from)
+{
+    packet->raw = *from;
+}
+
+template <typename T, int V> LS_DEVICE void ls_packet_store(T *to, const ls_packet<T, V> &packet)
+{
+    ls_vector_store(to, packet.raw);
+}
+
+template <typename T> LS_DEVICE void ls_packet_store(T *to, const ls_packet<T, 1> &packet)
+{
+    *to = packet.raw;
+}
+
+/* value[V] of what is stored. */
+template <typename T, int V>
+LS_DEVICE void ls_packet_get(float *value, const ls_packet<T, V> &packet)
+{
+    T stored[V];
+    memcpy(stored, &packet.raw, sizeof stored);
+    LS_UNROLL
+    for (int i = 0; i < V; i++) {
+        value[i] = ls_element_float(stored[i]);
+    }
+}
+
+/* Rounds value[V] to what is stored. */
+template <typename T, int V>
+LS_DEVICE void ls_packet_set(ls_packet<T, V> *packet, const float *value)
+{
+    T stored[V];
+    LS_UNROLL
+    for (int i = 0; i < V; i++) {
+        ls_element_set(&stored[i], value[i]);
+    }
+    memcpy(&packet->raw, stored, sizeof stored);
+}
+
+#endif

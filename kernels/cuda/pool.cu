@@ -1,0 +1,172 @@
+/* Max pool: the choice of each window is kept as a byte, and backward gathers by it. */
+#include "launch.h"
+
+#include "ops.h"
+#include "packet.h"
+
+enum { THREADS = 256 };
+
+/* V taps as one access. */
+template <int V> struct tap_word;
+template <> struct tap_word<8> {
+    typedef ls_pair type;
+};
+template <> struct tap_word<4> {
+    typedef uint32_t type;
+};
+template <> struct tap_word<1> {
+    typedef uint8_t type;
+};
+
+template <int V> LS_DEVICE void load_taps(uint8_t *tap, const uint8_t *from)
+{
+    typename tap_word<V>::type word = *(const typename tap_word<V>::type *)from;
+    memcpy(tap, &word, V);
+}
+
+template <int V> LS_DEVICE void store_taps(uint8_t *to, const uint8_t *tap)
+{
+    typename tap_word<V>::type word;
+    memcpy(&word, tap, V);
+    *(typename tap_word<V>::type *)to = word;
+}
+
+/* The window of an output: inputs [h0,h1) x [w0,w1); it begins at top, left. */
+typedef struct window {
+    int top, left, h0, h1, w0, w1;
+} window;
+
+LS_DEVICE window window_of(const ls_pool_shape &s, int oh, int ow)
+{
+    window v;
+    v.top = oh * s.stride - s.pad;
+    v.left = ow * s.stride - s.pad;
+    v.h0 = v.top < 0 ? 0 : v.top;
+    v.h1 = v.top + s.kernel > s.height ? s.height : v.top + s.kernel;
+    v.w0 = v.left < 0 ? 0 : v.left;
+    v.w1 = v.left + s.kernel > s.width ? s.width : v.left + s.kernel;
+    return v;
+}
+
+/* A block per row of the output, a thread per packet of channels of a pixel. */
+template <typename T, int V>
+LS_KERNEL max_kernel(ls_pool_shape s, const T *x, T *y, uint8_t *taps, bool given)
+{
+    int packets = s.channels / V, image = (int)blockIdx.x / s.out_height;
+    int oh = (int)blockIdx.x % s.out_height;
+    const T *plane = x + (int64_t)image * s.height * s.width * s.channels;
+    int64_t row = (int64_t)blockIdx.x * s.out_width * s.channels;
+    for (int i = (int)threadIdx.x; i < s.out_width * packets; i += THREADS) {
+        window v = window_of(s, oh, i / packets);
+        const T *from = plane + i % packets * V;
+        int64_t out = row + (int64_t)i * V;
+        float best[V], value[V];
+        uint8_t tap[V];
+        ls_packet<T, V> packet;
+        if (given) {
+            load_taps<V>(tap, taps + out);
+        }
+        LS_UNROLL
+        for (int j = 0; j < V; j++) {
+            best[j] = given ? 0 : -INFINITY;
+            tap[j] = given ? tap[j] : (uint8_t)((v.h0 - v.top) * s.kernel + v.w0 - v.left);
+        }
+        for (int h = v.h0; h < v.h1; h++) {
+            for (int w = v.w0; w < v.w1; w++) {
+                int here = (h - v.top) * s.kernel + w - v.left;
+                ls_packet_load(&packet, from + ((int64_t)h * s.width + w) * s.channels);
+                ls_packet_get(value, packet);
+                LS_UNROLL
+                for (int j = 0; j < V; j++) {
+                    bool wins = given ? tap[j] == here : value[j] > best[j] || value[j] != value[j];
+                    best[j] = wins ? value[j] : best[j];
+                    tap[j] = wins ? (uint8_t)here : tap[j];
+                }
+            }
+        }
+        ls_packet_set(&packet, best);
+        ls_packet_store(y + out, packet);
+        if (!given) {
+            store_taps<V>(taps + out, tap);
+        }
+    }
+}
+
+template <typename T, int V>
+static ls_status pool_max(cudaStream_t stream, const ls_pool_shape *s, const void *x, void *y,
+                          uint8_t *tap, bool given)
+{
+    LS_LAUNCH((max_kernel<T, V>), (unsigned)(s->images * s->out_height), THREADS, stream, *s,
+              (const T *)x, (T *)y, tap, given);
+    return LS_OK;
+}
+
+ls_status ls_pool_max(cudaStream_t stream, ls_dtype type, const ls_pool_shape *shape, const void *x,
+                      void *y, uint8_t *tap, bool given)
+{
+    LS_BY_ELEMENT(type, T, enum {V = 16 / sizeof(T)}; return (
+                      shape->channels % V == 0 ? pool_max<T, V> : pool_max<T, 1>)(stream, shape, x,
+                                                                                  y, tap, given));
+    return LS_OK;
+}
+
+/* Outputs along one dimension whose window holds input position `at`: first and last. */
+LS_DEVICE void windows_of(int at, const ls_pool_shape &s, int outputs, int *first, int *last)
+{
+    int lowest = at + s.pad - s.kernel + 1, highest = (at + s.pad) / s.stride;
+    *first = lowest <= 0 ? 0 : (lowest + s.stride - 1) / s.stride;
+    *last = highest >= outputs ? outputs - 1 : highest;
+}
+
+/* A block per row of the input. */
+template <typename T, int V>
+LS_KERNEL max_back_kernel(ls_pool_shape s, const T *dy, const uint8_t *taps, T *dx)
+{
+    int packets = s.channels / V, image = (int)blockIdx.x / s.height;
+    int h = (int)blockIdx.x % s.height, oh0, oh1;
+    int64_t plane = (int64_t)image * s.out_height * s.out_width * s.channels;
+    int64_t row = (int64_t)blockIdx.x * s.width * s.channels;
+    windows_of(h, s, s.out_height, &oh0, &oh1);
+    for (int i = (int)threadIdx.x; i < s.width * packets; i += THREADS) {
+        int w = i / packets, ow0, ow1;
+        float sum[V] = {};
+        ls_packet<T, V> packet;
+        windows_of(w, s, s.out_width, &ow0, &ow1);
+        for (int oh = oh0; oh <= oh1; oh++) {
+            for (int ow = ow0; ow <= ow1; ow++) {
+                int here = (h + s.pad - oh * s.stride) * s.kernel + w + s.pad - ow * s.stride;
+                int64_t out =
+                    plane + ((int64_t)oh * s.out_width + ow) * s.channels + i % packets * V;
+                float value[V];
+                uint8_t tap[V];
+                load_taps<V>(tap, taps + out);
+                ls_packet_load(&packet, dy + out);
+                ls_packet_get(value, packet);
+                LS_UNROLL
+                for (int j = 0; j < V; j++) {
+                    sum[j] += tap[j] == here ? value[j] : 0;
+                }
+            }
+        }
+        ls_packet_set(&packet, sum);
+        ls_packet_store(dx + row + (int64_t)i * V, packet);
+    }
+}
+
+template <typename T, int V>
+static ls_status pool_max_back(cudaStream_t stream, const ls_pool_shape *s, const void *dy,
+                               const uint8_t *tap, void *dx)
+{
+    LS_LAUNCH((max_back_kernel<T, V>), (unsigned)(s->images * s->height), THREADS, stream, *s,
+              (const T *)dy, tap, (T *)dx);
+    return LS_OK;
+}
+
+ls_status ls_pool_max_back(cudaStream_t stream, ls_dtype type, const ls_pool_shape *shape,
+                           const void *dy, const uint8_t *tap, void *dx)
+{
+    LS_BY_ELEMENT(type, T, enum {V = 16 / sizeof(T)}; return (
+                      shape->channels % V == 0 ? pool_max_back<T, V>
+                                               : pool_max_back<T, 1>)(stream, shape, dy, tap, dx));
+    return LS_OK;
+}

@@ -1,0 +1,168 @@
+/* Weights of products: [out][in][taps] as a parameter, [out][taps][in] as the product wants them.
+ * A block turns a run of input channels of one output channel through shared memory, so that both
+ * sides are read and written along their own order; without taps it is a copy. */
+#include "launch.h"
+
+#include "multi.h"
+#include "ops.h"
+
+enum { THREADS = 256, TILE = 4096, MOST_BLOCKS = 512 };
+
+/* How one weight is cut: `tiles` runs of up to `run` channels for each output channel. */
+typedef struct weight_cut {
+    int taps, run, tiles;
+} weight_cut;
+
+LS_HOST_DEVICE weight_cut cut_of(const ls_weight &w)
+{
+    weight_cut c;
+    c.taps = w.kernel * w.kernel;
+    c.run = TILE / c.taps / 4 * 4;
+    c.run = c.run < w.stored_in ? c.run : w.stored_in;
+    c.tiles = c.run > 0 ? (w.stored_in + c.run - 1) / c.run : 0;
+    return c;
+}
+
+LS_DEVICE ls_multi_view plain_view(const ls_tensor &tensor)
+{
+    ls_multi_view view;
+    uintptr_t quad = tensor.dtype == LS_F32 ? 16 : 8, at = (uintptr_t)tensor.data;
+    view.data = tensor.data;
+    view.type = tensor.dtype;
+    view.parts = at % quad == 0 ? 1 : at % (quad / 2) == 0 ? 2 : 4;
+    return view;
+}
+
+LS_DEVICE ls_multi_view packed_view(const ls_weight &w, int type)
+{
+    ls_multi_view view;
+    view.data = w.packed;
+    view.type = type;
+    view.parts = 1;
+    return view;
+}
+
+LS_DEVICE float read_one(const ls_tensor &tensor, int64_t i)
+{
+    if (tensor.dtype == LS_F32) {
+        return ((const float *)tensor.data)[i];
+    }
+    return tensor.dtype == LS_F16 ? ls_element_float(((const ls_f16 *)tensor.data)[i])
+                                  : ls_element_float(((const ls_bf16 *)tensor.data)[i]);
+}
+
+LS_DEVICE void write_one(const ls_tensor &tensor, int64_t i, float value)
+{
+    if (tensor.dtype == LS_F32) {
+        ((float *)tensor.data)[i] = value;
+    } else if (tensor.dtype == LS_F16) {
+        ls_element_set((ls_f16 *)tensor.data + i, value);
+    } else {
+        ls_element_set((ls_bf16 *)tensor.data + i, value);
+    }
+}
+
+/* No taps and no padding: the same order, other types. */
+LS_DEVICE void copy_quads(const ls_multi_view &to, const ls_multi_view &from, int64_t count)
+{
+    int64_t step = (int64_t)gridDim.x * THREADS * 4;
+    for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 4; i < count; i += step) {
+        int n = count - i < 4 ? (int)(count - i) : 4;
+        ls_multi_quad quad;
+        float value[4];
+        ls_multi_load(&quad, from, i, n);
+        ls_multi_get(value, quad, from.type);
+        ls_multi_set(&quad, value, to.type);
+        ls_multi_store(to, i, n, quad);
+    }
+}
+
+LS_KERNEL pack_kernel(const ls_weight *weight, int type)
+{
+    LS_SHARED(float, tile, TILE);
+    ls_weight w = weight[blockIdx.y];
+    weight_cut cut = cut_of(w);
+    ls_multi_view packed = packed_view(w, type);
+    if (cut.taps == 1 && w.in == w.stored_in) {
+        copy_quads(packed, plain_view(w.plain), (int64_t)w.out * w.in);
+        return;
+    }
+    for (int item = (int)blockIdx.x; item < w.out * cut.tiles; item += (int)gridDim.x) {
+        int o = item / cut.tiles, first = item % cut.tiles * cut.run;
+        int stored = w.stored_in - first < cut.run ? w.stored_in - first : cut.run;
+        int filled = w.in - first < stored ? w.in - first : stored;
+        int64_t from = ((int64_t)o * w.in + first) * cut.taps;
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < stored * cut.taps; i += THREADS) {
+            tile[i] = i < filled * cut.taps ? read_one(w.plain, from + i) : 0;
+        }
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < stored / 4 * cut.taps; i += THREADS) {
+            int tap = i / (stored / 4), c = i % (stored / 4) * 4;
+            ls_multi_quad quad;
+            float value[4];
+            LS_UNROLL
+            for (int k = 0; k < 4; k++) {
+                value[k] = tile[(c + k) * cut.taps + tap];
+            }
+            ls_multi_set(&quad, value, type);
+            ls_multi_store(packed, ((int64_t)o * cut.taps + tap) * w.stored_in + first + c, 4,
+                           quad);
+        }
+    }
+}
+
+static unsigned blocks_for(int64_t elements)
+{
+    unsigned blocks = ls_launch_blocks(elements, TILE);
+    return blocks < (unsigned)MOST_BLOCKS ? blocks : (unsigned)MOST_BLOCKS;
+}
+
+ls_status ls_weights_pack(cudaStream_t stream, ls_dtype type, const ls_weight *weight, int count,
+                          int64_t most)
+{
+    LS_LAUNCH(pack_kernel, dim3(blocks_for(most), (unsigned)count), THREADS, stream, weight,
+              (int)type);
+    return LS_OK;
+}
+
+LS_KERNEL unpack_kernel(ls_weight w, int type)
+{
+    LS_SHARED(float, tile, TILE);
+    weight_cut cut = cut_of(w);
+    ls_multi_view packed = packed_view(w, type);
+    if (cut.taps == 1 && w.in == w.stored_in) {
+        copy_quads(plain_view(w.plain), packed, (int64_t)w.out * w.in);
+        return;
+    }
+    for (int item = (int)blockIdx.x; item < w.out * cut.tiles; item += (int)gridDim.x) {
+        int o = item / cut.tiles, first = item % cut.tiles * cut.run;
+        int stored = w.stored_in - first < cut.run ? w.stored_in - first : cut.run;
+        int filled = w.in - first < stored ? w.in - first : stored;
+        int64_t to = ((int64_t)o * w.in + first) * cut.taps;
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < stored / 4 * cut.taps; i += THREADS) {
+            int tap = i / (stored / 4), c = i % (stored / 4) * 4;
+            ls_multi_quad quad;
+            float value[4];
+            ls_multi_load(&quad, packed, ((int64_t)o * cut.taps + tap) * w.stored_in + first + c,
+                          4);
+            ls_multi_get(value, quad, type);
+            LS_UNROLL
+            for (int k = 0; k < 4; k++) {
+                tile[(c + k) * cut.taps + tap] = value[k];
+            }
+        }
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < filled * cut.taps; i += THREADS) {
+            write_one(w.plain, to + i, tile[i]);
+        }
+    }
+}
+
+ls_status ls_weights_unpack(cudaStream_t stream, ls_dtype type, const ls_weight *weight)
+{
+    int64_t elements = (int64_t)weight->out * weight->stored_in * weight->kernel * weight->kernel;
+    LS_LAUNCH(unpack_kernel, blocks_for(elements), THREADS, stream, *weight, (int)type);
+    return LS_OK;
+}
