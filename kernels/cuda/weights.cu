@@ -87,6 +87,7 @@ LS_KERNEL pack_kernel(const ls_weight *weight, int type)
         copy_quads(packed, plain_view(w.plain), (int64_t)w.out * w.in);
         return;
     }
+    packed.parts = w.stored_in % 4 == 0 ? 1 : 4; /* else rows start anywhere */
     for (int item = (int)blockIdx.x; item < w.out * cut.tiles; item += (int)gridDim.x) {
         int o = item / cut.tiles, first = item % cut.tiles * cut.run;
         int stored = w.stored_in - first < cut.run ? w.stored_in - first : cut.run;
@@ -97,16 +98,17 @@ LS_KERNEL pack_kernel(const ls_weight *weight, int type)
             tile[i] = i < filled * cut.taps ? read_one(w.plain, from + i) : 0;
         }
         __syncthreads();
-        for (int i = (int)threadIdx.x; i < stored / 4 * cut.taps; i += THREADS) {
-            int tap = i / (stored / 4), c = i % (stored / 4) * 4;
+        int quads = (stored + 3) / 4;
+        for (int i = (int)threadIdx.x; i < quads * cut.taps; i += THREADS) {
+            int tap = i / quads, c = i % quads * 4, n = stored - c < 4 ? stored - c : 4;
             ls_multi_quad quad;
             float value[4];
             LS_UNROLL
             for (int k = 0; k < 4; k++) {
-                value[k] = tile[(c + k) * cut.taps + tap];
+                value[k] = k < n ? tile[(c + k) * cut.taps + tap] : 0;
             }
             ls_multi_set(&quad, value, type);
-            ls_multi_store(packed, ((int64_t)o * cut.taps + tap) * w.stored_in + first + c, 4,
+            ls_multi_store(packed, ((int64_t)o * cut.taps + tap) * w.stored_in + first + c, n,
                            quad);
         }
     }
@@ -135,22 +137,26 @@ LS_KERNEL unpack_kernel(ls_weight w, int type)
         copy_quads(plain_view(w.plain), packed, (int64_t)w.out * w.in);
         return;
     }
+    packed.parts = w.stored_in % 4 == 0 ? 1 : 4; /* else rows start anywhere */
     for (int item = (int)blockIdx.x; item < w.out * cut.tiles; item += (int)gridDim.x) {
         int o = item / cut.tiles, first = item % cut.tiles * cut.run;
         int stored = w.stored_in - first < cut.run ? w.stored_in - first : cut.run;
         int filled = w.in - first < stored ? w.in - first : stored;
         int64_t to = ((int64_t)o * w.in + first) * cut.taps;
         __syncthreads();
-        for (int i = (int)threadIdx.x; i < stored / 4 * cut.taps; i += THREADS) {
-            int tap = i / (stored / 4), c = i % (stored / 4) * 4;
+        int quads = (stored + 3) / 4;
+        for (int i = (int)threadIdx.x; i < quads * cut.taps; i += THREADS) {
+            int tap = i / quads, c = i % quads * 4, n = stored - c < 4 ? stored - c : 4;
             ls_multi_quad quad;
             float value[4];
             ls_multi_load(&quad, packed, ((int64_t)o * cut.taps + tap) * w.stored_in + first + c,
-                          4);
+                          n);
             ls_multi_get(value, quad, type);
             LS_UNROLL
             for (int k = 0; k < 4; k++) {
-                tile[(c + k) * cut.taps + tap] = value[k];
+                if (k < n) {
+                    tile[(c + k) * cut.taps + tap] = value[k];
+                }
             }
         }
         __syncthreads();
