@@ -1,0 +1,128 @@
+/* NCCL played between processes of this machine, for tests: nccl.h's functions over the emulated
+ * runtime's streams. As the library does, a call of a non-blocking communicator goes on for a while
+ * after it has returned (ncclInProgress), and until it has ended every other call is refused; what
+ * is enqueued runs when all ranks have come, and a rank that has died shows as ncclRemoteError in
+ * those that wait for it, whose work stays on the device until they abort. Stricter than the
+ * library where that would hang or write beside a buffer: ranks that call unlike operations,
+ * buffers that are not the device's, that overlap, or that are freed while registered. */
+#ifndef LS_EMULATED_NCCL_H
+#define LS_EMULATED_NCCL_H
+
+#include <nccl.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    NET_RANKS_MAX = 16,
+    NET_RING_BYTES = 1 << 16,
+};
+
+/* ---- emulated_nccl_net.c: ranks that share memory ---------------------------------------------
+ */
+
+typedef enum net_state { NET_ABSENT, NET_JOINED, NET_FINAL, NET_LEFT, NET_ABORTED } net_state;
+
+/* What a rank tells the others when it joins. */
+typedef struct net_member {
+    _Atomic int state;
+    uint64_t host;   /* hash of the host's name or of NCCL_HOSTID */
+    char device[16]; /* bus address */
+} net_member;
+
+typedef struct net_channel {
+    _Atomic uint64_t written, read; /* bytes ever */
+    unsigned char ring[NET_RING_BYTES];
+} net_channel;
+
+typedef struct net {
+    int rank, world, file;
+    char name[48];
+    struct net_segment *segment;
+    size_t bytes;
+} net;
+
+/* Opens the memory that the id names and joins; false: the system's errno. */
+bool net_join(net *to, const char *name, int rank, int world, const net_member *me);
+bool net_all_joined(net *of);
+const net_member *net_member_of(const net *of, int rank);
+void net_set_state(net *of, net_state state);
+/* Whether the process of that rank is gone, or has left or aborted. */
+bool net_is_lost(const net *of, int rank);
+/* Whether all ranks have come to NET_FINAL or further. */
+bool net_all_final(const net *of);
+/* Take and give as much as fits; the number of bytes. */
+size_t net_send(net *of, int to, const void *data, size_t bytes);
+size_t net_receive(net *of, int from, void *data, size_t bytes);
+void net_leave(net *of);
+
+/* ---- emulated_nccl_sum.c ----------------------------------------------------------------------
+ */
+
+size_t sum_type_bytes(ncclDataType_t type);
+/* to[count] = term[first] + term[first+1] + ... over `world` terms round the ring, rounded to the
+ * type after each addition, as a ring's hops do. `to` may be one of the terms. */
+void sum_ring(ncclDataType_t type, int world, const void *const *term, int first, size_t at,
+              size_t count, void *to);
+
+/* ---- emulated_nccl_work.c: what is enqueued ---------------------------------------------------
+ */
+
+typedef enum call_kind {
+    CALL_ALL_REDUCE,
+    CALL_REDUCE_SCATTER,
+    CALL_REDUCE,
+    CALL_ALL_GATHER,
+    CALL_BROADCAST,
+    CALL_SEND,
+    CALL_RECEIVE,
+} call_kind;
+
+typedef struct call {
+    call_kind kind;
+    const unsigned char *input;
+    unsigned char *output;
+    uint64_t count; /* as in nccl.h */
+    ncclDataType_t type;
+    int root; /* or the peer */
+} call;
+
+/* The calls of one group, or one call: they go on side by side. Stays as it is while a graph may
+ * launch it again. */
+typedef struct batch {
+    struct ncclComm *comm;
+    cudaStream_t stream;
+    int count;
+    struct batch *next; /* of all that the communicator ever had */
+    call call[];
+} batch;
+
+typedef struct registration {
+    void *memory;
+    size_t bytes;
+    struct registration *next;
+} registration;
+
+struct ncclComm {
+    uint64_t magic;
+    net net;
+    int rank, world, device;
+    bool blocking, joined, finalizing;
+    uint64_t messages[2][NET_RANKS_MAX]; /* sent to, received from each rank */
+    int hold;                            /* questions that are still answered with ncclInProgress */
+    batch *waiting;                      /* enqueued once hold is over */
+    batch *all;
+    registration *registered;
+    _Atomic int error; /* ncclResult_t of what runs */
+    _Atomic bool aborted;
+    struct ncclComm *next; /* of all of the process */
+};
+
+/* Enqueues the batch on its stream. */
+cudaError_t work_enqueue(batch *group);
+/* Keeps the text for ncclGetLastError, says it on stderr, and returns the result. */
+ncclResult_t emulated_nccl_warn(ncclResult_t result, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,305 @@
+/* What an operation does once its turn on the stream has come: each rank sends its part to all that
+ * need it and takes theirs; sums are then formed in the order of a ring. */
+#include "emulated_nccl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "emulate.h"
+
+/* What both ends of a transfer must agree on. */
+typedef struct header {
+    uint32_t kind, type, root, reserved;
+    uint64_t count, number;
+} header;
+
+typedef struct transfer {
+    bool sends;
+    int peer, of; /* index of its call */
+    unsigned char *data;
+    size_t bytes, done;
+    size_t header_done;
+    header mine, theirs;
+} transfer;
+
+/* A launch of a batch that has begun. */
+typedef struct run {
+    const batch *group;
+    int count;
+    transfer *transfer;
+    unsigned char **parts; /* [calls * world]: what came for a sum, NULL elsewhere */
+} run;
+
+typedef struct arguments {
+    batch *group;
+    run *run;
+} arguments;
+
+static const char *kind_name(uint32_t kind)
+{
+    static const char *const names[] = {"all_reduce", "reduce_scatter", "reduce", "all_gather",
+                                        "broadcast",  "send",           "recv"};
+    return kind < sizeof names / sizeof *names ? names[kind] : "?";
+}
+
+static size_t part_bytes(const call *c)
+{
+    return (size_t)c->count * sum_type_bytes(c->type);
+}
+
+static bool sums(const call *c)
+{
+    return c->kind == CALL_ALL_REDUCE || c->kind == CALL_REDUCE_SCATTER || c->kind == CALL_REDUCE;
+}
+
+/* ---- which bytes go where -------------------------------------------------------------------- */
+
+static void add(run *r, int of, bool sends, int peer, const void *data, size_t bytes)
+{
+    const batch *group = r->group;
+    const call *c = &group->call[of];
+    transfer *t = &r->transfer[r->count++];
+    bool pair = c->kind == CALL_SEND || c->kind == CALL_RECEIVE;
+    uint64_t *number = &group->comm->messages[sends ? 0 : 1][peer];
+    *t = (transfer){.sends = sends, .peer = peer, .of = of, .bytes = bytes};
+    memcpy(&t->data, &data, sizeof t->data); /* what is sent is only read */
+    t->mine = (header){.kind = pair ? CALL_SEND : c->kind,
+                       .type = (uint32_t)c->type,
+                       .root = pair ? 0 : (uint32_t)c->root,
+                       .count = c->count,
+                       .number = (*number)++};
+}
+
+static void take(run *r, int of, int peer, size_t bytes)
+{
+    int world = r->group->comm->world;
+    unsigned char *part = malloc(bytes + 1);
+    if (part == NULL) {
+        emulate_abort("no memory for %zu bytes of a sum", bytes);
+    }
+    r->parts[of * world + peer] = part;
+    add(r, of, false, peer, part, bytes);
+}
+
+static void plan(run *r, int of)
+{
+    const call *c = &r->group->call[of];
+    const ncclComm_t comm = r->group->comm;
+    size_t bytes = part_bytes(c);
+    bool root = comm->rank == c->root;
+    for (int peer = 0; peer < comm->world; peer++) {
+        if (c->kind == CALL_SEND || c->kind == CALL_RECEIVE ? peer != c->root
+                                                            : peer == comm->rank) {
+            continue;
+        }
+        switch (c->kind) {
+        case CALL_ALL_REDUCE:
+            add(r, of, true, peer, c->input, bytes);
+            take(r, of, peer, bytes);
+            break;
+        case CALL_REDUCE_SCATTER:
+            add(r, of, true, peer, c->input + (size_t)peer * bytes, bytes);
+            take(r, of, peer, bytes);
+            break;
+        case CALL_REDUCE:
+            if (root) {
+                take(r, of, peer, bytes);
+            } else if (peer == c->root) {
+                add(r, of, true, peer, c->input, bytes);
+            }
+            break;
+        case CALL_ALL_GATHER:
+            add(r, of, true, peer, c->input, bytes);
+            add(r, of, false, peer, c->output + (size_t)peer * bytes, bytes);
+            break;
+        case CALL_BROADCAST:
+            if (root) {
+                add(r, of, true, peer, c->input, bytes);
+            } else if (peer == c->root) {
+                add(r, of, false, peer, c->output, bytes);
+            }
+            break;
+        case CALL_SEND:
+            add(r, of, true, peer, c->input, bytes);
+            break;
+        case CALL_RECEIVE:
+            add(r, of, false, peer, c->output, bytes);
+            break;
+        }
+    }
+}
+
+static run *start(const batch *group)
+{
+    size_t most = (size_t)group->count * (size_t)group->comm->world;
+    run *r = calloc(1, sizeof *r);
+    r->group = group;
+    r->transfer = calloc(2 * most, sizeof *r->transfer);
+    r->parts = calloc(most, sizeof *r->parts);
+    for (int i = 0; i < group->count; i++) {
+        plan(r, i);
+    }
+    return r;
+}
+
+/* ---- moving them ----------------------------------------------------------------------------- */
+
+static void fail(ncclComm_t comm, ncclResult_t result)
+{
+    int none = ncclSuccess;
+    (void)atomic_compare_exchange_strong(&comm->error, &none, (int)result);
+}
+
+static void compare(ncclComm_t comm, const transfer *t)
+{
+    if (memcmp(&t->mine, &t->theirs, sizeof t->mine) != 0) {
+        fail(comm, emulated_nccl_warn(
+                       ncclInvalidUsage,
+                       "rank %d calls %s (operation %llu with it, %llu elements of type %u, root "
+                       "%u), rank %d calls %s (operation %llu, %llu elements of type %u, root %u)",
+                       comm->rank, kind_name(t->mine.kind), (unsigned long long)t->mine.number,
+                       (unsigned long long)t->mine.count, t->mine.type, t->mine.root, t->peer,
+                       kind_name(t->theirs.kind), (unsigned long long)t->theirs.number,
+                       (unsigned long long)t->theirs.count, t->theirs.type, t->theirs.root));
+    }
+}
+
+/* Header, then data; the number of bytes that went. */
+static size_t advance(ncclComm_t comm, transfer *t)
+{
+    size_t moved = 0, size = sizeof t->mine;
+    if (t->header_done < size) {
+        moved = t->sends ? net_send(&comm->net, t->peer, (char *)&t->mine + t->header_done,
+                                    size - t->header_done)
+                         : net_receive(&comm->net, t->peer, (char *)&t->theirs + t->header_done,
+                                       size - t->header_done);
+        t->header_done += moved;
+        if (t->header_done == size && !t->sends) {
+            compare(comm, t);
+        }
+    }
+    if (t->header_done == size && t->done < t->bytes && atomic_load(&comm->error) == ncclSuccess) {
+        size_t now = t->sends
+                         ? net_send(&comm->net, t->peer, t->data + t->done, t->bytes - t->done)
+                         : net_receive(&comm->net, t->peer, t->data + t->done, t->bytes - t->done);
+        t->done += now;
+        moved += now;
+    }
+    return moved;
+}
+
+static bool is_done(const transfer *t)
+{
+    return t->header_done == sizeof t->mine && t->done == t->bytes;
+}
+
+/* One after the other between two ranks, all ranks side by side. Whether all are there. */
+static bool move_all(ncclComm_t comm, run *r)
+{
+    size_t moved = 0;
+    int waiting_for = -1;
+    bool busy[2][NET_RANKS_MAX] = {{false}};
+    for (int i = 0; i < r->count; i++) {
+        transfer *t = &r->transfer[i];
+        bool *line = &busy[t->sends][t->peer];
+        if (is_done(t) || *line) {
+            continue;
+        }
+        moved += advance(comm, t);
+        *line = !is_done(t);
+        waiting_for = *line ? t->peer : waiting_for;
+    }
+    if (waiting_for >= 0 && moved == 0 && net_is_lost(&comm->net, waiting_for)) {
+        fail(comm, emulated_nccl_warn(ncclRemoteError, "the connection to rank %d is closed",
+                                      waiting_for));
+    }
+    return waiting_for < 0;
+}
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+static void sum(const run *r, int of)
+{
+    const call *c = &r->group->call[of];
+    const ncclComm_t comm = r->group->comm;
+    size_t bytes = part_bytes(c), world = (size_t)comm->world;
+    const void *term[NET_RANKS_MAX];
+    for (int rank = 0; rank < comm->world; rank++) {
+        term[rank] = r->parts[of * comm->world + rank];
+    }
+    term[comm->rank] =
+        c->kind == CALL_REDUCE_SCATTER ? c->input + (size_t)comm->rank * bytes : c->input;
+    if (c->kind != CALL_ALL_REDUCE) { /* the ring ends at the rank that keeps the sum */
+        sum_ring(c->type, comm->world, term, (comm->rank + 1) % comm->world, 0, (size_t)c->count,
+                 c->output);
+        return;
+    }
+    size_t piece = ((size_t)c->count + world - 1) / world;
+    for (size_t k = 0; k < world; k++) { /* piece k ends at rank k */
+        size_t from = k * piece, to = from + piece < c->count ? from + piece : (size_t)c->count;
+        if (from < to) {
+            sum_ring(c->type, comm->world, term, (int)((k + 1) % world), from, to - from,
+                     c->output);
+        }
+    }
+}
+
+static void conclude(const run *r)
+{
+    for (int i = 0; i < r->group->count; i++) {
+        const call *c = &r->group->call[i];
+        const ncclComm_t comm = r->group->comm;
+        size_t bytes = part_bytes(c);
+        if (sums(c) && (c->kind != CALL_REDUCE || comm->rank == c->root)) {
+            sum(r, i);
+        } else if (c->kind == CALL_ALL_GATHER) {
+            memmove(c->output + (size_t)comm->rank * bytes, c->input, bytes);
+        } else if (c->kind == CALL_BROADCAST && comm->rank == c->root) {
+            memmove(c->output, c->input, bytes);
+        }
+    }
+}
+
+static void finish(run *r)
+{
+    int parts = r->group->count * r->group->comm->world;
+    for (int i = 0; i < parts; i++) {
+        free(r->parts[i]);
+    }
+    free(r->parts);
+    free(r->transfer);
+    free(r);
+}
+
+static bool work(void *given)
+{
+    arguments *a = given;
+    ncclComm_t comm = a->group->comm;
+    if (comm->net.segment == NULL && !atomic_load(&comm->aborted)) {
+        emulate_abort("an operation of a communicator that was destroyed is launched");
+    }
+    bool left = atomic_load(&comm->aborted); /* the kernel is told to leave */
+    if (!left && atomic_load(&comm->error) != ncclSuccess) {
+        return false;
+    }
+    if (!left && a->run == NULL) {
+        a->run = start(a->group);
+    }
+    if (!left && (!move_all(comm, a->run) || atomic_load(&comm->error) != ncclSuccess)) {
+        return false;
+    }
+    if (!left) {
+        conclude(a->run);
+    }
+    if (a->run != NULL) {
+        finish(a->run);
+        a->run = NULL;
+    }
+    return true;
+}
+
+cudaError_t work_enqueue(batch *group)
+{
+    arguments a = {.group = group};
+    return emulate_enqueue(group->stream, work, &a, sizeof a);
+}
