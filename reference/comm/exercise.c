@@ -11,8 +11,9 @@ enum { GUARD = 64, POISON = 0xa5, ALIGN = 64 };
 
 /* A buffer between guards. */
 typedef struct area {
-    char *block, *data;
-    size_t bytes;
+    char *block, *data; /* on the host */
+    char *device;       /* where the engine finds the block; itself, in host memory */
+    size_t bytes, whole;
 } area;
 
 typedef struct exercise {
@@ -64,8 +65,54 @@ static ls_status area_create(const exercise *e, int64_t elements, area *out)
         return LS_ERR_INFRA;
     }
     memset(block, POISON, whole);
-    *out = (area){block, block + front, bytes};
+    void *device = block;
+    if (e->peer->backend_api != NULL) {
+        ls_status status = e->peer->backend_api->memory_alloc(e->peer->backend, (int64_t)whole,
+                                                              "exercise", &device);
+        if (status != LS_OK) {
+            free(block);
+            return status;
+        }
+    }
+    *out = (area){block, block + front, device, bytes, whole};
     return LS_OK;
+}
+
+static void area_free(const exercise *e, area *a)
+{
+    if (a->device != NULL && a->device != a->block) {
+        e->peer->backend_api->memory_free(e->peer->backend, a->device);
+    }
+    free(a->block);
+}
+
+/* A place in one of the areas, as the engine knows it. */
+static char *there(const exercise *e, char *here)
+{
+    for (int i = 0; i < 2; i++) {
+        const area *a = &e->area[i];
+        if (a->block != NULL && here >= a->block && here < a->block + a->whole) {
+            return a->device + (here - a->block);
+        }
+    }
+    return here;
+}
+
+static ls_status copy_areas(const exercise *e, bool out)
+{
+    const ls_exercise_peer *peer = e->peer;
+    for (int i = 0; peer->backend_api != NULL && i < 2; i++) {
+        const area *a = &e->area[i];
+        int64_t bytes = (int64_t)a->whole;
+        if (a->block != NULL && out) {
+            LS_TRY(peer->backend_api->copy_out(peer->backend, peer->stream, a->block, a->device,
+                                               bytes));
+        } else if (a->block != NULL) {
+            LS_TRY(peer->backend_api->copy_in(peer->backend, peer->stream, a->device, a->block,
+                                              bytes));
+        }
+    }
+    return peer->backend_api == NULL ? LS_OK : peer->backend_api->stream_wait(peer->stream);
 }
 
 static int64_t count_changed(const char *from, size_t bytes)
@@ -102,7 +149,7 @@ static ls_status create(exercise *e)
     return LS_OK;
 }
 
-static void refill(exercise *e)
+static ls_status refill(exercise *e)
 {
     for (int i = 0; i < 2; i++) {
         if (e->area[i].block != NULL) {
@@ -110,48 +157,50 @@ static void refill(exercise *e)
         }
     }
     ls_pattern_fill(e->what->data, e->what->dtype, e->peer->rank, 0, e->inputs, e->input);
+    return copy_areas(e, false);
 }
 
 /* ---- the operation --------------------------------------------------------------------------- */
 
-static ls_status pass_on(const exercise *e)
+/* `stream` NULL: the result is there at return. */
+static ls_status pass_on(const exercise *e, ls_stream *stream)
 {
     const ls_exercise_peer *peer = e->peer;
     int right = (peer->rank + 1) % peer->world;
     int left = (peer->rank + peer->world - 1) % peer->world;
     ls_comm_op send = {.kind = LS_COMM_SEND,
-                       .buffer = e->input,
+                       .buffer = there(e, e->input),
                        .count = e->what->count,
                        .dtype = e->what->dtype,
                        .root = right,
                        .label = "to the right"};
     ls_comm_op recv = send;
     recv.kind = LS_COMM_RECV;
-    recv.buffer = e->buffer;
+    recv.buffer = there(e, e->buffer);
     recv.root = left;
     recv.label = "from the left";
     if (peer->rank == 0) {
-        LS_TRY(ls_comm_run(peer->api, peer->comm, &send, NULL));
-        return ls_comm_run(peer->api, peer->comm, &recv, NULL);
+        LS_TRY(ls_comm_run(peer->api, peer->comm, &send, stream));
+        return ls_comm_run(peer->api, peer->comm, &recv, stream);
     }
-    LS_TRY(ls_comm_run(peer->api, peer->comm, &recv, NULL));
-    return ls_comm_run(peer->api, peer->comm, &send, NULL);
+    LS_TRY(ls_comm_run(peer->api, peer->comm, &recv, stream));
+    return ls_comm_run(peer->api, peer->comm, &send, stream);
 }
 
-static ls_status run_once(const exercise *e)
+static ls_status run_once(const exercise *e, ls_stream *stream)
 {
     const ls_exercise *what = e->what;
     if (what->kind == LS_COMM_SEND) {
-        return pass_on(e);
+        return pass_on(e, stream);
     }
     ls_comm_op op = {.kind = what->kind,
-                     .buffer = e->buffer,
-                     .input = e->input,
+                     .buffer = there(e, e->buffer),
+                     .input = there(e, e->input),
                      .count = what->count,
                      .dtype = what->dtype,
                      .root = what->root,
                      .label = "exercise"};
-    return ls_comm_run(e->peer->api, e->peer->comm, &op, NULL);
+    return ls_comm_run(e->peer->api, e->peer->comm, &op, stream);
 }
 
 /* ---- what came out --------------------------------------------------------------------------- */
@@ -227,31 +276,56 @@ static void rate(const exercise *e, ls_exercise_result *out)
     out->busbw_gb_s = out->algbw_gb_s * factor;
 }
 
+/* Many, one behind the other on the device; what they leave in the buffers does not matter. */
+static ls_status time_on_device(const exercise *e, int64_t *spent_ns)
+{
+    const ls_exercise_peer *peer = e->peer;
+    ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "start together"};
+    LS_TRY(ls_comm_run(peer->api, peer->comm, &barrier, NULL));
+    int64_t begin_ns = ls_clock_ns();
+    for (int i = 0; i < e->what->iterations; i++) {
+        LS_TRY(run_once(e, peer->stream));
+    }
+    LS_TRY(peer->backend_api->stream_wait(peer->stream));
+    *spent_ns = ls_clock_ns() - begin_ns;
+    return LS_OK;
+}
+
+static ls_status judge_one(exercise *e, ls_exercise_result *result, int64_t *spent_ns)
+{
+    LS_TRY(refill(e));
+    if (e->what->iterations > 1) { /* somebody looks at the time */
+        ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "start together"};
+        LS_TRY(ls_comm_run(e->peer->api, e->peer->comm, &barrier, NULL));
+    }
+    int64_t begin_ns = ls_clock_ns();
+    LS_TRY(run_once(e, NULL));
+    *spent_ns += ls_clock_ns() - begin_ns;
+    LS_TRY(copy_areas(e, true));
+    check(e, result);
+    return LS_OK;
+}
+
 ls_status ls_exercise_run(const ls_exercise_peer *peer, const ls_exercise *what,
                           ls_exercise_result *out)
 {
     exercise e = {.peer = peer, .what = what};
     ls_exercise_result result = {0};
-    ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "start together"};
     int64_t spent_ns = 0;
+    int judged = peer->backend_api == NULL ? what->iterations : 1;
     ls_status status = create(&e);
-    for (int i = 0; status == LS_OK && i < what->iterations; i++) {
-        refill(&e);
-        if (what->iterations > 1) { /* somebody looks at the time */
-            LS_TRY_GOTO(status, ls_comm_run(peer->api, peer->comm, &barrier, NULL), free);
-        }
-        int64_t begin_ns = ls_clock_ns();
-        LS_TRY_GOTO(status, run_once(&e), free);
-        spent_ns += ls_clock_ns() - begin_ns;
-        check(&e, &result);
+    for (int i = 0; status == LS_OK && i < judged; i++) {
+        status = judge_one(&e, &result, &spent_ns);
+    }
+    if (status == LS_OK && judged < what->iterations) {
+        status = time_on_device(&e, &spent_ns);
     }
     if (status == LS_OK) {
         result.us = ls_clock_ms_between(0, spent_ns) * 1e3 / what->iterations;
         rate(&e, &result);
         *out = result;
     }
-free:
-    free(e.area[0].block);
-    free(e.area[1].block);
+    area_free(&e, &e.area[0]);
+    area_free(&e, &e.area[1]);
     return status;
 }

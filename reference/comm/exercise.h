@@ -1,6 +1,6 @@
 /* One collective, done and checked: buffers with guards on both sides, data of pattern.h, time and
- * bandwidth by nccl-tests' definitions (its doc/PERFORMANCE.md). Engines that work in host memory.
- */
+ * bandwidth by nccl-tests' definitions (its doc/PERFORMANCE.md). Data is made and judged on the
+ * host; where the engine works in a device's memory it is copied there and back, guards and all. */
 #ifndef LS_EXERCISE_H
 #define LS_EXERCISE_H
 
@@ -11,6 +11,9 @@ typedef struct ls_exercise_peer {
     int rank, world;
     const ls_comm_api *api;
     ls_comm *comm;
+    const ls_backend_api *backend_api; /* NULL: buffers are the host's */
+    ls_backend *backend;
+    ls_stream *stream;
 } ls_exercise_peer;
 
 typedef struct ls_exercise {
@@ -22,7 +25,9 @@ typedef struct ls_exercise {
     int root;
     bool in_place;  /* NCCL's sense; not for send */
     int offset;     /* elements off a 64-byte boundary, of every buffer */
-    int iterations; /* from 2 on the ranks begin each together */
+    int iterations; /* that are timed. On the host each is judged, and from 2 on the ranks begin
+                       each together; on a device one is judged, and from 2 on they then begin
+                       together and run one behind the other, as in a step */
 } ls_exercise;
 
 typedef struct ls_exercise_result {

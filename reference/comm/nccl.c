@@ -195,6 +195,9 @@ static cudaError_t query(cudaEvent_t event)
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     (void)cudaThreadExchangeStreamCaptureMode(&mode);
     cudaError_t answer = cudaEventQuery(event);
+    if (answer == cudaErrorNotReady) {
+        (void)cudaGetLastError(); /* not an error: nobody shall find it as one */
+    }
     (void)cudaThreadExchangeStreamCaptureMode(&mode);
     return answer;
 }

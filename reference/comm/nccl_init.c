@@ -149,6 +149,7 @@ static ls_status drain(ls_comm *comm)
         if (answer != cudaErrorNotReady) {
             return ls_nccl_check_cuda(answer, "cudaStreamQuery");
         }
+        (void)cudaGetLastError(); /* not an error: nobody shall find it as one */
         if (comm->failed == LS_OK) {
             LS_TRY(ls_nccl_poll(comm));
         } else if (ls_clock_ms_between(begun_ns, ls_clock_ns()) > END_S * 1e3) {

@@ -246,11 +246,23 @@ cudaError_t emulate_enqueue(cudaStream_t stream, emulate_work *work, const void 
     return leave(enqueue(named(stream), one));
 }
 
+/* What the calling thread has declared with cudaThreadExchangeStreamCaptureMode. */
+static _Thread_local enum cudaStreamCaptureMode declared = cudaStreamCaptureModeGlobal;
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
+{
+    enum cudaStreamCaptureMode before = declared;
+    declared = *mode;
+    *mode = before;
+    return cudaSuccess;
+}
+
 static bool forbidden(void)
 {
-    return all.capture != NULL && (all.capture->mode == cudaStreamCaptureModeGlobal ||
-                                   (all.capture->mode == cudaStreamCaptureModeThreadLocal &&
-                                    pthread_equal(all.capture->thread, pthread_self())));
+    return all.capture != NULL && declared != cudaStreamCaptureModeRelaxed &&
+           (all.capture->mode == cudaStreamCaptureModeGlobal ||
+            (all.capture->mode == cudaStreamCaptureModeThreadLocal &&
+             pthread_equal(all.capture->thread, pthread_self())));
 }
 
 cudaError_t emulate_not_capturing(void)

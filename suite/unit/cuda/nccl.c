@@ -1,4 +1,4 @@
-#include "emulated_nccl.h"
+#include "nccl_emulated.h"
 
 #include <cuda_runtime_api.h>
 #include <errno.h>
@@ -32,7 +32,7 @@ static _Thread_local struct {
     call call[CALLS_MAX];
 } group;
 
-ncclResult_t emulated_nccl_warn(ncclResult_t result, const char *format, ...)
+ncclResult_t nccl_warn(ncclResult_t result, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
@@ -114,13 +114,13 @@ static bool known(ncclComm_t comm)
 static ncclResult_t ready(ncclComm_t comm, const char *name)
 {
     if (!known(comm)) {
-        return emulated_nccl_warn(ncclInvalidArgument, "%s : not a communicator", name);
+        return nccl_warn(ncclInvalidArgument, "%s : not a communicator", name);
     }
     if (atomic_load(&comm->error) != ncclSuccess) {
         return (ncclResult_t)atomic_load(&comm->error);
     }
     if (comm->hold > 0 || !comm->joined) {
-        return emulated_nccl_warn(
+        return nccl_warn(
             ncclInvalidArgument,
             "Attempt to use communicator before the previous operation returned ncclSuccess");
     }
@@ -137,10 +137,10 @@ static ncclResult_t join(ncclComm_t comm)
         const net_member *other = net_member_of(&comm->net, rank);
         if (rank != comm->rank && other->host == mine->host &&
             strcmp(other->device, mine->device) == 0) {
-            return emulated_nccl_warn(ncclInvalidUsage,
-                                      "Duplicate GPU detected : rank %d and rank %d both on CUDA "
-                                      "device %s",
-                                      comm->rank, rank, mine->device);
+            return nccl_warn(ncclInvalidUsage,
+                             "Duplicate GPU detected : rank %d and rank %d both on CUDA "
+                             "device %s",
+                             comm->rank, rank, mine->device);
         }
     }
     comm->joined = true;
@@ -189,7 +189,7 @@ static ncclResult_t state_of(ncclComm_t comm)
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
 {
     if (!known(comm) || out == NULL) {
-        return emulated_nccl_warn(ncclInvalidArgument, "ncclGetAsyncError : not a communicator");
+        return nccl_warn(ncclInvalidArgument, "ncclGetAsyncError : not a communicator");
     }
     *out = state_of(comm);
     return ncclSuccess;
@@ -211,17 +211,16 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int world, ncclUniqueId id,
 {
     if (out == NULL || world < 1 || world > NET_RANKS_MAX || rank < 0 || rank >= world ||
         group.depth > 0) {
-        return emulated_nccl_warn(ncclInvalidArgument, "Invalid rank requested : %d/%d", rank,
-                                  world);
+        return nccl_warn(ncclInvalidArgument, "Invalid rank requested : %d/%d", rank, world);
     }
     if (config != NULL &&
         (config->magic != 0xcafebeef || config->size != sizeof *config ||
          (config->minCTAs != NCCL_CONFIG_UNDEF_INT && config->minCTAs > config->maxCTAs))) {
-        return emulated_nccl_warn(ncclInvalidArgument, "ncclConfig_t argument not initialized via "
-                                                       "NCCL_CONFIG_INITIALIZER, or wrong");
+        return nccl_warn(ncclInvalidArgument, "ncclConfig_t argument not initialized via "
+                                              "NCCL_CONFIG_INITIALIZER, or wrong");
     }
     if (strncmp(id.internal, "/emulated-nccl-", 15) != 0) {
-        return emulated_nccl_warn(ncclInvalidArgument, "not a unique id");
+        return nccl_warn(ncclInvalidArgument, "not a unique id");
     }
     net_member me = {.host = host_hash()};
     ncclComm_t comm = calloc(1, sizeof *comm);
@@ -232,12 +231,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int world, ncclUniqueId id,
     if (cudaGetDevice(&comm->device) != cudaSuccess ||
         cudaDeviceGetPCIBusId(me.device, (int)sizeof me.device, comm->device) != cudaSuccess) {
         free(comm);
-        return emulated_nccl_warn(ncclUnhandledCudaError, "no device");
+        return nccl_warn(ncclUnhandledCudaError, "no device");
     }
     if (!net_join(&comm->net, id.internal, rank, world, &me)) {
         free(comm);
-        return emulated_nccl_warn(ncclSystemError, "rank %d cannot join: %s", rank,
-                                  strerror(errno));
+        return nccl_warn(ncclSystemError, "rank %d cannot join: %s", rank, strerror(errno));
     }
     pthread_mutex_lock(&all.lock); /* graphs may hold it for ever: it stays */
     comm->next = all.first;
@@ -257,7 +255,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
         emulate_abort("ncclCommFinalize: a ncclGroupEnd is missing");
     }
     if (comm->finalizing) {
-        return emulated_nccl_warn(ncclInvalidArgument, "ncclCommFinalize: called twice");
+        return nccl_warn(ncclInvalidArgument, "ncclCommFinalize: called twice");
     }
     comm->finalizing = true;
     net_set_state(&comm->net, NET_FINAL);
@@ -291,7 +289,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     if (!known(comm)) {
-        return emulated_nccl_warn(ncclInvalidArgument, "ncclCommAbort : not a communicator");
+        return nccl_warn(ncclInvalidArgument, "ncclCommAbort : not a communicator");
     }
     atomic_store(&comm->aborted, true);
     emulate_progress();
@@ -341,7 +339,7 @@ static ncclResult_t close_group(void)
 ncclResult_t ncclGroupEnd(void)
 {
     if (group.depth == 0) {
-        return emulated_nccl_warn(ncclInvalidUsage, "ncclGroupEnd: not in a group call.");
+        return nccl_warn(ncclInvalidUsage, "ncclGroupEnd: not in a group call.");
     }
     return --group.depth > 0 ? ncclSuccess : close_group();
 }
@@ -362,21 +360,20 @@ static ncclResult_t check_buffers(ncclComm_t comm, const call *c)
     size_t in = reads ? (c->kind == CALL_REDUCE_SCATTER ? world * part : part) : 0;
     size_t out = writes ? (c->kind == CALL_ALL_GATHER ? world * part : part) : 0;
     if (c->root < 0 || c->root >= comm->world || type == 0) {
-        return emulated_nccl_warn(ncclInvalidArgument, "invalid root %d or type %d", c->root,
-                                  (int)c->type);
+        return nccl_warn(ncclInvalidArgument, "invalid root %d or type %d", c->root, (int)c->type);
     }
     if ((in > 0 && (!emulate_is_device(c->input, in) || (uintptr_t)c->input % type != 0)) ||
         (out > 0 && (!emulate_is_device(c->output, out) || (uintptr_t)c->output % type != 0))) {
-        return emulated_nccl_warn(ncclInvalidArgument,
-                                  "sendbuff %p of %zu or recvbuff %p of %zu bytes is not a valid "
-                                  "pointer",
-                                  (const void *)c->input, in, (void *)c->output, out);
+        return nccl_warn(ncclInvalidArgument,
+                         "sendbuff %p of %zu or recvbuff %p of %zu bytes is not a valid "
+                         "pointer",
+                         (const void *)c->input, in, (void *)c->output, out);
     }
     const unsigned char *place = c->kind == CALL_ALL_GATHER       ? c->output + rank * part
                                  : c->kind == CALL_REDUCE_SCATTER ? c->output - rank * part
                                                                   : c->output;
     if (c->input != place && overlap(c->input, in, c->output, out)) {
-        return emulated_nccl_warn(ncclInvalidUsage, "sendbuff and recvbuff overlap");
+        return nccl_warn(ncclInvalidUsage, "sendbuff and recvbuff overlap");
     }
     return ncclSuccess;
 }
@@ -386,17 +383,17 @@ static ncclResult_t issue(const char *name, ncclComm_t comm, cudaStream_t stream
     (void)ncclGroupStart();
     ncclResult_t state = ready(comm, name);
     if (state == ncclSuccess && group.count == CALLS_MAX) {
-        state = emulated_nccl_warn(ncclInvalidUsage, "more than %d calls in a group", CALLS_MAX);
+        state = nccl_warn(ncclInvalidUsage, "more than %d calls in a group", CALLS_MAX);
     }
     if (state == ncclSuccess && comm->finalizing) {
-        state = emulated_nccl_warn(ncclInvalidUsage, "%s : the communicator is finalized", name);
+        state = nccl_warn(ncclInvalidUsage, "%s : the communicator is finalized", name);
     }
     if (state == ncclSuccess) {
         state = check_buffers(comm, &c);
     }
     bool pair = c.kind == CALL_SEND || c.kind == CALL_RECEIVE;
     if (state == ncclSuccess && pair && c.root == comm->rank) {
-        state = emulated_nccl_warn(ncclInvalidUsage, "%s : to itself", name);
+        state = nccl_warn(ncclInvalidUsage, "%s : to itself", name);
     }
     if (state != ncclSuccess) {
         group.error = state;
@@ -468,7 +465,7 @@ ncclResult_t ncclMemAlloc(void **out, size_t bytes)
 {
     return cudaMalloc(out, bytes) == cudaSuccess
                ? ncclSuccess
-               : emulated_nccl_warn(ncclUnhandledCudaError, "no device memory");
+               : nccl_warn(ncclUnhandledCudaError, "no device memory");
 }
 
 ncclResult_t ncclMemFree(void *memory)
@@ -494,7 +491,7 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *memory, size_t bytes,
         return state;
     }
     if (!emulate_is_device(memory, bytes)) {
-        return emulated_nccl_warn(ncclInvalidArgument, "ncclCommRegister: not device memory");
+        return nccl_warn(ncclInvalidArgument, "ncclCommRegister: not device memory");
     }
     if (wanted != NULL && strcmp(wanted, "0") == 0) {
         return ncclSuccess; /* skipped: no handle */
@@ -516,5 +513,5 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
             return ncclSuccess;
         }
     }
-    return emulated_nccl_warn(ncclInvalidArgument, "ncclCommDeregister: not a registration");
+    return nccl_warn(ncclInvalidArgument, "ncclCommDeregister: not a registration");
 }

@@ -1,4 +1,4 @@
-#include "emulated_nccl.h"
+#include "nccl_emulated.h"
 
 #include <string.h>
 

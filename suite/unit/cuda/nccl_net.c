@@ -1,7 +1,7 @@
 /* The ranks of a communicator share one piece of memory: who has joined, and a ring of bytes from
  * each rank to each. A lock on a byte of its file says that a rank lives; the system drops it
  * however the process ends. */
-#include "emulated_nccl.h"
+#include "nccl_emulated.h"
 
 #include <errno.h>
 #include <fcntl.h>

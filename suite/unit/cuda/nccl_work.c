@@ -1,6 +1,6 @@
 /* What an operation does once its turn on the stream has come: each rank sends its part to all that
  * need it and takes theirs; sums are then formed in the order of a ring. */
-#include "emulated_nccl.h"
+#include "nccl_emulated.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -153,8 +153,8 @@ static void fail(ncclComm_t comm, ncclResult_t result)
 static void compare(ncclComm_t comm, const transfer *t)
 {
     if (memcmp(&t->mine, &t->theirs, sizeof t->mine) != 0) {
-        fail(comm, emulated_nccl_warn(
-                       ncclInvalidUsage,
+        fail(comm,
+             nccl_warn(ncclInvalidUsage,
                        "rank %d calls %s (operation %llu with it, %llu elements of type %u, root "
                        "%u), rank %d calls %s (operation %llu, %llu elements of type %u, root %u)",
                        comm->rank, kind_name(t->mine.kind), (unsigned long long)t->mine.number,
@@ -210,8 +210,7 @@ static bool move_all(ncclComm_t comm, run *r)
         waiting_for = *line ? t->peer : waiting_for;
     }
     if (waiting_for >= 0 && moved == 0 && net_is_lost(&comm->net, waiting_for)) {
-        fail(comm, emulated_nccl_warn(ncclRemoteError, "the connection to rank %d is closed",
-                                      waiting_for));
+        fail(comm, nccl_warn(ncclRemoteError, "the connection to rank %d is closed", waiting_for));
     }
     return waiting_for < 0;
 }

@@ -5,8 +5,8 @@
  * those that wait for it, whose work stays on the device until they abort. Stricter than the
  * library where that would hang or write beside a buffer: ranks that call unlike operations,
  * buffers that are not the device's, that overlap, or that are freed while registered. */
-#ifndef LS_EMULATED_NCCL_H
-#define LS_EMULATED_NCCL_H
+#ifndef LS_NCCL_EMULATED_H
+#define LS_NCCL_EMULATED_H
 
 #include <nccl.h>
 #include <stdatomic.h>
@@ -19,7 +19,7 @@ enum {
     NET_RING_BYTES = 1 << 16,
 };
 
-/* ---- emulated_nccl_net.c: ranks that share memory ---------------------------------------------
+/* ---- nccl_net.c: ranks that share memory ---------------------------------------------
  */
 
 typedef enum net_state { NET_ABSENT, NET_JOINED, NET_FINAL, NET_LEFT, NET_ABORTED } net_state;
@@ -57,7 +57,7 @@ size_t net_send(net *of, int to, const void *data, size_t bytes);
 size_t net_receive(net *of, int from, void *data, size_t bytes);
 void net_leave(net *of);
 
-/* ---- emulated_nccl_sum.c ----------------------------------------------------------------------
+/* ---- nccl_sum.c ----------------------------------------------------------------------
  */
 
 size_t sum_type_bytes(ncclDataType_t type);
@@ -66,7 +66,7 @@ size_t sum_type_bytes(ncclDataType_t type);
 void sum_ring(ncclDataType_t type, int world, const void *const *term, int first, size_t at,
               size_t count, void *to);
 
-/* ---- emulated_nccl_work.c: what is enqueued ---------------------------------------------------
+/* ---- nccl_work.c: what is enqueued ---------------------------------------------------
  */
 
 typedef enum call_kind {
@@ -122,7 +122,7 @@ struct ncclComm {
 /* Enqueues the batch on its stream. */
 cudaError_t work_enqueue(batch *group);
 /* Keeps the text for ncclGetLastError, says it on stderr, and returns the result. */
-ncclResult_t emulated_nccl_warn(ncclResult_t result, const char *format, ...)
+ncclResult_t nccl_warn(ncclResult_t result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 #endif
