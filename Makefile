@@ -62,7 +62,8 @@ CUDA_KERNELS := $(wildcard kernels/cuda/*.cu)
 NCCL := $(wildcard reference/comm/nccl*.c)
 EMULATION := $(filter-out $(if $(call found_cuda,NCCL_INC),,suite/unit/cuda/nccl%), \
 	$(wildcard suite/unit/cuda/*.c))
-UNITS := $(filter-out $(if $(HAVE_EMULATION),,test_cuda_%), \
+UNITS := $(filter-out $(if $(HAVE_EMULATION),,test_cuda_%) \
+	$(if $(call found_cuda,NCCL_INC),,test_cuda_nccl), \
 	$(basename $(notdir $(wildcard suite/unit/test_*.c suite/unit/test_cuda_*.cc))))
 
 LIBS := $(BUILD)/libls_suite.a $(BUILD)/libls_oracle.a $(BUILD)/libls_reference.a \
@@ -201,7 +202,7 @@ $(patsubst $(BUILD)/unit/%,$(BUILD)/obj/suite/unit/%.c.o,$(CUDA_TESTS)): \
 $(BUILD)/obj/suite/unit/test_cuda_%.cc.o: EXTRA += -DLS_CUDA_EMULATED -ffp-contract=off \
 	-Isuite/unit/cuda $(call cuda_includes,CUDART)
 EMULATED_THERE = -Wl,-rpath,'$$ORIGIN/../emulated/lib' $(EMULATED_LIB)/libls_emulated.so
-$(filter-out %/test_cuda_launch,$(CUDA_TESTS)): $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o \
+$(filter-out %/test_cuda_launch %/test_cuda_nccl,$(CUDA_TESTS)): $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o \
 		$(EMULATED_LIB)/ls_cuda.so $(LIBS)
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
@@ -211,6 +212,13 @@ $(BUILD)/unit/test_cuda_launch: $(BUILD)/obj/suite/unit/test_cuda_launch.cc.o \
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
 	$(Q)$(CXX) $(LDFLAGS) $^ $(EMULATED_THERE) -lcheck -lsubunit -lrt $(LDLIBS) -o $@
+
+# The engine on the runtime alone.
+$(BUILD)/unit/test_cuda_nccl: $(BUILD)/obj/suite/unit/test_cuda_nccl.c.o $(LIBS) \
+		| $(EMULATED_LIB)/libls_emulated.so $(EMULATED_LIB)/ls_nccl.so
+	@mkdir -p $(@D)
+	$(call say,ld  $@)
+	$(Q)$(CC) $(LDFLAGS) -fopenmp $^ $(EMULATED_THERE) -lcheck -lsubunit -lrt -ljpeg $(LDLIBS) -o $@
 
 # Some reach into a backend, behind its table: vector variants, single operations.
 MULTI_TESTS := $(addprefix $(BUILD)/unit/,test_multi test_multi_optim)

@@ -137,14 +137,16 @@ static ls_status fail(ls_comm *comm, const ls_nccl_slot *slot, ls_status status,
         return comm->failed;
     }
     comm->failed = status;
+    const char *words = last_words();
+    const char *colon = words[0] != '\0' ? ": " : "";
     if (slot == NULL) {
-        ls_log_error("nccl '%s': failed between operations: %s: %s", comm->name, why, last_words());
+        ls_log_error("nccl '%s': failed between operations: %s%s%s", comm->name, why, colon, words);
     } else {
         ls_log_error("nccl '%s': %s, operation %" PRIu64 " '%s' of %" PRId64
-                     " bytes, failed after %.3g s: %s: %s",
+                     " bytes, failed after %.3g s: %s%s%s",
                      comm->name, ls_comm_kind_name(slot->kind), slot->number, slot->label,
                      slot->bytes, ls_clock_ms_between(slot->begun_ns, ls_clock_ns()) * 1e-3, why,
-                     last_words());
+                     colon, words);
     }
     ls_nccl_abort(comm);
     return status;
