@@ -6,6 +6,7 @@
 
 #include "report_advice.h"
 #include "report_beside.h"
+#include "report_machine.h"
 #include "report_plots.h"
 #include "report_speed.h"
 #include "report_summary.h"
@@ -528,6 +529,7 @@ ls_status ls_report_body_write(const ls_report_run *run, const ls_report_page_fo
     write_failures(run, form, to);
     write_figures(run, form, to);
     write_conformance(run, form, to);
+    ls_report_machine_write(run, form, to);
     write_object(run, "machine", "Machine", form, to);
     write_installed(run, form, to);
     write_files(run, form, to);

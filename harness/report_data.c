@@ -122,6 +122,7 @@ static void take_start(ls_report_rank *rank, const cJSON *event)
     rank->kind_bytes[LS_REPORT_WORKSPACE] = ls_json_number(event, "workspace_bytes", NAN);
     rank->kind_bytes[LS_REPORT_MASTERS] = masters ? 4 * elements : 0 * elements;
     rank->kind_bytes[LS_REPORT_MOMENTS] = optimizer[0] != '\0' ? 4 * moments * elements : NAN;
+    copy_text(rank->device, sizeof rank->device, ls_json_string(event, "device", ""));
     copy_text(rank->level, sizeof rank->level, ls_json_string(options, "opt-level", ""));
     const cJSON *memory = cJSON_GetObjectItemCaseSensitive(event, "memory");
     if (cJSON_IsObject(memory)) {

@@ -40,8 +40,9 @@ typedef struct ls_report_step {
 
 typedef struct ls_report_rank {
     bool started, ended, damaged;
-    int threads;   /* as the start event says; 0: it does not */
-    char level[8]; /* the options' own; jobs of independent runs have several */
+    int threads;     /* as the start event says; 0: it does not */
+    char device[96]; /* "NVIDIA H200 (GPU-...)" */
+    char level[8];   /* the options' own; jobs of independent runs have several */
     int step_count;
     ls_report_step *step;
     double reduced_bytes; /* sum of the latest bucket layout; NaN: no `buckets` event */

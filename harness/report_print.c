@@ -6,6 +6,7 @@
 #include "report.h"
 #include "report_beside.h"
 #include "report_lines.h"
+#include "report_machine.h"
 #include "report_speed.h"
 
 enum { COLUMNS = 80 };
@@ -198,6 +199,7 @@ ls_status ls_report_print(const char *run_directory, FILE *to)
     print_jobs(&run, to);
     print_beside(&run, to);
     print_verdicts(&run, to);
+    ls_report_machine_print(&run, to);
     fflush(to);
     ls_report_data_close(&run);
     return LS_OK;

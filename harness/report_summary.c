@@ -6,6 +6,7 @@
 
 #include "report_advice.h"
 #include "report_beside.h"
+#include "report_gpus.h"
 #include "report_lines.h"
 #include "report_speed.h"
 
@@ -186,6 +187,7 @@ ls_status ls_report_summary_write(const ls_report_run *run)
         cJSON_AddItemToArray(timed ? throughput : others, job_row(run, &run->job[j]));
     }
     cJSON_AddItemToObject(summary, "beside", ls_report_beside_json(run));
+    cJSON_AddItemToObject(summary, "gpus", ls_report_gpus_json(run));
     cJSON_AddItemToObject(summary, "conformance", ls_report_summary_conformance(run));
     cJSON_AddItemToObject(summary, "advice", ls_report_advice_make(run));
     char path[PATH_MAX];
@@ -203,6 +205,8 @@ ls_status ls_report_summary_add_headline(const ls_report_run *run)
     LS_TRY(ls_json_read_file(path, &summary));
     cJSON_DeleteItemFromObjectCaseSensitive(summary, "headline");
     copy_member(summary, run->record, "headline");
+    cJSON_DeleteItemFromObjectCaseSensitive(summary, "findings");
+    copy_member(summary, run->record, "findings");
     ls_status status = ls_json_write_file(path, summary);
     cJSON_Delete(summary);
     return status;

@@ -8,12 +8,22 @@
 
 #include "../kernels/core/log.h"
 #include "tables_curves.h"
+#include "tables_gpu.h"
 #include "tables_parts.h"
 #include "tables_speed.h"
 
 static const char *const NAMES[] = {
-    "throughput_by_level", "throughput_by_bucket", "scaling",  "loss_curves", "loss_scale",
-    "gradient_error",      "step_phases",          "timeline", "memory",      NULL,
+    "throughput_by_level",
+    "throughput_by_bucket",
+    "scaling",
+    "loss_curves",
+    "loss_scale",
+    "gradient_error",
+    "step_phases",
+    "timeline",
+    "gpu",
+    "memory",
+    NULL,
 };
 
 const char *const *ls_tables_names(void)
@@ -143,6 +153,7 @@ ls_status ls_tables_write(const ls_report_run *run)
     LS_TRY(ls_tables_curves_write_loss(run));
     LS_TRY(ls_tables_curves_write_scale(run));
     LS_TRY(ls_tables_curves_write_timeline(run));
+    LS_TRY(ls_tables_gpu_write(run));
     LS_TRY(ls_tables_parts_write_gradients(run));
     LS_TRY(ls_tables_parts_write_phases(run));
     return ls_tables_parts_write_memory(run);

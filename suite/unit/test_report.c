@@ -96,6 +96,10 @@ START_TEST(tables_hold_what_was_run)
     ck_assert_double_eq(cell("memory", 0, 2), 387);
     for (const char *const *name = ls_tables_names(); *name != NULL; name++) {
         ck_assert_int_eq(ls_tables_read_head(scratch, *name, &head), LS_OK);
+        if (strcmp(*name, "gpu") == 0) { /* this run had none: test_report_gpus.c */
+            ck_assert_int_eq(head.rows, 0);
+            continue;
+        }
         ck_assert_msg(head.rows > 0 && head.title[0] != '\0' && head.caption[0] != '\0', "%s",
                       *name);
     }

@@ -1,0 +1,234 @@
+/* A report of GPUs, from an invented run on four of which one is slow: its table, its figure, its
+ * lines, and what SPEED says. `test_report_gpus DIR` leaves that run in DIR to be looked at. */
+#include <check.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../../harness/path.h"
+#include "../../harness/report.h"
+#include "../../harness/report_gpus.h"
+#include "../../harness/tables.h"
+#include "../../harness/text.h"
+#include "../place.h"
+#include "../speed.h"
+
+enum { GPUS = 4, STEPS = 30, SLOW = 2 };
+static char scratch[200];
+
+static FILE *create(const char *name)
+{
+    char path[400];
+    ls_text_put(path, sizeof path, "%s/%s", scratch, name);
+    *strrchr(path, '/') = '\0';
+    LS_ASSERT(ls_path_make_folder(path) == LS_OK);
+    ls_text_put(path, sizeof path, "%s/%s", scratch, name);
+    FILE *file = fopen(path, "w");
+    LS_ASSERT(file != NULL);
+    return file;
+}
+
+/* Step times of a GPU alone: SLOW is 3.8 % behind, as the one machine of 39. */
+static double step_ms(int gpu, int step)
+{
+    double ms = 50 * (1 + 0.0005 * ((step * 7 + gpu * 3) % 5 - 2));
+    return gpu == SLOW ? ms / (1 - 0.038) : ms;
+}
+
+static void write_rank(const char *job, const char *role, int rank)
+{
+    char name[100];
+    bool waits = strcmp(role, "throughput") == 0;
+    ls_text_put(name, sizeof name, "jobs/%s/rank%d.jsonl", job, rank);
+    FILE *file = create(name);
+    fprintf(file,
+            "{\"schema\":1,\"event\":\"start\",\"device\":\"NVIDIA H200 (GPU-%d)\","
+            "\"activation_bytes\":2e10,\"workspace_bytes\":1e9,\"memory\":{\"parameters\":5e7},"
+            "\"options\":{\"opt-level\":\"O2\"}}\n",
+            rank);
+    for (int step = 1; step <= STEPS; step++) {
+        fprintf(file,
+                "{\"event\":\"step\",\"step\":%d,\"loss\":2,\"loss_scale\":1024,\"skipped\":false,"
+                "\"images\":256,\"at_ns\":%.0f,\"ms\":{\"total\":%.5f}}\n",
+                step, 1e9 + 1e6 * 52 * step, step_ms(waits ? SLOW : rank, step));
+    }
+    fprintf(file, "{\"event\":\"end\"}\n");
+    fclose(file);
+}
+
+static void write_job(const char *id, const char *role, bool oversubscribed)
+{
+    char name[100];
+    ls_text_put(name, sizeof name, "jobs/%s/job.json", id);
+    FILE *file = create(name);
+    fprintf(file,
+            "{\"schema\":1,\"id\":\"%s\",\"label\":\"O2, 4 ranks\",\"facts\":{\"role\":\"%s\","
+            "\"arch\":\"resnet50\",\"image_size\":224,\"batch_size\":256,\"level\":\"O2\","
+            "\"half\":\"fp16\",\"world\":%d,\"nodes\":1,\"bucket_mb\":25,\"warmup_steps\":2,"
+            "\"checked\":true,\"oversubscribed\":%s,\"sweep\":[\"level\"]},\"outcome\":{"
+            "\"state\":\"done\",\"first_rank\":-1,\"code\":0,\"signal\":0,\"seconds\":20,\"ranks\":"
+            "[{\"rank\":0,"
+            "\"rss_bytes_max\":3e9}]}}",
+            id, role, GPUS, oversubscribed ? "true" : "false");
+    fclose(file);
+    ls_text_put(name, sizeof name, "jobs/%s/gpu.jsonl", id);
+    file = create(name);
+    double start_ns = strcmp(role, "twin") == 0 ? 30e9 : 1e9;
+    for (int second = 0; second < 20; second++) {
+        for (int gpu = 0; gpu < GPUS; gpu++) {
+            bool held = gpu == SLOW && second > 9;
+            fprintf(file,
+                    "{\"at_ns\":%.0f,\"gpu\":%d,\"power_w\":%d,\"gpu_c\":%d,\"sm_mhz\":%d,"
+                    "\"throttle_reasons\":%d}\n",
+                    start_ns + second * 1e9, gpu, 600 + gpu, 40 + second + 4 * (gpu == SLOW),
+                    held ? 1500 : 1980, held ? LS_NVML_REASON_HW_THERMAL : 0);
+        }
+    }
+    fclose(file);
+    for (int rank = 0; rank < GPUS; rank++) {
+        write_rank(id, role, rank);
+    }
+}
+
+static void write_run(bool oversubscribed)
+{
+    FILE *file = create("run.json");
+    fprintf(file,
+            "{\"schema\":1,\"title\":\"Lockstep bench\",\"where\":\"CUDA: 4 ranks\",\"options\":{"
+            "\"device\":\"cuda\"},\"machine\":{\"cores\":16},\"gpus\":[");
+    for (int gpu = 0; gpu < GPUS; gpu++) {
+        fprintf(file, "%s{\"index\":%d,\"uuid\":\"GPU-%d\",\"address\":\"0000:%x0:00.0\"}",
+                gpu == 0 ? "" : ",", gpu, gpu, gpu + 1);
+    }
+    fprintf(file, "],\"rates\":[");
+    for (int gpu = 0; gpu < GPUS; gpu++) {
+        fprintf(file,
+                "%s{\"when\":\"before\",\"gpu\":%d,\"copy_bytes_per_s\":4.3e12,"
+                "\"memory_bytes_per_s\":4.8e12,\"f16_flop_per_s\":7.5e14,"
+                "\"tf32_flop_per_s\":4e14,\"f32_flop_per_s\":5e13}",
+                gpu == 0 ? "" : ",", gpu);
+    }
+    fprintf(file,
+            "],\"findings\":[{\"code\":\"PCIE_WIDTH\",\"severity\":\"fail\",\"gpu\":2,\"uuid\":"
+            "\"GPU-2\",\"address\":\"0000:30:00.0\",\"what\":\"PCIe x8 instead of x16\",\"do\":"
+            "\"reseat\"}],\"headline\":{\"correct\":{\"value\":\"yes\",\"why\":\"\"}}}");
+    fclose(file);
+    write_job("o2.w4", "throughput", oversubscribed);
+    write_job("o2.w4.twin", "twin", oversubscribed);
+}
+
+static void open_scratch(void)
+{
+    ls_text_put(scratch, sizeof scratch, "/tmp/ls_report_gpus_XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(scratch));
+}
+
+static void close_scratch(void)
+{
+    ls_place_remove(scratch);
+}
+
+START_TEST(the_slow_one_is_named)
+{
+    write_run(false);
+    ls_report_run run;
+    ls_report_gpu gpu[8];
+    bool alone = false;
+    ck_assert_int_eq(ls_report_data_open(scratch, &run), LS_OK);
+    ck_assert_int_eq(ls_report_gpus_list(&run, gpu, 8, &alone), GPUS);
+    ck_assert(alone);
+    const ls_report_gpu *worst = ls_report_gpus_worst(gpu, GPUS);
+    ck_assert_ptr_nonnull(worst);
+    ck_assert_int_eq(worst->gpu, SLOW);
+    ck_assert_str_eq(worst->address, "0000:30:00.0");
+    /* 0.001: the invented times repeat within that */
+    ck_assert_double_eq_tol(worst->behind, 0.038, 0.001);
+    ck_assert_double_eq_tol(worst->images_per_s, 256 / 0.05 * 0.962, 0.001 * 5000);
+    ck_assert_double_eq(worst->copy_share, 4.3 / 4.8);
+    ck_assert_double_eq(worst->most_c, 63);
+    ck_assert_double_eq(worst->sm_mhz, (1980 + 1500) / 2.0);
+    ck_assert_ptr_null(ls_report_gpus_worst(gpu, 2)); /* two do not say which is odd */
+    ls_report_data_close(&run);
+}
+END_TEST
+
+START_TEST(speed_is_held_against_the_neighbours)
+{
+    ls_run run;
+    ls_headline headline;
+    memset(&run, 0, sizeof run);
+    memset(&headline, 0, sizeof headline);
+    run.bench_run = true;
+    ls_text_put(run.directory, sizeof run.directory, "%s", scratch);
+    write_run(false);
+    ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
+    ls_speed_decide(&run, &headline);
+    ck_assert_str_eq(headline.speed_value, "below");
+    ck_assert_msg(strncmp(headline.speed_why, "worst: GPU 2, 3.8 % under its neighbours", 40) == 0,
+                  "%s", headline.speed_why);
+    ck_assert(!headline.below); /* nobody asked for this gate */
+    write_run(true);            /* shared GPUs claim nothing */
+    ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
+    memset(&headline, 0, sizeof headline);
+    ls_speed_decide(&run, &headline);
+    ck_assert_str_eq(headline.speed_value, "no baseline");
+}
+END_TEST
+
+START_TEST(pages_and_figure_show_them)
+{
+    char path[300], plots[1024];
+    write_run(false);
+    if (!ls_place_find("plots", plots, sizeof plots)) {
+        plots[0] = '\0';
+    }
+    ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
+    ck_assert_int_eq(ls_report_write(scratch, plots), LS_OK);
+    ls_tables_head head;
+    ck_assert_int_eq(ls_tables_read_head(scratch, "gpu", &head), LS_OK);
+    ck_assert_int_eq(head.rows, 2 * 20 * GPUS);
+    ck_assert_str_eq(head.blocks, "\"GPU 0\" \"GPU 1\" \"GPU 2\" \"GPU 3\"");
+    ls_text_put(path, sizeof path, "%s/report.md", scratch);
+    char *page = ls_text_read(path);
+    ck_assert_ptr_nonnull(page);
+    ck_assert_ptr_nonnull(strstr(page, "PCIe x8 instead of x16"));
+    ck_assert_ptr_nonnull(strstr(page, "GPU 2 (0000:30:00.0), 3.8 % under its neighbours"));
+    ck_assert_ptr_nonnull(strstr(page, "89.6 %"));
+    free(page);
+    ls_text_put(path, sizeof path, "%s/plots/gpu.svg", scratch);
+    char *figure = ls_text_read(path);
+    if (figure != NULL) { /* gnuplot is here */
+        ck_assert_ptr_nonnull(strstr(figure, "GPU 3"));
+        ck_assert_ptr_nonnull(strstr(figure, "SM clock"));
+    }
+    free(figure);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) {
+        char plots[1024] = "";
+        ls_text_put(scratch, sizeof scratch, "%s", argv[1]);
+        (void)ls_place_find("plots", plots, sizeof plots);
+        write_run(false);
+        return ls_report_tables(scratch) != LS_OK || ls_report_write(scratch, plots) != LS_OK ||
+               ls_report_print(scratch, stdout) != LS_OK;
+    }
+    Suite *suite = suite_create("report_gpus");
+    TCase *tests = tcase_create("report_gpus");
+    tcase_add_checked_fixture(tests, open_scratch, close_scratch);
+    tcase_add_test(tests, the_slow_one_is_named);
+    tcase_add_test(tests, speed_is_held_against_the_neighbours);
+    tcase_add_test(tests, pages_and_figure_show_them);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failures = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failures;
+}
