@@ -1,0 +1,199 @@
+#include "conv.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../core/log.h"
+#include "conv_plans.h"
+
+/* Pointers of the last execution, in a descriptor that cuDNN takes them from. */
+typedef struct packed {
+    const void *x, *w, *y;
+    void *workspace;
+    cudnnBackendDescriptor_t pack;
+} packed;
+
+struct ls_conv {
+    ls_backend *backend;
+    char name[64];
+    ls_conv_key key[LS_CONV_PASSES];
+    ls_conv_plan *plan[LS_CONV_PASSES]; /* the backend's; NULL for backward data where not wanted */
+    packed last[LS_CONV_PASSES];
+};
+
+/* ---- life -------------------------------------------------------------------------------------
+ */
+
+ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_conv_shape *shape,
+                         ls_dtype type, bool wants_dx, ls_conv **out)
+{
+    LS_ASSERT(shape->out_height ==
+              (shape->in_height + 2 * shape->pad - shape->kernel) / shape->stride + 1);
+    LS_ASSERT(shape->out_width ==
+              (shape->in_width + 2 * shape->pad - shape->kernel) / shape->stride + 1);
+    ls_conv *conv = calloc(1, sizeof *conv);
+    if (conv == NULL) {
+        ls_log_error("no memory for layer %s", name);
+        return LS_ERR_INFRA;
+    }
+    conv->backend = backend;
+    snprintf(conv->name, sizeof conv->name, "%s", name);
+    for (ls_conv_pass pass = 0; pass < LS_CONV_PASSES; pass++) {
+        conv->key[pass] = (ls_conv_key){.pass = pass,
+                                        .shape = *shape,
+                                        .type = type,
+                                        .deterministic = backend->deterministic,
+                                        .tf32 = backend->tf32,
+                                        .workspace_limit = backend->workspace_limit};
+        if (pass == LS_CONV_BACKWARD_DATA && !wants_dx) {
+            continue;
+        }
+        ls_status status =
+            ls_conv_plans_find(backend, conv->name, &conv->key[pass], &conv->plan[pass]);
+        if (status != LS_OK) {
+            ls_conv_destroy(conv);
+            return status;
+        }
+    }
+    *out = conv;
+    return LS_OK;
+}
+
+void ls_conv_destroy(ls_conv *conv)
+{
+    if (!conv) {
+        return;
+    }
+    for (int pass = 0; pass < LS_CONV_PASSES; pass++) {
+        ls_conv_graph_drop(conv->last[pass].pack);
+    }
+    free(conv);
+}
+
+int64_t ls_conv_workspace_bytes(const ls_conv *conv)
+{
+    int64_t most = 0;
+    for (int pass = 0; pass < LS_CONV_PASSES; pass++) {
+        if (conv->plan[pass] && conv->plan[pass]->engine.workspace_bytes > most) {
+            most = conv->plan[pass]->engine.workspace_bytes;
+        }
+    }
+    return most;
+}
+
+/* ---- work -------------------------------------------------------------------------------------
+ */
+
+static ls_status execute(ls_conv *conv, ls_conv_pass pass, ls_stream *stream, const void *x,
+                         const void *w, const void *y, void *workspace)
+{
+    LS_ASSERT(conv->plan[pass]);
+    packed *last = &conv->last[pass];
+    if (!last->pack || last->x != x || last->w != w || last->y != y ||
+        last->workspace != workspace) {
+        cudnnBackendDescriptor_t pack = NULL;
+        LS_TRY(ls_conv_plans_pack(x, w, y, workspace, &pack));
+        ls_conv_graph_drop(last->pack);
+        *last = (packed){x, w, y, workspace, pack};
+    }
+    LS_CUDNN(cudnnSetStream(conv->backend->dnn, stream->native));
+    LS_CUDNN(cudnnBackendExecute(conv->backend->dnn, conv->plan[pass]->plan, last->pack));
+    return LS_OK;
+}
+
+ls_status ls_conv_forward(ls_conv *conv, ls_stream *stream, const void *x, const void *w, void *y,
+                          void *workspace)
+{
+    return execute(conv, LS_CONV_FORWARD, stream, x, w, y, workspace);
+}
+
+ls_status ls_conv_backward_data(ls_conv *conv, ls_stream *stream, void *dx, const void *w,
+                                const void *dy, void *workspace)
+{
+    return execute(conv, LS_CONV_BACKWARD_DATA, stream, dx, w, dy, workspace);
+}
+
+ls_status ls_conv_backward_weights(ls_conv *conv, ls_stream *stream, void *dw, const void *x,
+                                   const void *dy, void *workspace)
+{
+    return execute(conv, LS_CONV_BACKWARD_WEIGHTS, stream, x, dw, dy, workspace);
+}
+
+/* ---- text -------------------------------------------------------------------------------------
+ */
+
+void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (ls_conv_pass pass = 0; pass < LS_CONV_PASSES && used < bytes; pass++) {
+        const ls_conv_plan *plan = conv->plan[pass];
+        char engine[LS_CONV_TAG_BYTES + 256], timed[64] = "";
+        if (!plan) {
+            continue;
+        }
+        ls_conv_engine_describe(&plan->engine, engine, sizeof engine);
+        if (plan->timed > 0) {
+            snprintf(timed, sizeof timed, " %.3f ms, best of %d", plan->ms, plan->timed);
+        }
+        int wrote = snprintf(text + used, bytes - used, "%s%s %s%s", pass == 0 ? "" : "; ",
+                             ls_conv_graph_pass_name(pass), engine, timed);
+        used += wrote > 0 ? (size_t)wrote : 0;
+    }
+}
+
+void ls_conv_choice(const ls_conv *conv, char *text, size_t bytes)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int pass = 0; pass < LS_CONV_PASSES && used < bytes; pass++) {
+        char tag[LS_CONV_TAG_BYTES] = "-";
+        if (conv->plan[pass]) {
+            ls_conv_engine_tag(&conv->plan[pass]->engine, tag, sizeof tag);
+        }
+        int wrote = snprintf(text + used, bytes - used, "%s%s", pass == 0 ? "" : " ", tag);
+        used += wrote > 0 ? (size_t)wrote : 0;
+    }
+}
+
+/* Three words: a tag, or "-" exactly where this layer has no such pass. */
+static bool parse_choice(const ls_conv *conv, const char *text, ls_conv_engine *engine)
+{
+    char word[LS_CONV_PASSES][LS_CONV_TAG_BYTES];
+    int used = -1;
+    if (sscanf(text, "%1023s %1023s %1023s %n", word[0], word[1], word[2], &used) !=
+            LS_CONV_PASSES ||
+        used < 0 || text[used] != '\0') {
+        return false;
+    }
+    for (int pass = 0; pass < LS_CONV_PASSES; pass++) {
+        bool none = strcmp(word[pass], "-") == 0;
+        if (none != !conv->plan[pass] ||
+            (!none && !ls_conv_engine_parse(word[pass], &engine[pass]))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+ls_status ls_conv_choose(ls_conv *conv, const char *text)
+{
+    ls_conv_engine engine[LS_CONV_PASSES];
+    ls_conv_plan *plan[LS_CONV_PASSES] = {NULL};
+    if (!parse_choice(conv, text, engine)) {
+        ls_log_error(
+            "%s: \"%s\" is no choice of engines for it (three words like eng37_k2=5, \"-\" "
+            "for a pass that is not there)",
+            conv->name, text);
+        return LS_ERR_USAGE;
+    }
+    for (int pass = 0; pass < LS_CONV_PASSES; pass++) {
+        if (conv->plan[pass]) {
+            LS_TRY(ls_conv_plans_take(conv->backend, conv->name, &conv->key[pass], &engine[pass],
+                                      &plan[pass]));
+        }
+    }
+    memcpy(conv->plan, plan, sizeof plan);
+    return LS_OK;
+}

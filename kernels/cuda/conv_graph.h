@@ -1,0 +1,51 @@
+/* One convolution pass as an operation graph of the cuDNN backend API: three tensors, the
+ * convolution, one operation. More operations (statistics of the result, a sum with another
+ * gradient) would join the same graph and the same search for an engine. */
+#ifndef LS_CUDA_CONV_GRAPH_H
+#define LS_CUDA_CONV_GRAPH_H
+
+#include "conv.h"
+
+typedef enum ls_conv_pass {
+    LS_CONV_FORWARD,
+    LS_CONV_BACKWARD_DATA,
+    LS_CONV_BACKWARD_WEIGHTS,
+    LS_CONV_PASSES,
+} ls_conv_pass;
+
+/* What decides which engines there are and which of them may be taken. */
+typedef struct ls_conv_key {
+    ls_conv_pass pass;
+    ls_conv_shape shape;
+    ls_dtype type; /* of all three tensors; sums are f32 */
+    bool deterministic, tf32;
+    int64_t workspace_limit;
+} ls_conv_key;
+
+/* For which device: that of a handle, or one described by properties (no GPU needed then, and
+ * nothing can be executed). */
+typedef struct ls_conv_target {
+    cudnnHandle_t handle;
+    cudnnBackendDescriptor_t properties; /* NULL: the handle's device */
+} ls_conv_target;
+
+/* The tensors' ids in a graph and in the pointers given for an execution. */
+enum { LS_CONV_ID_X = 'x', LS_CONV_ID_W = 'w', LS_CONV_ID_Y = 'y' };
+enum { LS_CONV_TENSORS = 3, LS_CONV_ALIGNMENT = 16 };
+
+typedef struct ls_conv_graph {
+    ls_conv_target target;
+    cudnnBackendDescriptor_t tensor[LS_CONV_TENSORS], conv, operation, graph;
+} ls_conv_graph;
+
+/* "forward", "backward data", "backward weights" */
+const char *ls_conv_graph_pass_name(ls_conv_pass pass);
+/* LS_ERR_INFRA where cuDNN takes one of the descriptors amiss; nothing is left behind then. */
+ls_status ls_conv_graph_build(const ls_conv_target *target, const ls_conv_key *key,
+                              ls_conv_graph *out);
+void ls_conv_graph_free(ls_conv_graph *graph);
+
+/* A descriptor that may be NULL. */
+void ls_conv_graph_drop(cudnnBackendDescriptor_t descriptor);
+
+#endif

@@ -1,0 +1,393 @@
+#include "conv_plans.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../core/log.h"
+
+/* Far more than cuDNN has ever offered for one convolution (9.19: 33 in mode A, 40 in B). */
+enum { MOST_CONFIGS = 256, TIMED_OF_MODE_A = 5 };
+
+typedef struct candidate {
+    ls_conv_engine engine;
+    cudnnBackendDescriptor_t config, plan;
+} candidate;
+
+typedef struct search {
+    const ls_conv_key *key;
+    ls_conv_graph graph;
+    int wanted, count; /* plans */
+    candidate found[LS_CONV_TIMED_MOST];
+    int seen_count;
+    ls_conv_engine seen[MOST_CONFIGS];
+    int refused[LS_CONV_REFUSALS];
+    int64_t smallest_workspace; /* of those over the limit */
+    cudnnStatus_t failure;      /* of the last that could not be built */
+} search;
+
+static void drop_candidate(candidate *c)
+{
+    ls_conv_graph_drop(c->plan);
+    ls_conv_graph_drop(c->config);
+    *c = (candidate){0};
+}
+
+static bool same_key(const ls_conv_key *a, const ls_conv_key *b)
+{
+    const ls_conv_shape *s = &a->shape, *t = &b->shape;
+    return a->pass == b->pass && a->type == b->type && a->deterministic == b->deterministic &&
+           a->tf32 == b->tf32 && a->workspace_limit == b->workspace_limit && s->batch == t->batch &&
+           s->in_channels == t->in_channels && s->in_height == t->in_height &&
+           s->in_width == t->in_width && s->out_channels == t->out_channels &&
+           s->out_height == t->out_height && s->out_width == t->out_width &&
+           s->kernel == t->kernel && s->stride == t->stride && s->pad == t->pad;
+}
+
+/* ---- one configuration ------------------------------------------------------------------------
+ */
+
+/* Its plan, where it may be used. Keeps or drops what it is given. */
+static ls_conv_refusal build_candidate(search *s, candidate *c)
+{
+    ls_conv_refusal refusal = ls_conv_engine_judge(&c->engine, s->key);
+    if (refusal != LS_CONV_TAKEN) {
+        return refusal;
+    }
+    cudnnStatus_t status =
+        ls_conv_engine_plan(&s->graph.target, c->config, &c->plan, &c->engine.workspace_bytes);
+    if (status != CUDNN_STATUS_SUCCESS) {
+        s->failure = status;
+        return LS_CONV_UNBUILT;
+    }
+    int64_t bytes = c->engine.workspace_bytes;
+    if (bytes > s->key->workspace_limit) {
+        if (s->refused[LS_CONV_WORKSPACE] == 0 || bytes < s->smallest_workspace) {
+            s->smallest_workspace = bytes;
+        }
+        return LS_CONV_WORKSPACE;
+    }
+    return LS_CONV_TAKEN;
+}
+
+static bool seen_before(search *s, const ls_conv_engine *engine)
+{
+    for (int i = 0; i < s->seen_count; i++) {
+        if (ls_conv_engine_same(&s->seen[i], engine)) {
+            return true;
+        }
+    }
+    if (s->seen_count < MOST_CONFIGS) {
+        s->seen[s->seen_count++] = *engine;
+    }
+    return false;
+}
+
+static ls_status consider(search *s, cudnnBackendDescriptor_t config)
+{
+    candidate c = {.config = config};
+    ls_status status = ls_conv_engine_read(config, &c.engine);
+    if (status != LS_OK || seen_before(s, &c.engine)) {
+        drop_candidate(&c);
+        return status;
+    }
+    ls_conv_refusal refusal = build_candidate(s, &c);
+    s->refused[refusal]++;
+    if (refusal == LS_CONV_TAKEN) {
+        s->found[s->count++] = c;
+    } else {
+        drop_candidate(&c);
+    }
+    return LS_OK;
+}
+
+/* ---- all of them ------------------------------------------------------------------------------
+ */
+
+static ls_status look_in(search *s, cudnnBackendHeurMode_t mode, int until)
+{
+    cudnnBackendDescriptor_t config[MOST_CONFIGS];
+    int count = 0;
+    LS_TRY(ls_conv_engine_list(&s->graph, mode, MOST_CONFIGS, config, &count));
+    ls_status status = LS_OK;
+    for (int i = 0; i < count; i++) {
+        if (status == LS_OK && s->count < until) {
+            status = consider(s, config[i]);
+        } else {
+            ls_conv_graph_drop(config[i]);
+        }
+    }
+    return status;
+}
+
+/* Mode A is quick and good, B slower and sometimes better, the fallback has what always works. */
+static ls_status look(search *s)
+{
+    LS_TRY(look_in(s, CUDNN_HEUR_MODE_A, s->wanted > 1 ? TIMED_OF_MODE_A : 1));
+    if (s->count < s->wanted) {
+        LS_TRY(look_in(s, CUDNN_HEUR_MODE_B, s->wanted));
+    }
+    return s->count == 0 ? look_in(s, CUDNN_HEUR_MODE_FALLBACK, s->wanted) : LS_OK;
+}
+
+static void tell_refused(const search *s, const char *layer)
+{
+    const ls_conv_shape *h = &s->key->shape;
+    char text[512] = "", part[128];
+    for (int i = LS_CONV_TAKEN + 1; i < LS_CONV_REFUSALS; i++) {
+        if (s->refused[i] == 0) {
+            continue;
+        }
+        snprintf(part, sizeof part, "%s %d %s", text[0] ? "," : ":", s->refused[i],
+                 ls_conv_engine_refusal_name((ls_conv_refusal)i));
+        strncat(text, part, sizeof text - strlen(text) - 1);
+        part[0] = '\0';
+        if (i == LS_CONV_WORKSPACE) {
+            snprintf(part, sizeof part, " (%.1f MB; the least is %.1f MB)",
+                     (double)s->key->workspace_limit / (1 << 20),
+                     (double)s->smallest_workspace / (1 << 20));
+        } else if (i == LS_CONV_UNBUILT) {
+            snprintf(part, sizeof part, " (%s)", cudnnGetErrorString(s->failure));
+        }
+        strncat(text, part, sizeof text - strlen(text) - 1);
+    }
+    ls_log_error("%s: cuDNN %zu has no engine that may be used for its %s (%s, image %dx%dx%dx%d, "
+                 "kernel %d, stride %d, pad %d, %d channels out); %d configurations seen%s",
+                 layer, cudnnGetVersion(), ls_conv_graph_pass_name(s->key->pass),
+                 ls_dtype_label(s->key->type), h->batch, h->in_channels, h->in_height, h->in_width,
+                 h->kernel, h->stride, h->pad, h->out_channels, s->seen_count, text);
+}
+
+static ls_status fastest(ls_backend *backend, const search *s, int *best, double *best_ms)
+{
+    cudnnBackendDescriptor_t plan[LS_CONV_TIMED_MOST];
+    double ms[LS_CONV_TIMED_MOST];
+    int64_t workspace = 0;
+    for (int i = 0; i < s->count; i++) {
+        plan[i] = s->found[i].plan;
+        int64_t bytes = s->found[i].engine.workspace_bytes;
+        workspace = bytes > workspace ? bytes : workspace;
+    }
+    LS_TRY(ls_conv_time_plans(backend, s->key, s->count, plan, workspace, ms));
+    *best = 0;
+    for (int i = 1; i < s->count; i++) {
+        *best = ms[i] < ms[*best] ? i : *best;
+    }
+    *best_ms = ms[*best];
+    if (!isfinite(*best_ms)) {
+        ls_log_error("none of the %d plans for %s could be executed", s->count,
+                     ls_conv_graph_pass_name(s->key->pass));
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}
+
+static ls_status settle(ls_backend *backend, search *s, const char *layer, ls_conv_plan *out)
+{
+    int best = 0;
+    LS_TRY(look(s));
+    if (s->count == 0) {
+        tell_refused(s, layer);
+        return LS_ERR_UNSUPPORTED;
+    }
+    if (s->count > 1) {
+        LS_TRY(fastest(backend, s, &best, &out->ms));
+        out->timed = s->count;
+    }
+    out->seen = s->seen_count;
+    out->engine = s->found[best].engine;
+    out->config = s->found[best].config;
+    out->plan = s->found[best].plan;
+    s->found[best] = (candidate){0};
+    return LS_OK;
+}
+
+static ls_status search_plan(ls_backend *backend, const char *layer, const ls_conv_key *key,
+                             ls_conv_plan *out)
+{
+    search *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        ls_log_error("no memory to look for an engine for layer %s", layer);
+        return LS_ERR_INFRA;
+    }
+    s->key = key;
+    s->wanted = backend->benchmark ? LS_CONV_TIMED_MOST : 1;
+    ls_conv_target target = {.handle = backend->dnn};
+    ls_status status = ls_conv_graph_build(&target, key, &s->graph);
+    if (status == LS_OK) {
+        status = settle(backend, s, layer, out);
+    }
+    for (int i = 0; i < s->count; i++) {
+        drop_candidate(&s->found[i]);
+    }
+    if (status == LS_OK) {
+        out->graph = s->graph;
+    } else {
+        ls_conv_graph_free(&s->graph);
+    }
+    free(s);
+    return status;
+}
+
+/* ---- one engine, by its name ------------------------------------------------------------------
+ */
+
+static ls_status build_named(ls_backend *backend, const char *layer, const ls_conv_key *key,
+                             const ls_conv_engine *engine, search *s, ls_conv_plan *out)
+{
+    char tag[LS_CONV_TAG_BYTES];
+    candidate c = {0};
+    ls_conv_target target = {.handle = backend->dnn};
+    LS_TRY(ls_conv_graph_build(&target, key, &s->graph));
+    s->failure = ls_conv_engine_config(&s->graph, engine, &c.config);
+    ls_conv_refusal refusal = LS_CONV_UNBUILT;
+    if (s->failure == CUDNN_STATUS_SUCCESS) {
+        ls_status status = ls_conv_engine_read(c.config, &c.engine);
+        if (status != LS_OK) {
+            drop_candidate(&c);
+            return status;
+        }
+        refusal = build_candidate(s, &c);
+    }
+    if (refusal != LS_CONV_TAKEN) {
+        drop_candidate(&c);
+        ls_conv_engine_tag(engine, tag, sizeof tag);
+        ls_log_error(
+            "%s: the %s cannot take engine %s, which another rank has chosen: such engines "
+            "%s here%s%s",
+            layer, ls_conv_graph_pass_name(key->pass), tag, ls_conv_engine_refusal_name(refusal),
+            refusal == LS_CONV_UNBUILT ? ": " : "",
+            refusal == LS_CONV_UNBUILT ? cudnnGetErrorString(s->failure) : "");
+        return LS_ERR_UNSUPPORTED;
+    }
+    out->engine = c.engine;
+    out->config = c.config;
+    out->plan = c.plan;
+    out->graph = s->graph;
+    out->seen = 1;
+    return LS_OK;
+}
+
+static ls_status name_plan(ls_backend *backend, const char *layer, const ls_conv_key *key,
+                           const ls_conv_engine *engine, ls_conv_plan *out)
+{
+    search *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        ls_log_error("no memory to take an engine for layer %s", layer);
+        return LS_ERR_INFRA;
+    }
+    s->key = key;
+    ls_status status = build_named(backend, layer, key, engine, s, out);
+    if (status != LS_OK) {
+        ls_conv_graph_free(&s->graph);
+    }
+    free(s);
+    return status;
+}
+
+/* ---- the cache --------------------------------------------------------------------------------
+ */
+
+static ls_conv_plan *cached(const struct ls_conv_plans *plans, const ls_conv_key *key,
+                            const ls_conv_engine *engine)
+{
+    for (ls_conv_plan *p = plans->first; p; p = p->next) {
+        if (same_key(&p->key, key) && (!engine || ls_conv_engine_same(&p->engine, engine))) {
+            return p;
+        }
+    }
+    return NULL;
+}
+
+static ls_status get(ls_backend *backend, const char *layer, const ls_conv_key *key,
+                     const ls_conv_engine *engine, ls_conv_plan **out)
+{
+    struct ls_conv_plans *plans =
+        backend->plans ? backend->plans : calloc(1, sizeof *backend->plans);
+    if (plans == NULL) {
+        ls_log_error("no memory for the list of convolutions' plans");
+        return LS_ERR_INFRA;
+    }
+    backend->plans = plans;
+    plans->asked++;
+    ls_conv_plan *plan = cached(plans, key, engine);
+    if (plan) {
+        *out = plan;
+        return LS_OK;
+    }
+    plans->searched++;
+    plan = calloc(1, sizeof *plan);
+    if (plan == NULL) {
+        ls_log_error("no memory for a plan of layer %s", layer);
+        return LS_ERR_INFRA;
+    }
+    plan->key = *key;
+    ls_status status = engine ? name_plan(backend, layer, key, engine, plan)
+                              : search_plan(backend, layer, key, plan);
+    if (status != LS_OK) {
+        free(plan);
+        return status;
+    }
+    plan->next = plans->first;
+    plans->first = plan;
+    *out = plan;
+    return LS_OK;
+}
+
+ls_status ls_conv_plans_find(ls_backend *backend, const char *layer, const ls_conv_key *key,
+                             ls_conv_plan **out)
+{
+    return get(backend, layer, key, NULL, out);
+}
+
+ls_status ls_conv_plans_take(ls_backend *backend, const char *layer, const ls_conv_key *key,
+                             const ls_conv_engine *engine, ls_conv_plan **out)
+{
+    return get(backend, layer, key, engine, out);
+}
+
+void ls_conv_plans_destroy(struct ls_conv_plans *plans)
+{
+    if (!plans) {
+        return;
+    }
+    for (ls_conv_plan *p = plans->first, *next; p; p = next) {
+        next = p->next;
+        ls_conv_graph_drop(p->plan);
+        ls_conv_graph_drop(p->config);
+        ls_conv_graph_free(&p->graph);
+        free(p);
+    }
+    free(plans);
+}
+
+ls_status ls_conv_plans_pack(const void *x, const void *w, const void *y, void *workspace,
+                             cudnnBackendDescriptor_t *out)
+{
+    const int64_t id[LS_CONV_TENSORS] = {LS_CONV_ID_X, LS_CONV_ID_W, LS_CONV_ID_Y};
+    const void *data[LS_CONV_TENSORS] = {x, w, y};
+    cudnnBackendDescriptor_t pack = NULL;
+    ls_status status = LS_OK;
+#define CHECKED(call) ls_cuda_check_dnn(call, #call, __FILE__, __LINE__)
+    LS_TRY(CHECKED(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack)));
+    LS_TRY_GOTO(status,
+                CHECKED(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
+                                                 CUDNN_TYPE_INT64, LS_CONV_TENSORS, id)),
+                drop_pack);
+    LS_TRY_GOTO(status,
+                CHECKED(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
+                                                 CUDNN_TYPE_VOID_PTR, LS_CONV_TENSORS, data)),
+                drop_pack);
+    LS_TRY_GOTO(status,
+                CHECKED(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
+                                                 CUDNN_TYPE_VOID_PTR, 1, &workspace)),
+                drop_pack);
+    LS_TRY_GOTO(status, CHECKED(cudnnBackendFinalize(pack)), drop_pack);
+#undef CHECKED
+    *out = pack;
+    return LS_OK;
+drop_pack:
+    ls_conv_graph_drop(pack);
+    return status;
+}
