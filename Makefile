@@ -176,6 +176,8 @@ $(BUILD)/emulated/obj/%.cu.o: %.cu
 	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) -DLS_CUDA_EMULATED -ffp-contract=off -Isuite/unit/cuda \
 		$(call cuda_includes,$(CUDA_PARTS)) -x c++ -c $< -o $@
 $(call objects,$(EMULATION)): EXTRA += -ffp-contract=off $(call cuda_includes,$(CUDA_PARTS) NCCL)
+# Products of whole trainings.
+$(call objects,$(wildcard suite/unit/cuda/emulated_cu*)): EXTRA += -O3
 $(EMULATED_LIB)/libls_emulated.so: $(call objects,$(EMULATION)) $(BUILD)/libls_core.a
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
