@@ -24,6 +24,8 @@ static const char *const VARIABLES[] = {
     "MASTER_ADDR",
     "MASTER_PORT",
     "LS_RUN_DIR",
+    "LS_NODE_ADDR",
+    "LS_OVERSUBSCRIBE",
     "LS_TOKEN",
     "TORCHELASTIC_USE_AGENT_STORE",
     "TORCHELASTIC_RUN_ID",
@@ -65,6 +67,24 @@ START_TEST(a_world_of_one_needs_nothing)
     ck_assert_str_eq(world.run_dir, "");
     ck_assert_int_eq(read_with("RANK=0 WORLD_SIZE=1", &world), LS_OK);
     ck_assert_str_eq(world.launcher, "torchrun");
+}
+END_TEST
+
+/* Simulated nodes count their ranks from 0 each, but stand on one machine with one row of GPUs. */
+START_TEST(ranks_know_their_machine)
+{
+    static const char node[] = "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 "
+                               "MASTER_ADDR=a MASTER_PORT=1 ";
+    char text[256];
+    ls_world world;
+    ck_assert_int_eq(read_with(node, &world), LS_OK);
+    ck_assert(world.machine_rank == 1 && world.machine_world == 4 && !world.oversubscribe);
+    snprintf(text, sizeof text, "%sLS_NODE_ADDR=127.0.0.2 LS_OVERSUBSCRIBE=1", node);
+    ck_assert_int_eq(read_with(text, &world), LS_OK);
+    ck_assert(world.machine_rank == 5 && world.machine_world == 8 && world.oversubscribe);
+    ck_assert_int_eq(read_with("", &world), LS_OK);
+    ck_assert(world.machine_rank == 0 && world.machine_world == 1 && !world.oversubscribe);
+    ck_assert_int_eq(read_with("LS_OVERSUBSCRIBE=2", &world), LS_ERR_USAGE);
 }
 END_TEST
 
@@ -381,6 +401,7 @@ int main(void)
     TCase *cases = tcase_create("train");
     tcase_add_test(cases, a_world_of_one_needs_nothing);
     tcase_add_test(cases, every_launcher_is_understood);
+    tcase_add_test(cases, ranks_know_their_machine);
     tcase_add_test(cases, a_wrong_place_is_a_usage_error);
     tcase_add_test(cases, first_host_of_a_slurm_list);
     tcase_add_test(cases, nvidia_controllers_on_the_bus);
