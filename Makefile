@@ -204,7 +204,16 @@ $(patsubst $(BUILD)/unit/%,$(BUILD)/obj/suite/unit/%.c.o,$(CUDA_TESTS)): \
 $(BUILD)/obj/suite/unit/test_cuda_%.cc.o: EXTRA += -DLS_CUDA_EMULATED -ffp-contract=off \
 	-Isuite/unit/cuda $(call cuda_includes,CUDART)
 EMULATED_THERE = -Wl,-rpath,'$$ORIGIN/../emulated/lib' $(EMULATED_LIB)/libls_emulated.so
-$(filter-out %/test_cuda_launch %/test_cuda_nccl,$(CUDA_TESTS)): $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o \
+# These call kernels themselves, without the backend's table and its libraries.
+KERNEL_TESTS := $(addprefix $(BUILD)/unit/,test_cuda_kernels test_cuda_norm test_cuda_multi)
+$(KERNEL_TESTS): $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o \
+		$(patsubst %,$(BUILD)/emulated/obj/%.o,$(CUDA_KERNELS)) \
+		$(call objects,$(addprefix kernels/cuda/cuda_,check.c memory.c wait.c)) \
+		$(BUILD)/libls_core.a | $(EMULATED_LIB)/libls_emulated.so
+	@mkdir -p $(@D)
+	$(call say,ld  $@)
+	$(Q)$(CXX) $(LDFLAGS) $^ $(EMULATED_THERE) -lcheck -lsubunit -lrt $(LDLIBS) -o $@
+$(filter-out %/test_cuda_launch %/test_cuda_nccl $(KERNEL_TESTS),$(CUDA_TESTS)): $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o \
 		$(EMULATED_LIB)/ls_cuda.so $(LIBS)
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
