@@ -246,7 +246,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 5 };
+enum { LS_BACKEND_ABI = 6 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */
@@ -364,6 +364,10 @@ typedef struct ls_backend_api {
      * the wait with it. One at a time; look NULL: none. */
     void (*watch)(ls_backend *backend, ls_status (*look)(void *context, double waited_s),
                   void *context);
+
+    /* Names what the host does from push to pop, for a profiler that is attached. */
+    void (*range_push)(ls_backend *backend, const char *name);
+    void (*range_pop)(ls_backend *backend);
 } ls_backend_api;
 
 /* The one symbol a backend's shared object exports. */

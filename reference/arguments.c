@@ -60,6 +60,9 @@ enum {
     KEY_WORKERS,
     KEY_DEVICE,
     KEY_DETERMINISTIC,
+    KEY_CUDNN_BENCHMARK,
+    KEY_CUDA_GRAPH,
+    KEY_RESIDENT,
     KEY_THREADS,
     KEY_INIT,
     KEY_SAVE,
@@ -156,9 +159,15 @@ static const struct argp_option table[] = {
            "synthetic, batches:DIR, or a folder with a folder of JPEGs per class [synthetic]"),
     OPTION(5, "seed", KEY_SEED, "N", "[0]"),
     OPTION(5, "workers", KEY_WORKERS, "N", "threads that load ahead [2]"),
+    OPTION(5, "resident", KEY_RESIDENT, "K",
+           "K synthetic batches stay on the device and take turns (GPU)"),
     TITLE(6, "Running:"),
     OPTION(6, "device", KEY_DEVICE, "cpu|cuda|auto", "[auto]"),
     OPTION(6, "deterministic", KEY_DETERMINISTIC, NULL, "the same bits every time"),
+    OPTION(6, "cudnn-benchmark", KEY_CUDNN_BENCHMARK, NULL,
+           "time the engines of products and take the fastest, rank 0's choice (GPU)"),
+    OPTION(6, "cuda-graph", KEY_CUDA_GRAPH, "auto|on|off",
+           "launch steps as one recorded graph, where nothing forbids it [auto]"),
     OPTION(6, "threads", KEY_THREADS, "N", "CPU threads of a rank [cores / ranks here]"),
     OPTION(6, "init", KEY_INIT, "FILE", "start from these parameters (safetensors, or a dump)"),
     OPTION(6, "save", KEY_SAVE, "FILE", "write a checkpoint at the end"),
@@ -382,6 +391,15 @@ static error_t read_running(int key, const char *text, reading *to)
     case KEY_DETERMINISTIC:
         options->deterministic = true;
         return 0;
+    case KEY_CUDNN_BENCHMARK:
+        options->cudnn_benchmark = true;
+        return 0;
+    case KEY_CUDA_GRAPH:
+        error = ls_values_word(to->name, text, "auto|on|off", &index);
+        options->graph = error == 0 ? (ls_graph_mode)index : options->graph;
+        return error;
+    case KEY_RESIDENT:
+        return ls_values_int(to->name, text, 1, 64, &options->resident);
     case KEY_THREADS:
         return ls_values_int(to->name, text, 0, 4096, &options->threads);
     case KEY_INIT:

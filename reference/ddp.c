@@ -31,6 +31,7 @@ struct ls_ddp {
     bool running;
     int unused; /* a parameter that got no gradient, to be told at the next forward; -1 */
     ls_ddp_times times;
+    const ls_ddp_observer *observer;
 };
 
 const ls_bucket_layout *ls_ddp_layout(const ls_ddp *ddp)
@@ -251,6 +252,9 @@ static ls_status begin_full(ls_ddp *ddp)
             LS_TRY(device->api->scale(device->backend, device->stream, slot->whole, factor));
         }
         LS_TRY(device->api->event_record(slot->event, device->stream));
+        if (ddp->observer != NULL) {
+            LS_TRY(device->api->event_record(ddp->observer->ready[number], device->stream));
+        }
         ls_comm_op op = {
             .kind = LS_COMM_ALL_REDUCE,
             .buffer = slot->whole.data,
@@ -309,6 +313,25 @@ static ls_status settle_unused(ls_ddp *ddp)
     return LS_OK;
 }
 
+void ls_ddp_observe(ls_ddp *ddp, const ls_ddp_observer *observer)
+{
+    ddp->observer = observer;
+}
+
+/* The computing stream goes on once the bucket is reduced. */
+static ls_status await(ls_ddp *ddp, int index)
+{
+    const ls_device *device = ddp->options.memory->device;
+    ls_comm_handle *handle = &ddp->slot[index].handle;
+    const ls_ddp_observer *observer = ddp->observer;
+    if (observer == NULL) {
+        return ddp->options.engine->wait(ddp->options.comm, handle, device->stream);
+    }
+    LS_TRY(ddp->options.engine->wait(ddp->options.comm, handle, observer->stream));
+    LS_TRY(device->api->event_record(observer->done[index], observer->stream));
+    return device->api->stream_after(device->stream, observer->done[index]);
+}
+
 /* Averages what came back and returns it to the gradients' own type. */
 static ls_status take_back(ls_ddp *ddp, int index)
 {
@@ -332,13 +355,12 @@ static ls_status take_back(ls_ddp *ddp, int index)
 
 ls_status ls_ddp_finish(ls_ddp *ddp)
 {
-    const ls_device *device = ddp->options.memory->device;
     LS_TRY(settle_unused(ddp));
     LS_TRY(begin_full(ddp));
     ddp->times = (ls_ddp_times){0};
     for (int b = 0; b < ddp->next - LS_PLANT(last_bucket_not_awaited, 0, 1); b++) {
         int64_t before_ns = ls_clock_ns();
-        LS_TRY(ddp->options.engine->wait(ddp->options.comm, &ddp->slot[b].handle, device->stream));
+        LS_TRY(await(ddp, b));
         ddp->times.exposed_ns += ls_clock_ns() - before_ns;
         LS_TRY(take_back(ddp, b));
         int64_t from_ns, to_ns;

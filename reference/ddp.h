@@ -49,6 +49,15 @@ ls_status ls_ddp_stage(ls_ddp *ddp, int param, const ls_tensor *from);
 ls_status ls_ddp_ready(ls_ddp *ddp, int param);
 ls_status ls_ddp_finish(ls_ddp *ddp);
 
+/* Who wants to know when buckets are reduced on a device that works beside the host: two events of
+ * each bucket, the second recorded on a stream of its own that does nothing but wait for it. */
+typedef struct ls_ddp_observer {
+    ls_stream *stream;
+    ls_event **ready, **done; /* [param_count] */
+} ls_ddp_observer;
+/* For the steps that follow; NULL: nobody. */
+void ls_ddp_observe(ls_ddp *ddp, const ls_ddp_observer *observer);
+
 /* Of the last step: what waiting after backward cost, what the engine was busy for, and each
  * bucket's time. */
 typedef struct ls_ddp_times {

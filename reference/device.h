@@ -23,6 +23,21 @@ int ls_device_count_nvidia(const char *root);
 
 /* Device memory to host, waiting for it. */
 ls_status ls_device_read(const ls_device *device, void *host, const void *from, int64_t bytes);
+/* A named stretch of the host's work, for profilers; ranges lie in each other. */
+static inline void ls_device_range_push(const ls_device *device, const char *name)
+{
+    if (device->api->range_push != NULL) {
+        device->api->range_push(device->backend, name);
+    }
+}
+
+static inline void ls_device_range_pop(const ls_device *device)
+{
+    if (device->api->range_pop != NULL) {
+        device->api->range_pop(device->backend);
+    }
+}
+
 /* A tensor's elements as f32 (exact for 16-bit types); host: [tensor->count]. Waits. */
 ls_status ls_device_read_f32(const ls_device *device, const ls_tensor *tensor, float *host);
 /* Host f32 into a tensor of any float type, rounded once; waits, so `host` may be reused. */

@@ -155,6 +155,11 @@ ls_status ls_events_write_start(ls_events *events, const ls_events_start *start)
     if (start->fusions != NULL) {
         cJSON_AddStringToObject(event, "fusions", start->fusions);
     }
+    if (start->tells_graph && start->no_graph == NULL) {
+        cJSON_AddTrueToObject(event, "cuda_graph");
+    } else if (start->tells_graph) {
+        cJSON_AddStringToObject(event, "cuda_graph", start->no_graph);
+    }
     cJSON_AddItemToObject(event, "options", ls_options_json(start->options));
     return finish_event(events, event);
 }

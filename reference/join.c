@@ -236,6 +236,36 @@ ls_status ls_join_agree(ls_trainer *trainer, const char *what, uint64_t value)
     return LS_OK;
 }
 
+ls_status ls_join_share_choices(ls_trainer *trainer)
+{
+    const ls_backend_api *api = trainer->device.api;
+    void **values = NULL;
+    size_t *bytes = NULL;
+    const char *mine = "";
+    if (trainer->store == NULL || api->plan_choices == NULL) {
+        return LS_OK;
+    }
+    if (trainer->world.rank == 0) {
+        LS_TRY(api->plan_choices(trainer->plan, &mine));
+    }
+    LS_TRY(exchange(trainer, "run/choices", mine, strlen(mine), &values, &bytes));
+    ls_status status = LS_OK;
+    if (trainer->world.rank != 0) {
+        char *text = calloc(bytes[0] + 1, 1);
+        status = LS_ERR_INFRA;
+        if (text == NULL) {
+            ls_log_error("cannot allocate rank 0's choice of engines");
+        } else {
+            memcpy(text, values[0], bytes[0]);
+            status = api->plan_choose(trainer->plan, text);
+        }
+        free(text);
+    }
+    free_values(values, trainer->world.world);
+    free(bytes);
+    return status;
+}
+
 static ls_status open_comm(ls_trainer *trainer, const char *name, int rank, int world,
                            ls_comm **out)
 {
@@ -311,9 +341,10 @@ static ls_status look_after_peers(void *context, double waited_s)
     if (waited_s <= trainer->options.timeout_s) {
         return LS_OK;
     }
-    ls_log_error("the device has not ended its work in %.3g s (--timeout): a rank that it waits for "
-                 "may be lost",
-                 waited_s);
+    ls_log_error(
+        "the device has not ended its work in %.3g s (--timeout): a rank that it waits for "
+        "may be lost",
+        waited_s);
     return LS_ERR_PEER_LOST;
 }
 

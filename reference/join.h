@@ -19,5 +19,8 @@ uint64_t ls_join_network_digest(const ls_network *network);
 /* Every rank's `value` must equal rank 0's; LS_ERR_USAGE naming `what` and the ranks where not.
  * Does nothing without a store. */
 ls_status ls_join_agree(ls_trainer *trainer, const char *what, uint64_t value);
+/* Rank 0's choice of engines for products becomes everybody's (kernels.h, plan_choices). Does
+ * nothing without a store. */
+ls_status ls_join_share_choices(ls_trainer *trainer);
 
 #endif

@@ -165,6 +165,25 @@ static ls_status check_parallel(const ls_options *options)
     return LS_OK;
 }
 
+static ls_status check_running(const ls_options *options)
+{
+    if (options->cudnn_benchmark && options->deterministic) {
+        return refuse(
+            "--cudnn-benchmark with --deterministic: which engine is fastest changes from "
+            "run to run; give one");
+    }
+    if (options->resident > 0 && strcmp(options->data, "synthetic") != 0) {
+        ls_log_error("--resident %d with --data %s: allowed with synthetic data", options->resident,
+                     options->data);
+        return LS_ERR_USAGE;
+    }
+    if (options->resident > 0 && (options->dump_step_count > 0 || options->aux_count > 0)) {
+        return refuse(
+            "--resident with --dump-steps or --aux-head: both need the batch on the host");
+    }
+    return LS_OK;
+}
+
 static ls_status check_all(const ls_options *options, const ls_arguments_given *given)
 {
     LS_TRY(ls_model_check(options->arch, options->num_classes, options->image_size));
@@ -175,6 +194,7 @@ static ls_status check_all(const ls_options *options, const ls_arguments_given *
     }
     LS_TRY(check_precision(options));
     LS_TRY(check_training(options));
+    LS_TRY(check_running(options));
     return check_parallel(options);
 }
 
@@ -184,6 +204,14 @@ static const char *find_unsupported(const ls_options *options, const char **why)
     if (options->tf32 && strcmp(options->device, "cpu") == 0) {
         *why = "a CPU has no TF32";
         return "--tf32";
+    }
+    if (options->cudnn_benchmark && strcmp(options->device, "cpu") == 0) {
+        *why = "a CPU has one engine";
+        return "--cudnn-benchmark";
+    }
+    if (options->resident > 0 && strcmp(options->device, "cpu") == 0) {
+        *why = "a CPU's batches are where it computes";
+        return "--resident";
     }
     return NULL;
 }
@@ -431,8 +459,17 @@ static void add_running(cJSON *json, const ls_options *options)
     cJSON_AddStringToObject(json, "data", options->data);
     cJSON_AddRawToObject(json, "seed", seed); /* a double would lose bits above 2^53 */
     cJSON_AddNumberToObject(json, "workers", options->workers);
+    if (options->resident > 0) {
+        cJSON_AddNumberToObject(json, "resident", options->resident);
+    }
     cJSON_AddStringToObject(json, "device", options->device);
     cJSON_AddBoolToObject(json, "deterministic", options->deterministic);
+    if (options->cudnn_benchmark) {
+        cJSON_AddTrueToObject(json, "cudnn-benchmark");
+    }
+    if (options->graph != LS_GRAPH_AUTO) {
+        cJSON_AddStringToObject(json, "cuda-graph", options->graph == LS_GRAPH_ON ? "on" : "off");
+    }
     cJSON_AddNumberToObject(json, "threads", options->threads);
     add_text(json, "init", options->init);
     add_text(json, "save", options->save);

@@ -41,6 +41,9 @@ typedef struct ls_fault_at {
     ls_fault_how how;
 } ls_fault_at;
 
+/* Whether steps are recorded and launched as graphs (graph.h). */
+typedef enum ls_graph_mode { LS_GRAPH_AUTO, LS_GRAPH_ON, LS_GRAPH_OFF } ls_graph_mode;
+
 typedef struct ls_overflow_at {
     int64_t step;
     int rank; /* -1: every rank */
@@ -108,11 +111,15 @@ typedef struct ls_options {
     /* data */
     char data[512]; /* "synthetic", "batches:DIR", DIR */
     uint64_t seed;
-    int workers; /* loader threads, 2; 0: in the trainer's own */
+    int workers;  /* loader threads, 2; 0: in the trainer's own */
+    int resident; /* synthetic batches that stay on the device and take turns; 0: batches come anew
+                   */
     /* running */
     char device[8]; /* "cpu", "cuda", "auto" */
     bool deterministic;
-    int threads;                            /* 0: cores / local ranks */
+    bool cudnn_benchmark; /* engines of products are timed at start, the fastest taken */
+    ls_graph_mode graph;  /* auto */
+    int threads;          /* 0: cores / local ranks */
     char init[512], save[512], resume[512]; /* "" where not given */
     int dump_step_count;
     int64_t dump_step[LS_OPTIONS_LIST_MAX]; /* steps that are not run are not dumped */

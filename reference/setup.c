@@ -11,6 +11,7 @@
 #include "../kernels/core/log.h"
 #include "../kernels/core/plant.h"
 #include "aux.h"
+#include "graph.h"
 #include "join.h"
 #include "resume.h"
 #include "weights.h"
@@ -115,9 +116,16 @@ ls_status ls_setup_device(ls_trainer *trainer)
         .local_rank = trainer->world.machine_rank,
         .deterministic = options->deterministic,
         .tf32 = options->tf32,
+        .benchmark = options->cudnn_benchmark,
         .oversubscribe = trainer->world.oversubscribe,
     };
-    return ls_device_open(options->device, &backend, &trainer->device);
+    LS_TRY(ls_device_open(options->device, &backend, &trainer->device));
+    if (options->resident > 0 && trainer->device.api->plan_load == NULL) {
+        ls_log_error("--resident is not offered: the %s backend computes where its batches are",
+                     trainer->device.api->name);
+        return report_unsupported(trainer, "--resident", "the device computes on host memory");
+    }
+    return LS_OK;
 }
 
 /* ---- memory and plan ------------------------------------------------------------------------- */
@@ -183,7 +191,8 @@ static ls_status create_plan(ls_trainer *trainer)
                      trainer->network.arch, why);
         return report_unsupported(trainer, "--arch", why);
     }
-    return device->api->plan_create(device->backend, &trainer->trunk, &options, &trainer->plan);
+    LS_TRY(device->api->plan_create(device->backend, &trainer->trunk, &options, &trainer->plan));
+    return trainer->options.cudnn_benchmark ? ls_join_share_choices(trainer) : LS_OK;
 }
 
 ls_status ls_setup_bind(ls_trainer *trainer)
@@ -218,6 +227,7 @@ ls_status ls_setup_memory(ls_trainer *trainer)
         };
         LS_TRY(ls_ddp_create(&options, &trainer->ddp));
     }
+    LS_TRY(ls_graph_check(trainer));
     LS_TRY(create_plan(trainer));
     return ls_setup_bind(trainer);
 }
@@ -354,6 +364,8 @@ static ls_status write_start(ls_trainer *trainer)
         .activation_bytes = plan.activation_bytes,
         .workspace_bytes = plan.workspace_bytes,
         .memory = memory,
+        .tells_graph = trainer->device.api->graph_begin != NULL,
+        .no_graph = ls_graph_refused(trainer),
     };
     ls_status status = ls_events_write_start(trainer->events, &start);
     cJSON_Delete(memory);
@@ -375,9 +387,22 @@ static ls_status open_board(ls_trainer *trainer)
     return ls_tensorboard_open(path, &trainer->board);
 }
 
+static ls_status take_pinned(void *context, int64_t bytes, void **out)
+{
+    const ls_device *device = context;
+    return device->api->host_alloc(device->backend, bytes, "the loader's batches", out);
+}
+
+static void give_pinned(void *context, void *memory)
+{
+    const ls_device *device = context;
+    device->api->host_free(device->backend, memory);
+}
+
 ls_status ls_setup_data(ls_trainer *trainer)
 {
     const ls_options *options = &trainer->options;
+    ls_loader_memory pinned = {&trainer->device, take_pinned, give_pinned};
     ls_loader_options loader = {
         .data = options->data,
         .rank = LS_PLANT(same_data_everywhere, trainer->world.rank, 0),
@@ -389,7 +414,11 @@ ls_status ls_setup_data(ls_trainer *trainer)
         .seed = options->seed,
         .workers = options->workers,
         .first_step = LS_PLANT(resume_restarts_data, trainer->first_step, 1),
+        .memory = trainer->device.api->host_alloc != NULL ? &pinned : NULL,
     };
+    if (options->resident > 0) {
+        loader.first_step = 1; /* the same few batches, wherever the run begins */
+    }
     LS_TRY(ls_loader_open(&loader, &trainer->loader));
     trainer->steps_per_epoch = ls_loader_steps_per_epoch(trainer->loader);
     LS_TRY(ls_schedule_check(&trainer->schedule, trainer->steps_per_epoch));
@@ -408,10 +437,11 @@ ls_status ls_setup_data(ls_trainer *trainer)
 void ls_setup_close(ls_trainer *trainer, bool failed)
 {
     ls_tensorboard_close(trainer->board);
+    ls_join_close(trainer, failed); /* first: its threads still hold buckets after a failure, and a
+                                       device that waits for a lost peer frees no memory */
     if (trainer->loader != NULL) {
         ls_loader_close(trainer->loader);
     }
-    ls_join_close(trainer, failed); /* first: its threads still hold buckets after a failure */
     if (trainer->plan != NULL) {
         trainer->device.api->plan_destroy(trainer->plan);
     }

@@ -9,6 +9,7 @@
 #include "../core/log.h"
 #include "backend.h"
 #include "numa.h"
+#include "nvtx.h"
 #include "plan.h"
 
 /* ---- errors of the libraries
@@ -438,6 +439,8 @@ static const ls_backend_api table = {
     .plan_choices = ls_plan_choices,
     .plan_choose = ls_plan_choose,
     .watch = cuda_watch,
+    .range_push = ls_nvtx_push,
+    .range_pop = ls_nvtx_pop,
 };
 
 const ls_backend_api *ls_backend_entry(void)

@@ -45,6 +45,7 @@ struct ls_loader {
     int worker_count;
     pthread_t workers[WORKERS_MAX];
     void *scratch; /* the caller's own, without workers */
+    ls_loader_memory memory;
 };
 
 /* ---- filling --------------------------------------------------------------------------------- */
@@ -165,18 +166,38 @@ static ls_status open_dataset(const ls_loader_options *options, ls_dataset **out
     return ls_dataset_folder_open(options, options->data, out);
 }
 
+static ls_status take_plain(void *context, int64_t bytes, void **out)
+{
+    (void)context;
+    *out = malloc((size_t)bytes);
+    if (*out == NULL) {
+        ls_log_error("cannot allocate %lld bytes for a batch of the loader", (long long)bytes);
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}
+
+static void give_plain(void *context, void *memory)
+{
+    (void)context;
+    free(memory);
+}
+
 static ls_status allocate_slots(ls_loader *loader)
 {
     const ls_loader_options *options = &loader->options;
     size_t batch = (size_t)options->batch_size;
     for (int i = 0; i < loader->slot_count; i++) {
         slot *slot = &loader->slots[i];
-        slot->input = malloc(batch * loader->image_floats * sizeof *slot->input);
+        void *input = NULL;
+        int64_t bytes = (int64_t)(batch * loader->image_floats * sizeof *slot->input);
+        LS_TRY(loader->memory.alloc(loader->memory.context, bytes, &input));
+        slot->input = input;
         slot->target = malloc(batch * sizeof *slot->target);
         slot->index = malloc(batch * sizeof *slot->index);
-        if (slot->input == NULL || slot->target == NULL || slot->index == NULL) {
-            ls_log_error("cannot allocate %d batches of %d images of %d pixels for the loader",
-                         loader->slot_count, options->batch_size, options->image_size);
+        if (slot->target == NULL || slot->index == NULL) {
+            ls_log_error("cannot allocate %d batches of %d images for the loader",
+                         loader->slot_count, options->batch_size);
             return LS_ERR_INFRA;
         }
     }
@@ -220,6 +241,9 @@ ls_status ls_loader_open(const ls_loader_options *options, ls_loader **out)
     loader->dataset = dataset;
     loader->options = *options;
     loader->options.data = NULL; /* borrowed for this call only */
+    loader->options.memory = NULL;
+    loader->memory = options->memory != NULL ? *options->memory
+                                             : (ls_loader_memory){NULL, take_plain, give_plain};
     loader->image_floats = 3 * (size_t)options->image_size * (size_t)options->image_size;
     loader->first_batch = (options->first_step - 1) * options->accumulate;
     loader->slot_count = options->workers == 0 ? 1 : SLOTS;
@@ -257,7 +281,9 @@ void ls_loader_close(ls_loader *loader)
         loader->dataset->scratch_destroy(loader->scratch);
     }
     for (int i = 0; i < loader->slot_count; i++) {
-        free(loader->slots[i].input);
+        if (loader->slots[i].input != NULL) {
+            loader->memory.free(loader->memory.context, loader->slots[i].input);
+        }
         free(loader->slots[i].target);
         free(loader->slots[i].index);
     }

@@ -11,14 +11,22 @@
 
 typedef struct ls_loader ls_loader;
 
+/* Where batches' memory comes from; `alloc` says what is missing. */
+typedef struct ls_loader_memory {
+    void *context;
+    ls_status (*alloc)(void *context, int64_t bytes, void **out);
+    void (*free)(void *context, void *memory);
+} ls_loader_memory;
+
 typedef struct ls_loader_options {
     const char *data; /* "synthetic", "batches:DIR", or a folder of class folders of JPEG files */
     int rank, world;
     int batch_size, image_size, num_classes;
     int accumulate; /* micro-batches per step; `batches:` files then hold [A,N,3,H,W] */
     uint64_t seed;
-    int workers;        /* threads that work ahead; 0: in the caller */
-    int64_t first_step; /* 1, or where a resumed run goes on */
+    int workers;                    /* threads that work ahead; 0: in the caller */
+    int64_t first_step;             /* 1, or where a resumed run goes on */
+    const ls_loader_memory *memory; /* copied; NULL: malloc's */
 } ls_loader_options;
 
 typedef struct ls_loader_batch {

@@ -1,0 +1,11 @@
+/* Ranges of the host's work on a profiler's timeline. NVTX is a header that looks for a profiler
+ * when it is first called and does nothing where none is attached. */
+#ifndef LS_CUDA_NVTX_H
+#define LS_CUDA_NVTX_H
+
+#include "../kernels.h"
+
+void ls_nvtx_push(ls_backend *backend, const char *name);
+void ls_nvtx_pop(ls_backend *backend);
+
+#endif

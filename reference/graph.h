@@ -1,0 +1,27 @@
+/* A step as a graph: what the device does from forward to the scaler's update is recorded once and
+ * launched as one thing afterwards. One graph per place that batches lie in, because a graph reads
+ * from fixed addresses. */
+#ifndef LS_GRAPH_H
+#define LS_GRAPH_H
+
+#include "trainer.h"
+
+typedef struct ls_graph_set ls_graph_set;
+
+/* NULL where steps of this run are recorded, else why they are not ("--trace"); the text stays. */
+const char *ls_graph_refused(const ls_trainer *trainer);
+/* LS_ERR_USAGE, with the reason, for --cuda-graph on where ls_graph_refused has one. */
+ls_status ls_graph_check(const ls_trainer *trainer);
+
+/* *out is NULL where nothing is to be recorded. */
+ls_status ls_graph_open(const ls_trainer *trainer, ls_graph_set **out);
+void ls_graph_close(ls_graph_set *set);
+/* Whether this step is launched as a graph: not the first two of a run, in which buckets settle and
+ * engines make what they need, nor one that some rank dumps (all ranks decide alike: recording can
+ * be a matter between them). set may be NULL. */
+bool ls_graph_takes(const ls_graph_set *set, int64_t step);
+/* Launches the graph of that place, recorded from `enqueue` if there is none yet. */
+ls_status ls_graph_step(ls_graph_set *set, int place, ls_status (*enqueue)(void *context),
+                        void *context);
+
+#endif
