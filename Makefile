@@ -205,7 +205,7 @@ $(BUILD)/obj/suite/unit/test_cuda_%.cc.o: EXTRA += -DLS_CUDA_EMULATED -ffp-contr
 	-Isuite/unit/cuda $(call cuda_includes,CUDART)
 EMULATED_THERE = -Wl,-rpath,'$$ORIGIN/../emulated/lib' $(EMULATED_LIB)/libls_emulated.so
 # These call kernels themselves, without the backend's table and its libraries.
-KERNEL_TESTS := $(addprefix $(BUILD)/unit/,test_cuda_kernels test_cuda_norm test_cuda_multi)
+KERNEL_TESTS := $(addprefix $(BUILD)/unit/test_cuda_,kernels layout norm multi)
 $(KERNEL_TESTS): $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o \
 		$(patsubst %,$(BUILD)/emulated/obj/%.o,$(CUDA_KERNELS)) \
 		$(call objects,$(addprefix kernels/cuda/cuda_,check.c memory.c wait.c)) \
