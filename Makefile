@@ -207,6 +207,7 @@ $(patsubst $(BUILD)/unit/%,$(BUILD)/obj/suite/unit/%.c.o,$(CUDA_TESTS)): \
 $(BUILD)/obj/suite/unit/test_cuda_%.cc.o: EXTRA += -DLS_CUDA_EMULATED -ffp-contract=off \
 	-Isuite/unit/cuda $(call cuda_includes,CUDART)
 EMULATED_THERE = -Wl,-rpath,'$$ORIGIN/../emulated/lib' $(EMULATED_LIB)/libls_emulated.so
+$(BUILD)/unit/test_cuda_multi: | $(BUILD)/lib/ls_cpu.so
 # These call kernels themselves, without the backend's table and its libraries.
 KERNEL_TESTS := $(addprefix $(BUILD)/unit/test_cuda_,kernels layout norm multi)
 $(KERNEL_TESTS): $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o \
