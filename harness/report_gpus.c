@@ -95,7 +95,10 @@ static void find_rates(const ls_report_run *run, ls_report_gpu *gpu)
     const cJSON *entry;
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(run->record, "rates"))
     {
-        if (ls_json_integer(entry, "gpu", -1) != gpu->gpu) {
+        const char *device = ls_json_string(entry, "device", "");
+        bool same = device[0] != '\0' ? strcmp(device, gpu->device) == 0
+                                      : ls_json_integer(entry, "gpu", -1) == gpu->gpu;
+        if (!same) { /* CUDA's order of GPUs need not be NVML's */
             continue;
         }
         double copy = ls_json_number(entry, "copy_bytes_per_s", NAN);

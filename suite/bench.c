@@ -18,6 +18,7 @@
 #include "place.h"
 #include "progress.h"
 #include "roofline.h"
+#include "roofline_gpu.h"
 #include "speed.h"
 #include "variables.h"
 
@@ -416,10 +417,22 @@ static ls_status take_over_measured(bench *b)
 
 static ls_status measure(bench *b, const char *when)
 {
-    if (strcmp(b->run.site.device, "cpu") != 0 || b->nodes.hosts.count > 0) {
+    if (b->nodes.hosts.count > 0) {
         return LS_OK; /* other machines are not measured from here */
     }
     ls_progress_note(&b->run, "measuring what the machine does at best");
+    if (strcmp(b->run.site.device, "cuda") == 0) {
+        int gpus = b->run.site.devices;
+        ls_roofline_gpu_measure(
+            &b->matrix, when,
+            gpus == 0                ? 1
+            : gpus < b->matrix.ranks ? gpus
+                                     : b->matrix.ranks,
+            gpus == 0, cJSON_GetObjectItemCaseSensitive(b->run.measured, "roofline"),
+            cJSON_GetObjectItemCaseSensitive(b->run.measured, "rates"), &b->run.findings);
+        ls_progress_clear();
+        return LS_OK;
+    }
     ls_status status = ls_roofline_measure(
         &b->matrix, when, cJSON_GetObjectItemCaseSensitive(b->run.measured, "roofline"),
         cJSON_GetObjectItemCaseSensitive(b->run.measured, "rates"));

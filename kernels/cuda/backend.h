@@ -57,6 +57,8 @@ ls_status ls_cuda_check_blas(cublasStatus_t status, const char *call, const char
 #define LS_CUDNN(call) LS_TRY(ls_cuda_check_dnn((call), #call, __FILE__, __LINE__))
 #define LS_CUBLAS(call) LS_TRY(ls_cuda_check_blas((call), #call, __FILE__, __LINE__))
 
+ls_backend_entry_fn ls_backend_entry;
+
 /* cuda_memory.c: device memory, 256-byte aligned and zeroed; pinned host memory. */
 ls_status ls_cuda_take(int64_t bytes, const char *purpose, void **out);
 void ls_cuda_give(void *memory);

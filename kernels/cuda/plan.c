@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../core/log.h"
+#include "bound.h"
 
 enum { PLACES = 2 }; /* unless plan_places says otherwise */
 
@@ -134,6 +135,11 @@ ls_status ls_plan_bind(ls_plan *plan, const ls_plan_binding *binding)
     return plan->batch_count > 0 ? LS_OK : ls_batch_places(plan, PLACES);
 }
 
+static ls_status mark(ls_plan *plan, const ls_op *op, ls_cuda_pass_kind pass)
+{
+    return plan->mark == NULL ? LS_OK : plan->mark(plan->mark_context, op, pass);
+}
+
 /* ---- forward --------------------------------------------------------------------------------- */
 
 ls_status ls_plan_params_changed(ls_plan *plan, ls_stream *stream)
@@ -174,6 +180,7 @@ ls_status ls_plan_forward_loaded(ls_plan *plan, ls_stream *stream, int place)
     LS_TRY(ls_batch_take(plan, stream, place));
     for (int i = 0; i < plan->lower.op_count; i++) {
         LS_TRY(forward_op(plan, stream, &plan->lower.op[i]));
+        LS_TRY(mark(plan, &plan->lower.op[i], LS_CUDA_FORWARD));
     }
     plan->forward_done = true;
     return LS_OK;
@@ -221,6 +228,7 @@ static ls_status backward_conv(ls_plan *plan, ls_stream *stream, const ls_op *op
     if (op->dx == LS_NO_BUFFER) {
         return LS_OK;
     }
+    LS_TRY(mark(plan, op, LS_CUDA_BACKWARD));
     return ls_conv_backward_data(work->conv, stream, ls_plan_grad(plan, op->dx), work->operand, g,
                                  plan->workspace);
 }
@@ -241,6 +249,7 @@ static ls_status backward_linear(ls_plan *plan, ls_stream *stream, const ls_op *
     if (op->dx == LS_NO_BUFFER) {
         return LS_OK;
     }
+    LS_TRY(mark(plan, op, LS_CUDA_BACKWARD));
     return ls_linear_backward_data(work->linear, stream, ls_plan_grad(plan, op->dx), work->operand,
                                    g, plan->workspace);
 }
@@ -277,6 +286,9 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
             LS_TRY(ls_simple_backward(plan, stream, op));
             break;
         }
+        LS_TRY(mark(plan, op,
+                    ls_plan_is_product(op) && op->dx != LS_NO_BUFFER ? LS_CUDA_BACKWARD_DATA
+                                                                     : LS_CUDA_BACKWARD));
         LS_TRY(report_ready(plan, ready, context));
     }
     LS_ASSERT(plan->ready_count == plan->network->param_count);

@@ -75,6 +75,10 @@ struct ls_plan {
     int ready_count;
     bool forward_done;
     char *fusions, *choices;
+    /* Called behind what an operation has enqueued, by who measures (cuda_bound.c); NULL: nobody.
+     */
+    ls_status (*mark)(void *context, const ls_op *op, int pass); /* pass: ls_cuda_pass_kind */
+    void *mark_context;
 };
 
 static inline ls_work *ls_plan_work(const ls_plan *plan, const ls_op *op)

@@ -1,0 +1,89 @@
+/* What a training step on this GPU cannot beat, and where its time goes: extra symbols of
+ * ls_cuda.so, found with ls_load_symbol("cuda", ...). They open the device themselves and keep
+ * nothing of it. */
+#ifndef LS_CUDA_BOUND_H
+#define LS_CUDA_BOUND_H
+
+#include "../kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- the device at its best, beside the network ---------------------------------------------- */
+
+#define LS_CUDA_RATES_ENTRY "ls_cuda_rates"
+
+typedef struct ls_cuda_rates_options {
+    int device;         /* CUDA's index */
+    int64_t copy_bytes; /* read, and as many written: several GB, so that no cache helps */
+    int side;           /* of the square matrices: 8192 */
+    int repeats;        /* medians of these, after one that is not counted; 1 to 64 */
+} ls_cuda_rates_options;
+
+/* Rates, and next to them what the device itself says; NaN where unknown. */
+typedef struct ls_cuda_rates_measured {
+    char device[96], address[32]; /* "NVIDIA H200 (GPU-uuid)", "0000:17:00.0" */
+    double copy_bytes_per_s;      /* read plus written, by a kernel in 16-byte accesses */
+    double memory_bytes_per_s;    /* memory clock x 2 x bus width */
+    /* 2 n^3 per product of the network's own cuBLASLt calls; tf32: f32 operands, tensor cores */
+    double f32_flop_per_s, tf32_flop_per_s, f16_flop_per_s, bf16_flop_per_s;
+    /* multiprocessors x clock x what one does in a clock (dense) */
+    double f32_device_flop_per_s, f16_device_flop_per_s;
+} ls_cuda_rates_measured;
+
+/* LS_ERR_USAGE for bad counts, LS_ERR_INFRA where the device or its memory cannot be had. */
+typedef ls_status ls_cuda_rates_fn(const ls_cuda_rates_options *options,
+                                   ls_cuda_rates_measured *out);
+ls_cuda_rates_fn ls_cuda_rates;
+
+/* ---- the network, pass by pass --------------------------------------------------------------- */
+
+#define LS_CUDA_BOUND_ENTRY "ls_cuda_bound"
+
+typedef struct ls_cuda_bound_options {
+    int device;
+    bool tf32, benchmark;
+    int repeats; /* as above */
+    bool passes; /* each pass on its own, too */
+} ls_cuda_bound_options;
+
+typedef enum ls_cuda_pass_kind {
+    LS_CUDA_FORWARD,
+    LS_CUDA_BACKWARD, /* all of it, or of a product the gradient of its weight */
+    LS_CUDA_BACKWARD_DATA,
+} ls_cuda_pass_kind;
+
+typedef struct ls_cuda_pass {
+    char name[64]; /* of the layer that the operation is named after */
+    bool product;  /* convolution or inner product */
+    ls_cuda_pass_kind kind;
+    double ms;    /* between events around it, in its place in the step; median */
+    double bytes; /* every tensor that it must read or write, once for each time; no cache */
+    double flops; /* of products */
+} ls_cuda_pass;
+
+typedef struct ls_cuda_bound_measured {
+    double convolutions_ms; /* forward, backward data (but for the image), backward weights, the
+                               plan's own engines, back to back with nothing between them */
+    double forward_ms, backward_ms; /* the plan, whole */
+    int pass_count;                 /* 0 unless asked for */
+    ls_cuda_pass *pass;             /* in order of execution; malloc'ed, the caller frees it */
+    char *engines;                  /* the plan's fusions and engines, a line each; malloc'ed */
+} ls_cuda_bound_measured;
+
+/* The network at options->batch x height x width with values of that type; batch norm's parameters
+ * are f32. LS_ERR_UNSUPPORTED, LS_ERR_INFRA as making the plan returned them. */
+typedef ls_status ls_cuda_bound_fn(const ls_network *network, const ls_plan_options *plan,
+                                   const ls_cuda_bound_options *options,
+                                   ls_cuda_bound_measured *out);
+ls_cuda_bound_fn ls_cuda_bound;
+
+/* rates.cu: copies a multiple of 16 bytes, both ends aligned to 16. */
+struct CUstream_st;
+ls_status ls_rates_copy(struct CUstream_st *stream, void *to, const void *from, int64_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,414 @@
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../core/half.h"
+#include "../core/log.h"
+#include "bound.h"
+#include "plan.h"
+
+enum { REPEATS_MAX = 64 };
+
+typedef struct measuring {
+    const ls_backend_api *api;
+    ls_backend *backend;
+    ls_stream *stream;
+    ls_plan *plan;
+    const ls_network *network;
+    const ls_plan_options *options;
+    char *memory; /* values, gradients, running statistics, state */
+    ls_tensor *param, *grad, *buffer;
+    ls_step_state *state;
+    float *input; /* host */
+    int64_t *target;
+    /* marks: the beginning, then one behind every pass */
+    int mark_count, mark_room;
+    cudaEvent_t *mark;
+    ls_cuda_pass *pass; /* [mark_room - 1], filled in the first round */
+    double *ms;         /* [mark_room - 1][repeats] */
+    bool describing;
+} measuring;
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *ms, int count)
+{
+    qsort(ms, (size_t)count, sizeof *ms, by_value);
+    return (ms[(count - 1) / 2] + ms[count / 2]) / 2;
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+/* From -0.5 up to 0.5. */
+static float number(uint64_t i)
+{
+    return (float)((i * 2654435761u >> 8) & 0xffff) * 0x1p-16f - 0.5f;
+}
+
+/* Weights of products are about He et al.'s, so that activations keep their size and no sum
+ * overflows: a processor's clock hangs on the numbers it works on. */
+static float value_of(const ls_param *param, int64_t i)
+{
+    int64_t fan_in = 1;
+    for (int d = 1; d < param->shape.rank; d++) {
+        fan_in *= param->shape.dim[d];
+    }
+    switch (param->role) {
+    case LS_PARAM_NORM_WEIGHT:
+        return 1;
+    case LS_PARAM_CONV_WEIGHT:
+    case LS_PARAM_LINEAR_WEIGHT: /* uniform numbers have a variance of 1/12 */
+        return number((uint64_t)i) * sqrtf(24.0f / (float)fan_in);
+    default:
+        return 0;
+    }
+}
+
+static bool is_norm(const ls_param *param)
+{
+    return param->role == LS_PARAM_NORM_WEIGHT || param->role == LS_PARAM_NORM_BIAS;
+}
+
+static size_t padded(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
+/* Places of all tensors in one block, or with base NULL only its size. */
+static size_t place(measuring *m, char *base)
+{
+    size_t used = padded(sizeof *m->state);
+    m->state = (ls_step_state *)(void *)base;
+    for (int i = 0; i < m->network->param_count; i++) {
+        const ls_param *param = &m->network->param[i];
+        ls_dtype type = is_norm(param) ? LS_F32 : m->options->activation;
+        ls_tensor *both[] = {&m->param[i], &m->grad[i]};
+        for (int k = 0; k < 2; k++) {
+            *both[k] =
+                (ls_tensor){base == NULL ? NULL : base + used, type, ls_shape_count(&param->shape)};
+            used += padded(ls_tensor_bytes(both[k]));
+        }
+    }
+    for (int i = 0; i < m->network->buffer_count; i++) {
+        m->buffer[i] =
+            (ls_tensor){base == NULL ? NULL : base + used, LS_F32, m->network->buffer[i].count};
+        used += padded(ls_tensor_bytes(&m->buffer[i]));
+    }
+    return used;
+}
+
+static ls_status write_param(measuring *m, int index)
+{
+    const ls_tensor *tensor = &m->param[index];
+    size_t element = ls_dtype_bytes(tensor->dtype);
+    char *host = malloc(ls_tensor_bytes(tensor));
+    if (host == NULL) {
+        ls_log_error("no memory for %lld values", (long long)tensor->count);
+        return LS_ERR_INFRA;
+    }
+    for (int64_t i = 0; i < tensor->count; i++) {
+        float value = value_of(&m->network->param[index], i);
+        uint16_t half =
+            tensor->dtype == LS_F16 ? ls_half_f32_to_fp16(value) : ls_half_f32_to_bf16(value);
+        memcpy(host + (size_t)i * element, tensor->dtype == LS_F32 ? (void *)&value : (void *)&half,
+               element);
+    }
+    ls_status status = m->api->copy_in(m->backend, m->stream, tensor->data, host,
+                                       (int64_t)ls_tensor_bytes(tensor));
+    if (status == LS_OK) {
+        status = m->api->stream_wait(m->stream);
+    }
+    free(host);
+    return status;
+}
+
+static ls_status make_values(measuring *m)
+{
+    size_t params = (size_t)m->network->param_count, buffers = (size_t)m->network->buffer_count;
+    int64_t pixels = (int64_t)m->options->batch * 3 * m->options->height * m->options->width;
+    void *memory = NULL;
+    m->param = calloc(params + 1, sizeof *m->param);
+    m->grad = calloc(params + 1, sizeof *m->grad);
+    m->buffer = calloc(buffers + 1, sizeof *m->buffer);
+    m->input = malloc((size_t)pixels * sizeof *m->input);
+    m->target = calloc((size_t)m->options->batch, sizeof *m->target);
+    if (m->param == NULL || m->grad == NULL || m->buffer == NULL || m->input == NULL ||
+        m->target == NULL) {
+        ls_log_error("no memory for a batch of %d images", m->options->batch);
+        return LS_ERR_INFRA;
+    }
+    for (int64_t i = 0; i < pixels; i++) {
+        m->input[i] = 4 * number((uint64_t)i);
+    }
+    for (int i = 0; i < m->options->batch; i++) {
+        m->target[i] = i % m->network->num_classes;
+    }
+    LS_TRY(ls_cuda_take((int64_t)place(m, NULL), "values", &memory));
+    m->memory = memory;
+    (void)place(m, m->memory);
+    for (int i = 0; i < m->network->param_count; i++) {
+        LS_TRY(write_param(m, i));
+    }
+    const ls_step_state state = {.loss_scale = 1, .inv_loss_scale = 1};
+    LS_TRY(m->api->copy_in(m->backend, m->stream, m->state, &state, sizeof state));
+    LS_TRY(m->api->stream_wait(m->stream));
+    const ls_plan_binding binding = {
+        .param = m->param, .grad = m->grad, .buffer = m->buffer, .state = m->state};
+    LS_TRY(m->api->plan_bind(m->plan, &binding));
+    return m->api->plan_params_changed(m->plan, m->stream);
+}
+
+/* ---- convolutions alone ---------------------------------------------------------------------- */
+
+static ls_status all_convolutions(measuring *m)
+{
+    ls_plan *plan = m->plan;
+    for (int i = 0; i < plan->lower.op_count; i++) {
+        const ls_op *op = &plan->lower.op[i];
+        if (op->kind == LS_OP_CONV) {
+            LS_TRY(ls_conv_forward(plan->work[i].conv, m->stream, ls_plan_at(plan, op->in),
+                                   plan->work[i].operand, ls_plan_at(plan, op->out),
+                                   plan->workspace));
+        }
+    }
+    for (int i = plan->lower.op_count - 1; i >= 0; i--) {
+        const ls_op *op = &plan->lower.op[i];
+        if (op->kind != LS_OP_CONV) {
+            continue;
+        }
+        const void *g = ls_plan_grad(plan, op->g);
+        LS_TRY(ls_conv_backward_weights(plan->work[i].conv, m->stream, ls_bind_gradient(plan, op),
+                                        ls_plan_at(plan, op->in), g, plan->workspace));
+        if (op->dx != LS_NO_BUFFER) {
+            LS_TRY(ls_conv_backward_data(plan->work[i].conv, m->stream, ls_plan_grad(plan, op->dx),
+                                         plan->work[i].operand, g, plan->workspace));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status elapsed_ms(measuring *m, int from, int to, double *ms)
+{
+    float elapsed = 0;
+    LS_TRY(ls_cuda_wait_event(m->backend, m->mark[to]));
+    LS_CUDA(cudaEventElapsedTime(&elapsed, m->mark[from], m->mark[to]));
+    *ms = elapsed;
+    return LS_OK;
+}
+
+static ls_status measure_convolutions(measuring *m, int repeats, double *out)
+{
+    double ms[REPEATS_MAX];
+    LS_TRY(all_convolutions(m));
+    for (int i = 0; i < repeats; i++) {
+        LS_CUDA(cudaEventRecord(m->mark[0], m->stream->native));
+        LS_TRY(all_convolutions(m));
+        LS_CUDA(cudaEventRecord(m->mark[1], m->stream->native));
+        LS_TRY(elapsed_ms(m, 0, 1, &ms[i]));
+    }
+    *out = median(ms, repeats);
+    return LS_OK;
+}
+
+/* ---- pass by pass ---------------------------------------------------------------------------- */
+
+/* What an operation must move: facts of the lowered network, as the traffic model counts them
+ * (each tensor once per time that it is read or written, nothing kept in a cache; a norm reads its
+ * input twice each way, for its sums and for its result; a mask is a bit per element). */
+static double bytes_of(const ls_plan *plan, const ls_op *op, ls_cuda_pass_kind kind)
+{
+    const ls_slot *slot = plan->lower.slot;
+    double element = (double)ls_dtype_bytes(plan->options.activation);
+    double in = op->in < 0 ? 0 : (double)slot[op->in].count * element;
+    double out = op->out < 0 ? 0 : (double)slot[op->out].count * element;
+    double residual = op->residual < 0 ? 0 : (double)slot[op->residual].count * element;
+    double mask = op->relu && op->out >= 0 ? (double)slot[op->out].count / 8 : 0;
+    double weight = 0, second = op->dy[1] == LS_NO_BUFFER ? 0 : out;
+    if (ls_plan_is_product(op)) {
+        const ls_layer *layer = &plan->network->layer[op->layer];
+        weight = (double)ls_shape_count(&plan->network->param[layer->weight].shape) * element;
+        return in + weight + out; /* each way two of the three are read and one is written */
+    }
+    switch (op->kind) {
+    case LS_OP_NORM: {
+        double both = op->dual ? 2 * residual : residual;
+        if (kind == LS_CUDA_FORWARD) {
+            return 2 * in + both + out + mask;
+        }
+        double g = op->store_g ? out : 0; /* written by the first sweep, read by the second */
+        double again = op->store_g ? g : out + second + mask;
+        double dx2 = op->dual ? residual : 0;
+        return in + (op->dual ? residual : 0) + out + second + mask + g + in +
+               (op->dual ? residual : 0) + again + in + dx2;
+    }
+    case LS_OP_ADD:
+    case LS_OP_RELU:
+        return in + residual + out + mask + (kind == LS_CUDA_FORWARD ? 0 : second);
+    case LS_OP_POOL: /* a byte per output says which input it took */
+        return in + out + (double)slot[op->out].count;
+    default:
+        return in + out;
+    }
+}
+
+static ls_status take_mark(void *context, const ls_op *op, int kind)
+{
+    measuring *m = context;
+    LS_ASSERT(m->mark_count < m->mark_room);
+    if (m->describing) {
+        ls_cuda_pass *pass = &m->pass[m->mark_count - 1];
+        const ls_layer *layer = &m->network->layer[op->layer >= 0 ? op->layer : op->norm[0]];
+        pass->product = ls_plan_is_product(op);
+        pass->kind = (ls_cuda_pass_kind)kind;
+        pass->bytes = bytes_of(m->plan, op, pass->kind);
+        /* forward and backward together are three times as much, but for the image's gradient */
+        double flops = ls_lower_product_flops(&m->plan->lower, op);
+        pass->flops = flops / (op->dx == LS_NO_BUFFER ? 2 : 3);
+        snprintf(pass->name, sizeof pass->name, "%s%s", layer->name, op->relu ? " + relu" : "");
+    }
+    LS_CUDA(cudaEventRecord(m->mark[m->mark_count++], m->stream->native));
+    return LS_OK;
+}
+
+/* One forward and backward; ms[0] and ms[1] of the halves, and a column of every pass. */
+static ls_status step(measuring *m, bool passes, int column, int columns, double halves_ms[2])
+{
+    m->plan->mark = passes ? take_mark : NULL;
+    m->plan->mark_context = m;
+    LS_CUDA(cudaEventRecord(m->mark[0], m->stream->native));
+    m->mark_count = 1;
+    LS_TRY(m->api->plan_forward_loaded(m->plan, m->stream, 0));
+    int middle = m->mark_count - 1;
+    if (!passes) {
+        middle = m->mark_count;
+        LS_CUDA(cudaEventRecord(m->mark[m->mark_count++], m->stream->native));
+    }
+    LS_TRY(m->api->plan_backward(m->plan, m->stream, 1, NULL, NULL));
+    if (!passes) {
+        LS_CUDA(cudaEventRecord(m->mark[m->mark_count++], m->stream->native));
+    }
+    LS_TRY(elapsed_ms(m, 0, middle, &halves_ms[0]));
+    LS_TRY(elapsed_ms(m, middle, m->mark_count - 1, &halves_ms[1]));
+    for (int i = 0; passes && column >= 0 && i < m->mark_count - 1; i++) {
+        LS_TRY(elapsed_ms(m, i, i + 1, &m->ms[i * columns + column]));
+    }
+    m->plan->mark = NULL;
+    return LS_OK;
+}
+
+static ls_status measure_steps(measuring *m, const ls_cuda_bound_options *options,
+                               ls_cuda_bound_measured *out)
+{
+    double forward[REPEATS_MAX], backward[REPEATS_MAX], halves[2];
+    LS_TRY(m->api->plan_load(m->plan, 0, m->input, m->target));
+    LS_TRY(m->api->plan_loaded(m->plan, 0));
+    LS_TRY(step(m, false, -1, 1, halves));
+    for (int i = 0; i < options->repeats; i++) {
+        LS_TRY(step(m, false, -1, 1, halves));
+        forward[i] = halves[0];
+        backward[i] = halves[1];
+    }
+    out->forward_ms = median(forward, options->repeats);
+    out->backward_ms = median(backward, options->repeats);
+    for (int i = 0; i < options->repeats && options->passes; i++) {
+        m->describing = i == 0;
+        LS_TRY(step(m, true, i, options->repeats, halves));
+        out->pass_count = m->mark_count - 1;
+    }
+    for (int i = 0; i < out->pass_count; i++) {
+        m->pass[i].ms = median(m->ms + i * options->repeats, options->repeats);
+    }
+    return LS_OK;
+}
+
+/* ---- from open to close ---------------------------------------------------------------------- */
+
+static ls_status make_marks(measuring *m, int repeats)
+{
+    m->mark_room = 3 * m->plan->lower.op_count + 3;
+    size_t room = (size_t)m->mark_room;
+    m->mark = calloc(room, sizeof *m->mark);
+    m->pass = calloc(room, sizeof *m->pass);
+    m->ms = calloc(room * (size_t)repeats, sizeof *m->ms);
+    if (m->mark == NULL || m->pass == NULL || m->ms == NULL) {
+        ls_log_error("no memory for %d marks", m->mark_room);
+        return LS_ERR_INFRA;
+    }
+    for (int i = 0; i < m->mark_room; i++) {
+        LS_CUDA(cudaEventCreate(&m->mark[i]));
+    }
+    return LS_OK;
+}
+
+static void release(measuring *m)
+{
+    for (int i = 0; m->mark != NULL && i < m->mark_room && m->mark[i] != NULL; i++) {
+        cudaEventDestroy(m->mark[i]);
+    }
+    free(m->mark);
+    free(m->pass);
+    free(m->ms);
+    free(m->param);
+    free(m->grad);
+    free(m->buffer);
+    free(m->input);
+    free(m->target);
+    if (m->plan != NULL) {
+        m->api->plan_destroy(m->plan);
+    }
+    ls_cuda_give(m->memory);
+    if (m->stream != NULL) {
+        m->api->stream_destroy(m->stream);
+    }
+    m->api->close(m->backend);
+}
+
+static ls_status measure(measuring *m, const ls_cuda_bound_options *options,
+                         ls_cuda_bound_measured *out)
+{
+    ls_plan_info info;
+    LS_TRY(m->api->stream_create(m->backend, &m->stream));
+    LS_TRY(m->api->plan_create(m->backend, m->network, m->options, &m->plan));
+    LS_TRY(make_marks(m, options->repeats));
+    LS_TRY(make_values(m));
+    LS_TRY(measure_steps(m, options, out));
+    LS_TRY(measure_convolutions(m, options->repeats, &out->convolutions_ms));
+    m->api->plan_info(m->plan, &info);
+    out->engines = strdup(info.fusions == NULL ? "" : info.fusions);
+    if (out->engines == NULL) {
+        ls_log_error("no memory for the names of engines");
+        return LS_ERR_INFRA;
+    }
+    out->pass = m->pass;
+    m->pass = NULL;
+    return LS_OK;
+}
+
+ls_status ls_cuda_bound(const ls_network *network, const ls_plan_options *plan,
+                        const ls_cuda_bound_options *options, ls_cuda_bound_measured *out)
+{
+    if (options->repeats < 1 || options->repeats > REPEATS_MAX) {
+        ls_log_error("repeats %d: 1 to %d", options->repeats, (int)REPEATS_MAX);
+        return LS_ERR_USAGE;
+    }
+    const ls_backend_options how = {.device_index = options->device,
+                                    .local_ranks = 1,
+                                    .oversubscribe = true,
+                                    .tf32 = options->tf32,
+                                    .benchmark = options->benchmark};
+    ls_cuda_bound_measured measured;
+    memset(&measured, 0, sizeof measured);
+    measuring m = {.api = ls_backend_entry(), .network = network, .options = plan};
+    LS_TRY(m.api->open(&how, &m.backend));
+    ls_status status = measure(&m, options, &measured);
+    release(&m);
+    if (status == LS_OK) {
+        *out = measured;
+    }
+    return status;
+}
