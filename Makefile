@@ -155,6 +155,9 @@ CUDA_CODE := $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$
 # -fmad=false: products and sums are rounded as they are written, as on the CPU.
 NVCCFLAGS := -std=c++17 -O3 -lineinfo -fmad=false -Werror all-warnings \
 	-Xcompiler -fPIC,-Wall,-Wextra,-Werror
+# A name that nobody defines is found here and not on the machine with the GPU. (Sanitizers' names
+# are the program's.)
+WHOLE := $(if $(SANITIZE),,-Wl,--no-undefined)
 $(BUILD)/obj/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(call say,nvcc $<)
@@ -163,13 +166,13 @@ $(call objects,$(wildcard kernels/cuda/*.c)): EXTRA += $(call cuda_includes,$(CU
 $(BUILD)/lib/ls_cuda.so: $(call objects,$(CUDA) $(CUDA_KERNELS)) $(BUILD)/libls_core.a
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
-	$(Q)$(CXX) -shared $(LDFLAGS) $^ $(call cuda_libraries,$(CUDA_PARTS)) $(LDLIBS) -o $@
+	$(Q)$(CXX) -shared $(LDFLAGS) $(WHOLE) $^ $(call cuda_libraries,$(CUDA_PARTS)) $(LDLIBS) -o $@
 NCCL_PARTS := $(NCCL) reference/comm/comm.c reference/comm/self.c
 $(call objects,$(NCCL)): EXTRA += $(call cuda_includes,CUDART NCCL)
 $(BUILD)/lib/ls_nccl.so: $(call objects,$(NCCL_PARTS)) $(BUILD)/libls_harness.a $(BUILD)/libls_core.a
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
-	$(Q)$(CC) -shared $(LDFLAGS) $^ $(call cuda_libraries,CUDART NCCL) $(LDLIBS) -o $@
+	$(Q)$(CC) -shared $(LDFLAGS) $(WHOLE) $^ $(call cuda_libraries,CUDART NCCL) $(LDLIBS) -o $@
 
 $(BUILD)/emulated/obj/%.cu.o: %.cu
 	@mkdir -p $(@D)
@@ -182,18 +185,18 @@ $(call objects,$(wildcard suite/unit/cuda/emulated_cu*)): EXTRA += -O3
 $(EMULATED_LIB)/libls_emulated.so: $(call objects,$(EMULATION)) $(BUILD)/libls_core.a
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
-	$(Q)$(CC) -shared $(LDFLAGS) $^ $(LDLIBS) -o $@
+	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(LDFLAGS) $^ $(LDLIBS) -o $@
 EMULATED_HERE = $(EMULATED_LIB)/libls_emulated.so -Wl,-rpath,'$$ORIGIN'
 $(EMULATED_LIB)/ls_cuda.so: $(call objects,$(CUDA)) \
 		$(patsubst %,$(BUILD)/emulated/obj/%.o,$(CUDA_KERNELS)) $(BUILD)/libls_core.a \
 		| $(EMULATED_LIB)/libls_emulated.so
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
-	$(Q)$(CXX) -shared $(LDFLAGS) $^ $(EMULATED_HERE) $(LDLIBS) -o $@
+	$(Q)$(CXX) -shared -Wl,-soname,$(@F) $(LDFLAGS) $(WHOLE) $^ $(EMULATED_HERE) $(LDLIBS) -o $@
 $(EMULATED_LIB)/ls_nccl.so: $(call objects,$(NCCL_PARTS)) $(BUILD)/libls_harness.a \
 		$(BUILD)/libls_core.a | $(EMULATED_LIB)/libls_emulated.so
 	$(call say,ld  $@)
-	$(Q)$(CC) -shared $(LDFLAGS) $^ $(EMULATED_HERE) $(LDLIBS) -o $@
+	$(Q)$(CC) -shared $(LDFLAGS) $(WHOLE) $^ $(EMULATED_HERE) $(LDLIBS) -o $@
 $(EMULATED_LIB)/ls_cpu.so $(EMULATED_LIB)/ls_gloo.so: $(EMULATED_LIB)/%: $(BUILD)/lib/%
 	@mkdir -p $(@D)
 	@ln -sf ../../lib/$* $@
@@ -205,8 +208,9 @@ $(patsubst $(BUILD)/unit/%,$(BUILD)/obj/suite/unit/%.c.o,$(CUDA_TESTS)): \
 $(BUILD)/obj/suite/unit/test_cuda_%.cc.o: EXTRA += -DLS_CUDA_EMULATED -ffp-contract=off \
 	-Isuite/unit/cuda $(call cuda_includes,CUDART)
 EMULATED_THERE = -Wl,-rpath,'$$ORIGIN/../emulated/lib' $(EMULATED_LIB)/libls_emulated.so
+$(BUILD)/unit/test_cuda_multi: | $(BUILD)/lib/ls_cpu.so
 # These call kernels themselves, without the backend's table and its libraries.
-KERNEL_TESTS := $(addprefix $(BUILD)/unit/,test_cuda_kernels test_cuda_norm test_cuda_multi)
+KERNEL_TESTS := $(addprefix $(BUILD)/unit/test_cuda_,kernels layout norm multi)
 $(KERNEL_TESTS): $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o \
 		$(patsubst %,$(BUILD)/emulated/obj/%.o,$(CUDA_KERNELS)) \
 		$(call objects,$(addprefix kernels/cuda/cuda_,check.c memory.c wait.c)) \

@@ -426,6 +426,17 @@ ls_status ls_store_add(ls_store *store, const char *key, int64_t amount, int64_t
     return LS_OK;
 }
 
+ls_status ls_store_who_left(ls_store *store, int *rank)
+{
+    ls_store_header header = {.verb = LS_STORE_WHO_LEFT};
+    ls_store_answer told = {.value = NULL};
+    LS_TRY(ask(store, header, "", NULL, store->timeout_s, &told));
+    LS_TRY(settle("ask who has left", "", store->timeout_s, &told));
+    *rank = (int)told.number;
+    free(told.value);
+    return LS_OK;
+}
+
 ls_status ls_store_exchange(ls_store *store, const char *name, const void *mine, size_t bytes,
                             void **values, size_t *value_bytes)
 {

@@ -58,6 +58,10 @@ ls_status ls_store_get(ls_store *store, const char *key, double timeout_s, void 
 ls_status ls_store_wait(ls_store *store, const char *const *keys, int count, double timeout_s);
 /* Adds to a decimal number (absent: 0) and returns the sum. LS_ERR_USAGE when it is no number. */
 ls_status ls_store_add(ls_store *store, const char *key, int64_t amount, int64_t *sum);
+/* A rank that has closed its store, has died or was cut off; -1: none. Rank 0's own end is
+ * LS_ERR_PEER_LOST, logged. For those that wait where an end does not show: a GPU that waits for
+ * another's memory to change waits for ever. */
+ls_status ls_store_who_left(ls_store *store, int *rank);
 /* All ranks set `<name>/<rank>` and get everybody's: values[world] (malloc'ed each). For digests of
  * options and the like. */
 ls_status ls_store_exchange(ls_store *store, const char *name, const void *mine, size_t bytes,

@@ -223,6 +223,15 @@ static bool serve(ls_store_server *server, ls_store_peer *peer)
     case LS_STORE_ADD:
         add(server, peer);
         return true;
+    case LS_STORE_WHO_LEFT: {
+        int rank = 0;
+        while (rank < server->world && server->primary_of[rank] != LS_STORE_GONE &&
+               server->primary_of[rank] != LS_STORE_LOST) {
+            rank++;
+        }
+        reply(peer, LS_OK, NULL, 0, rank < server->world ? rank : -1);
+        return true;
+    }
     case LS_STORE_BYE:
         if (peer->primary) {
             server->primary_of[peer->rank] = LS_STORE_GONE;

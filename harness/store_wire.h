@@ -29,6 +29,7 @@ typedef enum ls_store_verb {
     LS_STORE_WAIT,      /* as GET, the reply has no value */
     LS_STORE_ADD,       /* key; number: amount; the reply's number is the sum */
     LS_STORE_BYE,       /* no reply */
+    LS_STORE_WHO_LEFT,  /* the reply's number is a rank that is not there any more, or -1 */
 } ls_store_verb;
 
 typedef struct ls_store_header {

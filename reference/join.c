@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../kernels/core/clock.h"
 #include "../kernels/core/digest.h"
 #include "../kernels/core/log.h"
 #include "checkpoint.h"
@@ -334,8 +335,8 @@ static ls_status look_after_peers(void *context, double waited_s)
     ls_trainer *trainer = context;
     ls_comm *comms[] = {trainer->comm, trainer->norm_comm};
     for (size_t i = 0; i < sizeof comms / sizeof comms[0]; i++) {
-        if (comms[i] != NULL) {
-            LS_TRY(trainer->engine->poll(comms[i]));
+        if (comms[i] != NULL && trainer->engine->look != NULL) {
+            LS_TRY(trainer->engine->look(comms[i], ls_clock_ns() - (int64_t)(waited_s * 1e9)));
         }
     }
     if (waited_s <= trainer->options.timeout_s) {

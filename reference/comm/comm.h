@@ -82,7 +82,7 @@ typedef struct ls_comm_options {
     bool beside;        /* this process has another communicator that works at the same time */
 } ls_comm_options;
 
-enum { LS_COMM_ABI = 3 };
+enum { LS_COMM_ABI = 4 };
 
 typedef struct ls_comm_api {
     int abi;                                 /* LS_COMM_ABI */
@@ -106,6 +106,9 @@ typedef struct ls_comm_api {
 
     /* What is begun from now on comes after all that is enqueued on `stream`. */
     ls_status (*follow)(ls_comm *comm, ls_stream *stream);
+    /* poll for one who has waited since begun_ns (ls_clock_ns) for work that was not begun here
+     * but launched with a graph: asks now and then whether all ranks are still there. */
+    ls_status (*look)(ls_comm *comm, int64_t begun_ns);
     /* Device memory that the engine moves best: zeroed, aligned as the backend's, and known to the
      * network where all ranks could do that. All ranks call it alike, in one order.
      * LS_ERR_UNSUPPORTED, told, where this rank cannot: take the backend's. It stays until

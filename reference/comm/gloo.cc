@@ -486,8 +486,8 @@ bool scales(ls_dtype dtype)
     return dtype == LS_F32; /* 16-bit types: the backend's vector code is faster at it */
 }
 
-const ls_comm_api table = {LS_COMM_ABI, "gloo",    describe, open,      begin,   wait,    scales,
-                           poll,        abort_all, close,    transport, nullptr, nullptr, nullptr};
+const ls_comm_api table = {LS_COMM_ABI, "gloo", describe,  open,    begin,   wait,    scales, poll,
+                           abort_all,   close,  transport, nullptr, nullptr, nullptr, nullptr};
 
 } // namespace
 

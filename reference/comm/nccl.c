@@ -90,11 +90,15 @@ ncclResult_t ls_nccl_state(ls_comm *comm, bool *aborted)
     return state;
 }
 
-ncclResult_t ls_nccl_settle(ls_comm *comm, int64_t deadline_ns, bool *aborted)
+ncclResult_t ls_nccl_settle(ls_comm *comm, int64_t deadline_ns, bool looks, bool *aborted)
 {
     int64_t begun_ns = ls_clock_ns();
     ncclResult_t state = ls_nccl_state(comm, aborted);
     while (state == ncclInProgress && ls_clock_ns() < deadline_ns) {
+        if (looks && ls_nccl_look(comm, begun_ns) != LS_OK) {
+            *aborted = true;
+            return ncclRemoteError;
+        }
         ls_nccl_pause(begun_ns);
         state = ls_nccl_state(comm, aborted);
     }
@@ -228,6 +232,25 @@ static ls_status reap(ls_comm *comm)
     return LS_OK;
 }
 
+ls_status ls_nccl_look(ls_comm *comm, int64_t begun_ns)
+{
+    enum { LOOK_NS = 500000000 };
+    int64_t now_ns = ls_clock_ns();
+    int rank = -1;
+    if (comm->failed != LS_OK || comm->store == NULL || now_ns - begun_ns < LOOK_NS ||
+        now_ns - comm->looked_ns < LOOK_NS) {
+        return comm->failed;
+    }
+    comm->looked_ns = now_ns;
+    ls_status status = ls_store_who_left(comm->store, &rank);
+    char why[64] = "rank 0 has left";
+    if (status == LS_OK && rank >= 0) {
+        snprintf(why, sizeof why, "rank %d of the job has left", rank);
+        status = LS_ERR_PEER_LOST;
+    }
+    return status == LS_OK ? LS_OK : fail(comm, comm->running, status, why);
+}
+
 ls_status ls_nccl_poll(ls_comm *comm)
 {
     bool aborted = false;
@@ -247,7 +270,7 @@ ls_status ls_nccl_poll(ls_comm *comm)
         ls_clock_ms_between(oldest->begun_ns, ls_clock_ns()) > comm->timeout_s * 1e3) {
         return fail(comm, oldest, LS_ERR_PEER_LOST, "not done by the deadline (--timeout)");
     }
-    return LS_OK;
+    return oldest != NULL ? ls_nccl_look(comm, oldest->begun_ns) : LS_OK;
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -406,10 +429,10 @@ static ls_status enqueue(ls_comm *comm, const ls_comm_op *op, ls_nccl_slot *slot
     pthread_mutex_unlock(&comm->lock);
     if (!aborted && result == ncclInProgress) {
         int64_t deadline_ns = slot->begun_ns + (int64_t)(comm->timeout_s * 1e9);
-        result = ls_nccl_settle(comm, deadline_ns, &aborted);
+        result = ls_nccl_settle(comm, deadline_ns, true, &aborted);
     }
     if (aborted) {
-        return LS_ERR_PEER_LOST;
+        return comm->failed != LS_OK ? comm->failed : LS_ERR_PEER_LOST;
     }
     if (result == ncclInProgress) {
         return fail(comm, slot, LS_ERR_PEER_LOST, "not enqueued by the deadline (--timeout)");
@@ -489,6 +512,12 @@ static ls_status wait_nccl(ls_comm *comm, ls_comm_handle *handle, ls_stream *str
     return status;
 }
 
+static ls_status look(ls_comm *comm, int64_t begun_ns)
+{
+    LS_TRY(ls_nccl_poll(comm));
+    return ls_nccl_look(comm, begun_ns);
+}
+
 static ls_status follow(ls_comm *comm, ls_stream *stream)
 {
     LS_NCCL_CUDA(cudaEventRecord(comm->order, comm->backend_api->stream_native(stream)));
@@ -510,6 +539,7 @@ const ls_comm_api *ls_comm_entry(void)
         .abort = ls_nccl_abort,
         .close = ls_nccl_close,
         .follow = follow,
+        .look = look,
         .memory_alloc = ls_nccl_memory_alloc,
         .memory_free = ls_nccl_memory_free,
     };

@@ -49,7 +49,8 @@ struct ls_comm {
     ls_nccl_slot *spare;
     ls_nccl_registration *registered;
     int allocations;
-    ls_status failed; /* told already */
+    int64_t looked_ns; /* when the store was last asked who has left */
+    ls_status failed;  /* told already */
 
     pthread_mutex_t lock;
     pthread_cond_t abort_ended;
@@ -65,13 +66,17 @@ ls_status ls_nccl_check_cuda(cudaError_t error, const char *call);
 
 /* The communicator's state, or ncclInvalidUsage and *aborted. */
 ncclResult_t ls_nccl_state(ls_comm *comm, bool *aborted);
-/* Waits until the last call has ended, at most to deadline_ns. ncclInProgress: it has not. */
-ncclResult_t ls_nccl_settle(ls_comm *comm, int64_t deadline_ns, bool *aborted);
+/* Waits until the last call has ended, at most to deadline_ns. ncclInProgress: it has not. looks:
+ * asks ls_nccl_look meanwhile; *aborted, then, with comm->failed. */
+ncclResult_t ls_nccl_settle(ls_comm *comm, int64_t deadline_ns, bool looks, bool *aborted);
 /* A turn of a loop that waits for something since begun_ns: gives the core away. */
 void ls_nccl_pause(int64_t begun_ns);
 /* Starts ncclCommAbort on a thread of its own, once. */
 void ls_nccl_abort(ls_comm *comm);
 ls_status ls_nccl_poll(ls_comm *comm);
+/* What a wait since begun_ns asks now and then: whether a rank has left the job. Where GPUs reach
+ * each other's memory NCCL itself has no connection that would break. */
+ls_status ls_nccl_look(ls_comm *comm, int64_t begun_ns);
 
 /* nccl_init.c */
 ls_status ls_nccl_open(const ls_comm_options *options, ls_comm **out);

@@ -11,7 +11,9 @@
 #include "../../kernels/core/clock.h"
 #include "../../kernels/core/log.h"
 
-enum { END_S = 10 }; /* for an aborted communicator's threads and kernels to leave */
+/* For an aborted communicator's threads and kernels to leave; together with what else a failed rank
+ * does, less than the launcher's grace of 5 s. */
+enum { END_S = 2 };
 
 void ls_nccl_describe(char *text, int bytes)
 {
@@ -68,7 +70,11 @@ static ls_status connect_ranks(ls_comm *comm, const ls_comm_options *options, in
     ncclResult_t result =
         ncclCommInitRankConfig(&comm->native, comm->world, id, comm->rank, &config);
     if (result == ncclSuccess || result == ncclInProgress) {
-        result = ls_nccl_settle(comm, begun_ns + (int64_t)(comm->timeout_s * 1e9), &aborted);
+        result = ls_nccl_settle(comm, begun_ns + (int64_t)(comm->timeout_s * 1e9), comm->world > 1,
+                                &aborted);
+    }
+    if (aborted) {
+        return comm->failed;
     }
     if (result == ncclInProgress) {
         ls_log_error("nccl '%s': rank %d of %d found not all of its peers in %g s: %s", comm->name,
@@ -168,7 +174,7 @@ static ls_status finalize(ls_comm *comm)
     int64_t begun_ns = ls_clock_ns();
     ncclResult_t result = ncclCommFinalize(comm->native);
     if (result == ncclSuccess || result == ncclInProgress) {
-        result = ls_nccl_settle(comm, begun_ns + (int64_t)(comm->timeout_s * 1e9), &aborted);
+        result = ls_nccl_settle(comm, begun_ns + (int64_t)(comm->timeout_s * 1e9), false, &aborted);
     }
     if (aborted) {
         return LS_ERR_PEER_LOST;

@@ -4,7 +4,10 @@
  * is enqueued runs when all ranks have come, and a rank that has died shows as ncclRemoteError in
  * those that wait for it, whose work stays on the device until they abort. Stricter than the
  * library where that would hang or write beside a buffer: ranks that call unlike operations,
- * buffers that are not the device's, that overlap, or that are freed while registered. */
+ * buffers that are not the device's, that overlap, or that are freed while registered.
+ *
+ * LS_EMULATED_SILENT=1: a lost rank does not show, as between GPUs that reach each other's memory.
+ */
 #ifndef LS_NCCL_EMULATED_H
 #define LS_NCCL_EMULATED_H
 

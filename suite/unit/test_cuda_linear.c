@@ -1,0 +1,216 @@
+/* Linear layers of the CUDA backend on the played cuBLASLt, which offers algorithms that may not be
+ * taken in front of those that may. */
+#include "cuda_products.h"
+
+static const struct layer {
+    int batch, in, out;
+} layers[] = {{5, 64, 10}, {4, 512, 1000}, {3, 33, 5}, {1, 16, 16}, {7, 24, 1}};
+
+enum { LAYERS = sizeof layers / sizeof layers[0], TYPES = sizeof types / sizeof types[0] };
+
+typedef struct sums {
+    int64_t x_count, w_count, y_count;
+    double *x, *w, *bias, *dy, *y, *dx, *dw;
+} sums;
+
+static sums sums_of(const struct layer *l)
+{
+    sums t = {(int64_t)l->batch * l->in,
+              (int64_t)l->out * l->in,
+              (int64_t)l->batch * l->out,
+              NULL,
+              NULL,
+              NULL,
+              NULL,
+              NULL,
+              NULL,
+              NULL};
+    t.x = integers("x", t.x_count);
+    t.w = integers("w", t.w_count);
+    t.bias = integers("bias", l->out);
+    t.dy = integers("dy", t.y_count);
+    t.y = calloc((size_t)t.y_count, sizeof *t.y);
+    t.dx = calloc((size_t)t.x_count, sizeof *t.dx);
+    t.dw = calloc((size_t)t.w_count, sizeof *t.dw);
+    for (int n = 0; n < l->batch; n++) {
+        for (int o = 0; o < l->out; o++) {
+            int64_t y = (int64_t)n * l->out + o;
+            t.y[y] = t.bias[o];
+            for (int i = 0; i < l->in; i++) {
+                int64_t x = (int64_t)n * l->in + i, w = (int64_t)o * l->in + i;
+                t.y[y] += t.x[x] * t.w[w];
+                t.dx[x] += t.dy[y] * t.w[w];
+                t.dw[w] += t.dy[y] * t.x[x];
+            }
+        }
+    }
+    return t;
+}
+
+static void sums_free(sums *t)
+{
+    double *all[] = {t->x, t->w, t->bias, t->dy, t->y, t->dx, t->dw};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        free(all[i]);
+    }
+}
+
+typedef struct tensors {
+    void *x, *w, *bias, *y, *dx, *dw, *dy;
+} tensors;
+
+static tensors tensors_of(bench *b, ls_dtype type, const sums *t, int out)
+{
+    return (tensors){tensor(b, type, t->x, t->x_count), tensor(b, type, t->w, t->w_count),
+                     tensor(b, type, t->bias, out),     tensor(b, type, NULL, t->y_count),
+                     tensor(b, type, NULL, t->x_count), tensor(b, type, NULL, t->w_count),
+                     tensor(b, type, t->dy, t->y_count)};
+}
+
+static void tensors_free(bench *b, tensors *d)
+{
+    void *all[] = {d->x, d->w, d->bias, d->y, d->dx, d->dw, d->dy};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        b->api->memory_free(b->backend, all[i]);
+    }
+}
+
+static void run_all(bench *b, ls_linear *l, const tensors *d)
+{
+    ck_assert_int_eq(ls_linear_forward(l, b->stream, d->x, d->w, d->bias, d->y, b->workspace),
+                     LS_OK);
+    ck_assert_int_eq(ls_linear_backward_data(l, b->stream, d->dx, d->w, d->dy, b->workspace),
+                     LS_OK);
+    ck_assert_int_eq(ls_linear_backward_weights(l, b->stream, d->dw, d->x, d->dy, b->workspace),
+                     LS_OK);
+}
+
+static void all_equal(bench *b, ls_dtype type, const tensors *d, const sums *t)
+{
+    equal(type, values(b, type, d->y, t->y_count), t->y, t->y_count, "forward");
+    equal(type, values(b, type, d->dx, t->x_count), t->dx, t->x_count, "backward data");
+    equal(type, values(b, type, d->dw, t->w_count), t->dw, t->w_count, "backward weights");
+}
+
+static ls_linear *linear_of(bench *b, const struct layer *l, ls_dtype type)
+{
+    ls_linear *linear = NULL;
+    ck_assert_int_eq(ls_linear_create(b->backend, "fc", l->batch, l->in, l->out, type, &linear),
+                     LS_OK);
+    return linear;
+}
+
+START_TEST(all_passes_are_exact)
+{
+    const struct layer *l = &layers[_i % LAYERS];
+    ls_dtype type = types[_i / LAYERS % TYPES];
+    sums t = sums_of(l);
+    for (int mode = 0; mode < 4; mode++) {
+        bench b = bench_open(mode & 1, mode & 2, false);
+        ls_linear *linear = linear_of(&b, l, type);
+        bench_workspace(&b, ls_linear_workspace_bytes(linear));
+        tensors d = tensors_of(&b, type, &t, l->out);
+        run_all(&b, linear, &d);
+        all_equal(&b, type, &d, &t);
+        tensors_free(&b, &d);
+        ls_linear_destroy(linear);
+        bench_close(&b);
+    }
+    sums_free(&t);
+}
+END_TEST
+
+/* Algorithm by type and by the largest alignment that the rows of all operands have. */
+static const struct taken {
+    int layer;
+    ls_dtype type;
+    bool tf32;
+    const char *forward;
+} taken[] = {
+    {1, LS_F16, false,
+     "forward algorithm 21 tile 0 stages 0 split 0 reduction 2 0.1 MB "
+     "[f32 sums, tensor core]"},
+    {1, LS_BF16, true, "forward algorithm 21 "},
+    {0, LS_F16, false, "forward algorithm 30 "}, /* rows of 10 halves: 4 bytes */
+    {2, LS_F16, false, "forward algorithm 31 "}, /* of 5: 2 bytes */
+    {1, LS_F32, false,
+     "forward algorithm 30 tile 0 stages 0 split 0 reduction 0 0.0 MB "
+     "[pedantic f32, fma]"},
+    {1, LS_F32, true,
+     "forward algorithm 20 tile 0 stages 0 split 0 reduction 0 0.1 MB "
+     "[tf32, tensor core]"},
+    {0, LS_F32, true, "forward algorithm 30 "}, /* rows of 10 floats: 8 bytes */
+};
+
+START_TEST(algorithms_are_taken_by_their_arithmetic)
+{
+    const struct taken *c = &taken[_i];
+    bench b = bench_open(false, c->tf32, false);
+    ls_linear *linear = linear_of(&b, &layers[c->layer], c->type);
+    char text[1024];
+    ls_linear_describe(linear, text, sizeof text);
+    ck_assert_msg(strncmp(text, c->forward, strlen(c->forward)) == 0, "%s", text);
+    ls_linear_destroy(linear);
+    bench_close(&b);
+}
+END_TEST
+
+START_TEST(no_workspace_no_algorithm)
+{
+    bench b = bench_open(false, false, false);
+    b.backend->workspace_limit = 0;
+    ls_linear *linear = NULL;
+    ls_status status = LS_OK;
+    char said[1024];
+    CAUGHT(said, status = ls_linear_create(b.backend, "fc", 4, 512, 10, LS_F32, &linear));
+    ck_assert_int_eq(status, LS_ERR_UNSUPPORTED);
+    ck_assert_msg(strstr(said, "fc: cuBLASLt has no algorithm that may be used for its forward "
+                               "(fp32, 4 x 512 to 10)") != NULL,
+                  "%s", said);
+    bench_close(&b);
+}
+END_TEST
+
+START_TEST(recorded_work_runs_again)
+{
+    const struct layer *l = &layers[0];
+    bench b = bench_open(false, false, false);
+    ls_linear *linear = linear_of(&b, l, LS_F16);
+    bench_workspace(&b, ls_linear_workspace_bytes(linear));
+    sums t = sums_of(l);
+    tensors d = tensors_of(&b, LS_F16, &t, l->out);
+    double *zero = calloc((size_t)t.x_count, sizeof *zero);
+    ls_graph *graph = NULL;
+    put(&b, LS_F16, d.x, zero, t.x_count);
+    ck_assert_int_eq(b.api->graph_begin(b.stream), LS_OK);
+    run_all(&b, linear, &d);
+    ck_assert_int_eq(b.api->graph_end(b.stream, &graph), LS_OK);
+    put(&b, LS_F16, d.x, t.x, t.x_count);
+    ck_assert_int_eq(b.api->graph_launch(graph, b.stream), LS_OK);
+    all_equal(&b, LS_F16, &d, &t);
+    b.api->graph_destroy(graph);
+    free(zero);
+    tensors_free(&b, &d);
+    sums_free(&t);
+    ls_linear_destroy(linear);
+    bench_close(&b);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cuda linear");
+    TCase *c = tcase_create("linear");
+    tcase_set_timeout(c, 60);
+    tcase_add_loop_test(c, all_passes_are_exact, 0, LAYERS * TYPES);
+    tcase_add_loop_test(c, algorithms_are_taken_by_their_arithmetic, 0,
+                        sizeof taken / sizeof taken[0]);
+    tcase_add_test(c, no_workspace_no_algorithm);
+    tcase_add_test(c, recorded_work_runs_again);
+    suite_add_tcase(suite, c);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}
