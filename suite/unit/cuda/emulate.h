@@ -4,6 +4,9 @@
  *
  * Environment:
  *   LS_EMULATED_DEVICES=N       how many devices there are [8]; 0: cudaErrorNoDevice
+ *   LS_EMULATED_DRIVER=12020    the driver is for that CUDA; older than the toolkit's major
+ *                               version it is insufficient
+ *   LS_EMULATED_CAPABILITY=75   compute capability 7.5 [90]
  *   LS_EMULATED_LATE=1          work runs when somebody waits for it, not when it is enqueued
  *   LS_EMULATED_GUARD=1         device memory is out of the host's reach while no work runs
  *   LS_EMULATED_ORDER=backward  blocks, and threads of a block, begin in the opposite order

@@ -28,14 +28,32 @@ cudaError_t cudaPeekAtLastError(void)
     return last_error;
 }
 
+static int number(const char *name, int otherwise)
+{
+    const char *set = getenv(name);
+    return set != NULL ? atoi(set) : otherwise;
+}
+
+static int driver_version(void)
+{
+    return number("LS_EMULATED_DRIVER", CUDART_VERSION);
+}
+
+static int capability(void)
+{
+    return number("LS_EMULATED_CAPABILITY", 90);
+}
+
 static int device_count(void)
 {
-    const char *set = getenv("LS_EMULATED_DEVICES");
-    return set != NULL ? atoi(set) : 8;
+    return number("LS_EMULATED_DEVICES", 8);
 }
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
+    if (driver_version() / 1000 < CUDART_VERSION / 1000) {
+        return emulate_error(cudaErrorInsufficientDriver);
+    }
     *count = device_count();
     return *count > 0 ? cudaSuccess : emulate_error(cudaErrorNoDevice);
 }
@@ -68,8 +86,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
     for (int i = 0; i < 16; i++) {
         prop->uuid.bytes[i] = (char)(i < 15 ? 0xee : device);
     }
-    prop->major = 9;
-    prop->minor = 0;
+    prop->major = capability() / 10;
+    prop->minor = capability() % 10;
     prop->multiProcessorCount = PROCESSORS;
     prop->warpSize = 32;
     prop->maxThreadsPerBlock = 1024;
@@ -86,10 +104,10 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
     }
     switch (attr) {
     case cudaDevAttrComputeCapabilityMajor:
-        *value = 9;
+        *value = capability() / 10;
         return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor:
-        *value = 0;
+        *value = capability() % 10;
         return cudaSuccess;
     case cudaDevAttrMultiProcessorCount:
         *value = PROCESSORS;
@@ -116,7 +134,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device)
 
 cudaError_t cudaDriverGetVersion(int *version)
 {
-    *version = CUDART_VERSION;
+    *version = driver_version();
     return cudaSuccess;
 }
 
@@ -129,15 +147,15 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 #define NAMES(X)                                                                             \
     X(cudaSuccess)                                                                           \
     X(cudaErrorInvalidValue)                                                                 \
-    X(cudaErrorMemoryAllocation) X(cudaErrorInvalidConfiguration) X(cudaErrorNoDevice)       \
-        X(cudaErrorInvalidDevice) X(cudaErrorInvalidResourceHandle) X(cudaErrorIllegalState) \
-            X(cudaErrorNotReady) X(cudaErrorIllegalAddress) X(cudaErrorLaunchFailure)        \
-                X(cudaErrorNotSupported) X(cudaErrorStreamCaptureUnsupported)                \
-                    X(cudaErrorStreamCaptureInvalidated) X(cudaErrorStreamCaptureUnmatched)  \
-                        X(cudaErrorStreamCaptureUnjoined) X(cudaErrorStreamCaptureIsolation) \
-                            X(cudaErrorStreamCaptureImplicit) X(cudaErrorCapturedEvent)      \
-                                X(cudaErrorStreamCaptureWrongThread)                         \
-                                    X(cudaErrorInsufficientDriver) X(cudaErrorECCUncorrectable)
+    X(cudaErrorMemoryAllocation)                                                             \
+    X(cudaErrorInvalidConfiguration) X(cudaErrorNoDevice) X(cudaErrorInvalidDevice)          \
+        X(cudaErrorInvalidResourceHandle) X(cudaErrorIllegalState) X(cudaErrorNotReady)      \
+            X(cudaErrorIllegalAddress) X(cudaErrorLaunchFailure) X(cudaErrorNotSupported)    \
+                X(cudaErrorStreamCaptureUnsupported) X(cudaErrorStreamCaptureInvalidated)    \
+                    X(cudaErrorStreamCaptureUnmatched) X(cudaErrorStreamCaptureUnjoined)     \
+                        X(cudaErrorStreamCaptureIsolation) X(cudaErrorStreamCaptureImplicit) \
+                            X(cudaErrorCapturedEvent) X(cudaErrorStreamCaptureWrongThread)   \
+                                X(cudaErrorInsufficientDriver) X(cudaErrorECCUncorrectable)
 
 const char *cudaGetErrorName(cudaError_t error)
 {
