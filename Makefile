@@ -63,7 +63,7 @@ NCCL := $(wildcard reference/comm/nccl*.c)
 EMULATION := $(filter-out suite/unit/cuda/fake_nvml.c \
 	$(if $(call found_cuda,NCCL_INC),,suite/unit/cuda/nccl%), \
 	$(wildcard suite/unit/cuda/*.c))
-UNITS := $(filter-out $(if $(HAVE_EMULATION),,test_cuda_%) \
+UNITS := $(filter-out $(if $(HAVE_EMULATION),,test_cuda_%) $(if $(HAVE_CUDA),,test_cudnn_%) \
 	$(if $(call found_cuda,NCCL_INC),,test_cuda_nccl), \
 	$(basename $(notdir $(wildcard suite/unit/test_*.c suite/unit/test_cuda_*.cc))))
 
@@ -229,6 +229,14 @@ $(BUILD)/unit/test_cuda_launch: $(BUILD)/obj/suite/unit/test_cuda_launch.cc.o \
 	$(call say,ld  $@)
 	$(Q)$(CXX) $(LDFLAGS) $^ $(EMULATED_THERE) -lcheck -lsubunit -lrt $(LDLIBS) -o $@
 
+# Engines of the real cuDNN, which takes a description of a device for one.
+CUDNN_ENGINES := $(call objects,$(wildcard kernels/cuda/conv*.c) $(SHARED_KERNELS) \
+	$(addprefix kernels/cuda/cuda_,check.c memory.c))
+$(BUILD)/obj/suite/unit/test_cudnn_engines.c.o: EXTRA += $(call cuda_includes,$(CUDA_PARTS))
+$(BUILD)/unit/test_cudnn_engines: $(BUILD)/obj/suite/unit/test_cudnn_engines.c.o $(CUDNN_ENGINES) $(LIBS)
+	@mkdir -p $(@D)
+	$(call say,ld  $@)
+	$(Q)$(CC) $(LDFLAGS) -fopenmp $^ $(call cuda_libraries,CUDART CUDNN) -lcheck -lsubunit -lrt -ljpeg $(LDLIBS) -o $@
 # The engine on the runtime alone.
 $(BUILD)/unit/test_cuda_nccl: $(BUILD)/obj/suite/unit/test_cuda_nccl.c.o $(LIBS) \
 		| $(EMULATED_LIB)/libls_emulated.so $(EMULATED_LIB)/ls_nccl.so

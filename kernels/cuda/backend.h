@@ -30,6 +30,9 @@ struct ls_backend {
     cudaStream_t copy; /* host to device, beside the computing stream */
     struct ls_multi_tables *tables;
     struct ls_conv_plans *plans; /* made when first needed; NULL before */
+    /* A device that is not there: plans of convolutions are made for what this describes, without
+     * dnn, and cannot be executed. NULL but in a test. */
+    cudnnBackendDescriptor_t described;
     ls_status (*look)(void *context,
                       double waited_s); /* while the host waits; NULL: nobody looks */
     void *look_context;

@@ -213,7 +213,7 @@ static ls_status search_plan(ls_backend *backend, const char *layer, const ls_co
     }
     s->key = key;
     s->wanted = backend->benchmark ? LS_CONV_TIMED_MOST : 1;
-    ls_conv_target target = {.handle = backend->dnn};
+    ls_conv_target target = {backend->dnn, backend->described};
     ls_status status = ls_conv_graph_build(&target, key, &s->graph);
     if (status == LS_OK) {
         status = settle(backend, s, layer, out);
@@ -238,7 +238,7 @@ static ls_status build_named(ls_backend *backend, const char *layer, const ls_co
 {
     char tag[LS_CONV_TAG_BYTES];
     candidate c = {0};
-    ls_conv_target target = {.handle = backend->dnn};
+    ls_conv_target target = {backend->dnn, backend->described};
     LS_TRY(ls_conv_graph_build(&target, key, &s->graph));
     s->failure = ls_conv_engine_config(&s->graph, engine, &c.config);
     ls_conv_refusal refusal = LS_CONV_UNBUILT;

@@ -417,6 +417,33 @@ START_TEST(recorded_work_runs_again)
 }
 END_TEST
 
+/* The last pointers are kept: others must not be taken for them. */
+START_TEST(pointers_may_change)
+{
+    bench b = bench_open(true, false, false);
+    ls_conv *conv = conv_of(&b, &shapes[3], LS_F16);
+    bench_workspace(&b, ls_conv_workspace_bytes(conv));
+    sums t = sums_of(&shapes[3]);
+    tensors d = tensors_of(&b, LS_F16, &t), e = tensors_of(&b, LS_F16, &t);
+    double *zero = calloc((size_t)t.x_count, sizeof *zero);
+    double *none = calloc((size_t)t.y_count, sizeof *none);
+    void *x = tensor(&b, LS_F16, zero, t.x_count);
+    run_all(&b, conv, &d);
+    ck_assert_int_eq(ls_conv_forward(conv, b.stream, x, d.w, d.y, b.workspace), LS_OK);
+    equal(LS_F16, values(&b, LS_F16, d.y, t.y_count), none, t.y_count, "another x");
+    run_all(&b, conv, &e);
+    all_equal(&b, LS_F16, &e, &t);
+    b.api->memory_free(b.backend, x);
+    free(zero);
+    free(none);
+    tensors_free(&b, &d);
+    tensors_free(&b, &e);
+    sums_free(&t);
+    ls_conv_destroy(conv);
+    bench_close(&b);
+}
+END_TEST
+
 START_TEST(bad_pointers_are_an_error)
 {
     bench b = bench_open(true, false, false);
@@ -460,6 +487,7 @@ int main(void)
                         sizeof unfit / sizeof unfit[0]);
     tcase_add_test(c, equal_shapes_share_plans);
     tcase_add_test(c, recorded_work_runs_again);
+    tcase_add_test(c, pointers_may_change);
     tcase_add_test(c, bad_pointers_are_an_error);
     suite_add_tcase(suite, c);
     SRunner *runner = srunner_create(suite);
