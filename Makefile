@@ -218,7 +218,10 @@ $(KERNEL_TESTS): $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o \
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
 	$(Q)$(CXX) $(LDFLAGS) $^ $(EMULATED_THERE) -lcheck -lsubunit -lrt $(LDLIBS) -o $@
-$(filter-out %/test_cuda_launch %/test_cuda_nccl $(KERNEL_TESTS),$(CUDA_TESTS)): $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o \
+# These load backends as programs do: linked, one's functions would stand before the other's.
+PLAN_TESTS := $(addprefix $(BUILD)/unit/test_cuda_,plan steps)
+$(PLAN_TESTS): | $(EMULATED)
+$(filter-out %/test_cuda_launch %/test_cuda_nccl $(KERNEL_TESTS) $(PLAN_TESTS),$(CUDA_TESTS)): $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o \
 		$(EMULATED_LIB)/ls_cuda.so $(LIBS)
 	@mkdir -p $(@D)
 	$(call say,ld  $@)

@@ -57,7 +57,9 @@ ls_status ls_choose_take(ls_plan *plan, const char *text)
         }
     }
     if (*rest != '\0') {
-        ls_log_error("engines for a layer that is not there: \"%.80s\"", rest);
+        size_t length = strcspn(rest, "\n");
+        ls_log_error("engines for a layer that is not there: \"%.*s\"",
+                     (int)(length < 80 ? length : 80), rest);
         return LS_ERR_USAGE;
     }
     ls_work_describe(plan, plan->fusions, LS_PLAN_TEXT_BYTES);

@@ -1,0 +1,293 @@
+/* Whole small networks on the CUDA backend, its device played by the CPU: losses and gradients
+ * against the interpreter, all that a plan tells against the CPU backend, forced branches. */
+#include "cuda_plan.h"
+
+/* ---- against the interpreter
+ * --------------------------------------------------------------------- */
+
+static void check_network(int which, ls_kernel_subject_options o)
+{
+    ls_kernel_net n;
+    networks[which](&n);
+    ls_kernel_subject s;
+    cuda_make(&s, &n, sizes[which], o);
+    plan_step(&s);
+    judge_plan(&s, cuda_scale(&o));
+    ls_kernel_subject_free(&s);
+}
+
+START_TEST(gradients_f32)
+{
+    check_network(_i, cuda_level(0, LS_F16));
+}
+END_TEST
+
+/* Network, then half type; O1 and O2 share the judge's rounding. */
+START_TEST(gradients_half)
+{
+    ls_dtype half = _i % 2 == 0 ? LS_F16 : LS_BF16;
+    check_network(_i / 2, cuda_level(1, half));
+    check_network(_i / 2, cuda_level(2, half));
+}
+END_TEST
+
+/* ---- beside the CPU backend ------------------------------------------------------------------ */
+
+/* Sum of squares of the difference over that of b. */
+static double relative(const double *a, const double *b, int64_t count)
+{
+    distance d = between(a, b, count);
+    return d.size > 0 ? d.difference / d.size : d.difference;
+}
+
+static void same_shape_of_run(const ls_kernel_subject *a, const ls_kernel_subject *b)
+{
+    ls_plan_info x, y;
+    a->api->plan_info(a->plan, &x);
+    b->api->plan_info(b->plan, &y);
+    ck_assert(x.flops == y.flops);
+    ck_assert_int_eq(a->ready_count, b->ready_count);
+    ck_assert_mem_eq(a->ready, b->ready, (size_t)a->ready_count * sizeof a->ready[0]);
+}
+
+static void tensors_alike(const ls_kernel_subject *a, const ls_kernel_subject *b,
+                          const ls_tensor *x, const ls_tensor *y, double limit, const char *name)
+{
+    double *left = ls_kernel_subject_read(a, x), *right = ls_kernel_subject_read(b, y);
+    ck_assert(left != NULL && right != NULL);
+    double e = relative(left, right, x->count);
+    ck_assert_msg(e <= limit, "%s: %.3g from the CPU backend's, %.3g allowed", name, e, limit);
+    free(left);
+    free(right);
+}
+
+static void activations_alike(const ls_kernel_subject *a, const ls_kernel_subject *b, double limit)
+{
+    ls_kernel_interpreter t;
+    ls_kernel_interpreter_make(&t, a->n, a->options.batch, a->options.height, a->options.width,
+                               LS_KERNEL_ROUND_NONE);
+    int stored = 0;
+    for (int i = 0; i < a->n->network.layer_count - 1; i++) {
+        int64_t count = t.size[i].count;
+        float *x = ls_kernel_subject_activation(a, i, count);
+        float *y = ls_kernel_subject_activation(b, i, count);
+        ck_assert_int_eq(x == NULL, y == NULL); /* both fuse the same layers */
+        double difference = 0, size = 0;
+        for (int64_t e = 0; x != NULL && e < count; e++) {
+            double d = (double)x[e] - (double)y[e];
+            difference += d * d;
+            size += (double)y[e] * (double)y[e];
+        }
+        ck_assert_msg(difference <= limit * limit * size, "layer %d: %.3g of %.3g", i,
+                      sqrt(difference), sqrt(size));
+        stored += x != NULL;
+        free(x);
+        free(y);
+    }
+    ck_assert_int_gt(stored, 3);
+    ls_kernel_interpreter_free(&t);
+}
+
+/* The CPU backend on the CUDA backend's branches: then what differs is rounding alone. Layers keep
+ * a distance of the unit times the depth, twice (both round), with room for the sums' order. */
+static void beside_cpu(int which, int opt_level, ls_dtype half)
+{
+    static const double unit[] = {[LS_F32] = 0x1p-24, [LS_F16] = 0x1p-11, [LS_BF16] = 0x1p-8};
+    ls_kernel_net n;
+    networks[which](&n);
+    ls_kernel_subject_options o = cuda_level(opt_level, half);
+    ls_kernel_subject gpu, cpu;
+    cuda_make(&gpu, &n, sizes[which], o);
+    o.device = "cpu";
+    o.threads = 1;
+    o.forced_branches = true;
+    cuda_make(&cpu, &n, sizes[which], o);
+    plan_step(&gpu);
+    force_like(&gpu, &cpu, 0);
+    plan_step(&cpu);
+    double limit = unit[o.activation] * n.network.layer_count;
+    same_shape_of_run(&gpu, &cpu);
+    for (int b = 0; b < n.network.buffer_count; b++) {
+        if (n.buffer[b].role != LS_BUFFER_BATCHES_TRACKED) {
+            double stored = unit[o.buffer_type] > limit ? unit[o.buffer_type] : limit;
+            tensors_alike(&gpu, &cpu, &gpu.buffer[b], &cpu.buffer[b], stored, n.buffer[b].name);
+        }
+    }
+    for (int p = 0; p < n.network.param_count; p++) {
+        /* 16: gradients pass the depth a second time, and norms' biases nearly cancel */
+        tensors_alike(&gpu, &cpu, &gpu.grad[p], &cpu.grad[p], 16 * limit, n.param[p].name);
+    }
+    ls_kernel_subject_free(&cpu);
+    o.forced_branches = false;
+    cuda_make(&cpu, &n, sizes[which], o);
+    plan_step(&cpu);
+    activations_alike(&gpu, &cpu, 4 * limit); /* 4: some branches may differ */
+    ls_kernel_subject_free(&cpu);
+    ls_kernel_subject_free(&gpu);
+}
+
+START_TEST(like_the_cpu_f32)
+{
+    beside_cpu(_i, 0, LS_F16);
+}
+END_TEST
+
+START_TEST(like_the_cpu_half)
+{
+    for (int opt_level = 1; opt_level <= 3; opt_level++) {
+        beside_cpu(_i / 2, opt_level, _i % 2 == 0 ? LS_F16 : LS_BF16);
+    }
+}
+END_TEST
+
+/* ---- forced branches ------------------------------------------------------------------------- */
+
+/* A plan that can be forced, unforced or on its own branches, gives the bits of the fused one. */
+START_TEST(forced_plan_is_the_same)
+{
+    ls_kernel_net n;
+    networks[_i / 2](&n);
+    ls_kernel_subject_options o = cuda_level(_i % 2 == 0 ? 0 : 2, LS_F16);
+    ls_kernel_subject a, b;
+    cuda_make(&a, &n, sizes[_i / 2], o);
+    o.forced_branches = true;
+    cuda_make(&b, &n, sizes[_i / 2], o);
+    plan_step(&a);
+    plan_step(&b);
+    ck_assert(cuda_same(&a, &b));
+    force_like(&a, &b, 0);
+    plan_step(&b);
+    ck_assert(cuda_same(&a, &b));
+    ls_kernel_subject_free(&a);
+    ls_kernel_subject_free(&b);
+}
+END_TEST
+
+/* Far from ties: every seventh ReLU turned, against the interpreter on the same branches. */
+START_TEST(forced_branches_are_taken)
+{
+    ls_kernel_net n;
+    networks[_i](&n);
+    ls_kernel_subject_options o = cuda_level(0, LS_F16);
+    ls_kernel_subject own, s;
+    cuda_make(&own, &n, sizes[_i], o);
+    o.forced_branches = true;
+    cuda_make(&s, &n, sizes[_i], o);
+    plan_step(&own);
+    force_like(&own, &s, 7);
+    plan_step(&s);
+    ck_assert(!cuda_same(&own, &s));
+    judge_plan(&s, 1); /* mirrors what it exports: the forced branches */
+    for (int branch = 0; branch < n.network.branch_count; branch++) {
+        ck_assert_int_eq(s.api->plan_force(s.plan, s.stream, branch, NULL, 0), LS_OK);
+    }
+    plan_step(&s);
+    ck_assert(cuda_same(&own, &s));
+    ls_kernel_subject_free(&own);
+    ls_kernel_subject_free(&s);
+}
+END_TEST
+
+/* Every seventh window of the pool takes the last of its pixels instead. */
+static void turn_pool(const ls_kernel_subject *own, ls_kernel_subject *s, int layer)
+{
+    const ls_layer *pool = &own->n->layer[layer];
+    ls_kernel_interpreter t;
+    ls_kernel_interpreter_make(&t, own->n, own->options.batch, own->options.height,
+                               own->options.width, LS_KERNEL_ROUND_NONE);
+    ls_kernel_plane in = t.size[pool->input[0]], out = t.size[layer];
+    int32_t *index = t.index[layer];
+    ck_assert_int_eq(own->api->plan_export(own->plan, own->stream, LS_EXPORT_POOL_INDEX,
+                                           pool->branch, index, out.count * 4),
+                     LS_OK);
+    for (int64_t i = 0; i < out.count; i += 7) {
+        int pixel = (int)(i % ((int64_t)out.height * out.width));
+        int h = pixel / out.width * pool->stride - pool->pad + pool->kernel - 1;
+        int w = pixel % out.width * pool->stride - pool->pad + pool->kernel - 1;
+        h = h < in.height ? h : in.height - 1;
+        w = w < in.width ? w : in.width - 1;
+        index[i] = h * in.width + w;
+    }
+    ck_assert_int_eq(s->api->plan_force(s->plan, s->stream, pool->branch, index, out.count * 4),
+                     LS_OK);
+    ls_kernel_interpreter_free(&t);
+}
+
+START_TEST(forced_pool_is_taken)
+{
+    ls_kernel_net n;
+    build_basic(&n);
+    ls_kernel_subject_options o = cuda_level(0, LS_F16);
+    ls_kernel_subject own, s;
+    cuda_make(&own, &n, sizes[0], o);
+    o.forced_branches = true;
+    cuda_make(&s, &n, sizes[0], o);
+    plan_step(&own);
+    force_like(&own, &s, 0);
+    for (int i = 0; i < n.network.layer_count; i++) {
+        if (n.layer[i].kind == LS_LAYER_MAX_POOL) {
+            turn_pool(&own, &s, i);
+        }
+    }
+    plan_step(&s);
+    ck_assert(!cuda_same(&own, &s));
+    judge_plan(&s, 1);
+    ls_kernel_subject_free(&own);
+    ls_kernel_subject_free(&s);
+}
+END_TEST
+
+START_TEST(wrong_branches_are_refused)
+{
+    ls_kernel_net n;
+    build_basic(&n);
+    ls_kernel_subject_options o = cuda_level(0, LS_F16);
+    ls_kernel_subject plain, s;
+    cuda_make(&plain, &n, sizes[0], o);
+    o.forced_branches = true;
+    cuda_make(&s, &n, sizes[0], o);
+    int last = n.network.branch_count, pool = -1;
+    uint8_t little[4] = {0};
+    ck_assert_int_eq(s.api->plan_force(s.plan, s.stream, 0, little, 4), LS_ERR_USAGE);
+    ck_assert_int_eq(s.api->plan_force(s.plan, s.stream, last, little, 4), LS_ERR_USAGE);
+    ck_assert_int_eq(plain.api->plan_force(plain.plan, plain.stream, 0, little, 4), LS_ERR_USAGE);
+    for (int i = 0; i < n.network.layer_count; i++) {
+        pool = n.layer[i].kind == LS_LAYER_MAX_POOL ? n.layer[i].branch : pool;
+    }
+    /* 4 images of 16 channels, pooled from 12 x 12 to 6 x 6: index 143 is in the last window alone
+     */
+    int32_t index[4 * 16 * 36];
+    for (int i = 0; i < 4 * 16 * 36; i++) {
+        index[i] = 143;
+    }
+    ck_assert_int_eq(s.api->plan_force(s.plan, s.stream, pool, index, sizeof index), LS_ERR_USAGE);
+    plan_step(&plain);
+    plan_step(&s); /* what was refused is not taken */
+    ck_assert(cuda_same(&plain, &s));
+    ls_kernel_subject_free(&plain);
+    ls_kernel_subject_free(&s);
+}
+END_TEST
+
+int main(void)
+{
+    use_emulation();
+    Suite *suite = suite_create("cuda plan");
+    TCase *c = tcase_create("plan");
+    tcase_set_timeout(c, 120);
+    int count = sizeof networks / sizeof networks[0];
+    tcase_add_loop_test(c, gradients_f32, 0, count);
+    tcase_add_loop_test(c, gradients_half, 0, 2 * count);
+    tcase_add_loop_test(c, like_the_cpu_f32, 0, count);
+    tcase_add_loop_test(c, like_the_cpu_half, 0, 2 * count);
+    tcase_add_loop_test(c, forced_plan_is_the_same, 0, 2 * count);
+    tcase_add_loop_test(c, forced_branches_are_taken, 0, count);
+    tcase_add_test(c, forced_pool_is_taken);
+    tcase_add_test(c, wrong_branches_are_refused);
+    suite_add_tcase(suite, c);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}
