@@ -17,6 +17,7 @@
 enum {
     LINGER_S = 10,   /* rank 0 serves stragglers of a good end */
     RANKS_SHOWN = 8, /* in one message */
+    ABORT_S = 2,     /* for a device to leave what was aborted; below the launcher's grace */
 };
 
 uint64_t ls_join_network_digest(const ls_network *network)
@@ -412,6 +413,32 @@ ls_status ls_join_open(ls_trainer *trainer)
     return LS_OK;
 }
 
+/* Whether the device has been waited for too long (look of kernels.h). */
+static ls_status look_at_time(void *context, double waited_s)
+{
+    bool *late = context;
+    *late = waited_s > ABORT_S;
+    return *late ? LS_ERR_PEER_LOST : LS_OK;
+}
+
+void ls_join_abandon(ls_trainer *trainer)
+{
+    const ls_device *device = &trainer->device;
+    ls_comm *comms[] = {trainer->comm, trainer->norm_comm};
+    bool late = false;
+    for (size_t i = 0; i < sizeof comms / sizeof comms[0]; i++) {
+        if (comms[i] != NULL) { /* all, before anything is waited for */
+            trainer->engine->abort(comms[i]);
+        }
+    }
+    if (!trainer->stuck && device->api != NULL && device->api->watch != NULL) {
+        device->api->watch(device->backend, look_at_time, &late);
+        (void)device->api->stream_wait(device->stream);
+        device->api->watch(device->backend, NULL, NULL);
+        trainer->stuck = late;
+    }
+}
+
 ls_status ls_join_finish(ls_trainer *trainer)
 {
     if (trainer->store == NULL) {
@@ -428,18 +455,16 @@ void ls_join_close(ls_trainer *trainer, bool failed)
 {
     ls_comm **comms[] = {&trainer->norm_comm, &trainer->comm};
     watch(trainer, false);
-    for (size_t i = 0; failed && i < sizeof comms / sizeof comms[0]; i++) {
-        if (*comms[i] != NULL) { /* all, before one is waited for */
-            trainer->engine->abort(*comms[i]);
-        }
+    if (failed) {
+        ls_join_abandon(trainer);
     }
-    for (size_t i = 0; i < sizeof comms / sizeof comms[0]; i++) {
+    for (size_t i = 0; !trainer->stuck && i < sizeof comms / sizeof comms[0]; i++) {
         if (*comms[i] != NULL) {
             trainer->engine->close(*comms[i]);
             *comms[i] = NULL;
         }
     }
-    if (trainer->norm_event != NULL) {
+    if (trainer->norm_event != NULL && !trainer->stuck) {
         trainer->device.api->event_destroy(trainer->norm_event);
         trainer->norm_event = NULL;
     }

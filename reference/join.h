@@ -11,6 +11,9 @@
 ls_status ls_join_open(ls_trainer *trainer);
 /* Waits until every rank has come here: nobody leaves while another still needs it. */
 ls_status ls_join_finish(ls_trainer *trainer);
+/* After a failure, before anything is freed: ends what waits for the others, and lets the device
+ * leave its work, which may write to the host's memory. trainer->stuck: it does not. */
+void ls_join_abandon(ls_trainer *trainer);
 /* failed: peers are not waited for. */
 void ls_join_close(ls_trainer *trainer, bool failed);
 

@@ -439,6 +439,10 @@ void ls_setup_close(ls_trainer *trainer, bool failed)
     ls_tensorboard_close(trainer->board);
     ls_join_close(trainer, failed); /* first: its threads still hold buckets after a failure, and a
                                        device that waits for a lost peer frees no memory */
+    if (trainer->stuck) {
+        ls_events_close(trainer->events);
+        return;
+    }
     if (trainer->loader != NULL) {
         ls_loader_close(trainer->loader);
     }

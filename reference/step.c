@@ -6,6 +6,7 @@
 #include "../kernels/core/clock.h"
 #include "../kernels/core/log.h"
 #include "fault.h"
+#include "join.h"
 #include "setup.h"
 
 /* ---- time that does not count ---------------------------------------------------------------- */
@@ -202,6 +203,11 @@ ls_status ls_step_run(ls_trainer *trainer, ls_step_summary *summary)
         older = swap;
     }
     status = tell_the_last(&loop, status == LS_OK ? older : now, status);
-    close_loop(&loop);
+    if (status != LS_OK) {
+        ls_join_abandon(trainer);
+    }
+    if (!trainer->stuck) {
+        close_loop(&loop);
+    }
     return status;
 }

@@ -1,5 +1,7 @@
 /* lockstep-train: one rank of a data-parallel mixed-precision training (design.md section 4). */
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "../kernels/core/log.h"
 #include "../kernels/core/plant.h"
@@ -43,8 +45,15 @@ int main(int argc, char **argv)
     if (status == LS_OK) {
         status = train(trainer);
     }
+    bool beside = trainer->device.api != NULL && !trainer->device.info.host_memory;
     ls_setup_close(trainer, status != LS_OK);
+    int code = (int)LS_PLANT(lost_peer_is_a_crash, status,
+                             status == LS_ERR_PEER_LOST ? LS_ERR_INFRA : status);
+    if (status != LS_OK && beside) {
+        /* the exit handlers of a device's libraries may wait for what will not end */
+        fflush(NULL);
+        _exit(code);
+    }
     free(trainer);
-    return (int)LS_PLANT(lost_peer_is_a_crash, status,
-                         status == LS_ERR_PEER_LOST ? LS_ERR_INFRA : status);
+    return code;
 }

@@ -144,7 +144,11 @@ static ls_status fail(ls_comm *comm, const ls_nccl_slot *slot, ls_status status,
     const char *words = last_words();
     const char *colon = words[0] != '\0' ? ": " : "";
     if (slot == NULL) {
-        ls_log_error("nccl '%s': failed between operations: %s%s%s", comm->name, why, colon, words);
+        int64_t since_ns = comm->waiting_ns != 0 ? comm->waiting_ns : ls_clock_ns();
+        ls_log_error("nccl '%s': failed in a recorded step or between operations, after %" PRIu64
+                     " of them and %.3g s of waiting: %s%s%s",
+                     comm->name, comm->number, ls_clock_ms_between(since_ns, ls_clock_ns()) * 1e-3,
+                     why, colon, words);
     } else {
         ls_log_error("nccl '%s': %s, operation %" PRIu64 " '%s' of %" PRId64
                      " bytes, failed after %.3g s: %s%s%s",
@@ -514,8 +518,11 @@ static ls_status wait_nccl(ls_comm *comm, ls_comm_handle *handle, ls_stream *str
 
 static ls_status look(ls_comm *comm, int64_t begun_ns)
 {
-    LS_TRY(ls_nccl_poll(comm));
-    return ls_nccl_look(comm, begun_ns);
+    comm->waiting_ns = begun_ns;
+    ls_status status = ls_nccl_poll(comm);
+    status = status == LS_OK ? ls_nccl_look(comm, begun_ns) : status;
+    comm->waiting_ns = 0;
+    return status;
 }
 
 static ls_status follow(ls_comm *comm, ls_stream *stream)

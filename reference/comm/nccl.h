@@ -49,7 +49,8 @@ struct ls_comm {
     ls_nccl_slot *spare;
     ls_nccl_registration *registered;
     int allocations;
-    int64_t looked_ns; /* when the store was last asked who has left */
+    int64_t looked_ns;  /* when the store was last asked who has left */
+    int64_t waiting_ns; /* since when somebody waits for recorded work; 0: nobody */
     ls_status failed;  /* told already */
 
     pthread_mutex_t lock;
