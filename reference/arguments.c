@@ -77,6 +77,7 @@ enum {
     KEY_COMM,
     KEY_TIMEOUT,
     KEY_DIGEST,
+    KEY_DIGEST_EVERY,
     KEY_TRACE,
     KEY_PRINT_FREQ,
     KEY_HELP,
@@ -189,6 +190,8 @@ static const struct argp_option table[] = {
            "auto, self, gloo or nccl [auto: none in a world of one]"),
     OPTION(6, "timeout", KEY_TIMEOUT, "S", "seconds until a silent peer counts as lost [300]"),
     OPTION(6, "digest", KEY_DIGEST, "all|param|none", "what is hashed after a step [all]"),
+    OPTION(6, "digest-every", KEY_DIGEST_EVERY, "K",
+           "after each K-th step and the last only: the device stops for it [1]"),
     OPTION(6, "trace", KEY_TRACE, NULL, "events of what each step was busy with"),
     OPTION(6, "print-freq", KEY_PRINT_FREQ, "N", "steps between two printed lines; 0: none [10]"),
     TITLE(7, ""),
@@ -446,6 +449,8 @@ static error_t read_record(int key, const char *text, reading *to)
         error = ls_values_word(to->name, text, "all|param|none", &index);
         options->digest = error == 0 ? (ls_digest_scope)index : options->digest;
         return error;
+    case KEY_DIGEST_EVERY:
+        return ls_values_integer(to->name, text, 1, INT64_C(1) << 50, &options->digest_every);
     case KEY_TRACE:
         options->trace = true;
         return 0;

@@ -55,6 +55,7 @@ void ls_options_defaults(ls_options *out)
         .comm = "auto",
         .timeout_s = 300.0,
         .digest = LS_DIGEST_ALL,
+        .digest_every = 1,
         .print_freq = 10,
     };
 }
@@ -483,6 +484,9 @@ static void add_running(cJSON *json, const ls_options *options)
     add_text(json, "force-branches", options->force_branches);
     static const char *const scopes[] = {"all", "param", "none"};
     cJSON_AddStringToObject(json, "digest", scopes[options->digest]);
+    if (options->digest_every > 1) {
+        cJSON_AddNumberToObject(json, "digest-every", (double)options->digest_every);
+    }
     cJSON_AddBoolToObject(json, "trace", options->trace);
     cJSON_AddStringToObject(json, "comm", options->comm);
     cJSON_AddNumberToObject(json, "timeout", options->timeout_s);

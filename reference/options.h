@@ -128,6 +128,7 @@ typedef struct ls_options {
     char comm[8];           /* "auto" (none in a world of one, else gloo or nccl), "self", "gloo" */
     double timeout_s;       /* deadline of the rendezvous and of every collective, 300 */
     ls_digest_scope digest; /* all */
+    int64_t digest_every;   /* 1: after every step; else after each K-th and the last */
     bool trace;             /* events of what each step was busy with */
     int print_freq;         /* steps between two lines of rank 0; 0: none; 10 */
     int overflow_count;

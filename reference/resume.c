@@ -30,9 +30,9 @@ static ls_status check_metadata(const ls_expect *reader, const ls_trainer *train
 static void tell_differences(const ls_expect *reader, const ls_trainer *trainer)
 {
     static const char *const own[] = {
-        "steps",      "epochs",     "save",       "resume",     "init",           "threads",
-        "workers",    "dump-steps", "dump-ranks", "digest",     "trace",          "overflow-at",
-        "print-freq", "timeout",    "comm",       "cuda-graph", "cudnn-benchmark"};
+        "steps",      "epochs",     "save",       "resume",       "init",       "threads",
+        "workers",    "dump-steps", "dump-ranks", "digest",       "trace",      "overflow-at",
+        "print-freq", "timeout",    "comm",       "digest-every", "cuda-graph", "cudnn-benchmark"};
     cJSON *theirs = cJSON_Parse(ls_safetensors_metadata_of(reader->file, "options", ""));
     cJSON *ours = ls_options_json(&trainer->options);
     for (const cJSON *item = theirs == NULL ? NULL : theirs->child; item != NULL;

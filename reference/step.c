@@ -23,9 +23,10 @@ void ls_step_instrument_end(ls_step_loop *loop, int64_t begun_ns)
     loop->instrument_ns += ls_clock_ns() - begun_ns;
 }
 
-static bool hashes(const ls_trainer *trainer)
+static bool hashes(const ls_trainer *trainer, int64_t step)
 {
-    return ls_events_enabled(trainer->events) && trainer->options.digest != LS_DIGEST_NONE;
+    bool due = step % trainer->options.digest_every == 0 || step == trainer->last_step;
+    return due && ls_events_enabled(trainer->events) && trainer->options.digest != LS_DIGEST_NONE;
 }
 
 /* Digests and dump of the step that has just been enqueued; both need its state on the host. */
@@ -33,12 +34,12 @@ static ls_status instrument(ls_step_loop *loop, ls_step_record *record)
 {
     ls_trainer *trainer = loop->trainer;
     memset(&record->digest, 0, sizeof record->digest);
-    if (!hashes(trainer) && loop->dump == NULL) {
+    if (!hashes(trainer, record->step) && loop->dump == NULL) {
         return LS_OK;
     }
     LS_TRY(ls_step_arrive(loop, record));
     int64_t begun_ns = ls_step_instrument_begin(loop);
-    if (hashes(trainer)) {
+    if (hashes(trainer, record->step)) {
         LS_TRY(ls_digest_compute(&trainer->memory, &record->host->state, trainer->options.digest,
                                  &record->digest));
     }
@@ -87,8 +88,8 @@ static ls_status do_step(ls_step_loop *loop, int64_t step, ls_step_record *recor
     LS_TRY(ls_step_enqueue(loop, step, record));
     LS_TRY(ls_feed_ahead(loop->feed));
     LS_TRY(ls_step_tell(loop, older));
-    bool at_once = trainer->device.info.host_memory || hashes(trainer) || loop->dump != NULL ||
-                   (step == 1 && trainer->ddp != NULL);
+    bool at_once = trainer->device.info.host_memory || hashes(trainer, step) ||
+                   loop->dump != NULL || (step == 1 && trainer->ddp != NULL);
     if (at_once) {
         LS_TRY(ls_step_arrive(loop, record));
     }

@@ -140,6 +140,11 @@ START_TEST(steps_in_flight)
     ck_assert(!says("rank0.jsonl", "\"forward\"")); /* nobody waited for it */
     free(first);
     first = NULL;
+    same(&first, "A=1", "--digest-every 3 --cuda-graph off"); /* after steps 3 and 5 */
+    same(&first, "LS_EMULATED_LATE=1", "--digest-every 3");
+    ck_assert(strstr(first, "\"digest\"") != NULL);
+    free(first);
+    first = NULL;
     same(&first, "A=1", "--accumulate 2 --digest none");
     same(&first, "LS_EMULATED_LATE=1", "--accumulate 2 --digest none");
     free(first);
