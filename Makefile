@@ -59,6 +59,8 @@ SHARED_KERNELS := kernels/lower.c kernels/place.c
 CPU := $(call sources,kernels/cpu kernels/math) $(SHARED_KERNELS)
 CUDA := $(call sources,kernels/cuda) $(SHARED_KERNELS)
 CUDA_KERNELS := $(wildcard kernels/cuda/*.cu)
+# The judge on a device: its own kernels.
+ORACLE_KERNELS := $(wildcard reference/oracle/cuda/*.cu)
 NCCL := $(wildcard reference/comm/nccl*.c)
 EMULATION := $(filter-out suite/unit/cuda/fake_nvml.c \
 	$(if $(call found_cuda,NCCL_INC),,suite/unit/cuda/nccl%), \
@@ -71,10 +73,10 @@ LIBS := $(BUILD)/libls_suite.a $(BUILD)/libls_oracle.a $(BUILD)/libls_reference.
 	$(BUILD)/libls_harness.a $(BUILD)/libls_core.a
 PROGRAMS := $(addprefix $(BUILD)/,lockstep lockstep-train lockstep-launch lockstep-collectives)
 ENGINES := $(if $(HAVE_DNNL),$(BUILD)/lib/ls_cpu.so) $(if $(HAVE_GLOO),$(BUILD)/lib/ls_gloo.so) \
-	$(if $(HAVE_CUDA),$(BUILD)/lib/ls_cuda.so) \
+	$(if $(HAVE_CUDA),$(BUILD)/lib/ls_cuda.so $(BUILD)/lib/ls_oracle_cuda.so) \
 	$(if $(and $(HAVE_NCCL),$(NCCL)),$(BUILD)/lib/ls_nccl.so)
 EMULATED_LIB := $(BUILD)/emulated/lib
-EMULATED := $(if $(HAVE_EMULATION),$(addprefix $(EMULATED_LIB)/,libls_emulated.so ls_cuda.so \
+EMULATED := $(if $(HAVE_EMULATION),$(addprefix $(EMULATED_LIB)/,libls_emulated.so ls_cuda.so ls_oracle_cuda.so \
 	$(if $(and $(call found_cuda,NCCL_INC),$(NCCL)),ls_nccl.so) $(if $(HAVE_DNNL),ls_cpu.so) \
 	$(if $(HAVE_GLOO),ls_gloo.so)))
 UNIT_PROGRAMS := $(addprefix $(BUILD)/unit/,$(UNITS))
@@ -167,6 +169,12 @@ $(BUILD)/lib/ls_cuda.so: $(call objects,$(CUDA) $(CUDA_KERNELS)) $(BUILD)/libls_
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
 	$(Q)$(CXX) -shared $(LDFLAGS) $(WHOLE) $^ $(call cuda_libraries,$(CUDA_PARTS)) $(LDLIBS) -o $@
+ORACLE_ROUNDING := reference/oracle/bits.c
+$(BUILD)/lib/ls_oracle_cuda.so: $(call objects,$(ORACLE_KERNELS) $(ORACLE_ROUNDING)) \
+		$(BUILD)/libls_core.a
+	@mkdir -p $(@D)
+	$(call say,ld  $@)
+	$(Q)$(CXX) -shared $(LDFLAGS) $(WHOLE) $^ $(call cuda_libraries,CUDART) $(LDLIBS) -o $@
 NCCL_PARTS := $(NCCL) reference/comm/comm.c reference/comm/self.c
 $(call objects,$(NCCL)): EXTRA += $(call cuda_includes,CUDART NCCL)
 $(BUILD)/lib/ls_nccl.so: $(call objects,$(NCCL_PARTS)) $(BUILD)/libls_harness.a $(BUILD)/libls_core.a
@@ -193,6 +201,11 @@ $(EMULATED_LIB)/ls_cuda.so: $(call objects,$(CUDA)) \
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
 	$(Q)$(CXX) -shared -Wl,-soname,$(@F) $(LDFLAGS) $(WHOLE) $^ $(EMULATED_HERE) $(LDLIBS) -o $@
+$(EMULATED_LIB)/ls_oracle_cuda.so: $(patsubst %,$(BUILD)/emulated/obj/%.o,$(ORACLE_KERNELS)) \
+		$(call objects,$(ORACLE_ROUNDING)) $(BUILD)/libls_core.a | $(EMULATED_LIB)/libls_emulated.so
+	@mkdir -p $(@D)
+	$(call say,ld  $@)
+	$(Q)$(CXX) -shared $(LDFLAGS) $(WHOLE) $^ $(EMULATED_HERE) $(LDLIBS) -o $@
 $(EMULATED_LIB)/ls_nccl.so: $(call objects,$(NCCL_PARTS)) $(BUILD)/libls_harness.a \
 		$(BUILD)/libls_core.a | $(EMULATED_LIB)/libls_emulated.so
 	$(call say,ld  $@)
@@ -240,6 +253,8 @@ $(BUILD)/unit/test_cudnn_engines: $(BUILD)/obj/suite/unit/test_cudnn_engines.c.o
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
 	$(Q)$(CC) $(LDFLAGS) -fopenmp $^ $(call cuda_libraries,CUDART CUDNN) -lcheck -lsubunit -lrt -ljpeg $(LDLIBS) -o $@
+# It loads what it needs.
+$(BUILD)/unit/test_cuda_oracle: | $(EMULATED_LIB)/ls_oracle_cuda.so
 # The engine on the runtime alone.
 $(BUILD)/unit/test_cuda_nccl: $(BUILD)/obj/suite/unit/test_cuda_nccl.c.o $(LIBS) \
 		| $(EMULATED_LIB)/libls_emulated.so $(EMULATED_LIB)/ls_nccl.so

@@ -7,6 +7,7 @@
 
 #include "../../kernels/core/log.h"
 #include "combine.h"
+#include "loops.h"
 #include "norm.h"
 #include "ops.h"
 #include "planes.h"
@@ -20,6 +21,7 @@ typedef struct run {
     const ls_oracle_mode *mode;
     const ls_nettab *net;
     ls_oracle_result *result;
+    const ls_loops *products, *norms; /* where they run */
     ls_shards shards;
     int samples;                /* of all ranks and micro-steps */
     ls_bits_type stored;        /* activations and their gradients; F64 unless ideal */
@@ -173,17 +175,19 @@ static ls_status forward_node(run *r, int index)
         read_input(r, out);
         return LS_OK;
     case LS_NETTAB_CONV:
-        LS_TRY(ls_products_forward(products_of(node), in, weights_of(r, node->weight), out));
+        LS_TRY(
+            r->products->products_forward(products_of(node), in, weights_of(r, node->weight), out));
         break;
     case LS_NETTAB_LINEAR:
-        LS_TRY(ls_products_forward(products_of(node), in, weights_of(r, node->weight), out));
+        LS_TRY(
+            r->products->products_forward(products_of(node), in, weights_of(r, node->weight), out));
         LS_TRY(forward_linear_bias(r, node, out));
         break;
     case LS_NETTAB_NORM:
         r->stats[index].form = r->mode->norm;
-        LS_TRY(ls_norm_forward(in, param + r->net->param[node->weight].offset,
-                               param + r->net->param[node->bias].offset, &r->shards,
-                               r->step->stat_ranks, r->single, &r->stats[index], out));
+        LS_TRY(r->norms->norm_forward(in, param + r->net->param[node->weight].offset,
+                                      param + r->net->param[node->bias].offset, &r->shards,
+                                      r->step->stat_ranks, r->single, &r->stats[index], out));
         keep_statistics(r, index);
         break;
     case LS_NETTAB_RELU:
@@ -318,14 +322,15 @@ static ls_status product_backward(run *r, int index, ls_planes *in_grad)
     if (node->kind == LS_NETTAB_LINEAR) {
         linear_bias_grad(r, node, &r->grad[index]);
     }
-    LS_TRY(ls_products_weight_grad(shape, &r->value[node->input], &r->grad[index], &r->shards,
-                                   r->chunk));
+    LS_TRY(r->products->products_weight_grad(shape, &r->value[node->input], &r->grad[index],
+                                             &r->shards, r->chunk));
     finish_param(r, node->weight, true);
     if (node->input == 0) {
         return LS_OK; /* nobody reads the image's gradient */
     }
     LS_TRY(allocate_like(r, node->input, in_grad));
-    LS_TRY(ls_products_input_grad(shape, &r->grad[index], weights_of(r, node->weight), in_grad));
+    LS_TRY(r->products->products_input_grad(shape, &r->grad[index], weights_of(r, node->weight),
+                                            in_grad));
     settle(r, r->stored, in_grad);
     return LS_OK;
 }
@@ -342,10 +347,10 @@ static ls_status norm_backward(run *r, int index, ls_planes *in_grad)
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, allocate_like(r, node->input, in_grad), free_sums);
     LS_TRY_GOTO(status,
-                ls_norm_backward(&r->value[node->input],
-                                 r->step->param + r->net->param[node->weight].offset,
-                                 &r->stats[index], &r->shards, r->single, &r->grad[index], in_grad,
-                                 r->chunk, bias_grad),
+                r->norms->norm_backward(&r->value[node->input],
+                                        r->step->param + r->net->param[node->weight].offset,
+                                        &r->stats[index], &r->shards, r->single, &r->grad[index],
+                                        in_grad, r->chunk, bias_grad),
                 free_sums);
     settle(r, r->stored, in_grad);
     finish_param(r, node->weight, false);
@@ -492,8 +497,30 @@ static int enough_threads(void)
     return asked ? omp_get_max_threads() : omp_get_num_procs() + 1;
 }
 
+/* Of all products of the step. */
+static double multiply_adds(const run *r)
+{
+    double sum = 0;
+    for (int i = 1; i < r->net->node_count; i++) {
+        const ls_nettab_node *node = &r->net->node[i];
+        if (node->kind == LS_NETTAB_CONV || node->kind == LS_NETTAB_LINEAR) {
+            sum += (double)r->net->param[node->weight].count * node->height * node->width;
+        }
+    }
+    return sum * r->samples * (r->mode->forward_only ? 1 : 3);
+}
+
+static ls_status choose_loops(run *r)
+{
+    LS_TRY(ls_loops_choose(multiply_adds(r), &r->products));
+    /* batch norms with a mistake are the CPU's */
+    r->norms = r->mode->norm == LS_NORM_RIGHT ? r->products : ls_loops_cpu();
+    return LS_OK;
+}
+
 static ls_status run_all(run *r)
 {
+    LS_TRY(choose_loops(r));
     int threads = omp_get_max_threads();
     omp_set_num_threads(enough_threads());
     ls_status status = allocate(r);

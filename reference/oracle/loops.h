@@ -1,0 +1,53 @@
+/* Where the judge's heavy loops run: on the CPU (products.c, norm.c), or on a GPU as plain FP64
+ * kernels (cuda/, build/lib/ls_oracle_cuda.so), which share nothing with what they judge and equal
+ * the CPU's to 1e-12. Both have the same prototypes and take and give host memory. */
+#ifndef LS_ORACLE_LOOPS_H
+#define LS_ORACLE_LOOPS_H
+
+#include <stdbool.h>
+
+#include "norm.h"
+#include "products.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { LS_LOOPS_ABI = 1 };
+
+typedef struct ls_loops {
+    int abi;          /* LS_LOOPS_ABI */
+    const char *name; /* "cpu", "cuda" */
+    /* Whether they can run here; the reason in why, or what they run on. */
+    bool (*ready)(char *why, int why_bytes);
+    ls_status (*products_forward)(ls_products_shape shape, const ls_planes *in,
+                                  const double *weight, ls_planes *out);
+    ls_status (*products_input_grad)(ls_products_shape shape, const ls_planes *out_grad,
+                                     const double *weight, ls_planes *in_grad);
+    ls_status (*products_weight_grad)(ls_products_shape shape, const ls_planes *in,
+                                      const ls_planes *out_grad, const ls_shards *shards,
+                                      double *weight_grad);
+    ls_status (*norm_forward)(const ls_planes *in, const double *weight, const double *bias,
+                              const ls_shards *shards, int group_chunks, ls_bits_type store,
+                              ls_norm_stats *stats, ls_planes *out);
+    ls_status (*norm_backward)(const ls_planes *in, const double *weight,
+                               const ls_norm_stats *stats, const ls_shards *shards,
+                               ls_bits_type store, const ls_planes *out_grad, ls_planes *in_grad,
+                               double *weight_grad, double *bias_grad);
+} ls_loops;
+
+/* Those of the CPU. */
+const ls_loops *ls_loops_cpu(void);
+/* Those that a step of so many multiply-adds runs on: LS_ORACLE=cpu or cuda says it (cuda without a
+ * device is LS_ERR_INFRA); else the device for what would take the CPU more than seconds, where
+ * there is one. */
+ls_status ls_loops_choose(double multiply_adds, const ls_loops **out);
+
+/* What ls_oracle_cuda.so exports. */
+#define LS_LOOPS_ENTRY "ls_loops_entry"
+typedef const ls_loops *ls_loops_entry_fn(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
