@@ -12,6 +12,7 @@
 #include "../reference/explain.h"
 #include "../reference/options.h"
 #include "commands.h"
+#include "layers.h"
 #include "place.h"
 #include "versus.h"
 
@@ -142,6 +143,7 @@ static const struct command {
     {"data", data_main, "make DIR: draw a folder of images to train on"},
     {"diff", diff_main, "A B: two runs, job by job"},
     {"bounds", ls_bounds_main, "e/r of correct steps and of planted faults over fresh seeds"},
+    {"layers", ls_layers_main, "where a step's time goes on a GPU, pass by pass"},
     {"versus", versus_main, "speed beside PyTorch on this machine"},
 };
 
