@@ -23,11 +23,18 @@ say = $(if $(V),@:,@echo "  $(1)")
 .DEFAULT_GOAL := all
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: all units emulated programs found deps bench check conform detect compare peers help lint format \
+.PHONY: all units emulated programs found deps bench check conform detect compare peers gpu-check help lint format \
 	asan ubsan tsan fuzz dist install clean
 
+# DEPS: packages unpacked into a folder (dpkg -x), for machines where nothing can be installed.
+ifneq ($(DEPS),)
+DEPS_LIB := $(abspath $(DEPS))/usr/lib/$(shell uname -m)-linux-gnu
+CPPFLAGS += -isystem $(abspath $(DEPS))/usr/include
+LDFLAGS += -L$(DEPS_LIB) -Wl,-rpath,$(DEPS_LIB) -Wl,-rpath-link,$(DEPS_LIB)
+endif
+
 # ---- what this machine can build ---------------------------------------------------------------
-header = $(shell printf '\#include <%s>\n' $(1) | $(CC) -x $(or $(2),c) -E - >/dev/null 2>&1 && echo yes)
+header = $(shell printf '\#include <%s>\n' $(1) | $(CC) $(if $(DEPS),-isystem $(abspath $(DEPS))/usr/include) -x $(or $(2),c) -E - >/dev/null 2>&1 && echo yes)
 HAVE_DNNL := $(call header,oneapi/dnnl/dnnl.h)
 HAVE_GLOO := $(call header,gloo/context.h,c++)
 HAVE_CHECK := $(call header,check.h)
@@ -288,7 +295,7 @@ $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o $(LIBS)
 # What a target takes stands in a table of suite/. given: the variables of make's command line, and
 # those of the environment that the table knows.
 known = $(shell sed -n 's/^LS_VARIABLE.\([A-Z_]*\),.*/\1/p' suite/$(1).def)
-MAKE_OWN := CUDA_ARCH=% V=% BUILD=% PREFIX=% DESTDIR=% OPTIMISE=% SANITIZE=% PLANTS=% FULL=% FAULT=%
+MAKE_OWN := CUDA_ARCH=% DEPS=% V=% BUILD=% PREFIX=% DESTDIR=% OPTIMISE=% SANITIZE=% PLANTS=% FULL=% FAULT=%
 given = $(filter-out $(MAKE_OWN),$(MAKEOVERRIDES)) \
 	$(foreach name,$(call known,$(1)),$(if $(filter environment,$(origin $(name))),$(name)='$($(name))'))
 checked = @sh harness/variables.sh suite/$(1).def $(call given,$(1))
@@ -338,6 +345,10 @@ compare:
 	$(BUILD)/lockstep versus --python "$${python:-python3}" $(if $(PAIRS),--pairs $(PAIRS)) \
 		$(if $(ONLY),--only '$(ONLY)') $(if $(OUT),--out '$(OUT)')
 
+# Everything that needs a GPU, part by part (PART=build|correct|speed|peer).
+gpu-check:
+	@sh suite/gpu_check.sh $(BUILD) $(call given,variables_gpu_check) $(if $(DEPS),DEPS='$(DEPS)')
+
 # The example, the adapter and the wrong trainers of suite/peers, on the PyTorch that is there.
 peers: all
 	@sh suite/peers/check.sh $(BUILD) $(PYTHON)
@@ -354,6 +365,8 @@ help:
 #:                      be caught (FAULT=GLOB; PYTHON=... for the scripts; FULL=1: the whole matrix
 #:                      and 100 clean passes, goes on where it was stopped)
 #: make compare         speed beside PyTorch, same model, batch, threads and data
+#: make gpu-check        everything that needs a GPU, in parts under 8 minutes (PART=build, correct,
+#:                      speed, peer), one report
 #: make peers           foreign trainers: PyTorch as a subject, and trainers with users' mistakes
 #: make emulated        the CUDA backend for the CPU, for tests: then --device cuda runs with
 #:                      LS_LIB_DIR=build/emulated/lib

@@ -1,0 +1,356 @@
+#!/bin/sh
+# Everything that needs a GPU, in parts under 8 minutes each: build, correct, speed, peer. Each part writes
+# rows.tsv (status, name, seconds, text), its tables and its logs into a folder of its own; report.md is made of
+# all parts that are there. What cannot be done is a row that says so by name; a part that runs out of its time
+# leaves the rest as skipped. Exit code: 0 no row failed, 1 one did, 2 usage, 3 no GPU or no build.
+#
+#   suite/gpu_check.sh BUILD [NAME=value...]      names: suite/variables_gpu_check.def
+#
+# LS_LIB_DIR=build/emulated/lib tries the script itself on a GPU played on the CPU (small ARCH, IMAGE_SIZE, ...).
+set -u
+here=$(cd "$(dirname "$0")/.." && pwd)
+build=${1:?usage: suite/gpu_check.sh BUILD [NAME=value...]}
+shift
+sh "$here/harness/variables.sh" "$here/suite/variables_gpu_check.def" "$@" || exit 2
+PART= OUT= DEPS= PYTHON= ARCH=resnet50 IMAGE_SIZE=224 BATCH=256 BATCHES=64,100,128,192,250,256,384,512
+STEPS=40 CASES= LIMIT_S=460
+for pair in "$@"; do
+    value=${pair#*=}
+    case ${pair%%=*} in
+    PART) PART=$value ;; OUT) OUT=$value ;; DEPS) DEPS=$value ;; PYTHON) PYTHON=$value ;;
+    ARCH) ARCH=$value ;; IMAGE_SIZE) IMAGE_SIZE=$value ;; BATCH) BATCH=$value ;;
+    BATCHES) BATCHES=$value ;; STEPS) STEPS=$value ;; CASES) CASES=$value ;; LIMIT_S) LIMIT_S=$value ;;
+    esac
+done
+emulated=
+[ -n "${LS_LIB_DIR:-}" ] && [ -e "$LS_LIB_DIR/libls_emulated.so" ] && emulated=yes
+cores=$(nproc)
+
+# ---- is there a GPU ------------------------------------------------------------------------------
+gpus=0
+for device in "${LS_SYSFS:-/sys}"/bus/pci/devices/*; do
+    [ "$(cat "$device/vendor" 2>/dev/null)" = 0x10de ] || continue
+    case $(cat "$device/class" 2>/dev/null) in 0x0300* | 0x0302*) gpus=$((gpus + 1)) ;; esac
+done
+if [ "$gpus" -eq 0 ] && [ ! -e /dev/nvidiactl ] && [ -z "$emulated" ]; then
+    echo "lockstep: error: make gpu-check needs an NVIDIA GPU, and the PCI bus (${LS_SYSFS:-/sys}) shows none" >&2
+    exit 3
+fi
+
+# ---- where it is written -------------------------------------------------------------------------
+# A single part goes on with the newest report that does not have it yet.
+if [ -z "$OUT" ] && [ -n "$PART" ]; then
+    newest=$(ls -d results/runs/*-gpu-check 2>/dev/null | tail -n 1)
+    [ -n "$newest" ] && [ ! -e "$newest/$PART" ] && OUT=$newest
+fi
+[ -n "$OUT" ] || OUT=results/runs/$(date -u +%Y%m%dT%H%M%SZ)-gpu-check
+mkdir -p "$OUT" || exit 3
+OUT=$(cd "$OUT" && pwd)
+tab=$(printf '\t')
+
+# ---- rows ----------------------------------------------------------------------------------------
+now() { date +%s; }
+left() { echo $((began + LIMIT_S - $(now))); }
+row() { # status name seconds text
+    printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" >>"$folder/rows.tsv"
+    printf '%-5s %-34s %4s s  %s\n' "$1" "$2" "$3" "$4"
+}
+# step NAME SECONDS COMMAND...: runs it within its time and the part's, its output in NAME.log. Leaves the exit
+# code in $code (124: out of time), the seconds in $took. False: no time was left, the row is written.
+step() {
+    name=$1 most=$2
+    shift 2
+    rest=$(left)
+    if [ "$rest" -lt 5 ]; then
+        row skip "$name" 0 "the part's $LIMIT_S s are over"
+        return 1
+    fi
+    [ "$most" -lt "$rest" ] || most=$rest
+    from=$(now)
+    timeout -k 15 "$most" "$@" >"$folder/$name.log" 2>&1 </dev/null
+    code=$?
+    took=$(($(now) - from))
+    return 0
+}
+last_error() { # the first line of a log that tells what went wrong
+    { grep -m1 -E 'error:|Error|not ok|FAILED|Traceback' "$1" || tail -n 1 "$1"; } | cut -c1-160 | tr '\t' ' '
+}
+
+# ---- build ---------------------------------------------------------------------------------------
+part_build() {
+    sh harness/find_cuda.sh >"$folder/found.txt" 2>&1
+    for name in NVCC CUDART_LIB CUDNN_LIB CUBLASLT_LIB NCCL_LIB; do
+        value=$(sed -n "s/^$name=//p" "$folder/found.txt")
+        [ -n "$value" ] && row ok "found.$name" 0 "$value" || row skip "found.$name" 0 "not found"
+    done
+    if [ -n "$emulated" ]; then
+        row skip build 0 "a GPU played on the CPU: built by 'make emulated'"
+    elif step build "$LIMIT_S" make -s -j"$cores" BUILD="$build" DEPS="$DEPS" all; then
+        if [ "$code" -eq 0 ]; then row ok build "$took" "programs and engines"; else
+            row FAIL build "$took" "$(last_error "$folder/build.log")"
+        fi
+        sed -n 's/^\([A-Za-z ]*\): *no[:,] *\(.*\)/\1\t\2/p' "$folder/build.log" | while IFS="$tab" read -r what why; do
+            row skip "$what" 0 "$why"
+        done
+    fi
+    library=${LS_LIB_DIR:-$build/lib}/ls_cuda.so
+    if [ -e "$library" ]; then row ok ls_cuda.so 0 "$library"; else
+        row FAIL ls_cuda.so 0 "not built: $(sed -n 's/^CUDA backend: *//p' "$folder/build.log" | head -n 1)"
+        return
+    fi
+    if [ -z "$emulated" ] && printf '#include <check.h>\n' | cc -E ${DEPS:+-I"$DEPS/usr/include"} - >/dev/null 2>&1; then
+        step units "$LIMIT_S" make -s -j"$cores" BUILD="$build" DEPS="$DEPS" units &&
+            if [ "$code" -eq 0 ]; then row ok units "$took" "built"; else
+                row FAIL units "$took" "$(last_error "$folder/units.log")"
+            fi
+    else
+        row skip units 0 "check.h not found (libcheck), or nothing to build"
+    fi
+    command -v nvidia-smi >/dev/null && nvidia-smi -q >"$folder/nvidia-smi.txt" 2>&1
+    for level in O0 O2; do
+        step "train.$level" 120 "$build/lockstep-train" --device=cuda -a resnet8 --image-size=16 -b 4 --steps=3 \
+            --opt-level=$level --data=synthetic &&
+            if [ "$code" -eq 0 ]; then row ok "train.$level" "$took" "resnet8, three steps"; else
+                row FAIL "train.$level" "$took" "$(last_error "$folder/train.$level.log")"
+            fi
+    done
+}
+
+# ---- correct -------------------------------------------------------------------------------------
+conform() { # name seconds arguments...
+    name=$1 most=$2
+    shift 2
+    # what is not done in time is told, and `--resume` there goes on
+    step "$name" "$most" "$build/lockstep" conform --device cuda --out "$folder/$name" "$@" || return
+    counts=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 passed, \2 failed/p' "$folder/$name.log" | tail -n 1)
+    judged=$(wc -l <"$folder/$name/verdicts.jsonl" 2>/dev/null || echo 0)
+    bad=$(grep -c -E '"verdict":"(FAIL|CRASH|TIMEOUT|WEAK|INFRA)"' "$folder/$name/verdicts.jsonl" 2>/dev/null)
+    first=$(sed -n 's/.*"case":"\([^"]*\)".*"verdict":"\(FAIL\|CRASH\|TIMEOUT\|WEAK\|INFRA\)".*/\2 \1/p' \
+        "$folder/$name/verdicts.jsonl" 2>/dev/null | head -n 1)
+    if [ "$code" -eq 0 ]; then
+        row ok "$name" "$took" "$counts"
+    elif [ "${bad:-0}" -gt 0 ]; then
+        row FAIL "$name" "$took" "$bad of $judged judged: $first"
+    elif [ -n "$counts" ]; then
+        row FAIL "$name" "$took" "$counts; $(last_error "$folder/$name.log")"
+    elif [ "$judged" -gt 0 ]; then
+        row skip "$name" "$took" "out of time with $judged good cases, none bad"
+    else
+        row FAIL "$name" "$took" "exit code $code: $(last_error "$folder/$name.log")"
+    fi
+}
+digests() { sed -n 's/.*"event":"step".*"loss_bits":"\([^"]*\)".*"digest":\({[^}]*}\).*/\1 \2/p' "$1"; }
+twice() { # level options: two deterministic runs have the same bits
+    level=$1
+    for k in 1 2; do
+        rm -rf "$folder/twice.$level.$k" && mkdir -p "$folder/twice.$level.$k"
+        step "twice.$level.$k" 120 env LS_RUN_DIR="$folder/twice.$level.$k" \
+            "$build/lockstep-train" --device=cuda -a resnet20 --image-size=32 -b 8 --steps=8 --seed=3 \
+            --opt-level="$level" --data=synthetic --deterministic || return
+        if [ "$code" -ne 0 ]; then
+            row FAIL "twice.$level" "$took" "$(last_error "$folder/twice.$level.$k.log")"
+            return
+        fi
+        digests "$folder/twice.$level.$k/rank0.jsonl" >"$folder/twice.$level.$k.txt"
+    done
+    if [ -s "$folder/twice.$level.1.txt" ] && cmp -s "$folder/twice.$level.1.txt" "$folder/twice.$level.2.txt"; then
+        row ok "twice.$level" "$took" "$(wc -l <"$folder/twice.$level.1.txt") steps, losses and all digests equal"
+    else
+        row FAIL "twice.$level" "$took" "the bits of two deterministic runs differ"
+    fi
+}
+sanitizer() { # tool options
+    tool=$1
+    step "sanitizer.$tool" 150 compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/lockstep-train" \
+        --device=cuda -a resnet8 --image-size=16 -b 3 --steps=2 --opt-level=O2 --data=synthetic --cuda-graph=off || return
+    if [ "$code" -eq 0 ]; then
+        row ok "sanitizer.$tool" "$took" "$(grep -o 'ERROR SUMMARY.*\|RACECHECK SUMMARY.*' "$folder/sanitizer.$tool.log" | tail -n 1)"
+    elif [ "$code" -eq 124 ]; then
+        row skip "sanitizer.$tool" "$took" "not done in its time"
+    else
+        row FAIL "sanitizer.$tool" "$took" "exit code $code: $(last_error "$folder/sanitizer.$tool.log")"
+    fi
+}
+planted() { # patch of a CUDA source: the case written for it must not pass
+    patch=$1
+    fault=$(basename "$patch" .patch)
+    case=$(sed -n "s/^$fault[^|]*| *\([^ |]*\) *|.*/\1/p" suite/plants.txt)
+    step "plant.$fault.build" 200 sh suite/plants/build.sh "$build" "$patch" || return
+    program=$build/patched/$fault/build/planted/lockstep
+    if [ "$code" -ne 0 ] || [ ! -x "$program" ]; then
+        row FAIL "plant.$fault" "$took" "not built: $(last_error "$folder/plant.$fault.build.log")"
+        return
+    fi
+    step "plant.$fault" 120 "$program" conform --device cuda --out "$folder/plant.$fault" --case "$case" || return
+    if [ "$code" -eq 1 ]; then row ok "plant.$fault" "$took" "caught by $case"; else
+        row FAIL "plant.$fault" "$took" "$case ended with $code: the planted fault was not caught"
+    fi
+}
+part_correct() {
+    if [ -n "$CASES" ]; then
+        conform cases "$LIMIT_S" --case "$CASES"
+    else
+        conform kernels 150 --case 'kernels.*'
+        for world in 1 2 4; do # ranks that share the GPU
+            conform "gradients.w$world" 60 --case "gradients.o[0-3].w$world.*"
+        done
+        conform mustpass 200 --list-file suite/lists/mustpass.txt
+    fi
+    twice O0
+    twice O2
+    if command -v compute-sanitizer >/dev/null && [ -z "$emulated" ]; then
+        sanitizer memcheck
+        sanitizer racecheck
+    else
+        row skip sanitizer 0 "compute-sanitizer is not in PATH"
+    fi
+    patches=$(grep -l -E '^\+\+\+ [^ ]*kernels/cuda/' suite/plants/*.patch 2>/dev/null)
+    [ -n "$patches" ] || row skip plants 0 "no patch of suite/plants touches kernels/cuda"
+    if [ -n "$emulated" ] && [ -n "$patches" ]; then
+        row skip plants 0 "patched kernels are built for real GPUs only"
+    else
+        [ -z "$patches" ] || make -s -j"$cores" BUILD="$build" DEPS="$DEPS" PLANTS=1 programs >"$folder/plants.log" 2>&1
+        for patch in $patches; do planted "$patch"; done
+    fi
+}
+
+# ---- speed ---------------------------------------------------------------------------------------
+warmup=10
+# Median of the timed steps' milliseconds, their 10th and 90th hundredth. The last step is seen to end together with
+# the one before it, and is left out.
+median() {
+    sed -n 's/.*"event":"step".*"ms":{"total":\([0-9.e+-]*\).*/\1/p' "$1" | tail -n +$((warmup + 1)) | sed '$d' | sort -g |
+        awk '{ v[NR] = $1 } END { if (NR) printf "%.4f %.4f %.4f", v[int((NR + 1) / 2)], v[int(NR * 0.1) + 1], v[int((NR * 9 + 9) / 10)] }'
+}
+speed() { # name batch options...
+    name=$1 size=$2
+    shift 2
+    rm -rf "$folder/$name" && mkdir -p "$folder/$name"
+    step "$name" 60 env LS_RUN_DIR="$folder/$name" "$build/lockstep-train" --device=cuda -a "$ARCH" \
+        --image-size="$IMAGE_SIZE" -b "$size" --num-classes=1000 --steps=$((warmup + STEPS)) --data=synthetic \
+        --resident=4 --digest=none --lr=0.01 --print-freq=0 "$@" || return
+    found=$(median "$folder/$name/rank0.jsonl" 2>/dev/null)
+    if [ "$code" -ne 0 ] || [ -z "$found" ]; then
+        status=FAIL
+        grep -q -i 'out of memory\|cannot allocate' "$folder/$name.log" && status=skip
+        row $status "$name" "$took" "exit code $code: $(last_error "$folder/$name.log")"
+        return
+    fi
+    set -- $found "$@"
+    ms=$1 low=$2 high=$3
+    rate=$(awk -v b="$size" -v ms="$ms" 'BEGIN { printf "%.0f", b * 1000 / ms }')
+    printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$name" "$size" "$rate" "$ms" "$low" "$high" >>"$folder/speed.tsv"
+    row ok "$name" "$took" "$rate images/s, step $ms ms [$low, $high]"
+}
+half='--loss-scale=dynamic --init-scale=1024'
+part_speed() {
+    printf '# title: %s, %s pixels: images per second on one GPU\n# units: images, images/s, ms; low and high: 10th and 90th hundredth of the steps\n# columns: 1 job  2 batch  3 images_per_s  4 step_ms  5 low_ms  6 high_ms\n' "$ARCH" "$IMAGE_SIZE" >"$folder/speed.tsv"
+    speed o2 "$BATCH" --opt-level=O2 $half
+    speed o1 "$BATCH" --opt-level=O1 $half
+    speed o3 "$BATCH" --opt-level=O3 --loss-scale=128
+    speed o2.bf16 "$BATCH" --opt-level=O2 --half=bf16
+    speed o0 "$BATCH" --opt-level=O0
+    speed o0.tf32 "$BATCH" --opt-level=O0 --tf32
+    speed o2.benchmark "$BATCH" --opt-level=O2 $half --cudnn-benchmark
+    speed o2.no-graph "$BATCH" --opt-level=O2 $half --cuda-graph=off
+    speed o2.deterministic "$BATCH" --opt-level=O2 $half --deterministic
+    speed o2.phases "$BATCH" --opt-level=O2 $half --trace
+    sed -n 's/.*"event":"trace".*/&/p' "$folder/o2.phases/rank0.jsonl" 2>/dev/null | tail -n 1 >"$folder/trace.json"
+    tiny=
+    [ -z "$emulated" ] || tiny='--copy-mb 1 --side 16 --repeats 2'
+    for type in f16 bf16 f32 tf32; do
+        step "layers.$type" 90 "$build/lockstep" layers --arch "$ARCH" --image-size "$IMAGE_SIZE" --batch "$BATCH" \
+            --type $type $tiny --out "$folder/layers.$type.tsv" &&
+            if [ "$code" -eq 0 ]; then
+                row ok "layers.$type" "$took" "$(grep '^forward' "$folder/layers.$type.log" | cut -c1-150)"
+            else
+                row FAIL "layers.$type" "$took" "$(last_error "$folder/layers.$type.log")"
+            fi
+    done
+    for size in $(echo "$BATCHES" | tr ',' ' '); do
+        [ "$size" = "$BATCH" ] || speed "o2.b$size" "$size" --opt-level=O2 $half
+    done
+}
+
+# ---- peer ----------------------------------------------------------------------------------------
+part_peer() {
+    for python in $PYTHON python3 /usr/bin/python3; do
+        $python -c 'import torch; raise SystemExit(not torch.cuda.is_available())' 2>/dev/null && break
+        python=
+    done
+    trial=
+    if [ -n "$emulated" ]; then # PyTorch on the CPU: the script is tried, its figures say nothing
+        for python in $PYTHON python3 /usr/bin/python3; do
+            $python -c 'import torch' 2>/dev/null && break
+            python=
+        done
+        trial=--trial
+    fi
+    if [ -z "$python" ]; then
+        row skip peer 0 "no PyTorch that finds a GPU (PYTHON=... names an interpreter)"
+        return
+    fi
+    step peer "$LIMIT_S" "$python" suite/peers/gpu_peer.py --train "$build/lockstep-train" --out "$folder" \
+        --arch "$ARCH" --image-size "$IMAGE_SIZE" --batch "$BATCH" --steps "$STEPS" --limit "$(($(left) - 10))" $trial ||
+        return
+    if [ "$code" -ne 0 ]; then
+        row FAIL peer "$took" "exit code $code: $(last_error "$folder/peer.log")"
+        return
+    fi
+    cat "$folder/peer.rows" >>"$folder/rows.tsv"
+    while IFS="$tab" read -r status name seconds text; do
+        printf '%-5s %-34s %4s s  %s\n' "$status" "$name" "$seconds" "$text"
+    done <"$folder/peer.rows"
+}
+
+# ---- report --------------------------------------------------------------------------------------
+write_report() {
+    commit=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+    {
+        echo "# Lockstep gpu-check"
+        echo
+        if [ -n "$emulated" ]; then echo "A GPU played on the CPU: nothing here was run on a GPU."; else
+            nvidia-smi --query-gpu=name,uuid,driver_version,memory.total --format=csv,noheader 2>/dev/null ||
+                echo "nvidia-smi is not here"
+        fi
+        echo
+        echo "Commit $commit, $(date -u +%Y-%m-%dT%H:%M:%SZ)."
+        for part in build correct speed peer; do
+            [ -s "$OUT/$part/rows.tsv" ] || continue
+            fails=$(grep -c '^FAIL' "$OUT/$part/rows.tsv")
+            printf '\n## %s: %s ok, %s failed, %s skipped\n\n' "$part" "$(grep -c '^ok' "$OUT/$part/rows.tsv")" "$fails" \
+                "$(grep -c '^skip' "$OUT/$part/rows.tsv")"
+            echo '| status | what | s | |'
+            echo '|---|---|---:|---|'
+            sed 's/|/\\|/g' "$OUT/$part/rows.tsv" | awk -F "$tab" '{ printf "| %s | %s | %s | %s |\n", $1, $2, $3, $4 }'
+            if [ -e "$OUT/$part/peer.md" ]; then
+                echo
+                cat "$OUT/$part/peer.md"
+            fi
+            for log in "$OUT/$part"/layers.f16.log; do
+                [ -e "$log" ] || continue
+                printf '\n```\n'
+                sed '/^engines$/,$d' "$log"
+                echo '```'
+            done
+        done
+    } >"$OUT/report.md.new" && mv "$OUT/report.md.new" "$OUT/report.md"
+}
+
+failed=0
+for part in ${PART:-build correct speed peer}; do
+    folder=$OUT/$part
+    rm -rf "$folder" && mkdir -p "$folder" || exit 3
+    : >"$folder/rows.tsv"
+    began=$(now)
+    echo "== $part (at most $LIMIT_S s)"
+    if [ "$part" != build ] && [ ! -x "$build/lockstep-train" ]; then
+        echo "lockstep: error: nothing is built in $build: make gpu-check PART=build" >&2
+        exit 3
+    fi
+    "part_$part"
+    failed=$((failed + $(grep -c '^FAIL' "$folder/rows.tsv")))
+    write_report
+done
+echo "report: $OUT/report.md"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,311 @@
+#!/usr/bin/env python3
+"""Speed beside the PyTorch that is here, on one GPU: same network, batch and image size, data on the device.
+
+First every way of PyTorch has one run of its own, within a time of its own: eager with channels last under autocast,
+a half model with f32 masters, the whole step as a CUDA graph, torch.compile. Then the fastest takes turns with
+lockstep-train, so that whatever the machine does meanwhile falls on both. Each run is a process. Written into --out:
+peer.rows (rows of gpu-check), peer.md, peer.json.
+
+--trial runs on the CPU, with whatever sizes were given: it tries this script, its figures say nothing.
+"""
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+
+WARMUP, RESIDENT, CLASSES = 10, 4, 1000
+
+
+# ---- one run of PyTorch, in a process of its own -----------------------------------------------------------------
+
+def worker(way, o):
+    import torch
+    import torch.nn as nn
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import networks
+    cuda = not o.trial
+    device = "cuda" if cuda else "cpu"
+    torch.manual_seed(0)
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = "tf32" in way
+    half = torch.bfloat16 if "bf16" in way or not cuda else torch.float16
+    model = networks.build(o.arch, CLASSES).to(device, memory_format=torch.channels_last)
+    masters = "masters" in way
+    if masters:
+        model = model.to(half)
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.float()
+    params = [p for p in model.parameters()]
+    held = [p.detach().clone().float() for p in params] if masters else params
+    for p in held:
+        p.requires_grad_()
+    kind = {"fused": True} if cuda else {}
+    try:
+        optimizer = torch.optim.SGD(held, 0.01, 0.9, weight_decay=1e-4, **kind)
+    except (TypeError, RuntimeError):  # older ones have no fused SGD
+        optimizer = torch.optim.SGD(held, 0.01, 0.9, weight_decay=1e-4)
+    loss_of = nn.CrossEntropyLoss()
+    scaled = half is torch.float16 and "f32" not in way and "tf32" not in way
+    # a graph cannot ask whether a step is to be skipped
+    scaler = torch.cuda.amp.GradScaler(init_scale=1024) if scaled and "graph" not in way and not masters else None
+    run = torch.compile(model) if "compile" in way else model
+    shape = (o.batch, 3, o.image_size, o.image_size)
+    batches = [(torch.randn(shape, device=device).to(memory_format=torch.channels_last),
+                torch.randint(0, CLASSES, (o.batch,), device=device)) for _ in range(RESIDENT)]
+    if masters:
+        batches = [(x.to(half), y) for x, y in batches]
+    autocast = not masters and "f32" not in way and "tf32" not in way
+    factor = 1024.0 if scaled else 1.0
+
+    def forward_backward(x, y):
+        if autocast:
+            with torch.autocast(device, dtype=half):
+                loss = loss_of(run(x), y)
+        else:
+            loss = loss_of(run(x).float(), y)
+        (scaler.scale(loss) if scaler else loss * factor).backward()
+        return loss
+
+    def update():
+        if masters:
+            for p, m in zip(params, held):
+                m.grad = p.grad.float() / factor
+            optimizer.step()
+            torch._foreach_copy_(params, held)
+        elif scaler:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            if factor != 1:
+                torch._foreach_div_([p.grad for p in params], factor)
+            optimizer.step()
+
+    def step(x, y):
+        for p in params:
+            p.grad = None
+        loss = forward_backward(x, y)
+        update()
+        return loss
+
+    if "graph" in way:
+        x, y = (t.clone(memory_format=torch.preserve_format) for t in batches[0])
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                step(x, y)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step(x, y)
+
+        def one(i):
+            x.copy_(batches[i % RESIDENT][0])
+            y.copy_(batches[i % RESIDENT][1])
+            graph.replay()
+    else:
+        def one(i):
+            step(*batches[i % RESIDENT])
+
+    for i in range(WARMUP if cuda else 1):
+        one(i)
+    if cuda:
+        torch.cuda.synchronize()
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(o.steps + 1)]
+        marks[0].record()
+        for i in range(o.steps):
+            one(i)
+            marks[i + 1].record()
+        torch.cuda.synchronize()
+        ms = [a.elapsed_time(b) for a, b in zip(marks, marks[1:])]
+        memory = torch.cuda.max_memory_allocated()
+    else:
+        ms, memory = [], 0
+        for i in range(o.steps):
+            begun = time.perf_counter()
+            one(i)
+            ms.append((time.perf_counter() - begun) * 1e3)
+    print("RESULT " + json.dumps({"ms": ms, "torch": torch.__version__, "memory": memory,
+                                  "cudnn": str(torch.backends.cudnn.version())}))
+
+
+# ---- turns ---------------------------------------------------------------------------------------------------------
+
+class Failed(Exception):
+    pass
+
+
+def command(words, limit, environment=None):
+    try:
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=max(limit, 1), text=True,
+                              env=environment, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired as late:
+        raise Failed(f"not done in {limit:.0f} s") from late
+    if done.returncode != 0:
+        lines = [line for line in done.stdout.strip().splitlines() if "rror" in line] or \
+            done.stdout.strip().splitlines() or ["no output"]
+        raise Failed(f"exit code {done.returncode}: {lines[-1][:150]}")
+    return done.stdout
+
+
+def torch_run(way, o, limit, batch):
+    words = [sys.executable, os.path.abspath(__file__), "--worker", way, "--arch", o.arch, "--batch", str(batch),
+             "--image-size", str(o.image_size), "--steps", str(o.steps)] + (["--trial"] if o.trial else [])
+    for line in command(words, limit).splitlines():
+        if line.startswith("RESULT "):
+            return json.loads(line[7:])
+    raise Failed("no result")
+
+
+OURS = {"o2": "--opt-level=O2 --loss-scale=dynamic --init-scale=1024", "o2.bf16": "--opt-level=O2 --half=bf16",
+        "o1": "--opt-level=O1 --loss-scale=dynamic --init-scale=1024", "o0.tf32": "--opt-level=O0 --tf32"}
+
+
+def our_run(what, o, limit, batch):
+    folder = os.path.join(o.out, f"ours.{what}.b{batch}")
+    os.makedirs(folder, exist_ok=True)
+    events = os.path.join(folder, "rank0.jsonl")
+    if os.path.exists(events):
+        os.unlink(events)
+    words = [o.train, "--device=cuda", f"-a{o.arch}", f"--image-size={o.image_size}", f"-b{batch}",
+             f"--num-classes={CLASSES}", f"--steps={WARMUP + o.steps}", "--data=synthetic", f"--resident={RESIDENT}",
+             "--digest=none", "--lr=0.01", "--print-freq=0"] + OURS[what].split()
+    command(words, limit, dict(os.environ, LS_RUN_DIR=folder))
+    with open(events, encoding="utf-8") as lines:
+        steps = [json.loads(line) for line in lines if '"event":"step"' in line]
+    return {"ms": [step["ms"]["total"] for step in steps[WARMUP:-1]]}  # the last is seen with the one before
+
+
+def rate(result, batch):
+    return batch * 1e3 / statistics.median(result["ms"])
+
+
+def interval(values):
+    """The median with its 95 % bootstrap interval."""
+    draw = random.Random(7)
+    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(2000))
+    return statistics.median(values), medians[50], medians[-51]
+
+
+class Peer:
+    def __init__(self, o):
+        self.o, self.begun, self.rows, self.lines, self.found = o, time.time(), [], [], {}
+
+    def left(self):
+        return self.o.limit - (time.time() - self.begun)
+
+    def row(self, status, name, seconds, text):
+        self.rows.append(f"{status}\t{name}\t{seconds:.0f}\t{text}")
+        print(self.rows[-1], flush=True)
+
+    def once(self, way, batch, limit):
+        begun = time.time()
+        name = f"torch.{way}.b{batch}"
+        if self.left() < 15:
+            self.row("skip", name, 0, "no time left")
+            return None
+        try:
+            result = torch_run(way, self.o, min(limit, self.left()), batch)
+        except Failed as failed:
+            self.row("skip", name, time.time() - begun, str(failed))
+            return None
+        images = rate(result, batch)
+        self.found[name] = images
+        self.versions = f"PyTorch {result['torch']}, cuDNN {result['cudnn']}"
+        self.row("ok", name, time.time() - begun, f"{images:.0f} images/s, {result['memory'] / 1e9:.1f} GB")
+        return images
+
+    def best(self, ways, batch):
+        rates = {way: self.once(way, batch, limit) for way, limit in ways}
+        rates = {way: images for way, images in rates.items() if images}
+        return max(rates, key=rates.get) if rates else None
+
+    def turns(self, title, ours, way, batch, goal, pairs):
+        """ours and PyTorch's `way` in turn; a row with the ratio, and whether it reaches the goal."""
+        ratios, own, begun = [], [], time.time()
+        if way is None:
+            self.row("skip", title, 0, "PyTorch has no figure")
+            return
+        for pair in range(pairs):
+            if self.left() < 20 or (pair > 0 and self.left() < 2 * (time.time() - begun) / pair):
+                break
+            order = (0, 1) if pair % 2 == 0 else (1, 0)
+            try:
+                pair_rates = [0.0, 0.0]
+                for who in order:
+                    run = our_run(ours, self.o, self.left(), batch) if who == 0 else \
+                        torch_run(way, self.o, self.left(), batch)
+                    pair_rates[who] = rate(run, batch)
+            except Failed as failed:
+                self.row("FAIL", title, time.time() - begun, str(failed))
+                return
+            ratios.append(pair_rates[0] / pair_rates[1])
+            own.append(pair_rates[0])
+        if len(ratios) < 2:
+            self.row("skip", title, time.time() - begun, f"{len(ratios)} pairs in the time left")
+            return
+        middle, low, high = interval(ratios)
+        reached = "reaches" if low >= goal else "misses" if high < goal else "is not told apart from"
+        text = (f"{middle:.3f} x torch {way} [{low:.3f}, {high:.3f}], {len(ratios)} pairs, "
+                f"{statistics.median(own):.0f} images/s; {reached} {goal}")
+        self.row("ok", title, time.time() - begun, text)
+        self.lines.append(f"| {title} | {batch} | {statistics.median(own):.0f} | {way} | "
+                          f"{middle:.3f} [{low:.3f}, {high:.3f}] | {goal} |")
+        self.found[title] = {"ratio": middle, "low": low, "high": high, "pairs": len(ratios), "goal": goal,
+                             "images_per_s": statistics.median(own), "peer": way}
+
+    def run(self):
+        o, batch = self.o, self.o.batch
+        self.versions = ""
+        ways = [("eager", 60), ("masters", 60), ("graph", 60), ("graph.masters", 60), ("compile", 150)]
+        bf16 = [("eager.bf16", 60), ("graph.bf16", 60)]
+        if o.trial:
+            ways, bf16 = [("eager", 60)], []
+        best = self.best(ways, batch)
+        best_bf16 = self.best(bf16, batch)
+        self.turns(f"ours.o2.b{batch}", "o2", best, batch, 1.25, 5)
+        self.turns(f"ours.o1.b{batch}", "o1", best, batch, 1.1, 3)
+        if not o.trial:
+            self.turns(f"ours.bf16.b{batch}", "o2.bf16", best_bf16, batch, 1.1, 3)
+            self.turns("ours.o2.b32", "o2", "eager" if self.once("eager", 32, 60) else None, 32, 1.5, 3)
+        self.write()
+
+    def write(self):
+        folder = self.o.out
+        with open(os.path.join(folder, "peer.rows"), "w", encoding="utf-8") as file:
+            file.write("".join(row + "\n" for row in self.rows))
+        with open(os.path.join(folder, "peer.json"), "w", encoding="utf-8") as file:
+            json.dump({"schema": 1, "versions": self.versions, "arch": self.o.arch, "image_size": self.o.image_size,
+                       "found": self.found}, file, indent=1)
+        with open(os.path.join(folder, "peer.md"), "w", encoding="utf-8") as file:
+            file.write(f"Beside {self.versions}: {self.o.arch}, {self.o.image_size} pixels, data on the device, in turn."
+                       "\n\n| ours | batch | images/s | PyTorch's way | ratio [95 %] | goal |\n"
+                       "|---|---:|---:|---|---|---:|\n" + "".join(line + "\n" for line in self.lines))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--worker")
+    add("--train", default="build/lockstep-train")
+    add("--out", default=".")
+    add("--arch", default="resnet50")
+    add("--image-size", type=int, default=224)
+    add("--batch", type=int, default=256)
+    add("--steps", type=int, default=40)
+    add("--limit", type=float, default=440, help="seconds of all together")
+    add("--trial", action="store_true")
+    o = parser.parse_args()
+    if o.worker:
+        worker(o.worker, o)
+    else:
+        Peer(o).run()
+
+
+if __name__ == "__main__":
+    main()
