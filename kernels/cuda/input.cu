@@ -4,7 +4,7 @@
 #include "ops.h"
 #include "packet.h"
 
-enum { THREADS = 256, MOST_IMAGES = 32768, MOST_CHANNELS = 16 };
+enum { THREADS = 256, MOST_IMAGES = 32768 };
 
 int ls_input_stored_channels(ls_dtype type, int channels)
 {
@@ -52,13 +52,16 @@ ls_status ls_input_pack(cudaStream_t stream, ls_dtype type, void *to, const floa
     return LS_OK;
 }
 
+enum { MOST_BYTE_CHANNELS = 4 };
+
 typedef struct normalisation {
-    float mean[MOST_CHANNELS], std[MOST_CHANNELS];
+    float mean[MOST_BYTE_CHANNELS], std[MOST_BYTE_CHANNELS];
 } normalisation;
 
+/* A packet holds all channels of a pixel. */
 template <typename T>
-LS_KERNEL pack_u8_kernel(T *to, const uint8_t *from, int images, int channels, int stored,
-                         int pixels, const normalisation norm)
+LS_KERNEL pack_u8_kernel(T *to, const uint8_t *from, int images, int channels, int pixels,
+                         normalisation norm)
 {
     enum { V = 16 / sizeof(T) };
     int pixel = (int)(blockIdx.x * THREADS + threadIdx.x);
@@ -66,21 +69,17 @@ LS_KERNEL pack_u8_kernel(T *to, const uint8_t *from, int images, int channels, i
         return;
     }
     for (int64_t n = blockIdx.y; n < images; n += gridDim.y) {
-        for (int first = 0; first < stored; first += V) {
-            float value[V];
-            ls_packet<T, V> packet;
-            LS_UNROLL
-            for (int j = 0; j < V; j++) {
-                int c = first + j;
-                value[j] = 0;
-                if (c < channels) {
-                    float byte = (float)from[(n * pixels + pixel) * channels + c];
-                    value[j] = (byte / 255.0f - norm.mean[c]) / norm.std[c];
-                }
+        float value[V] = {};
+        ls_packet<T, V> packet;
+        LS_UNROLL
+        for (int c = 0; c < MOST_BYTE_CHANNELS; c++) {
+            if (c < channels) {
+                float byte = (float)from[(n * pixels + pixel) * channels + c];
+                value[c] = (byte / 255.0f - norm.mean[c]) / norm.std[c];
             }
-            ls_packet_set(&packet, value);
-            ls_packet_store(to + (n * pixels + pixel) * stored + first, packet);
         }
+        ls_packet_set(&packet, value);
+        ls_packet_store(to + (n * pixels + pixel) * V, packet);
     }
 }
 
@@ -88,15 +87,14 @@ ls_status ls_input_pack_u8(cudaStream_t stream, ls_dtype type, void *to, const u
                            int images, int channels, int height, int width, const float *mean,
                            const float *std)
 {
-    int stored = ls_input_stored_channels(type, channels);
     normalisation norm = {};
-    LS_ASSERT(channels <= MOST_CHANNELS);
+    LS_ASSERT(channels <= MOST_BYTE_CHANNELS);
     for (int c = 0; c < channels; c++) {
         norm.mean[c] = mean[c];
         norm.std[c] = std[c];
     }
     LS_BY_ELEMENT(type, T,
                   LS_LAUNCH(pack_u8_kernel<T>, grid_of(images, height * width), THREADS, stream,
-                            (T *)to, from, images, channels, stored, height * width, norm));
+                            (T *)to, from, images, channels, height * width, norm));
     return LS_OK;
 }

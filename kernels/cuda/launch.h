@@ -53,16 +53,26 @@ typedef struct alignas(16) ls_vector {
     uint32_t word[4];
 } ls_vector;
 
+/* On the device as one access that the compiler does not take apart, in global memory. */
 LS_DEVICE ls_vector ls_vector_load(const void *from)
 {
     ls_vector_check(from);
+#ifdef LS_CUDA_EMULATED
     return *(const ls_vector *)from;
+#else
+    uint4 all = *(const uint4 *)from;
+    return {{all.x, all.y, all.z, all.w}};
+#endif
 }
 
 LS_DEVICE void ls_vector_store(void *to, ls_vector value)
 {
     ls_vector_check(to);
+#ifdef LS_CUDA_EMULATED
     *(ls_vector *)to = value;
+#else
+    __stwb((uint4 *)to, make_uint4(value.word[0], value.word[1], value.word[2], value.word[3]));
+#endif
 }
 
 /* Blocks of `threads` that cover `count` elements. */

@@ -107,40 +107,71 @@ LS_KERNEL clear_flags_kernel(ls_step_state *state)
     state->first_bad_grad = -1;
 }
 
-LS_KERNEL LS_BOUNDS(LS_MULTI_THREADS, 3)
-    unscale_kernel(ls_multi_table table, bool writes, ls_step_state *state)
+enum { STEP = 4 * LS_MULTI_THREADS }; /* from a thread's quad to its next one */
+
+/* AHEAD quads from `first` on, all of them whole ones where WHOLE says so. Returns whether
+ * something is not finite. */
+template <bool WHOLE>
+LS_DEVICE uint32_t unscale_quads(const ls_multi_view &to, const ls_multi_view &from, float factor,
+                                 int first, int end)
 {
-    enum { STEP = 4 * LS_MULTI_THREADS };
-    ls_multi_part part = ls_multi_part_of(table, LS_MULTI_SPLIT);
-    ls_multi_view from = table.entry[part.tensor].view[LS_MULTI_FROM];
-    ls_multi_view to = table.entry[part.tensor].view[LS_MULTI_TO];
-    float factor = LS_PLANT(no_unscale, state->inv_loss_scale, 1.0f);
+    ls_multi_quad quad[AHEAD];
     uint32_t bad = 0;
-    for (int64_t first = part.begin + 4 * (int64_t)threadIdx.x; first < part.end;
-         first += AHEAD * STEP) {
-        ls_multi_quad quad[AHEAD];
+    LS_UNROLL
+    for (int u = 0; u < AHEAD; u++) {
+        int i = first + u * STEP;
+        ls_multi_load(&quad[u], from, i, WHOLE ? 4 : quad_count(i, end));
+    }
+    LS_UNROLL
+    for (int u = 0; u < AHEAD; u++) {
+        int i = first + u * STEP;
+        int count = WHOLE ? 4 : quad_count(i, end);
+        float value[4];
+        ls_multi_get(value, quad[u], from.type);
         LS_UNROLL
-        for (int u = 0; u < AHEAD; u++) {
-            int64_t i = first + u * STEP;
-            ls_multi_load(&quad[u], from, i, quad_count(i, part.end));
+        for (int k = 0; k < 4; k++) {
+            float scale = LS_PLANT(vector_remainder_scaled, factor, count == 4 ? factor : 1);
+            bad |= ls_rounded_non_finite(value[k]); /* 0 past the end */
+            value[k] = k < count ? ls_rounded_mul(value[k], scale) : 0;
         }
-        LS_UNROLL
-        for (int u = 0; u < AHEAD; u++) {
-            int64_t i = first + u * STEP;
-            int count = quad_count(i, part.end);
-            float value[4];
-            ls_multi_get(value, quad[u], from.type);
-            LS_UNROLL
-            for (int k = 0; k < 4; k++) {
-                float scale = LS_PLANT(vector_remainder_scaled, factor, count == 4 ? factor : 1);
-                bad |= ls_rounded_non_finite(value[k]); /* 0 past the end */
-                value[k] = k < count ? ls_rounded_mul(value[k], scale) : 0;
-            }
-            if (writes) {
-                bad |= ls_multi_set(&quad[u], value, to.type);
-                ls_multi_store(to, i, count, quad[u]);
-            }
+        if (to.data != NULL) {
+            bad |= ls_multi_set(&quad[u], value, to.type);
+            ls_multi_store(to, i, count, quad[u]);
         }
+    }
+    return bad;
+}
+
+/* The quads of whole views of type TYPE, up to the last few; *first: where they end. */
+template <int TYPE>
+LS_DEVICE uint32_t unscale_whole(ls_multi_view to, ls_multi_view from, float factor, int *first,
+                                 int end)
+{
+    uint32_t bad = 0;
+    to = ls_multi_known(to, LS_F32);
+    from = ls_multi_known(from, TYPE);
+    for (; *first + (AHEAD - 1) * STEP + 4 <= end; *first += AHEAD * STEP) {
+        bad |= unscale_quads<true>(to, from, factor, *first, end);
+    }
+    return bad;
+}
+
+LS_KERNEL LS_BOUNDS(LS_MULTI_THREADS, 3) unscale_kernel(ls_multi_table table, ls_step_state *state)
+{
+    ls_multi_part part = ls_multi_part_of(table, LS_MULTI_SPLIT);
+    const ls_multi_view *view = table.entry[part.tensor].view;
+    ls_multi_view from = ls_multi_from(view[LS_MULTI_FROM], part.begin);
+    ls_multi_view to = ls_multi_from(view[LS_MULTI_TO], part.begin);
+    float factor = LS_PLANT(no_unscale, state->inv_loss_scale, 1.0f);
+    int first = 4 * (int)threadIdx.x, end = (int)(part.end - part.begin);
+    uint32_t bad = 0;
+    if (table.entry[part.tensor].whole != 0) {
+        bad = from.type == LS_F32   ? unscale_whole<LS_F32>(to, from, factor, &first, end)
+              : from.type == LS_F16 ? unscale_whole<LS_F16>(to, from, factor, &first, end)
+                                    : unscale_whole<LS_BF16>(to, from, factor, &first, end);
+    }
+    for (; first < end; first += AHEAD * STEP) {
+        bad |= unscale_quads<false>(to, from, factor, first, end);
     }
     ls_multi_report(&state->first_bad_grad, part.tensor, bad);
     if (__ballot_sync(0xffffffffu, bad != 0) != 0 && threadIdx.x % LS_WARP == 0) {
@@ -159,7 +190,7 @@ ls_status ls_multi_unscale_check(ls_backend *backend, ls_stream *stream, ls_tens
     LS_LAUNCH(clear_flags_kernel, 1, 1, stream->native, state);
     if (table.chunk_count > 0) {
         LS_LAUNCH(unscale_kernel, (unsigned)(table.chunk_count * LS_MULTI_SPLIT), LS_MULTI_THREADS,
-                  stream->native, table, to.count != 0, state);
+                  stream->native, table, state);
     }
     return LS_OK;
 }
@@ -199,7 +230,7 @@ typedef struct step_quad {
     ls_multi_quad value, grad, moment1, moment2;
 } step_quad;
 
-enum { SGD, LARS, ADAM, LAMB };
+enum { SGD, LARS, ADAM, LAMB, STEP_AHEAD = 2 };
 
 /* One element: its new value; the moments are moved. `g` is not read by LAMB. */
 template <int KIND>
@@ -278,34 +309,66 @@ LS_DEVICE uint32_t step_store(step_quad *q, const ls_multi_entry &e, const ls_mu
     return bad;
 }
 
+/* The entry with its views from element `begin` on. */
+LS_DEVICE ls_multi_entry entry_from(const ls_multi_entry *entry, int64_t begin)
+{
+    ls_multi_entry e = *entry;
+    LS_UNROLL
+    for (int k = 0; k < LS_MULTI_LISTS; k++) {
+        e.view[k] = ls_multi_from(e.view[k], begin);
+    }
+    return e;
+}
+
+template <int KIND, bool WHOLE>
+LS_DEVICE uint32_t step_quads(const ls_multi_entry &e, const ls_multi_rule &rule,
+                              const ls_multi_own &own, int first, int end)
+{
+    step_quad quad[STEP_AHEAD];
+    uint32_t bad = 0;
+    LS_UNROLL
+    for (int u = 0; u < STEP_AHEAD; u++) {
+        int i = first + u * STEP;
+        step_load<KIND>(&quad[u], e, rule, i, WHOLE ? 4 : quad_count(i, end));
+    }
+    LS_UNROLL
+    for (int u = 0; u < STEP_AHEAD; u++) {
+        int i = first + u * STEP;
+        bad |= step_store<KIND>(&quad[u], e, rule, own, i, WHOLE ? 4 : quad_count(i, end));
+    }
+    return bad;
+}
+
 template <int KIND>
 LS_KERNEL LS_BOUNDS(LS_MULTI_THREADS, (KIND == ADAM || KIND == LAMB ? 2 : 3))
     step_kernel(ls_multi_table table, ls_step_state *state)
 {
-    enum { U = 2, STEP = 4 * LS_MULTI_THREADS };
     ls_multi_rule rule = *table.rule;
     if (rule.skip != 0) {
         return;
     }
     ls_multi_part part = ls_multi_part_of(table, LS_MULTI_SPLIT);
-    ls_multi_entry e = table.entry[part.tensor];
+    const ls_multi_entry *entry = &table.entry[part.tensor];
     ls_multi_own own = {};
     if (KIND == LARS || KIND == LAMB) {
         own = table.own[part.tensor];
     }
+    int first = 4 * (int)threadIdx.x, end = (int)(part.end - part.begin);
     uint32_t bad = 0;
-    for (int64_t first = part.begin + 4 * (int64_t)threadIdx.x; first < part.end;
-         first += U * STEP) {
-        step_quad quad[U];
+    if (entry->whole != 0 && entry->view[LS_MULTI_GRAD].type == LS_F32) {
+        ls_multi_entry e = entry_from(entry, part.begin);
         LS_UNROLL
-        for (int u = 0; u < U; u++) {
-            int64_t i = first + u * STEP;
-            step_load<KIND>(&quad[u], e, rule, i, quad_count(i, part.end));
+        for (int k = 0; k < LS_MULTI_LISTS; k++) {
+            e.view[k] = ls_multi_known(e.view[k], k == LS_MULTI_COPY ? e.view[k].type : LS_F32);
         }
-        LS_UNROLL
-        for (int u = 0; u < U; u++) {
-            int64_t i = first + u * STEP;
-            bad |= step_store<KIND>(&quad[u], e, rule, own, i, quad_count(i, part.end));
+        for (; first + (STEP_AHEAD - 1) * STEP + 4 <= end; first += STEP_AHEAD * STEP) {
+            bad |= step_quads<KIND, true>(e, rule, own, first, end);
+        }
+    }
+    if (first < end) {
+        ls_multi_entry e = entry_from(entry, part.begin);
+        for (; first < end; first += STEP_AHEAD * STEP) {
+            bad |= step_quads<KIND, false>(e, rule, own, first, end);
         }
     }
     ls_multi_report(&state->first_bad_state, part.tensor, bad);

@@ -35,6 +35,7 @@ typedef struct ls_multi_entry {
     ls_multi_view view[LS_MULTI_LISTS];
     int64_t count;
     int32_t first_chunk, chunks;
+    int32_t whole; /* each view takes quads in one access; all but FROM and COPY are f32 */
 } ls_multi_entry;
 
 typedef struct ls_multi_chunk {
@@ -93,6 +94,7 @@ LS_DEVICE void ls_multi_load(ls_multi_quad *quad, const ls_multi_view &view, int
 {
     uint32_t *word = quad->word;
     word[0] = word[1] = word[2] = word[3] = 0;
+    LS_GLOBAL(view.data);
     int parts = count == 4 ? view.parts : 4;
     if (view.type == LS_F32) {
         const uint32_t *from = (const uint32_t *)view.data + index;
@@ -103,8 +105,8 @@ LS_DEVICE void ls_multi_load(ls_multi_quad *quad, const ls_multi_view &view, int
             word[2] = all.word[2];
             word[3] = all.word[3];
         } else if (parts == 2) {
-            ls_pair low = *(const ls_pair *)from;
-            ls_pair high = *(const ls_pair *)(from + 2);
+            ls_pair low = ls_pair_load(from);
+            ls_pair high = ls_pair_load(from + 2);
             word[0] = low.word[0];
             word[1] = low.word[1];
             word[2] = high.word[0];
@@ -121,7 +123,7 @@ LS_DEVICE void ls_multi_load(ls_multi_quad *quad, const ls_multi_view &view, int
     }
     const uint16_t *from = (const uint16_t *)view.data + index;
     if (parts == 1) {
-        ls_pair both = *(const ls_pair *)from;
+        ls_pair both = ls_pair_load(from);
         word[0] = both.word[0];
         word[1] = both.word[1];
     } else if (parts == 2) {
@@ -141,6 +143,7 @@ LS_DEVICE void ls_multi_store(const ls_multi_view &view, int64_t index, int coun
                               const ls_multi_quad &quad)
 {
     const uint32_t *word = quad.word;
+    LS_GLOBAL(view.data);
     int parts = count == 4 ? view.parts : 4;
     if (view.type == LS_F32) {
         uint32_t *to = (uint32_t *)view.data + index;
@@ -149,8 +152,8 @@ LS_DEVICE void ls_multi_store(const ls_multi_view &view, int64_t index, int coun
             ls_vector_store(to, all);
         } else if (parts == 2) {
             ls_pair low = {{word[0], word[1]}}, high = {{word[2], word[3]}};
-            *(ls_pair *)to = low;
-            *(ls_pair *)(to + 2) = high;
+            ls_pair_store(to, low);
+            ls_pair_store(to + 2, high);
         } else {
             LS_UNROLL
             for (int k = 0; k < 4; k++) {
@@ -164,7 +167,7 @@ LS_DEVICE void ls_multi_store(const ls_multi_view &view, int64_t index, int coun
     uint16_t *to = (uint16_t *)view.data + index;
     if (parts == 1) {
         ls_pair both = {{word[0], word[1]}};
-        *(ls_pair *)to = both;
+        ls_pair_store(to, both);
     } else if (parts == 2) {
         *(uint32_t *)to = word[0];
         *(uint32_t *)(to + 2) = word[1];
@@ -225,6 +228,23 @@ LS_DEVICE uint32_t ls_multi_set(ls_multi_quad *quad, const float *value, int typ
 }
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
+
+/* A view that is known to be so, where the code is made for it. */
+LS_DEVICE ls_multi_view ls_multi_known(ls_multi_view view, int type)
+{
+    view.type = type;
+    view.parts = 1;
+    return view;
+}
+
+/* The view from element `begin` on, which is a multiple of a quad. */
+LS_DEVICE ls_multi_view ls_multi_from(ls_multi_view view, int64_t begin)
+{
+    if (view.data != NULL) {
+        view.data = (char *)view.data + begin * (view.type == LS_F32 ? 4 : 2);
+    }
+    return view;
+}
 
 /* The elements [begin, end) of a tensor that this block works on. */
 typedef struct ls_multi_part {

@@ -63,6 +63,18 @@ static int64_t chunks_of(int64_t count)
     return (count + LS_MULTI_CHUNK - 1) / LS_MULTI_CHUNK;
 }
 
+static bool is_whole(const ls_multi_entry *entry)
+{
+    bool whole = true;
+    for (int k = 0; k < LS_MULTI_LISTS; k++) {
+        const ls_multi_view *view = &entry->view[k];
+        bool any = k == LS_MULTI_FROM || k == LS_MULTI_COPY;
+        whole =
+            whole && (view->data == NULL || (view->parts == 1 && (any || view->type == LS_F32)));
+    }
+    return whole;
+}
+
 /* list[LS_MULTI_LISTS]; an absent one has count 0. The entries are the caller's to free; NULL where
  * there is no memory. */
 static ls_multi_entry *make_entries(const ls_tensor_list *list, int count)
@@ -82,6 +94,7 @@ static ls_multi_entry *make_entries(const ls_tensor_list *list, int count)
             }
         }
         entry[i].count = list[LS_MULTI_FROM].tensor[i].count;
+        entry[i].whole = is_whole(&entry[i]);
         entry[i].first_chunk = (int32_t)chunk;
         entry[i].chunks = (int32_t)chunks_of(entry[i].count);
         chunk += chunks_of(entry[i].count);

@@ -59,12 +59,15 @@ LS_DEVICE void ls_norm_write(const ls_tensor &tensor, int index, double value)
     }
 }
 
-/* `V` neighbouring values per channel. */
+/* The values of a packet's channels. */
 template <int V> LS_DEVICE void ls_norm_channels(float *to, const float *from, int packet)
 {
+    enum { W = V == 1 ? 1 : 4 };
     LS_UNROLL
-    for (int j = 0; j < V; j++) {
-        to[j] = from[packet * V + j];
+    for (int j = 0; j < V; j += W) {
+        ls_packet<float, W> four;
+        ls_packet_load(&four, from + packet * V + j);
+        ls_packet_get(to + j, four);
     }
 }
 

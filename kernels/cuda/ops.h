@@ -26,7 +26,8 @@ int ls_input_stored_channels(ls_dtype type, int channels);
 /* f32 NCHW, already normalised, to NHWC of `type`; channels beyond `channels` are 0. */
 ls_status ls_input_pack(cudaStream_t stream, ls_dtype type, void *to, const float *from, int images,
                         int channels, int height, int width);
-/* uint8 NHWC to NHWC of `type`: (value/255 - mean[c]) / std[c] in f32. mean and std are host. */
+/* uint8 NHWC of at most 4 channels to NHWC of `type`: (value/255 - mean[c]) / std[c] in f32. mean
+ * and std are host. */
 ls_status ls_input_pack_u8(cudaStream_t stream, ls_dtype type, void *to, const uint8_t *from,
                            int images, int channels, int height, int width, const float *mean,
                            const float *std);
@@ -47,7 +48,9 @@ ls_status ls_weights_unpack(cudaStream_t stream, ls_dtype type, const ls_weight 
 
 /* ---- norm.cu --------------------------------------------------------------------------------- */
 
-/* Of one batch norm, kept from forward to backward; device memory, [channels] each. */
+/* Of one batch norm, kept from forward to backward; device memory, [channels] each, 16-byte
+ * aligned.
+ */
 typedef struct ls_norm_kept {
     float *mean, *inv_std; /* of the batch, over all ranks that share statistics */
     float *scale, *bias;   /* y = (x - mean) * scale + bias; the bias makes up for rounding of the

@@ -7,20 +7,43 @@
 
 #include "element.h"
 
-/* LS_BOUNDS(threads of a block, blocks that a multiprocessor holds), after LS_KERNEL: leaves the
+/* LS_GLOBAL(pointer): it points to global memory, which the compiler cannot see of a pointer that
+ * was read from memory itself.
+ * LS_BOUNDS(threads of a block, blocks that a multiprocessor holds), after LS_KERNEL: leaves the
  * compiler that many registers. */
 #ifdef LS_CUDA_EMULATED
 #define LS_BOUNDS(threads, blocks)
 #define LS_UNROLL
+#define LS_GLOBAL(pointer) ((void)0)
 #else
 #define LS_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #define LS_UNROLL _Pragma("unroll")
+#define LS_GLOBAL(pointer) __builtin_assume(__isGlobal(pointer))
 #endif
 
 /* 8 bytes, at an address that is a multiple of 8. */
 typedef struct alignas(8) ls_pair {
     uint32_t word[2];
 } ls_pair;
+
+LS_DEVICE ls_pair ls_pair_load(const void *from)
+{
+#ifdef LS_CUDA_EMULATED
+    return *(const ls_pair *)from;
+#else
+    uint2 both = *(const uint2 *)from;
+    return {{both.x, both.y}};
+#endif
+}
+
+LS_DEVICE void ls_pair_store(void *to, ls_pair value)
+{
+#ifdef LS_CUDA_EMULATED
+    *(ls_pair *)to = value;
+#else
+    __stwb((uint2 *)to, make_uint2(value.word[0], value.word[1]));
+#endif
+}
 
 /* V elements: as many as make 16 bytes, at an address that is a multiple of 16, or one. */
 template <typename T, int V> struct ls_packet {

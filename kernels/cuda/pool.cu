@@ -4,7 +4,7 @@
 #include "ops.h"
 #include "packet.h"
 
-enum { THREADS = 256 };
+enum { THREADS = 256, AHEAD = 3 /* inputs of a row that a thread has in flight */ };
 
 /* V taps as one access. */
 template <int V> struct tap_word;
@@ -48,6 +48,20 @@ LS_DEVICE window window_of(const ls_pool_shape &s, int oh, int ow)
     return v;
 }
 
+/* What one input of the window does to the choice. */
+template <typename T, int V>
+LS_DEVICE void choose(float *best, uint8_t *tap, const ls_packet<T, V> &in, int here, bool given)
+{
+    float value[V];
+    ls_packet_get(value, in);
+    LS_UNROLL
+    for (int j = 0; j < V; j++) {
+        bool wins = given ? tap[j] == here : value[j] > best[j] || value[j] != value[j];
+        best[j] = wins ? value[j] : best[j];
+        tap[j] = wins ? (uint8_t)here : tap[j];
+    }
+}
+
 /* A block per row of the output, a thread per packet of channels of a pixel. */
 template <typename T, int V>
 LS_KERNEL max_kernel(ls_pool_shape s, const T *x, T *y, uint8_t *taps, bool given)
@@ -60,7 +74,7 @@ LS_KERNEL max_kernel(ls_pool_shape s, const T *x, T *y, uint8_t *taps, bool give
         window v = window_of(s, oh, i / packets);
         const T *from = plane + i % packets * V;
         int64_t out = row + (int64_t)i * V;
-        float best[V], value[V];
+        float best[V];
         uint8_t tap[V];
         ls_packet<T, V> packet;
         if (given) {
@@ -72,15 +86,21 @@ LS_KERNEL max_kernel(ls_pool_shape s, const T *x, T *y, uint8_t *taps, bool give
             tap[j] = given ? tap[j] : (uint8_t)((v.h0 - v.top) * s.kernel + v.w0 - v.left);
         }
         for (int h = v.h0; h < v.h1; h++) {
-            for (int w = v.w0; w < v.w1; w++) {
-                int here = (h - v.top) * s.kernel + w - v.left;
-                ls_packet_load(&packet, from + ((int64_t)h * s.width + w) * s.channels);
-                ls_packet_get(value, packet);
+            const T *line = from + (int64_t)h * s.width * s.channels;
+            for (int w = v.w0; w < v.w1; w += AHEAD) {
+                ls_packet<T, V> in[AHEAD] = {};
                 LS_UNROLL
-                for (int j = 0; j < V; j++) {
-                    bool wins = given ? tap[j] == here : value[j] > best[j] || value[j] != value[j];
-                    best[j] = wins ? value[j] : best[j];
-                    tap[j] = wins ? (uint8_t)here : tap[j];
+                for (int u = 0; u < AHEAD; u++) {
+                    if (w + u < v.w1) {
+                        ls_packet_load(&in[u], line + (int64_t)(w + u) * s.channels);
+                    }
+                }
+                LS_UNROLL
+                for (int u = 0; u < AHEAD; u++) {
+                    int here = (h - v.top) * s.kernel + w + u - v.left;
+                    if (w + u < v.w1) {
+                        choose<T, V>(best, tap, in[u], here, given);
+                    }
                 }
             }
         }
