@@ -430,4 +430,4 @@ dist: all
 clean:
 	rm -rf $(BUILD)
 
--include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD)/obj $(BUILD)/emulated/obj -name '*.d' 2>/dev/null)

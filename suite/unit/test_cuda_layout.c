@@ -38,8 +38,8 @@ enum { IMAGE_COUNT = sizeof IMAGES / sizeof IMAGES[0] };
 
 START_TEST(image)
 {
-    static const float mean[9] = {0.485f, 0.456f, 0.406f, 0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f};
-    static const float deviation[9] = {0.229f, 0.224f, 0.225f, 1, 2, 3, 4, 5, 6};
+    static const float mean[4] = {0.485f, 0.456f, 0.406f, 0.1f};
+    static const float deviation[4] = {0.229f, 0.224f, 0.225f, 3};
     ls_dtype type = TYPES[_i];
     for (int k = 0; k < IMAGE_COUNT; k++) {
         int N = IMAGES[k][0], C = IMAGES[k][1], pixels = IMAGES[k][2] * IMAGES[k][3];
@@ -60,14 +60,16 @@ START_TEST(image)
         place_put(&bytes, byte);
         ls_input_pack(stream, type, to.data, from.data, N, C, IMAGES[k][2], IMAGES[k][3]);
         check_exact("packed", &to, want);
-        for (int64_t i = 0; i < count; i++) {
+        for (int64_t i = 0; C <= 4 && i < count; i++) {
             int c = (int)(i % C);
             volatile float share = (float)byte[i] / 255.0f, off = share - mean[c];
             want[i / C * stored + c] = (double)(off / deviation[c]);
         }
-        ls_input_pack_u8(stream, type, to.data, bytes.data, N, C, IMAGES[k][2], IMAGES[k][3], mean,
-                         deviation);
-        check_exact("normalised", &to, want);
+        if (C <= 4) {
+            ls_input_pack_u8(stream, type, to.data, bytes.data, N, C, IMAGES[k][2], IMAGES[k][3],
+                             mean, deviation);
+            check_exact("normalised", &to, want);
+        }
         free(a);
         free(want);
         free(byte);
