@@ -35,10 +35,27 @@ ls_spec ls_matrix_spec(ls_role role)
     return spec;
 }
 
+ls_spec ls_matrix_sdc(const char *arch, int image_size, int batch_size, int ranks)
+{
+    ls_spec spec = ls_matrix_spec(LS_ROLE_SDC);
+    ls_text_put(spec.arch, sizeof spec.arch, "%s", arch);
+    spec.image_size = image_size;
+    spec.batch_size = batch_size;
+    spec.world = ranks;
+    spec.level = 2;
+    ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "128");
+    spec.lr = 0.01;
+    spec.steps = 20;
+    spec.deterministic = true;
+    spec.wrap = LS_WRAP_EACH;
+    ls_text_put(spec.extra, sizeof spec.extra, "--digest=param");
+    return spec;
+}
+
 const char *ls_matrix_role_name(ls_role role)
 {
-    static const char *const name[] = {"evidence", "throughput", "phases", "reference",
-                                       "twin",     "self",       "strong", "curves"};
+    static const char *const name[] = {"evidence", "throughput", "phases", "reference", "twin",
+                                       "self",     "strong",     "curves", "sdc"};
     return name[role];
 }
 
@@ -72,6 +89,11 @@ void ls_matrix_label(const ls_spec *spec, char *text)
                                                        : "";
     if (spec->role == LS_ROLE_CURVES) {
         ls_text_put(text, 64, "%d single runs, for their loss", spec->world);
+        return;
+    }
+    if (spec->role == LS_ROLE_SDC) {
+        ls_text_put(text, 64, "%d x the same alone, for the bits%s", spec->world,
+                    spec->repeat > 0 ? ", again" : "");
         return;
     }
     if (spec->nodes > 1) {
@@ -267,15 +289,24 @@ static void fill_in(const char *word, const char *self, const char *run, char *o
     out[used] = '\0';
 }
 
-/* A shell for every rank: it gives the run a folder of its own, and its events the name under which
- * the harness looks for this rank's; then it becomes the trainer, with what `each` has for it. */
-static void add_each(words *list, const ls_spec *spec)
+/* A shell for every rank: it gives the run a folder of its own, and a device as far as there are
+ * `devices`, and its events the name under which the harness looks for this rank's; then it becomes
+ * the trainer, with what `each` has for it. */
+static void add_each(words *list, const ls_spec *spec, int devices)
 {
-    char script[2048] =
-        "k=$RANK; mkdir -p \"$LS_RUN_DIR/run$k\" && "
-        "ln -sf \"run$k/rank0.jsonl\" \"$LS_RUN_DIR/rank$k.jsonl\" || exit 3; "
-        "LS_RUN_DIR=$LS_RUN_DIR/run$k; export LS_RUN_DIR; unset RANK WORLD_SIZE "
-        "LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT; case $k in";
+    char script[2048] = "";
+    if (devices > 0) { /* of those that are visible at all */
+        ls_text_put(script, sizeof script,
+                    "g=$((RANK %% %d)); v=${CUDA_VISIBLE_DEVICES:-}; "
+                    "[ -z \"$v\" ] || g=$(echo \"$v\" | cut -d, -f$((g + 1))); "
+                    "CUDA_VISIBLE_DEVICES=$g; export CUDA_VISIBLE_DEVICES; ",
+                    devices);
+    }
+    ls_text_add(script, sizeof script, "%s",
+                "k=$RANK; mkdir -p \"$LS_RUN_DIR/run$k\" && "
+                "ln -sf \"run$k/rank0.jsonl\" \"$LS_RUN_DIR/rank$k.jsonl\" || exit 3; "
+                "LS_RUN_DIR=$LS_RUN_DIR/run$k; export LS_RUN_DIR; unset RANK WORLD_SIZE "
+                "LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT; case $k in");
     char each[sizeof spec->each], *rest = NULL;
     ls_text_put(each, sizeof each, "%s", spec->each);
     int rank = 0;
@@ -288,13 +319,13 @@ static void add_each(words *list, const ls_spec *spec)
     add(list, "%s", script);
 }
 
-static void add_subject(words *list, const ls_spec *spec, const char *subject)
+static void add_subject(words *list, const ls_spec *spec, const char *subject, int devices)
 {
     if (spec->wrap == LS_WRAP_ALONE) {
         add_split(list, "env -u RANK -u WORLD_SIZE -u LOCAL_RANK -u LOCAL_WORLD_SIZE -u GROUP_RANK "
                         "-u MASTER_ADDR -u MASTER_PORT");
     } else if (spec->wrap == LS_WRAP_EACH) {
-        add_each(list, spec);
+        add_each(list, spec, devices);
     } else if (spec->wrap == LS_WRAP_KILL) {
         /* The shell becomes the trainer ($$ stays its pid); what it left behind follows the rank's
          * own events and ends it at the step asked for. */
@@ -394,7 +425,7 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
     out->file_bytes_max = spec->role == LS_ROLE_EVIDENCE ? (int64_t)4 << 30 : 0;
     out->grace_s = 5; /* design.md section 4: --grace */
     words list = {.count = 0};
-    add_subject(&list, spec, site->subject);
+    add_subject(&list, spec, site->subject, site->devices);
     add_options(&list, spec);
     add(&list, "--device=%s", site->device);
     if (strcmp(site->device, "cuda") == 0 && site->subject == NULL && is_timed(spec->role)) {

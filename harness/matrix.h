@@ -21,6 +21,7 @@ typedef enum ls_role {
     LS_ROLE_SELF,   /* a world of one with DDP in use: what DDP itself costs */
     LS_ROLE_STRONG, /* the largest world's global batch, split over fewer ranks */
     LS_ROLE_CURVES, /* a small network trained several times beside each other, for their losses */
+    LS_ROLE_SDC,    /* every rank trains the same, alone on its device: their bits are compared */
 } ls_role;
 
 /* What is done to the ranks from outside. */
@@ -74,6 +75,9 @@ typedef struct ls_spec {
 /* A spec with every field at its default: resnet20 at 16 pixels, batch 4, one rank, synthetic data.
  */
 ls_spec ls_matrix_spec(ls_role role);
+
+/* The same deterministic steps on `ranks` devices, each rank alone; with `repeat` 1, again. */
+ls_spec ls_matrix_sdc(const char *arch, int image_size, int batch_size, int ranks);
 
 /* "o2.w4.n2.b5mb.s30-1f3a09bc": factors that people look for, then the digest of everything that
  * changes what is run. text[96]. */
@@ -142,6 +146,7 @@ typedef struct ls_matrix_bench {
     char arch[32];
     int image_size, batch_size;
     int steps; /* 0: chosen so that the profile keeps its time */
+    int gpus;  /* that ranks can have; 0: they run on cores */
     int cores;
     char data[512];
     uint64_t seed;

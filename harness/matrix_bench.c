@@ -249,6 +249,18 @@ static void add_curves(const ls_matrix_bench *bench, ls_matrix *matrix)
     ls_matrix_add(matrix, &spec);
 }
 
+/* Twice, so that a broken GPU and engines that do not repeat can be told apart. */
+static void add_sdc(const ls_matrix_bench *bench, ls_matrix *matrix)
+{
+    int ranks = ranks_per_host(bench);
+    ls_spec spec = ls_matrix_sdc(bench->arch, bench->image_size, bench->batch_size,
+                                 ranks < bench->gpus ? ranks : bench->gpus);
+    spec.seed = bench->seed;
+    ls_matrix_add(matrix, &spec);
+    spec.repeat = 1;
+    ls_matrix_add(matrix, &spec);
+}
+
 static void add_phases(const ls_matrix_bench *bench, ls_matrix *matrix)
 {
     ls_spec spec = timed_spec(bench, middle_level(bench), middle_bucket(bench), bench->ranks);
@@ -440,5 +452,8 @@ void ls_matrix_bench_jobs(const ls_matrix_bench *bench, ls_matrix *matrix)
     add_phases(bench, matrix);
     if (has_level(bench, 0)) {
         add_curves(bench, matrix);
+    }
+    if (bench->gpus > 0 && bench->hosts < 2) {
+        add_sdc(bench, matrix);
     }
 }

@@ -1,5 +1,6 @@
 #include "gpus.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -7,6 +8,7 @@
 #include "../harness/preflight.h"
 #include "../harness/text.h"
 #include "../harness/watch_gpu.h"
+#include "sdc.h"
 
 /* What an interrupted run found belongs to its jobs, which are not run again. */
 static void take_over(ls_run *run)
@@ -38,4 +40,59 @@ void ls_gpus_end(ls_run *run)
 {
     ls_watch_gpu_close(run->site.gpus);
     run->site.gpus = NULL;
+}
+
+static int index_of(const ls_run *run, int rank, const char *device, const char **address)
+{
+    const cJSON *entry;
+    *address = "";
+    cJSON_ArrayForEach(entry, run->gpus)
+    {
+        const char *uuid = ls_json_string(entry, "uuid", "");
+        if (uuid[0] != '\0' && strstr(device, uuid) != NULL) {
+            *address = ls_json_string(entry, "address", "");
+            return (int)ls_json_integer(entry, "index", rank);
+        }
+    }
+    return rank;
+}
+
+static void found_bits(ls_run *run, const ls_sdc *sdc)
+{
+    char text[240];
+    ls_sdc_text(sdc, text, sizeof text);
+    if (sdc->result == LS_SDC_UNREPEATED || sdc->result == LS_SDC_UNDECIDED) {
+        ls_findings_add(&run->findings, LS_FINDING_NOT_REPEATABLE, -1, NULL, NULL, "%s", text);
+    }
+    for (int k = 0; k < sdc->ranks && sdc->result == LS_SDC_ODD; k++) {
+        const ls_sdc_rank *rank = &sdc->rank[k];
+        int64_t step = rank->odd_at != 0 ? rank->odd_at : rank->odd_again_at;
+        const char *address;
+        int gpu = index_of(run, k, rank->device, &address);
+        if (!rank->left_out && step != 0) {
+            ls_findings_add(&run->findings, LS_FINDING_SILENT_CORRUPTION, gpu, rank->device,
+                            address,
+                            "other bits than %d GPUs that trained the same steps, from "
+                            "step %lld on%s",
+                            sdc->agree, (long long)step,
+                            rank->odd_at != 0 && rank->odd_again_at != 0 ? ", both times" : "");
+        }
+    }
+}
+
+void ls_gpus_compare_bits(ls_run *run)
+{
+    for (int c = 0; c < run->cases.count; c++) {
+        const ls_case *row = &run->cases.row[c];
+        const int *job = run->case_job[c];
+        if (strncmp(row->id, "sdc.", 4) != 0 || row->job_count != 2 || run->site.devices == 0 ||
+            run->record[job[0]].rank == NULL || run->record[job[1]].rank == NULL) {
+            continue;
+        }
+        ls_sdc *sdc = malloc(sizeof *sdc);
+        LS_ASSERT(sdc != NULL);
+        ls_sdc_compare(&run->record[job[0]], &run->record[job[1]], sdc);
+        found_bits(run, sdc);
+        free(sdc);
+    }
 }

@@ -212,6 +212,7 @@ int ls_runner_finish(ls_run *run)
         return LS_ERR_INFRA;
     }
     ls_gpus_end(run);
+    ls_gpus_compare_bits(run);
     ls_headline_decide(run, &headline);
     if (write_run(run, &headline) != LS_OK) {
         return LS_ERR_INFRA;
