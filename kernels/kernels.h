@@ -246,7 +246,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 6 };
+enum { LS_BACKEND_ABI = 7 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */
@@ -353,6 +353,11 @@ typedef struct ls_backend_api {
     ls_status (*plan_load)(ls_plan *plan, int place, const float *input, const int64_t *target);
     ls_status (*plan_loaded)(ls_plan *plan, int place); /* the host waits for the copy */
     ls_status (*plan_forward_loaded)(ls_plan *plan, ls_stream *stream, int place);
+    /* Recorded into a graph, plan_forward_loaded leaves the place's copy out, which is another one
+     * at each launch. Before a launch the stream waits for the copy, after it the place is free for
+     * the next one. */
+    ls_status (*plan_take)(ls_plan *plan, ls_stream *stream, int place);
+    ls_status (*plan_give)(ls_plan *plan, ls_stream *stream, int place);
     /* Engines chosen for products, a line each, and the same taken over from another rank. The text
      * is the plan's. */
     ls_status (*plan_choices)(ls_plan *plan, const char **text);

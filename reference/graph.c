@@ -136,5 +136,8 @@ ls_status ls_graph_step(ls_graph_set *set, int place, ls_status (*enqueue)(void 
     if (set->graph[place] == NULL) {
         LS_TRY(record(set, place, enqueue, context));
     }
-    return device->api->graph_launch(set->graph[place], device->stream);
+    ls_plan *plan = set->trainer->plan;
+    LS_TRY(device->api->plan_take(plan, device->stream, place));
+    LS_TRY(device->api->graph_launch(set->graph[place], device->stream));
+    return device->api->plan_give(plan, device->stream, place);
 }

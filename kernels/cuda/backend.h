@@ -71,9 +71,7 @@ void ls_cuda_give_host(void *memory);
 /* cuda_wait.c: the host waits for the device, watched (kernels.h, `watch`). */
 ls_status ls_cuda_wait_event(ls_backend *backend, cudaEvent_t event);
 ls_status ls_cuda_wait_stream(ls_backend *backend, cudaStream_t stream);
-/* The stream waits for the event, or marks it; where the stream is being recorded, each launch of
- * the graph does, so that work outside and work of a graph can follow each other. */
-ls_status ls_cuda_after_event(cudaStream_t stream, cudaEvent_t event);
+/* The stream marks the event; where it is being recorded, each launch of the graph does. */
 ls_status ls_cuda_mark_event(cudaStream_t stream, cudaEvent_t event);
 
 #ifdef __cplusplus

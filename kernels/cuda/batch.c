@@ -1,7 +1,5 @@
 /* Batches on their way to the device: a copying stream brings the next one while the computing
- * stream is at this one. Two events of each place keep them apart, also across graphs: what is
- * recorded waits for the last copy before the graph's launch, and each launch gives the place back.
- */
+ * stream is at this one. Two events of each place keep them apart. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -159,17 +157,36 @@ ls_status ls_batch_wait(ls_plan *plan, int place)
 
 /* ---- into the plan --------------------------------------------------------------------------- */
 
+ls_status ls_batch_after(ls_plan *plan, ls_stream *stream, int place)
+{
+    LS_TRY(check_place(plan, place));
+    LS_CUDA(cudaStreamWaitEvent(stream->native, plan->batch[place].loaded, cudaEventWaitDefault));
+    return LS_OK;
+}
+
+ls_status ls_batch_free(ls_plan *plan, ls_stream *stream, int place)
+{
+    LS_TRY(check_place(plan, place));
+    LS_CUDA(cudaEventRecord(plan->batch[place].used, stream->native));
+    return LS_OK;
+}
+
+/* What a graph holds waits for no event of another launch: which record of it would be meant when
+ * the host is ahead is nothing to rely on. */
 ls_status ls_batch_take(ls_plan *plan, ls_stream *stream, int place)
 {
     LS_TRY(check_place(plan, place));
     ls_batch *batch = &plan->batch[place];
     cudaStream_t s = stream->native;
+    enum cudaStreamCaptureStatus capture;
+    LS_CUDA(cudaStreamIsCapturing(s, &capture));
+    bool recorded = capture != cudaStreamCaptureStatusNone;
     int image = plan->lower.slot_of_layer[0];
     const ls_slot *slot = &plan->lower.slot[image];
-    LS_TRY(ls_cuda_after_event(s, batch->loaded));
+    LS_TRY(recorded ? LS_OK : ls_batch_after(plan, stream, place));
     LS_TRY(ls_input_pack(s, plan->options.activation, ls_plan_at(plan, image), batch->input,
                          plan->options.batch, slot->channels, slot->height, slot->width));
     LS_CUDA(cudaMemcpyAsync(plan->target, batch->target, target_bytes(plan),
                             cudaMemcpyDeviceToDevice, s));
-    return ls_cuda_mark_event(s, batch->used);
+    return recorded ? LS_OK : ls_batch_free(plan, stream, place);
 }

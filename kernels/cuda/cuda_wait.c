@@ -56,31 +56,16 @@ ls_status ls_cuda_wait_stream(ls_backend *backend, cudaStream_t stream)
     return watched(backend, NULL, stream);
 }
 
-/* ---- events that work outside of graphs shares with graphs ------------------------------------
+/* ---- events that work of graphs marks ---------------------------------------------------------
  */
-
-static ls_status is_recorded(cudaStream_t stream, bool *recorded)
-{
-    enum cudaStreamCaptureStatus capture;
-    LS_CUDA(cudaStreamIsCapturing(stream, &capture));
-    *recorded = capture == cudaStreamCaptureStatusActive;
-    return LS_OK;
-}
-
-ls_status ls_cuda_after_event(cudaStream_t stream, cudaEvent_t event)
-{
-    bool recorded;
-    LS_TRY(is_recorded(stream, &recorded));
-    LS_CUDA(cudaStreamWaitEvent(stream, event,
-                                recorded ? cudaEventWaitExternal : cudaEventWaitDefault));
-    return LS_OK;
-}
 
 ls_status ls_cuda_mark_event(cudaStream_t stream, cudaEvent_t event)
 {
-    bool recorded;
-    LS_TRY(is_recorded(stream, &recorded));
+    enum cudaStreamCaptureStatus capture;
+    LS_CUDA(cudaStreamIsCapturing(stream, &capture));
     LS_CUDA(cudaEventRecordWithFlags(event, stream,
-                                     recorded ? cudaEventRecordExternal : cudaEventRecordDefault));
+                                     capture == cudaStreamCaptureStatusActive
+                                         ? cudaEventRecordExternal
+                                         : cudaEventRecordDefault));
     return LS_OK;
 }

@@ -186,6 +186,16 @@ ls_status ls_plan_forward_loaded(ls_plan *plan, ls_stream *stream, int place)
     return LS_OK;
 }
 
+ls_status ls_plan_take(ls_plan *plan, ls_stream *stream, int place)
+{
+    return ls_batch_after(plan, stream, place);
+}
+
+ls_status ls_plan_give(ls_plan *plan, ls_stream *stream, int place)
+{
+    return ls_batch_free(plan, stream, place);
+}
+
 ls_status ls_plan_forward(ls_plan *plan, ls_stream *stream, const float *input,
                           const int64_t *target)
 {

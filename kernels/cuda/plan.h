@@ -132,7 +132,11 @@ ls_status ls_batch_places(ls_plan *plan, int places);
 void ls_batch_destroy(ls_plan *plan);
 ls_status ls_batch_load(ls_plan *plan, int place, const float *input, const int64_t *target);
 ls_status ls_batch_wait(ls_plan *plan, int place);
-/* The stream waits for the copy, packs the images, takes the classes and gives the place back. */
+/* The stream waits for a place's copy; and: the place is free once the stream has come here. */
+ls_status ls_batch_after(ls_plan *plan, ls_stream *stream, int place);
+ls_status ls_batch_free(ls_plan *plan, ls_stream *stream, int place);
+/* The stream waits for the copy, packs the images, takes the classes and gives the place back;
+ * recorded into a graph, only what is in between. */
 ls_status ls_batch_take(ls_plan *plan, ls_stream *stream, int place);
 
 /* norm.c, simple.c: one operation. */
@@ -174,6 +178,8 @@ ls_status ls_plan_places(ls_plan *plan, int places);
 ls_status ls_plan_load(ls_plan *plan, int place, const float *input, const int64_t *target);
 ls_status ls_plan_loaded(ls_plan *plan, int place);
 ls_status ls_plan_forward_loaded(ls_plan *plan, ls_stream *stream, int place);
+ls_status ls_plan_take(ls_plan *plan, ls_stream *stream, int place);
+ls_status ls_plan_give(ls_plan *plan, ls_stream *stream, int place);
 ls_status ls_plan_choices(ls_plan *plan, const char **text);
 ls_status ls_plan_choose(ls_plan *plan, const char *text);
 

@@ -132,7 +132,9 @@ START_TEST(graphs_repeat_steps)
     load(&s, 0, 20);
     load(&s, 1, 21);
     for (int step = 0; step < 5; step++) {
+        ck_assert_int_eq(s.api->plan_take(s.plan, s.stream, step % 2), LS_OK);
         ck_assert_int_eq(s.api->graph_launch(graph[step % 2], s.stream), LS_OK);
+        ck_assert_int_eq(s.api->plan_give(s.plan, s.stream, step % 2), LS_OK);
         load(&s, step % 2, (uint64_t)(22 + step)); /* beside the step that still reads the place */
         wait(&s);
         expect_batch(&expected, (uint64_t)(20 + step));
