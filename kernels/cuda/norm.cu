@@ -335,15 +335,15 @@ LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, (KIND == DUAL ? LS_NORM_DUAL_BLOCKS : LS_N
         }
     }
     int64_t stride = (int64_t)p.tile * s.channels, first = p.row * s.channels + p.packet * V;
-    int64_t base = p.from; /* the same in all threads: they meet for the mask */
-    for (; base + U * p.tile <= p.to; base += U * p.tile) {
-        apply_rows<T, V, KIND, U>(call, c, first, stride, p.inside);
-        first += U * stride;
+    int64_t tiles = (p.to - p.from + p.tile - 1) / p.tile, whole = (p.to - p.from) / (U * p.tile);
+    /* backwards: the cache still has the rows that the statistics read last. Loops are the same in
+     * all threads, which meet for the mask */
+    for (int64_t t = tiles - 1; t >= whole * U; t--) {
+        apply_rows<T, V, KIND, 1>(call, c, first + t * stride, stride,
+                                  p.inside && p.row + t * p.tile < p.to);
     }
-    for (; base < p.to; base += p.tile) {
-        apply_rows<T, V, KIND, 1>(call, c, first, stride,
-                                  p.inside && base + (p.row - p.from) < p.to);
-        first += stride;
+    for (int64_t g = whole - 1; g >= 0; g--) {
+        apply_rows<T, V, KIND, U>(call, c, first + g * U * stride, stride, p.inside);
     }
 }
 

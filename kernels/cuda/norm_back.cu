@@ -286,14 +286,13 @@ LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, (TWO ? LS_NORM_DUAL_BLOCKS : LS_NORM_BACK_
         load_back<V>(&k[TWO ? 1 : 0], call.side[1].kept, s.channels, p.packet);
     }
     int64_t stride = (int64_t)p.tile * s.channels, first = p.row * s.channels + p.packet * V;
-    int64_t row = p.row;
-    for (; row + (U - 1) * p.tile < p.to; row += U * p.tile) {
-        back_rows<T, V, TWO, U>(call, k, first, stride);
-        first += U * stride;
+    int64_t tiles = (p.to - p.row + p.tile - 1) / p.tile, whole = tiles > 0 ? tiles / U : 0;
+    /* backwards: the cache still has the rows that the sums read last */
+    for (int64_t t = tiles - 1; t >= whole * U; t--) {
+        back_rows<T, V, TWO, 1>(call, k, first + t * stride, stride);
     }
-    for (; row < p.to; row += p.tile) {
-        back_rows<T, V, TWO, 1>(call, k, first, stride);
-        first += stride;
+    for (int64_t g = whole - 1; g >= 0; g--) {
+        back_rows<T, V, TWO, U>(call, k, first + g * U * stride, stride);
     }
 }
 
