@@ -340,8 +340,7 @@ LS_DEVICE uint32_t step_quads(const ls_multi_entry &e, const ls_multi_rule &rule
 }
 
 template <int KIND>
-LS_KERNEL LS_BOUNDS(LS_MULTI_THREADS, (KIND == ADAM || KIND == LAMB ? 2 : 3))
-    step_kernel(ls_multi_table table, ls_step_state *state)
+LS_KERNEL LS_BOUNDS(LS_MULTI_THREADS, 2) step_kernel(ls_multi_table table, ls_step_state *state)
 {
     ls_multi_rule rule = *table.rule;
     if (rule.skip != 0) {

@@ -17,8 +17,9 @@ enum {
 /* Blocks that a multiprocessor holds, by what their threads keep in registers. */
 enum {
     LS_NORM_STATISTICS_BLOCKS = 4,
-    LS_NORM_APPLY_BLOCKS = 4,
-    LS_NORM_BACK_BLOCKS = 3,
+    LS_NORM_APPLY_BLOCKS = 3,
+    LS_NORM_SUMS_BLOCKS = 3,
+    LS_NORM_BACK_BLOCKS = 2,
     LS_NORM_DUAL_BLOCKS = 2,
 };
 

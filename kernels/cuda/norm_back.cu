@@ -8,9 +8,9 @@
 #include "../core/plant.h"
 #include "norm.h"
 
-static ls_sweep sweep_back(const ls_norm_call *call)
+static ls_sweep sums_sweep(const ls_norm_call *call)
 {
-    return ls_norm_sweep(call, call->dual ? LS_NORM_DUAL_BLOCKS : LS_NORM_BACK_BLOCKS);
+    return ls_norm_sweep(call, call->dual ? LS_NORM_DUAL_BLOCKS : LS_NORM_SUMS_BLOCKS);
 }
 
 /* ---- sums -------------------------------------------------------------------------- */
@@ -78,7 +78,7 @@ LS_DEVICE void sum_rows(const ls_norm_call &call, sums_state<V, TWO> *state, int
 }
 
 template <typename T, int V, bool TWO>
-LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, (TWO ? LS_NORM_DUAL_BLOCKS : LS_NORM_BACK_BLOCKS))
+LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, (TWO ? LS_NORM_DUAL_BLOCKS : LS_NORM_SUMS_BLOCKS))
     sums_kernel(ls_norm_call call, ls_sweep s)
 {
     enum { U = 2 };
@@ -105,7 +105,7 @@ LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, (TWO ? LS_NORM_DUAL_BLOCKS : LS_NORM_BACK_
 
 template <typename T, int V> static ls_status sums(cudaStream_t stream, const ls_norm_call *call)
 {
-    ls_sweep s = sweep_back(call);
+    ls_sweep s = sums_sweep(call);
     if (call->dual) {
         LS_LAUNCH((sums_kernel<T, V, true>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream, *call, s);
     } else {
@@ -189,7 +189,7 @@ LS_KERNEL LS_BOUNDS(LS_NORM_MERGE_THREADS, 1)
 static ls_status merge_sums(cudaStream_t stream, const ls_norm_call *call, int side, bool sending)
 {
     LS_LAUNCH(merge_sums_kernel, ls_norm_merge_grid(call), LS_NORM_MERGE_THREADS, stream, *call,
-              side, sweep_back(call), ls_norm_message(call->channels), sending);
+              side, sums_sweep(call), ls_norm_message(call->channels), sending);
     return LS_OK;
 }
 
@@ -272,7 +272,7 @@ LS_DEVICE void back_rows(const ls_norm_call &call, const back_coefficients<V> *k
 }
 
 template <typename T, int V, bool TWO>
-LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, (TWO ? LS_NORM_DUAL_BLOCKS : LS_NORM_BACK_BLOCKS))
+LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, LS_NORM_BACK_BLOCKS)
     back_kernel(ls_norm_call call, ls_sweep s)
 {
     enum { U = 2 };
@@ -298,7 +298,7 @@ LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, (TWO ? LS_NORM_DUAL_BLOCKS : LS_NORM_BACK_
 
 template <typename T, int V> static ls_status back(cudaStream_t stream, const ls_norm_call *call)
 {
-    ls_sweep s = sweep_back(call);
+    ls_sweep s = ls_norm_sweep(call, LS_NORM_BACK_BLOCKS);
     if (call->dual) {
         LS_LAUNCH((back_kernel<T, V, true>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream, *call, s);
     } else {

@@ -38,9 +38,9 @@ static inline ls_sweep ls_sweep_of(int64_t rows, int channels, int width, int pr
     int64_t blocks = (int64_t)processors * per_processor / s.columns;
     int64_t most = (rows + tile * LS_SWEEP_AHEAD - 1) / (tile * LS_SWEEP_AHEAD);
     int64_t least = (rows + tile * LS_SWEEP_LONGEST - 1) / (tile * LS_SWEEP_LONGEST);
-    blocks = blocks > most ? most : blocks;
-    blocks = blocks < least ? least : blocks;
     blocks = blocks < 1 ? 1 : blocks;
+    blocks *= (least + blocks - 1) / blocks; /* full rounds: none waits for a few late blocks */
+    blocks = blocks < most ? blocks : most;
     s.rows_per_block = ((rows + blocks - 1) / blocks + tile - 1) / tile * tile;
     s.blocks = (int)((rows + s.rows_per_block - 1) / s.rows_per_block);
     return s;
