@@ -216,10 +216,26 @@ static void cuda_host_free(ls_backend *backend, void *memory)
     ls_cuda_give_host(memory);
 }
 
+/* A copy from or to memory that is not pinned waits on the host for all that is before it on the
+ * stream (but a small one to the device, which is staged at once), and inside the driver nobody
+ * watches. So that is waited for first, under the watch. */
+static ls_status wait_where_driver_would(ls_backend *backend, ls_stream *stream, const void *host,
+                                         int64_t staged_bytes, int64_t bytes)
+{
+    struct cudaPointerAttributes what;
+    if (backend->look == NULL || bytes <= staged_bytes) {
+        return LS_OK;
+    }
+    LS_CUDA(cudaPointerGetAttributes(&what, host));
+    return what.type == cudaMemoryTypeUnregistered ? ls_cuda_wait_stream(backend, stream->native)
+                                                   : LS_OK;
+}
+
 static ls_status cuda_copy_in(ls_backend *backend, ls_stream *stream, void *to, const void *host,
                               int64_t bytes)
 {
-    (void)backend;
+    enum { STAGED_BYTES = 64 << 10 }; /* CUDA runtime, "API synchronization behavior" */
+    LS_TRY(wait_where_driver_would(backend, stream, host, STAGED_BYTES, bytes));
     LS_CUDA(cudaMemcpyAsync(to, host, (size_t)bytes, cudaMemcpyHostToDevice, stream->native));
     return LS_OK;
 }
@@ -227,7 +243,7 @@ static ls_status cuda_copy_in(ls_backend *backend, ls_stream *stream, void *to, 
 static ls_status cuda_copy_out(ls_backend *backend, ls_stream *stream, void *host, const void *from,
                                int64_t bytes)
 {
-    (void)backend;
+    LS_TRY(wait_where_driver_would(backend, stream, host, 0, bytes));
     LS_CUDA(cudaMemcpyAsync(host, from, (size_t)bytes, cudaMemcpyDeviceToHost, stream->native));
     return LS_OK;
 }

@@ -134,6 +134,38 @@ void ls_nccl_abort(ls_comm *comm)
     pthread_mutex_unlock(&comm->lock);
 }
 
+/* NCCL does not say who did not come. So at a deadline each rank leaves a mark in the store, gives
+ * the others, whose clocks began a little later, a moment to do the same, and names those that have
+ * not: "; not heard of: rank 1, 5". */
+static void name_silent(ls_comm *comm, char *text, size_t text_bytes)
+{
+    enum { MOMENT_NS = 1000000000, MOST = 16 };
+    char key[96];
+    int silent[MOST], count = 0;
+    int64_t begun_ns = ls_clock_ns(), marks = 0;
+    text[0] = '\0';
+    snprintf(key, sizeof key, "nccl/%s/late/%d", comm->name, comm->rank);
+    if (comm->store == NULL || ls_store_add(comm->store, key, 1, &marks) != LS_OK) {
+        return;
+    }
+    do {
+        count = 0;
+        for (int rank = 0; rank < comm->world && count < MOST; rank++) {
+            snprintf(key, sizeof key, "nccl/%s/late/%d", comm->name, rank);
+            if (ls_store_add(comm->store, key, 0, &marks) != LS_OK) {
+                return;
+            }
+            silent[count] = rank;
+            count += marks == 0;
+        }
+        ls_nccl_pause(begun_ns);
+    } while (count > 0 && ls_clock_ns() - begun_ns < MOMENT_NS);
+    for (int i = 0, used = 0; i < count && used < (int)text_bytes; i++) {
+        used += snprintf(text + used, text_bytes - (size_t)used, "%s%d",
+                         i == 0 ? "; not heard of: rank " : ", ", silent[i]);
+    }
+}
+
 /* Says once what has failed, and aborts. slot NULL: between operations. */
 static ls_status fail(ls_comm *comm, const ls_nccl_slot *slot, ls_status status, const char *why)
 {
@@ -255,6 +287,14 @@ ls_status ls_nccl_look(ls_comm *comm, int64_t begun_ns)
     return status == LS_OK ? LS_OK : fail(comm, comm->running, status, why);
 }
 
+static ls_status fail_late(ls_comm *comm, const ls_nccl_slot *slot, const char *what)
+{
+    char why[224], silent[128];
+    name_silent(comm, silent, sizeof silent);
+    snprintf(why, sizeof why, "%s by the deadline (--timeout)%s", what, silent);
+    return fail(comm, slot, LS_ERR_PEER_LOST, why);
+}
+
 ls_status ls_nccl_poll(ls_comm *comm)
 {
     bool aborted = false;
@@ -272,7 +312,7 @@ ls_status ls_nccl_poll(ls_comm *comm)
     const ls_nccl_slot *oldest = comm->running;
     if (oldest != NULL &&
         ls_clock_ms_between(oldest->begun_ns, ls_clock_ns()) > comm->timeout_s * 1e3) {
-        return fail(comm, oldest, LS_ERR_PEER_LOST, "not done by the deadline (--timeout)");
+        return fail_late(comm, oldest, "not done");
     }
     return oldest != NULL ? ls_nccl_look(comm, oldest->begun_ns) : LS_OK;
 }
@@ -439,7 +479,7 @@ static ls_status enqueue(ls_comm *comm, const ls_comm_op *op, ls_nccl_slot *slot
         return comm->failed != LS_OK ? comm->failed : LS_ERR_PEER_LOST;
     }
     if (result == ncclInProgress) {
-        return fail(comm, slot, LS_ERR_PEER_LOST, "not enqueued by the deadline (--timeout)");
+        return fail_late(comm, slot, "not enqueued");
     }
     result = result == ncclSuccess ? finish(&c) : result;
     if (result != ncclSuccess) {
@@ -521,6 +561,9 @@ static ls_status look(ls_comm *comm, int64_t begun_ns)
     comm->waiting_ns = begun_ns;
     ls_status status = ls_nccl_poll(comm);
     status = status == LS_OK ? ls_nccl_look(comm, begun_ns) : status;
+    if (status == LS_OK && ls_clock_ms_between(begun_ns, ls_clock_ns()) > comm->timeout_s * 1e3) {
+        status = fail_late(comm, NULL, "the device has not ended its work");
+    }
     comm->waiting_ns = 0;
     return status;
 }
