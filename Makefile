@@ -50,7 +50,8 @@ CUDA_PARTS := CUDART CUDNN CUBLASLT
 CUDA_MISSING := $(if $(NVCC),,nvcc) $(foreach part,$(CUDA_PARTS),$(if $(call found_cuda,$(part)_LIB),,$(part)))
 HAVE_CUDA := $(if $(strip $(CUDA_MISSING)),,yes)
 HAVE_NCCL := $(if $(and $(call found_cuda,CUDART_LIB),$(call found_cuda,NCCL_LIB)),yes)
-HAVE_EMULATION := $(if $(filter-out $(foreach part,$(CUDA_PARTS),$(if $(call found_cuda,$(part)_INC),$(part))),$(CUDA_PARTS)),,yes)
+# A sanitizer of threads does not follow fibers.
+HAVE_EMULATION := $(if $(findstring thread,$(SANITIZE)),,$(if $(filter-out $(foreach part,$(CUDA_PARTS),$(if $(call found_cuda,$(part)_INC),$(part))),$(CUDA_PARTS)),,yes))
 
 # ---- sources, found by folder ------------------------------------------------------------------
 sources = $(wildcard $(addsuffix /*.c,$(1)))

@@ -264,7 +264,9 @@ static ls_status begin_full(ls_ddp *ddp)
                           ? LS_PLANT(not_averaged, (float)ddp->options.rules->post_factor, 1.0f)
                           : 1.0f,
             .label = slot->label};
+        ls_device_range_push(device, slot->label);
         LS_TRY(ddp->options.engine->begin(ddp->options.comm, &op, slot->event, &slot->handle));
+        ls_device_range_pop(device);
         ddp->next++;
     }
     return LS_OK;

@@ -331,6 +331,8 @@ START_TEST(graph_replays_what_was_recorded)
     }
     cudaGraphExecDestroy(exec);
     cudaGraphDestroy(graph);
+    cudaEventDestroy(fork);
+    cudaEventDestroy(join);
     cudaStreamDestroy(side);
 }
 END_TEST
@@ -361,6 +363,7 @@ START_TEST(capture_refuses_what_a_graph_cannot_hold)
     ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureUnjoined);
     cudaGetLastError();
     ck_assert_int_eq(launch_add(values, side), LS_OK);
+    cudaEventDestroy(fork);
     cudaStreamDestroy(side);
 }
 END_TEST
@@ -381,6 +384,7 @@ START_TEST(late_work_keeps_the_order_of_events)
     ck_assert_int_eq(cudaStreamWaitEvent(stream, ready, 0), cudaSuccess);
     read_back(host, values, 8);
     ck_assert_int_eq(host[0], 1);
+    cudaEventDestroy(ready);
     cudaStreamDestroy(side);
     unsetenv("LS_EMULATED_LATE");
 }
