@@ -40,7 +40,7 @@ static void backend_path(char *path, size_t bytes)
 }
 
 /* A backend built for tests plays its device on the CPU: there need be no GPU for it. */
-static bool backend_is_emulated(void)
+bool ls_machine_emulated(void)
 {
     char path[1100];
     backend_path(path, sizeof path);
@@ -165,6 +165,53 @@ static int ask_driver(ls_machine_device *device, int count)
     return usable;
 }
 
+/* Sandboxes hide the bus altogether: then there is not even a bridge on it. */
+static bool bus_is_visible(const char *sysfs)
+{
+    char folder[700];
+    ls_text_put(folder, sizeof folder, "%s/bus/pci/devices", sysfs);
+    DIR *entries = opendir(folder);
+    int count = 0;
+    while (entries != NULL && readdir(entries) != NULL) {
+        count++;
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+    return count > 2; /* "." and ".." */
+}
+
+/* Where the bus shows nothing the driver is the only one to ask, if there is its door at all. */
+static int ask_driver_alone(ls_machine_device *device, int most)
+{
+    char library[1100];
+    const char *asked = getenv("LS_LIBCUDA"); /* for tests */
+    if (access("/dev/nvidiactl", F_OK) != 0 && (asked == NULL || asked[0] == '\0')) {
+        return 0;
+    }
+    ls_driver *driver = calloc(1, sizeof *driver);
+    LS_ASSERT(driver != NULL);
+    ls_driver_ask(driver);
+    backend_path(library, sizeof library);
+    bool built = access(library, R_OK) == 0;
+    int count = driver->count < most ? driver->count : most;
+    for (int i = 0; i < count; i++) {
+        memset(&device[i], 0, sizeof device[i]);
+        ls_text_put(device[i].address, sizeof device[i].address, "%s", driver->address[i]);
+        ls_text_put(device[i].failure, sizeof device[i].failure, "%s",
+                    built ? "" : "ls_cuda.so not built");
+        device[i].usable = built;
+    }
+    if (count > 0) {
+        ls_log_note("the PCI bus cannot be seen here; CUDA lists %d %s", count,
+                    count == 1 ? "GPU" : "GPUs");
+    } else if (driver->failure[0] != '\0') {
+        ls_log_warn("the PCI bus shows no NVIDIA device, and CUDA says: %s", driver->failure);
+    }
+    free(driver);
+    return count;
+}
+
 static ls_status refuse(const ls_machine_device *device, int count, int usable, int ranks)
 {
     for (int i = 0; i < count; i++) {
@@ -190,24 +237,29 @@ ls_status ls_machine_choose_among(const char *wanted, int ranks, bool oversubscr
         return LS_OK;
     }
     int count = ls_machine_devices(ls_machine_sysfs(), found, LS_MACHINE_DEVICES_MAX);
+    if (count == 0 && (strcmp(wanted, "cuda") == 0 || !bus_is_visible(ls_machine_sysfs())) &&
+        !ls_machine_emulated()) {
+        count = ask_driver_alone(found, LS_MACHINE_DEVICES_MAX);
+    }
     if (count == 0 && strcmp(wanted, "auto") == 0) {
         *device = "cpu";
         return LS_OK;
     }
-    if (count == 0 && backend_is_emulated()) {
+    if (count == 0 && ls_machine_emulated()) {
         ls_log_note("DEVICE=cuda: a GPU played on the CPU, for tests; no GPU is used");
         *device = "cuda";
         return LS_OK;
     }
     if (count == 0) {
-        ls_log_error("DEVICE=cuda, but the PCI bus (%s) shows no NVIDIA device",
-                     ls_machine_sysfs());
+        ls_log_error(
+            "DEVICE=cuda, but the PCI bus (%s) shows no NVIDIA device, and CUDA lists none",
+            ls_machine_sysfs());
         return LS_ERR_INFRA;
     }
     for (int i = 0; i < count; i++) {
         *usable += found[i].usable;
     }
-    if (*usable > 0) {
+    if (*usable > 0 && found[0].model[0] != '\0') {
         *usable = ask_driver(found, count);
     }
     if (*usable < ranks && (*usable == 0 || !oversubscribe)) {

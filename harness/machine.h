@@ -25,14 +25,19 @@ const char *ls_machine_sysfs(void);
  * LS_LIB_DIR); without NVML all that a loaded driver may drive. Returns how many there are. */
 int ls_machine_devices(const char *sysfs, ls_machine_device *device, int most);
 
-/* The rule of design.md section 6. wanted: "auto", "cuda" or "cpu". With any NVIDIA device on the
- * bus, fewer usable ones than ranks is LS_ERR_INFRA, a line per missing device; only with none is
- * the answer "cpu". `oversubscribe` lets ranks share devices. *device is "cpu" or "cuda". */
+/* The rule of design.md section 6. wanted: "auto", "cuda" or "cpu". Where the bus cannot be seen at
+ * all (a sandbox), or "cuda" is wanted and it shows none, CUDA's driver says what there is. With
+ * any NVIDIA device on the bus, fewer usable ones than ranks is LS_ERR_INFRA, a line per missing
+ * device; only with none is the answer "cpu". `oversubscribe` lets ranks share devices. *device is
+ * "cpu" or "cuda". */
 ls_status ls_machine_choose(const char *wanted, int ranks, bool oversubscribe, const char **device);
 /* The same; *usable: how many devices ranks can have, 0 on the CPU, be it that it plays a GPU. What
  * CUDA itself answers is asked before "cuda" is the answer (driver.h). */
 ls_status ls_machine_choose_among(const char *wanted, int ranks, bool oversubscribe,
                                   const char **device, int *usable);
+
+/* Whether ls_cuda.so, as it would be loaded, is the one that plays a GPU on the CPU, for tests. */
+bool ls_machine_emulated(void);
 
 int ls_machine_cores(void); /* that this process may run on */
 int64_t ls_machine_memory_bytes(void);

@@ -372,7 +372,7 @@ static ls_status prepare(bench *b, int count, char **argument)
                                    .hosts = b->nodes.hosts.count > 0 ? &b->nodes.hosts : NULL,
                                    .devices = devices,
                                    .share_devices = !cpu && share,
-                                   .oversubscribed = !cpu && devices == 0, /* played on the CPU */
+                                   .oversubscribed = !cpu && ls_machine_emulated(),
                                    .half_emulated = cpu};
     b->run.bench_run = true;
     b->run.seed = m->seed;
@@ -429,7 +429,7 @@ static ls_status measure(bench *b, const char *when)
             gpus == 0                ? 1
             : gpus < b->matrix.ranks ? gpus
                                      : b->matrix.ranks,
-            gpus == 0, cJSON_GetObjectItemCaseSensitive(b->run.measured, "roofline"),
+            ls_machine_emulated(), cJSON_GetObjectItemCaseSensitive(b->run.measured, "roofline"),
             cJSON_GetObjectItemCaseSensitive(b->run.measured, "rates"), &b->run.findings);
         ls_progress_clear();
         return LS_OK;

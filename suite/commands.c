@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../harness/machine.h"
 #include "../harness/text.h"
 #include "../kernels/core/log.h"
 
@@ -125,6 +126,8 @@ void ls_commands_where(const char *device, int ranks, int cores, char *text)
     if (strcmp(device, "cpu") == 0) {
         ls_text_put(text, 96, "CPU: %d %s on %d %s, no GPU was tested", ranks, word, cores,
                     cores == 1 ? "core" : "cores");
+    } else if (ls_machine_emulated()) {
+        ls_text_put(text, 96, "CUDA played on the CPU: %d %s, no GPU was tested", ranks, word);
     } else {
         ls_text_put(text, 96, "CUDA: %d %s", ranks, word);
     }

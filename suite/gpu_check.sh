@@ -198,6 +198,13 @@ part_correct() {
     fi
     twice O0
     twice O2
+    # the main job in small: the real network's first gradient against FP32 in one process, among others
+    if [ -z "$emulated" ]; then
+        step bench 150 "$build/lockstep" bench DEVICE=cuda NGPUS=1 PROFILE=smoke BATCH=32 STEPS=10 OUT="$folder" &&
+            if [ "$code" -eq 0 ]; then row ok bench "$took" "$(grep -m1 '^CORRECT' "$folder/bench.log")"; else
+                row FAIL bench "$took" "exit code $code: $(last_error "$folder/bench.log")"
+            fi
+    fi
     if command -v compute-sanitizer >/dev/null && [ -z "$emulated" ]; then
         sanitizer memcheck
         sanitizer racecheck

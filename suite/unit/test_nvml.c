@@ -336,6 +336,24 @@ START_TEST(usable_is_what_library_and_driver_answer)
 }
 END_TEST
 
+START_TEST(without_a_bus_the_driver_is_asked)
+{
+    const char *device = "";
+    int usable = -1;
+    char path[300];
+    ls_text_put(path, sizeof path, "%s/sys", scratch);
+    ls_place_remove(path);
+    ck_assert_int_eq(ls_machine_choose_among("auto", 3, false, &device, &usable), LS_OK);
+    ck_assert_str_eq(device, "cuda");
+    ck_assert_int_eq(usable, 3);
+    ck_assert_int_eq(ls_machine_choose_among("cuda", 4, false, &device, &usable), LS_ERR_INFRA);
+    write_text("fake.txt", "a", "hidden 3\n");
+    ck_assert_int_eq(ls_machine_choose_among("auto", 1, false, &device, &usable), LS_OK);
+    ck_assert_str_eq(device, "cpu");
+    ck_assert_int_eq(ls_machine_choose_among("cuda", 1, false, &device, &usable), LS_ERR_INFRA);
+}
+END_TEST
+
 static const struct {
     const char *lines, *ranks, *first, *second;
 } REFUSED[] = {
@@ -523,6 +541,7 @@ int main(void)
     tcase_add_test(tests, an_old_library_leaves_facts_unknown);
     tcase_add_test(tests, no_library_is_a_finding);
     tcase_add_test(tests, usable_is_what_library_and_driver_answer);
+    tcase_add_test(tests, without_a_bus_the_driver_is_asked);
     tcase_add_loop_test(tests, the_bench_names_what_is_missing, 0,
                         sizeof REFUSED / sizeof *REFUSED);
     tcase_add_test(tests, a_quiet_run_finds_nothing);
