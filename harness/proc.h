@@ -1,6 +1,6 @@
-/* A group of processes that we start, watch and end: the one place that forks. Nothing is left
- * behind: each child dies with us (PR_SET_PDEATHSIG), is signalled by pid only, and its own
- * children are ended with it (process group). */
+/* A group of processes that we start, watch and end; beside proc_aside.h the one place that forks.
+ * Nothing is left behind: each child dies with us (PR_SET_PDEATHSIG), is signalled by pid only, and
+ * its own children are ended with it (process group). */
 #ifndef LS_PROC_H
 #define LS_PROC_H
 

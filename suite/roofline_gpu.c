@@ -101,7 +101,10 @@ static ls_status in_child(void *context, FILE *to)
     }
     char *text = cJSON_PrintUnformatted(answer);
     LS_ASSERT(text != NULL);
-    return fputs(text, to) < 0 ? LS_ERR_INFRA : LS_OK;
+    ls_status status = fputs(text, to) < 0 ? LS_ERR_INFRA : LS_OK;
+    cJSON_free(text);
+    cJSON_Delete(answer);
+    return status;
 }
 
 /* ---- in the parent --------------------------------------------------------------------------- */
