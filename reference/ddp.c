@@ -167,7 +167,7 @@ ls_status ls_ddp_rebuild(ls_ddp *ddp, bool *changed)
                      .count = count,
                      .dtype = LS_I32,
                      .root = 0,
-                     .label = "arrival order of iteration 1"};
+                     .label = "arrival order of the first iteration"};
     LS_TRY(ls_comm_run(ddp->options.engine, ddp->options.comm, &op, device->stream));
     LS_TRY(ls_device_read(device, ddp->vector, memory->order, bytes));
     for (int i = 0; i < count; i++) {

@@ -403,11 +403,17 @@ ls_status ls_setup_data(ls_trainer *trainer)
 {
     const ls_options *options = &trainer->options;
     ls_loader_memory pinned = {&trainer->device, take_pinned, give_pinned};
+    int largest_batch = options->batch_size;
+    for (int i = 0; i < options->batch_size_count; i++) {
+        int batch = options->batch_sizes[i];
+        largest_batch = batch > largest_batch ? batch : largest_batch;
+    }
     ls_loader_options loader = {
         .data = options->data,
         .rank = LS_PLANT(same_data_everywhere, trainer->world.rank, 0),
         .world = trainer->world.world,
         .batch_size = options->batch_size,
+        .largest_batch = largest_batch,
         .image_size = options->image_size,
         .num_classes = options->num_classes,
         .accumulate = options->accumulate,

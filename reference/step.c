@@ -58,7 +58,8 @@ static ls_status instrument(ls_step_loop *loop, ls_step_record *record)
 
 /* ---- from step to step ----------------------------------------------------------------------- */
 
-/* After iteration 1 the gradients may move to the layout that rank 0's order has made. */
+/* After the first step of a start the gradients may move to the layout that rank 0's order has
+ * made; a layout that came with a checkpoint is settled and stays. */
 static ls_status rebuild_buckets(ls_step_loop *loop, int64_t step)
 {
     ls_trainer *trainer = loop->trainer;
@@ -89,7 +90,7 @@ static ls_status do_step(ls_step_loop *loop, int64_t step, ls_step_record *recor
     LS_TRY(ls_feed_ahead(loop->feed));
     LS_TRY(ls_step_tell(loop, older));
     bool at_once = trainer->device.info.host_memory || hashes(trainer, step) ||
-                   loop->dump != NULL || (step == 1 && trainer->ddp != NULL);
+                   loop->dump != NULL || (step == trainer->first_step && trainer->ddp != NULL);
     if (at_once) {
         LS_TRY(ls_step_arrive(loop, record));
     }
@@ -100,7 +101,7 @@ static ls_status do_step(ls_step_loop *loop, int64_t step, ls_step_record *recor
     if (at_once) {
         LS_TRY(ls_step_tell(loop, record));
     }
-    return step == 1 ? rebuild_buckets(loop, step) : LS_OK;
+    return step == trainer->first_step ? rebuild_buckets(loop, step) : LS_OK;
 }
 
 /* ---- opening and closing --------------------------------------------------------------------- */

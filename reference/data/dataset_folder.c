@@ -111,7 +111,7 @@ static ls_status check(const folder_set *set, const ls_loader_options *options, 
     if (set->base.steps_per_epoch == 0) {
         ls_log_error("%s has %lld images, %lld for each of %d ranks, but a step needs %d", dir,
                      (long long)set->folder.count, (long long)ls_sampler_length(&set->sampler),
-                     options->world, options->batch_size * options->accumulate);
+                     options->world, options->largest_batch * options->accumulate);
         return LS_ERR_USAGE;
     }
     return LS_OK;
@@ -167,7 +167,7 @@ ls_status ls_dataset_folder_open(const ls_loader_options *options, const char *d
     int64_t length = ls_sampler_length(&set->sampler);
     set->base = (ls_dataset){
         .items = options->batch_size,
-        .steps_per_epoch = length / ((int64_t)options->batch_size * options->accumulate),
+        .steps_per_epoch = length / ((int64_t)options->largest_batch * options->accumulate),
         .plan = plan,
         .fill = fill,
         .scratch_create = scratch_create,

@@ -13,7 +13,7 @@
 typedef struct synthetic {
     ls_dataset base;
     uint64_t seed;
-    int classes, image_size, batch_size, rank, world;
+    int classes, image_size, batch_size, largest_batch, rank, world;
 } synthetic;
 
 enum { FREQUENCIES = 4 }; /* 1 to 4 half cycles: coarse enough for an image of 16 pixels */
@@ -87,7 +87,7 @@ static ls_status plan(ls_dataset *dataset, int64_t batch, int64_t *epoch, int64_
     const synthetic *set = (const synthetic *)dataset;
     *epoch = 0;
     for (int i = 0; i < set->batch_size; i++) {
-        index[i] = (batch * set->world + set->rank) * set->batch_size + i;
+        index[i] = (batch * set->world + set->rank) * set->largest_batch + i;
     }
     return LS_OK;
 }
@@ -134,6 +134,7 @@ ls_status ls_dataset_synthetic_open(const ls_loader_options *options, ls_dataset
         .classes = options->num_classes,
         .image_size = options->image_size,
         .batch_size = options->batch_size,
+        .largest_batch = options->largest_batch,
         .rank = options->rank,
         .world = options->world,
     };

@@ -154,9 +154,13 @@ static void *run_worker(void *opaque)
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
-static ls_status open_dataset(const ls_loader_options *options, ls_dataset **out)
+static ls_status open_dataset(const ls_loader_options *asked, ls_dataset **out)
 {
     static const char batches[] = "batches:";
+    ls_loader_options settled = *asked, *options = &settled;
+    if (settled.largest_batch < settled.batch_size) {
+        settled.largest_batch = settled.batch_size;
+    }
     if (strcmp(options->data, "synthetic") == 0) {
         return ls_dataset_synthetic_open(options, out);
     }

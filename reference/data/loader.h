@@ -22,6 +22,10 @@ typedef struct ls_loader_options {
     const char *data; /* "synthetic", "batches:DIR", or a folder of class folders of JPEG files */
     int rank, world;
     int batch_size, image_size, num_classes;
+    /* the largest batch of all ranks, where they differ: steps per epoch and synthetic images are
+     * counted by it, so that no rank has more steps than another; less than batch_size: batch_size
+     */
+    int largest_batch;
     int accumulate; /* micro-batches per step; `batches:` files then hold [A,N,3,H,W] */
     uint64_t seed;
     int workers;                    /* threads that work ahead; 0: in the caller */
