@@ -110,9 +110,52 @@ static void add_own_statistics(const ls_case_settings *settings, ls_case_list *l
     }
 }
 
+/* Resumed with another bucket size: the bits are the same with two ranks, and the buckets are those
+ * of a run that had the new size from the start, not the file's. job: 0 from the start, 1 saved
+ * with the old size, 2 resumed with the new one. */
+static void judge_rebucketed(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const cJSON *list[3];
+    for (int i = 0; i < 3; i++) {
+        list[i] = cJSON_GetObjectItemCaseSensitive(job[i].rank[0].buckets, "buckets");
+        if (!cJSON_IsArray(list[i])) {
+            ls_verdict_set(out, LS_UNSUPPORTED, "rank=0 wrote no buckets event");
+            return;
+        }
+    }
+    if (cJSON_Compare(list[0], list[1], true)) {
+        ls_verdict_set(out, LS_WEAK, "both sizes give the same buckets");
+    } else if (!cJSON_Compare(list[0], list[2], true)) {
+        ls_verdict_set(out, LS_FAIL, "after resume %d buckets, expected %d; the file had %d%s",
+                       cJSON_GetArraySize(list[2]), cJSON_GetArraySize(list[0]),
+                       cJSON_GetArraySize(list[1]),
+                       cJSON_Compare(list[1], list[2], true) ? ", the very same" : "");
+    }
+    ls_checkpoint_judge_resume(row, job, out);
+}
+
+static void add_rebucketed(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const char *const dialects[] = {"apex", "torch"};
+    for (int i = 0; i < 2; i++) {
+        ls_case *row = ls_rows_add(list, judge_rebucketed, "C3", "checkpoint.rebucketed.%s.o0.w2",
+                                   dialects[i]);
+        ls_spec straight = straight_of(settings, 0, 2);
+        ls_text_put(straight.dialect, sizeof straight.dialect, "%s", dialects[i]);
+        straight.deterministic = false; /* so that buckets follow the order of arrival */
+        set_jobs(row, &straight);
+        row->job[1].bucket_mb = 0.15;
+        char id[96];
+        ls_matrix_id(&row->job[1], id);
+        ls_text_put(row->job[2].extra, sizeof row->job[2].extra,
+                    "--resume={job:%s}/checkpoint.safetensors", id);
+    }
+}
+
 void ls_checkpoint_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     add_own_statistics(settings, list);
+    add_rebucketed(settings, list);
     for (int level = 0; level < 4; level++) {
         for (int world = 1; world <= 3; world++) {
             ls_case *row = ls_rows_add(list, ls_checkpoint_judge_resume, "C1",

@@ -2,6 +2,7 @@
  * (facts of torch.utils.data: pad a whole list, then stride) with a generator of our own, and
  * compared with the sampler, with the loader, and with the targets that a trainer dumped. */
 #include "data.h"
+#include "judges.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -451,6 +452,18 @@ static void add_same(const ls_case_settings *settings, ls_case_list *list)
     }
 }
 
+/* Ranks with unlike batches: an epoch has as many steps on one as on the other, or their learning
+ * rates part, and at its end one waits for the other. 25 images a rank are 8 steps of 3 and 25
+ * of 1. */
+static void add_uneven(const ls_case_settings *settings, ls_case_list *list)
+{
+    ls_case *row = ls_rows_add(list, ls_ddp_judge_lockstep, "U3", "data.uneven.w2");
+    row->job_count = 1;
+    row->job[0] = folder_job(settings, 2, 40);
+    ls_text_put(row->job[0].extra, sizeof row->job[0].extra,
+                "--batch-sizes=3,1 --epochs=2 --schedule=step:1:0.1 --timeout=20");
+}
+
 void ls_data_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (size_t i = 0; i < sizeof samplings / sizeof *samplings; i++) {
@@ -468,5 +481,6 @@ void ls_data_cases(const ls_case_settings *settings, ls_case_list *list)
     ls_data_folder_cases(settings, list);
     ls_data_transform_cases(settings, list);
     add_seen(settings, list);
+    add_uneven(settings, list);
     add_same(settings, list);
 }

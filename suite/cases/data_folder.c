@@ -250,6 +250,28 @@ static int synthetic_shards_pair(ls_loader_options options, seen *a, seen *b)
     return status == LS_OK ? 24 : -1;
 }
 
+/* Synthetic: ranks with batches of 4 and 2. For each image of rank 1, b, the same one of rank 0's,
+ * a, or another where rank 0 has none like it: a and b must differ. */
+static int synthetic_uneven_pair(ls_loader_options options, seen *a, seen *b)
+{
+    seen first[24];
+    options.world = 2;
+    options.batch_size = options.largest_batch = 4;
+    ls_status status = look(&options, 6, first);
+    options.batch_size = 2;
+    options.rank = 1;
+    if (status != LS_OK || look(&options, 6, b) != LS_OK) {
+        return -1;
+    }
+    for (int i = 0; i < 12; i++) {
+        a[i] = first[0];
+        for (int k = 0; k < 24; k++) {
+            a[i] = first[k].image == b[i].image ? first[k] : a[i];
+        }
+    }
+    return 12;
+}
+
 static const struct pair {
     const char *id, *requirement;
     pairing *fill;
@@ -268,6 +290,7 @@ static const struct pair {
     {"synthetic.accumulate", "I4", accumulate_pair, true, false},
     {"synthetic.shards", "I4", synthetic_shards_pair, true, false},
     {"synthetic.seeds", "I6", seeds_pair, true, true},
+    {"synthetic.uneven", "I11", synthetic_uneven_pair, true, true},
 };
 
 static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out)

@@ -221,6 +221,21 @@ static void add_large(const ls_case_settings *settings, ls_case_list *list)
     }
 }
 
+/* Shared statistics where a shortcut has a norm of its own. */
+static void add_projected(const ls_case_settings *settings, ls_case_list *list)
+{
+    ls_case *row =
+        ls_rows_add(list, ls_gradients_judge, "G2", "gradients.sync.resnet18.o0.w2.b5mb");
+    row->job_count = 1;
+    ls_spec *spec = &row->job[0];
+    *spec = ls_rows_evidence(settings, 0, 2, 1, 5);
+    ls_text_put(spec->arch, sizeof spec->arch, "resnet18");
+    spec->sync_bn = true;
+    spec->image_size = 32; /* 1 pixel at the end: 32 values per channel with 2 x 16 images */
+    spec->batch_size = 16;
+    ls_text_put(spec->dump_steps, sizeof spec->dump_steps, "1");
+}
+
 /* Each rank its own batch. resnet20 at 16 pixels ends in planes of 4x4: local statistics need two
  * images for the 32 values per channel that rounding's bounds assume, shared ones have more. Sizes
  * far apart, so that ranks and images weigh unlike. */
@@ -252,5 +267,6 @@ void ls_gradients_cases(const ls_case_settings *settings, ls_case_list *list)
     add_grid(settings, list, true);
     add_variants(settings, list);
     add_large(settings, list);
+    add_projected(settings, list);
     add_uneven(settings, list);
 }

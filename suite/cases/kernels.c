@@ -112,9 +112,29 @@ static ls_kernel_subject_options options_of(const ls_case *row)
                                        .buffer_type = LS_F32};
 }
 
+/* A group of two ranks with the same batch: what this one says, the other says, too. */
+static ls_status echo(void *context, ls_stream *stream, const float *mine, float *all,
+                      int64_t count)
+{
+    const ls_kernel_subject *s = context;
+    int64_t bytes = count * (int64_t)sizeof *mine;
+    float *host = malloc((size_t)bytes);
+    LS_ASSERT(host != NULL);
+    ls_status status = s->api->copy_out(s->backend, stream, host, mine, bytes);
+    status = status == LS_OK ? s->api->stream_wait(stream) : status;
+    for (int rank = 0; rank < 2 && status == LS_OK; rank++) {
+        status = s->api->copy_in(s->backend, stream, all + rank * count, host, bytes);
+    }
+    status = status == LS_OK ? s->api->stream_wait(stream) : status;
+    free(host);
+    return status;
+}
+
 static bool start(const ls_case *row, ls_kernel_net *net, ls_kernel_subject *s, ls_verdict *out)
 {
     ls_kernel_subject_options options = options_of(row);
+    ls_norm_sync twins = {.group_size = 2, .context = s, .all_gather = echo};
+    options.norm_sync = row->number[2] != 0 ? &twins : NULL;
     scenes[row->number[0]].make(net);
     ls_status status = ls_kernel_subject_make(net, &options, s);
     if (status == LS_ERR_UNSUPPORTED) {
@@ -492,6 +512,12 @@ void ls_kernels_cases(const ls_case_settings *settings, ls_case_list *list)
             if (scene < 5 || form == 0) { /* odd sizes: the loops' remainders, in f32 */
                 add(settings, list, judge_gradients, "K1", "gradients", scene, form);
             }
+        }
+    }
+    for (int form = 0; form < FORMS; form += 2) { /* a norm on the shortcut, too: scenes 0 and 1 */
+        for (int scene = 0; scene < 2; scene++) {
+            add(settings, list, judge_gradients, "K10", "twins", scene, form);
+            list->row[list->count - 1].number[2] = 1;
         }
     }
     for (int scene = 0; scene < 5; scene++) {

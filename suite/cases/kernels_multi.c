@@ -93,7 +93,7 @@ static void drop(bench *b, piece *p)
 
 /* ---- conversion ------------------------------------------------------------------------------ */
 
-enum { PATTERNS = 65536 };
+enum { PATTERNS = 65536, CUT = 7 /* shorter than the shortest vector of 8 */ };
 
 /* IEEE binary16 and bfloat16 by their definition, not by the code that is judged. */
 static double value_of(uint16_t bits, bool bf16)
@@ -107,6 +107,18 @@ static double value_of(uint16_t bits, bool bf16)
     }
     double unit = ldexp(1, (exponent > 0 ? exponent : 1) - bias - mantissa_bits);
     return sign * unit * (double)(mantissa + (exponent > 0 ? 1 << mantissa_bits : 0));
+}
+
+/* Converts in tensors of `length` elements (0: all in one): shorter than a vector they take the way
+ * of what is left over behind the last whole one. */
+static void convert(bench *b, ls_tensor to, ls_tensor from, int64_t length)
+{
+    for (int64_t at = 0, n; at < from.count; at += n) {
+        n = length == 0 || from.count - at < length ? from.count - at : length;
+        ls_tensor a = {(char *)to.data + at * (int64_t)ls_dtype_bytes(to.dtype), to.dtype, n};
+        ls_tensor c = {(char *)from.data + at * (int64_t)ls_dtype_bytes(from.dtype), from.dtype, n};
+        must(b, b->api->convert(b->backend, b->stream, a, c, 1), "convert");
+    }
 }
 
 /* Every 16-bit pattern to f32: exact, NaN stays NaN. */
@@ -126,7 +138,7 @@ static void judge_widen(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
     piece from = take(&b, bf16 ? LS_BF16 : LS_F16, PATTERNS, 0), to = take(&b, LS_F32, PATTERNS, 4);
     put(&b, &from, bits);
-    must(&b, b.api->convert(b.backend, b.stream, to.tensor, from.tensor, 1), "convert");
+    convert(&b, to.tensor, from.tensor, row->number[1]);
     get(&b, &to, wide);
     for (int i = 0; i < PATTERNS; i++) {
         double want = value_of((uint16_t)i, bf16);
@@ -204,7 +216,7 @@ static void judge_narrow(const ls_case *row, const ls_record *job, ls_verdict *o
     int64_t count = edges(bf16, wide);
     piece from = take(&b, LS_F32, count, 4), to = take(&b, bf16 ? LS_BF16 : LS_F16, count, 2);
     put(&b, &from, wide);
-    must(&b, b.api->convert(b.backend, b.stream, to.tensor, from.tensor, 1), "convert");
+    convert(&b, to.tensor, from.tensor, row->number[1]);
     get(&b, &to, bits);
     for (int64_t i = 0; i < count; i++) {
         uint16_t want = nearest(wide[i], bf16);
@@ -461,6 +473,13 @@ void ls_kernels_multi_cases(const ls_case_settings *settings, ls_case_list *list
         ls_rows_inside(settings,
                        ls_rows_add(list, judge_narrow, "K7", "kernels.convert.f32-to-%s", half[k]),
                        k, 0);
+        ls_rows_inside(
+            settings,
+            ls_rows_add(list, judge_widen, "K7", "kernels.convert.%s-to-f32.cut", half[k]), k, CUT);
+        ls_rows_inside(
+            settings,
+            ls_rows_add(list, judge_narrow, "K7", "kernels.convert.f32-to-%s.cut", half[k]), k,
+            CUT);
         ls_rows_inside(
             settings, ls_rows_add(list, judge_lengths, "K7", "kernels.convert.lengths.%s", half[k]),
             k, 0);

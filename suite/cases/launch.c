@@ -66,6 +66,10 @@ static const struct place {
     {"srun", NOBODY SLURM GO, 3, 1},
     {"srun.node-list", NOBODY "unset MASTER_ADDR LS_TOKEN; SLURM_STEP_NODELIST=localhost " SLURM GO,
      2, 1},
+    {"srun.node-list.range",
+     NOBODY "unset MASTER_ADDR LS_TOKEN; SLURM_STEP_NODELIST='127.0.0.[1-2,4]' " SLURM GO, 2, 1},
+    {"srun.node-list.mixed",
+     NOBODY "unset MASTER_ADDR LS_TOKEN; SLURM_STEP_NODELIST='localhost,b[2-3]' " SLURM GO, 2, 1},
     {"torchrun-in-slurm", "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=7 " GO, 3, 1},
     {"torchrun.agent", "TORCHELASTIC_USE_AGENT_STORE=True " GO, 3, 1},
     {"torchrun.run-id", "unset LS_TOKEN; TORCHELASTIC_RUN_ID=abc " GO, 3, 1},
@@ -276,6 +280,25 @@ static const struct refused {
      {{3, 0}, 1, "in use", true, NULL}},
 };
 
+/* ---- lockstep-launch on two machines that share a folder --------------------------------------
+ */
+
+/* The second node's launcher comes first: it must not take the first one's names. */
+#define TWO_NODES                                                                               \
+    "D=$LS_RUN_DIR/logs; for N in 1 0; do {bin}/lockstep-launch --nproc-per-node 2 --nnodes 2 " \
+    "--node-rank $N --master-addr 127.0.0.1 --master-port 1 --log-dir $D -- sh -c 'echo $RANK " \
+    "$WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK' || exit 9; done; "                  \
+    "for R in 0 1 2 3; do L=$(cat $D/rank$R.log | tr '\\n' ';'); "                              \
+    "[ \"$L\" = \"$R 4 $((R % 2)) 2 $((R / 2));\" ] || { echo \"rank$R.log holds '$L'\"; "      \
+    "exit 1; }; done; echo 4 logs"
+
+static void judge_logs(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    static const ls_ending want = {{0}, 1, "4 logs", true, NULL};
+    (void)row;
+    ls_endings_judge(&want, job, out);
+}
+
 static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     ls_endings_judge(&refused[row->number[0]].end, job, out);
@@ -289,6 +312,11 @@ static void add_places(const ls_case_settings *settings, ls_case_list *list)
         row->job[0] = ls_endings_job(settings, places[i].world, places[i].script, "");
         row->job[0].nodes = places[i].nodes;
     }
+    ls_case *logs = ls_rows_add(list, judge_logs, "L6", "launch.logs.two-nodes");
+    logs->kind = LS_INSIDE; /* no matter of the subject's */
+    logs->job_count = 1;
+    logs->judges_outcome = true;
+    logs->job[0] = ls_endings_job(settings, 1, TWO_NODES, "");
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         const struct refused *r = &refused[i];
         ls_case *row = ls_rows_add(list, judge_refused, r->requirement, "launch.refuse.%s", r->id);
