@@ -1,6 +1,6 @@
 #!/bin/sh
 # Everything that needs a GPU, in parts under 8 minutes each: build, correct, speed, peer. Each part writes
-# rows.tsv (status, name, seconds, text), its tables and its logs into a folder of its own; report.md is made of
+# rows.tsv (status, name, seconds, text; warn: the machine's state, which fails nothing), its tables and its logs into a folder of its own; report.md is made of
 # all parts that are there. What cannot be done is a row that says so by name; a part that runs out of its time
 # leaves the rest as skipped. Exit code: 0 no row failed, 1 one did, 2 usage, 3 no GPU or no build.
 #
@@ -105,6 +105,14 @@ part_build() {
             fi
     else
         row skip units 0 "check.h not found (libcheck), or nothing to build"
+    fi
+    if [ -z "$emulated" ]; then
+        step preflight 90 "$build/lockstep" preflight &&
+            case $code in
+            0) row ok preflight "$took" "$(grep -c '^warning' "$folder/preflight.log") warnings" ;;
+            1) row warn preflight "$took" "$(grep -m1 '^fail' "$folder/preflight.log" | cut -c1-150)" ;;
+            *) row FAIL preflight "$took" "$(last_error "$folder/preflight.log")" ;;
+            esac
     fi
     command -v nvidia-smi >/dev/null && nvidia-smi -q >"$folder/nvidia-smi.txt" 2>&1
     for level in O0 O2; do

@@ -12,6 +12,7 @@
 #include "../reference/explain.h"
 #include "../reference/options.h"
 #include "commands.h"
+#include "gpus.h"
 #include "layers.h"
 #include "place.h"
 #include "versus.h"
@@ -143,6 +144,7 @@ static const struct command {
     {"data", data_main, "make DIR: draw a folder of images to train on"},
     {"diff", diff_main, "A B: two runs, job by job"},
     {"bounds", ls_bounds_main, "e/r of correct steps and of planted faults over fresh seeds"},
+    {"preflight", ls_gpus_preflight_main, "the GPUs' state, before anything runs on them"},
     {"layers", ls_layers_main, "where a step's time goes on a GPU, pass by pass"},
     {"versus", versus_main, "speed beside PyTorch on this machine"},
 };
@@ -155,7 +157,7 @@ static void print_help(void)
         "Usage: lockstep COMMAND ...\n\nIs data-parallel mixed-precision training on this machine "
         "correct, and how fast?\n\n");
     for (int i = 0; i < COMMANDS; i++) {
-        printf("  %-8s %s\n", command[i].name, command[i].text);
+        printf("  %-9s %s\n", command[i].name, command[i].text);
     }
     printf("\nExit codes: 0 good, 1 not shown to be correct, 2 usage, 3 infrastructure, 4 not "
            "supported.\n");
