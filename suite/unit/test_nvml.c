@@ -369,21 +369,41 @@ static const struct {
     {"init 18", "1", "0000:17:00.0 (NVIDIA 0x2335) cannot be used: no driver", "0 usable"},
 };
 
-/* The program itself: a line per missing device, and exit code 3. */
-START_TEST(the_bench_names_what_is_missing)
+/* What the program says, and "code=" with its exit code. */
+static void run_program(const char *arguments, char *all, size_t bytes)
 {
-    char command[2600], folder[1024], line[1024], all[8192] = "";
+    char command[2600], folder[1024], line[1024];
     ls_place_program(folder, sizeof folder);
-    write_text("fake.txt", "a", "%s\n", REFUSED[_i].lines);
-    ls_text_put(command, sizeof command,
-                "%s/../lockstep bench NGPUS=%s DRYRUN=1 2>&1; echo code=$?", folder,
-                REFUSED[_i].ranks);
+    ls_text_put(command, sizeof command, "%s/../lockstep %s 2>&1; echo code=$?", folder, arguments);
     FILE *pipe = popen(command, "r");
     ck_assert_ptr_nonnull(pipe);
+    all[0] = '\0';
     while (fgets(line, sizeof line, pipe) != NULL) {
-        ls_text_add(all, sizeof all, "%s", line);
+        ls_text_add(all, bytes, "%s", line);
     }
     pclose(pipe);
+}
+
+START_TEST(preflight_alone_has_an_exit_code)
+{
+    char all[8192];
+    run_program("preflight", all, sizeof all);
+    ck_assert_msg(strstr(all, "MACHINE  ready\ncode=0") != NULL, "%s", all);
+    write_text("fake.txt", "a", "gpu 1 pcie_width 8\n");
+    run_program("preflight", all, sizeof all);
+    ck_assert_msg(strstr(all, "PCIE_WIDTH: GPU 1 (0000:18:00.0): PCIe x8 instead of x16") != NULL,
+                  "%s", all);
+    ck_assert_msg(strstr(all, "MACHINE  not ready\ncode=1") != NULL, "%s", all);
+}
+END_TEST
+
+/* A line per missing device, and exit code 3. */
+START_TEST(the_bench_names_what_is_missing)
+{
+    char arguments[64], all[8192];
+    write_text("fake.txt", "a", "%s\n", REFUSED[_i].lines);
+    ls_text_put(arguments, sizeof arguments, "bench NGPUS=%s DRYRUN=1", REFUSED[_i].ranks);
+    run_program(arguments, all, sizeof all);
     ck_assert_msg(strstr(all, REFUSED[_i].first) != NULL, "%s", all);
     ck_assert_msg(strstr(all, REFUSED[_i].second) != NULL, "%s", all);
     ck_assert_msg(strstr(all, "code=3") != NULL, "%s", all);
@@ -542,6 +562,7 @@ int main(void)
     tcase_add_test(tests, no_library_is_a_finding);
     tcase_add_test(tests, usable_is_what_library_and_driver_answer);
     tcase_add_test(tests, without_a_bus_the_driver_is_asked);
+    tcase_add_test(tests, preflight_alone_has_an_exit_code);
     tcase_add_loop_test(tests, the_bench_names_what_is_missing, 0,
                         sizeof REFUSED / sizeof *REFUSED);
     tcase_add_test(tests, a_quiet_run_finds_nothing);
