@@ -217,11 +217,26 @@ static void count_others(const ls_detect_plant *plant, const ls_detect_outcome *
     }
 }
 
+/* Where the build of a patched tree has CUDA's engines for the CPU. */
+static void engines_of(const detect *d, const ls_detect_plant *plant, char *path, size_t bytes)
+{
+    ls_text_put(path, bytes, "%s/%s/build/planted/emulated/lib", d->patched, plant->name);
+}
+
+static bool can_be_judged(const detect *d, const ls_detect_plant *plant)
+{
+    char path[1300], library[1400];
+    engines_of(d, plant, path, sizeof path);
+    ls_text_put(library, sizeof library, "%s/ls_cuda.so", path);
+    return !plant->device || access(library, R_OK) == 0;
+}
+
 static ls_status run_fault(detect *d, int index)
 {
     const ls_detect_plant *plant = &d->plants.plant[index];
     ls_detect_result *r = &d->result[index];
-    char program[1300], directory[600], from[700], to[700];
+    char program[1300], engines[1300], directory[600], from[700], to[700];
+    engines_of(d, plant, engines, sizeof engines);
     ls_text_put(directory, sizeof directory, "%s/faults/%s", d->directory, plant->name);
     ls_text_put(program, sizeof program, "%s", d->planted);
     if (plant->patch) {
@@ -232,6 +247,7 @@ static ls_status run_fault(detect *d, int index)
                              .wish = plant->patch ? NULL : plant->wish,
                              .directory = directory,
                              .case_id = plant->case_id,
+                             .engines = plant->device ? engines : NULL,
                              .seed = d->first_seed,
                              .limit_s = named_limit_s};
     ls_detect_outcome outcome;
@@ -306,6 +322,9 @@ static ls_status run_faults(detect *d)
         bool foreign = d->plants.plant[i].foreign;
         if (foreign && d->python[0] == '\0') {
             d->summary.foreign_not_run++;
+        } else if (!can_be_judged(d, &d->plants.plant[i])) {
+            printf("[%3d/%d] %s is not judged: no emulation of CUDA was built\n", number, wanted,
+                   d->plants.plant[i].name);
         } else if (!ls_detect_kept(d->directory, d->full, &d->plants.plant[i], &d->result[i])) {
             ls_detect_place place = place_of(d);
             LS_TRY(foreign ? ls_detect_run_foreign(&place, &d->plants.plant[i], &d->result[i],

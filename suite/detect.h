@@ -15,6 +15,7 @@ typedef struct ls_detect_plant {
     char cause[128]; /* a pattern that the printed cause must match; "-": none is expected */
     char sentence[240];
     bool patch;         /* a tree of its own, build/patched/<name>, and its build */
+    bool device;        /* a patch of a CUDA kernel: judged on the emulation in that build */
     bool foreign;       /* a wrong trainer: "foreign.<script>" */
     char script[1100];  /* of a foreign one */
     char subject[1600]; /* its command, once an interpreter is known */
@@ -65,6 +66,7 @@ typedef struct ls_detect_child {
     const char *subject;   /* another trainer's command, or NULL */
     const char *case_id;   /* one case, or NULL */
     const char *list;      /* a list of cases, or NULL */
+    const char *engines;   /* of --device cuda: the folder of its libraries; NULL: the CPU */
     uint64_t seed;
     bool fail_early;
     double limit_s;

@@ -17,21 +17,26 @@ extern char **environ;
 static const double grace_s = 10; /* the run ends its own jobs within 5 s of a TERM */
 
 /* Ours without LS_PLANT, and with the one that is asked for. Free the list, not its strings. */
-static char **environment_with(char *plant)
+/* The environment but for what two variables say; either may be NULL: not set. */
+static char **environment_with(char *plant, char *engines)
 {
     size_t count = 0, kept = 0;
     while (environ[count] != NULL) {
         count++;
     }
-    char **out = calloc(count + 2, sizeof *out);
+    char **out = calloc(count + 3, sizeof *out);
     LS_ASSERT(out != NULL);
     for (size_t i = 0; i < count; i++) {
-        if (strncmp(environ[i], "LS_PLANT=", 9) != 0) {
+        bool library = engines != NULL && strncmp(environ[i], "LS_LIB_DIR=", 11) == 0;
+        if (!library && strncmp(environ[i], "LS_PLANT=", 9) != 0) {
             out[kept++] = environ[i];
         }
     }
     if (plant != NULL) {
         out[kept++] = plant;
+    }
+    if (engines != NULL) {
+        out[kept++] = engines;
     }
     return out;
 }
@@ -59,7 +64,7 @@ static int arguments_of(const ls_detect_child *child, char *seed, char **argv)
     int count = 0;
     argv[count++] = (char *)(uintptr_t)child->program;
     argv[count++] = "conform";
-    argv[count++] = "--device=cpu";
+    argv[count++] = child->engines != NULL ? "--device=cuda" : "--device=cpu";
     argv[count++] = "--seed";
     argv[count++] = seed;
     argv[count++] = "--out";
@@ -84,7 +89,7 @@ static int arguments_of(const ls_detect_child *child, char *seed, char **argv)
 
 ls_status ls_detect_run(const ls_detect_child *child, ls_detect_outcome *out)
 {
-    char plant[96], seed[32], log[700], verdicts[700];
+    char plant[96], engines[1400], seed[32], log[700], verdicts[700];
     char *argv[20] = {NULL};
     memset(out, 0, sizeof *out);
     ls_text_put(plant, sizeof plant, "LS_PLANT=%s", child->wish == NULL ? "" : child->wish);
@@ -93,7 +98,10 @@ ls_status ls_detect_run(const ls_detect_child *child, ls_detect_outcome *out)
     ls_text_put(verdicts, sizeof verdicts, "%s/verdicts.jsonl", child->directory);
     (void)unlink(verdicts); /* what an earlier run found is not what this one finds */
     (void)arguments_of(child, seed, argv);
-    char **environment = environment_with(child->wish == NULL ? NULL : plant);
+    ls_text_put(engines, sizeof engines, "LS_LIB_DIR=%s",
+                child->engines == NULL ? "" : child->engines);
+    char **environment = environment_with(child->wish == NULL ? NULL : plant,
+                                          child->engines == NULL ? NULL : engines);
     ls_proc_spec spec = {.argv = argv, .environment = environment, .log_path = log};
     ls_proc process;
     memset(&process, 0, sizeof process);
