@@ -156,15 +156,16 @@ static void look_at_users(const preflight *p, const ls_nvml_device *d)
 
 static void look_at_clocks(const preflight *p, const ls_nvml_device *d)
 {
-    enum {
-        HELD = LS_NVML_REASON_HW_SLOWDOWN | LS_NVML_REASON_SW_THERMAL | LS_NVML_REASON_HW_THERMAL |
-               LS_NVML_REASON_POWER_BRAKE | LS_NVML_REASON_POWER_CAP
-    };
     char words[160];
     double reasons = d->fact[LS_NVML_REASONS];
-    if (isfinite(reasons) && ((long long)reasons & HELD) != 0) {
+    long long held = LS_NVML_REASON_HW_SLOWDOWN | LS_NVML_REASON_SW_THERMAL |
+                     LS_NVML_REASON_HW_THERMAL | LS_NVML_REASON_POWER_BRAKE;
+    if (isfinite(reasons) && ((long long)reasons & LS_NVML_REASON_IDLE) == 0) {
+        held |= LS_NVML_REASON_POWER_CAP; /* beside idleness it holds nothing back */
+    }
+    if (isfinite(reasons) && ((long long)reasons & held) != 0) {
         FOUND(p, THROTTLED_IDLE, d, "clocks are held down before anything runs: %s",
-              ls_nvml_reasons_text((double)((long long)reasons & HELD), words, sizeof words));
+              ls_nvml_reasons_text((double)((long long)reasons & held), words, sizeof words));
     }
     if (isfinite(reasons) &&
         ((long long)reasons & (LS_NVML_REASON_SETTING | LS_NVML_REASON_SYNC_BOOST)) != 0) {
