@@ -51,7 +51,7 @@ struct ls_comm {
     int allocations;
     int64_t looked_ns;  /* when the store was last asked who has left */
     int64_t waiting_ns; /* since when somebody waits for recorded work; 0: nobody */
-    ls_status failed;  /* told already */
+    ls_status failed;   /* told already */
 
     pthread_mutex_t lock;
     pthread_cond_t abort_ended;
