@@ -468,6 +468,7 @@ static ls_status open_comm(const program *p, const char *name, double timeout_s,
                              .one_host = p->world.local_world == p->world.world,
                              .backend_api = p->device.api,
                              .backend = p->device.backend,
+                             .open_s = timeout_s + 30, /* a GPU's engine takes its time */
                              .oversubscribe = p->world.oversubscribe};
     return p->peer.api->open(&where, out);
 }

@@ -77,6 +77,7 @@ typedef struct ls_comm_options {
     bool one_host; /* the launcher says that all ranks of the communicator are on one node: large
                       sums may go through memory that they share. LS_SHM=0 forbids it */
     /* Of device engines. */
+    double open_s;      /* deadline of the rendezvous, where it is not timeout_s; 0: it is */
     bool deterministic; /* algorithm, protocol and channels are pinned */
     bool oversubscribe; /* ranks may share a device; else that is LS_ERR_INFRA */
     bool beside;        /* this process has another communicator that works at the same time */

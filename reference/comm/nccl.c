@@ -136,10 +136,12 @@ void ls_nccl_abort(ls_comm *comm)
 
 /* NCCL does not say who did not come. So at a deadline each rank leaves a mark in the store, gives
  * the others, whose clocks began a little later, a moment to do the same, and names those that have
- * not: "; not heard of: rank 1, 5". */
+ * not: "; not heard of: rank 1, rank 5". */
 static void name_silent(ls_comm *comm, char *text, size_t text_bytes)
 {
-    enum { MOMENT_NS = 1000000000, MOST = 16 };
+    enum { MOST = 16 };
+    static const int64_t longest_ns = 2000000000;
+    int64_t moment_ns = (int64_t)(comm->timeout_s * 0.25e9); /* of the deadline's own size */
     char key[96];
     int silent[MOST], count = 0;
     int64_t begun_ns = ls_clock_ns(), marks = 0;
@@ -159,10 +161,11 @@ static void name_silent(ls_comm *comm, char *text, size_t text_bytes)
             count += marks == 0;
         }
         ls_nccl_pause(begun_ns);
-    } while (count > 0 && ls_clock_ns() - begun_ns < MOMENT_NS);
+    } while (count > 0 &&
+             ls_clock_ns() - begun_ns < (moment_ns < longest_ns ? moment_ns : longest_ns));
     for (int i = 0, used = 0; i < count && used < (int)text_bytes; i++) {
         used += snprintf(text + used, text_bytes - (size_t)used, "%s%d",
-                         i == 0 ? "; not heard of: rank " : ", ", silent[i]);
+                         i == 0 ? "; not heard of: rank " : ", rank ", silent[i]);
     }
 }
 

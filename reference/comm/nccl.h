@@ -37,7 +37,7 @@ struct ls_comm {
     ncclComm_t native; /* under `lock` where abort may come in between */
     int rank, world, device;
     char name[40];
-    double timeout_s;
+    double timeout_s, open_s;
     ls_store *store;
     const ls_backend_api *backend_api;
     ls_backend *backend;

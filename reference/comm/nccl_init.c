@@ -42,7 +42,7 @@ static ls_status exchange_id(ls_comm *comm, ncclUniqueId *id)
     }
     void *value = NULL;
     size_t bytes = 0;
-    LS_TRY(ls_store_get(comm->store, key, comm->timeout_s, &value, &bytes));
+    LS_TRY(ls_store_get(comm->store, key, comm->open_s, &value, &bytes));
     if (bytes != sizeof *id) {
         ls_log_error("nccl '%s': the id of rank 0 has %zu bytes, expected %zu", comm->name, bytes,
                      sizeof *id);
@@ -70,7 +70,7 @@ static ls_status connect_ranks(ls_comm *comm, const ls_comm_options *options, in
     ncclResult_t result =
         ncclCommInitRankConfig(&comm->native, comm->world, id, comm->rank, &config);
     if (result == ncclSuccess || result == ncclInProgress) {
-        result = ls_nccl_settle(comm, begun_ns + (int64_t)(comm->timeout_s * 1e9), comm->world > 1,
+        result = ls_nccl_settle(comm, begun_ns + (int64_t)(comm->open_s * 1e9), comm->world > 1,
                                 &aborted);
     }
     if (aborted) {
@@ -78,7 +78,7 @@ static ls_status connect_ranks(ls_comm *comm, const ls_comm_options *options, in
     }
     if (result == ncclInProgress) {
         ls_log_error("nccl '%s': rank %d of %d found not all of its peers in %g s: %s", comm->name,
-                     comm->rank, comm->world, comm->timeout_s, ncclGetLastError(NULL));
+                     comm->rank, comm->world, comm->open_s, ncclGetLastError(NULL));
         return LS_ERR_RENDEZVOUS;
     }
     return ls_nccl_check(comm, result, "ncclCommInitRankConfig");
@@ -126,6 +126,7 @@ ls_status ls_nccl_open(const ls_comm_options *options, ls_comm **out)
     comm->world = options->world;
     comm->store = options->store;
     comm->timeout_s = options->timeout_s;
+    comm->open_s = options->open_s > 0 ? options->open_s : options->timeout_s;
     comm->backend_api = options->backend_api;
     comm->backend = options->backend;
     comm->running_end = &comm->running;

@@ -83,7 +83,7 @@ static ls_status gather_places(ls_comm *comm, char (*place)[PLACE_BYTES])
         void *value = NULL;
         size_t bytes = 0;
         snprintf(key, sizeof key, "nccl/%s/place/%d", comm->name, rank);
-        LS_TRY(ls_store_get(comm->store, key, comm->timeout_s, &value, &bytes));
+        LS_TRY(ls_store_get(comm->store, key, comm->open_s, &value, &bytes));
         snprintf(place[rank], PLACE_BYTES, "%s", (const char *)value);
         free(value);
     }
