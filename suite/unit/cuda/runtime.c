@@ -148,9 +148,10 @@ cudaError_t cudaRuntimeGetVersion(int *version)
     X(cudaSuccess)                                                                           \
     X(cudaErrorInvalidValue)                                                                 \
     X(cudaErrorMemoryAllocation)                                                             \
-    X(cudaErrorInvalidConfiguration) X(cudaErrorNoDevice) X(cudaErrorInvalidDevice)          \
-        X(cudaErrorInvalidResourceHandle) X(cudaErrorIllegalState) X(cudaErrorNotReady)      \
-            X(cudaErrorIllegalAddress) X(cudaErrorLaunchFailure) X(cudaErrorNotSupported)    \
+    X(cudaErrorInvalidConfiguration)                                                         \
+    X(cudaErrorNoDevice) X(cudaErrorInvalidDevice) X(cudaErrorInvalidResourceHandle)         \
+        X(cudaErrorIllegalState) X(cudaErrorNotReady) X(cudaErrorIllegalAddress)             \
+            X(cudaErrorLaunchFailure) X(cudaErrorNotSupported)                               \
                 X(cudaErrorStreamCaptureUnsupported) X(cudaErrorStreamCaptureInvalidated)    \
                     X(cudaErrorStreamCaptureUnmatched) X(cudaErrorStreamCaptureUnjoined)     \
                         X(cudaErrorStreamCaptureIsolation) X(cudaErrorStreamCaptureImplicit) \
