@@ -194,6 +194,71 @@ typedef enum ls_export {
                              it */
 } ls_export;
 
+/* ---- what a plan does, for those who check it ------------------------------------------------ */
+
+/* One operation as it is enqueued. Below, "type" is that of activations. */
+typedef enum ls_watch_kind {
+    LS_WATCH_IMAGE,        /* y = x, f32 NCHW -> NHWC of type, rounded; channels beyond are 0 */
+    LS_WATCH_WEIGHT,       /* w = weight[0], [out][in][k][k] -> [out][k][k][in] of type, rounded */
+    LS_WATCH_CONV,         /* y = x * w [+ bias]; linear: of 1x1 images */
+    LS_WATCH_CONV_DATA,    /* dx from dy and w */
+    LS_WATCH_CONV_WEIGHTS, /* dw, [out][k][k][in] of type, from x and dy */
+    LS_WATCH_UNPACK,       /* weight_grad[0], [out][in][k][k], = dw */
+    LS_WATCH_BIAS,         /* bias_grad[0] = sum of dy over images, rounded to type */
+    LS_WATCH_NORM,         /* y = relu(norm(x) [+ residual | + norm(residual)]); mask */
+    LS_WATCH_NORM_BACK,    /* g = gated(dy [+ dy2]); parameters' gradients; dx, dx2 */
+    LS_WATCH_ADD,          /* y = [relu](x [+ residual]); mask where relu */
+    LS_WATCH_GATE,         /* g = gated(dy [+ dy2]) */
+    LS_WATCH_POOL,         /* y = max over windows; tap */
+    LS_WATCH_POOL_BACK,    /* dx from dy by tap */
+    LS_WATCH_SHORTCUT,     /* y = every stride-th pixel of x; further channels are 0 */
+    LS_WATCH_SHORTCUT_BACK,
+    LS_WATCH_AVERAGE, /* y = mean of x over pixels */
+    LS_WATCH_AVERAGE_BACK,
+    LS_WATCH_LOSS,      /* state->loss from x and target */
+    LS_WATCH_LOSS_BACK, /* dx = (softmax(x) - onehot) / images * state->loss_scale * factor */
+    LS_WATCH_KINDS,
+} ls_watch_kind;
+
+/* Of one batch norm, values of its channels. */
+typedef struct ls_watch_norm {
+    int layer;
+    ls_tensor weight, bias, running_mean, running_var, weight_grad, bias_grad;
+    const float *mean, *inv_std; /* of the batch, kept for backward */
+    float epsilon, momentum;
+} ls_watch_norm;
+
+/* Operands and results in backend memory, NULL where there is none. Activations are NHWC. The
+ * image-side geometry is in_*, the other out_*, in backward too; channels are those stored, of the
+ * image and its weights `plain_channels` of them are real. */
+typedef struct ls_watch {
+    ls_watch_kind kind;
+    int layer; /* of the network; -1: several */
+    ls_dtype type;
+    int images, in_channels, plain_channels, in_height, in_width;
+    int out_channels, out_height, out_width, kernel, stride, pad;
+    bool relu, dual, given; /* given: mask or tap are read, not written */
+    const void *x, *residual;
+    void *y;
+    void *w; /* as products take it */
+    const void *bias;
+    void *mask; /* bit i%32 of word i/32: y[i] > 0 */
+    void *tap;  /* bytes: ky*kernel + kx of the choice */
+    const void *dy, *dy2;
+    void *g; /* NORM_BACK: NULL where it is not stored; may be dx, dy or dy2 */
+    void *dx, *dx2, *dw;
+    ls_tensor weight, weight_grad, bias_grad; /* of WEIGHT, UNPACK, BIAS */
+    ls_watch_norm norm[2];                    /* [1] where dual */
+    int norm_group;                           /* ranks that share statistics */
+    const int64_t *target;
+    const ls_step_state *state;
+    float factor;
+} ls_watch;
+
+/* Called on the host before (`after` false) and after each operation has been enqueued on `stream`:
+ * what is enqueued before finds the operands, what is enqueued after the results. */
+typedef ls_status ls_watch_fn(void *context, ls_stream *stream, const ls_watch *what, bool after);
+
 /* ---- multi-tensor operations ----------------------------------------------------------------- */
 
 typedef enum ls_optimizer_kind {
@@ -246,7 +311,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 7 };
+enum { LS_BACKEND_ABI = 8 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */
@@ -373,6 +438,10 @@ typedef struct ls_backend_api {
     /* Names what the host does from push to pop, for a profiler that is attached. */
     void (*range_push)(ls_backend *backend, const char *name);
     void (*range_pop)(ls_backend *backend);
+
+    /* From now on each operation of the plan is told; watcher NULL: none. Not while a graph is
+     * recorded. */
+    void (*plan_watch)(ls_plan *plan, ls_watch_fn *watcher, void *context);
 } ls_backend_api;
 
 /* The one symbol a backend's shared object exports. */

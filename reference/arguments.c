@@ -78,6 +78,7 @@ enum {
     KEY_TIMEOUT,
     KEY_DIGEST,
     KEY_DIGEST_EVERY,
+    KEY_AUDIT,
     KEY_TRACE,
     KEY_PRINT_FREQ,
     KEY_HELP,
@@ -192,6 +193,9 @@ static const struct argp_option table[] = {
     OPTION(6, "digest", KEY_DIGEST, "all|param|none", "what is hashed after a step [all]"),
     OPTION(6, "digest-every", KEY_DIGEST_EVERY, "K",
            "after each K-th step and the last only: the device stops for it [1]"),
+    OPTION(6, "audit", KEY_AUDIT, "SEED[:EVERY]",
+           "at one step of EVERY, 1,000 elements of all that it writes are computed in FP64 (GPU) "
+           "[none; EVERY 200]"),
     OPTION(6, "trace", KEY_TRACE, NULL, "events of what each step was busy with"),
     OPTION(6, "print-freq", KEY_PRINT_FREQ, "N", "steps between two printed lines; 0: none [10]"),
     TITLE(7, ""),
@@ -451,6 +455,8 @@ static error_t read_record(int key, const char *text, reading *to)
         return error;
     case KEY_DIGEST_EVERY:
         return ls_values_integer(to->name, text, 1, INT64_C(1) << 50, &options->digest_every);
+    case KEY_AUDIT:
+        return ls_values_audit(to->name, text, options);
     case KEY_TRACE:
         options->trace = true;
         return 0;

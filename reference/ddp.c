@@ -32,6 +32,7 @@ struct ls_ddp {
     int unused; /* a parameter that got no gradient, to be told at the next forward; -1 */
     ls_ddp_times times;
     const ls_ddp_observer *observer;
+    const ls_ddp_watcher *watcher;
 };
 
 const ls_bucket_layout *ls_ddp_layout(const ls_ddp *ddp)
@@ -248,6 +249,9 @@ static ls_status begin_full(ls_ddp *ddp)
         if (slot->missing > LS_PLANT(bucket_begins_early, 0, 1)) {
             break;
         }
+        if (ddp->watcher != NULL) {
+            LS_TRY(ddp->watcher->before(ddp->watcher->context, number, &slot->whole));
+        }
         if (factor != 1.0f && LS_PLANT(predivide_forgotten, true, false)) {
             LS_TRY(device->api->scale(device->backend, device->stream, slot->whole, factor));
         }
@@ -320,6 +324,11 @@ void ls_ddp_observe(ls_ddp *ddp, const ls_ddp_observer *observer)
     ddp->observer = observer;
 }
 
+void ls_ddp_watch(ls_ddp *ddp, const ls_ddp_watcher *watcher)
+{
+    ddp->watcher = watcher;
+}
+
 /* The computing stream goes on once the bucket is reduced. */
 static ls_status await(ls_ddp *ddp, int index)
 {
@@ -344,6 +353,9 @@ static ls_status take_back(ls_ddp *ddp, int index)
     if (factor != 1.0f &&
         (!engine_scales(ddp, bucket->dtype) || LS_PLANT(averaged_twice, false, true))) {
         LS_TRY(device->api->scale(device->backend, device->stream, ddp->slot[index].whole, factor));
+    }
+    if (ddp->watcher != NULL) {
+        LS_TRY(ddp->watcher->after(ddp->watcher->context, index, &ddp->slot[index].whole));
     }
     for (int k = 0; k < bucket->count; k++) {
         int i = ddp->layout.member[bucket->first + k];

@@ -58,6 +58,16 @@ typedef struct ls_ddp_observer {
 /* For the steps that follow; NULL: nobody. */
 void ls_ddp_observe(ls_ddp *ddp, const ls_ddp_observer *observer);
 
+/* Who looks at a bucket before it is reduced, when its elements are this rank's, and after it is
+ * averaged. Both enqueue on the computing stream. */
+typedef struct ls_ddp_watcher {
+    void *context;
+    ls_status (*before)(void *context, int index, const ls_tensor *whole);
+    ls_status (*after)(void *context, int index, const ls_tensor *whole);
+} ls_ddp_watcher;
+/* For the steps that follow; NULL: nobody. */
+void ls_ddp_watch(ls_ddp *ddp, const ls_ddp_watcher *watcher);
+
 /* Of the last step: what waiting after backward cost, what the engine was busy for, and each
  * bucket's time. */
 typedef struct ls_ddp_times {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -260,6 +261,38 @@ ls_status ls_events_write_unsupported(ls_events *events, const char *option, con
     cJSON_AddNumberToObject(event, "schema", 1); /* it may be the first line */
     cJSON_AddStringToObject(event, "option", option);
     cJSON_AddStringToObject(event, "why", why);
+    return finish_event(events, event);
+}
+
+static void add_finite(cJSON *to, const char *name, double value)
+{
+    if (isfinite(value)) {
+        cJSON_AddNumberToObject(to, name, value);
+    } else {
+        cJSON_AddNullToObject(to, name);
+    }
+}
+
+ls_status ls_events_write_audit(ls_events *events, const ls_events_audit *audit)
+{
+    if (!ls_events_enabled(events)) {
+        return LS_OK;
+    }
+    cJSON *event = begin_event("audit");
+    cJSON_AddNumberToObject(event, "step", (double)audit->step);
+    cJSON_AddNumberToObject(event, "outputs", (double)audit->outputs);
+    cJSON_AddNumberToObject(event, "elements", (double)audit->elements);
+    cJSON_AddNumberToObject(event, "bad", (double)audit->bad);
+    cJSON *worst = cJSON_AddObjectToObject(event, "worst");
+    cJSON_AddStringToObject(worst, "operation", audit->operation);
+    cJSON_AddStringToObject(worst, "output", audit->output);
+    cJSON_AddNumberToObject(worst, "index", (double)audit->index);
+    add_finite(worst, "ratio", audit->ratio);
+    add_finite(worst, "got", audit->got);
+    add_finite(worst, "wanted", audit->wanted);
+    add_finite(worst, "limit", audit->limit);
+    add_finite(event, "ms", audit->ms);
+    add_finite(event, "usual_ms", audit->usual_ms);
     return finish_event(events, event);
 }
 

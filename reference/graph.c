@@ -5,6 +5,7 @@
 
 #include "../kernels/core/log.h"
 #include "../kernels/core/plant.h"
+#include "audit.h"
 #include "feed.h"
 
 enum { WARM_STEPS = 2 };
@@ -100,6 +101,9 @@ bool ls_graph_takes(const ls_graph_set *set, int64_t step)
         return false;
     }
     const ls_options *options = &set->trainer->options;
+    if (ls_audit_due(options, step)) { /* what it enqueues lies between the operations */
+        return false;
+    }
     for (int i = 0; i < options->dump_step_count; i++) {
         if (options->dump_step[i] == step) {
             return false;

@@ -17,8 +17,8 @@ ls_status ls_graph_check(const ls_trainer *trainer);
 ls_status ls_graph_open(const ls_trainer *trainer, ls_graph_set **out);
 void ls_graph_close(ls_graph_set *set);
 /* Whether this step is launched as a graph: not the first two of a run, in which buckets settle and
- * engines make what they need, nor one that some rank dumps (all ranks decide alike: recording can
- * be a matter between them). set may be NULL. */
+ * engines make what they need, nor one that is audited or that some rank dumps (all ranks decide
+ * alike: recording can be a matter between them). set may be NULL. */
 bool ls_graph_takes(const ls_graph_set *set, int64_t step);
 /* Launches the graph of that place, recorded from `enqueue` if there is none yet. */
 ls_status ls_graph_step(ls_graph_set *set, int place, ls_status (*enqueue)(void *context),

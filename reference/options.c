@@ -56,6 +56,7 @@ void ls_options_defaults(ls_options *out)
         .timeout_s = 300.0,
         .digest = LS_DIGEST_ALL,
         .digest_every = 1,
+        .audit_every = 200,
         .print_freq = 10,
     };
 }
@@ -213,6 +214,10 @@ static const char *find_unsupported(const ls_options *options, const char **why)
     if (options->resident > 0 && strcmp(options->device, "cpu") == 0) {
         *why = "a CPU's batches are where it computes";
         return "--resident";
+    }
+    if (options->audit && strcmp(options->device, "cpu") == 0) {
+        *why = "the CPU backend does not show its operations one by one";
+        return "--audit";
     }
     return NULL;
 }
@@ -486,6 +491,12 @@ static void add_running(cJSON *json, const ls_options *options)
     cJSON_AddStringToObject(json, "digest", scopes[options->digest]);
     if (options->digest_every > 1) {
         cJSON_AddNumberToObject(json, "digest-every", (double)options->digest_every);
+    }
+    if (options->audit) {
+        char text[48];
+        snprintf(text, sizeof text, "%" PRIu64 ":%" PRId64, options->audit_seed,
+                 options->audit_every);
+        cJSON_AddStringToObject(json, "audit", text);
     }
     cJSON_AddBoolToObject(json, "trace", options->trace);
     cJSON_AddStringToObject(json, "comm", options->comm);

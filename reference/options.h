@@ -129,8 +129,11 @@ typedef struct ls_options {
     double timeout_s;       /* deadline of the rendezvous and of every collective, 300 */
     ls_digest_scope digest; /* all */
     int64_t digest_every;   /* 1: after every step; else after each K-th and the last */
-    bool trace;             /* events of what each step was busy with */
-    int print_freq;         /* steps between two lines of rank 0; 0: none; 10 */
+    bool audit;             /* elements of what a step writes are computed once more (audit.h) */
+    uint64_t audit_seed;
+    int64_t audit_every; /* one step of so many, 200 */
+    bool trace;          /* events of what each step was busy with */
+    int print_freq;      /* steps between two lines of rank 0; 0: none; 10 */
     int overflow_count;
     ls_overflow_at overflow[LS_OPTIONS_LIST_MAX];
     ls_fault_at fault;

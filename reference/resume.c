@@ -29,10 +29,11 @@ static ls_status check_metadata(const ls_expect *reader, const ls_trainer *train
 /* What may differ between a run and its continuation, but not without being said: one line each. */
 static void tell_differences(const ls_expect *reader, const ls_trainer *trainer)
 {
-    static const char *const own[] = {
-        "steps",      "epochs",     "save",       "resume",       "init",       "threads",
-        "workers",    "dump-steps", "dump-ranks", "digest",       "trace",      "overflow-at",
-        "print-freq", "timeout",    "comm",       "digest-every", "cuda-graph", "cudnn-benchmark"};
+    static const char *const own[] = {"steps",        "epochs",     "save",           "resume",
+                                      "init",         "threads",    "workers",        "dump-steps",
+                                      "dump-ranks",   "digest",     "trace",          "overflow-at",
+                                      "audit",        "print-freq", "timeout",        "comm",
+                                      "digest-every", "cuda-graph", "cudnn-benchmark"};
     cJSON *theirs = cJSON_Parse(ls_safetensors_metadata_of(reader->file, "options", ""));
     cJSON *ours = ls_options_json(&trainer->options);
     for (const cJSON *item = theirs == NULL ? NULL : theirs->child; item != NULL;

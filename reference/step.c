@@ -90,7 +90,8 @@ static ls_status do_step(ls_step_loop *loop, int64_t step, ls_step_record *recor
     LS_TRY(ls_feed_ahead(loop->feed));
     LS_TRY(ls_step_tell(loop, older));
     bool at_once = trainer->device.info.host_memory || hashes(trainer, step) ||
-                   loop->dump != NULL || (step == trainer->first_step && trainer->ddp != NULL);
+                   loop->dump != NULL || ls_audit_due(&trainer->options, step) ||
+                   (step == trainer->first_step && trainer->ddp != NULL);
     if (at_once) {
         LS_TRY(ls_step_arrive(loop, record));
     }
@@ -158,6 +159,7 @@ static ls_status open_loop(ls_step_loop *loop)
     }
     LS_TRY(ls_device_read(&trainer->device, &state, trainer->memory.state, (int64_t)sizeof state));
     LS_TRY(ls_graph_open(trainer, &loop->graphs));
+    LS_TRY(ls_audit_open(trainer, &loop->audit));
     LS_TRY(ls_feed_open(trainer, &loop->feed));
     loop->loss_scale = state.loss_scale;
     loop->ended_ns = loop->printed_ns = ls_clock_ns();
@@ -170,6 +172,7 @@ static void close_loop(ls_step_loop *loop)
     ls_dump_discard(loop->dump);
     ls_feed_close(loop->feed);
     ls_graph_close(loop->graphs);
+    ls_audit_close(loop->audit);
     if (loop->trainer->ddp != NULL) {
         ls_ddp_observe(loop->trainer->ddp, NULL);
     }
@@ -207,6 +210,8 @@ ls_status ls_step_run(ls_trainer *trainer, ls_step_summary *summary)
     status = tell_the_last(&loop, status == LS_OK ? older : now, status);
     if (status != LS_OK) {
         ls_join_abandon(trainer);
+    } else {
+        ls_audit_print(loop.audit);
     }
     if (!trainer->stuck) {
         close_loop(&loop);

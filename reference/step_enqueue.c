@@ -233,12 +233,16 @@ static ls_status optimize(ls_step_loop *loop)
     const ls_device *device = &trainer->device;
     ls_tensor_list unscaled = {memory->param_count, memory->unscaled};
     ls_tensor_list grads = {memory->param_count, memory->grad};
+    LS_TRY(ls_audit_unscale(loop->audit, false));
     LS_TRY(ls_amp_scale_unscale(&trainer->amp, unscaled, grads));
+    LS_TRY(ls_audit_unscale(loop->audit, true));
     if (LS_PLANT(unscale_twice, false, true)) {
         LS_TRY(ls_amp_scale_unscale(&trainer->amp, unscaled, grads));
     }
     LS_TRY(plant_in_memory(loop));
+    LS_TRY(ls_audit_update(loop->audit, false));
     LS_TRY(ls_optim_step(&trainer->optimizer, memory, trainer->amp.config.dynamic));
+    LS_TRY(ls_audit_update(loop->audit, true));
     if (LS_PLANT(masters_rounded, false, true)) {
         LS_TRY(ls_optim_make_masters(memory));
     }
@@ -342,7 +346,9 @@ ls_status ls_step_enqueue(ls_step_loop *loop, int64_t step, ls_step_record *reco
     ls_device_range_push(device, name);
     LS_TRY(begin_step(loop, step));
     loop->poisons = overflows_here(trainer, step);
+    LS_TRY(ls_audit_begin(loop->audit, step));
     LS_TRY(ls_graph_takes(loop->graphs, step) ? enqueue_graph(loop) : enqueue_pieces(loop));
+    LS_TRY(ls_audit_end(loop->audit));
     LS_TRY(device->api->copy_out(device->backend, device->stream, &record->host->state,
                                  trainer->memory.state, (int64_t)sizeof record->host->state));
     LS_TRY(device->api->event_record(record->arrived, device->stream));

@@ -7,6 +7,7 @@
 #ifndef LS_STEP_LOOP_H
 #define LS_STEP_LOOP_H
 
+#include "audit.h"
 #include "dump.h"
 #include "feed.h"
 #include "graph.h"
@@ -42,6 +43,7 @@ typedef struct ls_step_loop {
     ls_step_record record[LS_STEP_RECORDS];
     ls_step_summary *summary;
     ls_feed *feed;
+    ls_audit *audit;       /* NULL: nothing is audited */
     ls_graph_set *graphs;  /* NULL: every step is enqueued piece by piece */
     float loss_scale;      /* of the step whose event comes next */
     int64_t ended_ns;      /* when the last step ended */

@@ -201,6 +201,7 @@ ls_status ls_step_tell(ls_step_loop *loop, ls_step_record *record)
     LS_TRY(write_event(loop, record));
     loop->loss_scale = record->host->state.loss_scale;
     loop->summary->last = record->step;
+    LS_TRY(ls_audit_judge(loop->audit, record->step, record->ms[LS_EVENTS_MS_TOTAL]));
     return ls_amp_scale_judge(&trainer->amp, ls_amp_scale_param_name, &trainer->network,
                               &record->host->state, record->step);
 }

@@ -228,6 +228,20 @@ int ls_values_aux_head(const char *option, const char *text, ls_options *options
     return read_places(option, text, &options->aux_count, options->aux);
 }
 
+int ls_values_audit(const char *option, const char *text, ls_options *options)
+{
+    const char *rest = text;
+    int64_t seed = 0;
+    if (!next_number(&rest, 0, &seed) ||
+        (*rest == ':' && (++rest, !next_number(&rest, 1, &options->audit_every))) ||
+        *rest != '\0') {
+        return refuse(option, text, "SEED or SEED:EVERY, such as 1 or 1:200");
+    }
+    options->audit = true;
+    options->audit_seed = (uint64_t)seed;
+    return 0;
+}
+
 int ls_values_batch_sizes(const char *option, const char *text, ls_options *options)
 {
     const char *rest = text;

@@ -35,6 +35,7 @@ int ls_values_batch_sizes(const char *option, const char *text, ls_options *opti
 int ls_values_fault_at(const char *option, const char *text, ls_options *options);
 int ls_values_aux_head(const char *option, const char *text, ls_options *options);
 int ls_values_overflow_as(const char *option, const char *text, ls_overflow_as *out);
+int ls_values_audit(const char *option, const char *text, ls_options *options);
 int ls_values_overflow_at(const char *option, const char *text, ls_options *options);
 
 #endif

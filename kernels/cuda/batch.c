@@ -184,8 +184,10 @@ ls_status ls_batch_take(ls_plan *plan, ls_stream *stream, int place)
     int image = plan->lower.slot_of_layer[0];
     const ls_slot *slot = &plan->lower.slot[image];
     LS_TRY(recorded ? LS_OK : ls_batch_after(plan, stream, place));
+    LS_TRY(ls_watch_tell_image(plan, stream, batch->input, false));
     LS_TRY(ls_input_pack(s, plan->options.activation, ls_plan_at(plan, image), batch->input,
                          plan->options.batch, slot->channels, slot->height, slot->width));
+    LS_TRY(ls_watch_tell_image(plan, stream, batch->input, true));
     LS_CUDA(cudaMemcpyAsync(plan->target, batch->target, target_bytes(plan),
                             cudaMemcpyDeviceToDevice, s));
     return recorded ? LS_OK : ls_batch_free(plan, stream, place);

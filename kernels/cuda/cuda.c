@@ -459,6 +459,7 @@ static const ls_backend_api table = {
     .watch = cuda_watch,
     .range_push = ls_nvtx_push,
     .range_pop = ls_nvtx_pop,
+    .plan_watch = ls_watch_set,
 };
 
 const ls_backend_api *ls_backend_entry(void)

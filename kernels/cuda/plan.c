@@ -145,7 +145,9 @@ static ls_status mark(ls_plan *plan, const ls_op *op, ls_cuda_pass_kind pass)
 ls_status ls_plan_params_changed(ls_plan *plan, ls_stream *stream)
 {
     LS_ASSERT(plan->state != NULL);
-    return ls_bind_pack(plan, stream->native);
+    LS_TRY(ls_watch_tell_weights(plan, stream, false));
+    LS_TRY(ls_bind_pack(plan, stream->native));
+    return ls_watch_tell_weights(plan, stream, true);
 }
 
 static ls_status forward_loss(ls_plan *plan, ls_stream *stream, const ls_op *op)
@@ -153,6 +155,27 @@ static ls_status forward_loss(ls_plan *plan, ls_stream *stream, const ls_op *op)
     return ls_loss_forward(stream->native, plan->options.activation, ls_plan_at(plan, op->in),
                            plan->target, plan->options.batch, plan->lower.slot[op->in].channels,
                            plan->logits, plan->row, plan->state);
+}
+
+static ls_watch_kind forward_kind(const ls_op *op)
+{
+    switch (op->kind) {
+    case LS_OP_CONV:
+    case LS_OP_LINEAR:
+        return LS_WATCH_CONV;
+    case LS_OP_NORM:
+        return LS_WATCH_NORM;
+    case LS_OP_POOL:
+        return LS_WATCH_POOL;
+    case LS_OP_SHORTCUT:
+        return LS_WATCH_SHORTCUT;
+    case LS_OP_AVERAGE:
+        return LS_WATCH_AVERAGE;
+    case LS_OP_LOSS:
+        return LS_WATCH_LOSS;
+    default:
+        return LS_WATCH_ADD;
+    }
 }
 
 static ls_status forward_op(ls_plan *plan, ls_stream *stream, const ls_op *op)
@@ -179,7 +202,10 @@ ls_status ls_plan_forward_loaded(ls_plan *plan, ls_stream *stream, int place)
     LS_ASSERT(plan->state != NULL);
     LS_TRY(ls_batch_take(plan, stream, place));
     for (int i = 0; i < plan->lower.op_count; i++) {
-        LS_TRY(forward_op(plan, stream, &plan->lower.op[i]));
+        const ls_op *op = &plan->lower.op[i];
+        LS_TRY(ls_watch_tell(plan, stream, forward_kind(op), op, 1, false));
+        LS_TRY(forward_op(plan, stream, op));
+        LS_TRY(ls_watch_tell(plan, stream, forward_kind(op), op, 1, true));
         LS_TRY(mark(plan, &plan->lower.op[i], LS_CUDA_FORWARD));
     }
     plan->forward_done = true;
@@ -223,52 +249,84 @@ static ls_status report_ready(ls_plan *plan, ls_grad_ready *ready, void *context
     return LS_OK;
 }
 
+/* The gradient of a product's weight, at its place. */
+static ls_status backward_weights(ls_plan *plan, ls_stream *stream, const ls_op *op)
+{
+    const ls_work *work = ls_plan_work(plan, op);
+    const void *g = ls_plan_grad(plan, op->g), *x = ls_plan_at(plan, op->in);
+    void *dw = ls_bind_gradient(plan, op);
+    LS_TRY(ls_watch_tell(plan, stream, LS_WATCH_CONV_WEIGHTS, op, 1, false));
+    if (op->kind == LS_OP_CONV) {
+        LS_TRY(ls_conv_backward_weights(work->conv, stream, dw, x, g, plan->workspace));
+    } else {
+        LS_TRY(ls_linear_backward_weights(work->linear, stream, dw, x, g, plan->workspace));
+    }
+    LS_TRY(ls_watch_tell(plan, stream, LS_WATCH_CONV_WEIGHTS, op, 1, true));
+    if (dw == plan->param_grad[plan->network->layer[op->layer].weight].data) {
+        return LS_OK;
+    }
+    LS_TRY(ls_watch_tell(plan, stream, LS_WATCH_UNPACK, op, 1, false));
+    LS_TRY(ls_bind_store_gradient(plan, stream->native, op));
+    return ls_watch_tell(plan, stream, LS_WATCH_UNPACK, op, 1, true);
+}
+
+static ls_status backward_data(ls_plan *plan, ls_stream *stream, const ls_op *op)
+{
+    const ls_work *work = ls_plan_work(plan, op);
+    const void *g = ls_plan_grad(plan, op->g);
+    void *dx = ls_plan_grad(plan, op->dx);
+    if (dx == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(ls_watch_tell(plan, stream, LS_WATCH_CONV_DATA, op, 1, false));
+    if (op->kind == LS_OP_CONV) {
+        LS_TRY(ls_conv_backward_data(work->conv, stream, dx, work->operand, g, plan->workspace));
+    } else {
+        LS_TRY(
+            ls_linear_backward_data(work->linear, stream, dx, work->operand, g, plan->workspace));
+    }
+    return ls_watch_tell(plan, stream, LS_WATCH_CONV_DATA, op, 1, true);
+}
+
 /* The gradient of the weight comes first: its reduction can begin while the rest goes on. */
 static ls_status backward_conv(ls_plan *plan, ls_stream *stream, const ls_op *op,
                                ls_grad_ready *ready, void *context)
 {
-    const ls_work *work = ls_plan_work(plan, op);
-    const void *g = ls_plan_grad(plan, op->g);
     LS_TRY(ls_simple_join(plan, stream, op));
-    LS_TRY(ls_conv_backward_weights(work->conv, stream, ls_bind_gradient(plan, op),
-                                    ls_plan_at(plan, op->in), g, plan->workspace));
-    LS_TRY(ls_bind_store_gradient(plan, stream->native, op));
+    LS_TRY(backward_weights(plan, stream, op));
     plan->ready[plan->network->layer[op->layer].weight] = true;
     LS_TRY(report_ready(plan, ready, context));
-    if (op->dx == LS_NO_BUFFER) {
-        return LS_OK;
-    }
-    LS_TRY(mark(plan, op, LS_CUDA_BACKWARD));
-    return ls_conv_backward_data(work->conv, stream, ls_plan_grad(plan, op->dx), work->operand, g,
-                                 plan->workspace);
+    return backward_data(plan, stream, op);
 }
 
 static ls_status backward_linear(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
-    const ls_work *work = ls_plan_work(plan, op);
     const ls_layer *layer = &plan->network->layer[op->layer];
-    const void *g = ls_plan_grad(plan, op->g);
     LS_TRY(ls_simple_join(plan, stream, op));
-    LS_TRY(ls_loss_bias_grad(stream->native, plan->options.activation, g, plan->options.batch,
-                             layer->channels, &plan->param_grad[layer->bias]));
+    LS_TRY(ls_watch_tell(plan, stream, LS_WATCH_BIAS, op, 1, false));
+    LS_TRY(ls_loss_bias_grad(stream->native, plan->options.activation, ls_plan_grad(plan, op->g),
+                             plan->options.batch, layer->channels, &plan->param_grad[layer->bias]));
+    LS_TRY(ls_watch_tell(plan, stream, LS_WATCH_BIAS, op, 1, true));
     plan->ready[layer->bias] = true;
-    LS_TRY(ls_linear_backward_weights(work->linear, stream, ls_bind_gradient(plan, op),
-                                      ls_plan_at(plan, op->in), g, plan->workspace));
-    LS_TRY(ls_bind_store_gradient(plan, stream->native, op));
+    LS_TRY(backward_weights(plan, stream, op));
     plan->ready[layer->weight] = true;
-    if (op->dx == LS_NO_BUFFER) {
-        return LS_OK;
-    }
-    LS_TRY(mark(plan, op, LS_CUDA_BACKWARD));
-    return ls_linear_backward_data(work->linear, stream, ls_plan_grad(plan, op->dx), work->operand,
-                                   g, plan->workspace);
+    return backward_data(plan, stream, op);
+}
+
+static ls_status backward_norm(ls_plan *plan, ls_stream *stream, const ls_op *op)
+{
+    LS_TRY(ls_watch_tell(plan, stream, LS_WATCH_NORM_BACK, op, 1, false));
+    LS_TRY(ls_norm_backward(plan, stream, op));
+    return ls_watch_tell(plan, stream, LS_WATCH_NORM_BACK, op, 1, true);
 }
 
 static ls_status backward_loss(ls_plan *plan, ls_stream *stream, const ls_op *op, float factor)
 {
-    return ls_loss_backward(stream->native, plan->options.activation, plan->logits, plan->row,
+    LS_TRY(ls_watch_tell(plan, stream, LS_WATCH_LOSS_BACK, op, factor, false));
+    LS_TRY(ls_loss_backward(stream->native, plan->options.activation, plan->logits, plan->row,
                             plan->target, plan->options.batch, plan->lower.slot[op->in].channels,
-                            factor, plan->state, ls_plan_grad(plan, op->dx));
+                            factor, plan->state, ls_plan_grad(plan, op->dx)));
+    return ls_watch_tell(plan, stream, LS_WATCH_LOSS_BACK, op, factor, true);
 }
 
 ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_grad_ready *ready,
@@ -287,7 +345,7 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
             LS_TRY(backward_linear(plan, stream, op));
             break;
         case LS_OP_NORM:
-            LS_TRY(ls_norm_backward(plan, stream, op));
+            LS_TRY(backward_norm(plan, stream, op));
             break;
         case LS_OP_LOSS:
             LS_TRY(backward_loss(plan, stream, op, factor));

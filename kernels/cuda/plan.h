@@ -74,6 +74,8 @@ struct ls_plan {
     bool *ready;      /* [param_count] */
     int ready_count;
     bool forward_done;
+    ls_watch_fn *watcher; /* NULL: nobody */
+    void *watcher_context;
     char *fusions, *choices;
     /* Called behind what an operation has enqueued, by who measures (cuda_bound.c); NULL: nobody.
      */
@@ -148,6 +150,14 @@ ls_status ls_simple_backward(ls_plan *plan, ls_stream *stream, const ls_op *op);
 /* g = the sum of both contributions, where there are two. */
 ls_status ls_simple_join(ls_plan *plan, ls_stream *stream, const ls_op *op);
 ls_pool_shape ls_simple_pool_shape(const ls_plan *plan, const ls_op *op);
+
+/* watch.c: tells the watcher, if there is one, of the operation before and after it is enqueued.
+ * factor: of the loss's gradient. */
+ls_status ls_watch_tell(ls_plan *plan, ls_stream *stream, ls_watch_kind kind, const ls_op *op,
+                        float factor, bool after);
+ls_status ls_watch_tell_weights(ls_plan *plan, ls_stream *stream, bool after);
+ls_status ls_watch_tell_image(ls_plan *plan, ls_stream *stream, const float *images, bool after);
+void ls_watch_set(ls_plan *plan, ls_watch_fn *watcher, void *context);
 
 /* export.c, force.c */
 ls_status ls_export_copy(ls_plan *plan, ls_stream *stream, ls_export what, int index, void *host,

@@ -1,0 +1,37 @@
+/* The audit inside a job (numerics.md section 5, rung 3): at seeded steps, elements of everything
+ * that the step writes on the device are computed once more in FP64 from the operands it read, by
+ * kernels of the judge (oracle/cuda/audit.h): every operation of the plan, unscaling, the update,
+ * and every bucket against the sum of all ranks' elements. An audited step is enqueued piece by
+ * piece, not launched as a graph; its time counts like any other's.
+ *
+ * All calls but ls_audit_due do nothing where audit is NULL. Between begin and end of a step that
+ * is not due they do nothing either. */
+#ifndef LS_AUDIT_H
+#define LS_AUDIT_H
+
+#include "trainer.h"
+
+typedef struct ls_audit ls_audit;
+
+/* One step of each `audit_every`, drawn from the seed, the same on all ranks; never the first two
+ * of them (of a run: buckets settle there). With `audit_every` 1 or 2 every step. */
+bool ls_audit_due(const ls_options *options, int64_t step);
+
+/* *out is NULL where no audit was asked for. */
+ls_status ls_audit_open(ls_trainer *trainer, ls_audit **out);
+void ls_audit_close(ls_audit *audit);
+
+ls_status ls_audit_begin(ls_audit *audit, int64_t step);
+/* Around unscaling and around the update. */
+ls_status ls_audit_unscale(ls_audit *audit, bool after);
+ls_status ls_audit_update(ls_audit *audit, bool after);
+/* What was found is on its way to the host, ahead of the step's state. */
+ls_status ls_audit_end(ls_audit *audit);
+
+/* When the step's state has arrived: writes the event of an audited step. LS_ERR_CHECK after a line
+ * for each output (at most 8) that holds what it may not. ms: the step's. */
+ls_status ls_audit_judge(ls_audit *audit, int64_t step, double ms);
+/* One line of rank 0: what was looked at, and its share of the job's time. */
+void ls_audit_print(const ls_audit *audit);
+
+#endif

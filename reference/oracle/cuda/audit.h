@@ -1,0 +1,177 @@
+/* The audit of a job that is timed (numerics.md section 5, rung 3): of what an operation has
+ * written to the device's memory, random elements (always the first and last eight) are computed
+ * once more in FP64 from the operands that it read, by kernels that share nothing with those that
+ * ran.
+ *
+ * `before` is enqueued in front of the operation, while its operands are there: it draws the
+ * elements and keeps what they should be and how far they may be off. `after` compares and writes a
+ * verdict per output.
+ *
+ * How far an element may be off: half an ulp of the type it is stored in, and what f32 arithmetic
+ * costs on the way there, u = 2^-24. A sum of n products, exactly s, their squares q, their sizes
+ * a: no order of f32 additions is off by more than 2 n u a (a tensor core aligns and truncates, an
+ * ulp and not half of one). For the 3 * 10^6 products of a weight's gradient that would let zeros
+ * pass. But partial sums are a walk that stays within w = |s| + 4 sqrt(q); errors of rounding have
+ * no direction and make a walk themselves, 16 sqrt(n) u w is past what 10^9 elements show; and
+ * errors of truncation have one: of 16 products added at a time, at most an ulp of the partial sum
+ * each, twice as much as that makes n u w / 4. The smaller of both bounds is taken. */
+#ifndef LS_ORACLE_CUDA_AUDIT_H
+#define LS_ORACLE_CUDA_AUDIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../../../kernels/core/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    LS_AUDIT_ABI = 1,
+    LS_AUDIT_EDGE = 8,       /* first and last elements, always */
+    LS_AUDIT_SAMPLES = 1016, /* of an output, both edges among them; all of a smaller one */
+    LS_AUDIT_RUN = 8,        /* gradients of weights are drawn in runs of neighbours: each sums over
+                                all pixels, and neighbours share what is loaded */
+    LS_AUDIT_OUTPUTS = 12,   /* of one operation, at most */
+};
+
+typedef enum ls_audit_type {
+    LS_AUDIT_F32,
+    LS_AUDIT_F16,
+    LS_AUDIT_BF16,
+    LS_AUDIT_U8,
+} ls_audit_type;
+
+typedef struct ls_audit_tensor {
+    void *data; /* device memory; NULL: not there */
+    int64_t count;
+    ls_audit_type type;
+} ls_audit_tensor;
+
+typedef enum ls_audit_kind {
+    LS_AUDIT_IMAGE,
+    LS_AUDIT_WEIGHT,
+    LS_AUDIT_CONV,
+    LS_AUDIT_CONV_DATA,
+    LS_AUDIT_CONV_WEIGHTS,
+    LS_AUDIT_UNPACK,
+    LS_AUDIT_BIAS,
+    LS_AUDIT_NORM,
+    LS_AUDIT_NORM_BACK,
+    LS_AUDIT_ADD,
+    LS_AUDIT_GATE,
+    LS_AUDIT_POOL,
+    LS_AUDIT_POOL_BACK,
+    LS_AUDIT_SHORTCUT,
+    LS_AUDIT_SHORTCUT_BACK,
+    LS_AUDIT_AVERAGE,
+    LS_AUDIT_AVERAGE_BACK,
+    LS_AUDIT_LOSS,
+    LS_AUDIT_LOSS_BACK,
+    LS_AUDIT_PLAN_KINDS, /* those of a plan come before, those of the trainer behind */
+    LS_AUDIT_UNSCALE = LS_AUDIT_PLAN_KINDS,
+    LS_AUDIT_SGD,
+    LS_AUDIT_ADAM,
+} ls_audit_kind;
+
+typedef struct ls_audit_norm {
+    ls_audit_tensor weight, bias, running_mean, running_var, weight_grad, bias_grad;
+    ls_audit_tensor mean, inv_std; /* kept for backward */
+    double *stats; /* [2][channels]: mean and 1/sqrt(var + epsilon) in FP64, from forward on */
+    double epsilon, momentum;
+} ls_audit_norm;
+
+/* Hyperparameters as an optimizer holds them, and the state it reads. */
+typedef struct ls_audit_rule {
+    double momentum, weight_decay, beta1, beta2, epsilon;
+    bool nesterov, decoupled, uncorrected, dynamic;
+    const float *lr, *inv_scale;
+    const int32_t *overflow;
+    const int64_t *step_count;
+} ls_audit_rule;
+
+/* An operation as kernels.h's ls_watch describes it. Activations are NHWC of `type`. */
+typedef struct ls_audit_op {
+    ls_audit_kind kind;
+    ls_audit_type type;
+    int images, in_channels, plain_channels, in_height, in_width;
+    int out_channels, out_height, out_width, kernel, stride, pad;
+    bool relu, dual, given, tf32;
+    const void *x, *residual;
+    void *y, *w;
+    const void *bias;
+    const uint32_t *mask;
+    uint8_t *tap;
+    const void *dy, *dy2;
+    void *g, *dx, *dx2, *dw;
+    ls_audit_tensor weight, weight_grad, bias_grad;
+    ls_audit_norm norm[2];
+    const int64_t *target;
+    float *loss;
+    const float *loss_scale;
+    double factor;
+    /* ranks that share statistics: 1, or what gathers `count` doubles of each, in their order */
+    int group;
+    ls_status (*gather)(void *context, const double *mine, double *all, int64_t count);
+    void *gather_context;
+    /* of the trainer's kinds: one parameter */
+    ls_audit_tensor value, grad, unscaled, moment[2], copy;
+    ls_audit_rule rule;
+} ls_audit_op;
+
+typedef struct ls_audit_sample {
+    int64_t index; /* in memory; -1: none */
+    double wanted;
+    double bound; /* beside the rounding of the store; inf: cannot be told */
+} ls_audit_sample;
+
+/* Of one output. */
+typedef struct ls_audit_verdict {
+    int64_t elements, bad;
+    double ratio; /* the worst element's distance beyond the rounding of its store, in units of its
+                     bound */
+    int64_t index;
+    double got, wanted, limit; /* of that element */
+} ls_audit_verdict;
+
+/* Where a draw comes from: equal numbers draw equal elements. */
+typedef struct ls_audit_draw {
+    uint64_t seed, number;
+} ls_audit_draw;
+
+typedef struct ls_audit_output {
+    const char *name; /* "y", "running_mean" */
+    int side;         /* of norms: which one */
+    ls_audit_tensor tensor;
+} ls_audit_output;
+
+typedef struct ls_audit_api {
+    int abi; /* LS_AUDIT_ABI */
+    /* Device memory that before and after need between them for an operation of that many channels
+     * in a group: samples, partial sums. */
+    int64_t (*room_bytes)(int most_channels, int group);
+    /* What an operation writes that is audited; output[LS_AUDIT_OUTPUTS]. */
+    int (*outputs)(const ls_audit_op *op, ls_audit_output *output);
+    ls_status (*before)(void *stream, const ls_audit_op *op, ls_audit_draw draw, void *room);
+    /* verdict: device memory, one per output. */
+    ls_status (*after)(void *stream, const ls_audit_op *op, void *room, ls_audit_verdict *verdict);
+    /* Sums over ranks. Draws elements of `tensor` and copies them to mine[LS_AUDIT_SAMPLES];
+     * numbers that do not fit a float are not lost: they are doubles. */
+    ls_status (*pick)(void *stream, ls_audit_tensor tensor, ls_audit_draw draw, double *mine,
+                      ls_audit_sample *sample);
+    /* After the reduction: all[world][LS_AUDIT_SAMPLES] are what was picked; each is multiplied by
+     * `before` ahead of the sum and the sum by `behind`. */
+    ls_status (*sum)(void *stream, ls_audit_tensor tensor, const double *all, int world,
+                     double before, double behind, ls_audit_sample *sample,
+                     ls_audit_verdict *verdict);
+} ls_audit_api;
+
+/* What ls_oracle_cuda.so exports. */
+#define LS_AUDIT_ENTRY "ls_audit_entry"
+typedef const ls_audit_api *ls_audit_entry_fn(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

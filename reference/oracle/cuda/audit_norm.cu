@@ -1,0 +1,363 @@
+/* Batch norms: the statistics of every channel in FP64, over all ranks that share them, and
+ * elements of what forward and backward write. The statistics of forward are kept for backward,
+ * which reads the same input. */
+#include "audit_kernels.h"
+
+enum {
+    LANES = 16, /* neighbouring channels of a block */
+    ROWS = 8,   /* rows that a block takes at a time */
+    THREADS = LANES * ROWS,
+    MOST_PARTS = 64, /* of the rows */
+    VALUES = 4,      /* sums of a channel and part */
+    MERGE_THREADS = 32,
+    SAMPLE_THREADS = 64,
+};
+
+/* ---- the gradient that comes ----------------------------------------------------------------- */
+
+/* What the operation works on: the sum of both contributions in f32, gated, rounded where it is
+ * stored. */
+LS_DEVICE double gradient_at(const ls_audit_op &op, int64_t i)
+{
+    if (!audit_open(op.mask, i)) {
+        return 0;
+    }
+    double g = audit_value(op.dy, op.type, i);
+    if (op.dy2 != NULL) {
+        float sum = (float)g + (float)audit_value(op.dy2, op.type, i);
+        g = op.g != NULL ? audit_round(op.type, (double)sum) : (double)sum;
+    }
+    return g;
+}
+
+/* ---- sums over rows -------------------------------------------------------------------------- */
+
+enum { MEAN, SQUARES, BACK };
+
+/* partial[row part][channel][VALUES]: MEAN: x. SQUARES: squared distances from channel[0]. BACK: g,
+ * g^2, g*xhat and its square, of statistics mean and inv_std. */
+LS_KERNEL rows_kernel(ls_audit_op op, int side, int what, const double *mean, int parts,
+                      double *partial)
+{
+    int c = (int)(blockIdx.x * LANES + threadIdx.x % LANES), channels = op.in_channels;
+    int64_t rows = (int64_t)op.images * op.in_height * op.in_width;
+    int part = (int)(blockIdx.y * ROWS + threadIdx.x / LANES), all = parts * ROWS;
+    if (c >= channels) {
+        return;
+    }
+    const void *x = side == 0 ? op.x : op.residual;
+    const double *stats = op.norm[side].stats;
+    double sum[VALUES] = {};
+    for (int64_t row = part; row < rows; row += all) {
+        int64_t i = row * channels + c;
+        double value = audit_value(x, op.type, i);
+        if (what == MEAN) {
+            sum[0] += value;
+        } else if (what == SQUARES) {
+            sum[0] += (value - mean[c]) * (value - mean[c]);
+        } else {
+            double g = gradient_at(op, i),
+                   weighted = g * ((value - stats[c]) * stats[channels + c]);
+            sum[0] += g;
+            sum[1] += g * g;
+            sum[2] += weighted;
+            sum[3] += weighted * weighted;
+        }
+    }
+    for (int k = 0; k < VALUES; k++) {
+        partial[((int64_t)part * channels + c) * VALUES + k] = sum[k];
+    }
+}
+
+/* to[VALUES][channels] = sums over parts, divided. */
+LS_KERNEL merge_kernel(int channels, int parts, const double *partial, double divisor, double *to)
+{
+    int c = (int)(blockIdx.x * MERGE_THREADS + threadIdx.x);
+    for (int k = 0; c < channels && k < VALUES; k++) {
+        double sum = 0;
+        for (int part = 0; part < parts; part++) {
+            sum += partial[((int64_t)part * channels + c) * VALUES + k];
+        }
+        to[(int64_t)k * channels + c] = sum / divisor;
+    }
+}
+
+static int parts_for(int64_t rows)
+{
+    int64_t worth = (rows + 63) / 64;
+    return worth < MOST_PARTS ? (int)worth : MOST_PARTS;
+}
+
+static ls_status sum_rows(cudaStream_t stream, const ls_audit_op *op, int side, int what,
+                          double divisor, const double *mean, double *to, const audit_room *room)
+{
+    int64_t rows = (int64_t)op->images * op->in_height * op->in_width;
+    int parts = parts_for(rows);
+    while (parts > 1 && (int64_t)parts * ROWS * op->in_channels * VALUES > AUDIT_PARTIAL) {
+        parts /= 2;
+    }
+    LS_ASSERT((int64_t)parts * ROWS * op->in_channels * VALUES <= AUDIT_PARTIAL);
+    LS_LAUNCH(rows_kernel, dim3(ls_launch_blocks(op->in_channels, LANES), (unsigned)parts), THREADS,
+              stream, *op, side, what, mean, parts, room->partial);
+    LS_LAUNCH(merge_kernel, ls_launch_blocks(op->in_channels, MERGE_THREADS), MERGE_THREADS, stream,
+              op->in_channels, parts * ROWS, room->partial, divisor, to);
+    return LS_OK;
+}
+
+/* ---- statistics ------------------------------------------------------------------------------ */
+
+/* stats[2][channels] from mean and squared distances of each rank, which have equal batches. */
+LS_KERNEL finish_kernel(ls_audit_op op, int side, const double *mean, const double *square,
+                        int64_t stride, int64_t rows)
+{
+    int c = (int)(blockIdx.x * MERGE_THREADS + threadIdx.x), channels = op.in_channels;
+    if (c >= channels) {
+        return;
+    }
+    double middle = 0, squares = 0;
+    for (int r = 0; r < op.group; r++) {
+        middle += mean[r * stride + c] / op.group;
+    }
+    for (int r = 0; r < op.group; r++) {
+        double off = mean[r * stride + c] - middle;
+        squares += square[r * stride + c] + (double)rows * off * off;
+    }
+    double variance = squares / ((double)rows * op.group);
+    op.norm[side].stats[c] = middle;
+    op.norm[side].stats[channels + c] = 1 / sqrt(variance + op.norm[side].epsilon);
+}
+
+static ls_status statistics(cudaStream_t stream, const ls_audit_op *op, int side,
+                            const audit_room *room)
+{
+    int64_t rows = (int64_t)op->images * op->in_height * op->in_width, channels = op->in_channels;
+    /* the sums come in VALUES lists, of which the first counts: mean at 0, squares behind it */
+    double *mean = room->channel, *square = room->channel + channels;
+    LS_TRY(sum_rows(stream, op, side, MEAN, (double)rows, NULL, mean, room));
+    LS_TRY(sum_rows(stream, op, side, SQUARES, 1, mean, square, room));
+    int64_t stride = 0;
+    if (op->group > 1) {
+        stride = 2 * channels;
+        LS_TRY(op->gather(op->gather_context, room->channel, room->gathered, stride));
+        mean = room->gathered;
+        square = room->gathered + channels;
+    }
+    LS_LAUNCH(finish_kernel, ls_launch_blocks(channels, MERGE_THREADS), MERGE_THREADS, stream, *op,
+              side, mean, square, stride, rows);
+    return LS_OK;
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+/* Of f32 sums over all rows: the relative error of a sum of squares, and in standard deviations
+ * that of a mean. 16 sqrt(n) u: audit.h. */
+LS_DEVICE double sums_error(const ls_audit_op &op)
+{
+    double rows = (double)op.images * op.in_height * op.in_width * op.group;
+    return 16 * sqrt(rows) * LS_AUDIT_U;
+}
+
+LS_DEVICE double normed(const ls_audit_op &op, int side, int64_t i, double *bound)
+{
+    const ls_audit_norm &n = op.norm[side];
+    int c = (int)(i % op.in_channels);
+    double mean = n.stats[c], inv_std = n.stats[op.in_channels + c];
+    double weight = audit_value(n.weight.data, n.weight.type, c);
+    double bias = audit_value(n.bias.data, n.bias.type, c);
+    double x = audit_value(side == 0 ? op.x : op.residual, op.type, i);
+    double scaled = (x - mean) * inv_std * weight, error = sums_error(op);
+    *bound += fabs(weight) * error + fabs(scaled) * (error + 6 * LS_AUDIT_U) +
+              2 * LS_AUDIT_U * (fabs(bias) + fabs(mean * inv_std * weight));
+    return scaled + bias;
+}
+
+LS_DEVICE double forward_at(const ls_audit_op &op, int64_t i, double *bound)
+{
+    double value = normed(op, 0, i, bound), other = 0;
+    if (op.dual) {
+        other = normed(op, 1, i, bound);
+    } else if (op.residual != NULL) {
+        other = audit_value(op.residual, op.type, i);
+    }
+    value += other;
+    *bound += 2 * LS_AUDIT_U * (fabs(value) + fabs(other));
+    if (op.relu && op.given) {
+        return audit_open(op.mask, i) ? value : 0;
+    }
+    return op.relu && value <= 0 ? 0 : value;
+}
+
+/* What forward keeps of a channel: 0 mean, 1 inv_std, 2 running_mean, 3 running_var. */
+LS_DEVICE double kept_at(const ls_audit_op &op, int side, int what, int c, double *bound)
+{
+    const ls_audit_norm &n = op.norm[side];
+    double mean = n.stats[c], inv_std = n.stats[op.in_channels + c], error = sums_error(op);
+    double rows = (double)op.images * op.in_height * op.in_width * op.group;
+    double variance = 1 / (inv_std * inv_std) - n.epsilon;
+    double mean_error = error / inv_std + 2 * LS_AUDIT_U * fabs(mean);
+    if (what == 0) {
+        *bound = mean_error;
+        return mean;
+    }
+    if (what == 1) {
+        *bound = (error + 2 * LS_AUDIT_U) * inv_std;
+        return inv_std;
+    }
+    const ls_audit_tensor &t = what == 2 ? n.running_mean : n.running_var;
+    double old = audit_value(t.data, t.type, c);
+    double fresh = what == 2 ? mean : variance * (rows > 1 ? rows / (rows - 1) : 1);
+    /* 1/inv_std^2 - epsilon loses digits of a small variance: 2^-50 of what is subtracted */
+    double fresh_error = what == 2 ? mean_error : 2 * error * fresh + ldexp(fresh + n.epsilon, -50);
+    *bound = n.momentum * fresh_error + 4 * LS_AUDIT_U * (fabs(old) + n.momentum * fabs(fresh));
+    return old + n.momentum * (fresh - old);
+}
+
+/* blockIdx.y: the output, as outputs() counts them: y, then four of each side. */
+LS_KERNEL forward_kernel(ls_audit_op op, ls_audit_draw draw, int64_t total, ls_audit_sample *sample)
+{
+    int i = (int)(blockIdx.x * SAMPLE_THREADS + threadIdx.x), output = (int)blockIdx.y;
+    if (i >= LS_AUDIT_SAMPLES) {
+        return;
+    }
+    ls_audit_sample *to = &sample[output * LS_AUDIT_SAMPLES + i];
+    to->index = audit_index(draw, output, i, output == 0 ? total : op.in_channels, 1);
+    to->bound = 0;
+    to->wanted = to->index < 0 ? 0
+                 : output == 0
+                     ? forward_at(op, to->index, &to->bound)
+                     : kept_at(op, (output - 1) / 4, (output - 1) % 4, (int)to->index, &to->bound);
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* Lists of a side's sums, [channels] each: of this rank, and (the mean over rows) of all. */
+typedef struct back_sums {
+    const double *own;           /* g, g^2, g*xhat, (g*xhat)^2 */
+    const double *all;           /* g and g*xhat of each rank */
+    int64_t stride, of_weighted; /* from rank to rank; from g to g*xhat */
+} back_sums;
+
+LS_DEVICE audit_sum list_sum(const double *list, int64_t channels, int c, int first)
+{
+    audit_sum s = {};
+    s.sum = list[first * channels + c];
+    s.square = list[(first + 1) * channels + c];
+    s.size = (double)INFINITY; /* not known: the walk's bound is taken */
+    return s;
+}
+
+/* 0 weight_grad, 1 bias_grad. */
+LS_DEVICE double parameter_at(const ls_audit_op &op, const back_sums &sums, int side, int what,
+                              int c, double *bound)
+{
+    double rows = (double)op.images * op.in_height * op.in_width;
+    double error = sums_error(op);
+    audit_sum plain = list_sum(sums.own, op.in_channels, c, 0);
+    audit_sum weighted = list_sum(sums.own, op.in_channels, c, 2);
+    if (what == 1) {
+        *bound = audit_bound(rows, plain, false) + 2 * LS_AUDIT_U * fabs(plain.sum);
+        return plain.sum;
+    }
+    /* an xhat off by error and error*|xhat| moves each term */
+    *bound = audit_bound(rows, weighted, false) + (error + 4 * LS_AUDIT_U) * fabs(weighted.sum) +
+             error * fabs(plain.sum) +
+             2 * LS_AUDIT_U * fabs(op.norm[side].stats[c]) *
+                 op.norm[side].stats[op.in_channels + c] * fabs(plain.sum);
+    return weighted.sum;
+}
+
+/* dx of `side`: scale * (g - mean(g) - xhat * mean(g * xhat)). */
+LS_DEVICE double back_at(const ls_audit_op &op, const back_sums &sums, int side, int64_t i,
+                         double *bound)
+{
+    const ls_audit_norm &n = op.norm[side];
+    int c = (int)(i % op.in_channels);
+    double rows = (double)op.images * op.in_height * op.in_width * op.group;
+    double scale = audit_value(n.weight.data, n.weight.type, c) * n.stats[op.in_channels + c];
+    double g = gradient_at(op, i), error = sums_error(op);
+    double x = audit_value(side == 0 ? op.x : op.residual, op.type, i);
+    double xhat = (x - n.stats[c]) * n.stats[op.in_channels + c];
+    double mean_g = 0, mean_gx = 0;
+    for (int r = 0; r < op.group; r++) {
+        mean_g += sums.all[r * sums.stride + c] / rows;
+        mean_gx += sums.all[r * sums.stride + sums.of_weighted + c] / rows;
+    }
+    audit_sum plain = list_sum(sums.own, op.in_channels, c, 0);
+    audit_sum weighted = list_sum(sums.own, op.in_channels, c, 2);
+    /* other ranks' sums are about as rough as the own ones */
+    double off_g = op.group * audit_bound(rows, plain, false) / rows;
+    double off_gx = op.group * audit_bound(rows, weighted, false) / rows;
+    double terms = fabs(g) + fabs(mean_g) + fabs(xhat * mean_gx);
+    double mean_size = fabs(n.stats[c]) * n.stats[op.in_channels + c];
+    *bound = fabs(scale) * ((3 * error + 8 * LS_AUDIT_U) * terms + off_g + fabs(xhat) * off_gx +
+                            (error + 2 * LS_AUDIT_U * mean_size) * (fabs(mean_gx) + fabs(mean_g)));
+    return scale * (g - mean_g - xhat * mean_gx);
+}
+
+/* `output` as outputs() counts them; what: 0 g, 1 dx of a side, 2 and 3 its parameters. */
+LS_KERNEL back_kernel(ls_audit_op op, ls_audit_draw draw, int output, int side, int what,
+                      back_sums sums, int64_t total, ls_audit_sample *sample)
+{
+    int i = (int)(blockIdx.x * SAMPLE_THREADS + threadIdx.x);
+    if (i >= LS_AUDIT_SAMPLES) {
+        return;
+    }
+    ls_audit_sample *to = &sample[output * LS_AUDIT_SAMPLES + i];
+    to->index = audit_index(draw, output, i, what < 2 ? total : op.in_channels, 1);
+    to->bound = 0;
+    to->wanted = to->index < 0 ? 0
+                 : what == 0   ? gradient_at(op, to->index)
+                 : what == 1   ? back_at(op, sums, side, to->index, &to->bound)
+                               : parameter_at(op, sums, side, what - 2, (int)to->index, &to->bound);
+}
+
+static ls_status back_outputs(cudaStream_t stream, const ls_audit_op *op, ls_audit_draw draw,
+                              int side, int *output, back_sums sums, const audit_room *room)
+{
+    int64_t total = (int64_t)op->images * op->in_height * op->in_width * op->in_channels;
+    bool has[4] = {side == 0 && audit_keeps_joined(op), (side == 0 ? op->dx : op->dx2) != NULL,
+                   true, true};
+    for (int what = 0; what < 4; what++) {
+        if (has[what]) {
+            LS_LAUNCH(back_kernel, ls_launch_blocks(LS_AUDIT_SAMPLES, SAMPLE_THREADS),
+                      SAMPLE_THREADS, stream, *op, draw, *output, side, what, sums, total,
+                      room->sample);
+            ++*output;
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status backward(cudaStream_t stream, const ls_audit_op *op, ls_audit_draw draw,
+                          const audit_room *room)
+{
+    int output = 0;
+    int64_t channels = op->in_channels;
+    for (int side = 0; side < (op->dual ? 2 : 1); side++) {
+        LS_TRY(sum_rows(stream, op, side, BACK, 1, NULL, room->channel, room));
+        back_sums sums = {room->channel, room->channel, 0, 2 * channels};
+        if (op->group > 1) {
+            sums.stride = 4 * channels;
+            sums.all = room->gathered;
+            LS_TRY(op->gather(op->gather_context, room->channel, room->gathered, sums.stride));
+        }
+        LS_TRY(back_outputs(stream, op, draw, side, &output, sums, room));
+    }
+    return LS_OK;
+}
+
+ls_status ls_audit_norms(cudaStream_t stream, const ls_audit_op *op, ls_audit_draw draw,
+                         const audit_room *room)
+{
+    if (op->kind == LS_AUDIT_NORM_BACK) {
+        return backward(stream, op, draw, room);
+    }
+    int64_t total = (int64_t)op->images * op->in_height * op->in_width * op->in_channels;
+    for (int side = 0; side < (op->dual ? 2 : 1); side++) {
+        LS_TRY(statistics(stream, op, side, room));
+    }
+    LS_LAUNCH(forward_kernel,
+              dim3(ls_launch_blocks(LS_AUDIT_SAMPLES, SAMPLE_THREADS), op->dual ? 9 : 5),
+              SAMPLE_THREADS, stream, *op, draw, total, room->sample);
+    return LS_OK;
+}

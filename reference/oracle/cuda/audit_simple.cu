@@ -1,0 +1,299 @@
+/* Elements of what moves, gates, pools and averages, of the loss and its gradient, and of sums over
+ * images: a thread computes one. */
+#include "audit_kernels.h"
+
+enum { THREADS = 64 };
+
+/* NHWC position of an element. */
+typedef struct position {
+    int64_t n;
+    int y, x, c;
+} position;
+
+LS_DEVICE position position_of(int64_t index, int height, int width, int channels)
+{
+    position p;
+    int64_t pixel = index / channels;
+    p.c = (int)(index % channels);
+    p.x = (int)(pixel % width);
+    p.y = (int)(pixel / width % height);
+    p.n = pixel / width / height;
+    return p;
+}
+
+LS_DEVICE int64_t in_index(const ls_audit_op &op, int64_t n, int y, int x, int c)
+{
+    return ((n * op.in_height + y) * op.in_width + x) * op.in_channels + c;
+}
+
+LS_DEVICE int64_t out_index(const ls_audit_op &op, int64_t n, int y, int x, int c)
+{
+    return ((n * op.out_height + y) * op.out_width + x) * op.out_channels + c;
+}
+
+/* ---- order and type -------------------------------------------------------------------------- */
+
+LS_DEVICE double image_at(const ls_audit_op &op, int64_t i)
+{
+    position p = position_of(i, op.in_height, op.in_width, op.in_channels);
+    if (p.c >= op.plain_channels) {
+        return 0;
+    }
+    int64_t from =
+        ((p.n * op.plain_channels + p.c) * op.in_height + p.y) * (int64_t)op.in_width + p.x;
+    return audit_value(op.x, LS_AUDIT_F32, from);
+}
+
+LS_DEVICE double weight_at(const ls_audit_op &op, int64_t i)
+{
+    int taps = op.kernel * op.kernel;
+    int64_t c = i % op.in_channels, tap = i / op.in_channels % taps, o = i / op.in_channels / taps;
+    return c < op.plain_channels ? audit_value(op.weight.data, op.weight.type,
+                                               (o * op.plain_channels + c) * taps + tap)
+                                 : 0;
+}
+
+LS_DEVICE double unpacked_at(const ls_audit_op &op, int64_t i)
+{
+    int taps = op.kernel * op.kernel;
+    int64_t tap = i % taps, c = i / taps % op.plain_channels, o = i / taps / op.plain_channels;
+    return audit_value(op.dw, op.type, (o * taps + tap) * op.in_channels + c);
+}
+
+/* ---- sums, gates, windows -------------------------------------------------------------------- */
+
+LS_DEVICE double bias_at(const ls_audit_op &op, int64_t i, double *bound)
+{
+    audit_sum sum = {};
+    for (int64_t n = 0; n < op.images; n++) {
+        audit_add(&sum, audit_value(op.dy, op.type, n * op.out_channels + i));
+    }
+    *bound = audit_bound(op.images, sum, false);
+    return sum.sum;
+}
+
+LS_DEVICE double added_at(const ls_audit_op &op, int64_t i, double *bound)
+{
+    double value = audit_value(op.x, op.type, i);
+    if (op.residual != NULL) {
+        value += audit_value(op.residual, op.type, i);
+        *bound = LS_AUDIT_U * fabs(value);
+    }
+    if (op.relu && op.given) {
+        return audit_open(op.mask, i) ? value : 0;
+    }
+    return op.relu && value <= 0 ? 0 : value;
+}
+
+LS_DEVICE double gated_at(const ls_audit_op &op, int64_t i, double *bound)
+{
+    double value = audit_value(op.dy, op.type, i);
+    if (op.dy2 != NULL) {
+        value += audit_value(op.dy2, op.type, i);
+        *bound = LS_AUDIT_U * fabs(value);
+    }
+    return audit_open(op.mask, i) ? value : 0;
+}
+
+/* The first maximum of a window in row order, a NaN wins; *tap: where it lies. */
+LS_DEVICE double pooled_at(const ls_audit_op &op, int64_t i, int *tap)
+{
+    position p = position_of(i, op.out_height, op.out_width, op.out_channels);
+    double most = -(double)INFINITY;
+    *tap = -1;
+    for (int t = 0; t < op.kernel * op.kernel; t++) {
+        int y = p.y * op.stride - op.pad + t / op.kernel;
+        int x = p.x * op.stride - op.pad + t % op.kernel;
+        if (y < 0 || y >= op.in_height || x < 0 || x >= op.in_width ||
+            (op.given && t != op.tap[i])) {
+            continue;
+        }
+        double value = audit_value(op.x, op.type, in_index(op, p.n, y, x, p.c));
+        if (*tap < 0 || value > most || (isnan(value) && !isnan(most))) {
+            most = value;
+            *tap = t;
+        }
+    }
+    return most;
+}
+
+LS_DEVICE double pool_back_at(const ls_audit_op &op, int64_t i, double *bound)
+{
+    position p = position_of(i, op.in_height, op.in_width, op.in_channels);
+    audit_sum sum = {};
+    for (int t = 0; t < op.kernel * op.kernel; t++) {
+        int y = p.y + op.pad - t / op.kernel, x = p.x + op.pad - t % op.kernel;
+        if (y < 0 || y % op.stride != 0 || y / op.stride >= op.out_height || x < 0 ||
+            x % op.stride != 0 || x / op.stride >= op.out_width) {
+            continue;
+        }
+        int64_t from = out_index(op, p.n, y / op.stride, x / op.stride, p.c);
+        if (op.tap[from] == t) {
+            audit_add(&sum, audit_value(op.dy, op.type, from));
+        }
+    }
+    *bound = audit_bound((double)op.kernel * op.kernel, sum, false);
+    return sum.sum;
+}
+
+LS_DEVICE double shortcut_at(const ls_audit_op &op, int64_t i)
+{
+    position p = position_of(i, op.out_height, op.out_width, op.out_channels);
+    return p.c < op.in_channels
+               ? audit_value(op.x, op.type,
+                             in_index(op, p.n, p.y * op.stride, p.x * op.stride, p.c))
+               : 0;
+}
+
+LS_DEVICE double shortcut_back_at(const ls_audit_op &op, int64_t i)
+{
+    position p = position_of(i, op.in_height, op.in_width, op.in_channels);
+    int y = p.y / op.stride, x = p.x / op.stride;
+    bool taken = p.y % op.stride == 0 && p.x % op.stride == 0 && y < op.out_height &&
+                 x < op.out_width && p.c < op.out_channels;
+    return taken ? audit_value(op.dy, op.type, out_index(op, p.n, y, x, p.c)) : 0;
+}
+
+LS_DEVICE double average_at(const ls_audit_op &op, int64_t i, double *bound)
+{
+    int64_t n = i / op.out_channels;
+    int pixels = op.in_height * op.in_width;
+    audit_sum sum = {};
+    for (int p = 0; p < pixels; p++) {
+        audit_add(&sum, audit_value(op.x, op.type,
+                                    (n * pixels + p) * op.in_channels + i % op.in_channels));
+    }
+    *bound = (audit_bound(pixels, sum, false) + 2 * LS_AUDIT_U * fabs(sum.sum)) / pixels;
+    return sum.sum / pixels;
+}
+
+LS_DEVICE double average_back_at(const ls_audit_op &op, int64_t i, double *bound)
+{
+    int pixels = op.in_height * op.in_width;
+    int64_t n = i / op.in_channels / pixels;
+    double value = audit_value(op.dy, op.type, n * op.in_channels + i % op.in_channels) / pixels;
+    *bound = 2 * LS_AUDIT_U * fabs(value);
+    return value;
+}
+
+/* ---- loss ------------------------------------------------------------------------------------ */
+
+/* Of one image: the largest logit, and the logarithm of the sum of exponentials beyond it. */
+LS_DEVICE double log_sum(const ls_audit_op &op, int64_t n, double *most)
+{
+    double sum = 0;
+    *most = audit_value(op.x, op.type, n * op.in_channels);
+    for (int c = 1; c < op.in_channels; c++) {
+        double value = audit_value(op.x, op.type, n * op.in_channels + c);
+        *most = value > *most || isnan(value) ? value : *most;
+    }
+    for (int c = 0; c < op.in_channels; c++) {
+        sum += exp(audit_value(op.x, op.type, n * op.in_channels + c) - *most);
+    }
+    return log(sum);
+}
+
+/* One block, whose threads add up in `part`. A logit's distance from the largest costs its rounding
+ * in the exponent; expf and logf are good to 2 ulp (CUDA's programming guide, table of functions).
+ */
+LS_KERNEL loss_kernel(ls_audit_op op, ls_audit_sample *sample)
+{
+    LS_SHARED(double, part, 2 * THREADS);
+    double sum = 0, error = 0, most;
+    for (int64_t n = threadIdx.x; n < op.images; n += THREADS) {
+        double beyond = log_sum(op, n, &most);
+        int64_t wanted = op.target[n];
+        bool known = wanted >= 0 && wanted < op.in_channels;
+        double distance =
+            known ? most - audit_value(op.x, op.type, n * op.in_channels + wanted) : (double)NAN;
+        sum += beyond + distance;
+        error += LS_AUDIT_U * (16 + 4 * fabs(beyond) + 4 * distance);
+    }
+    part[threadIdx.x] = sum;
+    part[THREADS + threadIdx.x] = error;
+    __syncthreads();
+    if (threadIdx.x != 0) {
+        return;
+    }
+    for (int i = 1; i < THREADS; i++) {
+        sum += part[i];
+        error += part[THREADS + i];
+    }
+    for (int i = 0; i < LS_AUDIT_SAMPLES; i++) {
+        sample[i].index = i == 0 ? 0 : -1;
+    }
+    sample[0].wanted = sum / op.images;
+    sample[0].bound = error / op.images;
+}
+
+LS_DEVICE double loss_back_at(const ls_audit_op &op, int64_t i, double *bound)
+{
+    int64_t n = i / op.in_channels;
+    double most, beyond = log_sum(op, n, &most);
+    double distance = most - audit_value(op.x, op.type, i);
+    double p = exp(-distance - beyond), scale = (double)*op.loss_scale * op.factor / op.images;
+    double value = (p - (i % op.in_channels == op.target[n] ? 1.0 : 0.0)) * scale;
+    *bound = LS_AUDIT_U * (p * fabs(scale) * (24 + 2 * distance) + 6 * fabs(value));
+    return value;
+}
+
+/* ---- the kernels ----------------------------------------------------------------------------- */
+
+LS_DEVICE double element_at(const ls_audit_op &op, int output, int64_t i, double *bound)
+{
+    int tap = 0;
+    double value;
+    switch (op.kind) {
+    case LS_AUDIT_IMAGE:
+        return image_at(op, i);
+    case LS_AUDIT_WEIGHT:
+        return weight_at(op, i);
+    case LS_AUDIT_UNPACK:
+        return unpacked_at(op, i);
+    case LS_AUDIT_BIAS:
+        return bias_at(op, i, bound);
+    case LS_AUDIT_ADD:
+        return added_at(op, i, bound);
+    case LS_AUDIT_GATE:
+        return gated_at(op, i, bound);
+    case LS_AUDIT_POOL:
+        value = pooled_at(op, i, &tap);
+        return output == 0 ? value : (double)tap;
+    case LS_AUDIT_POOL_BACK:
+        return pool_back_at(op, i, bound);
+    case LS_AUDIT_SHORTCUT:
+        return shortcut_at(op, i);
+    case LS_AUDIT_SHORTCUT_BACK:
+        return shortcut_back_at(op, i);
+    case LS_AUDIT_AVERAGE:
+        return average_at(op, i, bound);
+    case LS_AUDIT_AVERAGE_BACK:
+        return average_back_at(op, i, bound);
+    default:
+        return loss_back_at(op, i, bound);
+    }
+}
+
+LS_KERNEL simple_kernel(ls_audit_op op, ls_audit_draw draw, int64_t total, ls_audit_sample *sample)
+{
+    int i = (int)(blockIdx.x * THREADS + threadIdx.x), output = (int)blockIdx.y;
+    if (i >= LS_AUDIT_SAMPLES) {
+        return;
+    }
+    ls_audit_sample *to = &sample[output * LS_AUDIT_SAMPLES + i];
+    to->index = audit_index(draw, output, i, total, 1);
+    to->bound = 0;
+    to->wanted = to->index < 0 ? 0 : element_at(op, output, to->index, &to->bound);
+}
+
+ls_status ls_audit_simple(cudaStream_t stream, const ls_audit_op *op, ls_audit_draw draw,
+                          int outputs, int64_t total, const audit_room *room)
+{
+    if (op->kind == LS_AUDIT_LOSS) {
+        LS_LAUNCH(loss_kernel, 1, THREADS, stream, *op, room->sample);
+        return LS_OK;
+    }
+    LS_LAUNCH(simple_kernel, dim3(ls_launch_blocks(LS_AUDIT_SAMPLES, THREADS), (unsigned)outputs),
+              THREADS, stream, *op, draw, total, room->sample);
+    return LS_OK;
+}
