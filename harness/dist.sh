@@ -1,6 +1,8 @@
 #!/bin/sh
-# A relocatable tarball for machines without a compiler: programs, engines, plot scripts, and the shared
-# libraries they need other than the C library. Programs find their engines beside themselves.
+# A relocatable tarball for machines without a compiler: programs, engines, plot scripts, what README.md
+# links to, and the shared libraries they need other than the C library and NVIDIA's. Programs find their
+# engines beside themselves; CUDA, cuDNN, cuBLASLt and NCCL are the target machine's own (LD_LIBRARY_PATH where
+# the loader does not know their folders), since a driver and its libraries belong together.
 #
 #   harness/dist.sh BUILD
 set -eu
@@ -17,8 +19,13 @@ mkdir -p "$stage/libexec/plots" "$stage/libexec/suite"
 cp plots/*.gp "$stage/libexec/plots/"
 cp -r suite/claims suite/lists suite/peers suite/requirements.txt "$stage/libexec/suite/"
 cp README.md LICENSE "$stage/"
+grep -o ']([^)#]*)' README.md | tr -d '()]' | sort -u | while read -r linked; do
+    mkdir -p "$stage/$(dirname "$linked")"
+    cp "$linked" "$stage/$linked"
+done
 ldd "$stage"/libexec/lockstep* "$stage"/libexec/lib/*.so | awk '/=> \// { print $3 }' | sort -u |
     grep -vE '/(libc|libm|libdl|libpthread|librt|ld-linux.*)\.so' |
+    grep -vE '/lib(cuda|cudart|cudnn.*|cublas|cublasLt|nccl|nvrtc.*|nvidia.*)\.so' |
     while read -r library; do cp -L "$library" "$stage/lib/"; done
 for program in lockstep lockstep-train lockstep-launch lockstep-collectives; do
     cat >"$stage/$program" <<'WRAPPER'
