@@ -144,19 +144,20 @@ cudaError_t cudaRuntimeGetVersion(int *version)
     return cudaSuccess;
 }
 
-#define NAMES(X)                                                                             \
-    X(cudaSuccess)                                                                           \
-    X(cudaErrorInvalidValue)                                                                 \
-    X(cudaErrorMemoryAllocation)                                                             \
-    X(cudaErrorInvalidConfiguration)                                                         \
-    X(cudaErrorNoDevice) X(cudaErrorInvalidDevice) X(cudaErrorInvalidResourceHandle)         \
-        X(cudaErrorIllegalState) X(cudaErrorNotReady) X(cudaErrorIllegalAddress)             \
-            X(cudaErrorLaunchFailure) X(cudaErrorNotSupported)                               \
-                X(cudaErrorStreamCaptureUnsupported) X(cudaErrorStreamCaptureInvalidated)    \
-                    X(cudaErrorStreamCaptureUnmatched) X(cudaErrorStreamCaptureUnjoined)     \
-                        X(cudaErrorStreamCaptureIsolation) X(cudaErrorStreamCaptureImplicit) \
-                            X(cudaErrorCapturedEvent) X(cudaErrorStreamCaptureWrongThread)   \
-                                X(cudaErrorInsufficientDriver) X(cudaErrorECCUncorrectable)
+#define NAMES(X)                                                                                \
+    X(cudaSuccess)                                                                              \
+    X(cudaErrorInvalidValue)                                                                    \
+    X(cudaErrorMemoryAllocation)                                                                \
+    X(cudaErrorInvalidConfiguration)                                                            \
+    X(cudaErrorNoDevice)                                                                        \
+    X(cudaErrorInvalidDevice) X(cudaErrorInvalidResourceHandle) X(cudaErrorIllegalState)        \
+        X(cudaErrorNotReady) X(cudaErrorIllegalAddress) X(cudaErrorLaunchFailure)               \
+            X(cudaErrorNotSupported) X(cudaErrorStreamCaptureUnsupported)                       \
+                X(cudaErrorStreamCaptureInvalidated) X(cudaErrorStreamCaptureUnmatched)         \
+                    X(cudaErrorStreamCaptureUnjoined) X(cudaErrorStreamCaptureIsolation)        \
+                        X(cudaErrorStreamCaptureImplicit) X(cudaErrorCapturedEvent)             \
+                            X(cudaErrorStreamCaptureWrongThread) X(cudaErrorInsufficientDriver) \
+                                X(cudaErrorECCUncorrectable)
 
 const char *cudaGetErrorName(cudaError_t error)
 {
