@@ -144,32 +144,46 @@ cudaError_t cudaRuntimeGetVersion(int *version)
     return cudaSuccess;
 }
 
-#define NAMES(X)                                                                                \
-    X(cudaSuccess)                                                                              \
-    X(cudaErrorInvalidValue)                                                                    \
-    X(cudaErrorMemoryAllocation)                                                                \
-    X(cudaErrorInvalidConfiguration)                                                            \
-    X(cudaErrorNoDevice)                                                                        \
-    X(cudaErrorInvalidDevice) X(cudaErrorInvalidResourceHandle) X(cudaErrorIllegalState)        \
-        X(cudaErrorNotReady) X(cudaErrorIllegalAddress) X(cudaErrorLaunchFailure)               \
-            X(cudaErrorNotSupported) X(cudaErrorStreamCaptureUnsupported)                       \
-                X(cudaErrorStreamCaptureInvalidated) X(cudaErrorStreamCaptureUnmatched)         \
-                    X(cudaErrorStreamCaptureUnjoined) X(cudaErrorStreamCaptureIsolation)        \
-                        X(cudaErrorStreamCaptureImplicit) X(cudaErrorCapturedEvent)             \
-                            X(cudaErrorStreamCaptureWrongThread) X(cudaErrorInsufficientDriver) \
-                                X(cudaErrorECCUncorrectable)
+#define NAMED(error)  \
+    {                 \
+        error, #error \
+    }
 
 const char *cudaGetErrorName(cudaError_t error)
 {
-    switch (error) {
-#define ONE(name) \
-    case name:    \
-        return #name;
-        NAMES(ONE)
-#undef ONE
-    default:
-        return "unrecognized error code";
+    static const struct {
+        cudaError_t error;
+        const char *name;
+    } rows[] = {
+        NAMED(cudaSuccess),
+        NAMED(cudaErrorInvalidValue),
+        NAMED(cudaErrorMemoryAllocation),
+        NAMED(cudaErrorInvalidConfiguration),
+        NAMED(cudaErrorNoDevice),
+        NAMED(cudaErrorInvalidDevice),
+        NAMED(cudaErrorInvalidResourceHandle),
+        NAMED(cudaErrorIllegalState),
+        NAMED(cudaErrorNotReady),
+        NAMED(cudaErrorIllegalAddress),
+        NAMED(cudaErrorLaunchFailure),
+        NAMED(cudaErrorNotSupported),
+        NAMED(cudaErrorStreamCaptureUnsupported),
+        NAMED(cudaErrorStreamCaptureInvalidated),
+        NAMED(cudaErrorStreamCaptureUnmatched),
+        NAMED(cudaErrorStreamCaptureUnjoined),
+        NAMED(cudaErrorStreamCaptureIsolation),
+        NAMED(cudaErrorStreamCaptureImplicit),
+        NAMED(cudaErrorCapturedEvent),
+        NAMED(cudaErrorStreamCaptureWrongThread),
+        NAMED(cudaErrorInsufficientDriver),
+        NAMED(cudaErrorECCUncorrectable),
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i].error == error) {
+            return rows[i].name;
+        }
     }
+    return "unrecognized error code";
 }
 
 const char *cudaGetErrorString(cudaError_t error)
