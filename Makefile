@@ -261,8 +261,8 @@ $(BUILD)/unit/test_cudnn_engines: $(BUILD)/obj/suite/unit/test_cudnn_engines.c.o
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
 	$(Q)$(CC) $(LDFLAGS) -fopenmp $^ $(call cuda_libraries,CUDART CUDNN) -lcheck -lsubunit -lrt -ljpeg $(LDLIBS) -o $@
-# It loads what it needs.
-$(BUILD)/unit/test_cuda_oracle: | $(EMULATED_LIB)/ls_oracle_cuda.so
+# They load what they need.
+$(addprefix $(BUILD)/unit/test_cuda_,oracle audit): | $(EMULATED_LIB)/ls_oracle_cuda.so
 # The engine on the runtime alone.
 $(BUILD)/unit/test_cuda_nccl: $(BUILD)/obj/suite/unit/test_cuda_nccl.c.o $(LIBS) \
 		| $(EMULATED_LIB)/libls_emulated.so $(EMULATED_LIB)/ls_nccl.so

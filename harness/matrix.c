@@ -431,6 +431,9 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
     if (strcmp(site->device, "cuda") == 0 && site->subject == NULL && is_timed(spec->role)) {
         /* a GPU that rests while the host hashes is a cooler and faster one than at work */
         add(&list, "--digest-every=50");
+        /* one of its steps is audited: that costs about what another step does */
+        add(&list, "--audit=%llu:%d", (unsigned long long)spec->seed & 0xffffffffu,
+            spec->warmup_steps + spec->steps);
     }
     for (int i = 0; i < list.count; i++) {
         char word[4096];

@@ -212,8 +212,12 @@ static void take_facts(ls_report_job *job, const cJSON *facts)
     copy_text(job->half, sizeof job->half, ls_json_string(facts, "half", "fp16"));
     copy_text(job->dialect, sizeof job->dialect, ls_json_string(facts, "dialect", "apex"));
     const cJSON *rung = cJSON_GetObjectItemCaseSensitive(facts, "rung");
+    bool audited = ls_json_bool(facts, "audited", false);
     if (cJSON_IsNumber(rung)) {
-        snprintf(job->rung, sizeof job->rung, "rung %d", (int)rung->valuedouble);
+        snprintf(job->rung, sizeof job->rung, audited ? "rungs 3, %d" : "rung %d",
+                 (int)rung->valuedouble);
+    } else if (audited) {
+        snprintf(job->rung, sizeof job->rung, "rung 3");
     }
     job->image_size = (int)ls_json_integer(facts, "image_size", 0);
     job->batch_size = (int)ls_json_integer(facts, "batch_size", 0);

@@ -83,8 +83,8 @@ static ls_status do_step(ls_step_loop *loop, int64_t step, ls_step_record *recor
                          ls_step_record *older)
 {
     ls_trainer *trainer = loop->trainer;
-    if (ls_dump_wants(trainer, step)) {
-        LS_TRY(ls_step_tell(loop, older)); /* its time ends before the dump's begins */
+    if (ls_dump_wants(trainer, step) || ls_audit_due(&trainer->options, step)) {
+        LS_TRY(ls_step_tell(loop, older)); /* its time ends before that of this one begins */
     }
     LS_TRY(ls_step_enqueue(loop, step, record));
     LS_TRY(ls_feed_ahead(loop->feed));

@@ -28,5 +28,7 @@ bool ls_headline_job_checked(const ls_run *run, int job);
 /* The rung of numerics.md section 5 on which the timed shape itself was judged: 4 where the job's
  * first gradient was compared with FP32 in one process; 0: none. */
 int ls_headline_job_rung(const ls_run *run, int job);
+/* Rung 3: whether every rank of that job had a step audited, and nothing was found. */
+bool ls_headline_job_audited(const ls_run *run, int job);
 
 #endif

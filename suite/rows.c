@@ -54,6 +54,7 @@ void ls_rows_all(const ls_case_settings *settings, ls_case_list *list)
     ls_network_cases(settings, list);
     ls_performance_cases(settings, list);
     ls_sdc_cases(settings, list);
+    ls_audit_cases(settings, list);
     ls_kernels_cases(settings, list);
 }
 

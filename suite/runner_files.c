@@ -177,6 +177,10 @@ static ls_status mark_checked(const ls_run *run)
         if (checked && ls_headline_job_rung(run, i) > 0) {
             cJSON_AddNumberToObject(facts, "rung", ls_headline_job_rung(run, i));
         }
+        cJSON_DeleteItemFromObjectCaseSensitive(facts, "audited");
+        if (checked && ls_headline_job_audited(run, i)) {
+            cJSON_AddBoolToObject(facts, "audited", true);
+        }
         ls_status status = ls_json_write_file(path, job);
         cJSON_Delete(job);
         LS_TRY(status);

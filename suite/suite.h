@@ -114,6 +114,7 @@ void ls_wire_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_small_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_network_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_training_cases(const ls_case_settings *settings, ls_case_list *list);
+void ls_audit_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_sdc_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_performance_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_kernels_cases(const ls_case_settings *settings, ls_case_list *list);

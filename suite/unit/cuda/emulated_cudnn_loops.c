@@ -170,6 +170,26 @@ static void backward_weights(const emulated_execution *e, const float *x, float 
     free(sum);
 }
 
+/* An engine with a mistake, for those who look for one: LS_EMULATED_CONV_WRONG=PASS:WHAT. */
+static void spoil(const emulated_execution *e, const emulated_tensor *result, float *sums)
+{
+    static const char *const pass[] = {"forward", "data", "weights"};
+    const char *asked = getenv("LS_EMULATED_CONV_WRONG");
+    const char *name = pass[e->problem.pass];
+    size_t length = strlen(name);
+    if (!asked || strncmp(asked, name, length) != 0 || asked[length] != ':') {
+        return;
+    }
+    int64_t count = count_of(result), from = count - 1, to = count;
+    if (strcmp(asked + length + 1, "tile") == 0) { /* a sixty-fourth, in the middle */
+        from = count / 2;
+        to = from + (count + 63) / 64;
+    }
+    for (int64_t i = from; i < to; i++) {
+        sums[i] = 2 * sums[i] + 1;
+    }
+}
+
 static void run_once(const emulated_execution *e)
 {
     const emulated_problem *p = &e->problem;
@@ -184,14 +204,17 @@ static void run_once(const emulated_execution *e)
     switch (p->pass) {
     case 0:
         forward(e, x, w, sums);
+        spoil(e, result, sums);
         store(result, e->y, sums, e->wrong);
         break;
     case 1:
         backward_data(e, sums, w, y);
+        spoil(e, result, sums);
         store(result, e->x, sums, e->wrong);
         break;
     default:
         backward_weights(e, x, sums, y);
+        spoil(e, result, sums);
         store(result, e->w, sums, e->wrong);
     }
     free(sums);
