@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../../harness/machine.h"
 #include "../../harness/path.h"
 #include "../../harness/text.h"
 #include "../compare.h"
@@ -221,6 +222,25 @@ static void add_large(const ls_case_settings *settings, ls_case_list *list)
     }
 }
 
+/* The shape that is timed, with a batch that FP64 takes seconds for on a GPU (rung 2 of numerics.md
+ * section 5); a CPU would take an hour. */
+static void add_timed_shape(const ls_case_settings *settings, ls_case_list *list)
+{
+    bool gpu = settings->device != NULL && strcmp(settings->device, "cuda") == 0;
+    for (int level = 0; level < 4 && gpu && !ls_machine_emulated(); level++) {
+        ls_case *row =
+            ls_rows_add(list, ls_gradients_judge, "G1", "gradients.o%d.timed-shape", level);
+        row->job_count = 1;
+        ls_spec *spec = &row->job[0];
+        *spec = ls_rows_evidence(settings, level, 1, 1, LS_BUCKET_OWN);
+        ls_text_put(spec->arch, sizeof spec->arch, "resnet50");
+        spec->image_size = 224;
+        spec->batch_size = 8;
+        spec->steps = 1;
+        ls_text_put(spec->dump_steps, sizeof spec->dump_steps, "1");
+    }
+}
+
 /* Shared statistics where a shortcut has a norm of its own. */
 static void add_projected(const ls_case_settings *settings, ls_case_list *list)
 {
@@ -267,6 +287,7 @@ void ls_gradients_cases(const ls_case_settings *settings, ls_case_list *list)
     add_grid(settings, list, true);
     add_variants(settings, list);
     add_large(settings, list);
+    add_timed_shape(settings, list);
     add_projected(settings, list);
     add_uneven(settings, list);
 }
