@@ -18,7 +18,8 @@
  * "role":"throughput|evidence|phases|reference", "arch", "image_size", "batch_size", "level":"O2",
  * "half":"fp16", "world", "nodes", "simulated":true, "bucket_mb":25 (0: delayed), "dialect",
  * "sync_bn", "threads", "warmup_steps", "steps", "oversubscribed":true, "half_emulated":true,
- * "checked":true (its checks passed), "rung":1 (of numerics.md section 5; absent: not said), "audited":true (rung 3 too),
+ * "checked":true (its checks passed), "rung":1 (of numerics.md section 5; absent: not said),
+ * "audited":true (rung 3 too),
  * "sweep":["level","bucket","world","nodes"] (the plots this job is a point of)},
  * "outcome":{"state":"done", "first_rank":-1, "code":0, "signal":0, "seconds",
  * "ranks":[{"rank","code","signal","user_s","system_s","rss_bytes_max"}]}}.

@@ -409,8 +409,8 @@ void ls_audit_print(const ls_audit *audit)
            audit->worst, audit->worst_name.operation, audit->worst_name.output);
     if (audit->others > 0 && audit->total_ms > 0) {
         double usual = audit->other_ms / (double)audit->others;
-        printf("; %.2f %% of the job's time",
-               100 * (audit->audited_ms - (double)audit->steps * usual) / audit->total_ms);
+        double more = audit->audited_ms - (double)audit->steps * usual;
+        printf("; %.2f %% of the job's time", more > 0 ? 100 * more / audit->total_ms : 0);
     }
     printf("\n");
     fflush(stdout);

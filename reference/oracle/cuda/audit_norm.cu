@@ -73,12 +73,17 @@ LS_KERNEL rows_kernel(ls_audit_op op, int side, int what, const double *mean, in
 LS_KERNEL merge_kernel(int channels, int parts, const double *partial, double divisor, double *to)
 {
     int c = (int)(blockIdx.x * MERGE_THREADS + threadIdx.x);
-    for (int k = 0; c < channels && k < VALUES; k++) {
-        double sum = 0;
-        for (int part = 0; part < parts; part++) {
-            sum += partial[((int64_t)part * channels + c) * VALUES + k];
+    double sum[VALUES] = {};
+    if (c >= channels) {
+        return;
+    }
+    for (int part = 0; part < parts; part++) {
+        for (int k = 0; k < VALUES; k++) {
+            sum[k] += partial[((int64_t)part * channels + c) * VALUES + k];
         }
-        to[(int64_t)k * channels + c] = sum / divisor;
+    }
+    for (int k = 0; k < VALUES; k++) {
+        to[(int64_t)k * channels + c] = sum[k] / divisor;
     }
 }
 
