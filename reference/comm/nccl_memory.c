@@ -70,6 +70,14 @@ static ls_status agree(ls_comm *comm, const char *mine, int *refused, char *why,
     return LS_OK;
 }
 
+/* The host does not wait in cudaMemset, nor do streams of ours for the default one: zeroed before
+ * anybody sees it. */
+static cudaError_t clear(void *memory, int64_t bytes)
+{
+    cudaError_t error = cudaMemsetAsync(memory, 0, (size_t)bytes, NULL);
+    return error != cudaSuccess ? error : cudaStreamSynchronize(NULL);
+}
+
 ls_status ls_nccl_memory_alloc(ls_comm *comm, int64_t bytes, const char *purpose, void **out)
 {
     void *memory = NULL;
@@ -82,10 +90,10 @@ ls_status ls_nccl_memory_alloc(ls_comm *comm, int64_t bytes, const char *purpose
         mine = ncclGetErrorString(result);
         memory = NULL;
     }
-    cudaError_t zeroed = memory == NULL ? cudaSuccess : cudaMemset(memory, 0, (size_t)bytes);
+    cudaError_t zeroed = memory == NULL ? cudaSuccess : clear(memory, bytes);
     if (zeroed != cudaSuccess) {
         (void)ncclMemFree(memory);
-        return ls_nccl_check_cuda(zeroed, "cudaMemset");
+        return ls_nccl_check_cuda(zeroed, "clear fresh memory");
     }
     if (memory != NULL) {
         const char *refusal = register_memory(comm, memory, bytes);

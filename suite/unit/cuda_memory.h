@@ -23,7 +23,8 @@ static ls_status cuda_memory_alloc(ls_backend *backend, int64_t bytes, const cha
     (void)backend;
     (void)purpose;
     LS_TRY(cuda_memory_ok(cudaMalloc(out, (size_t)bytes)));
-    return cuda_memory_ok(cudaMemset(*out, 0, (size_t)bytes));
+    LS_TRY(cuda_memory_ok(cudaMemset(*out, 0, (size_t)bytes)));
+    return cuda_memory_ok(cudaStreamSynchronize(NULL));
 }
 
 static void cuda_memory_free(ls_backend *backend, void *memory)
