@@ -142,9 +142,14 @@ static ls_status upload(kept_table *table, ls_stream *stream, const table_bytes 
         }
     }
     char *to = (char *)table->memory + up(sizeof(ls_multi_rule));
-    ls_status status = ls_cuda_check(
-        cudaMemcpyAsync(to, host, b->entries + b->chunks, cudaMemcpyHostToDevice, stream->native),
-        "upload of a table of tensors", __FILE__, __LINE__);
+    /* a large copy of pageable memory waits for the stream inside the driver, where nobody watches
+     */
+    ls_status status = ls_cuda_wait_stream(stream->backend, stream->native);
+    if (status == LS_OK) {
+        status = ls_cuda_check(cudaMemcpyAsync(to, host, b->entries + b->chunks,
+                                               cudaMemcpyHostToDevice, stream->native),
+                               "upload of a table of tensors", __FILE__, __LINE__);
+    }
     if (status == LS_OK) {
         status = ls_cuda_wait_stream(stream->backend, stream->native);
     }
