@@ -359,9 +359,12 @@ static ls_status cuda_graph_begin(ls_stream *stream)
     return LS_OK;
 }
 
+/* Work keeps the priority of the stream that it was recorded on: else all of it has that of the
+ * stream that the graph is launched on, and reductions lose theirs. */
 static ls_status instantiate(ls_graph *graph, cudaGraph_t recorded, cudaStream_t stream)
 {
-    LS_CUDA(cudaGraphInstantiate(&graph->native, recorded, 0));
+    LS_CUDA(
+        cudaGraphInstantiate(&graph->native, recorded, cudaGraphInstantiateFlagUseNodePriority));
     LS_CUDA(cudaGraphUpload(graph->native, stream));
     return LS_OK;
 }

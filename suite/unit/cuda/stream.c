@@ -641,7 +641,8 @@ static void copy_work(queue *to, const queue *from)
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags)
 {
-    if (out == NULL || graph == NULL || flags != 0) {
+    if (out == NULL || graph == NULL ||
+        (flags & ~(unsigned long long)cudaGraphInstantiateFlagUseNodePriority) != 0) {
         return emulate_error(cudaErrorInvalidValue);
     }
     *out = calloc(1, sizeof **out);
