@@ -14,6 +14,8 @@ extern "C" {
 /* After such an error the device answers every call of this process with the same one: illegal
  * address, launch failure, ECC, lost device. */
 bool ls_cuda_is_fatal(cudaError_t error);
+/* Asks the device. For failures of libraries, whose own runtime's errors this one has not seen. */
+bool ls_cuda_is_lost(void);
 /* Logs a failed call with the library's text; LS_ERR_DEVICE_LOST for fatal errors, else
  * LS_ERR_INFRA. */
 ls_status ls_cuda_check(cudaError_t error, const char *call, const char *file, int line);

@@ -24,7 +24,7 @@ ls_status ls_cuda_check_dnn(cudnnStatus_t status, const char *call, const char *
     cudnnGetLastErrorString(text, sizeof text);
     ls_log_error("%s:%d: %s: %s%s%s", file, line, call, cudnnGetErrorString(status),
                  text[0] != '\0' ? ": " : "", text);
-    return ls_cuda_is_fatal(cudaPeekAtLastError()) ? LS_ERR_DEVICE_LOST : LS_ERR_INFRA;
+    return ls_cuda_is_lost() ? LS_ERR_DEVICE_LOST : LS_ERR_INFRA;
 }
 
 ls_status ls_cuda_check_blas(cublasStatus_t status, const char *call, const char *file, int line)
@@ -33,7 +33,7 @@ ls_status ls_cuda_check_blas(cublasStatus_t status, const char *call, const char
         return LS_OK;
     }
     ls_log_error("%s:%d: %s: %s", file, line, call, cublasLtGetStatusString(status));
-    return ls_cuda_is_fatal(cudaPeekAtLastError()) ? LS_ERR_DEVICE_LOST : LS_ERR_INFRA;
+    return ls_cuda_is_lost() ? LS_ERR_DEVICE_LOST : LS_ERR_INFRA;
 }
 
 /* ---- the device ------------------------------------------------------------------------------ */

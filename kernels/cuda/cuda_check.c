@@ -16,12 +16,24 @@ bool ls_cuda_is_fatal(cudaError_t error)
     case cudaErrorAssert:
     case cudaErrorECCUncorrectable:
     case cudaErrorNvlinkUncorrectable:
-    case cudaErrorDevicesUnavailable:
+    case cudaErrorMpsClientTerminated:
+    case cudaErrorExternalDevice:
     case cudaErrorUnknown:
+#if CUDART_VERSION >= 13000
+    case cudaErrorContained:
+    case cudaErrorTensorMemoryLeak:
+#endif
         return true;
     default:
         return false;
     }
+}
+
+bool ls_cuda_is_lost(void)
+{
+    size_t free_bytes, total;
+    cudaError_t answer = cudaMemGetInfo(&free_bytes, &total);
+    return ls_cuda_is_fatal(answer);
 }
 
 ls_status ls_cuda_check(cudaError_t error, const char *call, const char *file, int line)

@@ -15,6 +15,7 @@
 
 #include "../../kernels/core/clock.h"
 #include "../../kernels/core/log.h"
+#include "../../kernels/cuda/check.h"
 
 /* ---- foreign errors -------------------------------------------------------------------------- */
 
@@ -26,8 +27,8 @@ static ls_status status_of(ncclResult_t result)
     case ncclSuccess:
     case ncclInProgress:
         return LS_OK;
-    case ncclUnhandledCudaError:
-        return LS_ERR_DEVICE_LOST;
+    case ncclUnhandledCudaError: /* also memory that is not there, or a call that is refused */
+        return ls_cuda_is_lost() ? LS_ERR_DEVICE_LOST : LS_ERR_INFRA;
     case ncclSystemError:
     case ncclInternalError:
     case ncclRemoteError:
@@ -61,7 +62,7 @@ ls_status ls_nccl_check_cuda(cudaError_t error, const char *call)
         return LS_OK;
     }
     ls_log_error("nccl: %s: %s", call, cudaGetErrorString(error));
-    return LS_ERR_DEVICE_LOST;
+    return ls_cuda_is_fatal(error) ? LS_ERR_DEVICE_LOST : LS_ERR_INFRA;
 }
 
 /* ---- the communicator's state ---------------------------------------------------------------- */
@@ -257,7 +258,8 @@ static ls_status reap(ls_comm *comm)
             break;
         }
         if (answer != cudaSuccess) {
-            return fail(comm, oldest, LS_ERR_DEVICE_LOST, cudaGetErrorString(answer));
+            return fail(comm, oldest, ls_cuda_is_fatal(answer) ? LS_ERR_DEVICE_LOST : LS_ERR_INFRA,
+                        cudaGetErrorString(answer));
         }
         oldest->ended = true;
         comm->running = oldest->next;
