@@ -86,6 +86,7 @@ static ls_status do_step(ls_step_loop *loop, int64_t step, ls_step_record *recor
     if (ls_dump_wants(trainer, step) || ls_audit_due(&trainer->options, step)) {
         LS_TRY(ls_step_tell(loop, older)); /* its time ends before that of this one begins */
     }
+    loop->before = older;
     LS_TRY(ls_step_enqueue(loop, step, record));
     LS_TRY(ls_feed_ahead(loop->feed));
     LS_TRY(ls_step_tell(loop, older));

@@ -176,6 +176,15 @@ static ls_status backward(ls_step_loop *loop)
     return LS_OK;
 }
 
+/* A device's queue is finite (about a thousand launches, which a deep network's step or a few
+ * micro-steps have), and a launch that finds it full waits inside the driver, where nobody looks
+ * after the peers that the device may be waiting for. So the host waits here, where somebody does;
+ * the device has a forward to do meanwhile. */
+static ls_status stay_near(ls_step_loop *loop)
+{
+    return loop->recorded || loop->before == NULL ? LS_OK : ls_step_arrive(loop, loop->before);
+}
+
 static ls_status run_micro_step(ls_step_loop *loop)
 {
     ls_trainer *trainer = loop->trainer;
@@ -186,6 +195,7 @@ static ls_status run_micro_step(ls_step_loop *loop)
     ls_device_range_push(device, "forward");
     LS_TRY(forward(loop));
     ls_device_range_pop(device);
+    LS_TRY(stay_near(loop));
     if (accumulate > 1) {
         LS_TRY(device->api->copy_out(device->backend, device->stream,
                                      &record->host->loss[loop->micro], &trainer->memory.state->loss,
@@ -289,6 +299,7 @@ static ls_status run_whole_step(void *context)
 
 static ls_status enqueue_pieces(ls_step_loop *loop)
 {
+    loop->recorded = false;
     for (loop->micro = 0; loop->micro < loop->trainer->options.accumulate; loop->micro++) {
         if (loop->micro > 0) {
             LS_TRY(ls_feed_ahead(loop->feed));
@@ -302,6 +313,7 @@ static ls_status enqueue_pieces(ls_step_loop *loop)
 static ls_status enqueue_graph(ls_step_loop *loop)
 {
     loop->micro = 0;
+    loop->recorded = true;
     LS_TRY(prepare_micro_step(loop));
     return ls_graph_step(loop->graphs, loop->batch.place, run_whole_step, loop);
 }

@@ -1,9 +1,10 @@
 /* What the files of the training loop share: step.c goes from step to step, step_enqueue.c enqueues
  * one, step_tell.c tells what became of it. Nobody else includes this.
  *
- * On a device that works beside the host nothing waits inside a step: the host enqueues step n + 1
- * while the device is at step n, and tells of step n when its state has arrived. On the CPU a step
- * is over when it is enqueued. */
+ * On a device that works beside the host the host enqueues step n + 1 while the device is at step
+ * n, and tells of step n when its state has arrived. Step by step as a graph, nothing waits inside
+ * one; piece by piece, the host stays at most a forward ahead. On the CPU a step is over when it is
+ * enqueued. */
 #ifndef LS_STEP_LOOP_H
 #define LS_STEP_LOOP_H
 
@@ -50,8 +51,10 @@ typedef struct ls_step_loop {
     int64_t instrument_ns; /* since then, spent on digests and dumps */
     int64_t printed_ns;    /* and the step that was printed then */
     int64_t printed_step;
+    ls_step_record *before; /* the step before the one that is being enqueued */
     /* of the step that is being enqueued */
     ls_step_record *now;
+    bool recorded; /* into a graph */
     ls_dump *dump; /* or NULL */
     ls_feed_batch batch;
     int micro;
