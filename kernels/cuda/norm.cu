@@ -153,6 +153,52 @@ LS_DEVICE void finish_channel(const ls_norm_call &call, int side, int c, double 
     ls_norm_write(n.running_var, c, old_var + momentum * (variance * unbiased - old_var));
 }
 
+/* Of this lane's blocks of a channel (below `end`): the sum of the values ... */
+LS_DEVICE double lane_sum(const ls_sweep &s, const float *channel, int lane, int end)
+{
+    const float *deviations = channel + (int64_t)s.blocks * s.channels;
+    double sum = 0;
+    for (int b = lane; b < end; b += LS_NORM_MERGE_AHEAD * LS_NORM_MERGE_LANES) {
+        float shift[LS_NORM_MERGE_AHEAD], deviation[LS_NORM_MERGE_AHEAD];
+        ls_norm_ahead(shift, channel, s.channels, b, end);
+        ls_norm_ahead(deviation, deviations, s.channels, b, end);
+        LS_UNROLL
+        for (int k = 0; k < LS_NORM_MERGE_AHEAD; k++) { /* past the end 0 */
+            double n = (double)ls_sweep_rows(s, b + k * LS_NORM_MERGE_LANES);
+            sum += n * (double)shift[k] + (double)deviation[k];
+        }
+    }
+    return sum;
+}
+
+/* ... and the sum of their squared distances from `mean`. */
+LS_DEVICE double lane_squares(const ls_sweep &s, const float *channel, int lane, int end,
+                              double mean)
+{
+    const float *deviations = channel + (int64_t)s.blocks * s.channels;
+    const float *squares = deviations + (int64_t)s.blocks * s.channels;
+    /* of all blocks but the last, and of the last: no division in the loop */
+    double full = (double)s.rows_per_block, full_share = 1 / full;
+    double rest = (double)ls_sweep_rows(s, s.blocks - 1), rest_share = 1 / rest;
+    double m2 = 0;
+    for (int b = lane; b < end; b += LS_NORM_MERGE_AHEAD * LS_NORM_MERGE_LANES) {
+        float shift[LS_NORM_MERGE_AHEAD], deviation[LS_NORM_MERGE_AHEAD];
+        float square[LS_NORM_MERGE_AHEAD];
+        ls_norm_ahead(shift, channel, s.channels, b, end);
+        ls_norm_ahead(deviation, deviations, s.channels, b, end);
+        ls_norm_ahead(square, squares, s.channels, b, end);
+        LS_UNROLL
+        for (int k = 0; k < LS_NORM_MERGE_AHEAD; k++) {
+            int at = b + k * LS_NORM_MERGE_LANES;
+            double d = (double)deviation[k], n = at + 1 < s.blocks ? full : rest;
+            double part = d * (at + 1 < s.blocks ? full_share : rest_share);
+            double off = (double)shift[k] + part - mean;
+            m2 += at < end ? (double)square[k] - d * part + n * off * off : 0;
+        }
+    }
+    return m2;
+}
+
 /* Merges a side's partial statistics: into coefficients, or into the message of this rank. */
 LS_KERNEL LS_BOUNDS(LS_NORM_MERGE_THREADS, 1)
     merge_statistics_kernel(ls_norm_call call, int side, ls_sweep s, const float *partial)
@@ -160,20 +206,10 @@ LS_KERNEL LS_BOUNDS(LS_NORM_MERGE_THREADS, 1)
     int c = (int)blockIdx.x * LS_NORM_MERGE_CHANNELS + (int)threadIdx.x % LS_NORM_MERGE_CHANNELS;
     int lane = (int)threadIdx.x / LS_NORM_MERGE_CHANNELS;
     bool inside = c < s.channels;
-    int64_t plane = (int64_t)s.blocks * s.channels;
-    double sum = 0, m2 = 0;
-    for (int b = lane; inside && b < s.blocks; b += LS_NORM_MERGE_LANES) {
-        const float *at = partial + (int64_t)b * s.channels + c;
-        sum += (double)ls_sweep_rows(s, b) * (double)at[0] + (double)at[plane];
-    }
-    double mean = ls_norm_merge(sum) / (double)s.rows;
-    for (int b = lane; inside && b < s.blocks; b += LS_NORM_MERGE_LANES) {
-        const float *at = partial + (int64_t)b * s.channels + c;
-        double n = (double)ls_sweep_rows(s, b), deviation = (double)at[plane];
-        double off = (double)at[0] + deviation / n - mean;
-        m2 += (double)at[2 * plane] - deviation * deviation / n + n * off * off;
-    }
-    m2 = ls_norm_merge(m2);
+    int end = inside ? s.blocks : 0;
+    double sum = ls_norm_merge(lane_sum(s, partial + c, lane, end));
+    double mean = sum / (double)s.rows;
+    double m2 = ls_norm_merge(lane_squares(s, partial + c, lane, end, mean));
     m2 = m2 < 0 ? 0 : m2;
     if (lane != 0 || !inside) {
         return;

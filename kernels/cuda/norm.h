@@ -12,6 +12,7 @@ enum {
     LS_NORM_MERGE_CHANNELS = 8, /* of a block that merges */
     LS_NORM_MERGE_LANES = 32,   /* threads that share the merging of a channel */
     LS_NORM_MERGE_THREADS = LS_NORM_MERGE_CHANNELS * LS_NORM_MERGE_LANES,
+    LS_NORM_MERGE_AHEAD = 8, /* blocks' sums that a thread has in flight */
 };
 
 /* Blocks that a multiprocessor holds, by what their threads keep in registers. */
@@ -80,6 +81,16 @@ template <int V> LS_DEVICE unsigned ls_norm_bits(const uint32_t *mask, int64_t f
     }
     unsigned byte = ((const uint8_t *)mask)[first >> 3];
     return V == 8 ? byte : byte >> (first & 4);
+}
+
+/* A channel's sums of the next LS_NORM_MERGE_AHEAD blocks of this lane, b and on; 0 from `end`. */
+LS_DEVICE void ls_norm_ahead(float *value, const float *channel, int channels, int b, int end)
+{
+    LS_UNROLL
+    for (int k = 0; k < LS_NORM_MERGE_AHEAD; k++) {
+        int at = b + k * LS_NORM_MERGE_LANES;
+        value[k] = at < end ? channel[(int64_t)at * channels] : 0;
+    }
 }
 
 /* Sum of a value over the lanes of each channel; every thread of the block gets it. */

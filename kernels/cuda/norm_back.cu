@@ -154,12 +154,19 @@ LS_KERNEL LS_BOUNDS(LS_NORM_MERGE_THREADS, 1)
     int c = (int)blockIdx.x * LS_NORM_MERGE_CHANNELS + (int)threadIdx.x % LS_NORM_MERGE_CHANNELS;
     int lane = (int)threadIdx.x / LS_NORM_MERGE_CHANNELS;
     bool inside = c < s.channels;
-    int64_t plane = (int64_t)s.blocks * s.channels;
+    int end = inside ? s.blocks : 0;
+    const float *g_of = call.partial + c;
+    const float *gx_of = g_of + (1 + side) * (int64_t)s.blocks * s.channels;
     double sum = 0, sum_x = 0;
-    for (int b = lane; inside && b < s.blocks; b += LS_NORM_MERGE_LANES) {
-        const float *at = call.partial + (int64_t)b * s.channels + c;
-        sum += (double)at[0];
-        sum_x += (double)at[(1 + side) * plane];
+    for (int b = lane; b < end; b += LS_NORM_MERGE_AHEAD * LS_NORM_MERGE_LANES) {
+        float g[LS_NORM_MERGE_AHEAD], gx[LS_NORM_MERGE_AHEAD];
+        ls_norm_ahead(g, g_of, s.channels, b, end);
+        ls_norm_ahead(gx, gx_of, s.channels, b, end);
+        LS_UNROLL
+        for (int k = 0; k < LS_NORM_MERGE_AHEAD; k++) {
+            sum += (double)g[k];
+            sum_x += (double)gx[k];
+        }
     }
     sum = ls_norm_merge(sum);
     sum_x = ls_norm_merge(sum_x);
