@@ -62,8 +62,8 @@ HARNESS := $(filter-out harness/launch.c,$(call sources,harness))
 ORACLE := $(call sources,reference/oracle)
 REFERENCE := $(filter-out reference/train.c reference/collectives.c reference/comm/nccl%,$(call sources,reference reference/data reference/comm))
 SUITE := $(filter-out suite/main.c,$(call sources,suite suite/cases))
-# What every backend compiles: the lowering of a network.
-SHARED_KERNELS := kernels/lower.c kernels/place.c
+# What every backend compiles: the lowering of a network, and what plans have in common.
+SHARED_KERNELS := $(addprefix kernels/,lower.c place.c plan_check.c ready.c)
 CPU := $(call sources,kernels/cpu kernels/math) $(SHARED_KERNELS)
 CUDA := $(call sources,kernels/cuda) $(SHARED_KERNELS)
 CUDA_KERNELS := $(wildcard kernels/cuda/*.cu)

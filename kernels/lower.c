@@ -371,3 +371,24 @@ void ls_lower_describe_norm(const ls_lower *lower, const ls_op *op, char *text, 
              op->dual ? layer[op->norm[1]].name : "", op->residual >= 0 ? " + add" : "",
              op->relu ? " + relu" : "");
 }
+
+void ls_lower_describe(const ls_lower *lower, ls_lower_engine *engine, const void *context,
+                       char *text, size_t bytes)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < lower->op_count && used + 1 < bytes; i++) {
+        const ls_op *op = &lower->op[i];
+        char line[512];
+        int written = 0;
+        if (op->kind == LS_OP_CONV || op->kind == LS_OP_LINEAR) {
+            engine(context, op, line, sizeof line);
+            written = snprintf(text + used, bytes - used, "%s: %s\n",
+                               lower->network->layer[op->layer].name, line);
+        } else if (op->kind == LS_OP_NORM) {
+            ls_lower_describe_norm(lower, op, line, sizeof line);
+            written = snprintf(text + used, bytes - used, "%s\n", line);
+        }
+        used += (size_t)written;
+    }
+}

@@ -92,6 +92,12 @@ double ls_lower_product_flops(const ls_lower *lower, const ls_op *op);
 /* "layer1.0.bn2 + add + relu: one pass": which layers a norm's operation takes with it. */
 void ls_lower_describe_norm(const ls_lower *lower, const ls_op *op, char *text, size_t bytes);
 
+/* What a backend says of its engine for a product, in one line without its end. */
+typedef void ls_lower_engine(const void *context, const ls_op *op, char *line, size_t bytes);
+/* A line per product, with the backend's words, and per norm's pass. */
+void ls_lower_describe(const ls_lower *lower, ls_lower_engine *engine, const void *context,
+                       char *text, size_t bytes);
+
 /* place.c; called by ls_lower_create. */
 ls_status ls_place_gradients(ls_lower *lower);
 

@@ -60,10 +60,10 @@ ls_status ls_loss_linear_backward(ls_plan *plan, const ls_op *op)
         char *to = bias->data;
         loops->narrow(bias->dtype, &rounded, to + (size_t)c * ls_dtype_bytes(bias->dtype), 1);
     }
-    plan->ready[layer->bias] = true;
+    plan->ready.done[layer->bias] = true;
     LS_TRY(ls_conv_backward_weights(conv, ls_plan_at(plan, op->in), dy,
                                     &plan->param_grad[layer->weight]));
-    plan->ready[layer->weight] = true;
+    plan->ready.done[layer->weight] = true;
     if (op->dx != LS_NO_BUFFER) {
         LS_TRY(ls_conv_backward_data(conv, ls_plan_grad(plan, op->dx), dy));
     }

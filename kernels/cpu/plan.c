@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../core/log.h"
+#include "../plan_check.h"
 #include "memory.h"
 #include "parallel.h"
 
@@ -18,37 +19,18 @@ static void use_threads(const ls_plan *plan)
     omp_set_num_threads(plan->backend->threads);
 }
 
-/* ---- the order in which gradients become ready ----------------------------------------------- */
-
-static ls_status report_ready(ls_plan *plan, ls_grad_ready *ready, void *context)
-{
-    while (plan->ready_count < plan->network->param_count) {
-        int param = plan->ready_order[plan->ready_count];
-        if (!plan->ready[param]) {
-            break;
-        }
-        plan->ready_count++;
-        if (ready != NULL) {
-            LS_TRY(ready(context, param));
-        }
-    }
-    return LS_OK;
-}
-
 /* ---- life ------------------------------------------------------------------------------------ */
 
 static ls_status host_lists(ls_plan *plan)
 {
     size_t params = (size_t)plan->network->param_count,
            buffers = (size_t)plan->network->buffer_count;
-    plan->ready_order = calloc(params + 1, sizeof *plan->ready_order);
-    plan->ready = calloc(params + 1, sizeof *plan->ready);
     plan->param = calloc(params + 1, sizeof *plan->param);
     plan->param_grad = calloc(params + 1, sizeof *plan->param_grad);
     plan->buffer = calloc(buffers + 1, sizeof *plan->buffer);
     plan->fusions = calloc(1, FUSIONS_BYTES);
-    if (plan->ready_order == NULL || plan->ready == NULL || plan->param == NULL ||
-        plan->param_grad == NULL || plan->buffer == NULL || plan->fusions == NULL) {
+    if (plan->param == NULL || plan->param_grad == NULL || plan->buffer == NULL ||
+        plan->fusions == NULL) {
         ls_log_error("no memory for a plan of %zu parameters", params);
         return LS_ERR_INFRA;
     }
@@ -75,7 +57,7 @@ ls_status ls_plan_create(ls_backend *backend, const ls_network *network,
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, host_lists(plan), destroy);
     LS_TRY_GOTO(status, ls_work_create(plan), destroy);
-    ls_lower_ready_order(network, plan->ready_order);
+    LS_TRY_GOTO(status, ls_ready_create(network, &plan->ready), destroy);
     ls_work_describe(plan, plan->fusions, FUSIONS_BYTES);
     *out = plan;
     return LS_OK;
@@ -90,8 +72,7 @@ void ls_plan_destroy(ls_plan *plan)
         return;
     }
     ls_work_destroy(plan);
-    free(plan->ready_order);
-    free(plan->ready);
+    ls_ready_free(&plan->ready);
     free(plan->param);
     free(plan->param_grad);
     free(plan->buffer);
@@ -112,17 +93,8 @@ void ls_plan_describe(ls_plan *plan, ls_plan_info *out)
 
 ls_status ls_plan_bind(ls_plan *plan, const ls_plan_binding *binding)
 {
+    LS_TRY(ls_plan_check_binding(plan->network, binding));
     const ls_network *network = plan->network;
-    for (int i = 0; i < network->param_count; i++) {
-        int64_t count = ls_shape_count(&network->param[i].shape);
-        if (binding->param[i].count != count || binding->grad[i].count != count) {
-            ls_log_error("parameter %s has %lld elements, but %lld values and %lld gradients are "
-                         "bound to it",
-                         network->param[i].name, (long long)count,
-                         (long long)binding->param[i].count, (long long)binding->grad[i].count);
-            return LS_ERR_USAGE;
-        }
-    }
     memcpy(plan->param, binding->param, (size_t)network->param_count * sizeof *plan->param);
     memcpy(plan->param_grad, binding->grad,
            (size_t)network->param_count * sizeof *plan->param_grad);
@@ -189,8 +161,8 @@ static ls_status backward_conv(ls_plan *plan, const ls_op *op, ls_grad_ready *re
     ls_simple_backward(plan, op);
     LS_TRY(ls_conv_backward_weights(conv, ls_plan_at(plan, op->in), ls_plan_grad(plan, op->g),
                                     &plan->param_grad[layer->weight]));
-    plan->ready[layer->weight] = true;
-    LS_TRY(report_ready(plan, ready, context));
+    plan->ready.done[layer->weight] = true;
+    LS_TRY(ls_ready_report(&plan->ready, ready, context));
     if (op->dx == LS_NO_BUFFER) {
         return LS_OK;
     }
@@ -202,8 +174,7 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
 {
     LS_ASSERT(plan->forward_done);
     use_threads(plan);
-    memset(plan->ready, 0, (size_t)plan->network->param_count * sizeof *plan->ready);
-    plan->ready_count = 0;
+    ls_ready_begin(&plan->ready);
     for (int i = plan->lower.op_count - 1; i >= 0; i--) {
         const ls_op *op = &plan->lower.op[i];
         switch (op->kind) {
@@ -223,9 +194,9 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
             ls_simple_backward(plan, op);
             break;
         }
-        LS_TRY(report_ready(plan, ready, context));
+        LS_TRY(ls_ready_report(&plan->ready, ready, context));
     }
-    LS_ASSERT(plan->ready_count == plan->network->param_count);
+    LS_ASSERT(plan->ready.told == plan->ready.count);
     return LS_OK;
 }
 

@@ -5,6 +5,7 @@
 
 #include "../core/arena.h"
 #include "../lower.h"
+#include "../ready.h"
 #include "backend.h"
 #include "conv.h"
 #include "loops.h"
@@ -57,9 +58,7 @@ struct ls_plan {
     float *logits;      /* [N][classes] f32 */
     ls_tensor *param, *param_grad, *buffer; /* bound; NULL before */
     ls_step_state *state;
-    int *ready_order; /* parameters in the order in which backward reaches them */
-    bool *ready;      /* [param_count] */
-    int ready_count;
+    ls_ready ready;
     bool forward_done;
     char *fusions;
 };

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../core/log.h"
+#include "../plan_check.h"
 #include "plan.h"
 
 enum { OPERAND_ALIGN = 16 }; /* of cuDNN's and cuBLASLt's tensors, in bytes */
@@ -99,22 +100,6 @@ void ls_bind_destroy(ls_plan *plan)
     free(plan->host_table);
 }
 
-static ls_status check_counts(const ls_plan *plan, const ls_plan_binding *binding)
-{
-    const ls_network *network = plan->network;
-    for (int i = 0; i < network->param_count; i++) {
-        int64_t count = ls_shape_count(&network->param[i].shape);
-        if (binding->param[i].count != count || binding->grad[i].count != count) {
-            ls_log_error("parameter %s has %lld elements, but %lld values and %lld gradients are "
-                         "bound to it",
-                         network->param[i].name, (long long)count,
-                         (long long)binding->param[i].count, (long long)binding->grad[i].count);
-            return LS_ERR_USAGE;
-        }
-    }
-    return LS_OK;
-}
-
 static bool same_table(const ls_weight *a, const ls_weight *b, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -156,7 +141,7 @@ release:
 
 ls_status ls_bind_tensors(ls_plan *plan, const ls_plan_binding *binding)
 {
-    LS_TRY(check_counts(plan, binding));
+    LS_TRY(ls_plan_check_binding(plan->network, binding));
     const ls_network *network = plan->network;
     size_t params = (size_t)network->param_count;
     memcpy(plan->param, binding->param, params * sizeof *plan->param);

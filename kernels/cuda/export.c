@@ -1,16 +1,6 @@
 /* What the last forward left, in logical NCHW on the host. */
-#include "../core/log.h"
+#include "../plan_check.h"
 #include "plan.h"
-
-static ls_status check_bytes(const char *what, int64_t wanted, int64_t given)
-{
-    if (wanted != given) {
-        ls_log_error("export of %s takes %lld bytes, not %lld", what, (long long)wanted,
-                     (long long)given);
-        return LS_ERR_USAGE;
-    }
-    return LS_OK;
-}
 
 ls_status ls_export_room(ls_plan *plan, int64_t bytes, void **out)
 {
@@ -34,9 +24,8 @@ static ls_status bring(ls_stream *stream, void *host, const void *from, int64_t 
     return ls_cuda_wait_stream(stream->backend, stream->native);
 }
 
-static ls_status export_relu(ls_plan *plan, ls_stream *stream, int layer, void *host, int64_t bytes)
+static ls_status export_relu(ls_plan *plan, ls_stream *stream, int at, void *host, int64_t bytes)
 {
-    int at = plan->lower.slot_of_layer[layer];
     const ls_slot *slot = &plan->lower.slot[at];
     uint32_t *mask = NULL;
     for (int i = 0; i < plan->lower.op_count; i++) {
@@ -44,7 +33,6 @@ static ls_status export_relu(ls_plan *plan, ls_stream *stream, int layer, void *
             mask = plan->work[i].mask;
         }
     }
-    LS_TRY(check_bytes("ReLU bits", (slot->count + 7) / 8, bytes));
     void *bits = NULL;
     LS_TRY(ls_export_room(plan, bytes, &bits));
     LS_TRY(ls_export_mask(stream->native, mask, bits, plan->options.batch, slot->channels,
@@ -55,8 +43,6 @@ static ls_status export_relu(ls_plan *plan, ls_stream *stream, int layer, void *
 static ls_status export_pool(ls_plan *plan, ls_stream *stream, const ls_op *op, void *host,
                              int64_t bytes)
 {
-    int64_t count = plan->lower.slot[op->out].count;
-    LS_TRY(check_bytes("pool indices", count * (int64_t)sizeof(int32_t), bytes));
     ls_pool_shape shape = ls_simple_pool_shape(plan, op);
     void *index = NULL;
     LS_TRY(ls_export_room(plan, bytes, &index));
@@ -64,17 +50,10 @@ static ls_status export_pool(ls_plan *plan, ls_stream *stream, const ls_op *op, 
     return bring(stream, host, index, bytes);
 }
 
-static ls_status export_activation(ls_plan *plan, ls_stream *stream, int layer, void *host,
+static ls_status export_activation(ls_plan *plan, ls_stream *stream, int at, void *host,
                                    int64_t bytes)
 {
-    if (layer < 0 || layer >= plan->network->layer_count || plan->lower.slot_of_layer[layer] < 0) {
-        ls_log_error("layer %d is not stored: it is fused into the pass of the layer after it",
-                     layer);
-        return LS_ERR_UNSUPPORTED;
-    }
-    int at = plan->lower.slot_of_layer[layer];
     const ls_slot *slot = &plan->lower.slot[at];
-    LS_TRY(check_bytes("an activation", slot->count * (int64_t)sizeof(float), bytes));
     void *values = NULL;
     LS_TRY(ls_export_room(plan, bytes, &values));
     LS_TRY(ls_export_plain(stream->native, plan->options.activation, ls_plan_at(plan, at), values,
@@ -86,24 +65,16 @@ static ls_status export_activation(ls_plan *plan, ls_stream *stream, int layer, 
 ls_status ls_export_copy(ls_plan *plan, ls_stream *stream, ls_export what, int index, void *host,
                          int64_t bytes)
 {
-    if (what == LS_EXPORT_LOGITS) {
-        const ls_op *loss = &plan->lower.op[plan->lower.op_count - 1];
-        const ls_slot *logits = &plan->lower.slot[loss->in];
-        LS_TRY(check_bytes("logits", logits->count * (int64_t)sizeof(float), bytes));
+    int slot = 0;
+    LS_TRY(ls_plan_check_export(&plan->lower, what, index, bytes, &slot));
+    switch (what) {
+    case LS_EXPORT_LOGITS:
         return bring(stream, host, plan->logits, bytes);
+    case LS_EXPORT_ACTIVATION:
+        return export_activation(plan, stream, slot, host, bytes);
+    case LS_EXPORT_RELU_BITS:
+        return export_relu(plan, stream, slot, host, bytes);
+    default:
+        return export_pool(plan, stream, ls_lower_op_of_branch(&plan->lower, index), host, bytes);
     }
-    if (what == LS_EXPORT_ACTIVATION) {
-        return export_activation(plan, stream, index, host, bytes);
-    }
-    ls_layer_kind kind = what == LS_EXPORT_RELU_BITS ? LS_LAYER_RELU : LS_LAYER_MAX_POOL;
-    int layer = ls_lower_layer_of_branch(plan->network, index, kind);
-    if (layer < 0) {
-        ls_log_error("branch %d is no %s of this network", index,
-                     kind == LS_LAYER_RELU ? "ReLU" : "max pool");
-        return LS_ERR_USAGE;
-    }
-    if (what == LS_EXPORT_RELU_BITS) {
-        return export_relu(plan, stream, layer, host, bytes);
-    }
-    return export_pool(plan, stream, ls_lower_op_of_branch(&plan->lower, index), host, bytes);
 }

@@ -1,5 +1,6 @@
 /* Branches taken as given: for the reference that follows another run's decisions. */
 #include "../core/log.h"
+#include "../plan_check.h"
 #include "plan.h"
 
 static ls_status force_relu(ls_plan *plan, ls_stream *stream, const ls_op *op, const void *host,
@@ -41,26 +42,14 @@ static ls_status force_pool(ls_plan *plan, ls_stream *stream, const ls_op *op, c
 ls_status ls_force_branch(ls_plan *plan, ls_stream *stream, int branch, const void *host,
                           int64_t bytes)
 {
-    const ls_op *op =
-        plan->options.forced_branches ? ls_lower_op_of_branch(&plan->lower, branch) : NULL;
-    if (op == NULL) {
-        ls_log_error("branch %d of %s cannot be forced: %s", branch, plan->network->arch,
-                     plan->options.forced_branches ? "there is none of that number"
-                                                   : "the plan was not made for it");
-        return LS_ERR_USAGE;
-    }
+    const ls_op *op = NULL;
+    LS_TRY(ls_plan_check_branch(&plan->lower, branch, &op));
     ls_work *work = ls_plan_work(plan, op);
     work->forced = false;
     if (host == NULL) {
         return LS_OK;
     }
-    int64_t count = plan->lower.slot[op->out].count;
-    int64_t wanted = op->kind == LS_OP_RELU ? (count + 7) / 8 : count * (int64_t)sizeof(int32_t);
-    if (bytes != wanted) {
-        ls_log_error("%s: %lld bytes of forced branches, not %lld",
-                     plan->network->layer[op->layer].name, (long long)bytes, (long long)wanted);
-        return LS_ERR_USAGE;
-    }
+    LS_TRY(ls_plan_check_forced(&plan->lower, op, bytes));
     if (op->kind == LS_OP_RELU) {
         LS_TRY(force_relu(plan, stream, op, host, bytes));
     } else {

@@ -89,8 +89,8 @@ ls_status ls_norm_backward(ls_plan *plan, ls_stream *stream, const ls_op *op)
     for (int k = 0; k < (op->dual ? 2 : 1); k++) {
         const ls_layer *layer = &plan->network->layer[op->norm[k]];
         LS_TRY(finish_side(plan, stream, call, k));
-        plan->ready[layer->weight] = true;
-        plan->ready[layer->bias] = true;
+        plan->ready.done[layer->weight] = true;
+        plan->ready.done[layer->bias] = true;
     }
     if (call->dx == NULL && call->dx2 == NULL) {
         return LS_OK;

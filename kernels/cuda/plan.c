@@ -42,16 +42,13 @@ static ls_status host_lists(ls_plan *plan)
 {
     size_t params = (size_t)plan->network->param_count,
            buffers = (size_t)plan->network->buffer_count;
-    plan->ready_order = calloc(params + 1, sizeof *plan->ready_order);
-    plan->ready = calloc(params + 1, sizeof *plan->ready);
     plan->param = calloc(params + 1, sizeof *plan->param);
     plan->param_grad = calloc(params + 1, sizeof *plan->param_grad);
     plan->buffer = calloc(buffers + 1, sizeof *plan->buffer);
     plan->fusions = calloc(1, LS_PLAN_TEXT_BYTES);
     plan->choices = calloc(1, LS_PLAN_TEXT_BYTES);
-    if (plan->ready_order == NULL || plan->ready == NULL || plan->param == NULL ||
-        plan->param_grad == NULL || plan->buffer == NULL || plan->fusions == NULL ||
-        plan->choices == NULL) {
+    if (plan->param == NULL || plan->param_grad == NULL || plan->buffer == NULL ||
+        plan->fusions == NULL || plan->choices == NULL) {
         ls_log_error("no memory for a plan of %zu parameters", params);
         return LS_ERR_INFRA;
     }
@@ -63,7 +60,7 @@ static ls_status fill_plan(ls_plan *plan)
     LS_TRY(host_lists(plan));
     LS_TRY(ls_work_create(plan));
     LS_TRY(ls_bind_create(plan));
-    ls_lower_ready_order(plan->network, plan->ready_order);
+    LS_TRY(ls_ready_create(plan->network, &plan->ready));
     ls_work_describe(plan, plan->fusions, LS_PLAN_TEXT_BYTES);
     return LS_OK;
 }
@@ -107,8 +104,7 @@ void ls_plan_destroy(ls_plan *plan)
     ls_bind_destroy(plan);
     ls_work_destroy(plan);
     ls_cuda_give(plan->exported);
-    free(plan->ready_order);
-    free(plan->ready);
+    ls_ready_free(&plan->ready);
     free(plan->param);
     free(plan->param_grad);
     free(plan->buffer);
@@ -232,23 +228,6 @@ ls_status ls_plan_forward(ls_plan *plan, ls_stream *stream, const float *input,
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* In the common order: a pass that fuses layers may be done with a parameter earlier, and then it
- * waits. */
-static ls_status report_ready(ls_plan *plan, ls_grad_ready *ready, void *context)
-{
-    while (plan->ready_count < plan->network->param_count) {
-        int param = plan->ready_order[plan->ready_count];
-        if (!plan->ready[param]) {
-            break;
-        }
-        plan->ready_count++;
-        if (ready != NULL) {
-            LS_TRY(ready(context, param));
-        }
-    }
-    return LS_OK;
-}
-
 /* The gradient of a product's weight, at its place. */
 static ls_status backward_weights(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
@@ -294,8 +273,8 @@ static ls_status backward_conv(ls_plan *plan, ls_stream *stream, const ls_op *op
 {
     LS_TRY(ls_simple_join(plan, stream, op));
     LS_TRY(backward_weights(plan, stream, op));
-    plan->ready[plan->network->layer[op->layer].weight] = true;
-    LS_TRY(report_ready(plan, ready, context));
+    plan->ready.done[plan->network->layer[op->layer].weight] = true;
+    LS_TRY(ls_ready_report(&plan->ready, ready, context));
     return backward_data(plan, stream, op);
 }
 
@@ -307,9 +286,9 @@ static ls_status backward_linear(ls_plan *plan, ls_stream *stream, const ls_op *
     LS_TRY(ls_loss_bias_grad(stream->native, plan->options.activation, ls_plan_grad(plan, op->g),
                              plan->options.batch, layer->channels, &plan->param_grad[layer->bias]));
     LS_TRY(ls_watch_tell(plan, stream, LS_WATCH_BIAS, op, 1, true));
-    plan->ready[layer->bias] = true;
+    plan->ready.done[layer->bias] = true;
     LS_TRY(backward_weights(plan, stream, op));
-    plan->ready[layer->weight] = true;
+    plan->ready.done[layer->weight] = true;
     return backward_data(plan, stream, op);
 }
 
@@ -333,8 +312,7 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
                            void *context)
 {
     LS_ASSERT(plan->forward_done);
-    memset(plan->ready, 0, (size_t)plan->network->param_count * sizeof *plan->ready);
-    plan->ready_count = 0;
+    ls_ready_begin(&plan->ready);
     for (int i = plan->lower.op_count - 1; i >= 0; i--) {
         const ls_op *op = &plan->lower.op[i];
         switch (op->kind) {
@@ -357,9 +335,9 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
         LS_TRY(mark(plan, op,
                     ls_plan_is_product(op) && op->dx != LS_NO_BUFFER ? LS_CUDA_BACKWARD_DATA
                                                                      : LS_CUDA_BACKWARD));
-        LS_TRY(report_ready(plan, ready, context));
+        LS_TRY(ls_ready_report(&plan->ready, ready, context));
     }
-    LS_ASSERT(plan->ready_count == plan->network->param_count);
+    LS_ASSERT(plan->ready.told == plan->ready.count);
     return LS_OK;
 }
 

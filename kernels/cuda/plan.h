@@ -8,6 +8,7 @@
 
 #include "../core/arena.h"
 #include "../lower.h"
+#include "../ready.h"
 #include "backend.h"
 #include "conv.h"
 #include "ops.h"
@@ -70,9 +71,7 @@ struct ls_plan {
     int batch_count;
     ls_tensor *param, *param_grad, *buffer; /* bound */
     ls_step_state *state;
-    int *ready_order; /* parameters in the order in which backward reports them */
-    bool *ready;      /* [param_count] */
-    int ready_count;
+    ls_ready ready;
     bool forward_done;
     ls_watch_fn *watcher; /* NULL: nobody */
     void *watcher_context;

@@ -246,25 +246,17 @@ void ls_work_destroy(ls_plan *plan)
     ls_lower_free(&plan->lower);
 }
 
+static void describe_engine(const void *context, const ls_op *op, char *line, size_t bytes)
+{
+    const ls_work *work = ls_plan_work(context, op);
+    if (work->conv != NULL) {
+        ls_conv_describe(work->conv, line, bytes);
+    } else {
+        ls_linear_describe(work->linear, line, bytes);
+    }
+}
+
 void ls_work_describe(const ls_plan *plan, char *text, size_t bytes)
 {
-    size_t used = 0;
-    text[0] = '\0';
-    for (int i = 0; i < plan->lower.op_count && used + 1 < bytes; i++) {
-        const ls_op *op = &plan->lower.op[i];
-        const char *name = plan->network->layer[op->layer].name;
-        char line[512];
-        int written = 0;
-        if (plan->work[i].conv != NULL) {
-            ls_conv_describe(plan->work[i].conv, line, sizeof line);
-            written = snprintf(text + used, bytes - used, "%s: %s\n", name, line);
-        } else if (plan->work[i].linear != NULL) {
-            ls_linear_describe(plan->work[i].linear, line, sizeof line);
-            written = snprintf(text + used, bytes - used, "%s: %s\n", name, line);
-        } else if (op->kind == LS_OP_NORM) {
-            ls_lower_describe_norm(&plan->lower, op, line, sizeof line);
-            written = snprintf(text + used, bytes - used, "%s\n", line);
-        }
-        used += (size_t)written;
-    }
+    ls_lower_describe(&plan->lower, describe_engine, plan, text, bytes);
 }

@@ -1,0 +1,105 @@
+#include "plan_check.h"
+
+#include "core/log.h"
+
+ls_status ls_plan_check_binding(const ls_network *network, const ls_plan_binding *binding)
+{
+    for (int i = 0; i < network->param_count; i++) {
+        int64_t count = ls_shape_count(&network->param[i].shape);
+        if (binding->param[i].count != count || binding->grad[i].count != count) {
+            ls_log_error("parameter %s has %lld elements, but %lld values and %lld gradients are "
+                         "bound to it",
+                         network->param[i].name, (long long)count,
+                         (long long)binding->param[i].count, (long long)binding->grad[i].count);
+            return LS_ERR_USAGE;
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- export ---------------------------------------------------------------------------------- */
+
+static ls_status stored_slot(const ls_lower *lower, int layer, int *slot)
+{
+    if (layer < 0 || layer >= lower->network->layer_count || lower->slot_of_layer[layer] < 0) {
+        ls_log_error("layer %d is not stored: it is fused into the pass of the layer after it",
+                     layer);
+        return LS_ERR_UNSUPPORTED;
+    }
+    *slot = lower->slot_of_layer[layer];
+    return LS_OK;
+}
+
+static ls_status branch_slot(const ls_lower *lower, int branch, ls_layer_kind kind, int *slot)
+{
+    int layer = ls_lower_layer_of_branch(lower->network, branch, kind);
+    if (layer < 0) {
+        ls_log_error("branch %d is no %s of this network", branch,
+                     kind == LS_LAYER_RELU ? "ReLU" : "max pool");
+        return LS_ERR_USAGE;
+    }
+    *slot = lower->slot_of_layer[layer];
+    return LS_OK;
+}
+
+ls_status ls_plan_check_export(const ls_lower *lower, ls_export what, int index, int64_t bytes,
+                               int *slot)
+{
+    const char *name = NULL;
+    int at = -1;
+    switch (what) {
+    case LS_EXPORT_LOGITS:
+        name = "logits";
+        at = lower->op[lower->op_count - 1].in;
+        break;
+    case LS_EXPORT_ACTIVATION:
+        name = "an activation";
+        LS_TRY(stored_slot(lower, index, &at));
+        break;
+    case LS_EXPORT_RELU_BITS:
+        name = "ReLU bits";
+        LS_TRY(branch_slot(lower, index, LS_LAYER_RELU, &at));
+        break;
+    case LS_EXPORT_POOL_INDEX:
+        name = "pool indices";
+        LS_TRY(branch_slot(lower, index, LS_LAYER_MAX_POOL, &at));
+        break;
+    }
+    LS_ASSERT(name != NULL);
+    int64_t count = lower->slot[at].count;
+    int64_t wanted = what == LS_EXPORT_RELU_BITS ? (count + 7) / 8 : 4 * count; /* f32 or int32 */
+    if (bytes != wanted) {
+        ls_log_error("export of %s takes %lld bytes, not %lld", name, (long long)wanted,
+                     (long long)bytes);
+        return LS_ERR_USAGE;
+    }
+    *slot = at;
+    return LS_OK;
+}
+
+/* ---- force ----------------------------------------------------------------------------------- */
+
+ls_status ls_plan_check_branch(const ls_lower *lower, int branch, const ls_op **out)
+{
+    bool forced = lower->options.forced_branches;
+    const ls_op *op = forced ? ls_lower_op_of_branch(lower, branch) : NULL;
+    if (op == NULL) {
+        ls_log_error("branch %d of %s cannot be forced: %s", branch, lower->network->arch,
+                     forced ? "there is none of that number" : "the plan was not made for it");
+        return LS_ERR_USAGE;
+    }
+    *out = op;
+    return LS_OK;
+}
+
+ls_status ls_plan_check_forced(const ls_lower *lower, const ls_op *op, int64_t bytes)
+{
+    int64_t count = lower->slot[op->out].count;
+    int64_t wanted = op->kind == LS_OP_RELU ? (count + 7) / 8 : count * (int64_t)sizeof(int32_t);
+    if (bytes != wanted) {
+        ls_log_error("%s: %lld bytes of forced branches, not %lld",
+                     lower->network->layer[op->layer].name, (long long)bytes, (long long)wanted);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
