@@ -227,7 +227,7 @@ static void step(bench *b, ls_watch_fn *watcher)
 /* Between them all kinds of operations, and all types. */
 static const char *const runs[] = {
     "--arch=resnet18 --image-size=33 --opt-level=O0",
-    "--arch=resnet18 --image-size=33 --opt-level=O2 --half=bf16",
+    "--arch=resnet8 --image-size=8 --opt-level=O2 --half=bf16",
     "--arch=resnet8 --image-size=8 --opt-level=O1 --loss-scale=128",
     "--arch=resnet8 --image-size=8 --opt-level=O3 --loss-scale=128",
 };
