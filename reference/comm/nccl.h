@@ -46,6 +46,7 @@ struct ls_comm {
     int32_t *token;    /* device memory, what a barrier sums */
     uint64_t number;
     ls_nccl_slot *running, **running_end; /* begun, in order; the oldest first */
+    int running_count;
     ls_nccl_slot *spare;
     ls_nccl_registration *registered;
     int allocations;

@@ -234,6 +234,9 @@ START_TEST(errors_after_which_the_device_is_lost)
     ck_assert_int_eq(ls_cuda_check(cudaErrorInvalidValue, "a", "b", 1), LS_ERR_INFRA);
     ck_assert_int_eq(ls_cuda_check(cudaErrorIllegalAddress, "a", "b", 1), LS_ERR_DEVICE_LOST);
     ck_assert_int_eq(ls_cuda_check(cudaErrorECCUncorrectable, "a", "b", 1), LS_ERR_DEVICE_LOST);
+    ck_assert_int_eq(ls_cuda_check(cudaErrorMpsClientTerminated, "a", "b", 1), LS_ERR_DEVICE_LOST);
+    ck_assert_int_eq(ls_cuda_check(cudaErrorDevicesUnavailable, "a", "b", 1), LS_ERR_INFRA);
+    ck_assert(!ls_cuda_is_lost());
     ck_assert_int_eq(ls_cuda_check_dnn(CUDNN_STATUS_SUCCESS, "a", "b", 1), LS_OK);
     ck_assert_int_eq(ls_cuda_check_dnn(CUDNN_STATUS_BAD_PARAM, "a", "b", 1), LS_ERR_INFRA);
     ck_assert_int_eq(ls_cuda_check_blas(CUBLAS_STATUS_INVALID_VALUE, "a", "b", 1), LS_ERR_INFRA);

@@ -241,6 +241,33 @@ static int order_of_streams(int rank, int world, int port, void *context)
     return 0;
 }
 
+/* More operations than the engine lets the host be ahead, none waited for before the last is begun.
+ */
+static int far_ahead(int rank, int world, int port, void *context)
+{
+    enum { OPERATIONS = 150 };
+    peer self;
+    ls_comm_handle handle[OPERATIONS];
+    (void)context;
+    open_peer(&self, rank, world, port, 20);
+    int32_t *sum = take(&self, OPERATIONS * (int)sizeof *sum);
+    for (int i = 0; i < OPERATIONS; i++) {
+        put(&self, sum + i, 1, i + rank);
+    }
+    for (int i = 0; i < OPERATIONS; i++) {
+        ls_comm_op op = sum_of(sum + i, 1);
+        RANK_CHECK(self.at.api->begin(self.at.comm, &op, NULL, &handle[i]) == LS_OK);
+    }
+    for (int i = 0; i < OPERATIONS; i++) {
+        RANK_CHECK(self.at.api->wait(self.at.comm, &handle[i], self.at.stream) == LS_OK);
+    }
+    for (int i = 0; i < OPERATIONS; i++) {
+        expect(&self, sum + i, 1, world * i + world * (world - 1) / 2);
+    }
+    close_peer(&self);
+    return 0;
+}
+
 /* A whole step recorded once and launched again: what was in the buffer at each launch is summed,
  * also of a second communicator beside the first. */
 static int graph(int rank, int world, int port, void *context)
@@ -486,6 +513,7 @@ START_TEST(test_order)
 {
     setenv("LS_EMULATED_LATE", _i == 0 ? "0" : "1", 1);
     run(2, order_of_streams, NULL);
+    run(2, far_ahead, NULL);
     run(3, graph, NULL);
 }
 END_TEST
