@@ -447,10 +447,13 @@ ls_status ls_setup_data(ls_trainer *trainer)
 
 void ls_setup_close(ls_trainer *trainer, bool failed)
 {
+    bool beside = trainer->device.api != NULL && !trainer->device.info.host_memory;
     ls_tensorboard_close(trainer->board);
     ls_join_close(trainer, failed); /* first: its threads still hold buckets after a failure, and a
                                        device that waits for a lost peer frees no memory */
-    if (trainer->stuck) {
+    if (trainer->stuck || (failed && beside)) {
+        /* memory is freed when all of a device's streams have ended, which after a failure nobody
+         * has seen of those of an engine; the process is about to end without exit handlers */
         ls_events_close(trainer->events);
         return;
     }
