@@ -257,6 +257,7 @@ static ls_status backward_data(ls_plan *plan, ls_stream *stream, const ls_op *op
     if (dx == NULL) {
         return LS_OK;
     }
+    LS_TRY(mark(plan, op, LS_CUDA_BACKWARD)); /* so far it was the gradient of the weight */
     LS_TRY(ls_watch_tell(plan, stream, LS_WATCH_CONV_DATA, op, 1, false));
     if (op->kind == LS_OP_CONV) {
         LS_TRY(ls_conv_backward_data(work->conv, stream, dx, work->operand, g, plan->workspace));
