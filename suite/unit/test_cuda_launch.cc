@@ -16,6 +16,7 @@ template <typename T> static T *device(int64_t count)
     void *memory = NULL;
     ck_assert_int_eq(cudaMalloc(&memory, (size_t)count * sizeof(T)), cudaSuccess);
     ck_assert_int_eq(cudaMemset(memory, 0, (size_t)count * sizeof(T)), cudaSuccess);
+    ck_assert_int_eq(cudaStreamSynchronize(NULL), cudaSuccess); /* the host does not wait in it */
     return (T *)memory;
 }
 
