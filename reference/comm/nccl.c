@@ -325,157 +325,12 @@ ls_status ls_nccl_poll(ls_comm *comm)
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-static ncclDataType_t type_of(ls_dtype dtype)
-{
-    static const ncclDataType_t types[] = {
-        [LS_F32] = ncclFloat32, [LS_F16] = ncclFloat16, [LS_BF16] = ncclBfloat16,
-        [LS_F64] = ncclFloat64, [LS_I64] = ncclInt64,   [LS_I32] = ncclInt32,
-        [LS_U8] = ncclUint8};
-    return types[dtype];
-}
-
-/* An operation on its way into NCCL. */
-typedef struct call {
-    ls_comm *comm;
-    const ls_comm_op *op;
-    const char *input;
-    char *buffer;
-    size_t count, part; /* part: bytes of `count` elements */
-    ncclDataType_t type;
-} call;
-
-static ncclResult_t move(const call *c, void *to, const void *from)
-{
-    if (to == from || c->part == 0) {
-        return ncclSuccess;
-    }
-    cudaError_t error =
-        cudaMemcpyAsync(to, from, c->part, cudaMemcpyDeviceToDevice, c->comm->stream);
-    return error == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
-}
-
-/* Where the input has no place of its own it is at the start of the buffer; NCCL's "in place" has
- * it at this rank's part. */
-static ncclResult_t all_gather(const call *c)
-{
-    char *mine = c->buffer + (size_t)c->comm->rank * c->part;
-    const char *input = c->input;
-    if (c->op->input == NULL) {
-        ncclResult_t moved = move(c, mine, c->buffer);
-        if (moved != ncclSuccess) {
-            return moved;
-        }
-        input = mine;
-    }
-    return ncclAllGather(input, c->buffer, c->count, c->type, c->comm->native, c->comm->stream);
-}
-
-/* One to all or all to one, of unlike parts: sends and receives of one group. */
-static ncclResult_t gather(const call *c)
-{
-    ls_comm *comm = c->comm;
-    bool root = comm->rank == c->op->root;
-    ncclResult_t result =
-        root ? move(c, c->buffer + (size_t)comm->rank * c->part, c->input) : ncclSuccess;
-    if (result != ncclSuccess || (result = ncclGroupStart()) != ncclSuccess) {
-        return result;
-    }
-    for (int peer = 0; root && peer < comm->world && result == ncclSuccess; peer++) {
-        if (peer != comm->rank) {
-            result = ncclRecv(c->buffer + (size_t)peer * c->part, c->count, c->type, peer,
-                              comm->native, comm->stream);
-        }
-    }
-    if (!root) {
-        result = ncclSend(c->input, c->count, c->type, c->op->root, comm->native, comm->stream);
-    }
-    ncclResult_t ended = ncclGroupEnd();
-    return result != ncclSuccess && result != ncclInProgress ? result : ended;
-}
-
-static ncclResult_t scatter(const call *c)
-{
-    ls_comm *comm = c->comm;
-    bool root = comm->rank == c->op->root;
-    ncclResult_t result = ncclGroupStart();
-    if (result != ncclSuccess) {
-        return result;
-    }
-    for (int peer = 0; root && peer < comm->world && result == ncclSuccess; peer++) {
-        if (peer != comm->rank) {
-            result = ncclSend(c->input + (size_t)peer * c->part, c->count, c->type, peer,
-                              comm->native, comm->stream);
-        }
-    }
-    if (!root) {
-        result = ncclRecv(c->buffer, c->count, c->type, c->op->root, comm->native, comm->stream);
-    }
-    ncclResult_t ended = ncclGroupEnd();
-    return result != ncclSuccess && result != ncclInProgress ? result : ended;
-}
-
-static ncclResult_t issue(const call *c)
-{
-    ls_comm *comm = c->comm;
-    const ls_comm_op *op = c->op;
-    switch (op->kind) {
-    case LS_COMM_ALL_REDUCE:
-        return ncclAllReduce(c->input, c->buffer, c->count, c->type, ncclSum, comm->native,
-                             comm->stream);
-    case LS_COMM_BROADCAST:
-        return ncclBroadcast(c->input, c->buffer, c->count, c->type, op->root, comm->native,
-                             comm->stream);
-    case LS_COMM_REDUCE:
-        return ncclReduce(c->input, c->buffer, c->count, c->type, ncclSum, op->root, comm->native,
-                          comm->stream);
-    case LS_COMM_ALL_GATHER:
-        return all_gather(c);
-    case LS_COMM_REDUCE_SCATTER:
-        return ncclReduceScatter(
-            c->input, op->input == NULL ? c->buffer + (size_t)comm->rank * c->part : c->buffer,
-            c->count, c->type, ncclSum, comm->native, comm->stream);
-    case LS_COMM_GATHER:
-        return gather(c);
-    case LS_COMM_SCATTER:
-        return scatter(c);
-    case LS_COMM_SEND:
-        return ncclSend(c->buffer, c->count, c->type, op->root, comm->native, comm->stream);
-    case LS_COMM_RECV:
-        return ncclRecv(c->buffer, c->count, c->type, op->root, comm->native, comm->stream);
-    case LS_COMM_BARRIER:
-        return ncclAllReduce(comm->token, comm->token, 1, ncclInt32, ncclSum, comm->native,
-                             comm->stream);
-    }
-    return ncclInvalidArgument;
-}
-
-/* What is left to do once NCCL has enqueued its part: this rank's own piece, where it ended
- * elsewhere than asked. */
-static ncclResult_t finish(const call *c)
-{
-    size_t mine = (size_t)c->comm->rank * c->part;
-    if (c->op->kind == LS_COMM_SCATTER && c->comm->rank == c->op->root) {
-        return move(c, c->buffer, c->input + mine);
-    }
-    if (c->op->kind == LS_COMM_REDUCE_SCATTER && c->op->input == NULL) {
-        return move(c, c->buffer, c->buffer + mine);
-    }
-    return ncclSuccess;
-}
-
 static ls_status enqueue(ls_comm *comm, const ls_comm_op *op, ls_nccl_slot *slot)
 {
-    call c = {.comm = comm,
-              .op = op,
-              .input = op->input != NULL ? op->input : op->buffer,
-              .buffer = op->buffer,
-              .count = (size_t)op->count,
-              .part = (size_t)op->count * ls_dtype_bytes(op->dtype),
-              .type = type_of(op->dtype)};
     bool aborted = false;
     pthread_mutex_lock(&comm->lock);
     aborted = comm->aborted;
-    ncclResult_t result = aborted ? ncclSuccess : issue(&c);
+    ncclResult_t result = aborted ? ncclSuccess : ls_nccl_issue(comm, op);
     pthread_mutex_unlock(&comm->lock);
     if (!aborted && result == ncclInProgress) {
         int64_t deadline_ns = slot->begun_ns + (int64_t)(comm->timeout_s * 1e9);
@@ -487,7 +342,7 @@ static ls_status enqueue(ls_comm *comm, const ls_comm_op *op, ls_nccl_slot *slot
     if (result == ncclInProgress) {
         return fail_late(comm, slot, "not enqueued");
     }
-    result = result == ncclSuccess ? finish(&c) : result;
+    result = result == ncclSuccess ? ls_nccl_issue_rest(comm, op) : result;
     if (result != ncclSuccess) {
         return fail(comm, slot, status_of(result), ncclGetErrorString(result));
     }

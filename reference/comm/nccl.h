@@ -80,6 +80,12 @@ ls_status ls_nccl_poll(ls_comm *comm);
  * each other's memory NCCL itself has no connection that would break. */
 ls_status ls_nccl_look(ls_comm *comm, int64_t begun_ns);
 
+/* nccl_issue.c: the calls of one operation; `lock` is held. */
+ncclResult_t ls_nccl_issue(ls_comm *comm, const ls_comm_op *op);
+/* What is left to do once NCCL has enqueued its part: this rank's own piece, where it ended
+ * elsewhere than asked. */
+ncclResult_t ls_nccl_issue_rest(ls_comm *comm, const ls_comm_op *op);
+
 /* nccl_init.c */
 ls_status ls_nccl_open(const ls_comm_options *options, ls_comm **out);
 void ls_nccl_close(ls_comm *comm);
