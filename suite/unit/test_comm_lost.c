@@ -1,0 +1,188 @@
+/* The engines with operations under way: their order; what survivors see when a rank dies, does not
+ * come or aborts. */
+#include <check.h>
+#include <poll.h>
+#include <pthread.h>
+
+#include "comm_peer.h"
+
+/* Many operations under way at once keep their order; sends pair with receives while a third rank
+ * works on. */
+static int overlapping(int rank, int world, int port, void *engine)
+{
+    enum { MANY = 40 };
+    peer self = open_peer(engine, rank, world, port, 20.0);
+    static float data[MANY][777];
+    ls_comm_handle handle[MANY];
+    for (int k = 0; k < MANY; k++) {
+        for (int i = 0; i < 777; i++) {
+            data[k][i] = (float)(rank + k + i);
+        }
+        ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE,
+                         .buffer = data[k],
+                         .count = 777,
+                         .dtype = LS_F32,
+                         .label = "many"};
+        RANK_CHECK(self.api->begin(self.comm, &op, NULL, &handle[k]) == LS_OK);
+        RANK_CHECK(handle[k].number == (uint64_t)k);
+    }
+    for (int k = MANY - 1; k >= 0; k--) {
+        RANK_CHECK(self.api->wait(self.comm, &handle[k], NULL) == LS_OK);
+        RANK_CHECK(k == MANY - 1 || handle[k].finished_ns <= handle[k + 1].started_ns);
+        for (int i = 0; i < 777; i++) {
+            RANK_CHECK(data[k][i] == (float)(world * (k + i) + world * (world - 1) / 2));
+        }
+    }
+    int32_t token[3] = {rank, rank, rank};
+    ls_comm_op pass = {.kind = rank == 0 ? LS_COMM_SEND : LS_COMM_RECV,
+                       .buffer = token,
+                       .count = 3,
+                       .dtype = LS_I32,
+                       .root = rank == 0 ? 1 : 0,
+                       .label = "pass"};
+    if (rank < 2) { /* ranks 0 and 1 only: later operations of all three still meet */
+        RANK_CHECK(ls_comm_run(self.api, self.comm, &pass, NULL) == LS_OK);
+        RANK_CHECK(token[0] == 0 && token[2] == 0);
+    }
+    one_operation(&self, LS_COMM_ALL_REDUCE, LS_F32, 99, 0, 0);
+    close_peer(&self);
+    return 0;
+}
+
+START_TEST(order_is_kept)
+{
+    int code[WORLD_MAX];
+    ck_assert_int_eq(world_run(3, overlapping, "gloo", code), 0);
+}
+END_TEST
+
+static int dying(int rank, int world, int port, void *engine)
+{
+    peer self = open_peer(engine, rank, world, port, 20.0);
+    one_operation(&self, LS_COMM_ALL_REDUCE, LS_F32, 100, 0, 0);
+    if (rank == 1) {
+        raise(SIGKILL);
+    }
+    int64_t began_ns = ls_clock_ns();
+    static float data[500000];
+    ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE,
+                     .buffer = data,
+                     .count = 500000,
+                     .dtype = LS_F32,
+                     .label = "after a death"};
+    ls_status status = LS_OK;
+    for (int i = 0; i < 3 && status == LS_OK; i++) {
+        status = ls_comm_run(self.api, self.comm, &op, NULL);
+    }
+    RANK_CHECK(status == LS_ERR_PEER_LOST);
+    RANK_CHECK(self.api->poll(self.comm) == LS_ERR_PEER_LOST);
+    RANK_CHECK(ls_comm_run(self.api, self.comm, &op, NULL) == LS_ERR_PEER_LOST);
+    RANK_CHECK(ls_clock_ms_between(began_ns, ls_clock_ns()) < 10e3); /* half of the deadline */
+    self.api->close(self.comm);
+    return status;
+}
+
+START_TEST(killed_rank)
+{
+    int code[WORLD_MAX];
+    int world = _i / ENGINES;
+    world_run(world, dying, (void *)engines[_i % ENGINES], code);
+    for (int rank = 0; rank < world; rank++) {
+        ck_assert_int_eq(code[rank], rank == 1 ? 128 + SIGKILL : LS_ERR_PEER_LOST);
+    }
+}
+END_TEST
+
+/* One element goes directly over TCP whatever the rest does; this many go around the ring. */
+static float many[100000];
+
+static int64_t count_of(const char *engine)
+{
+    return strcmp(engine, "gloo") == 0 ? 100000 : 1;
+}
+
+/* A rank that does not come is waited for until the deadline, not twice as long. */
+static int absent(int rank, int world, int port, void *engine)
+{
+    peer self = open_peer(engine, rank, world, port, 1.0);
+    ls_status status = LS_ERR_PEER_LOST;
+    if (rank != 1) {
+        int64_t began_ns = ls_clock_ns();
+        ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE,
+                         .buffer = many,
+                         .count = count_of(engine),
+                         .label = "nobody there"};
+        status = ls_comm_run(self.api, self.comm, &op, NULL);
+        double waited_ms = ls_clock_ms_between(began_ns, ls_clock_ns());
+        RANK_CHECK(waited_ms > 500 && waited_ms < 1900);
+    }
+    (void)ls_store_barrier(self.store, "end", 5.0);
+    close_peer(&self);
+    return status;
+}
+
+START_TEST(missing_rank)
+{
+    int code[WORLD_MAX];
+    world_run(3, absent, (void *)engines[_i], code);
+    for (int rank = 0; rank < 3; rank++) {
+        ck_assert_int_eq(code[rank], LS_ERR_PEER_LOST);
+    }
+}
+END_TEST
+
+static void *abort_later(void *argument)
+{
+    peer *self = argument;
+    /* so that the other thread is usually waiting; either order of abort and wait must end alike */
+    (void)poll(NULL, 0, 50);
+    self->api->abort(self->comm);
+    return NULL;
+}
+
+static int aborting(int rank, int world, int port, void *engine)
+{
+    peer self = open_peer(engine, rank, world, port, 20.0);
+    if (rank == 0) {
+        pthread_t thread;
+        ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE,
+                         .buffer = many,
+                         .count = count_of(engine),
+                         .label = "aborted"};
+        ls_comm_handle handle;
+        int64_t began_ns = ls_clock_ns();
+        RANK_CHECK(self.api->begin(self.comm, &op, NULL, &handle) == LS_OK);
+        RANK_CHECK(pthread_create(&thread, NULL, abort_later, &self) == 0);
+        RANK_CHECK(self.api->wait(self.comm, &handle, NULL) == LS_ERR_PEER_LOST);
+        RANK_CHECK(ls_clock_ms_between(began_ns, ls_clock_ns()) < 10e3);
+        pthread_join(thread, NULL);
+        RANK_CHECK(self.api->begin(self.comm, &op, NULL, &handle) == LS_ERR_PEER_LOST);
+    }
+    RANK_CHECK(ls_store_barrier(self.store, "end", 10.0) == LS_OK);
+    close_peer(&self);
+    return 0;
+}
+
+START_TEST(abort_ends_waits)
+{
+    int code[WORLD_MAX];
+    ck_assert_int_eq(world_run(2, aborting, (void *)engines[_i], code), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("comm lost");
+    TCase *tests = tcase_create("peers");
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, order_is_kept);
+    tcase_add_loop_test(tests, killed_rank, 2 * ENGINES, 5 * ENGINES);
+    tcase_add_loop_test(tests, missing_rank, 0, ENGINES);
+    tcase_add_loop_test(tests, abort_ends_waits, 0, ENGINES);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}
