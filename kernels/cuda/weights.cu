@@ -13,6 +13,12 @@ typedef struct weight_cut {
     int taps, run, tiles;
 } weight_cut;
 
+/* One of them, in both orders. */
+typedef struct weight_tile {
+    int stored, filled;    /* channels of this run, and those that are no padding */
+    int64_t plain, packed; /* where it begins; packed: of its first tap */
+} weight_tile;
+
 LS_HOST_DEVICE weight_cut cut_of(const ls_weight &w)
 {
     weight_cut c;
@@ -40,6 +46,17 @@ LS_DEVICE ls_multi_view packed_view(const ls_weight &w, int type)
     view.type = type;
     view.parts = 1;
     return view;
+}
+
+LS_DEVICE weight_tile tile_of(const ls_weight &w, const weight_cut &cut, int item)
+{
+    weight_tile t;
+    int o = item / cut.tiles, first = item % cut.tiles * cut.run;
+    t.stored = w.stored_in - first < cut.run ? w.stored_in - first : cut.run;
+    t.filled = w.in - first < t.stored ? w.in - first : t.stored;
+    t.plain = ((int64_t)o * w.in + first) * cut.taps;
+    t.packed = (int64_t)o * cut.taps * w.stored_in + first;
+    return t;
 }
 
 LS_DEVICE float read_one(const ls_tensor &tensor, int64_t i)
@@ -89,18 +106,15 @@ LS_KERNEL pack_kernel(const ls_weight *weight, int type)
     }
     packed.parts = w.stored_in % 4 == 0 ? 1 : 4; /* else rows start anywhere */
     for (int item = (int)blockIdx.x; item < w.out * cut.tiles; item += (int)gridDim.x) {
-        int o = item / cut.tiles, first = item % cut.tiles * cut.run;
-        int stored = w.stored_in - first < cut.run ? w.stored_in - first : cut.run;
-        int filled = w.in - first < stored ? w.in - first : stored;
-        int64_t from = ((int64_t)o * w.in + first) * cut.taps;
+        weight_tile t = tile_of(w, cut, item);
         __syncthreads();
-        for (int i = (int)threadIdx.x; i < stored * cut.taps; i += THREADS) {
-            tile[i] = i < filled * cut.taps ? read_one(w.plain, from + i) : 0;
+        for (int i = (int)threadIdx.x; i < t.stored * cut.taps; i += THREADS) {
+            tile[i] = i < t.filled * cut.taps ? read_one(w.plain, t.plain + i) : 0;
         }
         __syncthreads();
-        int quads = (stored + 3) / 4;
+        int quads = (t.stored + 3) / 4;
         for (int i = (int)threadIdx.x; i < quads * cut.taps; i += THREADS) {
-            int tap = i / quads, c = i % quads * 4, n = stored - c < 4 ? stored - c : 4;
+            int tap = i / quads, c = i % quads * 4, n = t.stored - c < 4 ? t.stored - c : 4;
             ls_multi_quad quad;
             float value[4];
             LS_UNROLL
@@ -108,8 +122,7 @@ LS_KERNEL pack_kernel(const ls_weight *weight, int type)
                 value[k] = k < n ? tile[(c + k) * cut.taps + tap] : 0;
             }
             ls_multi_set(&quad, value, type);
-            ls_multi_store(packed, ((int64_t)o * cut.taps + tap) * w.stored_in + first + c, n,
-                           quad);
+            ls_multi_store(packed, t.packed + (int64_t)tap * w.stored_in + c, n, quad);
         }
     }
 }
@@ -139,18 +152,14 @@ LS_KERNEL unpack_kernel(ls_weight w, int type)
     }
     packed.parts = w.stored_in % 4 == 0 ? 1 : 4; /* else rows start anywhere */
     for (int item = (int)blockIdx.x; item < w.out * cut.tiles; item += (int)gridDim.x) {
-        int o = item / cut.tiles, first = item % cut.tiles * cut.run;
-        int stored = w.stored_in - first < cut.run ? w.stored_in - first : cut.run;
-        int filled = w.in - first < stored ? w.in - first : stored;
-        int64_t to = ((int64_t)o * w.in + first) * cut.taps;
+        weight_tile t = tile_of(w, cut, item);
         __syncthreads();
-        int quads = (stored + 3) / 4;
+        int quads = (t.stored + 3) / 4;
         for (int i = (int)threadIdx.x; i < quads * cut.taps; i += THREADS) {
-            int tap = i / quads, c = i % quads * 4, n = stored - c < 4 ? stored - c : 4;
+            int tap = i / quads, c = i % quads * 4, n = t.stored - c < 4 ? t.stored - c : 4;
             ls_multi_quad quad;
             float value[4];
-            ls_multi_load(&quad, packed, ((int64_t)o * cut.taps + tap) * w.stored_in + first + c,
-                          n);
+            ls_multi_load(&quad, packed, t.packed + (int64_t)tap * w.stored_in + c, n);
             ls_multi_get(value, quad, type);
             LS_UNROLL
             for (int k = 0; k < 4; k++) {
@@ -160,8 +169,8 @@ LS_KERNEL unpack_kernel(ls_weight w, int type)
             }
         }
         __syncthreads();
-        for (int i = (int)threadIdx.x; i < filled * cut.taps; i += THREADS) {
-            write_one(w.plain, to + i, tile[i]);
+        for (int i = (int)threadIdx.x; i < t.filled * cut.taps; i += THREADS) {
+            write_one(w.plain, t.plain + i, tile[i]);
         }
     }
 }
