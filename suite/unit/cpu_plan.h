@@ -96,6 +96,34 @@ static inline void plan_step(ls_kernel_subject *s)
     ck_assert_int_eq(ls_kernel_subject_step(s), LS_OK);
 }
 
+static inline ls_status plan_refuse_third(void *context, int param)
+{
+    (void)param;
+    int *count = context;
+    return ++*count == 3 ? LS_ERR_PEER_LOST : LS_OK;
+}
+
+/* Who is told of a gradient says no: backward ends there, with that status. */
+static inline void plan_ends_where_refused(ls_kernel_subject *s)
+{
+    int count = 0;
+    plan_forward(s);
+    ck_assert_int_eq(s->api->plan_backward(s->plan, s->stream, 1, plan_refuse_third, &count),
+                     LS_ERR_PEER_LOST);
+    ck_assert_int_eq(count, 3);
+}
+
+/* Of seven classes. */
+static inline void plan_refuses_targets(ls_kernel_subject *s)
+{
+    static const int64_t wrong[] = {7, -1};
+    for (int i = 0; i < 2; i++) {
+        s->target[1] = wrong[i];
+        ck_assert_int_eq(s->api->plan_forward(s->plan, s->stream, s->input, s->target),
+                         LS_ERR_USAGE);
+    }
+}
+
 static inline void plan_mirror(const ls_kernel_subject *s, ls_kernel_rounding type,
                                ls_kernel_interpreter *t)
 {

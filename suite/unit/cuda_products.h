@@ -144,6 +144,65 @@ static inline void equal(ls_dtype type, double *got, const double *sums, int64_t
     free(got);
 }
 
+/* The exact sums of one product and its gradients; bias NULL where it has none. */
+typedef struct sums {
+    int64_t x_count, w_count, y_count, bias_count;
+    double *x, *w, *bias, *dy, *y, *dx, *dw;
+} sums;
+
+/* Operands as integers, results zero. */
+static inline sums sums_start(int64_t x_count, int64_t w_count, int64_t y_count, int64_t bias_count)
+{
+    sums t = {.x_count = x_count, .w_count = w_count, .y_count = y_count, .bias_count = bias_count};
+    t.x = integers("x", x_count);
+    t.w = integers("w", w_count);
+    t.bias = bias_count > 0 ? integers("bias", bias_count) : NULL;
+    t.dy = integers("dy", y_count);
+    t.y = calloc((size_t)y_count, sizeof *t.y);
+    t.dx = calloc((size_t)x_count, sizeof *t.dx);
+    t.dw = calloc((size_t)w_count, sizeof *t.dw);
+    return t;
+}
+
+static inline void sums_free(sums *t)
+{
+    double *all[] = {t->x, t->w, t->bias, t->dy, t->y, t->dx, t->dw};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        free(all[i]);
+    }
+}
+
+/* The same on the device, results NaN. */
+typedef struct tensors {
+    void *x, *w, *bias, *y, *dx, *dw, *dy;
+} tensors;
+
+static inline tensors tensors_of(bench *b, ls_dtype type, const sums *t)
+{
+    return (tensors){.x = tensor(b, type, t->x, t->x_count),
+                     .w = tensor(b, type, t->w, t->w_count),
+                     .bias = t->bias != NULL ? tensor(b, type, t->bias, t->bias_count) : NULL,
+                     .y = tensor(b, type, NULL, t->y_count),
+                     .dx = tensor(b, type, NULL, t->x_count),
+                     .dw = tensor(b, type, NULL, t->w_count),
+                     .dy = tensor(b, type, t->dy, t->y_count)};
+}
+
+static inline void tensors_free(bench *b, tensors *d)
+{
+    void *all[] = {d->x, d->w, d->bias, d->y, d->dx, d->dw, d->dy};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        b->api->memory_free(b->backend, all[i]);
+    }
+}
+
+static inline void all_equal(bench *b, ls_dtype type, const tensors *d, const sums *t)
+{
+    equal(type, values(b, type, d->y, t->y_count), t->y, t->y_count, "forward");
+    equal(type, values(b, type, d->dx, t->x_count), t->dx, t->x_count, "backward data");
+    equal(type, values(b, type, d->dw, t->w_count), t->dw, t->w_count, "backward weights");
+}
+
 /* What `call` says on stderr, in text. */
 #define CAUGHT(text, call)                                          \
     do {                                                            \

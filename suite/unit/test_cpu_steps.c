@@ -36,24 +36,13 @@ START_TEST(ready_order)
 }
 END_TEST
 
-static ls_status refuse_third(void *context, int param)
-{
-    (void)param;
-    int *count = context;
-    return ++*count == 3 ? LS_ERR_PEER_LOST : LS_OK;
-}
-
 START_TEST(ready_failure_ends_backward)
 {
     ls_kernel_net n;
     build_basic(&n);
     ls_kernel_subject s;
     plan_make(&s, &n, 2, 20, 20, ONE_THREAD);
-    plan_forward(&s);
-    int count = 0;
-    ck_assert_int_eq(s.api->plan_backward(s.plan, s.stream, 1, refuse_third, &count),
-                     LS_ERR_PEER_LOST);
-    ck_assert_int_eq(count, 3);
+    plan_ends_where_refused(&s);
     ls_kernel_subject_free(&s);
 }
 END_TEST
@@ -275,10 +264,7 @@ START_TEST(bad_targets_are_named)
     ls_kernel_subject s;
     plan_make(&s, &n, 2, 20, 20, ONE_THREAD);
     ck_assert_int_eq(s.api->plan_params_changed(s.plan, s.stream), LS_OK);
-    s.target[1] = 7;
-    ck_assert_int_eq(s.api->plan_forward(s.plan, s.stream, s.input, s.target), LS_ERR_USAGE);
-    s.target[1] = -1;
-    ck_assert_int_eq(s.api->plan_forward(s.plan, s.stream, s.input, s.target), LS_ERR_USAGE);
+    plan_refuses_targets(&s);
     ls_kernel_subject_free(&s);
 }
 END_TEST

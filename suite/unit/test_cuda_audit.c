@@ -12,19 +12,13 @@
 #include "../../reference/audit_private.h"
 #include "../../reference/join.h"
 #include "../../reference/setup.h"
-
-static char build[PATH_MAX];
+#include "emulated_run.h"
 
 /* The emulation lies beside the folder of this program. */
 static void find_emulation(void)
 {
     char path[PATH_MAX + 32];
-    ssize_t length = readlink("/proc/self/exe", build, sizeof build - 1);
-    LS_ASSERT(length > 0);
-    build[length] = '\0';
-    for (int up = 0; up < 2; up++) {
-        *strrchr(build, '/') = '\0';
-    }
+    find_build();
     snprintf(path, sizeof path, "%s/emulated/lib", build);
     setenv("LS_LIB_DIR", path, 1);
 }
@@ -306,8 +300,7 @@ static int train(const char *environment, const char *options, char *log, size_t
     FILE *out = popen(command, "r");
     ck_assert_ptr_nonnull(out);
     log[fread(log, 1, bytes - 1, out)] = '\0';
-    int status = pclose(out);
-    return status >= 0 && (status & 0x7f) == 0 ? status >> 8 : -1;
+    return exit_code(pclose(out));
 }
 
 static const struct wrong_engine {

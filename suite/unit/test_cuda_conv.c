@@ -20,11 +20,6 @@ static const ls_conv_shape shapes[] = {
 
 enum { SHAPES = sizeof shapes / sizeof shapes[0], TYPES = sizeof types / sizeof types[0] };
 
-typedef struct sums {
-    int64_t x_count, w_count, y_count;
-    double *x, *w, *dy, *y, *dx, *dw;
-} sums;
-
 static void add_products(const ls_conv_shape *s, sums *t, int64_t pixel)
 {
     int64_t column = pixel % s->out_width, row = pixel / s->out_width % s->out_height;
@@ -52,46 +47,13 @@ static void add_products(const ls_conv_shape *s, sums *t, int64_t pixel)
 
 static sums sums_of(const ls_conv_shape *s)
 {
-    sums t = {.x_count = (int64_t)s->batch * s->in_height * s->in_width * s->in_channels,
-              .w_count = (int64_t)s->out_channels * s->kernel * s->kernel * s->in_channels,
-              .y_count = (int64_t)s->batch * s->out_height * s->out_width * s->out_channels};
-    t.x = integers("x", t.x_count);
-    t.w = integers("w", t.w_count);
-    t.dy = integers("dy", t.y_count);
-    t.y = calloc((size_t)t.y_count, sizeof *t.y);
-    t.dx = calloc((size_t)t.x_count, sizeof *t.dx);
-    t.dw = calloc((size_t)t.w_count, sizeof *t.dw);
+    sums t = sums_start((int64_t)s->batch * s->in_height * s->in_width * s->in_channels,
+                        (int64_t)s->out_channels * s->kernel * s->kernel * s->in_channels,
+                        (int64_t)s->batch * s->out_height * s->out_width * s->out_channels, 0);
     for (int64_t i = 0; i < (int64_t)s->batch * s->out_height * s->out_width; i++) {
         add_products(s, &t, i);
     }
     return t;
-}
-
-static void sums_free(sums *t)
-{
-    double *all[] = {t->x, t->w, t->dy, t->y, t->dx, t->dw};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        free(all[i]);
-    }
-}
-
-typedef struct tensors {
-    void *x, *w, *y, *dx, *dw, *dy;
-} tensors;
-
-static tensors tensors_of(bench *b, ls_dtype type, const sums *t)
-{
-    return (tensors){tensor(b, type, t->x, t->x_count), tensor(b, type, t->w, t->w_count),
-                     tensor(b, type, NULL, t->y_count), tensor(b, type, NULL, t->x_count),
-                     tensor(b, type, NULL, t->w_count), tensor(b, type, t->dy, t->y_count)};
-}
-
-static void tensors_free(bench *b, tensors *d)
-{
-    void *all[] = {d->x, d->w, d->y, d->dx, d->dw, d->dy};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        b->api->memory_free(b->backend, all[i]);
-    }
 }
 
 static void run_all(bench *b, ls_conv *conv, const tensors *d)
@@ -101,13 +63,6 @@ static void run_all(bench *b, ls_conv *conv, const tensors *d)
                      LS_OK);
     ck_assert_int_eq(ls_conv_backward_weights(conv, b->stream, d->dw, d->x, d->dy, b->workspace),
                      LS_OK);
-}
-
-static void all_equal(bench *b, ls_dtype type, const tensors *d, const sums *t)
-{
-    equal(type, values(b, type, d->y, t->y_count), t->y, t->y_count, "forward");
-    equal(type, values(b, type, d->dx, t->x_count), t->dx, t->x_count, "backward data");
-    equal(type, values(b, type, d->dw, t->w_count), t->dw, t->w_count, "backward weights");
 }
 
 static ls_conv *conv_of(bench *b, const ls_conv_shape *shape, ls_dtype type)

@@ -8,30 +8,10 @@ static const struct layer {
 
 enum { LAYERS = sizeof layers / sizeof layers[0], TYPES = sizeof types / sizeof types[0] };
 
-typedef struct sums {
-    int64_t x_count, w_count, y_count;
-    double *x, *w, *bias, *dy, *y, *dx, *dw;
-} sums;
-
 static sums sums_of(const struct layer *l)
 {
-    sums t = {(int64_t)l->batch * l->in,
-              (int64_t)l->out * l->in,
-              (int64_t)l->batch * l->out,
-              NULL,
-              NULL,
-              NULL,
-              NULL,
-              NULL,
-              NULL,
-              NULL};
-    t.x = integers("x", t.x_count);
-    t.w = integers("w", t.w_count);
-    t.bias = integers("bias", l->out);
-    t.dy = integers("dy", t.y_count);
-    t.y = calloc((size_t)t.y_count, sizeof *t.y);
-    t.dx = calloc((size_t)t.x_count, sizeof *t.dx);
-    t.dw = calloc((size_t)t.w_count, sizeof *t.dw);
+    sums t = sums_start((int64_t)l->batch * l->in, (int64_t)l->out * l->in,
+                        (int64_t)l->batch * l->out, l->out);
     for (int n = 0; n < l->batch; n++) {
         for (int o = 0; o < l->out; o++) {
             int64_t y = (int64_t)n * l->out + o;
@@ -47,34 +27,6 @@ static sums sums_of(const struct layer *l)
     return t;
 }
 
-static void sums_free(sums *t)
-{
-    double *all[] = {t->x, t->w, t->bias, t->dy, t->y, t->dx, t->dw};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        free(all[i]);
-    }
-}
-
-typedef struct tensors {
-    void *x, *w, *bias, *y, *dx, *dw, *dy;
-} tensors;
-
-static tensors tensors_of(bench *b, ls_dtype type, const sums *t, int out)
-{
-    return (tensors){tensor(b, type, t->x, t->x_count), tensor(b, type, t->w, t->w_count),
-                     tensor(b, type, t->bias, out),     tensor(b, type, NULL, t->y_count),
-                     tensor(b, type, NULL, t->x_count), tensor(b, type, NULL, t->w_count),
-                     tensor(b, type, t->dy, t->y_count)};
-}
-
-static void tensors_free(bench *b, tensors *d)
-{
-    void *all[] = {d->x, d->w, d->bias, d->y, d->dx, d->dw, d->dy};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        b->api->memory_free(b->backend, all[i]);
-    }
-}
-
 static void run_all(bench *b, ls_linear *l, const tensors *d)
 {
     ck_assert_int_eq(ls_linear_forward(l, b->stream, d->x, d->w, d->bias, d->y, b->workspace),
@@ -83,13 +35,6 @@ static void run_all(bench *b, ls_linear *l, const tensors *d)
                      LS_OK);
     ck_assert_int_eq(ls_linear_backward_weights(l, b->stream, d->dw, d->x, d->dy, b->workspace),
                      LS_OK);
-}
-
-static void all_equal(bench *b, ls_dtype type, const tensors *d, const sums *t)
-{
-    equal(type, values(b, type, d->y, t->y_count), t->y, t->y_count, "forward");
-    equal(type, values(b, type, d->dx, t->x_count), t->dx, t->x_count, "backward data");
-    equal(type, values(b, type, d->dw, t->w_count), t->dw, t->w_count, "backward weights");
 }
 
 static ls_linear *linear_of(bench *b, const struct layer *l, ls_dtype type)
@@ -109,7 +54,7 @@ START_TEST(all_passes_are_exact)
         bench b = bench_open(mode & 1, mode & 2, false);
         ls_linear *linear = linear_of(&b, l, type);
         bench_workspace(&b, ls_linear_workspace_bytes(linear));
-        tensors d = tensors_of(&b, type, &t, l->out);
+        tensors d = tensors_of(&b, type, &t);
         run_all(&b, linear, &d);
         all_equal(&b, type, &d, &t);
         tensors_free(&b, &d);
@@ -178,7 +123,7 @@ START_TEST(recorded_work_runs_again)
     ls_linear *linear = linear_of(&b, l, LS_F16);
     bench_workspace(&b, ls_linear_workspace_bytes(linear));
     sums t = sums_of(l);
-    tensors d = tensors_of(&b, LS_F16, &t, l->out);
+    tensors d = tensors_of(&b, LS_F16, &t);
     double *zero = calloc((size_t)t.x_count, sizeof *zero);
     ls_graph *graph = NULL;
     put(&b, LS_F16, d.x, zero, t.x_count);

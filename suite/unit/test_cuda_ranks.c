@@ -1,39 +1,10 @@
 /* Trainers of several ranks on emulated devices: their weights stay equal bit for bit, however the
  * step is launched and the buckets are cut; ranks share a device only where that is allowed; who
  * loses a peer says so. */
-#include <check.h>
-#include <limits.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "../../kernels/core/clock.h"
-
-static char build[PATH_MAX], folder[PATH_MAX];
-
-static void set_up(void)
-{
-    ssize_t bytes = readlink("/proc/self/exe", build, sizeof build - 1);
-    ck_assert_int_gt(bytes, 0);
-    build[bytes] = '\0';
-    for (int up = 0; up < 2; up++) {
-        *strrchr(build, '/') = '\0';
-    }
-    snprintf(folder, sizeof folder, "/tmp/ls_cuda_ranks_XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-}
-
-static void tear_down(void)
-{
-    char command[2 * PATH_MAX];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    ck_assert_int_eq(system(command), 0);
-}
+#include "emulated_run.h"
 
 /* A small network, three steps. `environment`: "A=1 B=2". Returns the launcher's exit code. */
 static int train(const char *environment, const char *launch, const char *options)
@@ -44,33 +15,7 @@ static int train(const char *environment, const char *launch, const char *option
              "'%s/lockstep-launch' %s -- '%s/lockstep-train' --device cuda -a resnet8 --image-size "
              "8 -b 2 --steps 3 --loss-scale 128 --print-freq 0 %s > '%s/log' 2>&1",
              folder, folder, build, environment, build, launch, build, options, folder);
-    int status = system(command);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-static char *read_file(const char *name)
-{
-    char path[2 * PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "r");
-    if (file == NULL) {
-        return strdup("");
-    }
-    struct stat about;
-    ck_assert_int_eq(fstat(fileno(file), &about), 0);
-    char *text = calloc((size_t)about.st_size + 1, 1);
-    size_t got = fread(text, 1, (size_t)about.st_size, file);
-    text[got] = '\0';
-    fclose(file);
-    return text;
-}
-
-static bool says(const char *name, const char *what)
-{
-    char *text = read_file(name);
-    bool found = strstr(text, what) != NULL;
-    free(text);
-    return found;
+    return exit_code(system(command));
 }
 
 static int steps_of(const char *name)

@@ -101,9 +101,7 @@ START_TEST(places_are_counted)
     ck_assert(cuda_same(&s, &expected));
     s.target[1] = 7;
     ck_assert_int_eq(s.api->plan_load(s.plan, 0, s.input, s.target), LS_ERR_USAGE);
-    ck_assert_int_eq(s.api->plan_forward(s.plan, s.stream, s.input, s.target), LS_ERR_USAGE);
-    s.target[1] = -1;
-    ck_assert_int_eq(s.api->plan_forward(s.plan, s.stream, s.input, s.target), LS_ERR_USAGE);
+    plan_refuses_targets(&s);
     ls_kernel_subject_free(&s);
     ls_kernel_subject_free(&expected);
 }
@@ -239,24 +237,13 @@ START_TEST(repeats_bitwise)
 }
 END_TEST
 
-static ls_status refuse_third(void *context, int param)
-{
-    (void)param;
-    int *count = context;
-    return ++*count == 3 ? LS_ERR_PEER_LOST : LS_OK;
-}
-
 START_TEST(ready_failure_ends_backward)
 {
     ls_kernel_net n;
     build_basic(&n);
     ls_kernel_subject s;
     cuda_make(&s, &n, sizes[0], cuda_level(0, LS_F16));
-    plan_forward(&s);
-    int count = 0;
-    ck_assert_int_eq(s.api->plan_backward(s.plan, s.stream, 1, refuse_third, &count),
-                     LS_ERR_PEER_LOST);
-    ck_assert_int_eq(count, 3);
+    plan_ends_where_refused(&s);
     wait(&s);
     ls_kernel_subject_free(&s);
 }

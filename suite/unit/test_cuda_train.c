@@ -1,34 +1,6 @@
 /* The trainer on a device that works beside the host, played on the CPU: however its work is
  * launched, ordered and delayed, the same bits come out. */
-#include <check.h>
-#include <limits.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-static char build[PATH_MAX], folder[PATH_MAX];
-
-static void set_up(void)
-{
-    ssize_t bytes = readlink("/proc/self/exe", build, sizeof build - 1);
-    ck_assert_int_gt(bytes, 0);
-    build[bytes] = '\0';
-    for (int up = 0; up < 2; up++) {
-        *strrchr(build, '/') = '\0';
-    }
-    snprintf(folder, sizeof folder, "/tmp/ls_cuda_train_XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-}
-
-static void tear_down(void)
-{
-    char command[2 * PATH_MAX];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    ck_assert_int_eq(system(command), 0);
-}
+#include "emulated_run.h"
 
 /* One rank, five steps; returns the exit code. `environment`: "A=1 B=2". */
 static int train(const char *environment, const char *options)
@@ -39,24 +11,7 @@ static int train(const char *environment, const char *options)
              "--device cuda -a resnet8 --image-size 8 -b 2 --steps 5 --loss-scale 128 "
              "--print-freq 0 %s > '%s/log' 2>&1",
              folder, build, environment, build, options, folder);
-    int status = system(command);
-    return status >= 0 && (status & 0x7f) == 0 ? status >> 8 : -1;
-}
-
-static char *read_file(const char *name)
-{
-    char path[2 * PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "r");
-    if (file == NULL) {
-        return strdup("");
-    }
-    struct stat about;
-    ck_assert_int_eq(fstat(fileno(file), &about), 0);
-    char *text = calloc((size_t)about.st_size + 1, 1);
-    ck_assert_uint_eq(fread(text, 1, (size_t)about.st_size, file), (size_t)about.st_size);
-    fclose(file);
-    return text;
+    return exit_code(system(command));
 }
 
 /* Loss and digests of all steps, one after the other; how many there are in *steps. */
@@ -76,14 +31,6 @@ static char *history(int *steps)
     }
     free(text);
     return out;
-}
-
-static bool says(const char *file, const char *what)
-{
-    char *text = read_file(file);
-    bool found = strstr(text, what) != NULL;
-    free(text);
-    return found;
 }
 
 /* Runs and compares with *first, or becomes it. */
