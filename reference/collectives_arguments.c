@@ -32,7 +32,7 @@ enum option_key {
 
 static const struct argp_option options[] = {
     {"ops", OPTION_OPS, "LIST", 0, "all_reduce,reduce_scatter,... [all]", 0},
-    {"dtypes", OPTION_DTYPES, "LIST", 0, "fp32,fp16,bf16,i64,u8,... [fp32]", 0},
+    {"dtypes", OPTION_DTYPES, "LIST", 0, "fp32,fp16,bf16,int64,uint8,... [fp32]", 0},
     {"counts", OPTION_COUNTS, "LIST", 0,
      "Elements per rank; W-1 and W+1 stand for the world's size [1024]", 0},
     {"in-place", OPTION_IN_PLACE, "no|yes|both", 0, "Input and result in one buffer [both]", 0},
@@ -114,7 +114,7 @@ static void read_dtypes(struct argp_state *state, const char *list, ls_collectiv
     }
     if (given->dtype_count != commas(list) + 1) {
         argp_failure(state, LS_ERR_USAGE, 0,
-                     "error: --dtypes '%s', allowed: some of fp32, fp16, bf16, fp64, i64, i32, u8",
+                     "error: --dtypes '%s', allowed: some of fp32, fp16, bf16, fp64, int64, int32, uint8",
                      list);
     }
 }
