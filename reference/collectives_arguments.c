@@ -113,9 +113,10 @@ static void read_dtypes(struct argp_state *state, const char *list, ls_collectiv
         }
     }
     if (given->dtype_count != commas(list) + 1) {
-        argp_failure(state, LS_ERR_USAGE, 0,
-                     "error: --dtypes '%s', allowed: some of fp32, fp16, bf16, fp64, int64, int32, uint8",
-                     list);
+        argp_failure(
+            state, LS_ERR_USAGE, 0,
+            "error: --dtypes '%s', allowed: some of fp32, fp16, bf16, fp64, int64, int32, uint8",
+            list);
     }
 }
 
