@@ -58,7 +58,8 @@ typedef struct ls_spec {
     char data[512];      /* "synthetic", "batches:DIR", DIR; DIR may hold {run} */
     char dump_steps[64]; /* "1,3"; "" none */
     bool dump_all;
-    int threads; /* 0: cores / ranks */
+    bool followed; /* timed: its FP32 reference takes its branches, which every rank dumps */
+    int threads;   /* 0: cores / ranks */
     bool deterministic;
     double lr;
     char extra[512]; /* further options, blank between; {self} is this job's folder, {run} the
@@ -145,8 +146,9 @@ typedef struct ls_matrix_bench {
     double bucket_mb[LS_MATRIX_LIST_MAX]; /* LS_BUCKET_DELAYED is one of them */
     char arch[32];
     int image_size, batch_size;
-    int steps; /* 0: chosen so that the profile keeps its time */
-    int gpus;  /* that ranks can have; 0: they run on cores */
+    int steps;   /* 0: chosen so that the profile keeps its time */
+    int gpus;    /* that ranks can have; 0: they run on cores */
+    bool device; /* ranks run on one that is not the CPU, be it an emulated one */
     int cores;
     char data[512];
     uint64_t seed;

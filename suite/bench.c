@@ -360,6 +360,7 @@ static ls_status prepare(bench *b, int count, char **argument)
     int devices = 0;
     LS_TRY(ls_bench_nodes_place(&b->nodes, &b->given, m, &device, &devices));
     m->gpus = devices;
+    m->device = strcmp(device, "cpu") != 0;
     bool pairs = m->ranks % 2 == 0 && m->hosts == 1;
     m->sim_nodes = ls_variables_integer(&b->given, "SIM_NODES", pairs ? 2 : 1);
     LS_TRY(check_nodes(m));

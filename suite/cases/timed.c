@@ -31,10 +31,10 @@ void ls_timed_id(const ls_spec *spec, char *text)
     }
 }
 
-/* Timed at O0: the reference needs nothing of the job, and one serves several worlds. */
+/* The reference needs nothing of the job, and one serves several worlds. */
 static bool is_exact(const ls_spec *spec)
 {
-    return spec->role == LS_ROLE_THROUGHPUT && spec->level == 0;
+    return spec->role == LS_ROLE_THROUGHPUT && !spec->followed;
 }
 
 /* Worlds that are multiples of four share a job of four micro-batches a step, the others one of

@@ -13,7 +13,7 @@ void ls_timed_id(const ls_spec *spec, char *text);
  * parameters. */
 void ls_timed_reference(const ls_matrix *bench, const ls_spec *spec, ls_spec *reference,
                         int *first_step, int *count);
-/* The same for a half level, whose rounding turns branches: one step of W micro-batches with the
+/* The same for a job that is followed: one step of W micro-batches with the
  * parameters and on the branches of step 1 of `leader`, which must have run before it. Jobs of one
  * level and world start alike and draw alike, so one reference serves them all: the leader is the
  * first of them (that the others took its branches is for the judge to see). */

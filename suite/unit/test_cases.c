@@ -228,6 +228,7 @@ START_TEST(every_case_has_a_requirement_and_every_requirement_a_case)
     ls_matrix bench = {0, 0, NULL, NULL};
     ls_spec spec = ls_matrix_spec(LS_ROLE_THROUGHPUT);
     spec.level = 2;
+    spec.followed = true;
     spec.world = 2;
     spec.bucket_mb = 25;
     ls_matrix_add(&bench, &spec);

@@ -204,6 +204,7 @@ START_TEST(references)
     ls_spec spec = ls_matrix_spec(LS_ROLE_THROUGHPUT);
     for (int i = 0; i < 3; i++) {
         spec.level = i == 2 ? 1 : 2;
+        spec.followed = true;
         spec.world = 4;
         spec.bucket_mb = i + 1;
         ls_matrix_add(&bench, &spec);
@@ -221,6 +222,44 @@ START_TEST(references)
 }
 END_TEST
 
+/* A device's library takes other engines for the deterministic reference than for the timed job, so
+ * that branches turn at O0 too; the CPU's kernels are the same in both. */
+START_TEST(o0_is_followed_on_a_device)
+{
+    bool device = _i == 1;
+    ls_matrix jobs = {0};
+    ls_matrix_bench bench = {.profile = LS_PROFILE_SMOKE,
+                             .ranks = 3,
+                             .sim_nodes = 1,
+                             .level_count = 1,
+                             .level = {0},
+                             .bucket_count = 1,
+                             .bucket_mb = {25},
+                             .arch = "resnet8",
+                             .image_size = 224,
+                             .batch_size = 1,
+                             .device = device,
+                             .cores = 2,
+                             .data = "synthetic"};
+    ls_matrix_bench_jobs(&bench, &jobs);
+    ls_case_settings settings = {.bench = &jobs};
+    ls_case_list list = {0, 0, NULL};
+    ls_gradients_timed_cases(&settings, &list);
+    const ls_case *row = NULL;
+    for (int i = 0; i < list.count; i++) {
+        row = strcmp(list.row[i].id, "gradients.timed.o0.w3.b25mb") == 0 ? &list.row[i] : row;
+    }
+    ck_assert_ptr_nonnull(row);
+    char id[96];
+    ls_matrix_id(&row->job[0], id);
+    ck_assert(device == (strstr(row->job[0].extra, "--dump-ranks=branches") != NULL));
+    ck_assert(device == (strstr(row->job[1].extra, "--force-branches") != NULL));
+    ck_assert(device == (strstr(row->job[1].extra, id) != NULL));
+    ls_rows_free(&list);
+    ls_matrix_free(&jobs);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("timed");
@@ -230,6 +269,7 @@ int main(void)
     tcase_add_test(tests, what_cannot_be_compared);
     tcase_add_test(tests, forwards_are_told_apart);
     tcase_add_test(tests, references);
+    tcase_add_loop_test(tests, o0_is_followed_on_a_device, 0, 2);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
