@@ -51,5 +51,11 @@ else
         failed=$((failed + 1))
     fi
 fi
+if [ -e "$build/lib/ls_cuda.so" ]; then
+    echo "CUDA: compiled and linked; no kernel was run on a GPU$(
+        [ ! -e "$build/emulated/lib/ls_cuda.so" ] || echo ", its sources on an emulation on the CPU")"
+else
+    echo "CUDA: not built here, nothing of it was tested"
+fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
