@@ -373,6 +373,7 @@ START_TEST(sync_norm_is_one_batch)
     plan_make(&whole, &n, 6, 9, 9, o);
     plan_step(&whole);
     static meeting place;
+    memset(&place, 0, sizeof place); /* the test runs more than once in one process */
     pthread_barrier_init(&place.barrier, NULL, RANKS);
     member m[RANKS];
     ls_norm_sync sync[RANKS];
