@@ -1,0 +1,204 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../kernels/core/log.h"
+#include "ops.h"
+#include "run.h"
+#include "ties.h"
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static void read_input(ls_run *r, ls_planes *out)
+{
+    const ls_oracle_step *step = r->step;
+    int64_t plane = (int64_t)out->height * out->width;
+    for (int64_t n = 0; n < r->samples; n++) {
+        ls_run_place at = ls_run_place_of(r, n);
+        const float *from = step->input[at.rank] + at.own * 3 * plane;
+        for (int64_t p = 0; p < plane; p++) {
+            for (int c = 0; c < 3; c++) {
+                out->value[(n * plane + p) * out->pitch + c] = from[c * plane + p];
+            }
+        }
+    }
+    ls_run_settle(r, r->stored, out);
+}
+
+static ls_status forward_linear_bias(ls_run *r, const ls_nettab_node *node, ls_planes *out)
+{
+    const double *bias = ls_run_weights_of(r, node->bias);
+    for (int64_t n = 0; n < r->samples; n++) {
+        for (int c = 0; c < out->channels; c++) {
+            out->value[n * out->pitch + c] += bias[c];
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status forward_branch(ls_run *r, const ls_nettab_node *node, ls_planes *in,
+                                ls_planes *out)
+{
+    int b = node->branch;
+    bool pool = node->kind == LS_NETTAB_POOL;
+    if (r->mode->keep_input) {
+        int64_t count = ls_planes_count(in);
+        float *kept = malloc((size_t)count * sizeof *kept);
+        if (kept == NULL) {
+            ls_log_error("oracle: cannot keep %lld values of %s", (long long)count, node->name);
+            return LS_ERR_INFRA;
+        }
+        for (int64_t i = 0; i < count; i++) {
+            kept[i] = (float)in->value[i];
+        }
+        r->result->kept_input[b] = kept;
+    }
+    if (r->mode->forced == NULL && pool) {
+        ls_ops_pool_branches(node, in, r->own.index[b]);
+    } else if (r->mode->forced == NULL) {
+        ls_ops_relu_branches(in, r->own.open[b]);
+    } else {
+        LS_TRY(ls_ties_look(r->step, r->mode, node, in, r->result));
+    }
+    if (pool) {
+        ls_ops_pool(in, r->taken->index[b], out);
+    } else {
+        ls_ops_relu(in, r->taken->open[b], out);
+    }
+    return LS_OK;
+}
+
+static void keep_statistics(ls_run *r, int index)
+{
+    const ls_norm_stats *stats = &r->stats[index];
+    int channels = r->net->node[index].channels;
+    double *mean = r->result->stats + ls_oracle_stats_of(r->step, index);
+    double *variance = mean + (int64_t)stats->groups * channels;
+    int pitch = ls_planes_round_up(channels, LS_PLANES_LANES);
+    for (int g = 0; g < stats->groups; g++) {
+        for (int c = 0; c < channels; c++) {
+            double inv_std = stats->inv_std[g * pitch + c];
+            mean[g * channels + c] = stats->mean[g * pitch + c];
+            variance[g * channels + c] = 1 / (inv_std * inv_std) - LS_NORM_EPSILON;
+        }
+    }
+}
+
+static ls_status forward_node(ls_run *r, int index)
+{
+    const ls_nettab_node *node = &r->net->node[index];
+    ls_planes *out = &r->value[index];
+    ls_planes *in = node->input >= 0 ? &r->value[node->input] : NULL;
+    const double *param = r->step->param;
+    LS_TRY(ls_run_allocate_like(r, index, out));
+    switch (node->kind) {
+    case LS_NETTAB_INPUT:
+        read_input(r, out);
+        return LS_OK;
+    case LS_NETTAB_CONV:
+        LS_TRY(r->products->products_forward(ls_run_products_of(node), in,
+                                             ls_run_weights_of(r, node->weight), out));
+        break;
+    case LS_NETTAB_LINEAR:
+        LS_TRY(r->products->products_forward(ls_run_products_of(node), in,
+                                             ls_run_weights_of(r, node->weight), out));
+        LS_TRY(forward_linear_bias(r, node, out));
+        break;
+    case LS_NETTAB_NORM:
+        r->stats[index].form = r->mode->norm;
+        LS_TRY(r->norms->norm_forward(in, param + r->net->param[node->weight].offset,
+                                      param + r->net->param[node->bias].offset, &r->shards,
+                                      r->step->stat_ranks, r->single, &r->stats[index], out));
+        keep_statistics(r, index);
+        break;
+    case LS_NETTAB_RELU:
+    case LS_NETTAB_POOL:
+        return forward_branch(r, node, in, out);
+    case LS_NETTAB_ADD:
+        memcpy(out->value, in->value, (size_t)ls_planes_count(in) * sizeof(double));
+        ls_ops_add(out, &r->value[node->other]);
+        break;
+    case LS_NETTAB_SHORTCUT:
+        ls_ops_shortcut(in, node->stride, out);
+        return LS_OK;
+    case LS_NETTAB_MEAN:
+        ls_ops_mean(in, out);
+        break;
+    }
+    ls_run_settle(r, r->stored, out);
+    return LS_OK;
+}
+
+static void find_readers(ls_run *r)
+{
+    for (int i = 1; i < r->net->node_count; i++) {
+        const ls_nettab_node *node = &r->net->node[i];
+        r->last_reader[node->input] = i;
+        if (node->kind == LS_NETTAB_CONV || node->kind == LS_NETTAB_LINEAR ||
+            node->kind == LS_NETTAB_NORM) {
+            r->read_backward[node->input] = true;
+        }
+        if (node->other >= 0) {
+            r->last_reader[node->other] = i;
+        }
+    }
+}
+
+ls_status ls_forward_run(ls_run *r)
+{
+    find_readers(r);
+    for (int i = 0; i < r->net->node_count; i++) {
+        LS_TRY(forward_node(r, i));
+        for (int j = 0; j < i; j++) {
+            if (r->last_reader[j] == i && !r->read_backward[j]) {
+                ls_planes_free(&r->value[j]);
+            }
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- loss ------------------------------------------------------------------------------------ */
+
+ls_status ls_forward_loss(ls_run *r)
+{
+    const ls_oracle_step *step = r->step;
+    int last = r->net->node_count - 1, classes = r->net->classes;
+    const ls_planes *logits = &r->value[last];
+    ls_planes *grad = &r->grad[last];
+    int64_t *target = malloc((size_t)r->samples * sizeof *target);
+    double *each = malloc(2 * (size_t)r->samples * sizeof *each);
+    ls_status status = LS_OK;
+    if (target == NULL || each == NULL) {
+        ls_log_error("oracle: cannot allocate %d targets", r->samples);
+        status = LS_ERR_INFRA;
+        goto free_all;
+    }
+    double *factor = each + r->samples;
+    double scale = r->mode->ideal ? step->loss_scale : 1.0;
+    for (int64_t n = 0; n < r->samples; n++) {
+        ls_run_place at = ls_run_place_of(r, n);
+        target[n] = step->target[at.rank][at.own];
+        factor[n] = scale / step->batch[at.rank] / step->accumulate;
+        if (target[n] < 0 || target[n] >= classes) {
+            ls_log_error("oracle: rank %d sample %lld has class %lld of %d", at.rank,
+                         (long long)at.own, (long long)target[n], classes);
+            status = LS_ERR_USAGE;
+            goto free_all;
+        }
+        int64_t before = step->accumulate * ls_shards_batches(&r->shards, 0, at.rank);
+        memcpy(r->result->logits + (before + at.own) * classes, logits->value + n * logits->pitch,
+               (size_t)classes * sizeof(double));
+    }
+    LS_TRY_GOTO(status, ls_run_allocate_like(r, last, grad), free_all);
+    ls_ops_cross_entropy(logits, target, factor, each, grad);
+    ls_run_settle(r, r->single, grad);
+    ls_run_settle(r, r->stored, grad);
+    for (int64_t n = 0; n < r->samples; n++) {
+        int rank = ls_run_place_of(r, n).rank;
+        r->result->loss[rank] += each[n] / (double)ls_shards_images(&r->shards, rank);
+    }
+free_all:
+    free(target);
+    free(each);
+    return status;
+}

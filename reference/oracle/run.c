@@ -1,0 +1,44 @@
+#include "run.h"
+
+#include <string.h>
+
+ls_run_place ls_run_place_of(const ls_run *r, int64_t n)
+{
+    int chunk = ls_shards_chunk_of(&r->shards, n), rank = chunk % r->step->world;
+    return (ls_run_place){rank, (int64_t)(chunk / r->step->world) * r->step->batch[rank] + n -
+                                    ls_shards_first(&r->shards, chunk)};
+}
+
+ls_settle_noise ls_run_next_noise(ls_run *r)
+{
+    return (ls_settle_noise){r->mode->noise_seed, ++r->arrays};
+}
+
+void ls_run_settle(ls_run *r, ls_bits_type type, ls_planes *planes)
+{
+    ls_settle_values(type, ls_run_next_noise(r), ls_planes_count(planes), planes->value);
+}
+
+ls_status ls_run_allocate_like(const ls_run *r, int node, ls_planes *out)
+{
+    const ls_nettab_node *shape = &r->net->node[node];
+    return ls_planes_allocate(r->samples, shape->height, shape->width, shape->channels, out);
+}
+
+ls_products_shape ls_run_products_of(const ls_nettab_node *node)
+{
+    return node->kind == LS_NETTAB_LINEAR
+               ? (ls_products_shape){1, 1, 0}
+               : (ls_products_shape){node->kernel, node->stride, node->pad};
+}
+
+const double *ls_run_weights_of(ls_run *r, int param)
+{
+    const double *held = r->step->param + r->net->param[param].offset;
+    if (!r->mode->ideal || r->step->level == 0) {
+        return held;
+    }
+    memcpy(r->weight, held, (size_t)r->net->param[param].count * sizeof *held);
+    ls_settle_values(r->step->half, (ls_settle_noise){0, 0}, r->net->param[param].count, r->weight);
+    return r->weight;
+}
