@@ -8,18 +8,27 @@
 #include "../harness/text.h"
 #include "../kernels/core/clock.h"
 
-/* Time left: what is estimated for the jobs that remain, scaled by how the estimate did so far. */
-static double left_s(const ls_run *run, int index)
+double ls_progress_left_s(const ls_progress_times *t)
 {
-    double before_s = 0, after_s = 0;
+    double pace = t->before_s > 5 ? t->elapsed_s / t->before_s : 1;
+    double job_s = pace * t->job_s - t->running_s;
+    return (job_s > 0 ? job_s : 0) + pace * t->after_s;
+}
+
+/* Job `index` began at begun_ns. */
+static int left_s(const ls_run *run, int index, int64_t begun_ns)
+{
+    ls_progress_times times = {0};
     for (int i = 0; i < run->jobs.count; i++) {
         double s = ls_matrix_estimate_s(&run->jobs.spec[i], run->site.cores);
-        *(i < index ? &before_s : &after_s) += s;
+        *(i < index ? &times.before_s : i == index ? &times.job_s : &times.after_s) += s;
     }
-    double elapsed_s = ls_clock_ms_between(run->started_ns, ls_clock_ns()) * 1e-3;
-    double scale = before_s > 5 && run->resumed_jobs == 0 ? elapsed_s / before_s : 1;
-    double left = (before_s + after_s) * scale - elapsed_s;
-    return left > 0 ? left : 0;
+    if (run->resumed_jobs > 0) {
+        times.before_s = 0; /* of another run: they say nothing about this one's pace */
+    }
+    times.elapsed_s = ls_clock_ms_between(run->started_ns, begun_ns) * 1e-3;
+    times.running_s = ls_clock_ms_between(begun_ns, ls_clock_ns()) * 1e-3;
+    return (int)ls_progress_left_s(&times);
 }
 
 void ls_progress_clear(void)
@@ -42,7 +51,7 @@ void ls_progress_job(const ls_run *run, int index)
 {
     char label[64], text[160];
     ls_matrix_label(&run->jobs.spec[index], label);
-    int left = (int)left_s(run, index);
+    int left = left_s(run, index, run->job_ns);
     ls_text_put(text, sizeof text, "[%d/%d] %s %s; about %d:%02d left", index + 1, run->jobs.count,
                 ls_matrix_role_name(run->jobs.spec[index].role), label, left / 60, left % 60);
     show(text);
@@ -67,7 +76,7 @@ void ls_progress_done(const ls_run *run, int index)
     const ls_record *record = &run->record[index];
     char label[64];
     ls_matrix_label(&run->jobs.spec[index], label);
-    int left = (int)left_s(run, index + 1);
+    int left = left_s(run, index + 1, ls_clock_ns());
     printf("[%2d/%d] %-10s %-36.36s %6.1f s, %d:%02d left\n", index + 1, run->jobs.count,
            ls_matrix_role_name(run->jobs.spec[index].role), label, record->seconds, left / 60,
            left % 60);

@@ -235,6 +235,7 @@ static ls_status run_one(ls_run *run, int index)
     memset(&outcome, 0, sizeof outcome);
     bool resumed = false;
     tick context = {run, index};
+    run->job_ns = ls_clock_ns();
     ls_progress_job(run, index);
     ls_status status = ls_job_run(&job, on_tick, &context, &outcome, &resumed);
     bool stopped = outcome.state == LS_JOB_STOPPED;

@@ -35,8 +35,8 @@ typedef struct ls_run {
     ls_findings findings; /* of the GPUs, gpus.h */
     cJSON *gpus;          /* NULL, or what each said of itself before the jobs */
     double estimate_s;
-    int64_t started_ns, swapped_pages;
-    ls_load load; /* when the run was opened */
+    int64_t started_ns, job_ns, swapped_pages; /* job_ns: when the running job began */
+    ls_load load;                              /* when the run was opened */
 } ls_run;
 
 /* Lists the jobs of all cases and of the bench, each once, and estimates their time. */

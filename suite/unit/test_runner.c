@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "../place.h"
+#include "../progress.h"
 #include "../runner.h"
 #include "../verdicts.h"
 #include "suite_fake.h"
@@ -157,6 +158,21 @@ START_TEST(a_waiver_turns_a_failure_with_its_reason)
 }
 END_TEST
 
+/* Jobs so far took twice their estimate. */
+START_TEST(time_left_falls_while_a_job_runs)
+{
+    ls_progress_times times = {.before_s = 10, .job_s = 10, .after_s = 20, .elapsed_s = 20};
+    double left_s[] = {60, 55, 40, 40};
+    double running_s[] = {0, 5, 20, 30};
+    for (int i = 0; i < 4; i++) {
+        times.running_s = running_s[i];
+        ck_assert(ls_progress_left_s(&times) == left_s[i]);
+    }
+    times = (ls_progress_times){.job_s = 10, .after_s = 20, .elapsed_s = 3};
+    ck_assert(ls_progress_left_s(&times) == 30); /* nothing has told the pace */
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("runner");
@@ -165,6 +181,7 @@ int main(void)
     tcase_add_test(tests, jobs_run_once_and_a_crash_stops_nothing);
     tcase_add_test(tests, an_interrupted_run_does_only_the_rest);
     tcase_add_test(tests, fail_early_leaves_the_rest_unjudged);
+    tcase_add_test(tests, time_left_falls_while_a_job_runs);
     tcase_add_test(tests, a_waiver_turns_a_failure_with_its_reason);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
