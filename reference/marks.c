@@ -2,15 +2,14 @@
 
 #include <stdlib.h>
 
-#include "../kernels/core/clock.h"
 #include "../kernels/core/log.h"
 
 struct ls_marks {
     const ls_device *device;
     int buckets; /* at most */
     ls_stream *stream;
-    ls_event *base; /* happened at base_ns of the host's clock */
-    int64_t base_ns;
+    ls_event *end; /* happened at end_ns of the host's clock */
+    int64_t end_ns;
     ls_event *point[LS_MARKS_POINTS];
     ls_event **ready, **done; /* [buckets] */
     ls_ddp_observer observer;
@@ -26,16 +25,12 @@ static ls_status create_events(ls_marks *marks)
     }
     marks->done = marks->ready + marks->buckets;
     LS_TRY(device->api->stream_create(device->backend, &marks->stream));
-    LS_TRY(device->api->event_create(device->backend, &marks->base));
     for (int i = 0; i < LS_MARKS_POINTS; i++) {
         LS_TRY(device->api->event_create(device->backend, &marks->point[i]));
     }
     for (int i = 0; i < 2 * marks->buckets; i++) {
         LS_TRY(device->api->event_create(device->backend, &marks->ready[i]));
     }
-    LS_TRY(device->api->event_record(marks->base, marks->stream));
-    LS_TRY(device->api->event_wait(marks->base));
-    marks->base_ns = ls_clock_ns();
     return LS_OK;
 }
 
@@ -78,9 +73,6 @@ void ls_marks_close(ls_marks *marks)
             api->event_destroy(marks->point[i]);
         }
     }
-    if (marks->base != NULL) {
-        api->event_destroy(marks->base);
-    }
     if (marks->stream != NULL) {
         api->stream_destroy(marks->stream);
     }
@@ -103,9 +95,15 @@ const ls_ddp_observer *ls_marks_observer(const ls_marks *marks)
 static ls_status when(const ls_marks *marks, ls_event *event, int64_t *ns)
 {
     double ms = 0;
-    LS_TRY(marks->device->api->event_ms(marks->base, event, &ms));
-    *ns = marks->base_ns + (int64_t)(ms * 1e6);
+    LS_TRY(marks->device->api->event_ms(event, marks->end, &ms));
+    *ns = marks->end_ns - (int64_t)(ms * 1e6);
     return LS_OK;
+}
+
+void ls_marks_end(ls_marks *marks, ls_event *end, int64_t end_ns)
+{
+    marks->end = end;
+    marks->end_ns = end_ns;
 }
 
 ls_status ls_marks_ns(const ls_marks *marks, ls_marks_point point, int64_t *ns)

@@ -23,7 +23,10 @@ void ls_marks_close(ls_marks *marks);
 ls_status ls_marks_at(ls_marks *marks, ls_marks_point point);
 /* For ls_ddp_observe; NULL without marks. */
 const ls_ddp_observer *ls_marks_observer(const ls_marks *marks);
-/* After the step has ended: when the device passed a point, on the host's clock. */
+/* The step has ended: its last event, and when that was on the host's clock. The times below count
+ * back from there, because a device tells short times only precisely. */
+void ls_marks_end(ls_marks *marks, ls_event *end, int64_t end_ns);
+/* When the device passed a point, on the host's clock. */
 ls_status ls_marks_ns(const ls_marks *marks, ls_marks_point point, int64_t *ns);
 /* When bucket `index` was on its way: from when it was full and the one before was done. */
 ls_status ls_marks_bucket_ns(const ls_marks *marks, int index, int64_t *from_ns, int64_t *to_ns);

@@ -9,6 +9,11 @@
 #include "join.h"
 #include "setup.h"
 
+ls_step_record *ls_step_record_of(ls_step_loop *loop, int64_t step)
+{
+    return &loop->record[step % LS_STEP_RECORDS];
+}
+
 /* ---- time that does not count ---------------------------------------------------------------- */
 
 int64_t ls_step_instrument_begin(ls_step_loop *loop)
@@ -76,17 +81,17 @@ static ls_status rebuild_buckets(ls_step_loop *loop, int64_t step)
                                    &trainer->network);
 }
 
-/* One step and what belongs to it; `record` is this step's, `older` the one before, which the
- * device may still be at. Told at once: where a step is over when it is enqueued, where its state
- * is looked at anyway, and before the buckets move. */
-static ls_status do_step(ls_step_loop *loop, int64_t step, ls_step_record *record,
-                         ls_step_record *older)
+/* One step and what belongs to it; the device may still be at the one before. Told at once: where a
+ * step is over when it is enqueued, where its state is looked at anyway, and before the buckets
+ * move. */
+static ls_status do_step(ls_step_loop *loop, int64_t step)
 {
     ls_trainer *trainer = loop->trainer;
+    ls_step_record *record = ls_step_record_of(loop, step);
+    ls_step_record *older = ls_step_record_of(loop, step - 1);
     if (ls_dump_wants(trainer, step) || ls_audit_due(&trainer->options, step)) {
         LS_TRY(ls_step_tell(loop, older)); /* its time ends before that of this one begins */
     }
-    loop->before = older;
     LS_TRY(ls_step_enqueue(loop, step, record));
     LS_TRY(ls_feed_ahead(loop->feed));
     LS_TRY(ls_step_tell(loop, older));
@@ -163,6 +168,10 @@ static ls_status open_loop(ls_step_loop *loop)
     LS_TRY(ls_audit_open(trainer, &loop->audit));
     LS_TRY(ls_feed_open(trainer, &loop->feed));
     loop->loss_scale = state.loss_scale;
+    /* the first step's time begins here, as if a step before it ended */
+    ls_event *start = ls_step_record_of(loop, trainer->first_step - 1)->arrived;
+    LS_TRY(trainer->device.api->event_record(start, trainer->device.stream));
+    LS_TRY(trainer->device.api->event_wait(start));
     loop->ended_ns = loop->printed_ns = ls_clock_ns();
     loop->printed_step = trainer->first_step - 1;
     return LS_OK;
@@ -200,15 +209,12 @@ ls_status ls_step_run(ls_trainer *trainer, ls_step_summary *summary)
     *summary = (ls_step_summary){0};
     ls_step_loop loop = {.trainer = trainer, .summary = summary};
     ls_status status = open_loop(&loop);
-    ls_step_record *now = &loop.record[0], *older = &loop.record[1];
-    for (int64_t step = trainer->first_step; status == LS_OK && step <= trainer->last_step;
-         step++) {
-        status = do_step(&loop, step, now, older);
-        ls_step_record *swap = now;
-        now = older;
-        older = swap;
+    int64_t through = trainer->first_step - 1; /* of the step after it little is known */
+    while (status == LS_OK && through < trainer->last_step) {
+        status = do_step(&loop, through + 1);
+        through += status == LS_OK;
     }
-    status = tell_the_last(&loop, status == LS_OK ? older : now, status);
+    status = tell_the_last(&loop, ls_step_record_of(&loop, through), status);
     if (status != LS_OK) {
         ls_join_abandon(trainer);
     } else {

@@ -182,7 +182,8 @@ static ls_status backward(ls_step_loop *loop)
  * the device has a forward to do meanwhile. */
 static ls_status stay_near(ls_step_loop *loop)
 {
-    return loop->recorded || loop->before == NULL ? LS_OK : ls_step_arrive(loop, loop->before);
+    return loop->recorded ? LS_OK
+                          : ls_step_arrive(loop, ls_step_record_of(loop, loop->now->step - 1));
 }
 
 static ls_status run_micro_step(ls_step_loop *loop)

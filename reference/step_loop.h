@@ -37,11 +37,13 @@ typedef struct ls_step_record {
     int64_t forward_ns[2], backward_ns[2]; /* of the last micro-step: from, to */
 } ls_step_record;
 
-enum { LS_STEP_RECORDS = 2 };
+/* A step that is enqueued, the one before, which the device may be at, and the one before that, at
+ * whose end the time of the latter begins. */
+enum { LS_STEP_RECORDS = 3 };
 
 typedef struct ls_step_loop {
     ls_trainer *trainer;
-    ls_step_record record[LS_STEP_RECORDS];
+    ls_step_record record[LS_STEP_RECORDS]; /* ls_step_record_of */
     ls_step_summary *summary;
     ls_feed *feed;
     ls_audit *audit;       /* NULL: nothing is audited */
@@ -51,7 +53,6 @@ typedef struct ls_step_loop {
     int64_t instrument_ns; /* since then, spent on digests and dumps */
     int64_t printed_ns;    /* and the step that was printed then */
     int64_t printed_step;
-    ls_step_record *before; /* the step before the one that is being enqueued */
     /* of the step that is being enqueued */
     ls_step_record *now;
     bool recorded; /* into a graph */
@@ -63,6 +64,9 @@ typedef struct ls_step_loop {
 } ls_step_loop;
 
 enum { LS_STEP_SPANS = 3 };
+
+/* The record of `step`, where that is one of the last LS_STEP_RECORDS. */
+ls_step_record *ls_step_record_of(ls_step_loop *loop, int64_t step);
 
 /* Work on digests and dumps, in between which the clock stands still. */
 int64_t ls_step_instrument_begin(ls_step_loop *loop);

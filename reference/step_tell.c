@@ -24,6 +24,7 @@ static ls_status take_marks(ls_step_loop *loop, ls_step_record *record)
 {
     const ls_trainer *trainer = loop->trainer;
     int64_t at[LS_MARKS_POINTS];
+    ls_marks_end(record->marks, record->arrived, record->ended_ns);
     for (int i = 0; i < LS_MARKS_POINTS; i++) {
         LS_TRY(ls_marks_ns(record->marks, (ls_marks_point)i, &at[i]));
     }
@@ -71,6 +72,23 @@ static void say_what_is_known(const ls_step_loop *loop, ls_step_record *record)
     record->ms_given[LS_EVENTS_MS_INSTRUMENT] = true;
 }
 
+/* When a step ended that has. The host may look long afterwards, because it waited for something
+ * else: a slow loader, the recording of a graph. So a device that has a clock says how long after
+ * the step before. */
+static ls_status take_end(ls_step_loop *loop, ls_step_record *record)
+{
+    const ls_backend_api *api = loop->trainer->device.api;
+    record->ended_ns = ls_clock_ns();
+    if (api->event_ms != NULL) {
+        const ls_step_record *older = ls_step_record_of(loop, record->step - 1);
+        double ms = 0;
+        LS_TRY(api->event_ms(older->arrived, record->arrived, &ms));
+        int64_t device_ns = loop->ended_ns + (int64_t)(ms * 1e6);
+        record->ended_ns = device_ns < record->ended_ns ? device_ns : record->ended_ns;
+    }
+    return LS_OK;
+}
+
 ls_status ls_step_arrive(ls_step_loop *loop, ls_step_record *record)
 {
     if (!record->pending || record->has_ended) {
@@ -78,7 +96,7 @@ ls_status ls_step_arrive(ls_step_loop *loop, ls_step_record *record)
     }
     LS_TRY(loop->trainer->device.api->event_wait(record->arrived));
     record->has_ended = true;
-    record->ended_ns = ls_clock_ns();
+    LS_TRY(take_end(loop, record));
     record->ms[LS_EVENTS_MS_INSTRUMENT] = (double)loop->instrument_ns * 1e-6;
     record->ms[LS_EVENTS_MS_TOTAL] =
         ls_clock_ms_between(loop->ended_ns, record->ended_ns) - record->ms[LS_EVENTS_MS_INSTRUMENT];
