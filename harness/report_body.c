@@ -234,7 +234,8 @@ static void write_speed(const ls_report_run *run, const ls_report_page_form *for
     form->paragraph(
         to, "Images per second of all ranks together: the median over the steady window of the "
             "slowest rank, with the 95 % interval of that median. A number in parentheses is no "
-            "result: its job did not pass its checks.");
+            "result: its job did not pass its checks. Rung 4: step 1's gradient was held against "
+            "FP32 in one process; rung 3: drawn elements of a step, against FP64.");
     write_speed_rows(run, form, to);
     write_more_rows(run, form, to);
     write_beside(run, form, to);

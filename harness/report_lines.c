@@ -34,9 +34,12 @@ const char *ls_report_lines_number(double value, char text[32])
     if (!isfinite(value)) {
         return strcpy(text, "-");
     }
+    if (value == 0) {
+        return strcpy(text, "0");
+    }
     double size = fabs(value);
     int decimals = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : 3;
-    if (size != 0 && size < 1e-2) { /* three decimals would leave one digit or none */
+    if (size < 1e-2) { /* three decimals would leave one digit or none */
         snprintf(text, 32, "%.3g", value);
     } else {
         snprintf(text, 32, "%.*f", decimals, value);
@@ -107,7 +110,7 @@ const char *ls_report_lines_marks(const ls_report_run *run, const ls_report_job 
                          100 * fabs(job->speed.halves_ratio.value - 1));
     }
     if (ls_report_data_has_speed(job) && job->speed.halves == LS_STATS_HALVES_UNKNOWN) {
-        ls_tables_append(text, 160, "%s%d steps", text[0] ? ", " : "", job->speed.count);
+        ls_tables_append(text, 160, "%sonly %d steps", text[0] ? ", " : "", job->speed.count);
     }
     return text;
 }

@@ -103,7 +103,8 @@ static void title_levels(const ls_report_run *run, const ls_report_job *const *j
         if (!isfinite(ratio.low)) {
             ls_tables_append(title, sizeof head->title, "Too few steps to compare %s and %s", b, a);
         } else if (!ls_tables_speed_resolved(ratio)) {
-            ls_tables_append(title, sizeof head->title, "%s and %s cannot be told apart", b, a);
+            ls_tables_append(title, sizeof head->title,
+                             "%s and the fastest half level, %s, cannot be told apart", b, a);
         } else if (half_wins) {
             ls_tables_append(title, sizeof head->title, "%s is %.2f x %s", a, ratio.value, b);
         } else {
@@ -178,8 +179,13 @@ static void title_buckets(const ls_report_run *run, const ls_report_job *const *
             ls_tables_append(title, bytes, "%s%s", joint,
                              ls_report_data_bucket(best[i]->bucket_mb, text));
         }
-        ls_tables_append(title, bytes, " %s: %.2f x as fast as %s",
-                         best_count > 1 ? "are the best bucket sizes" : "is the best bucket size",
+        if (best_count > 1) {
+            ls_tables_append(title, bytes, " cannot be told apart; %s is",
+                             ls_report_data_bucket(fastest->bucket_mb, text));
+        } else {
+            ls_tables_append(title, bytes, " is fastest:");
+        }
+        ls_tables_append(title, bytes, " %.2f x %s",
                          fastest->speed.rate.value / slowest->speed.rate.value,
                          ls_report_data_bucket(slowest->bucket_mb, other));
     }
