@@ -10,8 +10,10 @@
  *   LS_EMULATED_LATE=1          work runs when somebody waits for it, not when it is enqueued
  *   LS_EMULATED_GUARD=1         device memory is out of the host's reach while no work runs
  *   LS_EMULATED_ORDER=backward  blocks, and threads of a block, begin in the opposite order
- *   LS_EMULATED_CONV_WRONG=P:W  convolutions of pass P (forward, data, weights) have W wrong: the
- *                               last element, or a tile of a sixty-fourth
+ *   LS_EMULATED_UNRECORDED=W[:R]  (on the rank R) W cannot be recorded into a graph: convolutions
+ * of pass forward, data or weights, which wait for the stream; or the end of a recording, or its
+ * instantiate LS_EMULATED_CONV_WRONG=P:W  convolutions of pass P (forward, data, weights) have W
+ * wrong: the last element, or a tile of a sixty-fourth
  */
 #ifndef LS_EMULATE_H
 #define LS_EMULATE_H
@@ -40,6 +42,8 @@ bool emulate_is_pinned(const void *memory, size_t bytes);
 /* cudaSuccess, or cudaErrorStreamCaptureUnsupported (and the capture is spoilt) where a stream is
  * being captured: for functions that may not be called then. */
 cudaError_t emulate_not_capturing(void);
+/* Whether LS_EMULATED_UNRECORDED means this. */
+bool emulate_unrecorded(const char *what);
 /* Runs what can run, of all streams. */
 void emulate_progress(void);
 /* Keeps the error for cudaGetLastError, and returns it. */

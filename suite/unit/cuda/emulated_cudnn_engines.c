@@ -396,6 +396,13 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     TRY(tensor_in(pack, &p->w, &run.w));
     TRY(tensor_in(pack, &p->y, &run.y));
     TRY(workspace_in(pack, plan->workspace_bytes, &run.workspace));
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    static const char *const pass[EMULATED_PASSES] = {"forward", "data", "weights"};
+    if (emulate_unrecorded(pass[p->pass]) &&
+        cudaStreamIsCapturing(handle->stream, &capture) == cudaSuccess &&
+        capture != cudaStreamCaptureStatusNone) {
+        (void)cudaStreamSynchronize(handle->stream);
+    }
     if (emulate_enqueue(handle->stream, emulated_loops_run, &run, sizeof run) != cudaSuccess) {
         return emulated_cudnn_error(CUDNN_STATUS_EXECUTION_FAILED, "the stream takes no work");
     }

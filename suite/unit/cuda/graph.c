@@ -38,8 +38,22 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     return emulate_leave(cudaSuccess);
 }
 
+bool emulate_unrecorded(const char *what)
+{
+    const char *set = getenv("LS_EMULATED_UNRECORDED"), *rank = getenv("RANK");
+    size_t length = strlen(what);
+    if (set == NULL || strncmp(set, what, length) != 0) {
+        return false;
+    }
+    return set[length] == '\0' ||
+           (set[length] == ':' && strcmp(set + length + 1, rank != NULL ? rank : "0") == 0);
+}
+
 static cudaError_t unjoined(const capture *one)
 {
+    if (emulate_unrecorded("end")) {
+        return cudaErrorStreamCaptureUnjoined;
+    }
     for (int i = 1; i < one->forks; i++) {
         if (one->stream[0]->clock[i] < one->stream[i]->clock[i]) {
             return cudaErrorStreamCaptureUnjoined;
@@ -105,6 +119,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
     if (out == NULL || graph == NULL ||
         (flags & ~(unsigned long long)cudaGraphInstantiateFlagUseNodePriority) != 0) {
         return emulate_error(cudaErrorInvalidValue);
+    }
+    if (emulate_unrecorded("instantiate")) {
+        return emulate_error(cudaErrorNotSupported);
     }
     *out = calloc(1, sizeof **out);
     copy_work(&(*out)->work, &graph->work);

@@ -97,6 +97,7 @@ typedef struct batch {
     struct ncclComm *comm;
     cudaStream_t stream;
     int count;
+    bool captured;      /* into a graph: on all ranks or on none */
     struct batch *next; /* of all that the communicator ever had */
     call call[];
 } batch;

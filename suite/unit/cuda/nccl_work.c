@@ -9,7 +9,7 @@
 
 /* What both ends of a transfer must agree on. */
 typedef struct header {
-    uint32_t kind, type, root, reserved;
+    uint32_t kind, type, root, captured;
     uint64_t count, number;
 } header;
 
@@ -66,6 +66,7 @@ static void add(run *r, int of, bool sends, int peer, const void *data, size_t b
     t->mine = (header){.kind = pair ? CALL_SEND : c->kind,
                        .type = (uint32_t)c->type,
                        .root = pair ? 0 : (uint32_t)c->root,
+                       .captured = group->captured,
                        .count = c->count,
                        .number = (*number)++};
 }
@@ -156,11 +157,13 @@ static void compare(ncclComm_t comm, const transfer *t)
         fail(comm,
              nccl_warn(ncclInvalidUsage,
                        "rank %d calls %s (operation %llu with it, %llu elements of type %u, root "
-                       "%u), rank %d calls %s (operation %llu, %llu elements of type %u, root %u)",
+                       "%u%s), rank %d calls %s (operation %llu, %llu elements of type %u, root "
+                       "%u%s)",
                        comm->rank, kind_name(t->mine.kind), (unsigned long long)t->mine.number,
-                       (unsigned long long)t->mine.count, t->mine.type, t->mine.root, t->peer,
-                       kind_name(t->theirs.kind), (unsigned long long)t->theirs.number,
-                       (unsigned long long)t->theirs.count, t->theirs.type, t->theirs.root));
+                       (unsigned long long)t->mine.count, t->mine.type, t->mine.root,
+                       t->mine.captured ? ", in a graph" : "", t->peer, kind_name(t->theirs.kind),
+                       (unsigned long long)t->theirs.number, (unsigned long long)t->theirs.count,
+                       t->theirs.type, t->theirs.root, t->theirs.captured ? ", in a graph" : ""));
     }
 }
 
@@ -300,5 +303,8 @@ static bool work(void *given)
 cudaError_t work_enqueue(batch *group)
 {
     arguments a = {.group = group};
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    (void)cudaStreamIsCapturing(group->stream, &capture);
+    group->captured = capture != cudaStreamCaptureStatusNone;
     return emulate_enqueue(group->stream, work, &a, sizeof a);
 }
