@@ -28,6 +28,9 @@
  * trainer, {"event":"trace","step":3,"spans":[{"name":"forward"|"backward"|"bucket 0"|...,
  * "lane":"compute"|"communication", "from_ns", "to_ns"}]} on the machine's monotonic clock.
  *
+ * A device that can launch steps as graphs: "cuda_graph":true or why not, in the start event, and
+ * in {"event":"graph","step":3,"cuda_graph":"why"} from where that changes.
+ *
  * jobs/<id>/compare.json: {"schema":1, "reference", "step", "level", "whole":{"e","r","limit"},
  * "tensors":[{"name","elements","e","r","limit"}]} for judged gradients.
  *

@@ -130,6 +130,13 @@ static void take_start(ls_report_rank *rank, const cJSON *event)
     }
 }
 
+/* true, or why steps are not launched as graphs; no member where the device has none. */
+static void take_graph(ls_report_rank *rank, const cJSON *event)
+{
+    copy_text(rank->no_graph, sizeof rank->no_graph, ls_json_string(event, "cuda_graph", ""));
+    rank->graph_told = cJSON_HasObjectItem(event, "cuda_graph");
+}
+
 static ls_status take_event(void *context, const cJSON *event, int line)
 {
     (void)line;
@@ -142,6 +149,9 @@ static ls_status take_event(void *context, const cJSON *event, int line)
         take_buckets(rank, event);
     } else if (strcmp(name, "start") == 0) {
         take_start(rank, event);
+        take_graph(rank, event);
+    } else if (strcmp(name, "graph") == 0) {
+        take_graph(rank, event);
     } else if (strcmp(name, "end") == 0) {
         rank->ended = true;
     }
@@ -434,6 +444,13 @@ static const char *state_word(ls_report_state state)
         break;
     }
     return "not finished: no job.json";
+}
+
+const char *ls_report_data_no_graph(const ls_report_job *job)
+{
+    /* what one rank does all do */
+    bool told = job->rank_count > 0 && job->rank[0].no_graph[0] != '\0';
+    return told ? job->rank[0].no_graph : NULL;
 }
 
 const char *ls_report_data_state(const ls_report_job *job, char text[96])

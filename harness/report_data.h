@@ -40,9 +40,11 @@ typedef struct ls_report_step {
 
 typedef struct ls_report_rank {
     bool started, ended, damaged;
-    int threads;     /* as the start event says; 0: it does not */
-    char device[96]; /* "NVIDIA H200 (GPU-...)" */
-    char level[8];   /* the options' own; jobs of independent runs have several */
+    int threads;       /* as the start event says; 0: it does not */
+    char device[96];   /* "NVIDIA H200 (GPU-...)" */
+    char level[8];     /* the options' own; jobs of independent runs have several */
+    bool graph_told;   /* on a device that could launch steps as graphs, whether they were: */
+    char no_graph[80]; /* why not; "": they were */
     int step_count;
     ls_report_step *step;
     double reduced_bytes; /* sum of the latest bucket layout; NaN: no `buckets` event */
@@ -125,6 +127,8 @@ const char *ls_report_data_level(const ls_report_job *job, char text[24]);
 const char *ls_report_data_bucket(double bucket_mb, char text[24]);
 /* "done", "CRASH rank 3, signal 9", "FAIL rank 2, exit code 12 (non-finite state)", "TIMEOUT", ...
  */
+/* Why steps were not launched as one graph each; NULL where they were, or nothing is said. */
+const char *ls_report_data_no_graph(const ls_report_job *job);
 const char *ls_report_data_state(const ls_report_job *job, char text[96]);
 /* Whether its figure may be printed as a result. */
 bool ls_report_data_shown(const ls_report_job *job);

@@ -105,6 +105,10 @@ const char *ls_report_lines_marks(const ls_report_run *run, const ls_report_job 
     if (job->half_emulated) {
         ls_tables_append(text, 160, "%shalf emulated", text[0] ? ", " : "");
     }
+    if (ls_report_data_no_graph(job) != NULL) {
+        ls_tables_append(text, 160, "%sno graph: %s", text[0] ? ", " : "",
+                         ls_report_data_no_graph(job));
+    }
     if (ls_report_lines_weak(run, job)) {
         ls_tables_append(text, 160, "%sweak: halves differ by %.0f %%", text[0] ? ", " : "",
                          100 * fabs(job->speed.halves_ratio.value - 1));

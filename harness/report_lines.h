@@ -32,7 +32,8 @@ const char *ls_report_lines_judged(const ls_report_run *run, const ls_report_job
                                    char text[160]);
 /* Whether its timing carries: a case on it was WEAK, or the halves of its window differ. */
 bool ls_report_lines_weak(const ls_report_run *run, const ls_report_job *job);
-/* Marks of a row: "oversubscribed, half emulated, weak: halves differ by 7 %"; "" for none. */
+/* Marks of a row: "oversubscribed, no graph: --cuda-graph off, weak: halves differ by 7 %"; "" for
+ * none. */
 const char *ls_report_lines_marks(const ls_report_run *run, const ls_report_job *job,
                                   char text[160]);
 

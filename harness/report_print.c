@@ -63,8 +63,9 @@ static void print_job(const ls_report_run *run, const ls_report_job *job, FILE *
                                                      exposed[32] = "-";
     char efficiency[32] = "-", reason[160], state[96], marks[8] = "";
     snprintf(nodes, sizeof nodes, "%d%s", job->nodes, job->simulated ? "s" : "");
-    snprintf(marks, sizeof marks, "%s%s%s", job->oversubscribed ? "o" : "",
-             job->half_emulated ? "e" : "", ls_report_lines_weak(run, job) ? "w" : "");
+    snprintf(marks, sizeof marks, "%s%s%s%s", job->oversubscribed ? "o" : "",
+             job->half_emulated ? "e" : "", ls_report_data_no_graph(job) != NULL ? "g" : "",
+             ls_report_lines_weak(run, job) ? "w" : "");
     fprintf(to, "%-8.8s %5d %5s %7s ", ls_report_data_level(job, level), job->world, nodes,
             ls_report_data_bucket(job->bucket_mb, bucket));
     if (!ls_report_data_has_speed(job)) {
@@ -91,6 +92,7 @@ static void print_job(const ls_report_run *run, const ls_report_job *job, FILE *
 static void print_jobs(const ls_report_run *run, FILE *to)
 {
     int printed = 0, oversubscribed = 0, emulated = 0, simulated = 0, weak = 0, hidden = 0;
+    const char *no_graph = NULL;
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
         if (strcmp(job->role, "throughput") != 0) {
@@ -106,6 +108,7 @@ static void print_jobs(const ls_report_run *run, FILE *to)
         oversubscribed += job->oversubscribed;
         emulated += job->half_emulated;
         simulated += job->simulated;
+        no_graph = no_graph != NULL ? no_graph : ls_report_data_no_graph(job);
         weak += ls_report_lines_weak(run, job);
         hidden += ls_report_data_has_speed(job) && !ls_report_data_shown(job);
     }
@@ -120,6 +123,9 @@ static void print_jobs(const ls_report_run *run, FILE *to)
     }
     if (emulated > 0) {
         fprintf(to, "e: half is emulated (16-bit storage), slower than O0 by nature\n");
+    }
+    if (no_graph != NULL) {
+        fprintf(to, "g: steps were not launched as one graph each (%s)\n", no_graph);
     }
     if (weak > 0) {
         fprintf(to, "w: the two halves of the window differ, the row is weak\n");

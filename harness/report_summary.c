@@ -159,6 +159,11 @@ static cJSON *job_row(const ls_report_run *run, const ls_report_job *job)
     cJSON_AddBoolToObject(row, "oversubscribed", job->oversubscribed);
     cJSON_AddBoolToObject(row, "half_emulated", job->half_emulated);
     cJSON_AddBoolToObject(row, "checked", job->checked);
+    if (ls_report_data_no_graph(job) != NULL) {
+        cJSON_AddStringToObject(row, "cuda_graph", ls_report_data_no_graph(job));
+    } else if (job->rank_count > 0 && job->rank[0].graph_told) {
+        cJSON_AddTrueToObject(row, "cuda_graph");
+    }
     if (job->rung[0] != '\0') {
         cJSON_AddStringToObject(row, "judged_on", job->rung);
     }

@@ -12,6 +12,7 @@
 #include "../../harness/path.h"
 #include "../../harness/report.h"
 #include "../../harness/report_gpus.h"
+#include "../../harness/report_lines.h"
 #include "../../harness/tables.h"
 #include "../../harness/text.h"
 #include "../place.h"
@@ -47,10 +48,14 @@ static void write_rank(const char *job, const char *role, int rank)
     FILE *file = create(name);
     fprintf(file,
             "{\"schema\":1,\"event\":\"start\",\"device\":\"NVIDIA H200 (GPU-%d)\","
-            "\"activation_bytes\":2e10,\"workspace_bytes\":1e9,\"memory\":{\"parameters\":5e7},"
+            "\"cuda_graph\":true,\"activation_bytes\":2e10,\"workspace_bytes\":1e9,\"memory\":{"
+            "\"parameters\":5e7},"
             "\"options\":{\"opt-level\":\"O2\"}}\n",
             rank);
     for (int step = 1; step <= STEPS; step++) {
+        if (step == 3 && waits) {
+            fprintf(file, "{\"event\":\"graph\",\"step\":3,\"cuda_graph\":\"no room\"}\n");
+        }
         fprintf(file,
                 "{\"event\":\"step\",\"step\":%d,\"loss\":2,\"loss_scale\":1024,\"skipped\":false,"
                 "\"images\":256,\"at_ns\":%.0f,\"ms\":{\"total\":%.5f}}\n",
@@ -209,6 +214,33 @@ START_TEST(pages_and_figure_show_them)
 }
 END_TEST
 
+/* A job whose steps could not be recorded says so in its row, whatever its start event had said. */
+START_TEST(steps_without_a_graph_are_marked)
+{
+    char marks[160];
+    write_run(false);
+    ls_report_run run;
+    ck_assert_int_eq(ls_report_data_open(scratch, &run), LS_OK);
+    for (int i = 0; i < run.job_count; i++) {
+        bool without = strcmp(run.job[i].role, "throughput") == 0;
+        ls_report_lines_marks(&run, &run.job[i], marks);
+        ck_assert_msg((strstr(marks, "no graph: no room") != NULL) == without, "%s: %s",
+                      run.job[i].role, marks);
+    }
+    ls_report_data_close(&run);
+    ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
+    char path[300];
+    ls_text_put(path, sizeof path, "%s/summary.json", scratch);
+    cJSON *summary = NULL;
+    ck_assert_int_eq(ls_json_read_file(path, &summary), LS_OK);
+    const cJSON *timed = cJSON_GetArrayItem(cJSON_GetObjectItem(summary, "throughput"), 0);
+    const cJSON *other = cJSON_GetArrayItem(cJSON_GetObjectItem(summary, "other_jobs"), 0);
+    ck_assert_str_eq(ls_json_string(timed, "cuda_graph", ""), "no room");
+    ck_assert(ls_json_bool(other, "cuda_graph", false));
+    cJSON_Delete(summary);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     if (argc > 1) {
@@ -225,6 +257,7 @@ int main(int argc, char **argv)
     tcase_add_test(tests, the_slow_one_is_named);
     tcase_add_test(tests, speed_is_held_against_the_neighbours);
     tcase_add_test(tests, pages_and_figure_show_them);
+    tcase_add_test(tests, steps_without_a_graph_are_marked);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
