@@ -399,8 +399,9 @@ typedef struct ls_backend_api {
     ls_status (*host_alloc)(ls_backend *backend, int64_t bytes, const char *purpose, void **out);
     void (*host_free)(ls_backend *backend, void *memory);
     /* What is enqueued on `stream`, and on streams that are made to wait for it, from begin to end
-     * is recorded instead of executed. Nothing in between may wait, allocate or read on the host.
-     */
+     * is recorded instead of executed. Nothing in between may wait, allocate or read on the host;
+     * where something does, or fails, all of it comes to nothing, and after graph_end the streams
+     * take work as before. */
     ls_status (*graph_begin)(ls_stream *stream);
     ls_status (*graph_end)(ls_stream *stream, ls_graph **out);
     ls_status (*graph_launch)(ls_graph *graph, ls_stream *stream);

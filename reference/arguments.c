@@ -169,7 +169,8 @@ static const struct argp_option table[] = {
     OPTION(6, "cudnn-benchmark", KEY_CUDNN_BENCHMARK, NULL,
            "time the engines of products and take the fastest, rank 0's choice (GPU)"),
     OPTION(6, "cuda-graph", KEY_CUDA_GRAPH, "auto|on|off",
-           "launch steps as one recorded graph, where nothing forbids it [auto]"),
+           "launch steps as one recorded graph; auto: where nothing forbids it and it can be "
+           "recorded; on: that or nothing [auto]"),
     OPTION(6, "threads", KEY_THREADS, "N", "CPU threads of a rank [cores / ranks here]"),
     OPTION(6, "init", KEY_INIT, "FILE", "start from these parameters (safetensors, or a dump)"),
     OPTION(6, "save", KEY_SAVE, "FILE", "write a checkpoint at the end"),

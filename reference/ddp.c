@@ -319,6 +319,19 @@ static ls_status settle_unused(ls_ddp *ddp)
     return LS_OK;
 }
 
+ls_status ls_ddp_abandon(ls_ddp *ddp)
+{
+    const ls_device *device = ddp->options.memory->device;
+    for (int b = 0; ddp->running && b < ddp->next; b++) {
+        ls_comm_handle *handle = &ddp->slot[b].handle;
+        if (handle->engine != NULL) {
+            LS_TRY(ddp->options.engine->wait(ddp->options.comm, handle, device->stream));
+        }
+    }
+    ddp->running = false;
+    return LS_OK;
+}
+
 void ls_ddp_observe(ls_ddp *ddp, const ls_ddp_observer *observer)
 {
     ddp->observer = observer;

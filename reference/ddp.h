@@ -48,6 +48,8 @@ ls_status ls_ddp_begin(ls_ddp *ddp);
 ls_status ls_ddp_stage(ls_ddp *ddp, int param, const ls_tensor *from);
 ls_status ls_ddp_ready(ls_ddp *ddp, int param);
 ls_status ls_ddp_finish(ls_ddp *ddp);
+/* After a recording of a step that came to nothing: as if it had not begun. */
+ls_status ls_ddp_abandon(ls_ddp *ddp);
 
 /* Who wants to know when buckets are reduced on a device that works beside the host: two events of
  * each bucket, the second recorded on a stream of its own that does nothing but wait for it. */

@@ -192,6 +192,17 @@ ls_status ls_events_write_buckets(ls_events *events, int64_t iteration,
     return finish_event(events, event);
 }
 
+ls_status ls_events_write_graph(ls_events *events, int64_t step, const char *why)
+{
+    if (!ls_events_enabled(events)) {
+        return LS_OK;
+    }
+    cJSON *event = begin_event("graph");
+    cJSON_AddNumberToObject(event, "step", (double)step);
+    cJSON_AddStringToObject(event, "cuda_graph", why);
+    return finish_event(events, event);
+}
+
 static void add_digests(cJSON *event, const ls_events_step *step)
 {
     static const char *const names[] = {

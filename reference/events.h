@@ -45,6 +45,10 @@ ls_status ls_events_write_start(ls_events *events, const ls_events_start *start)
 ls_status ls_events_write_buckets(ls_events *events, int64_t iteration,
                                   const ls_bucket_layout *layout, const ls_network *network);
 
+/* From this step on they are not launched as graphs, other than the start event said:
+ * {"event":"graph","step":N,"cuda_graph":"why"}. */
+ls_status ls_events_write_graph(ls_events *events, int64_t step, const char *why);
+
 typedef enum ls_events_digest {
     LS_EVENTS_PARAM,
     LS_EVENTS_MASTER,

@@ -1,5 +1,6 @@
 #include "graph.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,11 +8,13 @@
 #include "../kernels/core/plant.h"
 #include "audit.h"
 #include "feed.h"
+#include "join.h"
 
 enum { WARM_STEPS = 2 };
 
 struct ls_graph_set {
-    const ls_trainer *trainer;
+    ls_trainer *trainer;
+    char why[80]; /* no more steps are recorded; "": they are */
     int count;
     ls_graph *graph[]; /* [count], NULL until recorded */
 };
@@ -67,7 +70,7 @@ ls_status ls_graph_check(const ls_trainer *trainer)
     return LS_OK;
 }
 
-ls_status ls_graph_open(const ls_trainer *trainer, ls_graph_set **out)
+ls_status ls_graph_open(ls_trainer *trainer, ls_graph_set **out)
 {
     *out = NULL;
     if (ls_graph_refused(trainer) != NULL) {
@@ -97,7 +100,7 @@ void ls_graph_close(ls_graph_set *set)
 
 bool ls_graph_takes(const ls_graph_set *set, int64_t step)
 {
-    if (set == NULL || step < set->trainer->first_step + WARM_STEPS) {
+    if (set == NULL || set->why[0] != '\0' || step < set->trainer->first_step + WARM_STEPS) {
         return false;
     }
     const ls_options *options = &set->trainer->options;
@@ -121,24 +124,80 @@ static ls_status record(ls_graph_set *set, int place, ls_status (*enqueue)(void 
     LS_TRY(device->api->graph_begin(device->stream));
     ls_status status = enqueue(context);
     ls_status ended = device->api->graph_end(device->stream, &graph);
-    if (status != LS_OK || ended != LS_OK) {
-        if (graph != NULL) {
-            device->api->graph_destroy(graph);
-        }
-        ls_log_error("a step could not be recorded as a graph; --cuda-graph off does without");
-        return status != LS_OK ? status : ended;
+    if (status == LS_OK && ended == LS_OK) {
+        set->graph[place] = graph;
+        return LS_OK;
     }
-    set->graph[place] = graph;
+    if (graph != NULL) {
+        device->api->graph_destroy(graph);
+    }
+    return status != LS_OK ? status : ended;
+}
+
+/* After a recording that has failed: LS_OK where the step can be enqueued as others are. None of it
+ * has been executed; what engines had recorded went with the graph. But an engine whose own call
+ * has failed takes no further ones, and a lost device or peer stays lost. */
+static ls_status take_back(const ls_trainer *trainer, ls_status failure)
+{
+    ls_comm *comms[] = {trainer->comm, trainer->norm_comm};
+    if (failure == LS_ERR_DEVICE_LOST || failure == LS_ERR_PEER_LOST) {
+        return failure;
+    }
+    if (trainer->ddp != NULL) {
+        LS_TRY(ls_ddp_abandon(trainer->ddp));
+    }
+    for (size_t i = 0; i < sizeof comms / sizeof comms[0]; i++) {
+        LS_TRY(comms[i] != NULL ? trainer->engine->poll(comms[i]) : LS_OK);
+    }
     return LS_OK;
 }
 
-ls_status ls_graph_step(ls_graph_set *set, int place, ls_status (*enqueue)(void *context),
-                        void *context)
+/* Records on all ranks or on none. LS_OK with set->why where that went wrong and the run goes on.
+ */
+static ls_status record_everywhere(ls_graph_set *set, int64_t step, int place,
+                                   ls_status (*enqueue)(void *context), void *context)
+{
+    ls_trainer *trainer = set->trainer;
+    char key[48];
+    int failed_rank = -1;
+    bool must = trainer->options.graph == LS_GRAPH_ON;
+    ls_status status = record(set, place, enqueue, context);
+    ls_status usable = status == LS_OK ? LS_OK : take_back(trainer, status);
+    if (usable != LS_OK) {
+        ls_log_error("step %lld could not be recorded as a graph; --cuda-graph off does without",
+                     (long long)step);
+        return usable;
+    }
+    snprintf(key, sizeof key, "graph/%d", place);
+    LS_TRY(ls_join_all(trainer, key, status == LS_OK, &failed_rank));
+    if (failed_rank < 0) {
+        return LS_OK;
+    }
+    snprintf(set->why, sizeof set->why, "step %lld could not be recorded on rank %d",
+             (long long)step, failed_rank);
+    if (must) {
+        ls_log_error("--cuda-graph on: %s", set->why);
+        return status != LS_OK ? status : LS_ERR_INFRA;
+    }
+    if (failed_rank == trainer->world.rank) {
+        ls_log_warn("%s: all ranks go on without graphs", set->why);
+    }
+    /* recorded here, but not everywhere: enqueued again */
+    return status == LS_OK && trainer->ddp != NULL ? ls_ddp_abandon(trainer->ddp) : LS_OK;
+}
+
+ls_status ls_graph_step(ls_graph_set *set, int64_t step, int place,
+                        ls_status (*enqueue)(void *context), void *context, const char **why)
 {
     const ls_device *device = &set->trainer->device;
     LS_ASSERT(place >= 0 && place < set->count);
+    *why = NULL;
     if (set->graph[place] == NULL) {
-        LS_TRY(record(set, place, enqueue, context));
+        LS_TRY(record_everywhere(set, step, place, enqueue, context));
+        if (set->why[0] != '\0') {
+            *why = set->why;
+            return LS_OK;
+        }
     }
     ls_plan *plan = set->trainer->plan;
     LS_TRY(device->api->plan_take(plan, device->stream, place));

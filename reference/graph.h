@@ -14,14 +14,20 @@ const char *ls_graph_refused(const ls_trainer *trainer);
 ls_status ls_graph_check(const ls_trainer *trainer);
 
 /* *out is NULL where nothing is to be recorded. */
-ls_status ls_graph_open(const ls_trainer *trainer, ls_graph_set **out);
+ls_status ls_graph_open(ls_trainer *trainer, ls_graph_set **out);
 void ls_graph_close(ls_graph_set *set);
 /* Whether this step is launched as a graph: not the first two of a run, in which buckets settle and
  * engines make what they need, nor one that is audited or that some rank dumps (all ranks decide
- * alike: recording can be a matter between them). set may be NULL. */
+ * alike: recording can be a matter between them), and none after a recording has failed. set may be
+ * NULL. */
 bool ls_graph_takes(const ls_graph_set *set, int64_t step);
-/* Launches the graph of that place, recorded from `enqueue` if there is none yet. */
-ls_status ls_graph_step(ls_graph_set *set, int place, ls_status (*enqueue)(void *context),
-                        void *context);
+/* Launches the graph of that place, recorded from `enqueue` if there is none yet. A recording that
+ * fails on one rank is no rank's (NCCL, "Using NCCL with CUDA Graphs": whether an operation is
+ * captured must be uniform over all ranks). With --cuda-graph on that is the end. Else *why, which
+ * is NULL otherwise, says what happened: then nothing of the step has been enqueued, the caller
+ * enqueues it piece by piece, and no further step is taken. Errors that the device or the engine
+ * stay in end the run in any case. */
+ls_status ls_graph_step(ls_graph_set *set, int64_t step, int place,
+                        ls_status (*enqueue)(void *context), void *context, const char **why);
 
 #endif

@@ -1,6 +1,7 @@
 #include "join.h"
 
 #include <cjson/cJSON.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -348,6 +349,39 @@ static ls_status look_after_peers(void *context, double waited_s)
         "may be lost",
         waited_s);
     return LS_ERR_PEER_LOST;
+}
+
+ls_status ls_join_all(ls_trainer *trainer, const char *key, bool mine, int *rank)
+{
+    enum { AGAINST = 1 << 20 }; /* more than there are ranks: a vote counts those against, too */
+    static const struct timespec nap = {0, 200000};
+    char votes[64], who[64], number[16];
+    int64_t sum = 0, begun_ns = ls_clock_ns();
+    void *told = NULL;
+    size_t bytes = 0;
+    *rank = mine ? -1 : trainer->world.rank;
+    if (trainer->store == NULL || trainer->world.world == 1) {
+        return LS_OK;
+    }
+    snprintf(votes, sizeof votes, "%s/votes", key);
+    snprintf(who, sizeof who, "%s/who", key);
+    int length = snprintf(number, sizeof number, "%d", trainer->world.rank);
+    if (!mine) { /* before it votes: when all have voted, it stands there */
+        LS_TRY(ls_store_set(trainer->store, who, number, (size_t)length));
+    }
+    LS_TRY(ls_store_add(trainer->store, votes, mine ? 1 : AGAINST + 1, &sum));
+    while (sum % AGAINST < trainer->world.world) {
+        /* others may be at an operation of a step before, which goes on here meanwhile */
+        LS_TRY(look_after_peers(trainer, ls_clock_ms_between(begun_ns, ls_clock_ns()) * 1e-3));
+        (void)ppoll(NULL, 0, &nap, NULL); /* what we wait for has no descriptor */
+        LS_TRY(ls_store_add(trainer->store, votes, 0, &sum));
+    }
+    if (sum >= AGAINST) {
+        LS_TRY(ls_store_get(trainer->store, who, -1, &told, &bytes));
+        *rank = atoi(told);
+        free(told);
+    }
+    return LS_OK;
 }
 
 static void watch(ls_trainer *trainer, bool on)

@@ -313,10 +313,18 @@ static ls_status enqueue_pieces(ls_step_loop *loop)
 
 static ls_status enqueue_graph(ls_step_loop *loop)
 {
+    const char *why = NULL;
     loop->micro = 0;
     loop->recorded = true;
     LS_TRY(prepare_micro_step(loop));
-    return ls_graph_step(loop->graphs, loop->batch.place, run_whole_step, loop);
+    LS_TRY(ls_graph_step(loop->graphs, loop->now->step, loop->batch.place, run_whole_step, loop,
+                         &why));
+    if (why == NULL) {
+        return LS_OK;
+    }
+    loop->recorded = false;
+    LS_TRY(ls_events_write_graph(loop->trainer->events, loop->now->step, why));
+    return run_whole_step(loop);
 }
 
 /* Learning rate and, in torch's dialect, rank 0's running statistics. */

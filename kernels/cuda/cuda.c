@@ -379,10 +379,19 @@ static void cuda_graph_destroy(ls_graph *graph)
     }
 }
 
+/* Ends the recording whatever has become of it, for all streams that took part ("Creating a Graph
+ * Using Stream Capture", invalidation, in CUDA's programming guide). */
+static ls_status end_capture(ls_stream *stream, cudaGraph_t *recorded)
+{
+    cudaError_t ended = cudaStreamEndCapture(stream->native, recorded);
+    (void)cudaGetLastError(); /* told here, or where it was met: it is not the next launch's */
+    return ls_cuda_check(ended, "cudaStreamEndCapture", __FILE__, __LINE__);
+}
+
 static ls_status cuda_graph_end(ls_stream *stream, ls_graph **out)
 {
     cudaGraph_t recorded = NULL;
-    LS_CUDA(cudaStreamEndCapture(stream->native, &recorded));
+    LS_TRY(end_capture(stream, &recorded));
     ls_graph *graph = calloc(1, sizeof *graph);
     ls_status status = graph != NULL ? LS_OK : LS_ERR_INFRA;
     if (status == LS_OK) {
@@ -393,6 +402,7 @@ static ls_status cuda_graph_end(ls_stream *stream, ls_graph **out)
     }
     (void)cudaGraphDestroy(recorded);
     if (status != LS_OK) {
+        (void)cudaGetLastError();
         cuda_graph_destroy(graph);
         return status;
     }

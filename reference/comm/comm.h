@@ -10,7 +10,8 @@
  * deadlines surface in `begin`, `wait` and `poll`; after one, the communicator only accepts `abort`
  * and `close`. Handles belong to the caller, one per operation, and stay put until waited for.
  * Between begin and wait nothing asks the host to wait, so an engine that works beside the host can
- * be recorded into a graph with the operations around it.
+ * be recorded into a graph with the operations around it; where that recording comes to nothing,
+ * `wait` only gives the handle back.
  *
  * When a rank dies: the engine's own error or the deadline turns into LS_ERR_PEER_LOST in every
  * survivor, logged once with operation, number, bytes and seconds waited. */

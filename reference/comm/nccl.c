@@ -411,17 +411,31 @@ static ls_status wait_on_host(ls_comm *comm, const ls_nccl_slot *slot)
     }
 }
 
+/* Whether the operation went with a recording that has ended before it was waited for: a whole one
+ * waits for all that it has begun. */
+static ls_status is_dropped(const ls_comm *comm, const ls_nccl_slot *slot, bool *dropped)
+{
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    LS_NCCL_CUDA(slot->captured ? cudaStreamIsCapturing(comm->stream, &capture) : cudaSuccess);
+    *dropped = slot->captured && capture == cudaStreamCaptureStatusNone;
+    return LS_OK;
+}
+
 static ls_status wait_nccl(ls_comm *comm, ls_comm_handle *handle, ls_stream *stream)
 {
     ls_nccl_slot *slot = handle->engine;
     LS_ASSERT(slot != NULL);
+    bool dropped = false;
     ls_status status = comm->failed;
-    if (status == LS_OK && stream != NULL) {
+    if (status == LS_OK) {
+        status = is_dropped(comm, slot, &dropped);
+    }
+    if (status == LS_OK && stream != NULL && !dropped) {
         cudaStream_t native = comm->backend_api->stream_native(stream);
         status =
             ls_nccl_check_cuda(cudaStreamWaitEvent(native, slot->event, 0), "cudaStreamWaitEvent");
     }
-    if (status == LS_OK && (stream == NULL || handle->op.kind == LS_COMM_BARRIER)) {
+    if (status == LS_OK && !dropped && (stream == NULL || handle->op.kind == LS_COMM_BARRIER)) {
         status = wait_on_host(comm, slot);
     }
     handle->engine = NULL;
@@ -439,7 +453,7 @@ static ls_status look(ls_comm *comm, int64_t begun_ns)
     ls_status status = ls_nccl_poll(comm);
     status = status == LS_OK ? ls_nccl_look(comm, begun_ns) : status;
     if (status == LS_OK && ls_clock_ms_between(begun_ns, ls_clock_ns()) > comm->timeout_s * 1e3) {
-        status = fail_late(comm, NULL, "the device has not ended its work");
+        status = fail_late(comm, NULL, "the device's work, or an answer, has not come");
     }
     comm->waiting_ns = 0;
     return status;

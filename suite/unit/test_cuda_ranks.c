@@ -94,6 +94,40 @@ START_TEST(two_ranks_hold_the_same_bits)
 }
 END_TEST
 
+/* What one rank cannot record no rank launches: the played NCCL refuses operations that are in a
+ * graph on one rank and in none on another. */
+START_TEST(all_record_or_none)
+{
+    static const struct {
+        const char *environment, *options;
+    } ways[] = {
+        {"", "--cuda-graph off"},
+        {"LS_EMULATED_UNRECORDED=weights:1", ""},
+        {"LS_EMULATED_UNRECORDED=end:0 LS_EMULATED_LATE=1", ""},
+        {"LS_EMULATED_UNRECORDED=data", ""},
+    };
+    char *wanted = NULL;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        char options[160];
+        snprintf(options, sizeof options,
+                 "--opt-level O2 --deterministic --steps 5 --bucket-cap-mb 0.02 %s %s",
+                 _i == 0 ? "" : "--sync-bn", ways[i].options);
+        ck_assert_msg(train(ways[i].environment, "--nproc-per-node 2", options) == 0, "%s %s",
+                      ways[i].environment, ways[i].options);
+        char *got = equal_weights(2);
+        ck_assert_msg(wanted == NULL || strcmp(wanted, got) == 0, "%s: other bits",
+                      ways[i].environment);
+        free(wanted);
+        wanted = got;
+        ck_assert_int_eq(says("rank1.jsonl", "could not be recorded on rank"), i > 0);
+    }
+    free(wanted);
+    ck_assert_int_eq(train(ways[1].environment, "--nproc-per-node 2", "--steps 4 --cuda-graph on"),
+                     3);
+    ck_assert(says("log", "[0]: error: --cuda-graph on: step 3 could not be recorded on rank 1"));
+}
+END_TEST
+
 /* Statistics over all ranks: running statistics are equal too, and part of the graph. */
 START_TEST(shared_statistics_are_equal)
 {
@@ -193,6 +227,7 @@ int main(void)
     tcase_add_checked_fixture(tests, set_up, tear_down);
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, two_ranks_hold_the_same_bits);
+    tcase_add_loop_test(tests, all_record_or_none, 0, 2);
     tcase_add_loop_test(tests, shared_statistics_are_equal, 0, 2);
     tcase_add_test(tests, devices_are_not_shared_unasked);
     tcase_add_loop_test(tests, a_lost_peer_is_named, 0, 2);

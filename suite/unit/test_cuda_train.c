@@ -119,6 +119,27 @@ START_TEST(steps_in_flight)
 }
 END_TEST
 
+/* A recording that fails has executed nothing: the step comes again without it, and so do all that
+ * follow. */
+START_TEST(goes_on_without_a_recording)
+{
+    static const char *const ways[] = {"forward", "data", "weights", "end", "instantiate"};
+    char environment[96], *first = NULL;
+    const char *late = _i == 0 ? "" : " LS_EMULATED_LATE=1";
+    same(&first, "A=1", "--deterministic --cuda-graph off");
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        snprintf(environment, sizeof environment, "LS_EMULATED_UNRECORDED=%s%s", ways[i], late);
+        same(&first, environment, _i == 0 ? "--deterministic --comm self" : "--deterministic");
+        ck_assert(says("rank0.jsonl", "{\"event\":\"graph\",\"step\":3,\"cuda_graph\":\"step 3 "
+                                      "could not be recorded on rank 0\"}"));
+        ck_assert(says("log", "go on without graphs"));
+        ck_assert_int_eq(train(environment, "--cuda-graph on"), 3);
+        ck_assert(says("log", "--cuda-graph on: step 3 could not be recorded on rank 0"));
+    }
+    free(first);
+}
+END_TEST
+
 /* As many resident batches as there are steps are the batches that would have come. */
 START_TEST(resident_batches)
 {
@@ -184,6 +205,7 @@ int main(void)
     tcase_set_timeout(train_case, 60);
     tcase_add_loop_test(train_case, however_it_is_launched, 0, 2);
     tcase_add_test(train_case, steps_in_flight);
+    tcase_add_loop_test(train_case, goes_on_without_a_recording, 0, 2);
     tcase_add_test(train_case, resident_batches);
     tcase_add_test(train_case, phases_by_the_device);
     tcase_add_loop_test(train_case, refused_in_one_line, 0, rows);
