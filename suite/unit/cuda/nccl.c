@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "emulate.h"
@@ -70,17 +69,8 @@ ncclResult_t ncclGetVersion(int *version)
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
-    unsigned char random[12];
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) {
-        return ncclSystemError;
-    }
     memset(id, 0, sizeof *id);
-    int used = snprintf(id->internal, sizeof id->internal, "/emulated-nccl-");
-    for (size_t i = 0; i < sizeof random; i++) {
-        used +=
-            snprintf(id->internal + used, sizeof id->internal - (size_t)used, "%02x", random[i]);
-    }
-    return ncclSuccess;
+    return net_create(id->internal, sizeof id->internal) ? ncclSuccess : ncclSystemError;
 }
 
 /* ---- a communicator's life ------------------------------------------------------------------- */
@@ -219,7 +209,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int world, ncclUniqueId id,
         return nccl_warn(ncclInvalidArgument, "ncclConfig_t argument not initialized via "
                                               "NCCL_CONFIG_INITIALIZER, or wrong");
     }
-    if (strncmp(id.internal, "/emulated-nccl-", 15) != 0) {
+    if (memchr(id.internal, '\0', sizeof id.internal) == NULL ||
+        strncmp(id.internal, "/proc/", 6) != 0) {
         return nccl_warn(ncclInvalidArgument, "not a unique id");
     }
     net_member me = {.host = host_hash()};

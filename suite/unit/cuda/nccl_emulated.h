@@ -41,11 +41,12 @@ typedef struct net_channel {
 
 typedef struct net {
     int rank, world, file;
-    char name[48];
     struct net_segment *segment;
     size_t bytes;
 } net;
 
+/* Makes the memory of a communicator and its name. */
+bool net_create(char *name, size_t name_bytes);
 /* Opens the memory that the id names and joins; false: the system's errno. */
 bool net_join(net *to, const char *name, int rank, int world, const net_member *me);
 bool net_all_joined(net *of);

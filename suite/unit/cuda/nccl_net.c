@@ -1,6 +1,7 @@
 /* The ranks of a communicator share one piece of memory: who has joined, and a ring of bytes from
- * each rank to each. A lock on a byte of its file says that a rank lives; the system drops it
- * however the process ends. */
+ * each rank to each. It has no name that could stay behind; it is found through the process that
+ * has made it, which keeps it open. A lock on a byte of its file says that a rank lives; the system
+ * drops it however the process ends. */
 #include "nccl_emulated.h"
 
 #include <errno.h>
@@ -23,10 +24,17 @@ static bool lock_byte(int file, int rank, int type)
     return fcntl(file, F_SETLK, &lock) == 0;
 }
 
+bool net_create(char *name, size_t name_bytes)
+{
+    int file = memfd_create("emulated-nccl", MFD_CLOEXEC);
+    return file >= 0 &&
+           snprintf(name, name_bytes, "/proc/%d/fd/%d", (int)getpid(), file) < (int)name_bytes;
+}
+
 bool net_join(net *to, const char *name, int rank, int world, const net_member *me)
 {
     size_t bytes = sizeof(net_segment) + (size_t)(world * world) * sizeof(net_channel);
-    int file = shm_open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    int file = open(name, O_RDWR | O_CLOEXEC);
     if (file < 0) {
         return false;
     }
@@ -41,7 +49,6 @@ bool net_join(net *to, const char *name, int rank, int world, const net_member *
         return false;
     }
     *to = (net){.rank = rank, .world = world, .file = file, .segment = memory, .bytes = bytes};
-    snprintf(to->name, sizeof to->name, "%s", name);
     net_member *mine = &to->segment->member[rank];
     mine->host = me->host;
     memcpy(mine->device, me->device, sizeof mine->device);
@@ -56,7 +63,6 @@ bool net_all_joined(net *of)
             return false;
         }
     }
-    (void)shm_unlink(of->name); /* nobody needs the name any more */
     return true;
 }
 
@@ -127,7 +133,6 @@ size_t net_receive(net *of, int from, void *data, size_t bytes)
 
 void net_leave(net *of)
 {
-    (void)shm_unlink(of->name); /* where not all have joined */
     (void)munmap(of->segment, of->bytes);
     close(of->file); /* and the lock is gone */
     of->segment = NULL;
