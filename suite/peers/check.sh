@@ -39,7 +39,7 @@ try() {
 
 if [ $# = 0 ]; then
     try "$here/example.py" gradients.o0.w2.b0.1mb 0
-    try "$here/example.py" 'subject.*.o0.w2' 0
+    try "$here/example.py" 'subject.*[!m].o0.w2' 0 # all but digest.adam: the example has SGD alone
     try "$here/pytorch_train.py" 'subject.*.o0.w2' 0
 fi
 tab=$(printf '\t')

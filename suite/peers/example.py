@@ -39,7 +39,8 @@ def main(events):
             tensors.update({f"buffer/{n}": b for n, b in model.named_buffers()})
             tensors.update({f"branch/{k:03d}": b for k, b in enumerate(branches.found)})
             protocol.write_dump(folder, step, rank, tensors, {
-                "opt_level": "O0", "world_size": world, "dialect": "torch", "lr": o.lr})
+                "opt_level": "O0", "world_size": world, "dialect": "torch", "lr": o.lr,
+                "momentum": o.momentum, "weight_decay": o.weight_decay})
     events.write("end")
 
 protocol.run(main, "example")
