@@ -251,9 +251,8 @@ ls_status ls_machine_choose_among(const char *wanted, int ranks, bool oversubscr
         return LS_OK;
     }
     if (count == 0) {
-        ls_log_error(
-            "DEVICE=cuda, but the PCI bus (%s) shows no NVIDIA device, and CUDA lists none",
-            ls_machine_sysfs());
+        ls_log_error("no NVIDIA device: the PCI bus (%s) shows none, and CUDA lists none",
+                     ls_machine_sysfs());
         return LS_ERR_INFRA;
     }
     for (int i = 0; i < count; i++) {

@@ -113,7 +113,9 @@ static void print_jobs(const ls_report_run *run, FILE *to)
         hidden += ls_report_data_has_speed(job) && !ls_report_data_shown(job);
     }
     if (printed > 0) {
-        fprintf(to, "expos.: ms of a step that wait for reductions; effic: of ranks x one rank\n");
+        fprintf(
+            to,
+            "expos.: ms a step waits for reductions; effic: images/s over ranks x one rank's\n");
     }
     if (simulated > 0) {
         fprintf(to, "s: nodes are simulated on this machine\n");

@@ -67,7 +67,7 @@ static void print_run(const scene *s)
     fprintf(s->to, "%s, %d classes, %d x %d pixels; %s with %s; dialect %s\n", o->arch,
             o->num_classes, o->image_size, o->image_size, ls_options_level_name(o->opt_level),
             ls_dtype_label(o->half), ls_dialect_name(o->dialect));
-    fprintf(s->to, "%d ranks x %d images", s->world, o->batch_size);
+    fprintf(s->to, "%d rank%s x %d images", s->world, s->world == 1 ? "" : "s", o->batch_size);
     if (o->accumulate > 1) {
         fprintf(s->to, " x %d micro-steps", o->accumulate);
     }

@@ -57,10 +57,15 @@ static ls_status find_device(const ls_backend_options *options, int *device)
     }
     if (error == cudaErrorInsufficientDriver) {
         (void)cudaDriverGetVersion(&driver);
-        ls_log_error("--device cuda: %s: the driver %s CUDA %d.%d, this program needs %d.%d",
-                     cudaGetErrorString(error),
-                     driver > 0 ? "is for" : "is not loaded:", driver / 1000, driver % 1000 / 10,
-                     CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        if (driver == 0) {
+            ls_log_error("--device cuda: no NVIDIA driver is loaded, this program needs one for "
+                         "CUDA %d.%d",
+                         CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        } else {
+            ls_log_error("--device cuda: the driver is for CUDA %d.%d, this program needs %d.%d",
+                         driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+                         CUDART_VERSION % 1000 / 10);
+        }
         return LS_ERR_INFRA;
     }
     if (error != cudaSuccess) {
