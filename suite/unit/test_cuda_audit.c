@@ -264,6 +264,64 @@ END_TEST
 
 /* ---- which steps ----------------------------------------------------------------------------- */
 
+/* ---- sums over ranks ------------------------------------------------------------------------- */
+
+enum { SUMMED = 5 };
+
+static const struct summed {
+    double rank[SUMMED];
+    uint16_t got; /* as f16 */
+    bool wrong;
+} summed[] = {
+    {{1, 2, 3, 4, 5}, 0x4b80, false},                       /* 15 */
+    {{1, 2, 3, 4, 5}, 0x4b90, true},                        /* 15.125 */
+    {{30000, 30000, 30000, -30000, -30000}, 0x7753, false}, /* 30000 */
+    {{30000, 30000, 30000, -30000, -30000}, 0x4500, true},  /* 5 */
+    {{30000, 30000, 30000, -30000, -30000}, 0x7c00, false}, /* a partial sum overflowed */
+    {{30000, 30000, 30000, -30000, -30000}, 0x7e00, false}, /* and met its negative */
+    {{1, 2, 3, 4, 5}, 0x7c00, true},                        /* nothing can have overflowed */
+    {{30000, 30000, 30000, 30000, 30000}, 0x7bff, true},    /* 65504: infinite in truth */
+    {{10000, 10000, 10000, -10000, -10000}, 0x7c00, true},  /* 50000 in all */
+};
+
+START_TEST(sums_over_ranks)
+{
+    const struct summed *row = &summed[_i];
+    bench b;
+    open_bench(&b, runs[1]);
+    const ls_device *device = &b.trainer.device;
+    double all[SUMMED][LS_AUDIT_SAMPLES] = {{0}};
+    ls_audit_verdict verdict;
+    void *memory = NULL;
+    char *at = NULL;
+    int64_t bytes = 256 + (int64_t)sizeof all + (int64_t)sizeof verdict +
+                    LS_AUDIT_SAMPLES * (int64_t)(sizeof(ls_audit_sample) + sizeof(double));
+    ck_assert_int_eq(device->api->memory_alloc(device->backend, bytes, "sums", &memory), LS_OK);
+    at = memory;
+    ls_audit_tensor tensor = {at, 1, LS_AUDIT_F16};
+    double *list = (double *)(void *)(at + 256), *mine = list + SUMMED * LS_AUDIT_SAMPLES;
+    ls_audit_sample *sample = (ls_audit_sample *)(void *)(mine + LS_AUDIT_SAMPLES);
+    ls_audit_verdict *found = (ls_audit_verdict *)(void *)(sample + LS_AUDIT_SAMPLES);
+    for (int rank = 0; rank < SUMMED; rank++) {
+        all[rank][0] = row->rank[rank];
+    }
+    void *stream = device->api->stream_native(device->stream);
+    ck_assert_int_eq(device->api->copy_in(device->backend, device->stream, at, &row->got, 2),
+                     LS_OK);
+    ck_assert_int_eq(device->api->copy_in(device->backend, device->stream, list, all, sizeof all),
+                     LS_OK);
+    ls_audit_draw draw = {1, 1};
+    ck_assert_int_eq(b.audit->judge->pick(stream, tensor, draw, mine, sample), LS_OK);
+    ck_assert_int_eq(b.audit->judge->sum(stream, tensor, list, SUMMED, 1, 1, sample, found), LS_OK);
+    ck_assert_int_eq(ls_device_read(device, &verdict, found, sizeof verdict), LS_OK);
+    ck_assert_int_eq(verdict.elements, 1);
+    ck_assert_msg((verdict.bad == 1) == row->wrong, "%g, wanted %g within %g", verdict.got,
+                  verdict.wanted, verdict.limit);
+    device->api->memory_free(device->backend, memory);
+    close_bench(&b);
+}
+END_TEST
+
 START_TEST(one_step_of_every_period)
 {
     ls_options options;
@@ -353,6 +411,7 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, wrong_elements_are_found_and_no_others, 0, 2 * RUNS);
     tcase_add_loop_test(tests, a_clean_step_is_silent, 1, RUNS);
+    tcase_add_loop_test(tests, sums_over_ranks, 0, (int)(sizeof summed / sizeof summed[0]));
     tcase_add_test(tests, one_step_of_every_period);
     tcase_add_loop_test(tests, a_wrong_engine_ends_the_run, 0,
                         (int)(sizeof wrong_engines / sizeof wrong_engines[0]));

@@ -145,7 +145,8 @@ ls_status ls_audit_pick(void *stream, ls_audit_tensor tensor, ls_audit_draw draw
 }
 
 /* Each addition in the reduced type costs half an ulp of its result, which is at most the sum of
- * sizes; so do both multiplications. */
+ * sizes; so do both multiplications. Where that sum is beyond the type, a partial one may be too in
+ * the order that was taken, whatever the whole is: not finite then says nothing. */
 LS_KERNEL total_kernel(ls_audit_tensor tensor, const double *all, int world, double before,
                        double behind, ls_audit_sample *sample)
 {
@@ -164,6 +165,11 @@ LS_KERNEL total_kernel(ls_audit_tensor tensor, const double *all, int world, dou
     sample[i].bound = (steps * audit_ulp(tensor.type, size) / 2 +
                        (behind != 1 ? audit_ulp(tensor.type, sum * behind) / 2 / behind : 0)) *
                       behind;
+    bool finite =
+        sample[i].index < 0 || isfinite(audit_value(tensor.data, tensor.type, sample[i].index));
+    if (!finite && size >= audit_overflow(tensor.type)) {
+        sample[i].bound = (double)INFINITY;
+    }
 }
 
 ls_status ls_audit_total(cudaStream_t stream, ls_audit_tensor tensor, const double *all, int world,
