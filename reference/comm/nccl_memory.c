@@ -101,15 +101,16 @@ ls_status ls_nccl_memory_alloc(ls_comm *comm, int64_t bytes, const char *purpose
     }
     bool registered = mine[0] == '\0';
     ls_status status = agree(comm, mine, &refused, why, sizeof why);
-    if (status != LS_OK) {
-        return status;
-    }
     if (refused >= 0 && comm->rank == refused) {
         ls_log_note("nccl '%s': %lld bytes of %s are not registered: %s", comm->name,
                     (long long)bytes, purpose, why);
     }
-    if (refused >= 0 && registered) {
+    if (registered && (refused >= 0 || status != LS_OK)) {
         deregister_newest(comm);
+    }
+    if (status != LS_OK) {
+        ls_nccl_memory_free(memory);
+        return status;
     }
     if (memory == NULL) {
         return LS_ERR_UNSUPPORTED;
