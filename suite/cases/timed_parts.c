@@ -39,17 +39,27 @@ static bool is_gradient(const ls_safetensors_entry *entry)
     return strncmp(entry->name, "grad/", 5) == 0;
 }
 
+/* Its counterpart in another dump, or NULL with a verdict where there is none of its shape. */
+static const ls_safetensors_entry *same_entry(const ls_safetensors *file,
+                                              const ls_safetensors_entry *entry, ls_verdict *out)
+{
+    const ls_safetensors_entry *other = ls_safetensors_find(file, entry->name);
+    if (other == NULL || other->bytes != entry->bytes || other->dtype != LS_F32 ||
+        entry->dtype != LS_F32) {
+        ls_verdict_set(out, LS_FAIL, "%s is not in both dumps with one shape, as F32", entry->name);
+        return NULL;
+    }
+    return other;
+}
+
 /* The reference's mean of one tensor into p->mean; false where a dump does not have it. */
 static bool read_mean(const pair *p, const ls_safetensors_entry *entry, ls_verdict *out)
 {
     int64_t count = entry->bytes / (int64_t)sizeof(float);
     memset(p->mean, 0, (size_t)count * sizeof *p->mean);
     for (int k = 0; k < p->count; k++) {
-        const ls_safetensors_entry *other = ls_safetensors_find(p->reference[k], entry->name);
-        if (other == NULL || other->bytes != entry->bytes || other->dtype != LS_F32 ||
-            entry->dtype != LS_F32) {
-            ls_verdict_set(out, LS_FAIL, "%s is not in both dumps with one shape, as F32",
-                           entry->name);
+        const ls_safetensors_entry *other = same_entry(p->reference[k], entry, out);
+        if (other == NULL) {
             return false;
         }
         const float *value = other->data;
@@ -236,4 +246,54 @@ bool ls_timed_parts_same_forward(const ls_record *a, const ls_record *b, char *t
         }
     }
     return text[0] == '\0';
+}
+
+/* One tensor of rank 0's, or one that is no gradient: nothing. */
+static bool add_local(const ls_safetensors *a, const ls_safetensors_entry *entry,
+                      ls_timed_local *out, ls_verdict *verdict)
+{
+    bool local = strncmp(entry->name, "local/", 6) == 0;
+    if (!local && !is_gradient(entry)) {
+        return true;
+    }
+    const ls_safetensors_entry *other = same_entry(a, entry, verdict);
+    if (other == NULL) {
+        return false;
+    }
+    const float *value = entry->data, *mine = other->data;
+    double *size = local ? &out->size : &out->mean_size;
+    for (int64_t i = 0; i < entry->bytes / (int64_t)sizeof *value; i++) {
+        double d = local ? (double)mine[i] - (double)value[i] : 0;
+        out->distance += d * d;
+        *size += (double)value[i] * (double)value[i];
+    }
+    bool same = memcmp(mine, value, (size_t)entry->bytes) == 0;
+    if (local && !same && out->tensor[0] == '\0') {
+        ls_text_put(out->tensor, sizeof out->tensor, "%s", entry->name + strlen("local/"));
+    }
+    return true;
+}
+
+bool ls_timed_parts_local(const ls_record *a, const ls_record *b, ls_timed_local *out,
+                          ls_verdict *verdict)
+{
+    ls_safetensors *mine = NULL, *other = NULL;
+    memset(out, 0, sizeof *out);
+    bool good = open_dump(a, 1, 0, &mine) == LS_OK && open_dump(b, 1, 0, &other) == LS_OK;
+    if (!good) {
+        ls_verdict_set(verdict, LS_FAIL, "a dump of the first step is missing or broken");
+    }
+    for (int i = 0; good && i < ls_safetensors_count(other); i++) {
+        good = add_local(mine, ls_safetensors_at(other, i), out, verdict);
+    }
+    out->distance = sqrt(out->distance);
+    out->size = sqrt(out->size);
+    out->mean_size = sqrt(out->mean_size);
+    if (other != NULL) {
+        ls_safetensors_close(other);
+    }
+    if (mine != NULL) {
+        ls_safetensors_close(mine);
+    }
+    return good;
 }

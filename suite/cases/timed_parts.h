@@ -29,5 +29,15 @@ bool ls_timed_parts_measure(const ls_record *subject, const ls_record *reference
 /* Whether step 1 of two jobs took the same branches on every rank from the same parameters, to the
  * last bit; else what differs, in text[bytes]. */
 bool ls_timed_parts_same_forward(const ls_record *a, const ls_record *b, char *text, size_t bytes);
+/* Rank 0's gradients before the reduction (`local/` of the dump) in two jobs. */
+typedef struct ls_timed_local {
+    char tensor[64];  /* the first that differs in a bit; "": none, also where no dump has any */
+    double distance;  /* |a - b| over all of them */
+    double size;      /* |b| */
+    double mean_size; /* of b's gradients after the reduction */
+} ls_timed_local;
+/* Step 1 of both; false with a verdict where the dumps are missing or do not fit together. */
+bool ls_timed_parts_local(const ls_record *a, const ls_record *b, ls_timed_local *out,
+                          ls_verdict *verdict);
 
 #endif

@@ -1,4 +1,5 @@
-/* Two gradients compared part by part: each planted fault is found, in its kind and its place. */
+/* Two gradients compared part by part: each planted fault is found, in its kind and its place; and
+ * what is the order of sums, and what is not. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -222,6 +223,138 @@ START_TEST(references)
 }
 END_TEST
 
+/* ---- the order of sums ------------------------------------------------------------------------
+ */
+
+/* Two jobs of two ranks that differ in buckets, as their dumps and events show them. */
+typedef struct job {
+    const char *start;             /* rank 0's start event */
+    const char *loss;              /* rank 1's, as bits */
+    double local_noise, sum_noise; /* of each element, normal */
+    bool branch_turned;            /* rank 1's */
+} job;
+
+#define CPU "{\"host_memory\":true,\"options\":{\"deterministic\":false}}"
+#define GPU "{\"host_memory\":false,\"options\":{\"deterministic\":false}}"
+#define GPU_REPEATS "{\"host_memory\":false,\"options\":{\"deterministic\":true}}"
+
+static void write_dump(const char *folder, int rank, const job *j)
+{
+    char path[160];
+    ls_safetensors_writer *writer = NULL;
+    ls_text_put(path, sizeof path, "%s/dump/step000001.rank%d.safetensors", folder, rank);
+    ck_assert_int_eq(ls_safetensors_create(path, &writer), LS_OK);
+    enum { COUNT = 4096 };
+    static float local[COUNT], grad[COUNT];
+    for (uint64_t i = 0; rank == 0 && i < COUNT; i++) {
+        double value = (double)ls_rng_normal(1, 0, i);
+        local[i] = (float)(value * (1 + j->local_noise * (double)ls_rng_normal(1, 1, i)));
+        grad[i] = (float)(value * (1 + j->sum_noise * (double)ls_rng_normal(1, 2, i)));
+    }
+    ls_shape shape = {1, {COUNT}}, bits = {1, {1}};
+    uint8_t branch = rank == 1 && j->branch_turned ? 4 : 5;
+    ls_safetensors_add_copy(writer, "branch/000", LS_U8, &bits, &branch);
+    if (rank == 0) {
+        ls_safetensors_add_copy(writer, "local/conv1.weight", LS_F32, &shape, local);
+        ls_safetensors_add_copy(writer, "grad/conv1.weight", LS_F32, &shape, grad);
+    }
+    ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
+}
+
+static void make_job(const job *j, ls_record *out)
+{
+    char path[600];
+    *out = (ls_record){.directory = "/tmp/ls_timed_XXXXXX", .world = 2};
+    ck_assert_ptr_nonnull(mkdtemp(out->directory));
+    ls_text_put(path, sizeof path, "%s/dump", out->directory);
+    ck_assert_int_eq(mkdir(path, 0777), 0);
+    out->rank = calloc(2, sizeof *out->rank);
+    for (int rank = 0; rank < 2; rank++) {
+        write_dump(out->directory, rank, j);
+        ls_record_rank *r = &out->rank[rank];
+        r->start = cJSON_Parse(j->start);
+        r->step_count = 1;
+        r->step = calloc(1, sizeof *r->step);
+        r->step->step = 1;
+        ls_text_put(r->step->loss_bits, sizeof r->step->loss_bits, "%s",
+                    rank == 1 ? j->loss : "40000000");
+    }
+}
+
+static void drop_job(ls_record *record)
+{
+    char path[600];
+    for (int rank = 0; rank < 2; rank++) {
+        ls_text_put(path, sizeof path, "%s/dump/step000001.rank%d.safetensors", record->directory,
+                    rank);
+        unlink(path);
+    }
+    ls_text_put(path, sizeof path, "%s/dump", record->directory);
+    rmdir(path);
+    rmdir(record->directory);
+    ls_record_free(record);
+}
+
+static const struct order {
+    job subject;
+    int level;
+    ls_verdict_code code;
+    const char *evidence;
+} orders[] = {
+    {{CPU, "3f800000", 0, 1e-8, false}, 0, LS_PASS, "same local"},
+    {{CPU, "3f800000", 0, 1e-6, false}, 0, LS_FAIL, "whole gradient"},
+    {{CPU, "3f800000", 1e-7, 1e-8, false}, 0, LS_FAIL, "local gradient of conv1.weight"},
+    {{CPU, "3f800001", 0, 0, false}, 0, LS_FAIL, "rank=1: the loss"},
+    {{GPU_REPEATS, "3f800000", 1e-7, 1e-8, false}, 0, LS_FAIL, "local gradient of conv1.weight"},
+    {{GPU, "3f800000", 0, 1e-6, false}, 0, LS_FAIL, "whole gradient"},
+    {{GPU, "3f800001", 0, 1e-6, false}, 0, LS_PASS, "nearly the same local"},
+    {{GPU, "3f800000", 1e-6, 1e-6, false}, 0, LS_PASS, "nearly the same local"},
+    {{GPU, "3f800000", 1e-6, 1e-4, false}, 0, LS_FAIL, "whole gradient"},
+    {{GPU, "3f800000", 1e-3, 1e-4, false}, 0, LS_FAIL, "local gradients"},
+    {{GPU, "3f800000", 1e-6, 1e-6, true}, 0, LS_WEAK, "rank=1: branch/000"},
+    {{GPU, "3f800000", 1e-3, 1e-3, false}, 2, LS_PASS, "nearly the same local"},
+    {{GPU, "3f800000", 1e-3, 1e-2, false}, 2, LS_FAIL, "whole gradient"},
+};
+
+START_TEST(order_is_judged)
+{
+    const struct order *o = &orders[_i];
+    job clean = {o->subject.start, "3f800000", 0, 0, false};
+    ls_matrix jobs = {0};
+    ls_spec spec = ls_matrix_spec(LS_ROLE_THROUGHPUT);
+    ls_text_put(spec.arch, sizeof spec.arch, "resnet18");
+    ls_text_put(spec.half, sizeof spec.half, "fp16");
+    spec.image_size = 64;
+    spec.batch_size = 8;
+    spec.level = o->level;
+    spec.world = 2;
+    spec.followed = true;
+    for (int i = 0; i < 2; i++) {
+        spec.bucket_mb = i + 1;
+        ls_matrix_add(&jobs, &spec);
+    }
+    ls_case_settings settings = {.bench = &jobs};
+    ls_case_list list = {0, 0, NULL};
+    ls_gradients_timed_cases(&settings, &list);
+    const ls_case *row = NULL;
+    for (int i = 0; i < list.count; i++) {
+        row = strncmp(list.row[i].id, "gradients.order.", 16) == 0 ? &list.row[i] : row;
+    }
+    ck_assert_ptr_nonnull(row);
+    ls_record record[2];
+    make_job(&o->subject, &record[0]);
+    make_job(&clean, &record[1]);
+    ls_verdict verdict = {0};
+    row->judge(row, record, &verdict);
+    ck_assert_msg(verdict.code == o->code && strstr(verdict.evidence, o->evidence) != NULL,
+                  "%d: %s", (int)verdict.code, verdict.evidence);
+    drop_job(&record[0]);
+    drop_job(&record[1]);
+    ls_rows_free(&list);
+    ls_matrix_free(&jobs);
+}
+END_TEST
+
 /* A device's library takes other engines for the deterministic reference than for the timed job, so
  * that branches turn at O0 too; the CPU's kernels are the same in both. */
 START_TEST(o0_is_followed_on_a_device)
@@ -270,6 +403,7 @@ int main(void)
     tcase_add_test(tests, forwards_are_told_apart);
     tcase_add_test(tests, references);
     tcase_add_loop_test(tests, o0_is_followed_on_a_device, 0, 2);
+    tcase_add_loop_test(tests, order_is_judged, 0, sizeof orders / sizeof *orders);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
