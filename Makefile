@@ -99,7 +99,7 @@ found: programs
 	@echo "CUDA backend:   $(if $(HAVE_CUDA),yes (CUDA $(call found_cuda,CUDART_VERSION)$(comma) \
 cuDNN $(call found_cuda,CUDNN_VERSION)$(comma) cuBLASLt $(call found_cuda,CUBLASLT_VERSION); \
 $(addprefix sm_,$(CUDA_ARCH))),no: not found: $(strip $(CUDA_MISSING)))"
-	@echo "NCCL engine:    $(if $(HAVE_NCCL),$(if $(NCCL),yes (NCCL $(call found_cuda,NCCL_VERSION)),no: not part of this version),no: not found: $(if $(call found_cuda,CUDART_LIB),NCCL,CUDART))"
+	@echo "NCCL engine:    $(if $(HAVE_NCCL),yes (NCCL $(call found_cuda,NCCL_VERSION)),no: not found: $(if $(call found_cuda,CUDART_LIB),NCCL,CUDART))"
 	@echo "CUDA emulation: $(if $(HAVE_EMULATION),yes (for tests: LS_LIB_DIR=$(EMULATED_LIB)$(comma) after 'make emulated'),no: needs the headers of $(CUDA_PARTS))"
 	@echo "unit tests:     $(if $(HAVE_CHECK),yes (Check),no: check.h not found (check))"
 	@echo "plots:          $(if $(HAVE_GNUPLOT),yes (gnuplot),no: gnuplot not found; reports come without pictures)"

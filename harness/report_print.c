@@ -124,7 +124,8 @@ static void print_jobs(const ls_report_run *run, FILE *to)
         fprintf(to, "o: more ranks than devices or cores: behaviour is shown, not speed\n");
     }
     if (emulated > 0) {
-        fprintf(to, "e: half is emulated (16-bit storage), slower than O0 by nature\n");
+        fprintf(to,
+                "e: half is emulated (16-bit storage, f32 arithmetic): no speed of half units\n");
     }
     if (no_graph != NULL) {
         fprintf(to, "g: steps were not launched as one graph each (%s)\n", no_graph);

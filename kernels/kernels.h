@@ -136,7 +136,7 @@ typedef struct ls_backend_info {
     char libraries[512]; /* "oneDNN 2.6.3 (/usr/lib/...so.2); libgomp ..." */
     int threads;
     bool host_memory;   /* backend memory may be read and written by the host directly */
-    bool half_emulated; /* 16-bit storage, f32 arithmetic: half is slower than f32 by nature */
+    bool half_emulated; /* 16-bit storage, f32 arithmetic: its speed says nothing of half units */
 } ls_backend_info;
 
 /* ---- plans ----------------------------------------------------------------------------------- */
