@@ -64,6 +64,7 @@ static ls_status time_plan(ls_backend *backend, cudnnBackendDescriptor_t plan,
             LS_CUDA(cudaEventRecord(s->mark[i], s->stream));
         }
         if (cudnnBackendExecute(backend->dnn, plan, pack) != CUDNN_STATUS_SUCCESS) {
+            (void)cudaGetLastError(); /* an answer here: it is not the next launch's failure */
             LS_CUDA(cudaStreamSynchronize(s->stream));
             return LS_OK;
         }

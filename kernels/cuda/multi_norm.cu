@@ -81,7 +81,7 @@ LS_DEVICE double squares_of(const ls_multi_view &view, const lane_place &place)
 }
 
 /* Per chunk, first: squares of the gradient; second: of the value. */
-LS_KERNEL measure_kernel(ls_multi_table table)
+LS_KERNEL LS_BOUNDS(THREADS, 1) measure_kernel(ls_multi_table table)
 {
     if (table.rule->skip != 0) {
         return;
@@ -125,7 +125,7 @@ LS_KERNEL lamb_kernel(ls_multi_table table, ls_optimizer_config config)
 }
 
 /* Moves LAMB's moments. Per chunk, first: squares of the update. */
-LS_KERNEL moments_kernel(ls_multi_table table)
+LS_KERNEL LS_BOUNDS(THREADS, 1) moments_kernel(ls_multi_table table)
 {
     if (table.rule->skip != 0) {
         return;

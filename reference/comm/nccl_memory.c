@@ -89,6 +89,7 @@ ls_status ls_nccl_memory_alloc(ls_comm *comm, int64_t bytes, const char *purpose
     if (result != ncclSuccess) {
         mine = ncclGetErrorString(result);
         memory = NULL;
+        (void)cudaGetLastError(); /* it is told: not the next launch's */
     }
     cudaError_t zeroed = memory == NULL ? cudaSuccess : clear(memory, bytes);
     if (zeroed != cudaSuccess) {

@@ -382,6 +382,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (status != CUBLAS_STATUS_SUCCESS) {
         return status;
     }
+    const char *pedantic = getenv("LS_EMULATED_PEDANTIC");
+    if (p.o.compute == CUBLAS_COMPUTE_32F_PEDANTIC && p.o.epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
+        pedantic != NULL && strcmp(pedantic, "0") == 0) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
     *count = 0;
     memset(&result[0], 0, sizeof result[0]);
     result[(*count)++].state = CUBLAS_STATUS_NOT_SUPPORTED; /* its other fields mean nothing */
