@@ -100,6 +100,24 @@ START_TEST(algorithms_are_taken_by_their_arithmetic)
 }
 END_TEST
 
+/* A library that refuses a bias of pedantic products is asked for f32 sums by default; what it
+ * offers is held against the same arithmetic. */
+START_TEST(f32_without_pedantic)
+{
+    bench b = bench_open(false, false, false);
+    setenv("LS_EMULATED_PEDANTIC", "0", 1);
+    ls_linear *linear = linear_of(&b, &layers[1], LS_F32);
+    unsetenv("LS_EMULATED_PEDANTIC");
+    char text[1024];
+    ls_linear_describe(linear, text, sizeof text);
+    ck_assert_msg(strncmp(text, "forward algorithm 30 ", 21) == 0, "%s", text);
+    ck_assert_ptr_nonnull(strstr(text, "0.0 MB [f32 sums, fma]; backward data "));
+    ck_assert_ptr_nonnull(strstr(text, "[pedantic f32, fma]"));
+    ls_linear_destroy(linear);
+    bench_close(&b);
+}
+END_TEST
+
 START_TEST(no_workspace_no_algorithm)
 {
     bench b = bench_open(false, false, false);
@@ -150,6 +168,7 @@ int main(void)
     tcase_add_loop_test(c, all_passes_are_exact, 0, LAYERS * TYPES);
     tcase_add_loop_test(c, algorithms_are_taken_by_their_arithmetic, 0,
                         sizeof taken / sizeof taken[0]);
+    tcase_add_test(c, f32_without_pedantic);
     tcase_add_test(c, no_workspace_no_algorithm);
     tcase_add_test(c, recorded_work_runs_again);
     suite_add_tcase(suite, c);
