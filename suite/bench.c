@@ -449,14 +449,22 @@ static void release(bench *b)
     ls_bench_nodes_free(&b->nodes);
 }
 
-int ls_bench_main(int count, char **argument)
+static bool helped(const char *usage, int count, char **argument)
 {
     for (int i = 0; i < count; i++) {
         if (strcmp(argument[i], "--help") == 0) {
-            printf("Usage: lockstep bench [NAME=value...] [--dry-run]\n\n");
+            printf("Usage: lockstep %s\n\n", usage);
             ls_variables_help();
-            return 0;
+            return true;
         }
+    }
+    return false;
+}
+
+int ls_bench_main(int count, char **argument)
+{
+    if (helped("bench [NAME=value...] [--dry-run]", count, argument)) {
+        return 0;
     }
     bench b;
     ls_status status = prepare(&b, count, argument);
@@ -545,6 +553,9 @@ static ls_status print_job(const ls_run *run, const ls_spec *spec)
 
 int ls_bench_jobs_main(int count, char **argument)
 {
+    if (helped("jobs [NAME=value...]", count, argument)) {
+        return 0;
+    }
     bench b;
     ls_status status = prepare(&b, count, argument);
     for (int i = 0; status == LS_OK && i < b.run.jobs.count; i++) {

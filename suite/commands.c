@@ -12,7 +12,7 @@
 
 static void help(const char *command, const ls_command_option *option, int options)
 {
-    printf("Usage: lockstep %s [options]\n\n", command);
+    printf("Usage: lockstep %s%s\n", command, options > 0 ? " [options]\n" : "");
     for (int i = 0; i < options; i++) {
         char name[64];
         ls_text_put(name, sizeof name, "%s%s", option[i].name, option[i].flag == NULL ? " X" : "");

@@ -19,15 +19,19 @@
 
 static int report_main(int count, char **argument)
 {
-    if (count != 1) {
+    ls_status status = ls_commands_parse("report DIR", NULL, 0, &count, argument);
+    if (status == LS_OK && count != 1) {
         ls_log_error("usage: lockstep report DIR");
-        return LS_ERR_USAGE;
+        status = LS_ERR_USAGE;
+    }
+    if (status != LS_OK) {
+        return (int)status;
     }
     char plots[1024];
     if (!ls_place_find("plots", plots, sizeof plots)) {
         plots[0] = '\0';
     }
-    ls_status status = ls_report_tables(argument[0]);
+    status = ls_report_tables(argument[0]);
     if (status == LS_OK) {
         status = ls_report_write(argument[0], plots);
     }
@@ -95,9 +99,13 @@ static int data_main(int count, char **argument)
 
 static int diff_main(int count, char **argument)
 {
-    if (count != 2) {
+    ls_status status = ls_commands_parse("diff A B", NULL, 0, &count, argument);
+    if (status == LS_OK && count != 2) {
         ls_log_error("usage: lockstep diff A B (two runs' folders; A is the earlier one)");
-        return LS_ERR_USAGE;
+        status = LS_ERR_USAGE;
+    }
+    if (status != LS_OK) {
+        return (int)status;
     }
     return (int)ls_report_diff(argument[0], argument[1], stdout);
 }
