@@ -52,7 +52,7 @@ static int place_stats(ls_audit *audit, int64_t *doubles)
         const ls_layer *layer = &network->layer[i];
         most = layer->channels > most ? layer->channels : most;
         audit->stats_at[i] = *doubles;
-        *doubles += layer->kind == LS_LAYER_BATCH_NORM ? 2 * layer->channels : 0;
+        *doubles += layer->kind == LS_LAYER_BATCH_NORM ? 2 * layer->channels + 1 : 0;
     }
     return most;
 }

@@ -144,6 +144,19 @@ START_TEST(shared_statistics_are_equal)
 }
 END_TEST
 
+/* Every sample weighs the same in statistics over ranks with batches of unlike sizes, for the judge
+ * as for the trainer. */
+START_TEST(unlike_batches_are_audited)
+{
+    int code = train("", "--nproc-per-node 3",
+                     "--opt-level O2 --sync-bn --batch-sizes 1,2,5 --audit 1:1");
+    char *log = read_file("log");
+    ck_assert_msg(code == 0, "exit code %d: %s", code, log);
+    ck_assert_msg(strstr(log, "audit: 3 steps") != NULL, "%s", log);
+    free(log);
+}
+END_TEST
+
 START_TEST(devices_are_not_shared_unasked)
 {
     ck_assert_int_eq(train("LS_EMULATED_DEVICES=1", "--nproc-per-node 2", ""), 3);
@@ -229,6 +242,7 @@ int main(void)
     tcase_add_test(tests, two_ranks_hold_the_same_bits);
     tcase_add_loop_test(tests, all_record_or_none, 0, 2);
     tcase_add_loop_test(tests, shared_statistics_are_equal, 0, 2);
+    tcase_add_test(tests, unlike_batches_are_audited);
     tcase_add_test(tests, devices_are_not_shared_unasked);
     tcase_add_loop_test(tests, a_lost_peer_is_named, 0, 2);
     suite_add_tcase(suite, tests);

@@ -28,7 +28,7 @@ extern "C" {
 #endif
 
 enum {
-    LS_AUDIT_ABI = 1,
+    LS_AUDIT_ABI = 2,
     LS_AUDIT_EDGE = 8,       /* first and last elements, always */
     LS_AUDIT_SAMPLES = 1016, /* of an output, both edges among them; all of a smaller one */
     LS_AUDIT_RUN = 8,        /* gradients of weights are drawn in runs of neighbours: each sums over
@@ -78,7 +78,9 @@ typedef enum ls_audit_kind {
 typedef struct ls_audit_norm {
     ls_audit_tensor weight, bias, running_mean, running_var, weight_grad, bias_grad;
     ls_audit_tensor mean, inv_std; /* kept for backward */
-    double *stats; /* [2][channels]: mean and 1/sqrt(var + epsilon) in FP64, from forward on */
+    /* from forward on, in FP64: mean[channels], 1/sqrt(var + epsilon)[channels], and over how many
+     * rows, of all ranks that share them */
+    double *stats; /* [2 * channels + 1] */
     double epsilon, momentum;
 } ls_audit_norm;
 

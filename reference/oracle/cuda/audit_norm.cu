@@ -111,55 +111,71 @@ static ls_status sum_rows(cudaStream_t stream, const ls_audit_op *op, int side, 
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-/* stats[2][channels] from mean and squared distances of each rank, which have equal batches. */
-LS_KERNEL finish_kernel(ls_audit_op op, int side, const double *mean, const double *square,
-                        int64_t stride, int64_t rows)
+LS_KERNEL count_kernel(double rows, double *to)
+{
+    *to = rows;
+}
+
+/* stats from mean[channels], squared distances[channels] and rows of each rank. */
+LS_KERNEL finish_kernel(ls_audit_op op, int side, const double *of_rank, int64_t stride)
 {
     int c = (int)(blockIdx.x * MERGE_THREADS + threadIdx.x), channels = op.in_channels;
     if (c >= channels) {
         return;
     }
-    double middle = 0, squares = 0;
+    double middle = 0, squares = 0, rows = 0;
     for (int r = 0; r < op.group; r++) {
-        middle += mean[r * stride + c] / op.group;
+        rows += of_rank[r * stride + 2 * channels];
     }
     for (int r = 0; r < op.group; r++) {
-        double off = mean[r * stride + c] - middle;
-        squares += square[r * stride + c] + (double)rows * off * off;
+        middle += of_rank[r * stride + c] * (of_rank[r * stride + 2 * channels] / rows);
     }
-    double variance = squares / ((double)rows * op.group);
-    op.norm[side].stats[c] = middle;
-    op.norm[side].stats[channels + c] = 1 / sqrt(variance + op.norm[side].epsilon);
+    for (int r = 0; r < op.group; r++) {
+        double off = of_rank[r * stride + c] - middle;
+        squares +=
+            of_rank[r * stride + channels + c] + of_rank[r * stride + 2 * channels] * off * off;
+    }
+    double *stats = op.norm[side].stats;
+    stats[c] = middle;
+    stats[channels + c] = 1 / sqrt(squares / rows + op.norm[side].epsilon);
+    if (c == 0) {
+        stats[2 * channels] = rows;
+    }
 }
 
 static ls_status statistics(cudaStream_t stream, const ls_audit_op *op, int side,
                             const audit_room *room)
 {
     int64_t rows = (int64_t)op->images * op->in_height * op->in_width, channels = op->in_channels;
-    /* the sums come in VALUES lists, of which the first counts: mean at 0, squares behind it */
+    /* the sums come in VALUES lists, of which the first counts: mean at 0, squares behind it, then
+     * the rows */
     double *mean = room->channel, *square = room->channel + channels;
+    const double *of_rank = room->channel;
     LS_TRY(sum_rows(stream, op, side, MEAN, (double)rows, NULL, mean, room));
     LS_TRY(sum_rows(stream, op, side, SQUARES, 1, mean, square, room));
-    int64_t stride = 0;
+    LS_LAUNCH(count_kernel, 1, 1, stream, (double)rows, square + channels);
+    int64_t stride = 2 * channels + 1;
     if (op->group > 1) {
-        stride = 2 * channels;
+        of_rank = room->gathered;
         LS_TRY(op->gather(op->gather_context, room->channel, room->gathered, stride));
-        mean = room->gathered;
-        square = room->gathered + channels;
     }
     LS_LAUNCH(finish_kernel, ls_launch_blocks(channels, MERGE_THREADS), MERGE_THREADS, stream, *op,
-              side, mean, square, stride, rows);
+              side, of_rank, stride);
     return LS_OK;
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
+LS_DEVICE double rows_of_group(const ls_audit_op &op, int side)
+{
+    return op.norm[side].stats[2 * op.in_channels];
+}
+
 /* Of f32 sums over all rows: the relative error of a sum of squares, and in standard deviations
  * that of a mean. 16 sqrt(n) u: audit.h. */
-LS_DEVICE double sums_error(const ls_audit_op &op)
+LS_DEVICE double sums_error(const ls_audit_op &op, int side)
 {
-    double rows = (double)op.images * op.in_height * op.in_width * op.group;
-    return 16 * sqrt(rows) * LS_AUDIT_U;
+    return 16 * sqrt(rows_of_group(op, side)) * LS_AUDIT_U;
 }
 
 LS_DEVICE double normed(const ls_audit_op &op, int side, int64_t i, double *bound)
@@ -170,7 +186,7 @@ LS_DEVICE double normed(const ls_audit_op &op, int side, int64_t i, double *boun
     double weight = audit_value(n.weight.data, n.weight.type, c);
     double bias = audit_value(n.bias.data, n.bias.type, c);
     double x = audit_value(side == 0 ? op.x : op.residual, op.type, i);
-    double scaled = (x - mean) * inv_std * weight, error = sums_error(op);
+    double scaled = (x - mean) * inv_std * weight, error = sums_error(op, side);
     *bound += fabs(weight) * error + fabs(scaled) * (error + 6 * LS_AUDIT_U) +
               2 * LS_AUDIT_U * (fabs(bias) + fabs(mean * inv_std * weight));
     return scaled + bias;
@@ -196,8 +212,8 @@ LS_DEVICE double forward_at(const ls_audit_op &op, int64_t i, double *bound)
 LS_DEVICE double kept_at(const ls_audit_op &op, int side, int what, int c, double *bound)
 {
     const ls_audit_norm &n = op.norm[side];
-    double mean = n.stats[c], inv_std = n.stats[op.in_channels + c], error = sums_error(op);
-    double rows = (double)op.images * op.in_height * op.in_width * op.group;
+    double mean = n.stats[c], inv_std = n.stats[op.in_channels + c], error = sums_error(op, side);
+    double rows = rows_of_group(op, side);
     double variance = 1 / (inv_std * inv_std) - n.epsilon;
     double mean_error = error / inv_std + 2 * LS_AUDIT_U * fabs(mean);
     if (what == 0) {
@@ -256,7 +272,7 @@ LS_DEVICE double parameter_at(const ls_audit_op &op, const back_sums &sums, int 
                               int c, double *bound)
 {
     double rows = (double)op.images * op.in_height * op.in_width;
-    double error = sums_error(op);
+    double error = sums_error(op, side);
     audit_sum plain = list_sum(sums.own, op.in_channels, c, 0);
     audit_sum weighted = list_sum(sums.own, op.in_channels, c, 2);
     if (what == 1) {
@@ -277,9 +293,9 @@ LS_DEVICE double back_at(const ls_audit_op &op, const back_sums &sums, int side,
 {
     const ls_audit_norm &n = op.norm[side];
     int c = (int)(i % op.in_channels);
-    double rows = (double)op.images * op.in_height * op.in_width * op.group;
+    double rows = rows_of_group(op, side);
     double scale = audit_value(n.weight.data, n.weight.type, c) * n.stats[op.in_channels + c];
-    double g = gradient_at(op, i), error = sums_error(op);
+    double g = gradient_at(op, i), error = sums_error(op, side);
     double x = audit_value(side == 0 ? op.x : op.residual, op.type, i);
     double xhat = (x - n.stats[c]) * n.stats[op.in_channels + c];
     double mean_g = 0, mean_gx = 0;
@@ -289,9 +305,10 @@ LS_DEVICE double back_at(const ls_audit_op &op, const back_sums &sums, int side,
     }
     audit_sum plain = list_sum(sums.own, op.in_channels, c, 0);
     audit_sum weighted = list_sum(sums.own, op.in_channels, c, 2);
-    /* other ranks' sums are about as rough as the own ones */
-    double off_g = op.group * audit_bound(rows, plain, false) / rows;
-    double off_gx = op.group * audit_bound(rows, weighted, false) / rows;
+    /* other ranks' sums are about as rough as the own ones, by their rows */
+    double all = rows / ((double)op.images * op.in_height * op.in_width);
+    double off_g = all * audit_bound(rows, plain, false) / rows;
+    double off_gx = all * audit_bound(rows, weighted, false) / rows;
     double terms = fabs(g) + fabs(mean_g) + fabs(xhat * mean_gx);
     double mean_size = fabs(n.stats[c]) * n.stats[op.in_channels + c];
     *bound = fabs(scale) * ((3 * error + 8 * LS_AUDIT_U) * terms + off_g + fabs(xhat) * off_gx +
