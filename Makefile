@@ -357,29 +357,30 @@ peers: all
 help:
 	@sed -n 's/^#: //p' Makefile
 #: make                 build what this machine can, and print what was found
-#: make bench NGPUS=8   the main job: a matrix of training jobs, judged, with a report
+#: make bench NGPUS=8   the main job: a matrix of training jobs, judged, reported
 #:                      (DRYRUN=1 prints the jobs; PROFILE=smoke takes a minute;
 #:                      RESUME=results/runs/... goes on with an interrupted run)
 #: make check           unit tests and the must-pass conformance list
-#: make conform         the conformance cases (CLAIM=... SUBJECT="..." CASE=GLOB SEED=N)
-#: make detect          planted faults, and PyTorch scripts with users' mistakes, each of which must
-#:                      be caught (FAULT=GLOB; PYTHON=... for the scripts; FULL=1: the whole matrix
-#:                      and 100 clean passes, goes on where it was stopped)
+#: make conform         the conformance cases (CLAIM=... SUBJECT="..." CASE=GLOB)
+#: make detect          planted faults, and PyTorch scripts with users' mistakes,
+#:                      each of which must be caught (FAULT=GLOB; PYTHON=... for
+#:                      the scripts; FULL=1: all, with 100 clean passes)
 #: make compare         speed beside PyTorch, same model, batch, threads and data
-#: make gpu-check        everything that needs a GPU, in parts under 8 minutes (PART=build, correct,
-#:                      speed, peer), one report
-#: make peers           foreign trainers: PyTorch as a subject, and trainers with users' mistakes
-#: make emulated        the CUDA backend for the CPU, for tests: then --device cuda runs with
-#:                      LS_LIB_DIR=build/emulated/lib
+#: make gpu-check       everything that needs a GPU, in parts under 8 minutes
+#:                      (PART=build, correct, speed, peer), one report
+#: make peers           PyTorch as a subject, and trainers with users' mistakes
+#: make emulated        the CUDA backend for the CPU, for tests: --device cuda
+#:                      then runs with LS_LIB_DIR=build/emulated/lib
 #: make deps            install what bench and check need (Debian, Ubuntu)
 #: make lint | format   check the house rules | format the sources
 #: make asan | ubsan | tsan   unit tests and short jobs under a sanitizer
-#: make fuzz             mutated input for all readers, FUZZ_S=60 seconds, under sanitizers
+#: make fuzz            mutated input for all readers, FUZZ_S=60 seconds
 #: make dist | install  relocatable tarball | copy to PREFIX (/usr/local)
 #: make clean           remove build/ (results stay)
 #:
-#: Variables: suite/variables.def (bench), variables_conform.def, variables_compare.def. make itself ends with 2 on every failure and
-#: prints `Error N` with the real code; build/lockstep ends with that code.
+#: Variables: build/lockstep bench --help, and suite/variables*.def. make ends
+#: with 2 on every failure and prints `Error N` with the real code;
+#: build/lockstep ends with that code.
 
 # ---- the house ---------------------------------------------------------------------------------
 C_FILES = $(shell git ls-files '*.c' '*.h' '*.cc' '*.hh' '*.cu' '*.inc')

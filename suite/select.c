@@ -124,6 +124,15 @@ ls_status ls_select_waivers(ls_select_list *list)
     return LS_OK;
 }
 
+/* The family counts before the rest: a glob's rest is seldom like any name's. */
+static int distance_between(const char *glob, const char *id)
+{
+    char asked[LS_CASE_ID_BYTES], family[LS_CASE_ID_BYTES];
+    ls_text_put(asked, sizeof asked, "%.*s", (int)strcspn(glob, "."), glob);
+    ls_text_put(family, sizeof family, "%.*s", (int)strcspn(id, "."), id);
+    return LS_CASE_ID_BYTES * ls_text_distance(asked, family) + ls_text_distance(glob, id);
+}
+
 static ls_status every_line_matches(const ls_case_list *cases, const ls_select_list *wanted)
 {
     for (int i = 0; i < wanted->count; i++) {
@@ -133,7 +142,7 @@ static ls_status every_line_matches(const ls_case_list *cases, const ls_select_l
         bool found = false;
         for (int c = 0; c < cases->count && !found; c++) {
             found = ls_text_matches(glob, cases->row[c].id);
-            int distance = ls_text_distance(glob, cases->row[c].id);
+            int distance = distance_between(glob, cases->row[c].id);
             if (least < 0 || distance < least) {
                 least = distance;
                 best = cases->row[c].id;
