@@ -40,6 +40,16 @@ static bool no_correction(ls_update_rule *rule)
     return counts_steps(rule);
 }
 
+/* What the dump does not tell is judged as 0; a trainer may have used the protocol's defaults. */
+static bool untold(const ls_dumpfile *file, ls_update_rule *rule)
+{
+    bool momentum = ls_dumpfile_text(file, "momentum", NULL) == NULL;
+    bool decay = ls_dumpfile_text(file, "weight_decay", NULL) == NULL;
+    rule->momentum = momentum ? 0.9 : rule->momentum;
+    rule->weight_decay = decay ? 1e-4 : rule->weight_decay;
+    return momentum || decay;
+}
+
 static bool no_decay(ls_update_rule *rule)
 {
     bool had = rule->weight_decay != 0;
@@ -272,6 +282,11 @@ ls_status ls_diagnose_step(const ls_dumpfile *file, const ls_update_rule *rule, 
         why = "f32 values of next/ are rounded to half: the masters were lost on the way";
     } else if (moments_are_half(file)) {
         why = "moments are kept in half";
+    }
+    ls_update_rule told = *rule;
+    if (!skipped && why[0] == '\0' && untold(file, &told)) {
+        LS_TRY(fits(file, &told, &found));
+        why = found ? "momentum and weight_decay are 0.9 and 1e-4, and the dump does not tell" : "";
     }
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes && !skipped && why[0] == '\0'; i++) {
         ls_update_rule wrong = *rule;

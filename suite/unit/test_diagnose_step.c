@@ -24,6 +24,7 @@ typedef enum wrong {
     TWICE,
     STILL,
     HALF,
+    UNTOLD,
     UNKNOWN,
 } wrong;
 
@@ -37,12 +38,14 @@ static const char *const words[] = {"",
                                     "twice the one told",
                                     "no value moved",
                                     "rounded to half",
+                                    "the dump does not tell",
                                     ""};
 
 /* One element: torch.optim's SGD or Adam with the mistake. */
 static float stepped(bool adam, wrong mistake, double p, double g, double m, double v)
 {
-    double lr = mistake == TWICE ? 0.1 : 0.05, decay = mistake == NO_DECAY ? 0 : 0.01, next;
+    double lr = mistake == TWICE ? 0.1 : 0.05, next;
+    double decay = mistake == NO_DECAY ? 0 : mistake == UNTOLD ? 1e-4 : 0.01;
     if (mistake == STILL || mistake == UNKNOWN) {
         return (float)(mistake == STILL ? p : p * 0.7 + g * g);
     }
@@ -83,8 +86,10 @@ static void write_dump(const char *path, bool adam, wrong mistake)
     ck_assert_int_eq(ls_safetensors_create(path, &writer), LS_OK);
     ls_safetensors_metadata(writer, "optimizer", "%s", adam ? "adam" : "sgd");
     ls_safetensors_metadata(writer, "lr", "0.05");
-    ls_safetensors_metadata(writer, "momentum", "0.9");
-    ls_safetensors_metadata(writer, "weight_decay", "0.01");
+    if (mistake != UNTOLD) {
+        ls_safetensors_metadata(writer, "momentum", "0.9");
+        ls_safetensors_metadata(writer, "weight_decay", "0.01");
+    }
     ls_safetensors_metadata(writer, "betas", "0.9,0.999");
     ls_safetensors_metadata(writer, "eps", "1e-8");
     ls_safetensors_metadata(writer, "step", "%d", STEP);
@@ -128,8 +133,8 @@ static void check(bool adam, wrong mistake)
 
 START_TEST(sgd)
 {
-    static const wrong of_sgd[] = {RIGHT, NO_DECAY, DAMPENED, NESTEROV,
-                                   TWICE, STILL,    HALF,     UNKNOWN};
+    static const wrong of_sgd[] = {RIGHT, NO_DECAY, DAMPENED, NESTEROV, TWICE,
+                                   STILL, HALF,     UNTOLD,   UNKNOWN};
     check(false, of_sgd[_i]);
 }
 END_TEST
@@ -137,7 +142,7 @@ END_TEST
 START_TEST(adam)
 {
     static const wrong of_adam[] = {RIGHT, NO_DECAY, COUNTED_ONE_MORE, NOT_CORRECTED, DECOUPLED,
-                                    TWICE, HALF,     UNKNOWN};
+                                    TWICE, HALF,     UNTOLD,           UNKNOWN};
     check(true, of_adam[_i]);
 }
 END_TEST
@@ -146,8 +151,8 @@ int main(void)
 {
     Suite *suite = suite_create("diagnose_step");
     TCase *tests = tcase_create("diagnose_step");
-    tcase_add_loop_test(tests, sgd, 0, 8);
-    tcase_add_loop_test(tests, adam, 0, 8);
+    tcase_add_loop_test(tests, sgd, 0, 9);
+    tcase_add_loop_test(tests, adam, 0, 9);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
