@@ -57,6 +57,16 @@ static int place_stats(ls_audit *audit, int64_t *doubles)
     return most;
 }
 
+/* Verdicts of a step at most. A layer's outputs in one micro-step: of a norm, the most, forward's
+ * five, backward's four and a joined gradient. A parameter's: packed, unscaled, value, copy and
+ * moments, and there are no more buckets than parameters. */
+static int most_verdicts(const ls_trainer *trainer)
+{
+    enum { OF_LAYER = 10, OF_PARAM = 2 + LS_AUDIT_STEP_OUTPUTS, OTHERS = 4 /* image, loss */ };
+    return trainer->options.accumulate * (trainer->network.layer_count * OF_LAYER + OTHERS) +
+           trainer->memory.param_count * (OF_PARAM + 1);
+}
+
 static ls_status allocate(ls_audit *audit)
 {
     ls_trainer *trainer = audit->trainer;
@@ -64,7 +74,8 @@ static ls_status allocate(ls_audit *audit)
     int64_t doubles = 0, params = trainer->memory.param_count;
     void *found = NULL;
     audit->stats_at = calloc((size_t)trainer->network.layer_count, sizeof *audit->stats_at);
-    audit->name = calloc(LS_AUDIT_FOUND, sizeof *audit->name);
+    audit->most = most_verdicts(trainer);
+    audit->name = calloc((size_t)audit->most, sizeof *audit->name);
     audit->bucket = calloc((size_t)params, sizeof *audit->bucket);
     if (audit->stats_at == NULL || audit->name == NULL || audit->bucket == NULL) {
         ls_log_error("cannot allocate the audit's lists");
@@ -78,7 +89,7 @@ static ls_status allocate(ls_audit *audit)
         "the audit's samples", &audit->rooms));
     LS_TRY(take(audit, (doubles + 1) * (int64_t)sizeof *audit->stats, "the audit's statistics",
                 &audit->stats));
-    int64_t bytes = LS_AUDIT_FOUND * (int64_t)sizeof *audit->verdict;
+    int64_t bytes = audit->most * (int64_t)sizeof *audit->verdict;
     LS_TRY(take(audit, bytes, "the audit's verdicts", &audit->verdict));
     LS_TRY(device->api->host_alloc(device->backend, bytes, "the audit's verdicts", &found));
     audit->found = found;
@@ -201,10 +212,9 @@ static ls_status bucket_after(void *context, int index, const ls_tensor *whole)
     ls_trainer *trainer = audit->trainer;
     const ls_device *device = &trainer->device;
     ls_audit_bucket *bucket = &audit->bucket[index];
-    ls_audit_verdict *verdict = NULL;
     ls_audit_name *name = &audit->name[audit->count];
     LS_TRY(trainer->engine->wait(trainer->comm, &bucket->handle, device->stream));
-    LS_TRY(ls_audit_place(audit, 1, &verdict));
+    ls_audit_verdict *verdict = ls_audit_place(audit, 1);
     snprintf(name->operation, sizeof name->operation, "bucket %d", index);
     snprintf(name->output, sizeof name->output, "average over ranks");
     return audit->judge->sum(device->api->stream_native(device->stream), ls_audit_tensor_of(whole),

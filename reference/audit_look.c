@@ -138,15 +138,11 @@ static void name_outputs(const ls_audit *audit, const ls_audit_op *op, const cha
 
 /* ---- looking --------------------------------------------------------------------------------- */
 
-ls_status ls_audit_place(ls_audit *audit, int count, ls_audit_verdict **out)
+ls_audit_verdict *ls_audit_place(ls_audit *audit, int count)
 {
-    if (audit->count + count > LS_AUDIT_FOUND) {
-        ls_log_error("audit: more than %d outputs in one step", LS_AUDIT_FOUND);
-        return LS_ERR_INFRA;
-    }
-    *out = audit->verdict + audit->count;
+    LS_ASSERT(audit->count + count <= audit->most);
     audit->count += count;
-    return LS_OK;
+    return audit->verdict + audit->count - count;
 }
 
 static ls_status look(ls_audit *audit, const ls_audit_op *op, const char *layer, const char *second,
@@ -158,9 +154,8 @@ static ls_status look(ls_audit *audit, const ls_audit_op *op, const char *layer,
         return audit->judge->before(stream, op, draw, room);
     }
     ls_audit_output output[LS_AUDIT_OUTPUTS];
-    ls_audit_verdict *verdict = NULL;
     int first = audit->count;
-    LS_TRY(ls_audit_place(audit, audit->judge->outputs(op, output), &verdict));
+    ls_audit_verdict *verdict = ls_audit_place(audit, audit->judge->outputs(op, output));
     name_outputs(audit, op, layer, second, audit->name + first);
     return audit->judge->after(stream, op, room, verdict);
 }

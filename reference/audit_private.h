@@ -7,7 +7,6 @@
 #include "oracle/cuda/audit.h"
 
 enum {
-    LS_AUDIT_FOUND = 1 << 13, /* verdicts of a step, at most */
     LS_AUDIT_STEP_OUTPUTS = 4,
 };
 
@@ -29,14 +28,14 @@ struct ls_audit {
     ls_trainer *trainer;
     const ls_audit_api *judge;
     /* device memory */
-    void *room;                /* of one operation after the other */
-    char *rooms;               /* of operations on many tensors: all before, then all after */
-    double *stats;             /* of batch norms, by stats_at */
-    ls_audit_verdict *verdict; /* [LS_AUDIT_FOUND] */
-    int64_t *stats_at;         /* [layer_count] doubles before a layer's */
-    ls_audit_verdict *found;   /* on the host, pinned */
-    ls_audit_name *name;       /* [LS_AUDIT_FOUND] */
-    int count;
+    void *room;                  /* of one operation after the other */
+    char *rooms;                 /* of operations on many tensors: all before, then all after */
+    double *stats;               /* of batch norms, by stats_at */
+    ls_audit_verdict *verdict;   /* [most] */
+    int64_t *stats_at;           /* [layer_count] doubles before a layer's */
+    ls_audit_verdict *found;     /* on the host, pinned */
+    ls_audit_name *name;         /* [most] */
+    int count, most;             /* verdicts of a step */
     int many_before, many_after; /* rooms in use */
     uint64_t number;             /* of operations looked at */
     bool active;
@@ -60,7 +59,7 @@ ls_status ls_audit_look_at(ls_audit *audit, const ls_audit_op *op, const char *l
 ls_audit_tensor ls_audit_tensor_of(const ls_tensor *tensor);
 /* The next room of an operation on many tensors. */
 void *ls_audit_next_room(ls_audit *audit, bool after);
-/* A verdict's place, with its name. LS_ERR_INFRA where there are too many. */
-ls_status ls_audit_place(ls_audit *audit, int count, ls_audit_verdict **out);
+/* The places of an operation's verdicts, with their names. */
+ls_audit_verdict *ls_audit_place(ls_audit *audit, int count);
 
 #endif

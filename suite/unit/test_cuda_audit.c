@@ -25,7 +25,7 @@ static void find_emulation(void)
 
 /* ---- one element of each output -------------------------------------------------------------- */
 
-enum { WORDS = 32, OUTPUTS = 16, KINDS = LS_WATCH_KINDS };
+enum { WORDS = 32, OUTPUTS = 16, KINDS = LS_WATCH_KINDS, FOUND = 1 << 12 };
 
 /* One rank, set up as the trainer does it, and what was made wrong. */
 typedef struct bench {
@@ -33,7 +33,7 @@ typedef struct bench {
     ls_audit *audit;
     bool last;                /* the last element, else the first */
     int done[KINDS][OUTPUTS]; /* outputs of a kind that were made wrong */
-    bool wrong[LS_AUDIT_FOUND];
+    bool wrong[FOUND];
     int count;
 } bench;
 
@@ -250,6 +250,21 @@ START_TEST(wrong_elements_are_found_and_no_others)
 END_TEST
 
 /* Nothing wrong, nothing said. */
+/* The room for verdicts grows with the micro-steps of a step. */
+START_TEST(many_micro_steps_have_room)
+{
+    enum { MICRO_STEPS = 200 };
+    bench b;
+    char options[160];
+    snprintf(options, sizeof options, "%s --accumulate=%d", runs[_i], MICRO_STEPS);
+    open_bench(&b, options);
+    step(&b, NULL);
+    ck_assert_int_gt(b.audit->count, 0);
+    ck_assert_int_ge(b.audit->most, MICRO_STEPS * b.audit->count);
+    close_bench(&b);
+}
+END_TEST
+
 START_TEST(a_clean_step_is_silent)
 {
     bench *b = calloc(1, sizeof *b);
@@ -411,6 +426,7 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, wrong_elements_are_found_and_no_others, 0, 2 * RUNS);
     tcase_add_loop_test(tests, a_clean_step_is_silent, 1, RUNS);
+    tcase_add_loop_test(tests, many_micro_steps_have_room, 1, RUNS);
     tcase_add_loop_test(tests, sums_over_ranks, 0, (int)(sizeof summed / sizeof summed[0]));
     tcase_add_test(tests, one_step_of_every_period);
     tcase_add_loop_test(tests, a_wrong_engine_ends_the_run, 0,
