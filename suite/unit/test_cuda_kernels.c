@@ -151,6 +151,36 @@ END_TEST
 
 /* ---- shortcut, average ----------------------------------------------------------------------- */
 
+/* An operation and its gradient: operands with their values, results and what they should be. */
+typedef struct both_ways {
+    place x, dy, y, dx;
+    double *a, *b, *want, *back;
+} both_ways;
+
+static both_ways both_ways_make(ls_dtype type, uint64_t number, int64_t inputs, int64_t outputs)
+{
+    both_ways w = {.y = place_make(type, outputs), .dx = place_make(type, inputs)};
+    w.a = filled(&w.x, type, number, inputs, 0);
+    w.b = filled(&w.dy, type, number + 1, outputs, 0);
+    w.want = calloc((size_t)outputs, sizeof *w.want);
+    w.back = calloc((size_t)inputs, sizeof *w.back);
+    return w;
+}
+
+static void both_ways_check(both_ways *w)
+{
+    check_exact("y", &w->y, w->want);
+    check_exact("dx", &w->dx, w->back);
+    free(w->a);
+    free(w->b);
+    free(w->want);
+    free(w->back);
+    place_free(&w->x);
+    place_free(&w->dy);
+    place_free(&w->y);
+    place_free(&w->dx);
+}
+
 START_TEST(shortcut)
 {
     static const int size[][6] = {/* N H W C stride out */
@@ -161,31 +191,18 @@ START_TEST(shortcut)
     for (size_t n = 0; n < sizeof size / sizeof size[0]; n++) {
         int N = size[n][0], H = size[n][1], W = size[n][2], C = size[n][3], s = size[n][4];
         int D = size[n][5], oh = (H + s - 1) / s, ow = (W + s - 1) / s;
-        place x, dy, y = place_make(type, (int64_t)N * oh * ow * D);
-        place dx = place_make(type, (int64_t)N * H * W * C);
-        double *a = filled(&x, type, 5, dx.count, 0), *b = filled(&dy, type, 6, y.count, 0);
-        double *want = calloc((size_t)y.count, sizeof *want);
-        double *back = calloc((size_t)dx.count, sizeof *back);
+        both_ways w = both_ways_make(type, 5, (int64_t)N * H * W * C, (int64_t)N * oh * ow * D);
         for (int i = 0; i < N * oh * ow; i++) {
-            int image = i / (oh * ow), h = i / ow % oh * s, w = i % ow * s;
+            int image = i / (oh * ow), row = i / ow % oh * s, column = i % ow * s;
             for (int c = 0; c < C; c++) {
-                int from = ((image * H + h) * W + w) * C + c;
-                want[i * D + c] = a[from];
-                back[from] = b[i * D + c];
+                int from = ((image * H + row) * W + column) * C + c;
+                w.want[i * D + c] = w.a[from];
+                w.back[from] = w.b[i * D + c];
             }
         }
-        ls_simple_shortcut(stream, type, x.data, y.data, N, H, W, C, s, D);
-        ls_simple_shortcut_back(stream, type, dy.data, dx.data, N, H, W, C, s, D);
-        check_exact("y", &y, want);
-        check_exact("dx", &dx, back);
-        free(a);
-        free(b);
-        free(want);
-        free(back);
-        place_free(&x);
-        place_free(&dy);
-        place_free(&y);
-        place_free(&dx);
+        ls_simple_shortcut(stream, type, w.x.data, w.y.data, N, H, W, C, s, D);
+        ls_simple_shortcut_back(stream, type, w.dy.data, w.dx.data, N, H, W, C, s, D);
+        both_ways_check(&w);
     }
 }
 END_TEST
@@ -196,31 +213,18 @@ START_TEST(average)
     ls_dtype type = TYPES[_i];
     for (size_t n = 0; n < sizeof size / sizeof size[0]; n++) {
         int N = size[n][0], P = size[n][1], C = size[n][2];
-        place x, dy, y = place_make(type, (int64_t)N * C),
-                     dx = place_make(type, (int64_t)N * P * C);
-        double *a = filled(&x, type, 7, dx.count, 0), *b = filled(&dy, type, 8, y.count, 0);
-        double *want = calloc((size_t)y.count, sizeof *want);
-        double *back = calloc((size_t)dx.count, sizeof *back);
+        both_ways w = both_ways_make(type, 7, (int64_t)N * P * C, (int64_t)N * C);
         for (int i = 0; i < N * C; i++) {
             for (int p = 0; p < P; p++) {
                 int64_t at = ((int64_t)(i / C) * P + p) * C + i % C;
-                want[i] += a[at];
-                back[at] = (double)((float)b[i] / (float)P);
+                w.want[i] += w.a[at];
+                w.back[at] = (double)((float)w.b[i] / (float)P);
             }
-            want[i] /= P;
+            w.want[i] /= P;
         }
-        ls_simple_average(stream, type, x.data, y.data, N, P, C);
-        ls_simple_average_back(stream, type, dy.data, dx.data, N, P, C);
-        check_exact("y", &y, want);
-        check_exact("dx", &dx, back);
-        free(a);
-        free(b);
-        free(want);
-        free(back);
-        place_free(&x);
-        place_free(&dy);
-        place_free(&y);
-        place_free(&dx);
+        ls_simple_average(stream, type, w.x.data, w.y.data, N, P, C);
+        ls_simple_average_back(stream, type, w.dy.data, w.dx.data, N, P, C);
+        both_ways_check(&w);
     }
 }
 END_TEST
