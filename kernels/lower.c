@@ -32,9 +32,14 @@ static int only_consumer(const ls_network *network, int layer, ls_layer_kind kin
     return last;
 }
 
-bool ls_lower_supports(const ls_network *network, char *why, size_t why_bytes)
+bool ls_lower_supports(const ls_network *network, ls_dtype activation, char *why, size_t why_bytes)
 {
     int last = network->layer_count - 1;
+    if (activation != LS_F32 && activation != LS_F16 && activation != LS_BF16) {
+        snprintf(why, why_bytes, "activations are fp32, fp16 or bf16, not %s",
+                 ls_dtype_label(activation));
+        return false;
+    }
     if (last < 1 || network->layer[0].kind != LS_LAYER_INPUT ||
         network->layer[last].kind != LS_LAYER_CROSS_ENTROPY) {
         snprintf(why, why_bytes, "a network starts with the input and ends with cross entropy");
@@ -288,7 +293,7 @@ ls_status ls_lower_create(const ls_network *network, const ls_plan_options *opti
                           ls_lower_slot_bytes *slot_bytes, void *context, ls_lower *out)
 {
     char why[256];
-    if (!ls_lower_supports(network, why, sizeof why)) {
+    if (!ls_lower_supports(network, options->activation, why, sizeof why)) {
         ls_log_error("network %s: %s", network->arch, why);
         return LS_ERR_UNSUPPORTED;
     }

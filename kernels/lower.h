@@ -72,8 +72,9 @@ typedef struct ls_lower {
 typedef size_t ls_lower_slot_bytes(void *context, const ls_plan_options *options, int channels,
                                    int height, int width, bool is_input);
 
-/* Whether the list of layers is one that can be lowered; the reason in why. */
-bool ls_lower_supports(const ls_network *network, char *why, size_t why_bytes);
+/* Whether the list of layers is one that can be lowered, with activations of that type; the reason
+ * in why. */
+bool ls_lower_supports(const ls_network *network, ls_dtype activation, char *why, size_t why_bytes);
 /* Operations, slots and places of gradients. LS_ERR_USAGE for an image too small for a kernel,
  * LS_ERR_UNSUPPORTED for a layer nobody knows. */
 ls_status ls_lower_create(const ls_network *network, const ls_plan_options *options,

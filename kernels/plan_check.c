@@ -79,7 +79,8 @@ ls_status ls_plan_check_export(const ls_lower *lower, ls_export what, int index,
 
 /* ---- force ----------------------------------------------------------------------------------- */
 
-ls_status ls_plan_check_branch(const ls_lower *lower, int branch, const ls_op **out)
+ls_status ls_plan_check_force(const ls_lower *lower, int branch, const void *host, int64_t bytes,
+                              const ls_op **out)
 {
     bool forced = lower->options.forced_branches;
     const ls_op *op = forced ? ls_lower_op_of_branch(lower, branch) : NULL;
@@ -88,18 +89,13 @@ ls_status ls_plan_check_branch(const ls_lower *lower, int branch, const ls_op **
                      forced ? "there is none of that number" : "the plan was not made for it");
         return LS_ERR_USAGE;
     }
-    *out = op;
-    return LS_OK;
-}
-
-ls_status ls_plan_check_forced(const ls_lower *lower, const ls_op *op, int64_t bytes)
-{
     int64_t count = lower->slot[op->out].count;
     int64_t wanted = op->kind == LS_OP_RELU ? (count + 7) / 8 : count * (int64_t)sizeof(int32_t);
-    if (bytes != wanted) {
+    if (host != NULL && bytes != wanted) {
         ls_log_error("%s: %lld bytes of forced branches, not %lld",
                      lower->network->layer[op->layer].name, (long long)bytes, (long long)wanted);
         return LS_ERR_USAGE;
     }
+    *out = op;
     return LS_OK;
 }

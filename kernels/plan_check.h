@@ -14,9 +14,10 @@ ls_status ls_plan_check_binding(const ls_network *network, const ls_plan_binding
 ls_status ls_plan_check_export(const ls_lower *lower, ls_export what, int index, int64_t bytes,
                                int *slot);
 
-/* plan_force: the pass of that branch; LS_ERR_USAGE where the plan cannot be forced there. */
-ls_status ls_plan_check_branch(const ls_lower *lower, int branch, const ls_op **out);
-/* ... and the size of what is given for it: a bit or an int32 an element. */
-ls_status ls_plan_check_forced(const ls_lower *lower, const ls_op *op, int64_t bytes);
+/* plan_force: the pass of that branch. LS_ERR_USAGE where the plan cannot be forced there, or
+ * `bytes` is not the size of what is given for it (unless host is NULL): a bit or an int32 an
+ * element. */
+ls_status ls_plan_check_force(const ls_lower *lower, int branch, const void *host, int64_t bytes,
+                              const ls_op **out);
 
 #endif

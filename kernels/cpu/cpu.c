@@ -120,13 +120,7 @@ static bool cpu_supports(ls_backend *backend, const ls_network *network,
                          const ls_plan_options *options, char *why, int why_bytes)
 {
     (void)backend;
-    ls_dtype type = options->activation;
-    if (type != LS_F32 && type != LS_F16 && type != LS_BF16) {
-        snprintf(why, (size_t)why_bytes, "activations are fp32, fp16 or bf16, not %s",
-                 ls_dtype_label(type));
-        return false;
-    }
-    return ls_lower_supports(network, why, (size_t)why_bytes);
+    return ls_lower_supports(network, options->activation, why, (size_t)why_bytes);
 }
 
 /* ---- memory, streams, events ----------------------------------------------------------------- */

@@ -92,13 +92,12 @@ static ls_status force_pool(const ls_plan *plan, const ls_op *op, const int32_t 
 ls_status ls_force_branch(ls_plan *plan, int branch, const void *host, int64_t bytes)
 {
     const ls_op *op = NULL;
-    LS_TRY(ls_plan_check_branch(&plan->lower, branch, &op));
+    LS_TRY(ls_plan_check_force(&plan->lower, branch, host, bytes, &op));
     ls_work *work = ls_plan_work(plan, op);
     work->forced = false;
     if (host == NULL) {
         return LS_OK;
     }
-    LS_TRY(ls_plan_check_forced(&plan->lower, op, bytes));
     if (op->kind == LS_OP_RELU) {
         force_relu(plan, op, host);
     } else {

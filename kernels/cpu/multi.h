@@ -5,27 +5,12 @@
 #ifndef LS_CPU_MULTI_H
 #define LS_CPU_MULTI_H
 
-#include "../kernels.h"
+#include "../entries.h"
 #include "../math/adam.h"
 #include "../math/lamb.h"
 #include "../math/lars.h"
 #include "../math/sgd.h"
 #include "backend.h"
-
-/* The entries of ls_backend_api of the same names. Types other than f32, f16 and bf16 are a bug. */
-ls_status ls_multi_scale(ls_backend *backend, ls_stream *stream, ls_tensor tensor, float factor);
-ls_status ls_multi_convert(ls_backend *backend, ls_stream *stream, ls_tensor to, ls_tensor from,
-                           float factor);
-ls_status ls_multi_accumulate(ls_backend *backend, ls_stream *stream, ls_tensor sum, ls_tensor from,
-                              bool first);
-ls_status ls_multi_unscale_check(ls_backend *backend, ls_stream *stream, ls_tensor_list to,
-                                 ls_tensor_list from, ls_step_state *state);
-/* LS_ERR_INFRA where LAMB and LARS have no memory for their norms. */
-ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
-                                  const ls_optimizer_config *config, const ls_optimizer_args *args,
-                                  bool dynamic, ls_step_state *state);
-ls_status ls_multi_scaler_update(ls_backend *backend, ls_stream *stream,
-                                 const ls_scaler_config *config, ls_step_state *state);
 
 /* ---- what the vector variants implement (multi_plain.c, multi_avx2.c, multi_avx512.c) -------- */
 

@@ -4,6 +4,7 @@
 #define LS_CPU_PLAN_H
 
 #include "../core/arena.h"
+#include "../entries.h"
 #include "../lower.h"
 #include "../ready.h"
 #include "backend.h"
@@ -118,21 +119,5 @@ void ls_force_relu(const ls_plan *plan, const ls_op *op);
 void ls_force_relu_back(const ls_plan *plan, const ls_op *op, const void *gradient);
 void ls_force_pool(const ls_plan *plan, const ls_op *op);
 ls_status ls_force_branch(ls_plan *plan, int branch, const void *host, int64_t bytes);
-
-/* The plan_* entries of the table are in plan.c. */
-ls_status ls_plan_create(ls_backend *backend, const ls_network *network,
-                         const ls_plan_options *options, ls_plan **out);
-void ls_plan_destroy(ls_plan *plan);
-void ls_plan_describe(ls_plan *plan, ls_plan_info *out);
-ls_status ls_plan_bind(ls_plan *plan, const ls_plan_binding *binding);
-ls_status ls_plan_params_changed(ls_plan *plan, ls_stream *stream);
-ls_status ls_plan_forward(ls_plan *plan, ls_stream *stream, const float *input,
-                          const int64_t *target);
-ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_grad_ready *ready,
-                           void *context);
-ls_status ls_plan_export(ls_plan *plan, ls_stream *stream, ls_export what, int index, void *host,
-                         int64_t bytes);
-ls_status ls_plan_force(ls_plan *plan, ls_stream *stream, int branch, const void *host,
-                        int64_t bytes);
 
 #endif

@@ -43,13 +43,12 @@ ls_status ls_force_branch(ls_plan *plan, ls_stream *stream, int branch, const vo
                           int64_t bytes)
 {
     const ls_op *op = NULL;
-    LS_TRY(ls_plan_check_branch(&plan->lower, branch, &op));
+    LS_TRY(ls_plan_check_force(&plan->lower, branch, host, bytes, &op));
     ls_work *work = ls_plan_work(plan, op);
     work->forced = false;
     if (host == NULL) {
         return LS_OK;
     }
-    LS_TRY(ls_plan_check_forced(&plan->lower, op, bytes));
     if (op->kind == LS_OP_RELU) {
         LS_TRY(force_relu(plan, stream, op, host, bytes));
     } else {

@@ -13,7 +13,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "../kernels.h"
+#include "../entries.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -158,23 +158,12 @@ ls_status ls_loss_backward(cudaStream_t stream, ls_dtype type, const float *kept
 ls_status ls_loss_bias_grad(cudaStream_t stream, ls_dtype type, const void *dy, int images,
                             int classes, const ls_tensor *bias_grad);
 
-/* ---- multi.cu: the multi-tensor entries of kernels.h ------------------------------------------
+/* ---- multi_table.cu; the entries of multi.cu: entries.h
+ * ------------------------------------------
  */
 
 struct ls_multi_tables *ls_multi_tables_create(void);
 void ls_multi_tables_destroy(struct ls_multi_tables *tables);
-ls_status ls_multi_scale(ls_backend *backend, ls_stream *stream, ls_tensor tensor, float factor);
-ls_status ls_multi_convert(ls_backend *backend, ls_stream *stream, ls_tensor to, ls_tensor from,
-                           float factor);
-ls_status ls_multi_accumulate(ls_backend *backend, ls_stream *stream, ls_tensor sum, ls_tensor from,
-                              bool first);
-ls_status ls_multi_unscale_check(ls_backend *backend, ls_stream *stream, ls_tensor_list to,
-                                 ls_tensor_list from, ls_step_state *state);
-ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
-                                  const ls_optimizer_config *config, const ls_optimizer_args *args,
-                                  bool dynamic, ls_step_state *state);
-ls_status ls_multi_scaler_update(ls_backend *backend, ls_stream *stream,
-                                 const ls_scaler_config *config, ls_step_state *state);
 
 /* ---- export.cu: for records and judges, not for speed -----------------------------------------
  */

@@ -7,6 +7,7 @@
 #define LS_CUDA_PLAN_H
 
 #include "../core/arena.h"
+#include "../entries.h"
 #include "../lower.h"
 #include "../ready.h"
 #include "backend.h"
@@ -166,23 +167,9 @@ ls_status ls_export_room(ls_plan *plan, int64_t bytes, void **out);
 ls_status ls_force_branch(ls_plan *plan, ls_stream *stream, int branch, const void *host,
                           int64_t bytes);
 
-/* The plan_* entries of the table are in plan.c. */
+/* plan.c: the plan_* entries of the table that not every backend has (entries.h). */
 bool ls_plan_supports(ls_backend *backend, const ls_network *network,
                       const ls_plan_options *options, char *why, int why_bytes);
-ls_status ls_plan_create(ls_backend *backend, const ls_network *network,
-                         const ls_plan_options *options, ls_plan **out);
-void ls_plan_destroy(ls_plan *plan);
-void ls_plan_describe(ls_plan *plan, ls_plan_info *out);
-ls_status ls_plan_bind(ls_plan *plan, const ls_plan_binding *binding);
-ls_status ls_plan_params_changed(ls_plan *plan, ls_stream *stream);
-ls_status ls_plan_forward(ls_plan *plan, ls_stream *stream, const float *input,
-                          const int64_t *target);
-ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_grad_ready *ready,
-                           void *context);
-ls_status ls_plan_export(ls_plan *plan, ls_stream *stream, ls_export what, int index, void *host,
-                         int64_t bytes);
-ls_status ls_plan_force(ls_plan *plan, ls_stream *stream, int branch, const void *host,
-                        int64_t bytes);
 ls_status ls_plan_places(ls_plan *plan, int places);
 ls_status ls_plan_load(ls_plan *plan, int place, const float *input, const int64_t *target);
 ls_status ls_plan_loaded(ls_plan *plan, int place);

@@ -1,0 +1,46 @@
+/* Functions behind a backend's table that every backend has under the same name: the entries of
+ * ls_backend_api of the same names (kernels.h). */
+#ifndef LS_ENTRIES_H
+#define LS_ENTRIES_H
+
+#include "kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* plan.c */
+ls_status ls_plan_create(ls_backend *backend, const ls_network *network,
+                         const ls_plan_options *options, ls_plan **out);
+void ls_plan_destroy(ls_plan *plan);
+void ls_plan_describe(ls_plan *plan, ls_plan_info *out);
+ls_status ls_plan_bind(ls_plan *plan, const ls_plan_binding *binding);
+ls_status ls_plan_params_changed(ls_plan *plan, ls_stream *stream);
+ls_status ls_plan_forward(ls_plan *plan, ls_stream *stream, const float *input,
+                          const int64_t *target);
+ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_grad_ready *ready,
+                           void *context);
+ls_status ls_plan_export(ls_plan *plan, ls_stream *stream, ls_export what, int index, void *host,
+                         int64_t bytes);
+ls_status ls_plan_force(ls_plan *plan, ls_stream *stream, int branch, const void *host,
+                        int64_t bytes);
+
+/* multi.c, multi.cu. Types other than f32, f16 and bf16 are a bug. */
+ls_status ls_multi_scale(ls_backend *backend, ls_stream *stream, ls_tensor tensor, float factor);
+ls_status ls_multi_convert(ls_backend *backend, ls_stream *stream, ls_tensor to, ls_tensor from,
+                           float factor);
+ls_status ls_multi_accumulate(ls_backend *backend, ls_stream *stream, ls_tensor sum, ls_tensor from,
+                              bool first);
+ls_status ls_multi_unscale_check(ls_backend *backend, ls_stream *stream, ls_tensor_list to,
+                                 ls_tensor_list from, ls_step_state *state);
+/* LS_ERR_INFRA where LAMB and LARS have no memory for their norms. */
+ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
+                                  const ls_optimizer_config *config, const ls_optimizer_args *args,
+                                  bool dynamic, ls_step_state *state);
+ls_status ls_multi_scaler_update(ls_backend *backend, ls_stream *stream,
+                                 const ls_scaler_config *config, ls_step_state *state);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
