@@ -78,9 +78,10 @@ static ls_status area_create(const exercise *e, int64_t elements, area *out)
     return LS_OK;
 }
 
-static void area_free(const exercise *e, area *a)
+/* failed: the device may wait for a lost peer, and would do so here; the process is about to end */
+static void area_free(const exercise *e, area *a, bool failed)
 {
-    if (a->device != NULL && a->device != a->block) {
+    if (a->device != NULL && a->device != a->block && !failed) {
         e->peer->backend_api->memory_free(e->peer->backend, a->device);
     }
     free(a->block);
@@ -325,7 +326,7 @@ ls_status ls_exercise_run(const ls_exercise_peer *peer, const ls_exercise *what,
         rate(&e, &result);
         *out = result;
     }
-    area_free(&e, &e.area[0]);
-    area_free(&e, &e.area[1]);
+    area_free(&e, &e.area[0], status != LS_OK);
+    area_free(&e, &e.area[1], status != LS_OK);
     return status;
 }
