@@ -113,6 +113,19 @@ static void set_shared(const neighbours *who, int world)
     }
 }
 
+/* Between hosts, as NCCL counts them: a receiver whose buffers are registered with the network may
+ * wait for ever after small operations on the same connections, as a step's buckets are one large
+ * and one small (NVIDIA/nccl issue 2389; mended in 2.32's first update). */
+static void set_between_hosts(void)
+{
+    int version = 0;
+    (void)ncclGetVersion(&version);
+    if (version < NCCL_VERSION(2, 33, 0)) {
+        (void)setenv("NCCL_LOCAL_REGISTER", "0", 0);
+        (void)setenv("NCCL_GRAPH_REGISTER", "0", 0);
+    }
+}
+
 ls_status ls_nccl_place(ls_comm *comm, const ls_comm_options *options, int *max_ctas)
 {
     char(*place)[PLACE_BYTES] = calloc((size_t)comm->world, sizeof *place);
@@ -134,6 +147,8 @@ ls_status ls_nccl_place(ls_comm *comm, const ls_comm_options *options, int *max_
     if (who.any_shared) {
         set_shared(&who, comm->world);
         *max_ctas = SHARED_CTAS;
+    } else if (who.same_machine < comm->world || getenv("NCCL_HOSTID") != NULL) {
+        set_between_hosts();
     }
     if (options->deterministic) {
         (void)setenv("NCCL_ALGO", "Ring", 0);

@@ -344,6 +344,32 @@ static int memory(int rank, int world, int port, void *context)
     return 0;
 }
 
+/* Hosts of their own, as the launcher's simulated nodes have them: nothing is registered. */
+static int apart(int rank, int world, int port, void *context)
+{
+    peer self;
+    char host[32];
+    void *arena = NULL;
+    (void)context;
+    snprintf(host, sizeof host, "lockstep-node-%d", rank);
+    setenv("NCCL_HOSTID", host, 1);
+    if (rank == 1) {
+        setenv("NCCL_GRAPH_REGISTER", "1", 1); /* the user's stays */
+    }
+    open_peer(&self, rank, world, port, 20);
+    RANK_CHECK(strcmp(getenv("NCCL_LOCAL_REGISTER"), "0") == 0);
+    RANK_CHECK(strcmp(getenv("NCCL_GRAPH_REGISTER"), rank == 1 ? "1" : "0") == 0);
+    RANK_CHECK(self.at.api->memory_alloc(self.at.comm, 4096, "gradients", &arena) == LS_OK);
+    int32_t *at = arena;
+    put(&self, at, 10, rank + 1);
+    ls_comm_op op = sum_of(at, 10);
+    RANK_CHECK(ls_comm_run(self.at.api, self.at.comm, &op, NULL) == LS_OK);
+    expect(&self, at, 10, world * (world + 1) / 2);
+    close_peer(&self);
+    self.at.api->memory_free(arena);
+    return 0;
+}
+
 /* ---- who shares a device --------------------------------------------------------------------- */
 
 static int shared_device(int rank, int world, int port, void *context)
@@ -362,6 +388,7 @@ static int shared_device(int rank, int world, int port, void *context)
     RANK_CHECK(strncmp(getenv("NCCL_HOSTID"), "lockstep-", 9) == 0);
     RANK_CHECK(strcmp(getenv("NCCL_SOCKET_IFNAME"), "lo") == 0);
     RANK_CHECK(strcmp(getenv("NCCL_NET"), "Socket") == 0);
+    RANK_CHECK(getenv("NCCL_LOCAL_REGISTER") == NULL); /* sockets register nothing */
     int32_t *at = take(&self, 64);
     put(&self, at, 4, rank);
     ls_comm_op op = sum_of(at, 4);
@@ -518,6 +545,12 @@ START_TEST(test_order)
 }
 END_TEST
 
+START_TEST(test_apart)
+{
+    run(3, apart, NULL);
+}
+END_TEST
+
 START_TEST(test_memory)
 {
     bool refuse = _i == 1;
@@ -571,6 +604,7 @@ int main(void)
     tcase_add_loop_test(tests, test_input_at_start, 1, 4);
     tcase_add_loop_test(tests, test_order, 0, 2);
     tcase_add_loop_test(tests, test_memory, 0, 2);
+    tcase_add_test(tests, test_apart);
     tcase_add_loop_test(tests, test_places, 0, 2);
     tcase_add_loop_test(tests, test_goes_wrong, LATE_TO_OPEN, ABORTED + 1);
     suite_add_tcase(suite, tests);
