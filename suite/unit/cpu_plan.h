@@ -96,6 +96,15 @@ static inline void plan_step(ls_kernel_subject *s)
     ck_assert_int_eq(ls_kernel_subject_step(s), LS_OK);
 }
 
+/* All gradients and the loss to the last bit, in memory of the host. */
+static inline void plan_same(const ls_kernel_subject *a, const ls_kernel_subject *b)
+{
+    for (int p = 0; p < a->n->network.param_count; p++) {
+        ck_assert_mem_eq(a->grad[p].data, b->grad[p].data, ls_tensor_bytes(&a->grad[p]));
+    }
+    ck_assert_mem_eq(&a->state->loss, &b->state->loss, sizeof a->state->loss);
+}
+
 static inline ls_status plan_refuse_third(void *context, int param)
 {
     (void)param;

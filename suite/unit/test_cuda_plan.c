@@ -142,16 +142,22 @@ END_TEST
 
 /* ---- forced branches ------------------------------------------------------------------------- */
 
+/* The same plan twice: as it is, and with branches that can be forced. */
+static void with_and_without(const ls_kernel_net *n, const int *size, ls_kernel_subject_options o,
+                             ls_kernel_subject *own, ls_kernel_subject *forced)
+{
+    cuda_make(own, n, size, o);
+    o.forced_branches = true;
+    cuda_make(forced, n, size, o);
+}
+
 /* A plan that can be forced, unforced or on its own branches, gives the bits of the fused one. */
 START_TEST(forced_plan_is_the_same)
 {
     ls_kernel_net n;
     networks[_i / 2](&n);
-    ls_kernel_subject_options o = cuda_level(_i % 2 == 0 ? 0 : 2, LS_F16);
     ls_kernel_subject a, b;
-    cuda_make(&a, &n, sizes[_i / 2], o);
-    o.forced_branches = true;
-    cuda_make(&b, &n, sizes[_i / 2], o);
+    with_and_without(&n, sizes[_i / 2], cuda_level(_i % 2 == 0 ? 0 : 2, LS_F16), &a, &b);
     plan_step(&a);
     plan_step(&b);
     ck_assert(cuda_same(&a, &b));
@@ -168,11 +174,8 @@ START_TEST(forced_branches_are_taken)
 {
     ls_kernel_net n;
     networks[_i](&n);
-    ls_kernel_subject_options o = cuda_level(0, LS_F16);
     ls_kernel_subject own, s;
-    cuda_make(&own, &n, sizes[_i], o);
-    o.forced_branches = true;
-    cuda_make(&s, &n, sizes[_i], o);
+    with_and_without(&n, sizes[_i], cuda_level(0, LS_F16), &own, &s);
     plan_step(&own);
     force_like(&own, &s, 7);
     plan_step(&s);
@@ -217,11 +220,8 @@ START_TEST(forced_pool_is_taken)
 {
     ls_kernel_net n;
     build_basic(&n);
-    ls_kernel_subject_options o = cuda_level(0, LS_F16);
     ls_kernel_subject own, s;
-    cuda_make(&own, &n, sizes[0], o);
-    o.forced_branches = true;
-    cuda_make(&s, &n, sizes[0], o);
+    with_and_without(&n, sizes[0], cuda_level(0, LS_F16), &own, &s);
     plan_step(&own);
     force_like(&own, &s, 0);
     for (int i = 0; i < n.network.layer_count; i++) {
@@ -241,11 +241,8 @@ START_TEST(wrong_branches_are_refused)
 {
     ls_kernel_net n;
     build_basic(&n);
-    ls_kernel_subject_options o = cuda_level(0, LS_F16);
     ls_kernel_subject plain, s;
-    cuda_make(&plain, &n, sizes[0], o);
-    o.forced_branches = true;
-    cuda_make(&s, &n, sizes[0], o);
+    with_and_without(&n, sizes[0], cuda_level(0, LS_F16), &plain, &s);
     int last = n.network.branch_count, pool = -1;
     uint8_t little[4] = {0};
     ck_assert_int_eq(s.api->plan_force(s.plan, s.stream, 0, little, 4), LS_ERR_USAGE);
