@@ -138,11 +138,11 @@ class Trainer:
         self.masters = self.make_masters()
         self.optimizer = self.make_optimizer(self.masters or self.names)
         self.scaler = self.make_scaler()
-        if o.resume:
+        self.wrapped = self.wrap(self.model)
+        if o.resume:  # after DDP's constructor, which up to PyTorch 1.13 sends rank 0's buffers to all
             self.load(o.resume)
         if o.data != "synthetic" and not o.data.startswith("batches:"):
             self.sampler = self.make_sampler()
-        self.wrapped = self.wrap(self.model)
         self.local, self.watching = {}, False
         watched = self.names if o.dump_steps or self.overflows else {}
         for name, parameter in watched.items():
