@@ -253,11 +253,12 @@ $(BUILD)/unit/test_cuda_launch: $(BUILD)/obj/suite/unit/test_cuda_launch.cc.o \
 	$(call say,ld  $@)
 	$(Q)$(CXX) $(LDFLAGS) $^ $(EMULATED_THERE) -lcheck -lsubunit -lrt $(LDLIBS) -o $@
 
-# Engines of the real cuDNN, which takes a description of a device for one.
+# What the real cuDNN offers: it takes a description of a device for one.
 CUDNN_ENGINES := $(call objects,$(wildcard kernels/cuda/conv*.c) $(SHARED_KERNELS) \
 	$(addprefix kernels/cuda/cuda_,check.c memory.c))
-$(BUILD)/obj/suite/unit/test_cudnn_engines.c.o: EXTRA += $(call cuda_includes,$(CUDA_PARTS))
-$(BUILD)/unit/test_cudnn_engines: $(BUILD)/obj/suite/unit/test_cudnn_engines.c.o $(CUDNN_ENGINES) $(LIBS)
+CUDNN_TESTS := $(addprefix $(BUILD)/unit/test_cudnn_,engines fused)
+$(BUILD)/obj/suite/unit/test_cudnn_%.c.o: EXTRA += $(call cuda_includes,$(CUDA_PARTS))
+$(CUDNN_TESTS): $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o $(CUDNN_ENGINES) $(LIBS)
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
 	$(Q)$(CC) $(LDFLAGS) -fopenmp $^ $(call cuda_libraries,CUDART CUDNN) -lcheck -lsubunit -lrt -ljpeg $(LDLIBS) -o $@

@@ -10,105 +10,36 @@
 #include <string.h>
 
 #include "../../kernels/cuda/conv_plans.h"
-#include "../../kernels/lower.h"
-#include "../../reference/model.h"
-
-/* The backend's other files need a device. */
-ls_status ls_cuda_check_dnn(cudnnStatus_t status, const char *call, const char *file, int line)
-{
-    if (status == CUDNN_STATUS_SUCCESS) {
-        return LS_OK;
-    }
-    char text[512] = "";
-    cudnnGetLastErrorString(text, sizeof text);
-    fprintf(stderr, "%s:%d: %s: %s: %s\n", file, line, call, cudnnGetErrorString(status), text);
-    return LS_ERR_INFRA;
-}
-
-/* ---- devices ----------------------------------------------------------------------------------
- */
-
-/* Of the data sheets and of the CUDA programming guide's table of compute capabilities. */
-static const struct device {
-    const char *name;
-    int version, processors, shared_kb, l2_mb;
-    double memory_gb;
-} devices[] = {
-    {"A100", 800, 108, 163, 40, 80},
-    {"H200", 900, 132, 227, 60, 141},
-    {"B200", 1000, 148, 227, 126, 180},
-};
-
-enum { DEVICES = sizeof devices / sizeof devices[0] };
-
-/* The members are those that cuDNN 9.19 asks for, by name, when one is not there. */
-static ls_status describe_device(const struct device *d, cudnnBackendDescriptor_t *out)
-{
-    char text[1024];
-    int bytes = snprintf(
-        text, sizeof text,
-        "{\"maxGridSize\": [2147483647, 65535, 65535], \"maxBlockSize\": [1024, 1024, 64], "
-        "\"regsPerBlock\": 65536, \"multiProcessorCount\": %d, \"warpSize\": 32, "
-        "\"maxSharedMemoryPerBlock\": 49152, \"maxSharedMemoryPerBlockOptin\": %d, "
-        "\"reservedSharedMemoryPerBlock\": 1024, \"maxRegistersPerSM\": 65536, "
-        "\"maxCtasPerSM\": 32, \"maxThreadsPerBlock\": 1024, \"maxThreadsPerSM\": 2048, "
-        "\"pciDeviceId\": 0, \"isTccDriver\": 0, \"supportCoopLaunch\": 1, "
-        "\"totalGlobalMem\": %.0f, \"smClockRateKHz\": 1980000, \"memClockRateKHz\": 2619000, "
-        "\"l2CacheSize\": %d, \"cudaDeviceId\": 0, \"deviceVer\": %d, \"driverVer\": 13000, "
-        "\"deviceName\": \"NVIDIA %s\"}",
-        d->processors, d->shared_kb * 1024, d->memory_gb * 1e9, d->l2_mb << 20, d->version,
-        d->name);
-    LS_CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, out));
-    LS_CUDNN(cudnnBackendSetAttribute(*out, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
-                                      CUDNN_TYPE_CHAR, bytes, text));
-    LS_CUDNN(cudnnBackendFinalize(*out));
-    return LS_OK;
-}
-
-/* ---- networks ---------------------------------------------------------------------------------
- */
+#include "cudnn_described.h"
 
 typedef struct asked {
-    const struct device *device;
+    const device *device;
     const char *arch;
     int batch, size;
     ls_dtype type;
     bool deterministic, tf32;
 } asked;
 
-static size_t slot_bytes(void *context, const ls_plan_options *options, int channels, int height,
-                         int width, bool is_input)
-{
-    (void)context;
-    (void)is_input;
-    return (size_t)options->batch * (size_t)channels * (size_t)height * (size_t)width *
-           ls_dtype_bytes(options->activation);
-}
-
 typedef void visit_conv(ls_backend *backend, const char *name, const ls_conv_shape *shape,
                         ls_dtype type, ls_conv *conv);
 
 /* `every`: those too whose plans another layer has brought. */
-static ls_status each_conv(ls_backend *backend, const ls_lower *lower, const asked *q, bool every,
+static ls_status each_conv(ls_backend *backend, const lowered *l, const asked *q, bool every,
                            visit_conv *visit)
 {
-    for (int i = 0; i < lower->op_count; i++) {
-        const ls_op *op = &lower->op[i];
-        if (op->kind != LS_OP_CONV) {
+    for (int i = 0; i < l->lower.op_count; i++) {
+        ls_conv_shape shape;
+        bool image = false;
+        const char *name = conv_at(l, i, &shape, &image);
+        if (!name) {
             continue;
         }
-        const ls_layer *layer = &lower->network->layer[op->layer];
-        const ls_slot *in = &lower->slot[op->in], *out = &lower->slot[op->out];
-        bool image = lower->network->layer[in->layer].kind == LS_LAYER_INPUT;
-        int stored = image ? 16 / (int)ls_dtype_bytes(q->type) : in->channels;
-        ls_conv_shape shape = {q->batch,    stored,     in->height,    in->width,     out->channels,
-                               out->height, out->width, layer->kernel, layer->stride, layer->pad};
         ls_conv *conv = NULL;
         int64_t before = backend->plans ? backend->plans->searched : 0;
-        LS_TRY(ls_conv_create(backend, layer->name, &shape, q->type, !image, &conv));
+        LS_TRY(ls_conv_create(backend, name, &shape, q->type, !image, &conv));
         bool fresh = backend->plans->searched > before;
         if (fresh || every) {
-            visit(backend, layer->name, &shape, q->type, conv);
+            visit(backend, name, &shape, q->type, conv);
         }
         ls_conv_destroy(conv);
     }
@@ -118,19 +49,14 @@ static ls_status each_conv(ls_backend *backend, const ls_lower *lower, const ask
 /* Plans for all convolutions of a network, as a backend of that device would find them. */
 static ls_status ask(const asked *q, bool every, visit_conv *visit)
 {
-    ls_network network;
-    ls_lower lower;
+    lowered l;
     ls_backend backend = {
         .deterministic = q->deterministic, .tf32 = q->tf32, .workspace_limit = INT64_C(1) << 30};
-    ls_plan_options options = {
-        .batch = q->batch, .height = q->size, .width = q->size, .activation = q->type};
     LS_TRY(describe_device(q->device, &backend.described));
-    LS_TRY(ls_model_build(q->arch, 1000, q->size, &network));
-    LS_TRY(ls_lower_create(&network, &options, slot_bytes, NULL, &lower));
-    ls_status status = each_conv(&backend, &lower, q, every, visit);
+    LS_TRY(lower_network(q->arch, q->batch, q->size, q->type, &l));
+    ls_status status = each_conv(&backend, &l, q, every, visit);
     ls_conv_plans_destroy(backend.plans);
-    ls_lower_free(&lower);
-    ls_model_free(&network);
+    lowered_free(&l);
     ls_conv_graph_drop(backend.described);
     return status;
 }
@@ -198,10 +124,10 @@ static void print_conv(ls_backend *backend, const char *name, const ls_conv_shap
 
 static int print_table(int count, char **word)
 {
-    asked q = {.arch = word[1], .batch = atoi(word[2]), .size = atoi(word[3])};
-    for (int i = 0; i < DEVICES; i++) {
-        q.device = strcmp(devices[i].name, word[0]) == 0 ? &devices[i] : q.device;
-    }
+    asked q = {.device = find_device(word[0]),
+               .arch = word[1],
+               .batch = atoi(word[2]),
+               .size = atoi(word[3])};
     bool known = false;
     for (ls_dtype type = LS_F32; type <= LS_BF16; type++) {
         if (strcmp(ls_dtype_label(type), word[4]) == 0) {
@@ -214,7 +140,7 @@ static int print_table(int count, char **word)
         q.tf32 = q.tf32 || strcmp(word[i], "tf32") == 0;
     }
     if (!known || !q.device) {
-        fprintf(stderr, "devices: A100 H200 B200; types: fp32 fp16 bf16\n");
+        fprintf(stderr, "types: fp32 fp16 bf16\n");
         return LS_ERR_USAGE;
     }
     return (int)ask(&q, true, print_conv);
