@@ -148,8 +148,8 @@ END_TEST
  * as for the trainer. */
 START_TEST(unlike_batches_are_audited)
 {
-    int code = train("", "--nproc-per-node 3",
-                     "--opt-level O2 --sync-bn --batch-sizes 1,2,5 --audit 1:1");
+    int code =
+        train("", "--nproc-per-node 3", "--opt-level O2 --sync-bn --batch-sizes 1,2,5 --audit 1:1");
     char *log = read_file("log");
     ck_assert_msg(code == 0, "exit code %d: %s", code, log);
     ck_assert_msg(strstr(log, "audit: 3 steps") != NULL, "%s", log);
