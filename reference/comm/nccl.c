@@ -56,6 +56,24 @@ ls_status ls_nccl_check(ls_comm *comm, ncclResult_t result, const char *call)
     return status_of(result);
 }
 
+ls_status ls_nccl_blame(const ls_comm *comm, ncclResult_t result)
+{
+    static const int64_t moment_ns = 1000000000;
+    ls_status status = status_of(result);
+    if (status != LS_ERR_PEER_LOST || result == ncclRemoteError) {
+        return status;
+    }
+    int rank = -1;
+    int64_t begun_ns = ls_clock_ns();
+    while (comm->store != NULL && ls_clock_ns() - begun_ns < moment_ns) {
+        if (ls_store_who_left(comm->store, &rank) != LS_OK || rank >= 0) {
+            return LS_ERR_PEER_LOST;
+        }
+        ls_nccl_pause(begun_ns);
+    }
+    return LS_ERR_INFRA;
+}
+
 ls_status ls_nccl_check_cuda(cudaError_t error, const char *call)
 {
     if (error == cudaSuccess) {
@@ -179,7 +197,10 @@ static ls_status fail(ls_comm *comm, const ls_nccl_slot *slot, ls_status status,
     comm->failed = status;
     const char *words = last_words();
     const char *colon = words[0] != '\0' ? ": " : "";
-    if (slot == NULL) {
+    if (slot == NULL && comm->number == 0) {
+        ls_log_error("nccl '%s': failed before its first operation: %s%s%s", comm->name, why, colon,
+                     words);
+    } else if (slot == NULL) {
         int64_t since_ns = comm->waiting_ns != 0 ? comm->waiting_ns : ls_clock_ns();
         ls_log_error("nccl '%s': failed in a recorded step or between operations, after %" PRIu64
                      " of them and %.3g s of waiting: %s%s%s",
@@ -344,7 +365,7 @@ static ls_status enqueue(ls_comm *comm, const ls_comm_op *op, ls_nccl_slot *slot
     }
     result = result == ncclSuccess ? ls_nccl_issue_rest(comm, op) : result;
     if (result != ncclSuccess) {
-        return fail(comm, slot, status_of(result), ncclGetErrorString(result));
+        return fail(comm, slot, ls_nccl_blame(comm, result), ncclGetErrorString(result));
     }
     return LS_OK;
 }

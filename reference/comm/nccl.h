@@ -63,6 +63,10 @@ struct ls_comm {
 
 /* Logs a failed call with NCCL's own text; the status that it stands for. */
 ls_status ls_nccl_check(ls_comm *comm, ncclResult_t result, const char *call);
+/* What the failure of a call stands for. An error of the system or of NCCL itself is what a lost
+ * peer can look like, and what this rank lacks, such as room in /dev/shm: the store knows at once
+ * or after a moment whether somebody has left. */
+ls_status ls_nccl_blame(const ls_comm *comm, ncclResult_t result);
 ls_status ls_nccl_check_cuda(cudaError_t error, const char *call);
 #define LS_NCCL_CUDA(call) LS_TRY(ls_nccl_check_cuda((call), #call))
 

@@ -81,7 +81,8 @@ static ls_status connect_ranks(ls_comm *comm, const ls_comm_options *options, in
                      comm->rank, comm->world, comm->open_s, ncclGetLastError(NULL));
         return LS_ERR_RENDEZVOUS;
     }
-    return ls_nccl_check(comm, result, "ncclCommInitRankConfig");
+    ls_status status = ls_nccl_check(comm, result, "ncclCommInitRankConfig");
+    return status == LS_OK ? LS_OK : ls_nccl_blame(comm, result);
 }
 
 static ls_status create_stream(ls_comm *comm)

@@ -431,6 +431,7 @@ static int pinned(int rank, int world, int port, void *context)
 /* All but rank 0 have their say about how the job goes wrong; rank 0 waits for them. */
 typedef enum wrong {
     LATE_TO_OPEN,
+    REFUSED_TO_OPEN, /* by the last rank's machine */
     LATE,
     KILLED,
     KILLED_SILENTLY,
@@ -477,6 +478,17 @@ static int goes_wrong(int rank, int world, int port, void *context)
         RANK_CHECK(rank != 0 || status == LS_ERR_RENDEZVOUS);
         RANK_CHECK(ls_store_barrier(self.store, "seen", 10) == LS_OK);
         ls_store_close(self.store, 5.0);
+        return 0;
+    }
+    if (how == REFUSED_TO_OPEN) {
+        bool refused = rank == world - 1;
+        if (refused) {
+            setenv("LS_EMULATED_NO_SHM", "1", 1);
+        }
+        ls_status status = try_open(&self, "test", false, timeout_s);
+        RANK_CHECK(status == (refused ? LS_ERR_INFRA : LS_ERR_PEER_LOST));
+        RANK_CHECK(seconds_since(begun_ns) < 10);
+        ls_store_close(self.store, 1.0);
         return 0;
     }
     RANK_CHECK(try_open(&self, "test", false, timeout_s) == LS_OK);

@@ -224,6 +224,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int world, ncclUniqueId id,
         free(comm);
         return nccl_warn(ncclUnhandledCudaError, "no device");
     }
+    if (getenv("LS_EMULATED_NO_SHM") != NULL) {
+        free(comm);
+        return nccl_warn(ncclSystemError, "Error while creating shared memory segment: %s",
+                         strerror(ENOSPC));
+    }
     if (!net_join(&comm->net, id.internal, rank, world, &me)) {
         free(comm);
         return nccl_warn(ncclSystemError, "rank %d cannot join: %s", rank, strerror(errno));
