@@ -185,7 +185,7 @@ static void title_buckets(const ls_report_run *run, const ls_report_job *const *
         } else {
             ls_tables_append(title, bytes, " is fastest:");
         }
-        ls_tables_append(title, bytes, " %.2f x %s",
+        ls_tables_append(title, bytes, " %.2f x as fast as %s",
                          fastest->speed.rate.value / slowest->speed.rate.value,
                          ls_report_data_bucket(slowest->bucket_mb, other));
     }
