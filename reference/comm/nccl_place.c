@@ -4,9 +4,11 @@
  * ("Duplicate GPU detected": equal host and equal device). */
 #include "nccl.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "../../kernels/core/log.h"
@@ -113,6 +115,24 @@ static void set_shared(const neighbours *who, int world)
     }
 }
 
+/* A rank that reaches others over a network has a pool of operations in shared memory, 2048 for
+ * each of 72 local ranks (proxy.h of 2.28): 36 MiB. A container often has 64 MiB for all. */
+static void warn_of_shared_memory(const ls_comm *comm, const neighbours *who)
+{
+    enum { POOL_MIB = 33 };
+    struct statvfs shm;
+    if (comm->rank != 0 || statvfs("/dev/shm", &shm) != 0) {
+        return;
+    }
+    uint64_t free_mib = (uint64_t)shm.f_bavail * shm.f_frsize >> 20;
+    uint64_t wanted_mib = (uint64_t)who->same_machine * POOL_MIB;
+    if (free_mib < wanted_mib) {
+        ls_log_warn("nccl '%s': /dev/shm has %" PRIu64 " MiB free, and %d ranks over a network "
+                    "want about %" PRIu64 " (docker: --shm-size)",
+                    comm->name, free_mib, who->same_machine, wanted_mib);
+    }
+}
+
 /* Between hosts, as NCCL counts them: a receiver whose buffers are registered with the network may
  * wait for ever after small operations on the same connections, as a step's buckets are one large
  * and one small (NVIDIA/nccl issue 2389; mended in 2.32's first update). */
@@ -144,11 +164,15 @@ ls_status ls_nccl_place(ls_comm *comm, const ls_comm_options *options, int *max_
         return LS_ERR_INFRA;
     }
     *max_ctas = options->deterministic ? PINNED_CTAS : 0;
+    bool apart = who.same_machine < comm->world || getenv("NCCL_HOSTID") != NULL;
     if (who.any_shared) {
         set_shared(&who, comm->world);
         *max_ctas = SHARED_CTAS;
-    } else if (who.same_machine < comm->world || getenv("NCCL_HOSTID") != NULL) {
+    } else if (apart) {
         set_between_hosts();
+    }
+    if (who.any_shared || apart) {
+        warn_of_shared_memory(comm, &who);
     }
     if (options->deterministic) {
         (void)setenv("NCCL_ALGO", "Ring", 0);
