@@ -11,6 +11,7 @@
 #include "../kernels/core/log.h"
 #include "checkpoint.h"
 #include "fault.h"
+#include "graph.h"
 
 /* Of what ranks say to each other; raised when the order or meaning of collectives changes. */
 #define PROTOCOL "1"
@@ -351,7 +352,7 @@ static ls_status look_after_peers(void *context, double waited_s)
     return LS_ERR_PEER_LOST;
 }
 
-ls_status ls_join_all(ls_trainer *trainer, const char *key, bool mine, int *rank)
+ls_status ls_join_all(ls_trainer *trainer, const char *key, bool mine, bool looks, int *rank)
 {
     enum { AGAINST = 1 << 20 }; /* more than there are ranks: a vote counts those against, too */
     static const struct timespec nap = {0, 200000};
@@ -371,10 +372,22 @@ ls_status ls_join_all(ls_trainer *trainer, const char *key, bool mine, int *rank
     }
     LS_TRY(ls_store_add(trainer->store, votes, mine ? 1 : AGAINST + 1, &sum));
     while (sum % AGAINST < trainer->world.world) {
-        /* others may be at an operation of a step before, which goes on here meanwhile */
-        LS_TRY(look_after_peers(trainer, ls_clock_ms_between(begun_ns, ls_clock_ns()) * 1e-3));
+        double waited_s = ls_clock_ms_between(begun_ns, ls_clock_ns()) * 1e-3;
+        int left = -1;
         (void)ppoll(NULL, 0, &nap, NULL); /* what we wait for has no descriptor */
+        ls_status peers =
+            looks ? look_after_peers(trainer, waited_s) : ls_store_who_left(trainer->store, &left);
+        /* asked last: who has left may have voted before */
         LS_TRY(ls_store_add(trainer->store, votes, 0, &sum));
+        if (sum % AGAINST == trainer->world.world) {
+            break;
+        }
+        LS_TRY(peers);
+        if (left >= 0 || waited_s > trainer->options.timeout_s) {
+            ls_log_error("%s: not all ranks have answered in %.3g s%s", key, waited_s,
+                         left >= 0 ? ": one has left the job" : " (--timeout)");
+            return LS_ERR_PEER_LOST;
+        }
     }
     if (sum >= AGAINST) {
         LS_TRY(ls_store_get(trainer->store, who, -1, &told, &bytes));
@@ -405,6 +418,22 @@ static ls_status open_store(ls_trainer *trainer)
         .timeout_s = trainer->options.timeout_s,
     };
     return ls_store_open(&options, &trainer->store);
+}
+
+/* One that has failed to be recorded takes no further operations, and the others of its ranks are
+ * left alone: then all begin anew. */
+static ls_status open_gradients(ls_trainer *trainer)
+{
+    int rank = trainer->world.rank, world = trainer->world.world;
+    LS_TRY(open_comm(trainer, "gradients", rank, world, &trainer->comm));
+    LS_TRY(ls_graph_try_engine(trainer));
+    if (!trainer->unrecorded) {
+        return LS_OK;
+    }
+    trainer->engine->abort(trainer->comm);
+    trainer->engine->close(trainer->comm);
+    trainer->comm = NULL;
+    return open_comm(trainer, "gradients, not recorded", rank, world, &trainer->comm);
 }
 
 /* SyncBN's communicator, of the ranks that share statistics: groups of ranks that follow each
@@ -440,8 +469,7 @@ ls_status ls_join_open(ls_trainer *trainer)
         LS_TRY(compare_runs(trainer));
         LS_TRY(compare_libraries(trainer));
     }
-    LS_TRY(
-        open_comm(trainer, "gradients", trainer->world.rank, trainer->world.world, &trainer->comm));
+    LS_TRY(open_gradients(trainer));
     LS_TRY(open_norm(trainer));
     watch(trainer, true);
     return LS_OK;

@@ -40,7 +40,8 @@ typedef struct ls_trainer {
     ls_comm *norm_comm;        /* SyncBN; NULL without it */
     ls_norm_sync norm_sync;
     ls_event *norm_event;
-    bool stuck; /* the device does not leave its work: what it may touch cannot be freed */
+    bool unrecorded; /* the engine's operations cannot be recorded into graphs */
+    bool stuck;      /* the device does not leave its work: what it may touch cannot be freed */
 
     ls_memory memory;
     ls_amp_scale amp;

@@ -11,8 +11,8 @@
  *   LS_EMULATED_GUARD=1         device memory is out of the host's reach while no work runs
  *   LS_EMULATED_ORDER=backward  blocks, and threads of a block, begin in the opposite order
  *   LS_EMULATED_UNRECORDED=W    W cannot be recorded into a graph: convolutions of pass forward,
- *                               data or weights, which wait for the stream; the end of a
- *                               recording, or its instantiate. W:R: on the rank R
+ *                               data or weights, which wait for the stream; nccl's operations; the
+ *                               end of a recording, or its instantiate. W:R: on the rank R
  *   LS_EMULATED_PEDANTIC=0      pedantic products with an epilogue are an invalid value
  *   LS_EMULATED_CONV_WRONG=P:W  convolutions of pass P (forward, data, weights) have W wrong: the
  *                               last element, or a tile of a sixty-fourth

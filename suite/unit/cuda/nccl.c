@@ -381,6 +381,13 @@ static ncclResult_t issue(const char *name, ncclComm_t comm, cudaStream_t stream
     if (state == ncclSuccess && group.count == CALLS_MAX) {
         state = nccl_warn(ncclInvalidUsage, "more than %d calls in a group", CALLS_MAX);
     }
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    if (state == ncclSuccess && emulate_unrecorded("nccl") &&
+        cudaStreamIsCapturing(stream, &capture) == cudaSuccess &&
+        capture != cudaStreamCaptureStatusNone) {
+        state = nccl_warn(ncclUnhandledCudaError, "%s : cannot be captured", name);
+        atomic_store(&comm->error, (int)state);
+    }
     if (state == ncclSuccess && comm->finalizing) {
         state = nccl_warn(ncclInvalidUsage, "%s : the communicator is finalized", name);
     }
