@@ -116,7 +116,8 @@ static void set_shared(const neighbours *who, int world)
 }
 
 /* A rank that reaches others over a network has a pool of operations in shared memory, 2048 for
- * each of 72 local ranks (proxy.h of 2.28): 36 MiB. A container often has 64 MiB for all. */
+ * each of 72 local ranks, 232 bytes long (proxy.h of 2.28). A container often has 64 MiB for all.
+ */
 static void warn_of_shared_memory(const ls_comm *comm, const neighbours *who)
 {
     enum { POOL_MIB = 33 };
