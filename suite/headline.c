@@ -60,8 +60,8 @@ static void decide_correct(const ls_run *run, ls_headline *out)
     if (c.code[LS_WAIVED] > 0) {
         ls_text_add(why, bytes, ", %d of them waived", c.code[LS_WAIVED]);
     }
-    if (c.outside > c.outside_good) {
-        ls_text_add(why, bytes, "; %d outside the claim did not pass", c.outside - c.outside_good);
+    if (c.outside > 0) {
+        ls_text_add(why, bytes, "; %d of %d outside it", c.outside_good, c.outside);
     }
 }
 
