@@ -7,10 +7,10 @@
 #include "text.h"
 
 static const struct code {
-    const char *word, *todo;
+    const char *word, *advice;
     ls_severity severity;
 } table[] = {
-#define LS_FINDINGS_CODE(name, severity, todo) {#name, todo, LS_SEVERITY_##severity},
+#define LS_FINDINGS_CODE(name, severity, advice) {#name, advice, LS_SEVERITY_##severity},
     LS_FINDINGS_CODES(LS_FINDINGS_CODE)
 #undef LS_FINDINGS_CODE
 };
@@ -67,9 +67,9 @@ const char *ls_findings_word(ls_finding_code code)
     return table[code].word;
 }
 
-const char *ls_findings_todo(ls_finding_code code)
+const char *ls_findings_advice(ls_finding_code code)
 {
-    return table[code].todo;
+    return table[code].advice;
 }
 
 const char *ls_findings_severity(ls_severity severity)
@@ -129,7 +129,7 @@ cJSON *ls_findings_json(const ls_findings *findings)
             cJSON_AddStringToObject(one, "uuid", f->uuid);
             cJSON_AddStringToObject(one, "address", f->address);
             cJSON_AddStringToObject(one, "what", f->what);
-            cJSON_AddStringToObject(one, "do", table[f->code].todo);
+            cJSON_AddStringToObject(one, "do", table[f->code].advice);
             cJSON_AddItemToArray(array, one);
         }
     }
@@ -169,7 +169,7 @@ void ls_findings_print(const ls_findings *findings, FILE *to)
             }
             fprintf(to, "%-7s %s: %s: %s\n        %s\n", ls_findings_severity(f->severity),
                     table[f->code].word, ls_findings_where(f, where, sizeof where), f->what,
-                    table[f->code].todo);
+                    table[f->code].advice);
         }
     }
     if (quiet > 0) {

@@ -64,7 +64,7 @@ typedef enum ls_severity { LS_SEVERITY_INFO, LS_SEVERITY_WARNING, LS_SEVERITY_FA
     X(NOT_REPEATABLE, WARNING, "find the operation: the same job gave other bits the second time")
 
 typedef enum ls_finding_code {
-#define LS_FINDINGS_CODE(name, severity, todo) LS_FINDING_##name,
+#define LS_FINDINGS_CODE(name, severity, advice) LS_FINDING_##name,
     LS_FINDINGS_CODES(LS_FINDINGS_CODE)
 #undef LS_FINDINGS_CODE
         LS_FINDING_CODES
@@ -91,7 +91,7 @@ void ls_findings_add(ls_findings *findings, ls_finding_code code, int gpu, const
 void ls_findings_free(ls_findings *findings);
 
 const char *ls_findings_word(ls_finding_code code); /* "PCIE_WIDTH" */
-const char *ls_findings_todo(ls_finding_code code);
+const char *ls_findings_advice(ls_finding_code code);
 const char *ls_findings_severity(ls_severity severity); /* "info", "warning", "fail" */
 /* The first of the highest severity; NULL when there is none. */
 const ls_finding *ls_findings_worst(const ls_findings *findings);

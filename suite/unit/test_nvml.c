@@ -245,7 +245,7 @@ START_TEST(each_thing_wrong_is_found_where_it_is)
     ck_assert_msg(found != NULL, "no %s", FOUND[_i].word);
     ck_assert_int_eq(found->severity, FOUND[_i].severity);
     ck_assert_msg(strstr(found->what, FOUND[_i].text) != NULL, "%s", found->what);
-    ck_assert_int_gt((int)strlen(ls_findings_todo(found->code)), 10);
+    ck_assert_int_gt((int)strlen(ls_findings_advice(found->code)), 10);
     if (FOUND[_i].gpu >= 0 && strcmp(FOUND[_i].word, "GPU_UNREADABLE") != 0) {
         ck_assert_ptr_nonnull(strstr(found->uuid, "GPU-0000000"));
         ck_assert_int_eq((int)strlen(found->address), 12);
