@@ -275,6 +275,11 @@ static ls_status try_norms(const ls_diagnose_wrong *wrong, char *text, int bytes
         {LS_NORM_VARIANCES_AVERAGED, true,
          "SyncBN that averages the ranks' variances and forgets the distance of their means"},
         {LS_NORM_OWN_SUMS, true, "SyncBN whose backward sums over each rank's own batch"},
+        {LS_NORM_OWN_MOMENTS, true,
+         "SyncBN that normalises by each rank's own moments, backward by sums of all ranks"},
+        {LS_NORM_OWN_MOMENTS_COUNT, true,
+         "SyncBN that normalises by each rank's own moments, backward by sums of all ranks over "
+         "one rank's count"},
     };
     const ls_oracle_step *step = &wrong->evidence->step;
     for (size_t i = 0; i < sizeof model / sizeof *model && text[0] == '\0'; i++) {
@@ -284,6 +289,49 @@ static ls_status try_norms(const ls_diagnose_wrong *wrong, char *text, int bytes
         }
     }
     return LS_OK;
+}
+
+/* ---- shortcuts ------------------------------------------------------------------------------- */
+
+/* The strided shortcuts of the network take its odd pixels. False: it has none, or no odd one is
+ * there for each. */
+static bool move_shortcuts(ls_nettab *net)
+{
+    int moved = 0;
+    for (int i = 0; i < net->node_count; i++) {
+        ls_nettab_node *node = &net->node[i];
+        const ls_nettab_node *from =
+            node->kind == LS_NETTAB_SHORTCUT ? &net->node[node->input] : NULL;
+        if (from == NULL || node->stride == 1) {
+            continue;
+        }
+        node->pad = 1 - node->stride;
+        if (node->height * node->stride > from->height ||
+            node->width * node->stride > from->width) {
+            return false;
+        }
+        moved++;
+    }
+    return moved > 0;
+}
+
+static ls_status try_shortcuts(const ls_diagnose_wrong *wrong, char *text, int bytes)
+{
+    ls_oracle_step step = wrong->evidence->step;
+    ls_nettab *net = malloc(sizeof *net);
+    if (net == NULL) {
+        ls_log_error("cannot allocate another network");
+        return LS_ERR_INFRA;
+    }
+    *net = wrong->evidence->net;
+    step.net = net;
+    ls_status status = LS_OK;
+    if (move_shortcuts(net)) {
+        status = try_step(wrong, &step, "shortcuts that take the odd pixels, not the even ones",
+                          text, bytes);
+    }
+    free(net);
+    return status;
 }
 
 ls_status ls_diagnose_models(const ls_diagnose_wrong *wrong, const ls_diagnose_past *past,
@@ -296,5 +344,8 @@ ls_status ls_diagnose_models(const ls_diagnose_wrong *wrong, const ls_diagnose_p
     if (text[0] == '\0') {
         LS_TRY(try_last_micro(wrong, text, bytes));
     }
-    return text[0] == '\0' ? try_norms(wrong, text, bytes) : LS_OK;
+    if (text[0] == '\0') {
+        LS_TRY(try_norms(wrong, text, bytes));
+    }
+    return text[0] == '\0' ? try_shortcuts(wrong, text, bytes) : LS_OK;
 }

@@ -15,7 +15,8 @@ void ls_diagnose_past_free(ls_diagnose_past *past);
 
 /* Writes one line where the gradient is that of another step: batch-norm statistics of the wrong
  * ranks, weights of the step before (all, or those that are cast), the last micro-step alone, batch
- * norm with another epsilon, moments in half, or SyncBN's parts left out. */
+ * norm with another epsilon, moments in half, or SyncBN's parts left out, shortcuts from the odd
+ * pixels. */
 ls_status ls_diagnose_models(const ls_diagnose_wrong *wrong, const ls_diagnose_past *past,
                              char *text, int bytes);
 

@@ -117,7 +117,7 @@ static ls_status gradient_of_input(ls_run *r, int index, ls_planes *in_grad)
         ls_ops_pool_grad(grad, r->taken->index[node->branch], in_grad);
         ls_run_settle(r, r->stored, in_grad);
     } else if (node->kind == LS_NETTAB_SHORTCUT) {
-        ls_ops_shortcut_grad(grad, node->stride, in_grad);
+        ls_ops_shortcut_grad(node, grad, in_grad);
     } else if (node->kind == LS_NETTAB_MEAN) {
         ls_ops_mean_grad(grad, in_grad);
         ls_run_settle(r, r->stored, in_grad);

@@ -118,7 +118,7 @@ static ls_status forward_node(ls_run *r, int index)
         ls_ops_add(out, &r->value[node->other]);
         break;
     case LS_NETTAB_SHORTCUT:
-        ls_ops_shortcut(in, node->stride, out);
+        ls_ops_shortcut(node, in, out);
         return LS_OK;
     case LS_NETTAB_MEAN:
         ls_ops_mean(in, out);

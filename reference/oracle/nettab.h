@@ -17,7 +17,8 @@ typedef enum ls_nettab_kind {
     LS_NETTAB_POOL, /* max-pool; branch: index h*W+w in the input plane; first maximum in row order
                      */
     LS_NETTAB_ADD,  /* input + other */
-    LS_NETTAB_SHORTCUT, /* every stride-th pixel, zero channels appended at the end */
+    LS_NETTAB_SHORTCUT, /* every stride-th pixel from the first on (pad is 0), zero
+                           channels appended at the end */
     LS_NETTAB_MEAN,     /* over the plane */
     LS_NETTAB_LINEAR,   /* weight [channels, in], bias [channels] */
 } ls_nettab_kind;

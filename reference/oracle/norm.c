@@ -1,6 +1,7 @@
 #include "norm.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,9 +54,22 @@ static double inverse_deviation(ls_norm_form form, double variance)
     case LS_NORM_RIGHT:
     case LS_NORM_VARIANCES_AVERAGED:
     case LS_NORM_OWN_SUMS:
+    case LS_NORM_OWN_MOMENTS:
+    case LS_NORM_OWN_MOMENTS_COUNT:
         break;
     }
     return 1.0 / sqrt(variance + LS_NORM_EPSILON);
+}
+
+static bool own_moments(const ls_norm_stats *stats)
+{
+    return stats->form == LS_NORM_OWN_MOMENTS || stats->form == LS_NORM_OWN_MOMENTS_COUNT;
+}
+
+/* Neighbouring chunks that share moments. */
+static int moment_chunks(const ls_norm_stats *stats)
+{
+    return own_moments(stats) ? 1 : stats->group_chunks;
 }
 
 /* Summed squared deviations of each chunk from its own mean, over the chunks from `chunk` on. */
@@ -84,8 +98,8 @@ static void forward_block(const ls_planes *in, const double *weight, const doubl
                           ls_planes *out, int group, int first)
 {
     int64_t plane = (int64_t)in->height * in->width;
-    int chunk = group * stats->group_chunks;
-    int64_t pixels = ls_shards_count(shards, chunk, stats->group_chunks) * plane;
+    int chunk = group * moment_chunks(stats);
+    int64_t pixels = ls_shards_count(shards, chunk, moment_chunks(stats)) * plane;
     int64_t start = ls_shards_first(shards, chunk) * plane * in->pitch + first;
     double *mean = stats->mean + (int64_t)group * in->pitch + first;
     double *inv_std = stats->inv_std + (int64_t)group * in->pitch + first;
@@ -120,7 +134,8 @@ ls_status ls_norm_forward(const ls_planes *in, const double *weight, const doubl
     LS_ASSERT(in->samples == ls_shards_samples(shards) && shards->world % group_chunks == 0);
     stats->groups = ls_shards_chunks(shards) / group_chunks;
     stats->group_chunks = group_chunks;
-    size_t bytes = (size_t)stats->groups * (size_t)in->pitch * sizeof(double);
+    int parts = ls_shards_chunks(shards) / moment_chunks(stats);
+    size_t bytes = (size_t)parts * (size_t)in->pitch * sizeof(double);
     stats->mean = malloc(bytes);
     stats->inv_std = malloc(bytes);
     if (stats->mean == NULL || stats->inv_std == NULL) {
@@ -130,7 +145,7 @@ ls_status ls_norm_forward(const ls_planes *in, const double *weight, const doubl
     }
     int blocks = in->pitch / LANES;
 #pragma omp parallel for schedule(dynamic)
-    for (int task = 0; task < stats->groups * blocks; task++) {
+    for (int task = 0; task < parts * blocks; task++) {
         forward_block(in, weight, bias, shards, store, stats, out, task / blocks,
                       task % blocks * LANES);
     }
@@ -170,48 +185,68 @@ static void input_grad(const double *x, const double *grad, int64_t pixels, int6
     }
 }
 
+/* Where a chunk's values and statistics begin, LANES channels from `first` on. */
+typedef struct chunk_at {
+    int64_t offset, pixels;
+    const double *mean, *inv_std;
+} chunk_at;
+
+static chunk_at find_chunk(const ls_planes *in, const ls_norm_stats *stats, const ls_shards *shards,
+                           int chunk, int first)
+{
+    int64_t plane = (int64_t)in->height * in->width;
+    int64_t row = (int64_t)(chunk / moment_chunks(stats)) * in->pitch + first;
+    return (chunk_at){.offset = ls_shards_first(shards, chunk) * plane * in->pitch + first,
+                      .pixels = ls_shards_count(shards, chunk, 1) * plane,
+                      .mean = stats->mean + row,
+                      .inv_std = stats->inv_std + row};
+}
+
 static void backward_block(const ls_planes *in, const double *weight, const ls_norm_stats *stats,
                            const ls_shards *shards, ls_bits_type store, const ls_planes *out_grad,
                            ls_planes *in_grad, double *weight_grad, double *bias_grad, int group,
                            int first)
 {
-    int pitch = in->pitch, channels = in->channels;
-    int chunks = stats->group_chunks;
+    int pitch = in->pitch, channels = in->channels, chunks = stats->group_chunks;
+    double whole[LANES] = {0}, whole_xhat[LANES] = {0};
     int64_t plane = (int64_t)in->height * in->width;
-    int64_t start = ls_shards_first(shards, group * chunks) * plane * pitch + first;
-    const double *mean = stats->mean + (int64_t)group * pitch + first;
-    const double *inv_std = stats->inv_std + (int64_t)group * pitch + first;
-    double whole[LANES] = {0}, whole_xhat[LANES] = {0}, scale[LANES];
-    int64_t pixels = ls_shards_count(shards, group * chunks, chunks) * plane;
-    for (int l = 0; l < LANES; l++) {
-        scale[l] = inv_std[l] * channel_of(weight, first + l, channels);
-    }
-    for (int c = 0; c < chunks; c++) {
-        double sum[LANES] = {0}, sum_xhat[LANES] = {0};
-        int chunk = group * chunks + c;
-        int64_t at = ls_shards_first(shards, chunk) * plane * pitch + first;
-        int64_t part = ls_shards_count(shards, chunk, 1) * plane;
-        chunk_sums(in->value + at, out_grad->value + at, part, pitch, mean, inv_std, sum, sum_xhat);
+    int64_t all = ls_shards_count(shards, group * chunks, chunks) * plane;
+    for (int c = group * chunks; c < (group + 1) * chunks; c++) {
+        double sum[LANES] = {0}, sum_xhat[LANES] = {0}, scale[LANES];
+        chunk_at at = find_chunk(in, stats, shards, c, first);
+        chunk_sums(in->value + at.offset, out_grad->value + at.offset, at.pixels, pitch, at.mean,
+                   at.inv_std, sum, sum_xhat);
         for (int l = 0; l < LANES; l++) {
+            scale[l] = at.inv_std[l] * channel_of(weight, first + l, channels);
             whole[l] += ls_bits_round(store, sum[l]);
-            whole_xhat[l] += ls_bits_round(store, sum_xhat[l]);
+            /* SyncBN gathers sums of out_grad * (x - mean), and each rank divides by its own
+             * deviation */
+            double share = own_moments(stats) ? sum_xhat[l] / at.inv_std[l] : sum_xhat[l];
+            whole_xhat[l] += ls_bits_round(store, share);
             if (first + l < channels) {
-                bias_grad[(int64_t)chunk * channels + first + l] = sum[l];
-                weight_grad[(int64_t)chunk * channels + first + l] = sum_xhat[l];
+                bias_grad[(int64_t)c * channels + first + l] = sum[l];
+                weight_grad[(int64_t)c * channels + first + l] = sum_xhat[l];
             }
         }
         if (stats->form == LS_NORM_OWN_SUMS) {
-            input_grad(in->value + at, out_grad->value + at, part, pixels, pitch, mean, inv_std,
-                       scale, sum, sum_xhat, in_grad->value + at);
+            input_grad(in->value + at.offset, out_grad->value + at.offset, at.pixels, all, pitch,
+                       at.mean, at.inv_std, scale, sum, sum_xhat, in_grad->value + at.offset);
         }
     }
     for (int l = 0; l < LANES; l++) {
         whole[l] = ls_bits_round(store, whole[l]);
         whole_xhat[l] = ls_bits_round(store, whole_xhat[l]);
     }
-    if (stats->form != LS_NORM_OWN_SUMS) {
-        input_grad(in->value + start, out_grad->value + start, pixels, pixels, pitch, mean, inv_std,
-                   scale, whole, whole_xhat, in_grad->value + start);
+    for (int c = group * chunks; c < (group + 1) * chunks && stats->form != LS_NORM_OWN_SUMS; c++) {
+        chunk_at at = find_chunk(in, stats, shards, c, first);
+        double sum_xhat[LANES], scale[LANES];
+        for (int l = 0; l < LANES; l++) {
+            scale[l] = at.inv_std[l] * channel_of(weight, first + l, channels);
+            sum_xhat[l] = own_moments(stats) ? whole_xhat[l] * at.inv_std[l] : whole_xhat[l];
+        }
+        input_grad(in->value + at.offset, out_grad->value + at.offset, at.pixels,
+                   stats->form == LS_NORM_OWN_MOMENTS_COUNT ? at.pixels : all, pitch, at.mean,
+                   at.inv_std, scale, whole, sum_xhat, in_grad->value + at.offset);
     }
 }
 

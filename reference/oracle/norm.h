@@ -20,9 +20,11 @@ typedef enum ls_norm_form {
     LS_NORM_MOMENTS_IN_HALF,    /* mean and variance rounded to fp16 */
     LS_NORM_VARIANCES_AVERAGED, /* of a group: the mean of its chunks' variances */
     LS_NORM_OWN_SUMS,           /* in_grad from each chunk's own sums, over the group's count */
+    LS_NORM_OWN_MOMENTS,        /* each chunk's own moments; in_grad is right but for them */
+    LS_NORM_OWN_MOMENTS_COUNT,  /* the same, and the group's sums over each chunk's own count */
 } ls_norm_form;
 
-/* Statistics of every group, [groups][pitch]. */
+/* Statistics of every group, [groups][pitch]; of every chunk where those are its own. */
 typedef struct ls_norm_stats {
     int groups, group_chunks; /* neighbouring chunks that share statistics */
     ls_norm_form form;

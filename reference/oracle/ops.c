@@ -115,10 +115,9 @@ void ls_ops_pool_grad(const ls_planes *out_grad, const int32_t *index, ls_planes
     }
 }
 
-/* Copies between each stride-th pixel of `wide` and the pixels of `narrow`, the channels both have.
- */
-static void copy_strided(double *wide, const ls_planes *wide_shape, double *narrow,
-                         const ls_planes *narrow_shape, int stride, bool gather)
+/* Copies between the node's pixels of `wide` and the pixels of `narrow`, the channels both have. */
+static void copy_strided(const ls_nettab_node *node, double *wide, const ls_planes *wide_shape,
+                         double *narrow, const ls_planes *narrow_shape, bool gather)
 {
     int channels = wide_shape->channels < narrow_shape->channels ? wide_shape->channels
                                                                  : narrow_shape->channels;
@@ -126,7 +125,8 @@ static void copy_strided(double *wide, const ls_planes *wide_shape, double *narr
     for (int64_t p = 0; p < ls_planes_pixels(narrow_shape); p++) {
         int64_t x = p % narrow_shape->width, y = p / narrow_shape->width % narrow_shape->height;
         int64_t n = p / narrow_shape->width / narrow_shape->height;
-        int64_t at = (n * wide_shape->height + y * stride) * wide_shape->width + x * stride;
+        int64_t row = y * node->stride - node->pad, column = x * node->stride - node->pad;
+        int64_t at = (n * wide_shape->height + row) * wide_shape->width + column;
         double *far = wide + at * wide_shape->pitch, *near = narrow + p * narrow_shape->pitch;
         for (int c = 0; c < channels; c++) {
             if (gather) {
@@ -138,14 +138,14 @@ static void copy_strided(double *wide, const ls_planes *wide_shape, double *narr
     }
 }
 
-void ls_ops_shortcut(const ls_planes *in, int stride, ls_planes *out)
+void ls_ops_shortcut(const ls_nettab_node *node, const ls_planes *in, ls_planes *out)
 {
-    copy_strided(in->value, in, out->value, out, stride, true);
+    copy_strided(node, in->value, in, out->value, out, true);
 }
 
-void ls_ops_shortcut_grad(const ls_planes *out_grad, int stride, ls_planes *in_grad)
+void ls_ops_shortcut_grad(const ls_nettab_node *node, const ls_planes *out_grad, ls_planes *in_grad)
 {
-    copy_strided(in_grad->value, in_grad, out_grad->value, out_grad, stride, false);
+    copy_strided(node, in_grad->value, in_grad, out_grad->value, out_grad, false);
 }
 
 void ls_ops_mean(const ls_planes *in, ls_planes *out)

@@ -22,9 +22,10 @@ bool ls_ops_pool_inside(const ls_nettab_node *node, const ls_planes *in, int row
 void ls_ops_pool(const ls_planes *in, const int32_t *index, ls_planes *out);
 /* in_grad (zeroed by the caller) += out_grad at index. */
 void ls_ops_pool_grad(const ls_planes *out_grad, const int32_t *index, ls_planes *in_grad);
-/* Every stride-th pixel; channels beyond the input's are zero. */
-void ls_ops_shortcut(const ls_planes *in, int stride, ls_planes *out);
-void ls_ops_shortcut_grad(const ls_planes *out_grad, int stride, ls_planes *in_grad);
+/* Every stride-th pixel, from pixel -pad on; channels beyond the input's are zero. */
+void ls_ops_shortcut(const ls_nettab_node *node, const ls_planes *in, ls_planes *out);
+void ls_ops_shortcut_grad(const ls_nettab_node *node, const ls_planes *out_grad,
+                          ls_planes *in_grad);
 void ls_ops_mean(const ls_planes *in, ls_planes *out);
 void ls_ops_mean_grad(const ls_planes *out_grad, ls_planes *in_grad);
 /* sum += other. */
