@@ -81,6 +81,7 @@ static void visit_event(void *context, const cJSON *value)
         keep(&rank->unsupported, value);
     } else if (strcmp(event, "end") == 0) {
         rank->ended = true;
+        rank->end_code = (int)ls_json_integer(value, "code", -1);
     } else if (strcmp(event, "step") == 0) {
         if ((rank->step_count & (rank->step_count - 1)) == 0) { /* grow at powers of two */
             size_t capacity = rank->step_count == 0 ? 1 : 2 * (size_t)rank->step_count;
@@ -141,7 +142,7 @@ ls_status ls_record_read(const char *directory, ls_record *out)
     LS_ASSERT(record.rank != NULL);
     ls_status status = LS_OK;
     for (int k = 0; k < record.world; k++) {
-        record.rank[k].code = -1;
+        record.rank[k].code = record.rank[k].end_code = -1;
         ls_text_put(path, sizeof path, "%s/rank%d.jsonl", directory, k);
         if (access(path, R_OK) != 0) {
             continue;

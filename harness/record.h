@@ -39,6 +39,7 @@ typedef struct ls_record_rank {
     int step_count;
     ls_record_step *step;
     bool ended;       /* wrote its end event */
+    int end_code;     /* as that says; -1: it does not */
     int code, signal; /* of the process, from job.json; code -1: unknown */
 } ls_record_rank;
 

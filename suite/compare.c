@@ -1,11 +1,13 @@
 #include "compare.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "compare_facts.h"
 #include "compare_gradient.h"
 #include "compare_optim.h"
 #include "compare_verdict.h"
+#include "diagnose_digests.h"
 #include "diagnose_step.h"
 
 /* By what the metadata say of the optimizer: a row that asks for one judges by what it asked for.
@@ -29,6 +31,16 @@ static ls_status judge_optimizer(ls_compare_judgement *j)
     return LS_OK;
 }
 
+/* Rank 0's gradient may be right where another's is not: then this is all that is known. */
+static void judge_replicas(ls_compare_judgement *j)
+{
+    int before = j->checks.count;
+    ls_compare_checks_replicas(j->evidence, "grad", "reduced gradients", &j->checks);
+    if (j->checks.count > before && j->verdict->cause[0] == '\0') {
+        snprintf(j->verdict->cause, sizeof j->verdict->cause, "%s", LS_DIAGNOSE_DIGESTS_GRADIENTS);
+    }
+}
+
 static ls_status judge(ls_compare_judgement *j)
 {
     ls_compare_verdict *v = j->verdict;
@@ -38,7 +50,7 @@ static ls_status judge(ls_compare_judgement *j)
         LS_TRY(ls_compare_checks_loss(j->evidence, &j->checks));
     }
     LS_TRY(ls_compare_gradient_judge(j));
-    ls_compare_checks_replicas(j->evidence, "grad", "reduced gradients", &j->checks);
+    judge_replicas(j);
     ls_compare_checks_replicas(j->evidence, "next", "parameters after the step", &j->checks);
     if (j->finite) {
         LS_TRY(ls_compare_checks_reduce(j->evidence, j->evidence->step.level, &j->checks,

@@ -144,22 +144,38 @@ static bool is_factor(const chosen *c, char *text, int bytes)
     return true;
 }
 
+/* What the ranks' weights say, each in shares of 1 / world; a tenth of a share is rounding. */
+static const char *weights_meaning(const chosen *c, int world, const double *weight)
+{
+    int used = 0, odd = 0, late = 0;
+    double scale = c->wrong->evidence->step.loss_scale;
+    for (int k = 0; k < world; k++) {
+        double share = weight[k] * world;
+        used += fabs(share) > 0.1;
+        odd += fabs(share - 1) > 0.1;
+        late += scale > 2 && fabs(share / scale - 1) <= 0.1;
+    }
+    return odd == 0 || used == 0 ? NULL
+           : late > 0            ? "shares that came after unscaling: the reduction was not awaited"
+           : used == 1           ? "it was not reduced"
+           : used < world        ? "a rank is missing from the reduction"
+                                 : "the ranks have unequal weights";
+}
+
 static bool is_of_ranks(const chosen *c, char *text, int bytes)
 {
-    int world = c->wrong->evidence->world, used = 0, odd = 0;
+    int world = c->wrong->evidence->world;
     if (c->rank[0] == NULL || world < 2 || c->count < world) {
         return false;
     }
     double weight[LS_DIAGNOSE_FIT_MAX], sum_weight = 0;
     double rest =
         ls_diagnose_fit(c->count, c->value, world, (const double *const *)c->rank, weight);
-    /* a rank counts as missing below a tenth of its share */
     for (int k = 0; k < world; k++) {
-        used += fabs(weight[k]) > 0.1 / world;
-        odd += fabs(weight[k] * world - 1) > 0.1;
         sum_weight += fabs(weight[k]);
     }
-    if (!explains(c, rest, sum_weight) || odd == 0 || used == 0) {
+    const char *meaning = explains(c, rest, sum_weight) ? weights_meaning(c, world, weight) : NULL;
+    if (meaning == NULL) {
         return false;
     }
     char sum[200] = "";
@@ -170,9 +186,51 @@ static bool is_of_ranks(const chosen *c, char *text, int bytes)
         }
     }
     snprintf(text, (size_t)bytes, "%s %s (residual %.0e): %s", c->name, sum, rest / c->norm,
-             used == 1      ? "it was not reduced"
-             : used < world ? "a rank is missing from the reduction"
-                            : "the ranks have unequal weights");
+             meaning);
+    return true;
+}
+
+/* The nearest to one element of what a reduction leaves that overlaps with backward: some ranks'
+ * shares, none, or one rank's own gradient. The sum of all shares is the right one. */
+static double nearest_part(const chosen *c, int64_t i, int world)
+{
+    double least = fabs(c->value[i]);
+    for (int set = 1; set < (1 << world) - 1; set++) {
+        double sum = 0;
+        for (int k = 0; k < world; k++) {
+            sum += (set >> k & 1) != 0 ? c->rank[k][i] : 0;
+        }
+        least = fmin(least, fabs(c->value[i] - sum / world));
+    }
+    for (int k = 0; k < world; k++) {
+        least = fmin(least, fabs(c->value[i] - c->rank[k][i]));
+    }
+    return least;
+}
+
+static const ls_tol nearest =
+    LS_TOL(0.05, "the nearest of the 18 parts of four ranks leaves a tenth of a random error");
+
+/* Element by element another sum: what a race leaves. */
+static bool is_of_some_ranks(const chosen *c, char *text, int bytes)
+{
+    enum { RANKS_MAX = 4, COUNT_MIN = 64 };
+    int world = c->wrong->evidence->world;
+    if (c->rank[0] == NULL || world < 2 || world > RANKS_MAX || c->count < COUNT_MIN) {
+        return false;
+    }
+    double rest2 = 0;
+    for (int64_t i = 0; i < c->count; i++) {
+        double part = nearest_part(c, i, world);
+        rest2 += part * part;
+    }
+    if (!explains(c, sqrt(rest2), 1) || sqrt(rest2) > nearest.value * c->off) {
+        return false;
+    }
+    snprintf(text, (size_t)bytes,
+             "%s made of some ranks' shares, not everywhere the same ones (residual %.0e): the "
+             "reduction ran before every gradient was there, or was not awaited",
+             c->name, sqrt(rest2) / c->norm);
     return true;
 }
 
@@ -193,6 +251,7 @@ static bool is_with(const chosen *c, const double *other, const char *what, char
 static bool try_sums(const chosen *c, char *text, int bytes)
 {
     return is_zero(c, text, bytes) || is_factor(c, text, bytes) || is_of_ranks(c, text, bytes) ||
+           is_of_some_ranks(c, text, bytes) ||
            (c->has_former &&
             is_with(c, c->former, "the step before's: it was not cleared", text, bytes)) ||
            (c->has_moment &&
@@ -253,7 +312,8 @@ static ls_status try_elements(const ls_diagnose_wrong *wrong, const ls_diagnose_
     bool many = strncmp(place->text, "the ", 4) == 0 || !place->pattern;
     ls_text_put(name, sizeof name, "%s %s", place->text, many ? "are" : "is");
     LS_TRY(choose(wrong, place->index, place->count, name, past, &c));
-    if (!try_sums(&c, text, bytes)) {
+    /* sums that hold for most elements have been looked for in all of them */
+    if (!(place->most ? is_of_some_ranks(&c, text, bytes) : try_sums(&c, text, bytes))) {
         text[0] = '\0';
     }
     free(c.memory);
@@ -270,7 +330,7 @@ static ls_status diagnose(const ls_diagnose_wrong *wrong, const ls_diagnose_plac
         text[0] = '\0';
     }
     free(whole.memory);
-    if (text[0] == '\0' && place->count > 0 && !place->most) {
+    if (text[0] == '\0' && place->count > 0) {
         LS_TRY(try_elements(wrong, place, past, text, bytes));
     }
     if (text[0] == '\0') {

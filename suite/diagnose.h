@@ -21,10 +21,10 @@ typedef struct ls_diagnose_wrong {
 } ls_diagnose_wrong;
 
 /* Writes one line, "" where no mistake fits. Tried: a factor, a sum with other weights of the
- * ranks, the step before added, weight decay added; the same on the wrong elements alone, with
- * their place (tails, heads, one element, one kind of tensor); batch-norm statistics of the wrong
- * ranks; the weights of the step before; the precision of another level. LS_ERR_INFRA without
- * memory. */
+ * ranks or over other ranks at each element, the step before added, weight decay added; the same on
+ * the wrong elements alone, with their place (tails, heads, one element, one kind of tensor);
+ * batch-norm statistics of the wrong ranks; the weights of the step before; the precision of
+ * another level. LS_ERR_INFRA without memory. */
 ls_status ls_diagnose_gradient(const ls_diagnose_wrong *wrong, char *text, int text_bytes);
 
 #endif

@@ -36,8 +36,7 @@ void ls_diagnose_replicas(const ls_record_rank *a, const ls_record_rank *b, char
                         "come after the reduction"
                       : "ranks decide about a skip each for itself";
         } else if (has(mask, LS_RECORD_GRAD)) {
-            why = "ranks apply different gradients: a reduction is missing, incomplete or ran "
-                  "before the gradient was ready";
+            why = LS_DIAGNOSE_DIGESTS_GRADIENTS;
         } else if (values && i == 0) {
             why = "gradients are equal, parameters differ from the start: they were not broadcast, "
                   "or masters were made before they were";

@@ -5,6 +5,11 @@
 
 #include "../harness/record.h"
 
+/* What it is where ranks hold different gradients after their reduction. */
+#define LS_DIAGNOSE_DIGESTS_GRADIENTS                                                        \
+    "ranks apply different gradients: a reduction is missing, incomplete or ran before the " \
+    "gradient was ready"
+
 /* Two ranks of one job. One line, "" where the digests tell nothing. */
 void ls_diagnose_replicas(const ls_record_rank *a, const ls_record_rank *b, char *text,
                           int text_bytes);

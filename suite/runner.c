@@ -12,6 +12,7 @@
 #include "../kernels/core/log.h"
 #include "cases/overflow.h"
 #include "cases/timed.h"
+#include "diagnose_endings.h"
 #include "gpus.h"
 #include "place.h"
 #include "progress.h"
@@ -98,6 +99,9 @@ static void judge_jobs(const ls_case *row, const ls_record *job, ls_verdict *out
                 ls_text_put(out->cause, sizeof out->cause,
                             "a step with inf or NaN in its gradients was taken: the check did not "
                             "see it, or each decides for itself before the reduction");
+            }
+            if (out->code == LS_CRASH && out->cause[0] == '\0') {
+                ls_diagnose_endings_waits(&job[j], out->cause, (int)sizeof out->cause);
             }
             return;
         }

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "../../harness/text.h"
+#include "../diagnose_endings.h"
 
 bool ls_endings_says(const ls_record *job, int rank, const char *text)
 {
@@ -50,6 +51,9 @@ void ls_endings_judge(const ls_ending *want, const ls_record *job, ls_verdict *o
     LS_ASSERT(job->world <= LS_ENDINGS_RANKS);
     for (int rank = 0; rank < job->world; rank++) {
         check_rank(want, job, rank, out);
+    }
+    if (out->code == LS_FAIL) {
+        ls_diagnose_endings_codes(job, out->cause, (int)sizeof out->cause);
     }
     if (want->absent != NULL) {
         ls_text_put(path, sizeof path, "%s/%s", job->directory, want->absent);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../../harness/text.h"
+#include "../diagnose_endings.h"
 #include "endings.h"
 #include "judges.h"
 
@@ -29,6 +30,7 @@ static void judge_killed(const ls_case *row, const ls_record *job, ls_verdict *o
             ls_verdict_set(out, LS_FAIL,
                            "rank=%d did not leave by itself with exit code 10: code=%d signal=%d",
                            k, job->rank[k].code, job->rank[k].signal);
+            ls_diagnose_endings_codes(job, out->cause, (int)sizeof out->cause);
         }
     }
     if (out->code == LS_PASS) {

@@ -246,6 +246,45 @@ START_TEST(ranks_are_named)
             0.75 * s->right.rank_grad[i] + 0.25 * (double)s->right.rank_grad[s->e.net.elements + i];
     }
     EXPECT(s, "unequal weights");
+    s = make(1); /* the other rank's share arrives after unscaling */
+    for (int64_t i = 0; i < s->e.net.elements; i++) {
+        s->e.grad[i] =
+            0.5 * s->right.rank_grad[i] + 64 * (double)s->right.rank_grad[s->e.net.elements + i];
+    }
+    EXPECT(s, "after unscaling: the reduction was not awaited");
+}
+END_TEST
+
+/* Elements that a race left: one rank's own, one rank's share, nothing; the others are right. */
+static void race(scene *s, int from, int to)
+{
+    for (int p = from; p < to; p++) {
+        const ls_nettab_param *param = &s->e.net.param[p];
+        for (int64_t i = param->offset; i < param->offset + param->count; i++) {
+            double own = s->right.rank_grad[i], other = s->right.rank_grad[s->e.net.elements + i];
+            int which = (int)((i - param->offset) * 4 / param->count);
+            s->e.grad[i] = which == 0 ? own : which == 1 ? other / 2 : which == 2 ? 0 : other;
+        }
+    }
+}
+
+START_TEST(races_are_named)
+{
+    scene *s = make(1);
+    race(s, 0, 6);
+    EXPECT(s, "the reduction ran before every gradient was there, or was not awaited");
+    s = make(1); /* most of all elements, not all */
+    race(s, 5, s->e.net.param_count);
+    EXPECT(s, "made of some ranks' shares");
+    s = make(1); /* the same places, and other numbers */
+    race(s, 0, 6);
+    for (int64_t i = 0; i < s->e.net.elements; i++) {
+        s->e.grad[i] +=
+            s->e.grad[i] == s->right.grad[i] ? 0 : 0.01 * ls_rng_normal(4, 0, (uint64_t)i);
+    }
+    char text[320];
+    ck_assert_ptr_null(strstr(ask(s, text, sizeof text), "some ranks' shares"));
+    drop(s);
 }
 END_TEST
 
@@ -331,12 +370,15 @@ START_TEST(batch_norms_are_named)
         ls_norm_form form;
         int stat_ranks;
         const char *words;
-    } row[] = {{LS_NORM_EPSILON_1E3, 1, "an epsilon of 1e-3"},
-               {LS_NORM_EPSILON_NONE, 1, "without its epsilon"},
-               {LS_NORM_EPSILON_OUTSIDE, 1, "added to the deviation"},
-               {LS_NORM_MOMENTS_IN_HALF, 1, "kept in half"},
-               {LS_NORM_VARIANCES_AVERAGED, WORLD, "the distance of their means"},
-               {LS_NORM_OWN_SUMS, WORLD, "each rank's own batch"}};
+    } row[] = {
+        {LS_NORM_EPSILON_1E3, 1, "an epsilon of 1e-3"},
+        {LS_NORM_EPSILON_NONE, 1, "without its epsilon"},
+        {LS_NORM_EPSILON_OUTSIDE, 1, "added to the deviation"},
+        {LS_NORM_MOMENTS_IN_HALF, 1, "kept in half"},
+        {LS_NORM_VARIANCES_AVERAGED, WORLD, "the distance of their means"},
+        {LS_NORM_OWN_SUMS, WORLD, "each rank's own batch"},
+        {LS_NORM_OWN_MOMENTS, WORLD, "own moments, backward by sums of all ranks ("},
+        {LS_NORM_OWN_MOMENTS_COUNT, WORLD, "own moments, backward by sums of all ranks over"}};
     scene *s = make(row[_i].stat_ranks);
     ls_oracle_mode mode = {.forced = &s->right.branches, .norm = row[_i].form};
     ls_oracle_result other;
@@ -344,6 +386,26 @@ START_TEST(batch_norms_are_named)
     memcpy(s->e.grad, other.grad, (size_t)s->e.net.elements * sizeof(double));
     ls_oracle_free(&s->e.net, &other);
     EXPECT(s, row[_i].words);
+}
+END_TEST
+
+START_TEST(shortcuts_are_named)
+{
+    scene *s = make(1);
+    ls_nettab *net = malloc(sizeof *net);
+    *net = s->e.net;
+    for (int i = 0; i < net->node_count; i++) {
+        net->node[i].pad -= net->node[i].kind == LS_NETTAB_SHORTCUT;
+    }
+    ls_oracle_step step = s->e.step;
+    step.net = net;
+    ls_oracle_mode mode = {.forced = &s->right.branches};
+    ls_oracle_result other;
+    ck_assert_int_eq(ls_oracle_run(&step, &mode, &other), LS_OK);
+    memcpy(s->e.grad, other.grad, (size_t)net->elements * sizeof(double));
+    ls_oracle_free(net, &other);
+    free(net);
+    EXPECT(s, "shortcuts that take the odd pixels");
 }
 END_TEST
 
@@ -452,10 +514,12 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, factors_are_named, 0, 7);
     tcase_add_test(tests, ranks_are_named);
+    tcase_add_test(tests, races_are_named);
     tcase_add_test(tests, what_does_not_belong_is_named);
     tcase_add_test(tests, places_are_named);
     tcase_add_test(tests, another_step_is_named);
-    tcase_add_loop_test(tests, batch_norms_are_named, 0, 6);
+    tcase_add_loop_test(tests, batch_norms_are_named, 0, 8);
+    tcase_add_test(tests, shortcuts_are_named);
     tcase_add_test(tests, the_step_before_is_named);
     tcase_add_test(tests, the_last_micro_step_is_named);
     tcase_add_test(tests, fewer_bits_are_named);
