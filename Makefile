@@ -297,7 +297,7 @@ $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o $(LIBS)
 # What a target takes stands in a table of suite/. given: the variables of make's command line, and
 # those of the environment that the table knows.
 known = $(shell sed -n 's/^LS_VARIABLE.\([A-Z_]*\),.*/\1/p' suite/$(1).def)
-MAKE_OWN := CUDA_ARCH=% DEPS=% V=% BUILD=% PREFIX=% DESTDIR=% OPTIMISE=% SANITIZE=% PLANTS=% FULL=% FAULT=%
+MAKE_OWN := CUDA_ARCH=% DEPS=% V=% BUILD=% PREFIX=% DESTDIR=% OPTIMISE=% SANITIZE=% PLANTS=%
 given = $(filter-out $(MAKE_OWN),$(MAKEOVERRIDES)) \
 	$(foreach name,$(call known,$(1)),$(if $(filter environment,$(origin $(name))),$(name)='$($(name))'))
 checked = @sh harness/variables.sh suite/$(1).def $(call given,$(1))
@@ -330,11 +330,13 @@ conform:
 
 # Planted faults: a build in which they can be switched on, and one for each that is a patch.
 PATCHES := $(wildcard suite/plants/*.patch)
-detect: all
+detect:
+	$(call checked,variables_detect)
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@$(MAKE) --no-print-directory -s PLANTS=1 programs
 	@$(if $(PATCHES),sh suite/plants/build.sh $(BUILD) $(PATCHES))
-	@$(BUILD)/lockstep detect $(if $(FULL),--full) $(if $(FAULT),--fault '$(FAULT)') \
-		$(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT)) $(if $(PYTHON),--python $(PYTHON))
+	@$(BUILD)/lockstep detect $(if $(filter 1,$(FULL)),--full) $(if $(FAULT),--fault '$(FAULT)') \
+		$(if $(SEED),--seed $(SEED)) $(if $(OUT),--out '$(OUT)') $(if $(PYTHON),--python '$(PYTHON)')
 
 # The first interpreter that has PyTorch, or the one given as PYTHON.
 compare:
@@ -352,7 +354,9 @@ gpu-check:
 	@sh suite/gpu_check.sh $(BUILD) $(call given,variables_gpu_check) $(if $(DEPS),DEPS='$(DEPS)')
 
 # The example, the adapter and the wrong trainers of suite/peers, on the PyTorch that is there.
-peers: all
+peers:
+	$(call checked,variables_peers)
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@sh suite/peers/check.sh $(BUILD) $(PYTHON)
 
 help:

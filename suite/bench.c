@@ -119,31 +119,67 @@ static ls_profile profile_of(const ls_variables *given)
                                         : LS_PROFILE_QUICK;
 }
 
-static void fill_factors(const ls_variables *given, ls_matrix_bench *m)
+/* A list is not cut, and nothing in it is run twice. */
+static ls_status check_list(const ls_variables *given, const char *name, const double *number,
+                            int count, int most)
 {
+    const char *text = ls_variables_text(given, name, "");
+    if (count > most) {
+        ls_log_error("%s=%s: allowed: at most %d of them", name, text, most);
+        return LS_ERR_USAGE;
+    }
+    for (int i = 0; i < count; i++) {
+        for (int k = 0; k < i; k++) {
+            if (number[i] == number[k]) {
+                ls_log_error("%s=%s: allowed: each once", name, text);
+                return LS_ERR_USAGE;
+            }
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status fill_factors(const ls_variables *given, ls_matrix_bench *m)
+{
+    enum { LEVELS = 4, SIZES = LS_MATRIX_LIST_MAX - 1 };
     double number[LS_MATRIX_LIST_MAX];
-    int count = ls_variables_numbers(given, "OPT_LEVELS", number, 4);
+    int count = ls_variables_numbers(given, "OPT_LEVELS", number, LEVELS);
+    LS_TRY(check_list(given, "OPT_LEVELS", number, count, LEVELS));
     m->level_count = count > 0 ? count : 4;
     for (int i = 0; i < m->level_count; i++) {
         m->level[i] = count > 0 ? (int)number[i] : i;
     }
-    count = ls_variables_numbers(given, "BUCKETS_MB", number, LS_MATRIX_LIST_MAX - 1);
+    count = ls_variables_numbers(given, "BUCKETS_MB", number, SIZES);
+    LS_TRY(check_list(given, "BUCKETS_MB", number, count, SIZES));
+    for (int i = 0; i < count; i++) {
+        if (number[i] == 0) {
+            ls_log_error("BUCKETS_MB=%s: allowed: sizes above 0",
+                         ls_variables_text(given, "BUCKETS_MB", ""));
+            return LS_ERR_USAGE;
+        }
+    }
     static const double usual[] = {1, 5, 25};
     m->bucket_count = count > 0 ? count : 3;
     memcpy(m->bucket_mb, count > 0 ? number : usual, (size_t)m->bucket_count * sizeof(double));
     if (count == 0) {
         m->bucket_mb[m->bucket_count++] = LS_BUCKET_DELAYED;
     }
+    return LS_OK;
 }
 
 static ls_status fill_network(const ls_variables *given, const char *device, ls_matrix_bench *m)
 {
+    enum { BATCH_MOST = 65536 }; /* the trainer's own */
     bool cuda = strcmp(device, "cuda") == 0;
     ls_text_put(m->arch, sizeof m->arch, "%s",
                 ls_variables_text(given, "ARCH", cuda ? "resnet50" : "resnet18"));
     m->image_size = cuda ? 224 : 64;
     m->batch_size = ls_variables_integer(given, "BATCH", cuda ? 256 : 8);
     m->steps = ls_variables_integer(given, "STEPS", 0);
+    if (m->batch_size > BATCH_MOST) {
+        ls_log_error("BATCH=%d: allowed: 1 to %d", m->batch_size, BATCH_MOST);
+        return LS_ERR_USAGE;
+    }
     ls_network network;
     LS_TRY(ls_model_build(m->arch, 10, m->image_size, &network));
     ls_model_free(&network);
@@ -355,7 +391,7 @@ static ls_status prepare(bench *b, int count, char **argument)
     }
     m->profile = profile_of(&b->given);
     m->seed = 7; /* any; written in run.json's commands */
-    fill_factors(&b->given, m);
+    LS_TRY(fill_factors(&b->given, m));
     LS_TRY(check_ranks(ls_variables_integer(&b->given, "NGPUS", 1)));
     int devices = 0;
     LS_TRY(ls_bench_nodes_place(&b->nodes, &b->given, m, &device, &devices));

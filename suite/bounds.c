@@ -40,7 +40,7 @@ static const struct setting {
     {"resnet50.o2", "resnet50", "fp16", "apex", "", 2, 1, 32, 32, false, 20},
 };
 
-enum { SETTINGS = sizeof setting / sizeof *setting, RANKS_MAX = 3 };
+enum { SETTINGS = sizeof setting / sizeof *setting, RANKS_MAX = 3, SEEDS_MOST = 1000000 };
 
 typedef struct bounds {
     const char *seeds, *first_seed, *out, *only, *planted;
@@ -207,6 +207,20 @@ static ls_status run_all(bounds *b, uint64_t first, int seeds, int planted)
     return LS_OK;
 }
 
+static ls_status check_only(const char *only)
+{
+    const char *names[SETTINGS];
+    for (int k = 0; k < SETTINGS; k++) {
+        names[k] = setting[k].name;
+        if (only == NULL || strcmp(only, setting[k].name) == 0) {
+            return LS_OK;
+        }
+    }
+    ls_log_error("--only %s: no such setting; did you mean %s?", only,
+                 ls_text_nearest(only, names, SETTINGS));
+    return LS_ERR_USAGE;
+}
+
 int ls_bounds_main(int count, char **argument)
 {
     bounds b = {.seeds = "100", .first_seed = "1000", .out = "results/bounds", .planted = "3"};
@@ -221,8 +235,16 @@ int ls_bounds_main(int count, char **argument)
     if (status != LS_OK) {
         return (int)status;
     }
-    if (count != 0 || atoi(b.seeds) < 1) {
-        ls_log_error("usage: lockstep bounds [--seeds N], N a whole number from 1");
+    int64_t seeds, planted;
+    uint64_t first_seed;
+    if (count != 0) {
+        ls_log_error("lockstep bounds: what is %s? A setting is named with --only", argument[0]);
+        return LS_ERR_USAGE;
+    }
+    if (ls_commands_whole("--seeds", b.seeds, 1, SEEDS_MOST, &seeds) != LS_OK ||
+        ls_commands_whole("--planted", b.planted, 0, SEEDS_MOST, &planted) != LS_OK ||
+        ls_commands_seed("--first-seed", b.first_seed, &first_seed) != LS_OK ||
+        check_only(b.only) != LS_OK) {
         return LS_ERR_USAGE;
     }
     ls_commands_absolute(b.out, b.folder, sizeof b.folder);
@@ -238,7 +260,7 @@ int ls_bounds_main(int count, char **argument)
                               .half_emulated = true};
     status = ls_bounds_rows_read(path, &b.rows);
     if (status == LS_OK) {
-        status = run_all(&b, strtoull(b.first_seed, NULL, 10), atoi(b.seeds), atoi(b.planted));
+        status = run_all(&b, first_seed, (int)seeds, (int)planted);
     }
     ls_bounds_rows_free(&b.rows);
     if (status == LS_OK) {

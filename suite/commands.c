@@ -1,5 +1,6 @@
 #include "commands.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,6 +85,39 @@ ls_status ls_commands_parse(const char *command, const ls_command_option *option
         }
     }
     *count = operands;
+    return LS_OK;
+}
+
+ls_status ls_commands_whole(const char *name, const char *text, int64_t least, int64_t most,
+                            int64_t *out)
+{
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    bool digits = text[0] >= '0' && text[0] <= '9' && *end == '\0';
+    if (!digits || errno != 0 || value < least || value > most) {
+        ls_log_error("%s '%s': allowed: a whole number from %lld to %lld", name, text,
+                     (long long)least, (long long)most);
+        return LS_ERR_USAGE;
+    }
+    *out = value;
+    return LS_OK;
+}
+
+ls_status ls_commands_seed(const char *name, const char *text, uint64_t *out)
+{
+    int64_t value;
+    LS_TRY(ls_commands_whole(name, text, 0, INT64_MAX, &value));
+    *out = (uint64_t)value;
+    return LS_OK;
+}
+
+ls_status ls_commands_device(const char *text)
+{
+    if (strcmp(text, "cpu") != 0 && strcmp(text, "cuda") != 0 && strcmp(text, "auto") != 0) {
+        ls_log_error("--device '%s': allowed: cpu, cuda, auto", text);
+        return LS_ERR_USAGE;
+    }
     return LS_OK;
 }
 

@@ -28,6 +28,14 @@ typedef struct ls_command_option {
 ls_status ls_commands_parse(const char *command, const ls_command_option *option, int options,
                             int *count, char **argument);
 
+/* A whole number from `least` to `most`, nothing around it. LS_ERR_USAGE names the option, its
+ * value and the range. */
+ls_status ls_commands_whole(const char *name, const char *text, int64_t least, int64_t most,
+                            int64_t *out);
+/* A seed: 0 to 2^63 - 1. */
+ls_status ls_commands_seed(const char *name, const char *text, uint64_t *out);
+/* cpu, cuda or auto, else LS_ERR_USAGE. */
+ls_status ls_commands_device(const char *text);
 /* results/runs/<UTC time>-<label> under `folder`, absolute, not there yet. */
 ls_status ls_commands_run_folder(const char *folder, const char *label, char *path, size_t bytes);
 /* `path` from the working directory. */

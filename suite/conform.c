@@ -50,21 +50,21 @@ static ls_status parse(conform *c, int count, char **argument)
         ls_log_error("lockstep conform: what is %s? Cases are named with --case", argument[0]);
         return LS_ERR_USAGE;
     }
-    return LS_OK;
+    if (c->subject != NULL && c->subject[strspn(c->subject, " ")] == '\0') {
+        ls_log_error("--subject '%s': no command", c->subject);
+        return LS_ERR_USAGE;
+    }
+    return ls_commands_device(c->device);
 }
 
 static ls_status parse_numbers(const conform *c, uint64_t *seed, int *share, int *shares)
 {
-    char *end;
-    *seed = strtoull(c->seed, &end, 10);
-    if (c->seed[0] < '0' || c->seed[0] > '9' || *end != '\0') {
-        ls_log_error("--seed %s: allowed: a whole number", c->seed);
-        return LS_ERR_USAGE;
-    }
+    int end = 0;
+    LS_TRY(ls_commands_seed("--seed", c->seed, seed));
     *share = 0;
     *shares = 1;
-    if (c->share != NULL &&
-        (sscanf(c->share, "%d/%d", share, shares) != 2 || *share < 1 || *share > *shares)) {
+    if (c->share != NULL && (sscanf(c->share, "%9d/%9d%n", share, shares, &end) != 2 ||
+                             c->share[end] != '\0' || *share < 1 || *share > *shares)) {
         ls_log_error("--shard %s: allowed: i/n with 1 <= i <= n, such as 2/4", c->share);
         return LS_ERR_USAGE;
     }
@@ -135,6 +135,25 @@ static ls_status clear_folder(const char *path)
     return LS_OK;
 }
 
+/* --resume goes on in a folder that a run of ours wrote. */
+static ls_status check_resumed(const conform *c)
+{
+    char path[700];
+    if (!c->resume) {
+        return LS_OK;
+    }
+    if (c->out == NULL) {
+        ls_log_error("--resume goes on in the folder --out, which is not given");
+        return LS_ERR_USAGE;
+    }
+    ls_text_put(path, sizeof path, "%s/run.json", c->run.directory);
+    if (access(path, R_OK) != 0) {
+        ls_log_error("--resume: --out %s is no run's folder: it has no run.json", c->out);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
 static ls_status prepare(conform *c)
 {
     ls_run *run = &c->run;
@@ -162,8 +181,9 @@ static ls_status prepare(conform *c)
     ls_commands_where(device, ranks, cores, run->where);
     if (c->out != NULL) {
         ls_commands_absolute(c->out, run->directory, sizeof run->directory);
-        LS_TRY(c->resume ? LS_OK : clear_folder(run->directory));
+        LS_TRY(c->resume ? check_resumed(c) : clear_folder(run->directory));
     } else {
+        LS_TRY(check_resumed(c));
         LS_TRY(ls_commands_run_folder("results/runs", "conform", run->directory,
                                       sizeof run->directory));
     }

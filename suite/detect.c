@@ -23,7 +23,7 @@
 static const double budget_s = 45 * 60, named_limit_s = 300, list_limit_s = 1800,
                     matrix_limit_s = 240;
 
-enum { CLEAN_SHORT = 5, CLEAN_FULL = 100 };
+enum { CLEAN_SHORT = 5, CLEAN_FULL = 100, CLEAN_MOST = 100000 };
 
 typedef struct detect {
     const char *seed, *clean_text, *out, *cases, *asked;
@@ -60,14 +60,19 @@ static ls_status parse(detect *d, int count, char **argument)
     };
     LS_TRY(
         ls_commands_parse("detect", options, sizeof options / sizeof *options, &count, argument));
-    char *end;
-    d->first_seed = strtoull(d->seed, &end, 10);
-    d->clean = d->full ? CLEAN_FULL : CLEAN_SHORT;
-    if (d->clean_text != NULL) {
-        d->clean = atoi(d->clean_text);
+    int64_t clean = d->full ? CLEAN_FULL : CLEAN_SHORT;
+    if (count > 0) {
+        ls_log_error("lockstep detect: what is %s? Faults are named with --fault", argument[0]);
+        return LS_ERR_USAGE;
     }
-    if (count > 0 || *end != '\0' || d->clean < 0) {
-        ls_log_error("usage: lockstep detect [--fault GLOB] [--clean N] [--seed N], whole numbers");
+    LS_TRY(ls_commands_seed("--seed", d->seed, &d->first_seed));
+    if (d->clean_text != NULL) {
+        LS_TRY(ls_commands_whole("--clean", d->clean_text, 0, CLEAN_MOST, &clean));
+    }
+    d->clean = (int)clean;
+    char path[1100];
+    if (access(d->cases, R_OK) != 0 && !ls_place_find(d->cases, path, sizeof path)) {
+        ls_log_error("--list-file %s cannot be read", d->cases);
         return LS_ERR_USAGE;
     }
     return LS_OK;
@@ -226,6 +231,16 @@ static void engines_of(const detect *d, const ls_detect_plant *plant, char *path
     ls_text_put(path, bytes, "%s/%s/build/planted/emulated/lib", d->patched, plant->name);
 }
 
+/* The build that holds the fault. */
+static void program_of(const detect *d, const ls_detect_plant *plant, char *path, size_t bytes)
+{
+    if (plant->patch) {
+        ls_text_put(path, bytes, "%s/%s/build/planted/lockstep", d->patched, plant->name);
+    } else {
+        ls_text_put(path, bytes, "%s", d->planted);
+    }
+}
+
 static bool can_be_judged(const detect *d, const ls_detect_plant *plant)
 {
     char path[1300], library[1400];
@@ -241,11 +256,7 @@ static ls_status run_fault(detect *d, int index)
     char program[1300], engines[1300], directory[600], from[700], to[700];
     engines_of(d, plant, engines, sizeof engines);
     ls_text_put(directory, sizeof directory, "%s/faults/%s", d->directory, plant->name);
-    ls_text_put(program, sizeof program, "%s", d->planted);
-    if (plant->patch) {
-        ls_text_put(program, sizeof program, "%s/%s/build/planted/lockstep", d->patched,
-                    plant->name);
-    }
+    program_of(d, plant, program, sizeof program);
     ls_detect_child child = {.program = program,
                              .wish = plant->patch ? NULL : plant->wish,
                              .directory = directory,
@@ -288,21 +299,40 @@ static ls_status run_fault(detect *d, int index)
 }
 
 /* The interpreter, and every foreign trainer's command. */
-static void prepare_foreign(detect *d)
+static ls_status prepare_foreign(detect *d)
 {
     bool any = false;
     for (int i = 0; i < d->plants.count; i++) {
         any = any || (d->plants.plant[i].foreign && is_wanted(d, &d->plants.plant[i]));
     }
-    if (!any || !ls_detect_python(d->asked, d->directory, d->python, sizeof d->python)) {
-        return;
+    bool found = any && ls_detect_python(d->asked, d->python, sizeof d->python);
+    if (any && !found && d->asked != NULL) {
+        ls_log_error("--python %s: no interpreter with numpy and PyTorch from 1.13 on", d->asked);
+        return LS_ERR_USAGE;
     }
-    for (int i = 0; i < d->plants.count; i++) {
+    for (int i = 0; i < d->plants.count && found; i++) {
         ls_detect_plant *plant = &d->plants.plant[i];
         if (plant->foreign) {
             ls_text_put(plant->subject, sizeof plant->subject, "%s %s", d->python, plant->script);
         }
     }
+    return LS_OK;
+}
+
+/* A patched tree has a build of its own. */
+static ls_status check_patched(const detect *d)
+{
+    for (int i = 0; i < d->plants.count; i++) {
+        const ls_detect_plant *plant = &d->plants.plant[i];
+        char program[1300];
+        program_of(d, plant, program, sizeof program);
+        if (plant->patch && is_wanted(d, plant) && access(program, X_OK) != 0) {
+            ls_log_error("%s of the planted fault %s is not built: make detect", program,
+                         plant->name);
+            return LS_ERR_USAGE;
+        }
+    }
+    return LS_OK;
 }
 
 static ls_detect_place place_of(const detect *d)
@@ -312,7 +342,6 @@ static ls_detect_place place_of(const detect *d)
 
 static ls_status run_faults(detect *d)
 {
-    prepare_foreign(d);
     int number = 0, wanted = 0;
     for (int i = 0; i < d->plants.count; i++) {
         wanted += is_wanted(d, &d->plants.plant[i]);
@@ -471,6 +500,8 @@ static void sum_up(detect *d)
 static int run_all(detect *d)
 {
     LS_TRY(find_programs(d));
+    LS_TRY(check_patched(d));
+    LS_TRY(prepare_foreign(d));
     LS_TRY(make_folder(d));
     if (ls_proc_catch_signals() != LS_OK) {
         return LS_ERR_INFRA;

@@ -119,7 +119,7 @@ bool ls_detect_kept_clean(const char *directory, ls_detect_clean *clean);
 
 /* The interpreter that foreign trainers run in: `asked`, else the first of python3 and
  * /usr/bin/python3, that has numpy and PyTorch of at least 1.13. False: none has. */
-bool ls_detect_python(const char *asked, const char *directory, char *python, size_t bytes);
+bool ls_detect_python(const char *asked, char *python, size_t bytes);
 /* Where foreign trainers are run. */
 typedef struct ls_detect_place {
     const char *program, *directory; /* lockstep; the run's folder */

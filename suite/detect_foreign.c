@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../harness/proc.h"
@@ -61,14 +62,14 @@ ls_status ls_detect_read_foreign(const char *path, ls_detect_list *out)
 
 /* ---- the interpreter ------------------------------------------------------------------------- */
 
-static bool has_torch(const char *python, const char *log)
+static bool has_torch(const char *python)
 {
     static const char check[] =
         "import sys, numpy, torch\n"
         "v = torch.__version__.split('.')\n"
         "sys.exit((int(v[0]), int(v[1])) < (1, 13) or not torch.distributed.is_available())\n";
     char *argv[] = {(char *)(uintptr_t)python, "-c", (char *)(uintptr_t)check, NULL};
-    ls_proc_spec spec = {.argv = argv, .environment = environ, .log_path = log};
+    ls_proc_spec spec = {.argv = argv, .environment = environ, .log_path = "/dev/null"};
     ls_proc process;
     memset(&process, 0, sizeof process);
     if (ls_proc_start(&spec, &process) != LS_OK) {
@@ -81,29 +82,33 @@ static bool has_torch(const char *python, const char *log)
     return process.code == 0;
 }
 
+static bool is_program(const char *path)
+{
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISREG(status.st_mode) && access(path, X_OK) == 0;
+}
+
 /* In $PATH, or by its path: a program that is not there must not be an error of its own. */
 static bool is_there(const char *program)
 {
     const char *path = strchr(program, '/') == NULL ? getenv("PATH") : NULL;
-    bool found = path == NULL && access(program, X_OK) == 0;
+    bool found = path == NULL && is_program(program);
     while (path != NULL && !found) {
         char whole[1200];
         size_t length = strcspn(path, ":");
         ls_text_put(whole, sizeof whole, "%.*s/%s", (int)length, path, program);
-        found = access(whole, X_OK) == 0;
+        found = is_program(whole);
         path = path[length] == ':' ? path + length + 1 : NULL;
     }
     return found;
 }
 
-bool ls_detect_python(const char *asked, const char *directory, char *python, size_t bytes)
+bool ls_detect_python(const char *asked, char *python, size_t bytes)
 {
     const char *candidate[] = {asked != NULL ? asked : "python3",
                                asked != NULL ? NULL : "/usr/bin/python3"};
-    char log[700];
-    ls_text_put(log, sizeof log, "%s/python.log", directory);
     for (int i = 0; i < 2 && candidate[i] != NULL; i++) {
-        if (is_there(candidate[i]) && has_torch(candidate[i], log)) {
+        if (is_there(candidate[i]) && has_torch(candidate[i])) {
             ls_text_put(python, bytes, "%s", candidate[i]);
             return true;
         }

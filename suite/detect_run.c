@@ -16,8 +16,8 @@ extern char **environ;
 
 static const double grace_s = 10; /* the run ends its own jobs within 5 s of a TERM */
 
-/* Ours without LS_PLANT, and with the one that is asked for. Free the list, not its strings. */
-/* The environment but for what two variables say; either may be NULL: not set. */
+/* Ours without LS_PLANT, and with those of the two that are not NULL ("LS_PLANT=..."). Free the
+ * list, not its strings. */
 static char **environment_with(char *plant, char *engines)
 {
     size_t count = 0, kept = 0;
@@ -59,7 +59,7 @@ static ls_status take_verdict(void *context, const cJSON *line, int line_number)
     return LS_OK;
 }
 
-static int arguments_of(const ls_detect_child *child, char *seed, char **argv)
+static void arguments_of(const ls_detect_child *child, char *seed, char **argv)
 {
     int count = 0;
     argv[count++] = (char *)(uintptr_t)child->program;
@@ -84,7 +84,6 @@ static int arguments_of(const ls_detect_child *child, char *seed, char **argv)
     if (child->fail_early) {
         argv[count++] = "--fail-early";
     }
-    return count;
 }
 
 ls_status ls_detect_run(const ls_detect_child *child, ls_detect_outcome *out)
@@ -97,7 +96,7 @@ ls_status ls_detect_run(const ls_detect_child *child, ls_detect_outcome *out)
     ls_text_put(log, sizeof log, "%s.log", child->directory);
     ls_text_put(verdicts, sizeof verdicts, "%s/verdicts.jsonl", child->directory);
     (void)unlink(verdicts); /* what an earlier run found is not what this one finds */
-    (void)arguments_of(child, seed, argv);
+    arguments_of(child, seed, argv);
     ls_text_put(engines, sizeof engines, "LS_LIB_DIR=%s",
                 child->engines == NULL ? "" : child->engines);
     char **environment = environment_with(child->wish == NULL ? NULL : plant,

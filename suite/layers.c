@@ -14,7 +14,8 @@
 enum { NUM_CLASSES = 1000, LONGEST = 20 };
 
 typedef struct layers {
-    const char *arch, *image_size, *batch, *type, *device, *repeats, *out, *copy_mb, *side;
+    const char *arch, *type, *out;
+    int image_size, batch, device, repeats, copy_mb, side;
     bool benchmark, all;
     ls_cuda_rates_measured rates;
     ls_cuda_bound_measured bound;
@@ -23,39 +24,43 @@ typedef struct layers {
 
 static ls_status parse(layers *l, int count, char **argument)
 {
-    *l = (layers){.arch = "resnet50",
-                  .image_size = "224",
-                  .batch = "256",
-                  .type = "f16",
-                  .device = "0",
-                  .repeats = "10",
-                  .copy_mb = "2048",
-                  .side = "8192"};
+    const char *image_size = "224", *batch = "256", *device = "0", *repeats = "10",
+               *copy_mb = "2048", *side = "8192";
+    *l = (layers){.arch = "resnet50", .type = "f16"};
     const ls_command_option options[] = {
         {"--arch", &l->arch, NULL, NULL, "network (resnet50)"},
-        {"--image-size", &l->image_size, NULL, NULL, "pixels (224)"},
-        {"--batch", &l->batch, NULL, NULL, "images (256)"},
+        {"--image-size", &image_size, NULL, NULL, "pixels (224)"},
+        {"--batch", &batch, NULL, NULL, "images (256)"},
         {"--type", &l->type, NULL, NULL, "of activations: f16, bf16, f32 or tf32 (f16)"},
-        {"--device-index", &l->device, NULL, NULL, "CUDA's number of the GPU (0)"},
-        {"--repeats", &l->repeats, NULL, NULL, "medians of these, 1 to 64 (10)"},
-        {"--copy-mb", &l->copy_mb, NULL, NULL, "size of the copies for the rate (2048)"},
-        {"--side", &l->side, NULL, NULL, "of the square matrices for the rate (8192)"},
+        {"--device-index", &device, NULL, NULL, "CUDA's number of the GPU (0)"},
+        {"--repeats", &repeats, NULL, NULL, "medians of these, 1 to 64 (10)"},
+        {"--copy-mb", &copy_mb, NULL, NULL, "size of the copies for the rate (2048)"},
+        {"--side", &side, NULL, NULL, "of the square matrices for the rate (8192)"},
         {"--out", &l->out, NULL, NULL, "a file for the table of all passes"},
         {"--cudnn-benchmark", NULL, &l->benchmark, NULL, "engines are timed and the fastest taken"},
         {"--all", NULL, &l->all, NULL, "print every pass, not only those with most time to gain"},
     };
     LS_TRY(
         ls_commands_parse("layers", options, sizeof options / sizeof *options, &count, argument));
-    const char *const numbers[][2] = {{"--image-size", l->image_size},
-                                      {"--batch", l->batch},
-                                      {"--repeats", l->repeats},
-                                      {"--copy-mb", l->copy_mb},
-                                      {"--side", l->side}};
+    if (count > 0) {
+        ls_log_error("lockstep layers: what is %s? A network is named with --arch", argument[0]);
+        return LS_ERR_USAGE;
+    }
+    const struct {
+        const char *name, *text;
+        int least, most;
+        int *value;
+    } numbers[] = {{"--image-size", image_size, 1, 4096, &l->image_size},
+                   {"--batch", batch, 1, 65536, &l->batch},
+                   {"--device-index", device, 0, 1023, &l->device},
+                   {"--repeats", repeats, 1, 64, &l->repeats},
+                   {"--copy-mb", copy_mb, 1, 1 << 20, &l->copy_mb},
+                   {"--side", side, 1, 65536, &l->side}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        if (atoi(numbers[i][1]) < 1) {
-            ls_log_error("%s %s: allowed: a whole number, 1 or more", numbers[i][0], numbers[i][1]);
-            return LS_ERR_USAGE;
-        }
+        int64_t value;
+        LS_TRY(ls_commands_whole(numbers[i].name, numbers[i].text, numbers[i].least,
+                                 numbers[i].most, &value));
+        *numbers[i].value = (int)value;
     }
     static const char *const types[] = {"f16", "bf16", "f32", "tf32"};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
@@ -74,33 +79,33 @@ static ls_status measure(layers *l)
     ls_network network;
     bool tf32 = strcmp(l->type, "tf32") == 0, f16 = strcmp(l->type, "f16") == 0;
     bool bf16 = strcmp(l->type, "bf16") == 0;
-    const ls_cuda_rates_options beside = {.device = atoi(l->device),
-                                          .copy_bytes = (int64_t)atoi(l->copy_mb) << 20,
-                                          .side = atoi(l->side),
-                                          .repeats = atoi(l->repeats)};
-    const ls_plan_options plan = {.batch = atoi(l->batch),
-                                  .height = atoi(l->image_size),
-                                  .width = atoi(l->image_size),
+    const ls_cuda_rates_options beside = {.device = l->device,
+                                          .copy_bytes = (int64_t)l->copy_mb << 20,
+                                          .side = l->side,
+                                          .repeats = l->repeats};
+    const ls_plan_options plan = {.batch = l->batch,
+                                  .height = l->image_size,
+                                  .width = l->image_size,
                                   .activation = f16    ? LS_F16
                                                 : bf16 ? LS_BF16
                                                        : LS_F32};
-    const ls_cuda_bound_options how = {.device = atoi(l->device),
+    const ls_cuda_bound_options how = {.device = l->device,
                                        .tf32 = tf32,
                                        .benchmark = l->benchmark,
-                                       .repeats = atoi(l->repeats),
+                                       .repeats = l->repeats,
                                        .passes = true};
-    LS_TRY(ls_load_symbol("cuda", LS_CUDA_RATES_ENTRY, &rates));
-    LS_TRY(ls_load_symbol("cuda", LS_CUDA_BOUND_ENTRY, &bound));
-    LS_TRY(ls_model_build(l->arch, NUM_CLASSES, atoi(l->image_size), &network));
-    ls_status status = rates(&beside, &l->rates);
-    if (status == LS_OK) {
-        status = bound(&network, &plan, &how, &l->bound);
-    }
-    ls_model_free(&network);
+    LS_TRY(ls_model_build(l->arch, NUM_CLASSES, l->image_size, &network));
+    ls_status status = LS_OK;
+    LS_TRY_GOTO(status, ls_load_symbol("cuda", LS_CUDA_RATES_ENTRY, &rates), free_network);
+    LS_TRY_GOTO(status, ls_load_symbol("cuda", LS_CUDA_BOUND_ENTRY, &bound), free_network);
+    LS_TRY_GOTO(status, rates(&beside, &l->rates), free_network);
+    LS_TRY_GOTO(status, bound(&network, &plan, &how, &l->bound), free_network);
     l->flop_per_s = f16    ? l->rates.f16_flop_per_s
                     : bf16 ? l->rates.bf16_flop_per_s
                     : tf32 ? l->rates.tf32_flop_per_s
                            : l->rates.f32_flop_per_s;
+free_network:
+    ls_model_free(&network);
     return status;
 }
 
@@ -130,7 +135,7 @@ static ls_status write_table(const layers *l)
         return LS_ERR_INFRA;
     }
     fprintf(table,
-            "# title: %s, %s pixels, batch %s, %s: every pass on %s\n"
+            "# title: %s, %d pixels, batch %d, %s: every pass on %s\n"
             "# units: ms, MB, 10^9 operations, GB/s; floor: the larger of bytes at %.0f GB/s and "
             "operations at %.1f TFLOP/s\n"
             "# columns: 1 order  2 ms  3 floor_ms  4 mb  5 gflop  6 gb_per_s  7 pass  8 layer\n",
@@ -161,7 +166,7 @@ static void print_sums(const layers *l)
         floor[kind] += floor_ms(l, pass);
         bytes[kind] += pass->bytes;
     }
-    double batch = atoi(l->batch), all_ms = 0, all_floor = 0;
+    double batch = l->batch, all_ms = 0, all_floor = 0;
     printf("%-20s %9s %9s %7s %9s %8s\n", "", "ms", "floor ms", "share", "MB/image", "GB/s");
     for (int k = 0; k < 3; k++) {
         all_ms += ms[k];
@@ -211,7 +216,7 @@ int ls_layers_main(int count, char **argument)
         return (int)status;
     }
     const ls_cuda_rates_measured *r = &l.rates;
-    printf("%s, %s pixels, batch %s, %s on %s\n", l.arch, l.image_size, l.batch, l.type, r->device);
+    printf("%s, %d pixels, batch %d, %s on %s\n", l.arch, l.image_size, l.batch, l.type, r->device);
     printf("copies %.0f GB/s (%.0f %% of its memory's %.0f); products f32 %.1f, tf32 %.1f, f16 "
            "%.1f, bf16 %.1f TFLOP/s (its own: f32 %.0f, f16 %.0f)\n\n",
            r->copy_bytes_per_s * 1e-9, 100 * r->copy_bytes_per_s / r->memory_bytes_per_s,

@@ -43,6 +43,7 @@ static int report_main(int count, char **argument)
 
 static int explain_main(int count, char **argument)
 {
+    enum { WORLD_MOST = 1 << 20 };
     int world = 1, kept = 1;
     char **flags = calloc((size_t)count + 2, sizeof *flags);
     LS_ASSERT(flags != NULL);
@@ -51,18 +52,18 @@ static int explain_main(int count, char **argument)
         const char *value = NULL;
         if (strncmp(argument[i], "--world=", 8) == 0) {
             value = argument[i] + 8;
-        } else if (strcmp(argument[i], "--world") == 0 && i + 1 < count) {
-            value = argument[++i];
+        } else if (strcmp(argument[i], "--world") == 0) {
+            value = i + 1 < count ? argument[++i] : "";
         } else {
             flags[kept++] = argument[i];
             continue;
         }
-        world = atoi(value);
-        if (world < 1) {
-            ls_log_error("--world '%s': allowed: a whole number from 1", value);
+        int64_t number;
+        if (ls_commands_whole("--world", value, 1, WORLD_MOST, &number) != LS_OK) {
             free(flags);
             return LS_ERR_USAGE;
         }
+        world = (int)number;
     }
     ls_options options;
     char option[64], why[200];
@@ -90,11 +91,14 @@ static int data_main(int count, char **argument)
         ls_log_error("usage: lockstep data make DIR [--images N] [--image-size N] [--seed N]");
         return LS_ERR_USAGE;
     }
-    if (atoi(images) < 1 || atoi(size) < 1) {
-        ls_log_error("--images %s --image-size %s: allowed: whole numbers from 1", images, size);
+    int64_t per_class, pixels;
+    uint64_t number;
+    if (ls_commands_whole("--images", images, 1, 1000000, &per_class) != LS_OK ||
+        ls_commands_whole("--image-size", size, 1, 4096, &pixels) != LS_OK ||
+        ls_commands_seed("--seed", seed, &number) != LS_OK) {
         return LS_ERR_USAGE;
     }
-    return (int)ls_make_folder(argument[1], atoi(images), atoi(size), strtoull(seed, NULL, 10));
+    return (int)ls_make_folder(argument[1], (int)per_class, (int)pixels, number);
 }
 
 static int diff_main(int count, char **argument)
@@ -128,12 +132,14 @@ static int versus_main(int count, char **argument)
     if (status != LS_OK) {
         return (int)status;
     }
-    if (count != 0 || atoi(pairs) < 1) {
-        ls_log_error("usage: lockstep versus [--pairs N], N a whole number from 1");
+    int64_t number;
+    if (count != 0) {
+        ls_log_error("lockstep versus: what is %s? A setting is named with --only", argument[0]);
         return LS_ERR_USAGE;
     }
+    LS_TRY(ls_commands_whole("--pairs", pairs, 1, LS_VERSUS_PAIRS_MAX, &number));
     ls_versus_options versus = {
-        .pairs = atoi(pairs), .python = python, .peer = peer, .parent = out, .only = only};
+        .pairs = (int)number, .python = python, .peer = peer, .parent = out, .only = only};
     return (int)ls_versus_run(&versus);
 }
 

@@ -95,10 +95,14 @@ int ls_variables_numbers(const ls_variables *variables, const char *name, double
 {
     const char *text = ls_variables_text(variables, name, NULL);
     int count = 0;
-    while (text != NULL && *text != '\0' && count < most) {
+    while (text != NULL && *text != '\0') {
         char *end;
         text += *text == 'O'; /* opt levels: O0,O2 */
-        number[count++] = strtod(text, &end);
+        double value = strtod(text, &end);
+        if (count < most) {
+            number[count] = value;
+        }
+        count++;
         text = *end == ',' ? end + 1 : end + strlen(end);
     }
     return count;

@@ -19,7 +19,8 @@ void ls_variables_free(ls_variables *variables);
 const char *ls_variables_text(const ls_variables *variables, const char *name,
                               const char *fallback);
 int ls_variables_integer(const ls_variables *variables, const char *name, int fallback);
-/* "1,5,25" into numbers; returns how many (at most `most`), 0 when the variable was not given. */
+/* "1,5,25" into numbers, the first `most` of them; returns how many were given, 0 without the
+ * variable. */
 int ls_variables_numbers(const ls_variables *variables, const char *name, double *number, int most);
 /* "NAME: what it is (values)" lines, for --help. */
 void ls_variables_help(void);

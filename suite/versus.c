@@ -21,9 +21,10 @@
 #include "../reference/model.h"
 #include "../reference/safetensors.h"
 #include "commands.h"
+#include "detect.h"
 #include "place.h"
 
-enum { PAIRS_MAX = 64, STEPS_MAX = 64, OURS = 0, PEER = 1, NUM_CLASSES = 10 };
+enum { STEPS_MAX = 64, OURS = 0, PEER = 1, NUM_CLASSES = 10 };
 
 /* What is compared. warm-up steps are run and not counted: PyTorch's DDP rebuilds its buckets in
  * the second step, oneDNN compiles its kernels in the first. */
@@ -46,10 +47,10 @@ typedef struct place {
 
 typedef struct measured {
     int count;
-    double images_per_s[PAIRS_MAX];
-    double start_s[PAIRS_MAX]; /* a whole run of one step, from exec to exit */
-    double rss_mb;             /* largest peak of one rank */
-    char transport[32];        /* of the gradients, by the start event; "" */
+    double images_per_s[LS_VERSUS_PAIRS_MAX];
+    double start_s[LS_VERSUS_PAIRS_MAX]; /* a whole run of one step, from exec to exit */
+    double rss_mb;                       /* largest peak of one rank */
+    char transport[32];                  /* of the gradients, by the start event; "" */
 } measured;
 
 /* The step times of one rank's events, data left out: the two read the same files in different
@@ -220,7 +221,7 @@ static ls_status run_bound(const setting *what, double *images_per_s)
 static ls_status run_setting(const setting *what, const place *place, FILE *table)
 {
     measured seen[2] = {{0}, {0}};
-    double bound[PAIRS_MAX];
+    double bound[LS_VERSUS_PAIRS_MAX];
     char folder[PATH_MAX];
     int pairs = place->options->pairs;
     ls_text_put(folder, sizeof folder, "%s/%s.batches", place->folder, what->label);
@@ -262,12 +263,34 @@ static ls_status run_setting(const setting *what, const place *place, FILE *tabl
     return LS_OK;
 }
 
-ls_status ls_versus_run(const ls_versus_options *options)
+static bool is_wanted(const ls_versus_options *options, const setting *what)
 {
-    if (options->pairs < 1 || options->pairs > PAIRS_MAX) {
-        ls_log_error("--pairs %d: allowed is 1 to %d", options->pairs, PAIRS_MAX);
+    return options->only == NULL || strcmp(options->only, what->label) == 0;
+}
+
+static ls_status check(const ls_versus_options *options)
+{
+    char python[1100];
+    int wanted = 0;
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        wanted += is_wanted(options, &settings[i]);
+    }
+    if (wanted == 0) {
+        ls_log_error("--only %s: allowed: %s, %s, %s", options->only, settings[0].label,
+                     settings[1].label, settings[2].label);
         return LS_ERR_USAGE;
     }
+    if (!ls_detect_python(options->python, python, sizeof python)) {
+        ls_log_error("--python %s: no interpreter with numpy and PyTorch from 1.13 on",
+                     options->python);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+ls_status ls_versus_run(const ls_versus_options *options)
+{
+    LS_TRY(check(options));
     char path[PATH_MAX];
     place place = {.options = options};
     LS_TRY(ls_commands_run_folder(options->parent, "versus", place.folder, sizeof place.folder));
@@ -289,21 +312,14 @@ ls_status ls_versus_run(const ls_versus_options *options)
            options->pairs);
     fflush(stdout);
     ls_status status = LS_OK;
-    int run = 0;
     for (size_t i = 0; i < sizeof settings / sizeof settings[0] && status == LS_OK; i++) {
-        if (options->only == NULL || strcmp(options->only, settings[i].label) == 0) {
+        if (is_wanted(options, &settings[i])) {
             status = run_setting(&settings[i], &place, table);
-            run++;
         }
     }
     if (fclose(table) != 0 && status == LS_OK) {
         ls_log_error("cannot write %s: %s", path, strerror(errno));
         status = LS_ERR_INFRA;
-    }
-    if (run == 0) {
-        ls_log_error("--only %s: known are %s, %s, %s", options->only, settings[0].label,
-                     settings[1].label, settings[2].label);
-        return LS_ERR_USAGE;
     }
     return status;
 }
