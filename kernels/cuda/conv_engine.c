@@ -10,6 +10,20 @@
 
 enum { MOST_NOTES = 32 }; /* a newer library may have more of them than its old header */
 
+/* By number, from 0: those that this program knows, whatever the header has. */
+static const char *const note_names[] = {
+    "tensor core",      "down-converts",    "reduced sums", "FFT",
+    "nondeterministic", "Winograd",         "Winograd 4x4", "Winograd 6x6",
+    "Winograd 13x13",   "strict about NaN",
+};
+static const char *const behaviour_names[] = {
+    "compiled at run time", "reorders weights", "reorders bias", "graph nodes", "cuBLASLt",
+};
+enum {
+    NOTES = sizeof note_names / sizeof note_names[0],
+    BEHAVIOURS = sizeof behaviour_names / sizeof behaviour_names[0],
+};
+
 const char *ls_conv_engine_refusal_name(ls_conv_refusal refusal)
 {
     static const char *const names[LS_CONV_REFUSALS] = {
@@ -27,6 +41,31 @@ const char *ls_conv_engine_refusal_name(ls_conv_refusal refusal)
     return names[refusal];
 }
 
+/* ---- a device that is described ---------------------------------------------------------------
+ */
+
+enum { HEURISTICS, ENGINE, PLAN };
+
+/* What the handle's device is where there is a handle. cuDNN 9.8 began to take descriptions. */
+static cudnnStatus_t set_properties(cudnnBackendDescriptor_t descriptor, int kind,
+                                    const ls_conv_target *target)
+{
+#if CUDNN_VERSION >= 90800
+    static const cudnnBackendAttributeName_t names[] = {
+        [HEURISTICS] = CUDNN_ATTR_ENGINEHEUR_DEVICEPROP,
+        [ENGINE] = CUDNN_ATTR_ENGINE_DEVICEPROP,
+        [PLAN] = CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP,
+    };
+    return cudnnBackendSetAttribute(descriptor, names[kind], CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                    &target->properties);
+#else
+    (void)descriptor;
+    (void)kind;
+    (void)target;
+    return CUDNN_STATUS_NOT_SUPPORTED;
+#endif
+}
+
 /* ---- asking -----------------------------------------------------------------------------------
  */
 
@@ -39,9 +78,7 @@ static ls_status query(const ls_conv_graph *graph, cudnnBackendHeurMode_t mode,
     LS_CUDNN(cudnnBackendSetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE,
                                       1, &mode));
     if (graph->target.properties) {
-        LS_CUDNN(cudnnBackendSetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP,
-                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                                          &graph->target.properties));
+        LS_CUDNN(set_properties(heuristics, HEURISTICS, &graph->target));
     }
     cudnnStatus_t status = cudnnBackendFinalize(heuristics);
     if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) {
@@ -116,10 +153,10 @@ static ls_status read_engine(cudnnBackendDescriptor_t config, cudnnBackendDescri
                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine));
     LS_CUDNN(cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1,
                                       &count, &out->id));
-    LS_TRY(read_notes(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                      CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &out->notes));
-    return read_notes(engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE,
-                      CUDNN_BEHAVIOR_NOTE_TYPE_COUNT, &out->behaviours);
+    LS_TRY(read_notes(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, NOTES,
+                      &out->notes));
+    return read_notes(engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE, BEHAVIOURS,
+                      &out->behaviours);
 }
 
 static ls_status read_knobs(cudnnBackendDescriptor_t config, cudnnBackendDescriptor_t *choice,
@@ -241,9 +278,7 @@ static cudnnStatus_t build_engine(const ls_conv_graph *graph, int64_t id,
     TRY_DNN(cudnnBackendSetAttribute(*engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1,
                                      &id));
     if (graph->target.properties) {
-        TRY_DNN(cudnnBackendSetAttribute(*engine, CUDNN_ATTR_ENGINE_DEVICEPROP,
-                                         CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                                         &graph->target.properties));
+        TRY_DNN(set_properties(*engine, ENGINE, &graph->target));
     }
     return cudnnBackendFinalize(*engine);
 }
@@ -298,8 +333,7 @@ static cudnnStatus_t build_plan(const ls_conv_target *target, cudnnBackendDescri
     TRY_DNN(cudnnBackendSetAttribute(*plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
                                      CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config));
     if (target->properties) {
-        TRY_DNN(cudnnBackendSetAttribute(*plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP,
-                                         CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &target->properties));
+        TRY_DNN(set_properties(*plan, PLAN, target));
     } else {
         TRY_DNN(cudnnBackendSetAttribute(*plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE,
                                          1, &target->handle));
@@ -365,30 +399,22 @@ bool ls_conv_engine_parse(const char *text, ls_conv_engine *out)
     return true;
 }
 
+static void append_names(char *text, size_t bytes, uint32_t bits, const char *const *name,
+                         int names)
+{
+    for (int i = 0; i <= LS_CONV_NOTE_UNKNOWN; i++) {
+        if (bits & BIT(i)) {
+            append(text, bytes, "%s%s", text[strlen(text) - 1] == '[' ? "" : ", ",
+                   i < names ? name[i] : "unknown");
+        }
+    }
+}
+
 void ls_conv_engine_describe(const ls_conv_engine *engine, char *text, size_t bytes)
 {
-    static const char *const notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT] = {
-        "tensor core",      "down-converts",    "reduced sums", "FFT",
-        "nondeterministic", "Winograd",         "Winograd 4x4", "Winograd 6x6",
-        "Winograd 13x13",   "strict about NaN",
-    };
-    static const char *const behaviours[CUDNN_BEHAVIOR_NOTE_TYPE_COUNT] = {
-        "compiled at run time", "reorders weights", "reorders bias", "graph nodes", "cuBLASLt",
-    };
     ls_conv_engine_tag(engine, text, bytes);
     append(text, bytes, " %.1f MB [", (double)engine->workspace_bytes / (1 << 20));
-    const char *between = "";
-    for (int i = 0; i < CUDNN_NUMERICAL_NOTE_TYPE_COUNT; i++) {
-        if (engine->notes & BIT(i)) {
-            append(text, bytes, "%s%s", between, notes[i]);
-            between = ", ";
-        }
-    }
-    for (int i = 0; i < CUDNN_BEHAVIOR_NOTE_TYPE_COUNT; i++) {
-        if (engine->behaviours & BIT(i)) {
-            append(text, bytes, "%s%s", between, behaviours[i]);
-            between = ", ";
-        }
-    }
+    append_names(text, bytes, engine->notes, note_names, NOTES);
+    append_names(text, bytes, engine->behaviours, behaviour_names, BEHAVIOURS);
     append(text, bytes, "]");
 }
