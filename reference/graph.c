@@ -245,8 +245,7 @@ static ls_status record_everywhere(ls_graph_set *set, int64_t step, int place,
     if (failed_rank == trainer->world.rank) {
         ls_log_warn("%s: all ranks go on without graphs", set->why);
     }
-    /* recorded here, but not everywhere: enqueued again */
-    return status == LS_OK && trainer->ddp != NULL ? ls_ddp_abandon(trainer->ddp) : LS_OK;
+    return LS_OK;
 }
 
 ls_status ls_graph_step(ls_graph_set *set, int64_t step, int place,
