@@ -18,6 +18,10 @@ ls_step_record *ls_step_record_of(ls_step_loop *loop, int64_t step)
 
 int64_t ls_step_instrument_begin(ls_step_loop *loop)
 {
+    const ls_device *device = &loop->trainer->device;
+    /* what the device is still at belongs to the step; who looks would wait for it, too, and says
+     * so where that fails */
+    (void)device->api->stream_wait(device->stream);
     ls_loader_pause(loop->trainer->loader, true);
     return ls_clock_ns();
 }

@@ -140,6 +140,30 @@ START_TEST(goes_on_without_a_recording)
 }
 END_TEST
 
+/* A number of a step's times. */
+static double time_of(int step, const char *name)
+{
+    char *text = read_file("rank0.jsonl"), key[64];
+    snprintf(key, sizeof key, "\"step\":%d,", step);
+    char *at = strstr(text, key);
+    snprintf(key, sizeof key, "\"%s\":", name);
+    at = at != NULL ? strstr(at, key) : NULL;
+    ck_assert_ptr_nonnull(at);
+    double ms = strtod(at + strlen(key), NULL);
+    free(text);
+    return ms;
+}
+
+/* What a dump waits for is the step's time, what it does is not. */
+START_TEST(dumps_cost_what_they_do)
+{
+    ck_assert_int_eq(train("LS_EMULATED_LATE=1", "--digest none --dump-steps 3"), 0);
+    double total = time_of(3, "total"), instrument = time_of(3, "instrument");
+    /* all of its work but the optimizer's is waited for, and the host copies a few hundred KB */
+    ck_assert_msg(instrument > 0 && instrument < total, "%g of %g ms", instrument, total);
+}
+END_TEST
+
 /* As many resident batches as there are steps are the batches that would have come. */
 START_TEST(resident_batches)
 {
@@ -206,6 +230,7 @@ int main(void)
     tcase_add_loop_test(train_case, however_it_is_launched, 0, 2);
     tcase_add_test(train_case, steps_in_flight);
     tcase_add_loop_test(train_case, goes_on_without_a_recording, 0, 2);
+    tcase_add_test(train_case, dumps_cost_what_they_do);
     tcase_add_test(train_case, resident_batches);
     tcase_add_test(train_case, phases_by_the_device);
     tcase_add_loop_test(train_case, refused_in_one_line, 0, rows);
