@@ -13,7 +13,9 @@
 #include "../kernels/core/log.h"
 #include "lifeline.h"
 #include "look.h"
+#include "machine.h"
 #include "outcome.h"
+#include "refusal.h"
 #include "watch.h"
 
 enum { EXIT_TIMED_OUT = 124 }; /* as timeout(1) */
@@ -118,7 +120,7 @@ static int ranks_for_this_machine(void)
         devices = (int)found.gl_pathc;
         globfree(&found);
     }
-    return devices > 0 ? devices : ls_watch_cores();
+    return devices > 0 ? devices : ls_machine_cores();
 }
 
 static void check_together(struct argp_state *state, const arguments *given)
@@ -355,6 +357,9 @@ int main(int argc, char **argv)
                "Exit code: 0; that of the first rank that failed, 128 + signal when it was killed; "
                "124 at the deadline; 2 for wrong arguments.",
     };
+    if (ls_refusal_explain(options, true, argc, argv)) { /* argp's own take two lines */
+        return LS_ERR_USAGE;
+    }
     argp_err_exit_status = LS_ERR_USAGE;
     if (argp_parse(&parser, argc, argv, ARGP_IN_ORDER, NULL, &given) != 0) {
         return LS_ERR_INFRA;

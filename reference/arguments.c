@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../harness/refusal.h"
 #include "../kernels/core/log.h"
-#include "arguments_explain.h"
 #include "values.h"
 
 enum {
@@ -540,7 +540,7 @@ ls_status ls_arguments_read(int argc, char **argv, ls_options *options, ls_argum
     error_t error =
         argp_parse(&argp, argc, copy, ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT, NULL, &to);
     if (error != 0 && !to.refused) {
-        ls_arguments_explain_refusal(table, argc, original);
+        (void)ls_refusal_explain(table, false, argc, original);
     }
     for (int i = 0; i < argc; i++) {
         free(original[i]);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../harness/refusal.h"
 #include "../kernels/core/log.h"
 
 static const ls_comm_kind kinds[LS_COLLECTIVES_KINDS] = {
@@ -135,7 +136,9 @@ static void read_choice(struct argp_state *state, const char *name, const char *
 
 static error_t parse_one(int key, char *text, struct argp_state *state)
 {
+    enum { TIMEOUT_MOST_S = 1000000 };
     ls_collectives_arguments *given = state->input;
+    char *end;
     switch (key) {
     case OPTION_OPS:
         read_ops(state, text, given);
@@ -179,9 +182,11 @@ static error_t parse_one(int key, char *text, struct argp_state *state)
         given->headline = true;
         return 0;
     case OPTION_TIMEOUT:
-        given->timeout_s = strtod(text, NULL);
-        if (!(given->timeout_s > 0)) {
-            argp_failure(state, LS_ERR_USAGE, 0, "error: --timeout '%s', allowed: above 0 s", text);
+        given->timeout_s = strtod(text, &end);
+        if (*end != '\0' || !(given->timeout_s > 0 && given->timeout_s <= TIMEOUT_MOST_S)) {
+            argp_failure(state, LS_ERR_USAGE, 0,
+                         "error: --timeout '%s', allowed: above 0, at most %d s", text,
+                         TIMEOUT_MOST_S);
         }
         return 0;
     case ARGP_KEY_ARG:
@@ -237,6 +242,9 @@ ls_status ls_collectives_arguments_read(int argc, char **argv, ls_collectives_ar
                                       .absent = -1,
                                       .timeout_s = 60};
     memcpy(out->kind, kinds, sizeof kinds);
+    if (ls_refusal_explain(options, false, argc, argv)) { /* argp's own take two lines */
+        return LS_ERR_USAGE;
+    }
     argp_err_exit_status = LS_ERR_USAGE;
     return argp_parse(&parser, argc, argv, 0, NULL, out) == 0 ? LS_OK : LS_ERR_INFRA;
 }

@@ -272,6 +272,9 @@ static const mistake mistakes[] = {
     {{"--grace", "-1", "true"}, "--grace '-1', allowed: 0 to 1e6 seconds"},
     {{"--timeout", "nan", "true"}, "--timeout 'nan', allowed: 0 to 1e6 seconds"},
     {{"--nproc-per-node=2"}, "no command"},
+    {{"--node-rnk", "1", "true"}, "unknown option '--node-rnk'; the nearest is --node-rank"},
+    {{"--log-dir"}, "--log-dir needs a value: DIR"},
+    {{"--env-from-stdin=1", "true"}, "--env-from-stdin takes no value"},
     {{"--bogus", "true"}, "--bogus"},
     {{"/nonexistent/trainer", "--steps"}, "cannot run '/nonexistent/trainer'"},
 };

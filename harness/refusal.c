@@ -1,35 +1,9 @@
-#include "arguments_explain.h"
+#include "refusal.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 #include "../kernels/core/log.h"
-
-/* Levenshtein's distance, for a hint; names are short. */
-static int distance(const char *a, size_t length, const char *b)
-{
-    enum { LENGTH_MAX = 40 };
-    int row[LENGTH_MAX + 1];
-    int width = (int)strlen(b);
-    if (width > LENGTH_MAX) {
-        return LENGTH_MAX;
-    }
-    for (int j = 0; j <= width; j++) {
-        row[j] = j;
-    }
-    for (int i = 1; i <= (int)length; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= width; j++) {
-            int best = diagonal + (a[i - 1] != b[j - 1]);
-            best = row[j] + 1 < best ? row[j] + 1 : best;
-            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-            diagonal = row[j];
-            row[j] = best;
-        }
-    }
-    return row[width];
-}
+#include "text.h"
 
 static bool is_end(const struct argp_option *option)
 {
@@ -37,6 +11,15 @@ static bool is_end(const struct argp_option *option)
 }
 
 typedef enum match { MATCH_NONE, MATCH_ONE, MATCH_MANY } match;
+
+/* An alias means the option before it. */
+static const struct argp_option *meant(const struct argp_option *option)
+{
+    while ((option->flags & OPTION_ALIAS) != 0) {
+        option--;
+    }
+    return option;
+}
 
 /* The option that `name` means: its name or an abbreviation of only one. */
 static match find_option(const struct argp_option *table, const char *name, size_t length,
@@ -47,11 +30,13 @@ static match find_option(const struct argp_option *table, const char *name, size
         if (table[i].name == NULL || strncmp(table[i].name, name, length) != 0) {
             continue;
         }
-        *out = &table[i];
+        const struct argp_option *option = meant(&table[i]);
+        bool same = found == MATCH_NONE || option == *out;
+        *out = option;
         if (strlen(table[i].name) == length) {
             return MATCH_ONE;
         }
-        found = found == MATCH_NONE ? MATCH_ONE : MATCH_MANY;
+        found = same && found != MATCH_MANY ? MATCH_ONE : MATCH_MANY;
     }
     return found;
 }
@@ -71,9 +56,11 @@ static match find_letter(const struct argp_option *table, char letter,
 static void explain_unknown(const struct argp_option *table, const char *argument, size_t length)
 {
     const struct argp_option *nearest = NULL;
-    int best = (int)length / 2; /* further away is another word */
+    char name[64];
+    int best = (int)length; /* half of its letters: further away is another word */
+    ls_text_put(name, sizeof name, "%.*s", (int)length, argument + (length > 0 ? 2 : 0));
     for (size_t i = 0; !is_end(&table[i]); i++) {
-        int away = table[i].name != NULL ? distance(argument + 2, length, table[i].name) : best;
+        int away = table[i].name != NULL ? ls_text_distance(name, table[i].name) : best;
         if (away < best) {
             best = away;
             nearest = &table[i];
@@ -86,9 +73,23 @@ static void explain_unknown(const struct argp_option *table, const char *argumen
     }
 }
 
-void ls_arguments_explain_refusal(const struct argp_option *table, int argc, char **argv)
+/* argp has these of its own; what stands behind them is not looked at. */
+static bool asks_for_help(const char *argument, size_t length)
 {
-    for (int i = 1; i < argc; i++) {
+    return strcmp(argument, "-?") == 0 ||
+           (length > 0 && (strncmp(argument + 2, "help", length) == 0 ||
+                           strncmp(argument + 2, "usage", length) == 0));
+}
+
+bool ls_refusal_explain(const struct argp_option *table, bool in_order, int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (argv[i][0] != '-' || argv[i][1] == '\0') {
+            if (in_order) {
+                return false;
+            }
+            continue;
+        }
         bool is_long = strncmp(argv[i], "--", 2) == 0;
         size_t length = is_long ? strcspn(argv[i] + 2, "=") : 1;
         const struct argp_option *option = NULL;
@@ -98,25 +99,29 @@ void ls_arguments_explain_refusal(const struct argp_option *table, int argc, cha
         } else {
             found = find_letter(table, argv[i][1], &option);
         }
+        if (found == MATCH_NONE && asks_for_help(argv[i], is_long ? length : 0)) {
+            return false;
+        }
         if (found == MATCH_NONE) {
             explain_unknown(table, argv[i], is_long ? length : 0);
-            return;
+            return true;
         }
         if (found == MATCH_MANY) {
             ls_log_error("'%s' may be several options; --help lists all", argv[i]);
-            return;
+            return true;
         }
         bool valued = option->arg != NULL;
         bool optional = (option->flags & OPTION_ARG_OPTIONAL) != 0;
         bool inside = is_long ? argv[i][2 + length] == '=' : argv[i][2] != '\0';
         if (inside && !valued) {
             ls_log_error("--%s takes no value: '%s'", option->name, argv[i]);
-            return;
+            return true;
         }
         i += valued && !optional && !inside;
         if (i >= argc) {
             ls_log_error("--%s needs a value: %s", option->name, option->arg);
-            return;
+            return true;
         }
     }
+    return false;
 }
