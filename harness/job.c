@@ -12,6 +12,7 @@
 
 #include "../kernels/core/json.h"
 #include "../kernels/core/log.h"
+#include "machine.h"
 #include "outcome.h"
 #include "remote.h"
 #include "watch.h"
@@ -55,7 +56,7 @@ static int nodes_of(const ls_job *job)
 
 static int threads_of(const ls_job *job)
 {
-    int shared = ls_watch_cores() / job->world;
+    int shared = ls_machine_cores() / job->world;
     return job->threads > 0 ? job->threads : (shared > 1 ? shared : 1);
 }
 

@@ -278,8 +278,10 @@ int ls_machine_cores(void)
 {
     cpu_set_t set;
     CPU_ZERO(&set);
-    int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
-    return cores > 0 ? cores : 1;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) {
+        return CPU_COUNT(&set);
+    }
+    return (int)sysconf(_SC_NPROCESSORS_ONLN); /* more cores than cpu_set_t holds */
 }
 
 /* A number of a /proc file of "Name: value" or "name value" lines; -1 when it is not there. */

@@ -474,12 +474,12 @@ bool ls_nvml_next_xid(ls_nvml *nvml, int *index, int *xid)
         if (event.type != LS_NVML_EVENT_XID) {
             continue;
         }
-        *index = -1;
         *xid = (int)event.data;
-        for (int i = 0; i < nvml->watched; i++) {
-            *index = nvml->watch[i] == event.device ? i : *index;
+        for (*index = 0; *index < nvml->watched; (*index)++) {
+            if (nvml->watch[*index] == event.device) {
+                return true;
+            }
         }
-        return *index >= 0;
     }
     return false;
 }

@@ -123,7 +123,7 @@ const char *ls_nvml_fact_name(ls_nvml_fact fact);
 const char *ls_nvml_reading_name(ls_nvml_reading reading);
 /* Words for reasons that hold clocks down, ", " between, "none" for none; idleness is no reason. */
 const char *ls_nvml_reasons_text(double reasons, char *text, size_t bytes);
-/* {"index", "name", "uuid", "address", facts that are known, "processes":[pid]}. */
+/* {"index", "name", "uuid", "address", "failure" where it has one, facts that are known}. */
 cJSON *ls_nvml_device_json(const ls_nvml_device *device);
 
 #endif

@@ -52,6 +52,9 @@ enum {
     LS_NVML_REASON_HW_THERMAL = 0x40,
     LS_NVML_REASON_POWER_BRAKE = 0x80,
     LS_NVML_REASON_DISPLAY = 0x100,
+    /* what nobody set: heat and the supply of power hold clocks down */
+    LS_NVML_REASONS_HELD = LS_NVML_REASON_HW_SLOWDOWN | LS_NVML_REASON_SW_THERMAL |
+                           LS_NVML_REASON_HW_THERMAL | LS_NVML_REASON_POWER_BRAKE,
 };
 
 typedef struct ls_nvml_pci {

@@ -158,8 +158,7 @@ static void look_at_clocks(const preflight *p, const ls_nvml_device *d)
 {
     char words[160];
     double reasons = d->fact[LS_NVML_REASONS];
-    long long held = LS_NVML_REASON_HW_SLOWDOWN | LS_NVML_REASON_SW_THERMAL |
-                     LS_NVML_REASON_HW_THERMAL | LS_NVML_REASON_POWER_BRAKE;
+    long long held = LS_NVML_REASONS_HELD;
     if (isfinite(reasons) && ((long long)reasons & LS_NVML_REASON_IDLE) == 0) {
         held |= LS_NVML_REASON_POWER_CAP; /* beside idleness it holds nothing back */
     }

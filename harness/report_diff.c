@@ -23,7 +23,7 @@ static ls_status read_summary(const char *where, cJSON **summary)
     return ls_json_read_file(path, summary);
 }
 
-static bool same_job(const cJSON *x, const cJSON *y)
+bool ls_report_diff_same_job(const cJSON *x, const cJSON *y)
 {
     static const char *const TEXTS[] = {"arch", "level", "half", "dialect"};
     static const char *const NUMBERS[] = {"image_size", "batch_size", "world", "nodes",
@@ -77,7 +77,7 @@ static const cJSON *twin_of(const cJSON *summary, const cJSON *row)
     const cJSON *other;
     cJSON_ArrayForEach(other, cJSON_GetObjectItemCaseSensitive(summary, "throughput"))
     {
-        if (same_job(other, row)) {
+        if (ls_report_diff_same_job(other, row)) {
             return other;
         }
     }

@@ -5,11 +5,7 @@
 
 #include "report_gpus.h"
 
-enum {
-    HELD = LS_NVML_REASON_HW_SLOWDOWN | LS_NVML_REASON_SW_THERMAL | LS_NVML_REASON_HW_THERMAL |
-           LS_NVML_REASON_POWER_BRAKE,
-    GPUS_MAX = 64,
-};
+enum { GPUS_MAX = LS_NVML_DEVICES_MAX };
 
 typedef struct timeline {
     int count;
@@ -50,7 +46,7 @@ static void write_reading(FILE *table, const ls_report_reading *reading, double 
     fprintf(table, "%d\t%.2f\t%g\t%g\t%g\t%g\t%g\t%d\t%d\n", reading->gpu,
             (reading->at_ns - start_ns) * 1e-9, value[LS_NVML_POWER], value[LS_NVML_GPU_C],
             value[LS_NVML_MEMORY_C], value[LS_NVML_SM_MHZ], value[LS_NVML_MEMORY_MHZ],
-            isfinite(reasons) && ((long long)reasons & HELD) != 0,
+            isfinite(reasons) && ((long long)reasons & LS_NVML_REASONS_HELD) != 0,
             isfinite(reasons) && ((long long)reasons & LS_NVML_REASON_POWER_CAP) != 0);
 }
 
@@ -76,7 +72,7 @@ ls_status ls_tables_gpu_write(const ls_report_run *run)
     bool there[GPUS_MAX] = {false};
     ls_tables_head head = {.title = "No GPU was watched in this run"};
     for (int i = 0; i < all.count; i++) {
-        if (all.list[i].gpu >= 0 && all.list[i].gpu < GPUS_MAX && !there[all.list[i].gpu]) {
+        if (all.list[i].gpu >= 0 && all.list[i].gpu < GPUS_MAX) {
             there[all.list[i].gpu] = true;
         }
     }

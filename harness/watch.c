@@ -1,7 +1,6 @@
 #include "watch.h"
 
 #include <netinet/in.h>
-#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 
 #include "../kernels/core/clock.h"
 #include "../kernels/core/log.h"
+#include "machine.h"
 #include "outcome.h"
 
 static const int64_t TICK_NS = INT64_C(1000000000);
@@ -88,7 +88,7 @@ char **ls_watch_environment(const ls_watch_place *place)
         append(list, &count, "NCCL_HOSTID=lockstep-node-%d", place->node);
     }
     if (place->threads > 0 || getenv("OMP_NUM_THREADS") == NULL) {
-        int shared = ls_watch_cores() / (place->ranks_here > 0 ? place->ranks_here : 1);
+        int shared = ls_machine_cores() / (place->ranks_here > 0 ? place->ranks_here : 1);
         append(list, &count, "OMP_NUM_THREADS=%d",
                place->threads > 0 ? place->threads : (shared > 1 ? shared : 1));
     }
@@ -101,15 +101,6 @@ void ls_watch_environment_free(char **environment)
         free(environment[i]);
     }
     free(environment);
-}
-
-int ls_watch_cores(void)
-{
-    cpu_set_t cores;
-    if (sched_getaffinity(0, sizeof cores, &cores) == 0) {
-        return CPU_COUNT(&cores);
-    }
-    return (int)sysconf(_SC_NPROCESSORS_ONLN); /* more cores than cpu_set_t holds */
 }
 
 int ls_watch_free_port(void)

@@ -30,8 +30,6 @@ typedef struct ls_watch_place {
  * end, all malloc'ed; free with ls_watch_environment_free. */
 char **ls_watch_environment(const ls_watch_place *place);
 void ls_watch_environment_free(char **environment);
-/* Cores this process may run on. */
-int ls_watch_cores(void);
 /* A port on which nobody listens now: bound, never listened on, released. 0 when there is none. */
 int ls_watch_free_port(void);
 /* 32 hexadecimal digits. */

@@ -13,11 +13,7 @@
 #include "nvml.h"
 #include "text.h"
 
-enum {
-    HELD = LS_NVML_REASON_HW_SLOWDOWN | LS_NVML_REASON_SW_THERMAL | LS_NVML_REASON_HW_THERMAL |
-           LS_NVML_REASON_POWER_BRAKE,
-    BUSY_MIN = 3, /* samples under load, before a link's generation under load is judged */
-};
+enum { BUSY_MIN = 3 }; /* samples under load, before a link's generation under load is judged */
 
 typedef struct seen {
     bool lost;
@@ -47,9 +43,7 @@ struct ls_watch_gpu {
 
 static void found_xid(ls_watch_gpu *watch, int index, int xid)
 {
-    if (index >= 0) {
-        FOUND(watch, XID, index, "Xid-%d while jobs ran", xid);
-    }
+    FOUND(watch, XID, index, "Xid-%d while jobs ran", xid);
 }
 
 /* "NVRM: Xid (PCI:0000:3b:00): 79, pid=..., GPU has fallen off the bus." (Linux driver's log). */
@@ -132,9 +126,9 @@ static void take(ls_watch_gpu *watch, int i, const double *reading)
                                                             : LS_NVML_REASON_IDLE;
     if ((reasons & LS_NVML_REASON_IDLE) == 0) {
         s->busy++;
-        s->held += (reasons & HELD) != 0;
+        s->held += (reasons & LS_NVML_REASONS_HELD) != 0;
         s->capped += (reasons & LS_NVML_REASON_POWER_CAP) != 0;
-        s->reasons |= reasons & HELD;
+        s->reasons |= reasons & LS_NVML_REASONS_HELD;
         s->gen_most = fmax(s->gen_most, reading[LS_NVML_GEN_NOW]);
     }
     s->width_least = fmin(s->width_least, reading[LS_NVML_WIDTH_NOW]);

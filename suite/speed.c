@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../harness/report_diff.h"
 #include "../harness/stats.h"
 #include "../harness/text.h"
 #include "../kernels/core/log.h"
@@ -27,25 +28,6 @@ ls_status ls_speed_check_baseline(const char *baseline)
         return LS_ERR_USAGE;
     }
     return LS_OK;
-}
-
-/* The job's own figure: the same network, batch, level, ranks, nodes and buckets. */
-static bool same_job(const cJSON *a, const cJSON *b)
-{
-    static const char *const texts[] = {"arch", "level", "half", "dialect"};
-    static const char *const numbers[] = {"image_size", "batch_size", "world", "nodes",
-                                          "bucket_mb"};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        if (strcmp(ls_json_string(a, texts[i], ""), ls_json_string(b, texts[i], "")) != 0) {
-            return false;
-        }
-    }
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        if (ls_json_number(a, numbers[i], -1) != ls_json_number(b, numbers[i], -1)) {
-            return false;
-        }
-    }
-    return true;
 }
 
 static bool is_result(const cJSON *row)
@@ -78,7 +60,7 @@ static void compare(const cJSON *before, const cJSON *now, ls_headline *out)
     {
         cJSON_ArrayForEach(a, before)
         {
-            if (!same_job(a, b) || !is_result(a) || !is_result(b)) {
+            if (!ls_report_diff_same_job(a, b) || !is_result(a) || !is_result(b)) {
                 continue;
             }
             ls_stats_interval ratio = ls_stats_ratio_of(rate_of(b), rate_of(a));
