@@ -5,7 +5,6 @@
  * and at the oldest operation's deadline. */
 #include "nccl.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <sched.h>
@@ -16,72 +15,6 @@
 #include "../../kernels/core/clock.h"
 #include "../../kernels/core/log.h"
 #include "../../kernels/cuda/check.h"
-
-/* ---- foreign errors -------------------------------------------------------------------------- */
-
-/* What a lost peer looks like: a closed connection (ncclRemoteError), a socket or a verb that fails
- * (ncclSystemError), or a proxy that cannot go on (ncclInternalError). */
-static ls_status status_of(ncclResult_t result)
-{
-    switch (result) {
-    case ncclSuccess:
-    case ncclInProgress:
-        return LS_OK;
-    case ncclUnhandledCudaError: /* also memory that is not there, or a call that is refused */
-        return ls_cuda_is_lost() ? LS_ERR_DEVICE_LOST : LS_ERR_INFRA;
-    case ncclSystemError:
-    case ncclInternalError:
-    case ncclRemoteError:
-        return LS_ERR_PEER_LOST;
-    default:
-        return LS_ERR_INFRA;
-    }
-}
-
-/* The library's last error has no communicator: its argument is unused (NCCL's api/comms). */
-static const char *last_words(void)
-{
-    const char *text = ncclGetLastError(NULL);
-    return text != NULL ? text : "";
-}
-
-ls_status ls_nccl_check(ls_comm *comm, ncclResult_t result, const char *call)
-{
-    if (status_of(result) == LS_OK) {
-        return LS_OK;
-    }
-    const char *words = last_words();
-    ls_log_error("nccl '%s': %s: %s%s%s", comm != NULL ? comm->name : "", call,
-                 ncclGetErrorString(result), words[0] != '\0' ? ": " : "", words);
-    return status_of(result);
-}
-
-ls_status ls_nccl_blame(const ls_comm *comm, ncclResult_t result)
-{
-    static const int64_t moment_ns = 1000000000;
-    ls_status status = status_of(result);
-    if (status != LS_ERR_PEER_LOST || result == ncclRemoteError) {
-        return status;
-    }
-    int rank = -1;
-    int64_t begun_ns = ls_clock_ns();
-    while (comm->store != NULL && ls_clock_ns() - begun_ns < moment_ns) {
-        if (ls_store_who_left(comm->store, &rank) != LS_OK || rank >= 0) {
-            return LS_ERR_PEER_LOST;
-        }
-        ls_nccl_pause(begun_ns);
-    }
-    return LS_ERR_INFRA;
-}
-
-ls_status ls_nccl_check_cuda(cudaError_t error, const char *call)
-{
-    if (error == cudaSuccess) {
-        return LS_OK;
-    }
-    ls_log_error("nccl: %s: %s", call, cudaGetErrorString(error));
-    return ls_cuda_is_fatal(error) ? LS_ERR_DEVICE_LOST : LS_ERR_INFRA;
-}
 
 /* ---- the communicator's state ---------------------------------------------------------------- */
 
@@ -195,7 +128,7 @@ static ls_status fail(ls_comm *comm, const ls_nccl_slot *slot, ls_status status,
         return comm->failed;
     }
     comm->failed = status;
-    const char *words = last_words();
+    const char *words = ls_nccl_last_words();
     const char *colon = words[0] != '\0' ? ": " : "";
     if (slot == NULL && comm->number == 0) {
         ls_log_error("nccl '%s': failed before its first operation: %s%s%s", comm->name, why, colon,
@@ -332,8 +265,8 @@ ls_status ls_nccl_poll(ls_comm *comm)
     if (aborted) {
         return LS_ERR_PEER_LOST;
     }
-    if (status_of(state) != LS_OK) {
-        return fail(comm, comm->running, status_of(state), ncclGetErrorString(state));
+    if (ls_nccl_status_of(state) != LS_OK) {
+        return fail(comm, comm->running, ls_nccl_status_of(state), ncclGetErrorString(state));
     }
     LS_TRY(reap(comm));
     const ls_nccl_slot *oldest = comm->running;

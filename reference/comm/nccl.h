@@ -61,6 +61,11 @@ struct ls_comm {
     bool abort_over; /* under lock */
 };
 
+/* nccl_error.c. What a lost peer looks like: a closed connection (ncclRemoteError), a socket or a
+ * verb that fails (ncclSystemError), or a proxy that cannot go on (ncclInternalError). */
+ls_status ls_nccl_status_of(ncclResult_t result);
+/* The library's last error, or "". */
+const char *ls_nccl_last_words(void);
 /* Logs a failed call with NCCL's own text; the status that it stands for. */
 ls_status ls_nccl_check(ls_comm *comm, ncclResult_t result, const char *call);
 /* What the failure of a call stands for. An error of the system or of NCCL itself is what a lost
@@ -70,6 +75,7 @@ ls_status ls_nccl_blame(const ls_comm *comm, ncclResult_t result);
 ls_status ls_nccl_check_cuda(cudaError_t error, const char *call);
 #define LS_NCCL_CUDA(call) LS_TRY(ls_nccl_check_cuda((call), #call))
 
+/* nccl.c. */
 /* The communicator's state, or ncclInvalidUsage and *aborted. */
 ncclResult_t ls_nccl_state(ls_comm *comm, bool *aborted);
 /* Waits until the last call has ended, at most to deadline_ns. ncclInProgress: it has not. looks:

@@ -78,7 +78,7 @@ static ls_status connect_ranks(ls_comm *comm, const ls_comm_options *options, in
     }
     if (result == ncclInProgress) {
         ls_log_error("nccl '%s': rank %d of %d found not all of its peers in %g s: %s", comm->name,
-                     comm->rank, comm->world, comm->open_s, ncclGetLastError(NULL));
+                     comm->rank, comm->world, comm->open_s, ls_nccl_last_words());
         return LS_ERR_RENDEZVOUS;
     }
     ls_status status = ls_nccl_check(comm, result, "ncclCommInitRankConfig");
