@@ -153,8 +153,10 @@ static void add_options(words *list, const ls_spec *spec)
     add(list, "-a");
     add(list, "%s", spec->arch);
     add(list, "--image-size=%d", spec->image_size);
-    add(list, "-b");
-    add(list, "%d", spec->batch_size);
+    if (spec->batch_size > 0) {
+        add(list, "-b");
+        add(list, "%d", spec->batch_size);
+    }
     add(list, "--num-classes=10");
     add(list, "--steps=%d", spec->warmup_steps + spec->steps);
     if (spec->level >= 0) {

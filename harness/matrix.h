@@ -42,10 +42,10 @@ enum { LS_SWEEP_LEVEL = 1, LS_SWEEP_BUCKET = 2, LS_SWEEP_WORLD = 4, LS_SWEEP_NOD
 typedef struct ls_spec {
     ls_role role;
     char arch[32];
-    int image_size,
-        batch_size; /* batch: images per rank and step (per micro-step with accumulate) */
-    int level;      /* 0 to 3; -1: no option is given */
-    char half[8];   /* "fp16", "bf16" */
+    int image_size, batch_size; /* batch: images per rank and step (per micro-step with accumulate);
+                                   0: none given */
+    int level;                  /* 0 to 3; -1: no option is given */
+    char half[8];               /* "fp16", "bf16" */
     int world, nodes;
     bool real_nodes; /* nodes > 1 are hosts of the site, else simulated on one machine */
     double bucket_mb;

@@ -156,6 +156,23 @@ static void add_pairs(const ls_case_settings *settings, ls_case_list *list)
     }
 }
 
+/* A batch of 16 over 2 ranks and 2 micro-steps is 4 on each. */
+static void add_global_batch(const ls_case_settings *settings, ls_case_list *list)
+{
+    ls_case *row = ls_rows_add(list, judge_same, "R3", "accumulation.global-batch.o0.w2");
+    struct variant v = {"", "apex", "fp16", "", 0, 2, 2, 0.02, false};
+    row->job_count = 2;
+    row->job[0] = row->job[1] = variant_spec(settings, &v);
+    for (int j = 0; j < 2; j++) {
+        row->job[j].dump_steps[0] = '\0';
+        row->job[j].threads = 1;
+        row->job[j].batch_size = 4;
+    }
+    row->job[1].batch_size = 0; /* left out of the command */
+    ls_text_put(row->job[1].extra, sizeof row->job[1].extra, "--global-batch=16");
+    ls_text_put(row->text, sizeof row->text, "--global-batch and --batch-size, 2 micro-steps");
+}
+
 /* ---- a sum that overflows -------------------------------------------------------------------- */
 
 /* Every micro-gradient is S/4, finite in fp16; their sum is S, beyond 65504 at 2^17 and 2^16. Where
@@ -240,6 +257,7 @@ void ls_accumulation_cases(const ls_case_settings *settings, ls_case_list *list)
     }
     add_same(settings, list);
     add_pairs(settings, list);
+    add_global_batch(settings, list);
     add_sums(settings, list);
     add_resumed(settings, list);
 }

@@ -2,7 +2,7 @@
  * per world; a row judges one operation and type in it. What a result must be is computed here once
  * more from the definition in reference/comm/pattern.h, sharing no code with the program: the
  * digests of its results must be those of ours. */
-#include "../suite.h"
+#include "collectives.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -521,6 +521,8 @@ void ls_collectives_cases(const ls_case_settings *settings, ls_case_list *list)
     for (int w = 0; w < WORLDS; w++) {
         ls_text_put(id, sizeof id, "barrier.w%d", worlds[w]);
         add(settings, list, judge_barrier, "X4", "barrier", id, exact_script, worlds[w]);
+        ls_text_put(id, sizeof id, "rates.w%d", worlds[w]);
+        add(settings, list, ls_collectives_rates, "X7", "", id, exact_script, worlds[w]);
     }
     static const char *const absent[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
                                          "reduce",     "gather",         "scatter",    "send",

@@ -331,6 +331,76 @@ static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out
     ls_place_remove(root);
 }
 
+/* ---- colours --------------------------------------------------------------------------------- */
+
+/* 8 x 8 pixels of red 200, green 110, blue 30, as Pillow 9.4 writes them. Our own writer could swap
+ * what our reader swaps. */
+static const char orange[] =
+    "\xff\xd8\xff\xe0\x00\x10\x4a\x46\x49\x46\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
+    "\xff\xdb\x00\x43\x00\x02\x01\x01\x01\x01\x01\x02\x01\x01\x01\x02\x02\x02\x02\x02"
+    "\x04\x03\x02\x02\x02\x02\x05\x04\x04\x03\x04\x06\x05\x06\x06\x06\x05\x06\x06\x06"
+    "\x07\x09\x08\x06\x07\x09\x07\x06\x06\x08\x0b\x08\x09\x0a\x0a\x0a\x0a\x0a\x06\x08"
+    "\x0b\x0c\x0b\x0a\x0c\x09\x0a\x0a\x0a\xff\xdb\x00\x43\x01\x02\x02\x02\x02\x02\x02"
+    "\x05\x03\x03\x05\x0a\x07\x06\x07\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a"
+    "\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a"
+    "\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\xff\xc0"
+    "\x00\x11\x08\x00\x08\x00\x08\x03\x01\x11\x00\x02\x11\x01\x03\x11\x01\xff\xc4\x00"
+    "\x14\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff"
+    "\xc4\x00\x14\x10\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+    "\x00\xff\xc4\x00\x14\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+    "\x00\x00\x08\xff\xc4\x00\x14\x11\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+    "\x00\x00\x00\x00\x00\xff\xda\x00\x0c\x03\x01\x00\x02\x11\x03\x11\x00\x3f\x00\x04"
+    "\x66\x83\xff\xd9";
+
+static const ls_tol shade =
+    LS_TOL(3, "of 255: Y, Cb and Cr in 8 bits, their means quantised by a quarter of a level, and "
+              "back are within 2; the channels are 80 apart");
+
+/* Through the whole loader: what the network gets is the file's colour, normalised, everywhere. */
+static void judge_colours(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    static const double want[3] = {200, 110, 30};
+    static const double mean[3] = {0.485, 0.456, 0.406}, deviation[3] = {0.229, 0.224, 0.225};
+    (void)row;
+    (void)job;
+    char root[64], folder[80], path[96];
+    ls_loader *loader = NULL;
+    ls_loader_batch batch;
+    if (!make_root(root, out)) {
+        return;
+    }
+    ls_text_put(folder, sizeof folder, "%s/a", root);
+    ls_text_put(path, sizeof path, "%s/1.jpg", folder);
+    FILE *file = ls_path_make_folder(folder) == LS_OK ? fopen(path, "wb") : NULL;
+    bool written = file != NULL && fwrite(orange, 1, sizeof orange - 1, file) == sizeof orange - 1;
+    written = file != NULL && fclose(file) == 0 && written;
+    ls_loader_options options = options_of(root);
+    options.batch_size = options.num_classes = 1;
+    if (!written) {
+        ls_verdict_set(out, LS_INFRA, "cannot write %s", path);
+    } else if (ls_loader_open(&options, &loader) != LS_OK ||
+               ls_loader_next(loader, &batch) != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "a picture of Pillow's is refused");
+    }
+    double worst = 0;
+    for (int i = 0; i < 3 * SIZE * SIZE && out->code == LS_PASS; i++) {
+        int c = i / (SIZE * SIZE);
+        double got = ((double)batch.input[i] * deviation[c] + mean[c]) * 255;
+        worst = fmax(worst, fabs(got - want[c]));
+        if (!(fabs(got - want[c]) <= shade.value)) {
+            ls_verdict_set(out, LS_FAIL, "channel %d has %.1f of 255, expected %.0f", c, got,
+                           want[c]);
+        }
+    }
+    ls_verdict_measured(out, worst, shade.value, "of 255", shade.why);
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "red, green and blue of a foreign picture within %.1f of 255", worst);
+    }
+    ls_loader_close(loader);
+    ls_place_remove(root);
+}
+
 /* ---- refused --------------------------------------------------------------------------------- */
 
 #define TREE                                                                                      \
@@ -342,6 +412,7 @@ static const struct refusal {
     const char *id, *script, *data, *named; /* named: in the last line of the log */
 } refusals[] = {
     {"cut", TREE "truncate -s 300 $D/circle/00002.jpg" GO, "{self}/data", "circle/00002.jpg"},
+    {"cut-tail", TREE "truncate -s -60 $D/circle/00002.jpg" GO, "{self}/data", "circle/00002.jpg"},
     {"empty-file", TREE ": > $D/ring/00001.jpg" GO, "{self}/data", "ring/00001.jpg"},
     {"no-jpeg", TREE "echo hello > $D/ring/00002.jpg" GO, "{self}/data", "ring/00002.jpg"},
     {"png", TREE "cp $D/ring/00001.jpg $D/ring/x.png" GO, "{self}/data", "ring/x.png"},
@@ -409,5 +480,6 @@ void ls_data_folder_cases(const ls_case_settings *settings, ls_case_list *list)
         row->kind = LS_INSIDE;
         row->number[0] = (int)i;
     }
+    ls_rows_add(list, judge_colours, "I12", "data.colours")->kind = LS_INSIDE;
     add_refusals(settings, list);
 }

@@ -23,6 +23,8 @@ typedef enum ls_overflow_kind {
                            scale 2^20 */
     LS_OVERFLOW_EXACT, /* nothing overflows: batch norms that give constants, so that every logit is
                           a sum of 64 exact numbers, one of them large */
+    LS_OVERFLOW_MOVED, /* nothing overflows: the weights come with running statistics, no two alike
+                        */
 } ls_overflow_kind;
 
 /* The job of wrong targets: resnet8, starting at S = 2^19 (S/N = 2^17; 2^16 after one overflow).

@@ -11,6 +11,7 @@
 #include "../../kernels/core/half.h"
 #include "../../reference/safetensors.h"
 #include "dumps.h"
+#include "overflow.h"
 
 enum { CHANNELS = 16, IMAGE = 16, BATCH = 4, PLANE = IMAGE * IMAGE, STEPS = 2, RANKS_MAX = 4 };
 
@@ -304,6 +305,67 @@ static void judge_running(const ls_case *row, const ls_record *job, ls_verdict *
     }
 }
 
+/* ---- given ones ------------------------------------------------------------------------------ */
+
+/* last_buffer/ of step 1, every rank's, are the statistics of the file. */
+static void judge_given(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    char path[900], name[160];
+    int compared = 0, told = 0;
+    ls_text_put(path, sizeof path, "%s/../../overflow/moved.safetensors", job->directory);
+    ls_safetensors *given = NULL;
+    if (ls_safetensors_open(path, &given) != LS_OK) {
+        ls_verdict_set(out, LS_INFRA, "the statistics that were given are gone");
+        return;
+    }
+    for (int k = 0; k < job->world; k++) {
+        ls_safetensors *file = ls_dumps_open(job, 1, k, out);
+        for (int i = 0; i < ls_safetensors_count(given) && file != NULL; i++) {
+            const ls_safetensors_entry *entry = ls_safetensors_at(given, i);
+            if (strstr(entry->name, ".running_") == NULL) {
+                continue;
+            }
+            ls_text_put(name, sizeof name, "last_buffer/%s", entry->name);
+            const ls_safetensors_entry *seen = ls_safetensors_find(file, name);
+            told += seen != NULL;
+            compared++;
+            if (seen != NULL && (seen->dtype != entry->dtype || seen->bytes != entry->bytes ||
+                                 memcmp(seen->data, entry->data, (size_t)entry->bytes) != 0)) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d: %s before step 1 is not what --init gave", k,
+                               entry->name);
+            }
+        }
+        if (file != NULL) {
+            ls_safetensors_close(file);
+        }
+    }
+    ls_safetensors_close(given);
+    if (out->code == LS_PASS && (told < compared || compared == 0)) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "the dumps lack running statistics before the step");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d running statistics of %d ranks are those of the file", compared,
+                    job->world);
+    }
+}
+
+static void add_given(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const char *const dialects[] = {"apex", "torch"};
+    for (int i = 0; i < 2; i++) {
+        ls_case *row =
+            ls_rows_add(list, judge_given, "B7", "statistics.given.%s.o0.w2", dialects[i]);
+        row->job_count = 1;
+        row->job[0] = ls_rows_evidence(settings, 0, 2, 1, LS_BUCKET_OWN);
+        row->job[0].steps = 1;
+        ls_text_put(row->job[0].dump_steps, sizeof row->job[0].dump_steps, "1");
+        ls_text_put(row->job[0].dialect, sizeof row->job[0].dialect, "%s", dialects[i]);
+        ls_overflow_spec_of(&row->job[0], LS_OVERFLOW_MOVED, "", 1);
+    }
+}
+
 void ls_statistics_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (int level = 0; level < 3;
@@ -324,4 +386,5 @@ void ls_statistics_cases(const ls_case_settings *settings, ls_case_list *list)
         ls_text_put(row->job[0].dialect, sizeof row->job[0].dialect, "torch");
         row->number[0] = 1; /* buffers are rank 0's */
     }
+    add_given(settings, list);
 }

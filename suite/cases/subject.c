@@ -427,6 +427,10 @@ static void add_times(const ls_case_settings *settings, ls_case_list *list)
     spec.dump_steps[0] = '\0';
     spec.steps = 60; /* a sum over steps passes one step's total long before */
     (void)add_one(list, judge_times, "Q18", "times", &spec);
+    spec.steps = STEPS;
+    (void)add_one(list, ls_subject_curves, "Q20", "curves", &spec);
+    ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "1,2,3,4");
+    (void)add_one(list, ls_subject_instrument, "Q19", "instrument", &spec);
 }
 
 /* Of two moments a digest may forget one and nothing else shows it. */

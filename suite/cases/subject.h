@@ -1,4 +1,4 @@
-/* Judges of what a subject dumps, whoever it is; rows in subject.c. */
+/* Judges of what a subject dumps and tells of its speed, whoever it is; rows in subject.c. */
 #ifndef LS_SUBJECT_H
 #define LS_SUBJECT_H
 
@@ -15,5 +15,9 @@ void ls_subject_still(const ls_case *row, const ls_record *job, ls_verdict *out)
 void ls_subject_batches(const ls_case *row, const ls_record *job, ls_verdict *out);
 /* What --init gives is where training starts, bit for bit. */
 void ls_subject_init(const ls_case *row, const ls_record *job, ls_verdict *out);
+/* subject_speed.c: a step's time and what judging took make the time between two steps' ends. */
+void ls_subject_instrument(const ls_case *row, const ls_record *job, ls_verdict *out);
+/* The TensorBoard file's points are what the step events say. */
+void ls_subject_curves(const ls_case *row, const ls_record *job, ls_verdict *out);
 
 #endif

@@ -145,15 +145,26 @@ static const struct closing {
     int64_t limit[2];
     int limit_count;
     const char *want;
+    const char *types; /* f or h for each parameter; NULL: f32 all */
 } closings[] = {
-    {"reached", LS_BUCKET_ELEMENTS, 6, {4, 4, 4, 4, 4, 4}, {8}, 1, "0 1|2 3|4 5"},
-    {"one-less", LS_BUCKET_ELEMENTS, 6, {4, 4, 4, 4, 4, 4}, {9}, 1, "0 1 2|3 4 5"},
-    {"one-more", LS_BUCKET_ELEMENTS, 6, {4, 4, 4, 4, 4, 4}, {7}, 1, "0 1|2 3|4 5"},
-    {"alone", LS_BUCKET_ELEMENTS, 4, {8, 3, 5, 8}, {8}, 1, "0|1 2|3"},
-    {"each", LS_BUCKET_ELEMENTS, 3, {1, 1, 1}, {1}, 1, "0|1|2"},
+    {"reached", LS_BUCKET_ELEMENTS, 6, {4, 4, 4, 4, 4, 4}, {8}, 1, "0 1|2 3|4 5", NULL},
+    {"one-less", LS_BUCKET_ELEMENTS, 6, {4, 4, 4, 4, 4, 4}, {9}, 1, "0 1 2|3 4 5", NULL},
+    {"one-more", LS_BUCKET_ELEMENTS, 6, {4, 4, 4, 4, 4, 4}, {7}, 1, "0 1|2 3|4 5", NULL},
+    {"alone", LS_BUCKET_ELEMENTS, 4, {8, 3, 5, 8}, {8}, 1, "0|1 2|3", NULL},
+    {"each", LS_BUCKET_ELEMENTS, 3, {1, 1, 1}, {1}, 1, "0|1|2", NULL},
     /* reducer.cpp's own: 40 bytes each, limits 40 and 80 */
-    {"bytes", LS_BUCKET_BYTES, 4, {10, 10, 10, 10}, {40, 80}, 2, "0|1 2|3"},
-    {"bytes-over", LS_BUCKET_BYTES, 4, {100, 200, 100, 50}, {400}, 1, "0|1|2|3"},
+    {"bytes", LS_BUCKET_BYTES, 4, {10, 10, 10, 10}, {40, 80}, 2, "0|1 2|3", NULL},
+    {"bytes-over", LS_BUCKET_BYTES, 4, {100, 200, 100, 50}, {400}, 1, "0|1|2|3", NULL},
+    /* torch 1.13's own: each type's first bucket ends at the first limit */
+    {"types", LS_BUCKET_BYTES, 6, {10, 20, 10, 20, 10, 20}, {40, 80}, 2, "0|1|2 4|3 5", "fhfhfh"},
+    {"types-late",
+     LS_BUCKET_BYTES,
+     6,
+     {10, 10, 10, 10, 10, 10},
+     {40, 80},
+     2,
+     "1|0 2|3 5|4",
+     "hfhfhf"},
 };
 
 static void judge_closing(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -163,7 +174,8 @@ static void judge_closing(const ls_case *row, const ls_record *job, ls_verdict *
     ls_bucket_item item[8];
     int order[8];
     for (int i = 0; i < c->count; i++) {
-        item[i] = (ls_bucket_item){LS_F32, c->elements[i], false};
+        ls_dtype dtype = c->types != NULL && c->types[i] == 'h' ? LS_F16 : LS_F32;
+        item[i] = (ls_bucket_item){dtype, c->elements[i], false};
         order[i] = i;
     }
     ls_bucket_layout layout;
