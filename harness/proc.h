@@ -57,6 +57,10 @@ void ls_proc_strays_begin(ls_proc_strays *strays);
  * of the group has been reaped. */
 int ls_proc_strays_end(ls_proc_strays *strays);
 
+/* Kills and reaps one child. One that a driver holds in the kernel does not even end then, and is
+ * left. */
+void ls_proc_strays_end_one(pid_t pid);
+
 /* SIGINT, SIGTERM, SIGHUP (unless ignored at start) make ls_proc_wait_any return -2 from now on. */
 ls_status ls_proc_catch_signals(void);
 int ls_proc_caught_signal(void); /* 0: none */

@@ -7,11 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "../kernels/core/clock.h"
 #include "../kernels/core/log.h"
+#include "proc.h"
 #include "text.h"
 
 _Noreturn static void run_child(ls_proc_aside_fn *function, void *context, pid_t parent, int output)
@@ -80,6 +82,24 @@ static bool read_all(int input, int64_t deadline_ns, char **text, size_t *used)
     }
 }
 
+/* Its wait status; false where it has not ended by the deadline. A process may hang in its end, in
+ * a driver that lets go of a device. */
+static bool reap(pid_t pid, int64_t deadline_ns, int *status)
+{
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    int ready = 0;
+    do {
+        int64_t left_ns = deadline_ns - ls_clock_ns();
+        ready = fd < 0 ? 0 : poll(&wait, 1, left_ns <= 0 ? 0 : (int)(left_ns / 1000000) + 1);
+    } while (ready < 0 && errno == EINTR);
+    if (fd >= 0) {
+        close(fd);
+    }
+    /* without such descriptors (Linux before 5.3) there is no waiting with a deadline */
+    return (fd < 0 || ready > 0) && waitpid(pid, status, 0) == pid;
+}
+
 char *ls_proc_aside_answer(ls_proc_aside *aside, int64_t deadline_ns, char *why, size_t bytes)
 {
     char *text = NULL;
@@ -87,13 +107,12 @@ char *ls_proc_aside_answer(ls_proc_aside *aside, int64_t deadline_ns, char *why,
     int status = 0;
     bool whole = read_all(aside->input, deadline_ns, &text, &used);
     close(aside->input);
-    if (!whole) {
-        (void)kill(aside->pid, SIGKILL);
-    }
-    while (waitpid(aside->pid, &status, 0) < 0 && errno == EINTR) {
+    bool ended = whole && reap(aside->pid, deadline_ns, &status);
+    if (!ended) {
+        ls_proc_strays_end_one(aside->pid);
     }
     aside->pid = 0;
-    if (!whole) {
+    if (!ended) {
         ls_text_put(why, bytes, "no answer in time");
     } else if (WIFSIGNALED(status)) {
         ls_text_put(why, bytes, "ended by signal %d (%s)", WTERMSIG(status),

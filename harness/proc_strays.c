@@ -83,7 +83,7 @@ static bool is_known(const ls_proc_strays *strays, pid_t pid)
 }
 
 /* It is our child and not reaped, so its number is nobody else's. */
-static void end_one(pid_t pid)
+void ls_proc_strays_end_one(pid_t pid)
 {
     kill(pid, SIGKILL);
     int fd = (int)syscall(SYS_pidfd_open, pid, 0);
@@ -105,7 +105,8 @@ int ls_proc_strays_end(ls_proc_strays *strays)
         fresh = 0;
         for (int i = 0; i < count; i++) {
             if (!is_known(strays, child[i])) {
-                end_one(child[i]); /* its own children become ours, for the next round */
+                ls_proc_strays_end_one(
+                    child[i]); /* its own children become ours, for the next round */
                 fresh++;
             }
         }

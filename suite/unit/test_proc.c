@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "../../harness/proc.h"
+#include "../../harness/proc_aside.h"
 #include "../../kernels/core/clock.h"
 
 static int64_t after(double seconds)
@@ -240,6 +241,41 @@ START_TEST(strays_are_ended_and_others_are_not)
 }
 END_TEST
 
+/* context: what the child does once it has answered. */
+static ls_status answer_and(void *context, FILE *to)
+{
+    const char *then = context;
+    fprintf(to, "forty-two");
+    if (strcmp(then, "hang") == 0) {
+        pause();
+    } else if (strcmp(then, "hang in its end") == 0) {
+        fflush(to);
+        close(fileno(to));
+        pause();
+    }
+    return strcmp(then, "fail") == 0 ? LS_ERR_INFRA : LS_OK;
+}
+
+START_TEST(a_process_aside_is_waited_for_no_longer_than_said)
+{
+    static const struct {
+        const char *then, *answer, *why;
+    } row[] = {{"end", "forty-two", ""},
+               {"fail", NULL, "failed: "},
+               {"hang", NULL, "no answer in time"},
+               {"hang in its end", NULL, "no answer in time"}};
+    ls_proc_aside aside;
+    char why[120] = "";
+    ck_assert_int_eq(ls_proc_aside_start(answer_and, (void *)row[_i].then, &aside), LS_OK);
+    double limit_s = row[_i].answer == NULL && row[_i].why[0] == 'n' ? 0.3 : 20;
+    char *answer = ls_proc_aside_answer(&aside, after(limit_s), why, sizeof why);
+    ck_assert_pstr_eq(answer, row[_i].answer);
+    ck_assert_msg(strncmp(why, row[_i].why, strlen(row[_i].why)) == 0, "%s", why);
+    ck_assert_int_eq(waitpid(-1, NULL, WNOHANG), -1); /* nothing is left behind */
+    free(answer);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("proc");
@@ -255,6 +291,7 @@ int main(void)
     tcase_add_test(tests, a_file_stops_growing);
     tcase_add_test(tests, strays_are_ended_and_others_are_not);
     tcase_add_loop_test(tests, asked_to_stop, 0, 3);
+    tcase_add_loop_test(tests, a_process_aside_is_waited_for_no_longer_than_said, 0, 4);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
