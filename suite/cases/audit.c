@@ -97,6 +97,8 @@ static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
                 all.bad, all.elements, row->job[0].steps, job->world, all.worst, all.where);
     if (all.bad > 0 || job->code != 0) {
         out->code = LS_FAIL;
+    }
+    if (all.bad > 0) {
         ls_text_put(out->cause, sizeof out->cause, "%s is not what its operands give", all.where);
     }
 }
