@@ -269,8 +269,10 @@ static ls_status begin_full(ls_ddp *ddp)
                           : 1.0f,
             .label = slot->label};
         ls_device_range_push(device, slot->label);
-        LS_TRY(ddp->options.engine->begin(ddp->options.comm, &op, slot->event, &slot->handle));
+        ls_status status =
+            ddp->options.engine->begin(ddp->options.comm, &op, slot->event, &slot->handle);
         ls_device_range_pop(device);
+        LS_TRY(status);
         ddp->next++;
     }
     return LS_OK;

@@ -194,8 +194,9 @@ static ls_status run_micro_step(ls_step_loop *loop)
     int accumulate = trainer->options.accumulate;
     ls_fault_point(trainer, record->step, LS_FAULT_FORWARD);
     ls_device_range_push(device, "forward");
-    LS_TRY(forward(loop));
-    ls_device_range_pop(device);
+    ls_status status = forward(loop);
+    ls_device_range_pop(device); /* also where a recording fails: the step comes again */
+    LS_TRY(status);
     LS_TRY(stay_near(loop));
     if (accumulate > 1) {
         LS_TRY(device->api->copy_out(device->backend, device->stream,
@@ -208,9 +209,9 @@ static ls_status run_micro_step(ls_step_loop *loop)
     }
     ls_fault_point(trainer, record->step, LS_FAULT_BACKWARD);
     ls_device_range_push(device, "backward");
-    LS_TRY(backward(loop));
+    status = backward(loop);
     ls_device_range_pop(device);
-    return LS_OK;
+    return status;
 }
 
 /* ---- the optimizer's part -------------------------------------------------------------------- */
@@ -284,8 +285,9 @@ static ls_status finish_step(ls_step_loop *loop)
     ls_fault_point(trainer, record->step, LS_FAULT_OPTIMIZER);
     int64_t begun_ns = ls_clock_ns();
     ls_device_range_push(&trainer->device, "optimizer");
-    LS_TRY(optimize(loop));
+    ls_status status = optimize(loop);
     ls_device_range_pop(&trainer->device);
+    LS_TRY(status);
     record->ms[LS_EVENTS_MS_OPTIMIZER] = ls_clock_ms_between(begun_ns, ls_clock_ns());
     return ls_marks_at(record->marks, LS_MARKS_END);
 }
