@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "stats.h"
 #include "text.h"
 
 /* ---- readings -------------------------------------------------------------------------------- */
@@ -139,12 +140,6 @@ static void find_warmth(const ls_report_reading *reading, int count, ls_report_g
     gpu->sm_mhz = clocks > 0 ? clock / clocks : NAN;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void compare(ls_report_gpu *gpu, int count)
 {
     double other[LS_REPORT_GPUS_MAX];
@@ -155,9 +150,7 @@ static void compare(ls_report_gpu *gpu, int count)
                 other[others++] = gpu[k].images_per_s;
             }
         }
-        qsort(other, (size_t)others, sizeof *other, by_value);
-        double middle = others > 0 ? (other[(others - 1) / 2] + other[others / 2]) / 2 : NAN;
-        gpu[i].behind = 1 - gpu[i].images_per_s / middle;
+        gpu[i].behind = 1 - gpu[i].images_per_s / ls_stats_percentile(other, others, 0.5);
     }
 }
 

@@ -6,6 +6,7 @@
 
 #include "../harness/machine.h"
 #include "../harness/proc_aside.h"
+#include "../harness/stats.h"
 #include "../kernels/core/clock.h"
 #include "../kernels/core/log.h"
 #include "../kernels/cuda/bound.h"
@@ -168,12 +169,6 @@ static const ls_tol least_of_others =
     LS_TOL(0.95, "copies of GPUs of one kind agree within a per cent, products within what their "
                  "power limits make of the same silicon, some 3 per cent");
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The median of that member over all entries but one; NaN with fewer than two others. */
 static double others(const cJSON *rates, const cJSON *own, const char *name)
 {
@@ -187,8 +182,7 @@ static double others(const cJSON *rates, const cJSON *own, const char *name)
             value[count++] = one;
         }
     }
-    qsort(value, (size_t)count, sizeof *value, by_value);
-    return count >= 2 ? (value[(count - 1) / 2] + value[count / 2]) / 2 : NAN;
+    return count >= 2 ? ls_stats_percentile(value, count, 0.5) : NAN;
 }
 
 void ls_roofline_gpu_compare(const cJSON *rates, ls_findings *findings)
