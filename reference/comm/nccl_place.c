@@ -20,12 +20,12 @@ enum {
     PLACE_BYTES = 96,
 };
 
-/* "<boot id> <device>": equal text is the same device of the same machine. */
+/* "<boot id> <PCI address>": equal text is the same device of the same machine, as NCCL up to 2.29
+ * compares them: parts of a GPU (MIG) have one address, too. */
 static ls_status describe_place(const ls_comm *comm, char place[PLACE_BYTES])
 {
-    struct cudaDeviceProp properties;
-    char boot[40] = "unknown";
-    LS_NCCL_CUDA(cudaGetDeviceProperties(&properties, comm->device));
+    char boot[40] = "unknown", address[32];
+    LS_NCCL_CUDA(cudaDeviceGetPCIBusId(address, (int)sizeof address, comm->device));
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
     if (file != NULL) {
         if (fscanf(file, "%39s", boot) != 1) {
@@ -33,16 +33,11 @@ static ls_status describe_place(const ls_comm *comm, char place[PLACE_BYTES])
         }
         fclose(file);
     }
-    int used = snprintf(place, PLACE_BYTES, "%s GPU-", boot);
-    for (size_t i = 0; i < sizeof properties.uuid.bytes; i++) {
-        used += snprintf(place + used, PLACE_BYTES - (size_t)used, "%02x",
-                         (unsigned)(unsigned char)properties.uuid.bytes[i]);
-    }
+    snprintf(place, PLACE_BYTES, "%s %s", boot, address);
     return LS_OK;
 }
 
 typedef struct neighbours {
-    int same_device;  /* ranks on my device, I among them */
     int same_machine; /* ranks with my boot id */
     int devices;      /* different devices among those */
     bool any_shared;  /* some two ranks anywhere share one */
@@ -67,7 +62,6 @@ static neighbours count_neighbours(const ls_comm *comm, char (*place)[PLACE_BYTE
         out.any_shared = out.any_shared || !first;
         out.same_machine += here;
         out.devices += here && first;
-        out.same_device += strcmp(mine, place[i]) == 0;
     }
     return out;
 }
