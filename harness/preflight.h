@@ -8,8 +8,7 @@
 
 typedef struct ls_preflight_question {
     const char *sysfs;  /* where the PCI bus is seen: "/sys" */
-    int ranks;          /* on this machine */
-    bool oversubscribe; /* several of them on one GPU */
+    bool oversubscribe; /* several ranks on one GPU */
 } ls_preflight_question;
 
 /* Adds to `findings`. `gpus`: an array for what each device says of itself, or NULL. Without the

@@ -458,7 +458,7 @@ static ls_status measure(bench *b, const char *when)
     if (b->nodes.hosts.count > 0) {
         return LS_OK; /* other machines are not measured from here */
     }
-    ls_progress_note(&b->run, "measuring what the machine does at best");
+    ls_progress_note("measuring what the machine does at best");
     if (strcmp(b->run.site.device, "cuda") == 0) {
         int gpus = b->run.site.devices;
         ls_roofline_gpu_measure(

@@ -32,8 +32,8 @@ void ls_gpus_begin(ls_run *run, int ranks)
         return;
     }
     take_over(run);
-    const ls_preflight_question question = {
-        .sysfs = ls_machine_sysfs(), .ranks = ranks, .oversubscribe = ranks > run->site.devices};
+    const ls_preflight_question question = {.sysfs = ls_machine_sysfs(),
+                                            .oversubscribe = ranks > run->site.devices};
     run->gpus = cJSON_CreateArray();
     ls_preflight_look(&question, &run->findings, run->gpus);
     ls_findings_print(&run->findings, stdout);
@@ -79,8 +79,7 @@ int ls_gpus_preflight_main(int count, char **argument)
     if (status != LS_OK) {
         return (int)status;
     }
-    const ls_preflight_question question = {
-        .sysfs = ls_machine_sysfs(), .ranks = usable, .oversubscribe = share};
+    const ls_preflight_question question = {.sysfs = ls_machine_sysfs(), .oversubscribe = share};
     ls_findings findings = {0, 0, NULL};
     cJSON *gpus = cJSON_CreateArray();
     const cJSON *gpu;

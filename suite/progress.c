@@ -57,9 +57,8 @@ void ls_progress_job(const ls_run *run, int index)
     show(text);
 }
 
-void ls_progress_note(const ls_run *run, const char *format, ...)
+void ls_progress_note(const char *format, ...)
 {
-    (void)run;
     char text[160];
     va_list arguments;
     va_start(arguments, format);

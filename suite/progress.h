@@ -17,8 +17,8 @@ double ls_progress_left_s(const ls_progress_times *times);
 
 void ls_progress_job(const ls_run *run, int index);  /* is running */
 void ls_progress_done(const ls_run *run, int index); /* has ended */
-void ls_progress_note(const ls_run *run, const char *format, ...)
-    __attribute__((format(printf, 2, 3))); /* terminal only */
+void ls_progress_note(const char *format, ...)
+    __attribute__((format(printf, 1, 2))); /* terminal only */
 void ls_progress_clear(void);              /* before other output */
 
 #endif

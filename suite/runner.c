@@ -201,7 +201,7 @@ static ls_status judge_what_is_ready(ls_run *run)
         if (run->judged[c] || !jobs_done(run, c)) {
             continue;
         }
-        ls_progress_note(run, "judging %s", run->cases.row[c].id);
+        ls_progress_note("judging %s", run->cases.row[c].id);
         ls_runner_judge(run, c);
         LS_TRY(ls_verdicts_append(run, c));
         ls_progress_clear();

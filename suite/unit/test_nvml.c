@@ -167,8 +167,8 @@ static void tear_down(void)
 static ls_findings look(bool oversubscribe)
 {
     ls_findings findings = {0, 0, NULL};
-    const ls_preflight_question question = {
-        .sysfs = ls_machine_sysfs(), .ranks = 3, .oversubscribe = oversubscribe};
+    const ls_preflight_question question = {.sysfs = ls_machine_sysfs(),
+                                            .oversubscribe = oversubscribe};
     ls_preflight_look(&question, &findings, NULL);
     return findings;
 }
