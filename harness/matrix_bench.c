@@ -92,12 +92,13 @@ static double job_budget_s(const ls_matrix_bench *bench)
  */
 static void fit_steps(const ls_matrix_bench *bench, ls_spec *spec)
 {
+    enum { SETTLED = 4 };                     /* on a device steps 3 and 4 are recorded as graphs */
     if (bench->profile == LS_PROFILE_RATED) { /* fixed, or two machines would differ in it */
-        spec->warmup_steps = 4;
+        spec->warmup_steps = SETTLED;
         spec->steps = 24;
         return;
     }
-    spec->warmup_steps = bench->profile == LS_PROFILE_SMOKE ? 1 : 2;
+    spec->warmup_steps = bench->device ? SETTLED : bench->profile == LS_PROFILE_SMOKE ? 1 : 2;
     if (bench->steps > 0) {
         spec->steps = bench->steps;
         return;
