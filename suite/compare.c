@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "compare_facts.h"
 #include "compare_gradient.h"
@@ -31,13 +32,17 @@ static ls_status judge_optimizer(ls_compare_judgement *j)
     return LS_OK;
 }
 
-/* Rank 0's gradient may be right where another's is not: then this is all that is known. */
+/* Rank 0's gradient may be right where another's is not, and of a race only its place may be known:
+ * then this tells more. */
 static void judge_replicas(ls_compare_judgement *j)
 {
+    static const char place[] = "wrong: "; /* as ls_diagnose_gradient says it */
+    char *cause = j->verdict->cause;
+    size_t used = strlen(cause), room = sizeof j->verdict->cause - used;
     int before = j->checks.count;
     ls_compare_checks_replicas(j->evidence, "grad", "reduced gradients", &j->checks);
-    if (j->checks.count > before && j->verdict->cause[0] == '\0') {
-        snprintf(j->verdict->cause, sizeof j->verdict->cause, "%s", LS_DIAGNOSE_DIGESTS_GRADIENTS);
+    if (j->checks.count > before && (used == 0 || strncmp(cause, place, sizeof place - 1) == 0)) {
+        snprintf(cause + used, room, "%s%s", used == 0 ? "" : "; ", LS_DIAGNOSE_DIGESTS_GRADIENTS);
     }
 }
 

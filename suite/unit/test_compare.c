@@ -413,7 +413,7 @@ static const plant_row plants[] = {
     {RANK_MISSING, "fc.bias", "rel=", "1.000 x rank 0's", false},
     {TURNED_BRANCH, "", "branch/002", "", false},
     {EDGE_NOT_REDUCED, "layer3.0.conv1.weight", "elements 18424..18431", "1.000 x rank 1's", false},
-    {ONE_RANK_DIFFERS, "layer1.0.bn1.bias", "rank=1", "", false},
+    {ONE_RANK_DIFFERS, "layer1.0.bn1.bias", "rank=1", "ranks apply different gradients", false},
     {WRONG_STEP, "layer1.0.conv1.weight", "next/", "", false},
     {WRONG_LOSS, "", "cross entropy", "", false},
     {WRONG_LOGITS, "", "logits rel=", "", false},
