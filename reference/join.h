@@ -17,17 +17,9 @@ void ls_join_abandon(ls_trainer *trainer);
 /* failed: peers are not waited for. */
 void ls_join_close(ls_trainer *trainer, bool failed);
 
-/* Fingerprint of layers, parameters and buffers. */
-uint64_t ls_join_network_digest(const ls_network *network);
-/* Every rank's `value` must equal rank 0's; LS_ERR_USAGE naming `what` and the ranks where not.
- * Does nothing without a store. */
-ls_status ls_join_agree(ls_trainer *trainer, const char *what, uint64_t value);
 /* Whether `mine` holds on every rank: *rank is -1, or one on which it does not. The key is used
  * once. looks: after the peers while it waits, through the engine, which then goes on with what is
  * under way. LS_ERR_PEER_LOST at the deadline (--timeout). */
 ls_status ls_join_all(ls_trainer *trainer, const char *key, bool mine, bool looks, int *rank);
-/* Rank 0's choice of engines for products becomes everybody's (kernels.h, plan_choices). Does
- * nothing without a store. */
-ls_status ls_join_share_choices(ls_trainer *trainer);
 
 #endif

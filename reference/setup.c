@@ -10,6 +10,7 @@
 
 #include "../kernels/core/log.h"
 #include "../kernels/core/plant.h"
+#include "agree.h"
 #include "aux.h"
 #include "graph.h"
 #include "join.h"
@@ -197,7 +198,7 @@ static ls_status create_plan(ls_trainer *trainer)
         return report_unsupported(trainer, "--arch", why);
     }
     LS_TRY(device->api->plan_create(device->backend, &trainer->trunk, &options, &trainer->plan));
-    return trainer->options.cudnn_benchmark ? ls_join_share_choices(trainer) : LS_OK;
+    return trainer->options.cudnn_benchmark ? ls_agree_on_choices(trainer) : LS_OK;
 }
 
 ls_status ls_setup_bind(ls_trainer *trainer)
@@ -302,7 +303,7 @@ static ls_status resume_values(ls_trainer *trainer, ls_step_state *state)
     for (size_t i = 0; i < sizeof equal / sizeof equal[0]; i++) {
         whole = (whole ^ digests.value[equal[i]]) * UINT64_C(0x9e3779b97f4a7c15);
     }
-    return ls_join_agree(trainer, "contents of --resume", whole);
+    return ls_agree_on(trainer, "contents of --resume", whole);
 }
 
 ls_status ls_setup_values(ls_trainer *trainer)
@@ -364,7 +365,7 @@ static ls_status write_start(ls_trainer *trainer)
         .options = &trainer->options,
         .first_step = trainer->first_step,
         .param_elements = elements,
-        .network_digest = ls_join_network_digest(&trainer->network),
+        .network_digest = ls_agree_network_digest(&trainer->network),
         .fusions = plan.fusions,
         .activation_bytes = plan.activation_bytes,
         .workspace_bytes = plan.workspace_bytes,
