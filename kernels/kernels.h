@@ -201,7 +201,7 @@ typedef enum ls_watch_kind {
     LS_WATCH_IMAGE,        /* y = x, f32 NCHW -> NHWC of type, rounded; channels beyond are 0 */
     LS_WATCH_WEIGHT,       /* w = weight[0], [out][in][k][k] -> [out][k][k][in] of type, rounded */
     LS_WATCH_CONV,         /* y = x * w [+ bias]; linear: of 1x1 images */
-    LS_WATCH_CONV_DATA,    /* dx from dy and w */
+    LS_WATCH_CONV_DATA,    /* dx from dy and w; added to dy2, in place, where that is there */
     LS_WATCH_CONV_WEIGHTS, /* dw, [out][k][k][in] of type, from x and dy */
     LS_WATCH_UNPACK,       /* weight_grad[0], [out][in][k][k], = dw */
     LS_WATCH_BIAS,         /* bias_grad[0] = sum of dy over images, rounded to type */

@@ -70,6 +70,7 @@ bool ls_lower_supports(const ls_network *network, ls_dtype activation, char *why
 /* What lowering needs beside its result. */
 typedef struct layout {
     ls_lower_slot_bytes *slot_bytes;
+    ls_lower_adds *adds;
     void *context;
 } layout;
 
@@ -286,18 +287,19 @@ static ls_status fill(ls_lower *lower, const layout *sizes)
     for (int i = 0; i < lower->network->layer_count; i++) {
         LS_TRY(lower_layer(lower, sizes, i));
     }
-    return ls_place_gradients(lower);
+    return ls_place_gradients(lower, sizes->adds, sizes->context);
 }
 
 ls_status ls_lower_create(const ls_network *network, const ls_plan_options *options,
-                          ls_lower_slot_bytes *slot_bytes, void *context, ls_lower *out)
+                          ls_lower_slot_bytes *slot_bytes, ls_lower_adds *adds, void *context,
+                          ls_lower *out)
 {
     char why[256];
     if (!ls_lower_supports(network, options->activation, why, sizeof why)) {
         ls_log_error("network %s: %s", network->arch, why);
         return LS_ERR_UNSUPPORTED;
     }
-    layout sizes = {slot_bytes, context};
+    layout sizes = {slot_bytes, adds, context};
     *out = (ls_lower){.network = network, .options = *options};
     ls_status status = fill(out, &sizes);
     if (status != LS_OK) {

@@ -8,6 +8,8 @@
 typedef struct walk {
     ls_lower *lower;
     int *pending[2]; /* contributions to the gradient of each slot, or LS_NO_BUFFER */
+    ls_lower_adds *adds;
+    void *context;
 } walk;
 
 /* The lowest gap between living buffers that is long enough. */
@@ -128,6 +130,21 @@ static void place_elementwise(walk *w, ls_op *op)
     contribute(w, op->in, op->g);
 }
 
+/* dx onto the other contribution to the same gradient, where there is one that nobody else reads.
+ */
+static bool place_onto(walk *w, ls_op *op)
+{
+    int other = w->pending[0][op->in];
+    if (w->adds == NULL || op->kind != LS_OP_CONV || other == LS_NO_BUFFER ||
+        w->lower->grad[other].references != 1 || !w->adds(w->context, w->lower, op)) {
+        return false;
+    }
+    LS_ASSERT(w->pending[1][op->in] == LS_NO_BUFFER && other != op->g);
+    op->dx = other;
+    op->onto = true;
+    return true;
+}
+
 static void place_other(walk *w, ls_op *op)
 {
     ls_lower *lower = w->lower;
@@ -137,11 +154,12 @@ static void place_other(walk *w, ls_op *op)
     } else {
         op->g = op->dy[0];
     }
-    if (wants(lower, op->in)) {
+    bool onto = wants(lower, op->in) && place_onto(w, op);
+    if (wants(lower, op->in) && !onto) {
         op->dx = new_buffer(lower, &lower->slot[op->in]);
     }
     release(lower, op->g);
-    if (op->dx != LS_NO_BUFFER) {
+    if (op->dx != LS_NO_BUFFER && !onto) {
         contribute(w, op->in, op->dx);
     }
 }
@@ -171,7 +189,7 @@ static void place_op(walk *w, ls_op *op)
     }
 }
 
-ls_status ls_place_gradients(ls_lower *lower)
+ls_status ls_place_gradients(ls_lower *lower, ls_lower_adds *adds, void *context)
 {
     /* at most three new buffers per operation: the sum and two results */
     size_t slots = (size_t)lower->slot_count;
@@ -185,7 +203,7 @@ ls_status ls_place_gradients(ls_lower *lower)
     for (size_t i = 0; i < 2 * slots; i++) {
         pending[i] = LS_NO_BUFFER;
     }
-    walk w = {lower, {pending, pending + slots}};
+    walk w = {lower, {pending, pending + slots}, adds, context};
     for (int i = lower->op_count - 1; i >= 0; i--) {
         place_op(&w, &lower->op[i]);
     }

@@ -25,8 +25,29 @@ struct ls_conv {
 /* ---- life -------------------------------------------------------------------------------------
  */
 
+static ls_conv_key key_of(const ls_backend *backend, const ls_conv_shape *shape, ls_dtype type,
+                          ls_conv_pass pass, bool onto)
+{
+    return (ls_conv_key){.pass = pass,
+                         .shape = *shape,
+                         .type = type,
+                         .onto = onto,
+                         .deterministic = backend->deterministic,
+                         .tf32 = backend->tf32,
+                         .workspace_limit = backend->workspace_limit};
+}
+
+bool ls_conv_adds(ls_backend *backend, const ls_conv_shape *shape, ls_dtype type)
+{
+    const char *asked = getenv("LS_CUDNN_ADD");
+    ls_conv_key key = key_of(backend, shape, type, LS_CONV_BACKWARD_DATA, true);
+    ls_conv_plan *plan = NULL;
+    return !(asked && strcmp(asked, "0") == 0) &&
+           ls_conv_plans_find(backend, NULL, &key, &plan) == LS_OK;
+}
+
 ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_conv_shape *shape,
-                         ls_dtype type, bool wants_dx, ls_conv **out)
+                         ls_dtype type, ls_conv_dx dx, ls_conv **out)
 {
     LS_ASSERT(shape->out_height ==
               (shape->in_height + 2 * shape->pad - shape->kernel) / shape->stride + 1);
@@ -40,13 +61,9 @@ ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_conv_sh
     conv->backend = backend;
     snprintf(conv->name, sizeof conv->name, "%s", name);
     for (ls_conv_pass pass = 0; pass < LS_CONV_PASSES; pass++) {
-        conv->key[pass] = (ls_conv_key){.pass = pass,
-                                        .shape = *shape,
-                                        .type = type,
-                                        .deterministic = backend->deterministic,
-                                        .tf32 = backend->tf32,
-                                        .workspace_limit = backend->workspace_limit};
-        if (pass == LS_CONV_BACKWARD_DATA && !wants_dx) {
+        bool onto = pass == LS_CONV_BACKWARD_DATA && dx == LS_CONV_DX_ADDED;
+        conv->key[pass] = key_of(backend, shape, type, pass, onto);
+        if (pass == LS_CONV_BACKWARD_DATA && dx == LS_CONV_DX_NONE) {
             continue;
         }
         ls_status status =
@@ -137,8 +154,9 @@ void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
         if (plan->timed > 0) {
             snprintf(timed, sizeof timed, " %.3f ms, best of %d", plan->ms, plan->timed);
         }
-        int wrote = snprintf(text + used, bytes - used, "%s%s %s%s", pass == 0 ? "" : "; ",
-                             ls_conv_graph_pass_name(pass), engine, timed);
+        int wrote =
+            snprintf(text + used, bytes - used, "%s%s%s %s%s", pass == 0 ? "" : "; ",
+                     ls_conv_graph_pass_name(pass), plan->key.onto ? ", added" : "", engine, timed);
         used += wrote > 0 ? (size_t)wrote : 0;
     }
 }

@@ -14,11 +14,20 @@ typedef struct ls_conv_shape {
     int out_channels, out_height, out_width, kernel, stride, pad;
 } ls_conv_shape;
 
-/* Plans for forward, backward data (unless !wants_dx) and backward weights. Equal shapes share
- * plans within a backend. LS_ERR_UNSUPPORTED, with the layer's name and what was refused and why,
- * where no engine is left. */
+/* What becomes of the gradient of the input. */
+typedef enum ls_conv_dx {
+    LS_CONV_DX_NONE,    /* nobody wants it */
+    LS_CONV_DX_WRITTEN, /* over what is there */
+    LS_CONV_DX_ADDED,   /* to what is there, and the sum is rounded once */
+} ls_conv_dx;
+
+/* Whether there is an engine for LS_CONV_DX_ADDED; LS_CUDNN_ADD=0 in the environment: never. */
+bool ls_conv_adds(ls_backend *backend, const ls_conv_shape *shape, ls_dtype type);
+/* Plans for forward, backward data (unless nobody wants it) and backward weights. Equal shapes
+ * share plans within a backend. LS_ERR_UNSUPPORTED, with the layer's name and what was refused and
+ * why, where no engine is left. */
 ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_conv_shape *shape,
-                         ls_dtype type, bool wants_dx, ls_conv **out);
+                         ls_dtype type, ls_conv_dx dx, ls_conv **out);
 void ls_conv_destroy(ls_conv *conv);
 /* The largest that any of the three needs; one workspace serves all convolutions of a stream. */
 int64_t ls_conv_workspace_bytes(const ls_conv *conv);

@@ -121,11 +121,11 @@ static const struct operation_names {
                                    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY}},
 };
 
-/* result = 1 * convolution + 0 * result: what was there before is not read. */
-static ls_status build_operation(ls_conv_pass pass, ls_conv_graph *g)
+/* result = 1 * convolution + beta * result; with a beta of 0 what was there before is not read. */
+static ls_status build_operation(const ls_conv_key *key, ls_conv_graph *g)
 {
-    const struct operation_names *n = &operations[pass];
-    float alpha = 1, beta = 0;
+    const struct operation_names *n = &operations[key->pass];
+    float alpha = 1, beta = key->onto ? 1 : 0;
     LS_CUDNN(cudnnBackendCreateDescriptor(n->type, &g->operation));
     for (int i = 0; i < LS_CONV_TENSORS; i++) {
         LS_TRY(set_one(g->operation, n->tensor[i], CUDNN_TYPE_BACKEND_DESCRIPTOR, &g->tensor[i]));
@@ -141,7 +141,7 @@ static ls_status build(const ls_conv_key *key, ls_conv_graph *g)
 {
     LS_TRY(build_tensors(key, g));
     LS_TRY(build_convolution(&key->shape, &g->conv));
-    LS_TRY(build_operation(key->pass, g));
+    LS_TRY(build_operation(key, g));
     LS_CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, &g->graph));
     LS_TRY(set_one(g->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                    &g->operation));

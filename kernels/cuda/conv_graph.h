@@ -18,6 +18,7 @@ typedef struct ls_conv_key {
     ls_conv_pass pass;
     ls_conv_shape shape;
     ls_dtype type; /* of all three tensors; sums are f32 */
+    bool onto;     /* the result is added to what is there: beta is 1 */
     bool deterministic, tf32;
     int64_t workspace_limit;
 } ls_conv_key;

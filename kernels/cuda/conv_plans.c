@@ -37,8 +37,9 @@ static void drop_candidate(candidate *c)
 static bool same_key(const ls_conv_key *a, const ls_conv_key *b)
 {
     const ls_conv_shape *s = &a->shape, *t = &b->shape;
-    return a->pass == b->pass && a->type == b->type && a->deterministic == b->deterministic &&
-           a->tf32 == b->tf32 && a->workspace_limit == b->workspace_limit && s->batch == t->batch &&
+    return a->pass == b->pass && a->type == b->type && a->onto == b->onto &&
+           a->deterministic == b->deterministic && a->tf32 == b->tf32 &&
+           a->workspace_limit == b->workspace_limit && s->batch == t->batch &&
            s->in_channels == t->in_channels && s->in_height == t->in_height &&
            s->in_width == t->in_width && s->out_channels == t->out_channels &&
            s->out_height == t->out_height && s->out_width == t->out_width &&
@@ -188,7 +189,9 @@ static ls_status settle(ls_backend *backend, search *s, const char *layer, ls_co
     int best = 0;
     LS_TRY(look(s));
     if (s->count == 0) {
-        tell_refused(s, layer);
+        if (layer) {
+            tell_refused(s, layer);
+        }
         return LS_ERR_UNSUPPORTED;
     }
     if (s->count > 1) {

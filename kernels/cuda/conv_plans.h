@@ -23,8 +23,8 @@ struct ls_conv_plans {
 };
 
 /* The plan of that key: the one found before, or the first that survives the filters (with
- * benchmark: the fastest of them). It lives until the backend closes. `layer` is for messages.
- * LS_ERR_UNSUPPORTED, with what was refused and why, where none is left. */
+ * benchmark: the fastest of them). It lives until the backend closes. LS_ERR_UNSUPPORTED where
+ * none is left, with what was refused and why; `layer` is for that message, NULL: none. */
 ls_status ls_conv_plans_find(ls_backend *backend, const char *layer, const ls_conv_key *key,
                              ls_conv_plan **out);
 /* The plan of that key with that engine and those knobs. LS_ERR_UNSUPPORTED where it cannot be had

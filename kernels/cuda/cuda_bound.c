@@ -232,7 +232,8 @@ static double bytes_of(const ls_plan *plan, const ls_op *op, ls_cuda_pass_kind k
     if (ls_plan_is_product(op)) {
         const ls_layer *layer = &plan->network->layer[op->layer];
         weight = (double)ls_shape_count(&plan->network->param[layer->weight].shape) * element;
-        return in + weight + out; /* each way two of the three are read and one is written */
+        /* each way two of the three are read and one is written; and what a result is added to */
+        return in + weight + out + (op->onto && kind == LS_CUDA_BACKWARD_DATA ? in : 0);
     }
     switch (op->kind) {
     case LS_OP_NORM: {

@@ -102,6 +102,9 @@ static void describe_gradients(const ls_plan *plan, const ls_op *op, ls_watch *t
 {
     to->dy = ls_plan_grad(plan, op->g);
     to->dx = ls_plan_grad(plan, op->dx);
+    if (to->kind == LS_WATCH_CONV_DATA && op->onto) {
+        to->dy2 = to->dx;
+    }
     if (to->kind == LS_WATCH_GATE) {
         to->dy = ls_plan_grad(plan, op->dy[0]);
         to->dy2 = ls_plan_grad(plan, op->dy[1]);

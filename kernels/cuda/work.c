@@ -24,19 +24,25 @@ static size_t slot_bytes(void *context, const ls_plan_options *options, int chan
                    ls_dtype_bytes(options->activation));
 }
 
-int ls_work_stored_channels(const ls_plan *plan, int slot)
+static int stored_channels(const ls_lower *lower, int slot)
 {
-    const ls_slot *s = &plan->lower.slot[slot];
-    bool is_input = plan->network->layer[s->layer].kind == LS_LAYER_INPUT;
-    return is_input ? ls_input_stored_channels(plan->options.activation, s->channels) : s->channels;
+    const ls_slot *s = &lower->slot[slot];
+    bool is_input = lower->network->layer[s->layer].kind == LS_LAYER_INPUT;
+    return is_input ? ls_input_stored_channels(lower->options.activation, s->channels)
+                    : s->channels;
 }
 
-static ls_status create_conv(ls_plan *plan, const ls_op *op)
+int ls_work_stored_channels(const ls_plan *plan, int slot)
 {
-    const ls_layer *layer = &plan->network->layer[op->layer];
-    const ls_slot *in = &plan->lower.slot[op->in], *out = &plan->lower.slot[op->out];
-    ls_conv_shape shape = {.batch = plan->options.batch,
-                           .in_channels = ls_work_stored_channels(plan, op->in),
+    return stored_channels(&plan->lower, slot);
+}
+
+static ls_conv_shape conv_shape(const ls_lower *lower, const ls_op *op)
+{
+    const ls_layer *layer = &lower->network->layer[op->layer];
+    const ls_slot *in = &lower->slot[op->in], *out = &lower->slot[op->out];
+    return (ls_conv_shape){.batch = lower->options.batch,
+                           .in_channels = stored_channels(lower, op->in),
                            .in_height = in->height,
                            .in_width = in->width,
                            .out_channels = out->channels,
@@ -45,8 +51,23 @@ static ls_status create_conv(ls_plan *plan, const ls_op *op)
                            .kernel = layer->kernel,
                            .stride = layer->stride,
                            .pad = layer->pad};
-    return ls_conv_create(plan->backend, layer->name, &shape, plan->options.activation,
-                          in->wants_gradient, &ls_plan_work(plan, op)->conv);
+}
+
+static bool adds(void *context, const ls_lower *lower, const ls_op *op)
+{
+    ls_plan *plan = context;
+    ls_conv_shape shape = conv_shape(lower, op);
+    return ls_conv_adds(plan->backend, &shape, lower->options.activation);
+}
+
+static ls_status create_conv(ls_plan *plan, const ls_op *op)
+{
+    ls_conv_shape shape = conv_shape(&plan->lower, op);
+    ls_conv_dx dx = op->dx == LS_NO_BUFFER ? LS_CONV_DX_NONE
+                    : op->onto             ? LS_CONV_DX_ADDED
+                                           : LS_CONV_DX_WRITTEN;
+    return ls_conv_create(plan->backend, plan->network->layer[op->layer].name, &shape,
+                          plan->options.activation, dx, &ls_plan_work(plan, op)->conv);
 }
 
 static ls_status create_linear(ls_plan *plan, const ls_op *op)
@@ -214,7 +235,7 @@ ls_status ls_work_reserve_workspace(ls_plan *plan)
 
 ls_status ls_work_create(ls_plan *plan)
 {
-    LS_TRY(ls_lower_create(plan->network, &plan->options, slot_bytes, NULL, &plan->lower));
+    LS_TRY(ls_lower_create(plan->network, &plan->options, slot_bytes, adds, plan, &plan->lower));
     size_t ops = (size_t)plan->lower.op_count, slots = (size_t)plan->lower.slot_count;
     plan->work = calloc(ops, sizeof *plan->work);
     plan->slot_at = calloc(slots, sizeof *plan->slot_at);

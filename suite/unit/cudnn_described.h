@@ -94,7 +94,7 @@ static inline ls_status lower_network(const char *arch, int batch, int size, ls_
     out->options =
         (ls_plan_options){.batch = batch, .height = size, .width = size, .activation = type};
     LS_TRY(ls_model_build(arch, 1000, size, &out->network));
-    return ls_lower_create(&out->network, &out->options, slot_bytes, NULL, &out->lower);
+    return ls_lower_create(&out->network, &out->options, slot_bytes, NULL, NULL, &out->lower);
 }
 
 static inline void lowered_free(lowered *l)

@@ -68,7 +68,9 @@ static void run_all(bench *b, ls_conv *conv, const tensors *d)
 static ls_conv *conv_of(bench *b, const ls_conv_shape *shape, ls_dtype type)
 {
     ls_conv *conv = NULL;
-    ck_assert_int_eq(ls_conv_create(b->backend, "layer1.0.conv1", shape, type, true, &conv), LS_OK);
+    ck_assert_int_eq(
+        ls_conv_create(b->backend, "layer1.0.conv1", shape, type, LS_CONV_DX_WRITTEN, &conv),
+        LS_OK);
     return conv;
 }
 
@@ -90,6 +92,81 @@ START_TEST(all_passes_are_exact)
         bench_close(&b);
     }
     sums_free(&t);
+}
+END_TEST
+
+/* ---- gradients onto gradients -----------------------------------------------------------------
+ */
+
+/* dx + what stood there, in f32, rounded once: sums of half types do not fit their significands, so
+ * that a rounding in between would show. */
+START_TEST(gradients_are_added)
+{
+    const ls_conv_shape *shape = &shapes[_i % SHAPES];
+    ls_dtype type = types[_i / SHAPES % TYPES];
+    sums t = sums_of(shape);
+    for (int64_t i = 0; i < t.x_count; i++) {
+        t.dx[i] += t.x[i];
+    }
+    for (int mode = 0; mode < 8; mode++) {
+        bench b = bench_open(mode & 1, mode & 2, mode & 4);
+        ls_conv *conv = NULL;
+        ck_assert(ls_conv_adds(b.backend, shape, type));
+        ck_assert_int_eq(ls_conv_create(b.backend, "it", shape, type, LS_CONV_DX_ADDED, &conv),
+                         LS_OK);
+        bench_workspace(&b, ls_conv_workspace_bytes(conv));
+        tensors d = tensors_of(&b, type, &t);
+        put(&b, type, d.dx, t.x, t.x_count);
+        run_all(&b, conv, &d);
+        all_equal(&b, type, &d, &t);
+        tensors_free(&b, &d);
+        ls_conv_destroy(conv);
+        bench_close(&b);
+    }
+    sums_free(&t);
+}
+END_TEST
+
+static bool adds(bench *b, const ls_conv_shape *shape, const char *variable, const char *value)
+{
+    char said[256];
+    bool answer = true;
+    setenv(variable, value, 1);
+    CAUGHT(said, answer = ls_conv_adds(b->backend, shape, LS_F16));
+    unsetenv(variable);
+    ck_assert_str_eq(said, ""); /* no error: there is another way */
+    return answer;
+}
+
+/* Shape by shape, and not at all where that is asked for. */
+START_TEST(adding_can_be_had_or_not)
+{
+    bench b = bench_open(true, false, false);
+    ck_assert(!adds(&b, &shapes[1], "LS_EMULATED_UNADDED", "all"));
+    ck_assert(!adds(&b, &shapes[1], "LS_EMULATED_UNADDED", "3"));
+    ck_assert(adds(&b, &shapes[3], "LS_EMULATED_UNADDED", "3"));
+    ck_assert(!adds(&b, &shapes[3], "LS_CUDNN_ADD", "0"));
+    ck_assert(adds(&b, &shapes[3], "LS_CUDNN_ADD", "1"));
+    bench_close(&b);
+}
+END_TEST
+
+/* The same shape has a plan for each way, and the description says which. */
+START_TEST(adding_is_a_plan_of_its_own)
+{
+    bench b = bench_open(true, false, false);
+    ls_conv *written = conv_of(&b, &shapes[1], LS_F16), *added = NULL;
+    ck_assert_int_eq(ls_conv_create(b.backend, "it", &shapes[1], LS_F16, LS_CONV_DX_ADDED, &added),
+                     LS_OK);
+    char text[1024];
+    ls_conv_describe(written, text, sizeof text);
+    ck_assert_ptr_null(strstr(text, "added"));
+    ls_conv_describe(added, text, sizeof text);
+    ck_assert_ptr_nonnull(strstr(text, "backward data, added eng"));
+    ck_assert_int_eq(b.backend->plans->searched, 4);
+    ls_conv_destroy(added);
+    ls_conv_destroy(written);
+    bench_close(&b);
 }
 END_TEST
 
@@ -219,8 +296,8 @@ START_TEST(refusals_are_told)
     ls_conv *conv = NULL;
     ls_status status = LS_OK;
     char text[2048];
-    CAUGHT(text,
-           status = ls_conv_create(b.backend, "layer2.0.conv1", &shapes[1], LS_F32, true, &conv));
+    CAUGHT(text, status = ls_conv_create(b.backend, "layer2.0.conv1", &shapes[1], LS_F32,
+                                         LS_CONV_DX_WRITTEN, &conv));
     ck_assert_int_eq(status, LS_ERR_UNSUPPORTED);
     ck_assert_ptr_null(conv);
     const char *parts[] = {"layer2.0.conv1: cuDNN 91900 has no engine that may be used for its "
@@ -319,7 +396,8 @@ START_TEST(equal_shapes_share_plans)
     wider.batch = 3;
     ls_conv *other_shape = conv_of(&b, &wider, LS_F16), *stem = NULL;
     ck_assert_int_eq(b.backend->plans->searched, 9);
-    ck_assert_int_eq(ls_conv_create(b.backend, "conv1", &shapes[0], LS_F16, false, &stem), LS_OK);
+    ck_assert_int_eq(ls_conv_create(b.backend, "conv1", &shapes[0], LS_F16, LS_CONV_DX_NONE, &stem),
+                     LS_OK);
     ck_assert_int_eq(b.backend->plans->searched, 11); /* nobody wants the image's gradient */
     char text[1024];
     ls_conv_choice(stem, text, sizeof text);
@@ -432,6 +510,9 @@ int main(void)
     TCase *c = tcase_create("conv");
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, all_passes_are_exact, 0, SHAPES * TYPES);
+    tcase_add_loop_test(c, gradients_are_added, 0, SHAPES * TYPES);
+    tcase_add_test(c, adding_can_be_had_or_not);
+    tcase_add_test(c, adding_is_a_plan_of_its_own);
     tcase_add_loop_test(c, engines_are_taken_by_their_notes, 0, sizeof taken / sizeof taken[0]);
     tcase_add_test(c, description_names_engine_and_notes);
     tcase_add_test(c, deterministic_repeats_bit_for_bit);

@@ -140,6 +140,90 @@ START_TEST(like_the_cpu_half)
 }
 END_TEST
 
+/* ---- gradients onto gradients ------------------------------------------------------------------
+ */
+
+/* Convolutions whose gradient is added to another: of each block one. In the odd network the sum
+ * hands one buffer to both of its operands, and nothing may be added there. */
+static const int joins[] = {2, 3, 3, 1, 4};
+
+static int count_added(const ls_kernel_subject *s)
+{
+    ls_plan_info info;
+    int count = 0;
+    s->api->plan_info(s->plan, &info);
+    for (const char *at = info.fusions; (at = strstr(at, ", added")) != NULL; at++) {
+        count++;
+    }
+    return count;
+}
+
+/* Relative to the gradients, how far both ways are apart at most. */
+static double apart(const ls_kernel_subject *a, const ls_kernel_subject *b)
+{
+    double most = 0;
+    for (int p = 0; p < a->n->network.param_count; p++) {
+        double *x = ls_kernel_subject_read(a, &a->grad[p]);
+        double *y = ls_kernel_subject_read(b, &b->grad[p]);
+        double e = relative(x, y, a->grad[p].count);
+        most = e > most ? e : most;
+        free(x);
+        free(y);
+    }
+    return most;
+}
+
+/* Added by the products, and by what comes behind them: one rounding less, and nothing else. */
+START_TEST(added_by_products_or_behind)
+{
+    static const double unit[] = {[LS_F32] = 0x1p-24, [LS_F16] = 0x1p-11, [LS_BF16] = 0x1p-8};
+    int which = _i / 3;
+    ls_dtype type = (ls_dtype)(_i % 3);
+    ls_kernel_net n;
+    networks[which](&n);
+    ls_kernel_subject_options o = cuda_level(type == LS_F32 ? 0 : 1, type);
+    ls_kernel_subject products, behind, wrong;
+    cuda_make(&products, &n, sizes[which], o);
+    setenv("LS_CUDNN_ADD", "0", 1);
+    cuda_make(&behind, &n, sizes[which], o);
+    unsetenv("LS_CUDNN_ADD");
+    cuda_make(&wrong, &n, sizes[which], o);
+    ck_assert_int_eq(count_added(&products), joins[which]);
+    ck_assert_int_eq(count_added(&behind), 0);
+    plan_step(&products);
+    plan_step(&behind);
+    setenv("LS_EMULATED_CONV_WRONG", "beta", 1); /* what is there is left out */
+    plan_step(&wrong);
+    unsetenv("LS_EMULATED_CONV_WRONG");
+    /* half a unit more or less at a join, carried on by the layers behind it: a unit for each */
+    double limit = unit[type] * n.network.layer_count;
+    double right = apart(&products, &behind), left_out = apart(&wrong, &behind);
+    ck_assert_msg(right <= limit, "%.3g apart, %.3g allowed", right, limit);
+    /* sums are f32: stored as f32 they lose nothing before the other is added */
+    ck_assert_int_eq(right > 0, type != LS_F32);
+    ck_assert_msg(left_out > 4 * limit, "%.3g with a term left out", left_out);
+    ls_kernel_subject_free(&wrong);
+    ls_kernel_subject_free(&behind);
+    ls_kernel_subject_free(&products);
+}
+END_TEST
+
+/* Where only some shapes have engines for it, the others go the other way. */
+START_TEST(added_shape_by_shape)
+{
+    ls_kernel_net n;
+    networks[1](&n); /* bottlenecks: what adds are 1x1 and, of no block, 3x3 */
+    ls_kernel_subject s;
+    setenv("LS_EMULATED_UNADDED", _i == 0 ? "3" : "1", 1);
+    cuda_make(&s, &n, sizes[1], cuda_level(0, LS_F16));
+    unsetenv("LS_EMULATED_UNADDED");
+    ck_assert_int_eq(count_added(&s), _i == 0 ? 3 : 0);
+    plan_step(&s);
+    judge_plan(&s, 1);
+    ls_kernel_subject_free(&s);
+}
+END_TEST
+
 /* ---- forced branches ------------------------------------------------------------------------- */
 
 /* The same plan twice: as it is, and with branches that can be forced. */
@@ -277,6 +361,8 @@ int main(void)
     tcase_add_loop_test(c, gradients_half, 0, 2 * count);
     tcase_add_loop_test(c, like_the_cpu_f32, 0, count);
     tcase_add_loop_test(c, like_the_cpu_half, 0, 2 * count);
+    tcase_add_loop_test(c, added_by_products_or_behind, 0, 3 * count);
+    tcase_add_loop_test(c, added_shape_by_shape, 0, 2);
     tcase_add_loop_test(c, forced_plan_is_the_same, 0, 2 * count);
     tcase_add_loop_test(c, forced_branches_are_taken, 0, count);
     tcase_add_test(c, forced_pool_is_taken);

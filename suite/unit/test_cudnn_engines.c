@@ -36,7 +36,8 @@ static ls_status each_conv(ls_backend *backend, const lowered *l, const asked *q
         }
         ls_conv *conv = NULL;
         int64_t before = backend->plans ? backend->plans->searched : 0;
-        LS_TRY(ls_conv_create(backend, name, &shape, q->type, !image, &conv));
+        LS_TRY(ls_conv_create(backend, name, &shape, q->type,
+                              image ? LS_CONV_DX_NONE : LS_CONV_DX_WRITTEN, &conv));
         bool fresh = backend->plans->searched > before;
         if (fresh || every) {
             visit(backend, name, &shape, q->type, conv);
@@ -74,8 +75,8 @@ static void engine_and_again(ls_backend *backend, const char *name, const ls_con
     /* Another rank: what this one has found is taken away, so that the text has to do. */
     ls_backend other = *backend;
     ls_conv *follower = NULL;
-    bool wants_dx = strstr(choice, " - ") == NULL;
-    ck_assert_int_eq(ls_conv_create(&other, name, shape, type, wants_dx, &follower), LS_OK);
+    ls_conv_dx dx = strstr(choice, " - ") == NULL ? LS_CONV_DX_WRITTEN : LS_CONV_DX_NONE;
+    ck_assert_int_eq(ls_conv_create(&other, name, shape, type, dx, &follower), LS_OK);
     other.plans = NULL;
     ck_assert_int_eq(ls_conv_choose(follower, choice), LS_OK);
     ls_conv_choice(follower, again, sizeof again);

@@ -283,7 +283,8 @@ START_TEST(plain_graphs_get_the_programs_engines)
     for (int i = 0; i < 3; i++) {
         ls_conv *conv = NULL;
         char choice[4096], mine[4096] = "", tag[LS_CONV_TAG_BYTES];
-        ck_assert_int_eq(ls_conv_create(&backend, "it", shapes[i], LS_BF16, true, &conv), LS_OK);
+        ck_assert_int_eq(
+            ls_conv_create(&backend, "it", shapes[i], LS_BF16, LS_CONV_DX_WRITTEN, &conv), LS_OK);
         ls_conv_choice(conv, choice, sizeof choice);
         for (int k = 0; k < 3; k++) {
             answer a = ask(&target, pattern_of(names[k]), shapes[i], LS_BF16);

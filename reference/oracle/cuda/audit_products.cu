@@ -91,6 +91,10 @@ LS_KERNEL element_kernel(ls_audit_op op, ls_audit_draw draw, int64_t total, ls_a
         audit_add(&sum, audit_value(op.bias, op.type, index % op.out_channels));
         n += 1;
     }
+    if (!forward && op.dy2 != NULL && index >= 0) { /* dx is added to it */
+        audit_add(&sum, audit_value(op.dy2, op.type, index));
+        n += 1;
+    }
     sample[blockIdx.x].index = index;
     sample[blockIdx.x].wanted = sum.sum;
     sample[blockIdx.x].bound = product_bound(op, n, sum);

@@ -15,7 +15,10 @@
  *                               end of a recording, or its instantiate. W:R: on the rank R
  *   LS_EMULATED_PEDANTIC=0      pedantic products with an epilogue are an invalid value
  *   LS_EMULATED_CONV_WRONG=P:W  convolutions of pass P (forward, data, weights) have W wrong: the
- *                               last element, or a tile of a sixty-fourth
+ *                               last element, or a tile of a sixty-fourth. beta: sums leave out
+ *                               what they should be added to
+ *   LS_EMULATED_UNADDED=K       no engine adds convolutions of kernels KxK (all: any) to what is
+ *                               there
  */
 #ifndef LS_EMULATE_H
 #define LS_EMULATE_H

@@ -20,6 +20,7 @@ typedef struct emulated_problem {
     int pass; /* 0 forward, 1 backward data, 2 backward weights */
     emulated_tensor x, w, y;
     int64_t stride[2], pad[2];
+    float beta; /* of what stands where the result goes */
 } emulated_problem;
 
 typedef struct emulated_knob {

@@ -1,5 +1,6 @@
 /* What cuDNN's documentation requires of a descriptor before it is final, for convolutions in two
  * dimensions over tensors whose channels lie innermost. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "emulated_cudnn.h"
@@ -157,9 +158,8 @@ static cudnnStatus_t finalize_operation(emulated_descriptor *d, int pass)
     }
     memcpy(&alpha, emulated_cudnn_find(d, n->alpha)->values, sizeof alpha);
     memcpy(&beta, emulated_cudnn_find(d, n->beta)->values, sizeof beta);
-    if (alpha != 1 || beta != 0) {
-        return emulated_cudnn_error(CUDNN_STATUS_NOT_SUPPORTED, "alpha %g, beta %g", (double)alpha,
-                                    (double)beta);
+    if (alpha != 1) {
+        return emulated_cudnn_error(CUDNN_STATUS_NOT_SUPPORTED, "alpha %g", (double)alpha);
     }
     const int64_t *stride = numbers(conv, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, &count);
     const int64_t *before = numbers(conv, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, &count);
@@ -170,7 +170,8 @@ static cudnnStatus_t finalize_operation(emulated_descriptor *d, int pass)
         return emulated_cudnn_error(CUDNN_STATUS_NOT_SUPPORTED, "pads on one side, or dilation");
     }
     d->problem = (emulated_problem){pass,         tensor_of(x),           tensor_of(w),
-                                    tensor_of(y), {stride[0], stride[1]}, {before[0], before[1]}};
+                                    tensor_of(y), {stride[0], stride[1]}, {before[0], before[1]},
+                                    beta};
     return check_problem(&d->problem);
 }
 
@@ -209,6 +210,14 @@ static cudnnStatus_t take_problem(emulated_descriptor *d, cudnnBackendAttributeN
     return CUDNN_STATUS_SUCCESS;
 }
 
+/* Convolutions whose results no engine adds to what is there: LS_EMULATED_UNADDED. */
+static bool unadded(const emulated_problem *p)
+{
+    const char *asked = getenv("LS_EMULATED_UNADDED");
+    return p->beta != 0 && asked &&
+           (strcmp(asked, "all") == 0 || strtoll(asked, NULL, 10) == p->w.height);
+}
+
 static cudnnStatus_t finalize_heuristics(emulated_descriptor *d)
 {
     int64_t mode = emulated_cudnn_number(d, CUDNN_ATTR_ENGINEHEUR_MODE);
@@ -216,8 +225,12 @@ static cudnnStatus_t finalize_heuristics(emulated_descriptor *d)
         mode != CUDNN_HEUR_MODE_FALLBACK) {
         return emulated_cudnn_error(CUDNN_STATUS_NOT_SUPPORTED, "mode %d", (int)mode);
     }
-    return take_problem(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
-                        CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    cudnnStatus_t status = take_problem(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
+                                        CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    if (status == CUDNN_STATUS_SUCCESS && unadded(&d->problem)) {
+        return emulated_cudnn_error(CUDNN_STATUS_NOT_SUPPORTED, "beta %g", (double)d->problem.beta);
+    }
+    return status;
 }
 
 static cudnnStatus_t finalize_engine(emulated_descriptor *d)
