@@ -34,6 +34,7 @@ void ls_rows_all(const ls_case_settings *settings, ls_case_list *list)
     ls_ddp_cases(settings, list);
     ls_statistics_cases(settings, list);
     ls_opt_levels_cases(settings, list);
+    ls_options_cases(list);
     ls_masters_cases(settings, list);
     ls_schedule_cases(settings, list);
     ls_optim_cases(settings, list);

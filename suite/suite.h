@@ -96,6 +96,7 @@ void ls_scaler_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_ddp_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_statistics_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_opt_levels_cases(const ls_case_settings *settings, ls_case_list *list);
+void ls_options_cases(ls_case_list *list);
 void ls_masters_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_schedule_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_optim_cases(const ls_case_settings *settings, ls_case_list *list);

@@ -110,6 +110,22 @@ static void add_own_statistics(const ls_case_settings *settings, ls_case_list *l
     }
 }
 
+/* Buckets that follow the order of arrival: from three ranks on a sum's bits depend on where in its
+ * bucket an element lies, so a resumed run that reduces its first step in other buckets than those
+ * of the file goes on with other bits. */
+static void add_layouts(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const char *const dialects[] = {"apex", "torch"};
+    for (int i = 0; i < 2; i++) {
+        ls_case *row = ls_rows_add(list, ls_checkpoint_judge_resume, "C4",
+                                   "checkpoint.layout.%s.o0.w3", dialects[i]);
+        ls_spec straight = straight_of(settings, 0, 3);
+        ls_text_put(straight.dialect, sizeof straight.dialect, "%s", dialects[i]);
+        straight.deterministic = false;
+        set_jobs(row, &straight);
+    }
+}
+
 /* Resumed with another bucket size: the bits are the same with two ranks, and the buckets are those
  * of a run that had the new size from the start, not the file's. job: 0 from the start, 1 saved
  * with the old size, 2 resumed with the new one. */
@@ -155,6 +171,7 @@ static void add_rebucketed(const ls_case_settings *settings, ls_case_list *list)
 void ls_checkpoint_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     add_own_statistics(settings, list);
+    add_layouts(settings, list);
     add_rebucketed(settings, list);
     for (int level = 0; level < 4; level++) {
         for (int world = 1; world <= 3; world++) {

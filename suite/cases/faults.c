@@ -252,6 +252,8 @@ static const struct broken {
     {"level", COPY("cp $K $C"), "--opt-level=O2", "opt_level"},
     {"optimizer", COPY("cp $K $C"), "--optimizer=adam", "optimizer"},
     {"scaler", COPY("cp $K $C"), "--loss-scale=dynamic", "scaler"},
+    {"half-type", COPY("cp $K $C"), "--half=bf16", "half"},
+    {"left-over", COPY("cp $K $C"), "--momentum=0", "momentum_buffer has no place"},
     {"not-equal", /* one command line, two machines with another file each */
      "mkdir -p {self}/r$RANK; cd {self}/r$RANK; env -u RANK -u WORLD_SIZE LS_RUN_DIR= \"$0\" "
      "\"$@\" --steps=2 --seed=$RANK --save=c.safetensors >/dev/null || exit 9; "

@@ -10,6 +10,7 @@
 #include "../../harness/text.h"
 #include "../../reference/schedule.h"
 #include "../compare_optim.h"
+#include "inside.h"
 #include "optim_facts.h"
 
 enum { STEPS = 15, SAVED_AT = 6 };
@@ -252,18 +253,25 @@ static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *
 typedef struct epochs {
     const char *name, *text;
     int64_t steps_per_epoch, step;
-    double want; /* for a base of 1 */
+    double want; /* for a base of 1; NAN: refused */
 } epochs;
 
 static const epochs inside[] = {
     {"step.last", "step:30:0.1", 100, 3000, 1},
     {"step.first", "step:30:0.1", 100, 3001, 0.1},
     {"cosine.middle", "cosine:90", 10, 451, 0.5},
+    {"cosine.within", "cosine:90", 10, 456, 0.49127379678135824}, /* every step, not every epoch */
     {"cosine.end", "cosine:90", 10, 901, 0},
     {"multistep", "multistep:30,60,80:0.1", 7, 80 * 7 + 1, 1e-3},
     {"warmup.middle", "warmup:5,step:30:0.1", 10, 26, 0.505},
     {"warmup.then", "warmup:5,step:30:0.1", 10, 350, 1}, /* 30 epochs after the warm-up's five */
     {"warmup.after", "warmup:5,step:30:0.1", 10, 351, 0.1},
+    /* either length has a unit of its own */
+    {"mixed.middle", "warmup:50s,step:30:0.1", 10, 26, 0.505},
+    {"mixed.then", "warmup:50s,step:30:0.1", 10, 350, 1},
+    {"mixed.after", "warmup:50s,step:30:0.1", 10, 351, 0.1},
+    {"mixed.steps", "warmup:5,step:30s:0.1", 10, 81, 0.1},
+    {"imagenet.own-warmup", "warmup:5,imagenet", 100, 1, NAN},
     /* examples/imagenet/main_amp.py: e = epoch from 0, 0.1^(e/30 + (e >= 80));
      * (1 + step) / (5 steps per epoch) */
     {"imagenet.first", "imagenet", 100, 1, 2.0 / 500},
@@ -280,9 +288,18 @@ static void judge_epochs(const ls_case *row, const ls_record *job, ls_verdict *o
     (void)job;
     const epochs *e = &inside[row->number[0]];
     ls_schedule schedule;
-    if (ls_schedule_parse(e->text, &schedule) != LS_OK ||
-        ls_schedule_check(&schedule, e->steps_per_epoch) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "%s is refused", e->text);
+    char line[240];
+    ls_inside_ear ear = ls_inside_hear();
+    bool taken = ls_schedule_parse(e->text, &schedule) == LS_OK &&
+                 ls_schedule_check(&schedule, e->steps_per_epoch) == LS_OK;
+    int lines = ls_inside_heard(&ear, line, (int)sizeof line);
+    if (isnan(e->want)) {
+        ls_verdict_set(out, !taken && lines == 1 ? LS_PASS : LS_FAIL, "%s is %s in %d lines",
+                       e->text, taken ? "taken" : "refused", lines);
+        return;
+    }
+    if (!taken) {
+        ls_verdict_set(out, LS_FAIL, "%s is refused: %s", e->text, line);
         return;
     }
     double got = ls_schedule_lr(&schedule, 1, e->step, e->steps_per_epoch);
@@ -346,17 +363,24 @@ static void add_special(const ls_case_settings *settings, ls_case_list *list)
     }
     static const struct {
         const char *name;
-        int schedule, world, accumulate;
-    } linear[] = {{"linear.w1", BY_NAME_CONSTANT, 1, 1},
-                  {"linear.w2", BY_NAME_CONSTANT, 2, 1},
-                  {"linear.accumulate.w2", BY_NAME_CONSTANT, 2, 3},
-                  {"linear.warmup.w2", BY_NAME_WARMUP_STEP, 2, 1}};
+        int schedule, world, accumulate, images; /* 0: those of the ranks' own batches */
+        const char *batches;
+    } linear[] = {{"linear.w1", BY_NAME_CONSTANT, 1, 1, 0, ""},
+                  {"linear.w2", BY_NAME_CONSTANT, 2, 1, 0, ""},
+                  {"linear.accumulate.w2", BY_NAME_CONSTANT, 2, 3, 0, ""},
+                  {"linear.warmup.w2", BY_NAME_WARMUP_STEP, 2, 1, 0, ""},
+                  {"linear.uneven.w2", BY_NAME_CONSTANT, 2, 1, 7, " --batch-sizes=2,5"},
+                  {"linear.uneven.accumulate.w2", BY_NAME_CONSTANT, 2, 2, 14, " --batch-sizes=5,2"},
+                  {"linear.global-batch.w2", BY_NAME_CONSTANT, 2, 2, 20, " --global-batch=20"}};
     for (size_t i = 0; i < sizeof linear / sizeof *linear; i++) {
         ls_spec job =
             job_of(settings, linear[i].schedule, 0, linear[i].world, "--lr-scaling=linear");
         job.accumulate = linear[i].accumulate;
+        ls_text_add(job.extra, sizeof job.extra, "%s", linear[i].batches);
+        job.batch_size = strstr(job.extra, "--global-batch") != NULL ? 0 : job.batch_size;
         ls_case *row = add_row(list, judge_rates, "H4", linear[i].name, linear[i].schedule, &job);
-        row->number[1] = job.batch_size * job.accumulate * job.world;
+        row->number[1] =
+            linear[i].images > 0 ? linear[i].images : job.batch_size * job.accumulate * job.world;
     }
     static const int levels[] = {0, 2};
     for (int i = 0; i < 2; i++) {
