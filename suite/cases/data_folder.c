@@ -272,6 +272,53 @@ static int synthetic_uneven_pair(ls_loader_options options, seen *a, seen *b)
     return 12;
 }
 
+/* Two epochs of 30 images in steps of 8: as two micro-batches of 4, or in one. The 6 images that
+ * fill no step are left out either way. */
+static int tail_pair(ls_loader_options options, seen *a, seen *b)
+{
+    options.batch_size = 8;
+    ls_status status = look(&options, 7, a);
+    options.batch_size = 4;
+    options.accumulate = 2;
+    return status == LS_OK && look(&options, 14, b) == LS_OK ? 56 : -1;
+}
+
+/* From step 6 on, in the second epoch of 5 steps of three micro-batches. */
+static int resume_micro_pair(ls_loader_options options, seen *a, seen *b)
+{
+    seen whole[SEEN_MAX];
+    options.accumulate = 3;
+    ls_status status = look(&options, 30, whole);
+    memcpy(a, whole + 2 * 3 * 6, 2 * 12 * sizeof *a);
+    options.first_step = 7;
+    return status == LS_OK && look(&options, 12, b) == LS_OK ? 24 : -1;
+}
+
+/* The same with threads, and without. */
+static int resume_workers_pair(ls_loader_options options, seen *a, seen *b)
+{
+    options.first_step = 20;
+    ls_status status = look(&options, 21, a);
+    options.workers = 4;
+    return status == LS_OK && look(&options, 21, b) == LS_OK ? 42 : -1;
+}
+
+/* Synthetic: 240 images, each beside one that comes 120 later; none comes again. */
+static int fresh_pair(ls_loader_options options, seen *a, seen *b)
+{
+    seen whole[SEEN_MAX];
+    options.batch_size = 1;
+    ls_status status = look(&options, 240, whole);
+    for (int i = 0; i < 120; i++) {
+        a[i] = whole[120 + i];
+        b[i] = whole[0];
+        for (int k = 0; k < 120 + i; k++) {
+            b[i] = whole[k].image == a[i].image ? whole[k] : b[i];
+        }
+    }
+    return status == LS_OK ? 120 : -1;
+}
+
 static const struct pair {
     const char *id, *requirement;
     pairing *fill;
@@ -291,6 +338,12 @@ static const struct pair {
     {"synthetic.shards", "I4", synthetic_shards_pair, true, false},
     {"synthetic.seeds", "I6", seeds_pair, true, true},
     {"synthetic.uneven", "I11", synthetic_uneven_pair, true, true},
+    {"folder.tail", "I5", tail_pair, false, false},
+    {"folder.resume.accumulate", "I8", resume_micro_pair, false, false},
+    {"folder.resume.workers", "I8", resume_workers_pair, false, false},
+    {"synthetic.resume.accumulate", "I8", resume_micro_pair, true, false},
+    {"synthetic.resume.workers", "I8", resume_workers_pair, true, false},
+    {"synthetic.fresh", "I11", fresh_pair, true, true},
 };
 
 static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -352,6 +405,17 @@ static const char orange[] =
     "\x00\x00\x00\x00\x00\xff\xda\x00\x0c\x03\x01\x00\x02\x11\x03\x11\x00\x3f\x00\x04"
     "\x66\x83\xff\xd9";
 
+/* 8 x 8 pixels of grey 77, one component, by the same program. */
+static const char grey[] =
+    "\xff\xd8\xff\xe0\x00\x10\x4a\x46\x49\x46\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
+    "\xff\xdb\x00\x43\x00\x08\x06\x06\x07\x06\x05\x08\x07\x07\x07\x09\x09\x08\x0a\x0c"
+    "\x14\x0d\x0c\x0b\x0b\x0c\x19\x12\x13\x0f\x14\x1d\x1a\x1f\x1e\x1d\x1a\x1c\x1c\x20"
+    "\x24\x2e\x27\x20\x22\x2c\x23\x1c\x1c\x28\x37\x29\x2c\x30\x31\x34\x34\x34\x1f\x27"
+    "\x39\x3d\x38\x32\x3c\x2e\x33\x34\x32\xff\xc0\x00\x0b\x08\x00\x08\x00\x08\x01\x01"
+    "\x11\x00\xff\xc4\x00\x14\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+    "\x00\x00\x00\x06\xff\xc4\x00\x14\x10\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+    "\x00\x00\x00\x00\x00\x00\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00\x18\xff\xd9";
+
 static const ls_tol shade =
     LS_TOL(3, "of 255: Y, Cb and Cr in 8 bits, their means quantised by a quarter of a level, and "
               "back are within 2; the channels are 80 apart");
@@ -359,9 +423,16 @@ static const ls_tol shade =
 /* Through the whole loader: what the network gets is the file's colour, normalised, everywhere. */
 static void judge_colours(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    static const double want[3] = {200, 110, 30};
+    static const struct {
+        const char *file;
+        size_t bytes;
+        double want[3];
+    } pictures[] = {{orange, sizeof orange - 1, {200, 110, 30}},
+                    {grey, sizeof grey - 1, {77, 77, 77}}};
     static const double mean[3] = {0.485, 0.456, 0.406}, deviation[3] = {0.229, 0.224, 0.225};
-    (void)row;
+    const char *picture = pictures[row->number[0]].file;
+    const double *want = pictures[row->number[0]].want;
+    size_t bytes = pictures[row->number[0]].bytes;
     (void)job;
     char root[64], folder[80], path[96];
     ls_loader *loader = NULL;
@@ -372,7 +443,7 @@ static void judge_colours(const ls_case *row, const ls_record *job, ls_verdict *
     ls_text_put(folder, sizeof folder, "%s/a", root);
     ls_text_put(path, sizeof path, "%s/1.jpg", folder);
     FILE *file = ls_path_make_folder(folder) == LS_OK ? fopen(path, "wb") : NULL;
-    bool written = file != NULL && fwrite(orange, 1, sizeof orange - 1, file) == sizeof orange - 1;
+    bool written = file != NULL && fwrite(picture, 1, bytes, file) == bytes;
     written = file != NULL && fclose(file) == 0 && written;
     ls_loader_options options = options_of(root);
     options.batch_size = options.num_classes = 1;
@@ -480,6 +551,11 @@ void ls_data_folder_cases(const ls_case_settings *settings, ls_case_list *list)
         row->kind = LS_INSIDE;
         row->number[0] = (int)i;
     }
-    ls_rows_add(list, judge_colours, "I12", "data.colours")->kind = LS_INSIDE;
+    for (int one = 0; one < 2; one++) {
+        ls_case *row =
+            ls_rows_add(list, judge_colours, "I12", one == 0 ? "data.colours" : "data.grey");
+        row->kind = LS_INSIDE;
+        row->number[0] = one;
+    }
     add_refusals(settings, list);
 }

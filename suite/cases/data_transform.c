@@ -195,6 +195,87 @@ static void judge_apply(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
 }
 
+/* ---- resampling ------------------------------------------------------------------------------ */
+
+enum { WIDE = 48, HIGH = 32 };
+
+/* A picture that rises evenly: red to the right, green downwards, blue both ways. Widened by a
+ * whole number, or not at all, the triangle keeps such a slope, so that a sample is the picture's
+ * value at its place. */
+static double slope(int channel, double x, double y)
+{
+    return channel == 0 ? 10 + 4 * x : channel == 1 ? 20 + 6 * y : 10 + 2 * x + 3 * y;
+}
+
+static const struct resampled {
+    const char *id;
+    int reduction; /* of the decoding: the crop is in pixels of the picture before it */
+    ls_transform_crop crop;
+} resamples[] = {
+    {"whole", 1, {.top = 0, .left = 0, .height = 32, .width = 48}},
+    {"smaller", 1, {.top = 5, .left = 9, .height = 16, .width = 24}},
+    {"larger", 1, {.top = 13, .left = 30, .height = 5, .width = 6}},
+    {"mirrored", 1, {.top = 5, .left = 9, .height = 16, .width = 24, .flip = true}},
+    {"reduced", 2, {.top = 10, .left = 36, .height = 32, .width = 48}},
+    {"reduced-4", 4, {.top = 44, .left = 20, .height = 64, .width = 96, .flip = true}},
+};
+
+static const ls_tol level =
+    LS_TOL(1e-3, "of 255: f32 weights and sums of at most 13 of them, and back from the "
+                 "normalised value; a pixel is 2 to 6 apart from the next");
+
+static void judge_resample(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    static const double mean[3] = {0.485, 0.456, 0.406}, deviation[3] = {0.229, 0.224, 0.225};
+    (void)job;
+    const struct resampled *r = &resamples[row->number[0]];
+    const ls_transform_crop *crop = &r->crop;
+    double left = (double)crop->left / r->reduction, top = (double)crop->top / r->reduction;
+    double wide = (double)crop->width / r->reduction, high = (double)crop->height / r->reduction;
+    double step_x = wide / SIZE, step_y = high / SIZE, worst = 0;
+    double reach_x = fmax(step_x, 1), reach_y = fmax(step_y, 1);
+    uint8_t rgb[WIDE * HIGH * 3];
+    float got[3 * SIZE * SIZE];
+    ls_transform_scratch scratch = {0};
+    int compared = 0;
+    for (int i = 0; i < WIDE * HIGH; i++) { /* what lies beside the crop must not be looked at */
+        int x = i % WIDE, y = i / WIDE;
+        bool inside = x >= left && x < left + wide && y >= top && y < top + high;
+        for (int c = 0; c < 3; c++) {
+            rgb[3 * i + c] = inside ? (uint8_t)slope(c, x, y) : (uint8_t)(255 * ((x + y) % 2));
+        }
+    }
+    if (ls_transform_apply(&scratch, rgb, WIDE, HIGH, WIDE * r->reduction, HIGH * r->reduction,
+                           crop, SIZE, got) != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "the transform failed");
+    }
+    for (int i = 0; i < 3 * SIZE * SIZE && out->code == LS_PASS; i++) {
+        int c = i / (SIZE * SIZE), v = i / SIZE % SIZE, u = i % SIZE;
+        double x = left + ((crop->flip ? SIZE - 1 - u : u) + 0.5) * step_x;
+        double y = top + (v + 0.5) * step_y;
+        double value = ((double)got[i] * deviation[c] + mean[c]) * 255;
+        bool cut = x - reach_x < left || x + reach_x > left + wide || y - reach_y < top ||
+                   y + reach_y > top + high; /* the triangle ends at the crop's edge */
+        double want = slope(c, x - 0.5, y - 0.5), off = fabs(value - want);
+        double most = cut ? (4 * reach_x + 6 * reach_y) / 2 : level.value;
+        worst = cut ? worst : fmax(worst, off);
+        compared += !cut;
+        if (!(off <= most)) {
+            ls_verdict_set(out, LS_FAIL, "channel %d at %d,%d is %.3f of 255, expected %.3f", c, v,
+                           u, value, want);
+        }
+    }
+    ls_transform_release(&scratch);
+    ls_verdict_measured(out, worst, level.value, "of 255", level.why);
+    if (out->code == LS_PASS && compared == 0) {
+        ls_verdict_set(out, LS_WEAK, "no value lies within the crop");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d values lie where the crop does",
+                    compared);
+    }
+}
+
 void ls_data_transform_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     (void)settings;
@@ -221,5 +302,11 @@ void ls_data_transform_cases(const ls_case_settings *settings, ls_case_list *lis
             ls_rows_add(list, judge_apply, "I9", "data.%s", flip ? "flip.mirror" : "normalise");
         row->kind = LS_INSIDE;
         row->number[0] = flip;
+    }
+    for (size_t i = 0; i < sizeof resamples / sizeof *resamples; i++) {
+        ls_case *row =
+            ls_rows_add(list, judge_resample, "I13", "data.resample.%s", resamples[i].id);
+        row->kind = LS_INSIDE;
+        row->number[0] = (int)i;
     }
 }

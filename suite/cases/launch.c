@@ -294,6 +294,68 @@ static const struct refused {
     "[ \"$L\" = \"$R 4 $((R % 2)) 2 $((R / 2));\" ] || { echo \"rank$R.log holds '$L'\"; "      \
     "exit 1; }; done; echo 4 logs"
 
+/* lockstep-launch by itself: what its ranks are told and with what it ends. C is its exit code, F a
+ * file in the job's folder. A rank that must wait for another looks for what that one wrote. */
+#define LAUNCH "F=$LS_RUN_DIR/told; unset LS_TOKEN; {bin}/lockstep-launch "
+#define AWAIT                                                                                    \
+    "for I in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do [ -e $F ] && break; sleep " \
+    "0.1; done; "
+#define ENDS(code) \
+    "; C=$?; [ $C = " #code " ] || { echo \"exit code $C\"; exit 1; }; echo " #code " ends"
+
+static const struct launched {
+    const char *id, *script, *says;
+} launched[] = {
+    {"clean", LAUNCH "--nproc-per-node 3 -- true" ENDS(0), "0 ends"},
+    {"first",
+     LAUNCH "--nproc-per-node 3 -- sh -c 'F='$F'; [ $RANK != 1 ] || { : > $F; exit 7; }; " AWAIT
+            "sleep 0.3; exit $((RANK + 20))'" ENDS(7),
+     "rank 1"},
+    {"killed",
+     LAUNCH "--nproc-per-node 3 -- sh -c '[ $RANK != 2 ] || kill -9 $$; sleep 0.2'" ENDS(137),
+     "rank 2"},
+    {"deadline", LAUNCH "--nproc-per-node 2 --timeout 0.5 -- sleep 60" ENDS(124), "0.5 s"},
+    {"stopped",
+     LAUNCH "--nproc-per-node 2 -- sh -c ': > '$F'; exec sleep 60' & P=$!; " AWAIT
+            "kill -TERM $P; wait $P" ENDS(143),
+     "signal 15"},
+    /* within --grace the others go on: rank 1 ends by itself */
+    {"grace",
+     LAUNCH "--nproc-per-node 2 -- sh -c '[ $RANK != 0 ] || exit 5; sleep 0.6; echo late > '$F"
+            "; C=$?; [ $C = 5 ] && grep -q late $F || { echo \"exit code $C\"; exit 1; }; "
+            "echo 5 ends",
+     "5 ends"},
+    /* after it they get TERM, which they can catch */
+    {"term",
+     LAUNCH "--nproc-per-node 2 --grace 0.2 -- sh -c '[ $RANK != 0 ] || exit 6; trap \"echo caught "
+            "> '$F'; exit 0\" TERM; for I in 1 2 3 4 5 6 7 8 9; do sleep 0.5; done'; C=$?; "
+            "[ $C = 6 ] && grep -q caught $F || { echo \"exit code $C\"; exit 1; }; echo 6 ends",
+     "6 ends"},
+    {"no-command", LAUNCH "--nproc-per-node 2" ENDS(2), "2 ends"},
+    {"places",
+     LAUNCH "--nproc-per-node 6 --local-nodes 2 --log-dir $F -- sh -c 'echo $RANK $WORLD_SIZE "
+            "$LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK' || exit 9; "
+            "for R in 0 1 2 3 4 5; do L=$(cat $F/rank$R.log | tr '\\n' ';'); "
+            "[ \"$L\" = \"$R 6 $((R % 3)) 3 $((R / 3));\" ] || { echo \"rank$R.log holds '$L'\"; "
+            "exit 1; }; done; echo 6 places",
+     "6 places"},
+    /* one address, port and secret for all ranks of a job; another job's secret is another */
+    {"secret",
+     LAUNCH "--nproc-per-node 3 -- sh -c 'echo $MASTER_ADDR $MASTER_PORT $LS_TOKEN >> '$F; "
+            "{bin}/lockstep-launch -- sh -c 'echo $LS_TOKEN >> '$F; "
+            "[ $(sort -u $F | wc -l) = 2 ] && [ $(wc -l < $F) = 4 ] && "
+            "[ $(grep -c '^127.0.0.1 [0-9]* [0-9a-f]*$' $F) = 3 ] && "
+            "[ $(awk '{print $NF}' $F | sort -u | wc -l) = 2 ] || { cat $F; exit 1; }; "
+            "echo 2 secrets",
+     "2 secrets"},
+};
+
+static void judge_launched(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    ls_ending want = {{0}, 1, launched[row->number[0]].says, true, NULL};
+    ls_endings_judge(&want, job, out);
+}
+
 static void judge_logs(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     static const ls_ending want = {{0}, 1, "4 logs", true, NULL};
@@ -319,6 +381,15 @@ static void add_places(const ls_case_settings *settings, ls_case_list *list)
     logs->job_count = 1;
     logs->judges_outcome = true;
     logs->job[0] = ls_endings_job(settings, 1, TWO_NODES, "");
+    for (size_t i = 0; i < sizeof launched / sizeof *launched; i++) {
+        ls_case *row =
+            ls_rows_add(list, judge_launched, "L7", "launch.launcher.%s", launched[i].id);
+        row->kind = LS_INSIDE; /* the commands are sh's own */
+        row->job_count = 1;
+        row->judges_outcome = true;
+        row->job[0] = ls_endings_job(settings, 1, launched[i].script, "");
+        row->number[0] = (int)i;
+    }
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         const struct refused *r = &refused[i];
         ls_case *row = ls_rows_add(list, judge_refused, r->requirement, "launch.refuse.%s", r->id);
