@@ -67,15 +67,8 @@ bool ls_lower_supports(const ls_network *network, ls_dtype activation, char *why
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-/* What lowering needs beside its result. */
-typedef struct layout {
-    ls_lower_slot_bytes *slot_bytes;
-    ls_lower_adds *adds;
-    void *context;
-} layout;
-
-static int add_slot(ls_lower *lower, const layout *sizes, int layer, int channels, int height,
-                    int width)
+static int add_slot(ls_lower *lower, const ls_lower_backend *backend, int layer, int channels,
+                    int height, int width)
 {
     int index = lower->slot_count++;
     bool is_input = lower->network->layer[layer].kind == LS_LAYER_INPUT;
@@ -85,8 +78,8 @@ static int add_slot(ls_lower *lower, const layout *sizes, int layer, int channel
                   .height = height,
                   .width = width,
                   .count = (int64_t)lower->options.batch * channels * height * width,
-                  .bytes = sizes->slot_bytes(sizes->context, &lower->options, channels, height,
-                                             width, is_input),
+                  .bytes = backend->slot_bytes(backend->context, &lower->options, channels, height,
+                                               width, is_input),
                   .wants_gradient = !is_input};
     lower->slot_of_layer[layer] = index;
     return index;
@@ -115,7 +108,7 @@ static ls_op *add_op(ls_lower *lower, ls_op_kind kind, int layer)
     return op;
 }
 
-static ls_status lower_conv(ls_lower *lower, const layout *sizes, int index)
+static ls_status lower_conv(ls_lower *lower, const ls_lower_backend *backend, int index)
 {
     const ls_layer *layer = &lower->network->layer[index];
     ls_op *op = add_op(lower, LS_OP_CONV, index);
@@ -126,11 +119,11 @@ static ls_status lower_conv(ls_lower *lower, const layout *sizes, int index)
                      layer->name, in->height, in->width, layer->kernel, layer->kernel);
         return LS_ERR_USAGE;
     }
-    op->out = add_slot(lower, sizes, index, layer->channels, height, width);
+    op->out = add_slot(lower, backend, index, layer->channels, height, width);
     return LS_OK;
 }
 
-static ls_status lower_linear(ls_lower *lower, const layout *sizes, int index)
+static ls_status lower_linear(ls_lower *lower, const ls_lower_backend *backend, int index)
 {
     const ls_layer *layer = &lower->network->layer[index];
     ls_op *op = add_op(lower, LS_OP_LINEAR, index);
@@ -140,7 +133,7 @@ static ls_status lower_linear(ls_lower *lower, const layout *sizes, int index)
                      in->height, in->width);
         return LS_ERR_USAGE;
     }
-    op->out = add_slot(lower, sizes, index, layer->channels, 1, 1);
+    op->out = add_slot(lower, backend, index, layer->channels, 1, 1);
     return LS_OK;
 }
 
@@ -159,7 +152,7 @@ static int fused_relu(const ls_lower *lower, int index)
                                           : only_consumer(lower->network, index, LS_LAYER_RELU);
 }
 
-static void lower_norm(ls_lower *lower, const layout *sizes, int index)
+static void lower_norm(ls_lower *lower, const ls_lower_backend *backend, int index)
 {
     if (waits_for_add(lower, index)) {
         return;
@@ -169,10 +162,11 @@ static void lower_norm(ls_lower *lower, const layout *sizes, int index)
     int relu = fused_relu(lower, index);
     op->relu = relu >= 0;
     op->norm[0] = index;
-    op->out = add_slot(lower, sizes, op->relu ? relu : index, in->channels, in->height, in->width);
+    op->out =
+        add_slot(lower, backend, op->relu ? relu : index, in->channels, in->height, in->width);
 }
 
-static void lower_add(ls_lower *lower, const layout *sizes, int index)
+static void lower_add(ls_lower *lower, const ls_lower_backend *backend, int index)
 {
     const ls_network *network = lower->network;
     const ls_layer *add = &network->layer[index];
@@ -198,10 +192,10 @@ static void lower_add(ls_lower *lower, const layout *sizes, int index)
     int relu = fused_relu(lower, index);
     op->relu = relu >= 0;
     ls_slot in = lower->slot[op->in];
-    op->out = add_slot(lower, sizes, op->relu ? relu : index, in.channels, in.height, in.width);
+    op->out = add_slot(lower, backend, op->relu ? relu : index, in.channels, in.height, in.width);
 }
 
-static ls_status lower_spatial(ls_lower *lower, const layout *sizes, int index)
+static ls_status lower_spatial(ls_lower *lower, const ls_lower_backend *backend, int index)
 {
     const ls_layer *layer = &lower->network->layer[index];
     ls_op_kind kind = layer->kind == LS_LAYER_MAX_POOL       ? LS_OP_POOL
@@ -224,7 +218,7 @@ static ls_status lower_spatial(ls_lower *lower, const layout *sizes, int index)
         height = (in.height + layer->stride - 1) / layer->stride;
         width = (in.width + layer->stride - 1) / layer->stride;
     }
-    op->out = add_slot(lower, sizes, index, channels, height, width);
+    op->out = add_slot(lower, backend, index, channels, height, width);
     return LS_OK;
 }
 
@@ -233,35 +227,36 @@ static bool relu_is_fused(const ls_lower *lower, int index)
     return lower->slot_of_layer[index] >= 0; /* its producer has stored it already */
 }
 
-static ls_status lower_layer(ls_lower *lower, const layout *sizes, int index)
+static ls_status lower_layer(ls_lower *lower, const ls_lower_backend *backend, int index)
 {
     const ls_layer *layer = &lower->network->layer[index];
     switch (layer->kind) {
     case LS_LAYER_INPUT:
-        add_slot(lower, sizes, index, layer->channels, lower->options.height, lower->options.width);
+        add_slot(lower, backend, index, layer->channels, lower->options.height,
+                 lower->options.width);
         return LS_OK;
     case LS_LAYER_CONV:
-        return lower_conv(lower, sizes, index);
+        return lower_conv(lower, backend, index);
     case LS_LAYER_LINEAR:
-        return lower_linear(lower, sizes, index);
+        return lower_linear(lower, backend, index);
     case LS_LAYER_BATCH_NORM:
-        lower_norm(lower, sizes, index);
+        lower_norm(lower, backend, index);
         return LS_OK;
     case LS_LAYER_ADD:
-        lower_add(lower, sizes, index);
+        lower_add(lower, backend, index);
         return LS_OK;
     case LS_LAYER_RELU:
         if (!relu_is_fused(lower, index)) {
             ls_op *op = add_op(lower, LS_OP_RELU, index);
             ls_slot in = lower->slot[op->in];
             op->relu = true;
-            op->out = add_slot(lower, sizes, index, in.channels, in.height, in.width);
+            op->out = add_slot(lower, backend, index, in.channels, in.height, in.width);
         }
         return LS_OK;
     case LS_LAYER_MAX_POOL:
     case LS_LAYER_SHORTCUT_PAD:
     case LS_LAYER_AVG_POOL:
-        return lower_spatial(lower, sizes, index);
+        return lower_spatial(lower, backend, index);
     case LS_LAYER_CROSS_ENTROPY:
         add_op(lower, LS_OP_LOSS, index);
         return LS_OK;
@@ -271,7 +266,7 @@ static ls_status lower_layer(ls_lower *lower, const layout *sizes, int index)
     return LS_ERR_UNSUPPORTED;
 }
 
-static ls_status fill(ls_lower *lower, const layout *sizes)
+static ls_status fill(ls_lower *lower, const ls_lower_backend *backend)
 {
     size_t layers = (size_t)lower->network->layer_count;
     lower->slot = calloc(layers, sizeof *lower->slot);
@@ -285,23 +280,21 @@ static ls_status fill(ls_lower *lower, const layout *sizes)
         lower->slot_of_layer[i] = -1;
     }
     for (int i = 0; i < lower->network->layer_count; i++) {
-        LS_TRY(lower_layer(lower, sizes, i));
+        LS_TRY(lower_layer(lower, backend, i));
     }
-    return ls_place_gradients(lower, sizes->adds, sizes->context);
+    return ls_place_gradients(lower, backend);
 }
 
 ls_status ls_lower_create(const ls_network *network, const ls_plan_options *options,
-                          ls_lower_slot_bytes *slot_bytes, ls_lower_adds *adds, void *context,
-                          ls_lower *out)
+                          const ls_lower_backend *backend, ls_lower *out)
 {
     char why[256];
     if (!ls_lower_supports(network, options->activation, why, sizeof why)) {
         ls_log_error("network %s: %s", network->arch, why);
         return LS_ERR_UNSUPPORTED;
     }
-    layout sizes = {slot_bytes, adds, context};
     *out = (ls_lower){.network = network, .options = *options};
-    ls_status status = fill(out, &sizes);
+    ls_status status = fill(out, backend);
     if (status != LS_OK) {
         ls_lower_free(out);
     }

@@ -77,14 +77,21 @@ typedef size_t ls_lower_slot_bytes(void *context, const ls_plan_options *options
  * of convolutions whose input has another reader that backward came by first. */
 typedef bool ls_lower_adds(void *context, const ls_lower *lower, const ls_op *op);
 
+/* What a backend says of itself. */
+typedef struct ls_lower_backend {
+    ls_lower_slot_bytes *slot_bytes;
+    ls_lower_adds *adds; /* NULL: no product does */
+    bool gates_twice;    /* two joined norms can gate their gradient in both sweeps: not stored */
+    void *context;
+} ls_lower_backend;
+
 /* Whether the list of layers is one that can be lowered, with activations of that type; the reason
  * in why. */
 bool ls_lower_supports(const ls_network *network, ls_dtype activation, char *why, size_t why_bytes);
-/* Operations, slots and places of gradients; `adds` may be NULL: no product does. LS_ERR_USAGE for
+/* Operations, slots and places of gradients. LS_ERR_USAGE for
  * an image too small for a kernel, LS_ERR_UNSUPPORTED for a layer nobody knows. */
 ls_status ls_lower_create(const ls_network *network, const ls_plan_options *options,
-                          ls_lower_slot_bytes *slot_bytes, ls_lower_adds *adds, void *context,
-                          ls_lower *out);
+                          const ls_lower_backend *backend, ls_lower *out);
 void ls_lower_free(ls_lower *lower);
 /* Parameters in the order in which backward reports them (kernels.h, ls_grad_ready): layers
  * backwards; order[param_count]. A pass that fuses layers may be done with a parameter earlier, and
@@ -106,7 +113,7 @@ void ls_lower_describe(const ls_lower *lower, ls_lower_engine *engine, const voi
                        char *text, size_t bytes);
 
 /* place.c; called by ls_lower_create. */
-ls_status ls_place_gradients(ls_lower *lower, ls_lower_adds *adds, void *context);
+ls_status ls_place_gradients(ls_lower *lower, const ls_lower_backend *backend);
 
 #ifdef __cplusplus
 }

@@ -8,8 +8,7 @@
 typedef struct walk {
     ls_lower *lower;
     int *pending[2]; /* contributions to the gradient of each slot, or LS_NO_BUFFER */
-    ls_lower_adds *adds;
-    void *context;
+    const ls_lower_backend *backend;
 } walk;
 
 /* The lowest gap between living buffers that is long enough. */
@@ -84,7 +83,8 @@ static void place_norm(walk *w, ls_op *op)
 {
     ls_lower *lower = w->lower;
     bool two = op->dy[1] != LS_NO_BUFFER;
-    op->store_g = two || (op->relu && op->residual >= 0);
+    bool gates_again = op->dual && w->backend->gates_twice;
+    op->store_g = two || (op->relu && op->residual >= 0 && !gates_again);
     if (op->store_g) {
         place_sum(w, op);
     } else {
@@ -135,8 +135,9 @@ static void place_elementwise(walk *w, ls_op *op)
 static bool place_onto(walk *w, ls_op *op)
 {
     int other = w->pending[0][op->in];
-    if (w->adds == NULL || op->kind != LS_OP_CONV || other == LS_NO_BUFFER ||
-        w->lower->grad[other].references != 1 || !w->adds(w->context, w->lower, op)) {
+    const ls_lower_backend *b = w->backend;
+    if (b->adds == NULL || op->kind != LS_OP_CONV || other == LS_NO_BUFFER ||
+        w->lower->grad[other].references != 1 || !b->adds(b->context, w->lower, op)) {
         return false;
     }
     LS_ASSERT(w->pending[1][op->in] == LS_NO_BUFFER && other != op->g);
@@ -189,7 +190,7 @@ static void place_op(walk *w, ls_op *op)
     }
 }
 
-ls_status ls_place_gradients(ls_lower *lower, ls_lower_adds *adds, void *context)
+ls_status ls_place_gradients(ls_lower *lower, const ls_lower_backend *backend)
 {
     /* at most three new buffers per operation: the sum and two results */
     size_t slots = (size_t)lower->slot_count;
@@ -203,7 +204,7 @@ ls_status ls_place_gradients(ls_lower *lower, ls_lower_adds *adds, void *context
     for (size_t i = 0; i < 2 * slots; i++) {
         pending[i] = LS_NO_BUFFER;
     }
-    walk w = {lower, {pending, pending + slots}, adds, context};
+    walk w = {lower, {pending, pending + slots}, backend};
     for (int i = lower->op_count - 1; i >= 0; i--) {
         place_op(&w, &lower->op[i]);
     }

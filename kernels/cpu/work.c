@@ -176,7 +176,8 @@ static ls_status allocate(ls_plan *plan)
 
 ls_status ls_work_create(ls_plan *plan)
 {
-    LS_TRY(ls_lower_create(plan->network, &plan->options, slot_bytes, NULL, NULL, &plan->lower));
+    const ls_lower_backend backend = {.slot_bytes = slot_bytes};
+    LS_TRY(ls_lower_create(plan->network, &plan->options, &backend, &plan->lower));
     size_t ops = (size_t)plan->lower.op_count, slots = (size_t)plan->lower.slot_count;
     plan->work = calloc(ops, sizeof *plan->work);
     plan->layout = calloc(slots, sizeof *plan->layout);

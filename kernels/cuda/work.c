@@ -235,7 +235,8 @@ ls_status ls_work_reserve_workspace(ls_plan *plan)
 
 ls_status ls_work_create(ls_plan *plan)
 {
-    LS_TRY(ls_lower_create(plan->network, &plan->options, slot_bytes, adds, plan, &plan->lower));
+    const ls_lower_backend backend = {slot_bytes, adds, .gates_twice = true, .context = plan};
+    LS_TRY(ls_lower_create(plan->network, &plan->options, &backend, &plan->lower));
     size_t ops = (size_t)plan->lower.op_count, slots = (size_t)plan->lower.slot_count;
     plan->work = calloc(ops, sizeof *plan->work);
     plan->slot_at = calloc(slots, sizeof *plan->slot_at);

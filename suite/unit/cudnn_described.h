@@ -94,7 +94,8 @@ static inline ls_status lower_network(const char *arch, int batch, int size, ls_
     out->options =
         (ls_plan_options){.batch = batch, .height = size, .width = size, .activation = type};
     LS_TRY(ls_model_build(arch, 1000, size, &out->network));
-    return ls_lower_create(&out->network, &out->options, slot_bytes, NULL, NULL, &out->lower);
+    const ls_lower_backend backend = {.slot_bytes = slot_bytes};
+    return ls_lower_create(&out->network, &out->options, &backend, &out->lower);
 }
 
 static inline void lowered_free(lowered *l)
