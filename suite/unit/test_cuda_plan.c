@@ -202,6 +202,8 @@ START_TEST(added_by_products_or_behind)
     /* sums are f32: stored as f32 they lose nothing before the other is added */
     ck_assert_int_eq(right > 0, type != LS_F32);
     ck_assert_msg(left_out > 4 * limit, "%.3g with a term left out", left_out);
+    plan_step(&wrong); /* nothing is added to what a step has left behind */
+    ck_assert(cuda_same(&wrong, &products));
     ls_kernel_subject_free(&wrong);
     ls_kernel_subject_free(&behind);
     ls_kernel_subject_free(&products);

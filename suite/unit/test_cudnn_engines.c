@@ -77,6 +77,8 @@ static void engine_and_again(ls_backend *backend, const char *name, const ls_con
     ls_conv *follower = NULL;
     ls_conv_dx dx = strstr(choice, " - ") == NULL ? LS_CONV_DX_WRITTEN : LS_CONV_DX_NONE;
     ck_assert_int_eq(ls_conv_create(&other, name, shape, type, dx, &follower), LS_OK);
+    ck_assert_msg(dx == LS_CONV_DX_NONE || ls_conv_adds(backend, shape, type),
+                  "%s: no engine adds its gradient to another", name);
     other.plans = NULL;
     ck_assert_int_eq(ls_conv_choose(follower, choice), LS_OK);
     ls_conv_choice(follower, again, sizeof again);
