@@ -154,6 +154,17 @@ free:
     return status;
 }
 
+/* Of all ranks, whose batches may differ. */
+static double images_of_world(const ls_trainer *trainer, const ls_step_record *record)
+{
+    const ls_options *options = &trainer->options;
+    int64_t sum = 0;
+    for (int i = 0; i < options->batch_size_count; i++) {
+        sum += (int64_t)options->batch_sizes[i] * options->accumulate;
+    }
+    return (double)(sum > 0 ? sum : record->images * trainer->world.world);
+}
+
 static void print_step(ls_step_loop *loop, const ls_step_record *record, float loss)
 {
     ls_trainer *trainer = loop->trainer;
@@ -164,8 +175,7 @@ static void print_step(ls_step_loop *loop, const ls_step_record *record, float l
         return;
     }
     double seconds = (double)(record->ended_ns - loop->printed_ns) * 1e-9;
-    double images =
-        (double)(record->step - loop->printed_step) * (double)record->images * trainer->world.world;
+    double images = (double)(record->step - loop->printed_step) * images_of_world(trainer, record);
     const ls_step_state *state = &record->host->state;
     printf("step %lld/%lld  loss %.4f  lr %g  scale %g%s  %.1f img/s\n", (long long)record->step,
            (long long)trainer->last_step, (double)loss, (double)record->host->lr,
@@ -198,8 +208,8 @@ static ls_status write_event(ls_step_loop *loop, const ls_step_record *record)
         .loss = event.loss,
         .lr = event.lr,
         .loss_scale = event.loss_scale,
-        .images_per_s = (float)(1e3 * (double)event.images * trainer->world.world /
-                                record->ms[LS_EVENTS_MS_TOTAL]),
+        .images_per_s =
+            (float)(1e3 * images_of_world(trainer, record) / record->ms[LS_EVENTS_MS_TOTAL]),
     };
     LS_TRY(ls_tensorboard_write(trainer->board, record->step, &scalars));
     print_step(loop, record, event.loss);

@@ -429,6 +429,14 @@ static void add_times(const ls_case_settings *settings, ls_case_list *list)
     (void)add_one(list, judge_times, "Q18", "times", &spec);
     spec.steps = STEPS;
     (void)add_one(list, ls_subject_curves, "Q20", "curves", &spec);
+    ls_spec uneven = spec, moving = spec;
+    ls_text_put(uneven.extra, sizeof uneven.extra,
+                "--batch-sizes=3,5 --schedule=warmup:4s,constant");
+    (void)add_one(list, ls_subject_curves, "Q20", "curves.uneven", &uneven);
+    ls_overflow_spec(&moving, "2:1");
+    ls_text_put(moving.extra + strlen(moving.extra), sizeof moving.extra - strlen(moving.extra),
+                " --schedule=warmup:4s,constant");
+    (void)add_one(list, ls_subject_curves, "Q20", "curves.overflow", &moving);
     ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "1,2,3,4");
     (void)add_one(list, ls_subject_instrument, "Q19", "instrument", &spec);
 }
@@ -505,8 +513,45 @@ static void add_forms(const ls_case_settings *settings, ls_case_list *list)
     (void)add_one(list, ls_subject_init, "Q14", "form.init", &given);
 }
 
+/* What is told of a run as a whole, and what a dump says of a step that was skipped. */
+static void add_told(const ls_case_settings *settings, ls_case_list *list)
+{
+    ls_spec spec = base_spec(settings, 2, WORLD), saved, resumed;
+    ls_overflow_spec(&spec, "2:1");
+    ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "2");
+    (void)add_one(list, ls_subject_dump, "Q5", "dump.skipped", &spec);
+    spec.half[0] = '\0';
+    ls_text_put(spec.half, sizeof spec.half, "bf16");
+    spec.dump_steps[0] = '\0';
+    (void)add_one(list, ls_subject_whole, "Q21", "whole.bf16", &spec);
+    spec = base_spec(settings, 2, WORLD);
+    ls_overflow_spec(&spec, "2:1");
+    spec.dump_steps[0] = '\0';
+    (void)add_one(list, ls_subject_whole, "Q21", "whole.overflow", &spec);
+    spec = base_spec(settings, 0, WORLD);
+    spec.dump_all = false;
+    ls_text_put(spec.extra, sizeof spec.extra, "--dump-ranks=0");
+    add_one(list, ls_subject_dump, "Q5", "dump.rank0", &spec)->number[0] = 1;
+    spec = base_spec(settings, 0, WORLD);
+    spec.dump_steps[0] = '\0';
+    saved = resumed = spec;
+    saved.steps = STEPS / 2;
+    char id[96];
+    ls_text_put(saved.extra, sizeof saved.extra, "--save={self}/checkpoint.safetensors");
+    ls_matrix_id(&saved, id);
+    ls_text_put(resumed.extra, sizeof resumed.extra, "--resume={job:%s}/checkpoint.safetensors",
+                id);
+    ls_case *row = add_one(list, ls_subject_whole, "Q21", "whole.resumed", &saved);
+    row->job_count = 2;
+    row->job[1] = resumed;
+    ls_text_put(spec.extra, sizeof spec.extra, "--print-freq=1 --batch-sizes=3,5");
+    row = add_one(list, ls_subject_printed, "Q22", "printed", &spec);
+    row->kind = LS_INSIDE; /* the lines are our trainer's own */
+}
+
 void ls_subject_cases(const ls_case_settings *settings, ls_case_list *list)
 {
+    add_told(settings, list);
     add_levels(settings, list);
     add_moments(settings, list);
     add_times(settings, list);

@@ -2,12 +2,14 @@
 #include "subject.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../../harness/text.h"
 #include "../../kernels/core/digest.h"
+#include "../../kernels/core/json.h"
 #include "../../reference/oracle/nettab.h"
 #include "dumps.h"
 
@@ -73,6 +75,12 @@ static void check_strangers(const ls_safetensors *file, int rank, const ls_netta
     }
 }
 
+/* How many ranks dump. */
+static int dumping(const ls_case *row, const ls_record *job)
+{
+    return row->number[0] > 0 ? row->number[0] : job->world;
+}
+
 static void check_files(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     char path[700];
@@ -82,7 +90,7 @@ static void check_files(const ls_case *row, const ls_record *job, ls_verdict *ou
         int step = 0, rank = -1, end = 0;
         bool named = sscanf(e->d_name, "step%6d.rank%d.safetensors%n", &step, &rank, &end) == 2 &&
                      e->d_name[end] == '\0' && end > 0;
-        bool wanted = named && step == atoi(row->job[0].dump_steps) && rank < job->world;
+        bool wanted = named && step == atoi(row->job[0].dump_steps) && rank < dumping(row, job);
         if (e->d_name[0] != '.' && !wanted) {
             ls_verdict_set(out, LS_FAIL, "dump/%s was not asked for", e->d_name);
         }
@@ -110,6 +118,56 @@ static void check_metadata(const ls_case *row, const ls_safetensors *file, int r
     }
 }
 
+/* What the file says of its step is what the step's event says; what it leaves out is not asked. */
+static void check_step(const ls_case *row, const ls_safetensors *file, int rank,
+                       const ls_record *job, ls_verdict *out)
+{
+    const ls_record_step *step =
+        ls_record_find_step(&job->rank[rank], atoi(row->job[0].dump_steps));
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[rank].start, "options");
+    if (step == NULL) {
+        ls_verdict_set(out, LS_FAIL, "rank=%d dumped a step that has no event", rank);
+        return;
+    }
+    const struct {
+        const char *name;
+        double value;
+    } wanted[] = {{"rank", rank},
+                  {"loss_scale", step->loss_scale},
+                  {"loss_scale_next", step->loss_scale_next},
+                  {"lr", step->lr},
+                  {"momentum", ls_json_number(options, "momentum", NAN)},
+                  {"weight_decay", ls_json_number(options, "weight-decay", NAN)},
+                  {"accumulate", row->job[0].accumulate}};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        const char *found = ls_safetensors_metadata_of(file, wanted[i].name, NULL);
+        double value = found == NULL ? NAN : strtod(found, NULL);
+        if (found != NULL && !isnan(wanted[i].value) && (float)value != (float)wanted[i].value) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d: the dump's metadata says %s %s, the events %.9g",
+                           rank, wanted[i].name, found, wanted[i].value);
+        }
+    }
+    const char *skipped = ls_safetensors_metadata_of(file, "skipped", "(nothing)");
+    if (strcmp(skipped, step->skipped ? "true" : "false") != 0) {
+        ls_verdict_set(out, LS_FAIL, "rank=%d: the dump's metadata says skipped %s, the event %s",
+                       rank, skipped, step->skipped ? "true" : "false");
+    }
+    const char *half = ls_safetensors_metadata_of(file, "half", row->job[0].half);
+    if (strcmp(half, row->job[0].half) != 0) {
+        ls_verdict_set(out, LS_FAIL, "rank=%d: the dump's metadata says half %s, asked was %s",
+                       rank, half, row->job[0].half);
+    }
+    const ls_safetensors_entry *loss = ls_safetensors_find(file, "loss");
+    float value = NAN;
+    if (loss != NULL && loss->dtype == LS_F32 && loss->bytes == sizeof value) {
+        memcpy(&value, loss->data, sizeof value);
+    }
+    if (!isnan(step->loss) && (float)step->loss != value) {
+        ls_verdict_set(out, LS_FAIL, "rank=%d: the dump's loss is %.9g, the event's %.9g", rank,
+                       (double)value, step->loss);
+    }
+}
+
 void ls_subject_dump(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const ls_spec *spec = &row->job[0];
@@ -117,7 +175,7 @@ void ls_subject_dump(const ls_case *row, const ls_record *job, ls_verdict *out)
     LS_ASSERT(net != NULL);
     LS_ASSERT(ls_nettab_build(spec->arch, CLASSES, spec->image_size, spec->image_size, net) ==
               LS_OK);
-    for (int k = 0; k < job->world; k++) {
+    for (int k = 0; k < dumping(row, job); k++) {
         ls_safetensors *file = ls_dumps_open(job, atoi(spec->dump_steps), k, out);
         if (file == NULL) {
             continue;
@@ -130,12 +188,13 @@ void ls_subject_dump(const ls_case *row, const ls_record *job, ls_verdict *out)
         check_params(file, k, net, out);
         check_strangers(file, k, net, out);
         check_metadata(row, file, k, job, out);
+        check_step(row, file, k, job, out);
         ls_safetensors_close(file);
     }
     check_files(row, job, out);
     if (out->code == LS_PASS) {
         ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d ranks dumped step %s: all of %d parameters' tensors", job->world,
+                    "%d ranks dumped step %s: all of %d parameters' tensors", dumping(row, job),
                     spec->dump_steps, net->param_count);
     }
     free(net);
@@ -149,15 +208,18 @@ static int by_name(const void *a, const void *b)
                   (*(const ls_safetensors_entry *const *)b)->name);
 }
 
-/* FNV-1a 64 of all tensors whose name begins so, in order of name; how many there are. */
-static int digest_of(const ls_safetensors *file, const char *prefix, char text[20])
+/* FNV-1a 64 of all tensors whose name begins so, in order of name; how many there are. `beside`:
+ * only those that have a tensor of that kind, too, or NULL. */
+static int digest_of(const ls_safetensors *file, const char *prefix, const char *beside,
+                     char text[20])
 {
     const ls_safetensors_entry **entry = calloc(NAMES_MAX, sizeof *entry);
     LS_ASSERT(entry != NULL);
     int count = 0;
     for (int i = 0; i < ls_safetensors_count(file) && count < NAMES_MAX; i++) {
         const ls_safetensors_entry *one = ls_safetensors_at(file, i);
-        if (strncmp(one->name, prefix, strlen(prefix)) == 0) {
+        if (strncmp(one->name, prefix, strlen(prefix)) == 0 &&
+            (beside == NULL || find(file, beside, one->name + strlen(prefix)) != NULL)) {
             entry[count++] = one;
         }
     }
@@ -175,12 +237,13 @@ void ls_subject_digest(const ls_case *row, const ls_record *job, ls_verdict *out
 {
     const ls_spec *spec = &row->job[0];
     const struct {
-        const char *prefix;
+        const char *prefix, *beside;
         ls_record_digest digest;
-    } wanted[] = {{"next/", LS_RECORD_PARAM},
-                  {"buffer/", LS_RECORD_BUFFER},
-                  {"next_state/", LS_RECORD_STATE},
-                  {"grad/", LS_RECORD_GRAD}};
+    } wanted[] = {{"next/", NULL, LS_RECORD_PARAM},
+                  {"next/", "master", LS_RECORD_MASTER},
+                  {"buffer/", NULL, LS_RECORD_BUFFER},
+                  {"next_state/", NULL, LS_RECORD_STATE},
+                  {"grad/", NULL, LS_RECORD_GRAD}};
     int compared = 0, step = atoi(spec->dump_steps);
     for (int k = 0; k < job->world; k++) {
         const ls_record_step *seen = ls_record_find_step(&job->rank[k], step);
@@ -192,7 +255,7 @@ void ls_subject_digest(const ls_case *row, const ls_record *job, ls_verdict *out
                 continue; /* next/ holds the masters there, and f32 parameters that have none */
             }
             if ((seen->digest_mask & 1u << wanted[i].digest) == 0 ||
-                digest_of(file, wanted[i].prefix, text) == 0) {
+                digest_of(file, wanted[i].prefix, wanted[i].beside, text) == 0) {
                 continue;
             }
             compared++;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "../../harness/text.h"
 #include "../../kernels/core/json.h"
@@ -167,7 +168,7 @@ static bool read_point(const unsigned char *at, size_t bytes, int64_t *step, flo
 }
 
 /* The whole of the one event file; malloc'ed, NULL where there is none. */
-static unsigned char *read_curves(const ls_record *job, size_t *bytes)
+static unsigned char *read_curves(const ls_record *job, size_t *bytes, double *changed_s)
 {
     char folder[600], path[900] = "";
     ls_text_put(folder, sizeof folder, "%s/tensorboard", job->directory);
@@ -181,6 +182,8 @@ static unsigned char *read_curves(const ls_record *job, size_t *bytes)
         closedir(entries);
     }
     FILE *file = path[0] == '\0' ? NULL : fopen(path, "rb");
+    struct stat status;
+    *changed_s = path[0] != '\0' && stat(path, &status) == 0 ? (double)status.st_mtime : NAN;
     enum { MOST = 1 << 20 };
     unsigned char *text = file == NULL ? NULL : malloc(MOST);
     *bytes = text == NULL ? 0 : fread(text, 1, MOST, file);
@@ -188,6 +191,63 @@ static unsigned char *read_curves(const ls_record *job, size_t *bytes)
         fclose(file);
     }
     return text;
+}
+
+/* TFRecord's masked CRC-32C (Castagnoli), a bit at a time from its definition. */
+static uint32_t checksum(const unsigned char *data, size_t bytes)
+{
+    uint32_t crc = 0xffffffffu;
+    for (size_t i = 0; i < bytes * 8; i++) {
+        uint32_t bit = (crc ^ (uint32_t)data[i / 8] >> i % 8) & 1u;
+        crc = crc >> 1 ^ (bit != 0 ? 0x82f63b78u : 0u);
+    }
+    crc = ~crc;
+    return (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
+
+static uint64_t little_endian(const unsigned char *at, int bytes)
+{
+    uint64_t value = 0;
+    for (int i = bytes - 1; i >= 0; i--) {
+        value = value << 8 | at[i];
+    }
+    return value;
+}
+
+static const ls_tol same_run =
+    LS_TOL(3600, "s: of the file's last change and of an event's time, both in seconds since 1970, "
+                 "in one short run");
+
+/* What every record must be for TensorBoard to show it: checksums that hold, a time in seconds,
+ * and first of all the file's version. */
+static void check_record(const unsigned char *record, size_t length, bool first, double changed_s,
+                         ls_verdict *out)
+{
+    enum { HEAD = 12 };
+    const unsigned char *at = record + HEAD, *end = at + length;
+    field one;
+    double wall_s = NAN;
+    bool version = false;
+    if (little_endian(record + 8, 4) != checksum(record, 8) ||
+        little_endian(end, 4) != checksum(at, length)) {
+        ls_verdict_set(out, LS_FAIL,
+                       "a record of the curves has a wrong checksum: no reader takes "
+                       "it");
+    }
+    while (read_field(&at, end, &one)) {
+        if (one.number == 1 && one.bytes == sizeof wall_s) {
+            memcpy(&wall_s, one.data, sizeof wall_s);
+        }
+        version = version || (one.number == 3 && one.bytes == strlen("brain.Event:2") &&
+                              memcmp(one.data, "brain.Event:2", one.bytes) == 0);
+    }
+    if (!(fabs(wall_s - changed_s) <= same_run.value)) {
+        ls_verdict_set(out, LS_FAIL, "an event of the curves is of %.0f s, the file of %.0f",
+                       wall_s, changed_s);
+    }
+    if (first && !version) {
+        ls_verdict_set(out, LS_FAIL, "the curves' first record does not say brain.Event:2");
+    }
 }
 
 static const ls_tol single =
@@ -225,20 +285,19 @@ void ls_subject_curves(const ls_case *row, const ls_record *job, ls_verdict *out
 {
     (void)row;
     size_t bytes = 0, at = 0;
-    unsigned char *text = read_curves(job, &bytes);
+    double changed_s = NAN;
+    unsigned char *text = read_curves(job, &bytes, &changed_s);
     int points = 0;
     enum { HEAD = 12, TAIL = 4 }; /* length and its checksum; checksum of the event */
     while (text != NULL && at + HEAD + TAIL <= bytes) {
-        uint64_t length = 0;
+        uint64_t length = little_endian(text + at, 8);
         int64_t step = 0;
         float value[CURVES];
-        for (int i = 7; i >= 0; i--) {
-            length = length << 8 | text[at + (size_t)i];
-        }
         if (length > bytes - at - HEAD - TAIL) {
             ls_verdict_set(out, LS_FAIL, "the curves' file ends in the middle of an event");
             break;
         }
+        check_record(text + at, (size_t)length, at == 0, changed_s, out);
         if (read_point(text + at + HEAD, (size_t)length, &step, value)) {
             check_point(job, step, value, out);
             points++;
