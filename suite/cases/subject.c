@@ -421,6 +421,15 @@ static void judge_times(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
 }
 
+/* The second step overflows on rank 1, and is skipped. */
+static ls_spec skipping_spec(const ls_case_settings *settings)
+{
+    ls_spec spec = base_spec(settings, 2, WORLD);
+    ls_overflow_spec(&spec, "2:1");
+    ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "dynamic");
+    return spec;
+}
+
 static void add_times(const ls_case_settings *settings, ls_case_list *list)
 {
     ls_spec spec = base_spec(settings, 0, WORLD);
@@ -429,14 +438,14 @@ static void add_times(const ls_case_settings *settings, ls_case_list *list)
     (void)add_one(list, judge_times, "Q18", "times", &spec);
     spec.steps = STEPS;
     (void)add_one(list, ls_subject_curves, "Q20", "curves", &spec);
-    ls_spec uneven = spec, moving = spec;
+    ls_spec uneven = spec, moving = skipping_spec(settings);
+    moving.dump_steps[0] = '\0';
     ls_text_put(uneven.extra, sizeof uneven.extra,
                 "--batch-sizes=3,5 --schedule=warmup:4s,constant");
     (void)add_one(list, ls_subject_curves, "Q20", "curves.uneven", &uneven);
-    ls_overflow_spec(&moving, "2:1");
     ls_text_put(moving.extra + strlen(moving.extra), sizeof moving.extra - strlen(moving.extra),
                 " --schedule=warmup:4s,constant");
-    (void)add_one(list, ls_subject_curves, "Q20", "curves.overflow", &moving);
+    (void)add_one(list, ls_subject_curves, "Q20", "curves.skipped", &moving);
     ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "1,2,3,4");
     (void)add_one(list, ls_subject_instrument, "Q19", "instrument", &spec);
 }
@@ -516,18 +525,13 @@ static void add_forms(const ls_case_settings *settings, ls_case_list *list)
 /* What is told of a run as a whole, and what a dump says of a step that was skipped. */
 static void add_told(const ls_case_settings *settings, ls_case_list *list)
 {
-    ls_spec spec = base_spec(settings, 2, WORLD), saved, resumed;
-    ls_overflow_spec(&spec, "2:1");
-    ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "2");
-    (void)add_one(list, ls_subject_dump, "Q5", "dump.skipped", &spec);
-    spec.half[0] = '\0';
-    ls_text_put(spec.half, sizeof spec.half, "bf16");
+    ls_spec spec = skipping_spec(settings), saved, resumed;
+    add_one(list, ls_subject_dump, "Q5", "dump.skipped", &spec)->number[1] = 1;
     spec.dump_steps[0] = '\0';
-    (void)add_one(list, ls_subject_whole, "Q21", "whole.bf16", &spec);
+    add_one(list, ls_subject_whole, "Q21", "whole.skipped", &spec)->number[0] = 1;
     spec = base_spec(settings, 2, WORLD);
-    ls_overflow_spec(&spec, "2:1");
-    spec.dump_steps[0] = '\0';
-    (void)add_one(list, ls_subject_whole, "Q21", "whole.overflow", &spec);
+    ls_text_put(spec.half, sizeof spec.half, "bf16");
+    (void)add_one(list, ls_subject_dump, "Q5", "dump.bf16", &spec);
     spec = base_spec(settings, 0, WORLD);
     spec.dump_all = false;
     ls_text_put(spec.extra, sizeof spec.extra, "--dump-ranks=0");

@@ -152,6 +152,9 @@ static void check_step(const ls_case *row, const ls_safetensors *file, int rank,
         ls_verdict_set(out, LS_FAIL, "rank=%d: the dump's metadata says skipped %s, the event %s",
                        rank, skipped, step->skipped ? "true" : "false");
     }
+    if (row->number[1] != 0 && !step->skipped && out->code == LS_PASS) {
+        ls_verdict_set(out, LS_WEAK, "rank=%d: the step was not skipped", rank);
+    }
     const char *half = ls_safetensors_metadata_of(file, "half", row->job[0].half);
     if (strcmp(half, row->job[0].half) != 0) {
         ls_verdict_set(out, LS_FAIL, "rank=%d: the dump's metadata says half %s, asked was %s",

@@ -16,7 +16,7 @@ enum { CLASSES = 10 };
 /* ---- start, layouts, end --------------------------------------------------------------------- */
 
 typedef struct whole {
-    int rank, told;
+    int rank, told, skipped;
     const ls_record_rank *seen;
     ls_verdict *out;
 } whole;
@@ -64,6 +64,7 @@ static ls_status visit_end(void *opaque, const cJSON *event, int line)
     }
     must_be(w, event, "step", (double)w->seen->step[w->seen->step_count - 1].step);
     must_be(w, event, "skipped", skipped);
+    w->skipped = skipped;
     must_be(w, event, "code", 0);
     return LS_OK;
 }
@@ -102,6 +103,9 @@ void ls_subject_whole(const ls_case *row, const ls_record *job, ls_verdict *out)
             ls_verdict_set(out, LS_FAIL, "rank=%d: its events cannot be read", k);
         }
         told += w.told + layouts.told;
+        if (w.skipped < row->number[0] && out->code == LS_PASS) {
+            ls_verdict_set(out, LS_WEAK, "rank=%d: no step was skipped", k);
+        }
         const char *engine = ls_json_string(start, "engine", "");
         const char *transport = ls_json_string(start, "transport", "");
         const char *forbidden = getenv("LS_SHM");
