@@ -127,6 +127,11 @@ void ls_subject_whole(const ls_case *row, const ls_record *job, ls_verdict *out)
 
 /* ---- printed lines --------------------------------------------------------------------------- */
 
+static const ls_tol fourth_place =
+    LS_TOL(0.6e-4, "a loss printed with four decimals is off by half of the last, and its binary "
+                   "form by less than a tenth of that");
+static const ls_tol six_digits =
+    LS_TOL(1e-5, "numbers printed with %g have six digits: half of the sixth is 5e-6 at most");
 static const ls_tol printed_rate =
     LS_TOL(2e-3, "images/s have one decimal and are 100 and more, ends are told in nanoseconds, of "
                  "which a double of 15 digits keeps 1e-6 of a step");
@@ -169,8 +174,10 @@ static void check_line(const ls_record *job, const ends *e, const char *line, in
         images += theirs == NULL ? NAN : (double)theirs->images;
     }
     (*compared)++;
-    if (fabs(loss - seen->loss) > 0.6e-4 || fabs(lr - seen->lr) > 1e-5 * seen->lr ||
-        fabs(scale - seen->loss_scale_next) > 1e-5 * scale || skipped != seen->skipped) {
+    if (fabs(loss - seen->loss) > fourth_place.value ||
+        fabs(lr - seen->lr) > six_digits.value * seen->lr ||
+        fabs(scale - seen->loss_scale_next) > six_digits.value * scale ||
+        skipped != seen->skipped) {
         ls_verdict_set(out, LS_FAIL,
                        "step %d prints loss %g, lr %g, scale %g; its event says %g, %g, %g", step,
                        loss, lr, scale, seen->loss, seen->lr, seen->loss_scale_next);
