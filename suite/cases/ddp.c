@@ -160,6 +160,27 @@ static void add_power_of_two(const ls_case_settings *settings, ls_case_list *lis
     row->number[0] = 1 << LS_RECORD_SCALER; /* the scale itself differs, of course */
 }
 
+/* Without the average the gradient is the sum, of two ranks twice the mean: half the rate takes the
+ * same steps, bit for bit. */
+static void add_unaveraged(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const char *const dialects[] = {"apex", "torch"};
+    for (int i = 0; i < 2; i++) {
+        ls_case *row = ls_rows_add(list, judge_same, "D9", "average.none.%s.o0.w2", dialects[i]);
+        row->job_count = 2;
+        row->job[0] = row->job[1] = bit_spec(settings, 0, 2, 0.1);
+        for (int j = 0; j < 2; j++) {
+            ls_spec *spec = &row->job[j];
+            ls_text_put(spec->dialect, sizeof spec->dialect, "%s", dialects[i]);
+            ls_text_put(spec->extra, sizeof spec->extra, "--weight-decay=0%s",
+                        j == 1 ? " --average=none" : "");
+            spec->lr = j == 1 ? 0.03125 : 0.0625;
+        }
+        row->number[0] = 1 << LS_RECORD_GRAD | 1 << LS_RECORD_STATE;
+        ls_text_put(row->text, sizeof row->text, "the mean, and the sum at half the rate");
+    }
+}
+
 static void add_lockstep(const ls_case_settings *settings, ls_case_list *list)
 {
     for (int level = 0; level < 4; level++) {
@@ -233,4 +254,5 @@ void ls_ddp_cases(const ls_case_settings *settings, ls_case_list *list)
         add_bitwise(settings, list, level);
     }
     add_power_of_two(settings, list);
+    add_unaveraged(settings, list);
 }

@@ -104,11 +104,107 @@ static void judge_network(const ls_case *row, const ls_record *job, ls_verdict *
     free(table);
 }
 
+/* ---- values that training starts from -------------------------------------------------------- */
+
+static const ls_tol deviations =
+    LS_TOL(6, "standard deviations of a sample's deviation and mean: beyond it once in 10^9, and "
+              "there are some hundred tensors");
+
+/* torchvision: convolutions normal with variance 2 / fan out, batch norms 1 and 0; torch's Linear
+ * uniform within 1 / sqrt(fan in), weight and bias. */
+static void judge_values(const ls_param *param, const ls_param *weight, const float *value,
+                         ls_verdict *out)
+{
+    int64_t count = ls_shape_count(&param->shape);
+    const int64_t *dim = param->shape.dim;
+    bool conv = param->role == LS_PARAM_CONV_WEIGHT;
+    bool scale = param->role == LS_PARAM_NORM_WEIGHT, norm = param->role == LS_PARAM_NORM_BIAS;
+    double sum = 0, squares = 0, most = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double x = (double)value[i];
+        if ((scale || norm) && x != (scale ? 1 : 0)) {
+            ls_verdict_set(out, LS_FAIL, "%s element %d is %g, expected %d", param->name, (int)i, x,
+                           scale);
+            return;
+        }
+        sum += x;
+        squares += x * x;
+        most = fabs(x) > most ? fabs(x) : most;
+    }
+    if (scale || norm) {
+        return;
+    }
+    double bound = 1 / sqrt((double)weight->shape.dim[1]), n = (double)count;
+    double want = conv ? sqrt(2.0 / (double)(dim[0] * dim[2] * dim[3])) : bound / sqrt(3);
+    /* of a sample's deviation: sqrt((kurtosis - 1) / 4n), 3 for the normal, 1.8 for the uniform */
+    double spread = sqrt((conv ? 2.0 : 0.8) / (4 * n)), got = sqrt(squares / n);
+    double off = fabs(got / want - 1) / spread, mean = fabs(sum / n) / (want / sqrt(n));
+    if (!out->measured || off > out->value) {
+        ls_verdict_measured(out, off, deviations.value, "deviations", deviations.why);
+    }
+    if (off > deviations.value || mean > deviations.value || (!conv && most > bound)) {
+        ls_verdict_set(out, LS_FAIL, "%s: deviation %g, mean %g, at most %g; expected %g, 0%s",
+                       param->name, got, sum / n, most, want, conv ? "" : ", within the bound");
+    }
+}
+
+static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    const char *arch = archs[row->number[0]];
+    ls_network network;
+    if (ls_model_build(arch, 100, IMAGE, &network) != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "%s cannot be built", arch);
+        return;
+    }
+    for (int p = 0; p < network.param_count; p++) {
+        int64_t count = ls_shape_count(&network.param[p].shape);
+        float *value = malloc((size_t)count * sizeof *value);
+        float *other = malloc((size_t)count * sizeof *other);
+        LS_ASSERT(value != NULL && other != NULL);
+        bool bias = network.param[p].role == LS_PARAM_LINEAR_BIAS;
+        ls_model_init_param(&network, p, 7, value);
+        ls_model_init_param(&network, p, 8, other);
+        judge_values(&network.param[p], &network.param[bias ? p - 1 : p], value, out);
+        bool same = memcmp(value, other, (size_t)count * sizeof *value) == 0;
+        bool norm = network.param[p].role == LS_PARAM_NORM_WEIGHT ||
+                    network.param[p].role == LS_PARAM_NORM_BIAS;
+        if (same != norm) {
+            ls_verdict_set(out, LS_FAIL, "%s is %s under two seeds", network.param[p].name,
+                           same ? "the same" : "not the same");
+        }
+        free(value);
+        free(other);
+    }
+    for (int b = 0; b < network.buffer_count; b++) {
+        float value[4096] = {0};
+        const ls_buffer *buffer = &network.buffer[b];
+        if (buffer->role == LS_BUFFER_BATCHES_TRACKED || buffer->count > 4096) {
+            continue;
+        }
+        ls_model_init_buffer(&network, b, value);
+        for (int i = 0; i < (int)buffer->count; i++) {
+            if (value[i] != (buffer->role == LS_BUFFER_RUNNING_VAR ? 1.0f : 0.0f)) {
+                ls_verdict_set(out, LS_FAIL, "%s starts with %g", buffer->name, (double)value[i]);
+            }
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d parameters start as torchvision's, off by %.1f deviations at most",
+                    network.param_count, out->value);
+    }
+    ls_model_free(&network);
+}
+
 void ls_network_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     (void)settings;
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
         ls_case *row = ls_rows_add(list, judge_network, "N1", "network.%s", archs[i]);
+        row->kind = LS_INSIDE;
+        row->number[0] = (int)i;
+        row = ls_rows_add(list, judge_start, "N2", "network.start.%s", archs[i]);
         row->kind = LS_INSIDE;
         row->number[0] = (int)i;
     }

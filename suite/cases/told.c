@@ -1,0 +1,248 @@
+/* What a run tells beside its steps' events: digests now and then, spans of what it was busy with,
+ * and the lines that people read. */
+#include "../suite.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../harness/text.h"
+#include "../../kernels/core/json.h"
+
+enum { STEPS = 7, EVERY = 3, WORLD = 2 };
+
+static const ls_tol printed_rate =
+    LS_TOL(0.06, "img/s: printed with one digit behind the point, from times in nanoseconds");
+static const ls_tol printed_loss = LS_TOL(6e-5, "a loss is printed with four digits");
+
+/* ---- digests every few steps ----------------------------------------------------------------- */
+
+static void judge_every(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    int told = 0;
+    (void)row;
+    for (int k = 0; k < job->world; k++) {
+        for (int64_t step = 1; step <= STEPS; step++) {
+            const ls_record_step *seen = ls_record_find_step(&job->rank[k], step);
+            bool due = step % EVERY == 0 || step == STEPS;
+            bool has = seen != NULL && seen->digest_mask != 0;
+            told += has;
+            if (seen == NULL || has != due) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: %s, digests were asked for %s", k,
+                               (int)step,
+                               seen == NULL ? "no event"
+                               : has        ? "has digests"
+                                            : "has no digests",
+                               "every third step and the last");
+            }
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d of %d steps have digests: each third and the last", told,
+                    STEPS * job->world);
+    }
+}
+
+/* ---- spans ----------------------------------------------------------------------------------- */
+
+typedef struct spans {
+    int rank, traced;
+    double ended_ns; /* of the step before; NAN */
+    ls_verdict *out;
+} spans;
+
+static const cJSON *find_span(const cJSON *list, const char *name)
+{
+    const cJSON *span = NULL;
+    cJSON_ArrayForEach(span, list)
+    {
+        if (strcmp(ls_json_string(span, "name", ""), name) == 0) {
+            return span;
+        }
+    }
+    return NULL;
+}
+
+static double at(const cJSON *span, const char *end)
+{
+    return ls_json_number(span, end, NAN);
+}
+
+/* Forward, then backward, then the optimizer, and the buckets between backward's begin and the
+ * optimizer's. */
+static void judge_spans(spans *s, const cJSON *event)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(event, "spans"), *span = NULL;
+    const cJSON *forward = find_span(list, "forward"), *backward = find_span(list, "backward");
+    const cJSON *optimizer = find_span(list, "optimizer");
+    int step = (int)ls_json_integer(event, "step", -1), buckets = 0;
+    bool ordered = at(forward, "from_ns") < at(forward, "to_ns") &&
+                   at(forward, "to_ns") <= at(backward, "from_ns") &&
+                   at(backward, "from_ns") < at(backward, "to_ns") &&
+                   at(backward, "to_ns") <= at(optimizer, "from_ns") &&
+                   at(optimizer, "from_ns") < at(optimizer, "to_ns");
+    if (!ordered || at(forward, "from_ns") < s->ended_ns) {
+        ls_verdict_set(s->out, LS_FAIL,
+                       "rank=%d step %d: forward, backward and optimizer do not follow each other "
+                       "and the step before",
+                       s->rank, step);
+    }
+    cJSON_ArrayForEach(span, list)
+    {
+        if (strcmp(ls_json_string(span, "lane", ""), "communication") != 0) {
+            continue;
+        }
+        char name[24];
+        ls_text_put(name, sizeof name, "bucket %d", buckets++);
+        if (strcmp(ls_json_string(span, "name", ""), name) != 0 ||
+            !(at(span, "from_ns") >= at(backward, "from_ns") &&
+              at(span, "from_ns") <= at(span, "to_ns") &&
+              at(span, "to_ns") <= at(optimizer, "from_ns"))) {
+            ls_verdict_set(s->out, LS_FAIL,
+                           "rank=%d step %d: %s is %s, or not between backward's begin and the "
+                           "optimizer's",
+                           s->rank, step, name, ls_json_string(span, "name", "(nothing)"));
+        }
+    }
+    if (buckets == 0) {
+        ls_verdict_set(s->out, LS_FAIL, "rank=%d step %d: no bucket's span", s->rank, step);
+    }
+    s->ended_ns = at(optimizer, "to_ns");
+    s->traced++;
+}
+
+static ls_status visit_trace(void *opaque, const cJSON *event, int line)
+{
+    (void)line;
+    if (strcmp(ls_json_string(event, "event", ""), "trace") == 0) {
+        judge_spans(opaque, event);
+    }
+    return LS_OK;
+}
+
+static void judge_trace(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    spans s = {.out = out};
+    for (s.rank = 0; s.rank < job->world; s.rank++) {
+        char path[700];
+        int before = s.traced;
+        s.ended_ns = 0;
+        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, s.rank);
+        if (ls_json_each_line(path, visit_trace, &s) != LS_OK) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d: its events cannot be read", s.rank);
+        } else if (s.traced - before != row->job[0].steps) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d: %d trace events, expected %d", s.rank,
+                           s.traced - before, row->job[0].steps);
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d steps: forward, backward, optimizer in order, buckets between", s.traced);
+    }
+}
+
+/* ---- printed lines --------------------------------------------------------------------------- */
+
+typedef struct ends {
+    double at_ns[STEPS + 1];
+} ends;
+
+static ls_status visit_end(void *opaque, const cJSON *event, int line)
+{
+    ends *e = opaque;
+    int64_t step = ls_json_integer(event, "step", -1);
+    (void)line;
+    if (strcmp(ls_json_string(event, "event", ""), "step") == 0 && step >= 1 && step <= STEPS) {
+        e->at_ns[step] = ls_json_number(event, "at_ns", NAN);
+    }
+    return LS_OK;
+}
+
+/* One line about `step`; the one before was about `last`, 0: none. */
+static void judge_line(const char *line, const ls_record *job, const ends *e, int last, int step,
+                       ls_verdict *out)
+{
+    const ls_record_step *seen = ls_record_find_step(&job->rank[0], step);
+    int of = 0, number = 0;
+    double loss = NAN, lr = NAN, scale = NAN, rate = NAN;
+    int read = sscanf(line, "step %d/%d loss %lf lr %lf scale %lf %lf img/s", &number, &of, &loss,
+                      &lr, &scale, &rate);
+    if (read != 6 || seen == NULL || number != step || of != STEPS) {
+        ls_verdict_set(out, LS_FAIL, "expected the line of step %d/%d: %.160s", step, STEPS, line);
+        return;
+    }
+    if (!(fabs(loss - seen->loss) <= printed_loss.value) || lr != 0.05 ||
+        scale != seen->loss_scale_next) {
+        ls_verdict_set(out, LS_FAIL, "step %d: its event says loss %.4f, scale %g: %.160s", step,
+                       seen->loss, seen->loss_scale_next, line);
+    }
+    double seconds = last > 0 ? (e->at_ns[step] - e->at_ns[last]) * 1e-9 : NAN;
+    double images = (double)(step - last) * (double)seen->images * job->world;
+    if (last > 0 && !(fabs(rate - images / seconds) <= printed_rate.value)) {
+        ls_verdict_set(out, LS_FAIL,
+                       "step %d: %.1f img/s printed, but %.0f images of all ranks took %.6f s: "
+                       "%.1f",
+                       step, rate, images, seconds, images / seconds);
+    }
+}
+
+static void judge_lines(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    static const int expected[] = {1, 2, 4, 6, 7};
+    enum { LINES = sizeof expected / sizeof *expected };
+    char path[700];
+    ends e = {{0}};
+    int count = 0;
+    (void)row;
+    ls_text_put(path, sizeof path, "%s/rank0.jsonl", job->directory);
+    (void)ls_json_each_line(path, visit_end, &e);
+    for (int k = 0; k < job->world; k++) {
+        ls_text_put(path, sizeof path, "%s/rank%d.log", job->directory, k);
+        char *text = ls_text_read(path), *rest = NULL;
+        char *line = text != NULL ? strtok_r(text, "\n", &rest) : NULL;
+        for (; line != NULL; line = strtok_r(NULL, "\n", &rest)) {
+            if (strncmp(line, "step ", 5) != 0) {
+                continue;
+            }
+            if (k > 0 || count == LINES) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d prints a line too many: %.160s", k, line);
+                break;
+            }
+            judge_line(line, job, &e, count > 0 ? expected[count - 1] : 0, expected[count], out);
+            count++;
+        }
+        free(text);
+    }
+    if (count < LINES) {
+        ls_verdict_set(out, LS_FAIL, "%d lines, expected those of steps 1, 2, 4, 6 and 7", count);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d lines of rank 0, none of others: what the events say", count);
+    }
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+void ls_told_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const struct {
+        const char *id, *requirement, *options;
+        ls_case_judge *judge;
+    } rows[] = {{"digest-every", "Q21", "--digest-every=3", judge_every},
+                {"trace", "Q22", "--trace", judge_trace},
+                {"lines", "Q23", "--print-freq=2", judge_lines}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_case *row =
+            ls_rows_add(list, rows[i].judge, rows[i].requirement, "told.%s.o0.w2", rows[i].id);
+        row->job_count = 1;
+        ls_spec *spec = &row->job[0];
+        *spec = ls_rows_evidence(settings, 0, WORLD, 1, 0.05);
+        ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
+        ls_text_put(spec->extra, sizeof spec->extra, "%s", rows[i].options);
+        spec->dump_steps[0] = '\0';
+        spec->steps = STEPS;
+    }
+}
