@@ -111,6 +111,7 @@ void ls_unused_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_faults_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_launch_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_subject_cases(const ls_case_settings *settings, ls_case_list *list);
+void ls_init_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_told_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_wire_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_small_cases(const ls_case_settings *settings, ls_case_list *list);

@@ -464,6 +464,43 @@ static void add_uneven(const ls_case_settings *settings, ls_case_list *list)
                 "--batch-sizes=3,1 --epochs=2 --schedule=step:1:0.1 --timeout=20");
 }
 
+/* Passes over the data or steps, whichever are over first; 25 images a rank are 6 steps of 4, or 3
+ * of two micro-steps. */
+static void judge_ends(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    for (int rank = 0; rank < job->world; rank++) {
+        int steps = job->rank[rank].step_count;
+        if (steps != row->number[0] || ls_record_find_step(&job->rank[rank], steps) == NULL) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d took %d steps, expected %d", rank, steps,
+                           row->number[0]);
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d steps: %s", row->number[0],
+                    row->job[0].extra);
+    }
+}
+
+static void add_ends(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const struct {
+        const char *id, *options;
+        int steps, accumulate, ends;
+    } ends[] = {{"one", "--epochs=1", 40, 1, 6},
+                {"two", "--epochs=2", 40, 1, 12},
+                {"accumulate", "--epochs=2", 40, 2, 6},
+                {"steps-first", "--epochs=2", 7, 1, 7},
+                {"steps-alone", "--print-freq=0", 14, 1, 14}};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        ls_case *row = ls_rows_add(list, judge_ends, "I21", "data.epochs.%s", ends[i].id);
+        row->job_count = 1;
+        row->number[0] = ends[i].ends;
+        row->job[0] = folder_job(settings, 2, ends[i].steps);
+        row->job[0].accumulate = ends[i].accumulate;
+        ls_text_put(row->job[0].extra, sizeof row->job[0].extra, "%s", ends[i].options);
+    }
+}
+
 void ls_data_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (size_t i = 0; i < sizeof samplings / sizeof *samplings; i++) {
@@ -482,5 +519,6 @@ void ls_data_cases(const ls_case_settings *settings, ls_case_list *list)
     ls_data_transform_cases(settings, list);
     add_seen(settings, list);
     add_uneven(settings, list);
+    add_ends(settings, list);
     add_same(settings, list);
 }

@@ -11,6 +11,7 @@
 #include "../../harness/path.h"
 #include "../../harness/text.h"
 #include "../../kernels/core/digest.h"
+#include "../../reference/data/dataset.h"
 #include "../../reference/data/folder.h"
 #include "../../reference/data/jpeg.h"
 #include "../../reference/data/loader.h"
@@ -416,6 +417,45 @@ static const char grey[] =
     "\x00\x00\x00\x06\xff\xc4\x00\x14\x10\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
     "\x00\x00\x00\x00\x00\x00\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00\x18\xff\xd9";
 
+static const ls_tol often =
+    LS_TOL(6, "standard deviations of a class's number of images: beyond it once in 10^9");
+
+/* Images of every class, each about as often. */
+static void judge_classes(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    enum { DRAWS = 200, MOST = 1000, PIXELS = 4 };
+    int classes = row->number[0], *count = calloc(MOST, sizeof *count);
+    float waves[2 * PIXELS], input[3 * PIXELS * PIXELS];
+    double want = DRAWS, spread = sqrt(want * (1 - 1.0 / classes));
+    (void)job;
+    LS_ASSERT(count != NULL && classes <= MOST);
+    for (int64_t i = 0; i < (int64_t)DRAWS * classes; i++) {
+        int64_t target = -1;
+        ls_dataset_synthetic_image(7, i, classes, PIXELS, waves, input, &target);
+        if (target < 0 || target >= classes) {
+            ls_verdict_set(out, LS_FAIL, "image %lld is of class %lld of %d", (long long)i,
+                           (long long)target, classes);
+            break;
+        }
+        count[target]++;
+    }
+    for (int c = 0; c < classes && out->code == LS_PASS; c++) {
+        double off = fabs(count[c] - want) / spread;
+        if (!out->measured || off > out->value) {
+            ls_verdict_measured(out, off, often.value, "deviations", often.why);
+        }
+        if (off > often.value) {
+            ls_verdict_set(out, LS_FAIL, "class %d of %d has %d of %d images, expected about %d", c,
+                           classes, count[c], DRAWS * classes, DRAWS);
+        }
+    }
+    free(count);
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d classes, each %d times or about that",
+                    classes, DRAWS);
+    }
+}
+
 static const ls_tol shade =
     LS_TOL(3, "of 255: Y, Cb and Cr in 8 bits, their means quantised by a quarter of a level, and "
               "back are within 2; the channels are 80 apart");
@@ -556,6 +596,13 @@ void ls_data_folder_cases(const ls_case_settings *settings, ls_case_list *list)
             ls_rows_add(list, judge_colours, "I12", one == 0 ? "data.colours" : "data.grey");
         row->kind = LS_INSIDE;
         row->number[0] = one;
+    }
+    static const int classes[] = {2, 10, 37, 1000};
+    for (int i = 0; i < 4; i++) {
+        ls_case *row =
+            ls_rows_add(list, judge_classes, "I22", "data.synthetic.classes.%d", classes[i]);
+        row->kind = LS_INSIDE;
+        row->number[0] = classes[i];
     }
     add_refusals(settings, list);
 }

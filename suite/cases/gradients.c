@@ -222,6 +222,19 @@ static void add_large(const ls_case_settings *settings, ls_case_list *list)
     }
 }
 
+/* Another number of classes than everywhere else: odd, no multiple of a vector. */
+static void add_classes(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (int level = 0; level <= 2; level += 2) {
+        ls_case *row =
+            ls_rows_add(list, ls_gradients_judge, "G1", "gradients.classes.o%d.w2", level);
+        row->job_count = 1;
+        row->job[0] = ls_rows_evidence(settings, level, 2, 1, 0.1);
+        ls_text_put(row->job[0].arch, sizeof row->job[0].arch, "resnet8");
+        ls_text_put(row->job[0].extra, sizeof row->job[0].extra, "--num-classes=37");
+    }
+}
+
 /* The shape that is timed, with a batch that FP64 takes seconds for on a GPU (rung 2 of numerics.md
  * section 5); a CPU would take an hour. */
 static void add_timed_shape(const ls_case_settings *settings, ls_case_list *list)
@@ -287,6 +300,7 @@ void ls_gradients_cases(const ls_case_settings *settings, ls_case_list *list)
     add_grid(settings, list, true);
     add_variants(settings, list);
     add_large(settings, list);
+    add_classes(settings, list);
     add_timed_shape(settings, list);
     add_projected(settings, list);
     add_uneven(settings, list);

@@ -279,6 +279,53 @@ static void judge_loss(const ls_kernel_subject *s, ls_kernel_interpreter *exact,
     free(own);
 }
 
+/* Biases of the last layer 100 apart, the least first; all else as usual, but small. */
+static double apart(const ls_kernel_net *n, int p, int64_t i)
+{
+    const ls_param *param = &n->param[p];
+    return param->role == LS_PARAM_LINEAR_BIAS   ? 100 * (double)i
+           : param->role == LS_PARAM_NORM_WEIGHT ? 1
+           : param->role == LS_PARAM_NORM_BIAS   ? 0
+                                                 : ldexp((double)((p + i * 7) % 11 - 5), -6);
+}
+
+/* exp of a logit's distance from another than the largest is beyond f32. */
+static void judge_large(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    ls_kernel_net net;
+    ls_kernel_subject s;
+    ls_kernel_interpreter exact;
+    ls_kernel_subject_options options = options_of(row);
+    options.initial = apart;
+    scenes[row->number[0]].make(&net);
+    if (!ran(ls_kernel_subject_make(&net, &options, &s), "making a plan", out)) {
+        return;
+    }
+    if (ran(ls_kernel_subject_step(&s), "a step", out) &&
+        ran(ls_kernel_subject_mirror(&s, LS_KERNEL_ROUND_NONE, &exact), "export", out)) {
+        ls_kernel_interpreter_forward(&exact, s.target);
+        judge_loss(&s, &exact, out);
+        ls_kernel_interpreter_free(&exact);
+    }
+    for (int k = 0; k < net.network.param_count; k++) {
+        double *grad = ls_kernel_subject_read(&s, &s.grad[k]);
+        for (int64_t i = 0; grad != NULL && i < s.grad[k].count; i++) {
+            if (!isfinite(grad[i])) {
+                ls_verdict_set(out, LS_FAIL, "%s[%lld] is %g", net.param[k].name, (long long)i,
+                               grad[i]);
+                break;
+            }
+        }
+        free(grad);
+    }
+    ls_kernel_subject_free(&s);
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "logits 100 apart: loss and gradients are finite");
+    }
+}
+
 static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
@@ -521,6 +568,7 @@ void ls_kernels_cases(const ls_case_settings *settings, ls_case_list *list)
         }
     }
     for (int scene = 0; scene < 5; scene++) {
+        add(settings, list, judge_large, "K11", "large-logits", scene, 0);
         add(settings, list, judge_order, "K4", "order", scene, 0);
         add(settings, list, judge_repeat, "K4", "repeat", scene, 2);
         add(settings, list, judge_power_of_two, "K5", "scale", scene, 0);

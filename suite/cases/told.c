@@ -231,9 +231,9 @@ void ls_told_cases(const ls_case_settings *settings, ls_case_list *list)
     static const struct {
         const char *id, *requirement, *options;
         ls_case_judge *judge;
-    } rows[] = {{"digest-every", "Q21", "--digest-every=3", judge_every},
-                {"trace", "Q22", "--trace", judge_trace},
-                {"lines", "Q23", "--print-freq=2", judge_lines}};
+    } rows[] = {{"digest-every", "Q31", "--digest-every=3", judge_every},
+                {"trace", "Q32", "--trace", judge_trace},
+                {"lines", "Q33", "--print-freq=2", judge_lines}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ls_case *row =
             ls_rows_add(list, rows[i].judge, rows[i].requirement, "told.%s.o0.w2", rows[i].id);
