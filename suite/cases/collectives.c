@@ -32,6 +32,17 @@ static const char *const rough_tcp_script =
     "--ops=all_reduce,reduce_scatter,reduce --counts=1023,33001";
 static const char *const large_script =
     RUN "--ops=all_reduce,reduce,broadcast --in-place=yes --counts=1600003";
+static const char *const large_tcp_script =
+    "export LS_SHM=0; " RUN "--ops=all_reduce --in-place=yes --counts=33001,3200003";
+static const char *const large_types_script =
+    RUN "--ops=all_reduce --dtypes=fp16,int64,uint8 --in-place=yes --counts=3200003";
+/* One rank that may not share is enough: all go over TCP. */
+static const char *const forbidden_script =
+    "[ $RANK != 1 ] || export LS_SHM=0; " RUN
+    "--ops=all_reduce --in-place=yes --counts=33001,1600003";
+static const char *const printed_script =
+    "export LS_RUN_DIR=; " RUN "--ops=all_reduce,all_gather,broadcast --in-place=yes "
+    "--counts=200000,1600003 --iters=2";
 static const char *const absent_script = RUN "--ops=none --absent=1 --timeout=0.4";
 static const char *const self_script =
     RUN "--comm=self --dtypes=fp32,fp16,bf16,int64,uint8 --offsets=1 --counts=" COUNTS_TEXT;
@@ -226,6 +237,20 @@ static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *ou
                     "%d combinations of size, place and alignment, %" PRId64
                     " elements of %d ranks exact",
                     row->number[1], results, job->world);
+    }
+}
+
+/* The same over TCP, where only one rank forbids shared memory or all do. */
+static void judge_exact_tcp(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    judge_exact(row, job, out);
+    for (int rank = 0; rank < job->world; rank++) {
+        const char *transport = ls_json_string(job->rank[rank].start, "transport", "TCP");
+        const char *engine = ls_json_string(job->rank[rank].start, "engine", "");
+        if (strcmp(engine, "gloo") == 0 && strcmp(transport, "TCP") != 0) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d says transport %s where LS_SHM=0 forbids it",
+                           rank, transport);
+        }
     }
 }
 
@@ -518,6 +543,26 @@ void ls_collectives_cases(const ls_case_settings *settings, ls_case_list *list)
         row->number[0] = 0;
         row->number[1] = 1;
     }
+    for (int w = 0; w < WORLDS; w++) { /* whole segments, several to a chunk */
+        ls_text_put(id, sizeof id, "large.tcp.w%d", worlds[w]);
+        ls_case *row = add(settings, list, judge_exact_tcp, "X1", "all_reduce", id,
+                           large_tcp_script, worlds[w]);
+        row->number[1] = 2;
+        ls_text_put(id, sizeof id, "printed.w%d", worlds[w]);
+        add(settings, list, ls_collectives_printed, "X7", "", id, printed_script, worlds[w]);
+    }
+    static const int wide[] = {1, 3, 4};
+    for (int i = 0; i < 6; i++) {
+        const type *t = &types[wide[i % 3]];
+        ls_text_put(id, sizeof id, "large.%s.w%d", t->name, worlds[i / 3]);
+        ls_case *row = add(settings, list, judge_exact, "X1", "all_reduce", id, large_types_script,
+                           worlds[i / 3]);
+        row->number[0] = wide[i % 3];
+        row->number[1] = 1;
+    }
+    ls_case *forbidden = add(settings, list, judge_exact_tcp, "X6", "all_reduce", "forbidden.w3",
+                             forbidden_script, 3);
+    forbidden->number[1] = 2;
     for (int w = 0; w < WORLDS; w++) {
         ls_text_put(id, sizeof id, "barrier.w%d", worlds[w]);
         add(settings, list, judge_barrier, "X4", "barrier", id, exact_script, worlds[w]);

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../../harness/text.h"
@@ -11,6 +12,10 @@
 
 static const ls_tol printed =
     LS_TOL(1e-12, "doubles printed with 15 digits or more, and three operations in double");
+
+static const ls_tol least_us = LS_TOL(
+    0.5, "us: no two processes pass anything on in less than a few cache misses, one of them "
+         "having slept; in ms or s the same figure is a thousand times smaller");
 
 typedef struct context {
     int rank, world;
@@ -66,6 +71,10 @@ static ls_status visit(void *opaque, const cJSON *event, int line)
     double told_algbw = ls_json_number(event, "algbw_gb_s", NAN);
     double told_busbw = ls_json_number(event, "busbw_gb_s", NAN);
     c->compared += bytes > 0;
+    if (bytes > 0 && c->world > 1 && us < least_us.value) {
+        ls_verdict_set(c->out, LS_FAIL, "rank=%d %s of %.0f bytes is told to have taken %.3g us",
+                       c->rank, op, bytes, us);
+    }
     if (!close_to(told, bytes) || !close_to(told_algbw, algbw) || !close_to(told_busbw, busbw)) {
         ls_verdict_set(c->out, LS_FAIL,
                        "rank=%d %s: %.0f bytes, algbw %.6g, busbw %.6g GB/s in %.6g us; expected "
@@ -96,5 +105,62 @@ void ls_collectives_rates(const ls_case *row, const ls_record *job, ls_verdict *
         ls_text_put(out->evidence, sizeof out->evidence,
                     "%lld rates of %d ranks follow from size and time", (long long)c.compared,
                     job->world);
+    }
+}
+
+/* ---- the printed table ----------------------------------------------------------------------- */
+
+static const ls_tol columns =
+    LS_TOL(0.00051, "GB/s have three decimals; a time has one, of a microsecond, which the "
+                    "tolerance counts besides");
+
+/* One row: operation, bytes, elements, type, root, place, us, algbw, busbw, wrong. */
+static bool check_row(const char *line, int world, ls_verdict *out)
+{
+    char op[24], dtype[16], place[8];
+    double bytes, count, us, algbw, busbw;
+    int root;
+    long long wrong;
+    if (sscanf(line, "%23s %lf %lf %15s %d %7s %lf %lf %lf %lld", op, &bytes, &count, dtype, &root,
+               place, &us, &algbw, &busbw, &wrong) != 10) {
+        return false;
+    }
+    double want_bytes = count * bytes_of(dtype) * (has_parts(op) ? world : 1);
+    double want = bytes / us * 1e-3, wide = want * 0.05 / us + columns.value;
+    double factor = bus_factor(op, world);
+    if (bytes != want_bytes || fabs(algbw - want) > wide ||
+        fabs(busbw - want * factor) > wide * fmax(factor, 1) || wrong != 0) {
+        ls_verdict_set(out, LS_FAIL,
+                       "%s of %.0f %s prints %.0f bytes, %.1f us, algbw %.3f, busbw %.3f, %lld "
+                       "wrong; expected %.0f bytes, %.3f and %.3f GB/s, 0 wrong",
+                       op, count, dtype, bytes, us, algbw, busbw, wrong, want_bytes, want,
+                       want * factor);
+    }
+    return true;
+}
+
+void ls_collectives_printed(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    enum { ROWS = 6 };
+    char path[700], *rest = NULL;
+    int rows = 0;
+    (void)row;
+    if (job->state != LS_RECORD_DONE) {
+        (void)ls_verdict_of_outcome(job, out);
+        return;
+    }
+    ls_text_put(path, sizeof path, "%s/rank0.log", job->directory);
+    char *text = ls_text_read(path);
+    char *line = text == NULL ? NULL : strtok_r(text, "\n", &rest);
+    for (; line != NULL; line = strtok_r(NULL, "\n", &rest)) {
+        rows += check_row(line, job->world, out);
+    }
+    free(text);
+    if (out->code == LS_PASS && rows != ROWS) {
+        ls_verdict_set(out, LS_FAIL, "%d rows are printed, expected %d", rows, (int)ROWS);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d printed rows follow from size and time", rows);
     }
 }

@@ -398,15 +398,26 @@ static void judge_times(const ls_case *row, const ls_record *job, ls_verdict *ou
             const cJSON *ms = cJSON_GetObjectItemCaseSensitive(event, "ms");
             const cJSON *total = cJSON_GetObjectItemCaseSensitive(ms, "total");
             const cJSON *step = cJSON_GetObjectItemCaseSensitive(event, "step");
+            double after_each_other = 0;
             for (size_t i = 0; cJSON_IsNumber(total) && i < sizeof parts / sizeof *parts; i++) {
                 const cJSON *part = cJSON_GetObjectItemCaseSensitive(ms, parts[i]);
                 compared += cJSON_IsNumber(part);
+                /* reductions, and loading for a device, run beside the others */
+                bool aside = strcmp(parts[i], "comm") == 0 || strcmp(parts[i], "data") == 0;
+                after_each_other += cJSON_IsNumber(part) && !aside ? part->valuedouble : 0;
                 if (cJSON_IsNumber(part) &&
                     !(part->valuedouble >= 0 && part->valuedouble <= total->valuedouble)) {
                     ls_verdict_set(out, LS_FAIL, "rank=%d step %d: %s took %.3f ms of %.3f", rank,
                                    cJSON_IsNumber(step) ? step->valueint : -1, parts[i],
                                    part->valuedouble, total->valuedouble);
                 }
+            }
+            if (cJSON_IsNumber(total) &&
+                after_each_other > total->valuedouble * (1 + f32_option.value)) {
+                ls_verdict_set(out, LS_FAIL,
+                               "rank=%d step %d: parts that follow each other took %.3f ms of %.3f",
+                               rank, cJSON_IsNumber(step) ? step->valueint : -1, after_each_other,
+                               total->valuedouble);
             }
             cJSON_Delete(event);
         }
