@@ -2,6 +2,7 @@
 #include "../suite.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../../harness/text.h"
@@ -168,10 +169,57 @@ static void add_rebucketed(const ls_case_settings *settings, ls_case_list *list)
     }
 }
 
+/* Resumed with other options: rank 0 says each of them, and no other. */
+static void judge_told(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    static const char *const says[] = {"--lr was 0.05, now 0.125",
+                                       "--growth-interval was 2000, now 9",
+                                       "--accumulate was 1, now 2"};
+    enum { SAYS = sizeof says / sizeof *says };
+    char path[700];
+    int lines = 0;
+    (void)row;
+    ls_text_put(path, sizeof path, "%s/rank0.log", job[1].directory);
+    char *text = ls_text_read(path);
+    for (int i = 0; i < SAYS; i++) {
+        if (text == NULL || strstr(text, says[i]) == NULL) {
+            ls_verdict_set(out, LS_FAIL, "rank=0 does not say \"%s\"", says[i]);
+        }
+    }
+    for (const char *at = text; at != NULL && (at = strstr(at, " was ")) != NULL; at++) {
+        lines++;
+    }
+    if (lines != SAYS) {
+        ls_verdict_set(out, LS_FAIL, "rank=0 says %d differences, expected %d", lines, (int)SAYS);
+    }
+    free(text);
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d options that differ are told", lines);
+    }
+}
+
+static void add_told(const ls_case_settings *settings, ls_case_list *list)
+{
+    char id[96];
+    ls_case *row = ls_rows_add(list, judge_told, "C5", "checkpoint.told.o0.w2");
+    row->job_count = 2;
+    row->job[0] = row->job[1] = straight_of(settings, 0, 2);
+    row->job[0].steps = 1;
+    row->job[1].steps = 2;
+    ls_text_put(row->job[0].extra, sizeof row->job[0].extra,
+                "--save={self}/checkpoint.safetensors");
+    ls_matrix_id(&row->job[0], id);
+    row->job[1].lr = 0.125;
+    row->job[1].accumulate = 2;
+    ls_text_put(row->job[1].extra, sizeof row->job[1].extra,
+                "--growth-interval=9 --print-freq=1 --resume={job:%s}/checkpoint.safetensors", id);
+}
+
 void ls_checkpoint_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     add_own_statistics(settings, list);
     add_layouts(settings, list);
+    add_told(settings, list);
     add_rebucketed(settings, list);
     for (int level = 0; level < 4; level++) {
         for (int world = 1; world <= 3; world++) {

@@ -252,6 +252,7 @@ static const struct broken {
     {"level", COPY("cp $K $C"), "--opt-level=O2", "opt_level"},
     {"optimizer", COPY("cp $K $C"), "--optimizer=adam", "optimizer"},
     {"scaler", COPY("cp $K $C"), "--loss-scale=dynamic", "scaler"},
+    {"shape", COPY("sed \"s/\\[16,3,3,3\\]/[3,16,3,3]/\" $K >$C"), "", "shape"},
     {"half-type", COPY("cp $K $C"), "--half=bf16", "half"},
     {"left-over", COPY("cp $K $C"), "--momentum=0", "momentum_buffer has no place"},
     {"not-equal", /* one command line, two machines with another file each */

@@ -104,7 +104,7 @@ static ls_kernel_subject_options options_of(const ls_case *row)
                                        .batch = scene->batch,
                                        .height = scene->height,
                                        .width = scene->width,
-                                       .threads = 1,
+                                       .threads = row->number[3] > 0 ? row->number[3] : 1,
                                        .activation = form->activation,
                                        .param_type = form->param,
                                        .grad_type = form->grad,
@@ -565,6 +565,12 @@ void ls_kernels_cases(const ls_case_settings *settings, ls_case_list *list)
         for (int scene = 0; scene < 2; scene++) {
             add(settings, list, judge_gradients, "K10", "twins", scene, form);
             list->row[list->count - 1].number[2] = 1;
+        }
+    }
+    for (int scene = 0; scene < 5; scene++) { /* planes, blocks and stretches are shared out */
+        for (int form = 0; form < FORMS; form += 2) {
+            add(settings, list, judge_gradients, "K12", "threads", scene, form);
+            list->row[list->count - 1].number[3] = 3;
         }
     }
     for (int scene = 0; scene < 5; scene++) {

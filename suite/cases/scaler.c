@@ -508,6 +508,24 @@ static void add_resumed(const ls_case_settings *settings, ls_case_list *list)
     }
 }
 
+/* Saved within a row of overflows: the row goes on, so that it ends the run where it would have. */
+static void add_resumed_row(const ls_case_settings *settings, ls_case_list *list)
+{
+    ls_case *row = ls_rows_add(list, ls_checkpoint_judge_resume, "S8", "scaler.resumed.row.o2");
+    script s = {"", "2:1,3:0,4:1", 2, 2, 6, "apex", 1024, 0, 0, 4, false, "", 1};
+    ls_spec straight = script_spec(settings, &s), saved = straight, resumed = straight;
+    char id[96];
+    saved.steps = 3;
+    ls_text_add(saved.extra, sizeof saved.extra, " --save={self}/checkpoint.safetensors");
+    ls_matrix_id(&saved, id);
+    ls_text_add(resumed.extra, sizeof resumed.extra, " --resume={job:%s}/checkpoint.safetensors",
+                id);
+    row->job_count = 3;
+    row->job[0] = straight;
+    row->job[1] = saved;
+    row->job[2] = resumed;
+}
+
 void ls_scaler_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
@@ -544,6 +562,7 @@ void ls_scaler_cases(const ls_case_settings *settings, ls_case_list *list)
     row->judges_outcome = true;
     add_streak(settings, list);
     add_resumed(settings, list);
+    add_resumed_row(settings, list);
     ls_scaler_machine_cases(list);
     add_timed(settings, list);
 }
