@@ -77,6 +77,15 @@ static const struct place {
     {"token-first", "export SLURM_JOB_ID=$RANK TORCHELASTIC_RUN_ID=$RANK; " GO, 3, 1},
     {"run-id-first", "unset LS_TOKEN; export SLURM_JOB_ID=$RANK TORCHELASTIC_RUN_ID=abc; " GO, 3,
      1},
+    /* the agent has MASTER_PORT itself and another job's store the next: found as listening */
+    {"torchrun.agent.busy",
+     "if [ $RANK = 0 ]; then P=$((MASTER_PORT + 1)); for N in $MASTER_PORT $P; do "
+     "RANK=0 WORLD_SIZE=2 LS_TOKEN=x LS_RUN_DIR= MASTER_PORT=$N {bin}/lockstep-collectives "
+     "--timeout=30 >/dev/null 2>&1 & A=\"$A $!\"; H=$(printf %04X $N); "
+     "for I in 1 2 3 4 5 6 7 8 9 10; do grep -q \":$H 00000000:0000 0A\" /proc/net/tcp && break; "
+     "sleep 0.2; done; done; TORCHELASTIC_USE_AGENT_STORE=True \"$0\" \"$@\"; C=$?; kill $A; "
+     "exit $C; fi; TORCHELASTIC_USE_AGENT_STORE=True " GO,
+     3, 1},
     {"torchrun.run-id", "unset LS_TOKEN; TORCHELASTIC_RUN_ID=abc " GO, 3, 1},
     {"late.rank0", "[ $RANK != 0 ] || sleep 0.7; " GO, 3, 1},
     {"late.rank2", "[ $RANK != 2 ] || sleep 0.7; " GO, 3, 1},
