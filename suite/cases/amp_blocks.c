@@ -368,6 +368,30 @@ static void check_zero(ls_verdict *out)
     ls_toy_close(&toy);
 }
 
+/* Zeroing one parameter of two leaves what the other holds back: a step is refused until a block
+ * unscales it; with both zeroed there is nothing left to refuse. */
+static void check_zero_one(ls_verdict *out)
+{
+    ls_toy toy;
+    char text[400];
+    bool skipped;
+    if (!open_level(&toy, 2, 4.0f, out)) {
+        return;
+    }
+    good_block(&toy, 0, -1, 1.0f, true);
+    ls_toy_must(&toy, ls_amp_zero_param(toy.amp, 0, 0, 0), "zeroing the first");
+    ls_inside_ear ear = ls_inside_hear();
+    ls_status status = ls_amp_step(toy.amp, 0, &skipped);
+    expect_refusal(status, ls_inside_heard(&ear, text, (int)sizeof text), "a step", out);
+    ear = ls_inside_hear();
+    status = ls_amp_begin(toy.amp, 1, only, 1, false, &toy.state);
+    expect_refusal(status, ls_inside_heard(&ear, text, (int)sizeof text), "another loss", out);
+    ls_amp_cancel(toy.amp);
+    ls_toy_must(&toy, ls_amp_zero_param(toy.amp, 0, 0, 1), "zeroing the second");
+    ls_toy_must(&toy, ls_amp_step(toy.amp, 0, &skipped), "a step without gradients");
+    ls_toy_close(&toy);
+}
+
 /* A block that is given up adds nothing and counts nothing. */
 static void check_cancel(ls_verdict *out)
 {
@@ -407,6 +431,7 @@ static const ls_toy_row rows[] = {
     {"A4", "delay.mixed", check_mixed, "scaled sums are kept apart from unscaled ones"},
     {"A4", "delay.refused", check_refused, "no step and no other loss while sums are scaled"},
     {"A4", "delay.zero", check_zero, "zeroing drops what is held back"},
+    {"A4", "delay.zero-one", check_zero_one, "zeroing one of two leaves the other held back"},
 };
 
 static void judge_row(const ls_case *row, const ls_record *job, ls_verdict *out)

@@ -145,6 +145,42 @@ static ls_status misuse_lamb_groups(ls_toy *toy)
     return status;
 }
 
+/* A group's parameters that have been stepped unlike often have no norm in common. */
+static ls_status misuse_lamb_steps(ls_toy *toy)
+{
+    ls_amp_param two[2];
+    for (int i = 0; i < 2; i++) {
+        two[i] = (ls_amp_param){
+            .name = "x", .param = toy->model[1].weight[i], .grad = toy->model[1].grad[i]};
+    }
+    ls_optimizer_config config = {
+        .kind = LS_OPTIMIZER_LAMB, .beta1 = .5, .beta2 = .5, .epsilon = 1, .max_grad_norm = 1.0};
+    ls_amp_options options = ls_toy_options(2, 1, 4.0f);
+    ls_amp *amp = NULL;
+    const ls_step_state *state;
+    ls_status status = LS_OK;
+    bool skipped = false;
+    int number = -1;
+    options.moment_count = 2;
+    ls_toy_must(toy, ls_amp_create(&toy->device, &options, &amp), "ls_amp_create");
+    ls_toy_must(toy, ls_amp_add_optimizer(amp, &number), "ls_amp_add_optimizer");
+    ls_toy_must(toy, ls_amp_add_group(amp, 0, &config, .25f, two, 2, &number), "ls_amp_add_group");
+    for (int step = 0; step < 2; step++) { /* the first for one of them */
+        ls_toy_must(toy, ls_amp_begin(amp, 0, zero_list, 1, false, &state), "ls_amp_begin");
+        for (int i = 0; i <= step; i++) {
+            ls_toy_must(toy, ls_amp_ready(amp, 0, 0, i), "ls_amp_ready");
+        }
+        ls_toy_must(toy, ls_amp_end(amp), "ls_amp_end");
+        status = ls_amp_step(amp, 0, &skipped);
+        if (step == 0) {
+            ls_toy_must(toy, status, "ls_amp_step");
+            ls_toy_must(toy, ls_amp_zero_grad(amp, 0), "ls_amp_zero_grad");
+        }
+    }
+    ls_amp_destroy(amp);
+    return status;
+}
+
 static ls_status create_with(ls_toy *toy, float scale, int losses)
 {
     ls_amp_options options = ls_toy_options(2, losses, scale);
@@ -194,6 +230,7 @@ static const struct {
     {"gradient-count", misuse_count, "its gradient 1"},
     {"moments", misuse_moments, "needs 2 moments"},
     {"lamb-groups", misuse_lamb_groups, "one group"},
+    {"lamb-steps", misuse_lamb_steps, "one call cannot take the norm of both"},
     {"scale-zero", misuse_scale_zero, "positive and finite"},
     {"scale-nan", misuse_scale_nan, "positive and finite"},
     {"scale-infinite", misuse_scale_infinite, "positive and finite"},
