@@ -80,7 +80,8 @@ static const struct place {
     /* the agent has MASTER_PORT itself and another job's store the next: found as listening */
     {"torchrun.agent.busy",
      "if [ $RANK = 0 ]; then P=$((MASTER_PORT + 1)); for N in $MASTER_PORT $P; do "
-     "RANK=0 WORLD_SIZE=2 LS_TOKEN=x LS_RUN_DIR= MASTER_PORT=$N {bin}/lockstep-collectives "
+     "RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 LS_TOKEN=x LS_RUN_DIR= MASTER_PORT=$N "
+     "{bin}/lockstep-collectives "
      "--timeout=30 >/dev/null 2>&1 & A=\"$A $!\"; H=$(printf %04X $N); "
      "for I in 1 2 3 4 5 6 7 8 9 10; do grep -q \":$H 00000000:0000 0A\" /proc/net/tcp && break; "
      "sleep 0.2; done; done; TORCHELASTIC_USE_AGENT_STORE=True \"$0\" \"$@\"; C=$?; kill $A; "
