@@ -224,6 +224,53 @@ static void judge_lines(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
 }
 
+/* ---- the same folder after a resume ---------------------------------------------------------- */
+
+/* A run of two steps and its continuation, with one folder. */
+#define TWICE                                                                                \
+    "\"$0\" \"$@\" --steps=2 --save={self}/c.safetensors >/dev/null || exit 9; exec \"$0\" " \
+    "\"$@\" "                                                                                \
+    "--resume={self}/c.safetensors"
+
+static ls_status visit_step(void *opaque, const cJSON *event, int line)
+{
+    int *steps = opaque; /* told so far, in order; -1: out of order */
+    (void)line;
+    if (strcmp(ls_json_string(event, "event", ""), "step") == 0) {
+        bool next = *steps >= 0 && ls_json_integer(event, "step", -1) == *steps + 1;
+        *steps = next ? *steps + 1 : -1;
+    }
+    return LS_OK;
+}
+
+static void judge_kept(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    char path[700];
+    int steps = 0;
+    ls_text_put(path, sizeof path, "%s/rank0.jsonl", job->directory);
+    if (ls_json_each_line(path, visit_step, &steps) != LS_OK || steps != row->job[0].steps) {
+        ls_verdict_set(out, LS_FAIL, "the folder tells steps 1 to %d, expected 1 to %d", steps,
+                       row->job[0].steps);
+    } else {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "steps 1 to %d of a run and its continuation", steps);
+    }
+}
+
+static void add_kept(const ls_case_settings *settings, ls_case_list *list)
+{
+    ls_case *row = ls_rows_add(list, judge_kept, "Q35", "told.resumed.o0.w1");
+    row->job_count = 1;
+    row->judges_outcome = true;
+    ls_spec *spec = &row->job[0];
+    *spec = ls_rows_evidence(settings, 0, 1, 1, LS_BUCKET_OWN);
+    ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
+    spec->dump_steps[0] = '\0';
+    spec->steps = 5;
+    spec->wrap = LS_WRAP_SHELL;
+    spec->script = TWICE;
+}
+
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 void ls_told_cases(const ls_case_settings *settings, ls_case_list *list)
@@ -245,4 +292,5 @@ void ls_told_cases(const ls_case_settings *settings, ls_case_list *list)
         spec->dump_steps[0] = '\0';
         spec->steps = STEPS;
     }
+    add_kept(settings, list);
 }
