@@ -4,18 +4,12 @@
 #
 #   suite/unit/run.sh BUILD
 set -u
-build=$1
-# Check's own limit of 4 s a test is for machines with nothing else to do
-export CK_DEFAULT_TIMEOUT=60
-passed=0
-failed=0
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
 
-for program in "$build"/unit/test_*; do
-    [ -x "$program" ] || continue
-    case $program in *.d | *.o) continue ;; esac
-    timeout 120 "$program" >"$log" 2>&1
+# one PROGRAM OUT: runs one test program; its lines and "passed failed" go to OUT/<name>.{text,counts}
+one() {
+    name=$(basename "$1")
+    log=$2/$name.log
+    timeout 120 "$1" >"$log" 2>&1
     code=$?
     # Check's summary: "100%: Checks: 12, Failures: 0, Errors: 0", one for each suite runner
     counts=$(sed -n 's/^[0-9]*%: Checks: \([0-9]*\), Failures: \([0-9]*\), Errors: \([0-9]*\)$/\1 \2 \3/p' "$log" |
@@ -26,15 +20,40 @@ for program in "$build"/unit/test_*; do
         bad=$((bad + 1)) # ended without a summary, or with a code that no failure explains
         checks=$((checks + 1))
     fi
-    passed=$((passed + checks - bad))
-    failed=$((failed + bad))
     if [ "$bad" -ne 0 ]; then
-        echo "not ok - $(basename "$program"): $bad of $checks (exit code $code)"
+        echo "not ok - $name: $bad of $checks (exit code $code)"
         tail -n 30 "$log"
     else
-        echo "ok - $(basename "$program"): $checks"
-    fi
-done
+        echo "ok - $name: $checks"
+    fi >"$2/$name.text"
+    cat "$2/$name.text" # at once: others write here, too
+    echo "$((checks - bad)) $bad" >"$2/$name.counts"
+}
+
+if [ "$1" = --one ]; then
+    one "$2" "$3"
+    exit 0
+fi
+build=$1
+# Check's own limit of 4 s a test is for machines with nothing else to do
+export CK_DEFAULT_TIMEOUT=60
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+log=$out/conform.log
+# most programs have one thread: as many at a time as there are cores, up to 4
+cores=$(nproc)
+for program in "$build"/unit/test_*; do
+    [ -x "$program" ] || continue
+    case $program in *.d | *.o) continue ;; esac
+    echo "$program"
+done >"$out/programs"
+xargs -P $((cores < 4 ? cores : 4)) -I '{}' sh "$0" --one '{}' "$out" <"$out/programs"
+# a program without counts was not run to its end by anyone: it has failed
+counts=$(while read -r program; do
+    cat "$out/$(basename "$program").counts" 2>/dev/null || echo "0 1"
+done <"$out/programs" | awk '{ p += $1; f += $2 } END { print p + 0, f + 0 }')
+passed=${counts% *}
+failed=${counts#* }
 
 "$build"/lockstep conform --list-file suite/lists/mustpass.txt --out "$build/check" >"$log" 2>&1
 code=$?
