@@ -5,7 +5,7 @@
 #   suite/unit/run.sh BUILD
 set -u
 
-# one PROGRAM OUT: runs one test program; its lines and "passed failed" go to OUT/<name>.{text,counts}
+# one PROGRAM OUT: runs one test program; "passed failed" goes to OUT/<name>.counts
 one() {
     name=$(basename "$1")
     log=$2/$name.log
@@ -20,13 +20,12 @@ one() {
         bad=$((bad + 1)) # ended without a summary, or with a code that no failure explains
         checks=$((checks + 1))
     fi
+    text="ok - $name: $checks"
     if [ "$bad" -ne 0 ]; then
-        echo "not ok - $name: $bad of $checks (exit code $code)"
-        tail -n 30 "$log"
-    else
-        echo "ok - $name: $checks"
-    fi >"$2/$name.text"
-    cat "$2/$name.text" # at once: others write here, too
+        text="not ok - $name: $bad of $checks (exit code $code)
+$(tail -n 30 "$log")"
+    fi
+    printf '%s\n' "$text" # in one piece: others write here, too
     echo "$((checks - bad)) $bad" >"$2/$name.counts"
 }
 
