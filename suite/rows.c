@@ -52,6 +52,7 @@ void ls_rows_all(const ls_case_settings *settings, ls_case_list *list)
     ls_training_cases(settings, list);
     ls_init_cases(settings, list);
     ls_told_cases(settings, list);
+    ls_explained_cases(settings, list);
     ls_wire_cases(settings, list);
     ls_small_cases(settings, list);
     ls_network_cases(settings, list);

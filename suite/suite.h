@@ -113,6 +113,7 @@ void ls_launch_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_subject_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_init_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_told_cases(const ls_case_settings *settings, ls_case_list *list);
+void ls_explained_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_wire_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_small_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_network_cases(const ls_case_settings *settings, ls_case_list *list);

@@ -169,6 +169,31 @@ static void check_fewer(ls_verdict *out)
     ls_toy_close(&toy);
 }
 
+/* A static scale of 1 is Apex's short circuit; one that was loaded is none: gradients are unscaled
+ * by it, and the step is that of 1. */
+static void check_static(ls_verdict *out)
+{
+    ls_toy plain, loaded;
+    float weight[4];
+    char said[300];
+    if (!open_level(&plain, 0, 1, 1.0f, out)) {
+        return;
+    }
+    if (open_level(&loaded, 0, 1, 1.0f, out)) {
+        ls_status status = load(&loaded, "{\"loss_scaler0\":{\"loss_scale\":8,\"unskipped\":0}}",
+                                said, (int)sizeof said);
+        ls_toy_must(&loaded, status, "ls_amp_load_state_dict");
+        ls_toy_iterate(&plain, 0, 0, 3u, ls_toy_clean);
+        ls_toy_iterate(&loaded, 0, 0, 3u, ls_toy_clean);
+        for (int m = 0; m < 2; m++) {
+            ls_toy_weights(&plain, m, weight);
+            ls_toy_expect(&loaded, m, weight, "a step at a static scale that was loaded", out);
+        }
+        ls_toy_close(&loaded);
+    }
+    ls_toy_close(&plain);
+}
+
 static void check_open_block(ls_verdict *out)
 {
     ls_toy toy;
@@ -319,6 +344,7 @@ static const ls_toy_row rows[] = {
     {"A8", "state.beyond", check_beyond, "a count beyond the interval grows at once"},
     {"A8", "state.more", check_more, "more entries than losses: told and ignored"},
     {"A8", "state.fewer", check_fewer, "fewer entries than losses: told, the others stay"},
+    {"A8", "state.static", check_static, "a static scale of 8 that was loaded steps as 1"},
     {"A8", "state.open-block", check_open_block, "refused inside a block"},
 };
 

@@ -161,23 +161,30 @@ static void add_power_of_two(const ls_case_settings *settings, ls_case_list *lis
 }
 
 /* Without the average the gradient is the sum, of two ranks twice the mean: half the rate takes the
- * same steps, bit for bit. */
+ * same steps, bit for bit. Divided by 4 before the sum and by nothing after it, it is half the
+ * mean. */
 static void add_unaveraged(const ls_case_settings *settings, ls_case_list *list)
 {
-    static const char *const dialects[] = {"apex", "torch"};
-    for (int i = 0; i < 2; i++) {
-        ls_case *row = ls_rows_add(list, judge_same, "D9", "average.none.%s.o0.w2", dialects[i]);
+    static const struct {
+        const char *id, *dialect, *options;
+        double lr;
+    } rows[] = {{"apex", "apex", "", 0.03125},
+                {"torch", "torch", "", 0.03125},
+                {"predivide.apex", "apex", " --predivide=4", 0.125},
+                {"predivide.torch", "torch", " --predivide=4", 0.125}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_case *row = ls_rows_add(list, judge_same, "D9", "average.none.%s.o0.w2", rows[i].id);
         row->job_count = 2;
         row->job[0] = row->job[1] = bit_spec(settings, 0, 2, 0.1);
         for (int j = 0; j < 2; j++) {
             ls_spec *spec = &row->job[j];
-            ls_text_put(spec->dialect, sizeof spec->dialect, "%s", dialects[i]);
-            ls_text_put(spec->extra, sizeof spec->extra, "--weight-decay=0%s",
-                        j == 1 ? " --average=none" : "");
-            spec->lr = j == 1 ? 0.03125 : 0.0625;
+            ls_text_put(spec->dialect, sizeof spec->dialect, "%s", rows[i].dialect);
+            ls_text_put(spec->extra, sizeof spec->extra, "--weight-decay=0%s%s",
+                        j == 1 ? " --average=none" : "", j == 1 ? rows[i].options : "");
+            spec->lr = j == 1 ? rows[i].lr : 0.0625;
         }
         row->number[0] = 1 << LS_RECORD_GRAD | 1 << LS_RECORD_STATE;
-        ls_text_put(row->text, sizeof row->text, "the mean, and the sum at half the rate");
+        ls_text_put(row->text, sizeof row->text, "the mean, and the sum at a rate that makes up");
     }
 }
 

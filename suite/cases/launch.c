@@ -341,6 +341,12 @@ static const struct refused {
      "",
      2,
      {{2, 2}, 3, "--growth-interval", true, NULL}},
+    {"unequal.data",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --data=batches:{self}; " GO,
+     "",
+     2,
+     {{2, 2}, 3, "--data", true, NULL}},
 
     {"missing-rank",
      "L5",

@@ -49,6 +49,8 @@ static const script scripts[] = {
     {"due.o2", "3,6,9", 1, 2, 12, "apex", 1024, 0, 0, 3, false, "", 1},
     {"due.torch.o1", "2,4", 2, 1, 8, "torch", 1024, 0, 0, 2, false, "", 1},
     {"in-a-row.o1", "2,3,4,5,6,7", 2, 1, 10, "apex", 65536, 0, 0, 2, false, "", 1},
+    /* a growth that would pass it stops at it */
+    {"past-ceiling.o2", "5", 2, 2, 14, "apex", 1024, 0, 3000, 2, false, "", 1},
     {"at-ceiling.o2", "4", 2, 2, 8, "apex", 2048, 0, 2048, 2, false, "", 1},
     {"clamped-down.o2", "3", 2, 2, 6, "apex", 65536, 0, 512, 2, false, "", 1},
     {"clamped-up.o2", "4", 2, 2, 6, "apex", 256, 1024, 0, 2, false, "", 1},

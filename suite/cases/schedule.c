@@ -271,6 +271,12 @@ static const epochs inside[] = {
     {"mixed.then", "warmup:50s,step:30:0.1", 10, 350, 1},
     {"mixed.after", "warmup:50s,step:30:0.1", 10, 351, 0.1},
     {"mixed.steps", "warmup:5,step:30s:0.1", 10, 81, 0.1},
+    /* half an epoch, or one and a half */
+    {"fraction.last", "step:1.5:0.1", 10, 15, 1},
+    {"fraction.first", "step:1.5:0.1", 10, 16, 0.1},
+    {"fraction.multistep", "multistep:0.25,1.5:0.1", 8, 3, 0.1},
+    {"fraction.cosine", "cosine:0.5", 20, 6, 0.5},
+    {"fraction.warmup", "warmup:0.5,step:30:0.1", 10, 3, 0.406},
     {"imagenet.own-warmup", "warmup:5,imagenet", 100, 1, NAN},
     /* examples/imagenet/main_amp.py: e = epoch from 0, 0.1^(e/30 + (e >= 80));
      * (1 + step) / (5 steps per epoch) */

@@ -271,6 +271,102 @@ static void add_kept(const ls_case_settings *settings, ls_case_list *list)
     spec->script = TWICE;
 }
 
+/* ---- the end event ----------------------------------------------------------------------------
+ */
+
+typedef struct ending {
+    int64_t last, step, code, skipped; /* last, skips: of the steps' events; the rest: as it says */
+    int skips, ends;
+    char status[40];
+} ending;
+
+static ls_status visit_ending(void *opaque, const cJSON *event, int line)
+{
+    ending *e = opaque;
+    const char *name = ls_json_string(event, "event", "");
+    (void)line;
+    if (strcmp(name, "step") == 0) {
+        e->last = ls_json_integer(event, "step", -1);
+        e->skips += cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(event, "skipped"));
+    } else if (strcmp(name, "end") == 0) {
+        e->ends++;
+        e->step = ls_json_integer(event, "step", -1);
+        e->code = ls_json_integer(event, "code", -1);
+        e->skipped = ls_json_integer(event, "skipped", -1);
+        ls_text_put(e->status, sizeof e->status, "%s", ls_json_string(event, "status", ""));
+    }
+    return LS_OK;
+}
+
+/* row->number: the exit code, the rank that is killed or -1, the least number of skipped steps. */
+static void judge_end(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    ending e = {0};
+    int code = row->number[0];
+    for (int k = 0; k < job->world; k++) {
+        char path[700];
+        if (k == row->number[1]) {
+            continue;
+        }
+        e = (ending){.step = -1};
+        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, k);
+        (void)ls_json_each_line(path, visit_ending, &e);
+        if (e.ends != 1 || e.code != code || job->rank[k].code != code ||
+            strcmp(e.status, ls_status_name((ls_status)code)) != 0) {
+            ls_verdict_set(out, LS_FAIL,
+                           "rank=%d left with code %d; %d end events, the last says code %d (%s), "
+                           "expected %d (%s)",
+                           k, job->rank[k].code, e.ends, (int)e.code, e.status, code,
+                           ls_status_name((ls_status)code));
+        } else if (e.step != e.last || e.skipped != e.skips) {
+            ls_verdict_set(out, LS_FAIL,
+                           "rank=%d ends after step %d with %d skipped, says its end event; its "
+                           "steps end with %d, %d of them skipped",
+                           k, (int)e.step, (int)e.skipped, (int)e.last, e.skips);
+        }
+    }
+    bool early = code == 0 || e.last < row->job[0].steps;
+    if (out->code == LS_PASS && (!early || e.skips < row->number[2])) {
+        ls_verdict_set(out, LS_WEAK, "the run ended after step %d, %d skipped", (int)e.last,
+                       e.skips);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "ends after step %d with code %d (%s)",
+                    (int)e.last, code, e.status);
+    }
+}
+
+static void add_ends(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const struct {
+        const char *id, *options;
+        int level, code, victim, skips;
+    } rows[] = {
+        {"good", "--init-scale=1024 --overflow-at=2,4:1", 2, LS_OK, -1, 2},
+        {"floor", "--init-scale=1024 --min-loss-scale=512 --overflow-at=2,3", 2, LS_ERR_NON_FINITE,
+         -1, 2},
+        {"lost", "--fault-at=4:1:forward:kill --timeout=20", 0, LS_ERR_PEER_LOST, 1, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_case *row =
+            ls_rows_add(list, judge_end, "Q36", "told.end.%s.o%d.w2", rows[i].id, rows[i].level);
+        row->job_count = 1;
+        row->judges_outcome = true;
+        row->number[0] = rows[i].code;
+        row->number[1] = rows[i].victim;
+        row->number[2] = rows[i].skips;
+        ls_spec *spec = &row->job[0];
+        *spec = ls_rows_evidence(settings, rows[i].level, WORLD, 1, 0.05);
+        ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
+        ls_text_put(spec->extra, sizeof spec->extra, "%s", rows[i].options);
+        if (rows[i].level > 0) {
+            ls_text_put(spec->loss_scale, sizeof spec->loss_scale, "dynamic");
+        }
+        spec->dump_steps[0] = '\0';
+        spec->steps = STEPS;
+    }
+}
+
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 void ls_told_cases(const ls_case_settings *settings, ls_case_list *list)
@@ -293,4 +389,5 @@ void ls_told_cases(const ls_case_settings *settings, ls_case_list *list)
         spec->steps = STEPS;
     }
     add_kept(settings, list);
+    add_ends(settings, list);
 }
