@@ -13,6 +13,7 @@
 #include "../../harness/text.h"
 #include "../../kernels/core/digest.h"
 #include "../../reference/data/dataset.h"
+#include "../../reference/data/draw.h"
 #include "../../reference/data/folder.h"
 #include "../../reference/data/jpeg.h"
 #include "../../reference/data/loader.h"
@@ -513,6 +514,70 @@ static void judge_colours(const ls_case *row, const ls_record *job, ls_verdict *
     ls_place_remove(root);
 }
 
+/* ---- decoding at a reduced size ---------------------------------------------------------------
+ */
+
+/* The pictures are less than twice as wide and high as what the network gets, so that a half of
+ * them would hold less than that: they are decoded whole, and give the bits that their pixels give.
+ */
+static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    char root[64], tree[96], why[1600];
+    ls_folder folder = {0};
+    ls_loader *loader = NULL;
+    ls_jpeg *jpeg = NULL;
+    ls_transform_scratch scratch = {0};
+    int64_t *order = NULL;
+    (void)row;
+    (void)job;
+    if (!make_root(root, out)) {
+        return;
+    }
+    ls_text_put(tree, sizeof tree, "%s/tree", root);
+    ls_loader_options options = options_of(tree);
+    options.batch_size = 1;
+    if (ls_make_folder(tree, PER_CLASS, SIZE, 1) != LS_OK || ls_jpeg_create(&jpeg) != LS_OK) {
+        ls_verdict_set(out, LS_INFRA, "cannot write %s", tree);
+    } else if (ls_folder_scan(tree, &folder) != LS_OK ||
+               ls_loader_open(&options, &loader) != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "the loader cannot be opened");
+    }
+    (void)ls_data_order(IMAGES, 0, 1, true, false, options.seed, 0, &order);
+    for (int i = 0; i < IMAGES && out->code == LS_PASS; i++) {
+        float want[3 * SIZE * SIZE];
+        ls_loader_batch batch;
+        int width, height;
+        const uint8_t *rgb;
+        const char *path = folder.path[order[i]];
+        if (ls_jpeg_open(jpeg, path, &width, &height, why, sizeof why) != LS_OK ||
+            ls_jpeg_decode(jpeg, 1, &rgb, &width, &height, why, sizeof why) != LS_OK) {
+            ls_verdict_set(out, LS_FAIL, "%s", why);
+            break;
+        }
+        LS_ASSERT(width < 2 * SIZE && height < 2 * SIZE);
+        ls_transform_crop crop = ls_transform_draw(options.seed, 0, order[i], width, height);
+        if (ls_loader_next(loader, &batch) != LS_OK ||
+            ls_transform_apply(&scratch, rgb, width, height, width, height, &crop, SIZE, want) !=
+                LS_OK) {
+            ls_verdict_set(out, LS_FAIL, "image %d fails", i);
+        } else if (memcmp(batch.input, want, sizeof want) != 0) {
+            ls_verdict_set(out, LS_FAIL,
+                           "image %d, %d x %d pixels, a crop of %d x %d: not what its pixels give",
+                           i, width, height, crop.width, crop.height);
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d images have the bits of whole ones",
+                    (int)IMAGES);
+    }
+    ls_loader_close(loader);
+    ls_jpeg_destroy(jpeg);
+    ls_transform_release(&scratch);
+    ls_folder_free(&folder);
+    free(order);
+    ls_place_remove(root);
+}
+
 /* ---- refused --------------------------------------------------------------------------------- */
 
 #define TREE                                                                                      \
@@ -577,6 +642,39 @@ static void add_refusals(const ls_case_settings *settings, ls_case_list *list)
         ls_text_put(spec->data, sizeof spec->data, "%s", refusals[i].data);
         spec->wrap = LS_WRAP_SHELL;
         spec->script = refusals[i].script;
+    }
+}
+
+/* Every file is broken, in a way that only decoding it shows: the one that is named is the first of
+ * the batch, whoever decodes it. */
+static void judge_first(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    enum { EACH = 2 };
+    char name[64];
+    int64_t *order = NULL;
+    (void)ls_data_order(EACH * CLASSES, 0, 1, true, false, row->job[0].seed, 0, &order);
+    ls_text_put(name, sizeof name, "%s/%05d.jpg", ls_draw_class_name((int)(order[0] / EACH)),
+                (int)(order[0] % EACH) + 1);
+    free(order);
+    ls_ending want = {{LS_ERR_USAGE}, 1, name, false, NULL};
+    ls_endings_judge(&want, job, out);
+    if (job->rank[0].step_count > 0) {
+        ls_verdict_set(out, LS_FAIL, "a step was taken on it");
+    }
+}
+
+static void add_first(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (int workers = 0; workers <= 3; workers += 3) {
+        ls_case *row =
+            ls_rows_add(list, judge_first, "I16", "data.refuse.first.workers%d", workers);
+        row->job_count = 1;
+        row->judges_outcome = true;
+        row->job[0] = ls_endings_job(
+            settings, 1, TREE "for F in $D/*/*.jpg; do printf 'hello\\377\\331' > $F; done" GO, "");
+        row->job[0].batch_size = 16;
+        ls_text_put(row->job[0].extra, sizeof row->job[0].extra, "--workers=%d", workers);
+        ls_text_put(row->job[0].data, sizeof row->job[0].data, "{self}/data");
     }
 }
 
@@ -709,7 +807,9 @@ void ls_data_folder_cases(const ls_case_settings *settings, ls_case_list *list)
         row->kind = LS_INSIDE;
         row->number[0] = classes[i];
     }
+    ls_rows_add(list, judge_whole, "I13", "data.resample.unreduced")->kind = LS_INSIDE;
     add_refusals(settings, list);
+    add_first(settings, list);
     add_insides(settings, list);
     ls_rows_add(list, judge_synthetic, "I15", "data.synthetic.channels")->kind = LS_INSIDE;
 }

@@ -187,19 +187,24 @@ static bool has_leftovers(const ls_record *job, ls_verdict *out)
     return false;
 }
 
+static void check_old(const ls_record *job, ls_verdict *out)
+{
+    char path[700];
+    ls_text_put(path, sizeof path, "%s/checkpoint.safetensors", job->directory);
+    char *text = ls_text_read(path);
+    if (text == NULL || strcmp(text, "old\n") != 0) {
+        ls_verdict_set(out, LS_FAIL, "the older checkpoint is not what it was");
+    }
+    free(text);
+}
+
 static void judge_full(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const struct full *f = &full[row->number[0]];
     ls_endings_judge(&f->end, job, out);
     (void)has_leftovers(job, out);
     if (strcmp(f->id, "save-again") == 0) {
-        char path[700];
-        ls_text_put(path, sizeof path, "%s/checkpoint.safetensors", job->directory);
-        char *text = ls_text_read(path);
-        if (text == NULL || strcmp(text, "old\n") != 0) {
-            ls_verdict_set(out, LS_FAIL, "the older checkpoint is not what it was");
-        }
-        free(text);
+        check_old(job, out);
     }
 }
 
@@ -211,6 +216,54 @@ static void add_full(const ls_case_settings *settings, ls_case_list *list)
         row->judges_outcome = true;
         row->job[0] = ls_endings_job(settings, 2, full[i].script, full[i].options);
         ls_text_put(row->job[0].dump_steps, sizeof row->job[0].dump_steps, "%s", full[i].dump);
+        row->number[0] = (int)i;
+    }
+}
+
+/* ---- runs that fail in their arithmetic -------------------------------------------------------
+ */
+
+#define OLD "echo old >{self}/checkpoint.safetensors; " GO
+#define SAVED "--save={self}/checkpoint.safetensors "
+
+/* They end before their last step, which is the one that would be saved. Under SyncBN rank 0 needs
+ * nobody to save. */
+static const struct spoilt {
+    const char *id, *script, *options;
+    int level, world;
+} spoilts[] = {
+    {"floor", GO, SAVED "--init-scale=2 --min-loss-scale=1.5 --overflow-at=1", 2, 1},
+    {"floor-again", OLD, SAVED "--init-scale=2 --min-loss-scale=1.5 --overflow-at=1", 2, 2},
+    {"parameter", GO, SAVED "--loss-scale=1 --overflow-at=1", 0, 2},
+    {"parameter-again", OLD, SAVED "--loss-scale=1 --overflow-at=1", 0, 1},
+};
+
+static void judge_spoilt(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const struct spoilt *s = &spoilts[row->number[0]];
+    bool again = strstr(s->id, "-again") != NULL;
+    ls_ending want = {.code = {LS_ERR_NON_FINITE, LS_ERR_NON_FINITE},
+                      .absent = again ? NULL : "checkpoint.safetensors"};
+    ls_endings_judge(&want, job, out);
+    (void)has_leftovers(job, out);
+    if (again) {
+        check_old(job, out);
+    }
+}
+
+static void add_spoilt(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (size_t i = 0; i < sizeof spoilts / sizeof *spoilts; i++) {
+        ls_case *row = ls_rows_add(list, judge_spoilt, "F7", "faults.spoilt.%s", spoilts[i].id);
+        row->job_count = 1;
+        row->judges_outcome = true;
+        row->job[0] =
+            ls_endings_job(settings, spoilts[i].world, spoilts[i].script, spoilts[i].options);
+        row->job[0].level = spoilts[i].level;
+        row->job[0].sync_bn = spoilts[i].world > 1;
+        if (spoilts[i].level > 0) {
+            ls_text_put(row->job[0].loss_scale, sizeof row->job[0].loss_scale, "dynamic");
+        }
         row->number[0] = (int)i;
     }
 }
@@ -259,6 +312,11 @@ static const struct broken {
      "mkdir -p {self}/r$RANK; cd {self}/r$RANK; env -u RANK -u WORLD_SIZE LS_RUN_DIR= \"$0\" "
      "\"$@\" --steps=2 --seed=$RANK --save=c.safetensors >/dev/null || exit 9; "
      "exec \"$0\" \"$@\" --resume=c.safetensors",
+     "", "--resume"},
+    {"not-equal-moments", /* a step too small to move a parameter, with a decay for each rank */
+     "mkdir -p {self}/r$RANK; cd {self}/r$RANK; env -u RANK -u WORLD_SIZE LS_RUN_DIR= \"$0\" "
+     "\"$@\" --steps=1 --lr=1e-30 --weight-decay=0.$RANK --save=c.safetensors >/dev/null || exit "
+     "9; exec \"$0\" \"$@\" --resume=c.safetensors",
      "", "--resume"},
 };
 
@@ -364,6 +422,7 @@ void ls_faults_cases(const ls_case_settings *settings, ls_case_list *list)
     add_gone(settings, list);
     add_stopped(settings, list);
     add_full(settings, list);
+    add_spoilt(settings, list);
     add_broken(settings, list);
     add_worlds(settings, list);
 }

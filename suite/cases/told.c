@@ -298,7 +298,8 @@ static ls_status visit_ending(void *opaque, const cJSON *event, int line)
     return LS_OK;
 }
 
-/* row->number: the exit code, the rank that is killed or -1, the least number of skipped steps. */
+/* row->number: the exit code, the rank that is not looked at or -1, the least number of skipped
+ * steps, whether all steps are taken. */
 static void judge_end(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     ending e = {0};
@@ -325,8 +326,8 @@ static void judge_end(const ls_case *row, const ls_record *job, ls_verdict *out)
                            k, (int)e.step, (int)e.skipped, (int)e.last, e.skips);
         }
     }
-    bool early = code == 0 || e.last < row->job[0].steps;
-    if (out->code == LS_PASS && (!early || e.skips < row->number[2])) {
+    bool whole = e.last == row->job[0].steps;
+    if (out->code == LS_PASS && (whole != (row->number[3] != 0) || e.skips < row->number[2])) {
         ls_verdict_set(out, LS_WEAK, "the run ended after step %d, %d skipped", (int)e.last,
                        e.skips);
     }
@@ -339,13 +340,16 @@ static void judge_end(const ls_case *row, const ls_record *job, ls_verdict *out)
 static void add_ends(const ls_case_settings *settings, ls_case_list *list)
 {
     static const struct {
-        const char *id, *options;
-        int level, code, victim, skips;
+        const char *id, *script, *options;
+        int level, code, silent, skips, whole;
     } rows[] = {
-        {"good", "--init-scale=1024 --overflow-at=2,4:1", 2, LS_OK, -1, 2},
-        {"floor", "--init-scale=1024 --min-loss-scale=512 --overflow-at=2,3", 2, LS_ERR_NON_FINITE,
-         -1, 2},
-        {"lost", "--fault-at=4:1:forward:kill --timeout=20", 0, LS_ERR_PEER_LOST, 1, 0},
+        {"good", NULL, "--init-scale=1024 --overflow-at=2,4:1", 2, LS_OK, -1, 2, 1},
+        {"floor", NULL, "--init-scale=1024 --min-loss-scale=512 --overflow-at=2,3", 2,
+         LS_ERR_NON_FINITE, -1, 2, 0},
+        {"lost", NULL, "--fault-at=4:1:forward:kill --timeout=20", 0, LS_ERR_PEER_LOST, 1, 0, 0},
+        /* a disk that is full when rank 0 saves; rank 1 has no file to write, and may end well */
+        {"unsaved", "trap '' XFSZ; ulimit -f 200; exec \"$0\" \"$@\"",
+         "--save={self}/checkpoint.safetensors", 0, LS_ERR_INFRA, 1, 0, 1},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ls_case *row =
@@ -353,14 +357,19 @@ static void add_ends(const ls_case_settings *settings, ls_case_list *list)
         row->job_count = 1;
         row->judges_outcome = true;
         row->number[0] = rows[i].code;
-        row->number[1] = rows[i].victim;
+        row->number[1] = rows[i].silent;
         row->number[2] = rows[i].skips;
+        row->number[3] = rows[i].whole;
         ls_spec *spec = &row->job[0];
         *spec = ls_rows_evidence(settings, rows[i].level, WORLD, 1, 0.05);
         ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
         ls_text_put(spec->extra, sizeof spec->extra, "%s", rows[i].options);
         if (rows[i].level > 0) {
             ls_text_put(spec->loss_scale, sizeof spec->loss_scale, "dynamic");
+        }
+        if (rows[i].script != NULL) {
+            spec->wrap = LS_WRAP_SHELL;
+            spec->script = rows[i].script;
         }
         spec->dump_steps[0] = '\0';
         spec->steps = STEPS;

@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "../../harness/text.h"
+#include "../../kernels/core/json.h"
 #include "../../reference/buckets.h"
+#include "../../reference/dialect.h"
 #include "../../reference/safetensors.h"
 
 static const struct wire {
@@ -203,12 +205,116 @@ static void judge_closing(const ls_case *row, const ls_record *job, ls_verdict *
     }
 }
 
+/* ---- where the limits come from -------------------------------------------------------------- */
+
+static const struct limits {
+    const char *id;
+    ls_dialect dialect;
+    double cap_mb;        /* --bucket-cap-mb; 0: not given */
+    int64_t message_size; /* 0: not given */
+    ls_bucket_unit unit;
+    int count;
+    int64_t limit[2];
+} limits[] = {
+    {"apex", LS_DIALECT_APEX, 0, 0, LS_BUCKET_ELEMENTS, 1, {10000000}},
+    {"apex-message", LS_DIALECT_APEX, 0, 5000, LS_BUCKET_ELEMENTS, 1, {5000}},
+    {"apex-mb", LS_DIALECT_APEX, 0.5, 0, LS_BUCKET_BYTES, 1, {524288}},
+    {"torch", LS_DIALECT_TORCH, 0, 0, LS_BUCKET_BYTES, 2, {1048576, 26214400}},
+    {"torch-message", LS_DIALECT_TORCH, 0, 5000, LS_BUCKET_ELEMENTS, 1, {5000}},
+    {"torch-large", LS_DIALECT_TORCH, 4, 0, LS_BUCKET_BYTES, 2, {1048576, 4194304}},
+    {"torch-small", LS_DIALECT_TORCH, 0.5, 0, LS_BUCKET_BYTES, 2, {524288, 524288}},
+};
+
+static void judge_limits(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    const struct limits *l = &limits[row->number[0]];
+    ls_options options = {.dialect = l->dialect,
+                          .bucket_cap_mb = l->cap_mb,
+                          .message_size = l->message_size,
+                          .predivide = 1};
+    ls_dialect_rules rules;
+    ls_dialect_resolve(&options, 2, &rules);
+    const char *unit = rules.unit == LS_BUCKET_BYTES ? "bytes" : "elements";
+    if (rules.unit != l->unit || rules.limit_count != l->count) {
+        ls_verdict_set(out, LS_FAIL, "%d limits in %s, expected %d in %s", rules.limit_count, unit,
+                       l->count, l->unit == LS_BUCKET_BYTES ? "bytes" : "elements");
+    }
+    for (int i = 0; i < l->count && out->code == LS_PASS; i++) {
+        if (rules.limit[i] != l->limit[i]) {
+            ls_verdict_set(out, LS_FAIL, "limit %d is %lld %s, expected %lld", i,
+                           (long long)rules.limit[i], unit, (long long)l->limit[i]);
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "first limit %lld, last %lld %s",
+                    (long long)rules.limit[0], (long long)rules.limit[l->count - 1], unit);
+    }
+}
+
+/* ---- buckets that stay ----------------------------------------------------------------------- */
+
+typedef struct layouts {
+    int count, late, delayed; /* events; those from a later step than the first */
+} layouts;
+
+static ls_status visit_layout(void *opaque, const cJSON *event, int line)
+{
+    layouts *seen = opaque;
+    (void)line;
+    if (strcmp(ls_json_string(event, "event", ""), "buckets") == 0) {
+        seen->count++;
+        seen->late += ls_json_integer(event, "iteration", -1) != 1;
+        seen->delayed += cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(event, "delayed"));
+    }
+    return LS_OK;
+}
+
+static void judge_stays(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    for (int k = 0; k < job->world; k++) {
+        char path[700];
+        layouts seen = {0};
+        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, k);
+        (void)ls_json_each_line(path, visit_layout, &seen);
+        if (seen.count != 1 || seen.late != 0 || seen.delayed != 0) {
+            ls_verdict_set(out, LS_FAIL,
+                           "rank=%d tells %d layouts, %d of them delayed, %d of later steps; "
+                           "expected one from step 1 on",
+                           k, seen.count, seen.delayed, seen.late);
+        }
+    }
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(job->rank[0].buckets, "buckets");
+    if (out->code == LS_PASS && cJSON_GetArraySize(list) < 2) {
+        ls_verdict_set(out, LS_WEAK, "all parameters are in one bucket");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d buckets from step 1 on",
+                    cJSON_GetArraySize(list));
+    }
+}
+
 void ls_wire_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (size_t i = 0; i < sizeof closings / sizeof *closings; i++) {
         ls_case *row = ls_rows_add(list, judge_closing, "D8", "wire.closing.%s", closings[i].id);
         row->kind = LS_INSIDE;
         row->number[0] = (int)i;
+    }
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        ls_case *row = ls_rows_add(list, judge_limits, "D11", "wire.limits.%s", limits[i].id);
+        row->kind = LS_INSIDE;
+        row->number[0] = (int)i;
+    }
+    for (int torch = 0; torch < 2; torch++) {
+        const char *dialect = torch ? "torch" : "apex";
+        ls_case *row = ls_rows_add(list, judge_stays, "D10", "wire.stays.%s.o0.w2", dialect);
+        row->job_count = 1;
+        row->job[0] = ls_rows_evidence(settings, 0, 2, 1, 0.1);
+        row->job[0].deterministic = true;
+        row->job[0].dump_steps[0] = '\0';
+        ls_text_put(row->job[0].dialect, sizeof row->job[0].dialect, "%s", dialect);
     }
     for (size_t i = 0; i < sizeof wires / sizeof *wires; i++) {
         ls_case *row = ls_rows_add(list, judge_wire, "D7", "wire.%s.w2", wires[i].name);
