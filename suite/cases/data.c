@@ -515,7 +515,10 @@ void ls_data_cases(const ls_case_settings *settings, ls_case_list *list)
         row->kind = LS_INSIDE;
         row->number[0] = drop_last;
     }
-    ls_data_folder_cases(settings, list);
+    ls_data_folder_cases(list);
+    ls_data_loader_cases(list);
+    ls_data_synthetic_cases(list);
+    ls_data_refused_cases(settings, list);
     ls_data_transform_cases(settings, list);
     add_seen(settings, list);
     add_uneven(settings, list);
