@@ -6,7 +6,7 @@
 #include "runner.h"
 
 int ls_bench_main(int count, char **argument);
-int ls_bench_jobs_main(int count, char **argument); /* `lockstep jobs` */
+int ls_jobs_main(int count, char **argument);
 int ls_conform_main(int count, char **argument);
 int ls_detect_main(int count, char **argument);
 int ls_judge_main(int count, char **argument);

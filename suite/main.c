@@ -152,7 +152,7 @@ static const struct command {
     {"conform", ls_conform_main, "conformance cases; see `lockstep conform --help`"},
     {"detect", ls_detect_main, "planted faults, each of which must be caught; clean passes"},
     {"judge", ls_judge_main, "DIR...: judge jobs that somebody else's launcher ran"},
-    {"jobs", ls_bench_jobs_main, "commands and environments of a bench, to run elsewhere"},
+    {"jobs", ls_jobs_main, "commands and environments of a bench, to run elsewhere"},
     {"report", report_main, "DIR: tables, plots and pages of a run, again"},
     {"explain", explain_main, "FLAGS of lockstep-train [--world N]: types, buckets, memory"},
     {"data", data_main, "make DIR: draw a folder of images to train on"},
