@@ -58,24 +58,24 @@ sources = $(wildcard $(addsuffix /*.c,$(1)))
 objects = $(patsubst %,$(BUILD)/obj/%.o,$(1))
 
 CORE := $(call sources,kernels/core) kernels/load.c
-HARNESS := $(filter-out harness/launch.c,$(call sources,harness))
+HARNESS := $(call sources,harness/*)
 ORACLE := $(call sources,reference/oracle)
-REFERENCE := $(filter-out reference/train.c reference/collectives.c reference/comm/nccl%,$(call sources,reference reference/data reference/comm))
-SUITE := $(filter-out suite/main.c,$(call sources,suite suite/cases))
+REFERENCE := $(filter-out reference/oracle/% reference/comm/nccl%,$(call sources,reference/*))
+SUITE := $(filter-out suite/unit/% suite/emulation/%,$(call sources,suite/* suite/cases/*))
 # What every backend compiles: the lowering of a network, and what plans have in common.
-SHARED_KERNELS := $(addprefix kernels/,lower.c place.c plan_check.c ready.c)
+SHARED_KERNELS := $(addprefix kernels/,lower.c grad_layout.c plan_check.c ready.c)
 CPU := $(call sources,kernels/cpu kernels/math) $(SHARED_KERNELS)
 CUDA := $(call sources,kernels/cuda) $(SHARED_KERNELS)
 CUDA_KERNELS := $(wildcard kernels/cuda/*.cu)
 # The judge on a device: its own kernels.
 ORACLE_KERNELS := $(wildcard reference/oracle/cuda/*.cu)
 NCCL := $(wildcard reference/comm/nccl*.c)
-EMULATION := $(filter-out suite/unit/cuda/fake_nvml.c \
-	$(if $(call found_cuda,NCCL_INC),,suite/unit/cuda/nccl%), \
-	$(wildcard suite/unit/cuda/*.c))
+EMULATION := $(filter-out suite/emulation/fake_nvml.c suite/emulation/test_% \
+	$(if $(call found_cuda,NCCL_INC),,suite/emulation/nccl%), \
+	$(wildcard suite/emulation/*.c))
 UNITS := $(filter-out $(if $(HAVE_EMULATION),,test_cuda_%) $(if $(HAVE_CUDA),,test_cudnn_%) \
 	$(if $(call found_cuda,NCCL_INC),,test_cuda_nccl), \
-	$(basename $(notdir $(wildcard suite/unit/test_*.c suite/unit/test_cuda_*.cc))))
+	$(basename $(notdir $(wildcard suite/unit/test_*.c suite/emulation/test_*.c suite/emulation/test_*.cc))))
 
 LIBS := $(BUILD)/libls_suite.a $(BUILD)/libls_oracle.a $(BUILD)/libls_reference.a \
 	$(BUILD)/libls_harness.a $(BUILD)/libls_core.a
@@ -113,7 +113,7 @@ $(BUILD)/libls_suite.a: $(call objects,$(SUITE))
 $(BUILD)/libls_%.a:
 	@mkdir -p $(@D)
 	@rm -f $@
-	@ar rcs $@ $^
+	@ar cqs $@ $^
 
 $(BUILD)/obj/%.c.o: %.c
 	@mkdir -p $(@D)
@@ -193,11 +193,11 @@ $(BUILD)/lib/ls_nccl.so: $(call objects,$(NCCL_PARTS)) $(BUILD)/libls_harness.a 
 $(BUILD)/emulated/obj/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(call say,c++ $< (emulated))
-	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) -DLS_CUDA_EMULATED -ffp-contract=off -Isuite/unit/cuda \
+	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) -DLS_CUDA_EMULATED -ffp-contract=off -Isuite/emulation \
 		$(call cuda_includes,$(CUDA_PARTS)) -x c++ -c $< -o $@
 $(call objects,$(EMULATION)): EXTRA += -ffp-contract=off $(call cuda_includes,$(CUDA_PARTS) NCCL)
 # Products of whole trainings.
-$(call objects,$(wildcard suite/unit/cuda/emulated_cu*)): EXTRA += -O3
+$(call objects,$(wildcard suite/emulation/emulated_cu*)): EXTRA += -O3
 $(EMULATED_LIB)/libls_emulated.so: $(call objects,$(EMULATION)) $(BUILD)/libls_core.a
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
@@ -224,15 +224,15 @@ $(EMULATED_LIB)/ls_cpu.so $(EMULATED_LIB)/ls_gloo.so: $(EMULATED_LIB)/%: $(BUILD
 
 # Tests of CUDA code call it on the emulation; the emulation's own needs nothing else.
 CUDA_TESTS := $(addprefix $(BUILD)/unit/,$(filter test_cuda_%,$(UNITS)))
-$(patsubst $(BUILD)/unit/%,$(BUILD)/obj/suite/unit/%.c.o,$(CUDA_TESTS)): \
+$(patsubst $(BUILD)/unit/%,$(BUILD)/obj/suite/emulation/%.c.o,$(CUDA_TESTS)): \
 	EXTRA += $(call cuda_includes,$(CUDA_PARTS))
-$(BUILD)/obj/suite/unit/test_cuda_%.cc.o: EXTRA += -DLS_CUDA_EMULATED -ffp-contract=off \
-	-Isuite/unit/cuda $(call cuda_includes,CUDART)
+$(BUILD)/obj/suite/emulation/test_cuda_%.cc.o: EXTRA += -DLS_CUDA_EMULATED -ffp-contract=off \
+	-Isuite/emulation $(call cuda_includes,CUDART)
 EMULATED_THERE = -Wl,-rpath,'$$ORIGIN/../emulated/lib' $(EMULATED_LIB)/libls_emulated.so
 $(BUILD)/unit/test_cuda_multi: | $(BUILD)/lib/ls_cpu.so
 # These call kernels themselves, without the backend's table and its libraries.
 KERNEL_TESTS := $(addprefix $(BUILD)/unit/test_cuda_,kernels layout norm multi)
-$(KERNEL_TESTS): $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o \
+$(KERNEL_TESTS): $(BUILD)/unit/%: $(BUILD)/obj/suite/emulation/%.c.o \
 		$(patsubst %,$(BUILD)/emulated/obj/%.o,$(CUDA_KERNELS)) \
 		$(call objects,$(addprefix kernels/cuda/cuda_,check.c memory.c wait.c)) \
 		$(BUILD)/libls_core.a | $(EMULATED_LIB)/libls_emulated.so
@@ -242,12 +242,12 @@ $(KERNEL_TESTS): $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o \
 # These load backends as programs do: linked, one's functions would stand before the other's.
 PLAN_TESTS := $(addprefix $(BUILD)/unit/test_cuda_,plan steps)
 $(PLAN_TESTS): | $(EMULATED)
-$(filter-out %/test_cuda_launch %/test_cuda_nccl $(KERNEL_TESTS) $(PLAN_TESTS),$(CUDA_TESTS)): $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o \
+$(filter-out %/test_cuda_launch %/test_cuda_nccl $(KERNEL_TESTS) $(PLAN_TESTS),$(CUDA_TESTS)): $(BUILD)/unit/%: $(BUILD)/obj/suite/emulation/%.c.o \
 		$(EMULATED_LIB)/ls_cuda.so $(LIBS)
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
 	$(Q)$(CC) $(LDFLAGS) -fopenmp $^ $(EMULATED_THERE) -lcheck -lsubunit -lrt -ljpeg $(LDLIBS) -o $@
-$(BUILD)/unit/test_cuda_launch: $(BUILD)/obj/suite/unit/test_cuda_launch.cc.o \
+$(BUILD)/unit/test_cuda_launch: $(BUILD)/obj/suite/emulation/test_cuda_launch.cc.o \
 		$(BUILD)/obj/kernels/cuda/cuda_check.c.o $(BUILD)/libls_core.a | $(EMULATED_LIB)/libls_emulated.so
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
@@ -257,15 +257,15 @@ $(BUILD)/unit/test_cuda_launch: $(BUILD)/obj/suite/unit/test_cuda_launch.cc.o \
 CUDNN_ENGINES := $(call objects,$(wildcard kernels/cuda/conv*.c) $(SHARED_KERNELS) \
 	$(addprefix kernels/cuda/cuda_,check.c memory.c))
 CUDNN_TESTS := $(addprefix $(BUILD)/unit/test_cudnn_,engines fused)
-$(BUILD)/obj/suite/unit/test_cudnn_%.c.o: EXTRA += $(call cuda_includes,$(CUDA_PARTS))
-$(CUDNN_TESTS): $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o $(CUDNN_ENGINES) $(LIBS)
+$(BUILD)/obj/suite/emulation/test_cudnn_%.c.o: EXTRA += $(call cuda_includes,$(CUDA_PARTS))
+$(CUDNN_TESTS): $(BUILD)/unit/%: $(BUILD)/obj/suite/emulation/%.c.o $(CUDNN_ENGINES) $(LIBS)
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
 	$(Q)$(CC) $(LDFLAGS) -fopenmp $^ $(call cuda_libraries,CUDART CUDNN) -lcheck -lsubunit -lrt -ljpeg $(LDLIBS) -o $@
 # They load what they need.
 $(addprefix $(BUILD)/unit/test_cuda_,oracle audit): | $(EMULATED_LIB)/ls_oracle_cuda.so
 # The engine on the runtime alone.
-$(BUILD)/unit/test_cuda_nccl: $(BUILD)/obj/suite/unit/test_cuda_nccl.c.o $(LIBS) \
+$(BUILD)/unit/test_cuda_nccl: $(BUILD)/obj/suite/emulation/test_cuda_nccl.c.o $(LIBS) \
 		| $(EMULATED_LIB)/libls_emulated.so $(EMULATED_LIB)/ls_nccl.so
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
@@ -281,16 +281,21 @@ $(CPU_TESTS): LDLIBS := $(BUILD)/libls_core.a -ldnnl $(LDLIBS)
 # NVIDIA's management library and driver, played from a text file; one of years ago, too.
 FAKE_NVML := $(addprefix $(BUILD)/unit/,libfake_nvml.so libfake_nvml_old.so)
 $(BUILD)/unit/libfake_nvml_old.so: EXTRA += -DLS_FAKE_OLD
-$(FAKE_NVML): suite/unit/cuda/fake_nvml.c harness/nvml_abi.h
+$(FAKE_NVML): suite/emulation/fake_nvml.c harness/machine/nvml_abi.h
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
 	$(Q)$(CC) -I. $(CFLAGS) $(EXTRA) -shared $< -o $@
 $(BUILD)/unit/test_nvml: | $(FAKE_NVML) $(BUILD)/lockstep
-# suite/unit/test_X.c is one Check program.
+define link_unit
+@mkdir -p $(@D)
+$(call say,ld  $@)
+$(Q)$(CC) $(LDFLAGS) -fopenmp $^ -lcheck -lsubunit -lrt -ljpeg $(LDLIBS) -o $@
+endef
+# suite/unit/test_X.c is one Check program; tests of the emulation lie beside it.
+$(PLAN_TESTS): $(BUILD)/unit/%: $(BUILD)/obj/suite/emulation/%.c.o $(LIBS)
+	$(link_unit)
 $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o $(LIBS)
-	@mkdir -p $(@D)
-	$(call say,ld  $@)
-	$(Q)$(CC) $(LDFLAGS) -fopenmp $^ -lcheck -lsubunit -lrt -ljpeg $(LDLIBS) -o $@
+	$(link_unit)
 .SECONDARY:
 
 # ---- the jobs people run -----------------------------------------------------------------------

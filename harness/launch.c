@@ -10,13 +10,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../kernels/core/log.h"
-#include "lifeline.h"
-#include "look.h"
-#include "machine.h"
-#include "outcome.h"
-#include "refusal.h"
-#include "watch.h"
+#include "kernels/core/log.h"
+#include "harness/hosts/remote_session.h"
+#include "harness/hosts/probe.h"
+#include "harness/machine/machine.h"
+#include "harness/hosts/outcome.h"
+#include "kernels/core/usage_error.h"
+#include "harness/hosts/supervise.h"
 
 enum { EXIT_TIMED_OUT = 124 }; /* as timeout(1) */
 
@@ -221,10 +221,11 @@ static error_t parse_one(int key, char *text, struct argp_state *state)
     }
 }
 
-static ls_watch_place place_of(const arguments *given, int index, int port, const char *token)
+static ls_supervise_rank_info place_of(const arguments *given, int index, int port,
+                                       const char *token)
 {
     int per_node = given->nproc / given->local_nodes;
-    return (ls_watch_place){
+    return (ls_supervise_rank_info){
         .rank = given->node_rank * given->nproc + index,
         .world = given->nnodes * given->nproc,
         .local_rank = index % per_node,
@@ -302,13 +303,13 @@ static int run(const arguments *given)
 {
     char token_text[33], log_path[PATH_MAX];
     const char *token = getenv("LS_TOKEN");
-    int port = given->master_port != 0 ? given->master_port : ls_watch_free_port();
+    int port = given->master_port != 0 ? given->master_port : ls_supervise_free_port();
     if (port == 0) {
         ls_log_error("no free port for MASTER_PORT: %s", strerror(errno));
         return LS_ERR_INFRA;
     }
     if (token == NULL && given->nnodes == 1) { /* several launchers could not agree on one */
-        ls_watch_token(token_text);
+        ls_supervise_token(token_text);
         token = token_text;
     }
     if (given->log_dir != NULL && mkdir(given->log_dir, 0755) != 0 && errno != EEXIST) {
@@ -318,26 +319,26 @@ static int run(const arguments *given)
     ls_proc_spec *spec = calloc((size_t)given->nproc, sizeof *spec);
     LS_ASSERT(spec != NULL);
     for (int i = 0; i < given->nproc; i++) {
-        ls_watch_place place = place_of(given, i, port, token);
+        ls_supervise_rank_info place = place_of(given, i, port, token);
         spec[i].argv = given->command;
         spec[i].file_bytes_max = given->file_bytes_max;
-        spec[i].environment = ls_watch_environment(&place);
+        spec[i].environment = ls_supervise_environment(&place);
         if (given->log_dir != NULL) {
             snprintf(log_path, sizeof log_path, "%s/rank%d.log", given->log_dir, place.rank);
             spec[i].log_path = strdup(log_path);
         }
     }
-    ls_watch watch = {
+    ls_supervise watch = {
         .count = given->nproc, .spec = spec, .limit_s = given->limit_s, .grace_s = given->grace_s};
     ls_job_outcome outcome;
-    ls_status status = ls_watch_run(&watch, &outcome);
+    ls_status status = ls_supervise_run(&watch, &outcome);
     int code = status != LS_OK ? (int)status : tell(given, &outcome);
     if (given->env_from_stdin) {
         report(given, &outcome);
     }
     ls_job_outcome_free(&outcome);
     for (int i = 0; i < given->nproc; i++) {
-        ls_watch_environment_free((char **)spec[i].environment);
+        ls_supervise_environment_free((char **)spec[i].environment);
         free((char *)spec[i].log_path);
     }
     free(spec);
@@ -357,7 +358,7 @@ int main(int argc, char **argv)
                "Exit code: 0; that of the first rank that failed, 128 + signal when it was killed; "
                "124 at the deadline; 2 for wrong arguments.",
     };
-    if (ls_refusal_explain(options, true, argc, argv)) { /* argp's own take two lines */
+    if (ls_usage_error_explain(options, true, argc, argv)) { /* argp's own take two lines */
         return LS_ERR_USAGE;
     }
     argp_err_exit_status = LS_ERR_USAGE;
@@ -366,19 +367,19 @@ int main(int argc, char **argv)
     }
     if (given.env_from_stdin) {
         (void)unsetenv("OMP_NUM_THREADS"); /* srun hands on that of the machine it is started on */
-        ls_status status = ls_lifeline_read_order(STDIN_FILENO);
+        ls_status status = ls_remote_session_read_order(STDIN_FILENO);
         if (status != LS_OK) {
             return (int)status;
         }
         (void)signal(SIGHUP, SIG_DFL); /* an ignored one could not tell us of the end */
     }
     if (ls_proc_catch_signals() != LS_OK ||
-        (given.env_from_stdin && ls_lifeline_follow(STDIN_FILENO) != LS_OK)) {
+        (given.env_from_stdin && ls_remote_session_follow(STDIN_FILENO) != LS_OK)) {
         return LS_ERR_INFRA;
     }
     if (given.look != NULL) {
-        return (int)ls_look_answer(given.look, given.look_device, given.look_ranks,
-                                   given.look_oversubscribed);
+        return (int)ls_probe_answer(given.look, given.look_device, given.look_ranks,
+                                    given.look_oversubscribed);
     }
     return run(&given);
 }

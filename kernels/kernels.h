@@ -19,8 +19,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/status.h"
-#include "core/tensor.h"
+#include "kernels/core/status.h"
+#include "kernels/core/tensor.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/log.h"
+#include "kernels/core/log.h"
 #include "kernels.h"
 
 static ls_status library_path(const char *name, char *path, size_t path_bytes)

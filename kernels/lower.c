@@ -4,7 +4,7 @@
 
 #include "lower.h"
 
-#include "core/log.h"
+#include "kernels/core/log.h"
 
 /* ---- what the list of layers looks like ------------------------------------------------------ */
 
@@ -282,7 +282,7 @@ static ls_status fill(ls_lower *lower, const ls_lower_backend *backend)
     for (int i = 0; i < lower->network->layer_count; i++) {
         LS_TRY(lower_layer(lower, backend, i));
     }
-    return ls_place_gradients(lower, backend);
+    return ls_grad_layout_choose(lower, backend);
 }
 
 ls_status ls_lower_create(const ls_network *network, const ls_plan_options *options,

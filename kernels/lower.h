@@ -113,7 +113,7 @@ void ls_lower_describe(const ls_lower *lower, ls_lower_engine *engine, const voi
                        char *text, size_t bytes);
 
 /* place.c; called by ls_lower_create. */
-ls_status ls_place_gradients(ls_lower *lower, const ls_lower_backend *backend);
+ls_status ls_grad_layout_choose(ls_lower *lower, const ls_lower_backend *backend);
 
 #ifdef __cplusplus
 }

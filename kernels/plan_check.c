@@ -1,6 +1,6 @@
 #include "plan_check.h"
 
-#include "core/log.h"
+#include "kernels/core/log.h"
 
 ls_status ls_plan_check_binding(const ls_network *network, const ls_plan_binding *binding)
 {

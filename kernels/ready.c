@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/log.h"
+#include "kernels/core/log.h"
 #include "lower.h"
 
 ls_status ls_ready_create(const ls_network *network, ls_ready *out)

@@ -9,14 +9,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../kernels/core/clock.h"
-#include "../kernels/core/digest.h"
-#include "../kernels/core/json.h"
-#include "../kernels/core/log.h"
-#include "collectives_arguments.h"
-#include "comm/exercise.h"
-#include "device.h"
-#include "world.h"
+#include "kernels/core/clock.h"
+#include "kernels/core/digest.h"
+#include "kernels/core/json.h"
+#include "kernels/core/log.h"
+#include "reference/comm/collectives_arguments.h"
+#include "reference/comm/exercise.h"
+#include "reference/state/device.h"
+#include "reference/options/world.h"
 
 typedef struct program {
     ls_collectives_arguments given;

@@ -3,12 +3,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "../kernels/core/log.h"
-#include "../kernels/core/plant.h"
-#include "checkpoint.h"
-#include "join.h"
-#include "setup.h"
-#include "step.h"
+#include "kernels/core/log.h"
+#include "kernels/core/plant.h"
+#include "reference/train/checkpoint.h"
+#include "reference/train/join.h"
+#include "reference/train/setup.h"
+#include "reference/train/step.h"
 
 static ls_status prepare(int argc, char **argv, ls_trainer *trainer)
 {

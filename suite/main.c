@@ -4,18 +4,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../harness/report.h"
-#include "../harness/report_diff.h"
-#include "../harness/text.h"
-#include "../kernels/core/log.h"
-#include "../reference/data/make.h"
-#include "../reference/explain.h"
-#include "../reference/options.h"
-#include "commands.h"
-#include "gpus.h"
-#include "layers.h"
-#include "place.h"
-#include "versus.h"
+#include "harness/report/report.h"
+#include "harness/report/diff.h"
+#include "kernels/core/text.h"
+#include "kernels/core/log.h"
+#include "reference/data/make.h"
+#include "reference/explain/explain.h"
+#include "reference/options/options.h"
+#include "suite/commands/commands.h"
+#include "suite/run/gpus.h"
+#include "suite/commands/layers.h"
+#include "suite/run/place.h"
+#include "suite/commands/versus.h"
 
 static int report_main(int count, char **argument)
 {
@@ -36,7 +36,7 @@ static int report_main(int count, char **argument)
         status = ls_report_write(argument[0], plots);
     }
     if (status == LS_OK) {
-        status = ls_report_print(argument[0], stdout);
+        status = ls_report_terminal(argument[0], stdout);
     }
     return (int)status;
 }

@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../harness/matrix.h"
-#include "../harness/record.h"
+#include "harness/run/matrix.h"
+#include "harness/run/record.h"
 
 /* A tolerance is a value and a sentence that says where it comes from; without the sentence (a
  * literal of more than 20 characters) it does not compile. */
@@ -112,7 +112,7 @@ void ls_faults_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_launch_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_subject_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_init_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_told_cases(const ls_case_settings *settings, ls_case_list *list);
+void ls_events_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_explained_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_wire_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_small_cases(const ls_case_settings *settings, ls_case_list *list);
@@ -125,7 +125,7 @@ void ls_kernels_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_kernels_exact_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_kernels_multi_cases(const ls_case_settings *settings, ls_case_list *list);
 
-/* suite/rows.c: the tools of the families. */
+/* suite/cases/rows.c: the tools of the families. */
 /* All cases of all families; free with ls_rows_free. */
 void ls_rows_all(const ls_case_settings *settings, ls_case_list *list);
 void ls_rows_free(ls_case_list *list);
@@ -145,7 +145,7 @@ ls_spec ls_rows_evidence(const ls_case_settings *settings, int level, int world,
 /* ".b0.1mb", ".delay"; "" for the dialect's own rule. text[24]. */
 void ls_rows_bucket_id(double bucket_mb, char *text);
 
-/* suite/verdict.c */
+/* suite/judge/verdict.c */
 const char *ls_verdict_name(ls_verdict_code code);
 bool ls_verdict_good(ls_verdict_code code); /* PASS, WAIVED */
 /* Sets code and evidence (printf style); the first bad one stays. */

@@ -3,7 +3,7 @@
 #ifndef LS_CPU_BACKEND_H
 #define LS_CPU_BACKEND_H
 
-#include "../kernels.h"
+#include "kernels/kernels.h"
 
 typedef enum ls_isa {
     LS_ISA_PLAIN, /* what the compiler makes of C alone */

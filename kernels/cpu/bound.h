@@ -3,7 +3,7 @@
 #ifndef LS_CPU_BOUND_H
 #define LS_CPU_BOUND_H
 
-#include "../kernels.h"
+#include "kernels/kernels.h"
 
 #define LS_CPU_BOUND_ENTRY "ls_cpu_convolutions_ms"
 

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../core/arena.h"
-#include "../core/log.h"
-#include "../core/plant.h"
+#include "kernels/core/arena.h"
+#include "kernels/core/log.h"
+#include "kernels/core/plant.h"
 #include "matrix.h"
 #include "parallel.h"
 

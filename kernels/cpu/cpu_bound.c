@@ -1,7 +1,7 @@
 #include <stdlib.h>
 
-#include "../core/clock.h"
-#include "../core/log.h"
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
 #include "bound.h"
 #include "plan.h"
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../core/clock.h"
-#include "../core/log.h"
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
 #include "bound.h"
 
 enum {

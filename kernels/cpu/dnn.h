@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "../core/status.h"
+#include "kernels/core/status.h"
 
 typedef struct ls_dnn ls_dnn;
 typedef struct ls_dnn_product ls_dnn_product;

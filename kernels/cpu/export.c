@@ -1,7 +1,7 @@
 /* What the last forward left, in logical NCHW. */
 #include <string.h>
 
-#include "../plan_check.h"
+#include "kernels/plan_check.h"
 #include "plan.h"
 
 static float stored_value(const ls_plan *plan, int slot, int64_t index)

@@ -2,8 +2,8 @@
  * element, since only references pay for it. */
 #include <string.h>
 
-#include "../core/log.h"
-#include "../plan_check.h"
+#include "kernels/core/log.h"
+#include "kernels/plan_check.h"
 #include "plan.h"
 
 /* to[i] = open[i] ? from[i] : 0, elements moved as they are. */

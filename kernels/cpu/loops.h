@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../core/tensor.h"
+#include "kernels/core/tensor.h"
 
 enum { LS_LOOPS_LANES = 16 }; /* room for the widest vector code */
 

@@ -1,9 +1,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "../core/half.h"
-#include "../core/log.h"
-#include "../core/plant.h"
+#include "kernels/core/half.h"
+#include "kernels/core/log.h"
+#include "kernels/core/plant.h"
 #include "parallel.h"
 #include "plan.h"
 

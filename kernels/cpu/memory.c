@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "../core/log.h"
+#include "kernels/core/log.h"
 
 /* Each block is a mapping of its own, with its length in the 64 bytes before it. */
 enum { HEADER = 64, HUGE_PAGE = 2 << 20 };

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "../core/status.h"
+#include "kernels/core/status.h"
 
 /* 64-byte aligned and zeroed; bytes may be 0. Logs and returns LS_ERR_INFRA. */
 ls_status ls_memory_take(int64_t bytes, const char *purpose, void **out);

@@ -3,9 +3,9 @@
 #include <limits.h>
 #include <string.h>
 
-#include "../core/log.h"
-#include "../core/plant.h"
-#include "../math/scaler.h"
+#include "kernels/core/log.h"
+#include "kernels/core/plant.h"
+#include "kernels/math/scaler.h"
 
 /* Below this many elements a call runs in the caller: waking a team costs more than the work. */
 enum { PARALLEL_LEAST = 32768 };

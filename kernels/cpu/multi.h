@@ -5,11 +5,11 @@
 #ifndef LS_CPU_MULTI_H
 #define LS_CPU_MULTI_H
 
-#include "../entries.h"
-#include "../math/adam.h"
-#include "../math/lamb.h"
-#include "../math/lars.h"
-#include "../math/sgd.h"
+#include "kernels/entries.h"
+#include "kernels/math/adam.h"
+#include "kernels/math/lamb.h"
+#include "kernels/math/lars.h"
+#include "kernels/math/sgd.h"
 #include "backend.h"
 
 /* ---- what the vector variants implement (multi_plain.c, multi_avx2.c, multi_avx512.c) -------- */

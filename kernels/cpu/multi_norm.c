@@ -6,7 +6,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#include "../core/log.h"
+#include "kernels/core/log.h"
 
 enum { CHUNK = 16384 }; /* elements; a multiple of the loops' block */
 

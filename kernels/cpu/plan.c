@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../core/log.h"
-#include "../plan_check.h"
+#include "kernels/core/log.h"
+#include "kernels/plan_check.h"
 #include "memory.h"
 #include "parallel.h"
 

@@ -3,10 +3,10 @@
 #ifndef LS_CPU_PLAN_H
 #define LS_CPU_PLAN_H
 
-#include "../core/arena.h"
-#include "../entries.h"
-#include "../lower.h"
-#include "../ready.h"
+#include "kernels/core/arena.h"
+#include "kernels/entries.h"
+#include "kernels/lower.h"
+#include "kernels/ready.h"
 #include "backend.h"
 #include "conv.h"
 #include "loops.h"

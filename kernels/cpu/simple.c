@@ -1,7 +1,7 @@
 /* Operations without parameters: joins of gradients, pools, the padded shortcut. */
 #include <string.h>
 
-#include "../core/plant.h"
+#include "kernels/core/plant.h"
 #include "parallel.h"
 #include "plan.h"
 

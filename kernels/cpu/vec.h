@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "../core/half.h"
+#include "kernels/core/half.h"
 
 #if defined(LS_VEC_AVX512)
 #include <immintrin.h>

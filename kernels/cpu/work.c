@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../core/log.h"
+#include "kernels/core/log.h"
 #include "memory.h"
 #include "plan.h"
 

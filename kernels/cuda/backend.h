@@ -8,7 +8,7 @@
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 
-#include "../kernels.h"
+#include "kernels/kernels.h"
 #include "check.h"
 
 #ifdef __cplusplus

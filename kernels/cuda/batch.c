@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../core/log.h"
+#include "kernels/core/log.h"
 #include "plan.h"
 
 static size_t input_bytes(const ls_plan *plan)

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../core/log.h"
-#include "../plan_check.h"
+#include "kernels/core/log.h"
+#include "kernels/plan_check.h"
 #include "plan.h"
 
 enum { OPERAND_ALIGN = 16 }; /* of cuDNN's and cuBLASLt's tensors, in bytes */

@@ -4,7 +4,7 @@
 #ifndef LS_CUDA_BOUND_H
 #define LS_CUDA_BOUND_H
 
-#include "../kernels.h"
+#include "kernels/kernels.h"
 
 #ifdef __cplusplus
 extern "C" {

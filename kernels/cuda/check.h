@@ -5,7 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
 
-#include "../core/status.h"
+#include "kernels/core/status.h"
 
 #ifdef __cplusplus
 extern "C" {

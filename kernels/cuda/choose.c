@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../core/log.h"
+#include "kernels/core/log.h"
 #include "plan.h"
 
 enum { LINE_BYTES = 1024 };

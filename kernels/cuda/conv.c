@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../core/log.h"
+#include "kernels/core/log.h"
 #include "conv_plans.h"
 
 /* Pointers of the last execution, in a descriptor that cuDNN takes them from. */

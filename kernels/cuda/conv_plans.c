@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../core/log.h"
+#include "kernels/core/log.h"
 
 /* Far more than cuDNN has ever offered for one convolution (9.19: 33 in mode A, 40 in B). */
 enum { MOST_CONFIGS = 256, TIMED_OF_MODE_A = 5 };

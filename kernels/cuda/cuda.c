@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../core/log.h"
+#include "kernels/core/log.h"
 #include "backend.h"
 #include "numa.h"
 #include "nvtx.h"

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../core/half.h"
-#include "../core/log.h"
+#include "kernels/core/half.h"
+#include "kernels/core/log.h"
 #include "bound.h"
 #include "plan.h"
 

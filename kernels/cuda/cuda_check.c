@@ -1,6 +1,6 @@
 #include "check.h"
 
-#include "../core/log.h"
+#include "kernels/core/log.h"
 
 bool ls_cuda_is_fatal(cudaError_t error)
 {

@@ -2,7 +2,7 @@
  * here is called inside a step. */
 #include "backend.h"
 
-#include "../core/log.h"
+#include "kernels/core/log.h"
 
 static ls_status refused(cudaError_t error, int64_t bytes, const char *purpose, const char *where)
 {

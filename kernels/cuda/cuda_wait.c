@@ -2,7 +2,7 @@
  * that the wait will not end; without one the driver waits as it likes. */
 #include <sched.h>
 
-#include "../core/clock.h"
+#include "kernels/core/clock.h"
 #include "backend.h"
 
 enum { LOOK_NS = 1000000 }; /* between two looks: what they ask is not free */

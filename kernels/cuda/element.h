@@ -6,8 +6,8 @@
 
 #include "launch.h"
 
-#include "../core/dtype.h"
-#include "../core/half.h"
+#include "kernels/core/dtype.h"
+#include "kernels/core/half.h"
 
 #ifndef LS_CUDA_EMULATED
 #include <cuda_bf16.h>

@@ -1,5 +1,5 @@
 /* What the last forward left, in logical NCHW on the host. */
-#include "../plan_check.h"
+#include "kernels/plan_check.h"
 #include "plan.h"
 
 ls_status ls_export_room(ls_plan *plan, int64_t bytes, void **out)

@@ -1,6 +1,6 @@
 /* Branches taken as given: for the reference that follows another run's decisions. */
-#include "../core/log.h"
-#include "../plan_check.h"
+#include "kernels/core/log.h"
+#include "kernels/plan_check.h"
 #include "plan.h"
 
 static ls_status force_relu(ls_plan *plan, ls_stream *stream, const ls_op *op, const void *host,

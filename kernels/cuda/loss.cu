@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "../core/plant.h"
+#include "kernels/core/plant.h"
 #include "ops.h"
 #include "packet.h"
 

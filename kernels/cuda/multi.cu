@@ -2,9 +2,9 @@
  * kernels/math/, each operation rounded by itself, so the bits are the CPU's. */
 #include "launch.h"
 
-#include "../core/log.h"
-#include "../core/plant.h"
-#include "../math/scaler.h"
+#include "kernels/core/log.h"
+#include "kernels/core/plant.h"
+#include "kernels/math/scaler.h"
 #include "backend.h"
 #include "multi.h"
 #include "ops.h"

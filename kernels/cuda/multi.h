@@ -7,11 +7,11 @@
 
 #include "launch.h"
 
-#include "../kernels.h"
-#include "../math/adam.h"
-#include "../math/lamb.h"
-#include "../math/lars.h"
-#include "../math/sgd.h"
+#include "kernels/kernels.h"
+#include "kernels/math/adam.h"
+#include "kernels/math/lamb.h"
+#include "kernels/math/lars.h"
+#include "kernels/math/sgd.h"
 #include "packet.h"
 
 enum {

@@ -3,7 +3,7 @@
  * halves, blocks and chunks added in turn. */
 #include "launch.h"
 
-#include "../core/log.h"
+#include "kernels/core/log.h"
 #include "backend.h"
 #include "multi.h"
 

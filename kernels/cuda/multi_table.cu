@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../core/log.h"
+#include "kernels/core/log.h"
 #include "backend.h"
 #include "multi.h"
 #include "ops.h"

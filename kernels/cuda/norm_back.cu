@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "../core/plant.h"
+#include "kernels/core/plant.h"
 #include "norm.h"
 
 static ls_sweep sums_sweep(const ls_norm_call *call)

@@ -3,7 +3,7 @@
 #ifndef LS_CUDA_NVTX_H
 #define LS_CUDA_NVTX_H
 
-#include "../kernels.h"
+#include "kernels/kernels.h"
 
 void ls_nvtx_push(ls_backend *backend, const char *name);
 void ls_nvtx_pop(ls_backend *backend);

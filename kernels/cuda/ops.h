@@ -13,7 +13,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "../entries.h"
+#include "kernels/entries.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../core/log.h"
+#include "kernels/core/log.h"
 #include "bound.h"
 
 enum { PLACES = 2 }; /* unless plan_places says otherwise */

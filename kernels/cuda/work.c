@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../core/log.h"
+#include "kernels/core/log.h"
 #include "plan.h"
 
 enum { ALIGN = 256 }; /* whole sectors for every array, and more than any engine asks for */

@@ -10,8 +10,8 @@
 #ifndef LS_MATH_LAMB_H
 #define LS_MATH_LAMB_H
 
-#include "../core/plant.h"
-#include "../kernels.h"
+#include "kernels/core/plant.h"
+#include "kernels/kernels.h"
 #include "rounded.h"
 
 /* What one step has in common for all elements, worked out in double and rounded once. */

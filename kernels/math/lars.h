@@ -5,8 +5,8 @@
 #ifndef LS_MATH_LARS_H
 #define LS_MATH_LARS_H
 
-#include "../core/plant.h"
-#include "../kernels.h"
+#include "kernels/core/plant.h"
+#include "kernels/kernels.h"
 #include "rounded.h"
 
 typedef struct ls_lars_rule {

@@ -9,8 +9,8 @@
 
 #include <math.h>
 
-#include "../core/half.h"
-#include "../core/plant.h"
+#include "kernels/core/half.h"
+#include "kernels/core/plant.h"
 
 #if defined(__clang__) && !defined(__CUDACC__)
 #pragma STDC FP_CONTRACT OFF

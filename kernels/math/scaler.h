@@ -3,8 +3,8 @@
 #ifndef LS_MATH_SCALER_H
 #define LS_MATH_SCALER_H
 
-#include "../core/plant.h"
-#include "../kernels.h"
+#include "kernels/core/plant.h"
+#include "kernels/kernels.h"
 #include "rounded.h"
 
 /* Without --min-loss-scale a run ends when S would fall below 2^-24, the smallest fp16 subnormal.

@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "../core/plant.h"
+#include "kernels/core/plant.h"
 #include "rounded.h"
 
 /* Constant over a call; loops specialise on it. */

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "../../kernels/core/log.h"
+#include "kernels/core/log.h"
 #include "self.h"
 
 ls_status ls_comm_load(const char *name, const ls_comm_api **out)

@@ -21,8 +21,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../../harness/store.h"
-#include "../../kernels/kernels.h"
+#include "harness/store/store.h"
+#include "kernels/kernels.h"
 
 #ifdef __cplusplus
 extern "C" {

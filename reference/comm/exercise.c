@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../kernels/core/clock.h"
-#include "../../kernels/core/digest.h"
-#include "../../kernels/core/log.h"
+#include "kernels/core/clock.h"
+#include "kernels/core/digest.h"
+#include "kernels/core/log.h"
 
 enum { GUARD = 64, POISON = 0xa5, ALIGN = 64 };
 

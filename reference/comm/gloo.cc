@@ -29,8 +29,8 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/pair.h>
 
-#include "../../kernels/core/digest.h"
-#include "../../kernels/core/log.h"
+#include "kernels/core/digest.h"
+#include "kernels/core/log.h"
 
 using ls_gloo::Aborted;
 using ls_gloo::Job;

@@ -4,9 +4,9 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "../../kernels/core/half.h"
-#include "../../kernels/core/plant.h"
-#include "../../kernels/core/status.h"
+#include "kernels/core/half.h"
+#include "kernels/core/plant.h"
+#include "kernels/core/status.h"
 
 /* Elements are moved with memcpy: buffers may lie at any address, and compilers turn it into plain
  * loads. */

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "../../kernels/core/tensor.h"
+#include "kernels/core/tensor.h"
 
 #ifdef __cplusplus
 extern "C" {

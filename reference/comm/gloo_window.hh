@@ -17,7 +17,7 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/unbound_buffer.h>
 
-#include "../../kernels/core/clock.h"
+#include "kernels/core/clock.h"
 #include "comm.h"
 #include "gloo_shared.hh"
 

@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../kernels/core/clock.h"
-#include "../../kernels/core/log.h"
-#include "../../kernels/cuda/check.h"
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
+#include "kernels/cuda/check.h"
 
 /* ---- the communicator's state ---------------------------------------------------------------- */
 

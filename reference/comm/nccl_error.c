@@ -1,7 +1,7 @@
 /* What NCCL's errors and CUDA's stand for. */
-#include "../../kernels/core/clock.h"
-#include "../../kernels/core/log.h"
-#include "../../kernels/cuda/check.h"
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
+#include "kernels/cuda/check.h"
 #include "nccl.h"
 
 ls_status ls_nccl_status_of(ncclResult_t result)

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "../../kernels/core/clock.h"
-#include "../../kernels/core/log.h"
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
 
 /* For an aborted communicator's threads and kernels to leave; together with what else a failed rank
  * does, less than the launcher's grace of 5 s. */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../kernels/core/log.h"
+#include "kernels/core/log.h"
 
 /* NULL: registered. Else why not. */
 static const char *register_memory(ls_comm *comm, void *memory, int64_t bytes)

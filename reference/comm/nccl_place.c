@@ -11,7 +11,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "../../kernels/core/log.h"
+#include "kernels/core/log.h"
 
 enum {
     SHARED_CTAS = 2,  /* blocks of a rank that has not the device to itself: all ranks' kernels must

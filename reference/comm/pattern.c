@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "../../kernels/core/half.h"
-#include "../../kernels/core/status.h"
+#include "kernels/core/half.h"
+#include "kernels/core/status.h"
 
 static uint64_t mix(int rank, int64_t index)
 {

@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../../kernels/core/dtype.h"
+#include "kernels/core/dtype.h"
 
 enum { LS_PATTERN_WORLD_MAX = 16, LS_PATTERN_BYTES_MAX = 8 };
 

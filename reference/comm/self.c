@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../kernels/core/clock.h"
-#include "../../kernels/core/log.h"
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
 
 struct ls_comm {
     uint64_t number;

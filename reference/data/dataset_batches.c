@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "../../kernels/core/log.h"
-#include "../safetensors.h"
+#include "kernels/core/log.h"
+#include "reference/files/safetensors.h"
 
 typedef struct batches {
     ls_dataset base;

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "../../kernels/core/log.h"
+#include "kernels/core/log.h"
 #include "folder.h"
 #include "jpeg.h"
 #include "sampler.h"

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "../../kernels/core/log.h"
-#include "../../kernels/core/rng.h"
+#include "kernels/core/log.h"
+#include "kernels/core/rng.h"
 
 /* Each channel of class k is a product of two cosines with the class's own frequencies and phases,
  * of the image's own strength, place and brightness, under noise. A row and a column of cosines

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "../../kernels/core/rng.h"
+#include "kernels/core/rng.h"
 
 /* Everything a picture has of its own. Lengths are in halves of the shorter side, the origin is the
  * middle of the shape. */

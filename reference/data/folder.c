@@ -9,7 +9,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-#include "../../kernels/core/log.h"
+#include "kernels/core/log.h"
 
 enum { DEPTH_MAX = 16 }; /* a link that leads back up must not be followed for ever */
 

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "../../kernels/core/status.h"
+#include "kernels/core/status.h"
 
 typedef struct ls_folder {
     int class_count;

@@ -12,7 +12,7 @@
 #include <jpeglib.h>
 #include <jerror.h>
 
-#include "../../kernels/core/log.h"
+#include "kernels/core/log.h"
 
 enum {
     PATH_BYTES = 1024,

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../../kernels/core/status.h"
+#include "kernels/core/status.h"
 
 typedef struct ls_jpeg ls_jpeg; /* a decoder, reused from file to file; one thread at a time */
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "../../kernels/core/log.h"
+#include "kernels/core/log.h"
 #include "dataset.h"
 
 /* A ring of slots, one micro-batch each: one that the caller reads and the others that threads

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../../kernels/core/status.h"
+#include "kernels/core/status.h"
 
 typedef struct ls_loader ls_loader;
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "../../kernels/core/log.h"
+#include "kernels/core/log.h"
 #include "draw.h"
 #include "jpeg.h"
 

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "../../kernels/core/status.h"
+#include "kernels/core/status.h"
 
 enum { LS_MAKE_CLASSES = 10 };
 

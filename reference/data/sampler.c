@@ -2,9 +2,9 @@
 
 #include <stdlib.h>
 
-#include "../../kernels/core/log.h"
-#include "../../kernels/core/plant.h"
-#include "../../kernels/core/rng.h"
+#include "kernels/core/log.h"
+#include "kernels/core/plant.h"
+#include "kernels/core/rng.h"
 
 int64_t ls_sampler_length(const ls_sampler *sampler)
 {

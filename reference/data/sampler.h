@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../../kernels/core/status.h"
+#include "kernels/core/status.h"
 
 typedef struct ls_sampler {
     int64_t count; /* images of the data set, at least 1 */

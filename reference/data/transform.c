@@ -3,9 +3,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "../../kernels/core/digest.h"
-#include "../../kernels/core/log.h"
-#include "../../kernels/core/rng.h"
+#include "kernels/core/digest.h"
+#include "kernels/core/log.h"
+#include "kernels/core/rng.h"
 
 /* torchvision: RandomResizedCrop(scale=(0.08, 1), ratio=(3/4, 4/3)), ten tries; ImageNet's
  * statistics. */

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../../kernels/core/status.h"
+#include "kernels/core/status.h"
 
 typedef struct ls_transform_crop {
     int top, left, height, width; /* in pixels of the full image */

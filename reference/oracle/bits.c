@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "../../kernels/core/status.h"
+#include "kernels/core/status.h"
 
 enum { DOUBLE_MANTISSA = 52, DOUBLE_BIAS = 1023 };
 

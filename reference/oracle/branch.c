@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../kernels/core/log.h"
+#include "kernels/core/log.h"
 
 ls_status ls_branch_allocate(const ls_nettab *net, int64_t samples, ls_branch_set *out)
 {

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "../../kernels/core/status.h"
+#include "kernels/core/status.h"
 #include "dumpfile.h"
 #include "nettab.h"
 #include "shards.h"

@@ -70,12 +70,12 @@ static double mean_of(const ls_oracle_step *step, const double *chunk, int64_t c
     return step->average == LS_ORACLE_SUM ? sum : sum / step->world;
 }
 
-void ls_combine_chunks(const ls_oracle_step *step, bool ideal, bool product, ls_settle_noise noise,
-                       int64_t count, double *chunk, double *out)
+void ls_combine_chunks(const ls_oracle_step *step, bool ideal, bool product,
+                       ls_round_stored_noise noise, int64_t count, double *chunk, double *out)
 {
     route r = route_of(step, product);
     if (ideal) {
-        ls_settle_values(r.made, noise, count * step->world * step->accumulate, chunk);
+        ls_round_stored_values(r.made, noise, count * step->world * step->accumulate, chunk);
     }
 #pragma omp parallel for if (count > 1 << 14)
     for (int64_t i = 0; i < count; i++) {

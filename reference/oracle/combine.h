@@ -4,12 +4,12 @@
 #define LS_ORACLE_COMBINE_H
 
 #include "oracle.h"
-#include "settle.h"
+#include "round_stored.h"
 
 /* chunk[A*W][count], chunk a*W+r: gradients of loss*S/A summed in FP64; changed in place. product:
  * of a convolution or linear layer, not of batch norm. With `ideal` off: the plain mean.
  * out[count]. */
-void ls_combine_chunks(const ls_oracle_step *step, bool ideal, bool product, ls_settle_noise noise,
-                       int64_t count, double *chunk, double *out);
+void ls_combine_chunks(const ls_oracle_step *step, bool ideal, bool product,
+                       ls_round_stored_noise noise, int64_t count, double *chunk, double *out);
 
 #endif

@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../../kernels/core/json.h"
-#include "../../kernels/core/log.h"
+#include "kernels/core/json.h"
+#include "kernels/core/log.h"
 #include "bits.h"
 
 struct ls_dumpfile {

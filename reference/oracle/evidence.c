@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../kernels/core/log.h"
+#include "kernels/core/log.h"
 
 static ls_status want(const ls_dumpfile *file, const char *name, const ls_dumpfile_entry **out)
 {

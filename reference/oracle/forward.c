@@ -1,7 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../kernels/core/log.h"
+#include "kernels/core/log.h"
 #include "ops.h"
 #include "run.h"
 #include "ties.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../kernels/core/log.h"
+#include "kernels/core/log.h"
 
 /* Multiply-adds that the CPU is trusted with: about 10 s at 2 * 10^9 a second. Below, a device is
  * left to those that train on it. */

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../../kernels/core/log.h"
+#include "kernels/core/log.h"
 
 /* torchvision: blocks per stage, and whether a block is a bottleneck. */
 typedef struct imagenet_row {

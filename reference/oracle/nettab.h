@@ -1,13 +1,13 @@
 /* The oracle's own table of networks: torchvision's ResNet-18/34/50/101/152 (v1.5: the 3x3 of a
  * bottleneck carries the stride) and the CIFAR ResNets 6n+2 of He et al. (8, 20, 32, 44, 56, 110;
- * option A shortcuts). Written apart from reference/model.c, so that a wrong layer is not on both
- * sides. */
+ * option A shortcuts). Written apart from reference/model/model.c, so that a wrong layer is not on
+ * both sides. */
 #ifndef LS_ORACLE_NETTAB_H
 #define LS_ORACLE_NETTAB_H
 
 #include <stdint.h>
 
-#include "../../kernels/core/status.h"
+#include "kernels/core/status.h"
 
 typedef enum ls_nettab_kind {
     LS_NETTAB_INPUT,

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../kernels/core/log.h"
+#include "kernels/core/log.h"
 
 ls_status ls_planes_allocate(int samples, int height, int width, int channels, ls_planes *out)
 {

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "../../kernels/core/status.h"
+#include "kernels/core/status.h"
 
 enum { LS_PLANES_LANES = 16 };
 

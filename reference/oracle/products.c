@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../kernels/core/log.h"
+#include "kernels/core/log.h"
 
 /* The compiler makes one version per vector width and picks at start; none may fuse multiply and
  * add

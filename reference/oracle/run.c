@@ -9,14 +9,14 @@ ls_run_place ls_run_place_of(const ls_run *r, int64_t n)
                                     ls_shards_first(&r->shards, chunk)};
 }
 
-ls_settle_noise ls_run_next_noise(ls_run *r)
+ls_round_stored_noise ls_run_next_noise(ls_run *r)
 {
-    return (ls_settle_noise){r->mode->noise_seed, ++r->arrays};
+    return (ls_round_stored_noise){r->mode->noise_seed, ++r->arrays};
 }
 
 void ls_run_settle(ls_run *r, ls_bits_type type, ls_planes *planes)
 {
-    ls_settle_values(type, ls_run_next_noise(r), ls_planes_count(planes), planes->value);
+    ls_round_stored_values(type, ls_run_next_noise(r), ls_planes_count(planes), planes->value);
 }
 
 ls_status ls_run_allocate_like(const ls_run *r, int node, ls_planes *out)
@@ -39,6 +39,7 @@ const double *ls_run_weights_of(ls_run *r, int param)
         return held;
     }
     memcpy(r->weight, held, (size_t)r->net->param[param].count * sizeof *held);
-    ls_settle_values(r->step->half, (ls_settle_noise){0, 0}, r->net->param[param].count, r->weight);
+    ls_round_stored_values(r->step->half, (ls_round_stored_noise){0, 0}, r->net->param[param].count,
+                           r->weight);
     return r->weight;
 }

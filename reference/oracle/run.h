@@ -8,7 +8,7 @@
 #include "oracle.h"
 #include "planes.h"
 #include "products.h"
-#include "settle.h"
+#include "round_stored.h"
 
 /* One run of ls_oracle_run. */
 typedef struct ls_run {
@@ -41,7 +41,7 @@ typedef struct ls_run_place {
 
 /* run.c */
 ls_run_place ls_run_place_of(const ls_run *r, int64_t n);
-ls_settle_noise ls_run_next_noise(ls_run *r);
+ls_round_stored_noise ls_run_next_noise(ls_run *r);
 /* Rounds an array that is complete to `type`. */
 void ls_run_settle(ls_run *r, ls_bits_type type, ls_planes *planes);
 /* Of `node`'s shape, all samples. */

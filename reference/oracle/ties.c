@@ -3,9 +3,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "../../kernels/core/log.h"
+#include "kernels/core/log.h"
 #include "ops.h"
-#include "settle.h"
+#include "round_stored.h"
 
 /* How far a turned branch is from its tie. */
 typedef struct distance {
@@ -75,7 +75,7 @@ static ls_status measure_rms(const ls_planes *in, const float *ideal, double *rm
     for (int64_t i = 0; i < count; i++) {
         difference[i] = (double)ideal[i] - in->value[i];
     }
-    *rms = sqrt(ls_settle_square_sum(count, difference) / (double)count);
+    *rms = sqrt(ls_round_stored_square_sum(count, difference) / (double)count);
     free(difference);
     return LS_OK;
 }

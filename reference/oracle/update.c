@@ -4,21 +4,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../kernels/core/log.h"
-#include "near.h"
+#include "kernels/core/log.h"
+#include "interval.h"
 
 /* What is the same for all elements of a tensor. */
 typedef struct constants {
-    ls_near lr, decay, momentum, undamped, beta1, beta2, rest1, rest2, epsilon;
-    ls_near bias1, bias2; /* 1 - beta^t */
-    ls_near divisor;      /* LAMB: gradients are divided by it */
-    ls_near ratio;        /* LAMB, LARS: of this tensor */
-    bool scales;          /* LARS */
+    ls_interval lr, decay, momentum, undamped, beta1, beta2, rest1, rest2, epsilon;
+    ls_interval bias1, bias2; /* 1 - beta^t */
+    ls_interval divisor;      /* LAMB: gradients are divided by it */
+    ls_interval ratio;        /* LAMB, LARS: of this tensor */
+    bool scales;              /* LARS */
 } constants;
 
 /* One element, before and after. */
 typedef struct element {
-    ls_near value, grad, first, second;
+    ls_interval value, grad, first, second;
 } element;
 
 ls_update_kind ls_update_find(const char *name)
@@ -59,7 +59,7 @@ double ls_update_unscale(double grad, double scale, double *error)
 {
     int exponent;
     bool exact = frexp(scale, &exponent) == 0.5;
-    *error = (exact ? 0 : 2 * LS_NEAR_UNIT * fabs(grad / scale)) + LS_NEAR_TINY;
+    *error = (exact ? 0 : 2 * LS_INTERVAL_UNIT * fabs(grad / scale)) + LS_INTERVAL_TINY;
     return grad / scale;
 }
 
@@ -67,13 +67,13 @@ double ls_update_unscale(double grad, double scale, double *error)
 
 /* The root of a sum of n squares, where each term is `errors` (a 2-norm) off: f32 sums in any order
  * are a random walk of sqrt(n) units, four of them and eight operations are allowed for. */
-static ls_near norm_of(double squares, double errors, int64_t n)
+static ls_interval norm_of(double squares, double errors, int64_t n)
 {
     double norm = sqrt(squares);
-    return (ls_near){norm, errors + LS_NEAR_UNIT * (8 + 4 * sqrt((double)n)) * norm};
+    return (ls_interval){norm, errors + LS_INTERVAL_UNIT * (8 + 4 * sqrt((double)n)) * norm};
 }
 
-static ls_near norm_of_values(const ls_update_tensor *t)
+static ls_interval norm_of_values(const ls_update_tensor *t)
 {
     return norm_of(ls_update_squares(t->value, t->count),
                    sqrt(ls_update_squares(t->value_error, t->count)), t->count);
@@ -83,83 +83,85 @@ static ls_near norm_of_values(const ls_update_tensor *t)
 
 static void step_sgd(const ls_update_rule *o, const constants *c, element *e)
 {
-    ls_near d = e->grad;
+    ls_interval d = e->grad;
     if (o->kind == LS_UPDATE_LARS) {
         if (c->scales) {
-            d = ls_near_mul(ls_near_add(d, ls_near_mul(c->decay, e->value)), c->ratio);
+            d = ls_interval_mul(ls_interval_add(d, ls_interval_mul(c->decay, e->value)), c->ratio);
         }
     } else if (o->weight_decay != 0 && o->mistake != LS_UPDATE_DECAY_AFTER_MOMENTUM) {
-        d = ls_near_add(d, ls_near_mul(c->decay, e->value));
+        d = ls_interval_add(d, ls_interval_mul(c->decay, e->value));
     }
     if (o->momentum != 0) {
-        ls_near part = o->dampening != 0 ? ls_near_mul(c->undamped, d) : d;
-        ls_near start = d;
+        ls_interval part = o->dampening != 0 ? ls_interval_mul(c->undamped, d) : d;
+        ls_interval start = d;
         if (o->mistake == LS_UPDATE_FIRST_DAMPED) {
-            start = ls_near_mul(ls_near_sub((ls_near){1, 0}, c->momentum), d);
+            start = ls_interval_mul(ls_interval_sub((ls_interval){1, 0}, c->momentum), d);
         }
-        e->first = o->step == 1 ? start : ls_near_add(ls_near_mul(c->momentum, e->first), part);
-        d = o->nesterov ? ls_near_add(d, ls_near_mul(c->momentum, e->first)) : e->first;
+        e->first =
+            o->step == 1 ? start : ls_interval_add(ls_interval_mul(c->momentum, e->first), part);
+        d = o->nesterov ? ls_interval_add(d, ls_interval_mul(c->momentum, e->first)) : e->first;
     }
     if (o->mistake == LS_UPDATE_DECAY_AFTER_MOMENTUM) {
-        d = ls_near_add(d, ls_near_mul(c->decay, e->value));
+        d = ls_interval_add(d, ls_interval_mul(c->decay, e->value));
     }
-    e->value = ls_near_sub(e->value, ls_near_mul(c->lr, d));
+    e->value = ls_interval_sub(e->value, ls_interval_mul(c->lr, d));
 }
 
-static void move_moments(const constants *c, ls_near grad, element *e)
+static void move_moments(const constants *c, ls_interval grad, element *e)
 {
-    e->first = ls_near_add(ls_near_mul(c->beta1, e->first), ls_near_mul(c->rest1, grad));
-    ls_near square = ls_near_mul(ls_near_mul(c->rest2, grad), grad);
-    e->second = ls_near_add(ls_near_mul(c->beta2, e->second), square);
+    e->first =
+        ls_interval_add(ls_interval_mul(c->beta1, e->first), ls_interval_mul(c->rest1, grad));
+    ls_interval square = ls_interval_mul(ls_interval_mul(c->rest2, grad), grad);
+    e->second = ls_interval_add(ls_interval_mul(c->beta2, e->second), square);
 }
 
-static ls_near adam_direction(const ls_update_rule *o, const constants *c, const element *e)
+static ls_interval adam_direction(const ls_update_rule *o, const constants *c, const element *e)
 {
-    ls_near first = e->first, second = e->second;
+    ls_interval first = e->first, second = e->second;
     if (!o->uncorrected) {
-        first = ls_near_div(first, c->bias1);
-        second = ls_near_div(second, c->bias2);
+        first = ls_interval_div(first, c->bias1);
+        second = ls_interval_div(second, c->bias2);
     }
-    ls_near below = ls_near_add(ls_near_root(second), c->epsilon);
+    ls_interval below = ls_interval_add(ls_interval_root(second), c->epsilon);
     if (o->mistake == LS_UPDATE_EPSILON_INSIDE) {
-        below = ls_near_root(ls_near_add(second, c->epsilon));
+        below = ls_interval_root(ls_interval_add(second, c->epsilon));
         if (!o->uncorrected) { /* it stands beside the moment itself, before the correction */
-            ls_near sum = ls_near_add(e->second, c->epsilon);
-            below = ls_near_div(ls_near_root(sum), ls_near_root(c->bias2));
+            ls_interval sum = ls_interval_add(e->second, c->epsilon);
+            below = ls_interval_div(ls_interval_root(sum), ls_interval_root(c->bias2));
         }
     } else if (o->mistake == LS_UPDATE_EPSILON_FIRST) {
-        ls_near sum = ls_near_add(ls_near_root(e->second), c->epsilon);
-        below = ls_near_div(sum, ls_near_root(c->bias2));
+        ls_interval sum = ls_interval_add(ls_interval_root(e->second), c->epsilon);
+        below = ls_interval_div(sum, ls_interval_root(c->bias2));
     }
-    return ls_near_div(first, below);
+    return ls_interval_div(first, below);
 }
 
 static void step_adam(const ls_update_rule *o, const constants *c, element *e)
 {
     bool decays = o->weight_decay != 0;
     if (o->kind == LS_UPDATE_ADAM && decays) {
-        e->grad = ls_near_add(e->grad, ls_near_mul(c->decay, e->value));
+        e->grad = ls_interval_add(e->grad, ls_interval_mul(c->decay, e->value));
     }
     move_moments(c, e->grad, e);
-    ls_near value = e->value;
+    ls_interval value = e->value;
     if (o->kind == LS_UPDATE_ADAMW && decays) {
-        ls_near rate = o->mistake == LS_UPDATE_DECAY_WITHOUT_LR ? (ls_near){1, 0} : c->lr;
-        value = ls_near_sub(value, ls_near_mul(ls_near_mul(rate, c->decay), value));
+        ls_interval rate = o->mistake == LS_UPDATE_DECAY_WITHOUT_LR ? (ls_interval){1, 0} : c->lr;
+        value = ls_interval_sub(value, ls_interval_mul(ls_interval_mul(rate, c->decay), value));
     }
-    e->value = ls_near_sub(value, ls_near_mul(c->lr, adam_direction(o, c, e)));
+    e->value = ls_interval_sub(value, ls_interval_mul(c->lr, adam_direction(o, c, e)));
 }
 
 /* Moves the moments; returns u, of which lr times the ratio is taken off. */
-static ls_near lamb_direction(const ls_update_rule *o, const constants *c, element *e)
+static ls_interval lamb_direction(const ls_update_rule *o, const constants *c, element *e)
 {
     bool decays = o->weight_decay != 0;
-    ls_near grad = ls_near_div(e->grad, c->divisor);
+    ls_interval grad = ls_interval_div(e->grad, c->divisor);
     if (decays && o->l2) {
-        grad = ls_near_add(grad, ls_near_mul(c->decay, e->value));
+        grad = ls_interval_add(grad, ls_interval_mul(c->decay, e->value));
     }
     move_moments(c, grad, e);
-    ls_near u = adam_direction(o, c, e);
-    return decays && !o->l2 ? ls_near_add(u, ls_near_mul(c->decay, e->value)) : u;
+    ls_interval u = adam_direction(o, c, e);
+    return decays && !o->l2 ? ls_interval_add(u, ls_interval_mul(c->decay, e->value)) : u;
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -168,10 +170,10 @@ static element read_element(const ls_update_tensor *t, int moments, int64_t i)
 {
     element e = {.value = {t->value[i], t->value_error[i]}, .grad = {t->grad[i], 0}};
     if (moments > 0) {
-        e.first = (ls_near){t->moment[0][i], t->moment_error[0][i]};
+        e.first = (ls_interval){t->moment[0][i], t->moment_error[0][i]};
     }
     if (moments > 1) {
-        e.second = (ls_near){t->moment[1][i], t->moment_error[1][i]};
+        e.second = (ls_interval){t->moment[1][i], t->moment_error[1][i]};
     }
     return e;
 }
@@ -194,51 +196,53 @@ static constants make_constants(const ls_update_rule *o)
 {
     double t = (double)o->step;
     return (constants){
-        .lr = ls_near_constant(o->lr),
-        .decay = ls_near_constant(o->weight_decay),
-        .momentum = ls_near_constant(o->momentum),
-        .undamped = ls_near_sub((ls_near){1, 0}, ls_near_constant(o->dampening)),
-        .beta1 = ls_near_constant(o->beta1),
-        .beta2 = ls_near_constant(o->beta2),
-        .rest1 = ls_near_constant(1 - o->beta1),
-        .rest2 = ls_near_constant(1 - o->beta2),
-        .epsilon = ls_near_constant(o->epsilon),
-        .bias1 = ls_near_constant(1 - pow(o->beta1, t)),
-        .bias2 = ls_near_constant(1 - pow(o->beta2, t)),
+        .lr = ls_interval_constant(o->lr),
+        .decay = ls_interval_constant(o->weight_decay),
+        .momentum = ls_interval_constant(o->momentum),
+        .undamped = ls_interval_sub((ls_interval){1, 0}, ls_interval_constant(o->dampening)),
+        .beta1 = ls_interval_constant(o->beta1),
+        .beta2 = ls_interval_constant(o->beta2),
+        .rest1 = ls_interval_constant(1 - o->beta1),
+        .rest2 = ls_interval_constant(1 - o->beta2),
+        .epsilon = ls_interval_constant(o->epsilon),
+        .bias1 = ls_interval_constant(1 - pow(o->beta1, t)),
+        .bias2 = ls_interval_constant(1 - pow(o->beta2, t)),
         .divisor = {1, 0},
     };
 }
 
 static void step_lars(const ls_update_rule *o, constants *c, const ls_update_tensor *t)
 {
-    ls_near value = norm_of_values(t);
-    ls_near grad = norm_of(ls_update_squares(t->grad, t->count), 0, t->count);
+    ls_interval value = norm_of_values(t);
+    ls_interval grad = norm_of(ls_update_squares(t->grad, t->count), 0, t->count);
     c->scales = value.value > 0 && grad.value > 0;
     if (!c->scales) {
         return;
     }
-    ls_near decay = o->mistake == LS_UPDATE_RATIO_WITHOUT_DECAY ? (ls_near){0, 0} : c->decay;
-    ls_near below = ls_near_add(ls_near_add(grad, ls_near_mul(decay, value)), c->epsilon);
-    c->ratio = ls_near_div(ls_near_mul(ls_near_constant(o->trust), value), below);
+    ls_interval decay =
+        o->mistake == LS_UPDATE_RATIO_WITHOUT_DECAY ? (ls_interval){0, 0} : c->decay;
+    ls_interval below =
+        ls_interval_add(ls_interval_add(grad, ls_interval_mul(decay, value)), c->epsilon);
+    c->ratio = ls_interval_div(ls_interval_mul(ls_interval_constant(o->trust), value), below);
     if (o->clip) {
-        ls_near ratio = ls_near_div(c->ratio, c->lr);
-        c->ratio = ratio.value < 1 ? ratio : (ls_near){1, 0};
+        ls_interval ratio = ls_interval_div(c->ratio, c->lr);
+        c->ratio = ratio.value < 1 ? ratio : (ls_interval){1, 0};
     }
 }
 
 /* Two passes over u: its norm gives the ratio. */
 static ls_status step_lamb(const ls_update_rule *o, constants *c, ls_update_tensor *t)
 {
-    ls_near *u = malloc((size_t)t->count * sizeof *u);
+    ls_interval *u = malloc((size_t)t->count * sizeof *u);
     if (u == NULL && t->count > 0) {
         ls_log_error("cannot allocate %lld updates", (long long)t->count);
         return LS_ERR_INFRA;
     }
-    ls_near all = norm_of(o->grad_squares, 0, o->grad_elements);
+    ls_interval all = norm_of(o->grad_squares, 0, o->grad_elements);
     if (o->max_grad_norm > 0 && all.value > o->max_grad_norm) {
-        c->divisor = ls_near_div(all, ls_near_constant(o->max_grad_norm));
+        c->divisor = ls_interval_div(all, ls_interval_constant(o->max_grad_norm));
     }
-    ls_near value = norm_of_values(t);
+    ls_interval value = norm_of_values(t);
     double squares = 0, errors = 0;
     for (int64_t i = 0; i < t->count; i++) {
         element e = read_element(t, 2, i);
@@ -247,13 +251,13 @@ static ls_status step_lamb(const ls_update_rule *o, constants *c, ls_update_tens
         squares += u[i].value * u[i].value;
         errors += u[i].error * u[i].error;
     }
-    ls_near update = norm_of(squares, sqrt(errors), t->count);
+    ls_interval update = norm_of(squares, sqrt(errors), t->count);
     bool adapts = (o->nvlamb || o->weight_decay != 0) && value.value > 0 && update.value > 0 &&
                   o->mistake != LS_UPDATE_NO_RATIO;
-    c->ratio = adapts ? ls_near_mul(c->lr, ls_near_div(value, update)) : c->lr;
+    c->ratio = adapts ? ls_interval_mul(c->lr, ls_interval_div(value, update)) : c->lr;
     for (int64_t i = 0; i < t->count; i++) {
         element e = read_element(t, 2, i);
-        e.value = ls_near_sub(e.value, ls_near_mul(c->ratio, u[i]));
+        e.value = ls_interval_sub(e.value, ls_interval_mul(c->ratio, u[i]));
         write_element(&e, 2, i, t);
     }
     free(u);

@@ -1,5 +1,5 @@
 /* Unscaling and one step of every optimizer in FP64, and how far f32 arithmetic may be from it
- * (near.h). Written from the papers' and the libraries' formulas, apart from kernels/math/:
+ * (interval.h). Written from the papers' and the libraries' formulas, apart from kernels/math/:
  *
  *   SGD    torch.optim.SGD: d = g + wd p; buf = d at first, then momentum buf + (1 - dampening) d;
  *          d = d + momentum buf (Nesterov) or buf; p -= lr d
@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../../kernels/core/status.h"
+#include "kernels/core/status.h"
 
 typedef enum ls_update_kind {
     LS_UPDATE_SGD,

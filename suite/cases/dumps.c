@@ -1,6 +1,6 @@
 #include "dumps.h"
 
-#include "../../harness/text.h"
+#include "kernels/core/text.h"
 
 void ls_dumps_path(const ls_record *job, int64_t step, int rank, char *path, size_t bytes)
 {

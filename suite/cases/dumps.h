@@ -2,8 +2,8 @@
 #ifndef LS_DUMPS_H
 #define LS_DUMPS_H
 
-#include "../../reference/safetensors.h"
-#include "../suite.h"
+#include "reference/files/safetensors.h"
+#include "suite/suite.h"
 
 /* Path of one rank's dump of a step. */
 void ls_dumps_path(const ls_record *job, int64_t step, int rank, char *path, size_t bytes);

@@ -2,7 +2,7 @@
 #ifndef LS_JUDGES_H
 #define LS_JUDGES_H
 
-#include "../suite.h"
+#include "suite/suite.h"
 
 /* Every dumped step of row->job[0].dump_steps against the oracle. */
 void ls_gradients_judge(const ls_case *row, const ls_record *job, ls_verdict *out);

@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-#include "../../kernels/core/half.h"
-#include "../../reference/comm/comm.h"
+#include "kernels/core/half.h"
+#include "reference/comm/comm.h"
 #include "world.h"
 
 #if defined(__SANITIZE_THREAD__)

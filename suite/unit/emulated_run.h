@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../kernels/core/status.h"
+#include "kernels/core/status.h"
 
 /* The folder of programs, with emulated/lib below it; the test's own. */
 static char build[PATH_MAX], folder[PATH_MAX];

@@ -21,19 +21,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../harness/hosts.h"
-#include "../../harness/lifeline.h"
-#include "../../harness/outcome.h"
-#include "../../harness/record.h"
-#include "../../harness/store_server.h"
-#include "../../harness/store_wire.h"
-#include "../../harness/text.h"
-#include "../../kernels/core/clock.h"
-#include "../../kernels/core/log.h"
-#include "../../reference/data/jpeg.h"
-#include "../../reference/oracle/dumpfile.h"
-#include "../../reference/safetensors.h"
-#include "../select.h"
+#include "harness/hosts/hosts.h"
+#include "harness/hosts/remote_session.h"
+#include "harness/hosts/outcome.h"
+#include "harness/run/record.h"
+#include "harness/store/store_server.h"
+#include "harness/store/store_wire.h"
+#include "kernels/core/text.h"
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
+#include "reference/data/jpeg.h"
+#include "reference/oracle/dumpfile.h"
+#include "reference/files/safetensors.h"
+#include "suite/run/select.h"
 
 enum { INPUT_BYTES_MAX = 1 << 16, SEEDS_MAX = 8, INPUT_LIMIT_S = 10 };
 
@@ -336,7 +336,7 @@ static void read_outcome(fuzz *f, const bytes *b)
         ls_job_outcome_free(&outcome);
     }
     cJSON_Delete(object);
-    (void)ls_lifeline_apply((const char *)b->at);
+    (void)ls_remote_session_apply((const char *)b->at);
 }
 
 static void seed_hosts(fuzz *f)

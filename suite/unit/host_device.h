@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../kernels/core/half.h"
-#include "../../reference/device.h"
+#include "kernels/core/half.h"
+#include "reference/state/device.h"
 
 static inline ls_status host_memory_alloc(ls_backend *backend, int64_t bytes, const char *purpose,
                                           void **out)

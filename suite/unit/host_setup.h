@@ -5,10 +5,10 @@
 
 #include <check.h>
 
-#include "../../reference/dialect.h"
-#include "../../reference/memory.h"
-#include "../../reference/model.h"
-#include "../../reference/precision.h"
+#include "reference/options/dialect.h"
+#include "reference/state/memory.h"
+#include "reference/model/model.h"
+#include "reference/options/precision.h"
 #include "host_device.h"
 
 /* Fills all but the options. Release with ls_memory_free and ls_model_free. */

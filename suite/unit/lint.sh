@@ -97,20 +97,22 @@ everywhere '.{101}' | cut -c1-90 | breach "lines of more than 100 columns:"
 
 # ---- symbols -------------------------------------------------------------------------------------
 # Objects of today's sources, tests left out; "object symbol" of what each defines.
-grep -E '\.(c|cc)$' "$work/sources" | grep -v '^suite/unit/' | while read -r file; do
+grep -E '\.(c|cc)$' "$work/sources" | grep -vE '^suite/(unit|emulation)/' | while read -r file; do
     [ -f "$build/obj/$file.o" ] && echo "$build/obj/$file.o"
 done >"$work/objects"
 [ -s "$work/objects" ] || echo "$build/obj" | breach "nothing is built here (make units):"
 xargs nm -A -g --defined-only <"$work/objects" 2>/dev/null |
     sed -n 's/^\([^:]*\.o\):.* [A-Za-z] \([^ ]*\)$/\1 \2/p' >"$work/defined"
 
-# A public symbol is ls_<file>..., where <file> may be the first word of the file's name.
+# A public symbol is ls_<file>... or ls_<folder>_<file>...; <file> may be the first word of its name.
 awk '$2 !~ /^ls_/ { next }
     $2 ~ /^ls_(backend|comm)_entry$/ { next } # the doors of loaded objects
     {
         file = $1; sub(/.*\//, "", file); sub(/\..*/, "", file)
+        folder = $1; sub(/\/[^\/]*$/, "", folder); sub(/.*\//, "", folder)
         word = file; sub(/_.*/, "", word)
-        if (index($2 "_", "ls_" file "_") != 1 && index($2 "_", "ls_" word "_") != 1) print
+        if (index($2 "_", "ls_" file "_") != 1 && index($2 "_", "ls_" word "_") != 1 &&
+            index($2 "_", "ls_" folder "_" file "_") != 1) print
     }' "$work/defined" | breach "the second word of a symbol is its file:"
 
 # NVTX lies in its headers whole, as weak symbols of whoever includes them.
@@ -138,7 +140,7 @@ xargs objdump -t <"$work/objects" 2>/dev/null | awk '
 # suite/plants.txt, the sources and suite/plants/ name the same faults.
 sed -n 's/^\([a-z][a-z0-9_]*\)[^|]*|.*|.*|.*|.*/\1/p' suite/plants.txt | sort -u >"$work/plants"
 {
-    grep -v '^suite/unit/' "$work/sources" | xargs grep -ohE 'LS_PLANT\([a-z0-9_]+,' | sed 's/LS_PLANT(//; s/,//'
+    grep -vE '^suite/(unit|emulation)/' "$work/sources" | xargs grep -ohE 'LS_PLANT\([a-z0-9_]+,' | sed 's/LS_PLANT(//; s/,//'
     sed -n 's:^suite/plants/\(.*\)\.patch$:\1:p' "$work/files"
 } | grep -v '^name$' | sort -u >"$work/planted"
 comm -3 "$work/plants" "$work/planted" | tr -d '\t' |
@@ -180,14 +182,14 @@ for part in cuda_runtime_api cudnn cublasLt nccl; do
     printf '#include <%s.h>\n' $part | gcc $cuda -x c -E - >/dev/null 2>&1 || cuda=
 done
 grep -E '\.h$' "$work/sources" >"$work/headers"
-grep -E '^(kernels|suite/unit)/cuda|/nccl' "$work/headers" >"$work/of_cuda"
+grep -E '^kernels/cuda|^suite/emulation|/nccl' "$work/headers" >"$work/of_cuda"
 xargs grep -lE '"launch\.h"|LS_DEVICE|LS_SHARED' <"$work/headers" >"$work/of_kernels"
 grep -vxF -f "$work/of_cuda" "$work/headers" | alone gcc -std=c11 -D_GNU_SOURCE -x c |
     breach "every header compiles alone:"
 if [ -n "$cuda" ]; then
     grep -vxF -f "$work/of_kernels" "$work/of_cuda" | alone gcc -std=c11 -D_GNU_SOURCE $cuda -x c |
         breach "every header of the CUDA backend compiles alone:"
-    alone g++ -std=c++17 $cuda -DLS_CUDA_EMULATED -Isuite/unit/cuda -x c++ <"$work/of_kernels" |
+    alone g++ -std=c++17 $cuda -DLS_CUDA_EMULATED -Isuite/emulation -x c++ <"$work/of_kernels" |
         breach "every header of kernels compiles alone, emulated:"
 fi
 if printf '#include <gloo/context.h>\n' | g++ -x c++ -E - >/dev/null 2>&1; then

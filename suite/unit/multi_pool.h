@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../kernels/core/rng.h"
-#include "../../kernels/cpu/multi.h"
-#include "../../kernels/math/scaler.h"
+#include "kernels/core/rng.h"
+#include "kernels/cpu/multi.h"
+#include "kernels/math/scaler.h"
 
 enum { GUARD = 64, LARGE = 1000003 };
 

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "../../harness/text.h"
-#include "../suite.h"
+#include "kernels/core/text.h"
+#include "suite/suite.h"
 
 /* One step of one rank; digests are numbers written as 16 digits. */
 typedef struct fake_step {

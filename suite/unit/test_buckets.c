@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../reference/buckets.h"
-#include "../../reference/layers.h"
-#include "../../reference/model.h"
+#include "reference/ddp/buckets.h"
+#include "reference/model/layers.h"
+#include "reference/model/model.h"
 
 static const int64_t mib = 1 << 20;
 

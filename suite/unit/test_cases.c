@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../cases/judges.h"
-#include "../place.h"
-#include "../../harness/text.h"
-#include "../select.h"
+#include "suite/cases/judges.h"
+#include "suite/run/place.h"
+#include "kernels/core/text.h"
+#include "suite/run/select.h"
 #include "suite_fake.h"
 
 static ls_case_list all(void)

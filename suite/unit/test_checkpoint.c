@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "../../reference/checkpoint.h"
-#include "../../reference/comm/self.h"
-#include "../../reference/resume.h"
-#include "../../reference/safetensors.h"
-#include "../../reference/weights.h"
+#include "reference/train/checkpoint.h"
+#include "reference/comm/self.h"
+#include "reference/train/resume.h"
+#include "reference/files/safetensors.h"
+#include "reference/train/weights.h"
 #include "host_device.h"
 
 static char folder[] = "/tmp/ls_checkpointXXXXXX";

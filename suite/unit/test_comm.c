@@ -3,8 +3,8 @@
 #include <check.h>
 #include <math.h>
 
-#include "../../kernels/core/digest.h"
-#include "../../kernels/core/rng.h"
+#include "kernels/core/digest.h"
+#include "kernels/core/rng.h"
 #include "comm_peer.h"
 
 static int all_operations(int rank, int world, int port, void *engine)

@@ -8,11 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../kernels/core/half.h"
-#include "../../kernels/core/rng.h"
-#include "../../reference/oracle/price.h"
-#include "../../reference/safetensors.h"
-#include "../compare.h"
+#include "kernels/core/half.h"
+#include "kernels/core/rng.h"
+#include "reference/oracle/ideal_error.h"
+#include "reference/files/safetensors.h"
+#include "suite/judge/compare.h"
 
 enum { WORLD = 2, BATCH = 4, SIZE = 16, CLASSES = 10 };
 

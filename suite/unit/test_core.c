@@ -9,12 +9,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../kernels/core/arena.h"
-#include "../../kernels/core/digest.h"
-#include "../../kernels/core/half.h"
-#include "../../kernels/core/json.h"
-#include "../../kernels/core/rng.h"
-#include "../../kernels/core/tensor.h"
+#include "kernels/core/arena.h"
+#include "kernels/core/digest.h"
+#include "kernels/core/half.h"
+#include "kernels/core/json.h"
+#include "kernels/core/rng.h"
+#include "kernels/core/tensor.h"
 
 /* ---- half ------------------------------------------------------------------------------------ */
 

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../kernels/core/half.h"
-#include "../../kernels/core/rng.h"
-#include "../../kernels/cpu/loops.h"
-#include "../kernel_subject.h"
+#include "kernels/core/half.h"
+#include "kernels/core/rng.h"
+#include "kernels/cpu/loops.h"
+#include "suite/inside/kernel_subject.h"
 
 /* Each variant that runs here, each type, blocks and counts that leave rests. */
 

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "../../kernels/core/rng.h"
-#include "../../reference/oracle/bits.h"
+#include "kernels/core/rng.h"
+#include "reference/oracle/bits.h"
 #include "cpu_plan.h"
 
 START_TEST(ready_order)

@@ -7,13 +7,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../kernels/core/digest.h"
-#include "../../kernels/core/rng.h"
-#include "../../reference/data/dataset.h"
-#include "../../reference/data/draw.h"
-#include "../../reference/data/folder.h"
-#include "../../reference/data/make.h"
-#include "../../reference/data/transform.h"
+#include "kernels/core/digest.h"
+#include "kernels/core/rng.h"
+#include "reference/data/dataset.h"
+#include "reference/data/draw.h"
+#include "reference/data/folder.h"
+#include "reference/data/make.h"
+#include "reference/data/transform.h"
 
 static char ROOT[64];
 

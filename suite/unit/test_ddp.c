@@ -5,8 +5,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "../../reference/ddp.h"
-#include "../../reference/model.h"
+#include "reference/ddp/ddp.h"
+#include "reference/model/model.h"
 #include "host_setup.h"
 
 enum { BEGUN_MAX = 256 };

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../kernels/core/rng.h"
-#include "../../reference/safetensors.h"
-#include "../diagnose.h"
+#include "kernels/core/rng.h"
+#include "reference/files/safetensors.h"
+#include "suite/judge/diagnose.h"
 
 enum { WORLD = 2, BATCH = 4, SIZE = 16, CLASSES = 10, PIXELS = BATCH * 3 * SIZE * SIZE };
 

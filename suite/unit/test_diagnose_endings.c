@@ -2,8 +2,8 @@
 #include <check.h>
 #include <string.h>
 
-#include "../diagnose_endings.h"
-#include "../place.h"
+#include "suite/judge/diagnose_endings.h"
+#include "suite/run/place.h"
 #include "suite_fake.h"
 
 static void write_log(const char *folder, int rank, const char *engine, int number,

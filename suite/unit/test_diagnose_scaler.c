@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "../diagnose_scaler.h"
+#include "suite/judge/diagnose_scaler.h"
 
 enum { STEPS = 14 };
 

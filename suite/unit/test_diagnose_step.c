@@ -6,10 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../kernels/core/half.h"
-#include "../../kernels/core/rng.h"
-#include "../../reference/safetensors.h"
-#include "../diagnose_step.h"
+#include "kernels/core/half.h"
+#include "kernels/core/rng.h"
+#include "reference/files/safetensors.h"
+#include "suite/judge/diagnose_step.h"
 
 enum { COUNT = 300, STEP = 3 };
 

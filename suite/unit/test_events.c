@@ -11,11 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../kernels/core/json.h"
-#include "../../reference/buckets.h"
-#include "../../reference/events.h"
-#include "../../reference/model.h"
-#include "../../reference/tensorboard.h"
+#include "kernels/core/json.h"
+#include "reference/ddp/buckets.h"
+#include "reference/train/events.h"
+#include "reference/model/model.h"
+#include "reference/train/tensorboard.h"
 
 static char folder[PATH_MAX - 64];
 

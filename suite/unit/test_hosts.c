@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../harness/hosts.h"
+#include "harness/hosts/hosts.h"
 
 /* What is logged from here on goes to a file; said_end gives it back. */
 static int said_begin(void)

@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../../harness/job.h"
-#include "../../kernels/core/json.h"
+#include "harness/run/job.h"
+#include "kernels/core/json.h"
 
 /* A job of `sh -c script` in a fresh folder under /tmp. */
 static ls_job make_job(const char *script, int world, int nodes)

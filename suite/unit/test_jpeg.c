@@ -7,8 +7,8 @@
 
 #include <jpeglib.h>
 
-#include "../../kernels/core/rng.h"
-#include "../../reference/data/jpeg.h"
+#include "kernels/core/rng.h"
+#include "reference/data/jpeg.h"
 
 enum { WIDTH = 53, HEIGHT = 37, WHY = 1400 };
 

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../kernels/core/clock.h"
+#include "kernels/core/clock.h"
 
 enum { SAID_BYTES = 1 << 14, ARGUMENTS_MAX = 16 };
 

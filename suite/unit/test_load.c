@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "../../harness/load.h"
-#include "../../kernels/core/clock.h"
+#include "harness/machine/load.h"
+#include "kernels/core/clock.h"
 
 START_TEST(what_others_take_is_held_against_our_cores_only)
 {

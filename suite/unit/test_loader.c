@@ -6,11 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../kernels/core/digest.h"
-#include "../../reference/data/dataset.h"
-#include "../../reference/data/loader.h"
-#include "../../reference/data/make.h"
-#include "../../reference/safetensors.h"
+#include "kernels/core/digest.h"
+#include "reference/data/dataset.h"
+#include "reference/data/loader.h"
+#include "reference/data/make.h"
+#include "reference/files/safetensors.h"
 
 static char ROOT[64]; /* a fresh folder of this process */
 

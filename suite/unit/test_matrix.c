@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../harness/matrix.h"
-#include "../../harness/text.h"
-#include "../../kernels/core/json.h"
+#include "harness/run/matrix.h"
+#include "kernels/core/text.h"
+#include "kernels/core/json.h"
 
 static ls_matrix_bench usual(int ranks, ls_profile profile)
 {

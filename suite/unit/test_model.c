@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../reference/layers.h"
-#include "../../reference/model.h"
+#include "reference/model/layers.h"
+#include "reference/model/model.h"
 
 typedef struct golden {
     const char *arch;

@@ -18,15 +18,15 @@
 #endif
 #endif
 
-#include "../../harness/driver.h"
-#include "../../harness/machine.h"
-#include "../../harness/nvml.h"
-#include "../../harness/path.h"
-#include "../../harness/preflight.h"
-#include "../../harness/text.h"
-#include "../../harness/watch_gpu.h"
-#include "../headline.h"
-#include "../place.h"
+#include "harness/machine/driver.h"
+#include "harness/machine/machine.h"
+#include "harness/machine/nvml.h"
+#include "kernels/core/path.h"
+#include "harness/machine/preflight.h"
+#include "kernels/core/text.h"
+#include "harness/machine/watch_gpu.h"
+#include "suite/run/headline.h"
+#include "suite/run/place.h"
 
 /* ---- our declarations against the library's header, where there is one ----------------------- */
 

@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../reference/oracle/update.h"
-#include "../../reference/safetensors.h"
-#include "../compare_optim.h"
+#include "reference/oracle/update.h"
+#include "reference/files/safetensors.h"
+#include "suite/judge/compare_optim.h"
 
 enum { STEPS = 5, FIRST = 3, ELEMENTS = 7 };
 

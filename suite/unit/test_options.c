@@ -10,10 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../reference/dialect.h"
-#include "../../reference/explain.h"
-#include "../../reference/options.h"
-#include "../../reference/precision.h"
+#include "reference/options/dialect.h"
+#include "reference/explain/explain.h"
+#include "reference/options/options.h"
+#include "reference/options/precision.h"
 
 enum { ARGUMENTS_MAX = 24, TEXT_BYTES = 4096 };
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../reference/oracle/oracle.h"
-#include "../../reference/oracle/price.h"
+#include "reference/oracle/oracle.h"
+#include "reference/oracle/ideal_error.h"
 
 /* Uniform with variance 1, from a plain linear generator: fast, and good enough for inputs. */
 static double draw(uint64_t *state)
@@ -96,8 +96,8 @@ static ls_oracle_result run(const problem *p, ls_oracle_mode mode)
 
 static double relative(const double *a, const double *b, int64_t count)
 {
-    ls_price_span span = {0, count};
-    return sqrt(ls_price_error2(a, b, span) / ls_price_square(b, span));
+    ls_ideal_error_span span = {0, count};
+    return sqrt(ls_ideal_error_squared(a, b, span) / ls_ideal_error_square(b, span));
 }
 
 static double mean_loss(const problem *p, const ls_branch_set *branches)
@@ -285,16 +285,16 @@ START_TEST(prices_have_their_order)
 {
     problem *p = make_problem("resnet8", 16, 2, 1, 4, 1);
     ls_oracle_result plain = run(p, (ls_oracle_mode){0});
-    ls_price_span whole = {0, p->net.elements};
+    ls_ideal_error_span whole = {0, p->net.elements};
     double price[4];
     for (int level = 0; level <= 3; level++) {
         p->step.level = level;
-        ls_price_cost cost;
-        ck_assert_int_eq(ls_price_measure(&p->step, &whole, 1, NULL, &cost), LS_OK);
+        ls_ideal_error_cost cost;
+        ck_assert_int_eq(ls_ideal_error_measure(&p->step, &whole, 1, NULL, &cost), LS_OK);
         /* 1e-12: the same sum of n squares in two orders, n * 1e-16 */
         ck_assert_double_eq_tol(cost.error2[0], cost.whole_error2, 1e-12 * cost.whole_error2);
         price[level] = sqrt(cost.whole_error2 / cost.whole_grad2);
-        ls_price_cost_free(&cost);
+        ls_ideal_error_cost_free(&cost);
     }
     ck_assert_double_gt(price[0], 0x1p-24 / 4); /* a store in f32 costs about a unit */
     ck_assert_double_lt(price[0], 0x1p-24 * 64);

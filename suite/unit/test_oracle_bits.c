@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "../../reference/oracle/bits.h"
+#include "reference/oracle/bits.h"
 
 typedef struct half_type {
     ls_bits_type type;

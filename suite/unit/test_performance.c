@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../harness/text.h"
-#include "../suite.h"
+#include "kernels/core/text.h"
+#include "suite/suite.h"
 
 enum { RUNS = 11, STEPS = 40 };
 

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "../../kernels/core/plant.h"
+#include "kernels/core/plant.h"
 
 /* This file is of the normal build: the second expression is not even compiled. */
 static int good(void)
@@ -17,7 +17,7 @@ static int good(void)
 #undef LS_PLANT
 #undef LS_PLANT_STEP
 #define LS_PLANTS 1
-#include "../../kernels/core/plant.c"
+#include "kernels/core/plant.c"
 
 static void ask(const char *wanted, const char *rank)
 {

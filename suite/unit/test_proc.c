@@ -9,9 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../harness/proc.h"
-#include "../../harness/proc_aside.h"
-#include "../../kernels/core/clock.h"
+#include "harness/process/proc.h"
+#include "harness/process/proc_isolated.h"
+#include "kernels/core/clock.h"
 
 static int64_t after(double seconds)
 {
@@ -264,11 +264,11 @@ START_TEST(a_process_aside_is_waited_for_no_longer_than_said)
                {"fail", NULL, "failed: "},
                {"hang", NULL, "no answer in time"},
                {"hang in its end", NULL, "no answer in time"}};
-    ls_proc_aside aside;
+    ls_proc_isolated aside;
     char why[120] = "";
-    ck_assert_int_eq(ls_proc_aside_start(answer_and, (void *)row[_i].then, &aside), LS_OK);
+    ck_assert_int_eq(ls_proc_isolated_start(answer_and, (void *)row[_i].then, &aside), LS_OK);
     double limit_s = row[_i].answer == NULL && row[_i].why[0] == 'n' ? 0.3 : 20;
-    char *answer = ls_proc_aside_answer(&aside, after(limit_s), why, sizeof why);
+    char *answer = ls_proc_isolated_answer(&aside, after(limit_s), why, sizeof why);
     ck_assert_pstr_eq(answer, row[_i].answer);
     ck_assert_msg(strncmp(why, row[_i].why, strlen(row[_i].why)) == 0, "%s", why);
     ck_assert_int_eq(waitpid(-1, NULL, WNOHANG), -1); /* nothing is left behind */

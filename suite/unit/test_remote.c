@@ -12,10 +12,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../harness/look.h"
-#include "../../harness/remote.h"
-#include "../../harness/text.h"
-#include "../../kernels/core/clock.h"
+#include "harness/hosts/probe.h"
+#include "harness/hosts/remote.h"
+#include "kernels/core/text.h"
+#include "kernels/core/clock.h"
 
 /* ssh's last word is a line for the remote shell, the one before it the host. */
 static const char fake_ssh[] =
@@ -71,17 +71,17 @@ static void tear_down(void)
 
 static ls_status look(const char *list, ls_hosts *hosts, char *said)
 {
-    ls_look told[8];
+    ls_probe told[8];
     char results[128], log[128];
     snprintf(results, sizeof results, "%s/results/runs", folder);
     snprintf(log, sizeof log, "%s/said", folder);
-    ls_look_question question = {.folder = results, .device = "cpu", .ranks = 2};
+    ls_probe_question question = {.folder = results, .device = "cpu", .ranks = 2};
     if (list != NULL) {
         ck_assert_int_eq(ls_hosts_parse_list(list, hosts), LS_OK);
     }
     int old = dup(STDERR_FILENO), to = open(log, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     dup2(to, STDERR_FILENO);
-    ls_status status = ls_look_at(hosts, &question, told);
+    ls_status status = ls_probe_at(hosts, &question, told);
     dup2(old, STDERR_FILENO);
     close(to);
     char *text = ls_text_read(log);

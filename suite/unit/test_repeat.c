@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../harness/text.h"
-#include "../../kernels/core/json.h"
-#include "../place.h"
+#include "kernels/core/text.h"
+#include "kernels/core/json.h"
+#include "suite/run/place.h"
 #include "suite_fake.h"
 
 /* The first verdict of a run. */

@@ -4,9 +4,9 @@
 #include <check.h>
 #include <unistd.h>
 
-#include "../../harness/report.h"
-#include "../../harness/report_diff.h"
-#include "../../harness/tables.h"
+#include "harness/report/report.h"
+#include "harness/report/diff.h"
+#include "harness/report/tables.h"
 #include "test_report_fake.h"
 
 static char scratch[PATH_MAX]; /* made and removed by the fixture */
@@ -244,7 +244,7 @@ START_TEST(terminal_is_80_columns)
     char *text = NULL;
     size_t bytes = 0;
     FILE *to = open_memstream(&text, &bytes);
-    ck_assert_int_eq(ls_report_print(scratch, to), LS_OK);
+    ck_assert_int_eq(ls_report_terminal(scratch, to), LS_OK);
     fclose(to);
     int rows = 0;
     char *rest = NULL;
@@ -327,7 +327,7 @@ int main(int argc, char **argv)
         write_run(argv[1], 1);
         ls_status status = ls_report_tables(argv[1]);
         status = status == LS_OK ? ls_report_write(argv[1], "plots") : status;
-        return status == LS_OK ? (int)ls_report_print(argv[1], stdout) : (int)status;
+        return status == LS_OK ? (int)ls_report_terminal(argv[1], stdout) : (int)status;
     }
     Suite *suite = suite_create("report");
     TCase *cases = tcase_create("report");

@@ -8,10 +8,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "../../harness/report_beside.h"
-#include "../../harness/report_speed.h"
-#include "../../harness/tables_band.h"
-#include "../../harness/text.h"
+#include "harness/report/compare.h"
+#include "harness/report/speed.h"
+#include "harness/report/tables_band.h"
+#include "kernels/core/text.h"
 
 static char scratch[256];
 
@@ -178,7 +178,7 @@ static const ls_report_job *job_of(const char *id)
 static bool is_said(const char *words)
 {
     bool found = false;
-    cJSON *list = ls_report_beside_sentences(&run);
+    cJSON *list = ls_report_compare_sentences(&run);
     const cJSON *sentence;
     cJSON_ArrayForEach(sentence, list)
     {
@@ -194,13 +194,13 @@ static const double SLACK = 0.011;
 START_TEST(exposed_by_twin_is_the_difference_of_steps)
 {
     const ls_report_job *job = job_of("o2.w4");
-    ls_stats_interval by_twin = ls_report_beside_exposed_ms(&run, job);
+    ls_stats_interval by_twin = ls_report_compare_exposed_ms(&run, job);
     ck_assert_double_eq_tol(by_twin.value, 20, SLACK * 180);
     ck_assert(by_twin.low <= by_twin.value && by_twin.value <= by_twin.high);
     ck_assert_double_eq(ls_report_speed_exposed_ms(&run, job), 12);
     ck_assert(is_said("12.00 ms are waited for"));
     ck_assert(is_said("more than is waited for"));
-    ck_assert(isnan(ls_report_beside_exposed_ms(&run, job_of("o1.w4")).value)); /* has no twin */
+    ck_assert(isnan(ls_report_compare_exposed_ms(&run, job_of("o1.w4")).value)); /* has no twin */
 }
 END_TEST
 
@@ -217,7 +217,7 @@ END_TEST
 START_TEST(ddp_of_one_is_a_ratio_of_speeds)
 {
     const ls_report_job *with, *without;
-    ls_stats_interval ratio = ls_report_beside_ddp(&run, &with, &without);
+    ls_stats_interval ratio = ls_report_compare_ddp(&run, &with, &without);
     ck_assert_str_eq(with->id, "o2.w1.self");
     ck_assert_str_eq(without->id, "o2.w1");
     ck_assert_double_eq_tol(ratio.value, 49.0 / 50, 2 * SLACK);
@@ -230,11 +230,11 @@ START_TEST(scaling_is_weak_and_strong_with_what_cores_allow)
     const ls_report_job *job = job_of("o2.w4"), *base;
     /* 4 x 8 images in 100 ms; one rank: 8 in 49 ms, and 32 in 200 ms */
     ck_assert_double_eq_tol(job->speed.efficiency.value, 0.49, 2 * SLACK);
-    ls_stats_interval strong = ls_report_beside_strong(&run, job, &base);
+    ls_stats_interval strong = ls_report_compare_strong(&run, job, &base);
     ck_assert_str_eq(base->id, "o2.w1.strong");
     ck_assert_double_eq_tol(strong.value, 0.5, 2 * SLACK);
-    ck_assert_double_eq(ls_report_beside_ceiling(&run, job), 0.5);
-    ck_assert_double_eq(ls_report_beside_ceiling(&run, job_of("o2.w1")), 1);
+    ck_assert_double_eq(ls_report_compare_ceiling(&run, job), 0.5);
+    ck_assert_double_eq(ls_report_compare_ceiling(&run, job_of("o2.w1")), 1);
     ck_assert(is_said("share 2 cores, so 0.50 is the most there is"));
 }
 END_TEST
@@ -261,13 +261,13 @@ START_TEST(the_largest_batch_is_arithmetic_that_a_larger_job_confirms)
     ls_report_batch batch;
     const ls_report_job *larger;
     double predicted, seen, input = 3 * 32 * 32 * 4;
-    ck_assert(ls_report_beside_batch(&run, job_of("o2.w4"), &batch));
+    ck_assert(ls_report_compare_batch(&run, job_of("o2.w4"), &batch));
     /* told: 180 MB and 8 MB of activations; a job that dumps nothing held 10 MB beside that */
     ck_assert_double_eq(batch.room_bytes, 1e9);
     ck_assert_double_eq(batch.fixed_bytes, 190.0 * MB);
     ck_assert_double_eq(batch.image_bytes, MB + 3 * input);
     ck_assert_double_eq(batch.largest, floor((1e9 - 190.0 * MB) / (MB + 3 * input)));
-    ck_assert(ls_report_beside_batch_check(&run, &larger, &predicted, &seen));
+    ck_assert(ls_report_compare_batch_check(&run, &larger, &predicted, &seen));
     ck_assert_double_eq(seen, 230.0 * MB);
     ck_assert_double_eq(predicted, 190.0 * MB + 32 * (MB + 3 * input));
     ck_assert(is_said("computed, not run"));

@@ -13,8 +13,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "../../kernels/core/json.h"
-#include "../../kernels/core/rng.h"
+#include "kernels/core/json.h"
+#include "kernels/core/rng.h"
 
 static const char HOSTILE[] = "<script>alert('1')</script>&\"|`x` \x1b[31m";
 

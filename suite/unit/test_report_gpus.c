@@ -9,14 +9,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../../harness/path.h"
-#include "../../harness/report.h"
-#include "../../harness/report_gpus.h"
-#include "../../harness/report_lines.h"
-#include "../../harness/tables.h"
-#include "../../harness/text.h"
-#include "../place.h"
-#include "../speed.h"
+#include "kernels/core/path.h"
+#include "harness/report/report.h"
+#include "harness/report/gpus.h"
+#include "harness/report/lines.h"
+#include "harness/report/tables.h"
+#include "kernels/core/text.h"
+#include "suite/run/place.h"
+#include "suite/run/speed.h"
 
 enum { GPUS = 4, STEPS = 30, SLOW = 2 };
 static char scratch[200];
@@ -249,7 +249,7 @@ int main(int argc, char **argv)
         (void)ls_place_find("plots", plots, sizeof plots);
         write_run(false);
         return ls_report_tables(scratch) != LS_OK || ls_report_write(scratch, plots) != LS_OK ||
-               ls_report_print(scratch, stdout) != LS_OK;
+               ls_report_terminal(scratch, stdout) != LS_OK;
     }
     Suite *suite = suite_create("report_gpus");
     TCase *tests = tcase_create("report_gpus");

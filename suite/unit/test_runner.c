@@ -5,10 +5,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../place.h"
-#include "../progress.h"
-#include "../runner.h"
-#include "../verdicts.h"
+#include "suite/run/place.h"
+#include "suite/run/progress.h"
+#include "suite/run/runner.h"
+#include "suite/run/verdicts.h"
 #include "suite_fake.h"
 
 /* Counts its starts in a file beside the run, writes one step per rank; with --seed=2 rank 1 kills

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../../reference/safetensors.h"
+#include "reference/files/safetensors.h"
 
 static char folder[PATH_MAX - 64];
 

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "../../reference/schedule.h"
+#include "reference/options/schedule.h"
 
 /* Half a unit of the eighth decimal, to which the goldens were printed. */
 static const double printed = 0.5e-8 * 1.0001;

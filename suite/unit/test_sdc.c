@@ -6,11 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../harness/job.h"
-#include "../../harness/text.h"
-#include "../gpus.h"
-#include "../place.h"
-#include "../sdc.h"
+#include "harness/run/job.h"
+#include "kernels/core/text.h"
+#include "suite/run/gpus.h"
+#include "suite/run/place.h"
+#include "suite/judge/sdc.h"
 
 enum { STEPS = 10, RANKS = 8 };
 

@@ -3,14 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../harness/path.h"
-#include "../../harness/machine.h"
-#include "../place.h"
-#include "../budget.h"
-#include "../place.h"
-#include "../select.h"
-#include "../shard.h"
-#include "../variables.h"
+#include "kernels/core/path.h"
+#include "harness/machine/machine.h"
+#include "suite/run/place.h"
+#include "suite/run/budget.h"
+#include "suite/run/place.h"
+#include "suite/run/select.h"
+#include "suite/run/shard.h"
+#include "suite/commands/variables.h"
 #include "suite_fake.h"
 
 static ls_case_list all(void)

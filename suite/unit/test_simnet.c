@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../harness/simnet.h"
+#include "harness/hosts/simnet.h"
 
 static void assert_line(const char *script, const char *line)
 {

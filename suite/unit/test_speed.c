@@ -5,8 +5,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "../../harness/text.h"
-#include "../speed.h"
+#include "kernels/core/text.h"
+#include "suite/run/speed.h"
 
 static char scratch[200];
 

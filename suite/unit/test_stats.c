@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../harness/stats.h"
-#include "../../kernels/core/rng.h"
+#include "harness/report/stats.h"
+#include "kernels/core/rng.h"
 
 START_TEST(percentiles_are_numpys)
 {

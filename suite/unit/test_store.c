@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "../../harness/store.h"
+#include "harness/store/store.h"
 #include "world.h"
 
 static ls_store_options where(int rank, int world, int port, double timeout_s)

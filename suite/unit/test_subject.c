@@ -8,10 +8,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../cases/judges.h"
-#include "../headline.h"
-#include "../place.h"
-#include "../runner.h"
+#include "suite/cases/judges.h"
+#include "suite/run/headline.h"
+#include "suite/run/place.h"
+#include "suite/run/runner.h"
 #include "suite_fake.h"
 
 /* $out: this rank's events. The functions write what a good subject writes. */

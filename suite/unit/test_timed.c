@@ -7,11 +7,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../../harness/text.h"
-#include "../../kernels/core/rng.h"
-#include "../../reference/safetensors.h"
-#include "../cases/timed.h"
-#include "../cases/timed_parts.h"
+#include "kernels/core/text.h"
+#include "kernels/core/rng.h"
+#include "reference/files/safetensors.h"
+#include "suite/cases/timed/timed.h"
+#include "suite/cases/timed/timed_parts.h"
 
 enum { TENSORS = 4 };
 

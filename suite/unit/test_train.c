@@ -5,12 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../../kernels/core/digest.h"
-#include "../../reference/amp_scale.h"
-#include "../../reference/digest.h"
-#include "../../reference/model.h"
-#include "../../reference/optim.h"
-#include "../../reference/world.h"
+#include "kernels/core/digest.h"
+#include "reference/amp/amp_scale.h"
+#include "reference/state/digest.h"
+#include "reference/model/model.h"
+#include "reference/state/optim.h"
+#include "reference/options/world.h"
 #include "host_setup.h"
 
 /* ---- place in the job ------------------------------------------------------------------------ */

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../headline.h"
-#include "../place.h"
+#include "suite/run/headline.h"
+#include "suite/run/place.h"
 #include "suite_fake.h"
 
 static ls_verdict of_ending(const char *state, int first_rank, int code, int signal,

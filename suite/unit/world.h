@@ -11,8 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../kernels/core/clock.h"
-#include "../../kernels/core/status.h"
+#include "kernels/core/clock.h"
+#include "kernels/core/status.h"
 
 enum { WORLD_MAX = 8, WORLD_LIMIT_S = 30 };
 

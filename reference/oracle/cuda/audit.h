@@ -21,7 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../../../kernels/core/status.h"
+#include "kernels/core/status.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -16,8 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../../../kernels/core/log.h"
-#include "../../../kernels/core/status.h"
+#include "kernels/core/log.h"
+#include "kernels/core/status.h"
 
 /* A failed call of the runtime. An error that stays makes the device lost. */
 static inline ls_status ls_launch_check(cudaError_t error, const char *call)

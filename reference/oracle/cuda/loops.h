@@ -6,7 +6,7 @@
 extern "C" {
 #endif
 
-#include "../loops.h"
+#include "reference/oracle/loops.h"
 
 ls_status ls_products_cuda_forward(ls_products_shape shape, const ls_planes *in,
                                    const double *weight, ls_planes *out);

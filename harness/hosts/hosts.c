@@ -1,0 +1,179 @@
+#include "hosts.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "kernels/core/log.h"
+#include "harness/run/job.h"
+#include "kernels/core/text.h"
+
+static const char blanks[] = " \t\r";
+
+/* A name goes to ssh or srun as a word of its own: it may neither be an option nor hold anything a
+ * shell would read. */
+static ls_status add_host(ls_hosts *hosts, const char *where, const char *name, size_t bytes,
+                          int slots)
+{
+    static const char allowed[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:@%-";
+    char one[LS_HOSTS_NAME_BYTES];
+    if (bytes == 0 || bytes >= sizeof one || name[0] == '-' || strspn(name, allowed) < bytes) {
+        ls_log_error("%s: '%.*s' is no host name, allowed: letters, digits and ._:@%%-, at most "
+                     "%d bytes",
+                     where, (int)(bytes < 60 ? bytes : 60), name, LS_HOSTS_NAME_BYTES - 1);
+        return LS_ERR_USAGE;
+    }
+    ls_text_put(one, sizeof one, "%.*s", (int)bytes, name);
+    for (int i = 0; i < hosts->count; i++) {
+        if (strcmp(hosts->host[i].name, one) == 0) {
+            ls_log_error("%s: host %s stands there twice (slots=N gives it more ranks)", where,
+                         one);
+            return LS_ERR_USAGE;
+        }
+    }
+    if (hosts->count == LS_HOSTS_MAX) {
+        ls_log_error("%s: more than %d hosts", where, LS_HOSTS_MAX);
+        return LS_ERR_USAGE;
+    }
+    ls_host *host = &hosts->host[hosts->count++];
+    ls_text_put(host->name, sizeof host->name, "%s", one);
+    host->slots = slots;
+    return LS_OK;
+}
+
+ls_status ls_hosts_parse_list(const char *text, ls_hosts *out)
+{
+    char where[80];
+    memset(out, 0, sizeof *out);
+    ls_text_put(where, sizeof where, "NODES=%s", text);
+    for (const char *name = text;; name++) {
+        size_t bytes = strcspn(name, ",");
+        LS_TRY(add_host(out, where, name, bytes, 0));
+        name += bytes;
+        if (*name == '\0') {
+            return LS_OK;
+        }
+    }
+}
+
+static ls_status parse_line(const char *where, char *line, ls_hosts *out)
+{
+    line[strcspn(line, "#")] = '\0';
+    char *rest = NULL, *name = strtok_r(line, blanks, &rest);
+    char *slots = strtok_r(NULL, blanks, &rest), *more = strtok_r(NULL, blanks, &rest);
+    if (name == NULL) {
+        return LS_OK;
+    }
+    long number = 0;
+    char *end = NULL;
+    if (slots != NULL && strncmp(slots, "slots=", 6) == 0 && slots[6] >= '0' && slots[6] <= '9') {
+        errno = 0;
+        number = strtol(slots + 6, &end, 10);
+    }
+    bool good = slots == NULL || (end != NULL && *end == '\0' && errno == 0 && number >= 1 &&
+                                  number <= LS_JOB_RANKS_MAX && more == NULL);
+    if (!good) {
+        ls_log_error("%s: '%.60s' behind the host, allowed: slots=N, N from 1 to %d", where,
+                     more != NULL ? more : slots, LS_JOB_RANKS_MAX);
+        return LS_ERR_USAGE;
+    }
+    return add_host(out, where, name, strlen(name), (int)number);
+}
+
+ls_status ls_hosts_parse_text(const char *path, const char *text, ls_hosts *out)
+{
+    memset(out, 0, sizeof *out);
+    int number = 1;
+    for (const char *line = text; *line != '\0'; number++) {
+        char copy[512], where[600];
+        size_t bytes = strcspn(line, "\n");
+        ls_text_put(where, sizeof where, "%s line %d", path, number);
+        if (bytes >= sizeof copy) {
+            ls_log_error("%s: %zu bytes, allowed: %zu", where, bytes, sizeof copy - 1);
+            return LS_ERR_USAGE;
+        }
+        memcpy(copy, line, bytes);
+        copy[bytes] = '\0';
+        LS_TRY(parse_line(where, copy, out));
+        line += bytes + (line[bytes] == '\n');
+    }
+    if (out->count == 0) {
+        ls_log_error("%s names no host", path);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+ls_status ls_hosts_read_file(const char *path, ls_hosts *out)
+{
+    char *text = ls_text_read(path);
+    if (text == NULL) {
+        ls_log_error("HOSTFILE=%s cannot be read: %s", path, strerror(errno));
+        return LS_ERR_USAGE;
+    }
+    ls_status status = ls_hosts_parse_text(path, text, out);
+    free(text);
+    return status;
+}
+
+ls_status ls_hosts_read_slurm(ls_hosts *out)
+{
+    memset(out, 0, sizeof *out);
+    out->by = LS_HOSTS_SRUN;
+    if (getenv("SLURM_JOB_ID") == NULL) {
+        ls_log_error("NODES=slurm: not inside an allocation (SLURM_JOB_ID is not set; see salloc)");
+        return LS_ERR_USAGE;
+    }
+    char name[LS_HOSTS_NAME_BYTES + 2];
+    FILE *told = popen("scontrol show hostnames \"$SLURM_JOB_NODELIST\"", "re");
+    ls_status status = told == NULL ? LS_ERR_INFRA : LS_OK;
+    while (status == LS_OK && fgets(name, sizeof name, told) != NULL) {
+        size_t bytes = strcspn(name, "\n");
+        status = add_host(out, "scontrol show hostnames", name, bytes, 0);
+    }
+    int ended = told == NULL ? -1 : pclose(told);
+    if (status == LS_OK && (ended != 0 || out->count == 0)) {
+        ls_log_error("NODES=slurm: `scontrol show hostnames` gave no node (exit code %d)",
+                     WIFEXITED(ended) ? WEXITSTATUS(ended) : -1);
+        status = LS_ERR_INFRA;
+    }
+    return status;
+}
+
+ls_status ls_hosts_ranks(const ls_hosts *hosts, int wanted, int *ranks)
+{
+    *ranks = wanted;
+    for (int i = 0; i < hosts->count; i++) {
+        const ls_host *first = &hosts->host[0], *one = &hosts->host[i];
+        if (wanted > 0 && one->slots > 0 && one->slots < wanted) {
+            ls_log_error("host %s has slots=%d, NGPUS=%d ranks are wanted on each", one->name,
+                         one->slots, wanted);
+            return LS_ERR_USAGE;
+        }
+        if (wanted == 0 && one->slots != first->slots) {
+            ls_log_error("host %s has slots=%d, host %s has slots=%d (0: not said): every host "
+                         "gets as many ranks, say how many with NGPUS",
+                         first->name, first->slots, one->name, one->slots);
+            return LS_ERR_USAGE;
+        }
+    }
+    if (wanted == 0) {
+        *ranks = hosts->host[0].slots;
+    }
+    return LS_OK;
+}
+
+void ls_hosts_describe(const ls_hosts *hosts, char *text, size_t bytes)
+{
+    int shown = hosts->count <= 3 ? hosts->count : 2;
+    text[0] = '\0';
+    for (int i = 0; i < shown; i++) {
+        ls_text_add(text, bytes, "%s%.30s", i > 0 ? ", " : "", hosts->host[i].name);
+    }
+    if (shown < hosts->count) {
+        ls_text_add(text, bytes, " and %d more", hosts->count - shown);
+    }
+}

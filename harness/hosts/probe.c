@@ -1,0 +1,323 @@
+#include "probe.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
+#include "remote_session.h"
+#include "harness/machine/machine.h"
+#include "kernels/core/path.h"
+#include "remote.h"
+#include "kernels/core/text.h"
+#include "supervise.h"
+
+int ls_probe_usual_ranks(int devices, int cores)
+{
+    return devices > 0 ? devices : cores < 8 ? cores : 8;
+}
+
+/* ---- on the host ---------------------------------------------------------------------------- */
+
+/* Below the range that Linux gives to outgoing connections (32768 and up), so that a port stays
+ * free between the look and the job. */
+static void add_free_ports(cJSON *answer)
+{
+    enum { FIRST = 20000, COUNT = 12000 };
+    cJSON *list = cJSON_AddArrayToObject(answer, "ports");
+    int start = (int)((ls_clock_ns() / 1000 + getpid()) % COUNT), found = 0;
+    for (int i = 0; i < COUNT && found < LS_HOSTS_PORTS_MAX; i++) {
+        int port = FIRST + (start + i) % COUNT;
+        struct sockaddr_in at = {.sin_family = AF_INET,
+                                 .sin_port = htons((uint16_t)port),
+                                 .sin_addr.s_addr = htonl(INADDR_ANY)};
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0) {
+            cJSON_AddItemToArray(list, cJSON_CreateNumber(port));
+            found++;
+        }
+        if (fd >= 0) {
+            close(fd);
+        }
+    }
+}
+
+static bool sees(const char *marker)
+{
+    const char *token = getenv("LS_TOKEN");
+    char *text = ls_text_read(marker);
+    bool same = text != NULL && token != NULL && strcmp(text, token) == 0;
+    free(text);
+    return same;
+}
+
+ls_status ls_probe_answer(const char *marker, const char *device, int ranks, bool oversubscribe)
+{
+    char hostname[64] = "", address[LS_HOSTS_NAME_BYTES] = "";
+    if (!sees(marker)) {
+        char folder[1024];
+        ls_text_put(folder, sizeof folder, "%s", marker);
+        for (int up = 0; up < 2 && strrchr(folder, '/') != NULL; up++) {
+            *strrchr(folder, '/') = '\0';
+        }
+        ls_log_error("%s is not the same folder there: results must lie on a shared file system",
+                     folder);
+        return LS_ERR_INFRA;
+    }
+    const char *chosen = NULL, *connection = getenv("SSH_CONNECTION");
+    ls_machine_device found[LS_MACHINE_DEVICES_MAX];
+    int devices = ls_machine_devices(ls_machine_sysfs(), found, LS_MACHINE_DEVICES_MAX);
+    int cores = ls_machine_cores();
+    LS_TRY(ls_machine_choose(device, ranks > 0 ? ranks : ls_probe_usual_ranks(devices, cores),
+                             oversubscribe, &chosen));
+    (void)gethostname(hostname, sizeof hostname - 1);
+    if (connection != NULL) { /* "client port server port", sshd(8) */
+        (void)sscanf(connection, "%*s %*s %127s", address);
+    }
+    cJSON *answer = cJSON_CreateObject(), *machine = ls_machine_fingerprint();
+    LS_ASSERT(answer != NULL);
+    cJSON_AddStringToObject(answer, "event", "look");
+    cJSON_AddStringToObject(answer, "hostname", hostname);
+    cJSON_AddStringToObject(answer, "address", address);
+    cJSON_AddStringToObject(answer, "cpu", ls_json_string(machine, "cpu", ""));
+    cJSON_AddNumberToObject(answer, "cores", cores);
+    cJSON_AddNumberToObject(answer, "devices", devices);
+    cJSON_AddStringToObject(answer, "device", chosen);
+    add_free_ports(answer);
+    ls_status status = ls_json_append_line(STDOUT_FILENO, "standard output", answer);
+    cJSON_Delete(answer);
+    cJSON_Delete(machine);
+    return status;
+}
+
+/* ---- asking --------------------------------------------------------------------------------- */
+
+typedef struct looking {
+    char folder[700], marker[740], token[33];
+    ls_remote remote;
+} looking;
+
+static void beat(void *context)
+{
+    ls_remote_beat(&((looking *)context)->remote);
+}
+
+static void hang_up(void *context)
+{
+    ls_remote_hang_up(&((looking *)context)->remote);
+}
+
+static ls_status make_marker(const char *folder, looking *l)
+{
+    ls_supervise_token(l->token);
+    ls_text_put(l->folder, sizeof l->folder, "%s/.look-%.16s", folder, l->token);
+    ls_text_put(l->marker, sizeof l->marker, "%s/marker", l->folder);
+    LS_TRY(ls_path_make_folder(l->folder));
+    ls_supervise_token(
+        l->token); /* the folder's name is seen, what is in it need not be guessable */
+    int fd = open(l->marker, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    bool written = fd >= 0 && write(fd, l->token, 32) == 32 && fsync(fd) == 0;
+    if (!written) {
+        ls_log_error("cannot write %s: %s", l->marker, strerror(errno));
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    return written ? LS_OK : LS_ERR_INFRA;
+}
+
+static void remove_marker(const looking *l, int hosts)
+{
+    char path[740];
+    (void)unlink(l->marker);
+    for (int k = 0; k < hosts; k++) {
+        ls_text_put(path, sizeof path, "%s/node%d.log", l->folder, k);
+        (void)unlink(path);
+    }
+    (void)rmdir(l->folder);
+}
+
+static ls_status ask_all(ls_hosts *hosts, const ls_probe_question *question, looking *l,
+                         ls_job_outcome *channels)
+{
+    char launcher[1024], look[800], device[32], ranks[40];
+    ls_remote_launcher(launcher, sizeof launcher);
+    ls_text_put(look, sizeof look, "--look=%s", l->marker);
+    ls_text_put(device, sizeof device, "--look-device=%s", question->device);
+    ls_text_put(ranks, sizeof ranks, "--look-ranks=%d", question->ranks);
+    char *words[] = {launcher, "--env-from-stdin",
+                     look,     device,
+                     ranks,    question->oversubscribe ? "--look-oversubscribed" : NULL,
+                     NULL};
+    char *const **same = calloc((size_t)hosts->count, sizeof *same);
+    LS_ASSERT(same != NULL);
+    for (int k = 0; k < hosts->count; k++) {
+        same[k] = words;
+    }
+    cJSON *order = ls_remote_session_order(l->token, NULL, 0, hosts->by == LS_HOSTS_SSH);
+    cJSON_DeleteItemFromObjectCaseSensitive(order, "directory"); /* the marker is looked for */
+    ls_status status = ls_remote_open(hosts, hosts->count, same, order, l->folder, &l->remote);
+    cJSON_Delete(order);
+    free(same);
+    LS_TRY(status);
+    ls_supervise watch = {.count = hosts->count,
+                          .spec = l->remote.spec,
+                          .limit_s = LS_PROBE_LIMIT_S,
+                          .grace_s =
+                              LS_PROBE_LIMIT_S, /* one that fails leaves the others their time */
+                          .on_tick = beat,
+                          .hang_up = hang_up,
+                          .hang_up_s = 1,
+                          .context = l};
+    status = ls_supervise_run(&watch, channels);
+    ls_remote_close(&l->remote);
+    return status;
+}
+
+/* One line a host. 126 and 127: the shell there found no program (POSIX, 2.8.2). */
+static void say_failed(const ls_host *host, const ls_proc *channel, const char *said, bool late)
+{
+    char launcher[1024];
+    ls_remote_launcher(launcher, sizeof launcher);
+    const char *text = strncmp(said, "lockstep-launch: error: ", 24) == 0 ? said + 24 : said;
+    if (late) {
+        ls_log_error("host %s gave no answer within %d s%s%s", host->name, LS_PROBE_LIMIT_S,
+                     text[0] == '\0' ? "" : ": ", text);
+    } else if (channel->code == 126 || channel->code == 127) {
+        ls_log_error("host %s cannot run %s, which must lie on a shared file system: %s",
+                     host->name, launcher, text);
+    } else if (text != said) {
+        ls_log_error("host %s: %s", host->name, text);
+    } else {
+        ls_log_error("host %s cannot be reached: %s", host->name,
+                     text[0] == '\0' ? "it said nothing" : text);
+    }
+}
+
+static bool is_loopback_name(const char *name)
+{
+    struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *found = NULL;
+    if (getaddrinfo(name, NULL, &hints, &found) != 0) {
+        return false;
+    }
+    uint32_t number = ntohl(((struct sockaddr_in *)found->ai_addr)->sin_addr.s_addr);
+    freeaddrinfo(found);
+    return number >> 24 == 127;
+}
+
+/* Host 0 as the others reach it: its name where that means something here (an alias of ssh's own
+ * configuration does not), else the address under which ssh has reached it. */
+static void choose_master(ls_hosts *hosts, const cJSON *answer)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    const char *at = strrchr(hosts->host[0].name, '@');
+    const char *name = at == NULL ? hosts->host[0].name : at + 1;
+    const char *address = ls_json_string(answer, "address", "");
+    bool known = getaddrinfo(name, NULL, &hints, &found) == 0;
+    if (known) {
+        freeaddrinfo(found);
+    }
+    bool use_name =
+        address[0] == '\0' ||
+        (known && (!is_loopback_name(name) || hosts->count == 1 || is_loopback_name(address)));
+    ls_text_put(hosts->master_address, sizeof hosts->master_address, "%s",
+                use_name ? name : address);
+    const cJSON *port;
+    hosts->port_count = hosts->port_next = 0;
+    cJSON_ArrayForEach(port, cJSON_GetObjectItemCaseSensitive(answer, "ports"))
+    {
+        if (cJSON_IsNumber(port) && port->valueint > 0 && port->valueint < 65536 &&
+            hosts->port_count < LS_HOSTS_PORTS_MAX) {
+            hosts->port[hosts->port_count++] = port->valueint;
+        }
+    }
+}
+
+static ls_status take_answers(ls_hosts *hosts, const looking *l, const ls_job_outcome *channels,
+                              ls_probe *look)
+{
+    ls_status status = LS_OK;
+    for (int k = 0; k < hosts->count; k++) {
+        char said[500];
+        cJSON *answer = ls_remote_report(l->folder, k, "look", said, sizeof said);
+        if (answer == NULL) {
+            bool late = channels->state == LS_JOB_TIMED_OUT && channels->rank[k].signal != 0;
+            say_failed(&hosts->host[k], &channels->rank[k], said, late);
+            status = LS_ERR_INFRA;
+            continue;
+        }
+        ls_probe *one = &look[k];
+        ls_text_put(one->hostname, sizeof one->hostname, "%s",
+                    ls_json_string(answer, "hostname", ""));
+        ls_text_put(one->cpu, sizeof one->cpu, "%s", ls_json_string(answer, "cpu", ""));
+        ls_text_put(one->device, sizeof one->device, "%s", ls_json_string(answer, "device", ""));
+        one->cores = (int)ls_json_integer(answer, "cores", 1);
+        one->devices = (int)ls_json_integer(answer, "devices", 0);
+        if (k == 0) {
+            choose_master(hosts, answer);
+        }
+        cJSON_Delete(answer);
+    }
+    if (status == LS_OK && hosts->port_count == 0) {
+        ls_log_error("host %s has no free port from 20000 to 31999", hosts->host[0].name);
+        status = LS_ERR_INFRA;
+    }
+    return status;
+}
+
+/* A report has one device and one size of a node. */
+static ls_status check_alike(const ls_hosts *hosts, const ls_probe_question *question,
+                             const ls_probe *look)
+{
+    for (int k = 1; k < hosts->count; k++) {
+        if (strcmp(look[k].device, look[0].device) != 0) {
+            ls_log_error("host %s would run on %s, host %s on %s (DEVICE=cpu insists on the CPU)",
+                         hosts->host[0].name, look[0].device, hosts->host[k].name, look[k].device);
+            return LS_ERR_INFRA;
+        }
+        int first = ls_probe_usual_ranks(look[0].devices, look[0].cores);
+        int other = ls_probe_usual_ranks(look[k].devices, look[k].cores);
+        if (question->ranks == 0 && first != other) {
+            ls_log_error("host %s is one for %d ranks, host %s for %d: say how many with NGPUS",
+                         hosts->host[0].name, first, hosts->host[k].name, other);
+            return LS_ERR_USAGE;
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_probe_at(ls_hosts *hosts, const ls_probe_question *question, ls_probe *look)
+{
+    looking l;
+    memset(&l, 0, sizeof l);
+    ls_job_outcome channels = {.state = LS_JOB_NOT_STARTED};
+    LS_TRY(
+        ls_proc_catch_signals()); /* interrupted: the marker is removed, the channels are ended */
+    ls_status status = make_marker(question->folder, &l);
+    if (status == LS_OK) {
+        status = ask_all(hosts, question, &l, &channels);
+        status = status == LS_ERR_USAGE ? LS_ERR_INFRA : status; /* no ssh, no srun */
+    }
+    if (status == LS_OK && channels.state == LS_JOB_STOPPED) {
+        ls_log_error("stopped by signal %d while the hosts were looked at",
+                     ls_proc_caught_signal());
+        status = LS_ERR_INFRA;
+    }
+    if (status == LS_OK) {
+        status = take_answers(hosts, &l, &channels, look);
+    }
+    if (status == LS_OK) {
+        status = check_alike(hosts, question, look);
+    }
+    ls_job_outcome_free(&channels);
+    remove_marker(&l, hosts->count);
+    return status;
+}

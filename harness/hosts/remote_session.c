@@ -1,0 +1,193 @@
+#include "remote_session.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
+#include "kernels/core/text.h"
+
+/* ---- the order ------------------------------------------------------------------------------ */
+
+static bool is_sent(const char *entry, bool same_devices)
+{
+    static const char *const prefixes[] = {"PATH=",  "LD_",     "PYTHON", "VIRTUAL_ENV=", "CONDA_",
+                                           "LS_",    "OMP_",    "NCCL_",  "CUDA_",        "CUDNN",
+                                           "TORCH_", "CUBLAS_", "GLOO_",  "DNNL_",        "ONEDNN_",
+                                           "KMP_",   "GOMP_",   "MKL_",   "MALLOC_"};
+    static const char *const own[] = {
+        "LS_TOKEN=", "LS_RUN_DIR=", "LS_NODE_ADDR=", "LS_SSH=", "OMP_NUM_THREADS="};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        if (strncmp(entry, own[i], strlen(own[i])) == 0) {
+            return false;
+        }
+    }
+    if (!same_devices && strncmp(entry, "CUDA_VISIBLE_DEVICES=", 21) == 0) {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        if (strncmp(entry, prefixes[i], strlen(prefixes[i])) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+cJSON *ls_remote_session_order(const char *token, const char *run_directory, int threads,
+                               bool same_devices)
+{
+    char here[1024], text[16];
+    cJSON *order = cJSON_CreateObject();
+    LS_ASSERT(order != NULL);
+    cJSON_AddNumberToObject(order, "schema", 1);
+    if (getcwd(here, sizeof here) != NULL) {
+        cJSON_AddStringToObject(order, "directory", here);
+    }
+    cJSON *environment = cJSON_AddObjectToObject(order, "environment");
+    for (char **entry = environ; *entry != NULL; entry++) {
+        char name[128];
+        size_t bytes = strcspn(*entry, "=");
+        if (is_sent(*entry, same_devices) && bytes < sizeof name && (*entry)[bytes] == '=') {
+            ls_text_put(name, sizeof name, "%.*s", (int)bytes, *entry);
+            cJSON_AddStringToObject(environment, name, *entry + bytes + 1);
+        }
+    }
+    if (token != NULL) {
+        cJSON_AddStringToObject(environment, "LS_TOKEN", token);
+    }
+    if (run_directory != NULL) {
+        cJSON_AddStringToObject(environment, "LS_RUN_DIR", run_directory);
+    }
+    if (threads > 0) {
+        ls_text_put(text, sizeof text, "%d", threads);
+        cJSON_AddStringToObject(environment, "OMP_NUM_THREADS", text);
+    }
+    return order;
+}
+
+static bool is_name(const char *name)
+{
+    static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789";
+    return name[0] != '\0' && !(name[0] >= '0' && name[0] <= '9') &&
+           name[strspn(name, allowed)] == '\0';
+}
+
+static ls_status set_variables(const cJSON *environment)
+{
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, environment)
+    {
+        if (entry->string == NULL || !is_name(entry->string) || !cJSON_IsString(entry)) {
+            ls_log_error("the order on standard input holds no variable '%.60s' with a text",
+                         entry->string == NULL ? "" : entry->string);
+            return LS_ERR_USAGE;
+        }
+    }
+    cJSON_ArrayForEach(entry, environment)
+    {
+        if (setenv(entry->string, entry->valuestring, 1) != 0) {
+            ls_log_error("cannot set %s: %s", entry->string, strerror(errno));
+            return LS_ERR_INFRA;
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_remote_session_apply(const char *line)
+{
+    cJSON *order = cJSON_Parse(line);
+    const cJSON *environment = cJSON_GetObjectItemCaseSensitive(order, "environment");
+    const char *directory = ls_json_string(order, "directory", NULL);
+    ls_status status = LS_OK;
+    if (ls_json_integer(order, "schema", 0) != 1 || !cJSON_IsObject(environment)) {
+        ls_log_error("the first line of standard input is no order: one JSON object with schema 1 "
+                     "and environment");
+        status = LS_ERR_USAGE;
+    }
+    if (status == LS_OK && directory != NULL && chdir(directory) != 0) {
+        ls_log_error("cannot work in %s on this machine: %s", directory, strerror(errno));
+        status = LS_ERR_INFRA;
+    }
+    if (status == LS_OK) {
+        status = set_variables(environment);
+    }
+    cJSON_Delete(order);
+    return status;
+}
+
+/* ---- the input ------------------------------------------------------------------------------ */
+
+/* 1: readable (or at its end), 0: silent until the deadline, -1: error. */
+static int await_input(int input, int64_t deadline_ns)
+{
+    for (;;) {
+        int64_t rest_ns = deadline_ns - ls_clock_ns();
+        struct pollfd polled = {.fd = input, .events = POLLIN};
+        int ready = poll(&polled, 1, rest_ns > 0 ? (int)(rest_ns / 1000000) + 1 : 0);
+        if (ready >= 0 || errno != EINTR) {
+            return ready;
+        }
+    }
+}
+
+ls_status ls_remote_session_read_order(int input)
+{
+    char *line = malloc(LS_REMOTE_SESSION_ORDER_BYTES_MAX + 1);
+    LS_ASSERT(line != NULL);
+    int64_t deadline_ns = ls_clock_ns() + LS_REMOTE_SESSION_ORDER_S * INT64_C(1000000000);
+    size_t used = 0;
+    bool whole = false;
+    /* byte by byte: what follows the newline stays for ls_remote_session_follow */
+    while (!whole && used < LS_REMOTE_SESSION_ORDER_BYTES_MAX &&
+           await_input(input, deadline_ns) == 1 && read(input, line + used, 1) == 1) {
+        whole = line[used] == '\n';
+        used++;
+    }
+    ls_status status = LS_ERR_USAGE;
+    if (whole) {
+        line[used - 1] = '\0';
+        status = ls_remote_session_apply(line);
+    } else {
+        ls_log_error("standard input gave no whole order: %zu bytes without a newline (at most %d "
+                     "within %d s)",
+                     used, LS_REMOTE_SESSION_ORDER_BYTES_MAX, LS_REMOTE_SESSION_ORDER_S);
+    }
+    free(line);
+    return status;
+}
+
+static void *follow(void *argument)
+{
+    int input = (int)(intptr_t)argument;
+    char beats[256];
+    int ready;
+    ssize_t got = 0;
+    do {
+        ready =
+            await_input(input, ls_clock_ns() + LS_REMOTE_SESSION_SILENCE_S * INT64_C(1000000000));
+        got = ready == 1 ? read(input, beats, sizeof beats) : 0;
+    } while (got > 0 || (got < 0 && errno == EINTR));
+    ls_log_error("whoever asked for these ranks %s: they are ended",
+                 ready == 0 ? "has been silent for 30 s" : "is gone");
+    (void)kill(getpid(), SIGHUP);
+    return NULL;
+}
+
+ls_status ls_remote_session_follow(int input)
+{
+    pthread_t thread;
+    int failed = pthread_create(&thread, NULL, follow, (void *)(intptr_t)input);
+    if (failed != 0) {
+        ls_log_error("cannot start a thread: %s", strerror(failed));
+        return LS_ERR_INFRA;
+    }
+    pthread_detach(thread);
+    return LS_OK;
+}

@@ -1,0 +1,188 @@
+#include "simnet.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/core/log.h"
+#include "kernels/core/text.h"
+
+static const char named_in[] = "/run/netns"; /* ip-netns(8) */
+
+void ls_simnet_name(const ls_simnet *net, int node, char *text, size_t bytes)
+{
+    ls_text_put(text, bytes, "ls-%d-%d", net->owner, node);
+}
+
+void ls_simnet_address(int node, char *text, size_t bytes)
+{
+    ls_text_put(text, bytes, "10.213.0.%d", node + 1);
+}
+
+/* ---- making --------------------------------------------------------------------------------- */
+
+static void line(char **script, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void line(char **script, const char *format, ...)
+{
+    char *added = NULL, *whole = NULL;
+    va_list arguments;
+    va_start(arguments, format);
+    LS_ASSERT(vasprintf(&added, format, arguments) >= 0);
+    va_end(arguments);
+    LS_ASSERT(asprintf(&whole, "%s%s\n", *script == NULL ? "" : *script, added) >= 0);
+    free(added);
+    free(*script);
+    *script = whole;
+}
+
+char *ls_simnet_script(const ls_simnet *net)
+{
+    char *script = NULL, hub[32], node[32], address[32];
+    ls_text_put(hub, sizeof hub, "ls-%d-hub", net->owner);
+    line(&script, "ip netns add %s", hub);
+    line(&script, "ip -n %s link add br0 type bridge", hub);
+    line(&script, "ip -n %s link set br0 up", hub);
+    for (int k = 0; k < net->nodes; k++) {
+        ls_simnet_name(net, k, node, sizeof node);
+        ls_simnet_address(k, address, sizeof address);
+        line(&script, "ip netns add %s", node);
+        line(&script, "ip -n %s link add eth0 type veth peer name port%d netns %s", node, k, hub);
+        line(&script, "ip -n %s link set port%d master br0 up", hub, k);
+        line(&script, "ip -n %s addr add %s/24 dev eth0", node, address);
+        line(&script, "ip -n %s link set lo up", node);
+        line(&script, "ip -n %s link set eth0 up", node);
+        /* netem's queue holds what is on its way (bandwidth x delay) many times over; a kernel
+         * without it still limits the rate */
+        line(&script,
+             "if tc -n %s qdisc add dev eth0 root netem rate %dgbit delay %dus limit 10000 "
+             "2>/dev/null",
+             node, LS_SIMNET_GBIT_PER_S, LS_SIMNET_DELAY_US);
+        line(&script, "then echo netem");
+        line(&script,
+             "else tc -n %s qdisc add dev eth0 root tbf rate %dgbit burst 2mb latency 10ms; "
+             "echo tbf; fi",
+             node, LS_SIMNET_GBIT_PER_S);
+    }
+    return script;
+}
+
+/* Runs a script of the shell that ends at its first error; *said is the last line it printed. */
+static int run_script(const char *script, char *said, size_t bytes)
+{
+    char *command = NULL, text[300];
+    LS_ASSERT(asprintf(&command, "exec 2>&1; set -e\n%s", script) >= 0);
+    said[0] = '\0';
+    fflush(NULL);
+    FILE *output = popen(command, "re");
+    free(command);
+    if (output == NULL) {
+        ls_text_put(said, bytes, "%s", strerror(errno));
+        return -1;
+    }
+    while (fgets(text, sizeof text, output) != NULL) {
+        text[strcspn(text, "\n")] = '\0';
+        ls_text_put(said, bytes, "%s", text);
+    }
+    int ended = pclose(output);
+    return WIFEXITED(ended) ? WEXITSTATUS(ended) : -1;
+}
+
+static ls_status check_means(void)
+{
+    char said[300];
+    if (geteuid() != 0) {
+        ls_log_error(
+            "SIM_NET=1 makes network namespaces and needs root (SIM_NODES alone does not)");
+        return LS_ERR_INFRA;
+    }
+    if (run_script("command -v ip >/dev/null && command -v tc >/dev/null && command -v nsenter "
+                   ">/dev/null",
+                   said, sizeof said) != 0) {
+        ls_log_error("SIM_NET=1 needs the programs ip, tc (iproute2) and nsenter (util-linux)");
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}
+
+ls_status ls_simnet_open(int nodes, ls_simnet *out)
+{
+    LS_TRY(check_means());
+    ls_simnet_clean();
+    if (nodes > LS_SIMNET_NODES_MAX) {
+        ls_log_error("SIM_NET=1 with %d nodes, allowed: %d", nodes, LS_SIMNET_NODES_MAX);
+        return LS_ERR_USAGE;
+    }
+    ls_simnet net = {.nodes = nodes, .owner = (int)getpid()};
+    char said[300], *script = ls_simnet_script(&net);
+    int failed = run_script(script, said, sizeof said);
+    free(script);
+    if (failed != 0) {
+        ls_log_error("SIM_NET=1: cannot make the nodes' network: %s", said);
+        ls_simnet_close(&net);
+        return LS_ERR_INFRA;
+    }
+    bool delayed = strcmp(said, "netem") == 0;
+    if (delayed) {
+        ls_text_put(net.text, sizeof net.text, "%d Gbit/s, %d us each way", LS_SIMNET_GBIT_PER_S,
+                    LS_SIMNET_DELAY_US);
+    } else {
+        ls_text_put(net.text, sizeof net.text, "%d Gbit/s, no delay: no netem in this kernel",
+                    LS_SIMNET_GBIT_PER_S);
+    }
+    *out = net;
+    return LS_OK;
+}
+
+/* ---- removing ------------------------------------------------------------------------------- */
+
+static void remove_named(const char *name)
+{
+    char command[300], said[300];
+    ls_text_put(command, sizeof command, "ip netns del %s", name);
+    if (run_script(command, said, sizeof said) != 0) {
+        ls_log_warn("cannot remove the network namespace %s: %s", name, said);
+    }
+}
+
+/* Every namespace of ours for which `owner` is 0 and its process has ended, or of that owner. */
+static void remove_all(int owner)
+{
+    char names[2 * LS_SIMNET_NODES_MAX][32];
+    int count = 0;
+    DIR *folder = opendir(named_in);
+    for (struct dirent *e; folder != NULL && (e = readdir(folder)) != NULL;) {
+        int pid = 0, end = 0, node = 0;
+        bool ours = (sscanf(e->d_name, "ls-%d-%d%n", &pid, &node, &end) == 2 ||
+                     sscanf(e->d_name, "ls-%d-hub%n", &pid, &end) == 1) &&
+                    end > 0 && e->d_name[end] == '\0' && pid > 0 && strlen(e->d_name) < 32;
+        bool meant = owner == 0 ? kill(pid, 0) != 0 && errno == ESRCH : pid == owner;
+        if (ours && meant && count < 2 * LS_SIMNET_NODES_MAX) {
+            ls_text_put(names[count++], 32, "%s", e->d_name);
+        }
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+    for (int i = 0; i < count; i++) {
+        remove_named(names[i]);
+    }
+}
+
+void ls_simnet_clean(void)
+{
+    remove_all(0);
+}
+
+void ls_simnet_close(ls_simnet *net)
+{
+    if (net->owner != 0) {
+        remove_all(net->owner);
+    }
+    *net = (ls_simnet){.nodes = 0};
+}

@@ -1,0 +1,417 @@
+#include "machine.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "kernels/core/log.h"
+#include "driver.h"
+#include "nvml.h"
+#include "kernels/core/text.h"
+
+extern char **environ;
+
+static void read_word(const char *path, char *text, size_t bytes)
+{
+    char *all = ls_text_read(path);
+    ls_text_put(text, bytes, "%.*s", all == NULL ? 0 : (int)strcspn(all, "\r\n"),
+                all == NULL ? "" : all);
+    free(all);
+}
+
+/* ls_cuda.so as kernels/load.c looks for it. */
+static void backend_path(char *path, size_t bytes)
+{
+    char self[1024];
+    const char *folder = getenv("LS_LIB_DIR");
+    if (folder != NULL && folder[0] != '\0') {
+        ls_text_put(path, bytes, "%s/ls_cuda.so", folder);
+        return;
+    }
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[length > 0 ? length : 0] = '\0';
+    char *slash = strrchr(self, '/');
+    ls_text_put(path, bytes, "%.*s/lib/ls_cuda.so", slash == NULL ? 0 : (int)(slash - self), self);
+}
+
+/* A backend built for tests plays its device on the CPU: there need be no GPU for it. */
+bool ls_machine_emulated(void)
+{
+    char path[1100];
+    backend_path(path, sizeof path);
+    void *library = access(path, R_OK) == 0 ? dlopen(path, RTLD_LAZY | RTLD_LOCAL) : NULL;
+    bool emulated = library != NULL && dlsym(library, "emulate_launch") != NULL;
+    if (library != NULL) {
+        dlclose(library);
+    }
+    return emulated;
+}
+
+/* Says of each device on the bus whether NVML can ask it. */
+static void ask_nvml(ls_machine_device *device, int count)
+{
+    char why[200], library[1100];
+    ls_nvml *nvml = NULL;
+    bool open = count > 0 && ls_nvml_open(&nvml, why, sizeof why) == LS_OK;
+    bool driver = open || access("/proc/driver/nvidia", F_OK) == 0;
+    ls_nvml_device *known = calloc(LS_NVML_DEVICES_MAX, sizeof *known);
+    LS_ASSERT(known != NULL);
+    int known_count = open ? ls_nvml_devices(nvml, known, LS_NVML_DEVICES_MAX) : 0;
+    backend_path(library, sizeof library);
+    bool built = access(library, R_OK) == 0;
+    for (int i = 0; i < count; i++) {
+        ls_machine_device *d = &device[i];
+        const ls_nvml_device *same = NULL;
+        for (int k = 0; k < known_count; k++) {
+            same = strcmp(known[k].address, d->address) == 0 ? &known[k] : same;
+        }
+        char *failure = d->failure;
+        failure[0] = '\0';
+        if (!driver) {
+            ls_text_add(failure, sizeof d->failure, "no driver: /proc/driver/nvidia absent; %s",
+                        why);
+        } else if (open && same == NULL && !ls_nvml_answers(nvml, d->address, why, sizeof why)) {
+            ls_text_add(failure, sizeof d->failure, "the driver does not list it, NVML: %s", why);
+        } else if (open && same->handle == NULL) {
+            ls_text_add(failure, sizeof d->failure, "NVML: %s", same->failure);
+        }
+        if (!built) {
+            ls_text_add(failure, sizeof d->failure, "%sls_cuda.so not built",
+                        failure[0] == '\0' ? "" : "; ");
+        }
+        d->usable = failure[0] == '\0';
+    }
+    free(known);
+    ls_nvml_close(nvml);
+}
+
+static int by_address(const void *a, const void *b)
+{
+    return strcmp(((const ls_machine_device *)a)->address, ((const ls_machine_device *)b)->address);
+}
+
+int ls_machine_devices(const char *sysfs, ls_machine_device *device, int most)
+{
+    char folder[700];
+    ls_text_put(folder, sizeof folder, "%s/bus/pci/devices", sysfs);
+    int count = 0;
+    DIR *entries = opendir(folder);
+    for (struct dirent *e; entries != NULL && count < most && (e = readdir(entries)) != NULL;) {
+        char path[1100], vendor[16], class[16];
+        if (e->d_name[0] == '.') {
+            continue;
+        }
+        ls_text_put(path, sizeof path, "%s/%s/vendor", folder, e->d_name);
+        read_word(path, vendor, sizeof vendor);
+        ls_text_put(path, sizeof path, "%s/%s/class", folder, e->d_name);
+        read_word(path, class, sizeof class);
+        /* 0x0300: VGA controller, 0x0302: 3D controller (PCI class codes); the last two digits are
+         * the programming interface */
+        bool display = strncmp(class, "0x0300", 6) == 0 || strncmp(class, "0x0302", 6) == 0;
+        if (strcmp(vendor, "0x10de") != 0 || !display) {
+            continue;
+        }
+        ls_machine_device *found = &device[count++];
+        memset(found, 0, sizeof *found);
+        ls_text_put(found->address, sizeof found->address, "%s", e->d_name);
+        ls_text_put(path, sizeof path, "%s/%s/device", folder, e->d_name);
+        read_word(path, found->model, sizeof found->model);
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+    qsort(device, (size_t)count, sizeof *device, by_address);
+    ask_nvml(device, count);
+    return count;
+}
+
+const char *ls_machine_sysfs(void)
+{
+    const char *root = getenv("LS_SYSFS");
+    return root == NULL || root[0] == '\0' ? "/sys" : root;
+}
+
+/* What CUDA itself says, which is what a rank will hear: a device that it does not list cannot be
+ * used, whatever NVML knows of it. */
+static int ask_driver(ls_machine_device *device, int count)
+{
+    ls_driver *driver = calloc(1, sizeof *driver);
+    LS_ASSERT(driver != NULL);
+    ls_driver_ask(driver);
+    int usable = 0;
+    for (int i = 0; i < count; i++) {
+        ls_machine_device *d = &device[i];
+        bool listed = false;
+        for (int k = 0; k < driver->count; k++) {
+            listed = listed || strcmp(driver->address[k], d->address) == 0;
+        }
+        if (d->usable && driver->failure[0] != '\0') {
+            ls_text_put(d->failure, sizeof d->failure, "%s", driver->failure);
+        } else if (d->usable && !listed) {
+            ls_text_put(d->failure, sizeof d->failure, "CUDA does not list it%s%s",
+                        getenv("CUDA_VISIBLE_DEVICES") == NULL ? "" : " with CUDA_VISIBLE_DEVICES=",
+                        getenv("CUDA_VISIBLE_DEVICES") == NULL ? ""
+                                                               : getenv("CUDA_VISIBLE_DEVICES"));
+        }
+        d->usable = d->failure[0] == '\0';
+        usable += d->usable;
+    }
+    free(driver);
+    return usable;
+}
+
+/* Sandboxes hide the bus altogether: then there is not even a bridge on it. */
+static bool bus_is_visible(const char *sysfs)
+{
+    char folder[700];
+    ls_text_put(folder, sizeof folder, "%s/bus/pci/devices", sysfs);
+    DIR *entries = opendir(folder);
+    int count = 0;
+    while (entries != NULL && readdir(entries) != NULL) {
+        count++;
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+    return count > 2; /* "." and ".." */
+}
+
+/* Where the bus shows nothing the driver is the only one to ask, if there is its door at all. */
+static int ask_driver_alone(ls_machine_device *device, int most)
+{
+    char library[1100];
+    const char *asked = getenv("LS_LIBCUDA"); /* for tests */
+    if (access("/dev/nvidiactl", F_OK) != 0 && (asked == NULL || asked[0] == '\0')) {
+        return 0;
+    }
+    ls_driver *driver = calloc(1, sizeof *driver);
+    LS_ASSERT(driver != NULL);
+    ls_driver_ask(driver);
+    backend_path(library, sizeof library);
+    bool built = access(library, R_OK) == 0;
+    int count = driver->count < most ? driver->count : most;
+    for (int i = 0; i < count; i++) {
+        memset(&device[i], 0, sizeof device[i]);
+        ls_text_put(device[i].address, sizeof device[i].address, "%s", driver->address[i]);
+        ls_text_put(device[i].failure, sizeof device[i].failure, "%s",
+                    built ? "" : "ls_cuda.so not built");
+        device[i].usable = built;
+    }
+    if (count > 0) {
+        ls_log_note("the PCI bus cannot be seen here; CUDA lists %d %s", count,
+                    count == 1 ? "GPU" : "GPUs");
+    } else if (driver->failure[0] != '\0') {
+        ls_log_warn("the PCI bus shows no NVIDIA device, and CUDA says: %s", driver->failure);
+    }
+    free(driver);
+    return count;
+}
+
+static ls_status refuse(const ls_machine_device *device, int count, int usable, int ranks)
+{
+    for (int i = 0; i < count; i++) {
+        if (!device[i].usable) {
+            ls_log_error("%s (NVIDIA %s) cannot be used: %s", device[i].address, device[i].model,
+                         device[i].failure);
+        }
+    }
+    ls_log_error(
+        "the PCI bus shows %d NVIDIA %s, %d usable, for %d %s (DEVICE=cpu insists on the CPU%s)",
+        count, count == 1 ? "device" : "devices", usable, ranks, ranks == 1 ? "rank" : "ranks",
+        usable > 0 ? ", OVERSUBSCRIBE=1 shares devices" : "");
+    return LS_ERR_INFRA;
+}
+
+ls_status ls_machine_choose_among(const char *wanted, int ranks, bool oversubscribe,
+                                  const char **device, int *usable)
+{
+    ls_machine_device found[LS_MACHINE_DEVICES_MAX];
+    *usable = 0;
+    if (strcmp(wanted, "cpu") == 0) {
+        *device = "cpu";
+        return LS_OK;
+    }
+    int count = ls_machine_devices(ls_machine_sysfs(), found, LS_MACHINE_DEVICES_MAX);
+    if (count == 0 && (strcmp(wanted, "cuda") == 0 || !bus_is_visible(ls_machine_sysfs())) &&
+        !ls_machine_emulated()) {
+        count = ask_driver_alone(found, LS_MACHINE_DEVICES_MAX);
+    }
+    if (count == 0 && strcmp(wanted, "auto") == 0) {
+        *device = "cpu";
+        return LS_OK;
+    }
+    if (count == 0 && ls_machine_emulated()) {
+        ls_log_note("DEVICE=cuda: a GPU played on the CPU, for tests; no GPU is used");
+        *device = "cuda";
+        return LS_OK;
+    }
+    if (count == 0) {
+        ls_log_error("no NVIDIA device: the PCI bus (%s) shows none, and CUDA lists none",
+                     ls_machine_sysfs());
+        return LS_ERR_INFRA;
+    }
+    for (int i = 0; i < count; i++) {
+        *usable += found[i].usable;
+    }
+    if (*usable > 0 && found[0].model[0] != '\0') {
+        *usable = ask_driver(found, count);
+    }
+    if (*usable < ranks && (*usable == 0 || !oversubscribe)) {
+        return refuse(found, count, *usable, ranks);
+    }
+    *device = "cuda";
+    return LS_OK;
+}
+
+ls_status ls_machine_choose(const char *wanted, int ranks, bool oversubscribe, const char **device)
+{
+    int usable;
+    return ls_machine_choose_among(wanted, ranks, oversubscribe, device, &usable);
+}
+
+int ls_machine_cores(void)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) == 0) {
+        return CPU_COUNT(&set);
+    }
+    return (int)sysconf(_SC_NPROCESSORS_ONLN); /* more cores than cpu_set_t holds */
+}
+
+/* A number of a /proc file of "Name: value" or "name value" lines; -1 when it is not there. */
+static int64_t proc_number(const char *path, const char *name)
+{
+    char *text = ls_text_read(path);
+    int64_t value = -1;
+    size_t length = strlen(name);
+    char *rest = NULL;
+    for (char *line = text == NULL ? NULL : strtok_r(text, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
+        if (strncmp(line, name, length) == 0 && strchr(": \t", line[length]) != NULL) {
+            value = atoll(line + length + strspn(line + length, ": \t"));
+        }
+    }
+    free(text);
+    return value;
+}
+
+int64_t ls_machine_memory_bytes(void)
+{
+    return proc_number("/proc/meminfo", "MemTotal") * 1024;
+}
+
+int64_t ls_machine_available_bytes(void)
+{
+    return proc_number("/proc/meminfo", "MemAvailable") * 1024;
+}
+
+int64_t ls_machine_swapped_pages(void)
+{
+    return proc_number("/proc/vmstat", "pswpout");
+}
+
+static void add_cpu_model(cJSON *out)
+{
+    char *text = ls_text_read("/proc/cpuinfo");
+    char *found = text == NULL ? NULL : strstr(text, "model name");
+    found = found == NULL ? NULL : strchr(found, ':');
+    if (found != NULL) {
+        found += 1 + strspn(found + 1, " ");
+        found[strcspn(found, "\n")] = '\0';
+    }
+    cJSON_AddStringToObject(out, "cpu", found == NULL ? "unknown" : found);
+    free(text);
+}
+
+static void add_devices(cJSON *out)
+{
+    ls_machine_device device[LS_MACHINE_DEVICES_MAX];
+    int count = ls_machine_devices(ls_machine_sysfs(), device, LS_MACHINE_DEVICES_MAX);
+    cJSON *list = cJSON_AddArrayToObject(out, "gpus");
+    for (int i = 0; i < count; i++) {
+        cJSON *entry = cJSON_CreateObject();
+        cJSON_AddStringToObject(entry, "address", device[i].address);
+        cJSON_AddStringToObject(entry, "model", device[i].model);
+        cJSON_AddBoolToObject(entry, "usable", device[i].usable);
+        cJSON_AddItemToArray(list, entry);
+    }
+}
+
+static void add_environment(cJSON *out)
+{
+    static const char *const prefix[] = {"NCCL_", "CUDA_", "CUDNN_", "CUBLAS_", "OMP_", "LS_SHM"};
+    cJSON *list = cJSON_AddObjectToObject(out, "environment");
+    for (char **entry = environ; *entry != NULL; entry++) {
+        for (size_t i = 0; i < sizeof prefix / sizeof *prefix; i++) {
+            if (strncmp(*entry, prefix[i], strlen(prefix[i])) == 0) {
+                char name[128];
+                size_t length = strcspn(*entry, "=");
+                ls_text_put(name, sizeof name, "%.*s", (int)length, *entry);
+                cJSON_AddStringToObject(list, name, *entry + length + ((*entry)[length] == '='));
+            }
+        }
+    }
+}
+
+cJSON *ls_machine_fingerprint(void)
+{
+    cJSON *out = cJSON_CreateObject();
+    LS_ASSERT(out != NULL);
+    add_cpu_model(out);
+    cJSON_AddNumberToObject(out, "cores", ls_machine_cores());
+    cJSON_AddNumberToObject(out, "memory_bytes", (double)ls_machine_memory_bytes());
+    cJSON_AddNumberToObject(out, "memory_available_bytes", (double)ls_machine_available_bytes());
+    struct utsname name;
+    if (uname(&name) == 0) {
+        char kernel[300];
+        ls_text_put(kernel, sizeof kernel, "%s %s %s", name.sysname, name.release, name.machine);
+        cJSON_AddStringToObject(out, "kernel", kernel);
+    }
+    char governor[64];
+    read_word("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", governor, sizeof governor);
+    if (governor[0] != '\0') {
+        cJSON_AddStringToObject(out, "governor", governor);
+    }
+    double load[3];
+    if (getloadavg(load, 3) == 3) {
+        cJSON_AddItemToObject(out, "load", cJSON_CreateDoubleArray(load, 3));
+    }
+    add_devices(out);
+    add_environment(out);
+    return out;
+}
+
+static bool first_line(const char *folder, const char *arguments, char *text, int bytes)
+{
+    char command[1400];
+    if (strchr(folder, '\'') != NULL) {
+        return false;
+    }
+    ls_text_put(command, sizeof command, "git -C '%s' %s 2>/dev/null", folder, arguments);
+    FILE *pipe = popen(command, "r");
+    bool got = pipe != NULL && fgets(text, bytes, pipe) != NULL;
+    if (pipe != NULL) {
+        (void)pclose(pipe);
+    }
+    if (got) {
+        text[strcspn(text, "\n")] = '\0';
+    }
+    return got;
+}
+
+void ls_machine_commit(const char *folder, char *commit, int bytes, bool *dirty)
+{
+    char line[300];
+    *dirty = false;
+    if (!first_line(folder, "rev-parse --short=12 HEAD", commit, bytes)) {
+        commit[0] = '\0';
+        return;
+    }
+    *dirty = first_line(folder, "status --porcelain --untracked-files=no", line, (int)sizeof line);
+}

@@ -1,0 +1,304 @@
+#include "proc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
+
+/* The signals that ask a program to stop. While they are blocked they stay pending until somebody
+ * reads them: that is the whole state of "was I asked to stop", so nothing has to be kept here. */
+static const int stop_signals[] = {SIGINT, SIGTERM, SIGHUP};
+enum {
+    STOP_SIGNALS = sizeof stop_signals / sizeof *stop_signals,
+    BLIND_NS = 100000000, /* out of descriptors: children are looked at this often instead */
+};
+
+/* ---- starting ------------------------------------------------------------------------------- */
+
+_Noreturn static void fail_child(int report)
+{
+    int failed = errno;
+    (void)!write(report, &failed, sizeof failed);
+    _exit(127);
+}
+
+_Noreturn static void run_child(const ls_proc_spec *spec, pid_t parent, int log, int report)
+{
+    sigset_t stop;
+    sigemptyset(&stop);
+    for (int i = 0; i < STOP_SIGNALS; i++) {
+        sigaddset(&stop, stop_signals[i]);
+    }
+    if (setpgid(0, 0) != 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
+        fail_child(report);
+    }
+    if (getppid() != parent) { /* it died before the line above */
+        _exit(127);
+    }
+    /* a background group must not read the terminal */
+    int input = spec->input > 0 ? spec->input : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (input < 0 || dup2(input, STDIN_FILENO) < 0) {
+        fail_child(report);
+    }
+    if (log >= 0 && (dup2(log, STDOUT_FILENO) < 0 || dup2(log, STDERR_FILENO) < 0)) {
+        fail_child(report);
+    }
+    if (spec->directory != NULL && chdir(spec->directory) != 0) {
+        fail_child(report);
+    }
+    if (spec->file_bytes_max > 0) {
+        struct rlimit limit = {(rlim_t)spec->file_bytes_max, (rlim_t)spec->file_bytes_max};
+        if (setrlimit(RLIMIT_FSIZE, &limit) != 0) {
+            fail_child(report);
+        }
+    }
+    if (spec->cpu_count > 0) {
+        cpu_set_t cores;
+        CPU_ZERO(&cores);
+        for (int i = 0; i < spec->cpu_count; i++) {
+            CPU_SET((size_t)(spec->cpu_first + i), &cores);
+        }
+        if (sched_setaffinity(0, sizeof cores, &cores) != 0) {
+            fail_child(report);
+        }
+    }
+    sigprocmask(SIG_UNBLOCK, &stop, NULL);
+    execvpe(spec->argv[0], spec->argv, spec->environment);
+    fail_child(report);
+}
+
+static ls_status open_log(const char *path, int *out)
+{
+    *out = -1;
+    if (path == NULL) {
+        return LS_OK;
+    }
+    *out = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (*out < 0) {
+        ls_log_error("cannot open the log %s: %s", path, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}
+
+ls_status ls_proc_start(const ls_proc_spec *spec, ls_proc *out)
+{
+    int log = -1, report[2], failed = 0;
+    LS_TRY(open_log(spec->log_path, &log));
+    if (pipe2(report, O_CLOEXEC) != 0) {
+        ls_log_error("cannot start '%s': %s", spec->argv[0], strerror(errno));
+        if (log >= 0) {
+            close(log);
+        }
+        return LS_ERR_INFRA;
+    }
+    fflush(NULL);
+    pid_t parent = getpid(), pid = fork();
+    if (pid == 0) {
+        run_child(spec, parent, log, report[1]);
+    }
+    int fork_errno = errno;
+    if (log >= 0) {
+        close(log);
+    }
+    close(report[1]);
+    if (pid < 0) {
+        close(report[0]);
+        ls_log_error("cannot start '%s': %s", spec->argv[0], strerror(fork_errno));
+        return LS_ERR_INFRA;
+    }
+    (void)setpgid(pid,
+                  pid); /* here too, so that the group exists when we go on; fails after exec */
+    ssize_t got;
+    do { /* exec closes the pipe: no bytes means it runs */
+        got = read(report[0], &failed, sizeof failed);
+    } while (got < 0 && errno == EINTR);
+    close(report[0]);
+    if (got != 0) {
+        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+        }
+        bool program = failed == ENOENT || failed == EACCES || failed == ENOEXEC ||
+                       failed == ENOTDIR || failed == EISDIR;
+        ls_log_error("cannot run '%s'%s%s: %s", spec->argv[0],
+                     spec->directory != NULL ? " in " : "",
+                     spec->directory != NULL ? spec->directory : "", strerror(failed));
+        return program ? LS_ERR_USAGE : LS_ERR_INFRA;
+    }
+    *out = (ls_proc){.pid = pid, .started_pid = pid, .started_ns = ls_clock_ns()};
+    return LS_OK;
+}
+
+/* ---- waiting -------------------------------------------------------------------------------- */
+
+/* True and *one filled when it has ended. What is left of its process group ends with it: while the
+ * leader is not reaped, its number cannot be anybody else's. */
+static bool reap(ls_proc *one)
+{
+    siginfo_t info = {.si_pid = 0};
+    struct rusage used;
+    int state = 0;
+    if (waitid(P_PID, (id_t)one->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0) {
+        if (info.si_pid == 0) {
+            return false;
+        }
+        kill(-one->pid, SIGKILL);
+    }
+    pid_t pid = one->pid;
+    one->pid = 0;
+    one->ended = true;
+    one->ended_ns = ls_clock_ns();
+    if (wait4(pid, &state, 0, &used) !=
+        pid) { /* SIGCHLD is ignored: nobody can tell how it ended */
+        ls_log_error("process %d ended, its exit code is lost: %s", (int)pid, strerror(errno));
+        one->code = LS_ERR_INFRA;
+        return true;
+    }
+    one->signal = WIFSIGNALED(state) ? WTERMSIG(state) : 0;
+    one->code = one->signal != 0 ? 128 + one->signal : WEXITSTATUS(state);
+    one->user_s = (double)used.ru_utime.tv_sec + (double)used.ru_utime.tv_usec * 1e-6;
+    one->system_s = (double)used.ru_stime.tv_sec + (double)used.ru_stime.tv_usec * 1e-6;
+    one->rss_bytes_max = (int64_t)used.ru_maxrss * 1024;
+    return true;
+}
+
+/* Descriptor that is readable while a stop signal is pending; -1 when none is caught. */
+static int stop_descriptor(void)
+{
+    sigset_t blocked, wanted;
+    bool any = false;
+    sigemptyset(&wanted);
+    pthread_sigmask(SIG_BLOCK, NULL, &blocked);
+    for (int i = 0; i < STOP_SIGNALS; i++) {
+        if (sigismember(&blocked, stop_signals[i])) {
+            sigaddset(&wanted, stop_signals[i]);
+            any = true;
+        }
+    }
+    return any ? signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK) : -1;
+}
+
+static int wait_any(ls_proc *group, int count, int64_t deadline_ns, bool heed_signals)
+{
+    struct pollfd *polled = calloc((size_t)count + 1, sizeof *polled);
+    LS_ASSERT(polled != NULL);
+    int open_count = 0, result = -3;
+    bool blind = false;
+    for (int i = 0; i < count && result == -3; i++) {
+        if (group[i].pid > 0 && reap(&group[i])) {
+            result = i;
+        } else if (group[i].pid > 0) {
+            int fd = (int)syscall(SYS_pidfd_open, group[i].pid, 0);
+            blind = blind || fd < 0;
+            polled[open_count++] = (struct pollfd){.fd = fd, .events = POLLIN};
+        }
+    }
+    int stop = heed_signals && result == -3 && open_count > 0 ? stop_descriptor() : -1;
+    polled[open_count] = (struct pollfd){.fd = stop, .events = POLLIN};
+    while (result == -3 && open_count > 0) {
+        int64_t rest_ns = deadline_ns < 0 ? INT64_MAX : deadline_ns - ls_clock_ns();
+        rest_ns = rest_ns < 0 ? 0 : rest_ns;
+        bool last = !blind || rest_ns <= BLIND_NS;
+        rest_ns = last ? rest_ns : BLIND_NS;
+        struct timespec limit = {.tv_sec = rest_ns / 1000000000, .tv_nsec = rest_ns % 1000000000};
+        int ready =
+            ppoll(polled, (nfds_t)open_count + 1, rest_ns == INT64_MAX ? NULL : &limit, NULL);
+        if (ready < 0) {
+            LS_ASSERT(errno == EINTR);
+            continue;
+        }
+        for (int i = 0; i < count && result == -3; i++) {
+            result = group[i].pid > 0 && reap(&group[i]) ? i : -3;
+        }
+        if (result == -3 && polled[open_count].revents != 0) {
+            result = -2;
+        } else if (result == -3 && ready == 0 && last) {
+            result = -1;
+        }
+    }
+    for (int i = 0; i <= open_count; i++) {
+        if (polled[i].fd >= 0) {
+            close(polled[i].fd);
+        }
+    }
+    free(polled);
+    return result;
+}
+
+int ls_proc_wait_any(ls_proc *group, int count, int64_t deadline_ns)
+{
+    return wait_any(group, count, deadline_ns, true);
+}
+
+void ls_proc_signal_all(const ls_proc *group, int count, int signal)
+{
+    for (int i = 0; i < count; i++) {
+        if (group[i].pid > 0) {
+            kill(-group[i].pid, signal);
+        }
+    }
+}
+
+bool ls_proc_wait_all(ls_proc *group, int count, int64_t deadline_ns)
+{
+    int ended = 0;
+    while (ended >= 0) {
+        ended = wait_any(group, count, deadline_ns, false);
+    }
+    return ended == -3;
+}
+
+void ls_proc_end_all(ls_proc *group, int count, double grace_s)
+{
+    int64_t deadline_ns = ls_clock_ns() + (int64_t)(grace_s * 1e9);
+    ls_proc_signal_all(group, count, SIGTERM);
+    (void)ls_proc_wait_all(group, count, deadline_ns);
+    ls_proc_signal_all(group, count, SIGKILL);
+    (void)ls_proc_wait_all(group, count, -1);
+}
+
+/* ---- being asked to stop -------------------------------------------------------------------- */
+
+ls_status ls_proc_catch_signals(void)
+{
+    sigset_t wanted;
+    sigemptyset(&wanted);
+    for (int i = 0; i < STOP_SIGNALS; i++) {
+        struct sigaction now;
+        if (sigaction(stop_signals[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) {
+            sigaddset(&wanted, stop_signals[i]); /* nohup: stays ignored */
+        }
+    }
+    int failed = pthread_sigmask(SIG_BLOCK, &wanted, NULL);
+    if (failed != 0) {
+        ls_log_error("cannot block signals: %s", strerror(failed));
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}
+
+int ls_proc_caught_signal(void)
+{
+    sigset_t pending;
+    if (sigpending(&pending) != 0) {
+        return 0;
+    }
+    for (int i = 0; i < STOP_SIGNALS; i++) {
+        if (sigismember(&pending, stop_signals[i])) {
+            return stop_signals[i];
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,130 @@
+#include "proc_isolated.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
+#include "proc.h"
+#include "kernels/core/text.h"
+
+_Noreturn static void run_child(ls_proc_isolated_fn *function, void *context, pid_t parent,
+                                int output)
+{
+    FILE *answer = fdopen(output, "w");
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent || answer == NULL) {
+        _exit(LS_ERR_INFRA);
+    }
+    ls_status status = function(context, answer);
+    if (fclose(answer) != 0 && status == LS_OK) {
+        status = LS_ERR_INFRA;
+    }
+    _exit((int)status); /* no exit handlers: they are the parent's */
+}
+
+ls_status ls_proc_isolated_start(ls_proc_isolated_fn *function, void *context,
+                                 ls_proc_isolated *out)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        ls_log_error("cannot make a pipe to a child: %s", strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    fflush(NULL);
+    pid_t parent = getpid(), pid = fork();
+    if (pid == 0) {
+        close(ends[0]);
+        run_child(function, context, parent, ends[1]);
+    }
+    close(ends[1]);
+    if (pid < 0) {
+        ls_log_error("cannot start a child: %s", strerror(errno));
+        close(ends[0]);
+        return LS_ERR_INFRA;
+    }
+    *out = (ls_proc_isolated){.pid = pid, .input = ends[0]};
+    return LS_OK;
+}
+
+/* Everything until the child's end of the pipe is closed; false at the deadline. */
+static bool read_all(int input, int64_t deadline_ns, char **text, size_t *used)
+{
+    size_t room = 0;
+    for (;;) {
+        int64_t left_ns = deadline_ns - ls_clock_ns();
+        struct pollfd wait = {.fd = input, .events = POLLIN};
+        int ready = left_ns <= 0 ? 0 : poll(&wait, 1, (int)(left_ns / 1000000) + 1);
+        if (ready < 0 && errno == EINTR) {
+            continue;
+        }
+        if (ready <= 0) {
+            return false;
+        }
+        if (*used + 4096 > room) {
+            room = 2 * room + 8192;
+            *text = realloc(*text, room);
+            LS_ASSERT(*text != NULL);
+        }
+        ssize_t got = read(input, *text + *used, room - *used - 1);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got <= 0) {
+            return true;
+        }
+        *used += (size_t)got;
+    }
+}
+
+/* Its wait status; false where it has not ended by the deadline. A process may hang in its end, in
+ * a driver that lets go of a device. */
+static bool reap(pid_t pid, int64_t deadline_ns, int *status)
+{
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    int ready = 0;
+    do {
+        int64_t left_ns = deadline_ns - ls_clock_ns();
+        ready = fd < 0 ? 0 : poll(&wait, 1, left_ns <= 0 ? 0 : (int)(left_ns / 1000000) + 1);
+    } while (ready < 0 && errno == EINTR);
+    if (fd >= 0) {
+        close(fd);
+    }
+    /* without such descriptors (Linux before 5.3) there is no waiting with a deadline */
+    return (fd < 0 || ready > 0) && waitpid(pid, status, 0) == pid;
+}
+
+char *ls_proc_isolated_answer(ls_proc_isolated *aside, int64_t deadline_ns, char *why, size_t bytes)
+{
+    char *text = NULL;
+    size_t used = 0;
+    int status = 0;
+    bool whole = read_all(aside->input, deadline_ns, &text, &used);
+    close(aside->input);
+    bool ended = whole && reap(aside->pid, deadline_ns, &status);
+    if (!ended) {
+        ls_proc_strays_end_one(aside->pid);
+    }
+    aside->pid = 0;
+    if (!ended) {
+        ls_text_put(why, bytes, "no answer in time");
+    } else if (WIFSIGNALED(status)) {
+        ls_text_put(why, bytes, "ended by signal %d (%s)", WTERMSIG(status),
+                    strsignal(WTERMSIG(status)));
+    } else if (WEXITSTATUS(status) != 0) {
+        ls_text_put(why, bytes, "failed: %s", ls_status_name((ls_status)WEXITSTATUS(status)));
+    } else {
+        text[used] = '\0';
+        return text;
+    }
+    free(text);
+    return NULL;
+}

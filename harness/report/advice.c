@@ -1,0 +1,287 @@
+#include "advice.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tables_band.h"
+#include "tables_curves.h"
+#include "tables_speed.h"
+
+enum { JOBS_MAX = 128, SENTENCE_BYTES = 1024 };
+
+/* Nodes "pay" when each keeps at least four fifths of what it does alone: below that one in five
+ * machines is paid for waiting. */
+static const double NODES_PAY_MIN = 0.8;
+
+static void say(cJSON *advice, const char *sentence)
+{
+    cJSON_AddItemToArray(advice, cJSON_CreateString(sentence));
+}
+
+static int select_shown(const ls_report_run *run, unsigned sweep, const ls_report_job **jobs)
+{
+    int count = ls_tables_select(run, "throughput", sweep, jobs, JOBS_MAX), kept = 0;
+    for (int i = 0; i < count; i++) {
+        if (ls_report_data_shown(jobs[i])) {
+            jobs[kept++] = jobs[i];
+        }
+    }
+    return kept;
+}
+
+static void append_ratio(char *text, const ls_report_job *over, const ls_report_job *under)
+{
+    char a[24], b[24], difference[128];
+    ls_stats_interval ratio = ls_tables_speed_ratio(over, under);
+    ls_report_data_level(over, a);
+    ls_report_data_level(under, b);
+    if (!isfinite(ratio.low)) {
+        ls_tables_append(text, SENTENCE_BYTES,
+                         "%s measured %.2f x %s over too few steps to be sure", a, ratio.value, b);
+    } else if (ls_tables_speed_resolved(ratio)) {
+        ls_tables_append(text, SENTENCE_BYTES, "%s is %.2f x %s [%.2f, %.2f]", a, ratio.value, b,
+                         ratio.low, ratio.high);
+    } else {
+        ls_stats_sentence(ratio, difference, sizeof difference);
+        ls_tables_append(text, SENTENCE_BYTES, "%s and %s cannot be told apart (%s)", a, b,
+                         difference);
+    }
+}
+
+static void advise_levels(const ls_report_run *run, cJSON *advice)
+{
+    const ls_report_job *jobs[JOBS_MAX], *fastest = NULL;
+    int count = select_shown(run, LS_REPORT_SWEEP_LEVEL, jobs);
+    bool emulated = false;
+    for (int i = 0; i < count; i++) {
+        emulated = emulated || jobs[i]->half_emulated;
+        if (fastest == NULL || jobs[i]->speed.rate.value > fastest->speed.rate.value) {
+            fastest = jobs[i];
+        }
+    }
+    if (count < 2) {
+        say(advice,
+            "Opt levels: fewer than two levels have a figure that passed its checks, so none is "
+            "advised.");
+        return;
+    }
+    char text[SENTENCE_BYTES] = "";
+    for (int i = 0, said = 0; i < count; i++) {
+        if (jobs[i] != fastest) {
+            ls_tables_append(text, sizeof text, "%s", said++ > 0 ? ", " : "Opt levels: ");
+            append_ratio(text, fastest, jobs[i]);
+        }
+    }
+    ls_tables_append(
+        text, sizeof text, "%s",
+        emulated ? ". Half is emulated here (16-bit storage, f32 arithmetic), so this order says "
+                   "nothing about a machine with half-precision units."
+                 : ".");
+    say(advice, text);
+}
+
+static void advise_loss(const ls_report_run *run, cJSON *advice)
+{
+    ls_tables_band band;
+    if (ls_tables_band_read(run, &band)) {
+        char text[SENTENCE_BYTES] = "", sentence[320];
+        ls_tables_append(
+            text, sizeof text,
+            "Loss: after %d steps of %s %s, where another O0 run would end 95 %% of the "
+            "time.",
+            band.steps, band.job->arch, ls_tables_band_sentence(&band, sentence));
+        say(advice, text);
+        return;
+    }
+    const ls_report_job *jobs[JOBS_MAX];
+    int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_LEVEL, jobs, JOBS_MAX);
+    double low, high;
+    int repeats = ls_tables_curves_band(run, &low, &high);
+    char text[SENTENCE_BYTES] = "", level[24];
+    int said = 0;
+    for (int i = 0; i < count && repeats > 0; i++) {
+        if (ls_report_data_level_number(jobs[i]) == 0) {
+            continue;
+        }
+        double loss = ls_tables_curves_final_loss(jobs[i]);
+        ls_report_data_level(jobs[i], level);
+        ls_tables_append(text, sizeof text, "%s", said++ > 0 ? ", " : "Loss at the end: ");
+        if (repeats == 1) {
+            ls_tables_append(text, sizeof text, "%s %.3f (%+.1f %% of O0)", level, loss,
+                             100 * (loss / low - 1));
+        } else {
+            ls_tables_append(text, sizeof text, "%s %.3f is %s", level, loss,
+                             loss >= low && loss <= high ? "inside"
+                             : loss < low                ? "below"
+                                                         : "above");
+        }
+    }
+    if (said == 0) {
+        return;
+    }
+    if (repeats == 1) {
+        ls_tables_append(
+            text, sizeof text,
+            "; there is one O0 run (%.3f) and so no band: whether a level trains as well is not "
+            "shown by this run.",
+            low);
+    } else {
+        ls_tables_append(
+            text, sizeof text,
+            " the band of %d O0 runs [%.3f, %.3f] (another O0 run would fall inside it %.0f %% of "
+            "the time).",
+            repeats, low, high, 100.0 * (repeats - 1) / (repeats + 1));
+    }
+    say(advice, text);
+}
+
+static void advise_buckets(const ls_report_run *run, cJSON *advice)
+{
+    const ls_report_job *jobs[JOBS_MAX], *best[JOBS_MAX], *fastest = NULL;
+    int count = select_shown(run, LS_REPORT_SWEEP_BUCKET, jobs);
+    int best_count = ls_tables_speed_best_buckets(run, best, JOBS_MAX, &fastest);
+    if (count < 2) {
+        return;
+    }
+    char text[SENTENCE_BYTES] = "Buckets: ", size[24], difference[128];
+    for (int i = 0; i < best_count; i++) {
+        ls_tables_append(text, sizeof text, "%s%s",
+                         i == 0                ? ""
+                         : i == best_count - 1 ? " and "
+                                               : ", ",
+                         ls_report_data_bucket(best[i]->bucket_mb, size));
+    }
+    ls_tables_append(text, sizeof text, "%s",
+                     best_count > 1 ? " cannot be told apart" : " is the fastest");
+    for (int i = 0; i < count; i++) {
+        bool among = false;
+        for (int b = 0; b < best_count; b++) {
+            among = among || best[b] == jobs[i];
+        }
+        if (!among) {
+            ls_stats_sentence(ls_tables_speed_ratio(jobs[i], fastest), difference,
+                              sizeof difference);
+            ls_tables_append(text, sizeof text, "; %s is %s",
+                             ls_report_data_bucket(jobs[i]->bucket_mb, size), difference);
+        }
+    }
+    ls_tables_append(text, sizeof text, ".");
+    say(advice, text);
+}
+
+static void advise_ranks(const ls_report_run *run, cJSON *advice)
+{
+    const ls_report_job *jobs[JOBS_MAX];
+    const ls_report_job *job =
+        ls_tables_speed_largest(jobs, select_shown(run, LS_REPORT_SWEEP_WORLD, jobs));
+    if (job == NULL) {
+        return;
+    }
+    const ls_stats_interval *efficiency = &job->speed.efficiency;
+    char text[SENTENCE_BYTES] = "", level[24];
+    ls_tables_append(text, sizeof text,
+                     "Ranks: %d ranks do %.2f x the work of one at %s, efficiency %.2f", job->world,
+                     efficiency->value * job->world, ls_report_data_level(job, level),
+                     efficiency->value);
+    if (isfinite(efficiency->low)) {
+        ls_tables_append(text, sizeof text, " [%.2f, %.2f]", efficiency->low, efficiency->high);
+    }
+    ls_tables_append(text, sizeof text, ".");
+    if (efficiency->low > 1) {
+        ls_tables_append(
+            text, sizeof text,
+            " More than ideal is no gain: the run of one rank was disturbed or ran under other "
+            "conditions; measure it again.");
+    }
+    ls_tables_speed_note_threads(run, job, text, sizeof text);
+    say(advice, text);
+}
+
+static void advise_nodes(const ls_report_run *run, cJSON *advice)
+{
+    const ls_report_job *jobs[JOBS_MAX];
+    int count = select_shown(run, LS_REPORT_SWEEP_NODES | LS_REPORT_SWEEP_WORLD, jobs);
+    for (int i = 0; i < count; i++) {
+        for (int b = 0; b < count && jobs[i]->nodes > 1; b++) {
+            const ls_report_job *base = jobs[b], *job = jobs[i];
+            bool same = base->nodes == 1 && strcmp(base->level, job->level) == 0 &&
+                        strcmp(base->half, job->half) == 0 && base->batch_size == job->batch_size &&
+                        base->image_size == job->image_size && strcmp(base->arch, job->arch) == 0;
+            char text[SENTENCE_BYTES] = "", difference[128];
+            ls_stats_interval ratio = ls_tables_speed_ratio(job, base);
+            if (same && base->world == job->world) {
+                ls_stats_sentence(ratio, difference, sizeof difference);
+                ls_tables_append(
+                    text, sizeof text, "Nodes: %d ranks split over %d%s nodes instead of one: %s.",
+                    job->world, job->nodes, job->simulated ? " simulated" : "", difference);
+                say(advice, text);
+            } else if (same && !job->simulated && base->world * job->nodes == job->world) {
+                double share = ratio.value / job->nodes;
+                ls_tables_append(
+                    text, sizeof text,
+                    "Nodes: %d%s nodes %s (%.2f of %d times one node; they pay from %.1f).",
+                    job->nodes, job->simulated ? " simulated" : "",
+                    share >= NODES_PAY_MIN ? "pay" : "do not pay", share, job->nodes,
+                    NODES_PAY_MIN);
+                say(advice, text);
+            }
+        }
+    }
+}
+
+/* What limits how far the sentences above carry. */
+static void advise_noise(const ls_report_run *run, cJSON *advice)
+{
+    int oversubscribed = 0, hidden = 0, measured = 0;
+    char text[SENTENCE_BYTES] = "", reason[160];
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *job = &run->job[j];
+        if (strcmp(job->role, "throughput") != 0) {
+            continue;
+        }
+        measured++;
+        oversubscribed += job->oversubscribed;
+        hidden += ls_report_data_reason(run, job, reason)[0] != '\0';
+        if (ls_report_data_has_speed(job) && job->speed.halves == LS_STATS_HALVES_DIFFER) {
+            snprintf(text, sizeof text,
+                     "Drift: the second half of %s took %.2f x the step time of the first, so its "
+                     "row is "
+                     "weak; measure it again on a quieter machine.",
+                     job->label, job->speed.halves_ratio.value);
+            say(advice, text);
+        }
+    }
+    if (hidden > 0) {
+        snprintf(text, sizeof text,
+                 "%d of %d throughput jobs have no figure to rely on (in parentheses, or without a "
+                 "number).",
+                 hidden, measured);
+        say(advice, text);
+    }
+    if (oversubscribed > 0) {
+        snprintf(text, sizeof text,
+                 "%d of %d throughput jobs ran more ranks than there are devices or cores for: "
+                 "they prove "
+                 "behaviour, not speed, and no gate looks at them.",
+                 oversubscribed, measured);
+        say(advice, text);
+    }
+    if (measured > 0) {
+        say(advice,
+            "Intervals hold for the steps of one run of each job; another run may move further, so "
+            "repeat the run before acting on a few per cent (`lockstep diff A B`).");
+    }
+}
+
+cJSON *ls_report_advice_make(const ls_report_run *run)
+{
+    cJSON *advice = cJSON_CreateArray();
+    advise_levels(run, advice);
+    advise_loss(run, advice);
+    advise_buckets(run, advice);
+    advise_ranks(run, advice);
+    advise_nodes(run, advice);
+    advise_noise(run, advice);
+    return advice;
+}

@@ -1,0 +1,540 @@
+#include "body.h"
+
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "advice.h"
+#include "compare.h"
+#include "machine.h"
+#include "plots.h"
+#include "speed.h"
+#include "summary.h"
+#include "tables.h"
+
+enum { COLUMNS_MAX = 16, TEXT_BYTES = LS_REPORT_LINES_BYTES * 2 };
+
+static const ls_report_job *first_timed(const ls_report_run *run)
+{
+    for (int j = 0; j < run->job_count; j++) {
+        if (strcmp(run->job[j].role, "throughput") == 0) {
+            return &run->job[j];
+        }
+    }
+    return NULL;
+}
+
+static void write_speed_rows(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    static const ls_report_column COLUMNS[] = {
+        {"level", false},          {"ranks", true},      {"nodes", false}, {"bucket", false},
+        {"images/s [95 %]", true}, {"ms p50", true},     {"ms p90", true}, {"ms p99", true},
+        {"efficiency", true},      {"judged on", false}, {"marks", false}};
+    enum { COUNT = sizeof COLUMNS / sizeof *COLUMNS };
+    form->table_open(to, COLUMNS, COUNT);
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *job = &run->job[j];
+        if (strcmp(job->role, "throughput") != 0) {
+            continue;
+        }
+        char level[24], ranks[16], nodes[32], bucket[24], rate[96], p50[32] = "-", p99[32] = "-";
+        char p90[32] = "-", efficiency[32] = "-", judged[160], marks[160];
+        snprintf(ranks, sizeof ranks, "%d", job->world);
+        ls_report_data_state(job, rate);
+        if (ls_report_data_has_speed(job)) {
+            ls_report_lines_rate(job, rate);
+            ls_report_lines_number(job->speed.step.value, p50);
+            ls_report_lines_number(job->speed.p99_ms, p99);
+            ls_report_lines_number(job->speed.p90_ms, p90);
+            ls_report_lines_number(job->speed.efficiency.value, efficiency);
+        }
+        const char *cells[COUNT] = {ls_report_data_level(job, level),
+                                    ranks,
+                                    ls_report_lines_nodes(job, nodes),
+                                    ls_report_data_bucket(job->bucket_mb, bucket),
+                                    rate,
+                                    p50,
+                                    p90,
+                                    p99,
+                                    efficiency,
+                                    ls_report_lines_judged(run, job, judged),
+                                    ls_report_lines_marks(run, job, marks)};
+        form->table_row(to, COLUMNS, cells, COUNT);
+    }
+    form->table_close(to);
+}
+
+static void write_more_rows(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    static const ls_report_column COLUMNS[] = {
+        {"job", false},        {"steps measured", true},      {"warm-up", true},
+        {"skipped", true},     {"second half / first", true}, {"slowest rank", true},
+        {"rank spread", true}, {"MB reduced/step", true},     {"bus GB/s", true},
+        {"of roofline", true}, {"first step s", true},        {"peak MB/rank", true}};
+    enum { COUNT = sizeof COLUMNS / sizeof *COLUMNS };
+    form->table_open(to, COLUMNS, COUNT);
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *job = &run->job[j];
+        const ls_report_speed *speed = &job->speed;
+        if (strcmp(job->role, "throughput") != 0 || !ls_report_data_has_speed(job)) {
+            continue;
+        }
+        char steps[16], warmup[16], skipped[16], halves[32], slowest[16], spread[32], reduced[32],
+            bus[32];
+        char roofline[32] = "-", peak[32], first[32];
+        double rss = NAN;
+        for (int k = 0; k < job->rank_count; k++) {
+            rss = fmax(rss, job->rank[k].rss_bytes_max);
+        }
+        snprintf(steps, sizeof steps, "%d", speed->count);
+        snprintf(warmup, sizeof warmup, "%d", speed->warmup_count);
+        snprintf(skipped, sizeof skipped, "%d", speed->skipped_count);
+        snprintf(slowest, sizeof slowest, "%d", speed->slowest_rank);
+        snprintf(spread, sizeof spread, "%.1f %%", 100 * speed->spread);
+        if (isfinite(speed->roofline_share)) {
+            snprintf(roofline, sizeof roofline, "%.0f %%", 100 * speed->roofline_share);
+        }
+        const char *cells[COUNT] = {
+            job->label,
+            steps,
+            warmup,
+            skipped,
+            ls_report_lines_number(speed->halves_ratio.value, halves),
+            slowest,
+            spread,
+            ls_report_lines_number(job->rank[0].reduced_bytes / 1e6, reduced),
+            ls_report_lines_number(speed->bus_bytes_per_s / 1e9, bus),
+            roofline,
+            ls_report_lines_number(speed->first_step_s, first),
+            ls_report_lines_number(rss / 1e6, peak)};
+        form->table_row(to, COLUMNS, cells, COUNT);
+    }
+    form->table_close(to);
+}
+
+/* Exposed communication both ways. */
+static void write_exposed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    static const ls_report_column COLUMNS[] = {
+        {"job", false},          {"step ms", true},           {"communication ms", true},
+        {"waited for ms", true}, {"by twin ms [95 %]", true}, {"by twin - waited", true}};
+    enum { COUNT = sizeof COLUMNS / sizeof *COLUMNS };
+    form->table_open(to, COLUMNS, COUNT);
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *job = &run->job[j];
+        if (strcmp(job->role, "throughput") != 0 || job->world < 2 || !ls_report_data_shown(job)) {
+            continue;
+        }
+        char step[32], comm[32], waited[32], twin[112] = "no twin", difference[32], low[32],
+                                             high[32], value[32];
+        ls_stats_interval by_twin = ls_report_compare_exposed_ms(run, job);
+        double waited_ms = ls_report_speed_exposed_ms(run, job);
+        if (isfinite(by_twin.low)) {
+            snprintf(twin, sizeof twin, "%s [%s, %s]", ls_report_lines_number(by_twin.value, value),
+                     ls_report_lines_number(by_twin.low, low),
+                     ls_report_lines_number(by_twin.high, high));
+        } else if (isfinite(by_twin.value)) {
+            snprintf(twin, sizeof twin, "%s [?]", ls_report_lines_number(by_twin.value, value));
+        }
+        const char *cells[COUNT] = {job->label,
+                                    ls_report_lines_number(job->speed.step.value, step),
+                                    ls_report_lines_number(job->speed.comm_ms, comm),
+                                    ls_report_lines_number(waited_ms, waited),
+                                    twin,
+                                    ls_report_lines_number(by_twin.value - waited_ms, difference)};
+        form->table_row(to, COLUMNS, cells, COUNT);
+    }
+    form->table_close(to);
+}
+
+static void write_memory(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    static const ls_report_column COLUMNS[] = {
+        {"level", false},       {"parameters", true},   {"masters", true},      {"moments", true},
+        {"gradients", true},    {"activations", true},  {"workspace", true},    {"sum", true},
+        {"seen at peak", true}, {"MB per image", true}, {"largest batch", true}};
+    enum { COUNT = sizeof COLUMNS / sizeof *COLUMNS };
+    const ls_report_job *jobs[COLUMNS_MAX];
+    int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_LEVEL, jobs, COLUMNS_MAX);
+    if (count == 0 || !isfinite(jobs[0]->rank[0].kind_bytes[LS_REPORT_ACTIVATIONS])) {
+        return;
+    }
+    form->heading(to, "Memory of a rank by kind, MB");
+    form->table_open(to, COLUMNS, COUNT);
+    for (int i = 0; i < count; i++) {
+        const ls_report_rank *rank = &jobs[i]->rank[0];
+        char level[24], text[COUNT][32];
+        const char *cells[COUNT] = {ls_report_data_level(jobs[i], level)};
+        double sum = 0;
+        for (int kind = 0; kind < LS_REPORT_KINDS; kind++) {
+            sum += rank->kind_bytes[kind];
+            cells[1 + kind] = ls_report_lines_number(rank->kind_bytes[kind] / 1e6, text[1 + kind]);
+        }
+        ls_report_batch batch = {.image_bytes = NAN, .largest = NAN};
+        (void)ls_report_compare_batch(run, jobs[i], &batch);
+        cells[7] = ls_report_lines_number(sum / 1e6, text[7]);
+        cells[8] = ls_report_lines_number(rank->rss_bytes_max / 1e6, text[8]);
+        cells[9] = ls_report_lines_number(batch.image_bytes / 1e6, text[9]);
+        snprintf(text[10], sizeof text[10], isfinite(batch.largest) ? "%.0f" : "-", batch.largest);
+        cells[10] = text[10];
+        form->table_row(to, COLUMNS, cells, COUNT);
+    }
+    form->table_close(to);
+    form->paragraph(
+        to, "What the trainer allocates, of rank 0. Seen at peak is the largest resident memory: "
+            "program, libraries and what the judged step writes are in it. Workspace: packed "
+            "weights, scratch, running statistics. Largest batch: images per rank that free memory "
+            "divided by the ranks would hold; computed from these figures, not run.");
+}
+
+static void write_beside(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    cJSON *sentences = ls_report_compare_sentences(run);
+    const cJSON *sentence;
+    form->heading(to, "Communication, DDP, scaling");
+    form->list_open(to);
+    cJSON_ArrayForEach(sentence, sentences)
+    {
+        form->list_item(to, sentence->valuestring);
+    }
+    form->list_close(to);
+    cJSON_Delete(sentences);
+    write_exposed(run, form, to);
+    form->paragraph(
+        to,
+        "Waited for: from the end of a rank's own backward to its last reduction. By twin: step "
+        "time minus that of the same level and world without reduction, run beside it; what "
+        "moves between two jobs (other load, clocks) is in that difference.");
+    write_memory(run, form, to);
+}
+
+static void write_speed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    const ls_report_job *first = first_timed(run);
+    if (first == NULL) {
+        form->heading(to, "Throughput");
+        form->paragraph(to, "This run holds no throughput job.");
+        return;
+    }
+    int simulated = 0;
+    for (int j = 0; j < run->job_count; j++) {
+        simulated = strcmp(run->job[j].role, "throughput") == 0 && run->job[j].simulated &&
+                            run->job[j].nodes > simulated
+                        ? run->job[j].nodes
+                        : simulated;
+    }
+    char text[TEXT_BYTES] = "";
+    ls_tables_append(text, sizeof text, "Throughput: %s, batch %d per rank, %d x %d pixels",
+                     first->arch, first->batch_size, first->image_size, first->image_size);
+    if (simulated > 0) {
+        ls_tables_append(text, sizeof text, " (rows of %d nodes: simulated on one machine)",
+                         simulated);
+    }
+    form->heading(to, text);
+    form->paragraph(
+        to, "Images per second of all ranks together: the median over the steady window of the "
+            "slowest rank, with the 95 % interval of that median. A number in parentheses is no "
+            "result: its job did not pass its checks. Rung 4: step 1's gradient was held against "
+            "FP32 in one process; rung 3: drawn elements of a step, against FP64.");
+    write_speed_rows(run, form, to);
+    write_more_rows(run, form, to);
+    write_beside(run, form, to);
+}
+
+static void write_verdict(const cJSON *verdict, const ls_report_page_form *form, FILE *to)
+{
+    static const char *const LINES[][2] = {
+        {"waiver: ", "waiver"}, {"cause:  ", "cause"}, {"repeat: ", "repeat"}};
+    char line[TEXT_BYTES], text[2 * TEXT_BYTES] = "";
+    ls_tables_append(text, sizeof text, "%s", ls_report_lines_verdict(verdict, line));
+    for (int i = 0; i < 3; i++) {
+        const char *value = ls_json_string(verdict, LINES[i][1], "");
+        if (value[0] != '\0') {
+            ls_tables_append(text, sizeof text, "\n%s%s", LINES[i][0], value);
+        }
+    }
+    form->code(to, text);
+}
+
+/* Inside the claim each case with its cause and its line to repeat it. */
+static int write_claimed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    const cJSON *verdict;
+    int listed = 0;
+    cJSON_ArrayForEach(verdict, run->verdicts)
+    {
+        if (ls_report_lines_listed(verdict) && ls_json_bool(verdict, "in_claim", false)) {
+            write_verdict(verdict, form, to);
+            listed++;
+        }
+    }
+    return listed;
+}
+
+/* Outside the claim a line each. */
+static int write_unclaimed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    const cJSON *verdict;
+    int listed = 0;
+    cJSON_ArrayForEach(verdict, run->verdicts)
+    {
+        char line[TEXT_BYTES];
+        if (ls_report_lines_listed(verdict) && !ls_json_bool(verdict, "in_claim", false)) {
+            if (listed++ == 0) {
+                form->paragraph(to, "Outside the claim, which they do not decide:");
+                form->list_open(to);
+            }
+            form->list_item(to, ls_report_lines_verdict(verdict, line));
+        }
+    }
+    if (listed > 0) {
+        form->list_close(to);
+    }
+    return listed;
+}
+
+static void write_failures(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    form->heading(to, "What did not pass");
+    int listed = write_claimed(run, form, to);
+    listed += write_unclaimed(run, form, to);
+    char state[96], text[TEXT_BYTES];
+    int unfinished = 0;
+    for (int j = 0; j < run->job_count; j++) {
+        if (run->job[j].state != LS_REPORT_DONE) {
+            if (unfinished++ == 0) {
+                form->paragraph(to, "Jobs that did not end well:");
+                form->list_open(to);
+            }
+            snprintf(text, sizeof text, "%s: %s (jobs/%s/)", run->job[j].label,
+                     ls_report_data_state(&run->job[j], state), run->job[j].id);
+            form->list_item(to, text);
+        }
+    }
+    if (unfinished > 0) {
+        form->list_close(to);
+    }
+    if (listed == 0 && unfinished == 0) {
+        form->paragraph(
+            to, cJSON_GetArraySize(run->verdicts) > 0
+                    ? "Nothing: every case inside the claim passed and every job ended well."
+                    : "No case was judged in this run.");
+    }
+}
+
+static void write_figures(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    bool first = true;
+    for (const char *const *name = ls_tables_names(); *name != NULL; name++) {
+        ls_tables_head head;
+        if (ls_tables_read_head(run->directory, *name, &head) != LS_OK ||
+            head.rows < ls_tables_rows_min(*name)) {
+            continue;
+        }
+        if (first) {
+            form->heading(to, "Figures");
+            first = false;
+        }
+        form->figure(to, run->directory, *name, head.title, head.caption,
+                     ls_report_plots_drawn(run, *name));
+    }
+}
+
+static void write_conformance(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    static const char *const WORDS[] = {"PASS",  "WEAK",    "SKIP",        "WAIVED", "FAIL",
+                                        "CRASH", "TIMEOUT", "UNSUPPORTED", "INFRA"};
+    enum { WORD_COUNT = sizeof WORDS / sizeof *WORDS };
+    cJSON *conformance = ls_report_summary_conformance(run);
+    const cJSON *counts = cJSON_GetObjectItemCaseSensitive(conformance, "counts"), *family;
+    ls_report_column columns[COLUMNS_MAX] = {{"family", false}, {"cases", true}};
+    int count = 2;
+    for (int i = 0; i < WORD_COUNT; i++) {
+        if (ls_json_integer(counts, WORDS[i], 0) > 0) {
+            columns[count++] = (ls_report_column){WORDS[i], true};
+        }
+    }
+    char text[TEXT_BYTES];
+    int total = (int)ls_json_integer(conformance, "total", 0);
+    form->heading(to, "Conformance by family");
+    snprintf(text, sizeof text,
+             "%d cases: %d inside the claim, of which %d passed or were waived; %d outside, "
+             "counted only.",
+             total, (int)ls_json_integer(conformance, "in_claim", 0),
+             (int)ls_json_integer(conformance, "in_claim_passed", 0),
+             total - (int)ls_json_integer(conformance, "in_claim", 0));
+    form->paragraph(to, text);
+    if (total > 0) {
+        form->table_open(to, columns, count);
+        cJSON_ArrayForEach(family, cJSON_GetObjectItemCaseSensitive(conformance, "families"))
+        {
+            char cell[COLUMNS_MAX][32];
+            const char *cells[COLUMNS_MAX] = {ls_json_string(family, "family", "?"), cell[1]};
+            snprintf(cell[1], sizeof cell[1], "%d", (int)ls_json_integer(family, "total", 0));
+            for (int i = 2; i < count; i++) {
+                int cases = (int)ls_json_integer(cJSON_GetObjectItemCaseSensitive(family, "counts"),
+                                                 columns[i].title, 0);
+                snprintf(cell[i], sizeof cell[i], cases > 0 ? "%d" : "", cases);
+                cells[i] = cell[i];
+            }
+            form->table_row(to, columns, cells, count);
+        }
+        form->table_close(to);
+    }
+    cJSON_Delete(conformance);
+}
+
+static void append_number(char *text, double value)
+{
+    bool whole = value == floor(value) && fabs(value) < 1e15; /* exact in a double */
+    ls_tables_append(text, TEXT_BYTES, whole ? "%.0f" : "%.4g", value);
+}
+
+/* Leaves of an object as rows "a.b.c | value", whatever its maker put in. */
+static void write_leaves(const cJSON *value, const char *name, const ls_report_page_form *form,
+                         const ls_report_column *columns, FILE *to)
+{
+    if (cJSON_IsObject(value) ||
+        (cJSON_IsArray(value) && (cJSON_IsObject(value->child) || cJSON_IsArray(value->child)))) {
+        const cJSON *child;
+        int index = 0;
+        cJSON_ArrayForEach(child, value)
+        {
+            char path[160];
+            if (child->string != NULL) {
+                snprintf(path, sizeof path, "%s%s%s", name, name[0] ? "." : "", child->string);
+            } else {
+                snprintf(path, sizeof path, "%s[%d]", name, index);
+            }
+            index++;
+            write_leaves(child, path, form, columns, to);
+        }
+        return;
+    }
+    char text[TEXT_BYTES] = "";
+    if (cJSON_IsArray(value)) {
+        const cJSON *child;
+        cJSON_ArrayForEach(child, value)
+        {
+            const char *joint = text[0] != '\0' ? ", " : "";
+            if (cJSON_IsNumber(child)) {
+                ls_tables_append(text, sizeof text, "%s", joint);
+                append_number(text, child->valuedouble);
+            } else {
+                ls_tables_append(text, sizeof text, "%s%s", joint,
+                                 cJSON_IsString(child) ? child->valuestring : "?");
+            }
+        }
+    } else if (cJSON_IsString(value)) {
+        snprintf(text, sizeof text, "%s", value->valuestring);
+    } else if (cJSON_IsNumber(value)) {
+        append_number(text, value->valuedouble);
+    } else {
+        snprintf(text, sizeof text, "%s",
+                 cJSON_IsTrue(value)    ? "yes"
+                 : cJSON_IsFalse(value) ? "no"
+                                        : "-");
+    }
+    const char *cells[] = {name, text[0] != '\0' ? text : "none"};
+    form->table_row(to, columns, cells, 2);
+}
+
+static void write_object(const ls_report_run *run, const char *member, const char *heading,
+                         const ls_report_page_form *form, FILE *to)
+{
+    static const ls_report_column COLUMNS[] = {{"what", false}, {"value", false}};
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(run->record, member);
+    if (value == NULL || value->child == NULL) {
+        return;
+    }
+    form->heading(to, heading);
+    form->table_open(to, COLUMNS, 2);
+    write_leaves(value, "", form, COLUMNS, to);
+    form->table_close(to);
+}
+
+static void write_installed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    const cJSON *entry, *installed = cJSON_GetObjectItemCaseSensitive(run->record, "installed");
+    form->heading(to, "What was installed");
+    if (cJSON_GetArraySize(installed) == 0) {
+        form->paragraph(to, "Nothing was installed for this run.");
+        return;
+    }
+    char text[TEXT_BYTES] = "";
+    cJSON_ArrayForEach(entry, installed)
+    {
+        ls_tables_append(text, sizeof text, "%s%s", text[0] ? ", " : "",
+                         cJSON_IsString(entry) ? entry->valuestring : "?");
+    }
+    form->paragraph(to, text);
+}
+
+static void write_files(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    static const char *const FILES[][2] = {
+        {"run.json", "what was asked, machine, libraries, commit"},
+        {"verdicts.jsonl", "one line per case"},
+        {"summary.json", "these figures for programs"},
+        {"junit.xml", "the cases for a CI"},
+        {"trace.json", "compute and communication of every rank, for Perfetto (ui.perfetto.dev) or "
+                       "chrome://tracing"},
+        {"tables/", "what the figures draw"},
+        {"plots/", "the figures as SVG and PNG"},
+        {"jobs/", "command, environment, log and events of every job"}};
+    form->heading(to, "Files");
+    form->list_open(to);
+    for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
+        char path[PATH_MAX];
+        int length = snprintf(path, sizeof path, "%s/%s", run->directory, FILES[i][0]);
+        if (length < (int)sizeof path && access(path, R_OK) == 0) {
+            form->file(to, FILES[i][0], FILES[i][1]);
+        }
+    }
+    form->list_close(to);
+}
+
+static void write_advice(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    cJSON *advice = ls_report_advice_make(run);
+    const cJSON *sentence;
+    form->heading(to, "Advice");
+    form->list_open(to);
+    cJSON_ArrayForEach(sentence, advice)
+    {
+        form->list_item(to, sentence->valuestring);
+    }
+    form->list_close(to);
+    cJSON_Delete(advice);
+}
+
+static void write_origin(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    char text[TEXT_BYTES] = "";
+    const char *command = ls_json_string(run->record, "command", "");
+    ls_tables_append(text, sizeof text, "Made %s from commit %s%s",
+                     ls_json_string(run->record, "created", "at an unknown time"),
+                     ls_json_string(run->record, "commit", "unknown"),
+                     ls_json_bool(run->record, "dirty", false) ? " with local changes" : "");
+    ls_tables_append(text, sizeof text, command[0] != '\0' ? " by: %s" : "%s", command);
+    form->paragraph(to, text);
+}
+
+ls_status ls_report_body_write(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    ls_report_headline headline[LS_REPORT_LINES_HEADLINES];
+    ls_report_lines_headlines(run, headline);
+    form->open(to, ls_report_lines_title(run), ls_report_lines_where(run), headline);
+    write_origin(run, form, to);
+    write_speed(run, form, to);
+    write_failures(run, form, to);
+    write_figures(run, form, to);
+    write_conformance(run, form, to);
+    ls_report_machine_write(run, form, to);
+    write_object(run, "machine", "Machine", form, to);
+    write_installed(run, form, to);
+    write_files(run, form, to);
+    write_advice(run, form, to);
+    form->close(to);
+    return LS_OK;
+}

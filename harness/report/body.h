@@ -1,0 +1,10 @@
+/* What a report says, in order; how it is written down is the form's. */
+#ifndef LS_REPORT_BODY_H
+#define LS_REPORT_BODY_H
+
+#include "data.h"
+#include "page.h"
+
+ls_status ls_report_body_write(const ls_report_run *run, const ls_report_page_form *form, FILE *to);
+
+#endif

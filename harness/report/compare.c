@@ -1,0 +1,505 @@
+#include "compare.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "lines.h"
+#include "speed.h"
+#include "tables.h"
+#include "tables_speed.h"
+
+enum { SENTENCE_BYTES = 1024, JOBS_MAX = 256 };
+
+static const ls_stats_interval unknown = {NAN, NAN, NAN};
+
+/* Same network, level and images; `batch_size` 0: any. */
+static bool alike(const ls_report_job *a, const ls_report_job *b)
+{
+    return strcmp(a->arch, b->arch) == 0 && strcmp(a->level, b->level) == 0 &&
+           strcmp(a->half, b->half) == 0 && a->image_size == b->image_size;
+}
+
+static bool is_role(const ls_report_job *job, const char *role)
+{
+    return strcmp(job->role, role) == 0;
+}
+
+/* ---- exposed communication ------------------------------------------------------------------- */
+
+static const ls_report_job *twin_of(const ls_report_run *run, const ls_report_job *job)
+{
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *twin = &run->job[j];
+        if (is_role(twin, "twin") && alike(twin, job) && twin->world == job->world &&
+            twin->batch_size == job->batch_size && ls_report_data_has_speed(twin)) {
+            return twin;
+        }
+    }
+    return NULL;
+}
+
+ls_stats_interval ls_report_compare_exposed_ms(const ls_report_run *run, const ls_report_job *job)
+{
+    const ls_report_job *twin = twin_of(run, job);
+    if (twin == NULL || !ls_report_data_has_speed(job)) {
+        return unknown;
+    }
+    ls_stats_interval ratio = ls_stats_ratio(twin->speed.step_ms, twin->speed.count,
+                                             job->speed.step_ms, job->speed.count, job->id);
+    double step_ms = job->speed.step.value;
+    return (ls_stats_interval){step_ms * (1 - ratio.value), step_ms * (1 - ratio.high),
+                               step_ms * (1 - ratio.low)};
+}
+
+/* ---- a world of one, and strong scaling ------------------------------------------------------ */
+
+ls_stats_interval ls_report_compare_ddp(const ls_report_run *run, const ls_report_job **with,
+                                        const ls_report_job **without)
+{
+    *with = *without = NULL;
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *own = &run->job[j];
+        for (int k = 0; k < run->job_count && is_role(own, "self"); k++) {
+            const ls_report_job *plain = &run->job[k];
+            if (is_role(plain, "throughput") && plain->world == 1 && alike(own, plain) &&
+                plain->batch_size == own->batch_size && plain->bucket_mb == own->bucket_mb &&
+                ls_report_data_shown(plain) && ls_report_data_shown(own)) {
+                *with = own;
+                *without = plain;
+            }
+        }
+    }
+    return *with == NULL ? unknown : ls_tables_speed_ratio(*with, *without);
+}
+
+ls_stats_interval ls_report_compare_strong(const ls_report_run *run, const ls_report_job *job,
+                                           const ls_report_job **base)
+{
+    *base = NULL;
+    for (int j = 0; j < run->job_count && ls_report_data_shown(job); j++) {
+        const ls_report_job *other = &run->job[j];
+        if (is_role(other, "strong") && other->world == 1 && alike(other, job) &&
+            other->batch_size == job->world * job->batch_size && ls_report_data_shown(other)) {
+            *base = other;
+        }
+    }
+    if (*base == NULL) {
+        return unknown;
+    }
+    ls_stats_interval ratio = ls_tables_speed_ratio(job, *base);
+    return (ls_stats_interval){ratio.value / job->world, ratio.low / job->world,
+                               ratio.high / job->world};
+}
+
+double ls_report_compare_ceiling(const ls_report_run *run, const ls_report_job *job)
+{
+    int each = job->rank_count > 0 ? job->rank[0].threads : 0;
+    return each == 0 ? 1 : (double)ls_report_speed_threads(run, job) / (each * job->world);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static double told_bytes(const ls_report_job *job)
+{
+    double sum = 0;
+    for (int kind = 0; kind < LS_REPORT_KINDS; kind++) {
+        sum += job->rank[0].kind_bytes[kind];
+    }
+    return sum;
+}
+
+static double peak_bytes(const ls_report_job *job)
+{
+    double peak = NAN;
+    for (int k = 0; k < job->rank_count; k++) {
+        peak = fmax(peak, job->rank[k].rss_bytes_max);
+    }
+    return peak;
+}
+
+/* Program, libraries and loader: what a rank held beside what it tells, in a job that dumps nothing
+ * for the judge. */
+static const ls_report_job *undumped(const ls_report_run *run)
+{
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *job = &run->job[j];
+        if ((is_role(job, "self") || is_role(job, "twin")) && job->rank_count > 0 &&
+            peak_bytes(job) > told_bytes(job)) {
+            return job;
+        }
+    }
+    return NULL;
+}
+
+/* f32 images: one that is computed on, two that the loader has ready. */
+static double image_bytes(const ls_report_job *job)
+{
+    double input = 3.0 * job->image_size * job->image_size * (double)sizeof(float);
+    return job->rank[0].kind_bytes[LS_REPORT_ACTIVATIONS] / job->batch_size + 3 * input;
+}
+
+static double fixed_bytes(const ls_report_job *job, const ls_report_job *plain)
+{
+    return told_bytes(job) - job->rank[0].kind_bytes[LS_REPORT_ACTIVATIONS] + peak_bytes(plain) -
+           told_bytes(plain);
+}
+
+bool ls_report_compare_batch(const ls_report_run *run, const ls_report_job *job,
+                             ls_report_batch *out)
+{
+    const cJSON *machine = cJSON_GetObjectItemCaseSensitive(run->record, "machine");
+    double room = ls_json_number(machine, "memory_available_bytes", NAN) / job->world;
+    const ls_report_job *plain = undumped(run);
+    if (plain == NULL || job->rank_count == 0 || job->batch_size < 1) {
+        return false;
+    }
+    *out = (ls_report_batch){.job = job,
+                             .fixed_bytes = fixed_bytes(job, plain),
+                             .image_bytes = image_bytes(job),
+                             .room_bytes = room};
+    out->largest = floor((room - out->fixed_bytes) / out->image_bytes);
+    return isfinite(out->largest) && out->largest >= 1;
+}
+
+bool ls_report_compare_batch_check(const ls_report_run *run, const ls_report_job **larger,
+                                   double *predicted, double *seen)
+{
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *small = &run->job[j];
+        for (int k = 0; k < run->job_count && is_role(small, "self"); k++) {
+            const ls_report_job *big = &run->job[k];
+            if (!is_role(big, "strong") || big->world != small->world || !alike(big, small)) {
+                continue;
+            }
+            *larger = big;
+            *predicted = fixed_bytes(small, small) + image_bytes(small) * big->batch_size;
+            *seen = peak_bytes(big);
+            return isfinite(*predicted) && isfinite(*seen);
+        }
+    }
+    return false;
+}
+
+/* ---- in words -------------------------------------------------------------------------------- */
+
+static void say(cJSON *list, const char *sentence)
+{
+    cJSON_AddItemToArray(list, cJSON_CreateString(sentence));
+}
+
+static const ls_report_job *middle_of(const ls_report_run *run)
+{
+    const ls_report_job *middle = NULL;
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *job = &run->job[j];
+        if (is_role(job, "throughput") && job->nodes == 1 && ls_report_data_shown(job) &&
+            twin_of(run, job) != NULL &&
+            (middle == NULL || job->world > middle->world ||
+             (job->world == middle->world && (job->sweep & LS_REPORT_SWEEP_WORLD) != 0))) {
+            middle = job;
+        }
+    }
+    return middle;
+}
+
+/* What the two numbers say together. */
+static void explain_exposed(const ls_report_job *job, double waited_ms, ls_stats_interval twin,
+                            char *text)
+{
+    char number[32];
+    if (!isfinite(twin.low)) {
+        ls_tables_append(text, SENTENCE_BYTES, " (too few steps to be sure).");
+    } else if (twin.high < 0) {
+        ls_tables_append(
+            text, SENTENCE_BYTES,
+            ", which no reduction can cause: other load moved between the two jobs, so "
+            "measure them again.");
+    } else if (twin.low <= 0) {
+        ls_tables_append(
+            text, SENTENCE_BYTES,
+            ": the noise between the two jobs is larger than what communication costs.");
+    } else if (twin.low <= waited_ms && waited_ms <= twin.high) {
+        ls_tables_append(text, SENTENCE_BYTES, ": the two agree.");
+    } else if (twin.value > waited_ms) {
+        ls_tables_append(text, SENTENCE_BYTES,
+                         ": %s ms more than is waited for, which reductions cost while backward "
+                         "goes on (cores, memory, ranks that keep step).",
+                         ls_report_lines_number(twin.value - waited_ms, number));
+    } else {
+        ls_tables_append(text, SENTENCE_BYTES,
+                         ": %s ms less than is waited for, as where waiting ranks leave their "
+                         "cores to others%s.",
+                         ls_report_lines_number(waited_ms - twin.value, number),
+                         job->oversubscribed ? " (here they share them)" : "");
+    }
+}
+
+static void say_exposed(const ls_report_run *run, cJSON *list)
+{
+    const ls_report_job *job = middle_of(run);
+    if (job == NULL) {
+        return;
+    }
+    double waited_ms = ls_report_speed_exposed_ms(run, job), step_ms = job->speed.step.value;
+    ls_stats_interval twin = ls_report_compare_exposed_ms(run, job);
+    bool longer = twin.value < 0;
+    char text[SENTENCE_BYTES] = "", a[32], b[32], c[32];
+    ls_tables_append(text, sizeof text,
+                     "Exposed communication (%s): of a step of %s ms %s ms are waited for; without "
+                     "reduction the same world's step is %s ms %s",
+                     job->label, ls_report_lines_number(step_ms, a),
+                     ls_report_lines_number(waited_ms, b),
+                     ls_report_lines_number(fabs(twin.value), c), longer ? "longer" : "shorter");
+    if (isfinite(twin.low)) {
+        ls_tables_append(text, sizeof text, " [%s, %s]",
+                         ls_report_lines_number(longer ? -twin.high : twin.low, a),
+                         ls_report_lines_number(longer ? -twin.low : twin.high, b));
+    }
+    explain_exposed(job, waited_ms, twin, text);
+    say(list, text);
+}
+
+static void append_interval(char *text, ls_stats_interval value)
+{
+    if (isfinite(value.low)) {
+        ls_tables_append(text, SENTENCE_BYTES, " [%.2f, %.2f]", value.low, value.high);
+    }
+}
+
+static void say_ddp(const ls_report_run *run, cJSON *list)
+{
+    const ls_report_job *with, *without;
+    ls_stats_interval ratio = ls_report_compare_ddp(run, &with, &without);
+    char text[SENTENCE_BYTES] = "", level[24], difference[128];
+    if (with == NULL) {
+        return;
+    }
+    ls_stats_sentence(ratio, difference, sizeof difference);
+    ls_tables_append(text, sizeof text, "DDP on one rank (%s): %.3f x the speed without it",
+                     ls_report_data_level(with, level), ratio.value);
+    append_interval(text, ratio);
+    if (ratio.low > 1) {
+        ls_tables_append(text, sizeof text,
+                         ", which DDP cannot cause: other load moved between the two jobs, so "
+                         "measure them again.");
+    } else {
+        ls_tables_append(text, sizeof text, ", %s.", difference);
+    }
+    say(list, text);
+}
+
+static void say_scaling(const ls_report_run *run, cJSON *list)
+{
+    const ls_report_job *jobs[JOBS_MAX], *base = NULL;
+    int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_WORLD, jobs, JOBS_MAX);
+    const ls_report_job *job = ls_tables_speed_largest(jobs, count);
+    if (job == NULL) {
+        return;
+    }
+    char text[SENTENCE_BYTES] = "", level[24];
+    ls_stats_interval strong = ls_report_compare_strong(run, job, &base);
+    ls_tables_append(text, sizeof text, "Scaling to %d ranks (%s): weak %.2f", job->world,
+                     ls_report_data_level(job, level), job->speed.efficiency.value);
+    append_interval(text, job->speed.efficiency);
+    ls_tables_append(text, sizeof text, " with %d images per rank", job->batch_size);
+    if (base != NULL) {
+        ls_tables_append(text, sizeof text, ", strong %.2f", strong.value);
+        append_interval(text, strong);
+        ls_tables_append(text, sizeof text, " with %d images in all", base->batch_size);
+    }
+    double ceiling = ls_report_compare_ceiling(run, job);
+    if (ceiling < 1) {
+        ls_tables_append(text, sizeof text,
+                         "; %d ranks of %d thread%s share %d cores, so %.2f is the most there is",
+                         job->world, job->rank[0].threads, job->rank[0].threads == 1 ? "" : "s",
+                         ls_report_speed_threads(run, job), ceiling);
+    }
+    ls_tables_append(text, sizeof text, ".");
+    say(list, text);
+}
+
+/* What was measured before and after the jobs, at the most threads. */
+static void best_rates(const ls_report_run *run, int *threads, double *copy, double *matrix)
+{
+    const cJSON *entry;
+    *threads = 0;
+    *copy = *matrix = NAN;
+    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(run->record, "rates"))
+    {
+        int own = (int)ls_json_integer(entry, "threads", 0);
+        if (own > *threads) {
+            *threads = own;
+            *copy = *matrix = NAN;
+        }
+        if (own == *threads) {
+            *copy = fmax(*copy, ls_json_number(entry, "copy_bytes_per_s", NAN));
+            *matrix = fmax(*matrix, ls_json_number(entry, "matrix_flop_per_s", NAN));
+        }
+    }
+}
+
+/* How far the convolutions' rates before and after the jobs lie apart, greatest by least of equal
+ * threads. */
+static double roofline_spread(const ls_report_run *run)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(run->record, "roofline"), *a, *b;
+    double spread = 1;
+    cJSON_ArrayForEach(a, list)
+    {
+        cJSON_ArrayForEach(b, list)
+        {
+            if (ls_json_integer(a, "threads", 0) == ls_json_integer(b, "threads", 0)) {
+                spread = fmax(spread, ls_json_number(a, "images_per_s", NAN) /
+                                          ls_json_number(b, "images_per_s", NAN));
+            }
+        }
+    }
+    return spread;
+}
+
+/* Below this the machine was the same before and after, as far as a share of a bound can tell. */
+static const double SPREAD_MAX = 1.1;
+
+static void say_roofline(const ls_report_run *run, cJSON *list)
+{
+    int threads;
+    double copy, matrix, spread = roofline_spread(run);
+    char text[SENTENCE_BYTES] = "", a[32], b[32];
+    best_rates(run, &threads, &copy, &matrix);
+    if (threads == 0) {
+        return;
+    }
+    ls_tables_append(text, sizeof text,
+                     "Roofline, measured in this run with %d thread%s: copies %s GB/s (read and "
+                     "written), f32 products %s GFLOP/s",
+                     threads, threads == 1 ? "" : "s", ls_report_lines_number(copy * 1e-9, a),
+                     ls_report_lines_number(matrix * 1e-9, b));
+    if (spread > SPREAD_MAX) {
+        ls_tables_append(text, sizeof text,
+                         "; the convolutions alone were %.2f x apart before and after the jobs, so "
+                         "other load was there and shares of the roofline are rough",
+                         spread);
+    }
+    ls_tables_append(text, sizeof text, ".");
+    say(list, text);
+}
+
+static void say_batch(const ls_report_run *run, cJSON *list)
+{
+    const ls_report_job *jobs[JOBS_MAX], *larger = NULL;
+    int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_LEVEL, jobs, JOBS_MAX),
+        said = 0;
+    char text[SENTENCE_BYTES] = "", level[24];
+    ls_report_batch batch = {0};
+    for (int i = 0; i < count; i++) {
+        if (ls_report_compare_batch(run, jobs[i], &batch)) {
+            ls_tables_append(text, sizeof text, "%s%s %.0f",
+                             said++ > 0 ? ", " : "Largest batch per rank, computed, not run: ",
+                             ls_report_data_level(jobs[i], level), batch.largest);
+        }
+    }
+    if (said == 0) {
+        return;
+    }
+    ls_tables_append(text, sizeof text,
+                     " (%.1f GB of free memory for each of %d ranks, less what does not grow with "
+                     "the batch)",
+                     batch.room_bytes * 1e-9, jobs[0]->world);
+    double predicted, seen;
+    if (ls_report_compare_batch_check(run, &larger, &predicted, &seen)) {
+        ls_tables_append(text, sizeof text,
+                         "; run with %d images, the same arithmetic gives a peak of %.0f MB, and "
+                         "%.0f MB were seen",
+                         larger->batch_size, predicted * 1e-6, seen * 1e-6);
+    }
+    ls_tables_append(text, sizeof text, ".");
+    say(list, text);
+}
+
+static void say_first_step(const ls_report_run *run, cJSON *list)
+{
+    double least = INFINITY, greatest = 0;
+    const ls_report_job *slowest = NULL, *quickest = NULL;
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *job = &run->job[j];
+        if (!is_role(job, "throughput") || !(job->speed.first_step_s > 0)) {
+            continue;
+        }
+        if (job->speed.first_step_s < least) {
+            least = job->speed.first_step_s;
+            quickest = job;
+        }
+        if (job->speed.first_step_s > greatest) {
+            greatest = job->speed.first_step_s;
+            slowest = job;
+        }
+    }
+    if (slowest == NULL) {
+        return;
+    }
+    char text[SENTENCE_BYTES];
+    snprintf(text, sizeof text,
+             "Start to first finished step: %.2f s (%s) to %.2f s (%s); what is written for the "
+             "judge in that step is taken out.",
+             least, quickest->label, greatest, slowest->label);
+    say(list, text);
+}
+
+cJSON *ls_report_compare_sentences(const ls_report_run *run)
+{
+    cJSON *list = cJSON_CreateArray();
+    say_exposed(run, list);
+    say_ddp(run, list);
+    say_scaling(run, list);
+    say_roofline(run, list);
+    say_batch(run, list);
+    say_first_step(run, list);
+    return list;
+}
+
+/* ---- for programs ---------------------------------------------------------------------------- */
+
+static void add_interval(cJSON *to, const char *name, ls_stats_interval value)
+{
+    char part[64];
+    ls_json_add_number(to, name, value.value);
+    snprintf(part, sizeof part, "%s_low", name);
+    ls_json_add_number(to, part, value.low);
+    snprintf(part, sizeof part, "%s_high", name);
+    ls_json_add_number(to, part, value.high);
+}
+
+cJSON *ls_report_compare_json(const ls_report_run *run)
+{
+    const ls_report_job *with, *without, *jobs[JOBS_MAX];
+    cJSON *out = cJSON_CreateObject();
+    ls_stats_interval ddp = ls_report_compare_ddp(run, &with, &without);
+    if (with != NULL) {
+        add_interval(out, "ddp_of_one_ratio", ddp);
+    }
+    static const char *const COPIED[] = {"roofline", "rates"};
+    for (size_t i = 0; i < sizeof COPIED / sizeof *COPIED; i++) {
+        const cJSON *list = cJSON_GetObjectItemCaseSensitive(run->record, COPIED[i]);
+        if (list != NULL) {
+            cJSON_AddItemToObject(out, COPIED[i], cJSON_Duplicate(list, true));
+        }
+    }
+    cJSON *batches = cJSON_AddArrayToObject(out, "largest_batch");
+    int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_LEVEL, jobs, JOBS_MAX);
+    for (int i = 0; i < count; i++) {
+        ls_report_batch batch;
+        if (ls_report_compare_batch(run, jobs[i], &batch)) {
+            cJSON *entry = cJSON_CreateObject();
+            cJSON_AddStringToObject(entry, "level", jobs[i]->level);
+            cJSON_AddNumberToObject(entry, "world", jobs[i]->world);
+            cJSON_AddNumberToObject(entry, "images_per_rank", batch.largest);
+            cJSON_AddNumberToObject(entry, "fixed_bytes", batch.fixed_bytes);
+            cJSON_AddNumberToObject(entry, "image_bytes", batch.image_bytes);
+            cJSON_AddNumberToObject(entry, "room_bytes", batch.room_bytes);
+            cJSON_AddStringToObject(entry, "how", "computed");
+            cJSON_AddItemToArray(batches, entry);
+        }
+    }
+    return out;
+}

@@ -1,0 +1,159 @@
+#include "junit.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/core/log.h"
+#include "html.h"
+#include "lines.h"
+#include "summary.h"
+
+typedef struct tally {
+    int tests, failures, skipped;
+    double seconds;
+} tally;
+
+static bool is_failure(const cJSON *verdict)
+{
+    const char *word = ls_json_string(verdict, "verdict", "?");
+    return ls_json_bool(verdict, "in_claim", false) && strcmp(word, "PASS") != 0 &&
+           strcmp(word, "WAIVED") != 0;
+}
+
+static bool is_skipped(const cJSON *verdict)
+{
+    return !is_failure(verdict) && strcmp(ls_json_string(verdict, "verdict", "?"), "PASS") != 0;
+}
+
+static bool in_family(const cJSON *verdict, const char *family)
+{
+    return family == NULL || strcmp(ls_json_string(verdict, "family", "?"), family) == 0;
+}
+
+static tally count(const ls_report_run *run, const char *family)
+{
+    tally t = {0};
+    const cJSON *verdict;
+    cJSON_ArrayForEach(verdict, run->verdicts)
+    {
+        if (in_family(verdict, family)) {
+            t.tests++;
+            t.failures += is_failure(verdict);
+            t.skipped += is_skipped(verdict);
+            t.seconds += ls_json_number(verdict, "seconds", 0);
+        }
+    }
+    return t;
+}
+
+static void put_attribute(FILE *to, const char *name, const char *value)
+{
+    fprintf(to, " %s=\"", name);
+    ls_html_escape(to, value);
+    fputc('"', to);
+}
+
+static void put_tally(FILE *to, tally t)
+{
+    fprintf(to, " tests=\"%d\" failures=\"%d\" errors=\"0\" skipped=\"%d\" time=\"%.3f\">\n",
+            t.tests, t.failures, t.skipped, t.seconds);
+}
+
+static void put_line(FILE *to, const char *name, const char *text)
+{
+    if (text[0] != '\0') {
+        fprintf(to, "%s", name);
+        ls_html_escape(to, text);
+        fputc('\n', to);
+    }
+}
+
+static void put_outcome(FILE *to, const cJSON *verdict)
+{
+    const char *word = ls_json_string(verdict, "verdict", "?");
+    const char *evidence = ls_json_string(verdict, "evidence", "");
+    if (is_failure(verdict)) {
+        fputs("      <failure", to);
+        put_attribute(to, "type", word);
+        put_attribute(to, "message", evidence[0] != '\0' ? evidence : word);
+        fputs(">", to);
+        put_line(to, "cause:  ", ls_json_string(verdict, "cause", ""));
+        put_line(to, "repeat: ", ls_json_string(verdict, "repeat", ""));
+        fputs("</failure>\n", to);
+    } else if (is_skipped(verdict)) {
+        char message[LS_REPORT_LINES_BYTES];
+        const char *waiver = ls_json_string(verdict, "waiver", "");
+        bool waived = strcmp(word, "WAIVED") == 0;
+        snprintf(message, sizeof message, waived ? "%s: %s" : "%s, outside the claim", word,
+                 waiver);
+        fputs("      <skipped", to);
+        put_attribute(to, "message", message);
+        fputs("/>\n", to);
+    }
+}
+
+static void put_case(FILE *to, const cJSON *verdict)
+{
+    char line[LS_REPORT_LINES_BYTES * 2], seconds[32];
+    snprintf(seconds, sizeof seconds, "%.3f", ls_json_number(verdict, "seconds", 0));
+    fputs("    <testcase", to);
+    put_attribute(to, "classname", ls_json_string(verdict, "family", "?"));
+    put_attribute(to, "name", ls_json_string(verdict, "case", "?"));
+    put_attribute(to, "time", seconds);
+    fputs(">\n", to);
+    put_outcome(to, verdict);
+    fputs("      <system-out>", to);
+    put_line(to, "", ls_report_lines_verdict(verdict, line));
+    put_line(to, "requirement: ", ls_json_string(verdict, "requirement", ""));
+    const cJSON *job;
+    cJSON_ArrayForEach(job, cJSON_GetObjectItemCaseSensitive(verdict, "jobs"))
+    {
+        put_line(to, "job: ", cJSON_IsString(job) ? job->valuestring : "?");
+    }
+    fputs("</system-out>\n    </testcase>\n", to);
+}
+
+static void put_families(FILE *to, const ls_report_run *run)
+{
+    cJSON *conformance = ls_report_summary_conformance(run);
+    const cJSON *family, *verdict;
+    cJSON_ArrayForEach(family, cJSON_GetObjectItemCaseSensitive(conformance, "families"))
+    {
+        const char *name = ls_json_string(family, "family", "?");
+        fputs("  <testsuite", to);
+        put_attribute(to, "name", name);
+        put_tally(to, count(run, name));
+        cJSON_ArrayForEach(verdict, run->verdicts)
+        {
+            if (in_family(verdict, name)) {
+                put_case(to, verdict);
+            }
+        }
+        fputs("  </testsuite>\n", to);
+    }
+    cJSON_Delete(conformance);
+}
+
+ls_status ls_junit_write(const ls_report_run *run)
+{
+    char path[PATH_MAX];
+    int length = snprintf(path, sizeof path, "%s/junit.xml", run->directory);
+    LS_ASSERT(length < (int)sizeof path);
+    FILE *to = fopen(path, "w");
+    if (to == NULL) {
+        ls_log_error("cannot create %s: %s", path, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    fputs("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites", to);
+    put_attribute(to, "name", ls_report_lines_title(run));
+    put_tally(to, count(run, NULL));
+    put_families(to, run);
+    fputs("</testsuites>\n", to);
+    bool failed = ferror(to) != 0;
+    if (fclose(to) != 0 || failed) {
+        ls_log_error("cannot write %s: %s", path, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}

@@ -1,0 +1,157 @@
+#include "lines.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "tables.h"
+
+void ls_report_lines_headlines(const ls_report_run *run,
+                               ls_report_headline out[LS_REPORT_LINES_HEADLINES])
+{
+    static const char *const NAMES[][2] = {
+        {"CORRECT", "correct"}, {"SPEED", "speed"}, {"MACHINE", "machine"}};
+    const cJSON *headline = cJSON_GetObjectItemCaseSensitive(run->record, "headline");
+    for (int i = 0; i < LS_REPORT_LINES_HEADLINES; i++) {
+        const cJSON *entry = cJSON_GetObjectItemCaseSensitive(headline, NAMES[i][1]);
+        out[i].name = NAMES[i][0];
+        out[i].value = ls_json_string(entry, "value", "not shown");
+        out[i].why = ls_json_string(entry, "why", entry == NULL ? "the run was not judged" : "");
+    }
+}
+
+const char *ls_report_lines_title(const ls_report_run *run)
+{
+    return ls_json_string(run->record, "title", "Lockstep report");
+}
+
+const char *ls_report_lines_where(const ls_report_run *run)
+{
+    return ls_json_string(run->record, "where", "where it ran is not recorded");
+}
+
+const char *ls_report_lines_number(double value, char text[32])
+{
+    if (!isfinite(value)) {
+        return strcpy(text, "-");
+    }
+    if (value == 0) {
+        return strcpy(text, "0");
+    }
+    double size = fabs(value);
+    int decimals = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : 3;
+    if (size < 1e-2) { /* three decimals would leave one digit or none */
+        snprintf(text, 32, "%.3g", value);
+    } else {
+        snprintf(text, 32, "%.*f", decimals, value);
+    }
+    return text;
+}
+
+const char *ls_report_lines_rate(const ls_report_job *job, char text[64])
+{
+    char value[32], low[32], high[32];
+    if (!ls_report_data_has_speed(job)) {
+        return strcpy(text, "-");
+    }
+    const ls_stats_interval *rate = &job->speed.rate;
+    ls_report_lines_number(rate->value, value);
+    if (!ls_report_data_shown(job)) {
+        snprintf(text, 64, "(%s)", value);
+    } else if (isfinite(rate->low)) {
+        snprintf(text, 64, "%.12s [%.12s, %.12s]", value, ls_report_lines_number(rate->low, low),
+                 ls_report_lines_number(rate->high, high));
+    } else {
+        snprintf(text, 64, "%s [?]", value);
+    }
+    return text;
+}
+
+const char *ls_report_lines_nodes(const ls_report_job *job, char text[32])
+{
+    snprintf(text, 32, "%d%s", job->nodes, job->simulated ? " simulated" : "");
+    return text;
+}
+
+const char *ls_report_lines_judged(const ls_report_run *run, const ls_report_job *job,
+                                   char text[160])
+{
+    if (!ls_report_data_shown(job)) {
+        return ls_report_data_reason(run, job, text);
+    }
+    return strcpy(text, job->rung[0] != '\0' ? job->rung : "checked");
+}
+
+bool ls_report_lines_weak(const ls_report_run *run, const ls_report_job *job)
+{
+    const cJSON *verdict;
+    cJSON_ArrayForEach(verdict, run->verdicts)
+    {
+        if (strcmp(ls_json_string(verdict, "verdict", ""), "WEAK") == 0 &&
+            strcmp(ls_json_string(verdict, "family", ""), "performance") == 0 &&
+            ls_report_data_names(verdict, job)) {
+            return true;
+        }
+    }
+    return ls_report_data_has_speed(job) && job->speed.halves == LS_STATS_HALVES_DIFFER;
+}
+
+const char *ls_report_lines_marks(const ls_report_run *run, const ls_report_job *job,
+                                  char text[160])
+{
+    text[0] = '\0';
+    if (job->oversubscribed) {
+        ls_tables_append(text, 160, "oversubscribed");
+    }
+    if (job->half_emulated) {
+        ls_tables_append(text, 160, "%shalf emulated", text[0] ? ", " : "");
+    }
+    if (ls_report_data_no_graph(job) != NULL) {
+        ls_tables_append(text, 160, "%sno graph: %s", text[0] ? ", " : "",
+                         ls_report_data_no_graph(job));
+    }
+    if (ls_report_lines_weak(run, job)) {
+        ls_tables_append(text, 160, "%sweak: halves differ by %.0f %%", text[0] ? ", " : "",
+                         100 * fabs(job->speed.halves_ratio.value - 1));
+    }
+    if (ls_report_data_has_speed(job) && job->speed.halves == LS_STATS_HALVES_UNKNOWN) {
+        ls_tables_append(text, 160, "%sonly %d steps", text[0] ? ", " : "", job->speed.count);
+    }
+    return text;
+}
+
+bool ls_report_lines_listed(const cJSON *verdict)
+{
+    const char *word = ls_json_string(verdict, "verdict", "?");
+    bool counted_only = strcmp(word, "SKIP") == 0 || strcmp(word, "UNSUPPORTED") == 0;
+    return strcmp(word, "PASS") != 0 &&
+           !(counted_only && !ls_json_bool(verdict, "in_claim", false));
+}
+
+const char *ls_report_lines_verdict(const cJSON *verdict, char text[LS_REPORT_LINES_BYTES * 2])
+{
+    enum { BYTES = LS_REPORT_LINES_BYTES * 2 };
+    char value[32], limit[32];
+    const char *word = ls_json_string(verdict, "verdict", "?");
+    const char *unit = ls_json_string(verdict, "unit", "");
+    double number = ls_json_number(verdict, "value", NAN);
+    text[0] = '\0';
+    ls_tables_append(text, BYTES, "%s - %s # %s", strcmp(word, "WAIVED") == 0 ? "ok" : "not ok",
+                     ls_json_string(verdict, "case", "?"), word);
+    double seconds = ls_json_number(verdict, "seconds", NAN);
+    if (isfinite(seconds)) {
+        ls_tables_append(text, BYTES, " %.2fs", seconds);
+    }
+    ls_tables_append(text, BYTES, " %s", ls_json_string(verdict, "evidence", ""));
+    if (isfinite(number)) {
+        ls_tables_append(text, BYTES, "  value=%s limit=%s%s%s",
+                         ls_report_lines_number(number, value),
+                         ls_report_lines_number(ls_json_number(verdict, "limit", NAN), limit),
+                         unit[0] ? " " : "", unit);
+        const char *from = ls_json_string(verdict, "limit_from", "");
+        ls_tables_append(text, BYTES, from[0] ? " (%s)" : "%s", from);
+    }
+    if (!ls_json_bool(verdict, "in_claim", false)) {
+        ls_tables_append(text, BYTES, "  [outside the claim]");
+    }
+    return text;
+}

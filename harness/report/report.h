@@ -1,0 +1,57 @@
+/* From the files of a run to what people and programs read. A report is a function of the run's
+ * directory alone, so that it can be made again at any time (`lockstep report DIR`).
+ *
+ * Read, all written before this is called:
+ *
+ * run.json: {"schema":1, "title", "label", "command", "created", "where":"CPU: 8 ranks on 2 cores,
+ * no GPU was tested", "options":{...}, "machine":{"cores", ...}, "commit", "dirty",
+ * "installed":[...], "headline":{"correct":{"value":"yes","why":"claim ..."}, "speed":{...},
+ * "machine":{...}}, "roofline":[{"arch","image_size","batch_size","level","images_per_s"}]}; the
+ * roofline (one process, the arithmetic alone, in this run) is absent where it was not measured.
+ *
+ * verdicts.jsonl, a line per case: {"schema":1, "case", "family", "kind":"protocol|inside",
+ * "requirement", "in_claim":true, "verdict":"PASS", "seconds", "jobs":["id"], "evidence", "value",
+ * "limit", "unit", "limit_from", "cause", "repeat", "waiver"}; members that do not apply are
+ * absent.
+ *
+ * jobs/<id>/job.json: {"schema":1, "id", "label", "command":[...], "environment":{...}, "facts":{
+ * "role":"throughput|evidence|phases|reference", "arch", "image_size", "batch_size", "level":"O2",
+ * "half":"fp16", "world", "nodes", "simulated":true, "bucket_mb":25 (0: delayed), "dialect",
+ * "sync_bn", "threads", "warmup_steps", "steps", "oversubscribed":true, "half_emulated":true,
+ * "checked":true (its checks passed), "rung":1 (of numerics.md section 5; absent: not said),
+ * "audited":true (rung 3 too),
+ * "sweep":["level","bucket","world","nodes"] (the plots this job is a point of)},
+ * "outcome":{"state":"done", "first_rank":-1, "code":0, "signal":0, "seconds",
+ * "ranks":[{"rank","code","signal","user_s","system_s","rss_bytes_max"}]}}.
+ *
+ * jobs/<id>/rank<k>.jsonl: events (design.md section 4). In a job of role "phases" also, from our
+ * trainer, {"event":"trace","step":3,"spans":[{"name":"forward"|"backward"|"bucket 0"|...,
+ * "lane":"compute"|"communication", "from_ns", "to_ns"}]} on the machine's monotonic clock.
+ *
+ * A device that can launch steps as graphs: "cuda_graph":true or why not, in the start event, and
+ * in {"event":"graph","step":3,"cuda_graph":"why"} from where that changes.
+ *
+ * jobs/<id>/compare.json: {"schema":1, "reference", "step", "level", "whole":{"e","r","limit"},
+ * "tensors":[{"name","elements","e","r","limit"}]} for judged gradients.
+ *
+ * Written: tables/<name>.tsv, plots/<name>.svg and .png (through plots/<name>.gp; none without
+ * gnuplot, with a note), summary.json, report.md, report.html, junit.xml, trace.json. */
+#ifndef LS_REPORT_H
+#define LS_REPORT_H
+
+#include <stdio.h>
+
+#include "kernels/core/status.h"
+
+/* Numbers first: reads events, computes throughput and its intervals, writes tables/ and
+ * summary.json (without the headline). Called before the headline is decided, which reads
+ * summary.json. */
+ls_status ls_report_tables(const char *run_directory);
+/* Everything else, from the tables and run.json's headline; adds the headline to summary.json.
+ * plots_folder holds the .gp scripts. */
+ls_status ls_report_write(const char *run_directory, const char *plots_folder);
+/* The terminal table, at most 80 columns: opening lines, a row per throughput job, what did not
+ * pass. */
+ls_status ls_report_terminal(const char *run_directory, FILE *to);
+
+#endif

@@ -1,0 +1,293 @@
+#include "speed.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double *room_for(int count)
+{
+    double *values = malloc((size_t)(count > 0 ? count : 1) * sizeof *values);
+    LS_ASSERT(values != NULL);
+    return values;
+}
+
+/* Ranks that do not reduce do not wait for each other: when the first has ended, its cores help the
+ * others, whose steps from then on say nothing about a world of this size. Infinite where ranks
+ * keep step. */
+static double crowd_ends_ns(const ls_report_job *job)
+{
+    double first_ns = INFINITY;
+    for (int k = 0; k < job->rank_count && strcmp(job->role, "twin") == 0; k++) {
+        const ls_report_rank *rank = &job->rank[k];
+        if (rank->step_count > 0) {
+            first_ns = fmin(first_ns, rank->step[rank->step_count - 1].at_ns);
+        }
+    }
+    return first_ns;
+}
+
+/* A step that was skipped did no optimizer work, and a warm-up step still pays for plans and
+ * caches. */
+static bool is_measured(const ls_report_job *job, const ls_report_rank *rank, int index)
+{
+    const ls_report_step *step = &rank->step[index];
+    return index >= job->warmup_steps && !step->skipped && step->total_ms > 0 &&
+           !(step->at_ns > job->crowd_ends_ns);
+}
+
+static double window_mean_ms(const ls_report_job *job, const ls_report_rank *rank)
+{
+    double sum = 0;
+    int count = 0;
+    for (int i = 0; i < rank->step_count; i++) {
+        sum += is_measured(job, rank, i) ? rank->step[i].total_ms : 0;
+        count += is_measured(job, rank, i);
+    }
+    return count > 0 ? sum / count : 0;
+}
+
+static int slowest_rank(const ls_report_job *job)
+{
+    int slowest = 0;
+    for (int k = 1; k < job->rank_count; k++) {
+        if (window_mean_ms(job, &job->rank[k]) > window_mean_ms(job, &job->rank[slowest])) {
+            slowest = k;
+        }
+    }
+    return slowest;
+}
+
+/* Images of all ranks in one step; a rank whose event does not say has its full batch. */
+static double images_of(const ls_report_job *job, int index)
+{
+    double images = 0;
+    for (int k = 0; k < job->rank_count; k++) {
+        const ls_report_rank *rank = &job->rank[k];
+        bool said = index < rank->step_count && rank->step[index].images > 0;
+        images += said ? rank->step[index].images : job->batch_size;
+    }
+    return images;
+}
+
+static void take_window(ls_report_job *job)
+{
+    ls_report_speed *speed = &job->speed;
+    const ls_report_rank *rank = &job->rank[speed->slowest_rank];
+    speed->step_ms = room_for(rank->step_count);
+    speed->images_per_s = room_for(rank->step_count);
+    for (int i = 0; i < rank->step_count; i++) {
+        speed->warmup_count += i < job->warmup_steps;
+        speed->skipped_count += i >= job->warmup_steps && rank->step[i].skipped;
+        if (!is_measured(job, rank, i)) {
+            continue;
+        }
+        speed->first = speed->count == 0 ? rank->step[i].step : speed->first;
+        speed->last = rank->step[i].step;
+        speed->step_ms[speed->count] = rank->step[i].total_ms;
+        speed->images_per_s[speed->count++] = images_of(job, i) / rank->step[i].total_ms * 1e3;
+    }
+    speed->rate = ls_stats_median(speed->images_per_s, speed->count, job->id);
+    speed->step = ls_stats_median(speed->step_ms, speed->count, job->id);
+    speed->p90_ms = ls_stats_percentile(speed->step_ms, speed->count, 0.90);
+    speed->p99_ms = ls_stats_percentile(speed->step_ms, speed->count, 0.99);
+    speed->halves =
+        ls_stats_compare_halves(speed->step_ms, speed->count, job->id, &speed->halves_ratio);
+}
+
+static void take_ranks(ls_report_job *job)
+{
+    ls_report_speed *speed = &job->speed;
+    double least = INFINITY, greatest = 0;
+    speed->rank_p50_ms = room_for(job->rank_count);
+    speed->rank_p90_ms = room_for(job->rank_count);
+    speed->rank_p99_ms = room_for(job->rank_count);
+    for (int k = 0; k < job->rank_count; k++) {
+        const ls_report_rank *rank = &job->rank[k];
+        double *ms = room_for(rank->step_count);
+        int count = 0;
+        for (int i = 0; i < rank->step_count; i++) {
+            if (is_measured(job, rank, i)) {
+                ms[count++] = rank->step[i].total_ms;
+            }
+        }
+        speed->rank_p50_ms[k] = ls_stats_percentile(ms, count, 0.50);
+        speed->rank_p90_ms[k] = ls_stats_percentile(ms, count, 0.90);
+        speed->rank_p99_ms[k] = ls_stats_percentile(ms, count, 0.99);
+        least = fmin(least, speed->rank_p50_ms[k]);
+        greatest = fmax(greatest, speed->rank_p50_ms[k]);
+        free(ms);
+    }
+    speed->spread = (greatest - least) / least;
+}
+
+/* Median of one phase over all ranks and measured steps. `offset` is the member's place in a step.
+ */
+static double phase_ms(const ls_report_job *job, size_t offset)
+{
+    int room = 0, count = 0;
+    for (int k = 0; k < job->rank_count; k++) {
+        room += job->rank[k].step_count;
+    }
+    double *ms = room_for(room);
+    for (int k = 0; k < job->rank_count; k++) {
+        const ls_report_rank *rank = &job->rank[k];
+        for (int i = 0; i < rank->step_count; i++) {
+            double value = *(const double *)((const char *)&rank->step[i] + offset);
+            if (is_measured(job, rank, i) && isfinite(value)) {
+                ms[count++] = value;
+            }
+        }
+    }
+    double median = ls_stats_percentile(ms, count, 0.5);
+    free(ms);
+    return median;
+}
+
+static void take_phases(ls_report_job *job)
+{
+    ls_report_speed *speed = &job->speed;
+    speed->data_ms = phase_ms(job, offsetof(ls_report_step, data_ms));
+    speed->forward_ms = phase_ms(job, offsetof(ls_report_step, forward_ms));
+    speed->backward_ms = phase_ms(job, offsetof(ls_report_step, backward_ms));
+    speed->comm_ms = phase_ms(job, offsetof(ls_report_step, comm_ms));
+    speed->exposed_ms = phase_ms(job, offsetof(ls_report_step, exposed_ms));
+    speed->optimizer_ms = phase_ms(job, offsetof(ls_report_step, optimizer_ms));
+    double bytes = job->rank[0].reduced_bytes, world = job->world;
+    if (bytes > 0 && world > 1 && speed->comm_ms > 0) {
+        speed->bus_bytes_per_s = bytes * 2 * (world - 1) / world / (speed->comm_ms * 1e-3);
+    }
+}
+
+int ls_report_speed_threads(const ls_report_run *run, const ls_report_job *job)
+{
+    const cJSON *machine = cJSON_GetObjectItemCaseSensitive(run->record, "machine");
+    int cores = (int)ls_json_integer(machine, "cores", 0);
+    int each = job->rank_count > 0 ? job->rank[0].threads : 0, all = each * job->world;
+    return cores > 0 && all > cores ? cores : all;
+}
+
+/* run.json may hold "roofline": [{"arch","image_size","batch_size","level","threads",
+ * "images_per_s"}]: what the arithmetic alone reached in this run; an absent level fits all. With
+ * "threads" it is of all that the world's ranks have together, else of one rank. Of several
+ * measurements the best counts: other load makes it smaller, nothing makes it larger. */
+static double roofline_of(const ls_report_run *run, const ls_report_job *job)
+{
+    double best = NAN;
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(run->record, "roofline"))
+    {
+        bool fits = strcmp(ls_json_string(entry, "arch", ""), job->arch) == 0 &&
+                    ls_json_integer(entry, "image_size", 0) == job->image_size &&
+                    ls_json_integer(entry, "batch_size", 0) == job->batch_size &&
+                    strcmp(ls_json_string(entry, "level", job->level), job->level) == 0;
+        int threads = (int)ls_json_integer(entry, "threads", 0);
+        if (fits && (threads == 0 || threads == ls_report_speed_threads(run, job))) {
+            double rate = ls_json_number(entry, "images_per_s", NAN);
+            best = fmax(best, threads == 0 ? job->world * rate : rate);
+        }
+    }
+    return best;
+}
+
+const ls_report_job *ls_report_speed_base(const ls_report_run *run, const ls_report_job *job)
+{
+    const ls_report_job *base = NULL;
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *other = &run->job[j];
+        bool twin = other->world == 1 && strcmp(other->role, job->role) == 0 &&
+                    strcmp(other->arch, job->arch) == 0 && strcmp(other->level, job->level) == 0 &&
+                    strcmp(other->half, job->half) == 0 && other->batch_size == job->batch_size &&
+                    other->image_size == job->image_size && ls_report_data_has_speed(other);
+        if (twin && (base == NULL || other->bucket_mb == job->bucket_mb)) {
+            base = other; /* with one rank the bucket size matters least: any twin, the equal one
+                             first */
+        }
+    }
+    return base;
+}
+
+static ls_stats_interval efficiency_of(const ls_report_job *job, const ls_report_job *base)
+{
+    ls_stats_interval ratio = {1, 1, 1}; /* the base against itself, exactly */
+    if (job != base) {
+        ratio = ls_stats_ratio(job->speed.images_per_s, job->speed.count, base->speed.images_per_s,
+                               base->speed.count, job->id);
+    }
+    return (ls_stats_interval){ratio.value / job->world, ratio.low / job->world,
+                               ratio.high / job->world};
+}
+
+/* Rank 0 writes what the judge reads while the others wait for it: that time is not the trainer's.
+ */
+static double first_step_s(const ls_report_job *job)
+{
+    double last_ns = NAN, instrument_ms = 0;
+    for (int k = 0; k < job->rank_count; k++) {
+        const ls_report_rank *rank = &job->rank[k];
+        if (rank->step_count == 0 || isnan(rank->step[0].at_ns)) {
+            return NAN;
+        }
+        last_ns = fmax(last_ns, rank->step[0].at_ns);
+        instrument_ms = fmax(instrument_ms, rank->instrument_ms);
+    }
+    return (last_ns - job->started_ns) * 1e-9 - instrument_ms * 1e-3;
+}
+
+void ls_report_speed_compute(ls_report_run *run)
+{
+    for (int j = 0; j < run->job_count; j++) {
+        ls_report_job *job = &run->job[j];
+        ls_report_speed *speed = &job->speed;
+        speed->bus_bytes_per_s = speed->roofline_share = speed->first_step_s = NAN;
+        speed->efficiency = (ls_stats_interval){NAN, NAN, NAN};
+        if (job->state != LS_REPORT_DONE || job->rank_count == 0) {
+            continue;
+        }
+        speed->first_step_s = first_step_s(job);
+        job->crowd_ends_ns = crowd_ends_ns(job);
+        speed->slowest_rank = slowest_rank(job);
+        take_window(job);
+        take_ranks(job);
+        take_phases(job);
+    }
+    for (int j = 0; j < run->job_count; j++) {
+        ls_report_job *job = &run->job[j];
+        const ls_report_job *base = ls_report_speed_base(run, job);
+        if (!ls_report_data_has_speed(job)) {
+            continue;
+        }
+        if (base != NULL) {
+            job->speed.efficiency = efficiency_of(job, base);
+        }
+        double share = job->speed.rate.value / roofline_of(run, job);
+        /* Above 1 the bound was measured beside other load: it says nothing about the job. */
+        job->speed.roofline_share = share <= 1 ? share : NAN;
+    }
+}
+
+void ls_report_speed_free(ls_report_speed *speed)
+{
+    free(speed->step_ms);
+    free(speed->images_per_s);
+    free(speed->rank_p50_ms);
+    free(speed->rank_p90_ms);
+    free(speed->rank_p99_ms);
+}
+
+double ls_report_speed_exposed_ms(const ls_report_run *run, const ls_report_job *job)
+{
+    if (isfinite(job->speed.exposed_ms) && job->speed.count > 0) {
+        return job->speed.exposed_ms;
+    }
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *other = &run->job[j];
+        bool same = strcmp(other->role, "phases") == 0 && strcmp(other->arch, job->arch) == 0 &&
+                    strcmp(other->level, job->level) == 0 && strcmp(other->half, job->half) == 0 &&
+                    other->world == job->world && other->nodes == job->nodes &&
+                    other->bucket_mb == job->bucket_mb && other->batch_size == job->batch_size;
+        if (same && ls_report_data_has_speed(other)) {
+            return other->speed.exposed_ms;
+        }
+    }
+    return NAN;
+}

@@ -1,0 +1,218 @@
+#include "summary.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "advice.h"
+#include "compare.h"
+#include "gpus.h"
+#include "lines.h"
+#include "speed.h"
+
+static void summary_path(char path[PATH_MAX], const ls_report_run *run)
+{
+    int length = snprintf(path, PATH_MAX, "%s/summary.json", run->directory);
+    LS_ASSERT(length < PATH_MAX);
+}
+
+static void copy_member(cJSON *to, const cJSON *from, const char *name)
+{
+    const cJSON *member = cJSON_GetObjectItemCaseSensitive(from, name);
+    if (member != NULL) {
+        cJSON_AddItemToObject(to, name, cJSON_Duplicate(member, true));
+    }
+}
+
+static void count_up(cJSON *counts, const char *word)
+{
+    cJSON *member = cJSON_GetObjectItemCaseSensitive(counts, word);
+    if (member == NULL) {
+        cJSON_AddNumberToObject(counts, word, 1);
+    } else {
+        cJSON_SetNumberValue(member, member->valuedouble + 1);
+    }
+}
+
+static cJSON *family_of(cJSON *families, const char *name)
+{
+    cJSON *family;
+    cJSON_ArrayForEach(family, families)
+    {
+        if (strcmp(ls_json_string(family, "family", ""), name) == 0) {
+            return family;
+        }
+    }
+    family = cJSON_CreateObject();
+    cJSON_AddStringToObject(family, "family", name);
+    cJSON_AddNumberToObject(family, "total", 0);
+    cJSON_AddObjectToObject(family, "counts");
+    cJSON_AddItemToArray(families, family);
+    return family;
+}
+
+cJSON *ls_report_summary_conformance(const ls_report_run *run)
+{
+    cJSON *conformance = cJSON_CreateObject();
+    int total = 0, in_claim = 0, passed = 0;
+    cJSON *counts = cJSON_CreateObject(), *families = cJSON_CreateArray();
+    const cJSON *verdict;
+    cJSON_ArrayForEach(verdict, run->verdicts)
+    {
+        const char *word = ls_json_string(verdict, "verdict", "?");
+        bool claimed = ls_json_bool(verdict, "in_claim", false);
+        total++;
+        in_claim += claimed;
+        passed += claimed && (strcmp(word, "PASS") == 0 || strcmp(word, "WAIVED") == 0);
+        count_up(counts, word);
+        cJSON *family = family_of(families, ls_json_string(verdict, "family", "?"));
+        count_up(family, "total");
+        count_up(cJSON_GetObjectItemCaseSensitive(family, "counts"), word);
+    }
+    cJSON_AddNumberToObject(conformance, "total", total);
+    cJSON_AddNumberToObject(conformance, "in_claim", in_claim);
+    cJSON_AddNumberToObject(conformance, "in_claim_passed", passed);
+    cJSON_AddItemToObject(conformance, "counts", counts);
+    cJSON_AddItemToObject(conformance, "families", families);
+    return conformance;
+}
+
+static void add_rank_times(cJSON *row, const ls_report_job *job)
+{
+    cJSON *ranks = cJSON_AddArrayToObject(row, "ranks");
+    for (int k = 0; k < job->rank_count; k++) {
+        cJSON *rank = cJSON_CreateObject();
+        cJSON_AddNumberToObject(rank, "rank", k);
+        ls_json_add_number(rank, "step_ms_p50", job->speed.rank_p50_ms[k]);
+        ls_json_add_number(rank, "step_ms_p90", job->speed.rank_p90_ms[k]);
+        ls_json_add_number(rank, "step_ms_p99", job->speed.rank_p99_ms[k]);
+        ls_json_add_number(rank, "rss_bytes_max", job->rank[k].rss_bytes_max);
+        cJSON_AddItemToArray(ranks, rank);
+    }
+}
+
+static void add_measured(cJSON *row, const ls_report_run *run, const ls_report_job *job)
+{
+    static const char *const HALVES[] = {"agree", "differ", "too few steps"};
+    const ls_report_speed *speed = &job->speed;
+    ls_json_add_number(row, "images_per_s", speed->rate.value);
+    ls_json_add_number(row, "images_per_s_low", speed->rate.low);
+    ls_json_add_number(row, "images_per_s_high", speed->rate.high);
+    ls_json_add_number(row, "step_ms_p50", speed->step.value);
+    ls_json_add_number(row, "step_ms_low", speed->step.low);
+    ls_json_add_number(row, "step_ms_high", speed->step.high);
+    ls_json_add_number(row, "step_ms_p90", speed->p90_ms);
+    ls_json_add_number(row, "step_ms_p99", speed->p99_ms);
+    cJSON_AddNumberToObject(row, "slowest_rank", speed->slowest_rank);
+    ls_json_add_number(row, "rank_spread", speed->spread);
+    cJSON_AddNumberToObject(row, "steps_measured", speed->count);
+    cJSON_AddNumberToObject(row, "first_step", (double)speed->first);
+    cJSON_AddNumberToObject(row, "last_step", (double)speed->last);
+    cJSON_AddNumberToObject(row, "warmup_steps", speed->warmup_count);
+    cJSON_AddNumberToObject(row, "skipped_steps", speed->skipped_count);
+    cJSON_AddStringToObject(row, "halves", HALVES[speed->halves]);
+    cJSON_AddBoolToObject(row, "weak", ls_report_lines_weak(run, job));
+    ls_json_add_number(row, "halves_ratio", speed->halves_ratio.value);
+    ls_json_add_number(row, "exposed_ms", ls_report_speed_exposed_ms(run, job));
+    ls_stats_interval twin = ls_report_compare_exposed_ms(run, job);
+    ls_json_add_number(row, "exposed_by_twin_ms", twin.value);
+    ls_json_add_number(row, "exposed_by_twin_ms_low", twin.low);
+    ls_json_add_number(row, "exposed_by_twin_ms_high", twin.high);
+    ls_json_add_number(row, "data_ms", speed->data_ms);
+    ls_json_add_number(row, "forward_ms", speed->forward_ms);
+    ls_json_add_number(row, "backward_ms", speed->backward_ms);
+    ls_json_add_number(row, "comm_ms", speed->comm_ms);
+    ls_json_add_number(row, "optimizer_ms", speed->optimizer_ms);
+    ls_json_add_number(row, "efficiency", speed->efficiency.value);
+    ls_json_add_number(row, "efficiency_low", speed->efficiency.low);
+    ls_json_add_number(row, "efficiency_high", speed->efficiency.high);
+    const ls_report_job *base;
+    ls_stats_interval strong = ls_report_compare_strong(run, job, &base);
+    ls_json_add_number(row, "strong_efficiency", strong.value);
+    ls_json_add_number(row, "strong_efficiency_low", strong.low);
+    ls_json_add_number(row, "strong_efficiency_high", strong.high);
+    ls_json_add_number(row, "efficiency_ceiling", ls_report_compare_ceiling(run, job));
+    ls_json_add_number(row, "first_step_s", speed->first_step_s);
+    ls_json_add_number(row, "reduced_bytes", job->rank[0].reduced_bytes);
+    ls_json_add_number(row, "bus_bytes_per_s", speed->bus_bytes_per_s);
+    ls_json_add_number(row, "roofline_share", speed->roofline_share);
+    add_rank_times(row, job);
+}
+
+static cJSON *job_row(const ls_report_run *run, const ls_report_job *job)
+{
+    char state[96], reason[160];
+    cJSON *row = cJSON_CreateObject();
+    cJSON_AddStringToObject(row, "job", job->id);
+    cJSON_AddStringToObject(row, "label", job->label);
+    cJSON_AddStringToObject(row, "role", job->role);
+    cJSON_AddStringToObject(row, "arch", job->arch);
+    cJSON_AddNumberToObject(row, "image_size", job->image_size);
+    cJSON_AddNumberToObject(row, "batch_size", job->batch_size);
+    cJSON_AddStringToObject(row, "level", job->level);
+    cJSON_AddStringToObject(row, "half", job->half);
+    cJSON_AddStringToObject(row, "dialect", job->dialect);
+    cJSON_AddNumberToObject(row, "world", job->world);
+    cJSON_AddNumberToObject(row, "nodes", job->nodes);
+    cJSON_AddBoolToObject(row, "simulated", job->simulated);
+    ls_json_add_number(row, "bucket_mb", job->bucket_mb);
+    cJSON_AddBoolToObject(row, "oversubscribed", job->oversubscribed);
+    cJSON_AddBoolToObject(row, "half_emulated", job->half_emulated);
+    cJSON_AddBoolToObject(row, "checked", job->checked);
+    if (ls_report_data_no_graph(job) != NULL) {
+        cJSON_AddStringToObject(row, "cuda_graph", ls_report_data_no_graph(job));
+    } else if (job->rank_count > 0 && job->rank[0].graph_told) {
+        cJSON_AddTrueToObject(row, "cuda_graph");
+    }
+    if (job->rung[0] != '\0') {
+        cJSON_AddStringToObject(row, "judged_on", job->rung);
+    }
+    cJSON_AddStringToObject(row, "state", ls_report_data_state(job, state));
+    cJSON_AddStringToObject(row, "not_a_result", ls_report_data_reason(run, job, reason));
+    ls_json_add_number(row, "seconds", job->seconds);
+    if (ls_report_data_has_speed(job)) {
+        add_measured(row, run, job);
+    }
+    return row;
+}
+
+ls_status ls_report_summary_write(const ls_report_run *run)
+{
+    static const char *const COPIED[] = {"title", "label",  "rated", "command", "created",
+                                         "where", "commit", "dirty", "options", "machine"};
+    cJSON *summary = cJSON_CreateObject();
+    cJSON_AddNumberToObject(summary, "schema", 1);
+    for (size_t i = 0; i < sizeof COPIED / sizeof *COPIED; i++) {
+        copy_member(summary, run->record, COPIED[i]);
+    }
+    cJSON *throughput = cJSON_AddArrayToObject(summary, "throughput");
+    cJSON *others = cJSON_AddArrayToObject(summary, "other_jobs");
+    for (int j = 0; j < run->job_count; j++) {
+        bool timed = strcmp(run->job[j].role, "throughput") == 0;
+        cJSON_AddItemToArray(timed ? throughput : others, job_row(run, &run->job[j]));
+    }
+    cJSON_AddItemToObject(summary, "beside", ls_report_compare_json(run));
+    cJSON_AddItemToObject(summary, "gpus", ls_report_gpus_json(run));
+    cJSON_AddItemToObject(summary, "conformance", ls_report_summary_conformance(run));
+    cJSON_AddItemToObject(summary, "advice", ls_report_advice_make(run));
+    char path[PATH_MAX];
+    summary_path(path, run);
+    ls_status status = ls_json_write_file(path, summary);
+    cJSON_Delete(summary);
+    return status;
+}
+
+ls_status ls_report_summary_add_headline(const ls_report_run *run)
+{
+    char path[PATH_MAX];
+    cJSON *summary = NULL;
+    summary_path(path, run);
+    LS_TRY(ls_json_read_file(path, &summary));
+    cJSON_DeleteItemFromObjectCaseSensitive(summary, "headline");
+    copy_member(summary, run->record, "headline");
+    cJSON_DeleteItemFromObjectCaseSensitive(summary, "findings");
+    copy_member(summary, run->record, "findings");
+    ls_status status = ls_json_write_file(path, summary);
+    cJSON_Delete(summary);
+    return status;
+}

@@ -1,0 +1,218 @@
+/* The report on a terminal: at most 80 columns. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "report.h"
+#include "compare.h"
+#include "lines.h"
+#include "machine.h"
+#include "speed.h"
+
+enum { COLUMNS = 80 };
+
+/* Foreign text must not steer the terminal: control characters go. */
+static void print_plain(FILE *to, const char *text, int bytes)
+{
+    for (int i = 0; i < bytes; i++) {
+        fputc((unsigned char)text[i] < 0x20 || text[i] == 0x7f ? '?' : text[i], to);
+    }
+}
+
+/* Breaks at spaces; later lines start with `indent` spaces. A word longer than the line stays
+ * whole: a command to paste must not be cut. Foreign text must not steer the terminal: control
+ * characters go. */
+static void print_wrapped(FILE *to, const char *text, int indent)
+{
+    int column = 0, blanks = 0;
+    while (*text != '\0') {
+        for (blanks = 0; *text == ' ' || *text == '\n'; text++) {
+            blanks++;
+        }
+        int word = (int)strcspn(text, " \n");
+        if (word > 0 && column > indent && column + blanks + word > COLUMNS) {
+            fputc('\n', to);
+            blanks = indent;
+            column = 0;
+        }
+        fprintf(to, "%*s", word > 0 ? blanks : 0, "");
+        print_plain(to, text, word);
+        column += blanks + word;
+        text += word;
+    }
+    fputc('\n', to);
+}
+
+static void print_opening(const ls_report_run *run, FILE *to)
+{
+    ls_report_headline headline[LS_REPORT_LINES_HEADLINES];
+    ls_report_lines_headlines(run, headline);
+    print_wrapped(to, ls_report_lines_title(run), 2);
+    print_wrapped(to, ls_report_lines_where(run), 2);
+    for (int i = 0; i < LS_REPORT_LINES_HEADLINES; i++) {
+        char line[LS_REPORT_LINES_BYTES];
+        snprintf(line, sizeof line, "%-8s %-9s%s%s%s", headline[i].name, headline[i].value,
+                 headline[i].why[0] ? " (" : "", headline[i].why, headline[i].why[0] ? ")" : "");
+        print_wrapped(to, line, 9);
+    }
+}
+
+static void print_job(const ls_report_run *run, const ls_report_job *job, FILE *to)
+{
+    char level[24], bucket[24], nodes[16], rate[64], p50[32] = "-", p99[32] = "-",
+                                                     exposed[32] = "-";
+    char efficiency[32] = "-", reason[160], state[96], marks[8] = "";
+    snprintf(nodes, sizeof nodes, "%d%s", job->nodes, job->simulated ? "s" : "");
+    snprintf(marks, sizeof marks, "%s%s%s%s", job->oversubscribed ? "o" : "",
+             job->half_emulated ? "e" : "", ls_report_data_no_graph(job) != NULL ? "g" : "",
+             ls_report_lines_weak(run, job) ? "w" : "");
+    fprintf(to, "%-8.8s %5d %5s %7s ", ls_report_data_level(job, level), job->world, nodes,
+            ls_report_data_bucket(job->bucket_mb, bucket));
+    if (!ls_report_data_has_speed(job)) {
+        fprintf(to, "%.51s\n",
+                job->state == LS_REPORT_DONE ? ls_report_data_reason(run, job, reason)
+                                             : ls_report_data_state(job, state));
+        return;
+    }
+    ls_report_lines_number(job->speed.step.value, p50);
+    ls_report_lines_number(job->speed.p99_ms, p99);
+    ls_report_lines_number(ls_report_speed_exposed_ms(run, job), exposed);
+    if (isfinite(job->speed.efficiency.value)) {
+        snprintf(efficiency, sizeof efficiency, "%.2f", job->speed.efficiency.value);
+    }
+    fprintf(to, "%-20s %6s %6s %6s %5s%s%s\n", ls_report_lines_rate(job, rate), p50, p99, exposed,
+            efficiency, marks[0] ? " " : "", marks);
+    if (!ls_report_data_shown(job)) {
+        char line[LS_REPORT_LINES_BYTES];
+        snprintf(line, sizeof line, "    no result: %s", ls_report_data_reason(run, job, reason));
+        print_wrapped(to, line, 6);
+    }
+}
+
+static void print_jobs(const ls_report_run *run, FILE *to)
+{
+    int printed = 0, oversubscribed = 0, emulated = 0, simulated = 0, weak = 0, hidden = 0;
+    const char *no_graph = NULL;
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *job = &run->job[j];
+        if (strcmp(job->role, "throughput") != 0) {
+            continue;
+        }
+        if (printed++ == 0) {
+            fprintf(to, "\n%s, batch %d per rank, %d x %d pixels\n", job->arch, job->batch_size,
+                    job->image_size, job->image_size);
+            fprintf(to, "%-8s %5s %5s %7s %-20s %6s %6s %6s %5s\n", "level", "ranks", "nodes",
+                    "bucket", "images/s [95 %]", "ms p50", "p99", "expos.", "effic");
+        }
+        print_job(run, job, to);
+        oversubscribed += job->oversubscribed;
+        emulated += job->half_emulated;
+        simulated += job->simulated;
+        no_graph = no_graph != NULL ? no_graph : ls_report_data_no_graph(job);
+        weak += ls_report_lines_weak(run, job);
+        hidden += ls_report_data_has_speed(job) && !ls_report_data_shown(job);
+    }
+    if (printed > 0) {
+        fprintf(
+            to,
+            "expos.: ms a step waits for reductions; effic: images/s over ranks x one rank's\n");
+    }
+    if (simulated > 0) {
+        fprintf(to, "s: nodes are simulated on this machine\n");
+    }
+    if (oversubscribed > 0) {
+        fprintf(to, "o: more ranks than devices or cores: behaviour is shown, not speed\n");
+    }
+    if (emulated > 0) {
+        fprintf(to,
+                "e: half is emulated (16-bit storage, f32 arithmetic): no speed of half units\n");
+    }
+    if (no_graph != NULL) {
+        fprintf(to, "g: steps were not launched as one graph each (%s)\n", no_graph);
+    }
+    if (weak > 0) {
+        fprintf(to, "w: the two halves of the window differ, the row is weak\n");
+    }
+    if (hidden > 0) {
+        fprintf(to, "(...): its checks did not pass, the number is no result\n");
+    }
+}
+
+static void print_beside(const ls_report_run *run, FILE *to)
+{
+    cJSON *sentences = ls_report_compare_sentences(run);
+    const cJSON *sentence;
+    fprintf(to, "%s", cJSON_GetArraySize(sentences) > 0 ? "\n" : "");
+    cJSON_ArrayForEach(sentence, sentences)
+    {
+        print_wrapped(to, sentence->valuestring, 2);
+    }
+    cJSON_Delete(sentences);
+}
+
+static void print_indented(FILE *to, const char *name, const char *text)
+{
+    if (text[0] != '\0') {
+        char line[LS_REPORT_LINES_BYTES * 2];
+        snprintf(line, sizeof line, "%-8s%s", name, text);
+        print_wrapped(to, line, 8);
+    }
+}
+
+/* Never wrapped: it is to be pasted. */
+static void print_repeat(FILE *to, const char *repeat)
+{
+    if (repeat[0] != '\0') {
+        fputs("repeat: ", to);
+        print_plain(to, repeat, (int)strlen(repeat));
+        fputc('\n', to);
+    }
+}
+
+/* Inside the claim every case is told; outside it they are counted, the pages name them. */
+static void print_verdicts(const ls_report_run *run, FILE *to)
+{
+    static const char *const WORDS[] = {"FAIL", "CRASH", "TIMEOUT", "WEAK", "INFRA"};
+    enum { WORD_COUNT = sizeof WORDS / sizeof *WORDS };
+    const cJSON *verdict;
+    int listed = 0, outside[WORD_COUNT] = {0};
+    cJSON_ArrayForEach(verdict, run->verdicts)
+    {
+        char line[LS_REPORT_LINES_BYTES * 2];
+        if (!ls_report_lines_listed(verdict)) {
+            continue;
+        }
+        if (!ls_json_bool(verdict, "in_claim", false)) {
+            for (int i = 0; i < WORD_COUNT; i++) {
+                outside[i] += strcmp(ls_json_string(verdict, "verdict", ""), WORDS[i]) == 0;
+            }
+            continue;
+        }
+        fprintf(to, "%s", listed++ == 0 ? "\n" : "");
+        print_wrapped(to, ls_report_lines_verdict(verdict, line), 2);
+        print_indented(to, "waiver:", ls_json_string(verdict, "waiver", ""));
+        print_indented(to, "cause:", ls_json_string(verdict, "cause", ""));
+        print_repeat(to, ls_json_string(verdict, "repeat", ""));
+    }
+    for (int i = 0, said = 0; i < WORD_COUNT; i++) {
+        if (outside[i] > 0) {
+            fprintf(to, "%s%d %s", said++ == 0 ? "outside the claim, told in the report: " : ", ",
+                    outside[i], WORDS[i]);
+        }
+        fprintf(to, "%s", i == WORD_COUNT - 1 && said > 0 ? "\n" : "");
+    }
+}
+
+ls_status ls_report_terminal(const char *run_directory, FILE *to)
+{
+    ls_report_run run;
+    LS_TRY(ls_report_data_open(run_directory, &run));
+    print_opening(&run, to);
+    print_jobs(&run, to);
+    print_beside(&run, to);
+    print_verdicts(&run, to);
+    ls_report_machine_print(&run, to);
+    fflush(to);
+    ls_report_data_close(&run);
+    return LS_OK;
+}

@@ -1,0 +1,153 @@
+#include "trace.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/core/log.h"
+
+typedef struct collection {
+    ls_trace_span *span;
+    int count, room, rank;
+} collection;
+
+static ls_status take_trace(void *context, const cJSON *event, int line)
+{
+    (void)line;
+    collection *all = context;
+    if (strcmp(ls_json_string(event, "event", ""), "trace") != 0) {
+        return LS_OK;
+    }
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(event, "spans"))
+    {
+        if (all->count == all->room) {
+            all->room = all->room == 0 ? 256 : 2 * all->room;
+            ls_trace_span *larger = realloc(all->span, (size_t)all->room * sizeof *larger);
+            if (larger == NULL) {
+                ls_log_error("cannot allocate room for %d spans", all->room);
+                return LS_ERR_INFRA;
+            }
+            all->span = larger;
+        }
+        ls_trace_span *span = &all->span[all->count++];
+        *span = (ls_trace_span){
+            .rank = all->rank,
+            .step = ls_json_integer(event, "step", 0),
+            .communication = strcmp(ls_json_string(entry, "lane", ""), "communication") == 0,
+            .from_ns = ls_json_integer(entry, "from_ns", 0),
+            .to_ns = ls_json_integer(entry, "to_ns", 0),
+        };
+        snprintf(span->name, sizeof span->name, "%s", ls_json_string(entry, "name", "?"));
+    }
+    return LS_OK;
+}
+
+static int order_spans(const void *a, const void *b)
+{
+    const ls_trace_span *x = a, *y = b;
+    if (x->rank != y->rank) {
+        return x->rank - y->rank;
+    }
+    return (x->from_ns > y->from_ns) - (x->from_ns < y->from_ns);
+}
+
+ls_status ls_trace_read(const ls_report_run *run, const ls_report_job *job, ls_trace_span **spans,
+                        int *count)
+{
+    collection all = {0};
+    for (all.rank = 0; all.rank < job->rank_count; all.rank++) {
+        char path[PATH_MAX];
+        int length = snprintf(path, sizeof path, "%s/jobs/%s/rank%d.jsonl", run->directory, job->id,
+                              all.rank);
+        LS_ASSERT(length < (int)sizeof path);
+        if (access(path, R_OK) == 0 && ls_json_each_line(path, take_trace, &all) == LS_ERR_INFRA) {
+            ls_log_warn("the trace of rank %d of %s ends early", all.rank, job->id);
+        }
+    }
+    if (all.count > 0) {
+        qsort(all.span, (size_t)all.count, sizeof *all.span, order_spans);
+    }
+    *spans = all.span;
+    *count = all.count;
+    return LS_OK;
+}
+
+static void add_name(cJSON *events, const char *what, int process, int thread, const char *name)
+{
+    cJSON *event = cJSON_CreateObject(), *arguments = cJSON_CreateObject();
+    cJSON_AddStringToObject(event, "ph", "M");
+    cJSON_AddStringToObject(event, "name", what);
+    cJSON_AddNumberToObject(event, "pid", process);
+    cJSON_AddNumberToObject(event, "tid", thread);
+    cJSON_AddStringToObject(arguments, "name", name);
+    cJSON_AddItemToObject(event, "args", arguments);
+    cJSON_AddItemToArray(events, event);
+}
+
+static void add_span(cJSON *events, const ls_trace_span *span, int process, int64_t origin_ns)
+{
+    cJSON *event = cJSON_CreateObject(), *arguments = cJSON_CreateObject();
+    cJSON_AddStringToObject(event, "ph", "X");
+    cJSON_AddStringToObject(event, "name", span->name);
+    cJSON_AddStringToObject(event, "cat", span->communication ? "communication" : "compute");
+    cJSON_AddNumberToObject(event, "pid", process);
+    cJSON_AddNumberToObject(event, "tid", span->communication ? 2 : 1);
+    cJSON_AddNumberToObject(event, "ts", (double)(span->from_ns - origin_ns) * 1e-3);
+    cJSON_AddNumberToObject(event, "dur", (double)(span->to_ns - span->from_ns) * 1e-3);
+    cJSON_AddNumberToObject(arguments, "step", (double)span->step);
+    cJSON_AddItemToObject(event, "args", arguments);
+    cJSON_AddItemToArray(events, event);
+}
+
+static void add_job(cJSON *events, const ls_report_job *job, const ls_trace_span *spans, int count,
+                    int first_process)
+{
+    int64_t origin_ns = INT64_MAX;
+    int named = -1;
+    for (int i = 0; i < count; i++) {
+        origin_ns = spans[i].from_ns < origin_ns ? spans[i].from_ns : origin_ns;
+    }
+    for (int i = 0; i < count; i++) {
+        int process = first_process + spans[i].rank;
+        if (spans[i].rank != named) {
+            char name[160];
+            named = spans[i].rank;
+            snprintf(name, sizeof name, "rank %d of %s", named, job->label);
+            add_name(events, "process_name", process, 0, name);
+            add_name(events, "thread_name", process, 1, "compute");
+            add_name(events, "thread_name", process, 2, "communication");
+        }
+        add_span(events, &spans[i], process, origin_ns);
+    }
+}
+
+ls_status ls_trace_write(const ls_report_run *run)
+{
+    cJSON *root = cJSON_CreateObject();
+    cJSON *events = cJSON_AddArrayToObject(root, "traceEvents");
+    cJSON_AddStringToObject(root, "displayTimeUnit", "ms");
+    ls_status status = LS_OK;
+    int first_process = 1;
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *job = &run->job[j];
+        if (strcmp(job->role, "phases") != 0) {
+            continue;
+        }
+        ls_trace_span *spans = NULL;
+        int count = 0;
+        LS_TRY_GOTO(status, ls_trace_read(run, job, &spans, &count), done);
+        add_job(events, job, spans, count, first_process);
+        first_process += job->rank_count;
+        free(spans);
+    }
+    char path[PATH_MAX];
+    int length = snprintf(path, sizeof path, "%s/trace.json", run->directory);
+    LS_ASSERT(length < (int)sizeof path);
+    status = ls_json_write_file(path, root);
+done:
+    cJSON_Delete(root);
+    return status;
+}

@@ -1,0 +1,493 @@
+#include "matrix.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/core/digest.h"
+#include "kernels/core/json.h"
+#include "kernels/core/log.h"
+#include "kernels/core/text.h"
+
+ls_spec ls_matrix_spec(ls_role role)
+{
+    ls_spec spec;
+    memset(&spec, 0, sizeof spec);
+    spec.role = role;
+    ls_text_put(spec.arch, sizeof spec.arch, "resnet20");
+    spec.image_size = 16;
+    spec.batch_size = 4;
+    spec.level = 0;
+    ls_text_put(spec.half, sizeof spec.half, "fp16");
+    spec.world = 1;
+    spec.nodes = 1;
+    spec.bucket_mb = LS_BUCKET_OWN;
+    ls_text_put(spec.dialect, sizeof spec.dialect, "apex");
+    spec.accumulate = 1;
+    spec.steps = 3;
+    ls_text_put(spec.data, sizeof spec.data, "synthetic");
+    spec.threads = role == LS_ROLE_EVIDENCE || role == LS_ROLE_REFERENCE ? 1 : 0;
+    spec.deterministic = role == LS_ROLE_EVIDENCE || role == LS_ROLE_REFERENCE;
+    spec.lr = 0.05;
+    spec.kill_rank = -1;
+    return spec;
+}
+
+ls_spec ls_matrix_sdc(const char *arch, int image_size, int batch_size, int ranks)
+{
+    ls_spec spec = ls_matrix_spec(LS_ROLE_SDC);
+    ls_text_put(spec.arch, sizeof spec.arch, "%s", arch);
+    spec.image_size = image_size;
+    spec.batch_size = batch_size;
+    spec.world = ranks;
+    spec.level = 2;
+    ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "128");
+    spec.lr = 0.01;
+    spec.steps = 20;
+    spec.deterministic = true;
+    spec.wrap = LS_WRAP_EACH;
+    ls_text_put(spec.extra, sizeof spec.extra, "--digest=param");
+    return spec;
+}
+
+const char *ls_matrix_role_name(ls_role role)
+{
+    static const char *const name[] = {"evidence", "throughput", "phases", "reference", "twin",
+                                       "self",     "strong",     "curves", "sdc"};
+    return name[role];
+}
+
+void ls_matrix_bucket_text(double bucket_mb, char *text)
+{
+    if (bucket_mb == LS_BUCKET_DELAYED) {
+        ls_text_put(text, 24, "delayed");
+    } else if (bucket_mb < 0) {
+        ls_text_put(text, 24, "own rule");
+    } else {
+        ls_text_put(text, 24, "%g MB", bucket_mb);
+    }
+}
+
+void ls_matrix_label(const ls_spec *spec, char *text)
+{
+    char bucket[24], level[24];
+    ls_matrix_bucket_text(spec->bucket_mb, bucket);
+    if (spec->level < 0) {
+        ls_text_put(level, sizeof level, "no level");
+    } else if (strcmp(spec->half, "bf16") == 0 && spec->level > 0) {
+        ls_text_put(level, sizeof level, "O%d bf16", spec->level);
+    } else {
+        ls_text_put(level, sizeof level, "O%d", spec->level);
+    }
+    const char *rank_word = spec->world == 1 ? "rank" : "ranks";
+    const char *extra = spec->sync_bn                  ? ", SyncBN"
+                        : spec->role == LS_ROLE_TWIN   ? ", not reduced"
+                        : spec->role == LS_ROLE_SELF   ? ", DDP"
+                        : spec->role == LS_ROLE_STRONG ? ", same total"
+                                                       : "";
+    if (spec->role == LS_ROLE_CURVES) {
+        ls_text_put(text, 64, "%d single runs, for their loss", spec->world);
+        return;
+    }
+    if (spec->role == LS_ROLE_SDC) {
+        ls_text_put(text, 64, "%d x the same alone, for the bits%s", spec->world,
+                    spec->repeat > 0 ? ", again" : "");
+        return;
+    }
+    if (spec->nodes > 1) {
+        ls_text_put(text, 64, "%s, %d %s, %d %snodes, %s%s", level, spec->world, rank_word,
+                    spec->nodes, spec->real_nodes ? "" : "sim. ", bucket, extra);
+    } else {
+        ls_text_put(text, 64, "%s, %d %s, %s%s", level, spec->world, rank_word, bucket, extra);
+    }
+}
+
+/* A list of words that grows; the words become the job's arguments and the id's digest. */
+typedef struct words {
+    int count;
+    char *word[LS_JOB_ARGUMENTS_MAX];
+    bool full;
+} words;
+
+static void add(words *list, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(words *list, const char *format, ...)
+{
+    if (list->count == LS_JOB_ARGUMENTS_MAX) {
+        list->full = true;
+        return;
+    }
+    char text[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    list->word[list->count] = strdup(text);
+    LS_ASSERT(list->word[list->count] != NULL);
+    list->count++;
+}
+
+static void add_split(words *list, const char *text)
+{
+    char copy[4096];
+    ls_text_put(copy, sizeof copy, "%s", text);
+    char *rest = NULL;
+    for (char *word = strtok_r(copy, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
+        add(list, "%s", word);
+    }
+}
+
+static void words_free(words *list)
+{
+    for (int i = 0; i < list->count; i++) {
+        free(list->word[i]);
+    }
+    list->count = 0;
+}
+
+/* The subject's options, placeholders still in. Only what the subject protocol calls required is
+ * given unless the factor asks for more, so that other trainers can be subjects too. */
+static void add_options(words *list, const ls_spec *spec)
+{
+    add(list, "-a");
+    add(list, "%s", spec->arch);
+    add(list, "--image-size=%d", spec->image_size);
+    if (spec->batch_size > 0) {
+        add(list, "-b");
+        add(list, "%d", spec->batch_size);
+    }
+    add(list, "--num-classes=10");
+    add(list, "--steps=%d", spec->warmup_steps + spec->steps);
+    if (spec->level >= 0) {
+        add(list, "--opt-level=O%d", spec->level);
+    }
+    if (strcmp(spec->half, "fp16") != 0) {
+        add(list, "--half=%s", spec->half);
+    }
+    if (spec->loss_scale[0] != '\0') {
+        add(list, "--loss-scale=%s", spec->loss_scale);
+    }
+    if (spec->bucket_mb > 0) {
+        add(list, "--bucket-cap-mb=%g", spec->bucket_mb);
+    } else if (spec->bucket_mb == LS_BUCKET_DELAYED) {
+        add(list, "--delay-allreduce");
+    }
+    if (strcmp(spec->dialect, "apex") != 0) {
+        add(list, "--dialect=%s", spec->dialect);
+    }
+    if (spec->sync_bn) {
+        add(list, "--sync-bn");
+    }
+    if (spec->accumulate > 1) {
+        add(list, "--accumulate=%d", spec->accumulate);
+    }
+    add(list, "--lr=%g", spec->lr);
+    add(list, "--data=%s", spec->data);
+    add(list, "--seed=%llu", (unsigned long long)spec->seed);
+    if (spec->dump_steps[0] != '\0') {
+        add(list, "--dump-steps=%s", spec->dump_steps);
+        if (spec->dump_all && spec->world > 1) {
+            add(list, "--dump-ranks=all");
+        }
+    }
+    if (spec->deterministic) {
+        add(list, "--deterministic");
+    }
+    if (spec->threads > 0) {
+        add(list, "--threads=%d", spec->threads);
+    }
+    add_split(list, spec->extra);
+}
+
+static uint64_t spec_digest(const ls_spec *spec)
+{
+    words list = {.count = 0};
+    add_options(&list, spec);
+    uint64_t digest = LS_DIGEST_START;
+    for (int i = 0; i < list.count; i++) {
+        digest = ls_digest_update(digest, list.word[i], strlen(list.word[i]) + 1);
+    }
+    words_free(&list);
+    if (spec->wrap == LS_WRAP_EACH) {
+        digest = ls_digest_update(digest, spec->each, strlen(spec->each) + 1);
+    }
+    int rest[] = {spec->world,     spec->nodes,     (int)spec->wrap,
+                  spec->kill_rank, spec->kill_step, spec->role == LS_ROLE_PHASES,
+                  spec->repeat};
+    digest = ls_digest_update(digest, rest, sizeof rest);
+    if (spec->script != NULL) {
+        digest = ls_digest_update(digest, spec->script, strlen(spec->script));
+    }
+    return spec->real_nodes ? ls_digest_update(digest, "real", 4) : digest;
+}
+
+void ls_matrix_id(const ls_spec *spec, char *text)
+{
+    char bucket[32], nodes[16] = "", level[16] = "o";
+    if (spec->bucket_mb == LS_BUCKET_DELAYED) {
+        ls_text_put(bucket, sizeof bucket, "delay");
+    } else if (spec->bucket_mb < 0) {
+        ls_text_put(bucket, sizeof bucket, "own");
+    } else {
+        ls_text_put(bucket, sizeof bucket, "b%gmb", spec->bucket_mb);
+    }
+    if (spec->nodes > 1) {
+        ls_text_put(nodes, sizeof nodes, ".n%d", spec->nodes);
+    }
+    if (spec->level >= 0) {
+        ls_text_put(level, sizeof level, "o%d", spec->level);
+    }
+    uint64_t digest = spec_digest(spec);
+    ls_text_put(text, 96, "%.10s.%s.w%d%s.%.16s%s.s%d-%08x", spec->arch, level, spec->world, nodes,
+                bucket, spec->sync_bn ? ".sync" : "", spec->warmup_steps + spec->steps,
+                (unsigned)(digest ^ (digest >> 32)));
+}
+
+/* ---- from a spec to a job -------------------------------------------------------------------- */
+
+static void own_folder(char *path, size_t bytes)
+{
+    ssize_t length = readlink("/proc/self/exe", path, bytes - 1);
+    path[length > 0 ? length : 0] = '\0';
+    char *slash = strrchr(path, '/');
+    if (slash != NULL) {
+        *slash = '\0';
+    }
+}
+
+/* {self}, {run}, {job:ID} and {bin} become folders. */
+static void fill_in(const char *word, const char *self, const char *run, char *out, size_t bytes)
+{
+    size_t used = 0;
+    while (*word != '\0' && used + 1 < bytes) {
+        const char *value = NULL;
+        char folder[1024];
+        size_t taken = 0;
+        if (strncmp(word, "{self}", 6) == 0) {
+            value = self;
+            taken = 6;
+        } else if (strncmp(word, "{run}", 5) == 0) {
+            value = run;
+            taken = 5;
+        } else if (strncmp(word, "{bin}", 5) == 0) {
+            own_folder(folder, sizeof folder);
+            value = folder;
+            taken = 5;
+        } else if (strncmp(word, "{job:", 5) == 0 && strchr(word, '}') != NULL) {
+            taken = (size_t)(strchr(word, '}') - word) + 1;
+            ls_text_put(folder, sizeof folder, "%s/jobs/%.*s", run, (int)(taken - 6), word + 5);
+            value = folder;
+        }
+        if (value == NULL) {
+            out[used++] = *word++;
+            continue;
+        }
+        out[used] = '\0';
+        ls_text_add(out, bytes, "%s", value);
+        used = strlen(out);
+        word += taken;
+    }
+    out[used] = '\0';
+}
+
+/* A shell for every rank: it gives the run a folder of its own, and a device as far as there are
+ * `devices`, and its events the name under which the harness looks for this rank's; then it becomes
+ * the trainer, with what `each` has for it. */
+static void add_each(words *list, const ls_spec *spec, int devices)
+{
+    char script[2048] = "";
+    if (devices > 0) { /* of those that are visible at all */
+        ls_text_put(script, sizeof script,
+                    "g=$((RANK %% %d)); v=${CUDA_VISIBLE_DEVICES:-}; "
+                    "[ -z \"$v\" ] || g=$(echo \"$v\" | cut -d, -f$((g + 1))); "
+                    "CUDA_VISIBLE_DEVICES=$g; export CUDA_VISIBLE_DEVICES; ",
+                    devices);
+    }
+    ls_text_add(script, sizeof script, "%s",
+                "k=$RANK; mkdir -p \"$LS_RUN_DIR/run$k\" && "
+                "ln -sf \"run$k/rank0.jsonl\" \"$LS_RUN_DIR/rank$k.jsonl\" || exit 3; "
+                "LS_RUN_DIR=$LS_RUN_DIR/run$k; export LS_RUN_DIR; unset RANK WORLD_SIZE "
+                "LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT; case $k in");
+    char each[sizeof spec->each], *rest = NULL;
+    ls_text_put(each, sizeof each, "%s", spec->each);
+    int rank = 0;
+    for (char *own = strtok_r(each, "|", &rest); own != NULL; own = strtok_r(NULL, "|", &rest)) {
+        ls_text_add(script, sizeof script, " %d) set -- \"$@\" %s ;;", rank++, own);
+    }
+    ls_text_add(script, sizeof script, " esac; exec \"$0\" \"$@\"");
+    add(list, "sh");
+    add(list, "-c");
+    add(list, "%s", script);
+}
+
+static void add_subject(words *list, const ls_spec *spec, const char *subject, int devices)
+{
+    if (spec->wrap == LS_WRAP_ALONE) {
+        add_split(list, "env -u RANK -u WORLD_SIZE -u LOCAL_RANK -u LOCAL_WORLD_SIZE -u GROUP_RANK "
+                        "-u MASTER_ADDR -u MASTER_PORT");
+    } else if (spec->wrap == LS_WRAP_EACH) {
+        add_each(list, spec, devices);
+    } else if (spec->wrap == LS_WRAP_KILL) {
+        /* The shell becomes the trainer ($$ stays its pid); what it left behind follows the rank's
+         * own events and ends it at the step asked for. */
+        add(list, "sh");
+        add(list, "-c");
+        add(list,
+            "if [ \"$RANK\" = %d ]; then (tail -n +1 -F \"$LS_RUN_DIR/rank%d.jsonl\" 2>/dev/null | "
+            "grep -q '\"step\": *%d,' && kill -9 $$) & fi; exec \"$0\" \"$@\"",
+            spec->kill_rank, spec->kill_rank, spec->kill_step);
+    } else if (spec->wrap == LS_WRAP_SHELL) {
+        add(list, "sh");
+        add(list, "-c");
+        add(list, "%s", spec->script);
+    }
+    if (subject != NULL) {
+        add_split(list, subject);
+        return;
+    }
+    char path[1024];
+    own_folder(path, sizeof path);
+    add(list, "%s/lockstep-train", path);
+}
+
+static cJSON *spec_facts(const ls_spec *spec, const ls_matrix_site *site)
+{
+    cJSON *facts = cJSON_CreateObject();
+    LS_ASSERT(facts != NULL);
+    cJSON_AddStringToObject(facts, "role", ls_matrix_role_name(spec->role));
+    cJSON_AddStringToObject(facts, "arch", spec->arch);
+    cJSON_AddNumberToObject(facts, "image_size", spec->image_size);
+    cJSON_AddNumberToObject(facts, "batch_size", spec->batch_size);
+    if (spec->level >= 0) {
+        char level[16];
+        ls_text_put(level, sizeof level, "O%d", spec->level);
+        cJSON_AddStringToObject(facts, "level", level);
+    }
+    cJSON_AddStringToObject(facts, "half", spec->half);
+    cJSON_AddNumberToObject(facts, "world", spec->world);
+    cJSON_AddNumberToObject(facts, "nodes", spec->nodes);
+    cJSON_AddBoolToObject(facts, "simulated", spec->nodes > 1 && !spec->real_nodes);
+    if (spec->nodes > 1 && !spec->real_nodes && site->net != NULL) {
+        cJSON_AddStringToObject(facts, "link", site->net->text);
+    }
+    if (spec->bucket_mb >= 0) {
+        cJSON_AddNumberToObject(facts, "bucket_mb", spec->bucket_mb);
+    }
+    cJSON_AddStringToObject(facts, "dialect", spec->dialect);
+    cJSON_AddBoolToObject(facts, "sync_bn", spec->sync_bn);
+    cJSON_AddNumberToObject(facts, "accumulate", spec->accumulate);
+    cJSON_AddNumberToObject(facts, "threads", spec->threads);
+    cJSON_AddNumberToObject(facts, "warmup_steps", spec->warmup_steps);
+    cJSON_AddNumberToObject(facts, "steps", spec->steps);
+    int machines = spec->real_nodes ? spec->nodes : 1;
+    int most = site->devices > 0 ? site->devices : site->cores;
+    bool crowded = site->oversubscribed || spec->world / machines > most;
+    cJSON_AddBoolToObject(facts, "oversubscribed", crowded);
+    cJSON_AddBoolToObject(facts, "half_emulated", site->half_emulated && spec->level > 0);
+    cJSON *sweep = cJSON_AddArrayToObject(facts, "sweep");
+    static const char *const name[] = {"level", "bucket", "world", "nodes"};
+    for (int i = 0; i < 4; i++) {
+        if ((spec->sweep & (1u << i)) != 0) {
+            cJSON_AddItemToArray(sweep, cJSON_CreateString(name[i]));
+        }
+    }
+    return facts;
+}
+
+static bool is_timed(ls_role role)
+{
+    return role == LS_ROLE_THROUGHPUT || role == LS_ROLE_TWIN || role == LS_ROLE_SELF ||
+           role == LS_ROLE_STRONG;
+}
+
+ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job *out)
+{
+    memset(out, 0, sizeof *out);
+    ls_matrix_id(spec, out->id);
+    ls_matrix_label(spec, out->label);
+    out->world = spec->world;
+    out->local_nodes = spec->real_nodes ? 1 : spec->nodes;
+    out->net = spec->nodes > 1 && !spec->real_nodes ? site->net : NULL;
+    out->hosts = site->hosts;
+    out->host_count = spec->real_nodes ? spec->nodes : 1;
+    LS_ASSERT(!spec->real_nodes || site->hosts != NULL);
+    out->threads = spec->threads;
+    out->gpus = site->gpus;
+    out->share_devices = site->share_devices;
+    ls_text_put(out->directory, sizeof out->directory, "%s/jobs/%s", site->run_directory, out->id);
+    double estimate_s = ls_matrix_estimate_s(spec, site->cores);
+    /* Ten times the estimate: a deadline is there to end what hangs, and the model is good to a
+     * factor of two on a machine that does nothing else, and for our own trainer: another one has a
+     * framework to load first, and takes its time on a busy machine. */
+    double start_s = site->subject == NULL ? 60 : 240;
+    out->limit_s = spec->limit_s > 0 ? spec->limit_s : start_s + 10 * estimate_s;
+    /* The longest file of a small job is a dump of tens of MB; a subject that writes without end is
+     * stopped by the kernel, long before the disk is full. */
+    out->file_bytes_max = spec->role == LS_ROLE_EVIDENCE ? (int64_t)4 << 30 : 0;
+    out->grace_s = 5; /* design.md section 4: --grace */
+    words list = {.count = 0};
+    add_subject(&list, spec, site->subject, site->devices);
+    add_options(&list, spec);
+    add(&list, "--device=%s", site->device);
+    if (strcmp(site->device, "cuda") == 0 && site->subject == NULL && is_timed(spec->role)) {
+        /* a GPU that rests while the host hashes is a cooler and faster one than at work */
+        add(&list, "--digest-every=50");
+        /* one of its steps is audited: that costs about what another step does */
+        add(&list, "--audit=%llu:%d", (unsigned long long)spec->seed & 0xffffffffu,
+            spec->warmup_steps + spec->steps);
+    }
+    for (int i = 0; i < list.count; i++) {
+        char word[4096];
+        fill_in(list.word[i], out->directory, site->run_directory, word, sizeof word);
+        ls_job_argument(out, "%s", word);
+    }
+    bool full = list.full;
+    words_free(&list);
+    out->facts = spec_facts(spec, site);
+    if (full) {
+        ls_log_error("job %s has more than %d arguments", out->id, LS_JOB_ARGUMENTS_MAX);
+        ls_job_free(out);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+/* ---- the list -------------------------------------------------------------------------------- */
+
+int ls_matrix_find(const ls_matrix *matrix, const char *id)
+{
+    for (int i = 0; i < matrix->count; i++) {
+        if (strcmp(matrix->id[i], id) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+int ls_matrix_add(ls_matrix *matrix, const ls_spec *spec)
+{
+    char id[96];
+    ls_matrix_id(spec, id);
+    int index = ls_matrix_find(matrix, id);
+    if (index >= 0) {
+        matrix->spec[index].sweep |= spec->sweep;
+        return index;
+    }
+    if (matrix->count == matrix->capacity) {
+        matrix->capacity = matrix->capacity == 0 ? 32 : 2 * matrix->capacity;
+        matrix->spec = realloc(matrix->spec, (size_t)matrix->capacity * sizeof *matrix->spec);
+        matrix->id = realloc(matrix->id, (size_t)matrix->capacity * sizeof *matrix->id);
+        LS_ASSERT(matrix->spec != NULL && matrix->id != NULL);
+    }
+    matrix->spec[matrix->count] = *spec;
+    memcpy(matrix->id[matrix->count], id, sizeof id);
+    return matrix->count++;
+}
+
+void ls_matrix_free(ls_matrix *matrix)
+{
+    free(matrix->spec);
+    free(matrix->id);
+    memset(matrix, 0, sizeof *matrix);
+}

@@ -1,0 +1,463 @@
+/* The bench's choice of jobs, and how long jobs take. */
+#include "matrix.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+
+/* Forward multiply-adds of one image at the reference size, in 10^9, and parameters in 10^6
+ * (torchvision's documentation; He et al. 2015, table 6 for the CIFAR networks). */
+static const struct network {
+    const char *name;
+    int image_size;
+    double gmacs, params_m;
+} network[] = {
+    {"resnet18", 224, 1.81, 11.7},  {"resnet34", 224, 3.66, 21.8},   {"resnet50", 224, 4.09, 25.6},
+    {"resnet101", 224, 7.80, 44.5}, {"resnet152", 224, 11.51, 60.2}, {"resnet8", 32, 0.0125, 0.08},
+    {"resnet20", 32, 0.041, 0.27},  {"resnet32", 32, 0.069, 0.46},   {"resnet44", 32, 0.098, 0.66},
+    {"resnet56", 32, 0.126, 0.85},  {"resnet110", 32, 0.255, 1.7},
+};
+
+static const struct network *find_network(const char *arch)
+{
+    for (size_t i = 0; i < sizeof network / sizeof *network; i++) {
+        if (strcmp(network[i].name, arch) == 0) {
+            return &network[i];
+        }
+    }
+    return &network[2];
+}
+
+double ls_matrix_gmacs(const char *arch, int image_size)
+{
+    const struct network *found = find_network(arch);
+    double ratio = (double)image_size / found->image_size;
+    return found->gmacs * ratio * ratio;
+}
+
+double ls_matrix_estimate_s(const ls_spec *spec, int cores)
+{
+    /* Fitted on 2 Zen 5 cores; see fit_steps for what hangs on it. */
+    const double start_s = 0.4, start_rank_s = 0.35; /* spread over the cores */
+    const double core_gflop_per_s = 45;              /* whole training step, f32 */
+    const double half_cost = 1.5;                    /* emulated half against f32 */
+    const double rank_gb_per_s = 0.35;               /* reduction and update, per core in use */
+    cores *= spec->real_nodes ? spec->nodes : 1;
+    int used = spec->world < cores ? spec->world : cores;
+    if (spec->world == 1 && spec->threads != 1) {
+        used = cores;
+    }
+    double images = (double)spec->world * spec->batch_size * spec->accumulate;
+    double gflop = images * ls_matrix_gmacs(spec->arch, spec->image_size) * 6;
+    double compute_s = gflop / (core_gflop_per_s * used) * (spec->level > 0 ? half_cost : 1);
+    double gradient_gb = find_network(spec->arch)->params_m * 4e-3;
+    double update_s = spec->world * gradient_gb / (rank_gb_per_s * used);
+    double step_s = compute_s + update_s + 0.002 * spec->world;
+    double dump_s = spec->dump_steps[0] == '\0' ? 0 : 0.2 + gradient_gb * 8;
+    int steps = spec->wrap == LS_WRAP_KILL ? spec->kill_step : spec->warmup_steps + spec->steps;
+    return start_s + start_rank_s * spec->world / (double)used + steps * step_s + dump_s;
+}
+
+static int ranks_per_host(const ls_matrix_bench *bench)
+{
+    return bench->hosts > 1 ? bench->ranks / bench->hosts : bench->ranks;
+}
+
+/* 1, 2, 4, ... and the ranks of a whole machine, then 2, 4, ... machines; `ranks` and more: beyond
+ * the end. */
+static int next_world(const ls_matrix_bench *bench, int world)
+{
+    int whole = ranks_per_host(bench);
+    return world < whole && 2 * world > whole ? whole : 2 * world;
+}
+
+/* A rank has the same share of the cores at every world size, or worlds could not be compared. */
+static int share_of_cores(const ls_matrix_bench *bench)
+{
+    int share = bench->cores / ranks_per_host(bench);
+    return share < 1 ? 1 : share;
+}
+
+/* Seconds of one job so that the profile keeps its time on 2 cores: smoke 3 timed jobs in a minute,
+ * quick 14 in 6 minutes, beside evidence, references and the report. */
+static double job_budget_s(const ls_matrix_bench *bench)
+{
+    return bench->profile == LS_PROFILE_SMOKE ? 6 : bench->profile == LS_PROFILE_FULL ? 30 : 15;
+}
+
+/* As many steps as the budget holds. Never below 4 timed ones (two halves of two), never above 200.
+ */
+static void fit_steps(const ls_matrix_bench *bench, ls_spec *spec)
+{
+    enum { SETTLED = 4 };                     /* on a device steps 3 and 4 are recorded as graphs */
+    if (bench->profile == LS_PROFILE_RATED) { /* fixed, or two machines would differ in it */
+        spec->warmup_steps = SETTLED;
+        spec->steps = 24;
+        return;
+    }
+    spec->warmup_steps = bench->device ? SETTLED : bench->profile == LS_PROFILE_SMOKE ? 1 : 2;
+    if (bench->steps > 0) {
+        spec->steps = bench->steps;
+        return;
+    }
+    ls_spec one = *spec;
+    one.level = 2; /* all levels take the same number of steps */
+    one.dump_steps[0] = '\0';
+    one.warmup_steps = one.steps = 0;
+    double start_s = ls_matrix_estimate_s(&one, bench->cores);
+    one.steps = 1;
+    double step_s = ls_matrix_estimate_s(&one, bench->cores) - start_s;
+    double fit = floor((job_budget_s(bench) - start_s) / step_s) - spec->warmup_steps;
+    spec->steps = fit < 4 ? 4 : fit > 200 ? 200 : (int)fit & ~1;
+}
+
+static ls_spec timed_spec(const ls_matrix_bench *bench, int level, double bucket_mb, int world)
+{
+    ls_spec spec = ls_matrix_spec(LS_ROLE_THROUGHPUT);
+    ls_text_put(spec.arch, sizeof spec.arch, "%s", bench->arch);
+    spec.image_size = bench->image_size;
+    spec.batch_size = bench->batch_size;
+    spec.level = level;
+    spec.bucket_mb = bucket_mb;
+    spec.world = world;
+    spec.real_nodes = world > ranks_per_host(bench);
+    spec.nodes = spec.real_nodes ? world / ranks_per_host(bench) : 1;
+    spec.threads = share_of_cores(bench);
+    spec.seed = bench->seed;
+    spec.lr = 0.01; /* 8 images a rank are noisy, and the curves should be worth looking at */
+    /* A fresh network overflows at the dynamic start of 65536 and takes no step then (numerics.md
+     * 4). */
+    if (level == 1 || level == 2) {
+        ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "dynamic");
+        ls_text_put(spec.extra, sizeof spec.extra, "--init-scale=1024");
+    } else if (level == 3) {
+        ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "128");
+    }
+    ls_text_put(spec.data, sizeof spec.data, "%s", bench->data);
+    ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "1");
+    /* Half rounding turns branches. So does another engine for a product, and a device's library
+     * gives one to a timed job and another to its deterministic reference. */
+    spec.followed = level > 0 || bench->device;
+    fit_steps(bench, &spec);
+    return spec;
+}
+
+static void add_job(const ls_matrix_bench *bench, ls_matrix *matrix, int level, double bucket_mb,
+                    int world, int nodes, unsigned sweep)
+{
+    ls_spec spec = timed_spec(bench, level, bucket_mb, world);
+    spec.nodes = nodes > 1 ? nodes : spec.nodes; /* nodes: simulated ones */
+    spec.sweep = sweep;
+    if (spec.followed && world > 1) {
+        ls_text_add(spec.extra, sizeof spec.extra, "%s--dump-ranks=branches",
+                    spec.extra[0] == '\0' ? "" : " ");
+    }
+    ls_matrix_add(matrix, &spec);
+}
+
+static bool has_level(const ls_matrix_bench *bench, int level)
+{
+    for (int i = 0; i < bench->level_count; i++) {
+        if (bench->level[i] == level) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The middle of the cross: O2 and 25 MB, or the nearest that was asked for. */
+static int middle_level(const ls_matrix_bench *bench)
+{
+    return has_level(bench, 2) ? 2 : bench->level[bench->level_count - 1];
+}
+
+static double middle_bucket(const ls_matrix_bench *bench)
+{
+    double best = bench->bucket_mb[0];
+    for (int i = 1; i < bench->bucket_count; i++) {
+        if (fabs(bench->bucket_mb[i] - 25) < fabs(best - 25)) {
+            best = bench->bucket_mb[i];
+        }
+    }
+    return best;
+}
+
+/* ---- what timed jobs are compared with ------------------------------------------------------- */
+
+/* Without a reduction there are no buckets, so one twin stands beside every bucket size and split
+ * into nodes of its level and world. Its ranks' values drift apart: nothing of it is dumped. */
+static void add_twin(const ls_matrix_bench *bench, ls_matrix *matrix, int level, int world)
+{
+    ls_spec spec = timed_spec(bench, level, middle_bucket(bench), world);
+    spec.role = LS_ROLE_TWIN;
+    spec.dump_steps[0] = '\0';
+    ls_text_add(spec.extra, sizeof spec.extra, " --no-reduce");
+    ls_matrix_add(matrix, &spec);
+}
+
+/* The world of one of the matrix runs without DDP, since there is nothing to reduce; this one has
+ * buckets and an engine, and the same steps. */
+static void add_self(const ls_matrix_bench *bench, ls_matrix *matrix)
+{
+    ls_spec spec = timed_spec(bench, middle_level(bench), middle_bucket(bench), 1);
+    spec.role = LS_ROLE_SELF;
+    spec.dump_steps[0] = '\0';
+    ls_text_add(spec.extra, sizeof spec.extra, " --comm=self");
+    ls_matrix_add(matrix, &spec);
+}
+
+/* The global batch of the largest world on fewer ranks; the largest world itself is a row. */
+static void add_strong(const ls_matrix_bench *bench, ls_matrix *matrix, int world)
+{
+    ls_spec spec = timed_spec(bench, middle_level(bench), middle_bucket(bench), world);
+    spec.role = LS_ROLE_STRONG;
+    spec.batch_size = bench->batch_size * bench->ranks / world;
+    spec.dump_steps[0] = '\0';
+    fit_steps(bench, &spec);
+    ls_matrix_add(matrix, &spec);
+}
+
+/* Ten O0 runs that differ in their seed (initial values and order of the data) make the band; one
+ * run of every other level, with the first one's seed, is held against it. All beside each other in
+ * one job: their losses are looked at, not their times. */
+static void add_curves(const ls_matrix_bench *bench, ls_matrix *matrix)
+{
+    ls_spec spec = ls_matrix_spec(LS_ROLE_CURVES);
+    ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
+    spec.batch_size = 16;
+    spec.level = -1;
+    spec.threads = 1;
+    spec.lr = 0.05;
+    spec.seed = bench->seed;
+    ls_text_put(spec.data, sizeof spec.data, "%s", bench->data);
+    /* Where the curve is steep: on the drawn shapes it has come half its way by then, on the easier
+     * synthetic images it would be down at zero, where every level looks alike. */
+    spec.steps = strcmp(bench->data, "synthetic") == 0 ? 40 : 200;
+    spec.wrap = LS_WRAP_EACH;
+    for (int run = 0; run < LS_MATRIX_BAND_RUNS; run++) {
+        ls_text_add(spec.each, sizeof spec.each, "%s--opt-level=O0 --seed=%llu",
+                    run == 0 ? "" : "|", (unsigned long long)bench->seed + (unsigned)run);
+        spec.world = run + 1;
+    }
+    for (int level = 1; level < 4; level++) {
+        if (has_level(bench, level)) {
+            ls_text_add(spec.each, sizeof spec.each, "|--opt-level=O%d%s", level,
+                        level == 3 ? " --loss-scale=128"
+                                   : " --loss-scale=dynamic --init-scale=1024");
+            spec.world++;
+        }
+    }
+    ls_matrix_add(matrix, &spec);
+}
+
+/* Twice, so that a broken GPU and engines that do not repeat can be told apart. */
+static void add_sdc(const ls_matrix_bench *bench, ls_matrix *matrix)
+{
+    int ranks = ranks_per_host(bench);
+    ls_spec spec = ls_matrix_sdc(bench->arch, bench->image_size, bench->batch_size,
+                                 ranks < bench->gpus ? ranks : bench->gpus);
+    spec.seed = bench->seed;
+    ls_matrix_add(matrix, &spec);
+    spec.repeat = 1;
+    ls_matrix_add(matrix, &spec);
+}
+
+static void add_phases(const ls_matrix_bench *bench, ls_matrix *matrix)
+{
+    ls_spec spec = timed_spec(bench, middle_level(bench), middle_bucket(bench), bench->ranks);
+    spec.role = LS_ROLE_PHASES;
+    spec.lr = 0.05;
+    spec.warmup_steps = 1;
+    spec.steps = 2;
+    spec.dump_steps[0] = '\0';
+    ls_text_put(spec.extra, sizeof spec.extra, "--trace");
+    ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "%s", spec.level > 0 ? "128" : "");
+    ls_matrix_add(matrix, &spec);
+}
+
+/* ---- every pair ------------------------------------------------------------------------------ */
+
+enum { FACTORS = 4, VALUES_MAX = 32 }; /* level, bucket, world, nodes; values of one factor */
+
+typedef struct pairs {
+    int count[FACTORS]; /* values of each factor */
+    int level[4], world[VALUES_MAX], nodes[2];
+    double bucket_mb[LS_MATRIX_LIST_MAX];
+    int middle_bucket;
+    bool covered[FACTORS][VALUES_MAX][FACTORS][VALUES_MAX];
+} pairs;
+
+static void list_values(const ls_matrix_bench *bench, pairs *p)
+{
+    memset(p, 0, sizeof *p);
+    p->count[0] = bench->level_count;
+    memcpy(p->level, bench->level, sizeof p->level);
+    p->count[1] = bench->bucket_count;
+    memcpy(p->bucket_mb, bench->bucket_mb, sizeof p->bucket_mb);
+    while (p->bucket_mb[p->middle_bucket] != middle_bucket(bench)) {
+        p->middle_bucket++;
+    }
+    for (int world = 1; world < bench->ranks; world = next_world(bench, world)) {
+        p->world[p->count[2]++] = world;
+    }
+    p->world[p->count[2]++] = bench->ranks;
+    p->nodes[p->count[3]++] = 1;
+    if (bench->sim_nodes > 1) {
+        p->nodes[p->count[3]++] = bench->sim_nodes;
+    }
+}
+
+/* Nodes that would be unequal or empty cannot be; one rank reduces nothing, so only the middle of
+ * the bucket sizes stands there, and says nothing about the others. */
+static bool can_stand(const pairs *p, const int value[FACTORS])
+{
+    int world = p->world[value[2]];
+    return world % p->nodes[value[3]] == 0 && (world > 1 || value[1] == p->middle_bucket);
+}
+
+static int cover(pairs *p, const int value[FACTORS], bool mark)
+{
+    int fresh = 0;
+    for (int a = 0; a < FACTORS; a++) {
+        for (int b = a + 1; b < FACTORS; b++) {
+            bool *seen = &p->covered[a][value[a]][b][value[b]];
+            fresh += !*seen;
+            *seen = *seen || mark;
+        }
+    }
+    return fresh;
+}
+
+/* The combination that covers most pairs that are still open; false when none is. */
+static bool best_combination(pairs *p, int best[FACTORS])
+{
+    int most = 0, value[FACTORS];
+    for (value[0] = 0; value[0] < p->count[0]; value[0]++) {
+        for (value[1] = 0; value[1] < p->count[1]; value[1]++) {
+            for (value[2] = 0; value[2] < p->count[2]; value[2]++) {
+                for (value[3] = 0; value[3] < p->count[3]; value[3]++) {
+                    int fresh = can_stand(p, value) ? cover(p, value, false) : 0;
+                    if (fresh > most) {
+                        most = fresh;
+                        memcpy(best, value, sizeof value);
+                    }
+                }
+            }
+        }
+    }
+    return most > 0;
+}
+
+static int index_of(const double *list, int count, double value)
+{
+    for (int i = 0; i < count; i++) {
+        if (list[i] == value) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* What the rows so far cover, then greedily what is open: with 4 levels, 4 bucket rules, 4 worlds
+ * and 2 node counts about a dozen rows more instead of the 128 of the cross product. */
+static void add_every_pair(const ls_matrix_bench *bench, ls_matrix *matrix)
+{
+    pairs *p = malloc(sizeof *p);
+    LS_ASSERT(p != NULL);
+    list_values(bench, p);
+    double level[4], world[VALUES_MAX], nodes[2];
+    for (int i = 0; i < 4; i++) {
+        level[i] = p->level[i];
+    }
+    for (int i = 0; i < VALUES_MAX; i++) {
+        world[i] = p->world[i];
+    }
+    nodes[0] = p->nodes[0];
+    nodes[1] = p->nodes[1];
+    int value[FACTORS];
+    for (int i = 0; i < matrix->count; i++) {
+        const ls_spec *spec = &matrix->spec[i];
+        value[0] = index_of(level, p->count[0], spec->level);
+        value[1] = index_of(p->bucket_mb, p->count[1], spec->bucket_mb);
+        value[2] = index_of(world, p->count[2], spec->world);
+        value[3] = spec->real_nodes ? 0 : index_of(nodes, p->count[3], spec->nodes);
+        if (spec->role == LS_ROLE_THROUGHPUT && value[0] >= 0 && value[1] >= 0 && value[2] >= 0 &&
+            value[3] >= 0) {
+            cover(p, value, true);
+        }
+    }
+    while (best_combination(p, value)) {
+        cover(p, value, true);
+        add_job(bench, matrix, p->level[value[0]], p->bucket_mb[value[1]], p->world[value[2]],
+                p->nodes[value[3]], 0);
+    }
+    free(p);
+}
+
+/* ---- the profiles ---------------------------------------------------------------------------- */
+
+bool ls_matrix_is_row(const ls_spec *spec)
+{
+    return spec->role == LS_ROLE_THROUGHPUT || spec->role == LS_ROLE_PHASES;
+}
+
+/* One factor at a time, and beside each row what it is compared with. */
+static void add_cross(const ls_matrix_bench *bench, ls_matrix *matrix)
+{
+    int level = middle_level(bench), ranks = bench->ranks;
+    double bucket = middle_bucket(bench);
+    for (int l = 0; l < bench->level_count; l++) {
+        add_job(bench, matrix, bench->level[l], bucket, ranks, 1, LS_SWEEP_LEVEL);
+        if (ranks > 1 && (bench->level[l] == level || bench->profile == LS_PROFILE_FULL)) {
+            add_twin(bench, matrix, bench->level[l], ranks);
+        }
+    }
+    for (int b = 0; b < bench->bucket_count; b++) {
+        add_job(bench, matrix, level, bench->bucket_mb[b], ranks, 1, LS_SWEEP_BUCKET);
+    }
+    for (int world = 1; world < ranks; world = next_world(bench, world)) {
+        unsigned whole = world >= ranks_per_host(bench) ? LS_SWEEP_NODES : 0;
+        add_job(bench, matrix, level, bucket, world, 1, LS_SWEEP_WORLD | whole);
+        if (world == 1) {
+            add_self(bench, matrix);
+        } else if (bench->profile == LS_PROFILE_FULL) {
+            add_twin(bench, matrix, level, world);
+        }
+        if (world == 1 || (bench->profile == LS_PROFILE_FULL && ranks % world == 0)) {
+            add_strong(bench, matrix, world);
+        }
+    }
+    add_job(bench, matrix, level, bucket, ranks, 1, LS_SWEEP_WORLD | LS_SWEEP_NODES);
+    if (ranks == 1) {
+        add_self(bench, matrix);
+    }
+    if (bench->sim_nodes > 1 && ranks % bench->sim_nodes == 0 && ranks > 1) {
+        add_job(bench, matrix, level, bucket, ranks, bench->sim_nodes, LS_SWEEP_NODES);
+    }
+}
+
+void ls_matrix_bench_jobs(const ls_matrix_bench *bench, ls_matrix *matrix)
+{
+    int level = middle_level(bench);
+    double bucket = middle_bucket(bench);
+    if (bench->profile == LS_PROFILE_SMOKE) {
+        add_job(bench, matrix, 0, bucket, bench->ranks, 1, LS_SWEEP_LEVEL);
+        add_job(bench, matrix, level, bucket, 1, 1, LS_SWEEP_WORLD);
+        add_job(bench, matrix, level, bucket, bench->ranks, 1, 15);
+        return;
+    }
+    add_cross(bench, matrix);
+    if (bench->profile == LS_PROFILE_FULL) {
+        add_every_pair(bench, matrix);
+    }
+    add_phases(bench, matrix);
+    if (has_level(bench, 0)) {
+        add_curves(bench, matrix);
+    }
+    if (bench->gpus > 0 && bench->hosts < 2) {
+        add_sdc(bench, matrix);
+    }
+}

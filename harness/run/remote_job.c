@@ -1,0 +1,225 @@
+/* A job whose ranks run on other machines: its channels, and one outcome out of their reports. */
+#include <errno.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
+#include "harness/hosts/remote_session.h"
+#include "harness/hosts/outcome.h"
+#include "harness/hosts/remote.h"
+#include "kernels/core/text.h"
+#include "harness/hosts/supervise.h"
+
+typedef struct running {
+    ls_remote remote;
+    void (*on_tick)(void *);
+    void *context;
+} running;
+
+static void beat(void *context)
+{
+    running *r = context;
+    ls_remote_beat(&r->remote);
+    if (r->on_tick != NULL) {
+        r->on_tick(r->context);
+    }
+}
+
+static void hang_up(void *context)
+{
+    ls_remote_hang_up(&((running *)context)->remote);
+}
+
+/* lockstep-launch with torchrun's options, for host `node`. malloc'ed words. */
+static char **launcher_words(const ls_job *job, int node, int port)
+{
+    enum { OPTIONS = 16 };
+    char **words = calloc((size_t)job->argument_count + OPTIONS, sizeof *words), path[1024];
+    LS_ASSERT(words != NULL);
+    int count = 0, written = 0;
+    ls_remote_launcher(path, sizeof path);
+    written |= asprintf(&words[count++], "%s", path);
+    written |= asprintf(&words[count++], "--env-from-stdin");
+    written |= asprintf(&words[count++], "--nnodes=%d", job->host_count);
+    written |= asprintf(&words[count++], "--node-rank=%d", node);
+    written |= asprintf(&words[count++], "--nproc-per-node=%d", job->world / job->host_count);
+    if (job->local_nodes > 1) {
+        written |= asprintf(&words[count++], "--local-nodes=%d", job->local_nodes);
+    }
+    written |= asprintf(&words[count++], "--master-addr=%s", job->hosts->master_address);
+    written |= asprintf(&words[count++], "--master-port=%d", port);
+    written |= asprintf(&words[count++], "--log-dir=%s", job->directory);
+    written |= asprintf(&words[count++], "--grace=%g", job->grace_s);
+    if (job->file_bytes_max > 0) {
+        written |= asprintf(&words[count++], "--file-bytes=%lld", (long long)job->file_bytes_max);
+    }
+    written |= asprintf(&words[count++], "--");
+    for (int i = 0; i < job->argument_count; i++) {
+        written |= asprintf(&words[count++], "%s", job->argument[i]);
+    }
+    LS_ASSERT(written >= 0);
+    return words;
+}
+
+static ls_status open_channels(const ls_job *job, const char *token, ls_remote *out)
+{
+    ls_hosts *hosts = job->hosts;
+    LS_ASSERT(hosts->port_count > 0);
+    int port = hosts->port[hosts->port_next++ % hosts->port_count];
+    char ***words = calloc((size_t)job->host_count, sizeof *words);
+    LS_ASSERT(words != NULL);
+    for (int k = 0; k < job->host_count; k++) {
+        words[k] = launcher_words(job, k, port);
+    }
+    cJSON *order =
+        ls_remote_session_order(token, job->directory, job->threads, hosts->by == LS_HOSTS_SSH);
+    ls_status status = ls_remote_open(hosts, job->host_count, (char *const *const *)words, order,
+                                      job->directory, out);
+    cJSON_Delete(order);
+    for (int k = 0; k < job->host_count; k++) {
+        for (int i = 0; words[k][i] != NULL; i++) {
+            free(words[k][i]);
+        }
+        free(words[k]);
+    }
+    free(words);
+    return status;
+}
+
+/* ---- one outcome ---------------------------------------------------------------------------- */
+
+/* Earlier counts; one that only lost its peer gives way to one that failed by itself. */
+typedef struct blame {
+    bool any, victim;
+    int64_t ended_ns;
+} blame;
+
+static void consider(ls_job_outcome *out, blame *b, int rank, const ls_job_outcome *node,
+                     int64_t started_ns)
+{
+    bool victim =
+        node->signal == 0 && (node->code == LS_ERR_PEER_LOST || node->code == LS_ERR_RENDEZVOUS);
+    int64_t ended_ns = started_ns + node->rank[node->first_rank].ended_ns;
+    bool better =
+        !b->any || (b->victim && !victim) || (b->victim == victim && ended_ns < b->ended_ns);
+    if (better) {
+        *b = (blame){.any = true, .victim = victim, .ended_ns = ended_ns};
+        out->first_rank = rank;
+        out->code = node->code;
+        out->signal = node->signal;
+        out->state = node->signal != 0 ? LS_JOB_KILLED : LS_JOB_FAILED;
+    }
+}
+
+/* The launcher of that host did not say how its ranks ended: the connection did. */
+static void take_lost(const ls_job *job, const ls_job_outcome *channels, int k, const char *said,
+                      ls_job_outcome *out, blame *b)
+{
+    int per_host = job->world / job->host_count;
+    const ls_proc *channel = &channels->rank[k];
+    bool ours = channels->state == LS_JOB_STOPPED || channels->state == LS_JOB_TIMED_OUT;
+    for (int i = 0; i < per_host; i++) {
+        out->rank[k * per_host + i] =
+            (ls_proc){.ended = true,
+                      .code = LS_ERR_INFRA,
+                      .ended_ns = channel->ended_ns - channel->started_ns};
+    }
+    if (!ours && (!b->any || b->victim)) {
+        ls_log_error("job %s: host %s ended without a report (%s %d)%s%s", job->id,
+                     job->hosts->host[k].name, channel->signal != 0 ? "signal" : "exit code",
+                     channel->signal != 0 ? channel->signal : channel->code,
+                     said[0] != '\0' ? ": " : "", said);
+        *b = (blame){.any = true, .ended_ns = channel->ended_ns};
+        out->state = LS_JOB_FAILED;
+        out->first_rank = k * per_host;
+        out->code = LS_ERR_INFRA;
+        out->signal = 0;
+    }
+}
+
+static void put_together(const ls_job *job, const ls_job_outcome *channels, ls_job_outcome *out)
+{
+    int per_host = job->world / job->host_count;
+    blame b = {.any = false};
+    char said[300];
+    *out = (ls_job_outcome){.state = LS_JOB_DONE,
+                            .first_rank = -1,
+                            .started_ns = channels->started_ns,
+                            .ended_ns = channels->ended_ns,
+                            .rank_count = job->world};
+    out->rank = calloc((size_t)job->world, sizeof *out->rank);
+    LS_ASSERT(out->rank != NULL);
+    for (int k = 0; k < job->host_count; k++) {
+        ls_job_outcome node;
+        cJSON *report = ls_remote_report(job->directory, k, "node", said, sizeof said);
+        const cJSON *told = cJSON_GetObjectItemCaseSensitive(report, "outcome");
+        if (told == NULL || !ls_outcome_read(told, k * per_host, per_host, &node)) {
+            take_lost(job, channels, k, said, out, &b);
+            cJSON_Delete(report);
+            continue;
+        }
+        memcpy(&out->rank[k * per_host], node.rank, (size_t)per_host * sizeof *node.rank);
+        if (node.first_rank >= 0 && node.state != LS_JOB_STOPPED) {
+            consider(out, &b, k * per_host + node.first_rank, &node, channels->rank[k].started_ns);
+        }
+        if (node.state == LS_JOB_NOT_STARTED) {
+            ls_log_error("job %s: host %s: %s", job->id, job->hosts->host[k].name, said);
+        }
+        ls_job_outcome_free(&node);
+        cJSON_Delete(report);
+    }
+    if (channels->state == LS_JOB_STOPPED || channels->state == LS_JOB_TIMED_OUT) {
+        out->state = channels->state;
+    }
+    ls_outcome_add_up(out);
+}
+
+/* A network file system may remember that a rank's file was not there; opening the folder makes it
+ * look again (close-to-open consistency, nfs(5)). */
+static void look_again(const char *folder)
+{
+    DIR *opened = opendir(folder);
+    if (opened != NULL) {
+        closedir(opened);
+    }
+}
+
+static void remove_logs(const ls_job *job)
+{
+    char path[sizeof job->directory + 32];
+    for (int k = 0; k < job->host_count; k++) {
+        ls_text_put(path, sizeof path, "%s/node%d.log", job->directory, k);
+        (void)unlink(path);
+    }
+}
+
+ls_status ls_remote_run(const ls_job *job, const char *token, void (*on_tick)(void *),
+                        void *context, ls_job_outcome *outcome)
+{
+    running r = {.on_tick = on_tick, .context = context};
+    *outcome = (ls_job_outcome){.state = LS_JOB_NOT_STARTED, .first_rank = -1};
+    remove_logs(job);
+    LS_TRY(open_channels(job, token, &r.remote));
+    /* The launcher that failed has waited out its own grace; a second for the others' reports. */
+    ls_supervise watch = {.count = job->host_count,
+                          .spec = r.remote.spec,
+                          .limit_s = job->limit_s,
+                          .grace_s = job->grace_s + 1,
+                          .on_tick = beat,
+                          .hang_up = hang_up,
+                          .hang_up_s = LS_REMOTE_HANG_UP_S,
+                          .context = &r};
+    ls_job_outcome channels;
+    ls_status status = ls_supervise_run(&watch, &channels);
+    ls_remote_close(&r.remote);
+    if (status == LS_OK) {
+        look_again(job->directory);
+        put_together(job, &channels, outcome);
+    }
+    ls_job_outcome_free(&channels);
+    return status;
+}

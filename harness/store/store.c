@@ -1,0 +1,473 @@
+#include "store.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
+#include "store_link.h"
+#include "store_server.h"
+
+enum {
+    IDLE_MAX = 16,
+    RETRY_MS_FIRST = 10, /* between attempts to reach a rank 0 that does not listen yet, doubling */
+    RETRY_MS_LAST = 250,
+    GREETING_LIMIT_MS = 2000, /* while probing: who has not greeted by then is not our store */
+    REPLY_SLACK_MS = 2000, /* the server keeps the deadlines; this much later it counts as lost */
+};
+
+/* One request at a time on each connection: a call takes an idle one or opens a further one, so
+ * that a `get` that waits does not hold up another thread's `set`. */
+struct ls_store {
+    int rank, world, port;
+    double timeout_s;
+    char address[256];
+    char run_id[LS_STORE_KEY_BYTES_MAX + 1];
+    char local_address[64];
+    ls_store_server *server; /* rank 0 */
+    struct sockaddr_storage at;
+    socklen_t at_bytes;
+    int primary; /* stays open as long as the store: its end means this rank's end */
+    pthread_mutex_t lock;
+    bool primary_busy;  /* under lock */
+    int idle[IDLE_MAX]; /* under lock */
+    int idle_count;
+};
+
+/* ---- joining -------------------------------------------------------------------------------- */
+
+static int say_hello(const ls_store *store, int fd, bool further, int64_t deadline_ns,
+                     ls_store_answer *out)
+{
+    unsigned char value[LS_STORE_HELLO_BYTES];
+    ls_store_hello hello = {.rank = store->rank, .world = store->world, .further = further};
+    ls_store_wire_put_hello(&hello, value);
+    ls_store_header header = {.magic = LS_STORE_MAGIC,
+                              .verb = LS_STORE_HELLO,
+                              .key_bytes = (uint32_t)strlen(store->run_id),
+                              .value_bytes = sizeof value,
+                              .number = ls_store_link_rest_ns(deadline_ns) / 1000000};
+    int done = ls_store_link_ask(fd, &header, store->run_id, value, deadline_ns);
+    int64_t patience_ns = deadline_ns + REPLY_SLACK_MS * INT64_C(1000000);
+    return done > 0 ? ls_store_link_answer(fd, patience_ns, out) : done;
+}
+
+static void note_local_address(ls_store *store)
+{
+    struct sockaddr_storage own;
+    socklen_t bytes = sizeof own;
+    char host[sizeof store->local_address];
+    if (getsockname(store->primary, (struct sockaddr *)&own, &bytes) == 0 &&
+        getnameinfo((struct sockaddr *)&own, bytes, host, sizeof host, NULL, 0, NI_NUMERICHOST) ==
+            0) {
+        snprintf(store->local_address, sizeof store->local_address, "%s", host);
+    }
+}
+
+typedef enum join_result { JOINED, NOT_YET, TURNED_AWAY } join_result;
+
+/* One attempt on one address and port. TURNED_AWAY: *status, already logged. */
+static join_result try_join(ls_store *store, const struct addrinfo *at, int port, bool probe,
+                            int64_t deadline_ns, ls_status *status, char *why, size_t why_bytes)
+{
+    struct sockaddr_storage where;
+    memcpy(&where, at->ai_addr, at->ai_addrlen);
+    if (where.ss_family == AF_INET6) {
+        ((struct sockaddr_in6 *)&where)->sin6_port = htons((uint16_t)port);
+    } else {
+        ((struct sockaddr_in *)&where)->sin_port = htons((uint16_t)port);
+    }
+    int64_t reach_ns = ls_store_link_deadline(GREETING_LIMIT_MS * 1e-3);
+    if (!probe || reach_ns > deadline_ns) {
+        reach_ns = deadline_ns;
+    }
+    int fd = -1;
+    if (!ls_store_link_reach((struct sockaddr *)&where, at->ai_addrlen, reach_ns, &fd, why,
+                             why_bytes)) {
+        return NOT_YET;
+    }
+    ls_store_answer told = {.status = LS_OK};
+    int done = say_hello(store, fd, false, deadline_ns, &told);
+    if (done <= 0) {
+        snprintf(why, why_bytes, "rank 0 was reached, then %s",
+                 done == 0 ? "did not answer" : "closed the connection");
+        close(fd);
+        return NOT_YET;
+    }
+    if (told.status == LS_OK) {
+        free(told.value);
+        store->at = where;
+        store->at_bytes = at->ai_addrlen;
+        store->port = port;
+        store->primary = fd;
+        note_local_address(store);
+        return JOINED;
+    }
+    close(fd);
+    bool other_job = told.status == LS_ERR_RENDEZVOUS && ls_store_link_rest_ns(deadline_ns) > 0;
+    snprintf(why, why_bytes, "%s", told.value);
+    if (probe && other_job) {
+        free(told.value);
+        return NOT_YET; /* a neighbour's store: ours is on another port */
+    }
+    ls_log_error("store at %s:%d: %s", store->address, port, told.value);
+    free(told.value);
+    *status = told.status;
+    return TURNED_AWAY;
+}
+
+static ls_status join(ls_store *store, const ls_store_options *options, int64_t deadline_ns)
+{
+    char why[256] = "not tried", service[8];
+    bool probe = options->probe && store->server == NULL;
+    int first = probe ? options->port + 1 : store->port;
+    int last = probe ? options->port + LS_STORE_PORT_PROBES : store->port;
+    int pause_ms = RETRY_MS_FIRST;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    snprintf(service, sizeof service, "%d", first);
+    for (;;) {
+        int failed = getaddrinfo(store->address, service, &hints, &found);
+        if (failed != 0 && strcmp(store->address, "localhost") == 0) {
+            /* a bare system image may have no /etc/hosts; the name is fixed (RFC 6761, 6.3) */
+            failed = getaddrinfo("127.0.0.1", service, &hints, &found);
+        }
+        if (failed != 0) { /* a name may appear with its node; until then as good as unreachable */
+            snprintf(why, sizeof why, "%s", gai_strerror(failed));
+            found = NULL;
+        }
+        for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) {
+            for (int port = first; port <= last && ls_store_link_rest_ns(deadline_ns) > 0; port++) {
+                ls_status status = LS_OK;
+                join_result result =
+                    try_join(store, at, port, probe, deadline_ns, &status, why, sizeof why);
+                if (result != NOT_YET) {
+                    freeaddrinfo(found);
+                    return status;
+                }
+            }
+        }
+        if (found != NULL) {
+            freeaddrinfo(found);
+        }
+        int64_t rest = ls_store_link_rest_ns(deadline_ns);
+        if (rest == 0) {
+            break;
+        }
+        int64_t pause_ns = pause_ms * INT64_C(1000000);
+        ls_store_link_pause(ls_clock_ns() + (pause_ns < rest ? pause_ns : rest));
+        pause_ms = pause_ms * 2 < RETRY_MS_LAST ? pause_ms * 2 : RETRY_MS_LAST;
+    }
+    char ports[32];
+    snprintf(ports, sizeof ports, first == last ? "%d" : "%d to %d", first, last);
+    ls_log_error("store: rank %d did not reach rank 0 at %s port %s within %.3g s: %s", store->rank,
+                 store->address, ports, store->timeout_s, why);
+    return LS_ERR_RENDEZVOUS;
+}
+
+static ls_status check_options(const ls_store_options *options)
+{
+    if (options->world < 1 || options->rank < 0 || options->rank >= options->world) {
+        ls_log_error("store: rank %d is out of range in a world of %d, allowed: 0 to %d",
+                     options->rank, options->world, options->world - 1);
+        return LS_ERR_USAGE;
+    }
+    if (options->world > LS_STORE_CLIENTS_MAX / 2) {
+        ls_log_error("store: world of %d ranks, allowed: 1 to %d", options->world,
+                     LS_STORE_CLIENTS_MAX / 2);
+        return LS_ERR_USAGE;
+    }
+    int last = options->probe ? options->port + LS_STORE_PORT_PROBES : options->port;
+    if (options->port < 0 || last > 65535 || (options->port == 0 && options->rank != 0)) {
+        ls_log_error("store: port %d, allowed: 1 to %d", options->port,
+                     options->probe ? 65535 - LS_STORE_PORT_PROBES : 65535);
+        return LS_ERR_USAGE;
+    }
+    if (!(options->timeout_s > 0 && options->timeout_s <= 1e6)) {
+        ls_log_error("store: deadline of %g s, allowed: more than 0, at most 1e6",
+                     options->timeout_s);
+        return LS_ERR_USAGE;
+    }
+    if (strlen(options->run_id) > LS_STORE_KEY_BYTES_MAX ||
+        strlen(options->address) >= sizeof((ls_store *)NULL)->address) {
+        ls_log_error("store: run id of %zu bytes or address of %zu bytes, allowed: %d and 255",
+                     strlen(options->run_id), strlen(options->address), LS_STORE_KEY_BYTES_MAX);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+ls_status ls_store_open(const ls_store_options *options, ls_store **out)
+{
+    LS_TRY(check_options(options));
+    int64_t deadline_ns = ls_store_link_deadline(options->timeout_s);
+    ls_store *store = calloc(1, sizeof *store);
+    if (store == NULL) {
+        ls_log_error("store: no memory");
+        return LS_ERR_INFRA;
+    }
+    ls_status status = LS_OK;
+    store->rank = options->rank;
+    store->world = options->world;
+    store->port = options->port;
+    store->timeout_s = options->timeout_s;
+    store->primary = -1;
+    snprintf(store->address, sizeof store->address, "%s", options->address);
+    snprintf(store->run_id, sizeof store->run_id, "%s", options->run_id);
+    pthread_mutex_init(&store->lock, NULL);
+    if (options->rank == 0) {
+        LS_TRY_GOTO(status, ls_store_server_start(options, &store->server), free_store);
+        store->port = ls_store_server_port(store->server);
+    }
+    LS_TRY_GOTO(status, join(store, options, deadline_ns), stop_server);
+    *out = store;
+    return LS_OK;
+stop_server:
+    if (store->server != NULL) {
+        ls_store_server_stop(store->server, 0);
+    }
+free_store:
+    pthread_mutex_destroy(&store->lock);
+    free(store);
+    return status;
+}
+
+void ls_store_close(ls_store *store, double linger_s)
+{
+    if (store == NULL) {
+        return;
+    }
+    if (store->primary >= 0) {
+        ls_store_header bye = {.magic = LS_STORE_MAGIC, .verb = LS_STORE_BYE};
+        (void)ls_store_link_ask(store->primary, &bye, "", NULL, ls_store_link_deadline(1.0));
+        close(store->primary);
+    }
+    for (int i = 0; i < store->idle_count; i++) {
+        close(store->idle[i]);
+    }
+    if (store->server != NULL) {
+        ls_store_server_stop(store->server, linger_s);
+    }
+    pthread_mutex_destroy(&store->lock);
+    free(store);
+}
+
+int ls_store_port(const ls_store *store)
+{
+    return store->port;
+}
+
+void ls_store_local_address(const ls_store *store, char *text, int text_bytes)
+{
+    if (store->server == NULL || !ls_store_server_address(store->server, text, text_bytes)) {
+        snprintf(text, (size_t)text_bytes, "%s", store->local_address);
+    }
+}
+
+/* ---- requests ------------------------------------------------------------------------------- */
+
+static ls_status take_connection(ls_store *store, int64_t deadline_ns, int *out)
+{
+    pthread_mutex_lock(&store->lock);
+    int fd = -1;
+    if (!store->primary_busy && store->primary >= 0) {
+        store->primary_busy = true;
+        fd = store->primary;
+    } else if (store->idle_count > 0) {
+        fd = store->idle[--store->idle_count];
+    }
+    bool lost = store->primary < 0;
+    pthread_mutex_unlock(&store->lock);
+    if (fd >= 0) {
+        *out = fd;
+        return LS_OK;
+    }
+    char why[256];
+    ls_store_answer told = {.value = NULL};
+    if (lost || !ls_store_link_reach((struct sockaddr *)&store->at, store->at_bytes, deadline_ns,
+                                     &fd, why, sizeof why)) {
+        ls_log_error("store: rank 0 at %s:%d is gone: %s", store->address, store->port,
+                     lost ? "its connection broke before" : why);
+        return LS_ERR_PEER_LOST;
+    }
+    if (say_hello(store, fd, true, deadline_ns, &told) <= 0 || told.status != LS_OK) {
+        ls_log_error("store: rank 0 at %s:%d took no further connection%s%s", store->address,
+                     store->port, told.value != NULL ? ": " : "",
+                     told.value != NULL ? told.value : "");
+        free(told.value);
+        close(fd);
+        return LS_ERR_PEER_LOST;
+    }
+    free(told.value);
+    *out = fd;
+    return LS_OK;
+}
+
+static void give_connection(ls_store *store, int fd, bool usable)
+{
+    pthread_mutex_lock(&store->lock);
+    bool keep = usable;
+    if (fd == store->primary) {
+        store->primary_busy = false;
+        store->primary = usable ? fd : -1;
+    } else if (usable && store->idle_count < IDLE_MAX) {
+        store->idle[store->idle_count++] = fd;
+    } else {
+        keep = false;
+    }
+    pthread_mutex_unlock(&store->lock);
+    if (!keep) {
+        close(fd);
+    }
+}
+
+/* `limit_s`: what the server may take. Fills *out, which the caller frees; a status in it is not
+ * logged yet. */
+static ls_status ask(ls_store *store, ls_store_header header, const char *key, const void *value,
+                     double limit_s, ls_store_answer *out)
+{
+    size_t key_bytes = strlen(key);
+    if (key_bytes > LS_STORE_KEY_BYTES_MAX || header.value_bytes > LS_STORE_VALUE_BYTES_MAX) {
+        ls_log_error("store: key of %zu bytes, value of %u bytes, allowed: %d and %d", key_bytes,
+                     header.value_bytes, LS_STORE_KEY_BYTES_MAX, LS_STORE_VALUE_BYTES_MAX);
+        return LS_ERR_USAGE;
+    }
+    header.magic = LS_STORE_MAGIC;
+    header.key_bytes = (uint32_t)key_bytes;
+    int64_t deadline_ns = ls_store_link_deadline(limit_s) + REPLY_SLACK_MS * INT64_C(1000000);
+    int fd = -1;
+    LS_TRY(take_connection(store, deadline_ns, &fd));
+    int done = ls_store_link_ask(fd, &header, key, value, deadline_ns);
+    if (done > 0) {
+        done = ls_store_link_answer(fd, deadline_ns, out);
+    }
+    int saved = errno;
+    give_connection(store, fd, done > 0);
+    if (done <= 0) {
+        ls_log_error("store: rank 0 at %s:%d %s (key '%s')%s%s", store->address, store->port,
+                     done == 0 ? "stopped answering" : "has left", key, done == 0 ? "" : ": ",
+                     done == 0 ? "" : strerror(saved));
+        return LS_ERR_PEER_LOST;
+    }
+    return LS_OK;
+}
+
+static ls_status settle(const char *verb, const char *key, double limit_s, ls_store_answer *told)
+{
+    if (told->status == LS_ERR_RENDEZVOUS) {
+        ls_log_error("store: %s '%s': %s within %.3g s", verb, key, told->value, limit_s);
+    } else if (told->status != LS_OK) {
+        ls_log_error("store: %s '%s': %s", verb, key, told->value);
+    }
+    if (told->status != LS_OK) {
+        free(told->value);
+        told->value = NULL;
+    }
+    return told->status;
+}
+
+ls_status ls_store_set(ls_store *store, const char *key, const void *value, size_t bytes)
+{
+    ls_store_header header = {.verb = LS_STORE_SET};
+    header.value_bytes = bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)bytes;
+    ls_store_answer told = {.value = NULL};
+    LS_TRY(ask(store, header, key, value, store->timeout_s, &told));
+    LS_TRY(settle("set", key, store->timeout_s, &told));
+    free(told.value);
+    return LS_OK;
+}
+
+static ls_status await(ls_store *store, ls_store_verb verb, const char *key, double limit_s,
+                       ls_store_answer *told)
+{
+    ls_store_header header = {.verb = verb, .number = (int64_t)ceil(limit_s * 1e3)};
+    LS_TRY(ask(store, header, key, NULL, limit_s, told));
+    return settle("get", key, limit_s, told);
+}
+
+ls_status ls_store_get(ls_store *store, const char *key, double timeout_s, void **value,
+                       size_t *bytes)
+{
+    ls_store_answer told = {.value = NULL};
+    double limit_s = timeout_s < 0 ? store->timeout_s : timeout_s;
+    LS_TRY(await(store, LS_STORE_GET, key, limit_s, &told));
+    *value = told.value;
+    *bytes = told.bytes;
+    return LS_OK;
+}
+
+ls_status ls_store_wait(ls_store *store, const char *const *keys, int count, double timeout_s)
+{
+    int64_t deadline_ns = ls_store_link_deadline(timeout_s < 0 ? store->timeout_s : timeout_s);
+    for (int i = 0; i < count; i++) {
+        ls_store_answer told = {.value = NULL};
+        double limit_s = (double)ls_store_link_rest_ns(deadline_ns) * 1e-9;
+        LS_TRY(await(store, LS_STORE_WAIT, keys[i], limit_s, &told));
+        free(told.value);
+    }
+    return LS_OK;
+}
+
+ls_status ls_store_add(ls_store *store, const char *key, int64_t amount, int64_t *sum)
+{
+    ls_store_header header = {.verb = LS_STORE_ADD, .number = amount};
+    ls_store_answer told = {.value = NULL};
+    LS_TRY(ask(store, header, key, NULL, store->timeout_s, &told));
+    LS_TRY(settle("add to", key, store->timeout_s, &told));
+    *sum = told.number;
+    free(told.value);
+    return LS_OK;
+}
+
+ls_status ls_store_who_left(ls_store *store, int *rank)
+{
+    ls_store_header header = {.verb = LS_STORE_WHO_LEFT};
+    ls_store_answer told = {.value = NULL};
+    LS_TRY(ask(store, header, "", NULL, store->timeout_s, &told));
+    LS_TRY(settle("ask who has left", "", store->timeout_s, &told));
+    *rank = (int)told.number;
+    free(told.value);
+    return LS_OK;
+}
+
+ls_status ls_store_exchange(ls_store *store, const char *name, const void *mine, size_t bytes,
+                            void **values, size_t *value_bytes)
+{
+    char key[LS_STORE_KEY_BYTES_MAX + 32];
+    int64_t deadline_ns = ls_store_link_deadline(store->timeout_s);
+    snprintf(key, sizeof key, "%s/%d", name, store->rank);
+    LS_TRY(ls_store_set(store, key, mine, bytes));
+    for (int rank = 0; rank < store->world; rank++) {
+        snprintf(key, sizeof key, "%s/%d", name, rank);
+        double limit_s = (double)ls_store_link_rest_ns(deadline_ns) * 1e-9;
+        ls_status status = ls_store_get(store, key, limit_s, &values[rank], &value_bytes[rank]);
+        if (status != LS_OK) {
+            for (int i = 0; i < rank; i++) {
+                free(values[i]);
+            }
+            return status;
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_store_barrier(ls_store *store, const char *name, double timeout_s)
+{
+    char key[LS_STORE_KEY_BYTES_MAX + 32];
+    int64_t deadline_ns = ls_store_link_deadline(timeout_s < 0 ? store->timeout_s : timeout_s);
+    snprintf(key, sizeof key, "%s/%d", name, store->rank);
+    LS_TRY(ls_store_set(store, key, NULL, 0));
+    for (int rank = 0; rank < store->world; rank++) {
+        snprintf(key, sizeof key, "%s/%d", name, rank);
+        const char *one = key;
+        LS_TRY(ls_store_wait(store, &one, 1, (double)ls_store_link_rest_ns(deadline_ns) * 1e-9));
+    }
+    return LS_OK;
+}

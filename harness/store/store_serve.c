@@ -1,0 +1,299 @@
+#include "store_serve.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
+#include "store_server.h"
+
+/* ---- replies -------------------------------------------------------------------------------- */
+
+void ls_store_serve_flush(ls_store_peer *peer)
+{
+    while (peer->out_sent < peer->out_bytes) {
+        ssize_t sent = send(peer->fd, peer->out + peer->out_sent, peer->out_bytes - peer->out_sent,
+                            MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno == EINTR) {
+            continue;
+        }
+        if (sent < 0) {
+            return; /* full: POLLOUT goes on; broken: the next poll sees it */
+        }
+        peer->out_sent += (size_t)sent;
+    }
+    free(peer->out);
+    peer->out = NULL;
+    peer->out_bytes = peer->out_sent = 0;
+}
+
+static void reply(ls_store_peer *peer, ls_status status, const void *value, size_t bytes,
+                  int64_t number)
+{
+    LS_ASSERT(peer->out == NULL); /* one request at a time */
+    ls_store_header header = {.magic = LS_STORE_MAGIC,
+                              .verb = (uint32_t)status,
+                              .value_bytes = (uint32_t)bytes,
+                              .number = number};
+    peer->waiting = 0;
+    peer->deadline_ns = LS_STORE_NEVER;
+    free(peer->body);
+    peer->body = NULL;
+    peer->header_used = peer->body_used = 0;
+    peer->out = malloc(LS_STORE_HEADER_BYTES + bytes);
+    if (peer->out == NULL) {
+        ls_log_error("store: no memory for a reply of %zu bytes to %s", bytes, peer->who);
+        shutdown(peer->fd, SHUT_RDWR);
+        return;
+    }
+    ls_store_wire_put(&header, peer->out);
+    if (bytes > 0) {
+        memcpy(peer->out + LS_STORE_HEADER_BYTES, value, bytes);
+    }
+    peer->out_bytes = LS_STORE_HEADER_BYTES + bytes;
+    ls_store_serve_flush(peer);
+}
+
+void ls_store_serve_refuse(ls_store_peer *peer, ls_status status, const char *text)
+{
+    reply(peer, status, text, strlen(text), 0);
+}
+
+static void reply_entry(ls_store_peer *peer, const ls_store_entry *found)
+{
+    if (peer->request.verb == LS_STORE_GET) {
+        /* the value outlives the reply's copy: body (the key) is freed in reply, the entry is not
+         */
+        reply(peer, LS_OK, found->value, found->bytes, 0);
+    } else {
+        reply(peer, LS_OK, NULL, 0, 0);
+    }
+}
+
+static void wake_waiters(ls_store_server *server, const char *key)
+{
+    const ls_store_entry *found = ls_store_keys_find(&server->keys, key);
+    for (int i = 0; i < server->count; i++) {
+        ls_store_peer *peer = &server->connection[i];
+        if ((peer->waiting == LS_STORE_GET || peer->waiting == LS_STORE_WAIT) &&
+            strcmp(peer->body, key) == 0) {
+            reply_entry(peer, found);
+        }
+    }
+}
+
+/* ---- who is there --------------------------------------------------------------------------- */
+
+void ls_store_serve_missing(const ls_store_server *server, char *text, size_t text_bytes)
+{
+    size_t used = (size_t)snprintf(text, text_bytes, "missing of %d: rank", server->world);
+    int listed = 0;
+    for (int rank = 0; rank < server->world && used < text_bytes; rank++) {
+        if (server->primary_of[rank] != LS_STORE_ABSENT) {
+            continue;
+        }
+        if (listed == 16) {
+            snprintf(text + used, text_bytes - used, " ...");
+            return;
+        }
+        used +=
+            (size_t)snprintf(text + used, text_bytes - used, "%s %d", listed == 0 ? "" : ",", rank);
+        listed++;
+    }
+}
+
+static void hello(ls_store_server *server, ls_store_peer *peer, int64_t now_ns)
+{
+    char text[512] = "";
+    const char *value = peer->body + peer->request.key_bytes + 1;
+    bool known = strcmp(peer->body, server->run_id) == 0;
+    if (!known || peer->request.value_bytes != LS_STORE_HELLO_BYTES) {
+        ls_log_warn("store: refused %s, which does not belong to this job (other token or run id)",
+                    peer->who);
+        ls_store_serve_refuse(
+            peer, LS_ERR_RENDEZVOUS,
+            "it belongs to another job (its token or run id differs from this rank's)");
+        return;
+    }
+    ls_store_hello told = ls_store_wire_get_hello((const unsigned char *)value);
+    int rank = told.rank;
+    if (told.world != server->world) {
+        snprintf(text, sizeof text, "rank %d says the world has %d ranks, rank 0 says %d", rank,
+                 told.world, server->world);
+    } else if (rank < 0 || rank >= server->world) {
+        snprintf(text, sizeof text, "rank %d is out of range, allowed: 0 to %d", rank,
+                 server->world - 1);
+    } else if (told.further == 0 && server->primary_of[rank] != LS_STORE_ABSENT) {
+        snprintf(text, sizeof text, "rank %d is there twice: taken by %s, now also by %s", rank,
+                 server->who_of[rank], peer->who);
+    }
+    if (text[0] != '\0') {
+        ls_log_error("store: refused %s: %s", peer->who, text);
+        ls_store_serve_refuse(peer, LS_ERR_USAGE, text);
+        return;
+    }
+    peer->rank = rank;
+    if (told.further != 0) {
+        reply(peer, LS_OK, NULL, 0, 0);
+        return;
+    }
+    peer->primary = true;
+    server->primary_of[rank] = LS_STORE_HERE;
+    snprintf(server->who_of[rank], LS_STORE_WHO_BYTES, "%s", peer->who);
+    server->joined++;
+    peer->waiting = LS_STORE_HELLO;
+    peer->deadline_ns = now_ns + peer->request.number * 1000000;
+    if (server->joined < server->world) {
+        return;
+    }
+    for (int i = 0; i < server->count; i++) {
+        if (server->connection[i].waiting == LS_STORE_HELLO) {
+            reply(&server->connection[i], LS_OK, NULL, 0, 0);
+        }
+    }
+}
+
+/* ---- requests ------------------------------------------------------------------------------- */
+
+static void add(ls_store_server *server, ls_store_peer *peer)
+{
+    const char *key = peer->body;
+    const ls_store_entry *found = ls_store_keys_find(&server->keys, key);
+    int64_t sum = 0;
+    if (found != NULL) {
+        char *end = NULL;
+        errno = 0;
+        sum = strtoll(found->value, &end, 10);
+        if (errno != 0 || found->bytes == 0 || end != (char *)found->value + found->bytes) {
+            ls_store_serve_refuse(peer, LS_ERR_USAGE, "its value is no decimal number");
+            return;
+        }
+    }
+    if (__builtin_add_overflow(sum, peer->request.number, &sum)) {
+        ls_store_serve_refuse(peer, LS_ERR_USAGE, "the sum leaves 64 bits");
+        return;
+    }
+    char text[32];
+    int bytes = snprintf(text, sizeof text, "%" PRId64, sum);
+    if (!ls_store_keys_put(&server->keys, key, text, (size_t)bytes)) {
+        ls_store_serve_refuse(peer, LS_ERR_INFRA, "rank 0 has no memory for it");
+        return;
+    }
+    wake_waiters(server, key);
+    reply(peer, LS_OK, NULL, 0, sum);
+}
+
+/* One whole request lies in peer->request and peer->body. False: drop the connection. */
+static bool serve(ls_store_server *server, ls_store_peer *peer)
+{
+    const ls_store_header *request = &peer->request;
+    int64_t now_ns = ls_clock_ns();
+    if (request->verb == LS_STORE_HELLO) {
+        if (peer->rank >= 0) {
+            return false;
+        }
+        hello(server, peer, now_ns);
+        return true;
+    }
+    const char *key = peer->body;
+    switch ((ls_store_verb)request->verb) {
+    case LS_STORE_SET:
+        if (!ls_store_keys_put(&server->keys, key, key + request->key_bytes + 1,
+                               request->value_bytes)) {
+            ls_store_serve_refuse(peer, LS_ERR_INFRA, "rank 0 has no memory for it");
+            return true;
+        }
+        wake_waiters(server, key);
+        reply(peer, LS_OK, NULL, 0, 0);
+        return true;
+    case LS_STORE_GET:
+    case LS_STORE_WAIT: {
+        const ls_store_entry *found = ls_store_keys_find(&server->keys, key);
+        if (found != NULL) {
+            reply_entry(peer, found);
+        } else {
+            peer->waiting = (ls_store_verb)request->verb;
+            peer->deadline_ns = now_ns + request->number * 1000000;
+        }
+        return true;
+    }
+    case LS_STORE_ADD:
+        add(server, peer);
+        return true;
+    case LS_STORE_WHO_LEFT: {
+        int rank = 0;
+        while (rank < server->world && server->primary_of[rank] != LS_STORE_GONE &&
+               server->primary_of[rank] != LS_STORE_LOST) {
+            rank++;
+        }
+        reply(peer, LS_OK, NULL, 0, rank < server->world ? rank : -1);
+        return true;
+    }
+    case LS_STORE_BYE:
+        if (peer->primary) {
+            server->primary_of[peer->rank] = LS_STORE_GONE;
+        }
+        return false;
+    default:
+        return false;
+    }
+}
+
+static bool header_is_sane(const ls_store_peer *peer)
+{
+    const ls_store_header *request = &peer->request;
+    bool first = peer->rank < 0;
+    uint32_t value_bytes_max = first ? LS_STORE_HELLO_BYTES : LS_STORE_VALUE_BYTES_MAX;
+    return request->magic == LS_STORE_MAGIC && first == (request->verb == LS_STORE_HELLO) &&
+           request->key_bytes <= LS_STORE_KEY_BYTES_MAX &&
+           request->value_bytes <= value_bytes_max &&
+           (request->verb == LS_STORE_ADD ||
+            (request->number >= 0 && request->number <= INT32_MAX * INT64_C(1000)));
+}
+
+bool ls_store_serve_read(ls_store_server *server, ls_store_peer *peer)
+{
+    for (;;) {
+        bool in_header = peer->header_used < LS_STORE_HEADER_BYTES;
+        size_t body_bytes =
+            in_header ? 0 : (size_t)peer->request.key_bytes + peer->request.value_bytes;
+        /* the key is followed by a 0 of ours, the value begins after it */
+        size_t gap = peer->body_used >= peer->request.key_bytes ? 1 : 0;
+        char *to = in_header ? (char *)peer->header + peer->header_used
+                             : peer->body + peer->body_used + gap;
+        size_t wanted = in_header  ? LS_STORE_HEADER_BYTES - peer->header_used
+                        : gap == 0 ? peer->request.key_bytes - peer->body_used
+                                   : body_bytes - peer->body_used;
+        if (in_header || wanted > 0) {
+            ssize_t got = recv(peer->fd, to, wanted, MSG_DONTWAIT);
+            if (got < 0 && errno == EINTR) {
+                continue;
+            }
+            if (got < 0) {
+                return errno == EAGAIN || errno == EWOULDBLOCK;
+            }
+            if (got == 0) {
+                return false;
+            }
+            *(in_header ? &peer->header_used : &peer->body_used) += (size_t)got;
+        }
+        if (in_header && peer->header_used == LS_STORE_HEADER_BYTES) {
+            peer->request = ls_store_wire_get(peer->header);
+            if (!header_is_sane(peer)) {
+                ls_log_warn("store: dropped %s (rank %d): bad frame", peer->who, peer->rank);
+                return false;
+            }
+            peer->body = calloc(1, (size_t)peer->request.key_bytes + peer->request.value_bytes + 2);
+            if (peer->body == NULL) {
+                ls_log_error("store: no memory for a request of %s", peer->who);
+                return false;
+            }
+        } else if (!in_header &&
+                   peer->body_used == (size_t)peer->request.key_bytes + peer->request.value_bytes) {
+            return serve(server, peer);
+        }
+    }
+}

@@ -1,0 +1,302 @@
+#include "store_server.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
+#include "store_listen.h"
+#include "store_serve.h"
+
+enum {
+    HELLO_LIMIT_S = 10,    /* a connection that has not said who it is by then is dropped */
+    ACCEPT_PAUSE_MS = 100, /* out of descriptors: give others the time to close some */
+};
+
+/* ---- connections ---------------------------------------------------------------------------- */
+
+static void drop(ls_store_server *server, int index)
+{
+    ls_store_peer *peer = &server->connection[index];
+    if (peer->primary && server->primary_of[peer->rank] == LS_STORE_HERE) {
+        server->primary_of[peer->rank] = LS_STORE_LOST;
+        if (atomic_load(&server->stop_ns) == 0) {
+            ls_log_warn("store: rank %d (%s) left without goodbye", peer->rank, peer->who);
+        }
+    }
+    close(peer->fd);
+    free(peer->body);
+    free(peer->out);
+    server->connection[index] = server->connection[--server->count];
+}
+
+static bool grow(ls_store_server *server)
+{
+    int capacity = server->capacity == 0 ? 64 : server->capacity * 2;
+    ls_store_peer *more = realloc(server->connection, (size_t)capacity * sizeof *more);
+    if (more != NULL) {
+        server->connection = more;
+    }
+    struct pollfd *polled = realloc(server->polled, (size_t)(capacity + 2) * sizeof *polled);
+    if (polled != NULL) {
+        server->polled = polled;
+    }
+    if (more == NULL || polled == NULL) {
+        return false;
+    }
+    server->capacity = capacity;
+    return true;
+}
+
+static void accept_one(ls_store_server *server, int64_t now_ns)
+{
+    struct sockaddr_storage from;
+    socklen_t bytes = sizeof from;
+    int fd =
+        accept4(server->listener, (struct sockaddr *)&from, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            ls_log_warn("store: cannot accept a connection: %s", strerror(errno));
+            server->accept_after_ns = now_ns + ACCEPT_PAUSE_MS * INT64_C(1000000);
+        }
+        return;
+    }
+    if (server->count >= LS_STORE_CLIENTS_MAX ||
+        (server->count == server->capacity && !grow(server))) {
+        ls_log_warn("store: refused a connection beyond %d", server->count);
+        close(fd);
+        return;
+    }
+    int on = 1;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* only a matter of speed */
+    ls_store_peer *peer = &server->connection[server->count++];
+    *peer = (ls_store_peer){
+        .fd = fd, .rank = -1, .deadline_ns = now_ns + HELLO_LIMIT_S * INT64_C(1000000000)};
+    char host[INET6_ADDRSTRLEN + 16], service[8];
+    if (getnameinfo((struct sockaddr *)&from, bytes, host, sizeof host, service, sizeof service,
+                    NI_NUMERICHOST | NI_NUMERICSERV) == 0) {
+        snprintf(peer->who, sizeof peer->who, "%.45s:%.5s", host, service);
+    }
+    char own[sizeof server->address];
+    if (ls_store_listen_reached_as(fd, own, sizeof own)) {
+        pthread_mutex_lock(&server->address_lock);
+        memcpy(server->address, own, sizeof own);
+        pthread_mutex_unlock(&server->address_lock);
+    }
+    /* 8 bytes into an empty socket buffer cannot block; a dead peer shows in the next poll */
+    (void)!send(fd, LS_STORE_GREETING, LS_STORE_GREETING_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* ---- the thread ----------------------------------------------------------------------------- */
+
+/* Replies to those whose time is over. Returns the next deadline. */
+static int64_t expire(ls_store_server *server, int64_t now_ns)
+{
+    int64_t next_ns = LS_STORE_NEVER;
+    for (int i = server->count - 1; i >= 0; i--) {
+        ls_store_peer *peer = &server->connection[i];
+        if (peer->deadline_ns > now_ns) {
+            next_ns = peer->deadline_ns < next_ns ? peer->deadline_ns : next_ns;
+        } else if (peer->waiting == LS_STORE_HELLO) {
+            char text[256];
+            ls_store_serve_missing(server, text, sizeof text);
+            ls_store_serve_refuse(peer, LS_ERR_RENDEZVOUS, text);
+        } else if (peer->waiting != 0) {
+            ls_store_serve_refuse(peer, LS_ERR_RENDEZVOUS, "nobody set it");
+        } else {
+            ls_log_warn("store: dropped %s: it did not say who it is within %d s", peer->who,
+                        HELLO_LIMIT_S);
+            drop(server, i);
+        }
+    }
+    return next_ns;
+}
+
+static bool may_stop(const ls_store_server *server, int64_t stop_ns, int64_t now_ns)
+{
+    if (stop_ns == 0) {
+        return false;
+    }
+    bool others = false;
+    for (int rank = 1; rank < server->world; rank++) {
+        others = others || server->primary_of[rank] == LS_STORE_HERE;
+    }
+    return !others || now_ns >= stop_ns;
+}
+
+static int poll_all(ls_store_server *server, int64_t now_ns, int64_t until_ns)
+{
+    struct pollfd *polled = server->polled;
+    bool paused = now_ns < server->accept_after_ns;
+    polled[0] = (struct pollfd){.fd = server->wake, .events = POLLIN};
+    polled[1] = (struct pollfd){.fd = paused ? -1 : server->listener, .events = POLLIN};
+    if (paused && server->accept_after_ns < until_ns) {
+        until_ns = server->accept_after_ns;
+    }
+    for (int i = 0; i < server->count; i++) {
+        /* while a reply is going out, or is owed, only the connection's end is of interest */
+        short events = server->connection[i].out != NULL ? POLLOUT : POLLIN;
+        polled[i + 2] = (struct pollfd){.fd = server->connection[i].fd, .events = events};
+    }
+    struct timespec limit;
+    if (until_ns != LS_STORE_NEVER) {
+        int64_t rest_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+        limit = (struct timespec){.tv_sec = rest_ns / 1000000000, .tv_nsec = rest_ns % 1000000000};
+    }
+    return ppoll(polled, (nfds_t)(server->count + 2), until_ns == LS_STORE_NEVER ? NULL : &limit,
+                 NULL);
+}
+
+static void handle(ls_store_server *server, int index, short events)
+{
+    ls_store_peer *peer = &server->connection[index];
+    bool keep = true;
+    if (peer->out != NULL) {
+        ls_store_serve_flush(peer);
+        keep = (events & (POLLERR | POLLHUP | POLLNVAL)) == 0;
+    } else if (peer->waiting != 0) {
+        char byte;
+        ssize_t got = recv(peer->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+        keep = got < 0 && (errno == EAGAIN || errno == EINTR);
+        if (got > 0) {
+            ls_log_warn("store: dropped %s (rank %d): a request while one is owed", peer->who,
+                        peer->rank);
+        }
+    } else {
+        keep = ls_store_serve_read(server, peer);
+    }
+    if (!keep) {
+        drop(server, index);
+    }
+}
+
+static void *serve_all(void *argument)
+{
+    ls_store_server *server = argument;
+    for (;;) {
+        int64_t now_ns = ls_clock_ns();
+        int64_t stop_ns = atomic_load(&server->stop_ns);
+        if (may_stop(server, stop_ns, now_ns)) {
+            break;
+        }
+        int64_t until_ns = expire(server, now_ns);
+        if (stop_ns != 0 && stop_ns < until_ns) {
+            until_ns = stop_ns;
+        }
+        int ready = poll_all(server, now_ns, until_ns);
+        if (ready <= 0) {
+            continue; /* a deadline, or EINTR */
+        }
+        if (server->polled[0].revents != 0) {
+            uint64_t count;
+            (void)!read(server->wake, &count, sizeof count);
+        }
+        /* from the end: drop() moves the last connection into the gap */
+        for (int i = server->count - 1; i >= 0; i--) {
+            if (server->polled[i + 2].revents != 0) {
+                handle(server, i, server->polled[i + 2].revents);
+            }
+        }
+        if ((server->polled[1].revents & POLLIN) != 0) {
+            accept_one(server, now_ns);
+        }
+    }
+    for (int i = 0; i < server->count; i++) {
+        if (server->connection[i].waiting == LS_STORE_HELLO) {
+            char text[256];
+            ls_store_serve_missing(server, text, sizeof text);
+            ls_store_serve_refuse(&server->connection[i], LS_ERR_RENDEZVOUS, text);
+        }
+    }
+    return NULL;
+}
+
+/* ---- start and stop ------------------------------------------------------------------------- */
+
+static void free_server(ls_store_server *server)
+{
+    for (int i = 0; i < server->count; i++) {
+        close(server->connection[i].fd);
+        free(server->connection[i].body);
+        free(server->connection[i].out);
+    }
+    ls_store_keys_free(&server->keys);
+    if (server->listener >= 0) {
+        close(server->listener);
+    }
+    if (server->wake >= 0) {
+        close(server->wake);
+    }
+    pthread_mutex_destroy(&server->address_lock);
+    free(server->connection);
+    free(server->polled);
+    free(server->primary_of);
+    free(server->who_of);
+    free(server);
+}
+
+ls_status ls_store_server_start(const ls_store_options *options, ls_store_server **out)
+{
+    ls_store_server *server = calloc(1, sizeof *server);
+    if (server == NULL) {
+        ls_log_error("store: no memory");
+        return LS_ERR_INFRA;
+    }
+    ls_status status = LS_ERR_INFRA;
+    server->world = options->world;
+    server->listener = -1;
+    pthread_mutex_init(&server->address_lock, NULL);
+    snprintf(server->run_id, sizeof server->run_id, "%s", options->run_id);
+    server->primary_of = calloc((size_t)options->world, sizeof *server->primary_of);
+    server->who_of = calloc((size_t)options->world, sizeof *server->who_of);
+    server->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (server->primary_of == NULL || server->who_of == NULL || server->wake < 0 || !grow(server)) {
+        ls_log_error("store: no memory or descriptors for %d ranks: %s", options->world,
+                     strerror(errno));
+        goto free_it;
+    }
+    LS_TRY_GOTO(status, ls_store_listen(options, &server->listener, &server->port), free_it);
+    int failed = pthread_create(&server->thread, NULL, serve_all, server);
+    if (failed != 0) {
+        ls_log_error("store: cannot start the server's thread: %s", strerror(failed));
+        status = LS_ERR_INFRA;
+        goto free_it;
+    }
+    *out = server;
+    return LS_OK;
+free_it:
+    free_server(server);
+    return status;
+}
+
+int ls_store_server_port(const ls_store_server *server)
+{
+    return server->port;
+}
+
+bool ls_store_server_address(ls_store_server *server, char *text, int text_bytes)
+{
+    pthread_mutex_lock(&server->address_lock);
+    bool known = server->address[0] != '\0';
+    if (known) {
+        snprintf(text, (size_t)text_bytes, "%s", server->address);
+    }
+    pthread_mutex_unlock(&server->address_lock);
+    return known;
+}
+
+void ls_store_server_stop(ls_store_server *server, double linger_s)
+{
+    atomic_store(&server->stop_ns, ls_clock_ns() + (int64_t)(linger_s * 1e9) + 1);
+    uint64_t one = 1;
+    (void)!write(server->wake, &one, sizeof one);
+    pthread_join(server->thread, NULL);
+    free_server(server);
+}

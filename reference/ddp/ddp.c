@@ -1,0 +1,401 @@
+#include "ddp.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
+#include "kernels/core/plant.h"
+
+/* One bucket while a step runs. */
+typedef struct slot {
+    ls_tensor whole; /* of the reduced type */
+    int missing;     /* members that are not ready yet */
+    ls_event *event; /* its last member is there */
+    ls_comm_handle handle;
+    char label[24];
+} slot;
+
+struct ls_ddp {
+    ls_ddp_options options;
+    ls_bucket_item *item; /* [param_count] */
+    ls_bucket_layout layout;
+    slot *slot;      /* [param_count]: there are never more buckets than parameters */
+    int32_t *vector; /* [ls_buckets_vector_length] */
+    int *arrival;    /* [param_count] of the step that is running */
+    int arrived;
+    bool *is_ready; /* [param_count] */
+    int next;       /* the next bucket to begin */
+    bool settled;
+    bool running;
+    int unused; /* a parameter that got no gradient, to be told at the next forward; -1 */
+    ls_ddp_times times;
+    const ls_ddp_observer *observer;
+    const ls_ddp_watcher *watcher;
+};
+
+const ls_bucket_layout *ls_ddp_layout(const ls_ddp *ddp)
+{
+    return &ddp->layout;
+}
+
+bool ls_ddp_settled(const ls_ddp *ddp)
+{
+    return ddp->settled;
+}
+
+ls_ddp_times ls_ddp_times_of(const ls_ddp *ddp)
+{
+    return ddp->times;
+}
+
+void ls_ddp_bucket_span(const ls_ddp *ddp, int index, int64_t *from_ns, int64_t *to_ns)
+{
+    const ls_comm_handle *handle = &ddp->slot[index].handle;
+    *from_ns = handle->started_ns != 0 ? handle->started_ns : handle->begun_ns;
+    *to_ns = handle->finished_ns;
+}
+
+/* Moves the gradients' views to the layout in use. */
+static void place(ls_ddp *ddp)
+{
+    ls_memory_place_state state = {0};
+    for (int b = 0; b < ddp->layout.bucket_count; b++) {
+        const ls_bucket *bucket = &ddp->layout.bucket[b];
+        ddp->slot[b].whole = ls_memory_place(ddp->options.memory, &state, bucket->dtype,
+                                             ddp->layout.member + bucket->first, bucket->count);
+        snprintf(ddp->slot[b].label, sizeof ddp->slot[b].label, "bucket %d", b);
+    }
+}
+
+ls_status ls_ddp_create(const ls_ddp_options *options, ls_ddp **out)
+{
+    const ls_memory *memory = options->memory;
+    const ls_device *device = memory->device;
+    size_t count = (size_t)memory->param_count;
+    ls_status status = LS_OK;
+    ls_ddp *ddp = calloc(1, sizeof *ddp);
+    if (ddp == NULL) {
+        ls_log_error("cannot allocate the reducer");
+        return LS_ERR_INFRA;
+    }
+    ddp->options = *options;
+    ddp->unused = -1;
+    ddp->settled = !options->rules->rebuild;
+    ddp->item = calloc(count, sizeof *ddp->item);
+    ddp->slot = calloc(count, sizeof *ddp->slot);
+    ddp->arrival = calloc(count, sizeof *ddp->arrival);
+    ddp->is_ready = calloc(count, sizeof *ddp->is_ready);
+    ddp->vector =
+        calloc((size_t)ls_buckets_vector_length(memory->param_count), sizeof *ddp->vector);
+    if (ddp->item == NULL || ddp->slot == NULL || ddp->arrival == NULL || ddp->is_ready == NULL ||
+        ddp->vector == NULL) {
+        ls_log_error("cannot allocate the buckets of %zu parameters", count);
+        status = LS_ERR_INFRA;
+        goto free;
+    }
+    for (size_t i = 0; i < count; i++) {
+        LS_TRY_GOTO(status, device->api->event_create(device->backend, &ddp->slot[i].event), free);
+    }
+    ls_buckets_items(memory->network, options->precision, ddp->item);
+    LS_TRY_GOTO(status, ls_buckets_first(options->rules, memory->network, ddp->item, &ddp->layout),
+                free);
+    place(ddp);
+    *out = ddp;
+    return LS_OK;
+free:
+    ls_ddp_free(ddp);
+    return status;
+}
+
+void ls_ddp_free(ls_ddp *ddp)
+{
+    if (ddp == NULL) {
+        return;
+    }
+    const ls_memory *memory = ddp->options.memory;
+    for (int i = 0; ddp->slot != NULL && i < memory->param_count; i++) {
+        if (ddp->slot[i].event != NULL) {
+            memory->device->api->event_destroy(ddp->slot[i].event);
+        }
+    }
+    ls_buckets_free(&ddp->layout);
+    free(ddp->item);
+    free(ddp->slot);
+    free(ddp->arrival);
+    free(ddp->is_ready);
+    free(ddp->vector);
+    free(ddp);
+}
+
+static void replace_layout(ls_ddp *ddp, ls_bucket_layout *layout)
+{
+    ls_buckets_free(&ddp->layout);
+    ddp->layout = *layout;
+    place(ddp);
+}
+
+ls_status ls_ddp_adopt(ls_ddp *ddp, const int32_t *vector, bool settled, const char *source)
+{
+    ls_bucket_layout layout;
+    LS_TRY(ls_buckets_from_vector(vector, ddp->item, ddp->options.memory->param_count, source,
+                                  &layout));
+    replace_layout(ddp, &layout);
+    ddp->settled = settled || !ddp->options.rules->rebuild;
+    return LS_OK;
+}
+
+ls_status ls_ddp_rebuild(ls_ddp *ddp, bool *changed)
+{
+    ls_memory *memory = ddp->options.memory;
+    const ls_device *device = memory->device;
+    *changed = false;
+    if (ddp->settled) {
+        return LS_OK;
+    }
+    /* Rank 0's order is the one that counts: unlike machines may finish in unlike orders. */
+    int count = memory->param_count;
+    for (int i = 0; i < count; i++) {
+        ddp->vector[i] = ddp->arrival[i];
+    }
+    int64_t bytes = count * (int64_t)sizeof *ddp->vector;
+    LS_TRY(
+        device->api->copy_in(device->backend, device->stream, memory->order, ddp->vector, bytes));
+    LS_TRY(device->api->stream_wait(device->stream));
+    ls_comm_op op = {.kind = LS_COMM_BROADCAST,
+                     .buffer = memory->order,
+                     .count = count,
+                     .dtype = LS_I32,
+                     .root = 0,
+                     .label = "arrival order of the first iteration"};
+    LS_TRY(ls_comm_run(ddp->options.engine, ddp->options.comm, &op, device->stream));
+    LS_TRY(ls_device_read(device, ddp->vector, memory->order, bytes));
+    for (int i = 0; i < count; i++) {
+        ddp->arrival[i] = ddp->vector[i];
+    }
+    ls_bucket_layout layout;
+    LS_TRY(
+        ls_buckets_rebuild(ddp->options.rules, memory->network, ddp->item, ddp->arrival, &layout));
+    replace_layout(ddp, &layout);
+    ddp->settled = true;
+    *changed = true;
+    return LS_OK;
+}
+
+static ls_status unused_error(const ls_ddp *ddp, int param)
+{
+    ls_log_error("%s got no gradient in this backward, so its bucket cannot be reduced%s",
+                 ddp->options.memory->network->param[param].name,
+                 ddp->options.rules->dialect == LS_DIALECT_TORCH ? " (--find-unused allows it)"
+                                                                 : "");
+    return LS_ERR_USAGE;
+}
+
+ls_status ls_ddp_begin(ls_ddp *ddp)
+{
+    if (ddp->unused >= 0) {
+        return unused_error(ddp, ddp->unused);
+    }
+    LS_ASSERT(!ddp->running);
+    ddp->running = true;
+    ddp->arrived = 0;
+    ddp->next = 0;
+    memset(ddp->is_ready, 0, (size_t)ddp->options.memory->param_count * sizeof *ddp->is_ready);
+    for (int b = 0; b < ddp->layout.bucket_count; b++) {
+        ddp->slot[b].missing = ddp->layout.bucket[b].count;
+    }
+    return LS_OK;
+}
+
+ls_status ls_ddp_stage(ls_ddp *ddp, int param, const ls_tensor *from)
+{
+    const ls_device *device = ddp->options.memory->device;
+    ls_tensor to = ddp->options.memory->reduced[param];
+    if (from->data == to.data) {
+        return LS_OK;
+    }
+    return device->api->convert(device->backend, device->stream, to, *from, 1.0f);
+}
+
+/* Whether the engine multiplies by the average's factor on the way. */
+static bool engine_scales(const ls_ddp *ddp, ls_dtype dtype)
+{
+    return ddp->options.engine->scales != NULL && ddp->options.engine->scales(dtype);
+}
+
+/* Elements of bucket `index` that are reduced: all of them. */
+static int64_t count_of(const ls_ddp *ddp, int index)
+{
+    const ls_tensor *whole = &ddp->slot[index].whole;
+    int64_t count = whole->count;
+    count = LS_PLANT(bucket_dropped, count, index < ddp->layout.bucket_count - 1 ? count : 0);
+    count -= LS_PLANT(bucket_tail_forgotten, 0, count > 1);
+    count = LS_PLANT(second_type_forgotten, count,
+                     whole->dtype == ddp->slot[0].whole.dtype ? count : 0);
+    return LS_PLANT(rare_race, count, ls_plant_now % 50 == 37 && index == 0 ? 0 : count);
+}
+
+/* Begins every bucket that is full, as far as the order allows. */
+static ls_status begin_full(ls_ddp *ddp)
+{
+    const ls_device *device = ddp->options.memory->device;
+    float factor = (float)ddp->options.rules->pre_factor;
+    while (ddp->next < ddp->layout.bucket_count) {
+        int number =
+            LS_PLANT(own_bucket_order, ddp->next,
+                     ddp->options.rank == 1 ? ddp->layout.bucket_count - 1 - ddp->next : ddp->next);
+        slot *slot = &ddp->slot[number];
+        if (slot->missing > LS_PLANT(bucket_begins_early, 0, 1)) {
+            break;
+        }
+        if (ddp->watcher != NULL) {
+            LS_TRY(ddp->watcher->before(ddp->watcher->context, number, &slot->whole));
+        }
+        if (factor != 1.0f && LS_PLANT(predivide_forgotten, true, false)) {
+            LS_TRY(device->api->scale(device->backend, device->stream, slot->whole, factor));
+        }
+        LS_TRY(device->api->event_record(slot->event, device->stream));
+        if (ddp->observer != NULL) {
+            LS_TRY(device->api->event_record(ddp->observer->ready[number], device->stream));
+        }
+        ls_comm_op op = {
+            .kind = LS_COMM_ALL_REDUCE,
+            .buffer = slot->whole.data,
+            .count = count_of(ddp, number),
+            .dtype = slot->whole.dtype,
+            .factor = engine_scales(ddp, slot->whole.dtype)
+                          ? LS_PLANT(not_averaged, (float)ddp->options.rules->post_factor, 1.0f)
+                          : 1.0f,
+            .label = slot->label};
+        ls_device_range_push(device, slot->label);
+        ls_status status =
+            ddp->options.engine->begin(ddp->options.comm, &op, slot->event, &slot->handle);
+        ls_device_range_pop(device);
+        LS_TRY(status);
+        ddp->next++;
+    }
+    return LS_OK;
+}
+
+ls_status ls_ddp_ready(ls_ddp *ddp, int param)
+{
+    LS_ASSERT(ddp->running && !ddp->is_ready[param]);
+    ddp->is_ready[param] = true;
+    ddp->arrival[ddp->arrived++] = param;
+    ddp->slot[ddp->layout.bucket_of[param]].missing--;
+    return ddp->layout.delayed ? LS_OK : begin_full(ddp);
+}
+
+static ls_status write_zeros(const ls_device *device, const ls_tensor *to)
+{
+    static const char zeros[4096];
+    int64_t bytes = (int64_t)ls_tensor_bytes(to);
+    for (int64_t at = 0; at < bytes; at += (int64_t)sizeof zeros) {
+        int64_t piece = bytes - at < (int64_t)sizeof zeros ? bytes - at : (int64_t)sizeof zeros;
+        LS_TRY(device->api->copy_in(device->backend, device->stream, (char *)to->data + at, zeros,
+                                    piece));
+    }
+    return LS_OK;
+}
+
+/* A parameter that no layer used takes part with zeros where that was allowed. */
+static ls_status settle_unused(ls_ddp *ddp)
+{
+    const ls_memory *memory = ddp->options.memory;
+    const ls_device *device = memory->device;
+    for (int i = 0; i < memory->param_count; i++) {
+        if (ddp->is_ready[i]) {
+            continue;
+        }
+        if (!ddp->options.find_unused) {
+            if (ddp->options.rules->unused == LS_UNUSED_END_OF_BACKWARD) {
+                return unused_error(ddp, i);
+            }
+            ddp->unused = i;
+            return LS_OK;
+        }
+        LS_TRY(write_zeros(device, &memory->reduced[i]));
+        LS_TRY(ls_ddp_ready(ddp, i));
+    }
+    return LS_OK;
+}
+
+ls_status ls_ddp_abandon(ls_ddp *ddp)
+{
+    const ls_device *device = ddp->options.memory->device;
+    for (int b = 0; ddp->running && b < ddp->next; b++) {
+        ls_comm_handle *handle = &ddp->slot[b].handle;
+        if (handle->engine != NULL) {
+            LS_TRY(ddp->options.engine->wait(ddp->options.comm, handle, device->stream));
+        }
+    }
+    ddp->running = false;
+    return LS_OK;
+}
+
+void ls_ddp_observe(ls_ddp *ddp, const ls_ddp_observer *observer)
+{
+    ddp->observer = observer;
+}
+
+void ls_ddp_watch(ls_ddp *ddp, const ls_ddp_watcher *watcher)
+{
+    ddp->watcher = watcher;
+}
+
+/* The computing stream goes on once the bucket is reduced. */
+static ls_status await(ls_ddp *ddp, int index)
+{
+    const ls_device *device = ddp->options.memory->device;
+    ls_comm_handle *handle = &ddp->slot[index].handle;
+    const ls_ddp_observer *observer = ddp->observer;
+    if (observer == NULL) {
+        return ddp->options.engine->wait(ddp->options.comm, handle, device->stream);
+    }
+    LS_TRY(ddp->options.engine->wait(ddp->options.comm, handle, observer->stream));
+    LS_TRY(device->api->event_record(observer->done[index], observer->stream));
+    return device->api->stream_after(device->stream, observer->done[index]);
+}
+
+/* Averages what came back and returns it to the gradients' own type. */
+static ls_status take_back(ls_ddp *ddp, int index)
+{
+    const ls_memory *memory = ddp->options.memory;
+    const ls_device *device = memory->device;
+    const ls_bucket *bucket = &ddp->layout.bucket[index];
+    float factor = (float)ddp->options.rules->post_factor;
+    if (factor != 1.0f &&
+        (!engine_scales(ddp, bucket->dtype) || LS_PLANT(averaged_twice, false, true))) {
+        LS_TRY(device->api->scale(device->backend, device->stream, ddp->slot[index].whole, factor));
+    }
+    if (ddp->watcher != NULL) {
+        LS_TRY(ddp->watcher->after(ddp->watcher->context, index, &ddp->slot[index].whole));
+    }
+    for (int k = 0; k < bucket->count; k++) {
+        int i = ddp->layout.member[bucket->first + k];
+        if (memory->reduced[i].data != memory->grad[i].data) {
+            LS_TRY(device->api->convert(device->backend, device->stream, memory->grad[i],
+                                        memory->reduced[i], 1.0f));
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_ddp_finish(ls_ddp *ddp)
+{
+    LS_TRY(settle_unused(ddp));
+    LS_TRY(begin_full(ddp));
+    ddp->times = (ls_ddp_times){0};
+    for (int b = 0; b < ddp->next - LS_PLANT(last_bucket_not_awaited, 0, 1); b++) {
+        int64_t before_ns = ls_clock_ns();
+        LS_TRY(await(ddp, b));
+        ddp->times.exposed_ns += ls_clock_ns() - before_ns;
+        LS_TRY(take_back(ddp, b));
+        int64_t from_ns, to_ns;
+        ls_ddp_bucket_span(ddp, b, &from_ns, &to_ns);
+        ddp->times.comm_ns += to_ns - from_ns;
+    }
+    ddp->running = false;
+    return LS_OK;
+}

@@ -1,0 +1,82 @@
+/* Data-parallel gradients: buckets in one flat arena, reduced in bucket order while backward goes
+ * on (numerics.md section 2, points 3 and 4; rules: dialect.h, buckets.h).
+ *
+ * In a step, on the micro-step that is synchronised:
+ *   ls_ddp_begin    before backward
+ *   ls_ddp_stage    a parameter's gradient is there: memory->reduced[param] gets it, converted
+ *   ls_ddp_ready    it may be reduced; a full bucket begins as soon as all before it have begun
+ *   ls_ddp_finish   after backward: waits for every bucket; memory->grad then holds the average
+ *
+ * Failures of a peer are LS_ERR_PEER_LOST. */
+#ifndef LS_DDP_H
+#define LS_DDP_H
+
+#include "buckets.h"
+#include "reference/comm/comm.h"
+#include "reference/state/memory.h"
+
+typedef struct ls_ddp ls_ddp;
+
+typedef struct ls_ddp_options {
+    const ls_dialect_rules *rules; /* borrowed, like everything here */
+    const ls_precision *precision;
+    ls_memory *memory;
+    const ls_comm_api *engine;
+    ls_comm *comm;
+    int rank;
+    bool find_unused;
+} ls_ddp_options;
+
+/* Places the gradients for iteration 1. The plan is to be bound after this. */
+ls_status ls_ddp_create(const ls_ddp_options *options, ls_ddp **out);
+void ls_ddp_free(ls_ddp *ddp);
+
+/* The layout in use. */
+const ls_bucket_layout *ls_ddp_layout(const ls_ddp *ddp);
+/* Takes a checkpoint's layout instead (ls_buckets_to_vector's numbers; `settled`: there is nothing
+ * to rebuild any more). The plan is to be bound after this. */
+ls_status ls_ddp_adopt(ls_ddp *ddp, const int32_t *vector, bool settled, const char *source);
+/* Whether the layout is the one of all later iterations. */
+bool ls_ddp_settled(const ls_ddp *ddp);
+/* After iteration 1, once: rank 0's order of that iteration becomes everybody's layout. *changed:
+ * the plan is to be bound again. Does nothing where the rules rebuild nothing. */
+ls_status ls_ddp_rebuild(ls_ddp *ddp, bool *changed);
+
+ls_status ls_ddp_begin(ls_ddp *ddp);
+/* `from`: the gradient or the accumulator of `param`; no copy where it already lies in its bucket.
+ */
+ls_status ls_ddp_stage(ls_ddp *ddp, int param, const ls_tensor *from);
+ls_status ls_ddp_ready(ls_ddp *ddp, int param);
+ls_status ls_ddp_finish(ls_ddp *ddp);
+/* After a recording of a step that came to nothing: as if it had not begun. */
+ls_status ls_ddp_abandon(ls_ddp *ddp);
+
+/* Who wants to know when buckets are reduced on a device that works beside the host: two events of
+ * each bucket, the second recorded on a stream of its own that does nothing but wait for it. */
+typedef struct ls_ddp_observer {
+    ls_stream *stream;
+    ls_event **ready, **done; /* [param_count] */
+} ls_ddp_observer;
+/* For the steps that follow; NULL: nobody. */
+void ls_ddp_observe(ls_ddp *ddp, const ls_ddp_observer *observer);
+
+/* Who looks at a bucket before it is reduced, when its elements are this rank's, and after it is
+ * averaged. Both enqueue on the computing stream. */
+typedef struct ls_ddp_watcher {
+    void *context;
+    ls_status (*before)(void *context, int index, const ls_tensor *whole);
+    ls_status (*after)(void *context, int index, const ls_tensor *whole);
+} ls_ddp_watcher;
+/* For the steps that follow; NULL: nobody. */
+void ls_ddp_watch(ls_ddp *ddp, const ls_ddp_watcher *watcher);
+
+/* Of the last step: what waiting after backward cost, what the engine was busy for, and each
+ * bucket's time. */
+typedef struct ls_ddp_times {
+    int64_t exposed_ns, comm_ns;
+} ls_ddp_times;
+ls_ddp_times ls_ddp_times_of(const ls_ddp *ddp);
+/* From begin to result of bucket `index` of the last step. */
+void ls_ddp_bucket_span(const ls_ddp *ddp, int index, int64_t *from_ns, int64_t *to_ns);
+
+#endif

@@ -1,0 +1,326 @@
+#include "explain.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/log.h"
+#include "reference/ddp/buckets.h"
+#include "reference/options/dialect.h"
+#include "reference/model/layers.h"
+#include "reference/model/model.h"
+#include "reference/state/optim.h"
+#include "reference/options/precision.h"
+#include "reference/options/schedule.h"
+
+/* Everything the sections print from. */
+typedef struct scene {
+    const ls_options *options;
+    int world;
+    FILE *to;
+    ls_dialect_rules rules;
+    ls_precision precision;
+    ls_network network;
+    ls_bucket_item *item;
+    int *order;
+} scene;
+
+static const double mb = 1e6;
+
+static void print_title(const scene *s, const char *title)
+{
+    fprintf(s->to, "\n%s\n", title);
+    for (size_t i = 0; i < strlen(title); i++) {
+        fputc('-', s->to);
+    }
+    fputc('\n', s->to);
+}
+
+static void print_optimizer(const scene *s, int64_t images)
+{
+    const ls_options *o = s->options;
+    fprintf(s->to, "%s, learning rate %g (%s), weight decay %g, ", ls_optim_name(o->optimizer),
+            ls_schedule_base_lr(o->lr, o->lr_scaling_linear, images), o->schedule, o->weight_decay);
+    switch (o->optimizer) {
+    case LS_OPTIMIZER_SGD:
+        fprintf(s->to, "momentum %g%s\n", o->momentum, o->nesterov ? " (Nesterov)" : "");
+        break;
+    case LS_OPTIMIZER_LARS:
+        fprintf(s->to, "momentum %g%s, trust %g, eps %g\n", o->momentum,
+                o->nesterov ? " (Nesterov)" : "", o->trust, o->epsilon);
+        break;
+    case LS_OPTIMIZER_LAMB:
+        fprintf(s->to, "betas %g and %g, eps %g, gradient norm at most %g\n", o->beta1, o->beta2,
+                o->epsilon, o->max_grad_norm);
+        break;
+    case LS_OPTIMIZER_ADAM:
+    case LS_OPTIMIZER_ADAMW:
+        fprintf(s->to, "betas %g and %g, eps %g\n", o->beta1, o->beta2, o->epsilon);
+        break;
+    }
+}
+
+static void print_run(const scene *s)
+{
+    const ls_options *o = s->options;
+    int64_t images = (int64_t)o->batch_size * o->accumulate * s->world;
+    fprintf(s->to, "%s, %d classes, %d x %d pixels; %s with %s; dialect %s\n", o->arch,
+            o->num_classes, o->image_size, o->image_size, ls_options_level_name(o->opt_level),
+            ls_dtype_label(o->half), ls_dialect_name(o->dialect));
+    fprintf(s->to, "%d rank%s x %d images", s->world, s->world == 1 ? "" : "s", o->batch_size);
+    if (o->accumulate > 1) {
+        fprintf(s->to, " x %d micro-steps", o->accumulate);
+    }
+    fprintf(s->to, " = %" PRId64 " images per step\n", images);
+    print_optimizer(s, images);
+    fprintf(s->to, "products: %.3f GFLOP per image, forward and backward\n",
+            6e-9 * (double)ls_model_macs(&s->network, o->image_size));
+}
+
+/* ---- types ----------------------------------------------------------------------------------- */
+
+static void print_type_row(const scene *s, const char *kind, ls_param_role role)
+{
+    const ls_precision *p = &s->precision;
+    const char *master = ls_precision_has_master(p, role)        ? "fp32"
+                         : ls_precision_param(p, role) == LS_F32 ? "itself"
+                                                                 : "none";
+    fprintf(s->to, "%-24s %-10s %-10s %-10s %s\n", kind,
+            ls_dtype_label(ls_precision_param(p, role)), ls_dtype_label(ls_precision_grad(p, role)),
+            ls_dtype_label(ls_precision_reduced(p, role)), master);
+}
+
+static void print_types(const scene *s)
+{
+    const ls_precision *p = &s->precision;
+    print_title(s, "Types");
+    fprintf(s->to, "%-24s %-10s %-10s %-10s %s\n", "parameters", "held as", "gradient", "reduced",
+            "master");
+    print_type_row(s, "convolution weights", LS_PARAM_CONV_WEIGHT);
+    print_type_row(s, "batch norm weight, bias", LS_PARAM_NORM_WEIGHT);
+    print_type_row(s, "linear weight, bias", LS_PARAM_LINEAR_WEIGHT);
+    fprintf(s->to, "%-24s %s\n", "running statistics",
+            ls_dtype_label(ls_precision_buffer(p, LS_BUFFER_RUNNING_MEAN)));
+    fprintf(s->to, "%-24s %s, products sum in fp32\n", "activations",
+            ls_dtype_label(p->activation));
+    fprintf(s->to, "%-24s fp32: logits, loss, unscaled gradients, moments\n", "always");
+    if (p->level == LS_O1) {
+        fprintf(s->to,
+                "Weights are cast to %s once per step; their gradients are made in %s and\n"
+                "converted.\n",
+                ls_dtype_label(p->half), ls_dtype_label(p->half));
+    }
+}
+
+static void print_params(const scene *s)
+{
+    print_title(s, "Parameters, in torchvision's order");
+    fprintf(s->to, "%4s  %-34s %-18s %-6s %s\n", "", "name", "shape", "held", "reduced");
+    for (int p = 0; p < s->network.param_count; p++) {
+        const ls_param *param = &s->network.param[p];
+        char shape[48];
+        size_t used = 0;
+        for (int d = 0; d < param->shape.rank; d++) {
+            used += (size_t)snprintf(shape + used, sizeof shape - used, "%s%" PRId64,
+                                     d > 0 ? "x" : "", param->shape.dim[d]);
+        }
+        fprintf(s->to, "%4d  %-34s %-18s %-6s %s\n", p, param->name, shape,
+                ls_dtype_label(ls_precision_param(&s->precision, param->role)),
+                ls_dtype_label(s->item[p].dtype));
+    }
+}
+
+/* ---- buckets --------------------------------------------------------------------------------- */
+
+/* Member names after "    ", folded at 79 columns. */
+static void print_members(const scene *s, const ls_bucket_layout *layout, const ls_bucket *bucket)
+{
+    int column = 0;
+    for (int i = 0; i < bucket->count; i++) {
+        const char *name = s->network.param[layout->member[bucket->first + i]].name;
+        int length = (int)strlen(name) + 1;
+        if (column == 0 || column + length > 79) {
+            fprintf(s->to, "%s   ", column == 0 ? "" : "\n");
+            column = 3;
+        }
+        fprintf(s->to, " %s", name);
+        column += length;
+    }
+    fputc('\n', s->to);
+}
+
+static int64_t print_layout(const scene *s, const ls_bucket_layout *layout)
+{
+    int64_t bytes = 0;
+    for (int b = 0; b < layout->bucket_count; b++) {
+        const ls_bucket *bucket = &layout->bucket[b];
+        fprintf(s->to, "bucket %d: %d tensors, %" PRId64 " %s, %.3f MB (%.2f MiB)\n", b,
+                bucket->count, bucket->elements, ls_dtype_label(bucket->dtype),
+                (double)bucket->bytes / mb, (double)bucket->bytes / 1048576.0);
+        print_members(s, layout, bucket);
+        bytes += bucket->bytes;
+    }
+    return bytes;
+}
+
+static void print_rules(const scene *s)
+{
+    const ls_dialect_rules *r = &s->rules;
+    print_title(s, "Reduction");
+    fprintf(s->to, "average: %s (times %.9g, sum, times %.9g)\n",
+            ls_dialect_average_name(r->average), r->pre_factor, r->post_factor);
+    fprintf(s->to, "at the start rank 0 sends parameters%s\n",
+            r->start_buffers ? " and running statistics" : "");
+    fprintf(s->to, "running statistics later: %s\n",
+            r->broadcast_buffers ? "rank 0's, before each forward" : "each rank's own");
+    if (r->delay) {
+        fprintf(s->to, "one reduction per type after backward, in every iteration\n");
+        return;
+    }
+    fprintf(s->to, "a bucket closes at");
+    for (int i = 0; i < r->limit_count; i++) {
+        fprintf(s->to, "%s %" PRId64, i > 0 ? ", later" : "", r->limit[i]);
+    }
+    fprintf(s->to, " %s of one type\n", r->unit == LS_BUCKET_BYTES ? "bytes" : "elements");
+}
+
+static ls_status print_buckets(const scene *s, int64_t *bytes)
+{
+    ls_bucket_layout layout;
+    print_rules(s);
+    LS_TRY(ls_buckets_first(&s->rules, &s->network, s->item, &layout));
+    print_title(s, s->rules.rebuild ? "Buckets of iteration 1" : "Buckets of every iteration");
+    fprintf(s->to, "%s\n",
+            layout.delayed ? "begun after the end of backward"
+                           : "begun when full, in this order, during backward");
+    *bytes = print_layout(s, &layout);
+    ls_buckets_free(&layout);
+    if (!s->rules.rebuild) {
+        return LS_OK;
+    }
+    LS_TRY(ls_buckets_rebuild(&s->rules, &s->network, s->item, s->order, &layout));
+    print_title(s, "Buckets of later iterations, from backward's order");
+    *bytes = print_layout(s, &layout);
+    ls_buckets_free(&layout);
+    return LS_OK;
+}
+
+/* A ring sends and receives 2(W-1)/W of each reduced byte per rank (Patarasuk and Yuan 2009). */
+static void print_wire(const scene *s, int64_t bytes)
+{
+    double share = 2.0 * (s->world - 1) / s->world;
+    print_title(s, "On the wire, per step");
+    fprintf(s->to, "reduced:                   %10.3f MB\n", (double)bytes / mb);
+    fprintf(s->to, "sent by each rank (ring):  %10.3f MB  (times 2(W-1)/W = %.4f)\n",
+            share * (double)bytes / mb, share);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Every layer's output. A backend keeps fewer where it fuses passes or works in place; workspace
+ * comes on top. */
+static int64_t activation_bytes(const scene *s)
+{
+    size_t layers = (size_t)s->network.layer_count;
+    ls_layer_extent *extent = calloc(layers, sizeof *extent);
+    LS_ASSERT(extent != NULL);
+    ls_layers_extents(&s->network, s->options->image_size, extent);
+    int64_t elements = 0;
+    for (size_t i = 0; i < layers; i++) {
+        elements += (int64_t)extent[i].channels * extent[i].height * extent[i].width;
+    }
+    free(extent);
+    return elements * s->options->batch_size * (int64_t)ls_dtype_bytes(s->precision.activation);
+}
+
+static void print_memory_row(const scene *s, const char *kind, int64_t bytes)
+{
+    fprintf(s->to, "%-44s %12.3f MB\n", kind, (double)bytes / mb);
+}
+
+static void print_memory(const scene *s)
+{
+    int64_t params = 0, masters = 0, grads = 0, moments = 0, cast = 0;
+    int64_t staged = 0, unscaled = 0, sums = 0;
+    for (int p = 0; p < s->network.param_count; p++) {
+        ls_param_role role = s->network.param[p].role;
+        int64_t elements = s->item[p].elements;
+        ls_dtype held = ls_precision_param(&s->precision, role);
+        bool norm = role == LS_PARAM_NORM_WEIGHT || role == LS_PARAM_NORM_BIAS;
+        params += elements * (int64_t)ls_dtype_bytes(held);
+        masters += ls_precision_has_master(&s->precision, role) ? 4 * elements : 0;
+        ls_dtype made = ls_precision_grad(&s->precision, role);
+        grads += elements * (int64_t)ls_dtype_bytes(made);
+        staged +=
+            s->item[p].dtype != made ? elements * (int64_t)ls_dtype_bytes(s->item[p].dtype) : 0;
+        unscaled += made != LS_F32 ? 4 * elements : 0;
+        sums += s->options->accumulate > 1 ? 4 * elements : 0;
+        cast += !norm && held != s->precision.activation
+                    ? elements * (int64_t)ls_dtype_bytes(s->precision.activation)
+                    : 0;
+        moments += 4 * elements * ls_optim_moment_count(s->options);
+    }
+    print_title(s, "Memory of one rank");
+    print_memory_row(s, "parameters", params);
+    print_memory_row(s, "their copies for products", cast);
+    print_memory_row(s, "masters", masters);
+    print_memory_row(s, "moments", moments);
+    print_memory_row(s, "gradients (in their buckets)", grads);
+    print_memory_row(s, "their copies in the type that is reduced", staged);
+    print_memory_row(s, "half gradients unscaled, in fp32", unscaled);
+    print_memory_row(s, "accumulated gradients, fp32", sums);
+    int64_t activations = activation_bytes(s);
+    print_memory_row(s, "activations, at most (estimate)", activations);
+    print_memory_row(s, "sum, without workspace",
+                     params + cast + masters + moments + grads + staged + unscaled + sums +
+                         activations);
+}
+
+static void print_scaler(const scene *s)
+{
+    const ls_scaler_config *c = &s->precision.scaler;
+    print_title(s, "Loss scale");
+    if (!c->dynamic) {
+        fprintf(s->to, "static %.9g; no step is skipped\n", (double)s->precision.initial_scale);
+        return;
+    }
+    fprintf(s->to,
+            "dynamic from %.9g: times %g on overflow (the step is skipped),\n"
+            "times %g after %d clean steps, at most %.9g",
+            (double)s->precision.initial_scale, (double)c->backoff_factor, (double)c->growth_factor,
+            c->growth_interval, (double)c->max_scale);
+    if (c->min_scale > 0) {
+        fprintf(s->to, ", at least %.9g\n", (double)c->min_scale);
+    } else {
+        fprintf(s->to, "; the run ends below 2^-24\n");
+    }
+}
+
+ls_status ls_explain_print(const ls_options *options, int world, FILE *to)
+{
+    LS_ASSERT(world >= 1);
+    scene s = {.options = options, .world = world, .to = to};
+    ls_dialect_resolve(options, world, &s.rules);
+    ls_precision_resolve(options, &s.rules, &s.precision);
+    LS_TRY(ls_model_build(options->arch, options->num_classes, options->image_size, &s.network));
+    size_t count = (size_t)s.network.param_count;
+    s.item = calloc(count, sizeof *s.item);
+    s.order = calloc(count, sizeof *s.order);
+    LS_ASSERT(s.item != NULL && s.order != NULL);
+    ls_buckets_items(&s.network, &s.precision, s.item);
+    ls_layers_backward_order(&s.network, s.order);
+    int64_t bytes = 0;
+    print_run(&s);
+    print_types(&s);
+    print_scaler(&s);
+    ls_status status = print_buckets(&s, &bytes);
+    if (status == LS_OK) {
+        print_wire(&s, bytes);
+        print_memory(&s);
+        print_params(&s);
+    }
+    free(s.item);
+    free(s.order);
+    ls_model_free(&s.network);
+    return status;
+}

@@ -1,0 +1,14 @@
+/* `lockstep explain FLAGS`: what a run with these options would do, without running it (design.md
+ * section 8): the type of every kind of tensor, every bucket of iteration 1 and later (members,
+ * bytes, order), bytes on the wire per step, memory by kind, the loss scaler. At most 80 columns.
+ */
+#ifndef LS_EXPLAIN_H
+#define LS_EXPLAIN_H
+
+#include <stdio.h>
+
+#include "reference/options/options.h"
+
+ls_status ls_explain_print(const ls_options *options, int world, FILE *to);
+
+#endif

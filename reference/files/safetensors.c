@@ -1,0 +1,540 @@
+#include "safetensors.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kernels/core/log.h"
+
+enum {
+    LENGTH_BYTES = 8,
+    HEADER_BYTES_MAX = 100000000, /* the format's own limit */
+    DATA_ALIGN = 8,               /* largest element; the header is padded with spaces up to it */
+};
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+typedef struct write_entry {
+    char *name;
+    ls_dtype dtype;
+    ls_shape shape;
+    const void *data;
+    void *copy; /* data where it is ours, else NULL */
+} write_entry;
+
+struct ls_safetensors_writer {
+    char *path;
+    cJSON *metadata;
+    write_entry *entry;
+    int count, room;
+    bool survives_crash;
+};
+
+static void *must_allocate(void *memory)
+{
+    /* small descriptions only: where these cannot be had nothing else can be done either */
+    LS_ASSERT(memory != NULL);
+    return memory;
+}
+
+ls_status ls_safetensors_create(const char *path, ls_safetensors_writer **out)
+{
+    if (strlen(path) + 16 >= PATH_MAX) {
+        ls_log_error("path too long: %.100s...", path);
+        return LS_ERR_USAGE;
+    }
+    ls_safetensors_writer *writer = must_allocate(calloc(1, sizeof *writer));
+    writer->path = must_allocate(strdup(path));
+    writer->metadata = must_allocate(cJSON_CreateObject());
+    *out = writer;
+    return LS_OK;
+}
+
+void ls_safetensors_metadata(ls_safetensors_writer *writer, const char *name, const char *format,
+                             ...)
+{
+    char *text = NULL;
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vasprintf(&text, format, arguments);
+    va_end(arguments);
+    LS_ASSERT(length >= 0);
+    cJSON_DeleteItemFromObjectCaseSensitive(writer->metadata, name);
+    cJSON_AddStringToObject(writer->metadata, name, text);
+    free(text);
+}
+
+void ls_safetensors_survive_crash(ls_safetensors_writer *writer)
+{
+    writer->survives_crash = true;
+}
+
+static write_entry *add_entry(ls_safetensors_writer *writer, const char *name, ls_dtype dtype,
+                              const ls_shape *shape, const void *data)
+{
+    LS_ASSERT(strcmp(name, "__metadata__") != 0);
+    if (writer->count == writer->room) {
+        writer->room = writer->room == 0 ? 256 : 2 * writer->room;
+        writer->entry =
+            must_allocate(realloc(writer->entry, (size_t)writer->room * sizeof *writer->entry));
+    }
+    write_entry *entry = &writer->entry[writer->count++];
+    *entry = (write_entry){must_allocate(strdup(name)), dtype, *shape, data, NULL};
+    return entry;
+}
+
+void ls_safetensors_add(ls_safetensors_writer *writer, const char *name, ls_dtype dtype,
+                        const ls_shape *shape, const void *host_data)
+{
+    add_entry(writer, name, dtype, shape, host_data);
+}
+
+static size_t entry_bytes(const write_entry *entry)
+{
+    return (size_t)ls_shape_count(&entry->shape) * ls_dtype_bytes(entry->dtype);
+}
+
+ls_status ls_safetensors_add_copy(ls_safetensors_writer *writer, const char *name, ls_dtype dtype,
+                                  const ls_shape *shape, const void *host_data)
+{
+    size_t bytes = (size_t)ls_shape_count(shape) * ls_dtype_bytes(dtype);
+    void *copy = malloc(bytes > 0 ? bytes : 1);
+    if (copy == NULL) {
+        ls_log_error("cannot allocate %zu bytes for %s of %s", bytes, name, writer->path);
+        return LS_ERR_INFRA;
+    }
+    memcpy(copy, host_data, bytes);
+    add_entry(writer, name, dtype, shape, copy)->copy = copy;
+    return LS_OK;
+}
+
+/* Largest elements first, so that every tensor is aligned to its element without gaps (the format
+ * forbids gaps); the sequence of adding is kept among equals. */
+static int *data_order(const ls_safetensors_writer *writer)
+{
+    int *order = must_allocate(calloc((size_t)writer->count + 1, sizeof *order));
+    int next = 0;
+    for (size_t bytes = DATA_ALIGN; bytes > 0; bytes /= 2) {
+        for (int i = 0; i < writer->count; i++) {
+            if (ls_dtype_bytes(writer->entry[i].dtype) == bytes) {
+                order[next++] = i;
+            }
+        }
+    }
+    LS_ASSERT(next == writer->count);
+    return order;
+}
+
+/* Header text, padded to DATA_ALIGN with spaces as the format's own writer does; malloc'ed. */
+static char *make_header(const ls_safetensors_writer *writer, const int *order, size_t *length)
+{
+    cJSON *root = must_allocate(cJSON_CreateObject());
+    cJSON_AddItemReferenceToObject(root, "__metadata__", writer->metadata);
+    double offset = 0;
+    for (int i = 0; i < writer->count; i++) {
+        const write_entry *entry = &writer->entry[order[i]];
+        cJSON *item = must_allocate(cJSON_CreateObject());
+        cJSON_AddStringToObject(item, "dtype", ls_dtype_name(entry->dtype));
+        cJSON *shape = cJSON_AddArrayToObject(item, "shape");
+        for (int d = 0; d < entry->shape.rank; d++) {
+            cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)entry->shape.dim[d]));
+        }
+        cJSON *offsets = cJSON_AddArrayToObject(item, "data_offsets");
+        cJSON_AddItemToArray(offsets, cJSON_CreateNumber(offset));
+        offset += (double)entry_bytes(entry);
+        cJSON_AddItemToArray(offsets, cJSON_CreateNumber(offset));
+        cJSON_AddItemToObject(root, entry->name, item);
+    }
+    char *text = must_allocate(cJSON_PrintUnformatted(root));
+    cJSON_Delete(root);
+    size_t used = strlen(text), padded = (used + DATA_ALIGN - 1) / DATA_ALIGN * DATA_ALIGN;
+    text = must_allocate(realloc(text, padded + 1));
+    memset(text + used, ' ', padded - used);
+    text[padded] = '\0';
+    *length = padded;
+    return text;
+}
+
+static ls_status write_all(int descriptor, const char *path, const void *data, size_t bytes)
+{
+    const char *from = data;
+    while (bytes > 0) {
+        ssize_t written = write(descriptor, from, bytes);
+        if (written < 0 && errno == EINTR) {
+            continue;
+        }
+        if (written < 0) {
+            ls_log_error("cannot write %s: %s", path, strerror(errno));
+            return LS_ERR_INFRA;
+        }
+        from += written;
+        bytes -= (size_t)written;
+    }
+    return LS_OK;
+}
+
+static ls_status write_file(const ls_safetensors_writer *writer, int descriptor, const char *path)
+{
+    int *order = data_order(writer);
+    size_t length = 0;
+    char *header = make_header(writer, order, &length);
+    unsigned char prefix[LENGTH_BYTES];
+    for (int i = 0; i < LENGTH_BYTES; i++) {
+        prefix[i] = (unsigned char)((uint64_t)length >> (8 * i));
+    }
+    ls_status status = write_all(descriptor, path, prefix, sizeof prefix);
+    if (status == LS_OK) {
+        status = write_all(descriptor, path, header, length);
+    }
+    for (int i = 0; i < writer->count && status == LS_OK; i++) {
+        const write_entry *entry = &writer->entry[order[i]];
+        status = write_all(descriptor, path, entry->data, entry_bytes(entry));
+    }
+    free(header);
+    free(order);
+    return status;
+}
+
+ls_status ls_safetensors_finish(ls_safetensors_writer *writer)
+{
+    char temporary[PATH_MAX];
+    snprintf(temporary, sizeof temporary, "%s.tmp%d", writer->path, (int)getpid());
+    ls_status status = LS_OK;
+    int descriptor = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (descriptor < 0) {
+        ls_log_error("cannot create %s: %s", temporary, strerror(errno));
+        status = LS_ERR_INFRA;
+        goto discard;
+    }
+    LS_TRY_GOTO(status, write_file(writer, descriptor, temporary), close_file);
+    if (writer->survives_crash && fsync(descriptor) != 0 && errno != EINVAL && errno != EROFS) {
+        ls_log_error("cannot write %s: %s", temporary, strerror(errno));
+        status = LS_ERR_INFRA;
+    }
+close_file:
+    if (close(descriptor) != 0 && status == LS_OK) {
+        ls_log_error("cannot write %s: %s", temporary, strerror(errno));
+        status = LS_ERR_INFRA;
+    }
+    if (status == LS_OK && rename(temporary, writer->path) != 0) {
+        ls_log_error("cannot rename %s to %s: %s", temporary, writer->path, strerror(errno));
+        status = LS_ERR_INFRA;
+    }
+    if (status != LS_OK) {
+        unlink(temporary);
+    }
+discard:
+    ls_safetensors_discard(writer);
+    return status;
+}
+
+void ls_safetensors_discard(ls_safetensors_writer *writer)
+{
+    if (writer == NULL) {
+        return;
+    }
+    for (int i = 0; i < writer->count; i++) {
+        free(writer->entry[i].name);
+        free(writer->entry[i].copy);
+    }
+    free(writer->entry);
+    cJSON_Delete(writer->metadata);
+    free(writer->path);
+    free(writer);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+struct ls_safetensors {
+    char *path;
+    char *map;
+    size_t map_bytes;
+    cJSON *header;
+    ls_safetensors_entry *entry; /* in the header's order */
+    ls_safetensors_entry **by_name;
+    int count;
+};
+
+static ls_status broken(const char *path, const char *format, ...) LS_PRINTF(2, 3);
+static ls_status broken(const char *path, const char *format, ...)
+{
+    char reason[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(reason, sizeof reason, format, arguments);
+    va_end(arguments);
+    ls_log_error("%s is not a whole safetensors file: %s", path, reason);
+    return LS_ERR_USAGE;
+}
+
+static ls_status map_file(ls_safetensors *file)
+{
+    int descriptor = open(file->path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) {
+        ls_log_error("cannot open %s: %s", file->path, strerror(errno));
+        return LS_ERR_USAGE;
+    }
+    ls_status status = LS_OK;
+    struct stat about;
+    if (fstat(descriptor, &about) != 0 || !S_ISREG(about.st_mode)) {
+        status = broken(file->path, "it is not a regular file");
+    } else if (about.st_size < LENGTH_BYTES) {
+        status = broken(file->path, "it has %lld bytes", (long long)about.st_size);
+    } else {
+        file->map_bytes = (size_t)about.st_size;
+        file->map = mmap(NULL, file->map_bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
+        if (file->map == MAP_FAILED) {
+            ls_log_error("cannot map %s: %s", file->path, strerror(errno));
+            file->map = NULL;
+            status = LS_ERR_INFRA;
+        }
+    }
+    close(descriptor);
+    return status;
+}
+
+static ls_status parse_header(ls_safetensors *file, size_t *data_start)
+{
+    uint64_t length = 0;
+    for (int i = LENGTH_BYTES - 1; i >= 0; i--) {
+        length = length << 8 | (unsigned char)file->map[i];
+    }
+    if (length > HEADER_BYTES_MAX) {
+        return broken(file->path, "a header of %llu bytes; at most %d are allowed",
+                      (unsigned long long)length, HEADER_BYTES_MAX);
+    }
+    if (length > file->map_bytes - LENGTH_BYTES) {
+        return broken(file->path, "a header of %llu bytes in a file of %zu",
+                      (unsigned long long)length, file->map_bytes);
+    }
+    file->header = cJSON_ParseWithLength(file->map + LENGTH_BYTES, (size_t)length);
+    if (!cJSON_IsObject(file->header)) {
+        return broken(file->path, "its header is not a JSON object");
+    }
+    *data_start = LENGTH_BYTES + (size_t)length;
+    return LS_OK;
+}
+
+static bool dtype_of_name(const char *name, ls_dtype *out)
+{
+    for (int dtype = LS_F32; dtype <= LS_U8; dtype++) {
+        if (strcmp(ls_dtype_name((ls_dtype)dtype), name) == 0) {
+            *out = (ls_dtype)dtype;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A whole number from 0 to 2^53, what a JSON number holds exactly. */
+static bool whole_number(const cJSON *value, int64_t *out)
+{
+    const double largest = 9007199254740992.0;
+    if (!cJSON_IsNumber(value) || value->valuedouble < 0 || value->valuedouble > largest ||
+        floor(value->valuedouble) != value->valuedouble) {
+        return false;
+    }
+    *out = (int64_t)value->valuedouble;
+    return true;
+}
+
+/* shape and the bytes it takes; false where it is no shape or the product does not fit. */
+static bool parse_shape(const cJSON *array, ls_dtype dtype, ls_shape *shape, int64_t *bytes)
+{
+    if (!cJSON_IsArray(array) || cJSON_GetArraySize(array) > LS_RANK_MAX) {
+        return false;
+    }
+    int64_t product = (int64_t)ls_dtype_bytes(dtype);
+    shape->rank = 0;
+    const cJSON *dim;
+    cJSON_ArrayForEach(dim, array)
+    {
+        int64_t size;
+        if (!whole_number(dim, &size) || __builtin_mul_overflow(product, size, &product)) {
+            return false;
+        }
+        shape->dim[shape->rank++] = size;
+    }
+    *bytes = product;
+    return true;
+}
+
+static ls_status parse_entry(const ls_safetensors *file, const cJSON *item, size_t data_start,
+                             ls_safetensors_entry *out)
+{
+    const char *name = item->string;
+    const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(item, "dtype");
+    const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(item, "data_offsets");
+    ls_safetensors_entry entry = {.name = name};
+    int64_t begin, end;
+    if (!cJSON_IsString(dtype) || !dtype_of_name(dtype->valuestring, &entry.dtype)) {
+        return broken(file->path,
+                      "tensor '%s' has type %s; known: F32, F16, BF16, F64, I64, I32, U8", name,
+                      cJSON_IsString(dtype) ? dtype->valuestring : "(none)");
+    }
+    if (!parse_shape(cJSON_GetObjectItemCaseSensitive(item, "shape"), entry.dtype, &entry.shape,
+                     &entry.bytes)) {
+        return broken(file->path, "tensor '%s' has no shape of at most %d dimensions", name,
+                      LS_RANK_MAX);
+    }
+    if (cJSON_GetArraySize(offsets) != 2 || !whole_number(cJSON_GetArrayItem(offsets, 0), &begin) ||
+        !whole_number(cJSON_GetArrayItem(offsets, 1), &end) || end < begin) {
+        return broken(file->path, "tensor '%s' has no data_offsets", name);
+    }
+    if ((uint64_t)end > file->map_bytes - data_start) {
+        return broken(file->path, "tensor '%s' ends at byte %lld of %zu: the file is cut", name,
+                      (long long)end, file->map_bytes - data_start);
+    }
+    if (end - begin != entry.bytes) {
+        return broken(file->path, "tensor '%s' has %lld bytes where its shape takes %lld", name,
+                      (long long)(end - begin), (long long)entry.bytes);
+    }
+    if ((data_start + (size_t)begin) % ls_dtype_bytes(entry.dtype) != 0) {
+        return broken(file->path, "tensor '%s' is not aligned to its elements", name);
+    }
+    entry.data = file->map + data_start + begin;
+    *out = entry;
+    return LS_OK;
+}
+
+static int compare_name(const void *left, const void *right)
+{
+    const ls_safetensors_entry *const *a = left, *const *b = right;
+    return strcmp((*a)->name, (*b)->name);
+}
+
+static int compare_place(const void *left, const void *right)
+{
+    const ls_safetensors_entry *const *a = left, *const *b = right;
+    const char *x = (*a)->data, *y = (*b)->data;
+    if (x != y) {
+        return x < y ? -1 : 1;
+    }
+    return ((*a)->bytes > (*b)->bytes) - ((*a)->bytes < (*b)->bytes);
+}
+
+/* Data covers the rest of the file without gaps and overlaps, and names are unique. by_name is left
+ * sorted. */
+static ls_status check_cover(ls_safetensors *file, size_t data_start)
+{
+    size_t count = (size_t)file->count;
+    qsort(file->by_name, count, sizeof *file->by_name, compare_place);
+    const char *next = file->map + data_start;
+    for (size_t i = 0; i < count; i++) {
+        const ls_safetensors_entry *entry = file->by_name[i];
+        if (entry->data != (const void *)next) {
+            return broken(file->path, "tensor '%s' %s", entry->name,
+                          (const char *)entry->data < next ? "overlaps another"
+                                                           : "leaves a gap before it");
+        }
+        next += entry->bytes;
+    }
+    if (next != file->map + file->map_bytes) {
+        return broken(file->path, "%zu bytes after the last tensor",
+                      (size_t)(file->map + file->map_bytes - next));
+    }
+    qsort(file->by_name, count, sizeof *file->by_name, compare_name);
+    for (size_t i = 1; i < count; i++) {
+        if (strcmp(file->by_name[i - 1]->name, file->by_name[i]->name) == 0) {
+            return broken(file->path, "two tensors are named '%s'", file->by_name[i]->name);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status parse_entries(ls_safetensors *file, size_t data_start)
+{
+    size_t room = (size_t)cJSON_GetArraySize(file->header) + 1;
+    file->entry = calloc(room, sizeof *file->entry);
+    file->by_name = calloc(room, sizeof *file->by_name);
+    if (file->entry == NULL || file->by_name == NULL) {
+        ls_log_error("cannot allocate %zu entries for %s", room, file->path);
+        return LS_ERR_INFRA;
+    }
+    const cJSON *item;
+    cJSON_ArrayForEach(item, file->header)
+    {
+        if (strcmp(item->string, "__metadata__") == 0) {
+            continue;
+        }
+        LS_TRY(parse_entry(file, item, data_start, &file->entry[file->count]));
+        file->by_name[file->count] = &file->entry[file->count];
+        file->count++;
+    }
+    return check_cover(file, data_start);
+}
+
+ls_status ls_safetensors_open(const char *path, ls_safetensors **out)
+{
+    ls_safetensors *file = calloc(1, sizeof *file);
+    char *copy = strdup(path);
+    if (file == NULL || copy == NULL) {
+        ls_log_error("cannot allocate a reader for %s", path);
+        free(file);
+        free(copy);
+        return LS_ERR_INFRA;
+    }
+    file->path = copy;
+    size_t data_start = 0;
+    ls_status status;
+    LS_TRY_GOTO(status, map_file(file), close_file);
+    LS_TRY_GOTO(status, parse_header(file, &data_start), close_file);
+    LS_TRY_GOTO(status, parse_entries(file, data_start), close_file);
+    *out = file;
+    return LS_OK;
+close_file:
+    ls_safetensors_close(file);
+    return status;
+}
+
+void ls_safetensors_close(ls_safetensors *file)
+{
+    if (file == NULL) {
+        return;
+    }
+    if (file->map != NULL) {
+        munmap(file->map, file->map_bytes);
+    }
+    cJSON_Delete(file->header);
+    free(file->entry);
+    free(file->by_name);
+    free(file->path);
+    free(file);
+}
+
+int ls_safetensors_count(const ls_safetensors *file)
+{
+    return file->count;
+}
+
+const ls_safetensors_entry *ls_safetensors_at(const ls_safetensors *file, int index)
+{
+    LS_ASSERT(index >= 0 && index < file->count);
+    return &file->entry[index];
+}
+
+const ls_safetensors_entry *ls_safetensors_find(const ls_safetensors *file, const char *name)
+{
+    ls_safetensors_entry wanted = {.name = name}, *key = &wanted;
+    ls_safetensors_entry **found =
+        bsearch(&key, file->by_name, (size_t)file->count, sizeof *file->by_name, compare_name);
+    return found != NULL ? *found : NULL;
+}
+
+const char *ls_safetensors_metadata_of(const ls_safetensors *file, const char *name,
+                                       const char *fallback)
+{
+    const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(file->header, "__metadata__");
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(metadata, name);
+    return cJSON_IsString(value) ? value->valuestring : fallback;
+}

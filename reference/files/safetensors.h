@@ -1,0 +1,50 @@
+/* The safetensors format: 8 bytes little-endian header length, a JSON header {name: {dtype, shape,
+ * data_offsets}, "__metadata__": {string: string}}, then the data. PyTorch reads it; names are
+ * torchvision's. Writing goes to a temporary file that is renamed when it is whole. */
+#ifndef LS_SAFETENSORS_H
+#define LS_SAFETENSORS_H
+
+#include "kernels/core/status.h"
+#include "kernels/core/tensor.h"
+
+typedef struct ls_safetensors_writer ls_safetensors_writer;
+
+/* Tensors are added in order; data is borrowed until finish. Names are unique. */
+ls_status ls_safetensors_create(const char *path, ls_safetensors_writer **out);
+void ls_safetensors_metadata(ls_safetensors_writer *writer, const char *name, const char *format,
+                             ...) __attribute__((format(printf, 3, 4)));
+void ls_safetensors_add(ls_safetensors_writer *writer, const char *name, ls_dtype dtype,
+                        const ls_shape *shape, const void *host_data);
+/* The same, the data copied now (for staging memory that is reused). */
+ls_status ls_safetensors_add_copy(ls_safetensors_writer *writer, const char *name, ls_dtype dtype,
+                                  const ls_shape *shape, const void *host_data);
+/* finish syncs the file before the rename, so that the path names a whole file even after the
+ * machine lost power. For checkpoints: it waits for the disk, which a dump of hundreds of MB need
+ * not. */
+void ls_safetensors_survive_crash(ls_safetensors_writer *writer);
+/* Writes, renames, frees the writer (also on failure). A full disk is LS_ERR_INFRA. */
+ls_status ls_safetensors_finish(ls_safetensors_writer *writer);
+void ls_safetensors_discard(ls_safetensors_writer *writer);
+
+typedef struct ls_safetensors ls_safetensors; /* a file mapped for reading */
+
+typedef struct ls_safetensors_entry {
+    const char *name;
+    ls_dtype dtype;
+    ls_shape shape;
+    const void *data; /* in the mapping; aligned to the element size */
+    int64_t bytes;
+} ls_safetensors_entry;
+
+/* Checks everything (lengths, offsets, overlaps, types) before anything is used; a broken file is
+ * LS_ERR_USAGE with path and reason. */
+ls_status ls_safetensors_open(const char *path, ls_safetensors **out);
+void ls_safetensors_close(ls_safetensors *file);
+int ls_safetensors_count(const ls_safetensors *file);
+const ls_safetensors_entry *ls_safetensors_at(const ls_safetensors *file, int index);
+/* NULL when absent. */
+const ls_safetensors_entry *ls_safetensors_find(const ls_safetensors *file, const char *name);
+const char *ls_safetensors_metadata_of(const ls_safetensors *file, const char *name,
+                                       const char *fallback);
+
+#endif

@@ -1,0 +1,124 @@
+#include "strict_reader.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/log.h"
+
+static void shape_text(const ls_shape *shape, char *text, size_t text_bytes)
+{
+    size_t used = (size_t)snprintf(text, text_bytes, "[");
+    for (int i = 0; i < shape->rank && used < text_bytes; i++) {
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%lld", i == 0 ? "" : ",",
+                                 (long long)shape->dim[i]);
+    }
+    if (used < text_bytes) {
+        snprintf(text + used, text_bytes - used, "]");
+    }
+}
+
+static bool same_shape(const ls_shape *a, const ls_shape *b)
+{
+    bool same = a->rank == b->rank;
+    for (int i = 0; same && i < a->rank; i++) {
+        same = a->dim[i] == b->dim[i];
+    }
+    return same;
+}
+
+/* What is wrong with a file's tensor against what the run needs, NULL when nothing is. any_float:
+ * the type may be any of f32, f16, bf16. */
+static const char *mismatch(const ls_safetensors_entry *entry, ls_dtype dtype, bool any_float,
+                            const ls_shape *shape, char *text, size_t text_bytes)
+{
+    if (entry == NULL) {
+        return "is missing";
+    }
+    if (!same_shape(&entry->shape, shape)) {
+        char has[96], wants[96];
+        shape_text(&entry->shape, has, sizeof has);
+        shape_text(shape, wants, sizeof wants);
+        snprintf(text, text_bytes, "has shape %s, this run needs %s", has, wants);
+        return text;
+    }
+    bool is_float = entry->dtype == LS_F32 || entry->dtype == LS_F16 || entry->dtype == LS_BF16;
+    if (any_float ? !is_float : entry->dtype != dtype) {
+        snprintf(text, text_bytes, "has type %s, this run needs %s", ls_dtype_name(entry->dtype),
+                 any_float ? "F32, F16 or BF16" : ls_dtype_name(dtype));
+        return text;
+    }
+    return NULL;
+}
+
+static int index_of(const ls_strict_reader *reader, const ls_safetensors_entry *entry)
+{
+    int count = ls_safetensors_count(reader->file);
+    for (int i = 0; i < count; i++) {
+        if (ls_safetensors_at(reader->file, i) == entry) {
+            return i;
+        }
+    }
+    LS_ASSERT(false);
+    return 0;
+}
+
+ls_status ls_strict_reader_open(const char *path, ls_strict_reader *out)
+{
+    ls_strict_reader reader = {.path = path};
+    LS_TRY(ls_safetensors_open(path, &reader.file));
+    reader.seen = calloc((size_t)ls_safetensors_count(reader.file) + 1, sizeof *reader.seen);
+    if (reader.seen == NULL) {
+        ls_log_error("cannot allocate the list of tensors in %s", path);
+        ls_safetensors_close(reader.file);
+        return LS_ERR_INFRA;
+    }
+    *out = reader;
+    return LS_OK;
+}
+
+void ls_strict_reader_close(ls_strict_reader *reader)
+{
+    ls_safetensors_close(reader->file);
+    free(reader->seen);
+}
+
+bool ls_strict_reader_has_seen(const ls_strict_reader *reader, const ls_safetensors_entry *entry)
+{
+    return reader->seen[index_of(reader, entry)];
+}
+
+ls_status ls_strict_reader_tensor(ls_strict_reader *reader, const char *name, ls_dtype dtype,
+                                  bool any_float, const ls_shape *shape,
+                                  const ls_safetensors_entry **out)
+{
+    char text[256];
+    const ls_safetensors_entry *entry = ls_safetensors_find(reader->file, name);
+    const char *why = mismatch(entry, dtype, any_float, shape, text, sizeof text);
+    if (why != NULL) {
+        ls_log_error("%s: %s %s", reader->path, name, why);
+        return LS_ERR_USAGE;
+    }
+    reader->seen[index_of(reader, entry)] = true;
+    if (out != NULL) {
+        *out = entry;
+    }
+    return LS_OK;
+}
+
+ls_status ls_strict_reader_metadata(const ls_strict_reader *reader, const char *name,
+                                    const char *format, ...)
+{
+    char wanted[128];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(wanted, sizeof wanted, format, arguments);
+    va_end(arguments);
+    const char *has = ls_safetensors_metadata_of(reader->file, name, "");
+    if (strcmp(has, wanted) != 0) {
+        ls_log_error("%s: %s is '%s' there and '%s' here", reader->path, name, has, wanted);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}

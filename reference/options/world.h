@@ -1,0 +1,32 @@
+/* Which rank of which job this process is, read from the environment: torchrun's names first
+ * (lockstep-launch sets the same), else Open MPI's, else Slurm's; with none of them a world of one.
+ */
+#ifndef LS_WORLD_H
+#define LS_WORLD_H
+
+#include <stdbool.h>
+
+#include "kernels/core/status.h"
+
+typedef struct ls_world {
+    int rank, world;
+    int local_rank, local_world;     /* on this machine (or simulated node) */
+    int machine_rank, machine_world; /* on this machine: simulated nodes share one */
+    int node;                        /* GROUP_RANK */
+    bool oversubscribe;              /* LS_OVERSUBSCRIBE=1: ranks may share a GPU */
+    char address[256];               /* of rank 0; "" in a world of one */
+    int port;
+    bool probe;           /* the port is torchrun's agent's: the store takes one of the next 16 */
+    char run_id[256];     /* secret or id of the job; "" when there is none */
+    char run_dir[512];    /* LS_RUN_DIR; "" when not set */
+    const char *launcher; /* "torchrun", "mpirun", "srun" or "none": whose variables were found */
+} ls_world;
+
+/* Reads and checks everything. LS_ERR_USAGE, naming variable and value, for a number that is none,
+ * a rank outside its world, a half-set pair, or a world of several without an address. */
+ls_status ls_world_read(ls_world *out);
+
+/* First host of a Slurm node list ("gpu[03-07,9],login" -> "gpu03"). */
+void ls_world_first_host(const char *list, char *host, int host_bytes);
+
+#endif

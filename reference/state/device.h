@@ -1,0 +1,46 @@
+/* The device a rank trains on: the backend's table, the opened device, its one compute stream, and
+ * copies between the host and tensors on it. */
+#ifndef LS_DEVICE_H
+#define LS_DEVICE_H
+
+#include "kernels/kernels.h"
+
+typedef struct ls_device {
+    const ls_backend_api *api;
+    ls_backend *backend;
+    ls_stream *stream;
+    ls_backend_info info;
+} ls_device;
+
+/* name: "cpu", "cuda" or "auto". auto asks the PCI bus, not a library: with an NVIDIA display or 3D
+ * controller it is cuda and nothing else, so that a broken driver never turns into a slow CPU run.
+ * LS_ERR_INFRA, one line, when backend or device cannot be had. */
+ls_status ls_device_open(const char *name, const ls_backend_options *options, ls_device *out);
+void ls_device_close(ls_device *device);
+
+/* NVIDIA display and 3D controllers under `root`/bus/pci/devices (root: LS_SYSFS, else /sys). */
+int ls_device_count_nvidia(const char *root);
+
+/* Device memory to host, waiting for it. */
+ls_status ls_device_read(const ls_device *device, void *host, const void *from, int64_t bytes);
+/* A named stretch of the host's work, for profilers; ranges lie in each other. */
+static inline void ls_device_range_push(const ls_device *device, const char *name)
+{
+    if (device->api->range_push != NULL) {
+        device->api->range_push(device->backend, name);
+    }
+}
+
+static inline void ls_device_range_pop(const ls_device *device)
+{
+    if (device->api->range_pop != NULL) {
+        device->api->range_pop(device->backend);
+    }
+}
+
+/* A tensor's elements as f32 (exact for 16-bit types); host: [tensor->count]. Waits. */
+ls_status ls_device_read_f32(const ls_device *device, const ls_tensor *tensor, float *host);
+/* Host f32 into a tensor of any float type, rounded once; waits, so `host` may be reused. */
+ls_status ls_device_write_f32(const ls_device *device, const ls_tensor *tensor, const float *host);
+
+#endif

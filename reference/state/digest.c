@@ -1,0 +1,178 @@
+#include "digest.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/digest.h"
+#include "kernels/core/log.h"
+
+enum { CHUNK_BYTES = 1 << 20 };
+
+/* Walks over the bytes of one group, tensor after tensor in order of name. */
+typedef struct cursor {
+    const ls_memory *memory;
+    ls_events_digest group;
+    int position;   /* in the order of names */
+    int list;       /* of moments */
+    int64_t offset; /* bytes of the current tensor already hashed */
+    char *scratch;  /* [CHUNK_BYTES] where the host cannot read the device, else NULL */
+    const char *data;
+    int64_t left; /* bytes at `data` */
+    uint64_t digest;
+} cursor;
+
+/* The tensor at the cursor; data NULL where that entry has none; count -1 after the last. */
+static ls_tensor current(const cursor *at)
+{
+    const ls_memory *memory = at->memory;
+    bool buffers = at->group == LS_EVENTS_BUFFER;
+    if (at->position >= (buffers ? memory->buffer_count : memory->param_count)) {
+        return (ls_tensor){.count = -1};
+    }
+    int i = buffers ? memory->buffer_by_name[at->position] : memory->by_name[at->position];
+    switch (at->group) {
+    case LS_EVENTS_PARAM:
+        return memory->param[i];
+    case LS_EVENTS_MASTER:
+        return memory->master[i];
+    case LS_EVENTS_STATE:
+        return memory->moment[at->list][i];
+    case LS_EVENTS_BUFFER:
+        if (memory->network->buffer[i].role == LS_BUFFER_BATCHES_TRACKED) {
+            return (ls_tensor){.data = memory->tracked, .dtype = LS_I64, .count = 1};
+        }
+        return memory->buffer[i];
+    case LS_EVENTS_GRAD:
+        return memory->unscaled[i];
+    default:
+        LS_ASSERT(false);
+        return (ls_tensor){.count = -1};
+    }
+}
+
+static void advance(cursor *at)
+{
+    at->offset = 0;
+    at->list++;
+    if (at->group != LS_EVENTS_STATE || at->list == at->memory->moment_count) {
+        at->list = 0;
+        at->position++;
+    }
+}
+
+/* Makes at->data point to the next bytes; left stays 0 at the end of the group. */
+static ls_status refill(cursor *at)
+{
+    while (at->left == 0) {
+        ls_tensor tensor = current(at);
+        if (tensor.count < 0) {
+            return LS_OK;
+        }
+        int64_t rest = tensor.data == NULL ? 0 : (int64_t)ls_tensor_bytes(&tensor) - at->offset;
+        if (rest == 0) {
+            advance(at);
+            continue;
+        }
+        at->data = (const char *)tensor.data + at->offset;
+        bool host = at->scratch == NULL || tensor.data == at->memory->tracked;
+        at->left = host || rest < CHUNK_BYTES ? rest : CHUNK_BYTES;
+        at->offset += at->left;
+        if (!host) {
+            LS_TRY(ls_device_read(at->memory->device, at->scratch, at->data, at->left));
+            at->data = at->scratch;
+        }
+    }
+    return LS_OK;
+}
+
+/* Four groups at once; a free stream repeats another's bytes into a digest that nobody reads,
+ * because four are hashed together in the time of one (kernels/core/digest.h). */
+static ls_status hash_together(cursor *at, int count)
+{
+    for (;;) {
+        const void *data[LS_DIGEST_STREAMS];
+        uint64_t digest[LS_DIGEST_STREAMS];
+        size_t bytes[LS_DIGEST_STREAMS];
+        cursor *used[LS_DIGEST_STREAMS];
+        int live = 0;
+        int64_t common = INT64_MAX;
+        for (int i = 0; i < count; i++) {
+            LS_TRY(refill(&at[i]));
+            if (at[i].left > 0) {
+                used[live++] = &at[i];
+                common = at[i].left < common ? at[i].left : common;
+            }
+        }
+        if (live == 0) {
+            return LS_OK;
+        }
+        for (int i = 0; i < LS_DIGEST_STREAMS; i++) {
+            cursor *from = used[i < live ? i : 0];
+            data[i] = from->data;
+            digest[i] = from->digest;
+            bytes[i] = (size_t)common;
+        }
+        ls_digest_update_many(live == 1 ? 1 : LS_DIGEST_STREAMS, digest, data, bytes);
+        for (int i = 0; i < live; i++) {
+            used[i]->digest = digest[i];
+            used[i]->data += common;
+            used[i]->left -= common;
+        }
+    }
+}
+
+static uint64_t scaler_digest(const ls_step_state *state)
+{
+    uint64_t digest = LS_DIGEST_START;
+    digest = ls_digest_update(digest, &state->loss_scale, sizeof state->loss_scale);
+    digest = ls_digest_update(digest, &state->growth_count, sizeof state->growth_count);
+    digest = ls_digest_update(digest, &state->overflow_streak, sizeof state->overflow_streak);
+    return ls_digest_update(digest, &state->step_count, sizeof state->step_count);
+}
+
+ls_status ls_digest_compute(const ls_memory *memory, const ls_step_state *state,
+                            ls_digest_scope scope, ls_digest_set *out)
+{
+    memset(out, 0, sizeof *out);
+    if (scope == LS_DIGEST_NONE) {
+        return LS_OK;
+    }
+    bool all = scope == LS_DIGEST_ALL;
+    out->given[LS_EVENTS_PARAM] = true;
+    out->given[LS_EVENTS_MASTER] = all && memory->master != NULL;
+    out->given[LS_EVENTS_STATE] = all && memory->moment_count > 0;
+    out->given[LS_EVENTS_GRAD] = out->given[LS_EVENTS_BUFFER] = out->given[LS_EVENTS_SCALER] = all;
+    out->value[LS_EVENTS_SCALER] = scaler_digest(state);
+    LS_TRY(memory->device->api->stream_wait(memory->device->stream));
+
+    cursor group[LS_EVENTS_DIGEST_COUNT];
+    int count = 0;
+    char *scratch = NULL;
+    ls_status status = LS_OK;
+    if (!memory->device->info.host_memory) {
+        scratch = malloc((size_t)LS_EVENTS_DIGEST_COUNT * CHUNK_BYTES);
+        if (scratch == NULL) {
+            ls_log_error("cannot allocate %d bytes for digests",
+                         LS_EVENTS_DIGEST_COUNT * CHUNK_BYTES);
+            return LS_ERR_INFRA;
+        }
+    }
+    for (int i = 0; i < LS_EVENTS_DIGEST_COUNT; i++) {
+        if (out->given[i] && i != LS_EVENTS_SCALER) {
+            char *own = scratch == NULL ? NULL : scratch + (size_t)i * CHUNK_BYTES;
+            group[count++] = (cursor){.memory = memory,
+                                      .group = (ls_events_digest)i,
+                                      .scratch = own,
+                                      .digest = LS_DIGEST_START};
+        }
+    }
+    for (int first = 0; first < count && status == LS_OK; first += LS_DIGEST_STREAMS) {
+        int together = count - first < LS_DIGEST_STREAMS ? count - first : LS_DIGEST_STREAMS;
+        status = hash_together(group + first, together);
+    }
+    for (int i = 0; i < count && status == LS_OK; i++) {
+        out->value[group[i].group] = group[i].digest;
+    }
+    free(scratch);
+    return status;
+}

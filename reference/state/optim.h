@@ -1,0 +1,20 @@
+/* The optimizer as the trainer sees it: which tensors one step reads and writes, and its constants.
+ * The arithmetic is the backend's (kernels.h, optimizer_step). */
+#ifndef LS_OPTIM_H
+#define LS_OPTIM_H
+
+#include "memory.h"
+#include "reference/options/options.h"
+
+/* Moments per parameter: SGD keeps a buffer only with momentum, LARS one, the Adam family two. */
+int ls_optim_moment_count(const ls_options *options);
+ls_optimizer_config ls_optim_config(const ls_options *options);
+/* "sgd", "adam", ... as on the command line. */
+const char *ls_optim_name(ls_optimizer_kind kind);
+
+/* One step on every parameter, unless the scale is dynamic and a gradient overflowed. */
+ls_status ls_optim_step(const ls_optimizer_config *config, const ls_memory *memory, bool dynamic);
+/* Masters = f32(parameters), for parameters that have one. Waits. */
+ls_status ls_optim_make_masters(const ls_memory *memory);
+
+#endif

@@ -1,0 +1,262 @@
+#include "agree.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/digest.h"
+#include "kernels/core/log.h"
+#include "checkpoint.h"
+
+/* Of what ranks say to each other; raised when the order or meaning of collectives changes. */
+#define PROTOCOL "1"
+
+enum { RANKS_SHOWN = 8 /* in one message */ };
+
+uint64_t ls_agree_network_digest(const ls_network *network)
+{
+    uint64_t digest = LS_DIGEST_START;
+    for (int i = 0; i < network->layer_count; i++) {
+        const ls_layer *layer = &network->layer[i];
+        int numbers[] = {layer->kind,   layer->input[0], layer->input[1],     layer->channels,
+                         layer->kernel, layer->stride,   layer->pad,          layer->weight,
+                         layer->bias,   layer->branch,   layer->running_mean, layer->running_var};
+        float factors[] = {layer->epsilon, layer->momentum};
+        digest = ls_digest_update(digest, numbers, sizeof numbers);
+        digest = ls_digest_update(digest, factors, sizeof factors);
+        digest = ls_digest_update(digest, layer->name, strlen(layer->name) + 1);
+    }
+    for (int i = 0; i < network->param_count; i++) {
+        const ls_param *param = &network->param[i];
+        digest = ls_digest_update(digest, param->name, strlen(param->name) + 1);
+        digest = ls_digest_update(digest, param->shape.dim,
+                                  (size_t)param->shape.rank * sizeof param->shape.dim[0]);
+    }
+    for (int i = 0; i < network->buffer_count; i++) {
+        const ls_buffer *buffer = &network->buffer[i];
+        digest = ls_digest_update(digest, buffer->name, strlen(buffer->name) + 1);
+        digest = ls_digest_update(digest, &buffer->count, sizeof buffer->count);
+    }
+    return digest;
+}
+
+static void add_hex(cJSON *object, const char *name, uint64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)value);
+    cJSON_AddStringToObject(object, name, text);
+}
+
+/* What must be equal on all ranks, as one flat JSON object; NULL without memory. */
+static char *describe_run(const ls_trainer *trainer)
+{
+    /* a rank's own business: unlike machines may have unlike numbers of cores */
+    static const char *const local[] = {"threads", "workers", "print-freq"};
+    cJSON *all = cJSON_CreateObject();
+    cJSON *options = ls_options_json(&trainer->options);
+    if (trainer->options.batch_size_count > 0) { /* the list is what must be equal */
+        cJSON_DeleteItemFromObjectCaseSensitive(options, "batch-size");
+    }
+    for (size_t i = 0; i < sizeof local / sizeof local[0]; i++) {
+        cJSON_DeleteItemFromObjectCaseSensitive(options, local[i]);
+    }
+    cJSON_AddStringToObject(all, "the protocol's version", PROTOCOL);
+    cJSON_AddStringToObject(all, "the program's version", LS_VERSION);
+    cJSON_AddStringToObject(all, "the backend", trainer->device.api->name);
+    while (options->child != NULL) {
+        cJSON *item = cJSON_DetachItemViaPointer(options, options->child);
+        char name[64];
+        snprintf(name, sizeof name, "--%s", item->string);
+        cJSON_AddItemToObject(all, name, item);
+    }
+    add_hex(all, "the bucket rule", ls_checkpoint_bucket_rule(trainer));
+    add_hex(all, "the network", ls_agree_network_digest(&trainer->network));
+    char *text = cJSON_PrintUnformatted(all);
+    cJSON_Delete(options);
+    cJSON_Delete(all);
+    return text;
+}
+
+static void free_values(void **values, int count)
+{
+    for (int i = 0; i < count; i++) {
+        free(values[i]);
+    }
+    free(values);
+}
+
+/* Everybody's value of a key; malloc'ed, free with free_values. */
+static ls_status exchange(ls_trainer *trainer, const char *key, const void *mine, size_t bytes,
+                          void ***out, size_t **out_bytes)
+{
+    size_t count = (size_t)trainer->world.world;
+    void **values = calloc(count, sizeof *values);
+    size_t *sizes = calloc(count, sizeof *sizes);
+    ls_status status = LS_ERR_INFRA;
+    if (values == NULL || sizes == NULL) {
+        ls_log_error("cannot allocate the answers of %zu ranks", count);
+    } else {
+        status = ls_store_exchange(trainer->store, key, mine, bytes, values, sizes);
+    }
+    if (status != LS_OK) {
+        free(values);
+        free(sizes);
+        return status;
+    }
+    *out = values;
+    *out_bytes = sizes;
+    return LS_OK;
+}
+
+/* The ranks whose value is not rank 0's, as text; returns how many. */
+static int list_differing(int count, void **values, const size_t *bytes, char *text,
+                          size_t text_bytes)
+{
+    int differing = 0;
+    size_t used = 0;
+    text[0] = '\0';
+    for (int rank = 1; rank < count; rank++) {
+        if (bytes[rank] == bytes[0] && memcmp(values[rank], values[0], bytes[0]) == 0) {
+            continue;
+        }
+        if (differing < RANKS_SHOWN && used < text_bytes) {
+            used += (size_t)snprintf(text + used, text_bytes - used, "%s%d",
+                                     differing == 0 ? "" : ", ", rank);
+        } else if (differing == RANKS_SHOWN && used < text_bytes) {
+            used += (size_t)snprintf(text + used, text_bytes - used, ", ...");
+        }
+        differing++;
+    }
+    return differing;
+}
+
+/* Names the first member in which a rank's description is not rank 0's. */
+static void tell_difference(int count, void **values)
+{
+    cJSON *first = cJSON_Parse(values[0]);
+    for (int rank = 1; rank < count; rank++) {
+        cJSON *other = cJSON_Parse(values[rank]);
+        for (const cJSON *item = first == NULL ? NULL : first->child; item != NULL;
+             item = item->next) {
+            const cJSON *theirs = cJSON_GetObjectItemCaseSensitive(other, item->string);
+            if (theirs != NULL && cJSON_Compare(item, theirs, true)) {
+                continue;
+            }
+            char *a = cJSON_PrintUnformatted(item);
+            char *b = theirs == NULL ? NULL : cJSON_PrintUnformatted(theirs);
+            ls_log_error("ranks were not started alike: %s is %s on rank 0 and %s on rank %d",
+                         item->string, a == NULL ? "?" : a, b == NULL ? "absent" : b, rank);
+            free(a);
+            free(b);
+            cJSON_Delete(other);
+            cJSON_Delete(first);
+            return;
+        }
+        cJSON_Delete(other);
+    }
+    cJSON_Delete(first);
+    ls_log_error("ranks were not started alike, in something that rank 0 does not know");
+}
+
+/* Digests first: the texts are only sent when something differs. */
+ls_status ls_agree_on_run(ls_trainer *trainer)
+{
+    char *mine = describe_run(trainer);
+    if (mine == NULL) {
+        ls_log_error("cannot allocate the description of this run");
+        return LS_ERR_INFRA;
+    }
+    int count = trainer->world.world;
+    void **values = NULL;
+    size_t *bytes = NULL;
+    char ranks[96];
+    ls_status status = LS_OK;
+    uint64_t digest = ls_digest_update(LS_DIGEST_START, mine, strlen(mine));
+    LS_TRY_GOTO(status, exchange(trainer, "run/digest", &digest, sizeof digest, &values, &bytes),
+                free);
+    int differing = list_differing(count, values, bytes, ranks, sizeof ranks);
+    free_values(values, count);
+    free(bytes);
+    if (differing > 0) {
+        LS_TRY_GOTO(status, exchange(trainer, "run/text", mine, strlen(mine), &values, &bytes),
+                    free);
+        tell_difference(count, values);
+        free_values(values, count);
+        free(bytes);
+        status = LS_ERR_USAGE;
+    }
+free:
+    free(mine);
+    return status;
+}
+
+ls_status ls_agree_on_libraries(ls_trainer *trainer)
+{
+    char mine[1024];
+    char engine[256] = "";
+    if (trainer->engine != NULL) {
+        trainer->engine->describe(engine, (int)sizeof engine);
+    }
+    snprintf(mine, sizeof mine, "%s; %s", trainer->device.info.libraries, engine);
+    void **values = NULL;
+    size_t *bytes = NULL;
+    char ranks[96];
+    LS_TRY(exchange(trainer, "run/libraries", mine, strlen(mine), &values, &bytes));
+    int differing = list_differing(trainer->world.world, values, bytes, ranks, sizeof ranks);
+    if (differing > 0 && trainer->world.rank == 0) {
+        ls_log_warn("ranks %s use other libraries than rank 0 (%s)", ranks, mine);
+    }
+    free_values(values, trainer->world.world);
+    free(bytes);
+    return LS_OK;
+}
+
+ls_status ls_agree_on(ls_trainer *trainer, const char *what, uint64_t value)
+{
+    if (trainer->store == NULL) {
+        return LS_OK;
+    }
+    void **values = NULL;
+    size_t *bytes = NULL;
+    char ranks[96];
+    LS_TRY(exchange(trainer, what, &value, sizeof value, &values, &bytes));
+    int differing = list_differing(trainer->world.world, values, bytes, ranks, sizeof ranks);
+    free_values(values, trainer->world.world);
+    free(bytes);
+    if (differing > 0) {
+        ls_log_error("%s on ranks %s: not the same as on rank 0", what, ranks);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+ls_status ls_agree_on_choices(ls_trainer *trainer)
+{
+    const ls_backend_api *api = trainer->device.api;
+    void **values = NULL;
+    size_t *bytes = NULL;
+    const char *mine = "";
+    if (trainer->store == NULL || api->plan_choices == NULL) {
+        return LS_OK;
+    }
+    if (trainer->world.rank == 0) {
+        LS_TRY(api->plan_choices(trainer->plan, &mine));
+    }
+    LS_TRY(exchange(trainer, "run/choices", mine, strlen(mine), &values, &bytes));
+    ls_status status = LS_OK;
+    if (trainer->world.rank != 0) {
+        char *text = calloc(bytes[0] + 1, 1);
+        status = LS_ERR_INFRA;
+        if (text == NULL) {
+            ls_log_error("cannot allocate rank 0's choice of engines");
+        } else {
+            memcpy(text, values[0], bytes[0]);
+            status = api->plan_choose(trainer->plan, text);
+        }
+        free(text);
+    }
+    free_values(values, trainer->world.world);
+    free(bytes);
+    return status;
+}

@@ -1,0 +1,427 @@
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/log.h"
+#include "kernels/core/rng.h"
+#include "audit_private.h"
+
+enum { TOLD = 8, WARM_STEPS = 2 };
+
+/* ---- which steps ----------------------------------------------------------------------------- */
+
+bool ls_audit_due(const ls_options *options, int64_t step)
+{
+    int64_t every = options->audit_every, within = every - WARM_STEPS;
+    if (!options->audit || within <= 0) {
+        return options->audit;
+    }
+    int64_t period = (step - 1) / every;
+    uint32_t bound = within < UINT32_MAX ? (uint32_t)within : UINT32_MAX;
+    uint32_t drawn =
+        ls_rng_below(options->audit_seed, ls_rng_stream("audited steps"), (uint64_t)period, bound);
+    return (step - 1) % every == WARM_STEPS + (int64_t)drawn;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static ls_status take(const ls_audit *audit, int64_t bytes, const char *purpose, void *out)
+{
+    const ls_device *device = &audit->trainer->device;
+    void *memory = NULL;
+    LS_TRY(device->api->memory_alloc(device->backend, bytes, purpose, &memory));
+    memcpy(out, &memory, sizeof memory);
+    return LS_OK;
+}
+
+static void give(const ls_audit *audit, void *memory)
+{
+    if (memory != NULL) {
+        audit->trainer->device.api->memory_free(audit->trainer->device.backend, memory);
+    }
+}
+
+/* Where each batch norm's statistics lie; returns the largest number of channels of any layer. */
+static int place_stats(ls_audit *audit, int64_t *doubles)
+{
+    const ls_network *network = &audit->trainer->network;
+    int most = 1;
+    *doubles = 0;
+    for (int i = 0; i < network->layer_count; i++) {
+        const ls_layer *layer = &network->layer[i];
+        most = layer->channels > most ? layer->channels : most;
+        audit->stats_at[i] = *doubles;
+        *doubles += layer->kind == LS_LAYER_BATCH_NORM ? 2 * layer->channels + 1 : 0;
+    }
+    return most;
+}
+
+/* Verdicts of a step at most. A layer's outputs in one micro-step: of a norm, the most, forward's
+ * five, backward's four and a joined gradient. A parameter's: packed, unscaled, value, copy and
+ * moments, and there are no more buckets than parameters. */
+static int most_verdicts(const ls_trainer *trainer)
+{
+    enum { OF_LAYER = 10, OF_PARAM = 2 + LS_AUDIT_STEP_OUTPUTS, OTHERS = 4 /* image, loss */ };
+    return trainer->options.accumulate * (trainer->network.layer_count * OF_LAYER + OTHERS) +
+           trainer->memory.param_count * (OF_PARAM + 1);
+}
+
+static ls_status allocate(ls_audit *audit)
+{
+    ls_trainer *trainer = audit->trainer;
+    const ls_device *device = &trainer->device;
+    int64_t doubles = 0, params = trainer->memory.param_count;
+    void *found = NULL;
+    audit->stats_at = calloc((size_t)trainer->network.layer_count, sizeof *audit->stats_at);
+    audit->most = most_verdicts(trainer);
+    audit->name = calloc((size_t)audit->most, sizeof *audit->name);
+    audit->bucket = calloc((size_t)params, sizeof *audit->bucket);
+    if (audit->stats_at == NULL || audit->name == NULL || audit->bucket == NULL) {
+        ls_log_error("cannot allocate the audit's lists");
+        return LS_ERR_INFRA;
+    }
+    int group = trainer->norm_comm != NULL ? trainer->norm_sync.group_size : 1;
+    int most = place_stats(audit, &doubles);
+    LS_TRY(take(audit, audit->judge->room_bytes(most, group), "the audit's sums", &audit->room));
+    LS_TRY(take(
+        audit, params * (int64_t)sizeof(ls_audit_sample) * LS_AUDIT_SAMPLES * LS_AUDIT_STEP_OUTPUTS,
+        "the audit's samples", &audit->rooms));
+    LS_TRY(take(audit, (doubles + 1) * (int64_t)sizeof *audit->stats, "the audit's statistics",
+                &audit->stats));
+    int64_t bytes = audit->most * (int64_t)sizeof *audit->verdict;
+    LS_TRY(take(audit, bytes, "the audit's verdicts", &audit->verdict));
+    LS_TRY(device->api->host_alloc(device->backend, bytes, "the audit's verdicts", &found));
+    audit->found = found;
+    for (int i = 0; trainer->ddp != NULL && i < params; i++) {
+        LS_TRY(device->api->event_create(device->backend, &audit->bucket[i].picked));
+    }
+    return LS_OK;
+}
+
+ls_status ls_audit_open(ls_trainer *trainer, ls_audit **out)
+{
+    ls_audit_entry_fn *entry = NULL;
+    *out = NULL;
+    if (!trainer->options.audit) {
+        return LS_OK;
+    }
+    LS_TRY(ls_load_symbol("oracle_cuda", LS_AUDIT_ENTRY, &entry));
+    LS_TRY(ls_load_same_abi("oracle_cuda", entry()->abi, LS_AUDIT_ABI));
+    ls_audit *audit = calloc(1, sizeof *audit);
+    if (audit == NULL) {
+        ls_log_error("cannot allocate the audit");
+        return LS_ERR_INFRA;
+    }
+    audit->trainer = trainer;
+    audit->judge = entry();
+    ls_status status = allocate(audit);
+    if (status != LS_OK) {
+        ls_audit_close(audit);
+        return status;
+    }
+    *out = audit;
+    return LS_OK;
+}
+
+void ls_audit_close(ls_audit *audit)
+{
+    if (audit == NULL) {
+        return;
+    }
+    const ls_device *device = &audit->trainer->device;
+    if (audit->trainer->plan != NULL) {
+        device->api->plan_watch(audit->trainer->plan, NULL, NULL);
+    }
+    for (int i = 0; audit->bucket != NULL && i < audit->trainer->memory.param_count; i++) {
+        if (audit->bucket[i].picked != NULL) {
+            device->api->event_destroy(audit->bucket[i].picked);
+        }
+    }
+    give(audit, audit->room);
+    give(audit, audit->rooms);
+    give(audit, audit->stats);
+    give(audit, audit->verdict);
+    give(audit, audit->bucket_memory);
+    if (audit->found != NULL) {
+        device->api->host_free(device->backend, audit->found);
+    }
+    free(audit->stats_at);
+    free(audit->name);
+    free(audit->bucket);
+    free(audit);
+}
+
+/* ---- buckets --------------------------------------------------------------------------------- */
+
+/* The layout is settled, so this happens once. */
+static ls_status place_buckets(ls_audit *audit)
+{
+    int count = ls_ddp_layout(audit->trainer->ddp)->bucket_count;
+    int64_t world = audit->trainer->world.world;
+    int64_t list = LS_AUDIT_SAMPLES * (int64_t)sizeof(double);
+    int64_t samples = LS_AUDIT_SAMPLES * (int64_t)sizeof(ls_audit_sample);
+    if (count == audit->bucket_count) {
+        return LS_OK;
+    }
+    give(audit, audit->bucket_memory);
+    audit->bucket_memory = NULL;
+    audit->bucket_count = 0;
+    LS_TRY(take(audit, count * (samples + (1 + world) * list), "the audit's buckets",
+                &audit->bucket_memory));
+    char *at = audit->bucket_memory;
+    for (int b = 0; b < count; b++) {
+        audit->bucket[b].sample = (ls_audit_sample *)(void *)at;
+        audit->bucket[b].mine = (double *)(void *)(at + samples);
+        audit->bucket[b].all = audit->bucket[b].mine + LS_AUDIT_SAMPLES;
+        snprintf(audit->bucket[b].label, sizeof audit->bucket[b].label, "audit of bucket %d", b);
+        at += samples + (1 + world) * list;
+    }
+    audit->bucket_count = count;
+    return LS_OK;
+}
+
+/* Every rank draws the same elements. */
+static ls_audit_draw bucket_draw(const ls_audit *audit, int index)
+{
+    return (ls_audit_draw){audit->trainer->options.audit_seed ^ (uint64_t)audit->step << 20,
+                           UINT64_C(1) << 40 | (uint64_t)index};
+}
+
+static ls_status bucket_before(void *context, int index, const ls_tensor *whole)
+{
+    ls_audit *audit = context;
+    ls_trainer *trainer = audit->trainer;
+    const ls_device *device = &trainer->device;
+    ls_audit_bucket *bucket = &audit->bucket[index];
+    LS_TRY(audit->judge->pick(device->api->stream_native(device->stream), ls_audit_tensor_of(whole),
+                              bucket_draw(audit, index), bucket->mine, bucket->sample));
+    LS_TRY(device->api->event_record(bucket->picked, device->stream));
+    ls_comm_op op = {.kind = LS_COMM_ALL_GATHER,
+                     .buffer = bucket->all,
+                     .input = bucket->mine,
+                     .count = LS_AUDIT_SAMPLES * (int64_t)sizeof(double),
+                     .dtype = LS_U8,
+                     .label = bucket->label};
+    return trainer->engine->begin(trainer->comm, &op, bucket->picked, &bucket->handle);
+}
+
+static ls_status bucket_after(void *context, int index, const ls_tensor *whole)
+{
+    ls_audit *audit = context;
+    ls_trainer *trainer = audit->trainer;
+    const ls_device *device = &trainer->device;
+    ls_audit_bucket *bucket = &audit->bucket[index];
+    ls_audit_name *name = &audit->name[audit->count];
+    LS_TRY(trainer->engine->wait(trainer->comm, &bucket->handle, device->stream));
+    ls_audit_verdict *verdict = ls_audit_place(audit, 1);
+    snprintf(name->operation, sizeof name->operation, "bucket %d", index);
+    snprintf(name->output, sizeof name->output, "average over ranks");
+    return audit->judge->sum(device->api->stream_native(device->stream), ls_audit_tensor_of(whole),
+                             bucket->all, trainer->world.world,
+                             (double)(float)trainer->rules.pre_factor,
+                             (double)(float)trainer->rules.post_factor, bucket->sample, verdict);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+ls_status ls_audit_begin(ls_audit *audit, int64_t step)
+{
+    if (audit == NULL || !ls_audit_due(&audit->trainer->options, step)) {
+        return LS_OK;
+    }
+    ls_trainer *trainer = audit->trainer;
+    audit->active = true;
+    audit->step = step;
+    audit->count = 0;
+    audit->number = 0;
+    audit->many_before = audit->many_after = 0;
+    trainer->device.api->plan_watch(trainer->plan, ls_audit_look, audit);
+    if (trainer->ddp != NULL) {
+        LS_TRY(place_buckets(audit));
+        audit->watcher = (ls_ddp_watcher){audit, bucket_before, bucket_after};
+        ls_ddp_watch(trainer->ddp, &audit->watcher);
+    }
+    return LS_OK;
+}
+
+static ls_audit_rule rule_of(const ls_trainer *trainer)
+{
+    const ls_optimizer_config *config = &trainer->optimizer;
+    const ls_step_state *state = trainer->memory.state;
+    return (ls_audit_rule){.momentum = config->momentum,
+                           .weight_decay = config->weight_decay,
+                           .beta1 = config->beta1,
+                           .beta2 = config->beta2,
+                           .epsilon = config->epsilon,
+                           .nesterov = config->nesterov,
+                           .decoupled = config->kind == LS_OPTIMIZER_ADAMW,
+                           .uncorrected = config->uncorrected,
+                           .dynamic = trainer->amp.config.dynamic,
+                           .lr = &state->lr,
+                           .inv_scale = &state->inv_loss_scale,
+                           .overflow = &state->overflow,
+                           .step_count = &state->step_count};
+}
+
+static ls_audit_draw param_draw(const ls_audit *audit, ls_audit_kind kind, int param)
+{
+    return (ls_audit_draw){audit->trainer->options.audit_seed ^ (uint64_t)audit->step << 20,
+                           UINT64_C(2) << 40 | (uint64_t)kind << 20 | (uint64_t)param};
+}
+
+static ls_status look_at_param(ls_audit *audit, ls_audit_kind kind, int param, bool after)
+{
+    const ls_memory *memory = &audit->trainer->memory;
+    ls_audit_op op = {.kind = kind,
+                      .group = 1,
+                      .unscaled = ls_audit_tensor_of(&memory->unscaled[param]),
+                      .rule = rule_of(audit->trainer)};
+    if (kind == LS_AUDIT_UNSCALE) {
+        op.grad = ls_audit_tensor_of(&memory->grad[param]);
+    } else {
+        op.value = ls_audit_tensor_of(&memory->value[param]);
+        for (int k = 0; k < memory->moment_count; k++) {
+            op.moment[k] = ls_audit_tensor_of(&memory->moment[k][param]);
+        }
+        if (memory->master != NULL && memory->param[param].data != op.value.data) {
+            op.copy = ls_audit_tensor_of(&memory->param[param]);
+        }
+    }
+    audit->number += after ? 0 : 1;
+    return ls_audit_look_at(audit, &op, memory->network->param[param].name,
+                            ls_audit_next_room(audit, after), param_draw(audit, kind, param),
+                            after);
+}
+
+static ls_status look_at_params(ls_audit *audit, ls_audit_kind kind, bool after)
+{
+    for (int i = 0; i < audit->trainer->memory.param_count; i++) {
+        LS_TRY(look_at_param(audit, kind, i, after));
+    }
+    return LS_OK;
+}
+
+ls_status ls_audit_unscale(ls_audit *audit, bool after)
+{
+    if (audit == NULL || !audit->active || !audit->trainer->amp.unscales) {
+        return LS_OK;
+    }
+    return look_at_params(audit, LS_AUDIT_UNSCALE, after);
+}
+
+/* LAMB's and LARS's ratios come from norms of whole tensors; no element alone shows them. */
+ls_status ls_audit_update(ls_audit *audit, bool after)
+{
+    ls_optimizer_kind kind = audit == NULL ? LS_OPTIMIZER_SGD : audit->trainer->optimizer.kind;
+    if (audit == NULL || !audit->active || kind == LS_OPTIMIZER_LAMB || kind == LS_OPTIMIZER_LARS) {
+        return LS_OK;
+    }
+    return look_at_params(audit, kind == LS_OPTIMIZER_SGD ? LS_AUDIT_SGD : LS_AUDIT_ADAM, after);
+}
+
+ls_status ls_audit_end(ls_audit *audit)
+{
+    if (audit == NULL || !audit->active) {
+        return LS_OK;
+    }
+    ls_trainer *trainer = audit->trainer;
+    const ls_device *device = &trainer->device;
+    device->api->plan_watch(trainer->plan, NULL, NULL);
+    if (trainer->ddp != NULL) {
+        ls_ddp_watch(trainer->ddp, NULL);
+    }
+    audit->active = false;
+    return device->api->copy_out(device->backend, device->stream, audit->found, audit->verdict,
+                                 audit->count * (int64_t)sizeof *audit->found);
+}
+
+/* ---- what was found -------------------------------------------------------------------------- */
+
+static void tell(const ls_audit *audit, int i)
+{
+    const ls_audit_verdict *v = &audit->found[i];
+    ls_log_error("audit: step %lld: %s: %s: element %lld is %.9g, wanted %.9g within %.3g (%lld of "
+                 "%lld elements looked at are wrong)",
+                 (long long)audit->step, audit->name[i].operation, audit->name[i].output,
+                 (long long)v->index, v->got, v->wanted, v->limit, (long long)v->bad,
+                 (long long)v->elements);
+}
+
+static ls_events_audit summarise(const ls_audit *audit)
+{
+    ls_events_audit event = {.step = audit->step, .outputs = audit->count, .ratio = -1};
+    int worst = -1, told = 0;
+    for (int i = 0; i < audit->count; i++) {
+        const ls_audit_verdict *v = &audit->found[i];
+        event.elements += v->elements;
+        event.bad += v->bad;
+        if (v->bad > 0 && told++ < TOLD) {
+            tell(audit, i);
+        }
+        if (v->ratio > event.ratio) {
+            worst = i;
+            event.ratio = v->ratio;
+        }
+    }
+    if (worst >= 0) {
+        const ls_audit_verdict *v = &audit->found[worst];
+        snprintf(event.operation, sizeof event.operation, "%s", audit->name[worst].operation);
+        snprintf(event.output, sizeof event.output, "%s", audit->name[worst].output);
+        event.index = v->index;
+        event.got = v->got;
+        event.wanted = v->wanted;
+        event.limit = v->limit;
+    }
+    return event;
+}
+
+ls_status ls_audit_judge(ls_audit *audit, int64_t step, double ms)
+{
+    if (audit == NULL) {
+        return LS_OK;
+    }
+    audit->total_ms += ms;
+    if (!ls_audit_due(&audit->trainer->options, step)) {
+        bool usual = step >= audit->trainer->first_step + WARM_STEPS;
+        audit->others += usual;
+        audit->other_ms += usual ? ms : 0;
+        return LS_OK;
+    }
+    ls_events_audit event = summarise(audit);
+    event.ms = ms;
+    event.usual_ms = audit->others > 0 ? audit->other_ms / (double)audit->others : 0;
+    audit->steps++;
+    audit->audited_ms += ms;
+    audit->outputs += event.outputs;
+    audit->elements += event.elements;
+    if (event.ratio >= audit->worst) {
+        audit->worst = event.ratio;
+        memcpy(audit->worst_name.operation, event.operation, sizeof event.operation);
+        memcpy(audit->worst_name.output, event.output, sizeof event.output);
+    }
+    LS_TRY(ls_events_write_audit(audit->trainer->events, &event));
+    return event.bad > 0 ? LS_ERR_CHECK : LS_OK;
+}
+
+void ls_audit_print(const ls_audit *audit)
+{
+    if (audit == NULL || audit->trainer->world.rank != 0) {
+        return;
+    }
+    if (audit->steps == 0) {
+        printf("audit: none of these steps was one of those that are audited\n");
+        return;
+    }
+    printf("audit: %lld steps, %lld outputs, %lld elements, the worst used %.2f of its bound (%s, "
+           "%s)",
+           (long long)audit->steps, (long long)audit->outputs, (long long)audit->elements,
+           audit->worst, audit->worst_name.operation, audit->worst_name.output);
+    if (audit->others > 0 && audit->total_ms > 0) {
+        double usual = audit->other_ms / (double)audit->others;
+        double more = audit->audited_ms - (double)audit->steps * usual;
+        printf("; %.2f %% of the job's time", more > 0 ? 100 * more / audit->total_ms : 0);
+    }
+    printf("\n");
+    fflush(stdout);
+}

@@ -1,0 +1,65 @@
+/* What the files of the audit share: audit.c is the life and the verdict, audit_look.c what is
+ * shown to the judge's kernels. Nobody else includes this. */
+#ifndef LS_AUDIT_PRIVATE_H
+#define LS_AUDIT_PRIVATE_H
+
+#include "audit.h"
+#include "reference/oracle/cuda/audit.h"
+
+enum {
+    LS_AUDIT_STEP_OUTPUTS = 4,
+};
+
+/* Whose a verdict is. */
+typedef struct ls_audit_name {
+    char operation[64], output[48];
+} ls_audit_name;
+
+/* A bucket on its way. */
+typedef struct ls_audit_bucket {
+    double *mine, *all; /* [samples], [world][samples] */
+    ls_audit_sample *sample;
+    ls_event *picked;
+    ls_comm_handle handle;
+    char label[32];
+} ls_audit_bucket;
+
+struct ls_audit {
+    ls_trainer *trainer;
+    const ls_audit_api *judge;
+    /* device memory */
+    void *room;                  /* of one operation after the other */
+    char *rooms;                 /* of operations on many tensors: all before, then all after */
+    double *stats;               /* of batch norms, by stats_at */
+    ls_audit_verdict *verdict;   /* [most] */
+    int64_t *stats_at;           /* [layer_count] doubles before a layer's */
+    ls_audit_verdict *found;     /* on the host, pinned */
+    ls_audit_name *name;         /* [most] */
+    int count, most;             /* verdicts of a step */
+    int many_before, many_after; /* rooms in use */
+    uint64_t number;             /* of operations looked at */
+    bool active;
+    int64_t step;
+    ls_audit_bucket *bucket; /* [bucket_count] */
+    int bucket_count;
+    void *bucket_memory;
+    ls_ddp_watcher watcher;
+    /* of the whole run */
+    int64_t steps, outputs, elements;
+    double worst, audited_ms, other_ms, total_ms;
+    int64_t others;
+    ls_audit_name worst_name;
+};
+
+/* plan_watch's callback. */
+ls_status ls_audit_look(void *context, ls_stream *stream, const ls_watch *what, bool after);
+/* One operation, in a room; `layer` names it. */
+ls_status ls_audit_look_at(ls_audit *audit, const ls_audit_op *op, const char *layer, void *room,
+                           ls_audit_draw draw, bool after);
+ls_audit_tensor ls_audit_tensor_of(const ls_tensor *tensor);
+/* The next room of an operation on many tensors. */
+void *ls_audit_next_room(ls_audit *audit, bool after);
+/* The places of an operation's verdicts, with their names. */
+ls_audit_verdict *ls_audit_place(ls_audit *audit, int count);
+
+#endif

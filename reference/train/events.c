@@ -1,0 +1,341 @@
+#include "events.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/core/half.h"
+#include "kernels/core/json.h"
+#include "kernels/core/log.h"
+
+struct ls_events {
+    int descriptor; /* -1: no events */
+    char path[PATH_MAX];
+};
+
+ls_status ls_events_open(const char *run_directory, int rank, bool append, ls_events **out)
+{
+    ls_events *events = calloc(1, sizeof *events);
+    if (events == NULL) {
+        ls_log_error("cannot allocate the event writer");
+        return LS_ERR_INFRA;
+    }
+    events->descriptor = -1;
+    if (run_directory == NULL || run_directory[0] == '\0') {
+        *out = events;
+        return LS_OK;
+    }
+    int length =
+        snprintf(events->path, sizeof events->path, "%s/rank%d.jsonl", run_directory, rank);
+    if (length >= (int)sizeof events->path) {
+        ls_log_error("LS_RUN_DIR is too long (%d bytes)", length);
+        free(events);
+        return LS_ERR_USAGE;
+    }
+    int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC);
+    events->descriptor = open(events->path, flags, 0666);
+    if (events->descriptor < 0) {
+        ls_log_error("cannot create %s: %s", events->path, strerror(errno));
+        free(events);
+        return LS_ERR_INFRA;
+    }
+    *out = events;
+    return LS_OK;
+}
+
+void ls_events_close(ls_events *events)
+{
+    if (events == NULL) {
+        return;
+    }
+    if (events->descriptor >= 0) {
+        close(events->descriptor);
+    }
+    free(events);
+}
+
+bool ls_events_enabled(const ls_events *events)
+{
+    return events != NULL && events->descriptor >= 0;
+}
+
+static cJSON *begin_event(const char *name)
+{
+    cJSON *event = cJSON_CreateObject();
+    LS_ASSERT(event != NULL);
+    cJSON_AddStringToObject(event, "event", name);
+    return event;
+}
+
+static ls_status finish_event(ls_events *events, cJSON *event)
+{
+    ls_status status = ls_json_append_line(events->descriptor, events->path, event);
+    cJSON_Delete(event);
+    return status;
+}
+
+static void add_hex64(cJSON *object, const char *name, uint64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%016" PRIx64, value);
+    cJSON_AddStringToObject(object, name, text);
+}
+
+static void add_info(cJSON *event, const ls_backend_info *info)
+{
+    cJSON_AddStringToObject(event, "device", info->device);
+    cJSON_AddStringToObject(event, "libraries", info->libraries);
+    cJSON_AddNumberToObject(event, "threads", info->threads);
+    cJSON_AddBoolToObject(event, "host_memory", info->host_memory);
+    cJSON_AddBoolToObject(event, "half_emulated", info->half_emulated);
+}
+
+/* Algorithm, protocol, channels, network: as this rank's engine found them. */
+static void add_nccl_variables(cJSON *event)
+{
+    cJSON *list = cJSON_AddObjectToObject(event, "nccl");
+    for (char **entry = environ; *entry != NULL; entry++) {
+        if (strncmp(*entry, "NCCL_", 5) == 0) {
+            char name[128];
+            size_t length = strcspn(*entry, "=");
+            snprintf(name, sizeof name, "%.*s", (int)length, *entry);
+            cJSON_AddStringToObject(list, name, *entry + length + ((*entry)[length] == '='));
+        }
+    }
+}
+
+ls_status ls_events_write_start(ls_events *events, const ls_events_start *start)
+{
+    if (!ls_events_enabled(events)) {
+        return LS_OK;
+    }
+    cJSON *event = begin_event("start");
+    cJSON_AddNumberToObject(event, "schema", 1);
+    cJSON_AddStringToObject(event, "subject", "lockstep-train");
+    cJSON_AddStringToObject(event, "version", LS_VERSION);
+    cJSON_AddNumberToObject(event, "rank", start->rank);
+    cJSON_AddNumberToObject(event, "world", start->world);
+    cJSON_AddNumberToObject(event, "local_rank", start->local_rank);
+    cJSON_AddNumberToObject(event, "local_world", start->local_world);
+    cJSON_AddNumberToObject(event, "node", start->node);
+    cJSON_AddNumberToObject(event, "pid", (double)getpid());
+    if (start->backend != NULL) {
+        cJSON_AddStringToObject(event, "backend", start->backend);
+    }
+    if (start->info != NULL) {
+        add_info(event, start->info);
+    }
+    if (start->engine != NULL) {
+        cJSON_AddStringToObject(event, "engine", start->engine);
+    }
+    if (start->engine_text != NULL) {
+        cJSON_AddStringToObject(event, "engine_text", start->engine_text);
+    }
+    if (start->engine != NULL && strcmp(start->engine, "nccl") == 0) {
+        add_nccl_variables(event);
+    }
+    if (start->transport != NULL) {
+        cJSON_AddStringToObject(event, "transport", start->transport);
+    }
+    cJSON_AddNumberToObject(event, "first_step", (double)start->first_step);
+    cJSON_AddNumberToObject(event, "param_elements", (double)start->param_elements);
+    if (start->network_digest != 0) {
+        add_hex64(event, "network_digest", start->network_digest);
+    }
+    cJSON_AddNumberToObject(event, "activation_bytes", (double)start->activation_bytes);
+    cJSON_AddNumberToObject(event, "workspace_bytes", (double)start->workspace_bytes);
+    if (start->memory != NULL) {
+        cJSON_AddItemToObject(event, "memory", cJSON_Duplicate(start->memory, true));
+    }
+    if (start->fusions != NULL) {
+        cJSON_AddStringToObject(event, "fusions", start->fusions);
+    }
+    if (start->tells_graph && start->no_graph == NULL) {
+        cJSON_AddTrueToObject(event, "cuda_graph");
+    } else if (start->tells_graph) {
+        cJSON_AddStringToObject(event, "cuda_graph", start->no_graph);
+    }
+    cJSON_AddItemToObject(event, "options", ls_options_json(start->options));
+    return finish_event(events, event);
+}
+
+ls_status ls_events_write_buckets(ls_events *events, int64_t iteration,
+                                  const ls_bucket_layout *layout, const ls_network *network)
+{
+    if (!ls_events_enabled(events)) {
+        return LS_OK;
+    }
+    cJSON *event = begin_event("buckets");
+    cJSON_AddNumberToObject(event, "iteration", (double)iteration);
+    cJSON_AddBoolToObject(event, "delayed", layout->delayed);
+    add_hex64(event, "digest", ls_buckets_digest(layout));
+    cJSON *list = cJSON_AddArrayToObject(event, "buckets");
+    for (int b = 0; b < layout->bucket_count; b++) {
+        const ls_bucket *bucket = &layout->bucket[b];
+        cJSON *item = cJSON_CreateObject();
+        cJSON_AddNumberToObject(item, "bytes", (double)bucket->bytes);
+        cJSON_AddNumberToObject(item, "elements", (double)bucket->elements);
+        cJSON_AddStringToObject(item, "type", ls_dtype_label(bucket->dtype));
+        cJSON *names = cJSON_AddArrayToObject(item, "names");
+        for (int i = 0; i < bucket->count; i++) {
+            const ls_param *param = &network->param[layout->member[bucket->first + i]];
+            cJSON_AddItemToArray(names, cJSON_CreateString(param->name));
+        }
+        cJSON_AddItemToArray(list, item);
+    }
+    return finish_event(events, event);
+}
+
+ls_status ls_events_write_graph(ls_events *events, int64_t step, const char *why)
+{
+    if (!ls_events_enabled(events)) {
+        return LS_OK;
+    }
+    cJSON *event = begin_event("graph");
+    cJSON_AddNumberToObject(event, "step", (double)step);
+    cJSON_AddStringToObject(event, "cuda_graph", why);
+    return finish_event(events, event);
+}
+
+static void add_digests(cJSON *event, const ls_events_step *step)
+{
+    static const char *const names[] = {
+        [LS_EVENTS_PARAM] = "param",   [LS_EVENTS_MASTER] = "master", [LS_EVENTS_STATE] = "state",
+        [LS_EVENTS_SCALER] = "scaler", [LS_EVENTS_BUFFER] = "buffer", [LS_EVENTS_GRAD] = "grad",
+    };
+    cJSON *digest = NULL;
+    for (int i = 0; i < LS_EVENTS_DIGEST_COUNT; i++) {
+        if (step->digest_given[i]) {
+            digest = digest != NULL ? digest : cJSON_AddObjectToObject(event, "digest");
+            add_hex64(digest, names[i], step->digest[i]);
+        }
+    }
+}
+
+static void add_times(cJSON *event, const ls_events_step *step)
+{
+    static const char *const names[] = {
+        [LS_EVENTS_MS_TOTAL] = "total",
+        [LS_EVENTS_MS_DATA] = "data",
+        [LS_EVENTS_MS_FORWARD] = "forward",
+        [LS_EVENTS_MS_BACKWARD] = "backward",
+        [LS_EVENTS_MS_COMM] = "comm",
+        [LS_EVENTS_MS_OPTIMIZER] = "optimizer",
+        [LS_EVENTS_MS_COMM_EXPOSED] = "comm_exposed",
+        [LS_EVENTS_MS_INSTRUMENT] = "instrument",
+    };
+    cJSON *ms = NULL;
+    for (int i = 0; i < LS_EVENTS_MS_COUNT; i++) {
+        if (step->ms_given[i]) {
+            ms = ms != NULL ? ms : cJSON_AddObjectToObject(event, "ms");
+            ls_json_add_number(ms, names[i], step->ms[i]);
+        }
+    }
+}
+
+ls_status ls_events_write_step(ls_events *events, const ls_events_step *step)
+{
+    if (!ls_events_enabled(events)) {
+        return LS_OK;
+    }
+    cJSON *event = begin_event("step");
+    char bits[16];
+    snprintf(bits, sizeof bits, "0x%08" PRIx32, ls_half_bits_of_f32(step->loss));
+    cJSON_AddNumberToObject(event, "step", (double)step->step);
+    ls_json_add_number(event, "loss", (double)step->loss);
+    cJSON_AddStringToObject(event, "loss_bits", bits);
+    ls_json_add_number(event, "loss_scale", (double)step->loss_scale);
+    ls_json_add_number(event, "loss_scale_next", (double)step->loss_scale_next);
+    cJSON_AddBoolToObject(event, "skipped", step->skipped);
+    ls_json_add_number(event, "lr", (double)step->lr);
+    cJSON_AddNumberToObject(event, "images", (double)step->images);
+    if (step->at_ns != 0) {
+        cJSON_AddNumberToObject(event, "at_ns", (double)step->at_ns);
+    }
+    add_digests(event, step);
+    add_times(event, step);
+    return finish_event(events, event);
+}
+
+ls_status ls_events_write_unsupported(ls_events *events, const char *option, const char *why)
+{
+    if (!ls_events_enabled(events)) {
+        return LS_OK;
+    }
+    cJSON *event = begin_event("unsupported");
+    cJSON_AddNumberToObject(event, "schema", 1); /* it may be the first line */
+    cJSON_AddStringToObject(event, "option", option);
+    cJSON_AddStringToObject(event, "why", why);
+    return finish_event(events, event);
+}
+
+static void add_finite(cJSON *to, const char *name, double value)
+{
+    if (isfinite(value)) {
+        cJSON_AddNumberToObject(to, name, value);
+    } else {
+        cJSON_AddNullToObject(to, name);
+    }
+}
+
+ls_status ls_events_write_audit(ls_events *events, const ls_events_audit *audit)
+{
+    if (!ls_events_enabled(events)) {
+        return LS_OK;
+    }
+    cJSON *event = begin_event("audit");
+    cJSON_AddNumberToObject(event, "step", (double)audit->step);
+    cJSON_AddNumberToObject(event, "outputs", (double)audit->outputs);
+    cJSON_AddNumberToObject(event, "elements", (double)audit->elements);
+    cJSON_AddNumberToObject(event, "bad", (double)audit->bad);
+    cJSON *worst = cJSON_AddObjectToObject(event, "worst");
+    cJSON_AddStringToObject(worst, "operation", audit->operation);
+    cJSON_AddStringToObject(worst, "output", audit->output);
+    cJSON_AddNumberToObject(worst, "index", (double)audit->index);
+    add_finite(worst, "ratio", audit->ratio);
+    add_finite(worst, "got", audit->got);
+    add_finite(worst, "wanted", audit->wanted);
+    add_finite(worst, "limit", audit->limit);
+    add_finite(event, "ms", audit->ms);
+    add_finite(event, "usual_ms", audit->usual_ms);
+    return finish_event(events, event);
+}
+
+ls_status ls_events_write_trace(ls_events *events, int64_t step, const ls_events_span *span,
+                                int count)
+{
+    if (!ls_events_enabled(events)) {
+        return LS_OK;
+    }
+    cJSON *event = begin_event("trace");
+    cJSON_AddNumberToObject(event, "step", (double)step);
+    cJSON *spans = cJSON_AddArrayToObject(event, "spans");
+    for (int i = 0; i < count; i++) {
+        cJSON *item = cJSON_CreateObject();
+        cJSON_AddStringToObject(item, "name", span[i].name);
+        cJSON_AddStringToObject(item, "lane", span[i].communication ? "communication" : "compute");
+        cJSON_AddNumberToObject(item, "from_ns", (double)span[i].from_ns);
+        cJSON_AddNumberToObject(item, "to_ns", (double)span[i].to_ns);
+        cJSON_AddItemToArray(spans, item);
+    }
+    return finish_event(events, event);
+}
+
+ls_status ls_events_write_end(ls_events *events, int64_t step, ls_status status, int64_t skipped)
+{
+    if (!ls_events_enabled(events)) {
+        return LS_OK;
+    }
+    cJSON *event = begin_event("end");
+    cJSON_AddNumberToObject(event, "step", (double)step);
+    cJSON_AddNumberToObject(event, "code", status);
+    cJSON_AddStringToObject(event, "status", ls_status_name(status));
+    cJSON_AddNumberToObject(event, "skipped", (double)skipped);
+    return finish_event(events, event);
+}

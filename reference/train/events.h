@@ -1,0 +1,123 @@
+/* LS_RUN_DIR/rank<k>.jsonl: what a rank tells the harness (design.md section 4). Each event is one
+ * whole line, written with one write. Without LS_RUN_DIR every call does nothing and succeeds. A
+ * full disk is LS_ERR_INFRA: a run whose record is incomplete must not end with 0. */
+#ifndef LS_EVENTS_H
+#define LS_EVENTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "reference/ddp/buckets.h"
+#include "reference/options/options.h"
+
+typedef struct ls_events ls_events;
+
+/* run_directory: the value of LS_RUN_DIR, NULL or "": no events. The file is begun anew; with
+ * `append` (a resumed run in the same directory) lines are added. The directory must exist. */
+ls_status ls_events_open(const char *run_directory, int rank, bool append, ls_events **out);
+void ls_events_close(ls_events *events); /* NULL is allowed */
+bool ls_events_enabled(const ls_events *events);
+
+typedef struct ls_events_start {
+    int rank, world, local_rank, local_world, node;
+    const char *backend;         /* "cpu", "cuda" */
+    const ls_backend_info *info; /* what is really in use */
+    const char *engine;          /* "self", "gloo", "nccl" */
+    const char *engine_text;     /* the engine's description, or NULL */
+    const char *transport;       /* comm.h, or NULL */
+    const ls_options *options;
+    int64_t first_step; /* 1, or where a resumed run goes on */
+    int64_t param_elements;
+    uint64_t network_digest; /* 0: left out */
+    const char *fusions;     /* of the plan, or NULL */
+    bool tells_graph;        /* the device could launch steps as graphs, and does so or not: */
+    const char *no_graph;    /* why not, or NULL */
+    int64_t activation_bytes, workspace_bytes;
+    const struct cJSON *memory; /* bytes by kind of tensor (memory.h), copied; or NULL */
+} ls_events_start;
+/* The first line: {"event":"start","schema":1, "version", "rank", "world", ..., "options":{...}}.
+ */
+ls_status ls_events_write_start(ls_events *events, const ls_events_start *start);
+
+/* Whenever a layout takes effect:
+ * {"event":"buckets","iteration":N,"delayed":b,"digest":"..","buckets":
+ * [{"bytes","elements","type","names":[..]}]}. `iteration` is the first step that uses it. */
+ls_status ls_events_write_buckets(ls_events *events, int64_t iteration,
+                                  const ls_bucket_layout *layout, const ls_network *network);
+
+/* From this step on they are not launched as graphs, other than the start event said:
+ * {"event":"graph","step":N,"cuda_graph":"why"}. */
+ls_status ls_events_write_graph(ls_events *events, int64_t step, const char *why);
+
+typedef enum ls_events_digest {
+    LS_EVENTS_PARAM,
+    LS_EVENTS_MASTER,
+    LS_EVENTS_STATE,
+    LS_EVENTS_SCALER,
+    LS_EVENTS_BUFFER,
+    LS_EVENTS_GRAD,
+    LS_EVENTS_DIGEST_COUNT,
+} ls_events_digest;
+
+typedef enum ls_events_ms {
+    LS_EVENTS_MS_TOTAL, /* wall time since the previous step ended, data included */
+    LS_EVENTS_MS_DATA,
+    LS_EVENTS_MS_FORWARD,
+    LS_EVENTS_MS_BACKWARD,
+    LS_EVENTS_MS_COMM,
+    LS_EVENTS_MS_OPTIMIZER,
+    LS_EVENTS_MS_COMM_EXPOSED, /* waiting for the last reductions after its own backward has ended
+                                */
+    LS_EVENTS_MS_INSTRUMENT,   /* digests and dumps; not part of total */
+    LS_EVENTS_MS_COUNT,
+} ls_events_ms;
+
+typedef struct ls_events_step {
+    int64_t step; /* from 1, global over resumes */
+    float loss;   /* this rank's mean, unscaled */
+    float loss_scale, loss_scale_next;
+    bool skipped;
+    float lr;       /* used in this step */
+    int64_t images; /* this rank's */
+    int64_t at_ns;  /* when the step ended, ls_clock_ns; 0: left out */
+    bool digest_given[LS_EVENTS_DIGEST_COUNT];
+    uint64_t digest[LS_EVENTS_DIGEST_COUNT];
+    bool ms_given[LS_EVENTS_MS_COUNT];
+    double ms[LS_EVENTS_MS_COUNT];
+} ls_events_step;
+/* loss_bits is the f32's bits as "0x3f8ccccd"; digests are strings of 16 hexadecimal digits; a loss
+ * that is inf or NaN is null (JSON has neither), its bits say which. */
+ls_status ls_events_write_step(ls_events *events, const ls_events_step *step);
+
+/* {"event":"unsupported","option":"--sync-bn-group","why":".."}; the caller then leaves with exit
+ * code 4. */
+ls_status ls_events_write_unsupported(ls_events *events, const char *option, const char *why);
+
+typedef struct ls_events_span {
+    const char *name;       /* "forward", "backward", "bucket 0" */
+    bool communication;     /* lane "communication", else "compute" */
+    int64_t from_ns, to_ns; /* ls_clock_ns */
+} ls_events_span;
+/* {"event":"trace","step":N,"spans":[{"name","lane","from_ns","to_ns"}]}: harness/report/report.h
+ */
+ls_status ls_events_write_trace(ls_events *events, int64_t step, const ls_events_span *span,
+                                int count);
+
+/* What an audited step has shown (audit.h). */
+typedef struct ls_events_audit {
+    int64_t step, outputs, elements, bad;
+    char operation[64], output[48]; /* of the element that was nearest to its limit, or past it */
+    int64_t index;
+    double ratio, got, wanted, limit;
+    double ms, usual_ms; /* this step's, and what others took; 0: not known */
+} ls_events_audit;
+/* {"event":"audit","step":N,"outputs":..,"elements":..,"bad":0,"worst":{"operation","output",
+ * "index","ratio","got","wanted","limit"},"ms":..,"usual_ms":..}; numbers that are not finite are
+ * null. */
+ls_status ls_events_write_audit(ls_events *events, const ls_events_audit *audit);
+
+/* The last line: {"event":"end","step":last step done,"code":0,"status":"ok","skipped":how many}.
+ */
+ls_status ls_events_write_end(ls_events *events, int64_t step, ls_status status, int64_t skipped);
+
+#endif

@@ -1,0 +1,122 @@
+#include "feed.h"
+
+#include <stdlib.h>
+
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
+
+enum { PLACES = 2 };
+
+struct ls_feed {
+    const ls_trainer *trainer;
+    int places;      /* 0: the plan reads the loader's memory */
+    int64_t number;  /* of the micro-batch that is taken next, from 0 over all resumes */
+    int64_t end;     /* one beyond the last */
+    ls_status ahead; /* of the batch that is on its way */
+    ls_feed_batch next;
+};
+
+int ls_feed_places(const ls_trainer *trainer)
+{
+    if (trainer->device.api->plan_load == NULL) {
+        return 0;
+    }
+    return trainer->options.resident > 0 ? trainer->options.resident : PLACES;
+}
+
+static int place_of(const ls_feed *feed, int64_t number)
+{
+    return (int)(number % feed->places);
+}
+
+/* The loader's next batch sets out for its place. A loader that fails is told of when the batch is
+ * wanted: the step before it is still to be told. */
+static ls_status send(ls_feed *feed, int64_t number)
+{
+    const ls_trainer *trainer = feed->trainer;
+    int64_t begun_ns = ls_clock_ns();
+    feed->next = (ls_feed_batch){.place = place_of(feed, number)};
+    feed->ahead = ls_loader_next(trainer->loader, &feed->next.host);
+    if (feed->ahead != LS_OK) {
+        return LS_OK;
+    }
+    LS_TRY(trainer->device.api->plan_load(trainer->plan, feed->next.place, feed->next.host.input,
+                                          feed->next.host.target));
+    feed->next.waited_ms = ls_clock_ms_between(begun_ns, ls_clock_ns());
+    return LS_OK;
+}
+
+/* All of them, before the first step. */
+static ls_status settle(ls_feed *feed)
+{
+    const ls_trainer *trainer = feed->trainer;
+    for (int i = 0; i < feed->places; i++) {
+        LS_TRY(send(feed, i));
+        LS_TRY(feed->ahead);
+        LS_TRY(trainer->device.api->plan_loaded(trainer->plan, i));
+    }
+    return LS_OK;
+}
+
+ls_status ls_feed_open(const ls_trainer *trainer, ls_feed **out)
+{
+    ls_status status = LS_OK;
+    ls_feed *feed = calloc(1, sizeof *feed);
+    if (feed == NULL) {
+        ls_log_error("cannot allocate what brings batches to the device");
+        return LS_ERR_INFRA;
+    }
+    int accumulate = trainer->options.accumulate;
+    feed->trainer = trainer;
+    feed->places = ls_feed_places(trainer);
+    feed->number = (trainer->first_step - 1) * accumulate;
+    feed->end = trainer->last_step * accumulate;
+    if (feed->places > 0) {
+        LS_TRY_GOTO(status, trainer->device.api->plan_places(trainer->plan, feed->places), close);
+        if (trainer->options.resident > 0) {
+            LS_TRY_GOTO(status, settle(feed), close);
+        } else if (feed->number < feed->end) {
+            LS_TRY_GOTO(status, send(feed, feed->number), close);
+        }
+    }
+    *out = feed;
+    return LS_OK;
+close:
+    ls_feed_close(feed);
+    return status;
+}
+
+void ls_feed_close(ls_feed *feed)
+{
+    free(feed);
+}
+
+ls_status ls_feed_take(ls_feed *feed, ls_feed_batch *out)
+{
+    const ls_trainer *trainer = feed->trainer;
+    if (feed->places == 0) {
+        int64_t begun_ns = ls_clock_ns();
+        *out = (ls_feed_batch){.place = -1};
+        LS_TRY(ls_loader_next(trainer->loader, &out->host));
+        out->waited_ms = ls_clock_ms_between(begun_ns, ls_clock_ns());
+    } else if (trainer->options.resident > 0) {
+        *out = (ls_feed_batch){.host = {.images = trainer->options.batch_size},
+                               .place = place_of(feed, feed->number)};
+    } else {
+        LS_TRY(feed->ahead);
+        *out = feed->next;
+    }
+    feed->number++;
+    return LS_OK;
+}
+
+ls_status ls_feed_ahead(ls_feed *feed)
+{
+    const ls_trainer *trainer = feed->trainer;
+    if (feed->places == 0 || trainer->options.resident > 0 || feed->number >= feed->end) {
+        return LS_OK;
+    }
+    /* the loader's next batch may go where the copy of this one still reads */
+    LS_TRY(trainer->device.api->plan_loaded(trainer->plan, feed->next.place));
+    return send(feed, feed->number);
+}

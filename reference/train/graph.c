@@ -1,0 +1,268 @@
+#include "graph.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/log.h"
+#include "kernels/core/plant.h"
+#include "audit.h"
+#include "feed.h"
+#include "join.h"
+
+enum { WARM_STEPS = 2 };
+
+struct ls_graph_set {
+    ls_trainer *trainer;
+    char why[80]; /* no more steps are recorded; "": they are */
+    int count;
+    ls_graph *graph[]; /* [count], NULL until recorded */
+};
+
+/* On whichever rank and in whichever step: all decide alike. */
+static bool planted(void)
+{
+#ifdef LS_PLANTS
+    const char *name = getenv("LS_PLANT");
+    return name != NULL && name[0] != '\0';
+#else
+    return false;
+#endif
+}
+
+/* Engines that work on the host cannot be recorded; `self` has nothing to do. */
+static bool engine_is_recorded(const ls_comm_api *engine)
+{
+    return engine == NULL || engine->follow != NULL || strcmp(engine->name, "self") == 0;
+}
+
+const char *ls_graph_refused(const ls_trainer *trainer)
+{
+    const ls_options *options = &trainer->options;
+    const struct {
+        bool refused;
+        const char *why;
+    } rows[] = {
+        {options->graph == LS_GRAPH_OFF, "--cuda-graph off"},
+        {trainer->device.api->graph_begin == NULL, "the device has no graphs"},
+        {options->accumulate > 1, "--accumulate"},
+        {options->aux_count > 0, "--aux-head"},
+        {options->find_unused, "--find-unused"},
+        {!engine_is_recorded(trainer->engine), "the engine of reductions works on the host"},
+        {trainer->unrecorded, "the engine's operations cannot be recorded"},
+        {options->trace, "--trace"},
+        {options->overflow_count > 0, "--overflow-at"},
+        {options->fault.step > 0, "--fault-at"},
+        {planted(), "a planted fault"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i].refused) {
+            return rows[i].why;
+        }
+    }
+    return NULL;
+}
+
+/* ---- whether the engine can be recorded -------------------------------------------------------
+ */
+
+/* A small reduction: recorded, and dropped with its graph. */
+static ls_status record_sum(const ls_trainer *trainer, const ls_comm_op *op, ls_event *event)
+{
+    const ls_device *device = &trainer->device;
+    ls_comm_handle handle;
+    ls_graph *graph = NULL;
+    LS_TRY(device->api->graph_begin(device->stream));
+    ls_status status = device->api->event_record(event, device->stream);
+    if (status == LS_OK) {
+        status = trainer->engine->begin(trainer->comm, op, event, &handle);
+    }
+    if (status == LS_OK) {
+        status = trainer->engine->wait(trainer->comm, &handle, device->stream);
+    }
+    ls_status ended = device->api->graph_end(device->stream, &graph);
+    if (graph != NULL) {
+        device->api->graph_destroy(graph);
+    }
+    return status != LS_OK ? status : ended;
+}
+
+ls_status ls_graph_try_engine(ls_trainer *trainer)
+{
+    const ls_device *device = &trainer->device;
+    ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE, .count = 1, .dtype = LS_F32, .label = "trial"};
+    ls_event *event = NULL;
+    int failed_rank = -1;
+    ls_status status = LS_OK;
+    if (trainer->options.graph == LS_GRAPH_OFF || device->api->graph_begin == NULL ||
+        trainer->engine->follow == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(device->api->memory_alloc(device->backend, sizeof(float), "a trial", &op.buffer));
+    LS_TRY_GOTO(status, device->api->event_create(device->backend, &event), free);
+    /* connections are made by an operation that is executed, and nothing is under way then */
+    LS_TRY_GOTO(status, ls_comm_run(trainer->engine, trainer->comm, &op, device->stream), destroy);
+    LS_TRY_GOTO(status, device->api->stream_wait(device->stream), destroy);
+    ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "before a trial"};
+    LS_TRY_GOTO(status, ls_comm_run(trainer->engine, trainer->comm, &barrier, device->stream),
+                destroy);
+    bool works = record_sum(trainer, &op, event) == LS_OK;
+    LS_TRY_GOTO(status, ls_join_all(trainer, "graph/engine", works, false, &failed_rank), destroy);
+    trainer->unrecorded = failed_rank >= 0;
+    if (failed_rank == trainer->world.rank) {
+        ls_log_warn("rank %d could not record a reduction: all ranks go on without graphs",
+                    failed_rank);
+    }
+destroy:
+    device->api->event_destroy(event);
+free:
+    device->api->memory_free(device->backend, op.buffer);
+    return status;
+}
+
+/* ---- the steps of a run -----------------------------------------------------------------------
+ */
+
+ls_status ls_graph_check(const ls_trainer *trainer)
+{
+    const char *why = ls_graph_refused(trainer);
+    if (trainer->options.graph == LS_GRAPH_ON && why != NULL) {
+        ls_log_error("--cuda-graph on: a step cannot be recorded: %s", why);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+ls_status ls_graph_open(ls_trainer *trainer, ls_graph_set **out)
+{
+    *out = NULL;
+    if (ls_graph_refused(trainer) != NULL) {
+        return LS_OK;
+    }
+    int count = ls_feed_places(trainer);
+    ls_graph_set *set = calloc(1, sizeof *set + (size_t)count * sizeof set->graph[0]);
+    if (set == NULL) {
+        ls_log_error("cannot allocate a step's graphs");
+        return LS_ERR_INFRA;
+    }
+    set->trainer = trainer;
+    set->count = count;
+    *out = set;
+    return LS_OK;
+}
+
+void ls_graph_close(ls_graph_set *set)
+{
+    for (int i = 0; set != NULL && i < set->count; i++) {
+        if (set->graph[i] != NULL) {
+            set->trainer->device.api->graph_destroy(set->graph[i]);
+        }
+    }
+    free(set);
+}
+
+bool ls_graph_takes(const ls_graph_set *set, int64_t step)
+{
+    if (set == NULL || set->why[0] != '\0' || step < set->trainer->first_step + WARM_STEPS) {
+        return false;
+    }
+    const ls_options *options = &set->trainer->options;
+    if (ls_audit_due(options, step)) { /* what it enqueues lies between the operations */
+        return false;
+    }
+    for (int i = 0; i < options->dump_step_count; i++) {
+        if (options->dump_step[i] == step) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The recording is ended whatever happens in it: a stream left open would fail everything after. */
+static ls_status record(ls_graph_set *set, int place, ls_status (*enqueue)(void *context),
+                        void *context)
+{
+    const ls_device *device = &set->trainer->device;
+    ls_graph *graph = NULL;
+    LS_TRY(device->api->graph_begin(device->stream));
+    ls_status status = enqueue(context);
+    ls_status ended = device->api->graph_end(device->stream, &graph);
+    if (status == LS_OK && ended == LS_OK) {
+        set->graph[place] = graph;
+        return LS_OK;
+    }
+    if (graph != NULL) {
+        device->api->graph_destroy(graph);
+    }
+    return status != LS_OK ? status : ended;
+}
+
+/* After a recording that has failed: LS_OK where the step can be enqueued as others are. None of it
+ * has been executed; what engines had recorded went with the graph. But an engine whose own call
+ * has failed takes no further ones, and a lost device or peer stays lost. */
+static ls_status take_back(const ls_trainer *trainer, ls_status failure)
+{
+    ls_comm *comms[] = {trainer->comm, trainer->norm_comm};
+    if (failure == LS_ERR_DEVICE_LOST || failure == LS_ERR_PEER_LOST) {
+        return failure;
+    }
+    if (trainer->ddp != NULL) {
+        LS_TRY(ls_ddp_abandon(trainer->ddp));
+    }
+    for (size_t i = 0; i < sizeof comms / sizeof comms[0]; i++) {
+        LS_TRY(comms[i] != NULL ? trainer->engine->poll(comms[i]) : LS_OK);
+    }
+    return LS_OK;
+}
+
+/* Records on all ranks or on none. LS_OK with set->why where that went wrong and the run goes on.
+ */
+static ls_status record_everywhere(ls_graph_set *set, int64_t step, int place,
+                                   ls_status (*enqueue)(void *context), void *context)
+{
+    ls_trainer *trainer = set->trainer;
+    char key[48];
+    int failed_rank = -1;
+    bool must = trainer->options.graph == LS_GRAPH_ON;
+    ls_status status = record(set, place, enqueue, context);
+    ls_status usable = status == LS_OK ? LS_OK : take_back(trainer, status);
+    if (usable != LS_OK) {
+        ls_log_error("step %lld could not be recorded as a graph; --cuda-graph off does without",
+                     (long long)step);
+        return usable;
+    }
+    snprintf(key, sizeof key, "graph/%d", place);
+    LS_TRY(ls_join_all(trainer, key, status == LS_OK, true, &failed_rank));
+    if (failed_rank < 0) {
+        return LS_OK;
+    }
+    snprintf(set->why, sizeof set->why, "step %lld could not be recorded on rank %d",
+             (long long)step, failed_rank);
+    if (must) {
+        ls_log_error("--cuda-graph on: %s", set->why);
+        return status != LS_OK ? status : LS_ERR_INFRA;
+    }
+    if (failed_rank == trainer->world.rank) {
+        ls_log_warn("%s: all ranks go on without graphs", set->why);
+    }
+    return LS_OK;
+}
+
+ls_status ls_graph_step(ls_graph_set *set, int64_t step, int place,
+                        ls_status (*enqueue)(void *context), void *context, const char **why)
+{
+    const ls_device *device = &set->trainer->device;
+    LS_ASSERT(place >= 0 && place < set->count);
+    *why = NULL;
+    if (set->graph[place] == NULL) {
+        LS_TRY(record_everywhere(set, step, place, enqueue, context));
+        if (set->why[0] != '\0') {
+            *why = set->why;
+            return LS_OK;
+        }
+    }
+    ls_plan *plan = set->trainer->plan;
+    LS_TRY(device->api->plan_take(plan, device->stream, place));
+    LS_TRY(device->api->graph_launch(set->graph[place], device->stream));
+    return device->api->plan_give(plan, device->stream, place);
+}

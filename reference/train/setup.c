@@ -1,0 +1,472 @@
+#include "setup.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/core/log.h"
+#include "kernels/core/plant.h"
+#include "agree.h"
+#include "aux_head.h"
+#include "graph.h"
+#include "join.h"
+#include "resume.h"
+#include "weights.h"
+
+/* ---- options and place ----------------------------------------------------------------------- */
+
+static ls_status report_unsupported(ls_trainer *trainer, const char *option, const char *why)
+{
+    if (trainer->events == NULL) {
+        LS_TRY(
+            ls_events_open(trainer->world.run_dir, trainer->world.rank, false, &trainer->events));
+    }
+    LS_TRY(ls_events_write_unsupported(trainer->events, option, why));
+    return LS_ERR_UNSUPPORTED;
+}
+
+/* Hours of training must not end with a folder that was never there. */
+static ls_status check_save(const char *path)
+{
+    char folder[PATH_MAX];
+    if (path[0] == '\0') {
+        return LS_OK;
+    }
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL) {
+        snprintf(folder, sizeof folder, ".");
+    } else {
+        slash[slash == folder] = '\0'; /* "/file" lies in "/" */
+    }
+    if (access(folder, W_OK | X_OK) != 0) {
+        ls_log_error("--save %s: cannot write in %s: %s", path, folder, strerror(errno));
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
+{
+    char option[160] = "", why[160] = "";
+    ls_status status =
+        ls_options_parse(argc, argv, &trainer->options, option, why, (int)sizeof why);
+    if (status != LS_OK && status != LS_ERR_UNSUPPORTED) {
+        return status;
+    }
+    LS_TRY(ls_world_read(&trainer->world));
+    if (status == LS_ERR_UNSUPPORTED) {
+        return report_unsupported(trainer, option, why);
+    }
+    ls_options *options = &trainer->options;
+    LS_TRY(ls_options_resolve(options, trainer->world.rank, trainer->world.world,
+                              trainer->world.run_dir));
+    if (trainer->world.rank == 0) {
+        LS_TRY(check_save(options->save));
+    }
+    ls_dialect_resolve(options, trainer->world.world, &trainer->rules);
+    ls_precision_resolve(options, &trainer->rules, &trainer->precision);
+    LS_TRY(ls_schedule_parse(options->schedule, &trainer->schedule));
+    trainer->optimizer = ls_optim_config(options);
+    int64_t sum = 0; /* of the ranks' batches, where they differ */
+    for (int i = 0; i < options->batch_size_count; i++) {
+        sum += options->batch_sizes[i];
+    }
+    int64_t images = (int64_t)options->batch_size * options->accumulate *
+                     LS_PLANT(lr_scaled_by_rank_batch, trainer->world.world, 1);
+    images = sum > 0 ? sum * options->accumulate : images;
+    trainer->base_lr = ls_schedule_base_lr(options->lr, options->lr_scaling_linear, images);
+    return LS_OK;
+}
+
+/* ---- network and device ---------------------------------------------------------------------- */
+
+static ls_status check_overflow_as(const ls_trainer *trainer)
+{
+    const char *name = trainer->options.overflow_as.param;
+    for (int i = 0; i < trainer->network.param_count; i++) {
+        if (name[0] == '\0' || strcmp(name, trainer->network.param[i].name) == 0) {
+            return LS_OK;
+        }
+    }
+    ls_log_error("--overflow-as: %s has no parameter %s; allowed: names such as %s",
+                 trainer->network.arch, name, trainer->network.param[0].name);
+    return LS_ERR_USAGE;
+}
+
+ls_status ls_setup_device(ls_trainer *trainer)
+{
+    const ls_options *options = &trainer->options;
+    LS_TRY(ls_model_build(options->arch, options->num_classes, options->image_size,
+                          &trainer->network));
+    int params = trainer->network.param_count;
+    if (options->aux_count > 0) {
+        LS_TRY(ls_aux_head_extend(&trainer->network));
+    }
+    trainer->trunk = trainer->network;
+    trainer->trunk.param_count = params;
+    LS_TRY(check_overflow_as(trainer));
+    ls_backend_options backend = {
+        .device_index = trainer->world.machine_rank,
+        .threads = options->threads,
+        .local_ranks = trainer->world.machine_world,
+        .local_rank = trainer->world.machine_rank,
+        .deterministic = options->deterministic,
+        .tf32 = options->tf32,
+        .benchmark = options->cudnn_benchmark,
+        .oversubscribe = trainer->world.oversubscribe,
+    };
+    LS_TRY(ls_device_open(options->device, &backend, &trainer->device));
+    if (options->resident > 0 && trainer->device.api->plan_load == NULL) {
+        ls_log_error("--resident is not offered: the %s backend computes where its batches are",
+                     trainer->device.api->name);
+        return report_unsupported(trainer, "--resident", "the device computes on host memory");
+    }
+    if (options->audit && trainer->device.api->plan_watch == NULL) {
+        ls_log_error("--audit is not offered: nothing of the %s backend's operations can be seen",
+                     trainer->device.api->name);
+        return report_unsupported(trainer, "--audit", "the backend shows no operations");
+    }
+    return LS_OK;
+}
+
+/* ---- memory and plan ------------------------------------------------------------------------- */
+
+static bool reduces(const ls_trainer *trainer)
+{
+    return trainer->engine != NULL && !trainer->options.no_reduce;
+}
+
+static ls_status create_memory(ls_trainer *trainer)
+{
+    const ls_network *network = &trainer->network;
+    const ls_precision *precision = &trainer->precision;
+    size_t params = (size_t)network->param_count, buffers = (size_t)network->buffer_count;
+    ls_dtype *types = malloc((3 * params + buffers) * sizeof *types);
+    if (types == NULL) {
+        ls_log_error("cannot allocate the types of %zu parameters", params);
+        return LS_ERR_INFRA;
+    }
+    ls_dtype *grad = types + params, *reduced = grad + params, *buffer = reduced + params;
+    for (size_t i = 0; i < params; i++) {
+        ls_param_role role = network->param[i].role;
+        types[i] = ls_precision_param(precision, role);
+        grad[i] = ls_precision_grad(precision, role);
+        reduced[i] = reduces(trainer) ? ls_precision_reduced(precision, role) : grad[i];
+    }
+    for (size_t i = 0; i < buffers; i++) {
+        buffer[i] = ls_precision_buffer(precision, network->buffer[i].role);
+    }
+    ls_memory_options options = {
+        .network = network,
+        .param_type = types,
+        .grad_type = grad,
+        .reduced_type = reduced,
+        .buffer_type = buffer,
+        .masters = precision->masters,
+        .moment_count = ls_optim_moment_count(&trainer->options),
+        .sums = trainer->options.accumulate > 1,
+        .engine = reduces(trainer) ? trainer->engine : NULL,
+        .comm = trainer->comm,
+    };
+    ls_status status = ls_memory_create(&trainer->device, &options, &trainer->memory);
+    free(types);
+    return status;
+}
+
+static ls_status create_plan(ls_trainer *trainer)
+{
+    const ls_device *device = &trainer->device;
+    ls_plan_options options = {
+        .batch = trainer->options.batch_size,
+        .height = trainer->options.image_size,
+        .width = trainer->options.image_size,
+        .activation = trainer->precision.activation,
+        .norm_sync = LS_PLANT(sync_bn_forgotten, trainer->norm_comm != NULL, false)
+                         ? &trainer->norm_sync
+                         : NULL,
+        .forced_branches = trainer->options.force_branches[0] != '\0',
+    };
+    char why[256] = "";
+    if (!device->api->supports(device->backend, &trainer->trunk, &options, why, (int)sizeof why)) {
+        ls_log_error("the %s backend cannot run %s like this: %s", device->api->name,
+                     trainer->network.arch, why);
+        return report_unsupported(trainer, "--arch", why);
+    }
+    LS_TRY(device->api->plan_create(device->backend, &trainer->trunk, &options, &trainer->plan));
+    return trainer->options.cudnn_benchmark ? ls_agree_on_choices(trainer) : LS_OK;
+}
+
+ls_status ls_setup_bind(ls_trainer *trainer)
+{
+    ls_plan_binding binding = {
+        .param = trainer->memory.param,
+        .grad = trainer->memory.grad,
+        .buffer = trainer->memory.buffer,
+        .state = trainer->memory.state,
+    };
+    return trainer->device.api->plan_bind(trainer->plan, &binding);
+}
+
+ls_status ls_setup_memory(ls_trainer *trainer)
+{
+    if (trainer->options.aux_count > 0 && trainer->engine == NULL) {
+        ls_log_error("--aux-head: unused parameters are the reducer's matter; there is none in a "
+                     "world of one without --comm self");
+        return LS_ERR_USAGE;
+    }
+    LS_TRY(create_memory(trainer));
+    ls_amp_scale_of(&trainer->memory, &trainer->precision, &trainer->amp);
+    if (reduces(trainer)) {
+        ls_ddp_options options = {
+            .rules = &trainer->rules,
+            .precision = &trainer->precision,
+            .memory = &trainer->memory,
+            .engine = trainer->engine,
+            .comm = trainer->comm,
+            .rank = trainer->world.rank,
+            .find_unused = trainer->options.find_unused,
+        };
+        LS_TRY(ls_ddp_create(&options, &trainer->ddp));
+    }
+    LS_TRY(ls_graph_check(trainer));
+    LS_TRY(create_plan(trainer));
+    return ls_setup_bind(trainer);
+}
+
+/* ---- values of the first step ---------------------------------------------------------------- */
+
+/* From the seed. Ranks start unlike on purpose, as in Apex's ImageNet script: only a broadcast that
+ * works makes them equal. */
+static ls_status make_values(ls_trainer *trainer)
+{
+    const ls_memory *memory = &trainer->memory;
+    uint64_t seed = trainer->options.seed + (uint64_t)trainer->world.rank;
+    int64_t largest = memory->largest;
+    for (int i = 0; i < memory->buffer_count; i++) {
+        largest = memory->buffer[i].count > largest ? memory->buffer[i].count : largest;
+    }
+    float *value = malloc((size_t)largest * sizeof *value);
+    if (value == NULL) {
+        ls_log_error("cannot allocate memory for initial values");
+        return LS_ERR_INFRA;
+    }
+    ls_status status = LS_OK;
+    for (int i = 0; status == LS_OK && i < memory->param_count; i++) {
+        ls_model_init_param(&trainer->network, i, seed, value);
+        status = ls_device_write_f32(&trainer->device, &memory->param[i], value);
+    }
+    for (int i = 0; status == LS_OK && i < memory->buffer_count; i++) {
+        if (trainer->network.buffer[i].role != LS_BUFFER_BATCHES_TRACKED) {
+            ls_model_init_buffer(&trainer->network, i, value);
+            status = ls_device_write_f32(&trainer->device, &memory->buffer[i], value);
+        }
+    }
+    free(value);
+    return status;
+}
+
+static ls_status broadcast_block(ls_trainer *trainer, ls_memory_kind kind)
+{
+    if (trainer->engine == NULL || trainer->memory.bytes[kind] == 0) {
+        return LS_OK;
+    }
+    ls_comm_op op = {.kind = LS_COMM_BROADCAST,
+                     .buffer = trainer->memory.block[kind],
+                     .count = trainer->memory.bytes[kind],
+                     .dtype = LS_U8,
+                     .root = 0,
+                     .label = ls_memory_kind_name(kind)};
+    return ls_comm_run(trainer->engine, trainer->comm, &op, trainer->device.stream);
+}
+
+ls_status ls_setup_broadcast_buffers(ls_trainer *trainer)
+{
+    return broadcast_block(trainer, LS_MEMORY_BUFFER);
+}
+
+static ls_status resume_values(ls_trainer *trainer, ls_step_state *state)
+{
+    int64_t step = 0;
+    LS_TRY(ls_resume_load(trainer, trainer->options.resume, state, &step));
+    trainer->first_step = step + LS_PLANT(resume_repeats_step, 1, 0);
+    LS_TRY(ls_setup_bind(trainer)); /* the checkpoint's layout moved the gradients */
+    ls_digest_set digests;
+    LS_TRY(ls_digest_compute(&trainer->memory, state, LS_DIGEST_ALL, &digests));
+    static const ls_events_digest equal[] = {LS_EVENTS_PARAM, LS_EVENTS_MASTER, LS_EVENTS_STATE,
+                                             LS_EVENTS_SCALER};
+    uint64_t whole = 0;
+    for (size_t i = 0; i < sizeof equal / sizeof equal[0]; i++) {
+        whole = (whole ^ digests.value[equal[i]]) * UINT64_C(0x9e3779b97f4a7c15);
+    }
+    return ls_agree_on(trainer, "contents of --resume", whole);
+}
+
+ls_status ls_setup_values(ls_trainer *trainer)
+{
+    ls_step_state state = ls_amp_scale_start(trainer->precision.initial_scale);
+    trainer->first_step = 1;
+    if (trainer->options.resume[0] != '\0') {
+        LS_TRY(resume_values(trainer, &state));
+    } else {
+        LS_TRY(make_values(trainer));
+        if (trainer->options.init[0] != '\0') {
+            LS_TRY(ls_weights_load(trainer, trainer->options.init));
+        }
+        if (LS_PLANT(masters_before_broadcast, false, true)) {
+            LS_TRY(ls_optim_make_masters(&trainer->memory));
+        }
+        if (LS_PLANT(no_initial_broadcast, true, false)) {
+            LS_TRY(broadcast_block(trainer, LS_MEMORY_PARAM));
+        }
+        if (trainer->rules.start_buffers) {
+            LS_TRY(broadcast_block(trainer, LS_MEMORY_BUFFER));
+        }
+        if (LS_PLANT(masters_before_broadcast, true, false)) {
+            LS_TRY(ls_optim_make_masters(&trainer->memory));
+        }
+    }
+    LS_TRY(ls_amp_scale_write(&trainer->amp, &state));
+    return trainer->device.api->plan_params_changed(trainer->plan, trainer->device.stream);
+}
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+static ls_status write_start(ls_trainer *trainer)
+{
+    char engine[256] = "";
+    ls_plan_info plan;
+    trainer->device.api->plan_info(trainer->plan, &plan);
+    if (trainer->engine != NULL) {
+        trainer->engine->describe(engine, (int)sizeof engine);
+    }
+    cJSON *memory = ls_memory_json(&trainer->memory);
+    int64_t elements = 0;
+    for (int i = 0; i < trainer->memory.param_count; i++) {
+        elements += trainer->memory.param[i].count;
+    }
+    ls_events_start start = {
+        .rank = trainer->world.rank,
+        .world = trainer->world.world,
+        .local_rank = trainer->world.local_rank,
+        .local_world = trainer->world.local_world,
+        .node = trainer->world.node,
+        .backend = trainer->device.api->name,
+        .info = &trainer->device.info,
+        .engine = trainer->engine != NULL ? trainer->engine->name : "none",
+        .engine_text = trainer->engine != NULL ? engine : NULL,
+        .transport = trainer->engine != NULL && trainer->engine->transport != NULL
+                         ? trainer->engine->transport(trainer->comm)
+                         : NULL,
+        .options = &trainer->options,
+        .first_step = trainer->first_step,
+        .param_elements = elements,
+        .network_digest = ls_agree_network_digest(&trainer->network),
+        .fusions = plan.fusions,
+        .activation_bytes = plan.activation_bytes,
+        .workspace_bytes = plan.workspace_bytes,
+        .memory = memory,
+        .tells_graph = trainer->device.api->graph_begin != NULL,
+        .no_graph = ls_graph_refused(trainer),
+    };
+    ls_status status = ls_events_write_start(trainer->events, &start);
+    cJSON_Delete(memory);
+    LS_TRY(status);
+    if (trainer->ddp == NULL) {
+        return LS_OK;
+    }
+    return ls_events_write_buckets(trainer->events, trainer->first_step,
+                                   ls_ddp_layout(trainer->ddp), &trainer->network);
+}
+
+static ls_status open_board(ls_trainer *trainer)
+{
+    char path[sizeof trainer->world.run_dir + 16];
+    if (trainer->world.rank != 0 || trainer->world.run_dir[0] == '\0') {
+        return LS_OK;
+    }
+    snprintf(path, sizeof path, "%s/tensorboard", trainer->world.run_dir);
+    return ls_tensorboard_open(path, &trainer->board);
+}
+
+static ls_status take_pinned(void *context, int64_t bytes, void **out)
+{
+    const ls_device *device = context;
+    return device->api->host_alloc(device->backend, bytes, "the loader's batches", out);
+}
+
+static void give_pinned(void *context, void *memory)
+{
+    const ls_device *device = context;
+    device->api->host_free(device->backend, memory);
+}
+
+ls_status ls_setup_data(ls_trainer *trainer)
+{
+    const ls_options *options = &trainer->options;
+    ls_loader_memory pinned = {&trainer->device, take_pinned, give_pinned};
+    int largest_batch = options->batch_size;
+    for (int i = 0; i < options->batch_size_count; i++) {
+        int batch = options->batch_sizes[i];
+        largest_batch = batch > largest_batch ? batch : largest_batch;
+    }
+    ls_loader_options loader = {
+        .data = options->data,
+        .rank = LS_PLANT(same_data_everywhere, trainer->world.rank, 0),
+        .world = trainer->world.world,
+        .batch_size = options->batch_size,
+        .largest_batch = largest_batch,
+        .image_size = options->image_size,
+        .num_classes = options->num_classes,
+        .accumulate = options->accumulate,
+        .seed = options->seed,
+        .workers = options->workers,
+        .first_step = LS_PLANT(resume_restarts_data, trainer->first_step, 1),
+        .memory = trainer->device.api->host_alloc != NULL ? &pinned : NULL,
+    };
+    if (options->resident > 0) {
+        loader.first_step = 1; /* the same few batches, wherever the run begins */
+    }
+    LS_TRY(ls_loader_open(&loader, &trainer->loader));
+    trainer->steps_per_epoch = ls_loader_steps_per_epoch(trainer->loader);
+    LS_TRY(ls_schedule_check(&trainer->schedule, trainer->steps_per_epoch));
+    int64_t by_epochs = options->epochs * trainer->steps_per_epoch;
+    trainer->last_step = options->steps > 0 ? options->steps : by_epochs;
+    if (by_epochs > 0 && by_epochs < trainer->last_step) {
+        trainer->last_step = by_epochs;
+    }
+    /* only now: bad input of any kind leaves nothing behind */
+    LS_TRY(ls_events_open(trainer->world.run_dir, trainer->world.rank, options->resume[0] != '\0',
+                          &trainer->events));
+    LS_TRY(write_start(trainer));
+    return open_board(trainer);
+}
+
+void ls_setup_close(ls_trainer *trainer, bool failed)
+{
+    bool beside = trainer->device.api != NULL && !trainer->device.info.host_memory;
+    ls_tensorboard_close(trainer->board);
+    ls_join_close(trainer, failed); /* first: its threads still hold buckets after a failure, and a
+                                       device that waits for a lost peer frees no memory */
+    if (trainer->stuck || (failed && beside)) {
+        /* memory is freed when all of a device's streams have ended, which after a failure nobody
+         * has seen of those of an engine; the process is about to end without exit handlers */
+        ls_events_close(trainer->events);
+        return;
+    }
+    if (trainer->loader != NULL) {
+        ls_loader_close(trainer->loader);
+    }
+    if (trainer->plan != NULL) {
+        trainer->device.api->plan_destroy(trainer->plan);
+    }
+    ls_ddp_free(trainer->ddp);
+    ls_memory_free(&trainer->memory);
+    ls_events_close(trainer->events);
+    ls_device_close(&trainer->device);
+    ls_model_free(&trainer->network);
+}

@@ -1,0 +1,210 @@
+#include "tensorboard.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kernels/core/log.h"
+
+enum { RECORD_BYTES_MAX = 512, HEAD_BYTES = 12, TAIL_BYTES = 4 };
+
+struct ls_tensorboard {
+    int descriptor;
+    char path[PATH_MAX];
+};
+
+uint32_t ls_tensorboard_crc32c(const void *data, size_t bytes)
+{
+    const unsigned char *byte = data;
+    uint32_t crc = 0xffffffffu;
+    for (size_t i = 0; i < bytes; i++) { /* records of a hundred bytes: no table needed */
+        crc ^= byte[i];
+        for (int bit = 0; bit < 8; bit++) {
+            crc = crc >> 1 ^ ((crc & 1u) != 0 ? 0x82f63b78u : 0u);
+        }
+    }
+    return ~crc;
+}
+
+uint32_t ls_tensorboard_mask(uint32_t crc)
+{
+    return (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
+
+/* ---- protobuf wire format ----------------------------------------------------------------------
+ */
+
+typedef struct message {
+    unsigned char byte[RECORD_BYTES_MAX];
+    size_t count;
+} message;
+
+enum { WIRE_VARINT = 0, WIRE_64BIT = 1, WIRE_BYTES = 2, WIRE_32BIT = 5 };
+
+static void put_bytes(message *to, const void *data, size_t bytes)
+{
+    LS_ASSERT(to->count + bytes <= sizeof to->byte);
+    memcpy(to->byte + to->count, data, bytes);
+    to->count += bytes;
+}
+
+static void put_fixed(message *to, uint64_t value, int bytes)
+{
+    unsigned char little[8];
+    for (int i = 0; i < bytes; i++) {
+        little[i] = (unsigned char)(value >> (8 * i));
+    }
+    put_bytes(to, little, (size_t)bytes);
+}
+
+static void put_varint(message *to, uint64_t value)
+{
+    do {
+        unsigned char low = (unsigned char)(value & 0x7fu);
+        value >>= 7;
+        low = value != 0 ? (unsigned char)(low | 0x80u) : low;
+        put_bytes(to, &low, 1);
+    } while (value != 0);
+}
+
+static void put_key(message *to, unsigned field, unsigned wire)
+{
+    put_varint(to, field << 3 | wire);
+}
+
+static void put_text(message *to, unsigned field, const void *data, size_t bytes)
+{
+    put_key(to, field, WIRE_BYTES);
+    put_varint(to, bytes);
+    put_bytes(to, data, bytes);
+}
+
+/* tensorflow.Event: 1 wall_time (double), 2 step (int64), 3 file_version (string), 5 summary. */
+static void begin_event(message *event, int64_t step)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    double wall_s = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    uint64_t bits;
+    memcpy(&bits, &wall_s, sizeof bits);
+    event->count = 0;
+    put_key(event, 1, WIRE_64BIT);
+    put_fixed(event, bits, 8);
+    put_key(event, 2, WIRE_VARINT);
+    put_varint(event, (uint64_t)step);
+}
+
+/* tensorflow.Summary: 1 repeated Value {1 tag (string), 2 simple_value (float)}. */
+static void put_scalar(message *summary, const char *tag, float value)
+{
+    message entry = {.count = 0};
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    put_text(&entry, 1, tag, strlen(tag));
+    put_key(&entry, 2, WIRE_32BIT);
+    put_fixed(&entry, bits, 4);
+    put_text(summary, 1, entry.byte, entry.count);
+}
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+static ls_status write_record(ls_tensorboard *board, const message *event)
+{
+    message record = {.count = 0};
+    put_fixed(&record, event->count, 8);
+    put_fixed(&record, ls_tensorboard_mask(ls_tensorboard_crc32c(record.byte, 8)), 4);
+    put_bytes(&record, event->byte, event->count);
+    put_fixed(&record, ls_tensorboard_mask(ls_tensorboard_crc32c(event->byte, event->count)), 4);
+    size_t done = 0;
+    while (done < record.count) {
+        ssize_t written = write(board->descriptor, record.byte + done, record.count - done);
+        if (written < 0 && errno == EINTR) {
+            continue;
+        }
+        if (written < 0) {
+            ls_log_error("cannot write %s: %s", board->path, strerror(errno));
+            return LS_ERR_INFRA;
+        }
+        done += (size_t)written;
+    }
+    return LS_OK;
+}
+
+static ls_status open_file(const char *directory, ls_tensorboard *board)
+{
+    char host[64] = "host";
+    gethostname(host, sizeof host - 1);
+    if (mkdir(directory, 0777) != 0 && errno != EEXIST) {
+        ls_log_error("cannot make the folder %s: %s", directory, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    int length = snprintf(board->path, sizeof board->path, "%s/events.out.tfevents.%010lld.%s.%d",
+                          directory, (long long)time(NULL), host, (int)getpid());
+    if (length >= (int)sizeof board->path) {
+        ls_log_error("path too long: %.100s...", directory);
+        return LS_ERR_USAGE;
+    }
+    board->descriptor = open(board->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (board->descriptor < 0) {
+        ls_log_error("cannot create %s: %s", board->path, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}
+
+ls_status ls_tensorboard_open(const char *directory, ls_tensorboard **out)
+{
+    static const char version[] = "brain.Event:2";
+    ls_tensorboard *board = calloc(1, sizeof *board);
+    if (board == NULL) {
+        ls_log_error("cannot allocate the writer of training curves");
+        return LS_ERR_INFRA;
+    }
+    board->descriptor = -1;
+    ls_status status;
+    message event;
+    LS_TRY_GOTO(status, open_file(directory, board), close_board);
+    begin_event(&event, 0);
+    put_text(&event, 3, version, strlen(version));
+    LS_TRY_GOTO(status, write_record(board, &event), close_board);
+    *out = board;
+    return LS_OK;
+close_board:
+    ls_tensorboard_close(board);
+    return status;
+}
+
+void ls_tensorboard_close(ls_tensorboard *board)
+{
+    if (board == NULL) {
+        return;
+    }
+    if (board->descriptor >= 0) {
+        close(board->descriptor);
+    }
+    free(board);
+}
+
+ls_status ls_tensorboard_write(ls_tensorboard *board, int64_t step,
+                               const ls_tensorboard_scalars *scalars)
+{
+    if (board == NULL) {
+        return LS_OK;
+    }
+    message summary = {.count = 0}, event;
+    put_scalar(&summary, "loss", scalars->loss);
+    put_scalar(&summary, "lr", scalars->lr);
+    put_scalar(&summary, "loss_scale", scalars->loss_scale);
+    put_scalar(&summary, "images_per_s", scalars->images_per_s);
+    begin_event(&event, step);
+    put_text(&event, 5, summary.byte, summary.count);
+    LS_ASSERT(event.count + HEAD_BYTES + TAIL_BYTES <= RECORD_BYTES_MAX);
+    return write_record(board, &event);
+}

@@ -1,0 +1,58 @@
+/* Everything one rank of `lockstep-train` holds. ls_setup_* opens it in the order of the fields and
+ * closes it in reverse; ls_step_* trains with it. */
+#ifndef LS_TRAINER_H
+#define LS_TRAINER_H
+
+#include "reference/amp/amp_scale.h"
+#include "reference/comm/comm.h"
+#include "reference/data/loader.h"
+#include "reference/ddp/ddp.h"
+#include "reference/state/device.h"
+#include "reference/options/dialect.h"
+#include "reference/state/digest.h"
+#include "events.h"
+#include "reference/state/memory.h"
+#include "reference/model/model.h"
+#include "reference/state/optim.h"
+#include "reference/options/options.h"
+#include "reference/options/precision.h"
+#include "reference/options/schedule.h"
+#include "tensorboard.h"
+#include "reference/options/world.h"
+
+typedef struct ls_trainer {
+    ls_options options;
+    ls_world world;
+    ls_dialect_rules rules;
+    ls_precision precision;
+    ls_schedule schedule;
+    double base_lr;
+
+    ls_network network;
+    ls_network trunk; /* what the plan computes: `network` without the auxiliary head; borrows */
+    ls_device device;
+    ls_events *events;
+    ls_tensorboard *board; /* rank 0 */
+    ls_store *store;       /* NULL in a world of one without an engine */
+
+    const ls_comm_api *engine; /* NULL: gradients are not reduced at all (a world of one) */
+    ls_comm *comm;             /* gradients, broadcasts, the gather of a checkpoint */
+    ls_comm *norm_comm;        /* SyncBN; NULL without it */
+    ls_norm_sync norm_sync;
+    ls_event *norm_event;
+    bool unrecorded; /* the engine's operations cannot be recorded into graphs */
+    bool stuck;      /* the device does not leave its work: what it may touch cannot be freed */
+
+    ls_memory memory;
+    ls_amp_scale amp;
+    ls_optimizer_config optimizer;
+    ls_ddp *ddp; /* NULL where engine is NULL */
+    ls_plan *plan;
+
+    ls_loader *loader;
+    int64_t steps_per_epoch; /* 0: data without an end */
+    int64_t first_step;      /* 1, or the one after the checkpoint's */
+    int64_t last_step;       /* to stop after */
+} ls_trainer;
+
+#endif

@@ -1,0 +1,255 @@
+/* The amp library with several models, optimizers and losses, in the scenarios of
+ * Apex's tests/L0/run_amp/test_multiple_models_optimizers_losses.py: exact numbers, which steps are
+ * skipped, every loss's scale. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "amp_rows.h"
+#include "toy.h"
+
+/* Who owns what, and which optimizers each loss's block lists. */
+typedef struct scenario {
+    const char *name;
+    int models, optimizers;
+    int owner[LS_TOY_MODELS];
+    float lr[LS_TOY_MODELS];
+    float momentum[2]; /* of each optimizer */
+    unsigned loss[2];  /* models of each loss */
+    int block_count[2], block[2][2];
+} scenario;
+
+static const scenario scenarios[] = {
+    {"2m2l1o", 2, 1, {0, 0}, {.25f, .5f}, {.125f}, {1, 2}, {1, 1}, {{0}, {0}}},
+    {"3m2l1o", 3, 1, {0, 0, 0}, {.25f, .5f, .125f}, {.125f}, {1 | 4, 2 | 4}, {1, 1}, {{0}, {0}}},
+    {"2m2l2o", 2, 2, {0, 1}, {.25f, .5f}, {.125f, .25f}, {1, 2}, {1, 1}, {{0}, {1}}},
+    {"3m2l2o",
+     3,
+     2,
+     {0, 0, 1},
+     {.25f, 1.0f, .5f},
+     {.5f, .25f},
+     {1 | 2, 4 | 2},
+     {1, 2},
+     {{0}, {1, 0}}},
+};
+
+/* Worked out in FP64, exact in fp16: w0[0], w0[1], w1[0], w1[1] of each model. `bad` is the loss
+ * whose gradients overflow once (-1: none, two iterations; else three). */
+typedef struct golden {
+    int scenario, bad;
+    float weight[LS_TOY_MODELS][4];
+} golden;
+
+#define TWO_M0                          \
+    {                                   \
+        0.0f, .53125f, 1.59375f, 2.125f \
+    }
+#define TWO_M1                         \
+    {                                  \
+        -.6875f, -.5f, 1.625f, 1.8125f \
+    }
+#define TWO_M2                               \
+    {                                        \
+        1.0625f, 1.59375f, 2.65625f, 3.1875f \
+    }
+#define OWN_M1                      \
+    {                               \
+        -.875f, -.75f, 1.5f, 1.625f \
+    }
+#define ALL_M0                       \
+    {                                \
+        -.1875f, .25f, 1.5f, 1.9375f \
+    }
+#define ALL_M1                   \
+    {                            \
+        -5.0f, -5.0f, 5.0f, 5.0f \
+    }
+#define ALL_M2                       \
+    {                                \
+        -.75f, -.625f, 1.625f, 1.75f \
+    }
+
+static const golden goldens[] = {
+    {0, -1, {TWO_M0, TWO_M1}},
+    {0, 0, {TWO_M0, TWO_M1}},
+    {0, 1, {TWO_M0, TWO_M1}},
+    {1, -1, {TWO_M0, TWO_M1, TWO_M2}},
+    {1, 0, {TWO_M0, TWO_M1, TWO_M2}},
+    {1, 1, {TWO_M0, TWO_M1, TWO_M2}},
+    {2, -1, {TWO_M0, OWN_M1}},
+    {2, 0, {TWO_M0, {-1.96875f, -2.0f, 1.8125f, 1.78125f}}},
+    {2, 1, {{-.4609375f, -.08984375f, 1.57421875f, 1.9453125f}, OWN_M1}},
+    {3, -1, {ALL_M0, ALL_M1, ALL_M2}},
+    {3, 0, {ALL_M0, ALL_M1, {-2.0f, -2.03125f, 1.78125f, 1.75f}}},
+    {3, 1, {ALL_M0, ALL_M1, ALL_M2}},
+};
+
+/* One training of a row. */
+typedef struct variant {
+    const scenario *s;
+    int level, scalers;
+    bool by_model; /* how gradients are zeroed: parameter by parameter, or by the optimizer */
+    int bad_loss, bad_iteration;
+    ls_toy_poison poison;
+} variant;
+
+static void zero(ls_toy *toy, const variant *v)
+{
+    for (int m = 0; m < v->s->models && v->by_model; m++) {
+        for (int w = 0; w < 2; w++) {
+            ls_status status =
+                ls_amp_zero_param(toy->amp, toy->model[m].optimizer, toy->model[m].group, w);
+            ls_toy_must(toy, status, "ls_amp_zero_param");
+        }
+    }
+    for (int o = 0; o < v->s->optimizers && !v->by_model; o++) {
+        ls_toy_zero(toy, o);
+    }
+}
+
+static void iterate(ls_toy *toy, const variant *v, int iteration, int skipped[2])
+{
+    zero(toy, v);
+    for (int loss = 0; loss < 2; loss++) {
+        bool bad = loss == v->bad_loss && iteration == v->bad_iteration;
+        ls_toy_begin(toy, v->scalers == 2 ? loss : 0, v->s->block[loss], v->s->block_count[loss],
+                     false);
+        ls_toy_backward(toy, v->s->loss[loss], 1.0f, bad ? v->poison : ls_toy_clean);
+        ls_status status = ls_toy_end(toy);
+        ls_toy_must(toy, status, "ls_toy_end");
+    }
+    for (int o = 0; o < v->s->optimizers; o++) {
+        skipped[o] += ls_toy_step(toy, o);
+    }
+}
+
+/* How often each optimizer must skip: as its blocks say. */
+static void check_skips(const variant *v, const int skipped[2], ls_verdict *out)
+{
+    for (int o = 0; o < v->s->optimizers; o++) {
+        int expected = 0;
+        for (int i = 0; v->bad_loss >= 0 && i < v->s->block_count[v->bad_loss]; i++) {
+            expected += v->s->block[v->bad_loss][i] == o;
+        }
+        if (skipped[o] != expected) {
+            ls_verdict_set(out, LS_FAIL, "optimizer %d skipped %d steps, expected %d", o,
+                           skipped[o], expected);
+        }
+    }
+}
+
+/* Scales start at 4 and 16; an overflow halves its own and restarts its count of clean blocks. */
+static void check_scales(ls_toy *toy, const variant *v, int iterations, ls_verdict *out)
+{
+    for (int k = 0; k < v->scalers; k++) {
+        bool hit = v->bad_loss >= 0 && (v->scalers == 1 || v->bad_loss == k);
+        int blocks = v->scalers == 1 ? 2 : 1; /* of one iteration */
+        int after = blocks * (iterations - v->bad_iteration - 1);
+        after += v->scalers == 1 ? 1 - v->bad_loss : 0;
+        float start = k == 0 ? 4.0f : 16.0f;
+        ls_toy_expect_scale(toy, k, hit ? start / 2 : start, hit ? after : blocks * iterations,
+                            "at the end", out);
+    }
+}
+
+static void train(const variant *v, const golden *g, ls_verdict *out)
+{
+    ls_toy toy;
+    ls_amp_options options = ls_toy_options(v->level, v->scalers, 4.0f);
+    if (!ls_toy_open(&toy, &options, out)) {
+        return;
+    }
+    int iterations = v->bad_loss >= 0 ? 3 : 2, skipped[2] = {0, 0};
+    for (int o = 0; o < v->s->optimizers; o++) {
+        ls_toy_optimizer(&toy);
+    }
+    for (int m = 0; m < v->s->models; m++) {
+        ls_optimizer_config sgd = ls_toy_sgd(v->s->momentum[v->s->owner[m]]);
+        ls_toy_make(&toy, m, (float)m + 1.0f);
+        ls_toy_own(&toy, v->s->owner[m], m, &sgd, v->s->lr[m]);
+    }
+    if (v->scalers == 2) {
+        ls_toy_load_scale(&toy, 1, 16.0f, 0);
+    }
+    for (int i = 0; i < iterations; i++) {
+        iterate(&toy, v, i, skipped);
+    }
+    char when[128];
+    ls_text_put(when, sizeof when, "%d scales, overflow in m%d.w%d at iteration %d, zeroed by %s",
+                v->scalers, v->poison.model, v->poison.weight, v->bad_iteration,
+                v->by_model ? "the model" : "the optimizer");
+    for (int m = 0; m < v->s->models; m++) {
+        ls_toy_expect(&toy, m, g->weight[m], when, out);
+    }
+    check_skips(v, skipped, out);
+    check_scales(&toy, v, iterations, out);
+    ls_toy_close(&toy);
+}
+
+/* Every model of the bad loss, either weight, either iteration, inf and NaN. */
+static int train_overflows(variant *v, const golden *g, ls_verdict *out)
+{
+    int runs = 0;
+    for (int cell = 0; cell < LS_TOY_MODELS * 2 * 2 * 2; cell++) {
+        int model = cell / 8;
+        v->poison = (ls_toy_poison){model, cell / 4 % 2, cell % 2 != 0 ? INFINITY : NAN};
+        v->bad_iteration = cell / 2 % 2;
+        if ((v->s->loss[v->bad_loss] >> model & 1u) != 0) {
+            train(v, g, out);
+            runs++;
+        }
+    }
+    return runs;
+}
+
+static void judge_golden(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    const golden *g = &goldens[row->number[0]];
+    int runs = 0;
+    for (int i = 0; i < 4; i++) {
+        variant v = {.s = &scenarios[g->scenario],
+                     .level = row->number[1],
+                     .scalers = 1 + i % 2,
+                     .by_model = i / 2 != 0,
+                     .bad_loss = g->bad,
+                     .poison = ls_toy_clean};
+        if (g->bad >= 0) {
+            runs += train_overflows(&v, g, out);
+        } else {
+            train(&v, g, out);
+            runs++;
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d trainings ended on the golden weights, bit for bit", runs);
+    }
+}
+
+void ls_amp_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const char *const names[] = {"clean", "loss0", "loss1"};
+    (void)settings;
+    for (size_t i = 0; i < sizeof goldens / sizeof *goldens; i++) {
+        for (int level = 0; level < 4; level++) {
+            if (goldens[i].bad >= 0 && (level == 0 || level == 3)) {
+                continue; /* static: nothing is skipped */
+            }
+            ls_case *row = ls_inside_add(list, judge_golden, "A1", "amp.%s.%s.o%d",
+                                         scenarios[goldens[i].scenario].name,
+                                         names[goldens[i].bad + 1], level);
+            row->number[0] = (int)i;
+            row->number[1] = level;
+        }
+    }
+    ls_amp_optimizer_cases(list);
+    ls_amp_group_cases(list);
+    ls_amp_master_cases(list);
+    ls_amp_misuse_cases(list);
+    ls_amp_block_cases(list);
+    ls_amp_skip_cases(list);
+    ls_amp_state_cases(list);
+}

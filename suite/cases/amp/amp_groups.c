@@ -1,0 +1,258 @@
+/* Parameter groups of the amp library. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "amp_rows.h"
+#include "toy_ideal.h"
+
+static bool open_level(ls_toy *toy, int level, ls_verdict *out)
+{
+    ls_amp_options options = ls_toy_options(level, 1, 4.0f);
+    return ls_toy_open(toy, &options, out);
+}
+
+static void zero_both(ls_toy *toy, bool by_model, int models)
+{
+    for (int m = 0; m < models && by_model; m++) {
+        for (int w = 0; w < 2; w++) {
+            ls_status status = ls_amp_zero_param(toy->amp, 0, toy->model[m].group, w);
+            ls_toy_must(toy, status, "ls_amp_zero_param");
+        }
+    }
+    if (!by_model) {
+        ls_toy_zero(toy, 0);
+    }
+}
+
+/* Apex's test_add_param_group: m1 joins after m0's first step. */
+static void add_group(int level, bool zero_before, bool accumulates, bool by_model, ls_verdict *out)
+{
+    ls_toy toy;
+    if (!open_level(&toy, level, out)) {
+        return;
+    }
+    ls_toy_ideal m[2] = {ls_toy_ideal_make(1, level == 2, .25, .125, 0),
+                         ls_toy_ideal_make(2, level == 2, .5, .125, 0)};
+    ls_optimizer_config sgd = ls_toy_sgd(.125f);
+    int optimizer = ls_toy_optimizer(&toy), blocks_each = accumulates ? 2 : 1;
+    ls_toy_make(&toy, 0, 1);
+    ls_toy_make(&toy, 1, 2);
+    ls_toy_own(&toy, optimizer, 0, &sgd, .25f);
+    ls_toy_ideal_blocks(&toy, m, 1, blocks_each);
+    ls_toy_step(&toy, optimizer);
+    ls_toy_ideal_step(&m[0]);
+    for (int after = 0; after < 2; after++) { /* zeroed before the group comes, or behind it */
+        if (zero_before == (after == 0)) {
+            zero_both(&toy, by_model, 1);
+            ls_toy_ideal_zero(&m[0]);
+        }
+        if (after == 0) {
+            ls_toy_own(&toy, optimizer, 1, &sgd, .5f);
+        }
+    }
+    for (int step = 0; step < 2; step++) {
+        ls_toy_ideal_blocks(&toy, m, 2, blocks_each);
+        ls_toy_step(&toy, optimizer);
+        zero_both(&toy, by_model, 2);
+        for (int i = 0; i < 2; i++) {
+            ls_toy_ideal_step(&m[i]);
+            ls_toy_ideal_zero(&m[i]);
+        }
+    }
+    char when[96];
+    ls_text_put(when, sizeof when, "zeroed %s the group came%s%s", zero_before ? "before" : "after",
+                accumulates ? ", two micro-steps" : "", by_model ? ", by the model" : "");
+    ls_toy_ideal_expect(&toy, 0, &m[0], when, out);
+    ls_toy_ideal_expect(&toy, 1, &m[1], when, out);
+    ls_toy_close(&toy);
+}
+
+static void judge_added(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    for (int i = 0; i < 8; i++) {
+        add_group(row->number[0], i % 2 != 0, i / 2 % 2 != 0, i / 4 != 0, out);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "a group that came later: 8 trainings as computed by hand, bit for bit");
+    }
+}
+
+/* Two groups with rates and decays of their own; one rate changes between two steps. */
+static void check_rates(ls_verdict *out)
+{
+    ls_toy toy;
+    if (!open_level(&toy, 2, out)) {
+        return;
+    }
+    ls_toy_ideal m[2] = {ls_toy_ideal_make(1, true, .25, .5, .125),
+                         ls_toy_ideal_make(2, true, .0625, .5, .5)};
+    int optimizer = ls_toy_optimizer(&toy);
+    for (int i = 0; i < 2; i++) {
+        ls_optimizer_config sgd = ls_toy_sgd(.5f);
+        sgd.weight_decay = (float)m[i].decay;
+        ls_toy_make(&toy, i, (float)i + 1);
+        ls_toy_own(&toy, optimizer, i, &sgd, (float)m[i].lr);
+    }
+    for (int step = 0; step < 4; step++) {
+        if (step == 2) {
+            m[1].lr = .25;
+            ls_status status = ls_amp_set_lr(toy.amp, optimizer, toy.model[1].group, .25f);
+            ls_toy_must(&toy, status, "ls_amp_set_lr");
+        }
+        ls_toy_ideal_blocks(&toy, m, 2, 1);
+        ls_toy_step(&toy, optimizer);
+        zero_both(&toy, false, 2);
+        for (int i = 0; i < 2; i++) {
+            ls_toy_ideal_step(&m[i]);
+            ls_toy_ideal_zero(&m[i]);
+        }
+    }
+    ls_toy_ideal_expect(&toy, 0, &m[0], "rate .25, decay .125", out);
+    ls_toy_ideal_expect(&toy, 1, &m[1], "rate .0625, then .25, decay .5", out);
+    ls_toy_close(&toy);
+}
+
+static ls_optimizer_config adam(void)
+{
+    return (ls_optimizer_config){
+        .kind = LS_OPTIMIZER_ADAM, .beta1 = .5f, .beta2 = .75f, .epsilon = .0625f};
+}
+
+static bool open_adam(ls_toy *toy, ls_verdict *out)
+{
+    ls_amp_options options = ls_toy_options(2, 1, 4.0f);
+    options.moment_count = 2;
+    return ls_toy_open(toy, &options, out);
+}
+
+/* Adam's bias correction counts each parameter's own steps: m1, which joins after two, goes on as
+ * if it had been alone from its first. */
+static void check_own_steps(ls_verdict *out)
+{
+    ls_toy both, alone;
+    ls_optimizer_config rule = adam();
+    if (!open_adam(&both, out)) {
+        return;
+    }
+    if (!open_adam(&alone, out)) {
+        ls_toy_close(&both);
+        return;
+    }
+    ls_toy_optimizer(&both);
+    ls_toy_optimizer(&alone);
+    ls_toy_make(&both, 0, 1);
+    ls_toy_make(&both, 1, 2);
+    ls_toy_make(&alone, 1, 2);
+    ls_toy_own(&both, 0, 0, &rule, .125f);
+    ls_toy_own(&alone, 0, 1, &rule, .125f);
+    for (int step = 0; step < 4; step++) {
+        if (step == 2) {
+            ls_toy_own(&both, 0, 1, &rule, .125f);
+        }
+        ls_toy_iterate(&both, 0, 0, step >= 2 ? 3u : 1u, ls_toy_clean);
+        if (step >= 2) {
+            ls_toy_iterate(&alone, 0, 0, 2u, ls_toy_clean);
+        }
+    }
+    float weight[4];
+    ls_toy_weights(&alone, 1, weight);
+    ls_toy_expect(&both, 1, weight, "a group that joined after two steps", out);
+    if (*ls_toy_view(&both, 0, 0).steps != 4 || *ls_toy_view(&both, 1, 0).steps != 2) {
+        ls_verdict_set(out, LS_FAIL, "m0 took %d steps and m1 %d, expected 4 and 2",
+                       (int)*ls_toy_view(&both, 0, 0).steps, (int)*ls_toy_view(&both, 1, 0).steps);
+    }
+    ls_toy_close(&both);
+    ls_toy_close(&alone);
+}
+
+/* In one group: w1 has its first gradient one step later than w0, and starts its own count then. */
+static void check_uneven_steps(ls_verdict *out)
+{
+    static const float early[2] = {1.0f, -2.0f}, late[2] = {3.0f, 0.5f};
+    float weight[2][4];
+    for (int with = 0; with < 2; with++) { /* w1's step with w0's two, and alone */
+        ls_optimizer_config rule = adam();
+        ls_toy toy;
+        if (!open_adam(&toy, out)) {
+            return;
+        }
+        ls_toy_optimizer(&toy);
+        ls_toy_make(&toy, 0, 1);
+        ls_toy_own(&toy, 0, 0, &rule, .125f);
+        for (int step = 1 - with; step < 2; step++) {
+            static const int only[] = {0};
+            ls_toy_begin(&toy, 0, only, 1, false);
+            if (with != 0) {
+                ls_toy_give(&toy, 0, 0, early);
+            }
+            if (step == 1) {
+                ls_toy_give(&toy, 0, 1, late);
+            }
+            ls_toy_must(&toy, ls_toy_end(&toy), "ls_amp_end");
+            ls_toy_step(&toy, 0);
+            ls_toy_zero(&toy, 0);
+        }
+        ls_toy_weights(&toy, 0, weight[with]);
+        ls_toy_close(&toy);
+    }
+    if (memcmp(&weight[0][2], &weight[1][2], 2 * sizeof(float)) != 0) {
+        ls_verdict_set(out, LS_FAIL, "w1's first step beside w0's second: %.9g, alone %.9g",
+                       (double)weight[1][2], (double)weight[0][2]);
+    }
+}
+
+static void check_empty(ls_verdict *out)
+{
+    ls_toy toy;
+    int group = -1;
+    if (!open_level(&toy, 2, out)) {
+        return;
+    }
+    ls_toy_ideal m = ls_toy_ideal_make(1, true, .25, 0, 0);
+    ls_optimizer_config sgd = ls_toy_sgd(0.0f);
+    int optimizer = ls_toy_optimizer(&toy);
+    ls_tensor nothing = ls_inside_tensor(&toy.device, LS_F16, 0);
+    ls_amp_param empty = {.name = "empty", .param = nothing, .grad = nothing};
+    ls_status none = ls_amp_add_group(toy.amp, optimizer, &sgd, .25f, NULL, 0, &group);
+    ls_status zero = ls_amp_add_group(toy.amp, optimizer, &sgd, .25f, &empty, 1, &group);
+    if (none != LS_OK || zero != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "a group of no parameters: %s; a parameter of no elements: %s",
+                       ls_status_name(none), ls_status_name(zero));
+    }
+    ls_toy_make(&toy, 0, 1);
+    ls_toy_own(&toy, optimizer, 0, &sgd, .25f);
+    ls_toy_ideal_blocks(&toy, &m, 1, 1);
+    ls_toy_step(&toy, optimizer);
+    ls_toy_ideal_step(&m);
+    ls_toy_ideal_expect(&toy, 0, &m, "behind a group of nothing", out);
+    ls_inside_free(&toy.device, &nothing);
+    ls_toy_close(&toy);
+}
+
+static const ls_toy_row rows[] = {
+    {"A2", "group.rates", check_rates, "each group has its own rate and decay"},
+    {"A2", "group.own-steps", check_own_steps, "a late group's bias correction starts at 1"},
+    {"A2", "group.uneven-steps", check_uneven_steps, "each parameter counts its own steps"},
+    {"A2", "group.empty", check_empty, "empty groups and tensors change nothing"},
+};
+
+static void judge_row(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    ls_toy_judge(&rows[row->number[0]], out);
+}
+
+void ls_amp_group_cases(ls_case_list *list)
+{
+    for (int level = 0; level < 4; level++) {
+        ls_inside_add(list, judge_added, "A2", "amp.group.added.o%d", level)->number[0] = level;
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_inside_add(list, judge_row, rows[i].requirement, "amp.%s", rows[i].id)->number[0] =
+            (int)i;
+    }
+}

@@ -1,0 +1,268 @@
+#include "toy.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/json.h"
+
+const ls_toy_poison ls_toy_clean = {-1, 0, 0.0f};
+
+ls_amp_options ls_toy_options(int level, int losses, float scale)
+{
+    return (ls_amp_options){
+        .enabled = true,
+        .masters = level == 2,
+        .loss_count = losses,
+        .scaler = {.dynamic = level == 1 || level == 2,
+                   .growth_factor = 2.0f,
+                   .backoff_factor = 0.5f,
+                   .growth_interval = 2000,
+                   .max_scale = 16777216.0f}, /* 2^24: Apex's default max_loss_scale */
+        .initial_scale = scale,
+        .moment_count = 1,
+        .verbosity = 1,
+    };
+}
+
+static void listen(void *context, const char *line)
+{
+    ls_toy *toy = context;
+    if (toy->said_count < LS_TOY_SAID) {
+        ls_text_put(toy->said[toy->said_count], sizeof toy->said[0], "%s", line);
+    }
+    toy->said_count++;
+}
+
+bool ls_toy_open(ls_toy *toy, const ls_amp_options *options, ls_verdict *verdict)
+{
+    memset(toy, 0, sizeof *toy);
+    toy->verdict = verdict;
+    if (!ls_inside_open(&toy->device, verdict)) {
+        return false;
+    }
+    ls_amp_options mine = *options;
+    mine.tell = listen;
+    mine.context = toy;
+    ls_status status = ls_amp_create(&toy->device, &mine, &toy->amp);
+    if (status != LS_OK) {
+        ls_verdict_set(verdict, LS_FAIL, "ls_amp_create: %s", ls_status_name(status));
+        ls_device_close(&toy->device);
+        return false;
+    }
+    return true;
+}
+
+void ls_toy_must(ls_toy *toy, ls_status status, const char *call)
+{
+    if (status != LS_OK) {
+        ls_verdict_set(toy->verdict, LS_FAIL, "%s failed: %s", call, ls_status_name(status));
+    }
+}
+
+void ls_toy_close(ls_toy *toy)
+{
+    ls_amp_destroy(toy->amp);
+    for (int m = 0; m < LS_TOY_MODELS; m++) {
+        for (int w = 0; w < 2 && toy->model[m].weight[w].data != NULL; w++) {
+            ls_inside_free(&toy->device, &toy->model[m].weight[w]);
+            ls_inside_free(&toy->device, &toy->model[m].grad[w]);
+        }
+    }
+    ls_device_close(&toy->device);
+}
+
+void ls_toy_make(ls_toy *toy, int model, float u)
+{
+    static const ls_dtype dtype[2] = {LS_F32, LS_F16};
+    ls_toy_model *made = &toy->model[model];
+    made->optimizer = made->group = -1;
+    for (int w = 0; w < 2; w++) {
+        float value[LS_TOY_WIDTH] = {u + (float)w, u + (float)w + 1.0f};
+        made->weight[w] = ls_inside_tensor(&toy->device, dtype[w], LS_TOY_WIDTH);
+        made->grad[w] = ls_inside_tensor(&toy->device, dtype[w], LS_TOY_WIDTH);
+        ls_inside_write(&toy->device, &made->weight[w], value);
+    }
+}
+
+int ls_toy_optimizer(ls_toy *toy)
+{
+    int optimizer = -1;
+    ls_status status = ls_amp_add_optimizer(toy->amp, &optimizer);
+    ls_toy_must(toy, status, "ls_amp_add_optimizer");
+    return optimizer;
+}
+
+ls_optimizer_config ls_toy_sgd(float momentum)
+{
+    return (ls_optimizer_config){.kind = LS_OPTIMIZER_SGD, .momentum = momentum};
+}
+
+void ls_toy_own(ls_toy *toy, int optimizer, int model, const ls_optimizer_config *config, float lr)
+{
+    ls_toy_model *owned = &toy->model[model];
+    ls_amp_param param[2];
+    memset(param, 0, sizeof param);
+    for (int w = 0; w < 2; w++) {
+        snprintf(param[w].name, sizeof param[w].name, "m%d.w%d", model, w);
+        param[w].param = owned->weight[w];
+        param[w].grad = owned->grad[w];
+    }
+    ls_status status = ls_amp_add_group(toy->amp, optimizer, config, lr, param, 2, &owned->group);
+    ls_toy_must(toy, status, "ls_amp_add_group");
+    owned->optimizer = optimizer;
+}
+
+void ls_toy_begin(ls_toy *toy, int loss, const int *optimizer, int count, bool delay)
+{
+    ls_status status = ls_amp_begin(toy->amp, loss, optimizer, count, delay, &toy->state);
+    ls_toy_must(toy, status, "ls_amp_begin");
+}
+
+static float scale_of(ls_toy *toy)
+{
+    ls_step_state state;
+    ls_status status = ls_device_read(&toy->device, &state, toy->state, (int64_t)sizeof state);
+    ls_toy_must(toy, status, "ls_device_read");
+    return state.loss_scale;
+}
+
+void ls_toy_backward(ls_toy *toy, unsigned models, float factor, ls_toy_poison poison)
+{
+    float scale = scale_of(toy);
+    for (int m = 0; m < LS_TOY_MODELS; m++) {
+        float weight[4];
+        if ((models >> m & 1u) == 0) {
+            continue;
+        }
+        ls_toy_weights(toy, m, weight);
+        for (int w = 0; w < 2; w++) {
+            float grad[LS_TOY_WIDTH];
+            for (int i = 0; i < LS_TOY_WIDTH; i++) {
+                grad[i] = weight[(1 - w) * LS_TOY_WIDTH + i] * (scale * factor);
+            }
+            grad[0] = poison.model == m && poison.weight == w ? poison.value : grad[0];
+            ls_inside_write(&toy->device, &toy->model[m].grad[w], grad);
+            ls_status status =
+                ls_amp_ready(toy->amp, toy->model[m].optimizer, toy->model[m].group, w);
+            ls_toy_must(toy, status, "ls_amp_ready");
+        }
+    }
+}
+
+void ls_toy_give(ls_toy *toy, int model, int weight, const float grad[LS_TOY_WIDTH])
+{
+    float scale = scale_of(toy), scaled[LS_TOY_WIDTH];
+    for (int i = 0; i < LS_TOY_WIDTH; i++) {
+        scaled[i] = grad[i] * scale;
+    }
+    ls_inside_write(&toy->device, &toy->model[model].grad[weight], scaled);
+    ls_status status =
+        ls_amp_ready(toy->amp, toy->model[model].optimizer, toy->model[model].group, weight);
+    ls_toy_must(toy, status, "ls_amp_ready");
+}
+
+ls_status ls_toy_end(ls_toy *toy)
+{
+    return ls_amp_end(toy->amp);
+}
+
+bool ls_toy_step(ls_toy *toy, int optimizer)
+{
+    bool skipped = false;
+    ls_status status = ls_amp_step(toy->amp, optimizer, &skipped);
+    ls_toy_must(toy, status, "ls_amp_step");
+    return skipped;
+}
+
+void ls_toy_zero(ls_toy *toy, int optimizer)
+{
+    ls_status status = ls_amp_zero_grad(toy->amp, optimizer);
+    ls_toy_must(toy, status, "ls_amp_zero_grad");
+}
+
+bool ls_toy_iterate(ls_toy *toy, int loss, int optimizer, unsigned models, ls_toy_poison poison)
+{
+    ls_toy_begin(toy, loss, &optimizer, 1, false);
+    ls_toy_backward(toy, models, 1.0f, poison);
+    ls_status status = ls_toy_end(toy);
+    ls_toy_must(toy, status, "ls_toy_end");
+    bool skipped = ls_toy_step(toy, optimizer);
+    ls_toy_zero(toy, optimizer);
+    return skipped;
+}
+
+void ls_toy_weights(ls_toy *toy, int model, float out[4])
+{
+    ls_inside_read(&toy->device, &toy->model[model].weight[0], out);
+    ls_inside_read(&toy->device, &toy->model[model].weight[1], out + LS_TOY_WIDTH);
+}
+
+void ls_toy_expect(ls_toy *toy, int model, const float expected[4], const char *when,
+                   ls_verdict *verdict)
+{
+    float seen[4];
+    ls_toy_weights(toy, model, seen);
+    for (int i = 0; i < 4; i++) {
+        if (!(seen[i] == expected[i])) {
+            ls_verdict_set(verdict, LS_FAIL, "%s: m%d.w%d[%d] is %.9g, expected %.9g", when, model,
+                           i / 2, i % 2, (double)seen[i], (double)expected[i]);
+        }
+    }
+}
+
+void ls_toy_expect_scale(ls_toy *toy, int loss, float scale, int unskipped, const char *when,
+                         ls_verdict *verdict)
+{
+    cJSON *dict = NULL;
+    char key[32];
+    ls_status status = ls_amp_state_dict(toy->amp, &dict);
+    ls_toy_must(toy, status, "ls_amp_state_dict");
+    snprintf(key, sizeof key, "loss_scaler%d", loss);
+    const cJSON *entry = cJSON_GetObjectItemCaseSensitive(dict, key);
+    double seen = ls_json_number(entry, "loss_scale", -1);
+    int64_t count = ls_json_integer(entry, "unskipped", -1);
+    if (seen != (double)scale || count != unskipped) {
+        ls_verdict_set(verdict, LS_FAIL,
+                       "%s: loss %d has scale %g after %d clean blocks, expected %g after %d", when,
+                       loss, seen, (int)count, (double)scale, unskipped);
+    }
+    cJSON_Delete(dict);
+}
+
+void ls_toy_load_scale(ls_toy *toy, int loss, float scale, int unskipped)
+{
+    cJSON *dict = NULL;
+    char key[32];
+    ls_status status = ls_amp_state_dict(toy->amp, &dict);
+    ls_toy_must(toy, status, "ls_amp_state_dict");
+    snprintf(key, sizeof key, "loss_scaler%d", loss);
+    cJSON *entry = cJSON_GetObjectItemCaseSensitive(dict, key);
+    LS_ASSERT(entry != NULL);
+    cJSON_SetNumberValue(cJSON_GetObjectItemCaseSensitive(entry, "loss_scale"), (double)scale);
+    cJSON_SetNumberValue(cJSON_GetObjectItemCaseSensitive(entry, "unskipped"), unskipped);
+    status = ls_amp_load_state_dict(toy->amp, dict);
+    ls_toy_must(toy, status, "ls_amp_load_state_dict");
+    cJSON_Delete(dict);
+}
+
+ls_amp_view ls_toy_view(ls_toy *toy, int model, int weight)
+{
+    int optimizer = toy->model[model].optimizer;
+    for (int i = 0; i < ls_amp_param_count(toy->amp, optimizer); i++) {
+        ls_amp_view view = ls_amp_param_at(toy->amp, optimizer, i);
+        if (view.param.data == toy->model[model].weight[weight].data) {
+            return view;
+        }
+    }
+    LS_ASSERT(false);
+    return (ls_amp_view){0};
+}
+
+void ls_toy_judge(const ls_toy_row *row, ls_verdict *verdict)
+{
+    row->check(verdict);
+    if (verdict->code == LS_PASS) {
+        ls_text_put(verdict->evidence, sizeof verdict->evidence, "%s", row->shows);
+    }
+}

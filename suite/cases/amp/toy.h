@@ -1,0 +1,83 @@
+/* The toy models of Apex's tests/L0/run_amp around the amp library: m(u) has
+ * w0 = [u, u+1] in f32 and w1 = [u+1, u+2] in fp16, its loss is the sum of w0 * w1, so that each is
+ * the gradient of the other. Every number of the golden tables is exact in fp16. */
+#ifndef LS_TOY_H
+#define LS_TOY_H
+
+#include "reference/amp/amp.h"
+#include "suite/inside/inside.h"
+
+enum { LS_TOY_MODELS = 3, LS_TOY_WIDTH = 2, LS_TOY_SAID = 8 };
+
+typedef struct ls_toy_model {
+    ls_tensor weight[2], grad[2]; /* w0 f32, w1 fp16; gradients in the same types */
+    int optimizer, group;         /* -1: nobody's */
+} ls_toy_model;
+
+typedef struct ls_toy {
+    ls_device device;
+    ls_amp *amp;
+    ls_toy_model model[LS_TOY_MODELS];
+    const ls_step_state *state; /* of the open block */
+    ls_verdict *verdict;        /* borrowed: a call that fails and should not is a FAIL */
+    char said[LS_TOY_SAID][160];
+    int said_count;
+} ls_toy;
+
+/* What an opt level means to the library: masters at O2; dynamic at O1 and O2, else static. */
+ls_amp_options ls_toy_options(int level, int losses, float scale);
+/* Opens device and library; false with the verdict set. `toy` must stay where it is. */
+bool ls_toy_open(ls_toy *toy, const ls_amp_options *options, ls_verdict *verdict);
+void ls_toy_close(ls_toy *toy);
+/* FAIL unless `status` is LS_OK. */
+void ls_toy_must(ls_toy *toy, ls_status status, const char *call);
+
+/* Makes m(u), not owned by an optimizer. */
+void ls_toy_make(ls_toy *toy, int model, float u);
+int ls_toy_optimizer(ls_toy *toy);
+ls_optimizer_config ls_toy_sgd(float momentum);
+/* A group of its own for that model. */
+void ls_toy_own(ls_toy *toy, int optimizer, int model, const ls_optimizer_config *config, float lr);
+
+/* Where a gradient becomes inf or NaN: model -1 nowhere. */
+typedef struct ls_toy_poison {
+    int model, weight;
+    float value;
+} ls_toy_poison;
+
+void ls_toy_begin(ls_toy *toy, int loss, const int *optimizer, int count, bool delay);
+/* Gradients of the models of the mask, times `factor` and S, one rounding in w1's type. */
+void ls_toy_backward(ls_toy *toy, unsigned models, float factor, ls_toy_poison poison);
+/* This gradient, times S and rounded once in the weight's type, for one weight. */
+void ls_toy_give(ls_toy *toy, int model, int weight, const float grad[LS_TOY_WIDTH]);
+ls_status ls_toy_end(ls_toy *toy);
+/* Returns whether the step was skipped. */
+bool ls_toy_step(ls_toy *toy, int optimizer);
+void ls_toy_zero(ls_toy *toy, int optimizer);
+/* One whole iteration: a block, one backward, a step, zero. Returns whether it was skipped. */
+bool ls_toy_iterate(ls_toy *toy, int loss, int optimizer, unsigned models, ls_toy_poison poison);
+
+/* w0[0], w0[1], w1[0], w1[1] as the model holds them. */
+void ls_toy_weights(ls_toy *toy, int model, float out[4]);
+/* FAIL unless model's weights are `expected`; `when` says at which point. */
+void ls_toy_expect(ls_toy *toy, int model, const float expected[4], const char *when,
+                   ls_verdict *verdict);
+/* FAIL unless loss's scale and count of clean blocks are these. */
+void ls_toy_expect_scale(ls_toy *toy, int loss, float scale, int unskipped, const char *when,
+                         ls_verdict *verdict);
+void ls_toy_load_scale(ls_toy *toy, int loss, float scale, int unskipped);
+/* View of w0 (0) or w1 (1) of a model. */
+ls_amp_view ls_toy_view(ls_toy *toy, int model, int weight);
+
+extern const ls_toy_poison ls_toy_clean;
+
+/* The rows of a family whose checks each have a function of their own. */
+typedef void ls_toy_check(ls_verdict *verdict);
+typedef struct ls_toy_row {
+    const char *requirement, *id;
+    ls_toy_check *check;
+    const char *shows; /* the evidence of a pass */
+} ls_toy_row;
+void ls_toy_judge(const ls_toy_row *row, ls_verdict *verdict);
+
+#endif

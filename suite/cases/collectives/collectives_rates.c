@@ -1,0 +1,166 @@
+/* Rates of collectives: nccl-tests' columns, worked out once more from each event's size and time.
+ */
+#include "collectives.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/json.h"
+
+static const ls_tol printed =
+    LS_TOL(1e-12, "doubles printed with 15 digits or more, and three operations in double");
+
+static const ls_tol least_us = LS_TOL(
+    0.5, "us: no two processes pass anything on in less than a few cache misses, one of them "
+         "having slept; in ms or s the same figure is a thousand times smaller");
+
+typedef struct context {
+    int rank, world;
+    int64_t compared;
+    ls_verdict *out;
+} context;
+
+/* Every rank has a part of its own, on one side. */
+static bool has_parts(const char *op)
+{
+    return strstr(op, "gather") != NULL || strstr(op, "scatter") != NULL;
+}
+
+static int bytes_of(const char *dtype)
+{
+    static const struct {
+        const char *name;
+        int bytes;
+    } types[] = {{"fp32", 4}, {"fp16", 2}, {"bf16", 2}, {"int64", 8}, {"uint8", 1}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (strcmp(types[i].name, dtype) == 0) {
+            return types[i].bytes;
+        }
+    }
+    return 0;
+}
+
+/* What each byte of the larger side crosses the wires, per rank: nccl-tests, doc/PERFORMANCE.md. */
+static double bus_factor(const char *op, int world)
+{
+    double others = (double)(world - 1) / world;
+    return strcmp(op, "all_reduce") == 0 ? 2 * others : has_parts(op) ? others : 1;
+}
+
+static bool close_to(double got, double want)
+{
+    return fabs(got - want) <= printed.value * fabs(want);
+}
+
+static ls_status visit(void *opaque, const cJSON *event, int line)
+{
+    context *c = opaque;
+    (void)line;
+    double us = ls_json_number(event, "us", 0);
+    if (strcmp(ls_json_string(event, "event", ""), "collective") != 0 || !(us > 0)) {
+        return LS_OK;
+    }
+    const char *op = ls_json_string(event, "op", "");
+    double bytes = ls_json_number(event, "count", 0) *
+                   bytes_of(ls_json_string(event, "dtype", "")) * (has_parts(op) ? c->world : 1);
+    double algbw = bytes / us * 1e-3, busbw = algbw * bus_factor(op, c->world);
+    double told = ls_json_number(event, "bytes", NAN);
+    double told_algbw = ls_json_number(event, "algbw_gb_s", NAN);
+    double told_busbw = ls_json_number(event, "busbw_gb_s", NAN);
+    c->compared += bytes > 0;
+    if (bytes > 0 && c->world > 1 && us < least_us.value) {
+        ls_verdict_set(c->out, LS_FAIL, "rank=%d %s of %.0f bytes is told to have taken %.3g us",
+                       c->rank, op, bytes, us);
+    }
+    if (!close_to(told, bytes) || !close_to(told_algbw, algbw) || !close_to(told_busbw, busbw)) {
+        ls_verdict_set(c->out, LS_FAIL,
+                       "rank=%d %s: %.0f bytes, algbw %.6g, busbw %.6g GB/s in %.6g us; expected "
+                       "%.0f, %.6g, %.6g",
+                       c->rank, op, told, told_algbw, told_busbw, us, bytes, algbw, busbw);
+    }
+    return LS_OK;
+}
+
+void ls_collectives_rates(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    context c = {.world = job->world, .out = out};
+    if (ls_verdict_of_outcome(job, out)) {
+        return;
+    }
+    for (c.rank = 0; c.rank < job->world; c.rank++) {
+        char path[700];
+        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, c.rank);
+        if (ls_json_each_line(path, visit, &c) != LS_OK) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d: its events cannot be read", c.rank);
+        }
+    }
+    if (out->code == LS_PASS && c.compared == 0) {
+        ls_verdict_set(out, LS_WEAK, "no collective tells a time");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%lld rates of %d ranks follow from size and time", (long long)c.compared,
+                    job->world);
+    }
+}
+
+/* ---- the printed table ----------------------------------------------------------------------- */
+
+static const ls_tol columns =
+    LS_TOL(0.00051, "GB/s have three decimals; a time has one, of a microsecond, which the "
+                    "tolerance counts besides");
+
+/* One row: operation, bytes, elements, type, root, place, us, algbw, busbw, wrong. */
+static bool check_row(const char *line, int world, ls_verdict *out)
+{
+    char op[24], dtype[16], place[8];
+    double bytes, count, us, algbw, busbw;
+    int root;
+    long long wrong;
+    if (sscanf(line, "%23s %lf %lf %15s %d %7s %lf %lf %lf %lld", op, &bytes, &count, dtype, &root,
+               place, &us, &algbw, &busbw, &wrong) != 10) {
+        return false;
+    }
+    double want_bytes = count * bytes_of(dtype) * (has_parts(op) ? world : 1);
+    double want = bytes / us * 1e-3, wide = want * 0.05 / us + columns.value;
+    double factor = bus_factor(op, world);
+    if (bytes != want_bytes || fabs(algbw - want) > wide ||
+        fabs(busbw - want * factor) > wide * fmax(factor, 1) || wrong != 0) {
+        ls_verdict_set(out, LS_FAIL,
+                       "%s of %.0f %s prints %.0f bytes, %.1f us, algbw %.3f, busbw %.3f, %lld "
+                       "wrong; expected %.0f bytes, %.3f and %.3f GB/s, 0 wrong",
+                       op, count, dtype, bytes, us, algbw, busbw, wrong, want_bytes, want,
+                       want * factor);
+    }
+    return true;
+}
+
+void ls_collectives_printed(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    enum { ROWS = 6 };
+    char path[700], *rest = NULL;
+    int rows = 0;
+    (void)row;
+    if (job->state != LS_RECORD_DONE) {
+        (void)ls_verdict_of_outcome(job, out);
+        return;
+    }
+    ls_text_put(path, sizeof path, "%s/rank0.log", job->directory);
+    char *text = ls_text_read(path);
+    char *line = text == NULL ? NULL : strtok_r(text, "\n", &rest);
+    for (; line != NULL; line = strtok_r(NULL, "\n", &rest)) {
+        rows += check_row(line, job->world, out);
+    }
+    free(text);
+    if (out->code == LS_PASS && rows != ROWS) {
+        ls_verdict_set(out, LS_FAIL, "%d rows are printed, expected %d", rows, (int)ROWS);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d printed rows follow from size and time", rows);
+    }
+}

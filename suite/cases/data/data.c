@@ -1,0 +1,527 @@
+/* Which images a rank sees. What DistributedSampler gives is computed here from its definition
+ * (facts of torch.utils.data: pad a whole list, then stride) with a generator of our own, and
+ * compared with the sampler, with the loader, and with the targets that a trainer dumped. */
+#include "data.h"
+#include "suite/cases/judges.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "reference/data/sampler.h"
+#include "reference/files/safetensors.h"
+
+/* ---- DistributedSampler, from its definition ------------------------------------------------- */
+
+/* MT19937 as its authors describe it, one number at a time. */
+typedef struct twister {
+    uint32_t state[624];
+    int at;
+} twister;
+
+static uint32_t twister_draw(twister *t)
+{
+    int i = t->at, next = (i + 1) % 624;
+    uint32_t y = (t->state[i] & 0x80000000u) + (t->state[next] & 0x7fffffffu);
+    t->state[i] = t->state[(i + 397) % 624] ^ (y >> 1) ^ (y % 2 != 0 ? 0x9908b0dfu : 0);
+    y = t->state[i];
+    t->at = next;
+    y ^= y >> 11;
+    y ^= (y << 7) & 0x9d2c5680u;
+    y ^= (y << 15) & 0xefc60000u;
+    return y ^ (y >> 18);
+}
+
+static void permute(uint64_t seed, int64_t count, int64_t *order)
+{
+    twister t = {.state = {(uint32_t)(seed & 0xffffffffu)}};
+    for (uint32_t i = 1; i < 624; i++) {
+        t.state[i] = 1812433253u * (t.state[i - 1] ^ (t.state[i - 1] >> 30)) + i;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        order[i] = i;
+    }
+    for (int64_t i = 0; i < count - 1; i++) {
+        int64_t z = i + (int64_t)twister_draw(&t) % (count - i);
+        int64_t kept = order[i];
+        order[i] = order[z];
+        order[z] = kept;
+    }
+}
+
+int64_t ls_data_order(int64_t count, int rank, int world, bool shuffle, bool drop_last,
+                      uint64_t seed, int64_t epoch, int64_t **out)
+{
+    int64_t whole = count / world + (!drop_last && count % world != 0 ? 1 : 0);
+    int64_t total = whole * world;
+    int64_t *list = calloc((size_t)(total + count + 1), sizeof *list);
+    int64_t *mine = calloc((size_t)whole + 1, sizeof *mine);
+    LS_ASSERT(list != NULL && mine != NULL);
+    if (shuffle) {
+        permute(seed + (uint64_t)epoch, count, list);
+    } else {
+        for (int64_t i = 0; i < count; i++) {
+            list[i] = i;
+        }
+    }
+    for (int64_t i = count; i < total; i++) { /* the list, as often as it takes */
+        list[i] = list[i - count];
+    }
+    int64_t length = 0;
+    for (int64_t i = rank; i < total; i += world) {
+        mine[length++] = list[i];
+    }
+    free(list);
+    *out = mine;
+    return length;
+}
+
+/* ---- the sampler ----------------------------------------------------------------------------- */
+
+static const struct sampling {
+    const char *id;
+    int64_t count;
+    int world;
+    bool shuffle, drop_last;
+    uint64_t seed;
+    int64_t epoch;
+} samplings[] = {
+    {"even.n12.w3", 12, 3, false, false, 0, 0},
+    {"padded.n10.w3", 10, 3, false, false, 0, 0},
+    {"cut.n10.w3", 10, 3, false, true, 0, 0},
+    {"more-ranks.n3.w8", 3, 8, false, false, 0, 0},
+    {"more-ranks.cut.n3.w8", 3, 8, false, true, 0, 0},
+    {"one-image.w5", 1, 5, true, false, 3, 2},
+    {"one-rank.n17", 17, 1, true, false, 3, 0},
+    {"shuffled.n10.w2", 10, 2, true, false, 0, 0},
+    {"shuffled.n11.w4", 11, 4, true, false, 5, 0},
+    {"shuffled.cut.n11.w4", 11, 4, true, true, 5, 0},
+    {"epoch1.n11.w4", 11, 4, true, false, 5, 1},
+    {"epoch90.n1000.w7", 1000, 7, true, false, 1, 90},
+    {"large.n50000.w8", 50000, 8, true, false, 42, 0},
+    {"word.n624.w3", 624, 3, true, false, 7, 0}, /* one whole state of the generator */
+    {"seed32.n20.w2", 20, 2, true, false, 0xffffffffu, 0},
+    {"seed32-wraps.n20.w2", 20, 2, true, false, 0xffffffffu, 1},
+    {"seed64.n20.w2", 20, 2, true, false, 0x100000001ull, 0}, /* low 32 bits only */
+};
+
+/* What all ranks' orders are instead: the first mistake that gives them. */
+static void explain_sampling(const struct sampling *s, ls_verdict *out)
+{
+    ls_sampler sampler = {.count = s->count,
+                          .world = s->world,
+                          .shuffle = s->shuffle,
+                          .drop_last = s->drop_last,
+                          .seed = s->seed};
+    int64_t length = ls_sampler_length(&sampler), dropped = s->count / s->world;
+    if (!s->drop_last && length == dropped && length * s->world < s->count) {
+        ls_text_put(out->cause, sizeof out->cause,
+                    "images that do not make a whole round are dropped, though nobody asked for "
+                    "drop_last");
+    }
+    for (int m = 0; m < LS_DATA_WRONG && out->cause[0] == '\0' && !s->drop_last; m++) {
+        bool fits = true;
+        for (sampler.rank = 0; sampler.rank < s->world && fits; sampler.rank++) {
+            int64_t *want = NULL, *have = calloc((size_t)length + 1, sizeof *have);
+            LS_ASSERT(have != NULL);
+            fits = ls_data_wrong_order(m, s->count, sampler.rank, s->world, s->shuffle, s->seed,
+                                       s->epoch, &want) == length &&
+                   ls_sampler_epoch(&sampler, s->epoch, have) == LS_OK &&
+                   memcmp(have, want, (size_t)length * sizeof *have) == 0;
+            free(have);
+            free(want);
+        }
+        if (fits) {
+            ls_text_put(out->cause, sizeof out->cause, "%s", ls_data_wrong_text(m));
+        }
+    }
+}
+
+static void judge_sampling(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    const struct sampling *s = &samplings[row->number[0]];
+    int64_t compared = 0;
+    for (int rank = 0; rank < s->world; rank++) {
+        ls_sampler sampler = {.count = s->count,
+                              .rank = rank,
+                              .world = s->world,
+                              .shuffle = s->shuffle,
+                              .drop_last = s->drop_last,
+                              .seed = s->seed};
+        int64_t *want = NULL;
+        int64_t length = ls_data_order(s->count, rank, s->world, s->shuffle, s->drop_last, s->seed,
+                                       s->epoch, &want);
+        int64_t *have = calloc((size_t)length + 1, sizeof *have);
+        LS_ASSERT(have != NULL);
+        have[length] = -77;
+        if (ls_sampler_length(&sampler) != length) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d has %lld images, expected %lld", rank,
+                           (long long)ls_sampler_length(&sampler), (long long)length);
+        } else if (ls_sampler_epoch(&sampler, s->epoch, have) != LS_OK) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d: the sampler failed", rank);
+        }
+        for (int64_t i = 0; i < length && out->code == LS_PASS; i++, compared++) {
+            if (have[i] != want[i]) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d place %lld is image %lld, expected %lld",
+                               rank, (long long)i, (long long)have[i], (long long)want[i]);
+            }
+        }
+        if (have[length] != -77) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d: written beyond its %lld places", rank,
+                           (long long)length);
+        }
+        free(have);
+        free(want);
+    }
+    if (out->code == LS_FAIL) {
+        explain_sampling(s, out);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%lld places of %d ranks hold the expected image", (long long)compared,
+                    s->world);
+    }
+}
+
+/* What torch itself printed: seed 0, 10 images, 2 ranks, epochs 0 and 1. */
+static void judge_golden(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    static const int64_t golden[2][2][5] = {{{4, 7, 3, 0, 6}, {1, 5, 9, 8, 2}},
+                                            {{5, 1, 0, 9, 7}, {6, 2, 8, 3, 4}}};
+    (void)row;
+    (void)job;
+    for (int i = 0; i < 4; i++) {
+        int epoch = i / 2, rank = i % 2;
+        ls_sampler sampler = {.count = 10, .rank = rank, .world = 2, .shuffle = true};
+        int64_t have[5] = {0}, *want = NULL;
+        if (ls_sampler_epoch(&sampler, epoch, have) != LS_OK ||
+            memcmp(have, golden[epoch][rank], sizeof have) != 0) {
+            ls_verdict_set(out, LS_FAIL,
+                           "epoch %d rank=%d: %lld %lld %lld %lld %lld is not torch's", epoch, rank,
+                           (long long)have[0], (long long)have[1], (long long)have[2],
+                           (long long)have[3], (long long)have[4]);
+        }
+        int64_t length = ls_data_order(10, rank, 2, true, false, 0, epoch, &want);
+        if (length != 5 || memcmp(want, golden[epoch][rank], sizeof have) != 0) {
+            ls_verdict_set(out, LS_FAIL, "the judge's own order is not torch's");
+        }
+        free(want);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "two epochs of two ranks are torch's");
+    }
+}
+
+/* For every size to 40 and every world to 9: how often each image comes. */
+static void judge_cover(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    bool drop_last = row->number[0] != 0;
+    for (int count = 1; count <= 40; count++) {
+        for (int world = 1; world <= 9; world++) {
+            int seen[40] = {0};
+            ls_sampler s = {
+                .count = count, .world = world, .shuffle = true, .drop_last = drop_last, .seed = 3};
+            int64_t length = ls_sampler_length(&s), total = length * world;
+            for (s.rank = 0; s.rank < world; s.rank++) {
+                int64_t index[48];
+                LS_ASSERT(length <= 48);
+                if (ls_sampler_epoch(&s, 7, index) != LS_OK) {
+                    ls_verdict_set(out, LS_FAIL, "the sampler failed");
+                    return;
+                }
+                for (int64_t i = 0; i < length; i++) {
+                    seen[index[i] >= 0 && index[i] < count ? index[i] : 0]++;
+                }
+            }
+            for (int i = 0; i < count; i++) {
+                if (seen[i] < total / count || seen[i] > (total + count - 1) / count) {
+                    ls_verdict_set(out, LS_FAIL, "%d images on %d ranks: image %d comes %d times",
+                                   count, world, i, seen[i]);
+                }
+            }
+            if (drop_last ? total > count || total + world <= count
+                          : total < count || total >= count + world) {
+                ls_verdict_set(out, LS_FAIL, "%d images on %d ranks: %lld are seen", count, world,
+                               (long long)total);
+            }
+        }
+    }
+    if (out->code == LS_FAIL && !drop_last) { /* the largest pair tells the mistakes apart */
+        explain_sampling(&(struct sampling){"", 40, 9, true, false, 3, 7}, out);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "360 pairs of size and world: every image as often as it can");
+    }
+}
+
+/* ---- what a trainer saw ---------------------------------------------------------------------- */
+
+enum { CLASSES = 10, PER_CLASS = 5, IMAGES = CLASSES * PER_CLASS, BATCH = 4, SEEN_STEPS = 9 };
+
+/* Ten classes of five images, made by whichever rank comes first. */
+#define MAKE                                                                                    \
+    "flock {run}/images.lock {bin}/lockstep data make {run}/images --images 5 --image-size 16 " \
+    ">/dev/null || exit 3; exec \"$0\" \"$@\""
+
+/* Targets of rank k at `step` from its dump; false where it is missing. */
+static bool read_targets(const ls_record *job, int rank, int step, int64_t *target)
+{
+    char path[700];
+    ls_safetensors *file;
+    ls_text_put(path, sizeof path, "%s/dump/step%06d.rank%d.safetensors", job->directory, step,
+                rank);
+    if (ls_safetensors_open(path, &file) != LS_OK) {
+        return false;
+    }
+    const ls_safetensors_entry *entry = ls_safetensors_find(file, "target");
+    bool good = entry != NULL && entry->dtype == LS_I64 && entry->bytes == BATCH * 8;
+    if (good) {
+        memcpy(target, entry->data, BATCH * 8);
+    }
+    ls_safetensors_close(file);
+    return good;
+}
+
+/* Whether all that the ranks saw in steps first .. last is what a mistake gives. */
+static bool saw(const ls_case *row, const ls_record *job, int m)
+{
+    bool fits = true;
+    for (int rank = 0; rank < job->world && fits; rank++) {
+        for (int step = row->number[0]; step <= row->number[1] && fits; step++) {
+            int64_t *order = NULL, target[BATCH];
+            int64_t per_epoch = (IMAGES + job->world - 1) / job->world / BATCH;
+            int64_t from = (step - 1) % per_epoch * BATCH;
+            (void)ls_data_wrong_order(m, IMAGES, rank, job->world, true, row->job[0].seed,
+                                      (step - 1) / per_epoch, &order);
+            fits = read_targets(job, rank, step, target);
+            for (int i = 0; i < BATCH && fits; i++) {
+                fits = target[i] == order[from + i] / PER_CLASS;
+            }
+            free(order);
+        }
+    }
+    return fits;
+}
+
+static void explain_seen(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    for (int m = 0; m < LS_DATA_WRONG && out->cause[0] == '\0'; m++) {
+        if (saw(row, job, m)) {
+            ls_text_put(out->cause, sizeof out->cause, "%s", ls_data_wrong_text(m));
+        }
+    }
+}
+
+/* The classes of the images in the order of torch's DistributedSampler; row->number: first and last
+ * step judged. */
+static void judge_seen(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    int compared = 0;
+    for (int rank = 0; rank < job->world; rank++) {
+        for (int step = row->number[0]; step <= row->number[1]; step++) {
+            int64_t *order = NULL, target[BATCH];
+            int64_t length =
+                ls_data_order(IMAGES, rank, job->world, true, false, row->job[0].seed, 0, &order);
+            int64_t per_epoch = length / BATCH, epoch = (step - 1) / per_epoch;
+            free(order);
+            (void)ls_data_order(IMAGES, rank, job->world, true, false, row->job[0].seed, epoch,
+                                &order);
+            if (!read_targets(job, rank, step, target)) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d step %d has no dump with %d targets", rank,
+                               step, BATCH);
+                free(order);
+                return;
+            }
+            for (int i = 0; i < BATCH; i++, compared++) {
+                int64_t image = order[(step - 1) % per_epoch * BATCH + i];
+                if (target[i] != image / PER_CLASS) {
+                    ls_verdict_set(out, LS_FAIL,
+                                   "rank=%d step %d (epoch %d) sample %d is of class %lld, "
+                                   "expected %lld: not DistributedSampler's order",
+                                   rank, step, (int)epoch, i, (long long)target[i],
+                                   (long long)(image / PER_CLASS));
+                }
+            }
+            free(order);
+        }
+    }
+    if (out->code == LS_FAIL) {
+        explain_seen(row, job, out);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d samples of %d ranks in torch's order",
+                    compared, job->world);
+    }
+}
+
+static ls_spec folder_job(const ls_case_settings *settings, int world, int steps)
+{
+    ls_spec spec = ls_rows_evidence(settings, 0, world, 1, 0.05);
+    ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
+    ls_text_put(spec.data, sizeof spec.data, "{run}/images");
+    spec.batch_size = BATCH;
+    spec.steps = steps;
+    spec.dump_steps[0] = '\0';
+    spec.wrap = LS_WRAP_SHELL;
+    spec.script = MAKE;
+    return spec;
+}
+
+static void add_seen(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const struct {
+        const char *id, *requirement;
+        int world, first, last;
+    } seen[] = {
+        {"order.w2", "I5", 2, 1, 6}, /* 25 images a rank, 6 steps of 4 */
+        {"epoch.w2", "I6", 2, 7, 9},
+        {"order.w3", "I5", 3, 1, 4}, /* 17 a rank, one of the 51 comes twice; 4 steps */
+        {"epoch.w3", "I6", 3, 5, 9},
+    };
+    for (size_t i = 0; i < sizeof seen / sizeof *seen; i++) {
+        ls_case *row =
+            ls_rows_add(list, judge_seen, seen[i].requirement, "data.seen.%s", seen[i].id);
+        row->job_count = 1;
+        row->job[0] = folder_job(settings, seen[i].world, SEEN_STEPS);
+        ls_text_put(row->job[0].dump_steps, sizeof row->job[0].dump_steps, "1,2,3,4,5,6,7,8,9");
+        row->number[0] = seen[i].first;
+        row->number[1] = seen[i].last;
+    }
+}
+
+/* ---- what must not change a bit -------------------------------------------------------------- */
+
+/* Digests of the common steps of two jobs. */
+static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    int compared = 0;
+    const ls_record *a = &job[0], *b = &job[row->job_count - 1];
+    for (int rank = 0; rank < a->world; rank++) {
+        for (int i = 0; i < b->rank[rank].step_count; i++) {
+            const ls_record_step *two = &b->rank[rank].step[i];
+            const ls_record_step *one = ls_record_find_step(&a->rank[rank], two->step);
+            if (one == NULL || strcmp(one->loss_bits, two->loss_bits) != 0 ||
+                strcmp(one->digest[LS_RECORD_PARAM], two->digest[LS_RECORD_PARAM]) != 0) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: other loss or parameters: %s", rank,
+                               (int)two->step, row->text);
+            }
+            compared++;
+        }
+    }
+    if (out->code == LS_PASS && compared == 0) {
+        ls_verdict_set(out, LS_FAIL, "no step to compare");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d steps equal to the last bit: %s",
+                    compared, row->text);
+    }
+}
+
+static void add_same(const ls_case_settings *settings, ls_case_list *list)
+{
+    ls_spec straight = folder_job(settings, 2, SEEN_STEPS);
+    ls_text_put(straight.extra, sizeof straight.extra, "--workers=0");
+    for (int workers = 1; workers <= 4; workers += 3) {
+        ls_case *row = ls_rows_add(list, judge_same, "I7", "data.workers.%d", workers);
+        row->job_count = 2;
+        row->job[0] = row->job[1] = straight;
+        ls_text_put(row->job[1].extra, sizeof row->job[1].extra, "--workers=%d", workers);
+        ls_text_put(row->text, sizeof row->text, "no loader thread and %d", workers);
+    }
+    static const int saved_at[] = {3, 6, 7}; /* in the middle, at the end and behind it */
+    for (int i = 0; i < 3; i++) {
+        ls_case *row = ls_rows_add(list, judge_same, "I8", "data.resume.step%d", saved_at[i]);
+        ls_spec saved = straight, resumed = straight;
+        char id[96];
+        saved.steps = saved_at[i];
+        ls_text_put(saved.extra, sizeof saved.extra,
+                    "--workers=0 --save={self}/checkpoint.safetensors");
+        ls_matrix_id(&saved, id);
+        ls_text_put(resumed.extra, sizeof resumed.extra,
+                    "--workers=0 --resume={job:%s}/checkpoint.safetensors", id);
+        row->job_count = 3;
+        row->job[0] = straight;
+        row->job[1] = saved;
+        row->job[2] = resumed;
+        ls_text_put(row->text, sizeof row->text, "resumed after step %d of an epoch of 6",
+                    saved_at[i]);
+    }
+}
+
+/* Ranks with unlike batches: an epoch has as many steps on one as on the other, or their learning
+ * rates part, and at its end one waits for the other. 25 images a rank are 8 steps of 3 and 25
+ * of 1. */
+static void add_uneven(const ls_case_settings *settings, ls_case_list *list)
+{
+    ls_case *row = ls_rows_add(list, ls_ddp_judge_lockstep, "U3", "data.uneven.w2");
+    row->job_count = 1;
+    row->job[0] = folder_job(settings, 2, 40);
+    ls_text_put(row->job[0].extra, sizeof row->job[0].extra,
+                "--batch-sizes=3,1 --epochs=2 --schedule=step:1:0.1 --timeout=20");
+}
+
+/* Passes over the data or steps, whichever are over first; 25 images a rank are 6 steps of 4, or 3
+ * of two micro-steps. */
+static void judge_ends(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    for (int rank = 0; rank < job->world; rank++) {
+        int steps = job->rank[rank].step_count;
+        if (steps != row->number[0] || ls_record_find_step(&job->rank[rank], steps) == NULL) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d took %d steps, expected %d", rank, steps,
+                           row->number[0]);
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d steps: %s", row->number[0],
+                    row->job[0].extra);
+    }
+}
+
+static void add_ends(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const struct {
+        const char *id, *options;
+        int steps, accumulate, ends;
+    } ends[] = {{"one", "--epochs=1", 40, 1, 6},
+                {"two", "--epochs=2", 40, 1, 12},
+                {"accumulate", "--epochs=2", 40, 2, 6},
+                {"steps-first", "--epochs=2", 7, 1, 7},
+                {"steps-alone", "--print-freq=0", 14, 1, 14}};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        ls_case *row = ls_rows_add(list, judge_ends, "I21", "data.epochs.%s", ends[i].id);
+        row->job_count = 1;
+        row->number[0] = ends[i].ends;
+        row->job[0] = folder_job(settings, 2, ends[i].steps);
+        row->job[0].accumulate = ends[i].accumulate;
+        ls_text_put(row->job[0].extra, sizeof row->job[0].extra, "%s", ends[i].options);
+    }
+}
+
+void ls_data_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (size_t i = 0; i < sizeof samplings / sizeof *samplings; i++) {
+        ls_case *row = ls_rows_add(list, judge_sampling, "I1", "data.sampler.%s", samplings[i].id);
+        row->kind = LS_INSIDE;
+        row->number[0] = (int)i;
+    }
+    ls_rows_add(list, judge_golden, "I1", "data.sampler.golden")->kind = LS_INSIDE;
+    for (int drop_last = 0; drop_last < 2; drop_last++) {
+        ls_case *row =
+            ls_rows_add(list, judge_cover, "I2", "data.sampler.cover%s", drop_last ? ".cut" : "");
+        row->kind = LS_INSIDE;
+        row->number[0] = drop_last;
+    }
+    ls_data_folder_cases(list);
+    ls_data_loader_cases(list);
+    ls_data_synthetic_cases(list);
+    ls_data_refused_cases(settings, list);
+    ls_data_transform_cases(settings, list);
+    add_seen(settings, list);
+    add_uneven(settings, list);
+    add_ends(settings, list);
+    add_same(settings, list);
+}

@@ -1,0 +1,39 @@
+/* The data family's own: the order that torch's DistributedSampler gives, and its further files. */
+#ifndef LS_DATA_H
+#define LS_DATA_H
+
+#include "reference/data/loader.h"
+#include "suite/suite.h"
+
+/* This rank's images of an epoch, malloc'ed; returns how many. */
+int64_t ls_data_order(int64_t count, int rank, int world, bool shuffle, bool drop_last,
+                      uint64_t seed, int64_t epoch, int64_t **out);
+
+/* The same as a sampler with mistake 0 .. LS_DATA_WRONG-1 gives it, without drop_last, and what the
+ * mistake is. */
+enum { LS_DATA_WRONG = 7 };
+int64_t ls_data_wrong_order(int mistake, int64_t count, int rank, int world, bool shuffle,
+                            uint64_t seed, int64_t epoch, int64_t **out);
+const char *ls_data_wrong_text(int mistake);
+
+/* A new folder in /tmp for one row, whose judge removes it. False, with the verdict set to INFRA,
+ * where there is none. */
+bool ls_data_folder_make(char root[64], ls_verdict *out);
+
+/* One rank that reads batches of two images of LS_DATA_SIZE pixels and LS_DRAW_CLASSES classes,
+ * without threads, from `data`, which must outlive them. */
+enum { LS_DATA_SIZE = 8 };
+ls_loader_options ls_data_loader_options(const char *data);
+
+/* suite/cases/data_*.c: which files a folder has and what their pixels become; ... */
+void ls_data_folder_cases(ls_case_list *list);
+/* ... what the loader gives, one way and another; ... */
+void ls_data_loader_cases(ls_case_list *list);
+/* ... synthetic images; ... */
+void ls_data_synthetic_cases(ls_case_list *list);
+/* ... what is refused; ... */
+void ls_data_refused_cases(const ls_case_settings *settings, ls_case_list *list);
+/* ... crop, flip, normalisation. */
+void ls_data_transform_cases(const ls_case_settings *settings, ls_case_list *list);
+
+#endif

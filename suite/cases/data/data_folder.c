@@ -1,0 +1,270 @@
+/* A folder of images: which files are found, in which order, and what becomes of their pixels. */
+#include "data.h"
+#include "suite/inside/inside.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/path.h"
+#include "kernels/core/text.h"
+#include "reference/data/draw.h"
+#include "reference/data/folder.h"
+#include "reference/data/jpeg.h"
+#include "reference/data/loader.h"
+#include "reference/data/make.h"
+#include "reference/data/transform.h"
+#include "suite/run/place.h"
+
+enum { PER_CLASS = 3, IMAGES = LS_DRAW_CLASSES * PER_CLASS };
+
+/* ---- a folder for one row -------------------------------------------------------------------- */
+
+bool ls_data_folder_make(char root[64], ls_verdict *out)
+{
+    ls_text_put(root, 64, "/tmp/lockstep-data-XXXXXX");
+    if (mkdtemp(root) == NULL) {
+        ls_verdict_set(out, LS_INFRA, "cannot make a folder in /tmp");
+        return false;
+    }
+    return true;
+}
+
+/* A grey image at root/name; folders on the way are made. */
+static bool put_image(const char *root, const char *name)
+{
+    static uint8_t const grey[3 * 16 * 16] = {0};
+    char path[256], folder[256];
+    ls_text_put(path, sizeof path, "%s/%s", root, name);
+    ls_text_put(folder, sizeof folder, "%s", path);
+    *strrchr(folder, '/') = '\0';
+    return ls_path_make_folder(folder) == LS_OK && ls_jpeg_write(path, grey, 16, 16, 90) == LS_OK;
+}
+
+/* ---- scanning -------------------------------------------------------------------------------- */
+
+static const struct scan {
+    const char *id;
+    const char *file[8]; /* made in this order */
+    const char *want[8]; /* found in this order */
+    int target[8];
+} scans[] = {
+    {"classes",
+     {"b/1.jpg", "a2/1.jpg", "C/1.jpg", "a10/1.jpg", "\xc3\xa4/1.jpg", "_/1.jpg"},
+     {"C/1.jpg", "_/1.jpg", "a10/1.jpg", "a2/1.jpg", "b/1.jpg", "\xc3\xa4/1.jpg"},
+     {0, 1, 2, 3, 4, 5}}, /* by code point: capitals, underscore, small letters, umlaut */
+    {"files",
+     {"a/9.jpg", "a/10.jpg", "a/B.jpg", "b/0.jpg"},
+     {"a/10.jpg", "a/9.jpg", "a/B.jpg", "b/0.jpg"},
+     {0, 0, 0, 1}},
+    {"extensions",
+     {"a/1.jpg", "a/2.JPG", "a/3.jpeg", "a/4.JpEg", "a/5.txt", "a/6", "a/jpg"},
+     {"a/1.jpg", "a/2.JPG", "a/3.jpeg", "a/4.JpEg"},
+     {0, 0, 0, 0}},
+    {"hidden", {"a/1.jpg", "a/.2.jpg", ".git/3.jpg", "b/1.jpg"}, {"a/1.jpg", "b/1.jpg"}, {0, 1}},
+    {"nested",
+     {"a/z.jpg", "a/m/1.jpg", "a/b/2.jpg", "b/1.jpg"},
+     {"a/z.jpg", "a/b/2.jpg", "a/m/1.jpg", "b/1.jpg"},
+     {0, 0, 0, 1}},
+    {"files-beside-classes", {"a/1.jpg", "x.jpg", "b/1.jpg"}, {"a/1.jpg", "b/1.jpg"}, {0, 1}},
+};
+
+static void judge_scan(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    const struct scan *s = &scans[row->number[0]];
+    char root[64];
+    ls_folder folder = {0};
+    if (!ls_data_folder_make(root, out)) {
+        return;
+    }
+    for (int i = 0; i < 8 && s->file[i] != NULL; i++) {
+        if (!put_image(root, s->file[i])) {
+            ls_verdict_set(out, LS_INFRA, "cannot write %s", s->file[i]);
+        }
+    }
+    if (out->code == LS_PASS && ls_folder_scan(root, &folder) != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "the folder is refused");
+    }
+    int wanted = 0;
+    for (; out->code == LS_PASS && wanted < 8 && s->want[wanted] != NULL; wanted++) {
+        const char *path = wanted < folder.count ? folder.path[wanted] + strlen(root) + 1 : "none";
+        if (strcmp(path, s->want[wanted]) != 0 || folder.target[wanted] != s->target[wanted]) {
+            ls_verdict_set(out, LS_FAIL, "image %d is %s, expected %s of class %d", wanted, path,
+                           s->want[wanted], s->target[wanted]);
+        }
+    }
+    if (out->code == LS_PASS && folder.count != wanted) {
+        ls_verdict_set(out, LS_FAIL, "%d images, expected %d", (int)folder.count, wanted);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d images in the expected order", wanted);
+    }
+    ls_folder_free(&folder);
+    ls_place_remove(root);
+}
+
+/* ---- colours --------------------------------------------------------------------------------- */
+
+/* 8 x 8 pixels of red 200, green 110, blue 30, as Pillow 9.4 writes them. Our own writer could swap
+ * what our reader swaps. */
+static const char orange[] =
+    "\xff\xd8\xff\xe0\x00\x10\x4a\x46\x49\x46\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
+    "\xff\xdb\x00\x43\x00\x02\x01\x01\x01\x01\x01\x02\x01\x01\x01\x02\x02\x02\x02\x02"
+    "\x04\x03\x02\x02\x02\x02\x05\x04\x04\x03\x04\x06\x05\x06\x06\x06\x05\x06\x06\x06"
+    "\x07\x09\x08\x06\x07\x09\x07\x06\x06\x08\x0b\x08\x09\x0a\x0a\x0a\x0a\x0a\x06\x08"
+    "\x0b\x0c\x0b\x0a\x0c\x09\x0a\x0a\x0a\xff\xdb\x00\x43\x01\x02\x02\x02\x02\x02\x02"
+    "\x05\x03\x03\x05\x0a\x07\x06\x07\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a"
+    "\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a"
+    "\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\x0a\xff\xc0"
+    "\x00\x11\x08\x00\x08\x00\x08\x03\x01\x11\x00\x02\x11\x01\x03\x11\x01\xff\xc4\x00"
+    "\x14\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff"
+    "\xc4\x00\x14\x10\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+    "\x00\xff\xc4\x00\x14\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+    "\x00\x00\x08\xff\xc4\x00\x14\x11\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+    "\x00\x00\x00\x00\x00\xff\xda\x00\x0c\x03\x01\x00\x02\x11\x03\x11\x00\x3f\x00\x04"
+    "\x66\x83\xff\xd9";
+
+/* 8 x 8 pixels of grey 77, one component, by the same program. */
+static const char grey[] =
+    "\xff\xd8\xff\xe0\x00\x10\x4a\x46\x49\x46\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
+    "\xff\xdb\x00\x43\x00\x08\x06\x06\x07\x06\x05\x08\x07\x07\x07\x09\x09\x08\x0a\x0c"
+    "\x14\x0d\x0c\x0b\x0b\x0c\x19\x12\x13\x0f\x14\x1d\x1a\x1f\x1e\x1d\x1a\x1c\x1c\x20"
+    "\x24\x2e\x27\x20\x22\x2c\x23\x1c\x1c\x28\x37\x29\x2c\x30\x31\x34\x34\x34\x1f\x27"
+    "\x39\x3d\x38\x32\x3c\x2e\x33\x34\x32\xff\xc0\x00\x0b\x08\x00\x08\x00\x08\x01\x01"
+    "\x11\x00\xff\xc4\x00\x14\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+    "\x00\x00\x00\x06\xff\xc4\x00\x14\x10\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+    "\x00\x00\x00\x00\x00\x00\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00\x18\xff\xd9";
+
+static const ls_tol shade =
+    LS_TOL(3, "of 255: Y, Cb and Cr in 8 bits, their means quantised by a quarter of a level, and "
+              "back are within 2; the channels are 80 apart");
+
+/* Through the whole loader: what the network gets is the file's colour, normalised, everywhere. */
+static void judge_colours(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    static const struct {
+        const char *file;
+        size_t bytes;
+        double want[3];
+    } pictures[] = {{orange, sizeof orange - 1, {200, 110, 30}},
+                    {grey, sizeof grey - 1, {77, 77, 77}}};
+    static const double mean[3] = {0.485, 0.456, 0.406}, deviation[3] = {0.229, 0.224, 0.225};
+    const char *picture = pictures[row->number[0]].file;
+    const double *want = pictures[row->number[0]].want;
+    size_t bytes = pictures[row->number[0]].bytes;
+    (void)job;
+    char root[64], folder[80], path[96];
+    ls_loader *loader = NULL;
+    ls_loader_batch batch;
+    if (!ls_data_folder_make(root, out)) {
+        return;
+    }
+    ls_text_put(folder, sizeof folder, "%s/a", root);
+    ls_text_put(path, sizeof path, "%s/1.jpg", folder);
+    FILE *file = ls_path_make_folder(folder) == LS_OK ? fopen(path, "wb") : NULL;
+    bool written = file != NULL && fwrite(picture, 1, bytes, file) == bytes;
+    written = file != NULL && fclose(file) == 0 && written;
+    ls_loader_options options = ls_data_loader_options(root);
+    options.batch_size = options.num_classes = 1;
+    if (!written) {
+        ls_verdict_set(out, LS_INFRA, "cannot write %s", path);
+    } else if (ls_loader_open(&options, &loader) != LS_OK ||
+               ls_loader_next(loader, &batch) != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "a picture of Pillow's is refused");
+    }
+    double worst = 0;
+    for (int i = 0; i < 3 * LS_DATA_SIZE * LS_DATA_SIZE && out->code == LS_PASS; i++) {
+        int c = i / (LS_DATA_SIZE * LS_DATA_SIZE);
+        double got = ((double)batch.input[i] * deviation[c] + mean[c]) * 255;
+        worst = fmax(worst, fabs(got - want[c]));
+        if (!(fabs(got - want[c]) <= shade.value)) {
+            ls_verdict_set(out, LS_FAIL, "channel %d has %.1f of 255, expected %.0f", c, got,
+                           want[c]);
+        }
+    }
+    ls_verdict_measured(out, worst, shade.value, "of 255", shade.why);
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "red, green and blue of a foreign picture within %.1f of 255", worst);
+    }
+    ls_loader_close(loader);
+    ls_place_remove(root);
+}
+
+/* ---- whole pictures -------------------------------------------------------------------------- */
+
+/* The pictures are less than twice as wide and high as what the network gets, so that a half of
+ * them would hold less than that: they are decoded whole, and give the bits that their pixels give.
+ */
+static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    char root[64], tree[96], why[1600];
+    ls_folder folder = {0};
+    ls_loader *loader = NULL;
+    ls_jpeg *jpeg = NULL;
+    ls_transform_scratch scratch = {0};
+    int64_t *order = NULL;
+    (void)row;
+    (void)job;
+    if (!ls_data_folder_make(root, out)) {
+        return;
+    }
+    ls_text_put(tree, sizeof tree, "%s/tree", root);
+    ls_loader_options options = ls_data_loader_options(tree);
+    options.batch_size = 1;
+    if (ls_make_folder(tree, PER_CLASS, LS_DATA_SIZE, 1) != LS_OK ||
+        ls_jpeg_create(&jpeg) != LS_OK) {
+        ls_verdict_set(out, LS_INFRA, "cannot write %s", tree);
+    } else if (ls_folder_scan(tree, &folder) != LS_OK ||
+               ls_loader_open(&options, &loader) != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "the loader cannot be opened");
+    }
+    (void)ls_data_order(IMAGES, 0, 1, true, false, options.seed, 0, &order);
+    for (int i = 0; i < IMAGES && out->code == LS_PASS; i++) {
+        float want[3 * LS_DATA_SIZE * LS_DATA_SIZE];
+        ls_loader_batch batch;
+        int width, height;
+        const uint8_t *rgb;
+        const char *path = folder.path[order[i]];
+        if (ls_jpeg_open(jpeg, path, &width, &height, why, sizeof why) != LS_OK ||
+            ls_jpeg_decode(jpeg, 1, &rgb, &width, &height, why, sizeof why) != LS_OK) {
+            ls_verdict_set(out, LS_FAIL, "%s", why);
+            break;
+        }
+        LS_ASSERT(width < 2 * LS_DATA_SIZE && height < 2 * LS_DATA_SIZE);
+        ls_transform_crop crop = ls_transform_draw(options.seed, 0, order[i], width, height);
+        if (ls_loader_next(loader, &batch) != LS_OK ||
+            ls_transform_apply(&scratch, rgb, width, height, width, height, &crop, LS_DATA_SIZE,
+                               want) != LS_OK) {
+            ls_verdict_set(out, LS_FAIL, "image %d fails", i);
+        } else if (memcmp(batch.input, want, sizeof want) != 0) {
+            ls_verdict_set(out, LS_FAIL,
+                           "image %d, %d x %d pixels, a crop of %d x %d: not what its pixels give",
+                           i, width, height, crop.width, crop.height);
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d images have the bits of whole ones",
+                    (int)IMAGES);
+    }
+    ls_loader_close(loader);
+    ls_jpeg_destroy(jpeg);
+    ls_transform_release(&scratch);
+    ls_folder_free(&folder);
+    free(order);
+    ls_place_remove(root);
+}
+
+void ls_data_folder_cases(ls_case_list *list)
+{
+    for (size_t i = 0; i < sizeof scans / sizeof *scans; i++) {
+        ls_inside_add(list, judge_scan, "I3", "data.scan.%s", scans[i].id)->number[0] = (int)i;
+    }
+    for (int one = 0; one < 2; one++) {
+        ls_inside_add(list, judge_colours, "I12", one == 0 ? "data.colours" : "data.grey")
+            ->number[0] = one;
+    }
+    ls_inside_add(list, judge_whole, "I13", "data.resample.unreduced");
+}

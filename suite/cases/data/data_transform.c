@@ -1,0 +1,312 @@
+/* What becomes of one image: where it is cropped, how often it is flipped, how it is normalised. */
+#include "data.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "reference/data/transform.h"
+
+enum { SIZE = 8, DRAWS = 20000, MODEL_DRAWS = 200000, FEATURES = 4 };
+
+static const ls_tol apart = LS_TOL(
+    0.0185, "Kolmogorov-Smirnov distance of 20000 and 200000 draws of one distribution: above "
+            "2.5 * sqrt(1/20000 + 1/200000) once in 100000 times");
+
+static double draw_unit(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return (double)(*state >> 11) * 0x1p-53;
+}
+
+/* torchvision's RandomResizedCrop as its documentation says it, with xorshift numbers. */
+static void model_crop(uint64_t *state, int width, int height, double *feature)
+{
+    int w = width, h = height, top, left; /* what ten failed tries end in, centred */
+    if ((double)width / height < 3.0 / 4) {
+        h = (int)nearbyint(width / (3.0 / 4));
+    } else if ((double)width / height > 4.0 / 3) {
+        w = (int)nearbyint(height * (4.0 / 3));
+    }
+    top = (height - h) / 2;
+    left = (width - w) / 2;
+    for (int attempt = 0; attempt < 10; attempt++) {
+        double area = (0.08 + 0.92 * draw_unit(state)) * width * height;
+        double ratio = exp(log(3.0 / 4) + (log(4.0 / 3) - log(3.0 / 4)) * draw_unit(state));
+        int try_w = (int)nearbyint(sqrt(area * ratio)), try_h = (int)nearbyint(sqrt(area / ratio));
+        if (try_w > 0 && try_w <= width && try_h > 0 && try_h <= height) {
+            w = try_w;
+            h = try_h;
+            top = (int)(draw_unit(state) * (height - h + 1));
+            left = (int)(draw_unit(state) * (width - w + 1));
+            break;
+        }
+    }
+    feature[0] = (double)w * h;
+    feature[1] = (double)w / h;
+    feature[2] = top;
+    feature[3] = left;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double distance(double *a, int a_count, double *b, int b_count)
+{
+    double largest = 0;
+    qsort(a, (size_t)a_count, sizeof *a, by_value);
+    qsort(b, (size_t)b_count, sizeof *b, by_value);
+    for (int i = 0, j = 0; i < a_count && j < b_count;) {
+        double at = a[i] < b[j] ? a[i] : b[j];
+        while (i < a_count && a[i] <= at) {
+            i++;
+        }
+        while (j < b_count && b[j] <= at) {
+            j++;
+        }
+        largest = fmax(largest, fabs((double)i / a_count - (double)j / b_count));
+    }
+    return largest;
+}
+
+static const char *const feature_name[FEATURES] = {"area", "ratio", "top", "left"};
+
+static void judge_crop(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    int which = row->number[0], width = row->number[1], height = row->number[2];
+    uint64_t state = 88172645463325252ull;
+    double *ours = calloc(DRAWS + MODEL_DRAWS, sizeof *ours);
+    LS_ASSERT(ours != NULL);
+    for (int i = 0; i < DRAWS; i++) {
+        ls_transform_crop c = ls_transform_draw(11, i / 1000, i % 1000, width, height);
+        double feature[FEATURES] = {(double)c.width * c.height, (double)c.width / c.height, c.top,
+                                    c.left};
+        ours[i] = feature[which];
+        if (c.top < 0 || c.left < 0 || c.width < 1 || c.height < 1 || c.top + c.height > height ||
+            c.left + c.width > width) {
+            ls_verdict_set(out, LS_FAIL, "crop %d leaves the image: %dx%d at %d,%d", i, c.width,
+                           c.height, c.left, c.top);
+        }
+    }
+    for (int i = 0; i < MODEL_DRAWS; i++) {
+        double feature[FEATURES];
+        model_crop(&state, width, height, feature);
+        ours[DRAWS + i] = feature[which];
+    }
+    double d = distance(ours, DRAWS, ours + DRAWS, MODEL_DRAWS);
+    free(ours);
+    ls_verdict_measured(out, d, apart.value, "", apart.why);
+    if (d > apart.value) {
+        ls_verdict_set(out, LS_FAIL, "%s of %d crops is %.4f from RandomResizedCrop's, limit %.4f",
+                       feature_name[which], DRAWS, d, apart.value);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%s of %d crops is %.4f from RandomResizedCrop's, limit %.4f",
+                    feature_name[which], DRAWS, d, apart.value);
+    }
+}
+
+static const ls_tol coin = LS_TOL(0.016, "4.5 standard deviations of the mean of 20000 coins");
+
+/* Half are flipped, alike in every epoch, at every parity of image and epoch. */
+static void judge_flip(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    (void)job;
+    double worst = 0;
+    for (int way = 0; way < 4; way++) {
+        int flips = 0;
+        for (int i = 0; i < DRAWS; i++) {
+            int epoch = way / 2 + 2 * (i / 1000), index = way % 2 + 2 * (i % 1000);
+            flips += ls_transform_draw(11, epoch, index, 40, 30).flip;
+        }
+        worst = fmax(worst, fabs((double)flips / DRAWS - 0.5));
+    }
+    ls_verdict_measured(out, worst, coin.value, "", coin.why);
+    if (worst > coin.value) {
+        ls_verdict_set(out, LS_FAIL, "the share of flips is %.4f away from a half", worst);
+    } else {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "the share of flips is within %.4f of a half", worst);
+    }
+}
+
+/* An image's flip in one epoch says nothing of it in the next, nor under another seed. */
+static void judge_flip_again(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    bool seeds = row->number[0] != 0;
+    int same = 0;
+    for (int i = 0; i < DRAWS; i++) {
+        bool one = ls_transform_draw(11, 0, i, 40, 30).flip;
+        same += one == ls_transform_draw(seeds ? 12 : 11, seeds ? 0 : 1, i, 40, 30).flip;
+    }
+    double off = fabs((double)same / DRAWS - 0.5);
+    ls_verdict_measured(out, off, coin.value, "", coin.why);
+    if (off > coin.value) {
+        ls_verdict_set(out, LS_FAIL, "%d of %d images are flipped as in the %s before", same, DRAWS,
+                       seeds ? "seed" : "epoch");
+    } else {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d of %d images are flipped as before",
+                    same, DRAWS);
+    }
+}
+
+/* Flipped output is the mirrored output; without resampling, values are torchvision's. */
+static void judge_apply(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    static const double mean[3] = {0.485, 0.456, 0.406}, deviation[3] = {0.229, 0.224, 0.225};
+    static const ls_tol rounding = {
+        0x1p-20,
+        "three f32 roundings of values up to 2.7: byte/255, minus the mean, over the deviation"};
+    bool flip = row->number[0] != 0;
+    (void)job;
+    uint8_t rgb[SIZE * SIZE * 3];
+    float got[3 * SIZE * SIZE];
+    ls_transform_scratch scratch = {0};
+    for (int i = 0; i < SIZE * SIZE * 3; i++) {
+        rgb[i] = (uint8_t)(i * 37 + i / 7);
+    }
+    ls_transform_crop whole = {0, 0, SIZE, SIZE, flip};
+    if (ls_transform_apply(&scratch, rgb, SIZE, SIZE, SIZE, SIZE, &whole, SIZE, got) != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "the transform failed");
+    }
+    for (int i = 0; i < 3 * SIZE * SIZE && out->code == LS_PASS; i++) {
+        int c = i / (SIZE * SIZE), y = i / SIZE % SIZE, x = i % SIZE;
+        int from = flip ? SIZE - 1 - x : x;
+        double want = (rgb[(y * SIZE + from) * 3 + c] / 255.0 - mean[c]) / deviation[c];
+        if (!(fabs(got[i] - want) <= rounding.value)) {
+            ls_verdict_set(out, LS_FAIL, "channel %d at %d,%d is %.7f, expected %.7f", c, x, y,
+                           got[i], want);
+        }
+    }
+    ls_transform_release(&scratch);
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d values as expected", 3 * SIZE * SIZE);
+    }
+}
+
+/* ---- resampling ------------------------------------------------------------------------------ */
+
+enum { WIDE = 48, HIGH = 32 };
+
+/* A picture that rises evenly: red to the right, green downwards, blue both ways. Widened by a
+ * whole number, or not at all, the triangle keeps such a slope, so that a sample is the picture's
+ * value at its place. */
+static double slope(int channel, double x, double y)
+{
+    return channel == 0 ? 10 + 4 * x : channel == 1 ? 20 + 6 * y : 10 + 2 * x + 3 * y;
+}
+
+static const struct resampled {
+    const char *id;
+    int reduction; /* of the decoding: the crop is in pixels of the picture before it */
+    ls_transform_crop crop;
+} resamples[] = {
+    {"whole", 1, {.top = 0, .left = 0, .height = 32, .width = 48}},
+    {"smaller", 1, {.top = 5, .left = 9, .height = 16, .width = 24}},
+    {"larger", 1, {.top = 13, .left = 30, .height = 5, .width = 6}},
+    {"mirrored", 1, {.top = 5, .left = 9, .height = 16, .width = 24, .flip = true}},
+    {"reduced", 2, {.top = 10, .left = 36, .height = 32, .width = 48}},
+    {"reduced-4", 4, {.top = 44, .left = 20, .height = 64, .width = 96, .flip = true}},
+};
+
+static const ls_tol level =
+    LS_TOL(1e-3, "of 255: f32 weights and sums of at most 13 of them, and back from the "
+                 "normalised value; a pixel is 2 to 6 apart from the next");
+
+static void judge_resample(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    static const double mean[3] = {0.485, 0.456, 0.406}, deviation[3] = {0.229, 0.224, 0.225};
+    (void)job;
+    const struct resampled *r = &resamples[row->number[0]];
+    const ls_transform_crop *crop = &r->crop;
+    double left = (double)crop->left / r->reduction, top = (double)crop->top / r->reduction;
+    double wide = (double)crop->width / r->reduction, high = (double)crop->height / r->reduction;
+    double step_x = wide / SIZE, step_y = high / SIZE, worst = 0;
+    double reach_x = fmax(step_x, 1), reach_y = fmax(step_y, 1);
+    uint8_t rgb[WIDE * HIGH * 3];
+    float got[3 * SIZE * SIZE];
+    ls_transform_scratch scratch = {0};
+    int compared = 0;
+    for (int i = 0; i < WIDE * HIGH; i++) { /* what lies beside the crop must not be looked at */
+        int x = i % WIDE, y = i / WIDE;
+        bool inside = x >= left && x < left + wide && y >= top && y < top + high;
+        for (int c = 0; c < 3; c++) {
+            rgb[3 * i + c] = inside ? (uint8_t)slope(c, x, y) : (uint8_t)(255 * ((x + y) % 2));
+        }
+    }
+    if (ls_transform_apply(&scratch, rgb, WIDE, HIGH, WIDE * r->reduction, HIGH * r->reduction,
+                           crop, SIZE, got) != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "the transform failed");
+    }
+    for (int i = 0; i < 3 * SIZE * SIZE && out->code == LS_PASS; i++) {
+        int c = i / (SIZE * SIZE), v = i / SIZE % SIZE, u = i % SIZE;
+        double x = left + ((crop->flip ? SIZE - 1 - u : u) + 0.5) * step_x;
+        double y = top + (v + 0.5) * step_y;
+        double value = ((double)got[i] * deviation[c] + mean[c]) * 255;
+        bool cut = x - reach_x < left || x + reach_x > left + wide || y - reach_y < top ||
+                   y + reach_y > top + high; /* the triangle ends at the crop's edge */
+        double want = slope(c, x - 0.5, y - 0.5), off = fabs(value - want);
+        double most = cut ? (4 * reach_x + 6 * reach_y) / 2 : level.value;
+        worst = cut ? worst : fmax(worst, off);
+        compared += !cut;
+        if (!(off <= most)) {
+            ls_verdict_set(out, LS_FAIL, "channel %d at %d,%d is %.3f of 255, expected %.3f", c, v,
+                           u, value, want);
+        }
+    }
+    ls_transform_release(&scratch);
+    ls_verdict_measured(out, worst, level.value, "of 255", level.why);
+    if (out->code == LS_PASS && compared == 0) {
+        ls_verdict_set(out, LS_WEAK, "no value lies within the crop");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d values lie where the crop does",
+                    compared);
+    }
+}
+
+void ls_data_transform_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    (void)settings;
+    static const int shape[3][2] = {{500, 375}, {64, 64}, {90, 300}};
+    for (int s = 0; s < 3; s++) {
+        for (int f = 0; f < FEATURES; f++) {
+            ls_case *row = ls_rows_add(list, judge_crop, "I9", "data.crop.%s.%dx%d",
+                                       feature_name[f], shape[s][0], shape[s][1]);
+            row->kind = LS_INSIDE;
+            row->number[0] = f;
+            row->number[1] = shape[s][0];
+            row->number[2] = shape[s][1];
+        }
+    }
+    ls_rows_add(list, judge_flip, "I9", "data.flip.share")->kind = LS_INSIDE;
+    for (int seeds = 0; seeds < 2; seeds++) {
+        ls_case *row =
+            ls_rows_add(list, judge_flip_again, "I10", "data.flip.%s", seeds ? "seeds" : "epochs");
+        row->kind = LS_INSIDE;
+        row->number[0] = seeds;
+    }
+    for (int flip = 0; flip < 2; flip++) {
+        ls_case *row =
+            ls_rows_add(list, judge_apply, "I9", "data.%s", flip ? "flip.mirror" : "normalise");
+        row->kind = LS_INSIDE;
+        row->number[0] = flip;
+    }
+    for (size_t i = 0; i < sizeof resamples / sizeof *resamples; i++) {
+        ls_case *row =
+            ls_rows_add(list, judge_resample, "I13", "data.resample.%s", resamples[i].id);
+        row->kind = LS_INSIDE;
+        row->number[0] = (int)i;
+    }
+}

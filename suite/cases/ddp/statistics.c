@@ -1,0 +1,390 @@
+/* Running statistics of batch norm: recomputed for the first one, whose input (a 3x3 convolution of
+ * the images) can be had from the dump alone. All batch norms are one piece of code. */
+#include "suite/suite.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/half.h"
+#include "reference/files/safetensors.h"
+#include "suite/cases/dumps.h"
+#include "suite/cases/scaler/overflow.h"
+
+enum { CHANNELS = 16, IMAGE = 16, BATCH = 4, PLANE = IMAGE * IMAGE, STEPS = 2, RANKS_MAX = 4 };
+
+static const ls_tol exact = LS_TOL(
+    1e-5, "f32 sums of 27 products and of 1024 values, in units of mean and deviation: a few "
+          "hundred units of 2^-24 at worst; the n/(n-1) of the variance is 1e-3");
+static const ls_tol half = LS_TOL(
+    5e-4, "each stored value is off by at most 2^-11 of itself: the recomputation rounds alike, "
+          "but for ties that f32 sums decide otherwise; momentum is 0.1");
+
+typedef struct moments {
+    double mean[CHANNELS], variance[CHANNELS];
+    int64_t count; /* values per channel */
+} moments;
+
+static float rounded(float value, bool to_half)
+{
+    return to_half ? ls_half_fp16_to_f32(ls_half_f32_to_fp16(value)) : value;
+}
+
+/* out[PLANE] = 3x3 convolution, stride 1, padding 1, of image[3,IMAGE,IMAGE]. */
+static void convolve(const float *image, const float *weight, bool to_half, double *out)
+{
+    for (int y = 0; y < IMAGE; y++) {
+        for (int x = 0; x < IMAGE; x++) {
+            double sum = 0;
+            for (int tap = 0; tap < 27; tap++) {
+                int c = tap / 9, v = y + tap / 3 % 3 - 1, u = x + tap % 3 - 1;
+                if (v >= 0 && v < IMAGE && u >= 0 && u < IMAGE) {
+                    sum += (double)rounded(image[c * PLANE + v * IMAGE + u], to_half) *
+                           (double)weight[tap];
+                }
+            }
+            out[y * IMAGE + x] = to_half ? (double)rounded((float)sum, true) : sum;
+        }
+    }
+}
+
+static void weight_of(const ls_safetensors_entry *entry, int channel, bool to_half, float *weight)
+{
+    for (int tap = 0; tap < 27; tap++) {
+        int64_t index = channel * 27 + tap;
+        weight[tap] = entry->dtype == LS_F16
+                          ? ls_half_fp16_to_f32(((const uint16_t *)entry->data)[index])
+                          : rounded(((const float *)entry->data)[index], to_half);
+    }
+}
+
+/* Moments of the convolution's output over the images of `files` ranks. */
+static void take_moments(const ls_safetensors_entry *const *input, int files,
+                         const ls_safetensors_entry *kernel, bool to_half, moments *out)
+{
+    double *plane = malloc(sizeof *plane * PLANE * BATCH * (size_t)files);
+    LS_ASSERT(plane != NULL);
+    out->count = (int64_t)PLANE * BATCH * files;
+    for (int c = 0; c < CHANNELS; c++) {
+        float weight[27];
+        weight_of(kernel, c, to_half, weight);
+        double sum = 0, squares = 0;
+        for (int n = 0; n < BATCH * files; n++) {
+            const float *images = input[n / BATCH]->data;
+            convolve(images + (n % BATCH) * 3 * PLANE, weight, to_half, plane + n * PLANE);
+        }
+        for (int64_t i = 0; i < out->count; i++) {
+            sum += plane[i];
+        }
+        out->mean[c] = sum / (double)out->count;
+        for (int64_t i = 0; i < out->count; i++) {
+            squares += (plane[i] - out->mean[c]) * (plane[i] - out->mean[c]);
+        }
+        out->variance[c] = squares / (double)out->count;
+    }
+    free(plane);
+}
+
+typedef struct dumps {
+    ls_safetensors *file[RANKS_MAX];
+    int count;
+} dumps;
+
+static void close_dumps(dumps *d)
+{
+    for (int k = 0; k < d->count; k++) {
+        ls_safetensors_close(d->file[k]);
+    }
+    d->count = 0;
+}
+
+static bool open_dumps(const ls_record *job, int step, dumps *d, ls_verdict *out)
+{
+    d->count = 0;
+    for (int k = 0; k < job->world && k < RANKS_MAX; k++) {
+        char path[700];
+        ls_dumps_path(job, step, k, path, sizeof path);
+        if (ls_safetensors_open(path, &d->file[k]) != LS_OK) {
+            ls_verdict_set(out, LS_FAIL, "the dump of step %d of rank %d is missing or broken",
+                           step, k);
+            close_dumps(d);
+            return false;
+        }
+        d->count++;
+    }
+    return true;
+}
+
+static const float *floats(const ls_safetensors *file, const char *name, int64_t count)
+{
+    const ls_safetensors_entry *entry = ls_safetensors_find(file, name);
+    bool fits =
+        entry != NULL && entry->dtype == LS_F32 && entry->bytes == count * (int64_t)sizeof(float);
+    return fits ? entry->data : NULL;
+}
+
+/* ---- the cause ------------------------------------------------------------------------------- */
+
+/* How running values can come about, rightly and wrongly. */
+static const struct recipe {
+    const char *mistake;
+    double momentum; /* share of the new moments */
+    bool biased, others, spread;
+    int times;
+} recipes[] = {
+    {"the variance is the biased one: n instead of n - 1", 0.1, true, false, false, 1},
+    {"old and new have changed places: 0.9 of the new moments", 0.9, false, false, false, 1},
+    {"they moved twice", 0.1, false, false, false, 2},
+    {"they did not move", 0.1, false, false, false, 0},
+    {"they are simply the last batch's", 1, false, false, false, 1},
+    {"the deviation was kept instead of the variance", 0.1, false, false, true, 1},
+    {"they come from other ranks' samples: each rank alone under SyncBN, or all without it", 0.1,
+     false, true, false, 1},
+};
+
+/* Running values as a recipe makes them; mean[], var[]: the ones before. */
+static void cook(const struct recipe *r, const moments *m, double *mean, double *var)
+{
+    for (int time = 0; time < r->times; time++) {
+        for (int c = 0; c < CHANNELS; c++) {
+            double n = (double)m->count, share = r->momentum;
+            double new_var = r->biased ? m->variance[c] : m->variance[c] * n / (n - 1);
+            new_var = r->spread ? sqrt(new_var) : new_var;
+            mean[c] = (1 - share) * mean[c] + share * m->mean[c];
+            var[c] = (1 - share) * var[c] + share * new_var;
+        }
+    }
+}
+
+/* How far the values seen are from what a recipe makes of those before, relative. */
+static double misfit(const struct recipe *r, const moments *own, const moments *of,
+                     const double *mean_before, const double *var_before, const float *mean,
+                     const float *var)
+{
+    double want_mean[CHANNELS], want_var[CHANNELS], worst = 0;
+    memcpy(want_mean, mean_before, sizeof want_mean);
+    memcpy(want_var, var_before, sizeof want_var);
+    cook(r, of, want_mean, want_var);
+    for (int c = 0; c < CHANNELS; c++) {
+        double scale = fabs(want_mean[c]) + sqrt(own->variance[c]);
+        worst = fmax(worst, fabs((double)mean[c] - want_mean[c]) / scale);
+        worst = fmax(worst, fabs((double)var[c] - want_var[c]) / want_var[c]);
+    }
+    return worst;
+}
+
+static void explain(const moments *own, const moments *other, const double *mean_before,
+                    const double *var_before, const float *mean, const float *var, double limit,
+                    ls_verdict *out)
+{
+    for (size_t i = 0; i < sizeof recipes / sizeof *recipes && out->cause[0] == '\0'; i++) {
+        double worst = misfit(&recipes[i], own, recipes[i].others ? other : own, mean_before,
+                              var_before, mean, var);
+        if (worst <= limit) {
+            ls_text_put(out->cause, sizeof out->cause, "running statistics: %s (residual %.0e)",
+                        recipes[i].mistake, worst);
+        }
+    }
+}
+
+/* The rank's own values before the step went on, not rank 0's. */
+static void explain_unsent(const moments *own, const double *mean_before, const double *var_before,
+                           const float *mean, const float *var, double limit, ls_verdict *out)
+{
+    static const struct recipe right = {"", 0.1, false, false, false, 1};
+    if (out->cause[0] == '\0' &&
+        misfit(&right, own, own, mean_before, var_before, mean, var) <= limit) {
+        ls_text_put(out->cause, sizeof out->cause,
+                    "the rank went on with its own: rank 0's running statistics were not sent");
+    }
+}
+
+/* One rank after one step; mean[] and var[] hold the running values before it, and after it on
+ * return; kept_mean[] and kept_var[]: the rank's own before it, where rank 0's were to come. */
+static void judge_rank(const ls_case *row, const dumps *d, int rank, int step, double *mean,
+                       double *var, const double *kept_mean, const double *kept_var,
+                       ls_verdict *out)
+{
+    const ls_spec *spec = &row->job[0];
+    bool to_half = spec->level > 0;
+    const ls_safetensors_entry *all[RANKS_MAX], *input[RANKS_MAX];
+    int files = spec->sync_bn ? d->count : 1;
+    for (int k = 0; k < d->count; k++) {
+        all[k] = ls_safetensors_find(d->file[k], "input");
+    }
+    for (int k = 0; k < files; k++) {
+        input[k] = all[spec->sync_bn ? k : rank];
+    }
+    const ls_safetensors *mine = d->file[rank];
+    const ls_safetensors_entry *kernel = ls_safetensors_find(mine, "param/conv1.weight");
+    const float *new_mean = floats(mine, "buffer/bn1.running_mean", CHANNELS);
+    const float *new_var = floats(mine, "buffer/bn1.running_var", CHANNELS);
+    if (kernel == NULL || new_mean == NULL || new_var == NULL || input[0] == NULL) {
+        ls_verdict_set(out, LS_FAIL,
+                       "rank=%d step %d: the dump lacks input, conv1 or bn1's buffers", rank, step);
+        return;
+    }
+    moments m;
+    take_moments(input, files, kernel, to_half, &m);
+    const ls_tol *limit = to_half ? &half : &exact;
+    double mean_before[CHANNELS], var_before[CHANNELS];
+    memcpy(mean_before, mean, sizeof mean_before);
+    memcpy(var_before, var, sizeof var_before);
+    bool was_good = out->code == LS_PASS;
+    for (int c = 0; c < CHANNELS; c++) {
+        double unbiased = m.variance[c] * (double)m.count / (double)(m.count - 1);
+        double want_mean = 0.9 * mean[c] + 0.1 * m.mean[c]; /* torch.nn.BatchNorm2d: momentum 0.1 */
+        double want_var = 0.9 * var[c] + 0.1 * unbiased;
+        double deviation = sqrt(m.variance[c]);
+        double off_mean = fabs((double)new_mean[c] - want_mean) / (fabs(want_mean) + deviation);
+        double off_var = fabs((double)new_var[c] - want_var) / want_var;
+        double worst = off_mean > off_var ? off_mean : off_var;
+        if (!out->measured || worst > out->value) {
+            ls_verdict_measured(out, worst, limit->value, "relative", limit->why);
+        }
+        if (!(worst <= limit->value)) {
+            ls_verdict_set(
+                out, LS_FAIL,
+                "rank=%d step %d bn1 channel %d: running mean %g var %g, expected %g and %g", rank,
+                step, c, (double)new_mean[c], (double)new_var[c], want_mean, want_var);
+        }
+        mean[c] = (double)new_mean[c];
+        var[c] = (double)new_var[c];
+    }
+    if (was_good && out->code == LS_FAIL) {
+        moments other;
+        take_moments(spec->sync_bn ? &all[rank] : all, spec->sync_bn ? 1 : d->count, kernel,
+                     to_half, &other);
+        explain(&m, &other, mean_before, var_before, new_mean, new_var, limit->value, out);
+        explain_unsent(&m, kept_mean, kept_var, new_mean, new_var, limit->value, out);
+    }
+}
+
+static void judge_counter(const dumps *d, int rank, int step, ls_verdict *out)
+{
+    const ls_safetensors_entry *counter =
+        ls_safetensors_find(d->file[rank], "buffer/bn1.num_batches_tracked");
+    if (counter == NULL || counter->dtype != LS_I64 || *(const int64_t *)counter->data != step) {
+        ls_verdict_set(out, LS_FAIL, "rank=%d step %d: bn1.num_batches_tracked is not %d", rank,
+                       step, step);
+    }
+}
+
+static void judge_running(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    double mean[RANKS_MAX][CHANNELS], var[RANKS_MAX][CHANNELS];
+    for (int i = 0; i < RANKS_MAX * CHANNELS; i++) {
+        mean[i / CHANNELS][i % CHANNELS] = 0;
+        var[i / CHANNELS][i % CHANNELS] = 1;
+    }
+    for (int step = 1; step <= STEPS; step++) {
+        dumps d;
+        if (!open_dumps(job, step, &d, out)) {
+            return;
+        }
+        double kept_mean[RANKS_MAX][CHANNELS], kept_var[RANKS_MAX][CHANNELS];
+        memcpy(kept_mean, mean, sizeof kept_mean);
+        memcpy(kept_var, var, sizeof kept_var);
+        for (int k = 1; k < d.count && row->number[0] != 0; k++) {
+            memcpy(mean[k], mean[0], sizeof mean[k]); /* rank 0's came before the forward */
+            memcpy(var[k], var[0], sizeof var[k]);
+        }
+        for (int k = 0; k < d.count; k++) {
+            judge_rank(row, &d, k, step, mean[k], var[k], kept_mean[k], kept_var[k], out);
+            judge_counter(&d, k, step, out);
+        }
+        close_dumps(&d);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(
+            out->evidence, sizeof out->evidence,
+            "bn1's running mean and variance of %d ranks over %d steps, off by %.1e at most",
+            job->world, STEPS, out->value);
+    }
+}
+
+/* ---- given ones ------------------------------------------------------------------------------ */
+
+/* last_buffer/ of step 1, every rank's, are the statistics of the file. */
+static void judge_given(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    char path[900], name[160];
+    int compared = 0, told = 0;
+    ls_text_put(path, sizeof path, "%s/../../overflow/moved.safetensors", job->directory);
+    ls_safetensors *given = NULL;
+    if (ls_safetensors_open(path, &given) != LS_OK) {
+        ls_verdict_set(out, LS_INFRA, "the statistics that were given are gone");
+        return;
+    }
+    for (int k = 0; k < job->world; k++) {
+        ls_safetensors *file = ls_dumps_open(job, 1, k, out);
+        for (int i = 0; i < ls_safetensors_count(given) && file != NULL; i++) {
+            const ls_safetensors_entry *entry = ls_safetensors_at(given, i);
+            if (strstr(entry->name, ".running_") == NULL) {
+                continue;
+            }
+            ls_text_put(name, sizeof name, "last_buffer/%s", entry->name);
+            const ls_safetensors_entry *seen = ls_safetensors_find(file, name);
+            told += seen != NULL;
+            compared++;
+            if (seen != NULL && (seen->dtype != entry->dtype || seen->bytes != entry->bytes ||
+                                 memcmp(seen->data, entry->data, (size_t)entry->bytes) != 0)) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d: %s before step 1 is not what --init gave", k,
+                               entry->name);
+            }
+        }
+        if (file != NULL) {
+            ls_safetensors_close(file);
+        }
+    }
+    ls_safetensors_close(given);
+    if (out->code == LS_PASS && (told < compared || compared == 0)) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "the dumps lack running statistics before the step");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d running statistics of %d ranks are those of the file", compared,
+                    job->world);
+    }
+}
+
+static void add_given(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const char *const dialects[] = {"apex", "torch"};
+    for (int i = 0; i < 2; i++) {
+        ls_case *row =
+            ls_rows_add(list, judge_given, "B7", "statistics.given.%s.o0.w2", dialects[i]);
+        row->job_count = 1;
+        row->job[0] = ls_rows_evidence(settings, 0, 2, 1, LS_BUCKET_OWN);
+        row->job[0].steps = 1;
+        ls_text_put(row->job[0].dump_steps, sizeof row->job[0].dump_steps, "1");
+        ls_text_put(row->job[0].dialect, sizeof row->job[0].dialect, "%s", dialects[i]);
+        ls_overflow_spec_of(&row->job[0], LS_OVERFLOW_MOVED, "", 1);
+    }
+}
+
+void ls_statistics_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (int level = 0; level < 3;
+         level++) { /* O3 stores them in half: judged by the others' code */
+        for (int sync = 0; sync < 2; sync++) {
+            ls_case *row = ls_rows_add(list, judge_running, "B1", "statistics%s.o%d.w2",
+                                       sync ? ".sync" : "", level);
+            row->job_count = 1;
+            row->job[0] = ls_rows_evidence(settings, level, 2, 1, 0.1);
+            row->job[0].sync_bn = sync != 0;
+            ls_text_put(row->job[0].dump_steps, sizeof row->job[0].dump_steps, "1,2");
+        }
+    }
+    for (int level = 0; level < 2; level++) {
+        ls_case *row = ls_rows_add(list, judge_running, "B6", "statistics.torch.o%d.w2", level);
+        row->job_count = 1;
+        row->job[0] = ls_rows_evidence(settings, level, 2, 1, 0.1);
+        ls_text_put(row->job[0].dialect, sizeof row->job[0].dialect, "torch");
+        row->number[0] = 1; /* buffers are rank 0's */
+    }
+    add_given(settings, list);
+}

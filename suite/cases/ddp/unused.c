@@ -1,0 +1,396 @@
+/* Unused parameters: an auxiliary head (trainer's --aux-head) that only some ranks use in a step.
+ * Its gradient of each rank is computed here from the logits and targets that the rank dumped.
+ * Uneven batches: what becomes of ranks that have no batch left. */
+#include "suite/suite.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/status.h"
+#include "suite/cases/dumps.h"
+
+enum { CLASSES = 10, BATCH = 4, WIDTH = CLASSES * CLASSES + CLASSES, STEPS = 3 };
+
+/* ---- the head's gradient --------------------------------------------------------------------- */
+
+static const void *data_of(const ls_safetensors *file, const char *name, ls_dtype dtype,
+                           int64_t count)
+{
+    const ls_safetensors_entry *entry = ls_safetensors_find(file, name);
+    bool good = entry != NULL && entry->dtype == dtype &&
+                entry->bytes == count * (int64_t)ls_dtype_bytes(dtype);
+    return good ? entry->data : NULL;
+}
+
+/* Of the mean cross entropy of W x + b over the dumped logits x: [weight][bias]. */
+static bool head_gradient(const ls_safetensors *file, int images, double *out)
+{
+    const float *x = data_of(file, "logits", LS_F32, images * CLASSES);
+    const int64_t *target = data_of(file, "target", LS_I64, images);
+    const float *weight = data_of(file, "param/aux.fc.weight", LS_F32, CLASSES * CLASSES);
+    const float *bias = data_of(file, "param/aux.fc.bias", LS_F32, CLASSES);
+    memset(out, 0, WIDTH * sizeof *out);
+    if (x == NULL || target == NULL || weight == NULL || bias == NULL) {
+        return false;
+    }
+    for (int n = 0; n < images; n++, x += CLASSES) {
+        double y[CLASSES], sum = 0;
+        for (int c = 0; c < CLASSES; c++) {
+            y[c] = (double)bias[c];
+            for (int k = 0; k < CLASSES; k++) {
+                y[c] += (double)weight[c * CLASSES + k] * (double)x[k];
+            }
+            sum += exp(y[c]);
+        }
+        for (int c = 0; c < CLASSES; c++) {
+            double g = (exp(y[c]) / sum - (c == target[n])) / images;
+            for (int k = 0; k < CLASSES; k++) {
+                out[c * CLASSES + k] += g * (double)x[k];
+            }
+            out[CLASSES * CLASSES + c] += g;
+        }
+    }
+    return true;
+}
+
+static const ls_tol rounding =
+    LS_TOL(1e-6, "f32 roundings of a gradient near 0.1: once where it is made, once per addition "
+                 "over 3 ranks, once by the average, and of 1/3 itself");
+
+static const ls_tol compressed =
+    LS_TOL(1e-3, "four roundings to fp16 of values below 1, 2^-12 each: where it is made, twice in "
+                 "the sum of 3 ranks and by the average");
+
+static const ls_tol *limit_of(const ls_case *row)
+{
+    return row->number[1] != 0 ? &compressed : &rounding;
+}
+
+/* Which ranks use the head in each step, a bit each. */
+static const struct usage {
+    const char *id, *places;
+    unsigned used[STEPS];
+} usages[] = {
+    {"one-rank", "1:1,2:1,3:1", {2, 2, 2}},   {"rank0", "1:0,2:0,3:0", {1, 1, 1}},
+    {"changing", "1:0,2:1,2:2,3", {1, 6, 7}}, {"nobody", "1,3:2", {7, 0, 4}},
+    {"everybody", "1,2,3", {7, 7, 7}},
+};
+
+static double compare_gradients(const ls_record *job, int step, const double *want,
+                                const ls_tol *limit, ls_verdict *out)
+{
+    double worst = 0;
+    for (int rank = 0; rank < job->world; rank++) {
+        ls_safetensors *file = ls_dumps_open(job, step, rank, out);
+        if (file == NULL) {
+            return 0;
+        }
+        const float *weight = data_of(file, "grad/aux.fc.weight", LS_F32, CLASSES * CLASSES);
+        const float *bias = data_of(file, "grad/aux.fc.bias", LS_F32, CLASSES);
+        for (int i = 0; i < WIDTH; i++) {
+            const float *from = i < CLASSES * CLASSES ? weight : bias;
+            double have = from == NULL
+                              ? NAN
+                              : (double)from[i < CLASSES * CLASSES ? i : i - CLASSES * CLASSES];
+            double off = fabs(have - want[i]);
+            worst = fmax(worst, off);
+            if (!(off <= limit->value)) {
+                ls_verdict_set(out, LS_FAIL,
+                               "step %d rank=%d aux.fc element %d has gradient %.8f, expected %.8f",
+                               step, rank, i, have, want[i]);
+            }
+        }
+        ls_safetensors_close(file);
+    }
+    return worst;
+}
+
+/* The average over all ranks, with zeros of those that did not use it. */
+static void judge_average(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const struct usage *u = &usages[row->number[0]];
+    const ls_tol *limit = limit_of(row);
+    int images = BATCH * (row->number[2] > 0 ? row->number[2] : 1);
+    double worst = 0, largest = 0;
+    for (int step = 1; step <= STEPS; step++) {
+        double want[WIDTH] = {0}, own[WIDTH];
+        for (int rank = 0; rank < job->world; rank++) {
+            ls_safetensors *file = ls_dumps_open(job, step, rank, out);
+            bool used = (u->used[step - 1] >> rank & 1) != 0;
+            if (file == NULL || !head_gradient(file, images, own)) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: no logits, targets or head", rank,
+                               step);
+                return;
+            }
+            bool local = ls_safetensors_find(file, "local/aux.fc.weight") != NULL;
+            if (local != used) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: the head is %sused", rank, step,
+                               local ? "" : "not ");
+            }
+            for (int i = 0; used && i < WIDTH; i++) {
+                want[i] += own[i] / job->world;
+                largest = fmax(largest, fabs(want[i]));
+            }
+            ls_safetensors_close(file);
+        }
+        worst = fmax(worst, compare_gradients(job, step, want, limit, out));
+    }
+    ls_verdict_measured(out, worst, limit->value, "", limit->why);
+    /* fp16 allows less: but what is missing or of another step is off by about its own size */
+    double least = (row->number[1] != 0 ? 20 : 1000) * limit->value;
+    if (out->code == LS_PASS && largest < least) {
+        ls_verdict_set(out, LS_WEAK, "the head's gradients are at most %.1e", largest);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "aux.fc averaged over %d ranks with zeros where unused: worst %.1e of %.1e",
+                    job->world, worst, largest);
+    }
+}
+
+/* The trunk's gradients do not know of the head: the job without it has the same. */
+static void judge_trunk(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    int compared = 0;
+    (void)row;
+    for (int rank = 0; rank < job[0].world; rank++) {
+        ls_safetensors *with = ls_dumps_open(&job[0], 1, rank, out);
+        ls_safetensors *without = ls_dumps_open(&job[1], 1, rank, out);
+        for (int i = 0; with != NULL && without != NULL && i < ls_safetensors_count(without); i++) {
+            const ls_safetensors_entry *a = ls_safetensors_at(without, i);
+            const ls_safetensors_entry *b = ls_safetensors_find(with, a->name);
+            if (strncmp(a->name, "local/", 6) != 0) {
+                continue;
+            }
+            compared++;
+            if (b == NULL || b->bytes != a->bytes ||
+                memcmp(a->data, b->data, (size_t)a->bytes) != 0) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d %s changes with the head", rank, a->name);
+            }
+        }
+        if (with != NULL) {
+            ls_safetensors_close(with);
+        }
+        if (without != NULL) {
+            ls_safetensors_close(without);
+        }
+    }
+    if (out->code == LS_PASS && compared == 0) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "no local gradients in the dumps");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d local gradients are the same bits",
+                    compared);
+    }
+}
+
+/* Every rank's parameters alike at every step. */
+static void judge_alike(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    for (int rank = 0; rank < job->world; rank++) {
+        for (int i = 0; i < STEPS; i++) {
+            const ls_record_step *a = ls_record_find_step(&job->rank[0], i + 1);
+            const ls_record_step *b = ls_record_find_step(&job->rank[rank], i + 1);
+            if (a == NULL || b == NULL ||
+                strcmp(a->digest[LS_RECORD_PARAM], b->digest[LS_RECORD_PARAM]) != 0 ||
+                strcmp(a->digest[LS_RECORD_STATE], b->digest[LS_RECORD_STATE]) != 0) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: other parameters or momentum", rank,
+                               i + 1);
+            }
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d ranks alike over %d steps", job->world,
+                    STEPS);
+    }
+}
+
+/* ---- without --find-unused ------------------------------------------------------------------- */
+
+static const struct refusal {
+    const char *id, *dialect, *places;
+    int at;       /* the last step whose event may be there */
+    unsigned two; /* ranks that must leave with 2, and say why */
+    unsigned any; /* of the others: with 2 or 10 */
+} refusals[] = {
+    {"apex.some", "apex", "1,2:1", 1, 5, 2},
+    {"apex.nobody", "apex", "1", 1, 7, 0},
+    {"torch.nobody", "torch", "1", 2, 7, 0}, /* told at the next forward */
+};
+
+static bool log_names(const ls_record *job, int rank, const char *word)
+{
+    char path[700];
+    ls_text_put(path, sizeof path, "%s/rank%d.log", job->directory, rank);
+    char *text = ls_text_read(path);
+    bool found = text != NULL && strstr(text, word) != NULL;
+    free(text);
+    return found;
+}
+
+static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const struct refusal *r = &refusals[row->number[0]];
+    if (job->state != LS_RECORD_FAILED) {
+        ls_verdict_set(out, LS_FAIL, "the run did not fail although parameters were unused");
+        return;
+    }
+    for (int rank = 0; rank < job->world; rank++) {
+        int code = job->rank[rank].code;
+        bool must = (r->two >> rank & 1) != 0;
+        if (must ? code != LS_ERR_USAGE : code != LS_ERR_USAGE && code != LS_ERR_PEER_LOST) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d left with code %d, expected %s", rank, code,
+                           must ? "2" : "2 or 10");
+        }
+        if (must && !log_names(job, rank, "aux.fc.")) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d does not name the parameter", rank);
+        }
+        int last = job->rank[rank].step_count;
+        if (last != r->at) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d ended after step %d, expected after %d", rank,
+                           last, r->at);
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "refused after step %d with aux.fc named, nobody hangs", r->at);
+    }
+}
+
+/* ---- no batch left --------------------------------------------------------------------------- */
+
+/* Rank 1's third batch is missing: it says so and leaves with 2, the others find out. */
+#define TAKE_AWAY                                                                            \
+    "D={self}/make; mkdir -p $D {self}/batches; "                                            \
+    "LS_RUN_DIR=$D \"$0\" \"$@\" --dump-steps=1,2,3 --dump-ranks=all >/dev/null || exit 9; " \
+    "for s in 1 2 3; do F=step00000$s.rank$RANK.safetensors; "                               \
+    "[ $RANK$s = 13 ] || cp $D/dump/$F {self}/batches/; done; "                              \
+    "exec \"$0\" \"$@\" --data=batches:{self}/batches"
+
+static void judge_no_batch(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    if (job->state != LS_RECORD_FAILED || job->rank[1].code != LS_ERR_USAGE ||
+        !log_names(job, 1, "step000003.rank1")) {
+        ls_verdict_set(out, LS_FAIL, "rank=1 left with code %d, expected 2 and the missing file",
+                       job->rank[1].code);
+    }
+    for (int rank = 0; rank < job->world; rank++) {
+        if (rank != 1 && job->rank[rank].code != LS_ERR_PEER_LOST) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d left with code %d, expected 10", rank,
+                           job->rank[rank].code);
+        }
+        if (job->rank[rank].step_count != 2) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d did %d steps, expected 2", rank,
+                           job->rank[rank].step_count);
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "the rank without a batch says which and leaves with 2, the others with 10");
+    }
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static ls_spec job_of(const ls_case_settings *settings, const char *dialect, const char *options)
+{
+    ls_spec spec = ls_rows_evidence(settings, 0, 3, 1, 0.05);
+    ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
+    ls_text_put(spec.dialect, sizeof spec.dialect, "%s", dialect);
+    spec.steps = STEPS;
+    ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "1,2,3");
+    ls_text_put(spec.extra, sizeof spec.extra, "%s", options);
+    return spec;
+}
+
+static void add_usage(const ls_case_settings *settings, ls_case_list *list, int index)
+{
+    static const char *const dialects[] = {"apex", "torch"};
+    for (int d = 0; d < 2; d++) {
+        char options[128];
+        ls_text_put(options, sizeof options, "--find-unused --aux-head=%s", usages[index].places);
+        ls_spec spec = job_of(settings, dialects[d], options);
+        ls_case *row = ls_rows_add(list, judge_average, "U1", "unused.average.%s.%s",
+                                   usages[index].id, dialects[d]);
+        row->job_count = 1;
+        row->job[0] = spec;
+        row->number[0] = index;
+        row = ls_rows_add(list, judge_alike, "U1", "unused.alike.%s.%s", usages[index].id,
+                          dialects[d]);
+        row->job_count = 1;
+        row->job[0] = spec;
+        if (index == 0) {
+            row = ls_rows_add(list, judge_trunk, "U1", "unused.trunk.%s", dialects[d]);
+            row->job_count = 2;
+            row->job[0] = spec;
+            row->job[1] = job_of(settings, dialects[d], "");
+        }
+    }
+}
+
+/* The reducer's own copy, apart from the gradient, must not keep what an earlier step left in it.
+ */
+static void add_compressed(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const char *const dialects[] = {"apex", "torch"};
+    int changing = 2;
+    LS_ASSERT(strcmp(usages[changing].id, "changing") == 0);
+    for (int d = 0; d < 2; d++) {
+        char options[128];
+        ls_text_put(options, sizeof options, "--find-unused --compress=fp16 --aux-head=%s",
+                    usages[changing].places);
+        ls_case *row = ls_rows_add(list, judge_average, "U4", "unused.average.%s.compress.%s",
+                                   usages[changing].id, dialects[d]);
+        row->job_count = 1;
+        row->job[0] = job_of(settings, dialects[d], options);
+        row->number[0] = changing;
+        row->number[1] = 1;
+    }
+}
+
+/* Two micro-steps: the head's loss is a mean over both, too. */
+static void add_accumulated(const ls_case_settings *settings, ls_case_list *list)
+{
+    char options[128];
+    int everybody = 4;
+    LS_ASSERT(strcmp(usages[everybody].id, "everybody") == 0);
+    ls_text_put(options, sizeof options, "--find-unused --aux-head=%s", usages[everybody].places);
+    ls_case *row = ls_rows_add(list, judge_average, "U5", "unused.average.%s.accumulated",
+                               usages[everybody].id);
+    row->job_count = 1;
+    row->job[0] = job_of(settings, "apex", options);
+    row->job[0].accumulate = 2;
+    row->number[0] = everybody;
+    row->number[2] = 2;
+}
+
+void ls_unused_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    add_compressed(settings, list);
+    add_accumulated(settings, list);
+    for (int i = 0; i < (int)(sizeof usages / sizeof *usages); i++) {
+        add_usage(settings, list, i);
+    }
+    for (int i = 0; i < (int)(sizeof refusals / sizeof *refusals); i++) {
+        char options[128];
+        ls_text_put(options, sizeof options, "--timeout=20 --aux-head=%s", refusals[i].places);
+        ls_case *row = ls_rows_add(list, judge_refusal, "U2", "unused.refused.%s", refusals[i].id);
+        row->job_count = 1;
+        row->judges_outcome = true;
+        row->job[0] = job_of(settings, refusals[i].dialect, options);
+        row->job[0].dump_steps[0] = '\0';
+        row->number[0] = i;
+    }
+    ls_case *row = ls_rows_add(list, judge_no_batch, "U3", "unused.no-batch-left");
+    row->job_count = 1;
+    row->judges_outcome = true;
+    row->job[0] = job_of(settings, "apex", "");
+    row->job[0].dump_steps[0] = '\0';
+    row->job[0].wrap = LS_WRAP_SHELL;
+    row->job[0].script = TAKE_AWAY;
+}

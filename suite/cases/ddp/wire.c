@@ -1,0 +1,326 @@
+/* What goes over the wire: the buckets that the trainer says it reduces, against the parameters of
+ * its own dump and the types that its options ask for (numerics.md sections 2.4 and 6). */
+#include "suite/suite.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/json.h"
+#include "reference/ddp/buckets.h"
+#include "reference/options/dialect.h"
+#include "reference/files/safetensors.h"
+
+static const struct wire {
+    const char *name, *extra;
+    int level;
+    int weight_bytes, norm_bytes; /* of one element */
+    const char *half;             /* the type that has 2 */
+} wires[] = {
+    {"o0", "", 0, 4, 4, "fp16"},
+    {"o1", "", 1, 4, 4, "fp16"},
+    {"o2", "", 2, 2, 4, "fp16"},
+    {"o3", "", 3, 2, 2, "fp16"},
+    {"allreduce-fp32.o2", "--allreduce-fp32", 2, 4, 4, "fp16"},
+    {"allreduce-fp32.o3", "--allreduce-fp32", 3, 4, 4, "fp16"},
+    {"compress-fp16.o0", "--compress=fp16", 0, 2, 2, "fp16"},
+    {"compress-bf16.o1", "--compress=bf16", 1, 2, 2, "bf16"},
+    {"compress-fp16.o2", "--compress=fp16", 2, 2, 2, "fp16"}, /* batch norm's are f32 there */
+};
+
+static bool is_norm(const char *name)
+{
+    return strstr(name, "bn") != NULL || strstr(name, "downsample.1.") != NULL;
+}
+
+static int64_t elements_of(const ls_safetensors *dump, const char *name)
+{
+    char full[160];
+    ls_text_put(full, sizeof full, "grad/%s", name);
+    const ls_safetensors_entry *entry = ls_safetensors_find(dump, full);
+    return entry == NULL ? -1 : entry->bytes / (int64_t)ls_dtype_bytes(entry->dtype);
+}
+
+/* One bucket; returns how many parameters it holds. */
+static int judge_bucket(const struct wire *w, const ls_safetensors *dump, const cJSON *bucket,
+                        int number, ls_verdict *out)
+{
+    int64_t expected = 0;
+    int count = 0, element_bytes = 0;
+    const cJSON *name, *names = cJSON_GetObjectItemCaseSensitive(bucket, "names");
+    cJSON_ArrayForEach(name, names)
+    {
+        const char *text = cJSON_IsString(name) ? name->valuestring : "";
+        int64_t elements = elements_of(dump, text);
+        if (elements < 0) {
+            ls_verdict_set(out, LS_FAIL, "bucket %d holds %s, of which there is no gradient",
+                           number, text);
+            return count;
+        }
+        element_bytes = is_norm(text) ? w->norm_bytes : w->weight_bytes;
+        expected += elements * element_bytes;
+        count++;
+    }
+    int64_t bytes = ls_json_integer(bucket, "bytes", -1);
+    if (bytes != expected) {
+        ls_verdict_set(out, LS_FAIL, "bucket %d has %lld bytes for %d parameters, expected %lld",
+                       number, (long long)bytes, count, (long long)expected);
+        if (bytes == 2 * expected || 2 * bytes == expected) {
+            ls_text_put(out->cause, sizeof out->cause, "gradients are reduced in %s, not in %s",
+                        bytes > expected ? "f32" : "half", bytes > expected ? "half" : "f32");
+        }
+    }
+    /* subjects may leave the type out; two types of 2 bytes are told apart by it alone */
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(bucket, "type");
+    const char *wanted = element_bytes == 4 ? "fp32" : w->half;
+    if (cJSON_IsString(type) && strcmp(type->valuestring, wanted) != 0) {
+        ls_verdict_set(out, LS_FAIL, "bucket %d is reduced in %s, expected %s", number,
+                       type->valuestring, wanted);
+    }
+    return count;
+}
+
+static void judge_wire(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const struct wire *w = &wires[row->number[0]];
+    char path[700];
+    ls_text_put(path, sizeof path, "%s/dump/step000002.rank0.safetensors", job->directory);
+    ls_safetensors *dump;
+    const cJSON *event = job->rank[0].buckets;
+    const cJSON *bucket, *list = cJSON_GetObjectItemCaseSensitive(event, "buckets");
+    if (!cJSON_IsArray(list)) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "rank=0 wrote no buckets event");
+        return;
+    }
+    if (ls_safetensors_open(path, &dump) != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "the dump of step 2 is missing or broken");
+        return;
+    }
+    int members = 0, gradients = 0, number = 0;
+    cJSON_ArrayForEach(bucket, list)
+    {
+        members += judge_bucket(w, dump, bucket, number++, out);
+    }
+    for (int i = 0; i < ls_safetensors_count(dump); i++) {
+        gradients += strncmp(ls_safetensors_at(dump, i)->name, "grad/", 5) == 0;
+    }
+    ls_safetensors_close(dump);
+    /* each name was found, so as many names as gradients can only miss one by naming one twice */
+    for (const cJSON *a = list->child; a != NULL; a = a->next) {
+        const cJSON *name, *names = cJSON_GetObjectItemCaseSensitive(a, "names");
+        cJSON_ArrayForEach(name, names)
+        {
+            int seen = 0;
+            for (const cJSON *b = list->child; b != NULL; b = b->next) {
+                const cJSON *other, *others = cJSON_GetObjectItemCaseSensitive(b, "names");
+                cJSON_ArrayForEach(other, others)
+                {
+                    seen += cJSON_IsString(other) && cJSON_IsString(name) &&
+                            strcmp(other->valuestring, name->valuestring) == 0;
+                }
+            }
+            if (seen != 1) {
+                ls_verdict_set(out, LS_FAIL, "%s is %d times in the buckets",
+                               cJSON_IsString(name) ? name->valuestring : "a name", seen);
+            }
+        }
+    }
+    if (members != gradients) {
+        ls_verdict_set(out, LS_FAIL, "the buckets hold %d parameters of %d", members, gradients);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d parameters in %d buckets, %d bytes a weight, %d of batch norm", members,
+                    number, w->weight_bytes, w->norm_bytes);
+    }
+}
+
+/* ---- where a bucket ends --------------------------------------------------------------------- */
+
+/* Parameters 0, 1, ... become ready in this order; the buckets, separated by '|'. */
+static const struct closing {
+    const char *id;
+    ls_bucket_unit unit;
+    int count;
+    int64_t elements[8];
+    int64_t limit[2];
+    int limit_count;
+    const char *want;
+    const char *types; /* f or h for each parameter; NULL: f32 all */
+} closings[] = {
+    {"reached", LS_BUCKET_ELEMENTS, 6, {4, 4, 4, 4, 4, 4}, {8}, 1, "0 1|2 3|4 5", NULL},
+    {"one-less", LS_BUCKET_ELEMENTS, 6, {4, 4, 4, 4, 4, 4}, {9}, 1, "0 1 2|3 4 5", NULL},
+    {"one-more", LS_BUCKET_ELEMENTS, 6, {4, 4, 4, 4, 4, 4}, {7}, 1, "0 1|2 3|4 5", NULL},
+    {"alone", LS_BUCKET_ELEMENTS, 4, {8, 3, 5, 8}, {8}, 1, "0|1 2|3", NULL},
+    {"each", LS_BUCKET_ELEMENTS, 3, {1, 1, 1}, {1}, 1, "0|1|2", NULL},
+    /* reducer.cpp's own: 40 bytes each, limits 40 and 80 */
+    {"bytes", LS_BUCKET_BYTES, 4, {10, 10, 10, 10}, {40, 80}, 2, "0|1 2|3", NULL},
+    {"bytes-over", LS_BUCKET_BYTES, 4, {100, 200, 100, 50}, {400}, 1, "0|1|2|3", NULL},
+    /* torch 1.13's own: each type's first bucket ends at the first limit */
+    {"types", LS_BUCKET_BYTES, 6, {10, 20, 10, 20, 10, 20}, {40, 80}, 2, "0|1|2 4|3 5", "fhfhfh"},
+    {"types-late",
+     LS_BUCKET_BYTES,
+     6,
+     {10, 10, 10, 10, 10, 10},
+     {40, 80},
+     2,
+     "1|0 2|3 5|4",
+     "hfhfhf"},
+};
+
+static void judge_closing(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    const struct closing *c = &closings[row->number[0]];
+    ls_bucket_item item[8];
+    int order[8];
+    for (int i = 0; i < c->count; i++) {
+        ls_dtype dtype = c->types != NULL && c->types[i] == 'h' ? LS_F16 : LS_F32;
+        item[i] = (ls_bucket_item){dtype, c->elements[i], false};
+        order[i] = i;
+    }
+    ls_bucket_layout layout;
+    if (ls_buckets_assign(item, c->count, order, c->unit, c->limit, c->limit_count, &layout) !=
+        LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "no buckets were made");
+        return;
+    }
+    char text[64] = "";
+    size_t used = 0;
+    for (int b = 0; b < layout.bucket_count; b++) {
+        for (int k = 0; k < layout.bucket[b].count; k++) {
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%d",
+                                     k > 0   ? " "
+                                     : b > 0 ? "|"
+                                             : "",
+                                     layout.member[layout.bucket[b].first + k]);
+        }
+    }
+    ls_buckets_free(&layout);
+    if (strcmp(text, c->want) != 0) {
+        ls_verdict_set(out, LS_FAIL, "buckets %s, expected %s", text, c->want);
+    } else {
+        ls_text_put(out->evidence, sizeof out->evidence, "buckets %s", text);
+    }
+}
+
+/* ---- where the limits come from -------------------------------------------------------------- */
+
+static const struct limits {
+    const char *id;
+    ls_dialect dialect;
+    double cap_mb;        /* --bucket-cap-mb; 0: not given */
+    int64_t message_size; /* 0: not given */
+    ls_bucket_unit unit;
+    int count;
+    int64_t limit[2];
+} limits[] = {
+    {"apex", LS_DIALECT_APEX, 0, 0, LS_BUCKET_ELEMENTS, 1, {10000000}},
+    {"apex-message", LS_DIALECT_APEX, 0, 5000, LS_BUCKET_ELEMENTS, 1, {5000}},
+    {"apex-mb", LS_DIALECT_APEX, 0.5, 0, LS_BUCKET_BYTES, 1, {524288}},
+    {"torch", LS_DIALECT_TORCH, 0, 0, LS_BUCKET_BYTES, 2, {1048576, 26214400}},
+    {"torch-message", LS_DIALECT_TORCH, 0, 5000, LS_BUCKET_ELEMENTS, 1, {5000}},
+    {"torch-large", LS_DIALECT_TORCH, 4, 0, LS_BUCKET_BYTES, 2, {1048576, 4194304}},
+    {"torch-small", LS_DIALECT_TORCH, 0.5, 0, LS_BUCKET_BYTES, 2, {524288, 524288}},
+};
+
+static void judge_limits(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    const struct limits *l = &limits[row->number[0]];
+    ls_options options = {.dialect = l->dialect,
+                          .bucket_cap_mb = l->cap_mb,
+                          .message_size = l->message_size,
+                          .predivide = 1};
+    ls_dialect_rules rules;
+    ls_dialect_resolve(&options, 2, &rules);
+    const char *unit = rules.unit == LS_BUCKET_BYTES ? "bytes" : "elements";
+    if (rules.unit != l->unit || rules.limit_count != l->count) {
+        ls_verdict_set(out, LS_FAIL, "%d limits in %s, expected %d in %s", rules.limit_count, unit,
+                       l->count, l->unit == LS_BUCKET_BYTES ? "bytes" : "elements");
+    }
+    for (int i = 0; i < l->count && out->code == LS_PASS; i++) {
+        if (rules.limit[i] != l->limit[i]) {
+            ls_verdict_set(out, LS_FAIL, "limit %d is %lld %s, expected %lld", i,
+                           (long long)rules.limit[i], unit, (long long)l->limit[i]);
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "first limit %lld, last %lld %s",
+                    (long long)rules.limit[0], (long long)rules.limit[l->count - 1], unit);
+    }
+}
+
+/* ---- buckets that stay ----------------------------------------------------------------------- */
+
+typedef struct layouts {
+    int count, late, delayed; /* events; those from a later step than the first */
+} layouts;
+
+static ls_status visit_layout(void *opaque, const cJSON *event, int line)
+{
+    layouts *seen = opaque;
+    (void)line;
+    if (strcmp(ls_json_string(event, "event", ""), "buckets") == 0) {
+        seen->count++;
+        seen->late += ls_json_integer(event, "iteration", -1) != 1;
+        seen->delayed += cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(event, "delayed"));
+    }
+    return LS_OK;
+}
+
+static void judge_stays(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    for (int k = 0; k < job->world; k++) {
+        char path[700];
+        layouts seen = {0};
+        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, k);
+        (void)ls_json_each_line(path, visit_layout, &seen);
+        if (seen.count != 1 || seen.late != 0 || seen.delayed != 0) {
+            ls_verdict_set(out, LS_FAIL,
+                           "rank=%d tells %d layouts, %d of them delayed, %d of later steps; "
+                           "expected one from step 1 on",
+                           k, seen.count, seen.delayed, seen.late);
+        }
+    }
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(job->rank[0].buckets, "buckets");
+    if (out->code == LS_PASS && cJSON_GetArraySize(list) < 2) {
+        ls_verdict_set(out, LS_WEAK, "all parameters are in one bucket");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d buckets from step 1 on",
+                    cJSON_GetArraySize(list));
+    }
+}
+
+void ls_wire_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (size_t i = 0; i < sizeof closings / sizeof *closings; i++) {
+        ls_case *row = ls_rows_add(list, judge_closing, "D8", "wire.closing.%s", closings[i].id);
+        row->kind = LS_INSIDE;
+        row->number[0] = (int)i;
+    }
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        ls_case *row = ls_rows_add(list, judge_limits, "D11", "wire.limits.%s", limits[i].id);
+        row->kind = LS_INSIDE;
+        row->number[0] = (int)i;
+    }
+    for (int torch = 0; torch < 2; torch++) {
+        const char *dialect = torch ? "torch" : "apex";
+        ls_case *row = ls_rows_add(list, judge_stays, "D10", "wire.stays.%s.o0.w2", dialect);
+        row->job_count = 1;
+        row->job[0] = ls_rows_evidence(settings, 0, 2, 1, 0.1);
+        row->job[0].deterministic = true;
+        row->job[0].dump_steps[0] = '\0';
+        ls_text_put(row->job[0].dialect, sizeof row->job[0].dialect, "%s", dialect);
+    }
+    for (size_t i = 0; i < sizeof wires / sizeof *wires; i++) {
+        ls_case *row = ls_rows_add(list, judge_wire, "D7", "wire.%s.w2", wires[i].name);
+        row->job_count = 1;
+        row->number[0] = (int)i;
+        row->job[0] = ls_rows_evidence(settings, wires[i].level, 2, 1, 0.1);
+        ls_text_put(row->job[0].extra, sizeof row->job[0].extra, "%s", wires[i].extra);
+    }
+}

@@ -1,0 +1,363 @@
+/* The first step's gradient of the timed jobs against FP32, one process, micro-batch form, same
+ * backend (rung 4 of numerics.md section 5), and against the same job with other buckets. At half
+ * levels, and on a device, the reference takes the job's own branches. */
+#include "suite/suite.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/json.h"
+#include "suite/judge/compare_bounds.h"
+#include "suite/cases/timed/timed.h"
+#include "suite/cases/timed/timed_parts.h"
+
+/* The reference has the rank's threads, batch and kernels, so every micro-batch's forward is equal
+ * bit by bit and no branch turns: what is left is the order of sums over ranks. */
+static const ls_tol exact =
+    LS_TOL(2e-5, "the same f32 kernels on the same micro-batches: only the order of sums over "
+                 "ranks is left; the "
+                 "limit is the one that a whole O0 step has against FP64 on forced branches");
+
+/* What fp16 costs at best in any of O1, O2 and O3, as the oracle measured it (`prices` of
+ * compare.json): whole, tensors of 64 elements and more, smaller ones, blocks, edges. Holds for as
+ * many pixels and values per channel or more: roundings are many independent errors, and their
+ * share falls as more are summed (resnet18 at 64 pixels: 3.1e-3 with 8 images, 2.5e-3 with 16). */
+static const struct price {
+    const char *arch;
+    int image_size, batch_size;
+    double part[LS_COMPARE_PARTS];
+} price[] = {
+    /* the largest of three seeds on these shapes, first step of a fresh network, rounded up */
+    {"resnet18", 64, 8, {3.6e-3, 6.7e-3, 5.1e-4, 1.5e-2, 9.8e-3}},
+    {"resnet34", 64, 8, {8.4e-3, 1.8e-2, 1.1e-3, 4.4e-2, 2.3e-2}},
+    {"resnet50", 64, 8, {8.0e-2, 1.7e-1, 8.4e-3, 3.0e-1, 2.5e-1}},
+    {"resnet20", 16, 4, {2.0e-3, 6.2e-3, 5.4e-3, 9.2e-3, 5.6e-3}},
+};
+
+static const struct price *find_price(const ls_spec *spec)
+{
+    for (size_t i = 0; i < sizeof price / sizeof *price; i++) {
+        int64_t values = (int64_t)spec->batch_size * spec->image_size * spec->image_size;
+        if (strcmp(price[i].arch, spec->arch) == 0 && spec->image_size >= price[i].image_size &&
+            values >= (int64_t)price[i].batch_size * price[i].image_size * price[i].image_size &&
+            strcmp(spec->half, "fp16") == 0) {
+            return &price[i];
+        }
+    }
+    return NULL;
+}
+
+/* The bound of numerics.md section 4 with that price. The oracle's ideal of one rank lacks the
+ * reduction: W-1 additions, each rounding a partial sum of k gradients of random sign, sqrt(k/W) of
+ * the whole, evenly within half a unit: u * sqrt((W-1)/6) together, in quadrature. */
+static double half_limit(const ls_spec *spec, const struct price *found, ls_compare_part part)
+{
+    double unit = spec->level >= 2 ? 0x1p-11 : 0x1p-24;
+    double reduction = unit * sqrt((spec->world - 1) / 6.0);
+    return ls_compare_bounds_of(spec->level)[part].factor *
+           sqrt(found->part[part] * found->part[part] + reduction * reduction);
+}
+
+/* The engines of a followed O0 job are not its reference's, so both err, each in its own way, as
+ * O0 may. f32 rounds 2^13 times finer than fp16, and so many times lower is the price; where none
+ * is known the limit shows that a job is right, and not that it is wrong. */
+static double single_limit(const struct price *found, ls_compare_part part)
+{
+    double price = found == NULL ? 0 : ldexp(found->part[part], -13);
+    return fmax(exact.value, ls_compare_bounds_of(0)[part].factor * price);
+}
+
+static double limit_of(const ls_spec *spec, const struct price *found, ls_compare_part part)
+{
+    return !spec->followed    ? exact.value
+           : spec->level == 0 ? single_limit(found, part)
+                              : half_limit(spec, found, part);
+}
+
+/* A factor that explains the difference: summed instead of averaged, not reduced, ... */
+static void name_factor(const ls_timed_part *p, int world, ls_verdict *out)
+{
+    /* 0.3: a tensor that is another's by three tenths is no multiple of it; 0.2: what a factor must
+     * be off 1 to be an explanation */
+    if (!(p->residual < 0.3) || fabs(p->factor - 1) < 0.2) {
+        return;
+    }
+    /* 0.05: the names stand a factor of two and more apart, the rounding of halves is below 0.01 */
+    const char *meaning = fabs(p->factor / world - 1) < 0.05   ? ": summed over ranks, not averaged"
+                          : fabs(p->factor * world - 1) < 0.05 ? ": averaged twice, or not summed"
+                          : fabs(p->factor) < 0.05             ? ": it is zero"
+                                                               : "";
+    ls_text_put(out->cause, sizeof out->cause, "%s is %.4g x the expected one (residual %.1e)%s",
+                p->tensor, p->factor, p->residual, meaning);
+}
+
+static void describe(const ls_timed_part *p, ls_compare_part part, char *text, size_t bytes)
+{
+    if (part == LS_COMPARE_BLOCK || part == LS_COMPARE_EDGE) {
+        ls_text_put(text, bytes, "%s elements %lld..%lld", p->tensor, (long long)p->from,
+                    (long long)(p->from + p->count - 1));
+    } else {
+        ls_text_put(text, bytes, "%s", p->tensor);
+    }
+}
+
+/* Every kind against its limit; the first that fails is told, the whole before its parts. `over`:
+ * what is said of one that fails. */
+static void judge_parts(const ls_case *row, const ls_timed_parts *parts,
+                        const double limit[LS_COMPARE_PARTS], ls_verdict_code over, ls_verdict *out)
+{
+    const ls_spec *spec = &row->job[0];
+    for (int part = 0; part < LS_COMPARE_PARTS; part++) {
+        const ls_timed_part *worst = &parts->worst[part];
+        if (worst->error <= limit[part]) {
+            continue;
+        }
+        char where[120];
+        describe(worst, (ls_compare_part)part, where, sizeof where);
+        if (out->code == LS_PASS) {
+            name_factor(worst, spec->world, out);
+        }
+        ls_verdict_set(
+            out, over, "rank=0 step 1: %s rel=%.2g limit=%.2g%s", where, worst->error, limit[part],
+            over == LS_WEAK ? "; no price of f32 is known for this network and shape" : "");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "step 1 against FP32 in one process%s: rel=%.2g limit=%.2g; tensors at most "
+                    "%.2g of %.2g, blocks %.2g of %.2g",
+                    spec->followed ? ", on its branches" : "", parts->worst[LS_COMPARE_WHOLE].error,
+                    limit[LS_COMPARE_WHOLE], parts->worst[LS_COMPARE_TENSOR].error,
+                    limit[LS_COMPARE_TENSOR], parts->worst[LS_COMPARE_BLOCK].error,
+                    limit[LS_COMPARE_BLOCK]);
+    }
+}
+
+static const char *reason(const ls_spec *spec)
+{
+    return !spec->followed ? exact.why
+           : spec->level == 0
+               ? "what a whole O0 step has against FP64 on forced branches, or 32 x what f32 costs "
+                 "this network at best, 2^-13 of what the oracle measured for fp16"
+               : "2 x what fp16 costs this network at best, as the oracle measured it on small "
+                 "batches";
+}
+
+static void judge_reference(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const ls_spec *spec = &row->job[0];
+    ls_timed_parts parts;
+    char text[160];
+    if (row->job_count == 3 && !ls_timed_parts_same_forward(&job[0], &job[2], text, sizeof text)) {
+        ls_verdict_set(out, LS_WEAK,
+                       "%s: step 1 is not that of the job which the reference followed", text);
+        return;
+    }
+    if (!ls_timed_parts_measure(&job[0], &job[1], row->number[0], row->number[1], &parts, out)) {
+        return;
+    }
+    if (!parts.finite) {
+        ls_verdict_set(out, LS_WEAK, "the first step overflowed: its gradient says nothing");
+        return;
+    }
+    const struct price *found = spec->followed ? find_price(spec) : NULL;
+    if (spec->level > 0 && found == NULL) {
+        ls_verdict_set(out, LS_WEAK, "rel=%.2g; no price of %s is known for this network and shape",
+                       parts.worst[LS_COMPARE_WHOLE].error, spec->half);
+        return;
+    }
+    double limit[LS_COMPARE_PARTS];
+    for (int part = 0; part < LS_COMPARE_PARTS; part++) {
+        limit[part] = limit_of(spec, found, (ls_compare_part)part);
+    }
+    ls_verdict_measured(out, parts.worst[LS_COMPARE_WHOLE].error, limit[LS_COMPARE_WHOLE],
+                        "relative", reason(spec));
+    judge_parts(row, &parts, limit, spec->followed && found == NULL ? LS_WEAK : LS_FAIL, out);
+}
+
+/* Whether the job's engines give the same bits every time. */
+static bool repeats(const ls_record *job)
+{
+    const cJSON *start = job->rank[0].start;
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(start, "options");
+    return ls_json_bool(start, "host_memory", true) ||
+           ls_json_bool(options, "deterministic", false);
+}
+
+/* The rank whose loss of step 1 differs, or -1. */
+static int find_other_loss(const ls_record *job)
+{
+    for (int k = 0; k < job[0].world; k++) {
+        const ls_record_step *a = ls_record_find_step(&job[0].rank[k], 1);
+        const ls_record_step *b = ls_record_find_step(&job[1].rank[k], 1);
+        if (a == NULL || b == NULL || strcmp(a->loss_bits, b->loss_bits) != 0) {
+            return k;
+        }
+    }
+    return -1;
+}
+
+/* Where engines do not repeat: how much of the difference between the averages the local gradients
+ * account for, of the average. Rank 0's may be apart by what G4 allows a whole gradient; those of
+ * the others, from the same engines on the same branches, are taken to be apart twice as much at
+ * most, and by what f32 sums in another order cost at least: rank 0's may be equal by chance.
+ * False with a verdict where that is the end of it. */
+static bool measure_share(const ls_case *row, const ls_record *job, const ls_timed_local *local,
+                          double *share, ls_verdict *out)
+{
+    const ls_spec *spec = &row->job[0];
+    const struct price *found = find_price(spec);
+    double apart = local->distance / local->size;
+    char text[160];
+    if (!ls_timed_parts_same_forward(&job[0], &job[1], text, sizeof text)) {
+        ls_verdict_set(out, LS_WEAK,
+                       "%s: step 1 differs before the reduction, by engines that do not repeat "
+                       "(--deterministic)",
+                       text);
+        return false;
+    }
+    if (spec->level > 0 && found == NULL) {
+        ls_verdict_set(out, LS_WEAK,
+                       "local gradients rel=%.2g apart, by engines that do not repeat; no price of "
+                       "%s is known for this network and shape",
+                       apart, spec->half);
+        return false;
+    }
+    double limit = limit_of(spec, found, LS_COMPARE_WHOLE);
+    if (!(apart <= limit)) {
+        ls_verdict_set(out, LS_FAIL, "rank=0: local gradients of step 1 rel=%.2g apart, limit=%.2g",
+                       apart, limit);
+        return false;
+    }
+    *share = fmax(2 * local->distance / local->mean_size, single_limit(found, LS_COMPARE_WHOLE));
+    return true;
+}
+
+/* Before the reduction both jobs have the same bits, or engines that need not give them: then
+ * *share of the average. False with a verdict otherwise. */
+static bool judge_local(const ls_case *row, const ls_record *job, double *share, ls_verdict *out)
+{
+    ls_timed_local local;
+    int rank = find_other_loss(job);
+    if (!ls_timed_parts_local(&job[0], &job[1], &local, out)) {
+        return false;
+    }
+    *share = 0;
+    if (local.tensor[0] == '\0' && rank < 0) {
+        return true;
+    }
+    if (!repeats(&job[0]) || !repeats(&job[1])) {
+        return measure_share(row, job, &local, share, out);
+    }
+    ls_verdict_set(out, LS_FAIL,
+                   "rank=%d: %s%s of step 1 differs between two jobs that differ in buckets only",
+                   rank < 0 ? 0 : rank, rank < 0 ? "the local gradient of " : "the loss",
+                   rank < 0 ? local.tensor : "");
+    return false;
+}
+
+/* Same level, ranks and batches, other buckets or nodes: the local gradients are equal where
+ * engines repeat, only the order of the additions differs. u: unit of the type reduced; W-1
+ * additions, each off by at most u of its partial sum, in either job; partial sums are at most
+ * sqrt(W) times the mean of W parts of random sign. */
+static void judge_order(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    ls_timed_parts parts;
+    double share = 0;
+    if (!ls_timed_parts_measure(&job[0], &job[1], 1, 1, &parts, out)) {
+        return;
+    }
+    if (!parts.finite) {
+        ls_verdict_set(out, LS_WEAK, "the first step overflowed: its gradient says nothing");
+        return;
+    }
+    if (!judge_local(row, job, &share, out)) {
+        return;
+    }
+    double unit = row->job[0].level < 2 ? ldexp(1, -24) : ldexp(1, -11);
+    int world = job[0].world;
+    double limit = 2 * (world - 1) * unit * sqrt(world) + share;
+    double error = parts.worst[LS_COMPARE_WHOLE].error;
+    ls_verdict_measured(out, error, limit, "relative",
+                        share == 0 ? "order of W-1 rounded additions in both jobs"
+                                   : "order of W-1 rounded additions in both jobs, and twice what "
+                                     "rank 0's local gradients are apart, by engines that do not "
+                                     "repeat");
+    if (!(error <= limit)) {
+        ls_verdict_set(out, LS_FAIL, "whole gradient of step 1 rel=%.2g limit=%.2g", error, limit);
+    } else {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%s local gradients, other buckets: rel=%.2g limit=%.2g",
+                    share == 0 ? "same" : "nearly the same", error, limit);
+    }
+}
+
+static void add_reference(const ls_matrix *bench, const ls_spec *spec, ls_case *row)
+{
+    row->job_count = 2;
+    row->job[0] = *spec;
+    if (!spec->followed) {
+        ls_timed_reference(bench, spec, &row->job[1], &row->number[0], &row->number[1]);
+        return;
+    }
+    const ls_spec *leader = ls_timed_leader(bench, spec);
+    ls_timed_followed(leader, &row->job[1]);
+    row->number[0] = row->number[1] = 1;
+    if (leader != spec) {
+        row->job[row->job_count++] = *leader;
+    }
+}
+
+static void add_timed(const ls_matrix *bench, ls_case_list *list)
+{
+    for (int i = 0; bench != NULL && i < bench->count; i++) {
+        const ls_spec *spec = &bench->spec[i];
+        if (spec->role != LS_ROLE_THROUGHPUT) {
+            continue;
+        }
+        char id[64];
+        ls_timed_id(spec, id);
+        add_reference(bench, spec,
+                      ls_rows_add(list, judge_reference, "G4", "gradients.timed.%s", id));
+        for (int j = 0; j < i; j++) {
+            const ls_spec *other = &bench->spec[j];
+            if (other->role == LS_ROLE_THROUGHPUT && other->level == spec->level &&
+                other->world == spec->world && spec->world > 1) {
+                ls_case *row = ls_rows_add(list, judge_order, "G5", "gradients.order.%s", id);
+                row->job_count = 2;
+                row->job[0] = *spec;
+                row->job[1] = *other;
+                break;
+            }
+        }
+    }
+}
+
+/* The same judge on small jobs, where the oracle can say whether it is right: the reference has the
+ * job's ranks and reads its dump as data. */
+static void add_followed(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (int level = 1; level < 4; level++) {
+        ls_case *row = ls_rows_add(list, judge_reference, "G4", "gradients.followed.o%d.w2", level);
+        char id[96];
+        row->job_count = 2;
+        row->number[0] = row->number[1] = 1;
+        row->job[0] = ls_rows_evidence(settings, level, 2, 1, 0.1);
+        row->job[0].followed = true;
+        ls_text_put(row->job[0].dump_steps, sizeof row->job[0].dump_steps, "1");
+        ls_spec *reference = &row->job[1];
+        ls_timed_followed(&row->job[0], reference);
+        ls_matrix_id(&row->job[0], id);
+        reference->world = 2;
+        reference->accumulate = 1;
+        ls_text_put(reference->data, sizeof reference->data, "batches:{job:%s}/dump", id);
+    }
+}
+
+void ls_gradients_timed_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    add_timed(settings->bench, list);
+    add_followed(settings, list);
+}

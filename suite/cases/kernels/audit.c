@@ -1,0 +1,138 @@
+/* Audited jobs (numerics.md section 5, rung 3), at every level and half type, alone and with ranks
+ * that share statistics: every rank looks at what each step has written and finds nothing. The CPU
+ * backend shows no operations: there the option is refused. */
+#include "suite/suite.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+
+enum { STEPS = 2 };
+
+/* What the audits of one rank have found. */
+typedef struct findings {
+    int steps;
+    long long elements, bad;
+    double worst;
+    char where[160];
+} findings;
+
+static void read_event(const cJSON *event, findings *to)
+{
+    const cJSON *worst = cJSON_GetObjectItemCaseSensitive(event, "worst");
+    double ratio = ls_json_number(worst, "ratio", 0);
+    to->steps++;
+    to->elements += (long long)ls_json_integer(event, "elements", 0);
+    to->bad += (long long)ls_json_integer(event, "bad", 1);
+    if (ratio >= to->worst || to->where[0] == '\0') {
+        to->worst = ratio;
+        ls_text_put(to->where, sizeof to->where, "%s, %s", ls_json_string(worst, "operation", "?"),
+                    ls_json_string(worst, "output", "?"));
+    }
+}
+
+static findings read_rank(const ls_record *job, int rank)
+{
+    findings found = {0};
+    char path[600], *line = NULL;
+    size_t room = 0;
+    ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, rank);
+    FILE *file = fopen(path, "r");
+    while (file != NULL && getline(&line, &room, file) > 0) {
+        cJSON *event = cJSON_Parse(line);
+        if (strcmp(ls_json_string(event, "event", ""), "audit") == 0) {
+            read_event(event, &found);
+        }
+        cJSON_Delete(event);
+    }
+    free(line);
+    if (file != NULL) {
+        fclose(file);
+    }
+    return found;
+}
+
+/* On a backend that shows nothing. */
+static void judge_refusal(const ls_record *job, ls_verdict *out)
+{
+    const cJSON *event = job->world > 0 ? job->rank[0].unsupported : NULL;
+    if (strcmp(ls_json_string(event, "option", ""), "--audit") != 0) {
+        ls_verdict_set(out, LS_FAIL, "left with exit code 4, but no event says that --audit is it");
+        return;
+    }
+    ls_text_put(out->evidence, sizeof out->evidence, "refused with exit code 4: %s",
+                ls_json_string(event, "why", "?"));
+}
+
+static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    findings all = {0};
+    if (job->code == LS_ERR_UNSUPPORTED) {
+        judge_refusal(job, out);
+        return;
+    }
+    if (job->state != LS_RECORD_DONE && job->code != LS_ERR_CHECK) {
+        ls_verdict_of_outcome(job, out);
+        return;
+    }
+    for (int rank = 0; rank < job->world; rank++) {
+        findings found = read_rank(job, rank);
+        if (found.steps == 0 || (found.bad == 0 && found.steps != STEPS)) {
+            ls_verdict_set(out, LS_FAIL, "rank %d tells of %d audited steps, not %d", rank,
+                           found.steps, STEPS);
+            return;
+        }
+        all.elements += found.elements;
+        all.bad += found.bad;
+        if (found.bad > 0 || rank == 0 || found.worst > all.worst) {
+            all.worst = found.worst;
+            ls_text_put(all.where, sizeof all.where, "%s", found.where);
+        }
+    }
+    ls_text_put(out->evidence, sizeof out->evidence,
+                "%lld of %lld elements wrong in %d steps of %d ranks; the worst used %.2f of its "
+                "bound: %s",
+                all.bad, all.elements, row->job[0].steps, job->world, all.worst, all.where);
+    if (all.bad > 0 || job->code != 0) {
+        out->code = LS_FAIL;
+    }
+    if (all.bad > 0) {
+        ls_text_put(out->cause, sizeof out->cause, "%s is not what its operands give", all.where);
+    }
+}
+
+void ls_audit_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const struct {
+        const char *id, *half, *extra;
+        int level, world;
+        bool sync_bn;
+    } rows[] = {
+        {"o0", "fp16", "", 0, 1, false},
+        {"o1", "fp16", "--optimizer=adam", 1, 1, false},
+        {"o2", "fp16", "", 2, 1, false},
+        {"o2.bf16", "bf16", "--nesterov", 2, 1, false},
+        {"o3", "fp16", "--optimizer=adamw", 3, 1, false},
+        {"o2.w2", "fp16", "--predivide=2", 2, 2, false},
+        {"o1.w3.syncbn", "fp16", "", 1, 3, true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ls_case *row = ls_rows_add(list, judge, "G9", "audit.%s", rows[i].id);
+        ls_spec spec = ls_rows_evidence(settings, rows[i].level, rows[i].world, 1, 0.1);
+        ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
+        ls_text_put(spec.half, sizeof spec.half, "%s", rows[i].half);
+        spec.dump_steps[0] = '\0';
+        spec.dump_all = false;
+        spec.steps = STEPS;
+        spec.sync_bn = rows[i].sync_bn;
+        ls_text_put(spec.extra, sizeof spec.extra, "--audit=%d:1%s%s", 11 + (int)i,
+                    rows[i].extra[0] == '\0' ? "" : " ", rows[i].extra);
+        row->kind = LS_INSIDE;
+        row->judges_outcome = true;
+        row->judges_refusal = true;
+        row->job_count = 1;
+        row->job[0] = spec;
+    }
+}

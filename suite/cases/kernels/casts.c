@@ -1,0 +1,573 @@
+/* Which operation sees which type (numerics.md section 1): weights cast once per step and never
+ * stale, batch norm's parameters left in f32, activations and gradients rounded once, the loss and
+ * the loss scale's product in f32. Shown by what changes when an operand is rounded beforehand. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "reference/explain/explain.h"
+#include "net.h"
+
+enum { LOGITS = 10, BATCH = 2 };
+
+typedef struct kind {
+    const char *name;
+    ls_dtype type;
+} kind;
+
+static const kind kinds[] = {{"fp16", LS_F16}, {"bf16", LS_BF16}, {"f32", LS_F32}};
+
+enum { KINDS = 3 };
+
+/* Everything a run leaves, as f32. */
+typedef struct result {
+    float loss, logits[BATCH * LOGITS];
+    float *grad[64];
+    int count;
+} result;
+
+static result run(ls_net *net, float scale)
+{
+    result r = {.count = net->network.param_count};
+    LS_ASSERT(r.count <= 64);
+    r.loss = ls_net_run(net, scale, 1.0f);
+    ls_net_logits(net, r.logits);
+    for (int i = 0; i < r.count; i++) {
+        r.grad[i] = ls_net_values(net, &net->grad[i]);
+    }
+    return r;
+}
+
+static void drop(result *r)
+{
+    for (int i = 0; i < r->count; i++) {
+        free(r->grad[i]);
+    }
+}
+
+static bool same_logits(const result *a, const result *b)
+{
+    return memcmp(a->logits, b->logits, sizeof a->logits) == 0;
+}
+
+/* Logits and all gradients have the same bits. */
+static bool same(const ls_net *net, const result *a, const result *b)
+{
+    bool equal = same_logits(a, b);
+    for (int i = 0; i < a->count; i++) {
+        size_t bytes = (size_t)net->grad[i].count * sizeof(float);
+        equal = equal && memcmp(a->grad[i], b->grad[i], bytes) == 0;
+    }
+    return equal;
+}
+
+/* Whether the parameter is among those a row is about. */
+static bool concerns(const ls_param *param, const char *what)
+{
+    if (strcmp(what, "conv") == 0) {
+        return param->role == LS_PARAM_CONV_WEIGHT;
+    }
+    if (strcmp(what, "linear") == 0) {
+        return param->role == LS_PARAM_LINEAR_WEIGHT || param->role == LS_PARAM_LINEAR_BIAS;
+    }
+    bool weight = strcmp(what, "norm-bias") != 0, bias = strcmp(what, "norm-weight") != 0;
+    return (weight && param->role == LS_PARAM_NORM_WEIGHT) ||
+           (bias && param->role == LS_PARAM_NORM_BIAS);
+}
+
+/* Values that no 16-bit type holds, for batch norm's 1 and 0 too. */
+static void unround(ls_net *net)
+{
+    for (int i = 0; i < net->network.param_count; i++) {
+        float *value = ls_net_values(net, &net->param[i]);
+        for (int64_t k = 0; k < net->param[i].count; k++) {
+            value[k] = value[k] * 1.0003f + 0.00031f * (float)(k % 7);
+        }
+        ls_net_set(net, i, value);
+        free(value);
+    }
+    ls_net_changed(net);
+}
+
+static void round_params(ls_net *net, const char *what, ls_dtype type)
+{
+    for (int i = 0; i < net->network.param_count; i++) {
+        float *value = ls_net_values(net, &net->param[i]);
+        for (int64_t k = 0; k < net->param[i].count && concerns(&net->network.param[i], what);
+             k++) {
+            value[k] = ls_net_rounded(type, value[k]);
+        }
+        ls_net_set(net, i, value);
+        free(value);
+    }
+    ls_net_changed(net);
+}
+
+/* Rounding these operands beforehand changes no bit where the operation rounds them itself, and
+ * must change some where it does not. number: what, kind, whether nothing may change. */
+static const char *const operands[] = {"conv", "linear", "norm-weight", "norm-bias", "input"};
+
+static void judge_operand(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    const char *what = operands[row->number[0]];
+    ls_dtype type = kinds[row->number[1]].type, half = type == LS_F32 ? LS_F16 : type;
+    bool still = type != LS_F32 && strncmp(what, "norm", 4) != 0;
+    ls_net net;
+    if (!ls_net_open(&net, type, LS_F32, BATCH, 5, out)) {
+        return;
+    }
+    unround(&net);
+    result before = run(&net, 128.0f);
+    if (strcmp(what, "input") == 0) {
+        for (int i = 0; i < BATCH * 3 * 256; i++) {
+            net.input[i] = ls_net_rounded(half, net.input[i]);
+        }
+    } else {
+        round_params(&net, what, half);
+    }
+    result after = run(&net, 128.0f);
+    /* where nothing is rounded, the forward alone must show it */
+    bool equal = still ? same(&net, &before, &after) : same_logits(&before, &after);
+    if (equal != still) {
+        ls_verdict_set(out, LS_FAIL, "%s rounded to %s beforehand: the bits %s", what,
+                       ls_dtype_name(half), equal ? "stay, so it was rounded" : "change");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%s rounded to %s beforehand: %s", what,
+                    ls_dtype_name(half),
+                    still ? "logits and gradients keep every bit" : "the logits change");
+    }
+    drop(&before);
+    drop(&after);
+    ls_net_close(&net);
+}
+
+/* ---- activations and gradients --------------------------------------------------------------- */
+
+/* How many of the values are no value of that type. */
+static int64_t strangers(ls_dtype type, const float *value, int64_t count)
+{
+    int64_t found = 0;
+    for (int64_t i = 0; i < count; i++) {
+        found += !(value[i] == ls_net_rounded(type, value[i]));
+    }
+    return found;
+}
+
+static void judge_activations(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    ls_dtype type = kinds[row->number[1]].type, half = type == LS_F32 ? LS_F16 : type;
+    int stored = 0;
+    ls_net net;
+    if (!ls_net_open(&net, type, LS_F32, BATCH, 6, out)) {
+        return;
+    }
+    result r = run(&net, 128.0f);
+    for (int i = 1; i < net.network.layer_count - 1; i++) {
+        int64_t count;
+        float *value = ls_net_activation(&net, i, &count);
+        if (value == NULL) {
+            continue;
+        }
+        int64_t odd = strangers(half, value, count);
+        stored++;
+        if ((type == LS_F32) != (odd > 0)) {
+            ls_verdict_set(out, LS_FAIL, "%s: %lld of %lld elements are no %s",
+                           net.network.layer[i].name, (long long)odd, (long long)count,
+                           ls_dtype_name(half));
+        }
+        free(value);
+    }
+    if (stored == 0) {
+        ls_verdict_set(out, LS_WEAK, "every layer is fused away");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d stored layers are %s", stored,
+                    ls_dtype_name(type));
+    }
+    drop(&r);
+    ls_net_close(&net);
+}
+
+/* Gradients of products are made in the activation's type even where they are held in f32; batch
+ * norm's are f32 throughout. */
+static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    ls_dtype type = kinds[row->number[1]].type, half = type == LS_F32 ? LS_F16 : type;
+    ls_net net;
+    if (!ls_net_open(&net, type, LS_F32, BATCH, 7, out)) {
+        return;
+    }
+    result r = run(&net, 128.0f);
+    for (int i = 0; i < r.count; i++) {
+        bool norm = concerns(&net.network.param[i], "norm");
+        int64_t odd = strangers(half, r.grad[i], net.grad[i].count);
+        if ((norm || type == LS_F32) != (odd > 0)) {
+            ls_verdict_set(out, LS_FAIL, "%s: %lld of %lld gradients are no %s",
+                           net.network.param[i].name, (long long)odd, (long long)net.grad[i].count,
+                           ls_dtype_name(half));
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d gradients: products' are %s, batch norm's f32", r.count,
+                    ls_dtype_name(type));
+    }
+    drop(&r);
+    ls_net_close(&net);
+}
+
+/* ---- the weights' cache ---------------------------------------------------------------------- */
+
+/* What an optimizer's step does to the weights. */
+static void step_weights(ls_net *net)
+{
+    for (int i = 0; i < net->network.param_count; i++) {
+        float *value = ls_net_values(net, &net->param[i]);
+        for (int64_t k = 0; k < net->param[i].count; k++) {
+            value[k] += 0.01f * (float)(1 + k % 3);
+        }
+        ls_net_set(net, i, value);
+        free(value);
+    }
+}
+
+/* A plan that ran before `changes` gives what a new plan gives that never knew other weights. */
+static void compare_fresh(ls_net *used, ls_dtype type, bool steps, uint64_t input, const char *when,
+                          ls_verdict *out)
+{
+    ls_net fresh;
+    if (!ls_net_open(&fresh, type, LS_F32, BATCH, 8, out)) {
+        return;
+    }
+    if (steps) {
+        step_weights(&fresh);
+        ls_net_changed(&fresh);
+    }
+    ls_net_input(&fresh, input);
+    ls_net_input(used, input);
+    result a = run(used, 128.0f), b = run(&fresh, 128.0f);
+    if (!same(used, &a, &b)) {
+        ls_verdict_set(out, LS_FAIL, "%s: logit 0 is %.9g, a new plan's %.9g", when,
+                       (double)a.logits[0], (double)b.logits[0]);
+    }
+    drop(&a);
+    drop(&b);
+    ls_net_close(&fresh);
+}
+
+static void judge_cache(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    ls_dtype type = kinds[row->number[1]].type;
+    ls_net net;
+    if (!ls_net_open(&net, type, LS_F32, BATCH, 8, out)) {
+        return;
+    }
+    result r = run(&net, 128.0f);
+    compare_fresh(&net, type, false, 81, "a second micro-step with the same weights", out);
+    step_weights(&net);
+    ls_net_changed(&net);
+    compare_fresh(&net, type, true, 82, "the first forward behind a step", out);
+    compare_fresh(&net, type, true, 83, "the second forward behind a step", out);
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "micro-steps and the forward behind a step see the weights of their time");
+    }
+    drop(&r);
+    ls_net_close(&net);
+}
+
+/* Cast once: until it is told, a plan with half products does not look at the f32 weights again. */
+static void judge_cast_once(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    ls_net net;
+    if (!ls_net_open(&net, kinds[row->number[1]].type, LS_F32, BATCH, 9, out)) {
+        return;
+    }
+    result before = run(&net, 128.0f);
+    int conv = ls_net_find(&net, "layer2.0.conv1.weight");
+    float *value = ls_net_values(&net, &net.param[conv]);
+    for (int64_t k = 0; k < net.param[conv].count; k++) {
+        value[k] *= 2.0f;
+    }
+    ls_net_set(&net, conv, value);
+    result untold = run(&net, 128.0f);
+    ls_net_changed(&net);
+    result told = run(&net, 128.0f);
+    bool first = same(&net, &before, &untold), second = same(&net, &before, &told);
+    if (!first || second) {
+        ls_verdict_set(out, LS_FAIL, "weights changed: the forward %s before it was told, %s after",
+                       first ? "did not see it" : "saw it", second ? "did not see it" : "saw it");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "cast once, and again when the parameters have changed");
+    }
+    free(value);
+    drop(&before);
+    drop(&untold);
+    drop(&told);
+    ls_net_close(&net);
+}
+
+/* ---- loss and its scale ---------------------------------------------------------------------- */
+
+/* Logits are the bias: the linear layer's weights are zero. */
+static void bias_only(ls_net *net, const float bias[LOGITS], int64_t target)
+{
+    int weight = ls_net_find(net, "fc.weight");
+    float *zero = calloc((size_t)net->param[weight].count, sizeof *zero);
+    LS_ASSERT(zero != NULL);
+    ls_net_set(net, weight, zero);
+    ls_net_set(net, ls_net_find(net, "fc.bias"), bias);
+    free(zero);
+    ls_net_changed(net);
+    for (int n = 0; n < net->batch; n++) {
+        net->target[n] = target;
+    }
+}
+
+/* Logits of 49152 and -49152: the loss is 98304, beyond fp16. */
+static void judge_loss(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    static const float bias[LOGITS] = {49152.0f, -49152.0f, 0, 0, 0, 0, 0, 0, 0, 0};
+    ls_net net;
+    if (!ls_net_open(&net, kinds[row->number[1]].type, LS_F32, BATCH, 10, out)) {
+        return;
+    }
+    bias_only(&net, bias, 1);
+    float loss = ls_net_run(&net, 1.0f, 1.0f);
+    if (loss != 98304.0f) {
+        ls_verdict_set(out, LS_FAIL, "the loss is %.9g, expected 98304", (double)loss);
+    }
+    /* ten equal logits: ln(10), to f32 and not to a 16-bit type */
+    static const float flat[LOGITS] = {0};
+    bias_only(&net, flat, 3);
+    loss = ls_net_run(&net, 1.0f, 1.0f);
+    static const ls_tol tol =
+        LS_TOL(2.4e-7, "ln(10) is between 2 and 4: one unit in f32's last place");
+    if (!(fabs((double)loss - log(10.0)) <= tol.value)) {
+        ls_verdict_set(out, LS_FAIL, "the loss of ten equal logits is %.9g, expected %.9g",
+                       (double)loss, log(10.0));
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "98304 and ln(10), in f32");
+    }
+    ls_net_close(&net);
+}
+
+/* One image, sure of class 0, target 1: the gradient of fc.bias is S, -S, and p * S elsewhere. */
+typedef struct product {
+    const char *name;
+    int kind;
+    float scale, factor;
+    float expected; /* of class 0; INFINITY where it overflows */
+} product;
+
+static const product products[] = {
+    {"fp16.largest", 0, 65504.0f, 1.0f, 65504.0f},
+    {"fp16.rounds-down", 0, 65519.996f, 1.0f, 65504.0f},
+    {"fp16.overflows", 0, 65520.0f, 1.0f, INFINITY},
+    {"fp16.factor", 0, 131008.0f, 0.5f, 65504.0f},
+    {"fp16.factor-overflows", 0, 131040.0f, 0.5f, INFINITY},
+    {"bf16.beyond-fp16", 1, 16777216.0f, 1.0f, 16777216.0f},
+    {"f32.beyond-fp16", 2, 16777216.0f, 1.0f, 16777216.0f},
+};
+
+static void judge_product(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    const product *p = &products[row->number[0]];
+    static const float bias[LOGITS] = {40.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    ls_net net;
+    if (!ls_net_open(&net, kinds[p->kind].type, LS_F32, 1, 11, out)) {
+        return;
+    }
+    bias_only(&net, bias, 1);
+    ls_net_run(&net, p->scale, p->factor);
+    float *grad = ls_net_values(&net, &net.grad[ls_net_find(&net, "fc.bias")]);
+    if (grad[0] != p->expected || grad[1] != -p->expected || !isfinite(grad[2])) {
+        ls_verdict_set(out, LS_FAIL, "S %.9g * %g: the gradients are %.9g, %.9g, %.9g",
+                       (double)p->scale, (double)p->factor, (double)grad[0], (double)grad[1],
+                       (double)grad[2]);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "S %.9g * %g gives %.9g", (double)p->scale,
+                    (double)p->factor, (double)grad[0]);
+    }
+    free(grad);
+    ls_net_close(&net);
+}
+
+/* p of 1.5e-8 vanishes in fp16 (half the smallest subnormal is 3e-8); times 65536 in f32 it stays.
+ */
+static void judge_rescue(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row, (void)job;
+    static const float bias[LOGITS] = {18.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    ls_net net;
+    if (!ls_net_open(&net, LS_F16, LS_F32, 1, 12, out)) {
+        return;
+    }
+    double p = exp(-18.0) / (1.0 + 9.0 * exp(-18.0));
+    static const ls_tol tol = LS_TOL(0x1p-20, "units of fp16 between 2^-10 and 2^-9: p in f32 may "
+                                              "fall on the other side of one rounding");
+    bias_only(&net, bias, 0);
+    for (int scaled = 0; scaled < 2; scaled++) {
+        ls_net_run(&net, scaled ? 65536.0f : 1.0f, 1.0f);
+        float *grad = ls_net_values(&net, &net.grad[ls_net_find(&net, "fc.bias")]);
+        double expected = scaled ? p * 65536.0 : 0.0;
+        if (!(fabs((double)grad[5] - expected) <= (scaled ? tol.value : 0.0))) {
+            ls_verdict_set(out, LS_FAIL, "S %d: the gradient is %.9g, expected %.9g",
+                           scaled ? 65536 : 1, (double)grad[5], expected);
+        }
+        free(grad);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "0 at S 1, %.3g at S 65536", p * 65536.0);
+    }
+    ls_net_close(&net);
+}
+
+/* ---- what is told about types ---------------------------------------------------------------- */
+
+/* numerics.md section 1, a line of `explain` each: held, gradient, reduced, master. */
+static const struct {
+    const char *name, *arguments, *line[5];
+} tables[] = {
+    {"o0",
+     "--opt-level O0",
+     {"convolution weights      fp32       fp32       fp32       itself",
+      "batch norm weight, bias  fp32       fp32       fp32       itself",
+      "linear weight, bias      fp32       fp32       fp32       itself",
+      "running statistics       fp32", "activations              fp32"}},
+    {"o1",
+     "--opt-level O1",
+     {"convolution weights      fp32       fp32       fp32       itself",
+      "batch norm weight, bias  fp32       fp32       fp32       itself",
+      "linear weight, bias      fp32       fp32       fp32       itself",
+      "Weights are cast to fp16 once per step", "activations              fp16"}},
+    {"o2",
+     "--opt-level O2",
+     {"convolution weights      fp16       fp16       fp16       fp32",
+      "batch norm weight, bias  fp32       fp32       fp32       itself",
+      "linear weight, bias      fp16       fp16       fp16       fp32",
+      "running statistics       fp32", "activations              fp16"}},
+    {"o3",
+     "--opt-level O3",
+     {"convolution weights      fp16       fp16       fp16       none",
+      "batch norm weight, bias  fp16       fp16       fp16       none",
+      "linear weight, bias      fp16       fp16       fp16       none",
+      "running statistics       fp16", "activations              fp16"}},
+    {"o2.bf16",
+     "--opt-level O2 --half bf16",
+     {"convolution weights      bf16       bf16       bf16       fp32",
+      "batch norm weight, bias  fp32       fp32       fp32       itself",
+      "linear weight, bias      bf16       bf16       bf16       fp32",
+      "running statistics       fp32", "activations              bf16"}},
+    {"o2.allreduce-fp32",
+     "--opt-level O2 --allreduce-fp32",
+     {"convolution weights      fp16       fp16       fp32       fp32",
+      "batch norm weight, bias  fp32       fp32       fp32       itself",
+      "linear weight, bias      fp16       fp16       fp32       fp32",
+      "running statistics       fp32", "activations              fp16"}},
+    {"o3.masters",
+     "--opt-level O3 --master-weights=True --keep-batchnorm-fp32=True",
+     {"convolution weights      fp16       fp16       fp16       fp32",
+      "batch norm weight, bias  fp32       fp32       fp32       itself",
+      "linear weight, bias      fp16       fp16       fp16       fp32",
+      "running statistics       fp32", "activations              fp16"}},
+    {"o1.compressed",
+     "--opt-level O1 --compress fp16",
+     {"convolution weights      fp32       fp32       fp16       itself",
+      "batch norm weight, bias  fp32       fp32       fp16       itself",
+      "linear weight, bias      fp32       fp32       fp16       itself",
+      "always                   fp32: logits, loss, unscaled gradients, moments",
+      "activations              fp16"}},
+};
+
+static ls_status parse(const char *text, ls_options *options)
+{
+    char copy[200], option[64] = "", why[160] = "", *rest = NULL;
+    char *argument[16] = {"lockstep-train", "-a", "resnet8"};
+    int count = 3;
+    ls_text_put(copy, sizeof copy, "%s", text);
+    for (char *word = strtok_r(copy, " ", &rest); word != NULL && count < 15;
+         word = strtok_r(NULL, " ", &rest)) {
+        argument[count++] = word;
+    }
+    return ls_options_parse(count, argument, options, option, why, (int)sizeof why);
+}
+
+static void judge_table(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    ls_options options;
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    LS_ASSERT(to != NULL);
+    ls_status status = parse(tables[row->number[0]].arguments, &options);
+    status = status == LS_OK ? ls_explain_print(&options, 2, to) : status;
+    fclose(to);
+    if (status != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "explain %s: %s", tables[row->number[0]].arguments,
+                       ls_status_name(status));
+    }
+    for (int i = 0; i < 5 && status == LS_OK; i++) {
+        if (strstr(text, tables[row->number[0]].line[i]) == NULL) {
+            ls_verdict_set(out, LS_FAIL, "explain %s has no line \"%s\"",
+                           tables[row->number[0]].arguments, tables[row->number[0]].line[i]);
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "explain %s: the types of the table",
+                    tables[row->number[0]].arguments);
+    }
+    free(text);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static void add(ls_case_list *list, ls_case_judge *judge, const char *what, int first)
+{
+    for (int k = 0; k < KINDS; k++) {
+        ls_case *row = ls_inside_add(list, judge, "A9", "casts.%s.%s", what, kinds[k].name);
+        row->number[0] = first;
+        row->number[1] = k;
+    }
+}
+
+void ls_casts_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    (void)settings;
+    for (int i = 0; i < 5; i++) {
+        char what[32];
+        snprintf(what, sizeof what, "operand.%s", operands[i]);
+        add(list, judge_operand, what, i);
+    }
+    add(list, judge_activations, "activations", 0);
+    add(list, judge_gradients, "gradients", 0);
+    add(list, judge_cache, "cache", 0);
+    for (int k = 0; k < 2; k++) {
+        ls_inside_add(list, judge_cast_once, "A9", "casts.once.%s", kinds[k].name)->number[1] = k;
+    }
+    add(list, judge_loss, "loss", 0);
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
+        ls_inside_add(list, judge_product, "A9", "casts.product.%s", products[i].name)->number[0] =
+            (int)i;
+    }
+    ls_inside_add(list, judge_rescue, "A9", "casts.product.rescue");
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        ls_inside_add(list, judge_table, "A9", "casts.table.%s", tables[i].name)->number[0] =
+            (int)i;
+    }
+}

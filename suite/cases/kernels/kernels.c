@@ -1,0 +1,588 @@
+/* Operations of a backend in small networks against a plain double interpreter on the backend's own
+ * branches: gradients by what ideal rounding costs, running statistics, the order in which
+ * gradients are handed over, repeats. Inside cases: they call the backend through
+ * kernels/kernels.h. */
+#include "suite/suite.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "suite/judge/compare_bounds.h"
+#include "suite/inside/kernel_subject.h"
+
+/* ---- networks -------------------------------------------------------------------------------- */
+
+typedef void build(ls_kernel_net *n);
+
+static void build_basic(ls_kernel_net *n) /* a stem with pool, equal and projected blocks */
+{
+    ls_kernel_net_start(n);
+    int x = ls_kernel_net_relu(n, ls_kernel_net_norm(n, ls_kernel_net_conv(n, 0, 16, 7, 2, 3)));
+    x = ls_kernel_net_pool(n, x, 3, 2, 1);
+    x = ls_kernel_net_block(n, x, 16, 1, 0);
+    ls_kernel_net_finish(n, ls_kernel_net_block(n, x, 32, 2, 0), 7);
+}
+
+static void build_bottleneck(ls_kernel_net *n)
+{
+    ls_kernel_net_start(n);
+    int x = ls_kernel_net_relu(n, ls_kernel_net_norm(n, ls_kernel_net_conv(n, 0, 16, 3, 1, 1)));
+    x = ls_kernel_net_pool(n, x, 3, 2, 1);
+    x = ls_kernel_net_bottleneck(n, x, 16, 1);
+    x = ls_kernel_net_bottleneck(n, x, 16, 2);
+    ls_kernel_net_finish(n, ls_kernel_net_bottleneck(n, x, 16, 1), 10);
+}
+
+static void build_padded(ls_kernel_net *n) /* option A shortcuts; 24 channels: no multiple of 16 */
+{
+    ls_kernel_net_start(n);
+    int x = ls_kernel_net_relu(n, ls_kernel_net_norm(n, ls_kernel_net_conv(n, 0, 16, 3, 1, 1)));
+    x = ls_kernel_net_block(n, x, 16, 1, 'A');
+    x = ls_kernel_net_block(n, x, 24, 2, 'A');
+    ls_kernel_net_finish(n, ls_kernel_net_block(n, x, 64, 2, 'A'), 10);
+}
+
+static void build_bare(ls_kernel_net *n) /* nothing fuses: ReLU, add and pool alone; 5 channels */
+{
+    ls_kernel_net_start(n);
+    int a = ls_kernel_net_relu(n, ls_kernel_net_conv(n, 0, 5, 3, 1, 1));
+    int b = ls_kernel_net_pool(n, a, 2, 2, 0);
+    int c = ls_kernel_net_sum(n, ls_kernel_net_conv(n, b, 5, 3, 1, 1), b);
+    int d = ls_kernel_net_relu(n, c);
+    int e = ls_kernel_net_norm(n, ls_kernel_net_conv(n, d, 8, 1, 1, 0));
+    int f = ls_kernel_net_sum(n, e, ls_kernel_net_conv(n, d, 8, 1, 1, 0)); /* add without ReLU */
+    ls_kernel_net_finish(n, ls_kernel_net_pool(n, f, 2, 1, 1), 4);
+}
+
+static void build_tiny(ls_kernel_net *n) /* down to one pixel: a 3x3 is a matrix product there */
+{
+    ls_kernel_net_start(n);
+    int x = ls_kernel_net_relu(n, ls_kernel_net_norm(n, ls_kernel_net_conv(n, 0, 16, 3, 2, 1)));
+    x = ls_kernel_net_block(n, x, 32, 2, 0);
+    x = ls_kernel_net_block(n, x, 32, 1, 0);
+    x = ls_kernel_net_block(n, x, 64, 2, 0);
+    ls_kernel_net_finish(n, ls_kernel_net_block(n, x, 64, 1, 0), 10);
+}
+
+static const struct scene {
+    const char *name;
+    build *make;
+    int batch, height, width;
+} scenes[] = {
+    {"basic", build_basic, 4, 24, 24},     {"bottleneck", build_bottleneck, 4, 12, 12},
+    {"padded", build_padded, 4, 12, 12},   {"bare", build_bare, 3, 11, 9},
+    {"tiny", build_tiny, 16, 16, 16},      {"odd-37x33", build_basic, 1, 37, 33},
+    {"odd-19x27", build_basic, 3, 19, 27}, {"one-sample", build_basic, 1, 40, 40},
+    {"wide-7x45", build_padded, 2, 7, 45},
+};
+enum { SCENES = sizeof scenes / sizeof *scenes };
+
+static const struct form {
+    const char *name;
+    int level;
+    ls_dtype activation, param, grad, norm;
+    ls_kernel_rounding rounding;
+} forms[] = {
+    {"f32", 0, LS_F32, LS_F32, LS_F32, LS_F32, LS_KERNEL_ROUND_F32},
+    {"o1.fp16", 1, LS_F16, LS_F32, LS_F32, LS_F32, LS_KERNEL_ROUND_F16},
+    {"o2.fp16", 2, LS_F16, LS_F16, LS_F16, LS_F32, LS_KERNEL_ROUND_F16},
+    {"o3.fp16", 3, LS_F16, LS_F16, LS_F16, LS_F16, LS_KERNEL_ROUND_F16},
+    {"o1.bf16", 1, LS_BF16, LS_F32, LS_F32, LS_F32, LS_KERNEL_ROUND_BF16},
+    {"o2.bf16", 2, LS_BF16, LS_BF16, LS_BF16, LS_F32, LS_KERNEL_ROUND_BF16},
+};
+enum { FORMS = sizeof forms / sizeof *forms };
+
+static const float scale_of_half = 128; /* what evidence runs use: no overflow, no underflow */
+
+static ls_kernel_subject_options options_of(const ls_case *row)
+{
+    const struct scene *scene = &scenes[row->number[0]];
+    const struct form *form = &forms[row->number[1]];
+    return (ls_kernel_subject_options){.device = row->text,
+                                       .batch = scene->batch,
+                                       .height = scene->height,
+                                       .width = scene->width,
+                                       .threads = row->number[3] > 0 ? row->number[3] : 1,
+                                       .activation = form->activation,
+                                       .param_type = form->param,
+                                       .grad_type = form->grad,
+                                       .norm_type = form->norm,
+                                       .buffer_type = LS_F32};
+}
+
+/* A group of two ranks with the same batch: what this one says, the other says, too. */
+static ls_status echo(void *context, ls_stream *stream, const float *mine, float *all,
+                      int64_t count)
+{
+    const ls_kernel_subject *s = context;
+    int64_t bytes = count * (int64_t)sizeof *mine;
+    float *host = malloc((size_t)bytes);
+    LS_ASSERT(host != NULL);
+    ls_status status = s->api->copy_out(s->backend, stream, host, mine, bytes);
+    status = status == LS_OK ? s->api->stream_wait(stream) : status;
+    for (int rank = 0; rank < 2 && status == LS_OK; rank++) {
+        status = s->api->copy_in(s->backend, stream, all + rank * count, host, bytes);
+    }
+    status = status == LS_OK ? s->api->stream_wait(stream) : status;
+    free(host);
+    return status;
+}
+
+static bool start(const ls_case *row, ls_kernel_net *net, ls_kernel_subject *s, ls_verdict *out)
+{
+    ls_kernel_subject_options options = options_of(row);
+    ls_norm_sync twins = {.group_size = 2, .context = s, .all_gather = echo};
+    options.norm_sync = row->number[2] != 0 ? &twins : NULL;
+    scenes[row->number[0]].make(net);
+    ls_status status = ls_kernel_subject_make(net, &options, s);
+    if (status == LS_ERR_UNSUPPORTED) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "the %s backend does not run this network so",
+                       row->text);
+    } else if (status != LS_OK) {
+        ls_verdict_set(out, LS_INFRA, "no backend %s: %s", row->text, ls_status_name(status));
+    }
+    return status == LS_OK;
+}
+
+static bool ran(ls_status status, const char *what, ls_verdict *out)
+{
+    if (status != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "%s failed: %s", what, ls_status_name(status));
+    }
+    return status == LS_OK;
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+typedef struct pair { /* the same network in exact and in ideal arithmetic */
+    ls_kernel_interpreter exact, ideal;
+} pair;
+
+static bool run_pair(const ls_kernel_subject *s, ls_kernel_rounding type, double scale, pair *p,
+                     ls_verdict *out)
+{
+    if (!ran(ls_kernel_subject_mirror(s, LS_KERNEL_ROUND_NONE, &p->exact), "export", out)) {
+        return false;
+    }
+    if (!ran(ls_kernel_subject_mirror(s, type, &p->ideal), "export", out)) {
+        ls_kernel_interpreter_free(&p->exact);
+        return false;
+    }
+    ls_kernel_interpreter_forward(&p->exact, s->target);
+    ls_kernel_interpreter_backward(&p->exact, s->target, scale);
+    ls_kernel_interpreter_forward(&p->ideal, s->target);
+    ls_kernel_interpreter_backward(&p->ideal, s->target, scale);
+    return true;
+}
+
+static void free_pair(pair *p)
+{
+    ls_kernel_interpreter_free(&p->exact);
+    ls_kernel_interpreter_free(&p->ideal);
+}
+
+static double distance(const double *a, const double *b, int64_t count)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        sum += (a[i] - b[i]) * (a[i] - b[i]);
+    }
+    return sqrt(sum);
+}
+
+static double norm_of(const double *a, int64_t count)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        sum += a[i] * a[i];
+    }
+    return sqrt(sum);
+}
+
+static void judge_part(const char *name, double e, double r, ls_compare_bound bound,
+                       ls_verdict *out)
+{
+    double ratio = e == 0 ? 0 : e / r;
+    if (!out->measured || !(ratio <= out->value)) {
+        ls_verdict_measured(out, ratio, bound.factor, "x ideal", bound.why);
+    }
+    if (!(ratio <= bound.factor)) {
+        ls_verdict_set(out, LS_FAIL, "%s: e=%.2e is %.1f x ideal rounding, limit=%g x", name, e,
+                       ratio, bound.factor);
+    }
+}
+
+static void judge_params(const ls_kernel_subject *s, const pair *p, int level, ls_verdict *out)
+{
+    const ls_compare_bound *bounds = ls_compare_bounds_of(level);
+    const ls_network *w = &s->n->network;
+    double whole = 0, whole_e = 0, whole_r = 0;
+    int64_t all = 0;
+    for (int k = 0; k < w->param_count; k++) {
+        double size = norm_of(p->exact.param_grad[k], s->grad[k].count);
+        whole += size * size;
+        all += s->grad[k].count;
+    }
+    for (int k = 0; k < w->param_count; k++) {
+        int64_t count = s->grad[k].count;
+        double *grad = ls_kernel_subject_read(s, &s->grad[k]);
+        if (grad == NULL) {
+            ls_verdict_set(out, LS_INFRA, "cannot read a gradient back");
+            return;
+        }
+        double e = distance(grad, p->exact.param_grad[k], count);
+        double r = distance(p->ideal.param_grad[k], p->exact.param_grad[k], count);
+        free(grad);
+        /* the judge's D: a tensor that is small among the others is judged on their scale */
+        double floor = 1e-3 * sqrt(whole) * sqrt((double)count / (double)all);
+        double scale = fmax(norm_of(p->exact.param_grad[k], count), floor);
+        bool small = count < 64;
+        judge_part(w->param[k].name, e / scale, r / scale,
+                   bounds[small ? LS_COMPARE_SMALL : LS_COMPARE_TENSOR], out);
+        whole_e += e * e;
+        whole_r += r * r;
+    }
+    judge_part("whole gradient", sqrt(whole_e / whole), sqrt(whole_r / whole),
+               bounds[LS_COMPARE_WHOLE], out);
+}
+
+static const ls_tol loss_units =
+    LS_TOL(4e-7, "exp and log are good to one unit of f32 (6e-8) each, and so is the stored loss");
+
+/* The loss is that of the backend's own logits. */
+static void judge_loss(const ls_kernel_subject *s, ls_kernel_interpreter *exact, ls_verdict *out)
+{
+    int linear = s->n->network.layer_count - 2;
+    int64_t count = exact->size[linear].count;
+    float *logits = malloc((size_t)count * sizeof *logits);
+    double *own = malloc((size_t)count * sizeof *own);
+    LS_ASSERT(logits != NULL && own != NULL);
+    ls_step_state state;
+    if (ran(s->api->plan_export(s->plan, s->stream, LS_EXPORT_LOGITS, 0, logits, count * 4),
+            "export of logits", out) &&
+        ran(ls_kernel_subject_get_state(s, &state), "reading the state", out)) {
+        for (int64_t i = 0; i < count; i++) {
+            own[i] = (double)logits[i];
+        }
+        double *kept = exact->value[linear];
+        exact->value[linear] = own;
+        ls_kernel_interpreter_loss(exact, linear + 1, s->target, false, 0);
+        exact->value[linear] = kept;
+        if (!(fabs((double)state.loss - exact->loss) <= loss_units.value * (1 + exact->loss))) {
+            ls_verdict_set(out, LS_FAIL, "loss %.9g, its logits give %.9g", (double)state.loss,
+                           exact->loss);
+        }
+    }
+    free(logits);
+    free(own);
+}
+
+/* Biases of the last layer 100 apart, the least first; all else as usual, but small. */
+static double apart(const ls_kernel_net *n, int p, int64_t i)
+{
+    const ls_param *param = &n->param[p];
+    return param->role == LS_PARAM_LINEAR_BIAS   ? 100 * (double)i
+           : param->role == LS_PARAM_NORM_WEIGHT ? 1
+           : param->role == LS_PARAM_NORM_BIAS   ? 0
+                                                 : ldexp((double)((p + i * 7) % 11 - 5), -6);
+}
+
+/* exp of a logit's distance from another than the largest is beyond f32. */
+static void judge_large(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    ls_kernel_net net;
+    ls_kernel_subject s;
+    ls_kernel_interpreter exact;
+    ls_kernel_subject_options options = options_of(row);
+    options.initial = apart;
+    scenes[row->number[0]].make(&net);
+    if (!ran(ls_kernel_subject_make(&net, &options, &s), "making a plan", out)) {
+        return;
+    }
+    if (ran(ls_kernel_subject_step(&s), "a step", out) &&
+        ran(ls_kernel_subject_mirror(&s, LS_KERNEL_ROUND_NONE, &exact), "export", out)) {
+        ls_kernel_interpreter_forward(&exact, s.target);
+        judge_loss(&s, &exact, out);
+        ls_kernel_interpreter_free(&exact);
+    }
+    for (int k = 0; k < net.network.param_count; k++) {
+        double *grad = ls_kernel_subject_read(&s, &s.grad[k]);
+        for (int64_t i = 0; grad != NULL && i < s.grad[k].count; i++) {
+            if (!isfinite(grad[i])) {
+                ls_verdict_set(out, LS_FAIL, "%s[%lld] is %g", net.param[k].name, (long long)i,
+                               grad[i]);
+                break;
+            }
+        }
+        free(grad);
+    }
+    ls_kernel_subject_free(&s);
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "logits 100 apart: loss and gradients are finite");
+    }
+}
+
+static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    const struct form *form = &forms[row->number[1]];
+    float scale = form->level == 0 ? 1 : scale_of_half;
+    ls_kernel_net net;
+    ls_kernel_subject s;
+    pair p;
+    if (!start(row, &net, &s, out)) {
+        return;
+    }
+    if (ran(ls_kernel_subject_set_scale(&s, scale), "setting the scale", out) &&
+        ran(ls_kernel_subject_step(&s), "a step", out) &&
+        run_pair(&s, form->rounding, (double)scale, &p, out)) {
+        judge_params(&s, &p, form->level, out);
+        judge_loss(&s, &p.exact, out);
+        free_pair(&p);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "gradients of %d parameters at most %.1f x what ideal rounding costs",
+                    net.network.param_count, out->value);
+    }
+    ls_kernel_subject_free(&s);
+}
+
+/* ---- order, repeats, scale ------------------------------------------------------------------- */
+
+static int ready_order(const ls_kernel_net *net, int *expected)
+{
+    int count = 0;
+    for (int i = net->network.layer_count - 1; i > 0; i--) {
+        const ls_layer *l = &net->layer[i];
+        if (l->kind == LS_LAYER_LINEAR) {
+            expected[count++] = l->bias;
+            expected[count++] = l->weight;
+        } else if (l->kind == LS_LAYER_BATCH_NORM) {
+            expected[count++] = l->weight;
+            expected[count++] = l->bias;
+        } else if (l->kind == LS_LAYER_CONV) {
+            expected[count++] = l->weight;
+        }
+    }
+    return count;
+}
+
+static void judge_order(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    ls_kernel_net net;
+    ls_kernel_subject s;
+    if (!start(row, &net, &s, out)) {
+        return;
+    }
+    int expected[LS_KERNEL_NET_PARAMS], count = ready_order(&net, expected);
+    if (ran(ls_kernel_subject_step(&s), "a step", out) && s.ready_count != count) {
+        ls_verdict_set(out, LS_FAIL, "%d gradients were handed over, the network has %d",
+                       s.ready_count, count);
+    }
+    for (int i = 0; i < count && out->code == LS_PASS; i++) {
+        if (s.ready[i] != expected[i]) {
+            ls_verdict_set(out, LS_FAIL, "gradient %d handed over is parameter %d, expected %d", i,
+                           s.ready[i], expected[i]);
+        }
+    }
+    ls_kernel_subject_free(&s);
+}
+
+/* Every gradient of both equals bit for bit after `b` has been multiplied by `factor`. */
+static void judge_equal(const ls_kernel_subject *a, const ls_kernel_subject *b, double factor,
+                        ls_verdict *out)
+{
+    for (int k = 0; k < a->n->network.param_count; k++) {
+        double *x = ls_kernel_subject_read(a, &a->grad[k]);
+        double *y = ls_kernel_subject_read(b, &b->grad[k]);
+        for (int64_t i = 0; x != NULL && y != NULL && i < a->grad[k].count; i++) {
+            if (x[i] * factor != y[i]) {
+                ls_verdict_set(out, LS_FAIL, "%s[%lld]: %.9g and %.9g", a->n->param[k].name,
+                               (long long)i, x[i] * factor, y[i]);
+                break;
+            }
+        }
+        free(x);
+        free(y);
+    }
+}
+
+/* Two backends on the same network: `b` has another loss scale or is asked twice, and must give the
+ * gradients of `a` times the scale. */
+static void judge_two(const ls_case *row, float scale, bool twice, ls_verdict *out)
+{
+    ls_kernel_net net;
+    ls_kernel_subject a, b;
+    if (!start(row, &net, &a, out)) {
+        return;
+    }
+    if (start(row, &net, &b, out)) {
+        if (ran(ls_kernel_subject_set_scale(&b, scale), "setting the scale", out) &&
+            ran(ls_kernel_subject_step(&a), "a step", out) &&
+            ran(ls_kernel_subject_step(&b), "a step", out) &&
+            (!twice || ran(ls_kernel_subject_step(&b), "a second step", out))) {
+            judge_equal(&a, &b, (double)scale, out);
+        }
+        ls_kernel_subject_free(&b);
+    }
+    ls_kernel_subject_free(&a);
+}
+
+/* Gradients are overwritten, never added to. */
+static void judge_repeat(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    judge_two(row, 1, true, out);
+}
+
+static void judge_power_of_two(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    judge_two(row, 1024, false, out);
+}
+
+/* ---- branches and statistics ----------------------------------------------------------------- */
+
+static const ls_tol flips =
+    LS_TOL(1e-4, "only values within an f32 rounding of a tie may fall on the other side");
+
+static void judge_branches(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    ls_kernel_net net;
+    ls_kernel_subject s;
+    ls_kernel_interpreter own, forced;
+    if (!start(row, &net, &s, out)) {
+        return;
+    }
+    if (ran(ls_kernel_subject_forward(&s), "a forward", out) &&
+        ran(ls_kernel_subject_mirror(&s, LS_KERNEL_ROUND_NONE, &forced), "export", out)) {
+        if (ran(ls_kernel_subject_mirror(&s, LS_KERNEL_ROUND_NONE, &own), "export", out)) {
+            own.force = false;
+            ls_kernel_interpreter_forward(&own, s.target);
+            int64_t flipped = 0, all = 0;
+            for (int i = 0; i < net.network.layer_count; i++) {
+                for (int64_t e = 0; net.layer[i].branch >= 0 && e < own.size[i].count; e++) {
+                    bool on = (forced.bits[i][e / 8] >> (e % 8) & 1) != 0;
+                    bool relu = net.layer[i].kind == LS_LAYER_RELU;
+                    flipped +=
+                        relu ? on != (own.value[i][e] > 0) : own.index[i][e] != forced.index[i][e];
+                    all++;
+                }
+            }
+            ls_kernel_interpreter_free(&own);
+            ls_verdict_measured(out, (double)flipped / (double)all, flips.value, "of all branches",
+                                flips.why);
+            if ((double)flipped > flips.value * (double)all) {
+                ls_verdict_set(out, LS_FAIL, "%lld of %lld branches are not those of the values",
+                               (long long)flipped, (long long)all);
+            }
+        }
+        ls_kernel_interpreter_free(&forced);
+    }
+    ls_kernel_subject_free(&s);
+}
+
+static const ls_tol statistics_units =
+    LS_TOL(1e-5, "160 units of f32: statistics of f32 values that come through up to ten layers");
+
+static void judge_channel(const ls_kernel_interpreter *t, int layer, int channel,
+                          const double *mean, const double *var, ls_verdict *out)
+{
+    double count = (double)t->size[layer].count / t->size[layer].channels;
+    double variance = t->variance[layer][channel], unbiased = variance * count / (count - 1);
+    /* two forwards from 0 and 1 with momentum 0.1 */
+    double want_mean = 0.19 * t->mean[layer][channel], want_var = 0.81 + 0.19 * unbiased;
+    double off = fmax(fabs(mean[channel] - want_mean) / sqrt(variance),
+                      fabs(var[channel] - want_var) / want_var);
+    if (!out->measured || !(off <= out->value)) {
+        ls_verdict_measured(out, off, statistics_units.value, "relative", statistics_units.why);
+    }
+    if (!(off <= statistics_units.value)) {
+        ls_verdict_set(out, LS_FAIL, "%s channel %d: running mean %g var %g, expected %g and %g",
+                       t->n->layer[layer].name, channel, mean[channel], var[channel], want_mean,
+                       want_var);
+    }
+}
+
+static void judge_statistics(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    ls_kernel_net net;
+    ls_kernel_subject s;
+    ls_kernel_interpreter t;
+    if (!start(row, &net, &s, out)) {
+        return;
+    }
+    if (ran(ls_kernel_subject_forward(&s), "a forward", out) &&
+        ran(ls_kernel_subject_forward(&s), "a second forward", out) &&
+        ran(ls_kernel_subject_mirror(&s, LS_KERNEL_ROUND_NONE, &t), "export", out)) {
+        ls_kernel_interpreter_forward(&t, s.target);
+        for (int i = 0; i < net.network.layer_count; i++) {
+            const ls_layer *l = &net.layer[i];
+            if (l->kind != LS_LAYER_BATCH_NORM) {
+                continue;
+            }
+            double *mean = ls_kernel_subject_read(&s, &s.buffer[l->running_mean]);
+            double *var = ls_kernel_subject_read(&s, &s.buffer[l->running_var]);
+            for (int c = 0; mean != NULL && var != NULL && c < t.size[i].channels; c++) {
+                judge_channel(&t, i, c, mean, var, out);
+            }
+            free(mean);
+            free(var);
+        }
+        ls_kernel_interpreter_free(&t);
+    }
+    ls_kernel_subject_free(&s);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static void add(const ls_case_settings *settings, ls_case_list *list, ls_case_judge *judge,
+                const char *requirement, const char *what, int scene, int form)
+{
+    ls_case *row = ls_rows_add(list, judge, requirement, "kernels.%s.%s.%s", what,
+                               scenes[scene].name, forms[form].name);
+    ls_rows_inside(settings, row, scene, form);
+}
+
+void ls_kernels_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (int scene = 0; scene < SCENES; scene++) {
+        for (int form = 0; form < FORMS; form++) {
+            if (scene < 5 || form == 0) { /* odd sizes: the loops' remainders, in f32 */
+                add(settings, list, judge_gradients, "K1", "gradients", scene, form);
+            }
+        }
+    }
+    for (int form = 0; form < FORMS; form += 2) { /* a norm on the shortcut, too: scenes 0 and 1 */
+        for (int scene = 0; scene < 2; scene++) {
+            add(settings, list, judge_gradients, "K10", "twins", scene, form);
+            list->row[list->count - 1].number[2] = 1;
+        }
+    }
+    for (int scene = 0; scene < 5; scene++) { /* planes, blocks and stretches are shared out */
+        for (int form = 0; form < FORMS; form += 2) {
+            add(settings, list, judge_gradients, "K12", "threads", scene, form);
+            list->row[list->count - 1].number[3] = 3;
+        }
+    }
+    for (int scene = 0; scene < 5; scene++) {
+        add(settings, list, judge_large, "K11", "large-logits", scene, 0);
+        add(settings, list, judge_order, "K4", "order", scene, 0);
+        add(settings, list, judge_repeat, "K4", "repeat", scene, 2);
+        add(settings, list, judge_power_of_two, "K5", "scale", scene, 0);
+        add(settings, list, judge_branches, "K6", "branches", scene, 0);
+        if (scene != 3) { /* its one batch norm stands behind a pool: basic's do too */
+            add(settings, list, judge_statistics, "K3", "statistics", scene, 0);
+        }
+    }
+    ls_kernels_exact_cases(settings, list);
+    ls_kernels_multi_cases(settings, list);
+}

@@ -1,0 +1,499 @@
+/* Operations over lists of tensors: conversion of every 16-bit pattern, sums and factors equal to
+ * f32 arithmetic bit for bit at awkward counts, and a non-finite element seen wherever it stands.
+ */
+#include "suite/suite.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/half.h"
+#include "kernels/core/rng.h"
+#include "kernels/kernels.h"
+
+typedef struct bench { /* an open backend */
+    const ls_backend_api *api;
+    ls_backend *backend;
+    ls_stream *stream;
+    ls_verdict *out;
+} bench;
+
+static bool start(const ls_case *row, bench *b, ls_verdict *out)
+{
+    ls_backend_options options = {.threads = 2, .local_ranks = 1};
+    memset(b, 0, sizeof *b);
+    b->out = out;
+    if (ls_load_backend(row->text, &b->api) != LS_OK ||
+        b->api->open(&options, &b->backend) != LS_OK) {
+        ls_verdict_set(out, LS_INFRA, "no backend %s", row->text);
+        return false;
+    }
+    if (b->api->stream_create(b->backend, &b->stream) != LS_OK) {
+        ls_verdict_set(out, LS_INFRA, "no stream");
+        b->api->close(b->backend);
+        return false;
+    }
+    return true;
+}
+
+static void stop(bench *b)
+{
+    b->api->stream_destroy(b->stream);
+    b->api->close(b->backend);
+}
+
+static void must(bench *b, ls_status status, const char *what)
+{
+    if (status != LS_OK) {
+        ls_verdict_set(b->out, LS_FAIL, "%s: %s", what, ls_status_name(status));
+    }
+}
+
+/* Backend memory of `bytes`, `skew` bytes behind an allocation: tensors in an arena need not be
+ * aligned to more than their elements. */
+typedef struct piece {
+    void *base;
+    ls_tensor tensor;
+} piece;
+
+static piece take(bench *b, ls_dtype type, int64_t count, int64_t skew)
+{
+    piece p = {NULL, {NULL, type, count}};
+    must(b,
+         b->api->memory_alloc(b->backend, (int64_t)ls_tensor_bytes(&p.tensor) + skew + 64,
+                              "a judged operation", &p.base),
+         "allocation");
+    p.tensor.data = p.base == NULL ? NULL : (char *)p.base + skew;
+    return p;
+}
+
+static void put(bench *b, const piece *p, const void *host)
+{
+    must(b,
+         b->api->copy_in(b->backend, b->stream, p->tensor.data, host,
+                         (int64_t)ls_tensor_bytes(&p->tensor)),
+         "copy in");
+    must(b, b->api->stream_wait(b->stream), "copy in");
+}
+
+static void get(bench *b, const piece *p, void *host)
+{
+    must(b,
+         b->api->copy_out(b->backend, b->stream, host, p->tensor.data,
+                          (int64_t)ls_tensor_bytes(&p->tensor)),
+         "copy out");
+    must(b, b->api->stream_wait(b->stream), "copy out");
+}
+
+static void drop(bench *b, piece *p)
+{
+    b->api->memory_free(b->backend, p->base);
+}
+
+/* ---- conversion ------------------------------------------------------------------------------ */
+
+enum { PATTERNS = 65536, CUT = 7 /* shorter than the shortest vector of 8 */ };
+
+/* IEEE binary16 and bfloat16 by their definition, not by the code that is judged. */
+static double value_of(uint16_t bits, bool bf16)
+{
+    int exponent_bits = bf16 ? 8 : 5, mantissa_bits = 15 - exponent_bits;
+    int exponent = bits >> mantissa_bits & ((1 << exponent_bits) - 1);
+    int mantissa = bits & ((1 << mantissa_bits) - 1), bias = (1 << (exponent_bits - 1)) - 1;
+    double sign = bits >> 15 != 0 ? -1 : 1;
+    if (exponent == (1 << exponent_bits) - 1) {
+        return mantissa != 0 ? NAN : sign * INFINITY;
+    }
+    double unit = ldexp(1, (exponent > 0 ? exponent : 1) - bias - mantissa_bits);
+    return sign * unit * (double)(mantissa + (exponent > 0 ? 1 << mantissa_bits : 0));
+}
+
+/* Converts in tensors of `length` elements (0: all in one): shorter than a vector they take the way
+ * of what is left over behind the last whole one. */
+static void convert(bench *b, ls_tensor to, ls_tensor from, int64_t length)
+{
+    for (int64_t at = 0, n; at < from.count; at += n) {
+        n = length == 0 || from.count - at < length ? from.count - at : length;
+        ls_tensor a = {(char *)to.data + at * (int64_t)ls_dtype_bytes(to.dtype), to.dtype, n};
+        ls_tensor c = {(char *)from.data + at * (int64_t)ls_dtype_bytes(from.dtype), from.dtype, n};
+        must(b, b->api->convert(b->backend, b->stream, a, c, 1), "convert");
+    }
+}
+
+/* Every 16-bit pattern to f32: exact, NaN stays NaN. */
+static void judge_widen(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    bool bf16 = row->number[0] != 0;
+    bench b;
+    if (!start(row, &b, out)) {
+        return;
+    }
+    uint16_t *bits = malloc(PATTERNS * sizeof *bits);
+    float *wide = malloc(PATTERNS * sizeof *wide);
+    LS_ASSERT(bits != NULL && wide != NULL);
+    for (int i = 0; i < PATTERNS; i++) {
+        bits[i] = (uint16_t)i;
+    }
+    piece from = take(&b, bf16 ? LS_BF16 : LS_F16, PATTERNS, 0), to = take(&b, LS_F32, PATTERNS, 4);
+    put(&b, &from, bits);
+    convert(&b, to.tensor, from.tensor, row->number[1]);
+    get(&b, &to, wide);
+    for (int i = 0; i < PATTERNS; i++) {
+        double want = value_of((uint16_t)i, bf16);
+        bool same = isnan(want) ? isnan((double)wide[i]) : (double)wide[i] == want;
+        if (!same) {
+            ls_verdict_set(out, LS_FAIL, "pattern 0x%04x became %.9g, it is %.9g", (unsigned)i,
+                           (double)wide[i], want);
+        }
+    }
+    drop(&b, &from);
+    drop(&b, &to);
+    free(bits);
+    free(wide);
+    stop(&b);
+}
+
+/* The f32 values that matter for rounding to 16 bits: each representable one, the middle between it
+ * and the next, and the f32 neighbours of both. */
+static int64_t edges(bool bf16, float *value)
+{
+    int64_t count = 0;
+    for (int i = 0; i < PATTERNS; i++) {
+        double low = value_of((uint16_t)i, bf16), high = value_of((uint16_t)(i + 1), bf16);
+        if (!isfinite(low)) {
+            continue;
+        }
+        /* the largest value's next one would be a power of two: that is where overflow begins */
+        bool last = !isfinite(high);
+        double below = i > 0 && last ? value_of((uint16_t)(i - 1), bf16) : high;
+        double middle = last ? low + (low - below) / 2 : low + (high - low) / 2;
+        float around[2] = {(float)low, (float)middle};
+        for (int k = 0; k < 2; k++) {
+            value[count++] = around[k];
+            value[count++] = nextafterf(around[k], INFINITY);
+            value[count++] = nextafterf(around[k], -INFINITY);
+        }
+    }
+    return count;
+}
+
+/* Nearest, ties to the even pattern, by search in the table of values. */
+static uint16_t nearest(float x, bool bf16)
+{
+    uint16_t sign = signbit(x) ? 0x8000 : 0;
+    double size = fabs((double)x);
+    uint16_t infinite = bf16 ? 0x7f80 : 0x7c00;
+    uint16_t low = 0, high = infinite;
+    while (high - low > 1) { /* value(low) <= size; patterns of one sign are in order */
+        uint16_t middle = (uint16_t)((low + high) / 2);
+        if (middle != infinite && value_of(middle, bf16) <= size) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    double below = value_of(low, bf16);
+    double step = value_of((uint16_t)(low == infinite - 1 ? low : low + 1), bf16) - below;
+    step = low == infinite - 1 ? below - value_of((uint16_t)(low - 1), bf16) : step;
+    double rest = size - below;
+    bool up = rest > step / 2 || (rest == step / 2 && (low & 1) != 0);
+    return (uint16_t)(sign | (up ? low + 1 : low));
+}
+
+static void judge_narrow(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    bool bf16 = row->number[0] != 0;
+    bench b;
+    if (!start(row, &b, out)) {
+        return;
+    }
+    float *wide = malloc(6 * PATTERNS * sizeof *wide);
+    uint16_t *bits = malloc(6 * PATTERNS * sizeof *bits);
+    LS_ASSERT(wide != NULL && bits != NULL);
+    int64_t count = edges(bf16, wide);
+    piece from = take(&b, LS_F32, count, 4), to = take(&b, bf16 ? LS_BF16 : LS_F16, count, 2);
+    put(&b, &from, wide);
+    convert(&b, to.tensor, from.tensor, row->number[1]);
+    get(&b, &to, bits);
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t want = nearest(wide[i], bf16);
+        if (bits[i] != want) {
+            ls_verdict_set(out, LS_FAIL, "%.9g (%a) became 0x%04x, nearest even is 0x%04x",
+                           (double)wide[i], (double)wide[i], (unsigned)bits[i], (unsigned)want);
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%lld values around every tie",
+                    (long long)count);
+    }
+    drop(&b, &from);
+    drop(&b, &to);
+    free(wide);
+    free(bits);
+    stop(&b);
+}
+
+static const int64_t counts[] = {1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 127, 1023, 4097};
+enum { COUNTS = sizeof counts / sizeof *counts, LARGEST = 4097 };
+
+/* There and back at awkward counts; what stands behind the last element must stay. */
+static void judge_lengths(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    bool bf16 = row->number[0] != 0;
+    bench b;
+    if (!start(row, &b, out)) {
+        return;
+    }
+    for (int k = 0; k < COUNTS; k++) {
+        float wide[LARGEST + 1], back[LARGEST + 1];
+        int64_t n = counts[k];
+        for (int64_t i = 0; i <= n; i++) {
+            wide[i] = ls_rng_normal(32, (uint64_t)k, (uint64_t)i);
+            back[i] = -7;
+        }
+        piece from = take(&b, LS_F32, n + 1, 4), to = take(&b, LS_F32, n + 1, 0);
+        piece half = take(&b, bf16 ? LS_BF16 : LS_F16, n, 2);
+        put(&b, &from, wide);
+        put(&b, &to, back);
+        ls_tensor part_from = {from.tensor.data, LS_F32, n}, part_to = {to.tensor.data, LS_F32, n};
+        must(&b, b.api->convert(b.backend, b.stream, half.tensor, part_from, 0.25f), "convert");
+        must(&b, b.api->convert(b.backend, b.stream, part_to, half.tensor, 4), "convert");
+        get(&b, &to, back);
+        for (int64_t i = 0; i <= n; i++) {
+            double want = i == n ? -7 : 4 * value_of(nearest(wide[i] * 0.25f, bf16), bf16);
+            if ((double)back[i] != want) {
+                ls_verdict_set(out, LS_FAIL,
+                               "%lld elements there and back: [%lld] is %.9g, not %.9g",
+                               (long long)n, (long long)i, (double)back[i], want);
+                break;
+            }
+        }
+        drop(&b, &from);
+        drop(&b, &to);
+        drop(&b, &half);
+    }
+    stop(&b);
+}
+
+/* ---- sums and factors ------------------------------------------------------------------------ */
+
+static void fill(float *value, int64_t count, uint64_t stream)
+{
+    for (int64_t i = 0; i < count; i++) {
+        value[i] = ls_rng_normal(31, stream, (uint64_t)i);
+    }
+}
+
+static void compare(bench *b, const char *what, int64_t count, const float *seen, const float *want)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (seen[i] != want[i]) {
+            ls_verdict_set(b->out, LS_FAIL, "%s of %lld elements: [%lld] is %.9g, f32 gives %.9g",
+                           what, (long long)count, (long long)i, (double)seen[i], (double)want[i]);
+            return;
+        }
+    }
+}
+
+static void judge_sums(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    int64_t skew = row->number[0];
+    bench b;
+    if (!start(row, &b, out)) {
+        return;
+    }
+    static const float factor = 0.333333343f;
+    for (int k = 0; k < COUNTS; k++) {
+        float x[LARGEST], y[LARGEST], want[LARGEST], seen[LARGEST];
+        int64_t n = counts[k];
+        fill(x, n, 1);
+        fill(y, n, 2);
+        piece a = take(&b, LS_F32, n, skew), c = take(&b, LS_F32, n, 0);
+        put(&b, &a, x);
+        put(&b, &c, y);
+        must(&b, b.api->accumulate(b.backend, b.stream, c.tensor, a.tensor, false), "accumulate");
+        get(&b, &c, seen);
+        for (int64_t i = 0; i < n; i++) {
+            want[i] = y[i] + x[i];
+        }
+        compare(&b, "accumulate", n, seen, want);
+        must(&b, b.api->accumulate(b.backend, b.stream, c.tensor, a.tensor, true), "accumulate");
+        get(&b, &c, seen);
+        compare(&b, "first accumulate", n, seen, x);
+        must(&b, b.api->scale(b.backend, b.stream, a.tensor, factor), "scale");
+        get(&b, &a, seen);
+        for (int64_t i = 0; i < n; i++) {
+            want[i] = x[i] * factor;
+        }
+        compare(&b, "scale", n, seen, want);
+        drop(&b, &a);
+        drop(&b, &c);
+    }
+    stop(&b);
+}
+
+/* ---- unscale and look ------------------------------------------------------------------------ */
+
+enum { LISTED = 3 };
+
+typedef struct checked { /* three tensors: the first of one element, the last the awkward one */
+    piece from[LISTED], to[LISTED], state;
+    ls_tensor_list from_list, to_list;
+    ls_tensor from_tensor[LISTED], to_tensor[LISTED];
+    int64_t count[LISTED];
+} checked;
+
+static void make_checked(bench *b, ls_dtype type, int64_t count, checked *c)
+{
+    const int64_t sizes[LISTED] = {1, 33, count};
+    for (int k = 0; k < LISTED; k++) {
+        c->count[k] = sizes[k];
+        c->from[k] = take(b, type, sizes[k], k == 1 ? (int64_t)ls_dtype_bytes(type) : 0);
+        c->to[k] = take(b, LS_F32, sizes[k], k == 2 ? 4 : 0);
+        c->from_tensor[k] = c->from[k].tensor;
+        c->to_tensor[k] = c->to[k].tensor;
+    }
+    c->state = take(b, LS_F32, sizeof(ls_step_state) / sizeof(float), 0);
+    c->from_list = (ls_tensor_list){LISTED, c->from_tensor};
+    c->to_list = (ls_tensor_list){LISTED, c->to_tensor};
+}
+
+static void drop_checked(bench *b, checked *c)
+{
+    for (int k = 0; k < LISTED; k++) {
+        drop(b, &c->from[k]);
+        drop(b, &c->to[k]);
+    }
+    drop(b, &c->state);
+}
+
+static uint32_t bits_of(ls_dtype type, float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return type == LS_F32   ? bits
+           : type == LS_F16 ? ls_half_f32_to_fp16(value)
+                            : ls_half_f32_to_bf16(value);
+}
+
+/* Fills the tensors with ordinary values, and element `at` of tensor `which` with `odd` (which -1:
+ * none); unscales by 1/128; gives the state. */
+static ls_step_state run_checked(bench *b, ls_dtype type, checked *c, int which, int64_t at,
+                                 uint32_t odd, float *last)
+{
+    size_t bytes = ls_dtype_bytes(type);
+    for (int k = 0; k < LISTED; k++) {
+        unsigned char host[LARGEST * 4];
+        for (int64_t i = 0; i < c->count[k]; i++) {
+            uint32_t bits =
+                bits_of(type, (float)((int)ls_rng_below(33, (uint64_t)k, (uint64_t)i, 201) - 100));
+            bits = k == which && i == at ? odd : bits;
+            memcpy(host + (size_t)i * bytes, &bits, bytes);
+        }
+        put(b, &c->from[k], host);
+    }
+    ls_step_state state;
+    memset(&state, 0, sizeof state);
+    state.loss_scale = 128;
+    state.inv_loss_scale = 1.0f / 128;
+    state.overflow = 1; /* left over from the step before: must be cleared */
+    put(b, &c->state, &state);
+    must(b,
+         b->api->unscale_check(b->backend, b->stream, c->to_list, c->from_list,
+                               c->state.tensor.data),
+         "unscale");
+    get(b, &c->state, &state);
+    get(b, &c->to[LISTED - 1], last);
+    return state;
+}
+
+static void judge_seen(bench *b, ls_dtype type, int64_t count)
+{
+    static const float odd[] = {INFINITY, -INFINITY, NAN};
+    checked c;
+    make_checked(b, type, count, &c);
+    float last[LARGEST];
+    ls_step_state state = run_checked(b, type, &c, -1, 0, 0, last);
+    if (state.overflow != 0) {
+        ls_verdict_set(b->out, LS_FAIL, "%lld finite elements: an overflow is seen",
+                       (long long)count);
+    }
+    for (int64_t i = 0; i < count; i++) {
+        float want = (float)((int)ls_rng_below(33, LISTED - 1, (uint64_t)i, 201) - 100) / 128;
+        if (last[i] != want) {
+            ls_verdict_set(b->out, LS_FAIL,
+                           "element %lld of %lld is %.9g after unscaling, not %.9g", (long long)i,
+                           (long long)count, (double)last[i], (double)want);
+            break;
+        }
+    }
+    int64_t step = count > 130 ? count / 61 : 1;
+    for (int64_t at = 0; at < count;
+         at += at + step < count || at == count - 1 ? step : count - 1 - at) {
+        int which = at == 0 ? 0 : LISTED - 1;
+        float value = odd[at % 3];
+        state = run_checked(b, type, &c, which, which == 0 ? 0 : at, bits_of(type, value), last);
+        if (state.overflow == 0 || state.first_bad_grad != which) {
+            ls_verdict_set(b->out, LS_FAIL, "%g at element %lld of %lld, tensor %d: %s, tensor %d",
+                           (double)value, (long long)at, (long long)count, which,
+                           state.overflow != 0 ? "seen" : "not seen", (int)state.first_bad_grad);
+            break;
+        }
+    }
+    drop_checked(b, &c);
+}
+
+static void judge_unscale(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
+    bench b;
+    if (!start(row, &b, out)) {
+        return;
+    }
+    judge_seen(&b, types[row->number[0]], row->number[1]);
+    stop(&b);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+void ls_kernels_multi_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const char *const half[] = {"fp16", "bf16"}, *const type[] = {"f32", "fp16", "bf16"};
+    static const int lengths[] = {1, 17, 64, 127, 1023};
+    for (int k = 0; k < 2; k++) {
+        ls_rows_inside(settings,
+                       ls_rows_add(list, judge_widen, "K7", "kernels.convert.%s-to-f32", half[k]),
+                       k, 0);
+        ls_rows_inside(settings,
+                       ls_rows_add(list, judge_narrow, "K7", "kernels.convert.f32-to-%s", half[k]),
+                       k, 0);
+        ls_rows_inside(
+            settings,
+            ls_rows_add(list, judge_widen, "K7", "kernels.convert.%s-to-f32.cut", half[k]), k, CUT);
+        ls_rows_inside(
+            settings,
+            ls_rows_add(list, judge_narrow, "K7", "kernels.convert.f32-to-%s.cut", half[k]), k,
+            CUT);
+        ls_rows_inside(
+            settings, ls_rows_add(list, judge_lengths, "K7", "kernels.convert.lengths.%s", half[k]),
+            k, 0);
+    }
+    for (int skew = 0; skew <= 12; skew += 4) {
+        ls_rows_inside(settings, ls_rows_add(list, judge_sums, "K8", "kernels.sums.skew%d", skew),
+                       skew, 0);
+    }
+    for (int k = 0; k < 3; k++) {
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+            ls_rows_inside(settings,
+                           ls_rows_add(list, judge_unscale, "K9", "kernels.unscale.%s.n%d", type[k],
+                                       lengths[i]),
+                           k, lengths[i]);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+/* A network that is nearly certain, and right: (p - y) / N is below what half precision holds,
+ * until it is multiplied by the loss scale. The last bias' gradient is the mean of those numbers,
+ * which the dumped logits give in FP64. */
+#include "suite/suite.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "reference/files/safetensors.h"
+#include "suite/cases/scaler/overflow.h"
+
+enum { CLASSES = 10, STEPS = 2 };
+
+static const ls_tol halves = LS_TOL(
+    0x1p-9, "three roundings to half, 2^-11 each at most: the loss gradient's, its sum's over "
+            "the batch and the sum's over the ranks; one spare");
+static const ls_tol single = LS_TOL(
+    0x1p-21, "softmax in f32: an exponential, a sum of ten and a quotient, 2^-24 each, taken "
+             "from 1 where the class is right");
+
+/* Adds this rank's sum of (p - y) and of p. */
+static bool add_rank(const ls_safetensors *file, double *sum, double *magnitude, int *images)
+{
+    const ls_safetensors_entry *logits = ls_safetensors_find(file, "logits");
+    const ls_safetensors_entry *target = ls_safetensors_find(file, "target");
+    int64_t row_bytes = CLASSES * (int64_t)sizeof(float);
+    if (logits == NULL || target == NULL || logits->dtype != LS_F32 || target->dtype != LS_I64 ||
+        logits->bytes % row_bytes != 0 ||
+        logits->bytes / row_bytes != target->bytes / (int64_t)sizeof(int64_t)) {
+        return false;
+    }
+    int count = (int)(logits->bytes / row_bytes);
+    for (int n = 0; n < count; n++) {
+        const float *row = (const float *)logits->data + n * CLASSES;
+        double total = 0, most = -INFINITY;
+        for (int c = 0; c < CLASSES; c++) {
+            most = fmax(most, (double)row[c]);
+        }
+        for (int c = 0; c < CLASSES; c++) {
+            total += exp((double)row[c] - most);
+        }
+        int right = (int)((const int64_t *)target->data)[n];
+        for (int c = 0; c < CLASSES; c++) {
+            double p = exp((double)row[c] - most) / total, others = 0;
+            for (int k = 0; k < CLASSES && c == right; k++) { /* 1 - p without cancellation */
+                others += k == c ? 0 : exp((double)row[k] - most) / total;
+            }
+            sum[c] += c == right ? -others : p;
+            magnitude[c] += p;
+        }
+    }
+    *images += count;
+    return true;
+}
+
+static void judge_step(const ls_record *job, int step, ls_verdict *out)
+{
+    double sum[CLASSES] = {0}, magnitude[CLASSES] = {0};
+    float bias[CLASSES];
+    int images = 0;
+    for (int k = 0; k < job->world; k++) {
+        char path[700];
+        ls_safetensors *file;
+        ls_text_put(path, sizeof path, "%s/dump/step%06d.rank%d.safetensors", job->directory, step,
+                    k);
+        if (ls_safetensors_open(path, &file) != LS_OK) {
+            ls_verdict_set(out, LS_FAIL, "step %d: the dump of rank %d is missing or broken", step,
+                           k);
+            return;
+        }
+        const ls_safetensors_entry *grad = ls_safetensors_find(file, "grad/fc.bias");
+        bool good = grad != NULL && grad->dtype == LS_F32 && grad->bytes == (int64_t)sizeof bias &&
+                    add_rank(file, sum, magnitude, &images);
+        if (good) {
+            memcpy(bias, grad->data, sizeof bias);
+        } else {
+            ls_verdict_set(out, LS_FAIL, "step %d rank=%d: no logits, target or grad/fc.bias", step,
+                           k);
+        }
+        ls_safetensors_close(file);
+    }
+    for (int c = 0; c < CLASSES && out->code == LS_PASS; c++) {
+        double want = sum[c] / images, limit = halves.value * fabs(want);
+        limit += single.value * magnitude[c] / images;
+        double off = fabs((double)bias[c] - want);
+        if (!out->measured || off / limit > out->value) {
+            ls_verdict_measured(out, off / limit, 1, "of the limit", halves.why);
+        }
+        if (!(off <= limit)) {
+            ls_verdict_set(out, LS_FAIL,
+                           "step %d fc.bias[%d]: gradient %.4g, (p - y) / N of the logits is %.4g, "
+                           "limit=%.1e",
+                           step, c, (double)bias[c], want, limit);
+            ls_text_put(out->cause, sizeof out->cause, "%s",
+                        bias[c] == 0 ? "the loss gradient is rounded away: it is cast to half "
+                                       "before it is scaled, or softmax is computed in half"
+                                     : "the loss gradient has fewer bits than half: it is cast "
+                                       "before it is scaled, or softmax is computed in half");
+        }
+    }
+}
+
+static void judge_small(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    for (int step = 1; step <= STEPS && out->code == LS_PASS; step++) {
+        judge_step(job, step, out);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "gradients of the last bias at %.2f of their limit", out->value);
+    }
+}
+
+/* Logit c of LS_OVERFLOW_EXACT: 1.5 x 1024, and 15 x 1.5 + 48 x 0.5 times (c + 1) / 8. All partial
+ * sums are multiples of 1/16 below 2^11: exact in f32 in any order. Rounded once, where values from
+ * 1024 to 2047 stand 1 (fp16) or 8 (bf16) apart. */
+static double exact_logit(int c, double spacing)
+{
+    double sum = 1536 + 46.5 * (c + 1) / 8;
+    return spacing == 0 ? sum : spacing * nearbyint(sum / spacing);
+}
+
+static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const ls_spec *spec = &row->job[0];
+    double spacing = spec->level == 0 ? 0 : strcmp(spec->half, "bf16") == 0 ? 8 : 1;
+    char path[700];
+    ls_safetensors *file;
+    ls_text_put(path, sizeof path, "%s/dump/step000001.rank0.safetensors", job->directory);
+    if (ls_safetensors_open(path, &file) != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "the dump of step 1 is missing or broken");
+        return;
+    }
+    const ls_safetensors_entry *logits = ls_safetensors_find(file, "logits");
+    int64_t count =
+        logits == NULL || logits->dtype != LS_F32 ? 0 : logits->bytes / (int64_t)sizeof(float);
+    for (int64_t i = 0; i < count && out->code == LS_PASS; i++) {
+        double got = (double)((const float *)logits->data)[i];
+        double want = exact_logit((int)(i % CLASSES), spacing);
+        if (got != want) {
+            ls_verdict_set(out, LS_FAIL,
+                           "logit %d of sample %d is %.9g, the sum rounded once is %.9g",
+                           (int)(i % CLASSES), (int)(i / CLASSES), got, want);
+            ls_text_put(out->cause, sizeof out->cause, "%s",
+                        spacing == 0 ? "products are rounded on the way"
+                                     : "products accumulate in half, or are rounded on the way");
+        }
+    }
+    ls_safetensors_close(file);
+    if (count == 0) {
+        ls_verdict_set(out, LS_FAIL, "the dump has no f32 logits");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d logits exact to the last bit",
+                    (int)count);
+    }
+}
+
+static void add_exact(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (int level = 0; level < 4; level++) {
+        for (int bf16 = 0; bf16 < (level == 0 ? 1 : 2); bf16++) {
+            ls_case *row =
+                ls_rows_add(list, judge_exact, "G7", "exact.%so%d.w1", bf16 ? "bf16." : "", level);
+            row->job_count = 1;
+            ls_spec *spec = &row->job[0];
+            *spec = ls_rows_evidence(settings, level, 1, 1, LS_BUCKET_OWN);
+            ls_overflow_spec_of(spec, LS_OVERFLOW_EXACT, "", 0);
+            ls_text_put(spec->half, sizeof spec->half, "%s", bf16 ? "bf16" : "fp16");
+            ls_text_put(spec->dump_steps, sizeof spec->dump_steps, "1");
+            spec->steps = 1;
+        }
+    }
+}
+
+void ls_small_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    add_exact(settings, list);
+    for (int level = 1; level < 4; level++) {
+        ls_case *row = ls_rows_add(list, judge_small, "G6", "small.o%d.w2", level);
+        row->job_count = 1;
+        row->job[0] = ls_rows_evidence(settings, level, 2, 1, 0.1);
+        ls_overflow_spec_of(&row->job[0], LS_OVERFLOW_NEARLY, "", 0);
+    }
+}

@@ -1,0 +1,534 @@
+/* What happens when a rank dies: the others find out by themselves, and nothing is left behind. */
+#include "suite/suite.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "suite/judge/diagnose_endings.h"
+#include "suite/cases/subject/endings.h"
+#include "suite/cases/judges.h"
+
+static const ls_tol leave_s = LS_TOL(
+    10, "issue: after kill -9 of one rank all are gone in 10 s (grace 5 s, then TERM and KILL)");
+
+static void judge_killed(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    int victim = row->job[0].kill_rank;
+    if (job->state == LS_RECORD_DONE) {
+        ls_verdict_set(out, LS_WEAK, "the job was over before rank %d was killed", victim);
+        return;
+    }
+    if (job->state != LS_RECORD_KILLED || job->first_rank != victim || job->signal != SIGKILL) {
+        ls_verdict_set(out, LS_FAIL,
+                       "expected rank %d ended by signal 9, got rank=%d code=%d signal=%d", victim,
+                       job->first_rank, job->code, job->signal);
+    }
+    for (int k = 0; k < job->world; k++) {
+        if (k != victim && (job->rank[k].code != LS_ERR_PEER_LOST || job->rank[k].signal != 0)) {
+            ls_verdict_set(out, LS_FAIL,
+                           "rank=%d did not leave by itself with exit code 10: code=%d signal=%d",
+                           k, job->rank[k].code, job->rank[k].signal);
+            ls_diagnose_endings_codes(job, out->cause, (int)sizeof out->cause);
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "rank %d ended by signal 9, the other %d left with exit code 10", victim,
+                    job->world - 1);
+    }
+}
+
+/* ---- where a rank finds its place ------------------------------------------------------------ */
+
+#define NOBODY \
+    "R=$RANK W=$WORLD_SIZE; unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK; "
+#define GO "exec \"$0\" \"$@\""
+#define OPEN_MPI                                                                     \
+    "OMPI_COMM_WORLD_RANK=$R OMPI_COMM_WORLD_SIZE=$W OMPI_COMM_WORLD_LOCAL_RANK=$R " \
+    "OMPI_COMM_WORLD_LOCAL_SIZE=$W "
+#define SLURM \
+    "SLURM_PROCID=$R SLURM_STEP_NUM_TASKS=$W SLURM_LOCALID=$R SLURM_NODEID=0 SLURM_JOB_ID=77 "
+
+static const struct place {
+    const char *id, *script;
+    int world, nodes;
+} places[] = {
+    {"torchrun", NULL, 3, 1},
+    {"nodes", NULL, 4, 2},
+    {"mpirun", NOBODY OPEN_MPI GO, 3, 1},
+    {"mpirun.no-address", NOBODY "unset MASTER_ADDR; " OPEN_MPI GO, 3, 1},
+    /* Open MPI numbers no nodes: ranks of one follow each other */
+    {"mpirun.nodes",
+     "L=$LOCAL_RANK P=$LOCAL_WORLD_SIZE; " NOBODY
+     "OMPI_COMM_WORLD_RANK=$R OMPI_COMM_WORLD_SIZE=$W OMPI_COMM_WORLD_LOCAL_RANK=$L "
+     "OMPI_COMM_WORLD_LOCAL_SIZE=$P " GO,
+     4, 2},
+    {"srun", NOBODY SLURM GO, 3, 1},
+    {"srun.node-list", NOBODY "unset MASTER_ADDR LS_TOKEN; SLURM_STEP_NODELIST=localhost " SLURM GO,
+     2, 1},
+    {"srun.node-list.range",
+     NOBODY "unset MASTER_ADDR LS_TOKEN; SLURM_STEP_NODELIST='127.0.0.[1-2,4]' " SLURM GO, 2, 1},
+    {"srun.node-list.mixed",
+     NOBODY "unset MASTER_ADDR LS_TOKEN; SLURM_STEP_NODELIST='localhost,b[2-3]' " SLURM GO, 2, 1},
+    {"torchrun-in-slurm", "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=7 " GO, 3, 1},
+    {"torchrun.agent", "TORCHELASTIC_USE_AGENT_STORE=True " GO, 3, 1},
+    {"token-first", "export SLURM_JOB_ID=$RANK TORCHELASTIC_RUN_ID=$RANK; " GO, 3, 1},
+    {"run-id-first", "unset LS_TOKEN; export SLURM_JOB_ID=$RANK TORCHELASTIC_RUN_ID=abc; " GO, 3,
+     1},
+    /* the agent has MASTER_PORT itself and another job's store the next: found as listening */
+    {"torchrun.agent.busy",
+     "if [ $RANK = 0 ]; then P=$((MASTER_PORT + 1)); for N in $MASTER_PORT $P; do "
+     "RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 LS_TOKEN=x LS_RUN_DIR= MASTER_PORT=$N "
+     "{bin}/lockstep-collectives "
+     "--timeout=30 >/dev/null 2>&1 & A=\"$A $!\"; H=$(printf %04X $N); "
+     "for I in 1 2 3 4 5 6 7 8 9 10; do grep -q \":$H 00000000:0000 0A\" /proc/net/tcp && break; "
+     "sleep 0.2; done; done; TORCHELASTIC_USE_AGENT_STORE=True \"$0\" \"$@\"; C=$?; kill $A; "
+     "exit $C; fi; TORCHELASTIC_USE_AGENT_STORE=True " GO,
+     3, 1},
+    {"torchrun.run-id", "unset LS_TOKEN; TORCHELASTIC_RUN_ID=abc " GO, 3, 1},
+    {"late.rank0", "[ $RANK != 0 ] || sleep 0.7; " GO, 3, 1},
+    {"late.rank2", "[ $RANK != 2 ] || sleep 0.7; " GO, 3, 1},
+    {"slurm-batch", NOBODY "SLURM_PROCID=0 " GO, 1, 1}, /* a batch script's shell: no step */
+};
+
+static void judge_place(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    int per_node = job->world / row->job[0].nodes;
+    for (int rank = 0; rank < job->world; rank++) {
+        const cJSON *start = job->rank[rank].start;
+        int want[] = {rank, job->world, rank % per_node, per_node, rank / per_node};
+        static const char *const name[] = {"rank", "world", "local_rank", "local_world", "node"};
+        for (int i = 0; i < 5; i++) {
+            int have = (int)ls_json_integer(start, name[i], -1);
+            if (have != want[i]) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d took its %s for %d, expected %d", rank,
+                               name[i], have, want[i]);
+            }
+        }
+    }
+    if (out->code != LS_PASS) {
+        return; /* a wrong place is no matter of replicas */
+    }
+    if (job->world > 1) {
+        ls_ddp_judge_lockstep(row, job, out);
+    } else {
+        ls_text_put(out->evidence, sizeof out->evidence, "a world of one");
+    }
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+#define ALONE "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK; "
+#define RENDEZVOUS LS_ERR_RENDEZVOUS
+
+static const struct refused {
+    const char *id, *requirement, *script, *options;
+    int world;
+    ls_ending end;
+} refused[] = {
+    {"rank-outside", "L3", "RANK=2 WORLD_SIZE=2 " GO, "", 1, {{2}, 1, "RANK=2", true, NULL}},
+    {"rank-negative", "L3", "RANK=-1 WORLD_SIZE=2 " GO, "", 1, {{2}, 1, "RANK=-1", true, NULL}},
+    {"rank-word", "L3", "RANK=two WORLD_SIZE=3 " GO, "", 1, {{2}, 1, "RANK=two", true, NULL}},
+    {"rank-half", "L3", "RANK=0.5 WORLD_SIZE=3 " GO, "", 1, {{2}, 1, "RANK=0.5", true, NULL}},
+    {"rank-missing", "L3", "unset RANK; " GO, "", 1, {{2}, 1, "RANK is not", true, NULL}},
+    {"world-missing", "L3", "unset WORLD_SIZE; " GO, "", 1, {{2}, 1, "WORLD_SIZE is", true, NULL}},
+    {"world-zero", "L3", "WORLD_SIZE=0 " GO, "", 1, {{2}, 1, "WORLD_SIZE=0", true, NULL}},
+    {"world-huge", "L3", "WORLD_SIZE=99999999999 " GO, "", 1, {{2}, 1, "WORLD_SIZE=9", true, NULL}},
+    {"local-rank",
+     "L3",
+     "WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2 " GO,
+     "",
+     1,
+     {{2}, 1, "LOCAL_RANK=2", true, NULL}},
+    {"no-address",
+     "L3",
+     "unset MASTER_ADDR; WORLD_SIZE=2 " GO,
+     "",
+     1,
+     {{2}, 1, "MASTER_ADDR", true, NULL}},
+    {"no-port",
+     "L3",
+     "unset MASTER_PORT; WORLD_SIZE=2 " GO,
+     "",
+     1,
+     {{2}, 1, "MASTER_PORT", true, NULL}},
+    {"port-outside",
+     "L3",
+     "MASTER_PORT=70000 WORLD_SIZE=2 " GO,
+     "",
+     1,
+     {{2}, 1, "MASTER_PORT=70000", true, NULL}},
+    {"mpirun.rank-outside",
+     "L3",
+     ALONE "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=3 " GO,
+     "",
+     1,
+     {{2}, 1, "OMPI_COMM_WORLD_RANK=3", true, NULL}},
+    {"mpirun.world-missing",
+     "L3",
+     ALONE "OMPI_COMM_WORLD_RANK=0 " GO,
+     "",
+     1,
+     {{2}, 1, "OMPI_COMM_WORLD_SIZE", true, NULL}},
+    {"srun.rank-outside",
+     "L3",
+     ALONE "SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=4 " GO,
+     "",
+     1,
+     {{2}, 1, "SLURM_PROCID=5", true, NULL}},
+    {"run-dir",
+     "L3",
+     "LS_RUN_DIR=/nonexistent/run " GO,
+     "",
+     1,
+     {{3}, 1, "/nonexistent/run", true, NULL}},
+    {"dump-nowhere",
+     "L3",
+     "unset LS_RUN_DIR; " GO,
+     "--dump-steps=1",
+     1,
+     {{2}, 1, "LS_RUN_DIR", true, NULL}},
+
+    {"unequal.lr",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --lr=0.3; " GO,
+     "",
+     3,
+     {{2, 2, 2}, 7, "--lr", true, NULL}},
+    {"unequal.level",
+     "L4",
+     "[ $RANK != 2 ] || set -- \"$@\" --opt-level=O1; " GO,
+     "",
+     3,
+     {{2, 2, 2}, 7, "--opt-level", true, NULL}},
+    {"unequal.batch",
+     "L4",
+     "[ $RANK != 0 ] || set -- \"$@\" -b 8; " GO,
+     "",
+     3,
+     {{2, 2, 2}, 7, "--batch-size", true, NULL}},
+    {"unequal.seed",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --seed=8; " GO,
+     "",
+     3,
+     {{2, 2, 2}, 7, "--seed", true, NULL}},
+    {"unequal.bucket",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --bucket-cap-mb=1; " GO,
+     "",
+     3,
+     {{2, 2, 2}, 7, "bucket", true, NULL}},
+    {"unequal.arch",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --arch=resnet20; " GO,
+     "",
+     3,
+     {{2, 2, 2}, 7, "arch", true, NULL}},
+    {"unequal.steps",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --steps=3; " GO,
+     "",
+     3,
+     {{2, 2, 2}, 7, "--steps", true, NULL}},
+    {"unequal.sync-bn",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --sync-bn; " GO,
+     "",
+     3,
+     {{2, 2, 2}, 7, "--sync-bn", true, NULL}},
+    {"unequal.dialect",
+     "L4",
+     "[ $RANK != 2 ] || set -- \"$@\" --dialect=torch; " GO,
+     "",
+     3,
+     {{2, 2, 2}, 7, "not started alike", true, NULL}},
+    {"unequal.accumulate",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --accumulate=2; " GO,
+     "",
+     2,
+     {{2, 2}, 3, "--accumulate", true, NULL}},
+    {"unequal.momentum",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --momentum=0.8; " GO,
+     "",
+     2,
+     {{2, 2}, 3, "--momentum", true, NULL}},
+    {"unequal.weight-decay",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --weight-decay=0; " GO,
+     "",
+     2,
+     {{2, 2}, 3, "--weight-decay", true, NULL}},
+    {"unequal.optimizer",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --optimizer=adam; " GO,
+     "",
+     2,
+     {{2, 2}, 3, "--optimizer", true, NULL}},
+    {"unequal.schedule",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --schedule=cosine:9s; " GO,
+     "",
+     2,
+     {{2, 2}, 3, "--schedule", true, NULL}},
+    {"unequal.compress",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --compress=fp16; " GO,
+     "",
+     2,
+     {{2, 2}, 3, "--compress", true, NULL}},
+    {"unequal.average",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --average=none; " GO,
+     "",
+     2,
+     {{2, 2}, 3, "--average", true, NULL}},
+    {"unequal.predivide",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --predivide=2; " GO,
+     "",
+     2,
+     {{2, 2}, 3, "--predivide", true, NULL}},
+    {"unequal.loss-scale",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --loss-scale=64; " GO,
+     "",
+     2,
+     {{2, 2}, 3, "--loss-scale", true, NULL}},
+    {"unequal.half",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --half=bf16; " GO,
+     "",
+     2,
+     {{2, 2}, 3, "--half", true, NULL}},
+    {"unequal.num-classes",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --num-classes=12; " GO,
+     "",
+     2,
+     {{2, 2}, 3, "--num-classes", true, NULL}},
+    {"unequal.image-size",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --image-size=20; " GO,
+     "",
+     2,
+     {{2, 2}, 3, "--image-size", true, NULL}},
+    {"unequal.find-unused",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --find-unused; " GO,
+     "",
+     2,
+     {{2, 2}, 3, "--find-unused", true, NULL}},
+    {"unequal.dump-steps",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --dump-steps=1; " GO,
+     "",
+     2,
+     {{2, 2}, 3, "--dump-steps", true, NULL}},
+    {"unequal.digest",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --digest=param; " GO,
+     "",
+     2,
+     {{2, 2}, 3, "--digest", true, NULL}},
+    {"unequal.growth-interval",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --growth-interval=9; " GO,
+     "",
+     2,
+     {{2, 2}, 3, "--growth-interval", true, NULL}},
+    {"unequal.data",
+     "L4",
+     "[ $RANK != 1 ] || set -- \"$@\" --data=batches:{self}; " GO,
+     "",
+     2,
+     {{2, 2}, 3, "--data", true, NULL}},
+
+    {"missing-rank",
+     "L5",
+     "[ $RANK != 2 ] || exit 0; " GO,
+     "--timeout=1",
+     3,
+     {{RENDEZVOUS, RENDEZVOUS, 0}, 3, "rank 2", true, NULL}},
+    {"missing-rank0",
+     "L5",
+     "[ $RANK != 0 ] || exit 0; " GO,
+     "--timeout=1",
+     3,
+     {{0, RENDEZVOUS, RENDEZVOUS}, 6, "127.0.0.1", true, NULL}},
+    {"wrong-token",
+     "L5",
+     "[ $RANK != 1 ] || LS_TOKEN=wrong; " GO,
+     "--timeout=1",
+     3,
+     {{RENDEZVOUS, RENDEZVOUS, RENDEZVOUS}, 5, "rank 1", true, NULL}},
+    {"wrong-port",
+     "L5",
+     "[ $RANK != 1 ] || MASTER_PORT=1; " GO,
+     "--timeout=1",
+     3,
+     {{RENDEZVOUS, RENDEZVOUS, RENDEZVOUS}, 5, "rank 1", true, NULL}},
+    {"duplicate-rank",
+     "L5",
+     "[ $RANK != 2 ] || RANK=1; " GO,
+     "--timeout=1",
+     3,
+     {{LS_ENDINGS_ANY, LS_ENDINGS_ANY, LS_ENDINGS_ANY}, 1, "rank 1", true, NULL}},
+    {"other-world",
+     "L5",
+     "[ $RANK != 1 ] || WORLD_SIZE=4; " GO,
+     "--timeout=1",
+     3,
+     {{LS_ENDINGS_ANY, 2, LS_ENDINGS_ANY}, 2, "4", true, NULL}},
+    /* another job's rank 0 waits on our port: found in the table of listening sockets */
+    {"port-in-use",
+     "L5",
+     "[ $RANK = 0 ] || exit 0; RANK=0 WORLD_SIZE=2 LS_TOKEN=x LS_RUN_DIR= "
+     "{bin}/lockstep-collectives & P=$!; H=$(printf %04X $MASTER_PORT); "
+     "for i in 1 2 3 4 5 6 7 8 9 10; do "
+     "grep -q \":$H 00000000:0000 0A\" /proc/net/tcp && break; sleep 0.2; done; "
+     "\"$0\" \"$@\"; C=$?; kill $P; exit $C",
+     "--timeout=2",
+     2,
+     {{3, 0}, 1, "in use", true, NULL}},
+};
+
+/* ---- lockstep-launch on two machines that share a folder --------------------------------------
+ */
+
+/* The second node's launcher comes first: it must not take the first one's names. */
+#define TWO_NODES                                                                               \
+    "D=$LS_RUN_DIR/logs; for N in 1 0; do {bin}/lockstep-launch --nproc-per-node 2 --nnodes 2 " \
+    "--node-rank $N --master-addr 127.0.0.1 --master-port 1 --log-dir $D -- sh -c 'echo $RANK " \
+    "$WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK' || exit 9; done; "                  \
+    "for R in 0 1 2 3; do L=$(cat $D/rank$R.log | tr '\\n' ';'); "                              \
+    "[ \"$L\" = \"$R 4 $((R % 2)) 2 $((R / 2));\" ] || { echo \"rank$R.log holds '$L'\"; "      \
+    "exit 1; }; done; echo 4 logs"
+
+/* lockstep-launch by itself: what its ranks are told and with what it ends. C is its exit code, F a
+ * file in the job's folder. A rank that must wait for another looks for what that one wrote. */
+#define LAUNCH "F=$LS_RUN_DIR/told; unset LS_TOKEN; {bin}/lockstep-launch "
+#define AWAIT                                                                                    \
+    "for I in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do [ -e $F ] && break; sleep " \
+    "0.1; done; "
+#define ENDS(code) \
+    "; C=$?; [ $C = " #code " ] || { echo \"exit code $C\"; exit 1; }; echo " #code " ends"
+
+static const struct launched {
+    const char *id, *script, *says;
+} launched[] = {
+    {"clean", LAUNCH "--nproc-per-node 3 -- true" ENDS(0), "0 ends"},
+    {"first",
+     LAUNCH "--nproc-per-node 3 -- sh -c 'F='$F'; [ $RANK != 1 ] || { : > $F; exit 7; }; " AWAIT
+            "sleep 0.3; exit $((RANK + 20))'" ENDS(7),
+     "rank 1"},
+    {"killed",
+     LAUNCH "--nproc-per-node 3 -- sh -c '[ $RANK != 2 ] || kill -9 $$; sleep 0.2'" ENDS(137),
+     "rank 2"},
+    {"deadline", LAUNCH "--nproc-per-node 2 --timeout 0.5 -- sleep 60" ENDS(124), "0.5 s"},
+    {"stopped",
+     LAUNCH "--nproc-per-node 2 -- sh -c ': > '$F'; exec sleep 60' & P=$!; " AWAIT
+            "kill -TERM $P; wait $P" ENDS(143),
+     "signal 15"},
+    /* within --grace the others go on: rank 1 ends by itself */
+    {"grace",
+     LAUNCH "--nproc-per-node 2 -- sh -c '[ $RANK != 0 ] || exit 5; sleep 0.6; echo late > '$F"
+            "; C=$?; [ $C = 5 ] && grep -q late $F || { echo \"exit code $C\"; exit 1; }; "
+            "echo 5 ends",
+     "5 ends"},
+    /* after it they get TERM, which they can catch */
+    {"term",
+     LAUNCH "--nproc-per-node 2 --grace 0.2 -- sh -c '[ $RANK != 0 ] || exit 6; trap \"echo caught "
+            "> '$F'; exit 0\" TERM; for I in 1 2 3 4 5 6 7 8 9; do sleep 0.5; done'; C=$?; "
+            "[ $C = 6 ] && grep -q caught $F || { echo \"exit code $C\"; exit 1; }; echo 6 ends",
+     "6 ends"},
+    {"no-command", LAUNCH "--nproc-per-node 2" ENDS(2), "2 ends"},
+    {"places",
+     LAUNCH "--nproc-per-node 6 --local-nodes 2 --log-dir $F -- sh -c 'echo $RANK $WORLD_SIZE "
+            "$LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK' || exit 9; "
+            "for R in 0 1 2 3 4 5; do L=$(cat $F/rank$R.log | tr '\\n' ';'); "
+            "[ \"$L\" = \"$R 6 $((R % 3)) 3 $((R / 3));\" ] || { echo \"rank$R.log holds '$L'\"; "
+            "exit 1; }; done; echo 6 places",
+     "6 places"},
+    /* one address, port and secret for all ranks of a job; another job's secret is another */
+    {"secret",
+     LAUNCH "--nproc-per-node 3 -- sh -c 'echo $MASTER_ADDR $MASTER_PORT $LS_TOKEN >> '$F; "
+            "{bin}/lockstep-launch -- sh -c 'echo $LS_TOKEN >> '$F; "
+            "[ $(sort -u $F | wc -l) = 2 ] && [ $(wc -l < $F) = 4 ] && "
+            "[ $(grep -c '^127.0.0.1 [0-9]* [0-9a-f]*$' $F) = 3 ] && "
+            "[ $(awk '{print $NF}' $F | sort -u | wc -l) = 2 ] || { cat $F; exit 1; }; "
+            "echo 2 secrets",
+     "2 secrets"},
+};
+
+static void judge_launched(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    ls_ending want = {{0}, 1, launched[row->number[0]].says, true, NULL};
+    ls_endings_judge(&want, job, out);
+}
+
+static void judge_logs(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    static const ls_ending want = {{0}, 1, "4 logs", true, NULL};
+    (void)row;
+    ls_endings_judge(&want, job, out);
+}
+
+static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    ls_endings_judge(&refused[row->number[0]].end, job, out);
+}
+
+static void add_places(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        ls_case *row = ls_rows_add(list, judge_place, "L2", "launch.place.%s", places[i].id);
+        row->job_count = 1;
+        row->job[0] = ls_endings_job(settings, places[i].world, places[i].script, "");
+        row->job[0].nodes = places[i].nodes;
+    }
+    ls_case *logs = ls_rows_add(list, judge_logs, "L6", "launch.logs.two-nodes");
+    logs->kind = LS_INSIDE; /* no matter of the subject's */
+    logs->job_count = 1;
+    logs->judges_outcome = true;
+    logs->job[0] = ls_endings_job(settings, 1, TWO_NODES, "");
+    for (size_t i = 0; i < sizeof launched / sizeof *launched; i++) {
+        ls_case *row =
+            ls_rows_add(list, judge_launched, "L7", "launch.launcher.%s", launched[i].id);
+        row->kind = LS_INSIDE; /* the commands are sh's own */
+        row->job_count = 1;
+        row->judges_outcome = true;
+        row->job[0] = ls_endings_job(settings, 1, launched[i].script, "");
+        row->number[0] = (int)i;
+    }
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        const struct refused *r = &refused[i];
+        ls_case *row = ls_rows_add(list, judge_refused, r->requirement, "launch.refuse.%s", r->id);
+        row->job_count = 1;
+        row->judges_outcome = true;
+        row->job[0] = ls_endings_job(settings, r->world, r->script, r->options);
+        row->number[0] = (int)i;
+    }
+}
+
+void ls_launch_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (int victim = 0; victim < 3; victim++) {
+        ls_case *row = ls_rows_add(list, judge_killed, "L1", "launch.kill.rank%d", victim);
+        row->job_count = 1;
+        row->judges_outcome = true;
+        ls_spec *spec = &row->job[0];
+        *spec = ls_rows_evidence(settings, 0, 3, 1, 0.1);
+        spec->dump_steps[0] = '\0';
+        spec->steps = 100000; /* must not end before it is killed */
+        spec->wrap = LS_WRAP_KILL;
+        spec->kill_rank = victim;
+        spec->kill_step = 3;
+        spec->limit_s = 120 + leave_s.value; /* a Python trainer on a busy machine starts slowly */
+    }
+    add_places(settings, list);
+}

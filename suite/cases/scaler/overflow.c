@@ -1,0 +1,218 @@
+#include "overflow.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/path.h"
+#include "kernels/core/text.h"
+#include "kernels/core/rng.h"
+#include "reference/model/model.h"
+#include "reference/files/safetensors.h"
+#include "suite/run/place.h"
+
+enum { CLASSES = 10, PIXELS = 3 * LS_OVERFLOW_IMAGE * LS_OVERFLOW_IMAGE };
+
+bool ls_overflow_wants(const ls_spec *spec)
+{
+    return strncmp(spec->data, "batches:{run}/overflow/", 23) == 0;
+}
+
+/* First words of folders, which go on with rank and step of what is odd: "at-2-1-4-0-w2". */
+static const char *const word[] = {"", "at", "nan", "sum", "same", "nearly", "exact", "moved"};
+
+void ls_overflow_spec_of(ls_spec *spec, ls_overflow_kind kind, const char *script,
+                         double init_scale)
+{
+    ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
+    spec->image_size = LS_OVERFLOW_IMAGE;
+    spec->batch_size = LS_OVERFLOW_BATCH;
+    ls_text_put(spec->data, sizeof spec->data, "batches:{run}/overflow/%s-%s-a%d-w%d", word[kind],
+                script, spec->accumulate, spec->world);
+    for (char *c = spec->data + 23; *c != '\0'; c++) {
+        *c = *c == ':' || *c == ',' ? '-' : *c;
+    }
+    ls_text_put(spec->extra, sizeof spec->extra, "--init={run}/overflow/%s.safetensors",
+                kind >= LS_OVERFLOW_NEARLY ? word[kind] : "init");
+    if (kind >= LS_OVERFLOW_EXACT) {
+        return;
+    }
+    if (kind == LS_OVERFLOW_NEARLY) {
+        ls_text_put(spec->loss_scale, sizeof spec->loss_scale, "1048576");
+    } else {
+        ls_text_add(spec->extra, sizeof spec->extra, " --init-scale=%.0f", init_scale);
+    }
+}
+
+void ls_overflow_spec(ls_spec *spec, const char *script)
+{
+    ls_overflow_spec_of(spec, LS_OVERFLOW_TARGETS, script, LS_OVERFLOW_SCALE);
+}
+
+static ls_overflow_kind kind_of(const ls_spec *spec)
+{
+    const char *name = spec->data + strlen("batches:{run}/overflow/");
+    for (int kind = LS_OVERFLOW_TARGETS; kind <= LS_OVERFLOW_MOVED; kind++) {
+        size_t length = strlen(word[kind]);
+        if (strncmp(name, word[kind], length) == 0 && name[length] == '-') {
+            return (ls_overflow_kind)kind;
+        }
+    }
+    LS_ASSERT(!"a folder of this file's making");
+    return LS_OVERFLOW_OPTION;
+}
+
+/* Features 1.5 (16 channels) and 0.5 (48): bn1 gives 1, the last block adds 0.5, all else adds 0.
+ * Weights: the first 1024, the others (class + 1) / 8. */
+static void fill_exact(const ls_param *param, float *value, int64_t count)
+{
+    bool first = strcmp(param->name, "bn1.bias") == 0;
+    bool last = strcmp(param->name, "layer3.0.bn2.bias") == 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t fan_in = param->shape.dim[1];
+        if (param->role == LS_PARAM_LINEAR_WEIGHT) {
+            value[i] = i % fan_in == 0 ? 1024 : (float)(i / fan_in + 1) / 8;
+        } else if (param->role != LS_PARAM_CONV_WEIGHT) {
+            value[i] = first ? 1.0f : last ? 0.5f : 0.0f;
+        }
+    }
+}
+
+static ls_status write_statistics(ls_safetensors_writer *writer, const ls_network *network)
+{
+    for (int i = 0; i < network->buffer_count; i++) {
+        const ls_buffer *buffer = &network->buffer[i];
+        float value[64];
+        ls_shape shape = {1, {buffer->count}};
+        LS_ASSERT(buffer->count <= 64);
+        for (int c = 0; c < buffer->count; c++) {
+            value[c] = (float)(64 * i + c + 1) / 1024;
+        }
+        if (buffer->role != LS_BUFFER_BATCHES_TRACKED) {
+            LS_TRY(ls_safetensors_add_copy(writer, buffer->name, LS_F32, &shape, value));
+        }
+    }
+    return LS_OK;
+}
+
+/* Certain: e^-30 for every class but 0, whatever the image. Nearly: e^-14, 8e-7, and what the image
+ * adds. */
+static ls_status write_weights(const char *path, ls_overflow_kind kind)
+{
+    bool nearly = kind == LS_OVERFLOW_NEARLY;
+    ls_network network;
+    LS_TRY(ls_model_build("resnet8", CLASSES, LS_OVERFLOW_IMAGE, &network));
+    ls_safetensors_writer *writer = NULL;
+    ls_status status = ls_safetensors_create(path, &writer);
+    for (int i = 0; i < network.param_count && status == LS_OK; i++) {
+        const ls_param *param = &network.param[i];
+        int64_t count = ls_shape_count(&param->shape);
+        float *value = calloc((size_t)count, sizeof *value);
+        LS_ASSERT(value != NULL);
+        if (param->role == LS_PARAM_LINEAR_BIAS) {
+            value[0] = nearly ? 14 : 30;
+        } else if (param->role != LS_PARAM_LINEAR_WEIGHT || nearly) {
+            ls_model_init_param(&network, i, 1, value);
+        }
+        if (kind == LS_OVERFLOW_EXACT) {
+            fill_exact(param, value, count);
+        }
+        status = ls_safetensors_add_copy(writer, param->name, LS_F32, &param->shape, value);
+        free(value);
+    }
+    if (status == LS_OK && kind == LS_OVERFLOW_MOVED) {
+        status = write_statistics(writer, &network);
+    }
+    if (status == LS_OK) {
+        status = ls_safetensors_finish(writer);
+    } else if (writer != NULL) {
+        ls_safetensors_discard(writer);
+    }
+    ls_model_free(&network);
+    return status;
+}
+
+static bool chosen(const char *folder, int step, int rank)
+{
+    const char *text = strrchr(folder, '/');
+    text = strchr(text, '-') + 1;
+    int s, r, used;
+    while (sscanf(text, "%d-%d-%n", &s, &r, &used) == 2) {
+        if (s == step && r == rank) {
+            return true;
+        }
+        text += used;
+    }
+    return false;
+}
+
+/* One of the images of a rank's step; micro-step after micro-step. */
+static void fill_image(const char *folder, ls_overflow_kind kind, int step, int rank, int image,
+                       float *input, int64_t *target)
+{
+    int n = image % LS_OVERFLOW_BATCH; /* in its micro-step */
+    uint64_t first = (uint64_t)(kind == LS_OVERFLOW_SAME ? n : image) * PIXELS;
+    for (int i = 0; i < PIXELS; i++) {
+        input[i] = kind == LS_OVERFLOW_SUM
+                       ? 0
+                       : ls_rng_normal((uint64_t)step, (uint64_t)rank, first + (uint64_t)i);
+    }
+    bool odd = kind < LS_OVERFLOW_SAME && chosen(folder, step, rank);
+    bool wrong = kind == LS_OVERFLOW_TARGETS || (kind == LS_OVERFLOW_SUM && n == 0);
+    *target = odd && wrong ? 1 : 0;
+    if (kind == LS_OVERFLOW_SAME) {
+        *target = (step + rank + n) % CLASSES;
+    }
+    if (odd && kind == LS_OVERFLOW_NAN && image == 1) {
+        input[7] = NAN;
+    }
+}
+
+static ls_status write_batch(const ls_spec *spec, const char *folder, ls_overflow_kind kind,
+                             int step, int rank)
+{
+    char path[900];
+    int micros = spec->accumulate, images = micros * LS_OVERFLOW_BATCH;
+    ls_text_put(path, sizeof path, "%s/step%06d.rank%d.safetensors", folder, step, rank);
+    float *input = malloc(sizeof *input * (size_t)images * PIXELS);
+    int64_t *target = malloc(sizeof *target * (size_t)images);
+    LS_ASSERT(input != NULL && target != NULL);
+    for (int n = 0; n < images; n++) {
+        fill_image(folder, kind, step, rank, n, input + (size_t)n * PIXELS, &target[n]);
+    }
+    ls_shape input_shape = {4, {LS_OVERFLOW_BATCH, 3, LS_OVERFLOW_IMAGE, LS_OVERFLOW_IMAGE}};
+    ls_shape target_shape = {1, {LS_OVERFLOW_BATCH}};
+    if (micros > 1) {
+        input_shape =
+            (ls_shape){5, {micros, LS_OVERFLOW_BATCH, 3, LS_OVERFLOW_IMAGE, LS_OVERFLOW_IMAGE}};
+        target_shape = (ls_shape){2, {micros, LS_OVERFLOW_BATCH}};
+    }
+    ls_safetensors_writer *writer = NULL;
+    ls_status status = ls_safetensors_create(path, &writer);
+    if (status == LS_OK) {
+        ls_safetensors_add(writer, "input", LS_F32, &input_shape, input);
+        ls_safetensors_add(writer, "target", LS_I64, &target_shape, target);
+        status = ls_safetensors_finish(writer);
+    }
+    free(input);
+    free(target);
+    return status;
+}
+
+ls_status ls_overflow_write(const ls_spec *spec, const char *run_directory)
+{
+    char folder[800], weights[800];
+    ls_overflow_kind kind = kind_of(spec);
+    ls_text_put(folder, sizeof folder, "%s%s", run_directory, spec->data + strlen("batches:{run}"));
+    ls_text_put(weights, sizeof weights, "%s/overflow/%s.safetensors", run_directory,
+                kind >= LS_OVERFLOW_NEARLY ? word[kind] : "init");
+    LS_TRY(ls_path_make_folder(folder));
+    LS_TRY(write_weights(weights, kind));
+    for (int step = 1; step <= spec->steps; step++) {
+        for (int rank = 0; rank < spec->world; rank++) {
+            LS_TRY(write_batch(spec, folder, kind, step, rank));
+        }
+    }
+    return LS_OK;
+}

@@ -1,0 +1,10 @@
+/* The parts of the family scaler. */
+#ifndef LS_SCALER_ROWS_H
+#define LS_SCALER_ROWS_H
+
+#include "suite/suite.h"
+
+/* The backend's state machine, called from inside. */
+void ls_scaler_machine_cases(ls_case_list *list);
+
+#endif

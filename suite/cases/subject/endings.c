@@ -1,0 +1,84 @@
+#include "endings.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "kernels/core/text.h"
+#include "suite/judge/diagnose_endings.h"
+
+bool ls_endings_says(const ls_record *job, int rank, const char *text)
+{
+    char path[700];
+    ls_text_put(path, sizeof path, "%s/rank%d.log", job->directory, rank);
+    char *log = ls_text_read(path);
+    bool found = log != NULL && strstr(log, text) != NULL;
+    free(log);
+    return found;
+}
+
+static void check_rank(const ls_ending *want, const ls_record *job, int rank, ls_verdict *out)
+{
+    char line[160];
+    const ls_record_rank *got = &job->rank[rank];
+    bool killed = want->code[rank] == LS_ENDINGS_KILLED;
+    bool any = want->code[rank] == LS_ENDINGS_ANY;
+    bool good = killed ? got->signal == 9 : got->signal == 0 && got->code == want->code[rank];
+    ls_record_last_line(job, rank, line, (int)sizeof line);
+    if (!any && !good) {
+        ls_verdict_set(out, LS_FAIL, "rank=%d left with code %d, signal %d, expected %s %d: %s",
+                       rank, got->code, got->signal, killed ? "signal" : "code",
+                       killed ? 9 : want->code[rank], line);
+    }
+    if (want->text != NULL && (want->says >> rank & 1) != 0 &&
+        !ls_endings_says(job, rank, want->text)) {
+        ls_verdict_set(out, LS_FAIL, "rank=%d does not say '%s': %s", rank, want->text, line);
+    }
+    if (want->unwritten && got->has_events) {
+        ls_verdict_set(out, LS_FAIL, "rank=%d has written events", rank);
+    }
+}
+
+void ls_endings_judge(const ls_ending *want, const ls_record *job, ls_verdict *out)
+{
+    char path[700], line[200];
+    struct stat status;
+    if (job->state != LS_RECORD_DONE && job->state != LS_RECORD_FAILED &&
+        job->state != LS_RECORD_KILLED) {
+        (void)ls_verdict_of_outcome(job, out);
+        return;
+    }
+    LS_ASSERT(job->world <= LS_ENDINGS_RANKS);
+    for (int rank = 0; rank < job->world; rank++) {
+        check_rank(want, job, rank, out);
+    }
+    if (out->code == LS_FAIL) {
+        ls_diagnose_endings_codes(job, out->cause, (int)sizeof out->cause);
+    }
+    if (want->absent != NULL) {
+        ls_text_put(path, sizeof path, "%s/%s", job->directory, want->absent);
+        if (stat(path, &status) == 0) {
+            ls_verdict_set(out, LS_FAIL, "%s was left behind", want->absent);
+        }
+    }
+    int told = want->says == 0 ? 0 : __builtin_ctz(want->says);
+    ls_record_last_line(job, told, line, (int)sizeof line);
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%s",
+                    line[0] == '\0' ? "as expected" : line);
+    }
+}
+
+ls_spec ls_endings_job(const ls_case_settings *settings, int world, const char *script,
+                       const char *options)
+{
+    ls_spec spec = ls_rows_evidence(settings, 0, world, 1, 0.05);
+    ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
+    spec.dump_steps[0] = '\0';
+    ls_text_put(spec.extra, sizeof spec.extra, "%s", options);
+    if (script != NULL) {
+        spec.wrap = LS_WRAP_SHELL;
+        spec.script = script;
+    }
+    return spec;
+}

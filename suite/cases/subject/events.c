@@ -1,0 +1,402 @@
+/* What a run tells beside its steps' events: digests now and then, spans of what it was busy with,
+ * and the lines that people read. */
+#include "suite/suite.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/json.h"
+
+enum { STEPS = 7, EVERY = 3, WORLD = 2 };
+
+static const ls_tol printed_rate =
+    LS_TOL(0.06, "img/s: printed with one digit behind the point, from times in nanoseconds");
+static const ls_tol printed_loss = LS_TOL(6e-5, "a loss is printed with four digits");
+
+/* ---- digests every few steps ----------------------------------------------------------------- */
+
+static void judge_every(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    int told = 0;
+    (void)row;
+    for (int k = 0; k < job->world; k++) {
+        for (int64_t step = 1; step <= STEPS; step++) {
+            const ls_record_step *seen = ls_record_find_step(&job->rank[k], step);
+            bool due = step % EVERY == 0 || step == STEPS;
+            bool has = seen != NULL && seen->digest_mask != 0;
+            told += has;
+            if (seen == NULL || has != due) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: %s, digests were asked for %s", k,
+                               (int)step,
+                               seen == NULL ? "no event"
+                               : has        ? "has digests"
+                                            : "has no digests",
+                               "every third step and the last");
+            }
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d of %d steps have digests: each third and the last", told,
+                    STEPS * job->world);
+    }
+}
+
+/* ---- spans ----------------------------------------------------------------------------------- */
+
+typedef struct spans {
+    int rank, traced;
+    double ended_ns; /* of the step before; NAN */
+    ls_verdict *out;
+} spans;
+
+static const cJSON *find_span(const cJSON *list, const char *name)
+{
+    const cJSON *span = NULL;
+    cJSON_ArrayForEach(span, list)
+    {
+        if (strcmp(ls_json_string(span, "name", ""), name) == 0) {
+            return span;
+        }
+    }
+    return NULL;
+}
+
+static double at(const cJSON *span, const char *end)
+{
+    return ls_json_number(span, end, NAN);
+}
+
+/* Forward, then backward, then the optimizer, and the buckets between backward's begin and the
+ * optimizer's. */
+static void judge_spans(spans *s, const cJSON *event)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(event, "spans"), *span = NULL;
+    const cJSON *forward = find_span(list, "forward"), *backward = find_span(list, "backward");
+    const cJSON *optimizer = find_span(list, "optimizer");
+    int step = (int)ls_json_integer(event, "step", -1), buckets = 0;
+    bool ordered = at(forward, "from_ns") < at(forward, "to_ns") &&
+                   at(forward, "to_ns") <= at(backward, "from_ns") &&
+                   at(backward, "from_ns") < at(backward, "to_ns") &&
+                   at(backward, "to_ns") <= at(optimizer, "from_ns") &&
+                   at(optimizer, "from_ns") < at(optimizer, "to_ns");
+    if (!ordered || at(forward, "from_ns") < s->ended_ns) {
+        ls_verdict_set(s->out, LS_FAIL,
+                       "rank=%d step %d: forward, backward and optimizer do not follow each other "
+                       "and the step before",
+                       s->rank, step);
+    }
+    cJSON_ArrayForEach(span, list)
+    {
+        if (strcmp(ls_json_string(span, "lane", ""), "communication") != 0) {
+            continue;
+        }
+        char name[24];
+        ls_text_put(name, sizeof name, "bucket %d", buckets++);
+        if (strcmp(ls_json_string(span, "name", ""), name) != 0 ||
+            !(at(span, "from_ns") >= at(backward, "from_ns") &&
+              at(span, "from_ns") <= at(span, "to_ns") &&
+              at(span, "to_ns") <= at(optimizer, "from_ns"))) {
+            ls_verdict_set(s->out, LS_FAIL,
+                           "rank=%d step %d: %s is %s, or not between backward's begin and the "
+                           "optimizer's",
+                           s->rank, step, name, ls_json_string(span, "name", "(nothing)"));
+        }
+    }
+    if (buckets == 0) {
+        ls_verdict_set(s->out, LS_FAIL, "rank=%d step %d: no bucket's span", s->rank, step);
+    }
+    s->ended_ns = at(optimizer, "to_ns");
+    s->traced++;
+}
+
+static ls_status visit_trace(void *opaque, const cJSON *event, int line)
+{
+    (void)line;
+    if (strcmp(ls_json_string(event, "event", ""), "trace") == 0) {
+        judge_spans(opaque, event);
+    }
+    return LS_OK;
+}
+
+static void judge_trace(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    spans s = {.out = out};
+    for (s.rank = 0; s.rank < job->world; s.rank++) {
+        char path[700];
+        int before = s.traced;
+        s.ended_ns = 0;
+        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, s.rank);
+        if (ls_json_each_line(path, visit_trace, &s) != LS_OK) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d: its events cannot be read", s.rank);
+        } else if (s.traced - before != row->job[0].steps) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d: %d trace events, expected %d", s.rank,
+                           s.traced - before, row->job[0].steps);
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d steps: forward, backward, optimizer in order, buckets between", s.traced);
+    }
+}
+
+/* ---- printed lines --------------------------------------------------------------------------- */
+
+typedef struct ends {
+    double at_ns[STEPS + 1];
+} ends;
+
+static ls_status visit_end(void *opaque, const cJSON *event, int line)
+{
+    ends *e = opaque;
+    int64_t step = ls_json_integer(event, "step", -1);
+    (void)line;
+    if (strcmp(ls_json_string(event, "event", ""), "step") == 0 && step >= 1 && step <= STEPS) {
+        e->at_ns[step] = ls_json_number(event, "at_ns", NAN);
+    }
+    return LS_OK;
+}
+
+/* One line about `step`; the one before was about `last`, 0: none. */
+static void judge_line(const char *line, const ls_record *job, const ends *e, int last, int step,
+                       ls_verdict *out)
+{
+    const ls_record_step *seen = ls_record_find_step(&job->rank[0], step);
+    int of = 0, number = 0;
+    double loss = NAN, lr = NAN, scale = NAN, rate = NAN;
+    int read = sscanf(line, "step %d/%d loss %lf lr %lf scale %lf %lf img/s", &number, &of, &loss,
+                      &lr, &scale, &rate);
+    if (read != 6 || seen == NULL || number != step || of != STEPS) {
+        ls_verdict_set(out, LS_FAIL, "expected the line of step %d/%d: %.160s", step, STEPS, line);
+        return;
+    }
+    if (!(fabs(loss - seen->loss) <= printed_loss.value) || lr != 0.05 ||
+        scale != seen->loss_scale_next) {
+        ls_verdict_set(out, LS_FAIL, "step %d: its event says loss %.4f, scale %g: %.160s", step,
+                       seen->loss, seen->loss_scale_next, line);
+    }
+    double seconds = last > 0 ? (e->at_ns[step] - e->at_ns[last]) * 1e-9 : NAN;
+    double images = (double)(step - last) * (double)seen->images * job->world;
+    if (last > 0 && !(fabs(rate - images / seconds) <= printed_rate.value)) {
+        ls_verdict_set(out, LS_FAIL,
+                       "step %d: %.1f img/s printed, but %.0f images of all ranks took %.6f s: "
+                       "%.1f",
+                       step, rate, images, seconds, images / seconds);
+    }
+}
+
+static void judge_lines(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    static const int expected[] = {1, 2, 4, 6, 7};
+    enum { LINES = sizeof expected / sizeof *expected };
+    char path[700];
+    ends e = {{0}};
+    int count = 0;
+    (void)row;
+    ls_text_put(path, sizeof path, "%s/rank0.jsonl", job->directory);
+    (void)ls_json_each_line(path, visit_end, &e);
+    for (int k = 0; k < job->world; k++) {
+        ls_text_put(path, sizeof path, "%s/rank%d.log", job->directory, k);
+        char *text = ls_text_read(path), *rest = NULL;
+        char *line = text != NULL ? strtok_r(text, "\n", &rest) : NULL;
+        for (; line != NULL; line = strtok_r(NULL, "\n", &rest)) {
+            if (strncmp(line, "step ", 5) != 0) {
+                continue;
+            }
+            if (k > 0 || count == LINES) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d prints a line too many: %.160s", k, line);
+                break;
+            }
+            judge_line(line, job, &e, count > 0 ? expected[count - 1] : 0, expected[count], out);
+            count++;
+        }
+        free(text);
+    }
+    if (count < LINES) {
+        ls_verdict_set(out, LS_FAIL, "%d lines, expected those of steps 1, 2, 4, 6 and 7", count);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d lines of rank 0, none of others: what the events say", count);
+    }
+}
+
+/* ---- the same folder after a resume ---------------------------------------------------------- */
+
+/* A run of two steps and its continuation, with one folder. */
+#define TWICE                                                                                \
+    "\"$0\" \"$@\" --steps=2 --save={self}/c.safetensors >/dev/null || exit 9; exec \"$0\" " \
+    "\"$@\" "                                                                                \
+    "--resume={self}/c.safetensors"
+
+static ls_status visit_step(void *opaque, const cJSON *event, int line)
+{
+    int *steps = opaque; /* told so far, in order; -1: out of order */
+    (void)line;
+    if (strcmp(ls_json_string(event, "event", ""), "step") == 0) {
+        bool next = *steps >= 0 && ls_json_integer(event, "step", -1) == *steps + 1;
+        *steps = next ? *steps + 1 : -1;
+    }
+    return LS_OK;
+}
+
+static void judge_kept(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    char path[700];
+    int steps = 0;
+    ls_text_put(path, sizeof path, "%s/rank0.jsonl", job->directory);
+    if (ls_json_each_line(path, visit_step, &steps) != LS_OK || steps != row->job[0].steps) {
+        ls_verdict_set(out, LS_FAIL, "the folder tells steps 1 to %d, expected 1 to %d", steps,
+                       row->job[0].steps);
+    } else {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "steps 1 to %d of a run and its continuation", steps);
+    }
+}
+
+static void add_kept(const ls_case_settings *settings, ls_case_list *list)
+{
+    ls_case *row = ls_rows_add(list, judge_kept, "Q35", "told.resumed.o0.w1");
+    row->job_count = 1;
+    row->judges_outcome = true;
+    ls_spec *spec = &row->job[0];
+    *spec = ls_rows_evidence(settings, 0, 1, 1, LS_BUCKET_OWN);
+    ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
+    spec->dump_steps[0] = '\0';
+    spec->steps = 5;
+    spec->wrap = LS_WRAP_SHELL;
+    spec->script = TWICE;
+}
+
+/* ---- the end event ----------------------------------------------------------------------------
+ */
+
+typedef struct ending {
+    int64_t last, step, code, skipped; /* last, skips: of the steps' events; the rest: as it says */
+    int skips, ends;
+    char status[40];
+} ending;
+
+static ls_status visit_ending(void *opaque, const cJSON *event, int line)
+{
+    ending *e = opaque;
+    const char *name = ls_json_string(event, "event", "");
+    (void)line;
+    if (strcmp(name, "step") == 0) {
+        e->last = ls_json_integer(event, "step", -1);
+        e->skips += cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(event, "skipped"));
+    } else if (strcmp(name, "end") == 0) {
+        e->ends++;
+        e->step = ls_json_integer(event, "step", -1);
+        e->code = ls_json_integer(event, "code", -1);
+        e->skipped = ls_json_integer(event, "skipped", -1);
+        ls_text_put(e->status, sizeof e->status, "%s", ls_json_string(event, "status", ""));
+    }
+    return LS_OK;
+}
+
+/* row->number: the exit code, the rank that is not looked at or -1, the least number of skipped
+ * steps, whether all steps are taken. */
+static void judge_end(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    ending e = {0};
+    int code = row->number[0];
+    for (int k = 0; k < job->world; k++) {
+        char path[700];
+        if (k == row->number[1]) {
+            continue;
+        }
+        e = (ending){.step = -1};
+        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, k);
+        (void)ls_json_each_line(path, visit_ending, &e);
+        if (e.ends != 1 || e.code != code || job->rank[k].code != code ||
+            strcmp(e.status, ls_status_name((ls_status)code)) != 0) {
+            ls_verdict_set(out, LS_FAIL,
+                           "rank=%d left with code %d; %d end events, the last says code %d (%s), "
+                           "expected %d (%s)",
+                           k, job->rank[k].code, e.ends, (int)e.code, e.status, code,
+                           ls_status_name((ls_status)code));
+        } else if (e.step != e.last || e.skipped != e.skips) {
+            ls_verdict_set(out, LS_FAIL,
+                           "rank=%d ends after step %d with %d skipped, says its end event; its "
+                           "steps end with %d, %d of them skipped",
+                           k, (int)e.step, (int)e.skipped, (int)e.last, e.skips);
+        }
+    }
+    bool whole = e.last == row->job[0].steps;
+    if (out->code == LS_PASS && (whole != (row->number[3] != 0) || e.skips < row->number[2])) {
+        ls_verdict_set(out, LS_WEAK, "the run ended after step %d, %d skipped", (int)e.last,
+                       e.skips);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "ends after step %d with code %d (%s)",
+                    (int)e.last, code, e.status);
+    }
+}
+
+static void add_ends(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const struct {
+        const char *id, *script, *options;
+        int level, code, silent, skips, whole;
+    } rows[] = {
+        {"good", NULL, "--init-scale=1024 --overflow-at=2,4:1", 2, LS_OK, -1, 2, 1},
+        {"floor", NULL, "--init-scale=1024 --min-loss-scale=512 --overflow-at=2,3", 2,
+         LS_ERR_NON_FINITE, -1, 2, 0},
+        {"lost", NULL, "--fault-at=4:1:forward:kill --timeout=20", 0, LS_ERR_PEER_LOST, 1, 0, 0},
+        /* a disk that is full when rank 0 saves; rank 1 has no file to write, and may end well */
+        {"unsaved", "trap '' XFSZ; ulimit -f 200; exec \"$0\" \"$@\"",
+         "--save={self}/checkpoint.safetensors", 0, LS_ERR_INFRA, 1, 0, 1},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_case *row =
+            ls_rows_add(list, judge_end, "Q36", "told.end.%s.o%d.w2", rows[i].id, rows[i].level);
+        row->job_count = 1;
+        row->judges_outcome = true;
+        row->number[0] = rows[i].code;
+        row->number[1] = rows[i].silent;
+        row->number[2] = rows[i].skips;
+        row->number[3] = rows[i].whole;
+        ls_spec *spec = &row->job[0];
+        *spec = ls_rows_evidence(settings, rows[i].level, WORLD, 1, 0.05);
+        ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
+        ls_text_put(spec->extra, sizeof spec->extra, "%s", rows[i].options);
+        if (rows[i].level > 0) {
+            ls_text_put(spec->loss_scale, sizeof spec->loss_scale, "dynamic");
+        }
+        if (rows[i].script != NULL) {
+            spec->wrap = LS_WRAP_SHELL;
+            spec->script = rows[i].script;
+        }
+        spec->dump_steps[0] = '\0';
+        spec->steps = STEPS;
+    }
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+void ls_events_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const struct {
+        const char *id, *requirement, *options;
+        ls_case_judge *judge;
+    } rows[] = {{"digest-every", "Q31", "--digest-every=3", judge_every},
+                {"trace", "Q32", "--trace", judge_trace},
+                {"lines", "Q33", "--print-freq=2", judge_lines}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_case *row =
+            ls_rows_add(list, rows[i].judge, rows[i].requirement, "told.%s.o0.w2", rows[i].id);
+        row->job_count = 1;
+        ls_spec *spec = &row->job[0];
+        *spec = ls_rows_evidence(settings, 0, WORLD, 1, 0.05);
+        ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
+        ls_text_put(spec->extra, sizeof spec->extra, "%s", rows[i].options);
+        spec->dump_steps[0] = '\0';
+        spec->steps = STEPS;
+    }
+    add_kept(settings, list);
+    add_ends(settings, list);
+}

@@ -1,0 +1,140 @@
+/* What `lockstep explain` says of memory and of bytes on the wire, against the network's own
+ * parameters and a table of bytes for each. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "reference/explain/explain.h"
+#include "reference/model/model.h"
+#include "suite/inside/inside.h"
+
+enum { WORLD = 3 };
+
+static const ls_tol printed_mb = LS_TOL(6e-4, "MB are printed with three digits");
+
+enum { PARAM, CAST, MASTER, MOMENT, GRAD, STAGED, UNSCALED, SUM, REDUCED, KINDS };
+
+static const char *const line[KINDS] = {
+    "parameters",
+    "their copies for products",
+    "masters",
+    "moments",
+    "gradients (in their buckets)",
+    "their copies in the type that is reduced",
+    "half gradients unscaled, in fp32",
+    "accumulated gradients, fp32",
+    "reduced:",
+};
+
+/* Bytes of an element: of convolutions and the linear layer, of batch norms (numerics.md sections 1
+ * and 2.4). */
+static const struct figures {
+    const char *id, *options[3];
+    int product[KINDS], norm[KINDS];
+} rows[] = {
+    {"o0", {"--opt-level=O0"}, {4, 0, 0, 4, 4, 0, 0, 0, 4}, {4, 0, 0, 4, 4, 0, 0, 0, 4}},
+    {"o1.adam",
+     {"--opt-level=O1", "--optimizer=adam"},
+     {4, 2, 0, 8, 4, 0, 0, 0, 4},
+     {4, 0, 0, 8, 4, 0, 0, 0, 4}},
+    {"o1.compress",
+     {"--opt-level=O1", "--compress=fp16"},
+     {4, 2, 0, 4, 4, 2, 0, 0, 2},
+     {4, 0, 0, 4, 4, 2, 0, 0, 2}},
+    {"o2.accumulate",
+     {"--opt-level=O2", "--accumulate=2"},
+     {2, 0, 4, 4, 2, 0, 4, 4, 2},
+     {4, 0, 0, 4, 4, 0, 0, 4, 4}},
+    {"o2.allreduce-fp32.lamb",
+     {"--opt-level=O2", "--allreduce-fp32", "--optimizer=lamb"},
+     {2, 0, 4, 8, 2, 4, 4, 0, 4},
+     {4, 0, 0, 8, 4, 0, 0, 0, 4}},
+    {"o3.plain",
+     {"--opt-level=O3", "--momentum=0"},
+     {2, 0, 0, 0, 2, 0, 4, 0, 2},
+     {2, 0, 0, 0, 2, 0, 4, 0, 2}},
+};
+
+static ls_status explain(const struct figures *row, char **text)
+{
+    char option[64] = "", why[160] = "", words[3][32];
+    char *argument[6] = {"lockstep-train", "-a", "resnet18"};
+    size_t bytes = 0;
+    ls_options options;
+    int count = 3;
+    for (int i = 0; i < 3 && row->options[i] != NULL; i++) {
+        ls_text_put(words[i], sizeof words[i], "%s", row->options[i]);
+        argument[count++] = words[i];
+    }
+    FILE *to = open_memstream(text, &bytes);
+    LS_ASSERT(to != NULL);
+    ls_status status = ls_options_parse(count, argument, &options, option, why, (int)sizeof why);
+    status = status == LS_OK ? ls_explain_print(&options, WORLD, to) : status;
+    fclose(to);
+    return status;
+}
+
+/* The number of MB behind `name` at the begin of the first line that has one; NAN. */
+static double told_mb(const char *text, const char *name)
+{
+    char key[64];
+    double mb;
+    ls_text_put(key, sizeof key, "\n%s ", name);
+    for (const char *at = strstr(text, key); at != NULL; at = strstr(at + 1, key)) {
+        if (sscanf(at + strlen(key), "%lf MB", &mb) == 1) {
+            return mb;
+        }
+    }
+    return NAN;
+}
+
+static void check(const char *text, const char *name, double want_mb, ls_verdict *out)
+{
+    double told = told_mb(text, name);
+    if (!(fabs(told - want_mb) <= printed_mb.value)) {
+        ls_verdict_set(out, LS_FAIL, "%s: %.3f MB told, expected %.3f", name, told, want_mb);
+    }
+}
+
+static void judge_figures(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const struct figures *f = &rows[row->number[0]];
+    double product = 0, norm = 0, reduced_mb = 0; /* elements */
+    char *text = NULL;
+    ls_network network;
+    (void)job;
+    if (explain(f, &text) != LS_OK || ls_model_build("resnet18", 10, 224, &network) != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "nothing is explained");
+        free(text);
+        return;
+    }
+    for (int i = 0; i < network.param_count; i++) {
+        const ls_param *param = &network.param[i];
+        bool of_norm = param->role == LS_PARAM_NORM_WEIGHT || param->role == LS_PARAM_NORM_BIAS;
+        *(of_norm ? &norm : &product) += (double)ls_shape_count(&param->shape);
+    }
+    ls_model_free(&network);
+    for (int kind = 0; kind < KINDS; kind++) {
+        double want_mb = (product * f->product[kind] + norm * f->norm[kind]) * 1e-6;
+        reduced_mb = want_mb; /* the last kind */
+        check(text, line[kind], want_mb, out);
+    }
+    check(text, "sent by each rank (ring):", reduced_mb * 2 * (WORLD - 1) / WORLD, out);
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d figures of %.0f parameters, %.0f of them of batch norms", KINDS + 1,
+                    product + norm, norm);
+    }
+    free(text);
+}
+
+void ls_explained_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    (void)settings;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_inside_add(list, judge_figures, "E3", "explain.figures.%s", rows[i].id)->number[0] =
+            (int)i;
+    }
+}

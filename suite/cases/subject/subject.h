@@ -1,0 +1,29 @@
+/* Judges of what a subject dumps and tells of its speed, whoever it is; rows in subject.c. */
+#ifndef LS_SUBJECT_H
+#define LS_SUBJECT_H
+
+#include "suite/suite.h"
+
+/* The dump of row->job[0].dump_steps by every rank: every tensor of design.md section 4 under
+ * torchvision's name, of the network's shape, and no dump besides; row->number[0], where not 0: by
+ * that many ranks only; row->number[1]: the step must be one that was skipped. */
+void ls_subject_dump(const ls_case *row, const ls_record *job, ls_verdict *out);
+/* The digests of a dumped step are those of the tensors dumped. */
+void ls_subject_digest(const ls_case *row, const ls_record *job, ls_verdict *out);
+/* With a learning rate of zero no parameter changes. */
+void ls_subject_still(const ls_case *row, const ls_record *job, ls_verdict *out);
+/* What batches:DIR gives is what is trained on, bit for bit. */
+void ls_subject_batches(const ls_case *row, const ls_record *job, ls_verdict *out);
+/* What --init gives is where training starts, bit for bit. */
+void ls_subject_init(const ls_case *row, const ls_record *job, ls_verdict *out);
+/* subject_speed.c: a step's time and what judging took make the time between two steps' ends. */
+void ls_subject_instrument(const ls_case *row, const ls_record *job, ls_verdict *out);
+/* The TensorBoard file's points are what the step events say. */
+void ls_subject_curves(const ls_case *row, const ls_record *job, ls_verdict *out);
+/* subject_told.c: start, layouts and end of the last job's ranks say what its steps say, of which
+ * row->number[0] at least were skipped. */
+void ls_subject_whole(const ls_case *row, const ls_record *job, ls_verdict *out);
+/* The lines that rank 0 prints say what the step events say. */
+void ls_subject_printed(const ls_case *row, const ls_record *job, ls_verdict *out);
+
+#endif

@@ -1,0 +1,385 @@
+/* What a subject dumps: that it is all there, and that it is what the events speak of. */
+#include "subject.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/digest.h"
+#include "kernels/core/json.h"
+#include "reference/oracle/nettab.h"
+#include "suite/cases/dumps.h"
+
+enum { CLASSES = 10, NAMES_MAX = 2048 };
+
+static const ls_safetensors_entry *find(const ls_safetensors *file, const char *kind,
+                                        const char *name)
+{
+    char full[160];
+    ls_text_put(full, sizeof full, "%s/%s", kind, name);
+    return ls_safetensors_find(file, full);
+}
+
+/* ---- completeness ---------------------------------------------------------------------------- */
+
+static void check_tensor(const ls_safetensors *file, int rank, const char *name, int64_t count,
+                         ls_verdict *out)
+{
+    const ls_safetensors_entry *entry = ls_safetensors_find(file, name);
+    if (entry == NULL || ls_shape_count(&entry->shape) != count) {
+        ls_verdict_set(out, LS_FAIL, "rank=%d: the dump's %s %s: expected %lld elements", rank,
+                       name, entry == NULL ? "is missing" : "has another size", (long long)count);
+    }
+}
+
+static void check_params(const ls_safetensors *file, int rank, const ls_nettab *net,
+                         ls_verdict *out)
+{
+    static const char *const kinds[] = {"param", "grad", "next"};
+    static const char *const buffers[] = {"running_mean", "running_var"};
+    for (int i = 0; i < net->param_count; i++) {
+        const ls_nettab_param *p = &net->param[i];
+        char name[160];
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+            ls_text_put(name, sizeof name, "%s/%s", kinds[k], p->name);
+            check_tensor(file, rank, name, p->count, out);
+        }
+        const char *dot = strrchr(p->name, '.');
+        bool norm = net->node[p->node].kind == LS_NETTAB_NORM && strcmp(dot, ".bias") == 0;
+        for (int b = 0; b < 2 && norm; b++) {
+            ls_text_put(name, sizeof name, "buffer/%.*s.%s", (int)(dot - p->name), p->name,
+                        buffers[b]);
+            check_tensor(file, rank, name, p->count, out);
+        }
+    }
+}
+
+/* Names that no network of this kind has point at a subject that renames. */
+static void check_strangers(const ls_safetensors *file, int rank, const ls_nettab *net,
+                            ls_verdict *out)
+{
+    static const char *const kinds[] = {"param/", "grad/", "next/", "master/", "local/"};
+    for (int i = 0; i < ls_safetensors_count(file); i++) {
+        const char *name = ls_safetensors_at(file, i)->name;
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+            size_t bytes = strlen(kinds[k]);
+            if (strncmp(name, kinds[k], bytes) == 0 &&
+                ls_nettab_find_param(net, name + bytes) < 0) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d: %s is no parameter of %s", rank, name,
+                               net->arch);
+            }
+        }
+    }
+}
+
+/* How many ranks dump. */
+static int dumping(const ls_case *row, const ls_record *job)
+{
+    return row->number[0] > 0 ? row->number[0] : job->world;
+}
+
+static void check_files(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    char path[700];
+    ls_text_put(path, sizeof path, "%s/dump", job->directory);
+    DIR *folder = opendir(path);
+    for (struct dirent *e; folder != NULL && (e = readdir(folder)) != NULL;) {
+        int step = 0, rank = -1, end = 0;
+        bool named = sscanf(e->d_name, "step%6d.rank%d.safetensors%n", &step, &rank, &end) == 2 &&
+                     e->d_name[end] == '\0' && end > 0;
+        bool wanted = named && step == atoi(row->job[0].dump_steps) && rank < dumping(row, job);
+        if (e->d_name[0] != '.' && !wanted) {
+            ls_verdict_set(out, LS_FAIL, "dump/%s was not asked for", e->d_name);
+        }
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+}
+
+static void check_metadata(const ls_case *row, const ls_safetensors *file, int rank,
+                           const ls_record *job, ls_verdict *out)
+{
+    char level[8], world[16];
+    ls_text_put(level, sizeof level, "O%d", row->job[0].level);
+    ls_text_put(world, sizeof world, "%d", job->world);
+    const struct {
+        const char *name, *value;
+    } wanted[] = {{"step", row->job[0].dump_steps}, {"opt_level", level}, {"world_size", world}};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        const char *found = ls_safetensors_metadata_of(file, wanted[i].name, "(nothing)");
+        if (strcmp(found, wanted[i].value) != 0) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d: the dump's metadata says %s %s, expected %s",
+                           rank, wanted[i].name, found, wanted[i].value);
+        }
+    }
+}
+
+/* What the file says of its step is what the step's event says; what it leaves out is not asked. */
+static void check_step(const ls_case *row, const ls_safetensors *file, int rank,
+                       const ls_record *job, ls_verdict *out)
+{
+    const ls_record_step *step =
+        ls_record_find_step(&job->rank[rank], atoi(row->job[0].dump_steps));
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[rank].start, "options");
+    if (step == NULL) {
+        ls_verdict_set(out, LS_FAIL, "rank=%d dumped a step that has no event", rank);
+        return;
+    }
+    const struct {
+        const char *name;
+        double value;
+    } wanted[] = {{"rank", rank},
+                  {"loss_scale", step->loss_scale},
+                  {"loss_scale_next", step->loss_scale_next},
+                  {"lr", step->lr},
+                  {"momentum", ls_json_number(options, "momentum", NAN)},
+                  {"weight_decay", ls_json_number(options, "weight-decay", NAN)},
+                  {"accumulate", row->job[0].accumulate}};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        const char *found = ls_safetensors_metadata_of(file, wanted[i].name, NULL);
+        double value = found == NULL ? NAN : strtod(found, NULL);
+        if (found != NULL && !isnan(wanted[i].value) && (float)value != (float)wanted[i].value) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d: the dump's metadata says %s %s, the events %.9g",
+                           rank, wanted[i].name, found, wanted[i].value);
+        }
+    }
+    const char *skipped = ls_safetensors_metadata_of(file, "skipped", "(nothing)");
+    if (strcmp(skipped, step->skipped ? "true" : "false") != 0) {
+        ls_verdict_set(out, LS_FAIL, "rank=%d: the dump's metadata says skipped %s, the event %s",
+                       rank, skipped, step->skipped ? "true" : "false");
+    }
+    if (row->number[1] != 0 && !step->skipped && out->code == LS_PASS) {
+        ls_verdict_set(out, LS_WEAK, "rank=%d: the step was not skipped", rank);
+    }
+    const char *half = ls_safetensors_metadata_of(file, "half", row->job[0].half);
+    if (strcmp(half, row->job[0].half) != 0) {
+        ls_verdict_set(out, LS_FAIL, "rank=%d: the dump's metadata says half %s, asked was %s",
+                       rank, half, row->job[0].half);
+    }
+    const ls_safetensors_entry *loss = ls_safetensors_find(file, "loss");
+    float value = NAN;
+    if (loss != NULL && loss->dtype == LS_F32 && loss->bytes == sizeof value) {
+        memcpy(&value, loss->data, sizeof value);
+    }
+    if (!isnan(step->loss) && (float)step->loss != value) {
+        ls_verdict_set(out, LS_FAIL, "rank=%d: the dump's loss is %.9g, the event's %.9g", rank,
+                       (double)value, step->loss);
+    }
+}
+
+void ls_subject_dump(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const ls_spec *spec = &row->job[0];
+    ls_nettab *net = malloc(sizeof *net);
+    LS_ASSERT(net != NULL);
+    LS_ASSERT(ls_nettab_build(spec->arch, CLASSES, spec->image_size, spec->image_size, net) ==
+              LS_OK);
+    for (int k = 0; k < dumping(row, job); k++) {
+        ls_safetensors *file = ls_dumps_open(job, atoi(spec->dump_steps), k, out);
+        if (file == NULL) {
+            continue;
+        }
+        int64_t images = spec->batch_size, pixels = (int64_t)spec->image_size * spec->image_size;
+        check_tensor(file, k, "input", images * 3 * pixels, out);
+        check_tensor(file, k, "target", images, out);
+        check_tensor(file, k, "logits", images * CLASSES, out);
+        check_tensor(file, k, "loss", 1, out);
+        check_params(file, k, net, out);
+        check_strangers(file, k, net, out);
+        check_metadata(row, file, k, job, out);
+        check_step(row, file, k, job, out);
+        ls_safetensors_close(file);
+    }
+    check_files(row, job, out);
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d ranks dumped step %s: all of %d parameters' tensors", dumping(row, job),
+                    spec->dump_steps, net->param_count);
+    }
+    free(net);
+}
+
+/* ---- digests --------------------------------------------------------------------------------- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(const ls_safetensors_entry *const *)a)->name,
+                  (*(const ls_safetensors_entry *const *)b)->name);
+}
+
+/* FNV-1a 64 of all tensors whose name begins so, in order of name; how many there are. `beside`:
+ * only those that have a tensor of that kind, too, or NULL. */
+static int digest_of(const ls_safetensors *file, const char *prefix, const char *beside,
+                     char text[20])
+{
+    const ls_safetensors_entry **entry = calloc(NAMES_MAX, sizeof *entry);
+    LS_ASSERT(entry != NULL);
+    int count = 0;
+    for (int i = 0; i < ls_safetensors_count(file) && count < NAMES_MAX; i++) {
+        const ls_safetensors_entry *one = ls_safetensors_at(file, i);
+        if (strncmp(one->name, prefix, strlen(prefix)) == 0 &&
+            (beside == NULL || find(file, beside, one->name + strlen(prefix)) != NULL)) {
+            entry[count++] = one;
+        }
+    }
+    qsort(entry, (size_t)count, sizeof *entry, by_name);
+    uint64_t digest = LS_DIGEST_START;
+    for (int i = 0; i < count; i++) {
+        digest = ls_digest_update(digest, entry[i]->data, (size_t)entry[i]->bytes);
+    }
+    free(entry);
+    ls_text_put(text, 20, "%016llx", (unsigned long long)digest);
+    return count;
+}
+
+void ls_subject_digest(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const ls_spec *spec = &row->job[0];
+    const struct {
+        const char *prefix, *beside;
+        ls_record_digest digest;
+    } wanted[] = {{"next/", NULL, LS_RECORD_PARAM},
+                  {"next/", "master", LS_RECORD_MASTER},
+                  {"buffer/", NULL, LS_RECORD_BUFFER},
+                  {"next_state/", NULL, LS_RECORD_STATE},
+                  {"grad/", NULL, LS_RECORD_GRAD}};
+    int compared = 0, step = atoi(spec->dump_steps);
+    for (int k = 0; k < job->world; k++) {
+        const ls_record_step *seen = ls_record_find_step(&job->rank[k], step);
+        ls_safetensors *file = ls_dumps_open(job, step, k, out);
+        for (size_t i = 0; i < sizeof wanted / sizeof *wanted && file != NULL && seen != NULL;
+             i++) {
+            char text[20];
+            if (i == 0 && spec->level == 2) {
+                continue; /* next/ holds the masters there, and f32 parameters that have none */
+            }
+            if ((seen->digest_mask & 1u << wanted[i].digest) == 0 ||
+                digest_of(file, wanted[i].prefix, wanted[i].beside, text) == 0) {
+                continue;
+            }
+            compared++;
+            if (strcmp(text, seen->digest[wanted[i].digest]) != 0) {
+                ls_verdict_set(out, LS_FAIL,
+                               "rank=%d step %d: digest %s is %s, that of the dump's %s is %s", k,
+                               step, ls_record_digest_name(wanted[i].digest),
+                               seen->digest[wanted[i].digest], wanted[i].prefix, text);
+            }
+        }
+        if (file != NULL) {
+            ls_safetensors_close(file);
+        }
+    }
+    if (out->code == LS_PASS && compared == 0) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "no digests of what was dumped");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d digests are those of the tensors dumped", compared);
+    }
+}
+
+/* ---- options that are about tensors ---------------------------------------------------------- */
+
+void ls_subject_still(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    int compared = 0;
+    for (int k = 0; k < job->world; k++) {
+        for (int i = 1; i < job->rank[k].step_count; i++) {
+            const ls_record_step *now = &job->rank[k].step[i], *before = now - 1;
+            if ((now->digest_mask & before->digest_mask & 1u << LS_RECORD_PARAM) == 0) {
+                continue;
+            }
+            compared++;
+            if (strcmp(now->digest[LS_RECORD_PARAM], before->digest[LS_RECORD_PARAM]) != 0) {
+                ls_verdict_set(out, LS_FAIL,
+                               "rank=%d step %d: parameters changed at a learning rate of 0", k,
+                               (int)now->step);
+            }
+        }
+    }
+    if (out->code == LS_PASS && compared == 0) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "no digests of parameters");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%d steps at --lr=0 changed nothing",
+                    compared);
+    }
+}
+
+/* Whether two tensors hold the same bytes. */
+static bool equal(const ls_safetensors_entry *a, const ls_safetensors_entry *b)
+{
+    return a != NULL && b != NULL && a->dtype == b->dtype && a->bytes == b->bytes &&
+           memcmp(a->data, b->data, (size_t)a->bytes) == 0;
+}
+
+void ls_subject_batches(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    static const char *const names[] = {"input", "target"};
+    const char *folder = row->job[0].data + strlen("batches:{run}");
+    int compared = 0;
+    for (int k = 0; k < job->world; k++) {
+        for (int step = 1; step <= row->job[0].steps; step++) {
+            char path[900];
+            ls_text_put(path, sizeof path, "%s/../..%s/step%06d.rank%d.safetensors", job->directory,
+                        folder, step, k);
+            ls_safetensors *given = NULL, *file = ls_dumps_open(job, step, k, out);
+            if (ls_safetensors_open(path, &given) != LS_OK) {
+                ls_verdict_set(out, LS_INFRA, "the batches that were given are gone");
+            }
+            for (int i = 0; i < 2 && file != NULL && given != NULL; i++) {
+                compared++;
+                if (!equal(ls_safetensors_find(file, names[i]),
+                           ls_safetensors_find(given, names[i]))) {
+                    ls_verdict_set(out, LS_FAIL, "rank=%d step %d: %s is not what was given", k,
+                                   step, names[i]);
+                }
+            }
+            if (file != NULL) {
+                ls_safetensors_close(file);
+            }
+            if (given != NULL) {
+                ls_safetensors_close(given);
+            }
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d given tensors were trained on, bit for bit", compared);
+    }
+}
+
+void ls_subject_init(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    char path[900];
+    ls_text_put(path, sizeof path, "%s/../../overflow/init.safetensors", job->directory);
+    ls_safetensors *given = NULL;
+    if (ls_safetensors_open(path, &given) != LS_OK) {
+        ls_verdict_set(out, LS_INFRA, "the parameters that were given are gone");
+        return;
+    }
+    for (int k = 0; k < job->world; k++) {
+        ls_safetensors *file = ls_dumps_open(job, 1, k, out);
+        for (int i = 0; i < ls_safetensors_count(given) && file != NULL; i++) {
+            const ls_safetensors_entry *entry = ls_safetensors_at(given, i);
+            if (!equal(find(file, "param", entry->name), entry)) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d: %s is not what --init gave", k, entry->name);
+            }
+        }
+        if (file != NULL) {
+            ls_safetensors_close(file);
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d given parameters were there at step 1, bit for bit",
+                    ls_safetensors_count(given));
+    }
+    ls_safetensors_close(given);
+}

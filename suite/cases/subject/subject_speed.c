@@ -1,0 +1,318 @@
+/* What a trainer says of its speed: that judging costs no step its time, and that the training
+ * curves tell what the events tell. */
+#include "subject.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/json.h"
+
+/* ---- what judging costs ---------------------------------------------------------------------- */
+
+static const ls_tol clocks =
+    LS_TOL(1e-3, "ms: both are differences of readings of one clock in nanoseconds, printed with "
+                 "15 digits");
+
+typedef struct ends {
+    int rank, compared;
+    double last_ns;       /* end of the step before; NAN */
+    double instrument_ms; /* of all that were compared */
+    ls_verdict *out;
+} ends;
+
+static ls_status visit_end(void *opaque, const cJSON *event, int line)
+{
+    ends *e = opaque;
+    const cJSON *ms = cJSON_GetObjectItemCaseSensitive(event, "ms");
+    (void)line;
+    if (strcmp(ls_json_string(event, "event", ""), "step") != 0) {
+        return LS_OK;
+    }
+    double at_ns = ls_json_number(event, "at_ns", NAN), total = ls_json_number(ms, "total", NAN);
+    double instrument = ls_json_number(ms, "instrument", NAN);
+    double between = (at_ns - e->last_ns) * 1e-6;
+    e->last_ns = at_ns;
+    if (isnan(between) || isnan(total) || isnan(instrument)) {
+        return LS_OK;
+    }
+    e->compared++;
+    e->instrument_ms += instrument;
+    if (!(fabs(total + instrument - between) <= clocks.value)) {
+        ls_verdict_set(e->out, LS_FAIL,
+                       "rank=%d step %d: %.3f ms and %.3f of judging, but its end is %.3f after "
+                       "the one before",
+                       e->rank, (int)ls_json_integer(event, "step", -1), total, instrument,
+                       between);
+        if (fabs(total - between) <= clocks.value) {
+            ls_text_put(e->out->cause, sizeof e->out->cause,
+                        "dumps and digests count as training time");
+        }
+    }
+    return LS_OK;
+}
+
+void ls_subject_instrument(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    ends e = {.out = out};
+    for (e.rank = 0; e.rank < job->world; e.rank++) {
+        char path[700];
+        e.last_ns = NAN;
+        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, e.rank);
+        if (ls_json_each_line(path, visit_end, &e) != LS_OK) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d: its events cannot be read", e.rank);
+        }
+    }
+    if (out->code == LS_PASS && e.compared == 0) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "no two steps tell ends, times and what judging took");
+    } else if (out->code == LS_PASS && !(e.instrument_ms > e.compared * clocks.value)) {
+        ls_verdict_set(out, LS_WEAK, "judging took no time: it could be in the steps' or not");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%.1f ms of judging lie beside the times of %d steps, not in them",
+                    e.instrument_ms, e.compared);
+    }
+}
+
+/* ---- training curves ------------------------------------------------------------------------- */
+
+enum { CURVES = 4, FIELD_STEP = 2, FIELD_SUMMARY = 5, FIELD_VALUE = 1, FIELD_SCALAR = 2 };
+static const char *const curve[CURVES] = {"loss", "lr", "loss_scale", "images_per_s"};
+
+/* One field of a protobuf message: its bytes where it has a length, else its number. */
+typedef struct field {
+    int number;
+    uint64_t value;
+    const unsigned char *data;
+    size_t bytes;
+} field;
+
+static bool read_varint(const unsigned char **at, const unsigned char *end, uint64_t *out)
+{
+    *out = 0;
+    for (int shift = 0; *at < end && shift < 64; shift += 7) {
+        unsigned char byte = *(*at)++;
+        *out |= (uint64_t)(byte & 0x7f) << shift;
+        if (byte < 0x80) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool read_field(const unsigned char **at, const unsigned char *end, field *out)
+{
+    uint64_t key = 0, length;
+    *out = (field){0};
+    if (!read_varint(at, end, &key)) {
+        return false;
+    }
+    out->number = (int)(key >> 3);
+    if ((key & 7) == 0) {
+        return read_varint(at, end, &out->value);
+    }
+    length = (key & 7) == 1 ? 8 : 4;
+    if ((key & 7) == 2 && !read_varint(at, end, &length)) {
+        return false;
+    }
+    if (((key & 7) != 1 && (key & 7) != 2 && (key & 7) != 5) || length > (size_t)(end - *at)) {
+        return false;
+    }
+    out->data = *at;
+    out->bytes = (size_t)length;
+    *at += length;
+    return true;
+}
+
+/* Summary.Value: 1 tag, 2 simple_value. */
+static void read_scalar(const field *from, float value[CURVES])
+{
+    const unsigned char *at = from->data, *end = at + from->bytes;
+    field one, tag = {0};
+    while (read_field(&at, end, &one)) {
+        tag = one.number == 1 ? one : tag;
+        for (int c = 0; c < CURVES && one.number == FIELD_SCALAR && one.bytes == 4; c++) {
+            if (tag.bytes == strlen(curve[c]) && memcmp(tag.data, curve[c], tag.bytes) == 0) {
+                memcpy(&value[c], one.data, sizeof value[c]); /* little-endian, as we are */
+            }
+        }
+    }
+}
+
+/* Event: 2 step, 5 summary; Summary: 1 values. False for an event without a summary. */
+static bool read_point(const unsigned char *at, size_t bytes, int64_t *step, float value[CURVES])
+{
+    const unsigned char *end = at + bytes;
+    bool found = false;
+    field one, scalar;
+    for (int c = 0; c < CURVES; c++) {
+        value[c] = NAN;
+    }
+    while (read_field(&at, end, &one)) {
+        *step = one.number == FIELD_STEP ? (int64_t)one.value : *step;
+        const unsigned char *inner = one.data;
+        found = found || one.number == FIELD_SUMMARY;
+        while (one.number == FIELD_SUMMARY && read_field(&inner, one.data + one.bytes, &scalar)) {
+            if (scalar.number == FIELD_VALUE) {
+                read_scalar(&scalar, value);
+            }
+        }
+    }
+    return found;
+}
+
+/* The whole of the one event file; malloc'ed, NULL where there is none. */
+static unsigned char *read_curves(const ls_record *job, size_t *bytes, double *changed_s)
+{
+    char folder[600], path[900] = "";
+    ls_text_put(folder, sizeof folder, "%s/tensorboard", job->directory);
+    DIR *entries = opendir(folder);
+    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
+        if (strstr(e->d_name, "tfevents") != NULL) {
+            ls_text_put(path, sizeof path, "%s/%s", folder, e->d_name);
+        }
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+    FILE *file = path[0] == '\0' ? NULL : fopen(path, "rb");
+    struct stat status;
+    *changed_s = path[0] != '\0' && stat(path, &status) == 0 ? (double)status.st_mtime : NAN;
+    enum { MOST = 1 << 20 };
+    unsigned char *text = file == NULL ? NULL : malloc(MOST);
+    *bytes = text == NULL ? 0 : fread(text, 1, MOST, file);
+    if (file != NULL) {
+        fclose(file);
+    }
+    return text;
+}
+
+/* TFRecord's masked CRC-32C (Castagnoli), a bit at a time from its definition. */
+static uint32_t checksum(const unsigned char *data, size_t bytes)
+{
+    uint32_t crc = 0xffffffffu;
+    for (size_t i = 0; i < bytes * 8; i++) {
+        uint32_t bit = (crc ^ (uint32_t)data[i / 8] >> i % 8) & 1u;
+        crc = crc >> 1 ^ (bit != 0 ? 0x82f63b78u : 0u);
+    }
+    crc = ~crc;
+    return (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
+
+static uint64_t little_endian(const unsigned char *at, int bytes)
+{
+    uint64_t value = 0;
+    for (int i = bytes - 1; i >= 0; i--) {
+        value = value << 8 | at[i];
+    }
+    return value;
+}
+
+static const ls_tol same_run =
+    LS_TOL(3600, "s: of the file's last change and of an event's time, both in seconds since 1970, "
+                 "in one short run");
+
+/* What every record must be for TensorBoard to show it: checksums that hold, a time in seconds,
+ * and first of all the file's version. */
+static void check_record(const unsigned char *record, size_t length, bool first, double changed_s,
+                         ls_verdict *out)
+{
+    enum { HEAD = 12 };
+    const unsigned char *at = record + HEAD, *end = at + length;
+    field one;
+    double wall_s = NAN;
+    bool version = false;
+    if (little_endian(record + 8, 4) != checksum(record, 8) ||
+        little_endian(end, 4) != checksum(at, length)) {
+        ls_verdict_set(out, LS_FAIL,
+                       "a record of the curves has a wrong checksum: no reader takes "
+                       "it");
+    }
+    while (read_field(&at, end, &one)) {
+        if (one.number == 1 && one.bytes == sizeof wall_s) {
+            memcpy(&wall_s, one.data, sizeof wall_s);
+        }
+        version = version || (one.number == 3 && one.bytes == strlen("brain.Event:2") &&
+                              memcmp(one.data, "brain.Event:2", one.bytes) == 0);
+    }
+    if (!(fabs(wall_s - changed_s) <= same_run.value)) {
+        ls_verdict_set(out, LS_FAIL, "an event of the curves is of %.0f s, the file of %.0f",
+                       wall_s, changed_s);
+    }
+    if (first && !version) {
+        ls_verdict_set(out, LS_FAIL, "the curves' first record does not say brain.Event:2");
+    }
+}
+
+static const ls_tol single =
+    LS_TOL(0x1p-22, "one f32 rounding of a quotient of doubles, 2^-24, and 15 printed digits");
+
+static void check_point(const ls_record *job, int64_t step, const float value[CURVES],
+                        ls_verdict *out)
+{
+    const ls_record_step *event = ls_record_find_step(&job->rank[0], step);
+    double images = 0;
+    for (int k = 0; k < job->world; k++) {
+        const ls_record_step *theirs = ls_record_find_step(&job->rank[k], step);
+        images += theirs == NULL ? NAN : (double)theirs->images;
+    }
+    if (event == NULL) {
+        ls_verdict_set(out, LS_FAIL, "the curves have a step %d, the events have none", (int)step);
+        return;
+    }
+    const double want[CURVES] = {event->loss, event->lr, event->loss_scale,
+                                 images / event->total_ms * 1e3};
+    for (int c = 0; c < CURVES; c++) {
+        if (!(fabs((double)value[c] - want[c]) <= single.value * fabs(want[c]))) {
+            ls_verdict_set(out, LS_FAIL, "step %d: the curve of %s has %.7g, the events say %.7g",
+                           (int)step, curve[c], (double)value[c], want[c]);
+            if (c == CURVES - 1 &&
+                fabs((double)value[c] * job->world - want[c]) <= single.value * fabs(want[c])) {
+                ls_text_put(out->cause, sizeof out->cause, "the images of one rank, not of all %d",
+                            job->world);
+            }
+        }
+    }
+}
+
+void ls_subject_curves(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    size_t bytes = 0, at = 0;
+    double changed_s = NAN;
+    unsigned char *text = read_curves(job, &bytes, &changed_s);
+    int points = 0;
+    enum { HEAD = 12, TAIL = 4 }; /* length and its checksum; checksum of the event */
+    while (text != NULL && at + HEAD + TAIL <= bytes) {
+        uint64_t length = little_endian(text + at, 8);
+        int64_t step = 0;
+        float value[CURVES];
+        if (length > bytes - at - HEAD - TAIL) {
+            ls_verdict_set(out, LS_FAIL, "the curves' file ends in the middle of an event");
+            break;
+        }
+        check_record(text + at, (size_t)length, at == 0, changed_s, out);
+        if (read_point(text + at + HEAD, (size_t)length, &step, value)) {
+            check_point(job, step, value, out);
+            points++;
+        }
+        at += HEAD + (size_t)length + TAIL;
+    }
+    free(text);
+    if (text == NULL) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "there are no training curves");
+    } else if (out->code == LS_PASS && points != job->rank[0].step_count) {
+        ls_verdict_set(out, LS_FAIL, "the curves have %d points, the events %d steps", points,
+                       job->rank[0].step_count);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d points of loss, rate, scale and images/s as the events tell them", points);
+    }
+}

@@ -1,0 +1,194 @@
+/* Whether a timed job's numbers can be quoted: every step has a time, the two halves of its window
+ * agree, its loss is finite, and small runs of its level end where runs of O0 end. Oversubscribed
+ * timings gate nothing. */
+#include "suite/suite.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/report/stats.h"
+#include "kernels/core/text.h"
+#include "timed.h"
+
+static const ls_tol halves = LS_TOL(
+    0.1, "a drift of a tenth inside one window means heating, another job or warm-up: the median "
+         "is then no property of the setting");
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(const double *value, int count)
+{
+    double *copy = malloc((size_t)count * sizeof *copy);
+    LS_ASSERT(copy != NULL);
+    memcpy(copy, value, (size_t)count * sizeof *copy);
+    qsort(copy, (size_t)count, sizeof *copy, by_size);
+    double middle = count % 2 == 1 ? copy[count / 2] : (copy[count / 2 - 1] + copy[count / 2]) / 2;
+    free(copy);
+    return middle;
+}
+
+/* rank 0's times after the warm-up: all ranks wait for each other in every step. */
+static void judge_window(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const ls_record_rank *rank = &job->rank[0];
+    int from = row->job[0].warmup_steps, count = rank->step_count - from;
+    if (count < 2) {
+        ls_verdict_set(out, LS_WEAK, "%d timed steps cannot be halved", count < 0 ? 0 : count);
+        return;
+    }
+    double *ms = malloc((size_t)count * sizeof *ms);
+    LS_ASSERT(ms != NULL);
+    for (int i = 0; i < count; i++) {
+        ms[i] = rank->step[from + i].total_ms;
+        if (!(ms[i] > 0)) {
+            ls_verdict_set(out, LS_FAIL, "step %d has no time", (int)rank->step[from + i].step);
+        }
+    }
+    double first = median(ms, count / 2), second = median(ms + count - count / 2, count / 2);
+    free(ms);
+    if (out->code != LS_PASS) {
+        return;
+    }
+    double drift = fabs(first - second) / (first < second ? first : second);
+    const char *text = "medians of the two halves: %.1f and %.1f ms per step";
+    if (ls_json_bool(ls_record_facts(job), "oversubscribed", false)) {
+        ls_text_put(
+            out->evidence, sizeof out->evidence,
+            "medians of the two halves: %.1f and %.1f ms per step; more ranks than cores: gates "
+            "nothing",
+            first, second);
+    } else if (drift > halves.value) {
+        ls_verdict_measured(out, drift, halves.value, "of the median", halves.why);
+        ls_verdict_set(out, LS_WEAK, text, first, second);
+    } else {
+        ls_verdict_measured(out, drift, halves.value, "of the median", halves.why);
+        ls_text_put(out->evidence, sizeof out->evidence, text, first, second);
+    }
+}
+
+static void judge_finite(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    int expected = row->job[0].warmup_steps + row->job[0].steps;
+    for (int k = 0; k < job->world; k++) {
+        const ls_record_rank *rank = &job->rank[k];
+        if (rank->step_count != expected) {
+            ls_verdict_set(out, LS_FAIL, "rank=%d took %d steps of %d", k, rank->step_count,
+                           expected);
+        }
+        for (int i = 0; i < rank->step_count; i++) {
+            if (!isfinite(rank->step[i].loss)) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: the loss is not finite", k,
+                               (int)rank->step[i].step);
+            }
+        }
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "loss finite over %d steps on %d ranks",
+                    expected, job->world);
+    }
+}
+
+/* ---- the band of O0 -------------------------------------------------------------------------- */
+
+enum { BAND_MAX = 64 };
+
+static const ls_tol band = LS_TOL(
+    0.999, "a level that trains as O0 does is outside the band of repeated O0 runs once in a "
+           "thousand choices of their seeds");
+static const ls_tol learnt =
+    LS_TOL(0.9, "a curve that has not fallen by a tenth says nothing about how a level trains");
+
+static double mean_loss(const ls_record_rank *rank, int from, int count)
+{
+    double sum = 0;
+    for (int i = from; i < from + count; i++) {
+        sum += rank->step[i].loss / count;
+    }
+    return sum;
+}
+
+/* Every rank of the job is a run of its own, at the level that its start event tells. */
+static void judge_band(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    double ends[BAND_MAX], level_end = NAN, first = 0;
+    char wanted[8];
+    int count = 0;
+    ls_text_put(wanted, sizeof wanted, "O%d", row->number[0]);
+    for (int k = 0; k < job->world && count < BAND_MAX; k++) {
+        const ls_record_rank *rank = &job->rank[k];
+        const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
+        const char *level = ls_json_string(options, "opt-level", "");
+        int last = rank->step_count / 10;
+        if (rank->step_count != row->job[0].steps || last < 1) {
+            ls_verdict_set(out, LS_FAIL, "run %d took %d steps of %d", k, rank->step_count,
+                           row->job[0].steps);
+            return;
+        }
+        double end = mean_loss(rank, rank->step_count - last, last);
+        if (strcmp(level, "O0") == 0) {
+            first += mean_loss(rank, 0, last);
+            ends[count++] = end;
+        } else if (strcmp(level, wanted) == 0) {
+            level_end = end;
+        }
+    }
+    ls_stats_interval within = ls_stats_prediction(ends, count, band.value);
+    if (!isfinite(within.low) || !(within.value < learnt.value * first / count)) {
+        ls_verdict_set(out, LS_WEAK, "%d O0 runs went from a loss of %.3f to %.3f: %s", count,
+                       first / count, within.value, learnt.why);
+        return;
+    }
+    double away = fabs(level_end - within.value), limit = within.high - within.value;
+    ls_verdict_measured(out, away, limit, "of loss", band.why);
+    if (!(away <= limit)) {
+        ls_verdict_set(out, LS_FAIL,
+                       "%s ends at a loss of %.4f, outside [%.4f, %.4f] of %d O0 runs", wanted,
+                       level_end, within.low, within.high, count);
+    } else {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%s ends at a loss of %.4f, %d O0 runs at %.4f [%.4f, %.4f]", wanted, level_end,
+                    count, within.value, within.low, within.high);
+    }
+}
+
+static void add_band(const ls_spec *spec, ls_case_list *list)
+{
+    for (int level = 1; level <= 2; level++) { /* O3 has no masters, and claims no such thing */
+        char option[32];
+        ls_text_put(option, sizeof option, "--opt-level=O%d", level);
+        if (strstr(spec->each, option) != NULL) {
+            ls_case *row = ls_rows_add(list, judge_band, "T3", "training.timed.band.o%d", level);
+            row->job_count = 1;
+            row->job[0] = *spec;
+            row->number[0] = level;
+        }
+    }
+}
+
+void ls_performance_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (int i = 0; settings->bench != NULL && i < settings->bench->count; i++) {
+        const ls_spec *spec = &settings->bench->spec[i];
+        if (spec->role == LS_ROLE_CURVES) {
+            add_band(spec, list);
+        }
+        if (spec->role != LS_ROLE_THROUGHPUT && spec->role != LS_ROLE_SELF &&
+            spec->role != LS_ROLE_STRONG) {
+            continue;
+        }
+        char id[64];
+        ls_timed_id(spec, id);
+        ls_case *row = ls_rows_add(list, judge_window, "P1", "performance.timed.%s", id);
+        row->job_count = 1;
+        row->job[0] = *spec;
+        row = ls_rows_add(list, judge_finite, "T2", "training.timed.%s", id);
+        row->job_count = 1;
+        row->job[0] = *spec;
+    }
+}

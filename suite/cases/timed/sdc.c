@@ -1,0 +1,59 @@
+/* The same steps on every device, twice: equal bits, or the odd one is named (suite/judge/sdc.h).
+ */
+#include "suite/judge/sdc.h"
+
+#include "kernels/core/text.h"
+#include "suite/suite.h"
+
+static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    ls_sdc sdc;
+    char text[sizeof out->evidence];
+    ls_sdc_compare(&job[0], &job[1], &sdc);
+    ls_sdc_text(&sdc, text, sizeof text);
+    switch (sdc.result) {
+    case LS_SDC_EQUAL:
+        ls_text_put(out->evidence, sizeof out->evidence, "%s", text);
+        return;
+    case LS_SDC_ODD:
+        ls_text_put(out->cause, sizeof out->cause,
+                    "a device that computes wrong: the others agree and repeat, so it is not the "
+                    "engines");
+        break;
+    case LS_SDC_UNREPEATED:
+    case LS_SDC_UNDECIDED:
+        ls_text_put(out->cause, sizeof out->cause,
+                    "engines that do not repeat although --deterministic was asked for, or too few "
+                    "devices to say which of them is the odd one");
+        break;
+    case LS_SDC_WITHOUT:
+        ls_verdict_set(out, LS_UNSUPPORTED, "%s", text);
+        return;
+    }
+    ls_verdict_set(out, LS_FAIL, "%s", text);
+}
+
+static void add(const ls_spec *spec, ls_case_list *list, const char *id)
+{
+    ls_case *row = ls_rows_add(list, judge, "P2", "%s.w%d", id, spec->world);
+    row->job_count = 2;
+    row->job[0] = row->job[1] = *spec;
+    row->job[1].repeat = 1;
+}
+
+void ls_sdc_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    ls_spec small = ls_matrix_sdc("resnet8", 16, 4, 3);
+    small.role = LS_ROLE_EVIDENCE;
+    small.seed = settings->seed;
+    small.steps = 6;
+    small.threads = 1;
+    add(&small, list, "sdc.small");
+    for (int i = 0; settings->bench != NULL && i < settings->bench->count; i++) {
+        const ls_spec *spec = &settings->bench->spec[i];
+        if (spec->role == LS_ROLE_SDC && spec->repeat == 0) {
+            add(spec, list, "sdc.timed");
+        }
+    }
+}

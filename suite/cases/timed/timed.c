@@ -1,0 +1,270 @@
+#include "timed.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/log.h"
+#include "reference/data/loader.h"
+#include "reference/files/safetensors.h"
+
+/* Folders of batches: by micro-batches of a step for references of several worlds, by world for
+ * those that follow a job. */
+#define BATCHES "batches:{run}/batches/"
+#define MICRO_FOLDER BATCHES "micro"
+#define WORLD_FOLDER BATCHES "world"
+
+void ls_timed_id(const ls_spec *spec, char *text)
+{
+    char bucket[24];
+    ls_rows_bucket_id(spec->bucket_mb, bucket);
+    ls_text_put(text, 64, "o%d.w%d", spec->level, spec->world);
+    if (spec->nodes > 1) {
+        ls_text_add(text, 64, ".n%d", spec->nodes);
+    }
+    ls_text_add(text, 64, "%s", bucket);
+    if (spec->role == LS_ROLE_SELF || spec->role == LS_ROLE_STRONG) {
+        ls_text_add(text, 64, ".%s", ls_matrix_role_name(spec->role));
+    }
+}
+
+/* The reference needs nothing of the job, and one serves several worlds. */
+static bool is_exact(const ls_spec *spec)
+{
+    return spec->role == LS_ROLE_THROUGHPUT && !spec->followed;
+}
+
+/* Worlds that are multiples of four share a job of four micro-batches a step, the others one of
+ * one. */
+static int micro_batches(int world)
+{
+    return world % 4 == 0 ? 4 : 1;
+}
+
+static bool same_job(const ls_spec *a, const ls_spec *b)
+{
+    return is_exact(a) && micro_batches(a->world) == micro_batches(b->world) &&
+           a->threads == b->threads;
+}
+
+/* Steps of `world` in the job, and those of the smaller worlds before it. */
+static int steps_before(const ls_matrix *bench, const ls_spec *spec, int world)
+{
+    int steps = 0;
+    for (int smaller = 1; smaller < world; smaller++) {
+        bool there = false;
+        for (int i = 0; i < bench->count; i++) {
+            there = there || (bench->spec[i].world == smaller && same_job(&bench->spec[i], spec));
+        }
+        steps += there ? smaller / micro_batches(smaller) : 0;
+    }
+    return steps;
+}
+
+static int largest_world(const ls_matrix *bench, const ls_spec *spec)
+{
+    int largest = 0;
+    for (int i = 0; i < bench->count; i++) {
+        if (same_job(&bench->spec[i], spec) && bench->spec[i].world > largest) {
+            largest = bench->spec[i].world;
+        }
+    }
+    return largest;
+}
+
+void ls_timed_reference(const ls_matrix *bench, const ls_spec *spec, ls_spec *reference,
+                        int *first_step, int *count)
+{
+    int micro = micro_batches(spec->world), largest = largest_world(bench, spec);
+    *first_step = 1 + steps_before(bench, spec, spec->world);
+    *count = spec->world / micro;
+    *reference = ls_matrix_spec(LS_ROLE_REFERENCE);
+    ls_text_put(reference->arch, sizeof reference->arch, "%s", spec->arch);
+    reference->image_size = spec->image_size;
+    reference->batch_size = spec->batch_size;
+    reference->accumulate = micro;
+    reference->seed = spec->seed;
+    reference->threads = 1; /* the timed ranks' own number where they share cores: equal forwards */
+    reference->lr = 0;
+    reference->steps = steps_before(bench, spec, largest) + largest / micro;
+    ls_text_put(reference->extra, sizeof reference->extra, "--weight-decay=0 --momentum=0");
+    ls_text_put(reference->data, sizeof reference->data, MICRO_FOLDER "%d", micro);
+    for (int step = 1; step <= reference->steps; step++) {
+        ls_text_add(reference->dump_steps, sizeof reference->dump_steps, "%s%d",
+                    step == 1 ? "" : ",", step);
+    }
+}
+
+const ls_spec *ls_timed_leader(const ls_matrix *bench, const ls_spec *spec)
+{
+    for (int i = 0; i < bench->count; i++) {
+        const ls_spec *other = &bench->spec[i];
+        if (other->role == LS_ROLE_THROUGHPUT && other->level == spec->level &&
+            other->world == spec->world && other->threads == spec->threads) {
+            return other;
+        }
+    }
+    return spec;
+}
+
+void ls_timed_followed(const ls_spec *leader, ls_spec *reference)
+{
+    char id[96];
+    ls_matrix_id(leader, id);
+    *reference = ls_matrix_spec(LS_ROLE_REFERENCE);
+    ls_text_put(reference->arch, sizeof reference->arch, "%s", leader->arch);
+    reference->image_size = leader->image_size;
+    reference->batch_size = leader->batch_size;
+    reference->accumulate = leader->world;
+    reference->seed = leader->seed;
+    reference->threads = 0; /* branches are given, so that no bit hangs on them */
+    reference->lr = 0;
+    reference->steps = 1;
+    ls_text_put(reference->extra, sizeof reference->extra,
+                "--weight-decay=0 --momentum=0 --init={job:%s}/dump/step000001.rank0.safetensors "
+                "--force-branches={job:%s}/dump",
+                id, id);
+    ls_text_put(reference->data, sizeof reference->data, WORLD_FOLDER "%d", leader->world);
+    ls_text_put(reference->dump_steps, sizeof reference->dump_steps, "1");
+}
+
+typedef struct batch_file {
+    float *input;    /* [A,N,3,H,W] */
+    int64_t *target; /* [A,N] */
+    int64_t images, pixels;
+} batch_file;
+
+/* Micro-batch `slot` is what rank `rank` of `world` draws in its first step. */
+static ls_status draw(const ls_spec *spec, const char *data, int rank, int world, int slot,
+                      batch_file *file)
+{
+    ls_loader_options options = {.data = data,
+                                 .rank = rank,
+                                 .world = world,
+                                 .batch_size = spec->batch_size,
+                                 .image_size = spec->image_size,
+                                 .num_classes = 10,
+                                 .accumulate = 1,
+                                 .seed = spec->seed,
+                                 .workers = 0,
+                                 .first_step = 1};
+    ls_loader *loader = NULL;
+    LS_TRY(ls_loader_open(&options, &loader));
+    ls_loader_batch batch;
+    ls_status status = ls_loader_next(loader, &batch);
+    if (status == LS_OK) {
+        memcpy(file->input + slot * file->pixels, batch.input,
+               (size_t)file->pixels * sizeof(float));
+        memcpy(file->target + slot * file->images, batch.target,
+               (size_t)file->images * sizeof(int64_t));
+    }
+    ls_loader_close(loader);
+    return status;
+}
+
+static ls_status save(const char *folder, int step, const ls_spec *spec, int micro,
+                      const batch_file *file)
+{
+    char path[900];
+    ls_text_put(path, sizeof path, "%s/step%06d.rank0.safetensors", folder, step);
+    ls_safetensors_writer *writer = NULL;
+    LS_TRY(ls_safetensors_create(path, &writer));
+    ls_shape input = {5, {micro, spec->batch_size, 3, spec->image_size, spec->image_size}};
+    ls_shape target = {2, {micro, spec->batch_size}};
+    if (micro == 1) {
+        input = (ls_shape){4, {spec->batch_size, 3, spec->image_size, spec->image_size}};
+        target = (ls_shape){1, {spec->batch_size}};
+    }
+    ls_safetensors_add(writer, "input", LS_F32, &input, file->input);
+    ls_safetensors_add(writer, "target", LS_I64, &target, file->target);
+    return ls_safetensors_finish(writer);
+}
+
+/* The first step of `timed`, `micro` micro-batches a file, the first of them step `step`. */
+static ls_status write_world(const ls_spec *timed, int micro, int step, const char *run,
+                             const char *folder)
+{
+    char data[1024];
+    ls_text_put(data, sizeof data, "%s", timed->data);
+    if (strncmp(data, "{run}", 5) == 0) {
+        ls_text_put(data, sizeof data, "%s%s", run, timed->data + 5);
+    }
+    batch_file file = {NULL, NULL, timed->batch_size, 0};
+    file.pixels = file.images * 3 * timed->image_size * timed->image_size;
+    file.input = malloc((size_t)(micro * file.pixels) * sizeof(float));
+    file.target = malloc((size_t)(micro * file.images) * sizeof(int64_t));
+    ls_status status = LS_OK;
+    if (file.input == NULL || file.target == NULL) {
+        ls_log_error("no memory for the reference's batches");
+        status = LS_ERR_INFRA;
+    }
+    for (int rank = 0; rank < timed->world && status == LS_OK; rank++) {
+        status = draw(timed, data, rank, timed->world, rank % micro, &file);
+        if (status == LS_OK && rank % micro == micro - 1) {
+            status = save(folder, step++, timed, micro, &file);
+        }
+    }
+    free(file.input);
+    free(file.target);
+    return status;
+}
+
+/* Jobs of one world draw alike: the first of them that such a reference is for. */
+static bool first_of_world(const ls_matrix *bench, int index, bool followed)
+{
+    const ls_spec *spec = &bench->spec[index];
+    for (int j = 0; j < index; j++) {
+        const ls_spec *other = &bench->spec[j];
+        if (other->role == LS_ROLE_THROUGHPUT && is_exact(other) != followed &&
+            other->world == spec->world) {
+            return false;
+        }
+    }
+    return spec->role == LS_ROLE_THROUGHPUT && is_exact(spec) != followed;
+}
+
+static ls_status make_folder(const char *folder)
+{
+    if (mkdir(folder, 0777) != 0 && access(folder, W_OK) != 0) {
+        ls_log_error("cannot make the folder %s", folder);
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}
+
+ls_status ls_timed_write_batches(const ls_matrix *bench, const ls_spec *reference,
+                                 const char *run_directory)
+{
+    char folder[800], done[820];
+    bool followed = strncmp(reference->data, WORLD_FOLDER, strlen(WORLD_FOLDER)) == 0;
+    if (strncmp(reference->data, BATCHES, strlen(BATCHES)) != 0) {
+        return LS_OK;
+    }
+    ls_text_put(folder, sizeof folder, "%s/batches", run_directory);
+    LS_TRY(make_folder(folder));
+    ls_text_put(folder, sizeof folder, "%s/batches/%s", run_directory,
+                reference->data + strlen(BATCHES));
+    ls_text_put(done, sizeof done, "%s/complete", folder);
+    if (access(done, F_OK) == 0) {
+        return LS_OK;
+    }
+    LS_TRY(make_folder(folder));
+    for (int i = 0; i < bench->count; i++) {
+        const ls_spec *spec = &bench->spec[i];
+        int micro = followed ? spec->world : micro_batches(spec->world);
+        if (first_of_world(bench, i, followed) && micro == reference->accumulate) {
+            int step = followed ? 1 : 1 + steps_before(bench, spec, spec->world);
+            LS_TRY(write_world(spec, micro, step, run_directory, folder));
+        }
+    }
+    FILE *file = fopen(done, "w");
+    if (file == NULL) {
+        ls_log_error("cannot write %s", done);
+        return LS_ERR_INFRA;
+    }
+    fclose(file);
+    return LS_OK;
+}

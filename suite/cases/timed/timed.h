@@ -1,0 +1,28 @@
+/* The single-process references of the timed jobs. */
+#ifndef LS_TIMED_H
+#define LS_TIMED_H
+
+#include "suite/suite.h"
+
+/* "o2.w8.b25mb", ".n2" with nodes, ".self" or ".strong" for what a row is compared with: what tells
+ * a run's timed jobs apart. text[64]. */
+void ls_timed_id(const ls_spec *spec, char *text);
+/* The FP32 job, one process, that computes the micro-batches of `spec`'s first step, and which of
+ * its steps hold them: the mean over steps first_step .. first_step+count-1 is the gradient. One
+ * job serves several worlds: it never moves (lr 0), so each step starts from the initial
+ * parameters. */
+void ls_timed_reference(const ls_matrix *bench, const ls_spec *spec, ls_spec *reference,
+                        int *first_step, int *count);
+/* The same for a job that is followed: one step of W micro-batches with the
+ * parameters and on the branches of step 1 of `leader`, which must have run before it. Jobs of one
+ * level and world start alike and draw alike, so one reference serves them all: the leader is the
+ * first of them (that the others took its branches is for the judge to see). */
+const ls_spec *ls_timed_leader(const ls_matrix *bench, const ls_spec *spec);
+void ls_timed_followed(const ls_spec *leader, ls_spec *reference);
+/* Writes the batches (`{run}/batches/...`) that a reference job reads, drawn by the loader exactly
+ * as the ranks of the timed jobs draw theirs. A folder that is complete is left alone; a reference
+ * that reads other data needs none. */
+ls_status ls_timed_write_batches(const ls_matrix *bench, const ls_spec *reference,
+                                 const char *run_directory);
+
+#endif

@@ -1,0 +1,299 @@
+#include "timed_parts.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/log.h"
+#include "reference/files/safetensors.h"
+#include "suite/judge/compare_spans.h"
+#include "suite/cases/dumps.h"
+
+enum { BLOCK = 64, EDGE = 8 }; /* numerics.md section 4 */
+
+/* Sums over some elements. */
+typedef struct sums {
+    double difference, reference, subject, product; /* squares, and g * reference */
+    int64_t count;
+    bool finite;
+} sums;
+
+typedef struct pair {
+    ls_safetensors *subject;
+    ls_safetensors **reference; /* [count] */
+    int count;
+    double *mean; /* [largest tensor] of the references */
+} pair;
+
+static ls_status open_dump(const ls_record *job, int64_t step, int rank, ls_safetensors **out)
+{
+    char path[700];
+    ls_dumps_path(job, step, rank, path, sizeof path);
+    return ls_safetensors_open(path, out);
+}
+
+static bool is_gradient(const ls_safetensors_entry *entry)
+{
+    return strncmp(entry->name, "grad/", 5) == 0;
+}
+
+/* Its counterpart in another dump, or NULL with a verdict where there is none of its shape. */
+static const ls_safetensors_entry *same_entry(const ls_safetensors *file,
+                                              const ls_safetensors_entry *entry, ls_verdict *out)
+{
+    const ls_safetensors_entry *other = ls_safetensors_find(file, entry->name);
+    if (other == NULL || other->bytes != entry->bytes || other->dtype != LS_F32 ||
+        entry->dtype != LS_F32) {
+        ls_verdict_set(out, LS_FAIL, "%s is not in both dumps with one shape, as F32", entry->name);
+        return NULL;
+    }
+    return other;
+}
+
+/* The reference's mean of one tensor into p->mean; false where a dump does not have it. */
+static bool read_mean(const pair *p, const ls_safetensors_entry *entry, ls_verdict *out)
+{
+    int64_t count = entry->bytes / (int64_t)sizeof(float);
+    memset(p->mean, 0, (size_t)count * sizeof *p->mean);
+    for (int k = 0; k < p->count; k++) {
+        const ls_safetensors_entry *other = same_entry(p->reference[k], entry, out);
+        if (other == NULL) {
+            return false;
+        }
+        const float *value = other->data;
+        for (int64_t i = 0; i < count; i++) {
+            p->mean[i] += (double)value[i] / p->count;
+        }
+    }
+    return true;
+}
+
+static sums sum(const float *g, const double *reference, int64_t from, int64_t count)
+{
+    sums s = {.count = count, .finite = true};
+    for (int64_t i = from; i < from + count; i++) {
+        double d = (double)g[i] - reference[i];
+        s.difference += d * d;
+        s.reference += reference[i] * reference[i];
+        s.subject += (double)g[i] * (double)g[i];
+        s.product += (double)g[i] * reference[i];
+        s.finite = s.finite && isfinite(g[i]);
+    }
+    return s;
+}
+
+static void add(sums *to, const sums *from)
+{
+    to->difference += from->difference;
+    to->reference += from->reference;
+    to->subject += from->subject;
+    to->product += from->product;
+    to->count += from->count;
+    to->finite = to->finite && from->finite;
+}
+
+/* Takes the part where it is the worst of its kind; `tensor`: the sums of the tensor it is of. */
+static void offer(ls_timed_part *worst, const sums *part, double scale, const char *name,
+                  int64_t from, const sums *tensor)
+{
+    double error = sqrt(part->difference) / scale;
+    if (error <= worst->error || isnan(worst->error)) {
+        return;
+    }
+    worst->error = error;
+    ls_text_put(worst->tensor, sizeof worst->tensor, "%s", name);
+    worst->from = from;
+    worst->count = part->count;
+    worst->factor = tensor->product / tensor->reference;
+    double rest = 1 - tensor->product * tensor->product / (tensor->subject * tensor->reference);
+    worst->residual = sqrt(fmax(rest, 0));
+}
+
+static void offer_tensor(const pair *p, const ls_safetensors_entry *entry, const sums *whole,
+                         ls_timed_part *worst)
+{
+    const char *name = entry->name + 5;
+    const float *g = entry->data;
+    int64_t count = entry->bytes / (int64_t)sizeof *g;
+    sums tensor = sum(g, p->mean, 0, count);
+    double scale = ls_compare_spans_scale(tensor.reference, whole->reference, count, whole->count);
+    offer(&worst[count >= BLOCK ? LS_COMPARE_TENSOR : LS_COMPARE_SMALL], &tensor, scale, name, 0,
+          &tensor);
+    for (int64_t at = 0; at < count && count >= 2 * BLOCK; at += BLOCK) {
+        int64_t from = at + BLOCK <= count ? at : count - BLOCK;
+        sums block = sum(g, p->mean, from, BLOCK);
+        double usual = scale * sqrt((double)BLOCK / (double)count);
+        offer(&worst[LS_COMPARE_BLOCK], &block, fmax(sqrt(block.reference), usual), name, from,
+              &tensor);
+    }
+    for (int end = 0; end < 2 && count >= 2 * EDGE; end++) {
+        int64_t from = end == 0 ? 0 : count - EDGE;
+        sums edge = sum(g, p->mean, from, EDGE);
+        double usual = scale * sqrt((double)EDGE / (double)count);
+        offer(&worst[LS_COMPARE_EDGE], &edge, fmax(sqrt(edge.reference), usual), name, from,
+              &tensor);
+    }
+}
+
+static bool measure(const pair *p, ls_timed_parts *parts, ls_verdict *out)
+{
+    sums whole = {.finite = true};
+    int entries = ls_safetensors_count(p->subject);
+    for (int pass = 0; pass < 2; pass++) { /* the floors of D need the whole norm */
+        for (int i = 0; i < entries; i++) {
+            const ls_safetensors_entry *entry = ls_safetensors_at(p->subject, i);
+            if (!is_gradient(entry)) {
+                continue;
+            }
+            if (!read_mean(p, entry, out)) {
+                return false;
+            }
+            if (pass == 1) {
+                offer_tensor(p, entry, &whole, parts->worst);
+                continue;
+            }
+            sums tensor = sum(entry->data, p->mean, 0, entry->bytes / (int64_t)sizeof(float));
+            add(&whole, &tensor);
+        }
+    }
+    if (whole.count == 0) {
+        ls_verdict_set(out, LS_FAIL, "the dump of step 1 holds no gradient");
+        return false;
+    }
+    parts->finite = whole.finite;
+    offer(&parts->worst[LS_COMPARE_WHOLE], &whole, sqrt(whole.reference), "every gradient", 0,
+          &whole);
+    return true;
+}
+
+static double *largest_tensor(const ls_safetensors *file)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < ls_safetensors_count(file); i++) {
+        const ls_safetensors_entry *entry = ls_safetensors_at(file, i);
+        bytes = is_gradient(entry) && entry->bytes > bytes ? entry->bytes : bytes;
+    }
+    double *values = malloc((size_t)bytes / sizeof(float) * sizeof *values + 1);
+    LS_ASSERT(values != NULL);
+    return values;
+}
+
+bool ls_timed_parts_measure(const ls_record *subject, const ls_record *reference, int first_step,
+                            int count, ls_timed_parts *parts, ls_verdict *out)
+{
+    pair p = {.count = count, .reference = calloc((size_t)count, sizeof *p.reference)};
+    LS_ASSERT(p.reference != NULL);
+    memset(parts, 0, sizeof *parts);
+    bool good = open_dump(subject, 1, 0, &p.subject) == LS_OK;
+    for (int k = 0; k < count && good; k++) {
+        good = open_dump(reference, first_step + k, 0, &p.reference[k]) == LS_OK;
+    }
+    if (good) {
+        p.mean = largest_tensor(p.subject);
+        good = measure(&p, parts, out);
+    } else {
+        ls_verdict_set(out, LS_FAIL, "a dump of the first step is missing or broken");
+    }
+    for (int k = 0; k < count; k++) {
+        if (p.reference[k] != NULL) {
+            ls_safetensors_close(p.reference[k]);
+        }
+    }
+    if (p.subject != NULL) {
+        ls_safetensors_close(p.subject);
+    }
+    free(p.reference);
+    free(p.mean);
+    return good;
+}
+
+static const char *first_difference(const ls_safetensors *a, const ls_safetensors *b)
+{
+    for (int i = 0; i < ls_safetensors_count(a); i++) {
+        const ls_safetensors_entry *entry = ls_safetensors_at(a, i);
+        if (strncmp(entry->name, "branch/", 7) != 0 && strncmp(entry->name, "param/", 6) != 0) {
+            continue;
+        }
+        const ls_safetensors_entry *other = ls_safetensors_find(b, entry->name);
+        if (other == NULL || other->dtype != entry->dtype || other->bytes != entry->bytes ||
+            memcmp(other->data, entry->data, (size_t)entry->bytes) != 0) {
+            return entry->name;
+        }
+    }
+    return NULL;
+}
+
+bool ls_timed_parts_same_forward(const ls_record *a, const ls_record *b, char *text, size_t bytes)
+{
+    text[0] = '\0';
+    for (int rank = 0; rank < a->world && text[0] == '\0'; rank++) {
+        ls_safetensors *mine = NULL, *other = NULL;
+        if (open_dump(a, 1, rank, &mine) != LS_OK || open_dump(b, 1, rank, &other) != LS_OK) {
+            ls_text_put(text, bytes, "rank=%d: no dump of step 1", rank);
+        } else {
+            const char *name = first_difference(mine, other);
+            if (name != NULL) {
+                ls_text_put(text, bytes, "rank=%d: %s", rank, name);
+            }
+        }
+        if (other != NULL) {
+            ls_safetensors_close(other);
+        }
+        if (mine != NULL) {
+            ls_safetensors_close(mine);
+        }
+    }
+    return text[0] == '\0';
+}
+
+/* One tensor of rank 0's, or one that is no gradient: nothing. */
+static bool add_local(const ls_safetensors *a, const ls_safetensors_entry *entry,
+                      ls_timed_local *out, ls_verdict *verdict)
+{
+    bool local = strncmp(entry->name, "local/", 6) == 0;
+    if (!local && !is_gradient(entry)) {
+        return true;
+    }
+    const ls_safetensors_entry *other = same_entry(a, entry, verdict);
+    if (other == NULL) {
+        return false;
+    }
+    const float *value = entry->data, *mine = other->data;
+    double *size = local ? &out->size : &out->mean_size;
+    for (int64_t i = 0; i < entry->bytes / (int64_t)sizeof *value; i++) {
+        double d = local ? (double)mine[i] - (double)value[i] : 0;
+        out->distance += d * d;
+        *size += (double)value[i] * (double)value[i];
+    }
+    bool same = memcmp(mine, value, (size_t)entry->bytes) == 0;
+    if (local && !same && out->tensor[0] == '\0') {
+        ls_text_put(out->tensor, sizeof out->tensor, "%s", entry->name + strlen("local/"));
+    }
+    return true;
+}
+
+bool ls_timed_parts_local(const ls_record *a, const ls_record *b, ls_timed_local *out,
+                          ls_verdict *verdict)
+{
+    ls_safetensors *mine = NULL, *other = NULL;
+    memset(out, 0, sizeof *out);
+    bool good = open_dump(a, 1, 0, &mine) == LS_OK && open_dump(b, 1, 0, &other) == LS_OK;
+    if (!good) {
+        ls_verdict_set(verdict, LS_FAIL, "a dump of the first step is missing or broken");
+    }
+    for (int i = 0; good && i < ls_safetensors_count(other); i++) {
+        good = add_local(mine, ls_safetensors_at(other, i), out, verdict);
+    }
+    out->distance = sqrt(out->distance);
+    out->size = sqrt(out->size);
+    out->mean_size = sqrt(out->mean_size);
+    if (other != NULL) {
+        ls_safetensors_close(other);
+    }
+    if (mine != NULL) {
+        ls_safetensors_close(mine);
+    }
+    return good;
+}

@@ -1,0 +1,399 @@
+/* Options by themselves, from inside: the default of each, the ends of its range and what lies
+ * beyond, how its value is told, and which options refuse each other. */
+#include "suite/suite.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "kernels/core/text.h"
+#include "reference/options/options.h"
+#include "suite/inside/inside.h"
+
+enum { LIST = 6, WORDS = 12 };
+
+/* JSON texts, as the start event tells them. */
+static const struct option {
+    const char *name;
+    const char *with;           /* what else stands on the line; "" */
+    const char *initial;        /* NULL: not told where nothing is asked for */
+    const char *taken[LIST][2]; /* a value and how it is told */
+    const char *refused[LIST];
+} options[] = {
+    {"arch",
+     "",
+     "\"resnet50\"",
+     {{"resnet8", "\"resnet8\""}, {"resnet110", "\"resnet110\""}, {"resnet152", "\"resnet152\""}},
+     {"resnet9", "vgg16", ""}},
+    {"batch-size",
+     "",
+     "32",
+     {{"1", "1"}, {"65536", "65536"}},
+     {"0", "65537", "-1", "4.5", "4x", ""}},
+    {"global-batch", "", "null", {{"1", "1"}, {"64", "64"}}, {"0", "-8", "x"}},
+    {"image-size", "", "224", {{"32", "32"}}, {"31", "0", "-32", "65537"}},
+    {"image-size", "--arch=resnet8", "224", {{"4", "4"}, {"33", "33"}}, {"3"}},
+    {"num-classes", "", "10", {{"2", "2"}, {"1000", "1000"}}, {"1", "0", "1000001"}},
+    {"steps", "", "10", {{"1", "1"}, {"1125899906842624", "1125899906842624"}}, {"0", "-1", "1e3"}},
+    {"steps", "--data=/tmp", "null", {{"3", "3"}}, {"0"}},
+    {"epochs", "--data=/tmp", "1", {{"1", "1"}, {"1000000", "1000000"}}, {"0", "1000001"}},
+    {"opt-level",
+     "",
+     "\"O1\"",
+     {{"O0", "\"O0\""}, {"O2", "\"O2\""}, {"O3", "\"O3\""}},
+     {"O4", "o1", "1", "02"}},
+    {"half", "", "\"fp16\"", {{"bf16", "\"bf16\""}}, {"fp8", "FP16", "fp"}},
+    {"loss-scale",
+     "",
+     "\"dynamic\"",
+     {{"128", "128"}, {"0.5", "0.5"}, {"dynamic", "\"dynamic\""}},
+     {"0", "-1", "inf", "1e-39", "128x", "Dynamic"}},
+    {"loss-scale", "--opt-level=O2", "\"dynamic\"", {{"1", "1"}}, {"0"}},
+    {"loss-scale", "--opt-level=O0", "1", {{"2", "2"}}, {"0"}},
+    {"loss-scale", "--opt-level=O3", "1", {{"2", "2"}}, {"0"}},
+    {"loss-scale", "--half=bf16", "1", {{"dynamic", "\"dynamic\""}}, {"0"}},
+    {"init-scale", "", "65536", {{"1", "1"}, {"0.25", "0.25"}}, {"0", "-2", "inf", "nan", "1e-50"}},
+    {"growth-interval",
+     "",
+     "2000",
+     {{"1", "1"}, {"1000000000", "1000000000"}},
+     {"0", "1000000001", "1.5"}},
+    {"min-loss-scale", "", "0", {{"0", "0"}, {"2", "2"}}, {"-1", "inf", "x"}},
+    {"max-loss-scale", "", "16777216", {{"1", "1"}, {"131072", "131072"}}, {"0", "-1", "nan"}},
+    {"max-loss-scale", "--dialect=torch", "null", {{"131072", "131072"}}, {"0"}},
+    {"keep-batchnorm-fp32",
+     "--opt-level=O2",
+     "true",
+     {{"False", "false"}, {"True", "true"}},
+     {"false", "0", "yes"}},
+    {"keep-batchnorm-fp32", "--opt-level=O3", "false", {{"True", "true"}}, {"1"}},
+    {"master-weights",
+     "--opt-level=O2",
+     "true",
+     {{"False", "false"}, {"True", "true"}},
+     {"false", "0", "yes"}},
+    {"master-weights", "--opt-level=O3", "false", {{"True", "true"}}, {"1"}},
+    {"tf32", "", "false", {{NULL, "true"}}, {"1"}},
+    {"optimizer",
+     "",
+     "\"sgd\"",
+     {{"adam", "\"adam\""}, {"adamw", "\"adamw\""}, {"lamb", "\"lamb\""}, {"lars", "\"lars\""}},
+     {"rmsprop", "SGD", "adamax"}},
+    {"lr", "", "0.1", {{"0", "0"}, {"0.25", "0.25"}}, {"-0.1", "nan", "inf", "1e39", "0.1x"}},
+    {"lr-scaling", "", "\"none\"", {{"linear", "\"linear\""}}, {"sqrt", "Linear"}},
+    {"schedule", "", "\"constant\"", {{"cosine:9s", "\"cosine:9s\""}}, {"linear:5s", "cosine"}},
+    {"momentum", "", "0.9", {{"0", "0"}, {"1", "1"}}, {"-0.1", "nan", "inf"}},
+    {"weight-decay", "", "0.0001", {{"0", "0"}, {"0.5", "0.5"}}, {"-0.1", "nan"}},
+    {"nesterov", "", "false", {{NULL, "true"}}, {"1"}},
+    {"nesterov", "--optimizer=lars", "false", {{NULL, "true"}}, {"1"}},
+    {"betas",
+     "--optimizer=adam",
+     "\"0.90000000000000002,0.999\"",
+     {{"0,0.5", "\"0,0.5\""}, {"0.5,0", "\"0.5,0\""}},
+     {"0.9,1", "1,0.9", "0.9", "0.9,-0.1", "-0.1,0.9", "0.9,0.9,0.9"}},
+    {"eps", "--optimizer=adam", "1e-08", {{"0.25", "0.25"}}, {"0", "-1", "nan"}},
+    {"eps", "--optimizer=adamw", "1e-08", {{"0.25", "0.25"}}, {"0"}},
+    {"eps", "--optimizer=lamb", "1e-06", {{"0.25", "0.25"}, {"1e-08", "1e-08"}}, {"0"}},
+    {"eps", "--optimizer=lars", "1e-08", {{"0.25", "0.25"}}, {"0"}},
+    {"max-grad-norm", "--optimizer=lamb", "1", {{"0", "0"}, {"2.5", "2.5"}}, {"-1", "nan"}},
+    {"trust", "--optimizer=lars", "0.02", {{"1", "1"}, {"0.001", "0.001"}}, {"0", "-1"}},
+    {"dialect", "", "\"apex\"", {{"torch", "\"torch\""}}, {"ddp", "Torch"}},
+    {"bucket-cap-mb", "", "null", {{"0.5", "0.5"}, {"25", "25"}}, {"0", "-1", "inf"}},
+    {"bucket-cap-mb", "--dialect=torch", "25", {{"0.5", "0.5"}}, {"0"}},
+    {"message-size", "", "10000000", {{"1", "1"}, {"77", "77"}}, {"0", "-1", "1.5"}},
+    {"message-size", "--dialect=torch", "null", {{"77", "77"}}, {"0"}},
+    {"message-size", "--bucket-cap-mb=1", "null", {{NULL, NULL}}, {"5"}},
+    {"delay-allreduce", "", "false", {{NULL, "true"}}, {"1"}},
+    {"sync-bn", "", "false", {{NULL, "true"}}, {"1"}},
+    {"sync-bn-group", "--sync-bn", "0", {{"0", "0"}, {"4", "4"}}, {"-1", "x"}},
+    {"batch-sizes",
+     "",
+     NULL,
+     {{"4,2,3", "[4,2,3]"}, {"65536", "[65536]"}},
+     {"4,,2", "4,0", "65537", "4,2,", "4;2", "-1"}},
+    {"accumulate", "", "1", {{"2", "2"}, {"65536", "65536"}}, {"0", "65537", "-2"}},
+    {"compress",
+     "",
+     "\"none\"",
+     {{"fp16", "\"fp16\""}, {"bf16", "\"bf16\""}, {"none", "\"none\""}},
+     {"fp32", "True"}},
+    {"find-unused", "", "false", {{NULL, "true"}}, {"1"}},
+    {"broadcast-buffers",
+     "",
+     "false",
+     {{"True", "true"}, {"False", "false"}, {NULL, "true"}},
+     {"yes", "1"}},
+    {"broadcast-buffers", "--dialect=torch", "true", {{"False", "false"}}, {"no"}},
+    {"average",
+     "",
+     "\"post\"",
+     {{"pre", "\"pre\""}, {"none", "\"none\""}, {"post", "\"post\""}},
+     {"mean", "Pre"}},
+    {"average", "--dialect=torch", "\"pre\"", {{"post", "\"post\""}}, {"mean"}},
+    {"predivide", "", "1", {{"4", "4"}, {"0.5", "0.5"}}, {"0", "-1", "nan"}},
+    {"allreduce-fp32", "", "false", {{NULL, "true"}}, {"1"}},
+    {"no-reduce", "", NULL, {{NULL, "true"}}, {"1"}},
+    {"data", "", "\"synthetic\"", {{"batches:b", "\"batches:b\""}}, {"batches:", ""}},
+    {"seed",
+     "",
+     "0",
+     {{"7", "7"}, {"18446744073709551615", "18446744073709551615"}},
+     {"-1", "x", "18446744073709551616", "1.0", ""}},
+    {"workers", "", "2", {{"0", "0"}, {"256", "256"}}, {"-1", "257"}},
+    {"device", "", "\"auto\"", {{"cpu", "\"cpu\""}, {"cuda", "\"cuda\""}}, {"tpu", "gpu"}},
+    {"deterministic", "", "false", {{NULL, "true"}}, {"1"}},
+    {"threads", "", "0", {{"1", "1"}, {"4096", "4096"}}, {"-1", "4097"}},
+    {"init", "", "null", {{"a", "\"a\""}}, {""}},
+    {"save", "", "null", {{"b", "\"b\""}}, {""}},
+    {"resume", "", "null", {{"c", "\"c\""}}, {""}},
+    {"dump-steps",
+     "",
+     "[]",
+     {{"3", "[3]"}, {"5,1,2", "[5,1,2]"}},
+     {"0", "1,1", "1,", "first", "-1", "1;2"}},
+    {"dump-ranks",
+     "",
+     "\"0\"",
+     {{"all", "\"all\""}, {"branches", "\"branches\""}, {"0", "\"0\""}},
+     {"1", "none"}},
+    {"force-branches", "", "null", {{"d", "\"d\""}}, {""}},
+    {"overflow-as",
+     "",
+     "\"inf@:first:-1\"",
+     {{"nan@fc.bias:last:2", "\"nan@fc.bias:last:2\""},
+      {"-inf@fc.weight:middle", "\"-inf@fc.weight:middle:-1\""},
+      {"inf", "\"inf@:first:-1\""}},
+     {"2", "inf@", "nan@x:end", "inf@x:last:-1", "inf@x:last:0:1", "infinity"}},
+    {"overflow-at",
+     "",
+     "[]",
+     {{"3", "[\"3\"]"}, {"3,7:1", "[\"3\",\"7:1\"]"}},
+     {"0", "3:-1", "3:", "3,", "x", "3:1:1"}},
+    {"aux-head", "", NULL, {{"2,3:1", "[\"2\",\"3:1\"]"}}, {"0", "3:-1", "x"}},
+    {"fault-at",
+     "",
+     NULL,
+     {{"2:1:save:kill", "2"}},
+     {"0:1:save:kill", "2:-1:save:kill", "2:1:nap:kill", "2:1:save:hug", "2:1:save", "2"}},
+    {"comm",
+     "",
+     "\"auto\"",
+     {{"self", "\"self\""}, {"gloo", "\"gloo\""}, {"nccl", "\"nccl\""}},
+     {"mpi", "Gloo"}},
+    {"timeout", "", "300", {{"0.5", "0.5"}, {"3600", "3600"}}, {"0", "-1", "inf", "nan"}},
+    {"digest", "", "\"all\"", {{"param", "\"param\""}, {"none", "\"none\""}}, {"some", "ALL"}},
+    {"digest-every", "", NULL, {{"1", NULL}, {"2", "2"}}, {"0", "-1"}},
+    {"trace", "", "false", {{NULL, "true"}}, {"1"}},
+    {"print-freq", "", "10", {{"0", "0"}, {"1000000", "1000000"}}, {"-1", "1000001"}},
+    {"audit", "", NULL, {{"3", "\"3:200\""}, {"3:5", "\"3:5\""}}, {"-1", "3:0", "x", "3:"}},
+    {"resident", "", NULL, {{"1", "1"}, {"64", "64"}}, {"0", "65"}},
+    {"cudnn-benchmark", "", NULL, {{NULL, "true"}}, {"1"}},
+    {"cuda-graph", "", NULL, {{"on", "\"on\""}, {"off", "\"off\""}, {"auto", NULL}}, {"yes"}},
+};
+enum { OPTIONS = sizeof options / sizeof *options };
+
+/* ---- one line of options --------------------------------------------------------------------- */
+
+/* Words of `line` and one more. The line that a refusal says and the number of lines go to `said`,
+ * `lines`. */
+static ls_status parse(const char *line, const char *last, ls_options *out, char *said, int bytes,
+                       int *lines)
+{
+    char text[240], why[160] = "", unsupported[160] = "";
+    char *word[WORDS + 3] = {"lockstep-train"}, *rest = NULL, last_word[160];
+    int count = 1;
+    ls_text_put(text, sizeof text, "%s", line);
+    for (char *next = strtok_r(text, " ", &rest); next != NULL && count < WORDS;
+         next = strtok_r(NULL, " ", &rest)) {
+        word[count++] = next;
+    }
+    if (last != NULL) {
+        ls_text_put(last_word, sizeof last_word, "%s", last);
+        word[count++] = last_word;
+    }
+    ls_inside_ear ear = ls_inside_hear();
+    ls_status status =
+        ls_options_parse(count, word, out, unsupported, why, (int)sizeof unsupported);
+    *lines = ls_inside_heard(&ear, said, bytes);
+    return status;
+}
+
+/* Whether the options tell `want` under that name; NULL: nothing. */
+static bool tells(const ls_options *given, const char *name, const char *want, char *got, int bytes)
+{
+    cJSON *json = ls_options_json(given);
+    const cJSON *found = cJSON_GetObjectItemCaseSensitive(json, name);
+    cJSON *expected = want != NULL ? cJSON_Parse(want) : NULL;
+    char *shown = found != NULL ? cJSON_PrintUnformatted(found) : NULL;
+    ls_text_put(got, (size_t)bytes, "%s", shown != NULL ? shown : "nothing");
+    bool same = want == NULL || found == NULL ? want == NULL && found == NULL
+                : cJSON_IsRaw(found)          ? strcmp(shown, want) == 0
+                                              : cJSON_Compare(found, expected, true);
+    cJSON_free(shown);
+    cJSON_Delete(expected);
+    cJSON_Delete(json);
+    return same;
+}
+
+/* ---- judges ---------------------------------------------------------------------------------- */
+
+static void check_taken(const struct option *o, const char *value, const char *told, bool given,
+                        ls_verdict *out)
+{
+    ls_options parsed;
+    char said[400], got[120], word[160];
+    int lines = 0;
+    ls_text_put(word, sizeof word, "--%s%s%s", o->name, value != NULL ? "=" : "",
+                value != NULL ? value : "");
+    if (parse(o->with, given ? word : NULL, &parsed, said, (int)sizeof said, &lines) != LS_OK) {
+        ls_verdict_set(out, LS_FAIL, "%s %s is refused: %.200s", o->with, given ? word : "", said);
+    } else if (!tells(&parsed, o->name, told, got, (int)sizeof got)) {
+        ls_verdict_set(out, LS_FAIL, "%s %s: --%s is %s, expected %s", o->with, given ? word : "",
+                       o->name, got, told != NULL ? told : "nothing");
+    }
+}
+
+static void judge_option(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const struct option *o = &options[row->number[0]];
+    int taken = 0, refused = 0;
+    (void)job;
+    check_taken(o, NULL, o->initial, false, out);
+    for (int i = 0; i < LIST && (o->taken[i][0] != NULL || o->taken[i][1] != NULL); i++) {
+        check_taken(o, o->taken[i][0], o->taken[i][1], true, out);
+        taken++;
+    }
+    for (int i = 0; i < LIST && o->refused[i] != NULL; i++) {
+        ls_options parsed;
+        char said[1000], word[160];
+        int lines = 0;
+        ls_text_put(word, sizeof word, "--%s=%s", o->name, o->refused[i]);
+        ls_status status = parse(o->with, word, &parsed, said, (int)sizeof said, &lines);
+        if (status != LS_ERR_USAGE || lines != 1 || strstr(said, o->name) == NULL) {
+            ls_verdict_set(out, LS_FAIL, "%s %s: %s in %d lines, expected a refusal that names it",
+                           o->with, word, ls_status_name(status), lines);
+        }
+        refused++;
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "the default is %s, %d values are taken as given, %d refused",
+                    o->initial != NULL ? o->initial : "not told", taken, refused);
+    }
+}
+
+/* ---- options against each other and against the world ---------------------------------------- */
+
+static const struct pair {
+    const char *name, *line;
+    int rank, world; /* world 0: refused without knowing it */
+    ls_status code;
+    const char *says; /* of a refusal; of what is taken: the batch of a rank, "" */
+} pairs[] = {
+    {"two-bucket-sizes", "--bucket-cap-mb=1 --message-size=5", 0, 0, LS_ERR_USAGE, "message-size"},
+    {"two-types", "--compress=fp16 --allreduce-fp32", 0, 0, LS_ERR_USAGE, "compress"},
+    {"no-reduce-dump", "--no-reduce --dump-steps=1", 0, 0, LS_ERR_USAGE, "no-reduce"},
+    {"no-reduce-save", "--no-reduce --save=x", 0, 0, LS_ERR_USAGE, "no-reduce"},
+    {"no-reduce-resume", "--no-reduce --resume=x", 0, 0, LS_ERR_USAGE, "no-reduce"},
+    {"predivide-torch", "--dialect=torch --predivide=2", 0, 0, LS_ERR_USAGE, "predivide"},
+    {"predivide-pre", "--average=pre --predivide=2", 0, 0, LS_ERR_USAGE, "predivide"},
+    {"predivide-post", "--dialect=torch --average=post --predivide=2", 0, 2, LS_OK, "32"},
+    {"two-batches", "--batch-size=32 --global-batch=64", 0, 0, LS_ERR_USAGE, "global-batch"},
+    {"scale-limits", "--min-loss-scale=4 --max-loss-scale=2", 0, 0, LS_ERR_USAGE, "min-loss-scale"},
+    {"scale-limits-equal", "--min-loss-scale=4 --max-loss-scale=4", 0, 1, LS_OK, "32"},
+    {"keep-bn-o1", "--keep-batchnorm-fp32=True", 0, 0, LS_ERR_USAGE, "keep-batchnorm-fp32"},
+    {"masters-o1", "--master-weights=False", 0, 0, LS_ERR_USAGE, "master-weights"},
+    {"nesterov-lamb", "--optimizer=lamb --nesterov", 0, 0, LS_ERR_USAGE, "nesterov"},
+    {"nesterov-none", "--optimizer=lars --nesterov --momentum=0", 0, 0, LS_ERR_USAGE, "nesterov"},
+    {"epochs-synthetic", "--epochs=2", 0, 0, LS_ERR_USAGE, "epochs"},
+    {"epochs-batches", "--epochs=2 --data=batches:b", 0, 0, LS_ERR_USAGE, "epochs"},
+    {"benchmark", "--cudnn-benchmark --deterministic", 0, 0, LS_ERR_USAGE, "cudnn-benchmark"},
+    {"resident-batches", "--resident=2 --data=batches:b", 0, 0, LS_ERR_USAGE, "resident"},
+    {"resident-dump", "--resident=2 --dump-steps=1", 0, 0, LS_ERR_USAGE, "resident"},
+    {"resident-aux", "--resident=2 --aux-head=1", 0, 0, LS_ERR_USAGE, "resident"},
+    {"tf32-cpu", "--tf32 --device=cpu", 0, 0, LS_ERR_UNSUPPORTED, "tf32"},
+    {"benchmark-cpu", "--cudnn-benchmark --device=cpu", 0, 0, LS_ERR_UNSUPPORTED, "benchmark"},
+    {"resident-cpu", "--resident=2 --device=cpu", 0, 0, LS_ERR_UNSUPPORTED, "resident"},
+    {"audit-cpu", "--audit=1 --device=cpu", 0, 0, LS_ERR_UNSUPPORTED, "audit"},
+    {"global-batch", "--global-batch=24 --accumulate=2", 1, 3, LS_OK, "4"},
+    {"global-batch-rest", "--global-batch=21 --accumulate=2", 1, 3, LS_ERR_USAGE, "global-batch"},
+    {"global-batch-micro", "--global-batch=9 --accumulate=2", 1, 3, LS_ERR_USAGE, "global-batch"},
+    {"global-batch-large", "--global-batch=131074", 0, 2, LS_ERR_USAGE, "global-batch"},
+    {"group-divides", "--sync-bn --sync-bn-group=2", 3, 4, LS_OK, "32"},
+    {"group-rest", "--sync-bn --sync-bn-group=3", 0, 4, LS_ERR_USAGE, "sync-bn-group"},
+    {"group-large", "--sync-bn --sync-bn-group=8", 0, 4, LS_ERR_USAGE, "sync-bn-group"},
+    {"group-alone", "--sync-bn-group=2", 0, 4, LS_ERR_USAGE, "sync-bn-group"},
+    {"batches-own", "--batch-sizes=4,2,3", 1, 3, LS_OK, "2"},
+    {"batches-last", "--batch-sizes=4,2,3", 2, 3, LS_OK, "3"},
+    {"batches-few", "--batch-sizes=4,2", 0, 3, LS_ERR_USAGE, "batch-sizes"},
+    {"batches-many", "--batch-sizes=4,2,3,4", 0, 3, LS_ERR_USAGE, "batch-sizes"},
+    {"aux-rank", "--aux-head=1:2", 0, 2, LS_ERR_USAGE, "aux-head"},
+    {"fault-rank", "--fault-at=1:2:save:kill", 0, 2, LS_ERR_USAGE, "fault-at"},
+    {"overflow-rank", "--overflow-at=1:2", 0, 2, LS_ERR_USAGE, "overflow-at"},
+    {"overflow-last-rank", "--overflow-at=1:1", 0, 2, LS_OK, "32"},
+    {"overflow-micro", "--overflow-as=inf@x:last:2 --accumulate=2", 0, 1, LS_ERR_USAGE, "micro"},
+    {"overflow-last-micro", "--overflow-as=inf@x:last:1 --accumulate=2", 0, 1, LS_OK, "32"},
+    {"dump-nowhere", "--dump-steps=1", 0, 1, LS_ERR_USAGE, "dump-steps"},
+    /* a batch norm needs two values in each channel: with images of 32 the last stage has 1 pixel
+     */
+    {"norm-single", "--image-size=32 --batch-size=1", 0, 1, LS_ERR_USAGE, "batch norm"},
+    {"norm-single-local", "--image-size=32 --batch-size=1", 0, 2, LS_ERR_USAGE, "batch norm"},
+    {"norm-two", "--image-size=32 --batch-size=2", 0, 1, LS_OK, "2"},
+    {"norm-pixels", "--image-size=33 --batch-size=1", 0, 1, LS_OK, "1"},
+    {"norm-sync", "--image-size=32 --batch-size=1 --sync-bn", 1, 2, LS_OK, "1"},
+    {"norm-sync-one", "--image-size=32 --batch-size=1 --sync-bn", 0, 1, LS_ERR_USAGE, "batch norm"},
+    {"norm-groups", "--image-size=32 --batch-size=1 --sync-bn --sync-bn-group=1", 1, 2,
+     LS_ERR_USAGE, "batch norm"},
+    {"norm-uneven", "--image-size=32 --batch-sizes=2,1", 1, 2, LS_ERR_USAGE, "batch norm"},
+    {"norm-uneven-sync", "--image-size=32 --batch-sizes=1,1 --sync-bn", 1, 2, LS_OK, "1"},
+};
+enum { PAIRS = sizeof pairs / sizeof *pairs };
+
+static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const struct pair *p = &pairs[row->number[0]];
+    ls_options parsed;
+    char said[1000], got[40];
+    int lines = 0;
+    (void)job;
+    ls_status status = parse(p->line, NULL, &parsed, said, (int)sizeof said, &lines);
+    if (status == LS_OK && p->world > 0) {
+        ls_inside_ear ear = ls_inside_hear();
+        status = ls_options_resolve(&parsed, p->rank, p->world, NULL);
+        lines = ls_inside_heard(&ear, said, (int)sizeof said);
+    }
+    if (status != p->code) {
+        ls_verdict_set(out, LS_FAIL, "%s, rank %d of %d: %s, expected %s: %.200s", p->line, p->rank,
+                       p->world, ls_status_name(status), ls_status_name(p->code), said);
+    } else if (status != LS_OK && (lines != 1 || strstr(said, p->says) == NULL)) {
+        ls_verdict_set(out, LS_FAIL, "%s: %d lines, expected one that names %s: %.200s", p->line,
+                       lines, p->says, said);
+    } else if (status == LS_OK && !tells(&parsed, "batch-size", p->says, got, (int)sizeof got)) {
+        ls_verdict_set(out, LS_FAIL, "%s, rank %d of %d: the batch is %s, expected %s", p->line,
+                       p->rank, p->world, got, p->says);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence, "%s: %s", p->line,
+                    status == LS_OK ? "taken" : ls_status_name(status));
+    }
+}
+
+void ls_options_cases(ls_case_list *list)
+{
+    for (int i = 0; i < OPTIONS; i++) {
+        char with[64];
+        ls_text_put(with, sizeof with, "%s", options[i].with);
+        for (char *c = with; *c != '\0'; c++) {
+            *c = *c == '=' || *c == '/' ? '-' : *c;
+        }
+        ls_case *row = ls_inside_add(list, judge_option, "E1", "options.%s%s%s", options[i].name,
+                                     with[0] != '\0' ? "." : "", with[0] != '\0' ? with + 2 : "");
+        row->number[0] = i;
+    }
+    for (int i = 0; i < PAIRS; i++) {
+        ls_case *row = ls_inside_add(list, judge_pair, "E2", "options.pair.%s", pairs[i].name);
+        row->number[0] = i;
+    }
+}

@@ -1,0 +1,441 @@
+/* The learning rate of every step, on every rank, against formulas of the suite's own; that it
+ * ticks on skipped steps, goes on after a resume, and is the one the optimizer uses. */
+#include "suite/suite.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "reference/options/schedule.h"
+#include "suite/judge/compare_optim.h"
+#include "suite/inside/inside.h"
+#include "suite/cases/optim/optim_facts.h"
+
+enum { STEPS = 15, SAVED_AT = 6 };
+
+static const ls_tol rate = LS_TOL(
+    2.5e-7, "relative: the rate is an f32 (2^-24) told in nine digits, the formulas are double");
+
+static const ls_tol golden_rate =
+    LS_TOL(1e-6, "relative: the golden values are printed with eight decimals, the least is 0.005");
+static const ls_tol fp64 = LS_TOL(1e-14, "a few roundings of FP64: some 100 units of 2^-53");
+
+/* ---- formulas: t counts steps from 0 --------------------------------------------------------- */
+
+static double always(double base, int t)
+{
+    (void)t;
+    return base;
+}
+
+static double every_four(double base, int t)
+{
+    double value = base;
+    for (int i = 4; i <= t; i += 4) {
+        value *= 0.1;
+    }
+    return value;
+}
+
+static double milestones(double base, int t)
+{
+    return base * (t >= 9 ? 0.125 : t >= 7 ? 0.25 : t >= 3 ? 0.5 : 1);
+}
+
+static double half_wave(double base, int t)
+{
+    return t < 10 ? base * 0.5 * (1 + cos(3.14159265358979323846 * t / 10)) : 0;
+}
+
+/* torch's LinearLR from 1 % over five steps, cosine over ten, printed by it for base 0.5 */
+static double printed(double base, int t)
+{
+    static const double golden[STEPS] = {.005, .104,      .203,      .302,      .401,
+                                         .5,   .48776413, .45225425, .39694631, .32725425,
+                                         .25,  .17274575, .10305369, .04774575, .01223587};
+    return base / 0.5 * golden[t];
+}
+
+static double ramp_to_step(double base, int t)
+{
+    if (t < 4) {
+        return base * (0.1 + 0.9 * t / 4);
+    }
+    return base * pow(0.5, (t - 4) / 3);
+}
+
+static double ramp_from_zero(double base, int t)
+{
+    return t < 5 ? base * t / 5 : base;
+}
+
+static double ramp_by_one_percent(double base, int t)
+{
+    return t < 5 ? base * (0.01 + 0.99 * t / 5) : base;
+}
+
+typedef double formula(double base, int t);
+
+static const struct schedule {
+    const char *name, *option; /* NULL: no such option */
+    formula *expected;
+    double lr;
+    bool printed; /* the expected values are */
+} schedules[] = {
+    {"none", NULL, always, 0.05, false},
+    {"constant", "constant", always, 0.05, false},
+    {"step", "step:4s:0.1", every_four, 0.05, false},
+    {"multistep", "multistep:3s,7s,9s:0.5", milestones, 0.05, false},
+    {"cosine", "cosine:10s", half_wave, 0.05, false},
+    {"warmup", "warmup:5s,constant", ramp_by_one_percent, 0.05, false},
+    {"warmup-zero", "warmup:5s:0,constant", ramp_from_zero, 0.05, false},
+    {"warmup-step", "warmup:4s:0.1,step:3s:0.5", ramp_to_step, 0.05, false},
+    {"warmup-cosine", "warmup:5s,cosine:10s", printed, 0.5, true},
+};
+enum { SCHEDULES = sizeof schedules / sizeof *schedules };
+
+/* row->number: schedule, images per step for linear scaling or 0, first step that is judged */
+static double expected_lr(const ls_case *row, int64_t step)
+{
+    double base = schedules[row->number[0]].lr;
+    if (row->number[1] > 0) {
+        base = base * row->number[1] / 256; /* Goyal et al. 2017 */
+    }
+    return schedules[row->number[0]].expected(base, (int)step - 1);
+}
+
+/* ---- judges ---------------------------------------------------------------------------------- */
+
+/* The nearest step that has this rate; a factor. */
+static void explain_lr(const ls_case *row, const ls_record_step *event, double limit,
+                       ls_verdict *out)
+{
+    int nearest = 0, step = (int)event->step, world = row->job[row->job_count - 1].world;
+    for (int other = 1; other < STEPS; other++) {
+        double rate_there = expected_lr(row, other);
+        bool same = rate_there > 0 && fabs(event->lr - rate_there) <= limit * rate_there;
+        nearest =
+            same && (nearest == 0 || abs(other - step) < abs(nearest - step)) ? other : nearest;
+    }
+    double factored = event->lr * world, want = expected_lr(row, step);
+    if (row->number[1] > 0 && world > 1 && fabs(factored - want) <= 2 * limit * want) {
+        ls_text_put(out->cause, sizeof out->cause, "linear scaling leaves out the number of ranks");
+    } else if (nearest == step - 1 && nearest > 0) {
+        ls_text_put(out->cause, sizeof out->cause, "the rate of the step before: one tick late");
+    } else if (nearest == step + 1) {
+        ls_text_put(out->cause, sizeof out->cause, "the rate of the step after: one tick early");
+    } else if (nearest > 0) {
+        ls_text_put(out->cause, sizeof out->cause, "the rate of step %d", nearest);
+    }
+}
+
+static void judge_step_lr(const ls_case *row, int rank, const ls_record_step *event,
+                          ls_verdict *out)
+{
+    const struct schedule *s = &schedules[row->number[0]];
+    const ls_tol *tolerance = s->printed ? &golden_rate : &rate;
+    double want = expected_lr(row, event->step), limit = tolerance->value;
+    double off = want == event->lr ? 0 : fabs(event->lr - want) / (want != 0 ? want : 1);
+    if (!out->measured || off > out->value) {
+        ls_verdict_measured(out, off, limit, "relative", tolerance->why);
+    }
+    if (off <= limit) {
+        return;
+    }
+    ls_verdict_set(out, LS_FAIL, "rank=%d step %d: lr %.9g, expected %.9g", rank, (int)event->step,
+                   event->lr, want);
+    if (out->cause[0] == '\0') {
+        explain_lr(row, event, limit, out);
+    }
+}
+
+/* The last of the row's jobs, from its first step on. */
+static void judge_rates(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const ls_record *last = &job[row->job_count - 1];
+    int first = row->number[2], steps = row->job[row->job_count - 1].steps, skipped = 0;
+    for (int k = 0; k < last->world; k++) {
+        for (int64_t step = first; step <= steps; step++) {
+            const ls_record_step *event = ls_record_find_step(&last->rank[k], step);
+            if (event == NULL) {
+                ls_verdict_set(out, LS_FAIL, "rank=%d has no event of step %d", k, (int)step);
+                return;
+            }
+            if (isnan(event->lr)) {
+                ls_verdict_set(out, LS_UNSUPPORTED, "events tell no lr");
+                return;
+            }
+            skipped += event->skipped;
+            judge_step_lr(row, k, event, out);
+        }
+    }
+    if (out->code == LS_PASS && strstr(row->job[0].extra, "--overflow-at") != NULL &&
+        skipped == 0) {
+        ls_verdict_set(out, LS_WEAK, "no step was skipped");
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "steps %d to %d of %d ranks have the rate of the formula (%d skipped)", first,
+                    steps, last->world, skipped);
+    }
+}
+
+/* Whether the step follows with the rate of another step. */
+static void explain_rate(const ls_case *row, const ls_dumpfile *file, const ls_update_rule *rule,
+                         ls_verdict *out)
+{
+    for (int other = 1; other <= row->job[0].steps && out->cause[0] == '\0'; other++) {
+        ls_update_rule wrong = *rule;
+        wrong.lr = expected_lr(row, other);
+        ls_compare_checks checks = {0};
+        ls_compare_optim_result result;
+        if (wrong.lr != rule->lr &&
+            ls_compare_optim_step(file, &wrong, false, &checks, &result) == LS_OK &&
+            checks.count == 0) {
+            ls_text_put(out->cause, sizeof out->cause, "the optimizer used the rate of step %d",
+                        other);
+        }
+    }
+}
+
+/* SGD from the dump with the formula's rate, not with the one the subject tells. */
+static void judge_applied(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    int64_t elements = 0;
+    for (int64_t step = 1; step <= row->job[0].steps && out->code == LS_PASS; step++) {
+        ls_update_rule rule = {
+            .kind = LS_UPDATE_SGD, .momentum = 0.9, .lr = expected_lr(row, step)};
+        ls_dumpfile *file;
+        bool skipped;
+        if (!ls_optim_facts_open(job, step, &file, &rule.step, &skipped, out)) {
+            return;
+        }
+        ls_compare_checks checks = {0};
+        ls_compare_optim_result result;
+        ls_status status = ls_compare_optim_step(file, &rule, skipped, &checks, &result);
+        if (status != LS_OK || !result.judged) {
+            ls_verdict_set(out, status == LS_OK ? LS_UNSUPPORTED : LS_INFRA,
+                           "step %d: the dump lacks value, gradient or moments", (int)step);
+        } else if (checks.count > 0) {
+            ls_verdict_set(out, LS_FAIL, "step %d with lr %.9g: %.280s", (int)step, rule.lr,
+                           checks.line);
+            explain_rate(row, file, &rule, out);
+        }
+        elements += result.elements;
+        ls_dumpfile_close(file);
+    }
+    if (out->code == LS_PASS) {
+        ls_text_put(out->evidence, sizeof out->evidence,
+                    "%d steps of %lld elements in all used the formula's rate", row->job[0].steps,
+                    (long long)elements);
+    }
+}
+
+/* A wrong value is one line, exit code 2, and nothing is written. */
+static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    char line[240];
+    ls_record_last_line(job, 0, line, (int)sizeof line);
+    bool ended = job->state != LS_RECORD_KILLED && job->state != LS_RECORD_TIMED_OUT;
+    int code = job->state == LS_RECORD_DONE ? 0 : job->code;
+    if (!ended || code != 2 || job->rank[0].has_events || line[0] == '\0') {
+        ls_verdict_set(out, LS_FAIL, "--schedule=%s: exit code %d, expected 2 and one line: %s",
+                       row->text, code, line);
+    } else {
+        ls_text_put(out->evidence, sizeof out->evidence, "%s", line);
+    }
+}
+
+/* ---- in epochs, from inside ------------------------------------------------------------------ */
+
+typedef struct epochs {
+    const char *name, *text;
+    int64_t steps_per_epoch, step;
+    double want; /* for a base of 1; NAN: refused */
+} epochs;
+
+static const epochs inside[] = {
+    {"step.last", "step:30:0.1", 100, 3000, 1},
+    {"step.first", "step:30:0.1", 100, 3001, 0.1},
+    {"cosine.middle", "cosine:90", 10, 451, 0.5},
+    {"cosine.within", "cosine:90", 10, 456, 0.49127379678135824}, /* every step, not every epoch */
+    {"cosine.end", "cosine:90", 10, 901, 0},
+    {"multistep", "multistep:30,60,80:0.1", 7, 80 * 7 + 1, 1e-3},
+    {"warmup.middle", "warmup:5,step:30:0.1", 10, 26, 0.505},
+    {"warmup.then", "warmup:5,step:30:0.1", 10, 350, 1}, /* 30 epochs after the warm-up's five */
+    {"warmup.after", "warmup:5,step:30:0.1", 10, 351, 0.1},
+    /* either length has a unit of its own */
+    {"mixed.middle", "warmup:50s,step:30:0.1", 10, 26, 0.505},
+    {"mixed.then", "warmup:50s,step:30:0.1", 10, 350, 1},
+    {"mixed.after", "warmup:50s,step:30:0.1", 10, 351, 0.1},
+    {"mixed.steps", "warmup:5,step:30s:0.1", 10, 81, 0.1},
+    /* half an epoch, or one and a half */
+    {"fraction.last", "step:1.5:0.1", 10, 15, 1},
+    {"fraction.first", "step:1.5:0.1", 10, 16, 0.1},
+    {"fraction.multistep", "multistep:0.25,1.5:0.1", 8, 3, 0.1},
+    {"fraction.cosine", "cosine:0.5", 20, 6, 0.5},
+    {"fraction.warmup", "warmup:0.5,step:30:0.1", 10, 3, 0.406},
+    {"imagenet.own-warmup", "warmup:5,imagenet", 100, 1, NAN},
+    /* examples/imagenet/main_amp.py: e = epoch from 0, 0.1^(e/30 + (e >= 80));
+     * (1 + step) / (5 steps per epoch) */
+    {"imagenet.first", "imagenet", 100, 1, 2.0 / 500},
+    {"imagenet.warm", "imagenet", 100, 499, 500.0 / 500},
+    {"imagenet.past-warm", "imagenet", 100, 501, 1},
+    {"imagenet.29", "imagenet", 100, 3000, 1},
+    {"imagenet.30", "imagenet", 100, 3001, 0.1},
+    {"imagenet.60", "imagenet", 100, 6001, 0.01},
+    {"imagenet.80", "imagenet", 100, 8001, 1e-3},
+};
+
+static void judge_epochs(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    const epochs *e = &inside[row->number[0]];
+    ls_schedule schedule;
+    char line[240];
+    ls_inside_ear ear = ls_inside_hear();
+    bool taken = ls_schedule_parse(e->text, &schedule) == LS_OK &&
+                 ls_schedule_check(&schedule, e->steps_per_epoch) == LS_OK;
+    int lines = ls_inside_heard(&ear, line, (int)sizeof line);
+    if (isnan(e->want)) {
+        ls_verdict_set(out, !taken && lines == 1 ? LS_PASS : LS_FAIL, "%s is %s in %d lines",
+                       e->text, taken ? "taken" : "refused", lines);
+        return;
+    }
+    if (!taken) {
+        ls_verdict_set(out, LS_FAIL, "%s is refused: %s", e->text, line);
+        return;
+    }
+    double got = ls_schedule_lr(&schedule, 1, e->step, e->steps_per_epoch);
+    double off = fabs(got - e->want);
+    ls_verdict_measured(out, off, fp64.value, "of the base rate", fp64.why);
+    ls_verdict_set(out, off <= fp64.value ? LS_PASS : LS_FAIL,
+                   "%s, %d steps per epoch, step %d: %.15g, expected %.15g", e->text,
+                   (int)e->steps_per_epoch, (int)e->step, got, e->want);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static ls_spec job_of(const ls_case_settings *settings, int schedule, int level, int world,
+                      const char *extra)
+{
+    const struct schedule *s = &schedules[schedule];
+    ls_spec spec = ls_rows_evidence(settings, level, world, 1, world > 1 ? 0.05 : LS_BUCKET_OWN);
+    ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
+    spec.dump_steps[0] = '\0';
+    spec.steps = STEPS;
+    spec.lr = s->lr;
+    ls_text_put(spec.extra, sizeof spec.extra, "%s%s %s", s->option != NULL ? "--schedule=" : "",
+                s->option != NULL ? s->option : "", extra);
+    return spec;
+}
+
+static ls_case *add_row(ls_case_list *list, ls_case_judge *judge, const char *requirement,
+                        const char *id, int schedule, const ls_spec *job)
+{
+    ls_case *row = ls_rows_add(list, judge, requirement, "schedule.%s", id);
+    row->job_count = 1;
+    row->job[0] = *job;
+    row->number[0] = schedule;
+    row->number[2] = 1;
+    return row;
+}
+
+enum { BY_NAME_CONSTANT = 1, BY_NAME_STEP = 2, BY_NAME_WARMUP_STEP = 7, BY_NAME_WARMUP_COSINE = 8 };
+
+static void add_special(const ls_case_settings *settings, ls_case_list *list)
+{
+    static const int resumed[] = {BY_NAME_STEP, BY_NAME_WARMUP_COSINE};
+    for (int i = 0; i < 2; i++) {
+        char id[96], name[64];
+        ls_spec job = job_of(settings, resumed[i], 0, 1, "--save={self}/checkpoint.safetensors");
+        ls_text_put(name, sizeof name, "resume.%s", schedules[resumed[i]].name);
+        job.steps = SAVED_AT;
+        ls_case *row = add_row(list, judge_rates, "H3", name, resumed[i], &job);
+        ls_matrix_id(&job, id);
+        row->job_count = 2;
+        row->job[1] = job_of(settings, resumed[i], 0, 1, "");
+        ls_text_add(row->job[1].extra, sizeof job.extra,
+                    " --resume={job:%s}/checkpoint.safetensors", id);
+        row->number[2] = SAVED_AT + 1;
+
+        /* two overflows in a row across a change of the rate, and one in the warm-up */
+        job = job_of(settings, resumed[i], 2, 2, "--init-scale=1024 --overflow-at=2:1,5:0,6:1");
+        ls_text_put(job.loss_scale, sizeof job.loss_scale, "dynamic");
+        ls_text_put(name, sizeof name, "skip.%s", schedules[resumed[i]].name);
+        add_row(list, judge_rates, "H2", name, resumed[i], &job);
+    }
+    static const struct {
+        const char *name;
+        int schedule, world, accumulate, images; /* 0: those of the ranks' own batches */
+        const char *batches;
+    } linear[] = {{"linear.w1", BY_NAME_CONSTANT, 1, 1, 0, ""},
+                  {"linear.w2", BY_NAME_CONSTANT, 2, 1, 0, ""},
+                  {"linear.accumulate.w2", BY_NAME_CONSTANT, 2, 3, 0, ""},
+                  {"linear.warmup.w2", BY_NAME_WARMUP_STEP, 2, 1, 0, ""},
+                  {"linear.uneven.w2", BY_NAME_CONSTANT, 2, 1, 7, " --batch-sizes=2,5"},
+                  {"linear.uneven.accumulate.w2", BY_NAME_CONSTANT, 2, 2, 14, " --batch-sizes=5,2"},
+                  {"linear.global-batch.w2", BY_NAME_CONSTANT, 2, 2, 20, " --global-batch=20"}};
+    for (size_t i = 0; i < sizeof linear / sizeof *linear; i++) {
+        ls_spec job =
+            job_of(settings, linear[i].schedule, 0, linear[i].world, "--lr-scaling=linear");
+        job.accumulate = linear[i].accumulate;
+        ls_text_add(job.extra, sizeof job.extra, "%s", linear[i].batches);
+        job.batch_size = strstr(job.extra, "--global-batch") != NULL ? 0 : job.batch_size;
+        ls_case *row = add_row(list, judge_rates, "H4", linear[i].name, linear[i].schedule, &job);
+        row->number[1] =
+            linear[i].images > 0 ? linear[i].images : job.batch_size * job.accumulate * job.world;
+    }
+    static const int levels[] = {0, 2};
+    for (int i = 0; i < 2; i++) {
+        char name[64];
+        ls_spec job =
+            job_of(settings, BY_NAME_WARMUP_STEP, levels[i], 2, "--momentum=0.9 --weight-decay=0");
+        job.steps = 9; /* warm-up, the whole rate, half of it */
+        job.dump_all = false;
+        ls_text_put(job.dump_steps, sizeof job.dump_steps, "1,2,3,4,5,6,7,8,9");
+        ls_text_put(name, sizeof name, "applied.o%d", levels[i]);
+        add_row(list, judge_applied, "H5", name, BY_NAME_WARMUP_STEP, &job);
+    }
+}
+
+static const struct refused {
+    const char *name, *text;
+} refused[] = {
+    {"epochs-without", "cosine:90"},
+    {"imagenet-without", "imagenet"},
+    {"zero-length", "step:0s:0.1"},
+    {"no-gamma", "step:4s"},
+    {"gamma-above-one", "step:4s:1.5"},
+    {"descending", "multistep:7s,3s:0.1"},
+    {"mixed-units", "multistep:3,7s:0.1"},
+    {"warmup-alone", "warmup:5s"},
+    {"unknown", "linear:5s"},
+    {"trailing", "cosine:10s:"},
+};
+
+void ls_schedule_cases(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (int i = 0; i < SCHEDULES; i++) {
+        ls_spec job = job_of(settings, i, 0, 1, "");
+        add_row(list, judge_rates, "H1", schedules[i].name, i, &job);
+    }
+    add_special(settings, list);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        char id[64];
+        ls_spec job = job_of(settings, 0, 0, 1, "");
+        job.steps = 1;
+        ls_text_put(job.extra, sizeof job.extra, "--schedule=%s", refused[i].text);
+        ls_text_put(id, sizeof id, "refused.%s", refused[i].name);
+        ls_case *row = add_row(list, judge_refused, "H6", id, 0, &job);
+        row->judges_outcome = true;
+        ls_text_put(row->text, sizeof row->text, "%s", refused[i].text);
+    }
+    for (size_t i = 0; i < sizeof inside / sizeof *inside; i++) {
+        ls_case *row = ls_rows_add(list, judge_epochs, "H1", "schedule.epochs.%s", inside[i].name);
+        row->kind = LS_INSIDE;
+        row->number[0] = (int)i;
+    }
+}

@@ -1,0 +1,121 @@
+/* `lockstep bench NAME=value...`: the main job. */
+#include "commands.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "harness/machine/machine.h"
+#include "harness/process/proc.h"
+#include "kernels/core/text.h"
+#include "kernels/core/log.h"
+#include "reference/data/make.h"
+#include "bench_plan.h"
+#include "suite/run/gpus.h"
+#include "suite/run/progress.h"
+#include "roofline.h"
+#include "roofline_gpu.h"
+
+static ls_status make_data(const ls_bench *b)
+{
+    if (!b->made_data) {
+        return LS_OK;
+    }
+    char folder[1024];
+    const char *data = b->matrix.data;
+    if (strncmp(data, "{run}", 5) == 0) {
+        ls_text_put(folder, sizeof folder, "%s%s", b->run.directory, data + 5);
+    } else {
+        ls_text_put(folder, sizeof folder, "%s", data);
+    }
+    int images = atoi(strrchr(folder, '-') + 1);
+    return ls_make_folder(folder, images / LS_MAKE_CLASSES, b->matrix.image_size, 1);
+}
+
+/* What an interrupted run measured before its first job stays; it went with the jobs of that time.
+ */
+static ls_status take_over_measured(ls_bench *b)
+{
+    char path[700];
+    b->run.measured = cJSON_CreateObject();
+    LS_ASSERT(b->run.measured != NULL);
+    ls_text_put(path, sizeof path, "%s/run.json", b->run.directory);
+    cJSON *before = NULL;
+    if (access(path, R_OK) == 0) {
+        LS_TRY(ls_json_read_file(path, &before));
+    }
+    const char *rated = ls_bench_plan_rated(b);
+    if (rated != NULL) {
+        cJSON_AddStringToObject(b->run.measured, "rated", rated);
+    }
+    static const char *const names[] = {"roofline", "rates"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        cJSON *list = cJSON_DetachItemFromObjectCaseSensitive(before, names[i]);
+        cJSON_AddItemToObject(b->run.measured, names[i],
+                              cJSON_IsArray(list) ? list : cJSON_CreateArray());
+    }
+    cJSON_Delete(before);
+    return LS_OK;
+}
+
+static ls_status measure(ls_bench *b, const char *when)
+{
+    if (b->nodes.hosts.count > 0) {
+        return LS_OK; /* other machines are not measured from here */
+    }
+    ls_progress_note("measuring what the machine does at best");
+    if (strcmp(b->run.site.device, "cuda") == 0) {
+        int gpus = b->run.site.devices;
+        ls_roofline_gpu_measure(
+            &b->matrix, when,
+            gpus == 0                ? 1
+            : gpus < b->matrix.ranks ? gpus
+                                     : b->matrix.ranks,
+            ls_machine_emulated(), cJSON_GetObjectItemCaseSensitive(b->run.measured, "roofline"),
+            cJSON_GetObjectItemCaseSensitive(b->run.measured, "rates"), &b->run.findings);
+        ls_progress_clear();
+        return LS_OK;
+    }
+    ls_status status = ls_roofline_measure(
+        &b->matrix, when, cJSON_GetObjectItemCaseSensitive(b->run.measured, "roofline"),
+        cJSON_GetObjectItemCaseSensitive(b->run.measured, "rates"));
+    ls_progress_clear();
+    return status;
+}
+
+int ls_bench_main(int count, char **argument)
+{
+    if (ls_bench_plan_helped("bench [NAME=value...] [--dry-run]", count, argument)) {
+        return 0;
+    }
+    ls_bench b;
+    ls_status status = ls_bench_plan_make(&b, count, argument);
+    if (status != LS_OK) {
+        ls_bench_plan_free(&b);
+        return (int)status;
+    }
+    ls_runner_print_plan(&b.run, stdout);
+    if (b.dry_run) {
+        ls_bench_plan_free(&b);
+        return 0;
+    }
+    printf("\n");
+    fflush(stdout);
+    int code = (int)ls_proc_catch_signals();
+    if (code == LS_OK) {
+        code = (int)ls_bench_nodes_connect(&b.nodes, &b.given, &b.run);
+    }
+    if (code == LS_OK) {
+        if (b.nodes.hosts.count == 0) { /* those of other machines are not seen from here */
+            ls_gpus_begin(&b.run, b.matrix.ranks);
+        }
+        bool ran = take_over_measured(&b) == LS_OK && measure(&b, "before") == LS_OK &&
+                   ls_runner_open(&b.run) == LS_OK && make_data(&b) == LS_OK &&
+                   ls_runner_run(&b.run) == LS_OK &&
+                   (b.run.stopped || measure(&b, "after") == LS_OK);
+        code = ran ? ls_runner_finish(&b.run) : LS_ERR_INFRA;
+    }
+    ls_bench_plan_free(&b);
+    return code;
+}

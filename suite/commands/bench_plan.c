@@ -1,0 +1,420 @@
+#include "bench_plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "harness/machine/machine.h"
+#include "kernels/core/text.h"
+#include "kernels/core/log.h"
+#include "reference/data/loader.h"
+#include "reference/data/make.h"
+#include "reference/model/model.h"
+#include "commands.h"
+#include "suite/run/place.h"
+#include "suite/run/speed.h"
+
+/* ---- what was asked for ---------------------------------------------------------------------- */
+
+/* What two sites compare under this name. A change of any setting, job or case of it is a new
+ * number.
+ */
+#define RATED_VERSION "1"
+
+static bool is_rated(const ls_variables *given)
+{
+    return strcmp(ls_variables_text(given, "PROFILE", ""), "rated") == 0;
+}
+
+/* The rated profile leaves open on how many ranks, and where the run is put; nothing else. */
+static ls_status check_rated(const ls_variables *given)
+{
+    static const char *const open[] = {"PROFILE",  "NGPUS",   "OUT",        "LABEL", "RESUME",
+                                       "BASELINE", "INSTALL", "FAIL_EARLY", "DRYRUN"};
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, given->value)
+    {
+        bool is_open = !is_rated(given);
+        for (size_t i = 0; i < sizeof open / sizeof *open; i++) {
+            is_open = is_open || strcmp(open[i], entry->string) == 0;
+        }
+        if (!is_open) {
+            ls_log_error("%s=%s: PROFILE=rated fixes it; leave it out, or use PROFILE=full",
+                         entry->string, entry->valuestring);
+            return LS_ERR_USAGE;
+        }
+    }
+    return LS_OK;
+}
+
+/* A resumed run is asked for what it was asked for the first time. */
+static ls_status take_over_variables(ls_variables *given)
+{
+    const char *folder = ls_variables_text(given, "RESUME", NULL);
+    if (folder == NULL) {
+        return LS_OK;
+    }
+    char path[700];
+    ls_text_put(path, sizeof path, "%s/run.json", folder);
+    if (access(path, R_OK) != 0) {
+        ls_log_error("RESUME=%s is no run's folder: it has no run.json", folder);
+        return LS_ERR_USAGE;
+    }
+    cJSON *root = NULL;
+    LS_TRY(ls_json_read_file(path, &root));
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(root, "options");
+    const cJSON *before = cJSON_GetObjectItemCaseSensitive(options, "variables"), *entry;
+    ls_status status = before == NULL ? LS_ERR_USAGE : LS_OK;
+    if (before == NULL) {
+        ls_log_error("RESUME=%s was not written by `lockstep bench`", folder);
+    }
+    cJSON_ArrayForEach(entry, given->value)
+    {
+        static const char *const free_ones[] = {"RESUME", "FAIL_EARLY", "DRYRUN", "INSTALL",
+                                                "BASELINE"};
+        bool free_one = false;
+        for (size_t i = 0; i < sizeof free_ones / sizeof *free_ones; i++) {
+            free_one = free_one || strcmp(free_ones[i], entry->string) == 0;
+        }
+        if (status == LS_OK && !free_one &&
+            strcmp(ls_json_string(before, entry->string, ""), entry->valuestring) != 0) {
+            ls_log_error("RESUME=%s was run with %s=%s; %s=%s is another run", folder,
+                         entry->string, ls_json_string(before, entry->string, "(nothing)"),
+                         entry->string, entry->valuestring);
+            status = LS_ERR_USAGE;
+        }
+    }
+    cJSON_ArrayForEach(entry, before)
+    {
+        if (cJSON_GetObjectItemCaseSensitive(given->value, entry->string) == NULL) {
+            cJSON_AddItemToObject(given->value, entry->string, cJSON_Duplicate(entry, true));
+        }
+    }
+    cJSON_Delete(root);
+    return status;
+}
+
+static ls_profile profile_of(const ls_variables *given)
+{
+    const char *name = ls_variables_text(given, "PROFILE", "quick");
+    return strcmp(name, "smoke") == 0   ? LS_PROFILE_SMOKE
+           : strcmp(name, "full") == 0  ? LS_PROFILE_FULL
+           : strcmp(name, "rated") == 0 ? LS_PROFILE_RATED
+                                        : LS_PROFILE_QUICK;
+}
+
+/* A list is not cut, and nothing in it is run twice. */
+static ls_status check_list(const ls_variables *given, const char *name, const double *number,
+                            int count, int most)
+{
+    const char *text = ls_variables_text(given, name, "");
+    if (count > most) {
+        ls_log_error("%s=%s: allowed: at most %d of them", name, text, most);
+        return LS_ERR_USAGE;
+    }
+    for (int i = 0; i < count; i++) {
+        for (int k = 0; k < i; k++) {
+            if (number[i] == number[k]) {
+                ls_log_error("%s=%s: allowed: each once", name, text);
+                return LS_ERR_USAGE;
+            }
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status fill_factors(const ls_variables *given, ls_matrix_bench *m)
+{
+    enum { LEVELS = 4, SIZES = LS_MATRIX_LIST_MAX - 1 };
+    double number[LS_MATRIX_LIST_MAX];
+    int count = ls_variables_numbers(given, "OPT_LEVELS", number, LEVELS);
+    LS_TRY(check_list(given, "OPT_LEVELS", number, count, LEVELS));
+    m->level_count = count > 0 ? count : 4;
+    for (int i = 0; i < m->level_count; i++) {
+        m->level[i] = count > 0 ? (int)number[i] : i;
+    }
+    count = ls_variables_numbers(given, "BUCKETS_MB", number, SIZES);
+    LS_TRY(check_list(given, "BUCKETS_MB", number, count, SIZES));
+    for (int i = 0; i < count; i++) {
+        if (number[i] == 0) {
+            ls_log_error("BUCKETS_MB=%s: allowed: sizes above 0",
+                         ls_variables_text(given, "BUCKETS_MB", ""));
+            return LS_ERR_USAGE;
+        }
+    }
+    static const double usual[] = {1, 5, 25};
+    m->bucket_count = count > 0 ? count : 3;
+    memcpy(m->bucket_mb, count > 0 ? number : usual, (size_t)m->bucket_count * sizeof(double));
+    if (count == 0) {
+        m->bucket_mb[m->bucket_count++] = LS_BUCKET_DELAYED;
+    }
+    return LS_OK;
+}
+
+static ls_status fill_network(const ls_variables *given, const char *device, ls_matrix_bench *m)
+{
+    enum { BATCH_MOST = 65536 }; /* the trainer's own */
+    bool cuda = strcmp(device, "cuda") == 0;
+    ls_text_put(m->arch, sizeof m->arch, "%s",
+                ls_variables_text(given, "ARCH", cuda ? "resnet50" : "resnet18"));
+    m->image_size = cuda ? 224 : 64;
+    m->batch_size = ls_variables_integer(given, "BATCH", cuda ? 256 : 8);
+    m->steps = ls_variables_integer(given, "STEPS", 0);
+    if (m->batch_size > BATCH_MOST) {
+        ls_log_error("BATCH=%d: allowed: 1 to %d", m->batch_size, BATCH_MOST);
+        return LS_ERR_USAGE;
+    }
+    ls_network network;
+    LS_TRY(ls_model_build(m->arch, 10, m->image_size, &network));
+    ls_model_free(&network);
+    return LS_OK;
+}
+
+static ls_status check_ranks(int ranks)
+{
+    if (ranks > LS_JOB_RANKS_MAX) {
+        ls_log_error("NGPUS=%d: allowed: 1 to %d", ranks, LS_JOB_RANKS_MAX);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+static ls_status check_nodes(const ls_matrix_bench *m)
+{
+    if (m->ranks > LS_JOB_RANKS_MAX) {
+        ls_log_error("%d ranks on each of %d nodes, allowed: %d together", m->ranks / m->hosts,
+                     m->hosts, LS_JOB_RANKS_MAX);
+        return LS_ERR_USAGE;
+    }
+    if (m->sim_nodes > 1 && m->ranks % m->sim_nodes != 0) {
+        ls_log_error("SIM_NODES=%d: NGPUS=%d ranks cannot be split evenly", m->sim_nodes, m->ranks);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+/* On the CPU the ranks read real JPEG files, drawn by us, from a cache beside the program:
+ * {run}/data where that cannot be written. */
+static void choose_data(ls_bench *b)
+{
+    const char *given = ls_variables_text(&b->given, "DATA", NULL);
+    if (given != NULL && strcmp(given, "synthetic") == 0) {
+        ls_text_put(b->matrix.data, sizeof b->matrix.data, "synthetic");
+        return;
+    }
+    if (given != NULL) {
+        ls_commands_absolute(given, b->matrix.data, sizeof b->matrix.data);
+        return;
+    }
+    char program[1024];
+    ls_place_program(program, sizeof program);
+    int step = b->matrix.ranks * b->matrix.batch_size;
+    int per_class = (4 * step > 400 ? 4 * step : 400) / LS_MAKE_CLASSES;
+    bool writable = access(program, W_OK) == 0;
+    ls_text_put(b->matrix.data, sizeof b->matrix.data, "%.300s/data/shapes-%d-%d",
+                writable ? program : "{run}", b->matrix.image_size, per_class * LS_MAKE_CLASSES);
+    b->made_data = true;
+}
+
+/* A folder that cannot be trained on is refused before anything is written. */
+static ls_status check_data(const ls_bench *b)
+{
+    if (b->made_data || strcmp(b->matrix.data, "synthetic") == 0) {
+        return LS_OK;
+    }
+    ls_loader_options options = {.data = b->matrix.data,
+                                 .rank = 0,
+                                 .world = b->matrix.ranks,
+                                 .batch_size = b->matrix.batch_size,
+                                 .image_size = b->matrix.image_size,
+                                 .num_classes = 10,
+                                 .accumulate = 1,
+                                 .seed = b->matrix.seed,
+                                 .first_step = 1};
+    ls_loader *loader = NULL;
+    LS_TRY(ls_loader_open(&options, &loader));
+    ls_loader_close(loader);
+    return LS_OK;
+}
+
+/* ---- cases ----------------------------------------------------------------------------------- */
+
+static bool level_asked(const ls_matrix_bench *m, int level)
+{
+    for (int i = 0; i < m->level_count; i++) {
+        if (m->level[i] == level) {
+            return true;
+        }
+    }
+    return level < 0;
+}
+
+static ls_status choose_cases(ls_bench *b)
+{
+    ls_case_settings settings = {.seed = b->matrix.seed, .bench = &b->run.bench};
+    ls_case_list all = {0, 0, NULL};
+    ls_rows_all(&settings, &all);
+    /* smoke, quick, rated: a case of each kind that timed figures rest on; full: what `make check`
+     * judges and gradients at every level, bucket size, world and node count. All of the suite is
+     * `make conform`. */
+    ls_profile profile = b->matrix.profile;
+    const char *name = profile == LS_PROFILE_SMOKE  ? "suite/lists/smoke.txt"
+                       : profile == LS_PROFILE_FULL ? "suite/lists/mustpass.txt"
+                                                    : "suite/lists/quick.txt";
+    ls_select_list wanted = {0, 0, NULL};
+    char path[1024];
+    if (!ls_place_find(name, path, sizeof path)) {
+        ls_log_error("%s was not found beside the program", name);
+        return LS_ERR_INFRA;
+    }
+    LS_TRY(ls_select_load(path, &wanted));
+    ls_select_add(&wanted, "*.timed.*", "");
+    ls_select_add(&wanted, "gradients.order.*", "");
+    if (profile == LS_PROFILE_FULL) {
+        ls_select_add(&wanted, "gradients.o[0-3].w*", "");
+    }
+    int kept = 0;
+    for (int c = 0; c < all.count; c++) {
+        const ls_case *row = &all.row[c];
+        bool listed = ls_select_find(&wanted, row->id) != NULL;
+        if (listed && level_asked(&b->matrix, row->job[0].level)) {
+            all.row[kept++] = *row;
+        }
+    }
+    all.count = kept;
+    b->run.cases = all;
+    ls_select_free(&wanted);
+    ls_text_put(b->run.claim_name, sizeof b->run.claim_name, "all");
+    LS_TRY(ls_select_claim("all", &b->run.claim));
+    return ls_select_waivers(&b->run.waivers);
+}
+
+/* ---- the phases ------------------------------------------------------------------------------ */
+
+static void describe(ls_bench *b)
+{
+    ls_run *run = &b->run;
+    const char *profile = ls_variables_text(&b->given, "PROFILE", "quick");
+    ls_text_put(run->label, sizeof run->label, "%s",
+                ls_variables_text(&b->given, "LABEL", profile));
+    ls_text_put(run->title, sizeof run->title, "Lockstep bench, profile %s", profile);
+    if (is_rated(&b->given)) {
+        ls_text_put(run->title, sizeof run->title,
+                    "Lockstep bench, rated %s: %s, %d pixels, batch %d per rank", RATED_VERSION,
+                    b->matrix.arch, b->matrix.image_size, b->matrix.batch_size);
+    }
+    ls_text_put(run->command, sizeof run->command, "make bench");
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, b->given.value)
+    {
+        if (strcmp(entry->string, "RESUME") != 0 && strcmp(entry->string, "DRYRUN") != 0) {
+            ls_text_add(run->command, sizeof run->command, " %s=%s", entry->string,
+                        entry->valuestring);
+        }
+    }
+    run->options = cJSON_CreateObject();
+    cJSON *variables = cJSON_Duplicate(b->given.value, true);
+    cJSON_DeleteItemFromObjectCaseSensitive(variables, "RESUME");
+    cJSON_AddItemToObject(run->options, "variables", variables);
+    cJSON_AddStringToObject(run->options, "profile", profile);
+    cJSON_AddNumberToObject(run->options, "ranks", b->matrix.ranks);
+    cJSON_AddNumberToObject(run->options, "cores", b->matrix.cores);
+    cJSON_AddStringToObject(run->options, "device", run->site.device);
+    cJSON_AddStringToObject(run->options, "arch", b->matrix.arch);
+    cJSON_AddNumberToObject(run->options, "image_size", b->matrix.image_size);
+    cJSON_AddNumberToObject(run->options, "batch_size", b->matrix.batch_size);
+    cJSON_AddStringToObject(run->options, "data", b->matrix.data);
+    ls_bench_nodes_record(&b->nodes, run->options);
+}
+
+static ls_status choose_folder(ls_bench *b)
+{
+    const char *resume = ls_variables_text(&b->given, "RESUME", NULL);
+    if (resume != NULL) {
+        char *real = realpath(resume, NULL);
+        ls_text_put(b->run.directory, sizeof b->run.directory, "%s", real == NULL ? resume : real);
+        free(real);
+        return LS_OK;
+    }
+    return ls_commands_run_folder(ls_variables_text(&b->given, "OUT", "results/runs"), b->run.label,
+                                  b->run.directory, sizeof b->run.directory);
+}
+
+ls_status ls_bench_plan_make(ls_bench *b, int count, char **argument)
+{
+    memset(b, 0, sizeof *b);
+    LS_TRY(ls_variables_parse(count, argument, &b->given));
+    LS_TRY(take_over_variables(&b->given));
+    LS_TRY(check_rated(&b->given));
+    LS_TRY(ls_bench_nodes_read(&b->given, &b->nodes));
+    b->dry_run = ls_variables_integer(&b->given, "DRYRUN", 0) != 0;
+    ls_matrix_bench *m = &b->matrix;
+    const char *device = NULL;
+    bool share = ls_variables_integer(&b->given, "OVERSUBSCRIBE", 0) != 0;
+    if (share) { /* for the ranks, also those on other machines */
+        (void)setenv("LS_OVERSUBSCRIBE", "1", 1);
+    }
+    m->profile = profile_of(&b->given);
+    m->seed = 7; /* any; written in run.json's commands */
+    LS_TRY(fill_factors(&b->given, m));
+    LS_TRY(check_ranks(ls_variables_integer(&b->given, "NGPUS", 1)));
+    int devices = 0;
+    LS_TRY(ls_bench_nodes_place(&b->nodes, &b->given, m, &device, &devices));
+    m->gpus = devices;
+    m->device = strcmp(device, "cpu") != 0;
+    bool pairs = m->ranks % 2 == 0 && m->hosts == 1;
+    m->sim_nodes = ls_variables_integer(&b->given, "SIM_NODES", pairs ? 2 : 1);
+    LS_TRY(check_nodes(m));
+    LS_TRY(fill_network(&b->given, device, m));
+    choose_data(b);
+    LS_TRY(check_data(b));
+    bool cpu = strcmp(device, "cpu") == 0;
+    b->run.site = (ls_matrix_site){.device = device,
+                                   .cores = m->cores,
+                                   .hosts = b->nodes.hosts.count > 0 ? &b->nodes.hosts : NULL,
+                                   .devices = devices,
+                                   .share_devices = !cpu && share,
+                                   .oversubscribed = !cpu && ls_machine_emulated(),
+                                   .half_emulated = cpu};
+    b->run.bench_run = true;
+    b->run.seed = m->seed;
+    b->run.fail_early = ls_variables_integer(&b->given, "FAIL_EARLY", 0) != 0;
+    ls_text_put(b->run.baseline, sizeof b->run.baseline, "%s",
+                ls_variables_text(&b->given, "BASELINE", ""));
+    LS_TRY(ls_speed_check_baseline(b->run.baseline));
+    ls_bench_nodes_describe(&b->nodes, m, device, b->run.where);
+    describe(b);
+    LS_TRY(choose_folder(b));
+    b->run.site.run_directory = b->run.directory;
+    ls_matrix_bench_jobs(m, &b->run.bench);
+    LS_TRY(choose_cases(b));
+    ls_bench_nodes_use(&b->nodes, &b->run.cases);
+    ls_runner_plan(&b->run);
+    return LS_OK;
+}
+const char *ls_bench_plan_rated(const ls_bench *b)
+{
+    return is_rated(&b->given) ? RATED_VERSION : NULL;
+}
+
+void ls_bench_plan_free(ls_bench *b)
+{
+    ls_runner_free(&b->run);
+    ls_variables_free(&b->given);
+    ls_bench_nodes_free(&b->nodes);
+}
+
+bool ls_bench_plan_helped(const char *usage, int count, char **argument)
+{
+    for (int i = 0; i < count; i++) {
+        if (strcmp(argument[i], "--help") == 0) {
+            printf("Usage: lockstep %s\n\n", usage);
+            ls_variables_help();
+            return true;
+        }
+    }
+    return false;
+}

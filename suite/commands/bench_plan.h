@@ -1,0 +1,26 @@
+/* What was asked of a bench by NAME=value, and the plan that follows from it: matrix, jobs, cases,
+ * folder. */
+#ifndef LS_BENCH_PLAN_H
+#define LS_BENCH_PLAN_H
+
+#include "bench_nodes.h"
+#include "suite/run/runner.h"
+#include "variables.h"
+
+typedef struct ls_bench {
+    ls_variables given;
+    ls_matrix_bench matrix;
+    ls_run run;
+    bool dry_run, made_data; /* made_data: drawn by us where it is not there */
+    ls_bench_nodes nodes;
+} ls_bench;
+
+/* Prints `usage` and the variables where --help is among the words. */
+bool ls_bench_plan_helped(const char *usage, int count, char **argument);
+/* Everything up to the plan; nothing is written. To be freed after a failure, too. */
+ls_status ls_bench_plan_make(ls_bench *b, int count, char **argument);
+/* The version of PROFILE=rated, NULL under other profiles. */
+const char *ls_bench_plan_rated(const ls_bench *b);
+void ls_bench_plan_free(ls_bench *b);
+
+#endif

@@ -1,0 +1,274 @@
+#include "bounds.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/path.h"
+#include "harness/run/job.h"
+#include "harness/machine/machine.h"
+#include "kernels/core/text.h"
+#include "kernels/core/log.h"
+#include "commands.h"
+#include "suite/run/place.h"
+
+/* One kind of step. Networks of many products are judged on every tenth seed only: the oracle's
+ * time goes with them. */
+static const struct setting {
+    const char *name, *arch, *half, *dialect, *extra;
+    int level, world, batch, image;
+    bool sync_bn;
+    int every;
+} setting[] = {
+    {"resnet20.o0", "resnet20", "fp16", "apex", "", 0, 1, 4, 16, false, 1},
+    {"resnet20.o1", "resnet20", "fp16", "apex", "", 1, 1, 4, 16, false, 1},
+    {"resnet20.o2", "resnet20", "fp16", "apex", "", 2, 1, 4, 16, false, 1},
+    {"resnet20.o3", "resnet20", "fp16", "apex", "", 3, 1, 4, 16, false, 1},
+    {"resnet8.o0.w2", "resnet8", "fp16", "torch", "", 0, 2, 4, 16, false, 1},
+    {"resnet8.o2.w2", "resnet8", "fp16", "apex", "", 2, 2, 4, 16, false, 1},
+    {"resnet20.o2.w2.bf16", "resnet20", "bf16", "apex", "", 2, 2, 4, 16, false, 1},
+    {"resnet20.o0.w2.sync", "resnet20", "fp16", "apex", "", 0, 2, 4, 16, true, 1},
+    {"resnet20.o2.w2.sync", "resnet20", "fp16", "torch", "", 2, 2, 4, 16, true, 1},
+    {"resnet20.o0.w3", "resnet20", "fp16", "apex", "", 0, 3, 4, 16, false, 2},
+    {"resnet20.o1.w3", "resnet20", "fp16", "torch", "", 1, 3, 4, 16, false, 2},
+    {"resnet20.o2.w3", "resnet20", "fp16", "torch", "", 2, 3, 4, 16, false, 2},
+    {"resnet20.o3.w3", "resnet20", "fp16", "apex", "", 3, 3, 4, 16, false, 2},
+    {"resnet18.o0", "resnet18", "fp16", "apex", "", 0, 1, 32, 32, false, 10},
+    {"resnet18.o1.w2", "resnet18", "fp16", "torch", "", 1, 2, 32, 32, false, 20},
+    {"resnet18.o2", "resnet18", "fp16", "apex", "", 2, 1, 32, 32, false, 10},
+    {"resnet50.o0", "resnet50", "fp16", "apex", "", 0, 1, 32, 32, false, 20},
+    {"resnet50.o2", "resnet50", "fp16", "apex", "", 2, 1, 32, 32, false, 20},
+};
+
+enum { SETTINGS = sizeof setting / sizeof *setting, RANKS_MAX = 3, SEEDS_MOST = 1000000 };
+
+typedef struct bounds {
+    const char *seeds, *first_seed, *out, *only, *planted;
+    char folder[512];
+    ls_matrix_site site;
+    ls_bounds_rows rows;
+} bounds;
+
+const char *ls_bounds_kind_name(int kind)
+{
+    static const char *const name[LS_BOUNDS_KINDS] = {
+        "whole", "tensor", "small", "block", "edge", "logits", "tie", "reduce", "next", "buffer"};
+    return name[kind];
+}
+
+static ls_spec spec_of(const struct setting *s, uint64_t seed)
+{
+    ls_case_settings settings = {.seed = seed, .bench = NULL};
+    bool torch = strcmp(s->dialect, "torch") == 0;
+    /* resnet20 has 1.1 MB of f32 gradients; torch's own first bucket takes 1 MB of them */
+    ls_spec spec = ls_rows_evidence(&settings, s->level, s->world, 1, torch ? LS_BUCKET_OWN : 0.1);
+    ls_text_put(spec.arch, sizeof spec.arch, "%s", s->arch);
+    ls_text_put(spec.half, sizeof spec.half, "%s", s->half);
+    ls_text_put(spec.dialect, sizeof spec.dialect, "%s", s->dialect);
+    ls_text_put(spec.extra, sizeof spec.extra, "%s", s->extra);
+    spec.batch_size = s->batch;
+    spec.image_size = s->image;
+    spec.sync_bn = s->sync_bn;
+    return spec;
+}
+
+static bool is_known(const bounds *b, const struct setting *s, uint64_t seed, const char *plant)
+{
+    for (int i = 0; i < b->rows.count; i++) {
+        const ls_bounds_row *row = &b->rows.row[i];
+        if (row->seed == seed && strcmp(row->setting, s->name) == 0 &&
+            strcmp(row->plant, plant) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static ls_status compare(const bounds *b, const struct setting *s, const char *const *path,
+                         ls_bounds_row *row)
+{
+    static const char *const codes[] = {"PASS", "WEAK", "FAIL"};
+    char cache[600];
+    ls_text_put(cache, sizeof cache, "%s/oracle", b->folder);
+    ls_compare_facts facts = {.arch = s->arch,
+                              .half = s->half,
+                              .sync_bn = s->sync_bn,
+                              .dialect_torch = strcmp(s->dialect, "torch") == 0,
+                              .cache = cache};
+    ls_compare_verdict verdict;
+    LS_TRY(ls_compare_step(&facts, s->world, path, NULL, &verdict));
+    memcpy(row->value, verdict.ratio, sizeof verdict.ratio);
+    row->value[LS_BOUNDS_LOGITS] = verdict.logits_ratio;
+    row->value[LS_BOUNDS_TIE] = verdict.tie_ratio;
+    row->value[LS_BOUNDS_REDUCE] = verdict.reduce_ratio;
+    row->value[LS_BOUNDS_NEXT] = verdict.next_ratio;
+    row->value[LS_BOUNDS_BUFFER] = verdict.buffer_ratio;
+    row->error = verdict.error;
+    row->ideal = verdict.ideal;
+    ls_text_put(row->verdict, sizeof row->verdict, "%s", codes[verdict.code]);
+    if (verdict.code != LS_COMPARE_PASS && strcmp(row->plant, "none") == 0) {
+        printf("%s seed %llu: %s %s\n", s->name, (unsigned long long)row->seed, row->verdict,
+               verdict.evidence);
+    }
+    return LS_OK;
+}
+
+static ls_status add_row(bounds *b, const ls_bounds_row *row)
+{
+    char path[600];
+    ls_text_put(path, sizeof path, "%s/steps.tsv", b->folder);
+    return ls_bounds_rows_append(path, row);
+}
+
+/* The step as it is, and with every fault where `planted`. */
+static ls_status judge_job(bounds *b, const struct setting *s, uint64_t seed, const char *directory,
+                           bool planted)
+{
+    char clean[RANKS_MAX][700], faulty[RANKS_MAX][700];
+    const char *path[RANKS_MAX], *copy[RANKS_MAX];
+    for (int k = 0; k < s->world; k++) {
+        ls_text_put(clean[k], sizeof clean[k], "%s/dump/step000002.rank%d.safetensors", directory,
+                    k);
+        ls_text_put(faulty[k], sizeof faulty[k], "%s/planted.rank%d.safetensors", directory, k);
+        path[k] = clean[k];
+        copy[k] = faulty[k];
+    }
+    ls_bounds_row row = {.level = s->level, .seed = seed, .plant = "none"};
+    ls_text_put(row.setting, sizeof row.setting, "%s", s->name);
+    if (!is_known(b, s, seed, "none")) {
+        LS_TRY(compare(b, s, path, &row));
+        LS_TRY(add_row(b, &row));
+    }
+    for (int p = 0; p < ls_bounds_plant_count && planted; p++) {
+        const ls_bounds_plant *plant = &ls_bounds_plants[p];
+        if (is_known(b, s, seed, plant->name)) {
+            continue;
+        }
+        ls_status status = ls_bounds_plant_write(plant, s->world, path, copy);
+        if (status == LS_ERR_UNSUPPORTED) {
+            continue;
+        }
+        LS_TRY(status);
+        ls_text_put(row.plant, sizeof row.plant, "%s", plant->name);
+        LS_TRY(compare(b, s, copy, &row));
+        LS_TRY(add_row(b, &row));
+    }
+    return LS_OK;
+}
+
+static ls_status run_step(bounds *b, const struct setting *s, uint64_t seed, bool planted)
+{
+    bool faults_known = true;
+    for (int p = 0; p < ls_bounds_plant_count && planted; p++) {
+        faults_known = faults_known && is_known(b, s, seed, ls_bounds_plants[p].name);
+    }
+    if (is_known(b, s, seed, "none") && faults_known) {
+        return LS_OK;
+    }
+    ls_spec spec = spec_of(s, seed);
+    ls_job job;
+    LS_TRY(ls_matrix_job(&spec, &b->site, &job));
+    ls_place_remove(job.directory);
+    ls_job_outcome outcome = {0};
+    bool resumed = false;
+    ls_status status = ls_job_run(&job, NULL, NULL, &outcome, &resumed);
+    if (status == LS_OK && outcome.state != LS_JOB_DONE) {
+        ls_log_error("%s seed %llu did not end well: see %s", s->name, (unsigned long long)seed,
+                     job.directory);
+        status = LS_ERR_CHECK;
+    }
+    if (status == LS_OK) {
+        status = judge_job(b, s, seed, job.directory, planted);
+    }
+    if (status == LS_OK) {
+        char cache[600];
+        ls_text_put(cache, sizeof cache, "%s/oracle", b->folder);
+        ls_place_remove(job.directory);
+        ls_place_remove(cache);
+    }
+    ls_job_outcome_free(&outcome);
+    ls_job_free(&job);
+    return status;
+}
+
+static ls_status run_all(bounds *b, uint64_t first, int seeds, int planted)
+{
+    for (int i = 0; i < seeds; i++) {
+        for (int k = 0; k < SETTINGS; k++) {
+            const struct setting *s = &setting[k];
+            bool wanted = b->only == NULL || strcmp(b->only, s->name) == 0;
+            if (wanted && i % s->every == 0) {
+                LS_TRY(run_step(b, s, first + (uint64_t)i, i < planted));
+            }
+        }
+        printf("%d of %d seeds\n", i + 1, seeds);
+        fflush(stdout);
+    }
+    return LS_OK;
+}
+
+static ls_status check_only(const char *only)
+{
+    const char *names[SETTINGS];
+    for (int k = 0; k < SETTINGS; k++) {
+        names[k] = setting[k].name;
+        if (only == NULL || strcmp(only, setting[k].name) == 0) {
+            return LS_OK;
+        }
+    }
+    ls_log_error("--only %s: no such setting; did you mean %s?", only,
+                 ls_text_nearest(only, names, SETTINGS));
+    return LS_ERR_USAGE;
+}
+
+int ls_bounds_main(int count, char **argument)
+{
+    bounds b = {.seeds = "100", .first_seed = "1000", .out = "results/bounds", .planted = "3"};
+    const ls_command_option options[] = {
+        {"--seeds", &b.seeds, NULL, NULL, "fresh seeds of every setting (100)"},
+        {"--first-seed", &b.first_seed, NULL, NULL, "(1000)"},
+        {"--planted", &b.planted, NULL, NULL, "seeds that also get every planted fault (3)"},
+        {"--only", &b.only, NULL, NULL, "one setting, such as resnet20.o2"},
+        {"--out", &b.out, NULL, NULL, "folder; steps.tsv there is added to (results/bounds)"},
+    };
+    ls_status status = ls_commands_parse("bounds", options, 5, &count, argument);
+    if (status != LS_OK) {
+        return (int)status;
+    }
+    int64_t seeds, planted;
+    uint64_t first_seed;
+    if (count != 0) {
+        ls_log_error("lockstep bounds: what is %s? A setting is named with --only", argument[0]);
+        return LS_ERR_USAGE;
+    }
+    if (ls_commands_whole("--seeds", b.seeds, 1, SEEDS_MOST, &seeds) != LS_OK ||
+        ls_commands_whole("--planted", b.planted, 0, SEEDS_MOST, &planted) != LS_OK ||
+        ls_commands_seed("--first-seed", b.first_seed, &first_seed) != LS_OK ||
+        check_only(b.only) != LS_OK) {
+        return LS_ERR_USAGE;
+    }
+    ls_commands_absolute(b.out, b.folder, sizeof b.folder);
+    status = ls_path_make_folder(b.folder);
+    if (status != LS_OK) {
+        return (int)status;
+    }
+    char path[600];
+    ls_text_put(path, sizeof path, "%s/steps.tsv", b.folder);
+    b.site = (ls_matrix_site){.run_directory = b.folder,
+                              .device = "cpu",
+                              .cores = ls_machine_cores(),
+                              .half_emulated = true};
+    status = ls_bounds_rows_read(path, &b.rows);
+    if (status == LS_OK) {
+        status = run_all(&b, first_seed, (int)seeds, (int)planted);
+    }
+    ls_bounds_rows_free(&b.rows);
+    if (status == LS_OK) {
+        status = ls_bounds_rows_read(path, &b.rows);
+    }
+    if (status == LS_OK) {
+        status = ls_bounds_table_write(&b.rows, b.folder);
+    }
+    ls_bounds_rows_free(&b.rows);
+    return (int)status;
+}

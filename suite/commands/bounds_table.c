@@ -1,0 +1,247 @@
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/log.h"
+#include "bounds.h"
+#include "suite/judge/compare_bounds.h"
+
+/* Levels whose factors differ. */
+enum { SINGLE, HALF, GROUPS };
+static const char *const group_name[GROUPS] = {"O0", "half"};
+
+static int group_of(const ls_bounds_row *row)
+{
+    return row->level == 0 ? SINGLE : HALF;
+}
+
+static double factor_of(int group, int kind)
+{
+    int level = group == SINGLE ? 0 : 1;
+    const ls_compare_bound *bounds = ls_compare_bounds_of(level);
+    switch (kind) {
+    case LS_BOUNDS_LOGITS:
+    case LS_BOUNDS_BUFFER:
+        return bounds[LS_COMPARE_TENSOR].factor; /* of networks with 64 logits and more; or more */
+    case LS_BOUNDS_TIE:
+        return ls_compare_bounds_tie(level).factor;
+    case LS_BOUNDS_REDUCE:
+    case LS_BOUNDS_NEXT:
+        return 1;
+    default:
+        return bounds[kind].factor;
+    }
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Chance of at most `alarms` alarms in `count` steps at rate p. */
+static double at_most(int alarms, int count, double p)
+{
+    double sum = 0, term = pow(1 - p, count);
+    for (int k = 0; k <= alarms; k++) {
+        sum += term;
+        term *= (double)(count - k) / (k + 1) * p / (1 - p);
+    }
+    return sum;
+}
+
+/* Upper end of the one-sided 95 % interval of a rate (Clopper and Pearson 1934): with 0 alarms,
+ * 1 - 0.05^(1/n). */
+static double rate_bound(int alarms, int count)
+{
+    double low = 0, high = 1;
+    for (int i = 0; i < 60 && count > alarms; i++) {
+        double middle = (low + high) / 2;
+        /* 0.05: what a 95 % bound leaves out */
+        if (at_most(alarms, count, middle) > 0.05) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return count > 0 ? high : 1;
+}
+
+typedef struct tally {
+    int count, alarms;
+    double largest, p99, planted; /* planted: the smallest a fault of this kind gave; NaN: none */
+    char plant[32];
+} tally;
+
+static bool counts(const ls_bounds_row *row, int kind)
+{
+    /* a WEAK step (r above 0.1) is judged as a whole only, an unreduced or unstepped one not at all
+     */
+    return isfinite(row->value[kind]) && row->value[kind] > 0;
+}
+
+static void tally_kind(const ls_bounds_rows *rows, int group, int kind, const char *setting,
+                       double *scratch, tally *t)
+{
+    *t = (tally){.planted = NAN};
+    for (int i = 0; i < rows->count; i++) {
+        const ls_bounds_row *row = &rows->row[i];
+        if (group_of(row) != group || (setting != NULL && strcmp(setting, row->setting) != 0)) {
+            continue;
+        }
+        if (strcmp(row->plant, "none") == 0 && counts(row, kind)) {
+            scratch[t->count++] = row->value[kind];
+            t->alarms += !(row->value[kind] <= factor_of(group, kind));
+        }
+        for (int p = 0; p < ls_bounds_plant_count; p++) {
+            const ls_bounds_plant *plant = &ls_bounds_plants[p];
+            if (plant->kind == kind && !plant->may_hide && strcmp(plant->name, row->plant) == 0 &&
+                !(row->value[kind] >= t->planted)) {
+                t->planted = row->value[kind];
+                ls_text_put(t->plant, sizeof t->plant, "%s", plant->name);
+            }
+        }
+    }
+    qsort(scratch, (size_t)t->count, sizeof *scratch, by_value);
+    if (t->count > 0) {
+        t->largest = scratch[t->count - 1];
+        t->p99 = scratch[(int)ceil(0.99 * t->count) - 1];
+    }
+}
+
+static ls_status open_table(const char *folder, const char *name, FILE **out)
+{
+    char path[600];
+    ls_text_put(path, sizeof path, "%s/%s", folder, name);
+    *out = fopen(path, "w");
+    if (*out == NULL) {
+        ls_log_error("cannot write %s: %s", path, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}
+
+static ls_status write_factors(const ls_bounds_rows *rows, const char *folder, double *scratch)
+{
+    FILE *file;
+    LS_TRY(open_table(folder, "bounds.tsv", &file));
+    fprintf(file,
+            "# title: correct steps and planted faults against every factor\n"
+            "# caption: largest and 99th percentile of e/r over all correct steps; share of "
+            "them above the factor with the upper end of its 95 %% interval; smallest value "
+            "that a planted fault gave\n"
+            "# units: e/r; tie in RMS roundings; reduce and next in units of their limits\n"
+            "# columns: level kind steps p99 largest factor alarms rate_bound planted fault\n");
+    for (int group = 0; group < GROUPS; group++) {
+        for (int kind = 0; kind < LS_BOUNDS_KINDS; kind++) {
+            tally t;
+            tally_kind(rows, group, kind, NULL, scratch, &t);
+            fprintf(file, "\"%s\" \"%s\" %d %.3g %.3g %g %d %.2g %.3g \"%s\"\n", group_name[group],
+                    ls_bounds_kind_name(kind), t.count, t.p99, t.largest, factor_of(group, kind),
+                    t.alarms, rate_bound(t.alarms, t.count), t.planted, t.plant);
+        }
+    }
+    return fclose(file) == 0 ? LS_OK : LS_ERR_INFRA;
+}
+
+static bool first_of_setting(const ls_bounds_rows *rows, int index)
+{
+    for (int i = 0; i < index; i++) {
+        if (strcmp(rows->row[i].setting, rows->row[index].setting) == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static ls_status write_settings(const ls_bounds_rows *rows, const char *folder, double *scratch)
+{
+    FILE *file;
+    LS_TRY(open_table(folder, "settings.tsv", &file));
+    fprintf(file, "# title: largest e/r of the correct steps of each setting\n"
+                  "# caption: the columns of bounds.tsv, by network, level and world; r is that of "
+                  "the whole gradient, the largest of the setting\n"
+                  "# units: e/r; tie in RMS roundings; reduce and next in units of their limits\n"
+                  "# columns: setting steps not_pass r");
+    for (int kind = 0; kind < LS_BOUNDS_KINDS; kind++) {
+        fprintf(file, " %s", ls_bounds_kind_name(kind));
+    }
+    fprintf(file, "\n");
+    for (int i = 0; i < rows->count; i++) {
+        const ls_bounds_row *row = &rows->row[i];
+        if (!first_of_setting(rows, i)) {
+            continue;
+        }
+        int steps = 0, bad = 0;
+        double ideal = 0;
+        for (int k = 0; k < rows->count; k++) {
+            if (strcmp(rows->row[k].setting, row->setting) == 0 &&
+                strcmp(rows->row[k].plant, "none") == 0) {
+                steps++;
+                bad += strcmp(rows->row[k].verdict, "PASS") != 0;
+                ideal = fmax(ideal, rows->row[k].ideal);
+            }
+        }
+        fprintf(file, "\"%s\" %d %d %.2g", row->setting, steps, bad, ideal);
+        for (int kind = 0; kind < LS_BOUNDS_KINDS; kind++) {
+            tally t;
+            tally_kind(rows, group_of(row), kind, row->setting, scratch, &t);
+            fprintf(file, " %.3g", t.count > 0 ? t.largest : NAN);
+        }
+        fprintf(file, "\n");
+    }
+    return fclose(file) == 0 ? LS_OK : LS_ERR_INFRA;
+}
+
+static ls_status write_plants(const ls_bounds_rows *rows, const char *folder, double *scratch)
+{
+    FILE *file;
+    LS_TRY(open_table(folder, "plants.tsv", &file));
+    fprintf(file,
+            "# title: planted faults against the factor of the kind that should show them\n"
+            "# caption: steps with that fault, the smallest and the median value of its kind, "
+            "and how many of the steps did not pass\n"
+            "# units: e/r; tie in RMS roundings; reduce and next in units of their limits\n"
+            "# columns: level kind steps smallest median factor told fault\n");
+    for (int p = 0; p < ls_bounds_plant_count; p++) {
+        const ls_bounds_plant *plant = &ls_bounds_plants[p];
+        for (int group = 0; group < GROUPS; group++) {
+            int count = 0, told = 0;
+            for (int i = 0; i < rows->count; i++) {
+                const ls_bounds_row *row = &rows->row[i];
+                if (group_of(row) == group && strcmp(plant->name, row->plant) == 0) {
+                    scratch[count++] = row->value[plant->kind];
+                    told += strcmp(row->verdict, "PASS") != 0;
+                }
+            }
+            qsort(scratch, (size_t)count, sizeof *scratch, by_value);
+            if (count > 0) {
+                fprintf(file, "\"%s\" \"%s\" %d %.3g %.3g %g %d \"%s\"\n", group_name[group],
+                        ls_bounds_kind_name(plant->kind), count, scratch[0], scratch[count / 2],
+                        factor_of(group, plant->kind), told, plant->name);
+            }
+        }
+    }
+    return fclose(file) == 0 ? LS_OK : LS_ERR_INFRA;
+}
+
+ls_status ls_bounds_table_write(const ls_bounds_rows *rows, const char *folder)
+{
+    double *scratch = malloc(((size_t)rows->count + 1) * sizeof *scratch);
+    if (scratch == NULL) {
+        ls_log_error("cannot allocate %d values", rows->count);
+        return LS_ERR_INFRA;
+    }
+    ls_status status = write_factors(rows, folder, scratch);
+    if (status == LS_OK) {
+        status = write_settings(rows, folder, scratch);
+    }
+    if (status == LS_OK) {
+        status = write_plants(rows, folder, scratch);
+    }
+    free(scratch);
+    return status;
+}

@@ -1,0 +1,168 @@
+#include "commands.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "harness/machine/machine.h"
+#include "kernels/core/text.h"
+#include "kernels/core/log.h"
+
+static void help(const char *command, const ls_command_option *option, int options)
+{
+    printf("Usage: lockstep %s%s\n", command, options > 0 ? " [options]\n" : "");
+    for (int i = 0; i < options; i++) {
+        char name[64];
+        ls_text_put(name, sizeof name, "%s%s", option[i].name, option[i].flag == NULL ? " X" : "");
+        printf("  %-18s %s\n", name, option[i].text);
+    }
+}
+
+static const ls_command_option *find(const ls_command_option *option, int options,
+                                     const char *given, size_t length)
+{
+    for (int i = 0; i < options; i++) {
+        if (strlen(option[i].name) == length && strncmp(option[i].name, given, length) == 0) {
+            return &option[i];
+        }
+    }
+    return NULL;
+}
+
+static ls_status unknown(const char *command, const ls_command_option *option, int options,
+                         const char *given)
+{
+    const char *names[64] = {"--help"};
+    for (int i = 0; i < options; i++) {
+        names[i + 1] = option[i].name;
+    }
+    ls_log_error("lockstep %s: unknown option %s; did you mean %s?", command, given,
+                 ls_text_nearest(given, names, options + 1));
+    return LS_ERR_USAGE;
+}
+
+ls_status ls_commands_parse(const char *command, const ls_command_option *option, int options,
+                            int *count, char **argument)
+{
+    int operands = 0;
+    for (int i = 0; i < *count; i++) {
+        char *given = argument[i];
+        if (strcmp(given, "--help") == 0 || strcmp(given, "-h") == 0) {
+            help(command, option, options);
+            exit(0);
+        }
+        if (given[0] != '-') {
+            argument[operands++] = given;
+            continue;
+        }
+        size_t length = strcspn(given, "=");
+        const ls_command_option *known = find(option, options, given, length);
+        if (known == NULL) {
+            return unknown(command, option, options, given);
+        }
+        if (known->flag != NULL) {
+            if (given[length] == '=') {
+                ls_log_error("lockstep %s: %s takes no value", command, known->name);
+                return LS_ERR_USAGE;
+            }
+            *known->flag = true;
+            continue;
+        }
+        const char *value = given[length] == '=' ? given + length + 1
+                            : i + 1 < *count     ? argument[++i]
+                                                 : NULL;
+        if (value == NULL) {
+            ls_log_error("lockstep %s: %s needs a value", command, known->name);
+            return LS_ERR_USAGE;
+        }
+        if (known->list != NULL) {
+            ls_select_add(known->list, value, "");
+        } else {
+            *known->value = value;
+        }
+    }
+    *count = operands;
+    return LS_OK;
+}
+
+ls_status ls_commands_whole(const char *name, const char *text, int64_t least, int64_t most,
+                            int64_t *out)
+{
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    bool digits = text[0] >= '0' && text[0] <= '9' && *end == '\0';
+    if (!digits || errno != 0 || value < least || value > most) {
+        ls_log_error("%s '%s': allowed: a whole number from %lld to %lld", name, text,
+                     (long long)least, (long long)most);
+        return LS_ERR_USAGE;
+    }
+    *out = value;
+    return LS_OK;
+}
+
+ls_status ls_commands_seed(const char *name, const char *text, uint64_t *out)
+{
+    int64_t value;
+    LS_TRY(ls_commands_whole(name, text, 0, INT64_MAX, &value));
+    *out = (uint64_t)value;
+    return LS_OK;
+}
+
+ls_status ls_commands_device(const char *text)
+{
+    if (strcmp(text, "cpu") != 0 && strcmp(text, "cuda") != 0 && strcmp(text, "auto") != 0) {
+        ls_log_error("--device '%s': allowed: cpu, cuda, auto", text);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+void ls_commands_absolute(const char *path, char *out, size_t bytes)
+{
+    char here[1024];
+    if (path[0] == '/' || getcwd(here, sizeof here) == NULL) {
+        ls_text_put(out, bytes, "%s", path);
+    } else {
+        ls_text_put(out, bytes, "%s/%s", here, path);
+    }
+    size_t length = strlen(out);
+    while (length > 1 && out[length - 1] == '/') {
+        out[--length] = '\0';
+    }
+}
+
+ls_status ls_commands_run_folder(const char *folder, const char *label, char *path, size_t bytes)
+{
+    char root[512], stamp[32];
+    time_t now = time(NULL);
+    struct tm utc;
+    gmtime_r(&now, &utc);
+    strftime(stamp, sizeof stamp, "%Y%m%dT%H%M%SZ", &utc);
+    ls_commands_absolute(folder, root, sizeof root);
+    ls_text_put(path, bytes, "%s/%s-%s", root, stamp, label);
+    for (int i = 2; access(path, F_OK) == 0; i++) { /* two runs in one second */
+        ls_text_put(path, bytes, "%s/%s-%s-%d", root, stamp, label, i);
+    }
+    if (strlen(path) > 350) { /* jobs and dumps stand below, and paths are bounded */
+        ls_log_error("the run's folder %s has too long a path (350 bytes at most)", path);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+void ls_commands_where(const char *device, int ranks, int cores, char *text)
+{
+    const char *word = ranks == 1 ? "rank" : "ranks";
+    if (strcmp(device, "cpu") == 0) {
+        ls_text_put(text, 96, "CPU: %d %s on %d %s, no GPU was tested", ranks, word, cores,
+                    cores == 1 ? "core" : "cores");
+    } else if (ls_machine_emulated()) {
+        ls_text_put(text, 96, "CUDA played on the CPU: %d %s, no GPU was tested", ranks, word);
+    } else {
+        ls_text_put(text, 96, "CUDA: %d %s", ranks, word);
+    }
+}

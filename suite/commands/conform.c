@@ -1,0 +1,257 @@
+/* `lockstep conform`: the conformance cases, for a claim. */
+#include "commands.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "harness/machine/machine.h"
+#include "harness/process/proc.h"
+#include "kernels/core/text.h"
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
+#include "suite/run/budget.h"
+#include "suite/run/gpus.h"
+#include "suite/run/place.h"
+
+typedef struct conform {
+    const char *seed, *claim, *subject, *out, *share, *device;
+    bool list, fail_early, resume;
+    ls_select_list wanted, files;
+    ls_budget budget;
+    ls_run run;
+} conform;
+
+static ls_status parse(conform *c, int count, char **argument)
+{
+    memset(c, 0, sizeof *c);
+    c->seed = "7";
+    c->claim = "all";
+    c->device = "auto";
+    const ls_command_option options[] = {
+        {"--case", NULL, NULL, &c->wanted, "cases by name or glob; may be given many times"},
+        {"--list-file", NULL, NULL, &c->files,
+         "cases by a file of globs, such as suite/lists/mustpass.txt"},
+        {"--list", NULL, &c->list, NULL, "print the cases, run nothing"},
+        {"--claim", &c->claim, NULL, NULL, "the claim they are judged for (all)"},
+        {"--seed", &c->seed, NULL, NULL, "seed of every job (7)"},
+        {"--subject", &c->subject, NULL, NULL, "another trainer's command (lockstep-train)"},
+        {"--device", &c->device, NULL, NULL, "cpu, cuda or auto"},
+        {"--out", &c->out, NULL, NULL, "the run's folder (results/runs/<time>-conform)"},
+        {"--shard", &c->share, NULL, NULL, "i/n: the i-th of n shares, from 1"},
+        {"--resume", NULL, &c->resume, NULL, "go on in the folder --out"},
+        {"--fail-early", NULL, &c->fail_early, NULL, "stop at the first case that fails"},
+    };
+    LS_TRY(
+        ls_commands_parse("conform", options, sizeof options / sizeof *options, &count, argument));
+    if (count > 0) {
+        ls_log_error("lockstep conform: what is %s? Cases are named with --case", argument[0]);
+        return LS_ERR_USAGE;
+    }
+    if (c->subject != NULL && c->subject[strspn(c->subject, " ")] == '\0') {
+        ls_log_error("--subject '%s': no command", c->subject);
+        return LS_ERR_USAGE;
+    }
+    return ls_commands_device(c->device);
+}
+
+static ls_status parse_numbers(const conform *c, uint64_t *seed, int *share, int *shares)
+{
+    int end = 0;
+    LS_TRY(ls_commands_seed("--seed", c->seed, seed));
+    *share = 0;
+    *shares = 1;
+    if (c->share != NULL && (sscanf(c->share, "%9d/%9d%n", share, shares, &end) != 2 ||
+                             c->share[end] != '\0' || *share < 1 || *share > *shares)) {
+        ls_log_error("--shard %s: allowed: i/n with 1 <= i <= n, such as 2/4", c->share);
+        return LS_ERR_USAGE;
+    }
+    *share -= c->share != NULL;
+    return LS_OK;
+}
+
+static ls_status choose_cases(conform *c)
+{
+    int share, shares;
+    LS_TRY(parse_numbers(c, &c->run.seed, &share, &shares));
+    for (int i = 0; i < c->files.count; i++) {
+        char path[1024];
+        const char *file = c->files.line[i].glob;
+        if (access(file, R_OK) != 0 && ls_place_find(file, path, sizeof path)) {
+            file = path;
+        }
+        LS_TRY(ls_select_load(file, &c->wanted));
+        LS_TRY(ls_budget_read(file, &c->budget));
+    }
+    if (c->wanted.count == 0 && c->files.count == 0) {
+        c->budget = ls_budget_whole();
+    }
+    ls_case_settings settings = {.seed = c->run.seed, .bench = NULL};
+    /* cases without jobs call the backend of the device that the jobs would run on */
+    if (c->subject == NULL && !c->list) {
+        LS_TRY(ls_machine_choose(c->device, 1, true, &settings.device));
+    }
+    ls_rows_all(&settings, &c->run.cases);
+    if (c->subject != NULL) { /* what looks inside our own parts says nothing about another's */
+        ls_rows_keep_protocol(&c->run.cases);
+    }
+    if (c->files.count > 0 && c->wanted.count == 0) {
+        c->run.cases.count = 0; /* a list that names nothing is not a wish for everything */
+    }
+    LS_TRY(ls_select_keep(&c->run.cases, &c->wanted, share, shares));
+    ls_text_put(c->run.claim_name, sizeof c->run.claim_name, "%s", c->claim);
+    LS_TRY(ls_select_claim(c->claim, &c->run.claim));
+    if (c->subject != NULL && c->wanted.count == 0 && strcmp(c->claim, "all") != 0) {
+        /* nobody waits an hour for what another trainer does not claim */
+        LS_TRY(ls_select_keep(&c->run.cases, &c->run.claim, 0, 1));
+    }
+    return ls_select_waivers(&c->run.waivers);
+}
+
+/* A folder that an earlier run of ours wrote is begun anew; anything else in the way is an error.
+ */
+static ls_status clear_folder(const char *path)
+{
+    char entry[700];
+    ls_text_put(entry, sizeof entry, "%s/run.json", path);
+    if (access(entry, F_OK) == 0) {
+        ls_place_remove(path);
+        return LS_OK;
+    }
+    DIR *folder = opendir(path);
+    int entries = 0;
+    while (folder != NULL && readdir(folder) != NULL) {
+        entries++;
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+    if (entries > 2) {
+        ls_log_error("--out %s holds files that no run of ours wrote", path);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+/* --resume goes on in a folder that a run of ours wrote. */
+static ls_status check_resumed(const conform *c)
+{
+    char path[700];
+    if (!c->resume) {
+        return LS_OK;
+    }
+    if (c->out == NULL) {
+        ls_log_error("--resume goes on in the folder --out, which is not given");
+        return LS_ERR_USAGE;
+    }
+    ls_text_put(path, sizeof path, "%s/run.json", c->run.directory);
+    if (access(path, R_OK) != 0) {
+        ls_log_error("--resume: --out %s is no run's folder: it has no run.json", c->out);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+static ls_status prepare(conform *c)
+{
+    ls_run *run = &c->run;
+    const char *device = NULL;
+    /* evidence jobs share devices: they are small and their times gate nothing */
+    int devices = 0;
+    LS_TRY(ls_machine_choose_among(c->device, 1, true, &device, &devices));
+    int cores = ls_machine_cores(), ranks = 1;
+    for (int i = 0; i < run->cases.count; i++) {
+        for (int j = 0; j < run->cases.row[i].job_count; j++) {
+            int world = run->cases.row[i].job[j].world;
+            ranks = world > ranks ? world : ranks;
+        }
+    }
+    run->site = (ls_matrix_site){.subject = c->subject,
+                                 .run_directory = run->directory,
+                                 .device = device,
+                                 .cores = cores,
+                                 .devices = devices,
+                                 .share_devices = true,
+                                 .half_emulated = strcmp(device, "cpu") == 0};
+    run->fail_early = c->fail_early;
+    ls_text_put(run->label, sizeof run->label, "conform");
+    ls_text_put(run->title, sizeof run->title, "Lockstep conformance, claim %s", run->claim_name);
+    ls_commands_where(device, ranks, cores, run->where);
+    if (c->out != NULL) {
+        ls_commands_absolute(c->out, run->directory, sizeof run->directory);
+        LS_TRY(c->resume ? check_resumed(c) : clear_folder(run->directory));
+    } else {
+        LS_TRY(check_resumed(c));
+        LS_TRY(ls_commands_run_folder("results/runs", "conform", run->directory,
+                                      sizeof run->directory));
+    }
+    ls_runner_plan(run);
+    return LS_OK;
+}
+
+static void remember_command(conform *c, int count, char **argument)
+{
+    ls_run *run = &c->run;
+    ls_text_put(run->command, sizeof run->command, "build/lockstep conform");
+    for (int i = 0; i < count; i++) {
+        ls_text_add(run->command, sizeof run->command, " %s", argument[i]);
+    }
+    run->options = cJSON_CreateObject();
+    cJSON_AddStringToObject(run->options, "claim", c->claim);
+    cJSON_AddStringToObject(run->options, "seed", c->seed);
+    cJSON_AddStringToObject(run->options, "subject",
+                            c->subject == NULL ? "lockstep-train" : c->subject);
+}
+
+static int run_cases(conform *c)
+{
+    ls_run *run = &c->run;
+    ls_status status = prepare(c);
+    if (status != LS_OK) {
+        return (int)status;
+    }
+    printf("%s\n%d cases, %d jobs, about %.0f s, claim %s\n\n", run->where, run->cases.count,
+           run->jobs.count, run->estimate_s, run->claim_name);
+    ls_gpus_begin(run, 1);
+    fflush(stdout);
+    int64_t begun_ns = ls_clock_ns();
+    if (ls_proc_catch_signals() != LS_OK || ls_runner_open(run) != LS_OK ||
+        ls_runner_run(run) != LS_OK) {
+        return LS_ERR_INFRA;
+    }
+    double seconds = ls_clock_ms_between(begun_ns, ls_clock_ns()) * 1e-3;
+    int code = ls_runner_finish(run);
+    ls_budget_tell(&c->budget, run, seconds, stderr);
+    return code;
+}
+
+int ls_conform_main(int count, char **argument)
+{
+    conform c;
+    char **copy = calloc((size_t)count + 1, sizeof *copy);
+    LS_ASSERT(copy != NULL);
+    for (int i = 0; i < count; i++) {
+        copy[i] = argument[i];
+    }
+    int code = (int)parse(&c, count, argument);
+    if (code == LS_OK) {
+        code = (int)choose_cases(&c);
+    }
+    if (code == LS_OK) {
+        remember_command(&c, count, copy);
+        if (c.list) {
+            for (int i = 0; i < c.run.cases.count; i++) {
+                printf("%s\n", c.run.cases.row[i].id);
+            }
+        } else {
+            code = run_cases(&c);
+        }
+    }
+    free(copy);
+    ls_runner_free(&c.run);
+    ls_select_free(&c.wanted);
+    ls_select_free(&c.files);
+    return code;
+}

@@ -1,0 +1,231 @@
+/* `lockstep judge DIR...`: jobs that somebody else's launcher ran. What a job is (network, level,
+ * reduction rule) is read from its own records. Writes nothing into them but compare.json. */
+#include "commands.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/log.h"
+#include "suite/cases/judges.h"
+#include "suite/judge/protocol.h"
+
+/* The effective options of the start event, by long name, in either spelling. */
+static const cJSON *option(const cJSON *options, const char *name)
+{
+    char other[64];
+    ls_text_put(other, sizeof other, "%s", name);
+    for (char *c = other; *c != '\0'; c++) {
+        *c = *c == '-' ? '_' : *c;
+    }
+    const cJSON *found = cJSON_GetObjectItemCaseSensitive(options, name);
+    return found != NULL ? found : cJSON_GetObjectItemCaseSensitive(options, other);
+}
+
+static const char *option_text(const cJSON *options, const char *name, const char *fallback)
+{
+    const cJSON *found = option(options, name);
+    return cJSON_IsString(found) ? found->valuestring : fallback;
+}
+
+static double option_number(const cJSON *options, const char *name, double fallback)
+{
+    const cJSON *found = option(options, name);
+    return cJSON_IsNumber(found) ? found->valuedouble : fallback;
+}
+
+static void add_flag(ls_spec *spec, const cJSON *options, const char *name)
+{
+    if (cJSON_IsTrue(option(options, name))) {
+        ls_text_add(spec->extra, sizeof spec->extra, " --%s", name);
+    }
+}
+
+/* Steps that are dumped, from the names of the files of rank 0. */
+static void list_dumps(const char *directory, char *steps, size_t bytes)
+{
+    char folder[700];
+    ls_text_put(folder, sizeof folder, "%s/dump", directory);
+    steps[0] = '\0';
+    DIR *entries = opendir(folder);
+    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
+        int step, rank, end = 0;
+        if (sscanf(e->d_name, "step%d.rank%d.safetensors%n", &step, &rank, &end) == 2 &&
+            rank == 0 && end > 0) {
+            ls_text_add(steps, bytes, "%s%d", steps[0] == '\0' ? "" : ",", step);
+        }
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+}
+
+static ls_spec spec_of(const ls_record *job)
+{
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[0].start, "options");
+    ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE);
+    ls_text_put(spec.arch, sizeof spec.arch, "%s", option_text(options, "arch", ""));
+    ls_text_put(spec.half, sizeof spec.half, "%s", option_text(options, "half", "fp16"));
+    ls_text_put(spec.dialect, sizeof spec.dialect, "%s", option_text(options, "dialect", "apex"));
+    const char *level = option_text(options, "opt-level", "O0");
+    spec.level = level[0] == 'O' ? atoi(level + 1) : 0;
+    spec.world = job->world;
+    spec.sync_bn = cJSON_IsTrue(option(options, "sync-bn"));
+    spec.accumulate = (int)option_number(options, "accumulate", 1);
+    const cJSON *scale = option(options, "loss-scale");
+    if (cJSON_IsString(scale)) {
+        ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "%s", scale->valuestring);
+    }
+    add_flag(&spec, options, "allreduce-fp32");
+    add_flag(&spec, options, "nesterov");
+    const char *compress = option_text(options, "compress", "none");
+    if (strcmp(compress, "none") != 0) {
+        ls_text_add(spec.extra, sizeof spec.extra, " --compress=%s", compress);
+    }
+    double predivide = option_number(options, "predivide", 1);
+    if (predivide != 1) {
+        ls_text_add(spec.extra, sizeof spec.extra, " --predivide=%g", predivide);
+    }
+    list_dumps(job->directory, spec.dump_steps, sizeof spec.dump_steps);
+    return spec;
+}
+
+typedef struct counts {
+    int passed, failed, infrastructure, unsupported;
+} counts;
+
+static void judge_one(const char *family, ls_case_judge *judge, const char *name,
+                      const ls_spec *spec, const ls_record *job, counts *c)
+{
+    ls_case row;
+    memset(&row, 0, sizeof row);
+    ls_text_put(row.id, sizeof row.id, "%s.%.80s", family, name);
+    row.job_count = 1;
+    row.job[0] = *spec;
+    ls_verdict verdict;
+    memset(&verdict, 0, sizeof verdict);
+    if (!ls_verdict_of_outcome(job, &verdict) && !ls_protocol_breaks(job, NULL, &verdict)) {
+        judge(&row, job, &verdict);
+    }
+    bool good = ls_verdict_good(verdict.code);
+    c->passed += good;
+    c->failed += !good;
+    c->infrastructure += verdict.code == LS_INFRA;
+    c->unsupported += verdict.code == LS_UNSUPPORTED;
+    printf("%s %d - %s # %s %s\n", good ? "ok" : "not ok", c->passed + c->failed, row.id,
+           ls_verdict_name(verdict.code), verdict.evidence);
+    if (verdict.cause[0] != '\0') {
+        printf("cause:  %s\n", verdict.cause);
+    }
+    if (!good) {
+        printf("repeat: build/lockstep judge %s\n", job->directory);
+    }
+}
+
+/* The reduced gradient is the mean over every rank's batch: without the other ranks' dumps there is
+ * nothing to judge it against. A rank that should have dumped and did not is for the judge to tell.
+ */
+static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    int step = 0, without = 0;
+    for (const char *at = row->job[0].dump_steps; *at != '\0' && without == 0; at++) {
+        step = (int)strtol(at, (char **)&at, 10);
+        for (int k = 1; k < job->world; k++) {
+            char path[700];
+            ls_text_put(path, sizeof path, "%s/dump/step%06d.rank%d.safetensors", job->directory,
+                        step, k);
+            without += access(path, R_OK) != 0;
+        }
+        if (*at == '\0') {
+            break;
+        }
+    }
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[0].start, "options");
+    if (without > 0 && strcmp(option_text(options, "dump-ranks", "0"), "all") != 0) {
+        ls_verdict_set(out, LS_UNSUPPORTED,
+                       "step %d: only rank 0 dumped, and its gradient is the mean over %d ranks' "
+                       "batches: run the job with --dump-ranks all",
+                       step, job->world);
+        return;
+    }
+    ls_gradients_judge(row, job, out);
+}
+
+static ls_status judge_job(const char *directory, counts *c)
+{
+    ls_record job;
+    LS_TRY(ls_record_read(directory, &job));
+    if (job.world < 1 || (job.rank[0].start == NULL && job.state == LS_RECORD_UNKNOWN)) {
+        ls_log_error("%s: rank0.jsonl has no start event", directory);
+        ls_record_free(&job);
+        return LS_ERR_USAGE;
+    }
+    const char *role = ls_json_string(ls_record_facts(&job), "role", "");
+    if (strcmp(role, "twin") == 0 || strcmp(role, "curves") == 0) {
+        ls_record_free(&job); /* its ranks do not train together: for measuring only */
+        return LS_OK;
+    }
+    ls_spec spec = spec_of(&job);
+    const char *slash = strrchr(directory, '/');
+    const char *name = slash == NULL ? directory : slash + 1;
+    if (job.world > 1) {
+        judge_one("ddp", ls_ddp_judge_lockstep, name, &spec, &job, c);
+    }
+    judge_one("scaler", ls_scaler_judge_timed, name, &spec, &job, c);
+    if (spec.dump_steps[0] != '\0') {
+        judge_one("gradients", judge_gradients, name, &spec, &job, c);
+    }
+    ls_record_free(&job);
+    return LS_OK;
+}
+
+/* A run's folder holds jobs; anything else is one job. */
+static ls_status judge_folder(const char *directory, counts *c)
+{
+    char folder[700];
+    ls_text_put(folder, sizeof folder, "%s/jobs", directory);
+    struct dirent **entry;
+    int count = scandir(folder, &entry, NULL, alphasort);
+    if (count < 0) {
+        return judge_job(directory, c);
+    }
+    ls_status status = LS_OK;
+    for (int i = 0; i < count; i++) {
+        char job[1000];
+        ls_text_put(job, sizeof job, "%s/%s", folder, entry[i]->d_name);
+        if (entry[i]->d_name[0] != '.' && status == LS_OK) {
+            status = judge_job(job, c);
+        }
+        free(entry[i]);
+    }
+    free(entry);
+    return status;
+}
+
+int ls_judge_main(int count, char **argument)
+{
+    ls_status status = ls_commands_parse("judge DIR...", NULL, 0, &count, argument);
+    if (status == LS_OK && count == 0) {
+        ls_log_error("usage: lockstep judge DIR... (folders of jobs, or of whole runs)");
+        status = LS_ERR_USAGE;
+    }
+    counts c = {0, 0, 0, 0};
+    for (int i = 0; i < count && status == LS_OK; i++) {
+        char path[600];
+        ls_commands_absolute(argument[i], path, sizeof path);
+        status = judge_folder(path, &c);
+    }
+    if (status != LS_OK) {
+        return (int)status;
+    }
+    printf("%d passed, %d failed\n", c.passed, c.failed);
+    if (c.failed == 0) {
+        return c.passed > 0 ? 0 : LS_ERR_CHECK;
+    }
+    return c.failed == c.infrastructure ? LS_ERR_INFRA
+           : c.failed == c.unsupported  ? LS_ERR_UNSUPPORTED
+                                        : LS_ERR_CHECK;
+}

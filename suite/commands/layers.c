@@ -1,0 +1,233 @@
+#include "layers.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/log.h"
+#include "kernels/cuda/bound.h"
+#include "reference/model/model.h"
+#include "commands.h"
+
+enum { NUM_CLASSES = 1000, LONGEST = 20 };
+
+typedef struct layers {
+    const char *arch, *type, *out;
+    int image_size, batch, device, repeats, copy_mb, side;
+    bool benchmark, all;
+    ls_cuda_rates_measured rates;
+    ls_cuda_bound_measured bound;
+    double flop_per_s; /* of products of this type */
+} layers;
+
+static ls_status parse(layers *l, int count, char **argument)
+{
+    const char *image_size = "224", *batch = "256", *device = "0", *repeats = "10",
+               *copy_mb = "2048", *side = "8192";
+    *l = (layers){.arch = "resnet50", .type = "f16"};
+    const ls_command_option options[] = {
+        {"--arch", &l->arch, NULL, NULL, "network (resnet50)"},
+        {"--image-size", &image_size, NULL, NULL, "pixels (224)"},
+        {"--batch", &batch, NULL, NULL, "images (256)"},
+        {"--type", &l->type, NULL, NULL, "of activations: f16, bf16, f32 or tf32 (f16)"},
+        {"--device-index", &device, NULL, NULL, "CUDA's number of the GPU (0)"},
+        {"--repeats", &repeats, NULL, NULL, "medians of these, 1 to 64 (10)"},
+        {"--copy-mb", &copy_mb, NULL, NULL, "size of the copies for the rate (2048)"},
+        {"--side", &side, NULL, NULL, "of the square matrices for the rate (8192)"},
+        {"--out", &l->out, NULL, NULL, "a file for the table of all passes"},
+        {"--cudnn-benchmark", NULL, &l->benchmark, NULL, "engines are timed and the fastest taken"},
+        {"--all", NULL, &l->all, NULL, "print every pass, not only those with most time to gain"},
+    };
+    LS_TRY(
+        ls_commands_parse("layers", options, sizeof options / sizeof *options, &count, argument));
+    if (count > 0) {
+        ls_log_error("lockstep layers: what is %s? A network is named with --arch", argument[0]);
+        return LS_ERR_USAGE;
+    }
+    const struct {
+        const char *name, *text;
+        int least, most;
+        int *value;
+    } numbers[] = {{"--image-size", image_size, 1, 4096, &l->image_size},
+                   {"--batch", batch, 1, 65536, &l->batch},
+                   {"--device-index", device, 0, 1023, &l->device},
+                   {"--repeats", repeats, 1, 64, &l->repeats},
+                   {"--copy-mb", copy_mb, 1, 1 << 20, &l->copy_mb},
+                   {"--side", side, 1, 65536, &l->side}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        int64_t value;
+        LS_TRY(ls_commands_whole(numbers[i].name, numbers[i].text, numbers[i].least,
+                                 numbers[i].most, &value));
+        *numbers[i].value = (int)value;
+    }
+    static const char *const types[] = {"f16", "bf16", "f32", "tf32"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (strcmp(l->type, types[i]) == 0) {
+            return LS_OK;
+        }
+    }
+    ls_log_error("--type %s: allowed: f16, bf16, f32, tf32", l->type);
+    return LS_ERR_USAGE;
+}
+
+static ls_status measure(layers *l)
+{
+    ls_cuda_rates_fn *rates = NULL;
+    ls_cuda_bound_fn *bound = NULL;
+    ls_network network;
+    bool tf32 = strcmp(l->type, "tf32") == 0, f16 = strcmp(l->type, "f16") == 0;
+    bool bf16 = strcmp(l->type, "bf16") == 0;
+    const ls_cuda_rates_options beside = {.device = l->device,
+                                          .copy_bytes = (int64_t)l->copy_mb << 20,
+                                          .side = l->side,
+                                          .repeats = l->repeats};
+    const ls_plan_options plan = {.batch = l->batch,
+                                  .height = l->image_size,
+                                  .width = l->image_size,
+                                  .activation = f16    ? LS_F16
+                                                : bf16 ? LS_BF16
+                                                       : LS_F32};
+    const ls_cuda_bound_options how = {.device = l->device,
+                                       .tf32 = tf32,
+                                       .benchmark = l->benchmark,
+                                       .repeats = l->repeats,
+                                       .passes = true};
+    LS_TRY(ls_model_build(l->arch, NUM_CLASSES, l->image_size, &network));
+    ls_status status = LS_OK;
+    LS_TRY_GOTO(status, ls_load_symbol("cuda", LS_CUDA_RATES_ENTRY, &rates), free_network);
+    LS_TRY_GOTO(status, ls_load_symbol("cuda", LS_CUDA_BOUND_ENTRY, &bound), free_network);
+    LS_TRY_GOTO(status, rates(&beside, &l->rates), free_network);
+    LS_TRY_GOTO(status, bound(&network, &plan, &how, &l->bound), free_network);
+    l->flop_per_s = f16    ? l->rates.f16_flop_per_s
+                    : bf16 ? l->rates.bf16_flop_per_s
+                    : tf32 ? l->rates.tf32_flop_per_s
+                           : l->rates.f32_flop_per_s;
+free_network:
+    ls_model_free(&network);
+    return status;
+}
+
+/* What the pass cannot beat: its bytes at the copies' rate, its operations at the products'. */
+static double floor_ms(const layers *l, const ls_cuda_pass *pass)
+{
+    double memory_s = pass->bytes / l->rates.copy_bytes_per_s;
+    return 1e3 * fmax(memory_s, pass->flops / l->flop_per_s);
+}
+
+static const char *pass_name(const ls_cuda_pass *pass)
+{
+    return pass->kind == LS_CUDA_FORWARD         ? "forward"
+           : pass->kind == LS_CUDA_BACKWARD_DATA ? "backward data"
+           : pass->product                       ? "backward weights"
+                                                 : "backward";
+}
+
+static ls_status write_table(const layers *l)
+{
+    FILE *table = l->out == NULL ? NULL : fopen(l->out, "w");
+    if (l->out == NULL) {
+        return LS_OK;
+    }
+    if (table == NULL) {
+        ls_log_error("cannot write %s: %s", l->out, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    fprintf(table,
+            "# title: %s, %d pixels, batch %d, %s: every pass on %s\n"
+            "# units: ms, MB, 10^9 operations, GB/s; floor: the larger of bytes at %.0f GB/s and "
+            "operations at %.1f TFLOP/s\n"
+            "# columns: 1 order  2 ms  3 floor_ms  4 mb  5 gflop  6 gb_per_s  7 pass  8 layer\n",
+            l->arch, l->image_size, l->batch, l->type, l->rates.device,
+            l->rates.copy_bytes_per_s * 1e-9, l->flop_per_s * 1e-12);
+    for (int i = 0; i < l->bound.pass_count; i++) {
+        const ls_cuda_pass *pass = &l->bound.pass[i];
+        fprintf(table, "%d\t%.5f\t%.5f\t%.4f\t%.4f\t%.1f\t\"%s\"\t\"%s\"\n", i, pass->ms,
+                floor_ms(l, pass), pass->bytes * 1e-6, pass->flops * 1e-9,
+                pass->bytes / pass->ms * 1e-6, pass_name(pass), pass->name);
+    }
+    bool failed = ferror(table) != 0;
+    if (fclose(table) != 0 || failed) {
+        ls_log_error("cannot write %s: %s", l->out, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}
+
+static void print_sums(const layers *l)
+{
+    double ms[3] = {0, 0, 0}, floor[3] = {0, 0, 0}, bytes[3] = {0, 0, 0};
+    static const char *const name[] = {"products, forward", "products, backward", "all else"};
+    for (int i = 0; i < l->bound.pass_count; i++) {
+        const ls_cuda_pass *pass = &l->bound.pass[i];
+        int kind = !pass->product ? 2 : pass->kind == LS_CUDA_FORWARD ? 0 : 1;
+        ms[kind] += pass->ms;
+        floor[kind] += floor_ms(l, pass);
+        bytes[kind] += pass->bytes;
+    }
+    double batch = l->batch, all_ms = 0, all_floor = 0;
+    printf("%-20s %9s %9s %7s %9s %8s\n", "", "ms", "floor ms", "share", "MB/image", "GB/s");
+    for (int k = 0; k < 3; k++) {
+        all_ms += ms[k];
+        all_floor += floor[k];
+        printf("%-20s %9.3f %9.3f %6.0f%% %9.1f %8.0f\n", name[k], ms[k], floor[k],
+               100 * floor[k] / ms[k], bytes[k] * 1e-6 / batch, bytes[k] / ms[k] * 1e-6);
+    }
+    printf("%-20s %9.3f %9.3f %6.0f%% %9.1f\n", "sum", all_ms, all_floor, 100 * all_floor / all_ms,
+           (bytes[0] + bytes[1] + bytes[2]) * 1e-6 / batch);
+    double whole = l->bound.forward_ms + l->bound.backward_ms;
+    printf("forward %.3f ms, backward %.3f ms: %.0f images/s without optimizer and data; floor "
+           "%.0f; convolutions alone %.3f ms: %.0f\n",
+           l->bound.forward_ms, l->bound.backward_ms, batch * 1e3 / whole, batch * 1e3 / all_floor,
+           l->bound.convolutions_ms, batch * 1e3 / l->bound.convolutions_ms);
+}
+
+static int by_gap(const void *a, const void *b, void *context)
+{
+    const layers *l = context;
+    const ls_cuda_pass *x = a, *y = b;
+    double gap_x = x->ms - floor_ms(l, x), gap_y = y->ms - floor_ms(l, y);
+    return (gap_y > gap_x) - (gap_y < gap_x);
+}
+
+static void print_passes(layers *l)
+{
+    qsort_r(l->bound.pass, (size_t)l->bound.pass_count, sizeof *l->bound.pass, by_gap, l);
+    int shown = l->all || l->bound.pass_count < LONGEST ? l->bound.pass_count : LONGEST;
+    printf("\nmost time to gain first\n%8s %9s %8s %8s %8s  %-16s %s\n", "ms", "floor ms", "MB",
+           "GB/s", "TFLOP/s", "pass", "layer");
+    for (int i = 0; i < shown; i++) {
+        const ls_cuda_pass *pass = &l->bound.pass[i];
+        printf("%8.4f %9.4f %8.1f %8.0f %8.1f  %-16s %s\n", pass->ms, floor_ms(l, pass),
+               pass->bytes * 1e-6, pass->bytes / pass->ms * 1e-6, pass->flops / pass->ms * 1e-9,
+               pass_name(pass), pass->name);
+    }
+}
+
+int ls_layers_main(int count, char **argument)
+{
+    layers l;
+    ls_status status = parse(&l, count, argument);
+    if (status == LS_OK) {
+        status = measure(&l);
+    }
+    if (status != LS_OK) {
+        return (int)status;
+    }
+    const ls_cuda_rates_measured *r = &l.rates;
+    printf("%s, %d pixels, batch %d, %s on %s\n", l.arch, l.image_size, l.batch, l.type, r->device);
+    printf("copies %.0f GB/s (%.0f %% of its memory's %.0f); products f32 %.1f, tf32 %.1f, f16 "
+           "%.1f, bf16 %.1f TFLOP/s (its own: f32 %.0f, f16 %.0f)\n\n",
+           r->copy_bytes_per_s * 1e-9, 100 * r->copy_bytes_per_s / r->memory_bytes_per_s,
+           r->memory_bytes_per_s * 1e-9, r->f32_flop_per_s * 1e-12, r->tf32_flop_per_s * 1e-12,
+           r->f16_flop_per_s * 1e-12, r->bf16_flop_per_s * 1e-12, r->f32_device_flop_per_s * 1e-12,
+           r->f16_device_flop_per_s * 1e-12);
+    status = write_table(&l);
+    print_sums(&l);
+    print_passes(&l);
+    printf("\nengines\n%s\n", l.bound.engines);
+    free(l.bound.pass);
+    free(l.bound.engines);
+    return (int)status;
+}

@@ -1,0 +1,116 @@
+#include "variables.h"
+
+#include <regex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/log.h"
+
+#define LS_VARIABLE(name, pattern, words, text) {#name, "^(" pattern ")$", words, text},
+static const struct variable {
+    const char *name, *pattern, *words, *text;
+} variable[] = {
+#include "suite/variables.def"
+};
+#undef LS_VARIABLE
+
+enum { COUNT = sizeof variable / sizeof *variable };
+
+static ls_status unknown(const char *argument)
+{
+    const char *names[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        names[i] = variable[i].name;
+    }
+    char name[64];
+    ls_text_put(name, sizeof name, "%.*s", (int)strcspn(argument, "="), argument);
+    ls_log_error("unknown variable %s; did you mean %s?", argument,
+                 ls_text_nearest(name, names, COUNT));
+    return LS_ERR_USAGE;
+}
+
+static ls_status check(const char *argument, cJSON *values)
+{
+    const char *equal = strchr(argument, '=');
+    size_t length = equal == NULL ? strlen(argument) : (size_t)(equal - argument);
+    for (int i = 0; i < COUNT; i++) {
+        const struct variable *v = &variable[i];
+        if (strlen(v->name) != length || strncmp(v->name, argument, length) != 0) {
+            continue;
+        }
+        regex_t pattern;
+        LS_ASSERT(regcomp(&pattern, v->pattern, REG_EXTENDED | REG_NOSUB) == 0);
+        int match = equal == NULL ? REG_NOMATCH : regexec(&pattern, equal + 1, 0, NULL, 0);
+        regfree(&pattern);
+        if (match != 0) {
+            ls_log_error("%s: allowed: %s", argument, v->words);
+            return LS_ERR_USAGE;
+        }
+        cJSON_DeleteItemFromObjectCaseSensitive(values, v->name);
+        cJSON_AddStringToObject(values, v->name, equal + 1);
+        return LS_OK;
+    }
+    return unknown(argument);
+}
+
+ls_status ls_variables_parse(int count, char *const *argument, ls_variables *out)
+{
+    cJSON *values = cJSON_CreateObject();
+    LS_ASSERT(values != NULL);
+    for (int i = 0; i < count; i++) {
+        const char *given = argument[i];
+        if (strcmp(given, "--dry-run") == 0) {
+            given = "DRYRUN=1";
+        }
+        ls_status status = check(given, values);
+        if (status != LS_OK) {
+            cJSON_Delete(values);
+            return status;
+        }
+    }
+    out->value = values;
+    return LS_OK;
+}
+
+void ls_variables_free(ls_variables *variables)
+{
+    cJSON_Delete(variables->value);
+    variables->value = NULL;
+}
+
+const char *ls_variables_text(const ls_variables *variables, const char *name, const char *fallback)
+{
+    return ls_json_string(variables->value, name, fallback);
+}
+
+int ls_variables_integer(const ls_variables *variables, const char *name, int fallback)
+{
+    const char *text = ls_variables_text(variables, name, NULL);
+    return text == NULL ? fallback : atoi(text);
+}
+
+int ls_variables_numbers(const ls_variables *variables, const char *name, double *number, int most)
+{
+    const char *text = ls_variables_text(variables, name, NULL);
+    int count = 0;
+    while (text != NULL && *text != '\0') {
+        char *end;
+        text += *text == 'O'; /* opt levels: O0,O2 */
+        double value = strtod(text, &end);
+        if (count < most) {
+            number[count] = value;
+        }
+        count++;
+        text = *end == ',' ? end + 1 : end + strlen(end);
+    }
+    return count;
+}
+
+void ls_variables_help(void)
+{
+    for (int i = 0; i < COUNT; i++) {
+        printf("  %-13s %s (%s)\n", variable[i].name, variable[i].text, variable[i].words);
+    }
+}

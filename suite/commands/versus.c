@@ -1,0 +1,325 @@
+#include "versus.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/core/path.h"
+#include "harness/run/job.h"
+#include "harness/report/stats.h"
+#include "kernels/core/text.h"
+#include "kernels/core/clock.h"
+#include "kernels/core/json.h"
+#include "kernels/core/log.h"
+#include "kernels/cpu/bound.h"
+#include "kernels/kernels.h"
+#include "reference/data/loader.h"
+#include "reference/model/model.h"
+#include "reference/files/safetensors.h"
+#include "commands.h"
+#include "suite/detect/detect.h"
+#include "suite/run/place.h"
+
+enum { STEPS_MAX = 64, OURS = 0, PEER = 1, NUM_CLASSES = 10 };
+
+/* What is compared. warm-up steps are run and not counted: PyTorch's DDP rebuilds its buckets in
+ * the second step, oneDNN compiles its kernels in the first. */
+typedef struct setting {
+    const char *label, *arch;
+    int image_size, batch_size, ranks, threads, warmup_steps, timed_steps;
+} setting;
+
+static const setting settings[] = {
+    {"resnet50.224.b16.t2", "resnet50", 224, 16, 1, 2, 2, 3},
+    {"resnet18.32.b32.t2", "resnet18", 32, 32, 1, 2, 4, 16},
+    {"resnet18.32.b32.r2", "resnet18", 32, 32, 2, 1, 4, 16},
+};
+
+/* What all runs of one call share. */
+typedef struct place {
+    const ls_versus_options *options;
+    char folder[PATH_MAX]; /* absolute */
+} place;
+
+typedef struct measured {
+    int count;
+    double images_per_s[LS_VERSUS_PAIRS_MAX];
+    double start_s[LS_VERSUS_PAIRS_MAX]; /* a whole run of one step, from exec to exit */
+    double rss_mb;                       /* largest peak of one rank */
+    char transport[32];                  /* of the gradients, by the start event; "" */
+} measured;
+
+/* The step times of one rank's events, data left out: the two read the same files in different
+ * ways. */
+typedef struct step_times {
+    int count;
+    double ms[STEPS_MAX];
+    char transport[32];
+} step_times;
+
+static ls_status read_event(void *context, const cJSON *value, int line_number)
+{
+    (void)line_number;
+    step_times *times = context;
+    if (strcmp(ls_json_string(value, "event", ""), "start") == 0) {
+        ls_text_put(times->transport, sizeof times->transport, "%s",
+                    ls_json_string(value, "transport", ""));
+    }
+    if (strcmp(ls_json_string(value, "event", ""), "step") == 0 && times->count < STEPS_MAX) {
+        const cJSON *ms = cJSON_GetObjectItemCaseSensitive(value, "ms");
+        times->ms[times->count++] =
+            ls_json_number(ms, "total", NAN) - ls_json_number(ms, "data", 0);
+    }
+    return LS_OK;
+}
+
+/* One rank's share of each step, as files that both trainers read. */
+static ls_status write_batches(const setting *what, const char *folder)
+{
+    ls_status status = LS_OK;
+    for (int rank = 0; rank < what->ranks && status == LS_OK; rank++) {
+        ls_loader *loader = NULL;
+        const ls_loader_options options = {.data = "synthetic",
+                                           .rank = rank,
+                                           .world = what->ranks,
+                                           .batch_size = what->batch_size,
+                                           .image_size = what->image_size,
+                                           .num_classes = NUM_CLASSES,
+                                           .accumulate = 1,
+                                           .seed = 7,
+                                           .first_step = 1};
+        LS_TRY(ls_loader_open(&options, &loader));
+        for (int step = 1; step <= what->warmup_steps + what->timed_steps; step++) {
+            ls_loader_batch batch;
+            ls_safetensors_writer *writer = NULL;
+            char path[PATH_MAX];
+            ls_text_put(path, sizeof path, "%s/step%06d.rank%d.safetensors", folder, step, rank);
+            LS_TRY_GOTO(status, ls_loader_next(loader, &batch), close_loader);
+            LS_TRY_GOTO(status, ls_safetensors_create(path, &writer), close_loader);
+            const ls_shape input = {4, {batch.images, 3, what->image_size, what->image_size}};
+            const ls_shape target = {1, {batch.images}};
+            ls_safetensors_add(writer, "input", LS_F32, &input, batch.input);
+            ls_safetensors_add(writer, "target", LS_I64, &target, batch.target);
+            LS_TRY_GOTO(status, ls_safetensors_finish(writer), close_loader);
+        }
+    close_loader:
+        ls_loader_close(loader);
+    }
+    return status;
+}
+
+static void describe(const setting *what, int who, const place *place, int pair, int steps,
+                     ls_job *job)
+{
+    char program[PATH_MAX] = "build/lockstep";
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[length < 0 ? 0 : length] = '\0';
+    memset(job, 0, sizeof *job);
+    ls_text_put(job->id, sizeof job->id, "%s.%02d.%d.%s", what->label, pair, steps,
+                who == OURS ? "lockstep" : "pytorch");
+    ls_text_put(job->label, sizeof job->label, "%s", job->id);
+    job->world = what->ranks;
+    job->local_nodes = 1;
+    job->threads = what->threads;
+    job->limit_s = 600; /* a hundred times the slowest step seen */
+    job->grace_s = 5;
+    ls_text_put(job->directory, sizeof job->directory, "%s/%s", place->folder, job->id);
+    if (who == OURS) {
+        ls_job_argument(job, "%s-train", program);
+    } else {
+        ls_job_argument(job, "%s", place->options->python);
+        ls_job_argument(job, "%s", place->options->peer);
+        ls_job_argument(job, "--dialect=torch");
+    }
+    ls_job_argument(job, "--arch=%s", what->arch);
+    ls_job_argument(job, "--image-size=%d", what->image_size);
+    ls_job_argument(job, "--batch-size=%d", what->batch_size);
+    ls_job_argument(job, "--num-classes=%d", NUM_CLASSES);
+    ls_job_argument(job, "--steps=%d", steps);
+    ls_job_argument(job, "--opt-level=O0");
+    ls_job_argument(job, "--lr=0.01");
+    ls_job_argument(job, "--bucket-cap-mb=25");
+    ls_job_argument(job, "--device=cpu");
+    ls_job_argument(job, "--digest=none");
+    ls_job_argument(job, "--threads=%d", what->threads);
+    ls_job_argument(job, "--data=batches:%s/%s.batches", place->folder, what->label);
+}
+
+/* Runs one of the two; the slowest rank's median step decides. A run of one step only tells how
+ * long it takes from start to end. */
+static ls_status run_one(const setting *what, int who, const place *place, int pair, int steps,
+                         measured *out)
+{
+    ls_job job;
+    ls_job_outcome outcome = {0};
+    bool resumed = false;
+    describe(what, who, place, pair, steps, &job);
+    ls_status status = LS_OK;
+    LS_TRY_GOTO(status, ls_job_run(&job, NULL, NULL, &outcome, &resumed), free_job);
+    if (outcome.state != LS_JOB_DONE) {
+        ls_log_error("%s: ended with code %d; see %s/rank%d.log", job.label, outcome.code,
+                     job.directory, outcome.first_rank);
+        status = LS_ERR_CHECK;
+        goto free_outcome;
+    }
+    if (steps == 1) {
+        out->start_s[pair] = ls_clock_ms_between(outcome.started_ns, outcome.ended_ns) * 1e-3;
+        goto free_outcome;
+    }
+    double slowest_ms = 0;
+    for (int rank = 0; rank < what->ranks; rank++) {
+        char path[PATH_MAX];
+        step_times times = {0};
+        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job.directory, rank);
+        LS_TRY_GOTO(status, ls_json_each_line(path, read_event, &times), free_outcome);
+        if (times.count != steps) {
+            ls_log_error("%s: %d step events instead of %d", path, times.count, steps);
+            status = LS_ERR_CHECK;
+            goto free_outcome;
+        }
+        double ms = ls_stats_percentile(times.ms + what->warmup_steps, what->timed_steps, 0.5);
+        slowest_ms = fmax(slowest_ms, ms);
+        ls_text_put(out->transport, sizeof out->transport, "%s", times.transport);
+    }
+    out->images_per_s[out->count++] = what->ranks * what->batch_size * 1e3 / slowest_ms;
+    out->rss_mb = fmax(out->rss_mb, (double)outcome.rss_bytes_max / 1048576.0);
+free_outcome:
+    ls_job_outcome_free(&outcome);
+free_job:
+    ls_job_free(&job);
+    return status;
+}
+
+/* The bound: the network's convolutions and nothing else, on all the threads of the setting. */
+static ls_status run_bound(const setting *what, double *images_per_s)
+{
+    void *symbol = NULL;
+    ls_cpu_bound_fn *convolutions_ms = NULL;
+    ls_network network;
+    LS_TRY(ls_load_symbol("cpu", LS_CPU_BOUND_ENTRY, &symbol));
+    memcpy(&convolutions_ms, &symbol, sizeof convolutions_ms);
+    LS_TRY(ls_model_build(what->arch, NUM_CLASSES, what->image_size, &network));
+    const ls_plan_options plan = {.batch = what->batch_size,
+                                  .height = what->image_size,
+                                  .width = what->image_size,
+                                  .activation = LS_F32};
+    double ms = 0;
+    /* as many repeats as the timed steps; several ranks share the cores like their threads */
+    ls_status status =
+        convolutions_ms(&network, &plan, what->threads * what->ranks, what->timed_steps, &ms);
+    ls_model_free(&network);
+    if (status == LS_OK) {
+        *images_per_s = what->batch_size * 1e3 / ms;
+    }
+    return status;
+}
+
+static ls_status run_setting(const setting *what, const place *place, FILE *table)
+{
+    measured seen[2] = {{0}, {0}};
+    double bound[LS_VERSUS_PAIRS_MAX];
+    char folder[PATH_MAX];
+    int pairs = place->options->pairs;
+    ls_text_put(folder, sizeof folder, "%s/%s.batches", place->folder, what->label);
+    LS_TRY(ls_path_make_folder(folder));
+    LS_TRY(write_batches(what, folder));
+    for (int pair = 0; pair < pairs; pair++) {
+        int first = pair % 2 == 0 ? OURS : PEER;
+        int steps = what->warmup_steps + what->timed_steps;
+        LS_TRY(run_one(what, first, place, pair, steps, &seen[first]));
+        LS_TRY(run_bound(what, &bound[pair]));
+        LS_TRY(run_one(what, 1 - first, place, pair, steps, &seen[1 - first]));
+        LS_TRY(run_one(what, first, place, pair, 1, &seen[first]));
+        LS_TRY(run_one(what, 1 - first, place, pair, 1, &seen[1 - first]));
+    }
+    ls_stats_interval ratio =
+        ls_stats_ratio(seen[OURS].images_per_s, pairs, seen[PEER].images_per_s, pairs, what->label);
+    ls_stats_interval ours = ls_stats_median(seen[OURS].images_per_s, pairs, what->label);
+    ls_stats_interval peer = ls_stats_median(seen[PEER].images_per_s, pairs, what->label);
+    ls_stats_interval most = ls_stats_median(bound, pairs, what->label);
+    double start_ours_s = ls_stats_percentile(seen[OURS].start_s, pairs, 0.5);
+    double start_peer_s = ls_stats_percentile(seen[PEER].start_s, pairs, 0.5);
+    printf("%s\n    Lockstep %.2f img/s, PyTorch %.2f img/s: %.2f times [%.2f, %.2f]\n"
+           "    convolutions alone %.2f img/s: Lockstep reaches %.2f of them\n"
+           "    peak memory of a rank %.0f MB against %.0f MB; start to end of a run of one\n"
+           "    step %.2f s against %.2f s\n",
+           what->label, ours.value, peer.value, ratio.value, ratio.low, ratio.high, most.value,
+           ours.value / most.value, seen[OURS].rss_mb, seen[PEER].rss_mb, start_ours_s,
+           start_peer_s);
+    if (what->ranks > 1) {
+        const char *transport = seen[OURS].transport;
+        printf("    gradients: Lockstep by %s%s, PyTorch by Gloo over TCP\n", transport,
+               strcmp(transport, "TCP") == 0 ? "" : " (LS_SHM=0: by TCP, too)");
+    }
+    fflush(stdout);
+    fprintf(table, "%s %.4f %.4f %.4f %.4f %.4f %.4f %.4f %.1f %.1f %.3f %.3f\n", what->label,
+            ours.value, peer.value, ratio.value, ratio.low, ratio.high, most.value,
+            ours.value / most.value, seen[OURS].rss_mb, seen[PEER].rss_mb, start_ours_s,
+            start_peer_s);
+    return LS_OK;
+}
+
+static bool is_wanted(const ls_versus_options *options, const setting *what)
+{
+    return options->only == NULL || strcmp(options->only, what->label) == 0;
+}
+
+static ls_status check(const ls_versus_options *options)
+{
+    char python[1100];
+    int wanted = 0;
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        wanted += is_wanted(options, &settings[i]);
+    }
+    if (wanted == 0) {
+        ls_log_error("--only %s: allowed: %s, %s, %s", options->only, settings[0].label,
+                     settings[1].label, settings[2].label);
+        return LS_ERR_USAGE;
+    }
+    if (!ls_detect_python(options->python, python, sizeof python)) {
+        ls_log_error("--python %s: no interpreter with numpy and PyTorch from 1.13 on",
+                     options->python);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+ls_status ls_versus_run(const ls_versus_options *options)
+{
+    LS_TRY(check(options));
+    char path[PATH_MAX];
+    place place = {.options = options};
+    LS_TRY(ls_commands_run_folder(options->parent, "versus", place.folder, sizeof place.folder));
+    LS_TRY(ls_path_make_folder(place.folder));
+    ls_text_put(path, sizeof path, "%s/versus.tsv", place.folder);
+    FILE *table = fopen(path, "w");
+    if (table == NULL) {
+        ls_log_error("cannot create %s: %s", path, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    fprintf(table,
+            "# Training speed beside PyTorch, O0, median of %d runs in turn\n"
+            "# setting lockstep_img_per_s pytorch_img_per_s ratio ratio_low ratio_high "
+            "convolutions_img_per_s share_of_convolutions lockstep_rss_mb pytorch_rss_mb "
+            "lockstep_one_step_s pytorch_one_step_s\n",
+            options->pairs);
+    printf("%d pairs in turn, O0 in f32, reading of data left out on both sides; the convolutions\n"
+           "alone (forward, both backwards, in oneDNN) are timed between the two of each pair.\n",
+           options->pairs);
+    fflush(stdout);
+    ls_status status = LS_OK;
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0] && status == LS_OK; i++) {
+        if (is_wanted(options, &settings[i])) {
+            status = run_setting(&settings[i], &place, table);
+        }
+    }
+    if (fclose(table) != 0 && status == LS_OK) {
+        ls_log_error("cannot write %s: %s", path, strerror(errno));
+        status = LS_ERR_INFRA;
+    }
+    return status;
+}

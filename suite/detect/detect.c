@@ -1,0 +1,557 @@
+/* `lockstep detect`: what this suite notices, and that it raises nothing where nothing is wrong. */
+#include "detect.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/core/path.h"
+#include "harness/machine/machine.h"
+#include "harness/process/proc.h"
+#include "kernels/core/text.h"
+#include "kernels/core/clock.h"
+#include "kernels/core/digest.h"
+#include "kernels/core/log.h"
+#include "suite/run/place.h"
+
+/* issue: the short form within 45 minutes of 2 quiet cores; a fault that hangs is ended long
+ * before. */
+/* matrix: who else sees a fault that its own case has caught. A fault that hangs every job would
+ * take the deadline of each; cases not reached in that time stand as not run. */
+static const double budget_s = 45 * 60, named_limit_s = 300, list_limit_s = 1800,
+                    matrix_limit_s = 240;
+
+enum { CLEAN_SHORT = 5, CLEAN_FULL = 100, CLEAN_MOST = 100000 };
+
+typedef struct detect {
+    const char *seed, *clean_text, *out, *cases, *asked;
+    bool list, full;
+    ls_select_list wanted;
+    ls_detect_list plants;
+    ls_detect_result *result; /* [plants.count] */
+    ls_detect_summary summary;
+    uint64_t first_seed;
+    int clean;
+    char directory[512];
+    char program[1100], planted[1200], patched[1100]; /* two programs and a folder */
+    char python[400];                                 /* that foreign trainers run in; "": none */
+    bool stopped;
+} detect;
+
+/* ---- what is asked --------------------------------------------------------------------------- */
+
+static ls_status parse(detect *d, int count, char **argument)
+{
+    memset(d, 0, sizeof *d);
+    d->seed = "7";
+    d->cases = "suite/lists/mustpass.txt";
+    const ls_command_option options[] = {
+        {"--fault", NULL, NULL, &d->wanted, "faults by name or glob; may be given many times"},
+        {"--list", NULL, &d->list, NULL, "print the faults and their cases, run nothing"},
+        {"--full", NULL, &d->full, NULL,
+         "every fault against every case of the list, 100 clean passes; goes on where it stopped"},
+        {"--list-file", &d->cases, NULL, NULL, "the list (suite/lists/mustpass.txt)"},
+        {"--clean", &d->clean_text, NULL, NULL, "clean passes, each with a seed of its own (5)"},
+        {"--seed", &d->seed, NULL, NULL, "seed of every faulty job, and of the first clean (7)"},
+        {"--python", &d->asked, NULL, NULL, "interpreter with PyTorch, for the foreign trainers"},
+        {"--out", &d->out, NULL, NULL, "the run's folder; one that is there is gone on with"},
+    };
+    LS_TRY(
+        ls_commands_parse("detect", options, sizeof options / sizeof *options, &count, argument));
+    int64_t clean = d->full ? CLEAN_FULL : CLEAN_SHORT;
+    if (count > 0) {
+        ls_log_error("lockstep detect: what is %s? Faults are named with --fault", argument[0]);
+        return LS_ERR_USAGE;
+    }
+    LS_TRY(ls_commands_seed("--seed", d->seed, &d->first_seed));
+    if (d->clean_text != NULL) {
+        LS_TRY(ls_commands_whole("--clean", d->clean_text, 0, CLEAN_MOST, &clean));
+    }
+    d->clean = (int)clean;
+    char path[1100];
+    if (access(d->cases, R_OK) != 0 && !ls_place_find(d->cases, path, sizeof path)) {
+        ls_log_error("--list-file %s cannot be read", d->cases);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+static bool is_wanted(const detect *d, const ls_detect_plant *plant)
+{
+    return d->wanted.count == 0 || ls_select_find(&d->wanted, plant->name) != NULL;
+}
+
+static ls_status check_wanted(const detect *d)
+{
+    for (int i = 0; i < d->wanted.count; i++) {
+        const char **names = calloc((size_t)d->plants.count + 1, sizeof *names);
+        LS_ASSERT(names != NULL);
+        bool found = false;
+        for (int p = 0; p < d->plants.count; p++) {
+            names[p] = d->plants.plant[p].name;
+            found = found || ls_text_matches(d->wanted.line[i].glob, names[p]);
+        }
+        if (!found) {
+            ls_log_error("no planted fault is called %s; did you mean %s?", d->wanted.line[i].glob,
+                         ls_text_nearest(d->wanted.line[i].glob, names, d->plants.count));
+        }
+        free(names);
+        if (!found) {
+            return LS_ERR_USAGE;
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status read_plants(detect *d)
+{
+    char path[1100];
+    if (!ls_place_find("suite/plants.txt", path, sizeof path)) {
+        ls_log_error("suite/plants.txt was not found beside the program");
+        return LS_ERR_INFRA;
+    }
+    LS_TRY(ls_detect_read(path, &d->plants));
+    if (!ls_place_find("suite/peers/wrong/expected.txt", path, sizeof path)) {
+        ls_log_error("suite/peers/wrong/expected.txt was not found beside the program");
+        return LS_ERR_INFRA;
+    }
+    LS_TRY(ls_detect_read_foreign(path, &d->plants));
+    ls_case_settings settings = {.seed = d->first_seed, .bench = NULL};
+    ls_case_list cases = {0, 0, NULL};
+    ls_rows_all(&settings, &cases);
+    ls_status status = ls_detect_check(&d->plants, &cases);
+    ls_rows_free(&cases);
+    LS_TRY(status);
+    d->result = calloc((size_t)d->plants.count + 1, sizeof *d->result);
+    LS_ASSERT(d->result != NULL);
+    return check_wanted(d);
+}
+
+/* ---- where it runs --------------------------------------------------------------------------- */
+
+/* The planted build is <build>/planted, patched trees are <build>/patched/<name>. Clean passes run
+ * the normal build. */
+static ls_status find_programs(detect *d)
+{
+    char folder[1024];
+    ls_place_program(folder, sizeof folder);
+    size_t length = strlen(folder);
+    bool planted = length > 8 && strcmp(folder + length - 8, "/planted") == 0;
+    if (planted) {
+        folder[length - 8] = '\0';
+    }
+    ls_text_put(d->program, sizeof d->program, "%s/lockstep", folder);
+    ls_text_put(d->planted, sizeof d->planted, "%s/planted/lockstep", folder);
+    ls_text_put(d->patched, sizeof d->patched, "%s/patched", folder);
+    if (access(d->planted, X_OK) != 0) {
+        ls_log_error("%s is not built: make PLANTS=1, or make detect", d->planted);
+        return LS_ERR_USAGE;
+    }
+    if (access(d->program, X_OK) != 0) {
+        ls_text_put(d->program, sizeof d->program, "%s", d->planted);
+    }
+    return LS_OK;
+}
+
+/* A full run belongs to a build: another start with the same programs goes on. */
+static uint64_t digest_of_build(const detect *d)
+{
+    static const char *const file[] = {"lockstep", "lockstep-train", "lib/ls_cpu.so",
+                                       "lib/ls_gloo.so"};
+    uint64_t digest = LS_DIGEST_START;
+    char *buffer = malloc(1 << 16);
+    LS_ASSERT(buffer != NULL);
+    for (size_t i = 0; i < sizeof file / sizeof *file; i++) {
+        char path[1300];
+        ls_text_put(path, sizeof path, "%.*s%s", (int)(strlen(d->planted) - strlen("lockstep")),
+                    d->planted, file[i]);
+        FILE *in = fopen(path, "rb");
+        for (size_t got; in != NULL && (got = fread(buffer, 1, 1 << 16, in)) > 0;) {
+            digest = ls_digest_update(digest, buffer, got);
+        }
+        if (in != NULL) {
+            fclose(in);
+        }
+    }
+    free(buffer);
+    return digest;
+}
+
+static ls_status make_folder(detect *d)
+{
+    char faults[600];
+    if (d->out != NULL) {
+        ls_commands_absolute(d->out, d->directory, sizeof d->directory);
+    } else if (d->full) {
+        ls_text_put(faults, sizeof faults, "results/runs/detect-full-%08x",
+                    (unsigned)digest_of_build(d));
+        ls_commands_absolute(faults, d->directory, sizeof d->directory);
+    } else {
+        LS_TRY(ls_commands_run_folder("results/runs", "detect", d->directory, sizeof d->directory));
+    }
+    ls_text_put(faults, sizeof faults, "%s/faults", d->directory);
+    return ls_path_make_folder(faults);
+}
+
+/* ---- one fault ------------------------------------------------------------------------------- */
+
+static void take_catch(const ls_detect_plant *plant, const ls_detect_outcome *outcome,
+                       ls_detect_result *result)
+{
+    const ls_detect_verdict *by = ls_detect_catch(outcome);
+    if (by == NULL || result->caught) {
+        return;
+    }
+    result->caught = true;
+    result->by = *by;
+    result->by_named = strcmp(by->case_id, plant->case_id) == 0;
+    result->cause_given = by->cause[0] != '\0';
+    result->cause_right = result->cause_given && ls_text_matches(plant->cause, by->cause);
+}
+
+/* Which cases of the list see the fault: the run's verdicts stay beside the result, for the
+ * matrix. */
+static void count_others(const ls_detect_plant *plant, const ls_detect_outcome *outcome,
+                         ls_detect_result *result)
+{
+    for (int i = 0; i < outcome->count; i++) {
+        ls_detect_outcome one = {.count = 1, .verdict = &outcome->verdict[i]};
+        if (strcmp(outcome->verdict[i].case_id, plant->case_id) != 0) {
+            result->others_asked++;
+            result->others += ls_detect_catch(&one) != NULL;
+        }
+    }
+}
+
+/* Where the build of a patched tree has CUDA's engines for the CPU. */
+static void engines_of(const detect *d, const ls_detect_plant *plant, char *path, size_t bytes)
+{
+    ls_text_put(path, bytes, "%s/%s/build/planted/emulated/lib", d->patched, plant->name);
+}
+
+/* The build that holds the fault. */
+static void program_of(const detect *d, const ls_detect_plant *plant, char *path, size_t bytes)
+{
+    if (plant->patch) {
+        ls_text_put(path, bytes, "%s/%s/build/planted/lockstep", d->patched, plant->name);
+    } else {
+        ls_text_put(path, bytes, "%s", d->planted);
+    }
+}
+
+static bool can_be_judged(const detect *d, const ls_detect_plant *plant)
+{
+    char path[1300], library[1400];
+    engines_of(d, plant, path, sizeof path);
+    ls_text_put(library, sizeof library, "%s/ls_cuda.so", path);
+    return !plant->device || access(library, R_OK) == 0;
+}
+
+static ls_status run_fault(detect *d, int index)
+{
+    const ls_detect_plant *plant = &d->plants.plant[index];
+    ls_detect_result *r = &d->result[index];
+    char program[1300], engines[1300], directory[600], from[700], to[700];
+    engines_of(d, plant, engines, sizeof engines);
+    ls_text_put(directory, sizeof directory, "%s/faults/%s", d->directory, plant->name);
+    program_of(d, plant, program, sizeof program);
+    ls_detect_child child = {.program = program,
+                             .wish = plant->patch ? NULL : plant->wish,
+                             .directory = directory,
+                             .case_id = plant->case_id,
+                             .engines = plant->device ? engines : NULL,
+                             .seed = d->first_seed,
+                             .limit_s = named_limit_s};
+    ls_detect_outcome outcome;
+    const ls_detect_result before = *r;
+    *r = (ls_detect_result){.others = before.others, .others_asked = before.others_asked};
+    LS_TRY(ls_detect_run(&child, &outcome));
+    take_catch(plant, &outcome, r);
+    r->seconds = outcome.seconds;
+    d->stopped = outcome.stopped;
+    ls_detect_outcome_free(&outcome);
+    if ((!r->caught || (d->full && !before.stale)) && !d->stopped) {
+        r->others = r->others_asked = 0;
+        child.case_id = NULL;
+        child.list = d->cases;
+        child.fail_early = !d->full;
+        child.limit_s = r->caught ? matrix_limit_s : list_limit_s;
+        LS_TRY(ls_detect_run(&child, &outcome));
+        r->seconds += r->caught ? 0 : outcome.seconds;
+        take_catch(plant, &outcome, r);
+        count_others(plant, &outcome, r);
+        d->stopped = outcome.stopped;
+        ls_detect_outcome_free(&outcome);
+        ls_text_put(from, sizeof from, "%s/verdicts.jsonl", directory);
+        ls_text_put(to, sizeof to, "%s.jsonl", directory);
+        (void)rename(from, to);
+    }
+    if (d->stopped) {
+        return LS_OK;
+    }
+    r->done = true;
+    if (r->caught) { /* what is missed is kept to be looked at */
+        ls_place_remove(directory);
+    }
+    return ls_detect_keep(d->directory, d->full, plant, r);
+}
+
+/* The interpreter, and every foreign trainer's command. */
+static ls_status prepare_foreign(detect *d)
+{
+    bool any = false;
+    for (int i = 0; i < d->plants.count; i++) {
+        any = any || (d->plants.plant[i].foreign && is_wanted(d, &d->plants.plant[i]));
+    }
+    bool found = any && ls_detect_python(d->asked, d->python, sizeof d->python);
+    if (any && !found && d->asked != NULL) {
+        ls_log_error("--python %s: no interpreter with numpy and PyTorch from 1.13 on", d->asked);
+        return LS_ERR_USAGE;
+    }
+    for (int i = 0; i < d->plants.count && found; i++) {
+        ls_detect_plant *plant = &d->plants.plant[i];
+        if (plant->foreign) {
+            ls_text_put(plant->subject, sizeof plant->subject, "%s %s", d->python, plant->script);
+        }
+    }
+    return LS_OK;
+}
+
+/* A patched tree has a build of its own. */
+static ls_status check_patched(const detect *d)
+{
+    for (int i = 0; i < d->plants.count; i++) {
+        const ls_detect_plant *plant = &d->plants.plant[i];
+        char program[1300];
+        program_of(d, plant, program, sizeof program);
+        if (plant->patch && is_wanted(d, plant) && access(program, X_OK) != 0) {
+            ls_log_error("%s of the planted fault %s is not built: make detect", program,
+                         plant->name);
+            return LS_ERR_USAGE;
+        }
+    }
+    return LS_OK;
+}
+
+static ls_detect_place place_of(const detect *d)
+{
+    return (ls_detect_place){d->program, d->directory, d->python, d->first_seed, d->full};
+}
+
+static ls_status run_faults(detect *d)
+{
+    int number = 0, wanted = 0;
+    for (int i = 0; i < d->plants.count; i++) {
+        wanted += is_wanted(d, &d->plants.plant[i]);
+    }
+    for (int i = 0; i < d->plants.count && !d->stopped; i++) {
+        if (!is_wanted(d, &d->plants.plant[i])) {
+            continue;
+        }
+        number++;
+        bool foreign = d->plants.plant[i].foreign;
+        if (foreign && d->python[0] == '\0') {
+            d->summary.foreign_not_run++;
+        } else if (!can_be_judged(d, &d->plants.plant[i])) {
+            printf("[%3d/%d] %s is not judged: no emulation of CUDA was built\n", number, wanted,
+                   d->plants.plant[i].name);
+        } else if (!ls_detect_kept(d->directory, d->full, &d->plants.plant[i], &d->result[i])) {
+            ls_detect_place place = place_of(d);
+            LS_TRY(foreign ? ls_detect_run_foreign(&place, &d->plants.plant[i], &d->result[i],
+                                                   &d->stopped)
+                           : run_fault(d, i));
+        }
+        if (d->result[i].done) {
+            printf("[%3d/%d] ", number, wanted);
+            ls_detect_print_result(&d->plants.plant[i], &d->result[i], stdout);
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- clean passes ---------------------------------------------------------------------------- */
+
+/* An alarm is also a pass that did not come to its end: nothing was shown. */
+static ls_status run_clean(detect *d, uint64_t seed, ls_detect_clean *clean)
+{
+    char directory[600];
+    ls_text_put(directory, sizeof directory, "%s/faults/%s", d->directory, clean->name);
+    ls_detect_child child = {.program = d->program,
+                             .directory = directory,
+                             .list = d->cases,
+                             .seed = seed,
+                             .limit_s = list_limit_s};
+    ls_detect_outcome outcome;
+    LS_TRY(ls_detect_run(&child, &outcome));
+    const ls_detect_verdict *alarm = ls_detect_catch(&outcome);
+    clean->cases = outcome.count;
+    if (alarm != NULL) {
+        ls_text_put(clean->where, sizeof clean->where, "%s", alarm->case_id);
+        ls_text_put(clean->alarm, sizeof clean->alarm, "%s", alarm->evidence);
+    } else if (outcome.code != 0) {
+        ls_text_put(clean->where, sizeof clean->where, "(the whole pass)");
+        ls_text_put(clean->alarm, sizeof clean->alarm, "exit code %d after %.0f s", outcome.code,
+                    outcome.seconds);
+    }
+    d->stopped = outcome.stopped;
+    bool good = clean->where[0] == '\0';
+    ls_status status = LS_OK;
+    if (!d->stopped) {
+        printf("clean  seed %-6llu %d cases, %.1f s%s%s%s%s\n", (unsigned long long)seed,
+               outcome.count, outcome.seconds, good ? "" : ": ALARM ", clean->where,
+               good ? "" : ": ", clean->alarm);
+        fflush(stdout);
+        status = ls_detect_keep_clean(d->directory, clean);
+        if (good) {
+            ls_place_remove(directory);
+        }
+    }
+    ls_detect_outcome_free(&outcome);
+    return status;
+}
+
+static ls_status run_cleans(detect *d)
+{
+    for (int i = 0; i < d->clean && !d->stopped; i++) {
+        uint64_t seed = d->first_seed + (uint64_t)i;
+        char name[32];
+        ls_text_put(name, sizeof name, "clean-%llu", (unsigned long long)seed);
+        ls_detect_clean clean = {.name = name, .subject = ""};
+        if (!ls_detect_kept_clean(d->directory, &clean)) {
+            clean = (ls_detect_clean){.name = name, .subject = ""};
+            LS_TRY(run_clean(d, seed, &clean));
+        }
+        d->summary.clean += !d->stopped;
+        d->summary.clean_failed += !d->stopped && clean.where[0] != '\0';
+    }
+    return LS_OK;
+}
+
+/* ---- the right foreign trainer --------------------------------------------------------------- */
+
+/* The adapter that the wrong ones are made of, once against every case of theirs. */
+static ls_status run_rights(detect *d)
+{
+    ls_detect_place place = place_of(d);
+    for (int i = 0; i < d->plants.count && d->python[0] != '\0' && !d->stopped; i++) {
+        const ls_detect_plant *plant = &d->plants.plant[i];
+        bool again = false;
+        for (int k = 0; k < i && plant->foreign; k++) {
+            const ls_detect_plant *other = &d->plants.plant[k];
+            again = again || (other->foreign && is_wanted(d, other) &&
+                              strcmp(other->case_id, plant->case_id) == 0);
+        }
+        if (plant->foreign && !again && is_wanted(d, plant)) {
+            LS_TRY(ls_detect_run_right(&place, plant, &d->summary, &d->stopped));
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+static void count(detect *d)
+{
+    ls_detect_summary *s = &d->summary;
+    for (int i = 0; i < d->plants.count; i++) {
+        const ls_detect_result *r = &d->result[i];
+        if (r->done && d->plants.plant[i].foreign) {
+            s->foreign++;
+            s->foreign_caught += r->caught;
+            s->foreign_refused += r->refused;
+            s->foreign_causes_right += r->cause_right;
+        } else if (r->done) {
+            s->faults++;
+            s->caught += r->caught;
+            s->by_named += r->by_named;
+            s->causes_right += r->cause_right;
+        }
+    }
+}
+
+static void print_missed(const detect *d)
+{
+    for (int i = 0; i < d->plants.count; i++) {
+        const ls_detect_result *r = &d->result[i];
+        if (r->done && !r->caught && !r->refused) {
+            printf("missed: %s: %s\n", d->plants.plant[i].name, d->plants.plant[i].sentence);
+        }
+    }
+}
+
+static void sum_up(detect *d)
+{
+    const ls_detect_summary *s = &d->summary;
+    printf("\n%d of %d faults caught, %d by the case written for it (the others marked *)\n",
+           s->caught, s->faults, s->by_named);
+    printf("cause right for %d of %d\n", s->causes_right, s->faults);
+    ls_detect_print_foreign(s, stdout);
+    printf("%d clean passes, %d alarms\n", s->clean, s->clean_failed);
+    printf("%.0f s", s->seconds);
+    if (!d->full && s->seconds > budget_s) {
+        printf(": over the budget of %.0f s", budget_s);
+    }
+    printf("\ntable: %s/detect.md\n", d->directory);
+    print_missed(d);
+}
+
+static int run_all(detect *d)
+{
+    LS_TRY(find_programs(d));
+    LS_TRY(check_patched(d));
+    LS_TRY(prepare_foreign(d));
+    LS_TRY(make_folder(d));
+    if (ls_proc_catch_signals() != LS_OK) {
+        return LS_ERR_INFRA;
+    }
+    int64_t begun_ns = ls_clock_ns();
+    LS_TRY(run_faults(d));
+    LS_TRY(run_rights(d));
+    LS_TRY(run_cleans(d));
+    d->summary.seconds = ls_clock_ms_between(begun_ns, ls_clock_ns()) * 1e-3;
+    count(d);
+    sum_up(d);
+    LS_TRY(ls_detect_write_tables(d->directory, &d->plants, d->result, &d->summary));
+    if (d->full) {
+        LS_TRY(ls_detect_write_matrix(d->directory, &d->plants));
+    }
+    if (d->stopped) {
+        printf("stopped; to go on: lockstep detect%s --out %s\n", d->full ? " --full" : "",
+               d->directory);
+        return 128 + 2; /* as if SIGINT had ended us */
+    }
+    const ls_detect_summary *s = &d->summary;
+    bool good = s->caught == s->faults && s->clean_failed == 0 && s->right_failed == 0 &&
+                s->foreign_caught + s->foreign_refused == s->foreign;
+    return good ? 0 : 1;
+}
+
+static void print_list(const detect *d)
+{
+    for (int i = 0; i < d->plants.count; i++) {
+        const ls_detect_plant *plant = &d->plants.plant[i];
+        if (is_wanted(d, plant)) {
+            printf("%-28s %-36s %s\n", plant->name, plant->case_id, plant->sentence);
+        }
+    }
+}
+
+int ls_detect_main(int count, char **argument)
+{
+    detect d;
+    int code = (int)parse(&d, count, argument);
+    if (code == LS_OK) {
+        code = (int)read_plants(&d);
+    }
+    if (code == LS_OK && d.list) {
+        print_list(&d);
+    } else if (code == LS_OK) {
+        code = run_all(&d);
+    }
+    free(d.result);
+    ls_detect_free(&d.plants);
+    ls_select_free(&d.wanted);
+    return code;
+}

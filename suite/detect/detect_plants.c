@@ -1,0 +1,144 @@
+/* suite/plants.txt: reading and checking. */
+#include "detect.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/log.h"
+
+enum { FIELDS = 5 };
+
+static char *trimmed(char *text)
+{
+    text += strspn(text, " \t");
+    for (char *end = text + strlen(text); end > text && strchr(" \t\r", end[-1]) != NULL;) {
+        *--end = '\0';
+    }
+    return text;
+}
+
+/* Splits at '|'; the last field may hold more of them. Returns the number of fields. */
+static int split(char *line, char *field[FIELDS])
+{
+    int count = 0;
+    for (char *at = line; at != NULL && count < FIELDS; count++) {
+        char *bar = count < FIELDS - 1 ? strchr(at, '|') : NULL;
+        if (bar != NULL) {
+            *bar = '\0';
+        }
+        field[count] = trimmed(at);
+        at = bar == NULL ? NULL : bar + 1;
+    }
+    return count;
+}
+
+ls_detect_plant *ls_detect_append(ls_detect_list *list)
+{
+    if (list->count == list->capacity) {
+        list->capacity = list->capacity == 0 ? 128 : 2 * list->capacity;
+        list->plant = realloc(list->plant, (size_t)list->capacity * sizeof *list->plant);
+        LS_ASSERT(list->plant != NULL);
+    }
+    ls_detect_plant *plant = &list->plant[list->count++];
+    memset(plant, 0, sizeof *plant);
+    return plant;
+}
+
+static ls_status read_line(char *line, const char *path, int number, ls_detect_list *out)
+{
+    char *field[FIELDS], file[1200];
+    if (*trimmed(line) == '\0' || *trimmed(line) == '#') {
+        return LS_OK;
+    }
+    if (split(line, field) != FIELDS || field[0][0] == '\0' || field[4][0] == '\0') {
+        ls_log_error("%s:%d: expected name | case | requirement | cause | sentence", path, number);
+        return LS_ERR_USAGE;
+    }
+    ls_detect_plant *plant = ls_detect_append(out);
+    ls_text_put(plant->wish, sizeof plant->wish, "%s", field[0]);
+    ls_text_put(plant->name, sizeof plant->name, "%.*s", (int)strcspn(field[0], "@:"), field[0]);
+    ls_text_put(plant->case_id, sizeof plant->case_id, "%s", field[1]);
+    ls_text_put(plant->requirement, sizeof plant->requirement, "%s", field[2]);
+    ls_text_put(plant->cause, sizeof plant->cause, "%s", field[3]);
+    ls_text_put(plant->sentence, sizeof plant->sentence, "%s", field[4]);
+    ls_text_put(file, sizeof file, "%.*s/%s.patch", (int)strlen(path) - 4, path, plant->name);
+    char *patch = access(file, R_OK) == 0 ? ls_text_read(file) : NULL;
+    plant->patch = patch != NULL;
+    plant->device = patch != NULL && strstr(patch, "/kernels/cuda/") != NULL;
+    free(patch);
+    return LS_OK;
+}
+
+ls_status ls_detect_read_lines(const char *path, const char *what, ls_detect_line *visit,
+                               ls_detect_list *out)
+{
+    char *text = ls_text_read(path);
+    if (text == NULL) {
+        ls_log_error("%s %s cannot be read", what, path);
+        return LS_ERR_USAGE;
+    }
+    ls_status status = LS_OK;
+    int number = 1;
+    for (char *line = text, *next; line != NULL && status == LS_OK; line = next, number++) {
+        next = strchr(line, '\n');
+        if (next != NULL) {
+            *next++ = '\0';
+        }
+        status = visit(line, path, number, out);
+    }
+    free(text);
+    return status;
+}
+
+ls_status ls_detect_read(const char *path, ls_detect_list *out)
+{
+    memset(out, 0, sizeof *out);
+    ls_status status = ls_detect_read_lines(path, "the list of planted faults", read_line, out);
+    if (status != LS_OK) {
+        ls_detect_free(out);
+    }
+    return status;
+}
+
+void ls_detect_free(ls_detect_list *list)
+{
+    free(list->plant);
+    memset(list, 0, sizeof *list);
+}
+
+static const ls_case *find_case(const ls_case_list *cases, const char *id)
+{
+    for (int c = 0; c < cases->count; c++) {
+        if (strcmp(cases->row[c].id, id) == 0) {
+            return &cases->row[c];
+        }
+    }
+    return NULL;
+}
+
+ls_status ls_detect_check(const ls_detect_list *list, const ls_case_list *cases)
+{
+    ls_status status = LS_OK;
+    for (int i = 0; i < list->count; i++) {
+        const ls_detect_plant *plant = &list->plant[i];
+        const ls_case *row = find_case(cases, plant->case_id);
+        if (row == NULL) {
+            ls_log_error("planted fault %s: there is no case %s", plant->name, plant->case_id);
+            status = LS_ERR_CHECK;
+        } else if (!plant->foreign && strcmp(row->requirement, plant->requirement) != 0) {
+            ls_log_error("planted fault %s: %s shows requirement %s, not %s", plant->name,
+                         plant->case_id, row->requirement, plant->requirement);
+            status = LS_ERR_CHECK;
+        }
+        for (int other = 0; other < i; other++) {
+            if (strcmp(list->plant[other].name, plant->name) == 0) {
+                ls_log_error("two planted faults are called %s", plant->name);
+                status = LS_ERR_CHECK;
+            }
+        }
+    }
+    return status;
+}

@@ -1,0 +1,72 @@
+/* Plans of the CUDA backend on the emulated device, for their tests. */
+#ifndef LS_UNIT_CUDA_PLAN_H
+#define LS_UNIT_CUDA_PLAN_H
+
+#include <limits.h>
+#include <unistd.h>
+
+#include "suite/unit/plan_judge.h"
+
+/* Both backends come from the folder of the emulation; before anything is loaded. */
+static inline void use_emulation(void)
+{
+    char program[PATH_MAX], folder[PATH_MAX + 32];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    LS_ASSERT(length > 0);
+    program[length] = '\0';
+    *strrchr(program, '/') = '\0';
+    snprintf(folder, sizeof folder, "%s/../emulated/lib", program);
+    setenv("LS_LIB_DIR", folder, 1);
+}
+
+/* What the trainer's opt level O<opt_level> means for a plan. */
+static inline ls_kernel_subject_options cuda_level(int opt_level, ls_dtype half)
+{
+    ls_kernel_subject_options o = {.device = "cuda"};
+    o.activation = opt_level == 0 ? LS_F32 : half;
+    if (opt_level >= 2) {
+        o.param_type = o.grad_type = half;
+    }
+    if (opt_level == 3) {
+        o.norm_type = o.buffer_type = half;
+    }
+    return o;
+}
+
+static inline double cuda_scale(const ls_kernel_subject_options *o)
+{
+    return o->activation == LS_F32 ? 1 : 128;
+}
+
+static inline void cuda_make(ls_kernel_subject *s, const ls_kernel_net *n, const int *size,
+                             ls_kernel_subject_options o)
+{
+    plan_make(s, n, size[0], size[1], size[2], o);
+    ck_assert_int_eq(ls_kernel_subject_set_scale(s, (float)cuda_scale(&o)), LS_OK);
+}
+
+static inline bool cuda_same_tensor(const ls_kernel_subject *a, const ls_tensor *x,
+                                    const ls_kernel_subject *b, const ls_tensor *y)
+{
+    double *left = ls_kernel_subject_read(a, x), *right = ls_kernel_subject_read(b, y);
+    ck_assert(left != NULL && right != NULL);
+    bool same = memcmp(left, right, (size_t)x->count * sizeof *left) == 0;
+    free(left);
+    free(right);
+    return same;
+}
+
+/* All gradients and the loss to the last bit. */
+static inline bool cuda_same(const ls_kernel_subject *a, const ls_kernel_subject *b)
+{
+    ls_step_state x, y;
+    ck_assert_int_eq(ls_kernel_subject_get_state(a, &x), LS_OK);
+    ck_assert_int_eq(ls_kernel_subject_get_state(b, &y), LS_OK);
+    bool same = memcmp(&x.loss, &y.loss, sizeof x.loss) == 0;
+    for (int p = 0; p < a->n->network.param_count; p++) {
+        same = same && cuda_same_tensor(a, &a->grad[p], b, &b->grad[p]);
+    }
+    return same;
+}
+
+#endif

@@ -1,0 +1,249 @@
+/* Convolution as plain loops: operands as f32, sums in f32 as the hardware keeps them (over images
+ * in double for the weights, as a tree of partial sums would be as exact), one rounding at the
+ * end. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/half.h"
+#include "emulate.h"
+#include "emulated_cudnn.h"
+
+static int64_t count_of(const emulated_tensor *t)
+{
+    return t->images * t->channels * t->height * t->width;
+}
+
+static void *room(int64_t count, size_t size)
+{
+    void *memory = calloc((size_t)count, size);
+    if (!memory) {
+        emulate_abort("cuDNN: no memory to compute in");
+    }
+    return memory;
+}
+
+/* TF32 has 10 bits behind the point; f32 has 23. */
+static float to_tf32(float value)
+{
+    uint32_t bits = ls_half_bits_of_f32(value);
+    return ls_half_f32_of_bits((bits + 0xfffu + (bits >> 13 & 1u)) & ~0x1fffu);
+}
+
+static float *load(const emulated_tensor *t, const void *from, bool tf32)
+{
+    int64_t count = count_of(t);
+    float *to = room(count, sizeof *to);
+    for (int64_t i = 0; i < count; i++) {
+        switch ((int)t->type) {
+        case CUDNN_DATA_FLOAT:
+            to[i] = tf32 ? to_tf32(((const float *)from)[i]) : ((const float *)from)[i];
+            break;
+        case CUDNN_DATA_HALF:
+            to[i] = ls_half_fp16_to_f32(((const uint16_t *)from)[i]);
+            break;
+        default:
+            to[i] = ls_half_bf16_to_f32(((const uint16_t *)from)[i]);
+        }
+    }
+    return to;
+}
+
+static void store(const emulated_tensor *t, void *to, const float *from, bool wrong)
+{
+    int64_t count = count_of(t);
+    for (int64_t i = 0; i < count; i++) {
+        float value = wrong ? 2 * from[i] + 1 : from[i];
+        switch ((int)t->type) {
+        case CUDNN_DATA_FLOAT:
+            ((float *)to)[i] = value;
+            break;
+        case CUDNN_DATA_HALF:
+            ((uint16_t *)to)[i] = ls_half_f32_to_fp16(value);
+            break;
+        default:
+            ((uint16_t *)to)[i] = ls_half_f32_to_bf16(value);
+        }
+    }
+}
+
+/* sum[i] += factor * row[i] */
+static void add_row(float *restrict sum, const float *restrict row, float factor, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        sum[i] += factor * row[i];
+    }
+}
+
+/* ---- the three passes -------------------------------------------------------------------------
+ */
+
+/* Offsets of the pixel of x that pixel (row, column) of y sees through tap (ky, kx); -1 in the
+ * padding. */
+static int64_t seen(const emulated_problem *p, int64_t image, int64_t row, int64_t column,
+                    int64_t ky, int64_t kx)
+{
+    int64_t h = row * p->stride[0] - p->pad[0] + ky, w = column * p->stride[1] - p->pad[1] + kx;
+    if (h < 0 || w < 0 || h >= p->x.height || w >= p->x.width) {
+        return -1;
+    }
+    return ((image * p->x.height + h) * p->x.width + w) * p->x.channels;
+}
+
+/* [out][taps][in] to [taps][in][out], so that the innermost loop runs over outputs. */
+static float *transposed(const emulated_problem *p, const float *w)
+{
+    int64_t taps = p->w.height * p->w.width, in = p->w.channels, out = p->w.images;
+    float *to = room(out * taps * in, sizeof *to);
+    for (int64_t k = 0; k < out; k++) {
+        for (int64_t i = 0; i < taps * in; i++) {
+            to[i * out + k] = w[k * taps * in + i];
+        }
+    }
+    return to;
+}
+
+static void forward(const emulated_execution *e, const float *x, const float *w, float *y)
+{
+    const emulated_problem *p = &e->problem;
+    int64_t in = p->x.channels, out = p->y.channels;
+    float *by_tap = transposed(p, w);
+    for (int64_t pixel = 0; pixel < p->y.images * p->y.height * p->y.width; pixel++) {
+        int64_t column = pixel % p->y.width, row = pixel / p->y.width % p->y.height;
+        int64_t image = pixel / p->y.width / p->y.height;
+        for (int64_t tap = 0; tap < p->w.height * p->w.width; tap++) {
+            int64_t at = seen(p, image, row, column, tap / p->w.width, tap % p->w.width);
+            for (int64_t i = 0; at >= 0 && i < in; i++) {
+                int64_t c = e->backward ? in - 1 - i : i;
+                add_row(y + pixel * out, by_tap + (tap * in + c) * out, x[at + c], out);
+            }
+        }
+    }
+    free(by_tap);
+}
+
+static void backward_data(const emulated_execution *e, float *dx, const float *w, const float *dy)
+{
+    const emulated_problem *p = &e->problem;
+    int64_t in = p->x.channels, out = p->y.channels, taps = p->w.height * p->w.width;
+    for (int64_t pixel = 0; pixel < p->y.images * p->y.height * p->y.width; pixel++) {
+        int64_t column = pixel % p->y.width, row = pixel / p->y.width % p->y.height;
+        int64_t image = pixel / p->y.width / p->y.height;
+        for (int64_t tap = 0; tap < taps; tap++) {
+            int64_t at = seen(p, image, row, column, tap / p->w.width, tap % p->w.width);
+            for (int64_t i = 0; at >= 0 && i < out; i++) {
+                int64_t k = e->backward ? out - 1 - i : i;
+                add_row(dx + at, w + (k * taps + tap) * in, dy[pixel * out + k], in);
+            }
+        }
+    }
+}
+
+static void backward_weights(const emulated_execution *e, const float *x, float *dw,
+                             const float *dy)
+{
+    const emulated_problem *p = &e->problem;
+    int64_t in = p->x.channels, out = p->y.channels, taps = p->w.height * p->w.width;
+    int64_t pixels = p->y.height * p->y.width, count = count_of(&p->w);
+    float *sum = room(count, sizeof *sum);
+    double *total = room(count, sizeof *total);
+    for (int64_t image = 0; image < p->y.images; image++) {
+        memset(sum, 0, (size_t)count * sizeof *sum);
+        for (int64_t i = 0; i < pixels; i++) {
+            int64_t pixel = e->backward ? pixels - 1 - i : i;
+            const float *g = dy + (image * pixels + pixel) * out;
+            for (int64_t tap = 0; tap < taps; tap++) {
+                int64_t at = seen(p, image, pixel / p->y.width, pixel % p->y.width,
+                                  tap / p->w.width, tap % p->w.width);
+                for (int64_t k = 0; at >= 0 && k < out; k++) {
+                    add_row(sum + (k * taps + tap) * in, x + at, g[k], in);
+                }
+            }
+        }
+        for (int64_t i = 0; i < count; i++) {
+            total[i] += (double)sum[i];
+        }
+    }
+    for (int64_t i = 0; i < count; i++) {
+        dw[i] = (float)total[i];
+    }
+    free(total);
+    free(sum);
+}
+
+/* An engine with a mistake, for those who look for one: LS_EMULATED_CONV_WRONG=PASS:WHAT. */
+static void spoil(const emulated_execution *e, const emulated_tensor *result, float *sums)
+{
+    static const char *const pass[] = {"forward", "data", "weights"};
+    const char *asked = getenv("LS_EMULATED_CONV_WRONG");
+    const char *name = pass[e->problem.pass];
+    size_t length = strlen(name);
+    if (!asked || strncmp(asked, name, length) != 0 || asked[length] != ':') {
+        return;
+    }
+    int64_t count = count_of(result), from = count - 1, to = count;
+    if (strcmp(asked + length + 1, "tile") == 0) { /* a sixty-fourth, in the middle */
+        from = count / 2;
+        to = from + (count + 63) / 64;
+    }
+    for (int64_t i = from; i < to; i++) {
+        sums[i] = 2 * sums[i] + 1;
+    }
+}
+
+/* result = convolution + beta * result, in f32; a beta of 0 reads nothing, not even a NaN. Written
+ * by the last of several runs alone: until then what it is added to has to stay. */
+static void finish(const emulated_execution *e, const emulated_tensor *result, void *to,
+                   float *sums, bool last)
+{
+    const char *asked = getenv("LS_EMULATED_CONV_WRONG");
+    bool ignored = asked && strcmp(asked, "beta") == 0;
+    if (!last) {
+        return;
+    }
+    spoil(e, result, sums);
+    if (e->problem.beta != 0 && !ignored) {
+        float *prior = load(result, to, false);
+        add_row(sums, prior, e->problem.beta, count_of(result));
+        free(prior);
+    }
+    store(result, to, sums, e->wrong);
+}
+
+static void run_once(const emulated_execution *e, bool last)
+{
+    const emulated_problem *p = &e->problem;
+    const emulated_tensor *result = p->pass == 0 ? &p->y : p->pass == 1 ? &p->x : &p->w;
+    float *x = p->pass == 1 ? NULL : load(&p->x, e->x, e->tf32);
+    float *w = p->pass == 2 ? NULL : load(&p->w, e->w, e->tf32);
+    float *y = p->pass == 0 ? NULL : load(&p->y, e->y, e->tf32);
+    float *sums = room(count_of(result), sizeof *sums);
+    if (e->workspace_bytes > 0) {
+        memset(e->workspace, 0xff, (size_t)e->workspace_bytes); /* nobody may keep anything there */
+    }
+    switch (p->pass) {
+    case 0:
+        forward(e, x, w, sums);
+        finish(e, result, e->y, sums, last);
+        break;
+    case 1:
+        backward_data(e, sums, w, y);
+        finish(e, result, e->x, sums, last);
+        break;
+    default:
+        backward_weights(e, x, sums, y);
+        finish(e, result, e->w, sums, last);
+    }
+    free(sums);
+    free(y);
+    free(w);
+    free(x);
+}
+
+bool emulated_loops_run(void *execution)
+{
+    const emulated_execution *e = execution;
+    for (int i = 0; i < e->times; i++) {
+        run_once(e, i == e->times - 1);
+    }
+    return true;
+}

@@ -1,0 +1,106 @@
+/* Rates and passes on the emulated device: that every pass has a time and its bytes, and that bytes
+ * add up to what the traffic model says of ResNet-50. Times themselves say nothing here. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/bound.h"
+#include "reference/model/model.h"
+#include "suite/commands/roofline_gpu.h"
+
+START_TEST(rates_are_measured_and_the_device_described)
+{
+    ls_cuda_rates_measured rates;
+    const ls_cuda_rates_options options = {
+        .device = 1, .copy_bytes = 100000, .side = 24, .repeats = 3};
+    ck_assert_int_eq(ls_cuda_rates(&options, &rates), LS_OK);
+    ck_assert(rates.copy_bytes_per_s > 0 && rates.f32_flop_per_s > 0 && rates.f16_flop_per_s > 0);
+    ck_assert(rates.bf16_flop_per_s > 0 && rates.tf32_flop_per_s > 0);
+    ck_assert_int_gt((int)strlen(rates.device), 5);
+    ls_cuda_rates_options wrong = options;
+    wrong.repeats = 0;
+    ck_assert_int_eq(ls_cuda_rates(&wrong, &rates), LS_ERR_USAGE);
+}
+END_TEST
+
+static ls_cuda_bound_measured measure(const char *arch, int size, int batch, ls_dtype type)
+{
+    ls_network network;
+    ls_cuda_bound_measured measured;
+    const ls_plan_options plan = {
+        .batch = batch, .height = size, .width = size, .activation = type};
+    const ls_cuda_bound_options options = {.device = 0, .repeats = 1, .passes = true};
+    ck_assert_int_eq(ls_model_build(arch, 10, size, &network), LS_OK);
+    ck_assert_int_eq(ls_cuda_bound(&network, &plan, &options, &measured), LS_OK);
+    ls_model_free(&network);
+    return measured;
+}
+
+START_TEST(every_pass_has_a_time)
+{
+    ls_cuda_bound_measured m = measure("resnet8", 16, 2, LS_F16);
+    int forward = 0, backward = 0, data = 0;
+    ck_assert(m.convolutions_ms > 0 && m.forward_ms > 0 && m.backward_ms > 0);
+    for (int i = 0; i < m.pass_count; i++) {
+        const ls_cuda_pass *pass = &m.pass[i];
+        ck_assert_msg(pass->ms >= 0 && pass->bytes > 0 && pass->name[0] != '\0', "%s", pass->name);
+        ck_assert((pass->flops > 0) == pass->product);
+        forward += pass->kind == LS_CUDA_FORWARD;
+        backward += pass->kind == LS_CUDA_BACKWARD;
+        data += pass->kind == LS_CUDA_BACKWARD_DATA;
+    }
+    /* 7 convolutions and the inner product; the first wants no gradient of the image */
+    ck_assert_int_eq(data, 7);
+    ck_assert_int_eq(forward, backward);
+    ck_assert_int_eq(m.pass_count, forward + backward + data);
+    free(m.pass);
+    free(m.engines);
+}
+END_TEST
+
+START_TEST(a_slow_gpu_is_found_among_its_neighbours)
+{
+    ls_findings findings = {0, 0, NULL};
+    cJSON *rates = cJSON_CreateArray();
+    for (int gpu = 0; gpu < 4; gpu++) {
+        cJSON *one = cJSON_CreateObject();
+        cJSON_AddNumberToObject(one, "gpu", gpu);
+        cJSON_AddNumberToObject(one, "copy_bytes_per_s", gpu == 1 ? 3.9e12 : 4.3e12);
+        cJSON_AddNumberToObject(one, "memory_bytes_per_s", 4.8e12);
+        cJSON_AddNumberToObject(one, "f16_flop_per_s", gpu == 3 ? 6e14 : 7e14);
+        cJSON_AddItemToArray(rates, one);
+    }
+    ls_roofline_gpu_compare(rates, &findings);
+    ck_assert_int_eq(findings.count, 2);
+    ck_assert_int_eq(findings.list[0].gpu, 1);
+    ck_assert_int_eq(findings.list[0].code, LS_FINDING_SLOW_COPY);
+    ck_assert_int_eq(findings.list[1].gpu, 3);
+    ck_assert_int_eq(findings.list[1].code, LS_FINDING_SLOW_MATRIX);
+    ls_findings_free(&findings);
+    for (int gpu = 0; gpu < 4; gpu++) { /* all alike, and all far below their memory */
+        cJSON_SetNumberValue(
+            cJSON_GetObjectItem(cJSON_GetArrayItem(rates, gpu), "copy_bytes_per_s"), 3e12);
+    }
+    ls_roofline_gpu_compare(rates, &findings);
+    ck_assert_int_eq(findings.count, 5);
+    ls_findings_free(&findings);
+    cJSON_Delete(rates);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cuda_bound");
+    TCase *tests = tcase_create("cuda_bound");
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, rates_are_measured_and_the_device_described);
+    tcase_add_test(tests, every_pass_has_a_time);
+    tcase_add_test(tests, a_slow_gpu_is_found_among_its_neighbours);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failures = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failures;
+}

@@ -1,0 +1,447 @@
+/* The emulation itself: what kernels, streams and graphs do on it, and what it refuses. */
+#include "kernels/cuda/element.h"
+
+#include <check.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static cudaStream_t stream;
+
+template <typename T> static T *device(int64_t count)
+{
+    void *memory = NULL;
+    ck_assert_int_eq(cudaMalloc(&memory, (size_t)count * sizeof(T)), cudaSuccess);
+    ck_assert_int_eq(cudaMemset(memory, 0, (size_t)count * sizeof(T)), cudaSuccess);
+    ck_assert_int_eq(cudaStreamSynchronize(NULL), cudaSuccess); /* the host does not wait in it */
+    return (T *)memory;
+}
+
+template <typename T> static void read_back(T *to, const T *from, int64_t count)
+{
+    ck_assert_int_eq(
+        cudaMemcpyAsync(to, from, (size_t)count * sizeof(T), cudaMemcpyDeviceToHost, stream),
+        cudaSuccess);
+    ck_assert_int_eq(cudaStreamSynchronize(stream), cudaSuccess);
+}
+
+static void set_up(void)
+{
+    ck_assert_int_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+}
+
+static void tear_down(void)
+{
+    cudaStreamDestroy(stream);
+}
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+/* The sum of each block's elements, by warps and then through shared memory. */
+template <typename T> LS_KERNEL block_sum(const T *from, int count, T *out)
+{
+    LS_SHARED(T, part, 32);
+    int at = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    T sum = at < count ? from[at] : 0;
+    for (int step = 16; step > 0; step /= 2) {
+        sum += __shfl_down_sync(0xffffffffu, sum, (unsigned)step);
+    }
+    if (threadIdx.x % 32 == 0) {
+        part[threadIdx.x / 32] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        T all = 0;
+        for (unsigned i = 0; i < blockDim.x / 32; i++) {
+            all += part[i];
+        }
+        out[blockIdx.x] = all;
+    }
+}
+
+LS_KERNEL fill(int *to, int count)
+{
+    int at = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (at < count) {
+        to[at] = at;
+    }
+}
+
+static ls_status launch_sum(const int *from, int count, int *out)
+{
+    LS_LAUNCH(block_sum<int>, ls_launch_blocks(count, 256), 256, stream, from, count, out);
+    return LS_OK;
+}
+
+static ls_status launch_fill(int *to, int count)
+{
+    LS_LAUNCH(fill, ls_launch_blocks(count, 128), 128, stream, to, count);
+    return LS_OK;
+}
+
+START_TEST(blocks_sum_by_shuffles_and_barriers)
+{
+    enum { COUNT = 1000 };
+    int *values = device<int>(COUNT), *sums = device<int>(4), host[4], expected[4] = {0};
+    ck_assert_int_eq(launch_fill(values, COUNT), LS_OK);
+    ck_assert_int_eq(launch_sum(values, COUNT, sums), LS_OK);
+    read_back(host, sums, 4);
+    for (int i = 0; i < COUNT; i++) {
+        expected[i / 256] += i;
+    }
+    for (int b = 0; b < 4; b++) {
+        ck_assert_int_eq(host[b], expected[b]);
+    }
+}
+END_TEST
+
+LS_KERNEL votes(unsigned *ballot, int *partner, int *best)
+{
+    int lane = (int)threadIdx.x;
+    unsigned bits = __ballot_sync(0xffffffffu, lane % 3 == 0);
+    int other = __shfl_xor_sync(0xffffffffu, lane, 5);
+    if (lane < 8) { /* half a warp may meet by itself */
+        other += 100 * __shfl_sync(0xffu, lane, 7);
+    }
+    ballot[lane] = bits;
+    partner[lane] = other;
+    atomicMax(best, lane);
+}
+
+static ls_status launch_votes(unsigned *ballot, int *partner, int *best)
+{
+    LS_LAUNCH(votes, 1, 32, stream, ballot, partner, best);
+    return LS_OK;
+}
+
+START_TEST(lanes_vote_and_exchange)
+{
+    unsigned *ballot = device<unsigned>(32), bits[32], expected = 0;
+    int *partner = device<int>(32), *best = device<int>(1), other[32], most;
+    ck_assert_int_eq(launch_votes(ballot, partner, best), LS_OK);
+    read_back(bits, ballot, 32);
+    read_back(other, partner, 32);
+    read_back(&most, best, 1);
+    for (unsigned i = 0; i < 32; i += 3) {
+        expected |= 1u << i;
+    }
+    for (int i = 0; i < 32; i++) {
+        ck_assert_uint_eq(bits[i], expected);
+        ck_assert_int_eq(other[i], (i ^ 5) + (i < 8 ? 700 : 0));
+    }
+    ck_assert_int_eq(most, 31);
+}
+END_TEST
+
+template <typename T> LS_KERNEL twice(T *values)
+{
+    enum { LANES = ls_element_lanes<T>::value };
+    float v[LANES];
+    T *mine = values + threadIdx.x * LANES;
+    ls_element_load(v, mine);
+    for (int i = 0; i < LANES; i++) {
+        v[i] *= 2;
+    }
+    ls_element_store(mine, v);
+}
+
+static ls_status launch_twice(ls_dtype type, void *values)
+{
+    LS_BY_ELEMENT(type, T, LS_LAUNCH(twice<T>, 1, 4, stream, (T *)values));
+    return LS_OK;
+}
+
+START_TEST(elements_of_every_type)
+{
+    static const uint16_t one[] = {0x3c00, 0x3f80}, two[] = {0x4000, 0x4000};
+    for (int half = 0; half < 2; half++) {
+        uint16_t *values = device<uint16_t>(32), host[32];
+        for (int i = 0; i < 32; i++) {
+            host[i] = one[half];
+        }
+        ck_assert_int_eq(cudaMemcpy(values, host, sizeof host, cudaMemcpyHostToDevice),
+                         cudaSuccess);
+        ck_assert_int_eq(launch_twice(half == 0 ? LS_F16 : LS_BF16, values), LS_OK);
+        read_back(host, values, 32);
+        for (int i = 0; i < 32; i++) {
+            ck_assert_uint_eq(host[i], two[half]);
+        }
+    }
+}
+END_TEST
+
+/* ---- what it refuses: in a child, which must abort and name the kernel ----------------------- */
+
+LS_KERNEL half_waits(int *out)
+{
+    if (threadIdx.x < 32) {
+        __syncthreads();
+    }
+    out[threadIdx.x] = 1;
+}
+
+LS_KERNEL some_return(int *out)
+{
+    if (threadIdx.x > 40) {
+        return;
+    }
+    __syncthreads();
+    out[threadIdx.x] = 1;
+}
+
+LS_KERNEL divergent(int *out)
+{
+    if (threadIdx.x < 16) {
+        out[threadIdx.x] = __shfl_xor_sync(0xffffffffu, 1, 1);
+    } else {
+        out[threadIdx.x] = (int)__ballot_sync(0xffffffffu, 1);
+    }
+}
+
+LS_KERNEL lonely(int *out)
+{
+    if (threadIdx.x < 16) {
+        out[threadIdx.x] = __shfl_xor_sync(0xffffffffu, 1, 1);
+    } else {
+        __syncthreads();
+    }
+}
+
+LS_KERNEL beyond_shared(int *out)
+{
+    LS_SHARED(int, part, 32);
+    int *next = part + 1; /* not by the array: a sanitizer would see it before the emulation does */
+    next[threadIdx.x] = 1;
+    out[0] = part[0];
+}
+
+LS_KERNEL unaligned(int *out)
+{
+    ls_vector_store(out + 1, ls_vector_load(out));
+}
+
+static ls_status launch_bad(int which, int *out)
+{
+    switch (which) {
+    case 0:
+        LS_LAUNCH(half_waits, 1, 64, stream, out);
+        break;
+    case 1:
+        LS_LAUNCH(some_return, 1, 64, stream, out);
+        break;
+    case 2:
+        LS_LAUNCH(divergent, 1, 32, stream, out);
+        break;
+    case 3:
+        LS_LAUNCH(lonely, 1, 64, stream, out);
+        break;
+    case 4:
+        LS_LAUNCH(beyond_shared, 1, 32, stream, out);
+        break;
+    default:
+        LS_LAUNCH(unaligned, 1, 1, stream, out);
+    }
+    return LS_OK;
+}
+
+START_TEST(wrong_kernels_abort)
+{
+    static const char *const expected[][2] = {
+        {"kernel half_waits", "returns while 32 threads wait in __syncthreads"},
+        {"kernel some_return", "__syncthreads"},
+        {"kernel divergent", "__ballot_sync with mask ffffffff meets lane 0 in __shfl_xor_sync"},
+        {"kernel lonely", "deadlock: waits in __shfl_xor_sync"},
+        {"kernel beyond_shared", "wrote outside a shared array of 128 bytes"},
+        {"kernel unaligned", "not aligned to 16"},
+    };
+    int pipes[2];
+    ck_assert_int_eq(pipe(pipes), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(pipes[1], STDERR_FILENO);
+        launch_bad(_i, device<int>(64));
+        _exit(0);
+    }
+    close(pipes[1]);
+    char text[1024] = "";
+    size_t length = 0;
+    ssize_t got;
+    while ((got = read(pipes[0], text + length, sizeof text - 1 - length)) > 0) {
+        length += (size_t)got;
+    }
+    close(pipes[0]);
+    int status = 0;
+    waitpid(child, &status, 0);
+    ck_assert_msg(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT, "status %d: %s", status,
+                  text);
+    ck_assert_msg(strstr(text, expected[_i][0]) != NULL && strstr(text, expected[_i][1]) != NULL,
+                  "%s", text);
+}
+END_TEST
+
+/* ---- streams and graphs ---------------------------------------------------------------------- */
+
+LS_KERNEL add_one(int *to)
+{
+    to[threadIdx.x] += 1;
+}
+
+static ls_status launch_add(int *to, cudaStream_t where)
+{
+    LS_LAUNCH(add_one, 1, 8, where, to);
+    return LS_OK;
+}
+
+START_TEST(graph_replays_what_was_recorded)
+{
+    cudaStream_t side;
+    cudaEvent_t fork, join;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    int *values = device<int>(8), host[8];
+    void *pinned = NULL;
+    ck_assert_int_eq(cudaHostAlloc(&pinned, sizeof host, 0), cudaSuccess);
+    memset(pinned, 0, sizeof host);
+    ck_assert_int_eq(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking), cudaSuccess);
+    ck_assert_int_eq(cudaEventCreate(&fork), cudaSuccess);
+    ck_assert_int_eq(cudaEventCreate(&join), cudaSuccess);
+
+    ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    ck_assert_int_eq(cudaMemcpyAsync(values, pinned, sizeof host, cudaMemcpyHostToDevice, stream),
+                     cudaSuccess);
+    ck_assert_int_eq(launch_add(values, stream), LS_OK);
+    ck_assert_int_eq(cudaEventRecord(fork, stream), cudaSuccess);
+    ck_assert_int_eq(cudaStreamWaitEvent(side, fork, 0), cudaSuccess);
+    ck_assert_int_eq(launch_add(values, side), LS_OK);
+    ck_assert_int_eq(cudaEventRecord(join, side), cudaSuccess);
+    ck_assert_int_eq(cudaStreamWaitEvent(stream, join, 0), cudaSuccess);
+    ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ck_assert_int_eq(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    read_back(host, values, 8);
+    ck_assert_int_eq(host[3], 0); /* recorded, not executed */
+
+    for (int start = 0; start < 3; start++) {
+        for (int i = 0; i < 8; i++) {
+            ((int *)pinned)[i] = 10 * start;
+        }
+        ck_assert_int_eq(cudaGraphLaunch(exec, stream), cudaSuccess);
+        read_back(host, values, 8);
+        ck_assert_int_eq(host[7], 10 * start + 2);
+    }
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+    cudaEventDestroy(fork);
+    cudaEventDestroy(join);
+    cudaStreamDestroy(side);
+}
+END_TEST
+
+START_TEST(capture_refuses_what_a_graph_cannot_hold)
+{
+    cudaStream_t side;
+    cudaEvent_t fork;
+    cudaGraph_t graph;
+    void *memory = NULL;
+    ck_assert_int_eq(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking), cudaSuccess);
+    ck_assert_int_eq(cudaEventCreate(&fork), cudaSuccess);
+    ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    ck_assert_int_eq(cudaMalloc(&memory, 16), cudaErrorStreamCaptureUnsupported);
+    ck_assert_int_eq(cudaGetLastError(), cudaErrorStreamCaptureUnsupported);
+    ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+    ck_assert_ptr_null(graph);
+
+    ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    ck_assert_int_eq(cudaStreamSynchronize(stream), cudaErrorStreamCaptureUnsupported);
+    ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+
+    int *values = device<int>(8);
+    ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    ck_assert_int_eq(cudaEventRecord(fork, stream), cudaSuccess);
+    ck_assert_int_eq(cudaStreamWaitEvent(side, fork, 0), cudaSuccess);
+    ck_assert_int_eq(launch_add(values, side), LS_OK);
+    ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureUnjoined);
+    cudaGetLastError();
+    ck_assert_int_eq(launch_add(values, side), LS_OK);
+    cudaEventDestroy(fork);
+    cudaStreamDestroy(side);
+}
+END_TEST
+
+/* With LS_EMULATED_LATE work waits until it is needed, and events order streams. */
+START_TEST(late_work_keeps_the_order_of_events)
+{
+    setenv("LS_EMULATED_LATE", "1", 1);
+    cudaStream_t side;
+    cudaEvent_t ready;
+    int *values = device<int>(8), host[8];
+    ck_assert_int_eq(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking), cudaSuccess);
+    ck_assert_int_eq(cudaEventCreate(&ready), cudaSuccess);
+    ck_assert_int_eq(launch_add(values, side), LS_OK);
+    ck_assert_int_eq(cudaEventRecord(ready, side), cudaSuccess);
+    read_back(host, values, 8);
+    ck_assert_int_eq(host[0], 0); /* nobody waited for the other stream */
+    ck_assert_int_eq(cudaStreamWaitEvent(stream, ready, 0), cudaSuccess);
+    read_back(host, values, 8);
+    ck_assert_int_eq(host[0], 1);
+    cudaEventDestroy(ready);
+    cudaStreamDestroy(side);
+    unsetenv("LS_EMULATED_LATE");
+}
+END_TEST
+
+START_TEST(wrong_calls_are_errors)
+{
+    int *values = device<int>(8), host[8] = {0};
+    ck_assert_int_eq(cudaMemcpyAsync(values, host, 64, cudaMemcpyHostToDevice, stream),
+                     cudaErrorInvalidValue); /* beyond the end */
+    ck_assert_int_eq(cudaMemcpyAsync(host, host, 8, cudaMemcpyDeviceToHost, stream),
+                     cudaErrorInvalidValue);
+    ck_assert_int_eq(cudaFree(host), cudaErrorInvalidValue);
+    ck_assert_int_eq(cudaFree(values), cudaSuccess);
+    ck_assert_int_eq(cudaMemcpyAsync(values, host, 8, cudaMemcpyHostToDevice, stream),
+                     cudaErrorInvalidValue); /* freed */
+    ck_assert_int_eq(cudaGetLastError(), cudaErrorInvalidValue);
+}
+END_TEST
+
+/* The host that reads device memory dies, where the guard is asked for. */
+START_TEST(device_memory_is_out_of_reach)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        setenv("LS_EMULATED_GUARD", "1", 1);
+        int *values = device<int>(8), host[8];
+        cudaMemcpy(host, values, sizeof host, cudaMemcpyDeviceToHost);
+        _exit(host[0] + *(volatile int *)values);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    ck_assert_msg(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "status %d", status);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *launch = tcase_create("launch");
+    tcase_add_checked_fixture(launch, set_up, tear_down);
+    tcase_add_test(launch, blocks_sum_by_shuffles_and_barriers);
+    tcase_add_test(launch, lanes_vote_and_exchange);
+    tcase_add_test(launch, elements_of_every_type);
+    tcase_add_loop_test(launch, wrong_kernels_abort, 0, 6);
+    tcase_add_test(launch, graph_replays_what_was_recorded);
+    tcase_add_test(launch, capture_refuses_what_a_graph_cannot_hold);
+    tcase_add_test(launch, late_work_keeps_the_order_of_events);
+    tcase_add_test(launch, wrong_calls_are_errors);
+    tcase_add_test(launch, device_memory_is_out_of_reach);
+    Suite *suite = suite_create("cuda_launch");
+    suite_add_tcase(suite, launch);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}

@@ -1,0 +1,274 @@
+/* Kernels that only move numbers: the image, weights, and what is exported; all exact. */
+#include "kernels/cuda/ops.h"
+
+#include "place.h"
+
+static const ls_dtype TYPES[] = {LS_F32, LS_F16, LS_BF16};
+
+static cudaStream_t stream;
+
+static void set_up(void)
+{
+    ck_assert_int_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+}
+
+static void tear_down(void)
+{
+    cudaStreamDestroy(stream);
+}
+
+static void check_exact(const char *what, const place *p, const double *want)
+{
+    double *have = place_read(p);
+    for (int64_t i = 0; i < p->count; i++) {
+        PLACE_CHECK(place_same(have[i], place_rounded(p->type, want[i])), "%s[%lld] is %g, not %g",
+                    what, (long long)i, have[i], want[i]);
+    }
+    free(have);
+}
+
+/* ---- the image ------------------------------------------------------------------------------- */
+
+static const int IMAGES[][4] = {/* N C H W */
+                                {2, 3, 7, 5},
+                                {1, 1, 1, 1},
+                                {3, 4, 16, 17},
+                                {1, 9, 3, 100}};
+enum { IMAGE_COUNT = sizeof IMAGES / sizeof IMAGES[0] };
+
+START_TEST(image)
+{
+    static const float mean[4] = {0.485f, 0.456f, 0.406f, 0.1f};
+    static const float deviation[4] = {0.229f, 0.224f, 0.225f, 3};
+    ls_dtype type = TYPES[_i];
+    for (int k = 0; k < IMAGE_COUNT; k++) {
+        int N = IMAGES[k][0], C = IMAGES[k][1], pixels = IMAGES[k][2] * IMAGES[k][3];
+        int stored = ls_input_stored_channels(type, C);
+        int64_t count = (int64_t)N * C * pixels, padded = (int64_t)N * pixels * stored;
+        ck_assert_int_eq((size_t)stored * ls_dtype_bytes(type) % 16, 0);
+        ck_assert_int_lt((size_t)(stored - C) * ls_dtype_bytes(type), 16);
+        place from = place_make_off(LS_F32, count, 1), bytes = place_make_off(LS_U8, count, 1);
+        place to = place_make(type, padded);
+        double *a = place_normal(1, count, 0, 1), *want = calloc((size_t)padded, sizeof *want);
+        uint8_t *byte = malloc((size_t)count);
+        place_fill(&from, a);
+        for (int64_t i = 0; i < count; i++) {
+            int64_t n = i / C / pixels, c = i / pixels % C, pixel = i % pixels;
+            want[(n * pixels + pixel) * stored + c] = a[i];
+            byte[i] = (uint8_t)ls_rng_below(3, 1, (uint64_t)i, 256);
+        }
+        place_put(&bytes, byte);
+        ls_input_pack(stream, type, to.data, from.data, N, C, IMAGES[k][2], IMAGES[k][3]);
+        check_exact("packed", &to, want);
+        for (int64_t i = 0; C <= 4 && i < count; i++) {
+            int c = (int)(i % C);
+            volatile float share = (float)byte[i] / 255.0f, off = share - mean[c];
+            want[i / C * stored + c] = (double)(off / deviation[c]);
+        }
+        if (C <= 4) {
+            ls_input_pack_u8(stream, type, to.data, bytes.data, N, C, IMAGES[k][2], IMAGES[k][3],
+                             mean, deviation);
+            check_exact("normalised", &to, want);
+        }
+        free(a);
+        free(want);
+        free(byte);
+        place_free(&from);
+        place_free(&bytes);
+        place_free(&to);
+    }
+}
+END_TEST
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+static const int WEIGHTS[][4] = {/* out, in, stored, kernel */
+                                 {8, 3, 8, 7},   {5, 64, 64, 1},  {16, 130, 130, 3},
+                                 {3, 10, 10, 1}, {1, 1, 1, 3},    {2, 512, 512, 3},
+                                 {7, 3, 4, 3},   {10, 33, 33, 1}, {4, 16, 16, 5}};
+enum { WEIGHT_COUNT = sizeof WEIGHTS / sizeof WEIGHTS[0] };
+
+/* Packs all, and unpacks each into a tensor of its own, at every alignment. */
+static void check_weights(ls_dtype type, ls_dtype plain, int off)
+{
+    ls_weight weight[WEIGHT_COUNT];
+    place from[WEIGHT_COUNT], packed[WEIGHT_COUNT], table;
+    double *value[WEIGHT_COUNT];
+    int64_t most = 0;
+    for (int k = 0; k < WEIGHT_COUNT; k++) {
+        int out = WEIGHTS[k][0], in = WEIGHTS[k][1], stored = WEIGHTS[k][2], side = WEIGHTS[k][3];
+        int64_t count = (int64_t)out * in * side * side, more = (int64_t)out * stored * side * side;
+        from[k] = place_make_off(plain, count, off);
+        packed[k] = place_make(type, more);
+        value[k] = place_normal((uint64_t)k, count, 0, 1);
+        place_fill(&from[k], value[k]);
+        weight[k] = (ls_weight){.plain = place_tensor(&from[k]),
+                                .packed = packed[k].data,
+                                .out = out,
+                                .in = in,
+                                .stored_in = stored,
+                                .kernel = side};
+        most = more > most ? more : most;
+    }
+    table = place_make(LS_U8, (int64_t)sizeof weight);
+    place_put(&table, weight);
+    ck_assert_int_eq(ls_weights_pack(stream, type, table.data, WEIGHT_COUNT, most), LS_OK);
+    for (int k = 0; k < WEIGHT_COUNT; k++) {
+        int in = weight[k].in, stored = weight[k].stored_in, taps = weight[k].kernel;
+        taps *= taps;
+        double *want = calloc((size_t)packed[k].count, sizeof *want);
+        for (int64_t i = 0; i < from[k].count; i++) {
+            int64_t o = i / taps / in, c = i / taps % in, tap = i % taps;
+            want[(o * taps + tap) * stored + c] = value[k][i];
+        }
+        check_exact("packed", &packed[k], want);
+        /* the gradient's way back, with other values in the padding */
+        for (int64_t i = 0; i < packed[k].count; i++) {
+            int64_t c = i % stored, tap = i / stored % taps, o = i / stored / taps;
+            want[i] = 0.37 * (double)(i % 101) + 1e-3;
+            if (c < in) {
+                value[k][(o * in + c) * taps + tap] = place_rounded(type, want[i]);
+            }
+        }
+        place_fill(&packed[k], want);
+        ck_assert_int_eq(ls_weights_unpack(stream, type, &weight[k]), LS_OK);
+        check_exact("unpacked", &from[k], value[k]);
+        free(want);
+        free(value[k]);
+        place_free(&from[k]);
+        place_free(&packed[k]);
+    }
+    place_free(&table);
+}
+
+START_TEST(weights)
+{
+    check_weights(TYPES[_i], LS_F32, 0);
+    check_weights(TYPES[_i], LS_F32, 1);
+    check_weights(TYPES[_i], LS_F32, 2);
+    check_weights(TYPES[_i], LS_F16, _i);
+    check_weights(TYPES[_i], LS_BF16, 3);
+}
+END_TEST
+
+/* ---- exports --------------------------------------------------------------------------------- */
+
+START_TEST(plain_export)
+{
+    ls_dtype type = TYPES[_i];
+    for (int k = 0; k < IMAGE_COUNT; k++) {
+        int N = IMAGES[k][0], C = IMAGES[k][1], pixels = IMAGES[k][2] * IMAGES[k][3];
+        int stored = ls_input_stored_channels(type, C);
+        place from = place_make(type, (int64_t)N * pixels * stored);
+        place to = place_make(LS_F32, (int64_t)N * C * pixels);
+        double *a = place_normal(4, from.count, 0, 1);
+        double *want = malloc((size_t)to.count * sizeof *want);
+        place_fill(&from, a);
+        for (int64_t i = 0; i < to.count; i++) {
+            int64_t n = i / C / pixels, c = i / pixels % C, pixel = i % pixels;
+            want[i] = a[(n * pixels + pixel) * stored + c];
+        }
+        ls_export_plain(stream, type, from.data, to.data, N, C, stored, IMAGES[k][2], IMAGES[k][3]);
+        check_exact("plain", &to, want);
+        free(a);
+        free(want);
+        place_free(&from);
+        place_free(&to);
+    }
+}
+END_TEST
+
+START_TEST(mask_export)
+{
+    for (int k = 0; k < IMAGE_COUNT; k++) {
+        int N = IMAGES[k][0], C = IMAGES[k][1], pixels = IMAGES[k][2] * IMAGES[k][3];
+        int64_t count = (int64_t)N * C * pixels;
+        place mask = place_make(LS_I32, (count + 31) / 32);
+        place bits = place_make(LS_U8, (count + 7) / 8);
+        uint8_t *in = calloc(1, mask.bytes), *out = calloc(1, bits.bytes);
+        uint8_t *have = malloc(mask.bytes);
+        for (int64_t i = 0; i < count; i++) { /* i: NCHW */
+            int64_t n = i / C / pixels, c = i / pixels % C, pixel = i % pixels;
+            int64_t at = (n * pixels + pixel) * C + c;
+            unsigned open = ls_rng_below(5, 1, (uint64_t)i, 2);
+            in[at / 8] |= (uint8_t)(open << (at % 8)); /* words are little-endian */
+            out[i / 8] |= (uint8_t)(open << (i % 8));
+        }
+        place_put(&mask, in);
+        ls_export_mask(stream, mask.data, bits.data, N, C, IMAGES[k][2], IMAGES[k][3], false);
+        place_get(&bits, have);
+        ck_assert_int_eq(memcmp(have, out, bits.bytes), 0);
+        cudaMemset(mask.data, 0xff, mask.bytes);
+        ls_export_mask(stream, mask.data, bits.data, N, C, IMAGES[k][2], IMAGES[k][3], true);
+        place_get(&mask, have);
+        ck_assert_int_eq(memcmp(have, in, mask.bytes), 0);
+        free(in);
+        free(out);
+        free(have);
+        place_free(&mask);
+        place_free(&bits);
+    }
+}
+END_TEST
+
+START_TEST(taps_export)
+{
+    const ls_pool_shape s = {2, 3, 7, 5, 4, 3, 3, 2, 1};
+    int64_t count = 2 * 3 * 4 * 3;
+    place tap = place_make(LS_U8, count), index = place_make(LS_I32, count);
+    place outside = place_make(LS_I32, 1);
+    uint8_t in[2 * 3 * 4 * 3], have[2 * 3 * 4 * 3];
+    int32_t want[2 * 3 * 4 * 3], out[2 * 3 * 4 * 3], flag = 0;
+    for (int i = 0; i < count; i++) { /* NCHW; the window's last element inside the image */
+        int plane = i / 12, n = plane / 3, c = plane % 3, oh = i % 12 / 3, ow = i % 3;
+        int row = oh == 3 ? 1 : 2, column = ow == 2 ? 1 : i % 2 + 1;
+        in[((n * 4 + oh) * 3 + ow) * 3 + c] = (uint8_t)(row * 3 + column);
+        want[i] = (oh * 2 - 1 + row) * 5 + ow * 2 - 1 + column;
+    }
+    place_put(&tap, in);
+    place_put(&outside, &flag);
+    ls_export_taps(stream, &s, tap.data, index.data, false, NULL);
+    place_get(&index, out);
+    ck_assert_int_eq(memcmp(out, want, sizeof want), 0);
+    cudaMemset(tap.data, 0, tap.bytes);
+    ls_export_taps(stream, &s, tap.data, index.data, true, outside.data);
+    place_get(&tap, have);
+    place_get(&outside, &flag);
+    ck_assert_int_eq(memcmp(have, in, sizeof in), 0);
+    ck_assert_int_eq(flag, 0);
+    static const int32_t wrong[] = {-1, 35, 34, 3, 15};
+    for (int k = 0; k < 5; k++) { /* of the first window, rows -1 to 1, columns -1 to 1 */
+        int32_t first = want[0];
+        want[0] = wrong[k];
+        flag = 0;
+        place_put(&index, want);
+        place_put(&outside, &flag);
+        ls_export_taps(stream, &s, tap.data, index.data, true, outside.data);
+        place_get(&outside, &flag);
+        ck_assert_int_eq(flag, 1);
+        want[0] = first;
+    }
+    place_free(&tap);
+    place_free(&index);
+    place_free(&outside);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *layout = tcase_create("layout");
+    tcase_set_timeout(layout, 60);
+    tcase_add_checked_fixture(layout, set_up, tear_down);
+    tcase_add_loop_test(layout, image, 0, 3);
+    tcase_add_loop_test(layout, weights, 0, 3);
+    tcase_add_loop_test(layout, plain_export, 0, 3);
+    tcase_add_test(layout, mask_export);
+    tcase_add_test(layout, taps_export);
+    Suite *suite = suite_create("cuda_layout");
+    suite_add_tcase(suite, layout);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}

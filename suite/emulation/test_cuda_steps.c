@@ -1,0 +1,445 @@
+/* Steps of plans on the CUDA backend, its device played by the CPU: batches in places, graphs,
+ * statistics that ranks share, tensors that move, repeats, engines as text. */
+#include <pthread.h>
+
+#include "kernels/core/rng.h"
+#include "cuda_plan.h"
+
+/* ---- batches in places ----------------------------------------------------------------------- */
+
+static void other_batch(ls_kernel_subject *s, uint64_t seed)
+{
+    const ls_kernel_subject_options *o = &s->options;
+    for (int64_t i = 0; i < (int64_t)o->batch * 3 * o->height * o->width; i++) {
+        s->input[i] = ls_rng_normal(seed, 1, (uint64_t)i);
+    }
+    for (int i = 0; i < o->batch; i++) {
+        s->target[i] = ls_rng_below(seed, 2, (uint64_t)i, (uint32_t)s->n->network.num_classes);
+    }
+}
+
+static void load(ls_kernel_subject *s, int place, uint64_t seed)
+{
+    other_batch(s, seed);
+    ck_assert_int_eq(s->api->plan_load(s->plan, place, s->input, s->target), LS_OK);
+    ck_assert_int_eq(s->api->plan_loaded(s->plan, place), LS_OK);
+    other_batch(s, seed + 100); /* the host's arrays are free */
+}
+
+static void step_loaded(ls_kernel_subject *s, int place)
+{
+    ck_assert_int_eq(s->api->plan_forward_loaded(s->plan, s->stream, place), LS_OK);
+    ck_assert_int_eq(s->api->plan_backward(s->plan, s->stream, 1, NULL, NULL), LS_OK);
+}
+
+static void wait(ls_kernel_subject *s)
+{
+    ck_assert_int_eq(s->api->stream_wait(s->stream), LS_OK);
+}
+
+/* The step of one batch, as plan_forward does it. */
+static void expect_batch(ls_kernel_subject *expected, uint64_t seed)
+{
+    other_batch(expected, seed);
+    plan_step(expected);
+}
+
+static void two_subjects(ls_kernel_net *n, ls_kernel_subject *s, ls_kernel_subject *expected)
+{
+    build_basic(n);
+    ls_kernel_subject_options o = cuda_level(2, LS_F16);
+    cuda_make(s, n, sizes[0], o);
+    cuda_make(expected, n, sizes[0], o);
+    ck_assert_int_eq(s->api->plan_params_changed(s->plan, s->stream), LS_OK);
+}
+
+/* Work that runs late shows what nobody waits for. */
+static void work_runs_late(int late)
+{
+    setenv("LS_EMULATED_LATE", late ? "1" : "0", 1);
+}
+
+START_TEST(places_hold_batches)
+{
+    work_runs_late(_i);
+    ls_kernel_net n;
+    ls_kernel_subject s, expected;
+    two_subjects(&n, &s, &expected);
+    load(&s, 0, 11);
+    load(&s, 1, 12);
+    step_loaded(&s, 1);
+    load(&s, 1, 13); /* while the step may still be under way */
+    wait(&s);
+    expect_batch(&expected, 12);
+    ck_assert(cuda_same(&s, &expected));
+    step_loaded(&s, 0);
+    wait(&s);
+    expect_batch(&expected, 11);
+    ck_assert(cuda_same(&s, &expected));
+    step_loaded(&s, 1);
+    wait(&s);
+    expect_batch(&expected, 13);
+    ck_assert(cuda_same(&s, &expected));
+    ls_kernel_subject_free(&s);
+    ls_kernel_subject_free(&expected);
+}
+END_TEST
+
+START_TEST(places_are_counted)
+{
+    ls_kernel_net n;
+    ls_kernel_subject s, expected;
+    two_subjects(&n, &s, &expected);
+    ck_assert_int_eq(s.api->plan_load(s.plan, 2, s.input, s.target), LS_ERR_USAGE);
+    ck_assert_int_eq(s.api->plan_forward_loaded(s.plan, s.stream, -1), LS_ERR_USAGE);
+    ck_assert_int_eq(s.api->plan_places(s.plan, 0), LS_ERR_USAGE);
+    ck_assert_int_eq(s.api->plan_places(s.plan, 3), LS_OK);
+    load(&s, 2, 14);
+    step_loaded(&s, 2);
+    wait(&s);
+    expect_batch(&expected, 14);
+    ck_assert(cuda_same(&s, &expected));
+    s.target[1] = 7;
+    ck_assert_int_eq(s.api->plan_load(s.plan, 0, s.input, s.target), LS_ERR_USAGE);
+    plan_refuses_targets(&s);
+    ls_kernel_subject_free(&s);
+    ls_kernel_subject_free(&expected);
+}
+END_TEST
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+static ls_graph *record_step(ls_kernel_subject *s, int place)
+{
+    ls_graph *graph = NULL;
+    ck_assert_int_eq(s->api->graph_begin(s->stream), LS_OK);
+    ck_assert_int_eq(s->api->plan_params_changed(s->plan, s->stream), LS_OK);
+    step_loaded(s, place);
+    ck_assert_int_eq(s->api->graph_end(s->stream, &graph), LS_OK);
+    return graph;
+}
+
+/* One graph for each place; every launch takes what was loaded last, and only then. */
+START_TEST(graphs_repeat_steps)
+{
+    work_runs_late(_i);
+    ls_kernel_net n;
+    ls_kernel_subject s, expected;
+    two_subjects(&n, &s, &expected);
+    ls_graph *graph[2] = {record_step(&s, 0), record_step(&s, 1)};
+    load(&s, 0, 20);
+    load(&s, 1, 21);
+    for (int step = 0; step < 5; step++) {
+        ck_assert_int_eq(s.api->plan_take(s.plan, s.stream, step % 2), LS_OK);
+        ck_assert_int_eq(s.api->graph_launch(graph[step % 2], s.stream), LS_OK);
+        ck_assert_int_eq(s.api->plan_give(s.plan, s.stream, step % 2), LS_OK);
+        load(&s, step % 2, (uint64_t)(22 + step)); /* beside the step that still reads the place */
+        wait(&s);
+        expect_batch(&expected, (uint64_t)(20 + step));
+        ck_assert_msg(cuda_same(&s, &expected), "step %d", step);
+    }
+    s.api->graph_destroy(graph[0]);
+    s.api->graph_destroy(graph[1]);
+    ls_kernel_subject_free(&s);
+    ls_kernel_subject_free(&expected);
+}
+END_TEST
+
+/* ---- tensors that move ------------------------------------------------------------------------
+ */
+
+/* Another place for a tensor, `shift` bytes behind an aligned address, as in a bucket; what lay at
+ * the old one is spoilt. */
+static void move_tensor(ls_kernel_subject *s, ls_tensor *tensor, size_t shift)
+{
+    int64_t bytes = (int64_t)ls_tensor_bytes(tensor);
+    void *host = malloc((size_t)bytes), *moved = NULL;
+    ck_assert_ptr_nonnull(host);
+    ck_assert_int_eq(s->api->copy_out(s->backend, s->stream, host, tensor->data, bytes), LS_OK);
+    wait(s);
+    ck_assert_int_eq(s->api->memory_alloc(s->backend, bytes + (int64_t)shift, "moved", &moved),
+                     LS_OK);
+    ck_assert_int_eq(s->api->copy_in(s->backend, s->stream, (char *)moved + shift, host, bytes),
+                     LS_OK);
+    wait(s);
+    memset(host, 0x7f, (size_t)bytes);
+    ck_assert_int_eq(s->api->copy_in(s->backend, s->stream, tensor->data, host, bytes), LS_OK);
+    wait(s);
+    s->api->memory_free(s->backend, tensor->data);
+    tensor->data = (char *)moved + shift;
+    free(host);
+}
+
+typedef enum moving { BY_ELEMENT, BY_LINE } moving;
+
+static size_t shift_of(const ls_tensor *tensor, moving how)
+{
+    return how == BY_ELEMENT ? ls_dtype_bytes(tensor->dtype) : 64;
+}
+
+static void move_all(ls_kernel_subject *s, moving how)
+{
+    for (int p = 0; p < s->n->network.param_count; p++) {
+        move_tensor(s, &s->param[p], shift_of(&s->param[p], how));
+        move_tensor(s, &s->grad[p], shift_of(&s->grad[p], how));
+    }
+    ls_plan_binding binding = {s->param, s->grad, s->buffer, s->state};
+    ck_assert_int_eq(s->api->plan_bind(s->plan, &binding), LS_OK);
+}
+
+static void free_moved(ls_kernel_subject *s, moving how)
+{
+    for (int p = 0; p < s->n->network.param_count; p++) {
+        s->param[p].data = (char *)s->param[p].data - shift_of(&s->param[p], how);
+        s->grad[p].data = (char *)s->grad[p].data - shift_of(&s->grad[p], how);
+    }
+    ls_kernel_subject_free(s);
+}
+
+/* Levels O0 to O3; 1x1 kernels are operands where they lie as long as they are aligned. */
+START_TEST(tensors_may_move)
+{
+    moving how = _i < 4 ? BY_ELEMENT : BY_LINE;
+    ls_kernel_net n;
+    build_bottleneck(&n);
+    ls_kernel_subject_options o = cuda_level(_i % 4, LS_BF16);
+    ls_kernel_subject still, moved;
+    cuda_make(&still, &n, sizes[1], o);
+    cuda_make(&moved, &n, sizes[1], o);
+    plan_step(&still);
+    move_all(&moved, how);
+    plan_step(&moved);
+    ck_assert(cuda_same(&still, &moved));
+    ls_kernel_subject_free(&still);
+    free_moved(&moved, how);
+}
+END_TEST
+
+/* ---- repeats --------------------------------------------------------------------------------- */
+
+/* The same bits in whatever order blocks run, and a second step overwrites, never adds. */
+START_TEST(repeats_bitwise)
+{
+    ls_kernel_net n;
+    networks[_i / 2](&n);
+    ls_kernel_subject_options o = cuda_level(_i % 2 == 0 ? 0 : 2, LS_F16);
+    ls_kernel_subject a, b;
+    cuda_make(&a, &n, sizes[_i / 2], o);
+    cuda_make(&b, &n, sizes[_i / 2], o);
+    plan_step(&a);
+    setenv("LS_EMULATED_ORDER", "backward", 1);
+    plan_step(&b);
+    ck_assert(cuda_same(&a, &b));
+    plan_step(&b);
+    ck_assert(cuda_same(&a, &b));
+    ls_kernel_subject_free(&a);
+    ls_kernel_subject_free(&b);
+}
+END_TEST
+
+START_TEST(ready_failure_ends_backward)
+{
+    ls_kernel_net n;
+    build_basic(&n);
+    ls_kernel_subject s;
+    cuda_make(&s, &n, sizes[0], cuda_level(0, LS_F16));
+    plan_ends_where_refused(&s);
+    wait(&s);
+    ls_kernel_subject_free(&s);
+}
+END_TEST
+
+/* ---- engines as text ------------------------------------------------------------------------- */
+
+START_TEST(choices_are_taken_over)
+{
+    ls_kernel_net n;
+    ls_kernel_subject a, b;
+    two_subjects(&n, &a, &b);
+    const char *text = NULL;
+    ck_assert_int_eq(a.api->plan_choices(a.plan, &text), LS_OK);
+    int lines = 0, convolutions = 0;
+    for (const char *at = text; *at != '\0'; at++) {
+        lines += *at == '\n';
+    }
+    for (int i = 0; i < n.network.layer_count; i++) {
+        convolutions += n.layer[i].kind == LS_LAYER_CONV;
+    }
+    ck_assert_int_eq(lines, convolutions);
+    ck_assert_int_eq(b.api->plan_choose(b.plan, text), LS_OK);
+    plan_step(&a);
+    plan_step(&b);
+    ck_assert(cuda_same(&a, &b));
+    char longer[1 << 15];
+    snprintf(longer, sizeof longer, "%sconv9: more\n", text);
+    ck_assert_int_eq(b.api->plan_choose(b.plan, longer), LS_ERR_USAGE);
+    ck_assert_int_eq(b.api->plan_choose(b.plan, "conv9: nonsense\n"), LS_ERR_USAGE);
+    ck_assert_int_eq(b.api->plan_choose(b.plan, ""), LS_ERR_USAGE);
+    ls_kernel_subject_free(&a);
+    ls_kernel_subject_free(&b);
+}
+END_TEST
+
+/* ---- SyncBN: two ranks, each a plan with its part of the batch, on threads of their own ------ */
+
+enum { RANKS = 2, MESSAGE_MAX = 1024 };
+
+typedef struct meeting {
+    pthread_barrier_t barrier;
+    float mine[RANKS][MESSAGE_MAX];
+    int gathers[RANKS];
+} meeting;
+
+typedef struct member {
+    meeting *place;
+    int rank;
+    float factor; /* its part of the mean over all samples */
+    ls_kernel_subject s;
+} member;
+
+static ls_status gather(void *context, ls_stream *stream, const float *mine, float *all,
+                        int64_t count)
+{
+    member *m = context;
+    size_t bytes = (size_t)count * sizeof(float);
+    LS_ASSERT(count <= MESSAGE_MAX);
+    LS_TRY(m->s.api->copy_out(m->s.backend, stream, m->place->mine[m->rank], mine, (int64_t)bytes));
+    LS_TRY(m->s.api->stream_wait(stream));
+    pthread_barrier_wait(&m->place->barrier);
+    for (int r = 0; r < RANKS; r++) {
+        LS_TRY(m->s.api->copy_in(m->s.backend, stream, all + r * count, m->place->mine[r],
+                                 (int64_t)bytes));
+    }
+    LS_TRY(m->s.api->stream_wait(stream));
+    m->place->gathers[m->rank]++;
+    pthread_barrier_wait(&m->place->barrier);
+    return LS_OK;
+}
+
+static ls_status step_part(member *m)
+{
+    LS_TRY(ls_kernel_subject_forward(&m->s));
+    LS_TRY(m->s.api->plan_backward(m->s.plan, m->s.stream, m->factor, NULL, NULL));
+    return m->s.api->stream_wait(m->s.stream);
+}
+
+static void *run_member(void *context)
+{
+    member *m = context;
+    return step_part(m) == LS_OK ? NULL : m;
+}
+
+static void build_shared(ls_kernel_net *n)
+{
+    ls_kernel_net_start(n);
+    int x = ls_kernel_net_relu(n, ls_kernel_net_norm(n, ls_kernel_net_conv(n, 0, 16, 3, 1, 1)));
+    x = ls_kernel_net_block(n, x, 32, 2, 0);
+    ls_kernel_net_finish(n, x, 5);
+}
+
+static void run_members(member *m)
+{
+    pthread_t thread[RANKS];
+    for (int r = 0; r < RANKS; r++) {
+        ck_assert_int_eq(pthread_create(&thread[r], NULL, run_member, &m[r]), 0);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        void *failed;
+        pthread_join(thread[r], &failed);
+        ck_assert_ptr_null(failed);
+    }
+}
+
+static double *read_sum(const member *m, int p)
+{
+    double *sum = ls_kernel_subject_read(&m[0].s, &m[0].s.grad[p]);
+    double *second = ls_kernel_subject_read(&m[1].s, &m[1].s.grad[p]);
+    ck_assert(sum != NULL && second != NULL);
+    for (int64_t i = 0; i < m[0].s.grad[p].count; i++) {
+        sum[i] += second[i];
+    }
+    free(second);
+    return sum;
+}
+
+/* Parts of 3 and 3, and of 2 and 4 images, against one plan with all 6. */
+START_TEST(sync_norm_is_one_batch)
+{
+    int part[RANKS] = {_i == 0 ? 3 : 2, _i == 0 ? 3 : 4};
+    ls_kernel_net n;
+    build_shared(&n);
+    ls_kernel_subject whole;
+    ls_kernel_subject_options o = cuda_level(0, LS_F16);
+    plan_make(&whole, &n, 6, 9, 9, o);
+    plan_step(&whole);
+    static meeting place;
+    memset(&place, 0, sizeof place); /* the test runs more than once in one process */
+    pthread_barrier_init(&place.barrier, NULL, RANKS);
+    member m[RANKS];
+    ls_norm_sync sync[RANKS];
+    for (int r = 0, first = 0; r < RANKS; first += part[r], r++) {
+        m[r] = (member){.place = &place, .rank = r, .factor = (float)part[r] / 6};
+        sync[r] = (ls_norm_sync){RANKS, &m[r], gather};
+        o.norm_sync = &sync[r];
+        plan_make(&m[r].s, &n, part[r], 9, 9, o);
+        memcpy(m[r].s.input, whole.input + first * 243, (size_t)part[r] * 243 * sizeof(float));
+        memcpy(m[r].s.target, whole.target + first, (size_t)part[r] * sizeof(int64_t));
+    }
+    run_members(m);
+    ck_assert_int_eq(place.gathers[0], 8); /* four norms, forward and backward */
+    ck_assert_int_eq(place.gathers[1], 8);
+    for (int b = 0; b < n.network.buffer_count; b++) {
+        if (n.buffer[b].role == LS_BUFFER_BATCHES_TRACKED) {
+            continue;
+        }
+        ck_assert(cuda_same_tensor(&m[0].s, &m[0].s.buffer[b], &m[1].s, &m[1].s.buffer[b]));
+        double *one = ls_kernel_subject_read(&m[0].s, &m[0].s.buffer[b]);
+        double *all = ls_kernel_subject_read(&whole, &whole.buffer[b]);
+        for (int64_t i = 0; i < whole.buffer[b].count; i++) {
+            ck_assert(fabs(one[i] - all[i]) <= 160 * F32_UNIT * (fabs(all[i]) + 1));
+        }
+        free(one);
+        free(all);
+    }
+    double difference = 0, size = 0;
+    for (int p = 0; p < n.network.param_count; p++) {
+        double *sum = read_sum(m, p), *all = ls_kernel_subject_read(&whole, &whole.grad[p]);
+        distance d = between(sum, all, whole.grad[p].count);
+        difference += d.difference * d.difference;
+        size += d.size * d.size;
+        free(sum);
+        free(all);
+    }
+    /* both are f32 through eight layers with their own order of sums; local statistics give 0.1 and
+     * more */
+    ck_assert_msg(sqrt(difference / size) <= 160 * F32_UNIT, "%g", sqrt(difference / size));
+    for (int r = 0; r < RANKS; r++) {
+        ls_kernel_subject_free(&m[r].s);
+    }
+    ls_kernel_subject_free(&whole);
+    pthread_barrier_destroy(&place.barrier);
+}
+END_TEST
+
+int main(void)
+{
+    use_emulation();
+    Suite *suite = suite_create("cuda steps");
+    TCase *c = tcase_create("steps");
+    tcase_set_timeout(c, 120);
+    int count = sizeof networks / sizeof networks[0];
+    tcase_add_loop_test(c, places_hold_batches, 0, 2);
+    tcase_add_test(c, places_are_counted);
+    tcase_add_loop_test(c, graphs_repeat_steps, 0, 2);
+    tcase_add_loop_test(c, tensors_may_move, 0, 8);
+    tcase_add_loop_test(c, repeats_bitwise, 0, 2 * count);
+    tcase_add_test(c, ready_failure_ends_backward);
+    tcase_add_test(c, choices_are_taken_over);
+    tcase_add_loop_test(c, sync_norm_is_one_batch, 0, 2);
+    suite_add_tcase(suite, c);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}

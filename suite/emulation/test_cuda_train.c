@@ -1,0 +1,244 @@
+/* The trainer on a device that works beside the host, played on the CPU: however its work is
+ * launched, ordered and delayed, the same bits come out. */
+#include <math.h>
+
+#include "suite/unit/emulated_run.h"
+
+/* One rank, five steps; returns the exit code. `environment`: "A=1 B=2". */
+static int train(const char *environment, const char *options)
+{
+    char command[6 * PATH_MAX];
+    snprintf(command, sizeof command,
+             "LS_RUN_DIR='%s' LS_LIB_DIR='%s/emulated/lib' %s timeout 60 '%s/lockstep-train' "
+             "--device cuda -a resnet8 --image-size 8 -b 2 --steps 5 --loss-scale 128 "
+             "--print-freq 0 %s > '%s/log' 2>&1",
+             folder, build, environment, build, options, folder);
+    return exit_code(system(command));
+}
+
+/* Loss and digests of all steps, one after the other; how many there are in *steps. */
+static char *history(int *steps)
+{
+    char *text = read_file("rank0.jsonl"), *out = calloc(strlen(text) + 1, 1);
+    *steps = 0;
+    for (char *at = text; (at = strstr(at, "{\"event\":\"step\"")) != NULL; at++) {
+        const char *keys[] = {"\"loss_bits\":", "\"digest\":{"};
+        for (int k = 0; k < 2; k++) {
+            const char *from = strstr(at, keys[k]);
+            if (from != NULL) {
+                strncat(out, from, strcspn(from, k == 0 ? "," : "}"));
+            }
+        }
+        (*steps)++;
+    }
+    free(text);
+    return out;
+}
+
+/* Runs and compares with *first, or becomes it. */
+static void same(char **first, const char *environment, const char *options)
+{
+    int steps = 0;
+    char *log = NULL;
+    int code = train(environment, options);
+    log = read_file("log");
+    ck_assert_msg(code == 0, "%s %s: code %d: %s", environment, options, code, log);
+    free(log);
+    char *now = history(&steps);
+    ck_assert_int_eq(steps, 5);
+    if (*first == NULL) {
+        *first = now;
+        return;
+    }
+    ck_assert_msg(strcmp(*first, now) == 0, "%s %s: other bits", environment, options);
+    free(now);
+}
+
+START_TEST(however_it_is_launched)
+{
+    static const char *const levels[] = {"--opt-level O0", "--opt-level O2"};
+    static const char *const ways[][2] = {
+        {"A=1", "--cuda-graph off"},
+        {"A=1", "--cuda-graph on"},
+        {"LS_EMULATED_LATE=1", "--cuda-graph off"},
+        {"LS_EMULATED_LATE=1", "--cuda-graph on"},
+        {"LS_EMULATED_ORDER=backward", "--cuda-graph on"},
+        {"LS_EMULATED_GUARD=1", "--cuda-graph on"},
+        {"A=1", "--comm self"},
+        {"A=1", "--trace"},
+        {"A=1", "--workers 0"},
+    };
+    char *first = NULL;
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        char options[160];
+        snprintf(options, sizeof options, "%s %s", levels[_i], ways[i][1]);
+        same(&first, ways[i][0], options);
+    }
+    free(first);
+}
+END_TEST
+
+/* The shortest step's time as a part of the longest's. */
+static double shortest_part(void)
+{
+    char *text = read_file("rank0.jsonl");
+    double least = INFINITY, most = 0;
+    for (char *at = text; (at = strstr(at, "\"total\":")) != NULL; at++) {
+        double ms = strtod(at + strlen("\"total\":"), NULL);
+        least = fmin(least, ms);
+        most = fmax(most, ms);
+    }
+    free(text);
+    return least / most;
+}
+
+/* Without digests and dumps the host is a step ahead; what it tells is the same. */
+START_TEST(steps_in_flight)
+{
+    char *first = NULL;
+    same(&first, "A=1", "--digest none --cuda-graph off");
+    same(&first, "LS_EMULATED_LATE=1", "--digest none --cuda-graph off");
+    same(&first, "A=1", "--digest none --cuda-graph on");
+    /* each has its own time, the last too, which has ended when the one before is told: equal work
+     * on a busy machine takes fifty times as long at most; what is left when it is looked for late
+     * is a thousandth */
+    ck_assert_msg(shortest_part() > 0.02, "%g", shortest_part());
+    same(&first, "LS_EMULATED_LATE=1", "--digest none --cuda-graph on");
+    ck_assert(says("rank0.jsonl", "\"cuda_graph\":true"));
+    ck_assert(!says("rank0.jsonl", "\"forward\"")); /* nobody waited for it */
+    free(first);
+    first = NULL;
+    same(&first, "A=1", "--digest-every 3 --cuda-graph off"); /* after steps 3 and 5 */
+    same(&first, "LS_EMULATED_LATE=1", "--digest-every 3");
+    ck_assert(strstr(first, "\"digest\"") != NULL);
+    free(first);
+    first = NULL;
+    same(&first, "A=1", "--accumulate 2 --digest none");
+    same(&first, "LS_EMULATED_LATE=1", "--accumulate 2 --digest none");
+    free(first);
+}
+END_TEST
+
+/* A recording that fails has executed nothing: the step comes again without it, and so do all that
+ * follow. */
+START_TEST(goes_on_without_a_recording)
+{
+    static const char *const ways[] = {"forward", "data", "weights", "end", "instantiate"};
+    char environment[96], *first = NULL;
+    const char *late = _i == 0 ? "" : " LS_EMULATED_LATE=1";
+    same(&first, "A=1", "--deterministic --cuda-graph off");
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        snprintf(environment, sizeof environment, "LS_EMULATED_UNRECORDED=%s%s", ways[i], late);
+        same(&first, environment, _i == 0 ? "--deterministic --comm self" : "--deterministic");
+        ck_assert(says("rank0.jsonl", "{\"event\":\"graph\",\"step\":3,\"cuda_graph\":\"step 3 "
+                                      "could not be recorded on rank 0\"}"));
+        ck_assert(says("log", "go on without graphs"));
+        ck_assert_int_eq(train(environment, "--cuda-graph on"), 3);
+        ck_assert(says("log", "--cuda-graph on: step 3 could not be recorded on rank 0"));
+    }
+    free(first);
+}
+END_TEST
+
+/* A number of a step's times. */
+static double time_of(int step, const char *name)
+{
+    char *text = read_file("rank0.jsonl"), key[64];
+    snprintf(key, sizeof key, "\"step\":%d,", step);
+    char *at = strstr(text, key);
+    snprintf(key, sizeof key, "\"%s\":", name);
+    at = at != NULL ? strstr(at, key) : NULL;
+    ck_assert_ptr_nonnull(at);
+    double ms = strtod(at + strlen(key), NULL);
+    free(text);
+    return ms;
+}
+
+/* What a dump waits for is the step's time, what it does is not. */
+START_TEST(dumps_cost_what_they_do)
+{
+    ck_assert_int_eq(train("LS_EMULATED_LATE=1", "--digest none --dump-steps 3"), 0);
+    double total = time_of(3, "total"), instrument = time_of(3, "instrument");
+    /* all of its work but the optimizer's is waited for, and the host copies a few hundred KB */
+    ck_assert_msg(instrument > 0 && instrument < total, "%g of %g ms", instrument, total);
+}
+END_TEST
+
+/* As many resident batches as there are steps are the batches that would have come. */
+START_TEST(resident_batches)
+{
+    char *first = NULL;
+    same(&first, "A=1", "");
+    same(&first, "A=1", "--resident 5");
+    free(first);
+    ck_assert_int_eq(train("A=1", "--resident 2"), 0);
+    ck_assert(says("rank0.jsonl", "\"resident\":2"));
+}
+END_TEST
+
+START_TEST(phases_by_the_device)
+{
+    ck_assert_int_eq(train("A=1", "--trace --comm self"), 0);
+    static const char *const phases[] = {
+        "\"forward\":", "\"backward\":",     "\"optimizer\":",
+        "\"comm\":",    "\"comm_exposed\":", "\"name\":\"bucket 0\""};
+    for (size_t i = 0; i < sizeof phases / sizeof phases[0]; i++) {
+        ck_assert_msg(says("rank0.jsonl", phases[i]), "%s", phases[i]);
+    }
+    ck_assert(says("rank0.jsonl", "\"cuda_graph\":\"--trace\""));
+}
+END_TEST
+
+static const struct refusal {
+    const char *environment, *options;
+    int code;
+    const char *log;
+} refusals[] = {
+    {"A=1", "--cuda-graph on --trace", 2, "a step cannot be recorded: --trace"},
+    {"A=1", "--cuda-graph on --accumulate 2", 2, "a step cannot be recorded: --accumulate"},
+    {"A=1", "--cuda-graph on --overflow-at 2", 2, "a step cannot be recorded: --overflow-at"},
+    {"A=1", "--cudnn-benchmark --deterministic", 2, "--cudnn-benchmark with --deterministic"},
+    {"A=1", "--resident 2 --dump-steps 1", 2, "--resident with --dump-steps"},
+    {"A=1", "--resident 2 --data batches:/nowhere", 2, "allowed with synthetic data"},
+    {"A=1", "--device cpu --resident 2", 4, "--resident is not offered"},
+    {"A=1", "--device cpu --cudnn-benchmark", 4, "--cudnn-benchmark is not offered"},
+    {"A=1", "--device cpu --cuda-graph on", 2, "the device has no graphs"},
+    {"A=1", "--comm gloo", 2, "its engine: nccl"},
+    {"LS_EMULATED_DEVICES=0", "", 3, "no NVIDIA GPU is visible"},
+    {"LS_EMULATED_DRIVER=12020", "", 3, "the driver is for CUDA 12.2"},
+    {"LS_EMULATED_CAPABILITY=75", "", 3, "compute capability 7.5; 8.0 (A100) or newer"},
+};
+
+START_TEST(refused_in_one_line)
+{
+    const struct refusal *row = &refusals[_i];
+    int code = train(row->environment, row->options);
+    char *log = read_file("log");
+    ck_assert_msg(code == row->code, "%s: code %d: %s", row->options, code, log);
+    ck_assert_msg(strstr(log, row->log) != NULL, "%s: %s", row->options, log);
+    ck_assert_ptr_eq(strchr(log, '\n'), log + strlen(log) - 1);
+    free(log);
+}
+END_TEST
+
+int main(void)
+{
+    int rows = (int)(sizeof refusals / sizeof refusals[0]);
+    TCase *train_case = tcase_create("train");
+    tcase_add_checked_fixture(train_case, set_up, tear_down);
+    tcase_set_timeout(train_case, 60);
+    tcase_add_loop_test(train_case, however_it_is_launched, 0, 2);
+    tcase_add_test(train_case, steps_in_flight);
+    tcase_add_loop_test(train_case, goes_on_without_a_recording, 0, 2);
+    tcase_add_test(train_case, dumps_cost_what_they_do);
+    tcase_add_test(train_case, resident_batches);
+    tcase_add_test(train_case, phases_by_the_device);
+    tcase_add_loop_test(train_case, refused_in_one_line, 0, rows);
+    Suite *suite = suite_create("cuda_train");
+    suite_add_tcase(suite, train_case);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}

@@ -1,0 +1,29 @@
+/* Tools of the cases that call our own parts: a device, tensors in its memory, and what a part says
+ * on stderr while it is made to fail. */
+#ifndef LS_INSIDE_H
+#define LS_INSIDE_H
+
+#include "reference/state/device.h"
+#include "suite/suite.h"
+
+/* The CPU's backend, one thread. False, with the verdict set to INFRA, where it cannot be had. */
+bool ls_inside_open(ls_device *out, ls_verdict *verdict);
+/* Backend memory, zeroed; freed with ls_inside_free. `count` 0 is allowed. */
+ls_tensor ls_inside_tensor(const ls_device *device, ls_dtype dtype, int64_t count);
+void ls_inside_free(const ls_device *device, ls_tensor *tensor);
+void ls_inside_write(const ls_device *device, const ls_tensor *tensor, const float *value);
+void ls_inside_read(const ls_device *device, const ls_tensor *tensor, float *value);
+
+/* A row of kind inside, without jobs. */
+ls_case *ls_inside_add(ls_case_list *list, ls_case_judge *judge, const char *requirement,
+                       const char *id_format, ...) __attribute__((format(printf, 4, 5)));
+
+/* Between the two calls what is written to stderr goes to a file; the second one returns it, cut to
+ * bytes, and the number of its lines. */
+typedef struct ls_inside_ear {
+    int kept, file;
+} ls_inside_ear;
+ls_inside_ear ls_inside_hear(void);
+int ls_inside_heard(ls_inside_ear *ear, char *text, int bytes);
+
+#endif

@@ -1,0 +1,200 @@
+#include "compare_checks.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/log.h"
+
+static const double u32 = 0x1p-24; /* unit of f32 */
+
+void ls_compare_checks_fail(ls_compare_checks *checks, const char *tensor, const char *format, ...)
+{
+    if (checks->count++ > 0) {
+        return;
+    }
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(checks->line, sizeof checks->line, format, arguments);
+    va_end(arguments);
+    if (tensor != NULL) {
+        snprintf(checks->tensor, sizeof checks->tensor, "%s", tensor);
+    }
+}
+
+static ls_status allocate(int64_t count, double **out)
+{
+    *out = malloc((size_t)count * sizeof **out);
+    if (*out == NULL) {
+        ls_log_error("cannot allocate %lld values of a dump", (long long)count);
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}
+
+void ls_compare_checks_replicas(const ls_evidence *evidence, const char *prefix, const char *what,
+                                ls_compare_checks *checks)
+{
+    for (int rank = 1; rank < evidence->world; rank++) {
+        int param = ls_evidence_differs(evidence, prefix, rank);
+        if (param >= 0) {
+            const char *name = evidence->net.param[param].name;
+            ls_compare_checks_fail(checks, name, "rank=%d %s: %s differ from rank 0's bits", rank,
+                                   name, what);
+        }
+    }
+}
+
+/* ---- loss ------------------------------------------------------------------------------------ */
+
+/* Mean cross entropy of `images` rows in FP64, and the largest |logit|. */
+static double cross_entropy(const double *logits, const int64_t *target, int64_t images,
+                            int classes, double *largest)
+{
+    double loss = 0;
+    for (int64_t n = 0; n < images; n++) {
+        const double *x = logits + n * classes;
+        double most = x[0], sum = 0;
+        for (int c = 0; c < classes; c++) {
+            most = fmax(most, x[c]);
+            *largest = fmax(*largest, fabs(x[c]));
+        }
+        for (int c = 0; c < classes; c++) {
+            sum += exp(x[c] - most);
+        }
+        loss += (most + log(sum) - x[target[n]]) / (double)images;
+    }
+    return loss;
+}
+
+ls_status ls_compare_checks_loss(const ls_evidence *evidence, ls_compare_checks *checks)
+{
+    int classes = evidence->net.classes;
+    ls_shards shards = ls_oracle_shards(&evidence->step);
+    double *logits;
+    LS_TRY(allocate(ls_shards_samples(&shards) * classes, &logits));
+    for (int rank = 0; rank < evidence->world; rank++) {
+        int64_t images = ls_shards_images(&shards, rank);
+        const ls_dumpfile_entry *entry = ls_dumpfile_find(evidence->file[rank], "logits");
+        const ls_dumpfile_entry *loss = ls_dumpfile_find(evidence->file[rank], "loss");
+        if (entry == NULL || loss == NULL || entry->count != images * classes || loss->count != 1) {
+            ls_compare_checks_fail(checks, NULL, "rank=%d logits or loss missing or misshapen",
+                                   rank);
+            continue;
+        }
+        double value, largest = 0;
+        ls_dumpfile_read(entry, logits);
+        ls_dumpfile_read(loss, &value);
+        double expected =
+            cross_entropy(logits, evidence->step.target[rank], images, classes, &largest);
+        /* f32: exp of a rounded difference errs by 4*u*largest, a sum of C terms and its logarithm
+         * by (C+8)*u, the mean over the images by one rounding each */
+        double limit = u32 * (4 * largest + classes + 8 + (double)(images + 4) * fabs(expected));
+        if (!(fabs(value - expected) <= limit) && isfinite(expected)) {
+            ls_compare_checks_fail(checks, NULL,
+                                   "rank=%d loss %.9g is not the cross entropy %.9g of its logits, "
+                                   "limit=%.1e (f32 arithmetic)",
+                                   rank, value, expected, limit);
+        }
+    }
+    free(logits);
+    return LS_OK;
+}
+
+/* ---- reduction ------------------------------------------------------------------------------- */
+
+/* One parameter's tensors as the reduction saw them. */
+typedef struct reduction {
+    double *local; /* of one rank */
+    double *sum, *magnitude;
+} reduction;
+
+static void check_reduction(const ls_evidence *evidence, int param, int level, reduction *r,
+                            ls_compare_checks *checks)
+{
+    const ls_oracle_step *step = &evidence->step;
+    const ls_nettab_param *p = &evidence->net.param[param];
+    const ls_nettab_node *node = &evidence->net.node[p->node];
+    bool half = level == 3 || (level == 2 && node->kind != LS_NETTAB_NORM);
+    ls_bits_type own = half ? step->half : LS_BITS_F32;
+    ls_bits_type wire = own;
+    if (step->reduce != LS_BITS_F64 && (own == LS_BITS_F32 || step->reduce == LS_BITS_F32)) {
+        wire = step->reduce; /* --compress is for f32 gradients, half ones keep their type */
+    }
+    ls_bits_type coarsest = ls_bits_unit(own) > ls_bits_unit(wire) ? own : wire;
+    double world = evidence->world, divisor = step->average == LS_ORACLE_SUM ? 1 : world;
+    double unit = ls_bits_unit(coarsest);
+    bool early = step->average == LS_ORACLE_DIVIDE_THEN_SUM || step->predivide != 1 || wire != own;
+    double per_sum = (world - 1 + (early ? 2 : 0)) * unit / (1 - world * unit);
+    /* subnormals of the reduced type: half a quantum for each of the 2W+2 roundings, unscaled */
+    double tiny = (2 * world + 2) * ls_bits_tiny(coarsest) / step->loss_scale;
+    memset(r->sum, 0, (size_t)p->count * sizeof *r->sum);
+    memset(r->magnitude, 0, (size_t)p->count * sizeof *r->magnitude);
+    for (int rank = 0; rank < evidence->world; rank++) {
+        ls_dumpfile_read(ls_dumpfile_findf(evidence->file[rank], "local/%s", p->name), r->local);
+        for (int64_t i = 0; i < p->count; i++) {
+            r->sum[i] += r->local[i];
+            r->magnitude[i] += fabs(r->local[i]);
+        }
+    }
+    for (int64_t i = 0; i < p->count; i++) {
+        double got = evidence->grad[p->offset + i], expected = r->sum[i] / divisor;
+        /* + 2 f32 units: 1/W and 1/S are f32 values, and the unscaled gradient is stored in f32 */
+        double limit = per_sum * r->magnitude[i] / divisor +
+                       (unit + 3 * u32) * fmax(fabs(got), fabs(expected)) + tiny;
+        checks->reduce_ratio = fmax(checks->reduce_ratio, fabs(got - expected) / limit);
+        if (!(fabs(got - expected) <= limit)) {
+            ls_compare_checks_fail(checks, p->name,
+                                   "%s element %lld: reduced to %.6g, the ranks' local/ give %.6g, "
+                                   "limit=%.1e (one rounding per addition)",
+                                   p->name, (long long)i, got, expected, limit);
+            return;
+        }
+    }
+}
+
+static bool has_local(const ls_evidence *evidence)
+{
+    for (int rank = 0; rank < evidence->world; rank++) {
+        for (int i = 0; i < evidence->net.param_count; i++) {
+            const ls_dumpfile_entry *entry =
+                ls_dumpfile_findf(evidence->file[rank], "local/%s", evidence->net.param[i].name);
+            if (entry == NULL || entry->count != evidence->net.param[i].count) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static int64_t largest_param(const ls_nettab *net)
+{
+    int64_t largest = 0;
+    for (int i = 0; i < net->param_count; i++) {
+        largest = net->param[i].count > largest ? net->param[i].count : largest;
+    }
+    return largest;
+}
+
+ls_status ls_compare_checks_reduce(const ls_evidence *evidence, int level,
+                                   ls_compare_checks *checks, bool *judged)
+{
+    *judged = has_local(evidence);
+    if (!*judged) {
+        return LS_OK;
+    }
+    int64_t largest = largest_param(&evidence->net);
+    reduction r = {0};
+    LS_TRY(allocate(3 * largest, &r.local));
+    r.sum = r.local + largest;
+    r.magnitude = r.sum + largest;
+    int order[LS_NETTAB_PARAMS_MAX];
+    ls_evidence_backward_order(&evidence->net, order);
+    for (int i = 0; i < evidence->net.param_count; i++) {
+        check_reduction(evidence, order[i], level, &r, checks);
+    }
+    free(r.local);
+    return LS_OK;
+}

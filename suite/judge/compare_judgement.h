@@ -1,0 +1,41 @@
+/* One step while it is judged: what the files beside compare.c share. */
+#ifndef LS_COMPARE_JUDGEMENT_H
+#define LS_COMPARE_JUDGEMENT_H
+
+#include "reference/oracle/evidence.h"
+#include "reference/oracle/ideal_error.h"
+#include "compare.h"
+#include "compare_bounds.h"
+#include "compare_checks.h"
+#include "compare_spans.h"
+
+typedef struct ls_compare_judgement {
+    const ls_compare_facts *facts;
+    ls_evidence *evidence;
+    ls_compare_spans spans;
+    ls_ideal_error_cost cost;
+    ls_oracle_result forced;
+    double *tie_limit; /* [branches] */
+    int level;         /* as asked for; evidence->step.level is that of the types stored */
+    bool nesterov, skipped, finite;
+    const ls_compare_bound *bounds; /* [LS_COMPARE_PARTS] */
+    ls_compare_checks checks;
+    ls_compare_verdict *verdict;
+    char weak[200]; /* why the evidence does not carry, "" where it does */
+} ls_compare_judgement;
+
+static inline const char *ls_compare_judgement_type(const ls_compare_judgement *j)
+{
+    return j->level == 0 ? "fp32" : j->evidence->step.half == LS_BITS_BF16 ? "bf16" : "fp16";
+}
+
+/* Which factor holds for a span: tensors of less than 64 elements have their own. */
+static inline ls_compare_part ls_compare_judgement_part(const ls_compare_judgement *j, int64_t span)
+{
+    if (j->spans.kind[span] == LS_COMPARE_SPANS_TENSOR) {
+        return j->spans.span[span].count >= 64 ? LS_COMPARE_TENSOR : LS_COMPARE_SMALL;
+    }
+    return j->spans.kind[span] == LS_COMPARE_SPANS_BLOCK ? LS_COMPARE_BLOCK : LS_COMPARE_EDGE;
+}
+
+#endif

@@ -1,0 +1,305 @@
+#include "compare_optim.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/log.h"
+#include "reference/oracle/bits.h"
+#include "suite/suite.h"
+
+/* reference/oracle/interval.h bounds one order of the operations. */
+static const ls_tol order =
+    LS_TOL(2, "f32's errors of this formula in one order of its operations, and as much again for "
+              "another order (Apex divides where torch multiplies)");
+
+/* ---- what is asked for ----------------------------------------------------------------------- */
+
+bool ls_compare_optim_rule(const ls_dumpfile *file, bool nesterov, ls_update_rule *rule,
+                           bool *skipped)
+{
+    ls_update_kind kind = ls_update_find(ls_dumpfile_text(file, "optimizer", "sgd"));
+    double step = ls_dumpfile_number(file, "step", 0);
+    double taken = ls_dumpfile_number(file, "optimizer_steps", 0);
+    double beta1 = 0.9, beta2 = 0.999; /* torch's and Apex's */
+    (void)sscanf(ls_dumpfile_text(file, "betas", ""), "%lf,%lf", &beta1, &beta2);
+    *skipped = ls_dumpfile_flag(file, "skipped", false);
+    bool counts = kind != LS_UPDATE_SGD && kind != LS_UPDATE_LARS;
+    if (kind == LS_UPDATE_KINDS || (!*skipped && ls_dumpfile_text(file, "lr", NULL) == NULL) ||
+        (!*skipped && counts && taken == 0 && step != 1)) {
+        return false;
+    }
+    *rule = (ls_update_rule){
+        .kind = kind,
+        .step = (int64_t)(taken > 0 ? taken : step),
+        .lr = ls_dumpfile_number(file, "lr", 0),
+        .weight_decay = ls_dumpfile_number(file, "weight_decay", 0),
+        .momentum = ls_dumpfile_number(file, "momentum", 0),
+        .nesterov = nesterov || ls_dumpfile_flag(file, "nesterov", false),
+        .beta1 = beta1,
+        .beta2 = beta2,
+        .epsilon = ls_dumpfile_number(file, "eps", kind == LS_UPDATE_LAMB ? 1e-6 : 1e-8),
+        .max_grad_norm = ls_dumpfile_number(file, "max_grad_norm", 1),
+        .trust = ls_dumpfile_number(file, "trust", 0.02),
+    };
+    return true;
+}
+
+const ls_dumpfile_entry *ls_compare_optim_before(const ls_dumpfile *file, const char *name)
+{
+    const ls_dumpfile_entry *master = ls_dumpfile_findf(file, "master/%s", name);
+    const ls_dumpfile_entry *held = ls_dumpfile_findf(file, "param/%s", name);
+    const ls_dumpfile_entry *next = ls_dumpfile_findf(file, "next/%s", name);
+    if (master != NULL) {
+        return master;
+    }
+    /* masters are made from the rounded half weights, so at step 1 both are the same number */
+    bool is_value =
+        held != NULL && next != NULL &&
+        (strcmp(held->dtype, next->dtype) == 0 || ls_dumpfile_number(file, "step", 0) == 1);
+    return is_value ? held : NULL;
+}
+
+static const ls_dumpfile_entry *moment_of(const ls_dumpfile *file, const char *prefix,
+                                          const char *name, const ls_update_rule *rule, int moment)
+{
+    return ls_dumpfile_findf(file, "%s/%s/%s", prefix, name,
+                             ls_update_moment_name(rule->kind, moment));
+}
+
+/* One parameter's tensors in the dump. */
+typedef struct found {
+    const char *name;
+    const ls_dumpfile_entry *before, *grad, *next;
+    const ls_dumpfile_entry *state[2], *next_state[2]; /* NULL where absent */
+} found;
+
+static bool find(const ls_dumpfile *file, const ls_dumpfile_entry *next, const ls_update_rule *rule,
+                 bool skipped, found *out)
+{
+    const char *name = next->name + strlen("next/");
+    *out = (found){.name = name,
+                   .before = ls_compare_optim_before(file, name),
+                   .grad = ls_dumpfile_findf(file, "grad/%s", name),
+                   .next = next};
+    bool ok = out->before != NULL && out->before->count == next->count && out->grad != NULL &&
+              out->grad->count == next->count;
+    for (int m = 0; m < ls_update_moments(rule); m++) {
+        out->state[m] = moment_of(file, "state", name, rule, m);
+        out->next_state[m] = moment_of(file, "next_state", name, rule, m);
+        bool starts_at_zero = rule->step == 1;
+        ok = ok && (out->state[m] != NULL || starts_at_zero || skipped);
+        ok = ok && (out->state[m] == NULL || out->state[m]->count == next->count);
+        ok = ok && (out->next_state[m] == NULL || out->next_state[m]->count == next->count);
+    }
+    return ok;
+}
+
+/* ---- comparing ------------------------------------------------------------------------------- */
+
+double ls_compare_optim_ratio(const ls_dumpfile_entry *next, double got, double expected,
+                              double error)
+{
+    double limit = order.value * error;
+    ls_bits_type stored = strcmp(next->dtype, "F16") == 0    ? LS_BITS_F16
+                          : strcmp(next->dtype, "BF16") == 0 ? LS_BITS_BF16
+                                                             : LS_BITS_F32;
+    if (stored != LS_BITS_F32) {
+        limit += ls_bits_unit(stored) * fabs(expected) + ls_bits_tiny(stored);
+    }
+    double off = fabs(got - expected);
+    return off == 0 ? 0 : off / limit; /* a first buffer is its gradient: nothing is rounded */
+}
+
+/* Room for one tensor, carved from one block. */
+typedef struct room {
+    double *block, *value, *value_error, *grad, *moment[2], *moment_error[2], *got, *before;
+} room;
+
+enum { ROOM_ARRAYS = 9 };
+
+static ls_status make_room(int64_t largest, room *r)
+{
+    r->block = calloc((size_t)(largest * ROOM_ARRAYS) + 1, sizeof *r->block);
+    if (r->block == NULL) {
+        ls_log_error("cannot allocate %lld values of a dump", (long long)largest);
+        return LS_ERR_INFRA;
+    }
+    double **array[ROOM_ARRAYS] = {&r->value,           &r->value_error, &r->grad,
+                                   &r->moment[0],       &r->moment[1],   &r->moment_error[0],
+                                   &r->moment_error[1], &r->got,         &r->before};
+    for (int i = 0; i < ROOM_ARRAYS; i++) {
+        *array[i] = r->block + i * largest;
+    }
+    return LS_OK;
+}
+
+static void compare_values(const found *f, const ls_update_rule *rule, const room *r,
+                           ls_compare_checks *checks, ls_compare_optim_result *out)
+{
+    static const char *const names[] = {"SGD", "Adam", "AdamW", "LAMB", "LARS"};
+    ls_dumpfile_read(f->next, r->got);
+    for (int64_t i = 0; i < f->next->count; i++) {
+        double ratio = ls_compare_optim_ratio(f->next, r->got[i], r->value[i], r->value_error[i]);
+        out->elements++;
+        out->moved += r->got[i] != r->before[i];
+        out->ratio = ratio > out->ratio ? ratio : out->ratio;
+        if (!(ratio <= 1) && isfinite(r->value[i])) {
+            ls_compare_checks_fail(
+                checks, f->name,
+                "%s element %lld: next/ is %.9g, %s gives %.9g from %.9g, %.3g x "
+                "limit (f32 arithmetic)",
+                f->name, (long long)i, r->got[i], names[rule->kind], r->value[i], r->before[i],
+                ratio);
+            return;
+        }
+    }
+}
+
+static void compare_moment(const found *f, const ls_update_rule *rule, int moment, const room *r,
+                           ls_compare_checks *checks)
+{
+    ls_dumpfile_read(f->next_state[moment], r->got);
+    for (int64_t i = 0; i < f->next->count; i++) {
+        double expected = r->moment[moment][i];
+        double ratio = ls_compare_optim_ratio(f->next_state[moment], r->got[i], expected,
+                                              r->moment_error[moment][i]);
+        if (!(ratio <= 1) && isfinite(expected)) {
+            ls_compare_checks_fail(checks, f->name,
+                                   "%s element %lld: %s is %.9g after the step, its formula gives "
+                                   "%.9g, %.3g x limit (f32 arithmetic)",
+                                   f->name, (long long)i, ls_update_moment_name(rule->kind, moment),
+                                   r->got[i], expected, ratio);
+            return;
+        }
+    }
+}
+
+static ls_status check_taken(const found *f, const ls_update_rule *rule, const room *r,
+                             ls_compare_checks *checks, ls_compare_optim_result *out)
+{
+    size_t bytes = (size_t)f->next->count * sizeof *r->value;
+    ls_dumpfile_read(f->before, r->value);
+    ls_dumpfile_read(f->grad, r->grad);
+    memcpy(r->before, r->value, bytes);
+    memset(r->value_error, 0, bytes);
+    for (int m = 0; m < 2; m++) {
+        memset(r->moment[m], 0, bytes);
+        memset(r->moment_error[m], 0, bytes);
+        if (f->state[m] != NULL) {
+            ls_dumpfile_read(f->state[m], r->moment[m]);
+        }
+    }
+    ls_update_tensor tensor = {
+        .count = f->next->count,
+        .grad = r->grad,
+        .value = r->value,
+        .value_error = r->value_error,
+        .moment = {r->moment[0], r->moment[1]},
+        .moment_error = {r->moment_error[0], r->moment_error[1]},
+    };
+    LS_TRY(ls_update_step(rule, &tensor));
+    compare_values(f, rule, r, checks, out);
+    for (int m = 0; m < ls_update_moments(rule); m++) {
+        if (f->next_state[m] != NULL) {
+            compare_moment(f, rule, m, r, checks);
+        }
+        out->state_judged = out->state_judged && f->next_state[m] != NULL;
+    }
+    return LS_OK;
+}
+
+static void check_same(const char *name, const char *what, const ls_dumpfile_entry *before,
+                       const ls_dumpfile_entry *after, const room *r, ls_compare_checks *checks)
+{
+    ls_dumpfile_read(before, r->before);
+    ls_dumpfile_read(after, r->got);
+    for (int64_t i = 0; i < after->count; i++) {
+        if (!(r->before[i] == r->got[i])) {
+            ls_compare_checks_fail(
+                checks, name, "%s element %lld: a skipped step changed its %s from %.9g to %.9g",
+                name, (long long)i, what, r->before[i], r->got[i]);
+            return;
+        }
+    }
+}
+
+static void check_skipped(const found *f, const ls_update_rule *rule, const room *r,
+                          ls_compare_checks *checks, ls_compare_optim_result *out)
+{
+    check_same(f->name, "value", f->before, f->next, r, checks);
+    for (int m = 0; m < ls_update_moments(rule); m++) {
+        bool both = f->state[m] != NULL && f->next_state[m] != NULL;
+        out->state_judged = out->state_judged && both;
+        if (both) {
+            check_same(f->name, ls_update_moment_name(rule->kind, m), f->state[m], f->next_state[m],
+                       r, checks);
+        }
+    }
+    out->elements += f->next->count;
+}
+
+/* ---- the dump -------------------------------------------------------------------------------- */
+
+static bool is_next(const ls_dumpfile_entry *entry)
+{
+    return strncmp(entry->name, "next/", 5) == 0;
+}
+
+/* Whether every parameter can be judged; the largest of them, and the sum of all squares. */
+static ls_status survey(const ls_dumpfile *file, ls_update_rule *rule, bool skipped, room *r,
+                        bool *complete)
+{
+    int64_t largest = 0;
+    *complete = false;
+    for (int i = 0; i < ls_dumpfile_count(file); i++) {
+        const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);
+        found f;
+        if (is_next(entry)) {
+            if (!find(file, entry, rule, skipped, &f)) {
+                *complete = false;
+                return LS_OK;
+            }
+            *complete = true;
+            largest = entry->count > largest ? entry->count : largest;
+        }
+    }
+    LS_TRY(make_room(largest, r));
+    rule->grad_squares = 0;
+    rule->grad_elements = 0;
+    for (int i = 0; i < ls_dumpfile_count(file) && rule->kind == LS_UPDATE_LAMB; i++) {
+        const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);
+        if (strncmp(entry->name, "grad/", 5) == 0 && entry->count <= largest) {
+            ls_dumpfile_read(entry, r->grad);
+            rule->grad_squares += ls_update_squares(r->grad, entry->count);
+            rule->grad_elements += entry->count;
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_compare_optim_step(const ls_dumpfile *file, const ls_update_rule *rule, bool skipped,
+                                ls_compare_checks *checks, ls_compare_optim_result *out)
+{
+    ls_update_rule full = *rule;
+    room r = {0};
+    memset(out, 0, sizeof *out);
+    LS_TRY(survey(file, &full, skipped, &r, &out->judged));
+    out->state_judged = out->judged && ls_update_moments(rule) > 0;
+    ls_status status = LS_OK;
+    for (int i = 0; out->judged && i < ls_dumpfile_count(file) && status == LS_OK; i++) {
+        const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);
+        found f;
+        if (!is_next(entry) || !find(file, entry, &full, skipped, &f)) {
+            continue;
+        }
+        if (skipped) {
+            check_skipped(&f, &full, &r, checks, out);
+        } else {
+            status = check_taken(&f, &full, &r, checks, out);
+        }
+    }
+    free(r.block);
+    return status;
+}

@@ -1,0 +1,362 @@
+#include "diagnose.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/log.h"
+#include "reference/oracle/ideal_error.h"
+#include "diagnose_fit.h"
+#include "diagnose_models.h"
+#include "diagnose_place.h"
+#include "suite/suite.h"
+
+static const ls_tol same_factor =
+    LS_TOL(1e-2, "the factors stand farther apart, and the rounding of halves moves less");
+/* A model must beat "nothing is wrong" clearly, whatever rounding allows. */
+static const ls_tol better = LS_TOL(0.25, "an explanation leaves a quarter of the error at most");
+static const ls_tol alike = LS_TOL(3, "two precisions that are one bit apart differ by two");
+
+/* The chosen elements side by side, for the fits. */
+typedef struct chosen {
+    const ls_diagnose_wrong *wrong;
+    int64_t count;
+    double *value, *expected, *param, *moment, *former; /* [count] */
+    double *rank[LS_DIAGNOSE_FIT_MAX];                  /* [count] each, NULL where not known */
+    bool has_moment, has_former;
+    double noise, off, norm; /* |noise|, |value - expected|, |value| */
+    const char *name;        /* "every gradient is", "the last 3 elements of 21 tensors are" */
+    double *memory;
+} chosen;
+
+/* index NULL: all elements. */
+static ls_status choose(const ls_diagnose_wrong *wrong, const int64_t *index, int64_t count,
+                        const char *name, const ls_diagnose_past *past, chosen *out)
+{
+    const ls_evidence *e = wrong->evidence;
+    int ranks = wrong->rank_grad != NULL && e->world <= LS_DIAGNOSE_FIT_MAX ? e->world : 0;
+    memset(out, 0, sizeof *out);
+    out->wrong = wrong;
+    out->count = count;
+    out->name = name;
+    out->memory = malloc((size_t)(5 + ranks) * (size_t)count * sizeof(double) + 8);
+    if (out->memory == NULL) {
+        ls_log_error("cannot allocate %lld elements to fit", (long long)count);
+        return LS_ERR_INFRA;
+    }
+    out->value = out->memory;
+    out->expected = out->value + count;
+    out->param = out->expected + count;
+    out->moment = out->param + count;
+    out->former = out->moment + count;
+    for (int k = 0; k < ranks; k++) {
+        out->rank[k] = out->former + (k + 1) * count;
+    }
+    out->has_moment = past->moment != NULL;
+    out->has_former = past->grad != NULL;
+    int p = 0;
+    double noise2 = 0, off2 = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at = index == NULL ? i : index[i];
+        while (at >= e->net.param[p].offset + e->net.param[p].count) {
+            p++;
+        }
+        out->value[i] = e->grad[at];
+        out->expected[i] = wrong->expected[at];
+        out->param[i] = e->param[at];
+        out->moment[i] = out->has_moment ? past->moment[at] : 0;
+        out->former[i] = out->has_former ? past->grad[at] : 0;
+        for (int k = 0; k < ranks; k++) {
+            out->rank[k][i] = wrong->rank_grad[k * e->net.elements + at];
+        }
+        noise2 += wrong->noise[p] * wrong->noise[p];
+        off2 += (out->value[i] - out->expected[i]) * (out->value[i] - out->expected[i]);
+    }
+    out->noise = sqrt(noise2);
+    out->off = sqrt(off2);
+    out->norm = ls_diagnose_fit_norm(count, out->value);
+    return LS_OK;
+}
+
+/* Rounding is of the size of what was rounded: `growth` is how much larger that was. */
+static bool explains(const chosen *c, double rest, double growth)
+{
+    return rest <= fmax(1, growth) * c->noise && rest <= better.value * c->off;
+}
+
+/* ---- sums of what is known ------------------------------------------------------------------- */
+
+/* What multiplies a gradient when one step of the recipe is forgotten or done twice. */
+static const char *factor_meaning(const ls_oracle_step *step, double factor)
+{
+    double world = step->world, scale = step->loss_scale, micro = step->accumulate;
+    const struct {
+        double factor;
+        const char *meaning;
+    } known[] = {
+        {world, "summed over ranks, not averaged"},
+        {1 / world, "averaged over ranks twice"},
+        {scale, "not unscaled"},
+        {1 / scale, "unscaled twice"},
+        {scale * world, "neither averaged nor unscaled"},
+        {micro, "micro-steps summed, not averaged"},
+        {1 / micro, "micro-steps averaged twice"},
+        {2, "counted twice"},
+        {-1, "the sign is turned"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (known[i].factor != 1 &&
+            fabs(factor - known[i].factor) <= same_factor.value * fabs(known[i].factor)) {
+            return known[i].meaning;
+        }
+    }
+    return NULL;
+}
+
+static bool is_zero(const chosen *c, char *text, int bytes)
+{
+    if (c->norm > 0 || ls_diagnose_fit_norm(c->count, c->expected) == 0) {
+        return false;
+    }
+    snprintf(text, (size_t)bytes, "%s zero: nothing arrived there", c->name);
+    return true;
+}
+
+static bool is_factor(const chosen *c, char *text, int bytes)
+{
+    const double *basis[] = {c->expected};
+    double factor;
+    double rest = ls_diagnose_fit(c->count, c->value, 1, basis, &factor);
+    if (!explains(c, rest, fabs(factor)) || c->norm == 0) {
+        return false;
+    }
+    const char *meaning = factor_meaning(&c->wrong->evidence->step, factor);
+    double exponent = log2(fabs(factor)); /* one bit of it: a power of two of powers of two */
+    if (c->count == 1 && fabs(exponent) > 0.5 &&
+        fabs(exponent - round(exponent)) <= same_factor.value) {
+        meaning = "a bit of its exponent is flipped";
+    }
+    snprintf(text, (size_t)bytes, "%s %.*f x the expected one (residual %.0e)%s%s", c->name,
+             fabs(factor) < 0.1 ? 6 : 3, factor, rest / c->norm, meaning != NULL ? ": " : "",
+             meaning != NULL ? meaning : "");
+    return true;
+}
+
+/* What the ranks' weights say, each in shares of 1 / world; a tenth of a share is rounding. */
+static const char *weights_meaning(const chosen *c, int world, const double *weight)
+{
+    int used = 0, odd = 0, late = 0;
+    double scale = c->wrong->evidence->step.loss_scale;
+    for (int k = 0; k < world; k++) {
+        double share = weight[k] * world;
+        used += fabs(share) > 0.1;
+        odd += fabs(share - 1) > 0.1;
+        late += scale > 2 && fabs(share / scale - 1) <= 0.1;
+    }
+    return odd == 0 || used == 0 ? NULL
+           : late > 0            ? "shares that came after unscaling: the reduction was not awaited"
+           : used == 1           ? "it was not reduced"
+           : used < world        ? "a rank is missing from the reduction"
+                                 : "the ranks have unequal weights";
+}
+
+static bool is_of_ranks(const chosen *c, char *text, int bytes)
+{
+    int world = c->wrong->evidence->world;
+    if (c->rank[0] == NULL || world < 2 || c->count < world) {
+        return false;
+    }
+    double weight[LS_DIAGNOSE_FIT_MAX], sum_weight = 0;
+    double rest =
+        ls_diagnose_fit(c->count, c->value, world, (const double *const *)c->rank, weight);
+    for (int k = 0; k < world; k++) {
+        sum_weight += fabs(weight[k]);
+    }
+    const char *meaning = explains(c, rest, sum_weight) ? weights_meaning(c, world, weight) : NULL;
+    if (meaning == NULL) {
+        return false;
+    }
+    char sum[200] = "";
+    for (int k = 0; k < world; k++) {
+        if (fabs(weight[k]) > 0.1 / world) {
+            ls_text_add(sum, sizeof sum, "%s%.3f x rank %d's", sum[0] != '\0' ? " + " : "",
+                        weight[k], k);
+        }
+    }
+    snprintf(text, (size_t)bytes, "%s %s (residual %.0e): %s", c->name, sum, rest / c->norm,
+             meaning);
+    return true;
+}
+
+/* The nearest to one element of what a reduction leaves that overlaps with backward: some ranks'
+ * shares, none, or one rank's own gradient. The sum of all shares is the right one. */
+static double nearest_part(const chosen *c, int64_t i, int world)
+{
+    double least = fabs(c->value[i]);
+    for (int set = 1; set < (1 << world) - 1; set++) {
+        double sum = 0;
+        for (int k = 0; k < world; k++) {
+            sum += (set >> k & 1) != 0 ? c->rank[k][i] : 0;
+        }
+        least = fmin(least, fabs(c->value[i] - sum / world));
+    }
+    for (int k = 0; k < world; k++) {
+        least = fmin(least, fabs(c->value[i] - c->rank[k][i]));
+    }
+    return least;
+}
+
+static const ls_tol nearest =
+    LS_TOL(0.05, "the nearest of the 18 parts of four ranks leaves a tenth of a random error");
+
+/* Element by element another sum: what a race leaves. */
+static bool is_of_some_ranks(const chosen *c, char *text, int bytes)
+{
+    enum { RANKS_MAX = 4, COUNT_MIN = 64 };
+    int world = c->wrong->evidence->world;
+    if (c->rank[0] == NULL || world < 2 || world > RANKS_MAX || c->count < COUNT_MIN) {
+        return false;
+    }
+    double rest2 = 0;
+    for (int64_t i = 0; i < c->count; i++) {
+        double part = nearest_part(c, i, world);
+        rest2 += part * part;
+    }
+    if (!explains(c, sqrt(rest2), 1) || sqrt(rest2) > nearest.value * c->off) {
+        return false;
+    }
+    snprintf(text, (size_t)bytes,
+             "%s made of some ranks' shares, not everywhere the same ones (residual %.0e): the "
+             "reduction ran before every gradient was there, or was not awaited",
+             c->name, sqrt(rest2) / c->norm);
+    return true;
+}
+
+/* value = expected + weight * other, for something that does not belong there. */
+static bool is_with(const chosen *c, const double *other, const char *what, char *text, int bytes)
+{
+    const double *basis[] = {c->expected, other};
+    double weight[2];
+    double rest = ls_diagnose_fit(c->count, c->value, 2, basis, weight);
+    if (!explains(c, rest, fabs(weight[0])) || c->count < 16) {
+        return false;
+    }
+    snprintf(text, (size_t)bytes, "%s %.3f x the expected one + %.3g x %s (residual %.0e)", c->name,
+             weight[0], weight[1], what, rest / c->norm);
+    return true;
+}
+
+static bool try_sums(const chosen *c, char *text, int bytes)
+{
+    return is_zero(c, text, bytes) || is_factor(c, text, bytes) || is_of_ranks(c, text, bytes) ||
+           is_of_some_ranks(c, text, bytes) ||
+           (c->has_former &&
+            is_with(c, c->former, "the step before's: it was not cleared", text, bytes)) ||
+           (c->has_moment &&
+            is_with(c, c->moment, "the momentum buffer: an earlier gradient was not cleared", text,
+                    bytes)) ||
+           is_with(c, c->param, "the weights: weight decay is in the gradient already", text,
+                   bytes);
+}
+
+/* ---- fewer bits ------------------------------------------------------------------------------ */
+
+/* How much the step errs when it is done at `level` in `half`. */
+static ls_status cost_of(const ls_diagnose_wrong *wrong, int level, ls_bits_type half, double *out)
+{
+    ls_oracle_step step = wrong->evidence->step;
+    ls_ideal_error_span whole = {0, wrong->evidence->net.elements};
+    ls_ideal_error_cost cost;
+    step.level = level;
+    step.half = half;
+    step.loss_scale = level == 0 ? 1 : step.loss_scale;
+    LS_TRY(ls_ideal_error_measure(&step, &whole, 1, NULL, &cost));
+    *out = sqrt(cost.whole_error2 / cost.whole_grad2);
+    ls_ideal_error_cost_free(&cost);
+    return LS_OK;
+}
+
+static ls_status try_precision(const ls_diagnose_wrong *wrong, char *text, int bytes)
+{
+    static const struct {
+        ls_bits_type half;
+        const char *name;
+    } type[] = {{LS_BITS_F16, "10 bits (fp16, TF32)"}, {LS_BITS_BF16, "7 bits (bf16)"}};
+    const ls_oracle_step *step = &wrong->evidence->step;
+    for (int i = 0; i < 2 && text[0] == '\0' && wrong->branches != NULL; i++) {
+        if (step->level > 0 && (step->half == type[i].half || type[i].half == LS_BITS_F16)) {
+            continue;
+        }
+        double cost;
+        LS_TRY(cost_of(wrong, step->level > 0 ? step->level : 1, type[i].half, &cost));
+        double ratio = wrong->error / cost;
+        if (ratio > 1 / alike.value && ratio < alike.value) {
+            snprintf(text, (size_t)bytes,
+                     "the gradient errs as a step with %s would (%.0e against %.0e): something "
+                     "computes with fewer bits than the level says",
+                     type[i].name, wrong->error, cost);
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static ls_status try_elements(const ls_diagnose_wrong *wrong, const ls_diagnose_place *place,
+                              const ls_diagnose_past *past, char *text, int bytes)
+{
+    chosen c;
+    char name[192];
+    bool many = strncmp(place->text, "the ", 4) == 0 || !place->pattern;
+    ls_text_put(name, sizeof name, "%s %s", place->text, many ? "are" : "is");
+    LS_TRY(choose(wrong, place->index, place->count, name, past, &c));
+    /* sums that hold for most elements have been looked for in all of them */
+    if (!(place->most ? is_of_some_ranks(&c, text, bytes) : try_sums(&c, text, bytes))) {
+        text[0] = '\0';
+    }
+    free(c.memory);
+    return LS_OK;
+}
+
+static ls_status diagnose(const ls_diagnose_wrong *wrong, const ls_diagnose_place *place,
+                          const ls_diagnose_past *past, char *text, int bytes)
+{
+    chosen whole;
+    LS_TRY(choose(wrong, NULL, wrong->evidence->net.elements, "every gradient is", past, &whole));
+    /* where few elements are wrong the whole fits "1.000 x the expected" and says nothing */
+    if (!place->most || !try_sums(&whole, text, bytes)) {
+        text[0] = '\0';
+    }
+    free(whole.memory);
+    if (text[0] == '\0' && place->count > 0) {
+        LS_TRY(try_elements(wrong, place, past, text, bytes));
+    }
+    if (text[0] == '\0') {
+        LS_TRY(ls_diagnose_models(wrong, past, text, bytes));
+    }
+    if (text[0] == '\0' && place->pattern && !place->most) {
+        snprintf(text, (size_t)bytes, "wrong: %s", place->text);
+        return LS_OK;
+    }
+    if (text[0] == '\0') {
+        LS_TRY(try_precision(wrong, text, bytes));
+    }
+    return LS_OK;
+}
+
+ls_status ls_diagnose_gradient(const ls_diagnose_wrong *wrong, char *text, int text_bytes)
+{
+    text[0] = '\0';
+    ls_diagnose_past past;
+    ls_diagnose_place place;
+    ls_diagnose_past_read(wrong->evidence, &past);
+    ls_status status = ls_diagnose_place_find(wrong, &place);
+    if (status == LS_OK) {
+        status = diagnose(wrong, &place, &past, text, text_bytes);
+        ls_diagnose_place_free(&place);
+    }
+    ls_diagnose_past_free(&past);
+    return status;
+}

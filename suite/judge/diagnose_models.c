@@ -1,0 +1,351 @@
+#include "diagnose_models.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/log.h"
+#include "reference/oracle/ideal_error.h"
+#include "diagnose_fit.h"
+#include "suite/suite.h"
+
+static const ls_tol better = LS_TOL(0.25, "an explanation leaves a quarter of the error at most");
+
+/* ---- the steps before ------------------------------------------------------------------------ */
+
+/* <prefix>/<name><suffix> of all parameters; NULL where one is missing or not finite, or, with
+ * `some`, where all are missing: those that are not there are zero. */
+static double *read_all(const ls_evidence *e, const ls_dumpfile *file, const char *prefix,
+                        const char *suffix, bool some)
+{
+    double *whole = calloc((size_t)e->net.elements, sizeof *whole);
+    int found = 0;
+    bool finite = true;
+    for (int p = 0; p < e->net.param_count && whole != NULL; p++) {
+        const ls_nettab_param *param = &e->net.param[p];
+        const ls_dumpfile_entry *entry =
+            ls_dumpfile_findf(file, "%s/%s%s", prefix, param->name, suffix);
+        if (entry != NULL && entry->count == param->count) {
+            ls_dumpfile_read(entry, whole + param->offset);
+            found++;
+        }
+    }
+    for (int64_t i = 0; i < e->net.elements && whole != NULL; i++) {
+        finite = finite && isfinite(whole[i]);
+    }
+    if (!finite || (some ? found == 0 : found < e->net.param_count)) {
+        free(whole);
+        return NULL;
+    }
+    return whole;
+}
+
+/* "<folder>/step000002.rank0.safetensors" to step000001's, where that file is. */
+static bool former_path(const char *path, char *out, size_t bytes)
+{
+    const char *slash = strrchr(path, '/'), *base = slash == NULL ? path : slash + 1;
+    int step = 0, used = 0;
+    if (sscanf(base, "step%6d%n", &step, &used) != 1 || used != 10 || step < 2) {
+        return false;
+    }
+    ls_text_put(out, bytes, "%.*sstep%06d%s", (int)(base - path), path, step - 1, base + used);
+    return access(out, R_OK) == 0;
+}
+
+void ls_diagnose_past_read(const ls_evidence *e, ls_diagnose_past *out)
+{
+    char path[1200];
+    ls_dumpfile *former = NULL;
+    out->moment = read_all(e, e->file[0], "state", "/momentum_buffer", true);
+    out->param = out->grad = NULL;
+    if (former_path(ls_dumpfile_path(e->file[0]), path, sizeof path) &&
+        ls_dumpfile_open(path, &former) == LS_OK) {
+        out->param = read_all(e, former, "param", "", false);
+        out->grad = read_all(e, former, "grad", "", false);
+        ls_dumpfile_close(former);
+    }
+}
+
+void ls_diagnose_past_free(ls_diagnose_past *past)
+{
+    free(past->moment);
+    free(past->param);
+    free(past->grad);
+}
+
+/* ---- another step ---------------------------------------------------------------------------- */
+
+static ls_status try_mode(const ls_diagnose_wrong *wrong, const ls_oracle_step *step,
+                          const ls_oracle_mode *mode, const char *meaning, char *text, int bytes)
+{
+    /* moments near the middle of two halves fall to either side, so a few channels may differ */
+    bool may_turn = mode->norm == LS_NORM_MOMENTS_IN_HALF;
+    ls_oracle_result result;
+    LS_TRY(ls_oracle_run(step, mode, &result));
+    ls_ideal_error_span whole = {0, wrong->evidence->net.elements};
+    double rest = sqrt(ls_ideal_error_squared(wrong->evidence->grad, result.grad, whole) /
+                       ls_ideal_error_square(result.grad, whole));
+    if ((may_turn || rest <= wrong->limit) && rest <= better.value * wrong->error) {
+        snprintf(text, (size_t)bytes, "the gradient is that of %s (residual %.0e)", meaning, rest);
+    }
+    ls_oracle_free(&wrong->evidence->net, &result);
+    return LS_OK;
+}
+
+static ls_status try_step(const ls_diagnose_wrong *wrong, const ls_oracle_step *step,
+                          const char *meaning, char *text, int bytes)
+{
+    ls_oracle_mode mode = {.forced = wrong->branches};
+    return try_mode(wrong, step, &mode, meaning, text, bytes);
+}
+
+static ls_status try_statistics(const ls_diagnose_wrong *wrong, char *text, int bytes)
+{
+    ls_oracle_step step = wrong->evidence->step;
+    if (step.world == 1) {
+        return LS_OK;
+    }
+    bool shared = step.stat_ranks > 1;
+    step.stat_ranks = shared ? 1 : step.world;
+    return try_step(wrong, &step,
+                    shared ? "batch-norm statistics of each rank alone: SyncBN was not in use"
+                           : "batch-norm statistics over all ranks: nobody asked for SyncBN",
+                    text, bytes);
+}
+
+/* Weights of the step before: all of them, or only those that are cast to half for products. */
+static ls_status try_old_weights(const ls_diagnose_wrong *wrong, const double *former, char *text,
+                                 int bytes)
+{
+    const ls_evidence *e = wrong->evidence;
+    double *mixed = malloc((size_t)e->net.elements * sizeof *mixed);
+    if (mixed == NULL) {
+        ls_log_error("cannot allocate %lld weights", (long long)e->net.elements);
+        return LS_ERR_INFRA;
+    }
+    memcpy(mixed, former, (size_t)e->net.elements * sizeof *mixed);
+    ls_oracle_step step = e->step;
+    step.param = mixed;
+    ls_status status = try_step(wrong, &step, "the weights of the step before", text, bytes);
+    for (int p = 0; p < e->net.param_count; p++) {
+        const ls_nettab_param *param = &e->net.param[p];
+        if (e->net.node[param->node].kind == LS_NETTAB_NORM) {
+            memcpy(mixed + param->offset, e->param + param->offset,
+                   (size_t)param->count * sizeof *mixed);
+        }
+    }
+    if (status == LS_OK && text[0] == '\0') {
+        status = try_step(wrong, &step,
+                          "the weights of the step before in the products: their cast copies are "
+                          "stale",
+                          text, bytes);
+    }
+    free(mixed);
+    return status;
+}
+
+/* Momentum SGD without Nesterov moved by lr * buffer: that gives the weights of the step before
+ * where its dump is missing. */
+static ls_status try_past_weights(const ls_diagnose_wrong *wrong, const ls_diagnose_past *past,
+                                  char *text, int bytes)
+{
+    const ls_evidence *e = wrong->evidence;
+    double lr = ls_dumpfile_number(e->file[0], "lr", 0);
+    if (past->param != NULL) {
+        return try_old_weights(wrong, past->param, text, bytes);
+    }
+    if (past->moment == NULL || lr == 0) {
+        return LS_OK;
+    }
+    double *before = malloc((size_t)e->net.elements * sizeof *before);
+    if (before == NULL) {
+        ls_log_error("cannot allocate %lld weights", (long long)e->net.elements);
+        return LS_ERR_INFRA;
+    }
+    for (int64_t i = 0; i < e->net.elements; i++) {
+        before[i] = e->param[i] + lr * past->moment[i];
+    }
+    ls_status status = try_old_weights(wrong, before, text, bytes);
+    free(before);
+    return status;
+}
+
+/* ---- micro-steps ----------------------------------------------------------------------------- */
+
+/* The last micro-step of all ranks as a step of its own; its pieces are borrowed from the whole. */
+typedef struct last_micro {
+    ls_oracle_step step;
+    ls_branch_set branches;
+    const float **input;
+    const int64_t **target;
+} last_micro;
+
+static void free_last(last_micro *last)
+{
+    free(last->input);
+    free(last->target);
+    free(last->branches.open);
+    free(last->branches.index);
+    free(last->branches.elements);
+}
+
+static bool make_last(const ls_diagnose_wrong *wrong, last_micro *last)
+{
+    const ls_evidence *e = wrong->evidence;
+    const ls_branch_set *all = wrong->branches;
+    int64_t micros = e->step.accumulate;
+    int64_t pixels = 3 * (int64_t)e->net.node[0].height * e->net.node[0].width;
+    size_t branches = all == NULL ? 1 : (size_t)all->count + 1;
+    *last = (last_micro){.step = e->step,
+                         .input = calloc((size_t)e->world, sizeof *last->input),
+                         .target = calloc((size_t)e->world, sizeof *last->target)};
+    last->branches.open = calloc(branches, sizeof *last->branches.open);
+    last->branches.index = calloc(branches, sizeof *last->branches.index);
+    last->branches.elements = calloc(branches, sizeof *last->branches.elements);
+    if (last->input == NULL || last->target == NULL || last->branches.open == NULL ||
+        last->branches.index == NULL || last->branches.elements == NULL) {
+        return false;
+    }
+    for (int rank = 0; rank < e->world; rank++) {
+        int64_t images = (micros - 1) * e->step.batch[rank];
+        last->input[rank] = e->step.input[rank] + images * pixels;
+        last->target[rank] = e->step.target[rank] + images;
+    }
+    last->step.input = last->input;
+    last->step.target = last->target;
+    last->step.accumulate = 1;
+    for (int b = 0; all != NULL && b < all->count; b++) { /* micro-steps are the slowest index */
+        int64_t part = all->elements[b] / micros, from = (micros - 1) * part;
+        last->branches.open[b] = all->open[b] == NULL ? NULL : all->open[b] + from;
+        last->branches.index[b] = all->index[b] == NULL ? NULL : all->index[b] + from;
+        last->branches.elements[b] = part;
+    }
+    last->branches.count = all == NULL ? 0 : all->count;
+    return true;
+}
+
+/* A factor of it, as the loss may be divided by the number of micro-steps or not. */
+static ls_status try_last_micro(const ls_diagnose_wrong *wrong, char *text, int bytes)
+{
+    const ls_evidence *e = wrong->evidence;
+    last_micro last;
+    ls_oracle_result result;
+    if (e->step.accumulate < 2) {
+        return LS_OK;
+    }
+    ls_status status = LS_OK;
+    if (!make_last(wrong, &last)) {
+        ls_log_error("cannot allocate a micro-step of %d ranks", e->world);
+        status = LS_ERR_INFRA;
+        goto free_pieces;
+    }
+    ls_oracle_mode mode = {.forced = wrong->branches == NULL ? NULL : &last.branches};
+    LS_TRY_GOTO(status, ls_oracle_run(&last.step, &mode, &result), free_pieces);
+    const double *basis[] = {result.grad};
+    double factor, norm = ls_diagnose_fit_norm(e->net.elements, e->grad);
+    double rest = ls_diagnose_fit(e->net.elements, e->grad, 1, basis, &factor) / norm;
+    if (rest <= wrong->limit && rest <= better.value * wrong->error) {
+        snprintf(text, (size_t)bytes,
+                 "every gradient is %.3f x that of the last micro-step alone (residual %.0e): the "
+                 "sum is overwritten",
+                 factor, rest);
+    }
+    ls_oracle_free(&e->net, &result);
+free_pieces:
+    free_last(&last);
+    return status;
+}
+
+/* ---- batch norm ------------------------------------------------------------------------------ */
+
+static ls_status try_norms(const ls_diagnose_wrong *wrong, char *text, int bytes)
+{
+    static const struct {
+        ls_norm_form form;
+        bool shared; /* speaks of SyncBN only */
+        const char *meaning;
+    } model[] = {
+        {LS_NORM_EPSILON_1E3, false, "batch norm with an epsilon of 1e-3, not 1e-5"},
+        {LS_NORM_EPSILON_NONE, false, "batch norm without its epsilon"},
+        {LS_NORM_EPSILON_OUTSIDE, false, "batch norm with epsilon added to the deviation"},
+        {LS_NORM_MOMENTS_IN_HALF, false, "batch norm with mean and variance kept in half"},
+        {LS_NORM_VARIANCES_AVERAGED, true,
+         "SyncBN that averages the ranks' variances and forgets the distance of their means"},
+        {LS_NORM_OWN_SUMS, true, "SyncBN whose backward sums over each rank's own batch"},
+        {LS_NORM_OWN_MOMENTS, true,
+         "SyncBN that normalises by each rank's own moments, backward by sums of all ranks"},
+        {LS_NORM_OWN_MOMENTS_COUNT, true,
+         "SyncBN that normalises by each rank's own moments, backward by sums of all ranks over "
+         "one rank's count"},
+    };
+    const ls_oracle_step *step = &wrong->evidence->step;
+    for (size_t i = 0; i < sizeof model / sizeof *model && text[0] == '\0'; i++) {
+        if (!model[i].shared || step->stat_ranks > 1) {
+            ls_oracle_mode mode = {.forced = wrong->branches, .norm = model[i].form};
+            LS_TRY(try_mode(wrong, step, &mode, model[i].meaning, text, bytes));
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- shortcuts ------------------------------------------------------------------------------- */
+
+/* The strided shortcuts of the network take its odd pixels. False: it has none, or no odd one is
+ * there for each. */
+static bool move_shortcuts(ls_nettab *net)
+{
+    int moved = 0;
+    for (int i = 0; i < net->node_count; i++) {
+        ls_nettab_node *node = &net->node[i];
+        const ls_nettab_node *from =
+            node->kind == LS_NETTAB_SHORTCUT ? &net->node[node->input] : NULL;
+        if (from == NULL || node->stride == 1) {
+            continue;
+        }
+        node->pad = 1 - node->stride;
+        if (node->height * node->stride > from->height ||
+            node->width * node->stride > from->width) {
+            return false;
+        }
+        moved++;
+    }
+    return moved > 0;
+}
+
+static ls_status try_shortcuts(const ls_diagnose_wrong *wrong, char *text, int bytes)
+{
+    ls_oracle_step step = wrong->evidence->step;
+    ls_nettab *net = malloc(sizeof *net);
+    if (net == NULL) {
+        ls_log_error("cannot allocate another network");
+        return LS_ERR_INFRA;
+    }
+    *net = wrong->evidence->net;
+    step.net = net;
+    ls_status status = LS_OK;
+    if (move_shortcuts(net)) {
+        status = try_step(wrong, &step, "shortcuts that take the odd pixels, not the even ones",
+                          text, bytes);
+    }
+    free(net);
+    return status;
+}
+
+ls_status ls_diagnose_models(const ls_diagnose_wrong *wrong, const ls_diagnose_past *past,
+                             char *text, int bytes)
+{
+    LS_TRY(try_statistics(wrong, text, bytes));
+    if (text[0] == '\0') {
+        LS_TRY(try_past_weights(wrong, past, text, bytes));
+    }
+    if (text[0] == '\0') {
+        LS_TRY(try_last_micro(wrong, text, bytes));
+    }
+    if (text[0] == '\0') {
+        LS_TRY(try_norms(wrong, text, bytes));
+    }
+    return text[0] == '\0' ? try_shortcuts(wrong, text, bytes) : LS_OK;
+}

@@ -1,0 +1,301 @@
+#include "diagnose_step.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/log.h"
+#include "reference/oracle/bits.h"
+
+/* A change turns the right rule into a wrong one; false where it changes nothing here. */
+typedef bool change(ls_update_rule *rule);
+
+static bool counts_steps(const ls_update_rule *rule)
+{
+    return rule->kind == LS_UPDATE_ADAM || rule->kind == LS_UPDATE_ADAMW ||
+           rule->kind == LS_UPDATE_LAMB;
+}
+
+static bool has_buffer(const ls_update_rule *rule)
+{
+    return rule->momentum != 0 && !counts_steps(rule);
+}
+
+static bool one_step_late(ls_update_rule *rule)
+{
+    rule->step++;
+    return counts_steps(rule);
+}
+
+static bool one_step_early(ls_update_rule *rule)
+{
+    rule->step--;
+    return counts_steps(rule) && rule->step > 0;
+}
+
+static bool no_correction(ls_update_rule *rule)
+{
+    rule->uncorrected = true;
+    return counts_steps(rule);
+}
+
+/* What the dump does not tell is judged as 0; a trainer may have used the protocol's defaults. */
+static bool untold(const ls_dumpfile *file, ls_update_rule *rule)
+{
+    bool momentum = ls_dumpfile_text(file, "momentum", NULL) == NULL;
+    bool decay = ls_dumpfile_text(file, "weight_decay", NULL) == NULL;
+    rule->momentum = momentum ? 0.9 : rule->momentum;
+    rule->weight_decay = decay ? 1e-4 : rule->weight_decay;
+    return momentum || decay;
+}
+
+static bool no_decay(ls_update_rule *rule)
+{
+    bool had = rule->weight_decay != 0;
+    rule->weight_decay = 0;
+    return had;
+}
+
+static bool decay_twice(ls_update_rule *rule)
+{
+    rule->weight_decay *= 2;
+    return rule->weight_decay != 0;
+}
+
+static bool other_decay(ls_update_rule *rule)
+{
+    if (rule->kind == LS_UPDATE_LAMB) {
+        rule->l2 = !rule->l2;
+    } else if (rule->kind == LS_UPDATE_ADAM || rule->kind == LS_UPDATE_ADAMW) {
+        rule->kind = rule->kind == LS_UPDATE_ADAM ? LS_UPDATE_ADAMW : LS_UPDATE_ADAM;
+    } else {
+        return false;
+    }
+    return rule->weight_decay != 0;
+}
+
+static bool other_nesterov(ls_update_rule *rule)
+{
+    rule->nesterov = !rule->nesterov;
+    return has_buffer(rule);
+}
+
+static bool damped(ls_update_rule *rule)
+{
+    rule->dampening = rule->momentum;
+    return has_buffer(rule);
+}
+
+static bool no_momentum(ls_update_rule *rule)
+{
+    bool had = has_buffer(rule);
+    rule->momentum = 0;
+    return had;
+}
+
+static bool default_constants(ls_update_rule *rule)
+{
+    ls_update_rule asked = *rule;
+    rule->momentum = rule->momentum != 0 ? 0.9 : 0;
+    rule->beta1 = 0.9;
+    rule->beta2 = 0.999;
+    rule->epsilon = rule->kind == LS_UPDATE_LAMB ? 1e-6 : 1e-8;
+    return counts_steps(rule) ? asked.beta1 != rule->beta1 || asked.beta2 != rule->beta2 ||
+                                    asked.epsilon != rule->epsilon
+                              : asked.momentum != rule->momentum;
+}
+
+static bool float_betas(ls_update_rule *rule)
+{
+    /* not by two casts: GCC 12 drops a pair of them side by side (-ftree-slp-vectorize) */
+    rule->beta1 = ls_bits_round(LS_BITS_F32, rule->beta1);
+    rule->beta2 = ls_bits_round(LS_BITS_F32, rule->beta2);
+    return counts_steps(rule);
+}
+
+static bool betas_swapped(ls_update_rule *rule)
+{
+    double kept = rule->beta1;
+    rule->beta1 = rule->beta2;
+    rule->beta2 = kept;
+    return counts_steps(rule);
+}
+
+static bool no_epsilon(ls_update_rule *rule)
+{
+    rule->epsilon = 0;
+    return counts_steps(rule);
+}
+
+static bool no_clipping(ls_update_rule *rule)
+{
+    bool had = rule->kind == LS_UPDATE_LAMB && rule->max_grad_norm != 0;
+    rule->max_grad_norm = 0;
+    return had;
+}
+
+static bool other_ratio(ls_update_rule *rule)
+{
+    bool has_ratio = rule->kind == LS_UPDATE_LARS || rule->kind == LS_UPDATE_LAMB;
+    rule->kind = rule->kind == LS_UPDATE_LARS ? LS_UPDATE_SGD : rule->kind;
+    rule->nvlamb = !rule->nvlamb;
+    return has_ratio;
+}
+
+static bool clipped_ratio(ls_update_rule *rule)
+{
+    rule->clip = true;
+    return rule->kind == LS_UPDATE_LARS;
+}
+
+static bool twice_the_rate(ls_update_rule *rule)
+{
+    rule->lr *= 2;
+    return true;
+}
+
+static bool tenth_of_the_rate(ls_update_rule *rule)
+{
+    rule->lr /= 10;
+    return true;
+}
+
+static bool ten_times_the_rate(ls_update_rule *rule)
+{
+    rule->lr *= 10;
+    return true;
+}
+
+static const struct {
+    const char *text;
+    change *make; /* NULL: `mistake` alone */
+    ls_update_mistake mistake;
+} mistakes[] = {
+    {"bias correction counts one step too many", one_step_late, LS_UPDATE_RIGHT},
+    {"bias correction counts one step too few", one_step_early, LS_UPDATE_RIGHT},
+    {"no bias correction", no_correction, LS_UPDATE_RIGHT},
+    {"weight decay is left out", no_decay, LS_UPDATE_RIGHT},
+    {"weight decay is applied twice", decay_twice, LS_UPDATE_RIGHT},
+    {"decoupled and L2 weight decay are exchanged", other_decay, LS_UPDATE_RIGHT},
+    {"Nesterov's momentum where plain is asked for, or the other way round", other_nesterov,
+     LS_UPDATE_RIGHT},
+    {"dampening equal to momentum", damped, LS_UPDATE_RIGHT},
+    {"momentum is left out", no_momentum, LS_UPDATE_RIGHT},
+    {"momentum, betas and eps are the defaults, not what was asked for", default_constants,
+     LS_UPDATE_RIGHT},
+    {"betas are f32: 0.999 as float", float_betas, LS_UPDATE_RIGHT},
+    {"beta1 and beta2 have changed places", betas_swapped, LS_UPDATE_RIGHT},
+    {"eps is left out", no_epsilon, LS_UPDATE_RIGHT},
+    {"gradients are not clipped to the norm asked for", no_clipping, LS_UPDATE_RIGHT},
+    {"the trust ratio of another rule", other_ratio, LS_UPDATE_RIGHT},
+    {"the ratio is clipped (LARC, not LARS)", clipped_ratio, LS_UPDATE_RIGHT},
+    {"eps stands inside the root", NULL, LS_UPDATE_EPSILON_INSIDE},
+    {"eps is added before the bias correction", NULL, LS_UPDATE_EPSILON_FIRST},
+    {"decoupled weight decay is not multiplied by the rate", NULL, LS_UPDATE_DECAY_WITHOUT_LR},
+    {"weight decay is added after the momentum buffer", NULL, LS_UPDATE_DECAY_AFTER_MOMENTUM},
+    {"the first momentum buffer is dampened", NULL, LS_UPDATE_FIRST_DAMPED},
+    {"the update is not scaled by the trust ratio", NULL, LS_UPDATE_NO_RATIO},
+    {"weight decay is missing in the ratio's denominator", NULL, LS_UPDATE_RATIO_WITHOUT_DECAY},
+    {"the rate is twice the one told: stepped twice?", twice_the_rate, LS_UPDATE_RIGHT},
+    {"the rate is a tenth of the one told: a decay too early", tenth_of_the_rate, LS_UPDATE_RIGHT},
+    {"the rate is ten times the one told: a decay too late", ten_times_the_rate, LS_UPDATE_RIGHT},
+};
+
+static ls_status fits(const ls_dumpfile *file, const ls_update_rule *rule, bool *out)
+{
+    ls_compare_checks checks = {0};
+    ls_compare_optim_result result;
+    LS_TRY(ls_compare_optim_step(file, rule, false, &checks, &result));
+    *out = result.judged && checks.count == 0;
+    return LS_OK;
+}
+
+/* Reads a whole tensor; NULL where it is not there. */
+static double *read_all(const ls_dumpfile_entry *entry)
+{
+    double *value = entry == NULL ? NULL : malloc((size_t)entry->count * sizeof *value + 8);
+    if (value != NULL) {
+        ls_dumpfile_read(entry, value);
+    }
+    return value;
+}
+
+/* What stands in next/ beside what stood there before. */
+typedef struct moved {
+    int64_t elements, still, half; /* all; unchanged; f32 values that are halves */
+} moved;
+
+static moved look(const ls_dumpfile *file, const char *half_type)
+{
+    moved m = {0, 0, 0};
+    for (int i = 0; i < ls_dumpfile_count(file); i++) {
+        const ls_dumpfile_entry *next = ls_dumpfile_at(file, i);
+        if (strncmp(next->name, "next/", 5) != 0 || strcmp(next->dtype, "F32") != 0) {
+            continue;
+        }
+        const ls_dumpfile_entry *before = ls_compare_optim_before(file, next->name + 5);
+        double *a = read_all(next), *b = read_all(before);
+        for (int64_t k = 0;
+             a != NULL && b != NULL && before->count == next->count && k < next->count; k++) {
+            ls_bits_type type = strcmp(half_type, "bf16") == 0 ? LS_BITS_BF16 : LS_BITS_F16;
+            m.elements++;
+            m.still += a[k] == b[k];
+            m.half += ls_bits_round(type, a[k]) == a[k];
+        }
+        free(a);
+        free(b);
+    }
+    return m;
+}
+
+/* Whether every moment after the step is a value of fp16, and there are some. */
+static bool moments_are_half(const ls_dumpfile *file)
+{
+    int64_t looked = 0, half = 0;
+    for (int i = 0; i < ls_dumpfile_count(file); i++) {
+        const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);
+        double *value = strncmp(entry->name, "next_state/", 11) == 0 ? read_all(entry) : NULL;
+        for (int64_t k = 0; value != NULL && k < entry->count; k++) {
+            looked += value[k] != 0;
+            half += value[k] != 0 && ls_bits_round(LS_BITS_F16, value[k]) == value[k];
+        }
+        free(value);
+    }
+    return looked > 0 && half == looked;
+}
+
+ls_status ls_diagnose_step(const ls_dumpfile *file, const ls_update_rule *rule, bool skipped,
+                           char *text, int text_bytes)
+{
+    moved m = look(file, ls_dumpfile_text(file, "half", "fp16"));
+    const char *why = "";
+    bool found = false;
+    text[0] = '\0';
+    if (skipped) {
+        LS_TRY(fits(file, rule, &found));
+        why = found ? "the step was taken although it is skipped" : "";
+    } else if (m.elements > 0 && m.still == m.elements) {
+        why = "no value moved: the optimizer holds other tensors";
+    } else if (m.elements > 64 && 2 * m.half > m.elements) {
+        /* one f32 value in 8192 is a half by chance */
+        why = "f32 values of next/ are rounded to half: the masters were lost on the way";
+    } else if (moments_are_half(file)) {
+        why = "moments are kept in half";
+    }
+    ls_update_rule told = *rule;
+    if (!skipped && why[0] == '\0' && untold(file, &told)) {
+        LS_TRY(fits(file, &told, &found));
+        why = found ? "momentum and weight_decay are 0.9 and 1e-4, and the dump does not tell" : "";
+    }
+    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes && !skipped && why[0] == '\0'; i++) {
+        ls_update_rule wrong = *rule;
+        wrong.mistake = mistakes[i].mistake;
+        if (mistakes[i].make == NULL || mistakes[i].make(&wrong)) {
+            LS_TRY(fits(file, &wrong, &found));
+            why = found ? mistakes[i].text : "";
+        }
+    }
+    snprintf(text, (size_t)text_bytes, "%s", why);
+    return LS_OK;
+}

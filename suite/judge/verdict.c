@@ -1,0 +1,128 @@
+#include "suite/suite.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+
+const char *ls_verdict_name(ls_verdict_code code)
+{
+    static const char *const name[LS_VERDICT_CODES] = {
+        "PASS", "WEAK", "SKIP", "WAIVED", "FAIL", "CRASH", "TIMEOUT", "UNSUPPORTED", "INFRA"};
+    return name[code];
+}
+
+bool ls_verdict_good(ls_verdict_code code)
+{
+    return code == LS_PASS || code == LS_WAIVED;
+}
+
+void ls_verdict_set(ls_verdict *verdict, ls_verdict_code code, const char *format, ...)
+{
+    if (!ls_verdict_good(verdict->code)) {
+        return;
+    }
+    verdict->code = code;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(verdict->evidence, sizeof verdict->evidence, format, arguments);
+    va_end(arguments);
+}
+
+void ls_verdict_measured(ls_verdict *verdict, double value, double limit, const char *unit,
+                         const char *limit_from)
+{
+    verdict->measured = true;
+    verdict->value = value;
+    verdict->limit = limit;
+    ls_text_put(verdict->unit, sizeof verdict->unit, "%s", unit);
+    ls_text_put(verdict->limit_from, sizeof verdict->limit_from, "%s", limit_from);
+}
+
+static void set_unsupported(const ls_record *record, ls_verdict *out)
+{
+    for (int k = 0; k < record->world; k++) {
+        const cJSON *event = record->rank[k].unsupported;
+        if (event != NULL) {
+            ls_verdict_set(out, LS_UNSUPPORTED, "the subject refuses %s: %s",
+                           ls_json_string(event, "option", "an option"),
+                           ls_json_string(event, "why", "no reason given"));
+            return;
+        }
+    }
+    ls_verdict_set(out, LS_UNSUPPORTED, "the subject left with exit code 4");
+}
+
+static void set_failed(const ls_record *record, ls_verdict *out)
+{
+    char line[240];
+    int rank = record->first_rank < 0 ? 0 : record->first_rank;
+    ls_record_last_line(record, rank, line, (int)sizeof line);
+    switch (record->code) {
+    case LS_ERR_UNSUPPORTED:
+        set_unsupported(record, out);
+        return;
+    case LS_ERR_INFRA:
+        ls_verdict_set(out, LS_INFRA, "rank=%d exit code 3: %s", rank, line);
+        return;
+    case LS_ERR_CHECK:
+    case LS_ERR_USAGE:
+    case LS_ERR_NON_FINITE:
+        ls_verdict_set(out, LS_FAIL, "rank=%d exit code %d (%s): %s", rank, record->code,
+                       ls_status_name((ls_status)record->code), line);
+        return;
+    default:
+        ls_verdict_set(out, LS_CRASH, "rank=%d exit code %d: %s", rank, record->code, line);
+    }
+}
+
+/* Gradients that stay local are never right, whatever a small check may say. */
+static bool kept_gradients_local(const ls_record *record)
+{
+    const cJSON *start = record->world > 0 ? record->rank[0].start : NULL;
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(start, "options");
+    return ls_json_bool(options, "no-reduce", false);
+}
+
+bool ls_verdict_of_outcome(const ls_record *record, ls_verdict *out)
+{
+    if (kept_gradients_local(record)) {
+        ls_verdict_set(out, LS_FAIL, "the job ran with --no-reduce, which is for measuring only");
+        return true;
+    }
+    bool left_well = record->state == LS_RECORD_DONE || record->state == LS_RECORD_UNKNOWN;
+    if (left_well && record->broken[0] != '\0') {
+        ls_verdict_set(out, LS_FAIL, "%s", record->broken);
+        return true;
+    }
+    switch (record->state) {
+    case LS_RECORD_DONE:
+        return false;
+    case LS_RECORD_UNKNOWN: /* somebody else's launcher: the events must speak for themselves */
+        for (int k = 0; k < record->world; k++) {
+            if (record->rank[k].unsupported != NULL) {
+                set_unsupported(record, out);
+                return true;
+            }
+        }
+        return false;
+    case LS_RECORD_FAILED:
+        set_failed(record, out);
+        return true;
+    case LS_RECORD_KILLED:
+        ls_verdict_set(out, LS_CRASH, "rank=%d signal=%d (%s)", record->first_rank, record->signal,
+                       strsignal(record->signal));
+        return true;
+    case LS_RECORD_TIMED_OUT:
+        ls_verdict_set(out, LS_TIMEOUT, "still running after %.0f s", record->seconds);
+        return true;
+    case LS_RECORD_STOPPED:
+        ls_verdict_set(out, LS_SKIP, "the run was stopped");
+        return true;
+    case LS_RECORD_NOT_STARTED:
+        ls_verdict_set(out, LS_INFRA, "the job could not be started");
+        return true;
+    }
+    return false;
+}

@@ -1,0 +1,237 @@
+#include "headline.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "harness/machine/machine.h"
+#include "kernels/core/text.h"
+#include "speed.h"
+
+typedef struct counts {
+    int claimed, good, ours, outside, outside_good, code[LS_VERDICT_CODES];
+} counts;
+
+static counts count_verdicts(const ls_run *run)
+{
+    counts c;
+    memset(&c, 0, sizeof c);
+    for (int i = 0; i < run->cases.count; i++) {
+        bool good = ls_verdict_good(run->verdict[i].code);
+        if (ls_select_find(&run->claim, run->cases.row[i].id) == NULL) {
+            c.outside++;
+            c.outside_good += good;
+            continue;
+        }
+        c.claimed++;
+        c.ours += run->cases.row[i].kind == LS_INSIDE;
+        c.good += good;
+        c.code[run->verdict[i].code]++;
+    }
+    return c;
+}
+
+static void decide_correct(const ls_run *run, ls_headline *out)
+{
+    counts c = count_verdicts(run);
+    int wrong = c.code[LS_FAIL] + c.code[LS_CRASH] + c.code[LS_TIMEOUT];
+    out->correct = c.claimed > 0 && c.good == c.claimed ? LS_CORRECT_YES
+                   : wrong > 0                          ? LS_CORRECT_NO
+                                                        : LS_CORRECT_NOT_SHOWN;
+    out->only_infrastructure = out->correct != LS_CORRECT_YES && c.code[LS_INFRA] > 0 &&
+                               c.code[LS_INFRA] == c.claimed - c.good;
+    out->passed = c.good + c.outside_good;
+    out->failed = c.claimed - c.good;
+    char *why = out->correct_why;
+    size_t bytes = sizeof out->correct_why;
+    ls_text_put(why, bytes, "claim %s: %d of %d cases", run->claim_name, c.good, c.claimed);
+    if (c.ours > 0) { /* they say nothing about another trainer */
+        ls_text_add(why, bytes, ", %d of them inside our parts", c.ours);
+    }
+    static const ls_verdict_code named[] = {LS_FAIL, LS_CRASH,       LS_TIMEOUT, LS_WEAK,
+                                            LS_SKIP, LS_UNSUPPORTED, LS_INFRA};
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
+        if (c.code[named[i]] > 0) {
+            ls_text_add(why, bytes, ", %d %s", c.code[named[i]], ls_verdict_name(named[i]));
+        }
+    }
+    if (c.code[LS_WAIVED] > 0) {
+        ls_text_add(why, bytes, ", %d of them waived", c.code[LS_WAIVED]);
+    }
+    if (c.outside > 0) {
+        ls_text_add(why, bytes, "; %d of %d outside it", c.outside_good, c.outside);
+    }
+}
+
+static const ls_tol taken_limit =
+    LS_TOL(0.1, "a tenth of the cores taken by other programs moves a step's time by as much, and "
+                "differences between settings are smaller than that");
+
+/* The worst finding goes in front; the others are counted, and told in the report. */
+static void decide_gpus(const ls_run *run, ls_headline *out)
+{
+    const ls_finding *worst = ls_findings_worst(&run->findings);
+    char rest[sizeof out->machine_why], where[64], more[32] = "";
+    int fails = ls_findings_fails(&run->findings);
+    if (worst == NULL || worst->severity < LS_SEVERITY_WARNING) {
+        return;
+    }
+    if (fails > 0) {
+        ls_text_put(out->machine_value, sizeof out->machine_value, "not ready");
+    }
+    int others = fails > 0 ? fails - 1 : 0;
+    if (others > 0) {
+        ls_text_put(more, sizeof more, "; %d more", others);
+    }
+    ls_text_put(rest, sizeof rest, "%s", out->machine_why);
+    ls_text_put(out->machine_why, sizeof out->machine_why, "%s%s on %s%s; %s",
+                fails > 0 ? "" : "warning: ", worst->what,
+                ls_findings_where(worst, where, sizeof where), more, rest);
+}
+
+static void decide_machine(const ls_run *run, ls_headline *out)
+{
+    ls_load now;
+    ls_load_read(&now);
+    int cores = run->site.cores > 0 ? run->site.cores : ls_machine_cores();
+    double taken = run->load.at_ns > 0 ? ls_load_taken(&run->load, &now, cores) : NAN;
+    bool crowded = run->bench_run && taken > taken_limit.value * cores;
+    int64_t swapped = ls_machine_swapped_pages();
+    double total_gb = (double)ls_machine_memory_bytes() * 1e-9;
+    double free_gb = (double)ls_machine_available_bytes() * 1e-9;
+    bool swaps = run->swapped_pages >= 0 && swapped > run->swapped_pages;
+    bool tight = free_gb < 0.05 * total_gb; /* what is left when a kernel begins to reclaim hard */
+    ls_text_put(out->machine_value, sizeof out->machine_value, "%s",
+                swaps || tight || crowded ? "not ready" : "ready");
+    if (swaps) {
+        ls_text_put(out->machine_why, sizeof out->machine_why,
+                    "%lld pages were swapped out meanwhile",
+                    (long long)(swapped - run->swapped_pages));
+    } else {
+        ls_text_put(out->machine_why, sizeof out->machine_why, "%.1f of %.1f GB memory free%s",
+                    free_gb, total_gb, tight ? "" : ", nothing swapped out");
+    }
+    decide_gpus(run, out);
+    if (isfinite(taken)) {
+        ls_text_add(out->machine_why, sizeof out->machine_why,
+                    "; other programs took %.2f of %d cores", taken, cores);
+    }
+}
+
+void ls_headline_decide(const ls_run *run, ls_headline *out)
+{
+    memset(out, 0, sizeof *out);
+    decide_correct(run, out);
+    decide_machine(run, out);
+    ls_speed_decide(run, out);
+}
+
+static void add(cJSON *to, const char *name, const char *value, const char *why)
+{
+    cJSON *entry = cJSON_AddObjectToObject(to, name);
+    cJSON_AddStringToObject(entry, "value", value);
+    cJSON_AddStringToObject(entry, "why", why);
+}
+
+cJSON *ls_headline_json(const ls_headline *headline)
+{
+    static const char *const word[] = {"yes", "no", "not shown"};
+    cJSON *out = cJSON_CreateObject();
+    LS_ASSERT(out != NULL);
+    add(out, "correct", word[headline->correct], headline->correct_why);
+    add(out, "speed", headline->speed_value, headline->speed_why);
+    add(out, "machine", headline->machine_value, headline->machine_why);
+    return out;
+}
+
+static bool involves(const ls_run *run, int index, int job)
+{
+    for (int j = 0; j < run->cases.row[index].job_count; j++) {
+        if (run->case_job[index][j] == job) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ls_headline_job_checked(const ls_run *run, int job)
+{
+    const ls_spec *spec = &run->jobs.spec[job];
+    int own = 0, evidence = 0;
+    for (int c = 0; c < run->cases.count; c++) {
+        const ls_case *row = &run->cases.row[c];
+        bool performance = strncmp(row->id, "performance.", 12) == 0;
+        bool good = ls_verdict_good(run->verdict[c].code);
+        if (involves(run, c, job) && !performance) {
+            own++;
+            if (!good) {
+                return false;
+            }
+        }
+        bool delayed = row->job[0].bucket_mb == LS_BUCKET_DELAYED;
+        if (row->job[0].role == LS_ROLE_EVIDENCE && strncmp(row->id, "gradients.", 10) == 0 &&
+            row->job[0].level == spec->level &&
+            (spec->world == 1 || delayed == (spec->bucket_mb == LS_BUCKET_DELAYED))) {
+            evidence++;
+            if (!good) {
+                return false;
+            }
+        }
+    }
+    return own > 0 && evidence > 0;
+}
+
+int ls_headline_job_rung(const ls_run *run, int job)
+{
+    char id[96], first[96];
+    ls_matrix_id(&run->jobs.spec[job], id);
+    for (int c = 0; c < run->cases.count; c++) {
+        const ls_case *row = &run->cases.row[c];
+        if (strncmp(row->id, "gradients.timed.", 16) != 0) {
+            continue;
+        }
+        ls_matrix_id(&row->job[0], first);
+        if (strcmp(first, id) == 0 && ls_verdict_good(run->verdict[c].code)) {
+            return 4;
+        }
+    }
+    return 0;
+}
+
+/* Whether the rank's events tell of an audit, and of no element that is wrong. */
+static bool rank_audited(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    char *line = NULL;
+    size_t room = 0;
+    int good = 0, bad = 0;
+    while (file != NULL && getline(&line, &room, file) > 0) {
+        cJSON *event = strstr(line, "\"audit\"") != NULL ? cJSON_Parse(line) : NULL;
+        if (strcmp(ls_json_string(event, "event", ""), "audit") == 0) {
+            bool clean =
+                ls_json_integer(event, "bad", -1) == 0 && ls_json_integer(event, "elements", 0) > 0;
+            *(clean ? &good : &bad) += 1;
+        }
+        cJSON_Delete(event);
+    }
+    free(line);
+    if (file != NULL) {
+        fclose(file);
+    }
+    return good > 0 && bad == 0;
+}
+
+bool ls_headline_job_audited(const ls_run *run, int job)
+{
+    char id[96], path[800];
+    ls_matrix_id(&run->jobs.spec[job], id);
+    for (int rank = 0; rank < run->jobs.spec[job].world; rank++) {
+        ls_text_put(path, sizeof path, "%s/jobs/%s/rank%d.jsonl", run->directory, id, rank);
+        if (!rank_audited(path)) {
+            return false;
+        }
+    }
+    return true;
+}

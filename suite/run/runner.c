@@ -1,0 +1,322 @@
+#include "runner.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "harness/run/job.h"
+#include "kernels/core/text.h"
+#include "kernels/core/clock.h"
+#include "kernels/core/log.h"
+#include "suite/cases/scaler/overflow.h"
+#include "suite/cases/timed/timed.h"
+#include "suite/judge/diagnose_endings.h"
+#include "gpus.h"
+#include "place.h"
+#include "progress.h"
+#include "suite/judge/protocol.h"
+#include "verdicts.h"
+
+void ls_runner_plan(ls_run *run)
+{
+    for (int c = 0; c < run->cases.count;
+         c++) { /* evidence is cheap and says early what is wrong */
+        const ls_case *row = &run->cases.row[c];
+        for (int j = 0; j < row->job_count; j++) {
+            if (row->job[j].role == LS_ROLE_EVIDENCE) {
+                ls_matrix_add(&run->jobs, &row->job[j]);
+            }
+        }
+    }
+    for (int i = 0; i < run->bench.count; i++) {
+        ls_matrix_add(&run->jobs, &run->bench.spec[i]);
+    }
+    for (int c = 0; c < run->cases.count; c++) {
+        const ls_case *row = &run->cases.row[c];
+        for (int j = 0; j < row->job_count; j++) {
+            ls_matrix_add(&run->jobs, &row->job[j]);
+        }
+    }
+    run->estimate_s = 0;
+    for (int i = 0; i < run->jobs.count; i++) {
+        run->estimate_s += ls_matrix_estimate_s(&run->jobs.spec[i], run->site.cores);
+    }
+    size_t cases = (size_t)run->cases.count + 1, jobs = (size_t)run->jobs.count + 1;
+    run->case_job = calloc(cases, sizeof *run->case_job);
+    run->verdict = calloc(cases, sizeof *run->verdict);
+    run->judged = calloc(cases, sizeof *run->judged);
+    run->done = calloc(jobs, sizeof *run->done);
+    run->record = calloc(jobs, sizeof *run->record);
+    LS_ASSERT(run->case_job != NULL && run->verdict != NULL && run->judged != NULL &&
+              run->done != NULL && run->record != NULL);
+    for (int c = 0; c < run->cases.count; c++) {
+        const ls_case *row = &run->cases.row[c];
+        for (int j = 0; j < row->job_count; j++) {
+            run->case_job[c][j] = ls_matrix_add(&run->jobs, &row->job[j]);
+        }
+    }
+}
+
+void ls_runner_print_plan(const ls_run *run, FILE *to)
+{
+    fprintf(to, "%s\n", run->where);
+    int rows = 0, compared = 0;
+    for (int i = 0; i < run->jobs.count; i++) {
+        ls_role role = run->jobs.spec[i].role;
+        rows += ls_matrix_is_row(&run->jobs.spec[i]);
+        compared += role >= LS_ROLE_TWIN;
+    }
+    fprintf(to, "%d jobs, %d cases, about %.0f s\n", run->jobs.count, run->cases.count,
+            run->estimate_s);
+    if (rows > 0) {
+        fprintf(to, "%d rows of the matrix, %d jobs they are compared with, %d that judge them\n",
+                rows, compared, run->jobs.count - rows - compared);
+    }
+    fprintf(to, "\n");
+    fprintf(to,
+            "  #  role        network     px  batch  what                              steps  s\n");
+    for (int i = 0; i < run->jobs.count; i++) {
+        const ls_spec *spec = &run->jobs.spec[i];
+        char label[64];
+        ls_matrix_label(spec, label);
+        fprintf(to, "%3d  %-10s  %-9s  %3d  %5d  %-33.33s  %4d %3.0f\n", i + 1,
+                ls_matrix_role_name(spec->role), spec->arch, spec->image_size, spec->batch_size,
+                label, spec->warmup_steps + spec->steps,
+                ls_matrix_estimate_s(spec, run->site.cores));
+    }
+}
+
+/* ---- judging --------------------------------------------------------------------------------- */
+
+static void judge_jobs(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    for (int j = 0; j < row->job_count && !row->judges_outcome; j++) {
+        if (ls_verdict_of_outcome(&job[j], out) || ls_protocol_breaks(&job[j], &row->job[j], out)) {
+            if (job[j].code == LS_ERR_NON_FINITE &&
+                strcmp(row->job[j].loss_scale, "dynamic") == 0 && out->cause[0] == '\0') {
+                ls_text_put(out->cause, sizeof out->cause,
+                            "a step with inf or NaN in its gradients was taken: the check did not "
+                            "see it, or each decides for itself before the reduction");
+            }
+            if (out->code == LS_CRASH && out->cause[0] == '\0') {
+                ls_diagnose_endings_waits(&job[j], out->cause, (int)sizeof out->cause);
+            }
+            return;
+        }
+    }
+    if (row->job_count == 0) { /* calls our parts itself */
+        row->judge(row, NULL, out);
+        return;
+    }
+    if (job[0].state == LS_RECORD_TIMED_OUT || job[0].state == LS_RECORD_NOT_STARTED ||
+        job[0].state == LS_RECORD_STOPPED ||
+        (job[0].code == LS_ERR_UNSUPPORTED && !row->judges_refusal)) {
+        (void)ls_verdict_of_outcome(&job[0], out);
+        return;
+    }
+    for (int j = 0; j < row->job_count; j++) {
+        if (job[j].world < 1) {
+            ls_verdict_set(out, LS_FAIL, "the job has no ranks' records");
+            return;
+        }
+    }
+    row->judge(row, job, out);
+}
+
+void ls_runner_judge(ls_run *run, int index)
+{
+    const ls_case *row = &run->cases.row[index];
+    ls_verdict *out = &run->verdict[index];
+    ls_record job[LS_CASE_JOBS_MAX];
+    for (int j = 0; j < row->job_count; j++) {
+        job[j] = run->record[run->case_job[index][j]];
+    }
+    memset(out, 0, sizeof *out);
+    int64_t begin_ns = ls_clock_ns();
+    judge_jobs(row, job, out);
+    out->seconds = ls_clock_ms_between(begin_ns, ls_clock_ns()) * 1e-3;
+    if (!ls_verdict_good(out->code) && ls_select_find(&run->waivers, row->id) != NULL) {
+        out->code = LS_WAIVED;
+    }
+    run->judged[index] = true;
+}
+
+static bool jobs_done(const ls_run *run, int index)
+{
+    for (int j = 0; j < run->cases.row[index].job_count; j++) {
+        if (!run->done[run->case_job[index][j]]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool someone_needs(const ls_run *run, int job)
+{
+    for (int c = 0; c < run->cases.count; c++) {
+        for (int j = 0; j < run->cases.row[c].job_count && !run->judged[c]; j++) {
+            if (run->case_job[c][j] == job) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Dumps (100 MB and more each for large networks) are of no use once every case that reads them has
+ * been judged, and has passed: those of a failure are kept to be looked at. */
+static bool keeps_dumps(const ls_run *run, int job)
+{
+    for (int c = 0; c < run->cases.count; c++) {
+        for (int j = 0; j < run->cases.row[c].job_count; j++) {
+            bool settled = run->judged[c] && ls_verdict_good(run->verdict[c].code);
+            if (!settled && run->case_job[c][j] == job &&
+                strncmp(run->cases.row[c].id, "perf", 4) != 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static void drop_dumps(const ls_run *run)
+{
+    for (int i = 0; i < run->jobs.count; i++) {
+        ls_role role = run->jobs.spec[i].role;
+        bool large = role == LS_ROLE_THROUGHPUT || role == LS_ROLE_REFERENCE;
+        if ((!large && run->bench_run) || !run->done[i] || keeps_dumps(run, i)) {
+            continue;
+        }
+        char folder[700];
+        ls_text_put(folder, sizeof folder, "%s/jobs/%s/dump", run->directory, run->jobs.id[i]);
+        ls_place_remove(folder);
+    }
+}
+
+static ls_status judge_what_is_ready(ls_run *run)
+{
+    for (int c = 0; c < run->cases.count; c++) {
+        if (run->judged[c] || !jobs_done(run, c)) {
+            continue;
+        }
+        ls_progress_note("judging %s", run->cases.row[c].id);
+        ls_runner_judge(run, c);
+        LS_TRY(ls_verdicts_append(run, c));
+        ls_progress_clear();
+        ls_verdicts_print(run, c, stdout);
+    }
+    drop_dumps(run);
+    return LS_OK;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+typedef struct tick {
+    ls_run *run;
+    int index;
+} tick;
+
+static void on_tick(void *context)
+{
+    const tick *t = context;
+    ls_progress_job(t->run, t->index);
+}
+
+static ls_status run_one(ls_run *run, int index)
+{
+    ls_spec *spec = &run->jobs.spec[index];
+    if (spec->role == LS_ROLE_REFERENCE) {
+        LS_TRY(ls_timed_write_batches(&run->bench, spec, run->directory));
+    }
+    if (ls_overflow_wants(spec)) {
+        LS_TRY(ls_overflow_write(spec, run->directory));
+    }
+    ls_job job;
+    LS_TRY(ls_matrix_job(spec, &run->site, &job));
+    ls_job_outcome outcome;
+    memset(&outcome, 0, sizeof outcome);
+    bool resumed = false;
+    tick context = {run, index};
+    run->job_ns = ls_clock_ns();
+    ls_progress_job(run, index);
+    ls_status status = ls_job_run(&job, on_tick, &context, &outcome, &resumed);
+    bool stopped = outcome.state == LS_JOB_STOPPED;
+    ls_job_outcome_free(&outcome);
+    if (status == LS_OK && !stopped) {
+        status = ls_record_read(job.directory, &run->record[index]);
+        run->done[index] = status == LS_OK;
+        run->resumed_jobs += resumed;
+    }
+    run->stopped = run->stopped || stopped;
+    ls_job_free(&job);
+    return status;
+}
+
+static bool failed_early(const ls_run *run)
+{
+    for (int c = 0; c < run->cases.count && run->fail_early; c++) {
+        if (run->judged[c] && !ls_verdict_good(run->verdict[c].code) &&
+            ls_select_find(&run->claim, run->cases.row[c].id) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+ls_status ls_runner_run(ls_run *run)
+{
+    run->started_ns = ls_clock_ns();
+    LS_TRY(judge_what_is_ready(run)); /* cases without jobs */
+    for (int i = 0; i < run->jobs.count && !run->stopped; i++) {
+        char folder[700];
+        ls_text_put(folder, sizeof folder, "%s/jobs/%s/job.json", run->directory, run->jobs.id[i]);
+        if (!someone_needs(run, i) && access(folder, R_OK) == 0) {
+            /* resumed: its cases are judged; the record is only read for the report */
+            run->done[i] = true;
+            run->resumed_jobs++;
+            continue;
+        }
+        LS_TRY(run_one(run, i));
+        if (!run->stopped) {
+            ls_progress_done(run, i);
+            LS_TRY(judge_what_is_ready(run));
+        }
+        if (failed_early(run)) {
+            printf("FAIL_EARLY=1: %d jobs were not run\n", run->jobs.count - i - 1);
+            break;
+        }
+    }
+    ls_progress_clear();
+    for (int c = 0; c < run->cases.count; c++) {
+        if (!run->judged[c]) {
+            ls_verdict_set(&run->verdict[c], LS_SKIP, "its jobs were not run");
+        }
+    }
+    return LS_OK;
+}
+
+void ls_runner_free(ls_run *run)
+{
+    for (int i = 0; i < run->jobs.count; i++) {
+        if (run->record[i].rank != NULL) {
+            ls_record_free(&run->record[i]);
+        }
+    }
+    free(run->record);
+    free(run->case_job);
+    free(run->done);
+    free(run->judged);
+    free(run->verdict);
+    ls_matrix_free(&run->jobs);
+    ls_matrix_free(&run->bench);
+    ls_rows_free(&run->cases);
+    ls_select_free(&run->claim);
+    ls_select_free(&run->waivers);
+    cJSON_Delete(run->options);
+    cJSON_Delete(run->measured);
+    cJSON_Delete(run->gpus);
+    ls_gpus_end(run);
+    ls_findings_free(&run->findings);
+}

@@ -1,0 +1,205 @@
+#include "select.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/log.h"
+#include "place.h"
+#include "shard.h"
+
+void ls_select_add(ls_select_list *list, const char *glob, const char *reason)
+{
+    if (list->count == list->capacity) {
+        list->capacity = list->capacity == 0 ? 16 : 2 * list->capacity;
+        list->line = realloc(list->line, (size_t)list->capacity * sizeof *list->line);
+        LS_ASSERT(list->line != NULL);
+    }
+    struct ls_select_line *line = &list->line[list->count++];
+    ls_text_put(line->glob, sizeof line->glob, "%s", glob);
+    line->reason = strdup(reason);
+    LS_ASSERT(line->reason != NULL);
+}
+
+ls_status ls_select_load(const char *path, ls_select_list *list)
+{
+    char *text = ls_text_read(path);
+    if (text == NULL) {
+        ls_log_error("the list %s cannot be read", path);
+        return LS_ERR_USAGE;
+    }
+    char *rest = NULL;
+    for (char *line = strtok_r(text, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
+        line[strcspn(line, "#")] = '\0';
+        line += strspn(line, " \t");
+        size_t length = strcspn(line, " \t\r");
+        char *reason = line + length + strspn(line + length, " \t\r");
+        for (char *end = reason + strlen(reason);
+             end > reason && strchr(" \t\r", end[-1]) != NULL;) {
+            *--end = '\0';
+        }
+        line[length] = '\0';
+        if (length > 0) {
+            ls_select_add(list, line, reason);
+        }
+    }
+    free(text);
+    return LS_OK;
+}
+
+void ls_select_free(ls_select_list *list)
+{
+    for (int i = 0; i < list->count; i++) {
+        free(list->line[i].reason);
+    }
+    free(list->line);
+    memset(list, 0, sizeof *list);
+}
+
+const struct ls_select_line *ls_select_find(const ls_select_list *list, const char *id)
+{
+    for (int i = 0; i < list->count; i++) {
+        if (ls_text_matches(list->line[i].glob, id)) {
+            return &list->line[i];
+        }
+    }
+    return NULL;
+}
+
+ls_status ls_select_claim(const char *claim, ls_select_list *list)
+{
+    char folder[1024], path[1400];
+    if (!ls_place_find("suite/claims", folder, sizeof folder)) {
+        ls_log_error("the folder suite/claims was not found beside the program");
+        return LS_ERR_INFRA;
+    }
+    enum { MOST = 64 };
+    char name[MOST][64];
+    const char *names[MOST];
+    int count = 0;
+    DIR *entries = opendir(folder);
+    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL && count < MOST;) {
+        size_t length = strlen(e->d_name);
+        if (length > 4 && strcmp(e->d_name + length - 4, ".txt") == 0) {
+            ls_text_put(name[count], sizeof name[count], "%.*s", (int)length - 4, e->d_name);
+            names[count] = name[count];
+            count++;
+        }
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+    bool found = false;
+    for (int i = 0; i < count; i++) {
+        if (strcmp(claim, "all") == 0 || strcmp(claim, name[i]) == 0) {
+            ls_text_put(path, sizeof path, "%s/%s.txt", folder, name[i]);
+            LS_TRY(ls_select_load(path, list));
+            found = true;
+        }
+    }
+    if (!found) {
+        ls_log_error("unknown claim %s; did you mean %s?", claim,
+                     count == 0 ? "all" : ls_text_nearest(claim, names, count));
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+ls_status ls_select_waivers(ls_select_list *list)
+{
+    char path[1024];
+    if (!ls_place_find("suite/lists/waivers.txt", path, sizeof path)) {
+        return LS_OK;
+    }
+    LS_TRY(ls_select_load(path, list));
+    for (int i = 0; i < list->count; i++) {
+        if (list->line[i].reason[0] == '\0') {
+            ls_log_error("%s: the waiver of %s has no reason", path, list->line[i].glob);
+            return LS_ERR_USAGE;
+        }
+    }
+    return LS_OK;
+}
+
+/* The family counts before the rest: a glob's rest is seldom like any name's. */
+static int distance_between(const char *glob, const char *id)
+{
+    char asked[LS_CASE_ID_BYTES], family[LS_CASE_ID_BYTES];
+    ls_text_put(asked, sizeof asked, "%.*s", (int)strcspn(glob, "."), glob);
+    ls_text_put(family, sizeof family, "%.*s", (int)strcspn(id, "."), id);
+    return LS_CASE_ID_BYTES * ls_text_distance(asked, family) + ls_text_distance(glob, id);
+}
+
+static ls_status every_line_matches(const ls_case_list *cases, const ls_select_list *wanted)
+{
+    for (int i = 0; i < wanted->count; i++) {
+        const char *glob = wanted->line[i].glob;
+        const char *best = "";
+        int least = -1;
+        bool found = false;
+        for (int c = 0; c < cases->count && !found; c++) {
+            found = ls_text_matches(glob, cases->row[c].id);
+            int distance = distance_between(glob, cases->row[c].id);
+            if (least < 0 || distance < least) {
+                least = distance;
+                best = cases->row[c].id;
+            }
+        }
+        if (!found) {
+            ls_log_error("no case is called %s; did you mean %s?", glob, best);
+            return LS_ERR_USAGE;
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_select_keep(ls_case_list *cases, const ls_select_list *wanted, int share, int shares)
+{
+    LS_TRY(every_line_matches(cases, wanted));
+    int kept = 0;
+    for (int c = 0; c < cases->count; c++) {
+        if (wanted->count > 0 && ls_select_find(wanted, cases->row[c].id) == NULL) {
+            continue;
+        }
+        cases->row[kept++] = cases->row[c];
+    }
+    cases->count = kept;
+    ls_shard_keep(cases, share, shares);
+    return LS_OK;
+}
+
+ls_status ls_select_check_requirements(const char *path, const ls_case_list *cases)
+{
+    ls_select_list requirements = {0, 0, NULL};
+    LS_TRY(ls_select_load(path, &requirements));
+    ls_status status = LS_OK;
+    for (int c = 0; c < cases->count; c++) {
+        if (ls_select_find(&requirements, cases->row[c].requirement) == NULL) {
+            ls_log_error("case %s names the requirement '%s', which is not in %s", cases->row[c].id,
+                         cases->row[c].requirement, path);
+            status = LS_ERR_CHECK;
+        }
+        for (int other = 0; other < c; other++) {
+            if (strcmp(cases->row[c].id, cases->row[other].id) == 0) {
+                ls_log_error("two cases are called %s", cases->row[c].id);
+                status = LS_ERR_CHECK;
+            }
+        }
+    }
+    for (int i = 0; i < requirements.count; i++) {
+        bool used = false;
+        for (int c = 0; c < cases->count && !used; c++) {
+            used = strcmp(cases->row[c].requirement, requirements.line[i].glob) == 0;
+        }
+        if (!used || requirements.line[i].reason[0] == '\0') {
+            ls_log_error("requirement %s has no %s", requirements.line[i].glob,
+                         used ? "sentence" : "case");
+            status = LS_ERR_CHECK;
+        }
+    }
+    ls_select_free(&requirements);
+    return status;
+}

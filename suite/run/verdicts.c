@@ -1,0 +1,184 @@
+#include "verdicts.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/core/text.h"
+#include "kernels/core/log.h"
+
+static bool is_timed(const ls_case *row)
+{
+    for (int j = 0; j < row->job_count; j++) {
+        if (row->job[j].role != LS_ROLE_EVIDENCE) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void ls_verdicts_repeat(const ls_run *run, int index, char *text, size_t bytes)
+{
+    const ls_case *row = &run->cases.row[index];
+    if (is_timed(row)) { /* stands for this run's own matrix */
+        ls_text_put(text, bytes, "%s", run->command);
+        return; /* the command is this commit's already */
+    }
+    ls_text_put(text, bytes, "build/lockstep conform --case %s --seed %llu --device %s", row->id,
+                (unsigned long long)run->seed, run->site.device);
+    if (run->site.subject != NULL) {
+        ls_text_add(text, bytes, " --subject '%s'", run->site.subject);
+    }
+    if (run->commit[0] != '\0') {
+        ls_text_add(text, bytes, "    # %.7s", run->commit);
+    }
+}
+
+static cJSON *to_json(const ls_run *run, int index)
+{
+    const ls_case *row = &run->cases.row[index];
+    const ls_verdict *v = &run->verdict[index];
+    cJSON *out = cJSON_CreateObject();
+    LS_ASSERT(out != NULL);
+    char family[LS_CASE_ID_BYTES], repeat[1200];
+    ls_text_put(family, sizeof family, "%.*s", (int)strcspn(row->id, "."), row->id);
+    cJSON_AddNumberToObject(out, "schema", 1);
+    cJSON_AddStringToObject(out, "case", row->id);
+    cJSON_AddStringToObject(out, "family", family);
+    cJSON_AddStringToObject(out, "kind", row->kind == LS_INSIDE ? "inside" : "protocol");
+    cJSON_AddStringToObject(out, "requirement", row->requirement);
+    cJSON_AddBoolToObject(out, "in_claim", ls_select_find(&run->claim, row->id) != NULL);
+    cJSON_AddStringToObject(out, "verdict", ls_verdict_name(v->code));
+    cJSON_AddNumberToObject(out, "seconds", v->seconds);
+    cJSON *jobs = cJSON_AddArrayToObject(out, "jobs");
+    for (int j = 0; j < row->job_count; j++) {
+        cJSON_AddItemToArray(jobs, cJSON_CreateString(run->jobs.id[run->case_job[index][j]]));
+    }
+    cJSON_AddStringToObject(out, "evidence", v->evidence);
+    if (v->measured) {
+        ls_json_add_number(out, "value", v->value);
+        ls_json_add_number(out, "limit", v->limit);
+        cJSON_AddStringToObject(out, "unit", v->unit);
+        cJSON_AddStringToObject(out, "limit_from", v->limit_from);
+    }
+    if (v->code != LS_PASS) {
+        if (v->cause[0] != '\0') {
+            cJSON_AddStringToObject(out, "cause", v->cause);
+        }
+        ls_verdicts_repeat(run, index, repeat, sizeof repeat);
+        cJSON_AddStringToObject(out, "repeat", repeat);
+    }
+    const struct ls_select_line *waiver = ls_select_find(&run->waivers, row->id);
+    if (v->code == LS_WAIVED && waiver != NULL) {
+        cJSON_AddStringToObject(out, "waiver", waiver->reason);
+    }
+    return out;
+}
+
+static ls_status append(const ls_run *run, int index, int descriptor, const char *path)
+{
+    cJSON *line = to_json(run, index);
+    ls_status status = ls_json_append_line(descriptor, path, line);
+    cJSON_Delete(line);
+    return status;
+}
+
+static ls_status open_file(const char *path, int flags, int *descriptor)
+{
+    *descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
+    if (*descriptor < 0) {
+        ls_log_error("cannot write %s: %s", path, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}
+
+ls_status ls_verdicts_append(const ls_run *run, int index)
+{
+    char path[700];
+    int descriptor;
+    ls_text_put(path, sizeof path, "%s/verdicts.jsonl", run->directory);
+    LS_TRY(open_file(path, O_APPEND, &descriptor));
+    ls_status status = append(run, index, descriptor, path);
+    close(descriptor);
+    return status;
+}
+
+ls_status ls_verdicts_write(const ls_run *run)
+{
+    char path[700], fresh[720];
+    int descriptor;
+    ls_text_put(path, sizeof path, "%s/verdicts.jsonl", run->directory);
+    ls_text_put(fresh, sizeof fresh, "%s.new", path);
+    LS_TRY(open_file(fresh, O_TRUNC, &descriptor));
+    ls_status status = LS_OK;
+    for (int c = 0; c < run->cases.count && status == LS_OK; c++) {
+        status = append(run, c, descriptor, fresh);
+    }
+    close(descriptor);
+    if (status == LS_OK && rename(fresh, path) != 0) {
+        ls_log_error("cannot rename %s: %s", fresh, strerror(errno));
+        status = LS_ERR_INFRA;
+    }
+    return status;
+}
+
+static ls_verdict_code code_of(const char *name)
+{
+    for (int code = 0; code < LS_VERDICT_CODES; code++) {
+        if (strcmp(ls_verdict_name((ls_verdict_code)code), name) == 0) {
+            return (ls_verdict_code)code;
+        }
+    }
+    return LS_SKIP;
+}
+
+static ls_status take_over(void *context, const cJSON *value, int line_number)
+{
+    (void)line_number;
+    ls_run *run = context;
+    const char *id = ls_json_string(value, "case", "");
+    ls_verdict_code code = code_of(ls_json_string(value, "verdict", ""));
+    for (int c = 0; c < run->cases.count; c++) {
+        /* only what passed: a failure is tried again, and its jobs may have to run for that */
+        if (strcmp(run->cases.row[c].id, id) != 0 || !ls_verdict_good(code)) {
+            continue;
+        }
+        ls_verdict *v = &run->verdict[c];
+        memset(v, 0, sizeof *v);
+        v->code = code;
+        v->seconds = ls_json_number(value, "seconds", 0);
+        ls_text_put(v->evidence, sizeof v->evidence, "%s", ls_json_string(value, "evidence", ""));
+        ls_text_put(v->cause, sizeof v->cause, "%s", ls_json_string(value, "cause", ""));
+        v->measured = cJSON_GetObjectItemCaseSensitive(value, "limit") != NULL;
+        v->value = ls_json_number(value, "value", 0);
+        v->limit = ls_json_number(value, "limit", 0);
+        ls_text_put(v->unit, sizeof v->unit, "%s", ls_json_string(value, "unit", ""));
+        ls_text_put(v->limit_from, sizeof v->limit_from, "%s",
+                    ls_json_string(value, "limit_from", ""));
+        run->judged[c] = true;
+    }
+    return LS_OK;
+}
+
+ls_status ls_verdicts_read_back(ls_run *run)
+{
+    char path[700];
+    ls_text_put(path, sizeof path, "%s/verdicts.jsonl", run->directory);
+    return access(path, R_OK) == 0 ? ls_json_each_line(path, take_over, run) : LS_OK;
+}
+
+void ls_verdicts_print(const ls_run *run, int index, FILE *to)
+{
+    const ls_case *row = &run->cases.row[index];
+    const ls_verdict *v = &run->verdict[index];
+    if (v->code == LS_PASS) {
+        return;
+    }
+    fprintf(to, "%s %d - %s # %s %.2fs %s\n", v->code == LS_WAIVED ? "ok" : "not ok", index + 1,
+            row->id, ls_verdict_name(v->code), v->seconds, v->evidence);
+    fflush(to);
+}
