@@ -152,9 +152,9 @@ static void check_together(struct argp_state *state, const arguments *given)
                      "error: --nproc-per-node %d cannot be split evenly over --local-nodes %d",
                      given->nproc, given->local_nodes);
     }
-    if ((int64_t)given->nproc * given->nnodes > LS_JOB_RANKS_MAX) {
+    if ((int64_t)given->nproc * given->nnodes > LS_HOSTS_RANKS_MAX) {
         argp_failure(state, LS_ERR_USAGE, 0, "error: %d x %d ranks, allowed: at most %d",
-                     given->nproc, given->nnodes, LS_JOB_RANKS_MAX);
+                     given->nproc, given->nnodes, LS_HOSTS_RANKS_MAX);
     }
 }
 
@@ -165,13 +165,13 @@ static error_t parse_one(int key, char *text, struct argp_state *state)
     case OPTION_NPROC:
         given->nproc = strcmp(text, "auto") == 0
                            ? ranks_for_this_machine()
-                           : parse_count(state, "--nproc-per-node", text, 1, LS_JOB_RANKS_MAX);
+                           : parse_count(state, "--nproc-per-node", text, 1, LS_HOSTS_RANKS_MAX);
         return 0;
     case OPTION_NNODES:
-        given->nnodes = parse_count(state, "--nnodes", text, 1, LS_JOB_RANKS_MAX);
+        given->nnodes = parse_count(state, "--nnodes", text, 1, LS_HOSTS_RANKS_MAX);
         return 0;
     case OPTION_NODE_RANK:
-        given->node_rank = parse_count(state, "--node-rank", text, 0, LS_JOB_RANKS_MAX - 1);
+        given->node_rank = parse_count(state, "--node-rank", text, 0, LS_HOSTS_RANKS_MAX - 1);
         return 0;
     case OPTION_MASTER_ADDR:
         given->master_addr = text;
@@ -180,7 +180,7 @@ static error_t parse_one(int key, char *text, struct argp_state *state)
         given->master_port = parse_count(state, "--master-port", text, 1, 65535);
         return 0;
     case OPTION_LOCAL_NODES:
-        given->local_nodes = parse_count(state, "--local-nodes", text, 1, LS_JOB_RANKS_MAX);
+        given->local_nodes = parse_count(state, "--local-nodes", text, 1, LS_HOSTS_RANKS_MAX);
         return 0;
     case OPTION_GRACE:
         given->grace_s = parse_seconds(state, "--grace", text);
@@ -204,7 +204,7 @@ static error_t parse_one(int key, char *text, struct argp_state *state)
         given->look_device = text;
         return 0;
     case OPTION_LOOK_RANKS:
-        given->look_ranks = parse_count(state, "--look-ranks", text, 0, LS_JOB_RANKS_MAX);
+        given->look_ranks = parse_count(state, "--look-ranks", text, 0, LS_HOSTS_RANKS_MAX);
         return 0;
     case OPTION_LOOK_OVERSUBSCRIBED:
         given->look_oversubscribed = true;
@@ -258,36 +258,36 @@ static const char *protocol_meaning(int code)
 }
 
 /* One line about how it ended. Returns the exit code. */
-static int tell(const arguments *given, const ls_job_outcome *outcome)
+static int tell(const arguments *given, const ls_outcome *outcome)
 {
     int rank = given->node_rank * given->nproc + outcome->first_rank;
     int signal = ls_proc_caught_signal();
     int pid = outcome->first_rank >= 0 ? (int)outcome->rank[outcome->first_rank].started_pid : 0;
     switch (outcome->state) {
-    case LS_JOB_DONE:
+    case LS_OUTCOME_DONE:
         return 0;
-    case LS_JOB_FAILED:
+    case LS_OUTCOME_FAILED:
         ls_log_error("rank %d (pid %d) failed first, with exit code %d%s", rank, pid, outcome->code,
                      protocol_meaning(outcome->code));
         return outcome->code;
-    case LS_JOB_KILLED:
+    case LS_OUTCOME_KILLED:
         ls_log_error("rank %d (pid %d) failed first, killed by signal %d (%s)", rank, pid,
                      outcome->signal, strsignal(outcome->signal));
         return 128 + outcome->signal;
-    case LS_JOB_TIMED_OUT:
+    case LS_OUTCOME_TIMED_OUT:
         ls_log_error("the ranks had not ended after %g s and were ended", given->limit_s);
         return EXIT_TIMED_OUT;
-    case LS_JOB_STOPPED:
+    case LS_OUTCOME_STOPPED:
         ls_log_error("stopped by signal %d (%s)", signal, strsignal(signal));
         return 128 + signal;
-    case LS_JOB_NOT_STARTED:
+    case LS_OUTCOME_NOT_STARTED:
         break;
     }
     return outcome->code;
 }
 
 /* For whoever holds our standard input: how each rank ended. */
-static void report(const arguments *given, const ls_job_outcome *outcome)
+static void report(const arguments *given, const ls_outcome *outcome)
 {
     cJSON *line = cJSON_CreateObject();
     LS_ASSERT(line != NULL);
@@ -330,13 +330,13 @@ static int run(const arguments *given)
     }
     ls_supervise watch = {
         .count = given->nproc, .spec = spec, .limit_s = given->limit_s, .grace_s = given->grace_s};
-    ls_job_outcome outcome;
+    ls_outcome outcome;
     ls_status status = ls_supervise_run(&watch, &outcome);
     int code = status != LS_OK ? (int)status : tell(given, &outcome);
     if (given->env_from_stdin) {
         report(given, &outcome);
     }
-    ls_job_outcome_free(&outcome);
+    ls_outcome_free(&outcome);
     for (int i = 0; i < given->nproc; i++) {
         ls_supervise_environment_free((char **)spec[i].environment);
         free((char *)spec[i].log_path);

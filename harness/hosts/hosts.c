@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 
 #include "kernels/core/log.h"
-#include "harness/run/job.h"
 #include "kernels/core/text.h"
 
 static const char blanks[] = " \t\r";
@@ -74,10 +73,10 @@ static ls_status parse_line(const char *where, char *line, ls_hosts *out)
         number = strtol(slots + 6, &end, 10);
     }
     bool good = slots == NULL || (end != NULL && *end == '\0' && errno == 0 && number >= 1 &&
-                                  number <= LS_JOB_RANKS_MAX && more == NULL);
+                                  number <= LS_HOSTS_RANKS_MAX && more == NULL);
     if (!good) {
         ls_log_error("%s: '%.60s' behind the host, allowed: slots=N, N from 1 to %d", where,
-                     more != NULL ? more : slots, LS_JOB_RANKS_MAX);
+                     more != NULL ? more : slots, LS_HOSTS_RANKS_MAX);
         return LS_ERR_USAGE;
     }
     return add_host(out, where, name, strlen(name), (int)number);

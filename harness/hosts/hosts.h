@@ -7,7 +7,12 @@
 
 #include "kernels/core/status.h"
 
-enum { LS_HOSTS_MAX = 256, LS_HOSTS_NAME_BYTES = 128, LS_HOSTS_PORTS_MAX = 64 };
+enum {
+    LS_HOSTS_MAX = 256,
+    LS_HOSTS_RANKS_MAX = 1024, /* of one job, on all of its hosts */
+    LS_HOSTS_NAME_BYTES = 128,
+    LS_HOSTS_PORTS_MAX = 64,
+};
 
 typedef enum ls_hosts_by { LS_HOSTS_SSH, LS_HOSTS_SRUN } ls_hosts_by;
 

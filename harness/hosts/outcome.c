@@ -4,14 +4,21 @@
 #include <string.h>
 
 static const char *const state_names[] = {
-    [LS_JOB_DONE] = "done",       [LS_JOB_FAILED] = "failed",
-    [LS_JOB_KILLED] = "killed",   [LS_JOB_TIMED_OUT] = "timed out",
-    [LS_JOB_STOPPED] = "stopped", [LS_JOB_NOT_STARTED] = "not started",
+    [LS_OUTCOME_DONE] = "done",       [LS_OUTCOME_FAILED] = "failed",
+    [LS_OUTCOME_KILLED] = "killed",   [LS_OUTCOME_TIMED_OUT] = "timed out",
+    [LS_OUTCOME_STOPPED] = "stopped", [LS_OUTCOME_NOT_STARTED] = "not started",
 };
+
+void ls_outcome_free(ls_outcome *outcome)
+{
+    free(outcome->rank);
+    outcome->rank = NULL;
+    outcome->rank_count = 0;
+}
 
 enum { STATES = sizeof state_names / sizeof *state_names };
 
-cJSON *ls_outcome_json(const ls_job_outcome *outcome, int first)
+cJSON *ls_outcome_json(const ls_outcome *outcome, int first)
 {
     cJSON *object = cJSON_CreateObject();
     LS_ASSERT(object != NULL);
@@ -39,7 +46,7 @@ cJSON *ls_outcome_json(const ls_job_outcome *outcome, int first)
     return object;
 }
 
-void ls_outcome_add_up(ls_job_outcome *outcome)
+void ls_outcome_add_up(ls_outcome *outcome)
 {
     outcome->user_s = outcome->system_s = 0;
     outcome->rss_bytes_max = 0;
@@ -59,7 +66,7 @@ static int64_t nanoseconds(const cJSON *object)
     return seconds >= 0 && seconds < 1e9 ? (int64_t)(seconds * 1e9) : 0;
 }
 
-bool ls_outcome_read(const cJSON *object, int first, int ranks, ls_job_outcome *out)
+bool ls_outcome_read(const cJSON *object, int first, int ranks, ls_outcome *out)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(object, "ranks");
     const char *name = ls_json_string(object, "state", "");
@@ -72,12 +79,12 @@ bool ls_outcome_read(const cJSON *object, int first, int ranks, ls_job_outcome *
         (failed >= 0 && (failed < first || failed >= first + ranks))) {
         return false;
     }
-    *out = (ls_job_outcome){.state = (ls_job_state)state,
-                            .first_rank = failed < 0 ? -1 : (int)failed - first,
-                            .code = (int)ls_json_integer(object, "code", 0),
-                            .signal = (int)ls_json_integer(object, "signal", 0),
-                            .ended_ns = nanoseconds(object),
-                            .rank_count = ranks};
+    *out = (ls_outcome){.state = (ls_outcome_state)state,
+                        .first_rank = failed < 0 ? -1 : (int)failed - first,
+                        .code = (int)ls_json_integer(object, "code", 0),
+                        .signal = (int)ls_json_integer(object, "signal", 0),
+                        .ended_ns = nanoseconds(object),
+                        .rank_count = ranks};
     out->rank = calloc((size_t)ranks, sizeof *out->rank);
     LS_ASSERT(out->rank != NULL);
     int index = 0;

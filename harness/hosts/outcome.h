@@ -1,17 +1,43 @@
-/* How a job or a node's share of it ended, as JSON: in job.json and in a launcher's report. */
+/* How a group of ranks ended: one job, or one node's share of a job. As JSON it is part of job.json
+ * and of a launcher's report. */
 #ifndef LS_OUTCOME_H
 #define LS_OUTCOME_H
 
-#include "kernels/core/json.h"
-#include "harness/run/job.h"
+#include <stdbool.h>
+#include <stdint.h>
 
+#include "harness/process/proc.h"
+#include "kernels/core/json.h"
+
+typedef enum ls_outcome_state {
+    LS_OUTCOME_DONE,   /* every rank exited 0 */
+    LS_OUTCOME_FAILED, /* a rank exited with another code */
+    LS_OUTCOME_KILLED, /* a rank was ended by a signal that was not ours */
+    LS_OUTCOME_TIMED_OUT,
+    LS_OUTCOME_STOPPED,     /* this program was asked to stop */
+    LS_OUTCOME_NOT_STARTED, /* infrastructure */
+} ls_outcome_state;
+
+typedef struct ls_outcome {
+    ls_outcome_state state;
+    int first_rank;   /* the first that failed, or -1. A rank that only lost its peer (codes 10 and
+                         11) gives way to one that failed by itself within the grace */
+    int code, signal; /* of the first that failed */
+    int64_t started_ns, ended_ns;
+    int64_t rss_bytes_max; /* largest peak of one rank */
+    double user_s, system_s;
+    int rank_count;
+    ls_proc *rank; /* malloc'ed, [rank_count] */
+} ls_outcome;
+
+void ls_outcome_free(ls_outcome *outcome);
 /* {"state","first_rank","code","signal","seconds","ranks":[{rank,code,signal,seconds,...}]}; ranks
  * are numbered from `first`. */
-cJSON *ls_outcome_json(const ls_job_outcome *outcome, int first);
-/* Back into ranks[ranks] (the caller frees it with ls_job_outcome_free); times count from 0. False
- * when it is not an outcome of that many ranks. */
-bool ls_outcome_read(const cJSON *object, int first, int ranks, ls_job_outcome *out);
-/* Sums and peaks of the ranks into the outcome's own fields. */
-void ls_outcome_add_up(ls_job_outcome *outcome);
+cJSON *ls_outcome_json(const ls_outcome *outcome, int first);
+/* Parses ls_outcome_json's object. The caller frees ranks[ranks] with ls_outcome_free; times count
+ * from 0. False when the object is not an outcome of that many ranks. */
+bool ls_outcome_read(const cJSON *object, int first, int ranks, ls_outcome *out);
+/* Fills the outcome's own sums and peaks from its ranks. */
+void ls_outcome_add_up(ls_outcome *outcome);
 
 #endif

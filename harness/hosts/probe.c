@@ -146,7 +146,7 @@ static void remove_marker(const looking *l, int hosts)
 }
 
 static ls_status ask_all(ls_hosts *hosts, const ls_probe_question *question, looking *l,
-                         ls_job_outcome *channels)
+                         ls_outcome *channels)
 {
     char launcher[1024], look[800], device[32], ranks[40];
     ls_remote_launcher(launcher, sizeof launcher);
@@ -241,7 +241,7 @@ static void choose_master(ls_hosts *hosts, const cJSON *answer)
     }
 }
 
-static ls_status take_answers(ls_hosts *hosts, const looking *l, const ls_job_outcome *channels,
+static ls_status take_answers(ls_hosts *hosts, const looking *l, const ls_outcome *channels,
                               ls_probe *look)
 {
     ls_status status = LS_OK;
@@ -249,7 +249,7 @@ static ls_status take_answers(ls_hosts *hosts, const looking *l, const ls_job_ou
         char said[500];
         cJSON *answer = ls_remote_report(l->folder, k, "look", said, sizeof said);
         if (answer == NULL) {
-            bool late = channels->state == LS_JOB_TIMED_OUT && channels->rank[k].signal != 0;
+            bool late = channels->state == LS_OUTCOME_TIMED_OUT && channels->rank[k].signal != 0;
             say_failed(&hosts->host[k], &channels->rank[k], said, late);
             status = LS_ERR_INFRA;
             continue;
@@ -298,7 +298,7 @@ ls_status ls_probe_at(ls_hosts *hosts, const ls_probe_question *question, ls_pro
 {
     looking l;
     memset(&l, 0, sizeof l);
-    ls_job_outcome channels = {.state = LS_JOB_NOT_STARTED};
+    ls_outcome channels = {.state = LS_OUTCOME_NOT_STARTED};
     LS_TRY(
         ls_proc_catch_signals()); /* interrupted: the marker is removed, the channels are ended */
     ls_status status = make_marker(question->folder, &l);
@@ -306,7 +306,7 @@ ls_status ls_probe_at(ls_hosts *hosts, const ls_probe_question *question, ls_pro
         status = ask_all(hosts, question, &l, &channels);
         status = status == LS_ERR_USAGE ? LS_ERR_INFRA : status; /* no ssh, no srun */
     }
-    if (status == LS_OK && channels.state == LS_JOB_STOPPED) {
+    if (status == LS_OK && channels.state == LS_OUTCOME_STOPPED) {
         ls_log_error("stopped by signal %d while the hosts were looked at",
                      ls_proc_caught_signal());
         status = LS_ERR_INFRA;
@@ -317,7 +317,7 @@ ls_status ls_probe_at(ls_hosts *hosts, const ls_probe_question *question, ls_pro
     if (status == LS_OK) {
         status = check_alike(hosts, question, look);
     }
-    ls_job_outcome_free(&channels);
+    ls_outcome_free(&channels);
     remove_marker(&l, hosts->count);
     return status;
 }

@@ -11,7 +11,8 @@
 #define LS_REMOTE_H
 
 #include "kernels/core/json.h"
-#include "harness/run/job.h"
+#include "harness/process/proc.h"
+#include "hosts.h"
 
 enum {
     LS_REMOTE_CONNECT_S = 10, /* for ssh to reach a host */
@@ -39,10 +40,5 @@ void ls_remote_close(ls_remote *remote);
 cJSON *ls_remote_report(const char *folder, int host, const char *event, char *said, size_t bytes);
 /* Path of lockstep-launch beside this program. */
 void ls_remote_launcher(char *path, size_t bytes);
-
-/* ls_job_run's part for a job with hosts: runs, waits, puts the launchers' reports together. The
- * outcome's ranks are freed by the caller also after an error. */
-ls_status ls_remote_run(const ls_job *job, const char *token, void (*on_tick)(void *),
-                        void *context, ls_job_outcome *outcome);
 
 #endif

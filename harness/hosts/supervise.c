@@ -12,14 +12,13 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "harness/machine/machine.h"
-#include "outcome.h"
 
 static const int64_t TICK_NS = INT64_C(1000000000);
 
 /* ---- environment ---------------------------------------------------------------------------- */
 
 /* Names that would make a rank believe it is somebody else. */
-static bool is_replaced(const char *entry, const ls_supervise_rank_info *place)
+static bool is_replaced(const char *entry, const ls_supervise_rank_info *info)
 {
     static const char *const names[] = {"RANK",         "WORLD_SIZE",  "LOCAL_RANK",
                                         "GROUP_RANK",   "MASTER_ADDR", "LOCAL_WORLD_SIZE",
@@ -31,10 +30,10 @@ static bool is_replaced(const char *entry, const ls_supervise_rank_info *place)
         }
     }
     return strncmp(entry, "TORCHELASTIC_", 13) == 0 ||
-           (place->run_directory != NULL && strncmp(entry, "LS_RUN_DIR=", 11) == 0) ||
-           (place->share_devices && strncmp(entry, "LS_OVERSUBSCRIBE=", 17) == 0) ||
-           (place->threads > 0 && strncmp(entry, "OMP_NUM_THREADS=", 16) == 0) ||
-           (place->simulated && strncmp(entry, "NCCL_HOSTID=", 12) == 0);
+           (info->run_directory != NULL && strncmp(entry, "LS_RUN_DIR=", 11) == 0) ||
+           (info->share_devices && strncmp(entry, "LS_OVERSUBSCRIBE=", 17) == 0) ||
+           (info->threads > 0 && strncmp(entry, "OMP_NUM_THREADS=", 16) == 0) ||
+           (info->simulated && strncmp(entry, "NCCL_HOSTID=", 12) == 0);
 }
 
 static void __attribute__((format(printf, 3, 4)))
@@ -48,7 +47,7 @@ append(char **list, int *count, const char *format, ...)
     (*count)++;
 }
 
-char **ls_supervise_environment(const ls_supervise_rank_info *place)
+char **ls_supervise_environment(const ls_supervise_rank_info *info)
 {
     enum { OURS = 13 };
     int inherited = 0, count = 0;
@@ -58,39 +57,39 @@ char **ls_supervise_environment(const ls_supervise_rank_info *place)
     char **list = calloc((size_t)inherited + OURS + 1, sizeof *list);
     LS_ASSERT(list != NULL);
     for (int i = 0; i < inherited; i++) {
-        if (!is_replaced(environ[i], place)) {
+        if (!is_replaced(environ[i], info)) {
             append(list, &count, "%s", environ[i]);
         }
     }
-    append(list, &count, "RANK=%d", place->rank);
-    append(list, &count, "WORLD_SIZE=%d", place->world);
-    append(list, &count, "LOCAL_RANK=%d", place->local_rank);
-    append(list, &count, "LOCAL_WORLD_SIZE=%d", place->local_world);
-    append(list, &count, "GROUP_RANK=%d", place->node);
-    append(list, &count, "MASTER_ADDR=%s", place->master_address);
-    append(list, &count, "MASTER_PORT=%d", place->port);
-    if (place->token != NULL) {
-        append(list, &count, "LS_TOKEN=%s", place->token);
+    append(list, &count, "RANK=%d", info->rank);
+    append(list, &count, "WORLD_SIZE=%d", info->world);
+    append(list, &count, "LOCAL_RANK=%d", info->local_rank);
+    append(list, &count, "LOCAL_WORLD_SIZE=%d", info->local_world);
+    append(list, &count, "GROUP_RANK=%d", info->node);
+    append(list, &count, "MASTER_ADDR=%s", info->master_address);
+    append(list, &count, "MASTER_PORT=%d", info->port);
+    if (info->token != NULL) {
+        append(list, &count, "LS_TOKEN=%s", info->token);
     }
-    if (place->run_directory != NULL) {
-        append(list, &count, "LS_RUN_DIR=%s", place->run_directory);
+    if (info->run_directory != NULL) {
+        append(list, &count, "LS_RUN_DIR=%s", info->run_directory);
     }
-    if (place->simulated && place->node_address != NULL) {
-        append(list, &count, "LS_NODE_ADDR=%s", place->node_address);
-    } else if (place->simulated) { /* all of 127.0.0.0/8 is this machine */
-        append(list, &count, "LS_NODE_ADDR=127.0.%d.%d", (place->node + 1) / 250,
-               (place->node + 1) % 250);
+    if (info->simulated && info->node_address != NULL) {
+        append(list, &count, "LS_NODE_ADDR=%s", info->node_address);
+    } else if (info->simulated) { /* all of 127.0.0.0/8 is this machine */
+        append(list, &count, "LS_NODE_ADDR=127.0.%d.%d", (info->node + 1) / 250,
+               (info->node + 1) % 250);
     }
-    if (place->share_devices) {
+    if (info->share_devices) {
         append(list, &count, "LS_OVERSUBSCRIBE=1");
     }
-    if (place->simulated) {
-        append(list, &count, "NCCL_HOSTID=lockstep-node-%d", place->node);
+    if (info->simulated) {
+        append(list, &count, "NCCL_HOSTID=lockstep-node-%d", info->node);
     }
-    if (place->threads > 0 || getenv("OMP_NUM_THREADS") == NULL) {
-        int shared = ls_machine_cores() / (place->ranks_here > 0 ? place->ranks_here : 1);
+    if (info->threads > 0 || getenv("OMP_NUM_THREADS") == NULL) {
+        int shared = ls_machine_cores() / (info->ranks_here > 0 ? info->ranks_here : 1);
         append(list, &count, "OMP_NUM_THREADS=%d",
-               place->threads > 0 ? place->threads : (shared > 1 ? shared : 1));
+               info->threads > 0 ? info->threads : (shared > 1 ? shared : 1));
     }
     return list;
 }
@@ -136,7 +135,7 @@ static bool is_victim(const ls_proc *rank)
 }
 
 /* A rank that failed by itself takes the blame from one that only lost its peer. */
-static void note_failure(ls_job_outcome *outcome, int index)
+static void note_failure(ls_outcome *outcome, int index)
 {
     const ls_proc *rank = &outcome->rank[index];
     if (rank->code == 0 ||
@@ -147,17 +146,17 @@ static void note_failure(ls_job_outcome *outcome, int index)
     outcome->first_rank = index;
     outcome->code = rank->code;
     outcome->signal = rank->signal;
-    outcome->state = rank->signal != 0 ? LS_JOB_KILLED : LS_JOB_FAILED;
+    outcome->state = rank->signal != 0 ? LS_OUTCOME_KILLED : LS_OUTCOME_FAILED;
 }
 
-static ls_status start_all(const ls_supervise *watch, ls_job_outcome *outcome)
+static ls_status start_all(const ls_supervise *supervise, ls_outcome *outcome)
 {
-    for (int i = 0; i < watch->count; i++) {
-        ls_status status = ls_proc_start(&watch->spec[i], &outcome->rank[i]);
+    for (int i = 0; i < supervise->count; i++) {
+        ls_status status = ls_proc_start(&supervise->spec[i], &outcome->rank[i]);
         if (status != LS_OK) {
             outcome->first_rank = i;
             outcome->code = status;
-            ls_proc_end_all(outcome->rank, watch->count, 0);
+            ls_proc_end_all(outcome->rank, supervise->count, 0);
             outcome->ended_ns = ls_clock_ns();
             return status;
         }
@@ -166,27 +165,28 @@ static ls_status start_all(const ls_supervise *watch, ls_job_outcome *outcome)
 }
 
 /* Until nobody runs or somebody has to be ended. */
-static void wait_all(const ls_supervise *watch, ls_job_outcome *outcome)
+static void wait_all(const ls_supervise *supervise, ls_outcome *outcome)
 {
-    int64_t end_ns =
-        watch->limit_s > 0 ? outcome->started_ns + (int64_t)(watch->limit_s * 1e9) : INT64_MAX;
+    int64_t end_ns = supervise->limit_s > 0
+                         ? outcome->started_ns + (int64_t)(supervise->limit_s * 1e9)
+                         : INT64_MAX;
     int64_t tick_ns = ls_clock_ns() + TICK_NS;
-    bool in_grace = false, ticks = watch->on_tick != NULL || watch->gpus != NULL;
+    bool in_grace = false, ticks = supervise->on_tick != NULL || supervise->gpus != NULL;
     for (;;) {
         int64_t until_ns = ticks && tick_ns < end_ns ? tick_ns : end_ns;
-        int ended =
-            ls_proc_wait_any(outcome->rank, watch->count, until_ns == INT64_MAX ? -1 : until_ns);
+        int ended = ls_proc_wait_any(outcome->rank, supervise->count,
+                                     until_ns == INT64_MAX ? -1 : until_ns);
         if (ended >= 0) {
             note_failure(outcome, ended);
             if (outcome->first_rank >= 0 && !in_grace) {
                 in_grace = true;
-                int64_t grace_end_ns = ls_clock_ns() + (int64_t)(watch->grace_s * 1e9);
+                int64_t grace_end_ns = ls_clock_ns() + (int64_t)(supervise->grace_s * 1e9);
                 end_ns = grace_end_ns < end_ns ? grace_end_ns : end_ns;
             }
         } else if (ended == -2) {
-            outcome->state = LS_JOB_STOPPED;
-            if (watch->hang_up == NULL) {
-                ls_proc_signal_all(outcome->rank, watch->count, ls_proc_caught_signal());
+            outcome->state = LS_OUTCOME_STOPPED;
+            if (supervise->hang_up == NULL) {
+                ls_proc_signal_all(outcome->rank, supervise->count, ls_proc_caught_signal());
             }
             return;
         } else if (ended == -3) {
@@ -194,42 +194,42 @@ static void wait_all(const ls_supervise *watch, ls_job_outcome *outcome)
         }
         int64_t now_ns = ls_clock_ns();
         if (now_ns >= end_ns) {
-            outcome->state = in_grace ? outcome->state : LS_JOB_TIMED_OUT;
+            outcome->state = in_grace ? outcome->state : LS_OUTCOME_TIMED_OUT;
             return;
         }
         if (ticks && now_ns >= tick_ns) {
-            ls_watch_gpu_tick(watch->gpus);
-            if (watch->on_tick != NULL) {
-                watch->on_tick(watch->context);
+            ls_watch_gpu_tick(supervise->gpus);
+            if (supervise->on_tick != NULL) {
+                supervise->on_tick(supervise->context);
             }
             tick_ns = now_ns + TICK_NS;
         }
     }
 }
 
-ls_status ls_supervise_run(const ls_supervise *watch, ls_job_outcome *outcome)
+ls_status ls_supervise_run(const ls_supervise *supervise, ls_outcome *outcome)
 {
-    *outcome = (ls_job_outcome){.state = LS_JOB_NOT_STARTED,
-                                .first_rank = -1,
-                                .started_ns = ls_clock_ns(),
-                                .rank_count = watch->count};
-    outcome->rank = calloc((size_t)watch->count, sizeof *outcome->rank);
+    *outcome = (ls_outcome){.state = LS_OUTCOME_NOT_STARTED,
+                            .first_rank = -1,
+                            .started_ns = ls_clock_ns(),
+                            .rank_count = supervise->count};
+    outcome->rank = calloc((size_t)supervise->count, sizeof *outcome->rank);
     LS_ASSERT(outcome->rank != NULL);
     ls_proc_strays strays;
     ls_proc_strays_begin(&strays);
-    ls_status status = start_all(watch, outcome);
+    ls_status status = start_all(supervise, outcome);
     if (status != LS_OK) {
         (void)ls_proc_strays_end(&strays);
         return status;
     }
-    outcome->state = LS_JOB_DONE;
-    wait_all(watch, outcome);
-    if (watch->hang_up != NULL) {
-        watch->hang_up(watch->context);
-        (void)ls_proc_wait_all(outcome->rank, watch->count,
-                               ls_clock_ns() + (int64_t)(watch->hang_up_s * 1e9));
+    outcome->state = LS_OUTCOME_DONE;
+    wait_all(supervise, outcome);
+    if (supervise->hang_up != NULL) {
+        supervise->hang_up(supervise->context);
+        (void)ls_proc_wait_all(outcome->rank, supervise->count,
+                               ls_clock_ns() + (int64_t)(supervise->hang_up_s * 1e9));
     }
-    ls_proc_end_all(outcome->rank, watch->count, LS_SUPERVISE_END_GRACE_S);
+    ls_proc_end_all(outcome->rank, supervise->count, LS_SUPERVISE_END_GRACE_S);
     (void)ls_proc_strays_end(&strays);
     outcome->ended_ns = ls_clock_ns();
     ls_outcome_add_up(outcome);

@@ -3,8 +3,8 @@
 #ifndef LS_SUPERVISE_H
 #define LS_SUPERVISE_H
 
-#include "harness/run/job.h"
 #include "harness/machine/watch_gpu.h"
+#include "outcome.h"
 
 enum { LS_SUPERVISE_END_GRACE_S = 5 }; /* between TERM and KILL */
 
@@ -28,7 +28,7 @@ typedef struct ls_supervise_rank_info {
 
 /* Our own environment, with what says who this rank is replaced. NAME=value strings, NULL at the
  * end, all malloc'ed; free with ls_supervise_environment_free. */
-char **ls_supervise_environment(const ls_supervise_rank_info *place);
+char **ls_supervise_environment(const ls_supervise_rank_info *info);
 void ls_supervise_environment_free(char **environment);
 /* A port on which nobody listens now: bound, never listened on, released. 0 when there is none. */
 int ls_supervise_free_port(void);
@@ -51,9 +51,9 @@ typedef struct ls_supervise {
 
 /* Starts all, waits, ends what must be ended. The first that failed is the first that ended neither
  * with 0 nor as a victim (LS_ERR_PEER_LOST, LS_ERR_RENDEZVOUS); the first victim when there are
- * only those. Fills the outcome, whose ranks the caller frees with ls_job_outcome_free. An error is
- * returned, and outcome->state is LS_JOB_NOT_STARTED, when a rank could not be started (the others
- * are ended). */
-ls_status ls_supervise_run(const ls_supervise *watch, ls_job_outcome *outcome);
+ * only those. Fills the outcome, whose ranks the caller frees with ls_outcome_free. An error is
+ * returned, and outcome->state is LS_OUTCOME_NOT_STARTED, when a rank could not be started (the
+ * others are ended). */
+ls_status ls_supervise_run(const ls_supervise *supervise, ls_outcome *outcome);
 
 #endif

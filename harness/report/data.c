@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "kernels/core/log.h"
-#include "harness/run/job.h"
+#include "harness/hosts/hosts.h"
 #include "speed.h"
 
 static const char *path_in(char path[PATH_MAX], const char *folder, const char *name)
@@ -161,9 +161,9 @@ static ls_status take_event(void *context, const cJSON *event, int line)
 static void read_ranks(ls_report_job *job, const char *folder)
 {
     job->rank_count = job->world > 0 ? job->world : 0;
-    if (job->rank_count > LS_JOB_RANKS_MAX) {
+    if (job->rank_count > LS_HOSTS_RANKS_MAX) {
         ls_log_warn("%s: %d ranks are more than %d; its events are not read", folder, job->world,
-                    LS_JOB_RANKS_MAX);
+                    LS_HOSTS_RANKS_MAX);
         job->rank_count = 0;
     }
     job->rank = calloc((size_t)job->rank_count + 1, sizeof *job->rank);

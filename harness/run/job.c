@@ -1,23 +1,12 @@
 #include "job.h"
 
 #include <cjson/cJSON.h>
-#include <errno.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "kernels/core/json.h"
-#include "kernels/core/log.h"
-#include "harness/machine/machine.h"
-#include "harness/hosts/outcome.h"
-#include "harness/hosts/remote.h"
 #include "harness/hosts/supervise.h"
-
-/* ---- what is run ---------------------------------------------------------------------------- */
+#include "harness/machine/machine.h"
 
 void ls_job_argument(ls_job *job, const char *format, ...)
 {
@@ -41,14 +30,7 @@ void ls_job_free(ls_job *job)
     job->facts = NULL;
 }
 
-void ls_job_outcome_free(ls_job_outcome *outcome)
-{
-    free(outcome->rank);
-    outcome->rank = NULL;
-    outcome->rank_count = 0;
-}
-
-static int nodes_of(const ls_job *job)
+int ls_job_nodes(const ls_job *job)
 {
     int local = job->local_nodes > 1 ? job->local_nodes : 1;
     return job->hosts != NULL ? local * job->host_count : local;
@@ -62,11 +44,11 @@ static int threads_of(const ls_job *job)
 
 char **ls_job_environment(const ls_job *job, int rank, int port, const char *token)
 {
-    int nodes = nodes_of(job), per_node = job->world / nodes;
+    int nodes = ls_job_nodes(job), per_node = job->world / nodes;
     char first[32], own[32];
     ls_simnet_address(0, first, sizeof first);
     ls_simnet_address(rank / per_node, own, sizeof own);
-    ls_supervise_rank_info place = {
+    ls_supervise_rank_info rank_info = {
         .rank = rank,
         .world = job->world,
         .local_rank = rank % per_node,
@@ -84,270 +66,5 @@ char **ls_job_environment(const ls_job *job, int rank, int port, const char *tok
         .ranks_here = job->world,
         .share_devices = job->share_devices,
     };
-    return ls_supervise_environment(&place);
-}
-
-/* ---- job.json ------------------------------------------------------------------------------- */
-
-/* What a run may depend on; the rest of a user's environment is nobody's business. */
-static bool is_recorded(const char *entry)
-{
-    static const char *const prefixes[] = {
-        "RANK=", "WORLD_SIZE=", "LOCAL_", "GROUP_RANK=", "MASTER_", "LS_",   "OMP_",
-        "NCCL_", "CUDA_",       "CUDNN_", "CUBLAS_",     "GLOO_",   "DNNL_", "ONEDNN_",
-        "KMP_",  "GOMP_",       "MKL_",   "LD_",         "MALLOC_"};
-    if (strncmp(entry, "LS_TOKEN=", 9) == 0) {
-        return false;
-    }
-    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
-        if (strncmp(entry, prefixes[i], strlen(prefixes[i])) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static cJSON *environment_json(char *const *environment)
-{
-    cJSON *object = cJSON_CreateObject();
-    for (int i = 0; environment[i] != NULL; i++) {
-        const char *equals = strchr(environment[i], '=');
-        if (equals != NULL && is_recorded(environment[i])) {
-            char name[128];
-            snprintf(name, sizeof name, "%.*s", (int)(equals - environment[i]), environment[i]);
-            cJSON_AddStringToObject(object, name, equals + 1);
-        }
-    }
-    return object;
-}
-
-static ls_status write_record(const ls_job *job, char *const *environment,
-                              const ls_job_outcome *outcome)
-{
-    char path[sizeof job->directory + 16];
-    cJSON *root = cJSON_CreateObject();
-    cJSON_AddNumberToObject(root, "schema", 1);
-    cJSON_AddStringToObject(root, "id", job->id);
-    cJSON_AddStringToObject(root, "label", job->label);
-    cJSON *command = cJSON_AddArrayToObject(root, "command");
-    for (int i = 0; i < job->argument_count; i++) {
-        cJSON_AddItemToArray(command, cJSON_CreateString(job->argument[i]));
-    }
-    cJSON_AddItemToObject(root, "environment", environment_json(environment));
-    cJSON_AddItemToObject(root, "facts",
-                          job->facts != NULL ? cJSON_Duplicate(job->facts, true)
-                                             : cJSON_CreateObject());
-    cJSON_AddItemToObject(root, "outcome", ls_outcome_json(outcome, 0));
-    snprintf(path, sizeof path, "%s/job.json", job->directory);
-    ls_status status = ls_json_write_file(path, root);
-    cJSON_Delete(root);
-    return status;
-}
-
-static bool same_command(const ls_job *job, const cJSON *root)
-{
-    const cJSON *command = cJSON_GetObjectItemCaseSensitive(root, "command");
-    const cJSON *environment = cJSON_GetObjectItemCaseSensitive(root, "environment");
-    char world[16];
-    snprintf(world, sizeof world, "%d", job->world);
-    if (cJSON_GetArraySize(command) != job->argument_count ||
-        strcmp(ls_json_string(environment, "WORLD_SIZE", ""), world) != 0) {
-        return false;
-    }
-    for (int i = 0; i < job->argument_count; i++) {
-        const cJSON *one = cJSON_GetArrayItem(command, i);
-        if (!cJSON_IsString(one) || strcmp(one->valuestring, job->argument[i]) != 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* True and the outcome filled when this very job is done already. */
-static bool read_done(const ls_job *job, ls_job_outcome *outcome)
-{
-    char path[sizeof job->directory + 16];
-    cJSON *root = NULL;
-    snprintf(path, sizeof path, "%s/job.json", job->directory);
-    if (access(path, F_OK) != 0 || ls_json_read_file(path, &root) != LS_OK) {
-        return false;
-    }
-    const cJSON *told = cJSON_GetObjectItemCaseSensitive(root, "outcome");
-    bool done = strcmp(ls_json_string(told, "state", ""), "done") == 0 && same_command(job, root) &&
-                ls_outcome_read(told, 0, job->world, outcome);
-    cJSON_Delete(root);
-    return done;
-}
-
-/* ---- running -------------------------------------------------------------------------------- */
-
-static ls_status make_directories(const char *path)
-{
-    char partial[PATH_MAX];
-    snprintf(partial, sizeof partial, "%s", path);
-    for (char *slash = strchr(partial + 1, '/');; slash = strchr(slash + 1, '/')) {
-        if (slash != NULL) {
-            *slash = '\0';
-        }
-        if (mkdir(partial, 0755) != 0 && errno != EEXIST) {
-            ls_log_error("cannot make %s: %s", partial, strerror(errno));
-            return LS_ERR_INFRA;
-        }
-        if (slash == NULL) {
-            break;
-        }
-        *slash = '/';
-    }
-    if (access(path, W_OK | X_OK) != 0) {
-        ls_log_error("cannot write into %s: %s", path, strerror(errno));
-        return LS_ERR_INFRA;
-    }
-    return LS_OK;
-}
-
-/* An attempt that did not finish leaves files that would be taken for this one's. */
-static ls_status remove_leftovers(const ls_job *job)
-{
-    static const char *const kinds[] = {"log", "jsonl"};
-    char path[sizeof job->directory + 32];
-    snprintf(path, sizeof path, "%s/job.json", job->directory);
-    bool failed = unlink(path) != 0 && errno != ENOENT;
-    for (int i = 0; i < 2 * job->world && !failed; i++) {
-        snprintf(path, sizeof path, "%s/rank%d.%s", job->directory, i / 2, kinds[i % 2]);
-        failed = unlink(path) != 0 && errno != ENOENT;
-    }
-    if (failed) {
-        ls_log_error("cannot remove %s of an earlier attempt: %s", path, strerror(errno));
-        return LS_ERR_INFRA;
-    }
-    return LS_OK;
-}
-
-static ls_status check_job(const ls_job *job)
-{
-    int nodes = nodes_of(job);
-    if (job->world < 1 || job->world > LS_JOB_RANKS_MAX || job->world % nodes != 0) {
-        ls_log_error("job %s: %d ranks on %d nodes, allowed: 1 to %d ranks, as many on each node",
-                     job->id, job->world, nodes, LS_JOB_RANKS_MAX);
-        return LS_ERR_USAGE;
-    }
-    if (job->hosts != NULL && (job->host_count < 1 || job->host_count > job->hosts->count)) {
-        ls_log_error("job %s: %d hosts, there are %d", job->id, job->host_count, job->hosts->count);
-        return LS_ERR_USAGE;
-    }
-    if (job->argument_count < 1 || job->directory[0] != '/') {
-        ls_log_error("job %s: no command, or directory '%s' is not absolute", job->id,
-                     job->directory);
-        return LS_ERR_USAGE;
-    }
-    return LS_OK;
-}
-
-/* Logs and events are read whole by whoever comes next: what is longer than this is cut. A step's
- * event has some 500 bytes. */
-static void cut_records(const ls_job *job)
-{
-    static const char *const kinds[] = {"log", "jsonl"};
-    const off_t most = (off_t)256 << 20;
-    for (int i = 0; i < 2 * job->world; i++) {
-        char path[sizeof job->directory + 32];
-        snprintf(path, sizeof path, "%s/rank%d.%s", job->directory, i / 2, kinds[i % 2]);
-        struct stat status;
-        if (stat(path, &status) == 0 && status.st_size > most && truncate(path, most) == 0) {
-            ls_log_warn("%s had %lld MB and was cut to %lld", path,
-                        (long long)(status.st_size >> 20), (long long)(most >> 20));
-        }
-    }
-}
-
-static ls_status run_ranks(const ls_job *job, const ls_proc_spec *spec, void (*on_tick)(void *),
-                           void *context, ls_job_outcome *outcome)
-{
-    ls_supervise watch = {.count = job->world,
-                          .spec = spec,
-                          .limit_s = job->limit_s,
-                          .grace_s = job->grace_s,
-                          .gpus = job->gpus,
-                          .on_tick = on_tick,
-                          .context = context};
-    LS_TRY(ls_watch_gpu_job(job->gpus, job->directory));
-    ls_status status = ls_supervise_run(&watch, outcome);
-    ls_watch_gpu_tick(job->gpus); /* what rose in the last second */
-    (void)ls_watch_gpu_job(job->gpus, NULL);
-    cut_records(job);
-    ls_status written = write_record(job, spec[0].environment, outcome);
-    return status != LS_OK ? status : written;
-}
-
-/* All malloc'ed. nsenter becomes the rank: the pid stays. */
-static ls_proc_spec spec_of(const ls_job *job, int rank, int port, const char *token)
-{
-    char **words = calloc(LS_JOB_ARGUMENTS_MAX + 4, sizeof *words), *log_path = NULL, node[32];
-    LS_ASSERT(words != NULL);
-    int count = 0;
-    if (job->net != NULL) {
-        ls_simnet_name(job->net, rank / (job->world / nodes_of(job)), node, sizeof node);
-        words[count++] = strdup("nsenter");
-        LS_ASSERT(asprintf(&words[count++], "--net=/run/netns/%s", node) > 0);
-        words[count++] = strdup("--");
-    }
-    for (int i = 0; i < job->argument_count; i++) {
-        words[count++] = strdup(job->argument[i]);
-    }
-    LS_ASSERT(asprintf(&log_path, "%s/rank%d.log", job->directory, rank) > 0);
-    return (ls_proc_spec){.argv = words,
-                          .environment = ls_job_environment(job, rank, port, token),
-                          .log_path = log_path,
-                          .file_bytes_max = job->file_bytes_max};
-}
-
-static ls_status run_on_hosts(const ls_job *job, const char *token, void (*on_tick)(void *),
-                              void *context, ls_job_outcome *outcome)
-{
-    char **environment = ls_job_environment(job, 0, 0, token);
-    ls_status status = ls_remote_run(job, token, on_tick, context, outcome);
-    ls_status written = write_record(job, environment, outcome);
-    ls_supervise_environment_free(environment);
-    if (status != LS_OK) {
-        ls_job_outcome_free(outcome);
-    }
-    return status != LS_OK ? status : written;
-}
-
-ls_status ls_job_run(const ls_job *job, void (*on_tick)(void *context), void *context,
-                     ls_job_outcome *outcome, bool *resumed)
-{
-    LS_TRY(check_job(job));
-    LS_TRY(make_directories(job->directory));
-    *resumed = read_done(job, outcome);
-    if (*resumed) {
-        return LS_OK;
-    }
-    LS_TRY(remove_leftovers(job));
-    char token[33];
-    ls_supervise_token(token);
-    if (job->hosts != NULL) {
-        return run_on_hosts(job, token, on_tick, context, outcome);
-    }
-    int port = ls_supervise_free_port();
-    if (port == 0) {
-        ls_log_error("job %s: no free port: %s", job->id, strerror(errno));
-        return LS_ERR_INFRA;
-    }
-    ls_proc_spec *spec = calloc((size_t)job->world, sizeof *spec);
-    LS_ASSERT(spec != NULL);
-    for (int rank = 0; rank < job->world; rank++) {
-        spec[rank] = spec_of(job, rank, port, token);
-    }
-    ls_status status = run_ranks(job, spec, on_tick, context, outcome);
-    if (status != LS_OK) {
-        ls_job_outcome_free(outcome);
-    }
-    for (int rank = 0; rank < job->world; rank++) {
-        ls_supervise_environment_free((char **)spec[rank].environment);
-        ls_supervise_environment_free((char **)spec[rank].argv);
-        free((char *)spec[rank].log_path);
-    }
-    free(spec);
-    return status;
+    return ls_supervise_environment(&rank_info);
 }

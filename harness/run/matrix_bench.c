@@ -1,5 +1,4 @@
-/* The bench's choice of jobs, and how long jobs take. */
-#include "matrix.h"
+#include "matrix_bench.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -7,59 +6,6 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-
-/* Forward multiply-adds of one image at the reference size, in 10^9, and parameters in 10^6
- * (torchvision's documentation; He et al. 2015, table 6 for the CIFAR networks). */
-static const struct network {
-    const char *name;
-    int image_size;
-    double gmacs, params_m;
-} network[] = {
-    {"resnet18", 224, 1.81, 11.7},  {"resnet34", 224, 3.66, 21.8},   {"resnet50", 224, 4.09, 25.6},
-    {"resnet101", 224, 7.80, 44.5}, {"resnet152", 224, 11.51, 60.2}, {"resnet8", 32, 0.0125, 0.08},
-    {"resnet20", 32, 0.041, 0.27},  {"resnet32", 32, 0.069, 0.46},   {"resnet44", 32, 0.098, 0.66},
-    {"resnet56", 32, 0.126, 0.85},  {"resnet110", 32, 0.255, 1.7},
-};
-
-static const struct network *find_network(const char *arch)
-{
-    for (size_t i = 0; i < sizeof network / sizeof *network; i++) {
-        if (strcmp(network[i].name, arch) == 0) {
-            return &network[i];
-        }
-    }
-    return &network[2];
-}
-
-double ls_matrix_gmacs(const char *arch, int image_size)
-{
-    const struct network *found = find_network(arch);
-    double ratio = (double)image_size / found->image_size;
-    return found->gmacs * ratio * ratio;
-}
-
-double ls_matrix_estimate_s(const ls_spec *spec, int cores)
-{
-    /* Fitted on 2 Zen 5 cores; see fit_steps for what hangs on it. */
-    const double start_s = 0.4, start_rank_s = 0.35; /* spread over the cores */
-    const double core_gflop_per_s = 45;              /* whole training step, f32 */
-    const double half_cost = 1.5;                    /* emulated half against f32 */
-    const double rank_gb_per_s = 0.35;               /* reduction and update, per core in use */
-    cores *= spec->real_nodes ? spec->nodes : 1;
-    int used = spec->world < cores ? spec->world : cores;
-    if (spec->world == 1 && spec->threads != 1) {
-        used = cores;
-    }
-    double images = (double)spec->world * spec->batch_size * spec->accumulate;
-    double gflop = images * ls_matrix_gmacs(spec->arch, spec->image_size) * 6;
-    double compute_s = gflop / (core_gflop_per_s * used) * (spec->level > 0 ? half_cost : 1);
-    double gradient_gb = find_network(spec->arch)->params_m * 4e-3;
-    double update_s = spec->world * gradient_gb / (rank_gb_per_s * used);
-    double step_s = compute_s + update_s + 0.002 * spec->world;
-    double dump_s = spec->dump_steps[0] == '\0' ? 0 : 0.2 + gradient_gb * 8;
-    int steps = spec->wrap == LS_WRAP_KILL ? spec->kill_step : spec->warmup_steps + spec->steps;
-    return start_s + start_rank_s * spec->world / (double)used + steps * step_s + dump_s;
-}
 
 static int ranks_per_host(const ls_matrix_bench *bench)
 {
@@ -398,11 +344,6 @@ static void add_every_pair(const ls_matrix_bench *bench, ls_matrix *matrix)
 }
 
 /* ---- the profiles ---------------------------------------------------------------------------- */
-
-bool ls_matrix_is_row(const ls_spec *spec)
-{
-    return spec->role == LS_ROLE_THROUGHPUT || spec->role == LS_ROLE_PHASES;
-}
 
 /* One factor at a time, and beside each row what it is compared with. */
 static void add_cross(const ls_matrix_bench *bench, ls_matrix *matrix)

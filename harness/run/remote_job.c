@@ -1,18 +1,17 @@
-/* A job whose ranks run on other machines: its channels, and one outcome out of their reports. */
-#include <errno.h>
+#include "remote_job.h"
+
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/core/clock.h"
-#include "kernels/core/log.h"
-#include "harness/hosts/remote_session.h"
-#include "harness/hosts/outcome.h"
 #include "harness/hosts/remote.h"
-#include "kernels/core/text.h"
+#include "harness/hosts/remote_session.h"
 #include "harness/hosts/supervise.h"
+#include "kernels/core/log.h"
+#include "kernels/core/text.h"
 
 typedef struct running {
     ls_remote remote;
@@ -98,7 +97,7 @@ typedef struct blame {
     int64_t ended_ns;
 } blame;
 
-static void consider(ls_job_outcome *out, blame *b, int rank, const ls_job_outcome *node,
+static void consider(ls_outcome *out, blame *b, int rank, const ls_outcome *node,
                      int64_t started_ns)
 {
     bool victim =
@@ -111,17 +110,17 @@ static void consider(ls_job_outcome *out, blame *b, int rank, const ls_job_outco
         out->first_rank = rank;
         out->code = node->code;
         out->signal = node->signal;
-        out->state = node->signal != 0 ? LS_JOB_KILLED : LS_JOB_FAILED;
+        out->state = node->signal != 0 ? LS_OUTCOME_KILLED : LS_OUTCOME_FAILED;
     }
 }
 
 /* The launcher of that host did not say how its ranks ended: the connection did. */
-static void take_lost(const ls_job *job, const ls_job_outcome *channels, int k, const char *said,
-                      ls_job_outcome *out, blame *b)
+static void take_lost(const ls_job *job, const ls_outcome *channels, int k, const char *said,
+                      ls_outcome *out, blame *b)
 {
     int per_host = job->world / job->host_count;
     const ls_proc *channel = &channels->rank[k];
-    bool ours = channels->state == LS_JOB_STOPPED || channels->state == LS_JOB_TIMED_OUT;
+    bool ours = channels->state == LS_OUTCOME_STOPPED || channels->state == LS_OUTCOME_TIMED_OUT;
     for (int i = 0; i < per_host; i++) {
         out->rank[k * per_host + i] =
             (ls_proc){.ended = true,
@@ -134,27 +133,27 @@ static void take_lost(const ls_job *job, const ls_job_outcome *channels, int k, 
                      channel->signal != 0 ? channel->signal : channel->code,
                      said[0] != '\0' ? ": " : "", said);
         *b = (blame){.any = true, .ended_ns = channel->ended_ns};
-        out->state = LS_JOB_FAILED;
+        out->state = LS_OUTCOME_FAILED;
         out->first_rank = k * per_host;
         out->code = LS_ERR_INFRA;
         out->signal = 0;
     }
 }
 
-static void put_together(const ls_job *job, const ls_job_outcome *channels, ls_job_outcome *out)
+static void put_together(const ls_job *job, const ls_outcome *channels, ls_outcome *out)
 {
     int per_host = job->world / job->host_count;
     blame b = {.any = false};
     char said[300];
-    *out = (ls_job_outcome){.state = LS_JOB_DONE,
-                            .first_rank = -1,
-                            .started_ns = channels->started_ns,
-                            .ended_ns = channels->ended_ns,
-                            .rank_count = job->world};
+    *out = (ls_outcome){.state = LS_OUTCOME_DONE,
+                        .first_rank = -1,
+                        .started_ns = channels->started_ns,
+                        .ended_ns = channels->ended_ns,
+                        .rank_count = job->world};
     out->rank = calloc((size_t)job->world, sizeof *out->rank);
     LS_ASSERT(out->rank != NULL);
     for (int k = 0; k < job->host_count; k++) {
-        ls_job_outcome node;
+        ls_outcome node;
         cJSON *report = ls_remote_report(job->directory, k, "node", said, sizeof said);
         const cJSON *told = cJSON_GetObjectItemCaseSensitive(report, "outcome");
         if (told == NULL || !ls_outcome_read(told, k * per_host, per_host, &node)) {
@@ -163,16 +162,16 @@ static void put_together(const ls_job *job, const ls_job_outcome *channels, ls_j
             continue;
         }
         memcpy(&out->rank[k * per_host], node.rank, (size_t)per_host * sizeof *node.rank);
-        if (node.first_rank >= 0 && node.state != LS_JOB_STOPPED) {
+        if (node.first_rank >= 0 && node.state != LS_OUTCOME_STOPPED) {
             consider(out, &b, k * per_host + node.first_rank, &node, channels->rank[k].started_ns);
         }
-        if (node.state == LS_JOB_NOT_STARTED) {
+        if (node.state == LS_OUTCOME_NOT_STARTED) {
             ls_log_error("job %s: host %s: %s", job->id, job->hosts->host[k].name, said);
         }
-        ls_job_outcome_free(&node);
+        ls_outcome_free(&node);
         cJSON_Delete(report);
     }
-    if (channels->state == LS_JOB_STOPPED || channels->state == LS_JOB_TIMED_OUT) {
+    if (channels->state == LS_OUTCOME_STOPPED || channels->state == LS_OUTCOME_TIMED_OUT) {
         out->state = channels->state;
     }
     ls_outcome_add_up(out);
@@ -197,29 +196,29 @@ static void remove_logs(const ls_job *job)
     }
 }
 
-ls_status ls_remote_run(const ls_job *job, const char *token, void (*on_tick)(void *),
-                        void *context, ls_job_outcome *outcome)
+ls_status ls_remote_job_run(const ls_job *job, const char *token, void (*on_tick)(void *),
+                            void *context, ls_outcome *outcome)
 {
     running r = {.on_tick = on_tick, .context = context};
-    *outcome = (ls_job_outcome){.state = LS_JOB_NOT_STARTED, .first_rank = -1};
+    *outcome = (ls_outcome){.state = LS_OUTCOME_NOT_STARTED, .first_rank = -1};
     remove_logs(job);
     LS_TRY(open_channels(job, token, &r.remote));
     /* The launcher that failed has waited out its own grace; a second for the others' reports. */
-    ls_supervise watch = {.count = job->host_count,
-                          .spec = r.remote.spec,
-                          .limit_s = job->limit_s,
-                          .grace_s = job->grace_s + 1,
-                          .on_tick = beat,
-                          .hang_up = hang_up,
-                          .hang_up_s = LS_REMOTE_HANG_UP_S,
-                          .context = &r};
-    ls_job_outcome channels;
-    ls_status status = ls_supervise_run(&watch, &channels);
+    ls_supervise supervise = {.count = job->host_count,
+                              .spec = r.remote.spec,
+                              .limit_s = job->limit_s,
+                              .grace_s = job->grace_s + 1,
+                              .on_tick = beat,
+                              .hang_up = hang_up,
+                              .hang_up_s = LS_REMOTE_HANG_UP_S,
+                              .context = &r};
+    ls_outcome channels;
+    ls_status status = ls_supervise_run(&supervise, &channels);
     ls_remote_close(&r.remote);
     if (status == LS_OK) {
         look_again(job->directory);
         put_together(job, &channels, outcome);
     }
-    ls_job_outcome_free(&channels);
+    ls_outcome_free(&channels);
     return status;
 }

@@ -6,6 +6,7 @@
 #include "harness/hosts/hosts.h"
 #include "harness/hosts/probe.h"
 #include "harness/hosts/simnet.h"
+#include "harness/run/matrix_bench.h"
 #include "suite/run/runner.h"
 #include "variables.h"
 

@@ -173,8 +173,8 @@ static ls_status fill_network(const ls_variables *given, const char *device, ls_
 
 static ls_status check_ranks(int ranks)
 {
-    if (ranks > LS_JOB_RANKS_MAX) {
-        ls_log_error("NGPUS=%d: allowed: 1 to %d", ranks, LS_JOB_RANKS_MAX);
+    if (ranks > LS_HOSTS_RANKS_MAX) {
+        ls_log_error("NGPUS=%d: allowed: 1 to %d", ranks, LS_HOSTS_RANKS_MAX);
         return LS_ERR_USAGE;
     }
     return LS_OK;
@@ -182,9 +182,9 @@ static ls_status check_ranks(int ranks)
 
 static ls_status check_nodes(const ls_matrix_bench *m)
 {
-    if (m->ranks > LS_JOB_RANKS_MAX) {
+    if (m->ranks > LS_HOSTS_RANKS_MAX) {
         ls_log_error("%d ranks on each of %d nodes, allowed: %d together", m->ranks / m->hosts,
-                     m->hosts, LS_JOB_RANKS_MAX);
+                     m->hosts, LS_HOSTS_RANKS_MAX);
         return LS_ERR_USAGE;
     }
     if (m->sim_nodes > 1 && m->ranks % m->sim_nodes != 0) {

@@ -4,6 +4,7 @@
 #define LS_BENCH_PLAN_H
 
 #include "bench_nodes.h"
+#include "harness/run/matrix_bench.h"
 #include "suite/run/runner.h"
 #include "variables.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/core/path.h"
-#include "harness/run/job.h"
+#include "harness/run/job_run.h"
 #include "harness/machine/machine.h"
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
@@ -169,10 +169,10 @@ static ls_status run_step(bounds *b, const struct setting *s, uint64_t seed, boo
     ls_job job;
     LS_TRY(ls_matrix_job(&spec, &b->site, &job));
     ls_place_remove(job.directory);
-    ls_job_outcome outcome = {0};
+    ls_outcome outcome = {0};
     bool resumed = false;
     ls_status status = ls_job_run(&job, NULL, NULL, &outcome, &resumed);
-    if (status == LS_OK && outcome.state != LS_JOB_DONE) {
+    if (status == LS_OK && outcome.state != LS_OUTCOME_DONE) {
         ls_log_error("%s seed %llu did not end well: see %s", s->name, (unsigned long long)seed,
                      job.directory);
         status = LS_ERR_CHECK;
@@ -186,7 +186,7 @@ static ls_status run_step(bounds *b, const struct setting *s, uint64_t seed, boo
         ls_place_remove(job.directory);
         ls_place_remove(cache);
     }
-    ls_job_outcome_free(&outcome);
+    ls_outcome_free(&outcome);
     ls_job_free(&job);
     return status;
 }

@@ -3,7 +3,7 @@
 #ifndef LS_ROOFLINE_H
 #define LS_ROOFLINE_H
 
-#include "harness/run/matrix.h"
+#include "harness/run/matrix_bench.h"
 #include "kernels/core/json.h"
 
 /* Appends to `roofline` one object per number of threads that the bench's worlds have together:

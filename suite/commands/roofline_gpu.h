@@ -4,7 +4,7 @@
 #define LS_ROOFLINE_GPU_H
 
 #include "harness/machine/findings.h"
-#include "harness/run/matrix.h"
+#include "harness/run/matrix_bench.h"
 #include "kernels/core/json.h"
 
 enum { LS_ROOFLINE_LIMIT_S = 300 }; /* for all GPUs; engines are looked for first */

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "kernels/core/path.h"
-#include "harness/run/job.h"
+#include "harness/run/job_run.h"
 #include "harness/report/stats.h"
 #include "kernels/core/text.h"
 #include "kernels/core/clock.h"
@@ -155,12 +155,12 @@ static ls_status run_one(const setting *what, int who, const place *place, int p
                          measured *out)
 {
     ls_job job;
-    ls_job_outcome outcome = {0};
+    ls_outcome outcome = {0};
     bool resumed = false;
     describe(what, who, place, pair, steps, &job);
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, ls_job_run(&job, NULL, NULL, &outcome, &resumed), free_job);
-    if (outcome.state != LS_JOB_DONE) {
+    if (outcome.state != LS_OUTCOME_DONE) {
         ls_log_error("%s: ended with code %d; see %s/rank%d.log", job.label, outcome.code,
                      job.directory, outcome.first_rank);
         status = LS_ERR_CHECK;
@@ -188,7 +188,7 @@ static ls_status run_one(const setting *what, int who, const place *place, int p
     out->images_per_s[out->count++] = what->ranks * what->batch_size * 1e3 / slowest_ms;
     out->rss_mb = fmax(out->rss_mb, (double)outcome.rss_bytes_max / 1048576.0);
 free_outcome:
-    ls_job_outcome_free(&outcome);
+    ls_outcome_free(&outcome);
 free_job:
     ls_job_free(&job);
     return status;

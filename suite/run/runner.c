@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "harness/run/job.h"
+#include "harness/run/job_run.h"
 #include "kernels/core/text.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
@@ -235,15 +235,15 @@ static ls_status run_one(ls_run *run, int index)
     }
     ls_job job;
     LS_TRY(ls_matrix_job(spec, &run->site, &job));
-    ls_job_outcome outcome;
+    ls_outcome outcome;
     memset(&outcome, 0, sizeof outcome);
     bool resumed = false;
     tick context = {run, index};
     run->job_ns = ls_clock_ns();
     ls_progress_job(run, index);
     ls_status status = ls_job_run(&job, on_tick, &context, &outcome, &resumed);
-    bool stopped = outcome.state == LS_JOB_STOPPED;
-    ls_job_outcome_free(&outcome);
+    bool stopped = outcome.state == LS_OUTCOME_STOPPED;
+    ls_outcome_free(&outcome);
     if (status == LS_OK && !stopped) {
         status = ls_record_read(job.directory, &run->record[index]);
         run->done[index] = status == LS_OK;

@@ -331,9 +331,9 @@ static void read_outcome(fuzz *f, const bytes *b)
 {
     (void)f;
     cJSON *object = cJSON_Parse((const char *)b->at);
-    ls_job_outcome outcome;
+    ls_outcome outcome;
     if (object != NULL && ls_outcome_read(object, 0, 2, &outcome)) {
-        ls_job_outcome_free(&outcome);
+        ls_outcome_free(&outcome);
     }
     cJSON_Delete(object);
     (void)ls_remote_session_apply((const char *)b->at);

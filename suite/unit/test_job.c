@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "harness/run/job.h"
+#include "harness/run/job_run.h"
 #include "kernels/core/json.h"
 
 /* A job of `sh -c script` in a fresh folder under /tmp. */
@@ -69,9 +69,9 @@ static cJSON *read_record(const ls_job *job)
     return root;
 }
 
-static ls_job_outcome run(const ls_job *job, bool resumed_wanted)
+static ls_outcome run(const ls_job *job, bool resumed_wanted)
 {
-    ls_job_outcome outcome;
+    ls_outcome outcome;
     bool resumed = !resumed_wanted;
     ck_assert_int_eq(ls_job_run(job, NULL, NULL, &outcome, &resumed), LS_OK);
     ck_assert_int_eq(resumed, resumed_wanted);
@@ -90,8 +90,8 @@ START_TEST(environment)
                           "$LS_NODE_ADDR $LS_RUN_DIR $INHERITED $OMP_NUM_THREADS ${#LS_TOKEN}\"",
                           4, 2);
     job.threads = 3;
-    ls_job_outcome outcome = run(&job, false);
-    ck_assert_int_eq(outcome.state, LS_JOB_DONE);
+    ls_outcome outcome = run(&job, false);
+    ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
     for (int rank = 0; rank < 4; rank++) {
         char name[32];
         snprintf(name, sizeof name, "rank%d.log", rank);
@@ -107,7 +107,7 @@ START_TEST(environment)
     ck_assert_str_eq(ls_json_string(environment, "LS_TOKEN", "absent"), "absent");
     ck_assert_str_eq(ls_json_string(environment, "SOME_SECRET", "absent"), "absent");
     cJSON_Delete(root);
-    ls_job_outcome_free(&outcome);
+    ls_outcome_free(&outcome);
     remove_job(&job);
 }
 END_TEST
@@ -115,17 +115,17 @@ END_TEST
 typedef struct ending {
     const char *script;
     double limit_s;
-    ls_job_state state;
+    ls_outcome_state state;
     const char *name;
     int first_rank, code, signal;
 } ending;
 
 static const ending endings[] = {
-    {"exit 0", 20, LS_JOB_DONE, "done", -1, 0, 0},
-    {"[ $RANK = 1 ] && exit 12; exit 10", 20, LS_JOB_FAILED, "failed", 1, 12, 0},
-    {"[ $RANK = 2 ] && kill -9 $$; sleep 0.1; exit 10", 20, LS_JOB_KILLED, "killed", 2,
+    {"exit 0", 20, LS_OUTCOME_DONE, "done", -1, 0, 0},
+    {"[ $RANK = 1 ] && exit 12; exit 10", 20, LS_OUTCOME_FAILED, "failed", 1, 12, 0},
+    {"[ $RANK = 2 ] && kill -9 $$; sleep 0.1; exit 10", 20, LS_OUTCOME_KILLED, "killed", 2,
      128 + SIGKILL, SIGKILL},
-    {"exec sleep 30", 0.2, LS_JOB_TIMED_OUT, "timed out", -1, 0, 0},
+    {"exec sleep 30", 0.2, LS_OUTCOME_TIMED_OUT, "timed out", -1, 0, 0},
 };
 
 START_TEST(record_of_each_ending)
@@ -133,7 +133,7 @@ START_TEST(record_of_each_ending)
     const ending *wanted = &endings[_i];
     ls_job job = make_job(wanted->script, 3, 1);
     job.limit_s = wanted->limit_s;
-    ls_job_outcome outcome = run(&job, false);
+    ls_outcome outcome = run(&job, false);
     ck_assert_int_eq(outcome.state, wanted->state);
     ck_assert_int_eq(outcome.first_rank, wanted->first_rank);
     ck_assert_int_eq(outcome.code, wanted->code);
@@ -149,7 +149,7 @@ START_TEST(record_of_each_ending)
     ck_assert_int_eq(ls_json_integer(told, "signal", -9), wanted->signal);
     ck_assert_double_gt(ls_json_number(told, "seconds", -1), 0);
     ck_assert_int_eq(cJSON_GetArraySize(ranks), 3);
-    if (wanted->state == LS_JOB_KILLED) { /* the survivors left by themselves */
+    if (wanted->state == LS_OUTCOME_KILLED) { /* the survivors left by themselves */
         ck_assert_int_eq(ls_json_integer(cJSON_GetArrayItem(ranks, 0), "code", -9), 10);
         ck_assert_int_eq(ls_json_integer(cJSON_GetArrayItem(ranks, 0), "signal", -9), 0);
     }
@@ -158,7 +158,7 @@ START_TEST(record_of_each_ending)
     const cJSON *command = cJSON_GetObjectItemCaseSensitive(root, "command");
     ck_assert_str_eq(cJSON_GetArrayItem(command, 2)->valuestring, wanted->script);
     cJSON_Delete(root);
-    ls_job_outcome_free(&outcome);
+    ls_outcome_free(&outcome);
     remove_job(&job);
 }
 END_TEST
@@ -171,27 +171,27 @@ START_TEST(resume)
         "[ \"$FAIL\" != yes ]";
     ls_job job = make_job(script, 1, 1);
     setenv("FAIL", "yes", 1);
-    ls_job_outcome outcome = run(&job, false); /* fails: is run again, without its leftovers */
-    ck_assert_int_eq(outcome.state, LS_JOB_FAILED);
-    ls_job_outcome_free(&outcome);
+    ls_outcome outcome = run(&job, false); /* fails: is run again, without its leftovers */
+    ck_assert_int_eq(outcome.state, LS_OUTCOME_FAILED);
+    ls_outcome_free(&outcome);
     unsetenv("FAIL");
     outcome = run(&job, false);
-    ck_assert_int_eq(outcome.state, LS_JOB_DONE);
+    ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
     int64_t rss_bytes_max = outcome.rss_bytes_max;
-    ls_job_outcome_free(&outcome);
+    ls_outcome_free(&outcome);
     read_text(&job, "rank0.jsonl", text, sizeof text);
     ck_assert_str_eq(text, "event\n");
     outcome = run(&job, true);
-    ck_assert_int_eq(outcome.state, LS_JOB_DONE);
+    ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
     ck_assert_int_eq(outcome.first_rank, -1);
     ck_assert_int_eq(outcome.rank_count, 1);
     ck_assert_int_eq(outcome.rss_bytes_max, rss_bytes_max);
-    ls_job_outcome_free(&outcome);
+    ls_outcome_free(&outcome);
     read_text(&job, "count", text, sizeof text);
     ck_assert_str_eq(text, "0\n0\n");
     ls_job_argument(&job, "another"); /* another command is another job */
     outcome = run(&job, false);
-    ls_job_outcome_free(&outcome);
+    ls_outcome_free(&outcome);
     remove_job(&job);
 }
 END_TEST
@@ -204,19 +204,19 @@ static void count_ticks(void *context)
 START_TEST(ticks)
 {
     ls_job job = make_job("sleep 1.3", 1, 1);
-    ls_job_outcome outcome;
+    ls_outcome outcome;
     bool resumed;
     int ticks = 0;
     ck_assert_int_eq(ls_job_run(&job, count_ticks, &ticks, &outcome, &resumed), LS_OK);
     ck_assert_int_eq(ticks, 1);
-    ls_job_outcome_free(&outcome);
+    ls_outcome_free(&outcome);
     remove_job(&job);
 }
 END_TEST
 
 START_TEST(cannot_run)
 {
-    ls_job_outcome outcome;
+    ls_outcome outcome;
     bool resumed;
     ls_job job = make_job("exit 0", 3, 2); /* 3 ranks on 2 nodes */
     ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_USAGE);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/run/matrix.h"
+#include "harness/run/matrix_bench.h"
 #include "kernels/core/text.h"
 #include "kernels/core/json.h"
 

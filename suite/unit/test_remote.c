@@ -14,6 +14,7 @@
 
 #include "harness/hosts/probe.h"
 #include "harness/hosts/remote.h"
+#include "harness/run/job_run.h"
 #include "kernels/core/text.h"
 #include "kernels/core/clock.h"
 
@@ -127,7 +128,7 @@ START_TEST(looking)
 }
 END_TEST
 
-static ls_job_outcome run(ls_hosts *hosts, const char *script, double limit_s, ls_job *job)
+static ls_outcome run(ls_hosts *hosts, const char *script, double limit_s, ls_job *job)
 {
     char said[2048];
     if (hosts->count == 0) {
@@ -143,7 +144,7 @@ static ls_job_outcome run(ls_hosts *hosts, const char *script, double limit_s, l
     ls_job_argument(job, "sh");
     ls_job_argument(job, "-c");
     ls_job_argument(job, "%s", script);
-    ls_job_outcome outcome;
+    ls_outcome outcome;
     bool resumed;
     ck_assert_int_eq(ls_job_run(job, NULL, NULL, &outcome, &resumed), LS_OK);
     ck_assert_int_eq(outcome.rank_count, 4);
@@ -156,14 +157,14 @@ static void check_environment(ls_hosts *hosts, const char *address)
     ls_job job;
     setenv("OMP_NUM_THREADS", "7", 1); /* the nodes have cores of their own */
     setenv("NCCL_DEBUG", "WARN", 1);
-    ls_job_outcome outcome =
+    ls_outcome outcome =
         run(hosts,
             "echo \"<$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR "
             "$NCCL_DEBUG $LS_RUN_DIR ${#LS_TOKEN} it's>\"; pwd; [ $OMP_NUM_THREADS != 7 ] && "
             "[ $LS_TOKEN != stale ] && ! tr '\\0' '\\n' </proc/$PPID/cmdline | grep -q $LS_TOKEN",
             20, &job);
-    ck_assert_int_eq(outcome.state, LS_JOB_DONE);
-    ls_job_outcome_free(&outcome);
+    ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
+    ls_outcome_free(&outcome);
     char here[512];
     ck_assert_ptr_nonnull(getcwd(here, sizeof here));
     for (int rank = 0; rank < 4; rank++) {
@@ -203,20 +204,21 @@ END_TEST
 typedef struct ending {
     const char *script;
     double limit_s;
-    ls_job_state state;
+    ls_outcome_state state;
     int first_rank, code, signal;
 } ending;
 
 static const ending endings[] = {
-    {"exit 0", 20, LS_JOB_DONE, -1, 0, 0},
-    {"[ $RANK = 3 ] && exit 12; sleep 0.1; exit 10", 20, LS_JOB_FAILED, 3, 12, 0},
+    {"exit 0", 20, LS_OUTCOME_DONE, -1, 0, 0},
+    {"[ $RANK = 3 ] && exit 12; sleep 0.1; exit 10", 20, LS_OUTCOME_FAILED, 3, 12, 0},
     /* a rank that waits for its dead peer is ended by its launcher or hung up on */
-    {"[ $RANK = 2 ] && kill -9 $$; exec sleep 60", 20, LS_JOB_KILLED, 2, 128 + SIGKILL, SIGKILL},
+    {"[ $RANK = 2 ] && kill -9 $$; exec sleep 60", 20, LS_OUTCOME_KILLED, 2, 128 + SIGKILL,
+     SIGKILL},
     {"[ $RANK = 0 ] && exit 10; sleep 0.3; [ $RANK = 3 ] && kill -SEGV $$; exit 10", 20,
-     LS_JOB_KILLED, 3, 128 + SIGSEGV, SIGSEGV},
-    {"exec sleep 60", 0.5, LS_JOB_TIMED_OUT, -1, 0, 0},
+     LS_OUTCOME_KILLED, 3, 128 + SIGSEGV, SIGSEGV},
+    {"exec sleep 60", 0.5, LS_OUTCOME_TIMED_OUT, -1, 0, 0},
     /* the connection to the second host: its launcher stands for it here */
-    {"[ $RANK = 3 ] && kill -9 $PPID; exec sleep 60", 20, LS_JOB_FAILED, 2, LS_ERR_INFRA, 0},
+    {"[ $RANK = 3 ] && kill -9 $PPID; exec sleep 60", 20, LS_OUTCOME_FAILED, 2, LS_ERR_INFRA, 0},
 };
 
 START_TEST(record_of_each_ending)
@@ -227,16 +229,16 @@ START_TEST(record_of_each_ending)
     int64_t began_ns = ls_clock_ns();
     char script[512];
     snprintf(script, sizeof script, "echo $$ >>%s/pids; %s", folder, wanted->script);
-    ls_job_outcome outcome = run(&hosts, script, wanted->limit_s, &job);
+    ls_outcome outcome = run(&hosts, script, wanted->limit_s, &job);
     ck_assert_double_lt(ls_clock_ms_between(began_ns, ls_clock_ns()), 20e3);
     ck_assert_int_eq(outcome.state, wanted->state);
     ck_assert_int_eq(outcome.first_rank, wanted->first_rank);
     ck_assert_int_eq(outcome.code, wanted->code);
     ck_assert_int_eq(outcome.signal, wanted->signal);
-    if (wanted->state == LS_JOB_DONE) {
+    if (wanted->state == LS_OUTCOME_DONE) {
         ck_assert_int_gt(outcome.rank[3].rss_bytes_max, 100000);
     }
-    ls_job_outcome_free(&outcome);
+    ls_outcome_free(&outcome);
     /* nobody is left */
     char path[128];
     snprintf(path, sizeof path, "%s/pids", folder);

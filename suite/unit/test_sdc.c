@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "harness/run/job.h"
+#include "harness/run/job_run.h"
 #include "kernels/core/text.h"
 #include "suite/run/gpus.h"
 #include "suite/run/place.h"
@@ -122,7 +122,7 @@ END_TEST
 static void run_job(const ls_spec *spec, const ls_matrix_site *site, ls_record *record)
 {
     ls_job job;
-    ls_job_outcome outcome;
+    ls_outcome outcome;
     bool resumed = false;
     memset(&outcome, 0, sizeof outcome);
     ck_assert_int_eq(ls_matrix_job(spec, site, &job), LS_OK);
@@ -132,9 +132,9 @@ static void run_job(const ls_spec *spec, const ls_matrix_site *site, ls_record *
     ck_assert(asprintf(&trainer, "%s/../lockstep-train", folder) > 0);
     job.argument[3] = trainer;
     ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_OK);
-    ck_assert_int_eq(outcome.state, LS_JOB_DONE);
+    ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
     ck_assert_int_eq(ls_record_read(job.directory, record), LS_OK);
-    ls_job_outcome_free(&outcome);
+    ls_outcome_free(&outcome);
     ls_job_free(&job);
 }
 

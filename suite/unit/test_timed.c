@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "harness/run/matrix_bench.h"
 #include "kernels/core/text.h"
 #include "kernels/core/rng.h"
 #include "reference/files/safetensors.h"

@@ -1,0 +1,15 @@
+/* Runs a job: its ranks here, or on its hosts (remote_job.h), and job.json, the record of it. */
+#ifndef LS_JOB_RUN_H
+#define LS_JOB_RUN_H
+
+#include "harness/hosts/outcome.h"
+#include "job.h"
+
+/* Runs the job until all ranks have ended, one has failed or the deadline has passed. Writes
+ * rank<k>.log and, at the end, <directory>/job.json (command, environment without LS_TOKEN,
+ * outcome). A job whose job.json says "done" is not run again: `resumed` is set and the outcome is
+ * read back. on_tick (may be NULL) is called about once a second for a progress line. */
+ls_status ls_job_run(const ls_job *job, void (*on_tick)(void *context), void *context,
+                     ls_outcome *outcome, bool *resumed);
+
+#endif
