@@ -31,23 +31,23 @@
 
 typedef struct ls_amp ls_amp;
 
-/* Where warnings go: Apex's line for a skipped step, and what a state dict has too much or too
- * little. `line` ends without a newline. */
-typedef void ls_amp_tell(void *context, const char *line);
+/* Receives warnings: Apex's line for a skipped step, and the entries that a state dict has too many
+ * or too few. `line` has no newline. */
+typedef void ls_amp_warning(void *context, const char *line);
 
 typedef struct ls_amp_options {
-    bool enabled;            /* false: S is 1, nothing is looked at, nothing is skipped */
+    bool enabled;            /* false: S is 1, no gradient is checked, no step is skipped */
     bool masters;            /* half parameters get f32 masters (master_weights) */
     int loss_count;          /* num_losses, at least 1: independent scales */
     ls_scaler_config scaler; /* of every loss */
     float initial_scale;     /* of every loss; clamped to [min_scale, max_scale] when dynamic */
     int moment_count;        /* f32 moments per parameter: 0, 1 (momentum) or 2 (Adam) */
     int verbosity;           /* 0: no line for a skipped step; 1: one each */
-    ls_amp_tell *tell;       /* NULL: ls_log_warn */
+    ls_amp_warning *warn;    /* NULL: ls_log_warn */
     void *context;
 } ls_amp_options;
 
-/* What `precision` says, one loss, one moment, verbosity 1. */
+/* Types and scaler of `precision`, one loss, one moment, verbosity 1. */
 ls_amp_options ls_amp_defaults(const ls_precision *precision);
 
 /* LS_ERR_USAGE: no loss, or a scale that is not a positive finite number. */
@@ -81,8 +81,10 @@ typedef struct ls_amp_view {
     const char *name;
     bool has_master;
     ls_tensor param; /* the model's */
-    ls_tensor value; /* what is stepped: the master, else the parameter */
-    ls_tensor grad;  /* f32, unscaled; data NULL while there is none. Clip here, before the step */
+    ls_tensor value; /* what the step changes: the master, else the parameter */
+    bool has_grad;
+    ls_tensor grad; /* f32, unscaled, valid with has_grad; clip it here, before the step. Its memory
+                       stays and keeps the last block's values until the next block */
     ls_tensor moment[2]; /* data NULL beyond options.moment_count */
     int64_t *steps;      /* steps this parameter has really taken */
 } ls_amp_view;

@@ -32,6 +32,7 @@ typedef struct ls_amp_group {
 typedef struct ls_amp_optimizer {
     int group_count, slot_count;
     ls_amp_group *group;
+    ls_amp_slot **slot; /* of all groups, in the order they were added */
     bool in_block;
     int held_loss;    /* whose scaled gradients are held back, or -1 */
     int skipped_loss; /* whose overflow makes the next step a skip, or -1 */
@@ -47,18 +48,20 @@ struct ls_amp {
     int open_loss; /* of the open block, or -1 */
     bool delay;
     int64_t block_count; /* blocks that were looked at, for messages */
-    /* lists of one call, [slot_count] */
+    /* lists of one call of the backend, [slot_count] */
     ls_amp_slot **chosen;
     ls_tensor *list[5];
 };
 
-/* LS_ERR_USAGE, named, where there is no such optimizer, group or parameter. */
-ls_status ls_amp_find(const ls_amp *amp, int optimizer, int group, int index, ls_amp_slot **out);
+/* LS_ERR_USAGE, naming it, when there is no such loss, optimizer, group or parameter. */
+ls_status ls_amp_check_loss(const ls_amp *amp, int loss);
 ls_status ls_amp_find_optimizer(const ls_amp *amp, int optimizer, ls_amp_optimizer **out);
+ls_status ls_amp_find_group(const ls_amp *amp, int optimizer, int group, ls_amp_group **out);
+ls_status ls_amp_find(const ls_amp *amp, int optimizer, int group, int index, ls_amp_slot **out);
 /* LS_ERR_USAGE while a block is open. */
 ls_status ls_amp_refuse_open(const ls_amp *amp, const char *what);
-/* The line goes to options.tell, or to the log. */
-void ls_amp_say(const ls_amp *amp, const char *format, ...) LS_PRINTF(2, 3);
-void ls_amp_drop(ls_amp_slot *slot);
+/* Passes the line to options.warn, or logs it. */
+void ls_amp_warn(const ls_amp *amp, const char *format, ...) LS_PRINTF(2, 3);
+bool ls_amp_has_master(const ls_amp_slot *slot);
 
 #endif

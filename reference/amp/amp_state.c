@@ -13,10 +13,7 @@
 
 ls_status ls_amp_loss_scale(const ls_amp *amp, int loss, float *out)
 {
-    if (loss < 0 || loss >= amp->options.loss_count) {
-        ls_log_error("amp has no loss %d; allowed: 0 to %d", loss, amp->options.loss_count - 1);
-        return LS_ERR_USAGE;
-    }
+    LS_TRY(ls_amp_check_loss(amp, loss));
     ls_step_state state;
     LS_TRY(ls_device_read(amp->device, &state, &amp->state[loss], (int64_t)sizeof state));
     *out = state.loss_scale;
@@ -107,16 +104,16 @@ ls_status ls_amp_load_state_dict(ls_amp *amp, const cJSON *state)
         LS_TRY(read_entry(cJSON_GetArrayItem(state, i), &read));
     }
     if (entries != amp->options.loss_count) {
-        ls_amp_say(amp, "Warning: state_dict contains %d entries, while %d loss_scalers are used",
-                   entries, amp->options.loss_count);
+        ls_amp_warn(amp, "Warning: state_dict contains %d entries, while %d loss_scalers are used",
+                    entries, amp->options.loss_count);
     }
     for (int i = 0; i < entries; i++) {
         LS_TRY(read_entry(cJSON_GetArrayItem(state, i), &read));
         if (read.loss < amp->options.loss_count) {
             LS_TRY(apply(amp, &read));
         } else {
-            ls_amp_say(amp, "Skipping loss_scaler[%d], since num_losses was set to %d", read.loss,
-                       amp->options.loss_count);
+            ls_amp_warn(amp, "Skipping loss_scaler[%d], since num_losses was set to %d", read.loss,
+                        amp->options.loss_count);
         }
     }
     return LS_OK;

@@ -56,10 +56,10 @@ static void expect_grad(ls_toy *toy, float w0, float w1, const char *when, ls_ve
     for (int w = 0; w < 2; w++) {
         ls_amp_view view = ls_toy_view(toy, 0, w);
         float seen[2] = {NAN, NAN};
-        if (view.grad.data != NULL) {
+        if (view.has_grad) {
             ls_inside_read(&toy->device, &view.grad, seen);
         }
-        bool none = isnan(expected[w]) && view.grad.data == NULL;
+        bool none = isnan(expected[w]) && !view.has_grad;
         if (!none && !(seen[0] == expected[w] && seen[1] == expected[w])) {
             ls_verdict_set(out, LS_FAIL, "%s: the gradient of w%d is %.9g, %.9g, expected %.9g",
                            when, w, (double)seen[0], (double)seen[1], (double)expected[w]);

@@ -42,7 +42,7 @@ bool ls_toy_open(ls_toy *toy, const ls_amp_options *options, ls_verdict *verdict
         return false;
     }
     ls_amp_options mine = *options;
-    mine.tell = listen;
+    mine.warn = listen;
     mine.context = toy;
     ls_status status = ls_amp_create(&toy->device, &mine, &toy->amp);
     if (status != LS_OK) {
