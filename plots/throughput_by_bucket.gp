@@ -9,10 +9,10 @@ stats table using ($9 > $7 ? $9 : $7) name "rate" nooutput
 stats table using 13 name "wait" nooutput
 wait_top = exists("wait_max") && wait_max > 0 ? wait_max : 1
 wait_low = 0
-stats table using 24 name "twin" nooutput
-twinned = exists("twin_records") && twin_records > 0
-if (twinned) {
-    wait_top = twin_max > wait_top ? twin_max : wait_top
+stats table using 24 name "no_comm" nooutput
+compared = exists("no_comm_records") && no_comm_records > 0
+if (compared) {
+    wait_top = no_comm_max > wait_top ? no_comm_max : wait_top
     stats table using 23 name "least" nooutput
     wait_low = least_min < 0 ? least_min*1.15 : 0
 }
@@ -26,9 +26,9 @@ plot table using 1:7:(0.62):(level_colour($2)):xticlabels(19) with boxes linecol
      table using 1:(($9 == $9) ? $9 : $7):(sprintf("%.4g", $7)) with labels offset 0,0.8 noenhanced
 set ylabel "exposed communication, ms per step" offset 0.5,0
 set yrange [wait_low:wait_top*1.15]
-if (twinned) { set key at graph 0.5,-0.34 center center horizontal maxrows 1 }
-plot table using 1:13:xticlabels(19) with boxes linecolor rgb part_rgb[4] title (twinned ? "waited for" : ""), \
-     table using 1:(twinned ? $22 : NaN):23:24 with yerrorbars pointtype 12 pointsize 1.2 linewidth 1.6 \
-         linecolor rgb "#1c2024" title (twinned ? "by twin" : ""), \
+if (compared) { set key at graph 0.5,-0.34 center center horizontal maxrows 1 }
+plot table using 1:13:xticlabels(19) with boxes linecolor rgb part_rgb[4] title (compared ? "waited for" : ""), \
+     table using 1:(compared ? $22 : NaN):23:24 with yerrorbars pointtype 12 pointsize 1.2 linewidth 1.6 \
+         linecolor rgb "#1c2024" title (compared ? "against no_comm" : ""), \
      table using 1:13:(sprintf("%.3g", $13)) with labels offset 0,0.8 noenhanced notitle
 unset multiplot

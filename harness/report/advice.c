@@ -21,7 +21,7 @@ static void say(cJSON *advice, const char *sentence)
 
 static int select_shown(const ls_report_run *run, unsigned sweep, const ls_report_job **jobs)
 {
-    int count = ls_tables_select(run, "throughput", sweep, jobs, JOBS_MAX), kept = 0;
+    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, sweep, jobs, JOBS_MAX), kept = 0;
     for (int i = 0; i < count; i++) {
         if (ls_report_data_shown(jobs[i])) {
             jobs[kept++] = jobs[i];
@@ -52,7 +52,7 @@ static void append_ratio(char *text, const ls_report_job *over, const ls_report_
 static void advise_levels(const ls_report_run *run, cJSON *advice)
 {
     const ls_report_job *jobs[JOBS_MAX], *fastest = NULL;
-    int count = select_shown(run, LS_REPORT_SWEEP_LEVEL, jobs);
+    int count = select_shown(run, LS_SWEEP_LEVEL, jobs);
     bool emulated = false;
     for (int i = 0; i < count; i++) {
         emulated = emulated || jobs[i]->half_emulated;
@@ -95,7 +95,7 @@ static void advise_loss(const ls_report_run *run, cJSON *advice)
         return;
     }
     const ls_report_job *jobs[JOBS_MAX];
-    int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_LEVEL, jobs, JOBS_MAX);
+    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
     double low, high;
     int repeats = ls_tables_curves_band(run, &low, &high);
     char text[SENTENCE_BYTES] = "", level[24];
@@ -139,7 +139,7 @@ static void advise_loss(const ls_report_run *run, cJSON *advice)
 static void advise_buckets(const ls_report_run *run, cJSON *advice)
 {
     const ls_report_job *jobs[JOBS_MAX], *best[JOBS_MAX], *fastest = NULL;
-    int count = select_shown(run, LS_REPORT_SWEEP_BUCKET, jobs);
+    int count = select_shown(run, LS_SWEEP_BUCKET, jobs);
     int best_count = ls_tables_speed_best_buckets(run, best, JOBS_MAX, &fastest);
     if (count < 2) {
         return;
@@ -174,7 +174,7 @@ static void advise_ranks(const ls_report_run *run, cJSON *advice)
 {
     const ls_report_job *jobs[JOBS_MAX];
     const ls_report_job *job =
-        ls_tables_speed_largest(jobs, select_shown(run, LS_REPORT_SWEEP_WORLD, jobs));
+        ls_tables_speed_largest(jobs, select_shown(run, LS_SWEEP_WORLD, jobs));
     if (job == NULL) {
         return;
     }
@@ -201,7 +201,7 @@ static void advise_ranks(const ls_report_run *run, cJSON *advice)
 static void advise_nodes(const ls_report_run *run, cJSON *advice)
 {
     const ls_report_job *jobs[JOBS_MAX];
-    int count = select_shown(run, LS_REPORT_SWEEP_NODES | LS_REPORT_SWEEP_WORLD, jobs);
+    int count = select_shown(run, LS_SWEEP_NODES | LS_SWEEP_WORLD, jobs);
     for (int i = 0; i < count; i++) {
         for (int b = 0; b < count && jobs[i]->nodes > 1; b++) {
             const ls_report_job *base = jobs[b], *job = jobs[i];
@@ -237,7 +237,7 @@ static void advise_noise(const ls_report_run *run, cJSON *advice)
     char text[SENTENCE_BYTES] = "", reason[160];
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        if (strcmp(job->role, "throughput") != 0) {
+        if (job->role != LS_ROLE_THROUGHPUT) {
             continue;
         }
         measured++;

@@ -17,7 +17,7 @@ enum { COLUMNS_MAX = 16, TEXT_BYTES = LS_REPORT_LINES_BYTES * 2 };
 static const ls_report_job *first_timed(const ls_report_run *run)
 {
     for (int j = 0; j < run->job_count; j++) {
-        if (strcmp(run->job[j].role, "throughput") == 0) {
+        if (run->job[j].role == LS_ROLE_THROUGHPUT) {
             return &run->job[j];
         }
     }
@@ -34,7 +34,7 @@ static void write_speed_rows(const ls_report_run *run, const ls_report_page_form
     form->table_open(to, COLUMNS, COUNT);
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        if (strcmp(job->role, "throughput") != 0) {
+        if (job->role != LS_ROLE_THROUGHPUT) {
             continue;
         }
         char level[24], ranks[16], nodes[32], bucket[24], rate[96], p50[32] = "-", p99[32] = "-";
@@ -76,7 +76,7 @@ static void write_more_rows(const ls_report_run *run, const ls_report_page_form 
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
         const ls_report_speed *speed = &job->speed;
-        if (strcmp(job->role, "throughput") != 0 || !ls_report_data_has_speed(job)) {
+        if (job->role != LS_ROLE_THROUGHPUT || !ls_report_data_has_speed(job)) {
             continue;
         }
         char steps[16], warmup[16], skipped[16], halves[32], slowest[16], spread[32], reduced[32],
@@ -115,33 +115,38 @@ static void write_more_rows(const ls_report_run *run, const ls_report_page_form 
 /* Exposed communication both ways. */
 static void write_exposed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
-    static const ls_report_column COLUMNS[] = {
-        {"job", false},          {"step ms", true},           {"communication ms", true},
-        {"waited for ms", true}, {"by twin ms [95 %]", true}, {"by twin - waited", true}};
+    static const ls_report_column COLUMNS[] = {{"job", false},
+                                               {"step ms", true},
+                                               {"communication ms", true},
+                                               {"waited for ms", true},
+                                               {"against no_comm ms [95 %]", true},
+                                               {"difference", true}};
     enum { COUNT = sizeof COLUMNS / sizeof *COLUMNS };
     form->table_open(to, COLUMNS, COUNT);
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        if (strcmp(job->role, "throughput") != 0 || job->world < 2 || !ls_report_data_shown(job)) {
+        if (job->role != LS_ROLE_THROUGHPUT || job->world < 2 || !ls_report_data_shown(job)) {
             continue;
         }
-        char step[32], comm[32], waited[32], twin[112] = "no twin", difference[32], low[32],
+        char step[32], comm[32], waited[32], against[112] = "not run", difference[32], low[32],
                                              high[32], value[32];
-        ls_stats_interval by_twin = ls_report_compare_exposed_ms(run, job);
+        ls_stats_interval no_comm = ls_report_compare_exposed_ms(run, job);
         double waited_ms = ls_report_speed_exposed_ms(run, job);
-        if (isfinite(by_twin.low)) {
-            snprintf(twin, sizeof twin, "%s [%s, %s]", ls_report_lines_number(by_twin.value, value),
-                     ls_report_lines_number(by_twin.low, low),
-                     ls_report_lines_number(by_twin.high, high));
-        } else if (isfinite(by_twin.value)) {
-            snprintf(twin, sizeof twin, "%s [?]", ls_report_lines_number(by_twin.value, value));
+        if (isfinite(no_comm.low)) {
+            snprintf(against, sizeof against, "%s [%s, %s]",
+                     ls_report_lines_number(no_comm.value, value),
+                     ls_report_lines_number(no_comm.low, low),
+                     ls_report_lines_number(no_comm.high, high));
+        } else if (isfinite(no_comm.value)) {
+            snprintf(against, sizeof against, "%s [?]",
+                     ls_report_lines_number(no_comm.value, value));
         }
         const char *cells[COUNT] = {job->label,
                                     ls_report_lines_number(job->speed.step.value, step),
                                     ls_report_lines_number(job->speed.comm_ms, comm),
                                     ls_report_lines_number(waited_ms, waited),
-                                    twin,
-                                    ls_report_lines_number(by_twin.value - waited_ms, difference)};
+                                    against,
+                                    ls_report_lines_number(no_comm.value - waited_ms, difference)};
         form->table_row(to, COLUMNS, cells, COUNT);
     }
     form->table_close(to);
@@ -155,7 +160,7 @@ static void write_memory(const ls_report_run *run, const ls_report_page_form *fo
         {"seen at peak", true}, {"MB per image", true}, {"largest batch", true}};
     enum { COUNT = sizeof COLUMNS / sizeof *COLUMNS };
     const ls_report_job *jobs[COLUMNS_MAX];
-    int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_LEVEL, jobs, COLUMNS_MAX);
+    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, COLUMNS_MAX);
     if (count == 0 || !isfinite(jobs[0]->rank[0].kind_bytes[LS_REPORT_ACTIVATIONS])) {
         return;
     }
@@ -187,7 +192,7 @@ static void write_memory(const ls_report_run *run, const ls_report_page_form *fo
             "divided by the ranks would hold; computed from these figures, not run.");
 }
 
-static void write_beside(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+static void write_compared(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
     cJSON *sentences = ls_report_compare_sentences(run);
     const cJSON *sentence;
@@ -202,9 +207,10 @@ static void write_beside(const ls_report_run *run, const ls_report_page_form *fo
     write_exposed(run, form, to);
     form->paragraph(
         to,
-        "Waited for: from the end of a rank's own backward to its last reduction. By twin: step "
-        "time minus that of the same level and world without reduction, run beside it; what "
-        "moves between two jobs (other load, clocks) is in that difference.");
+        "Waited for: from the end of a rank's own backward to its last reduction. Against no_comm: "
+        "step time minus that of the job no_comm, the same level and world without reduction. Load "
+        "or clocks that change between the two jobs are part of it. Difference: against no_comm "
+        "minus waited for.");
     write_memory(run, form, to);
 }
 
@@ -218,7 +224,7 @@ static void write_speed(const ls_report_run *run, const ls_report_page_form *for
     }
     int simulated = 0;
     for (int j = 0; j < run->job_count; j++) {
-        simulated = strcmp(run->job[j].role, "throughput") == 0 && run->job[j].simulated &&
+        simulated = run->job[j].role == LS_ROLE_THROUGHPUT && run->job[j].simulated &&
                             run->job[j].nodes > simulated
                         ? run->job[j].nodes
                         : simulated;
@@ -238,7 +244,7 @@ static void write_speed(const ls_report_run *run, const ls_report_page_form *for
             "FP32 in one process; rung 3: drawn elements of a step, against FP64.");
     write_speed_rows(run, form, to);
     write_more_rows(run, form, to);
-    write_beside(run, form, to);
+    write_compared(run, form, to);
 }
 
 static void write_verdict(const cJSON *verdict, const ls_report_page_form *form, FILE *to)

@@ -20,20 +20,16 @@ static bool alike(const ls_report_job *a, const ls_report_job *b)
            strcmp(a->half, b->half) == 0 && a->image_size == b->image_size;
 }
 
-static bool is_role(const ls_report_job *job, const char *role)
-{
-    return strcmp(job->role, role) == 0;
-}
-
 /* ---- exposed communication ------------------------------------------------------------------- */
 
-static const ls_report_job *twin_of(const ls_report_run *run, const ls_report_job *job)
+static const ls_report_job *no_comm_of(const ls_report_run *run, const ls_report_job *job)
 {
     for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *twin = &run->job[j];
-        if (is_role(twin, "twin") && alike(twin, job) && twin->world == job->world &&
-            twin->batch_size == job->batch_size && ls_report_data_has_speed(twin)) {
-            return twin;
+        const ls_report_job *no_comm = &run->job[j];
+        if (no_comm->role == LS_ROLE_NO_COMM && alike(no_comm, job) &&
+            no_comm->world == job->world && no_comm->batch_size == job->batch_size &&
+            ls_report_data_has_speed(no_comm)) {
+            return no_comm;
         }
     }
     return NULL;
@@ -41,11 +37,11 @@ static const ls_report_job *twin_of(const ls_report_run *run, const ls_report_jo
 
 ls_stats_interval ls_report_compare_exposed_ms(const ls_report_run *run, const ls_report_job *job)
 {
-    const ls_report_job *twin = twin_of(run, job);
-    if (twin == NULL || !ls_report_data_has_speed(job)) {
+    const ls_report_job *no_comm = no_comm_of(run, job);
+    if (no_comm == NULL || !ls_report_data_has_speed(job)) {
         return unknown;
     }
-    ls_stats_interval ratio = ls_stats_ratio(twin->speed.step_ms, twin->speed.count,
+    ls_stats_interval ratio = ls_stats_ratio(no_comm->speed.step_ms, no_comm->speed.count,
                                              job->speed.step_ms, job->speed.count, job->id);
     double step_ms = job->speed.step.value;
     return (ls_stats_interval){step_ms * (1 - ratio.value), step_ms * (1 - ratio.high),
@@ -60,9 +56,9 @@ ls_stats_interval ls_report_compare_ddp(const ls_report_run *run, const ls_repor
     *with = *without = NULL;
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *own = &run->job[j];
-        for (int k = 0; k < run->job_count && is_role(own, "self"); k++) {
+        for (int k = 0; k < run->job_count && own->role == LS_ROLE_DDP_WORLD1; k++) {
             const ls_report_job *plain = &run->job[k];
-            if (is_role(plain, "throughput") && plain->world == 1 && alike(own, plain) &&
+            if (plain->role == LS_ROLE_THROUGHPUT && plain->world == 1 && alike(own, plain) &&
                 plain->batch_size == own->batch_size && plain->bucket_mb == own->bucket_mb &&
                 ls_report_data_shown(plain) && ls_report_data_shown(own)) {
                 *with = own;
@@ -79,7 +75,7 @@ ls_stats_interval ls_report_compare_strong(const ls_report_run *run, const ls_re
     *base = NULL;
     for (int j = 0; j < run->job_count && ls_report_data_shown(job); j++) {
         const ls_report_job *other = &run->job[j];
-        if (is_role(other, "strong") && other->world == 1 && alike(other, job) &&
+        if (other->role == LS_ROLE_STRONG_SCALING && other->world == 1 && alike(other, job) &&
             other->batch_size == job->world * job->batch_size && ls_report_data_shown(other)) {
             *base = other;
         }
@@ -118,14 +114,14 @@ static double peak_bytes(const ls_report_job *job)
     return peak;
 }
 
-/* Program, libraries and loader: what a rank held beside what it tells, in a job that dumps nothing
- * for the judge. */
+/* A job that dumps nothing for the judge: what its ranks held beyond the sizes they report is the
+ * program, its libraries and the loader. */
 static const ls_report_job *undumped(const ls_report_run *run)
 {
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        if ((is_role(job, "self") || is_role(job, "twin")) && job->rank_count > 0 &&
-            peak_bytes(job) > told_bytes(job)) {
+        if ((job->role == LS_ROLE_DDP_WORLD1 || job->role == LS_ROLE_NO_COMM) &&
+            job->rank_count > 0 && peak_bytes(job) > told_bytes(job)) {
             return job;
         }
     }
@@ -167,9 +163,10 @@ bool ls_report_compare_batch_check(const ls_report_run *run, const ls_report_job
 {
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *small = &run->job[j];
-        for (int k = 0; k < run->job_count && is_role(small, "self"); k++) {
+        for (int k = 0; k < run->job_count && small->role == LS_ROLE_DDP_WORLD1; k++) {
             const ls_report_job *big = &run->job[k];
-            if (!is_role(big, "strong") || big->world != small->world || !alike(big, small)) {
+            if (big->role != LS_ROLE_STRONG_SCALING || big->world != small->world ||
+                !alike(big, small)) {
                 continue;
             }
             *larger = big;
@@ -193,10 +190,10 @@ static const ls_report_job *middle_of(const ls_report_run *run)
     const ls_report_job *middle = NULL;
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        if (is_role(job, "throughput") && job->nodes == 1 && ls_report_data_shown(job) &&
-            twin_of(run, job) != NULL &&
+        if (job->role == LS_ROLE_THROUGHPUT && job->nodes == 1 && ls_report_data_shown(job) &&
+            no_comm_of(run, job) != NULL &&
             (middle == NULL || job->world > middle->world ||
-             (job->world == middle->world && (job->sweep & LS_REPORT_SWEEP_WORLD) != 0))) {
+             (job->world == middle->world && (job->sweep & LS_SWEEP_WORLD) != 0))) {
             middle = job;
         }
     }
@@ -204,33 +201,33 @@ static const ls_report_job *middle_of(const ls_report_run *run)
 }
 
 /* What the two numbers say together. */
-static void explain_exposed(const ls_report_job *job, double waited_ms, ls_stats_interval twin,
+static void explain_exposed(const ls_report_job *job, double waited_ms, ls_stats_interval against,
                             char *text)
 {
     char number[32];
-    if (!isfinite(twin.low)) {
+    if (!isfinite(against.low)) {
         ls_tables_append(text, SENTENCE_BYTES, " (too few steps to be sure).");
-    } else if (twin.high < 0) {
+    } else if (against.high < 0) {
         ls_tables_append(
             text, SENTENCE_BYTES,
             ", which no reduction can cause: other load moved between the two jobs, so "
             "measure them again.");
-    } else if (twin.low <= 0) {
+    } else if (against.low <= 0) {
         ls_tables_append(
             text, SENTENCE_BYTES,
             ": the noise between the two jobs is larger than what communication costs.");
-    } else if (twin.low <= waited_ms && waited_ms <= twin.high) {
+    } else if (against.low <= waited_ms && waited_ms <= against.high) {
         ls_tables_append(text, SENTENCE_BYTES, ": the two agree.");
-    } else if (twin.value > waited_ms) {
+    } else if (against.value > waited_ms) {
         ls_tables_append(text, SENTENCE_BYTES,
                          ": %s ms more than is waited for, which reductions cost while backward "
                          "goes on (cores, memory, ranks that keep step).",
-                         ls_report_lines_number(twin.value - waited_ms, number));
+                         ls_report_lines_number(against.value - waited_ms, number));
     } else {
         ls_tables_append(text, SENTENCE_BYTES,
                          ": %s ms less than is waited for, as where waiting ranks leave their "
                          "cores to others%s.",
-                         ls_report_lines_number(waited_ms - twin.value, number),
+                         ls_report_lines_number(waited_ms - against.value, number),
                          job->oversubscribed ? " (here they share them)" : "");
     }
 }
@@ -242,21 +239,21 @@ static void say_exposed(const ls_report_run *run, cJSON *list)
         return;
     }
     double waited_ms = ls_report_speed_exposed_ms(run, job), step_ms = job->speed.step.value;
-    ls_stats_interval twin = ls_report_compare_exposed_ms(run, job);
-    bool longer = twin.value < 0;
+    ls_stats_interval against = ls_report_compare_exposed_ms(run, job);
+    bool longer = against.value < 0;
     char text[SENTENCE_BYTES] = "", a[32], b[32], c[32];
     ls_tables_append(text, sizeof text,
                      "Exposed communication (%s): of a step of %s ms %s ms are waited for; without "
                      "reduction the same world's step is %s ms %s",
                      job->label, ls_report_lines_number(step_ms, a),
                      ls_report_lines_number(waited_ms, b),
-                     ls_report_lines_number(fabs(twin.value), c), longer ? "longer" : "shorter");
-    if (isfinite(twin.low)) {
+                     ls_report_lines_number(fabs(against.value), c), longer ? "longer" : "shorter");
+    if (isfinite(against.low)) {
         ls_tables_append(text, sizeof text, " [%s, %s]",
-                         ls_report_lines_number(longer ? -twin.high : twin.low, a),
-                         ls_report_lines_number(longer ? -twin.low : twin.high, b));
+                         ls_report_lines_number(longer ? -against.high : against.low, a),
+                         ls_report_lines_number(longer ? -against.low : against.high, b));
     }
-    explain_exposed(job, waited_ms, twin, text);
+    explain_exposed(job, waited_ms, against, text);
     say(list, text);
 }
 
@@ -292,7 +289,7 @@ static void say_ddp(const ls_report_run *run, cJSON *list)
 static void say_scaling(const ls_report_run *run, cJSON *list)
 {
     const ls_report_job *jobs[JOBS_MAX], *base = NULL;
-    int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_WORLD, jobs, JOBS_MAX);
+    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_WORLD, jobs, JOBS_MAX);
     const ls_report_job *job = ls_tables_speed_largest(jobs, count);
     if (job == NULL) {
         return;
@@ -388,8 +385,7 @@ static void say_roofline(const ls_report_run *run, cJSON *list)
 static void say_batch(const ls_report_run *run, cJSON *list)
 {
     const ls_report_job *jobs[JOBS_MAX], *larger = NULL;
-    int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_LEVEL, jobs, JOBS_MAX),
-        said = 0;
+    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX), said = 0;
     char text[SENTENCE_BYTES] = "", level[24];
     ls_report_batch batch = {0};
     for (int i = 0; i < count; i++) {
@@ -423,7 +419,7 @@ static void say_first_step(const ls_report_run *run, cJSON *list)
     const ls_report_job *slowest = NULL, *quickest = NULL;
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        if (!is_role(job, "throughput") || !(job->speed.first_step_s > 0)) {
+        if (job->role != LS_ROLE_THROUGHPUT || !(job->speed.first_step_s > 0)) {
             continue;
         }
         if (job->speed.first_step_s < least) {
@@ -486,7 +482,7 @@ cJSON *ls_report_compare_json(const ls_report_run *run)
         }
     }
     cJSON *batches = cJSON_AddArrayToObject(out, "largest_batch");
-    int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_LEVEL, jobs, JOBS_MAX);
+    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
     for (int i = 0; i < count; i++) {
         ls_report_batch batch;
         if (ls_report_compare_batch(run, jobs[i], &batch)) {

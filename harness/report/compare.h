@@ -5,9 +5,9 @@
 
 #include "data.h"
 
-/* Step time of the job minus that of its twin, the same level and world without reduction, in ms
- * with interval. Buckets and simulated nodes do not tell twins apart: without a reduction neither
- * exists. NaN without a twin. */
+/* Step time of the job minus that of the no_comm job of the same level and world, in ms with
+ * interval. Bucket size and simulated nodes need not be equal: without a reduction neither has an
+ * effect. NaN without such a job. */
 ls_stats_interval ls_report_compare_exposed_ms(const ls_report_run *run, const ls_report_job *job);
 
 /* Images per second of one rank with DDP divided by those without. Both jobs may be NULL when value

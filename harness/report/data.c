@@ -192,31 +192,12 @@ static void read_ranks(ls_report_job *job, const char *folder)
     }
 }
 
-static unsigned sweep_of(const cJSON *facts)
-{
-    static const struct {
-        const char *name;
-        unsigned bit;
-    } SWEEP[] = {{"level", LS_REPORT_SWEEP_LEVEL},
-                 {"bucket", LS_REPORT_SWEEP_BUCKET},
-                 {"world", LS_REPORT_SWEEP_WORLD},
-                 {"nodes", LS_REPORT_SWEEP_NODES}};
-    unsigned sweep = 0;
-    const cJSON *entry;
-    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(facts, "sweep"))
-    {
-        for (size_t i = 0; i < sizeof SWEEP / sizeof *SWEEP; i++) {
-            if (cJSON_IsString(entry) && strcmp(entry->valuestring, SWEEP[i].name) == 0) {
-                sweep |= SWEEP[i].bit;
-            }
-        }
-    }
-    return sweep;
-}
-
 static void take_facts(ls_report_job *job, const cJSON *facts)
 {
-    copy_text(job->role, sizeof job->role, ls_json_string(facts, "role", ""));
+    ls_spec spec;
+    ls_spec_read(facts, &spec);
+    job->role = spec.role;
+    job->sweep = spec.sweep;
     copy_text(job->arch, sizeof job->arch, ls_json_string(facts, "arch", ""));
     copy_text(job->level, sizeof job->level, ls_json_string(facts, "level", ""));
     copy_text(job->half, sizeof job->half, ls_json_string(facts, "half", "fp16"));
@@ -243,7 +224,6 @@ static void take_facts(ls_report_job *job, const cJSON *facts)
         ls_json_bool(facts, "half_emulated", false) && strcmp(job->level, "O0") != 0;
     job->checked_known = cJSON_IsBool(cJSON_GetObjectItemCaseSensitive(facts, "checked"));
     job->checked = ls_json_bool(facts, "checked", false);
-    job->sweep = sweep_of(facts);
 }
 
 static ls_report_state state_of(const char *word)
@@ -287,15 +267,16 @@ static void read_job(const char *jobs_folder, const char *id, ls_report_job *job
     read_ranks(job, folder);
 }
 
-static int role_order(const char *role)
+/* Rows of the matrix first, then what judges them, then what they are compared with. */
+static int role_order(ls_role role)
 {
-    static const char *const ROLES[] = {"throughput", "phases", "evidence", "reference"};
-    for (int i = 0; i < 4; i++) {
-        if (strcmp(role, ROLES[i]) == 0) {
-            return i;
-        }
+    static const ls_role FIRST[] = {LS_ROLE_THROUGHPUT, LS_ROLE_PHASES, LS_ROLE_EVIDENCE,
+                                    LS_ROLE_REFERENCE};
+    int order = 0;
+    while (order < (int)(sizeof FIRST / sizeof *FIRST) && FIRST[order] != role) {
+        order++;
     }
-    return 4;
+    return order;
 }
 
 static int order_jobs(const void *a, const void *b)

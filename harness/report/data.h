@@ -10,14 +10,8 @@
 
 #include "kernels/core/json.h"
 #include "kernels/core/status.h"
+#include "harness/run/spec.h"
 #include "stats.h"
-
-enum {
-    LS_REPORT_SWEEP_LEVEL = 1,
-    LS_REPORT_SWEEP_BUCKET = 2,
-    LS_REPORT_SWEEP_WORLD = 4,
-    LS_REPORT_SWEEP_NODES = 8,
-};
 
 typedef enum ls_report_kind {
     LS_REPORT_PARAMETERS,
@@ -92,7 +86,8 @@ typedef struct ls_report_speed {
 
 typedef struct ls_report_job {
     char id[128], label[96];
-    char role[16], arch[32], level[8], half[8], dialect[8], rung[24];
+    ls_role role;
+    char arch[32], level[8], half[8], dialect[8], rung[24];
     int image_size, batch_size, world, nodes, threads, warmup_steps;
     double bucket_mb; /* 0: delayed */
     bool simulated, oversubscribed, half_emulated, sync_bn;

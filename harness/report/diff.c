@@ -72,7 +72,7 @@ static void print_pair(const cJSON *x, const cJSON *y, FILE *to)
                             : "");
 }
 
-static const cJSON *twin_of(const cJSON *summary, const cJSON *row)
+static const cJSON *pair_of(const cJSON *summary, const cJSON *row)
 {
     const cJSON *other;
     cJSON_ArrayForEach(other, cJSON_GetObjectItemCaseSensitive(summary, "throughput"))
@@ -89,7 +89,7 @@ static void print_lone(const cJSON *summary, const cJSON *other, const char *nam
     const cJSON *row;
     cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(summary, "throughput"))
     {
-        if (twin_of(other, row) == NULL) {
+        if (pair_of(other, row) == NULL) {
             fprintf(to, "%.60s\n    only in %s\n", ls_json_string(row, "label", "?"), name);
         }
     }
@@ -108,9 +108,9 @@ ls_status ls_report_diff(const char *a, const char *b, FILE *to)
     const cJSON *row;
     cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(after, "throughput"))
     {
-        const cJSON *twin = twin_of(before, row);
-        if (twin != NULL) {
-            print_pair(twin, row, to);
+        const cJSON *pair = pair_of(before, row);
+        if (pair != NULL) {
+            print_pair(pair, row, to);
             paired++;
         }
     }

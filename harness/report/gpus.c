@@ -62,15 +62,15 @@ static const ls_report_job *best_job(const ls_report_run *run, bool *alone)
     *alone = false;
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        bool twin = strcmp(job->role, "twin") == 0 || job->world == 1;
-        bool timed = twin || strcmp(job->role, "throughput") == 0;
+        bool apart = job->role == LS_ROLE_NO_COMM || job->world == 1;
+        bool timed = apart || job->role == LS_ROLE_THROUGHPUT;
         if (!timed || job->oversubscribed || job->nodes > 1 || !ls_report_data_has_speed(job)) {
             continue;
         }
         if (best == NULL || job->world > best->world ||
-            (job->world == best->world && twin && !*alone)) {
+            (job->world == best->world && apart && !*alone)) {
             best = job;
-            *alone = twin;
+            *alone = apart;
         }
     }
     return best;

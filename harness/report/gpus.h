@@ -1,6 +1,6 @@
-/* The GPUs of a run, one by one: how fast each is alone, what it reached beside the jobs, how warm
+/* The GPUs of a run, one by one: how fast each is alone, what it reached outside the jobs, how warm
  * it ran. Ranks that reduce wait for each other and have one speed; a GPU's own is seen in the job
- * without reduction (role "twin"). Empty for runs on the CPU. */
+ * without reduction (role no_comm). Empty for runs on the CPU. */
 #ifndef LS_REPORT_GPUS_H
 #define LS_REPORT_GPUS_H
 
@@ -14,7 +14,7 @@ typedef struct ls_report_gpu {
     char device[96], address[32]; /* "NVIDIA H200 (GPU-...)"; "" where not told */
     double images_per_s;          /* alone; NaN where the job has no such figure */
     double behind;                /* of the median of the others: 0.038 is 3.8 % under it; NaN */
-    double copy_bytes_per_s;      /* measured beside the jobs, or NaN, as what follows */
+    double copy_bytes_per_s;      /* measured outside the jobs, or NaN, as what follows */
     double copy_share;            /* of memory clock x bus width */
     double f16_flop_per_s, tf32_flop_per_s, f32_flop_per_s;
     double power_w, sm_mhz, most_c; /* mean, mean under load, highest of the job that was watched */

@@ -18,7 +18,7 @@ static void write_findings(const ls_report_run *run, const ls_report_page_form *
     form->heading(to, "State of the GPUs");
     if (cJSON_GetArraySize(list) == 0) {
         form->paragraph(to,
-                        "Looked at before the jobs and watched beside them: nothing was found.");
+                        "Checked before the jobs and watched while they ran: nothing was found.");
         return;
     }
     form->table_open(to, COLUMNS, COUNT);
@@ -107,7 +107,8 @@ static void write_gpus(const ls_report_run *run, const ls_report_page_form *form
     form->paragraph(
         to,
         alone ? "Alone: its rank in the job whose ranks do not reduce, and so do not wait for "
-                "each other. Copies, products and their shares were measured beside the jobs, on "
+                "each other. Copies, products and their shares were measured in this run, apart "
+                "from the jobs, on "
                 "all GPUs at once; power, clock and temperature were read during that job."
               : "No job without reduction was run: ranks that wait for each other have one speed.");
 }

@@ -14,8 +14,8 @@
  * "limit", "unit", "limit_from", "cause", "repeat", "waiver"}; members that do not apply are
  * absent.
  *
- * jobs/<id>/job.json: {"schema":1, "id", "label", "command":[...], "environment":{...}, "facts":{
- * "role":"throughput|evidence|phases|reference", "arch", "image_size", "batch_size", "level":"O2",
+ * jobs/<id>/job.json: {"schema":2, "id", "label", "command":[...], "environment":{...}, "facts":{
+ * "role":"throughput|evidence|..." (spec.h), "arch", "image_size", "batch_size", "level":"O2",
  * "half":"fp16", "world", "nodes", "simulated":true, "bucket_mb":25 (0: delayed), "dialect",
  * "sync_bn", "threads", "warmup_steps", "steps", "oversubscribed":true, "half_emulated":true,
  * "checked":true (its checks passed), "rung":1 (of numerics.md section 5; absent: not said),

@@ -17,7 +17,7 @@ static double *room_for(int count)
 static double crowd_ends_ns(const ls_report_job *job)
 {
     double first_ns = INFINITY;
-    for (int k = 0; k < job->rank_count && strcmp(job->role, "twin") == 0; k++) {
+    for (int k = 0; k < job->rank_count && job->role == LS_ROLE_NO_COMM; k++) {
         const ls_report_rank *rank = &job->rank[k];
         if (rank->step_count > 0) {
             first_ns = fmin(first_ns, rank->step[rank->step_count - 1].at_ns);
@@ -194,13 +194,13 @@ const ls_report_job *ls_report_speed_base(const ls_report_run *run, const ls_rep
     const ls_report_job *base = NULL;
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *other = &run->job[j];
-        bool twin = other->world == 1 && strcmp(other->role, job->role) == 0 &&
+        bool same = other->world == 1 && other->role == job->role &&
                     strcmp(other->arch, job->arch) == 0 && strcmp(other->level, job->level) == 0 &&
                     strcmp(other->half, job->half) == 0 && other->batch_size == job->batch_size &&
                     other->image_size == job->image_size && ls_report_data_has_speed(other);
-        if (twin && (base == NULL || other->bucket_mb == job->bucket_mb)) {
-            base = other; /* with one rank the bucket size matters least: any twin, the equal one
-                             first */
+        if (same && (base == NULL || other->bucket_mb == job->bucket_mb)) {
+            base = other; /* with one rank the bucket size matters least: any such job, the equal
+                             one first */
         }
     }
     return base;
@@ -260,7 +260,7 @@ void ls_report_speed_compute(ls_report_run *run)
             job->speed.efficiency = efficiency_of(job, base);
         }
         double share = job->speed.rate.value / roofline_of(run, job);
-        /* Above 1 the bound was measured beside other load: it says nothing about the job. */
+        /* Above 1 the bound was measured under other load: it says nothing about the job. */
         job->speed.roofline_share = share <= 1 ? share : NAN;
     }
 }
@@ -281,7 +281,7 @@ double ls_report_speed_exposed_ms(const ls_report_run *run, const ls_report_job 
     }
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *other = &run->job[j];
-        bool same = strcmp(other->role, "phases") == 0 && strcmp(other->arch, job->arch) == 0 &&
+        bool same = other->role == LS_ROLE_PHASES && strcmp(other->arch, job->arch) == 0 &&
                     strcmp(other->level, job->level) == 0 && strcmp(other->half, job->half) == 0 &&
                     other->world == job->world && other->nodes == job->nodes &&
                     other->bucket_mb == job->bucket_mb && other->batch_size == job->batch_size;

@@ -114,10 +114,14 @@ static void add_measured(cJSON *row, const ls_report_run *run, const ls_report_j
     cJSON_AddBoolToObject(row, "weak", ls_report_lines_weak(run, job));
     ls_json_add_number(row, "halves_ratio", speed->halves_ratio.value);
     ls_json_add_number(row, "exposed_ms", ls_report_speed_exposed_ms(run, job));
-    ls_stats_interval twin = ls_report_compare_exposed_ms(run, job);
-    ls_json_add_number(row, "exposed_by_twin_ms", twin.value);
-    ls_json_add_number(row, "exposed_by_twin_ms_low", twin.low);
-    ls_json_add_number(row, "exposed_by_twin_ms_high", twin.high);
+    ls_stats_interval against = ls_report_compare_exposed_ms(run, job);
+    ls_json_add_number(row, "exposed_vs_no_comm_ms", against.value);
+    ls_json_add_number(row, "exposed_vs_no_comm_ms_low", against.low);
+    ls_json_add_number(row, "exposed_vs_no_comm_ms_high", against.high);
+    /* the names of schema 1, written until schema 3 */
+    ls_json_add_number(row, "exposed_by_twin_ms", against.value);
+    ls_json_add_number(row, "exposed_by_twin_ms_low", against.low);
+    ls_json_add_number(row, "exposed_by_twin_ms_high", against.high);
     ls_json_add_number(row, "data_ms", speed->data_ms);
     ls_json_add_number(row, "forward_ms", speed->forward_ms);
     ls_json_add_number(row, "backward_ms", speed->backward_ms);
@@ -145,7 +149,7 @@ static cJSON *job_row(const ls_report_run *run, const ls_report_job *job)
     cJSON *row = cJSON_CreateObject();
     cJSON_AddStringToObject(row, "job", job->id);
     cJSON_AddStringToObject(row, "label", job->label);
-    cJSON_AddStringToObject(row, "role", job->role);
+    cJSON_AddStringToObject(row, "role", ls_spec_role_name(job->role));
     cJSON_AddStringToObject(row, "arch", job->arch);
     cJSON_AddNumberToObject(row, "image_size", job->image_size);
     cJSON_AddNumberToObject(row, "batch_size", job->batch_size);
@@ -181,17 +185,19 @@ ls_status ls_report_summary_write(const ls_report_run *run)
     static const char *const COPIED[] = {"title", "label",  "rated", "command", "created",
                                          "where", "commit", "dirty", "options", "machine"};
     cJSON *summary = cJSON_CreateObject();
-    cJSON_AddNumberToObject(summary, "schema", 1);
+    cJSON_AddNumberToObject(summary, "schema", 2);
     for (size_t i = 0; i < sizeof COPIED / sizeof *COPIED; i++) {
         copy_member(summary, run->record, COPIED[i]);
     }
     cJSON *throughput = cJSON_AddArrayToObject(summary, "throughput");
     cJSON *others = cJSON_AddArrayToObject(summary, "other_jobs");
     for (int j = 0; j < run->job_count; j++) {
-        bool timed = strcmp(run->job[j].role, "throughput") == 0;
+        bool timed = run->job[j].role == LS_ROLE_THROUGHPUT;
         cJSON_AddItemToArray(timed ? throughput : others, job_row(run, &run->job[j]));
     }
-    cJSON_AddItemToObject(summary, "beside", ls_report_compare_json(run));
+    cJSON_AddItemToObject(summary, "compare", ls_report_compare_json(run));
+    cJSON_AddItemToObject(summary, "beside",
+                          ls_report_compare_json(run)); /* its name in schema 1 */
     cJSON_AddItemToObject(summary, "gpus", ls_report_gpus_json(run));
     cJSON_AddItemToObject(summary, "conformance", ls_report_summary_conformance(run));
     cJSON_AddItemToObject(summary, "advice", ls_report_advice_make(run));

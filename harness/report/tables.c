@@ -123,14 +123,13 @@ void ls_tables_marks(const ls_report_run *run, const ls_report_job *const *jobs,
     }
 }
 
-int ls_tables_select(const ls_report_run *run, const char *role, unsigned sweep,
+int ls_tables_select(const ls_report_run *run, ls_role role, unsigned sweep,
                      const ls_report_job **jobs, int room)
 {
     int count = 0;
     for (int j = 0; j < run->job_count && count < room; j++) {
         const ls_report_job *job = &run->job[j];
-        bool fits = (role == NULL || strcmp(job->role, role) == 0) &&
-                    (sweep == 0 || (job->sweep & sweep) != 0);
+        bool fits = job->role == role && (sweep == 0 || (job->sweep & sweep) != 0);
         if (fits && ls_report_data_has_speed(job)) {
             jobs[count++] = job;
         }

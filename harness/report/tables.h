@@ -44,9 +44,9 @@ void ls_tables_append(char *text, int bytes, const char *format, ...)
  * "" when nothing. `jobs` are those drawn, `count` of them. */
 void ls_tables_marks(const ls_report_run *run, const ls_report_job *const *jobs, int count,
                      char *text, int bytes);
-/* Collects the jobs of a role (NULL: any) that are points of a sweep (0: any), finished with times.
+/* Collects the jobs of a role that are points of a sweep (0: any), finished with times.
  */
-int ls_tables_select(const ls_report_run *run, const char *role, unsigned sweep,
+int ls_tables_select(const ls_report_run *run, ls_role role, unsigned sweep,
                      const ls_report_job **jobs, int room);
 
 #endif

@@ -31,8 +31,8 @@ static const ls_report_job *curves_of(const ls_report_run *run)
 {
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        if (strcmp(job->role, "curves") == 0 && job->state == LS_REPORT_DONE &&
-            job->rank_count > 0 && job->rank_count <= RUNS_MAX) {
+        if (job->role == LS_ROLE_CURVES && job->state == LS_REPORT_DONE && job->rank_count > 0 &&
+            job->rank_count <= RUNS_MAX) {
             return job;
         }
     }

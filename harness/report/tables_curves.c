@@ -47,7 +47,7 @@ double ls_tables_curves_final_loss(const ls_report_job *job)
 static const ls_report_job *reference_of(const ls_report_run *run)
 {
     const ls_report_job *jobs[JOBS_MAX];
-    int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_LEVEL, jobs, JOBS_MAX);
+    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
     for (int i = 0; i < count; i++) {
         if (ls_report_data_level_number(jobs[i]) == 0) {
             return jobs[i];
@@ -125,7 +125,7 @@ ls_status ls_tables_curves_write_loss(const ls_report_run *run)
         return ls_tables_band_write(run, &band);
     }
     const ls_report_job *jobs[JOBS_MAX];
-    int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_LEVEL, jobs, JOBS_MAX);
+    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
     ls_tables_head head = {0};
     double low, high;
     int repeats = ls_tables_curves_band(run, &low, &high);
@@ -193,15 +193,14 @@ static int select_scale_jobs(const ls_report_run *run, const ls_report_job **job
     for (int pass = 0; pass < 2; pass++) {
         for (int j = 0; j < run->job_count && count < SCALE_JOBS_MAX; j++) {
             const ls_report_job *job = &run->job[j];
-            bool swept =
-                (job->sweep & LS_REPORT_SWEEP_LEVEL) != 0 && strcmp(job->role, "throughput") == 0;
+            bool swept = (job->sweep & LS_SWEEP_LEVEL) != 0 && job->role == LS_ROLE_THROUGHPUT;
             bool fits = job->state == LS_REPORT_DONE && steps_of(job) > 0 && scale_moves(job) &&
-                        (swept || strcmp(job->role, "throughput") != 0) && swept == (pass == 0);
+                        (swept || job->role != LS_ROLE_THROUGHPUT) && swept == (pass == 0);
             for (int i = 0; i < count && pass == 1;
                  i++) { /* one evidence job per level is enough */
                 fits = fits && !(strcmp(jobs[i]->level, job->level) == 0 &&
                                  strcmp(jobs[i]->half, job->half) == 0 &&
-                                 strcmp(jobs[i]->role, "throughput") != 0);
+                                 jobs[i]->role != LS_ROLE_THROUGHPUT);
             }
             if (fits) {
                 jobs[count++] = job;
@@ -300,7 +299,7 @@ static ls_status read_timeline(const ls_report_run *run, const ls_report_job **j
     *job = NULL;
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *candidate = &run->job[j];
-        if (strcmp(candidate->role, "phases") != 0 || candidate->state != LS_REPORT_DONE ||
+        if (candidate->role != LS_ROLE_PHASES || candidate->state != LS_REPORT_DONE ||
             (*job != NULL && candidate->world < (*job)->world)) {
             continue;
         }

@@ -137,11 +137,11 @@ static double rest_ms(const ls_report_speed *speed)
 /* The phases jobs; without any, the throughput jobs of the level sweep that told their phases. */
 static int select_phases(const ls_report_run *run, const ls_report_job **jobs)
 {
-    int count = ls_tables_select(run, "phases", 0, jobs, JOBS_MAX);
+    int count = ls_tables_select(run, LS_ROLE_PHASES, 0, jobs, JOBS_MAX);
     if (count > 0) {
         return count;
     }
-    count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_LEVEL, jobs, JOBS_MAX);
+    count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
     int kept = 0;
     for (int i = 0; i < count; i++) {
         if (isfinite(jobs[i]->speed.backward_ms)) {
@@ -177,9 +177,8 @@ ls_status ls_tables_parts_write_phases(const ls_report_run *run)
                          marks[0] ? ")" : "");
     }
     ls_tables_append(head.caption, sizeof head.caption,
-                     "Median time of each part of a step over all ranks; all communication (thin "
-                     "bar) runs beside "
-                     "backward, only its exposed part lengthens the step.");
+                     "Median time of each part of a step over all ranks; communication (thin bar) "
+                     "overlaps backward, and only its exposed part lengthens the step.");
     FILE *table = ls_tables_begin(
         run, "step_phases", &head,
         "ms per step, medians over ranks and steps; communication overlaps backward",
@@ -215,7 +214,7 @@ static double peak_of(const ls_report_job *job)
 ls_status ls_tables_parts_write_memory(const ls_report_run *run)
 {
     const ls_report_job *jobs[JOBS_MAX];
-    int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_LEVEL, jobs, JOBS_MAX);
+    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
     ls_tables_head head = {0};
     double least = INFINITY, greatest = 0;
     for (int i = 0; i < count; i++) {

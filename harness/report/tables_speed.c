@@ -15,14 +15,15 @@ static const char *const ROW_UNITS =
     "backward; "
     "efficiency = img_s / ideal_img_s; ideal_img_s = world * img_s at world 1; strong_efficiency: "
     "the "
-    "same against one rank with the whole global batch; exposed_by_twin: ms, step less that of the "
+    "same against one rank with the whole global batch; exposed_vs_no_comm: ms, step less that of "
+    "the "
     "same world without reduction, with interval; checked 1: the job passed its checks";
 static const char *const ROW_COLUMNS =
     "1 place  2 level  3 world  4 nodes  5 simulated  6 bucket_mb  7 img_s  8 low  9 high  10 "
     "ms_p50  "
     "11 ms_p90  12 ms_p99  13 comm_exposed_ms  14 efficiency  15 ideal_img_s  16 checked  "
     "17 oversubscribed  18 half_emulated  19 label  20 job  21 strong_efficiency  "
-    "22 exposed_by_twin_ms  23 low  24 high";
+    "22 exposed_vs_no_comm_ms  23 low  24 high";
 
 static void write_row(FILE *table, const ls_report_run *run, const ls_report_job *job, double place,
                       const char *label)
@@ -33,7 +34,7 @@ static void write_row(FILE *table, const ls_report_run *run, const ls_report_job
     double high = isfinite(speed->rate.high) ? speed->rate.high : NAN;
     const ls_report_job *base;
     ls_stats_interval strong = ls_report_compare_strong(run, job, &base);
-    ls_stats_interval twin = ls_report_compare_exposed_ms(run, job);
+    ls_stats_interval against = ls_report_compare_exposed_ms(run, job);
     fprintf(
         table,
         "%g\t%d\t%d\t%d\t%d\t%g\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.4g\t%.6g\t%d\t%d\t%d\t"
@@ -43,7 +44,8 @@ static void write_row(FILE *table, const ls_report_run *run, const ls_report_job
         speed->p99_ms, ls_report_speed_exposed_ms(run, job), speed->efficiency.value,
         speed->rate.value / speed->efficiency.value, job->checked, job->oversubscribed,
         job->half_emulated, ls_tables_plain(label, name, sizeof name),
-        ls_tables_plain(job->id, id, sizeof id), strong.value, twin.value, twin.low, twin.high);
+        ls_tables_plain(job->id, id, sizeof id), strong.value, against.value, against.low,
+        against.high);
 }
 
 ls_stats_interval ls_tables_speed_ratio(const ls_report_job *a, const ls_report_job *b)
@@ -120,7 +122,7 @@ static void title_levels(const ls_report_run *run, const ls_report_job *const *j
 ls_status ls_tables_speed_write_levels(const ls_report_run *run)
 {
     const ls_report_job *jobs[JOBS_MAX];
-    int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_LEVEL, jobs, JOBS_MAX);
+    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
     ls_tables_head head = {0};
     title_levels(run, jobs, count, &head);
     ls_tables_append(
@@ -142,7 +144,7 @@ int ls_tables_speed_best_buckets(const ls_report_run *run, const ls_report_job *
                                  const ls_report_job **fastest)
 {
     const ls_report_job *all[JOBS_MAX];
-    int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_BUCKET, all, JOBS_MAX);
+    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_BUCKET, all, JOBS_MAX);
     int best = 0;
     *fastest = fastest_of(all, count, false);
     for (int i = 0; i < count && best < room; i++) {
@@ -196,7 +198,7 @@ static void title_buckets(const ls_report_run *run, const ls_report_job *const *
 ls_status ls_tables_speed_write_buckets(const ls_report_run *run)
 {
     const ls_report_job *jobs[JOBS_MAX];
-    int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_BUCKET, jobs, JOBS_MAX);
+    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_BUCKET, jobs, JOBS_MAX);
     ls_tables_head head = {0};
     title_buckets(run, jobs, count, &head);
     ls_tables_append(
@@ -270,8 +272,8 @@ void ls_tables_speed_note_threads(const ls_report_run *run, const ls_report_job 
 ls_status ls_tables_speed_write_scaling(const ls_report_run *run)
 {
     const ls_report_job *jobs[JOBS_MAX];
-    int count = ls_tables_select(run, "throughput", LS_REPORT_SWEEP_WORLD | LS_REPORT_SWEEP_NODES,
-                                 jobs, JOBS_MAX);
+    int count =
+        ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_WORLD | LS_SWEEP_NODES, jobs, JOBS_MAX);
     ls_tables_head head = {0};
     title_scaling(run, jobs, count, &head);
     ls_tables_append(

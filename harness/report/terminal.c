@@ -95,7 +95,7 @@ static void print_jobs(const ls_report_run *run, FILE *to)
     const char *no_graph = NULL;
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        if (strcmp(job->role, "throughput") != 0) {
+        if (job->role != LS_ROLE_THROUGHPUT) {
             continue;
         }
         if (printed++ == 0) {
@@ -138,7 +138,7 @@ static void print_jobs(const ls_report_run *run, FILE *to)
     }
 }
 
-static void print_beside(const ls_report_run *run, FILE *to)
+static void print_compared(const ls_report_run *run, FILE *to)
 {
     cJSON *sentences = ls_report_compare_sentences(run);
     const cJSON *sentence;
@@ -209,7 +209,7 @@ ls_status ls_report_terminal(const char *run_directory, FILE *to)
     LS_TRY(ls_report_data_open(run_directory, &run));
     print_opening(&run, to);
     print_jobs(&run, to);
-    print_beside(&run, to);
+    print_compared(&run, to);
     print_verdicts(&run, to);
     ls_report_machine_print(&run, to);
     fflush(to);

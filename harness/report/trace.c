@@ -133,7 +133,7 @@ ls_status ls_trace_write(const ls_report_run *run)
     int first_process = 1;
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        if (strcmp(job->role, "phases") != 0) {
+        if (job->role != LS_ROLE_PHASES) {
             continue;
         }
         ls_trace_span *spans = NULL;

@@ -53,7 +53,7 @@ static ls_status write_record(const ls_job *job, char *const *environment,
 {
     char path[sizeof job->directory + 16];
     cJSON *root = cJSON_CreateObject();
-    cJSON_AddNumberToObject(root, "schema", 1);
+    cJSON_AddNumberToObject(root, "schema", 2);
     cJSON_AddStringToObject(root, "id", job->id);
     cJSON_AddStringToObject(root, "label", job->label);
     cJSON *command = cJSON_AddArrayToObject(root, "command");

@@ -52,13 +52,6 @@ ls_spec ls_matrix_sdc(const char *arch, int image_size, int batch_size, int rank
     return spec;
 }
 
-const char *ls_matrix_role_name(ls_role role)
-{
-    static const char *const name[] = {"evidence", "throughput", "phases", "reference", "twin",
-                                       "self",     "strong",     "curves", "sdc"};
-    return name[role];
-}
-
 void ls_matrix_bucket_text(double bucket_mb, char *text)
 {
     if (bucket_mb == LS_BUCKET_DELAYED) {
@@ -82,11 +75,11 @@ void ls_matrix_label(const ls_spec *spec, char *text)
         ls_text_put(level, sizeof level, "O%d", spec->level);
     }
     const char *rank_word = spec->world == 1 ? "rank" : "ranks";
-    const char *extra = spec->sync_bn                  ? ", SyncBN"
-                        : spec->role == LS_ROLE_TWIN   ? ", not reduced"
-                        : spec->role == LS_ROLE_SELF   ? ", DDP"
-                        : spec->role == LS_ROLE_STRONG ? ", same total"
-                                                       : "";
+    const char *extra = spec->sync_bn                          ? ", SyncBN"
+                        : spec->role == LS_ROLE_NO_COMM        ? ", not reduced"
+                        : spec->role == LS_ROLE_DDP_WORLD1     ? ", DDP"
+                        : spec->role == LS_ROLE_STRONG_SCALING ? ", same total"
+                                                               : "";
     if (spec->role == LS_ROLE_CURVES) {
         ls_text_put(text, 64, "%d single runs, for their loss", spec->world);
         return;
@@ -351,47 +344,17 @@ static void add_subject(words *list, const ls_spec *spec, const char *subject, i
     add(list, "%s/lockstep-train", path);
 }
 
-static cJSON *spec_facts(const ls_spec *spec, const ls_matrix_site *site)
+static cJSON *job_facts(const ls_spec *spec, const ls_matrix_site *site)
 {
-    cJSON *facts = cJSON_CreateObject();
-    LS_ASSERT(facts != NULL);
-    cJSON_AddStringToObject(facts, "role", ls_matrix_role_name(spec->role));
-    cJSON_AddStringToObject(facts, "arch", spec->arch);
-    cJSON_AddNumberToObject(facts, "image_size", spec->image_size);
-    cJSON_AddNumberToObject(facts, "batch_size", spec->batch_size);
-    if (spec->level >= 0) {
-        char level[16];
-        ls_text_put(level, sizeof level, "O%d", spec->level);
-        cJSON_AddStringToObject(facts, "level", level);
-    }
-    cJSON_AddStringToObject(facts, "half", spec->half);
-    cJSON_AddNumberToObject(facts, "world", spec->world);
-    cJSON_AddNumberToObject(facts, "nodes", spec->nodes);
-    cJSON_AddBoolToObject(facts, "simulated", spec->nodes > 1 && !spec->real_nodes);
+    cJSON *facts = ls_spec_facts(spec);
     if (spec->nodes > 1 && !spec->real_nodes && site->net != NULL) {
         cJSON_AddStringToObject(facts, "link", site->net->text);
     }
-    if (spec->bucket_mb >= 0) {
-        cJSON_AddNumberToObject(facts, "bucket_mb", spec->bucket_mb);
-    }
-    cJSON_AddStringToObject(facts, "dialect", spec->dialect);
-    cJSON_AddBoolToObject(facts, "sync_bn", spec->sync_bn);
-    cJSON_AddNumberToObject(facts, "accumulate", spec->accumulate);
-    cJSON_AddNumberToObject(facts, "threads", spec->threads);
-    cJSON_AddNumberToObject(facts, "warmup_steps", spec->warmup_steps);
-    cJSON_AddNumberToObject(facts, "steps", spec->steps);
     int machines = spec->real_nodes ? spec->nodes : 1;
     int most = site->devices > 0 ? site->devices : site->cores;
     bool crowded = site->oversubscribed || spec->world / machines > most;
     cJSON_AddBoolToObject(facts, "oversubscribed", crowded);
     cJSON_AddBoolToObject(facts, "half_emulated", site->half_emulated && spec->level > 0);
-    cJSON *sweep = cJSON_AddArrayToObject(facts, "sweep");
-    static const char *const name[] = {"level", "bucket", "world", "nodes"};
-    for (int i = 0; i < 4; i++) {
-        if ((spec->sweep & (1u << i)) != 0) {
-            cJSON_AddItemToArray(sweep, cJSON_CreateString(name[i]));
-        }
-    }
     return facts;
 }
 
@@ -458,12 +421,6 @@ double ls_matrix_estimate_s(const ls_spec *spec, int cores)
 
 /* ---- the job ------------------------------------------------------------------------------- */
 
-static bool is_timed(ls_role role)
-{
-    return role == LS_ROLE_THROUGHPUT || role == LS_ROLE_TWIN || role == LS_ROLE_SELF ||
-           role == LS_ROLE_STRONG;
-}
-
 ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job *out)
 {
     memset(out, 0, sizeof *out);
@@ -493,7 +450,7 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
     add_subject(&list, spec, site->subject, site->devices);
     add_options(&list, spec);
     add(&list, "--device=%s", site->device);
-    if (strcmp(site->device, "cuda") == 0 && site->subject == NULL && is_timed(spec->role)) {
+    if (strcmp(site->device, "cuda") == 0 && site->subject == NULL && ls_spec_is_timed(spec)) {
         /* a GPU that rests while the host hashes is a cooler and faster one than at work */
         add(&list, "--digest-every=50");
         /* one of its steps is audited: that costs about what another step does */
@@ -507,7 +464,7 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
     }
     bool full = list.full;
     words_free(&list);
-    out->facts = spec_facts(spec, site);
+    out->facts = job_facts(spec, site);
     if (full) {
         ls_log_error("job %s has more than %d arguments", out->id, LS_JOB_ARGUMENTS_MAX);
         ls_job_free(out);

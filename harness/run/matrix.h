@@ -1,7 +1,6 @@
-/* What jobs are: a spec is a role and its factors; from a spec follow a readable id, the subject's
- * command, the facts of job.json and an estimate of its seconds. A matrix is the list of a run's
- * jobs, in which equal specs stand once. Knows the subject protocol's options (design.md section
- * 4), no case and no verdict. */
+/* From specs (spec.h) to jobs: a readable id, the subject's command, the facts of job.json and an
+ * estimate of the seconds. A matrix is the list of a run's jobs, in which equal specs stand once.
+ * Knows the subject protocol's options (design.md section 4), no case and no verdict. */
 #ifndef LS_MATRIX_H
 #define LS_MATRIX_H
 
@@ -10,68 +9,7 @@
 
 #include "kernels/core/status.h"
 #include "job.h"
-
-typedef enum ls_role {
-    LS_ROLE_EVIDENCE,   /* small, dumped, judged by the oracle */
-    LS_ROLE_THROUGHPUT, /* the real network and batch, timed */
-    LS_ROLE_PHASES,     /* short, with marks around the parts of a step */
-    LS_ROLE_REFERENCE,  /* FP32, one process, micro-batch form */
-    /* Jobs that a timed one is compared with; they are no rows of the matrix. */
-    LS_ROLE_TWIN,   /* the same world without reduction: what is missing is exposed communication */
-    LS_ROLE_SELF,   /* a world of one with DDP in use: what DDP itself costs */
-    LS_ROLE_STRONG, /* the largest world's global batch, split over fewer ranks */
-    LS_ROLE_CURVES, /* a small network trained several times beside each other, for their losses */
-    LS_ROLE_SDC,    /* every rank trains the same, alone on its device: their bits are compared */
-} ls_role;
-
-/* What is done to the ranks from outside. */
-typedef enum ls_wrap {
-    LS_WRAP_NONE,
-    LS_WRAP_ALONE, /* none of torchrun's variables is set: the trainer runs without DDP */
-    LS_WRAP_KILL,  /* SIGKILL to `kill_rank` once it has written step `kill_step` */
-    LS_WRAP_SHELL, /* every rank runs `script`, in which "$0" "$@" is the subject */
-    LS_WRAP_EACH,  /* every rank is a run of its own, alone, with its options from `each` */
-} ls_wrap;
-
-/* The plots a job is a point of. */
-enum { LS_SWEEP_LEVEL = 1, LS_SWEEP_BUCKET = 2, LS_SWEEP_WORLD = 4, LS_SWEEP_NODES = 8 };
-
-#define LS_BUCKET_OWN (-1.0)  /* the dialect's own rule: no option is given */
-#define LS_BUCKET_DELAYED 0.0 /* one reduction after the whole backward */
-
-typedef struct ls_spec {
-    ls_role role;
-    char arch[32];
-    int image_size, batch_size; /* batch: images per rank and step (per micro-step with accumulate);
-                                   0: none given */
-    int level;                  /* 0 to 3; -1: no option is given */
-    char half[8];               /* "fp16", "bf16" */
-    int world, nodes;
-    bool real_nodes; /* nodes > 1 are hosts of the site, else simulated on one machine */
-    double bucket_mb;
-    char dialect[8]; /* "apex", "torch" */
-    bool sync_bn;
-    char loss_scale[16]; /* "" leaves it to the level */
-    int accumulate;
-    int warmup_steps, steps; /* steps: timed ones; the job runs both */
-    uint64_t seed;
-    char data[512];      /* "synthetic", "batches:DIR", DIR; DIR may hold {run} */
-    char dump_steps[64]; /* "1,3"; "" none */
-    bool dump_all;
-    bool followed; /* timed: its FP32 reference takes its branches, which every rank dumps */
-    int threads;   /* 0: cores / ranks */
-    bool deterministic;
-    double lr;
-    char extra[512]; /* further options, blank between; {self} is this job's folder, {run} the
-                        run's, {job:ID} another job's, {bin} our programs' */
-    ls_wrap wrap;
-    char each[1024]; /* LS_WRAP_EACH: further options of rank 0, 1, ..., divided by '|' */
-    int kill_rank, kill_step;
-    const char *script; /* for sh -c; a literal; {bin} is our programs' folder */
-    int repeat;         /* tells equal jobs apart that must really run more than once */
-    unsigned sweep;
-    double limit_s; /* 0: from the estimate */
-} ls_spec;
+#include "spec.h"
 
 /* A spec with every field at its default: resnet20 at 16 pixels, batch 4, one rank, synthetic data.
  */
@@ -87,7 +25,6 @@ void ls_matrix_id(const ls_spec *spec, char *text);
 void ls_matrix_label(const ls_spec *spec, char *text);
 /* "25 MB", "delayed", "own rule". text[24]. */
 void ls_matrix_bucket_text(double bucket_mb, char *text);
-const char *ls_matrix_role_name(ls_role role);
 
 typedef struct ls_matrix_site {
     const char

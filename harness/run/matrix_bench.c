@@ -133,12 +133,13 @@ static double middle_bucket(const ls_matrix_bench *bench)
 
 /* ---- what timed jobs are compared with ------------------------------------------------------- */
 
-/* Without a reduction there are no buckets, so one twin stands beside every bucket size and split
- * into nodes of its level and world. Its ranks' values drift apart: nothing of it is dumped. */
-static void add_twin(const ls_matrix_bench *bench, ls_matrix *matrix, int level, int world)
+/* Without a reduction there are no buckets, so one job is the baseline of every bucket size and
+ * every split into nodes of its level and world. Its ranks' values drift apart: nothing is dumped.
+ */
+static void add_no_comm(const ls_matrix_bench *bench, ls_matrix *matrix, int level, int world)
 {
     ls_spec spec = timed_spec(bench, level, middle_bucket(bench), world);
-    spec.role = LS_ROLE_TWIN;
+    spec.role = LS_ROLE_NO_COMM;
     spec.dump_steps[0] = '\0';
     ls_text_add(spec.extra, sizeof spec.extra, " --no-reduce");
     ls_matrix_add(matrix, &spec);
@@ -146,20 +147,20 @@ static void add_twin(const ls_matrix_bench *bench, ls_matrix *matrix, int level,
 
 /* The world of one of the matrix runs without DDP, since there is nothing to reduce; this one has
  * buckets and an engine, and the same steps. */
-static void add_self(const ls_matrix_bench *bench, ls_matrix *matrix)
+static void add_ddp_world1(const ls_matrix_bench *bench, ls_matrix *matrix)
 {
     ls_spec spec = timed_spec(bench, middle_level(bench), middle_bucket(bench), 1);
-    spec.role = LS_ROLE_SELF;
+    spec.role = LS_ROLE_DDP_WORLD1;
     spec.dump_steps[0] = '\0';
     ls_text_add(spec.extra, sizeof spec.extra, " --comm=self");
     ls_matrix_add(matrix, &spec);
 }
 
 /* The global batch of the largest world on fewer ranks; the largest world itself is a row. */
-static void add_strong(const ls_matrix_bench *bench, ls_matrix *matrix, int world)
+static void add_strong_scaling(const ls_matrix_bench *bench, ls_matrix *matrix, int world)
 {
     ls_spec spec = timed_spec(bench, middle_level(bench), middle_bucket(bench), world);
-    spec.role = LS_ROLE_STRONG;
+    spec.role = LS_ROLE_STRONG_SCALING;
     spec.batch_size = bench->batch_size * bench->ranks / world;
     spec.dump_steps[0] = '\0';
     fit_steps(bench, &spec);
@@ -167,8 +168,8 @@ static void add_strong(const ls_matrix_bench *bench, ls_matrix *matrix, int worl
 }
 
 /* Ten O0 runs that differ in their seed (initial values and order of the data) make the band; one
- * run of every other level, with the first one's seed, is held against it. All beside each other in
- * one job: their losses are looked at, not their times. */
+ * run of every other level, with the first one's seed, is compared with it. All run at the same
+ * time in one job: their losses are read, not their times. */
 static void add_curves(const ls_matrix_bench *bench, ls_matrix *matrix)
 {
     ls_spec spec = ls_matrix_spec(LS_ROLE_CURVES);
@@ -345,7 +346,7 @@ static void add_every_pair(const ls_matrix_bench *bench, ls_matrix *matrix)
 
 /* ---- the profiles ---------------------------------------------------------------------------- */
 
-/* One factor at a time, and beside each row what it is compared with. */
+/* One factor at a time, each row followed by its baselines. */
 static void add_cross(const ls_matrix_bench *bench, ls_matrix *matrix)
 {
     int level = middle_level(bench), ranks = bench->ranks;
@@ -353,7 +354,7 @@ static void add_cross(const ls_matrix_bench *bench, ls_matrix *matrix)
     for (int l = 0; l < bench->level_count; l++) {
         add_job(bench, matrix, bench->level[l], bucket, ranks, 1, LS_SWEEP_LEVEL);
         if (ranks > 1 && (bench->level[l] == level || bench->profile == LS_PROFILE_FULL)) {
-            add_twin(bench, matrix, bench->level[l], ranks);
+            add_no_comm(bench, matrix, bench->level[l], ranks);
         }
     }
     for (int b = 0; b < bench->bucket_count; b++) {
@@ -363,17 +364,17 @@ static void add_cross(const ls_matrix_bench *bench, ls_matrix *matrix)
         unsigned whole = world >= ranks_per_host(bench) ? LS_SWEEP_NODES : 0;
         add_job(bench, matrix, level, bucket, world, 1, LS_SWEEP_WORLD | whole);
         if (world == 1) {
-            add_self(bench, matrix);
+            add_ddp_world1(bench, matrix);
         } else if (bench->profile == LS_PROFILE_FULL) {
-            add_twin(bench, matrix, level, world);
+            add_no_comm(bench, matrix, level, world);
         }
         if (world == 1 || (bench->profile == LS_PROFILE_FULL && ranks % world == 0)) {
-            add_strong(bench, matrix, world);
+            add_strong_scaling(bench, matrix, world);
         }
     }
     add_job(bench, matrix, level, bucket, ranks, 1, LS_SWEEP_WORLD | LS_SWEEP_NODES);
     if (ranks == 1) {
-        add_self(bench, matrix);
+        add_ddp_world1(bench, matrix);
     }
     if (bench->sim_nodes > 1 && ranks % bench->sim_nodes == 0 && ranks > 1) {
         add_job(bench, matrix, level, bucket, ranks, bench->sim_nodes, LS_SWEEP_NODES);

@@ -163,8 +163,8 @@ static ls_status judge_job(const char *directory, counts *c)
         ls_record_free(&job);
         return LS_ERR_USAGE;
     }
-    const char *role = ls_json_string(ls_record_facts(&job), "role", "");
-    if (strcmp(role, "twin") == 0 || strcmp(role, "curves") == 0) {
+    ls_role role = ls_spec_role_of(ls_json_string(ls_record_facts(&job), "role", ""));
+    if (role == LS_ROLE_NO_COMM || role == LS_ROLE_CURVES) {
         ls_record_free(&job); /* its ranks do not train together: for measuring only */
         return LS_OK;
     }

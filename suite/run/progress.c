@@ -53,7 +53,7 @@ void ls_progress_job(const ls_run *run, int index)
     ls_matrix_label(&run->jobs.spec[index], label);
     int left = left_s(run, index, run->job_ns);
     ls_text_put(text, sizeof text, "[%d/%d] %s %s; about %d:%02d left", index + 1, run->jobs.count,
-                ls_matrix_role_name(run->jobs.spec[index].role), label, left / 60, left % 60);
+                ls_spec_role_name(run->jobs.spec[index].role), label, left / 60, left % 60);
     show(text);
 }
 
@@ -76,8 +76,8 @@ void ls_progress_done(const ls_run *run, int index)
     char label[64];
     ls_matrix_label(&run->jobs.spec[index], label);
     int left = left_s(run, index + 1, ls_clock_ns());
-    printf("[%2d/%d] %-10s %-36.36s %6.1f s, %d:%02d left\n", index + 1, run->jobs.count,
-           ls_matrix_role_name(run->jobs.spec[index].role), label, record->seconds, left / 60,
+    printf("[%2d/%d] %-14s %-36.36s %6.1f s, %d:%02d left\n", index + 1, run->jobs.count,
+           ls_spec_role_name(run->jobs.spec[index].role), label, record->seconds, left / 60,
            left % 60);
     fflush(stdout);
 }

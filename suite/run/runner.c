@@ -64,9 +64,8 @@ void ls_runner_print_plan(const ls_run *run, FILE *to)
     fprintf(to, "%s\n", run->where);
     int rows = 0, compared = 0;
     for (int i = 0; i < run->jobs.count; i++) {
-        ls_role role = run->jobs.spec[i].role;
         rows += ls_matrix_is_row(&run->jobs.spec[i]);
-        compared += role >= LS_ROLE_TWIN;
+        compared += ls_spec_is_baseline(&run->jobs.spec[i]);
     }
     fprintf(to, "%d jobs, %d cases, about %.0f s\n", run->jobs.count, run->cases.count,
             run->estimate_s);
@@ -76,13 +75,13 @@ void ls_runner_print_plan(const ls_run *run, FILE *to)
     }
     fprintf(to, "\n");
     fprintf(to,
-            "  #  role        network     px  batch  what                              steps  s\n");
+            "  # role           network    px batch what                            steps   s\n");
     for (int i = 0; i < run->jobs.count; i++) {
         const ls_spec *spec = &run->jobs.spec[i];
         char label[64];
         ls_matrix_label(spec, label);
-        fprintf(to, "%3d  %-10s  %-9s  %3d  %5d  %-33.33s  %4d %3.0f\n", i + 1,
-                ls_matrix_role_name(spec->role), spec->arch, spec->image_size, spec->batch_size,
+        fprintf(to, "%3d %-14s %-9s %3d %5d %-31.31s %5d %3.0f\n", i + 1,
+                ls_spec_role_name(spec->role), spec->arch, spec->image_size, spec->batch_size,
                 label, spec->warmup_steps + spec->steps,
                 ls_matrix_estimate_s(spec, run->site.cores));
     }

@@ -162,9 +162,7 @@ static ls_status mark_checked(const ls_run *run)
         char id[96], path[800];
         ls_matrix_id(&run->jobs.spec[i], id);
         ls_text_put(path, sizeof path, "%s/jobs/%s/job.json", run->directory, id);
-        ls_role role = run->jobs.spec[i].role;
-        bool timed = role == LS_ROLE_THROUGHPUT || role == LS_ROLE_SELF || role == LS_ROLE_STRONG;
-        if (!timed || access(path, R_OK) != 0) {
+        if (!ls_spec_has_rate(&run->jobs.spec[i]) || access(path, R_OK) != 0) {
             continue;
         }
         cJSON *job = NULL;

@@ -64,7 +64,7 @@ static cJSON *read_record(const ls_job *job)
     cJSON *root = NULL;
     snprintf(path, sizeof path, "%s/job.json", job->directory);
     ck_assert_int_eq(ls_json_read_file(path, &root), LS_OK);
-    ck_assert_int_eq(ls_json_integer(root, "schema", 0), 1);
+    ck_assert_int_eq(ls_json_integer(root, "schema", 0), 2);
     ck_assert_str_eq(ls_json_string(root, "id", ""), "test");
     return root;
 }

@@ -78,17 +78,17 @@ START_TEST(what_a_row_is_compared_with_differs_in_one_thing)
     ls_matrix_bench bench = usual(8, LS_PROFILE_QUICK);
     ls_matrix_bench_jobs(&bench, &matrix);
     const ls_spec *row = of_role(&matrix, LS_ROLE_THROUGHPUT, 2, 8);
-    const ls_spec *twin = of_role(&matrix, LS_ROLE_TWIN, 2, 8);
+    const ls_spec *twin = of_role(&matrix, LS_ROLE_NO_COMM, 2, 8);
     ck_assert(twin != NULL && strstr(twin->extra, "--no-reduce") != NULL);
     ck_assert_int_eq(twin->steps, row->steps);
     ck_assert_int_eq(twin->batch_size, row->batch_size);
     ck_assert_str_eq(twin->dump_steps, "");
     const ls_spec *alone = of_role(&matrix, LS_ROLE_THROUGHPUT, 2, 1);
-    const ls_spec *self = of_role(&matrix, LS_ROLE_SELF, 2, 1);
+    const ls_spec *self = of_role(&matrix, LS_ROLE_DDP_WORLD1, 2, 1);
     ck_assert(self != NULL && strstr(self->extra, "--comm=self") != NULL);
     ck_assert(strstr(alone->extra, "--comm") == NULL);
     ck_assert_int_eq(self->steps, alone->steps);
-    const ls_spec *strong = of_role(&matrix, LS_ROLE_STRONG, 2, 1);
+    const ls_spec *strong = of_role(&matrix, LS_ROLE_STRONG_SCALING, 2, 1);
     ck_assert_int_eq(strong->batch_size, 8 * row->batch_size);
     ls_matrix_free(&matrix);
 }

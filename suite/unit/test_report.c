@@ -116,7 +116,7 @@ START_TEST(summary_is_for_programs)
     char path[PATH_MAX + 32];
     snprintf(path, sizeof path, "%s/summary.json", scratch);
     ck_assert_int_eq(ls_json_read_file(path, &summary), LS_OK);
-    ck_assert(ls_json_integer(summary, "schema", 0) == 1);
+    ck_assert(ls_json_integer(summary, "schema", 0) == 2);
     ck_assert(cJSON_GetObjectItem(summary, "headline") == NULL);
     const cJSON *row = summary_row(summary, "o2.w8"), *killed = summary_row(summary, "o1.b1");
     ck_assert(row != NULL && killed != NULL);

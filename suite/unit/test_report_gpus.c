@@ -222,10 +222,10 @@ START_TEST(steps_without_a_graph_are_marked)
     ls_report_run run;
     ck_assert_int_eq(ls_report_data_open(scratch, &run), LS_OK);
     for (int i = 0; i < run.job_count; i++) {
-        bool without = strcmp(run.job[i].role, "throughput") == 0;
+        bool without = run.job[i].role == LS_ROLE_THROUGHPUT;
         ls_report_lines_marks(&run, &run.job[i], marks);
         ck_assert_msg((strstr(marks, "no graph: no room") != NULL) == without, "%s: %s",
-                      run.job[i].role, marks);
+                      run.job[i].id, marks);
     }
     ls_report_data_close(&run);
     ck_assert_int_eq(ls_report_tables(scratch), LS_OK);

@@ -238,7 +238,7 @@ static void add_timed_self(const ls_case_settings *settings, ls_case_list *list)
 {
     const ls_matrix *bench = settings->bench;
     for (int i = 0; bench != NULL && i < bench->count; i++) {
-        for (int j = 0; j < bench->count && bench->spec[i].role == LS_ROLE_SELF; j++) {
+        for (int j = 0; j < bench->count && bench->spec[i].role == LS_ROLE_DDP_WORLD1; j++) {
             const ls_spec *own = &bench->spec[i], *plain = &bench->spec[j];
             if (plain->role != LS_ROLE_THROUGHPUT || plain->world != 1 ||
                 plain->level != own->level || plain->bucket_mb != own->bucket_mb) {

@@ -178,8 +178,7 @@ void ls_performance_cases(const ls_case_settings *settings, ls_case_list *list)
         if (spec->role == LS_ROLE_CURVES) {
             add_band(spec, list);
         }
-        if (spec->role != LS_ROLE_THROUGHPUT && spec->role != LS_ROLE_SELF &&
-            spec->role != LS_ROLE_STRONG) {
+        if (!ls_spec_has_rate(spec)) {
             continue;
         }
         char id[64];

@@ -26,8 +26,9 @@ void ls_timed_id(const ls_spec *spec, char *text)
         ls_text_add(text, 64, ".n%d", spec->nodes);
     }
     ls_text_add(text, 64, "%s", bucket);
-    if (spec->role == LS_ROLE_SELF || spec->role == LS_ROLE_STRONG) {
-        ls_text_add(text, 64, ".%s", ls_matrix_role_name(spec->role));
+    if (spec->role == LS_ROLE_DDP_WORLD1 || spec->role == LS_ROLE_STRONG_SCALING) {
+        /* ids of cases are a contract: they keep the roles' names of schema 1 */
+        ls_text_add(text, 64, spec->role == LS_ROLE_DDP_WORLD1 ? ".self" : ".strong");
     }
 }
 

@@ -40,14 +40,14 @@ static double step_ms(const timed *job, int step)
     return job->step_ms * (step % 2 == 0 ? 0.99 : 1.01);
 }
 
-/* In a twin rank 0 takes its time and the others are through early: its last steps, alone on the
- * machine, take a tenth. */
+/* Without reduction rank 0 takes its time and the others are through early: its last steps, alone
+ * on the machine, take a tenth. */
 static void write_rank(const char *folder, const timed *job, int rank)
 {
     char name[32];
     ls_text_put(name, sizeof name, "rank%d.jsonl", rank);
     FILE *file = open_in(folder, name);
-    bool twin = strcmp(job->role, "twin") == 0;
+    bool no_comm = strcmp(job->role, "no_comm") == 0;
     fprintf(file,
             "{\"event\":\"start\",\"threads\":1,\"activation_bytes\":%g,\"workspace_bytes\":%d,"
             "\"memory\":{\"parameters\":%d,\"gradients\":%d,\"masters\":%d,\"moments\":0,"
@@ -56,9 +56,9 @@ static void write_rank(const char *folder, const timed *job, int rank)
     double at_ms = 1500; /* since the start of the launcher: the first step ends 100 ms later */
     for (int step = 1; step <= STEPS; step++) {
         double ms = step == 1 ? 100 : step_ms(job, step);
-        if (twin && rank == 0 && step > 12) {
+        if (no_comm && rank == 0 && step > 12) {
             ms /= 10;
-        } else if (twin && rank > 0) {
+        } else if (no_comm && rank > 0) {
             ms *= 0.75; /* ends before rank 0's thirteenth */
         }
         at_ms += ms;
@@ -124,10 +124,10 @@ static void write_curves(void)
 
 static const timed jobs[] = {
     {"o2.w4", "throughput", "O2", 4, 8, 100, true, 8 * MB, 300 * MB},
-    {"o2.w4.twin", "twin", "O2", 4, 8, 80, false, 8 * MB, 200 * MB},
+    {"o2.w4.no_comm", "no_comm", "O2", 4, 8, 80, false, 8 * MB, 200 * MB},
     {"o2.w1", "throughput", "O2", 1, 8, 49, true, 8 * MB, 300 * MB},
-    {"o2.w1.self", "self", "O2", 1, 8, 50, true, 8 * MB, 198 * MB},
-    {"o2.w1.strong", "strong", "O2", 1, 32, 200, true, 32 * MB, 230 * MB},
+    {"o2.w1.ddp_world1", "ddp_world1", "O2", 1, 8, 50, true, 8 * MB, 198 * MB},
+    {"o2.w1.strong_scaling", "strong_scaling", "O2", 1, 32, 200, true, 32 * MB, 230 * MB},
     {"o1.w4", "throughput", "O1", 4, 8, 100, true, 8 * MB, 300 * MB},
 };
 
@@ -135,7 +135,7 @@ static void open_scratch(void)
 {
     char folder[300];
     const char *base = getenv("TMPDIR");
-    ls_text_put(scratch, sizeof scratch, "%.100s/ls_beside_XXXXXX", base != NULL ? base : "/tmp");
+    ls_text_put(scratch, sizeof scratch, "%.100s/ls_compare_XXXXXX", base != NULL ? base : "/tmp");
     ck_assert_ptr_nonnull(mkdtemp(scratch));
     ls_text_put(folder, sizeof folder, "%s/jobs", scratch);
     ck_assert_int_eq(mkdir(folder, 0777), 0);
@@ -191,26 +191,27 @@ static bool is_said(const char *words)
 /* What the steps of +-1 % leave of a median of medians. */
 static const double SLACK = 0.011;
 
-START_TEST(exposed_by_twin_is_the_difference_of_steps)
+START_TEST(exposed_by_no_comm_is_the_difference_of_steps)
 {
     const ls_report_job *job = job_of("o2.w4");
-    ls_stats_interval by_twin = ls_report_compare_exposed_ms(&run, job);
-    ck_assert_double_eq_tol(by_twin.value, 20, SLACK * 180);
-    ck_assert(by_twin.low <= by_twin.value && by_twin.value <= by_twin.high);
+    ls_stats_interval by_no_comm = ls_report_compare_exposed_ms(&run, job);
+    ck_assert_double_eq_tol(by_no_comm.value, 20, SLACK * 180);
+    ck_assert(by_no_comm.low <= by_no_comm.value && by_no_comm.value <= by_no_comm.high);
     ck_assert_double_eq(ls_report_speed_exposed_ms(&run, job), 12);
     ck_assert(is_said("12.00 ms are waited for"));
     ck_assert(is_said("more than is waited for"));
-    ck_assert(isnan(ls_report_compare_exposed_ms(&run, job_of("o1.w4")).value)); /* has no twin */
+    ck_assert(
+        isnan(ls_report_compare_exposed_ms(&run, job_of("o1.w4")).value)); /* has no baseline */
 }
 END_TEST
 
-START_TEST(a_twins_steps_count_while_all_its_ranks_run)
+START_TEST(no_comm_steps_count_while_all_its_ranks_run)
 {
-    const ls_report_job *twin = job_of("o2.w4.twin");
-    ck_assert_int_eq(twin->speed.slowest_rank, 0);
-    ck_assert_int_lt(twin->speed.count,
+    const ls_report_job *no_comm = job_of("o2.w4.no_comm");
+    ck_assert_int_eq(no_comm->speed.slowest_rank, 0);
+    ck_assert_int_lt(no_comm->speed.count,
                      STEPS - WARMUP); /* the quick steps at its end are left out */
-    ck_assert_double_eq_tol(twin->speed.step.value, 80, SLACK * 80);
+    ck_assert_double_eq_tol(no_comm->speed.step.value, 80, SLACK * 80);
 }
 END_TEST
 
@@ -218,7 +219,7 @@ START_TEST(ddp_of_one_is_a_ratio_of_speeds)
 {
     const ls_report_job *with, *without;
     ls_stats_interval ratio = ls_report_compare_ddp(&run, &with, &without);
-    ck_assert_str_eq(with->id, "o2.w1.self");
+    ck_assert_str_eq(with->id, "o2.w1.ddp_world1");
     ck_assert_str_eq(without->id, "o2.w1");
     ck_assert_double_eq_tol(ratio.value, 49.0 / 50, 2 * SLACK);
     ck_assert(is_said("DDP on one rank (O2): 0.9"));
@@ -231,7 +232,7 @@ START_TEST(scaling_is_weak_and_strong_with_what_cores_allow)
     /* 4 x 8 images in 100 ms; one rank: 8 in 49 ms, and 32 in 200 ms */
     ck_assert_double_eq_tol(job->speed.efficiency.value, 0.49, 2 * SLACK);
     ls_stats_interval strong = ls_report_compare_strong(&run, job, &base);
-    ck_assert_str_eq(base->id, "o2.w1.strong");
+    ck_assert_str_eq(base->id, "o2.w1.strong_scaling");
     ck_assert_double_eq_tol(strong.value, 0.5, 2 * SLACK);
     ck_assert_double_eq(ls_report_compare_ceiling(&run, job), 0.5);
     ck_assert_double_eq(ls_report_compare_ceiling(&run, job_of("o2.w1")), 1);
@@ -262,7 +263,7 @@ START_TEST(the_largest_batch_is_arithmetic_that_a_larger_job_confirms)
     const ls_report_job *larger;
     double predicted, seen, input = 3 * 32 * 32 * 4;
     ck_assert(ls_report_compare_batch(&run, job_of("o2.w4"), &batch));
-    /* told: 180 MB and 8 MB of activations; a job that dumps nothing held 10 MB beside that */
+    /* reported: 180 MB and 8 MB of activations; a job that dumps nothing held 10 MB more */
     ck_assert_double_eq(batch.room_bytes, 1e9);
     ck_assert_double_eq(batch.fixed_bytes, 190.0 * MB);
     ck_assert_double_eq(batch.image_bytes, MB + 3 * input);
@@ -304,11 +305,11 @@ static void drop_run(void)
 
 int main(void)
 {
-    Suite *suite = suite_create("report_beside");
-    TCase *tests = tcase_create("report_beside");
+    Suite *suite = suite_create("report_compare");
+    TCase *tests = tcase_create("report_compare");
     tcase_add_checked_fixture(tests, read_run, drop_run);
-    tcase_add_test(tests, exposed_by_twin_is_the_difference_of_steps);
-    tcase_add_test(tests, a_twins_steps_count_while_all_its_ranks_run);
+    tcase_add_test(tests, exposed_by_no_comm_is_the_difference_of_steps);
+    tcase_add_test(tests, no_comm_steps_count_while_all_its_ranks_run);
     tcase_add_test(tests, ddp_of_one_is_a_ratio_of_speeds);
     tcase_add_test(tests, scaling_is_weak_and_strong_with_what_cores_allow);
     tcase_add_test(tests, the_roofline_is_that_of_as_many_threads);

@@ -1,0 +1,142 @@
+#include "spec.h"
+
+#include <string.h>
+
+#include "kernels/core/json.h"
+#include "kernels/core/text.h"
+
+static const struct role {
+    const char *name;
+    const char *old_name; /* in schema 1 of job.json and summary.json; NULL: the same */
+    bool timed, has_rate, baseline;
+} roles[LS_ROLE_COUNT] = {
+    [LS_ROLE_EVIDENCE] = {"evidence", NULL, false, false, false},
+    [LS_ROLE_THROUGHPUT] = {"throughput", NULL, true, true, false},
+    [LS_ROLE_PHASES] = {"phases", NULL, false, false, false},
+    [LS_ROLE_REFERENCE] = {"reference", NULL, false, false, false},
+    [LS_ROLE_NO_COMM] = {"no_comm", "twin", true, false, true},
+    [LS_ROLE_DDP_WORLD1] = {"ddp_world1", "self", true, true, true},
+    [LS_ROLE_STRONG_SCALING] = {"strong_scaling", "strong", true, true, true},
+    [LS_ROLE_CURVES] = {"curves", NULL, false, false, true},
+    [LS_ROLE_SDC] = {"sdc", NULL, false, false, true},
+    [LS_ROLE_UNKNOWN] = {"", NULL, false, false, false},
+};
+
+static const char *const sweep_names[] = {"level", "bucket", "world", "nodes"}; /* by bit */
+
+enum { SWEEPS = sizeof sweep_names / sizeof *sweep_names };
+
+const char *ls_spec_role_name(ls_role role)
+{
+    return roles[role].name;
+}
+
+ls_role ls_spec_role_of(const char *name)
+{
+    for (int i = 0; i < LS_ROLE_COUNT; i++) {
+        const char *old_name = roles[i].old_name;
+        if (strcmp(roles[i].name, name) == 0 || (old_name != NULL && strcmp(old_name, name) == 0)) {
+            return (ls_role)i;
+        }
+    }
+    return LS_ROLE_UNKNOWN;
+}
+
+bool ls_spec_is_timed(const ls_spec *spec)
+{
+    return roles[spec->role].timed;
+}
+
+bool ls_spec_has_rate(const ls_spec *spec)
+{
+    return roles[spec->role].has_rate;
+}
+
+bool ls_spec_is_baseline(const ls_spec *spec)
+{
+    return roles[spec->role].baseline;
+}
+
+cJSON *ls_spec_facts(const ls_spec *spec)
+{
+    cJSON *facts = cJSON_CreateObject();
+    LS_ASSERT(facts != NULL);
+    cJSON_AddStringToObject(facts, "role", ls_spec_role_name(spec->role));
+    cJSON_AddStringToObject(facts, "arch", spec->arch);
+    cJSON_AddNumberToObject(facts, "image_size", spec->image_size);
+    cJSON_AddNumberToObject(facts, "batch_size", spec->batch_size);
+    if (spec->level >= 0) {
+        char level[16];
+        ls_text_put(level, sizeof level, "O%d", spec->level);
+        cJSON_AddStringToObject(facts, "level", level);
+    }
+    cJSON_AddStringToObject(facts, "half", spec->half);
+    cJSON_AddNumberToObject(facts, "world", spec->world);
+    cJSON_AddNumberToObject(facts, "nodes", spec->nodes);
+    cJSON_AddBoolToObject(facts, "simulated", spec->nodes > 1 && !spec->real_nodes);
+    if (spec->bucket_mb >= 0) {
+        cJSON_AddNumberToObject(facts, "bucket_mb", spec->bucket_mb);
+    }
+    cJSON_AddStringToObject(facts, "dialect", spec->dialect);
+    cJSON_AddBoolToObject(facts, "sync_bn", spec->sync_bn);
+    cJSON_AddNumberToObject(facts, "accumulate", spec->accumulate);
+    cJSON_AddNumberToObject(facts, "threads", spec->threads);
+    cJSON_AddNumberToObject(facts, "warmup_steps", spec->warmup_steps);
+    cJSON_AddNumberToObject(facts, "steps", spec->steps);
+    cJSON *sweep = cJSON_AddArrayToObject(facts, "sweep");
+    for (int i = 0; i < SWEEPS; i++) {
+        if ((spec->sweep & (1u << i)) != 0) {
+            cJSON_AddItemToArray(sweep, cJSON_CreateString(sweep_names[i]));
+        }
+    }
+    return facts;
+}
+
+/* A copy for cells of tables and lines of a terminal: control characters become '?'. */
+static void read_text(const cJSON *facts, const char *name, const char *fallback, char *out,
+                      size_t bytes)
+{
+    ls_text_put(out, bytes, "%s", ls_json_string(facts, name, fallback));
+    for (char *c = out; *c != '\0'; c++) {
+        *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+    }
+}
+
+static unsigned read_sweep(const cJSON *list)
+{
+    unsigned sweep = 0;
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, list)
+    {
+        for (int i = 0; i < SWEEPS; i++) {
+            bool same = cJSON_IsString(entry) && strcmp(entry->valuestring, sweep_names[i]) == 0;
+            sweep |= same ? 1u << i : 0;
+        }
+    }
+    return sweep;
+}
+
+void ls_spec_read(const cJSON *facts, ls_spec *out)
+{
+    memset(out, 0, sizeof *out);
+    out->role = ls_spec_role_of(ls_json_string(facts, "role", ""));
+    read_text(facts, "arch", "", out->arch, sizeof out->arch);
+    out->image_size = (int)ls_json_integer(facts, "image_size", 0);
+    out->batch_size = (int)ls_json_integer(facts, "batch_size", 0);
+    const char *level = ls_json_string(facts, "level", "");
+    bool known = level[0] == 'O' && level[1] >= '0' && level[1] <= '3' && level[2] == '\0';
+    out->level = known ? level[1] - '0' : -1;
+    read_text(facts, "half", "fp16", out->half, sizeof out->half);
+    out->world = (int)ls_json_integer(facts, "world", 0);
+    out->nodes = (int)ls_json_integer(facts, "nodes", 1);
+    out->real_nodes = out->nodes > 1 && !ls_json_bool(facts, "simulated", false);
+    out->bucket_mb = ls_json_number(facts, "bucket_mb", LS_BUCKET_OWN);
+    read_text(facts, "dialect", "apex", out->dialect, sizeof out->dialect);
+    out->sync_bn = ls_json_bool(facts, "sync_bn", false);
+    out->accumulate = (int)ls_json_integer(facts, "accumulate", 1);
+    out->threads = (int)ls_json_integer(facts, "threads", 0);
+    out->warmup_steps = (int)ls_json_integer(facts, "warmup_steps", 0);
+    out->steps = (int)ls_json_integer(facts, "steps", 0);
+    out->sweep = read_sweep(cJSON_GetObjectItemCaseSensitive(facts, "sweep"));
+    out->kill_rank = -1;
+}
