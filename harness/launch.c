@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 #include "harness/hosts/remote_session.h"
 #include "harness/hosts/probe.h"
 #include "harness/machine/machine.h"
@@ -312,9 +312,8 @@ static int run(const arguments *given)
         ls_supervise_token(token_text);
         token = token_text;
     }
-    if (given->log_dir != NULL && mkdir(given->log_dir, 0755) != 0 && errno != EEXIST) {
-        ls_log_error("cannot make --log-dir %s: %s", given->log_dir, strerror(errno));
-        return LS_ERR_INFRA;
+    if (given->log_dir != NULL) {
+        LS_TRY(ls_path_make_folder(given->log_dir));
     }
     ls_proc_spec *spec = calloc((size_t)given->nproc, sizeof *spec);
     LS_ASSERT(spec != NULL);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 #include "kernels.h"
 
 static ls_status library_path(const char *name, char *path, size_t path_bytes)
@@ -14,17 +15,9 @@ static ls_status library_path(const char *name, char *path, size_t path_bytes)
     const char *folder = getenv("LS_LIB_DIR");
     char program[PATH_MAX];
     if (folder == NULL) {
-        ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-        if (length < 0) {
-            ls_log_error("cannot read /proc/self/exe to find the libraries beside the program");
-            return LS_ERR_INFRA;
-        }
-        program[length] = '\0';
-        char *slash = strrchr(program, '/');
-        LS_ASSERT(slash != NULL);
-        *slash = '\0';
-        /* programs one folder below (build/unit/test_x) share build/lib; where neither is there,
-         * the message names the folder beside the program */
+        ls_path_program(program, sizeof program);
+        /* A unit test, build/unit/test_x, uses build/lib; where neither exists, the message names
+         * the folder next to the program. */
         static const char *const way[] = {"/lib", "/../lib", "/lib"};
         for (int i = 0; i < 3; i++) {
             if (snprintf(path, path_bytes, "%s%s/ls_%s.so", program, way[i], name) >=

@@ -14,7 +14,7 @@
 #include "suite/commands/commands.h"
 #include "suite/run/gpus.h"
 #include "suite/commands/layers.h"
-#include "suite/run/place.h"
+#include "kernels/core/path.h"
 #include "suite/commands/versus.h"
 
 static int report_main(int count, char **argument)
@@ -28,7 +28,7 @@ static int report_main(int count, char **argument)
         return (int)status;
     }
     char plots[1024];
-    if (!ls_place_find("plots", plots, sizeof plots)) {
+    if (!ls_path_find("plots", plots, sizeof plots)) {
         plots[0] = '\0';
     }
     status = ls_report_tables(argument[0]);
@@ -117,7 +117,7 @@ static int diff_main(int count, char **argument)
 static int versus_main(int count, char **argument)
 {
     char peer[1024];
-    if (!ls_place_find("suite/peers/pytorch_train.py", peer, sizeof peer)) {
+    if (!ls_path_find("suite/peers/pytorch_train.py", peer, sizeof peer)) {
         ls_log_error("suite/peers/pytorch_train.py was not found beside the program");
         return LS_ERR_INFRA;
     }

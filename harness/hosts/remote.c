@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 #include "remote_session.h"
 #include "kernels/core/text.h"
 
@@ -100,14 +101,11 @@ static char **srun_words(const char *host, char *const *words)
 
 void ls_remote_launcher(char *path, size_t bytes)
 {
-    char self[1024];
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[length > 0 ? length : 0] = '\0';
-    char *slash = strrchr(self, '/');
-    ls_text_put(path, bytes, "%.*s/lockstep-launch", slash == NULL ? 0 : (int)(slash - self), self);
-    /* a unit test's program stands a folder deeper */
-    if (access(path, X_OK) != 0 && slash != NULL) {
-        ls_text_put(path, bytes, "%.*s/../lockstep-launch", (int)(slash - self), self);
+    char program[1024];
+    ls_path_program(program, sizeof program);
+    ls_text_put(path, bytes, "%s/lockstep-launch", program);
+    if (access(path, X_OK) != 0) { /* a unit test is in a subfolder of the programs' folder */
+        ls_text_put(path, bytes, "%s/../lockstep-launch", program);
     }
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/core/log.h"
 #include "driver.h"
 #include "nvml.h"
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 
 extern char **environ;
@@ -27,16 +28,14 @@ static void read_word(const char *path, char *text, size_t bytes)
 /* ls_cuda.so as kernels/load.c looks for it. */
 static void backend_path(char *path, size_t bytes)
 {
-    char self[1024];
+    char program[1024];
     const char *folder = getenv("LS_LIB_DIR");
     if (folder != NULL && folder[0] != '\0') {
         ls_text_put(path, bytes, "%s/ls_cuda.so", folder);
         return;
     }
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[length > 0 ? length : 0] = '\0';
-    char *slash = strrchr(self, '/');
-    ls_text_put(path, bytes, "%.*s/lib/ls_cuda.so", slash == NULL ? 0 : (int)(slash - self), self);
+    ls_path_program(program, sizeof program);
+    ls_text_put(path, bytes, "%s/lib/ls_cuda.so", program);
 }
 
 /* A backend built for tests plays its device on the CPU: there need be no GPU for it. */

@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 #include "harness/process/proc.h"
 #include "tables.h"
 
@@ -166,10 +166,7 @@ ls_status ls_report_plots_draw(const ls_report_run *run, const char *plots_folde
     char folder[PATH_MAX], log_path[PATH_MAX], script_folder[PATH_MAX];
     int length = snprintf(folder, sizeof folder, "%s/plots", run->directory);
     LS_ASSERT(length < (int)sizeof folder);
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
-        ls_log_error("cannot create %s: %s", folder, strerror(errno));
-        return LS_ERR_INFRA;
-    }
+    LS_TRY(ls_path_make_folder(folder));
     if (realpath(plots_folder, script_folder) == NULL) {
         ls_log_warn("no plot scripts in '%s': %s; the report goes without pictures", plots_folder,
                     strerror(errno));

@@ -4,9 +4,9 @@
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 #include "tables_curves.h"
 #include "tables_gpu.h"
 #include "tables_parts.h"
@@ -142,10 +142,7 @@ ls_status ls_tables_write(const ls_report_run *run)
     char folder[PATH_MAX];
     int length = snprintf(folder, sizeof folder, "%s/tables", run->directory);
     LS_ASSERT(length < (int)sizeof folder);
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
-        ls_log_error("cannot create %s: %s", folder, strerror(errno));
-        return LS_ERR_INFRA;
-    }
+    LS_TRY(ls_path_make_folder(folder));
     LS_TRY(ls_tables_speed_write_levels(run));
     LS_TRY(ls_tables_speed_write_buckets(run));
     LS_TRY(ls_tables_speed_write_scaling(run));

@@ -12,6 +12,7 @@
 #include "harness/hosts/supervise.h"
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 #include "remote_job.h"
 
 /* ---- job.json ------------------------------------------------------------------------------- */
@@ -107,30 +108,6 @@ static bool read_done(const ls_job *job, ls_outcome *outcome)
 }
 
 /* ---- running -------------------------------------------------------------------------------- */
-
-static ls_status make_directories(const char *path)
-{
-    char partial[PATH_MAX];
-    snprintf(partial, sizeof partial, "%s", path);
-    for (char *slash = strchr(partial + 1, '/');; slash = strchr(slash + 1, '/')) {
-        if (slash != NULL) {
-            *slash = '\0';
-        }
-        if (mkdir(partial, 0755) != 0 && errno != EEXIST) {
-            ls_log_error("cannot make %s: %s", partial, strerror(errno));
-            return LS_ERR_INFRA;
-        }
-        if (slash == NULL) {
-            break;
-        }
-        *slash = '/';
-    }
-    if (access(path, W_OK | X_OK) != 0) {
-        ls_log_error("cannot write into %s: %s", path, strerror(errno));
-        return LS_ERR_INFRA;
-    }
-    return LS_OK;
-}
 
 /* An attempt that did not finish leaves files that would be taken for this one's. */
 static ls_status remove_leftovers(const ls_job *job)
@@ -245,7 +222,7 @@ ls_status ls_job_run(const ls_job *job, void (*on_tick)(void *context), void *co
                      ls_outcome *outcome, bool *resumed)
 {
     LS_TRY(check_job(job));
-    LS_TRY(make_directories(job->directory));
+    LS_TRY(ls_path_make_folder(job->directory));
     *resumed = read_done(job, outcome);
     if (*resumed) {
         return LS_OK;

@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "kernels/core/digest.h"
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 
 ls_spec ls_matrix_spec(ls_role role)
@@ -239,16 +239,6 @@ void ls_matrix_id(const ls_spec *spec, char *text)
 
 /* ---- from a spec to a job -------------------------------------------------------------------- */
 
-static void own_folder(char *path, size_t bytes)
-{
-    ssize_t length = readlink("/proc/self/exe", path, bytes - 1);
-    path[length > 0 ? length : 0] = '\0';
-    char *slash = strrchr(path, '/');
-    if (slash != NULL) {
-        *slash = '\0';
-    }
-}
-
 /* {self}, {run}, {job:ID} and {bin} become folders. */
 static void fill_in(const char *word, const char *self, const char *run, char *out, size_t bytes)
 {
@@ -264,7 +254,7 @@ static void fill_in(const char *word, const char *self, const char *run, char *o
             value = run;
             taken = 5;
         } else if (strncmp(word, "{bin}", 5) == 0) {
-            own_folder(folder, sizeof folder);
+            ls_path_program(folder, sizeof folder);
             value = folder;
             taken = 5;
         } else if (strncmp(word, "{job:", 5) == 0 && strchr(word, '}') != NULL) {
@@ -340,7 +330,7 @@ static void add_subject(words *list, const ls_spec *spec, const char *subject, i
         return;
     }
     char path[1024];
-    own_folder(path, sizeof path);
+    ls_path_program(path, sizeof path);
     add(list, "%s/lockstep-train", path);
 }
 

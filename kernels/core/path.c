@@ -1,17 +1,27 @@
+#define _GNU_SOURCE
 #include "path.h"
 
 #include <errno.h>
+#include <ftw.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "log.h"
 #include "text.h"
 
 ls_status ls_path_make_folder(const char *path)
 {
-    char part[1024];
-    ls_text_put(part, sizeof part, "%s", path);
-    for (char *slash = strchr(part + 1, '/');; slash = strchr(slash + 1, '/')) {
+    char part[PATH_MAX];
+    if (strlen(path) >= sizeof part) {
+        ls_log_error("path too long: %.100s...", path);
+        return LS_ERR_INFRA;
+    }
+    strcpy(part, path);
+    for (char *slash = part; slash != NULL;) {
+        slash = strchr(slash + 1, '/');
         if (slash != NULL) {
             *slash = '\0';
         }
@@ -19,9 +29,56 @@ ls_status ls_path_make_folder(const char *path)
             ls_log_error("cannot make the folder %s: %s", part, strerror(errno));
             return LS_ERR_INFRA;
         }
-        if (slash == NULL) {
-            return LS_OK;
+        if (slash != NULL) {
+            *slash = '/';
         }
-        *slash = '/';
     }
+    if (access(path, W_OK | X_OK) != 0) {
+        ls_log_error("cannot write into %s: %s", path, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}
+
+static int remove_entry(const char *path, const struct stat *status, int type, struct FTW *walk)
+{
+    (void)status;
+    (void)type;
+    (void)walk;
+    (void)remove(path);
+    return 0;
+}
+
+void ls_path_remove_tree(const char *path)
+{
+    nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+void ls_path_program(char *path, size_t bytes)
+{
+    char self[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[length > 0 ? length : 0] = '\0';
+    char *slash = strrchr(self, '/');
+    if (slash != NULL) {
+        *slash = '\0';
+    }
+    ls_text_put(path, bytes, "%s", slash == NULL ? "." : self);
+}
+
+bool ls_path_find(const char *name, char *path, size_t bytes)
+{
+    /* from the program: installed, or built in <tree>/build, <tree>/build/asan, <tree>/build/unit
+     */
+    static const char *const ways[] = {"", "/..", "/../..", "/../../.."};
+    char program[PATH_MAX];
+    ls_path_program(program, sizeof program);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        ls_text_put(path, bytes, "%s%s/%s", program, ways[i], name);
+        if (access(path, R_OK) == 0) {
+            return true;
+        }
+    }
+    ls_text_put(path, bytes, "%s", name); /* from the current folder */
+    return access(path, R_OK) == 0;
 }

@@ -1,10 +1,21 @@
-/* Folders of runs. */
+/* Paths: folders to make and to remove, and where this program's own files are. */
 #ifndef LS_PATH_H
 #define LS_PATH_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 #include "status.h"
 
-/* The folder and those above it, where they are not there; LS_ERR_INFRA with the system's text. */
+/* Makes the folder and its missing parents. LS_ERR_INFRA with the system's text, also for a folder
+ * that exists and cannot be written into. */
 ls_status ls_path_make_folder(const char *path);
+/* Removes a folder and everything in it; what cannot be removed stays, without a message. */
+void ls_path_remove_tree(const char *path);
+/* The folder of the running program, without a slash at the end. */
+void ls_path_program(char *path, size_t bytes);
+/* Finds a file that comes with the program, such as "suite/claims" or "plots/x.gp": next to the
+ * program (installed) or in the tree it was built in. False when it is in neither. */
+bool ls_path_find(const char *name, char *path, size_t bytes);
 
 #endif

@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 #include "draw.h"
 #include "jpeg.h"
 
@@ -16,31 +16,6 @@
  * is known as ours and made again. */
 #define MARKER ".lockstep-data"
 enum { QUALITY = 90, PATH_BYTES = 1024, MARKER_BYTES = 256 };
-
-static ls_status make_folders(const char *dir)
-{
-    char path[PATH_BYTES];
-    if (dir[0] == '\0' || strlen(dir) + 64 > sizeof path) {
-        ls_log_error("the folder's path must have 1 to %zu bytes", sizeof path - 64);
-        return LS_ERR_USAGE;
-    }
-    strcpy(path, dir);
-    for (char *at = path + 1;; at++) {
-        if (*at != '/' && *at != '\0') {
-            continue;
-        }
-        char end = *at;
-        *at = '\0';
-        if (mkdir(path, 0777) != 0 && errno != EEXIST) {
-            ls_log_error("cannot create the folder %s: %s", path, strerror(errno));
-            return LS_ERR_INFRA;
-        }
-        *at = end;
-        if (end == '\0') {
-            return LS_OK;
-        }
-    }
-}
 
 static ls_status is_empty(const char *dir, bool *out)
 {
@@ -135,7 +110,7 @@ static ls_status make_images(const char *dir, int images_per_class, int size, ui
     for (int kind = 0; kind < LS_MAKE_CLASSES && status == LS_OK; kind++) {
         char path[PATH_BYTES + 64];
         snprintf(path, sizeof path, "%s/%s", dir, ls_draw_class_name(kind));
-        status = make_folders(path);
+        status = ls_path_make_folder(path);
         for (int index = 0; index < images_per_class && status == LS_OK; index++) {
             status = make_image(dir, kind, index, size, seed, rgb);
         }
@@ -160,7 +135,11 @@ ls_status ls_make_folder(const char *dir, int images_per_class, int image_size, 
     snprintf(making, sizeof making, format, images_per_class, image_size, number, "making");
     snprintf(complete, sizeof complete, format, images_per_class, image_size, number, "complete");
     bool done;
-    LS_TRY(make_folders(dir));
+    if (dir[0] == '\0' || strlen(dir) + 64 > PATH_BYTES) {
+        ls_log_error("the folder's path must have 1 to %d bytes", PATH_BYTES - 64);
+        return LS_ERR_USAGE;
+    }
+    LS_TRY(ls_path_make_folder(dir));
     LS_TRY(look_at(dir, making, complete, &done));
     if (done) {
         return LS_OK;

@@ -1,13 +1,12 @@
 #include "dump.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 #include "reference/model/layers.h"
 #include "reference/files/safetensors.h"
 
@@ -188,10 +187,7 @@ static ls_status make_folder(const char *run_dir, char *path, size_t path_bytes,
         ls_log_error("path too long: %s/dump", run_dir);
         return LS_ERR_INFRA;
     }
-    if (mkdir(path, 0777) != 0 && errno != EEXIST) {
-        ls_log_error("cannot make %s: %s", path, strerror(errno));
-        return LS_ERR_INFRA;
-    }
+    LS_TRY(ls_path_make_folder(path));
     snprintf(path + length, path_bytes - (size_t)length, "/step%06lld.rank%d.safetensors",
              (long long)step, rank);
     return LS_OK;

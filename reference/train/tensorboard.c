@@ -7,11 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 
 enum { RECORD_BYTES_MAX = 512, HEAD_BYTES = 12, TAIL_BYTES = 4 };
 
@@ -141,10 +141,7 @@ static ls_status open_file(const char *directory, ls_tensorboard *board)
 {
     char host[64] = "host";
     gethostname(host, sizeof host - 1);
-    if (mkdir(directory, 0777) != 0 && errno != EEXIST) {
-        ls_log_error("cannot make the folder %s: %s", directory, strerror(errno));
-        return LS_ERR_INFRA;
-    }
+    LS_TRY(ls_path_make_folder(directory));
     int length = snprintf(board->path, sizeof board->path, "%s/events.out.tfevents.%010lld.%s.%d",
                           directory, (long long)time(NULL), host, (int)getpid());
     if (length >= (int)sizeof board->path) {

@@ -12,7 +12,7 @@
 #include "reference/data/make.h"
 #include "reference/model/model.h"
 #include "commands.h"
-#include "suite/run/place.h"
+#include "kernels/core/path.h"
 #include "suite/run/speed.h"
 
 /* ---- what was asked for ---------------------------------------------------------------------- */
@@ -210,7 +210,7 @@ static void choose_data(ls_bench *b)
         return;
     }
     char program[1024];
-    ls_place_program(program, sizeof program);
+    ls_path_program(program, sizeof program);
     int step = b->matrix.ranks * b->matrix.batch_size;
     int per_class = (4 * step > 400 ? 4 * step : 400) / LS_MAKE_CLASSES;
     bool writable = access(program, W_OK) == 0;
@@ -266,7 +266,7 @@ static ls_status choose_cases(ls_bench *b)
                                                     : "suite/lists/quick.txt";
     ls_select_list wanted = {0, 0, NULL};
     char path[1024];
-    if (!ls_place_find(name, path, sizeof path)) {
+    if (!ls_path_find(name, path, sizeof path)) {
         ls_log_error("%s was not found beside the program", name);
         return LS_ERR_INFRA;
     }

@@ -10,7 +10,6 @@
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "commands.h"
-#include "suite/run/place.h"
 
 /* One kind of step. Networks of many products are judged on every tenth seed only: the oracle's
  * time goes with them. */
@@ -168,7 +167,7 @@ static ls_status run_step(bounds *b, const struct setting *s, uint64_t seed, boo
     ls_spec spec = spec_of(s, seed);
     ls_job job;
     LS_TRY(ls_matrix_job(&spec, &b->site, &job));
-    ls_place_remove(job.directory);
+    ls_path_remove_tree(job.directory);
     ls_outcome outcome = {0};
     bool resumed = false;
     ls_status status = ls_job_run(&job, NULL, NULL, &outcome, &resumed);
@@ -183,8 +182,8 @@ static ls_status run_step(bounds *b, const struct setting *s, uint64_t seed, boo
     if (status == LS_OK) {
         char cache[600];
         ls_text_put(cache, sizeof cache, "%s/oracle", b->folder);
-        ls_place_remove(job.directory);
-        ls_place_remove(cache);
+        ls_path_remove_tree(job.directory);
+        ls_path_remove_tree(cache);
     }
     ls_outcome_free(&outcome);
     ls_job_free(&job);

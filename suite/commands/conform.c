@@ -14,7 +14,7 @@
 #include "kernels/core/log.h"
 #include "suite/run/budget.h"
 #include "suite/run/gpus.h"
-#include "suite/run/place.h"
+#include "kernels/core/path.h"
 
 typedef struct conform {
     const char *seed, *claim, *subject, *out, *share, *device;
@@ -79,7 +79,7 @@ static ls_status choose_cases(conform *c)
     for (int i = 0; i < c->files.count; i++) {
         char path[1024];
         const char *file = c->files.line[i].glob;
-        if (access(file, R_OK) != 0 && ls_place_find(file, path, sizeof path)) {
+        if (access(file, R_OK) != 0 && ls_path_find(file, path, sizeof path)) {
             file = path;
         }
         LS_TRY(ls_select_load(file, &c->wanted));
@@ -117,7 +117,7 @@ static ls_status clear_folder(const char *path)
     char entry[700];
     ls_text_put(entry, sizeof entry, "%s/run.json", path);
     if (access(entry, F_OK) == 0) {
-        ls_place_remove(path);
+        ls_path_remove_tree(path);
         return LS_OK;
     }
     DIR *folder = opendir(path);

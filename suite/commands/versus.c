@@ -22,7 +22,6 @@
 #include "reference/files/safetensors.h"
 #include "commands.h"
 #include "suite/detect/detect.h"
-#include "suite/run/place.h"
 
 enum { STEPS_MAX = 64, OURS = 0, PEER = 1, NUM_CLASSES = 10 };
 
@@ -115,9 +114,8 @@ static ls_status write_batches(const setting *what, const char *folder)
 static void describe(const setting *what, int who, const place *place, int pair, int steps,
                      ls_job *job)
 {
-    char program[PATH_MAX] = "build/lockstep";
-    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    program[length < 0 ? 0 : length] = '\0';
+    char program[PATH_MAX];
+    ls_path_program(program, sizeof program);
     memset(job, 0, sizeof *job);
     ls_text_put(job->id, sizeof job->id, "%s.%02d.%d.%s", what->label, pair, steps,
                 who == OURS ? "lockstep" : "pytorch");
@@ -129,7 +127,7 @@ static void describe(const setting *what, int who, const place *place, int pair,
     job->grace_s = 5;
     ls_text_put(job->directory, sizeof job->directory, "%s/%s", place->folder, job->id);
     if (who == OURS) {
-        ls_job_argument(job, "%s-train", program);
+        ls_job_argument(job, "%s/lockstep-train", program);
     } else {
         ls_job_argument(job, "%s", place->options->python);
         ls_job_argument(job, "%s", place->options->peer);

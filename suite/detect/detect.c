@@ -14,7 +14,6 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"
-#include "suite/run/place.h"
 
 /* issue: the short form within 45 minutes of 2 quiet cores; a fault that hangs is ended long
  * before. */
@@ -71,7 +70,7 @@ static ls_status parse(detect *d, int count, char **argument)
     }
     d->clean = (int)clean;
     char path[1100];
-    if (access(d->cases, R_OK) != 0 && !ls_place_find(d->cases, path, sizeof path)) {
+    if (access(d->cases, R_OK) != 0 && !ls_path_find(d->cases, path, sizeof path)) {
         ls_log_error("--list-file %s cannot be read", d->cases);
         return LS_ERR_USAGE;
     }
@@ -108,12 +107,12 @@ static ls_status check_wanted(const detect *d)
 static ls_status read_plants(detect *d)
 {
     char path[1100];
-    if (!ls_place_find("suite/plants.txt", path, sizeof path)) {
+    if (!ls_path_find("suite/plants.txt", path, sizeof path)) {
         ls_log_error("suite/plants.txt was not found beside the program");
         return LS_ERR_INFRA;
     }
     LS_TRY(ls_detect_read(path, &d->plants));
-    if (!ls_place_find("suite/peers/wrong/expected.txt", path, sizeof path)) {
+    if (!ls_path_find("suite/peers/wrong/expected.txt", path, sizeof path)) {
         ls_log_error("suite/peers/wrong/expected.txt was not found beside the program");
         return LS_ERR_INFRA;
     }
@@ -136,7 +135,7 @@ static ls_status read_plants(detect *d)
 static ls_status find_programs(detect *d)
 {
     char folder[1024];
-    ls_place_program(folder, sizeof folder);
+    ls_path_program(folder, sizeof folder);
     size_t length = strlen(folder);
     bool planted = length > 8 && strcmp(folder + length - 8, "/planted") == 0;
     if (planted) {
@@ -293,7 +292,7 @@ static ls_status run_fault(detect *d, int index)
     }
     r->done = true;
     if (r->caught) { /* what is missed is kept to be looked at */
-        ls_place_remove(directory);
+        ls_path_remove_tree(directory);
     }
     return ls_detect_keep(d->directory, d->full, plant, r);
 }
@@ -405,7 +404,7 @@ static ls_status run_clean(detect *d, uint64_t seed, ls_detect_clean *clean)
         fflush(stdout);
         status = ls_detect_keep_clean(d->directory, clean);
         if (good) {
-            ls_place_remove(directory);
+            ls_path_remove_tree(directory);
         }
     }
     ls_detect_outcome_free(&outcome);

@@ -12,7 +12,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
-#include "suite/run/place.h"
+#include "kernels/core/path.h"
 
 extern char **environ;
 
@@ -141,7 +141,7 @@ static void drop_folder(const ls_detect_place *place, const char *name)
 {
     char directory[700];
     ls_text_put(directory, sizeof directory, "%s/faults/%s", place->directory, name);
-    ls_place_remove(directory);
+    ls_path_remove_tree(directory);
 }
 
 ls_status ls_detect_run_foreign(const ls_detect_place *place, const ls_detect_plant *plant,

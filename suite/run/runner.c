@@ -14,7 +14,7 @@
 #include "suite/cases/timed/timed.h"
 #include "suite/judge/diagnose_endings.h"
 #include "gpus.h"
-#include "place.h"
+#include "kernels/core/path.h"
 #include "progress.h"
 #include "suite/judge/protocol.h"
 #include "verdicts.h"
@@ -190,7 +190,7 @@ static void drop_dumps(const ls_run *run)
         }
         char folder[700];
         ls_text_put(folder, sizeof folder, "%s/jobs/%s/dump", run->directory, run->jobs.id[i]);
-        ls_place_remove(folder);
+        ls_path_remove_tree(folder);
     }
 }
 

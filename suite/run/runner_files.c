@@ -16,7 +16,6 @@
 #include "reference/options/options.h"
 #include "gpus.h"
 #include "headline.h"
-#include "place.h"
 #include "verdicts.h"
 
 static void add_libraries(const ls_run *run, cJSON *machine)
@@ -70,7 +69,7 @@ static cJSON *installed_packages(void)
 {
     char path[1024];
     cJSON *list = cJSON_CreateArray();
-    ls_place_program(path, sizeof path);
+    ls_path_program(path, sizeof path);
     ls_text_add(path, sizeof path, "/installed");
     char *text = ls_text_read(path), *rest = NULL;
     for (char *line = text == NULL ? NULL : strtok_r(text, "\n", &rest); line != NULL;
@@ -145,7 +144,7 @@ ls_status ls_runner_open(ls_run *run)
     ls_text_put(folder, sizeof folder, "%s/jobs", run->directory);
     LS_TRY(ls_path_make_folder(folder));
     char program[1024];
-    ls_place_program(program, sizeof program);
+    ls_path_program(program, sizeof program);
     ls_machine_commit(program, run->commit, (int)sizeof run->commit, &run->dirty);
     run->swapped_pages = ls_machine_swapped_pages();
     ls_load_read(&run->load);
@@ -220,7 +219,7 @@ int ls_runner_finish(ls_run *run)
         return LS_ERR_INFRA;
     }
     char plots[1024], text[700];
-    if (!ls_place_find("plots", plots, sizeof plots)) {
+    if (!ls_path_find("plots", plots, sizeof plots)) {
         plots[0] = '\0';
     }
     if (ls_report_write(run->directory, plots) != LS_OK ||

@@ -7,7 +7,7 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
-#include "place.h"
+#include "kernels/core/path.h"
 #include "shard.h"
 
 void ls_select_add(ls_select_list *list, const char *glob, const char *reason)
@@ -72,7 +72,7 @@ const struct ls_select_line *ls_select_find(const ls_select_list *list, const ch
 ls_status ls_select_claim(const char *claim, ls_select_list *list)
 {
     char folder[1024], path[1400];
-    if (!ls_place_find("suite/claims", folder, sizeof folder)) {
+    if (!ls_path_find("suite/claims", folder, sizeof folder)) {
         ls_log_error("the folder suite/claims was not found beside the program");
         return LS_ERR_INFRA;
     }
@@ -111,7 +111,7 @@ ls_status ls_select_claim(const char *claim, ls_select_list *list)
 ls_status ls_select_waivers(ls_select_list *list)
 {
     char path[1024];
-    if (!ls_place_find("suite/lists/waivers.txt", path, sizeof path)) {
+    if (!ls_path_find("suite/lists/waivers.txt", path, sizeof path)) {
         return LS_OK;
     }
     LS_TRY(ls_select_load(path, list));

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "suite/cases/judges.h"
-#include "suite/run/place.h"
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "suite/run/select.h"
 #include "suite_fake.h"
@@ -48,7 +48,7 @@ static ls_verdict judge_trace(const fake_step *rank0, const fake_step *rank1)
     ck_assert_ptr_nonnull(row);
     ls_verdict verdict = judge(row->judge, row, folder);
     ls_rows_free(&list);
-    ls_place_remove(folder);
+    ls_path_remove_tree(folder);
     return verdict;
 }
 
@@ -98,7 +98,7 @@ static ls_verdict judge_skip(const fake_step *step, int count)
     ck_assert_ptr_nonnull(row);
     ls_verdict verdict = judge(row->judge, row, folder);
     ls_rows_free(&list);
-    ls_place_remove(folder);
+    ls_path_remove_tree(folder);
     return verdict;
 }
 
@@ -137,7 +137,7 @@ static ls_verdict judge_lockstep(const fake_step *rank1, int count1, bool sync_b
     memset(&row, 0, sizeof row);
     row.job[0].sync_bn = sync_bn;
     ls_verdict verdict = judge(ls_ddp_judge_lockstep, &row, folder);
-    ls_place_remove(folder);
+    ls_path_remove_tree(folder);
     return verdict;
 }
 
@@ -190,8 +190,8 @@ START_TEST(a_pair_that_differs_in_one_bit_fails)
         ck_assert_int_eq(verdict.code, fault == 0 ? LS_PASS : LS_FAIL);
         ls_record_free(&record[0]);
         ls_record_free(&record[1]);
-        ls_place_remove(a);
-        ls_place_remove(b);
+        ls_path_remove_tree(a);
+        ls_path_remove_tree(b);
     }
     ls_rows_free(&list);
 }
@@ -216,7 +216,7 @@ START_TEST(a_killed_rank_must_be_named_and_the_others_leave_with_10)
         int codes[2] = {ending[i].other, 128 + ending[i].signal};
         fake_outcome(folder, ending[i].state, ending[i].first, codes[1], ending[i].signal, codes);
         ck_assert_int_eq(judge(row->judge, row, folder).code, ending[i].expected);
-        ls_place_remove(folder);
+        ls_path_remove_tree(folder);
     }
     ls_rows_free(&list);
 }
@@ -241,7 +241,7 @@ START_TEST(every_case_has_a_requirement_and_every_requirement_a_case)
     ls_case_list list = {0, 0, NULL};
     ls_rows_all(&settings, &list);
     char path[1024];
-    ck_assert(ls_place_find("suite/requirements.txt", path, sizeof path));
+    ck_assert(ls_path_find("suite/requirements.txt", path, sizeof path));
     ck_assert_int_eq(ls_select_check_requirements(path, &list), LS_OK);
     ls_case *row = ls_rows_add(&list, ls_ddp_judge_lockstep, "Y9", "ddp.new");
     ck_assert_ptr_nonnull(row);

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "suite/judge/diagnose_endings.h"
-#include "suite/run/place.h"
+#include "kernels/core/path.h"
 #include "suite_fake.h"
 
 static void write_log(const char *folder, int rank, const char *engine, int number,
@@ -31,7 +31,7 @@ static const char *waits(const char *engine, int number, const char *label, int 
     ls_record record = fake_read(folder);
     ls_diagnose_endings_waits(&record, text, text_bytes);
     ls_record_free(&record);
-    ls_place_remove(folder);
+    ls_path_remove_tree(folder);
     return text;
 }
 
@@ -73,7 +73,7 @@ START_TEST(a_code_changed_on_the_way_out_is_named)
     ls_diagnose_endings_codes(&record, text, sizeof text);
     ck_assert_str_eq(text, row[_i].words);
     ls_record_free(&record);
-    ls_place_remove(folder);
+    ls_path_remove_tree(folder);
 }
 END_TEST
 

@@ -26,7 +26,6 @@
 #include "kernels/core/text.h"
 #include "harness/machine/watch_gpu.h"
 #include "suite/run/headline.h"
-#include "suite/run/place.h"
 
 /* ---- our declarations against the library's header, where there is one ----------------------- */
 
@@ -127,7 +126,7 @@ static void add_to_bus(const char *address)
 static void library(const char *name, char *path, size_t bytes)
 {
     char folder[1024];
-    ls_place_program(folder, sizeof folder);
+    ls_path_program(folder, sizeof folder);
     ls_text_put(path, bytes, "%s/%s", folder, name);
 }
 
@@ -161,7 +160,7 @@ static void set_up(void)
 
 static void tear_down(void)
 {
-    ls_place_remove(scratch);
+    ls_path_remove_tree(scratch);
 }
 
 static ls_findings look(bool oversubscribe)
@@ -342,7 +341,7 @@ START_TEST(without_a_bus_the_driver_is_asked)
     int usable = -1;
     char path[300];
     ls_text_put(path, sizeof path, "%s/sys", scratch);
-    ls_place_remove(path);
+    ls_path_remove_tree(path);
     ck_assert_int_eq(ls_machine_choose_among("auto", 3, false, &device, &usable), LS_OK);
     ck_assert_str_eq(device, "cuda");
     ck_assert_int_eq(usable, 3);
@@ -373,7 +372,7 @@ static const struct {
 static void run_program(const char *arguments, char *all, size_t bytes)
 {
     char command[2600], folder[1024], line[1024];
-    ls_place_program(folder, sizeof folder);
+    ls_path_program(folder, sizeof folder);
     ls_text_put(command, sizeof command, "%s/../lockstep %s 2>&1; echo code=$?", folder, arguments);
     FILE *pipe = popen(command, "r");
     ck_assert_ptr_nonnull(pipe);

@@ -7,7 +7,7 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/json.h"
-#include "suite/run/place.h"
+#include "kernels/core/path.h"
 #include "suite_fake.h"
 
 /* The first verdict of a run. */
@@ -51,7 +51,7 @@ static void round_trip(const char *arguments)
 {
     char folder[64], program[1024], link[200], line[400];
     fake_folder(folder, sizeof folder);
-    ls_place_program(program, sizeof program);
+    ls_path_program(program, sizeof program);
     char *slash = strrchr(program, '/'); /* this program lies in build/unit */
     ck_assert_ptr_nonnull(slash);
     *slash = '\0';
@@ -68,7 +68,7 @@ static void round_trip(const char *arguments)
     ck_assert_str_eq(again.code, first.code);
     ck_assert_str_eq(again.evidence, first.evidence);
     ck_assert_str_eq(again.repeat, first.repeat);
-    ls_place_remove(folder);
+    ls_path_remove_tree(folder);
 }
 
 START_TEST(a_repeat_line_repeats)

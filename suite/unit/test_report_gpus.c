@@ -15,7 +15,6 @@
 #include "harness/report/lines.h"
 #include "harness/report/tables.h"
 #include "kernels/core/text.h"
-#include "suite/run/place.h"
 #include "suite/run/speed.h"
 
 enum { GPUS = 4, STEPS = 30, SLOW = 2 };
@@ -134,7 +133,7 @@ static void open_scratch(void)
 
 static void close_scratch(void)
 {
-    ls_place_remove(scratch);
+    ls_path_remove_tree(scratch);
 }
 
 START_TEST(the_slow_one_is_named)
@@ -188,7 +187,7 @@ START_TEST(pages_and_figure_show_them)
 {
     char path[300], plots[1024];
     write_run(false);
-    if (!ls_place_find("plots", plots, sizeof plots)) {
+    if (!ls_path_find("plots", plots, sizeof plots)) {
         plots[0] = '\0';
     }
     ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
@@ -246,7 +245,7 @@ int main(int argc, char **argv)
     if (argc > 1) {
         char plots[1024] = "";
         ls_text_put(scratch, sizeof scratch, "%s", argv[1]);
-        (void)ls_place_find("plots", plots, sizeof plots);
+        (void)ls_path_find("plots", plots, sizeof plots);
         write_run(false);
         return ls_report_tables(scratch) != LS_OK || ls_report_write(scratch, plots) != LS_OK ||
                ls_report_terminal(scratch, stdout) != LS_OK;

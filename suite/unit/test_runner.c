@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "suite/run/place.h"
+#include "kernels/core/path.h"
 #include "suite/run/progress.h"
 #include "suite/run/runner.h"
 #include "suite/run/verdicts.h"
@@ -97,7 +97,7 @@ START_TEST(jobs_run_once_and_a_crash_stops_nothing)
     ls_verdicts_repeat(&run, 1, repeat, sizeof repeat);
     ck_assert_ptr_nonnull(strstr(repeat, "conform --case b.crash --seed 0 --device cpu"));
     ls_runner_free(&run);
-    ls_place_remove(folder);
+    ls_path_remove_tree(folder);
 }
 END_TEST
 
@@ -119,7 +119,7 @@ START_TEST(an_interrupted_run_does_only_the_rest)
     ck_assert_int_eq(run.verdict[0].code, LS_PASS);
     ck_assert_int_eq(run.verdict[1].code, LS_CRASH);
     ls_runner_free(&run);
-    ls_place_remove(folder);
+    ls_path_remove_tree(folder);
 }
 END_TEST
 
@@ -137,7 +137,7 @@ START_TEST(fail_early_leaves_the_rest_unjudged)
     ck_assert_int_eq(run.verdict[3].code, LS_SKIP);
     ck_assert_int_eq(starts(folder), 2 * 2);
     ls_runner_free(&run);
-    ls_place_remove(folder);
+    ls_path_remove_tree(folder);
 }
 END_TEST
 
@@ -154,7 +154,7 @@ START_TEST(a_waiver_turns_a_failure_with_its_reason)
     ck_assert_int_eq(run.verdict[1].code, LS_WAIVED);
     ck_assert_int_eq(run.verdict[3].code, LS_UNSUPPORTED);
     ls_runner_free(&run);
-    ls_place_remove(folder);
+    ls_path_remove_tree(folder);
 }
 END_TEST
 

@@ -9,7 +9,7 @@
 #include "harness/run/job_run.h"
 #include "kernels/core/text.h"
 #include "suite/run/gpus.h"
-#include "suite/run/place.h"
+#include "kernels/core/path.h"
 #include "suite/judge/sdc.h"
 
 enum { STEPS = 10, RANKS = 8 };
@@ -128,7 +128,7 @@ static void run_job(const ls_spec *spec, const ls_matrix_site *site, ls_record *
     ck_assert_int_eq(ls_matrix_job(spec, site, &job), LS_OK);
     free(job.argument[3]); /* sh -c script TRAINER: the one beside the tests' folder */
     char folder[1024], *trainer = NULL;
-    ls_place_program(folder, sizeof folder);
+    ls_path_program(folder, sizeof folder);
     ck_assert(asprintf(&trainer, "%s/../lockstep-train", folder) > 0);
     job.argument[3] = trainer;
     ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_OK);
@@ -160,7 +160,7 @@ START_TEST(a_fault_on_one_rank_of_a_real_job_is_found)
     ck_assert_int_eq(sdc.rank[0].odd_at + sdc.rank[1].odd_at, 0);
     ls_record_free(&first);
     ls_record_free(&again);
-    ls_place_remove(scratch);
+    ls_path_remove_tree(scratch);
 }
 END_TEST
 

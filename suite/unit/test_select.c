@@ -5,9 +5,7 @@
 
 #include "kernels/core/path.h"
 #include "harness/machine/machine.h"
-#include "suite/run/place.h"
 #include "suite/run/budget.h"
-#include "suite/run/place.h"
 #include "suite/run/select.h"
 #include "suite/run/shard.h"
 #include "suite/commands/variables.h"
@@ -27,7 +25,7 @@ START_TEST(every_list_names_cases_that_exist)
                                         "suite/lists/mustpass.txt"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char path[1024];
-        ck_assert(ls_place_find(files[i], path, sizeof path));
+        ck_assert(ls_path_find(files[i], path, sizeof path));
         ls_select_list wanted = {0, 0, NULL};
         ck_assert_int_eq(ls_select_load(path, &wanted), LS_OK);
         ls_case_list list = all();
@@ -128,7 +126,7 @@ START_TEST(lists_keep_their_budget)
         ls_budget budget = {0, 0};
         ls_select_list wanted = {0, 0, NULL};
         ls_case_list list = all();
-        ck_assert(ls_place_find(file[f], path, sizeof path));
+        ck_assert(ls_path_find(file[f], path, sizeof path));
         ck_assert_int_eq(ls_budget_read(path, &budget), LS_OK);
         ck_assert_double_gt(budget.seconds, 0);
         ck_assert_int_eq(ls_select_load(path, &wanted), LS_OK);
@@ -176,7 +174,7 @@ START_TEST(lists_have_comments_and_reasons)
     ck_assert_ptr_nonnull(ls_select_find(&list, "a.bcd"));
     ck_assert_ptr_null(ls_select_find(&list, "a.c"));
     ls_select_free(&list);
-    ls_place_remove(folder);
+    ls_path_remove_tree(folder);
     ck_assert_int_eq(ls_select_load("/nonexistent/list", &list), LS_ERR_USAGE);
 }
 END_TEST
@@ -256,7 +254,7 @@ START_TEST(the_bus_decides_which_device)
     ck_assert_int_eq(ls_machine_choose("auto", 1, true, &chosen), LS_ERR_INFRA);
     ck_assert_int_eq(ls_machine_choose("cpu", 1, false, &chosen), LS_OK);
     unsetenv("LS_SYSFS");
-    ls_place_remove(folder);
+    ls_path_remove_tree(folder);
 }
 END_TEST
 

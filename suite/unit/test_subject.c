@@ -10,7 +10,7 @@
 
 #include "suite/cases/judges.h"
 #include "suite/run/headline.h"
-#include "suite/run/place.h"
+#include "kernels/core/path.h"
 #include "suite/run/runner.h"
 #include "suite_fake.h"
 
@@ -130,7 +130,7 @@ START_TEST(one_fault_each_is_named)
                   fault[_i].script, run.verdict[0].evidence);
     ck_assert_int_eq(headline.correct == LS_CORRECT_YES, fault[_i].code == LS_PASS);
     ls_runner_free(&run);
-    ls_place_remove(folder);
+    ls_path_remove_tree(folder);
 }
 END_TEST
 
@@ -176,7 +176,7 @@ START_TEST(a_hanging_subject_times_out_and_leaves_nothing)
                       (int)pid);
     }
     ls_runner_free(&run);
-    ls_place_remove(folder);
+    ls_path_remove_tree(folder);
 }
 END_TEST
 
@@ -202,7 +202,7 @@ START_TEST(dumps_that_cannot_be_read_fail)
         ck_assert_int_eq(run.verdict[0].code, LS_FAIL);
         ck_assert_ptr_nonnull(strstr(run.verdict[0].evidence, i == 0 ? "wrote no dump" : "step 2"));
         ls_runner_free(&run);
-        ls_place_remove(folder);
+        ls_path_remove_tree(folder);
     }
 }
 END_TEST
@@ -238,7 +238,7 @@ START_TEST(a_subject_that_supports_three_cases_is_not_correct)
     ck_assert_int_eq(unsupported, 3);
     ck_assert_int_eq(headline.correct, LS_CORRECT_NOT_SHOWN);
     ls_runner_free(&run);
-    ls_place_remove(folder);
+    ls_path_remove_tree(folder);
 }
 END_TEST
 
@@ -247,7 +247,7 @@ START_TEST(o2_computed_in_fp32_is_not_correct)
 {
     char folder[64], subject[200], program[1024], body[3000];
     fake_folder(folder, sizeof folder);
-    ls_place_program(program, sizeof program);
+    ls_path_program(program, sizeof program);
     ls_text_put(body, sizeof body,
                 "%s/../lockstep-train $(echo \"$*\" | sed s/opt-level=O2/opt-level=O0/) || exit\n"
                 "export LC_ALL=C\n"
@@ -266,7 +266,7 @@ START_TEST(o2_computed_in_fp32_is_not_correct)
                   ls_verdict_name(run.verdict[0].code), run.verdict[0].evidence);
     ck_assert_int_ne(headline.correct, LS_CORRECT_YES);
     ls_runner_free(&run);
-    ls_place_remove(folder);
+    ls_path_remove_tree(folder);
 }
 END_TEST
 
@@ -327,7 +327,7 @@ START_TEST(events_that_say_something_else_fail)
                   ls_verdict_name(verdict.code), verdict.evidence);
     ls_record_free(&record);
     ls_rows_free(&list);
-    ls_place_remove(folder);
+    ls_path_remove_tree(folder);
 }
 END_TEST
 
@@ -335,9 +335,9 @@ END_TEST
 START_TEST(the_page_shows_the_example)
 {
     char path[1024];
-    ck_assert(ls_place_find("suite/peers/README.md", path, sizeof path));
+    ck_assert(ls_path_find("suite/peers/README.md", path, sizeof path));
     char *page = ls_text_read(path);
-    ck_assert(ls_place_find("suite/peers/example.py", path, sizeof path));
+    ck_assert(ls_path_find("suite/peers/example.py", path, sizeof path));
     char *example = ls_text_read(path);
     ck_assert(page != NULL && example != NULL && strlen(example) > 1000);
     ck_assert_ptr_nonnull(strstr(page, example));
@@ -351,7 +351,7 @@ START_TEST(zero_cases_are_exit_code_1)
 {
     char folder[64], program[1024], command[1400];
     fake_folder(folder, sizeof folder);
-    ls_place_program(program, sizeof program);
+    ls_path_program(program, sizeof program);
     FILE *file = fake_open(folder, "none.txt");
     fprintf(file, "# nothing\n");
     fclose(file);
@@ -366,7 +366,7 @@ START_TEST(zero_cases_are_exit_code_1)
         int status = system(command);
         ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "'%s': %d", command, status);
     }
-    ls_place_remove(folder);
+    ls_path_remove_tree(folder);
 }
 END_TEST
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "suite/run/headline.h"
-#include "suite/run/place.h"
+#include "kernels/core/path.h"
 #include "suite_fake.h"
 
 static ls_verdict of_ending(const char *state, int first_rank, int code, int signal,
@@ -30,7 +30,7 @@ static ls_verdict of_ending(const char *state, int first_rank, int code, int sig
     bool decided = ls_verdict_of_outcome(&record, &verdict);
     ck_assert_int_eq(decided, verdict.code != LS_PASS);
     ls_record_free(&record);
-    ls_place_remove(folder);
+    ls_path_remove_tree(folder);
     return verdict;
 }
 

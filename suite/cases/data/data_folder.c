@@ -15,7 +15,6 @@
 #include "reference/data/loader.h"
 #include "reference/data/make.h"
 #include "reference/data/transform.h"
-#include "suite/run/place.h"
 
 enum { PER_CLASS = 3, IMAGES = LS_DRAW_CLASSES * PER_CLASS };
 
@@ -102,7 +101,7 @@ static void judge_scan(const ls_case *row, const ls_record *job, ls_verdict *out
         ls_text_put(out->evidence, sizeof out->evidence, "%d images in the expected order", wanted);
     }
     ls_folder_free(&folder);
-    ls_place_remove(root);
+    ls_path_remove_tree(root);
 }
 
 /* ---- colours --------------------------------------------------------------------------------- */
@@ -190,7 +189,7 @@ static void judge_colours(const ls_case *row, const ls_record *job, ls_verdict *
                     "red, green and blue of a foreign picture within %.1f of 255", worst);
     }
     ls_loader_close(loader);
-    ls_place_remove(root);
+    ls_path_remove_tree(root);
 }
 
 /* ---- whole pictures -------------------------------------------------------------------------- */
@@ -254,7 +253,7 @@ static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_transform_release(&scratch);
     ls_folder_free(&folder);
     free(order);
-    ls_place_remove(root);
+    ls_path_remove_tree(root);
 }
 
 void ls_data_folder_cases(ls_case_list *list)

@@ -11,7 +11,7 @@
 #include "reference/data/draw.h"
 #include "reference/data/loader.h"
 #include "reference/data/make.h"
-#include "suite/run/place.h"
+#include "kernels/core/path.h"
 
 enum { PER_CLASS = 3, IMAGES = LS_DRAW_CLASSES * PER_CLASS };
 
@@ -293,7 +293,7 @@ static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out
         ls_text_put(out->evidence, sizeof out->evidence, "%d of %d samples have the same bits",
                     equal, count);
     }
-    ls_place_remove(root);
+    ls_path_remove_tree(root);
 }
 
 void ls_data_loader_cases(ls_case_list *list)

@@ -12,7 +12,6 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "suite/judge/compare.h"
-#include "suite/run/place.h"
 #include "suite/cases/dumps.h"
 #include "suite/cases/judges.h"
 
@@ -36,7 +35,7 @@ static void facts_of(const ls_spec *spec, ls_compare_facts *facts, char *cache, 
                     : strstr(spec->extra, "--compress=bf16") != NULL ? "bf16"
                                                                      : NULL;
     facts->nesterov = strstr(spec->extra, "--nesterov") != NULL;
-    ls_place_program(cache, cache_bytes);
+    ls_path_program(cache, cache_bytes);
     ls_text_add(cache, cache_bytes, "/oracle");
     facts->cache = ls_path_make_folder(cache) == LS_OK ? cache : NULL;
 }

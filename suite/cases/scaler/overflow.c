@@ -10,7 +10,6 @@
 #include "kernels/core/rng.h"
 #include "reference/model/model.h"
 #include "reference/files/safetensors.h"
-#include "suite/run/place.h"
 
 enum { CLASSES = 10, PIXELS = 3 * LS_OVERFLOW_IMAGE * LS_OVERFLOW_IMAGE };
 

@@ -3,11 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 #include "reference/data/loader.h"
 #include "reference/files/safetensors.h"
 
@@ -227,15 +227,6 @@ static bool first_of_world(const ls_matrix *bench, int index, bool followed)
     return spec->role == LS_ROLE_THROUGHPUT && is_exact(spec) != followed;
 }
 
-static ls_status make_folder(const char *folder)
-{
-    if (mkdir(folder, 0777) != 0 && access(folder, W_OK) != 0) {
-        ls_log_error("cannot make the folder %s", folder);
-        return LS_ERR_INFRA;
-    }
-    return LS_OK;
-}
-
 ls_status ls_timed_write_batches(const ls_matrix *bench, const ls_spec *reference,
                                  const char *run_directory)
 {
@@ -245,14 +236,14 @@ ls_status ls_timed_write_batches(const ls_matrix *bench, const ls_spec *referenc
         return LS_OK;
     }
     ls_text_put(folder, sizeof folder, "%s/batches", run_directory);
-    LS_TRY(make_folder(folder));
+    LS_TRY(ls_path_make_folder(folder));
     ls_text_put(folder, sizeof folder, "%s/batches/%s", run_directory,
                 reference->data + strlen(BATCHES));
     ls_text_put(done, sizeof done, "%s/complete", folder);
     if (access(done, F_OK) == 0) {
         return LS_OK;
     }
-    LS_TRY(make_folder(folder));
+    LS_TRY(ls_path_make_folder(folder));
     for (int i = 0; i < bench->count; i++) {
         const ls_spec *spec = &bench->spec[i];
         int micro = followed ? spec->world : micro_batches(spec->world);
