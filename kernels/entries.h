@@ -1,5 +1,5 @@
-/* Functions behind a backend's table that every backend has under the same name: the entries of
- * ls_backend_api of the same names (kernels.h). */
+/* Functions that every backend defines under the same name for the members of ls_backend_api of
+ * that name (kernels.h). */
 #ifndef LS_ENTRIES_H
 #define LS_ENTRIES_H
 
@@ -39,6 +39,16 @@ ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
                                   bool dynamic, ls_step_state *state);
 ls_status ls_multi_scaler_update(ls_backend *backend, ls_stream *stream,
                                  const ls_scaler_config *config, ls_step_state *state);
+
+/* The members of ls_backend_api that these functions fill. */
+#define LS_ENTRIES                                                                                 \
+    .plan_create = ls_plan_create, .plan_destroy = ls_plan_destroy, .plan_info = ls_plan_describe, \
+    .plan_bind = ls_plan_bind, .plan_params_changed = ls_plan_params_changed,                      \
+    .plan_forward = ls_plan_forward, .plan_backward = ls_plan_backward,                            \
+    .plan_export = ls_plan_export, .plan_force = ls_plan_force, .scale = ls_multi_scale,           \
+    .convert = ls_multi_convert, .accumulate = ls_multi_accumulate,                                \
+    .unscale_check = ls_multi_unscale_check, .optimizer_step = ls_multi_optimizer_step,            \
+    .scaler_update = ls_multi_scaler_update
 
 #ifdef __cplusplus
 }

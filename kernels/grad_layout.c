@@ -1,17 +1,17 @@
+#include "grad_layout.h"
+
 #include <stdlib.h>
-#include <string.h>
 
 #include "kernels/core/log.h"
-#include "lower.h"
 
-/* State of the walk: what lives at this moment of the backward pass. */
+/* State of the walk: the buffers that are in use at this point of the backward pass. */
 typedef struct walk {
     ls_lower *lower;
     int *pending[2]; /* contributions to the gradient of each slot, or LS_NO_BUFFER */
     const ls_lower_backend *backend;
 } walk;
 
-/* The lowest gap between living buffers that is long enough. */
+/* The lowest gap between buffers in use that is long enough. */
 static size_t find_gap(const ls_lower *lower, size_t bytes)
 {
     size_t offset = 0;
@@ -58,8 +58,8 @@ static void contribute(walk *w, int slot, int buffer)
     w->pending[which][slot] = buffer;
 }
 
-/* g: a buffer of its own for the sum of dy, in place over one that nobody else reads. */
-static void place_sum(walk *w, ls_op *op)
+/* g: the sum of both dy, over the one that has no other reader, else in a new buffer. */
+static void layout_sum(walk *w, ls_op *op)
 {
     ls_lower *lower = w->lower;
     for (int k = 0; k < 2; k++) {
@@ -79,14 +79,14 @@ static bool wants(const ls_lower *lower, int slot)
     return slot >= 0 && lower->slot[slot].wants_gradient;
 }
 
-static void place_norm(walk *w, ls_op *op)
+static void layout_norm(walk *w, ls_op *op)
 {
     ls_lower *lower = w->lower;
     bool two = op->dy[1] != LS_NO_BUFFER;
     bool gates_again = op->dual && w->backend->gates_twice;
     op->store_g = two || (op->relu && op->residual >= 0 && !gates_again);
     if (op->store_g) {
-        place_sum(w, op);
+        layout_sum(w, op);
     } else {
         op->g = op->dy[0];
     }
@@ -113,13 +113,13 @@ static void place_norm(walk *w, ls_op *op)
     }
 }
 
-static void place_elementwise(walk *w, ls_op *op)
+static void layout_elementwise(walk *w, ls_op *op)
 {
     ls_lower *lower = w->lower;
     bool two = op->dy[1] != LS_NO_BUFFER;
     op->store_g = two || op->relu;
     if (op->store_g) {
-        place_sum(w, op);
+        layout_sum(w, op);
     } else {
         op->g = op->dy[0];
     }
@@ -130,9 +130,8 @@ static void place_elementwise(walk *w, ls_op *op)
     contribute(w, op->in, op->g);
 }
 
-/* dx onto the other contribution to the same gradient, where there is one that nobody else reads.
- */
-static bool place_onto(walk *w, ls_op *op)
+/* Adds dx to the other contribution to the same gradient if that one has no other reader. */
+static bool layout_onto(walk *w, ls_op *op)
 {
     int other = w->pending[0][op->in];
     const ls_lower_backend *b = w->backend;
@@ -146,16 +145,16 @@ static bool place_onto(walk *w, ls_op *op)
     return true;
 }
 
-static void place_other(walk *w, ls_op *op)
+static void layout_other(walk *w, ls_op *op)
 {
     ls_lower *lower = w->lower;
     op->store_g = op->dy[1] != LS_NO_BUFFER;
     if (op->store_g) {
-        place_sum(w, op);
+        layout_sum(w, op);
     } else {
         op->g = op->dy[0];
     }
-    bool onto = wants(lower, op->in) && place_onto(w, op);
+    bool onto = wants(lower, op->in) && layout_onto(w, op);
     if (wants(lower, op->in) && !onto) {
         op->dx = new_buffer(lower, &lower->slot[op->in]);
     }
@@ -165,7 +164,7 @@ static void place_other(walk *w, ls_op *op)
     }
 }
 
-static void place_op(walk *w, ls_op *op)
+static void layout_op(walk *w, ls_op *op)
 {
     if (op->kind == LS_OP_LOSS) {
         op->dx = new_buffer(w->lower, &w->lower->slot[op->in]);
@@ -178,14 +177,14 @@ static void place_op(walk *w, ls_op *op)
     LS_ASSERT(op->dy[0] != LS_NO_BUFFER); /* every layer has a reader: ls_lower_supports */
     switch (op->kind) {
     case LS_OP_NORM:
-        place_norm(w, op);
+        layout_norm(w, op);
         break;
     case LS_OP_RELU:
     case LS_OP_ADD:
-        place_elementwise(w, op);
+        layout_elementwise(w, op);
         break;
     default:
-        place_other(w, op);
+        layout_other(w, op);
         break;
     }
 }
@@ -197,7 +196,7 @@ ls_status ls_grad_layout_choose(ls_lower *lower, const ls_lower_backend *backend
     lower->grad = calloc(3 * (size_t)lower->op_count, sizeof *lower->grad);
     int *pending = malloc(2 * slots * sizeof *pending);
     if (lower->grad == NULL || pending == NULL) {
-        ls_log_error("no memory to place the gradients of %d operations", lower->op_count);
+        ls_log_error("no memory for the layout of the gradients of %d operations", lower->op_count);
         free(pending);
         return LS_ERR_INFRA;
     }
@@ -206,7 +205,7 @@ ls_status ls_grad_layout_choose(ls_lower *lower, const ls_lower_backend *backend
     }
     walk w = {lower, {pending, pending + slots}, backend};
     for (int i = lower->op_count - 1; i >= 0; i--) {
-        place_op(&w, &lower->op[i]);
+        layout_op(&w, &lower->op[i]);
     }
     free(pending);
     return LS_OK;

@@ -4,6 +4,7 @@
 
 #include "lower.h"
 
+#include "grad_layout.h"
 #include "kernels/core/log.h"
 
 /* ---- what the list of layers looks like ------------------------------------------------------ */

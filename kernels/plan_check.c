@@ -1,6 +1,7 @@
 #include "plan_check.h"
 
 #include "kernels/core/log.h"
+#include "lower.h"
 
 ls_status ls_plan_check_binding(const ls_network *network, const ls_plan_binding *binding)
 {
@@ -86,7 +87,8 @@ ls_status ls_plan_check_force(const ls_lower *lower, int branch, const void *hos
     const ls_op *op = forced ? ls_lower_op_of_branch(lower, branch) : NULL;
     if (op == NULL) {
         ls_log_error("branch %d of %s cannot be forced: %s", branch, lower->network->arch,
-                     forced ? "there is none of that number" : "the plan was not made for it");
+                     forced ? "it is no ReLU or max pool of the plan"
+                            : "the plan was created without forced_branches");
         return LS_ERR_USAGE;
     }
     int64_t count = lower->slot[op->out].count;

@@ -32,19 +32,19 @@ void ls_ready_free(ls_ready *ready)
 void ls_ready_begin(ls_ready *ready)
 {
     memset(ready->done, 0, (size_t)ready->count * sizeof *ready->done);
-    ready->told = 0;
+    ready->reported = 0;
 }
 
-ls_status ls_ready_report(ls_ready *ready, ls_grad_ready *tell, void *context)
+ls_status ls_ready_report(ls_ready *ready, ls_grad_ready *report, void *context)
 {
-    while (ready->told < ready->count) {
-        int param = ready->order[ready->told];
+    while (ready->reported < ready->count) {
+        int param = ready->order[ready->reported];
         if (!ready->done[param]) {
             break;
         }
-        ready->told++;
-        if (tell != NULL) {
-            LS_TRY(tell(context, param));
+        ready->reported++;
+        if (report != NULL) {
+            LS_TRY(report(context, param));
         }
     }
     return LS_OK;

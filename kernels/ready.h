@@ -1,24 +1,24 @@
-/* Which gradients of parameters a backward pass is done with, told to the caller in the order that
- * every backend keeps (kernels.h, ls_grad_ready). A pass that fuses layers may be done with a
- * parameter earlier; then it waits for those before it. */
+/* Reports the gradients that a backward pass has finished, in the order that every backend keeps
+ * (kernels.h, ls_grad_ready). A fused pass may finish a parameter early; its report then waits for
+ * the parameters before it. */
 #ifndef LS_READY_H
 #define LS_READY_H
 
 #include "kernels.h"
 
 typedef struct ls_ready {
-    int count;  /* parameters */
-    int *order; /* [count] as they are told: layers backwards */
-    bool *done; /* [count] by parameter: set by whoever computed the gradient */
-    int told;   /* how many of order[] in this pass */
+    int count;    /* parameters */
+    int *order;   /* [count] in order of report: last layer first */
+    bool *done;   /* [count] by parameter: set by the operation that computed the gradient */
+    int reported; /* how many of order[] in this pass */
 } ls_ready;
 
-/* Of a network that can be lowered (ls_lower_create). LS_ERR_INFRA without memory. */
+/* `network`: one that ls_lower_create accepts. LS_ERR_INFRA without memory. */
 ls_status ls_ready_create(const ls_network *network, ls_ready *out);
 void ls_ready_free(ls_ready *ready);
-/* Before each backward pass: none is done. */
+/* Before each backward pass: marks every gradient as not done. */
 void ls_ready_begin(ls_ready *ready);
-/* Calls tell (unless NULL) for each that is done and has only told ones before it. */
-ls_status ls_ready_report(ls_ready *ready, ls_grad_ready *tell, void *context);
+/* Calls `report` (unless NULL) for the finished gradients that come next in the order. */
+ls_status ls_ready_report(ls_ready *ready, ls_grad_ready *report, void *context);
 
 #endif

@@ -312,17 +312,25 @@ ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight)
     return LS_OK;
 }
 
+/* The forward or the data pass: reads one of `in` and `out` and writes the other. */
+static ls_status run_pass(ls_conv *conv, ls_dnn_pass which, void *in, void *out)
+{
+    conv_pass *pass = &conv->pass[which];
+    bool forward = which == LS_DNN_FORWARD;
+    LS_ASSERT(pass->product != NULL);
+    ls_arena used = {0};
+    operand at_in = operand_take(conv, &used, in, true, pass);
+    operand at_out = operand_take(conv, &used, out, false, pass);
+    float *scratch = scratch_take(conv, &used, ls_dnn_product_scratch_bytes(pass->product));
+    operand_load(conv, forward ? &at_in : &at_out, forward ? in : out);
+    LS_TRY(ls_dnn_product_run(pass->product, at_in.product, pass->packed, at_out.product, scratch));
+    operand_store(conv, forward ? &at_out : &at_in, forward ? out : in);
+    return LS_OK;
+}
+
 ls_status ls_conv_forward(ls_conv *conv, const void *in, void *out)
 {
-    conv_pass *pass = &conv->pass[LS_DNN_FORWARD];
-    ls_arena used = {0};
-    operand from = operand_take(conv, &used, in, true, pass);
-    operand to = operand_take(conv, &used, out, false, pass);
-    float *scratch = scratch_take(conv, &used, ls_dnn_product_scratch_bytes(pass->product));
-    operand_load(conv, &from, in);
-    LS_TRY(ls_dnn_product_run(pass->product, from.product, pass->packed, to.product, scratch));
-    operand_store(conv, &to, out);
-    return LS_OK;
+    return run_pass(conv, LS_DNN_FORWARD, (void *)(uintptr_t)in, out);
 }
 
 ls_status ls_conv_forward_wide(ls_conv *conv, const void *in, float *out)
@@ -338,16 +346,7 @@ ls_status ls_conv_forward_wide(ls_conv *conv, const void *in, float *out)
 
 ls_status ls_conv_backward_data(ls_conv *conv, void *in_grad, const void *out_grad)
 {
-    conv_pass *pass = &conv->pass[LS_DNN_BACKWARD_DATA];
-    LS_ASSERT(pass->product != NULL);
-    ls_arena used = {0};
-    operand to = operand_take(conv, &used, in_grad, true, pass);
-    operand from = operand_take(conv, &used, out_grad, false, pass);
-    float *scratch = scratch_take(conv, &used, ls_dnn_product_scratch_bytes(pass->product));
-    operand_load(conv, &from, out_grad);
-    LS_TRY(ls_dnn_product_run(pass->product, to.product, pass->packed, from.product, scratch));
-    operand_store(conv, &to, in_grad);
-    return LS_OK;
+    return run_pass(conv, LS_DNN_BACKWARD_DATA, in_grad, (void *)(uintptr_t)out_grad);
 }
 
 ls_status ls_conv_backward_weights(ls_conv *conv, const void *in, const void *out_grad,

@@ -7,12 +7,12 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
+#include "kernels/entries.h"
+#include "kernels/lower.h"
 #include "backend.h"
 #include "dnn.h"
 #include "loops.h"
 #include "memory.h"
-#include "multi.h"
-#include "plan.h"
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
@@ -228,21 +228,7 @@ static const ls_backend_api table = {
     .event_record = cpu_event_record,
     .event_wait = cpu_event_wait,
     .stream_after = cpu_stream_after,
-    .plan_create = ls_plan_create,
-    .plan_destroy = ls_plan_destroy,
-    .plan_info = ls_plan_describe,
-    .plan_bind = ls_plan_bind,
-    .plan_params_changed = ls_plan_params_changed,
-    .plan_forward = ls_plan_forward,
-    .plan_backward = ls_plan_backward,
-    .plan_export = ls_plan_export,
-    .plan_force = ls_plan_force,
-    .scale = ls_multi_scale,
-    .convert = ls_multi_convert,
-    .accumulate = ls_multi_accumulate,
-    .unscale_check = ls_multi_unscale_check,
-    .optimizer_step = ls_multi_optimizer_step,
-    .scaler_update = ls_multi_scaler_update,
+    LS_ENTRIES,
 };
 
 const ls_backend_api *ls_backend_entry(void)

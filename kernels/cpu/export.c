@@ -1,8 +1,9 @@
-/* What the last forward left, in logical NCHW. */
+#include "export.h"
+
 #include <string.h>
 
 #include "kernels/plan_check.h"
-#include "plan.h"
+#include "kernels/lower.h"
 
 static float stored_value(const ls_plan *plan, int slot, int64_t index)
 {

@@ -1,12 +1,12 @@
-/* Branches taken as given: for the reference that follows another run's decisions. Element by
- * element, since only references pay for it. */
+/* Not vectorised: only reference runs, which repeat another run's branches, pay for it. */
+#include "force.h"
+
 #include <string.h>
 
 #include "kernels/core/log.h"
 #include "kernels/plan_check.h"
-#include "plan.h"
 
-/* to[i] = open[i] ? from[i] : 0, elements moved as they are. */
+/* to[i] = open[i] ? from[i] : 0, bits unchanged. */
 static void gate(const ls_plan *plan, const ls_op *op, const void *from, void *to)
 {
     int64_t count = plan->lower.slot[op->out].count;

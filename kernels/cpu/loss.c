@@ -1,11 +1,11 @@
+#include "loss.h"
+
 #include <math.h>
-#include <string.h>
 
 #include "kernels/core/half.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
-#include "parallel.h"
-#include "plan.h"
+#include "simple.h"
 
 /* ---- linear: y = x W^T + bias, rounded once -------------------------------------------------- */
 

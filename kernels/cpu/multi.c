@@ -6,6 +6,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/math/scaler.h"
+#include "multi_norm.h"
 
 /* Below this many elements a call runs in the caller: waking a team costs more than the work. */
 enum { PARALLEL_LEAST = 32768 };
@@ -29,8 +30,7 @@ const ls_multi_variant *ls_multi_choose(ls_isa widest)
 
 /* ---- one pass over a list, split among threads ----------------------------------------------- */
 
-/* Works on `count` elements of tensor `index` from `offset` on; true: something is not finite
- * there. */
+/* Processes `count` elements of tensor `index` from `offset` on; true if one is not finite. */
 typedef bool piece_work(const void *context, int index, int64_t offset, int64_t count);
 
 /* Elements [begin, end) of the concatenation. Returns the lowest index that reported, or INT_MAX.
@@ -91,11 +91,6 @@ static void check_match(ls_tensor_list list, ls_tensor_list other)
     }
 }
 
-static void *element(ls_tensor tensor, int64_t offset)
-{
-    return (char *)tensor.data + (size_t)offset * (tensor.dtype == LS_F32 ? 4u : 2u);
-}
-
 /* ---- elementwise between two lists ----------------------------------------------------------- */
 
 typedef struct pair_context {
@@ -109,8 +104,8 @@ static bool convert_piece(const void *opaque, int i, int64_t offset, int64_t cou
 {
     const pair_context *c = opaque;
     ls_tensor to = c->to.tensor[i], from = c->from.tensor[i];
-    c->variant->convert(element(to, offset), to.dtype, element(from, offset), from.dtype, c->factor,
-                        count);
+    c->variant->convert(ls_multi_element(to, offset), to.dtype, ls_multi_element(from, offset),
+                        from.dtype, c->factor, count);
     return false;
 }
 
@@ -127,8 +122,8 @@ static bool accumulate_piece(const void *opaque, int i, int64_t offset, int64_t 
 {
     const pair_context *c = opaque;
     ls_tensor from = c->from.tensor[i];
-    c->variant->accumulate(element(c->to.tensor[i], offset), element(from, offset), from.dtype,
-                           c->first, count);
+    c->variant->accumulate(ls_multi_element(c->to.tensor[i], offset),
+                           ls_multi_element(from, offset), from.dtype, c->first, count);
     return false;
 }
 
@@ -146,14 +141,14 @@ static bool unscale_piece(const void *opaque, int i, int64_t offset, int64_t cou
     const pair_context *c = opaque;
     ls_tensor from = c->from.tensor[i];
     if (c->to.count == 0) {
-        return c->variant->unscale(NULL, LS_F32, element(from, offset), from.dtype, c->factor,
-                                   count);
+        return c->variant->unscale(NULL, LS_F32, ls_multi_element(from, offset), from.dtype,
+                                   c->factor, count);
     }
     ls_tensor to = c->to.tensor[i];
-    bool bad = c->variant->unscale(element(to, offset), to.dtype, element(from, offset), from.dtype,
-                                   c->factor, count);
+    bool bad = c->variant->unscale(ls_multi_element(to, offset), to.dtype,
+                                   ls_multi_element(from, offset), from.dtype, c->factor, count);
     if (LS_PLANT(block_zeroed, false, i == 12 && count >= 192)) {
-        memset(element(to, offset + 64), 0, 64 * sizeof(float));
+        memset(ls_multi_element(to, offset + 64), 0, 64 * sizeof(float));
     }
     return bad;
 }
@@ -178,28 +173,6 @@ typedef struct step_context {
     const ls_optimizer_args *args;
     ls_multi_rule rule;
 } step_context;
-
-ls_multi_span ls_multi_span_at(const ls_optimizer_args *args, int index, int64_t offset)
-{
-    ls_tensor value = args->value.tensor[index], grad = args->grad.tensor[index];
-    ls_multi_span span = {
-        .value = element(value, offset),
-        .grad = element(grad, offset),
-        .value_type = value.dtype,
-        .grad_type = grad.dtype,
-    };
-    if (args->moment1.count != 0) {
-        span.moment1 = element(args->moment1.tensor[index], offset);
-    }
-    if (args->moment2.count != 0) {
-        span.moment2 = element(args->moment2.tensor[index], offset);
-    }
-    if (args->copy.count != 0 && args->copy.tensor[index].data != value.data) {
-        span.copy = element(args->copy.tensor[index], offset);
-        span.copy_type = args->copy.tensor[index].dtype;
-    }
-    return span;
-}
 
 static bool step_piece(const void *opaque, int i, int64_t offset, int64_t count)
 {
@@ -279,7 +252,7 @@ ls_status ls_multi_optimizer_step_with(const ls_multi_variant *variant, int thre
     return LS_OK;
 }
 
-/* ---- the table entries: everything is done at return ----------------------------------------- */
+/* ---- the table entries; the work is complete at return --------------------------------------- */
 
 ls_status ls_multi_scale(ls_backend *backend, ls_stream *stream, ls_tensor tensor, float factor)
 {

@@ -1,9 +1,7 @@
-/* LAMB and LARS: a pass for norms, then one for the step. The tensors are cut into chunks of a
- * fixed size, each with sums of its own, which are added in order of their place: no norm depends
- * on the number of threads. */
-#include "multi.h"
+/* One pass computes norms, a second one takes the step. Tensors are cut into chunks of a fixed size
+ * whose sums are added in order, so no norm depends on the number of threads. */
+#include "multi_norm.h"
 
-#include <limits.h>
 #include <stdlib.h>
 
 #include "kernels/core/log.h"
@@ -13,7 +11,7 @@ enum { CHUNK = 16384 }; /* elements; a multiple of the loops' block */
 typedef struct chunk {
     int index; /* of the tensor */
     int64_t offset, count;
-    double first, second; /* sums of squares over the chunk: see the passes */
+    double first, second; /* sums of squares over the chunk; each pass says of what */
 } chunk;
 
 typedef struct norms {
@@ -55,7 +53,7 @@ static ls_status cut(norms *n)
     return LS_OK;
 }
 
-/* first: of the gradient; second: of the value. */
+/* first: sum of squares of the gradient; second: of the value. */
 static void measure(const norms *n, chunk *c)
 {
     ls_multi_span span = ls_multi_span_at(n->args, c->index, c->offset);
@@ -63,7 +61,7 @@ static void measure(const norms *n, chunk *c)
     c->second = n->variant->squares(span.value, span.value_type, c->count);
 }
 
-/* first: of LAMB's update; the moments are moved. */
+/* Updates the moments. first: sum of squares of LAMB's update. */
 static void move_moments(const norms *n, chunk *c)
 {
     ls_multi_span span = ls_multi_span_at(n->args, c->index, c->offset);
@@ -95,8 +93,8 @@ static double total_of_first(const norms *n)
     return sum;
 }
 
-/* Gives every tensor its rule. The value's norm is in `second` of its chunks; what stands in
- * `first` is the gradient's (LARS) or the update's (LAMB). */
+/* Sets each tensor's rule from the sums of its chunks: `second` is the value's, `first` the
+ * gradient's (LARS) or the update's (LAMB). */
 static void make_rules(norms *n)
 {
     int64_t k = 0;

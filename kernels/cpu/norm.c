@@ -4,14 +4,14 @@
  * do not depend on the number of threads. Formulas: facts of torch.nn.BatchNorm2d; several ranks
  * are merged after Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for
  * computing sample variances". */
+#include "norm.h"
+
 #include <math.h>
 #include <string.h>
 
 #include "kernels/core/half.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
-#include "parallel.h"
-#include "plan.h"
 
 typedef struct field {
     int channels, block, blocks, images;

@@ -1,19 +1,23 @@
-#include "plan.h"
-
-#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/log.h"
+#include "kernels/entries.h"
+#include "kernels/lower.h"
 #include "kernels/plan_check.h"
-#include "memory.h"
+#include "export.h"
+#include "force.h"
+#include "loss.h"
+#include "norm.h"
 #include "parallel.h"
+#include "simple.h"
+#include "work.h"
 
 enum { FUSIONS_BYTES = 65536 };
 
-/* oneDNN asks OpenMP for the number of threads of the calling thread, when it makes and when it
- * runs. */
+/* oneDNN takes the number of threads from the calling thread's OpenMP setting, both when it creates
+ * a primitive and when it runs one. */
 static void use_threads(const ls_plan *plan)
 {
     omp_set_num_threads(plan->backend->threads);
@@ -196,7 +200,7 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
         }
         LS_TRY(ls_ready_report(&plan->ready, ready, context));
     }
-    LS_ASSERT(plan->ready.told == plan->ready.count);
+    LS_ASSERT(plan->ready.reported == plan->ready.count);
     return LS_OK;
 }
 

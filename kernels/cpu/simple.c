@@ -1,9 +1,10 @@
-/* Operations without parameters: joins of gradients, pools, the padded shortcut. */
+#include "simple.h"
+
 #include <string.h>
 
 #include "kernels/core/plant.h"
+#include "force.h"
 #include "parallel.h"
-#include "plan.h"
 
 static size_t element_bytes(const ls_plan *plan)
 {
@@ -86,7 +87,7 @@ static void average(ls_plan *plan, const ls_op *op, bool backward)
     }
 }
 
-/* ---- the padded shortcut: a copy, so the stored bits are moved as they are ------------------- */
+/* ---- the padded shortcut: copies the stored bits --------------------------------------------- */
 
 static int64_t element(const ls_slot *slot, int block, int64_t image, int channel, int h, int w)
 {
@@ -94,7 +95,7 @@ static int64_t element(const ls_slot *slot, int block, int64_t image, int channe
     return ((plane * slot->height + h) * slot->width + w) * block + channel % block;
 }
 
-/* forward: out[c,h,w] = c < C_in ? in[c,h*s,w*s] : 0; backward: the other way, 0 between. */
+/* forward: out[c,h,w] = c < C_in ? in[c,h*s,w*s] : 0; backward: the transpose, 0 elsewhere. */
 static void shortcut(ls_plan *plan, const ls_op *op, bool backward)
 {
     const ls_slot *in = &plan->lower.slot[op->in], *out = &plan->lower.slot[op->out];
@@ -193,6 +194,6 @@ void ls_simple_backward(ls_plan *plan, const ls_op *op)
         average(plan, op, true);
         break;
     default:
-        LS_ASSERT(op->kind == LS_OP_CONV || op->kind == LS_OP_LINEAR); /* only the join */
+        LS_ASSERT(op->kind == LS_OP_CONV || op->kind == LS_OP_LINEAR); /* only the sum */
     }
 }

@@ -1,11 +1,10 @@
-/* What each operation of a lowered network computes with here: how its activations lie in memory,
- * its product, its statistics, and the blocks of memory behind all of them. */
-#include <stdio.h>
+#include "work.h"
+
 #include <stdlib.h>
 
 #include "kernels/core/log.h"
+#include "kernels/lower.h"
 #include "memory.h"
-#include "plan.h"
 
 /* ---- layouts and products -------------------------------------------------------------------- */
 
@@ -17,7 +16,7 @@ static int block_of(const ls_backend *backend, int channels)
     return backend->isa != LS_ISA_PLAIN && channels % 8 == 0 ? 8 : 1;
 }
 
-/* Of one stored activation; blocks of channels take no room of their own. */
+/* Bytes of a stored activation; blocks of channels need no padding. */
 static size_t slot_bytes(void *context, const ls_plan_options *options, int channels, int height,
                          int width, bool is_input)
 {
@@ -79,7 +78,8 @@ static ls_status create_product(ls_plan *plan, const ls_op *op)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Where the pieces of plan->norms lie: filled twice, to size and to place. */
+/* Sets the pointers into plan->norms. The first call, before the block exists, only computes its
+ * size. */
 static void carve_norms(ls_plan *plan)
 {
     char *base = plan->norms.base;

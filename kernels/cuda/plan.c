@@ -332,7 +332,7 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
                                                                      : LS_CUDA_BACKWARD));
         LS_TRY(ls_ready_report(&plan->ready, ready, context));
     }
-    LS_ASSERT(plan->ready.told == plan->ready.count);
+    LS_ASSERT(plan->ready.reported == plan->ready.count);
     return LS_OK;
 }
 

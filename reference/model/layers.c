@@ -57,21 +57,3 @@ void ls_layers_backward_order(const ls_network *network, int *order)
     }
     LS_ASSERT(next == network->param_count);
 }
-
-const char *ls_layers_kind_name(ls_layer_kind kind)
-{
-    static const char *const names[] = {
-        [LS_LAYER_INPUT] = "input",
-        [LS_LAYER_CONV] = "conv",
-        [LS_LAYER_BATCH_NORM] = "batch_norm",
-        [LS_LAYER_RELU] = "relu",
-        [LS_LAYER_MAX_POOL] = "max_pool",
-        [LS_LAYER_ADD] = "add",
-        [LS_LAYER_SHORTCUT_PAD] = "shortcut_pad",
-        [LS_LAYER_AVG_POOL] = "avg_pool",
-        [LS_LAYER_LINEAR] = "linear",
-        [LS_LAYER_CROSS_ENTROPY] = "cross_entropy",
-    };
-    LS_ASSERT((size_t)kind < sizeof names / sizeof names[0]);
-    return names[kind];
-}

@@ -16,6 +16,5 @@ void ls_layers_extents(const ls_network *network, int image_size, ls_layer_exten
  * bias (as torch is seen to do). Parameters that no layer has come first, the last of them before
  * the others. */
 void ls_layers_backward_order(const ls_network *network, int *order);
-const char *ls_layers_kind_name(ls_layer_kind kind); /* "conv", "batch_norm", ... */
 
 #endif

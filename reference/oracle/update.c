@@ -55,14 +55,6 @@ double ls_update_squares(const double *value, int64_t count)
     return sum;
 }
 
-double ls_update_unscale(double grad, double scale, double *error)
-{
-    int exponent;
-    bool exact = frexp(scale, &exponent) == 0.5;
-    *error = (exact ? 0 : 2 * LS_INTERVAL_UNIT * fabs(grad / scale)) + LS_INTERVAL_TINY;
-    return grad / scale;
-}
-
 /* ---- norms ----------------------------------------------------------------------------------- */
 
 /* The root of a sum of n squares, where each term is `errors` (a 2-norm) off: f32 sums in any order

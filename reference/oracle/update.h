@@ -64,17 +64,13 @@ typedef struct ls_update_tensor {
     double *moment[2], *moment_error[2];
 } ls_update_tensor;
 
-/* LS_ERR_INFRA where there is no memory. */
+/* LS_ERR_INFRA without memory. */
 ls_status ls_update_step(const ls_update_rule *rule, ls_update_tensor *tensor);
 double ls_update_squares(const double *value, int64_t count);
-/* LS_UPDATE_KINDS for a name that is none of "sgd", "adam", "adamw", "lamb", "lars". */
+/* LS_UPDATE_KINDS for a name other than "sgd", "adam", "adamw", "lamb", "lars". */
 ls_update_kind ls_update_find(const char *name);
 /* How many moments, and torch.optim's names of them. */
 int ls_update_moments(const ls_update_rule *rule);
 const char *ls_update_moment_name(ls_update_kind kind, int moment);
-
-/* grad / scale, and how far f32(grad) * f32(1/scale) may be from it: nothing where the scale is a
- * power of two (subnormals of f32 apart, 2^-126). */
-double ls_update_unscale(double grad, double scale, double *error);
 
 #endif

@@ -328,16 +328,11 @@ START_TEST(arenas)
     ck_assert_int_eq(second, LS_ARENA_ALIGN);
     ck_assert_int_eq(packed, second + 100);
     ck_assert_int_eq(third % LS_ARENA_ALIGN, 0);
-    ck_assert_int_eq(ls_arena_commit_host(&arena, "a test"), LS_OK);
-    ck_assert(((uintptr_t)arena.base & (LS_ARENA_ALIGN - 1)) == 0);
-    for (size_t i = 0; i < arena.bytes; i++) {
-        ck_assert_int_eq(arena.base[i], 0);
-    }
-    ck_assert_ptr_eq(ls_arena_at(&arena, packed), arena.base + packed);
-    ls_arena_free_host(&arena);
-    ck_assert(arena.base == NULL && arena.bytes == 0);
-    ck_assert_int_eq(ls_arena_commit_host(&arena, "nothing"), LS_OK);
-    ls_arena_free_host(&arena);
+    ck_assert_int_eq(arena.bytes, third);
+    char block[4 * LS_ARENA_ALIGN];
+    ck_assert_int_le(arena.bytes, sizeof block);
+    arena.base = block;
+    ck_assert_ptr_eq(ls_arena_at(&arena, packed), block + packed);
 }
 END_TEST
 

@@ -125,18 +125,6 @@ START_TEST(oracle_equals_apex)
 }
 END_TEST
 
-START_TEST(unscaling)
-{
-    double error;
-    /* 1e-8 at 65536 is 6.5517e-4 in fp16 and comes back as 9.99717e-9 */
-    ck_assert_double_eq_tol(ls_update_unscale(6.551742553710938e-4, 65536, &error), 9.99717e-9,
-                            1e-14);
-    ck_assert_double_eq(error, 0x1p-126);
-    ck_assert_double_eq(ls_update_unscale(3, 1000, &error), 0.003);
-    ck_assert_double_ge(error, 0.003 * 0x1p-24);
-}
-END_TEST
-
 /* ---- a dump's step ----------------------------------------------------------------------------
  */
 
@@ -248,7 +236,6 @@ int main(void)
     TCase *tests = tcase_create("optim");
     tcase_add_loop_test(tests, oracle_equals_pytorch, 0, (int)(sizeof goldens / sizeof *goldens));
     tcase_add_loop_test(tests, oracle_equals_apex, 0, (int)(sizeof apex / sizeof *apex));
-    tcase_add_test(tests, unscaling);
     tcase_add_loop_test(tests, planted_steps_are_caught, 0, PLANTS);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

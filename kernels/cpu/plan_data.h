@@ -1,11 +1,11 @@
-/* A plan: the network lowered to operations (kernels/lower.h) on placed memory. work.c decides what
- * each operation computes with and how activations lie, plan.c owns it all and runs it. */
-#ifndef LS_CPU_PLAN_H
-#define LS_CPU_PLAN_H
+/* The data of a plan: a lowered network (kernels/lowered.h) with its engines and memory. work.c
+ * chooses the engine of each operation and the layout of activations, plan.c owns the plan and runs
+ * it. */
+#ifndef LS_CPU_PLAN_DATA_H
+#define LS_CPU_PLAN_DATA_H
 
 #include "kernels/core/arena.h"
-#include "kernels/entries.h"
-#include "kernels/lower.h"
+#include "kernels/lowered.h"
 #include "kernels/ready.h"
 #include "backend.h"
 #include "conv.h"
@@ -21,19 +21,19 @@ typedef struct ls_norm {
     ls_lane_back *back; /* [C/B] */
 } ls_norm;
 
-/* Of one operation of the lowering, plan->work[] beside lower.op[]. */
+/* Data of one operation: plan->work[i] belongs to lower.op[i]. */
 typedef struct ls_work {
     ls_conv *conv;   /* convolution and linear */
     ls_norm norm[2]; /* [1] where the operation is dual */
-    uint8_t *tap; /* pool: the chosen position of each output; ReLU of a plan whose branches can be
-                     forced: 1 where open; in the slot's order */
+    uint8_t *tap; /* pool: the chosen position of each output; ReLU of a plan with forced_branches:
+                     1 where open; in the slot's order */
     size_t tap_offset;
-    bool forced; /* tap is given */
+    bool forced; /* tap was set by plan_force */
 } ls_work;
 
-/* Of one stored activation, plan->layout[] beside lower.slot[]. */
+/* Layout of one stored activation: plan->layout[i] belongs to lower.slot[i]. */
 typedef struct ls_layout {
-    int block;     /* channels that lie together: [N][C/block][H][W][block] */
+    int block;     /* channels stored together: [N][C/block][H][W][block] */
     size_t offset; /* in plan->activations */
 } ls_layout;
 
@@ -50,7 +50,7 @@ struct ls_plan {
     ls_arena gradients;
     ls_arena packed; /* weights of products */
     ls_arena norms;  /* statistics and coefficients */
-    char *scratch;   /* of products; one after the other */
+    char *scratch;   /* of products; each one uses it in turn */
     size_t scratch_bytes;
     double *partial[3]; /* [N][C] per plane: mean and m2, or sums of gradients */
     float *gathered;    /* SyncBN: mine, then all */
@@ -95,29 +95,5 @@ static inline int64_t ls_plan_stored_index(const ls_plan *plan, int slot, int64_
     int64_t plane = image * (s->channels / block) + channel / block;
     return (plane * pixels + pixel) * block + channel % block;
 }
-
-/* work.c: layouts, products and memory of a lowered network. */
-ls_status ls_work_create(ls_plan *plan);
-void ls_work_destroy(ls_plan *plan);
-void ls_work_describe(const ls_plan *plan, char *text, size_t bytes);
-/* norm.c */
-ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, const ls_op *op);
-ls_status ls_norm_backward(ls_plan *plan, ls_stream *stream, const ls_op *op);
-/* simple.c: everything without parameters. */
-void ls_simple_forward(ls_plan *plan, const ls_op *op);
-void ls_simple_backward(ls_plan *plan, const ls_op *op);
-/* loss.c: linear with its bias, and softmax cross entropy. */
-ls_status ls_loss_linear_forward(ls_plan *plan, const ls_op *op);
-ls_status ls_loss_linear_backward(ls_plan *plan, const ls_op *op);
-ls_status ls_loss_forward(ls_plan *plan, const ls_op *op, const int64_t *target);
-void ls_loss_backward(ls_plan *plan, const ls_op *op, float factor);
-/* export.c */
-ls_status ls_export_copy(ls_plan *plan, ls_export what, int index, void *host, int64_t bytes);
-
-/* force.c */
-void ls_force_relu(const ls_plan *plan, const ls_op *op);
-void ls_force_relu_back(const ls_plan *plan, const ls_op *op, const void *gradient);
-void ls_force_pool(const ls_plan *plan, const ls_op *op);
-ls_status ls_force_branch(ls_plan *plan, int branch, const void *host, int64_t bytes);
 
 #endif

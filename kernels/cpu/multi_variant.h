@@ -1,0 +1,84 @@
+/* The loops that each vector variant implements (multi_plain.c, multi_avx2.c, multi_avx512.c). */
+#ifndef LS_CPU_MULTI_VARIANT_H
+#define LS_CPU_MULTI_VARIANT_H
+
+#include "kernels/kernels.h"
+#include "kernels/math/adam.h"
+#include "kernels/math/lamb.h"
+#include "kernels/math/lars.h"
+#include "kernels/math/sgd.h"
+
+/* Constants of one optimizer step. */
+typedef struct ls_multi_rule {
+    ls_optimizer_kind kind;
+    float lr, momentum, weight_decay; /* SGD, LARS */
+    ls_sgd_rule sgd;                  /* the same; LARS's decay is in its own rule */
+    ls_adam_rule adam;
+    ls_lamb_rule lamb;
+    ls_lars_rule lars; /* of one tensor */
+    float ratio;       /* LAMB: lr times the trust ratio of one tensor */
+} ls_multi_rule;
+
+/* A run of elements of one tensor. Moments and copy are NULL where there are none. */
+typedef struct ls_multi_span {
+    void *value;
+    const void *grad;
+    void *moment1, *moment2, *copy;
+    ls_dtype value_type, grad_type, moment1_type, moment2_type, copy_type;
+} ls_multi_span;
+
+typedef struct ls_multi_variant {
+    const char *name;
+    /* to = round(from * factor); `to` may be `from` with the same type. */
+    void (*convert)(void *to, ls_dtype to_type, const void *from, ls_dtype from_type, float factor,
+                    int64_t count);
+    void (*accumulate)(float *sum, const void *from, ls_dtype from_type, bool first, int64_t count);
+    /* As convert, returns whether an element of `from` (or of a half `to`) is inf or NaN; with `to`
+     * NULL it looks only. */
+    bool (*unscale)(void *to, ls_dtype to_type, const void *from, ls_dtype from_type, float factor,
+                    int64_t count);
+    /* Returns whether a value, moment or copy is inf or NaN after the step. */
+    bool (*step)(const ls_multi_rule *rule, const ls_multi_span *span, int64_t count);
+    /* Sum of squares in double: 16 interleaved sums per block of 512, then the blocks in order. */
+    double (*squares)(const void *from, ls_dtype type, int64_t count);
+    /* LAMB's first pass: moves the moments; returns the update's sum of squares. */
+    double (*lamb_moments)(const ls_multi_rule *rule, const ls_multi_span *span, int64_t count);
+} ls_multi_variant;
+
+extern const ls_multi_variant ls_multi_plain;
+#if defined(__x86_64__)
+extern const ls_multi_variant ls_multi_avx2;
+extern const ls_multi_variant ls_multi_avx512;
+#endif
+
+/* Address of element `offset`. */
+static inline void *ls_multi_element(ls_tensor tensor, int64_t offset)
+{
+    return (char *)tensor.data + (size_t)offset * (tensor.dtype == LS_F32 ? 4u : 2u);
+}
+
+/* The span of tensor `index` of args that starts at element `offset`. */
+static inline ls_multi_span ls_multi_span_at(const ls_optimizer_args *args, int index,
+                                             int64_t offset)
+{
+    ls_tensor value = args->value.tensor[index], grad = args->grad.tensor[index];
+    ls_multi_span span = {
+        .value = ls_multi_element(value, offset),
+        .grad = ls_multi_element(grad, offset),
+        .value_type = value.dtype,
+        .grad_type = grad.dtype,
+    };
+    if (args->moment1.count != 0) {
+        span.moment1 = ls_multi_element(args->moment1.tensor[index], offset);
+    }
+    if (args->moment2.count != 0) {
+        span.moment2 = ls_multi_element(args->moment2.tensor[index], offset);
+    }
+    if (args->copy.count != 0 && args->copy.tensor[index].data != value.data) {
+        span.copy = ls_multi_element(args->copy.tensor[index], offset);
+        span.copy_type = args->copy.tensor[index].dtype;
+    }
+    return span;
+}
+
+#endif

@@ -1,0 +1,86 @@
+/* A lowered network: the fused operations on stored activations that every backend runs. lower.c
+ * makes the operations and slots from the list of layers and decides which layers share a pass;
+ * grad_layout.c walks the backward pass and assigns memory to the gradient of each activation. The
+ * cost of an operation and the layout of its values in memory are up to the backend. */
+#ifndef LS_LOWERED_H
+#define LS_LOWERED_H
+
+#include <stddef.h>
+
+#include "kernels.h"
+
+/* A stored activation: the output of one layer. */
+typedef struct ls_slot {
+    int layer, channels, height, width;
+    int64_t count; /* elements, N x C x H x W */
+    size_t bytes;  /* in memory, as the backend lays it out; its gradient takes the same */
+    bool wants_gradient;
+} ls_slot;
+
+typedef enum ls_op_kind {
+    LS_OP_CONV,
+    LS_OP_LINEAR,
+    LS_OP_NORM, /* batch norm [+ residual or a second batch norm] [+ ReLU] */
+    LS_OP_RELU,
+    LS_OP_ADD, /* [+ ReLU] */
+    LS_OP_POOL,
+    LS_OP_SHORTCUT,
+    LS_OP_AVERAGE,
+    LS_OP_LOSS,
+} ls_op_kind;
+
+enum { LS_NO_BUFFER = -1 };
+
+/* Buffers of gradients are numbers of ls_lower.grad[]. */
+typedef struct ls_op {
+    ls_op_kind kind;
+    int layer;             /* whose parameters and sizes these are */
+    int in, residual, out; /* slots; residual: second operand of an add or a norm; -1: none */
+    bool relu;
+    int norm[2]; /* layers of the batch norms; [1] only if `dual`; -1: none */
+    bool dual;   /* the residual passes through norm[1] first */
+    /* backward */
+    int dy[2];    /* contributions to the gradient of `out`; dy[1] may be absent */
+    int g;        /* their sum, gated; may be dy[0] */
+    bool store_g; /* g has to be written */
+    int dx;       /* gradient of `in`; absent where nothing reads it; may be g */
+    int dx2;      /* dual: gradient of `residual`; may be g */
+    bool onto;    /* dx holds another contribution already: this one is added to it */
+} ls_op;
+
+typedef struct ls_grad_buffer {
+    size_t bytes, offset; /* in one block of ls_lower.gradient_bytes */
+    int references;       /* readers to come, while the layout is computed */
+} ls_grad_buffer;
+
+typedef struct ls_lower {
+    const ls_network *network; /* borrowed */
+    ls_plan_options options;
+    int slot_count, op_count, grad_count;
+    ls_slot *slot;
+    ls_op *op;
+    ls_grad_buffer *grad;
+    int *slot_of_layer;    /* -1 where fusion stores nothing */
+    size_t gradient_bytes; /* of the block that holds all gradients of activations */
+} ls_lower;
+
+/* Bytes that the backend stores for [N,channels,height,width] of the plan's type; `context` is the
+ * backend's own. */
+typedef size_t ls_lower_slot_bytes(void *context, const ls_plan_options *options, int channels,
+                                   int height, int width, bool is_input);
+
+/* Whether the backend's product can add its dx to the values already in the buffer and round the
+ * sum once. Asked for convolutions whose input has a second reader, which backward reached first.
+ */
+typedef bool ls_lower_adds(void *context, const ls_lower *lower, const ls_op *op);
+
+/* Properties of a backend that the lowering depends on. */
+typedef struct ls_lower_backend {
+    ls_lower_slot_bytes *slot_bytes;
+    ls_lower_adds *adds; /* NULL: no product does */
+    bool gates_twice;    /* dual norm: recompute the ReLU mask in both backward passes; the masked
+                            gradient is not stored */
+    void *context;
+} ls_lower_backend;
+
+#endif
