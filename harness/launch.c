@@ -23,7 +23,8 @@ enum { EXIT_TIMED_OUT = 124 }; /* as timeout(1) */
 typedef struct arguments {
     int nproc, nnodes, node_rank, local_nodes, master_port;
     double grace_s, limit_s;
-    int look_ranks, file_bytes_max;
+    int look_ranks;
+    int64_t file_bytes_max;
     bool env_from_stdin, look_oversubscribed;
     const char *master_addr, *log_dir, *look, *look_device;
     char **command;
@@ -88,17 +89,23 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static int parse_count(struct argp_state *state, const char *name, const char *text, int least,
-                       int most)
+static int64_t parse_integer(struct argp_state *state, const char *name, const char *text,
+                             int64_t least, int64_t most)
 {
     char *end = NULL;
     errno = 0;
-    long value = strtol(text, &end, 10);
+    long long value = strtoll(text, &end, 10);
     if (errno != 0 || end == text || *end != '\0' || value < least || value > most) {
-        argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s', allowed: %d to %d", name, text, least,
-                     most);
+        argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s', allowed: %lld to %lld", name, text,
+                     (long long)least, (long long)most);
     }
-    return (int)value;
+    return value;
+}
+
+static int parse_count(struct argp_state *state, const char *name, const char *text, int least,
+                       int most)
+{
+    return (int)parse_integer(state, name, text, least, most);
 }
 
 static double parse_seconds(struct argp_state *state, const char *name, const char *text)
@@ -195,7 +202,7 @@ static error_t parse_one(int key, char *text, struct argp_state *state)
         given->env_from_stdin = true;
         return 0;
     case OPTION_FILE_BYTES:
-        given->file_bytes_max = parse_count(state, "--file-bytes", text, 1, INT_MAX);
+        given->file_bytes_max = parse_integer(state, "--file-bytes", text, 1, INT64_MAX);
         return 0;
     case OPTION_LOOK:
         given->look = text;

@@ -30,6 +30,9 @@ cJSON *ls_outcome_json(const ls_outcome *outcome, int first)
     cJSON_AddNumberToObject(object, "started_ns", (double)outcome->started_ns); /* ls_clock_ns */
     cJSON_AddNumberToObject(object, "seconds",
                             (double)(outcome->ended_ns - outcome->started_ns) * 1e-9);
+    if (outcome->why[0] != '\0') {
+        cJSON_AddStringToObject(object, "why", outcome->why);
+    }
     cJSON *ranks = cJSON_AddArrayToObject(object, "ranks");
     for (int i = 0; i < outcome->rank_count; i++) {
         const ls_proc *rank = &outcome->rank[i];

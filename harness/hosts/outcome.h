@@ -28,11 +28,12 @@ typedef struct ls_outcome {
     double user_s, system_s;
     int rank_count;
     ls_proc *rank; /* malloc'ed, [rank_count] */
+    char why[360]; /* of a host that started no rank or was lost: its last words; or "" */
 } ls_outcome;
 
 void ls_outcome_free(ls_outcome *outcome);
-/* {"state","first_rank","code","signal","seconds","ranks":[{rank,code,signal,seconds,...}]}; ranks
- * are numbered from `first`. */
+/* {"state","first_rank","code","signal","seconds","why","ranks":[{rank,code,signal,seconds,...}]};
+ * ranks are numbered from `first`. */
 cJSON *ls_outcome_json(const ls_outcome *outcome, int first);
 /* Parses ls_outcome_json's object. The caller frees ranks[ranks] with ls_outcome_free; times count
  * from 0. False when the object is not an outcome of that many ranks. */

@@ -110,6 +110,7 @@ static void read_outcome(ls_record *record)
     record->code = (int)ls_json_integer(outcome, "code", 0);
     record->signal = (int)ls_json_integer(outcome, "signal", 0);
     record->seconds = ls_json_number(outcome, "seconds", 0);
+    ls_text_put(record->why, sizeof record->why, "%s", ls_json_string(outcome, "why", ""));
     const cJSON *entry;
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(outcome, "ranks"))
     {

@@ -61,6 +61,7 @@ typedef struct ls_record {
     int world;
     ls_record_rank *rank; /* [world] */
     cJSON *job;           /* the whole of job.json, or NULL */
+    char why[360];        /* of a host that started no rank or was lost: its last words; or "" */
     char broken[360];     /* the first line of events that is none, shown; "" where all are */
 } ls_record;
 

@@ -108,9 +108,26 @@ static void consider(ls_outcome *out, blame *b, int rank, const ls_outcome *node
     if (better) {
         *b = (blame){.any = true, .victim = victim, .ended_ns = ended_ns};
         out->first_rank = rank;
+        out->why[0] = '\0';
         out->code = node->code;
         out->signal = node->signal;
         out->state = node->signal != 0 ? LS_OUTCOME_KILLED : LS_OUTCOME_FAILED;
+    }
+}
+
+/* Host k takes the blame, unless a rank of another host failed by itself. Its ranks' logs are empty
+ * or not there: `why`, the host's own last words, is kept instead. */
+static void blame_host(const ls_job *job, int k, ls_outcome_state state, int64_t ended_ns,
+                       const char *why, ls_outcome *out, blame *b)
+{
+    if (!b->any || b->victim) {
+        *b = (blame){.any = true, .ended_ns = ended_ns};
+        out->state = state;
+        out->first_rank = k * (job->world / job->host_count);
+        out->code = LS_ERR_INFRA;
+        out->signal = 0;
+        ls_text_put(out->why, sizeof out->why, "host %s%s", job->hosts->host[k].name, why);
+        ls_log_error("job %s: %s", job->id, out->why);
     }
 }
 
@@ -127,16 +144,13 @@ static void take_lost(const ls_job *job, const ls_outcome *channels, int k, cons
                       .code = LS_ERR_INFRA,
                       .ended_ns = channel->ended_ns - channel->started_ns};
     }
-    if (!ours && (!b->any || b->victim)) {
-        ls_log_error("job %s: host %s ended without a report (%s %d)%s%s", job->id,
-                     job->hosts->host[k].name, channel->signal != 0 ? "signal" : "exit code",
-                     channel->signal != 0 ? channel->signal : channel->code,
-                     said[0] != '\0' ? ": " : "", said);
-        *b = (blame){.any = true, .ended_ns = channel->ended_ns};
-        out->state = LS_OUTCOME_FAILED;
-        out->first_rank = k * per_host;
-        out->code = LS_ERR_INFRA;
-        out->signal = 0;
+    if (!ours) {
+        char why[sizeof out->why];
+        ls_text_put(why, sizeof why, " ended without a report (%s %d)%s%s",
+                    channel->signal != 0 ? "signal" : "exit code",
+                    channel->signal != 0 ? channel->signal : channel->code,
+                    said[0] != '\0' ? ": " : "", said);
+        blame_host(job, k, LS_OUTCOME_FAILED, channel->ended_ns, why, out, b);
     }
 }
 
@@ -162,11 +176,12 @@ static void put_together(const ls_job *job, const ls_outcome *channels, ls_outco
             continue;
         }
         memcpy(&out->rank[k * per_host], node.rank, (size_t)per_host * sizeof *node.rank);
-        if (node.first_rank >= 0 && node.state != LS_OUTCOME_STOPPED) {
-            consider(out, &b, k * per_host + node.first_rank, &node, channels->rank[k].started_ns);
-        }
         if (node.state == LS_OUTCOME_NOT_STARTED) {
-            ls_log_error("job %s: host %s: %s", job->id, job->hosts->host[k].name, said);
+            char why[sizeof out->why];
+            ls_text_put(why, sizeof why, ": %s", said);
+            blame_host(job, k, node.state, channels->rank[k].ended_ns, why, out, &b);
+        } else if (node.first_rank >= 0 && node.state != LS_OUTCOME_STOPPED) {
+            consider(out, &b, k * per_host + node.first_rank, &node, channels->rank[k].started_ns);
         }
         ls_outcome_free(&node);
         cJSON_Delete(report);

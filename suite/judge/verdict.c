@@ -59,6 +59,9 @@ static void set_failed(const ls_record *record, ls_verdict *out)
     char line[240];
     int rank = record->first_rank < 0 ? 0 : record->first_rank;
     ls_record_last_line(record, rank, line, (int)sizeof line);
+    if (record->why[0] != '\0') {
+        ls_text_put(line, sizeof line, "%s", record->why);
+    }
     switch (record->code) {
     case LS_ERR_UNSUPPORTED:
         set_unsupported(record, out);
@@ -121,7 +124,8 @@ bool ls_verdict_of_outcome(const ls_record *record, ls_verdict *out)
         ls_verdict_set(out, LS_SKIP, "the run was stopped");
         return true;
     case LS_RECORD_NOT_STARTED:
-        ls_verdict_set(out, LS_INFRA, "the job could not be started");
+        ls_verdict_set(out, LS_INFRA, "the job could not be started%s%s",
+                       record->why[0] != '\0' ? ": " : "", record->why);
         return true;
     }
     return false;

@@ -15,8 +15,10 @@
 #include "harness/hosts/probe.h"
 #include "harness/hosts/remote.h"
 #include "harness/run/job_run.h"
+#include "harness/run/matrix.h"
 #include "kernels/core/text.h"
 #include "kernels/core/clock.h"
+#include "suite/suite.h"
 
 /* ssh's last word is a line for the remote shell, the one before it the host. */
 static const char fake_ssh[] =
@@ -256,6 +258,75 @@ START_TEST(record_of_each_ending)
 }
 END_TEST
 
+/* What a case says of a job whose ranks could not be started, or whose host left without a word. */
+static void assert_reason(const ls_job *job, const char *reason)
+{
+    ls_record record;
+    ls_verdict verdict = {.code = LS_PASS};
+    ck_assert_int_eq(ls_record_read(job->directory, &record), LS_OK);
+    ck_assert(ls_verdict_of_outcome(&record, &verdict));
+    ck_assert_int_eq(verdict.code, LS_INFRA);
+    assert_line(verdict.evidence, reason);
+    ls_record_free(&record);
+}
+
+START_TEST(evidence_of_the_matrix)
+{
+    ls_hosts hosts;
+    ls_job job;
+    ls_outcome outcome;
+    bool resumed;
+    char said[2048];
+    ck_assert_int_eq(look("a,b", &hosts, said), LS_OK);
+    write_script("trainer", "#!/bin/sh\nulimit -f\n"); /* in units of 512 bytes */
+    char subject[128];
+    ls_text_put(subject, sizeof subject, "%s/trainer", folder);
+    ls_matrix_site site = {
+        .subject = subject, .run_directory = folder, .device = "cpu", .cores = 2, .hosts = &hosts};
+    ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE);
+    spec.world = spec.nodes = 2;
+    spec.real_nodes = true;
+    ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
+    ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_OK);
+    ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
+    ls_outcome_free(&outcome);
+    char path[600], wanted[32];
+    ls_text_put(path, sizeof path, "%s/rank1.log", job.directory);
+    ls_text_put(wanted, sizeof wanted, "%lld\n", (long long)job.file_bytes_max / 512);
+    char *text = ls_text_read(path);
+    ck_assert_ptr_nonnull(text);
+    ck_assert_str_eq(text, wanted);
+    free(text);
+    ls_job_free(&job);
+    /* a trainer that is not there */
+    site.subject = "/nonexistent/trainer";
+    ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
+    ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_OK);
+    ck_assert_int_eq(outcome.state, LS_OUTCOME_NOT_STARTED);
+    ls_outcome_free(&outcome);
+    assert_reason(
+        &job, "host a: lockstep-launch: error: cannot run '/nonexistent/trainer': No such file");
+    ls_job_free(&job);
+}
+END_TEST
+
+/* A host that could be reached when the run began cannot be any more. */
+START_TEST(a_host_that_is_lost)
+{
+    ls_hosts hosts;
+    ls_job job;
+    char said[2048];
+    ck_assert_int_eq(look("a,b", &hosts, said), LS_OK);
+    ls_text_put(hosts.host[1].name, sizeof hosts.host[1].name, "gone");
+    ls_outcome outcome = run(&hosts, "exec sleep 60", 20, &job);
+    ck_assert_int_eq(outcome.state, LS_OUTCOME_FAILED);
+    ck_assert_int_eq(outcome.first_rank, 2);
+    ls_outcome_free(&outcome);
+    assert_reason(&job, "host gone ended without a report (exit code 255): ssh: connect to host "
+                        "gone port 22: Connection refused");
+}
+END_TEST
+
 /* ---- the other end of the line ----------------------------------------------------------------
  */
 
@@ -346,6 +417,8 @@ int main(void)
     tcase_add_test(tests, environment);
     tcase_add_test(tests, slurm);
     tcase_add_loop_test(tests, record_of_each_ending, 0, (int)(sizeof endings / sizeof *endings));
+    tcase_add_test(tests, evidence_of_the_matrix);
+    tcase_add_test(tests, a_host_that_is_lost);
     tcase_add_test(tests, hung_up);
     tcase_add_loop_test(tests, wrong_order, 0, (int)(sizeof wrong_orders / sizeof *wrong_orders));
     suite_add_tcase(suite, tests);
