@@ -7,6 +7,7 @@
 #include "tables_band.h"
 #include "tables_curves.h"
 #include "tables_speed.h"
+#include "kernels/core/text.h"
 
 enum { JOBS_MAX = 128, SENTENCE_BYTES = 1024 };
 
@@ -37,15 +38,14 @@ static void append_ratio(char *text, const ls_report_job *over, const ls_report_
     ls_report_data_level(over, a);
     ls_report_data_level(under, b);
     if (!isfinite(ratio.low)) {
-        ls_tables_append(text, SENTENCE_BYTES,
-                         "%s measured %.2f x %s over too few steps to be sure", a, ratio.value, b);
+        ls_text_add(text, SENTENCE_BYTES, "%s measured %.2f x %s over too few steps to be sure", a,
+                    ratio.value, b);
     } else if (ls_tables_speed_resolved(ratio)) {
-        ls_tables_append(text, SENTENCE_BYTES, "%s is %.2f x %s [%.2f, %.2f]", a, ratio.value, b,
-                         ratio.low, ratio.high);
+        ls_text_add(text, SENTENCE_BYTES, "%s is %.2f x %s [%.2f, %.2f]", a, ratio.value, b,
+                    ratio.low, ratio.high);
     } else {
         ls_stats_sentence(ratio, difference, sizeof difference);
-        ls_tables_append(text, SENTENCE_BYTES, "%s and %s cannot be told apart (%s)", a, b,
-                         difference);
+        ls_text_add(text, SENTENCE_BYTES, "%s and %s cannot be told apart (%s)", a, b, difference);
     }
 }
 
@@ -69,11 +69,11 @@ static void advise_levels(const ls_report_run *run, cJSON *advice)
     char text[SENTENCE_BYTES] = "";
     for (int i = 0, said = 0; i < count; i++) {
         if (jobs[i] != fastest) {
-            ls_tables_append(text, sizeof text, "%s", said++ > 0 ? ", " : "Opt levels: ");
+            ls_text_add(text, sizeof text, "%s", said++ > 0 ? ", " : "Opt levels: ");
             append_ratio(text, fastest, jobs[i]);
         }
     }
-    ls_tables_append(
+    ls_text_add(
         text, sizeof text, "%s",
         emulated ? ". Half is emulated here (16-bit storage, f32 arithmetic), so this order says "
                    "nothing about a machine with half-precision units."
@@ -86,11 +86,10 @@ static void advise_loss(const ls_report_run *run, cJSON *advice)
     ls_tables_band band;
     if (ls_tables_band_read(run, &band)) {
         char text[SENTENCE_BYTES] = "", sentence[320];
-        ls_tables_append(
-            text, sizeof text,
-            "Loss: after %d steps of %s %s, where another O0 run would end 95 %% of the "
-            "time.",
-            band.steps, band.job->arch, ls_tables_band_sentence(&band, sentence));
+        ls_text_add(text, sizeof text,
+                    "Loss: after %d steps of %s %s, where another O0 run would end 95 %% of the "
+                    "time.",
+                    band.steps, band.job->arch, ls_tables_band_sentence(&band, sentence));
         say(advice, text);
         return;
     }
@@ -106,28 +105,28 @@ static void advise_loss(const ls_report_run *run, cJSON *advice)
         }
         double loss = ls_tables_curves_final_loss(jobs[i]);
         ls_report_data_level(jobs[i], level);
-        ls_tables_append(text, sizeof text, "%s", said++ > 0 ? ", " : "Loss at the end: ");
+        ls_text_add(text, sizeof text, "%s", said++ > 0 ? ", " : "Loss at the end: ");
         if (repeats == 1) {
-            ls_tables_append(text, sizeof text, "%s %.3f (%+.1f %% of O0)", level, loss,
-                             100 * (loss / low - 1));
+            ls_text_add(text, sizeof text, "%s %.3f (%+.1f %% of O0)", level, loss,
+                        100 * (loss / low - 1));
         } else {
-            ls_tables_append(text, sizeof text, "%s %.3f is %s", level, loss,
-                             loss >= low && loss <= high ? "inside"
-                             : loss < low                ? "below"
-                                                         : "above");
+            ls_text_add(text, sizeof text, "%s %.3f is %s", level, loss,
+                        loss >= low && loss <= high ? "inside"
+                        : loss < low                ? "below"
+                                                    : "above");
         }
     }
     if (said == 0) {
         return;
     }
     if (repeats == 1) {
-        ls_tables_append(
+        ls_text_add(
             text, sizeof text,
             "; there is one O0 run (%.3f) and so no band: whether a level trains as well is not "
             "shown by this run.",
             low);
     } else {
-        ls_tables_append(
+        ls_text_add(
             text, sizeof text,
             " the band of %d O0 runs [%.3f, %.3f] (another O0 run would fall inside it %.0f %% of "
             "the time).",
@@ -146,14 +145,14 @@ static void advise_buckets(const ls_report_run *run, cJSON *advice)
     }
     char text[SENTENCE_BYTES] = "Buckets: ", size[24], difference[128];
     for (int i = 0; i < best_count; i++) {
-        ls_tables_append(text, sizeof text, "%s%s",
-                         i == 0                ? ""
-                         : i == best_count - 1 ? " and "
-                                               : ", ",
-                         ls_report_data_bucket(best[i]->bucket_mb, size));
+        ls_text_add(text, sizeof text, "%s%s",
+                    i == 0                ? ""
+                    : i == best_count - 1 ? " and "
+                                          : ", ",
+                    ls_report_data_bucket(best[i]->bucket_mb, size));
     }
-    ls_tables_append(text, sizeof text, "%s",
-                     best_count > 1 ? " cannot be told apart" : " is the fastest");
+    ls_text_add(text, sizeof text, "%s",
+                best_count > 1 ? " cannot be told apart" : " is the fastest");
     for (int i = 0; i < count; i++) {
         bool among = false;
         for (int b = 0; b < best_count; b++) {
@@ -162,11 +161,11 @@ static void advise_buckets(const ls_report_run *run, cJSON *advice)
         if (!among) {
             ls_stats_sentence(ls_tables_speed_ratio(jobs[i], fastest), difference,
                               sizeof difference);
-            ls_tables_append(text, sizeof text, "; %s is %s",
-                             ls_report_data_bucket(jobs[i]->bucket_mb, size), difference);
+            ls_text_add(text, sizeof text, "; %s is %s",
+                        ls_report_data_bucket(jobs[i]->bucket_mb, size), difference);
         }
     }
-    ls_tables_append(text, sizeof text, ".");
+    ls_text_add(text, sizeof text, ".");
     say(advice, text);
 }
 
@@ -180,16 +179,16 @@ static void advise_ranks(const ls_report_run *run, cJSON *advice)
     }
     const ls_stats_interval *efficiency = &job->speed.efficiency;
     char text[SENTENCE_BYTES] = "", level[24];
-    ls_tables_append(text, sizeof text,
-                     "Ranks: %d ranks do %.2f x the work of one at %s, efficiency %.2f", job->world,
-                     efficiency->value * job->world, ls_report_data_level(job, level),
-                     efficiency->value);
+    ls_text_add(text, sizeof text,
+                "Ranks: %d ranks do %.2f x the work of one at %s, efficiency %.2f", job->world,
+                efficiency->value * job->world, ls_report_data_level(job, level),
+                efficiency->value);
     if (isfinite(efficiency->low)) {
-        ls_tables_append(text, sizeof text, " [%.2f, %.2f]", efficiency->low, efficiency->high);
+        ls_text_add(text, sizeof text, " [%.2f, %.2f]", efficiency->low, efficiency->high);
     }
-    ls_tables_append(text, sizeof text, ".");
+    ls_text_add(text, sizeof text, ".");
     if (efficiency->low > 1) {
-        ls_tables_append(
+        ls_text_add(
             text, sizeof text,
             " More than ideal is no gain: the run of one rank was disturbed or ran under other "
             "conditions; measure it again.");
@@ -212,18 +211,17 @@ static void advise_nodes(const ls_report_run *run, cJSON *advice)
             ls_stats_interval ratio = ls_tables_speed_ratio(job, base);
             if (same && base->world == job->world) {
                 ls_stats_sentence(ratio, difference, sizeof difference);
-                ls_tables_append(
-                    text, sizeof text, "Nodes: %d ranks split over %d%s nodes instead of one: %s.",
-                    job->world, job->nodes, job->simulated ? " simulated" : "", difference);
+                ls_text_add(text, sizeof text,
+                            "Nodes: %d ranks split over %d%s nodes instead of one: %s.", job->world,
+                            job->nodes, job->simulated ? " simulated" : "", difference);
                 say(advice, text);
             } else if (same && !job->simulated && base->world * job->nodes == job->world) {
                 double share = ratio.value / job->nodes;
-                ls_tables_append(
-                    text, sizeof text,
-                    "Nodes: %d%s nodes %s (%.2f of %d times one node; they pay from %.1f).",
-                    job->nodes, job->simulated ? " simulated" : "",
-                    share >= NODES_PAY_MIN ? "pay" : "do not pay", share, job->nodes,
-                    NODES_PAY_MIN);
+                ls_text_add(text, sizeof text,
+                            "Nodes: %d%s nodes %s (%.2f of %d times one node; they pay from %.1f).",
+                            job->nodes, job->simulated ? " simulated" : "",
+                            share >= NODES_PAY_MIN ? "pay" : "do not pay", share, job->nodes,
+                            NODES_PAY_MIN);
                 say(advice, text);
             }
         }

@@ -11,6 +11,7 @@
 #include "speed.h"
 #include "summary.h"
 #include "tables.h"
+#include "kernels/core/text.h"
 
 enum { COLUMNS_MAX = 16, TEXT_BYTES = LS_REPORT_LINES_BYTES * 2 };
 
@@ -230,11 +231,10 @@ static void write_speed(const ls_report_run *run, const ls_report_page_form *for
                         : simulated;
     }
     char text[TEXT_BYTES] = "";
-    ls_tables_append(text, sizeof text, "Throughput: %s, batch %d per rank, %d x %d pixels",
-                     first->arch, first->batch_size, first->image_size, first->image_size);
+    ls_text_add(text, sizeof text, "Throughput: %s, batch %d per rank, %d x %d pixels", first->arch,
+                first->batch_size, first->image_size, first->image_size);
     if (simulated > 0) {
-        ls_tables_append(text, sizeof text, " (rows of %d nodes: simulated on one machine)",
-                         simulated);
+        ls_text_add(text, sizeof text, " (rows of %d nodes: simulated on one machine)", simulated);
     }
     form->heading(to, text);
     form->paragraph(
@@ -252,11 +252,11 @@ static void write_verdict(const cJSON *verdict, const ls_report_page_form *form,
     static const char *const LINES[][2] = {
         {"waiver: ", "waiver"}, {"cause:  ", "cause"}, {"repeat: ", "repeat"}};
     char line[TEXT_BYTES], text[2 * TEXT_BYTES] = "";
-    ls_tables_append(text, sizeof text, "%s", ls_report_lines_verdict(verdict, line));
+    ls_text_add(text, sizeof text, "%s", ls_report_lines_verdict(verdict, line));
     for (int i = 0; i < 3; i++) {
         const char *value = ls_json_string(verdict, LINES[i][1], "");
         if (value[0] != '\0') {
-            ls_tables_append(text, sizeof text, "\n%s%s", LINES[i][0], value);
+            ls_text_add(text, sizeof text, "\n%s%s", LINES[i][0], value);
         }
     }
     form->code(to, text);
@@ -393,7 +393,7 @@ static void write_conformance(const ls_report_run *run, const ls_report_page_for
 static void append_number(char *text, double value)
 {
     bool whole = value == floor(value) && fabs(value) < 1e15; /* exact in a double */
-    ls_tables_append(text, TEXT_BYTES, whole ? "%.0f" : "%.4g", value);
+    ls_text_add(text, TEXT_BYTES, whole ? "%.0f" : "%.4g", value);
 }
 
 /* Leaves of an object as rows "a.b.c | value", whatever its maker put in. */
@@ -424,11 +424,11 @@ static void write_leaves(const cJSON *value, const char *name, const ls_report_p
         {
             const char *joint = text[0] != '\0' ? ", " : "";
             if (cJSON_IsNumber(child)) {
-                ls_tables_append(text, sizeof text, "%s", joint);
+                ls_text_add(text, sizeof text, "%s", joint);
                 append_number(text, child->valuedouble);
             } else {
-                ls_tables_append(text, sizeof text, "%s%s", joint,
-                                 cJSON_IsString(child) ? child->valuestring : "?");
+                ls_text_add(text, sizeof text, "%s%s", joint,
+                            cJSON_IsString(child) ? child->valuestring : "?");
             }
         }
     } else if (cJSON_IsString(value)) {
@@ -470,8 +470,8 @@ static void write_installed(const ls_report_run *run, const ls_report_page_form 
     char text[TEXT_BYTES] = "";
     cJSON_ArrayForEach(entry, installed)
     {
-        ls_tables_append(text, sizeof text, "%s%s", text[0] ? ", " : "",
-                         cJSON_IsString(entry) ? entry->valuestring : "?");
+        ls_text_add(text, sizeof text, "%s%s", text[0] ? ", " : "",
+                    cJSON_IsString(entry) ? entry->valuestring : "?");
     }
     form->paragraph(to, text);
 }
@@ -518,11 +518,11 @@ static void write_origin(const ls_report_run *run, const ls_report_page_form *fo
 {
     char text[TEXT_BYTES] = "";
     const char *command = ls_json_string(run->record, "command", "");
-    ls_tables_append(text, sizeof text, "Made %s from commit %s%s",
-                     ls_json_string(run->record, "created", "at an unknown time"),
-                     ls_json_string(run->record, "commit", "unknown"),
-                     ls_json_bool(run->record, "dirty", false) ? " with local changes" : "");
-    ls_tables_append(text, sizeof text, command[0] != '\0' ? " by: %s" : "%s", command);
+    ls_text_add(text, sizeof text, "Made %s from commit %s%s",
+                ls_json_string(run->record, "created", "at an unknown time"),
+                ls_json_string(run->record, "commit", "unknown"),
+                ls_json_bool(run->record, "dirty", false) ? " with local changes" : "");
+    ls_text_add(text, sizeof text, command[0] != '\0' ? " by: %s" : "%s", command);
     form->paragraph(to, text);
 }
 

@@ -8,6 +8,7 @@
 #include "speed.h"
 #include "tables.h"
 #include "tables_speed.h"
+#include "kernels/core/text.h"
 
 enum { SENTENCE_BYTES = 1024, JOBS_MAX = 256 };
 
@@ -206,29 +207,27 @@ static void explain_exposed(const ls_report_job *job, double waited_ms, ls_stats
 {
     char number[32];
     if (!isfinite(against.low)) {
-        ls_tables_append(text, SENTENCE_BYTES, " (too few steps to be sure).");
+        ls_text_add(text, SENTENCE_BYTES, " (too few steps to be sure).");
     } else if (against.high < 0) {
-        ls_tables_append(
-            text, SENTENCE_BYTES,
-            ", which no reduction can cause: other load moved between the two jobs, so "
-            "measure them again.");
+        ls_text_add(text, SENTENCE_BYTES,
+                    ", which no reduction can cause: other load moved between the two jobs, so "
+                    "measure them again.");
     } else if (against.low <= 0) {
-        ls_tables_append(
-            text, SENTENCE_BYTES,
-            ": the noise between the two jobs is larger than what communication costs.");
+        ls_text_add(text, SENTENCE_BYTES,
+                    ": the noise between the two jobs is larger than what communication costs.");
     } else if (against.low <= waited_ms && waited_ms <= against.high) {
-        ls_tables_append(text, SENTENCE_BYTES, ": the two agree.");
+        ls_text_add(text, SENTENCE_BYTES, ": the two agree.");
     } else if (against.value > waited_ms) {
-        ls_tables_append(text, SENTENCE_BYTES,
-                         ": %s ms more than is waited for, which reductions cost while backward "
-                         "goes on (cores, memory, ranks that keep step).",
-                         ls_report_lines_number(against.value - waited_ms, number));
+        ls_text_add(text, SENTENCE_BYTES,
+                    ": %s ms more than is waited for, which reductions cost while backward "
+                    "goes on (cores, memory, ranks that keep step).",
+                    ls_report_lines_number(against.value - waited_ms, number));
     } else {
-        ls_tables_append(text, SENTENCE_BYTES,
-                         ": %s ms less than is waited for, as where waiting ranks leave their "
-                         "cores to others%s.",
-                         ls_report_lines_number(waited_ms - against.value, number),
-                         job->oversubscribed ? " (here they share them)" : "");
+        ls_text_add(text, SENTENCE_BYTES,
+                    ": %s ms less than is waited for, as where waiting ranks leave their "
+                    "cores to others%s.",
+                    ls_report_lines_number(waited_ms - against.value, number),
+                    job->oversubscribed ? " (here they share them)" : "");
     }
 }
 
@@ -242,16 +241,16 @@ static void say_exposed(const ls_report_run *run, cJSON *list)
     ls_stats_interval against = ls_report_compare_exposed_ms(run, job);
     bool longer = against.value < 0;
     char text[SENTENCE_BYTES] = "", a[32], b[32], c[32];
-    ls_tables_append(text, sizeof text,
-                     "Exposed communication (%s): of a step of %s ms %s ms are waited for; without "
-                     "reduction the same world's step is %s ms %s",
-                     job->label, ls_report_lines_number(step_ms, a),
-                     ls_report_lines_number(waited_ms, b),
-                     ls_report_lines_number(fabs(against.value), c), longer ? "longer" : "shorter");
+    ls_text_add(text, sizeof text,
+                "Exposed communication (%s): of a step of %s ms %s ms are waited for; without "
+                "reduction the same world's step is %s ms %s",
+                job->label, ls_report_lines_number(step_ms, a),
+                ls_report_lines_number(waited_ms, b),
+                ls_report_lines_number(fabs(against.value), c), longer ? "longer" : "shorter");
     if (isfinite(against.low)) {
-        ls_tables_append(text, sizeof text, " [%s, %s]",
-                         ls_report_lines_number(longer ? -against.high : against.low, a),
-                         ls_report_lines_number(longer ? -against.low : against.high, b));
+        ls_text_add(text, sizeof text, " [%s, %s]",
+                    ls_report_lines_number(longer ? -against.high : against.low, a),
+                    ls_report_lines_number(longer ? -against.low : against.high, b));
     }
     explain_exposed(job, waited_ms, against, text);
     say(list, text);
@@ -260,7 +259,7 @@ static void say_exposed(const ls_report_run *run, cJSON *list)
 static void append_interval(char *text, ls_stats_interval value)
 {
     if (isfinite(value.low)) {
-        ls_tables_append(text, SENTENCE_BYTES, " [%.2f, %.2f]", value.low, value.high);
+        ls_text_add(text, SENTENCE_BYTES, " [%.2f, %.2f]", value.low, value.high);
     }
 }
 
@@ -273,15 +272,15 @@ static void say_ddp(const ls_report_run *run, cJSON *list)
         return;
     }
     ls_stats_sentence(ratio, difference, sizeof difference);
-    ls_tables_append(text, sizeof text, "DDP on one rank (%s): %.3f x the speed without it",
-                     ls_report_data_level(with, level), ratio.value);
+    ls_text_add(text, sizeof text, "DDP on one rank (%s): %.3f x the speed without it",
+                ls_report_data_level(with, level), ratio.value);
     append_interval(text, ratio);
     if (ratio.low > 1) {
-        ls_tables_append(text, sizeof text,
-                         ", which DDP cannot cause: other load moved between the two jobs, so "
-                         "measure them again.");
+        ls_text_add(text, sizeof text,
+                    ", which DDP cannot cause: other load moved between the two jobs, so "
+                    "measure them again.");
     } else {
-        ls_tables_append(text, sizeof text, ", %s.", difference);
+        ls_text_add(text, sizeof text, ", %s.", difference);
     }
     say(list, text);
 }
@@ -296,23 +295,23 @@ static void say_scaling(const ls_report_run *run, cJSON *list)
     }
     char text[SENTENCE_BYTES] = "", level[24];
     ls_stats_interval strong = ls_report_compare_strong(run, job, &base);
-    ls_tables_append(text, sizeof text, "Scaling to %d ranks (%s): weak %.2f", job->world,
-                     ls_report_data_level(job, level), job->speed.efficiency.value);
+    ls_text_add(text, sizeof text, "Scaling to %d ranks (%s): weak %.2f", job->world,
+                ls_report_data_level(job, level), job->speed.efficiency.value);
     append_interval(text, job->speed.efficiency);
-    ls_tables_append(text, sizeof text, " with %d images per rank", job->batch_size);
+    ls_text_add(text, sizeof text, " with %d images per rank", job->batch_size);
     if (base != NULL) {
-        ls_tables_append(text, sizeof text, ", strong %.2f", strong.value);
+        ls_text_add(text, sizeof text, ", strong %.2f", strong.value);
         append_interval(text, strong);
-        ls_tables_append(text, sizeof text, " with %d images in all", base->batch_size);
+        ls_text_add(text, sizeof text, " with %d images in all", base->batch_size);
     }
     double ceiling = ls_report_compare_ceiling(run, job);
     if (ceiling < 1) {
-        ls_tables_append(text, sizeof text,
-                         "; %d ranks of %d thread%s share %d cores, so %.2f is the most there is",
-                         job->world, job->rank[0].threads, job->rank[0].threads == 1 ? "" : "s",
-                         ls_report_speed_threads(run, job), ceiling);
+        ls_text_add(text, sizeof text,
+                    "; %d ranks of %d thread%s share %d cores, so %.2f is the most there is",
+                    job->world, job->rank[0].threads, job->rank[0].threads == 1 ? "" : "s",
+                    ls_report_speed_threads(run, job), ceiling);
     }
-    ls_tables_append(text, sizeof text, ".");
+    ls_text_add(text, sizeof text, ".");
     say(list, text);
 }
 
@@ -367,18 +366,18 @@ static void say_roofline(const ls_report_run *run, cJSON *list)
     if (threads == 0) {
         return;
     }
-    ls_tables_append(text, sizeof text,
-                     "Roofline, measured in this run with %d thread%s: copies %s GB/s (read and "
-                     "written), f32 products %s GFLOP/s",
-                     threads, threads == 1 ? "" : "s", ls_report_lines_number(copy * 1e-9, a),
-                     ls_report_lines_number(matrix * 1e-9, b));
+    ls_text_add(text, sizeof text,
+                "Roofline, measured in this run with %d thread%s: copies %s GB/s (read and "
+                "written), f32 products %s GFLOP/s",
+                threads, threads == 1 ? "" : "s", ls_report_lines_number(copy * 1e-9, a),
+                ls_report_lines_number(matrix * 1e-9, b));
     if (spread > SPREAD_MAX) {
-        ls_tables_append(text, sizeof text,
-                         "; the convolutions alone were %.2f x apart before and after the jobs, so "
-                         "other load was there and shares of the roofline are rough",
-                         spread);
+        ls_text_add(text, sizeof text,
+                    "; the convolutions alone were %.2f x apart before and after the jobs, so "
+                    "other load was there and shares of the roofline are rough",
+                    spread);
     }
-    ls_tables_append(text, sizeof text, ".");
+    ls_text_add(text, sizeof text, ".");
     say(list, text);
 }
 
@@ -390,26 +389,26 @@ static void say_batch(const ls_report_run *run, cJSON *list)
     ls_report_batch batch = {0};
     for (int i = 0; i < count; i++) {
         if (ls_report_compare_batch(run, jobs[i], &batch)) {
-            ls_tables_append(text, sizeof text, "%s%s %.0f",
-                             said++ > 0 ? ", " : "Largest batch per rank, computed, not run: ",
-                             ls_report_data_level(jobs[i], level), batch.largest);
+            ls_text_add(text, sizeof text, "%s%s %.0f",
+                        said++ > 0 ? ", " : "Largest batch per rank, computed, not run: ",
+                        ls_report_data_level(jobs[i], level), batch.largest);
         }
     }
     if (said == 0) {
         return;
     }
-    ls_tables_append(text, sizeof text,
-                     " (%.1f GB of free memory for each of %d ranks, less what does not grow with "
-                     "the batch)",
-                     batch.room_bytes * 1e-9, jobs[0]->world);
+    ls_text_add(text, sizeof text,
+                " (%.1f GB of free memory for each of %d ranks, less what does not grow with "
+                "the batch)",
+                batch.room_bytes * 1e-9, jobs[0]->world);
     double predicted, seen;
     if (ls_report_compare_batch_check(run, &larger, &predicted, &seen)) {
-        ls_tables_append(text, sizeof text,
-                         "; run with %d images, the same arithmetic gives a peak of %.0f MB, and "
-                         "%.0f MB were seen",
-                         larger->batch_size, predicted * 1e-6, seen * 1e-6);
+        ls_text_add(text, sizeof text,
+                    "; run with %d images, the same arithmetic gives a peak of %.0f MB, and "
+                    "%.0f MB were seen",
+                    larger->batch_size, predicted * 1e-6, seen * 1e-6);
     }
-    ls_tables_append(text, sizeof text, ".");
+    ls_text_add(text, sizeof text, ".");
     say(list, text);
 }
 

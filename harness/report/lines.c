@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tables.h"
+#include "kernels/core/text.h"
 
 void ls_report_lines_headlines(const ls_report_run *run,
                                ls_report_headline out[LS_REPORT_LINES_HEADLINES])
@@ -100,21 +101,20 @@ const char *ls_report_lines_marks(const ls_report_run *run, const ls_report_job 
 {
     text[0] = '\0';
     if (job->oversubscribed) {
-        ls_tables_append(text, 160, "oversubscribed");
+        ls_text_add(text, 160, "oversubscribed");
     }
     if (job->half_emulated) {
-        ls_tables_append(text, 160, "%shalf emulated", text[0] ? ", " : "");
+        ls_text_add(text, 160, "%shalf emulated", text[0] ? ", " : "");
     }
     if (ls_report_data_no_graph(job) != NULL) {
-        ls_tables_append(text, 160, "%sno graph: %s", text[0] ? ", " : "",
-                         ls_report_data_no_graph(job));
+        ls_text_add(text, 160, "%sno graph: %s", text[0] ? ", " : "", ls_report_data_no_graph(job));
     }
     if (ls_report_lines_weak(run, job)) {
-        ls_tables_append(text, 160, "%sweak: halves differ by %.0f %%", text[0] ? ", " : "",
-                         100 * fabs(job->speed.halves_ratio.value - 1));
+        ls_text_add(text, 160, "%sweak: halves differ by %.0f %%", text[0] ? ", " : "",
+                    100 * fabs(job->speed.halves_ratio.value - 1));
     }
     if (ls_report_data_has_speed(job) && job->speed.halves == LS_STATS_HALVES_UNKNOWN) {
-        ls_tables_append(text, 160, "%sonly %d steps", text[0] ? ", " : "", job->speed.count);
+        ls_text_add(text, 160, "%sonly %d steps", text[0] ? ", " : "", job->speed.count);
     }
     return text;
 }
@@ -135,23 +135,22 @@ const char *ls_report_lines_verdict(const cJSON *verdict, char text[LS_REPORT_LI
     const char *unit = ls_json_string(verdict, "unit", "");
     double number = ls_json_number(verdict, "value", NAN);
     text[0] = '\0';
-    ls_tables_append(text, BYTES, "%s - %s # %s", strcmp(word, "WAIVED") == 0 ? "ok" : "not ok",
-                     ls_json_string(verdict, "case", "?"), word);
+    ls_text_add(text, BYTES, "%s - %s # %s", strcmp(word, "WAIVED") == 0 ? "ok" : "not ok",
+                ls_json_string(verdict, "case", "?"), word);
     double seconds = ls_json_number(verdict, "seconds", NAN);
     if (isfinite(seconds)) {
-        ls_tables_append(text, BYTES, " %.2fs", seconds);
+        ls_text_add(text, BYTES, " %.2fs", seconds);
     }
-    ls_tables_append(text, BYTES, " %s", ls_json_string(verdict, "evidence", ""));
+    ls_text_add(text, BYTES, " %s", ls_json_string(verdict, "evidence", ""));
     if (isfinite(number)) {
-        ls_tables_append(text, BYTES, "  value=%s limit=%s%s%s",
-                         ls_report_lines_number(number, value),
-                         ls_report_lines_number(ls_json_number(verdict, "limit", NAN), limit),
-                         unit[0] ? " " : "", unit);
+        ls_text_add(text, BYTES, "  value=%s limit=%s%s%s", ls_report_lines_number(number, value),
+                    ls_report_lines_number(ls_json_number(verdict, "limit", NAN), limit),
+                    unit[0] ? " " : "", unit);
         const char *from = ls_json_string(verdict, "limit_from", "");
-        ls_tables_append(text, BYTES, from[0] ? " (%s)" : "%s", from);
+        ls_text_add(text, BYTES, from[0] ? " (%s)" : "%s", from);
     }
     if (!ls_json_bool(verdict, "in_claim", false)) {
-        ls_tables_append(text, BYTES, "  [outside the claim]");
+        ls_text_add(text, BYTES, "  [outside the claim]");
     }
     return text;
 }

@@ -2,11 +2,11 @@
 
 #include <errno.h>
 #include <math.h>
-#include <stdarg.h>
 #include <string.h>
 
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
+#include "kernels/core/text.h"
 #include "tables_curves.h"
 #include "tables_gpu.h"
 #include "tables_parts.h"
@@ -82,15 +82,6 @@ const char *ls_tables_plain(const char *from, char *to, int bytes)
     return to;
 }
 
-void ls_tables_append(char *text, int bytes, const char *format, ...)
-{
-    int used = (int)strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + used, (size_t)(bytes - used), format, arguments);
-    va_end(arguments);
-}
-
 void ls_tables_marks(const ls_report_run *run, const ls_report_job *const *jobs, int count,
                      char *text, int bytes)
 {
@@ -107,19 +98,19 @@ void ls_tables_marks(const ls_report_run *run, const ls_report_job *const *jobs,
     }
     text[0] = '\0';
     if (simulated > 0) {
-        ls_tables_append(text, bytes, "%s%d nodes are simulated", text[0] ? "; " : "", simulated);
+        ls_text_add(text, bytes, "%s%d nodes are simulated", text[0] ? "; " : "", simulated);
     }
     if (emulated) {
-        ls_tables_append(text, bytes, "%shalf is emulated", text[0] ? "; " : "");
+        ls_text_add(text, bytes, "%shalf is emulated", text[0] ? "; " : "");
     }
     const cJSON *machine = cJSON_GetObjectItemCaseSensitive(run->record, "machine");
     int cores = (int)ls_json_integer(machine, "cores", 0);
     if (oversubscribed > 0 && cores > 0) {
-        ls_tables_append(text, bytes, "%s%d ranks share %d cores", text[0] ? "; " : "",
-                         oversubscribed, cores);
+        ls_text_add(text, bytes, "%s%d ranks share %d cores", text[0] ? "; " : "", oversubscribed,
+                    cores);
     } else if (oversubscribed > 0) {
-        ls_tables_append(text, bytes, "%s%d ranks share too few devices", text[0] ? "; " : "",
-                         oversubscribed);
+        ls_text_add(text, bytes, "%s%d ranks share too few devices", text[0] ? "; " : "",
+                    oversubscribed);
     }
 }
 

@@ -36,9 +36,6 @@ FILE *ls_tables_begin(const ls_report_run *run, const char *name, const ls_table
 ls_status ls_tables_end(FILE *table, const char *name);
 /* A copy without the characters that would end a quoted string or a line. */
 const char *ls_tables_plain(const char *from, char *to, int bytes);
-/* Printf to the end of a text of `bytes` bytes. */
-void ls_tables_append(char *text, int bytes, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
 /* What a reader must know before comparing figures: " (2 of 2 nodes simulated; 8 ranks share 2
  * cores)".
  * "" when nothing. `jobs` are those drawn, `count` of them. */

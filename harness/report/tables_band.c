@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tables.h"
+#include "kernels/core/text.h"
 
 enum { RUNS_MAX = 64, BINS_MAX = 20 };
 
@@ -78,17 +79,17 @@ static void append_levels(const ls_tables_band *band, bool inside, char *text, i
     }
     for (int i = 0; i < band->level_count; i++) {
         if (band->inside[i] == inside) {
-            ls_tables_append(text, bytes, "%s%s (%.3f)",
-                             said == 0           ? ""
-                             : said == total - 1 ? " and "
-                                                 : ", ",
-                             band->level[i], band->level_end[i]);
+            ls_text_add(text, bytes, "%s%s (%.3f)",
+                        said == 0           ? ""
+                        : said == total - 1 ? " and "
+                                            : ", ",
+                        band->level[i], band->level_end[i]);
             said++;
         }
     }
     if (total > 0) {
-        ls_tables_append(text, bytes, inside ? " stay%s inside" : " end%s outside",
-                         total == 1 ? "s" : "");
+        ls_text_add(text, bytes, inside ? " stay%s inside" : " end%s outside",
+                    total == 1 ? "s" : "");
     }
 }
 
@@ -102,11 +103,11 @@ const char *ls_tables_band_sentence(const ls_tables_band *band, char *text)
         outside = outside || !band->inside[i];
     }
     append_levels(band, false, text, BYTES);
-    ls_tables_append(text, BYTES, "%s", inside && outside ? ", " : "");
+    ls_text_add(text, BYTES, "%s", inside && outside ? ", " : "");
     append_levels(band, true, text, BYTES);
-    ls_tables_append(text, BYTES, "%s the band of %d O0 runs [%.3f, %.3f]",
-                     band->level_count == 0 ? "No other level is held against" : "", band->runs,
-                     band->end.low, band->end.high);
+    ls_text_add(text, BYTES, "%s the band of %d O0 runs [%.3f, %.3f]",
+                band->level_count == 0 ? "No other level is held against" : "", band->runs,
+                band->end.low, band->end.high);
     return text;
 }
 
@@ -144,17 +145,16 @@ ls_status ls_tables_band_write(const ls_report_run *run, const ls_tables_band *b
     ls_tables_head head = {0};
     char sentence[320];
     int bin = (band->steps + BINS_MAX - 1) / BINS_MAX;
-    ls_tables_append(head.title, sizeof head.title, "%s", ls_tables_band_sentence(band, sentence));
-    ls_tables_append(
-        head.caption, sizeof head.caption,
-        "Training loss of %s, one process per curve, means of %d steps. O0: mean of %d "
-        "runs that differ in their seed; grey: where one more O0 run would be, 95 %% "
-        "(Student's prediction). The other levels: one run each, with the first O0 "
-        "run's seed; the end is the mean of the last %d of %d steps.",
-        band->job->arch, bin, band->runs, band->last, band->steps);
-    ls_tables_append(head.blocks, sizeof head.blocks, " \"O0, mean of %d\"", band->runs);
+    ls_text_add(head.title, sizeof head.title, "%s", ls_tables_band_sentence(band, sentence));
+    ls_text_add(head.caption, sizeof head.caption,
+                "Training loss of %s, one process per curve, means of %d steps. O0: mean of %d "
+                "runs that differ in their seed; grey: where one more O0 run would be, 95 %% "
+                "(Student's prediction). The other levels: one run each, with the first O0 "
+                "run's seed; the end is the mean of the last %d of %d steps.",
+                band->job->arch, bin, band->runs, band->last, band->steps);
+    ls_text_add(head.blocks, sizeof head.blocks, " \"O0, mean of %d\"", band->runs);
     for (int i = 0; i < band->level_count; i++) {
-        ls_tables_append(head.blocks, sizeof head.blocks, " \"%s\"", band->level[i]);
+        ls_text_add(head.blocks, sizeof head.blocks, " \"%s\"", band->level[i]);
     }
     FILE *table =
         ls_tables_begin(run, "loss_curves", &head,

@@ -6,6 +6,7 @@
 
 #include "tables_band.h"
 #include "trace.h"
+#include "kernels/core/text.h"
 
 enum { JOBS_MAX = 64, SCALE_JOBS_MAX = 4, POINTS_MAX = 400, BAND_JOBS_MAX = 32 };
 
@@ -114,8 +115,8 @@ static void write_loss_block(FILE *table, const ls_report_run *run, const ls_rep
 static void add_block(ls_tables_head *head, const char *name)
 {
     char plain[96];
-    ls_tables_append(head->blocks, sizeof head->blocks, " \"%s\"",
-                     ls_tables_plain(name, plain, sizeof plain));
+    ls_text_add(head->blocks, sizeof head->blocks, " \"%s\"",
+                ls_tables_plain(name, plain, sizeof plain));
 }
 
 ls_status ls_tables_curves_write_loss(const ls_report_run *run)
@@ -133,24 +134,22 @@ ls_status ls_tables_curves_write_loss(const ls_report_run *run)
         char level[24];
         add_block(&head, ls_report_data_level(jobs[i], level));
         if (i == 0) {
-            ls_tables_append(head.title, sizeof head.title,
-                             "Mean loss of the last %d steps of %d:", last_of(steps_of(jobs[i])),
-                             steps_of(jobs[i]));
+            ls_text_add(head.title, sizeof head.title,
+                        "Mean loss of the last %d steps of %d:", last_of(steps_of(jobs[i])),
+                        steps_of(jobs[i]));
         }
-        ls_tables_append(head.title, sizeof head.title, "%s %s %.3f", i == 0 ? "" : ",", level,
-                         ls_tables_curves_final_loss(jobs[i]));
+        ls_text_add(head.title, sizeof head.title, "%s %s %.3f", i == 0 ? "" : ",", level,
+                    ls_tables_curves_final_loss(jobs[i]));
     }
     if (count == 0) {
-        ls_tables_append(head.title, sizeof head.title,
-                         "Loss: no job of the level sweep has finished");
+        ls_text_add(head.title, sizeof head.title, "Loss: no job of the level sweep has finished");
     } else if (repeats > 1) {
-        ls_tables_append(head.title, sizeof head.title, " (%d O0 runs: %.3f to %.3f)", repeats, low,
-                         high);
+        ls_text_add(head.title, sizeof head.title, " (%d O0 runs: %.3f to %.3f)", repeats, low,
+                    high);
     }
-    ls_tables_append(
-        head.caption, sizeof head.caption,
-        "Training loss, mean over all ranks, every level from the same start and data%s.",
-        repeats > 1 ? "; grey: the band of the O0 runs" : "");
+    ls_text_add(head.caption, sizeof head.caption,
+                "Training loss, mean over all ranks, every level from the same start and data%s.",
+                repeats > 1 ? "; grey: the band of the O0 runs" : "");
     FILE *table =
         ls_tables_begin(run, "loss_curves", &head,
                         "loss: mean cross entropy over the ranks (nats); low and high: least and "
@@ -218,19 +217,16 @@ ls_status ls_tables_curves_write_scale(const ls_report_run *run)
     for (int i = 0; i < count; i++) {
         char level[24];
         add_block(&head, jobs[i]->label);
-        ls_tables_append(head.title, sizeof head.title, "%s%s %d of %d",
-                         i == 0 ? "Steps skipped by overflow: " : ", ",
-                         ls_report_data_level(jobs[i], level), skipped_of(jobs[i]),
-                         steps_of(jobs[i]));
+        ls_text_add(head.title, sizeof head.title, "%s%s %d of %d",
+                    i == 0 ? "Steps skipped by overflow: " : ", ",
+                    ls_report_data_level(jobs[i], level), skipped_of(jobs[i]), steps_of(jobs[i]));
     }
     if (count == 0) {
-        ls_tables_append(head.title, sizeof head.title,
-                         "No loss scale moved and no step was skipped");
+        ls_text_add(head.title, sizeof head.title, "No loss scale moved and no step was skipped");
     }
-    ls_tables_append(
-        head.caption, sizeof head.caption,
-        "Loss scale used by each step's backward; a cross marks a step that overflowed and "
-        "changed nothing.");
+    ls_text_add(head.caption, sizeof head.caption,
+                "Loss scale used by each step's backward; a cross marks a step that overflowed and "
+                "changed nothing.");
     FILE *table = ls_tables_begin(run, "loss_scale", &head,
                                   "scale: factor on the loss; skipped: 1 when the step overflowed",
                                   "1 step  2 scale  3 skipped  4 level");
@@ -329,15 +325,15 @@ static void title_timeline(const ls_report_run *run, const ls_report_job *job,
         }
     }
     char level[24], marks[160];
-    ls_tables_append(head->title, sizeof head->title, "One %s step on %d ranks",
-                     ls_report_data_level(job, level), job->world);
+    ls_text_add(head->title, sizeof head->title, "One %s step on %d ranks",
+                ls_report_data_level(job, level), job->world);
     if (total > 0) {
-        ls_tables_append(head->title, sizeof head->title, ": %.0f %% of communication is hidden",
-                         100 * (double)hidden / (double)total);
+        ls_text_add(head->title, sizeof head->title, ": %.0f %% of communication is hidden",
+                    100 * (double)hidden / (double)total);
     }
     ls_tables_marks(run, &job, 1, marks, sizeof marks);
-    ls_tables_append(head->title, sizeof head->title, "%s%s%s", marks[0] ? " (" : "", marks,
-                     marks[0] ? ")" : "");
+    ls_text_add(head->title, sizeof head->title, "%s%s%s", marks[0] ? " (" : "", marks,
+                marks[0] ? ")" : "");
 }
 
 ls_status ls_tables_curves_write_timeline(const ls_report_run *run)
@@ -350,9 +346,9 @@ ls_status ls_tables_curves_write_timeline(const ls_report_run *run)
     if (job != NULL) {
         title_timeline(run, job, spans, count, &head);
     } else {
-        ls_tables_append(head.title, sizeof head.title, "Timeline: no phases job left spans");
+        ls_text_add(head.title, sizeof head.title, "Timeline: no phases job left spans");
     }
-    ls_tables_append(
+    ls_text_add(
         head.caption, sizeof head.caption,
         "Compute (upper lane of each rank) and communication (lower lane) of one step on one "
         "clock; trace.json holds all steps.");

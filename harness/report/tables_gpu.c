@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "gpus.h"
+#include "kernels/core/text.h"
 
 enum { GPUS_MAX = LS_NVML_DEVICES_MAX };
 
@@ -78,7 +79,7 @@ ls_status ls_tables_gpu_write(const ls_report_run *run)
     }
     for (int gpu = 0; gpu < GPUS_MAX; gpu++) {
         if (there[gpu]) {
-            ls_tables_append(head.blocks, sizeof head.blocks, " \"GPU %d\"", gpu);
+            ls_text_add(head.blocks, sizeof head.blocks, " \"GPU %d\"", gpu);
         }
     }
     if (all.count > 0) {

@@ -1,4 +1,5 @@
 #include "tables_parts.h"
+#include "kernels/core/text.h"
 
 #include <math.h>
 #include <string.h>
@@ -67,17 +68,16 @@ static void title_gradients(const ls_report_run *run, const ls_report_job *const
     }
     char level[24], plain[96];
     if (worst_job == NULL) {
-        ls_tables_append(head->title, sizeof head->title, "Gradient error: no gradient was judged");
+        ls_text_add(head->title, sizeof head->title, "Gradient error: no gradient was judged");
     } else if (worst <= 1) {
-        ls_tables_append(
-            head->title, sizeof head->title,
-            "Gradients of %d jobs are inside their limits; closest: %s, %s, at %.2f of it", judged,
-            ls_report_data_level(worst_job, level),
-            ls_tables_plain(worst_name, plain, sizeof plain), worst);
+        ls_text_add(head->title, sizeof head->title,
+                    "Gradients of %d jobs are inside their limits; closest: %s, %s, at %.2f of it",
+                    judged, ls_report_data_level(worst_job, level),
+                    ls_tables_plain(worst_name, plain, sizeof plain), worst);
     } else {
-        ls_tables_append(head->title, sizeof head->title, "%s: %s is %.2g x its limit",
-                         ls_report_data_level(worst_job, level),
-                         ls_tables_plain(worst_name, plain, sizeof plain), worst);
+        ls_text_add(head->title, sizeof head->title, "%s: %s is %.2g x its limit",
+                    ls_report_data_level(worst_job, level),
+                    ls_tables_plain(worst_name, plain, sizeof plain), worst);
     }
 }
 
@@ -87,14 +87,14 @@ ls_status ls_tables_parts_write_gradients(const ls_report_run *run)
     int count = select_compared(run, jobs);
     ls_tables_head head = {0};
     title_gradients(run, jobs, count, &head);
-    ls_tables_append(
+    ls_text_add(
         head.caption, sizeof head.caption,
         "Relative error of each tensor's gradient against FP64 on the same branches (points) "
         "and its limit (line); per level the job closest to its limit.");
     for (int i = 0; i < count; i++) {
         char level[24];
-        ls_tables_append(head.blocks, sizeof head.blocks, " \"%s\"",
-                         ls_report_data_level(jobs[i], level));
+        ls_text_add(head.blocks, sizeof head.blocks, " \"%s\"",
+                    ls_report_data_level(jobs[i], level));
     }
     FILE *table = ls_tables_begin(
         run, "gradient_error", &head,
@@ -157,8 +157,8 @@ ls_status ls_tables_parts_write_phases(const ls_report_run *run)
     int count = select_phases(run, jobs);
     ls_tables_head head = {0};
     if (count == 0) {
-        ls_tables_append(head.title, sizeof head.title,
-                         "Where a step's time goes: no job told its phases");
+        ls_text_add(head.title, sizeof head.title,
+                    "Where a step's time goes: no job told its phases");
     } else {
         const ls_report_job *job = jobs[0];
         for (int i = 1; i < count; i++) {
@@ -166,19 +166,19 @@ ls_status ls_tables_parts_write_phases(const ls_report_run *run)
         }
         char level[24], marks[160];
         double total = job->speed.step.value;
-        ls_tables_append(
+        ls_text_add(
             head.title, sizeof head.title,
             "%s on %d ranks: backward takes %.0f %% of a step, waiting for reductions %.0f %%",
             ls_report_data_level(job, level), job->world,
             100 * or_zero(job->speed.backward_ms) / total,
             100 * or_zero(job->speed.exposed_ms) / total);
         ls_tables_marks(run, jobs, count, marks, sizeof marks);
-        ls_tables_append(head.title, sizeof head.title, "%s%s%s", marks[0] ? " (" : "", marks,
-                         marks[0] ? ")" : "");
+        ls_text_add(head.title, sizeof head.title, "%s%s%s", marks[0] ? " (" : "", marks,
+                    marks[0] ? ")" : "");
     }
-    ls_tables_append(head.caption, sizeof head.caption,
-                     "Median time of each part of a step over all ranks; communication (thin bar) "
-                     "overlaps backward, and only its exposed part lengthens the step.");
+    ls_text_add(head.caption, sizeof head.caption,
+                "Median time of each part of a step over all ranks; communication (thin bar) "
+                "overlaps backward, and only its exposed part lengthens the step.");
     FILE *table = ls_tables_begin(
         run, "step_phases", &head,
         "ms per step, medians over ranks and steps; communication overlaps backward",
@@ -222,15 +222,15 @@ ls_status ls_tables_parts_write_memory(const ls_report_run *run)
         greatest = fmax(greatest, peak_of(jobs[i]));
     }
     if (greatest > 0) {
-        ls_tables_append(head.title, sizeof head.title,
-                         "Peak memory of one rank: %.0f MB to %.0f MB over the levels", least / 1e6,
-                         greatest / 1e6);
+        ls_text_add(head.title, sizeof head.title,
+                    "Peak memory of one rank: %.0f MB to %.0f MB over the levels", least / 1e6,
+                    greatest / 1e6);
     } else {
-        ls_tables_append(head.title, sizeof head.title,
-                         "Memory: no job of the level sweep told its peak");
+        ls_text_add(head.title, sizeof head.title,
+                    "Memory: no job of the level sweep told its peak");
     }
     bool told = count > 0 && isfinite(jobs[0]->rank[0].kind_bytes[LS_REPORT_ACTIVATIONS]);
-    ls_tables_append(
+    ls_text_add(
         head.caption, sizeof head.caption,
         told ? "Largest resident memory of any rank by opt level (black mark; program, libraries "
                "and "

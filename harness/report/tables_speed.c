@@ -5,6 +5,7 @@
 
 #include "compare.h"
 #include "speed.h"
+#include "kernels/core/text.h"
 
 enum { JOBS_MAX = 256 };
 
@@ -90,11 +91,10 @@ static void title_levels(const ls_report_run *run, const ls_report_job *const *j
     if (half == NULL || full == NULL) {
         const ls_report_job *only = half != NULL ? half : full;
         if (only == NULL) {
-            ls_tables_append(title, sizeof head->title,
-                             "No throughput by opt level passed its checks");
+            ls_text_add(title, sizeof head->title, "No throughput by opt level passed its checks");
         } else {
-            ls_tables_append(title, sizeof head->title, "%s: %.3g images/s on %d ranks",
-                             ls_report_data_level(only, a), only->speed.rate.value, only->world);
+            ls_text_add(title, sizeof head->title, "%s: %.3g images/s on %d ranks",
+                        ls_report_data_level(only, a), only->speed.rate.value, only->world);
         }
     } else {
         bool half_wins = half->speed.rate.value > full->speed.rate.value;
@@ -103,20 +103,20 @@ static void title_levels(const ls_report_run *run, const ls_report_job *const *j
         ls_report_data_level(half, a);
         ls_report_data_level(full, b);
         if (!isfinite(ratio.low)) {
-            ls_tables_append(title, sizeof head->title, "Too few steps to compare %s and %s", b, a);
+            ls_text_add(title, sizeof head->title, "Too few steps to compare %s and %s", b, a);
         } else if (!ls_tables_speed_resolved(ratio)) {
-            ls_tables_append(title, sizeof head->title,
-                             "%s and the fastest half level, %s, cannot be told apart", b, a);
+            ls_text_add(title, sizeof head->title,
+                        "%s and the fastest half level, %s, cannot be told apart", b, a);
         } else if (half_wins) {
-            ls_tables_append(title, sizeof head->title, "%s is %.2f x %s", a, ratio.value, b);
+            ls_text_add(title, sizeof head->title, "%s is %.2f x %s", a, ratio.value, b);
         } else {
-            ls_tables_append(title, sizeof head->title, "%s is %.2f x the fastest half level, %s",
-                             b, ratio.value, a);
+            ls_text_add(title, sizeof head->title, "%s is %.2f x the fastest half level, %s", b,
+                        ratio.value, a);
         }
     }
     ls_tables_marks(run, jobs, count, marks, sizeof marks);
-    ls_tables_append(title, sizeof head->title, "%s%s%s", marks[0] ? " (" : "", marks,
-                     marks[0] ? ")" : "");
+    ls_text_add(title, sizeof head->title, "%s%s%s", marks[0] ? " (" : "", marks,
+                marks[0] ? ")" : "");
 }
 
 ls_status ls_tables_speed_write_levels(const ls_report_run *run)
@@ -125,7 +125,7 @@ ls_status ls_tables_speed_write_levels(const ls_report_run *run)
     int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
     ls_tables_head head = {0};
     title_levels(run, jobs, count, &head);
-    ls_tables_append(
+    ls_text_add(
         head.caption, sizeof head.caption,
         "Images per second of the whole world by opt level, median of the steady window; bars "
         "span the 95 %% interval; hollow: its checks did not pass.");
@@ -172,27 +172,27 @@ static void title_buckets(const ls_report_run *run, const ls_report_job *const *
         }
     }
     if (shown < 2) {
-        ls_tables_append(title, bytes, "Bucket sizes: fewer than two jobs passed their checks");
+        ls_text_add(title, bytes, "Bucket sizes: fewer than two jobs passed their checks");
     } else if (best_count == shown) {
-        ls_tables_append(title, bytes, "No bucket size can be told from the others");
+        ls_text_add(title, bytes, "No bucket size can be told from the others");
     } else {
         for (int i = 0; i < best_count; i++) {
             const char *joint = i == 0 ? "" : i == best_count - 1 ? " and " : ", ";
-            ls_tables_append(title, bytes, "%s%s", joint,
-                             ls_report_data_bucket(best[i]->bucket_mb, text));
+            ls_text_add(title, bytes, "%s%s", joint,
+                        ls_report_data_bucket(best[i]->bucket_mb, text));
         }
         if (best_count > 1) {
-            ls_tables_append(title, bytes, " cannot be told apart; %s is",
-                             ls_report_data_bucket(fastest->bucket_mb, text));
+            ls_text_add(title, bytes, " cannot be told apart; %s is",
+                        ls_report_data_bucket(fastest->bucket_mb, text));
         } else {
-            ls_tables_append(title, bytes, " is fastest:");
+            ls_text_add(title, bytes, " is fastest:");
         }
-        ls_tables_append(title, bytes, " %.2f x as fast as %s",
-                         fastest->speed.rate.value / slowest->speed.rate.value,
-                         ls_report_data_bucket(slowest->bucket_mb, other));
+        ls_text_add(title, bytes, " %.2f x as fast as %s",
+                    fastest->speed.rate.value / slowest->speed.rate.value,
+                    ls_report_data_bucket(slowest->bucket_mb, other));
     }
     ls_tables_marks(run, jobs, count, marks, sizeof marks);
-    ls_tables_append(title, bytes, "%s%s%s", marks[0] ? " (" : "", marks, marks[0] ? ")" : "");
+    ls_text_add(title, bytes, "%s%s%s", marks[0] ? " (" : "", marks, marks[0] ? ")" : "");
 }
 
 ls_status ls_tables_speed_write_buckets(const ls_report_run *run)
@@ -201,7 +201,7 @@ ls_status ls_tables_speed_write_buckets(const ls_report_run *run)
     int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_BUCKET, jobs, JOBS_MAX);
     ls_tables_head head = {0};
     title_buckets(run, jobs, count, &head);
-    ls_tables_append(
+    ls_text_add(
         head.caption, sizeof head.caption,
         "Throughput (left, with its 95 %% interval) and exposed communication (right) by bucket "
         "size: bars are what is waited for after backward, diamonds the step less that of the same "
@@ -237,22 +237,21 @@ static void title_scaling(const ls_report_run *run, const ls_report_job *const *
     char marks[160], level[24];
     int bytes = sizeof head->title;
     if (largest == NULL) {
-        ls_tables_append(head->title, bytes,
-                         "Scaling: no checked job with more than one rank has a base");
+        ls_text_add(head->title, bytes,
+                    "Scaling: no checked job with more than one rank has a base");
     } else {
         const ls_report_job *base;
         ls_stats_interval strong = ls_report_compare_strong(run, largest, &base);
-        ls_tables_append(head->title, bytes, "%d ranks give %.2f x one rank at %s: efficiency %.2f",
-                         largest->world, largest->speed.efficiency.value * largest->world,
-                         ls_report_data_level(largest, level), largest->speed.efficiency.value);
+        ls_text_add(head->title, bytes, "%d ranks give %.2f x one rank at %s: efficiency %.2f",
+                    largest->world, largest->speed.efficiency.value * largest->world,
+                    ls_report_data_level(largest, level), largest->speed.efficiency.value);
         if (base != NULL) {
-            ls_tables_append(head->title, bytes, ", %.2f with the same %d images in all",
-                             strong.value, base->batch_size);
+            ls_text_add(head->title, bytes, ", %.2f with the same %d images in all", strong.value,
+                        base->batch_size);
         }
     }
     ls_tables_marks(run, jobs, count, marks, sizeof marks);
-    ls_tables_append(head->title, bytes, "%s%s%s", marks[0] ? " (" : "", marks,
-                     marks[0] ? ")" : "");
+    ls_text_add(head->title, bytes, "%s%s%s", marks[0] ? " (" : "", marks, marks[0] ? ")" : "");
 }
 
 void ls_tables_speed_note_threads(const ls_report_run *run, const ls_report_job *job, char *text,
@@ -261,7 +260,7 @@ void ls_tables_speed_note_threads(const ls_report_run *run, const ls_report_job 
     const ls_report_job *base = ls_report_speed_base(run, job);
     int alone = base != NULL ? base->rank[0].threads : 0, each = job->rank[0].threads;
     if (alone > each && each > 0) {
-        ls_tables_append(
+        ls_text_add(
             text, bytes,
             " One rank alone computed with %d threads, each of %d with %d: the same cores, so "
             "the ideal line is out of reach.",
@@ -276,7 +275,7 @@ ls_status ls_tables_speed_write_scaling(const ls_report_run *run)
         ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_WORLD | LS_SWEEP_NODES, jobs, JOBS_MAX);
     ls_tables_head head = {0};
     title_scaling(run, jobs, count, &head);
-    ls_tables_append(
+    ls_text_add(
         head.caption, sizeof head.caption,
         "Weak scaling (batch per rank fixed): images per second by number of ranks, against "
         "that many times one rank, which ran while the other cores were idle; open squares: the "
