@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 CC := gcc
 CXX := g++
 OPTIMISE ?= -O2 -g
-WARN := -Wall -Wextra -Wpedantic -Werror
+WARN := -Wall -Wextra -Wno-missing-field-initializers -Wpedantic -Werror
 CPPFLAGS += -I. -MMD -MP $(if $(PLANTS),-DLS_PLANTS)
 CFLAGS += -std=c11 -D_GNU_SOURCE= $(OPTIMISE) -fPIC -fopenmp $(WARN) $(SANITIZE)
 CXXFLAGS += -std=c++17 $(OPTIMISE) -fPIC $(WARN) $(SANITIZE)

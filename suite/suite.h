@@ -1,7 +1,7 @@
-/* What the author of a case reads. A case is a row: an id that repeats it, the requirement it
- * shows, the jobs whose records it needs and the function that judges them. Rows are made by the
- * families in suite/cases/, each from a table; the runner starts each job once, whoever needs it.
- */
+/* What a case and its verdict are. A case is a row: an id that repeats it, the requirement it
+ * shows, the jobs whose records it needs and the function that judges them. The families in
+ * suite/cases/ make them from tables, with the tools of suite/cases/rows.h; the runner starts each
+ * job once, however many cases need it. */
 #ifndef LS_SUITE_H
 #define LS_SUITE_H
 
@@ -63,22 +63,42 @@ typedef struct ls_case ls_case;
  * outcomes itself. Fills `out`, which comes as PASS with empty texts. */
 typedef void ls_case_judge(const ls_case *row, const ls_record *job, ls_verdict *out);
 
+/* Makes what a job of the row reads, before it starts; called for each of the row's jobs that has
+ * to run. A file that is there already is made again, or left as it is. */
+typedef ls_status ls_case_prepare(const ls_case *row, const ls_spec *job,
+                                  const char *run_directory);
+
+/* What a family's verdicts say of a timed job, beyond themselves. */
+typedef enum ls_case_counts {
+    LS_COUNTS_RULE,      /* those of its own records must be good */
+    LS_COUNTS_GRADIENTS, /* and evidence jobs show that gradients of their level are right */
+    LS_COUNTS_TIMED,     /* and the job's own first gradient was compared with FP32 (rung 4) */
+    LS_COUNTS_BITS,      /* two runs of the same steps on all devices: which have other bits */
+    LS_COUNTS_SPEED,     /* nothing: whether it is fast is not whether it is right */
+} ls_case_counts;
+
 struct ls_case {
-    char id[LS_CASE_ID_BYTES]; /* "gradients.o2.w4.b0.1mb": stable, unique, family first */
+    char id[LS_CASE_ID_BYTES]; /* "gradients.o2.w4.b0.1mb": stable, unique */
     char requirement[8];       /* "G1" in requirements.txt */
+    const char *family;        /* "gradients" in families.def */
+    ls_case_counts counts;     /* the family's */
     ls_case_kind kind;
     int job_count;
     ls_spec job[LS_CASE_JOBS_MAX];
     bool judges_outcome; /* the case is about how a job ends */
     bool judges_refusal; /* and exit code 4 is one of the ways */
-    int number[4];       /* the family's own: what its table says beyond the jobs */
-    char text[128];
     ls_case_judge *judge;
+    ls_case_prepare *prepare; /* or NULL */
+    char device[16];          /* that a case without jobs calls: "cpu", "cuda" */
+    const void *data;         /* the family's own: what its table says beyond the jobs */
+    int number[4];            /* the same in families that have no typed rows yet */
+    char text[128];
 };
 
 typedef struct ls_case_list {
     int count, capacity;
     ls_case *row;
+    struct ls_case_memory *memory; /* of data, freed with the list */
 } ls_case_list;
 
 /* What the rows depend on. */
@@ -89,61 +109,10 @@ typedef struct ls_case_settings {
     const ls_matrix *bench;
 } ls_case_settings;
 
-/* suite/cases/<family>.c */
-void ls_gradients_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_gradients_timed_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_scaler_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_ddp_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_statistics_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_opt_levels_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_options_cases(ls_case_list *list);
-void ls_masters_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_schedule_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_optim_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_accumulation_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_amp_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_casts_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_checkpoint_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_collectives_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_data_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_syncbn_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_unused_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_faults_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_launch_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_subject_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_init_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_events_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_explained_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_wire_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_small_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_network_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_training_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_audit_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_sdc_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_performance_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_kernels_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_kernels_exact_cases(const ls_case_settings *settings, ls_case_list *list);
-void ls_kernels_multi_cases(const ls_case_settings *settings, ls_case_list *list);
-
-/* suite/cases/rows.c: the tools of the families. */
-/* All cases of all families; free with ls_rows_free. */
-void ls_rows_all(const ls_case_settings *settings, ls_case_list *list);
+/* Frees the rows and their data. */
 void ls_rows_free(ls_case_list *list);
-/* Makes the row one without a job that calls the backend of the device in row->text, with two
- * numbers of its family's table. */
-void ls_rows_inside(const ls_case_settings *settings, ls_case *row, int first, int second);
 /* Drops the rows of kind LS_INSIDE. */
 void ls_rows_keep_protocol(ls_case_list *list);
-/* A row with its id (printf style), requirement and judge; no jobs yet. Valid until the next row.
- */
-ls_case *ls_rows_add(ls_case_list *list, ls_case_judge *judge, const char *requirement,
-                     const char *id_format, ...) __attribute__((format(printf, 4, 5)));
-/* The usual evidence job: resnet20 at 16 pixels, batch 4 (64 values per channel in the last batch
- * norm), 2 steps, both dumped by every rank, static scale 128 where the level is half. */
-ls_spec ls_rows_evidence(const ls_case_settings *settings, int level, int world, int nodes,
-                         double bucket_mb);
-/* ".b0.1mb", ".delay"; "" for the dialect's own rule. text[24]. */
-void ls_rows_bucket_id(double bucket_mb, char *text);
 
 /* suite/judge/verdict.c */
 const char *ls_verdict_name(ls_verdict_code code);
@@ -151,6 +120,15 @@ bool ls_verdict_good(ls_verdict_code code); /* PASS, WAIVED */
 /* Sets code and evidence (printf style); the first bad one stays. */
 void ls_verdict_set(ls_verdict *verdict, ls_verdict_code code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same with LS_FAIL. */
+void ls_verdict_fail(ls_verdict *verdict, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Sets the evidence while nothing bad was seen: the last line of a judge, without a condition. */
+void ls_verdict_pass(ls_verdict *verdict, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Sets the cause; the last one stays. */
+void ls_verdict_cause(ls_verdict *verdict, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 void ls_verdict_measured(ls_verdict *verdict, double value, double limit, const char *unit,
                          const char *limit_from);
 /* True when the job's end decides the case: CRASH with rank and signal, TIMEOUT, UNSUPPORTED,

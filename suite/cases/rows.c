@@ -1,74 +1,37 @@
-#include "suite/suite.h"
+#include "rows.h"
 
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/text.h"
+#include "overflow.h"
 
-ls_case *ls_rows_add(ls_case_list *list, ls_case_judge *judge, const char *requirement,
-                     const char *id_format, ...)
+struct ls_case_memory {
+    struct ls_case_memory *next;
+    max_align_t data[];
+};
+
+void *ls_rows_memory(ls_case_list *list, size_t bytes)
 {
-    if (list->count == list->capacity) {
-        list->capacity = list->capacity == 0 ? 64 : 2 * list->capacity;
-        list->row = realloc(list->row, (size_t)list->capacity * sizeof *list->row);
-        LS_ASSERT(list->row != NULL);
+    struct ls_case_memory *memory = calloc(1, sizeof *memory + bytes);
+    LS_ASSERT(memory != NULL);
+    memory->next = list->memory;
+    list->memory = memory;
+    return memory->data;
+}
+
+void ls_rows_free(ls_case_list *list)
+{
+    while (list->memory != NULL) {
+        struct ls_case_memory *next = list->memory->next;
+        free(list->memory);
+        list->memory = next;
     }
-    ls_case *row = &list->row[list->count++];
-    memset(row, 0, sizeof *row);
-    row->judge = judge;
-    ls_text_put(row->requirement, sizeof row->requirement, "%s", requirement);
-    va_list arguments;
-    va_start(arguments, id_format);
-    vsnprintf(row->id, sizeof row->id, id_format, arguments);
-    va_end(arguments);
-    return row;
-}
-
-void ls_rows_all(const ls_case_settings *settings, ls_case_list *list)
-{
-    ls_gradients_cases(settings, list);
-    ls_gradients_timed_cases(settings, list);
-    ls_scaler_cases(settings, list);
-    ls_ddp_cases(settings, list);
-    ls_statistics_cases(settings, list);
-    ls_opt_levels_cases(settings, list);
-    ls_options_cases(list);
-    ls_masters_cases(settings, list);
-    ls_schedule_cases(settings, list);
-    ls_optim_cases(settings, list);
-    ls_accumulation_cases(settings, list);
-    ls_amp_cases(settings, list);
-    ls_casts_cases(settings, list);
-    ls_checkpoint_cases(settings, list);
-    ls_collectives_cases(settings, list);
-    ls_data_cases(settings, list);
-    ls_syncbn_cases(settings, list);
-    ls_unused_cases(settings, list);
-    ls_launch_cases(settings, list);
-    ls_subject_cases(settings, list);
-    ls_faults_cases(settings, list);
-    ls_training_cases(settings, list);
-    ls_init_cases(settings, list);
-    ls_events_cases(settings, list);
-    ls_explained_cases(settings, list);
-    ls_wire_cases(settings, list);
-    ls_small_cases(settings, list);
-    ls_network_cases(settings, list);
-    ls_performance_cases(settings, list);
-    ls_sdc_cases(settings, list);
-    ls_audit_cases(settings, list);
-    ls_kernels_cases(settings, list);
-}
-
-void ls_rows_inside(const ls_case_settings *settings, ls_case *row, int first, int second)
-{
-    row->kind = LS_INSIDE;
-    row->number[0] = first;
-    row->number[1] = second;
-    ls_text_put(row->text, sizeof row->text, "%s",
-                settings->device == NULL ? "cpu" : settings->device);
+    free(list->row);
+    memset(list, 0, sizeof *list);
 }
 
 void ls_rows_keep_protocol(ls_case_list *list)
@@ -82,10 +45,196 @@ void ls_rows_keep_protocol(ls_case_list *list)
     list->count = kept;
 }
 
-void ls_rows_free(ls_case_list *list)
+static ls_case *new_row(ls_case_list *list)
 {
-    free(list->row);
-    memset(list, 0, sizeof *list);
+    if (list->count == list->capacity) {
+        list->capacity = list->capacity == 0 ? 64 : 2 * list->capacity;
+        list->row = realloc(list->row, (size_t)list->capacity * sizeof *list->row);
+        LS_ASSERT(list->row != NULL);
+    }
+    ls_case *row = &list->row[list->count++];
+    memset(row, 0, sizeof *row);
+    return row;
+}
+
+/* ---- rows of tables -------------------------------------------------------------------------- */
+
+/* {job:0} to {job:ID}, with the id of the row's job 0, which is complete by then. */
+static void name_jobs(const ls_case *row, char *text, size_t bytes)
+{
+    for (char *at = text; (at = strstr(at, "{job:")) != NULL; at += 5) {
+        if (isdigit((unsigned char)at[5]) && at[6] == '}') {
+            char id[96], rest[sizeof row->job[0].extra];
+            int index = at[5] - '0';
+            LS_ASSERT(index < row->job_count);
+            ls_matrix_id(&row->job[index], id);
+            ls_text_put(rest, sizeof rest, "%s", at + 6);
+            ls_text_put(at + 5, bytes - (size_t)(at + 5 - text), "%s%s", id, rest);
+        }
+    }
+}
+
+static void read_jobs(const ls_case_settings *settings, const char *text, const char *script,
+                      ls_case *row)
+{
+    while (text != NULL) {
+        char one[1024];
+        const char *end = strstr(text, " | ");
+        LS_ASSERT(row->job_count < LS_CASE_JOBS_MAX);
+        ls_text_put(one, sizeof one, "%.*s", end == NULL ? (int)strlen(text) : (int)(end - text),
+                    text);
+        ls_spec *spec = &row->job[row->job_count];
+        *spec = ls_rows_spec(settings, one);
+        spec->script = spec->wrap == LS_WRAP_SHELL ? script : NULL;
+        LS_ASSERT(spec->wrap != LS_WRAP_SHELL || script != NULL);
+        name_jobs(row, spec->extra, sizeof spec->extra);
+        row->job_count++;
+        if (row->prepare == NULL && ls_overflow_wants(spec)) {
+            row->prepare = ls_overflow_prepare;
+        }
+        text = end == NULL ? NULL : end + 3;
+    }
+}
+
+static ls_case *add(ls_case_list *list, const ls_case_settings *settings, const ls_row *from,
+                    const char *id, const char *jobs)
+{
+    ls_case *row = new_row(list);
+    LS_ASSERT(strlen(id) < sizeof row->id);
+    ls_text_put(row->id, sizeof row->id, "%s", id);
+    ls_text_put(row->requirement, sizeof row->requirement, "%s", from->requirement);
+    ls_text_put(row->device, sizeof row->device, "%s",
+                settings->device == NULL ? "cpu" : settings->device);
+    row->kind = jobs == NULL || from->inside ? LS_INSIDE : LS_PROTOCOL;
+    row->judge = from->judge;
+    row->prepare = from->prepare;
+    row->counts = from->counts;
+    row->data = from->data;
+    row->judges_outcome = from->judges_outcome;
+    row->judges_refusal = from->judges_refusal;
+    read_jobs(settings, jobs, from->script, row);
+    return row;
+}
+
+ls_case *ls_rows_format(ls_case_list *list, const ls_case_settings *settings, const ls_row *row,
+                        const char *format, ...)
+{
+    char text[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    LS_ASSERT(length < (int)sizeof text);
+    char *jobs = strstr(text, ": ");
+    if (jobs != NULL) {
+        *jobs = '\0';
+        jobs += 2;
+    }
+    return add(list, settings, row, text, jobs);
+}
+
+enum { CHOICES_MAX = 4 };
+
+typedef struct choices {
+    const ls_case_settings *settings;
+    ls_case_list *list;
+    const ls_row *row;
+    int count;
+    char id[LS_CASE_ID_BYTES], chosen[CHOICES_MAX][256];
+} choices;
+
+/* The row's jobs with what was chosen for $1, $2, ... */
+static void add_chosen(const choices *c)
+{
+    char jobs[1024];
+    size_t used = 0;
+    for (const char *at = c->row->jobs; at != NULL && *at != '\0';) {
+        LS_ASSERT(used + 1 < sizeof jobs);
+        if (at[0] == '$' && at[1] >= '1' && at[1] <= '0' + c->count) {
+            ls_text_put(jobs + used, sizeof jobs - used, "%s", c->chosen[at[1] - '1']);
+            used += strlen(jobs + used);
+            at += 2;
+        } else {
+            jobs[used++] = *at++;
+        }
+    }
+    jobs[used] = '\0';
+    add(c->list, c->settings, c->row, c->id, c->row->jobs == NULL ? NULL : jobs);
+}
+
+/* Goes on with `rest` of the row's id, whose front is in c->id. */
+static void choose(choices *c, const char *rest)
+{
+    size_t used = strlen(c->id), plain = strcspn(rest, "[");
+    ls_text_add(c->id, sizeof c->id, "%.*s", (int)plain, rest);
+    if (rest[plain] == '\0') {
+        add_chosen(c);
+        c->id[used] = '\0';
+        return;
+    }
+    size_t front = strlen(c->id);
+    const char *one = rest + plain + 1;
+    LS_ASSERT(c->count < CHOICES_MAX && strchr(one, ']') != NULL);
+    c->count++;
+    for (bool last = false; !last;) {
+        size_t length = strcspn(one, "|]"), name = strcspn(one, "=");
+        const char *value = name < length ? one + name + 1 : one;
+        last = one[length] == ']';
+        ls_text_put(c->chosen[c->count - 1], sizeof c->chosen[0], "%.*s",
+                    (int)(one + length - value), value);
+        ls_text_add(c->id, sizeof c->id, "%.*s", (int)(name < length ? name : length), one);
+        choose(c, strchr(one, ']') + 1);
+        c->id[front] = '\0';
+        one += length + 1;
+    }
+    c->count--;
+    c->id[used] = '\0';
+}
+
+void ls_rows_table(ls_case_list *list, const ls_case_settings *settings, const ls_row *rows,
+                   size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        choices c = {.settings = settings, .list = list, .row = &rows[i]};
+        choose(&c, rows[i].id);
+    }
+}
+
+/* ---- older ways ------------------------------------------------------------------------------ */
+
+ls_case *ls_rows_add(ls_case_list *list, ls_case_judge *judge, const char *requirement,
+                     const char *id_format, ...)
+{
+    ls_case *row = new_row(list);
+    row->judge = judge;
+    ls_text_put(row->requirement, sizeof row->requirement, "%s", requirement);
+    va_list arguments;
+    va_start(arguments, id_format);
+    vsnprintf(row->id, sizeof row->id, id_format, arguments);
+    va_end(arguments);
+    return row;
+}
+
+ls_case *ls_rows_add_inside(ls_case_list *list, ls_case_judge *judge, const char *requirement,
+                            const char *id_format, ...)
+{
+    char id[LS_CASE_ID_BYTES];
+    va_list arguments;
+    va_start(arguments, id_format);
+    vsnprintf(id, sizeof id, id_format, arguments);
+    va_end(arguments);
+    ls_case *row = ls_rows_add(list, judge, requirement, "%s", id);
+    row->kind = LS_INSIDE;
+    return row;
+}
+
+void ls_rows_inside(const ls_case_settings *settings, ls_case *row, int first, int second)
+{
+    row->kind = LS_INSIDE;
+    row->number[0] = first;
+    row->number[1] = second;
+    ls_text_put(row->text, sizeof row->text, "%s",
+                settings->device == NULL ? "cpu" : settings->device);
 }
 
 ls_spec ls_rows_evidence(const ls_case_settings *settings, int level, int world, int nodes,

@@ -13,6 +13,7 @@
 #include "reference/model/model.h"
 #include "commands.h"
 #include "kernels/core/path.h"
+#include "suite/cases/all.h"
 #include "suite/run/speed.h"
 
 /* ---- what was asked for ---------------------------------------------------------------------- */
@@ -256,7 +257,7 @@ static ls_status choose_cases(ls_bench *b)
 {
     ls_case_settings settings = {.seed = b->matrix.seed, .bench = &b->run.bench};
     ls_case_list all = {0, 0, NULL};
-    ls_rows_all(&settings, &all);
+    ls_cases_all(&settings, &all);
     /* smoke, quick, rated: a case of each kind that timed figures rest on; full: what `make check`
      * judges and gradients at every level, bucket size, world and node count. All of the suite is
      * `make conform`. */

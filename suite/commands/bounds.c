@@ -10,6 +10,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "commands.h"
+#include "suite/cases/rows.h"
 
 /* One kind of step. Networks of many products are judged on every tenth seed only: the oracle's
  * time goes with them. */

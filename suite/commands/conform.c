@@ -12,6 +12,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
+#include "suite/cases/all.h"
 #include "suite/run/budget.h"
 #include "suite/run/gpus.h"
 #include "kernels/core/path.h"
@@ -93,7 +94,7 @@ static ls_status choose_cases(conform *c)
     if (c->subject == NULL && !c->list) {
         LS_TRY(ls_machine_choose(c->device, 1, true, &settings.device));
     }
-    ls_rows_all(&settings, &c->run.cases);
+    ls_cases_all(&settings, &c->run.cases);
     if (c->subject != NULL) { /* what looks inside our own parts says nothing about another's */
         ls_rows_keep_protocol(&c->run.cases);
     }

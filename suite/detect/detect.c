@@ -14,6 +14,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"
+#include "suite/cases/all.h"
 
 /* issue: the short form within 45 minutes of 2 quiet cores; a fault that hangs is ended long
  * before. */
@@ -119,7 +120,7 @@ static ls_status read_plants(detect *d)
     LS_TRY(ls_detect_read_foreign(path, &d->plants));
     ls_case_settings settings = {.seed = d->first_seed, .bench = NULL};
     ls_case_list cases = {0, 0, NULL};
-    ls_rows_all(&settings, &cases);
+    ls_cases_all(&settings, &cases);
     ls_status status = ls_detect_check(&d->plants, &cases);
     ls_rows_free(&cases);
     LS_TRY(status);

@@ -1,6 +1,5 @@
 #include "inside.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,19 +42,6 @@ void ls_inside_read(const ls_device *device, const ls_tensor *tensor, float *val
 {
     ls_status status = ls_device_read_f32(device, tensor, value);
     LS_ASSERT(status == LS_OK);
-}
-
-ls_case *ls_inside_add(ls_case_list *list, ls_case_judge *judge, const char *requirement,
-                       const char *id_format, ...)
-{
-    char id[LS_CASE_ID_BYTES];
-    va_list arguments;
-    va_start(arguments, id_format);
-    vsnprintf(id, sizeof id, id_format, arguments);
-    va_end(arguments);
-    ls_case *row = ls_rows_add(list, judge, requirement, "%s", id);
-    row->kind = LS_INSIDE;
-    return row;
 }
 
 ls_inside_ear ls_inside_hear(void)

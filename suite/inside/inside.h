@@ -14,10 +14,6 @@ void ls_inside_free(const ls_device *device, ls_tensor *tensor);
 void ls_inside_write(const ls_device *device, const ls_tensor *tensor, const float *value);
 void ls_inside_read(const ls_device *device, const ls_tensor *tensor, float *value);
 
-/* A row of kind inside, without jobs. */
-ls_case *ls_inside_add(ls_case_list *list, ls_case_judge *judge, const char *requirement,
-                       const char *id_format, ...) __attribute__((format(printf, 4, 5)));
-
 /* Between the two calls what is written to stderr goes to a file; the second one returns it, cut to
  * bytes, and the number of its lines. */
 typedef struct ls_inside_ear {

@@ -6,6 +6,15 @@
 
 #include "kernels/core/text.h"
 
+/* The caller's variable arguments into an array of its own. */
+#define PRINT(text, format)                               \
+    do {                                                  \
+        va_list arguments;                                \
+        va_start(arguments, format);                      \
+        vsnprintf(text, sizeof(text), format, arguments); \
+        va_end(arguments);                                \
+    } while (0)
+
 const char *ls_verdict_name(ls_verdict_code code)
 {
     static const char *const name[LS_VERDICT_CODES] = {
@@ -24,10 +33,27 @@ void ls_verdict_set(ls_verdict *verdict, ls_verdict_code code, const char *forma
         return;
     }
     verdict->code = code;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(verdict->evidence, sizeof verdict->evidence, format, arguments);
-    va_end(arguments);
+    PRINT(verdict->evidence, format);
+}
+
+void ls_verdict_fail(ls_verdict *verdict, const char *format, ...)
+{
+    if (ls_verdict_good(verdict->code)) {
+        verdict->code = LS_FAIL;
+        PRINT(verdict->evidence, format);
+    }
+}
+
+void ls_verdict_pass(ls_verdict *verdict, const char *format, ...)
+{
+    if (verdict->code == LS_PASS) {
+        PRINT(verdict->evidence, format);
+    }
+}
+
+void ls_verdict_cause(ls_verdict *verdict, const char *format, ...)
+{
+    PRINT(verdict->cause, format);
 }
 
 void ls_verdict_measured(ls_verdict *verdict, double value, double limit, const char *unit,

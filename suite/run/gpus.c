@@ -139,7 +139,7 @@ void ls_gpus_compare_bits(ls_run *run)
     for (int c = 0; c < run->cases.count; c++) {
         const ls_case *row = &run->cases.row[c];
         const int *job = run->case_job[c];
-        if (strncmp(row->id, "sdc.", 4) != 0 || row->job_count != 2 || run->site.devices == 0 ||
+        if (row->counts != LS_COUNTS_BITS || row->job_count != 2 || run->site.devices == 0 ||
             run->record[job[0]].rank == NULL || run->record[job[1]].rank == NULL) {
             continue;
         }

@@ -162,16 +162,15 @@ bool ls_headline_job_checked(const ls_run *run, int job)
     int own = 0, evidence = 0;
     for (int c = 0; c < run->cases.count; c++) {
         const ls_case *row = &run->cases.row[c];
-        bool performance = strncmp(row->id, "performance.", 12) == 0;
         bool good = ls_verdict_good(run->verdict[c].code);
-        if (involves(run, c, job) && !performance) {
+        if (involves(run, c, job) && row->counts != LS_COUNTS_SPEED) {
             own++;
             if (!good) {
                 return false;
             }
         }
         bool delayed = row->job[0].bucket_mb == LS_BUCKET_DELAYED;
-        if (row->job[0].role == LS_ROLE_EVIDENCE && strncmp(row->id, "gradients.", 10) == 0 &&
+        if (row->job[0].role == LS_ROLE_EVIDENCE && row->counts == LS_COUNTS_GRADIENTS &&
             row->job[0].level == spec->level &&
             (spec->world == 1 || delayed == (spec->bucket_mb == LS_BUCKET_DELAYED))) {
             evidence++;
@@ -189,7 +188,7 @@ int ls_headline_job_rung(const ls_run *run, int job)
     ls_matrix_id(&run->jobs.spec[job], id);
     for (int c = 0; c < run->cases.count; c++) {
         const ls_case *row = &run->cases.row[c];
-        if (strncmp(row->id, "gradients.timed.", 16) != 0) {
+        if (row->counts != LS_COUNTS_TIMED) {
             continue;
         }
         ls_matrix_id(&row->job[0], first);

@@ -10,8 +10,6 @@
 #include "kernels/core/text.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
-#include "suite/cases/scaler/overflow.h"
-#include "suite/cases/timed/timed.h"
 #include "suite/judge/diagnose_endings.h"
 #include "gpus.h"
 #include "kernels/core/path.h"
@@ -172,7 +170,7 @@ static bool keeps_dumps(const ls_run *run, int job)
         for (int j = 0; j < run->cases.row[c].job_count; j++) {
             bool settled = run->judged[c] && ls_verdict_good(run->verdict[c].code);
             if (!settled && run->case_job[c][j] == job &&
-                strncmp(run->cases.row[c].id, "perf", 4) != 0) {
+                run->cases.row[c].counts != LS_COUNTS_SPEED) {
                 return true;
             }
         }
@@ -223,15 +221,26 @@ static void on_tick(void *context)
     ls_progress_job(t->run, t->index);
 }
 
+/* What cases make for the job, once however many of them have it. */
+static ls_status prepare(const ls_run *run, int index)
+{
+    ls_case_prepare *last = NULL;
+    for (int c = 0; c < run->cases.count; c++) {
+        const ls_case *row = &run->cases.row[c];
+        for (int j = 0; j < row->job_count && row->prepare != last; j++) {
+            if (run->case_job[c][j] == index && row->prepare != NULL) {
+                last = row->prepare;
+                LS_TRY(row->prepare(row, &run->jobs.spec[index], run->directory));
+            }
+        }
+    }
+    return LS_OK;
+}
+
 static ls_status run_one(ls_run *run, int index)
 {
     ls_spec *spec = &run->jobs.spec[index];
-    if (spec->role == LS_ROLE_REFERENCE) {
-        LS_TRY(ls_timed_write_batches(&run->bench, spec, run->directory));
-    }
-    if (ls_overflow_wants(spec)) {
-        LS_TRY(ls_overflow_write(spec, run->directory));
-    }
+    LS_TRY(prepare(run, index));
     ls_job job;
     LS_TRY(ls_matrix_job(spec, &run->site, &job));
     ls_outcome outcome;

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "suite/cases/rows.h"
+#include "suite/cases/all.h"
 #include "suite/cases/judges.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
@@ -14,7 +16,7 @@ static ls_case_list all(void)
 {
     ls_case_settings settings = {.seed = 7, .bench = NULL};
     ls_case_list list = {0, 0, NULL};
-    ls_rows_all(&settings, &list);
+    ls_cases_all(&settings, &list);
     return list;
 }
 
@@ -239,7 +241,7 @@ START_TEST(every_case_has_a_requirement_and_every_requirement_a_case)
     ls_matrix_add(&bench, &curves);
     ls_case_settings settings = {.seed = 7, .bench = &bench};
     ls_case_list list = {0, 0, NULL};
-    ls_rows_all(&settings, &list);
+    ls_cases_all(&settings, &list);
     char path[1024];
     ck_assert(ls_path_find("suite/requirements.txt", path, sizeof path));
     ck_assert_int_eq(ls_select_check_requirements(path, &list), LS_OK);

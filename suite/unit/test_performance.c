@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
+#include "suite/cases/rows.h"
 #include "suite/suite.h"
 
 enum { RUNS = 11, STEPS = 40 };

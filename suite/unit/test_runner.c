@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "kernels/core/path.h"
+#include "suite/cases/rows.h"
 #include "suite/run/progress.h"
 #include "suite/run/runner.h"
 #include "suite/run/verdicts.h"

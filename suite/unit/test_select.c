@@ -5,6 +5,7 @@
 
 #include "kernels/core/path.h"
 #include "harness/machine/machine.h"
+#include "suite/cases/all.h"
 #include "suite/run/budget.h"
 #include "suite/run/select.h"
 #include "suite/run/shard.h"
@@ -15,7 +16,7 @@ static ls_case_list all(void)
 {
     ls_case_settings settings = {.seed = 7, .bench = NULL};
     ls_case_list list = {0, 0, NULL};
-    ls_rows_all(&settings, &list);
+    ls_cases_all(&settings, &list);
     return list;
 }
 

@@ -8,6 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "suite/cases/rows.h"
+#include "suite/cases/all.h"
 #include "suite/cases/judges.h"
 #include "suite/run/headline.h"
 #include "kernels/core/path.h"
@@ -302,7 +304,7 @@ START_TEST(events_that_say_something_else_fail)
 {
     ls_case_settings settings = {.seed = 7, .bench = NULL};
     ls_case_list list = {0, 0, NULL};
-    ls_rows_all(&settings, &list);
+    ls_cases_all(&settings, &list);
     const ls_case *row = fake_case(&list, lie[_i].id);
     ck_assert_ptr_nonnull(row);
     char folder[64];

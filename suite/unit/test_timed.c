@@ -11,6 +11,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/rng.h"
 #include "reference/files/safetensors.h"
+#include "suite/cases/rows.h"
 #include "suite/cases/timed/timed.h"
 #include "suite/cases/timed/timed_parts.h"
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "suite/cases/rows.h"
 #include "suite/run/headline.h"
 #include "kernels/core/path.h"
 #include "suite_fake.h"

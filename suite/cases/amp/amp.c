@@ -238,9 +238,9 @@ void ls_amp_cases(const ls_case_settings *settings, ls_case_list *list)
             if (goldens[i].bad >= 0 && (level == 0 || level == 3)) {
                 continue; /* static: nothing is skipped */
             }
-            ls_case *row = ls_inside_add(list, judge_golden, "A1", "amp.%s.%s.o%d",
-                                         scenarios[goldens[i].scenario].name,
-                                         names[goldens[i].bad + 1], level);
+            ls_case *row = ls_rows_add_inside(list, judge_golden, "A1", "amp.%s.%s.o%d",
+                                              scenarios[goldens[i].scenario].name,
+                                              names[goldens[i].bad + 1], level);
             row->number[0] = (int)i;
             row->number[1] = level;
         }

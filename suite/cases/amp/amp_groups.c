@@ -249,10 +249,11 @@ static void judge_row(const ls_case *row, const ls_record *job, ls_verdict *out)
 void ls_amp_group_cases(ls_case_list *list)
 {
     for (int level = 0; level < 4; level++) {
-        ls_inside_add(list, judge_added, "A2", "amp.group.added.o%d", level)->number[0] = level;
+        ls_rows_add_inside(list, judge_added, "A2", "amp.group.added.o%d", level)->number[0] =
+            level;
     }
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ls_inside_add(list, judge_row, rows[i].requirement, "amp.%s", rows[i].id)->number[0] =
+        ls_rows_add_inside(list, judge_row, rows[i].requirement, "amp.%s", rows[i].id)->number[0] =
             (int)i;
     }
 }

@@ -253,7 +253,7 @@ static void judge_row(const ls_case *row, const ls_record *job, ls_verdict *out)
 void ls_amp_master_cases(ls_case_list *list)
 {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ls_inside_add(list, judge_row, rows[i].requirement, "amp.%s", rows[i].id)->number[0] =
+        ls_rows_add_inside(list, judge_row, rows[i].requirement, "amp.%s", rows[i].id)->number[0] =
             (int)i;
     }
 }

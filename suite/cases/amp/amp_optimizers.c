@@ -178,9 +178,10 @@ static void judge_levels(const ls_case *row, const ls_record *job, ls_verdict *o
 void ls_amp_optimizer_cases(ls_case_list *list)
 {
     for (int k = 0; k < KINDS; k++) {
-        ls_inside_add(list, judge_still, "A5", "amp.skip.still.%s", kinds[k].name)->number[0] = k;
-        ls_inside_add(list, judge_never_was, "A5", "amp.skip.never-was.%s", kinds[k].name)
+        ls_rows_add_inside(list, judge_still, "A5", "amp.skip.still.%s", kinds[k].name)->number[0] =
+            k;
+        ls_rows_add_inside(list, judge_never_was, "A5", "amp.skip.never-was.%s", kinds[k].name)
             ->number[0] = k;
-        ls_inside_add(list, judge_levels, "A1", "amp.levels.%s", kinds[k].name)->number[0] = k;
+        ls_rows_add_inside(list, judge_levels, "A1", "amp.levels.%s", kinds[k].name)->number[0] = k;
     }
 }

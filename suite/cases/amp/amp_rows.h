@@ -2,7 +2,7 @@
 #ifndef LS_AMP_ROWS_H
 #define LS_AMP_ROWS_H
 
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 void ls_amp_optimizer_cases(ls_case_list *list);
 void ls_amp_group_cases(ls_case_list *list);

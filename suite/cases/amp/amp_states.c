@@ -357,14 +357,15 @@ static void judge_row(const ls_case *row, const ls_record *job, ls_verdict *out)
 void ls_amp_state_cases(ls_case_list *list)
 {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ls_inside_add(list, judge_row, rows[i].requirement, "amp.%s", rows[i].id)->number[0] =
+        ls_rows_add_inside(list, judge_row, rows[i].requirement, "amp.%s", rows[i].id)->number[0] =
             (int)i;
     }
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
-        ls_inside_add(list, judge_error, "A8", "amp.state.wrong.%s", errors[i].name)->number[0] =
-            (int)i;
+        ls_rows_add_inside(list, judge_error, "A8", "amp.state.wrong.%s", errors[i].name)
+            ->number[0] = (int)i;
     }
     for (int level = 0; level < 4; level++) {
-        ls_inside_add(list, judge_restore, "A8", "amp.state.restore.o%d", level)->number[0] = level;
+        ls_rows_add_inside(list, judge_restore, "A8", "amp.state.restore.o%d", level)->number[0] =
+            level;
     }
 }

@@ -2,7 +2,7 @@
 #ifndef LS_COLLECTIVES_H
 #define LS_COLLECTIVES_H
 
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 /* The rates that every event tells follow from its bytes and its time, as nccl-tests has it. */
 void ls_collectives_rates(const ls_case *row, const ls_record *job, ls_verdict *out);

@@ -3,7 +3,7 @@
 #define LS_DATA_H
 
 #include "reference/data/loader.h"
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 /* This rank's images of an epoch, malloc'ed; returns how many. */
 int64_t ls_data_order(int64_t count, int rank, int world, bool shuffle, bool drop_last,

@@ -259,11 +259,11 @@ static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *ou
 void ls_data_folder_cases(ls_case_list *list)
 {
     for (size_t i = 0; i < sizeof scans / sizeof *scans; i++) {
-        ls_inside_add(list, judge_scan, "I3", "data.scan.%s", scans[i].id)->number[0] = (int)i;
+        ls_rows_add_inside(list, judge_scan, "I3", "data.scan.%s", scans[i].id)->number[0] = (int)i;
     }
     for (int one = 0; one < 2; one++) {
-        ls_inside_add(list, judge_colours, "I12", one == 0 ? "data.colours" : "data.grey")
+        ls_rows_add_inside(list, judge_colours, "I12", one == 0 ? "data.colours" : "data.grey")
             ->number[0] = one;
     }
-    ls_inside_add(list, judge_whole, "I13", "data.resample.unreduced");
+    ls_rows_add_inside(list, judge_whole, "I13", "data.resample.unreduced");
 }

@@ -299,7 +299,7 @@ static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out
 void ls_data_loader_cases(ls_case_list *list)
 {
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        ls_inside_add(list, judge_pair, pairs[i].requirement, "data.%s", pairs[i].id)->number[0] =
-            (int)i;
+        ls_rows_add_inside(list, judge_pair, pairs[i].requirement, "data.%s", pairs[i].id)
+            ->number[0] = (int)i;
     }
 }

@@ -101,8 +101,8 @@ void ls_data_synthetic_cases(ls_case_list *list)
 {
     static const int classes[] = {2, 10, 37, 1000};
     for (int i = 0; i < 4; i++) {
-        ls_inside_add(list, judge_classes, "I22", "data.synthetic.classes.%d", classes[i])
+        ls_rows_add_inside(list, judge_classes, "I22", "data.synthetic.classes.%d", classes[i])
             ->number[0] = classes[i];
     }
-    ls_inside_add(list, judge_synthetic, "I15", "data.synthetic.channels");
+    ls_rows_add_inside(list, judge_synthetic, "I15", "data.synthetic.channels");
 }

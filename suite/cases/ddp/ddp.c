@@ -1,6 +1,6 @@
 /* Replicas in lockstep, and what must not depend on how gradients are grouped (numerics.md section
  * 3). */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <stdio.h>
 #include <string.h>

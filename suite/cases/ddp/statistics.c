@@ -1,6 +1,6 @@
 /* Running statistics of batch norm: recomputed for the first one, whose input (a 3x3 convolution of
  * the images) can be had from the dump alone. All batch norms are one piece of code. */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "kernels/core/half.h"
 #include "reference/files/safetensors.h"
 #include "suite/cases/dumps.h"
-#include "suite/cases/scaler/overflow.h"
+#include "suite/cases/overflow.h"
 
 enum { CHANNELS = 16, IMAGE = 16, BATCH = 4, PLANE = IMAGE * IMAGE, STEPS = 2, RANKS_MAX = 4 };
 

@@ -1,7 +1,7 @@
 /* SyncBN over groups and uneven shards. A row computes in FP64, from what the ranks dumped, what
  * the first batch norm (bn1, behind conv1, whose input is the batch itself) must have made of it:
  * mean and unbiased variance over all samples of the group, moved by a tenth. */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <stdio.h>

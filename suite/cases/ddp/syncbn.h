@@ -2,7 +2,7 @@
 #ifndef LS_SYNCBN_H
 #define LS_SYNCBN_H
 
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 /* buffer/bn1.* of every rank's dump of `step` (resnet8 at 16 pixels, f32): a tenth of mean and
  * unbiased variance over groups of `size` ranks on top of nine tenths of the values before, 16 each

@@ -1,7 +1,7 @@
 /* Unused parameters: an auxiliary head (trainer's --aux-head) that only some ranks use in a step.
  * Its gradient of each rank is computed here from the logits and targets that the rank dumped.
  * Uneven batches: what becomes of ranks that have no batch left. */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* What goes over the wire: the buckets that the trainer says it reduces, against the parameters of
  * its own dump and the types that its options ask for (numerics.md sections 2.4 and 6). */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Accumulation over micro-steps (numerics.md section 2): the mean of the micro-gradients in an f32
  * sum, converted once, reduced once, decided once. */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 #include "kernels/core/text.h"
 #include "suite/cases/judges.h"
-#include "suite/cases/scaler/overflow.h"
+#include "suite/cases/overflow.h"
 
 /* Against the oracle, and all ranks alike. */
 static const struct variant {

@@ -1,7 +1,7 @@
 /* Gradients against the FP64 oracle on the subject's own branches (numerics.md section 4), at every
  * level, bucket size, world and node count: in micro-batch form (local batch norm) and in SyncBN
  * form. */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <stdio.h>
 #include <stdlib.h>

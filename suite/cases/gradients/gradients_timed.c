@@ -1,7 +1,7 @@
 /* The first step's gradient of the timed jobs against FP32, one process, micro-batch form, same
  * backend (rung 4 of numerics.md section 5), and against the same job with other buckets. At half
  * levels, and on a device, the reference takes the job's own branches. */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -298,6 +298,9 @@ static void add_reference(const ls_matrix *bench, const ls_spec *spec, ls_case *
 {
     row->job_count = 2;
     row->job[0] = *spec;
+    row->data = bench;
+    row->prepare = ls_timed_prepare;
+    row->counts = LS_COUNTS_TIMED;
     if (!spec->followed) {
         ls_timed_reference(bench, spec, &row->job[1], &row->number[0], &row->number[1]);
         return;

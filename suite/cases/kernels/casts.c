@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
+#include "suite/cases/rows.h"
 #include "reference/explain/explain.h"
 #include "net.h"
 
@@ -540,7 +541,7 @@ static void judge_table(const ls_case *row, const ls_record *job, ls_verdict *ou
 static void add(ls_case_list *list, ls_case_judge *judge, const char *what, int first)
 {
     for (int k = 0; k < KINDS; k++) {
-        ls_case *row = ls_inside_add(list, judge, "A9", "casts.%s.%s", what, kinds[k].name);
+        ls_case *row = ls_rows_add_inside(list, judge, "A9", "casts.%s.%s", what, kinds[k].name);
         row->number[0] = first;
         row->number[1] = k;
     }
@@ -558,16 +559,17 @@ void ls_casts_cases(const ls_case_settings *settings, ls_case_list *list)
     add(list, judge_gradients, "gradients", 0);
     add(list, judge_cache, "cache", 0);
     for (int k = 0; k < 2; k++) {
-        ls_inside_add(list, judge_cast_once, "A9", "casts.once.%s", kinds[k].name)->number[1] = k;
+        ls_rows_add_inside(list, judge_cast_once, "A9", "casts.once.%s", kinds[k].name)->number[1] =
+            k;
     }
     add(list, judge_loss, "loss", 0);
     for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
-        ls_inside_add(list, judge_product, "A9", "casts.product.%s", products[i].name)->number[0] =
-            (int)i;
+        ls_rows_add_inside(list, judge_product, "A9", "casts.product.%s", products[i].name)
+            ->number[0] = (int)i;
     }
-    ls_inside_add(list, judge_rescue, "A9", "casts.product.rescue");
+    ls_rows_add_inside(list, judge_rescue, "A9", "casts.product.rescue");
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
-        ls_inside_add(list, judge_table, "A9", "casts.table.%s", tables[i].name)->number[0] =
+        ls_rows_add_inside(list, judge_table, "A9", "casts.table.%s", tables[i].name)->number[0] =
             (int)i;
     }
 }

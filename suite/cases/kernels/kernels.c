@@ -2,7 +2,7 @@
  * branches: gradients by what ideal rounding costs, running statistics, the order in which
  * gradients are handed over, repeats. Inside cases: they call the backend through
  * kernels/kernels.h. */
-#include "suite/suite.h"
+#include "kernels.h"
 
 #include <math.h>
 #include <stdlib.h>

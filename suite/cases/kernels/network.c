@@ -1,6 +1,6 @@
 /* The trainer's networks against the oracle's own table, layer by layer: what gradients show for
  * the small ones, shown for all. */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* A network that is nearly certain, and right: (p - y) / N is below what half precision holds,
  * until it is multiplied by the loss scale. The last bias' gradient is the mean of those numbers,
  * which the dumped logits give in FP64. */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 #include "kernels/core/text.h"
 #include "reference/files/safetensors.h"
-#include "suite/cases/scaler/overflow.h"
+#include "suite/cases/overflow.h"
 
 enum { CLASSES = 10, STEPS = 2 };
 

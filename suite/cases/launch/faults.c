@@ -2,6 +2,7 @@
  * or not its own. A rank fails on request (--fault-at STEP:RANK:PHASE:HOW); disks are full by a
  * limit on the size of files. */
 #include "suite/cases/subject/endings.h"
+#include "suite/cases/rows.h"
 #include "suite/cases/ddp/syncbn.h"
 
 #include <signal.h>

@@ -1,5 +1,5 @@
 /* What happens when a rank dies: the others find out by themselves, and nothing is left behind. */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <signal.h>
 #include <stdio.h>

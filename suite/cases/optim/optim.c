@@ -1,7 +1,7 @@
 /* The optimizers: every dumped step recomputed in FP64 from the value, gradient and moments that
  * the dump holds, by what the job was asked for (not by what its metadata say). One job with weight
  * decay, one without in which a step overflows, both judged by several rows. */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <stdio.h>

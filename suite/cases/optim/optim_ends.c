@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 #include "optim_facts.h"
 
 enum { BAD_STEP = 2 };

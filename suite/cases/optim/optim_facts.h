@@ -3,7 +3,7 @@
 #define LS_OPTIM_FACTS_H
 
 #include "reference/oracle/dumpfile.h"
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 /* Rank 0's dump of `step`. *update: how many steps were taken up to it, from the events, so that a
  * skipped one is not counted. False, with the verdict set, where dump or events are missing. */

@@ -1,6 +1,6 @@
 /* Master weights from a job's dumps, to the last bit: what they start as, what the half copies are,
  * that they keep what half would lose, who has none, and that a checkpoint holds them. */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 
 #include "reference/oracle/bits.h"
 #include "reference/oracle/dumpfile.h"
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 /* A file below the job's folder, or the dump of a step; false, with FAIL set, where it is missing
  * or broken. */

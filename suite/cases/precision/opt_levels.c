@@ -1,6 +1,6 @@
 /* What an opt level is: the type of every tensor in the dump (numerics.md section 1), and which
  * overrides are accepted (numerics.md section 7). */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <stdio.h>
 #include <string.h>

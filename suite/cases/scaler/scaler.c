@@ -1,7 +1,7 @@
 /* The loss scale against a state machine of the suite's own (apex/amp/scaler.py, numerics.md
  * section 2.6): which steps are skipped, the scale of every step on every rank, and that a skipped
  * step changes nothing. */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "kernels/core/text.h"
 #include "suite/judge/diagnose_scaler.h"
 #include "suite/cases/judges.h"
-#include "overflow.h"
+#include "suite/cases/overflow.h"
 #include "scaler_rows.h"
 #include "suite/cases/timed/timed.h"
 

@@ -343,14 +343,14 @@ void ls_scaler_machine_cases(ls_case_list *list)
 {
     for (int i = 0; i < CORNERS; i++) {
         for (int interval = 1; interval <= 4; interval++) {
-            ls_case *row = ls_inside_add(list, judge_patterns, "S6", "scaler.machine.%s.n%d",
-                                         corners[i].name, interval);
+            ls_case *row = ls_rows_add_inside(list, judge_patterns, "S6", "scaler.machine.%s.n%d",
+                                              corners[i].name, interval);
             row->number[0] = i;
             row->number[1] = interval;
         }
     }
     for (size_t i = 0; i < sizeof longer / sizeof *longer; i++) {
-        ls_inside_add(list, judge_long, "S6", "scaler.machine.%s", longer[i].name)->number[0] =
+        ls_rows_add_inside(list, judge_long, "S6", "scaler.machine.%s", longer[i].name)->number[0] =
             (int)i;
     }
 }

@@ -2,7 +2,7 @@
 #ifndef LS_SCALER_ROWS_H
 #define LS_SCALER_ROWS_H
 
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 /* The backend's state machine, called from inside. */
 void ls_scaler_machine_cases(ls_case_list *list);

@@ -1,6 +1,6 @@
 /* What a run tells beside its steps' events: digests now and then, spans of what it was busy with,
  * and the lines that people read. */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
+#include "suite/cases/rows.h"
 #include "reference/explain/explain.h"
 #include "reference/model/model.h"
 #include "suite/inside/inside.h"
@@ -134,7 +135,7 @@ void ls_explained_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     (void)settings;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ls_inside_add(list, judge_figures, "E3", "explain.figures.%s", rows[i].id)->number[0] =
+        ls_rows_add_inside(list, judge_figures, "E3", "explain.figures.%s", rows[i].id)->number[0] =
             (int)i;
     }
 }

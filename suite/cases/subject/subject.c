@@ -1,7 +1,7 @@
 /* The subject protocol itself (design.md section 4), for any trainer: what its events say, that
  * they say what was asked, and that options do what they are called. What a record must be to be
  * read at all is suite/judge/protocol.c's business. */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "kernels/core/text.h"
-#include "suite/cases/scaler/overflow.h"
+#include "suite/cases/overflow.h"
 #include "subject.h"
 
 enum { STEPS = 4, WORLD = 2, BATCH = 4, CLASSES = 10, IMAGE = 16 };

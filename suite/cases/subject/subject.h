@@ -2,7 +2,7 @@
 #ifndef LS_SUBJECT_H
 #define LS_SUBJECT_H
 
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 /* The dump of row->job[0].dump_steps by every rank: every tensor of design.md section 4 under
  * torchvision's name, of the network's shape, and no dump besides; row->number[0], where not 0: by

@@ -1,7 +1,7 @@
 /* Whether a timed job's numbers can be quoted: every step has a time, the two halves of its window
  * agree, its loss is finite, and small runs of its level end where runs of O0 end. Oversubscribed
  * timings gate nothing. */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -184,6 +184,7 @@ void ls_performance_cases(const ls_case_settings *settings, ls_case_list *list)
         char id[64];
         ls_timed_id(spec, id);
         ls_case *row = ls_rows_add(list, judge_window, "P1", "performance.timed.%s", id);
+        row->counts = LS_COUNTS_SPEED;
         row->job_count = 1;
         row->job[0] = *spec;
         row = ls_rows_add(list, judge_finite, "T2", "training.timed.%s", id);

@@ -3,7 +3,7 @@
 #include "suite/judge/sdc.h"
 
 #include "kernels/core/text.h"
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
 {

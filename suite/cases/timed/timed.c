@@ -227,9 +227,9 @@ static bool first_of_world(const ls_matrix *bench, int index, bool followed)
     return spec->role == LS_ROLE_THROUGHPUT && is_exact(spec) != followed;
 }
 
-ls_status ls_timed_write_batches(const ls_matrix *bench, const ls_spec *reference,
-                                 const char *run_directory)
+ls_status ls_timed_prepare(const ls_case *row, const ls_spec *reference, const char *run_directory)
 {
+    const ls_matrix *bench = row->data;
     char folder[800], done[820];
     bool followed = strncmp(reference->data, WORLD_FOLDER, strlen(WORLD_FOLDER)) == 0;
     if (strncmp(reference->data, BATCHES, strlen(BATCHES)) != 0) {

@@ -2,7 +2,7 @@
 #ifndef LS_TIMED_H
 #define LS_TIMED_H
 
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 /* "o2.w8.b25mb", ".n2" with nodes, ".self" or ".strong" for what a row is compared with: what tells
  * a run's timed jobs apart. text[64]. */
@@ -20,9 +20,8 @@ void ls_timed_reference(const ls_matrix *bench, const ls_spec *spec, ls_spec *re
 const ls_spec *ls_timed_leader(const ls_matrix *bench, const ls_spec *spec);
 void ls_timed_followed(const ls_spec *leader, ls_spec *reference);
 /* Writes the batches (`{run}/batches/...`) that a reference job reads, drawn by the loader exactly
- * as the ranks of the timed jobs draw theirs. A folder that is complete is left alone; a reference
- * that reads other data needs none. */
-ls_status ls_timed_write_batches(const ls_matrix *bench, const ls_spec *reference,
-                                 const char *run_directory);
+ * as the ranks of the timed jobs draw theirs; row->data is the bench, their ls_matrix. A folder
+ * that is complete is left alone; a job that reads other data needs none. */
+ls_case_prepare ls_timed_prepare;
 
 #endif

@@ -4,7 +4,7 @@
 #define LS_TIMED_PARTS_H
 
 #include "suite/judge/compare.h"
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 /* The worst part of one kind. */
 typedef struct ls_timed_part {

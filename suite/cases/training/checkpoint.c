@@ -1,5 +1,5 @@
 /* Saved at step k and resumed equals uninterrupted, to the last bit (numerics.md section 3). */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <stdio.h>
 #include <stdlib.h>

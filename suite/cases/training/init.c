@@ -1,6 +1,6 @@
 /* Training that starts from the parameters in another run's dump, whatever type it holds them in.
  */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Options by themselves, from inside: the default of each, the ends of its range and what lies
  * beyond, how its value is told, and which options refuse each other. */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -380,20 +380,22 @@ static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out
     }
 }
 
-void ls_options_cases(ls_case_list *list)
+void ls_options_cases(const ls_case_settings *settings, ls_case_list *list)
 {
+    (void)settings;
     for (int i = 0; i < OPTIONS; i++) {
         char with[64];
         ls_text_put(with, sizeof with, "%s", options[i].with);
         for (char *c = with; *c != '\0'; c++) {
             *c = *c == '=' || *c == '/' ? '-' : *c;
         }
-        ls_case *row = ls_inside_add(list, judge_option, "E1", "options.%s%s%s", options[i].name,
-                                     with[0] != '\0' ? "." : "", with[0] != '\0' ? with + 2 : "");
+        ls_case *row =
+            ls_rows_add_inside(list, judge_option, "E1", "options.%s%s%s", options[i].name,
+                               with[0] != '\0' ? "." : "", with[0] != '\0' ? with + 2 : "");
         row->number[0] = i;
     }
     for (int i = 0; i < PAIRS; i++) {
-        ls_case *row = ls_inside_add(list, judge_pair, "E2", "options.pair.%s", pairs[i].name);
+        ls_case *row = ls_rows_add_inside(list, judge_pair, "E2", "options.pair.%s", pairs[i].name);
         row->number[0] = i;
     }
 }

@@ -1,6 +1,6 @@
 /* The learning rate of every step, on every rank, against formulas of the suite's own; that it
  * ticks on skipped steps, goes on after a resume, and is the one the optimizer uses. */
-#include "suite/suite.h"
+#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -9,7 +9,7 @@
 
 enum { LS_OVERFLOW_BATCH = 4, LS_OVERFLOW_IMAGE = 16, LS_OVERFLOW_SCALE = 1 << 19 };
 
-/* True for jobs that read what ls_overflow_write writes. */
+/* True for jobs that read what ls_overflow_prepare writes. */
 bool ls_overflow_wants(const ls_spec *spec);
 typedef enum ls_overflow_kind {
     LS_OVERFLOW_OPTION,  /* no batches: --overflow-at */
@@ -34,7 +34,11 @@ void ls_overflow_spec(ls_spec *spec, const char *script);
  * batches are odd: "STEP:RANK,...". */
 void ls_overflow_spec_of(ls_spec *spec, ls_overflow_kind kind, const char *script,
                          double init_scale);
-/* {run}/overflow/init.safetensors and the batches of every step and rank of that job. */
-ls_status ls_overflow_write(const ls_spec *spec, const char *run_directory);
+/* "at@STEP:RANK,..." (targets), "nan@...", "sum@...", "same", "nearly", "exact", "moved": the same
+ * in the words of a case's table, without a scale. False for another kind. */
+bool ls_overflow_read(const char *text, ls_spec *spec);
+/* {run}/overflow/init.safetensors and the batches of every step and rank of a job that wants them.
+ */
+ls_case_prepare ls_overflow_prepare;
 
 #endif

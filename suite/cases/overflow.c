@@ -21,8 +21,7 @@ bool ls_overflow_wants(const ls_spec *spec)
 /* First words of folders, which go on with rank and step of what is odd: "at-2-1-4-0-w2". */
 static const char *const word[] = {"", "at", "nan", "sum", "same", "nearly", "exact", "moved"};
 
-void ls_overflow_spec_of(ls_spec *spec, ls_overflow_kind kind, const char *script,
-                         double init_scale)
+static void use_batches(ls_spec *spec, ls_overflow_kind kind, const char *script)
 {
     ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
     spec->image_size = LS_OVERFLOW_IMAGE;
@@ -34,6 +33,25 @@ void ls_overflow_spec_of(ls_spec *spec, ls_overflow_kind kind, const char *scrip
     }
     ls_text_put(spec->extra, sizeof spec->extra, "--init={run}/overflow/%s.safetensors",
                 kind >= LS_OVERFLOW_NEARLY ? word[kind] : "init");
+}
+
+bool ls_overflow_read(const char *text, ls_spec *spec)
+{
+    size_t length = strcspn(text, "@ ");
+    const char *script = text[length] == '@' ? text + length + 1 : "";
+    for (int kind = LS_OVERFLOW_TARGETS; kind <= LS_OVERFLOW_MOVED; kind++) {
+        if (strlen(word[kind]) == length && strncmp(text, word[kind], length) == 0) {
+            use_batches(spec, (ls_overflow_kind)kind, script);
+            return true;
+        }
+    }
+    return false;
+}
+
+void ls_overflow_spec_of(ls_spec *spec, ls_overflow_kind kind, const char *script,
+                         double init_scale)
+{
+    use_batches(spec, kind, script);
     if (kind >= LS_OVERFLOW_EXACT) {
         return;
     }
@@ -199,8 +217,12 @@ static ls_status write_batch(const ls_spec *spec, const char *folder, ls_overflo
     return status;
 }
 
-ls_status ls_overflow_write(const ls_spec *spec, const char *run_directory)
+ls_status ls_overflow_prepare(const ls_case *row, const ls_spec *spec, const char *run_directory)
 {
+    (void)row;
+    if (!ls_overflow_wants(spec)) {
+        return LS_OK;
+    }
     char folder[800], weights[800];
     ls_overflow_kind kind = kind_of(spec);
     ls_text_put(folder, sizeof folder, "%s%s", run_directory, spec->data + strlen("batches:{run}"));
