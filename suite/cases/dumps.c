@@ -14,8 +14,8 @@ ls_safetensors *ls_dumps_open(const ls_record *job, int64_t step, int rank, ls_v
     ls_safetensors *file = NULL;
     ls_dumps_path(job, step, rank, path, sizeof path);
     if (ls_safetensors_open(path, &file) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "rank=%d: the dump of step %lld is missing or broken", rank,
-                       (long long)step);
+        ls_verdict_fail(out, "rank=%d: the dump of step %lld is missing or broken", rank,
+                        (long long)step);
         return NULL;
     }
     return file;

@@ -14,13 +14,13 @@ static void check_options(const ls_record_rank *rank, int k, const ls_spec *spec
     char asked[8];
     ls_text_put(asked, sizeof asked, "O%d", spec->level);
     if (spec->level >= 0 && level[0] != '\0' && strcmp(level, asked) != 0) {
-        ls_verdict_set(out, LS_FAIL, "rank=%d was asked for opt level %s and says that it ran %s",
-                       k, asked, level);
+        ls_verdict_fail(out, "rank=%d was asked for opt level %s and says that it ran %s", k, asked,
+                        level);
     }
     const char *arch = ls_json_string(options, "arch", "");
     if (arch[0] != '\0' && strcmp(arch, spec->arch) != 0) {
-        ls_verdict_set(out, LS_FAIL, "rank=%d was asked for %s and says that it trained %s", k,
-                       spec->arch, arch);
+        ls_verdict_fail(out, "rank=%d was asked for %s and says that it trained %s", k, spec->arch,
+                        arch);
     }
 }
 
@@ -30,30 +30,29 @@ static void check_rank(const ls_record *job, int k, const ls_spec *spec, ls_verd
     char line[160];
     ls_record_last_line(job, k, line, (int)sizeof line);
     if (!rank->has_events || rank->start == NULL) {
-        ls_verdict_set(out, LS_FAIL,
-                       "rank=%d left with code 0, but wrote no %s; its last words: '%s'", k,
-                       rank->has_events ? "start event" : "events", line);
+        ls_verdict_fail(out, "rank=%d left with code 0, but wrote no %s; its last words: '%s'", k,
+                        rank->has_events ? "start event" : "events", line);
         return;
     }
     int64_t last = rank->step_count > 0 ? rank->step[rank->step_count - 1].step : 0;
     int64_t asked = spec == NULL ? last : spec->warmup_steps + spec->steps;
     bool by_epochs = spec != NULL && strstr(spec->extra, "--epochs") != NULL;
     if (last == 0 || (last != asked && !by_epochs)) {
-        ls_verdict_set(out, LS_FAIL,
-                       "rank=%d left with code 0, but its last step is %d of %d; its last words: "
-                       "'%s'",
-                       k, (int)last, (int)asked, line);
+        ls_verdict_fail(out,
+                        "rank=%d left with code 0, but its last step is %d of %d; its last words: "
+                        "'%s'",
+                        k, (int)last, (int)asked, line);
         return;
     }
     if (!rank->ended) {
-        ls_verdict_set(out, LS_FAIL, "rank=%d left with code 0 without an end event", k);
+        ls_verdict_fail(out, "rank=%d left with code 0 without an end event", k);
     }
     bool alone = spec != NULL && spec->wrap == LS_WRAP_EACH; /* each rank has options of its own */
     int there = alone ? 1 : job->world;
     int world = (int)ls_json_integer(rank->start, "world", there);
     if (world != there) {
-        ls_verdict_set(out, LS_FAIL, "rank=%d says that it is one of %d ranks: there are %d", k,
-                       world, there);
+        ls_verdict_fail(out, "rank=%d says that it is one of %d ranks: there are %d", k, world,
+                        there);
     }
     if (spec != NULL && !alone) {
         check_options(rank, k, spec, out);

@@ -93,9 +93,9 @@ static void judge_jobs(const ls_case *row, const ls_record *job, ls_verdict *out
         if (ls_verdict_of_outcome(&job[j], out) || ls_protocol_breaks(&job[j], &row->job[j], out)) {
             if (job[j].code == LS_ERR_NON_FINITE &&
                 strcmp(row->job[j].loss_scale, "dynamic") == 0 && out->cause[0] == '\0') {
-                ls_text_put(out->cause, sizeof out->cause,
-                            "a step with inf or NaN in its gradients was taken: the check did not "
-                            "see it, or each decides for itself before the reduction");
+                ls_verdict_cause(
+                    out, "a step with inf or NaN in its gradients was taken: the check did not "
+                         "see it, or each decides for itself before the reduction");
             }
             if (out->code == LS_CRASH && out->cause[0] == '\0') {
                 ls_diagnose_endings_waits(&job[j], out->cause, (int)sizeof out->cause);
@@ -115,7 +115,7 @@ static void judge_jobs(const ls_case *row, const ls_record *job, ls_verdict *out
     }
     for (int j = 0; j < row->job_count; j++) {
         if (job[j].world < 1) {
-            ls_verdict_set(out, LS_FAIL, "the job has no ranks' records");
+            ls_verdict_fail(out, "the job has no ranks' records");
             return;
         }
     }

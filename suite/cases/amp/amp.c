@@ -134,8 +134,8 @@ static void check_skips(const variant *v, const int skipped[2], ls_verdict *out)
             expected += v->s->block[v->bad_loss][i] == o;
         }
         if (skipped[o] != expected) {
-            ls_verdict_set(out, LS_FAIL, "optimizer %d skipped %d steps, expected %d", o,
-                           skipped[o], expected);
+            ls_verdict_fail(out, "optimizer %d skipped %d steps, expected %d", o, skipped[o],
+                            expected);
         }
     }
 }
@@ -223,10 +223,7 @@ static void judge_golden(const ls_case *row, const ls_record *job, ls_verdict *o
             runs++;
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d trainings ended on the golden weights, bit for bit", runs);
-    }
+    ls_verdict_pass(out, "%d trainings ended on the golden weights, bit for bit", runs);
 }
 
 void ls_amp_cases(const ls_case_settings *settings, ls_case_list *list)

@@ -61,8 +61,8 @@ static void expect_grad(ls_toy *toy, float w0, float w1, const char *when, ls_ve
         }
         bool none = isnan(expected[w]) && !view.has_grad;
         if (!none && !(seen[0] == expected[w] && seen[1] == expected[w])) {
-            ls_verdict_set(out, LS_FAIL, "%s: the gradient of w%d is %.9g, %.9g, expected %.9g",
-                           when, w, (double)seen[0], (double)seen[1], (double)expected[w]);
+            ls_verdict_fail(out, "%s: the gradient of w%d is %.9g, %.9g, expected %.9g", when, w,
+                            (double)seen[0], (double)seen[1], (double)expected[w]);
         }
     }
 }
@@ -180,12 +180,12 @@ static void overflow_in(int bad, ls_verdict *out)
     }
     ls_toy_expect_scale(&toy, 0, 512.0f, bad == 0 ? 1 : 0, "after both micro-steps", out);
     if (!ls_toy_step(&toy, 0)) {
-        ls_verdict_set(out, LS_FAIL, "micro-step %d overflowed, but the step was taken", bad + 1);
+        ls_verdict_fail(out, "micro-step %d overflowed, but the step was taken", bad + 1);
     }
     ls_toy_expect(&toy, 0, start, "the skipped step", out);
     good_block(&toy, 0, -1, 1.0f, false);
     if (ls_toy_step(&toy, 0)) {
-        ls_verdict_set(out, LS_FAIL, "one overflow skipped two steps");
+        ls_verdict_fail(out, "one overflow skipped two steps");
     }
     ls_toy_close(&toy);
 }
@@ -214,8 +214,8 @@ static void check_overflow_twice(ls_verdict *out)
     good_block(&toy, 0, -1, 1.0f, false);
     bool second = ls_toy_step(&toy, 0);
     if (!first || second) {
-        ls_verdict_set(out, LS_FAIL, "first step %s, second step %s; expected skipped, taken",
-                       first ? "skipped" : "taken", second ? "skipped" : "taken");
+        ls_verdict_fail(out, "first step %s, second step %s; expected skipped, taken",
+                        first ? "skipped" : "taken", second ? "skipped" : "taken");
     }
     ls_toy_close(&toy);
 }
@@ -265,8 +265,8 @@ static void check_half_overflow(ls_verdict *out)
         ls_toy_expect_scale(&toy, 0, delayed ? 2.0f : 4.0f, delayed ? 0 : 2,
                             delayed ? "40000 + 40000 in fp16" : "20000 in f32", out);
         if (ls_toy_step(&toy, 0) != (delayed != 0)) {
-            ls_verdict_set(out, LS_FAIL, "40000 + 40000 %s: the step was %s",
-                           delayed ? "in fp16" : "in f32", delayed ? "taken" : "skipped");
+            ls_verdict_fail(out, "40000 + 40000 %s: the step was %s",
+                            delayed ? "in fp16" : "in f32", delayed ? "taken" : "skipped");
         }
         ls_toy_close(&toy);
     }
@@ -285,7 +285,7 @@ static void check_count(ls_verdict *out)
     good_block(&toy, 0, -1, 1.0f, false);
     ls_toy_expect_scale(&toy, 0, 2.0f, 0, "the block that unscales", out);
     if (!ls_toy_step(&toy, 0)) {
-        ls_verdict_set(out, LS_FAIL, "an overflow of a delayed block was not seen");
+        ls_verdict_fail(out, "an overflow of a delayed block was not seen");
     }
     good_block(&toy, 0, -1, 1.0f, true);
     good_block(&toy, 0, -1, 1.0f, false);
@@ -324,8 +324,8 @@ static void check_mixed(ls_verdict *out)
 static void expect_refusal(ls_status status, int lines, const char *what, ls_verdict *out)
 {
     if (status != LS_ERR_USAGE || lines != 1) {
-        ls_verdict_set(out, LS_FAIL, "%s: %s, %d lines; expected a usage error of one line", what,
-                       ls_status_name(status), lines);
+        ls_verdict_fail(out, "%s: %s, %d lines; expected a usage error of one line", what,
+                        ls_status_name(status), lines);
     }
 }
 

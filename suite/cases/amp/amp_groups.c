@@ -75,10 +75,7 @@ static void judge_added(const ls_case *row, const ls_record *job, ls_verdict *ou
     for (int i = 0; i < 8; i++) {
         add_group(row->number[0], i % 2 != 0, i / 2 % 2 != 0, i / 4 != 0, out);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "a group that came later: 8 trainings as computed by hand, bit for bit");
-    }
+    ls_verdict_pass(out, "a group that came later: 8 trainings as computed by hand, bit for bit");
 }
 
 /* Two groups with rates and decays of their own; one rate changes between two steps. */
@@ -162,8 +159,8 @@ static void check_own_steps(ls_verdict *out)
     ls_toy_weights(&alone, 1, weight);
     ls_toy_expect(&both, 1, weight, "a group that joined after two steps", out);
     if (*ls_toy_view(&both, 0, 0).steps != 4 || *ls_toy_view(&both, 1, 0).steps != 2) {
-        ls_verdict_set(out, LS_FAIL, "m0 took %d steps and m1 %d, expected 4 and 2",
-                       (int)*ls_toy_view(&both, 0, 0).steps, (int)*ls_toy_view(&both, 1, 0).steps);
+        ls_verdict_fail(out, "m0 took %d steps and m1 %d, expected 4 and 2",
+                        (int)*ls_toy_view(&both, 0, 0).steps, (int)*ls_toy_view(&both, 1, 0).steps);
     }
     ls_toy_close(&both);
     ls_toy_close(&alone);
@@ -200,8 +197,8 @@ static void check_uneven_steps(ls_verdict *out)
         ls_toy_close(&toy);
     }
     if (memcmp(&weight[0][2], &weight[1][2], 2 * sizeof(float)) != 0) {
-        ls_verdict_set(out, LS_FAIL, "w1's first step beside w0's second: %.9g, alone %.9g",
-                       (double)weight[1][2], (double)weight[0][2]);
+        ls_verdict_fail(out, "w1's first step beside w0's second: %.9g, alone %.9g",
+                        (double)weight[1][2], (double)weight[0][2]);
     }
 }
 
@@ -220,8 +217,8 @@ static void check_empty(ls_verdict *out)
     ls_status none = ls_amp_add_group(toy.amp, optimizer, &sgd, .25f, NULL, 0, &group);
     ls_status zero = ls_amp_add_group(toy.amp, optimizer, &sgd, .25f, &empty, 1, &group);
     if (none != LS_OK || zero != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "a group of no parameters: %s; a parameter of no elements: %s",
-                       ls_status_name(none), ls_status_name(zero));
+        ls_verdict_fail(out, "a group of no parameters: %s; a parameter of no elements: %s",
+                        ls_status_name(none), ls_status_name(zero));
     }
     ls_toy_make(&toy, 0, 1);
     ls_toy_own(&toy, optimizer, 0, &sgd, .25f);

@@ -48,8 +48,8 @@ static void small_updates(int level, const float expected[3], ls_verdict *out)
         ls_toy_zero(&toy, 0);
         ls_toy_weights(&toy, 0, weight);
         if (step == looks[look] && weight[2] != expected[look++]) {
-            ls_verdict_set(out, LS_FAIL, "after %d updates of -1e-4 the half weight is %.9g", step,
-                           (double)weight[2]);
+            ls_verdict_fail(out, "after %d updates of -1e-4 the half weight is %.9g", step,
+                            (double)weight[2]);
         }
     }
     ls_toy_close(&toy);
@@ -89,11 +89,11 @@ static void check_made(ls_verdict *out)
         ls_inside_read(&toy.device, &view.param, copy);
         if (!view.has_master || view.value.dtype != LS_F32 ||
             memcmp(master, copy, sizeof copy) != 0) {
-            ls_verdict_set(out, LS_FAIL, "the master of %.9g is %.9g (%s)", (double)copy[0],
-                           (double)master[0], ls_dtype_name(view.value.dtype));
+            ls_verdict_fail(out, "the master of %.9g is %.9g (%s)", (double)copy[0],
+                            (double)master[0], ls_dtype_name(view.value.dtype));
         }
         if (ls_toy_view(&toy, 0, 0).has_master) {
-            ls_verdict_set(out, LS_FAIL, "an f32 parameter has a master of its own");
+            ls_verdict_fail(out, "an f32 parameter has a master of its own");
         }
         ls_toy_close(&toy);
     }
@@ -114,8 +114,8 @@ static void check_copies(ls_verdict *out)
         ls_toy_weights(&toy, 0, weight);
         for (int i = 0; i < 2; i++) {
             if ((double)weight[2 + i] != ls_toy_ideal_half((double)master[i])) {
-                ls_verdict_set(out, LS_FAIL, "step %d: master %.9g, half weight %.9g", step + 1,
-                               (double)master[i], (double)weight[2 + i]);
+                ls_verdict_fail(out, "step %d: master %.9g, half weight %.9g", step + 1,
+                                (double)master[i], (double)weight[2 + i]);
             }
         }
     }
@@ -131,9 +131,9 @@ static void check_view(ls_verdict *out)
         return;
     }
     if (ls_amp_param_count(toy.amp, 0) != 2 || ls_toy_view(&toy, 0, 1).has_grad) {
-        ls_verdict_set(out, LS_FAIL, "%d parameters, a gradient before any block: %s",
-                       ls_amp_param_count(toy.amp, 0),
-                       ls_toy_view(&toy, 0, 1).has_grad ? "yes" : "no");
+        ls_verdict_fail(out, "%d parameters, a gradient before any block: %s",
+                        ls_amp_param_count(toy.amp, 0),
+                        ls_toy_view(&toy, 0, 1).has_grad ? "yes" : "no");
     }
     ls_toy_begin(&toy, 0, only, 1, false);
     ls_toy_backward(&toy, 1u, 1.0f, ls_toy_clean);
@@ -146,16 +146,16 @@ static void check_view(ls_verdict *out)
     }
     ls_inside_read(&toy.device, &toy.model[0].grad[1], model);
     if (view.grad.dtype != LS_F32 || grad[0] != 1.0f || grad[1] != 2.0f || model[0] != 4.0f) {
-        ls_verdict_set(out, LS_FAIL,
-                       "the master's gradient is %g, %g, the model's %g; expected 1, 2, and 4 "
-                       "(still scaled)",
-                       (double)grad[0], (double)grad[1], (double)model[0]);
+        ls_verdict_fail(out,
+                        "the master's gradient is %g, %g, the model's %g; expected 1, 2, and 4 "
+                        "(still scaled)",
+                        (double)grad[0], (double)grad[1], (double)model[0]);
     }
     ls_toy_step(&toy, 0);
     if (ls_toy_view(&toy, 0, 1).has_grad || !ls_toy_view(&toy, 0, 0).has_grad) {
-        ls_verdict_set(out, LS_FAIL,
-                       "after a step a master's gradient is gone and that of an f32 parameter "
-                       "stays; here otherwise");
+        ls_verdict_fail(out,
+                        "after a step a master's gradient is gone and that of an f32 parameter "
+                        "stays; here otherwise");
     }
     ls_toy_close(&toy);
 }
@@ -224,8 +224,8 @@ static void check_untouched(ls_verdict *out)
     ls_amp_view view = ls_toy_view(&toy, 0, 0);
     ls_inside_read(&toy.device, &view.moment[0], moment);
     if (moment[0] != 0.0f || *ls_toy_view(&toy, 0, 0).steps != 0) {
-        ls_verdict_set(out, LS_FAIL, "w0 had no gradient, but %d steps and momentum %g",
-                       (int)*ls_toy_view(&toy, 0, 0).steps, (double)moment[0]);
+        ls_verdict_fail(out, "w0 had no gradient, but %d steps and momentum %g",
+                        (int)*ls_toy_view(&toy, 0, 0).steps, (double)moment[0]);
     }
     /* and a second step without a backward moves no half parameter */
     ls_toy_step(&toy, 0);

@@ -30,7 +30,7 @@ static void check_disabled(ls_verdict *out)
     ls_toy_ideal_expect(&toy, 0, &m, "amp disabled", out);
     ls_toy_expect_scale(&toy, 0, 1.0f, 0, "amp disabled", out);
     if (ls_toy_view(&toy, 0, 1).has_master) {
-        ls_verdict_set(out, LS_FAIL, "amp is disabled, yet there are masters");
+        ls_verdict_fail(out, "amp is disabled, yet there are masters");
     }
     ls_toy_close(&toy);
 }
@@ -259,17 +259,15 @@ static void judge_misuse(const ls_case *row, const ls_record *job, ls_verdict *o
     text[strcspn(text, "\n")] = '\0';
     if (status != LS_ERR_USAGE || lines != 1 ||
         strstr(text, misuses[row->number[0]].names) == NULL) {
-        ls_verdict_set(out, LS_FAIL, "expected a usage error of one line with \"%s\", got %s: %s",
-                       misuses[row->number[0]].names, ls_status_name(status), text);
+        ls_verdict_fail(out, "expected a usage error of one line with \"%s\", got %s: %s",
+                        misuses[row->number[0]].names, ls_status_name(status), text);
     }
     ls_amp_cancel(toy.amp);
     ls_toy_ideal_blocks(&toy, &m, 1, 1);
     ls_toy_step(&toy, 0);
     ls_toy_ideal_step(&m);
     ls_toy_ideal_expect(&toy, 0, &m, "an iteration after the refusal", out);
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%s", text);
-    }
+    ls_verdict_pass(out, "%s", text);
     ls_toy_close(&toy);
 }
 

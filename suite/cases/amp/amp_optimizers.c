@@ -97,21 +97,18 @@ static void judge_still(const ls_case *row, const ls_record *job, ls_verdict *ou
         bool skipped = ls_toy_iterate(&toy, 0, 0, 1u, bad);
         snapshot after = look(&toy, kind);
         if (!skipped || !equal(&before, &after)) {
-            ls_verdict_set(out, LS_FAIL, "O%d: the step was %s, and something %s", level,
-                           skipped ? "skipped" : "taken",
-                           equal(&before, &after) ? "stayed" : "changed");
+            ls_verdict_fail(out, "O%d: the step was %s, and something %s", level,
+                            skipped ? "skipped" : "taken",
+                            equal(&before, &after) ? "stayed" : "changed");
         }
         ls_toy_iterate(&toy, 0, 0, 1u, ls_toy_clean);
         after = look(&toy, kind);
         if (equal(&before, &after)) {
-            ls_verdict_set(out, LS_FAIL, "O%d: the step behind the skip moved nothing", level);
+            ls_verdict_fail(out, "O%d: the step behind the skip moved nothing", level);
         }
         ls_toy_close(&toy);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "weights, masters, moments and counts stand still at O1 and O2");
-    }
+    ls_verdict_pass(out, "weights, masters, moments and counts stand still at O1 and O2");
 }
 
 /* A run with skipped iterations ends as one in which they never were. */
@@ -136,12 +133,10 @@ static void judge_never_was(const ls_case *row, const ls_record *job, ls_verdict
         ls_toy_close(&toy);
     }
     if (!equal(&end[0], &end[1])) {
-        ls_verdict_set(out, LS_FAIL, "w0[0] is %.9g after 4 steps and 2 skips, %.9g after 4 steps",
-                       (double)end[1].weight[0], (double)end[0].weight[0]);
+        ls_verdict_fail(out, "w0[0] is %.9g after 4 steps and 2 skips, %.9g after 4 steps",
+                        (double)end[1].weight[0], (double)end[0].weight[0]);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "the skipped iterations left no trace");
-    }
+    ls_verdict_pass(out, "the skipped iterations left no trace");
 }
 
 /* Static powers of two and no scale give the same bits in f32 masters and weights; O2's masters are
@@ -164,15 +159,12 @@ static void judge_levels(const ls_case *row, const ls_record *job, ls_verdict *o
         if (memcmp(end[level].value, end[0].value, 2 * sizeof(float)) != 0 ||
             memcmp(end[level].weight, end[0].weight, sizeof end[0].weight) != 0 ||
             memcmp(end[level].moment, end[0].moment, sizeof end[0].moment) != 0) {
-            ls_verdict_set(out, LS_FAIL, "w0[0], w1[0] are %.9g, %.9g at O%d, %.9g, %.9g at O0",
-                           (double)end[level].weight[0], (double)end[level].weight[2], level,
-                           (double)end[0].weight[0], (double)end[0].weight[2]);
+            ls_verdict_fail(out, "w0[0], w1[0] are %.9g, %.9g at O%d, %.9g, %.9g at O0",
+                            (double)end[level].weight[0], (double)end[level].weight[2], level,
+                            (double)end[0].weight[0], (double)end[0].weight[2]);
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "one step: the same weights and moments at O0 to O3");
-    }
+    ls_verdict_pass(out, "one step: the same weights and moments at O0 to O3");
 }
 
 void ls_amp_optimizer_cases(ls_case_list *list)

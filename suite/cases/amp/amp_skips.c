@@ -60,8 +60,8 @@ static void check_pending(ls_verdict *out)
     bool pending = ls_toy_step(&toy, 0);
     bool next = ls_toy_iterate(&toy, 0, 0, 3u, ls_toy_clean);
     if (!pending || next) {
-        ls_verdict_set(out, LS_FAIL, "steps behind the overflow: %s, %s; expected skipped, taken",
-                       pending ? "skipped" : "taken", next ? "skipped" : "taken");
+        ls_verdict_fail(out, "steps behind the overflow: %s, %s; expected skipped, taken",
+                        pending ? "skipped" : "taken", next ? "skipped" : "taken");
     }
     ls_toy_close(&toy);
 }
@@ -113,8 +113,7 @@ static void check_both(ls_verdict *out)
         one_block(&toy, 0, both, 2, 3u, infinite(bad, 1));
         for (int o = 0; o < 2; o++) {
             if (!ls_toy_step(&toy, o)) {
-                ls_verdict_set(out, LS_FAIL, "overflow in optimizer %d's gradients: %d stepped",
-                               bad, o);
+                ls_verdict_fail(out, "overflow in optimizer %d's gradients: %d stepped", bad, o);
             }
         }
         ls_toy_close(&toy);
@@ -133,8 +132,8 @@ static void check_listed(ls_verdict *out)
     one_block(&toy, 1, second_only, 1, 2u, ls_toy_clean);
     bool first = ls_toy_step(&toy, 0), second = ls_toy_step(&toy, 1);
     if (!first || second) {
-        ls_verdict_set(out, LS_FAIL, "optimizer 0 %s, optimizer 1 %s; expected skipped, taken",
-                       first ? "skipped" : "taken", second ? "skipped" : "taken");
+        ls_verdict_fail(out, "optimizer 0 %s, optimizer 1 %s; expected skipped, taken",
+                        first ? "skipped" : "taken", second ? "skipped" : "taken");
     }
     ls_toy_close(&toy);
 }
@@ -152,7 +151,7 @@ static void check_message(ls_verdict *out)
     ls_toy_iterate(&toy, 1, 0, 3u, infinite(0, 0));
     ls_toy_iterate(&toy, 1, 0, 3u, ls_toy_clean);
     if (toy.said_count != 1 || strcmp(toy.said[0], expected) != 0) {
-        ls_verdict_set(out, LS_FAIL, "%d lines: \"%s\"", toy.said_count, toy.said[0]);
+        ls_verdict_fail(out, "%d lines: \"%s\"", toy.said_count, toy.said[0]);
     }
     ls_toy_close(&toy);
 }
@@ -168,7 +167,7 @@ static void check_silent(ls_verdict *out)
     }
     ls_toy_iterate(&toy, 1, 0, 3u, infinite(0, 0));
     if (toy.said_count != 0) {
-        ls_verdict_set(out, LS_FAIL, "verbosity 0, yet \"%s\"", toy.said[0]);
+        ls_verdict_fail(out, "verbosity 0, yet \"%s\"", toy.said[0]);
     }
     ls_toy_close(&toy);
 }
@@ -187,7 +186,7 @@ static void check_large(ls_verdict *out)
     ls_toy_give(&toy, 0, 0, full);
     ls_toy_give(&toy, 0, 1, half);
     if (ls_toy_end(&toy) != LS_OK || ls_toy_step(&toy, 0)) {
-        ls_verdict_set(out, LS_FAIL, "finite gradients (65504, 3e38) were taken for an overflow");
+        ls_verdict_fail(out, "finite gradients (65504, 3e38) were taken for an overflow");
     }
     ls_toy_close(&toy);
 }
@@ -226,8 +225,7 @@ static void check_short_circuit(ls_verdict *out)
     ls_status status = ls_amp_step(toy.amp, 0, &skipped);
     ls_inside_heard(&ear, text, (int)sizeof text);
     if (status != LS_ERR_NON_FINITE || strstr(text, "m0.w0") == NULL) {
-        ls_verdict_set(out, LS_FAIL, "an infinite weight: %s, \"%s\"", ls_status_name(status),
-                       text);
+        ls_verdict_fail(out, "an infinite weight: %s, \"%s\"", ls_status_name(status), text);
     }
     ls_toy_close(&toy);
 }
@@ -248,7 +246,7 @@ static void check_static(ls_verdict *out)
     }
     ls_toy_expect_scale(&toy, 0, 128.0f, 10, "10 blocks at static 128", out);
     if (ls_toy_step(&toy, 0)) {
-        ls_verdict_set(out, LS_FAIL, "a static scale skipped a step");
+        ls_verdict_fail(out, "a static scale skipped a step");
     }
     ls_toy_close(&toy);
 }
@@ -323,8 +321,8 @@ static void ends(float start, float lowest, float highest, int expected, const c
         }
     }
     if (at != expected || strstr(text, names) == NULL || strstr(text, "m0.w0") == NULL) {
-        ls_verdict_set(out, LS_FAIL, "overflow %d ended the run, expected %d with \"%s\": %s", at,
-                       expected, names, text);
+        ls_verdict_fail(out, "overflow %d ended the run, expected %d with \"%s\": %s", at, expected,
+                        names, text);
     }
     ls_toy_close(&toy);
 }

@@ -57,7 +57,7 @@ static void check_form(ls_verdict *out)
     ls_toy_must(&toy, status, "ls_amp_state_dict");
     char *text = cJSON_PrintUnformatted(state);
     if (strcmp(text, expected) != 0) {
-        ls_verdict_set(out, LS_FAIL, "%s", text);
+        ls_verdict_fail(out, "%s", text);
     }
     free(text);
     cJSON_Delete(state);
@@ -96,7 +96,7 @@ static void check_order(ls_verdict *out)
                             "\"loss_scaler0\":{\"loss_scale\":8,\"unskipped\":1}}",
                             said, (int)sizeof said);
     if (status != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "%s: %s", ls_status_name(status), said);
+        ls_verdict_fail(out, "%s: %s", ls_status_name(status), said);
     }
     ls_toy_expect_scale(&toy, 0, 8.0f, 1, "loaded in reverse", out);
     ls_toy_expect_scale(&toy, 1, 16.0f, 2, "loaded in reverse", out);
@@ -145,8 +145,8 @@ static void check_more(ls_verdict *out)
     bool told = toy.said_count == 2 && strstr(toy.said[0], "contains 2 entries") != NULL &&
                 strstr(toy.said[1], "loss_scaler[1]") != NULL;
     if (status != LS_OK || !told) {
-        ls_verdict_set(out, LS_FAIL, "%s, %d lines: %s", ls_status_name(status), toy.said_count,
-                       toy.said[0]);
+        ls_verdict_fail(out, "%s, %d lines: %s", ls_status_name(status), toy.said_count,
+                        toy.said[0]);
     }
     ls_toy_expect_scale(&toy, 0, 8.0f, 1, "two entries for one loss", out);
     ls_toy_close(&toy);
@@ -162,7 +162,7 @@ static void check_fewer(ls_verdict *out)
     ls_status status =
         load(&toy, "{\"loss_scaler0\":{\"loss_scale\":8,\"unskipped\":1}}", said, (int)sizeof said);
     if (status != LS_OK || toy.said_count != 1) {
-        ls_verdict_set(out, LS_FAIL, "%s, %d lines", ls_status_name(status), toy.said_count);
+        ls_verdict_fail(out, "%s, %d lines", ls_status_name(status), toy.said_count);
     }
     ls_toy_expect_scale(&toy, 0, 8.0f, 1, "one entry for two losses", out);
     ls_toy_expect_scale(&toy, 1, 4.0f, 0, "one entry for two losses", out);
@@ -206,7 +206,7 @@ static void check_open_block(ls_verdict *out)
         load(&toy, "{\"loss_scaler0\":{\"loss_scale\":8,\"unskipped\":1}}", said, (int)sizeof said);
     ls_amp_cancel(toy.amp);
     if (status != LS_ERR_USAGE) {
-        ls_verdict_set(out, LS_FAIL, "loading inside a block: %s", ls_status_name(status));
+        ls_verdict_fail(out, "loading inside a block: %s", ls_status_name(status));
     }
     ls_toy_expect_scale(&toy, 0, 4.0f, 0, "a refused load", out);
     ls_toy_close(&toy);
@@ -240,13 +240,11 @@ static void judge_error(const ls_case *row, const ls_record *job, ls_verdict *ou
              errors[row->number[0]].entry);
     ls_status status = load(&toy, text, said, (int)sizeof said);
     if (status != LS_ERR_USAGE || strstr(said, errors[row->number[0]].names) == NULL) {
-        ls_verdict_set(out, LS_FAIL, "%s: %s", ls_status_name(status), said);
+        ls_verdict_fail(out, "%s: %s", ls_status_name(status), said);
     }
     ls_toy_expect_scale(&toy, 0, 4.0f, 0, "nothing may be applied", out);
     ls_toy_expect_scale(&toy, 1, 4.0f, 0, "nothing may be applied", out);
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%s", said);
-    }
+    ls_verdict_pass(out, "%s", said);
     ls_toy_close(&toy);
 }
 
@@ -313,8 +311,8 @@ static void judge_restore(const ls_case *row, const ls_record *job, ls_verdict *
         ls_inside_read(&whole.device, &one.value, master[0]);
         ls_inside_read(&second.device, &other.value, master[1]);
         if (memcmp(master[0], master[1], sizeof master[0]) != 0) {
-            ls_verdict_set(out, LS_FAIL, "the master of m%d.w1 differs: %.9g and %.9g", m,
-                           (double)master[0][0], (double)master[1][0]);
+            ls_verdict_fail(out, "the master of m%d.w1 differs: %.9g and %.9g", m,
+                            (double)master[0][0], (double)master[1][0]);
         }
     }
     cJSON *state[2];
@@ -323,14 +321,11 @@ static void judge_restore(const ls_case *row, const ls_record *job, ls_verdict *
     status = ls_amp_state_dict(second.amp, &state[1]);
     ls_toy_must(&whole, status, "ls_amp_state_dict");
     if (!cJSON_Compare(state[0], state[1], true)) {
-        ls_verdict_set(out, LS_FAIL, "the scales differ at the end");
+        ls_verdict_fail(out, "the scales differ at the end");
     }
     cJSON_Delete(state[0]);
     cJSON_Delete(state[1]);
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "saved and restored in the middle of an interval: the same bits");
-    }
+    ls_verdict_pass(out, "saved and restored in the middle of an interval: the same bits");
     ls_toy_close(&whole);
     ls_toy_close(&first);
     ls_toy_close(&second);

@@ -46,7 +46,7 @@ bool ls_toy_open(ls_toy *toy, const ls_amp_options *options, ls_verdict *verdict
     mine.context = toy;
     ls_status status = ls_amp_create(&toy->device, &mine, &toy->amp);
     if (status != LS_OK) {
-        ls_verdict_set(verdict, LS_FAIL, "ls_amp_create: %s", ls_status_name(status));
+        ls_verdict_fail(verdict, "ls_amp_create: %s", ls_status_name(status));
         ls_device_close(&toy->device);
         return false;
     }
@@ -56,7 +56,7 @@ bool ls_toy_open(ls_toy *toy, const ls_amp_options *options, ls_verdict *verdict
 void ls_toy_must(ls_toy *toy, ls_status status, const char *call)
 {
     if (status != LS_OK) {
-        ls_verdict_set(toy->verdict, LS_FAIL, "%s failed: %s", call, ls_status_name(status));
+        ls_verdict_fail(toy->verdict, "%s failed: %s", call, ls_status_name(status));
     }
 }
 
@@ -205,8 +205,8 @@ void ls_toy_expect(ls_toy *toy, int model, const float expected[4], const char *
     ls_toy_weights(toy, model, seen);
     for (int i = 0; i < 4; i++) {
         if (!(seen[i] == expected[i])) {
-            ls_verdict_set(verdict, LS_FAIL, "%s: m%d.w%d[%d] is %.9g, expected %.9g", when, model,
-                           i / 2, i % 2, (double)seen[i], (double)expected[i]);
+            ls_verdict_fail(verdict, "%s: m%d.w%d[%d] is %.9g, expected %.9g", when, model, i / 2,
+                            i % 2, (double)seen[i], (double)expected[i]);
         }
     }
 }
@@ -223,9 +223,9 @@ void ls_toy_expect_scale(ls_toy *toy, int loss, float scale, int unskipped, cons
     double seen = ls_json_number(entry, "loss_scale", -1);
     int64_t count = ls_json_integer(entry, "unskipped", -1);
     if (seen != (double)scale || count != unskipped) {
-        ls_verdict_set(verdict, LS_FAIL,
-                       "%s: loss %d has scale %g after %d clean blocks, expected %g after %d", when,
-                       loss, seen, (int)count, (double)scale, unskipped);
+        ls_verdict_fail(verdict,
+                        "%s: loss %d has scale %g after %d clean blocks, expected %g after %d",
+                        when, loss, seen, (int)count, (double)scale, unskipped);
     }
     cJSON_Delete(dict);
 }
@@ -262,7 +262,5 @@ ls_amp_view ls_toy_view(ls_toy *toy, int model, int weight)
 void ls_toy_judge(const ls_toy_row *row, ls_verdict *verdict)
 {
     row->check(verdict);
-    if (verdict->code == LS_PASS) {
-        ls_text_put(verdict->evidence, sizeof verdict->evidence, "%s", row->shows);
-    }
+    ls_verdict_pass(verdict, "%s", row->shows);
 }

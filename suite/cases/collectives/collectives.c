@@ -169,11 +169,11 @@ static void check_counts(int rank, const cJSON *event, ls_verdict *out)
     int64_t wrong = ls_json_integer(event, "wrong", -1);
     int64_t guards = ls_json_integer(event, "guards", -1);
     if (wrong != 0 || guards != 0) {
-        ls_verdict_set(out, LS_FAIL,
-                       "rank=%d %s: %" PRId64 " of %" PRId64 " elements wrong, %" PRId64
-                       " bytes beside them changed",
-                       rank, place_of(event, place, sizeof place), wrong,
-                       ls_json_integer(event, "checked", -1), guards);
+        ls_verdict_fail(out,
+                        "rank=%d %s: %" PRId64 " of %" PRId64 " elements wrong, %" PRId64
+                        " bytes beside them changed",
+                        rank, place_of(event, place, sizeof place), wrong,
+                        ls_json_integer(event, "checked", -1), guards);
     }
 }
 
@@ -204,8 +204,8 @@ static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *ou
         cJSON *events = events_of(job, rank, dtype, op);
         int count = cJSON_GetArraySize(events);
         if (count != row->number[1]) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d tried %d combinations, expected %d", rank, count,
-                           row->number[1]);
+            ls_verdict_fail(out, "rank=%d tried %d combinations, expected %d", rank, count,
+                            row->number[1]);
         }
         int64_t last_count = -1;
         int last_root = -1;
@@ -222,22 +222,19 @@ static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *ou
             check_counts(rank, event, out);
             results += ls_json_integer(event, "checked", 0);
             if (strcmp(ls_json_string(event, "digest", ""), digest) != 0) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d %s: result has digest %s, expected %s", rank,
-                               place_of(event, place, sizeof place),
-                               ls_json_string(event, "digest", "none"), digest);
+                ls_verdict_fail(out, "rank=%d %s: result has digest %s, expected %s", rank,
+                                place_of(event, place, sizeof place),
+                                ls_json_string(event, "digest", "none"), digest);
             }
         }
         cJSON_Delete(events);
     }
-    if (out->code == LS_PASS && results == 0) {
+    if (results == 0) {
         ls_verdict_set(out, LS_WEAK, "no element was checked");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d combinations of size, place and alignment, %" PRId64
-                    " elements of %d ranks exact",
-                    row->number[1], results, job->world);
-    }
+    ls_verdict_pass(
+        out, "%d combinations of size, place and alignment, %" PRId64 " elements of %d ranks exact",
+        row->number[1], results, job->world);
 }
 
 /* The same over TCP, where only one rank forbids shared memory or all do. */
@@ -248,8 +245,8 @@ static void judge_exact_tcp(const ls_case *row, const ls_record *job, ls_verdict
         const char *transport = ls_json_string(job->rank[rank].start, "transport", "TCP");
         const char *engine = ls_json_string(job->rank[rank].start, "engine", "");
         if (strcmp(engine, "gloo") == 0 && strcmp(transport, "TCP") != 0) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d says transport %s where LS_SHM=0 forbids it",
-                           rank, transport);
+            ls_verdict_fail(out, "rank=%d says transport %s where LS_SHM=0 forbids it", rank,
+                            transport);
         }
     }
 }
@@ -280,24 +277,22 @@ static void judge_rough(const ls_case *row, const ls_record *job, ls_verdict *ou
                 strcmp(ls_json_string(event, "digest", ""), ls_json_string(other, "digest", "?")) !=
                     0) {
                 char place[128];
-                ls_verdict_set(out, LS_FAIL, "rank=%d %s: other bits than rank 0", rank,
-                               place_of(event, place, sizeof place));
+                ls_verdict_fail(out, "rank=%d %s: other bits than rank 0", rank,
+                                place_of(event, place, sizeof place));
             }
         }
         cJSON_Delete(events);
     }
     cJSON_Delete(first);
-    if (out->code == LS_PASS && (checked == 0 || (job->world > 2 && telling == 0))) {
+    if (checked == 0 || (job->world > 2 && telling == 0)) {
         ls_verdict_set(out, LS_WEAK,
                        "no element could tell rounding per addition from one at the "
                        "end");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
+    ls_verdict_pass(out,
                     "%" PRId64 " elements rounded once per addition (%" PRId64
                     " would differ if rounded once at the end)",
                     checked, telling);
-    }
 }
 
 /* How the large sums of a job went. */
@@ -333,20 +328,17 @@ static void judge_twice(const ls_case *row, const ls_record *job, ls_verdict *ou
             compared++;
             if (strcmp(ls_json_string(one, "digest", ""), ls_json_string(two, "digest", "?")) !=
                 0) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d %s: other bits in the other job", rank,
-                               place_of(one, place, sizeof place));
+                ls_verdict_fail(out, "rank=%d %s: other bits in the other job", rank,
+                                place_of(one, place, sizeof place));
             }
         }
         cJSON_Delete(a);
         cJSON_Delete(b);
     }
-    if (out->code == LS_PASS && compared == 0) {
-        ls_verdict_set(out, LS_FAIL, "no result to compare");
+    if (compared == 0) {
+        ls_verdict_fail(out, "no result to compare");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d results have the same bits in both jobs", compared);
-    }
+    ls_verdict_pass(out, "%d results have the same bits in both jobs", compared);
 }
 
 /* ---- barriers and missing ranks -------------------------------------------------------------- */
@@ -379,20 +371,18 @@ static void judge_barrier(const ls_case *row, const ls_record *job, ls_verdict *
         late +=
             last_begin - first_begin > 2e5; /* somebody had to wait 0.2 ms: it shows something */
         if (first_end < last_begin) {
-            ls_verdict_set(out, LS_FAIL, "barrier %d: rank=%d left %.3f ms before rank %d came", i,
-                           first_rank, (last_begin - first_end) * 1e-6, last_rank);
+            ls_verdict_fail(out, "barrier %d: rank=%d left %.3f ms before rank %d came", i,
+                            first_rank, (last_begin - first_end) * 1e-6, last_rank);
         }
     }
     for (int rank = 0; rank < job->world; rank++) {
         cJSON_Delete(events[rank]);
     }
-    if (out->code == LS_PASS && late == 0) {
+    if (late == 0) {
         ls_verdict_set(out, LS_WEAK, "nobody was late to any of %d barriers", count);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "nobody left any of %d barriers early; at %d somebody was late", count, late);
-    }
+    ls_verdict_pass(out, "nobody left any of %d barriers early; at %d somebody was late", count,
+                    late);
 }
 
 static const ls_tol spare_s = LS_TOL(
@@ -421,9 +411,9 @@ static void judge_absent(const ls_case *row, const ls_record *job, ls_verdict *o
                                     strcmp(engine, "nccl") == 0);
         int want = rank == ABSENT || gives_only ? 0 : LS_ERR_PEER_LOST;
         if (status != want || (want != 0 && !(seconds >= 0.4 && seconds <= 0.4 + spare_s.value))) {
-            ls_verdict_set(out, LS_FAIL,
-                           "rank=%d: status %d after %.2f s, expected %d at the deadline of 0.4 s",
-                           rank, status, seconds, want);
+            ls_verdict_fail(out,
+                            "rank=%d: status %d after %.2f s, expected %d at the deadline of 0.4 s",
+                            rank, status, seconds, want);
         }
         longest_s = want != 0 && seconds > longest_s ? seconds : longest_s;
         cJSON_Delete(events);
@@ -435,14 +425,11 @@ static void judge_absent(const ls_case *row, const ls_record *job, ls_verdict *o
         bool named = at != NULL && strstr(at, "rank 1") != NULL &&
                      strstr(at, "rank 1") < at + strcspn(at, "\n");
         if (want != 0 && !named) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d does not say that it waited for rank 1", rank);
+            ls_verdict_fail(out, "rank=%d does not say that it waited for rank 1", rank);
         }
         free(text);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "the others gave up after %.2f s and named rank 1", longest_s);
-    }
+    ls_verdict_pass(out, "the others gave up after %.2f s and named rank 1", longest_s);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */

@@ -72,14 +72,14 @@ static ls_status visit(void *opaque, const cJSON *event, int line)
     double told_busbw = ls_json_number(event, "busbw_gb_s", NAN);
     c->compared += bytes > 0;
     if (bytes > 0 && c->world > 1 && us < least_us.value) {
-        ls_verdict_set(c->out, LS_FAIL, "rank=%d %s of %.0f bytes is told to have taken %.3g us",
-                       c->rank, op, bytes, us);
+        ls_verdict_fail(c->out, "rank=%d %s of %.0f bytes is told to have taken %.3g us", c->rank,
+                        op, bytes, us);
     }
     if (!close_to(told, bytes) || !close_to(told_algbw, algbw) || !close_to(told_busbw, busbw)) {
-        ls_verdict_set(c->out, LS_FAIL,
-                       "rank=%d %s: %.0f bytes, algbw %.6g, busbw %.6g GB/s in %.6g us; expected "
-                       "%.0f, %.6g, %.6g",
-                       c->rank, op, told, told_algbw, told_busbw, us, bytes, algbw, busbw);
+        ls_verdict_fail(c->out,
+                        "rank=%d %s: %.0f bytes, algbw %.6g, busbw %.6g GB/s in %.6g us; expected "
+                        "%.0f, %.6g, %.6g",
+                        c->rank, op, told, told_algbw, told_busbw, us, bytes, algbw, busbw);
     }
     return LS_OK;
 }
@@ -95,17 +95,14 @@ void ls_collectives_rates(const ls_case *row, const ls_record *job, ls_verdict *
         char path[700];
         ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, c.rank);
         if (ls_json_each_line(path, visit, &c) != LS_OK) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d: its events cannot be read", c.rank);
+            ls_verdict_fail(out, "rank=%d: its events cannot be read", c.rank);
         }
     }
-    if (out->code == LS_PASS && c.compared == 0) {
+    if (c.compared == 0) {
         ls_verdict_set(out, LS_WEAK, "no collective tells a time");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%lld rates of %d ranks follow from size and time", (long long)c.compared,
+    ls_verdict_pass(out, "%lld rates of %d ranks follow from size and time", (long long)c.compared,
                     job->world);
-    }
 }
 
 /* ---- the printed table ----------------------------------------------------------------------- */
@@ -130,11 +127,11 @@ static bool check_row(const char *line, int world, ls_verdict *out)
     double factor = bus_factor(op, world);
     if (bytes != want_bytes || fabs(algbw - want) > wide ||
         fabs(busbw - want * factor) > wide * fmax(factor, 1) || wrong != 0) {
-        ls_verdict_set(out, LS_FAIL,
-                       "%s of %.0f %s prints %.0f bytes, %.1f us, algbw %.3f, busbw %.3f, %lld "
-                       "wrong; expected %.0f bytes, %.3f and %.3f GB/s, 0 wrong",
-                       op, count, dtype, bytes, us, algbw, busbw, wrong, want_bytes, want,
-                       want * factor);
+        ls_verdict_fail(out,
+                        "%s of %.0f %s prints %.0f bytes, %.1f us, algbw %.3f, busbw %.3f, %lld "
+                        "wrong; expected %.0f bytes, %.3f and %.3f GB/s, 0 wrong",
+                        op, count, dtype, bytes, us, algbw, busbw, wrong, want_bytes, want,
+                        want * factor);
     }
     return true;
 }
@@ -156,11 +153,8 @@ void ls_collectives_printed(const ls_case *row, const ls_record *job, ls_verdict
         rows += check_row(line, job->world, out);
     }
     free(text);
-    if (out->code == LS_PASS && rows != ROWS) {
-        ls_verdict_set(out, LS_FAIL, "%d rows are printed, expected %d", rows, (int)ROWS);
+    if (rows != ROWS) {
+        ls_verdict_fail(out, "%d rows are printed, expected %d", rows, (int)ROWS);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d printed rows follow from size and time", rows);
-    }
+    ls_verdict_pass(out, "%d printed rows follow from size and time", rows);
 }

@@ -116,9 +116,9 @@ static void explain_sampling(const struct sampling *s, ls_verdict *out)
                           .seed = s->seed};
     int64_t length = ls_sampler_length(&sampler), dropped = s->count / s->world;
     if (!s->drop_last && length == dropped && length * s->world < s->count) {
-        ls_text_put(out->cause, sizeof out->cause,
-                    "images that do not make a whole round are dropped, though nobody asked for "
-                    "drop_last");
+        ls_verdict_cause(
+            out, "images that do not make a whole round are dropped, though nobody asked for "
+                 "drop_last");
     }
     for (int m = 0; m < LS_DATA_WRONG && out->cause[0] == '\0' && !s->drop_last; m++) {
         bool fits = true;
@@ -133,7 +133,7 @@ static void explain_sampling(const struct sampling *s, ls_verdict *out)
             free(want);
         }
         if (fits) {
-            ls_text_put(out->cause, sizeof out->cause, "%s", ls_data_wrong_text(m));
+            ls_verdict_cause(out, "%s", ls_data_wrong_text(m));
         }
     }
 }
@@ -157,20 +157,20 @@ static void judge_sampling(const ls_case *row, const ls_record *job, ls_verdict 
         LS_ASSERT(have != NULL);
         have[length] = -77;
         if (ls_sampler_length(&sampler) != length) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d has %lld images, expected %lld", rank,
-                           (long long)ls_sampler_length(&sampler), (long long)length);
+            ls_verdict_fail(out, "rank=%d has %lld images, expected %lld", rank,
+                            (long long)ls_sampler_length(&sampler), (long long)length);
         } else if (ls_sampler_epoch(&sampler, s->epoch, have) != LS_OK) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d: the sampler failed", rank);
+            ls_verdict_fail(out, "rank=%d: the sampler failed", rank);
         }
         for (int64_t i = 0; i < length && out->code == LS_PASS; i++, compared++) {
             if (have[i] != want[i]) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d place %lld is image %lld, expected %lld",
-                               rank, (long long)i, (long long)have[i], (long long)want[i]);
+                ls_verdict_fail(out, "rank=%d place %lld is image %lld, expected %lld", rank,
+                                (long long)i, (long long)have[i], (long long)want[i]);
             }
         }
         if (have[length] != -77) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d: written beyond its %lld places", rank,
-                           (long long)length);
+            ls_verdict_fail(out, "rank=%d: written beyond its %lld places", rank,
+                            (long long)length);
         }
         free(have);
         free(want);
@@ -178,11 +178,8 @@ static void judge_sampling(const ls_case *row, const ls_record *job, ls_verdict 
     if (out->code == LS_FAIL) {
         explain_sampling(s, out);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%lld places of %d ranks hold the expected image", (long long)compared,
+    ls_verdict_pass(out, "%lld places of %d ranks hold the expected image", (long long)compared,
                     s->world);
-    }
 }
 
 /* What torch itself printed: seed 0, 10 images, 2 ranks, epochs 0 and 1. */
@@ -198,20 +195,17 @@ static void judge_golden(const ls_case *row, const ls_record *job, ls_verdict *o
         int64_t have[5] = {0}, *want = NULL;
         if (ls_sampler_epoch(&sampler, epoch, have) != LS_OK ||
             memcmp(have, golden[epoch][rank], sizeof have) != 0) {
-            ls_verdict_set(out, LS_FAIL,
-                           "epoch %d rank=%d: %lld %lld %lld %lld %lld is not torch's", epoch, rank,
-                           (long long)have[0], (long long)have[1], (long long)have[2],
-                           (long long)have[3], (long long)have[4]);
+            ls_verdict_fail(out, "epoch %d rank=%d: %lld %lld %lld %lld %lld is not torch's", epoch,
+                            rank, (long long)have[0], (long long)have[1], (long long)have[2],
+                            (long long)have[3], (long long)have[4]);
         }
         int64_t length = ls_data_order(10, rank, 2, true, false, 0, epoch, &want);
         if (length != 5 || memcmp(want, golden[epoch][rank], sizeof have) != 0) {
-            ls_verdict_set(out, LS_FAIL, "the judge's own order is not torch's");
+            ls_verdict_fail(out, "the judge's own order is not torch's");
         }
         free(want);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "two epochs of two ranks are torch's");
-    }
+    ls_verdict_pass(out, "two epochs of two ranks are torch's");
 }
 
 /* For every size to 40 and every world to 9: how often each image comes. */
@@ -229,7 +223,7 @@ static void judge_cover(const ls_case *row, const ls_record *job, ls_verdict *ou
                 int64_t index[48];
                 LS_ASSERT(length <= 48);
                 if (ls_sampler_epoch(&s, 7, index) != LS_OK) {
-                    ls_verdict_set(out, LS_FAIL, "the sampler failed");
+                    ls_verdict_fail(out, "the sampler failed");
                     return;
                 }
                 for (int64_t i = 0; i < length; i++) {
@@ -238,24 +232,21 @@ static void judge_cover(const ls_case *row, const ls_record *job, ls_verdict *ou
             }
             for (int i = 0; i < count; i++) {
                 if (seen[i] < total / count || seen[i] > (total + count - 1) / count) {
-                    ls_verdict_set(out, LS_FAIL, "%d images on %d ranks: image %d comes %d times",
-                                   count, world, i, seen[i]);
+                    ls_verdict_fail(out, "%d images on %d ranks: image %d comes %d times", count,
+                                    world, i, seen[i]);
                 }
             }
             if (drop_last ? total > count || total + world <= count
                           : total < count || total >= count + world) {
-                ls_verdict_set(out, LS_FAIL, "%d images on %d ranks: %lld are seen", count, world,
-                               (long long)total);
+                ls_verdict_fail(out, "%d images on %d ranks: %lld are seen", count, world,
+                                (long long)total);
             }
         }
     }
     if (out->code == LS_FAIL && !drop_last) { /* the largest pair tells the mistakes apart */
         explain_sampling(&(struct sampling){"", 40, 9, true, false, 3, 7}, out);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "360 pairs of size and world: every image as often as it can");
-    }
+    ls_verdict_pass(out, "360 pairs of size and world: every image as often as it can");
 }
 
 /* ---- what a trainer saw ---------------------------------------------------------------------- */
@@ -311,7 +302,7 @@ static void explain_seen(const ls_case *row, const ls_record *job, ls_verdict *o
 {
     for (int m = 0; m < LS_DATA_WRONG && out->cause[0] == '\0'; m++) {
         if (saw(row, job, m)) {
-            ls_text_put(out->cause, sizeof out->cause, "%s", ls_data_wrong_text(m));
+            ls_verdict_cause(out, "%s", ls_data_wrong_text(m));
         }
     }
 }
@@ -331,19 +322,19 @@ static void judge_seen(const ls_case *row, const ls_record *job, ls_verdict *out
             (void)ls_data_order(IMAGES, rank, job->world, true, false, row->job[0].seed, epoch,
                                 &order);
             if (!read_targets(job, rank, step, target)) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d step %d has no dump with %d targets", rank,
-                               step, BATCH);
+                ls_verdict_fail(out, "rank=%d step %d has no dump with %d targets", rank, step,
+                                BATCH);
                 free(order);
                 return;
             }
             for (int i = 0; i < BATCH; i++, compared++) {
                 int64_t image = order[(step - 1) % per_epoch * BATCH + i];
                 if (target[i] != image / PER_CLASS) {
-                    ls_verdict_set(out, LS_FAIL,
-                                   "rank=%d step %d (epoch %d) sample %d is of class %lld, "
-                                   "expected %lld: not DistributedSampler's order",
-                                   rank, step, (int)epoch, i, (long long)target[i],
-                                   (long long)(image / PER_CLASS));
+                    ls_verdict_fail(out,
+                                    "rank=%d step %d (epoch %d) sample %d is of class %lld, "
+                                    "expected %lld: not DistributedSampler's order",
+                                    rank, step, (int)epoch, i, (long long)target[i],
+                                    (long long)(image / PER_CLASS));
                 }
             }
             free(order);
@@ -352,10 +343,7 @@ static void judge_seen(const ls_case *row, const ls_record *job, ls_verdict *out
     if (out->code == LS_FAIL) {
         explain_seen(row, job, out);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d samples of %d ranks in torch's order",
-                    compared, job->world);
-    }
+    ls_verdict_pass(out, "%d samples of %d ranks in torch's order", compared, job->world);
 }
 
 static ls_spec folder_job(const ls_case_settings *settings, int world, int steps)
@@ -406,19 +394,16 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
             const ls_record_step *one = ls_record_find_step(&a->rank[rank], two->step);
             if (one == NULL || strcmp(one->loss_bits, two->loss_bits) != 0 ||
                 strcmp(one->digest[LS_RECORD_PARAM], two->digest[LS_RECORD_PARAM]) != 0) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: other loss or parameters: %s", rank,
-                               (int)two->step, row->text);
+                ls_verdict_fail(out, "rank=%d step %d: other loss or parameters: %s", rank,
+                                (int)two->step, row->text);
             }
             compared++;
         }
     }
-    if (out->code == LS_PASS && compared == 0) {
-        ls_verdict_set(out, LS_FAIL, "no step to compare");
+    if (compared == 0) {
+        ls_verdict_fail(out, "no step to compare");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d steps equal to the last bit: %s",
-                    compared, row->text);
-    }
+    ls_verdict_pass(out, "%d steps equal to the last bit: %s", compared, row->text);
 }
 
 static void add_same(const ls_case_settings *settings, ls_case_list *list)
@@ -471,14 +456,10 @@ static void judge_ends(const ls_case *row, const ls_record *job, ls_verdict *out
     for (int rank = 0; rank < job->world; rank++) {
         int steps = job->rank[rank].step_count;
         if (steps != row->number[0] || ls_record_find_step(&job->rank[rank], steps) == NULL) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d took %d steps, expected %d", rank, steps,
-                           row->number[0]);
+            ls_verdict_fail(out, "rank=%d took %d steps, expected %d", rank, steps, row->number[0]);
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d steps: %s", row->number[0],
-                    row->job[0].extra);
-    }
+    ls_verdict_pass(out, "%d steps: %s", row->number[0], row->job[0].extra);
 }
 
 static void add_ends(const ls_case_settings *settings, ls_case_list *list)

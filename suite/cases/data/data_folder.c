@@ -84,22 +84,20 @@ static void judge_scan(const ls_case *row, const ls_record *job, ls_verdict *out
         }
     }
     if (out->code == LS_PASS && ls_folder_scan(root, &folder) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "the folder is refused");
+        ls_verdict_fail(out, "the folder is refused");
     }
     int wanted = 0;
     for (; out->code == LS_PASS && wanted < 8 && s->want[wanted] != NULL; wanted++) {
         const char *path = wanted < folder.count ? folder.path[wanted] + strlen(root) + 1 : "none";
         if (strcmp(path, s->want[wanted]) != 0 || folder.target[wanted] != s->target[wanted]) {
-            ls_verdict_set(out, LS_FAIL, "image %d is %s, expected %s of class %d", wanted, path,
-                           s->want[wanted], s->target[wanted]);
+            ls_verdict_fail(out, "image %d is %s, expected %s of class %d", wanted, path,
+                            s->want[wanted], s->target[wanted]);
         }
     }
     if (out->code == LS_PASS && folder.count != wanted) {
-        ls_verdict_set(out, LS_FAIL, "%d images, expected %d", (int)folder.count, wanted);
+        ls_verdict_fail(out, "%d images, expected %d", (int)folder.count, wanted);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d images in the expected order", wanted);
-    }
+    ls_verdict_pass(out, "%d images in the expected order", wanted);
     ls_folder_free(&folder);
     ls_path_remove_tree(root);
 }
@@ -171,7 +169,7 @@ static void judge_colours(const ls_case *row, const ls_record *job, ls_verdict *
         ls_verdict_set(out, LS_INFRA, "cannot write %s", path);
     } else if (ls_loader_open(&options, &loader) != LS_OK ||
                ls_loader_next(loader, &batch) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "a picture of Pillow's is refused");
+        ls_verdict_fail(out, "a picture of Pillow's is refused");
     }
     double worst = 0;
     for (int i = 0; i < 3 * LS_DATA_SIZE * LS_DATA_SIZE && out->code == LS_PASS; i++) {
@@ -179,15 +177,11 @@ static void judge_colours(const ls_case *row, const ls_record *job, ls_verdict *
         double got = ((double)batch.input[i] * deviation[c] + mean[c]) * 255;
         worst = fmax(worst, fabs(got - want[c]));
         if (!(fabs(got - want[c]) <= shade.value)) {
-            ls_verdict_set(out, LS_FAIL, "channel %d has %.1f of 255, expected %.0f", c, got,
-                           want[c]);
+            ls_verdict_fail(out, "channel %d has %.1f of 255, expected %.0f", c, got, want[c]);
         }
     }
     ls_verdict_measured(out, worst, shade.value, "of 255", shade.why);
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "red, green and blue of a foreign picture within %.1f of 255", worst);
-    }
+    ls_verdict_pass(out, "red, green and blue of a foreign picture within %.1f of 255", worst);
     ls_loader_close(loader);
     ls_path_remove_tree(root);
 }
@@ -218,7 +212,7 @@ static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *ou
         ls_verdict_set(out, LS_INFRA, "cannot write %s", tree);
     } else if (ls_folder_scan(tree, &folder) != LS_OK ||
                ls_loader_open(&options, &loader) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "the loader cannot be opened");
+        ls_verdict_fail(out, "the loader cannot be opened");
     }
     (void)ls_data_order(IMAGES, 0, 1, true, false, options.seed, 0, &order);
     for (int i = 0; i < IMAGES && out->code == LS_PASS; i++) {
@@ -229,7 +223,7 @@ static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *ou
         const char *path = folder.path[order[i]];
         if (ls_jpeg_open(jpeg, path, &width, &height, why, sizeof why) != LS_OK ||
             ls_jpeg_decode(jpeg, 1, &rgb, &width, &height, why, sizeof why) != LS_OK) {
-            ls_verdict_set(out, LS_FAIL, "%s", why);
+            ls_verdict_fail(out, "%s", why);
             break;
         }
         LS_ASSERT(width < 2 * LS_DATA_SIZE && height < 2 * LS_DATA_SIZE);
@@ -237,17 +231,14 @@ static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *ou
         if (ls_loader_next(loader, &batch) != LS_OK ||
             ls_transform_apply(&scratch, rgb, width, height, width, height, &crop, LS_DATA_SIZE,
                                want) != LS_OK) {
-            ls_verdict_set(out, LS_FAIL, "image %d fails", i);
+            ls_verdict_fail(out, "image %d fails", i);
         } else if (memcmp(batch.input, want, sizeof want) != 0) {
-            ls_verdict_set(out, LS_FAIL,
-                           "image %d, %d x %d pixels, a crop of %d x %d: not what its pixels give",
-                           i, width, height, crop.width, crop.height);
+            ls_verdict_fail(out,
+                            "image %d, %d x %d pixels, a crop of %d x %d: not what its pixels give",
+                            i, width, height, crop.width, crop.height);
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d images have the bits of whole ones",
-                    (int)IMAGES);
-    }
+    ls_verdict_pass(out, "%d images have the bits of whole ones", (int)IMAGES);
     ls_loader_close(loader);
     ls_jpeg_destroy(jpeg);
     ls_transform_release(&scratch);

@@ -279,20 +279,17 @@ static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out
         bool same = a[i].image == b[i].image && a[i].target == b[i].target;
         equal += same;
         if (!same && !p->differ) {
-            ls_verdict_set(out, LS_FAIL, "sample %d of %d: class %lld and %lld, other bits", i,
-                           count, (long long)a[i].target, (long long)b[i].target);
+            ls_verdict_fail(out, "sample %d of %d: class %lld and %lld, other bits", i, count,
+                            (long long)a[i].target, (long long)b[i].target);
         }
     }
     if (p->differ && equal > repeated.value * count) {
-        ls_verdict_set(out, LS_FAIL, "%d of %d samples are the same again", equal, count);
+        ls_verdict_fail(out, "%d of %d samples are the same again", equal, count);
     }
     if (count < 0) {
-        ls_verdict_set(out, LS_FAIL, "the loader failed");
+        ls_verdict_fail(out, "the loader failed");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d of %d samples have the same bits",
-                    equal, count);
-    }
+    ls_verdict_pass(out, "%d of %d samples have the same bits", equal, count);
     ls_path_remove_tree(root);
 }
 

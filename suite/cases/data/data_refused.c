@@ -44,18 +44,16 @@ static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *
     ls_record_last_line(job, 0, line, (int)sizeof line);
     int code = job->state == LS_RECORD_DONE ? 0 : job->code;
     if (job->state != LS_RECORD_FAILED || code != LS_ERR_USAGE) {
-        ls_verdict_set(out, LS_FAIL, "exit code %d, expected 2: %s", code, line);
+        ls_verdict_fail(out, "exit code %d, expected 2: %s", code, line);
     }
     if (strstr(line, r->named) == NULL) {
-        ls_verdict_set(out, LS_FAIL, "the message does not name '%s': %s", r->named, line);
+        ls_verdict_fail(out, "the message does not name '%s': %s", r->named, line);
     }
     ls_text_put(path, sizeof path, "%s/dump", job->directory);
     if (job->rank[0].has_events || stat(path, &status) == 0) {
-        ls_verdict_set(out, LS_FAIL, "something was written before the data were looked at");
+        ls_verdict_fail(out, "something was written before the data were looked at");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "refused: %s", line);
-    }
+    ls_verdict_pass(out, "refused: %s", line);
 }
 
 static void add_refusals(const ls_case_settings *settings, ls_case_list *list)
@@ -93,7 +91,7 @@ static void judge_first(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_ending want = {{LS_ERR_USAGE}, 1, name, false, NULL};
     ls_endings_judge(&want, job, out);
     if (job->rank[0].step_count > 0) {
-        ls_verdict_set(out, LS_FAIL, "a step was taken on it");
+        ls_verdict_fail(out, "a step was taken on it");
     }
 }
 
@@ -148,7 +146,7 @@ static void judge_inside(const ls_case *row, const ls_record *job, ls_verdict *o
     ls_ending want = {{one->code}, one->says != NULL, one->says, false, NULL};
     ls_endings_judge(&want, job, out);
     if (job->rank[0].step_count > (one->code == 0 ? 2 : 0)) {
-        ls_verdict_set(out, LS_FAIL, "a step was taken on it");
+        ls_verdict_fail(out, "a step was taken on it");
     }
 }
 

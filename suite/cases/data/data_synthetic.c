@@ -26,8 +26,8 @@ static void judge_classes(const ls_case *row, const ls_record *job, ls_verdict *
         int64_t target = -1;
         ls_dataset_synthetic_image(7, i, classes, PIXELS, waves, input, &target);
         if (target < 0 || target >= classes) {
-            ls_verdict_set(out, LS_FAIL, "image %lld is of class %lld of %d", (long long)i,
-                           (long long)target, classes);
+            ls_verdict_fail(out, "image %lld is of class %lld of %d", (long long)i,
+                            (long long)target, classes);
             break;
         }
         count[target]++;
@@ -38,15 +38,12 @@ static void judge_classes(const ls_case *row, const ls_record *job, ls_verdict *
             ls_verdict_measured(out, off, often.value, "deviations", often.why);
         }
         if (off > often.value) {
-            ls_verdict_set(out, LS_FAIL, "class %d of %d has %d of %d images, expected about %d", c,
-                           classes, count[c], DRAWS * classes, DRAWS);
+            ls_verdict_fail(out, "class %d of %d has %d of %d images, expected about %d", c,
+                            classes, count[c], DRAWS * classes, DRAWS);
         }
     }
     free(count);
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d classes, each %d times or about that",
-                    classes, DRAWS);
-    }
+    ls_verdict_pass(out, "%d classes, each %d times or about that", classes, DRAWS);
 }
 
 static const ls_tol alike =
@@ -65,12 +62,12 @@ static void judge_synthetic(const ls_case *row, const ls_record *job, ls_verdict
     ls_loader_batch batch;
     options.batch_size = 1;
     if (ls_loader_open(&options, &loader) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "the loader cannot be opened");
+        ls_verdict_fail(out, "the loader cannot be opened");
         return;
     }
     for (int i = 0; i < DRAWN && out->code == LS_PASS; i++) {
         if (ls_loader_next(loader, &batch) != LS_OK) {
-            ls_verdict_set(out, LS_FAIL, "image %d fails", i);
+            ls_verdict_fail(out, "image %d fails", i);
             break;
         }
         const float *red = batch.input, *green = red + PIXELS;
@@ -89,12 +86,9 @@ static void judge_synthetic(const ls_case *row, const ls_record *job, ls_verdict
     double mean = squares / DRAWN;
     ls_verdict_measured(out, mean, alike.value, "", alike.why);
     if (mean > alike.value) {
-        ls_verdict_set(out, LS_FAIL, "red and green of an image are alike: %.3f", mean);
+        ls_verdict_fail(out, "red and green of an image are alike: %.3f", mean);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "likeness of two channels over %d images: %.3f", (int)DRAWN, mean);
-    }
+    ls_verdict_pass(out, "likeness of two channels over %d images: %.3f", (int)DRAWN, mean);
 }
 
 void ls_data_synthetic_cases(ls_case_list *list)

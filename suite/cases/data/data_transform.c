@@ -92,8 +92,8 @@ static void judge_crop(const ls_case *row, const ls_record *job, ls_verdict *out
         ours[i] = feature[which];
         if (c.top < 0 || c.left < 0 || c.width < 1 || c.height < 1 || c.top + c.height > height ||
             c.left + c.width > width) {
-            ls_verdict_set(out, LS_FAIL, "crop %d leaves the image: %dx%d at %d,%d", i, c.width,
-                           c.height, c.left, c.top);
+            ls_verdict_fail(out, "crop %d leaves the image: %dx%d at %d,%d", i, c.width, c.height,
+                            c.left, c.top);
         }
     }
     for (int i = 0; i < MODEL_DRAWS; i++) {
@@ -105,14 +105,11 @@ static void judge_crop(const ls_case *row, const ls_record *job, ls_verdict *out
     free(ours);
     ls_verdict_measured(out, d, apart.value, "", apart.why);
     if (d > apart.value) {
-        ls_verdict_set(out, LS_FAIL, "%s of %d crops is %.4f from RandomResizedCrop's, limit %.4f",
-                       feature_name[which], DRAWS, d, apart.value);
+        ls_verdict_fail(out, "%s of %d crops is %.4f from RandomResizedCrop's, limit %.4f",
+                        feature_name[which], DRAWS, d, apart.value);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%s of %d crops is %.4f from RandomResizedCrop's, limit %.4f",
+    ls_verdict_pass(out, "%s of %d crops is %.4f from RandomResizedCrop's, limit %.4f",
                     feature_name[which], DRAWS, d, apart.value);
-    }
 }
 
 static const ls_tol coin = LS_TOL(0.016, "4.5 standard deviations of the mean of 20000 coins");
@@ -133,10 +130,9 @@ static void judge_flip(const ls_case *row, const ls_record *job, ls_verdict *out
     }
     ls_verdict_measured(out, worst, coin.value, "", coin.why);
     if (worst > coin.value) {
-        ls_verdict_set(out, LS_FAIL, "the share of flips is %.4f away from a half", worst);
+        ls_verdict_fail(out, "the share of flips is %.4f away from a half", worst);
     } else {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "the share of flips is within %.4f of a half", worst);
+        ls_verdict_pass(out, "the share of flips is within %.4f of a half", worst);
     }
 }
 
@@ -153,11 +149,10 @@ static void judge_flip_again(const ls_case *row, const ls_record *job, ls_verdic
     double off = fabs((double)same / DRAWS - 0.5);
     ls_verdict_measured(out, off, coin.value, "", coin.why);
     if (off > coin.value) {
-        ls_verdict_set(out, LS_FAIL, "%d of %d images are flipped as in the %s before", same, DRAWS,
-                       seeds ? "seed" : "epoch");
+        ls_verdict_fail(out, "%d of %d images are flipped as in the %s before", same, DRAWS,
+                        seeds ? "seed" : "epoch");
     } else {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d of %d images are flipped as before",
-                    same, DRAWS);
+        ls_verdict_pass(out, "%d of %d images are flipped as before", same, DRAWS);
     }
 }
 
@@ -178,21 +173,19 @@ static void judge_apply(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
     ls_transform_crop whole = {0, 0, SIZE, SIZE, flip};
     if (ls_transform_apply(&scratch, rgb, SIZE, SIZE, SIZE, SIZE, &whole, SIZE, got) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "the transform failed");
+        ls_verdict_fail(out, "the transform failed");
     }
     for (int i = 0; i < 3 * SIZE * SIZE && out->code == LS_PASS; i++) {
         int c = i / (SIZE * SIZE), y = i / SIZE % SIZE, x = i % SIZE;
         int from = flip ? SIZE - 1 - x : x;
         double want = (rgb[(y * SIZE + from) * 3 + c] / 255.0 - mean[c]) / deviation[c];
         if (!(fabs(got[i] - want) <= rounding.value)) {
-            ls_verdict_set(out, LS_FAIL, "channel %d at %d,%d is %.7f, expected %.7f", c, x, y,
-                           got[i], want);
+            ls_verdict_fail(out, "channel %d at %d,%d is %.7f, expected %.7f", c, x, y, got[i],
+                            want);
         }
     }
     ls_transform_release(&scratch);
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d values as expected", 3 * SIZE * SIZE);
-    }
+    ls_verdict_pass(out, "%d values as expected", 3 * SIZE * SIZE);
 }
 
 /* ---- resampling ------------------------------------------------------------------------------ */
@@ -247,7 +240,7 @@ static void judge_resample(const ls_case *row, const ls_record *job, ls_verdict 
     }
     if (ls_transform_apply(&scratch, rgb, WIDE, HIGH, WIDE * r->reduction, HIGH * r->reduction,
                            crop, SIZE, got) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "the transform failed");
+        ls_verdict_fail(out, "the transform failed");
     }
     for (int i = 0; i < 3 * SIZE * SIZE && out->code == LS_PASS; i++) {
         int c = i / (SIZE * SIZE), v = i / SIZE % SIZE, u = i % SIZE;
@@ -261,19 +254,16 @@ static void judge_resample(const ls_case *row, const ls_record *job, ls_verdict 
         worst = cut ? worst : fmax(worst, off);
         compared += !cut;
         if (!(off <= most)) {
-            ls_verdict_set(out, LS_FAIL, "channel %d at %d,%d is %.3f of 255, expected %.3f", c, v,
-                           u, value, want);
+            ls_verdict_fail(out, "channel %d at %d,%d is %.3f of 255, expected %.3f", c, v, u,
+                            value, want);
         }
     }
     ls_transform_release(&scratch);
     ls_verdict_measured(out, worst, level.value, "of 255", level.why);
-    if (out->code == LS_PASS && compared == 0) {
+    if (compared == 0) {
         ls_verdict_set(out, LS_WEAK, "no value lies within the crop");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d values lie where the crop does",
-                    compared);
-    }
+    ls_verdict_pass(out, "%d values lie where the crop does", compared);
 }
 
 void ls_data_transform_cases(const ls_case_settings *settings, ls_case_list *list)

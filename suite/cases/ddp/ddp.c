@@ -21,8 +21,8 @@ static int compare_step(const ls_record_step *a, const ls_record_step *b, unsign
         }
         compared++;
         if (strcmp(a->digest[d], b->digest[d]) != 0) {
-            ls_verdict_set(out, LS_FAIL, "%s step %d: %s is %s, expected %s", who, (int)a->step,
-                           ls_record_digest_name((ls_record_digest)d), b->digest[d], a->digest[d]);
+            ls_verdict_fail(out, "%s step %d: %s is %s, expected %s", who, (int)a->step,
+                            ls_record_digest_name((ls_record_digest)d), b->digest[d], a->digest[d]);
         }
     }
     return compared;
@@ -42,8 +42,8 @@ void ls_ddp_judge_lockstep(const ls_case *row, const ls_record *job, ls_verdict 
     int steps = job->rank[0].step_count, compared = 0;
     for (int k = 0; k < job->world; k++) {
         if (job->rank[k].step_count != steps) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d took %d steps, rank 0 took %d", k,
-                           job->rank[k].step_count, steps);
+            ls_verdict_fail(out, "rank=%d took %d steps, rank 0 took %d", k,
+                            job->rank[k].step_count, steps);
             continue;
         }
         char who[32];
@@ -54,19 +54,15 @@ void ls_ddp_judge_lockstep(const ls_case *row, const ls_record *job, ls_verdict 
         for (int i = 0; i < steps; i++) {
             if (job->rank[k].step[i].loss_scale != job->rank[0].step[i].loss_scale ||
                 job->rank[k].step[i].skipped != job->rank[0].step[i].skipped) {
-                ls_verdict_set(out, LS_FAIL,
-                               "rank=%d step %d: loss scale or skip differs from rank 0", k,
-                               (int)job->rank[k].step[i].step);
+                ls_verdict_fail(out, "rank=%d step %d: loss scale or skip differs from rank 0", k,
+                                (int)job->rank[k].step[i].step);
             }
         }
     }
-    if (out->code == LS_PASS && compared == 0) {
+    if (compared == 0) {
         ls_verdict_set(out, steps == 0 ? LS_FAIL : LS_UNSUPPORTED, "no digests in %d steps", steps);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d digests of %d ranks equal over %d steps", compared, job->world, steps);
-    }
+    ls_verdict_pass(out, "%d digests of %d ranks equal over %d steps", compared, job->world, steps);
     for (int k = 1; k < job->world && out->code == LS_FAIL && out->cause[0] == '\0'; k++) {
         ls_diagnose_replicas(&job->rank[0], &job->rank[k], out->cause, (int)sizeof out->cause);
     }
@@ -82,26 +78,24 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
         char who[32];
         ls_text_put(who, sizeof who, "rank=%d", k);
         if (job[1].rank[k].step_count != job[0].rank[k].step_count) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d took %d steps in one run, %d in the other", k,
-                           job[0].rank[k].step_count, job[1].rank[k].step_count);
+            ls_verdict_fail(out, "rank=%d took %d steps in one run, %d in the other", k,
+                            job[0].rank[k].step_count, job[1].rank[k].step_count);
             continue;
         }
         for (int i = 0; i < job[0].rank[k].step_count; i++) {
             const ls_record_step *a = &job[0].rank[k].step[i], *b = &job[1].rank[k].step[i];
             compared += compare_step(a, b, mask, who, out);
             if (strcmp(a->loss_bits, b->loss_bits) != 0) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: loss %s, expected %s", k,
-                               (int)a->step, b->loss_bits, a->loss_bits);
+                ls_verdict_fail(out, "rank=%d step %d: loss %s, expected %s", k, (int)a->step,
+                                b->loss_bits, a->loss_bits);
             }
         }
     }
-    if (out->code == LS_PASS && compared == 0) {
+    if (compared == 0) {
         ls_verdict_set(out, steps == 0 ? LS_FAIL : LS_UNSUPPORTED, "no digests to compare");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d digests of %d steps equal to the last bit: %s", compared, steps, row->text);
-    }
+    ls_verdict_pass(out, "%d digests of %d steps equal to the last bit: %s", compared, steps,
+                    row->text);
 }
 
 static ls_spec bit_spec(const ls_case_settings *settings, int level, int world, double bucket_mb)

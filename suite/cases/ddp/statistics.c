@@ -107,8 +107,7 @@ static bool open_dumps(const ls_record *job, int step, dumps *d, ls_verdict *out
         char path[700];
         ls_dumps_path(job, step, k, path, sizeof path);
         if (ls_safetensors_open(path, &d->file[k]) != LS_OK) {
-            ls_verdict_set(out, LS_FAIL, "the dump of step %d of rank %d is missing or broken",
-                           step, k);
+            ls_verdict_fail(out, "the dump of step %d of rank %d is missing or broken", step, k);
             close_dumps(d);
             return false;
         }
@@ -183,8 +182,8 @@ static void explain(const moments *own, const moments *other, const double *mean
         double worst = misfit(&recipes[i], own, recipes[i].others ? other : own, mean_before,
                               var_before, mean, var);
         if (worst <= limit) {
-            ls_text_put(out->cause, sizeof out->cause, "running statistics: %s (residual %.0e)",
-                        recipes[i].mistake, worst);
+            ls_verdict_cause(out, "running statistics: %s (residual %.0e)", recipes[i].mistake,
+                             worst);
         }
     }
 }
@@ -196,8 +195,8 @@ static void explain_unsent(const moments *own, const double *mean_before, const 
     static const struct recipe right = {"", 0.1, false, false, false, 1};
     if (out->cause[0] == '\0' &&
         misfit(&right, own, own, mean_before, var_before, mean, var) <= limit) {
-        ls_text_put(out->cause, sizeof out->cause,
-                    "the rank went on with its own: rank 0's running statistics were not sent");
+        ls_verdict_cause(
+            out, "the rank went on with its own: rank 0's running statistics were not sent");
     }
 }
 
@@ -222,8 +221,8 @@ static void judge_rank(const ls_case *row, const dumps *d, int rank, int step, d
     const float *new_mean = floats(mine, "buffer/bn1.running_mean", CHANNELS);
     const float *new_var = floats(mine, "buffer/bn1.running_var", CHANNELS);
     if (kernel == NULL || new_mean == NULL || new_var == NULL || input[0] == NULL) {
-        ls_verdict_set(out, LS_FAIL,
-                       "rank=%d step %d: the dump lacks input, conv1 or bn1's buffers", rank, step);
+        ls_verdict_fail(out, "rank=%d step %d: the dump lacks input, conv1 or bn1's buffers", rank,
+                        step);
         return;
     }
     moments m;
@@ -245,10 +244,9 @@ static void judge_rank(const ls_case *row, const dumps *d, int rank, int step, d
             ls_verdict_measured(out, worst, limit->value, "relative", limit->why);
         }
         if (!(worst <= limit->value)) {
-            ls_verdict_set(
-                out, LS_FAIL,
-                "rank=%d step %d bn1 channel %d: running mean %g var %g, expected %g and %g", rank,
-                step, c, (double)new_mean[c], (double)new_var[c], want_mean, want_var);
+            ls_verdict_fail(
+                out, "rank=%d step %d bn1 channel %d: running mean %g var %g, expected %g and %g",
+                rank, step, c, (double)new_mean[c], (double)new_var[c], want_mean, want_var);
         }
         mean[c] = (double)new_mean[c];
         var[c] = (double)new_var[c];
@@ -267,8 +265,8 @@ static void judge_counter(const dumps *d, int rank, int step, ls_verdict *out)
     const ls_safetensors_entry *counter =
         ls_safetensors_find(d->file[rank], "buffer/bn1.num_batches_tracked");
     if (counter == NULL || counter->dtype != LS_I64 || *(const int64_t *)counter->data != step) {
-        ls_verdict_set(out, LS_FAIL, "rank=%d step %d: bn1.num_batches_tracked is not %d", rank,
-                       step, step);
+        ls_verdict_fail(out, "rank=%d step %d: bn1.num_batches_tracked is not %d", rank, step,
+                        step);
     }
 }
 
@@ -297,12 +295,9 @@ static void judge_running(const ls_case *row, const ls_record *job, ls_verdict *
         }
         close_dumps(&d);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(
-            out->evidence, sizeof out->evidence,
-            "bn1's running mean and variance of %d ranks over %d steps, off by %.1e at most",
-            job->world, STEPS, out->value);
-    }
+    ls_verdict_pass(
+        out, "bn1's running mean and variance of %d ranks over %d steps, off by %.1e at most",
+        job->world, STEPS, out->value);
 }
 
 /* ---- given ones ------------------------------------------------------------------------------ */
@@ -332,8 +327,8 @@ static void judge_given(const ls_case *row, const ls_record *job, ls_verdict *ou
             compared++;
             if (seen != NULL && (seen->dtype != entry->dtype || seen->bytes != entry->bytes ||
                                  memcmp(seen->data, entry->data, (size_t)entry->bytes) != 0)) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d: %s before step 1 is not what --init gave", k,
-                               entry->name);
+                ls_verdict_fail(out, "rank=%d: %s before step 1 is not what --init gave", k,
+                                entry->name);
             }
         }
         if (file != NULL) {
@@ -341,14 +336,11 @@ static void judge_given(const ls_case *row, const ls_record *job, ls_verdict *ou
         }
     }
     ls_safetensors_close(given);
-    if (out->code == LS_PASS && (told < compared || compared == 0)) {
+    if (told < compared || compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the dumps lack running statistics before the step");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d running statistics of %d ranks are those of the file", compared,
+    ls_verdict_pass(out, "%d running statistics of %d ranks are those of the file", compared,
                     job->world);
-    }
 }
 
 static void add_given(const ls_case_settings *settings, ls_case_list *list)

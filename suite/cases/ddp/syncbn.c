@@ -107,11 +107,11 @@ static double compare_buffers(const ls_record *job, int step, int rank, const su
                           var_off / (0.1 * variance));
         worst = fmax(worst, off);
         if (!(off <= statistics_tol.value)) {
-            ls_verdict_set(out, LS_FAIL,
-                           "rank=%d bn1 channel %d: running mean %.7f and variance %.7f, expected "
-                           "%.7f and %.7f over %.0f values",
-                           rank, p, (double)mean[p], (double)var[p], want_mean, want_var,
-                           group->count);
+            ls_verdict_fail(out,
+                            "rank=%d bn1 channel %d: running mean %.7f and variance %.7f, expected "
+                            "%.7f and %.7f over %.0f values",
+                            rank, p, (double)mean[p], (double)var[p], want_mean, want_var,
+                            group->count);
         }
     }
     ls_safetensors_close(file);
@@ -160,11 +160,9 @@ static void explain(const ls_record *job, int step, int size, const float *befor
         }
     }
     if (size > 1 && moved_to(job, step, before_mean, alone, own)) {
-        ls_text_put(out->cause, sizeof out->cause,
-                    "running means are each rank's own: SyncBN was not in use");
+        ls_verdict_cause(out, "running means are each rank's own: SyncBN was not in use");
     } else if (uneven && moved_to(job, step, before_mean, alike, own)) {
-        ls_text_put(out->cause, sizeof out->cause,
-                    "running means weight each rank alike, however many images it has");
+        ls_verdict_cause(out, "running means weight each rank alike, however many images it has");
     }
 }
 
@@ -194,11 +192,8 @@ void ls_syncbn_check(const ls_record *job, int step, int size, const float *befo
     if (out->code == LS_FAIL) {
         explain(job, step, size, before_mean, own, out);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "bn1 of %d ranks over groups of %d: worst %.1e of the deviation", job->world,
-                    size, worst);
-    }
+    ls_verdict_pass(out, "bn1 of %d ranks over groups of %d: worst %.1e of the deviation",
+                    job->world, size, worst);
 }
 
 /* row->number[0]: ranks per group (1: local statistics). */
@@ -221,28 +216,25 @@ static void judge_groups(const ls_case *row, const ls_record *job, ls_verdict *o
             const char *param = mine->step[i].digest[LS_RECORD_PARAM];
             const char *buffer = mine->step[i].digest[LS_RECORD_BUFFER];
             if (param[0] == '\0' || strcmp(param, first->step[i].digest[LS_RECORD_PARAM]) != 0) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: other parameters than rank 0", rank,
-                               (int)mine->step[i].step);
+                ls_verdict_fail(out, "rank=%d step %d: other parameters than rank 0", rank,
+                                (int)mine->step[i].step);
             }
             if (strcmp(buffer, lead->step[i].digest[LS_RECORD_BUFFER]) != 0) {
-                ls_verdict_set(
-                    out, LS_FAIL,
-                    "rank=%d step %d: other running statistics than rank %d of its group", rank,
-                    (int)mine->step[i].step, rank / size * size);
+                ls_verdict_fail(
+                    out, "rank=%d step %d: other running statistics than rank %d of its group",
+                    rank, (int)mine->step[i].step, rank / size * size);
             }
             differ += strcmp(buffer, first->step[i].digest[LS_RECORD_BUFFER]) != 0;
         }
     }
-    if (out->code == LS_PASS && compared == 0) {
-        ls_verdict_set(out, LS_FAIL, "no step to compare");
+    if (compared == 0) {
+        ls_verdict_fail(out, "no step to compare");
     }
-    if (out->code == LS_PASS && size < job->world && differ == 0) {
-        ls_verdict_set(out, LS_FAIL, "all groups of %d ranks have the same statistics", size);
+    if (size < job->world && differ == 0) {
+        ls_verdict_fail(out, "all groups of %d ranks have the same statistics", size);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d steps: parameters alike, statistics alike in groups of %d", compared, size);
-    }
+    ls_verdict_pass(out, "%d steps: parameters alike, statistics alike in groups of %d", compared,
+                    size);
 }
 
 /* Two jobs, the same bits. */
@@ -256,20 +248,17 @@ static void judge_equal(const ls_case *row, const ls_record *job, ls_verdict *ou
             for (int d = 0; d < LS_RECORD_DIGESTS; d++) {
                 if ((a->digest_mask & 1u << d) != 0 &&
                     (b == NULL || strcmp(a->digest[d], b->digest[d]) != 0)) {
-                    ls_verdict_set(out, LS_FAIL, "rank=%d step %d: other %s: %s", rank,
-                                   (int)a->step, ls_record_digest_name((ls_record_digest)d),
-                                   row->text);
+                    ls_verdict_fail(out, "rank=%d step %d: other %s: %s", rank, (int)a->step,
+                                    ls_record_digest_name((ls_record_digest)d), row->text);
                 }
                 compared++;
             }
         }
     }
-    if (out->code == LS_PASS && compared == 0) {
-        ls_verdict_set(out, LS_FAIL, "no step to compare");
+    if (compared == 0) {
+        ls_verdict_fail(out, "no step to compare");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "equal to the last bit: %s", row->text);
-    }
+    ls_verdict_pass(out, "equal to the last bit: %s", row->text);
 }
 
 /* Gradients against the oracle with statistics over groups. */
@@ -288,7 +277,7 @@ static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict
                               .sync_bn_group = row->number[0],
                               .dialect_torch = strcmp(row->job[0].dialect, "torch") == 0};
     if (ls_compare_step(&facts, job->world, file, NULL, &seen) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "the dumps of step 1 cannot be judged");
+        ls_verdict_fail(out, "the dumps of step 1 cannot be judged");
         return;
     }
     ls_verdict_measured(out, seen.error, seen.limit, "of the gradient's norm", "numerics 4");
@@ -297,7 +286,7 @@ static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict
                    : seen.code == LS_COMPARE_WEAK ? LS_WEAK
                                                   : LS_FAIL,
                    "%s", seen.evidence);
-    ls_text_put(out->cause, sizeof out->cause, "%s", seen.cause);
+    ls_verdict_cause(out, "%s", seen.cause);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */

@@ -98,9 +98,9 @@ static double compare_gradients(const ls_record *job, int step, const double *wa
             double off = fabs(have - want[i]);
             worst = fmax(worst, off);
             if (!(off <= limit->value)) {
-                ls_verdict_set(out, LS_FAIL,
-                               "step %d rank=%d aux.fc element %d has gradient %.8f, expected %.8f",
-                               step, rank, i, have, want[i]);
+                ls_verdict_fail(
+                    out, "step %d rank=%d aux.fc element %d has gradient %.8f, expected %.8f", step,
+                    rank, i, have, want[i]);
             }
         }
         ls_safetensors_close(file);
@@ -121,14 +121,13 @@ static void judge_average(const ls_case *row, const ls_record *job, ls_verdict *
             ls_safetensors *file = ls_dumps_open(job, step, rank, out);
             bool used = (u->used[step - 1] >> rank & 1) != 0;
             if (file == NULL || !head_gradient(file, images, own)) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: no logits, targets or head", rank,
-                               step);
+                ls_verdict_fail(out, "rank=%d step %d: no logits, targets or head", rank, step);
                 return;
             }
             bool local = ls_safetensors_find(file, "local/aux.fc.weight") != NULL;
             if (local != used) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: the head is %sused", rank, step,
-                               local ? "" : "not ");
+                ls_verdict_fail(out, "rank=%d step %d: the head is %sused", rank, step,
+                                local ? "" : "not ");
             }
             for (int i = 0; used && i < WIDTH; i++) {
                 want[i] += own[i] / job->world;
@@ -141,14 +140,12 @@ static void judge_average(const ls_case *row, const ls_record *job, ls_verdict *
     ls_verdict_measured(out, worst, limit->value, "", limit->why);
     /* fp16 allows less: but what is missing or of another step is off by about its own size */
     double least = (row->number[1] != 0 ? 20 : 1000) * limit->value;
-    if (out->code == LS_PASS && largest < least) {
+    if (largest < least) {
         ls_verdict_set(out, LS_WEAK, "the head's gradients are at most %.1e", largest);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
+    ls_verdict_pass(out,
                     "aux.fc averaged over %d ranks with zeros where unused: worst %.1e of %.1e",
                     job->world, worst, largest);
-    }
 }
 
 /* The trunk's gradients do not know of the head: the job without it has the same. */
@@ -168,7 +165,7 @@ static void judge_trunk(const ls_case *row, const ls_record *job, ls_verdict *ou
             compared++;
             if (b == NULL || b->bytes != a->bytes ||
                 memcmp(a->data, b->data, (size_t)a->bytes) != 0) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d %s changes with the head", rank, a->name);
+                ls_verdict_fail(out, "rank=%d %s changes with the head", rank, a->name);
             }
         }
         if (with != NULL) {
@@ -178,13 +175,10 @@ static void judge_trunk(const ls_case *row, const ls_record *job, ls_verdict *ou
             ls_safetensors_close(without);
         }
     }
-    if (out->code == LS_PASS && compared == 0) {
+    if (compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no local gradients in the dumps");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d local gradients are the same bits",
-                    compared);
-    }
+    ls_verdict_pass(out, "%d local gradients are the same bits", compared);
 }
 
 /* Every rank's parameters alike at every step. */
@@ -198,15 +192,11 @@ static void judge_alike(const ls_case *row, const ls_record *job, ls_verdict *ou
             if (a == NULL || b == NULL ||
                 strcmp(a->digest[LS_RECORD_PARAM], b->digest[LS_RECORD_PARAM]) != 0 ||
                 strcmp(a->digest[LS_RECORD_STATE], b->digest[LS_RECORD_STATE]) != 0) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: other parameters or momentum", rank,
-                               i + 1);
+                ls_verdict_fail(out, "rank=%d step %d: other parameters or momentum", rank, i + 1);
             }
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d ranks alike over %d steps", job->world,
-                    STEPS);
-    }
+    ls_verdict_pass(out, "%d ranks alike over %d steps", job->world, STEPS);
 }
 
 /* ---- without --find-unused ------------------------------------------------------------------- */
@@ -236,29 +226,26 @@ static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *
 {
     const struct refusal *r = &refusals[row->number[0]];
     if (job->state != LS_RECORD_FAILED) {
-        ls_verdict_set(out, LS_FAIL, "the run did not fail although parameters were unused");
+        ls_verdict_fail(out, "the run did not fail although parameters were unused");
         return;
     }
     for (int rank = 0; rank < job->world; rank++) {
         int code = job->rank[rank].code;
         bool must = (r->two >> rank & 1) != 0;
         if (must ? code != LS_ERR_USAGE : code != LS_ERR_USAGE && code != LS_ERR_PEER_LOST) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d left with code %d, expected %s", rank, code,
-                           must ? "2" : "2 or 10");
+            ls_verdict_fail(out, "rank=%d left with code %d, expected %s", rank, code,
+                            must ? "2" : "2 or 10");
         }
         if (must && !log_names(job, rank, "aux.fc.")) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d does not name the parameter", rank);
+            ls_verdict_fail(out, "rank=%d does not name the parameter", rank);
         }
         int last = job->rank[rank].step_count;
         if (last != r->at) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d ended after step %d, expected after %d", rank,
-                           last, r->at);
+            ls_verdict_fail(out, "rank=%d ended after step %d, expected after %d", rank, last,
+                            r->at);
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "refused after step %d with aux.fc named, nobody hangs", r->at);
-    }
+    ls_verdict_pass(out, "refused after step %d with aux.fc named, nobody hangs", r->at);
 }
 
 /* ---- no batch left --------------------------------------------------------------------------- */
@@ -276,23 +263,21 @@ static void judge_no_batch(const ls_case *row, const ls_record *job, ls_verdict 
     (void)row;
     if (job->state != LS_RECORD_FAILED || job->rank[1].code != LS_ERR_USAGE ||
         !log_names(job, 1, "step000003.rank1")) {
-        ls_verdict_set(out, LS_FAIL, "rank=1 left with code %d, expected 2 and the missing file",
-                       job->rank[1].code);
+        ls_verdict_fail(out, "rank=1 left with code %d, expected 2 and the missing file",
+                        job->rank[1].code);
     }
     for (int rank = 0; rank < job->world; rank++) {
         if (rank != 1 && job->rank[rank].code != LS_ERR_PEER_LOST) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d left with code %d, expected 10", rank,
-                           job->rank[rank].code);
+            ls_verdict_fail(out, "rank=%d left with code %d, expected 10", rank,
+                            job->rank[rank].code);
         }
         if (job->rank[rank].step_count != 2) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d did %d steps, expected 2", rank,
-                           job->rank[rank].step_count);
+            ls_verdict_fail(out, "rank=%d did %d steps, expected 2", rank,
+                            job->rank[rank].step_count);
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
+    ls_verdict_pass(out,
                     "the rank without a batch says which and leaves with 2, the others with 10");
-    }
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */

@@ -54,8 +54,7 @@ static int judge_bucket(const struct wire *w, const ls_safetensors *dump, const 
         const char *text = cJSON_IsString(name) ? name->valuestring : "";
         int64_t elements = elements_of(dump, text);
         if (elements < 0) {
-            ls_verdict_set(out, LS_FAIL, "bucket %d holds %s, of which there is no gradient",
-                           number, text);
+            ls_verdict_fail(out, "bucket %d holds %s, of which there is no gradient", number, text);
             return count;
         }
         element_bytes = is_norm(text) ? w->norm_bytes : w->weight_bytes;
@@ -64,19 +63,19 @@ static int judge_bucket(const struct wire *w, const ls_safetensors *dump, const 
     }
     int64_t bytes = ls_json_integer(bucket, "bytes", -1);
     if (bytes != expected) {
-        ls_verdict_set(out, LS_FAIL, "bucket %d has %lld bytes for %d parameters, expected %lld",
-                       number, (long long)bytes, count, (long long)expected);
+        ls_verdict_fail(out, "bucket %d has %lld bytes for %d parameters, expected %lld", number,
+                        (long long)bytes, count, (long long)expected);
         if (bytes == 2 * expected || 2 * bytes == expected) {
-            ls_text_put(out->cause, sizeof out->cause, "gradients are reduced in %s, not in %s",
-                        bytes > expected ? "f32" : "half", bytes > expected ? "half" : "f32");
+            ls_verdict_cause(out, "gradients are reduced in %s, not in %s",
+                             bytes > expected ? "f32" : "half", bytes > expected ? "half" : "f32");
         }
     }
     /* subjects may leave the type out; two types of 2 bytes are told apart by it alone */
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(bucket, "type");
     const char *wanted = element_bytes == 4 ? "fp32" : w->half;
     if (cJSON_IsString(type) && strcmp(type->valuestring, wanted) != 0) {
-        ls_verdict_set(out, LS_FAIL, "bucket %d is reduced in %s, expected %s", number,
-                       type->valuestring, wanted);
+        ls_verdict_fail(out, "bucket %d is reduced in %s, expected %s", number, type->valuestring,
+                        wanted);
     }
     return count;
 }
@@ -94,7 +93,7 @@ static void judge_wire(const ls_case *row, const ls_record *job, ls_verdict *out
         return;
     }
     if (ls_safetensors_open(path, &dump) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "the dump of step 2 is missing or broken");
+        ls_verdict_fail(out, "the dump of step 2 is missing or broken");
         return;
     }
     int members = 0, gradients = 0, number = 0;
@@ -121,19 +120,16 @@ static void judge_wire(const ls_case *row, const ls_record *job, ls_verdict *out
                 }
             }
             if (seen != 1) {
-                ls_verdict_set(out, LS_FAIL, "%s is %d times in the buckets",
-                               cJSON_IsString(name) ? name->valuestring : "a name", seen);
+                ls_verdict_fail(out, "%s is %d times in the buckets",
+                                cJSON_IsString(name) ? name->valuestring : "a name", seen);
             }
         }
     }
     if (members != gradients) {
-        ls_verdict_set(out, LS_FAIL, "the buckets hold %d parameters of %d", members, gradients);
+        ls_verdict_fail(out, "the buckets hold %d parameters of %d", members, gradients);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d parameters in %d buckets, %d bytes a weight, %d of batch norm", members,
-                    number, w->weight_bytes, w->norm_bytes);
-    }
+    ls_verdict_pass(out, "%d parameters in %d buckets, %d bytes a weight, %d of batch norm",
+                    members, number, w->weight_bytes, w->norm_bytes);
 }
 
 /* ---- where a bucket ends --------------------------------------------------------------------- */
@@ -183,7 +179,7 @@ static void judge_closing(const ls_case *row, const ls_record *job, ls_verdict *
     ls_bucket_layout layout;
     if (ls_buckets_assign(item, c->count, order, c->unit, c->limit, c->limit_count, &layout) !=
         LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "no buckets were made");
+        ls_verdict_fail(out, "no buckets were made");
         return;
     }
     char text[64] = "";
@@ -199,9 +195,9 @@ static void judge_closing(const ls_case *row, const ls_record *job, ls_verdict *
     }
     ls_buckets_free(&layout);
     if (strcmp(text, c->want) != 0) {
-        ls_verdict_set(out, LS_FAIL, "buckets %s, expected %s", text, c->want);
+        ls_verdict_fail(out, "buckets %s, expected %s", text, c->want);
     } else {
-        ls_text_put(out->evidence, sizeof out->evidence, "buckets %s", text);
+        ls_verdict_pass(out, "buckets %s", text);
     }
 }
 
@@ -237,19 +233,17 @@ static void judge_limits(const ls_case *row, const ls_record *job, ls_verdict *o
     ls_dialect_resolve(&options, 2, &rules);
     const char *unit = rules.unit == LS_BUCKET_BYTES ? "bytes" : "elements";
     if (rules.unit != l->unit || rules.limit_count != l->count) {
-        ls_verdict_set(out, LS_FAIL, "%d limits in %s, expected %d in %s", rules.limit_count, unit,
-                       l->count, l->unit == LS_BUCKET_BYTES ? "bytes" : "elements");
+        ls_verdict_fail(out, "%d limits in %s, expected %d in %s", rules.limit_count, unit,
+                        l->count, l->unit == LS_BUCKET_BYTES ? "bytes" : "elements");
     }
     for (int i = 0; i < l->count && out->code == LS_PASS; i++) {
         if (rules.limit[i] != l->limit[i]) {
-            ls_verdict_set(out, LS_FAIL, "limit %d is %lld %s, expected %lld", i,
-                           (long long)rules.limit[i], unit, (long long)l->limit[i]);
+            ls_verdict_fail(out, "limit %d is %lld %s, expected %lld", i, (long long)rules.limit[i],
+                            unit, (long long)l->limit[i]);
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "first limit %lld, last %lld %s",
-                    (long long)rules.limit[0], (long long)rules.limit[l->count - 1], unit);
-    }
+    ls_verdict_pass(out, "first limit %lld, last %lld %s", (long long)rules.limit[0],
+                    (long long)rules.limit[l->count - 1], unit);
 }
 
 /* ---- buckets that stay ----------------------------------------------------------------------- */
@@ -279,20 +273,17 @@ static void judge_stays(const ls_case *row, const ls_record *job, ls_verdict *ou
         ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, k);
         (void)ls_json_each_line(path, visit_layout, &seen);
         if (seen.count != 1 || seen.late != 0 || seen.delayed != 0) {
-            ls_verdict_set(out, LS_FAIL,
-                           "rank=%d tells %d layouts, %d of them delayed, %d of later steps; "
-                           "expected one from step 1 on",
-                           k, seen.count, seen.delayed, seen.late);
+            ls_verdict_fail(out,
+                            "rank=%d tells %d layouts, %d of them delayed, %d of later steps; "
+                            "expected one from step 1 on",
+                            k, seen.count, seen.delayed, seen.late);
         }
     }
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(job->rank[0].buckets, "buckets");
-    if (out->code == LS_PASS && cJSON_GetArraySize(list) < 2) {
+    if (cJSON_GetArraySize(list) < 2) {
         ls_verdict_set(out, LS_WEAK, "all parameters are in one bucket");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d buckets from step 1 on",
-                    cJSON_GetArraySize(list));
-    }
+    ls_verdict_pass(out, "%d buckets from step 1 on", cJSON_GetArraySize(list));
 }
 
 void ls_wire_cases(const ls_case_settings *settings, ls_case_list *list)

@@ -60,15 +60,14 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
             const ls_record_step *one = ls_record_find_step(&job[0].rank[k], step);
             const ls_record_step *many = ls_record_find_step(&job[1].rank[k], step);
             if (one == NULL || many == NULL) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d has no event of step %d", k, (int)step);
+                ls_verdict_fail(out, "rank=%d has no event of step %d", k, (int)step);
                 return;
             }
             int64_t images = one->images * row->job[1].accumulate / row->job[0].accumulate;
             if (strcmp(one->loss_bits, many->loss_bits) != 0 || many->images != images) {
-                ls_verdict_set(out, LS_FAIL,
-                               "rank=%d step %d: loss %.9g of %d images, in micro-steps %.9g of %d",
-                               k, (int)step, one->loss, (int)one->images, many->loss,
-                               (int)many->images);
+                ls_verdict_fail(
+                    out, "rank=%d step %d: loss %.9g of %d images, in micro-steps %.9g of %d", k,
+                    (int)step, one->loss, (int)one->images, many->loss, (int)many->images);
             }
             static const ls_record_digest equal[] = {LS_RECORD_GRAD, LS_RECORD_PARAM,
                                                      LS_RECORD_MASTER, LS_RECORD_STATE};
@@ -76,9 +75,9 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
                 bool both = (one->digest_mask & many->digest_mask & 1u << equal[i]) != 0;
                 compared += both;
                 if (both && strcmp(one->digest[equal[i]], many->digest[equal[i]]) != 0) {
-                    ls_verdict_set(out, LS_FAIL, "rank=%d step %d: %s differs (%s, %s)", k,
-                                   (int)step, ls_record_digest_name(equal[i]),
-                                   one->digest[equal[i]], many->digest[equal[i]]);
+                    ls_verdict_fail(out, "rank=%d step %d: %s differs (%s, %s)", k, (int)step,
+                                    ls_record_digest_name(equal[i]), one->digest[equal[i]],
+                                    many->digest[equal[i]]);
                 }
             }
         }
@@ -86,10 +85,7 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
     if (compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no step has digests");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%s: %d digests equal to the last bit",
-                    row->text, compared);
-    }
+    ls_verdict_pass(out, "%s: %d digests equal to the last bit", row->text, compared);
 }
 
 static ls_spec same_spec(const ls_case_settings *settings, int level, const char *half, int world,
@@ -188,18 +184,15 @@ static void judge_sum(const ls_case *row, const ls_record *job, ls_verdict *out)
         bool skips = half && step < 3;
         if (seen == NULL || seen->skipped != skips || seen->loss_scale != scale[half][step - 1] ||
             seen->loss_scale_next != scale[half][step]) {
-            ls_verdict_set(out, LS_FAIL, "step %d: scale %g, then %g, %s; expected %g, then %g, %s",
-                           (int)step, seen != NULL ? seen->loss_scale : NAN,
-                           seen != NULL ? seen->loss_scale_next : NAN,
-                           seen != NULL && seen->skipped ? "skipped" : "taken",
-                           scale[half][step - 1], scale[half][step], skips ? "skipped" : "taken");
+            ls_verdict_fail(out, "step %d: scale %g, then %g, %s; expected %g, then %g, %s",
+                            (int)step, seen != NULL ? seen->loss_scale : NAN,
+                            seen != NULL ? seen->loss_scale_next : NAN,
+                            seen != NULL && seen->skipped ? "skipped" : "taken",
+                            scale[half][step - 1], scale[half][step], skips ? "skipped" : "taken");
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    half ? "a half sum beyond 65504 is an overflow, though no part of it is"
-                         : "an f32 sum beyond 65504 is none");
-    }
+    ls_verdict_pass(out, half ? "a half sum beyond 65504 is an overflow, though no part of it is"
+                              : "an f32 sum beyond 65504 is none");
 }
 
 static void add_sums(const ls_case_settings *settings, ls_case_list *list)

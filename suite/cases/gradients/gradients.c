@@ -67,8 +67,7 @@ static bool dumped(const ls_record *job, int step, ls_verdict *out)
         char path[700];
         ls_dumps_path(job, step, k, path, sizeof path);
         if (access(path, R_OK) != 0) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d wrote no dump/step%06d.rank%d.safetensors", k,
-                           step, k);
+            ls_verdict_fail(out, "rank=%d wrote no dump/step%06d.rank%d.safetensors", k, step, k);
             return false;
         }
     }
@@ -98,19 +97,17 @@ static void judge_step(const ls_case *row, const ls_record *job, int step, ls_ve
                                   : "2 x what the level costs at best, on the subject's branches");
     }
     if (out->code == LS_PASS) { /* a later step's mistakes may come from this one's */
-        ls_text_put(out->cause, sizeof out->cause, "%s", verdict.cause);
+        ls_verdict_cause(out, "%s", verdict.cause);
     }
     if (verdict.code == LS_COMPARE_WEAK && out->code == LS_PASS && out->cause[0] == '\0' &&
         strstr(verdict.evidence, "half was not in use") != NULL) {
-        ls_text_put(out->cause, sizeof out->cause,
-                    "products or activations stay f32: the level is claimed, not used");
+        ls_verdict_cause(out, "products or activations stay f32: the level is claimed, not used");
     }
     if (verdict.code != LS_COMPARE_PASS) {
         ls_verdict_set(out, verdict.code == LS_COMPARE_WEAK ? LS_WEAK : LS_FAIL, "step %d: %s",
                        step, verdict.evidence);
-    } else if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%s", verdict.evidence);
-    }
+    } else
+        ls_verdict_pass(out, "%s", verdict.evidence);
 }
 
 void ls_gradients_judge(const ls_case *row, const ls_record *job, ls_verdict *out)

@@ -90,8 +90,8 @@ static void name_factor(const ls_timed_part *p, int world, ls_verdict *out)
                           : fabs(p->factor * world - 1) < 0.05 ? ": averaged twice, or not summed"
                           : fabs(p->factor) < 0.05             ? ": it is zero"
                                                                : "";
-    ls_text_put(out->cause, sizeof out->cause, "%s is %.4g x the expected one (residual %.1e)%s",
-                p->tensor, p->factor, p->residual, meaning);
+    ls_verdict_cause(out, "%s is %.4g x the expected one (residual %.1e)%s", p->tensor, p->factor,
+                     p->residual, meaning);
 }
 
 static void describe(const ls_timed_part *p, ls_compare_part part, char *text, size_t bytes)
@@ -124,15 +124,13 @@ static void judge_parts(const ls_case *row, const ls_timed_parts *parts,
             out, over, "rank=0 step 1: %s rel=%.2g limit=%.2g%s", where, worst->error, limit[part],
             over == LS_WEAK ? "; no price of f32 is known for this network and shape" : "");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
+    ls_verdict_pass(out,
                     "step 1 against FP32 in one process%s: rel=%.2g limit=%.2g; tensors at most "
                     "%.2g of %.2g, blocks %.2g of %.2g",
                     spec->followed ? ", on its branches" : "", parts->worst[LS_COMPARE_WHOLE].error,
                     limit[LS_COMPARE_WHOLE], parts->worst[LS_COMPARE_TENSOR].error,
                     limit[LS_COMPARE_TENSOR], parts->worst[LS_COMPARE_BLOCK].error,
                     limit[LS_COMPARE_BLOCK]);
-    }
 }
 
 static const char *reason(const ls_spec *spec)
@@ -227,8 +225,8 @@ static bool measure_share(const ls_case *row, const ls_record *job, const ls_tim
     }
     double limit = limit_of(spec, found, LS_COMPARE_WHOLE);
     if (!(apart <= limit)) {
-        ls_verdict_set(out, LS_FAIL, "rank=0: local gradients of step 1 rel=%.2g apart, limit=%.2g",
-                       apart, limit);
+        ls_verdict_fail(out, "rank=0: local gradients of step 1 rel=%.2g apart, limit=%.2g", apart,
+                        limit);
         return false;
     }
     *share = fmax(2 * local->distance / local->mean_size, single_limit(found, LS_COMPARE_WHOLE));
@@ -251,10 +249,10 @@ static bool judge_local(const ls_case *row, const ls_record *job, double *share,
     if (!repeats(&job[0]) || !repeats(&job[1])) {
         return measure_share(row, job, &local, share, out);
     }
-    ls_verdict_set(out, LS_FAIL,
-                   "rank=%d: %s%s of step 1 differs between two jobs that differ in buckets only",
-                   rank < 0 ? 0 : rank, rank < 0 ? "the local gradient of " : "the loss",
-                   rank < 0 ? local.tensor : "");
+    ls_verdict_fail(out,
+                    "rank=%d: %s%s of step 1 differs between two jobs that differ in buckets only",
+                    rank < 0 ? 0 : rank, rank < 0 ? "the local gradient of " : "the loss",
+                    rank < 0 ? local.tensor : "");
     return false;
 }
 
@@ -286,11 +284,10 @@ static void judge_order(const ls_case *row, const ls_record *job, ls_verdict *ou
                                      "rank 0's local gradients are apart, by engines that do not "
                                      "repeat");
     if (!(error <= limit)) {
-        ls_verdict_set(out, LS_FAIL, "whole gradient of step 1 rel=%.2g limit=%.2g", error, limit);
+        ls_verdict_fail(out, "whole gradient of step 1 rel=%.2g limit=%.2g", error, limit);
     } else {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%s local gradients, other buckets: rel=%.2g limit=%.2g",
-                    share == 0 ? "same" : "nearly the same", error, limit);
+        ls_verdict_pass(out, "%s local gradients, other buckets: rel=%.2g limit=%.2g",
+                        share == 0 ? "same" : "nearly the same", error, limit);
     }
 }
 

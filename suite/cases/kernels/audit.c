@@ -59,11 +59,10 @@ static void judge_refusal(const ls_record *job, ls_verdict *out)
 {
     const cJSON *event = job->world > 0 ? job->rank[0].unsupported : NULL;
     if (strcmp(ls_json_string(event, "option", ""), "--audit") != 0) {
-        ls_verdict_set(out, LS_FAIL, "left with exit code 4, but no event says that --audit is it");
+        ls_verdict_fail(out, "left with exit code 4, but no event says that --audit is it");
         return;
     }
-    ls_text_put(out->evidence, sizeof out->evidence, "refused with exit code 4: %s",
-                ls_json_string(event, "why", "?"));
+    ls_verdict_pass(out, "refused with exit code 4: %s", ls_json_string(event, "why", "?"));
 }
 
 static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -80,8 +79,8 @@ static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
     for (int rank = 0; rank < job->world; rank++) {
         findings found = read_rank(job, rank);
         if (found.steps == 0 || (found.bad == 0 && found.steps != STEPS)) {
-            ls_verdict_set(out, LS_FAIL, "rank %d tells of %d audited steps, not %d", rank,
-                           found.steps, STEPS);
+            ls_verdict_fail(out, "rank %d tells of %d audited steps, not %d", rank, found.steps,
+                            STEPS);
             return;
         }
         all.elements += found.elements;
@@ -91,15 +90,16 @@ static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
             ls_text_put(all.where, sizeof all.where, "%s", found.where);
         }
     }
-    ls_text_put(out->evidence, sizeof out->evidence,
-                "%lld of %lld elements wrong in %d steps of %d ranks; the worst used %.2f of its "
-                "bound: %s",
-                all.bad, all.elements, row->job[0].steps, job->world, all.worst, all.where);
+    ls_verdict_pass(
+        out,
+        "%lld of %lld elements wrong in %d steps of %d ranks; the worst used %.2f of its "
+        "bound: %s",
+        all.bad, all.elements, row->job[0].steps, job->world, all.worst, all.where);
     if (all.bad > 0 || job->code != 0) {
         out->code = LS_FAIL;
     }
     if (all.bad > 0) {
-        ls_text_put(out->cause, sizeof out->cause, "%s is not what its operands give", all.where);
+        ls_verdict_cause(out, "%s is not what its operands give", all.where);
     }
 }
 

@@ -133,14 +133,11 @@ static void judge_operand(const ls_case *row, const ls_record *job, ls_verdict *
     /* where nothing is rounded, the forward alone must show it */
     bool equal = still ? same(&net, &before, &after) : same_logits(&before, &after);
     if (equal != still) {
-        ls_verdict_set(out, LS_FAIL, "%s rounded to %s beforehand: the bits %s", what,
-                       ls_dtype_name(half), equal ? "stay, so it was rounded" : "change");
+        ls_verdict_fail(out, "%s rounded to %s beforehand: the bits %s", what, ls_dtype_name(half),
+                        equal ? "stay, so it was rounded" : "change");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%s rounded to %s beforehand: %s", what,
-                    ls_dtype_name(half),
+    ls_verdict_pass(out, "%s rounded to %s beforehand: %s", what, ls_dtype_name(half),
                     still ? "logits and gradients keep every bit" : "the logits change");
-    }
     drop(&before);
     drop(&after);
     ls_net_close(&net);
@@ -177,19 +174,15 @@ static void judge_activations(const ls_case *row, const ls_record *job, ls_verdi
         int64_t odd = strangers(half, value, count);
         stored++;
         if ((type == LS_F32) != (odd > 0)) {
-            ls_verdict_set(out, LS_FAIL, "%s: %lld of %lld elements are no %s",
-                           net.network.layer[i].name, (long long)odd, (long long)count,
-                           ls_dtype_name(half));
+            ls_verdict_fail(out, "%s: %lld of %lld elements are no %s", net.network.layer[i].name,
+                            (long long)odd, (long long)count, ls_dtype_name(half));
         }
         free(value);
     }
     if (stored == 0) {
         ls_verdict_set(out, LS_WEAK, "every layer is fused away");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d stored layers are %s", stored,
-                    ls_dtype_name(type));
-    }
+    ls_verdict_pass(out, "%d stored layers are %s", stored, ls_dtype_name(type));
     drop(&r);
     ls_net_close(&net);
 }
@@ -209,16 +202,12 @@ static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict
         bool norm = concerns(&net.network.param[i], "norm");
         int64_t odd = strangers(half, r.grad[i], net.grad[i].count);
         if ((norm || type == LS_F32) != (odd > 0)) {
-            ls_verdict_set(out, LS_FAIL, "%s: %lld of %lld gradients are no %s",
-                           net.network.param[i].name, (long long)odd, (long long)net.grad[i].count,
-                           ls_dtype_name(half));
+            ls_verdict_fail(out, "%s: %lld of %lld gradients are no %s", net.network.param[i].name,
+                            (long long)odd, (long long)net.grad[i].count, ls_dtype_name(half));
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d gradients: products' are %s, batch norm's f32", r.count,
+    ls_verdict_pass(out, "%d gradients: products' are %s, batch norm's f32", r.count,
                     ls_dtype_name(type));
-    }
     drop(&r);
     ls_net_close(&net);
 }
@@ -254,8 +243,8 @@ static void compare_fresh(ls_net *used, ls_dtype type, bool steps, uint64_t inpu
     ls_net_input(used, input);
     result a = run(used, 128.0f), b = run(&fresh, 128.0f);
     if (!same(used, &a, &b)) {
-        ls_verdict_set(out, LS_FAIL, "%s: logit 0 is %.9g, a new plan's %.9g", when,
-                       (double)a.logits[0], (double)b.logits[0]);
+        ls_verdict_fail(out, "%s: logit 0 is %.9g, a new plan's %.9g", when, (double)a.logits[0],
+                        (double)b.logits[0]);
     }
     drop(&a);
     drop(&b);
@@ -276,10 +265,7 @@ static void judge_cache(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_net_changed(&net);
     compare_fresh(&net, type, true, 82, "the first forward behind a step", out);
     compare_fresh(&net, type, true, 83, "the second forward behind a step", out);
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "micro-steps and the forward behind a step see the weights of their time");
-    }
+    ls_verdict_pass(out, "micro-steps and the forward behind a step see the weights of their time");
     drop(&r);
     ls_net_close(&net);
 }
@@ -304,13 +290,10 @@ static void judge_cast_once(const ls_case *row, const ls_record *job, ls_verdict
     result told = run(&net, 128.0f);
     bool first = same(&net, &before, &untold), second = same(&net, &before, &told);
     if (!first || second) {
-        ls_verdict_set(out, LS_FAIL, "weights changed: the forward %s before it was told, %s after",
-                       first ? "did not see it" : "saw it", second ? "did not see it" : "saw it");
+        ls_verdict_fail(out, "weights changed: the forward %s before it was told, %s after",
+                        first ? "did not see it" : "saw it", second ? "did not see it" : "saw it");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "cast once, and again when the parameters have changed");
-    }
+    ls_verdict_pass(out, "cast once, and again when the parameters have changed");
     free(value);
     drop(&before);
     drop(&untold);
@@ -347,7 +330,7 @@ static void judge_loss(const ls_case *row, const ls_record *job, ls_verdict *out
     bias_only(&net, bias, 1);
     float loss = ls_net_run(&net, 1.0f, 1.0f);
     if (loss != 98304.0f) {
-        ls_verdict_set(out, LS_FAIL, "the loss is %.9g, expected 98304", (double)loss);
+        ls_verdict_fail(out, "the loss is %.9g, expected 98304", (double)loss);
     }
     /* ten equal logits: ln(10), to f32 and not to a 16-bit type */
     static const float flat[LOGITS] = {0};
@@ -356,12 +339,10 @@ static void judge_loss(const ls_case *row, const ls_record *job, ls_verdict *out
     static const ls_tol tol =
         LS_TOL(2.4e-7, "ln(10) is between 2 and 4: one unit in f32's last place");
     if (!(fabs((double)loss - log(10.0)) <= tol.value)) {
-        ls_verdict_set(out, LS_FAIL, "the loss of ten equal logits is %.9g, expected %.9g",
-                       (double)loss, log(10.0));
+        ls_verdict_fail(out, "the loss of ten equal logits is %.9g, expected %.9g", (double)loss,
+                        log(10.0));
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "98304 and ln(10), in f32");
-    }
+    ls_verdict_pass(out, "98304 and ln(10), in f32");
     ls_net_close(&net);
 }
 
@@ -396,14 +377,11 @@ static void judge_product(const ls_case *row, const ls_record *job, ls_verdict *
     ls_net_run(&net, p->scale, p->factor);
     float *grad = ls_net_values(&net, &net.grad[ls_net_find(&net, "fc.bias")]);
     if (grad[0] != p->expected || grad[1] != -p->expected || !isfinite(grad[2])) {
-        ls_verdict_set(out, LS_FAIL, "S %.9g * %g: the gradients are %.9g, %.9g, %.9g",
-                       (double)p->scale, (double)p->factor, (double)grad[0], (double)grad[1],
-                       (double)grad[2]);
+        ls_verdict_fail(out, "S %.9g * %g: the gradients are %.9g, %.9g, %.9g", (double)p->scale,
+                        (double)p->factor, (double)grad[0], (double)grad[1], (double)grad[2]);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "S %.9g * %g gives %.9g", (double)p->scale,
-                    (double)p->factor, (double)grad[0]);
-    }
+    ls_verdict_pass(out, "S %.9g * %g gives %.9g", (double)p->scale, (double)p->factor,
+                    (double)grad[0]);
     free(grad);
     ls_net_close(&net);
 }
@@ -427,14 +405,12 @@ static void judge_rescue(const ls_case *row, const ls_record *job, ls_verdict *o
         float *grad = ls_net_values(&net, &net.grad[ls_net_find(&net, "fc.bias")]);
         double expected = scaled ? p * 65536.0 : 0.0;
         if (!(fabs((double)grad[5] - expected) <= (scaled ? tol.value : 0.0))) {
-            ls_verdict_set(out, LS_FAIL, "S %d: the gradient is %.9g, expected %.9g",
-                           scaled ? 65536 : 1, (double)grad[5], expected);
+            ls_verdict_fail(out, "S %d: the gradient is %.9g, expected %.9g", scaled ? 65536 : 1,
+                            (double)grad[5], expected);
         }
         free(grad);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "0 at S 1, %.3g at S 65536", p * 65536.0);
-    }
+    ls_verdict_pass(out, "0 at S 1, %.3g at S 65536", p * 65536.0);
     ls_net_close(&net);
 }
 
@@ -520,19 +496,16 @@ static void judge_table(const ls_case *row, const ls_record *job, ls_verdict *ou
     status = status == LS_OK ? ls_explain_print(&options, 2, to) : status;
     fclose(to);
     if (status != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "explain %s: %s", tables[row->number[0]].arguments,
-                       ls_status_name(status));
+        ls_verdict_fail(out, "explain %s: %s", tables[row->number[0]].arguments,
+                        ls_status_name(status));
     }
     for (int i = 0; i < 5 && status == LS_OK; i++) {
         if (strstr(text, tables[row->number[0]].line[i]) == NULL) {
-            ls_verdict_set(out, LS_FAIL, "explain %s has no line \"%s\"",
-                           tables[row->number[0]].arguments, tables[row->number[0]].line[i]);
+            ls_verdict_fail(out, "explain %s has no line \"%s\"", tables[row->number[0]].arguments,
+                            tables[row->number[0]].line[i]);
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "explain %s: the types of the table",
-                    tables[row->number[0]].arguments);
-    }
+    ls_verdict_pass(out, "explain %s: the types of the table", tables[row->number[0]].arguments);
     free(text);
 }
 

@@ -149,7 +149,7 @@ static bool start(const ls_case *row, ls_kernel_net *net, ls_kernel_subject *s, 
 static bool ran(ls_status status, const char *what, ls_verdict *out)
 {
     if (status != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "%s failed: %s", what, ls_status_name(status));
+        ls_verdict_fail(out, "%s failed: %s", what, ls_status_name(status));
     }
     return status == LS_OK;
 }
@@ -209,8 +209,8 @@ static void judge_part(const char *name, double e, double r, ls_compare_bound bo
         ls_verdict_measured(out, ratio, bound.factor, "x ideal", bound.why);
     }
     if (!(ratio <= bound.factor)) {
-        ls_verdict_set(out, LS_FAIL, "%s: e=%.2e is %.1f x ideal rounding, limit=%g x", name, e,
-                       ratio, bound.factor);
+        ls_verdict_fail(out, "%s: e=%.2e is %.1f x ideal rounding, limit=%g x", name, e, ratio,
+                        bound.factor);
     }
 }
 
@@ -271,8 +271,8 @@ static void judge_loss(const ls_kernel_subject *s, ls_kernel_interpreter *exact,
         ls_kernel_interpreter_loss(exact, linear + 1, s->target, false, 0);
         exact->value[linear] = kept;
         if (!(fabs((double)state.loss - exact->loss) <= loss_units.value * (1 + exact->loss))) {
-            ls_verdict_set(out, LS_FAIL, "loss %.9g, its logits give %.9g", (double)state.loss,
-                           exact->loss);
+            ls_verdict_fail(out, "loss %.9g, its logits give %.9g", (double)state.loss,
+                            exact->loss);
         }
     }
     free(logits);
@@ -312,18 +312,14 @@ static void judge_large(const ls_case *row, const ls_record *job, ls_verdict *ou
         double *grad = ls_kernel_subject_read(&s, &s.grad[k]);
         for (int64_t i = 0; grad != NULL && i < s.grad[k].count; i++) {
             if (!isfinite(grad[i])) {
-                ls_verdict_set(out, LS_FAIL, "%s[%lld] is %g", net.param[k].name, (long long)i,
-                               grad[i]);
+                ls_verdict_fail(out, "%s[%lld] is %g", net.param[k].name, (long long)i, grad[i]);
                 break;
             }
         }
         free(grad);
     }
     ls_kernel_subject_free(&s);
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "logits 100 apart: loss and gradients are finite");
-    }
+    ls_verdict_pass(out, "logits 100 apart: loss and gradients are finite");
 }
 
 static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -344,11 +340,8 @@ static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict
         judge_loss(&s, &p.exact, out);
         free_pair(&p);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "gradients of %d parameters at most %.1f x what ideal rounding costs",
+    ls_verdict_pass(out, "gradients of %d parameters at most %.1f x what ideal rounding costs",
                     net.network.param_count, out->value);
-    }
     ls_kernel_subject_free(&s);
 }
 
@@ -382,13 +375,13 @@ static void judge_order(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
     int expected[LS_KERNEL_NET_PARAMS], count = ready_order(&net, expected);
     if (ran(ls_kernel_subject_step(&s), "a step", out) && s.ready_count != count) {
-        ls_verdict_set(out, LS_FAIL, "%d gradients were handed over, the network has %d",
-                       s.ready_count, count);
+        ls_verdict_fail(out, "%d gradients were handed over, the network has %d", s.ready_count,
+                        count);
     }
     for (int i = 0; i < count && out->code == LS_PASS; i++) {
         if (s.ready[i] != expected[i]) {
-            ls_verdict_set(out, LS_FAIL, "gradient %d handed over is parameter %d, expected %d", i,
-                           s.ready[i], expected[i]);
+            ls_verdict_fail(out, "gradient %d handed over is parameter %d, expected %d", i,
+                            s.ready[i], expected[i]);
         }
     }
     ls_kernel_subject_free(&s);
@@ -403,8 +396,8 @@ static void judge_equal(const ls_kernel_subject *a, const ls_kernel_subject *b, 
         double *y = ls_kernel_subject_read(b, &b->grad[k]);
         for (int64_t i = 0; x != NULL && y != NULL && i < a->grad[k].count; i++) {
             if (x[i] * factor != y[i]) {
-                ls_verdict_set(out, LS_FAIL, "%s[%lld]: %.9g and %.9g", a->n->param[k].name,
-                               (long long)i, x[i] * factor, y[i]);
+                ls_verdict_fail(out, "%s[%lld]: %.9g and %.9g", a->n->param[k].name, (long long)i,
+                                x[i] * factor, y[i]);
                 break;
             }
         }
@@ -480,8 +473,8 @@ static void judge_branches(const ls_case *row, const ls_record *job, ls_verdict 
             ls_verdict_measured(out, (double)flipped / (double)all, flips.value, "of all branches",
                                 flips.why);
             if ((double)flipped > flips.value * (double)all) {
-                ls_verdict_set(out, LS_FAIL, "%lld of %lld branches are not those of the values",
-                               (long long)flipped, (long long)all);
+                ls_verdict_fail(out, "%lld of %lld branches are not those of the values",
+                                (long long)flipped, (long long)all);
             }
         }
         ls_kernel_interpreter_free(&forced);
@@ -505,9 +498,9 @@ static void judge_channel(const ls_kernel_interpreter *t, int layer, int channel
         ls_verdict_measured(out, off, statistics_units.value, "relative", statistics_units.why);
     }
     if (!(off <= statistics_units.value)) {
-        ls_verdict_set(out, LS_FAIL, "%s channel %d: running mean %g var %g, expected %g and %g",
-                       t->n->layer[layer].name, channel, mean[channel], var[channel], want_mean,
-                       want_var);
+        ls_verdict_fail(out, "%s channel %d: running mean %g var %g, expected %g and %g",
+                        t->n->layer[layer].name, channel, mean[channel], var[channel], want_mean,
+                        want_var);
     }
 }
 

@@ -106,14 +106,13 @@ static void judge_elements(const struct shape *s, const struct type *type, const
                                                   type->rounding);
         looked++;
         if ((double)out[at] != want && wrong++ == 0) {
-            ls_verdict_set(verdict, LS_FAIL, "element %lld of %lld is %.9g, the integers give %.9g",
-                           (long long)at, (long long)count, (double)out[at], want);
+            ls_verdict_fail(verdict, "element %lld of %lld is %.9g, the integers give %.9g",
+                            (long long)at, (long long)count, (double)out[at], want);
         }
     }
     if (wrong == 0) {
-        ls_text_put(verdict->evidence, sizeof verdict->evidence,
-                    "%lld of %lld elements equal to the last bit", (long long)looked,
-                    (long long)count);
+        ls_verdict_pass(verdict, "%lld of %lld elements equal to the last bit", (long long)looked,
+                        (long long)count);
     }
 }
 
@@ -150,7 +149,7 @@ static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *ou
     float *values = ls_kernel_subject_activation(&s, judged, out_count);
     double *weight = ls_kernel_subject_read(&s, &s.param[net.layer[judged].weight]);
     if (status != LS_OK || in == NULL || values == NULL || weight == NULL) {
-        ls_verdict_set(out, LS_FAIL, "forward or export failed");
+        ls_verdict_fail(out, "forward or export failed");
     } else {
         judge_elements(shape, type, in, values, weight, out);
     }
@@ -266,18 +265,17 @@ static void judge_offset(const ls_case *row, const ls_record *job, ls_verdict *o
     double worst = far.variance >= far.mean ? far.variance : far.mean;
     ls_verdict_measured(out, worst, offset_units.value, "relative", offset_units.why);
     if (far.variance <= offset_units.value && far.mean <= offset_units.value) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "mean %.0e and variance %.0e off at a mean of about %d deviations", far.mean,
-                    far.variance, OFFSET);
+        ls_verdict_pass(out, "mean %.0e and variance %.0e off at a mean of about %d deviations",
+                        far.mean, far.variance, OFFSET);
         return;
     }
-    ls_verdict_set(out, LS_FAIL, "running mean %.1e and variance %.1e off at a mean of %d",
-                   far.mean, far.variance, OFFSET);
+    ls_verdict_fail(out, "running mean %.1e and variance %.1e off at a mean of %d", far.mean,
+                    far.variance, OFFSET);
     if (measure_offset(row->text, centred_input, &near) == LS_OK &&
         near.variance <= offset_units.value && far.mean <= offset_units.value) {
-        ls_text_put(out->cause, sizeof out->cause,
-                    "the variance is right around zero and wrong far from it: its digits cancel, "
-                    "as in E[x^2] - E[x]^2");
+        ls_verdict_cause(
+            out, "the variance is right around zero and wrong far from it: its digits cancel, "
+                 "as in E[x^2] - E[x]^2");
     }
 }
 

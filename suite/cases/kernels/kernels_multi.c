@@ -46,7 +46,7 @@ static void stop(bench *b)
 static void must(bench *b, ls_status status, const char *what)
 {
     if (status != LS_OK) {
-        ls_verdict_set(b->out, LS_FAIL, "%s: %s", what, ls_status_name(status));
+        ls_verdict_fail(b->out, "%s: %s", what, ls_status_name(status));
     }
 }
 
@@ -144,8 +144,8 @@ static void judge_widen(const ls_case *row, const ls_record *job, ls_verdict *ou
         double want = value_of((uint16_t)i, bf16);
         bool same = isnan(want) ? isnan((double)wide[i]) : (double)wide[i] == want;
         if (!same) {
-            ls_verdict_set(out, LS_FAIL, "pattern 0x%04x became %.9g, it is %.9g", (unsigned)i,
-                           (double)wide[i], want);
+            ls_verdict_fail(out, "pattern 0x%04x became %.9g, it is %.9g", (unsigned)i,
+                            (double)wide[i], want);
         }
     }
     drop(&b, &from);
@@ -221,14 +221,11 @@ static void judge_narrow(const ls_case *row, const ls_record *job, ls_verdict *o
     for (int64_t i = 0; i < count; i++) {
         uint16_t want = nearest(wide[i], bf16);
         if (bits[i] != want) {
-            ls_verdict_set(out, LS_FAIL, "%.9g (%a) became 0x%04x, nearest even is 0x%04x",
-                           (double)wide[i], (double)wide[i], (unsigned)bits[i], (unsigned)want);
+            ls_verdict_fail(out, "%.9g (%a) became 0x%04x, nearest even is 0x%04x", (double)wide[i],
+                            (double)wide[i], (unsigned)bits[i], (unsigned)want);
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%lld values around every tie",
-                    (long long)count);
-    }
+    ls_verdict_pass(out, "%lld values around every tie", (long long)count);
     drop(&b, &from);
     drop(&b, &to);
     free(wide);
@@ -266,9 +263,8 @@ static void judge_lengths(const ls_case *row, const ls_record *job, ls_verdict *
         for (int64_t i = 0; i <= n; i++) {
             double want = i == n ? -7 : 4 * value_of(nearest(wide[i] * 0.25f, bf16), bf16);
             if ((double)back[i] != want) {
-                ls_verdict_set(out, LS_FAIL,
-                               "%lld elements there and back: [%lld] is %.9g, not %.9g",
-                               (long long)n, (long long)i, (double)back[i], want);
+                ls_verdict_fail(out, "%lld elements there and back: [%lld] is %.9g, not %.9g",
+                                (long long)n, (long long)i, (double)back[i], want);
                 break;
             }
         }
@@ -292,8 +288,8 @@ static void compare(bench *b, const char *what, int64_t count, const float *seen
 {
     for (int64_t i = 0; i < count; i++) {
         if (seen[i] != want[i]) {
-            ls_verdict_set(b->out, LS_FAIL, "%s of %lld elements: [%lld] is %.9g, f32 gives %.9g",
-                           what, (long long)count, (long long)i, (double)seen[i], (double)want[i]);
+            ls_verdict_fail(b->out, "%s of %lld elements: [%lld] is %.9g, f32 gives %.9g", what,
+                            (long long)count, (long long)i, (double)seen[i], (double)want[i]);
             return;
         }
     }
@@ -420,15 +416,13 @@ static void judge_seen(bench *b, ls_dtype type, int64_t count)
     float last[LARGEST];
     ls_step_state state = run_checked(b, type, &c, -1, 0, 0, last);
     if (state.overflow != 0) {
-        ls_verdict_set(b->out, LS_FAIL, "%lld finite elements: an overflow is seen",
-                       (long long)count);
+        ls_verdict_fail(b->out, "%lld finite elements: an overflow is seen", (long long)count);
     }
     for (int64_t i = 0; i < count; i++) {
         float want = (float)((int)ls_rng_below(33, LISTED - 1, (uint64_t)i, 201) - 100) / 128;
         if (last[i] != want) {
-            ls_verdict_set(b->out, LS_FAIL,
-                           "element %lld of %lld is %.9g after unscaling, not %.9g", (long long)i,
-                           (long long)count, (double)last[i], (double)want);
+            ls_verdict_fail(b->out, "element %lld of %lld is %.9g after unscaling, not %.9g",
+                            (long long)i, (long long)count, (double)last[i], (double)want);
             break;
         }
     }
@@ -439,9 +433,9 @@ static void judge_seen(bench *b, ls_dtype type, int64_t count)
         float value = odd[at % 3];
         state = run_checked(b, type, &c, which, which == 0 ? 0 : at, bits_of(type, value), last);
         if (state.overflow == 0 || state.first_bad_grad != which) {
-            ls_verdict_set(b->out, LS_FAIL, "%g at element %lld of %lld, tensor %d: %s, tensor %d",
-                           (double)value, (long long)at, (long long)count, which,
-                           state.overflow != 0 ? "seen" : "not seen", (int)state.first_bad_grad);
+            ls_verdict_fail(b->out, "%g at element %lld of %lld, tensor %d: %s, tensor %d",
+                            (double)value, (long long)at, (long long)count, which,
+                            state.overflow != 0 ? "seen" : "not seen", (int)state.first_bad_grad);
             break;
         }
     }

@@ -13,7 +13,7 @@ enum { CLASSES = 10, PIXELS = 16, INPUT = 3 * PIXELS * PIXELS };
 static void must(ls_net *net, ls_status status, const char *call)
 {
     if (status != LS_OK) {
-        ls_verdict_set(net->verdict, LS_FAIL, "%s failed: %s", call, ls_status_name(status));
+        ls_verdict_fail(net->verdict, "%s failed: %s", call, ls_status_name(status));
     }
 }
 

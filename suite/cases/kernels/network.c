@@ -40,24 +40,24 @@ static void compare_layers(const ls_network *network, const ls_nettab *table, ls
         }
         const ls_layer *layer = find(network, want->name);
         if (layer == NULL || layer->channels != want->channels) {
-            ls_verdict_set(out, LS_FAIL, "%s: %s, expected %d channels", want->name,
-                           layer == NULL ? "there is no such layer" : "other channels",
-                           want->channels);
+            ls_verdict_fail(out, "%s: %s, expected %d channels", want->name,
+                            layer == NULL ? "there is no such layer" : "other channels",
+                            want->channels);
         } else if (product && (layer->kernel != want->kernel || layer->stride != want->stride ||
                                layer->pad != want->pad)) {
-            ls_verdict_set(out, LS_FAIL,
-                           "%s: kernel %d stride %d padding %d, expected %d, %d and %d", want->name,
-                           layer->kernel, layer->stride, layer->pad, want->kernel, want->stride,
-                           want->pad);
-            ls_text_put(out->cause, sizeof out->cause, "%s",
-                        layer->stride != want->stride ? "another convolution carries the stride"
-                                                      : "another kernel or padding");
+            ls_verdict_fail(out, "%s: kernel %d stride %d padding %d, expected %d, %d and %d",
+                            want->name, layer->kernel, layer->stride, layer->pad, want->kernel,
+                            want->stride, want->pad);
+            ls_verdict_cause(out, "%s",
+                             layer->stride != want->stride
+                                 ? "another convolution carries the stride"
+                                 : "another kernel or padding");
         } else if (!product &&
                    (layer->epsilon != norm_epsilon || layer->momentum != norm_momentum)) {
-            ls_verdict_set(out, LS_FAIL, "%s: eps %g momentum %g, expected %g and %g", want->name,
-                           (double)layer->epsilon, (double)layer->momentum, (double)norm_epsilon,
-                           (double)norm_momentum);
-            ls_text_put(out->cause, sizeof out->cause, "batch norm's constants are not torch's");
+            ls_verdict_fail(out, "%s: eps %g momentum %g, expected %g and %g", want->name,
+                            (double)layer->epsilon, (double)layer->momentum, (double)norm_epsilon,
+                            (double)norm_momentum);
+            ls_verdict_cause(out, "batch norm's constants are not torch's");
         }
     }
 }
@@ -71,21 +71,20 @@ static void judge_network(const ls_case *row, const ls_record *job, ls_verdict *
     LS_ASSERT(table != NULL);
     if (ls_nettab_build(arch, CLASSES, IMAGE, IMAGE, table) != LS_OK ||
         ls_model_build(arch, CLASSES, IMAGE, &network) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "%s cannot be built", arch);
+        ls_verdict_fail(out, "%s cannot be built", arch);
         free(table);
         return;
     }
     if (network.param_count != table->param_count) {
-        ls_verdict_set(out, LS_FAIL, "%d parameters, expected %d", network.param_count,
-                       table->param_count);
+        ls_verdict_fail(out, "%d parameters, expected %d", network.param_count, table->param_count);
     }
     for (int i = 0; i < table->param_count && out->code == LS_PASS; i++) {
         const ls_param *param = &network.param[i];
         if (strcmp(param->name, table->param[i].name) != 0 ||
             ls_shape_count(&param->shape) != table->param[i].count) {
-            ls_verdict_set(out, LS_FAIL, "parameter %d is %s of %lld elements, expected %s of %lld",
-                           i, param->name, (long long)ls_shape_count(&param->shape),
-                           table->param[i].name, (long long)table->param[i].count);
+            ls_verdict_fail(out, "parameter %d is %s of %lld elements, expected %s of %lld", i,
+                            param->name, (long long)ls_shape_count(&param->shape),
+                            table->param[i].name, (long long)table->param[i].count);
         }
     }
     if (out->code == LS_PASS) {
@@ -93,13 +92,11 @@ static void judge_network(const ls_case *row, const ls_record *job, ls_verdict *
     }
     int64_t macs = ls_model_macs(&network, IMAGE), want = ls_nettab_macs(table);
     if (macs != want) {
-        ls_verdict_set(out, LS_FAIL, "%lld multiply-adds an image, expected %lld", (long long)macs,
-                       (long long)want);
+        ls_verdict_fail(out, "%lld multiply-adds an image, expected %lld", (long long)macs,
+                        (long long)want);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d layers and %d parameters alike",
-                    network.layer_count, network.param_count);
-    }
+    ls_verdict_pass(out, "%d layers and %d parameters alike", network.layer_count,
+                    network.param_count);
     ls_model_free(&network);
     free(table);
 }
@@ -123,8 +120,7 @@ static void judge_values(const ls_param *param, const ls_param *weight, const fl
     for (int64_t i = 0; i < count; i++) {
         double x = (double)value[i];
         if ((scale || norm) && x != (scale ? 1 : 0)) {
-            ls_verdict_set(out, LS_FAIL, "%s element %d is %g, expected %d", param->name, (int)i, x,
-                           scale);
+            ls_verdict_fail(out, "%s element %d is %g, expected %d", param->name, (int)i, x, scale);
             return;
         }
         sum += x;
@@ -143,8 +139,8 @@ static void judge_values(const ls_param *param, const ls_param *weight, const fl
         ls_verdict_measured(out, off, deviations.value, "deviations", deviations.why);
     }
     if (off > deviations.value || mean > deviations.value || (!conv && most > bound)) {
-        ls_verdict_set(out, LS_FAIL, "%s: deviation %g, mean %g, at most %g; expected %g, 0%s",
-                       param->name, got, sum / n, most, want, conv ? "" : ", within the bound");
+        ls_verdict_fail(out, "%s: deviation %g, mean %g, at most %g; expected %g, 0%s", param->name,
+                        got, sum / n, most, want, conv ? "" : ", within the bound");
     }
 }
 
@@ -154,7 +150,7 @@ static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *ou
     const char *arch = archs[row->number[0]];
     ls_network network;
     if (ls_model_build(arch, 100, IMAGE, &network) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "%s cannot be built", arch);
+        ls_verdict_fail(out, "%s cannot be built", arch);
         return;
     }
     for (int p = 0; p < network.param_count; p++) {
@@ -170,8 +166,8 @@ static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *ou
         bool norm = network.param[p].role == LS_PARAM_NORM_WEIGHT ||
                     network.param[p].role == LS_PARAM_NORM_BIAS;
         if (same != norm) {
-            ls_verdict_set(out, LS_FAIL, "%s is %s under two seeds", network.param[p].name,
-                           same ? "the same" : "not the same");
+            ls_verdict_fail(out, "%s is %s under two seeds", network.param[p].name,
+                            same ? "the same" : "not the same");
         }
         free(value);
         free(other);
@@ -185,15 +181,12 @@ static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *ou
         ls_model_init_buffer(&network, b, value);
         for (int i = 0; i < (int)buffer->count; i++) {
             if (value[i] != (buffer->role == LS_BUFFER_RUNNING_VAR ? 1.0f : 0.0f)) {
-                ls_verdict_set(out, LS_FAIL, "%s starts with %g", buffer->name, (double)value[i]);
+                ls_verdict_fail(out, "%s starts with %g", buffer->name, (double)value[i]);
             }
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d parameters start as torchvision's, off by %.1f deviations at most",
+    ls_verdict_pass(out, "%d parameters start as torchvision's, off by %.1f deviations at most",
                     network.param_count, out->value);
-    }
     ls_model_free(&network);
 }
 

@@ -66,8 +66,7 @@ static void judge_step(const ls_record *job, int step, ls_verdict *out)
         ls_text_put(path, sizeof path, "%s/dump/step%06d.rank%d.safetensors", job->directory, step,
                     k);
         if (ls_safetensors_open(path, &file) != LS_OK) {
-            ls_verdict_set(out, LS_FAIL, "step %d: the dump of rank %d is missing or broken", step,
-                           k);
+            ls_verdict_fail(out, "step %d: the dump of rank %d is missing or broken", step, k);
             return;
         }
         const ls_safetensors_entry *grad = ls_safetensors_find(file, "grad/fc.bias");
@@ -76,8 +75,7 @@ static void judge_step(const ls_record *job, int step, ls_verdict *out)
         if (good) {
             memcpy(bias, grad->data, sizeof bias);
         } else {
-            ls_verdict_set(out, LS_FAIL, "step %d rank=%d: no logits, target or grad/fc.bias", step,
-                           k);
+            ls_verdict_fail(out, "step %d rank=%d: no logits, target or grad/fc.bias", step, k);
         }
         ls_safetensors_close(file);
     }
@@ -89,15 +87,17 @@ static void judge_step(const ls_record *job, int step, ls_verdict *out)
             ls_verdict_measured(out, off / limit, 1, "of the limit", halves.why);
         }
         if (!(off <= limit)) {
-            ls_verdict_set(out, LS_FAIL,
-                           "step %d fc.bias[%d]: gradient %.4g, (p - y) / N of the logits is %.4g, "
-                           "limit=%.1e",
-                           step, c, (double)bias[c], want, limit);
-            ls_text_put(out->cause, sizeof out->cause, "%s",
-                        bias[c] == 0 ? "the loss gradient is rounded away: it is cast to half "
-                                       "before it is scaled, or softmax is computed in half"
-                                     : "the loss gradient has fewer bits than half: it is cast "
-                                       "before it is scaled, or softmax is computed in half");
+            ls_verdict_fail(
+                out,
+                "step %d fc.bias[%d]: gradient %.4g, (p - y) / N of the logits is %.4g, "
+                "limit=%.1e",
+                step, c, (double)bias[c], want, limit);
+            ls_verdict_cause(out, "%s",
+                             bias[c] == 0
+                                 ? "the loss gradient is rounded away: it is cast to half "
+                                   "before it is scaled, or softmax is computed in half"
+                                 : "the loss gradient has fewer bits than half: it is cast "
+                                   "before it is scaled, or softmax is computed in half");
         }
     }
 }
@@ -108,10 +108,7 @@ static void judge_small(const ls_case *row, const ls_record *job, ls_verdict *ou
     for (int step = 1; step <= STEPS && out->code == LS_PASS; step++) {
         judge_step(job, step, out);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "gradients of the last bias at %.2f of their limit", out->value);
-    }
+    ls_verdict_pass(out, "gradients of the last bias at %.2f of their limit", out->value);
 }
 
 /* Logit c of LS_OVERFLOW_EXACT: 1.5 x 1024, and 15 x 1.5 + 48 x 0.5 times (c + 1) / 8. All partial
@@ -131,7 +128,7 @@ static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_safetensors *file;
     ls_text_put(path, sizeof path, "%s/dump/step000001.rank0.safetensors", job->directory);
     if (ls_safetensors_open(path, &file) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "the dump of step 1 is missing or broken");
+        ls_verdict_fail(out, "the dump of step 1 is missing or broken");
         return;
     }
     const ls_safetensors_entry *logits = ls_safetensors_find(file, "logits");
@@ -141,22 +138,19 @@ static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *ou
         double got = (double)((const float *)logits->data)[i];
         double want = exact_logit((int)(i % CLASSES), spacing);
         if (got != want) {
-            ls_verdict_set(out, LS_FAIL,
-                           "logit %d of sample %d is %.9g, the sum rounded once is %.9g",
-                           (int)(i % CLASSES), (int)(i / CLASSES), got, want);
-            ls_text_put(out->cause, sizeof out->cause, "%s",
-                        spacing == 0 ? "products are rounded on the way"
-                                     : "products accumulate in half, or are rounded on the way");
+            ls_verdict_fail(out, "logit %d of sample %d is %.9g, the sum rounded once is %.9g",
+                            (int)(i % CLASSES), (int)(i / CLASSES), got, want);
+            ls_verdict_cause(out, "%s",
+                             spacing == 0
+                                 ? "products are rounded on the way"
+                                 : "products accumulate in half, or are rounded on the way");
         }
     }
     ls_safetensors_close(file);
     if (count == 0) {
-        ls_verdict_set(out, LS_FAIL, "the dump has no f32 logits");
+        ls_verdict_fail(out, "the dump has no f32 logits");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d logits exact to the last bit",
-                    (int)count);
-    }
+    ls_verdict_pass(out, "%d logits exact to the last bit", (int)count);
 }
 
 static void add_exact(const ls_case_settings *settings, ls_case_list *list)

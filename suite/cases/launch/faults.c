@@ -44,8 +44,8 @@ static void judge_gone(const ls_case *row, const ls_record *job, ls_verdict *out
         int steps = job->rank[rank].step_count;
         int most = row->number[0] >= OPTIMIZER ? AT : AT - 1; /* its reduction was done */
         if (steps > most && row->number[0] != JOIN) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d finished %d steps although a rank was gone in %d",
-                           rank, steps, AT);
+            ls_verdict_fail(out, "rank=%d finished %d steps although a rank was gone in %d", rank,
+                            steps, AT);
         }
     }
 }
@@ -106,10 +106,10 @@ static void judge_stopped(const ls_case *row, const ls_record *job, ls_verdict *
     }
     ls_endings_judge(&want, job, out);
     if (!named) {
-        ls_verdict_set(out, LS_FAIL, "no other rank names %s", name);
+        ls_verdict_fail(out, "no other rank names %s", name);
     }
     if (job->state != LS_RECORD_DONE && job->first_rank == victim) {
-        ls_verdict_set(out, LS_FAIL, "%s is said to have failed first; it only stood still", name);
+        ls_verdict_fail(out, "%s is said to have failed first; it only stood still", name);
     }
 }
 
@@ -181,7 +181,7 @@ static bool has_leftovers(const ls_record *job, ls_verdict *out)
         }
         if (found) {
             line[strcspn(line, "\n")] = '\0';
-            ls_verdict_set(out, LS_FAIL, "%s was left behind", line);
+            ls_verdict_fail(out, "%s was left behind", line);
             return true;
         }
     }
@@ -194,7 +194,7 @@ static void check_old(const ls_record *job, ls_verdict *out)
     ls_text_put(path, sizeof path, "%s/checkpoint.safetensors", job->directory);
     char *text = ls_text_read(path);
     if (text == NULL || strcmp(text, "old\n") != 0) {
-        ls_verdict_set(out, LS_FAIL, "the older checkpoint is not what it was");
+        ls_verdict_fail(out, "the older checkpoint is not what it was");
     }
     free(text);
 }
@@ -351,14 +351,14 @@ static void judge_world(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_safetensors *saved, *dump;
     ls_text_put(path, sizeof path, "%s/checkpoint.safetensors", job[0].directory);
     if (ls_safetensors_open(path, &saved) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "the checkpoint is missing or broken");
+        ls_verdict_fail(out, "the checkpoint is missing or broken");
         return;
     }
     for (int rank = 0; rank < job[1].world; rank++) {
         ls_text_put(path, sizeof path, "%s/dump/step000003.rank%d.safetensors", job[1].directory,
                     rank);
         if (ls_safetensors_open(path, &dump) != LS_OK) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d: the dump of step 3 is missing or broken", rank);
+            ls_verdict_fail(out, "rank=%d: the dump of step 3 is missing or broken", rank);
             break;
         }
         for (int i = 0; i < ls_safetensors_count(saved); i++) {
@@ -370,30 +370,27 @@ static void judge_world(const ls_case *row, const ls_record *job, ls_verdict *ou
             if ((param && b == NULL) ||
                 ((param || state) && b != NULL &&
                  (b->bytes != a->bytes || memcmp(a->data, b->data, (size_t)a->bytes) != 0))) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d goes on with another %s", rank, a->name);
+                ls_verdict_fail(out, "rank=%d goes on with another %s", rank, a->name);
             }
         }
         const ls_safetensors_entry *count =
             ls_safetensors_find(dump, "buffer/bn1.num_batches_tracked");
         if (count == NULL || count->bytes != 8 || *(const int64_t *)count->data != 3) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d has not counted 3 batches", rank);
+            ls_verdict_fail(out, "rank=%d has not counted 3 batches", rank);
         }
         ls_safetensors_close(dump);
     }
     const ls_safetensors_entry *mean = ls_safetensors_find(saved, "buffer/bn1.running_mean");
     const ls_safetensors_entry *var = ls_safetensors_find(saved, "buffer/bn1.running_var");
     if (mean == NULL || var == NULL) {
-        ls_verdict_set(out, LS_FAIL, "the checkpoint has no running statistics");
+        ls_verdict_fail(out, "the checkpoint has no running statistics");
     } else if (out->code == LS_PASS) { /* rank 0's go to all, and on from there */
         ls_syncbn_check(&job[1], 3, row->job[0].sync_bn ? job[1].world : 1, mean->data, var->data,
                         out);
     }
     ls_safetensors_close(saved);
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d tensors of %d ranks are those that %d ranks saved", compared, job[1].world,
-                    job[0].world);
-    }
+    ls_verdict_pass(out, "%d tensors of %d ranks are those that %d ranks saved", compared,
+                    job[1].world, job[0].world);
 }
 
 static void add_worlds(const ls_case_settings *settings, ls_case_list *list)

@@ -21,23 +21,19 @@ static void judge_killed(const ls_case *row, const ls_record *job, ls_verdict *o
         return;
     }
     if (job->state != LS_RECORD_KILLED || job->first_rank != victim || job->signal != SIGKILL) {
-        ls_verdict_set(out, LS_FAIL,
-                       "expected rank %d ended by signal 9, got rank=%d code=%d signal=%d", victim,
-                       job->first_rank, job->code, job->signal);
+        ls_verdict_fail(out, "expected rank %d ended by signal 9, got rank=%d code=%d signal=%d",
+                        victim, job->first_rank, job->code, job->signal);
     }
     for (int k = 0; k < job->world; k++) {
         if (k != victim && (job->rank[k].code != LS_ERR_PEER_LOST || job->rank[k].signal != 0)) {
-            ls_verdict_set(out, LS_FAIL,
-                           "rank=%d did not leave by itself with exit code 10: code=%d signal=%d",
-                           k, job->rank[k].code, job->rank[k].signal);
+            ls_verdict_fail(out,
+                            "rank=%d did not leave by itself with exit code 10: code=%d signal=%d",
+                            k, job->rank[k].code, job->rank[k].signal);
             ls_diagnose_endings_codes(job, out->cause, (int)sizeof out->cause);
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "rank %d ended by signal 9, the other %d left with exit code 10", victim,
+    ls_verdict_pass(out, "rank %d ended by signal 9, the other %d left with exit code 10", victim,
                     job->world - 1);
-    }
 }
 
 /* ---- where a rank finds its place ------------------------------------------------------------ */
@@ -103,8 +99,8 @@ static void judge_place(const ls_case *row, const ls_record *job, ls_verdict *ou
         for (int i = 0; i < 5; i++) {
             int have = (int)ls_json_integer(start, name[i], -1);
             if (have != want[i]) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d took its %s for %d, expected %d", rank,
-                               name[i], have, want[i]);
+                ls_verdict_fail(out, "rank=%d took its %s for %d, expected %d", rank, name[i], have,
+                                want[i]);
             }
         }
     }
@@ -114,7 +110,7 @@ static void judge_place(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (job->world > 1) {
         ls_ddp_judge_lockstep(row, job, out);
     } else {
-        ls_text_put(out->evidence, sizeof out->evidence, "a world of one");
+        ls_verdict_pass(out, "a world of one");
     }
 }
 

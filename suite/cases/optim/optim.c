@@ -108,8 +108,7 @@ static void judge_one(const ls_case *row, const ls_record *job, int64_t step, ls
         ls_verdict_set(out, status == LS_OK ? LS_UNSUPPORTED : LS_INFRA,
                        "step %d: the dump lacks value, gradient or moments", (int)step);
     } else if (checks.count > 0) {
-        ls_verdict_set(out, LS_FAIL, "step %d: %.280s; %d in all", (int)step, checks.line,
-                       checks.count);
+        ls_verdict_fail(out, "step %d: %.280s; %d in all", (int)step, checks.line, checks.count);
         (void)ls_diagnose_step(file, &rule, skipped, out->cause, (int)sizeof out->cause);
     } else if (skipped != wants_skip) {
         ls_verdict_set(out, LS_WEAK, "step %d was%s skipped", (int)step, skipped ? "" : " not");
@@ -123,15 +122,14 @@ static void judge_one(const ls_case *row, const ls_record *job, int64_t step, ls
             "twice what f32's roundings can add up to in this formula, per element");
     }
     if (out->code == LS_PASS && skipped) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "step %d was skipped: %lld elements%s are as they were", (int)step,
-                    (long long)result.elements, result.state_judged ? " and their moments" : "");
-    } else if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "step %d, update %lld: %lld elements%s follow, at most %.2f of the limit",
-                    (int)step, (long long)rule.step, (long long)result.elements,
-                    result.state_judged ? " and their moments" : "", out->value);
-    }
+        ls_verdict_pass(out, "step %d was skipped: %lld elements%s are as they were", (int)step,
+                        (long long)result.elements,
+                        result.state_judged ? " and their moments" : "");
+    } else
+        ls_verdict_pass(out,
+                        "step %d, update %lld: %lld elements%s follow, at most %.2f of the limit",
+                        (int)step, (long long)rule.step, (long long)result.elements,
+                        result.state_judged ? " and their moments" : "", out->value);
     ls_dumpfile_close(file);
 }
 
@@ -209,7 +207,7 @@ static void compare_track(const ls_dumpfile *file, const track *t, int64_t step,
 {
     const ls_dumpfile_entry *next = ls_dumpfile_findf(file, "next/%s", t->name);
     if (next == NULL || next->count != t->tensor.count) {
-        ls_verdict_set(out, LS_FAIL, "step %d: next/%s is missing", (int)step, t->name);
+        ls_verdict_fail(out, "step %d: next/%s is missing", (int)step, t->name);
         return;
     }
     double *got = malloc((size_t)next->count * sizeof *got);
@@ -223,10 +221,10 @@ static void compare_track(const ls_dumpfile *file, const track *t, int64_t step,
                                 "twice what f32's roundings of all steps so far can add up to");
         }
         if (!(ratio <= 1)) {
-            ls_verdict_set(out, LS_FAIL,
-                           "after %d steps %s element %lld is %.9g, FP64 steps on the dumped "
-                           "gradients give %.9g, %.3g x limit",
-                           (int)step, t->name, (long long)i, got[i], t->tensor.value[i], ratio);
+            ls_verdict_fail(out,
+                            "after %d steps %s element %lld is %.9g, FP64 steps on the dumped "
+                            "gradients give %.9g, %.3g x limit",
+                            (int)step, t->name, (long long)i, got[i], t->tensor.value[i], ratio);
             break;
         }
     }
@@ -268,12 +266,10 @@ static void judge_drift(const ls_case *row, const ls_record *job, ls_verdict *ou
     while (step <= DRIFT_STEPS && follow(job, step, rule, t, &count, out)) {
         step++;
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
+    ls_verdict_pass(out,
                     "%d steps of FP64 on the dumped gradients end where the job does: %.2f of what "
                     "f32's roundings allow",
                     DRIFT_STEPS, out->value);
-    }
     for (int i = 0; i < count; i++) {
         free(t[i].block);
     }

@@ -17,8 +17,8 @@ static void judge_spoilt(const ls_case *row, const ls_record *job, ls_verdict *o
     char line[240];
     ls_record_last_line(job, 0, line, (int)sizeof line);
     if (job->state == LS_RECORD_KILLED || job->state == LS_RECORD_TIMED_OUT || job->code != 12) {
-        ls_verdict_set(
-            out, LS_FAIL,
+        ls_verdict_fail(
+            out,
             "an infinite gradient at step %d under a static scale: exit code %d, expected "
             "12: %s",
             BAD_STEP, job->state == LS_RECORD_DONE ? 0 : job->code, line);
@@ -27,15 +27,13 @@ static void judge_spoilt(const ls_case *row, const ls_record *job, ls_verdict *o
     for (int k = 0; k < job->world; k++) {
         const ls_record_step *after = ls_record_find_step(&job->rank[k], BAD_STEP + 1);
         if (after != NULL) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d went on to step %d", k, BAD_STEP + 1);
+            ls_verdict_fail(out, "rank=%d went on to step %d", k, BAD_STEP + 1);
         }
     }
-    if (out->code == LS_PASS && strstr(line, "weight") == NULL && strstr(line, "bias") == NULL) {
-        ls_verdict_set(out, LS_FAIL, "the last line names no tensor: %s", line);
+    if (strstr(line, "weight") == NULL && strstr(line, "bias") == NULL) {
+        ls_verdict_fail(out, "the last line names no tensor: %s", line);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%s", line);
-    }
+    ls_verdict_pass(out, "%s", line);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
@@ -67,12 +65,12 @@ static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *
     int code = last->state == LS_RECORD_DONE ? 0 : last->code;
     bool stepped = ls_record_find_step(&last->rank[0], 1) != NULL || last->rank[0].step_count > 0;
     if (!ended || code != 2 || stepped || line[0] == '\0') {
-        ls_verdict_set(out, LS_FAIL, "%s: exit code %d, expected 2, one line and no step: %s",
-                       row->text, code, line);
+        ls_verdict_fail(out, "%s: exit code %d, expected 2, one line and no step: %s", row->text,
+                        code, line);
     } else if (strstr(line, row->text) == NULL) {
-        ls_verdict_set(out, LS_FAIL, "the line does not name %s: %s", row->text, line);
+        ls_verdict_fail(out, "the line does not name %s: %s", row->text, line);
     } else {
-        ls_text_put(out->evidence, sizeof out->evidence, "%s", line);
+        ls_verdict_pass(out, "%s", line);
     }
 }
 
@@ -91,11 +89,10 @@ static void judge_memory(const ls_case *row, const ls_record *job, ls_verdict *o
     if (memory == NULL || moments < 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the start event tells no memory of moments");
     } else if (!(moments >= least && moments <= most)) {
-        ls_verdict_set(out, LS_FAIL, "moments take %.0f bytes, expected %d x 4 x %d", moments,
-                       row->number[0], RESNET8_ELEMENTS);
+        ls_verdict_fail(out, "moments take %.0f bytes, expected %d x 4 x %d", moments,
+                        row->number[0], RESNET8_ELEMENTS);
     } else {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "moments take %.0f bytes: %d per parameter", moments, row->number[0]);
+        ls_verdict_pass(out, "moments take %.0f bytes: %d per parameter", moments, row->number[0]);
     }
 }
 

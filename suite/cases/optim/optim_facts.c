@@ -13,14 +13,14 @@ bool ls_optim_facts_open(const ls_record *job, int64_t step, ls_dumpfile **file,
     for (int64_t s = 1; s <= step; s++) {
         const ls_record_step *event = ls_record_find_step(&job->rank[0], s);
         if (event == NULL) {
-            ls_verdict_set(out, LS_FAIL, "rank 0 has no event of step %d", (int)s);
+            ls_verdict_fail(out, "rank 0 has no event of step %d", (int)s);
             return false;
         }
         *skipped = event->skipped;
         *update += event->skipped ? 0 : 1;
     }
     if (ls_dumpfile_open(path, file) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "the dump of step %d is missing or broken", (int)step);
+        ls_verdict_fail(out, "the dump of step %d is missing or broken", (int)step);
         return false;
     }
     return true;

@@ -256,8 +256,8 @@ static ls_status run_golden(ls_optim_bench *b, const golden *g, ls_verdict *out)
                 ls_verdict_measured(out, off, digits.value, "relative", digits.why);
             }
             if (!(off <= digits.value)) {
-                ls_verdict_set(out, LS_FAIL, "element %d after step %d: %.9g, expected %.9g", i,
-                               t + 1, (double)got[i], g->want[t][i]);
+                ls_verdict_fail(out, "element %d after step %d: %.9g, expected %.9g", i, t + 1,
+                                (double)got[i], g->want[t][i]);
             }
         }
     }
@@ -275,10 +275,8 @@ static void judge_golden(const ls_case *row, const ls_record *job, ls_verdict *o
     ls_optim_bench_close(&b);
     if (status != LS_OK) {
         ls_verdict_set(out, LS_INFRA, "the backend cannot run a step (%s)", ls_status_name(status));
-    } else if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "the printed values, at most %.1e off",
-                    out->value);
-    }
+    } else
+        ls_verdict_pass(out, "the printed values, at most %.1e off", out->value);
 }
 
 void ls_optim_goldens_cases(ls_case_list *list)

@@ -196,10 +196,11 @@ static ls_status compare_list(ls_optim_bench *b, shadow *s, int k, int step, ls_
                 ls_verdict_measured(out, off / limit, 1, "x limit", order.why);
             }
             if (!(off <= limit)) {
-                ls_verdict_set(out, LS_FAIL,
-                               "call %d, tensor %d of %d elements, element %d: %s %.9g, FP64 %.9g, "
-                               "limit=%.1e",
-                               step, i, (int)sizes[i], (int)j, names[k], got, want[j], limit);
+                ls_verdict_fail(
+                    out,
+                    "call %d, tensor %d of %d elements, element %d: %s %.9g, FP64 %.9g, "
+                    "limit=%.1e",
+                    step, i, (int)sizes[i], (int)j, names[k], got, want[j], limit);
             }
             if (half) { /* what is stored is where the next step starts */
                 want[j] = got;
@@ -224,8 +225,8 @@ static ls_status compare_copies(ls_optim_bench *b, const shadow *s, int step, ls
         for (int64_t j = 0; j < sizes[i] && status == LS_OK; j++) {
             double want = ls_bits_round(s->copy, (double)value[j]);
             if ((double)s->host[j] != want) {
-                ls_verdict_set(out, LS_FAIL, "call %d, tensor %d element %d: copy %.9g of %.9g",
-                               step, i, (int)j, (double)s->host[j], (double)value[j]);
+                ls_verdict_fail(out, "call %d, tensor %d element %d: copy %.9g of %.9g", step, i,
+                                (int)j, (double)s->host[j], (double)value[j]);
             }
         }
     }
@@ -244,7 +245,7 @@ static ls_status check_guards(ls_optim_bench *b, ls_verdict *out)
             LS_TRY(ls_device_read_f32(&b->device, &guard, value));
             for (int j = 0; j < LS_OPTIM_BENCH_GUARD; j++) {
                 if (value[j] != 0) {
-                    ls_verdict_set(out, LS_FAIL, "list %d: written behind tensor %d", k, i);
+                    ls_verdict_fail(out, "list %d: written behind tensor %d", k, i);
                 }
             }
         }
@@ -288,8 +289,8 @@ static ls_status run_rule(ls_optim_bench *b, const ls_case *row, shadow *s, ls_v
     }
     LS_TRY(ls_device_read(&b->device, &state, b->state, (int64_t)sizeof state));
     if (state.step_count != STEPS - 1 && out->code == LS_PASS) {
-        ls_verdict_set(out, LS_FAIL, "%lld steps counted of %d calls, one of them skipped",
-                       (long long)state.step_count, STEPS);
+        ls_verdict_fail(out, "%lld steps counted of %d calls, one of them skipped",
+                        (long long)state.step_count, STEPS);
     }
     return check_guards(b, out);
 }
@@ -316,13 +317,12 @@ static void judge_rule(const ls_case *row, const ls_record *job, ls_verdict *out
     free_shadow(&s);
     if (status != LS_OK) {
         ls_verdict_set(out, LS_INFRA, "the backend cannot run a step (%s)", ls_status_name(status));
-    } else if (out->code == LS_PASS) {
-        ls_text_put(
-            out->evidence, sizeof out->evidence,
+    } else
+        ls_verdict_pass(
+            out,
             "%d calls on %d tensors follow FP64, at most %.2f of the limit; the skipped one "
             "changed nothing",
             STEPS, LS_OPTIM_BENCH_TENSORS, out->value);
-    }
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */

@@ -54,18 +54,18 @@ static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *ou
         unmastered =
             half && next != NULL && ls_masters_dump_type(next) != LS_BITS_F32 ? name : unmastered;
         if (master != NULL && (!half || ls_masters_dump_type(master) != LS_BITS_F32)) {
-            ls_verdict_set(out, LS_FAIL, "%s is %s and has a master in %s", name, held->dtype,
-                           master->dtype);
+            ls_verdict_fail(out, "%s is %s and has a master in %s", name, held->dtype,
+                            master->dtype);
         } else if (master != NULL) {
             ls_masters_dump_compare(master, held, ls_masters_dump_as_it_is, "master", &compared,
                                     out);
         }
     }
     if (unmastered != NULL) {
-        ls_verdict_set(out, LS_FAIL, "%s is half and what is stepped is, too: it has no master",
-                       unmastered);
+        ls_verdict_fail(out, "%s is half and what is stepped is, too: it has no master",
+                        unmastered);
     } else if (masters > 0 && masters < halves) {
-        ls_verdict_set(out, LS_FAIL, "%d of %d half parameters have a master", masters, halves);
+        ls_verdict_fail(out, "%d of %d half parameters have a master", masters, halves);
     }
     ls_dumpfile_close(file);
     ls_masters_dump_conclude(compared, "every half parameter starts with a master of its own value",
@@ -145,9 +145,9 @@ static void judge_unrounded(const ls_case *row, const ls_record *job, ls_verdict
     double share = moved > 0 ? (double)rounded / (double)moved : 0;
     ls_verdict_measured(out, share, rounded_share.value, "of moved masters", rounded_share.why);
     if (!(share <= rounded_share.value)) {
-        ls_verdict_set(out, LS_FAIL, "%lld of %lld masters are half values after the step",
-                       (long long)rounded, (long long)moved);
-        ls_text_put(out->cause, sizeof out->cause, "masters are rounded to half");
+        ls_verdict_fail(out, "%lld of %lld masters are half values after the step",
+                        (long long)rounded, (long long)moved);
+        ls_verdict_cause(out, "masters are rounded to half");
     }
     ls_masters_dump_conclude(moved, "masters keep the bits that half has not", out);
 }
@@ -173,10 +173,11 @@ static void judge_gradient(const ls_case *row, const ls_record *job, ls_verdict 
         for (int64_t i = 0; i < grad->count; i++) {
             double scaled = g[i] * scale;
             if (ls_bits_round(ls_masters_dump_type(held), scaled) != scaled) {
-                ls_verdict_set(out, LS_FAIL,
-                               "%s element %lld: %.9g times the loss scale %g is no %s: it was not "
-                               "reduced in half and unscaled once, in f32",
-                               name, (long long)i, g[i], scale, held->dtype);
+                ls_verdict_fail(
+                    out,
+                    "%s element %lld: %.9g times the loss scale %g is no %s: it was not "
+                    "reduced in half and unscaled once, in f32",
+                    name, (long long)i, g[i], scale, held->dtype);
                 break;
             }
             fine += ls_bits_round(ls_masters_dump_type(held), g[i]) != g[i];
@@ -187,9 +188,8 @@ static void judge_gradient(const ls_case *row, const ls_record *job, ls_verdict 
     ls_dumpfile_close(file);
     /* bf16 has f32's range: nothing is lost in it by a power of two */
     if (out->code == LS_PASS && fine == 0 && strcmp(row->job[0].half, "fp16") == 0) {
-        ls_verdict_set(out, LS_FAIL,
-                       "every unscaled gradient is an fp16 value: subnormals are lost");
-        ls_text_put(out->cause, sizeof out->cause, "gradients are unscaled in half");
+        ls_verdict_fail(out, "every unscaled gradient is an fp16 value: subnormals are lost");
+        ls_verdict_cause(out, "gradients are unscaled in half");
     }
     ls_masters_dump_conclude(compared, "gradients are half values over the loss scale, exactly",
                              out);
@@ -263,10 +263,10 @@ static void judge_none(const ls_case *row, const ls_record *job, ls_verdict *out
         const ls_dumpfile_entry *held = ls_dumpfile_findf(file, "param/%s", name);
         const ls_dumpfile_entry *next = ls_dumpfile_findf(file, "next/%s", name);
         if (ls_dumpfile_findf(file, "master/%s", name) != NULL) {
-            ls_verdict_set(out, LS_FAIL, "%s has a master", name);
+            ls_verdict_fail(out, "%s has a master", name);
         } else if (next == NULL || strcmp(held->dtype, next->dtype) != 0) {
-            ls_verdict_set(out, LS_FAIL, "%s is %s and steps in %s", name, held->dtype,
-                           next == NULL ? "nothing" : next->dtype);
+            ls_verdict_fail(out, "%s is %s and steps in %s", name, held->dtype,
+                            next == NULL ? "nothing" : next->dtype);
         }
     }
     ls_dumpfile_close(file);
@@ -290,9 +290,9 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
                 bool both = (a->digest_mask & b->digest_mask & 1u << d) != 0;
                 compared += both;
                 if (both && strcmp(a->digest[d], b->digest[d]) != 0) {
-                    ls_verdict_set(out, LS_FAIL, "rank=%d step %d: %s is %s at O3, %s at O2", k,
-                                   (int)step, ls_record_digest_name((ls_record_digest)d),
-                                   a->digest[d], b->digest[d]);
+                    ls_verdict_fail(out, "rank=%d step %d: %s is %s at O3, %s at O2", k, (int)step,
+                                    ls_record_digest_name((ls_record_digest)d), a->digest[d],
+                                    b->digest[d]);
                 }
             }
         }
@@ -305,8 +305,7 @@ static void judge_replicas(const ls_case *row, const ls_record *job, ls_verdict 
 {
     ls_ddp_judge_lockstep(row, job, out);
     const ls_record_step *last = ls_record_find_step(&job->rank[0], STEPS);
-    if (out->code == LS_PASS &&
-        (last == NULL || (last->digest_mask & 1u << LS_RECORD_MASTER) == 0)) {
+    if (last == NULL || (last->digest_mask & 1u << LS_RECORD_MASTER) == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no digest of masters");
     }
 }
@@ -361,12 +360,12 @@ static void follow_small(const ls_dumpfile *first, const ls_dumpfile *last, cons
         s->kept += n[i] != p[i];
         s->moved += e[i] != p[i];
         if (keeps && n[i] == p[i]) {
-            ls_verdict_set(out, LS_FAIL, "%s element %lld: an update of %.3g on %.9g is lost", name,
-                           (long long)i, update, p[i]);
+            ls_verdict_fail(out, "%s element %lld: an update of %.3g on %.9g is lost", name,
+                            (long long)i, update, p[i]);
         } else if (master == NULL && n[i] != p[i]) {
-            ls_verdict_set(
-                out, LS_FAIL, "%s element %lld: an update of %.3g moved %.9g, half a unit is %.3g",
-                name, (long long)i, update, p[i], half_gap(ls_masters_dump_type(held), p[i]));
+            ls_verdict_fail(
+                out, "%s element %lld: an update of %.3g moved %.9g, half a unit is %.3g", name,
+                (long long)i, update, p[i], half_gap(ls_masters_dump_type(held), p[i]));
         }
     }
     free(p);
@@ -393,24 +392,22 @@ static void judge_small(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_dumpfile_close(first);
     ls_dumpfile_close(last);
     bool masters = row->number[0] != 0;
-    if (out->code == LS_PASS && (double)s.small < small_share.value * (double)s.elements) {
+    if ((double)s.small < small_share.value * (double)s.elements) {
         ls_verdict_set(out, LS_WEAK, "only %lld of %lld updates are small", (long long)s.small,
                        (long long)s.elements);
     }
-    if (out->code == LS_PASS && masters && s.moved == 0) {
-        ls_verdict_set(out, LS_FAIL,
-                       "%lld small updates were kept, and after %d steps none has moved "
-                       "its copy",
-                       (long long)s.kept, SMALL_STEPS - 1);
+    if (masters && s.moved == 0) {
+        ls_verdict_fail(out,
+                        "%lld small updates were kept, and after %d steps none has moved "
+                        "its copy",
+                        (long long)s.kept, SMALL_STEPS - 1);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(
-            out->evidence, sizeof out->evidence,
-            "%lld of %lld updates are below half a unit: %lld changed the value at once, %lld "
-            "copies had moved %d steps later",
-            (long long)s.small, (long long)s.elements, (long long)s.kept, (long long)s.moved,
-            SMALL_STEPS - 1);
-    }
+    ls_verdict_pass(
+        out,
+        "%lld of %lld updates are below half a unit: %lld changed the value at once, %lld "
+        "copies had moved %d steps later",
+        (long long)s.small, (long long)s.elements, (long long)s.kept, (long long)s.moved,
+        SMALL_STEPS - 1);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */

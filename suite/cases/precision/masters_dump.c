@@ -13,7 +13,7 @@ bool ls_masters_dump_open_file(const ls_record *job, const char *name, ls_dumpfi
     char path[700];
     ls_text_put(path, sizeof path, "%s/%s", job->directory, name);
     if (ls_dumpfile_open(path, file) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "%s is missing or broken", name);
+        ls_verdict_fail(out, "%s is missing or broken", name);
         return false;
     }
     return true;
@@ -78,10 +78,9 @@ static void explain(ls_bits_type type, const double *have, const double *from, i
         half[1] = half[1] && have[i] == ls_bits_round(LS_BITS_BF16, from[i]);
     }
     if (cut) {
-        ls_text_put(out->cause, sizeof out->cause, "values are cut, not rounded to nearest");
+        ls_verdict_cause(out, "values are cut, not rounded to nearest");
     } else if (half[0] || half[1]) {
-        ls_text_put(out->cause, sizeof out->cause,
-                    "f32 values are rounded to half: they come from the half weights");
+        ls_verdict_cause(out, "f32 values are rounded to half: they come from the half weights");
     }
 }
 
@@ -90,7 +89,7 @@ void ls_masters_dump_compare(const ls_dumpfile_entry *have, const ls_dumpfile_en
                              int64_t *compared, ls_verdict *out)
 {
     if (have == NULL || from == NULL || have->count != from->count) {
-        ls_verdict_set(out, LS_FAIL, "%s is missing or misshapen", what);
+        ls_verdict_fail(out, "%s is missing or misshapen", what);
         return;
     }
     double *a = ls_masters_dump_values(have), *b = ls_masters_dump_values(from);
@@ -98,9 +97,9 @@ void ls_masters_dump_compare(const ls_dumpfile_entry *have, const ls_dumpfile_en
     for (int64_t i = 0; i < have->count; i++) {
         double want = convert(type, b[i]);
         if (a[i] != want || signbit(a[i]) != signbit(want)) {
-            ls_verdict_set(out, LS_FAIL, "%s element %lld: %s is %.9g, %s of %.9g is %.9g",
-                           strchr(have->name, '/') + 1, (long long)i, what, a[i], have->dtype, b[i],
-                           want);
+            ls_verdict_fail(out, "%s element %lld: %s is %.9g, %s of %.9g is %.9g",
+                            strchr(have->name, '/') + 1, (long long)i, what, a[i], have->dtype,
+                            b[i], want);
             explain(type, a, b, have->count, out);
             break;
         }
@@ -112,11 +111,8 @@ void ls_masters_dump_compare(const ls_dumpfile_entry *have, const ls_dumpfile_en
 
 void ls_masters_dump_conclude(int64_t compared, const char *text, ls_verdict *out)
 {
-    if (out->code == LS_PASS && compared == 0) {
+    if (compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the dump holds nothing that could be compared");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%lld elements: %s", (long long)compared,
-                    text);
-    }
+    ls_verdict_pass(out, "%lld elements: %s", (long long)compared, text);
 }

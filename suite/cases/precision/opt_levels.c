@@ -60,7 +60,7 @@ static void judge_types(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_text_put(path, sizeof path, "%s/dump/step000002.rank0.safetensors", job->directory);
     ls_safetensors *file;
     if (ls_safetensors_open(path, &file) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "the dump of step 2 is missing or broken");
+        ls_verdict_fail(out, "the dump of step 2 is missing or broken");
         return;
     }
     int looked = 0;
@@ -76,27 +76,25 @@ static void judge_types(const ls_case *row, const ls_record *job, ls_verdict *ou
             looked++;
             ls_dtype want = expected(row, kind, entry->name);
             if (entry->dtype != want && out->code == LS_PASS) {
-                ls_text_put(out->cause, sizeof out->cause, "%s",
-                            is_norm(entry->name) ? "batch norm is not in the level's type"
-                            : strcmp(kind, "next") == 0
-                                ? "the step leaves half values: there are no "
-                                  "masters"
-                                : "a cast is missing, or one too many");
+                ls_verdict_cause(out, "%s",
+                                 is_norm(entry->name) ? "batch norm is not in the level's type"
+                                 : strcmp(kind, "next") == 0
+                                     ? "the step leaves half values: there are no "
+                                       "masters"
+                                     : "a cast is missing, or one too many");
             }
             if (entry->dtype != want) {
-                ls_verdict_set(out, LS_FAIL, "%s is %s, expected %s at O%d", entry->name,
-                               ls_dtype_name(entry->dtype), ls_dtype_name(want), row->job[0].level);
+                ls_verdict_fail(out, "%s is %s, expected %s at O%d", entry->name,
+                                ls_dtype_name(entry->dtype), ls_dtype_name(want),
+                                row->job[0].level);
             }
         }
     }
     ls_safetensors_close(file);
     if (looked == 0) {
-        ls_verdict_set(out, LS_FAIL, "the dump holds no tensor that was asked for");
+        ls_verdict_fail(out, "the dump holds no tensor that was asked for");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d tensors have the level's types",
-                    looked);
-    }
+    ls_verdict_pass(out, "%d tensors have the level's types", looked);
 }
 
 /* Two ways of saying the same: the same bits after every step. */
@@ -130,7 +128,7 @@ static void judge_equal(const ls_case *row, const ls_record *job, ls_verdict *ou
         const ls_record_step *one = ls_record_find_step(&job[0].rank[0], step);
         const ls_record_step *other = ls_record_find_step(&job[1].rank[0], step);
         if (one == NULL || other == NULL) {
-            ls_verdict_set(out, LS_FAIL, "step %d has no event", (int)step);
+            ls_verdict_fail(out, "step %d has no event", (int)step);
             return;
         }
         for (int d = 0; d < LS_RECORD_DIGESTS; d++) {
@@ -140,18 +138,16 @@ static void judge_equal(const ls_case *row, const ls_record *job, ls_verdict *ou
             }
             compared++;
             if (strcmp(one->digest[d], other->digest[d]) != 0) {
-                ls_verdict_set(out, LS_FAIL, "step %d: %s differs (%s, %s)", (int)step,
-                               ls_record_digest_name((ls_record_digest)d), one->digest[d],
-                               other->digest[d]);
+                ls_verdict_fail(out, "step %d: %s differs (%s, %s)", (int)step,
+                                ls_record_digest_name((ls_record_digest)d), one->digest[d],
+                                other->digest[d]);
             }
         }
     }
     if (compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no step has digests");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d digests are equal", compared);
-    }
+    ls_verdict_pass(out, "%d digests are equal", compared);
 }
 
 void ls_opt_levels_cases(const ls_case_settings *settings, ls_case_list *list)

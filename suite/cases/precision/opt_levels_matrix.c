@@ -160,7 +160,7 @@ static void judge_effect(const ls_record *job, const char *effect, ls_verdict *o
         value_text(value, seen, (int)sizeof seen);
         told += value != NULL;
         if (value != NULL && strcmp(seen, equals + 1) != 0) {
-            ls_verdict_set(out, LS_FAIL, "%s is %s, expected %s", word, seen, equals + 1);
+            ls_verdict_fail(out, "%s is %s, expected %s", word, seen, equals + 1);
         }
     }
     if (told == 0 && effect[0] != '\0') {
@@ -184,21 +184,17 @@ static void judge_cell(const ls_case *row, const ls_record *job, ls_verdict *out
     char line[240];
     ls_record_last_line(job, 0, line, (int)sizeof line);
     if (job->state == LS_RECORD_KILLED || job->state == LS_RECORD_TIMED_OUT || code != want) {
-        ls_verdict_set(out, LS_FAIL, "%s: exit code %d, expected %d: %s", row->text, code, want,
-                       line);
+        ls_verdict_fail(out, "%s: exit code %d, expected %d: %s", row->text, code, want, line);
         return;
     }
     if (want == 0) {
         judge_effect(job, effect_of(row), out);
     } else if (job->rank[0].has_events) {
-        ls_verdict_set(out, LS_FAIL, "%s was refused, but rank0.jsonl was written", row->text);
+        ls_verdict_fail(out, "%s was refused, but rank0.jsonl was written", row->text);
     } else if (line[0] == '\0') {
-        ls_verdict_set(out, LS_FAIL, "%s was refused without a message", row->text);
+        ls_verdict_fail(out, "%s was refused without a message", row->text);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%s: %s", row->text,
-                    want == 0 ? "accepted, in force" : line);
-    }
+    ls_verdict_pass(out, "%s: %s", row->text, want == 0 ? "accepted, in force" : line);
 }
 
 static void add(const ls_case_settings *settings, ls_case_list *list, int level, const cell *cell,

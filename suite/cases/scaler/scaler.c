@@ -172,7 +172,7 @@ static int judge_rank(const script *s, const ls_record *job, int rank, ls_verdic
     for (int64_t step = 1; step <= s->steps; step++) {
         const ls_record_step *seen = ls_record_find_step(&job->rank[rank], step);
         if (seen == NULL) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d has no event of step %d", rank, (int)step);
+            ls_verdict_fail(out, "rank=%d has no event of step %d", rank, (int)step);
             return skipped;
         }
         if (isnan(seen->loss_scale) || isnan(seen->loss_scale_next)) {
@@ -186,10 +186,10 @@ static int judge_rank(const script *s, const ls_record *job, int rank, ls_verdic
         skipped += seen->skipped;
         if (seen->loss_scale != scale || seen->loss_scale_next != next ||
             seen->skipped != overflow) {
-            ls_verdict_set(
-                out, LS_FAIL, "rank=%d step %d: scale %g, then %g, %s; expected %g, then %g, %s",
-                rank, (int)step, seen->loss_scale, seen->loss_scale_next,
-                seen->skipped ? "skipped" : "taken", scale, next, overflow ? "skipped" : "taken");
+            ls_verdict_fail(out, "rank=%d step %d: scale %g, then %g, %s; expected %g, then %g, %s",
+                            rank, (int)step, seen->loss_scale, seen->loss_scale_next,
+                            seen->skipped ? "skipped" : "taken", scale, next,
+                            overflow ? "skipped" : "taken");
             explain(s, job, rank, out);
             return skipped;
         }
@@ -207,11 +207,8 @@ static void judge_trace(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (skipped == 0) {
         ls_verdict_set(out, LS_WEAK, "no overflow happened");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d steps on %d ranks as the state machine says, %d skipped", s->steps,
+    ls_verdict_pass(out, "%d steps on %d ranks as the state machine says, %d skipped", s->steps,
                     job->world, skipped / job->world);
-    }
 }
 
 /* Digests of this step against those of the step before: equal where nothing may change. */
@@ -231,23 +228,22 @@ static void judge_digests(const ls_record_rank *rank, int k, int64_t step, ls_ve
     for (size_t i = 0; i < sizeof still / sizeof *still; i++) {
         bool both = (now->digest_mask & before->digest_mask & 1u << still[i]) != 0;
         if (now->skipped && both && strcmp(now->digest[still[i]], before->digest[still[i]]) != 0) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d step %d was skipped, but %s changed (%s to %s)",
-                           k, (int)step, ls_record_digest_name(still[i]), before->digest[still[i]],
-                           now->digest[still[i]]);
+            ls_verdict_fail(out, "rank=%d step %d was skipped, but %s changed (%s to %s)", k,
+                            (int)step, ls_record_digest_name(still[i]), before->digest[still[i]],
+                            now->digest[still[i]]);
         }
     }
     if (!now->skipped &&
         strcmp(now->digest[LS_RECORD_PARAM], before->digest[LS_RECORD_PARAM]) == 0) {
-        ls_verdict_set(out, LS_FAIL, "rank=%d step %d was taken, but no parameter changed", k,
-                       (int)step);
+        ls_verdict_fail(out, "rank=%d step %d was taken, but no parameter changed", k, (int)step);
     }
     bool buffers = (now->digest_mask & before->digest_mask & 1u << LS_RECORD_BUFFER) != 0;
     if (now->skipped && buffers &&
         strcmp(now->digest[LS_RECORD_BUFFER], before->digest[LS_RECORD_BUFFER]) == 0) {
-        ls_verdict_set(out, LS_FAIL,
-                       "rank=%d step %d was skipped: running statistics move in its forward, but "
-                       "did not",
-                       k, (int)step);
+        ls_verdict_fail(out,
+                        "rank=%d step %d was skipped: running statistics move in its forward, but "
+                        "did not",
+                        k, (int)step);
     }
 }
 
@@ -265,10 +261,7 @@ static void judge_still(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (skipped == 0) {
         ls_verdict_set(out, LS_WEAK, "no step after the first was skipped");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d skipped steps changed no parameter, master or moment", skipped);
-    }
+    ls_verdict_pass(out, "%d skipped steps changed no parameter, master or moment", skipped);
 }
 
 static ls_spec script_spec(const ls_case_settings *settings, const script *s)
@@ -314,23 +307,18 @@ static void judge_static(const ls_case *row, const ls_record *job, ls_verdict *o
             const ls_record_step *seen = &job->rank[k].step[i];
             if (seen->skipped || seen->loss_scale != 128 || seen->loss_scale_next != 128) {
                 if (seen->skipped) {
-                    ls_text_put(out->cause, sizeof out->cause,
-                                "steps are skipped under a static scale, too");
+                    ls_verdict_cause(out, "steps are skipped under a static scale, too");
                 }
-                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: static scale 128 became %g, %s", k,
-                               (int)seen->step, seen->loss_scale_next,
-                               seen->skipped ? "skipped" : "taken");
+                ls_verdict_fail(out, "rank=%d step %d: static scale 128 became %g, %s", k,
+                                (int)seen->step, seen->loss_scale_next,
+                                seen->skipped ? "skipped" : "taken");
             }
         }
     }
     if (job->state != LS_RECORD_FAILED || job->code != LS_ERR_NON_FINITE) {
-        ls_verdict_set(out, LS_FAIL, "expected exit code 12 after an infinite gradient, got %d",
-                       job->code);
+        ls_verdict_fail(out, "expected exit code 12 after an infinite gradient, got %d", job->code);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "the infinite gradient was applied and ended the run with exit code 12");
-    }
+    ls_verdict_pass(out, "the infinite gradient was applied and ended the run with exit code 12");
 }
 
 /* An overflow at the floor ends the run (where we deviate from Apex: requirements.txt, S4). */
@@ -338,20 +326,17 @@ static void judge_floor(const ls_case *row, const ls_record *job, ls_verdict *ou
 {
     (void)row;
     if (job->state != LS_RECORD_FAILED || job->code != LS_ERR_NON_FINITE) {
-        ls_verdict_set(out, LS_FAIL, "expected exit code 12 at the floor, got %d", job->code);
-        ls_text_put(out->cause, sizeof out->cause, "the floor of the scale is not kept");
+        ls_verdict_fail(out, "expected exit code 12 at the floor, got %d", job->code);
+        ls_verdict_cause(out, "the floor of the scale is not kept");
     }
     for (int k = 0; k < job->world; k++) {
         const ls_record_step *seen = ls_record_find_step(&job->rank[k], 2);
         if (seen == NULL || !seen->skipped || seen->loss_scale_next != 512) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d step 2: expected a skipped step and scale 512",
-                           k);
+            ls_verdict_fail(out, "rank=%d step 2: expected a skipped step and scale 512", k);
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
+    ls_verdict_pass(out,
                     "the second overflow, at --min-loss-scale, ended the run with exit code 12");
-    }
 }
 
 /* The machine as the rank's own start event says it was set up; Apex's defaults where it is silent.
@@ -410,7 +395,7 @@ void ls_scaler_judge_timed(const ls_case *row, const ls_record *job, ls_verdict 
     for (int k = 0; k < job->world; k++) {
         const ls_record_rank *rank = &job->rank[k];
         if (rank->step_count == 0) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d has no steps", k);
+            ls_verdict_fail(out, "rank=%d has no steps", k);
             continue;
         }
         if (isnan(rank->step[0].loss_scale)) {
@@ -420,18 +405,16 @@ void ls_scaler_judge_timed(const ls_case *row, const ls_record *job, ls_verdict 
         double next = 0;
         const ls_record_step *wrong = follows(rank, dynamic, &next);
         if (wrong != NULL) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d step %d: scale %g, then %g, %s; expected then %g",
-                           k, (int)wrong->step, wrong->loss_scale, wrong->loss_scale_next,
-                           wrong->skipped ? "skipped" : "taken", next);
+            ls_verdict_fail(out, "rank=%d step %d: scale %g, then %g, %s; expected then %g", k,
+                            (int)wrong->step, wrong->loss_scale, wrong->loss_scale_next,
+                            wrong->skipped ? "skipped" : "taken", next);
         }
         for (int i = 0; i < rank->step_count; i++) {
             skipped += rank->step[i].skipped;
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "scale follows its rule, %d skipped steps",
+    ls_verdict_pass(out, "scale follows its rule, %d skipped steps",
                     skipped / (job->world > 0 ? job->world : 1));
-    }
 }
 
 static void add_timed(const ls_case_settings *settings, ls_case_list *list)
@@ -455,21 +438,18 @@ static void judge_streak(const ls_case *row, const ls_record *job, ls_verdict *o
     ls_record_last_line(job, 0, line, (int)sizeof line);
     (void)row;
     if (job->state != LS_RECORD_FAILED || job->code != LS_ERR_NON_FINITE) {
-        ls_verdict_set(out, LS_FAIL, "expected exit code 12 after 50 overflows, got %d",
-                       job->state == LS_RECORD_DONE ? 0 : job->code);
+        ls_verdict_fail(out, "expected exit code 12 after 50 overflows, got %d",
+                        job->state == LS_RECORD_DONE ? 0 : job->code);
     }
     const ls_record_step *last = ls_record_find_step(&job->rank[0], 50);
     if (last == NULL || !last->skipped || ls_record_find_step(&job->rank[0], 51) != NULL) {
-        ls_verdict_set(out, LS_FAIL, "the run must end with step 50; it has %d steps",
-                       job->rank[0].step_count);
+        ls_verdict_fail(out, "the run must end with step 50; it has %d steps",
+                        job->rank[0].step_count);
     }
     if (strstr(line, "50 overflows in a row") == NULL || strstr(line, "fc.bias") == NULL) {
-        ls_verdict_set(out, LS_FAIL, "the last line names neither the streak nor fc.bias: %s",
-                       line);
+        ls_verdict_fail(out, "the last line names neither the streak nor fc.bias: %s", line);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%s", line);
-    }
+    ls_verdict_pass(out, "%s", line);
 }
 
 static void add_streak(const ls_case_settings *settings, ls_case_list *list)

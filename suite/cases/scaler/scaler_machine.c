@@ -91,7 +91,7 @@ static ls_step_state tick(bench *b, ls_step_state state, bool overflow)
     status =
         status == LS_OK ? ls_device_read(&b->device, &state, b->scale.state, sizeof state) : status;
     if (status != LS_OK) {
-        ls_verdict_set(b->out, LS_FAIL, "the update failed: %s", ls_status_name(status));
+        ls_verdict_fail(b->out, "the update failed: %s", ls_status_name(status));
     }
     return state;
 }
@@ -115,13 +115,13 @@ static void compare(const ls_step_state *state, const model *m, unsigned pattern
     if (state->loss_scale != scale || state->inv_loss_scale != ldexpf(1.0f, -m->exponent) ||
         state->growth_count != m->clean || state->overflow_streak != m->streak ||
         (state->floor_reached != 0) != m->floor_reached) {
-        ls_verdict_set(out, LS_FAIL,
-                       "pattern 0x%03x, step %d: S %g (1/S %g), %d clean, %d in a row, floor %d; "
-                       "expected 2^%d, %d clean, %d in a row, floor %d",
-                       pattern, step, (double)state->loss_scale, (double)state->inv_loss_scale,
-                       (int)state->growth_count, (int)state->overflow_streak,
-                       (int)state->floor_reached, m->exponent, m->clean, m->streak,
-                       (int)m->floor_reached);
+        ls_verdict_fail(out,
+                        "pattern 0x%03x, step %d: S %g (1/S %g), %d clean, %d in a row, floor %d; "
+                        "expected 2^%d, %d clean, %d in a row, floor %d",
+                        pattern, step, (double)state->loss_scale, (double)state->inv_loss_scale,
+                        (int)state->growth_count, (int)state->overflow_streak,
+                        (int)state->floor_reached, m->exponent, m->clean, m->streak,
+                        (int)m->floor_reached);
     }
 }
 
@@ -146,11 +146,8 @@ static void judge_patterns(const ls_case *row, const ls_record *job, ls_verdict 
         }
     }
     close_bench(&b);
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "all %d patterns of %d steps, interval %d: %s", 1 << PATTERN_STEPS,
+    ls_verdict_pass(out, "all %d patterns of %d steps, interval %d: %s", 1 << PATTERN_STEPS,
                     (int)PATTERN_STEPS, interval, c->shows);
-    }
 }
 
 /* ---- long runs ------------------------------------------------------------------------------- */
@@ -164,8 +161,8 @@ static void expect(const ls_step_state *state, int exponent, int clean, const ch
                    ls_verdict *out)
 {
     if (state->loss_scale != ldexpf(1.0f, exponent) || state->growth_count != clean) {
-        ls_verdict_set(out, LS_FAIL, "%s: S %g after %d clean steps, expected 2^%d after %d", when,
-                       (double)state->loss_scale, (int)state->growth_count, exponent, clean);
+        ls_verdict_fail(out, "%s: S %g after %d clean steps, expected 2^%d after %d", when,
+                        (double)state->loss_scale, (int)state->growth_count, exponent, clean);
     }
 }
 
@@ -228,8 +225,8 @@ static void falls(const corner *c, ls_verdict *out)
         state = tick(&b, state, true);
         compare(&state, &m, 0xfff, i, out);
         if (!(state.loss_scale > 0) || !isfinite(state.inv_loss_scale)) {
-            ls_verdict_set(out, LS_FAIL, "overflow %d: S %g, 1/S %g", i, (double)state.loss_scale,
-                           (double)state.inv_loss_scale);
+            ls_verdict_fail(out, "overflow %d: S %g, 1/S %g", i, (double)state.loss_scale,
+                            (double)state.inv_loss_scale);
         }
     }
     close_bench(&b);
@@ -308,9 +305,8 @@ static void check_inverse(ls_verdict *out)
         float expected = (float)(1.0 / (double)scales[i]), start = state.inv_loss_scale;
         state = tick(&b, state, false);
         if (start != expected || state.inv_loss_scale != expected) {
-            ls_verdict_set(out, LS_FAIL, "S %.9g: 1/S is %.9g, then %.9g, expected %.9g",
-                           (double)scales[i], (double)start, (double)state.inv_loss_scale,
-                           (double)expected);
+            ls_verdict_fail(out, "S %.9g: 1/S is %.9g, then %.9g, expected %.9g", (double)scales[i],
+                            (double)start, (double)state.inv_loss_scale, (double)expected);
         }
     }
     close_bench(&b);
@@ -334,9 +330,7 @@ static void judge_long(const ls_case *row, const ls_record *job, ls_verdict *out
 {
     (void)job;
     longer[row->number[0]].check(out);
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%s", longer[row->number[0]].shows);
-    }
+    ls_verdict_pass(out, "%s", longer[row->number[0]].shows);
 }
 
 void ls_scaler_machine_cases(ls_case_list *list)

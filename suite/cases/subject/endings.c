@@ -26,16 +26,16 @@ static void check_rank(const ls_ending *want, const ls_record *job, int rank, ls
     bool good = killed ? got->signal == 9 : got->signal == 0 && got->code == want->code[rank];
     ls_record_last_line(job, rank, line, (int)sizeof line);
     if (!any && !good) {
-        ls_verdict_set(out, LS_FAIL, "rank=%d left with code %d, signal %d, expected %s %d: %s",
-                       rank, got->code, got->signal, killed ? "signal" : "code",
-                       killed ? 9 : want->code[rank], line);
+        ls_verdict_fail(out, "rank=%d left with code %d, signal %d, expected %s %d: %s", rank,
+                        got->code, got->signal, killed ? "signal" : "code",
+                        killed ? 9 : want->code[rank], line);
     }
     if (want->text != NULL && (want->says >> rank & 1) != 0 &&
         !ls_endings_says(job, rank, want->text)) {
-        ls_verdict_set(out, LS_FAIL, "rank=%d does not say '%s': %s", rank, want->text, line);
+        ls_verdict_fail(out, "rank=%d does not say '%s': %s", rank, want->text, line);
     }
     if (want->unwritten && got->has_events) {
-        ls_verdict_set(out, LS_FAIL, "rank=%d has written events", rank);
+        ls_verdict_fail(out, "rank=%d has written events", rank);
     }
 }
 
@@ -58,15 +58,12 @@ void ls_endings_judge(const ls_ending *want, const ls_record *job, ls_verdict *o
     if (want->absent != NULL) {
         ls_text_put(path, sizeof path, "%s/%s", job->directory, want->absent);
         if (stat(path, &status) == 0) {
-            ls_verdict_set(out, LS_FAIL, "%s was left behind", want->absent);
+            ls_verdict_fail(out, "%s was left behind", want->absent);
         }
     }
     int told = want->says == 0 ? 0 : __builtin_ctz(want->says);
     ls_record_last_line(job, told, line, (int)sizeof line);
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%s",
-                    line[0] == '\0' ? "as expected" : line);
-    }
+    ls_verdict_pass(out, "%s", line[0] == '\0' ? "as expected" : line);
 }
 
 ls_spec ls_endings_job(const ls_case_settings *settings, int world, const char *script,

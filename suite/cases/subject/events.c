@@ -29,20 +29,16 @@ static void judge_every(const ls_case *row, const ls_record *job, ls_verdict *ou
             bool has = seen != NULL && seen->digest_mask != 0;
             told += has;
             if (seen == NULL || has != due) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: %s, digests were asked for %s", k,
-                               (int)step,
-                               seen == NULL ? "no event"
-                               : has        ? "has digests"
-                                            : "has no digests",
-                               "every third step and the last");
+                ls_verdict_fail(out, "rank=%d step %d: %s, digests were asked for %s", k, (int)step,
+                                seen == NULL ? "no event"
+                                : has        ? "has digests"
+                                             : "has no digests",
+                                "every third step and the last");
             }
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d of %d steps have digests: each third and the last", told,
+    ls_verdict_pass(out, "%d of %d steps have digests: each third and the last", told,
                     STEPS * job->world);
-    }
 }
 
 /* ---- spans ----------------------------------------------------------------------------------- */
@@ -84,10 +80,10 @@ static void judge_spans(spans *s, const cJSON *event)
                    at(backward, "to_ns") <= at(optimizer, "from_ns") &&
                    at(optimizer, "from_ns") < at(optimizer, "to_ns");
     if (!ordered || at(forward, "from_ns") < s->ended_ns) {
-        ls_verdict_set(s->out, LS_FAIL,
-                       "rank=%d step %d: forward, backward and optimizer do not follow each other "
-                       "and the step before",
-                       s->rank, step);
+        ls_verdict_fail(s->out,
+                        "rank=%d step %d: forward, backward and optimizer do not follow each other "
+                        "and the step before",
+                        s->rank, step);
     }
     cJSON_ArrayForEach(span, list)
     {
@@ -100,14 +96,14 @@ static void judge_spans(spans *s, const cJSON *event)
             !(at(span, "from_ns") >= at(backward, "from_ns") &&
               at(span, "from_ns") <= at(span, "to_ns") &&
               at(span, "to_ns") <= at(optimizer, "from_ns"))) {
-            ls_verdict_set(s->out, LS_FAIL,
-                           "rank=%d step %d: %s is %s, or not between backward's begin and the "
-                           "optimizer's",
-                           s->rank, step, name, ls_json_string(span, "name", "(nothing)"));
+            ls_verdict_fail(s->out,
+                            "rank=%d step %d: %s is %s, or not between backward's begin and the "
+                            "optimizer's",
+                            s->rank, step, name, ls_json_string(span, "name", "(nothing)"));
         }
     }
     if (buckets == 0) {
-        ls_verdict_set(s->out, LS_FAIL, "rank=%d step %d: no bucket's span", s->rank, step);
+        ls_verdict_fail(s->out, "rank=%d step %d: no bucket's span", s->rank, step);
     }
     s->ended_ns = at(optimizer, "to_ns");
     s->traced++;
@@ -131,16 +127,14 @@ static void judge_trace(const ls_case *row, const ls_record *job, ls_verdict *ou
         s.ended_ns = 0;
         ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, s.rank);
         if (ls_json_each_line(path, visit_trace, &s) != LS_OK) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d: its events cannot be read", s.rank);
+            ls_verdict_fail(out, "rank=%d: its events cannot be read", s.rank);
         } else if (s.traced - before != row->job[0].steps) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d: %d trace events, expected %d", s.rank,
-                           s.traced - before, row->job[0].steps);
+            ls_verdict_fail(out, "rank=%d: %d trace events, expected %d", s.rank, s.traced - before,
+                            row->job[0].steps);
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d steps: forward, backward, optimizer in order, buckets between", s.traced);
-    }
+    ls_verdict_pass(out, "%d steps: forward, backward, optimizer in order, buckets between",
+                    s.traced);
 }
 
 /* ---- printed lines --------------------------------------------------------------------------- */
@@ -170,21 +164,21 @@ static void judge_line(const char *line, const ls_record *job, const ends *e, in
     int read = sscanf(line, "step %d/%d loss %lf lr %lf scale %lf %lf img/s", &number, &of, &loss,
                       &lr, &scale, &rate);
     if (read != 6 || seen == NULL || number != step || of != STEPS) {
-        ls_verdict_set(out, LS_FAIL, "expected the line of step %d/%d: %.160s", step, STEPS, line);
+        ls_verdict_fail(out, "expected the line of step %d/%d: %.160s", step, STEPS, line);
         return;
     }
     if (!(fabs(loss - seen->loss) <= printed_loss.value) || lr != 0.05 ||
         scale != seen->loss_scale_next) {
-        ls_verdict_set(out, LS_FAIL, "step %d: its event says loss %.4f, scale %g: %.160s", step,
-                       seen->loss, seen->loss_scale_next, line);
+        ls_verdict_fail(out, "step %d: its event says loss %.4f, scale %g: %.160s", step,
+                        seen->loss, seen->loss_scale_next, line);
     }
     double seconds = last > 0 ? (e->at_ns[step] - e->at_ns[last]) * 1e-9 : NAN;
     double images = (double)(step - last) * (double)seen->images * job->world;
     if (last > 0 && !(fabs(rate - images / seconds) <= printed_rate.value)) {
-        ls_verdict_set(out, LS_FAIL,
-                       "step %d: %.1f img/s printed, but %.0f images of all ranks took %.6f s: "
-                       "%.1f",
-                       step, rate, images, seconds, images / seconds);
+        ls_verdict_fail(out,
+                        "step %d: %.1f img/s printed, but %.0f images of all ranks took %.6f s: "
+                        "%.1f",
+                        step, rate, images, seconds, images / seconds);
     }
 }
 
@@ -207,7 +201,7 @@ static void judge_lines(const ls_case *row, const ls_record *job, ls_verdict *ou
                 continue;
             }
             if (k > 0 || count == LINES) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d prints a line too many: %.160s", k, line);
+                ls_verdict_fail(out, "rank=%d prints a line too many: %.160s", k, line);
                 break;
             }
             judge_line(line, job, &e, count > 0 ? expected[count - 1] : 0, expected[count], out);
@@ -216,12 +210,9 @@ static void judge_lines(const ls_case *row, const ls_record *job, ls_verdict *ou
         free(text);
     }
     if (count < LINES) {
-        ls_verdict_set(out, LS_FAIL, "%d lines, expected those of steps 1, 2, 4, 6 and 7", count);
+        ls_verdict_fail(out, "%d lines, expected those of steps 1, 2, 4, 6 and 7", count);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d lines of rank 0, none of others: what the events say", count);
-    }
+    ls_verdict_pass(out, "%d lines of rank 0, none of others: what the events say", count);
 }
 
 /* ---- the same folder after a resume ---------------------------------------------------------- */
@@ -249,11 +240,10 @@ static void judge_kept(const ls_case *row, const ls_record *job, ls_verdict *out
     int steps = 0;
     ls_text_put(path, sizeof path, "%s/rank0.jsonl", job->directory);
     if (ls_json_each_line(path, visit_step, &steps) != LS_OK || steps != row->job[0].steps) {
-        ls_verdict_set(out, LS_FAIL, "the folder tells steps 1 to %d, expected 1 to %d", steps,
-                       row->job[0].steps);
+        ls_verdict_fail(out, "the folder tells steps 1 to %d, expected 1 to %d", steps,
+                        row->job[0].steps);
     } else {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "steps 1 to %d of a run and its continuation", steps);
+        ls_verdict_pass(out, "steps 1 to %d of a run and its continuation", steps);
     }
 }
 
@@ -314,27 +304,24 @@ static void judge_end(const ls_case *row, const ls_record *job, ls_verdict *out)
         (void)ls_json_each_line(path, visit_ending, &e);
         if (e.ends != 1 || e.code != code || job->rank[k].code != code ||
             strcmp(e.status, ls_status_name((ls_status)code)) != 0) {
-            ls_verdict_set(out, LS_FAIL,
-                           "rank=%d left with code %d; %d end events, the last says code %d (%s), "
-                           "expected %d (%s)",
-                           k, job->rank[k].code, e.ends, (int)e.code, e.status, code,
-                           ls_status_name((ls_status)code));
+            ls_verdict_fail(out,
+                            "rank=%d left with code %d; %d end events, the last says code %d (%s), "
+                            "expected %d (%s)",
+                            k, job->rank[k].code, e.ends, (int)e.code, e.status, code,
+                            ls_status_name((ls_status)code));
         } else if (e.step != e.last || e.skipped != e.skips) {
-            ls_verdict_set(out, LS_FAIL,
-                           "rank=%d ends after step %d with %d skipped, says its end event; its "
-                           "steps end with %d, %d of them skipped",
-                           k, (int)e.step, (int)e.skipped, (int)e.last, e.skips);
+            ls_verdict_fail(out,
+                            "rank=%d ends after step %d with %d skipped, says its end event; its "
+                            "steps end with %d, %d of them skipped",
+                            k, (int)e.step, (int)e.skipped, (int)e.last, e.skips);
         }
     }
     bool whole = e.last == row->job[0].steps;
-    if (out->code == LS_PASS && (whole != (row->number[3] != 0) || e.skips < row->number[2])) {
+    if (whole != (row->number[3] != 0) || e.skips < row->number[2]) {
         ls_verdict_set(out, LS_WEAK, "the run ended after step %d, %d skipped", (int)e.last,
                        e.skips);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "ends after step %d with code %d (%s)",
-                    (int)e.last, code, e.status);
-    }
+    ls_verdict_pass(out, "ends after step %d with code %d (%s)", (int)e.last, code, e.status);
 }
 
 static void add_ends(const ls_case_settings *settings, ls_case_list *list)

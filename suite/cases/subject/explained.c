@@ -95,7 +95,7 @@ static void check(const char *text, const char *name, double want_mb, ls_verdict
 {
     double told = told_mb(text, name);
     if (!(fabs(told - want_mb) <= printed_mb.value)) {
-        ls_verdict_set(out, LS_FAIL, "%s: %.3f MB told, expected %.3f", name, told, want_mb);
+        ls_verdict_fail(out, "%s: %.3f MB told, expected %.3f", name, told, want_mb);
     }
 }
 
@@ -107,7 +107,7 @@ static void judge_figures(const ls_case *row, const ls_record *job, ls_verdict *
     ls_network network;
     (void)job;
     if (explain(f, &text) != LS_OK || ls_model_build("resnet18", 10, 224, &network) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "nothing is explained");
+        ls_verdict_fail(out, "nothing is explained");
         free(text);
         return;
     }
@@ -123,11 +123,8 @@ static void judge_figures(const ls_case *row, const ls_record *job, ls_verdict *
         check(text, line[kind], want_mb, out);
     }
     check(text, "sent by each rank (ring):", reduced_mb * 2 * (WORLD - 1) / WORLD, out);
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d figures of %.0f parameters, %.0f of them of batch norms", KINDS + 1,
+    ls_verdict_pass(out, "%d figures of %.0f parameters, %.0f of them of batch norms", KINDS + 1,
                     product + norm, norm);
-    }
     free(text);
 }
 

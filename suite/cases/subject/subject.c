@@ -32,18 +32,16 @@ static void judge_events(const ls_case *row, const ls_record *job, ls_verdict *o
         const ls_record_rank *rank = &job->rank[k];
         int told = (int)ls_json_integer(rank->start, "rank", k);
         if (told != k) {
-            ls_verdict_set(out, LS_FAIL, "rank%d.jsonl says that it is rank %d's", k, told);
+            ls_verdict_fail(out, "rank%d.jsonl says that it is rank %d's", k, told);
         }
         if (rank->step_count != STEPS || rank->step[0].step != 1) {
-            ls_verdict_set(
-                out, LS_FAIL, "rank=%d has %d step events from step %d, expected %d from 1", k,
-                rank->step_count, rank->step_count > 0 ? (int)rank->step[0].step : 0, (int)STEPS);
+            ls_verdict_fail(out, "rank=%d has %d step events from step %d, expected %d from 1", k,
+                            rank->step_count, rank->step_count > 0 ? (int)rank->step[0].step : 0,
+                            (int)STEPS);
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "start, steps 1 to %d and end on each of %d ranks", (int)STEPS, job->world);
-    }
+    ls_verdict_pass(out, "start, steps 1 to %d and end on each of %d ranks", (int)STEPS,
+                    job->world);
 }
 
 /* One option of the start event; false when it is not told. */
@@ -65,8 +63,8 @@ static bool option_is(const cJSON *options, const char *name, double number, con
     }
     if (!equal) {
         char *shown = cJSON_PrintUnformatted(found);
-        ls_verdict_set(out, LS_FAIL, "the start event's options say \"%s\": %.60s, asked was %s",
-                       name, shown, wanted);
+        ls_verdict_fail(out, "the start event's options say \"%s\": %.60s, asked was %s", name,
+                        shown, wanted);
         cJSON_free(shown);
     }
     return true;
@@ -101,13 +99,10 @@ static void judge_options(const ls_case *row, const ls_record *job, ls_verdict *
         }
     }
     int most = job->world * (int)(sizeof asked / sizeof *asked);
-    if (out->code == LS_PASS && told == 0) {
+    if (told == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the start events tell no options");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d of %d options told, all as asked",
-                    told, most);
-    }
+    ls_verdict_pass(out, "%d of %d options told, all as asked", told, most);
 }
 
 /* Every rate told is the world's size times the one asked for. */
@@ -120,8 +115,8 @@ static void explain_rate(double asked, const ls_record *job, ls_verdict *out)
         }
     }
     if (fits) {
-        ls_text_put(out->cause, sizeof out->cause,
-                    "the rate is multiplied by the number of ranks, which nobody asked for");
+        ls_verdict_cause(out,
+                         "the rate is multiplied by the number of ranks, which nobody asked for");
     }
 }
 
@@ -134,8 +129,8 @@ static void judge_rate(const ls_case *row, const ls_record *job, ls_verdict *out
             const ls_record_step *seen = &job->rank[k].step[i];
             told += !isnan(seen->lr);
             if (!isnan(seen->lr) && !same_number(seen->lr, spec->lr)) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: lr %.9g, expected %.9g as given", k,
-                               (int)seen->step, seen->lr, spec->lr);
+                ls_verdict_fail(out, "rank=%d step %d: lr %.9g, expected %.9g as given", k,
+                                (int)seen->step, seen->lr, spec->lr);
             }
             if (seen->images != spec->batch_size * spec->accumulate) {
                 ls_verdict_set(out, seen->images == 0 ? LS_UNSUPPORTED : LS_FAIL,
@@ -148,13 +143,11 @@ static void judge_rate(const ls_case *row, const ls_record *job, ls_verdict *out
     if (out->code == LS_FAIL && told > 0) {
         explain_rate(spec->lr, job, out);
     }
-    if (out->code == LS_PASS && told == 0) {
+    if (told == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the step events tell no lr");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "lr %g and %d images a step, as given",
-                    spec->lr, spec->batch_size * spec->accumulate);
-    }
+    ls_verdict_pass(out, "lr %g and %d images a step, as given", spec->lr,
+                    spec->batch_size * spec->accumulate);
 }
 
 /* loss_bits is the f32 number that loss says, and no loss is its neighbour's: ranks see different
@@ -176,8 +169,8 @@ static void judge_loss(const ls_case *row, const ls_record *job, ls_verdict *out
                                (int)seen->step);
             } else if (*end != '\0' || strlen(seen->loss_bits) != 10 ||
                        (isfinite(value) && !((float)seen->loss == value))) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: loss %.9g, loss_bits %s is %.9g", k,
-                               (int)seen->step, seen->loss, seen->loss_bits, (double)value);
+                ls_verdict_fail(out, "rank=%d step %d: loss %.9g, loss_bits %s is %.9g", k,
+                                (int)seen->step, seen->loss, seen->loss_bits, (double)value);
             }
             const ls_record_step *first = ls_record_find_step(&job->rank[0], seen->step);
             compared += k > 0;
@@ -185,15 +178,12 @@ static void judge_loss(const ls_case *row, const ls_record *job, ls_verdict *out
         }
     }
     if (out->code == LS_PASS && compared > 0 && equal == compared) {
-        ls_verdict_set(out, LS_FAIL,
-                       "all ranks have the same loss at every step: they train on the same images");
-        ls_text_put(out->cause, sizeof out->cause, "every rank draws the same images");
+        ls_verdict_fail(
+            out, "all ranks have the same loss at every step: they train on the same images");
+        ls_verdict_cause(out, "every rank draws the same images");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "loss is the number of loss_bits; %d of %d differ between ranks",
+    ls_verdict_pass(out, "loss is the number of loss_bits; %d of %d differ between ranks",
                     compared - equal, compared);
-    }
 }
 
 /* A step that was taken has changed the parameters: one that is stepped over changes nothing, and a
@@ -211,18 +201,15 @@ static void judge_moves(const ls_case *row, const ls_record *job, ls_verdict *ou
             }
             moved++;
             if (strcmp(now->digest[LS_RECORD_PARAM], before->digest[LS_RECORD_PARAM]) == 0) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d step %d was taken, but no parameter changed",
-                               k, (int)now->step);
+                ls_verdict_fail(out, "rank=%d step %d was taken, but no parameter changed", k,
+                                (int)now->step);
             }
         }
     }
-    if (out->code == LS_PASS && moved == 0) {
+    if (moved == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no digests of parameters in two steps in a row");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d steps taken changed the parameters",
-                    moved);
-    }
+    ls_verdict_pass(out, "%d steps taken changed the parameters", moved);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
@@ -251,13 +238,13 @@ static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *
     ls_record_last_line(job, 0, line, (int)sizeof line);
     if (job->state == LS_RECORD_KILLED || job->state == LS_RECORD_TIMED_OUT ||
         code != LS_ERR_USAGE) {
-        ls_verdict_set(out, LS_FAIL, "%s: exit code %d, expected 2: %s", row->text, code, line);
+        ls_verdict_fail(out, "%s: exit code %d, expected 2: %s", row->text, code, line);
     } else if (job->rank[0].step_count > 0) {
-        ls_verdict_set(out, LS_FAIL, "%s was refused after a step had been done", row->text);
+        ls_verdict_fail(out, "%s was refused after a step had been done", row->text);
     } else if (line[0] == '\0') {
-        ls_verdict_set(out, LS_FAIL, "%s was refused without a word", row->text);
+        ls_verdict_fail(out, "%s was refused without a word", row->text);
     } else {
-        ls_text_put(out->evidence, sizeof out->evidence, "%s: %s", row->text, line);
+        ls_verdict_pass(out, "%s: %s", row->text, line);
     }
 }
 
@@ -266,11 +253,11 @@ static void judge_unknown(const ls_case *row, const ls_record *job, ls_verdict *
 {
     int code = job->state == LS_RECORD_DONE ? 0 : job->code;
     if (code != LS_ERR_USAGE && code != LS_ERR_UNSUPPORTED) {
-        ls_verdict_set(out, LS_FAIL, "%s: exit code %d, expected 2 or 4", row->text, code);
+        ls_verdict_fail(out, "%s: exit code %d, expected 2 or 4", row->text, code);
     } else if (code == LS_ERR_UNSUPPORTED && job->rank[0].unsupported == NULL) {
-        ls_verdict_set(out, LS_FAIL, "%s: exit code 4 without an \"unsupported\" event", row->text);
+        ls_verdict_fail(out, "%s: exit code 4 without an \"unsupported\" event", row->text);
     } else {
-        ls_text_put(out->evidence, sizeof out->evidence, "%s: exit code %d", row->text, code);
+        ls_verdict_pass(out, "%s: exit code %d", row->text, code);
     }
 }
 
@@ -295,22 +282,17 @@ static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out
             compared++;
             equal += same;
             if (!same && equal_wanted) {
-                ls_verdict_set(out, LS_FAIL,
-                               "rank=%d step %d: loss %s and %s, or the parameters: %s", k,
-                               (int)b->step, a->loss_bits, b->loss_bits, row->text);
+                ls_verdict_fail(out, "rank=%d step %d: loss %s and %s, or the parameters: %s", k,
+                                (int)b->step, a->loss_bits, b->loss_bits, row->text);
             }
         }
     }
     if (compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no loss_bits to compare");
     } else if (!equal_wanted && equal > 0) {
-        ls_verdict_set(out, LS_FAIL, "%d of %d steps have equal losses: %s", equal, compared,
-                       row->text);
+        ls_verdict_fail(out, "%d of %d steps have equal losses: %s", equal, compared, row->text);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d steps %s: %s", compared,
-                    equal_wanted ? "equal" : "differ", row->text);
-    }
+    ls_verdict_pass(out, "%d steps %s: %s", compared, equal_wanted ? "equal" : "differ", row->text);
 }
 
 /* ---- single ones ----------------------------------------------------------------------------- */
@@ -321,9 +303,9 @@ static void judge_quiet(const ls_case *row, const ls_record *job, ls_verdict *ou
     char path[700];
     ls_text_put(path, sizeof path, "%s/dump", job->directory);
     if (access(path, F_OK) == 0 && rmdir(path) != 0) {
-        ls_verdict_set(out, LS_FAIL, "without --dump-steps something was written into dump/");
+        ls_verdict_fail(out, "without --dump-steps something was written into dump/");
     } else {
-        ls_text_put(out->evidence, sizeof out->evidence, "no dump was asked for, none was written");
+        ls_verdict_pass(out, "no dump was asked for, none was written");
     }
 }
 
@@ -335,9 +317,7 @@ static void judge_default_level(const ls_case *row, const ls_record *job, ls_ver
         ls_verdict_set(out, LS_UNSUPPORTED, "the start event does not tell the opt level");
     }
     (void)option_is(options, "half", 0, "fp16", out);
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "O1 and fp16 where nothing is said");
-    }
+    ls_verdict_pass(out, "O1 and fp16 where nothing is said");
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -407,29 +387,26 @@ static void judge_times(const ls_case *row, const ls_record *job, ls_verdict *ou
                 after_each_other += cJSON_IsNumber(part) && !aside ? part->valuedouble : 0;
                 if (cJSON_IsNumber(part) &&
                     !(part->valuedouble >= 0 && part->valuedouble <= total->valuedouble)) {
-                    ls_verdict_set(out, LS_FAIL, "rank=%d step %d: %s took %.3f ms of %.3f", rank,
-                                   cJSON_IsNumber(step) ? step->valueint : -1, parts[i],
-                                   part->valuedouble, total->valuedouble);
+                    ls_verdict_fail(out, "rank=%d step %d: %s took %.3f ms of %.3f", rank,
+                                    cJSON_IsNumber(step) ? step->valueint : -1, parts[i],
+                                    part->valuedouble, total->valuedouble);
                 }
             }
             if (cJSON_IsNumber(total) &&
                 after_each_other > total->valuedouble * (1 + f32_option.value)) {
-                ls_verdict_set(out, LS_FAIL,
-                               "rank=%d step %d: parts that follow each other took %.3f ms of %.3f",
-                               rank, cJSON_IsNumber(step) ? step->valueint : -1, after_each_other,
-                               total->valuedouble);
+                ls_verdict_fail(
+                    out, "rank=%d step %d: parts that follow each other took %.3f ms of %.3f", rank,
+                    cJSON_IsNumber(step) ? step->valueint : -1, after_each_other,
+                    total->valuedouble);
             }
             cJSON_Delete(event);
         }
         free(text);
     }
-    if (out->code == LS_PASS && compared == 0) {
+    if (compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no parts of a step's time");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d times lie within their steps",
-                    compared);
-    }
+    ls_verdict_pass(out, "%d times lie within their steps", compared);
 }
 
 /* The second step overflows on rank 1, and is skipped. */

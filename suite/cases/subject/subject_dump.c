@@ -30,8 +30,8 @@ static void check_tensor(const ls_safetensors *file, int rank, const char *name,
 {
     const ls_safetensors_entry *entry = ls_safetensors_find(file, name);
     if (entry == NULL || ls_shape_count(&entry->shape) != count) {
-        ls_verdict_set(out, LS_FAIL, "rank=%d: the dump's %s %s: expected %lld elements", rank,
-                       name, entry == NULL ? "is missing" : "has another size", (long long)count);
+        ls_verdict_fail(out, "rank=%d: the dump's %s %s: expected %lld elements", rank, name,
+                        entry == NULL ? "is missing" : "has another size", (long long)count);
     }
 }
 
@@ -68,8 +68,7 @@ static void check_strangers(const ls_safetensors *file, int rank, const ls_netta
             size_t bytes = strlen(kinds[k]);
             if (strncmp(name, kinds[k], bytes) == 0 &&
                 ls_nettab_find_param(net, name + bytes) < 0) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d: %s is no parameter of %s", rank, name,
-                               net->arch);
+                ls_verdict_fail(out, "rank=%d: %s is no parameter of %s", rank, name, net->arch);
             }
         }
     }
@@ -92,7 +91,7 @@ static void check_files(const ls_case *row, const ls_record *job, ls_verdict *ou
                      e->d_name[end] == '\0' && end > 0;
         bool wanted = named && step == atoi(row->job[0].dump_steps) && rank < dumping(row, job);
         if (e->d_name[0] != '.' && !wanted) {
-            ls_verdict_set(out, LS_FAIL, "dump/%s was not asked for", e->d_name);
+            ls_verdict_fail(out, "dump/%s was not asked for", e->d_name);
         }
     }
     if (folder != NULL) {
@@ -112,8 +111,8 @@ static void check_metadata(const ls_case *row, const ls_safetensors *file, int r
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         const char *found = ls_safetensors_metadata_of(file, wanted[i].name, "(nothing)");
         if (strcmp(found, wanted[i].value) != 0) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d: the dump's metadata says %s %s, expected %s",
-                           rank, wanted[i].name, found, wanted[i].value);
+            ls_verdict_fail(out, "rank=%d: the dump's metadata says %s %s, expected %s", rank,
+                            wanted[i].name, found, wanted[i].value);
         }
     }
 }
@@ -126,7 +125,7 @@ static void check_step(const ls_case *row, const ls_safetensors *file, int rank,
         ls_record_find_step(&job->rank[rank], atoi(row->job[0].dump_steps));
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[rank].start, "options");
     if (step == NULL) {
-        ls_verdict_set(out, LS_FAIL, "rank=%d dumped a step that has no event", rank);
+        ls_verdict_fail(out, "rank=%d dumped a step that has no event", rank);
         return;
     }
     const struct {
@@ -143,22 +142,22 @@ static void check_step(const ls_case *row, const ls_safetensors *file, int rank,
         const char *found = ls_safetensors_metadata_of(file, wanted[i].name, NULL);
         double value = found == NULL ? NAN : strtod(found, NULL);
         if (found != NULL && !isnan(wanted[i].value) && (float)value != (float)wanted[i].value) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d: the dump's metadata says %s %s, the events %.9g",
-                           rank, wanted[i].name, found, wanted[i].value);
+            ls_verdict_fail(out, "rank=%d: the dump's metadata says %s %s, the events %.9g", rank,
+                            wanted[i].name, found, wanted[i].value);
         }
     }
     const char *skipped = ls_safetensors_metadata_of(file, "skipped", "(nothing)");
     if (strcmp(skipped, step->skipped ? "true" : "false") != 0) {
-        ls_verdict_set(out, LS_FAIL, "rank=%d: the dump's metadata says skipped %s, the event %s",
-                       rank, skipped, step->skipped ? "true" : "false");
+        ls_verdict_fail(out, "rank=%d: the dump's metadata says skipped %s, the event %s", rank,
+                        skipped, step->skipped ? "true" : "false");
     }
     if (row->number[1] != 0 && !step->skipped && out->code == LS_PASS) {
         ls_verdict_set(out, LS_WEAK, "rank=%d: the step was not skipped", rank);
     }
     const char *half = ls_safetensors_metadata_of(file, "half", row->job[0].half);
     if (strcmp(half, row->job[0].half) != 0) {
-        ls_verdict_set(out, LS_FAIL, "rank=%d: the dump's metadata says half %s, asked was %s",
-                       rank, half, row->job[0].half);
+        ls_verdict_fail(out, "rank=%d: the dump's metadata says half %s, asked was %s", rank, half,
+                        row->job[0].half);
     }
     const ls_safetensors_entry *loss = ls_safetensors_find(file, "loss");
     float value = NAN;
@@ -166,8 +165,8 @@ static void check_step(const ls_case *row, const ls_safetensors *file, int rank,
         memcpy(&value, loss->data, sizeof value);
     }
     if (!isnan(step->loss) && (float)step->loss != value) {
-        ls_verdict_set(out, LS_FAIL, "rank=%d: the dump's loss is %.9g, the event's %.9g", rank,
-                       (double)value, step->loss);
+        ls_verdict_fail(out, "rank=%d: the dump's loss is %.9g, the event's %.9g", rank,
+                        (double)value, step->loss);
     }
 }
 
@@ -195,11 +194,8 @@ void ls_subject_dump(const ls_case *row, const ls_record *job, ls_verdict *out)
         ls_safetensors_close(file);
     }
     check_files(row, job, out);
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d ranks dumped step %s: all of %d parameters' tensors", dumping(row, job),
-                    spec->dump_steps, net->param_count);
-    }
+    ls_verdict_pass(out, "%d ranks dumped step %s: all of %d parameters' tensors",
+                    dumping(row, job), spec->dump_steps, net->param_count);
     free(net);
 }
 
@@ -263,23 +259,20 @@ void ls_subject_digest(const ls_case *row, const ls_record *job, ls_verdict *out
             }
             compared++;
             if (strcmp(text, seen->digest[wanted[i].digest]) != 0) {
-                ls_verdict_set(out, LS_FAIL,
-                               "rank=%d step %d: digest %s is %s, that of the dump's %s is %s", k,
-                               step, ls_record_digest_name(wanted[i].digest),
-                               seen->digest[wanted[i].digest], wanted[i].prefix, text);
+                ls_verdict_fail(out,
+                                "rank=%d step %d: digest %s is %s, that of the dump's %s is %s", k,
+                                step, ls_record_digest_name(wanted[i].digest),
+                                seen->digest[wanted[i].digest], wanted[i].prefix, text);
             }
         }
         if (file != NULL) {
             ls_safetensors_close(file);
         }
     }
-    if (out->code == LS_PASS && compared == 0) {
+    if (compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no digests of what was dumped");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d digests are those of the tensors dumped", compared);
-    }
+    ls_verdict_pass(out, "%d digests are those of the tensors dumped", compared);
 }
 
 /* ---- options that are about tensors ---------------------------------------------------------- */
@@ -296,19 +289,15 @@ void ls_subject_still(const ls_case *row, const ls_record *job, ls_verdict *out)
             }
             compared++;
             if (strcmp(now->digest[LS_RECORD_PARAM], before->digest[LS_RECORD_PARAM]) != 0) {
-                ls_verdict_set(out, LS_FAIL,
-                               "rank=%d step %d: parameters changed at a learning rate of 0", k,
-                               (int)now->step);
+                ls_verdict_fail(out, "rank=%d step %d: parameters changed at a learning rate of 0",
+                                k, (int)now->step);
             }
         }
     }
-    if (out->code == LS_PASS && compared == 0) {
+    if (compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no digests of parameters");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d steps at --lr=0 changed nothing",
-                    compared);
-    }
+    ls_verdict_pass(out, "%d steps at --lr=0 changed nothing", compared);
 }
 
 /* Whether two tensors hold the same bytes. */
@@ -336,8 +325,8 @@ void ls_subject_batches(const ls_case *row, const ls_record *job, ls_verdict *ou
                 compared++;
                 if (!equal(ls_safetensors_find(file, names[i]),
                            ls_safetensors_find(given, names[i]))) {
-                    ls_verdict_set(out, LS_FAIL, "rank=%d step %d: %s is not what was given", k,
-                                   step, names[i]);
+                    ls_verdict_fail(out, "rank=%d step %d: %s is not what was given", k, step,
+                                    names[i]);
                 }
             }
             if (file != NULL) {
@@ -348,10 +337,7 @@ void ls_subject_batches(const ls_case *row, const ls_record *job, ls_verdict *ou
             }
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d given tensors were trained on, bit for bit", compared);
-    }
+    ls_verdict_pass(out, "%d given tensors were trained on, bit for bit", compared);
 }
 
 void ls_subject_init(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -369,17 +355,14 @@ void ls_subject_init(const ls_case *row, const ls_record *job, ls_verdict *out)
         for (int i = 0; i < ls_safetensors_count(given) && file != NULL; i++) {
             const ls_safetensors_entry *entry = ls_safetensors_at(given, i);
             if (!equal(find(file, "param", entry->name), entry)) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d: %s is not what --init gave", k, entry->name);
+                ls_verdict_fail(out, "rank=%d: %s is not what --init gave", k, entry->name);
             }
         }
         if (file != NULL) {
             ls_safetensors_close(file);
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d given parameters were there at step 1, bit for bit",
+    ls_verdict_pass(out, "%d given parameters were there at step 1, bit for bit",
                     ls_safetensors_count(given));
-    }
     ls_safetensors_close(given);
 }

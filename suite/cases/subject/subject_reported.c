@@ -27,8 +27,8 @@ static void must_be(whole *w, const cJSON *event, const char *name, double want)
     double told = ls_json_number(event, name, NAN);
     w->told += !isnan(told);
     if (!isnan(told) && told != want) {
-        ls_verdict_set(w->out, LS_FAIL, "rank=%d: the %s event says %s %.9g, expected %.9g",
-                       w->rank, ls_json_string(event, "event", "?"), name, told, want);
+        ls_verdict_fail(w->out, "rank=%d: the %s event says %s %.9g, expected %.9g", w->rank,
+                        ls_json_string(event, "event", "?"), name, told, want);
     }
 }
 
@@ -43,9 +43,8 @@ static ls_status visit_layout(void *opaque, const cJSON *event, int line)
         bool is_first = w->told == 0;
         w->told++;
         if (at != first + (is_first ? 0 : 1)) {
-            ls_verdict_set(w->out, LS_FAIL,
-                           "rank=%d: layout %d takes effect in step %d, expected %d", w->rank,
-                           w->told, (int)at, (int)first + (is_first ? 0 : 1));
+            ls_verdict_fail(w->out, "rank=%d: layout %d takes effect in step %d, expected %d",
+                            w->rank, w->told, (int)at, (int)first + (is_first ? 0 : 1));
         }
     }
     return LS_OK;
@@ -100,7 +99,7 @@ void ls_subject_whole(const ls_case *row, const ls_record *job, ls_verdict *out)
         }
         if (ls_json_each_line(path, visit_end, &w) != LS_OK ||
             ls_json_each_line(path, visit_layout, &layouts) != LS_OK) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d: its events cannot be read", k);
+            ls_verdict_fail(out, "rank=%d: its events cannot be read", k);
         }
         told += w.told + layouts.told;
         if (w.skipped < row->number[0] && out->code == LS_PASS) {
@@ -112,17 +111,13 @@ void ls_subject_whole(const ls_case *row, const ls_record *job, ls_verdict *out)
         bool shared = forbidden == NULL || strcmp(forbidden, "0") != 0;
         if (strcmp(engine, "gloo") == 0 && last->world > 1 && shared &&
             strcmp(transport, "shared memory") != 0) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d: ranks of one machine say transport '%s'", k,
-                           transport);
+            ls_verdict_fail(out, "rank=%d: ranks of one machine say transport '%s'", k, transport);
         }
     }
-    if (out->code == LS_PASS && told == 0) {
+    if (told == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "starts and ends tell nothing that steps tell, too");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d members of starts, layouts and ends are what the steps say", told);
-    }
+    ls_verdict_pass(out, "%d members of starts, layouts and ends are what the steps say", told);
 }
 
 /* ---- printed lines --------------------------------------------------------------------------- */
@@ -165,8 +160,7 @@ static void check_line(const ls_record *job, const ends *e, const char *line, in
     bool skipped = strstr(line, "(skipped)") != NULL;
     rate = strtod(skipped ? strstr(behind, ")") + 1 : strchr(behind + 6, ' '), NULL);
     if (seen == NULL || last != job->rank[0].step[job->rank[0].step_count - 1].step) {
-        ls_verdict_set(out, LS_FAIL, "a line is of step %d of %d, of which there is none", step,
-                       last);
+        ls_verdict_fail(out, "a line is of step %d of %d, of which there is none", step, last);
         return;
     }
     for (int k = 0; k < job->world; k++) {
@@ -178,15 +172,14 @@ static void check_line(const ls_record *job, const ends *e, const char *line, in
         fabs(lr - seen->lr) > six_digits.value * seen->lr ||
         fabs(scale - seen->loss_scale_next) > six_digits.value * scale ||
         skipped != seen->skipped) {
-        ls_verdict_set(out, LS_FAIL,
-                       "step %d prints loss %g, lr %g, scale %g; its event says %g, %g, %g", step,
-                       loss, lr, scale, seen->loss, seen->lr, seen->loss_scale_next);
+        ls_verdict_fail(out, "step %d prints loss %g, lr %g, scale %g; its event says %g, %g, %g",
+                        step, loss, lr, scale, seen->loss, seen->lr, seen->loss_scale_next);
     }
     double want = step > 1 ? images / (e->at_ns[step] - e->at_ns[step - 1]) * 1e9 : NAN;
     if (!isnan(want) && !(fabs(rate - want) <= printed_rate.value * want)) {
-        ls_verdict_set(out, LS_FAIL,
-                       "step %d prints %.1f images/s; %.0f of all ranks came in %.3f ms: %.1f",
-                       step, rate, images, (e->at_ns[step] - e->at_ns[step - 1]) * 1e-6, want);
+        ls_verdict_fail(out,
+                        "step %d prints %.1f images/s; %.0f of all ranks came in %.3f ms: %.1f",
+                        step, rate, images, (e->at_ns[step] - e->at_ns[step - 1]) * 1e-6, want);
     }
 }
 
@@ -198,7 +191,7 @@ void ls_subject_printed(const ls_case *row, const ls_record *job, ls_verdict *ou
     (void)row;
     ls_text_put(path, sizeof path, "%s/rank0.jsonl", job->directory);
     if (ls_json_each_line(path, visit_at, &e) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "the events cannot be read");
+        ls_verdict_fail(out, "the events cannot be read");
         return;
     }
     ls_text_put(path, sizeof path, "%s/rank0.log", job->directory);
@@ -208,11 +201,8 @@ void ls_subject_printed(const ls_case *row, const ls_record *job, ls_verdict *ou
         check_line(job, &e, line, &compared, out);
     }
     free(text);
-    if (out->code == LS_PASS && compared != job->rank[0].step_count) {
-        ls_verdict_set(out, LS_FAIL, "%d lines of %d steps", compared, job->rank[0].step_count);
+    if (compared != job->rank[0].step_count) {
+        ls_verdict_fail(out, "%d lines of %d steps", compared, job->rank[0].step_count);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d lines print loss, rate, scale and images/s of their events", compared);
-    }
+    ls_verdict_pass(out, "%d lines print loss, rate, scale and images/s of their events", compared);
 }

@@ -43,14 +43,13 @@ static ls_status visit_end(void *opaque, const cJSON *event, int line)
     e->compared++;
     e->instrument_ms += instrument;
     if (!(fabs(total + instrument - between) <= clocks.value)) {
-        ls_verdict_set(e->out, LS_FAIL,
-                       "rank=%d step %d: %.3f ms and %.3f of judging, but its end is %.3f after "
-                       "the one before",
-                       e->rank, (int)ls_json_integer(event, "step", -1), total, instrument,
-                       between);
+        ls_verdict_fail(e->out,
+                        "rank=%d step %d: %.3f ms and %.3f of judging, but its end is %.3f after "
+                        "the one before",
+                        e->rank, (int)ls_json_integer(event, "step", -1), total, instrument,
+                        between);
         if (fabs(total - between) <= clocks.value) {
-            ls_text_put(e->out->cause, sizeof e->out->cause,
-                        "dumps and digests count as training time");
+            ls_verdict_cause(e->out, "dumps and digests count as training time");
         }
     }
     return LS_OK;
@@ -65,19 +64,16 @@ void ls_subject_instrument(const ls_case *row, const ls_record *job, ls_verdict 
         e.last_ns = NAN;
         ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, e.rank);
         if (ls_json_each_line(path, visit_end, &e) != LS_OK) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d: its events cannot be read", e.rank);
+            ls_verdict_fail(out, "rank=%d: its events cannot be read", e.rank);
         }
     }
-    if (out->code == LS_PASS && e.compared == 0) {
+    if (e.compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no two steps tell ends, times and what judging took");
-    } else if (out->code == LS_PASS && !(e.instrument_ms > e.compared * clocks.value)) {
+    } else if (!(e.instrument_ms > e.compared * clocks.value)) {
         ls_verdict_set(out, LS_WEAK, "judging took no time: it could be in the steps' or not");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%.1f ms of judging lie beside the times of %d steps, not in them",
+    ls_verdict_pass(out, "%.1f ms of judging lie beside the times of %d steps, not in them",
                     e.instrument_ms, e.compared);
-    }
 }
 
 /* ---- training curves ------------------------------------------------------------------------- */
@@ -230,9 +226,8 @@ static void check_record(const unsigned char *record, size_t length, bool first,
     bool version = false;
     if (little_endian(record + 8, 4) != checksum(record, 8) ||
         little_endian(end, 4) != checksum(at, length)) {
-        ls_verdict_set(out, LS_FAIL,
-                       "a record of the curves has a wrong checksum: no reader takes "
-                       "it");
+        ls_verdict_fail(out, "a record of the curves has a wrong checksum: no reader takes "
+                             "it");
     }
     while (read_field(&at, end, &one)) {
         if (one.number == 1 && one.bytes == sizeof wall_s) {
@@ -242,11 +237,11 @@ static void check_record(const unsigned char *record, size_t length, bool first,
                               memcmp(one.data, "brain.Event:2", one.bytes) == 0);
     }
     if (!(fabs(wall_s - changed_s) <= same_run.value)) {
-        ls_verdict_set(out, LS_FAIL, "an event of the curves is of %.0f s, the file of %.0f",
-                       wall_s, changed_s);
+        ls_verdict_fail(out, "an event of the curves is of %.0f s, the file of %.0f", wall_s,
+                        changed_s);
     }
     if (first && !version) {
-        ls_verdict_set(out, LS_FAIL, "the curves' first record does not say brain.Event:2");
+        ls_verdict_fail(out, "the curves' first record does not say brain.Event:2");
     }
 }
 
@@ -263,19 +258,18 @@ static void check_point(const ls_record *job, int64_t step, const float value[CU
         images += theirs == NULL ? NAN : (double)theirs->images;
     }
     if (event == NULL) {
-        ls_verdict_set(out, LS_FAIL, "the curves have a step %d, the events have none", (int)step);
+        ls_verdict_fail(out, "the curves have a step %d, the events have none", (int)step);
         return;
     }
     const double want[CURVES] = {event->loss, event->lr, event->loss_scale,
                                  images / event->total_ms * 1e3};
     for (int c = 0; c < CURVES; c++) {
         if (!(fabs((double)value[c] - want[c]) <= single.value * fabs(want[c]))) {
-            ls_verdict_set(out, LS_FAIL, "step %d: the curve of %s has %.7g, the events say %.7g",
-                           (int)step, curve[c], (double)value[c], want[c]);
+            ls_verdict_fail(out, "step %d: the curve of %s has %.7g, the events say %.7g",
+                            (int)step, curve[c], (double)value[c], want[c]);
             if (c == CURVES - 1 &&
                 fabs((double)value[c] * job->world - want[c]) <= single.value * fabs(want[c])) {
-                ls_text_put(out->cause, sizeof out->cause, "the images of one rank, not of all %d",
-                            job->world);
+                ls_verdict_cause(out, "the images of one rank, not of all %d", job->world);
             }
         }
     }
@@ -294,7 +288,7 @@ void ls_subject_curves(const ls_case *row, const ls_record *job, ls_verdict *out
         int64_t step = 0;
         float value[CURVES];
         if (length > bytes - at - HEAD - TAIL) {
-            ls_verdict_set(out, LS_FAIL, "the curves' file ends in the middle of an event");
+            ls_verdict_fail(out, "the curves' file ends in the middle of an event");
             break;
         }
         check_record(text + at, (size_t)length, at == 0, changed_s, out);
@@ -307,12 +301,10 @@ void ls_subject_curves(const ls_case *row, const ls_record *job, ls_verdict *out
     free(text);
     if (text == NULL) {
         ls_verdict_set(out, LS_UNSUPPORTED, "there are no training curves");
-    } else if (out->code == LS_PASS && points != job->rank[0].step_count) {
-        ls_verdict_set(out, LS_FAIL, "the curves have %d points, the events %d steps", points,
-                       job->rank[0].step_count);
+    } else if (points != job->rank[0].step_count) {
+        ls_verdict_fail(out, "the curves have %d points, the events %d steps", points,
+                        job->rank[0].step_count);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d points of loss, rate, scale and images/s as the events tell them", points);
-    }
+    ls_verdict_pass(out, "%d points of loss, rate, scale and images/s as the events tell them",
+                    points);
 }

@@ -47,7 +47,7 @@ static void judge_window(const ls_case *row, const ls_record *job, ls_verdict *o
     for (int i = 0; i < count; i++) {
         ms[i] = rank->step[from + i].total_ms;
         if (!(ms[i] > 0)) {
-            ls_verdict_set(out, LS_FAIL, "step %d has no time", (int)rank->step[from + i].step);
+            ls_verdict_fail(out, "step %d has no time", (int)rank->step[from + i].step);
         }
     }
     double first = median(ms, count / 2), second = median(ms + count - count / 2, count / 2);
@@ -58,8 +58,8 @@ static void judge_window(const ls_case *row, const ls_record *job, ls_verdict *o
     double drift = fabs(first - second) / (first < second ? first : second);
     const char *text = "medians of the two halves: %.1f and %.1f ms per step";
     if (ls_json_bool(ls_record_facts(job), "oversubscribed", false)) {
-        ls_text_put(
-            out->evidence, sizeof out->evidence,
+        ls_verdict_pass(
+            out,
             "medians of the two halves: %.1f and %.1f ms per step; more ranks than cores: gates "
             "nothing",
             first, second);
@@ -68,7 +68,7 @@ static void judge_window(const ls_case *row, const ls_record *job, ls_verdict *o
         ls_verdict_set(out, LS_WEAK, text, first, second);
     } else {
         ls_verdict_measured(out, drift, halves.value, "of the median", halves.why);
-        ls_text_put(out->evidence, sizeof out->evidence, text, first, second);
+        ls_verdict_pass(out, text, first, second);
     }
 }
 
@@ -78,20 +78,16 @@ static void judge_finite(const ls_case *row, const ls_record *job, ls_verdict *o
     for (int k = 0; k < job->world; k++) {
         const ls_record_rank *rank = &job->rank[k];
         if (rank->step_count != expected) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d took %d steps of %d", k, rank->step_count,
-                           expected);
+            ls_verdict_fail(out, "rank=%d took %d steps of %d", k, rank->step_count, expected);
         }
         for (int i = 0; i < rank->step_count; i++) {
             if (!isfinite(rank->step[i].loss)) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: the loss is not finite", k,
-                               (int)rank->step[i].step);
+                ls_verdict_fail(out, "rank=%d step %d: the loss is not finite", k,
+                                (int)rank->step[i].step);
             }
         }
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "loss finite over %d steps on %d ranks",
-                    expected, job->world);
-    }
+    ls_verdict_pass(out, "loss finite over %d steps on %d ranks", expected, job->world);
 }
 
 /* ---- the band of O0 -------------------------------------------------------------------------- */
@@ -126,8 +122,8 @@ static void judge_band(const ls_case *row, const ls_record *job, ls_verdict *out
         const char *level = ls_json_string(options, "opt-level", "");
         int last = rank->step_count / 10;
         if (rank->step_count != row->job[0].steps || last < 1) {
-            ls_verdict_set(out, LS_FAIL, "run %d took %d steps of %d", k, rank->step_count,
-                           row->job[0].steps);
+            ls_verdict_fail(out, "run %d took %d steps of %d", k, rank->step_count,
+                            row->job[0].steps);
             return;
         }
         double end = mean_loss(rank, rank->step_count - last, last);
@@ -147,13 +143,11 @@ static void judge_band(const ls_case *row, const ls_record *job, ls_verdict *out
     double away = fabs(level_end - within.value), limit = within.high - within.value;
     ls_verdict_measured(out, away, limit, "of loss", band.why);
     if (!(away <= limit)) {
-        ls_verdict_set(out, LS_FAIL,
-                       "%s ends at a loss of %.4f, outside [%.4f, %.4f] of %d O0 runs", wanted,
-                       level_end, within.low, within.high, count);
+        ls_verdict_fail(out, "%s ends at a loss of %.4f, outside [%.4f, %.4f] of %d O0 runs",
+                        wanted, level_end, within.low, within.high, count);
     } else {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%s ends at a loss of %.4f, %d O0 runs at %.4f [%.4f, %.4f]", wanted, level_end,
-                    count, within.value, within.low, within.high);
+        ls_verdict_pass(out, "%s ends at a loss of %.4f, %d O0 runs at %.4f [%.4f, %.4f]", wanted,
+                        level_end, count, within.value, within.low, within.high);
     }
 }
 

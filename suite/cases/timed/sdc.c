@@ -14,24 +14,24 @@ static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
     ls_sdc_text(&sdc, text, sizeof text);
     switch (sdc.result) {
     case LS_SDC_EQUAL:
-        ls_text_put(out->evidence, sizeof out->evidence, "%s", text);
+        ls_verdict_pass(out, "%s", text);
         return;
     case LS_SDC_ODD:
-        ls_text_put(out->cause, sizeof out->cause,
-                    "a device that computes wrong: the others agree and repeat, so it is not the "
-                    "engines");
+        ls_verdict_cause(
+            out, "a device that computes wrong: the others agree and repeat, so it is not the "
+                 "engines");
         break;
     case LS_SDC_UNREPEATED:
     case LS_SDC_UNDECIDED:
-        ls_text_put(out->cause, sizeof out->cause,
-                    "engines that do not repeat although --deterministic was asked for, or too few "
-                    "devices to say which of them is the odd one");
+        ls_verdict_cause(
+            out, "engines that do not repeat although --deterministic was asked for, or too few "
+                 "devices to say which of them is the odd one");
         break;
     case LS_SDC_WITHOUT:
         ls_verdict_set(out, LS_UNSUPPORTED, "%s", text);
         return;
     }
-    ls_verdict_set(out, LS_FAIL, "%s", text);
+    ls_verdict_fail(out, "%s", text);
 }
 
 static void add(const ls_spec *spec, ls_case_list *list, const char *id)

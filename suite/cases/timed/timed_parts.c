@@ -46,7 +46,7 @@ static const ls_safetensors_entry *same_entry(const ls_safetensors *file,
     const ls_safetensors_entry *other = ls_safetensors_find(file, entry->name);
     if (other == NULL || other->bytes != entry->bytes || other->dtype != LS_F32 ||
         entry->dtype != LS_F32) {
-        ls_verdict_set(out, LS_FAIL, "%s is not in both dumps with one shape, as F32", entry->name);
+        ls_verdict_fail(out, "%s is not in both dumps with one shape, as F32", entry->name);
         return NULL;
     }
     return other;
@@ -159,7 +159,7 @@ static bool measure(const pair *p, ls_timed_parts *parts, ls_verdict *out)
         }
     }
     if (whole.count == 0) {
-        ls_verdict_set(out, LS_FAIL, "the dump of step 1 holds no gradient");
+        ls_verdict_fail(out, "the dump of step 1 holds no gradient");
         return false;
     }
     parts->finite = whole.finite;
@@ -194,7 +194,7 @@ bool ls_timed_parts_measure(const ls_record *subject, const ls_record *reference
         p.mean = largest_tensor(p.subject);
         good = measure(&p, parts, out);
     } else {
-        ls_verdict_set(out, LS_FAIL, "a dump of the first step is missing or broken");
+        ls_verdict_fail(out, "a dump of the first step is missing or broken");
     }
     for (int k = 0; k < count; k++) {
         if (p.reference[k] != NULL) {
@@ -281,7 +281,7 @@ bool ls_timed_parts_local(const ls_record *a, const ls_record *b, ls_timed_local
     memset(out, 0, sizeof *out);
     bool good = open_dump(a, 1, 0, &mine) == LS_OK && open_dump(b, 1, 0, &other) == LS_OK;
     if (!good) {
-        ls_verdict_set(verdict, LS_FAIL, "a dump of the first step is missing or broken");
+        ls_verdict_fail(verdict, "a dump of the first step is missing or broken");
     }
     for (int i = 0; good && i < ls_safetensors_count(other); i++) {
         good = add_local(mine, ls_safetensors_at(other, i), out, verdict);

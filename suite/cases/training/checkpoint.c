@@ -20,8 +20,8 @@ void ls_checkpoint_judge_resume(const ls_case *row, const ls_record *job, ls_ver
             const ls_record_step *a = ls_record_find_step(&job[0].rank[k], step);
             const ls_record_step *b = ls_record_find_step(&job[2].rank[k], step);
             if (a == NULL || b == NULL) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d has no event of step %d in the %s run", k,
-                               (int)step, a == NULL ? "uninterrupted" : "resumed");
+                ls_verdict_fail(out, "rank=%d has no event of step %d in the %s run", k, (int)step,
+                                a == NULL ? "uninterrupted" : "resumed");
                 continue;
             }
             for (int d = 0; d < LS_RECORD_DIGESTS; d++) {
@@ -30,35 +30,31 @@ void ls_checkpoint_judge_resume(const ls_case *row, const ls_record *job, ls_ver
                 }
                 compared++;
                 if (strcmp(a->digest[d], b->digest[d]) != 0) {
-                    ls_verdict_set(out, LS_FAIL,
-                                   "rank=%d step %d: %s is %s after resume, %s without", k,
-                                   (int)step, ls_record_digest_name((ls_record_digest)d),
-                                   b->digest[d], a->digest[d]);
+                    ls_verdict_fail(out, "rank=%d step %d: %s is %s after resume, %s without", k,
+                                    (int)step, ls_record_digest_name((ls_record_digest)d),
+                                    b->digest[d], a->digest[d]);
                 }
             }
             if (strcmp(a->loss_bits, b->loss_bits) != 0 || a->loss_scale != b->loss_scale ||
                 a->lr != b->lr) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d step %d: loss, loss scale or lr differs", k,
-                               (int)step);
+                ls_verdict_fail(out, "rank=%d step %d: loss, loss scale or lr differs", k,
+                                (int)step);
             }
         }
         const ls_record_step *again = ls_record_find_step(&job[2].rank[k], saved_at);
         if (again != NULL) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d did step %d again after resume", k, saved_at);
+            ls_verdict_fail(out, "rank=%d did step %d again after resume", k, saved_at);
         }
     }
     for (int k = 0; k < job[0].world && out->code == LS_FAIL && out->cause[0] == '\0'; k++) {
         ls_diagnose_resume(&job[0].rank[k], &job[2].rank[k], saved_at + 1, out->cause,
                            (int)sizeof out->cause);
     }
-    if (out->code == LS_PASS && compared == 0) {
+    if (compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no digests to compare");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "saved at %d, resumed to %d: %d digests equal to the last bit", saved_at, last,
-                    compared);
-    }
+    ls_verdict_pass(out, "saved at %d, resumed to %d: %d digests equal to the last bit", saved_at,
+                    last, compared);
 }
 
 /* The three jobs of a row, from the uninterrupted one. */
@@ -143,10 +139,10 @@ static void judge_rebucketed(const ls_case *row, const ls_record *job, ls_verdic
     if (cJSON_Compare(list[0], list[1], true)) {
         ls_verdict_set(out, LS_WEAK, "both sizes give the same buckets");
     } else if (!cJSON_Compare(list[0], list[2], true)) {
-        ls_verdict_set(out, LS_FAIL, "after resume %d buckets, expected %d; the file had %d%s",
-                       cJSON_GetArraySize(list[2]), cJSON_GetArraySize(list[0]),
-                       cJSON_GetArraySize(list[1]),
-                       cJSON_Compare(list[1], list[2], true) ? ", the very same" : "");
+        ls_verdict_fail(out, "after resume %d buckets, expected %d; the file had %d%s",
+                        cJSON_GetArraySize(list[2]), cJSON_GetArraySize(list[0]),
+                        cJSON_GetArraySize(list[1]),
+                        cJSON_Compare(list[1], list[2], true) ? ", the very same" : "");
     }
     ls_checkpoint_judge_resume(row, job, out);
 }
@@ -183,19 +179,17 @@ static void judge_told(const ls_case *row, const ls_record *job, ls_verdict *out
     char *text = ls_text_read(path);
     for (int i = 0; i < SAYS; i++) {
         if (text == NULL || strstr(text, says[i]) == NULL) {
-            ls_verdict_set(out, LS_FAIL, "rank=0 does not say \"%s\"", says[i]);
+            ls_verdict_fail(out, "rank=0 does not say \"%s\"", says[i]);
         }
     }
     for (const char *at = text; at != NULL && (at = strstr(at, " was ")) != NULL; at++) {
         lines++;
     }
     if (lines != SAYS) {
-        ls_verdict_set(out, LS_FAIL, "rank=0 says %d differences, expected %d", lines, (int)SAYS);
+        ls_verdict_fail(out, "rank=0 says %d differences, expected %d", lines, (int)SAYS);
     }
     free(text);
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%d options that differ are told", lines);
-    }
+    ls_verdict_pass(out, "%d options that differ are told", lines);
 }
 
 static void add_told(const ls_case_settings *settings, ls_case_list *list)

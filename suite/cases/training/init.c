@@ -29,7 +29,7 @@ static int compare_rank(const ls_dumpfile *given, const ls_record *job, int rank
     int compared = 0;
     ls_dumps_path(job, 1, rank, path, sizeof path);
     if (ls_dumpfile_open(path, &file) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "rank=%d: the dump of step 1 is missing or broken", rank);
+        ls_verdict_fail(out, "rank=%d: the dump of step 1 is missing or broken", rank);
         return 0;
     }
     for (int i = 0; i < ls_dumpfile_count(given); i++) {
@@ -47,8 +47,7 @@ static int compare_rank(const ls_dumpfile *given, const ls_record *job, int rank
             ls_dumpfile_read(got, b);
         }
         if (!fits || memcmp(a, b, (size_t)want->count * sizeof *a) != 0) {
-            ls_verdict_set(out, LS_FAIL, "rank=%d: %s at step 1 is not what --init gave", rank,
-                           want->name);
+            ls_verdict_fail(out, "rank=%d: %s at step 1 is not what --init gave", rank, want->name);
         }
         free(a);
         free(b);
@@ -66,18 +65,15 @@ static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *ou
     (void)row;
     ls_dumps_path(&job[0], DUMPED, 0, path, sizeof path);
     if (ls_dumpfile_open(path, &given) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "the first job's dump is missing or broken");
+        ls_verdict_fail(out, "the first job's dump is missing or broken");
         return;
     }
     for (int rank = 0; rank < job[1].world; rank++) {
         compared += compare_rank(given, &job[1], rank, out);
     }
     ls_dumpfile_close(given);
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d parameters of %d ranks start as the dump holds them", compared,
+    ls_verdict_pass(out, "%d parameters of %d ranks start as the dump holds them", compared,
                     job[1].world);
-    }
 }
 
 void ls_init_cases(const ls_case_settings *settings, ls_case_list *list)

@@ -248,10 +248,10 @@ static void check_taken(const struct option *o, const char *value, const char *t
     ls_text_put(word, sizeof word, "--%s%s%s", o->name, value != NULL ? "=" : "",
                 value != NULL ? value : "");
     if (parse(o->with, given ? word : NULL, &parsed, said, (int)sizeof said, &lines) != LS_OK) {
-        ls_verdict_set(out, LS_FAIL, "%s %s is refused: %.200s", o->with, given ? word : "", said);
+        ls_verdict_fail(out, "%s %s is refused: %.200s", o->with, given ? word : "", said);
     } else if (!tells(&parsed, o->name, told, got, (int)sizeof got)) {
-        ls_verdict_set(out, LS_FAIL, "%s %s: --%s is %s, expected %s", o->with, given ? word : "",
-                       o->name, got, told != NULL ? told : "nothing");
+        ls_verdict_fail(out, "%s %s: --%s is %s, expected %s", o->with, given ? word : "", o->name,
+                        got, told != NULL ? told : "nothing");
     }
 }
 
@@ -272,16 +272,13 @@ static void judge_option(const ls_case *row, const ls_record *job, ls_verdict *o
         ls_text_put(word, sizeof word, "--%s=%s", o->name, o->refused[i]);
         ls_status status = parse(o->with, word, &parsed, said, (int)sizeof said, &lines);
         if (status != LS_ERR_USAGE || lines != 1 || strstr(said, o->name) == NULL) {
-            ls_verdict_set(out, LS_FAIL, "%s %s: %s in %d lines, expected a refusal that names it",
-                           o->with, word, ls_status_name(status), lines);
+            ls_verdict_fail(out, "%s %s: %s in %d lines, expected a refusal that names it", o->with,
+                            word, ls_status_name(status), lines);
         }
         refused++;
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "the default is %s, %d values are taken as given, %d refused",
+    ls_verdict_pass(out, "the default is %s, %d values are taken as given, %d refused",
                     o->initial != NULL ? o->initial : "not told", taken, refused);
-    }
 }
 
 /* ---- options against each other and against the world ---------------------------------------- */
@@ -365,19 +362,16 @@ static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out
         lines = ls_inside_heard(&ear, said, (int)sizeof said);
     }
     if (status != p->code) {
-        ls_verdict_set(out, LS_FAIL, "%s, rank %d of %d: %s, expected %s: %.200s", p->line, p->rank,
-                       p->world, ls_status_name(status), ls_status_name(p->code), said);
+        ls_verdict_fail(out, "%s, rank %d of %d: %s, expected %s: %.200s", p->line, p->rank,
+                        p->world, ls_status_name(status), ls_status_name(p->code), said);
     } else if (status != LS_OK && (lines != 1 || strstr(said, p->says) == NULL)) {
-        ls_verdict_set(out, LS_FAIL, "%s: %d lines, expected one that names %s: %.200s", p->line,
-                       lines, p->says, said);
+        ls_verdict_fail(out, "%s: %d lines, expected one that names %s: %.200s", p->line, lines,
+                        p->says, said);
     } else if (status == LS_OK && !tells(&parsed, "batch-size", p->says, got, (int)sizeof got)) {
-        ls_verdict_set(out, LS_FAIL, "%s, rank %d of %d: the batch is %s, expected %s", p->line,
-                       p->rank, p->world, got, p->says);
+        ls_verdict_fail(out, "%s, rank %d of %d: the batch is %s, expected %s", p->line, p->rank,
+                        p->world, got, p->says);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence, "%s: %s", p->line,
-                    status == LS_OK ? "taken" : ls_status_name(status));
-    }
+    ls_verdict_pass(out, "%s: %s", p->line, status == LS_OK ? "taken" : ls_status_name(status));
 }
 
 void ls_options_cases(const ls_case_settings *settings, ls_case_list *list)

@@ -121,13 +121,13 @@ static void explain_lr(const ls_case *row, const ls_record_step *event, double l
     }
     double factored = event->lr * world, want = expected_lr(row, step);
     if (row->number[1] > 0 && world > 1 && fabs(factored - want) <= 2 * limit * want) {
-        ls_text_put(out->cause, sizeof out->cause, "linear scaling leaves out the number of ranks");
+        ls_verdict_cause(out, "linear scaling leaves out the number of ranks");
     } else if (nearest == step - 1 && nearest > 0) {
-        ls_text_put(out->cause, sizeof out->cause, "the rate of the step before: one tick late");
+        ls_verdict_cause(out, "the rate of the step before: one tick late");
     } else if (nearest == step + 1) {
-        ls_text_put(out->cause, sizeof out->cause, "the rate of the step after: one tick early");
+        ls_verdict_cause(out, "the rate of the step after: one tick early");
     } else if (nearest > 0) {
-        ls_text_put(out->cause, sizeof out->cause, "the rate of step %d", nearest);
+        ls_verdict_cause(out, "the rate of step %d", nearest);
     }
 }
 
@@ -144,8 +144,8 @@ static void judge_step_lr(const ls_case *row, int rank, const ls_record_step *ev
     if (off <= limit) {
         return;
     }
-    ls_verdict_set(out, LS_FAIL, "rank=%d step %d: lr %.9g, expected %.9g", rank, (int)event->step,
-                   event->lr, want);
+    ls_verdict_fail(out, "rank=%d step %d: lr %.9g, expected %.9g", rank, (int)event->step,
+                    event->lr, want);
     if (out->cause[0] == '\0') {
         explain_lr(row, event, limit, out);
     }
@@ -160,7 +160,7 @@ static void judge_rates(const ls_case *row, const ls_record *job, ls_verdict *ou
         for (int64_t step = first; step <= steps; step++) {
             const ls_record_step *event = ls_record_find_step(&last->rank[k], step);
             if (event == NULL) {
-                ls_verdict_set(out, LS_FAIL, "rank=%d has no event of step %d", k, (int)step);
+                ls_verdict_fail(out, "rank=%d has no event of step %d", k, (int)step);
                 return;
             }
             if (isnan(event->lr)) {
@@ -171,15 +171,11 @@ static void judge_rates(const ls_case *row, const ls_record *job, ls_verdict *ou
             judge_step_lr(row, k, event, out);
         }
     }
-    if (out->code == LS_PASS && strstr(row->job[0].extra, "--overflow-at") != NULL &&
-        skipped == 0) {
+    if (strstr(row->job[0].extra, "--overflow-at") != NULL && skipped == 0) {
         ls_verdict_set(out, LS_WEAK, "no step was skipped");
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "steps %d to %d of %d ranks have the rate of the formula (%d skipped)", first,
-                    steps, last->world, skipped);
-    }
+    ls_verdict_pass(out, "steps %d to %d of %d ranks have the rate of the formula (%d skipped)",
+                    first, steps, last->world, skipped);
 }
 
 /* Whether the step follows with the rate of another step. */
@@ -194,8 +190,7 @@ static void explain_rate(const ls_case *row, const ls_dumpfile *file, const ls_u
         if (wrong.lr != rule->lr &&
             ls_compare_optim_step(file, &wrong, false, &checks, &result) == LS_OK &&
             checks.count == 0) {
-            ls_text_put(out->cause, sizeof out->cause, "the optimizer used the rate of step %d",
-                        other);
+            ls_verdict_cause(out, "the optimizer used the rate of step %d", other);
         }
     }
 }
@@ -219,18 +214,14 @@ static void judge_applied(const ls_case *row, const ls_record *job, ls_verdict *
             ls_verdict_set(out, status == LS_OK ? LS_UNSUPPORTED : LS_INFRA,
                            "step %d: the dump lacks value, gradient or moments", (int)step);
         } else if (checks.count > 0) {
-            ls_verdict_set(out, LS_FAIL, "step %d with lr %.9g: %.280s", (int)step, rule.lr,
-                           checks.line);
+            ls_verdict_fail(out, "step %d with lr %.9g: %.280s", (int)step, rule.lr, checks.line);
             explain_rate(row, file, &rule, out);
         }
         elements += result.elements;
         ls_dumpfile_close(file);
     }
-    if (out->code == LS_PASS) {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "%d steps of %lld elements in all used the formula's rate", row->job[0].steps,
-                    (long long)elements);
-    }
+    ls_verdict_pass(out, "%d steps of %lld elements in all used the formula's rate",
+                    row->job[0].steps, (long long)elements);
 }
 
 /* A wrong value is one line, exit code 2, and nothing is written. */
@@ -241,10 +232,10 @@ static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *
     bool ended = job->state != LS_RECORD_KILLED && job->state != LS_RECORD_TIMED_OUT;
     int code = job->state == LS_RECORD_DONE ? 0 : job->code;
     if (!ended || code != 2 || job->rank[0].has_events || line[0] == '\0') {
-        ls_verdict_set(out, LS_FAIL, "--schedule=%s: exit code %d, expected 2 and one line: %s",
-                       row->text, code, line);
+        ls_verdict_fail(out, "--schedule=%s: exit code %d, expected 2 and one line: %s", row->text,
+                        code, line);
     } else {
-        ls_text_put(out->evidence, sizeof out->evidence, "%s", line);
+        ls_verdict_pass(out, "%s", line);
     }
 }
 
@@ -305,7 +296,7 @@ static void judge_epochs(const ls_case *row, const ls_record *job, ls_verdict *o
         return;
     }
     if (!taken) {
-        ls_verdict_set(out, LS_FAIL, "%s is refused: %s", e->text, line);
+        ls_verdict_fail(out, "%s is refused: %s", e->text, line);
         return;
     }
     double got = ls_schedule_lr(&schedule, 1, e->step, e->steps_per_epoch);

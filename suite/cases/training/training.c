@@ -36,11 +36,10 @@ static void judge_falls(const ls_case *row, const ls_record *job, ls_verdict *ou
     double first = mean_loss(job, WINDOW), last = mean_loss(job, STEPS);
     ls_verdict_measured(out, last / first, falls_to.value, "of the first", falls_to.why);
     if (!(last <= falls_to.value * first)) {
-        ls_verdict_set(out, LS_FAIL, "mean loss %.4f of the first %d steps became %.4f", first,
-                       WINDOW, last);
+        ls_verdict_fail(out, "mean loss %.4f of the first %d steps became %.4f", first, WINDOW,
+                        last);
     } else {
-        ls_text_put(out->evidence, sizeof out->evidence,
-                    "mean loss of %d steps fell from %.3f to %.3f", WINDOW, first, last);
+        ls_verdict_pass(out, "mean loss of %d steps fell from %.3f to %.3f", WINDOW, first, last);
     }
 }
 
