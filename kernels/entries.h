@@ -1,5 +1,5 @@
-/* Functions that every backend defines under the same name for the members of ls_backend_api of
- * that name (kernels.h). */
+/* Functions that every backend defines under the same name, for its table (kernels.h,
+ * ls_backend_api). */
 #ifndef LS_ENTRIES_H
 #define LS_ENTRIES_H
 
@@ -20,10 +20,12 @@ ls_status ls_plan_forward(ls_plan *plan, ls_stream *stream, const float *input,
                           const int64_t *target);
 ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_grad_ready *ready,
                            void *context);
-ls_status ls_plan_export(ls_plan *plan, ls_stream *stream, ls_export what, int index, void *host,
+
+/* export.c, force.c: plan_export and plan_force. */
+ls_status ls_export_copy(ls_plan *plan, ls_stream *stream, ls_export what, int index, void *host,
                          int64_t bytes);
-ls_status ls_plan_force(ls_plan *plan, ls_stream *stream, int branch, const void *host,
-                        int64_t bytes);
+ls_status ls_force_branch(ls_plan *plan, ls_stream *stream, int branch, const void *host,
+                          int64_t bytes);
 
 /* multi.c, multi.cu. Types other than f32, f16 and bf16 are a bug. */
 ls_status ls_multi_scale(ls_backend *backend, ls_stream *stream, ls_tensor tensor, float factor);
@@ -45,7 +47,7 @@ ls_status ls_multi_scaler_update(ls_backend *backend, ls_stream *stream,
     .plan_create = ls_plan_create, .plan_destroy = ls_plan_destroy, .plan_info = ls_plan_describe, \
     .plan_bind = ls_plan_bind, .plan_params_changed = ls_plan_params_changed,                      \
     .plan_forward = ls_plan_forward, .plan_backward = ls_plan_backward,                            \
-    .plan_export = ls_plan_export, .plan_force = ls_plan_force, .scale = ls_multi_scale,           \
+    .plan_export = ls_export_copy, .plan_force = ls_force_branch, .scale = ls_multi_scale,         \
     .convert = ls_multi_convert, .accumulate = ls_multi_accumulate,                                \
     .unscale_check = ls_multi_unscale_check, .optimizer_step = ls_multi_optimizer_step,            \
     .scaler_update = ls_multi_scaler_update

@@ -194,45 +194,45 @@ typedef enum ls_export {
                              it */
 } ls_export;
 
-/* ---- what a plan does, for those who check it ------------------------------------------------ */
+/* ---- observing a plan ------------------------------------------------------------------------ */
 
 /* One operation as it is enqueued. Below, "type" is that of activations. */
-typedef enum ls_watch_kind {
-    LS_WATCH_IMAGE,        /* y = x, f32 NCHW -> NHWC of type, rounded; channels beyond are 0 */
-    LS_WATCH_WEIGHT,       /* w = weight[0], [out][in][k][k] -> [out][k][k][in] of type, rounded */
-    LS_WATCH_CONV,         /* y = x * w [+ bias]; linear: of 1x1 images */
-    LS_WATCH_CONV_DATA,    /* dx from dy and w; added to dy2, in place, where that is there */
-    LS_WATCH_CONV_WEIGHTS, /* dw, [out][k][k][in] of type, from x and dy */
-    LS_WATCH_UNPACK,       /* weight_grad[0], [out][in][k][k], = dw */
-    LS_WATCH_BIAS,         /* bias_grad[0] = sum of dy over images, rounded to type */
-    LS_WATCH_NORM,         /* y = relu(norm(x) [+ residual | + norm(residual)]); mask */
-    LS_WATCH_NORM_BACK,    /* g = gated(dy [+ dy2]); parameters' gradients; dx, dx2 */
-    LS_WATCH_ADD,          /* y = [relu](x [+ residual]); mask where relu */
-    LS_WATCH_GATE,         /* g = gated(dy [+ dy2]) */
-    LS_WATCH_POOL,         /* y = max over windows; tap */
-    LS_WATCH_POOL_BACK,    /* dx from dy by tap */
-    LS_WATCH_SHORTCUT,     /* y = every stride-th pixel of x; further channels are 0 */
-    LS_WATCH_SHORTCUT_BACK,
-    LS_WATCH_AVERAGE, /* y = mean of x over pixels */
-    LS_WATCH_AVERAGE_BACK,
-    LS_WATCH_LOSS,      /* state->loss from x and target */
-    LS_WATCH_LOSS_BACK, /* dx = (softmax(x) - onehot) / images * state->loss_scale * factor */
-    LS_WATCH_KINDS,
-} ls_watch_kind;
+typedef enum ls_observed_kind {
+    LS_OBSERVED_IMAGE,     /* y = x, f32 NCHW -> NHWC of type, rounded; channels beyond are 0 */
+    LS_OBSERVED_WEIGHT,    /* w = weight[0], [out][in][k][k] -> [out][k][k][in] of type, rounded */
+    LS_OBSERVED_CONV,      /* y = x * w [+ bias]; linear: of 1x1 images */
+    LS_OBSERVED_CONV_DATA, /* dx from dy and w; added to dy2, in place, where that is there */
+    LS_OBSERVED_CONV_WEIGHTS, /* dw, [out][k][k][in] of type, from x and dy */
+    LS_OBSERVED_UNPACK,       /* weight_grad[0], [out][in][k][k], = dw */
+    LS_OBSERVED_BIAS,         /* bias_grad[0] = sum of dy over images, rounded to type */
+    LS_OBSERVED_NORM,         /* y = relu(norm(x) [+ residual | + norm(residual)]); mask */
+    LS_OBSERVED_NORM_BACK,    /* g = gated(dy [+ dy2]); parameters' gradients; dx, dx2 */
+    LS_OBSERVED_ADD,          /* y = [relu](x [+ residual]); mask where relu */
+    LS_OBSERVED_GATE,         /* g = gated(dy [+ dy2]) */
+    LS_OBSERVED_POOL,         /* y = max over windows; tap */
+    LS_OBSERVED_POOL_BACK,    /* dx from dy by tap */
+    LS_OBSERVED_SHORTCUT,     /* y = every stride-th pixel of x; further channels are 0 */
+    LS_OBSERVED_SHORTCUT_BACK,
+    LS_OBSERVED_AVERAGE, /* y = mean of x over pixels */
+    LS_OBSERVED_AVERAGE_BACK,
+    LS_OBSERVED_LOSS,      /* state->loss from x and target */
+    LS_OBSERVED_LOSS_BACK, /* dx = (softmax(x) - onehot) / images * state->loss_scale * factor */
+    LS_OBSERVED_KINDS,
+} ls_observed_kind;
 
 /* Of one batch norm, values of its channels. */
-typedef struct ls_watch_norm {
+typedef struct ls_observed_norm {
     int layer;
     ls_tensor weight, bias, running_mean, running_var, weight_grad, bias_grad;
     const float *mean, *inv_std; /* of the batch, kept for backward */
     float epsilon, momentum;
-} ls_watch_norm;
+} ls_observed_norm;
 
 /* Operands and results in backend memory, NULL where there is none. Activations are NHWC. The
  * image-side geometry is in_*, the other out_*, in backward too; channels are those stored, of the
  * image and its weights `plain_channels` of them are real. */
-typedef struct ls_watch {
-    ls_watch_kind kind;
+typedef struct ls_observed {
+    ls_observed_kind kind;
     int layer; /* of the network; -1: several */
     ls_dtype type;
     int images, in_channels, plain_channels, in_height, in_width;
@@ -248,16 +248,17 @@ typedef struct ls_watch {
     void *g; /* NORM_BACK: NULL where it is not stored; may be dx, dy or dy2 */
     void *dx, *dx2, *dw;
     ls_tensor weight, weight_grad, bias_grad; /* of WEIGHT, UNPACK, BIAS */
-    ls_watch_norm norm[2];                    /* [1] where dual */
+    ls_observed_norm norm[2];                 /* [1] where dual */
     int norm_group;                           /* ranks that share statistics */
     const int64_t *target;
     const ls_step_state *state;
     float factor;
-} ls_watch;
+} ls_observed;
 
 /* Called on the host before (`after` false) and after each operation has been enqueued on `stream`:
  * what is enqueued before finds the operands, what is enqueued after the results. */
-typedef ls_status ls_watch_fn(void *context, ls_stream *stream, const ls_watch *what, bool after);
+typedef ls_status ls_observe_fn(void *context, ls_stream *stream, const ls_observed *what,
+                                bool after);
 
 /* ---- multi-tensor operations ----------------------------------------------------------------- */
 
@@ -311,7 +312,7 @@ typedef struct ls_scaler_config {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { LS_BACKEND_ABI = 8 };
+enum { LS_BACKEND_ABI = 9 };
 
 typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */
@@ -393,7 +394,7 @@ typedef struct ls_backend_api {
     ls_status (*scaler_update)(ls_backend *backend, ls_stream *stream,
                                const ls_scaler_config *config, ls_step_state *state);
 
-    /* ---- for devices that work beside the host; all NULL on the CPU ---- */
+    /* ---- of asynchronous devices; all NULL on the CPU ---- */
 
     /* Memory of the host that the device can copy from and to while it computes. */
     ls_status (*host_alloc)(ls_backend *backend, int64_t bytes, const char *purpose, void **out);
@@ -412,37 +413,37 @@ typedef struct ls_backend_api {
     void *(*stream_native)(ls_stream *stream);
     void *(*event_native)(ls_event *event);
 
-    /* A batch in backend memory at one of `places` (2 unless plan_places said otherwise). plan_load
-     * copies it there beside what `stream` does; input and target may be reused once
-     * plan_loaded has returned. plan_forward_loaded makes the stream wait for that copy. */
-    ls_status (*plan_places)(ls_plan *plan, int places);
-    ls_status (*plan_load)(ls_plan *plan, int place, const float *input, const int64_t *target);
-    ls_status (*plan_loaded)(ls_plan *plan, int place); /* the host waits for the copy */
-    ls_status (*plan_forward_loaded)(ls_plan *plan, ls_stream *stream, int place);
-    /* Recorded into a graph, plan_forward_loaded leaves the place's copy out, which is another one
-     * at each launch. Before a launch the stream waits for the copy, after it the place is free for
-     * the next one. */
-    ls_status (*plan_take)(ls_plan *plan, ls_stream *stream, int place);
-    ls_status (*plan_give)(ls_plan *plan, ls_stream *stream, int place);
-    /* Engines chosen for products, a line each, and the same taken over from another rank. The text
-     * is the plan's. */
-    ls_status (*plan_choices)(ls_plan *plan, const char **text);
-    ls_status (*plan_choose)(ls_plan *plan, const char *text);
+    /* Batches in backend memory, in slots of the plan (2 unless batch_slots sets another number).
+     * batch_load copies one while `stream` computes; input and target may be reused once
+     * batch_loaded has returned. plan_forward_loaded makes the stream wait for that copy. */
+    ls_status (*batch_slots)(ls_plan *plan, int slots);
+    ls_status (*batch_load)(ls_plan *plan, int slot, const float *input, const int64_t *target);
+    ls_status (*batch_loaded)(ls_plan *plan, int slot); /* the host waits for the copy */
+    ls_status (*plan_forward_loaded)(ls_plan *plan, ls_stream *stream, int slot);
+    /* Around the launch of a graph that holds plan_forward_loaded, whose waits are not captured,
+     * because each launch reads another copy: the stream waits for the slot's copy; and the slot
+     * may be loaded again once the stream has come here. */
+    ls_status (*batch_wait)(ls_plan *plan, ls_stream *stream, int slot);
+    ls_status (*batch_release)(ls_plan *plan, ls_stream *stream, int slot);
+    /* The engines chosen for products as text, a line each, and the choice of another rank taken
+     * over. The text belongs to the plan. */
+    ls_status (*engines_export)(ls_plan *plan, const char **text);
+    ls_status (*engines_import)(ls_plan *plan, const char *text);
 
-    /* No wait of the host for the device (event_wait, stream_wait, plan_export, ...) is a bare one,
-     * because what the device waits for may be another rank that is dead: while one lasts, `look`
-     * is called again and again with the seconds waited so far, and a status that is not LS_OK ends
-     * the wait with it. One at a time; look NULL: none. */
-    void (*watch)(ls_backend *backend, ls_status (*look)(void *context, double waited_s),
-                  void *context);
+    /* The device may be waiting for another rank, which may be dead. So while the host waits for
+     * the device (event_wait, stream_wait, plan_export, ...), `on_wait` is called again and again
+     * with the seconds waited so far; a status other than LS_OK ends the wait with that status.
+     * There is one hook; NULL removes it. */
+    void (*set_wait_hook)(ls_backend *backend, ls_status (*on_wait)(void *context, double waited_s),
+                          void *context);
 
     /* Names what the host does from push to pop, for a profiler that is attached. */
     void (*range_push)(ls_backend *backend, const char *name);
     void (*range_pop)(ls_backend *backend);
 
-    /* From now on each operation of the plan is told; watcher NULL: none. Not while a graph is
-     * recorded. */
-    void (*plan_watch)(ls_plan *plan, ls_watch_fn *watcher, void *context);
+    /* From now on the observer is called around each operation of the plan; NULL removes it. Not
+     * while a graph is recorded. */
+    void (*plan_observe)(ls_plan *plan, ls_observe_fn *observer, void *context);
 } ls_backend_api;
 
 /* The one symbol a backend's shared object exports. */

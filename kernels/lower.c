@@ -365,6 +365,15 @@ double ls_lower_product_flops(const ls_lower *lower, const ls_op *op)
     return forward * (in->wants_gradient ? 3 : 2);
 }
 
+double ls_lower_flops(const ls_lower *lower)
+{
+    double flops = 0;
+    for (int i = 0; i < lower->op_count; i++) {
+        flops += ls_lower_product_flops(lower, &lower->op[i]);
+    }
+    return flops;
+}
+
 void ls_lower_describe_norm(const ls_lower *lower, const ls_op *op, char *text, size_t bytes)
 {
     const ls_layer *layer = lower->network->layer;

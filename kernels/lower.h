@@ -25,6 +25,8 @@ ls_op *ls_lower_op_of_branch(const ls_lower *lower, int branch);
 int ls_lower_layer_of_branch(const ls_network *network, int branch, ls_layer_kind kind);
 /* Flops of one operation, forward and backward, 2 per multiply-add; 0 for all but products. */
 double ls_lower_product_flops(const ls_lower *lower, const ls_op *op);
+/* The same of the whole network. */
+double ls_lower_flops(const ls_lower *lower);
 /* "layer1.0.bn2 + add + relu: one pass": the layers fused into a norm's operation. */
 void ls_lower_describe_norm(const ls_lower *lower, const ls_op *op, char *text, size_t bytes);
 

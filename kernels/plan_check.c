@@ -1,9 +1,35 @@
 #include "plan_check.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "kernels/core/log.h"
 #include "lower.h"
 
-ls_status ls_plan_check_binding(const ls_network *network, const ls_plan_binding *binding)
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+ls_status ls_plan_tensors_create(const ls_network *network, ls_plan_tensors *out)
+{
+    size_t params = (size_t)network->param_count, buffers = (size_t)network->buffer_count;
+    out->param = calloc(params + 1, sizeof *out->param);
+    out->grad = calloc(params + 1, sizeof *out->grad);
+    out->buffer = calloc(buffers + 1, sizeof *out->buffer);
+    if (out->param == NULL || out->grad == NULL || out->buffer == NULL) {
+        ls_log_error("no memory for a plan of %zu parameters", params);
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}
+
+void ls_plan_tensors_free(ls_plan_tensors *tensors)
+{
+    free(tensors->param);
+    free(tensors->grad);
+    free(tensors->buffer);
+}
+
+ls_status ls_plan_tensors_bind(const ls_network *network, const ls_plan_binding *binding,
+                               ls_plan_tensors *tensors)
 {
     for (int i = 0; i < network->param_count; i++) {
         int64_t count = ls_shape_count(&network->param[i].shape);
@@ -15,6 +41,11 @@ ls_status ls_plan_check_binding(const ls_network *network, const ls_plan_binding
             return LS_ERR_USAGE;
         }
     }
+    size_t params = (size_t)network->param_count, buffers = (size_t)network->buffer_count;
+    memcpy(tensors->param, binding->param, params * sizeof *tensors->param);
+    memcpy(tensors->grad, binding->grad, params * sizeof *tensors->grad);
+    memcpy(tensors->buffer, binding->buffer, buffers * sizeof *tensors->buffer);
+    tensors->state = binding->state;
     return LS_OK;
 }
 

@@ -1,12 +1,24 @@
-/* Checks of a caller's arguments that all backends share: counts of tensors, numbers of branches
- * and layers, sizes of buffers. Every error is logged with the given and the expected value. */
+/* What every backend's plan takes from its caller: the tensors it is bound to, and the checks of
+ * counts, branch and layer numbers and buffer sizes. An error is logged with the value given and
+ * the one required. */
 #ifndef LS_PLAN_CHECK_H
 #define LS_PLAN_CHECK_H
 
 #include "lowered.h"
 
-/* plan_bind: every parameter has its count of values and of gradients; else LS_ERR_USAGE. */
-ls_status ls_plan_check_binding(const ls_network *network, const ls_plan_binding *binding);
+/* A plan's own copy of its binding (kernels.h, ls_plan_binding). */
+typedef struct ls_plan_tensors {
+    ls_tensor *param, *grad; /* [param_count] */
+    ls_tensor *buffer;       /* [buffer_count] */
+    ls_step_state *state;    /* NULL until bound */
+} ls_plan_tensors;
+
+/* Allocates the arrays; LS_ERR_INFRA without memory (then free it all the same). */
+ls_status ls_plan_tensors_create(const ls_network *network, ls_plan_tensors *out);
+void ls_plan_tensors_free(ls_plan_tensors *tensors);
+/* plan_bind. LS_ERR_USAGE where a parameter has another number of values or gradients. */
+ls_status ls_plan_tensors_bind(const ls_network *network, const ls_plan_binding *binding,
+                               ls_plan_tensors *tensors);
 
 /* plan_export: the slot that `index` means. LS_ERR_USAGE if there is no such branch or `bytes`
  * is not the size of the result, LS_ERR_UNSUPPORTED for a layer whose output is not stored. */

@@ -326,7 +326,7 @@ static ls_status try_absent(program *p)
 
 /* ---- start and end --------------------------------------------------------------------------- */
 
-static ls_status look_after_peers(void *context, double waited_s)
+static ls_status on_wait(void *context, double waited_s)
 {
     program *p = context;
     (void)waited_s; /* every operation has a deadline of its own */
@@ -347,8 +347,8 @@ static ls_status open_device(program *p)
                                   .local_rank = p->world.machine_rank,
                                   .oversubscribe = p->world.oversubscribe};
     LS_TRY(ls_device_open(device, &options, &p->device));
-    if (p->device.api->watch != NULL) {
-        p->device.api->watch(p->device.backend, look_after_peers, p);
+    if (p->device.api->set_wait_hook != NULL) {
+        p->device.api->set_wait_hook(p->device.backend, on_wait, p);
     }
     p->peer.backend_api = p->device.api;
     p->peer.backend = p->device.backend;
@@ -425,8 +425,8 @@ int main(int argc, char **argv)
     if (status == LS_OK) {
         status = run(&p);
     }
-    if (p.device.api != NULL && p.device.api->watch != NULL) {
-        p.device.api->watch(p.device.backend, NULL, NULL);
+    if (p.device.api != NULL && p.device.api->set_wait_hook != NULL) {
+        p.device.api->set_wait_hook(p.device.backend, NULL, NULL);
     }
     if (p.peer.comm != NULL) {
         p.peer.api->close(p.peer.comm);

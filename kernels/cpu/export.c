@@ -1,9 +1,8 @@
-#include "export.h"
-
 #include <string.h>
 
-#include "kernels/plan_check.h"
+#include "kernels/entries.h"
 #include "kernels/lower.h"
+#include "plan_data.h"
 
 static float stored_value(const ls_plan *plan, int slot, int64_t index)
 {
@@ -57,9 +56,12 @@ static void export_activation(const ls_plan *plan, int slot, float *host)
     }
 }
 
-ls_status ls_export_copy(ls_plan *plan, ls_export what, int index, void *host, int64_t bytes)
+ls_status ls_export_copy(ls_plan *plan, ls_stream *stream, ls_export what, int index, void *host,
+                         int64_t bytes)
 {
+    (void)stream;
     int slot = 0;
+    LS_ASSERT(plan->forward_done);
     LS_TRY(ls_plan_check_export(&plan->lower, what, index, bytes, &slot));
     switch (what) {
     case LS_EXPORT_LOGITS:

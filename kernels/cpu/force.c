@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
-#include "kernels/plan_check.h"
+#include "kernels/entries.h"
 
 /* to[i] = open[i] ? from[i] : 0, bits unchanged. */
 static void gate(const ls_plan *plan, const ls_op *op, const void *from, void *to)
@@ -89,8 +89,10 @@ static ls_status force_pool(const ls_plan *plan, const ls_op *op, const int32_t 
     return LS_OK;
 }
 
-ls_status ls_force_branch(ls_plan *plan, int branch, const void *host, int64_t bytes)
+ls_status ls_force_branch(ls_plan *plan, ls_stream *stream, int branch, const void *host,
+                          int64_t bytes)
 {
+    (void)stream;
     const ls_op *op = NULL;
     LS_TRY(ls_plan_check_force(&plan->lower, branch, host, bytes, &op));
     ls_work *work = ls_plan_work(plan, op);

@@ -29,7 +29,7 @@ ls_status ls_loss_linear_forward(ls_plan *plan, const ls_op *op)
     ls_conv *conv = ls_plan_work(plan, op)->conv;
     LS_TRY(ls_conv_forward_wide(conv, ls_plan_at(plan, op->in), plan->logits));
     for (int64_t i = 0; i < out->count; i++) {
-        plan->logits[i] += bias_of(plan, &plan->param[layer->bias], i % out->channels);
+        plan->logits[i] += bias_of(plan, &plan->bound.param[layer->bias], i % out->channels);
     }
     const ls_loops *loops = plan->backend->loops;
     loops->narrow(plan->options.activation, plan->logits, ls_plan_at(plan, op->out), out->count);
@@ -46,7 +46,7 @@ ls_status ls_loss_linear_backward(ls_plan *plan, const ls_op *op)
     ls_simple_backward(plan, op);
     ls_conv *conv = ls_plan_work(plan, op)->conv;
     const char *dy = ls_plan_grad(plan, op->g);
-    const ls_tensor *bias = &plan->param_grad[layer->bias];
+    const ls_tensor *bias = &plan->bound.grad[layer->bias];
     for (int c = 0; c < out->channels; c++) {
         double sum = 0;
         for (int n = 0; n < plan->options.batch; n++) {
@@ -62,7 +62,7 @@ ls_status ls_loss_linear_backward(ls_plan *plan, const ls_op *op)
     }
     plan->ready.done[layer->bias] = true;
     LS_TRY(ls_conv_backward_weights(conv, ls_plan_at(plan, op->in), dy,
-                                    &plan->param_grad[layer->weight]));
+                                    &plan->bound.grad[layer->weight]));
     plan->ready.done[layer->weight] = true;
     if (op->dx != LS_NO_BUFFER) {
         LS_TRY(ls_conv_backward_data(conv, ls_plan_grad(plan, op->dx), dy));
@@ -97,7 +97,7 @@ ls_status ls_loss_forward(ls_plan *plan, const ls_op *op, const int64_t *target)
         total += (double)(logf((float)sum) - (row[target[n]] - most));
         plan->target[n] = target[n];
     }
-    plan->state->loss = (float)(total / batch);
+    plan->bound.state->loss = (float)(total / batch);
     return LS_OK;
 }
 
@@ -106,7 +106,8 @@ void ls_loss_backward(ls_plan *plan, const ls_op *op, float factor)
 {
     int classes = plan->lower.slot[op->in].channels, batch = plan->options.batch;
     ls_dtype type = plan->options.activation;
-    float scale = plan->state->loss_scale * factor / LS_PLANT(loss_summed, (float)batch, 1.0f);
+    float loss_scale = plan->bound.state->loss_scale;
+    float scale = loss_scale * factor / LS_PLANT(loss_summed, (float)batch, 1.0f);
     char *dx = ls_plan_grad(plan, op->dx);
     for (int n = 0; n < batch; n++) {
         const float *row = plan->logits + (int64_t)n * classes;
@@ -116,8 +117,7 @@ void ls_loss_backward(ls_plan *plan, const ls_op *op, float factor)
             p = LS_PLANT(softmax_in_half, p, ls_half_fp16_to_f32(ls_half_f32_to_fp16(p)));
             float g = (p - (j == plan->target[n] ? 1.0f : 0.0f)) * scale;
             g = LS_PLANT(scaled_after_cast, g,
-                         ls_half_fp16_to_f32(ls_half_f32_to_fp16(g / plan->state->loss_scale)) *
-                             plan->state->loss_scale);
+                         ls_half_fp16_to_f32(ls_half_f32_to_fp16(g / loss_scale)) * loss_scale);
             size_t index = (size_t)n * (size_t)classes + (size_t)j;
             plan->backend->loops->narrow(type, &g, dx + index * ls_dtype_bytes(type), 1);
         }

@@ -131,8 +131,8 @@ static void spread(float *lanes, int block, const float *value)
 static void finish_statistics(ls_plan *plan, const field *f, ls_norm *norm, int b)
 {
     const ls_layer *layer = &plan->network->layer[norm->layer];
-    const ls_tensor *running_mean = &plan->buffer[layer->running_mean];
-    const ls_tensor *running_var = &plan->buffer[layer->running_var];
+    const ls_tensor *running_mean = &plan->bound.buffer[layer->running_mean];
+    const ls_tensor *running_var = &plan->bound.buffer[layer->running_var];
     double momentum = (double)layer->momentum;
     double unbiased = norm->count > 1 ? norm->count / (norm->count - 1) : 1;
     unbiased = LS_PLANT(biased_running_var, unbiased, 1.0);
@@ -146,14 +146,14 @@ static void finish_statistics(ls_plan *plan, const field *f, ls_norm *norm, int 
                             (double)ls_half_fp16_to_f32(ls_half_f32_to_fp16((float)variance)));
         double inv_std = LS_PLANT(norm_epsilon_outside, 1 / sqrt(variance + (double)layer->epsilon),
                                   1 / (sqrt(variance) + (double)layer->epsilon));
-        double factor = (double)read_value(plan, &plan->param[layer->weight], c) * inv_std;
+        double factor = (double)read_value(plan, &plan->bound.param[layer->weight], c) * inv_std;
         norm->inv_std[c] = (float)inv_std;
         mean[l] = (float)mu;
         norm->mean_error[c] = (float)((double)mean[l] - mu);
         scale[l] = (float)factor;
         /* the bias takes back what rounding the mean moved: the same for a whole channel, that
          * error would not average out */
-        bias[l] = (float)((double)read_value(plan, &plan->param[layer->bias], c) +
+        bias[l] = (float)((double)read_value(plan, &plan->bound.param[layer->bias], c) +
                           (double)norm->mean_error[c] * factor);
         double old_mean = (double)read_value(plan, running_mean, c);
         double old_var = (double)read_value(plan, running_var, c);
@@ -303,8 +303,8 @@ static void store_gradients(ls_plan *plan, const field *f, const ls_norm *norm, 
     for (int c = b * f->block; c < (b + 1) * f->block; c++) {
         double all_x = LS_PLANT(sync_bn_weight_grad_summed, sum_x[c],
                                 plan->has_sync ? group_sum(plan, f, f->channels + c) : sum_x[c]);
-        write_value(plan, &plan->param_grad[layer->weight], c, all_x * (double)norm->inv_std[c]);
-        write_value(plan, &plan->param_grad[layer->bias], c, plan->partial[0][c]);
+        write_value(plan, &plan->bound.grad[layer->weight], c, all_x * (double)norm->inv_std[c]);
+        write_value(plan, &plan->bound.grad[layer->bias], c, plan->partial[0][c]);
     }
 }
 
@@ -333,7 +333,7 @@ static void back_coefficients(ls_plan *plan, const field *f, ls_norm *norm, cons
         double total = group ? group_sum(plan, f, channel) : plan->partial[0][channel];
         double total_x = group ? group_sum(plan, f, f->channels + channel) : sum_x[channel];
         double inv_std = (double)norm->inv_std[channel];
-        double weight = (double)read_value(plan, &plan->param[layer->weight], channel);
+        double weight = (double)read_value(plan, &plan->bound.param[layer->weight], channel);
         a[l] = (float)(weight * inv_std);
         c[l] = (float)(-weight * inv_std * inv_std * inv_std * total_x / norm->count);
         /* from the rounded a and c, so that the gradients of a channel still sum to zero */

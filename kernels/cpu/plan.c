@@ -1,13 +1,9 @@
 #include <omp.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "kernels/core/log.h"
 #include "kernels/entries.h"
 #include "kernels/lower.h"
-#include "kernels/plan_check.h"
-#include "export.h"
-#include "force.h"
 #include "loss.h"
 #include "norm.h"
 #include "parallel.h"
@@ -24,22 +20,6 @@ static void use_threads(const ls_plan *plan)
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
-
-static ls_status host_lists(ls_plan *plan)
-{
-    size_t params = (size_t)plan->network->param_count,
-           buffers = (size_t)plan->network->buffer_count;
-    plan->param = calloc(params + 1, sizeof *plan->param);
-    plan->param_grad = calloc(params + 1, sizeof *plan->param_grad);
-    plan->buffer = calloc(buffers + 1, sizeof *plan->buffer);
-    plan->fusions = calloc(1, FUSIONS_BYTES);
-    if (plan->param == NULL || plan->param_grad == NULL || plan->buffer == NULL ||
-        plan->fusions == NULL) {
-        ls_log_error("no memory for a plan of %zu parameters", params);
-        return LS_ERR_INFRA;
-    }
-    return LS_OK;
-}
 
 ls_status ls_plan_create(ls_backend *backend, const ls_network *network,
                          const ls_plan_options *options, ls_plan **out)
@@ -59,7 +39,13 @@ ls_status ls_plan_create(ls_backend *backend, const ls_network *network,
     plan->options.norm_sync = NULL;
     use_threads(plan);
     ls_status status = LS_OK;
-    LS_TRY_GOTO(status, host_lists(plan), destroy);
+    plan->fusions = calloc(1, FUSIONS_BYTES);
+    if (plan->fusions == NULL) {
+        ls_log_error("no memory for the description of a plan");
+        status = LS_ERR_INFRA;
+        goto destroy;
+    }
+    LS_TRY_GOTO(status, ls_plan_tensors_create(network, &plan->bound), destroy);
     LS_TRY_GOTO(status, ls_work_create(plan), destroy);
     LS_TRY_GOTO(status, ls_ready_create(network, &plan->ready), destroy);
     ls_work_describe(plan, plan->fusions, FUSIONS_BYTES);
@@ -77,9 +63,7 @@ void ls_plan_destroy(ls_plan *plan)
     }
     ls_work_destroy(plan);
     ls_ready_free(&plan->ready);
-    free(plan->param);
-    free(plan->param_grad);
-    free(plan->buffer);
+    ls_plan_tensors_free(&plan->bound);
     free(plan->fusions);
     free(plan);
 }
@@ -89,22 +73,13 @@ void ls_plan_describe(ls_plan *plan, ls_plan_info *out)
     *out = (ls_plan_info){
         .activation_bytes = (int64_t)(plan->activations.bytes + plan->gradients.bytes),
         .workspace_bytes = (int64_t)(plan->packed.bytes + plan->norms.bytes + plan->scratch_bytes),
+        .flops = ls_lower_flops(&plan->lower),
         .fusions = plan->fusions};
-    for (int i = 0; i < plan->lower.op_count; i++) {
-        out->flops += ls_lower_product_flops(&plan->lower, &plan->lower.op[i]);
-    }
 }
 
 ls_status ls_plan_bind(ls_plan *plan, const ls_plan_binding *binding)
 {
-    LS_TRY(ls_plan_check_binding(plan->network, binding));
-    const ls_network *network = plan->network;
-    memcpy(plan->param, binding->param, (size_t)network->param_count * sizeof *plan->param);
-    memcpy(plan->param_grad, binding->grad,
-           (size_t)network->param_count * sizeof *plan->param_grad);
-    memcpy(plan->buffer, binding->buffer, (size_t)network->buffer_count * sizeof *plan->buffer);
-    plan->state = binding->state;
-    return LS_OK;
+    return ls_plan_tensors_bind(plan->network, binding, &plan->bound);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -112,13 +87,13 @@ ls_status ls_plan_bind(ls_plan *plan, const ls_plan_binding *binding)
 ls_status ls_plan_params_changed(ls_plan *plan, ls_stream *stream)
 {
     (void)stream;
-    LS_ASSERT(plan->state != NULL);
+    LS_ASSERT(plan->bound.state != NULL);
     use_threads(plan);
     for (int i = 0; i < plan->lower.op_count; i++) {
         ls_conv *conv = plan->work[i].conv;
         if (conv != NULL) {
             const ls_layer *layer = &plan->network->layer[plan->lower.op[i].layer];
-            LS_TRY(ls_conv_pack(conv, &plan->param[layer->weight]));
+            LS_TRY(ls_conv_pack(conv, &plan->bound.param[layer->weight]));
         }
     }
     return LS_OK;
@@ -146,7 +121,7 @@ static ls_status forward_op(ls_plan *plan, ls_stream *stream, const ls_op *op,
 ls_status ls_plan_forward(ls_plan *plan, ls_stream *stream, const float *input,
                           const int64_t *target)
 {
-    LS_ASSERT(plan->state != NULL);
+    LS_ASSERT(plan->bound.state != NULL);
     use_threads(plan);
     int image = plan->lower.slot_of_layer[0];
     ls_parallel_narrow(plan->backend, plan->options.activation, input, ls_plan_at(plan, image),
@@ -164,7 +139,7 @@ static ls_status backward_conv(ls_plan *plan, const ls_op *op, ls_grad_ready *re
     ls_conv *conv = ls_plan_work(plan, op)->conv;
     ls_simple_backward(plan, op);
     LS_TRY(ls_conv_backward_weights(conv, ls_plan_at(plan, op->in), ls_plan_grad(plan, op->g),
-                                    &plan->param_grad[layer->weight]));
+                                    &plan->bound.grad[layer->weight]));
     plan->ready.done[layer->weight] = true;
     LS_TRY(ls_ready_report(&plan->ready, ready, context));
     if (op->dx == LS_NO_BUFFER) {
@@ -202,19 +177,4 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
     }
     LS_ASSERT(plan->ready.reported == plan->ready.count);
     return LS_OK;
-}
-
-ls_status ls_plan_export(ls_plan *plan, ls_stream *stream, ls_export what, int index, void *host,
-                         int64_t bytes)
-{
-    (void)stream;
-    LS_ASSERT(plan->forward_done);
-    return ls_export_copy(plan, what, index, host, bytes);
-}
-
-ls_status ls_plan_force(ls_plan *plan, ls_stream *stream, int branch, const void *host,
-                        int64_t bytes)
-{
-    (void)stream;
-    return ls_force_branch(plan, branch, host, bytes);
 }

@@ -6,6 +6,7 @@
 
 #include "kernels/core/arena.h"
 #include "kernels/lowered.h"
+#include "kernels/plan_check.h"
 #include "kernels/ready.h"
 #include "backend.h"
 #include "conv.h"
@@ -57,8 +58,7 @@ struct ls_plan {
     float *row_scale;   /* loss: maximum and log of the sum per sample, [N][2] */
     int64_t *target;    /* [N] */
     float *logits;      /* [N][classes] f32 */
-    ls_tensor *param, *param_grad, *buffer; /* bound; NULL before */
-    ls_step_state *state;
+    ls_plan_tensors bound;
     ls_ready ready;
     bool forward_done;
     char *fusions;

@@ -33,9 +33,8 @@ struct ls_backend {
     /* A device that is not there: plans of convolutions are made for what this describes, without
      * dnn, and cannot be executed. NULL but in a test. */
     cudnnBackendDescriptor_t described;
-    ls_status (*look)(void *context,
-                      double waited_s); /* while the host waits; NULL: nobody looks */
-    void *look_context;
+    ls_status (*on_wait)(void *context, double waited_s); /* called while the host waits, or NULL */
+    void *on_wait_context;
 };
 
 struct ls_stream {
@@ -68,10 +67,10 @@ void ls_cuda_give(void *memory);
 ls_status ls_cuda_take_host(int64_t bytes, const char *purpose, void **out);
 void ls_cuda_give_host(void *memory);
 
-/* cuda_wait.c: the host waits for the device, watched (kernels.h, `watch`). */
+/* cuda_wait.c: the host waits for the device and calls the hook (kernels.h, set_wait_hook). */
 ls_status ls_cuda_wait_event(ls_backend *backend, cudaEvent_t event);
 ls_status ls_cuda_wait_stream(ls_backend *backend, cudaStream_t stream);
-/* The stream marks the event; where it is being recorded, each launch of the graph does. */
+/* Records the event on the stream; captured into a graph, each launch records it. */
 ls_status ls_cuda_mark_event(cudaStream_t stream, cudaEvent_t event);
 
 #ifdef __cplusplus

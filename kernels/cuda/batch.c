@@ -1,5 +1,5 @@
-/* Batches on their way to the device: a copying stream brings the next one while the computing
- * stream is at this one. Two events of each place keep them apart. */
+/* Batches in device memory: a copying stream fills the slot of the next batch while the computing
+ * stream reads another. Two events per slot order the two. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ static size_t target_bytes(const ls_plan *plan)
     return (size_t)plan->options.batch * sizeof(int64_t);
 }
 
-/* ---- places ---------------------------------------------------------------------------------- */
+/* ---- slots ----------------------------------------------------------------------------------- */
 
 static void free_batch(ls_batch *batch)
 {
@@ -57,13 +57,13 @@ static ls_status make_batch(const ls_plan *plan, ls_batch *batch)
     return LS_OK;
 }
 
-ls_status ls_batch_places(ls_plan *plan, int places)
+ls_status ls_batch_slots(ls_plan *plan, int slots)
 {
-    if (places < 1) {
-        ls_log_error("%d places for batches: 1 or more", places);
+    if (slots < 1) {
+        ls_log_error("%d slots for batches: 1 or more", slots);
         return LS_ERR_USAGE;
     }
-    if (places == plan->batch_count) {
+    if (slots == plan->batch_count) {
         return LS_OK;
     }
     for (int i = 0; i < plan->batch_count; i++) {
@@ -71,13 +71,13 @@ ls_status ls_batch_places(ls_plan *plan, int places)
         LS_TRY(ls_cuda_wait_event(plan->backend, plan->batch[i].used));
     }
     ls_batch_destroy(plan);
-    plan->batch = calloc((size_t)places, sizeof *plan->batch);
+    plan->batch = calloc((size_t)slots, sizeof *plan->batch);
     if (plan->batch == NULL) {
-        ls_log_error("no memory for %d places for batches", places);
+        ls_log_error("no memory for %d slots for batches", slots);
         return LS_ERR_INFRA;
     }
-    plan->batch_count = places;
-    for (int i = 0; i < places; i++) {
+    plan->batch_count = slots;
+    for (int i = 0; i < slots; i++) {
         ls_status status = make_batch(plan, &plan->batch[i]);
         if (status != LS_OK) {
             ls_batch_destroy(plan);
@@ -87,10 +87,10 @@ ls_status ls_batch_places(ls_plan *plan, int places)
     return LS_OK;
 }
 
-static ls_status check_place(const ls_plan *plan, int place)
+static ls_status check_slot(const ls_plan *plan, int slot)
 {
-    if (place < 0 || place >= plan->batch_count) {
-        ls_log_error("place %d for a batch: there are %d, from 0", place, plan->batch_count);
+    if (slot < 0 || slot >= plan->batch_count) {
+        ls_log_error("slot %d for a batch: there are %d, from 0", slot, plan->batch_count);
         return LS_ERR_USAGE;
     }
     return LS_OK;
@@ -131,13 +131,13 @@ static ls_status from_pinned(const ls_plan *plan, ls_batch *batch, const float *
     return LS_OK;
 }
 
-ls_status ls_batch_load(ls_plan *plan, int place, const float *input, const int64_t *target)
+ls_status ls_batch_load(ls_plan *plan, int slot, const float *input, const int64_t *target)
 {
-    LS_TRY(check_place(plan, place));
+    LS_TRY(check_slot(plan, slot));
     LS_TRY(check_target(plan, target));
-    ls_batch *batch = &plan->batch[place];
+    ls_batch *batch = &plan->batch[slot];
     cudaStream_t copy = plan->backend->copy;
-    /* then the pinned memory of the place is free */
+    /* then the pinned memory of the slot is free */
     LS_TRY(ls_cuda_wait_event(plan->backend, batch->loaded));
     LS_TRY(from_pinned(plan, batch, &input));
     memcpy(batch->host_target, target, target_bytes(plan));
@@ -149,46 +149,46 @@ ls_status ls_batch_load(ls_plan *plan, int place, const float *input, const int6
     return LS_OK;
 }
 
-ls_status ls_batch_wait(ls_plan *plan, int place)
+ls_status ls_batch_loaded(ls_plan *plan, int slot)
 {
-    LS_TRY(check_place(plan, place));
-    return ls_cuda_wait_event(plan->backend, plan->batch[place].loaded);
+    LS_TRY(check_slot(plan, slot));
+    return ls_cuda_wait_event(plan->backend, plan->batch[slot].loaded);
 }
 
 /* ---- into the plan --------------------------------------------------------------------------- */
 
-ls_status ls_batch_after(ls_plan *plan, ls_stream *stream, int place)
+ls_status ls_batch_wait(ls_plan *plan, ls_stream *stream, int slot)
 {
-    LS_TRY(check_place(plan, place));
-    LS_CUDA(cudaStreamWaitEvent(stream->native, plan->batch[place].loaded, cudaEventWaitDefault));
+    LS_TRY(check_slot(plan, slot));
+    LS_CUDA(cudaStreamWaitEvent(stream->native, plan->batch[slot].loaded, cudaEventWaitDefault));
     return LS_OK;
 }
 
-ls_status ls_batch_free(ls_plan *plan, ls_stream *stream, int place)
+ls_status ls_batch_release(ls_plan *plan, ls_stream *stream, int slot)
 {
-    LS_TRY(check_place(plan, place));
-    LS_CUDA(cudaEventRecord(plan->batch[place].used, stream->native));
+    LS_TRY(check_slot(plan, slot));
+    LS_CUDA(cudaEventRecord(plan->batch[slot].used, stream->native));
     return LS_OK;
 }
 
-/* What a graph holds waits for no event of another launch: which record of it would be meant when
- * the host is ahead is nothing to rely on. */
-ls_status ls_batch_take(ls_plan *plan, ls_stream *stream, int place)
+/* A captured step leaves the waits out: with the host ahead of the device it would be open which
+ * record of the event a launch waits for. */
+ls_status ls_batch_unpack(ls_plan *plan, ls_stream *stream, int slot)
 {
-    LS_TRY(check_place(plan, place));
-    ls_batch *batch = &plan->batch[place];
+    LS_TRY(check_slot(plan, slot));
+    ls_batch *batch = &plan->batch[slot];
     cudaStream_t s = stream->native;
     enum cudaStreamCaptureStatus capture;
     LS_CUDA(cudaStreamIsCapturing(s, &capture));
     bool recorded = capture != cudaStreamCaptureStatusNone;
-    int image = plan->lower.slot_of_layer[0];
-    const ls_slot *slot = &plan->lower.slot[image];
-    LS_TRY(recorded ? LS_OK : ls_batch_after(plan, stream, place));
-    LS_TRY(ls_watch_tell_image(plan, stream, batch->input, false));
-    LS_TRY(ls_input_pack(s, plan->options.activation, ls_plan_at(plan, image), batch->input,
-                         plan->options.batch, slot->channels, slot->height, slot->width));
-    LS_TRY(ls_watch_tell_image(plan, stream, batch->input, true));
+    int layer = plan->lower.slot_of_layer[0];
+    const ls_slot *image = &plan->lower.slot[layer];
+    LS_TRY(recorded ? LS_OK : ls_batch_wait(plan, stream, slot));
+    LS_TRY(ls_observe_image(plan, stream, batch->input, false));
+    LS_TRY(ls_input_pack(s, plan->options.activation, ls_plan_at(plan, layer), batch->input,
+                         plan->options.batch, image->channels, image->height, image->width));
+    LS_TRY(ls_observe_image(plan, stream, batch->input, true));
     LS_CUDA(cudaMemcpyAsync(plan->target, batch->target, target_bytes(plan),
                             cudaMemcpyDeviceToDevice, s));
-    return recorded ? LS_OK : ls_batch_free(plan, stream, place);
+    return recorded ? LS_OK : ls_batch_release(plan, stream, slot);
 }

@@ -56,10 +56,10 @@ static void choose_operands(ls_plan *plan, ls_weight *table)
         }
         const ls_layer *layer = &plan->network->layer[op->layer];
         ls_work *work = &plan->work[i];
-        ls_weight weight = weight_of(plan, op, &plan->param[layer->weight], work->packed);
+        ls_weight weight = weight_of(plan, op, &plan->bound.param[layer->weight], work->packed);
         work->operand = choose_operand(plan, &weight, table);
         if (op->kind == LS_OP_LINEAR) {
-            ls_weight bias = {.plain = plan->param[layer->bias],
+            ls_weight bias = {.plain = plan->bound.param[layer->bias],
                               .packed = work->packed_bias,
                               .out = layer->channels,
                               .in = 1,
@@ -141,13 +141,7 @@ release:
 
 ls_status ls_bind_tensors(ls_plan *plan, const ls_plan_binding *binding)
 {
-    LS_TRY(ls_plan_check_binding(plan->network, binding));
-    const ls_network *network = plan->network;
-    size_t params = (size_t)network->param_count;
-    memcpy(plan->param, binding->param, params * sizeof *plan->param);
-    memcpy(plan->param_grad, binding->grad, params * sizeof *plan->param_grad);
-    memcpy(plan->buffer, binding->buffer, (size_t)network->buffer_count * sizeof *plan->buffer);
-    plan->state = binding->state;
+    LS_TRY(ls_plan_tensors_bind(plan->network, binding, &plan->bound));
     for (int i = 0; i < plan->lower.op_count; i++) {
         if (plan->lower.op[i].kind == LS_OP_NORM) {
             ls_norm_prepare(plan, &plan->lower.op[i]);
@@ -171,7 +165,7 @@ ls_status ls_bind_pack(ls_plan *plan, cudaStream_t stream)
 static ls_weight gradient_of(const ls_plan *plan, const ls_op *op)
 {
     int weight = plan->network->layer[op->layer].weight;
-    return weight_of(plan, op, &plan->param_grad[weight], plan->packed_gradient);
+    return weight_of(plan, op, &plan->bound.grad[weight], plan->packed_gradient);
 }
 
 void *ls_bind_gradient(const ls_plan *plan, const ls_op *op)

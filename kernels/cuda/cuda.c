@@ -222,13 +222,13 @@ static void cuda_host_free(ls_backend *backend, void *memory)
 }
 
 /* A copy from or to memory that is not pinned waits on the host for all that is before it on the
- * stream (but a small one to the device, which is staged at once), and inside the driver nobody
- * watches. So that is waited for first, under the watch. */
+ * stream (but a small one to the device, which is staged at once), and inside the driver the wait
+ * hook is not called. So the stream is waited for first, with the hook. */
 static ls_status wait_where_driver_would(ls_backend *backend, ls_stream *stream, const void *host,
                                          int64_t staged_bytes, int64_t bytes)
 {
     struct cudaPointerAttributes what;
-    if (backend->look == NULL || bytes <= staged_bytes) {
+    if (backend->on_wait == NULL || bytes <= staged_bytes) {
         return LS_OK;
     }
     LS_CUDA(cudaPointerGetAttributes(&what, host));
@@ -348,11 +348,11 @@ static void *cuda_event_native(ls_event *event)
     return event->native;
 }
 
-static void cuda_watch(ls_backend *backend, ls_status (*look)(void *context, double waited_s),
-                       void *context)
+static void set_wait_hook(ls_backend *backend, ls_status (*on_wait)(void *context, double waited_s),
+                          void *context)
 {
-    backend->look = look;
-    backend->look_context = context;
+    backend->on_wait = on_wait;
+    backend->on_wait_context = context;
 }
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
@@ -452,18 +452,18 @@ static const ls_backend_api table = {
     .event_ms = cuda_event_ms,
     .stream_native = cuda_stream_native,
     .event_native = cuda_event_native,
-    .plan_places = ls_plan_places,
-    .plan_load = ls_plan_load,
-    .plan_loaded = ls_plan_loaded,
+    .batch_slots = ls_batch_slots,
+    .batch_load = ls_batch_load,
+    .batch_loaded = ls_batch_loaded,
     .plan_forward_loaded = ls_plan_forward_loaded,
-    .plan_take = ls_plan_take,
-    .plan_give = ls_plan_give,
-    .plan_choices = ls_plan_choices,
-    .plan_choose = ls_plan_choose,
-    .watch = cuda_watch,
+    .batch_wait = ls_batch_wait,
+    .batch_release = ls_batch_release,
+    .engines_export = ls_engines_export,
+    .engines_import = ls_engines_import,
+    .set_wait_hook = set_wait_hook,
     .range_push = ls_nvtx_push,
     .range_pop = ls_nvtx_pop,
-    .plan_watch = ls_watch_set,
+    .plan_observe = ls_observe_set,
 };
 
 const ls_backend_api *ls_backend_entry(void)

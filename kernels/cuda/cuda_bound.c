@@ -257,7 +257,7 @@ static double bytes_of(const ls_plan *plan, const ls_op *op, ls_cuda_pass_kind k
     }
 }
 
-static ls_status take_mark(void *context, const ls_op *op, int kind)
+static ls_status mark_pass(void *context, const ls_op *op, int kind)
 {
     measuring *m = context;
     LS_ASSERT(m->mark_count < m->mark_room);
@@ -279,8 +279,8 @@ static ls_status take_mark(void *context, const ls_op *op, int kind)
 /* One forward and backward; ms[0] and ms[1] of the halves, and a column of every pass. */
 static ls_status step(measuring *m, bool passes, int column, int columns, double halves_ms[2])
 {
-    m->plan->mark = passes ? take_mark : NULL;
-    m->plan->mark_context = m;
+    m->plan->on_pass = passes ? mark_pass : NULL;
+    m->plan->on_pass_context = m;
     LS_CUDA(cudaEventRecord(m->mark[0], m->stream->native));
     m->mark_count = 1;
     LS_TRY(m->api->plan_forward_loaded(m->plan, m->stream, 0));
@@ -298,7 +298,7 @@ static ls_status step(measuring *m, bool passes, int column, int columns, double
     for (int i = 0; passes && column >= 0 && i < m->mark_count - 1; i++) {
         LS_TRY(elapsed_ms(m, i, i + 1, &m->ms[i * columns + column]));
     }
-    m->plan->mark = NULL;
+    m->plan->on_pass = NULL;
     return LS_OK;
 }
 
@@ -306,8 +306,8 @@ static ls_status measure_steps(measuring *m, const ls_cuda_bound_options *option
                                ls_cuda_bound_measured *out)
 {
     double forward[REPEATS_MAX], backward[REPEATS_MAX], halves[2];
-    LS_TRY(m->api->plan_load(m->plan, 0, m->input, m->target));
-    LS_TRY(m->api->plan_loaded(m->plan, 0));
+    LS_TRY(m->api->batch_load(m->plan, 0, m->input, m->target));
+    LS_TRY(m->api->batch_loaded(m->plan, 0));
     LS_TRY(step(m, false, -1, 1, halves));
     for (int i = 0; i < options->repeats; i++) {
         LS_TRY(step(m, false, -1, 1, halves));

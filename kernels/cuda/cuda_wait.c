@@ -1,11 +1,11 @@
-/* Waits of the host for the device. With a watch they ask again and again, so that somebody can see
- * that the wait will not end; without one the driver waits as it likes. */
+/* Waits of the host for the device. With a wait hook they poll and call it, so that it can end a
+ * wait for a rank that is lost; without one the driver waits. */
 #include <sched.h>
 
 #include "kernels/core/clock.h"
 #include "backend.h"
 
-enum { LOOK_NS = 1000000 }; /* between two looks: what they ask is not free */
+enum { POLL_NS = 1000000 }; /* between two calls of the hook, which costs time */
 
 static ls_status ask(cudaError_t answer, const char *call, bool *done)
 {
@@ -19,7 +19,7 @@ static ls_status ask(cudaError_t answer, const char *call, bool *done)
 }
 
 /* One of event and stream is given. */
-static ls_status watched(ls_backend *backend, cudaEvent_t event, cudaStream_t stream)
+static ls_status wait_polling(ls_backend *backend, cudaEvent_t event, cudaStream_t stream)
 {
     int64_t start = ls_clock_ns(), last = start;
     for (;;) {
@@ -30,9 +30,9 @@ static ls_status watched(ls_backend *backend, cudaEvent_t event, cudaStream_t st
             return LS_OK;
         }
         int64_t now = ls_clock_ns();
-        if (now - last >= LOOK_NS) {
+        if (now - last >= POLL_NS) {
             last = now;
-            LS_TRY(backend->look(backend->look_context, (double)(now - start) * 1e-9));
+            LS_TRY(backend->on_wait(backend->on_wait_context, (double)(now - start) * 1e-9));
             sched_yield();
         }
     }
@@ -40,24 +40,23 @@ static ls_status watched(ls_backend *backend, cudaEvent_t event, cudaStream_t st
 
 ls_status ls_cuda_wait_event(ls_backend *backend, cudaEvent_t event)
 {
-    if (backend->look == NULL) {
+    if (backend->on_wait == NULL) {
         LS_CUDA(cudaEventSynchronize(event));
         return LS_OK;
     }
-    return watched(backend, event, NULL);
+    return wait_polling(backend, event, NULL);
 }
 
 ls_status ls_cuda_wait_stream(ls_backend *backend, cudaStream_t stream)
 {
-    if (backend->look == NULL) {
+    if (backend->on_wait == NULL) {
         LS_CUDA(cudaStreamSynchronize(stream));
         return LS_OK;
     }
-    return watched(backend, NULL, stream);
+    return wait_polling(backend, NULL, stream);
 }
 
-/* ---- events that work of graphs marks ---------------------------------------------------------
- */
+/* ---- events inside graphs -------------------------------------------------------------------- */
 
 ls_status ls_cuda_mark_event(cudaStream_t stream, cudaEvent_t event)
 {

@@ -66,6 +66,7 @@ ls_status ls_export_copy(ls_plan *plan, ls_stream *stream, ls_export what, int i
                          int64_t bytes)
 {
     int slot = 0;
+    LS_ASSERT(plan->forward_done);
     LS_TRY(ls_plan_check_export(&plan->lower, what, index, bytes, &slot));
     switch (what) {
     case LS_EXPORT_LOGITS:

@@ -6,12 +6,12 @@ static ls_norm_side side_of(const ls_plan *plan, const ls_op *op, int k)
 {
     const ls_layer *layer = &plan->network->layer[op->norm[k]];
     return (ls_norm_side){.kept = ls_plan_work(plan, op)->kept[k],
-                          .weight = plan->param[layer->weight],
-                          .bias = plan->param[layer->bias],
-                          .running_mean = plan->buffer[layer->running_mean],
-                          .running_var = plan->buffer[layer->running_var],
-                          .weight_grad = plan->param_grad[layer->weight],
-                          .bias_grad = plan->param_grad[layer->bias],
+                          .weight = plan->bound.param[layer->weight],
+                          .bias = plan->bound.param[layer->bias],
+                          .running_mean = plan->bound.buffer[layer->running_mean],
+                          .running_var = plan->bound.buffer[layer->running_var],
+                          .weight_grad = plan->bound.grad[layer->weight],
+                          .bias_grad = plan->bound.grad[layer->bias],
                           .epsilon = layer->epsilon,
                           .momentum = layer->momentum};
 }

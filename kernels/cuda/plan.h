@@ -9,12 +9,13 @@
 #include "kernels/core/arena.h"
 #include "kernels/entries.h"
 #include "kernels/lower.h"
+#include "kernels/plan_check.h"
 #include "kernels/ready.h"
 #include "backend.h"
 #include "conv.h"
 #include "ops.h"
 
-enum { LS_PLAN_TEXT_BYTES = 1 << 17 }; /* of what is told about engines */
+enum { LS_PLAN_TEXT_BYTES = 1 << 17 }; /* of the description of engines */
 
 /* Of one operation, plan->work[] beside lower.op[]. */
 typedef struct ls_work {
@@ -30,8 +31,8 @@ typedef struct ls_work {
     void *packed, *packed_bias; /* room for them where the parameter will not do */
 } ls_work;
 
-/* A batch on the device. The copying stream fills it; the computing stream has done with it when
- * forward has packed the images and copied the classes. */
+/* The batch in one slot. The copying stream fills it; the computing stream has finished with it
+ * when forward has packed the images and copied the classes. */
 typedef struct ls_batch {
     float *input;    /* NCHW */
     int64_t *target; /* [N] */
@@ -70,17 +71,17 @@ struct ls_plan {
     int64_t exported_bytes;
     ls_batch *batch; /* [batch_count] */
     int batch_count;
-    ls_tensor *param, *param_grad, *buffer; /* bound */
-    ls_step_state *state;
+    ls_plan_tensors bound;
     ls_ready ready;
     bool forward_done;
-    ls_watch_fn *watcher; /* NULL: nobody */
-    void *watcher_context;
-    char *fusions, *choices;
-    /* Called behind what an operation has enqueued, by who measures (cuda_bound.c); NULL: nobody.
-     */
-    ls_status (*mark)(void *context, const ls_op *op, int pass); /* pass: ls_cuda_pass_kind */
-    void *mark_context;
+    float loss_factor;       /* of the backward that is being enqueued (plan_backward) */
+    ls_observe_fn *observer; /* or NULL */
+    void *observer_context;
+    char *fusions, *engines;
+    /* Called when a pass has been enqueued (cuda_bound.c measures them), or NULL; pass is an
+     * ls_cuda_pass_kind. */
+    ls_status (*on_pass)(void *context, const ls_op *op, int pass);
+    void *on_pass_context;
 };
 
 static inline ls_work *ls_plan_work(const ls_plan *plan, const ls_op *op)
@@ -115,9 +116,9 @@ int ls_work_stored_channels(const ls_plan *plan, int slot);
 /* The largest workspace of all products, allocated; engines may have changed. */
 ls_status ls_work_reserve_workspace(ls_plan *plan);
 
-/* choose.c: the table's plan_choices and plan_choose. */
-ls_status ls_choose_text(ls_plan *plan, const char **text);
-ls_status ls_choose_take(ls_plan *plan, const char *text);
+/* engines.c: the table's engines_export and engines_import. */
+ls_status ls_engines_export(ls_plan *plan, const char **text);
+ls_status ls_engines_import(ls_plan *plan, const char *text);
 
 /* bind.c */
 ls_status ls_bind_create(ls_plan *plan);
@@ -129,17 +130,16 @@ ls_status ls_bind_pack(ls_plan *plan, cudaStream_t stream);
 void *ls_bind_gradient(const ls_plan *plan, const ls_op *op);
 ls_status ls_bind_store_gradient(ls_plan *plan, cudaStream_t stream, const ls_op *op);
 
-/* batch.c */
-ls_status ls_batch_places(ls_plan *plan, int places);
+/* batch.c: the batch_* entries of the table; and what forward does with a slot: the stream waits
+ * for the copy, packs the images, copies the classes and releases the slot. Captured into a graph,
+ * without the wait and the release. */
+ls_status ls_batch_slots(ls_plan *plan, int slots);
 void ls_batch_destroy(ls_plan *plan);
-ls_status ls_batch_load(ls_plan *plan, int place, const float *input, const int64_t *target);
-ls_status ls_batch_wait(ls_plan *plan, int place);
-/* The stream waits for a place's copy; and: the place is free once the stream has come here. */
-ls_status ls_batch_after(ls_plan *plan, ls_stream *stream, int place);
-ls_status ls_batch_free(ls_plan *plan, ls_stream *stream, int place);
-/* The stream waits for the copy, packs the images, takes the classes and gives the place back;
- * recorded into a graph, only what is in between. */
-ls_status ls_batch_take(ls_plan *plan, ls_stream *stream, int place);
+ls_status ls_batch_load(ls_plan *plan, int slot, const float *input, const int64_t *target);
+ls_status ls_batch_loaded(ls_plan *plan, int slot);
+ls_status ls_batch_wait(ls_plan *plan, ls_stream *stream, int slot);
+ls_status ls_batch_release(ls_plan *plan, ls_stream *stream, int slot);
+ls_status ls_batch_unpack(ls_plan *plan, ls_stream *stream, int slot);
 
 /* norm.c, simple.c: one operation. */
 void ls_norm_prepare(ls_plan *plan, const ls_op *op);
@@ -151,32 +151,23 @@ ls_status ls_simple_backward(ls_plan *plan, ls_stream *stream, const ls_op *op);
 ls_status ls_simple_join(ls_plan *plan, ls_stream *stream, const ls_op *op);
 ls_pool_shape ls_simple_pool_shape(const ls_plan *plan, const ls_op *op);
 
-/* watch.c: tells the watcher, if there is one, of the operation before and after it is enqueued.
- * factor: of the loss's gradient. */
-ls_status ls_watch_tell(ls_plan *plan, ls_stream *stream, ls_watch_kind kind, const ls_op *op,
-                        float factor, bool after);
-ls_status ls_watch_tell_weights(ls_plan *plan, ls_stream *stream, bool after);
-ls_status ls_watch_tell_image(ls_plan *plan, ls_stream *stream, const float *images, bool after);
-void ls_watch_set(ls_plan *plan, ls_watch_fn *watcher, void *context);
+/* observe.c: calls the plan's observer, if any, before and after an operation is enqueued. */
+ls_status ls_observe_op(ls_plan *plan, ls_stream *stream, ls_observed_kind kind, const ls_op *op,
+                        bool after);
+ls_status ls_observe_weights(ls_plan *plan, ls_stream *stream, bool after);
+ls_status ls_observe_image(ls_plan *plan, ls_stream *stream, const float *images, bool after);
+void ls_observe_set(ls_plan *plan, ls_observe_fn *observer, void *context);
 
-/* export.c, force.c */
-ls_status ls_export_copy(ls_plan *plan, ls_stream *stream, ls_export what, int index, void *host,
-                         int64_t bytes);
-/* Device memory of that size for exports, kept for the next one. */
+/* export.c: device memory of that size for exports, kept for the next one. */
 ls_status ls_export_room(ls_plan *plan, int64_t bytes, void **out);
-ls_status ls_force_branch(ls_plan *plan, ls_stream *stream, int branch, const void *host,
-                          int64_t bytes);
 
-/* plan.c: the plan_* entries of the table that not every backend has (entries.h). */
+/* plan.c: entries of the table that not every backend has (entries.h). */
 bool ls_plan_supports(ls_backend *backend, const ls_network *network,
                       const ls_plan_options *options, char *why, int why_bytes);
-ls_status ls_plan_places(ls_plan *plan, int places);
-ls_status ls_plan_load(ls_plan *plan, int place, const float *input, const int64_t *target);
-ls_status ls_plan_loaded(ls_plan *plan, int place);
-ls_status ls_plan_forward_loaded(ls_plan *plan, ls_stream *stream, int place);
-ls_status ls_plan_take(ls_plan *plan, ls_stream *stream, int place);
-ls_status ls_plan_give(ls_plan *plan, ls_stream *stream, int place);
-ls_status ls_plan_choices(ls_plan *plan, const char **text);
-ls_status ls_plan_choose(ls_plan *plan, const char *text);
+ls_status ls_plan_forward_loaded(ls_plan *plan, ls_stream *stream, int slot);
+/* Enqueues one operation, or one part of its backward, with the observer's calls around it. */
+typedef ls_status ls_plan_enqueue_fn(ls_plan *plan, ls_stream *stream, const ls_op *op);
+ls_status ls_plan_run_op(ls_plan *plan, ls_stream *stream, ls_observed_kind kind, const ls_op *op,
+                         ls_plan_enqueue_fn *enqueue);
 
 #endif

@@ -47,20 +47,21 @@ ls_status ls_simple_forward(ls_plan *plan, ls_stream *stream, const ls_op *op)
     return LS_OK;
 }
 
-ls_status ls_simple_join(ls_plan *plan, ls_stream *stream, const ls_op *op)
+static ls_status enqueue_gate(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
-    if (!op->store_g) {
-        return LS_OK;
-    }
-    LS_TRY(ls_watch_tell(plan, stream, LS_WATCH_GATE, op, 1, false));
-    LS_TRY(ls_simple_gate(stream->native, plan->options.activation, ls_plan_grad(plan, op->dy[0]),
+    return ls_simple_gate(stream->native, plan->options.activation, ls_plan_grad(plan, op->dy[0]),
                           ls_plan_grad(plan, op->dy[1]), ls_plan_work(plan, op)->mask,
-                          ls_plan_grad(plan, op->g), plan->lower.slot[op->out].count));
-    return ls_watch_tell(plan, stream, LS_WATCH_GATE, op, 1, true);
+                          ls_plan_grad(plan, op->g), plan->lower.slot[op->out].count);
 }
 
-static ls_status enqueue_back(ls_plan *plan, cudaStream_t s, const ls_op *op)
+ls_status ls_simple_join(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
+    return op->store_g ? ls_plan_run_op(plan, stream, LS_OBSERVED_GATE, op, enqueue_gate) : LS_OK;
+}
+
+static ls_status enqueue_back(ls_plan *plan, ls_stream *stream, const ls_op *op)
+{
+    cudaStream_t s = stream->native;
     ls_dtype type = plan->options.activation;
     const ls_slot *in = &plan->lower.slot[op->in], *out = &plan->lower.slot[op->out];
     const void *g = ls_plan_grad(plan, op->g);
@@ -85,15 +86,12 @@ static ls_status enqueue_back(ls_plan *plan, cudaStream_t s, const ls_op *op)
 
 ls_status ls_simple_backward(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
-    cudaStream_t s = stream->native;
     LS_TRY(ls_simple_join(plan, stream, op));
     if (op->kind == LS_OP_RELU || op->kind == LS_OP_ADD || op->dx == LS_NO_BUFFER) {
         return LS_OK; /* the readers of g take it from there */
     }
-    ls_watch_kind kind = op->kind == LS_OP_POOL       ? LS_WATCH_POOL_BACK
-                         : op->kind == LS_OP_SHORTCUT ? LS_WATCH_SHORTCUT_BACK
-                                                      : LS_WATCH_AVERAGE_BACK;
-    LS_TRY(ls_watch_tell(plan, stream, kind, op, 1, false));
-    LS_TRY(enqueue_back(plan, s, op));
-    return ls_watch_tell(plan, stream, kind, op, 1, true);
+    ls_observed_kind kind = op->kind == LS_OP_POOL       ? LS_OBSERVED_POOL_BACK
+                            : op->kind == LS_OP_SHORTCUT ? LS_OBSERVED_SHORTCUT_BACK
+                                                         : LS_OBSERVED_AVERAGE_BACK;
+    return ls_plan_run_op(plan, stream, kind, op, enqueue_back);
 }

@@ -27,8 +27,8 @@ ls_status ls_comm_run(const ls_comm_api *api, ls_comm *comm, const ls_comm_op *o
                       ls_stream *stream)
 {
     ls_comm_handle handle;
-    if (stream != NULL && api->follow != NULL) {
-        LS_TRY(api->follow(comm, stream));
+    if (stream != NULL && api->begin_after != NULL) {
+        LS_TRY(api->begin_after(comm, stream));
     }
     LS_TRY(api->begin(comm, op, NULL, &handle));
     return api->wait(comm, &handle, stream);

@@ -9,7 +9,7 @@
  * NULL or the operation a barrier) or blocks the host until it is there (Gloo, self). Errors and
  * deadlines surface in `begin`, `wait` and `poll`; after one, the communicator only accepts `abort`
  * and `close`. Handles belong to the caller, one per operation, and stay put until waited for.
- * Between begin and wait nothing asks the host to wait, so an engine that works beside the host can
+ * Between begin and wait nothing asks the host to wait, so an asynchronous engine can
  * be recorded into a graph with the operations around it; where that recording comes to nothing,
  * `wait` only gives the handle back.
  *
@@ -81,10 +81,10 @@ typedef struct ls_comm_options {
     double open_s;      /* deadline of the rendezvous, where it is not timeout_s; 0: it is */
     bool deterministic; /* algorithm, protocol and channels are pinned */
     bool oversubscribe; /* ranks may share a device; else that is LS_ERR_INFRA */
-    bool beside;        /* this process has another communicator that works at the same time */
+    bool concurrent;    /* this process has another communicator that works at the same time */
 } ls_comm_options;
 
-enum { LS_COMM_ABI = 4 };
+enum { LS_COMM_ABI = 5 };
 
 typedef struct ls_comm_api {
     int abi;                                 /* LS_COMM_ABI */
@@ -104,13 +104,13 @@ typedef struct ls_comm_api {
      * engine of one kind only has no such entry. */
     const char *(*transport)(const ls_comm *comm);
 
-    /* ---- of engines that work beside the host; NULL elsewhere ---- */
+    /* ---- of asynchronous engines; NULL elsewhere ---- */
 
     /* What is begun from now on comes after all that is enqueued on `stream`. */
-    ls_status (*follow)(ls_comm *comm, ls_stream *stream);
-    /* poll for one who has waited since begun_ns (ls_clock_ns) for work that was not begun here
-     * but launched with a graph: asks now and then whether all ranks are still there. */
-    ls_status (*look)(ls_comm *comm, int64_t begun_ns);
+    ls_status (*begin_after)(ls_comm *comm, ls_stream *stream);
+    /* poll for a caller that has waited since begun_ns (ls_clock_ns) for work launched with a
+     * graph, not begun here: now and then asks the store whether all ranks are still there. */
+    ls_status (*poll_peers)(ls_comm *comm, int64_t begun_ns);
     /* Device memory that the engine moves best: zeroed, aligned as the backend's, and known to the
      * network where all ranks could do that. All ranks call it alike, in one order.
      * LS_ERR_UNSUPPORTED, told, where this rank cannot: take the backend's. It stays until

@@ -42,12 +42,12 @@ ncclResult_t ls_nccl_state(ls_comm *comm, bool *aborted)
     return state;
 }
 
-ncclResult_t ls_nccl_settle(ls_comm *comm, int64_t deadline_ns, bool looks, bool *aborted)
+ncclResult_t ls_nccl_settle(ls_comm *comm, int64_t deadline_ns, bool polls, bool *aborted)
 {
     int64_t begun_ns = ls_clock_ns();
     ncclResult_t state = ls_nccl_state(comm, aborted);
     while (state == ncclInProgress && ls_clock_ns() < deadline_ns) {
-        if (looks && ls_nccl_look(comm, begun_ns) != LS_OK) {
+        if (polls && ls_nccl_poll_peers(comm, begun_ns) != LS_OK) {
             *aborted = true;
             return ncclRemoteError;
         }
@@ -228,16 +228,16 @@ static ls_status reap(ls_comm *comm)
     return LS_OK;
 }
 
-ls_status ls_nccl_look(ls_comm *comm, int64_t begun_ns)
+ls_status ls_nccl_poll_peers(ls_comm *comm, int64_t begun_ns)
 {
-    enum { LOOK_NS = 500000000 };
+    enum { POLL_NS = 500000000 };
     int64_t now_ns = ls_clock_ns();
     int rank = -1;
-    if (comm->failed != LS_OK || comm->store == NULL || now_ns - begun_ns < LOOK_NS ||
-        now_ns - comm->looked_ns < LOOK_NS) {
+    if (comm->failed != LS_OK || comm->store == NULL || now_ns - begun_ns < POLL_NS ||
+        now_ns - comm->peers_polled_ns < POLL_NS) {
         return comm->failed;
     }
-    comm->looked_ns = now_ns;
+    comm->peers_polled_ns = now_ns;
     ls_status status = ls_store_who_left(comm->store, &rank);
     char why[64] = "rank 0 has left";
     if (status == LS_OK && rank >= 0) {
@@ -274,7 +274,7 @@ ls_status ls_nccl_poll(ls_comm *comm)
         ls_clock_ms_between(oldest->begun_ns, ls_clock_ns()) > comm->timeout_s * 1e3) {
         return fail_late(comm, oldest, "not done");
     }
-    return oldest != NULL ? ls_nccl_look(comm, oldest->begun_ns) : LS_OK;
+    return oldest != NULL ? ls_nccl_poll_peers(comm, oldest->begun_ns) : LS_OK;
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -401,11 +401,11 @@ static ls_status wait_nccl(ls_comm *comm, ls_comm_handle *handle, ls_stream *str
     return status;
 }
 
-static ls_status look(ls_comm *comm, int64_t begun_ns)
+static ls_status poll_peers(ls_comm *comm, int64_t begun_ns)
 {
     comm->waiting_ns = begun_ns;
     ls_status status = ls_nccl_poll(comm);
-    status = status == LS_OK ? ls_nccl_look(comm, begun_ns) : status;
+    status = status == LS_OK ? ls_nccl_poll_peers(comm, begun_ns) : status;
     if (status == LS_OK && ls_clock_ms_between(begun_ns, ls_clock_ns()) > comm->timeout_s * 1e3) {
         status = fail_late(comm, NULL, "the device's work, or an answer, has not come");
     }
@@ -413,7 +413,7 @@ static ls_status look(ls_comm *comm, int64_t begun_ns)
     return status;
 }
 
-static ls_status follow(ls_comm *comm, ls_stream *stream)
+static ls_status begin_after(ls_comm *comm, ls_stream *stream)
 {
     LS_NCCL_CUDA(cudaEventRecord(comm->order, comm->backend_api->stream_native(stream)));
     LS_NCCL_CUDA(cudaStreamWaitEvent(comm->stream, comm->order, 0));
@@ -433,8 +433,8 @@ const ls_comm_api *ls_comm_entry(void)
         .poll = ls_nccl_poll,
         .abort = ls_nccl_abort,
         .close = ls_nccl_close,
-        .follow = follow,
-        .look = look,
+        .begin_after = begin_after,
+        .poll_peers = poll_peers,
         .memory_alloc = ls_nccl_memory_alloc,
         .memory_free = ls_nccl_memory_free,
     };

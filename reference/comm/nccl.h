@@ -42,7 +42,7 @@ struct ls_comm {
     const ls_backend_api *backend_api;
     ls_backend *backend;
     cudaStream_t stream;
-    cudaEvent_t order; /* follow: a point on another stream */
+    cudaEvent_t order; /* begin_after: a point on another stream */
     int32_t *token;    /* device memory, what a barrier sums */
     uint64_t number;
     ls_nccl_slot *running, **running_end; /* begun, in order; the oldest first */
@@ -50,9 +50,9 @@ struct ls_comm {
     ls_nccl_slot *spare;
     ls_nccl_registration *registered;
     int allocations;
-    int64_t looked_ns;  /* when the store was last asked who has left */
-    int64_t waiting_ns; /* since when somebody waits for recorded work; 0: nobody */
-    ls_status failed;   /* told already */
+    int64_t peers_polled_ns; /* when the store was last asked who has left */
+    int64_t waiting_ns;      /* since when somebody waits for recorded work; 0: nobody */
+    ls_status failed;        /* told already */
 
     pthread_mutex_t lock;
     pthread_cond_t abort_ended;
@@ -78,9 +78,9 @@ ls_status ls_nccl_check_cuda(cudaError_t error, const char *call);
 /* nccl.c. */
 /* The communicator's state, or ncclInvalidUsage and *aborted. */
 ncclResult_t ls_nccl_state(ls_comm *comm, bool *aborted);
-/* Waits until the last call has ended, at most to deadline_ns. ncclInProgress: it has not. looks:
- * asks ls_nccl_look meanwhile; *aborted, then, with comm->failed. */
-ncclResult_t ls_nccl_settle(ls_comm *comm, int64_t deadline_ns, bool looks, bool *aborted);
+/* Waits until the last call has ended, at most to deadline_ns. ncclInProgress: it has not. polls:
+ * calls ls_nccl_poll_peers meanwhile; *aborted, then, with comm->failed. */
+ncclResult_t ls_nccl_settle(ls_comm *comm, int64_t deadline_ns, bool polls, bool *aborted);
 /* A turn of a loop that waits for something since begun_ns: gives the core away. */
 void ls_nccl_pause(int64_t begun_ns);
 /* Starts ncclCommAbort on a thread of its own, once. */
@@ -88,7 +88,7 @@ void ls_nccl_abort(ls_comm *comm);
 ls_status ls_nccl_poll(ls_comm *comm);
 /* What a wait since begun_ns asks now and then: whether a rank has left the job. Where GPUs reach
  * each other's memory NCCL itself has no connection that would break. */
-ls_status ls_nccl_look(ls_comm *comm, int64_t begun_ns);
+ls_status ls_nccl_poll_peers(ls_comm *comm, int64_t begun_ns);
 
 /* nccl_issue.c: the calls of one operation; `lock` is held. */
 ncclResult_t ls_nccl_issue(ls_comm *comm, const ls_comm_op *op);

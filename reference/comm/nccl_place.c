@@ -173,7 +173,8 @@ ls_status ls_nccl_place(ls_comm *comm, const ls_comm_options *options, int *max_
         (void)setenv("NCCL_ALGO", "Ring", 0);
         (void)setenv("NCCL_PROTO", "Simple", 0);
     }
-    if (options->beside) { /* two communicators' kernels start in the program's order everywhere */
+    if (options
+            ->concurrent) { /* two communicators' kernels start in the program's order everywhere */
         (void)setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     }
     return LS_OK;

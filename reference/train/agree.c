@@ -237,11 +237,11 @@ ls_status ls_agree_on_choices(ls_trainer *trainer)
     void **values = NULL;
     size_t *bytes = NULL;
     const char *mine = "";
-    if (trainer->store == NULL || api->plan_choices == NULL) {
+    if (trainer->store == NULL || api->engines_export == NULL) {
         return LS_OK;
     }
     if (trainer->world.rank == 0) {
-        LS_TRY(api->plan_choices(trainer->plan, &mine));
+        LS_TRY(api->engines_export(trainer->plan, &mine));
     }
     LS_TRY(exchange(trainer, "run/choices", mine, strlen(mine), &values, &bytes));
     ls_status status = LS_OK;
@@ -252,7 +252,7 @@ ls_status ls_agree_on_choices(ls_trainer *trainer)
             ls_log_error("cannot allocate rank 0's choice of engines");
         } else {
             memcpy(text, values[0], bytes[0]);
-            status = api->plan_choose(trainer->plan, text);
+            status = api->engines_import(trainer->plan, text);
         }
         free(text);
     }

@@ -12,7 +12,7 @@ ls_status ls_agree_on_libraries(ls_trainer *trainer);
 /* Every rank's `value` must equal rank 0's; LS_ERR_USAGE naming `what` and the ranks where not.
  * Does nothing without a store. */
 ls_status ls_agree_on(ls_trainer *trainer, const char *what, uint64_t value);
-/* Rank 0's choice of engines for products becomes everybody's (kernels.h, plan_choices). Does
+/* Rank 0's choice of engines for products becomes everybody's (kernels.h, engines_export). Does
  * nothing without a store. */
 ls_status ls_agree_on_choices(ls_trainer *trainer);
 /* Fingerprint of layers, parameters and buffers. */

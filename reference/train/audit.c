@@ -131,7 +131,7 @@ void ls_audit_close(ls_audit *audit)
     }
     const ls_device *device = &audit->trainer->device;
     if (audit->trainer->plan != NULL) {
-        device->api->plan_watch(audit->trainer->plan, NULL, NULL);
+        device->api->plan_observe(audit->trainer->plan, NULL, NULL);
     }
     for (int i = 0; audit->bucket != NULL && i < audit->trainer->memory.param_count; i++) {
         if (audit->bucket[i].picked != NULL) {
@@ -236,7 +236,7 @@ ls_status ls_audit_begin(ls_audit *audit, int64_t step)
     audit->count = 0;
     audit->number = 0;
     audit->many_before = audit->many_after = 0;
-    trainer->device.api->plan_watch(trainer->plan, ls_audit_look, audit);
+    trainer->device.api->plan_observe(trainer->plan, ls_audit_observe, audit);
     if (trainer->ddp != NULL) {
         LS_TRY(place_buckets(audit));
         audit->watcher = (ls_ddp_watcher){audit, bucket_before, bucket_after};
@@ -289,9 +289,9 @@ static ls_status look_at_param(ls_audit *audit, ls_audit_kind kind, int param, b
         }
     }
     audit->number += after ? 0 : 1;
-    return ls_audit_look_at(audit, &op, memory->network->param[param].name,
-                            ls_audit_next_room(audit, after), param_draw(audit, kind, param),
-                            after);
+    return ls_audit_observe_op(audit, &op, memory->network->param[param].name,
+                               ls_audit_next_room(audit, after), param_draw(audit, kind, param),
+                               after);
 }
 
 static ls_status look_at_params(ls_audit *audit, ls_audit_kind kind, bool after)
@@ -327,7 +327,7 @@ ls_status ls_audit_end(ls_audit *audit)
     }
     ls_trainer *trainer = audit->trainer;
     const ls_device *device = &trainer->device;
-    device->api->plan_watch(trainer->plan, NULL, NULL);
+    device->api->plan_observe(trainer->plan, NULL, NULL);
     if (trainer->ddp != NULL) {
         ls_ddp_watch(trainer->ddp, NULL);
     }

@@ -1,4 +1,4 @@
-/* What the files of the audit share: audit.c is the life and the verdict, audit_look.c what is
+/* What the files of the audit share: audit.c is the life and the verdict, audit_observe.c what is
  * shown to the judge's kernels. Nobody else includes this. */
 #ifndef LS_AUDIT_PRIVATE_H
 #define LS_AUDIT_PRIVATE_H
@@ -51,11 +51,11 @@ struct ls_audit {
     ls_audit_name worst_name;
 };
 
-/* plan_watch's callback. */
-ls_status ls_audit_look(void *context, ls_stream *stream, const ls_watch *what, bool after);
+/* plan_observe's callback. */
+ls_status ls_audit_observe(void *context, ls_stream *stream, const ls_observed *what, bool after);
 /* One operation, in a room; `layer` names it. */
-ls_status ls_audit_look_at(ls_audit *audit, const ls_audit_op *op, const char *layer, void *room,
-                           ls_audit_draw draw, bool after);
+ls_status ls_audit_observe_op(ls_audit *audit, const ls_audit_op *op, const char *layer, void *room,
+                              ls_audit_draw draw, bool after);
 ls_audit_tensor ls_audit_tensor_of(const ls_tensor *tensor);
 /* The next room of an operation on many tensors. */
 void *ls_audit_next_room(ls_audit *audit, bool after);

@@ -5,43 +5,43 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 
-enum { PLACES = 2 };
+enum { SLOTS = 2 };
 
 struct ls_feed {
     const ls_trainer *trainer;
-    int places;      /* 0: the plan reads the loader's memory */
+    int slots;       /* 0: the plan reads the loader's memory */
     int64_t number;  /* of the micro-batch that is taken next, from 0 over all resumes */
     int64_t end;     /* one beyond the last */
     ls_status ahead; /* of the batch that is on its way */
     ls_feed_batch next;
 };
 
-int ls_feed_places(const ls_trainer *trainer)
+int ls_feed_slots(const ls_trainer *trainer)
 {
-    if (trainer->device.api->plan_load == NULL) {
+    if (trainer->device.api->batch_load == NULL) {
         return 0;
     }
-    return trainer->options.resident > 0 ? trainer->options.resident : PLACES;
+    return trainer->options.resident > 0 ? trainer->options.resident : SLOTS;
 }
 
-static int place_of(const ls_feed *feed, int64_t number)
+static int slot_of(const ls_feed *feed, int64_t number)
 {
-    return (int)(number % feed->places);
+    return (int)(number % feed->slots);
 }
 
-/* The loader's next batch sets out for its place. A loader that fails is told of when the batch is
- * wanted: the step before it is still to be told. */
+/* Starts the copy of the loader's next batch. A loader's error is kept until that batch is taken,
+ * because the step before it has yet to be reported. */
 static ls_status send(ls_feed *feed, int64_t number)
 {
     const ls_trainer *trainer = feed->trainer;
     int64_t begun_ns = ls_clock_ns();
-    feed->next = (ls_feed_batch){.place = place_of(feed, number)};
+    feed->next = (ls_feed_batch){.slot = slot_of(feed, number)};
     feed->ahead = ls_loader_next(trainer->loader, &feed->next.host);
     if (feed->ahead != LS_OK) {
         return LS_OK;
     }
-    LS_TRY(trainer->device.api->plan_load(trainer->plan, feed->next.place, feed->next.host.input,
-                                          feed->next.host.target));
+    LS_TRY(trainer->device.api->batch_load(trainer->plan, feed->next.slot, feed->next.host.input,
+                                           feed->next.host.target));
     feed->next.waited_ms = ls_clock_ms_between(begun_ns, ls_clock_ns());
     return LS_OK;
 }
@@ -50,10 +50,10 @@ static ls_status send(ls_feed *feed, int64_t number)
 static ls_status settle(ls_feed *feed)
 {
     const ls_trainer *trainer = feed->trainer;
-    for (int i = 0; i < feed->places; i++) {
+    for (int i = 0; i < feed->slots; i++) {
         LS_TRY(send(feed, i));
         LS_TRY(feed->ahead);
-        LS_TRY(trainer->device.api->plan_loaded(trainer->plan, i));
+        LS_TRY(trainer->device.api->batch_loaded(trainer->plan, i));
     }
     return LS_OK;
 }
@@ -63,16 +63,16 @@ ls_status ls_feed_open(const ls_trainer *trainer, ls_feed **out)
     ls_status status = LS_OK;
     ls_feed *feed = calloc(1, sizeof *feed);
     if (feed == NULL) {
-        ls_log_error("cannot allocate what brings batches to the device");
+        ls_log_error("cannot allocate the feed of batches");
         return LS_ERR_INFRA;
     }
     int accumulate = trainer->options.accumulate;
     feed->trainer = trainer;
-    feed->places = ls_feed_places(trainer);
+    feed->slots = ls_feed_slots(trainer);
     feed->number = (trainer->first_step - 1) * accumulate;
     feed->end = trainer->last_step * accumulate;
-    if (feed->places > 0) {
-        LS_TRY_GOTO(status, trainer->device.api->plan_places(trainer->plan, feed->places), close);
+    if (feed->slots > 0) {
+        LS_TRY_GOTO(status, trainer->device.api->batch_slots(trainer->plan, feed->slots), close);
         if (trainer->options.resident > 0) {
             LS_TRY_GOTO(status, settle(feed), close);
         } else if (feed->number < feed->end) {
@@ -94,14 +94,14 @@ void ls_feed_close(ls_feed *feed)
 ls_status ls_feed_take(ls_feed *feed, ls_feed_batch *out)
 {
     const ls_trainer *trainer = feed->trainer;
-    if (feed->places == 0) {
+    if (feed->slots == 0) {
         int64_t begun_ns = ls_clock_ns();
-        *out = (ls_feed_batch){.place = -1};
+        *out = (ls_feed_batch){.slot = -1};
         LS_TRY(ls_loader_next(trainer->loader, &out->host));
         out->waited_ms = ls_clock_ms_between(begun_ns, ls_clock_ns());
     } else if (trainer->options.resident > 0) {
         *out = (ls_feed_batch){.host = {.images = trainer->options.batch_size},
-                               .place = place_of(feed, feed->number)};
+                               .slot = slot_of(feed, feed->number)};
     } else {
         LS_TRY(feed->ahead);
         *out = feed->next;
@@ -113,10 +113,10 @@ ls_status ls_feed_take(ls_feed *feed, ls_feed_batch *out)
 ls_status ls_feed_ahead(ls_feed *feed)
 {
     const ls_trainer *trainer = feed->trainer;
-    if (feed->places == 0 || trainer->options.resident > 0 || feed->number >= feed->end) {
+    if (feed->slots == 0 || trainer->options.resident > 0 || feed->number >= feed->end) {
         return LS_OK;
     }
     /* the loader's next batch may go where the copy of this one still reads */
-    LS_TRY(trainer->device.api->plan_loaded(trainer->plan, feed->next.place));
+    LS_TRY(trainer->device.api->batch_loaded(trainer->plan, feed->next.slot));
     return send(feed, feed->number);
 }

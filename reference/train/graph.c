@@ -33,7 +33,7 @@ static bool planted(void)
 /* Engines that work on the host cannot be recorded; `self` has nothing to do. */
 static bool engine_is_recorded(const ls_comm_api *engine)
 {
-    return engine == NULL || engine->follow != NULL || strcmp(engine->name, "self") == 0;
+    return engine == NULL || engine->begin_after != NULL || strcmp(engine->name, "self") == 0;
 }
 
 const char *ls_graph_refused(const ls_trainer *trainer)
@@ -95,7 +95,7 @@ ls_status ls_graph_try_engine(ls_trainer *trainer)
     int failed_rank = -1;
     ls_status status = LS_OK;
     if (trainer->options.graph == LS_GRAPH_OFF || device->api->graph_begin == NULL ||
-        trainer->engine->follow == NULL) {
+        trainer->engine->begin_after == NULL) {
         return LS_OK;
     }
     LS_TRY(device->api->memory_alloc(device->backend, sizeof(float), "a trial", &op.buffer));
@@ -139,7 +139,7 @@ ls_status ls_graph_open(ls_trainer *trainer, ls_graph_set **out)
     if (ls_graph_refused(trainer) != NULL) {
         return LS_OK;
     }
-    int count = ls_feed_places(trainer);
+    int count = ls_feed_slots(trainer);
     ls_graph_set *set = calloc(1, sizeof *set + (size_t)count * sizeof set->graph[0]);
     if (set == NULL) {
         ls_log_error("cannot allocate a step's graphs");
@@ -179,7 +179,7 @@ bool ls_graph_takes(const ls_graph_set *set, int64_t step)
 }
 
 /* The recording is ended whatever happens in it: a stream left open would fail everything after. */
-static ls_status record(ls_graph_set *set, int place, ls_status (*enqueue)(void *context),
+static ls_status record(ls_graph_set *set, int slot, ls_status (*enqueue)(void *context),
                         void *context)
 {
     const ls_device *device = &set->trainer->device;
@@ -188,7 +188,7 @@ static ls_status record(ls_graph_set *set, int place, ls_status (*enqueue)(void 
     ls_status status = enqueue(context);
     ls_status ended = device->api->graph_end(device->stream, &graph);
     if (status == LS_OK && ended == LS_OK) {
-        set->graph[place] = graph;
+        set->graph[slot] = graph;
         return LS_OK;
     }
     if (graph != NULL) {
@@ -217,21 +217,21 @@ static ls_status take_back(const ls_trainer *trainer, ls_status failure)
 
 /* Records on all ranks or on none. LS_OK with set->why where that went wrong and the run goes on.
  */
-static ls_status record_everywhere(ls_graph_set *set, int64_t step, int place,
+static ls_status record_everywhere(ls_graph_set *set, int64_t step, int slot,
                                    ls_status (*enqueue)(void *context), void *context)
 {
     ls_trainer *trainer = set->trainer;
     char key[48];
     int failed_rank = -1;
     bool must = trainer->options.graph == LS_GRAPH_ON;
-    ls_status status = record(set, place, enqueue, context);
+    ls_status status = record(set, slot, enqueue, context);
     ls_status usable = status == LS_OK ? LS_OK : take_back(trainer, status);
     if (usable != LS_OK) {
         ls_log_error("step %lld could not be recorded as a graph; --cuda-graph off does without",
                      (long long)step);
         return usable;
     }
-    snprintf(key, sizeof key, "graph/%d", place);
+    snprintf(key, sizeof key, "graph/%d", slot);
     LS_TRY(ls_join_all(trainer, key, status == LS_OK, true, &failed_rank));
     if (failed_rank < 0) {
         return LS_OK;
@@ -248,21 +248,21 @@ static ls_status record_everywhere(ls_graph_set *set, int64_t step, int place,
     return LS_OK;
 }
 
-ls_status ls_graph_step(ls_graph_set *set, int64_t step, int place,
+ls_status ls_graph_step(ls_graph_set *set, int64_t step, int slot,
                         ls_status (*enqueue)(void *context), void *context, const char **why)
 {
     const ls_device *device = &set->trainer->device;
-    LS_ASSERT(place >= 0 && place < set->count);
+    LS_ASSERT(slot >= 0 && slot < set->count);
     *why = NULL;
-    if (set->graph[place] == NULL) {
-        LS_TRY(record_everywhere(set, step, place, enqueue, context));
+    if (set->graph[slot] == NULL) {
+        LS_TRY(record_everywhere(set, step, slot, enqueue, context));
         if (set->why[0] != '\0') {
             *why = set->why;
             return LS_OK;
         }
     }
     ls_plan *plan = set->trainer->plan;
-    LS_TRY(device->api->plan_take(plan, device->stream, place));
-    LS_TRY(device->api->graph_launch(set->graph[place], device->stream));
-    return device->api->plan_give(plan, device->stream, place);
+    LS_TRY(device->api->batch_wait(plan, device->stream, slot));
+    LS_TRY(device->api->graph_launch(set->graph[slot], device->stream));
+    return device->api->batch_release(plan, device->stream, slot);
 }

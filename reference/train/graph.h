@@ -1,6 +1,6 @@
-/* A step as a graph: what the device does from forward to the scaler's update is recorded once and
- * launched as one thing afterwards. One graph per place that batches lie in, because a graph reads
- * from fixed addresses. */
+/* A step as a graph: the device's work from forward to the scaler's update is recorded once and
+ * then launched whole. There is one graph per batch slot, because a graph reads from fixed
+ * addresses. */
 #ifndef LS_GRAPH_H
 #define LS_GRAPH_H
 
@@ -25,13 +25,13 @@ void ls_graph_close(ls_graph_set *set);
  * alike: recording can be a matter between them), and none after a recording has failed. set may be
  * NULL. */
 bool ls_graph_takes(const ls_graph_set *set, int64_t step);
-/* Launches the graph of that place, recorded from `enqueue` if there is none yet. A recording that
+/* Launches the graph of that slot, recorded from `enqueue` if there is none yet. A recording that
  * fails on one rank is no rank's (NCCL, "Using NCCL with CUDA Graphs": whether an operation is
  * captured must be uniform over all ranks). With --cuda-graph on that is the end. Else *why, which
  * is NULL otherwise, says what happened: then nothing of the step has been enqueued, the caller
  * enqueues it piece by piece, and no further step is taken. Errors that the device or the engine
  * stay in end the run in any case. */
-ls_status ls_graph_step(ls_graph_set *set, int64_t step, int place,
+ls_status ls_graph_step(ls_graph_set *set, int64_t step, int slot,
                         ls_status (*enqueue)(void *context), void *context, const char **why);
 
 #endif

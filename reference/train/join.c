@@ -29,7 +29,7 @@ static ls_status open_comm(ls_trainer *trainer, const char *name, int rank, int 
         .backend = trainer->device.backend,
         .deterministic = trainer->options.deterministic,
         .oversubscribe = trainer->world.oversubscribe,
-        .beside = trainer->options.sync_bn && trainer->options.sync_bn_group != 1,
+        .concurrent = trainer->options.sync_bn && trainer->options.sync_bn_group != 1,
         .one_host = trainer->world.local_world == trainer->world.world,
     };
     return trainer->engine->open(&options, out);
@@ -78,14 +78,15 @@ static ls_status choose_engine(const ls_trainer *trainer, const char **name)
     return LS_OK;
 }
 
-/* While the host waits for the device: whether that can still end. */
-static ls_status look_after_peers(void *context, double waited_s)
+/* The wait hook (kernels.h): ends a wait for the device when a peer is lost. */
+static ls_status on_wait(void *context, double waited_s)
 {
     ls_trainer *trainer = context;
     ls_comm *comms[] = {trainer->comm, trainer->norm_comm};
     for (size_t i = 0; i < sizeof comms / sizeof comms[0]; i++) {
-        if (comms[i] != NULL && trainer->engine->look != NULL) {
-            LS_TRY(trainer->engine->look(comms[i], ls_clock_ns() - (int64_t)(waited_s * 1e9)));
+        if (comms[i] != NULL && trainer->engine->poll_peers != NULL) {
+            LS_TRY(
+                trainer->engine->poll_peers(comms[i], ls_clock_ns() - (int64_t)(waited_s * 1e9)));
         }
     }
     if (waited_s <= trainer->options.timeout_s) {
@@ -98,7 +99,7 @@ static ls_status look_after_peers(void *context, double waited_s)
     return LS_ERR_PEER_LOST;
 }
 
-ls_status ls_join_all(ls_trainer *trainer, const char *key, bool mine, bool looks, int *rank)
+ls_status ls_join_all(ls_trainer *trainer, const char *key, bool mine, bool polls, int *rank)
 {
     enum { AGAINST = 1 << 20 }; /* more than there are ranks: a vote counts those against, too */
     static const struct timespec nap = {0, 200000};
@@ -122,7 +123,7 @@ ls_status ls_join_all(ls_trainer *trainer, const char *key, bool mine, bool look
         int left = -1;
         (void)ppoll(NULL, 0, &nap, NULL); /* what we wait for has no descriptor */
         ls_status peers =
-            looks ? look_after_peers(trainer, waited_s) : ls_store_who_left(trainer->store, &left);
+            polls ? on_wait(trainer, waited_s) : ls_store_who_left(trainer->store, &left);
         /* asked last: who has left may have voted before */
         LS_TRY(ls_store_add(trainer->store, votes, 0, &sum));
         if (sum % AGAINST == trainer->world.world) {
@@ -143,11 +144,11 @@ ls_status ls_join_all(ls_trainer *trainer, const char *key, bool mine, bool look
     return LS_OK;
 }
 
-static void watch(ls_trainer *trainer, bool on)
+static void hook_waits(ls_trainer *trainer, bool on)
 {
     const ls_device *device = &trainer->device;
-    if (device->api != NULL && device->api->watch != NULL) {
-        device->api->watch(device->backend, on ? look_after_peers : NULL, trainer);
+    if (device->api != NULL && device->api->set_wait_hook != NULL) {
+        device->api->set_wait_hook(device->backend, on ? on_wait : NULL, trainer);
     }
 }
 
@@ -182,9 +183,7 @@ static ls_status open_gradients(ls_trainer *trainer)
     return open_comm(trainer, "gradients, not recorded", rank, world, &trainer->comm);
 }
 
-/* SyncBN's communicator, of the ranks that share statistics: groups of ranks that follow each
- * other.
- */
+/* SyncBN's communicator, of the ranks that share statistics: groups of consecutive ranks. */
 static ls_status open_norm(ls_trainer *trainer)
 {
     int world = trainer->world.world, rank = trainer->world.rank;
@@ -217,12 +216,12 @@ ls_status ls_join_open(ls_trainer *trainer)
     }
     LS_TRY(open_gradients(trainer));
     LS_TRY(open_norm(trainer));
-    watch(trainer, true);
+    hook_waits(trainer, true);
     return LS_OK;
 }
 
-/* Whether the device has been waited for too long (look of kernels.h). */
-static ls_status look_at_time(void *context, double waited_s)
+/* The wait hook after an abort: ends the wait at ABORT_S. */
+static ls_status on_abort_wait(void *context, double waited_s)
 {
     bool *late = context;
     *late = waited_s > ABORT_S;
@@ -239,10 +238,10 @@ void ls_join_abandon(ls_trainer *trainer)
             trainer->engine->abort(comms[i]);
         }
     }
-    if (!trainer->stuck && device->api != NULL && device->api->watch != NULL) {
-        device->api->watch(device->backend, look_at_time, &late);
+    if (!trainer->stuck && device->api != NULL && device->api->set_wait_hook != NULL) {
+        device->api->set_wait_hook(device->backend, on_abort_wait, &late);
         (void)device->api->stream_wait(device->stream);
-        device->api->watch(device->backend, NULL, NULL);
+        device->api->set_wait_hook(device->backend, NULL, NULL);
         trainer->stuck = late;
     }
 }
@@ -262,7 +261,7 @@ ls_status ls_join_finish(ls_trainer *trainer)
 void ls_join_close(ls_trainer *trainer, bool failed)
 {
     ls_comm **comms[] = {&trainer->norm_comm, &trainer->comm};
-    watch(trainer, false);
+    hook_waits(trainer, false);
     if (failed) {
         ls_join_abandon(trainer);
     }

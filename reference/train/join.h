@@ -18,8 +18,8 @@ void ls_join_abandon(ls_trainer *trainer);
 void ls_join_close(ls_trainer *trainer, bool failed);
 
 /* Whether `mine` holds on every rank: *rank is -1, or one on which it does not. The key is used
- * once. looks: after the peers while it waits, through the engine, which then goes on with what is
- * under way. LS_ERR_PEER_LOST at the deadline (--timeout). */
-ls_status ls_join_all(ls_trainer *trainer, const char *key, bool mine, bool looks, int *rank);
+ * once. polls: the engine polls the peers meanwhile, which also advances its own operations.
+ * LS_ERR_PEER_LOST at the deadline (--timeout). */
+ls_status ls_join_all(ls_trainer *trainer, const char *key, bool mine, bool polls, int *rank);
 
 #endif

@@ -121,12 +121,12 @@ ls_status ls_setup_device(ls_trainer *trainer)
         .oversubscribe = trainer->world.oversubscribe,
     };
     LS_TRY(ls_device_open(options->device, &backend, &trainer->device));
-    if (options->resident > 0 && trainer->device.api->plan_load == NULL) {
+    if (options->resident > 0 && trainer->device.api->batch_load == NULL) {
         ls_log_error("--resident is not offered: the %s backend computes where its batches are",
                      trainer->device.api->name);
         return report_unsupported(trainer, "--resident", "the device computes on host memory");
     }
-    if (options->audit && trainer->device.api->plan_watch == NULL) {
+    if (options->audit && trainer->device.api->plan_observe == NULL) {
         ls_log_error("--audit is not offered: nothing of the %s backend's operations can be seen",
                      trainer->device.api->name);
         return report_unsupported(trainer, "--audit", "the backend shows no operations");

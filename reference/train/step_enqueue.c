@@ -142,8 +142,8 @@ static ls_status forward(ls_step_loop *loop)
     ls_step_record *record = loop->now;
     LS_TRY(ls_phase_timer_at(record->marks, LS_PHASE_TIMER_FORWARD));
     record->forward_ns[0] = ls_clock_ns();
-    if (loop->batch.place >= 0) {
-        LS_TRY(device->api->plan_forward_loaded(trainer->plan, device->stream, loop->batch.place));
+    if (loop->batch.slot >= 0) {
+        LS_TRY(device->api->plan_forward_loaded(trainer->plan, device->stream, loop->batch.slot));
     } else {
         LS_TRY(device->api->plan_forward(trainer->plan, device->stream, loop->batch.host.input,
                                          loop->batch.host.target));
@@ -319,8 +319,8 @@ static ls_status enqueue_graph(ls_step_loop *loop)
     loop->micro = 0;
     loop->recorded = true;
     LS_TRY(prepare_micro_step(loop));
-    LS_TRY(ls_graph_step(loop->graphs, loop->now->step, loop->batch.place, run_whole_step, loop,
-                         &why));
+    LS_TRY(
+        ls_graph_step(loop->graphs, loop->now->step, loop->batch.slot, run_whole_step, loop, &why));
     if (why == NULL) {
         return LS_OK;
     }

@@ -25,7 +25,7 @@ static void find_emulation(void)
 
 /* ---- one element of each output -------------------------------------------------------------- */
 
-enum { WORDS = 32, OUTPUTS = 16, KINDS = LS_WATCH_KINDS, FOUND = 1 << 12 };
+enum { WORDS = 32, OUTPUTS = 16, KINDS = LS_OBSERVED_KINDS, FOUND = 1 << 12 };
 
 /* One rank, set up as the trainer does it, and what was made wrong. */
 typedef struct bench {
@@ -71,35 +71,35 @@ static ls_tensor plain(const void *data, ls_dtype type, int64_t count)
 }
 
 /* Outputs in the order in which the judge counts them; data NULL: not there. */
-static int outputs_of(const ls_watch *w, ls_tensor *to)
+static int outputs_of(const ls_observed *w, ls_tensor *to)
 {
     int64_t in = (int64_t)w->images * w->in_height * w->in_width * w->in_channels;
     int64_t out = (int64_t)w->images * w->out_height * w->out_width * w->out_channels;
     int64_t packed = (int64_t)w->out_channels * w->kernel * w->kernel * w->in_channels;
     int n = 0;
     switch (w->kind) {
-    case LS_WATCH_IMAGE:
+    case LS_OBSERVED_IMAGE:
         to[n++] = plain(w->y, w->type, in);
         return n;
-    case LS_WATCH_WEIGHT:
+    case LS_OBSERVED_WEIGHT:
         to[n++] = plain(w->w, w->type, packed);
         return n;
-    case LS_WATCH_CONV_WEIGHTS:
+    case LS_OBSERVED_CONV_WEIGHTS:
         to[n++] = plain(w->dw, w->type, packed);
         return n;
-    case LS_WATCH_UNPACK:
+    case LS_OBSERVED_UNPACK:
         to[n++] = w->weight_grad;
         return n;
-    case LS_WATCH_BIAS:
+    case LS_OBSERVED_BIAS:
         to[n++] = w->bias_grad;
         return n;
-    case LS_WATCH_GATE:
+    case LS_OBSERVED_GATE:
         to[n++] = plain(w->g, w->type, out);
         return n;
-    case LS_WATCH_LOSS:
+    case LS_OBSERVED_LOSS:
         to[n++] = plain(&w->state->loss, LS_F32, 1);
         return n;
-    case LS_WATCH_NORM:
+    case LS_OBSERVED_NORM:
         to[n++] = plain(w->y, w->type, in);
         for (int k = 0; k < (w->dual ? 2 : 1); k++) {
             to[n++] = plain(w->norm[k].mean, LS_F32, w->in_channels);
@@ -108,7 +108,7 @@ static int outputs_of(const ls_watch *w, ls_tensor *to)
             to[n++] = w->norm[k].running_var;
         }
         return n;
-    case LS_WATCH_NORM_BACK:
+    case LS_OBSERVED_NORM_BACK:
         for (int k = 0; k < (w->dual ? 2 : 1); k++) {
             const void *dx = k == 0 ? w->dx : w->dx2;
             if (k == 0 && w->g != NULL && w->g != w->dx && w->g != w->dx2) {
@@ -121,15 +121,15 @@ static int outputs_of(const ls_watch *w, ls_tensor *to)
             to[n++] = w->norm[k].bias_grad;
         }
         return n;
-    case LS_WATCH_POOL:
+    case LS_OBSERVED_POOL:
         to[n++] = plain(w->y, w->type, out);
         to[n++] = plain(w->tap, LS_U8, out);
         return n;
-    case LS_WATCH_CONV_DATA:
-    case LS_WATCH_POOL_BACK:
-    case LS_WATCH_SHORTCUT_BACK:
-    case LS_WATCH_AVERAGE_BACK:
-    case LS_WATCH_LOSS_BACK:
+    case LS_OBSERVED_CONV_DATA:
+    case LS_OBSERVED_POOL_BACK:
+    case LS_OBSERVED_SHORTCUT_BACK:
+    case LS_OBSERVED_AVERAGE_BACK:
+    case LS_OBSERVED_LOSS_BACK:
         to[n++] = plain(w->dx, w->type, in);
         return n;
     default:
@@ -168,13 +168,13 @@ static float make_wrong(const bench *b, const ls_tensor *whole)
 
 /* What forward keeps for backward: there its mistake would be told a second time, because the judge
  * keeps its own. */
-static bool is_kept(const ls_watch *what, int output)
+static bool is_kept(const ls_observed *what, int output)
 {
-    return what->kind == LS_WATCH_NORM && output > 0 && (output - 1) % 4 < 2;
+    return what->kind == LS_OBSERVED_NORM && output > 0 && (output - 1) % 4 < 2;
 }
 
 /* Between the operation and the look at it, each output of each kind is made wrong once. */
-static ls_status watch(void *context, ls_stream *stream, const ls_watch *what, bool after)
+static ls_status watch(void *context, ls_stream *stream, const ls_observed *what, bool after)
 {
     bench *b = context;
     ls_tensor output[OUTPUTS];
@@ -189,7 +189,7 @@ static ls_status watch(void *context, ls_stream *stream, const ls_watch *what, b
             b->count++;
         }
     }
-    ls_status status = ls_audit_look(b->audit, stream, what, after);
+    ls_status status = ls_audit_observe(b->audit, stream, what, after);
     ck_assert_int_eq(b->audit->count - first, count);
     for (int i = 0; i < count; i++) {
         ls_tensor one = edge_of(b, &output[i]);
@@ -200,15 +200,15 @@ static ls_status watch(void *context, ls_stream *stream, const ls_watch *what, b
     return status;
 }
 
-static void step(bench *b, ls_watch_fn *watcher)
+static void step(bench *b, ls_observe_fn *observer)
 {
     ls_trainer *t = &b->trainer;
     const ls_device *device = &t->device;
     ls_loader_batch batch;
     ck_assert_int_eq(ls_loader_next(t->loader, &batch), LS_OK);
     ck_assert_int_eq(ls_audit_begin(b->audit, 1), LS_OK);
-    if (watcher != NULL) {
-        device->api->plan_watch(t->plan, watcher, b);
+    if (observer != NULL) {
+        device->api->plan_observe(t->plan, observer, b);
     }
     ck_assert_int_eq(device->api->plan_params_changed(t->plan, device->stream), LS_OK);
     ck_assert_int_eq(device->api->plan_forward(t->plan, device->stream, batch.input, batch.target),

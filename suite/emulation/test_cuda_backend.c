@@ -156,7 +156,7 @@ START_TEST(waits_are_watched)
     patience patient = {.wanted = 3, .status = LS_OK}, *p = &patient;
     ls_event *event = NULL;
     ck_assert_int_eq(api->event_create(backend, &event), LS_OK);
-    api->watch(backend, look, p);
+    api->set_wait_hook(backend, look, p);
     ck_assert_int_eq(emulate_enqueue(stream->native, until_looked, &p, sizeof p), cudaSuccess);
     ck_assert_int_eq(api->event_record(event, stream), LS_OK);
     ck_assert_int_eq(api->event_wait(event), LS_OK);
@@ -167,7 +167,7 @@ START_TEST(waits_are_watched)
     ck_assert_int_eq(api->stream_wait(stream), LS_ERR_PEER_LOST);
     ck_assert_int_eq(p->looks, 2);
     p->status = LS_OK;
-    api->watch(backend, NULL, NULL);
+    api->set_wait_hook(backend, NULL, NULL);
     ck_assert_int_eq(api->stream_wait(stream), LS_OK);
     api->event_destroy(event);
 }

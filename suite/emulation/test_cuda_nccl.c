@@ -413,7 +413,7 @@ static int pinned(int rank, int world, int port, void *context)
                                .backend_api = &CUDA_MEMORY,
                                .backend = &self.backend,
                                .deterministic = true,
-                               .beside = true};
+                               .concurrent = true};
     RANK_CHECK(self.at.api->open(&options, &self.at.comm) == LS_OK);
     RANK_CHECK(strcmp(getenv("NCCL_ALGO"), "Ring") == 0);
     RANK_CHECK(strcmp(getenv("NCCL_PROTO"), "LL") == 0);

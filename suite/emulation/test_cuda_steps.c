@@ -21,8 +21,8 @@ static void other_batch(ls_kernel_subject *s, uint64_t seed)
 static void load(ls_kernel_subject *s, int place, uint64_t seed)
 {
     other_batch(s, seed);
-    ck_assert_int_eq(s->api->plan_load(s->plan, place, s->input, s->target), LS_OK);
-    ck_assert_int_eq(s->api->plan_loaded(s->plan, place), LS_OK);
+    ck_assert_int_eq(s->api->batch_load(s->plan, place, s->input, s->target), LS_OK);
+    ck_assert_int_eq(s->api->batch_loaded(s->plan, place), LS_OK);
     other_batch(s, seed + 100); /* the host's arrays are free */
 }
 
@@ -90,17 +90,17 @@ START_TEST(places_are_counted)
     ls_kernel_net n;
     ls_kernel_subject s, expected;
     two_subjects(&n, &s, &expected);
-    ck_assert_int_eq(s.api->plan_load(s.plan, 2, s.input, s.target), LS_ERR_USAGE);
+    ck_assert_int_eq(s.api->batch_load(s.plan, 2, s.input, s.target), LS_ERR_USAGE);
     ck_assert_int_eq(s.api->plan_forward_loaded(s.plan, s.stream, -1), LS_ERR_USAGE);
-    ck_assert_int_eq(s.api->plan_places(s.plan, 0), LS_ERR_USAGE);
-    ck_assert_int_eq(s.api->plan_places(s.plan, 3), LS_OK);
+    ck_assert_int_eq(s.api->batch_slots(s.plan, 0), LS_ERR_USAGE);
+    ck_assert_int_eq(s.api->batch_slots(s.plan, 3), LS_OK);
     load(&s, 2, 14);
     step_loaded(&s, 2);
     wait(&s);
     expect_batch(&expected, 14);
     ck_assert(cuda_same(&s, &expected));
     s.target[1] = 7;
-    ck_assert_int_eq(s.api->plan_load(s.plan, 0, s.input, s.target), LS_ERR_USAGE);
+    ck_assert_int_eq(s.api->batch_load(s.plan, 0, s.input, s.target), LS_ERR_USAGE);
     plan_refuses_targets(&s);
     ls_kernel_subject_free(&s);
     ls_kernel_subject_free(&expected);
@@ -130,9 +130,9 @@ START_TEST(graphs_repeat_steps)
     load(&s, 0, 20);
     load(&s, 1, 21);
     for (int step = 0; step < 5; step++) {
-        ck_assert_int_eq(s.api->plan_take(s.plan, s.stream, step % 2), LS_OK);
+        ck_assert_int_eq(s.api->batch_wait(s.plan, s.stream, step % 2), LS_OK);
         ck_assert_int_eq(s.api->graph_launch(graph[step % 2], s.stream), LS_OK);
-        ck_assert_int_eq(s.api->plan_give(s.plan, s.stream, step % 2), LS_OK);
+        ck_assert_int_eq(s.api->batch_release(s.plan, s.stream, step % 2), LS_OK);
         load(&s, step % 2, (uint64_t)(22 + step)); /* beside the step that still reads the place */
         wait(&s);
         expect_batch(&expected, (uint64_t)(20 + step));
@@ -257,7 +257,7 @@ START_TEST(choices_are_taken_over)
     ls_kernel_subject a, b;
     two_subjects(&n, &a, &b);
     const char *text = NULL;
-    ck_assert_int_eq(a.api->plan_choices(a.plan, &text), LS_OK);
+    ck_assert_int_eq(a.api->engines_export(a.plan, &text), LS_OK);
     int lines = 0, convolutions = 0;
     for (const char *at = text; *at != '\0'; at++) {
         lines += *at == '\n';
@@ -266,15 +266,15 @@ START_TEST(choices_are_taken_over)
         convolutions += n.layer[i].kind == LS_LAYER_CONV;
     }
     ck_assert_int_eq(lines, convolutions);
-    ck_assert_int_eq(b.api->plan_choose(b.plan, text), LS_OK);
+    ck_assert_int_eq(b.api->engines_import(b.plan, text), LS_OK);
     plan_step(&a);
     plan_step(&b);
     ck_assert(cuda_same(&a, &b));
     char longer[1 << 15];
     snprintf(longer, sizeof longer, "%sconv9: more\n", text);
-    ck_assert_int_eq(b.api->plan_choose(b.plan, longer), LS_ERR_USAGE);
-    ck_assert_int_eq(b.api->plan_choose(b.plan, "conv9: nonsense\n"), LS_ERR_USAGE);
-    ck_assert_int_eq(b.api->plan_choose(b.plan, ""), LS_ERR_USAGE);
+    ck_assert_int_eq(b.api->engines_import(b.plan, longer), LS_ERR_USAGE);
+    ck_assert_int_eq(b.api->engines_import(b.plan, "conv9: nonsense\n"), LS_ERR_USAGE);
+    ck_assert_int_eq(b.api->engines_import(b.plan, ""), LS_ERR_USAGE);
     ls_kernel_subject_free(&a);
     ls_kernel_subject_free(&b);
 }

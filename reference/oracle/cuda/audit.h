@@ -93,7 +93,7 @@ typedef struct ls_audit_rule {
     const int64_t *step_count;
 } ls_audit_rule;
 
-/* An operation as kernels.h's ls_watch describes it. Activations are NHWC of `type`. */
+/* An operation as kernels.h's ls_observed describes it. Activations are NHWC of `type`. */
 typedef struct ls_audit_op {
     ls_audit_kind kind;
     ls_audit_type type;

@@ -7,17 +7,17 @@
 
 enum { LINE_BYTES = 1024 };
 
-ls_status ls_choose_text(ls_plan *plan, const char **text)
+ls_status ls_engines_export(ls_plan *plan, const char **text)
 {
     size_t used = 0;
-    plan->choices[0] = '\0';
+    plan->engines[0] = '\0';
     for (int i = 0; i < plan->lower.op_count; i++) {
         if (plan->work[i].conv == NULL) {
             continue;
         }
         char line[LINE_BYTES];
         ls_conv_choice(plan->work[i].conv, line, sizeof line);
-        int written = snprintf(plan->choices + used, LS_PLAN_TEXT_BYTES - used, "%s: %s\n",
+        int written = snprintf(plan->engines + used, LS_PLAN_TEXT_BYTES - used, "%s: %s\n",
                                plan->network->layer[plan->lower.op[i].layer].name, line);
         used += (size_t)written;
         if (used >= LS_PLAN_TEXT_BYTES) {
@@ -26,7 +26,7 @@ ls_status ls_choose_text(ls_plan *plan, const char **text)
             return LS_ERR_UNSUPPORTED;
         }
     }
-    *text = plan->choices;
+    *text = plan->engines;
     return LS_OK;
 }
 
@@ -47,7 +47,7 @@ static ls_status take_line(ls_conv *conv, const char *name, const char **rest)
     return ls_conv_choose(conv, line);
 }
 
-ls_status ls_choose_take(ls_plan *plan, const char *text)
+ls_status ls_engines_import(ls_plan *plan, const char *text)
 {
     const char *rest = text;
     for (int i = 0; i < plan->lower.op_count; i++) {

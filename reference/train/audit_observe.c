@@ -6,9 +6,9 @@
 #include "kernels/core/log.h"
 #include "audit_private.h"
 
-_Static_assert((int)LS_WATCH_KINDS == (int)LS_AUDIT_PLAN_KINDS &&
-                   (int)LS_WATCH_LOSS_BACK == (int)LS_AUDIT_LOSS_BACK &&
-                   (int)LS_WATCH_NORM_BACK == (int)LS_AUDIT_NORM_BACK,
+_Static_assert((int)LS_OBSERVED_KINDS == (int)LS_AUDIT_PLAN_KINDS &&
+                   (int)LS_OBSERVED_LOSS_BACK == (int)LS_AUDIT_LOSS_BACK &&
+                   (int)LS_OBSERVED_NORM_BACK == (int)LS_AUDIT_NORM_BACK,
                "kinds stand in the same order on both sides");
 
 static ls_audit_type type_of(ls_dtype type)
@@ -25,7 +25,7 @@ ls_audit_tensor ls_audit_tensor_of(const ls_tensor *tensor)
     return (ls_audit_tensor){tensor->data, tensor->count, type_of(tensor->dtype)};
 }
 
-static ls_audit_norm norm_of(const ls_audit *audit, const ls_watch_norm *norm, int channels)
+static ls_audit_norm norm_of(const ls_audit *audit, const ls_observed_norm *norm, int channels)
 {
     return (ls_audit_norm){
         .weight = ls_audit_tensor_of(&norm->weight),
@@ -52,7 +52,7 @@ static ls_status gather(void *context, const double *mine, double *all, int64_t 
                             (float *)all, 2 * count);
 }
 
-static ls_audit_op translate(ls_audit *audit, const ls_watch *w)
+static ls_audit_op translate(ls_audit *audit, const ls_observed *w)
 {
     ls_audit_op op = {
         .kind = (ls_audit_kind)w->kind,
@@ -98,7 +98,7 @@ static ls_audit_op translate(ls_audit *audit, const ls_watch *w)
         op.loss = (float *)&w->state->loss;
         op.loss_scale = &w->state->loss_scale;
     }
-    if (w->kind == LS_WATCH_NORM || w->kind == LS_WATCH_NORM_BACK) {
+    if (w->kind == LS_OBSERVED_NORM || w->kind == LS_OBSERVED_NORM_BACK) {
         op.group = w->norm_group;
         for (int k = 0; k < (w->dual ? 2 : 1); k++) {
             op.norm[k] = norm_of(audit, &w->norm[k], w->in_channels);
@@ -109,7 +109,7 @@ static ls_audit_op translate(ls_audit *audit, const ls_watch *w)
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static const char *layer_name(const ls_audit *audit, const ls_watch *what)
+static const char *layer_name(const ls_audit *audit, const ls_observed *what)
 {
     const ls_memory *memory = &audit->trainer->memory;
     if (what->layer >= 0) {
@@ -160,8 +160,8 @@ static ls_status look(ls_audit *audit, const ls_audit_op *op, const char *layer,
     return audit->judge->after(stream, op, room, verdict);
 }
 
-ls_status ls_audit_look_at(ls_audit *audit, const ls_audit_op *op, const char *layer, void *room,
-                           ls_audit_draw draw, bool after)
+ls_status ls_audit_observe_op(ls_audit *audit, const ls_audit_op *op, const char *layer, void *room,
+                              ls_audit_draw draw, bool after)
 {
     return look(audit, op, layer, layer, room, draw, after);
 }
@@ -179,17 +179,17 @@ void *ls_audit_next_room(ls_audit *audit, bool after)
     return room;
 }
 
-ls_status ls_audit_look(void *context, ls_stream *stream, const ls_watch *what, bool after)
+ls_status ls_audit_observe(void *context, ls_stream *stream, const ls_observed *what, bool after)
 {
     (void)stream; /* the trainer has one */
     ls_audit *audit = context;
     ls_audit_op op = translate(audit, what);
     const char *name = layer_name(audit, what), *second = name;
-    if (what->kind == LS_WATCH_NORM || what->kind == LS_WATCH_NORM_BACK) {
+    if (what->kind == LS_OBSERVED_NORM || what->kind == LS_OBSERVED_NORM_BACK) {
         name = audit->trainer->network.layer[what->norm[0].layer].name;
         second = what->dual ? audit->trainer->network.layer[what->norm[1].layer].name : name;
     }
-    void *room = what->kind == LS_WATCH_WEIGHT ? ls_audit_next_room(audit, after) : audit->room;
+    void *room = what->kind == LS_OBSERVED_WEIGHT ? ls_audit_next_room(audit, after) : audit->room;
     audit->number += after ? 0 : 1;
     return look(audit, &op, name, second, room,
                 (ls_audit_draw){audit->trainer->options.audit_seed ^ (uint64_t)audit->step << 20,

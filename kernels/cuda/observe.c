@@ -1,0 +1,168 @@
+/* The plan's operations described for its observer (kernels.h, ls_observed): operands and results.
+ */
+#include "plan.h"
+
+void ls_observe_set(ls_plan *plan, ls_observe_fn *observer, void *context)
+{
+    plan->observer = observer;
+    plan->observer_context = context;
+}
+
+static ls_observed_norm norm_of(const ls_plan *plan, const ls_op *op, int k)
+{
+    const ls_norm_side *side = &ls_plan_work(plan, op)->call.side[k];
+    return (ls_observed_norm){.layer = op->norm[k],
+                              .weight = side->weight,
+                              .bias = side->bias,
+                              .running_mean = side->running_mean,
+                              .running_var = side->running_var,
+                              .weight_grad = side->weight_grad,
+                              .bias_grad = side->bias_grad,
+                              .mean = side->kept.mean,
+                              .inv_std = side->kept.inv_std,
+                              .epsilon = side->epsilon,
+                              .momentum = side->momentum};
+}
+
+static void describe_norm(const ls_plan *plan, const ls_op *op, ls_observed *to)
+{
+    const ls_norm_call *call = &ls_plan_work(plan, op)->call;
+    to->norm[0] = norm_of(plan, op, 0);
+    if (op->dual) {
+        to->norm[1] = norm_of(plan, op, 1);
+    }
+    to->norm_group = call->group;
+    to->dy = call->dy;
+    to->dy2 = call->dy2;
+    to->g = call->g;
+    to->dx = call->dx;
+    to->dx2 = call->dx2;
+}
+
+static void describe_product(const ls_plan *plan, const ls_op *op, ls_observed *to)
+{
+    const ls_work *work = ls_plan_work(plan, op);
+    const ls_layer *layer = &plan->network->layer[op->layer];
+    to->w = (void *)work->operand;
+    to->bias = work->bias;
+    to->dw = ls_bind_gradient(plan, op);
+    to->weight_grad = plan->bound.grad[layer->weight];
+    if (layer->bias >= 0) {
+        to->bias_grad = plan->bound.grad[layer->bias];
+    }
+}
+
+/* Geometry, and what every operation has. */
+static ls_observed describe(const ls_plan *plan, ls_observed_kind kind, const ls_op *op)
+{
+    const ls_layer *layer = &plan->network->layer[op->layer];
+    const ls_slot *in = &plan->lower.slot[op->in];
+    const ls_work *work = ls_plan_work(plan, op);
+    bool product = ls_plan_is_product(op), linear = op->kind == LS_OP_LINEAR;
+    bool windows = op->kind == LS_OP_CONV || op->kind == LS_OP_POOL;
+    ls_observed to = {.kind = kind,
+                      .layer = op->layer,
+                      .type = plan->options.activation,
+                      .images = plan->options.batch,
+                      .in_channels = ls_work_stored_channels(plan, op->in),
+                      .plain_channels = in->channels,
+                      .in_height = in->height,
+                      .in_width = in->width,
+                      .kernel = windows ? layer->kernel : 1,
+                      .stride = windows || op->kind == LS_OP_SHORTCUT ? layer->stride : 1,
+                      .pad = windows ? layer->pad : 0,
+                      .relu = op->relu,
+                      .dual = op->dual,
+                      .given = work->forced,
+                      .x = ls_plan_at(plan, op->in),
+                      .mask = work->mask,
+                      .tap = work->tap,
+                      .target = plan->target,
+                      .state = plan->bound.state};
+    if (op->out >= 0) {
+        const ls_slot *out = &plan->lower.slot[op->out];
+        to.out_channels = out->channels;
+        to.out_height = out->height;
+        to.out_width = out->width;
+        to.y = ls_plan_at(plan, op->out);
+    }
+    if (linear) {
+        to.in_height = to.in_width = to.out_height = to.out_width = 1;
+    }
+    if (op->residual >= 0) {
+        to.residual = ls_plan_at(plan, op->residual);
+    }
+    if (product) {
+        describe_product(plan, op, &to);
+    }
+    return to;
+}
+
+/* Gradients, where they are: of most operations `g` is what comes, and dx what goes. */
+static void describe_gradients(const ls_plan *plan, const ls_op *op, ls_observed *to)
+{
+    to->dy = ls_plan_grad(plan, op->g);
+    to->dx = ls_plan_grad(plan, op->dx);
+    if (to->kind == LS_OBSERVED_CONV_DATA && op->onto) {
+        to->dy2 = to->dx;
+    }
+    if (to->kind == LS_OBSERVED_GATE) {
+        to->dy = ls_plan_grad(plan, op->dy[0]);
+        to->dy2 = ls_plan_grad(plan, op->dy[1]);
+        to->g = ls_plan_grad(plan, op->g);
+    }
+}
+
+ls_status ls_observe_op(ls_plan *plan, ls_stream *stream, ls_observed_kind kind, const ls_op *op,
+                        bool after)
+{
+    if (plan->observer == NULL) {
+        return LS_OK;
+    }
+    ls_observed what = describe(plan, kind, op);
+    what.factor = kind == LS_OBSERVED_LOSS_BACK ? plan->loss_factor : 1;
+    if (op->kind == LS_OP_NORM) {
+        describe_norm(plan, op, &what);
+    } else {
+        describe_gradients(plan, op, &what);
+    }
+    return plan->observer(plan->observer_context, stream, &what, after);
+}
+
+ls_status ls_observe_weights(ls_plan *plan, ls_stream *stream, bool after)
+{
+    for (int i = 0; plan->observer != NULL && i < plan->table_count; i++) {
+        const ls_weight *weight = &plan->host_table[i];
+        ls_observed what = {.kind = LS_OBSERVED_WEIGHT,
+                            .layer = -1,
+                            .type = plan->options.activation,
+                            .in_channels = weight->stored_in,
+                            .plain_channels = weight->in,
+                            .out_channels = weight->out,
+                            .kernel = weight->kernel,
+                            .w = weight->packed,
+                            .weight = weight->plain};
+        LS_TRY(plan->observer(plan->observer_context, stream, &what, after));
+    }
+    return LS_OK;
+}
+
+ls_status ls_observe_image(ls_plan *plan, ls_stream *stream, const float *images, bool after)
+{
+    if (plan->observer == NULL) {
+        return LS_OK;
+    }
+    int slot = plan->lower.slot_of_layer[0];
+    const ls_slot *image = &plan->lower.slot[slot];
+    ls_observed what = {.kind = LS_OBSERVED_IMAGE,
+                        .layer = 0,
+                        .type = plan->options.activation,
+                        .images = plan->options.batch,
+                        .in_channels = ls_work_stored_channels(plan, slot),
+                        .plain_channels = image->channels,
+                        .in_height = image->height,
+                        .in_width = image->width,
+                        .x = images,
+                        .y = ls_plan_at(plan, slot)};
+    return plan->observer(plan->observer_context, stream, &what, after);
+}
