@@ -5,6 +5,7 @@
 
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
+#include "reference/examples/run.h"
 #include "reference/train/checkpoint.h"
 #include "reference/train/join.h"
 #include "reference/train/setup.h"
@@ -13,6 +14,7 @@
 static ls_status prepare(int argc, char **argv, ls_trainer *trainer)
 {
     LS_TRY(ls_setup_read(argc, argv, trainer)); /* options, environment */
+    LS_TRY(ls_examples_run_check(trainer));     /* --example: what it does not take */
     LS_TRY(ls_setup_device(trainer));           /* network, backend */
     LS_TRY(ls_join_open(trainer));              /* peers, engines */
     LS_TRY(ls_setup_memory(trainer));           /* tensors, buckets, plan */
@@ -23,7 +25,9 @@ static ls_status prepare(int argc, char **argv, ls_trainer *trainer)
 static ls_status train(ls_trainer *trainer)
 {
     ls_step_summary summary;
-    ls_status status = ls_step_run(trainer, &summary);
+    ls_status status = trainer->options.example == LS_EXAMPLE_NONE
+                           ? ls_step_run(trainer, &summary)
+                           : ls_examples_run(trainer, &summary);
     if (status == LS_OK && trainer->options.save[0] != '\0') {
         status = ls_checkpoint_save(trainer, summary.last, trainer->options.save);
     }

@@ -1,24 +1,28 @@
 /* Mixed precision around any backward pass: Apex's amp as a library, for several models, optimizers
- * and losses. The trainer has one loss and one optimizer and uses the parts below it (amp_scale.h)
- * directly; both step through the same operations of the backend.
+ * and losses. reference/examples has two programs that train through it.
  *
  * One iteration (apex/amp/handle.py@scale_loss):
  *
  *     ls_amp_begin(amp, loss, optimizers, count, delay, &state);   the scale_loss block
- *         backward of loss * state->loss_scale, the product in f32; gradients into
- * ls_amp_param.grad, overwritten, reduced where there are ranks; each told with ls_amp_ready
- *     ls_amp_end(amp);                 unscales, looks for inf and NaN, updates that loss's scale
- *     ls_amp_step(amp, optimizer, &skipped);
- *     ls_amp_zero_grad(amp, optimizer);
+ *         backward of loss * state->loss_scale, the product in f32; it overwrites
+ * ls_amp_param.grad, the ranks reduce it, and ls_amp_ready reports each parameter ls_amp_end(amp);
+ * unscales, checks for inf and NaN, updates that loss's scale ls_amp_step(amp, optimizer,
+ * &skipped); ls_amp_zero_grad(amp, optimizer);
  *
  * Owners. Parameters and the gradients that backward writes are the caller's tensors, in backend
  * memory, and outlive the handle. Masters, unscaled gradients, gradients held back and moments are
  * the handle's, allocated once for each parameter group. Each loss has its scale, flags and counts
  * in an ls_step_state of its own in backend memory.
  *
- * Waits. ls_amp_end copies that state out and waits for it once, as Apex reads its flag: which
- * optimizers skip is known on the host, because one flag decides for several optimizers. One thread
- * at a time may use a handle.
+ * Waits. ls_amp_end copies that state to the host and waits for it once, as Apex reads its flag:
+ * one loss's flag decides for several optimizers, so the host must know it before they step. One
+ * thread at a time may use a handle.
+ *
+ * Shared with the trainer. The trainer has one loss and one optimizer, leaves every decision to the
+ * device and never waits, which lets it record a whole step as a CUDA graph and enqueue the next
+ * step while the device is at this one. ls_amp_end would end both. So the trainer and this library
+ * share what each decision consists of (amp_scale.h: state, unscaling, update, what ends a run; the
+ * backend's optimizer_step), and not the blocks around it.
  *
  * A usage error (LS_ERR_USAGE, one line that names what is allowed) changes nothing. */
 #ifndef LS_AMP_H
@@ -75,6 +79,9 @@ ls_status ls_amp_add_optimizer(ls_amp *amp, int *optimizer);
 ls_status ls_amp_add_group(ls_amp *amp, int optimizer, const ls_optimizer_config *config, float lr,
                            const ls_amp_param *param, int count, int *group);
 ls_status ls_amp_set_lr(ls_amp *amp, int optimizer, int group, float lr);
+/* Backward writes this parameter's gradient elsewhere from now on, as after the first step of a
+ * reducer that rebuilds its buckets: same type and count. LS_ERR_USAGE: an open block. */
+ls_status ls_amp_set_grad(ls_amp *amp, int optimizer, int group, int index, ls_tensor grad);
 
 /* One parameter as the optimizer sees it (Apex's master_params, and what a checkpoint holds). */
 typedef struct ls_amp_view {
@@ -106,7 +113,7 @@ ls_status ls_amp_weights_changed(ls_amp *amp, int optimizer);
  * gradients are half. LS_ERR_USAGE: a block is open already; no such loss or optimizer; one
  * twice; one that holds back gradients of another loss, whose scale may be another one. */
 ls_status ls_amp_begin(ls_amp *amp, int loss, const int *optimizer, int count, bool delay,
-                       const ls_step_state **state);
+                       ls_step_state **state);
 /* Backward has enqueued (and the ranks have reduced) the gradient of parameter `index` of a group.
  * A parameter that is not told keeps the gradient it has, and has none where it had none. */
 ls_status ls_amp_ready(ls_amp *amp, int optimizer, int group, int index);

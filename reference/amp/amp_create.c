@@ -434,6 +434,16 @@ ls_status ls_amp_set_lr(ls_amp *amp, int optimizer, int group, float lr)
     return LS_OK;
 }
 
+ls_status ls_amp_set_grad(ls_amp *amp, int optimizer, int group, int index, ls_tensor grad)
+{
+    ls_amp_slot *slot;
+    LS_TRY(ls_amp_find(amp, optimizer, group, index, &slot));
+    LS_TRY(ls_amp_refuse_open(amp, "a gradient is moved"));
+    LS_ASSERT(grad.dtype == slot->param.grad.dtype && grad.count == slot->param.grad.count);
+    slot->param.grad = grad;
+    return LS_OK;
+}
+
 /* ---- looking at parameters ------------------------------------------------------------------- */
 
 int ls_amp_param_count(const ls_amp *amp, int optimizer)

@@ -32,7 +32,7 @@ static ls_status check_begin(const ls_amp *amp, int loss, const int *optimizer, 
 }
 
 ls_status ls_amp_begin(ls_amp *amp, int loss, const int *optimizer, int count, bool delay,
-                       const ls_step_state **state)
+                       ls_step_state **state)
 {
     LS_TRY(check_begin(amp, loss, optimizer, count));
     for (int i = 0; i < count; i++) {

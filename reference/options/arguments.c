@@ -64,6 +64,7 @@ enum {
     KEY_CUDA_GRAPH,
     KEY_RESIDENT,
     KEY_THREADS,
+    KEY_EXAMPLE,
     KEY_INIT,
     KEY_SAVE,
     KEY_RESUME,
@@ -172,6 +173,8 @@ static const struct argp_option table[] = {
            "launch steps as one recorded graph; auto: where nothing forbids it and it can be "
            "recorded; on: that or nothing [auto]"),
     OPTION(6, "threads", KEY_THREADS, "N", "CPU threads of a rank [cores / ranks here]"),
+    OPTION(6, "example", KEY_EXAMPLE, "NAME",
+           "train an example of the amp library: two-encoders, two-losses [none]"),
     OPTION(6, "init", KEY_INIT, "FILE", "start from these parameters (safetensors, or a dump)"),
     OPTION(6, "save", KEY_SAVE, "FILE", "write a checkpoint at the end"),
     OPTION(6, "resume", KEY_RESUME, "FILE", "go on from a checkpoint"),
@@ -410,6 +413,10 @@ static error_t read_running(int key, const char *text, reading *to)
         return ls_values_int(to->name, text, 1, 64, &options->resident);
     case KEY_THREADS:
         return ls_values_int(to->name, text, 0, 4096, &options->threads);
+    case KEY_EXAMPLE:
+        error = ls_values_word(to->name, text, "none|two-encoders|two-losses", &index);
+        options->example = error == 0 ? (ls_example_kind)index : options->example;
+        return error;
     case KEY_INIT:
         return ls_values_text(to->name, text, options->init, sizeof options->init);
     case KEY_SAVE:

@@ -317,6 +317,13 @@ ls_status ls_options_resolve(ls_options *options, int rank, int world, const cha
 {
     LS_ASSERT(rank >= 0 && rank < world);
     LS_TRY(check_ranks(options, world));
+    if (options->example == LS_EXAMPLE_TWO_LOSSES) {
+        if (options->accumulate != 1) {
+            return refuse("--accumulate with --example two-losses: each of its two losses has a "
+                          "batch of its own in every step");
+        }
+        options->accumulate = 2; /* batches a step */
+    }
     ls_options resolved = *options;
     if (options->global_batch > 0) {
         int64_t parts = (int64_t)world * options->accumulate;
@@ -483,6 +490,10 @@ static void add_running(cJSON *json, const ls_options *options)
     cJSON *steps = cJSON_AddArrayToObject(json, "dump-steps");
     for (int i = 0; i < options->dump_step_count; i++) {
         cJSON_AddItemToArray(steps, cJSON_CreateNumber((double)options->dump_step[i]));
+    }
+    if (options->example != LS_EXAMPLE_NONE) {
+        static const char *const examples[] = {"none", "two-encoders", "two-losses"};
+        cJSON_AddStringToObject(json, "example", examples[options->example]);
     }
     static const char *const ranks[] = {"0", "all", "branches"};
     cJSON_AddStringToObject(json, "dump-ranks", ranks[options->dump_ranks]);

@@ -41,6 +41,13 @@ typedef struct ls_fault_at {
     ls_fault_how how;
 } ls_fault_at;
 
+/* What is trained through the amp library instead (reference/examples). */
+typedef enum ls_example_kind {
+    LS_EXAMPLE_NONE,
+    LS_EXAMPLE_TWO_ENCODERS,
+    LS_EXAMPLE_TWO_LOSSES,
+} ls_example_kind;
+
 /* Whether steps are recorded and launched as graphs (graph.h). */
 typedef enum ls_graph_mode { LS_GRAPH_AUTO, LS_GRAPH_ON, LS_GRAPH_OFF } ls_graph_mode;
 
@@ -115,7 +122,8 @@ typedef struct ls_options {
     int resident; /* synthetic batches that stay on the device and take turns; 0: batches come anew
                    */
     /* running */
-    char device[8]; /* "cpu", "cuda", "auto" */
+    ls_example_kind example; /* none */
+    char device[8];          /* "cpu", "cuda", "auto" */
     bool deterministic;
     bool cudnn_benchmark; /* engines of products are timed at start, the fastest taken */
     ls_graph_mode graph;  /* auto */

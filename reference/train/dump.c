@@ -179,17 +179,18 @@ static ls_status add_buffers(ls_dump *dump, const char *prefix)
     return LS_OK;
 }
 
-static ls_status make_folder(const char *run_dir, char *path, size_t path_bytes, int64_t step,
-                             int rank)
+static ls_status make_folder(const ls_trainer *trainer, int64_t step, char *path, size_t path_bytes)
 {
-    int length = snprintf(path, path_bytes, "%s/dump", run_dir);
+    const char *run_dir = trainer->world.run_dir, *model = trainer->model;
+    int length = snprintf(path, path_bytes, "%s/dump%s%s", run_dir, model != NULL ? "/" : "",
+                          model != NULL ? model : "");
     if (length >= (int)path_bytes) {
         ls_log_error("path too long: %s/dump", run_dir);
         return LS_ERR_INFRA;
     }
     LS_TRY(ls_path_make_folder(path));
     snprintf(path + length, path_bytes - (size_t)length, "/step%06lld.rank%d.safetensors",
-             (long long)step, rank);
+             (long long)step, trainer->world.rank);
     return LS_OK;
 }
 
@@ -197,7 +198,7 @@ ls_status ls_dump_begin(const ls_trainer *trainer, int64_t step, ls_dump **out)
 {
     char path[PATH_MAX];
     ls_status status = LS_OK;
-    LS_TRY(make_folder(trainer->world.run_dir, path, sizeof path, step, trainer->world.rank));
+    LS_TRY(make_folder(trainer, step, path, sizeof path));
     ls_dump *dump = calloc(1, sizeof *dump);
     if (dump == NULL) {
         ls_log_error("cannot allocate the dump of step %lld", (long long)step);

@@ -1,5 +1,6 @@
 /* Dumps of single steps for the judge (design.md section 4, numerics.md section 4):
- * LS_RUN_DIR/dump/step%06d.rank%d.safetensors with, A being --accumulate (the leading [A] only
+ * LS_RUN_DIR/dump/step%06d.rank%d.safetensors (dump/<model>/ where an example trains several) with,
+ * A being --accumulate (the leading [A] only
  * where A > 1),
  *
  *   input          F32 [A,N,3,H,W]      target I64 [A,N]       logits F32 [A,N,classes]

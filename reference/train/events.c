@@ -239,6 +239,23 @@ static void add_times(cJSON *event, const ls_events_step *step)
     }
 }
 
+static void add_losses(cJSON *event, const ls_events_step *step)
+{
+    cJSON *losses = step->loss_count > 0 ? cJSON_AddArrayToObject(event, "losses") : NULL;
+    for (int i = 0; i < step->loss_count; i++) {
+        cJSON *loss = cJSON_CreateObject();
+        ls_json_add_number(loss, "loss", (double)step->losses[i].loss);
+        ls_json_add_number(loss, "loss_scale", (double)step->losses[i].loss_scale);
+        ls_json_add_number(loss, "loss_scale_next", (double)step->losses[i].loss_scale_next);
+        cJSON_AddItemToArray(losses, loss);
+    }
+    cJSON *skipped =
+        step->optimizer_count > 0 ? cJSON_AddArrayToObject(event, "optimizers_skipped") : NULL;
+    for (int i = 0; i < step->optimizer_count; i++) {
+        cJSON_AddItemToArray(skipped, cJSON_CreateBool(step->optimizer_skipped[i]));
+    }
+}
+
 ls_status ls_events_write_step(ls_events *events, const ls_events_step *step)
 {
     if (!ls_events_enabled(events)) {
@@ -258,6 +275,7 @@ ls_status ls_events_write_step(ls_events *events, const ls_events_step *step)
     if (step->at_ns != 0) {
         cJSON_AddNumberToObject(event, "at_ns", (double)step->at_ns);
     }
+    add_losses(event, step);
     add_digests(event, step);
     add_times(event, step);
     return finish_event(events, event);

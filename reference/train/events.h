@@ -72,6 +72,11 @@ typedef enum ls_events_ms {
     LS_EVENTS_MS_COUNT,
 } ls_events_ms;
 
+/* One of several losses (an example's). */
+typedef struct ls_events_loss {
+    float loss, loss_scale, loss_scale_next;
+} ls_events_loss;
+
 typedef struct ls_events_step {
     int64_t step; /* from 1, global over resumes */
     float loss;   /* this rank's mean, unscaled */
@@ -84,6 +89,10 @@ typedef struct ls_events_step {
     uint64_t digest[LS_EVENTS_DIGEST_COUNT];
     bool ms_given[LS_EVENTS_MS_COUNT];
     double ms[LS_EVENTS_MS_COUNT];
+    /* of examples: loss_scale is that of losses[0], skipped: every optimizer skipped */
+    int loss_count, optimizer_count;
+    const ls_events_loss *losses;
+    const bool *optimizer_skipped;
 } ls_events_step;
 /* loss_bits is the f32's bits as "0x3f8ccccd"; digests are strings of 16 hexadecimal digits; a loss
  * that is inf or NaN is null (JSON has neither), its bits say which. */

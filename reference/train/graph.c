@@ -45,6 +45,7 @@ const char *ls_graph_refused(const ls_trainer *trainer)
     } rows[] = {
         {options->graph == LS_GRAPH_OFF, "--cuda-graph off"},
         {trainer->device.api->graph_begin == NULL, "the device has no graphs"},
+        {options->example != LS_EXAMPLE_NONE, "--example"},
         {options->accumulate > 1, "--accumulate"},
         {options->aux_count > 0, "--aux-head"},
         {options->find_unused, "--find-unused"},

@@ -19,7 +19,7 @@
 
 /* ---- options and place ----------------------------------------------------------------------- */
 
-static ls_status report_unsupported(ls_trainer *trainer, const char *option, const char *why)
+ls_status ls_setup_unsupported(ls_trainer *trainer, const char *option, const char *why)
 {
     if (trainer->events == NULL) {
         LS_TRY(
@@ -60,7 +60,7 @@ ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
     }
     LS_TRY(ls_world_read(&trainer->world));
     if (status == LS_ERR_UNSUPPORTED) {
-        return report_unsupported(trainer, option, why);
+        return ls_setup_unsupported(trainer, option, why);
     }
     ls_options *options = &trainer->options;
     LS_TRY(ls_options_resolve(options, trainer->world.rank, trainer->world.world,
@@ -88,6 +88,9 @@ ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
 static ls_status check_overflow_as(const ls_trainer *trainer)
 {
     const char *name = trainer->options.overflow_as.param;
+    if (trainer->options.example != LS_EXAMPLE_NONE) {
+        return LS_OK; /* MODEL/NAME: checked when all its models are there */
+    }
     for (int i = 0; i < trainer->network.param_count; i++) {
         if (name[0] == '\0' || strcmp(name, trainer->network.param[i].name) == 0) {
             return LS_OK;
@@ -124,12 +127,12 @@ ls_status ls_setup_device(ls_trainer *trainer)
     if (options->resident > 0 && trainer->device.api->batch_load == NULL) {
         ls_log_error("--resident is not offered: the %s backend computes where its batches are",
                      trainer->device.api->name);
-        return report_unsupported(trainer, "--resident", "the device computes on host memory");
+        return ls_setup_unsupported(trainer, "--resident", "the device computes on host memory");
     }
     if (options->audit && trainer->device.api->plan_observe == NULL) {
         ls_log_error("--audit is not offered: nothing of the %s backend's operations can be seen",
                      trainer->device.api->name);
-        return report_unsupported(trainer, "--audit", "the backend shows no operations");
+        return ls_setup_unsupported(trainer, "--audit", "the backend shows no operations");
     }
     return LS_OK;
 }
@@ -161,15 +164,16 @@ static ls_status create_memory(ls_trainer *trainer)
     for (size_t i = 0; i < buffers; i++) {
         buffer[i] = ls_precision_buffer(precision, network->buffer[i].role);
     }
+    bool amp = trainer->options.example != LS_EXAMPLE_NONE; /* the library owns what it steps */
     ls_memory_options options = {
         .network = network,
         .param_type = types,
         .grad_type = grad,
         .reduced_type = reduced,
         .buffer_type = buffer,
-        .masters = precision->masters,
-        .moment_count = ls_optim_moment_count(&trainer->options),
-        .sums = trainer->options.accumulate > 1,
+        .masters = precision->masters && !amp,
+        .moment_count = amp ? 0 : ls_optim_moment_count(&trainer->options),
+        .sums = trainer->options.accumulate > 1 && !amp,
         .engine = reduces(trainer) ? trainer->engine : NULL,
         .comm = trainer->comm,
     };
@@ -195,7 +199,7 @@ static ls_status create_plan(ls_trainer *trainer)
     if (!device->api->supports(device->backend, &trainer->trunk, &options, why, (int)sizeof why)) {
         ls_log_error("the %s backend cannot run %s like this: %s", device->api->name,
                      trainer->network.arch, why);
-        return report_unsupported(trainer, "--arch", why);
+        return ls_setup_unsupported(trainer, "--arch", why);
     }
     LS_TRY(device->api->plan_create(device->backend, &trainer->trunk, &options, &trainer->plan));
     return trainer->options.cudnn_benchmark ? ls_agree_on_choices(trainer) : LS_OK;
@@ -334,6 +338,40 @@ ls_status ls_setup_values(ls_trainer *trainer)
     return trainer->device.api->plan_params_changed(trainer->plan, trainer->device.stream);
 }
 
+/* ---- further models -------------------------------------------------------------------------- */
+
+ls_status ls_setup_further(ls_trainer *trainer, const char *name, const char *arch,
+                           ls_trainer **out)
+{
+    enum { SEEDS_APART = 1000 }; /* more than there are ranks, which count on from the seed */
+    ls_trainer *last = trainer;
+    while (last->further != NULL) {
+        last = last->further;
+    }
+    ls_trainer *model = malloc(sizeof *model);
+    if (model == NULL) {
+        ls_log_error("cannot allocate the model %s", name);
+        return LS_ERR_INFRA;
+    }
+    *model = *trainer;
+    model->model = name;
+    model->further = NULL;
+    model->plan = NULL;
+    model->ddp = NULL;
+    memset(&model->memory, 0, sizeof model->memory);
+    memset(&model->network, 0, sizeof model->network);
+    model->options.seed = last->options.seed + SEEDS_APART;
+    snprintf(model->options.arch, sizeof model->options.arch, "%s", arch);
+    last->further = model;
+    LS_TRY(ls_model_build(arch, model->options.num_classes, model->options.image_size,
+                          &model->network));
+    model->trunk = model->network;
+    LS_TRY(ls_setup_memory(model));
+    LS_TRY(ls_setup_values(model));
+    *out = model;
+    return LS_OK;
+}
+
 /* ---- data ------------------------------------------------------------------------------------ */
 
 static ls_status write_start(ls_trainer *trainer)
@@ -446,6 +484,16 @@ ls_status ls_setup_data(ls_trainer *trainer)
     return open_board(trainer);
 }
 
+static void free_model(ls_trainer *model)
+{
+    if (model->plan != NULL) {
+        model->device.api->plan_destroy(model->plan);
+    }
+    ls_ddp_free(model->ddp);
+    ls_memory_free(&model->memory);
+    ls_model_free(&model->network);
+}
+
 void ls_setup_close(ls_trainer *trainer, bool failed)
 {
     bool beside = trainer->device.api != NULL && !trainer->device.info.host_memory;
@@ -461,12 +509,12 @@ void ls_setup_close(ls_trainer *trainer, bool failed)
     if (trainer->loader != NULL) {
         ls_loader_close(trainer->loader);
     }
-    if (trainer->plan != NULL) {
-        trainer->device.api->plan_destroy(trainer->plan);
+    for (ls_trainer *model = trainer->further, *next; model != NULL; model = next) {
+        next = model->further;
+        free_model(model);
+        free(model);
     }
-    ls_ddp_free(trainer->ddp);
-    ls_memory_free(&trainer->memory);
+    free_model(trainer);
     ls_events_close(trainer->events);
     ls_device_close(&trainer->device);
-    ls_model_free(&trainer->network);
 }

@@ -17,12 +17,18 @@ ls_status ls_setup_memory(ls_trainer *trainer);
 ls_status ls_setup_values(ls_trainer *trainer);
 /* The loader, where the run stops, the start event. */
 ls_status ls_setup_data(ls_trainer *trainer);
+/* A second model of an example, after ls_setup_data: network, memory, reducer, plan and initial
+ * values of its own; ls_setup_close closes it, too. */
+ls_status ls_setup_further(ls_trainer *trainer, const char *name, const char *arch,
+                           ls_trainer **out);
 /* In reverse, also after a phase that failed. */
 void ls_setup_close(ls_trainer *trainer, bool failed);
 
 /* Tells the plan where its tensors are; again whenever a new bucket layout has moved the gradients.
  */
 ls_status ls_setup_bind(ls_trainer *trainer);
+/* Writes the event of a refused option or value and returns LS_ERR_UNSUPPORTED. */
+ls_status ls_setup_unsupported(ls_trainer *trainer, const char *option, const char *why);
 /* Rank 0's buffers to all ranks. */
 ls_status ls_setup_broadcast_buffers(ls_trainer *trainer);
 

@@ -12,17 +12,6 @@
 
 /* ---- backward's gradients -------------------------------------------------------------------- */
 
-static bool overflows_here(const ls_trainer *trainer, int64_t step)
-{
-    for (int i = 0; i < trainer->options.overflow_count; i++) {
-        const ls_overflow_at *at = &trainer->options.overflow[i];
-        if (at->step == step && (at->rank < 0 || at->rank == trainer->world.rank)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Whether this gradient is the one that --overflow-at and --overflow-as mean. */
 static bool is_poisoned(const ls_step_loop *loop, int param)
 {
@@ -32,15 +21,6 @@ static bool is_poisoned(const ls_step_loop *loop, int param)
     return loop->poisons && loop->micro == micro &&
            (as->param[0] == '\0' ||
             strcmp(as->param, loop->trainer->network.param[param].name) == 0);
-}
-
-static ls_status poison(const ls_trainer *trainer, const ls_tensor *grad)
-{
-    const ls_overflow_as *as = &trainer->options.overflow_as;
-    int64_t at = as->place == 'f' ? 0 : as->place == 'm' ? grad->count / 2 : grad->count - 1;
-    int64_t bytes = (int64_t)ls_dtype_bytes(grad->dtype);
-    ls_tensor one = {(char *)grad->data + at * bytes, grad->dtype, 1};
-    return ls_device_write_f32(&trainer->device, &one, &as->value);
 }
 
 /* The gradient of one parameter has been enqueued (kernels.h, ls_grad_ready). */
@@ -54,7 +34,7 @@ static ls_status take_gradient(void *context, int param)
     const ls_tensor *from = &memory->grad[param];
     if (is_poisoned(loop, param)) {
         loop->poisons = false;
-        LS_TRY(poison(trainer, from));
+        LS_TRY(ls_fault_overflow(trainer, from));
     }
     if (memory->sum != NULL) {
         LS_TRY(api->accumulate(
@@ -231,7 +211,7 @@ static ls_status plant_in_memory(ls_step_loop *loop)
     if (LS_PLANT(skip_per_rank, false, true)) {
         int32_t *at = &trainer->memory.state->overflow, overflow = 0;
         LS_TRY(ls_device_read(device, &overflow, at, (int64_t)sizeof overflow));
-        overflow &= overflows_here(trainer, loop->now->step);
+        overflow &= ls_fault_overflows(trainer, loop->now->step);
         LS_TRY(device->api->copy_in(device->backend, device->stream, at, &overflow,
                                     (int64_t)sizeof overflow));
     }
@@ -368,7 +348,7 @@ ls_status ls_step_enqueue(ls_step_loop *loop, int64_t step, ls_step_record *reco
     snprintf(name, sizeof name, "step %lld", (long long)step);
     ls_device_range_push(device, name);
     LS_TRY(begin_step(loop, step));
-    loop->poisons = overflows_here(trainer, step);
+    loop->poisons = ls_fault_overflows(trainer, step);
     LS_TRY(ls_audit_begin(loop->audit, step));
     LS_TRY(ls_graph_takes(loop->graphs, step) ? enqueue_graph(loop) : enqueue_pieces(loop));
     LS_TRY(ls_audit_end(loop->audit));

@@ -21,6 +21,9 @@
 #include "reference/options/world.h"
 
 typedef struct ls_trainer {
+    const char
+        *model; /* names this model's dumps where an example trains several; NULL: the only */
+    struct ls_trainer *further; /* the example's next model: it shares device, peers and data */
     ls_options options;
     ls_world world;
     ls_dialect_rules rules;

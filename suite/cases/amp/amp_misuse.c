@@ -157,7 +157,7 @@ static ls_status misuse_lamb_steps(ls_toy *toy)
         .kind = LS_OPTIMIZER_LAMB, .beta1 = .5, .beta2 = .5, .epsilon = 1, .max_grad_norm = 1.0};
     ls_amp_options options = ls_toy_options(2, 1, 4.0f);
     ls_amp *amp = NULL;
-    const ls_step_state *state;
+    ls_step_state *state;
     ls_status status = LS_OK;
     bool skipped = false;
     int number = -1;

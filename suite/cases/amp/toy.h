@@ -18,8 +18,8 @@ typedef struct ls_toy {
     ls_device device;
     ls_amp *amp;
     ls_toy_model model[LS_TOY_MODELS];
-    const ls_step_state *state; /* of the open block */
-    ls_verdict *verdict;        /* borrowed: a call that fails and should not is a FAIL */
+    ls_step_state *state; /* of the open block */
+    ls_verdict *verdict;  /* borrowed: a call that fails and should not is a FAIL */
     char said[LS_TOY_SAID][160];
     int said_count;
 } ls_toy;

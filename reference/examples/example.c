@@ -1,0 +1,380 @@
+#include "example.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/log.h"
+#include "kernels/core/plant.h"
+#include "reference/state/digest.h"
+#include "reference/state/optim.h"
+#include "reference/train/fault.h"
+#include "reference/train/setup.h"
+
+/* ---- models, amp, parameter groups ----------------------------------------------------------- */
+
+ls_status ls_example_open_model(ls_example *example, const char *name, const char *arch,
+                                int batches, ls_example_model **out)
+{
+    LS_ASSERT(example->model_count < LS_EXAMPLE_MODELS);
+    ls_example_model *model = &example->model[example->model_count];
+    *model = (ls_example_model){
+        .example = example, .trainer = example->trainer, .batches = batches, .optimizer = -1};
+    if (example->model_count == 0) {
+        model->trainer->model = name; /* the trainer has opened it */
+    } else {
+        LS_TRY(ls_setup_further(example->trainer, name, arch, &model->trainer));
+    }
+    model->trainer->options.accumulate = batches;
+    example->model_count++;
+    *out = model;
+    return LS_OK;
+}
+
+ls_status ls_example_open_amp(ls_example *example, int losses)
+{
+    const ls_trainer *trainer = example->trainer;
+    ls_amp_options options = ls_amp_defaults(&trainer->precision);
+    options.loss_count = example->loss_count = losses;
+    options.moment_count = ls_optim_moment_count(&trainer->options);
+    return ls_amp_create(&trainer->device, &options, &example->amp);
+}
+
+static ls_status allocate_list(ls_tensor **list, int count)
+{
+    *list = *list != NULL ? *list : calloc((size_t)count, sizeof **list);
+    if (*list == NULL) {
+        ls_log_error("cannot allocate a list of %d tensors", count);
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}
+
+/* Digests and dumps find masters, unscaled gradients and moments where the trainer's own are. */
+static ls_status show_tensors(ls_example_model *model)
+{
+    ls_memory *memory = &model->trainer->memory;
+    memory->moment_count = ls_optim_moment_count(&model->trainer->options);
+    for (int m = 0; m < memory->moment_count; m++) {
+        LS_TRY(allocate_list(&memory->moment[m], memory->param_count));
+    }
+    if (model->trainer->precision.masters) {
+        LS_TRY(allocate_list(&memory->master, memory->param_count));
+    }
+    for (int i = 0; i < memory->param_count; i++) {
+        ls_amp_view view = ls_amp_param_at(model->example->amp, model->optimizer, model->first + i);
+        memory->unscaled[i] = view.grad;
+        memory->value[i] = view.value;
+        if (view.has_master) {
+            memory->master[i] = view.value;
+        }
+        for (int m = 0; m < memory->moment_count; m++) {
+            memory->moment[m][i] = view.moment[m];
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_example_add_group(ls_example_model *model, int optimizer,
+                               const ls_optimizer_config *config, double rate)
+{
+    ls_example *example = model->example;
+    const ls_memory *memory = &model->trainer->memory;
+    ls_amp_param *param = calloc((size_t)memory->param_count, sizeof *param);
+    if (param == NULL) {
+        ls_log_error("cannot allocate a group of %d parameters", memory->param_count);
+        return LS_ERR_INFRA;
+    }
+    for (int i = 0; i < memory->param_count; i++) {
+        snprintf(param[i].name, sizeof param[i].name, "%.12s/%.50s", model->trainer->model,
+                 memory->network->param[i].name);
+        param[i].param = memory->param[i];
+        param[i].grad = memory->grad[i];
+    }
+    model->optimizer = optimizer;
+    model->first = ls_amp_param_count(example->amp, optimizer);
+    model->rate = rate;
+    model->trainer->options.weight_decay = config->weight_decay; /* for the dump's metadata */
+    ls_status status = ls_amp_add_group(example->amp, optimizer, config, 0, param,
+                                        memory->param_count, &model->group);
+    free(param);
+    if (optimizer >= example->optimizer_count) {
+        example->optimizer_count = optimizer + 1;
+    }
+    return status == LS_OK ? show_tensors(model) : status;
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+bool ls_example_goes_on(const ls_example *example)
+{
+    return example->step < example->trainer->last_step;
+}
+
+static float lr_of(const ls_example_model *model)
+{
+    return (float)((double)model->example->lr * model->rate);
+}
+
+/* --overflow-as VALUE@MODEL/PARAM:PLACE:MICRO; without a name the first model's first gradient. */
+static bool is_meant(const ls_example_model *model, int param)
+{
+    const ls_overflow_as *as = &model->trainer->options.overflow_as;
+    const char *model_name = model->trainer->model;
+    const char *param_name = model->trainer->network.param[param].name;
+    if (as->param[0] == '\0') {
+        return model == model->example->model && strcmp(param_name, "fc.bias") == 0;
+    }
+    size_t length = strlen(model_name);
+    return strncmp(as->param, model_name, length) == 0 && as->param[length] == '/' &&
+           strcmp(as->param + length + 1, param_name) == 0;
+}
+
+static ls_status check_overflow_as(const ls_example *example)
+{
+    for (int m = 0; m < example->model_count; m++) {
+        for (int i = 0; i < example->model[m].trainer->network.param_count; i++) {
+            if (is_meant(&example->model[m], i)) {
+                return LS_OK;
+            }
+        }
+    }
+    ls_log_error("--overflow-as: no parameter %s; allowed: names such as %s/fc.bias",
+                 example->trainer->options.overflow_as.param, example->trainer->model);
+    return LS_ERR_USAGE;
+}
+
+ls_status ls_example_begin_step(ls_example *example)
+{
+    const ls_trainer *trainer = example->trainer;
+    LS_TRY(check_overflow_as(example));
+    example->step++;
+    example->images = 0;
+    LS_PLANT_STEP(example->step);
+    example->lr = (float)ls_schedule_lr(&trainer->schedule, trainer->base_lr, example->step,
+                                        trainer->steps_per_epoch);
+    for (int i = 0; i < example->loss_count; i++) {
+        LS_TRY(ls_amp_loss_scale(example->amp, i, &example->loss_scale[i]));
+    }
+    for (int i = 0; i < example->model_count; i++) {
+        ls_example_model *model = &example->model[i];
+        model->backwards = 0;
+        model->loss = 0;
+        LS_TRY(ls_amp_set_lr(example->amp, model->optimizer, model->group, lr_of(model)));
+    }
+    return LS_OK;
+}
+
+ls_status ls_example_next_batch(ls_example *example)
+{
+    LS_TRY(ls_loader_next(example->trainer->loader, &example->batch));
+    example->images += example->batch.images;
+    return LS_OK;
+}
+
+static bool is_poisoned(const ls_example_model *model, int param)
+{
+    int micro = model->trainer->options.overflow_as.micro;
+    return is_meant(model, param) && model->backwards == (micro < 0 ? model->batches - 1 : micro) &&
+           ls_fault_overflows(model->trainer, model->example->step);
+}
+
+/* The gradient of one parameter has been enqueued (kernels.h, ls_grad_ready). */
+static ls_status take_gradient(void *context, int param)
+{
+    ls_example_model *model = context;
+    ls_trainer *trainer = model->trainer;
+    const ls_tensor *grad = &trainer->memory.grad[param];
+    if (is_poisoned(model, param)) {
+        LS_TRY(ls_fault_overflow(trainer, grad));
+    }
+    if (trainer->ddp != NULL) {
+        LS_TRY(ls_ddp_stage(trainer->ddp, param, grad));
+    }
+    if (model->dump != NULL && model->batches == 1) { /* else a dump would need several */
+        LS_TRY(ls_dump_local(model->dump, param));
+    }
+    return trainer->ddp != NULL ? ls_ddp_ready(trainer->ddp, param) : LS_OK;
+}
+
+static ls_status backward(ls_example_model *model)
+{
+    ls_trainer *trainer = model->trainer;
+    const ls_device *device = &trainer->device;
+    if (trainer->ddp != NULL) {
+        LS_TRY(ls_ddp_begin(trainer->ddp));
+    }
+    LS_TRY(device->api->plan_backward(trainer->plan, device->stream, 1.0f / (float)model->batches,
+                                      take_gradient, model));
+    if (trainer->ddp != NULL) {
+        LS_TRY(ls_ddp_finish(trainer->ddp));
+    }
+    for (int i = 0; i < trainer->memory.param_count; i++) {
+        LS_TRY(ls_amp_ready(model->example->amp, model->optimizer, model->group, i));
+    }
+    return LS_OK;
+}
+
+/* Before the model's first forward of a step. */
+static ls_status begin_model(ls_example_model *model)
+{
+    ls_trainer *trainer = model->trainer;
+    int64_t step = model->example->step;
+    if (trainer->rules.broadcast_buffers && step > 1) {
+        LS_TRY(ls_setup_broadcast_buffers(trainer));
+    }
+    if (!ls_dump_wants(trainer, step)) {
+        return LS_OK;
+    }
+    LS_TRY(ls_dump_begin(trainer, step, &model->dump));
+    return ls_dump_buffers(model->dump);
+}
+
+ls_status ls_example_backward(ls_example_model *model, ls_step_state *scaled, float *loss)
+{
+    ls_trainer *trainer = model->trainer;
+    const ls_device *device = &trainer->device;
+    const ls_loader_batch *batch = &model->example->batch;
+    float mean;
+    if (trainer->memory.state != scaled) {
+        trainer->memory.state = scaled;
+        LS_TRY(ls_setup_bind(trainer));
+    }
+    if (model->backwards == 0) {
+        LS_TRY(begin_model(model));
+    }
+    (*trainer->memory.tracked)++;
+    LS_TRY(device->api->plan_forward(trainer->plan, device->stream, batch->input, batch->target));
+    LS_TRY(ls_device_read(device, &mean, &scaled->loss, (int64_t)sizeof mean));
+    if (model->dump != NULL) {
+        LS_TRY(ls_dump_batch(model->dump, model->backwards, batch));
+        LS_TRY(ls_dump_forward(model->dump, model->backwards));
+    }
+    LS_TRY(backward(model));
+    model->backwards++;
+    model->loss += mean / (float)model->batches;
+    *loss += mean / (float)model->batches;
+    return LS_OK;
+}
+
+/* ---- the record ------------------------------------------------------------------------------ */
+
+static ls_status read_state(const ls_example_model *model, bool skipped, ls_step_state *out)
+{
+    const ls_memory *memory = &model->trainer->memory;
+    LS_TRY(ls_device_read(memory->device, out, memory->state, (int64_t)sizeof *out));
+    out->skipped = skipped;
+    out->step_count = *ls_amp_param_at(model->example->amp, model->optimizer, model->first).steps;
+    return LS_OK;
+}
+
+/* The digests of all models, one after the other. */
+static ls_status add_digests(const ls_example_model *model, const ls_step_state *state,
+                             ls_events_step *event)
+{
+    ls_digest_set own;
+    LS_TRY(ls_digest_compute(&model->trainer->memory, state, model->trainer->options.digest, &own));
+    for (int i = 0; i < LS_EVENTS_DIGEST_COUNT; i++) {
+        event->digest_given[i] = own.given[i];
+        event->digest[i] = (event->digest[i] ^ own.value[i]) * UINT64_C(0x100000001b3); /* FNV's */
+    }
+    return LS_OK;
+}
+
+static ls_status record_model(ls_example_model *model, bool skipped, bool hashes,
+                              ls_events_step *event)
+{
+    ls_trainer *trainer = model->trainer;
+    ls_step_state state;
+    LS_TRY(read_state(model, skipped, &state));
+    if (hashes) {
+        LS_TRY(add_digests(model, &state, event));
+    }
+    if (model->dump != NULL) {
+        ls_dump_result result = {.loss = model->loss, .after = state, .lr = lr_of(model)};
+        ls_dump *dump = model->dump;
+        model->dump = NULL;
+        LS_TRY(ls_dump_finish(dump, &result));
+    }
+    return trainer->device.api->plan_params_changed(trainer->plan, trainer->device.stream);
+}
+
+/* After the first step the gradients move to the buckets of rank 0's order. */
+static ls_status rebuild_buckets(ls_example_model *model)
+{
+    ls_trainer *trainer = model->trainer;
+    bool changed = false;
+    if (trainer->ddp == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(ls_ddp_rebuild(trainer->ddp, &changed));
+    if (!changed) {
+        return LS_OK;
+    }
+    for (int i = 0; i < trainer->memory.param_count; i++) {
+        LS_TRY(ls_amp_set_grad(model->example->amp, model->optimizer, model->group, i,
+                               trainer->memory.grad[i]));
+    }
+    LS_TRY(show_tensors(model));
+    return ls_setup_bind(trainer);
+}
+
+static void print_step(const ls_example *example, const ls_events_step *event)
+{
+    const ls_trainer *trainer = example->trainer;
+    int frequency = trainer->options.print_freq;
+    if (trainer->world.rank != 0 || frequency == 0 ||
+        (event->step % frequency != 0 && event->step != 1 && event->step != trainer->last_step)) {
+        return;
+    }
+    printf("step %lld/%lld  lr %g", (long long)event->step, (long long)trainer->last_step,
+           (double)event->lr);
+    for (int i = 0; i < event->loss_count; i++) {
+        printf("  loss %d %.4f  scale %g", i, (double)event->losses[i].loss,
+               (double)event->losses[i].loss_scale_next);
+    }
+    printf("%s\n", event->skipped ? "  (skipped)" : "");
+    fflush(stdout);
+}
+
+ls_status ls_example_end_step(ls_example *example, const float *loss, const bool *skipped)
+{
+    ls_trainer *trainer = example->trainer;
+    ls_events_loss losses[LS_EXAMPLE_LOSSES];
+    ls_events_step event = {.step = example->step,
+                            .skipped = true,
+                            .lr = example->lr,
+                            .images = example->images,
+                            .loss_count = example->loss_count,
+                            .losses = losses,
+                            .optimizer_count = example->optimizer_count,
+                            .optimizer_skipped = skipped};
+    for (int i = 0; i < example->loss_count; i++) {
+        losses[i] = (ls_events_loss){.loss = loss[i], .loss_scale = example->loss_scale[i]};
+        LS_TRY(ls_amp_loss_scale(example->amp, i, &losses[i].loss_scale_next));
+        event.loss += loss[i];
+    }
+    event.loss_scale = losses[0].loss_scale;
+    event.loss_scale_next = losses[0].loss_scale_next;
+    for (int i = 0; i < example->optimizer_count; i++) {
+        event.skipped = event.skipped && skipped[i];
+    }
+    bool hashes =
+        ls_events_enabled(trainer->events) && trainer->options.digest != LS_DIGEST_NONE &&
+        (example->step % trainer->options.digest_every == 0 || example->step == trainer->last_step);
+    if (trainer->engine != NULL) {
+        LS_TRY(trainer->engine->poll(trainer->comm));
+    }
+    for (int i = 0; i < example->model_count; i++) {
+        ls_example_model *model = &example->model[i];
+        LS_TRY(record_model(model, skipped[model->optimizer], hashes, &event));
+    }
+    LS_TRY(ls_events_write_step(trainer->events, &event));
+    print_step(example, &event);
+    example->summary->last = example->step;
+    example->summary->skipped += event.skipped;
+    for (int i = 0; example->step == 1 && i < example->model_count; i++) {
+        LS_TRY(rebuild_buckets(&example->model[i]));
+    }
+    return LS_OK;
+}
