@@ -215,11 +215,11 @@ ls_status ls_supervise_run(const ls_supervise *supervise, ls_outcome *outcome)
                             .rank_count = supervise->count};
     outcome->rank = calloc((size_t)supervise->count, sizeof *outcome->rank);
     LS_ASSERT(outcome->rank != NULL);
-    ls_proc_strays strays;
-    ls_proc_strays_begin(&strays);
+    ls_proc_orphans orphans;
+    ls_proc_orphans_begin(&orphans);
     ls_status status = start_all(supervise, outcome);
     if (status != LS_OK) {
-        (void)ls_proc_strays_end(&strays);
+        (void)ls_proc_orphans_end(&orphans);
         return status;
     }
     outcome->state = LS_OUTCOME_DONE;
@@ -230,7 +230,7 @@ ls_status ls_supervise_run(const ls_supervise *supervise, ls_outcome *outcome)
                                ls_clock_ns() + (int64_t)(supervise->hang_up_s * 1e9));
     }
     ls_proc_end_all(outcome->rank, supervise->count, LS_SUPERVISE_END_GRACE_S);
-    (void)ls_proc_strays_end(&strays);
+    (void)ls_proc_orphans_end(&orphans);
     outcome->ended_ns = ls_clock_ns();
     ls_outcome_add_up(outcome);
     return LS_OK;

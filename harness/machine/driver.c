@@ -106,14 +106,14 @@ static void small_letters(char *text)
 void ls_driver_ask(ls_driver *out)
 {
     memset(out, 0, sizeof *out);
-    ls_proc_isolated aside;
+    ls_proc_isolated isolated;
     char why[120] = "";
-    if (ls_proc_isolated_start(in_child, NULL, &aside) != LS_OK) {
+    if (ls_proc_isolated_start(in_child, NULL, &isolated) != LS_OK) {
         ls_text_put(out->failure, sizeof out->failure, "no process to ask the driver in");
         return;
     }
     char *text = ls_proc_isolated_answer(
-        &aside, ls_clock_ns() + (int64_t)LS_DRIVER_LIMIT_S * 1000000000, why, sizeof why);
+        &isolated, ls_clock_ns() + (int64_t)LS_DRIVER_LIMIT_S * 1000000000, why, sizeof why);
     cJSON *answer = text == NULL ? NULL : cJSON_Parse(text);
     free(text);
     if (answer == NULL) {

@@ -1,5 +1,6 @@
 #include "proc.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -18,12 +19,14 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 
-/* The signals that ask a program to stop. While they are blocked they stay pending until somebody
- * reads them: that is the whole state of "was I asked to stop", so nothing has to be kept here. */
+/* The signals that ask a program to stop. They are blocked and stay pending until they are read, so
+ * the kernel keeps the state "asked to stop" and no variable is needed. */
 static const int stop_signals[] = {SIGINT, SIGTERM, SIGHUP};
 enum {
     STOP_SIGNALS = sizeof stop_signals / sizeof *stop_signals,
-    BLIND_NS = 100000000, /* out of descriptors: children are looked at this often instead */
+    POLL_NS = 100000000, /* between checks of the children, when no descriptor is left for them */
+    ROUNDS = 64,         /* generations of orphans that each start another in a new session */
+    DIE_MS = 5000,       /* from KILL to the end; only a process stuck in the kernel takes longer */
 };
 
 /* ---- starting ------------------------------------------------------------------------------- */
@@ -45,10 +48,10 @@ _Noreturn static void run_child(const ls_proc_spec *spec, pid_t parent, int log,
     if (setpgid(0, 0) != 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
         fail_child(report);
     }
-    if (getppid() != parent) { /* it died before the line above */
+    if (getppid() != parent) { /* the parent ended before prctl took effect */
         _exit(127);
     }
-    /* a background group must not read the terminal */
+    /* a process of a background group is stopped when it reads the terminal */
     int input = spec->input > 0 ? spec->input : open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (input < 0 || dup2(input, STDIN_FILENO) < 0) {
         fail_child(report);
@@ -120,10 +123,11 @@ ls_status ls_proc_start(const ls_proc_spec *spec, ls_proc *out)
         ls_log_error("cannot start '%s': %s", spec->argv[0], strerror(fork_errno));
         return LS_ERR_INFRA;
     }
-    (void)setpgid(pid,
-                  pid); /* here too, so that the group exists when we go on; fails after exec */
+    /* The parent sets the group too, so that it exists when this function returns; after exec this
+     * fails, and the child has set it. */
+    (void)setpgid(pid, pid);
     ssize_t got;
-    do { /* exec closes the pipe: no bytes means it runs */
+    do { /* exec closes the pipe: no bytes mean that the program runs */
         got = read(report[0], &failed, sizeof failed);
     } while (got < 0 && errno == EINTR);
     close(report[0]);
@@ -143,8 +147,8 @@ ls_status ls_proc_start(const ls_proc_spec *spec, ls_proc *out)
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
-/* True and *one filled when it has ended. What is left of its process group ends with it: while the
- * leader is not reaped, its number cannot be anybody else's. */
+/* True and *one filled when the process has ended. The rest of its process group is killed first:
+ * as long as the leader is not reaped, its pid cannot be reused. */
 static bool reap(ls_proc *one)
 {
     siginfo_t info = {.si_pid = 0};
@@ -160,9 +164,8 @@ static bool reap(ls_proc *one)
     one->pid = 0;
     one->ended = true;
     one->ended_ns = ls_clock_ns();
-    if (wait4(pid, &state, 0, &used) !=
-        pid) { /* SIGCHLD is ignored: nobody can tell how it ended */
-        ls_log_error("process %d ended, its exit code is lost: %s", (int)pid, strerror(errno));
+    if (wait4(pid, &state, 0, &used) != pid) { /* SIGCHLD is ignored: the kernel drops the code */
+        ls_log_error("process %d ended, but its exit code is lost: %s", (int)pid, strerror(errno));
         one->code = LS_ERR_INFRA;
         return true;
     }
@@ -174,7 +177,7 @@ static bool reap(ls_proc *one)
     return true;
 }
 
-/* Descriptor that is readable while a stop signal is pending; -1 when none is caught. */
+/* A descriptor that is readable while a stop signal is pending; -1 when no signal is blocked. */
 static int stop_descriptor(void)
 {
     sigset_t blocked, wanted;
@@ -190,28 +193,28 @@ static int stop_descriptor(void)
     return any ? signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK) : -1;
 }
 
-static int wait_any(ls_proc *group, int count, int64_t deadline_ns, bool heed_signals)
+static int wait_any(ls_proc *group, int count, int64_t deadline_ns, bool stop_on_signal)
 {
     struct pollfd *polled = calloc((size_t)count + 1, sizeof *polled);
     LS_ASSERT(polled != NULL);
     int open_count = 0, result = -3;
-    bool blind = false;
+    bool must_poll = false;
     for (int i = 0; i < count && result == -3; i++) {
         if (group[i].pid > 0 && reap(&group[i])) {
             result = i;
         } else if (group[i].pid > 0) {
             int fd = (int)syscall(SYS_pidfd_open, group[i].pid, 0);
-            blind = blind || fd < 0;
+            must_poll = must_poll || fd < 0;
             polled[open_count++] = (struct pollfd){.fd = fd, .events = POLLIN};
         }
     }
-    int stop = heed_signals && result == -3 && open_count > 0 ? stop_descriptor() : -1;
+    int stop = stop_on_signal && result == -3 && open_count > 0 ? stop_descriptor() : -1;
     polled[open_count] = (struct pollfd){.fd = stop, .events = POLLIN};
     while (result == -3 && open_count > 0) {
         int64_t rest_ns = deadline_ns < 0 ? INT64_MAX : deadline_ns - ls_clock_ns();
         rest_ns = rest_ns < 0 ? 0 : rest_ns;
-        bool last = !blind || rest_ns <= BLIND_NS;
-        rest_ns = last ? rest_ns : BLIND_NS;
+        bool last = !must_poll || rest_ns <= POLL_NS;
+        rest_ns = last ? rest_ns : POLL_NS;
         struct timespec limit = {.tv_sec = rest_ns / 1000000000, .tv_nsec = rest_ns % 1000000000};
         int ready =
             ppoll(polled, (nfds_t)open_count + 1, rest_ns == INT64_MAX ? NULL : &limit, NULL);
@@ -269,6 +272,109 @@ void ls_proc_end_all(ls_proc *group, int count, double grace_s)
     (void)ls_proc_wait_all(group, count, -1);
 }
 
+/* ---- orphans -------------------------------------------------------------------------------- */
+
+/* Parent of a process, or 0 when the process has ended. Parses /proc/<pid>/stat, "pid (name) state
+ * ppid ...", from its last ')', because the name may contain any character. */
+static pid_t parent_of(pid_t pid)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        return 0;
+    }
+    size_t bytes = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[bytes] = '\0';
+    char *end = text + bytes;
+    while (end > text && *end != ')') {
+        end--;
+    }
+    char state;
+    int parent;
+    return sscanf(end, ") %c %d", &state, &parent) == 2 ? (pid_t)parent : 0;
+}
+
+/* This process's children as a malloc'ed list; returns their number. */
+static int list_children(pid_t **out)
+{
+    *out = NULL;
+    DIR *folder = opendir("/proc");
+    if (folder == NULL) {
+        return 0;
+    }
+    int count = 0;
+    pid_t self = getpid();
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        pid_t pid = (pid_t)atoi(entry->d_name);
+        if (pid <= 0 || parent_of(pid) != self) {
+            continue;
+        }
+        *out = realloc(*out, (size_t)(count + 1) * sizeof **out);
+        LS_ASSERT(*out != NULL);
+        (*out)[count++] = pid;
+    }
+    closedir(folder);
+    return count;
+}
+
+void ls_proc_orphans_begin(ls_proc_orphans *orphans)
+{
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
+        ls_log_warn("cannot adopt the processes that a rank leaves behind: %s",
+                    errno == EINVAL ? "old kernel" : "no permission");
+    }
+    orphans->count = list_children(&orphans->known);
+}
+
+static bool is_known(const ls_proc_orphans *orphans, pid_t pid)
+{
+    for (int i = 0; i < orphans->count; i++) {
+        if (orphans->known[i] == pid) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* An unreaped child's pid cannot have been reused. */
+void ls_proc_kill_child(pid_t pid)
+{
+    kill(pid, SIGKILL);
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    struct pollfd ended = {.fd = fd, .events = POLLIN};
+    if (fd >= 0) {
+        while (poll(&ended, 1, DIE_MS) < 0 && errno == EINTR) {
+        }
+        close(fd);
+    }
+    (void)waitpid(pid, NULL, fd >= 0 ? WNOHANG : 0);
+}
+
+int ls_proc_orphans_end(ls_proc_orphans *orphans)
+{
+    int ended = 0, fresh = 1;
+    for (int round = 0; fresh > 0 && round < ROUNDS; round++) {
+        pid_t *child = NULL;
+        int count = list_children(&child);
+        fresh = 0;
+        for (int i = 0; i < count; i++) {
+            if (!is_known(orphans, child[i])) {
+                /* its own children are adopted and ended in the next round */
+                ls_proc_kill_child(child[i]);
+                fresh++;
+            }
+        }
+        free(child);
+        ended += fresh;
+    }
+    free(orphans->known);
+    orphans->known = NULL;
+    orphans->count = 0;
+    return ended;
+}
+
 /* ---- being asked to stop -------------------------------------------------------------------- */
 
 ls_status ls_proc_catch_signals(void)
@@ -278,7 +384,7 @@ ls_status ls_proc_catch_signals(void)
     for (int i = 0; i < STOP_SIGNALS; i++) {
         struct sigaction now;
         if (sigaction(stop_signals[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) {
-            sigaddset(&wanted, stop_signals[i]); /* nohup: stays ignored */
+            sigaddset(&wanted, stop_signals[i]); /* one that nohup ignores stays ignored */
         }
     }
     int failed = pthread_sigmask(SIG_BLOCK, &wanted, NULL);

@@ -13,8 +13,8 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
-#include "proc.h"
 #include "kernels/core/text.h"
+#include "proc.h"
 
 _Noreturn static void run_child(ls_proc_isolated_fn *function, void *context, pid_t parent,
                                 int output)
@@ -27,7 +27,7 @@ _Noreturn static void run_child(ls_proc_isolated_fn *function, void *context, pi
     if (fclose(answer) != 0 && status == LS_OK) {
         status = LS_ERR_INFRA;
     }
-    _exit((int)status); /* no exit handlers: they are the parent's */
+    _exit((int)status); /* the exit handlers are the parent's and must not run here */
 }
 
 ls_status ls_proc_isolated_start(ls_proc_isolated_fn *function, void *context,
@@ -54,7 +54,7 @@ ls_status ls_proc_isolated_start(ls_proc_isolated_fn *function, void *context,
     return LS_OK;
 }
 
-/* Everything until the child's end of the pipe is closed; false at the deadline. */
+/* Reads until the child closes its end of the pipe; false at the deadline. */
 static bool read_all(int input, int64_t deadline_ns, char **text, size_t *used)
 {
     size_t room = 0;
@@ -84,8 +84,8 @@ static bool read_all(int input, int64_t deadline_ns, char **text, size_t *used)
     }
 }
 
-/* Its wait status; false where it has not ended by the deadline. A process may hang in its end, in
- * a driver that lets go of a device. */
+/* Fills the child's wait status; false when it has not ended by the deadline. A process can hang in
+ * its exit, while a driver releases a device. */
 static bool reap(pid_t pid, int64_t deadline_ns, int *status)
 {
     int fd = (int)syscall(SYS_pidfd_open, pid, 0);
@@ -98,22 +98,23 @@ static bool reap(pid_t pid, int64_t deadline_ns, int *status)
     if (fd >= 0) {
         close(fd);
     }
-    /* without such descriptors (Linux before 5.3) there is no waiting with a deadline */
+    /* without pidfd_open (Linux before 5.3) there is no wait with a deadline */
     return (fd < 0 || ready > 0) && waitpid(pid, status, 0) == pid;
 }
 
-char *ls_proc_isolated_answer(ls_proc_isolated *aside, int64_t deadline_ns, char *why, size_t bytes)
+char *ls_proc_isolated_answer(ls_proc_isolated *isolated, int64_t deadline_ns, char *why,
+                              size_t bytes)
 {
     char *text = NULL;
     size_t used = 0;
     int status = 0;
-    bool whole = read_all(aside->input, deadline_ns, &text, &used);
-    close(aside->input);
-    bool ended = whole && reap(aside->pid, deadline_ns, &status);
+    bool whole = read_all(isolated->input, deadline_ns, &text, &used);
+    close(isolated->input);
+    bool ended = whole && reap(isolated->pid, deadline_ns, &status);
     if (!ended) {
-        ls_proc_strays_end_one(aside->pid);
+        ls_proc_kill_child(isolated->pid);
     }
-    aside->pid = 0;
+    isolated->pid = 0;
     if (!ended) {
         ls_text_put(why, bytes, "no answer in time");
     } else if (WIFSIGNALED(status)) {

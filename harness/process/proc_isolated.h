@@ -1,5 +1,5 @@
-/* A function run in a process of its own, for what may hang, abort or keep a device: asking a
- * driver, measuring beside the jobs. It answers with text. */
+/* Runs a function in a process of its own, because it may hang, abort or keep a device: to query a
+ * driver, or to measure while jobs run. The function returns text. */
 #ifndef LS_PROC_ISOLATED_H
 #define LS_PROC_ISOLATED_H
 
@@ -10,21 +10,21 @@
 
 #include "kernels/core/status.h"
 
-/* Runs in the child; what it writes to `answer` is the answer. Its status is the child's exit code.
- */
+/* Runs in the child and writes its result to `answer`. Its status is the child's exit code. */
 typedef ls_status ls_proc_isolated_fn(void *context, FILE *answer);
 
 typedef struct ls_proc_isolated {
     pid_t pid;
-    int input; /* our end of the pipe */
+    int input; /* the parent's end of the pipe */
 } ls_proc_isolated;
 
-/* The caller has one thread, or its other threads hold no lock that the function wants. */
+/* The caller has one thread, or its other threads hold no lock that the function takes. */
 ls_status ls_proc_isolated_start(ls_proc_isolated_fn *function, void *context,
                                  ls_proc_isolated *out);
-/* The whole answer, malloc'ed, once the child has ended with 0; NULL with one line in why[bytes]
- * when it failed, died or was not done at `deadline_ns` (ls_clock_ns time; it is then killed). */
-char *ls_proc_isolated_answer(ls_proc_isolated *aside, int64_t deadline_ns, char *why,
+/* Waits for the child to exit with 0 and returns all that it wrote, malloc'ed. NULL, with one line
+ * in why[bytes], when it failed, was killed or had not ended at `deadline_ns` (ls_clock_ns time);
+ * in the last case it is killed here. */
+char *ls_proc_isolated_answer(ls_proc_isolated *isolated, int64_t deadline_ns, char *why,
                               size_t bytes);
 
 #endif

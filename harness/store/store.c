@@ -18,14 +18,14 @@
 
 enum {
     IDLE_MAX = 16,
-    RETRY_MS_FIRST = 10, /* between attempts to reach a rank 0 that does not listen yet, doubling */
+    RETRY_MS_FIRST = 10, /* between attempts to connect until rank 0 listens; doubles each time */
     RETRY_MS_LAST = 250,
-    GREETING_LIMIT_MS = 2000, /* while probing: who has not greeted by then is not our store */
-    REPLY_SLACK_MS = 2000, /* the server keeps the deadlines; this much later it counts as lost */
+    GREETING_LIMIT_MS = 2000, /* while probing, for the greeting of a Lockstep store */
+    REPLY_SLACK_MS = 2000,    /* the server keeps the deadlines; after this much more it is lost */
 };
 
-/* One request at a time on each connection: a call takes an idle one or opens a further one, so
- * that a `get` that waits does not hold up another thread's `set`. */
+/* A connection carries one request at a time. A call takes an idle connection or opens another one,
+ * so that a waiting `get` does not block the `set` of another thread. */
 struct ls_store {
     int rank, world, port;
     double timeout_s;
@@ -35,7 +35,7 @@ struct ls_store {
     ls_store_server *server; /* rank 0 */
     struct sockaddr_storage at;
     socklen_t at_bytes;
-    int primary; /* stays open as long as the store: its end means this rank's end */
+    int primary; /* open as long as the store: the server takes its end for this rank's end */
     pthread_mutex_t lock;
     bool primary_busy;  /* under lock */
     int idle[IDLE_MAX]; /* under lock */
@@ -74,7 +74,7 @@ static void note_local_address(ls_store *store)
 
 typedef enum join_result { JOINED, NOT_YET, TURNED_AWAY } join_result;
 
-/* One attempt on one address and port. TURNED_AWAY: *status, already logged. */
+/* One attempt at one address and port. TURNED_AWAY: the reason is in *status and logged. */
 static join_result try_join(ls_store *store, const struct addrinfo *at, int port, bool probe,
                             int64_t deadline_ns, ls_status *status, char *why, size_t why_bytes)
 {
@@ -94,16 +94,16 @@ static join_result try_join(ls_store *store, const struct addrinfo *at, int port
                              why_bytes)) {
         return NOT_YET;
     }
-    ls_store_answer told = {.status = LS_OK};
-    int done = say_hello(store, fd, false, deadline_ns, &told);
+    ls_store_answer answer = {.status = LS_OK};
+    int done = say_hello(store, fd, false, deadline_ns, &answer);
     if (done <= 0) {
         snprintf(why, why_bytes, "rank 0 was reached, then %s",
                  done == 0 ? "did not answer" : "closed the connection");
         close(fd);
         return NOT_YET;
     }
-    if (told.status == LS_OK) {
-        free(told.value);
+    if (answer.status == LS_OK) {
+        free(answer.value);
         store->at = where;
         store->at_bytes = at->ai_addrlen;
         store->port = port;
@@ -112,15 +112,15 @@ static join_result try_join(ls_store *store, const struct addrinfo *at, int port
         return JOINED;
     }
     close(fd);
-    bool other_job = told.status == LS_ERR_RENDEZVOUS && ls_store_link_rest_ns(deadline_ns) > 0;
-    snprintf(why, why_bytes, "%s", told.value);
+    bool other_job = answer.status == LS_ERR_RENDEZVOUS && ls_store_link_rest_ns(deadline_ns) > 0;
+    snprintf(why, why_bytes, "%s", answer.value);
     if (probe && other_job) {
-        free(told.value);
-        return NOT_YET; /* a neighbour's store: ours is on another port */
+        free(answer.value);
+        return NOT_YET; /* another job's store: this job's is on another port */
     }
-    ls_log_error("store at %s:%d: %s", store->address, port, told.value);
-    free(told.value);
-    *status = told.status;
+    ls_log_error("store at %s:%d: %s", store->address, port, answer.value);
+    free(answer.value);
+    *status = answer.status;
     return TURNED_AWAY;
 }
 
@@ -136,10 +136,11 @@ static ls_status join(ls_store *store, const ls_store_options *options, int64_t 
     for (;;) {
         int failed = getaddrinfo(store->address, service, &hints, &found);
         if (failed != 0 && strcmp(store->address, "localhost") == 0) {
-            /* a bare system image may have no /etc/hosts; the name is fixed (RFC 6761, 6.3) */
+            /* a minimal system image may lack /etc/hosts; the name's address is fixed (RFC
+             * 6761, 6.3) */
             failed = getaddrinfo("127.0.0.1", service, &hints, &found);
         }
-        if (failed != 0) { /* a name may appear with its node; until then as good as unreachable */
+        if (failed != 0) { /* the name may appear together with its node; retry */
             snprintf(why, sizeof why, "%s", gai_strerror(failed));
             found = NULL;
         }
@@ -290,22 +291,22 @@ static ls_status take_connection(ls_store *store, int64_t deadline_ns, int *out)
         return LS_OK;
     }
     char why[256];
-    ls_store_answer told = {.value = NULL};
+    ls_store_answer answer = {.value = NULL};
     if (lost || !ls_store_link_reach((struct sockaddr *)&store->at, store->at_bytes, deadline_ns,
                                      &fd, why, sizeof why)) {
-        ls_log_error("store: rank 0 at %s:%d is gone: %s", store->address, store->port,
-                     lost ? "its connection broke before" : why);
+        ls_log_error("store: rank 0 at %s:%d has left: %s", store->address, store->port,
+                     lost ? "its connection ended earlier" : why);
         return LS_ERR_PEER_LOST;
     }
-    if (say_hello(store, fd, true, deadline_ns, &told) <= 0 || told.status != LS_OK) {
-        ls_log_error("store: rank 0 at %s:%d took no further connection%s%s", store->address,
-                     store->port, told.value != NULL ? ": " : "",
-                     told.value != NULL ? told.value : "");
-        free(told.value);
+    if (say_hello(store, fd, true, deadline_ns, &answer) <= 0 || answer.status != LS_OK) {
+        ls_log_error("store: rank 0 at %s:%d refused another connection%s%s", store->address,
+                     store->port, answer.value != NULL ? ": " : "",
+                     answer.value != NULL ? answer.value : "");
+        free(answer.value);
         close(fd);
         return LS_ERR_PEER_LOST;
     }
-    free(told.value);
+    free(answer.value);
     *out = fd;
     return LS_OK;
 }
@@ -328,8 +329,8 @@ static void give_connection(ls_store *store, int fd, bool usable)
     }
 }
 
-/* `limit_s`: what the server may take. Fills *out, which the caller frees; a status in it is not
- * logged yet. */
+/* Sends a request and receives its reply. `limit_s` is the server's time to reply. The caller frees
+ * *out and logs a status in it. */
 static ls_status ask(ls_store *store, ls_store_header header, const char *key, const void *value,
                      double limit_s, ls_store_answer *out)
 {
@@ -359,47 +360,48 @@ static ls_status ask(ls_store *store, ls_store_header header, const char *key, c
     return LS_OK;
 }
 
-static ls_status settle(const char *verb, const char *key, double limit_s, ls_store_answer *told)
+static ls_status check_reply(const char *verb, const char *key, double limit_s,
+                             ls_store_answer *answer)
 {
-    if (told->status == LS_ERR_RENDEZVOUS) {
-        ls_log_error("store: %s '%s': %s within %.3g s", verb, key, told->value, limit_s);
-    } else if (told->status != LS_OK) {
-        ls_log_error("store: %s '%s': %s", verb, key, told->value);
+    if (answer->status == LS_ERR_RENDEZVOUS) {
+        ls_log_error("store: %s '%s': %s within %.3g s", verb, key, answer->value, limit_s);
+    } else if (answer->status != LS_OK) {
+        ls_log_error("store: %s '%s': %s", verb, key, answer->value);
     }
-    if (told->status != LS_OK) {
-        free(told->value);
-        told->value = NULL;
+    if (answer->status != LS_OK) {
+        free(answer->value);
+        answer->value = NULL;
     }
-    return told->status;
+    return answer->status;
 }
 
 ls_status ls_store_set(ls_store *store, const char *key, const void *value, size_t bytes)
 {
     ls_store_header header = {.verb = LS_STORE_SET};
     header.value_bytes = bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)bytes;
-    ls_store_answer told = {.value = NULL};
-    LS_TRY(ask(store, header, key, value, store->timeout_s, &told));
-    LS_TRY(settle("set", key, store->timeout_s, &told));
-    free(told.value);
+    ls_store_answer answer = {.value = NULL};
+    LS_TRY(ask(store, header, key, value, store->timeout_s, &answer));
+    LS_TRY(check_reply("set", key, store->timeout_s, &answer));
+    free(answer.value);
     return LS_OK;
 }
 
 static ls_status await(ls_store *store, ls_store_verb verb, const char *key, double limit_s,
-                       ls_store_answer *told)
+                       ls_store_answer *answer)
 {
     ls_store_header header = {.verb = verb, .number = (int64_t)ceil(limit_s * 1e3)};
-    LS_TRY(ask(store, header, key, NULL, limit_s, told));
-    return settle("get", key, limit_s, told);
+    LS_TRY(ask(store, header, key, NULL, limit_s, answer));
+    return check_reply("get", key, limit_s, answer);
 }
 
 ls_status ls_store_get(ls_store *store, const char *key, double timeout_s, void **value,
                        size_t *bytes)
 {
-    ls_store_answer told = {.value = NULL};
+    ls_store_answer answer = {.value = NULL};
     double limit_s = timeout_s < 0 ? store->timeout_s : timeout_s;
-    LS_TRY(await(store, LS_STORE_GET, key, limit_s, &told));
-    *value = told.value;
-    *bytes = told.bytes;
+    LS_TRY(await(store, LS_STORE_GET, key, limit_s, &answer));
+    *value = answer.value;
+    *bytes = answer.bytes;
     return LS_OK;
 }
 
@@ -407,10 +409,10 @@ ls_status ls_store_wait(ls_store *store, const char *const *keys, int count, dou
 {
     int64_t deadline_ns = ls_store_link_deadline(timeout_s < 0 ? store->timeout_s : timeout_s);
     for (int i = 0; i < count; i++) {
-        ls_store_answer told = {.value = NULL};
+        ls_store_answer answer = {.value = NULL};
         double limit_s = (double)ls_store_link_rest_ns(deadline_ns) * 1e-9;
-        LS_TRY(await(store, LS_STORE_WAIT, keys[i], limit_s, &told));
-        free(told.value);
+        LS_TRY(await(store, LS_STORE_WAIT, keys[i], limit_s, &answer));
+        free(answer.value);
     }
     return LS_OK;
 }
@@ -418,22 +420,22 @@ ls_status ls_store_wait(ls_store *store, const char *const *keys, int count, dou
 ls_status ls_store_add(ls_store *store, const char *key, int64_t amount, int64_t *sum)
 {
     ls_store_header header = {.verb = LS_STORE_ADD, .number = amount};
-    ls_store_answer told = {.value = NULL};
-    LS_TRY(ask(store, header, key, NULL, store->timeout_s, &told));
-    LS_TRY(settle("add to", key, store->timeout_s, &told));
-    *sum = told.number;
-    free(told.value);
+    ls_store_answer answer = {.value = NULL};
+    LS_TRY(ask(store, header, key, NULL, store->timeout_s, &answer));
+    LS_TRY(check_reply("add to", key, store->timeout_s, &answer));
+    *sum = answer.number;
+    free(answer.value);
     return LS_OK;
 }
 
 ls_status ls_store_who_left(ls_store *store, int *rank)
 {
     ls_store_header header = {.verb = LS_STORE_WHO_LEFT};
-    ls_store_answer told = {.value = NULL};
-    LS_TRY(ask(store, header, "", NULL, store->timeout_s, &told));
-    LS_TRY(settle("ask who has left", "", store->timeout_s, &told));
-    *rank = (int)told.number;
-    free(told.value);
+    ls_store_answer answer = {.value = NULL};
+    LS_TRY(ask(store, header, "", NULL, store->timeout_s, &answer));
+    LS_TRY(check_reply("ask who has left", "", store->timeout_s, &answer));
+    *rank = (int)answer.number;
+    free(answer.value);
     return LS_OK;
 }
 

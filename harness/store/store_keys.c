@@ -5,7 +5,7 @@
 
 #include "kernels/core/digest.h"
 
-static ls_store_entry **place_of(ls_store_keys *keys, const char *key)
+static ls_store_entry **slot_of(ls_store_keys *keys, const char *key)
 {
     uint64_t digest = ls_digest_update(LS_DIGEST_START, key, strlen(key));
     ls_store_entry **at = &keys->bucket[digest % LS_STORE_KEYS_BUCKETS];
@@ -17,7 +17,7 @@ static ls_store_entry **place_of(ls_store_keys *keys, const char *key)
 
 const ls_store_entry *ls_store_keys_find(ls_store_keys *keys, const char *key)
 {
-    return *place_of(keys, key);
+    return *slot_of(keys, key);
 }
 
 bool ls_store_keys_put(ls_store_keys *keys, const char *key, const void *value, size_t bytes)
@@ -30,7 +30,7 @@ bool ls_store_keys_put(ls_store_keys *keys, const char *key, const void *value, 
         memcpy(copy, value, bytes);
     }
     copy[bytes] = '\0';
-    ls_store_entry **at = place_of(keys, key);
+    ls_store_entry **at = slot_of(keys, key);
     if (*at == NULL) {
         ls_store_entry *fresh = calloc(1, sizeof *fresh);
         char *name = strdup(key);

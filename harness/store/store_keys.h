@@ -1,4 +1,4 @@
-/* The store's keys and values: a hash table of copies. Used by the server only. */
+/* The store's keys and values: a hash table that holds copies. Used by the server only. */
 #ifndef LS_STORE_KEYS_H
 #define LS_STORE_KEYS_H
 
@@ -8,7 +8,7 @@
 typedef struct ls_store_entry {
     struct ls_store_entry *next;
     char *key;
-    void *value; /* a 0 follows that `bytes` does not count */
+    void *value; /* followed by a 0 that `bytes` does not count */
     size_t bytes;
 } ls_store_entry;
 
@@ -18,9 +18,9 @@ typedef struct ls_store_keys {
     ls_store_entry *bucket[LS_STORE_KEYS_BUCKETS];
 } ls_store_keys;
 
-/* NULL where there is none; valid until the next put. */
+/* NULL for an absent key; valid until the next put. */
 const ls_store_entry *ls_store_keys_find(ls_store_keys *keys, const char *key);
-/* Overwrites; false without memory. */
+/* Sets or overwrites; false when memory runs out. */
 bool ls_store_keys_put(ls_store_keys *keys, const char *key, const void *value, size_t bytes);
 void ls_store_keys_free(ls_store_keys *keys);
 

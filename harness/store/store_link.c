@@ -133,7 +133,7 @@ int ls_store_link_answer(int fd, int64_t deadline_ns, ls_store_answer *out)
 
 /* ---- connecting ----------------------------------------------------------------------------- */
 
-/* 1 connected, 0 deadline, -1 refused (errno). */
+/* 1: connected; 0: deadline; -1: refused (errno). */
 static int connect_to(const struct sockaddr *at, socklen_t at_bytes, int64_t deadline_ns, int *out)
 {
     int fd = socket(at->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -152,7 +152,7 @@ static int connect_to(const struct sockaddr *at, socklen_t at_bytes, int64_t dea
         }
     }
     if (done > 0 && failed == 0) {
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* only speed */
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* affects speed only */
         *out = fd;
         return 1;
     }
@@ -176,7 +176,7 @@ bool ls_store_link_reach(const struct sockaddr *at, socklen_t at_bytes, int64_t 
         *out = fd;
         return true;
     }
-    snprintf(why, why_bytes, "something that is no Lockstep store listens there");
+    snprintf(why, why_bytes, "another service listens there, not a Lockstep store");
     close(fd);
     return false;
 }

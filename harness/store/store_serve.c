@@ -8,7 +8,6 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
-#include "store_server.h"
 
 /* ---- replies -------------------------------------------------------------------------------- */
 
@@ -21,7 +20,7 @@ void ls_store_serve_flush(ls_store_peer *peer)
             continue;
         }
         if (sent < 0) {
-            return; /* full: POLLOUT goes on; broken: the next poll sees it */
+            return; /* full: continued at POLLOUT; broken: the next poll reports it */
         }
         peer->out_sent += (size_t)sent;
     }
@@ -65,15 +64,14 @@ void ls_store_serve_refuse(ls_store_peer *peer, ls_status status, const char *te
 static void reply_entry(ls_store_peer *peer, const ls_store_entry *found)
 {
     if (peer->request.verb == LS_STORE_GET) {
-        /* the value outlives the reply's copy: body (the key) is freed in reply, the entry is not
-         */
+        /* reply() copies the value before it frees the body; the entry stays */
         reply(peer, LS_OK, found->value, found->bytes, 0);
     } else {
         reply(peer, LS_OK, NULL, 0, 0);
     }
 }
 
-static void wake_waiters(ls_store_server *server, const char *key)
+static void wake_waiters(struct ls_store_server *server, const char *key)
 {
     const ls_store_entry *found = ls_store_keys_find(&server->keys, key);
     for (int i = 0; i < server->count; i++) {
@@ -85,9 +83,9 @@ static void wake_waiters(ls_store_server *server, const char *key)
     }
 }
 
-/* ---- who is there --------------------------------------------------------------------------- */
+/* ---- ranks ---------------------------------------------------------------------------------- */
 
-void ls_store_serve_missing(const ls_store_server *server, char *text, size_t text_bytes)
+void ls_store_serve_missing(const struct ls_store_server *server, char *text, size_t text_bytes)
 {
     size_t used = (size_t)snprintf(text, text_bytes, "missing of %d: rank", server->world);
     int listed = 0;
@@ -105,29 +103,29 @@ void ls_store_serve_missing(const ls_store_server *server, char *text, size_t te
     }
 }
 
-static void hello(ls_store_server *server, ls_store_peer *peer, int64_t now_ns)
+static void hello(struct ls_store_server *server, ls_store_peer *peer, int64_t now_ns)
 {
     char text[512] = "";
     const char *value = peer->body + peer->request.key_bytes + 1;
     bool known = strcmp(peer->body, server->run_id) == 0;
     if (!known || peer->request.value_bytes != LS_STORE_HELLO_BYTES) {
-        ls_log_warn("store: refused %s, which does not belong to this job (other token or run id)",
+        ls_log_warn("store: refused %s, which belongs to another job (different token or run id)",
                     peer->who);
         ls_store_serve_refuse(
             peer, LS_ERR_RENDEZVOUS,
             "it belongs to another job (its token or run id differs from this rank's)");
         return;
     }
-    ls_store_hello told = ls_store_wire_get_hello((const unsigned char *)value);
-    int rank = told.rank;
-    if (told.world != server->world) {
-        snprintf(text, sizeof text, "rank %d says the world has %d ranks, rank 0 says %d", rank,
-                 told.world, server->world);
+    ls_store_hello from = ls_store_wire_get_hello((const unsigned char *)value);
+    int rank = from.rank;
+    if (from.world != server->world) {
+        snprintf(text, sizeof text, "rank %d has world size %d, rank 0 has %d", rank, from.world,
+                 server->world);
     } else if (rank < 0 || rank >= server->world) {
         snprintf(text, sizeof text, "rank %d is out of range, allowed: 0 to %d", rank,
                  server->world - 1);
-    } else if (told.further == 0 && server->primary_of[rank] != LS_STORE_ABSENT) {
-        snprintf(text, sizeof text, "rank %d is there twice: taken by %s, now also by %s", rank,
+    } else if (from.further == 0 && server->primary_of[rank] != LS_STORE_ABSENT) {
+        snprintf(text, sizeof text, "rank %d has joined twice: first as %s, now as %s", rank,
                  server->who_of[rank], peer->who);
     }
     if (text[0] != '\0') {
@@ -136,7 +134,7 @@ static void hello(ls_store_server *server, ls_store_peer *peer, int64_t now_ns)
         return;
     }
     peer->rank = rank;
-    if (told.further != 0) {
+    if (from.further != 0) {
         reply(peer, LS_OK, NULL, 0, 0);
         return;
     }
@@ -158,7 +156,7 @@ static void hello(ls_store_server *server, ls_store_peer *peer, int64_t now_ns)
 
 /* ---- requests ------------------------------------------------------------------------------- */
 
-static void add(ls_store_server *server, ls_store_peer *peer)
+static void add(struct ls_store_server *server, ls_store_peer *peer)
 {
     const char *key = peer->body;
     const ls_store_entry *found = ls_store_keys_find(&server->keys, key);
@@ -168,12 +166,12 @@ static void add(ls_store_server *server, ls_store_peer *peer)
         errno = 0;
         sum = strtoll(found->value, &end, 10);
         if (errno != 0 || found->bytes == 0 || end != (char *)found->value + found->bytes) {
-            ls_store_serve_refuse(peer, LS_ERR_USAGE, "its value is no decimal number");
+            ls_store_serve_refuse(peer, LS_ERR_USAGE, "its value is not a decimal number");
             return;
         }
     }
     if (__builtin_add_overflow(sum, peer->request.number, &sum)) {
-        ls_store_serve_refuse(peer, LS_ERR_USAGE, "the sum leaves 64 bits");
+        ls_store_serve_refuse(peer, LS_ERR_USAGE, "the sum overflows 64 bits");
         return;
     }
     char text[32];
@@ -186,8 +184,8 @@ static void add(ls_store_server *server, ls_store_peer *peer)
     reply(peer, LS_OK, NULL, 0, sum);
 }
 
-/* One whole request lies in peer->request and peer->body. False: drop the connection. */
-static bool serve(ls_store_server *server, ls_store_peer *peer)
+/* Serves the request in peer->request and peer->body. False: drop the connection. */
+static bool serve(struct ls_store_server *server, ls_store_peer *peer)
 {
     const ls_store_header *request = &peer->request;
     int64_t now_ns = ls_clock_ns();
@@ -254,13 +252,13 @@ static bool header_is_sane(const ls_store_peer *peer)
             (request->number >= 0 && request->number <= INT32_MAX * INT64_C(1000)));
 }
 
-bool ls_store_serve_read(ls_store_server *server, ls_store_peer *peer)
+bool ls_store_serve_read(struct ls_store_server *server, ls_store_peer *peer)
 {
     for (;;) {
         bool in_header = peer->header_used < LS_STORE_HEADER_BYTES;
         size_t body_bytes =
             in_header ? 0 : (size_t)peer->request.key_bytes + peer->request.value_bytes;
-        /* the key is followed by a 0 of ours, the value begins after it */
+        /* the server puts a 0 between key and value */
         size_t gap = peer->body_used >= peer->request.key_bytes ? 1 : 0;
         char *to = in_header ? (char *)peer->header + peer->header_used
                              : peer->body + peer->body_used + gap;
@@ -283,7 +281,7 @@ bool ls_store_serve_read(ls_store_server *server, ls_store_peer *peer)
         if (in_header && peer->header_used == LS_STORE_HEADER_BYTES) {
             peer->request = ls_store_wire_get(peer->header);
             if (!header_is_sane(peer)) {
-                ls_log_warn("store: dropped %s (rank %d): bad frame", peer->who, peer->rank);
+                ls_log_warn("store: dropped %s (rank %d): malformed header", peer->who, peer->rank);
                 return false;
             }
             peer->body = calloc(1, (size_t)peer->request.key_bytes + peer->request.value_bytes + 2);

@@ -1,5 +1,5 @@
-/* One store server's connections and what is asked over them. Private to store_server.c (listening,
- * accepting, the thread) and store_serve.c (requests and replies). */
+/* Requests and replies of the store's server, and its state. Private to store_server.c (listening,
+ * accepting, the thread) and store_serve.c. */
 #ifndef LS_STORE_SERVE_H
 #define LS_STORE_SERVE_H
 
@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "kernels/core/status.h"
 #include "store_keys.h"
 #include "store_wire.h"
 
@@ -17,14 +18,14 @@ enum { LS_STORE_WHO_BYTES = INET6_ADDRSTRLEN + 8 };
 typedef struct ls_store_peer {
     int fd;
     int rank;     /* -1 until its hello was accepted */
-    bool primary; /* the first of its rank: its end is the rank's end */
+    bool primary; /* the first connection of its rank: its end is the rank's end */
     char who[LS_STORE_WHO_BYTES];
     unsigned char header[LS_STORE_HEADER_BYTES];
     size_t header_used;
     ls_store_header request;
     char *body; /* key, 0, value; malloc'ed */
     size_t body_used;
-    ls_store_verb waiting; /* HELLO, GET, WAIT: its reply is owed; else 0 */
+    ls_store_verb waiting; /* HELLO, GET, WAIT: its reply is pending; else 0 */
     int64_t deadline_ns;   /* of the hello or of the wait */
     unsigned char *out;
     size_t out_bytes, out_sent;
@@ -42,25 +43,25 @@ struct ls_store_server {
     struct pollfd *polled; /* [capacity + 2] */
     ls_store_keys keys;
     int64_t accept_after_ns;
-    atomic_int_least64_t stop_ns; /* 0: run; else the end of the lingering */
+    atomic_int_least64_t stop_ns; /* 0: serve on; else when to stop at the latest */
     pthread_mutex_t address_lock;
     char address[INET6_ADDRSTRLEN]; /* under address_lock */
 };
 
 typedef enum ls_store_presence {
-    LS_STORE_ABSENT, /* not yet */
+    LS_STORE_ABSENT, /* has not joined */
     LS_STORE_HERE,
     LS_STORE_GONE, /* said goodbye */
-    LS_STORE_LOST,
+    LS_STORE_LOST, /* its connection ended without a goodbye */
 } ls_store_presence;
 
-/* Reads what is there and serves whole requests. False: drop the connection. */
+/* Reads without blocking and serves a complete request. False: drop the connection. */
 bool ls_store_serve_read(struct ls_store_server *server, ls_store_peer *peer);
-/* Sends what a reply still has to send; a broken connection shows in the next poll. */
+/* Continues to send a reply; the next poll reports a broken connection. */
 void ls_store_serve_flush(ls_store_peer *peer);
-/* The reply to a request that failed; nothing may be going out on that connection. */
+/* Replies that a request failed; no other reply may be pending on that connection. */
 void ls_store_serve_refuse(ls_store_peer *peer, ls_status status, const char *text);
-/* "missing of 8: rank 3, 5" */
+/* Text of the ranks that have not joined: "missing of 8: rank 3, 5". */
 void ls_store_serve_missing(const struct ls_store_server *server, char *text, size_t text_bytes);
 
 #endif

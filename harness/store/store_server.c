@@ -1,5 +1,6 @@
 #include "store_server.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
@@ -12,13 +13,98 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
-#include "store_listen.h"
+#include "kernels/core/text.h"
 #include "store_serve.h"
 
 enum {
-    HELLO_LIMIT_S = 10,    /* a connection that has not said who it is by then is dropped */
-    ACCEPT_PAUSE_MS = 100, /* out of descriptors: give others the time to close some */
+    HELLO_LIMIT_S = 10,    /* a connection without a hello is dropped after this time */
+    ACCEPT_PAUSE_MS = 100, /* after running out of descriptors, until others have closed some */
 };
+
+/* ---- listening ------------------------------------------------------------------------------ */
+
+/* Listens on all interfaces unless the address is a literal loopback one: MASTER_ADDR may be a name
+ * that only the other hosts resolve correctly (Debian maps the host's own name to 127.0.1.1). */
+static int listen_at(const char *address, int port, int *bound_port)
+{
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    bool is_six = strcmp(address, "::1") == 0;
+    bool is_four = strncmp(address, "127.", 4) == 0 || strcmp(address, "localhost") == 0;
+    six.sin6_addr = is_six ? in6addr_loopback : in6addr_any;
+    four.sin_addr.s_addr = htonl(INADDR_ANY);
+    if (is_four && inet_pton(AF_INET, address, &four.sin_addr) != 1) {
+        four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    }
+    int on = 1, off = 0;
+    int fd = is_four ? -1 : socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool use_six = fd >= 0;
+    if (use_six) {
+        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, is_six ? &on : &off, sizeof on);
+    } else {
+        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    }
+    if (fd < 0) {
+        return -1;
+    }
+    struct sockaddr_storage own;
+    socklen_t own_bytes = sizeof own;
+    const struct sockaddr *at = use_six ? (struct sockaddr *)&six : (struct sockaddr *)&four;
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+        bind(fd, at, use_six ? sizeof six : sizeof four) != 0 || listen(fd, SOMAXCONN) != 0 ||
+        getsockname(fd, (struct sockaddr *)&own, &own_bytes) != 0) {
+        int saved = errno;
+        close(fd);
+        errno = saved;
+        return -1;
+    }
+    *bound_port = ntohs(use_six ? ((struct sockaddr_in6 *)&own)->sin6_port
+                                : ((struct sockaddr_in *)&own)->sin_port);
+    return fd;
+}
+
+static ls_status listen_on(const ls_store_options *options, int *listener, int *bound_port)
+{
+    int first = options->probe ? options->port + 1 : options->port;
+    int last = options->probe ? options->port + LS_STORE_PORT_PROBES : options->port;
+    for (int port = first; port <= last; port++) {
+        *listener = listen_at(options->address, port, bound_port);
+        if (*listener >= 0) {
+            return LS_OK;
+        }
+        if (errno != EADDRINUSE || port == last) {
+            ls_log_error("store: cannot listen on %s:%d%s: %s", options->address, port,
+                         options->probe ? " or on the 15 ports before it" : "", strerror(errno));
+            return LS_ERR_INFRA;
+        }
+    }
+    return LS_ERR_INFRA;
+}
+
+static bool is_loopback(const struct sockaddr_storage *address)
+{
+    if (address->ss_family == AF_INET) {
+        return (ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24) == 127;
+    }
+    const struct in6_addr *six = &((const struct sockaddr_in6 *)address)->sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(six) || (IN6_IS_ADDR_V4MAPPED(six) && six->s6_addr[12] == 127);
+}
+
+/* The address at which the peer of an accepted connection reached this host; false for a loopback
+ * address. */
+static bool reached_as(int fd, char *text, size_t text_bytes)
+{
+    struct sockaddr_storage own;
+    socklen_t bytes = sizeof own;
+    char host[INET6_ADDRSTRLEN + 16];
+    if (getsockname(fd, (struct sockaddr *)&own, &bytes) != 0 || is_loopback(&own) ||
+        getnameinfo((struct sockaddr *)&own, bytes, host, sizeof host, NULL, 0, NI_NUMERICHOST) !=
+            0) {
+        return false;
+    }
+    ls_text_put(text, text_bytes, "%s", strncmp(host, "::ffff:", 7) == 0 ? host + 7 : host);
+    return true;
+}
 
 /* ---- connections ---------------------------------------------------------------------------- */
 
@@ -75,7 +161,7 @@ static void accept_one(ls_store_server *server, int64_t now_ns)
         return;
     }
     int on = 1;
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* only a matter of speed */
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* affects speed only */
     ls_store_peer *peer = &server->connection[server->count++];
     *peer = (ls_store_peer){
         .fd = fd, .rank = -1, .deadline_ns = now_ns + HELLO_LIMIT_S * INT64_C(1000000000)};
@@ -85,18 +171,18 @@ static void accept_one(ls_store_server *server, int64_t now_ns)
         snprintf(peer->who, sizeof peer->who, "%.45s:%.5s", host, service);
     }
     char own[sizeof server->address];
-    if (ls_store_listen_reached_as(fd, own, sizeof own)) {
+    if (reached_as(fd, own, sizeof own)) {
         pthread_mutex_lock(&server->address_lock);
         memcpy(server->address, own, sizeof own);
         pthread_mutex_unlock(&server->address_lock);
     }
-    /* 8 bytes into an empty socket buffer cannot block; a dead peer shows in the next poll */
+    /* 8 bytes fit an empty socket buffer; the next poll reports a dead peer */
     (void)!send(fd, LS_STORE_GREETING, LS_STORE_GREETING_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 /* ---- the thread ----------------------------------------------------------------------------- */
 
-/* Replies to those whose time is over. Returns the next deadline. */
+/* Replies to the requests whose deadline has passed. Returns the next deadline. */
 static int64_t expire(ls_store_server *server, int64_t now_ns)
 {
     int64_t next_ns = LS_STORE_NEVER;
@@ -109,10 +195,9 @@ static int64_t expire(ls_store_server *server, int64_t now_ns)
             ls_store_serve_missing(server, text, sizeof text);
             ls_store_serve_refuse(peer, LS_ERR_RENDEZVOUS, text);
         } else if (peer->waiting != 0) {
-            ls_store_serve_refuse(peer, LS_ERR_RENDEZVOUS, "nobody set it");
+            ls_store_serve_refuse(peer, LS_ERR_RENDEZVOUS, "it was not set");
         } else {
-            ls_log_warn("store: dropped %s: it did not say who it is within %d s", peer->who,
-                        HELLO_LIMIT_S);
+            ls_log_warn("store: dropped %s: no hello within %d s", peer->who, HELLO_LIMIT_S);
             drop(server, i);
         }
     }
@@ -141,7 +226,7 @@ static int poll_all(ls_store_server *server, int64_t now_ns, int64_t until_ns)
         until_ns = server->accept_after_ns;
     }
     for (int i = 0; i < server->count; i++) {
-        /* while a reply is going out, or is owed, only the connection's end is of interest */
+        /* while a reply is pending, only the end of the connection matters */
         short events = server->connection[i].out != NULL ? POLLOUT : POLLIN;
         polled[i + 2] = (struct pollfd){.fd = server->connection[i].fd, .events = events};
     }
@@ -166,8 +251,8 @@ static void handle(ls_store_server *server, int index, short events)
         ssize_t got = recv(peer->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
         keep = got < 0 && (errno == EAGAIN || errno == EINTR);
         if (got > 0) {
-            ls_log_warn("store: dropped %s (rank %d): a request while one is owed", peer->who,
-                        peer->rank);
+            ls_log_warn("store: dropped %s (rank %d): a request before the reply to the last one",
+                        peer->who, peer->rank);
         }
     } else {
         keep = ls_store_serve_read(server, peer);
@@ -198,7 +283,7 @@ static void *serve_all(void *argument)
             uint64_t count;
             (void)!read(server->wake, &count, sizeof count);
         }
-        /* from the end: drop() moves the last connection into the gap */
+        /* backwards, because drop() moves the last connection into the gap */
         for (int i = server->count - 1; i >= 0; i--) {
             if (server->polled[i + 2].revents != 0) {
                 handle(server, i, server->polled[i + 2].revents);
@@ -262,7 +347,7 @@ ls_status ls_store_server_start(const ls_store_options *options, ls_store_server
                      strerror(errno));
         goto free_it;
     }
-    LS_TRY_GOTO(status, ls_store_listen(options, &server->listener, &server->port), free_it);
+    LS_TRY_GOTO(status, listen_on(options, &server->listener, &server->port), free_it);
     int failed = pthread_create(&server->thread, NULL, serve_all, server);
     if (failed != 0) {
         ls_log_error("store: cannot start the server's thread: %s", strerror(failed));

@@ -1,9 +1,9 @@
-/* The store's server: one thread inside rank 0, poll(2) over all connections. Used by store.c only.
- */
+/* The store's server: one thread inside rank 0 that polls all connections. Used by store.c only. */
 #ifndef LS_STORE_SERVER_H
 #define LS_STORE_SERVER_H
 
-#include "store.h"
+#include "kernels/core/status.h"
+#include "store_options.h"
 
 typedef struct ls_store_server ls_store_server;
 
@@ -11,10 +11,10 @@ typedef struct ls_store_server ls_store_server;
  * the thread. LS_ERR_INFRA with address, port and the system's text. */
 ls_status ls_store_server_start(const ls_store_options *options, ls_store_server **out);
 int ls_store_server_port(const ls_store_server *server);
-/* The number under which other machines reached this one: false when all of them came over
+/* The address at which other machines reached this one; false when all connections came over
  * loopback. */
 bool ls_store_server_address(ls_store_server *server, char *text, int text_bytes);
-/* Ends once the other ranks have said goodbye or died, at the latest after linger_s; frees. */
+/* Ends when the other ranks have said goodbye or died, after linger_s at the latest. Frees. */
 void ls_store_server_stop(ls_store_server *server, double linger_s);
 
 #endif

@@ -1,7 +1,6 @@
-/* What travels between the store's clients and its server: a greeting of 8 bytes from the server as
- * soon as a connection is accepted (so that a foreign server on the port is told from ours), then
- * one request and one reply at a time, each a header of 24 bytes, little-endian, followed by key
- * and value. */
+/* The protocol between the store's clients and its server. The server greets each connection with 8
+ * bytes, by which a client recognises it; then requests and replies alternate, one at a time, each
+ * a little-endian header of 24 bytes followed by key and value. */
 #ifndef LS_STORE_WIRE_H
 #define LS_STORE_WIRE_H
 
@@ -9,39 +8,39 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "store.h"
+#include "store_options.h"
 
 #define LS_STORE_GREETING "LSSTORE1"
 
 enum {
     LS_STORE_GREETING_BYTES = 8,
     LS_STORE_HEADER_BYTES = 24,
-    LS_STORE_HELLO_BYTES =
-        12, /* rank, world, and 1 for a further connection of a rank that has joined */
+    LS_STORE_HELLO_BYTES = 12,   /* ls_store_hello on the wire */
     LS_STORE_MAGIC = 0x3153534c, /* "LSS1" */
 };
 
 typedef enum ls_store_verb {
-    LS_STORE_HELLO = 1, /* key: run id; value: ls_store_hello; number: timeout, ms; the reply of a
-                           rank's first connection comes when all ranks are there */
+    LS_STORE_HELLO = 1, /* key: run id; value: ls_store_hello; number: timeout, ms; the reply to a
+                           rank's first connection comes when all ranks have joined */
     LS_STORE_SET,       /* key, value */
     LS_STORE_GET,       /* key; number: timeout, ms; the reply has the value */
     LS_STORE_WAIT,      /* as GET, the reply has no value */
     LS_STORE_ADD,       /* key; number: amount; the reply's number is the sum */
     LS_STORE_BYE,       /* no reply */
-    LS_STORE_WHO_LEFT,  /* the reply's number is a rank that is not there any more, or -1 */
+    LS_STORE_WHO_LEFT,  /* the reply's number is a rank that has left, or -1 */
 } ls_store_verb;
 
 typedef struct ls_store_header {
     uint32_t magic;
     uint32_t verb; /* in a reply: ls_status */
     uint32_t key_bytes;
-    uint32_t value_bytes; /* in a reply that failed: a text for people */
+    uint32_t value_bytes; /* in the reply to a request that failed: the message */
     int64_t number;
 } ls_store_header;
 
 typedef struct ls_store_hello {
-    int32_t rank, world, further;
+    int32_t rank, world;
+    int32_t further; /* 1: another connection of a rank that has joined */
 } ls_store_hello;
 
 static inline void ls_store_wire_put(const ls_store_header *header, unsigned char *bytes)

@@ -223,18 +223,18 @@ START_TEST(a_file_stops_growing)
 }
 END_TEST
 
-START_TEST(strays_are_ended_and_others_are_not)
+START_TEST(orphans_are_ended_and_others_are_not)
 {
-    int others, strays;
+    int others, orphans;
     ls_proc other = start_piped("echo >&9; sleep 300", 1, &others);
-    ls_proc_strays found;
-    ls_proc_strays_begin(&found);
+    ls_proc_orphans found;
+    ls_proc_orphans_begin(&found);
     ls_proc child = start_piped("setsid sh -c 'setsid sh -c \"echo >&9; sleep 300\" & echo >&9;"
                                 " sleep 300' & exit 0",
-                                2, &strays);
+                                2, &orphans);
     ck_assert_int_eq(ls_proc_wait_any(&child, 1, after(10)), 0);
-    ck_assert_int_ge(ls_proc_strays_end(&found), 2);
-    assert_pipe_ends(strays, 1);
+    ck_assert_int_ge(ls_proc_orphans_end(&found), 2);
+    assert_pipe_ends(orphans, 1);
     ck_assert_int_eq(kill(other.pid, 0), 0);
     ls_proc_end_all(&other, 1, 0);
     close(others);
@@ -256,7 +256,7 @@ static ls_status answer_and(void *context, FILE *to)
     return strcmp(then, "fail") == 0 ? LS_ERR_INFRA : LS_OK;
 }
 
-START_TEST(a_process_aside_is_waited_for_no_longer_than_said)
+START_TEST(an_isolated_process_is_awaited_until_its_deadline_only)
 {
     static const struct {
         const char *then, *answer, *why;
@@ -289,9 +289,9 @@ int main(void)
     tcase_add_test(tests, cannot_start);
     tcase_add_test(tests, environment_directory_log);
     tcase_add_test(tests, a_file_stops_growing);
-    tcase_add_test(tests, strays_are_ended_and_others_are_not);
+    tcase_add_test(tests, orphans_are_ended_and_others_are_not);
     tcase_add_loop_test(tests, asked_to_stop, 0, 3);
-    tcase_add_loop_test(tests, a_process_aside_is_waited_for_no_longer_than_said, 0, 4);
+    tcase_add_loop_test(tests, an_isolated_process_is_awaited_until_its_deadline_only, 0, 4);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -156,7 +156,7 @@ START_TEST(a_hanging_subject_times_out_and_leaves_nothing)
     ls_text_put(body, sizeof body,
                 "start; step 1\n"
                 "sleep 300 & echo $! > %s/child.$RANK\n"
-                "setsid sh -c 'echo $$ > %s/stray.$RANK; setsid sleep 300 & echo $! > "
+                "setsid sh -c 'echo $$ > %s/orphan.$RANK; setsid sleep 300 & echo $! > "
                 "%s/far.$RANK; sleep 300' &\n"
                 "sleep 300",
                 folder, folder, folder);
@@ -171,8 +171,8 @@ START_TEST(a_hanging_subject_times_out_and_leaves_nothing)
     ck_assert_int_eq(headline.correct, LS_CORRECT_NO);
     ck_assert_double_lt(run.record[0].seconds, 1.5 + 5 + 2);
     for (int i = 0; i < 6; i++) {
-        static const char *const names[] = {"child.0", "child.1", "stray.0",
-                                            "stray.1", "far.0",   "far.1"};
+        static const char *const names[] = {"child.0",  "child.1", "orphan.0",
+                                            "orphan.1", "far.0",   "far.1"};
         pid_t pid = read_pid(folder, names[i]);
         ck_assert_msg(kill(pid, 0) != 0 && errno == ESRCH, "%s (%d) is still there", names[i],
                       (int)pid);
