@@ -1,6 +1,6 @@
 #!/bin/sh
-# Foreign trainers on the PyTorch that is there: the example and the adapter must pass, each wrong trainer must
-# be caught by its case. usage: check.sh BUILD [PYTHON] [SCRIPT...]   (SCRIPT: only these wrong trainers)
+# Foreign trainers on the installed PyTorch: the example and the adapter must pass, each wrong trainer must be caught
+# by its case. usage: check.sh BUILD [PYTHON] [SCRIPT...]   (SCRIPT: only these: example.py or wrong trainers)
 build=$1
 python=$2
 [ $# -gt 2 ] && shift 2 || shift $#
@@ -37,9 +37,11 @@ try() {
     fi
 }
 
-if [ $# = 0 ]; then
+if [ $# = 0 ] || [ "$1" = example.py ]; then
     try "$here/example.py" gradients.o0.w2.b0.1mb 0
     try "$here/example.py" 'subject.*[!m].o0.w2' 0 # all but digest.adam: the example has SGD alone
+fi
+if [ $# = 0 ]; then
     try "$here/pytorch_train.py" 'subject.*.o0.w2' 0
 fi
 tab=$(printf '\t')

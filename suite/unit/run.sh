@@ -54,6 +54,17 @@ done <"$out/programs" | awk '{ p += $1; f += $2 } END { print p + 0, f + 0 }')
 passed=${counts% *}
 failed=${counts#* }
 
+# The example of suite/peers/README.md, where PyTorch is installed.
+sh suite/peers/check.sh "$build" "" example.py >"$log" 2>&1
+code=$?
+sed '/^[0-9]* passed, [0-9]* failed$/d; s/^ok - /ok - peers: /' "$log"
+if [ "$code" -ne 3 ]; then # 3: no PyTorch
+    counts=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log")
+    [ -n "$counts" ] || counts="0 1"
+    passed=$((passed + ${counts% *}))
+    failed=$((failed + ${counts#* }))
+fi
+
 "$build"/lockstep conform --list-file suite/lists/mustpass.txt --out "$build/check" >"$log" 2>&1
 code=$?
 grep -v '^[0-9]* passed, [0-9]* failed$' "$log"

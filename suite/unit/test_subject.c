@@ -348,6 +348,88 @@ START_TEST(the_page_shows_the_example)
 }
 END_TEST
 
+/* Our trainer, its dumps without `hidden`'s metadata: other names of the same length stand there.
+ */
+static ls_verdict judge_without(const char *id, const char *const *hidden, int count)
+{
+    char folder[64], subject[200], program[1024], body[4000];
+    fake_folder(folder, sizeof folder);
+    ls_path_program(program, sizeof program);
+    ls_text_put(body, sizeof body, "%s/../lockstep-train \"$@\" || exit\nexport LC_ALL=C\n",
+                program);
+    for (int i = 0; i < count; i++) {
+        ls_text_add(body, sizeof body,
+                    "sed -i 's/\"%s\":/\"X%s\":/' \"$LS_RUN_DIR\"/dump/*.rank$RANK.safetensors\n",
+                    hidden[i], hidden[i] + 1);
+    }
+    write_script(folder, body);
+    ls_run run;
+    ls_headline headline;
+    ls_case_settings settings = {.seed = 7, .bench = NULL};
+    ls_case_list list = {0, 0, NULL};
+    ls_cases_all(&settings, &list);
+    prepare(&run, folder, subject, sizeof subject, judge_steps);
+    run.cases.row[0] = *fake_case(&list, id);
+    go(&run, &headline);
+    ls_verdict verdict = run.verdict[0];
+    ls_runner_free(&run);
+    ls_rows_free(&list);
+    ls_path_remove_tree(folder);
+    return verdict;
+}
+
+/* A dump may leave out what the page's example leaves out. */
+START_TEST(the_example_writes_the_metadata_that_is_judged)
+{
+    static const char *const known[] = {
+        "rank",      "loss_scale", "loss_scale_next", "skipped",    "lr",
+        "optimizer", "momentum",   "weight_decay",    "accumulate", "half"};
+    const char *hidden[sizeof known / sizeof *known];
+    int count = 0;
+    char path[1024];
+    ck_assert(ls_path_find("suite/peers/example.py", path, sizeof path));
+    char *example = ls_text_read(path);
+    const char *dump = strstr(example, "protocol.write_dump(");
+    ck_assert_ptr_nonnull(dump);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        char key[40];
+        ls_text_put(key, sizeof key, "\"%s\":", known[i]);
+        if (strstr(dump, key) == NULL) {
+            hidden[count++] = known[i];
+        }
+    }
+    free(example);
+    ck_assert_int_ge(count, 2);
+    static const char *const judged[] = {"subject.dump.o0.w2", "gradients.o0.w2.b0.1mb"};
+    for (size_t i = 0; i < sizeof judged / sizeof *judged; i++) {
+        ls_verdict verdict = judge_without(judged[i], hidden, count);
+        ck_assert_msg(verdict.code == LS_PASS, "%s: %s %s", judged[i],
+                      ls_verdict_name(verdict.code), verdict.evidence);
+    }
+}
+END_TEST
+
+/* What a dump leaves out has a value, which must be that of its step. */
+START_TEST(metadata_that_is_missing_where_it_matters_fails)
+{
+    static const struct {
+        const char *id, *hidden, *evidence;
+    } gap[] = {
+        {"subject.dump.skipped", "skipped", "skipped false (absent), the event true"},
+        {"subject.dump.skipped", "loss_scale", "loss_scale 1 (absent), the events 524288"},
+        {"subject.dump.o0.w2", "momentum", "momentum 0 (absent), the events 0.9"},
+        {"subject.dump.o0.w2", "weight_decay", "weight_decay 0 (absent), the events 0.0001"},
+        {"subject.dump.o0.w2", "world_size", "world_size (nothing), expected 2"},
+    };
+    for (size_t i = 0; i < sizeof gap / sizeof *gap; i++) {
+        ls_verdict verdict = judge_without(gap[i].id, &gap[i].hidden, 1);
+        ck_assert_msg(verdict.code == LS_FAIL && strstr(verdict.evidence, gap[i].evidence) != NULL,
+                      "%s without %s: %s %s", gap[i].id, gap[i].hidden,
+                      ls_verdict_name(verdict.code), verdict.evidence);
+    }
+}
+END_TEST
+
 /* The program itself: no case is no success. */
 START_TEST(zero_cases_are_exit_code_1)
 {
@@ -385,6 +467,8 @@ int main(void)
     tcase_add_test(tests, a_subject_that_supports_three_cases_is_not_correct);
     tcase_add_test(tests, o2_computed_in_fp32_is_not_correct);
     tcase_add_test(tests, the_page_shows_the_example);
+    tcase_add_test(tests, the_example_writes_the_metadata_that_is_judged);
+    tcase_add_test(tests, metadata_that_is_missing_where_it_matters_fails);
     tcase_add_test(tests, zero_cases_are_exit_code_1);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -117,7 +117,8 @@ static void check_metadata(const ls_case *row, const ls_safetensors *file, int r
     }
 }
 
-/* What the file says of its step is what the step's event says; what it leaves out is not asked. */
+/* Metadata that a file lacks has the value that design.md section 4 gives it; where it gives none,
+ * the file need not say. */
 static void check_step(const ls_case *row, const ls_safetensors *file, int rank,
                        const ls_record *job, ls_verdict *out)
 {
@@ -129,27 +130,30 @@ static void check_step(const ls_case *row, const ls_safetensors *file, int rank,
         return;
     }
     const struct {
-        const char *name;
+        const char *name, *absent; /* what no metadata stands for; NULL: nothing */
         double value;
-    } wanted[] = {{"rank", rank},
-                  {"loss_scale", step->loss_scale},
-                  {"loss_scale_next", step->loss_scale_next},
-                  {"lr", step->lr},
-                  {"momentum", ls_json_number(options, "momentum", NAN)},
-                  {"weight_decay", ls_json_number(options, "weight-decay", NAN)},
-                  {"accumulate", row->job[0].accumulate}};
+    } wanted[] = {{"rank", NULL, rank},
+                  {"loss_scale", "1", step->loss_scale},
+                  {"loss_scale_next", NULL, step->loss_scale_next},
+                  {"lr", NULL, step->lr},
+                  {"momentum", "0", ls_json_number(options, "momentum", NAN)},
+                  {"weight_decay", "0", ls_json_number(options, "weight-decay", NAN)},
+                  {"accumulate", "1", row->job[0].accumulate}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-        const char *found = ls_safetensors_metadata_of(file, wanted[i].name, NULL);
-        double value = found == NULL ? NAN : strtod(found, NULL);
-        if (found != NULL && !isnan(wanted[i].value) && (float)value != (float)wanted[i].value) {
-            ls_verdict_fail(out, "rank=%d: the dump's metadata says %s %s, the events %.9g", rank,
-                            wanted[i].name, found, wanted[i].value);
+        const char *written = ls_safetensors_metadata_of(file, wanted[i].name, NULL);
+        const char *found = written != NULL ? written : wanted[i].absent;
+        if (found != NULL && !isnan(wanted[i].value) &&
+            (float)strtod(found, NULL) != (float)wanted[i].value) {
+            ls_verdict_fail(out, "rank=%d: the dump's metadata says %s %s%s, the events %.9g", rank,
+                            wanted[i].name, found, written == NULL ? " (absent)" : "",
+                            wanted[i].value);
         }
     }
-    const char *skipped = ls_safetensors_metadata_of(file, "skipped", "(nothing)");
-    if (strcmp(skipped, step->skipped ? "true" : "false") != 0) {
+    const char *skipped = ls_safetensors_metadata_of(file, "skipped", NULL);
+    const char *event = step->skipped ? "true" : "false";
+    if (strcmp(skipped != NULL ? skipped : "false", event) != 0) {
         ls_verdict_fail(out, "rank=%d: the dump's metadata says skipped %s, the event %s", rank,
-                        skipped, step->skipped ? "true" : "false");
+                        skipped != NULL ? skipped : "false (absent)", event);
     }
     if (row->number[1] != 0 && !step->skipped && out->code == LS_PASS) {
         ls_verdict_set(out, LS_WEAK, "rank=%d: the step was not skipped", rank);
