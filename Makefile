@@ -183,7 +183,7 @@ $(BUILD)/lib/ls_oracle_cuda.so: $(call objects,$(ORACLE_KERNELS) $(ORACLE_ROUNDI
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
 	$(Q)$(CXX) -shared $(LDFLAGS) $(WHOLE) $^ $(call cuda_libraries,CUDART) $(LDLIBS) -o $@
-NCCL_PARTS := $(NCCL) reference/comm/comm.c reference/comm/self.c kernels/cuda/cuda_check.c
+NCCL_PARTS := $(NCCL) reference/comm/comm.c kernels/cuda/cuda_check.c
 $(call objects,$(NCCL)): EXTRA += $(call cuda_includes,CUDART NCCL)
 $(BUILD)/lib/ls_nccl.so: $(call objects,$(NCCL_PARTS)) $(BUILD)/libls_harness.a $(BUILD)/libls_core.a
 	@mkdir -p $(@D)

@@ -1,7 +1,7 @@
-/* lockstep-collectives: one rank of a job that tries every collective of an engine on data whose
- * result is known (comm/exercise.h), in the manner of nccl-tests. Started like the trainer. Writes
- * LS_RUN_DIR/rank<k>.jsonl: `start`; per combination `collective`; `barrier`, with clocks that all
- * ranks of a machine share; `absent`; `end`. Exit code 1 when an element was wrong. */
+/* lockstep-collectives: one rank of a job that checks every collective of an engine on data whose
+ * result is known (comm/exercise.h), in the manner of nccl-tests. It is started like the trainer.
+ * Writes LS_RUN_DIR/rank<k>.jsonl: `start`; per combination `collective`; `barrier`, with clocks
+ * that all ranks of a machine share; `absent`; `end`. Exit code 1 if an element was wrong. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,6 +14,7 @@
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
 #include "reference/comm/collectives_arguments.h"
+#include "reference/comm/comm_load.h"
 #include "reference/comm/exercise.h"
 #include "reference/state/device.h"
 #include "reference/options/world.h"
@@ -22,7 +23,7 @@ typedef struct program {
     ls_collectives_arguments given;
     ls_world world;
     ls_store *store;
-    ls_device device; /* where buffers lie, if not on the host */
+    ls_device device; /* memory of the buffers, unless it is the host's */
     ls_exercise_peer peer;
     int events; /* file descriptor, -1: none */
     char events_path[600];
@@ -81,7 +82,7 @@ static ls_status open_events(program *p)
     return write_event(p, event);
 }
 
-/* Bytes as nccl-tests counts them: of the larger side. */
+/* Bytes as nccl-tests counts them: the larger of input and result. */
 static double size_of(const program *p, const ls_exercise *what)
 {
     bool parts = what->kind == LS_COMM_ALL_GATHER || what->kind == LS_COMM_REDUCE_SCATTER ||
@@ -125,7 +126,7 @@ static ls_status try_one(program *p, const ls_exercise *what)
     p->guards += result.guards;
     p->combinations++;
     if (result.wrong + result.guards > 0) {
-        ls_log_error("%s of %lld %s%s, offset %d: %lld of %lld elements wrong, %lld bytes beside "
+        ls_log_error("%s of %lld %s%s, offset %d: %lld of %lld elements wrong, %lld bytes next to "
                      "them changed",
                      ls_comm_kind_name(what->kind), (long long)what->count,
                      ls_dtype_label(what->dtype), what->in_place ? ", in place" : "", what->offset,
@@ -197,7 +198,7 @@ static ls_status try_headline(program *p)
     return p->given.headline ? try_one(p, &what) : LS_OK;
 }
 
-/* Milliseconds of work that the others do not have. */
+/* Milliseconds of work that only this rank does. */
 static uint64_t dawdle(void)
 {
     static const char page[4096];
@@ -238,12 +239,12 @@ static ls_status open_comm(const program *p, const char *name, double timeout_s,
                              .one_host = p->world.local_world == p->world.world,
                              .backend_api = p->device.api,
                              .backend = p->device.backend,
-                             .open_s = timeout_s + 30, /* a GPU's engine takes its time */
+                             .open_s = timeout_s + 30, /* a GPU's engine takes longer to open */
                              .oversubscribe = p->world.oversubscribe};
     return p->peer.api->open(&where, out);
 }
 
-/* Zeros, where the engine can reach them. */
+/* Zeroed memory that the engine can access. */
 static ls_status take_memory(const program *p, size_t floats, float **out)
 {
     void *memory = NULL;
@@ -267,7 +268,7 @@ static void give_memory(const program *p, float *memory)
     }
 }
 
-/* One operation that `absent` does not come to, on a communicator of its own. */
+/* Runs one operation without rank `absent`, on its own communicator. */
 static ls_status try_without(program *p, ls_comm_kind kind)
 {
     enum { COUNT = 1 << 16 };
@@ -296,7 +297,7 @@ static ls_status try_without(program *p, ls_comm_kind kind)
     cJSON_AddNumberToObject(event, "status", seen);
     cJSON_AddNumberToObject(event, "seconds", ls_clock_ms_between(begin_ns, ls_clock_ns()) * 1e-3);
     ls_status status = write_event(p, event);
-    if (status == LS_OK) { /* nobody closes before the last has seen it */
+    if (status == LS_OK) { /* no rank closes before the last has seen the failure */
         status = ls_store_barrier(p->store, name, 10 * p->given.timeout_s + 10);
     }
     p->peer.api->abort(comm);
@@ -431,8 +432,8 @@ int main(int argc, char **argv)
     if (p.peer.comm != NULL) {
         p.peer.api->close(p.peer.comm);
     }
-    /* a device that waits for a lost peer is let alone: what frees its memory, exit handlers of its
-     * libraries too, may wait for what will not end */
+    /* If the device may wait for a lost peer, it is not closed: freeing its memory, which its
+     * libraries' exit handlers do too, could wait for ever. */
     bool stuck = p.device.api != NULL && status != LS_OK && status != LS_ERR_CHECK;
     if (!stuck) {
         ls_device_close(&p.device);

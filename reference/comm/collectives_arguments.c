@@ -190,7 +190,7 @@ static error_t parse_one(int key, char *text, struct argp_state *state)
         }
         return 0;
     case ARGP_KEY_ARG:
-        argp_failure(state, LS_ERR_USAGE, 0, "error: what is '%s'?", text);
+        argp_failure(state, LS_ERR_USAGE, 0, "error: unexpected argument '%s'", text);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

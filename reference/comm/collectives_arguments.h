@@ -14,7 +14,7 @@ typedef struct ls_collectives_arguments {
     int kind_count, dtype_count, count_count;
     ls_comm_kind kind[LS_COLLECTIVES_KINDS];
     ls_dtype dtype[LS_COLLECTIVES_DTYPES];
-    const char *counts; /* read once the world is known */
+    const char *counts; /* parsed once the world is known */
     int64_t count[LS_COLLECTIVES_COUNTS];
     ls_pattern_kind data;
     bool in_place[2]; /* out of place, in place */
@@ -24,9 +24,9 @@ typedef struct ls_collectives_arguments {
     const char *comm, *device;
 } ls_collectives_arguments;
 
-/* Defaults and what is given; ends the program with LS_ERR_USAGE where that is wrong. */
+/* Fills in defaults and the given options; ends the program with LS_ERR_USAGE if one is wrong. */
 ls_status ls_collectives_arguments_read(int argc, char **argv, ls_collectives_arguments *out);
-/* count[] from counts. LS_ERR_USAGE, logged. */
+/* Parses `counts` into count[]. LS_ERR_USAGE, logged. */
 ls_status ls_collectives_arguments_read_counts(ls_collectives_arguments *given, int world);
 
 #endif

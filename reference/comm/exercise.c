@@ -9,10 +9,10 @@
 
 enum { GUARD = 64, POISON = 0xa5, ALIGN = 64 };
 
-/* A buffer between guards. */
+/* A buffer with guard bytes on both sides. */
 typedef struct area {
     char *block, *data; /* on the host */
-    char *device;       /* where the engine finds the block; itself, in host memory */
+    char *device;       /* address of the block for the engine; equal to `block` in host memory */
     size_t bytes, whole;
 } area;
 
@@ -21,7 +21,7 @@ typedef struct exercise {
     const ls_exercise *what;
     size_t element_bytes;
     area area[2];         /* in place: the first only */
-    char *input, *buffer; /* of the operation; input NULL where it has none on this rank */
+    char *input, *buffer; /* of the operation; input is NULL if it has none on this rank */
     int64_t inputs;       /* elements of input */
     int64_t outputs;      /* elements of buffer that must hold a result on this rank */
     bool separate;        /* input has an area of its own */
@@ -78,7 +78,8 @@ static ls_status area_create(const exercise *e, int64_t elements, area *out)
     return LS_OK;
 }
 
-/* failed: the device may wait for a lost peer, and would do so here; the process is about to end */
+/* failed: the device may wait for a lost peer, and freeing would wait too; the process is about to
+ * end. */
 static void area_free(const exercise *e, area *a, bool failed)
 {
     if (a->device != NULL && a->device != a->block && !failed) {
@@ -87,7 +88,7 @@ static void area_free(const exercise *e, area *a, bool failed)
     free(a->block);
 }
 
-/* A place in one of the areas, as the engine knows it. */
+/* The address that the engine uses for a place in one of the areas. */
 static char *there(const exercise *e, char *here)
 {
     for (int i = 0; i < 2; i++) {
@@ -163,7 +164,7 @@ static ls_status refill(exercise *e)
 
 /* ---- the operation --------------------------------------------------------------------------- */
 
-/* `stream` NULL: the result is there at return. */
+/* With `stream` NULL, waits for the result. */
 static ls_status pass_on(const exercise *e, ls_stream *stream)
 {
     const ls_exercise_peer *peer = e->peer;
@@ -277,7 +278,8 @@ static void rate(const exercise *e, ls_exercise_result *out)
     out->busbw_gb_s = out->algbw_gb_s * factor;
 }
 
-/* Many, one behind the other on the device; what they leave in the buffers does not matter. */
+/* Enqueues many operations back to back on the device; the contents of the buffers do not matter.
+ */
 static ls_status time_on_device(const exercise *e, int64_t *spent_ns)
 {
     const ls_exercise_peer *peer = e->peer;
@@ -295,7 +297,7 @@ static ls_status time_on_device(const exercise *e, int64_t *spent_ns)
 static ls_status judge_one(exercise *e, ls_exercise_result *result, int64_t *spent_ns)
 {
     LS_TRY(refill(e));
-    if (e->what->iterations > 1) { /* somebody looks at the time */
+    if (e->what->iterations > 1) { /* a timed run: all ranks start together */
         ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "start together"};
         LS_TRY(ls_comm_run(e->peer->api, e->peer->comm, &barrier, NULL));
     }

@@ -1,14 +1,14 @@
-/* The CPU engine: Gloo's TCP transport under our contract, and shared memory for the large sums of
- * ranks on one host (gloo_shared.hh). One worker thread per communicator executes the operations in
- * the order of their `begin`; it sleeps while it waits.
+/* The CPU engine: Gloo's TCP transport behind the contract of comm.h, plus shared memory for large
+ * sums of ranks on one host (gloo_shared.hh). One worker thread per communicator executes the
+ * operations in order of `begin`; it sleeps while it waits.
  *
- * Gloo gives contexts, rendezvous and tagged sends and receives; the collectives are composed here
- * from those, because Gloo's own cannot be aborted from another thread, do not name the rank they
- * wait for, and take 2(W-1) hops for the few kilobytes of a SyncBN reduction
+ * Gloo provides contexts, rendezvous and tagged sends and receives. The collectives are composed
+ * here from those, because Gloo's own cannot be aborted from another thread, do not name the rank
+ * they wait for, and take 2(W-1) hops for the few kilobytes of a SyncBN reduction
  * (gloo_collectives.hh).
  *
  * The tag of a transfer holds kind, size and number of its operation: ranks that disagree wait for
- * each other until the deadline instead of receiving the wrong thing. */
+ * each other until the deadline instead of receiving the wrong data. */
 #include "gloo_collectives.hh"
 
 #include <dlfcn.h>
@@ -38,16 +38,16 @@ using ls_gloo::Job;
 namespace
 {
 
-constexpr std::chrono::milliseconds look_every(500); /* for ranks that are gone */
+constexpr std::chrono::milliseconds look_every(500); /* interval of checks for lost ranks */
 
 struct StoreFailure {
     ls_status status; /* already logged by the store */
 };
 
 /* Gloo writes to sockets without MSG_NOSIGNAL, so a dead peer would end this process by SIGPIPE.
- * The signal goes to the thread that wrote: while it is blocked there, the write fails with EPIPE,
- * which Gloo turns into its exception. The process's own handling is left alone. Threads that are
- * created meanwhile inherit the block. */
+ * The signal is sent to the thread that wrote: while it is blocked there, the write fails with
+ * EPIPE, which Gloo turns into an exception. The process's signal handlers stay as they are.
+ * Threads created meanwhile inherit the block. */
 class PipeSignalBlocked
 {
   public:
@@ -60,7 +60,8 @@ class PipeSignalBlocked
     ~PipeSignalBlocked()
     {
         const struct timespec now = {0, 0};
-        if (!sigismember(&before_, SIGPIPE)) { /* one that has come is ours: take it */
+        if (!sigismember(&before_,
+                         SIGPIPE)) { /* a pending one was raised by our write: consume it */
             while (sigtimedwait(&pipe_, nullptr, &now) < 0 && errno == EINTR) {
             }
         }
@@ -73,7 +74,7 @@ class PipeSignalBlocked
     sigset_t pipe_, before_;
 };
 
-/* Gloo's rendezvous through ours; keys are prefixed by the communicator's name. */
+/* Gloo's rendezvous on top of our store; keys are prefixed with the communicator's name. */
 class Rendezvous : public gloo::rendezvous::Store
 {
   public:
@@ -105,7 +106,7 @@ class Rendezvous : public gloo::rendezvous::Store
     }
     void wait(const std::vector<std::string> &keys, const std::chrono::milliseconds &) override
     {
-        wait(keys); /* one deadline for the whole rendezvous, not one per step of it */
+        wait(keys); /* one deadline for the whole rendezvous instead of one per step */
     }
 
   private:
@@ -150,7 +151,7 @@ ls_status run_job(ls_comm *comm, Job *job)
     ls_status status = LS_OK;
     try {
         ls_gloo::execute(comm, *job);
-    } catch (const Aborted &) { /* nothing to log where our own caller asked for it */
+    } catch (const Aborted &) { /* our own caller aborted it: nothing to log */
         status = LS_ERR_PEER_LOST;
         std::unique_lock<std::mutex> guard(comm->lock);
         std::string lost = comm->lost;
@@ -166,7 +167,7 @@ ls_status run_job(ls_comm *comm, Job *job)
         status = LS_ERR_INFRA;
     }
     if (status != LS_OK && comm->context != nullptr) {
-        try { /* the others shall not have to wait for their own deadlines */
+        try { /* the others must not have to wait for their own deadlines */
             comm->context->closeConnections();
         } catch (const std::exception &error) {
             ls_log_warn("gloo '%s': closing its connections: %s", comm->name.c_str(), error.what());
@@ -248,7 +249,7 @@ std::string published(const ls_comm *comm, const ls_comm_options *options, const
     return text;
 }
 
-/* Whether this rank would send large sums through shared memory. */
+/* Whether this rank may send large sums through shared memory. */
 ls_status may_share(const ls_comm_options *options, bool *out)
 {
     const char *text = getenv("LS_SHM");
@@ -260,7 +261,7 @@ ls_status may_share(const ls_comm_options *options, bool *out)
     return LS_OK;
 }
 
-/* Opens this rank's pipes; NULL where that is not wanted or does not work. */
+/* Opens this rank's pipes; NULL if shared memory is switched off or does not work. */
 std::unique_ptr<ls_gloo::Neighbours> meet_neighbours(const ls_comm *comm,
                                                      const ls_comm_options *options, bool shares)
 {
@@ -275,8 +276,9 @@ std::unique_ptr<ls_gloo::Neighbours> meet_neighbours(const ls_comm *comm,
     return both;
 }
 
-/* A rank that leaves while another is still shaking hands would end that one: Gloo's thread throws.
- * What each rank can is told on the way: shared memory is used by all or by none. */
+/* Waits until all ranks are connected: if a rank leaves while another is still shaking hands,
+ * Gloo's thread throws there and ends the process. Each rank also publishes whether it can use
+ * shared memory, which is used by all ranks or by none. */
 void wait_for_all(ls_comm *comm, const ls_comm_options *options)
 {
     std::vector<std::string> name;
@@ -360,13 +362,13 @@ ls_status open(const ls_comm_options *options, ls_comm **out)
     return LS_OK;
 }
 
-/* Kind, size, type and root, so that only like operations meet; the lowest 8 bits count transfers
- * within one. */
+/* Kind, size, type and root, so that only matching operations meet; the lowest 8 bits count the
+ * transfers of one operation. */
 uint64_t tag_of(const ls_comm_op *op, uint64_t collective)
 {
     int64_t what[4] = {op->kind, op->count, op->dtype, op->root};
     if (op->kind == LS_COMM_SEND || op->kind == LS_COMM_RECV) {
-        what[0] = LS_COMM_SEND; /* both ends alike; they match in the order of the pair */
+        what[0] = LS_COMM_SEND; /* same on both ends; they match in order per pair of ranks */
         what[3] = 0;
         collective = 0;
     }
@@ -395,13 +397,14 @@ ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_comm_ha
     return LS_OK;
 }
 
-/* Gloo tells a closed connection to transfers that have not begun, but not to one that is half
- * written or half read (its Pair::signalException): that would wait until its deadline. So whoever
- * waits for the worker asks the connections that it waits for, with a receive that can take
- * nothing. With the lock held. */
+/* Gloo reports a closed connection to transfers that have not begun, but not to one that is half
+ * written or half read (its Pair::signalException), which would wait until its deadline. So a
+ * caller that waits for the worker probes the connections in use with a receive that never matches.
+ * Call with the lock held. */
 void look_for_lost(ls_comm *comm)
 {
-    constexpr uint64_t never_sent = 0xff; /* tags of operations count from there in steps of 256 */
+    constexpr uint64_t never_sent =
+        0xff; /* tags of operations are multiples of 256 apart from this */
     for (size_t rank = 0; rank < comm->awaited.size() && comm->lost.empty(); rank++) {
         if (comm->awaited[rank] == 0 || (int)rank == comm->rank) {
             continue;
@@ -426,7 +429,7 @@ ls_status wait(ls_comm *comm, ls_comm_handle *handle, ls_stream *)
     Job *job = (Job *)handle->engine;
     LS_ASSERT(job != NULL);
     std::unique_lock<std::mutex> guard(comm->lock);
-    /* every transfer of the worker has a deadline, so this ends */
+    /* ends, because every transfer of the worker has a deadline */
     while (!comm->to_caller.wait_for(guard, look_every, [&] { return job->done; })) {
         if (comm->failed == LS_OK && comm->context != nullptr) {
             look_for_lost(comm);
@@ -483,7 +486,7 @@ const char *transport(const ls_comm *comm)
 
 bool scales(ls_dtype dtype)
 {
-    return dtype == LS_F32; /* 16-bit types: the backend's vector code is faster at it */
+    return dtype == LS_F32; /* for 16-bit types the backend's vector code is faster */
 }
 
 const ls_comm_api table = {LS_COMM_ABI, "gloo", describe,  open,    begin,   wait,    scales, poll,

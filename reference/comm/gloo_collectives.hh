@@ -1,7 +1,7 @@
 /* The collectives of the Gloo engine, composed from tagged sends and receives. Large sums run
- * around a ring in segments (each element's order of addition depends on its place in the buffer
- * and on nothing else); small ones are exchanged directly and added in rank order. Both leave the
- * same bits on every rank. Part of gloo.cc. */
+ * around a ring in segments (the order of an element's additions depends only on its position in
+ * the buffer); small ones are exchanged directly and added in rank order. Both give the same bits
+ * on every rank. Part of gloo.cc. */
 #ifndef LS_GLOO_COLLECTIVES_HH
 #define LS_GLOO_COLLECTIVES_HH
 
@@ -15,10 +15,10 @@
 namespace ls_gloo
 {
 
-/* Up to here a sum is exchanged directly: W-1 messages of the whole at once instead of
- * 2(W-1) hops. */
+/* Sums up to this size are exchanged directly: W-1 concurrent messages of the whole buffer instead
+ * of 2(W-1) hops. */
 constexpr int64_t direct_bytes_max = 64 << 10;
-/* Ring segments: of 128 KB to 2 MB, 1 MB was the fastest beside two computing ranks on two cores.
+/* Of ring segments of 128 KB to 2 MB, 1 MB was the fastest while two ranks computed on two cores.
  */
 constexpr int64_t segment_bytes_max = 1024 << 10;
 constexpr int64_t segment_bytes_min = 32 << 10;
@@ -38,7 +38,7 @@ inline int peer_of(const ls_comm *comm, int64_t rank)
 
 /* ---- rings ---------------------------------------------------------------------------------- */
 
-/* buffer[count] cut into `world` chunks of `per_chunk` segments each, as even as whole elements
+/* buffer[count] cut into `world` chunks of `per_chunk` segments each, as evenly as whole elements
  * allow. */
 struct Cut {
     int64_t count, segments, per_chunk;
@@ -73,7 +73,7 @@ inline void scale_sum(const ls_comm_op &op, char *data, int64_t count)
 }
 
 /* Afterwards this rank's chunk of `data` holds the sum. At step s a rank sends chunk rank-s-1, to
- * which it has added its own, and receives chunk rank-s-2. */
+ * which it has added its own values, and receives chunk rank-s-2. */
 inline void ring_reduce_scatter(ls_comm *comm, const Job &job, const Cut &cut, char *data)
 {
     int right = peer_of(comm, comm->rank + 1), left = peer_of(comm, comm->rank - 1);
@@ -106,7 +106,7 @@ inline void ring_reduce_scatter(ls_comm *comm, const Job &job, const Cut &cut, c
             ls_gloo_add(job.handle->op.dtype, data + cut.offset(segment),
                         arrived + (size_t)(turn % 2) * half,
                         cut.first(segment + 1) - cut.first(segment));
-            if (turn >= total - cut.per_chunk) { /* whole now, and still in the cache */
+            if (turn >= total - cut.per_chunk) { /* complete, and still in the cache */
                 scale_sum(job.handle->op, data + cut.offset(segment),
                           cut.first(segment + 1) - cut.first(segment));
             }
@@ -122,7 +122,7 @@ inline void ring_reduce_scatter(ls_comm *comm, const Job &job, const Cut &cut, c
     out.wait_sends();
 }
 
-/* Every rank's chunk to everybody: at step s a rank sends chunk rank-s and receives chunk rank-s-1.
+/* Sends every rank's chunk to all: at step s a rank sends chunk rank-s and receives chunk rank-s-1.
  */
 inline void ring_all_gather(ls_comm *comm, const Job &job, const Cut &cut, char *data)
 {
@@ -141,7 +141,7 @@ inline void ring_all_gather(ls_comm *comm, const Job &job, const Cut &cut, char 
     for (int64_t turn = 0; turn < total; turn++) {
         int64_t segment = segment_at(turn, 0);
         if (turn >= cut.per_chunk && cut.bytes(segment) > 0) {
-            in.wait_recv(); /* this very segment, received per_chunk turns ago */
+            in.wait_recv(); /* this same segment, received per_chunk iterations ago */
         }
         out.send(right, job.tag + 1, cut.offset(segment), cut.bytes(segment));
     }
@@ -151,8 +151,8 @@ inline void ring_all_gather(ls_comm *comm, const Job &job, const Cut &cut, char 
 
 /* ---- the ring through shared memory ---------------------------------------------------------- */
 
-/* At the deadline: whom this rank waited for stands in the log already; a right neighbour that
- * never came has left behind what it was sent. */
+/* The reason at a deadline. The rank waited for is in the log already; a right neighbour that never
+ * entered the operation has also left data in its pipe. */
 inline std::string nothing_moved(const ls_comm *comm)
 {
     std::string text = "nothing moved in shared memory until the deadline";
@@ -163,7 +163,7 @@ inline std::string nothing_moved(const ls_comm *comm)
     return text;
 }
 
-/* A wait of the worker for the neighbour at the other end of the pipe. */
+/* Patience for the worker's wait for the neighbour at the other end of the pipe. */
 inline Patience patience_for(ls_comm *comm, const Pipe &pipe, const char *what, int rank)
 {
     std::vector<int> awaited((size_t)comm->world, 0);
@@ -181,12 +181,12 @@ inline Patience patience_for(ls_comm *comm, const Pipe &pipe, const char *what, 
 }
 
 /* Reduce-scatter and all-gather in one: step s of 2(W-1) sends chunk rank-s-1 to the right and
- * takes chunk rank-s-2 from the left, which is added to this rank's own in the first half and
- * replaces it in the second. Chunks and the order of additions are those of the ring over TCP, so
- * the bits are. Every step is cut into pieces; a piece depends on the same piece of the step
- * before and on no other, so a few pieces go through all steps before the next few begin: their
- * sums are still in the cache. No rank takes a piece before it has sent its own of that turn, so
- * one free slot suffices for all to get on. */
+ * receives chunk rank-s-2 from the left, which is added to this rank's own in the first half and
+ * replaces it in the second. Chunks and order of additions, and therefore the bits, equal those of
+ * the ring over TCP. Every step is cut into pieces; a piece depends only on the same piece of the
+ * step before, so a few pieces go through all steps before the next few begin, while their sums are
+ * still in the cache. No rank receives a piece before it has sent its own of that turn, so one free
+ * slot suffices for all to make progress. */
 inline void shared_ring_all_reduce(ls_comm *comm, const Job &job, const Cut &cut, char *data)
 {
     const ls_comm_op &op = job.handle->op;
@@ -215,7 +215,7 @@ inline void shared_ring_all_reduce(ls_comm *comm, const Job &job, const Cut &cut
             memcpy(at, arrived, (size_t)count * cut.element_bytes);
         } else {
             ls_gloo_add(op.dtype, at, arrived, count);
-            if (step == comm->world - 2) { /* whole now, and still in the cache */
+            if (step == comm->world - 2) { /* complete, and still in the cache */
                 scale_sum(op, at, count);
             }
         }
@@ -232,8 +232,8 @@ inline void shared_ring_all_reduce(ls_comm *comm, const Job &job, const Cut &cut
 
 /* ---- the operations ------------------------------------------------------------------------- */
 
-/* Every rank's part to every other: rank r's arrives at r * bytes of `in`, and what goes to rank r
- * lies at r * stride of `out` (0: all get the same). */
+/* Exchanges parts between all ranks: rank r's arrives at r * bytes of `in`; the part for rank r is
+ * at r * stride of `out` (stride 0: the same part for all). */
 inline void exchange(ls_comm *comm, const Job &job, Window &in, Window &out, size_t bytes,
                      size_t stride)
 {
@@ -249,8 +249,7 @@ inline void exchange(ls_comm *comm, const Job &job, Window &in, Window &out, siz
     out.wait_sends();
 }
 
-/* sum over ranks, in rank order, of part[r] (this rank's own: `mine`); into `result`, which may be
- * `mine`. */
+/* result = the sum in rank order of part[r], `mine` for this rank; result may be `mine`. */
 inline void sum_in_rank_order(const ls_comm *comm, ls_dtype dtype, char *result, const char *mine,
                               char *parts, size_t bytes, int64_t count)
 {
@@ -261,7 +260,7 @@ inline void sum_in_rank_order(const ls_comm *comm, ls_dtype dtype, char *result,
     memcpy(result, parts, bytes);
 }
 
-/* Operations that work in their buffer. */
+/* For operations that run in place in `buffer`: copies the input there. */
 inline void take_input(const ls_comm_op &op, size_t bytes)
 {
     if (op.input != nullptr && op.input != op.buffer) {
@@ -296,8 +295,8 @@ inline void all_reduce(ls_comm *comm, const Job &job, size_t bytes)
     ring_all_gather(comm, job, cut, (char *)op.buffer);
 }
 
-/* Binomial tree: in round k the ranks that have it, at most 2^k from the root, send it 2^k further.
- */
+/* Binomial tree: in round k the ranks that have the data, at most 2^k from the root, send it 2^k
+ * further. */
 inline void broadcast(ls_comm *comm, const Job &job, size_t bytes)
 {
     const ls_comm_op &op = job.handle->op;
@@ -404,8 +403,8 @@ inline void scatter(ls_comm *comm, const Job &job, size_t bytes)
     memmove(op.buffer, input + (size_t)comm->rank * bytes, bytes);
 }
 
-/* Dissemination: after round k a rank knows of the 2^(k+1)-1 ranks before it that they have come.
- */
+/* Dissemination barrier: after round k a rank knows that the 2^(k+1)-1 ranks before it have
+ * entered. */
 inline void barrier(ls_comm *comm, const Job &job)
 {
     char token[2] = {1, 0};

@@ -1,10 +1,10 @@
-/* Memory that the ranks of one host share, for the large sums of the Gloo engine: every rank has a
- * pipe to its right neighbour of the ring. What goes through it is written once and read once,
- * where a loopback connection copies it twice and runs the protocol besides. Part of gloo.cc.
+/* Memory shared by the ranks of one host, for large sums of the Gloo engine: each rank has a pipe
+ * to its right neighbour in the ring. Data is written once and read once, where a loopback
+ * connection copies it twice and runs the protocol as well. Part of gloo.cc.
  *
- * The memory has no name in any file system: a rank opens its neighbour's by way of /proc, and it
- * is gone with the last process that has mapped it, however that one ended. Who waits sleeps on a
- * futex and looks, ten times a second, whether there is still something to wait for. */
+ * The memory has no name in any file system: a rank opens its neighbour's through /proc, and the
+ * kernel frees it with the last process that has mapped it, however that process ended. A waiting
+ * rank sleeps on a futex and checks ten times a second whether its peer is still alive. */
 #ifndef LS_GLOO_SHARED_HH
 #define LS_GLOO_SHARED_HH
 
@@ -26,17 +26,16 @@
 namespace ls_gloo
 {
 
-/* Called by whoever waits, now and then; throws where waiting is in vain. */
+/* Called at intervals during a wait; throws if the wait is in vain. */
 using Patience = std::function<void()>;
 
-/* Pieces in order from one process to one other. Both ends agree on what the next piece is; its tag
- * says so, and a piece with another tag counts as not there. */
+/* Pieces in order from one process to one other. Both ends agree on the next piece; its tag
+ * identifies it, and a piece with another tag counts as absent. */
 class Pipe
 {
   public:
-    /* Of 64 KB to 1 MB the fastest beside two computing ranks on two cores; more slots gained
-     * nothing.
-     */
+    /* Of 64 KB to 1 MB the fastest while two ranks computed on two cores; more slots gained
+     * nothing. */
     static constexpr size_t piece_bytes = 512 << 10;
     static constexpr uint32_t slots = 4;
 
@@ -53,7 +52,7 @@ class Pipe
     Pipe(const Pipe &) = delete;
     Pipe &operator=(const Pipe &) = delete;
 
-    /* The writer's side. False where this machine has no such memory to give. */
+    /* The writer's side. False if this machine provides no such memory. */
     bool create()
     {
         fd_ = memfd_create("ls-gloo", MFD_CLOEXEC);
@@ -63,7 +62,7 @@ class Pipe
         new (shared_) Shared();
         return true;
     }
-    /* What the reader has to know: where this process shows the memory, and which it is. */
+    /* For the reader: where this process exposes the memory, and its identity. */
     std::string address() const
     {
         struct stat what = {};
@@ -75,8 +74,8 @@ class Pipe
                  (uint64_t)what.st_dev, (uint64_t)what.st_ino);
         return text;
     }
-    /* The reader's side. False where the writer lives on another host or in another container:
-     * then its process is not there, or is another one. */
+    /* The reader's side. False if the writer is on another host or in another container, where its
+     * process id does not exist or belongs to another process. */
     bool open(const std::string &address)
     {
         long process = 0;
@@ -94,7 +93,7 @@ class Pipe
                (uint64_t)what.st_ino == inode && what.st_size == (off_t)sizeof(Shared) && map();
     }
 
-    /* Where the next piece goes, once there is room. */
+    /* Waits for room; returns where to write the next piece. */
     char *begin_write(const Patience &patience)
     {
         wait(shared_->read, shared_->writer_sleeps, patience, [&](uint32_t read) {
@@ -108,7 +107,7 @@ class Pipe
         shared_->tag[number % slots] = tag;
         advance(shared_->written, shared_->reader_sleeps);
     }
-    /* The next piece, once it is there and is the one that is meant. */
+    /* Waits for the next piece with this tag and returns it. */
     const char *begin_read(uint64_t tag, const Patience &patience)
     {
         uint32_t number = shared_->read.load(std::memory_order_relaxed);
@@ -121,12 +120,12 @@ class Pipe
     {
         advance(shared_->read, shared_->writer_sleeps);
     }
-    /* Whether the reader has yet to take something. */
+    /* Whether the reader has pieces left to read. */
     bool has_unread() const
     {
         return shared_->written.load() != shared_->read.load();
     }
-    /* Nothing more will come through, or be taken: whoever waits at the other end shall know. */
+    /* Ends the pipe: a peer waiting at the other end is released. */
     void give_up()
     {
         shared_->given_up.store(1);
@@ -142,7 +141,7 @@ class Pipe
     using Word = std::atomic<uint32_t>;
     static_assert(Word::is_always_lock_free && sizeof(Word) == 4, "a futex is 4 bytes");
     struct Shared {
-        alignas(64) Word written{0}; /* pieces; wraps around */
+        alignas(64) Word written{0}; /* in pieces; wraps around */
         Word reader_sleeps{0};
         alignas(64) Word read{0};
         Word writer_sleeps{0};
@@ -151,7 +150,7 @@ class Pipe
         alignas(4096) char piece[slots][piece_bytes];
         Shared()
         {
-        } /* the pieces stay untouched */
+        } /* the pieces stay unwritten */
     };
     static constexpr long look_every_ns = 100000000;
 
@@ -168,8 +167,8 @@ class Pipe
     {
         syscall(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
     }
-    /* The order of these two and of the two in `wait` (all sequentially consistent) makes sure that
-     * one side sees the other: no wake-up is lost. */
+    /* The order of these two operations and of the two in `wait` (all sequentially consistent)
+     * ensures that one side sees the other, so no wake-up is lost. */
     static void advance(Word &count, Word &sleeps)
     {
         count.fetch_add(1);
@@ -195,7 +194,7 @@ class Pipe
     Shared *shared_ = nullptr;
 };
 
-/* This rank's two pipes. */
+/* This rank's pipes to and from its neighbours. */
 struct Neighbours {
     Pipe to_right, from_left;
 };

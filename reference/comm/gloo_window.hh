@@ -1,5 +1,4 @@
-/* One communicator of the Gloo engine, and the memory that its transfers go to or come from. Part
- * of gloo.cc. */
+/* One communicator of the Gloo engine, and memory windows for its transfers. Part of gloo.cc. */
 #ifndef LS_GLOO_WINDOW_HH
 #define LS_GLOO_WINDOW_HH
 
@@ -24,11 +23,11 @@
 namespace ls_gloo
 {
 
-/* Thrown out of a wait that our own caller has aborted, or that is for a rank that is gone. */
+/* Thrown by a wait that the caller aborted or whose peer is gone. */
 struct Aborted {
 };
 
-/* One operation on its way. */
+/* One operation in progress. */
 struct Job {
     ls_comm_handle *handle;
     ls_event *after;
@@ -45,21 +44,21 @@ struct ls_comm {
     double timeout_s;
     const ls_backend_api *backend_api;
     std::shared_ptr<gloo::rendezvous::Context> context;
-    std::unique_ptr<ls_gloo::Neighbours> neighbours; /* NULL: large sums go over TCP, too */
+    std::unique_ptr<ls_gloo::Neighbours> neighbours; /* NULL: large sums use TCP too */
     std::thread worker;
 
-    std::mutex lock; /* guards what follows */
+    std::mutex lock; /* guards the members below */
     std::condition_variable to_worker, to_caller;
     std::deque<ls_gloo::Job *> queue;
-    std::set<gloo::transport::UnboundBuffer *> live; /* what an abort has to wake */
+    std::set<gloo::transport::UnboundBuffer *> live; /* buffers whose waits an abort must end */
     bool closing = false, aborted = false;
-    std::vector<int> awaited; /* transfers that the worker waits for, by rank */
-    std::string lost;         /* what is known of a rank that it waits for in vain; "" */
+    std::vector<int> awaited; /* number of transfers the worker waits for, by rank */
+    std::string lost;         /* message about a lost rank that the worker waits for; "": none */
     ls_status failed = LS_OK;
     uint64_t number = 0, collective = 0;
 
-    /* the worker's own */
-    std::unique_ptr<gloo::transport::UnboundBuffer> probe; /* for asking pairs how they are */
+    /* The worker's own members. */
+    std::unique_ptr<gloo::transport::UnboundBuffer> probe; /* for probing the state of a pair */
     char probed = 0;
     std::vector<char> scratch;
     int64_t deadline_ns = 0;
@@ -69,9 +68,8 @@ struct ls_comm {
 namespace ls_gloo
 {
 
-/* Before a wait for these ranks: throws where the operation has been aborted or a rank is lost, and
- * tells the callers whom the worker waits for. Returns the milliseconds that are left, 0
- * after the deadline. */
+/* Before a wait for these ranks: throws if the operation was aborted or a rank is lost, and records
+ * the ranks for the callers. Returns the milliseconds left, 0 after the deadline. */
 inline int64_t begin_waiting(ls_comm *comm, const std::vector<int> &awaited)
 {
     std::lock_guard<std::mutex> guard(comm->lock);
@@ -95,8 +93,7 @@ inline void name_ranks(ls_comm *comm, const char *what, const std::vector<int> &
     }
 }
 
-/* Memory that transfers go to or come from; waits end at the operation's deadline
- * or at an abort. */
+/* Memory that transfers read or write; waits end at the operation's deadline or at an abort. */
 class Window
 {
   public:
@@ -116,7 +113,7 @@ class Window
     Window(const Window &) = delete;
     Window &operator=(const Window &) = delete;
 
-    /* Nothing is transferred for zero bytes; both ends know the size. */
+    /* No transfer for zero bytes; both ends know the size. */
     void send(int to, uint64_t tag, size_t offset, size_t bytes)
     {
         if (bytes > 0) {
@@ -133,7 +130,7 @@ class Window
             recvs_++;
         }
     }
-    /* The oldest of those that were posted (transfers of one pair end in their order). */
+    /* Waits for the oldest posted receive (transfers of a pair end in order). */
     void wait_recv()
     {
         int from = -1;
@@ -174,7 +171,7 @@ class Window
     }
     ls_comm *comm_;
     std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
-    std::vector<int> owed_, unsent_; /* transfers of each rank */
+    std::vector<int> owed_, unsent_; /* outstanding transfers, by rank */
     int sends_ = 0, recvs_ = 0;
 };
 

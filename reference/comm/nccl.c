@@ -1,162 +1,19 @@
-/* The GPU engine: NCCL under our contract. `begin` enqueues on the communicator's own stream behind
- * what the caller's event stands for; `wait` makes the caller's stream wait, never the host. So a
- * step with its reductions can be recorded into a graph, and a lost peer shows as a device that
- * never finishes: whoever waits for the device asks ls_nccl_poll, which looks at NCCL's own error
- * and at the oldest operation's deadline. */
-#include "nccl.h"
+/* The GPU engine: NCCL behind the contract of comm.h. `begin` enqueues on the communicator's own
+ * stream after the caller's event; `wait` makes the caller's stream wait, never the host. So a step
+ * with its reductions can be recorded into a graph. A lost peer shows as a device that never
+ * finishes, so every wait of the host for the device calls ls_nccl_poll, which checks NCCL's own
+ * error and the oldest operation's deadline. */
 
-#include <inttypes.h>
-#include <poll.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
-#include "kernels/cuda/check.h"
-
-/* ---- the communicator's state ---------------------------------------------------------------- */
-
-void ls_nccl_pause(int64_t begun_ns)
-{
-    enum { EAGER_NS = 2000000, NAP_NS = 50000 };
-    if (ls_clock_ns() - begun_ns < EAGER_NS) {
-        sched_yield();
-        return;
-    }
-    const struct timespec nap = {0, NAP_NS};
-    (void)ppoll(NULL, 0, &nap, NULL); /* what we wait for has no descriptor */
-}
-
-ncclResult_t ls_nccl_state(ls_comm *comm, bool *aborted)
-{
-    ncclResult_t state = ncclInvalidUsage;
-    pthread_mutex_lock(&comm->lock);
-    *aborted = comm->aborted;
-    if (!comm->aborted) {
-        ncclResult_t asked = ncclCommGetAsyncError(comm->native, &state);
-        state = asked != ncclSuccess ? asked : state;
-    }
-    pthread_mutex_unlock(&comm->lock);
-    return state;
-}
-
-ncclResult_t ls_nccl_settle(ls_comm *comm, int64_t deadline_ns, bool polls, bool *aborted)
-{
-    int64_t begun_ns = ls_clock_ns();
-    ncclResult_t state = ls_nccl_state(comm, aborted);
-    while (state == ncclInProgress && ls_clock_ns() < deadline_ns) {
-        if (polls && ls_nccl_poll_peers(comm, begun_ns) != LS_OK) {
-            *aborted = true;
-            return ncclRemoteError;
-        }
-        ls_nccl_pause(begun_ns);
-        state = ls_nccl_state(comm, aborted);
-    }
-    return state;
-}
-
-static void *abort_native(void *context)
-{
-    ls_comm *comm = context;
-    (void)cudaSetDevice(comm->device);
-    (void)ncclCommAbort(comm->native);
-    pthread_mutex_lock(&comm->lock);
-    comm->abort_over = true;
-    pthread_cond_broadcast(&comm->abort_ended);
-    pthread_mutex_unlock(&comm->lock);
-    return NULL;
-}
-
-/* On a thread of its own: ncclCommAbort tells the kernels to leave and then waits, also for graphs
- * that hold operations of this communicator to be destroyed, which is up to our caller. */
-void ls_nccl_abort(ls_comm *comm)
-{
-    pthread_mutex_lock(&comm->lock);
-    if (!comm->aborted && comm->native != NULL) {
-        comm->aborted = true;
-        if (pthread_create(&comm->abort_thread, NULL, abort_native, comm) != 0) {
-            ls_log_warn("nccl '%s': no thread to abort it", comm->name);
-            comm->abort_over = true;
-        } else {
-            (void)pthread_detach(comm->abort_thread);
-        }
-    }
-    pthread_mutex_unlock(&comm->lock);
-}
-
-/* NCCL does not say who did not come. So at a deadline each rank leaves a mark in the store, gives
- * the others, whose clocks began a little later, a moment to do the same, and names those that have
- * not: "; not heard of: rank 1, rank 5". */
-static void name_silent(ls_comm *comm, char *text, size_t text_bytes)
-{
-    enum { MOST = 16 };
-    static const int64_t longest_ns = 2000000000;
-    int64_t moment_ns = (int64_t)(comm->timeout_s * 0.25e9); /* of the deadline's own size */
-    char key[96];
-    int silent[MOST], count = 0;
-    int64_t begun_ns = ls_clock_ns(), marks = 0;
-    text[0] = '\0';
-    snprintf(key, sizeof key, "nccl/%s/late/%d", comm->name, comm->rank);
-    if (comm->store == NULL || ls_store_add(comm->store, key, 1, &marks) != LS_OK) {
-        return;
-    }
-    do {
-        count = 0;
-        for (int rank = 0; rank < comm->world && count < MOST; rank++) {
-            snprintf(key, sizeof key, "nccl/%s/late/%d", comm->name, rank);
-            if (ls_store_add(comm->store, key, 0, &marks) != LS_OK) {
-                return;
-            }
-            silent[count] = rank;
-            count += marks == 0;
-        }
-        ls_nccl_pause(begun_ns);
-    } while (count > 0 &&
-             ls_clock_ns() - begun_ns < (moment_ns < longest_ns ? moment_ns : longest_ns));
-    for (int i = 0, used = 0; i < count && used < (int)text_bytes; i++) {
-        used += snprintf(text + used, text_bytes - (size_t)used, "%s%d",
-                         i == 0 ? "; not heard of: rank " : ", rank ", silent[i]);
-    }
-}
-
-/* Says once what has failed, and aborts. slot NULL: between operations. */
-static ls_status fail(ls_comm *comm, const ls_nccl_slot *slot, ls_status status, const char *why)
-{
-    if (comm->failed != LS_OK) {
-        return comm->failed;
-    }
-    comm->failed = status;
-    const char *words = ls_nccl_last_words();
-    const char *colon = words[0] != '\0' ? ": " : "";
-    if (slot == NULL && comm->number == 0) {
-        ls_log_error("nccl '%s': failed before its first operation: %s%s%s", comm->name, why, colon,
-                     words);
-    } else if (slot == NULL) {
-        int64_t since_ns = comm->waiting_ns != 0 ? comm->waiting_ns : ls_clock_ns();
-        ls_log_error("nccl '%s': failed in a recorded step or between operations, after %" PRIu64
-                     " of them and %.3g s of waiting: %s%s%s",
-                     comm->name, comm->number, ls_clock_ms_between(since_ns, ls_clock_ns()) * 1e-3,
-                     why, colon, words);
-    } else {
-        ls_log_error("nccl '%s': %s, operation %" PRIu64 " '%s' of %" PRId64
-                     " bytes, failed after %.3g s: %s%s%s",
-                     comm->name, ls_comm_kind_name(slot->kind), slot->number, slot->label,
-                     slot->bytes, ls_clock_ms_between(slot->begun_ns, ls_clock_ns()) * 1e-3, why,
-                     colon, words);
-    }
-    ls_nccl_abort(comm);
-    return status;
-}
-
-/* ---- operations that run --------------------------------------------------------------------- */
-
-static void release(ls_comm *comm, ls_nccl_slot *slot)
-{
-    slot->next = comm->spare;
-    comm->spare = slot;
-}
+#include "nccl_error.h"
+#include "nccl_init.h"
+#include "nccl_issue.h"
+#include "nccl_memory.h"
+#include "nccl_wait.h"
 
 static ls_status take_slot(ls_comm *comm, const ls_comm_op *op, ls_nccl_slot **out)
 {
@@ -188,95 +45,6 @@ static ls_status take_slot(ls_comm *comm, const ls_comm_op *op, ls_nccl_slot **o
     return LS_OK;
 }
 
-/* Asks for an event while any stream of the process may be captured: a query is forbidden then
- * unless this thread says that it knows what it does. */
-static cudaError_t query(cudaEvent_t event)
-{
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    (void)cudaThreadExchangeStreamCaptureMode(&mode);
-    cudaError_t answer = cudaEventQuery(event);
-    if (answer == cudaErrorNotReady) {
-        (void)cudaGetLastError(); /* not an error: nobody shall find it as one */
-    }
-    (void)cudaThreadExchangeStreamCaptureMode(&mode);
-    return answer;
-}
-
-/* Takes the operations that have ended off the list. */
-static ls_status reap(ls_comm *comm)
-{
-    while (comm->running != NULL) {
-        ls_nccl_slot *oldest = comm->running;
-        cudaError_t answer = query(oldest->event);
-        if (answer == cudaErrorNotReady) {
-            break;
-        }
-        if (answer != cudaSuccess) {
-            return fail(comm, oldest, ls_cuda_is_fatal(answer) ? LS_ERR_DEVICE_LOST : LS_ERR_INFRA,
-                        cudaGetErrorString(answer));
-        }
-        oldest->ended = true;
-        comm->running_count--;
-        comm->running = oldest->next;
-        if (comm->running == NULL) {
-            comm->running_end = &comm->running;
-        }
-        if (oldest->waited) {
-            release(comm, oldest);
-        }
-    }
-    return LS_OK;
-}
-
-ls_status ls_nccl_poll_peers(ls_comm *comm, int64_t begun_ns)
-{
-    enum { POLL_NS = 500000000 };
-    int64_t now_ns = ls_clock_ns();
-    int rank = -1;
-    if (comm->failed != LS_OK || comm->store == NULL || now_ns - begun_ns < POLL_NS ||
-        now_ns - comm->peers_polled_ns < POLL_NS) {
-        return comm->failed;
-    }
-    comm->peers_polled_ns = now_ns;
-    ls_status status = ls_store_who_left(comm->store, &rank);
-    char why[64] = "rank 0 has left";
-    if (status == LS_OK && rank >= 0) {
-        snprintf(why, sizeof why, "rank %d of the job has left", rank);
-        status = LS_ERR_PEER_LOST;
-    }
-    return status == LS_OK ? LS_OK : fail(comm, comm->running, status, why);
-}
-
-static ls_status fail_late(ls_comm *comm, const ls_nccl_slot *slot, const char *what)
-{
-    char why[224], silent[128];
-    name_silent(comm, silent, sizeof silent);
-    snprintf(why, sizeof why, "%s by the deadline (--timeout)%s", what, silent);
-    return fail(comm, slot, LS_ERR_PEER_LOST, why);
-}
-
-ls_status ls_nccl_poll(ls_comm *comm)
-{
-    bool aborted = false;
-    if (comm->failed != LS_OK) {
-        return comm->failed;
-    }
-    ncclResult_t state = ls_nccl_state(comm, &aborted);
-    if (aborted) {
-        return LS_ERR_PEER_LOST;
-    }
-    if (ls_nccl_status_of(state) != LS_OK) {
-        return fail(comm, comm->running, ls_nccl_status_of(state), ncclGetErrorString(state));
-    }
-    LS_TRY(reap(comm));
-    const ls_nccl_slot *oldest = comm->running;
-    if (oldest != NULL &&
-        ls_clock_ms_between(oldest->begun_ns, ls_clock_ns()) > comm->timeout_s * 1e3) {
-        return fail_late(comm, oldest, "not done");
-    }
-    return oldest != NULL ? ls_nccl_poll_peers(comm, oldest->begun_ns) : LS_OK;
-}
-
 /* ---- operations ------------------------------------------------------------------------------ */
 
 static ls_status enqueue(ls_comm *comm, const ls_comm_op *op, ls_nccl_slot *slot)
@@ -294,18 +62,18 @@ static ls_status enqueue(ls_comm *comm, const ls_comm_op *op, ls_nccl_slot *slot
         return comm->failed != LS_OK ? comm->failed : LS_ERR_PEER_LOST;
     }
     if (result == ncclInProgress) {
-        return fail_late(comm, slot, "not enqueued");
+        return ls_nccl_fail_late(comm, slot, "not enqueued");
     }
     result = result == ncclSuccess ? ls_nccl_issue_rest(comm, op) : result;
     if (result != ncclSuccess) {
-        return fail(comm, slot, ls_nccl_blame(comm, result), ncclGetErrorString(result));
+        return ls_nccl_fail(comm, slot, ls_nccl_blame(comm, result), ncclGetErrorString(result));
     }
     return LS_OK;
 }
 
-/* A device's queue holds about a thousand launches, and one that finds it full waits inside the
- * driver, where nobody looks after the others. Batch norms that share statistics have a few
- * launches for each operation, so the host stays that much nearer to the device. */
+/* A device's queue holds about a thousand launches; a launch that finds it full blocks inside the
+ * driver, where no deadline applies. SyncBN needs a few launches per operation, so the host stays
+ * at most AHEAD_MOST operations ahead of the device. */
 static ls_status stay_near(ls_comm *comm)
 {
     enum { AHEAD_MOST = 64 };
@@ -338,7 +106,7 @@ static ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_
         status = ls_nccl_check_cuda(cudaEventRecord(slot->event, comm->stream), "cudaEventRecord");
     }
     if (status != LS_OK) {
-        release(comm, slot);
+        ls_nccl_release(comm, slot);
         return status;
     }
     if (!slot->captured) {
@@ -351,7 +119,7 @@ static ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_
     return LS_OK;
 }
 
-/* The host waits for an operation, with an eye on what may have become of the others. */
+/* The host waits for an operation, subject to its deadline and to the state of the peers. */
 static ls_status wait_on_host(ls_comm *comm, const ls_nccl_slot *slot)
 {
     int64_t begun_ns = ls_clock_ns();
@@ -365,8 +133,8 @@ static ls_status wait_on_host(ls_comm *comm, const ls_nccl_slot *slot)
     }
 }
 
-/* Whether the operation went with a recording that has ended before it was waited for: a whole one
- * waits for all that it has begun. */
+/* Whether the operation was captured into a recording that ended before `wait`: a recording that
+ * succeeds waits for everything begun in it, so this one was discarded. */
 static ls_status is_dropped(const ls_comm *comm, const ls_nccl_slot *slot, bool *dropped)
 {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
@@ -396,7 +164,7 @@ static ls_status wait_nccl(ls_comm *comm, ls_comm_handle *handle, ls_stream *str
     handle->finished_ns = ls_clock_ns();
     slot->waited = true;
     if (slot->captured || slot->ended) {
-        release(comm, slot);
+        ls_nccl_release(comm, slot);
     }
     return status;
 }
@@ -407,7 +175,7 @@ static ls_status poll_peers(ls_comm *comm, int64_t begun_ns)
     ls_status status = ls_nccl_poll(comm);
     status = status == LS_OK ? ls_nccl_poll_peers(comm, begun_ns) : status;
     if (status == LS_OK && ls_clock_ms_between(begun_ns, ls_clock_ns()) > comm->timeout_s * 1e3) {
-        status = fail_late(comm, NULL, "the device's work, or an answer, has not come");
+        status = ls_nccl_fail_late(comm, NULL, "the device's work, or an answer, has not come");
     }
     comm->waiting_ns = 0;
     return status;

@@ -1,6 +1,6 @@
-/* A communicator's start and end: the unique id through the store, a non-blocking start with our
- * deadline; finalize, then destroy. */
-#include "nccl.h"
+/* Opening distributes the unique id through the store and starts a non-blocking communicator with a
+ * deadline; closing finalizes it, then destroys it. */
+#include "nccl_init.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -10,9 +10,13 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
+#include "nccl_error.h"
+#include "nccl_memory.h"
+#include "nccl_topology.h"
+#include "nccl_wait.h"
 
-/* For an aborted communicator's threads and kernels to leave; together with what else a failed rank
- * does, less than the launcher's grace of 5 s. */
+/* Time for an aborted communicator's threads and kernels to end. Together with the rest of a failed
+ * rank's shutdown it is less than the launcher's grace of 5 s. */
 enum { END_S = 2 };
 
 void ls_nccl_describe(char *text, int bytes)
@@ -31,7 +35,7 @@ void ls_nccl_describe(char *text, int bytes)
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-/* Rank 0 makes the id, the others find it under the communicator's name. */
+/* Rank 0 creates the id, the others read it from the store under the communicator's name. */
 static ls_status exchange_id(ls_comm *comm, ncclUniqueId *id)
 {
     char key[80];
@@ -89,7 +93,7 @@ static ls_status create_stream(ls_comm *comm)
 {
     int least = 0, greatest = 0;
     void *token = NULL;
-    /* before the computing stream's: what is reduced is waited for */
+    /* higher than the computing stream's, because other work waits for reductions */
     LS_NCCL_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     LS_NCCL_CUDA(cudaStreamCreateWithPriority(&comm->stream, cudaStreamNonBlocking, greatest));
     LS_NCCL_CUDA(cudaEventCreateWithFlags(&comm->order, cudaEventDisableTiming));
@@ -134,7 +138,7 @@ ls_status ls_nccl_open(const ls_comm_options *options, ls_comm **out)
     snprintf(comm->name, sizeof comm->name, "%s", options->name);
     int max_ctas = 0;
     ls_status status = ls_nccl_check_cuda(cudaGetDevice(&comm->device), "cudaGetDevice");
-    status = status == LS_OK ? ls_nccl_place(comm, options, &max_ctas) : status;
+    status = status == LS_OK ? ls_nccl_topology(comm, options, &max_ctas) : status;
     status = status == LS_OK ? create_stream(comm) : status;
     status = status == LS_OK ? connect_ranks(comm, options, max_ctas) : status;
     if (status != LS_OK) {
@@ -148,7 +152,7 @@ ls_status ls_nccl_open(const ls_comm_options *options, ls_comm **out)
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
-/* Waits until nothing is enqueued any more. */
+/* Waits until the stream is empty. */
 static ls_status drain(ls_comm *comm)
 {
     int64_t begun_ns = ls_clock_ns();
@@ -157,7 +161,8 @@ static ls_status drain(ls_comm *comm)
         if (answer != cudaErrorNotReady) {
             return ls_nccl_check_cuda(answer, "cudaStreamQuery");
         }
-        (void)cudaGetLastError(); /* not an error: nobody shall find it as one */
+        (void)cudaGetLastError(); /* cleared: "not ready" must not surface as an error of a later
+                                     call */
         if (comm->failed == LS_OK) {
             LS_TRY(ls_nccl_poll(comm));
         } else if (ls_clock_ms_between(begun_ns, ls_clock_ns()) > END_S * 1e3) {
@@ -167,7 +172,7 @@ static ls_status drain(ls_comm *comm)
     }
 }
 
-/* The good end: all ranks come here, each after its last operation. */
+/* Regular end: all ranks call this after their last operation. */
 static ls_status finalize(ls_comm *comm)
 {
     bool aborted = false;
@@ -191,7 +196,7 @@ static ls_status finalize(ls_comm *comm)
     return LS_OK;
 }
 
-/* Whether the thread that aborts has ended. */
+/* Waits up to END_S for the aborting thread; true once it has ended. */
 static bool abort_ends(ls_comm *comm)
 {
     struct timespec until;
@@ -228,7 +233,7 @@ void ls_nccl_close(ls_comm *comm)
     if (comm->native != NULL) {
         ls_nccl_abort(comm);
         if (!abort_ends(comm)) {
-            /* its thread still needs all this; the process is about to end */
+            /* its thread still uses comm; the process is about to end */
             ls_log_warn("nccl '%s': not aborted in %d s, left as it is", comm->name, END_S);
             return;
         }

@@ -1,5 +1,4 @@
-/* Our operations as calls of NCCL, enqueued on the communicator's stream. */
-#include "nccl.h"
+#include "nccl_issue.h"
 
 static ncclDataType_t type_of(ls_dtype dtype)
 {
@@ -10,7 +9,7 @@ static ncclDataType_t type_of(ls_dtype dtype)
     return types[dtype];
 }
 
-/* An operation on its way into NCCL. */
+/* An operation's arguments in NCCL's terms. */
 typedef struct call {
     ls_comm *comm;
     const ls_comm_op *op;
@@ -41,8 +40,8 @@ static ncclResult_t move(const call *c, void *to, const void *from)
     return error == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
-/* Where the input has no place of its own it is at the start of the buffer; NCCL's "in place" has
- * it at this rank's part. */
+/* Without a separate input, ours is at the start of the buffer; NCCL's "in place" expects it at
+ * this rank's part. */
 static ncclResult_t all_gather(const call *c)
 {
     char *mine = c->buffer + (size_t)c->comm->rank * c->part;
@@ -57,7 +56,7 @@ static ncclResult_t all_gather(const call *c)
     return ncclAllGather(input, c->buffer, c->count, c->type, c->comm->native, c->comm->stream);
 }
 
-/* One to all or all to one, of unlike parts: sends and receives of one group. */
+/* Gather and scatter: sends and receives in one group. */
 static ncclResult_t gather(const call *c)
 {
     ls_comm *comm = c->comm;

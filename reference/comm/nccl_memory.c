@@ -1,15 +1,17 @@
-/* Buffers of ncclMemAlloc, registered with the communicator, so that reductions move them without a
- * copy of NCCL's own (its user guide, "User buffer registration"). Registered and other buffers may
- * not be mixed in one operation: either all ranks could register or none keeps it. */
-#include "nccl.h"
+/* Buffers from ncclMemAlloc, registered with the communicator so that reductions run without NCCL's
+ * own copy (its user guide, "User buffer registration"). Registered and other buffers must not be
+ * mixed in one operation: a registration is kept only if all ranks succeeded. */
+#include "nccl_memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/log.h"
+#include "nccl_error.h"
+#include "nccl_wait.h"
 
-/* NULL: registered. Else why not. */
+/* Returns NULL once registered, else the reason. */
 static const char *register_memory(ls_comm *comm, void *memory, int64_t bytes)
 {
     ls_nccl_registration *entry = calloc(1, sizeof *entry);
@@ -17,7 +19,8 @@ static const char *register_memory(ls_comm *comm, void *memory, int64_t bytes)
         return "no memory on the host";
     }
     ncclResult_t result = ncclCommRegister(comm->native, memory, (size_t)bytes, &entry->handle);
-    if (result != ncclSuccess || entry->handle == NULL) { /* switched off: success, no handle */
+    if (result != ncclSuccess ||
+        entry->handle == NULL) { /* registration is switched off: success without a handle */
         free(entry);
         return result != ncclSuccess ? ncclGetErrorString(result) : "NCCL skipped it";
     }
@@ -43,7 +46,8 @@ void ls_nccl_memory_deregister(ls_comm *comm)
     }
 }
 
-/* Everybody's answer: the first rank that refused and why, or *refused = -1. */
+/* Exchanges all ranks' answers: *refused is the first rank that refused, with its reason in `why`,
+ * or -1. */
 static ls_status agree(ls_comm *comm, const char *mine, int *refused, char *why, size_t why_bytes)
 {
     char key[96];
@@ -70,8 +74,8 @@ static ls_status agree(ls_comm *comm, const char *mine, int *refused, char *why,
     return LS_OK;
 }
 
-/* The host does not wait in cudaMemset, nor do streams of ours for the default one: zeroed before
- * anybody sees it. */
+/* cudaMemset does not block the host, and our streams do not wait for the default one, so the host
+ * waits until the memory is zero. */
 static cudaError_t clear(void *memory, int64_t bytes)
 {
     cudaError_t error = cudaMemsetAsync(memory, 0, (size_t)bytes, NULL);
@@ -89,7 +93,7 @@ ls_status ls_nccl_memory_alloc(ls_comm *comm, int64_t bytes, const char *purpose
     if (result != ncclSuccess) {
         mine = ncclGetErrorString(result);
         memory = NULL;
-        (void)cudaGetLastError(); /* it is told: not the next launch's */
+        (void)cudaGetLastError(); /* reported here, so it must not surface at the next launch */
     }
     cudaError_t zeroed = memory == NULL ? cudaSuccess : clear(memory, bytes);
     if (zeroed != cudaSuccess) {

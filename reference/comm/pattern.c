@@ -52,7 +52,7 @@ static float narrowed(ls_dtype dtype, float value)
     }
 }
 
-/* What adding must not lose; of every 64 elements the first eight. */
+/* Values that a sum must preserve; the first eight of every 64 elements. */
 static float special(ls_dtype dtype, int rank, int which)
 {
     float largest = dtype == LS_F16 ? 65504.0f : dtype == LS_BF16 ? 0x1.fep127f : 0x1.fffffep127f;
@@ -150,7 +150,7 @@ static bool same_float(float a, float b)
     return (isnan(a) && isnan(b)) || ls_half_bits_of_f32(a) == ls_half_bits_of_f32(b);
 }
 
-/* Whether `got` is a sum of the ranks' elements, added one after the other from some rank on. */
+/* Whether `got` is a sum of the ranks' elements in rank order, starting at any rank. */
 static bool is_rounded_sum(ls_dtype dtype, int world, const float *term, float got)
 {
     for (int start = 0; start < world; start++) {

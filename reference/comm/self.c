@@ -1,5 +1,5 @@
-/* A world of one: every sum is its own only term, so an operation is at most a copy, done when it
- * begins. A device buffer is never touched on the host: where input and buffer differ, the backend
+/* In a world of one every sum has one term, so an operation is at most a copy, complete when
+ * `begin` returns. The host never touches a device buffer: if input and buffer differ, the backend
  * copies. */
 #include "self.h"
 
@@ -42,7 +42,7 @@ static ls_status open_self(const ls_comm_options *options, ls_comm **out)
     return LS_OK;
 }
 
-/* Through the host where there is a backend, because its memory may not be ours to read. */
+/* Copies through the host if there is a backend, whose memory the host may not be able to read. */
 static ls_status copy(ls_comm *comm, const ls_comm_op *op, ls_event *after)
 {
     size_t bytes = (size_t)op->count * ls_dtype_bytes(op->dtype);

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "reference/comm/comm_load.h"
 #include "reference/comm/exercise.h"
 #include "cuda_memory.h"
 #include "suite/unit/world.h"

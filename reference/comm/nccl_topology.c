@@ -1,8 +1,8 @@
-/* Who shares a device with whom, found before NCCL is asked for anything, and what follows: the
- * variables that NCCL reads at its first call. A variable that the user has set is left alone, but
- * for the host id of a rank that shares its device: without one of its own NCCL refuses it
- * ("Duplicate GPU detected": equal host and equal device). */
-#include "nccl.h"
+/* Finds ranks that share a device, before the first call of NCCL, and sets the variables that NCCL
+ * reads then. A variable set by the user is left alone, except the host id of a rank that shares
+ * its device: NCCL refuses ranks with the same host id and the same device ("Duplicate GPU
+ * detected"). */
+#include "nccl_topology.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,17 +12,19 @@
 #include <unistd.h>
 
 #include "kernels/core/log.h"
+#include "nccl_error.h"
 
 enum {
-    SHARED_CTAS = 2,  /* blocks of a rank that has not the device to itself: all ranks' kernels must
-                         fit on it at once, because each waits for the others */
-    PINNED_CTAS = 16, /* in deterministic mode: what the 8 GPUs of a node need to fill NVLink */
-    PLACE_BYTES = 96,
+    SHARED_CTAS = 2, /* thread blocks of a rank that shares its device: the kernels of all ranks
+                        must fit on it at once, because each waits for the others */
+    PINNED_CTAS =
+        16, /* in deterministic mode: the number that 8 GPUs of a node need to saturate NVLink */
+    DEVICE_BYTES = 96,
 };
 
-/* "<boot id> <PCI address>": equal text is the same device of the same machine, as NCCL up to 2.29
- * compares them: parts of a GPU (MIG) have one address, too. */
-static ls_status describe_place(const ls_comm *comm, char place[PLACE_BYTES])
+/* "<boot id> <PCI address>": equal text means the same device of the same machine, by the
+ * comparison of NCCL up to 2.29, for which parts of a GPU (MIG) have one address too. */
+static ls_status describe_device(const ls_comm *comm, char device[DEVICE_BYTES])
 {
     char boot[40] = "unknown", address[32];
     LS_NCCL_CUDA(cudaDeviceGetPCIBusId(address, (int)sizeof address, comm->device));
@@ -33,14 +35,14 @@ static ls_status describe_place(const ls_comm *comm, char place[PLACE_BYTES])
         }
         fclose(file);
     }
-    snprintf(place, PLACE_BYTES, "%s %s", boot, address);
+    snprintf(device, DEVICE_BYTES, "%s %s", boot, address);
     return LS_OK;
 }
 
 typedef struct neighbours {
     int same_machine; /* ranks with my boot id */
     int devices;      /* different devices among those */
-    bool any_shared;  /* some two ranks anywhere share one */
+    bool any_shared;  /* any two ranks of the job share one */
 } neighbours;
 
 static bool same_machine(const char *a, const char *b)
@@ -49,16 +51,16 @@ static bool same_machine(const char *a, const char *b)
     return strncmp(a, b, length + 1) == 0;
 }
 
-static neighbours count_neighbours(const ls_comm *comm, char (*place)[PLACE_BYTES])
+static neighbours count_neighbours(const ls_comm *comm, char (*device)[DEVICE_BYTES])
 {
     neighbours out = {0};
-    const char *mine = place[comm->rank];
+    const char *mine = device[comm->rank];
     for (int i = 0; i < comm->world; i++) {
         bool first = true;
         for (int k = 0; k < i && first; k++) {
-            first = strcmp(place[k], place[i]) != 0;
+            first = strcmp(device[k], device[i]) != 0;
         }
-        bool here = same_machine(mine, place[i]);
+        bool here = same_machine(mine, device[i]);
         out.any_shared = out.any_shared || !first;
         out.same_machine += here;
         out.devices += here && first;
@@ -66,33 +68,33 @@ static neighbours count_neighbours(const ls_comm *comm, char (*place)[PLACE_BYTE
     return out;
 }
 
-static ls_status gather_places(ls_comm *comm, char (*place)[PLACE_BYTES])
+static ls_status gather_devices(ls_comm *comm, char (*device)[DEVICE_BYTES])
 {
     char key[80];
-    LS_TRY(describe_place(comm, place[comm->rank]));
+    LS_TRY(describe_device(comm, device[comm->rank]));
     if (comm->world == 1) {
         return LS_OK;
     }
-    snprintf(key, sizeof key, "nccl/%s/place/%d", comm->name, comm->rank);
-    LS_TRY(ls_store_set(comm->store, key, place[comm->rank], strlen(place[comm->rank])));
+    snprintf(key, sizeof key, "nccl/%s/device/%d", comm->name, comm->rank);
+    LS_TRY(ls_store_set(comm->store, key, device[comm->rank], strlen(device[comm->rank])));
     for (int rank = 0; rank < comm->world; rank++) {
         void *value = NULL;
         size_t bytes = 0;
-        snprintf(key, sizeof key, "nccl/%s/place/%d", comm->name, rank);
+        snprintf(key, sizeof key, "nccl/%s/device/%d", comm->name, rank);
         LS_TRY(ls_store_get(comm->store, key, comm->open_s, &value, &bytes));
-        snprintf(place[rank], PLACE_BYTES, "%s", (const char *)value);
+        snprintf(device[rank], DEVICE_BYTES, "%s", (const char *)value);
         free(value);
     }
     return LS_OK;
 }
 
-/* Several ranks on one device talk over sockets, as if each were a machine of its own; nothing else
- * works there. No variable is the same twice on a machine, and a second communicator of this
- * process comes to the same. */
+/* Ranks on one device communicate over sockets, as if each had its own machine; nothing else works
+ * there. The id is unique on the machine and equal for all communicators of this process. */
 static void set_shared(const neighbours *who, int world)
 {
     char id[64], host[40] = "host";
-    const char *node = getenv("LS_NODE_ADDR"); /* of a simulated node, which may have its own net */
+    const char *node =
+        getenv("LS_NODE_ADDR"); /* address of a simulated node, which may have its own network */
     (void)gethostname(host, sizeof host - 1);
     snprintf(id, sizeof id, "lockstep-%s-%ld", host, (long)getpid());
     (void)setenv("NCCL_HOSTID", id, 1);
@@ -109,9 +111,8 @@ static void set_shared(const neighbours *who, int world)
     }
 }
 
-/* A rank that reaches others over a network has a pool of operations in shared memory, 2048 for
- * each of 72 local ranks, 232 bytes long (proxy.h of 2.28). A container often has 64 MiB for all.
- */
+/* A rank that uses a network has a pool of operations in shared memory: 2048 for each of 72 local
+ * ranks, 232 bytes each (proxy.h of 2.28). A container often has only 64 MiB. */
 static void warn_of_shared_memory(const ls_comm *comm, const neighbours *who)
 {
     enum { POOL_MIB = 33 };
@@ -128,9 +129,9 @@ static void warn_of_shared_memory(const ls_comm *comm, const neighbours *who)
     }
 }
 
-/* Between hosts, as NCCL counts them: a receiver whose buffers are registered with the network may
- * wait for ever after small operations on the same connections, as a step's buckets are one large
- * and one small (NVIDIA/nccl issue 2389; mended in 2.32's first update). */
+/* For ranks on several hosts, by NCCL's definition of a host: a receiver whose buffers are
+ * registered with the network may hang after small operations on the same connections, such as the
+ * last, small bucket of a step (NVIDIA/nccl issue 2389; fixed in 2.32's first update). */
 static void set_between_hosts(void)
 {
     int version = 0;
@@ -141,16 +142,16 @@ static void set_between_hosts(void)
     }
 }
 
-ls_status ls_nccl_place(ls_comm *comm, const ls_comm_options *options, int *max_ctas)
+ls_status ls_nccl_topology(ls_comm *comm, const ls_comm_options *options, int *max_ctas)
 {
-    char(*place)[PLACE_BYTES] = calloc((size_t)comm->world, sizeof *place);
-    if (place == NULL) {
+    char(*device)[DEVICE_BYTES] = calloc((size_t)comm->world, sizeof *device);
+    if (device == NULL) {
         ls_log_error("nccl '%s': no memory for %d ranks", comm->name, comm->world);
         return LS_ERR_INFRA;
     }
-    ls_status status = gather_places(comm, place);
-    neighbours who = status == LS_OK ? count_neighbours(comm, place) : (neighbours){0};
-    free(place);
+    ls_status status = gather_devices(comm, device);
+    neighbours who = status == LS_OK ? count_neighbours(comm, device) : (neighbours){0};
+    free(device);
     LS_TRY(status);
     if (who.any_shared && !options->oversubscribe) {
         ls_log_error("nccl '%s': ranks share a device: %d %s on this machine for %d ranks "
@@ -173,8 +174,8 @@ ls_status ls_nccl_place(ls_comm *comm, const ls_comm_options *options, int *max_
         (void)setenv("NCCL_ALGO", "Ring", 0);
         (void)setenv("NCCL_PROTO", "Simple", 0);
     }
-    if (options
-            ->concurrent) { /* two communicators' kernels start in the program's order everywhere */
+    if (options->concurrent) { /* kernels of two communicators then start in program order on every
+                                  rank */
         (void)setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     }
     return LS_OK;
