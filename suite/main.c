@@ -12,14 +12,15 @@
 #include "reference/explain/explain.h"
 #include "reference/options/options.h"
 #include "suite/commands/commands.h"
-#include "suite/run/gpus.h"
+#include "suite/detect/detect.h"
+#include "suite/run/command_line.h"
 #include "suite/commands/layers.h"
 #include "kernels/core/path.h"
 #include "suite/commands/versus.h"
 
 static int report_main(int count, char **argument)
 {
-    ls_status status = ls_commands_parse("report DIR", NULL, 0, &count, argument);
+    ls_status status = ls_command_parse("report DIR", NULL, 0, &count, argument);
     if (status == LS_OK && count != 1) {
         ls_log_error("usage: lockstep report DIR");
         status = LS_ERR_USAGE;
@@ -59,7 +60,7 @@ static int explain_main(int count, char **argument)
             continue;
         }
         int64_t number;
-        if (ls_commands_whole("--world", value, 1, WORLD_MOST, &number) != LS_OK) {
+        if (ls_command_whole("--world", value, 1, WORLD_MOST, &number) != LS_OK) {
             free(flags);
             return LS_ERR_USAGE;
         }
@@ -83,7 +84,7 @@ static int data_main(int count, char **argument)
         {"--image-size", &size, NULL, NULL, "the crop they are made for, in pixels (64)"},
         {"--seed", &seed, NULL, NULL, "(1)"},
     };
-    ls_status status = ls_commands_parse("data make DIR", options, 3, &count, argument);
+    ls_status status = ls_command_parse("data make DIR", options, 3, &count, argument);
     if (status != LS_OK) {
         return (int)status;
     }
@@ -93,9 +94,9 @@ static int data_main(int count, char **argument)
     }
     int64_t per_class, pixels;
     uint64_t number;
-    if (ls_commands_whole("--images", images, 1, 1000000, &per_class) != LS_OK ||
-        ls_commands_whole("--image-size", size, 1, 4096, &pixels) != LS_OK ||
-        ls_commands_seed("--seed", seed, &number) != LS_OK) {
+    if (ls_command_whole("--images", images, 1, 1000000, &per_class) != LS_OK ||
+        ls_command_whole("--image-size", size, 1, 4096, &pixels) != LS_OK ||
+        ls_command_seed("--seed", seed, &number) != LS_OK) {
         return LS_ERR_USAGE;
     }
     return (int)ls_make_folder(argument[1], (int)per_class, (int)pixels, number);
@@ -103,7 +104,7 @@ static int data_main(int count, char **argument)
 
 static int diff_main(int count, char **argument)
 {
-    ls_status status = ls_commands_parse("diff A B", NULL, 0, &count, argument);
+    ls_status status = ls_command_parse("diff A B", NULL, 0, &count, argument);
     if (status == LS_OK && count != 2) {
         ls_log_error("usage: lockstep diff A B (two runs' folders; A is the earlier one)");
         status = LS_ERR_USAGE;
@@ -128,16 +129,13 @@ static int versus_main(int count, char **argument)
         {"--out", &out, NULL, NULL, "where the run's folder is made (results/runs)"},
         {"--only", &only, NULL, NULL, "one setting, by its label"},
     };
-    ls_status status = ls_commands_parse("versus", options, 4, &count, argument);
+    ls_status status = ls_command_parse("versus", options, 4, &count, argument);
     if (status != LS_OK) {
         return (int)status;
     }
     int64_t number;
-    if (count != 0) {
-        ls_log_error("lockstep versus: what is %s? A setting is named with --only", argument[0]);
-        return LS_ERR_USAGE;
-    }
-    LS_TRY(ls_commands_whole("--pairs", pairs, 1, LS_VERSUS_PAIRS_MAX, &number));
+    LS_TRY(ls_command_no_operands("versus", count, argument, "use --only SETTING"));
+    LS_TRY(ls_command_whole("--pairs", pairs, 1, LS_VERSUS_PAIRS_MAX, &number));
     ls_versus_options versus = {
         .pairs = (int)number, .python = python, .peer = peer, .parent = out, .only = only};
     return (int)ls_versus_run(&versus);
@@ -158,7 +156,7 @@ static const struct command {
     {"data", data_main, "make DIR: draw a folder of images to train on"},
     {"diff", diff_main, "A B: two runs, job by job"},
     {"bounds", ls_bounds_main, "e/r of correct steps and of planted faults over fresh seeds"},
-    {"preflight", ls_gpus_preflight_main, "the GPUs' state, before anything runs on them"},
+    {"preflight", ls_preflight_main, "the GPUs' state, before anything runs on them"},
     {"layers", ls_layers_main, "where a step's time goes on a GPU, pass by pass"},
     {"versus", versus_main, "speed beside PyTorch on this machine"},
 };

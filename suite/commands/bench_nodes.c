@@ -7,7 +7,7 @@
 #include "harness/machine/machine.h"
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
-#include "commands.h"
+#include "suite/run/command_line.h"
 
 static int usual_ranks(int cores)
 {
@@ -61,7 +61,7 @@ ls_status ls_bench_nodes_place(ls_bench_nodes *nodes, const ls_variables *given,
         return ls_machine_choose_among(wanted, m->ranks, share, device, devices);
     }
     char folder[512];
-    ls_commands_absolute(ls_variables_text(given, "OUT", "results/runs"), folder, sizeof folder);
+    ls_command_absolute(ls_variables_text(given, "OUT", "results/runs"), folder, sizeof folder);
     LS_TRY(ls_hosts_ranks(&nodes->hosts, ranks, &ranks));
     nodes->look = calloc((size_t)nodes->hosts.count, sizeof *nodes->look);
     LS_ASSERT(nodes->look != NULL);
@@ -92,7 +92,7 @@ void ls_bench_nodes_describe(const ls_bench_nodes *nodes, const ls_matrix_bench 
                              const char *device, char *where)
 {
     if (nodes->hosts.count == 0) {
-        ls_commands_where(device, m->ranks, m->cores, where);
+        ls_command_where(device, m->ranks, m->cores, where);
         return;
     }
     char names[64], cores[40] = "";

@@ -11,7 +11,7 @@
 #include "reference/data/loader.h"
 #include "reference/data/make.h"
 #include "reference/model/model.h"
-#include "commands.h"
+#include "suite/run/command_line.h"
 #include "kernels/core/path.h"
 #include "suite/cases/all.h"
 #include "suite/run/speed.h"
@@ -207,7 +207,7 @@ static void choose_data(ls_bench *b)
         return;
     }
     if (given != NULL) {
-        ls_commands_absolute(given, b->matrix.data, sizeof b->matrix.data);
+        ls_command_absolute(given, b->matrix.data, sizeof b->matrix.data);
         return;
     }
     char program[1024];
@@ -340,8 +340,8 @@ static ls_status choose_folder(ls_bench *b)
         free(real);
         return LS_OK;
     }
-    return ls_commands_run_folder(ls_variables_text(&b->given, "OUT", "results/runs"), b->run.label,
-                                  b->run.directory, sizeof b->run.directory);
+    return ls_command_run_folder(ls_variables_text(&b->given, "OUT", "results/runs"), b->run.label,
+                                 b->run.directory, sizeof b->run.directory);
 }
 
 ls_status ls_bench_plan_make(ls_bench *b, int count, char **argument)

@@ -9,6 +9,7 @@
 #include "harness/machine/machine.h"
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
+#include "suite/run/command_line.h"
 #include "commands.h"
 #include "suite/cases/rows.h"
 
@@ -231,23 +232,20 @@ int ls_bounds_main(int count, char **argument)
         {"--only", &b.only, NULL, NULL, "one setting, such as resnet20.o2"},
         {"--out", &b.out, NULL, NULL, "folder; steps.tsv there is added to (results/bounds)"},
     };
-    ls_status status = ls_commands_parse("bounds", options, 5, &count, argument);
+    ls_status status = ls_command_parse("bounds", options, 5, &count, argument);
     if (status != LS_OK) {
         return (int)status;
     }
     int64_t seeds, planted;
     uint64_t first_seed;
-    if (count != 0) {
-        ls_log_error("lockstep bounds: what is %s? A setting is named with --only", argument[0]);
-        return LS_ERR_USAGE;
-    }
-    if (ls_commands_whole("--seeds", b.seeds, 1, SEEDS_MOST, &seeds) != LS_OK ||
-        ls_commands_whole("--planted", b.planted, 0, SEEDS_MOST, &planted) != LS_OK ||
-        ls_commands_seed("--first-seed", b.first_seed, &first_seed) != LS_OK ||
+    LS_TRY(ls_command_no_operands("bounds", count, argument, "use --only SETTING"));
+    if (ls_command_whole("--seeds", b.seeds, 1, SEEDS_MOST, &seeds) != LS_OK ||
+        ls_command_whole("--planted", b.planted, 0, SEEDS_MOST, &planted) != LS_OK ||
+        ls_command_seed("--first-seed", b.first_seed, &first_seed) != LS_OK ||
         check_only(b.only) != LS_OK) {
         return LS_ERR_USAGE;
     }
-    ls_commands_absolute(b.out, b.folder, sizeof b.folder);
+    ls_command_absolute(b.out, b.folder, sizeof b.folder);
     status = ls_path_make_folder(b.folder);
     if (status != LS_OK) {
         return (int)status;

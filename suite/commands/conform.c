@@ -12,6 +12,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
+#include "suite/run/command_line.h"
 #include "suite/cases/all.h"
 #include "suite/run/budget.h"
 #include "suite/run/gpus.h"
@@ -46,22 +47,19 @@ static ls_status parse(conform *c, int count, char **argument)
         {"--fail-early", NULL, &c->fail_early, NULL, "stop at the first case that fails"},
     };
     LS_TRY(
-        ls_commands_parse("conform", options, sizeof options / sizeof *options, &count, argument));
-    if (count > 0) {
-        ls_log_error("lockstep conform: what is %s? Cases are named with --case", argument[0]);
-        return LS_ERR_USAGE;
-    }
+        ls_command_parse("conform", options, sizeof options / sizeof *options, &count, argument));
+    LS_TRY(ls_command_no_operands("conform", count, argument, "use --case ID"));
     if (c->subject != NULL && c->subject[strspn(c->subject, " ")] == '\0') {
         ls_log_error("--subject '%s': no command", c->subject);
         return LS_ERR_USAGE;
     }
-    return ls_commands_device(c->device);
+    return ls_command_device(c->device);
 }
 
 static ls_status parse_numbers(const conform *c, uint64_t *seed, int *share, int *shares)
 {
     int end = 0;
-    LS_TRY(ls_commands_seed("--seed", c->seed, seed));
+    LS_TRY(ls_command_seed("--seed", c->seed, seed));
     *share = 0;
     *shares = 1;
     if (c->share != NULL && (sscanf(c->share, "%9d/%9d%n", share, shares, &end) != 2 ||
@@ -179,14 +177,14 @@ static ls_status prepare(conform *c)
     run->fail_early = c->fail_early;
     ls_text_put(run->label, sizeof run->label, "conform");
     ls_text_put(run->title, sizeof run->title, "Lockstep conformance, claim %s", run->claim_name);
-    ls_commands_where(device, ranks, cores, run->where);
+    ls_command_where(device, ranks, cores, run->where);
     if (c->out != NULL) {
-        ls_commands_absolute(c->out, run->directory, sizeof run->directory);
+        ls_command_absolute(c->out, run->directory, sizeof run->directory);
         LS_TRY(c->resume ? check_resumed(c) : clear_folder(run->directory));
     } else {
         LS_TRY(check_resumed(c));
-        LS_TRY(ls_commands_run_folder("results/runs", "conform", run->directory,
-                                      sizeof run->directory));
+        LS_TRY(ls_command_run_folder("results/runs", "conform", run->directory,
+                                     sizeof run->directory));
     }
     ls_runner_plan(run);
     return LS_OK;

@@ -10,6 +10,7 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
+#include "suite/run/command_line.h"
 #include "suite/cases/judges.h"
 #include "suite/judge/protocol.h"
 
@@ -207,7 +208,7 @@ static ls_status judge_folder(const char *directory, counts *c)
 
 int ls_judge_main(int count, char **argument)
 {
-    ls_status status = ls_commands_parse("judge DIR...", NULL, 0, &count, argument);
+    ls_status status = ls_command_parse("judge DIR...", NULL, 0, &count, argument);
     if (status == LS_OK && count == 0) {
         ls_log_error("usage: lockstep judge DIR... (folders of jobs, or of whole runs)");
         status = LS_ERR_USAGE;
@@ -215,7 +216,7 @@ int ls_judge_main(int count, char **argument)
     counts c = {0, 0, 0, 0};
     for (int i = 0; i < count && status == LS_OK; i++) {
         char path[600];
-        ls_commands_absolute(argument[i], path, sizeof path);
+        ls_command_absolute(argument[i], path, sizeof path);
         status = judge_folder(path, &c);
     }
     if (status != LS_OK) {

@@ -9,7 +9,7 @@
 #include "kernels/core/log.h"
 #include "kernels/cuda/bound.h"
 #include "reference/model/model.h"
-#include "commands.h"
+#include "suite/run/command_line.h"
 
 enum { NUM_CLASSES = 1000, LONGEST = 20 };
 
@@ -40,12 +40,8 @@ static ls_status parse(layers *l, int count, char **argument)
         {"--cudnn-benchmark", NULL, &l->benchmark, NULL, "engines are timed and the fastest taken"},
         {"--all", NULL, &l->all, NULL, "print every pass, not only those with most time to gain"},
     };
-    LS_TRY(
-        ls_commands_parse("layers", options, sizeof options / sizeof *options, &count, argument));
-    if (count > 0) {
-        ls_log_error("lockstep layers: what is %s? A network is named with --arch", argument[0]);
-        return LS_ERR_USAGE;
-    }
+    LS_TRY(ls_command_parse("layers", options, sizeof options / sizeof *options, &count, argument));
+    LS_TRY(ls_command_no_operands("layers", count, argument, "use --arch NETWORK"));
     const struct {
         const char *name, *text;
         int least, most;
@@ -58,8 +54,8 @@ static ls_status parse(layers *l, int count, char **argument)
                    {"--side", side, 1, 65536, &l->side}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         int64_t value;
-        LS_TRY(ls_commands_whole(numbers[i].name, numbers[i].text, numbers[i].least,
-                                 numbers[i].most, &value));
+        LS_TRY(ls_command_whole(numbers[i].name, numbers[i].text, numbers[i].least, numbers[i].most,
+                                &value));
         *numbers[i].value = (int)value;
     }
     static const char *const types[] = {"f16", "bf16", "f32", "tf32"};

@@ -20,8 +20,8 @@
 #include "reference/data/loader.h"
 #include "reference/model/model.h"
 #include "reference/files/safetensors.h"
-#include "commands.h"
-#include "suite/detect/detect.h"
+#include "suite/run/command_line.h"
+#include "suite/run/python.h"
 
 enum { STEPS_MAX = 64, OURS = 0, PEER = 1, NUM_CLASSES = 10 };
 
@@ -278,7 +278,7 @@ static ls_status check(const ls_versus_options *options)
                      settings[1].label, settings[2].label);
         return LS_ERR_USAGE;
     }
-    if (!ls_detect_python(options->python, python, sizeof python)) {
+    if (!ls_python_find(options->python, python, sizeof python)) {
         ls_log_error("--python %s: no interpreter with numpy and PyTorch from 1.13 on",
                      options->python);
         return LS_ERR_USAGE;
@@ -291,7 +291,7 @@ ls_status ls_versus_run(const ls_versus_options *options)
     LS_TRY(check(options));
     char path[PATH_MAX];
     place place = {.options = options};
-    LS_TRY(ls_commands_run_folder(options->parent, "versus", place.folder, sizeof place.folder));
+    LS_TRY(ls_command_run_folder(options->parent, "versus", place.folder, sizeof place.folder));
     LS_TRY(ls_path_make_folder(place.folder));
     ls_text_put(path, sizeof path, "%s/versus.tsv", place.folder);
     FILE *table = fopen(path, "w");

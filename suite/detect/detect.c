@@ -15,6 +15,7 @@
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"
 #include "suite/cases/all.h"
+#include "suite/run/python.h"
 
 /* issue: the short form within 45 minutes of 2 quiet cores; a fault that hangs is ended long
  * before. */
@@ -58,16 +59,12 @@ static ls_status parse(detect *d, int count, char **argument)
         {"--python", &d->asked, NULL, NULL, "interpreter with PyTorch, for the foreign trainers"},
         {"--out", &d->out, NULL, NULL, "the run's folder; one that is there is gone on with"},
     };
-    LS_TRY(
-        ls_commands_parse("detect", options, sizeof options / sizeof *options, &count, argument));
+    LS_TRY(ls_command_parse("detect", options, sizeof options / sizeof *options, &count, argument));
     int64_t clean = d->full ? CLEAN_FULL : CLEAN_SHORT;
-    if (count > 0) {
-        ls_log_error("lockstep detect: what is %s? Faults are named with --fault", argument[0]);
-        return LS_ERR_USAGE;
-    }
-    LS_TRY(ls_commands_seed("--seed", d->seed, &d->first_seed));
+    LS_TRY(ls_command_no_operands("detect", count, argument, "use --fault NAME"));
+    LS_TRY(ls_command_seed("--seed", d->seed, &d->first_seed));
     if (d->clean_text != NULL) {
-        LS_TRY(ls_commands_whole("--clean", d->clean_text, 0, CLEAN_MOST, &clean));
+        LS_TRY(ls_command_whole("--clean", d->clean_text, 0, CLEAN_MOST, &clean));
     }
     d->clean = (int)clean;
     char path[1100];
@@ -183,13 +180,13 @@ static ls_status make_folder(detect *d)
 {
     char faults[600];
     if (d->out != NULL) {
-        ls_commands_absolute(d->out, d->directory, sizeof d->directory);
+        ls_command_absolute(d->out, d->directory, sizeof d->directory);
     } else if (d->full) {
         ls_text_put(faults, sizeof faults, "results/runs/detect-full-%08x",
                     (unsigned)digest_of_build(d));
-        ls_commands_absolute(faults, d->directory, sizeof d->directory);
+        ls_command_absolute(faults, d->directory, sizeof d->directory);
     } else {
-        LS_TRY(ls_commands_run_folder("results/runs", "detect", d->directory, sizeof d->directory));
+        LS_TRY(ls_command_run_folder("results/runs", "detect", d->directory, sizeof d->directory));
     }
     ls_text_put(faults, sizeof faults, "%s/faults", d->directory);
     return ls_path_make_folder(faults);
@@ -305,7 +302,7 @@ static ls_status prepare_foreign(detect *d)
     for (int i = 0; i < d->plants.count; i++) {
         any = any || (d->plants.plant[i].foreign && is_wanted(d, &d->plants.plant[i]));
     }
-    bool found = any && ls_detect_python(d->asked, d->python, sizeof d->python);
+    bool found = any && ls_python_find(d->asked, d->python, sizeof d->python);
     if (any && !found && d->asked != NULL) {
         ls_log_error("--python %s: no interpreter with numpy and PyTorch from 1.13 on", d->asked);
         return LS_ERR_USAGE;

@@ -4,7 +4,8 @@
 #ifndef LS_DETECT_H
 #define LS_DETECT_H
 
-#include "suite/commands/commands.h"
+#include "suite/run/command_line.h"
+#include "suite/suite.h"
 
 /* One line of suite/plants.txt, or of suite/peers/wrong/expected.txt. */
 typedef struct ls_detect_plant {
@@ -117,9 +118,6 @@ ls_status ls_detect_keep_clean(const char *directory, const ls_detect_clean *cle
 /* name and subject are given; true when there is a result of them. */
 bool ls_detect_kept_clean(const char *directory, ls_detect_clean *clean);
 
-/* The interpreter that foreign trainers run in: `asked`, else the first of python3 and
- * /usr/bin/python3, that has numpy and PyTorch of at least 1.13. False: none has. */
-bool ls_detect_python(const char *asked, char *python, size_t bytes);
 /* Where foreign trainers are run. */
 typedef struct ls_detect_place {
     const char *program, *directory; /* lockstep; the run's folder */
@@ -144,5 +142,8 @@ ls_status ls_detect_write_tables(const char *directory, const ls_detect_list *li
 /* tables of a full run: matrix.tsv, one row a fault, one column a case, from faults/<name>.jsonl.
  */
 ls_status ls_detect_write_matrix(const char *directory, const ls_detect_list *list);
+
+/* `lockstep detect`: 0 good, 1 a fault was missed or a clean pass raised an alarm. */
+int ls_detect_main(int count, char **argument);
 
 #endif

@@ -1,6 +1,5 @@
 #include "gpus.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +10,6 @@
 #include "kernels/core/text.h"
 #include "harness/machine/watch_gpu.h"
 #include "kernels/core/log.h"
-#include "suite/commands/commands.h"
 #include "suite/judge/sdc.h"
 
 /* What an interrupted run found belongs to its jobs, which are not run again. */
@@ -44,56 +42,6 @@ void ls_gpus_end(ls_run *run)
 {
     ls_watch_gpu_close(run->site.gpus);
     run->site.gpus = NULL;
-}
-
-static void print_gpu(const cJSON *gpu)
-{
-    printf("GPU %d  %s  %s  %s\n", (int)ls_json_integer(gpu, "index", 0),
-           ls_json_string(gpu, "address", ""), ls_json_string(gpu, "name", ""),
-           ls_json_string(gpu, "uuid", ""));
-    printf("       PCIe x%g of x%g, %g NVLinks up, ECC %s, %.1f GB of memory, %g W\n",
-           ls_json_number(gpu, "pcie_width", NAN), ls_json_number(gpu, "pcie_width_max", NAN),
-           ls_json_number(gpu, "nvlinks_up", NAN),
-           ls_json_number(gpu, "ecc_mode", NAN) == 0   ? "off"
-           : ls_json_number(gpu, "ecc_mode", NAN) == 1 ? "on"
-                                                       : "unknown",
-           ls_json_number(gpu, "memory_bytes", NAN) * 1e-9,
-           ls_json_number(gpu, "power_limit_w", NAN));
-}
-
-int ls_gpus_preflight_main(int count, char **argument)
-{
-    bool share = false;
-    const ls_command_option options[] = {
-        {"--oversubscribe", NULL, &share, NULL, "ranks are to share GPUs"}};
-    ls_status status = ls_commands_parse("preflight", options, 1, &count, argument);
-    if (status == LS_OK && count > 0) {
-        ls_log_error("lockstep preflight: what is %s?", argument[0]);
-        status = LS_ERR_USAGE;
-    }
-    const char *device = NULL;
-    int usable = 0;
-    if (status == LS_OK) {
-        status = ls_machine_choose_among("cuda", 1, share, &device, &usable);
-    }
-    if (status != LS_OK) {
-        return (int)status;
-    }
-    const ls_preflight_question question = {.sysfs = ls_machine_sysfs(), .oversubscribe = share};
-    ls_findings findings = {0, 0, NULL};
-    cJSON *gpus = cJSON_CreateArray();
-    const cJSON *gpu;
-    ls_preflight_look(&question, &findings, gpus);
-    cJSON_ArrayForEach(gpu, gpus)
-    {
-        print_gpu(gpu);
-    }
-    ls_findings_print(&findings, stdout);
-    int fails = ls_findings_fails(&findings);
-    printf("MACHINE  %s\n", fails == 0 ? "ready" : "not ready");
-    ls_findings_free(&findings);
-    cJSON_Delete(gpus);
-    return fails > 0 ? LS_ERR_CHECK : LS_OK;
 }
 
 static int index_of(const ls_run *run, int rank, const char *device, const char **address)

@@ -1,20 +1,16 @@
-/* The GPUs of a run: looked at before anything is timed, watched while its jobs run, and what was
- * found decides MACHINE. */
+/* The GPUs of a run: checked before anything is timed and monitored while its jobs run. The
+ * findings decide MACHINE. */
 #ifndef LS_GPUS_H
 #define LS_GPUS_H
 
-#include "runner.h"
+#include "run.h"
 
-/* Where the run's device is CUDA: the look before the jobs, on the terminal what deserves it, and
- * the watch that its jobs are given. ranks: most on this machine at a time. */
+/* On a run with device CUDA: checks the GPUs, prints the findings and opens the monitor that the
+ * jobs get. ranks: the most on this machine at a time. */
 void ls_gpus_begin(ls_run *run, int ranks);
-/* `lockstep preflight`: the look alone, a line per GPU and what was found. 0 ready, 1 not, 3 no
- * GPU.
- */
-int ls_gpus_preflight_main(int count, char **argument);
-/* Judged jobs whose bits differ become findings, with the GPU that is the odd one. */
+/* Adds a finding, with its GPU, for each rank whose bits differ from those of the others. */
 void ls_gpus_compare_bits(ls_run *run);
-/* Ends the watch; what it saw stands in run->findings. Twice is once. */
+/* Closes the monitor; its findings are in run->findings. May be called twice. */
 void ls_gpus_end(ls_run *run);
 
 #endif

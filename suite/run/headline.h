@@ -2,7 +2,7 @@
 #ifndef LS_HEADLINE_H
 #define LS_HEADLINE_H
 
-#include "runner.h"
+#include "run.h"
 
 typedef enum ls_headline_correct {
     LS_CORRECT_YES,

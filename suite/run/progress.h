@@ -3,7 +3,7 @@
 #ifndef LS_PROGRESS_H
 #define LS_PROGRESS_H
 
-#include "runner.h"
+#include "run.h"
 
 /* Seconds: estimates of the jobs before the running one, of it, of those after it; what those
  * before it really took; since when it runs. */

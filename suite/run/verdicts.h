@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "runner.h"
+#include "run.h"
 
 /* Appends case `index` to verdicts.jsonl: an interrupted run loses nothing that was judged. */
 ls_status ls_verdicts_append(const ls_run *run, int index);

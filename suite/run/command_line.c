@@ -1,4 +1,4 @@
-#include "commands.h"
+#include "command_line.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -44,8 +44,8 @@ static ls_status unknown(const char *command, const ls_command_option *option, i
     return LS_ERR_USAGE;
 }
 
-ls_status ls_commands_parse(const char *command, const ls_command_option *option, int options,
-                            int *count, char **argument)
+ls_status ls_command_parse(const char *command, const ls_command_option *option, int options,
+                           int *count, char **argument)
 {
     int operands = 0;
     for (int i = 0; i < *count; i++) {
@@ -88,8 +88,18 @@ ls_status ls_commands_parse(const char *command, const ls_command_option *option
     return LS_OK;
 }
 
-ls_status ls_commands_whole(const char *name, const char *text, int64_t least, int64_t most,
-                            int64_t *out)
+ls_status ls_command_no_operands(const char *command, int count, char **argument, const char *hint)
+{
+    if (count > 0) {
+        ls_log_error("lockstep %s: unexpected argument '%s'%s%s", command, argument[0],
+                     hint[0] == '\0' ? "" : "; ", hint);
+        return LS_ERR_USAGE;
+    }
+    return LS_OK;
+}
+
+ls_status ls_command_whole(const char *name, const char *text, int64_t least, int64_t most,
+                           int64_t *out)
 {
     char *end;
     errno = 0;
@@ -104,15 +114,15 @@ ls_status ls_commands_whole(const char *name, const char *text, int64_t least, i
     return LS_OK;
 }
 
-ls_status ls_commands_seed(const char *name, const char *text, uint64_t *out)
+ls_status ls_command_seed(const char *name, const char *text, uint64_t *out)
 {
     int64_t value;
-    LS_TRY(ls_commands_whole(name, text, 0, INT64_MAX, &value));
+    LS_TRY(ls_command_whole(name, text, 0, INT64_MAX, &value));
     *out = (uint64_t)value;
     return LS_OK;
 }
 
-ls_status ls_commands_device(const char *text)
+ls_status ls_command_device(const char *text)
 {
     if (strcmp(text, "cpu") != 0 && strcmp(text, "cuda") != 0 && strcmp(text, "auto") != 0) {
         ls_log_error("--device '%s': allowed: cpu, cuda, auto", text);
@@ -121,7 +131,7 @@ ls_status ls_commands_device(const char *text)
     return LS_OK;
 }
 
-void ls_commands_absolute(const char *path, char *out, size_t bytes)
+void ls_command_absolute(const char *path, char *out, size_t bytes)
 {
     char here[1024];
     if (path[0] == '/' || getcwd(here, sizeof here) == NULL) {
@@ -135,26 +145,26 @@ void ls_commands_absolute(const char *path, char *out, size_t bytes)
     }
 }
 
-ls_status ls_commands_run_folder(const char *folder, const char *label, char *path, size_t bytes)
+ls_status ls_command_run_folder(const char *folder, const char *label, char *path, size_t bytes)
 {
     char root[512], stamp[32];
     time_t now = time(NULL);
     struct tm utc;
     gmtime_r(&now, &utc);
     strftime(stamp, sizeof stamp, "%Y%m%dT%H%M%SZ", &utc);
-    ls_commands_absolute(folder, root, sizeof root);
+    ls_command_absolute(folder, root, sizeof root);
     ls_text_put(path, bytes, "%s/%s-%s", root, stamp, label);
     for (int i = 2; access(path, F_OK) == 0; i++) { /* two runs in one second */
         ls_text_put(path, bytes, "%s/%s-%s-%d", root, stamp, label, i);
     }
-    if (strlen(path) > 350) { /* jobs and dumps stand below, and paths are bounded */
+    if (strlen(path) > 350) { /* leaves room for the paths of jobs and dumps */
         ls_log_error("the run's folder %s has too long a path (350 bytes at most)", path);
         return LS_ERR_USAGE;
     }
     return LS_OK;
 }
 
-void ls_commands_where(const char *device, int ranks, int cores, char *text)
+void ls_command_where(const char *device, int ranks, int cores, char *text)
 {
     const char *word = ranks == 1 ? "rank" : "ranks";
     if (strcmp(device, "cpu") == 0) {

@@ -1,0 +1,46 @@
+/* The command line of a subcommand of `lockstep`: its options, and values that several of them
+ * take. */
+#ifndef LS_COMMAND_LINE_H
+#define LS_COMMAND_LINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/core/status.h"
+#include "select.h"
+
+/* One option of a subcommand: "--name VALUE" or "--name=VALUE", or a flag. */
+typedef struct ls_command_option {
+    const char *name;     /* "--case" */
+    const char **value;   /* set to the given text */
+    bool *flag;           /* not NULL: the option takes no value and sets this */
+    ls_select_list *list; /* not NULL: the option may be repeated; collects the values */
+    const char *text;     /* for --help */
+} ls_command_option;
+
+/* Parses the options; the operands remain, in order, in argument[0..*count-1]. LS_ERR_USAGE for an
+ * unknown option (with the nearest one) or a missing value. --help prints the options and exits
+ * with 0. */
+ls_status ls_command_parse(const char *command, const ls_command_option *option, int options,
+                           int *count, char **argument);
+
+/* LS_ERR_USAGE for operands of a command that takes none. `hint` may be "". */
+ls_status ls_command_no_operands(const char *command, int count, char **argument, const char *hint);
+
+/* Parses a whole number from `least` to `most`, without blanks. LS_ERR_USAGE names the option, its
+ * value and the range. */
+ls_status ls_command_whole(const char *name, const char *text, int64_t least, int64_t most,
+                           int64_t *out);
+/* A seed: 0 to 2^63 - 1. */
+ls_status ls_command_seed(const char *name, const char *text, uint64_t *out);
+/* cpu, cuda or auto, else LS_ERR_USAGE. */
+ls_status ls_command_device(const char *text);
+/* The absolute path <folder>/<UTC time>-<label>, with a number appended if that folder exists. */
+ls_status ls_command_run_folder(const char *folder, const char *label, char *path, size_t bytes);
+/* Makes `path` absolute, without slashes at the end. */
+void ls_command_absolute(const char *path, char *out, size_t bytes);
+/* Describes where ranks run: "CPU: 8 ranks on 2 cores, no GPU was tested". text[96]. */
+void ls_command_where(const char *device, int ranks, int cores, char *text);
+
+#endif
