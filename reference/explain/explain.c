@@ -40,7 +40,8 @@ static void print_optimizer(const scene *s, int64_t images)
 {
     const ls_options *o = s->options;
     fprintf(s->to, "%s, learning rate %g (%s), weight decay %g, ", ls_optim_name(o->optimizer),
-            ls_schedule_base_lr(o->lr, o->lr_scaling_linear, images), o->schedule, o->weight_decay);
+            ls_schedule_base_lr(o->lr, o->lr_scaling == LS_LR_SCALING_LINEAR, images), o->schedule,
+            o->weight_decay);
     switch (o->optimizer) {
     case LS_OPTIMIZER_SGD:
         fprintf(s->to, "momentum %g%s\n", o->momentum, o->nesterov ? " (Nesterov)" : "");

@@ -1,6 +1,7 @@
 /* The command line of `lockstep-train` (design.md section 4), parsed with argp: every option of the
  * subject protocol, long options also with underscores. A wrong value is one line that names the
- * option, the value and what is allowed, exit code 2, before anything is written. */
+ * option, the value and what is allowed, exit code 2, before anything is written. A new plain
+ * option is a row of options.def. */
 #ifndef LS_OPTIONS_H
 #define LS_OPTIONS_H
 
@@ -14,6 +15,7 @@
 typedef enum ls_opt_level { LS_O0, LS_O1, LS_O2, LS_O3 } ls_opt_level;
 typedef enum ls_dialect { LS_DIALECT_APEX, LS_DIALECT_TORCH } ls_dialect;
 typedef enum ls_average { LS_AVERAGE_POST, LS_AVERAGE_PRE, LS_AVERAGE_NONE } ls_average;
+typedef enum ls_lr_scaling { LS_LR_SCALING_NONE, LS_LR_SCALING_LINEAR } ls_lr_scaling;
 typedef enum ls_tristate { LS_UNSET = -1, LS_FALSE = 0, LS_TRUE = 1 } ls_tristate;
 
 /* Which ranks dump. Branches: rank 0 all of it, the others what a reference needs to follow them:
@@ -66,88 +68,48 @@ typedef struct ls_overflow_as {
 
 enum { LS_OPTIONS_LIST_MAX = 64 };
 
+/* Plain options set the field that their row of options.def names, of the type that its kind has.
+ */
 typedef struct ls_options {
-    /* network and batch */
-    char arch[32];        /* resnet50 */
-    int batch_size;       /* per rank, 32; from --global-batch / world where that is given */
-    int64_t global_batch; /* 0: not given */
-    int image_size;       /* 224 */
-    int num_classes;      /* 10 */
-    int64_t steps;        /* the step to stop after, also when resumed; 0: as many as epochs has */
-    int64_t epochs; /* 0: no limit. With both the run ends at whichever comes first; with neither
-                       given a folder of images is trained for 1 epoch, other data for 10 steps */
-    /* precision */
-    ls_opt_level opt_level; /* O1 */
-    ls_dtype half;          /* LS_F16 */
-    bool loss_scale_given;
-    bool loss_scale_dynamic;
-    float loss_scale;     /* the static value */
-    float init_scale;     /* 65536 */
-    int growth_interval;  /* 2000 */
-    float min_loss_scale; /* 0: none */
-    float max_loss_scale; /* 0: the dialect's */
-    ls_tristate keep_batchnorm_fp32, master_weights;
-    bool tf32;
-    /* optimizer and schedule */
-    ls_optimizer_kind optimizer;
-    double lr; /* 0.1 */
-    bool lr_scaling_linear;
-    char schedule[64]; /* "constant", "step:30:0.1", "warmup:5,cosine:90", ...: schedule.h */
-    double momentum, weight_decay; /* 0.9, 1e-4 */
-    bool nesterov;
-    double beta1, beta2;  /* 0.9, 0.999 */
-    double epsilon;       /* 1e-8; lamb 1e-6 (Apex's) */
-    double max_grad_norm; /* lamb: 1 */
-    double trust;         /* lars: 0.02 */
-    /* data parallel */
-    ls_dialect dialect;
-    double bucket_cap_mb; /* 0: the dialect's own rule; else MiB as reduced */
-    int64_t message_size; /* elements; 0: the dialect's own rule */
-    bool delay_allreduce, sync_bn, find_unused, allreduce_fp32;
-    bool no_reduce; /* gradients stay local: what a step costs without the reduction */
-    ls_tristate broadcast_buffers;        /* unset: the dialect's */
-    int sync_bn_group;                    /* ranks that share statistics; 0: the world */
+#define LS_OPTION(group, name, letter, argument, kind, record, help) LS_OPTIONS_FIELD_##kind
+#define LS_OPTIONS_FIELD_INT(field, standard, least, most) int field;
+#define LS_OPTIONS_FIELD_COUNT(field, standard, least, most) int64_t field;
+#define LS_OPTIONS_FIELD_REAL(field, standard, allowed) double field;
+#define LS_OPTIONS_FIELD_FLOAT(field, standard, allowed) float field;
+#define LS_OPTIONS_FIELD_FLAG(field) bool field;
+#define LS_OPTIONS_FIELD_TRISTATE(field) ls_tristate field;
+#define LS_OPTIONS_FIELD_OPTIONAL(field) ls_tristate field;
+#define LS_OPTIONS_FIELD_WORD(type, field, standard, words) type field;
+#define LS_OPTIONS_FIELD_TEXT(field, bytes, standard) char field[bytes];
+#define LS_OPTIONS_FIELD_CHOICE(field, bytes, standard, words) char field[bytes];
+#define LS_OPTIONS_FIELD_OWN(read)
+#include "options.def"
+#undef LS_OPTION
+    /* options with a grammar of their own */
     int batch_size_count;                 /* 0: every rank has batch_size */
     int batch_sizes[LS_OPTIONS_LIST_MAX]; /* each rank's, in order of rank */
-    int accumulate;                       /* 1 */
-    bool compress;                        /* cast f32 gradients for the reduction */
+    ls_opt_level opt_level;
+    ls_dtype half;
+    bool loss_scale_given, loss_scale_dynamic;
+    float loss_scale; /* the static value */
+    double beta1, beta2;
+    bool compress; /* cast f32 gradients for the reduction */
     ls_dtype compress_type;
     bool average_given;
     ls_average average;
-    double predivide; /* 1 */
-    /* data */
     char data[512]; /* "synthetic", "batches:DIR", DIR */
     uint64_t seed;
-    int workers;  /* loader threads, 2; 0: in the trainer's own */
-    int resident; /* synthetic batches that stay on the device and take turns; 0: batches come anew
-                   */
-    /* running */
-    ls_example_kind example; /* none */
-    char device[8];          /* "cpu", "cuda", "auto" */
-    bool deterministic;
-    bool cudnn_benchmark; /* engines of products are timed at start, the fastest taken */
-    ls_graph_mode graph;  /* auto */
-    int threads;          /* 0: cores / local ranks */
-    char init[512], save[512], resume[512]; /* "" where not given */
     int dump_step_count;
     int64_t dump_step[LS_OPTIONS_LIST_MAX]; /* steps that are not run are not dumped */
-    ls_dump_scope dump_ranks;               /* rank 0 */
-    char force_branches[512];               /* folder of another run's dumps; "": none */
-    char comm[8];           /* "auto" (none in a world of one, else gloo or nccl), "self", "gloo" */
-    double timeout_s;       /* deadline of the rendezvous and of every collective, 300 */
-    ls_digest_scope digest; /* all */
-    int64_t digest_every;   /* 1: after every step; else after each K-th and the last */
-    bool audit;             /* elements of what a step writes are computed once more (audit.h) */
+    bool audit; /* elements of what a step writes are computed once more (audit.h) */
     uint64_t audit_seed;
-    int64_t audit_every; /* one step of so many, 200 */
-    bool trace;          /* events of what each step was busy with */
-    int print_freq;      /* steps between two lines of rank 0; 0: none; 10 */
+    int64_t audit_every; /* one step of so many */
+    ls_fault_at fault;
     int overflow_count;
     ls_overflow_at overflow[LS_OPTIONS_LIST_MAX];
-    ls_fault_at fault;
+    ls_overflow_as overflow_as;
     int aux_count; /* 0: there is no auxiliary head */
     ls_overflow_at aux[LS_OPTIONS_LIST_MAX];
-    ls_overflow_as overflow_as;
 } ls_options;
 
 /* Parses argv, argv[0] being the program's name. argv itself is left as it is. Returns LS_ERR_USAGE

@@ -72,8 +72,6 @@ int ls_values_float(const char *option, const char *text, ls_values_range allowe
     return error;
 }
 
-/* `names` are the allowed words, separated by '|'; *index is the place of the one that was given.
- */
 int ls_values_word(const char *option, const char *text, const char *names, int *index)
 {
     size_t length = strlen(text);
@@ -124,6 +122,40 @@ int ls_values_level(const char *option, const char *text, ls_options *options)
         options->opt_level = (ls_opt_level)level;
     }
     return error;
+}
+
+int ls_values_half(const char *option, const char *text, ls_options *options)
+{
+    int index = 0;
+    int error = ls_values_word(option, text, "fp16|bf16", &index);
+    options->half = index == 0 ? LS_F16 : LS_BF16;
+    return error;
+}
+
+int ls_values_compress(const char *option, const char *text, ls_options *options)
+{
+    int index = 0;
+    int error = ls_values_word(option, text, "none|fp16|bf16", &index);
+    options->compress = index > 0;
+    options->compress_type = index == 2 ? LS_BF16 : LS_F16;
+    return error;
+}
+
+int ls_values_average(const char *option, const char *text, ls_options *options)
+{
+    int index = 0;
+    int error = ls_values_word(option, text, "post|pre|none", &index);
+    options->average_given = true;
+    options->average = (ls_average)index;
+    return error;
+}
+
+int ls_values_data(const char *option, const char *text, ls_options *options)
+{
+    if (strcmp(text, "batches:") == 0) {
+        return refuse(option, text, "synthetic, batches:DIR, or a folder");
+    }
+    return ls_values_text(option, text, options->data, sizeof options->data);
 }
 
 int ls_values_loss_scale(const char *option, const char *text, ls_options *options)
@@ -302,7 +334,7 @@ static int leading_word(const char **text, const char *const *words, int count, 
     return -1;
 }
 
-int ls_values_overflow_as(const char *option, const char *text, ls_overflow_as *out)
+int ls_values_overflow_as(const char *option, const char *text, ls_options *options)
 {
     static const char *const values[] = {"inf", "-inf", "nan"};
     static const char *const places[] = {"first", "middle", "last"};
@@ -343,11 +375,11 @@ int ls_values_overflow_as(const char *option, const char *text, ls_overflow_as *
     if (*rest != '\0') {
         return refuse(option, text, allowed);
     }
-    *out = as;
+    options->overflow_as = as;
     return 0;
 }
 
-int ls_values_seed(const char *option, const char *text, uint64_t *out)
+int ls_values_seed(const char *option, const char *text, ls_options *options)
 {
     char *end;
     errno = 0;
@@ -355,6 +387,6 @@ int ls_values_seed(const char *option, const char *text, uint64_t *out)
     if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0) {
         return refuse(option, text, "a whole number from 0 to 2^64 - 1");
     }
-    *out = value;
+    options->seed = value;
     return 0;
 }

@@ -17,7 +17,6 @@ typedef enum ls_values_range {
 int ls_values_integer(const char *option, const char *text, int64_t least, int64_t most,
                       int64_t *out);
 int ls_values_int(const char *option, const char *text, int least, int most, int *out);
-int ls_values_seed(const char *option, const char *text, uint64_t *out);
 /* Finite as f32, too. */
 int ls_values_number(const char *option, const char *text, ls_values_range allowed, double *out);
 int ls_values_float(const char *option, const char *text, ls_values_range allowed, float *out);
@@ -28,13 +27,18 @@ int ls_values_truth(const char *option, const char *text, ls_tristate *out);
 int ls_values_text(const char *option, const char *text, char *out, size_t bytes);
 /* Values with a form of their own, into their fields of `options`. */
 int ls_values_level(const char *option, const char *text, ls_options *options);
+int ls_values_half(const char *option, const char *text, ls_options *options);
+int ls_values_compress(const char *option, const char *text, ls_options *options);
+int ls_values_average(const char *option, const char *text, ls_options *options);
+int ls_values_data(const char *option, const char *text, ls_options *options);
+int ls_values_seed(const char *option, const char *text, ls_options *options);
 int ls_values_loss_scale(const char *option, const char *text, ls_options *options);
 int ls_values_betas(const char *option, const char *text, ls_options *options);
 int ls_values_dump_steps(const char *option, const char *text, ls_options *options);
 int ls_values_batch_sizes(const char *option, const char *text, ls_options *options);
 int ls_values_fault_at(const char *option, const char *text, ls_options *options);
 int ls_values_aux_head(const char *option, const char *text, ls_options *options);
-int ls_values_overflow_as(const char *option, const char *text, ls_overflow_as *out);
+int ls_values_overflow_as(const char *option, const char *text, ls_options *options);
 int ls_values_audit(const char *option, const char *text, ls_options *options);
 int ls_values_overflow_at(const char *option, const char *text, ls_options *options);
 

@@ -79,7 +79,8 @@ ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
     int64_t images = (int64_t)options->batch_size * options->accumulate *
                      LS_PLANT(lr_scaled_by_rank_batch, trainer->world.world, 1);
     images = sum > 0 ? sum * options->accumulate : images;
-    trainer->base_lr = ls_schedule_base_lr(options->lr, options->lr_scaling_linear, images);
+    trainer->base_lr =
+        ls_schedule_base_lr(options->lr, options->lr_scaling == LS_LR_SCALING_LINEAR, images);
     return LS_OK;
 }
 

@@ -1,0 +1,311 @@
+/* The options as the start event, checkpoints and the agreement between ranks hold them: effective
+ * values, in the order of options.def. */
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "dialect.h"
+#include "kernels/core/json.h"
+#include "kernels/core/log.h"
+#include "options_table.h"
+#include "precision.h"
+
+/* What the options resolve to. */
+typedef struct effective {
+    const ls_options *options; /* with the values in effect where others decide them */
+    ls_dialect_rules rules;
+    ls_precision precision;
+} effective;
+
+typedef void record_fn(cJSON *json, const ls_options_row *row, const effective *e);
+
+/* ---- by kind --------------------------------------------------------------------------------- */
+
+static void add_count(cJSON *json, const char *name, int64_t value)
+{
+    if (value > 0) {
+        cJSON_AddNumberToObject(json, name, (double)value);
+    } else {
+        cJSON_AddNullToObject(json, name);
+    }
+}
+
+static void add_text(cJSON *json, const char *name, const char *value)
+{
+    if (value[0] != '\0') {
+        cJSON_AddStringToObject(json, name, value);
+    } else {
+        cJSON_AddNullToObject(json, name);
+    }
+}
+
+static void add_word(cJSON *json, const char *name, const char *words, int index)
+{
+    char word[32];
+    for (; index > 0; index--) {
+        words = strchr(words, '|') + 1;
+    }
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(words, "|"), words);
+    cJSON_AddStringToObject(json, name, word);
+}
+
+static void add_tristate(cJSON *json, const char *name, ls_tristate value)
+{
+    if (value == LS_UNSET) {
+        cJSON_AddNullToObject(json, name);
+    } else {
+        cJSON_AddBoolToObject(json, name, value == LS_TRUE);
+    }
+}
+
+static void as_is(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    const void *field = (const char *)e->options + row->offset;
+    switch (row->kind) {
+    case LS_OPTIONS_INT:
+        cJSON_AddNumberToObject(json, row->name, *(const int *)field);
+        break;
+    case LS_OPTIONS_COUNT:
+        add_count(json, row->name, *(const int64_t *)field);
+        break;
+    case LS_OPTIONS_REAL:
+        cJSON_AddNumberToObject(json, row->name, *(const double *)field);
+        break;
+    case LS_OPTIONS_FLOAT:
+        ls_json_add_number(json, row->name, (double)*(const float *)field);
+        break;
+    case LS_OPTIONS_FLAG:
+        cJSON_AddBoolToObject(json, row->name, *(const bool *)field);
+        break;
+    case LS_OPTIONS_TRISTATE:
+    case LS_OPTIONS_OPTIONAL:
+        add_tristate(json, row->name, *(const ls_tristate *)field);
+        break;
+    case LS_OPTIONS_WORD:
+        add_word(json, row->name, row->words, *(const int *)field);
+        break;
+    case LS_OPTIONS_TEXT:
+    case LS_OPTIONS_CHOICE:
+        add_text(json, row->name, field);
+        break;
+    case LS_OPTIONS_OWN:
+        LS_ASSERT(false);
+    }
+}
+
+static void if_changed(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    ls_options standard;
+    ls_options_defaults(&standard);
+    const void *value = (const char *)e->options + row->offset;
+    if (memcmp(value, (const char *)&standard + row->offset, row->bytes) != 0) {
+        as_is(json, row, e);
+    }
+}
+
+/* ---- precision ------------------------------------------------------------------------------- */
+
+static void add_level(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    cJSON_AddStringToObject(json, row->name, ls_options_level_name(e->options->opt_level));
+}
+
+static void add_half(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    cJSON_AddStringToObject(json, row->name, ls_dtype_label(e->options->half));
+}
+
+static void add_loss_scale(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    if (e->precision.scaler.dynamic) {
+        cJSON_AddStringToObject(json, row->name, "dynamic");
+    } else {
+        ls_json_add_number(json, row->name, (double)e->precision.initial_scale);
+    }
+}
+
+/* ---- optimizer: constants that it does not have are left out --------------------------------- */
+
+static void add_betas(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    char betas[64];
+    snprintf(betas, sizeof betas, "%.17g,%.17g", e->options->beta1, e->options->beta2);
+    if (e->options->optimizer != LS_OPTIMIZER_SGD && e->options->optimizer != LS_OPTIMIZER_LARS) {
+        cJSON_AddStringToObject(json, row->name, betas);
+    }
+}
+
+static void add_epsilon(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    if (e->options->optimizer != LS_OPTIMIZER_SGD) {
+        as_is(json, row, e);
+    }
+}
+
+static void add_max_grad_norm(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    if (e->options->optimizer == LS_OPTIMIZER_LAMB) {
+        as_is(json, row, e);
+    }
+}
+
+static void add_trust(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    if (e->options->optimizer == LS_OPTIMIZER_LARS) {
+        as_is(json, row, e);
+    }
+}
+
+/* ---- data parallel --------------------------------------------------------------------------- */
+
+static void add_batch_sizes(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    const ls_options *options = e->options;
+    if (options->batch_size_count > 0) {
+        cJSON_AddItemToObject(
+            json, row->name, cJSON_CreateIntArray(options->batch_sizes, options->batch_size_count));
+    }
+}
+
+static void add_bucket_cap(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    const double mib = 1048576.0;
+    double limit = (double)e->rules.limit[e->rules.limit_count - 1];
+    if (e->rules.unit == LS_BUCKET_BYTES) {
+        double given = e->options->bucket_cap_mb;
+        cJSON_AddNumberToObject(json, row->name, given > 0 ? given : limit / mib);
+    } else {
+        cJSON_AddNullToObject(json, row->name);
+    }
+}
+
+static void add_compress(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    bool compress = e->options->compress;
+    cJSON_AddStringToObject(json, row->name,
+                            compress ? ls_dtype_label(e->options->compress_type) : "none");
+}
+
+static void add_average(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    cJSON_AddStringToObject(json, row->name, ls_dialect_average_name(e->options->average));
+}
+
+/* ---- data and running ------------------------------------------------------------------------ */
+
+static void add_data(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    cJSON_AddStringToObject(json, row->name, e->options->data);
+}
+
+/* Raw: a double would lose bits above 2^53. */
+static void add_seed(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    char seed[24];
+    snprintf(seed, sizeof seed, "%" PRIu64, e->options->seed);
+    cJSON_AddRawToObject(json, row->name, seed);
+}
+
+static void add_dump_steps(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    cJSON *steps = cJSON_AddArrayToObject(json, row->name);
+    for (int i = 0; i < e->options->dump_step_count; i++) {
+        cJSON_AddItemToArray(steps, cJSON_CreateNumber((double)e->options->dump_step[i]));
+    }
+}
+
+static void add_audit(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    char text[48];
+    snprintf(text, sizeof text, "%" PRIu64 ":%" PRId64, e->options->audit_seed,
+             e->options->audit_every);
+    if (e->options->audit) {
+        cJSON_AddStringToObject(json, row->name, text);
+    }
+}
+
+static void add_fault(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    if (e->options->fault.step > 0) {
+        cJSON_AddNumberToObject(json, row->name, (double)e->options->fault.step);
+    }
+}
+
+static void add_places(cJSON *json, const char *name, int count, const ls_overflow_at *place)
+{
+    cJSON *list = cJSON_AddArrayToObject(json, name);
+    for (int i = 0; i < count; i++) {
+        char text[48];
+        const ls_overflow_at *at = &place[i];
+        snprintf(text, sizeof text, at->rank >= 0 ? "%" PRId64 ":%d" : "%" PRId64, at->step,
+                 at->rank);
+        cJSON_AddItemToArray(list, cJSON_CreateString(text));
+    }
+}
+
+static void add_overflow_at(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    add_places(json, row->name, e->options->overflow_count, e->options->overflow);
+}
+
+static void add_aux_head(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    if (e->options->aux_count > 0) {
+        add_places(json, row->name, e->options->aux_count, e->options->aux);
+    }
+}
+
+static void add_overflow_as(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    const ls_overflow_as *as = &e->options->overflow_as;
+    const char *value = isnan(as->value) ? "nan" : as->value < 0 ? "-inf" : "inf";
+    const char *place = as->place == 'f' ? "first" : as->place == 'm' ? "middle" : "last";
+    char text[128];
+    snprintf(text, sizeof text, "%s@%s:%s:%d", value, as->param, place, as->micro);
+    cJSON_AddStringToObject(json, row->name, text);
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
+static ls_tristate truth(bool value)
+{
+    return value ? LS_TRUE : LS_FALSE;
+}
+
+/* None of what is recorded depends on the world. */
+static effective resolve(const ls_options *given, ls_options *options)
+{
+    effective e = {.options = options};
+    ls_dialect_resolve(given, 1, &e.rules);
+    ls_precision_resolve(given, &e.rules, &e.precision);
+    *options = *given;
+    options->init_scale = e.precision.initial_scale;
+    options->min_loss_scale = e.precision.scaler.min_scale;
+    options->max_loss_scale = e.precision.scaler.max_scale;
+    options->keep_batchnorm_fp32 = truth(e.precision.norm == LS_F32);
+    options->master_weights = truth(e.precision.masters);
+    options->broadcast_buffers = truth(e.rules.broadcast_buffers);
+    options->average = e.rules.average;
+    options->message_size =
+        e.rules.unit == LS_BUCKET_ELEMENTS ? e.rules.limit[e.rules.limit_count - 1] : 0;
+    return e;
+}
+
+struct cJSON *ls_options_json(const ls_options *options)
+{
+    static record_fn *const record[LS_OPTIONS_ROWS] = {
+#define LS_OPTION(group, name, letter, argument, kind, record, help) record,
+#include "options.def"
+#undef LS_OPTION
+    };
+    cJSON *json = cJSON_CreateObject();
+    LS_ASSERT(json != NULL);
+    ls_options resolved;
+    effective e = resolve(options, &resolved);
+    for (int i = 0; i < LS_OPTIONS_ROWS; i++) {
+        record[i](json, &ls_options_table[i], &e);
+    }
+    return json;
+}
