@@ -272,6 +272,7 @@ static void judge_counter(const dumps *d, int rank, int step, ls_verdict *out)
 
 static void judge_running(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
+    bool from_rank_0 = strcmp(row->job[0].dialect, "torch") == 0;
     double mean[RANKS_MAX][CHANNELS], var[RANKS_MAX][CHANNELS];
     for (int i = 0; i < RANKS_MAX * CHANNELS; i++) {
         mean[i / CHANNELS][i % CHANNELS] = 0;
@@ -285,7 +286,7 @@ static void judge_running(const ls_case *row, const ls_record *job, ls_verdict *
         double kept_mean[RANKS_MAX][CHANNELS], kept_var[RANKS_MAX][CHANNELS];
         memcpy(kept_mean, mean, sizeof kept_mean);
         memcpy(kept_var, var, sizeof kept_var);
-        for (int k = 1; k < d.count && row->number[0] != 0; k++) {
+        for (int k = 1; k < d.count && from_rank_0; k++) {
             memcpy(mean[k], mean[0], sizeof mean[k]); /* rank 0's came before the forward */
             memcpy(var[k], var[0], sizeof var[k]);
         }
@@ -343,40 +344,15 @@ static void judge_given(const ls_case *row, const ls_record *job, ls_verdict *ou
                     job->world);
 }
 
-static void add_given(const ls_case_settings *settings, ls_case_list *list)
-{
-    static const char *const dialects[] = {"apex", "torch"};
-    for (int i = 0; i < 2; i++) {
-        ls_case *row =
-            ls_rows_add(list, judge_given, "B7", "statistics.given.%s.o0.w2", dialects[i]);
-        row->job_count = 1;
-        row->job[0] = ls_rows_evidence(settings, 0, 2, 1, LS_BUCKET_OWN);
-        row->job[0].steps = 1;
-        ls_text_put(row->job[0].dump_steps, sizeof row->job[0].dump_steps, "1");
-        ls_text_put(row->job[0].dialect, sizeof row->job[0].dialect, "%s", dialects[i]);
-        ls_overflow_spec_of(&row->job[0], LS_OVERFLOW_MOVED, "", 1);
-    }
-}
+static const ls_row rows[] = {
+    /* O3 stores them in half: other families judge them */
+    {"statistics[|.sync=sync].o[0|1|2].w2", "B1", judge_running, "O$2 w2 b0.1 $1 dump=1,2"},
+    {"statistics.torch.o[0|1].w2", "B6", judge_running, "O$1 w2 b0.1 torch dump=1,2"},
+    {"statistics.given.[apex=|torch].o0.w2", "B7", judge_given,
+     "O0 w2 $1 steps=1 dump=1 batches=moved@"},
+};
 
 void ls_statistics_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    for (int level = 0; level < 3;
-         level++) { /* O3 stores them in half: judged by the others' code */
-        for (int sync = 0; sync < 2; sync++) {
-            ls_case *row = ls_rows_add(list, judge_running, "B1", "statistics%s.o%d.w2",
-                                       sync ? ".sync" : "", level);
-            row->job_count = 1;
-            row->job[0] = ls_rows_evidence(settings, level, 2, 1, 0.1);
-            row->job[0].sync_bn = sync != 0;
-            ls_text_put(row->job[0].dump_steps, sizeof row->job[0].dump_steps, "1,2");
-        }
-    }
-    for (int level = 0; level < 2; level++) {
-        ls_case *row = ls_rows_add(list, judge_running, "B6", "statistics.torch.o%d.w2", level);
-        row->job_count = 1;
-        row->job[0] = ls_rows_evidence(settings, level, 2, 1, 0.1);
-        ls_text_put(row->job[0].dialect, sizeof row->job[0].dialect, "torch");
-        row->number[0] = 1; /* buffers are rank 0's */
-    }
-    add_given(settings, list);
+    LS_ROWS(list, settings, rows);
 }

@@ -196,19 +196,24 @@ void ls_syncbn_check(const ls_record *job, int step, int size, const float *befo
                     job->world, size, worst);
 }
 
-/* row->number[0]: ranks per group (1: local statistics). */
+/* Ranks that share statistics; 1: they are local. */
+static int group_of(const ls_case *row)
+{
+    return *(const int *)row->data;
+}
+
 static void judge_statistics(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    ls_syncbn_check(job, 1, row->number[0], NULL, NULL, out);
+    ls_syncbn_check(job, 1, group_of(row), NULL, NULL, out);
 }
 
 /* ---- replicas and groups --------------------------------------------------------------------- */
 
 /* Parameters equal everywhere; running statistics equal within a group and, to show that there are
- * groups, different between them. row->number[0]: ranks per group. */
+ * groups, different between them. */
 static void judge_groups(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    int size = row->number[0], compared = 0, differ = 0;
+    int size = group_of(row), compared = 0, differ = 0;
     for (int rank = 0; rank < job->world; rank++) {
         const ls_record_rank *first = &job->rank[0], *lead = &job->rank[rank / size * size];
         const ls_record_rank *mine = &job->rank[rank];
@@ -249,7 +254,8 @@ static void judge_equal(const ls_case *row, const ls_record *job, ls_verdict *ou
                 if ((a->digest_mask & 1u << d) != 0 &&
                     (b == NULL || strcmp(a->digest[d], b->digest[d]) != 0)) {
                     ls_verdict_fail(out, "rank=%d step %d: other %s: %s", rank, (int)a->step,
-                                    ls_record_digest_name((ls_record_digest)d), row->text);
+                                    ls_record_digest_name((ls_record_digest)d),
+                                    (const char *)row->data);
                 }
                 compared++;
             }
@@ -258,7 +264,7 @@ static void judge_equal(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (compared == 0) {
         ls_verdict_fail(out, "no step to compare");
     }
-    ls_verdict_pass(out, "equal to the last bit: %s", row->text);
+    ls_verdict_pass(out, "equal to the last bit: %s", (const char *)row->data);
 }
 
 /* Gradients against the oracle with statistics over groups. */
@@ -274,7 +280,7 @@ static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict
     }
     ls_compare_facts facts = {.arch = row->job[0].arch,
                               .sync_bn = true,
-                              .sync_bn_group = row->number[0],
+                              .sync_bn_group = group_of(row),
                               .dialect_torch = strcmp(row->job[0].dialect, "torch") == 0};
     if (ls_compare_step(&facts, job->world, file, NULL, &seen) != LS_OK) {
         ls_verdict_fail(out, "the dumps of step 1 cannot be judged");
@@ -290,17 +296,6 @@ static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
-
-static ls_spec job_of(const ls_case_settings *settings, int world, const char *dialect,
-                      const char *options)
-{
-    ls_spec spec = ls_rows_evidence(settings, 0, world, 1, 0.05);
-    ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
-    ls_text_put(spec.dialect, sizeof spec.dialect, "%s", dialect);
-    ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "1");
-    ls_text_put(spec.extra, sizeof spec.extra, "%s", options);
-    return spec;
-}
 
 static const struct shape {
     const char *id, *options;
@@ -318,50 +313,40 @@ static const struct shape {
     {"local-uneven.w2", "--batch-sizes=5,2", 2, 1},
 };
 
-static void add_shapes(const ls_case_settings *settings, ls_case_list *list)
-{
-    static const char *const dialects[] = {"apex", "torch"};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        for (int d = 0; d < 2; d++) {
-            const struct shape *s = &shapes[i];
-            ls_spec spec = job_of(settings, s->world, dialects[d], s->options);
-            ls_case *row = ls_rows_add(list, judge_statistics, "B2", "syncbn.statistics.%s.%s",
-                                       s->id, dialects[d]);
-            row->job_count = 1;
-            row->job[0] = spec;
-            row->number[0] = s->group;
-            if (d == 0) { /* dialect torch sends rank 0's statistics to all */
-                row = ls_rows_add(list, judge_groups, "B3", "syncbn.groups.%s", s->id);
-                row->job_count = 1;
-                row->job[0] = spec;
-                row->number[0] = s->group;
-                row = ls_rows_add(list, judge_gradients, "B4", "syncbn.gradients.%s", s->id);
-                row->job_count = 1;
-                row->job[0] = spec;
-                row->number[0] = s->group;
-            }
-        }
-    }
-}
+#define JOB "resnet8 O0 b0.05 dump=1 "
 
-static void add_equal(const ls_case_settings *settings, ls_case_list *list, const char *id,
-                      int world, const char *a, const char *b, const char *text)
-{
-    ls_case *row = ls_rows_add(list, judge_equal, "B5", "syncbn.equal.%s", id);
-    row->job_count = 2;
-    row->job[0] = job_of(settings, world, "apex", a);
-    row->job[1] = job_of(settings, world, "apex", b);
-    ls_text_put(row->text, sizeof row->text, "%s", text);
-}
+/* What each shape is judged for. Dialect torch sends rank 0's statistics to all ranks. */
+static const struct {
+    const char *text, *requirement;
+    ls_case_judge *judge;
+} questions[] = {
+    {"syncbn.statistics.%s.apex: " JOB "w%d %s", "B2", judge_statistics},
+    {"syncbn.statistics.%s.torch: " JOB "torch w%d %s", "B2", judge_statistics},
+    {"syncbn.groups.%s: " JOB "w%d %s", "B3", judge_groups},
+    {"syncbn.gradients.%s: " JOB "w%d %s", "B4", judge_gradients},
+};
+
+static const ls_row equal[] = {
+    {"syncbn.equal.world1", "B5", judge_equal, JOB "| " JOB "--sync-bn",
+     "SyncBN alone and plain batch norm"},
+    {"syncbn.equal.group1", "B5", judge_equal, JOB "w2 | " JOB "w2 --sync-bn --sync-bn-group=1",
+     "groups of one rank and plain batch norm"},
+    {"syncbn.equal.whole", "B5", judge_equal,
+     JOB "w3 --sync-bn | " JOB "w3 --sync-bn --sync-bn-group=3", "one group of all and no groups"},
+    {"syncbn.equal.same-batch", "B5", judge_equal, JOB "w2 | " JOB "w2 --batch-sizes=4,4",
+     "batches of 4 given once and per rank"},
+};
 
 void ls_syncbn_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    add_shapes(settings, list);
-    add_equal(settings, list, "world1", 1, "", "--sync-bn", "SyncBN alone and plain batch norm");
-    add_equal(settings, list, "group1", 2, "", "--sync-bn --sync-bn-group=1",
-              "groups of one rank and plain batch norm");
-    add_equal(settings, list, "whole", 3, "--sync-bn", "--sync-bn --sync-bn-group=3",
-              "one group of all and no groups");
-    add_equal(settings, list, "same-batch", 2, "", "--batch-sizes=4,4",
-              "batches of 4 given once and per rank");
+    LS_ROWS(list, settings, equal);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const struct shape *s = &shapes[i];
+        for (size_t q = 0; q < sizeof questions / sizeof *questions; q++) {
+            const ls_row row = {.requirement = questions[q].requirement,
+                                .judge = questions[q].judge,
+                                .data = &s->group};
+            ls_rows_format(list, settings, &row, questions[q].text, s->id, s->world, s->options);
+        }
+    }
 }

@@ -64,19 +64,11 @@ static const ls_tol compressed =
     LS_TOL(1e-3, "four roundings to fp16 of values below 1, 2^-12 each: where it is made, twice in "
                  "the sum of 3 ranks and by the average");
 
-static const ls_tol *limit_of(const ls_case *row)
-{
-    return row->number[1] != 0 ? &compressed : &rounding;
-}
-
-/* Which ranks use the head in each step, a bit each. */
-static const struct usage {
-    const char *id, *places;
+/* Which ranks use the head in each step, a bit each, and how exact its gradient is. */
+struct usage {
     unsigned used[STEPS];
-} usages[] = {
-    {"one-rank", "1:1,2:1,3:1", {2, 2, 2}},   {"rank0", "1:0,2:0,3:0", {1, 1, 1}},
-    {"changing", "1:0,2:1,2:2,3", {1, 6, 7}}, {"nobody", "1,3:2", {7, 0, 4}},
-    {"everybody", "1,2,3", {7, 7, 7}},
+    const ls_tol *limit;
+    double least; /* what is missing or of another step is off by about the gradient's own size */
 };
 
 static double compare_gradients(const ls_record *job, int step, const double *want,
@@ -111,9 +103,9 @@ static double compare_gradients(const ls_record *job, int step, const double *wa
 /* The average over all ranks, with zeros of those that did not use it. */
 static void judge_average(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    const struct usage *u = &usages[row->number[0]];
-    const ls_tol *limit = limit_of(row);
-    int images = BATCH * (row->number[2] > 0 ? row->number[2] : 1);
+    const struct usage *u = row->data;
+    const ls_tol *limit = u->limit;
+    int images = BATCH * row->job[0].accumulate;
     double worst = 0, largest = 0;
     for (int step = 1; step <= STEPS; step++) {
         double want[WIDTH] = {0}, own[WIDTH];
@@ -138,9 +130,7 @@ static void judge_average(const ls_case *row, const ls_record *job, ls_verdict *
         worst = fmax(worst, compare_gradients(job, step, want, limit, out));
     }
     ls_verdict_measured(out, worst, limit->value, "", limit->why);
-    /* fp16 allows less: but what is missing or of another step is off by about its own size */
-    double least = (row->number[1] != 0 ? 20 : 1000) * limit->value;
-    if (largest < least) {
+    if (largest < u->least * limit->value) {
         ls_verdict_set(out, LS_WEAK, "the head's gradients are at most %.1e", largest);
     }
     ls_verdict_pass(out,
@@ -201,15 +191,9 @@ static void judge_alike(const ls_case *row, const ls_record *job, ls_verdict *ou
 
 /* ---- without --find-unused ------------------------------------------------------------------- */
 
-static const struct refusal {
-    const char *id, *dialect, *places;
+struct refusal {
     int at;       /* the last step whose event may be there */
-    unsigned two; /* ranks that must leave with 2, and say why */
-    unsigned any; /* of the others: with 2 or 10 */
-} refusals[] = {
-    {"apex.some", "apex", "1,2:1", 1, 5, 2},
-    {"apex.nobody", "apex", "1", 1, 7, 0},
-    {"torch.nobody", "torch", "1", 2, 7, 0}, /* told at the next forward */
+    unsigned two; /* ranks that must leave with 2 and name the parameter; the others with 2 or 10 */
 };
 
 static bool log_names(const ls_record *job, int rank, const char *word)
@@ -224,7 +208,7 @@ static bool log_names(const ls_record *job, int rank, const char *word)
 
 static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    const struct refusal *r = &refusals[row->number[0]];
+    const struct refusal *r = row->data;
     if (job->state != LS_RECORD_FAILED) {
         ls_verdict_fail(out, "the run did not fail although parameters were unused");
         return;
@@ -282,100 +266,46 @@ static void judge_no_batch(const ls_case *row, const ls_record *job, ls_verdict 
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-static ls_spec job_of(const ls_case_settings *settings, const char *dialect, const char *options)
-{
-    ls_spec spec = ls_rows_evidence(settings, 0, 3, 1, 0.05);
-    ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
-    ls_text_put(spec.dialect, sizeof spec.dialect, "%s", dialect);
-    spec.steps = STEPS;
-    ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "1,2,3");
-    ls_text_put(spec.extra, sizeof spec.extra, "%s", options);
-    return spec;
-}
-
-static void add_usage(const ls_case_settings *settings, ls_case_list *list, int index)
-{
-    static const char *const dialects[] = {"apex", "torch"};
-    for (int d = 0; d < 2; d++) {
-        char options[128];
-        ls_text_put(options, sizeof options, "--find-unused --aux-head=%s", usages[index].places);
-        ls_spec spec = job_of(settings, dialects[d], options);
-        ls_case *row = ls_rows_add(list, judge_average, "U1", "unused.average.%s.%s",
-                                   usages[index].id, dialects[d]);
-        row->job_count = 1;
-        row->job[0] = spec;
-        row->number[0] = index;
-        row = ls_rows_add(list, judge_alike, "U1", "unused.alike.%s.%s", usages[index].id,
-                          dialects[d]);
-        row->job_count = 1;
-        row->job[0] = spec;
-        if (index == 0) {
-            row = ls_rows_add(list, judge_trunk, "U1", "unused.trunk.%s", dialects[d]);
-            row->job_count = 2;
-            row->job[0] = spec;
-            row->job[1] = job_of(settings, dialects[d], "");
-        }
+#define JOB "resnet8 O0 w3 b0.05 steps=3 "
+#define DUMPED JOB "dump=1,2,3 --find-unused --aux-head="
+#define DIALECT "[apex=|torch]"
+#define USED(...)                      \
+    &(const struct usage)              \
+    {                                  \
+        {__VA_ARGS__}, &rounding, 1000 \
     }
-}
 
-/* The reducer's own copy, apart from the gradient, must not keep what an earlier step left in it.
- */
-static void add_compressed(const ls_case_settings *settings, ls_case_list *list)
-{
-    static const char *const dialects[] = {"apex", "torch"};
-    int changing = 2;
-    LS_ASSERT(strcmp(usages[changing].id, "changing") == 0);
-    for (int d = 0; d < 2; d++) {
-        char options[128];
-        ls_text_put(options, sizeof options, "--find-unused --compress=fp16 --aux-head=%s",
-                    usages[changing].places);
-        ls_case *row = ls_rows_add(list, judge_average, "U4", "unused.average.%s.compress.%s",
-                                   usages[changing].id, dialects[d]);
-        row->job_count = 1;
-        row->job[0] = job_of(settings, dialects[d], options);
-        row->number[0] = changing;
-        row->number[1] = 1;
-    }
-}
-
-/* Two micro-steps: the head's loss is a mean over both, too. */
-static void add_accumulated(const ls_case_settings *settings, ls_case_list *list)
-{
-    char options[128];
-    int everybody = 4;
-    LS_ASSERT(strcmp(usages[everybody].id, "everybody") == 0);
-    ls_text_put(options, sizeof options, "--find-unused --aux-head=%s", usages[everybody].places);
-    ls_case *row = ls_rows_add(list, judge_average, "U5", "unused.average.%s.accumulated",
-                               usages[everybody].id);
-    row->job_count = 1;
-    row->job[0] = job_of(settings, "apex", options);
-    row->job[0].accumulate = 2;
-    row->number[0] = everybody;
-    row->number[2] = 2;
-}
+static const ls_row rows[] = {
+    {"unused.average.one-rank." DIALECT, "U1", judge_average, DUMPED "1:1,2:1,3:1 $1",
+     USED(2, 2, 2)},
+    {"unused.average.rank0." DIALECT, "U1", judge_average, DUMPED "1:0,2:0,3:0 $1", USED(1, 1, 1)},
+    {"unused.average.changing." DIALECT, "U1", judge_average, DUMPED "1:0,2:1,2:2,3 $1",
+     USED(1, 6, 7)},
+    {"unused.average.nobody." DIALECT, "U1", judge_average, DUMPED "1,3:2 $1", USED(7, 0, 4)},
+    {"unused.average.everybody." DIALECT, "U1", judge_average, DUMPED "1,2,3 $1", USED(7, 7, 7)},
+    /* the reducer's own copy, apart from the gradient, must not keep an earlier step's values */
+    {"unused.average.changing.compress." DIALECT, "U4", judge_average,
+     JOB "dump=1,2,3 $1 --find-unused --compress=fp16 --aux-head=1:0,2:1,2:2,3",
+     &(const struct usage){{1, 6, 7}, &compressed, 20}},
+    /* two micro-steps: the head's loss is a mean over both, too */
+    {"unused.average.everybody.accumulated", "U5", judge_average, DUMPED "1,2,3 accumulate=2",
+     USED(7, 7, 7)},
+    {"unused.alike.[one-rank=1:1,2:1,3:1|rank0=1:0,2:0,3:0|changing=1:0,2:1,2:2,3|nobody=1,3:2|"
+     "everybody=1,2,3]." DIALECT,
+     "U1", judge_alike, DUMPED "$1 $2"},
+    {"unused.trunk." DIALECT, "U1", judge_trunk, DUMPED "1:1,2:1,3:1 $1 | " JOB "dump=1,2,3 $1"},
+    {"unused.refused.apex.some", "U2", judge_refusal, JOB "--timeout=20 --aux-head=1,2:1",
+     &(const struct refusal){1, 5}, .judges_outcome = true},
+    {"unused.refused.apex.nobody", "U2", judge_refusal, JOB "--timeout=20 --aux-head=1",
+     &(const struct refusal){1, 7}, .judges_outcome = true},
+    /* reported at the next forward */
+    {"unused.refused.torch.nobody", "U2", judge_refusal, JOB "torch --timeout=20 --aux-head=1",
+     &(const struct refusal){2, 7}, .judges_outcome = true},
+    {"unused.no-batch-left", "U3", judge_no_batch, JOB "shell", .script = TAKE_AWAY,
+     .judges_outcome = true},
+};
 
 void ls_unused_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    add_compressed(settings, list);
-    add_accumulated(settings, list);
-    for (int i = 0; i < (int)(sizeof usages / sizeof *usages); i++) {
-        add_usage(settings, list, i);
-    }
-    for (int i = 0; i < (int)(sizeof refusals / sizeof *refusals); i++) {
-        char options[128];
-        ls_text_put(options, sizeof options, "--timeout=20 --aux-head=%s", refusals[i].places);
-        ls_case *row = ls_rows_add(list, judge_refusal, "U2", "unused.refused.%s", refusals[i].id);
-        row->job_count = 1;
-        row->judges_outcome = true;
-        row->job[0] = job_of(settings, refusals[i].dialect, options);
-        row->job[0].dump_steps[0] = '\0';
-        row->number[0] = i;
-    }
-    ls_case *row = ls_rows_add(list, judge_no_batch, "U3", "unused.no-batch-left");
-    row->job_count = 1;
-    row->judges_outcome = true;
-    row->job[0] = job_of(settings, "apex", "");
-    row->job[0].dump_steps[0] = '\0';
-    row->job[0].wrap = LS_WRAP_SHELL;
-    row->job[0].script = TAKE_AWAY;
+    LS_ROWS(list, settings, rows);
 }

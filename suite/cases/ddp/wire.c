@@ -12,21 +12,10 @@
 #include "reference/options/dialect.h"
 #include "reference/files/safetensors.h"
 
-static const struct wire {
-    const char *name, *extra;
-    int level;
-    int weight_bytes, norm_bytes; /* of one element */
-    const char *half;             /* the type that has 2 */
-} wires[] = {
-    {"o0", "", 0, 4, 4, "fp16"},
-    {"o1", "", 1, 4, 4, "fp16"},
-    {"o2", "", 2, 2, 4, "fp16"},
-    {"o3", "", 3, 2, 2, "fp16"},
-    {"allreduce-fp32.o2", "--allreduce-fp32", 2, 4, 4, "fp16"},
-    {"allreduce-fp32.o3", "--allreduce-fp32", 3, 4, 4, "fp16"},
-    {"compress-fp16.o0", "--compress=fp16", 0, 2, 2, "fp16"},
-    {"compress-bf16.o1", "--compress=bf16", 1, 2, 2, "bf16"},
-    {"compress-fp16.o2", "--compress=fp16", 2, 2, 2, "fp16"}, /* batch norm's are f32 there */
+/* Bytes of one element as reduced, and the type that has 2. */
+struct wire {
+    int weight_bytes, norm_bytes;
+    const char *half;
 };
 
 static bool is_norm(const char *name)
@@ -82,7 +71,7 @@ static int judge_bucket(const struct wire *w, const ls_safetensors *dump, const 
 
 static void judge_wire(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    const struct wire *w = &wires[row->number[0]];
+    const struct wire *w = row->data;
     char path[700];
     ls_text_put(path, sizeof path, "%s/dump/step000002.rank0.safetensors", job->directory);
     ls_safetensors *dump;
@@ -168,7 +157,7 @@ static const struct closing {
 static void judge_closing(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    const struct closing *c = &closings[row->number[0]];
+    const struct closing *c = row->data;
     ls_bucket_item item[8];
     int order[8];
     for (int i = 0; i < c->count; i++) {
@@ -196,9 +185,8 @@ static void judge_closing(const ls_case *row, const ls_record *job, ls_verdict *
     ls_buckets_free(&layout);
     if (strcmp(text, c->want) != 0) {
         ls_verdict_fail(out, "buckets %s, expected %s", text, c->want);
-    } else {
-        ls_verdict_pass(out, "buckets %s", text);
     }
+    ls_verdict_pass(out, "buckets %s", text);
 }
 
 /* ---- where the limits come from -------------------------------------------------------------- */
@@ -224,7 +212,7 @@ static const struct limits {
 static void judge_limits(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    const struct limits *l = &limits[row->number[0]];
+    const struct limits *l = row->data;
     ls_options options = {.dialect = l->dialect,
                           .bucket_cap_mb = l->cap_mb,
                           .message_size = l->message_size,
@@ -286,32 +274,35 @@ static void judge_stays(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_verdict_pass(out, "%d buckets from step 1 on", cJSON_GetArraySize(list));
 }
 
+#define WIRE(weight, norm, half) \
+    &(const struct wire)         \
+    {                            \
+        weight, norm, half       \
+    }
+
+static const ls_row rows[] = {
+    {"wire.o[0|1].w2", "D7", judge_wire, "O$1 w2 b0.1 dump=1,2", WIRE(4, 4, "fp16")},
+    {"wire.o2.w2", "D7", judge_wire, "O2 w2 b0.1 dump=1,2", WIRE(2, 4, "fp16")},
+    {"wire.o3.w2", "D7", judge_wire, "O3 w2 b0.1 dump=1,2", WIRE(2, 2, "fp16")},
+    {"wire.allreduce-fp32.o[2|3].w2", "D7", judge_wire, "O$1 w2 b0.1 dump=1,2 --allreduce-fp32",
+     WIRE(4, 4, "fp16")},
+    /* at O2 batch norm's gradients are f32 */
+    {"wire.compress-fp16.o[0|2].w2", "D7", judge_wire, "O$1 w2 b0.1 dump=1,2 --compress=fp16",
+     WIRE(2, 2, "fp16")},
+    {"wire.compress-bf16.o1.w2", "D7", judge_wire, "O1 w2 b0.1 dump=1,2 --compress=bf16",
+     WIRE(2, 2, "bf16")},
+    {"wire.stays.[apex=|torch].o0.w2", "D10", judge_stays, "O0 w2 b0.1 $1"},
+};
+
 void ls_wire_cases(const ls_case_settings *settings, ls_case_list *list)
 {
+    LS_ROWS(list, settings, rows);
     for (size_t i = 0; i < sizeof closings / sizeof *closings; i++) {
-        ls_case *row = ls_rows_add(list, judge_closing, "D8", "wire.closing.%s", closings[i].id);
-        row->kind = LS_INSIDE;
-        row->number[0] = (int)i;
+        const ls_row row = {.requirement = "D8", .judge = judge_closing, .data = &closings[i]};
+        ls_rows_format(list, settings, &row, "wire.closing.%s", closings[i].id);
     }
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
-        ls_case *row = ls_rows_add(list, judge_limits, "D11", "wire.limits.%s", limits[i].id);
-        row->kind = LS_INSIDE;
-        row->number[0] = (int)i;
-    }
-    for (int torch = 0; torch < 2; torch++) {
-        const char *dialect = torch ? "torch" : "apex";
-        ls_case *row = ls_rows_add(list, judge_stays, "D10", "wire.stays.%s.o0.w2", dialect);
-        row->job_count = 1;
-        row->job[0] = ls_rows_evidence(settings, 0, 2, 1, 0.1);
-        row->job[0].deterministic = true;
-        row->job[0].dump_steps[0] = '\0';
-        ls_text_put(row->job[0].dialect, sizeof row->job[0].dialect, "%s", dialect);
-    }
-    for (size_t i = 0; i < sizeof wires / sizeof *wires; i++) {
-        ls_case *row = ls_rows_add(list, judge_wire, "D7", "wire.%s.w2", wires[i].name);
-        row->job_count = 1;
-        row->number[0] = (int)i;
-        row->job[0] = ls_rows_evidence(settings, wires[i].level, 2, 1, 0.1);
-        ls_text_put(row->job[0].extra, sizeof row->job[0].extra, "%s", wires[i].extra);
+        const ls_row row = {.requirement = "D11", .judge = judge_limits, .data = &limits[i]};
+        ls_rows_format(list, settings, &row, "wire.limits.%s", limits[i].id);
     }
 }
