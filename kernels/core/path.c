@@ -33,8 +33,11 @@ ls_status ls_path_make_folder(const char *path)
             *slash = '/';
         }
     }
-    if (access(path, W_OK | X_OK) != 0) {
-        ls_log_error("cannot write into %s: %s", path, strerror(errno));
+    /* a file is not a folder, whatever its permissions are */
+    struct stat found;
+    bool folder = stat(path, &found) == 0 && S_ISDIR(found.st_mode);
+    if (!folder || access(path, W_OK | X_OK) != 0) {
+        ls_log_error("cannot write into %s: %s", path, strerror(folder ? errno : ENOTDIR));
         return LS_ERR_INFRA;
     }
     return LS_OK;

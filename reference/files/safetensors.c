@@ -205,12 +205,29 @@ static ls_status write_file(const ls_safetensors_writer *writer, int descriptor,
     return status;
 }
 
+static int create_temporary(const char *path, char temporary[PATH_MAX])
+{
+    snprintf(temporary, PATH_MAX, "%s.tmp%d", path, (int)getpid());
+    return open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+}
+
+int ls_safetensors_try_create(const char *path)
+{
+    char temporary[PATH_MAX];
+    int descriptor = create_temporary(path, temporary);
+    if (descriptor < 0) {
+        return errno;
+    }
+    close(descriptor);
+    (void)unlink(temporary);
+    return 0;
+}
+
 ls_status ls_safetensors_finish(ls_safetensors_writer *writer)
 {
     char temporary[PATH_MAX];
-    snprintf(temporary, sizeof temporary, "%s.tmp%d", writer->path, (int)getpid());
     ls_status status = LS_OK;
-    int descriptor = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int descriptor = create_temporary(writer->path, temporary);
     if (descriptor < 0) {
         ls_log_error("cannot create %s: %s", temporary, strerror(errno));
         status = LS_ERR_INFRA;

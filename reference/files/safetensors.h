@@ -9,6 +9,8 @@
 
 typedef struct ls_safetensors_writer ls_safetensors_writer;
 
+/* Creates the temporary file that finish would write, and removes it: 0, or the errno. */
+int ls_safetensors_try_create(const char *path);
 /* Tensors are added in order; data is borrowed until finish. Names are unique. */
 ls_status ls_safetensors_create(const char *path, ls_safetensors_writer **out);
 void ls_safetensors_metadata(ls_safetensors_writer *writer, const char *name, const char *format,

@@ -1,15 +1,14 @@
 #include "setup.h"
 
 #include <cjson/cJSON.h>
-#include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
+#include "reference/files/safetensors.h"
 #include "agree.h"
 #include "aux_head.h"
 #include "graph.h"
@@ -29,22 +28,21 @@ ls_status ls_setup_unsupported(ls_trainer *trainer, const char *option, const ch
     return LS_ERR_UNSUPPORTED;
 }
 
-/* Hours of training must not end with a folder that was never there. */
+/* Hours of training must not end with a file that cannot be written. */
 static ls_status check_save(const char *path)
 {
-    char folder[PATH_MAX];
+    struct stat found;
     if (path[0] == '\0') {
         return LS_OK;
     }
-    snprintf(folder, sizeof folder, "%s", path);
-    char *slash = strrchr(folder, '/');
-    if (slash == NULL) {
-        snprintf(folder, sizeof folder, ".");
-    } else {
-        slash[slash == folder] = '\0'; /* "/file" lies in "/" */
+    if (stat(path, &found) == 0 && !S_ISREG(found.st_mode)) {
+        ls_log_error("--save %s: it is %s", path,
+                     S_ISDIR(found.st_mode) ? "a folder" : "not a regular file");
+        return LS_ERR_USAGE;
     }
-    if (access(folder, W_OK | X_OK) != 0) {
-        ls_log_error("--save %s: cannot write in %s: %s", path, folder, strerror(errno));
+    int refused = ls_safetensors_try_create(path);
+    if (refused != 0) {
+        ls_log_error("--save %s: cannot write it: %s", path, strerror(refused));
         return LS_ERR_USAGE;
     }
     return LS_OK;

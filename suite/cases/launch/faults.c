@@ -135,6 +135,8 @@ static void add_stopped(const ls_case_settings *settings, ls_case_list *list)
  * that write(2) fails as on a full disk. */
 #define FULL(blocks) "trap '' XFSZ; ulimit -f " blocks "; "
 
+#define TEN "checkpoint"
+
 static const struct full {
     const char *id, *script, *options, *dump;
     ls_ending end;
@@ -165,6 +167,17 @@ static const struct full {
      "--save={self}/nowhere/checkpoint.safetensors",
      "",
      {{2, LS_ENDINGS_ANY}, 1, "nowhere", false, "nowhere"}},
+    {"save-folder",
+     "mkdir -p {self}/checkpoint.safetensors; " GO,
+     "--save={self}/checkpoint.safetensors",
+     "",
+     {{2, LS_ENDINGS_ANY}, 1, "checkpoint.safetensors: it is a folder", true, NULL}},
+    {"save-name", /* the file's own name fits, that of the file which is renamed to it does not */
+     GO,
+     "--save={self}/" TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN
+         TEN TEN TEN TEN TEN TEN,
+     "",
+     {{2, LS_ENDINGS_ANY}, 1, "File name too long", true, NULL}},
 };
 
 static bool has_leftovers(const ls_record *job, ls_verdict *out)
