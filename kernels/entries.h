@@ -35,7 +35,7 @@ ls_status ls_multi_accumulate(ls_backend *backend, ls_stream *stream, ls_tensor 
                               bool first);
 ls_status ls_multi_unscale_check(ls_backend *backend, ls_stream *stream, ls_tensor_list to,
                                  ls_tensor_list from, ls_step_state *state);
-/* LS_ERR_INFRA where LAMB and LARS have no memory for their norms. */
+/* LS_ERR_INFRA without memory for the norms of LAMB and LARS. */
 ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
                                   const ls_optimizer_config *config, const ls_optimizer_args *args,
                                   bool dynamic, ls_step_state *state);

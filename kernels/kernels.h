@@ -1,18 +1,18 @@
-/* The backend contract: what a compute backend (CPU, CUDA) offers to the trainer, as one const
- * table of functions. A backend is a shared object (build/lib/ls_cpu.so, ls_cuda.so) found at run
- * time.
+/* The backend contract: a const table of functions that a compute backend (CPU, CUDA) offers to the
+ * trainer. A backend is a shared object (build/lib/ls_cpu.so, ls_cuda.so) found at run time.
  *
  * Streams. Every call that takes an `ls_stream` enqueues its work there and returns; the CPU
  * backend executes at once, so its events are complete when they are recorded. Nothing between two
- * steps forces the host to wait: scale, overflow flag, growth count, learning rate and step count
- * live in one `ls_step_state` in backend memory, read and written there by the kernels.
+ * steps makes the host wait: scale, overflow flag, growth count, learning rate and step count are
+ * in one `ls_step_state` in backend memory, read and written there by the kernels.
  *
  * Layout. An `ls_tensor` (parameter, gradient, running statistic, master, moment) is plain and
- * unpadded in torchvision's order of dimensions. Activations belong to the plan, in the layout the
- * backend likes; only `plan_export` sees them from outside, as logical NCHW.
+ * unpadded in torchvision's order of dimensions. Activations belong to the plan, in a layout of the
+ * backend's choice; only `plan_export` shows them outside, as logical NCHW.
  *
  * Memory. Backend memory is allocated in few large blocks at start; the plan owns activations and
- * workspace. Whoever creates a thing destroys it, and streams outlive what is enqueued on them. */
+ * workspace. The creator of an object destroys it, and streams outlive the work enqueued on them.
+ */
 #ifndef LS_KERNELS_H
 #define LS_KERNELS_H
 
@@ -42,14 +42,14 @@ typedef enum ls_layer_kind {
     LS_LAYER_CROSS_ENTROPY, /* softmax cross entropy in f32, mean over the N samples; always last */
 } ls_layer_kind;
 
-/* One layer. Layers stand in order of execution; layer 0 is the input. */
+/* One layer, in order of execution; layer 0 is the input. */
 typedef struct ls_layer {
     ls_layer_kind kind;
-    int input[2];                  /* indices of the layers read; -1 where unused */
+    int input[2];                  /* indices of the layers read; -1: unused */
     int channels;                  /* output channels (classes, for linear and cross entropy) */
     int kernel, stride, pad;       /* conv, max pool; stride also for the padded shortcut */
-    int weight, bias;              /* indices into ls_network.param, -1 where none */
-    int running_mean, running_var; /* indices into ls_network.buffer, -1 where none */
+    int weight, bias;              /* indices into ls_network.param; -1: none */
+    int running_mean, running_var; /* indices into ls_network.buffer; -1: none */
     float epsilon, momentum;       /* batch norm: 1e-5 and 0.1 in torchvision */
     int branch;    /* relu, max pool: number in order of execution, from 0; else -1 */
     char name[48]; /* "layer1.0.conv1"; relu and add: "layer1.0.relu1", "layer1.0.add" */
@@ -92,11 +92,11 @@ typedef struct ls_network {
 
 /* ---- the state of a step, in backend memory -------------------------------------------------- */
 
-/* Only kernels write it between start and end of a run; the trainer copies it out for events. */
+/* Only kernels write it during a run; the trainer copies it out for events. */
 typedef struct ls_step_state {
-    float loss_scale;        /* S of the step that is running */
+    float loss_scale;        /* S of the current step */
     float inv_loss_scale;    /* f32(1/S) */
-    float lr;                /* of the step that is running */
+    float lr;                /* of the current step */
     float loss;              /* this rank's mean loss of the last forward, unscaled */
     int32_t overflow;        /* not 0: a gradient of this step is inf or NaN */
     int32_t skipped;         /* the last optimizer call changed nothing */
@@ -107,7 +107,7 @@ typedef struct ls_step_state {
                                 after a step, or -1 */
     int32_t floor_reached;   /* an overflow would have taken S below its floor */
     int32_t reserved;
-    int64_t step_count; /* optimizer steps really taken (not skipped); 1 after the first */
+    int64_t step_count; /* optimizer steps taken (not skipped); 1 after the first */
 } ls_step_state;
 
 /* ---- handles --------------------------------------------------------------------------------- */
@@ -116,7 +116,7 @@ typedef struct ls_backend ls_backend; /* one device or one set of cores */
 typedef struct ls_stream ls_stream;
 typedef struct ls_event ls_event;
 typedef struct ls_plan ls_plan;
-typedef struct ls_graph ls_graph; /* work recorded from a stream, to be launched again and again */
+typedef struct ls_graph ls_graph; /* work recorded from a stream, for repeated launches */
 
 typedef struct ls_backend_options {
     int device_index; /* LOCAL_RANK's accelerator; ignored by the CPU */
@@ -125,25 +125,26 @@ typedef struct ls_backend_options {
     int local_rank;
     bool deterministic; /* only engines whose result repeats bit for bit */
     bool tf32;          /* allow TF32 products under f32 */
-    bool benchmark;     /* engines of products are timed and the fastest taken */
-    bool oversubscribe; /* where there are fewer devices than local_ranks, share them: the device is
-                           device_index modulo their number. Else that is LS_ERR_INFRA */
+    bool benchmark;     /* time the engines of products and take the fastest */
+    bool oversubscribe; /* with fewer devices than local_ranks, share them: the device is
+                           device_index modulo their number. Otherwise that is LS_ERR_INFRA */
 } ls_backend_options;
 
-/* What is really in use, for records. */
+/* The device and libraries in use, for records. */
 typedef struct ls_backend_info {
     char device[96];     /* "AMD EPYC 9654, AVX-512" or "NVIDIA H200 (GPU-uuid)" */
     char libraries[512]; /* "oneDNN 2.6.3 (/usr/lib/...so.2); libgomp ..." */
     int threads;
     bool host_memory;   /* backend memory may be read and written by the host directly */
-    bool half_emulated; /* 16-bit storage, f32 arithmetic: its speed says nothing of half units */
+    bool half_emulated; /* 16-bit storage, f32 arithmetic: its speed does not represent
+                           half-precision units */
 } ls_backend_info;
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
-/* SyncBN's collective, given by the trainer. Gathers `count` floats from each rank of the group, in
- * group order, into all[group_size][count]; both are backend memory, valid on `stream` at return.
- */
+/* SyncBN's collective, provided by the trainer. Gathers `count` floats from each rank of the group,
+ * in group order, into all[group_size][count]; both are backend memory, valid on `stream` at
+ * return. */
 typedef struct ls_norm_sync {
     int group_size; /* ranks that share statistics */
     void *context;
@@ -156,22 +157,22 @@ typedef struct ls_plan_options {
     ls_dtype activation;           /* LS_F32, LS_F16, LS_BF16: products take operands of this type,
                                       accumulate in f32 and store results in it, rounded once */
     const ls_norm_sync *norm_sync; /* NULL: statistics of this rank's batch */
-    bool forced_branches;          /* plan_force may be called. ReLUs are then passes of their own
-                                      (more time and memory); unforced results stay the same bits */
+    bool forced_branches; /* plan_force may be called. ReLUs are then passes of their own (more time
+                             and memory); without forced branches the results are the same bits */
 } ls_plan_options;
 
 typedef struct ls_plan_info {
     int64_t activation_bytes, workspace_bytes;
     double flops;  /* of one forward and backward, products only (2 per multiply-add) */
-    char *fusions; /* text, a line each: which layers became one pass, which engine a layer has;
-                      owned by the plan */
+    char *fusions; /* text, one line each: layers fused into one pass, engine of a layer; owned by
+                      the plan */
 } ls_plan_info;
 
-/* Where a plan finds its tensors; the arrays are copied, what they point to is not. Types:
- *   param: what the level holds (f32 or the half type); converted to `activation` for products once
- *          per `plan_params_changed`; batch norm computes in f32 whatever the type.
+/* The tensors of a plan. The arrays are copied, the tensors are not. Types:
+ *   param: f32 or the half type, as the opt level stores it; converted to `activation` for products
+ *          once per `plan_params_changed`; batch norm computes in f32 whatever the type.
  *   grad:  where backward writes each parameter's gradient, f32 or half. With half activations a
- *          product's gradient is rounded to the activation type even where `grad` is f32 (O1).
+ *          product's gradient is rounded to the activation type even if `grad` is f32 (O1).
  *   buffer: running statistics, f32 or half (entries of counters are ignored, data may be NULL). */
 typedef struct ls_plan_binding {
     const ls_tensor *param;  /* [param_count] */
@@ -190,8 +191,8 @@ typedef enum ls_export {
     LS_EXPORT_RELU_BITS,  /* index = branch number; U8, bit i%8 of byte i/8 = output element i > 0,
                              NCHW order; ceil(count/8) bytes */
     LS_EXPORT_POOL_INDEX, /* index = branch number; I32 NCHW, h*W+w in the input plane */
-    LS_EXPORT_ACTIVATION, /* index = layer; F32 NCHW; LS_ERR_UNSUPPORTED where fusion never stores
-                             it */
+    LS_EXPORT_ACTIVATION, /* index = layer; F32 NCHW; LS_ERR_UNSUPPORTED if fusion never stores it
+                           */
 } ls_export;
 
 /* ---- observing a plan ------------------------------------------------------------------------ */
@@ -256,7 +257,7 @@ typedef struct ls_observed {
 } ls_observed;
 
 /* Called on the host before (`after` false) and after each operation has been enqueued on `stream`:
- * what is enqueued before finds the operands, what is enqueued after the results. */
+ * work that it enqueues before finds the operands, work after it the results. */
 typedef ls_status ls_observe_fn(void *context, ls_stream *stream, const ls_observed *what,
                                 bool after);
 
@@ -270,42 +271,42 @@ typedef enum ls_optimizer_kind {
     LS_OPTIMIZER_LARS,
 } ls_optimizer_kind;
 
-/* Constants of a step; lr and step count come from the state. Formulas: SGD, Adam and AdamW as
- * torch.optim's, which is FusedAdam's; LAMB as Apex's FusedLAMB (csrc/multi_tensor_lamb.cu); LARS
- * as Apex's LARC around SGD (apex/parallel/LARC.py), its ratio not clipped.
- * Numbers are double and rounded where a step uses them: 0.999 as float is not torch's. */
+/* Constants of a step; lr and step count come from the state. Formulas: SGD, Adam and AdamW as in
+ * torch.optim, which FusedAdam equals; LAMB as in Apex's FusedLAMB (csrc/multi_tensor_lamb.cu);
+ * LARS as in Apex's LARC around SGD (apex/parallel/LARC.py), its ratio not clipped. Constants are
+ * double and rounded when a step uses them: 0.999 as float differs from torch's. */
 typedef struct ls_optimizer_config {
     ls_optimizer_kind kind;
     double momentum; /* SGD, LARS: first step buf = d, later buf = momentum*buf + d */
     double weight_decay;
     bool nesterov;        /* SGD, LARS */
     double beta1, beta2;  /* Adam, AdamW, LAMB */
-    double epsilon;       /* the same; LARS: in the ratio's denominator */
+    double epsilon;       /* Adam, AdamW, LAMB; LARS: in the ratio's denominator */
     bool uncorrected;     /* Adam, AdamW, LAMB: no bias correction */
     bool l2;              /* LAMB: decay joins the gradient (adam_w_mode off) */
-    bool nvlamb;          /* LAMB: the trust ratio also where weight_decay is 0 */
+    bool nvlamb;          /* LAMB: the trust ratio applies even if weight_decay is 0 */
     double max_grad_norm; /* LAMB: of all gradients as one vector; 0: not clipped */
     double trust;         /* LARS: 0.02 in Apex */
     bool clip;            /* LARS: LARC's clip mode, the ratio at most lr */
 } ls_optimizer_config;
 
-/* One pass over all tensors, after one for their norms with LAMB and LARS. All lists have the same
- * count; entry i of each belongs together. */
+/* One pass over all tensors; LAMB and LARS take one more for norms. All lists have the same count
+ * and the same order. */
 typedef struct ls_optimizer_args {
-    ls_tensor_list value; /* f32 masters where there are masters, else the parameters (f32; half in
-                             O3: read as f32, stepped, rounded once) */
-    ls_tensor_list grad;  /* unscaled, f32 */
-    ls_tensor_list moment1; /* f32; momentum buffer or first moment; count 0 where unused */
-    ls_tensor_list moment2; /* f32; second moment; count 0 where unused */
-    ls_tensor_list copy;    /* model copies of the masters, written as round(value); count 0: none;
-                               an entry whose data equals value's is left alone */
+    ls_tensor_list value;   /* f32 masters if there are any, else the parameters (f32; half in O3:
+                               read as f32, stepped, rounded once) */
+    ls_tensor_list grad;    /* unscaled, f32 */
+    ls_tensor_list moment1; /* f32; momentum buffer or first moment; count 0: unused */
+    ls_tensor_list moment2; /* f32; second moment; count 0: unused */
+    ls_tensor_list copy; /* model copies of the masters, written as round(value); count 0: none; an
+                            entry with the same data as value is skipped */
 } ls_optimizer_args;
 
 typedef struct ls_scaler_config {
     bool dynamic;
     float growth_factor, backoff_factor; /* 2 and 1/2 */
     int32_t growth_interval;             /* 2000 */
-    float min_scale;                     /* 0: none (then 2^-24 is the floor that ends a run) */
+    float min_scale;                     /* 0: none (2^-24 is then the floor that ends a run) */
     float max_scale; /* 2^24 in dialect apex; inf in dialect torch: growth to inf
                         is refused */
 } ls_scaler_config;
@@ -318,18 +319,19 @@ typedef struct ls_backend_api {
     int abi;          /* LS_BACKEND_ABI */
     const char *name; /* "cpu", "cuda" */
 
-    /* Opens the device. LS_ERR_INFRA with a line that says what is missing. */
+    /* Opens the device. LS_ERR_INFRA, with a logged line that names the missing part. */
     ls_status (*open)(const ls_backend_options *options, ls_backend **out);
     void (*close)(ls_backend *backend);
     void (*describe)(ls_backend *backend, ls_backend_info *out);
-    /* False with one line in why[why_bytes] where this backend cannot run that network so. */
+    /* False, with one line in why[why_bytes], if this backend cannot run that network with those
+     * options. */
     bool (*supports)(ls_backend *backend, const ls_network *network, const ls_plan_options *options,
                      char *why, int why_bytes);
 
     /* Backend memory, 64-byte aligned (CUDA: 256) and zeroed. `purpose` is for the message. */
     ls_status (*memory_alloc)(ls_backend *backend, int64_t bytes, const char *purpose, void **out);
     void (*memory_free)(ls_backend *backend, void *memory);
-    /* Host to backend and back. copy_out has arrived after stream_wait or event_wait. */
+    /* Host to backend and back. copy_out is complete after stream_wait or event_wait. */
     ls_status (*copy_in)(ls_backend *backend, ls_stream *stream, void *to, const void *host,
                          int64_t bytes);
     ls_status (*copy_out)(ls_backend *backend, ls_stream *stream, void *host, const void *from,
@@ -349,9 +351,9 @@ typedef struct ls_backend_api {
     void (*plan_destroy)(ls_plan *plan);
     void (*plan_info)(ls_plan *plan, ls_plan_info *out);
     ls_status (*plan_bind)(ls_plan *plan, const ls_plan_binding *binding);
-    /* Parameters have new values: converted and reordered weights are stale. Once per step. */
+    /* Marks converted and reordered weights as stale. Once per step. */
     ls_status (*plan_params_changed)(ls_plan *plan, ls_stream *stream);
-    /* input: host f32 NCHW; target: host, N class indices. Moves running statistics; writes
+    /* input: host f32 NCHW; target: host, N class indices. Updates running statistics; writes
      * state->loss. The host arrays may be reused at return on the CPU, after an event on CUDA. */
     ls_status (*plan_forward)(ls_plan *plan, ls_stream *stream, const float *input,
                               const int64_t *target);
@@ -359,15 +361,15 @@ typedef struct ls_backend_api {
      * cast (factor: 1, or 1/A with accumulation over A micro-steps). */
     ls_status (*plan_backward)(ls_plan *plan, ls_stream *stream, float factor, ls_grad_ready *ready,
                                void *context);
-    /* Copies to host memory what the last forward left; waits for the stream. */
+    /* Copies results of the last forward to host memory; waits for the stream. */
     ls_status (*plan_export)(ls_plan *plan, ls_stream *stream, ls_export what, int index,
                              void *host, int64_t bytes);
 
-    /* The forwards that follow take ReLU or max-pool number `branch` as given, and backward as they
-     * did: what plan_export of LS_EXPORT_RELU_BITS or LS_EXPORT_POOL_INDEX writes is read here
-     * (host memory, copied). An open ReLU hands its input on whatever its sign, a closed one hands
-     * on 0. host NULL: decided by the values again. Needs ls_plan_options.forced_branches.
-     * LS_ERR_USAGE for another size, or an index outside its window. */
+    /* Later forwards and backwards take the decisions of ReLU or max-pool number `branch` from
+     * `host` (host memory, copied), in the format that plan_export writes for LS_EXPORT_RELU_BITS
+     * or LS_EXPORT_POOL_INDEX. An open ReLU passes its input on whatever its sign, a closed one
+     * outputs 0. host NULL: the values decide again. Needs ls_plan_options.forced_branches.
+     * LS_ERR_USAGE for a wrong size, or an index outside its window. */
     ls_status (*plan_force)(ls_plan *plan, ls_stream *stream, int branch, const void *host,
                             int64_t bytes);
 
@@ -380,34 +382,34 @@ typedef struct ls_backend_api {
     ls_status (*accumulate)(ls_backend *backend, ls_stream *stream, ls_tensor sum, ls_tensor from,
                             bool first);
     /* to(f32) = from * state->inv_loss_scale for every tensor, in one pass; `to` may be `from`.
-     * Raises state->overflow and first_bad_grad on a non-finite element of `from` (and of `to`,
-     * when it is not f32). With to.count == 0: looks only. Clears both flags first. */
+     * Clears state->overflow and first_bad_grad first, and sets both if an element of `from` is not
+     * finite (or one of `to`, when it is not f32). With to.count == 0 it only checks. */
     ls_status (*unscale_check)(ls_backend *backend, ls_stream *stream, ls_tensor_list to,
                                ls_tensor_list from, ls_step_state *state);
     /* Steps unless dynamic and state->overflow; sets skipped, step_count, first_bad_state. */
     ls_status (*optimizer_step)(ls_backend *backend, ls_stream *stream,
                                 const ls_optimizer_config *config, const ls_optimizer_args *args,
                                 bool dynamic, ls_step_state *state);
-    /* numerics.md section 2.6: halve and restart the count on overflow, double at growth_interval
-     * (>=) clean steps; static: nothing but counts. Writes loss_scale, inv_loss_scale,
-     * growth_count, overflow_streak, floor_reached. */
+    /* numerics.md section 2.6: on overflow halve the scale and restart the count, after
+     * growth_interval (>=) clean steps double it; static: only counts change. Writes loss_scale,
+     * inv_loss_scale, growth_count, overflow_streak, floor_reached. */
     ls_status (*scaler_update)(ls_backend *backend, ls_stream *stream,
                                const ls_scaler_config *config, ls_step_state *state);
 
     /* ---- of asynchronous devices; all NULL on the CPU ---- */
 
-    /* Memory of the host that the device can copy from and to while it computes. */
+    /* Host memory that the device can copy from and to while it computes. */
     ls_status (*host_alloc)(ls_backend *backend, int64_t bytes, const char *purpose, void **out);
     void (*host_free)(ls_backend *backend, void *memory);
-    /* What is enqueued on `stream`, and on streams that are made to wait for it, from begin to end
-     * is recorded instead of executed. Nothing in between may wait, allocate or read on the host;
-     * where something does, or fails, all of it comes to nothing, and after graph_end the streams
-     * take work as before. */
+    /* Between begin and end, work enqueued on `stream`, and on streams that wait for it, is
+     * recorded instead of executed. Nothing in between may wait, allocate or read on the host; if
+     * that happens, or a call fails, the whole recording is discarded, and after graph_end the
+     * streams work as before. */
     ls_status (*graph_begin)(ls_stream *stream);
     ls_status (*graph_end)(ls_stream *stream, ls_graph **out);
     ls_status (*graph_launch)(ls_graph *graph, ls_stream *stream);
     void (*graph_destroy)(ls_graph *graph);
-    /* Milliseconds on the device between two events that have happened. */
+    /* Milliseconds on the device between two completed events. */
     ls_status (*event_ms)(ls_event *from, ls_event *to, double *ms);
     /* The library's own handle (cudaStream_t, cudaEvent_t), for engines that enqueue there. */
     void *(*stream_native)(ls_stream *stream);
@@ -437,7 +439,7 @@ typedef struct ls_backend_api {
     void (*set_wait_hook)(ls_backend *backend, ls_status (*on_wait)(void *context, double waited_s),
                           void *context);
 
-    /* Names what the host does from push to pop, for a profiler that is attached. */
+    /* Names the host's work between push and pop for an attached profiler. */
     void (*range_push)(ls_backend *backend, const char *name);
     void (*range_pop)(ls_backend *backend);
 
@@ -446,18 +448,18 @@ typedef struct ls_backend_api {
     void (*plan_observe)(ls_plan *plan, ls_observe_fn *observer, void *context);
 } ls_backend_api;
 
-/* The one symbol a backend's shared object exports. */
+/* The only symbol that a backend's shared object exports. */
 #define LS_BACKEND_ENTRY "ls_backend_entry"
 typedef const ls_backend_api *ls_backend_entry_fn(void);
 
 /* ---- finding a backend (kernels/load.c, in the program) -------------------------------------- */
 
 /* Loads <program's folder>/lib/ls_<name>.so (or $LS_LIB_DIR/ls_<name>.so) and checks the ABI. The
- * table lives until the process ends. LS_ERR_INFRA, with the loader's own text, where it cannot be
- * had. */
+ * table is valid until the process ends. LS_ERR_INFRA, with the loader's own text, if it cannot be
+ * loaded. */
 ls_status ls_load_backend(const char *name, const ls_backend_api **out);
-/* The same search for any engine: the symbol `entry` of ls_<name>.so, copied to the pointer that
- * `out` points to, which may be one to a function. */
+/* The same search for any engine: copies the address of symbol `entry` of ls_<name>.so to the
+ * pointer (to data or to a function) that `out` points to. */
 ls_status ls_load_symbol(const char *name, const char *entry, void *out);
 /* LS_ERR_INFRA when ls_<name>.so was built for another version of the table. */
 ls_status ls_load_same_abi(const char *name, int abi, int wanted);

@@ -16,8 +16,8 @@ static ls_status library_path(const char *name, char *path, size_t path_bytes)
     char program[PATH_MAX];
     if (folder == NULL) {
         ls_path_program(program, sizeof program);
-        /* A unit test, build/unit/test_x, uses build/lib; where neither exists, the message names
-         * the folder next to the program. */
+        /* A unit test, build/unit/test_x, uses build/lib; if neither exists, the message names the
+         * folder next to the program. */
         static const char *const way[] = {"/lib", "/../lib", "/lib"};
         for (int i = 0; i < 3; i++) {
             if (snprintf(path, path_bytes, "%s%s/ls_%s.so", program, way[i], name) >=

@@ -23,7 +23,7 @@ static int consumers(const ls_network *network, int layer, int *last)
     return count;
 }
 
-/* The only layer that reads `layer`, where it is of that kind, else -1. */
+/* The only layer that reads `layer`, if it is of that kind, else -1. */
 static int only_consumer(const ls_network *network, int layer, ls_layer_kind kind)
 {
     int last = -1;
@@ -138,15 +138,15 @@ static ls_status lower_linear(ls_lower *lower, const ls_lower_backend *backend, 
     return LS_OK;
 }
 
-/* A norm whose only reader is an add is done by the add, which then ends with the ReLU that follows
- * it. */
+/* A norm whose only reader is an add is fused into it; the pass ends with the ReLU after the add.
+ */
 static bool waits_for_add(const ls_lower *lower, int index)
 {
     int add = only_consumer(lower->network, index, LS_LAYER_ADD);
     return add >= 0 && lower->network->layer[add].input[0] != lower->network->layer[add].input[1];
 }
 
-/* The ReLU that a pass can end with: the only reader, unless its branches may be forced. */
+/* The ReLU fused at the end of a pass: its only reader, unless branches may be forced. */
 static int fused_relu(const ls_lower *lower, int index)
 {
     return lower->options.forced_branches ? -1
@@ -225,7 +225,7 @@ static ls_status lower_spatial(ls_lower *lower, const ls_lower_backend *backend,
 
 static bool relu_is_fused(const ls_lower *lower, int index)
 {
-    return lower->slot_of_layer[index] >= 0; /* its producer has stored it already */
+    return lower->slot_of_layer[index] >= 0; /* its producer has stored it */
 }
 
 static ls_status lower_layer(ls_lower *lower, const ls_lower_backend *backend, int index)

@@ -9,11 +9,11 @@
 
 #include "kernels.h"
 
-/* A stored activation: the output of one layer. */
+/* A stored activation: the output of one layer, and the memory of its gradient if it has one. */
 typedef struct ls_slot {
     int layer, channels, height, width;
     int64_t count; /* elements, N x C x H x W */
-    size_t bytes;  /* in memory, as the backend lays it out; its gradient takes the same */
+    size_t bytes;  /* in memory, in the backend's layout; its gradient needs the same */
     bool wants_gradient;
 } ls_slot;
 
@@ -31,21 +31,21 @@ typedef enum ls_op_kind {
 
 enum { LS_NO_BUFFER = -1 };
 
-/* Buffers of gradients are numbers of ls_lower.grad[]. */
+/* An operation. Gradients are indices into ls_lower.grad[]. */
 typedef struct ls_op {
     ls_op_kind kind;
-    int layer;             /* whose parameters and sizes these are */
+    int layer;             /* the layer that has the parameters and sizes */
     int in, residual, out; /* slots; residual: second operand of an add or a norm; -1: none */
     bool relu;
     int norm[2]; /* layers of the batch norms; [1] only if `dual`; -1: none */
     bool dual;   /* the residual passes through norm[1] first */
     /* backward */
     int dy[2];    /* contributions to the gradient of `out`; dy[1] may be absent */
-    int g;        /* their sum, gated; may be dy[0] */
-    bool store_g; /* g has to be written */
+    int g;        /* their sum, masked by the ReLU; may be dy[0] */
+    bool store_g; /* g must be written to memory */
     int dx;       /* gradient of `in`; absent where nothing reads it; may be g */
     int dx2;      /* dual: gradient of `residual`; may be g */
-    bool onto;    /* dx holds another contribution already: this one is added to it */
+    bool onto;    /* dx already holds another contribution; add to it */
 } ls_op;
 
 typedef struct ls_grad_buffer {
@@ -60,12 +60,11 @@ typedef struct ls_lower {
     ls_slot *slot;
     ls_op *op;
     ls_grad_buffer *grad;
-    int *slot_of_layer;    /* -1 where fusion stores nothing */
+    int *slot_of_layer;    /* -1: not stored, because the layer is fused */
     size_t gradient_bytes; /* of the block that holds all gradients of activations */
 } ls_lower;
 
-/* Bytes that the backend stores for [N,channels,height,width] of the plan's type; `context` is the
- * backend's own. */
+/* Bytes that the backend needs for [N,channels,height,width] of the plan's type. */
 typedef size_t ls_lower_slot_bytes(void *context, const ls_plan_options *options, int channels,
                                    int height, int width, bool is_input);
 

@@ -1,5 +1,4 @@
-/* Monotonic time. All ranks of a machine share this clock, so their traces can be laid over each
- * other. */
+/* Monotonic time. All ranks of a machine share this clock, so their traces can be overlaid. */
 #ifndef LS_CORE_CLOCK_H
 #define LS_CORE_CLOCK_H
 

@@ -1,5 +1,4 @@
-/* FNV-1a, 64 bit (Fowler, Noll, Vo): the fingerprint that ranks, runs and checkpoints are compared
- * by. */
+/* FNV-1a, 64 bit (Fowler, Noll, Vo): the fingerprint that compares ranks, runs and checkpoints. */
 #ifndef LS_CORE_DIGEST_H
 #define LS_CORE_DIGEST_H
 
@@ -17,8 +16,9 @@ extern "C" {
 uint64_t ls_digest_update(uint64_t digest, const void *data, size_t bytes);
 
 enum { LS_DIGEST_STREAMS = 4 };
-/* Continues up to LS_DIGEST_STREAMS independent digests at once: the multiplication's latency hides
- * behind the other streams, which is about three times as fast as one after the other. */
+/* Continues up to LS_DIGEST_STREAMS independent digests at once: the latency of one multiplication
+ * is hidden by the other streams, which makes it about three times as fast as one stream after the
+ * other. */
 void ls_digest_update_many(int count, uint64_t *digest, const void *const *data,
                            const size_t *bytes);
 

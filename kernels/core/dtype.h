@@ -1,4 +1,4 @@
-/* Element types: what they are called and how large they are. */
+/* Element types: names and sizes. */
 #ifndef LS_CORE_DTYPE_H
 #define LS_CORE_DTYPE_H
 

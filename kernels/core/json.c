@@ -17,7 +17,7 @@ const char *ls_json_unreadable(FILE *file)
 {
     struct stat about;
     if (fstat(fileno(file), &about) != 0 || !S_ISREG(about.st_mode)) {
-        return "no regular file"; /* a device has no end */
+        return "no regular file"; /* a device may never end */
     }
     return about.st_size > INT64_C(1) << 30 ? "a file of more than 1 GiB" : NULL;
 }

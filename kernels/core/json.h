@@ -1,4 +1,4 @@
-/* JSON through cJSON: whole files, lines of .jsonl files, and members that must be there. */
+/* JSON through cJSON: whole files, lines of .jsonl files, and required members. */
 #ifndef LS_CORE_JSON_H
 #define LS_CORE_JSON_H
 
@@ -13,14 +13,14 @@
 extern "C" {
 #endif
 
-/* Why an open file is not to be read into memory, as "no regular file"; NULL: it may be. What a
- * foreign trainer left in a folder can be a device or a file without end. */
+/* Why an open file must not be read into memory, such as "no regular file"; NULL: it may be. A
+ * foreign trainer can leave devices or endless files in a folder. */
 const char *ls_json_unreadable(FILE *file);
 
 /* Reads and parses one file; the caller frees *root with cJSON_Delete. Logs file and position. */
 ls_status ls_json_read_file(const char *path, cJSON **root);
-/* Writes the whole value to a temporary file beside `path` and renames it: readers see the old file
- * or the new one, never a part. Indented. */
+/* Writes the value to a temporary file next to `path` and renames it: readers see the old file or
+ * the new one, never a part. Indented. */
 ls_status ls_json_write_file(const char *path, const cJSON *root);
 /* Appends the value as one line with one write(2) to an open descriptor. `path` is for the message.
  */
@@ -32,7 +32,7 @@ ls_status ls_json_append_line(int descriptor, const char *path, const cJSON *lin
 typedef ls_status ls_json_visit(void *context, const cJSON *value, int line_number);
 ls_status ls_json_each_line(const char *path, ls_json_visit *visit, void *context);
 
-/* Members with a fallback for absence; a member of another type counts as absent. */
+/* Members with a fallback for a missing one; a member of another type counts as missing. */
 double ls_json_number(const cJSON *object, const char *name, double fallback);
 int64_t ls_json_integer(const cJSON *object, const char *name, int64_t fallback);
 bool ls_json_bool(const cJSON *object, const char *name, bool fallback);

@@ -32,7 +32,7 @@ static void log_line(const char *kind, const char *format, va_list arguments)
     }
     line[length] = '\n';
     ssize_t written = write(STDERR_FILENO, line, length + 1);
-    (void)written; /* nowhere left to report a failing stderr */
+    (void)written; /* stderr itself fails: there is nowhere to report it */
     errno = saved_errno;
 }
 

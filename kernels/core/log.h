@@ -14,11 +14,12 @@ extern "C" {
 #define LS_PRINTF(format_index, first_index)
 #endif
 
-/* The function that meets an error says what it was doing, to whom, and the library's own text. */
+/* Logs an error: what the function was doing, with which peer or file, and the library's own text.
+ */
 void ls_log_error(const char *format, ...) LS_PRINTF(1, 2);
-/* Something a user should know, but that stops nothing. */
+/* A warning: the user should know, but nothing stops. */
 void ls_log_warn(const char *format, ...) LS_PRINTF(1, 2);
-/* A fact worth a line in a log. */
+/* A note for the log. */
 void ls_log_note(const char *format, ...) LS_PRINTF(1, 2);
 
 #ifdef __cplusplus

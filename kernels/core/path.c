@@ -71,8 +71,8 @@ void ls_path_program(char *path, size_t bytes)
 
 bool ls_path_find(const char *name, char *path, size_t bytes)
 {
-    /* from the program: installed, or built in <tree>/build, <tree>/build/asan, <tree>/build/unit
-     */
+    /* relative to the program: installed, or built in <tree>/build, <tree>/build/asan,
+     * <tree>/build/unit */
     static const char *const ways[] = {"", "/..", "/../..", "/../../.."};
     char program[PATH_MAX];
     ls_path_program(program, sizeof program);
@@ -82,6 +82,6 @@ bool ls_path_find(const char *name, char *path, size_t bytes)
             return true;
         }
     }
-    ls_text_put(path, bytes, "%s", name); /* from the current folder */
+    ls_text_put(path, bytes, "%s", name); /* relative to the current folder */
     return access(path, R_OK) == 0;
 }

@@ -1,4 +1,4 @@
-/* Paths: folders to make and to remove, and where this program's own files are. */
+/* Paths: creating and removing folders, and finding this program's own files. */
 #ifndef LS_PATH_H
 #define LS_PATH_H
 
@@ -7,15 +7,15 @@
 
 #include "status.h"
 
-/* Makes the folder and its missing parents. LS_ERR_INFRA with the system's text, also for a folder
- * that exists and cannot be written into. */
+/* Creates the folder and its missing parents. LS_ERR_INFRA with the system's text, also if the
+ * folder exists but is not writable. */
 ls_status ls_path_make_folder(const char *path);
-/* Removes a folder and everything in it; what cannot be removed stays, without a message. */
+/* Removes a folder and everything in it; files that cannot be removed stay, without a message. */
 void ls_path_remove_tree(const char *path);
 /* The folder of the running program, without a slash at the end. */
 void ls_path_program(char *path, size_t bytes);
 /* Finds a file that comes with the program, such as "suite/claims" or "plots/x.gp": next to the
- * program (installed) or in the tree it was built in. False when it is in neither. */
+ * program (installed) or in the tree it was built in. False if it is in neither. */
 bool ls_path_find(const char *name, char *path, size_t bytes);
 
 #endif

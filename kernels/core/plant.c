@@ -12,7 +12,7 @@
 uint64_t ls_plant_active = 0;
 int64_t ls_plant_now = 0;
 
-/* What LS_PLANT asks for. */
+/* The fault that LS_PLANT asks for. */
 static struct wish {
     uint64_t number;
     int64_t step; /* -1: any */
@@ -41,7 +41,7 @@ static bool is_for_us(const char *text)
     return colon == NULL || atoll(colon + 1) == (rank == NULL ? 0 : atoll(rank));
 }
 
-/* Before main, and in each engine as it is loaded. */
+/* Runs before main, and in each engine when it is loaded. */
 __attribute__((constructor)) static void read_wish(void)
 {
     const char *text = getenv("LS_PLANT");
@@ -51,7 +51,7 @@ __attribute__((constructor)) static void read_wish(void)
     const char *at = strchr(text, '@');
     wish.number = number_of(text, strcspn(text, "@:"));
     wish.step = at == NULL ? -1 : atoll(at + 1);
-    /* what is for one step only is off until that step */
+    /* a fault for one step only is off until that step */
     if (wish.step < 0) {
         ls_plant_active = wish.number;
     }

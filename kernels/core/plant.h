@@ -22,14 +22,14 @@
 extern "C" {
 #endif
 
-/* Number of the fault that is switched on; 0: none. One for the whole process: engines that are
- * loaded find the program's. */
+/* Number of the active fault; 0: none. One for the whole process: loaded engines find the
+ * program's. */
 extern uint64_t ls_plant_active;
-/* The step that runs, from 1, for faults that come and go. */
+/* The current step, from 1, for faults limited to a step. */
 extern int64_t ls_plant_now;
 /* The number of a name, never 0. */
 __attribute__((const)) uint64_t ls_plant_number(const char *name);
-/* The trainer's step `step` begins. */
+/* To be called when the trainer's step `step` begins. */
 void ls_plant_step(int64_t step);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /* Random values as a pure function of (seed, stream, index): Philox4x32-10 (Salmon et al., SC
- * 2011). No shared generator, so neither case order, thread count, rank count nor worker count
- * changes them. The one exception is torch's permutation (ls_rng_permutation), which is sequential
- * MT19937 because DistributedSampler's order is part of what is compared. */
+ * 2011). There is no shared generator, so the order of cases and the numbers of threads, ranks and
+ * workers do not change them. The exception is torch's permutation (ls_rng_permutation), which is
+ * sequential MT19937 because the suite compares DistributedSampler's order. */
 #ifndef LS_CORE_RNG_H
 #define LS_CORE_RNG_H
 
@@ -30,9 +30,9 @@ float ls_rng_normal(uint64_t seed, uint64_t stream, uint64_t index);
 /* Uniform in 0 .. bound-1; bound > 0. */
 uint32_t ls_rng_below(uint64_t seed, uint64_t stream, uint64_t index, uint32_t bound);
 
-/* torch.randperm(count) from a generator seeded with the low 32 bits of `seed`
- * (MT19937; its lists, run upstream, are in the unit tests): writes 0..count-1 permuted into
- * order[count]. Logs and fails only without memory. */
+/* torch.randperm(count) from a generator seeded with the low 32 bits of `seed` (MT19937; the unit
+ * tests hold lists from torch itself): writes 0..count-1 permuted into order[count]. Fails only
+ * without memory. */
 ls_status ls_rng_permutation(uint64_t seed, int64_t count, int64_t *order);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
-/* Status of every fallible function. The values are the exit codes of the subject protocol, so that
- * a status that reaches `main` is the process's exit code. The function that meets an error logs
- * it; those above relay it silently. Outputs are written only on success. */
+/* Status of every fallible function. The values are the exit codes of the subject protocol, so a
+ * status that reaches `main` is the process's exit code. The function that meets an error logs it;
+ * its callers relay it silently. Outputs are written only on success. */
 #ifndef LS_CORE_STATUS_H
 #define LS_CORE_STATUS_H
 
@@ -10,13 +10,14 @@ extern "C" {
 
 typedef enum ls_status {
     LS_OK = 0,
-    LS_ERR_CHECK = 1,        /* a check failed */
-    LS_ERR_USAGE = 2,        /* an argument, a variable or an input file is wrong */
-    LS_ERR_INFRA = 3,        /* machine, memory, disk, port or library */
-    LS_ERR_UNSUPPORTED = 4,  /* understood, but not offered here */
-    LS_ERR_PEER_LOST = 10,   /* another rank died or stopped answering */
-    LS_ERR_RENDEZVOUS = 11,  /* the ranks did not find each other in time */
-    LS_ERR_NON_FINITE = 12,  /* a parameter, master or moment is inf or NaN, or the scale is lost */
+    LS_ERR_CHECK = 1,       /* a check failed */
+    LS_ERR_USAGE = 2,       /* an argument, a variable or an input file is wrong */
+    LS_ERR_INFRA = 3,       /* machine, memory, disk, port or library */
+    LS_ERR_UNSUPPORTED = 4, /* valid, but not offered here */
+    LS_ERR_PEER_LOST = 10,  /* another rank died or stopped answering */
+    LS_ERR_RENDEZVOUS = 11, /* the ranks did not find each other in time */
+    LS_ERR_NON_FINITE =
+        12, /* a parameter, master or moment is inf or NaN, or the scale fell below its floor */
     LS_ERR_DEVICE_LOST = 13, /* the accelerator stopped answering */
 } ls_status;
 
@@ -32,7 +33,7 @@ const char *ls_status_name(ls_status status);
         }                                        \
     } while (0)
 
-/* Stores a failure in `status`, then jumps to the label that undoes what was done so far. */
+/* Stores a failure in `status`, then jumps to the label that undoes the work so far. */
 #define LS_TRY_GOTO(status, expression, label) \
     do {                                       \
         (status) = (expression);               \

@@ -1,7 +1,7 @@
-/* What a tensor is to everyone: a logical shape, an element type and a place in backend memory. The
- * order in that memory is plain and unpadded, torchvision's order of dimensions, for everything
- * that has a `ls_tensor` (parameters, gradients, buffers, masters, moments). Activations are owned
- * by the backend in whatever layout it likes and never have one. */
+/* A tensor: a logical shape, an element type and an address in backend memory. Everything that has
+ * an `ls_tensor` (parameters, gradients, buffers, masters, moments) is stored plain and unpadded,
+ * in torchvision's order of dimensions. Activations belong to the backend, in a layout of its
+ * choice, and never have one. */
 #ifndef LS_CORE_TENSOR_H
 #define LS_CORE_TENSOR_H
 
@@ -27,7 +27,7 @@ typedef struct ls_tensor {
     int64_t count; /* elements */
 } ls_tensor;
 
-/* A list of tensors that one call handles in one pass. */
+/* A list of tensors that one call processes in one pass. */
 typedef struct ls_tensor_list {
     int count;
     const ls_tensor *tensor;

@@ -1,14 +1,14 @@
-/* Text of a bounded length: what does not fit is cut, and the end is always 0. */
+/* Text of a bounded length: a longer one is cut; the terminating 0 is always written. */
 #ifndef LS_TEXT_H
 #define LS_TEXT_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Like snprintf, but cutting is meant. */
+/* Like snprintf, for text that may be cut. */
 void ls_text_put(char *text, size_t bytes, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Appends behind what is there. */
+/* Appends to the text. */
 void ls_text_add(char *text, size_t bytes, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* Edits (insert, delete, replace, case counted as half) from `a` to `b`: for "did you mean". */
@@ -17,8 +17,8 @@ int ls_text_distance(const char *a, const char *b);
 const char *ls_text_nearest(const char *word, const char *const *names, int count);
 /* Whether `text` matches the pattern, in which * stands for any characters and ? for one. */
 bool ls_text_matches(const char *pattern, const char *text);
-/* Reads the whole file into malloc'ed memory, 0 at the end; NULL when it cannot be read (silent).
- */
+/* Reads the whole file into malloc'ed memory with a terminating 0; NULL, without a message, if it
+ * cannot be read. */
 char *ls_text_read(const char *path);
 
 #endif

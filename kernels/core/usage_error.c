@@ -12,7 +12,7 @@ static bool is_end(const struct argp_option *option)
 
 typedef enum match { MATCH_NONE, MATCH_ONE, MATCH_MANY } match;
 
-/* An alias means the option before it. */
+/* The option that an alias stands for. */
 static const struct argp_option *meant(const struct argp_option *option)
 {
     while ((option->flags & OPTION_ALIAS) != 0) {
@@ -21,7 +21,7 @@ static const struct argp_option *meant(const struct argp_option *option)
     return option;
 }
 
-/* The option that `name` means: its name or an abbreviation of only one. */
+/* The option that `name` denotes: its name or an unambiguous abbreviation. */
 static match find_option(const struct argp_option *table, const char *name, size_t length,
                          const struct argp_option **out)
 {
@@ -57,7 +57,7 @@ static void explain_unknown(const struct argp_option *table, const char *argumen
 {
     const struct argp_option *nearest = NULL;
     char name[64];
-    int best = (int)length; /* half of its letters: further away is another word */
+    int best = (int)length; /* at most half of its letters: further away is another word */
     ls_text_put(name, sizeof name, "%.*s", (int)length, argument + (length > 0 ? 2 : 0));
     for (size_t i = 0; !is_end(&table[i]); i++) {
         int away = table[i].name != NULL ? ls_text_distance(name, table[i].name) : best;
@@ -73,7 +73,7 @@ static void explain_unknown(const struct argp_option *table, const char *argumen
     }
 }
 
-/* argp has these of its own; what stands behind them is not looked at. */
+/* argp handles these itself and does not look at later arguments. */
 static bool asks_for_help(const char *argument, size_t length)
 {
     return strcmp(argument, "-?") == 0 ||

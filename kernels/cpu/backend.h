@@ -1,12 +1,12 @@
-/* What the files of the CPU backend know of each other. One `ls_backend` is a set of cores: a
- * number of OpenMP threads, the vector code chosen for this machine, and the oneDNN engine. */
+/* Types shared by the CPU backend. One `ls_backend` is a set of cores: a number of OpenMP threads,
+ * the vector code chosen for this machine, and the oneDNN engine. */
 #ifndef LS_CPU_BACKEND_H
 #define LS_CPU_BACKEND_H
 
 #include "kernels/kernels.h"
 
 typedef enum ls_isa {
-    LS_ISA_PLAIN, /* what the compiler makes of C alone */
+    LS_ISA_PLAIN, /* plain C, compiled for any processor */
     LS_ISA_AVX2,  /* with FMA and F16C */
     LS_ISA_AVX512,
 } ls_isa;
@@ -21,7 +21,7 @@ struct ls_backend {
     const struct ls_loops *loops;
 };
 
-/* Executes at once, so there is nothing to hold. */
+/* Work is executed at once, so a stream holds nothing. */
 struct ls_stream {
     ls_backend *backend;
 };

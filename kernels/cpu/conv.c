@@ -12,14 +12,14 @@
 
 typedef struct conv_pass {
     ls_dnn_product *product; /* NULL: the pass is not needed */
-    int in_block, out_block; /* what the product wants */
+    int in_block, out_block; /* the layouts that the product requires */
     float *packed;           /* weight in the product's layout; NULL for the weight gradient */
 } conv_pass;
 
 struct ls_conv {
     ls_backend *backend;
-    ls_dnn_shape shape; /* as the network has it */
-    ls_matrix_map map;  /* used where `matrix` */
+    ls_dnn_shape shape; /* the layer's shape in the network */
+    ls_matrix_map map;  /* only if `matrix` */
     bool matrix;        /* runs as one matrix product over whole images */
     int in_block, out_block;
     ls_dtype type;
@@ -233,11 +233,10 @@ void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* One activation operand of a pass: where the product reads or writes it, in f32 and its own
- * layout. */
+/* One activation operand of a pass, in f32: in the tensor's layout and in the product's. */
 typedef struct operand {
-    float *wide;    /* in the tensor's block; the tensor itself where it is f32 */
-    float *product; /* in the product's block; `wide` where that is the same */
+    float *wide;    /* in the tensor's block; the tensor itself if it is f32 */
+    float *product; /* in the product's block; equal to `wide` if the blocks are equal */
     int block, product_block, channels, pixels;
     int64_t count;
 } operand;

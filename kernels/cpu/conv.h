@@ -12,14 +12,15 @@
 
 typedef struct ls_conv ls_conv;
 
-/* in_block, out_block: layout of the activations; type: in which they are stored, and to which
- * weights are rounded. data_gradient: the backward pass has a data half. `name` is for messages. */
+/* in_block, out_block: layout of the activations; type: of stored activations and of rounded
+ * weights. data_gradient: the backward pass computes the input's gradient. `name` is for messages.
+ */
 ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_dnn_shape *shape,
                          int in_block, int out_block, ls_dtype type, bool data_gradient,
                          ls_conv **out);
 void ls_conv_destroy(ls_conv *conv);
-/* Room that the packed weights need for as long as the plan lives, and all passes while they run.
- */
+/* Bytes of the packed weights, which live as long as the plan, and of the scratch memory that all
+ * passes share. */
 size_t ls_conv_weight_bytes(const ls_conv *conv);
 size_t ls_conv_scratch_bytes(const ls_conv *conv);
 /* `memory`: weight_bytes; `scratch`: scratch_bytes; both 64-byte aligned. */
@@ -30,15 +31,15 @@ void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes);
 /* Rounds the weight to the activation type and packs it for both passes. weight: [out,in,k,k]. */
 ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight);
 ls_status ls_conv_forward(ls_conv *conv, const void *in, void *out);
-/* The same, but the result stays in f32: for a linear layer that still adds its bias. */
+/* The same with the result in f32, for a linear layer, which adds its bias afterwards. */
 ls_status ls_conv_forward_wide(ls_conv *conv, const void *in, float *out);
 ls_status ls_conv_backward_data(ls_conv *conv, void *in_grad, const void *out_grad);
-/* grad: plain, overwritten; rounded to the activation type before it is stored in its own. */
+/* grad: plain, overwritten; rounded to the activation type, then stored in its own type. */
 ls_status ls_conv_backward_weights(ls_conv *conv, const void *in, const void *out_grad,
                                    const ls_tensor *grad);
 
-/* One pass without packing, unpacking or reordering, for timing: f32 activations only, the weight
- * is whatever lies in the scratch or packed memory. */
+/* One pass without packing, unpacking or reordering, for timing: f32 activations only; the weight
+ * has arbitrary values. */
 ls_status ls_conv_product_only(ls_conv *conv, ls_dnn_pass which, void *in, void *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* The CPU backend's table. It executes at once: streams and events hold nothing, and waiting
- * returns. */
+/* The CPU backend's table. Work executes at once: streams and events hold nothing, and waits return
+ * immediately. */
 #include <omp.h>
 #include <sched.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ static void choose_loops(ls_backend *backend)
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    int block = ls_dnn_block(); /* one layout for both: the narrower vector code decides */
+    int block = ls_dnn_block(); /* both must use one layout: the narrower vector code decides */
     if (avx512 && block >= 16) {
         backend->isa = LS_ISA_AVX512;
         backend->loops = ls_loops_avx512();
@@ -86,7 +86,7 @@ static void cpu_close(ls_backend *backend)
     }
 }
 
-/* "AMD EPYC 9654" from /proc/cpuinfo, or what the machine is otherwise. */
+/* "AMD EPYC 9654" from /proc/cpuinfo, or "unknown processor". */
 static void processor_name(char *name, size_t bytes)
 {
     char line[256];

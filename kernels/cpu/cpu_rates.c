@@ -9,7 +9,7 @@
 
 enum {
     REPEATS = 5,
-    SIDE = 1024, /* of the matrices: 12 MB, long enough for a rate, short enough to wait */
+    SIDE = 1024, /* of the matrices: 12 MB; long enough for a rate, short enough to wait for */
     COPY_BYTES = 256 << 20, /* well beyond any cache of a socket */
 };
 
@@ -19,7 +19,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Every thread copies its own part, so that each part is placed near the thread that uses it. */
+/* Every thread copies its own part, so that its pages are near the thread that uses them. */
 static double copy_seconds(char *to, const char *from, int threads)
 {
     int64_t start_ns = ls_clock_ns();
@@ -45,7 +45,7 @@ static ls_status measure_copy(int threads, double *bytes_per_s)
         return LS_ERR_INFRA;
     }
     memset(from, 1, COPY_BYTES);
-    (void)copy_seconds(to, from, threads); /* its pages are made here */
+    (void)copy_seconds(to, from, threads); /* creates its pages */
     for (int i = 0; i < REPEATS; i++) {
         seconds[i] = copy_seconds(to, from, threads);
     }
@@ -76,7 +76,8 @@ static ls_status measure_matrix(int threads, double *flop_per_s)
         ls_log_error("no memory for three matrices of %d x %d", SIDE, SIDE);
         return LS_ERR_INFRA;
     }
-    for (size_t i = 0; i < 3 * count; i++) { /* zeros take less power, and run faster */
+    for (size_t i = 0; i < 3 * count;
+         i++) { /* nonzero, because a processor draws less power on zeros and clocks higher */
         value[i] = (float)((i * 2654435761u >> 8) & 0xffff) * 0x1p-16f - 0.5f;
     }
     omp_set_num_threads(threads);

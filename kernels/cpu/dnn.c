@@ -166,7 +166,7 @@ struct ls_dnn_product {
     ls_dnn *dnn;
     ls_dnn_pass pass;
     dnnl_primitive_desc_t desc;
-    dnnl_primitive_t primitive, reorder; /* reorder: NULL where the weight is plain */
+    dnnl_primitive_t primitive, reorder; /* reorder: NULL if the weight is plain */
     dnnl_memory_t in, weight, out, scratch, plain;
     size_t weight_bytes, scratch_bytes;
     const char *engine; /* oneDNN's name of the implementation */
@@ -277,8 +277,8 @@ static dnnl_status_t primitive_desc_create(ls_dnn *dnn, const ls_dnn_shape *s, l
     if (s->matrix) {
         return matrix_desc_create(out, dnn->engine, pass, d->in, d->weight, d->out, hint, attr);
     }
-    /* conv_desc_create wants paddings that give the output's size on the right too; oneDNN takes
-     * the left one and cuts what does not fit, as torch does. */
+    /* conv_desc_create requires paddings that give the output's size on the right too; oneDNN
+     * applies the left one and cuts the rest, as torch does. */
     dnnl_dims_t stride = {s->stride, s->stride}, pad = {s->pad, s->pad};
     return conv_desc_create(out, dnn->engine, pass, d->in, d->weight, d->out, stride, pad, hint,
                             attr);
@@ -410,7 +410,7 @@ bool ls_dnn_product_weight_is_plain(const ls_dnn_product *product)
     return product->reorder == NULL;
 }
 
-/* Setting a handle makes oneDNN clear the padding behind it, so only do it when it changes. */
+/* oneDNN clears the padding behind a handle when it is set, so set it only when it changes. */
 static ls_status point_to(dnnl_memory_t memory, const void *data)
 {
     void *now = NULL;

@@ -1,8 +1,7 @@
-/* oneDNN's primitives: 2.6 and 3.x differ in how descriptors are made, and only dnn.c knows
+/* oneDNN's primitives. 2.6 and 3.x create descriptors differently, and only dnn.c handles that
  * (cpu_rates.c calls the plain matrix product, which is the same in both). A `ls_dnn_product` is
- * one primitive: a convolution or an inner product, forward or one of its two backward halves, in
- * f32, on activations laid out as "N x C/B x HW x B".
- */
+ * one primitive: a convolution or an inner product, forward or one of its two backward passes, in
+ * f32, on activations laid out as "N x C/B x HW x B". */
 #ifndef LS_CPU_DNN_H
 #define LS_CPU_DNN_H
 
@@ -28,18 +27,18 @@ typedef struct ls_dnn_shape {
                   */
 } ls_dnn_shape;
 
-/* The engine and its stream. Logs and returns LS_ERR_INFRA. */
+/* Opens the engine and its stream. LS_ERR_INFRA, logged. */
 ls_status ls_dnn_open(ls_dnn **out);
 void ls_dnn_close(ls_dnn *dnn);
-/* The widest block of channels for which oneDNN has vector code here: 16, 8, or 1 where it has
- * none. Less than the processor has where ONEDNN_MAX_CPU_ISA says so. */
+/* The widest block of channels for which oneDNN has vector code here: 16, 8, or 1 for none.
+ * ONEDNN_MAX_CPU_ISA can make it less than the processor's. */
 int ls_dnn_block(void);
 /* "oneDNN 2.6.3 (path of the library)". */
 void ls_dnn_describe(char *text, size_t bytes);
 
 /* One primitive for activations of block in_block and out_block (1: plain NCHW; 8, 16).
- * LS_ERR_UNSUPPORTED, without a message, where oneDNN has nothing for it or only an implementation
- * named "ref...". */
+ * LS_ERR_UNSUPPORTED, without a message, if oneDNN has no implementation or only one named
+ * "ref...". */
 ls_status ls_dnn_product_create(ls_dnn *dnn, const ls_dnn_shape *shape, ls_dnn_pass pass,
                                 int in_block, int out_block, ls_dnn_product **out);
 void ls_dnn_product_destroy(ls_dnn_product *product);
@@ -47,14 +46,14 @@ const char *ls_dnn_product_engine(const ls_dnn_product *product);
 /* Bytes of the weight in the primitive's own layout, and of its scratchpad. */
 size_t ls_dnn_product_weight_bytes(const ls_dnn_product *product);
 size_t ls_dnn_product_scratch_bytes(const ls_dnn_product *product);
-/* The primitive's layout of the weight is the plain one: nothing to pack or unpack. */
+/* Whether the primitive's layout of the weight is the plain one, so that packing is unnecessary. */
 bool ls_dnn_product_weight_is_plain(const ls_dnn_product *product);
 /* plain [out,in,k,k] (matrix: [out,in]) f32 -> the primitive's layout; not for BACKWARD_WEIGHTS. */
 ls_status ls_dnn_product_pack(ls_dnn_product *product, const float *plain, float *packed);
 /* The primitive's layout -> plain; only for BACKWARD_WEIGHTS. */
 ls_status ls_dnn_product_unpack(ls_dnn_product *product, const float *packed, float *plain);
-/* Runs it; which of the three is written depends on the pass. scratch: scratch_bytes, 64-byte
- * aligned. */
+/* Runs the primitive; the pass decides which of the three is written. scratch: scratch_bytes,
+ * 64-byte aligned. */
 ls_status ls_dnn_product_run(ls_dnn_product *product, float *in, float *weight, float *out,
                              void *scratch);
 

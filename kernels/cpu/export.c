@@ -17,7 +17,7 @@ static float stored_value(const ls_plan *plan, int slot, int64_t index)
 static void export_relu(const ls_plan *plan, int slot, int branch, uint8_t *host)
 {
     int64_t count = plan->lower.slot[slot].count;
-    const ls_op *op = ls_lower_op_of_branch(&plan->lower, branch); /* NULL where it is fused */
+    const ls_op *op = ls_lower_op_of_branch(&plan->lower, branch); /* NULL if it is fused */
     const ls_work *work = op != NULL ? ls_plan_work(plan, op) : NULL;
     const uint8_t *given = work != NULL && work->forced ? work->tap : NULL;
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)

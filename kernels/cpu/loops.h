@@ -1,5 +1,5 @@
-/* The elementwise and reducing loops of a training step, for one stretch of memory each: no
- * threads, no allocation. Activations lie as "N x C/B x HW x B" (B = 1: plain NCHW; 8; 16), so a
+/* The elementwise and reducing loops of a training step, each for one contiguous range: no threads,
+ * no allocation. Activations are stored as "N x C/B x HW x B" (B = 1: plain NCHW; 8; 16), so a
  * plane, the HW x B elements of one image and one block of channels, is contiguous and element i
  * belongs to channel i % B of its block. B divides the number of lanes of the vector code in use.
  * Values are stored as `type`, computed in f32, rounded once when stored. */
@@ -26,10 +26,10 @@ typedef struct ls_lane_back {
     float a[LS_LOOPS_LANES], b[LS_LOOPS_LANES], c[LS_LOOPS_LANES];
 } ls_lane_back;
 
-/* Where a gradient passes a ReLU. */
+/* Where a gradient passes the ReLU. */
 typedef enum ls_gate {
     LS_GATE_NONE,   /* there is no ReLU */
-    LS_GATE_INPUT,  /* where norm(x) > 0, computed again from x */
+    LS_GATE_INPUT,  /* where norm(x) > 0, recomputed from x */
     LS_GATE_OUTPUT, /* where the stored output is > 0 */
 } ls_gate;
 
@@ -38,7 +38,7 @@ typedef struct ls_norm_apply {
     const void *x, *residual; /* residual: NULL for none */
     void *y;
     const ls_lane_coef *coef,
-        *residual_coef; /* residual_coef: NULL for a residual taken as it is */
+        *residual_coef; /* residual_coef: NULL for a residual without a norm */
     bool relu;
 } ls_norm_apply;
 
@@ -59,7 +59,7 @@ typedef struct ls_norm_dx {
     void *dx;                 /* may be g or x */
     const ls_lane_coef *coef; /* for LS_GATE_INPUT */
     const ls_lane_back *back;
-    ls_gate gate; /* LS_GATE_NONE where g is gated already, or LS_GATE_INPUT */
+    ls_gate gate; /* LS_GATE_NONE if g is already gated, or LS_GATE_INPUT */
 } ls_norm_dx;
 
 /* One plane of a max pool. tap: kernel position kh*K+kw of the first maximum of each output. */
@@ -91,7 +91,7 @@ typedef struct ls_loops {
 } ls_loops;
 
 const ls_loops *ls_loops_plain(void);
-/* NULL where this was not built (another processor family). */
+/* NULL on another processor family. */
 const ls_loops *ls_loops_avx2(void);
 const ls_loops *ls_loops_avx512(void);
 

@@ -1,4 +1,4 @@
-/* The loops in C alone, for any processor. */
+/* The loops in plain C, for any processor. */
 #pragma GCC optimize("O3")
 #define LS_VEC_NAME "plain C"
 #include "loops_body.inc"

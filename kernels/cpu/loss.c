@@ -9,7 +9,7 @@
 
 /* ---- linear: y = x W^T + bias, rounded once -------------------------------------------------- */
 
-/* The bias as the level's products see it: rounded to the activation type. */
+/* The bias as products use it: rounded to the activation type. */
 static float bias_of(const ls_plan *plan, const ls_tensor *bias, int64_t index)
 {
     const ls_loops *loops = plan->backend->loops;
@@ -20,8 +20,8 @@ static float bias_of(const ls_plan *plan, const ls_tensor *bias, int64_t index)
     return value;
 }
 
-/* The logits leave the product in f32, take the bias and are rounded to the activation type; the
- * loss sees the rounded values, cast up. */
+/* The product leaves logits in f32; they receive the bias and are rounded to the activation type.
+ * The loss uses the rounded values, cast up. */
 ls_status ls_loss_linear_forward(ls_plan *plan, const ls_op *op)
 {
     const ls_layer *layer = &plan->network->layer[op->layer];

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Kernel position that output pixel `out` sees input pixel `in` through, or -1. */
+/* The kernel position that connects output pixel `out` with input pixel `in`, or -1. */
 static int tap_between(const ls_dnn_shape *s, int out, int in)
 {
     int kh = in / s->in_width - out / s->out_width * s->stride + s->pad;

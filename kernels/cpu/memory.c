@@ -7,7 +7,7 @@
 
 #include "kernels/core/log.h"
 
-/* Each block is a mapping of its own, with its length in the 64 bytes before it. */
+/* Each block is its own mapping, with its length in the 64 bytes before it. */
 enum { HEADER = 64, HUGE_PAGE = 2 << 20 };
 
 typedef struct header {
@@ -30,8 +30,8 @@ ls_status ls_memory_take(int64_t bytes, const char *purpose, void **out)
     }
     char *start = mapping;
     if (huge) {
-        /* the payload's pages, not the header, should begin a huge page; without huge pages all
-         * works too */
+        /* The payload's pages, not the header, should start a huge page; madvise may fail, because
+         * small pages work too. */
         uintptr_t aligned = ((uintptr_t)mapping + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
         start = mapping + (aligned - (uintptr_t)mapping);
         (void)madvise(start, length, MADV_HUGEPAGE);

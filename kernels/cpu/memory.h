@@ -1,5 +1,6 @@
-/* Big zeroed blocks of host memory, on 2 MiB pages where the system has them (a training step walks
- * through hundreds of megabytes; with 4 KiB pages part of its time is spent finding them). */
+/* Large zeroed blocks of host memory, on 2 MiB pages if the system has them: a training step walks
+ * through hundreds of megabytes, and with 4 KiB pages part of its time is spent on address
+ * translation. */
 #ifndef LS_CPU_MEMORY_H
 #define LS_CPU_MEMORY_H
 

@@ -8,7 +8,8 @@
 #include "kernels/math/scaler.h"
 #include "multi_norm.h"
 
-/* Below this many elements a call runs in the caller: waking a team costs more than the work. */
+/* Below this many elements a call runs in the caller: starting the threads costs more than the
+ * work. */
 enum { PARALLEL_LEAST = 32768 };
 
 const ls_multi_variant *ls_multi_choose(ls_isa widest)
@@ -33,8 +34,8 @@ const ls_multi_variant *ls_multi_choose(ls_isa widest)
 /* Processes `count` elements of tensor `index` from `offset` on; true if one is not finite. */
 typedef bool piece_work(const void *context, int index, int64_t offset, int64_t count);
 
-/* Elements [begin, end) of the concatenation. Returns the lowest index that reported, or INT_MAX.
- */
+/* Elements [begin, end) of the concatenation. Returns the lowest index whose work was true, or
+ * INT_MAX. */
 static int run_range(ls_tensor_list list, int64_t begin, int64_t end, piece_work *work,
                      const void *context)
 {
@@ -52,7 +53,7 @@ static int run_range(ls_tensor_list list, int64_t begin, int64_t end, piece_work
     return lowest;
 }
 
-/* Returns the lowest index that reported, or -1. */
+/* Returns the lowest index whose work was true, or -1. */
 static int run(ls_tensor_list list, int threads, piece_work *work, const void *context)
 {
     int64_t total = 0;
@@ -64,7 +65,8 @@ static int run(ls_tensor_list list, int threads, piece_work *work, const void *c
         lowest = run_range(list, 0, total, work, context);
     } else {
         int64_t lines =
-            (total + 15) / 16; /* cuts at 16 elements, so that threads share few lines */
+            (total + 15) /
+            16; /* cuts at multiples of 16 elements, so that threads share few cache lines */
 #pragma omp parallel for num_threads(threads) schedule(static) reduction(min : lowest)
         for (int t = 0; t < threads; t++) {
             int64_t begin = lines * t / threads * 16;
@@ -81,7 +83,7 @@ static void check_type(ls_tensor tensor)
     LS_ASSERT(tensor.dtype == LS_F32 || tensor.dtype == LS_F16 || tensor.dtype == LS_BF16);
 }
 
-/* Entry i of `other` belongs to entry i of `list`. */
+/* Checks that entry i of `other` has the count of entry i of `list`. */
 static void check_match(ls_tensor_list list, ls_tensor_list other)
 {
     LS_ASSERT(other.count == list.count);
@@ -95,7 +97,7 @@ static void check_match(ls_tensor_list list, ls_tensor_list other)
 
 typedef struct pair_context {
     const ls_multi_variant *variant;
-    ls_tensor_list to, from; /* to.count 0: look only */
+    ls_tensor_list to, from; /* to.count 0: check only */
     float factor;
     bool first;
 } pair_context;

@@ -68,7 +68,7 @@ static void move_moments(const norms *n, chunk *c)
     c->first = n->variant->lamb_moments(&n->rule, &span, c->count);
 }
 
-/* first: 1 where something is not finite after the step. */
+/* first: 1 if a value is not finite after the step. */
 static void step(const norms *n, chunk *c)
 {
     ls_multi_span span = ls_multi_span_at(n->args, c->index, c->offset);

@@ -12,14 +12,14 @@
 typedef struct ls_multi_rule {
     ls_optimizer_kind kind;
     float lr, momentum, weight_decay; /* SGD, LARS */
-    ls_sgd_rule sgd;                  /* the same; LARS's decay is in its own rule */
+    ls_sgd_rule sgd;                  /* SGD, LARS; LARS's decay is in its own rule */
     ls_adam_rule adam;
     ls_lamb_rule lamb;
     ls_lars_rule lars; /* of one tensor */
     float ratio;       /* LAMB: lr times the trust ratio of one tensor */
 } ls_multi_rule;
 
-/* A run of elements of one tensor. Moments and copy are NULL where there are none. */
+/* Consecutive elements of one tensor. Moments and copy may be NULL. */
 typedef struct ls_multi_span {
     void *value;
     const void *grad;
@@ -33,15 +33,15 @@ typedef struct ls_multi_variant {
     void (*convert)(void *to, ls_dtype to_type, const void *from, ls_dtype from_type, float factor,
                     int64_t count);
     void (*accumulate)(float *sum, const void *from, ls_dtype from_type, bool first, int64_t count);
-    /* As convert, returns whether an element of `from` (or of a half `to`) is inf or NaN; with `to`
-     * NULL it looks only. */
+    /* Like convert; returns whether an element of `from` (or of a half `to`) is inf or NaN. With
+     * `to` NULL it only checks. */
     bool (*unscale)(void *to, ls_dtype to_type, const void *from, ls_dtype from_type, float factor,
                     int64_t count);
     /* Returns whether a value, moment or copy is inf or NaN after the step. */
     bool (*step)(const ls_multi_rule *rule, const ls_multi_span *span, int64_t count);
     /* Sum of squares in double: 16 interleaved sums per block of 512, then the blocks in order. */
     double (*squares)(const void *from, ls_dtype type, int64_t count);
-    /* LAMB's first pass: moves the moments; returns the update's sum of squares. */
+    /* LAMB's first pass: updates the moments; returns the update's sum of squares. */
     double (*lamb_moments)(const ls_multi_rule *rule, const ls_multi_span *span, int64_t count);
 } ls_multi_variant;
 

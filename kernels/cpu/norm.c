@@ -1,7 +1,7 @@
-/* Batch norm with what follows it, in two sweeps over memory forward (statistics; then normalise,
- * add and ReLU at once) and two backward (join, gate and sums; then the gradient). Sums are taken
- * per plane in f32 with double partials, then over planes in double in a fixed order, so that they
- * do not depend on the number of threads. Formulas: facts of torch.nn.BatchNorm2d; several ranks
+/* Batch norm with the operations fused into it, in two sweeps over memory forward (statistics; then
+ * normalisation, addition and ReLU) and two backward (sum of dy, gate and sums; then the gradient).
+ * Sums are taken per plane in f32 with double partials, then over planes in double in a fixed
+ * order, so that they do not depend on the number of threads. Formulas: torch.nn.BatchNorm2d; ranks
  * are merged after Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for
  * computing sample variances". */
 #include "norm.h"
@@ -53,16 +53,16 @@ static void write_value(const ls_plan *plan, const ls_tensor *tensor, int64_t in
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Channels are independent of each other, so where there are enough blocks of them for all threads
- * each thread takes whole blocks: its second sweep then finds in cache what the first one read.
- * Otherwise, and where ranks share statistics, all planes are shared out twice. */
+/* Channels are independent of each other. If there are enough blocks of them for all threads, each
+ * thread processes whole blocks, and its second sweep finds the data of the first in cache.
+ * Otherwise, and if ranks share statistics, the planes are distributed anew for each sweep. */
 static bool by_blocks(const ls_plan *plan, const field *f)
 {
     int threads = plan->backend->threads;
     return !plan->has_sync && (f->blocks % threads == 0 || f->blocks >= 4 * threads);
 }
 
-/* Of plane `i`, image i / blocks and block i % blocks. */
+/* Statistics of plane `i`: image i / blocks, block i % blocks. */
 static void statistics_of(ls_plan *plan, const field *f, const char *x, int64_t i)
 {
     plan->backend->loops->norm_stats(plan->options.activation, x + (size_t)i * f->bytes, f->plane,
@@ -90,7 +90,7 @@ static void merge_images(ls_plan *plan, const field *f, int b)
     }
 }
 
-/* Replaces mean, squared deviations and count of this rank by those of the group. Every rank merges
+/* Replaces this rank's mean, squared deviations and count by those of the group. Every rank merges
  * the same f32 numbers in the same order, so all get the same bits. */
 static ls_status merge_ranks(ls_plan *plan, ls_stream *stream, const field *f, double *count)
 {
@@ -151,8 +151,8 @@ static void finish_statistics(ls_plan *plan, const field *f, ls_norm *norm, int 
         mean[l] = (float)mu;
         norm->mean_error[c] = (float)((double)mean[l] - mu);
         scale[l] = (float)factor;
-        /* the bias takes back what rounding the mean moved: the same for a whole channel, that
-         * error would not average out */
+        /* the bias compensates the rounding of the mean: that error is the same for a whole channel
+         * and would not average out */
         bias[l] = (float)((double)read_value(plan, &plan->bound.param[layer->bias], c) +
                           (double)norm->mean_error[c] * factor);
         double old_mean = (double)read_value(plan, running_mean, c);

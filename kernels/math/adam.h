@@ -11,7 +11,7 @@
 #include "kernels/kernels.h"
 #include "rounded.h"
 
-/* What one step has in common for all elements, worked out in double and rounded once. */
+/* Constants of a step, computed in double and rounded once. */
 typedef struct ls_adam_rule {
     bool decoupled; /* AdamW */
     bool decays;    /* Adam with weight_decay not 0 */

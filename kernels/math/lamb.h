@@ -14,7 +14,7 @@
 #include "kernels/kernels.h"
 #include "rounded.h"
 
-/* What one step has in common for all elements, worked out in double and rounded once. */
+/* Constants of a step, computed in double and rounded once. */
 typedef struct ls_lamb_rule {
     bool decays_grad;   /* L2 mode with weight_decay not 0 */
     bool decays_update; /* decoupled, with weight_decay not 0 */

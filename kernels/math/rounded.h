@@ -63,7 +63,7 @@ LS_HALF_FN float ls_rounded_sqrt(float a)
 #endif
 }
 
-/* 1 for inf and NaN, else 0; on the bits, so that no compiler option can reason it away. */
+/* 1 for inf and NaN, else 0; works on the bits, so that no compiler option can optimise it away. */
 LS_HALF_FN uint32_t ls_rounded_non_finite(float value)
 {
     uint32_t bits = ls_half_bits_of_f32(value);

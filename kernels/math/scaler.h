@@ -11,16 +11,16 @@
  */
 #define LS_SCALER_FLOOR 5.9604644775390625e-8f
 
-/* f32(1/S), as torch's GradScaler works it out. */
+/* f32(1/S), computed as in torch's GradScaler. */
 LS_HALF_FN float ls_scaler_inverse(float scale)
 {
     return (float)(1.0 / (double)scale);
 }
 
-/* Overflow under a dynamic scale: S times backoff_factor (not below min_scale, where there is one),
- * the count restarts. Else the count goes up, and at growth_interval clean steps S grows, but not
- * past max_scale and not to inf. A static scale only counts. floor_reached tells about this update
- * only. */
+/* On overflow under a dynamic scale, S is multiplied by backoff_factor (not below min_scale, if
+ * set) and the count restarts. Otherwise the count goes up, and at growth_interval clean steps S
+ * grows, but not past max_scale and not to inf. A static scale only counts. floor_reached refers to
+ * this update only. */
 LS_HALF_FN void ls_scaler_update(const ls_scaler_config *config, ls_step_state *state)
 {
     float scale = state->loss_scale;
