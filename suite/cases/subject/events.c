@@ -10,7 +10,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/json.h"
 
-enum { STEPS = 7, EVERY = 3, WORLD = 2 };
+enum { STEPS = 7, EVERY = 3 };
 
 static const ls_tol printed_rate =
     LS_TOL(0.06, "img/s: printed with one digit behind the point, from times in nanoseconds");
@@ -247,20 +247,6 @@ static void judge_kept(const ls_case *row, const ls_record *job, ls_verdict *out
     }
 }
 
-static void add_kept(const ls_case_settings *settings, ls_case_list *list)
-{
-    ls_case *row = ls_rows_add(list, judge_kept, "Q35", "told.resumed.o0.w1");
-    row->job_count = 1;
-    row->judges_outcome = true;
-    ls_spec *spec = &row->job[0];
-    *spec = ls_rows_evidence(settings, 0, 1, 1, LS_BUCKET_OWN);
-    ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
-    spec->dump_steps[0] = '\0';
-    spec->steps = 5;
-    spec->wrap = LS_WRAP_SHELL;
-    spec->script = TWICE;
-}
-
 /* ---- the end event ----------------------------------------------------------------------------
  */
 
@@ -288,15 +274,22 @@ static ls_status visit_ending(void *opaque, const cJSON *event, int line)
     return LS_OK;
 }
 
-/* row->number: the exit code, the rank that is not looked at or -1, the least number of skipped
- * steps, whether all steps are taken. */
+/* How a run is to end. */
+typedef struct expected_end {
+    ls_status code;
+    int silent; /* the rank that is not looked at; -1: none */
+    int skips;  /* at least */
+    bool whole; /* all steps are taken */
+} expected_end;
+
 static void judge_end(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
+    const expected_end *want = row->data;
     ending e = {0};
-    int code = row->number[0];
+    int code = (int)want->code;
     for (int k = 0; k < job->world; k++) {
         char path[700];
-        if (k == row->number[1]) {
+        if (k == want->silent) {
             continue;
         }
         e = (ending){.step = -1};
@@ -317,73 +310,40 @@ static void judge_end(const ls_case *row, const ls_record *job, ls_verdict *out)
         }
     }
     bool whole = e.last == row->job[0].steps;
-    if (whole != (row->number[3] != 0) || e.skips < row->number[2]) {
+    if (whole != want->whole || e.skips < want->skips) {
         ls_verdict_set(out, LS_WEAK, "the run ended after step %d, %d skipped", (int)e.last,
                        e.skips);
     }
     ls_verdict_pass(out, "ends after step %d with code %d (%s)", (int)e.last, code, e.status);
 }
 
-static void add_ends(const ls_case_settings *settings, ls_case_list *list)
-{
-    static const struct {
-        const char *id, *script, *options;
-        int level, code, silent, skips, whole;
-    } rows[] = {
-        {"good", NULL, "--init-scale=1024 --overflow-at=2,4:1", 2, LS_OK, -1, 2, 1},
-        {"floor", NULL, "--init-scale=1024 --min-loss-scale=512 --overflow-at=2,3", 2,
-         LS_ERR_NON_FINITE, -1, 2, 0},
-        {"lost", NULL, "--fault-at=4:1:forward:kill --timeout=20", 0, LS_ERR_PEER_LOST, 1, 0, 0},
-        /* a disk that is full when rank 0 saves; rank 1 has no file to write, and may end well */
-        {"unsaved", "trap '' XFSZ; ulimit -f 200; exec \"$0\" \"$@\"",
-         "--save={self}/checkpoint.safetensors", 0, LS_ERR_INFRA, 1, 0, 1},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ls_case *row =
-            ls_rows_add(list, judge_end, "Q36", "told.end.%s.o%d.w2", rows[i].id, rows[i].level);
-        row->job_count = 1;
-        row->judges_outcome = true;
-        row->number[0] = rows[i].code;
-        row->number[1] = rows[i].silent;
-        row->number[2] = rows[i].skips;
-        row->number[3] = rows[i].whole;
-        ls_spec *spec = &row->job[0];
-        *spec = ls_rows_evidence(settings, rows[i].level, WORLD, 1, 0.05);
-        ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
-        ls_text_put(spec->extra, sizeof spec->extra, "%s", rows[i].options);
-        if (rows[i].level > 0) {
-            ls_text_put(spec->loss_scale, sizeof spec->loss_scale, "dynamic");
-        }
-        if (rows[i].script != NULL) {
-            spec->wrap = LS_WRAP_SHELL;
-            spec->script = rows[i].script;
-        }
-        spec->dump_steps[0] = '\0';
-        spec->steps = STEPS;
-    }
-}
+static const expected_end good = {LS_OK, -1, 2, true}, floored = {LS_ERR_NON_FINITE, -1, 2, false},
+                          lost = {LS_ERR_PEER_LOST, 1, 0, false},
+                          unsaved = {LS_ERR_INFRA, 1, 0, true};
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
+#define SMALL "resnet8 w2 b0.05 steps=7 "
+
+static const ls_row rows[] = {
+    {"told.digest-every.o0.w2", "Q31", judge_every, SMALL "--digest-every=3"},
+    {"told.trace.o0.w2", "Q32", judge_trace, SMALL "--trace"},
+    {"told.lines.o0.w2", "Q33", judge_lines, SMALL "--print-freq=2"},
+    {"told.resumed.o0.w1", "Q35", judge_kept, "resnet8 steps=5 shell", .script = TWICE,
+     .judges_outcome = true},
+    {"told.end.good.o2.w2", "Q36", judge_end,
+     SMALL "O2 scale=dynamic --init-scale=1024 --overflow-at=2,4:1", &good, .judges_outcome = true},
+    {"told.end.floor.o2.w2", "Q36", judge_end,
+     SMALL "O2 scale=dynamic --init-scale=1024 --min-loss-scale=512 --overflow-at=2,3", &floored,
+     .judges_outcome = true},
+    {"told.end.lost.o0.w2", "Q36", judge_end, SMALL "--fault-at=4:1:forward:kill --timeout=20",
+     &lost, .judges_outcome = true},
+    /* a disk that is full when rank 0 saves; rank 1 has no file to write, and may end well */
+    {"told.end.unsaved.o0.w2", "Q36", judge_end, SMALL "shell --save={self}/checkpoint.safetensors",
+     &unsaved, .script = "trap '' XFSZ; ulimit -f 200; exec \"$0\" \"$@\"", .judges_outcome = true},
+};
+
 void ls_events_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    static const struct {
-        const char *id, *requirement, *options;
-        ls_case_judge *judge;
-    } rows[] = {{"digest-every", "Q31", "--digest-every=3", judge_every},
-                {"trace", "Q32", "--trace", judge_trace},
-                {"lines", "Q33", "--print-freq=2", judge_lines}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ls_case *row =
-            ls_rows_add(list, rows[i].judge, rows[i].requirement, "told.%s.o0.w2", rows[i].id);
-        row->job_count = 1;
-        ls_spec *spec = &row->job[0];
-        *spec = ls_rows_evidence(settings, 0, WORLD, 1, 0.05);
-        ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
-        ls_text_put(spec->extra, sizeof spec->extra, "%s", rows[i].options);
-        spec->dump_steps[0] = '\0';
-        spec->steps = STEPS;
-    }
-    add_kept(settings, list);
-    add_ends(settings, list);
+    LS_ROWS(list, settings, rows);
 }
