@@ -1,6 +1,10 @@
 #include "dumps.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "kernels/core/text.h"
+#include "reference/files/safetensors.h"
 
 void ls_dumps_path(const ls_record *job, int64_t step, int rank, char *path, size_t bytes)
 {
@@ -8,7 +12,71 @@ void ls_dumps_path(const ls_record *job, int64_t step, int rank, char *path, siz
                 (long long)step, rank);
 }
 
-ls_safetensors *ls_dumps_open(const ls_record *job, int64_t step, int rank, ls_verdict *out)
+ls_dumpfile *ls_dumps_open(const ls_record *job, int64_t step, int rank, ls_verdict *out)
+{
+    char path[700];
+    ls_dumpfile *file = NULL;
+    ls_dumps_path(job, step, rank, path, sizeof path);
+    if (ls_dumpfile_open(path, &file) != LS_OK) {
+        ls_verdict_fail(out, "rank=%d: the dump of step %lld is missing or broken", rank,
+                        (long long)step);
+        return NULL;
+    }
+    return file;
+}
+
+ls_dumpfile *ls_dumps_open_file(const ls_record *job, const char *name, ls_verdict_code missing,
+                                ls_verdict *out)
+{
+    char path[900];
+    ls_dumpfile *file = NULL;
+    ls_text_put(path, sizeof path, "%s/%s", job->directory, name);
+    if (ls_dumpfile_open(path, &file) != LS_OK) {
+        ls_verdict_set(out, missing, "%s is missing or broken", name);
+        return NULL;
+    }
+    return file;
+}
+
+ls_bits_type ls_dumps_type(const ls_dumpfile_entry *entry)
+{
+    return strcmp(entry->dtype, "F16") == 0    ? LS_BITS_F16
+           : strcmp(entry->dtype, "BF16") == 0 ? LS_BITS_BF16
+                                               : LS_BITS_F32;
+}
+
+int64_t ls_dumps_bytes(const ls_dumpfile_entry *entry)
+{
+    const char *digits = strpbrk(entry->dtype, "123468"); /* "BF16"; BOOL has none */
+    return entry->count * (digits == NULL ? 1 : atoi(digits) / 8);
+}
+
+bool ls_dumps_equal(const ls_dumpfile_entry *a, const ls_dumpfile_entry *b)
+{
+    return a != NULL && b != NULL && strcmp(a->dtype, b->dtype) == 0 && a->count == b->count &&
+           memcmp(a->data, b->data, (size_t)ls_dumps_bytes(a)) == 0;
+}
+
+double *ls_dumps_values(const ls_dumpfile_entry *entry)
+{
+    double *value = malloc((size_t)entry->count * sizeof *value + 1);
+    LS_ASSERT(value != NULL);
+    ls_dumpfile_read(entry, value);
+    return value;
+}
+
+const char *ls_dumps_next_param(const ls_dumpfile *file, int *at)
+{
+    while (*at < ls_dumpfile_count(file)) {
+        const ls_dumpfile_entry *entry = ls_dumpfile_at(file, (*at)++);
+        if (strncmp(entry->name, "param/", 6) == 0) {
+            return entry->name + 6;
+        }
+    }
+    return NULL;
+}
+
+ls_safetensors *ls_dumps_tensors(const ls_record *job, int64_t step, int rank, ls_verdict *out)
 {
     char path[700];
     ls_safetensors *file = NULL;

@@ -316,7 +316,7 @@ static void judge_given(const ls_case *row, const ls_record *job, ls_verdict *ou
         return;
     }
     for (int k = 0; k < job->world; k++) {
-        ls_safetensors *file = ls_dumps_open(job, 1, k, out);
+        ls_safetensors *file = ls_dumps_tensors(job, 1, k, out);
         for (int i = 0; i < ls_safetensors_count(given) && file != NULL; i++) {
             const ls_safetensors_entry *entry = ls_safetensors_at(given, i);
             if (strstr(entry->name, ".running_") == NULL) {

@@ -60,7 +60,7 @@ static const float *floats_of(const ls_safetensors *file, const char *name, int6
 static bool sums_of(const ls_record *job, int step, int rank, sums *to, ls_verdict *out)
 {
     static const double zero[PLANES] = {0};
-    ls_safetensors *file = ls_dumps_open(job, step, rank, out);
+    ls_safetensors *file = ls_dumps_tensors(job, step, rank, out);
     int64_t input_count = 0, weight_count = 0;
     if (file == NULL) {
         return false;
@@ -85,7 +85,7 @@ static const ls_tol statistics_tol = LS_TOL(
 static double compare_buffers(const ls_record *job, int step, int rank, const sums *group,
                               const float *before_mean, const float *before_var, ls_verdict *out)
 {
-    ls_safetensors *file = ls_dumps_open(job, step, rank, out);
+    ls_safetensors *file = ls_dumps_tensors(job, step, rank, out);
     int64_t count = 0;
     double worst = 0;
     if (file == NULL) {
@@ -126,7 +126,7 @@ static bool moved_to(const ls_record *job, int step, const float *before_mean,
     for (int rank = 0; rank < job->world && fits; rank++) {
         ls_verdict unused = {.code = LS_PASS};
         int64_t count = 0;
-        ls_safetensors *file = ls_dumps_open(job, step, rank, &unused);
+        ls_safetensors *file = ls_dumps_tensors(job, step, rank, &unused);
         const float *held =
             file == NULL ? NULL : floats_of(file, "buffer/bn1.running_mean", &count, &unused);
         fits = held != NULL && count == PLANES;

@@ -76,7 +76,7 @@ static double compare_gradients(const ls_record *job, int step, const double *wa
 {
     double worst = 0;
     for (int rank = 0; rank < job->world; rank++) {
-        ls_safetensors *file = ls_dumps_open(job, step, rank, out);
+        ls_safetensors *file = ls_dumps_tensors(job, step, rank, out);
         if (file == NULL) {
             return 0;
         }
@@ -110,7 +110,7 @@ static void judge_average(const ls_case *row, const ls_record *job, ls_verdict *
     for (int step = 1; step <= STEPS; step++) {
         double want[WIDTH] = {0}, own[WIDTH];
         for (int rank = 0; rank < job->world; rank++) {
-            ls_safetensors *file = ls_dumps_open(job, step, rank, out);
+            ls_safetensors *file = ls_dumps_tensors(job, step, rank, out);
             bool used = (u->used[step - 1] >> rank & 1) != 0;
             if (file == NULL || !head_gradient(file, images, own)) {
                 ls_verdict_fail(out, "rank=%d step %d: no logits, targets or head", rank, step);
@@ -144,8 +144,8 @@ static void judge_trunk(const ls_case *row, const ls_record *job, ls_verdict *ou
     int compared = 0;
     (void)row;
     for (int rank = 0; rank < job[0].world; rank++) {
-        ls_safetensors *with = ls_dumps_open(&job[0], 1, rank, out);
-        ls_safetensors *without = ls_dumps_open(&job[1], 1, rank, out);
+        ls_safetensors *with = ls_dumps_tensors(&job[0], 1, rank, out);
+        ls_safetensors *without = ls_dumps_tensors(&job[1], 1, rank, out);
         for (int i = 0; with != NULL && without != NULL && i < ls_safetensors_count(without); i++) {
             const ls_safetensors_entry *a = ls_safetensors_at(without, i);
             const ls_safetensors_entry *b = ls_safetensors_find(with, a->name);

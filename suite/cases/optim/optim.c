@@ -332,11 +332,6 @@ static ls_spec skip_job(const ls_case_settings *settings, int k, int level)
     return job;
 }
 
-ls_spec ls_optim_adam_job(const ls_case_settings *settings, int level)
-{
-    return skip_job(settings, 1, level);
-}
-
 static void add_skip(const ls_case_settings *settings, ls_case_list *list, int k, int level)
 {
     ls_spec job = skip_job(settings, k, level);

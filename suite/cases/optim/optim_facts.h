@@ -10,9 +10,6 @@
 bool ls_optim_facts_open(const ls_record *job, int64_t step, ls_dumpfile **file, int64_t *update,
                          bool *skipped, ls_verdict *out);
 
-/* The job of the rows optim.adam.*: steps 1 to 5 dumped, the third skipped (optim.c). */
-ls_spec ls_optim_adam_job(const ls_case_settings *settings, int level);
-
 /* optim_ends.c, optim_inside.c */
 void ls_optim_ends_cases(const ls_case_settings *settings, ls_case_list *list);
 void ls_optim_inside_cases(const ls_case_settings *settings, ls_case_list *list);

@@ -8,11 +8,8 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "reference/oracle/bits.h"
-#include "reference/oracle/dumpfile.h"
+#include "suite/cases/dumps.h"
 #include "suite/cases/judges.h"
-#include "masters_dump.h"
-#include "suite/cases/optim/optim_facts.h"
 
 enum { STEPS = 4, SMALL_STEPS = 8 };
 
@@ -23,13 +20,76 @@ static const ls_tol small_share = LS_TOL(
     0.05, "share of elements whose update is below half a unit of the half type and not zero: "
           "the learning rate is chosen so that it is most of them");
 
-static const struct variant {
-    const char *name, *half, *extra;
-    int level;
-} variants[] = {{"o2", "fp16", "", 2},
-                {"bf16.o2", "bf16", "", 2},
-                {"all.o2", "fp16", "--keep-batchnorm-fp32=False", 2},
-                {"on.o3", "fp16", "--master-weights=True", 3}};
+/* ---- dumps, element by element, to the last bit
+ * -------------------------------------------------- */
+
+typedef double conversion(ls_bits_type type, double value);
+
+static double as_it_is(ls_bits_type type, double value)
+{
+    (void)type;
+    return value;
+}
+
+/* The half value next to `value`, towards zero, or itself. */
+static bool is_cut(ls_bits_type type, double have, double value)
+{
+    int lowest = type == LS_BITS_F16 ? -14 : -126, digits = type == LS_BITS_F16 ? 10 : 7;
+    int exponent = have == 0 ? lowest : ilogb(have);
+    double unit = ldexp(1, (exponent > lowest ? exponent : lowest) - digits);
+    return fabs(have) <= fabs(value) && fabs(value) - fabs(have) < unit;
+}
+
+/* Says what every element is, where it is one thing. */
+static void explain(ls_bits_type type, const double *have, const double *from, int64_t count,
+                    ls_verdict *out)
+{
+    bool cut = type != LS_BITS_F32, half[2] = {!cut, !cut};
+    for (int64_t i = 0; i < count; i++) {
+        cut = cut && is_cut(type, have[i], from[i]);
+        half[0] = half[0] && have[i] == ls_bits_round(LS_BITS_F16, from[i]);
+        half[1] = half[1] && have[i] == ls_bits_round(LS_BITS_BF16, from[i]);
+    }
+    if (cut) {
+        ls_verdict_cause(out, "values are cut, not rounded to nearest");
+    } else if (half[0] || half[1]) {
+        ls_verdict_cause(out, "f32 values are rounded to half: they come from the half weights");
+    }
+}
+
+/* Whether every element of `have` is `convert`(that of `from`); counts what was compared. */
+static void compare(const ls_dumpfile_entry *have, const ls_dumpfile_entry *from,
+                    conversion *convert, const char *what, int64_t *compared, ls_verdict *out)
+{
+    if (have == NULL || from == NULL || have->count != from->count) {
+        ls_verdict_fail(out, "%s is missing or misshapen", what);
+        return;
+    }
+    double *a = ls_dumps_values(have), *b = ls_dumps_values(from);
+    ls_bits_type type = ls_dumps_type(have);
+    for (int64_t i = 0; i < have->count; i++) {
+        double want = convert(type, b[i]);
+        if (a[i] != want || signbit(a[i]) != signbit(want)) {
+            ls_verdict_fail(out, "%s element %lld: %s is %.9g, %s of %.9g is %.9g",
+                            strchr(have->name, '/') + 1, (long long)i, what, a[i], have->dtype,
+                            b[i], want);
+            explain(type, a, b, have->count, out);
+            break;
+        }
+    }
+    *compared += have->count;
+    free(a);
+    free(b);
+}
+
+/* Nothing compared is UNSUPPORTED; else the number and `text` are the evidence. */
+static void conclude(int64_t compared, const char *text, ls_verdict *out)
+{
+    if (compared == 0) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "the dump holds nothing that could be compared");
+    }
+    ls_verdict_pass(out, "%lld elements: %s", (long long)compared, text);
+}
 
 /* ---- what masters are ------------------------------------------------------------------------ */
 
@@ -37,28 +97,26 @@ static const struct variant {
 static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)row;
-    ls_dumpfile *file;
     int64_t compared = 0;
-    if (!ls_masters_dump_open_step(job, 1, &file, out)) {
+    ls_dumpfile *file = ls_dumps_open(job, 1, 0, out);
+    if (file == NULL) {
         return;
     }
     int at = 0, masters = 0, halves = 0;
     const char *unmastered = NULL;
-    for (const char *name; (name = ls_masters_dump_next_name(file, &at)) != NULL;) {
+    for (const char *name; (name = ls_dumps_next_param(file, &at)) != NULL;) {
         const ls_dumpfile_entry *held = ls_dumpfile_findf(file, "param/%s", name);
         const ls_dumpfile_entry *master = ls_dumpfile_findf(file, "master/%s", name);
-        bool half = ls_masters_dump_type(held) != LS_BITS_F32;
+        bool half = ls_dumps_type(held) != LS_BITS_F32;
         halves += half;
         masters += master != NULL;
         const ls_dumpfile_entry *next = ls_dumpfile_findf(file, "next/%s", name);
-        unmastered =
-            half && next != NULL && ls_masters_dump_type(next) != LS_BITS_F32 ? name : unmastered;
-        if (master != NULL && (!half || ls_masters_dump_type(master) != LS_BITS_F32)) {
+        unmastered = half && next != NULL && ls_dumps_type(next) != LS_BITS_F32 ? name : unmastered;
+        if (master != NULL && (!half || ls_dumps_type(master) != LS_BITS_F32)) {
             ls_verdict_fail(out, "%s is %s and has a master in %s", name, held->dtype,
                             master->dtype);
         } else if (master != NULL) {
-            ls_masters_dump_compare(master, held, ls_masters_dump_as_it_is, "master", &compared,
-                                    out);
+            compare(master, held, as_it_is, "master", &compared, out);
         }
     }
     if (unmastered != NULL) {
@@ -68,29 +126,27 @@ static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *ou
         ls_verdict_fail(out, "%d of %d half parameters have a master", masters, halves);
     }
     ls_dumpfile_close(file);
-    ls_masters_dump_conclude(compared, "every half parameter starts with a master of its own value",
-                             out);
+    conclude(compared, "every half parameter starts with a master of its own value", out);
 }
 
 /* Between consecutive steps: the parameter is the rounded value, the master the value itself. */
-static void judge_between(const ls_record *job, const char *kind,
-                          ls_masters_dump_conversion *convert, int64_t *compared, ls_verdict *out)
+static void judge_between(const ls_record *job, const char *kind, conversion *convert,
+                          int64_t *compared, ls_verdict *out)
 {
     for (int step = 1; step < STEPS && out->code == LS_PASS; step++) {
-        ls_dumpfile *file, *later;
-        if (!ls_masters_dump_open_step(job, step, &file, out)) {
-            return;
-        }
-        if (!ls_masters_dump_open_step(job, step + 1, &later, out)) {
+        ls_dumpfile *file = ls_dumps_open(job, step, 0, out),
+                    *later = ls_dumps_open(job, step + 1, 0, out);
+        if (file == NULL || later == NULL) {
             ls_dumpfile_close(file);
+            ls_dumpfile_close(later);
             return;
         }
         int at = 0;
-        for (const char *name; (name = ls_masters_dump_next_name(file, &at)) != NULL;) {
+        for (const char *name; (name = ls_dumps_next_param(file, &at)) != NULL;) {
             const ls_dumpfile_entry *have = ls_dumpfile_findf(later, "%s/%s", kind, name);
             if (have != NULL) {
-                ls_masters_dump_compare(have, ls_dumpfile_findf(file, "next/%s", name), convert,
-                                        kind, compared, out);
+                compare(have, ls_dumpfile_findf(file, "next/%s", name), convert, kind, compared,
+                        out);
             }
         }
         ls_dumpfile_close(file);
@@ -103,40 +159,39 @@ static void judge_copy(const ls_case *row, const ls_record *job, ls_verdict *out
     (void)row;
     int64_t compared = 0;
     judge_between(job, "param", ls_bits_round, &compared, out);
-    ls_masters_dump_conclude(
-        compared, "the model's parameters are the values after the step before, rounded once", out);
+    conclude(compared, "the model's parameters are the values after the step before, rounded once",
+             out);
 }
 
 static void judge_carry(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)row;
     int64_t compared = 0;
-    judge_between(job, "master", ls_masters_dump_as_it_is, &compared, out);
-    ls_masters_dump_conclude(compared,
-                             "a step starts from the masters that the one before has left", out);
+    judge_between(job, "master", as_it_is, &compared, out);
+    conclude(compared, "a step starts from the masters that the one before has left", out);
 }
 
 /* Masters that have moved are no half values. */
 static void judge_unrounded(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)row;
-    ls_dumpfile *file;
-    if (!ls_masters_dump_open_step(job, 2, &file, out)) {
+    ls_dumpfile *file = ls_dumps_open(job, 2, 0, out);
+    if (file == NULL) {
         return;
     }
     int64_t moved = 0, rounded = 0;
     int at = 0;
-    for (const char *name; (name = ls_masters_dump_next_name(file, &at)) != NULL;) {
+    for (const char *name; (name = ls_dumps_next_param(file, &at)) != NULL;) {
         const ls_dumpfile_entry *held = ls_dumpfile_findf(file, "param/%s", name);
         const ls_dumpfile_entry *master = ls_dumpfile_findf(file, "master/%s", name);
         const ls_dumpfile_entry *next = ls_dumpfile_findf(file, "next/%s", name);
         if (master == NULL || next == NULL || next->count != master->count) {
             continue;
         }
-        double *a = ls_masters_dump_values(master), *b = ls_masters_dump_values(next);
+        double *a = ls_dumps_values(master), *b = ls_dumps_values(next);
         for (int64_t i = 0; i < next->count; i++) {
             moved += a[i] != b[i];
-            rounded += a[i] != b[i] && ls_bits_round(ls_masters_dump_type(held), b[i]) == b[i];
+            rounded += a[i] != b[i] && ls_bits_round(ls_dumps_type(held), b[i]) == b[i];
         }
         free(a);
         free(b);
@@ -149,30 +204,30 @@ static void judge_unrounded(const ls_case *row, const ls_record *job, ls_verdict
                         (long long)rounded, (long long)moved);
         ls_verdict_cause(out, "masters are rounded to half");
     }
-    ls_masters_dump_conclude(moved, "masters keep the bits that half has not", out);
+    conclude(moved, "masters keep the bits that half has not", out);
 }
 
 /* Gradients of half parameters: f32(half) / S with S a power of two, so that times S each is a half
  * value, and small ones still have their bits. */
 static void judge_gradient(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    ls_dumpfile *file;
-    if (!ls_masters_dump_open_step(job, 2, &file, out)) {
+    ls_dumpfile *file = ls_dumps_open(job, 2, 0, out);
+    if (file == NULL) {
         return;
     }
     double scale = atof(row->job[0].loss_scale);
     int64_t compared = 0, fine = 0;
     int at = 0;
-    for (const char *name; (name = ls_masters_dump_next_name(file, &at)) != NULL;) {
+    for (const char *name; (name = ls_dumps_next_param(file, &at)) != NULL;) {
         const ls_dumpfile_entry *held = ls_dumpfile_findf(file, "param/%s", name);
         const ls_dumpfile_entry *grad = ls_dumpfile_findf(file, "grad/%s", name);
-        if (grad == NULL || ls_masters_dump_type(held) == LS_BITS_F32) {
+        if (grad == NULL || ls_dumps_type(held) == LS_BITS_F32) {
             continue;
         }
-        double *g = ls_masters_dump_values(grad);
+        double *g = ls_dumps_values(grad);
         for (int64_t i = 0; i < grad->count; i++) {
             double scaled = g[i] * scale;
-            if (ls_bits_round(ls_masters_dump_type(held), scaled) != scaled) {
+            if (ls_bits_round(ls_dumps_type(held), scaled) != scaled) {
                 ls_verdict_fail(
                     out,
                     "%s element %lld: %.9g times the loss scale %g is no %s: it was not "
@@ -180,7 +235,7 @@ static void judge_gradient(const ls_case *row, const ls_record *job, ls_verdict 
                     name, (long long)i, g[i], scale, held->dtype);
                 break;
             }
-            fine += ls_bits_round(ls_masters_dump_type(held), g[i]) != g[i];
+            fine += ls_bits_round(ls_dumps_type(held), g[i]) != g[i];
         }
         compared += grad->count;
         free(g);
@@ -191,37 +246,34 @@ static void judge_gradient(const ls_case *row, const ls_record *job, ls_verdict 
         ls_verdict_fail(out, "every unscaled gradient is an fp16 value: subnormals are lost");
         ls_verdict_cause(out, "gradients are unscaled in half");
     }
-    ls_masters_dump_conclude(compared, "gradients are half values over the loss scale, exactly",
-                             out);
+    conclude(compared, "gradients are half values over the loss scale, exactly", out);
 }
 
 /* The file holds f32 masters, those of the last step, and the parameters rounded from them. */
 static void judge_checkpoint(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)row;
-    ls_dumpfile *file, *saved;
-    if (!ls_masters_dump_open_step(job, STEPS, &file, out)) {
-        return;
-    }
-    if (!ls_masters_dump_open_file(job, "checkpoint.safetensors", &saved, out)) {
+    ls_dumpfile *file = ls_dumps_open(job, STEPS, 0, out),
+                *saved = ls_dumps_open_file(job, "checkpoint.safetensors", LS_FAIL, out);
+    if (file == NULL || saved == NULL) {
         ls_dumpfile_close(file);
+        ls_dumpfile_close(saved);
         return;
     }
     int64_t compared = 0;
     int at = 0;
-    for (const char *name; (name = ls_masters_dump_next_name(file, &at)) != NULL;) {
+    for (const char *name; (name = ls_dumps_next_param(file, &at)) != NULL;) {
         const ls_dumpfile_entry *next = ls_dumpfile_findf(file, "next/%s", name);
         if (ls_dumpfile_findf(file, "master/%s", name) != NULL) {
-            ls_masters_dump_compare(ls_dumpfile_findf(saved, "master/%s", name), next,
-                                    ls_masters_dump_as_it_is, "saved master", &compared, out);
+            compare(ls_dumpfile_findf(saved, "master/%s", name), next, as_it_is, "saved master",
+                    &compared, out);
         }
-        ls_masters_dump_compare(ls_dumpfile_findf(saved, "param/%s", name), next, ls_bits_round,
-                                "saved parameter", &compared, out);
+        compare(ls_dumpfile_findf(saved, "param/%s", name), next, ls_bits_round, "saved parameter",
+                &compared, out);
     }
     ls_dumpfile_close(file);
     ls_dumpfile_close(saved);
-    ls_masters_dump_conclude(
-        compared, "the checkpoint holds the masters themselves and their half copies", out);
+    conclude(compared, "the checkpoint holds the masters themselves and their half copies", out);
 }
 
 /* job: 0 the variant, 1 the same at O0. Half weights are f32's rounded, and so are their masters.
@@ -229,37 +281,36 @@ static void judge_checkpoint(const ls_case *row, const ls_record *job, ls_verdic
 static void judge_from_init(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)row;
-    ls_dumpfile *file, *single;
-    if (!ls_masters_dump_open_step(&job[0], 1, &file, out)) {
-        return;
-    }
-    if (!ls_masters_dump_open_step(&job[1], 1, &single, out)) {
+    ls_dumpfile *file = ls_dumps_open(&job[0], 1, 0, out),
+                *single = ls_dumps_open(&job[1], 1, 0, out);
+    if (file == NULL || single == NULL) {
         ls_dumpfile_close(file);
+        ls_dumpfile_close(single);
         return;
     }
     int64_t compared = 0;
     int at = 0;
-    for (const char *name; (name = ls_masters_dump_next_name(file, &at)) != NULL;) {
-        ls_masters_dump_compare(ls_dumpfile_findf(file, "param/%s", name),
-                                ls_dumpfile_findf(single, "param/%s", name), ls_bits_round,
-                                "first parameter", &compared, out);
+    for (const char *name; (name = ls_dumps_next_param(file, &at)) != NULL;) {
+        compare(ls_dumpfile_findf(file, "param/%s", name),
+                ls_dumpfile_findf(single, "param/%s", name), ls_bits_round, "first parameter",
+                &compared, out);
     }
     ls_dumpfile_close(file);
     ls_dumpfile_close(single);
-    ls_masters_dump_conclude(compared, "first parameters are O0's, rounded to nearest even", out);
+    conclude(compared, "first parameters are O0's, rounded to nearest even", out);
 }
 
 /* No master anywhere, and the step's result is what the model holds. */
 static void judge_none(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)row;
-    ls_dumpfile *file;
-    if (!ls_masters_dump_open_step(job, 2, &file, out)) {
+    ls_dumpfile *file = ls_dumps_open(job, 2, 0, out);
+    if (file == NULL) {
         return;
     }
     int64_t compared = 0;
     int at = 0;
-    for (const char *name; (name = ls_masters_dump_next_name(file, &at)) != NULL;) {
+    for (const char *name; (name = ls_dumps_next_param(file, &at)) != NULL;) {
         const ls_dumpfile_entry *held = ls_dumpfile_findf(file, "param/%s", name);
         const ls_dumpfile_entry *next = ls_dumpfile_findf(file, "next/%s", name);
         if (ls_dumpfile_findf(file, "master/%s", name) != NULL) {
@@ -271,10 +322,9 @@ static void judge_none(const ls_case *row, const ls_record *job, ls_verdict *out
     }
     ls_dumpfile_close(file);
     if (out->code == LS_PASS) {
-        judge_between(job, "param", ls_masters_dump_as_it_is, &compared, out);
+        judge_between(job, "param", as_it_is, &compared, out);
     }
-    ls_masters_dump_conclude(compared, "no masters; the value stepped is the one the model holds",
-                             out);
+    conclude(compared, "no masters; the value stepped is the one the model holds", out);
 }
 
 /* job: 0 O3 with masters, 1 O2 with half batch norm: the same run. */
@@ -297,8 +347,7 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
             }
         }
     }
-    ls_masters_dump_conclude(
-        compared, "digests of O3 with masters and O2 with half batch norm are equal", out);
+    conclude(compared, "digests of O3 with masters and O2 with half batch norm are equal", out);
 }
 
 static void judge_replicas(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -342,16 +391,16 @@ static void follow_small(const ls_dumpfile *first, const ls_dumpfile *last, cons
     const ls_dumpfile_entry *next = ls_dumpfile_findf(first, "next/%s", name);
     const ls_dumpfile_entry *end = ls_dumpfile_findf(last, "param/%s", name);
     const ls_dumpfile_entry *master = ls_dumpfile_findf(first, "master/%s", name);
-    if (grad == NULL || next == NULL || end == NULL || ls_masters_dump_type(held) == LS_BITS_F32) {
+    if (grad == NULL || next == NULL || end == NULL || ls_dumps_type(held) == LS_BITS_F32) {
         return;
     }
-    double *p = ls_masters_dump_values(held), *g = ls_masters_dump_values(grad),
-           *n = ls_masters_dump_values(next), *e = ls_masters_dump_values(end);
+    double *p = ls_dumps_values(held), *g = ls_dumps_values(grad), *n = ls_dumps_values(next),
+           *e = ls_dumps_values(end);
     for (int64_t i = 0; i < held->count; i++) {
         double update = lr * g[i];
         s->elements++;
         /* 1 % off the edge: f32's product and sum err by far less */
-        if (update == 0 || !(fabs(update) < 0.99 * half_gap(ls_masters_dump_type(held), p[i]))) {
+        if (update == 0 || !(fabs(update) < 0.99 * half_gap(ls_dumps_type(held), p[i]))) {
             continue;
         }
         s->small++;
@@ -363,9 +412,9 @@ static void follow_small(const ls_dumpfile *first, const ls_dumpfile *last, cons
             ls_verdict_fail(out, "%s element %lld: an update of %.3g on %.9g is lost", name,
                             (long long)i, update, p[i]);
         } else if (master == NULL && n[i] != p[i]) {
-            ls_verdict_fail(
-                out, "%s element %lld: an update of %.3g moved %.9g, half a unit is %.3g", name,
-                (long long)i, update, p[i], half_gap(ls_masters_dump_type(held), p[i]));
+            ls_verdict_fail(out,
+                            "%s element %lld: an update of %.3g moved %.9g, half a unit is %.3g",
+                            name, (long long)i, update, p[i], half_gap(ls_dumps_type(held), p[i]));
         }
     }
     free(p);
@@ -376,22 +425,21 @@ static void follow_small(const ls_dumpfile *first, const ls_dumpfile *last, cons
 
 static void judge_small(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    ls_dumpfile *first, *last;
-    if (!ls_masters_dump_open_step(job, 1, &first, out)) {
-        return;
-    }
-    if (!ls_masters_dump_open_step(job, SMALL_STEPS, &last, out)) {
+    ls_dumpfile *first = ls_dumps_open(job, 1, 0, out),
+                *last = ls_dumps_open(job, SMALL_STEPS, 0, out);
+    if (first == NULL || last == NULL) {
         ls_dumpfile_close(first);
+        ls_dumpfile_close(last);
         return;
     }
     small s = {0};
     int at = 0;
-    for (const char *name; (name = ls_masters_dump_next_name(first, &at)) != NULL;) {
+    for (const char *name; (name = ls_dumps_next_param(first, &at)) != NULL;) {
         follow_small(first, last, name, row->job[0].lr, &s, out);
     }
     ls_dumpfile_close(first);
     ls_dumpfile_close(last);
-    bool masters = row->number[0] != 0;
+    bool masters = *(const bool *)row->data;
     if ((double)s.small < small_share.value * (double)s.elements) {
         ls_verdict_set(out, LS_WEAK, "only %lld of %lld updates are small", (long long)s.small,
                        (long long)s.elements);
@@ -412,113 +460,46 @@ static void judge_small(const ls_case *row, const ls_record *job, ls_verdict *ou
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static ls_spec job_of(const ls_case_settings *settings, int level, const char *half,
-                      const char *extra)
-{
-    ls_spec spec = ls_rows_evidence(settings, level, 2, 1, 0.05);
-    ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
-    ls_text_put(spec.half, sizeof spec.half, "%s", half);
-    ls_text_put(spec.extra, sizeof spec.extra, "%s", extra);
-    ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "1,2,3,4");
-    spec.dump_all = false;
-    spec.steps = STEPS;
-    return spec;
-}
+#define SMALL "resnet8 w2 b0.05 dump-ranks=0 "
+#define MASTERS SMALL "steps=4 dump=1,2,3,4 "
+/* What has masters. */
+#define VARIANTS                                                    \
+    "[o2=O2|bf16.o2=O2 bf16|all.o2=O2 --keep-batchnorm-fp32=False|" \
+    "on.o3=O3 --master-weights=True]"
+/* Updates below half a unit. */
+#define LITTLE SMALL "steps=8 dump=1,8 lr=0.001 --momentum=0 --weight-decay=0 "
 
-static void add_variants(const ls_case_settings *settings, ls_case_list *list)
-{
-    static const struct {
-        const char *name, *requirement;
-        ls_case_judge *judge;
-    } rows[] = {
-        {"start", "M1", judge_start},         {"copy", "M2", judge_copy},
-        {"carry", "M3", judge_carry},         {"unrounded", "M3", judge_unrounded},
-        {"gradient", "M4", judge_gradient},   {"checkpoint", "M5", judge_checkpoint},
-        {"from-init", "M1", judge_from_init}, {"replicas", "M6", judge_replicas},
-    };
-    for (size_t v = 0; v < sizeof variants / sizeof *variants; v++) {
-        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
-            ls_case *row = ls_rows_add(list, rows[r].judge, rows[r].requirement, "masters.%s.%s",
-                                       rows[r].name, variants[v].name);
-            row->job_count = 1;
-            row->job[0] = job_of(settings, variants[v].level, variants[v].half, variants[v].extra);
-            if (rows[r].judge == judge_checkpoint) {
-                ls_text_add(row->job[0].extra, sizeof row->job[0].extra,
-                            " --save={self}/checkpoint.safetensors");
-            } else if (rows[r].judge == judge_from_init) {
-                row->job_count = 2;
-                row->job[1] = job_of(settings, 0, "fp16", "");
-            }
-        }
-    }
-}
+#define ADAM                                                                         \
+    "resnet8 O2 w3 b0.05 steps=6 dump=1,2,3,4,5 dump-ranks=0 scale=dynamic lr=0.01 " \
+    "--optimizer=adam --weight-decay=0 --init-scale=1024 --overflow-at=3:1"
 
-/* The same of the job of optim.adam.*.o2: moments beside the masters, and a skipped step. */
-static void add_adam(const ls_case_settings *settings, ls_case_list *list)
-{
-    static const struct {
-        const char *name, *requirement;
-        ls_case_judge *judge;
-    } rows[] = {{"start", "M1", judge_start},
-                {"copy", "M2", judge_copy},
-                {"carry", "M3", judge_carry},
-                {"unrounded", "M3", judge_unrounded},
-                {"replicas", "M6", judge_replicas}};
-    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
-        ls_case *row = ls_rows_add(list, rows[r].judge, rows[r].requirement, "masters.%s.adam.o2",
-                                   rows[r].name);
-        row->job_count = 1;
-        row->job[0] = ls_optim_adam_job(settings, 2);
-    }
-}
-
-static void add_none(const ls_case_settings *settings, ls_case_list *list)
-{
-    static const struct {
-        const char *name, *extra;
-        int level;
-    } rows[] = {{"none.o0", "", 0},
-                {"none.o1", "", 1},
-                {"none.o3", "", 3},
-                {"none.off.o2", "--master-weights=False", 2},
-                {"none.asked.o0", "--master-weights=True", 0}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ls_case *row = ls_rows_add(list, judge_none, "M7", "masters.%s", rows[i].name);
-        row->job_count = 1;
-        row->job[0] = job_of(settings, rows[i].level, "fp16", rows[i].extra);
-    }
-}
-
-static void add_small(const ls_case_settings *settings, ls_case_list *list)
-{
-    static const struct {
-        const char *name, *half, *extra;
-        int level, masters;
-    } rows[] = {{"small.o2", "fp16", "", 2, 1},
-                {"small.bf16.o2", "bf16", "", 2, 1},
-                {"small.on.o3", "fp16", "--master-weights=True", 3, 1},
-                {"small.lost.o3", "fp16", "", 3, 0}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char extra[128];
-        ls_text_put(extra, sizeof extra, "--momentum=0 --weight-decay=0 %s", rows[i].extra);
-        ls_case *row = ls_rows_add(list, judge_small, "M8", "masters.%s", rows[i].name);
-        row->job_count = 1;
-        row->number[0] = rows[i].masters;
-        row->job[0] = job_of(settings, rows[i].level, rows[i].half, extra);
-        row->job[0].lr = 1e-3;
-        row->job[0].steps = SMALL_STEPS;
-        ls_text_put(row->job[0].dump_steps, sizeof row->job[0].dump_steps, "1,%d", SMALL_STEPS);
-    }
-}
+static const ls_row rows[] = {
+    {"masters.start." VARIANTS, "M1", judge_start, MASTERS "$1"},
+    {"masters.copy." VARIANTS, "M2", judge_copy, MASTERS "$1"},
+    {"masters.carry." VARIANTS, "M3", judge_carry, MASTERS "$1"},
+    {"masters.unrounded." VARIANTS, "M3", judge_unrounded, MASTERS "$1"},
+    {"masters.gradient." VARIANTS, "M4", judge_gradient, MASTERS "$1"},
+    {"masters.checkpoint." VARIANTS, "M5", judge_checkpoint,
+     MASTERS "$1 --save={self}/checkpoint.safetensors"},
+    {"masters.from-init." VARIANTS, "M1", judge_from_init, MASTERS "$1 | " MASTERS},
+    {"masters.replicas." VARIANTS, "M6", judge_replicas, MASTERS "$1"},
+    {"masters.none.[o0=O0|o1=O1|o3=O3|off.o2=O2 --master-weights=False|"
+     "asked.o0=O0 --master-weights=True]",
+     "M7", judge_none, MASTERS "$1"},
+    {"masters.small.[o2=O2|bf16.o2=O2 bf16|on.o3=O3 --master-weights=True]", "M8", judge_small,
+     LITTLE "$1", &(const bool){true}},
+    {"masters.small.lost.o3", "M8", judge_small, LITTLE "O3", &(const bool){false}},
+    {"masters.same.o3", "M6", judge_same,
+     MASTERS "O3 --master-weights=True | " MASTERS "O2 --keep-batchnorm-fp32=False"},
+    /* optim.adam.*'s job: moments next to the masters, and a skipped step */
+    {"masters.start.adam.o2", "M1", judge_start, ADAM},
+    {"masters.copy.adam.o2", "M2", judge_copy, ADAM},
+    {"masters.carry.adam.o2", "M3", judge_carry, ADAM},
+    {"masters.unrounded.adam.o2", "M3", judge_unrounded, ADAM},
+    {"masters.replicas.adam.o2", "M6", judge_replicas, ADAM},
+};
 
 void ls_masters_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    add_variants(settings, list);
-    add_adam(settings, list);
-    add_none(settings, list);
-    add_small(settings, list);
-    ls_case *row = ls_rows_add(list, judge_same, "M6", "masters.same.o3");
-    row->job_count = 2;
-    row->job[0] = job_of(settings, 3, "fp16", "--master-weights=True");
-    row->job[1] = job_of(settings, 2, "fp16", "--keep-batchnorm-fp32=False");
+    LS_ROWS(list, settings, rows);
 }
