@@ -34,7 +34,7 @@ static const char *const line[KINDS] = {
 static const struct figures {
     const char *id, *options[3];
     int product[KINDS], norm[KINDS];
-} rows[] = {
+} figures[] = {
     {"o0", {"--opt-level=O0"}, {4, 0, 0, 4, 4, 0, 0, 0, 4}, {4, 0, 0, 4, 4, 0, 0, 0, 4}},
     {"o1.adam",
      {"--opt-level=O1", "--optimizer=adam"},
@@ -101,7 +101,7 @@ static void check(const char *text, const char *name, double want_mb, ls_verdict
 
 static void judge_figures(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    const struct figures *f = &rows[row->number[0]];
+    const struct figures *f = row->data;
     double product = 0, norm = 0, reduced_mb = 0; /* elements */
     char *text = NULL;
     ls_network network;
@@ -130,9 +130,9 @@ static void judge_figures(const ls_case *row, const ls_record *job, ls_verdict *
 
 void ls_explained_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    (void)settings;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ls_rows_add_inside(list, judge_figures, "E3", "explain.figures.%s", rows[i].id)->number[0] =
-            (int)i;
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
+        ls_rows_format(list, settings,
+                       &(ls_row){.requirement = "E3", .judge = judge_figures, .data = &figures[i]},
+                       "explain.figures.%s", figures[i].id);
     }
 }

@@ -10,10 +10,9 @@
 #include <unistd.h>
 
 #include "kernels/core/text.h"
-#include "suite/cases/overflow.h"
 #include "subject.h"
 
-enum { STEPS = 4, WORLD = 2, BATCH = 4, CLASSES = 10, IMAGE = 16 };
+enum { STEPS = 4, CLASSES = 10 };
 
 static const ls_tol f32_option =
     LS_TOL(0x1p-23, "a number from the command line may be kept in f32: half a unit of 2^-23");
@@ -214,23 +213,6 @@ static void judge_moves(const ls_case *row, const ls_record *job, ls_verdict *ou
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-static const struct refusal {
-    const char *name, *option;
-} refusal[] = {
-    {"steps-word", "--steps=many"},
-    {"steps-zero", "--steps=0"},
-    {"batch-word", "--batch-size=four"},
-    {"batch-negative", "--batch-size=-4"},
-    {"lr-word", "--lr=fast"},
-    {"seed-word", "--seed=x"},
-    {"half-fp8", "--half=fp8"},
-    {"device-tpu", "--device=tpu"},
-    {"image-zero", "--image-size=0"},
-    {"dump-word", "--dump-steps=first"},
-    {"init-missing", "--init=/nonexistent/weights.safetensors"},
-    {"batches-missing", "--data=batches:/nonexistent/batches"},
-};
-
 static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     int code = job->state == LS_RECORD_DONE ? 0 : job->code;
@@ -238,13 +220,13 @@ static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *
     ls_record_last_line(job, 0, line, (int)sizeof line);
     if (job->state == LS_RECORD_KILLED || job->state == LS_RECORD_TIMED_OUT ||
         code != LS_ERR_USAGE) {
-        ls_verdict_fail(out, "%s: exit code %d, expected 2: %s", row->text, code, line);
+        ls_verdict_fail(out, "%s: exit code %d, expected 2: %s", row->job[0].extra, code, line);
     } else if (job->rank[0].step_count > 0) {
-        ls_verdict_fail(out, "%s was refused after a step had been done", row->text);
+        ls_verdict_fail(out, "%s was refused after a step had been done", row->job[0].extra);
     } else if (line[0] == '\0') {
-        ls_verdict_fail(out, "%s was refused without a word", row->text);
+        ls_verdict_fail(out, "%s was refused without a word", row->job[0].extra);
     } else {
-        ls_verdict_pass(out, "%s: %s", row->text, line);
+        ls_verdict_pass(out, "%s: %s", row->job[0].extra, line);
     }
 }
 
@@ -253,20 +235,25 @@ static void judge_unknown(const ls_case *row, const ls_record *job, ls_verdict *
 {
     int code = job->state == LS_RECORD_DONE ? 0 : job->code;
     if (code != LS_ERR_USAGE && code != LS_ERR_UNSUPPORTED) {
-        ls_verdict_fail(out, "%s: exit code %d, expected 2 or 4", row->text, code);
+        ls_verdict_fail(out, "%s: exit code %d, expected 2 or 4", row->job[0].extra, code);
     } else if (code == LS_ERR_UNSUPPORTED && job->rank[0].unsupported == NULL) {
-        ls_verdict_fail(out, "%s: exit code 4 without an \"unsupported\" event", row->text);
+        ls_verdict_fail(out, "%s: exit code 4 without an \"unsupported\" event", row->job[0].extra);
     } else {
-        ls_verdict_pass(out, "%s: exit code %d", row->text, code);
+        ls_verdict_pass(out, "%s: exit code %d", row->job[0].extra, code);
     }
 }
 
 /* ---- pairs of runs --------------------------------------------------------------------------- */
 
-/* Steps of both runs, loss and parameters, equal to the last bit (number[0]) or not. */
+/* Whether steps of both runs are equal, loss and parameters, to the last bit. */
+typedef struct pair {
+    bool equal;
+    const char *text;
+} pair;
+
 static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    bool equal_wanted = row->number[0] != 0;
+    const pair *want = row->data;
     int compared = 0, equal = 0;
     for (int k = 0; k < job[0].world && k < job[1].world; k++) {
         for (int i = 0; i < job[1].rank[k].step_count; i++) {
@@ -281,18 +268,18 @@ static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out
                 (!both || strcmp(a->digest[LS_RECORD_PARAM], b->digest[LS_RECORD_PARAM]) == 0);
             compared++;
             equal += same;
-            if (!same && equal_wanted) {
+            if (!same && want->equal) {
                 ls_verdict_fail(out, "rank=%d step %d: loss %s and %s, or the parameters: %s", k,
-                                (int)b->step, a->loss_bits, b->loss_bits, row->text);
+                                (int)b->step, a->loss_bits, b->loss_bits, want->text);
             }
         }
     }
     if (compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no loss_bits to compare");
-    } else if (!equal_wanted && equal > 0) {
-        ls_verdict_fail(out, "%d of %d steps have equal losses: %s", equal, compared, row->text);
+    } else if (!want->equal && equal > 0) {
+        ls_verdict_fail(out, "%d of %d steps have equal losses: %s", equal, compared, want->text);
     }
-    ls_verdict_pass(out, "%d steps %s: %s", compared, equal_wanted ? "equal" : "differ", row->text);
+    ls_verdict_pass(out, "%d steps %s: %s", compared, want->equal ? "equal" : "differ", want->text);
 }
 
 /* ---- single ones ----------------------------------------------------------------------------- */
@@ -318,47 +305,6 @@ static void judge_default_level(const ls_case *row, const ls_record *job, ls_ver
     }
     (void)option_is(options, "half", 0, "fp16", out);
     ls_verdict_pass(out, "O1 and fp16 where nothing is said");
-}
-
-/* ---- rows ------------------------------------------------------------------------------------ */
-
-static ls_spec base_spec(const ls_case_settings *settings, int level, int world)
-{
-    ls_spec spec = ls_rows_evidence(settings, level, world, 1, LS_BUCKET_OWN);
-    ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "2");
-    ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
-    spec.image_size = IMAGE;
-    spec.batch_size = BATCH;
-    spec.steps = STEPS;
-    return spec;
-}
-
-static ls_case *add_one(ls_case_list *list, ls_case_judge *judge, const char *requirement,
-                        const char *id, const ls_spec *spec)
-{
-    ls_case *row = ls_rows_add(list, judge, requirement, "subject.%s", id);
-    row->job_count = 1;
-    row->job[0] = *spec;
-    return row;
-}
-
-static void add_levels(const ls_case_settings *settings, ls_case_list *list)
-{
-    static const struct {
-        const char *name, *requirement;
-        ls_case_judge *judge;
-    } about[] = {{"events", "Q1", judge_events},     {"options", "Q2", judge_options},
-                 {"rate", "Q3", judge_rate},         {"loss", "Q4", judge_loss},
-                 {"moves", "Q17", judge_moves},      {"dump", "Q5", ls_subject_dump},
-                 {"digest", "Q6", ls_subject_digest}};
-    for (int level = 0; level < 4; level++) {
-        ls_spec spec = base_spec(settings, level, WORLD);
-        for (size_t i = 0; i < sizeof about / sizeof *about; i++) {
-            char id[48];
-            ls_text_put(id, sizeof id, "%s.o%d.w%d", about[i].name, level, (int)WORLD);
-            (void)add_one(list, about[i].judge, about[i].requirement, id, &spec);
-        }
-    }
 }
 
 /* Parts of a step's time lie within it: what is summed up over steps outgrows them. */
@@ -409,144 +355,68 @@ static void judge_times(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_verdict_pass(out, "%d times lie within their steps", compared);
 }
 
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+#define ONE "resnet8 steps=4 "
+#define TWO "resnet8 w2 steps=4 "
+#define LEVEL "resnet8 O$1 w2 steps=4 dump=2"
 /* The second step overflows on rank 1, and is skipped. */
-static ls_spec skipping_spec(const ls_case_settings *settings)
-{
-    ls_spec spec = base_spec(settings, 2, WORLD);
-    ls_overflow_spec(&spec, "2:1");
-    ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "dynamic");
-    return spec;
-}
+#define SKIPPING "resnet8 O2 w2 steps=4 scale=dynamic batches=at@2:1 --init-scale=524288 "
 
-static void add_times(const ls_case_settings *settings, ls_case_list *list)
-{
-    ls_spec spec = base_spec(settings, 0, WORLD);
-    spec.dump_steps[0] = '\0';
-    spec.steps = 60; /* a sum over steps passes one step's total long before */
-    (void)add_one(list, judge_times, "Q18", "times", &spec);
-    spec.steps = STEPS;
-    (void)add_one(list, ls_subject_curves, "Q20", "curves", &spec);
-    ls_spec uneven = spec, moving = skipping_spec(settings);
-    moving.dump_steps[0] = '\0';
-    ls_text_put(uneven.extra, sizeof uneven.extra,
-                "--batch-sizes=3,5 --schedule=warmup:4s,constant");
-    (void)add_one(list, ls_subject_curves, "Q20", "curves.uneven", &uneven);
-    ls_text_put(moving.extra + strlen(moving.extra), sizeof moving.extra - strlen(moving.extra),
-                " --schedule=warmup:4s,constant");
-    (void)add_one(list, ls_subject_curves, "Q20", "curves.skipped", &moving);
-    ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "1,2,3,4");
-    (void)add_one(list, ls_subject_instrument, "Q19", "instrument", &spec);
-}
-
-/* Of two moments a digest may forget one and nothing else shows it. */
-static void add_moments(const ls_case_settings *settings, ls_case_list *list)
-{
-    ls_spec spec = base_spec(settings, 0, WORLD);
-    char id[48];
-    ls_text_put(spec.extra, sizeof spec.extra, "--optimizer=adam");
-    ls_text_put(id, sizeof id, "digest.adam.o0.w%d", (int)WORLD);
-    (void)add_one(list, ls_subject_digest, "Q6", id, &spec);
-}
-
-static void add_refusals(const ls_case_settings *settings, ls_case_list *list)
-{
-    ls_spec spec = base_spec(settings, 0, 1);
-    spec.dump_steps[0] = '\0';
-    for (size_t i = 0; i <= sizeof refusal / sizeof *refusal; i++) {
-        bool unknown = i == sizeof refusal / sizeof *refusal;
-        const char *option = unknown ? "--no-such-option=1" : refusal[i].option;
-        char id[48];
-        ls_text_put(id, sizeof id, "usage.%s", unknown ? "unknown" : refusal[i].name);
-        ls_text_put(spec.extra, sizeof spec.extra, "%s", option);
-        ls_case *row = add_one(list, unknown ? judge_unknown : judge_refusal, unknown ? "Q8" : "Q7",
-                               id, &spec);
-        row->judges_outcome = true;
-        row->judges_refusal = unknown;
-        ls_text_put(row->text, sizeof row->text, "%s", option);
-    }
-}
-
-static void add_pair(ls_case_list *list, const char *requirement, const char *id, const ls_spec *a,
-                     const ls_spec *b, bool equal, const char *text)
-{
-    ls_case *row = add_one(list, judge_pair, requirement, id, a);
-    row->job_count = 2;
-    row->job[1] = *b;
-    row->number[0] = equal;
-    ls_text_put(row->text, sizeof row->text, "%s", text);
-}
-
-static void add_forms(const ls_case_settings *settings, ls_case_list *list)
-{
-    ls_spec one = base_spec(settings, 0, 1), other = one;
-    one.dump_steps[0] = other.dump_steps[0] = '\0';
-    other.wrap = LS_WRAP_ALONE;
-    add_pair(list, "Q10", "form.alone", &one, &other, true,
-             "with torchrun's variables and with none of them");
-    other = one;
-    ls_text_put(other.extra, sizeof other.extra,
-                "--weight_decay=1e-4 --batch_size=%d --loss_scale=1", (int)BATCH);
-    add_pair(list, "Q9", "form.underscores", &one, &other, true, "long options with underscores");
-    other = one;
-    other.seed = settings->seed + 1;
-    add_pair(list, "Q11", "form.seed", &one, &other, false, "another seed");
-    other = one;
-    other.steps = STEPS / 2;
-    add_pair(list, "Q12", "form.steps", &one, &other, true,
-             "--steps says where to stop, nothing else");
-    ls_spec zero = one;
-    ls_text_put(zero.extra, sizeof zero.extra, "--lr=0");
-    (void)add_one(list, ls_subject_still, "Q3", "form.lr-zero", &zero);
-    (void)add_one(list, judge_quiet, "Q15", "form.quiet", &one);
-    ls_spec plain = one;
-    plain.level = -1;
-    (void)add_one(list, judge_default_level, "Q16", "form.default-level", &plain);
-    ls_spec given = base_spec(settings, 0, WORLD);
-    ls_overflow_spec(&given, "2:1");
-    ls_text_put(given.extra, sizeof given.extra, "--init={run}/overflow/init.safetensors");
-    ls_text_put(given.dump_steps, sizeof given.dump_steps, "1,2");
-    given.steps = 2;
-    (void)add_one(list, ls_subject_batches, "Q13", "form.batches", &given);
-    (void)add_one(list, ls_subject_init, "Q14", "form.init", &given);
-}
-
-/* What is told of a run as a whole, and what a dump says of a step that was skipped. */
-static void add_told(const ls_case_settings *settings, ls_case_list *list)
-{
-    ls_spec spec = skipping_spec(settings), saved, resumed;
-    add_one(list, ls_subject_dump, "Q5", "dump.skipped", &spec)->number[1] = 1;
-    spec.dump_steps[0] = '\0';
-    add_one(list, ls_subject_whole, "Q21", "whole.skipped", &spec)->number[0] = 1;
-    spec = base_spec(settings, 2, WORLD);
-    ls_text_put(spec.half, sizeof spec.half, "bf16");
-    (void)add_one(list, ls_subject_dump, "Q5", "dump.bf16", &spec);
-    spec = base_spec(settings, 0, WORLD);
-    spec.dump_all = false;
-    ls_text_put(spec.extra, sizeof spec.extra, "--dump-ranks=0");
-    add_one(list, ls_subject_dump, "Q5", "dump.rank0", &spec)->number[0] = 1;
-    spec = base_spec(settings, 0, WORLD);
-    spec.dump_steps[0] = '\0';
-    saved = resumed = spec;
-    saved.steps = STEPS / 2;
-    char id[96];
-    ls_text_put(saved.extra, sizeof saved.extra, "--save={self}/checkpoint.safetensors");
-    ls_matrix_id(&saved, id);
-    ls_text_put(resumed.extra, sizeof resumed.extra, "--resume={job:%s}/checkpoint.safetensors",
-                id);
-    ls_case *row = add_one(list, ls_subject_whole, "Q21", "whole.resumed", &saved);
-    row->job_count = 2;
-    row->job[1] = resumed;
-    ls_text_put(spec.extra, sizeof spec.extra, "--print-freq=1 --batch-sizes=3,5");
-    row = add_one(list, ls_subject_printed, "Q22", "printed", &spec);
-    row->kind = LS_INSIDE; /* the lines are our trainer's own */
-}
+static const ls_row rows[] = {
+    {"subject.events.o[0|1|2|3].w2", "Q1", judge_events, LEVEL},
+    {"subject.options.o[0|1|2|3].w2", "Q2", judge_options, LEVEL},
+    {"subject.rate.o[0|1|2|3].w2", "Q3", judge_rate, LEVEL},
+    {"subject.loss.o[0|1|2|3].w2", "Q4", judge_loss, LEVEL},
+    {"subject.moves.o[0|1|2|3].w2", "Q17", judge_moves, LEVEL},
+    {"subject.dump.o[0|1|2|3].w2", "Q5", ls_subject_dump, LEVEL},
+    {"subject.digest.o[0|1|2|3].w2", "Q6", ls_subject_digest, LEVEL},
+    /* of two moments a digest may forget one and nothing else shows it */
+    {"subject.digest.adam.o0.w2", "Q6", ls_subject_digest, TWO "dump=2 --optimizer=adam"},
+    {"subject.dump.bf16", "Q5", ls_subject_dump, TWO "O2 bf16 dump=2"},
+    {"subject.dump.skipped", "Q5", ls_subject_dump, SKIPPING "dump=2",
+     &(const ls_subject_dumped){.skipped = true}},
+    {"subject.dump.rank0", "Q5", ls_subject_dump, TWO "dump=2 dump-ranks=0 --dump-ranks=0",
+     &(const ls_subject_dumped){.ranks = 1}},
+    {"subject.whole.skipped", "Q21", ls_subject_whole, SKIPPING, &(const int){1}},
+    {"subject.whole.resumed", "Q21", ls_subject_whole,
+     "resnet8 w2 steps=2 --save={self}/checkpoint.safetensors | " TWO
+     "--resume={job:0}/checkpoint.safetensors"},
+    /* the lines are our trainer's own */
+    {"subject.printed", "Q22", ls_subject_printed, TWO "--print-freq=1 --batch-sizes=3,5",
+     .inside = true},
+    /* a sum over steps passes one step's total long before the sixtieth */
+    {"subject.times", "Q18", judge_times, "resnet8 w2 steps=60"},
+    {"subject.instrument", "Q19", ls_subject_instrument, TWO "dump=1,2,3,4"},
+    {"subject.curves", "Q20", ls_subject_curves, TWO},
+    {"subject.curves.uneven", "Q20", ls_subject_curves,
+     TWO "--batch-sizes=3,5 --schedule=warmup:4s,constant"},
+    {"subject.curves.skipped", "Q20", ls_subject_curves, SKIPPING "--schedule=warmup:4s,constant"},
+    {"subject.usage.[steps-word=--steps=many|steps-zero=--steps=0|batch-word=--batch-size=four|"
+     "batch-negative=--batch-size=-4|lr-word=--lr=fast|seed-word=--seed=x|half-fp8=--half=fp8|"
+     "device-tpu=--device=tpu|image-zero=--image-size=0|dump-word=--dump-steps=first|"
+     "init-missing=--init=/nonexistent/weights.safetensors|"
+     "batches-missing=--data=batches:/nonexistent/batches]",
+     "Q7", judge_refusal, ONE "$1", .judges_outcome = true},
+    {"subject.usage.unknown", "Q8", judge_unknown, ONE "--no-such-option=1", .judges_outcome = true,
+     .judges_refusal = true},
+    {"subject.form.alone", "Q10", judge_pair, ONE "| " ONE "alone",
+     &(const pair){true, "with torchrun's variables and with none of them"}},
+    {"subject.form.underscores", "Q9", judge_pair,
+     ONE "| " ONE "--weight_decay=1e-4 --batch_size=4 --loss_scale=1",
+     &(const pair){true, "long options with underscores"}},
+    {"subject.form.seed", "Q11", judge_pair, ONE "| " ONE "next-seed",
+     &(const pair){false, "another seed"}},
+    {"subject.form.steps", "Q12", judge_pair, ONE "| resnet8 steps=2",
+     &(const pair){true, "--steps says where to stop, nothing else"}},
+    {"subject.form.lr-zero", "Q3", ls_subject_still, ONE "--lr=0"},
+    {"subject.form.quiet", "Q15", judge_quiet, ONE},
+    {"subject.form.default-level", "Q16", judge_default_level, ONE "no-level"},
+    {"subject.form.batches", "Q13", ls_subject_batches, "w2 steps=2 dump=1,2 batches=at@2:1"},
+    {"subject.form.init", "Q14", ls_subject_init, "w2 steps=2 dump=1,2 batches=at@2:1"},
+};
 
 void ls_subject_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    add_told(settings, list);
-    add_levels(settings, list);
-    add_moments(settings, list);
-    add_times(settings, list);
-    add_refusals(settings, list);
-    add_forms(settings, list);
+    LS_ROWS(list, settings, rows);
 }

@@ -4,9 +4,14 @@
 
 #include "suite/cases/rows.h"
 
+/* row->data of ls_subject_dump, or NULL. */
+typedef struct ls_subject_dumped {
+    int ranks;    /* that dump; 0: all */
+    bool skipped; /* the step must be one that was skipped */
+} ls_subject_dumped;
+
 /* The dump of row->job[0].dump_steps by every rank: every tensor of design.md section 4 under
- * torchvision's name, of the network's shape, and no dump besides; row->number[0], where not 0: by
- * that many ranks only; row->number[1]: the step must be one that was skipped. */
+ * torchvision's name, of the network's shape, and no other dump. */
 void ls_subject_dump(const ls_case *row, const ls_record *job, ls_verdict *out);
 /* The digests of a dumped step are those of the tensors dumped. */
 void ls_subject_digest(const ls_case *row, const ls_record *job, ls_verdict *out);
@@ -20,8 +25,8 @@ void ls_subject_init(const ls_case *row, const ls_record *job, ls_verdict *out);
 void ls_subject_instrument(const ls_case *row, const ls_record *job, ls_verdict *out);
 /* The TensorBoard file's points are what the step events say. */
 void ls_subject_curves(const ls_case *row, const ls_record *job, ls_verdict *out);
-/* subject_told.c: start, layouts and end of the last job's ranks say what its steps say, of which
- * row->number[0] at least were skipped. */
+/* subject_reported.c: start, layouts and end of the last job's ranks say what its steps say, of
+ * which *row->data (an int; NULL: 0) at least were skipped. */
 void ls_subject_whole(const ls_case *row, const ls_record *job, ls_verdict *out);
 /* The lines that rank 0 prints say what the step events say. */
 void ls_subject_printed(const ls_case *row, const ls_record *job, ls_verdict *out);

@@ -82,7 +82,8 @@ static void check_strangers(const ls_dumpfile *file, int rank, const ls_nettab *
 /* How many ranks dump. */
 static int dumping(const ls_case *row, const ls_record *job)
 {
-    return row->number[0] > 0 ? row->number[0] : job->world;
+    const ls_subject_dumped *dumped = row->data;
+    return dumped != NULL && dumped->ranks > 0 ? dumped->ranks : job->world;
 }
 
 static void check_files(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -160,7 +161,8 @@ static void check_step(const ls_case *row, const ls_dumpfile *file, int rank, co
         ls_verdict_fail(out, "rank=%d: the dump's metadata says skipped %s, the event %s", rank,
                         skipped != NULL ? skipped : "false (absent)", event);
     }
-    if (row->number[1] != 0 && !step->skipped && out->code == LS_PASS) {
+    const ls_subject_dumped *dumped = row->data;
+    if (dumped != NULL && dumped->skipped && !step->skipped) {
         ls_verdict_set(out, LS_WEAK, "rank=%d: the step was not skipped", rank);
     }
     const char *half = ls_dumpfile_text(file, "half", row->job[0].half);
