@@ -1,4 +1,6 @@
-#include "bounds.h"
+#include "bounds_plant.h"
+#include "bounds_rows.h"
+#include "bounds_table.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +15,8 @@
 #include "commands.h"
 #include "suite/cases/rows.h"
 
-/* One kind of step. Networks of many products are judged on every tenth seed only: the oracle's
- * time goes with them. */
+/* One kind of step. Networks with many products are judged on every tenth seed only, because the
+ * oracle's time is proportional to the products. */
 static const struct setting {
     const char *name, *arch, *half, *dialect, *extra;
     int level, world, batch, image;
@@ -49,13 +51,6 @@ typedef struct bounds {
     ls_matrix_site site;
     ls_bounds_rows rows;
 } bounds;
-
-const char *ls_bounds_kind_name(int kind)
-{
-    static const char *const name[LS_BOUNDS_KINDS] = {
-        "whole", "tensor", "small", "block", "edge", "logits", "tie", "reduce", "next", "buffer"};
-    return name[kind];
-}
 
 static ls_spec spec_of(const struct setting *s, uint64_t seed)
 {
@@ -121,7 +116,7 @@ static ls_status add_row(bounds *b, const ls_bounds_row *row)
     return ls_bounds_rows_append(path, row);
 }
 
-/* The step as it is, and with every fault where `planted`. */
+/* Judges the step as it is and, if `planted`, with each fault. */
 static ls_status judge_job(bounds *b, const struct setting *s, uint64_t seed, const char *directory,
                            bool planted)
 {
@@ -174,7 +169,7 @@ static ls_status run_step(bounds *b, const struct setting *s, uint64_t seed, boo
     bool resumed = false;
     ls_status status = ls_job_run(&job, NULL, NULL, &outcome, &resumed);
     if (status == LS_OK && outcome.state != LS_OUTCOME_DONE) {
-        ls_log_error("%s seed %llu did not end well: see %s", s->name, (unsigned long long)seed,
+        ls_log_error("%s seed %llu failed: see %s", s->name, (unsigned long long)seed,
                      job.directory);
         status = LS_ERR_CHECK;
     }
@@ -217,7 +212,7 @@ static ls_status check_only(const char *only)
             return LS_OK;
         }
     }
-    ls_log_error("--only %s: no such setting; did you mean %s?", only,
+    ls_log_error("--only %s: there is no such setting; did you mean %s?", only,
                  ls_text_nearest(only, names, SETTINGS));
     return LS_ERR_USAGE;
 }
@@ -226,11 +221,12 @@ int ls_bounds_main(int count, char **argument)
 {
     bounds b = {.seeds = "100", .first_seed = "1000", .out = "results/bounds", .planted = "3"};
     const ls_command_option options[] = {
-        {"--seeds", &b.seeds, NULL, NULL, "fresh seeds of every setting (100)"},
-        {"--first-seed", &b.first_seed, NULL, NULL, "(1000)"},
-        {"--planted", &b.planted, NULL, NULL, "seeds that also get every planted fault (3)"},
+        {"--seeds", &b.seeds, NULL, NULL, "fresh seeds of each setting (100)"},
+        {"--first-seed", &b.first_seed, NULL, NULL, "the first of them (1000)"},
+        {"--planted", &b.planted, NULL, NULL,
+         "seeds that are also judged with each planted fault (3)"},
         {"--only", &b.only, NULL, NULL, "one setting, such as resnet20.o2"},
-        {"--out", &b.out, NULL, NULL, "folder; steps.tsv there is added to (results/bounds)"},
+        {"--out", &b.out, NULL, NULL, "folder; appends to an existing steps.tsv (results/bounds)"},
     };
     ls_status status = ls_command_parse("bounds", options, 5, &count, argument);
     if (status != LS_OK) {

@@ -1,3 +1,5 @@
+#include "bounds_plant.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -5,7 +7,7 @@
 
 #include "kernels/core/log.h"
 #include "reference/files/safetensors.h"
-#include "bounds.h"
+#include "bounds_rows.h"
 
 #define CONV "layer2.0.conv1.weight" /* in every network, tens of blocks large */
 

@@ -1,10 +1,18 @@
+#include "bounds_rows.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/log.h"
-#include "bounds.h"
+
+const char *ls_bounds_kind_name(int kind)
+{
+    static const char *const name[LS_BOUNDS_KINDS] = {
+        "whole", "tensor", "small", "block", "edge", "logits", "tie", "reduce", "next", "buffer"};
+    return name[kind];
+}
 
 static ls_status add(ls_bounds_rows *rows, const ls_bounds_row *row)
 {

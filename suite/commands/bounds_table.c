@@ -1,3 +1,5 @@
+#include "bounds_table.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -6,10 +8,10 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
-#include "bounds.h"
+#include "bounds_plant.h"
 #include "suite/judge/compare_bounds.h"
 
-/* Levels whose factors differ. */
+/* Groups of levels with factors of their own. */
 enum { SINGLE, HALF, GROUPS };
 static const char *const group_name[GROUPS] = {"O0", "half"};
 
@@ -25,7 +27,8 @@ static double factor_of(int group, int kind)
     switch (kind) {
     case LS_BOUNDS_LOGITS:
     case LS_BOUNDS_BUFFER:
-        return bounds[LS_COMPARE_TENSOR].factor; /* of networks with 64 logits and more; or more */
+        return bounds[LS_COMPARE_TENSOR]
+            .factor; /* of networks with 64 logits or more; smaller ones have a larger factor */
     case LS_BOUNDS_TIE:
         return ls_compare_bounds_tie(level).factor;
     case LS_BOUNDS_REDUCE:
@@ -42,7 +45,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Chance of at most `alarms` alarms in `count` steps at rate p. */
+/* Probability of at most `alarms` alarms in `count` steps at rate p. */
 static double at_most(int alarms, int count, double p)
 {
     double sum = 0, term = pow(1 - p, count);
@@ -60,7 +63,7 @@ static double rate_bound(int alarms, int count)
     double low = 0, high = 1;
     for (int i = 0; i < 60 && count > alarms; i++) {
         double middle = (low + high) / 2;
-        /* 0.05: what a 95 % bound leaves out */
+        /* 0.05: the complement of 95 % */
         if (at_most(alarms, count, middle) > 0.05) {
             low = middle;
         } else {
@@ -72,14 +75,15 @@ static double rate_bound(int alarms, int count)
 
 typedef struct tally {
     int count, alarms;
-    double largest, p99, planted; /* planted: the smallest a fault of this kind gave; NaN: none */
+    double largest, p99,
+        planted; /* planted: the smallest value of a fault of this kind; NaN: none */
     char plant[32];
 } tally;
 
 static bool counts(const ls_bounds_row *row, int kind)
 {
-    /* a WEAK step (r above 0.1) is judged as a whole only, an unreduced or unstepped one not at all
-     */
+    /* a WEAK step (r above 0.1) has only values of the whole gradient; a step without reduction or
+     * update lacks these */
     return isfinite(row->value[kind]) && row->value[kind] > 0;
 }
 
@@ -209,19 +213,19 @@ static ls_status write_plants(const ls_bounds_rows *rows, const char *folder, do
     for (int p = 0; p < ls_bounds_plant_count; p++) {
         const ls_bounds_plant *plant = &ls_bounds_plants[p];
         for (int group = 0; group < GROUPS; group++) {
-            int count = 0, told = 0;
+            int count = 0, caught = 0;
             for (int i = 0; i < rows->count; i++) {
                 const ls_bounds_row *row = &rows->row[i];
                 if (group_of(row) == group && strcmp(plant->name, row->plant) == 0) {
                     scratch[count++] = row->value[plant->kind];
-                    told += strcmp(row->verdict, "PASS") != 0;
+                    caught += strcmp(row->verdict, "PASS") != 0;
                 }
             }
             qsort(scratch, (size_t)count, sizeof *scratch, by_value);
             if (count > 0) {
                 fprintf(file, "\"%s\" \"%s\" %d %.3g %.3g %g %d \"%s\"\n", group_name[group],
                         ls_bounds_kind_name(plant->kind), count, scratch[0], scratch[count / 2],
-                        factor_of(group, plant->kind), told, plant->name);
+                        factor_of(group, plant->kind), caught, plant->name);
             }
         }
     }

@@ -1,4 +1,3 @@
-/* `lockstep detect`: what this suite notices, and that it raises nothing where nothing is wrong. */
 #include "detect.h"
 
 #include <errno.h>
@@ -14,13 +13,16 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"
+#include "detect_foreign.h"
+#include "detect_table.h"
 #include "suite/cases/all.h"
+#include "suite/run/command_line.h"
 #include "suite/run/python.h"
 
-/* issue: the short form within 45 minutes of 2 quiet cores; a fault that hangs is ended long
- * before. */
-/* matrix: who else sees a fault that its own case has caught. A fault that hangs every job would
- * take the deadline of each; cases not reached in that time stand as not run. */
+/* The short form is to take at most 45 minutes of 2 idle cores; a fault that hangs is ended long
+ * before. matrix_limit_s is for the other cases of a fault that its own case has caught: a fault
+ * that hangs every job would take the deadline of each, and cases not reached in time count as not
+ * run. */
 static const double budget_s = 45 * 60, named_limit_s = 300, list_limit_s = 1800,
                     matrix_limit_s = 240;
 
@@ -36,12 +38,13 @@ typedef struct detect {
     uint64_t first_seed;
     int clean;
     char directory[512];
-    char program[1100], planted[1200], patched[1100]; /* two programs and a folder */
-    char python[400];                                 /* that foreign trainers run in; "": none */
+    char program[1100], planted[1200],
+        patched[1100]; /* the normal and the planted program; the folder of patched trees */
+    char python[400];  /* interpreter of the foreign trainers; "": none */
     bool stopped;
 } detect;
 
-/* ---- what is asked --------------------------------------------------------------------------- */
+/* ---- arguments ------------------------------------------------------------------------------- */
 
 static ls_status parse(detect *d, int count, char **argument)
 {
@@ -49,15 +52,15 @@ static ls_status parse(detect *d, int count, char **argument)
     d->seed = "7";
     d->cases = "suite/lists/mustpass.txt";
     const ls_command_option options[] = {
-        {"--fault", NULL, NULL, &d->wanted, "faults by name or glob; may be given many times"},
-        {"--list", NULL, &d->list, NULL, "print the faults and their cases, run nothing"},
+        {"--fault", NULL, NULL, &d->wanted, "faults by name or glob; may be repeated"},
+        {"--list", NULL, &d->list, NULL, "print the faults and their cases without running them"},
         {"--full", NULL, &d->full, NULL,
-         "every fault against every case of the list, 100 clean passes; goes on where it stopped"},
+         "every fault against every case of the list, 100 clean passes; resumes where it stopped"},
         {"--list-file", &d->cases, NULL, NULL, "the list (suite/lists/mustpass.txt)"},
-        {"--clean", &d->clean_text, NULL, NULL, "clean passes, each with a seed of its own (5)"},
+        {"--clean", &d->clean_text, NULL, NULL, "clean passes, each with its own seed (5)"},
         {"--seed", &d->seed, NULL, NULL, "seed of every faulty job, and of the first clean (7)"},
-        {"--python", &d->asked, NULL, NULL, "interpreter with PyTorch, for the foreign trainers"},
-        {"--out", &d->out, NULL, NULL, "the run's folder; one that is there is gone on with"},
+        {"--python", &d->asked, NULL, NULL, "interpreter with PyTorch for the foreign trainers"},
+        {"--out", &d->out, NULL, NULL, "the run's folder; an existing folder is resumed"},
     };
     LS_TRY(ls_command_parse("detect", options, sizeof options / sizeof *options, &count, argument));
     int64_t clean = d->full ? CLEAN_FULL : CLEAN_SHORT;
@@ -91,7 +94,7 @@ static ls_status check_wanted(const detect *d)
             found = found || ls_text_matches(d->wanted.line[i].glob, names[p]);
         }
         if (!found) {
-            ls_log_error("no planted fault is called %s; did you mean %s?", d->wanted.line[i].glob,
+            ls_log_error("there is no planted fault %s; did you mean %s?", d->wanted.line[i].glob,
                          ls_text_nearest(d->wanted.line[i].glob, names, d->plants.count));
         }
         free(names);
@@ -106,12 +109,12 @@ static ls_status read_plants(detect *d)
 {
     char path[1100];
     if (!ls_path_find("suite/plants.txt", path, sizeof path)) {
-        ls_log_error("suite/plants.txt was not found beside the program");
+        ls_log_error("suite/plants.txt was not found next to the program");
         return LS_ERR_INFRA;
     }
     LS_TRY(ls_detect_read(path, &d->plants));
     if (!ls_path_find("suite/peers/wrong/expected.txt", path, sizeof path)) {
-        ls_log_error("suite/peers/wrong/expected.txt was not found beside the program");
+        ls_log_error("suite/peers/wrong/expected.txt was not found next to the program");
         return LS_ERR_INFRA;
     }
     LS_TRY(ls_detect_read_foreign(path, &d->plants));
@@ -126,7 +129,7 @@ static ls_status read_plants(detect *d)
     return check_wanted(d);
 }
 
-/* ---- where it runs --------------------------------------------------------------------------- */
+/* ---- programs -------------------------------------------------------------------------------- */
 
 /* The planted build is <build>/planted, patched trees are <build>/patched/<name>. Clean passes run
  * the normal build. */
@@ -152,7 +155,7 @@ static ls_status find_programs(detect *d)
     return LS_OK;
 }
 
-/* A full run belongs to a build: another start with the same programs goes on. */
+/* A full run belongs to a build: another start with the same programs resumes it. */
 static uint64_t digest_of_build(const detect *d)
 {
     static const char *const file[] = {"lockstep", "lockstep-train", "lib/ls_cpu.so",
@@ -208,7 +211,7 @@ static void take_catch(const ls_detect_plant *plant, const ls_detect_outcome *ou
     result->cause_right = result->cause_given && ls_text_matches(plant->cause, by->cause);
 }
 
-/* Which cases of the list see the fault: the run's verdicts stay beside the result, for the
+/* Counts the other cases of the list that catch the fault. The run's verdicts are kept for the
  * matrix. */
 static void count_others(const ls_detect_plant *plant, const ls_detect_outcome *outcome,
                          ls_detect_result *result)
@@ -222,7 +225,7 @@ static void count_others(const ls_detect_plant *plant, const ls_detect_outcome *
     }
 }
 
-/* Where the build of a patched tree has CUDA's engines for the CPU. */
+/* The folder of the emulated CUDA libraries in the build of a patched tree. */
 static void engines_of(const detect *d, const ls_detect_plant *plant, char *path, size_t bytes)
 {
     ls_text_put(path, bytes, "%s/%s/build/planted/emulated/lib", d->patched, plant->name);
@@ -289,13 +292,13 @@ static ls_status run_fault(detect *d, int index)
         return LS_OK;
     }
     r->done = true;
-    if (r->caught) { /* what is missed is kept to be looked at */
+    if (r->caught) { /* the jobs of a missed fault are kept for inspection */
         ls_path_remove_tree(directory);
     }
     return ls_detect_keep(d->directory, d->full, plant, r);
 }
 
-/* The interpreter, and every foreign trainer's command. */
+/* Finds the interpreter and sets the command of each foreign trainer. */
 static ls_status prepare_foreign(detect *d)
 {
     bool any = false;
@@ -304,7 +307,8 @@ static ls_status prepare_foreign(detect *d)
     }
     bool found = any && ls_python_find(d->asked, d->python, sizeof d->python);
     if (any && !found && d->asked != NULL) {
-        ls_log_error("--python %s: no interpreter with numpy and PyTorch from 1.13 on", d->asked);
+        ls_log_error("--python %s: not an interpreter with numpy and PyTorch 1.13 or later",
+                     d->asked);
         return LS_ERR_USAGE;
     }
     for (int i = 0; i < d->plants.count && found; i++) {
@@ -316,7 +320,7 @@ static ls_status prepare_foreign(detect *d)
     return LS_OK;
 }
 
-/* A patched tree has a build of its own. */
+/* Each patched tree must have been built. */
 static ls_status check_patched(const detect *d)
 {
     for (int i = 0; i < d->plants.count; i++) {
@@ -324,7 +328,7 @@ static ls_status check_patched(const detect *d)
         char program[1300];
         program_of(d, plant, program, sizeof program);
         if (plant->patch && is_wanted(d, plant) && access(program, X_OK) != 0) {
-            ls_log_error("%s of the planted fault %s is not built: make detect", program,
+            ls_log_error("%s of the planted fault %s is not built: run make detect", program,
                          plant->name);
             return LS_ERR_USAGE;
         }
@@ -352,8 +356,8 @@ static ls_status run_faults(detect *d)
         if (foreign && d->python[0] == '\0') {
             d->summary.foreign_not_run++;
         } else if (!can_be_judged(d, &d->plants.plant[i])) {
-            printf("[%3d/%d] %s is not judged: no emulation of CUDA was built\n", number, wanted,
-                   d->plants.plant[i].name);
+            printf("[%3d/%d] %s is not judged: the emulation of CUDA is not built\n", number,
+                   wanted, d->plants.plant[i].name);
         } else if (!ls_detect_kept(d->directory, d->full, &d->plants.plant[i], &d->result[i])) {
             ls_detect_place place = place_of(d);
             LS_TRY(foreign ? ls_detect_run_foreign(&place, &d->plants.plant[i], &d->result[i],
@@ -370,7 +374,7 @@ static ls_status run_faults(detect *d)
 
 /* ---- clean passes ---------------------------------------------------------------------------- */
 
-/* An alarm is also a pass that did not come to its end: nothing was shown. */
+/* A pass that did not finish is an alarm too, because it has shown nothing. */
 static ls_status run_clean(detect *d, uint64_t seed, ls_detect_clean *clean)
 {
     char directory[600];
@@ -428,7 +432,7 @@ static ls_status run_cleans(detect *d)
 
 /* ---- the right foreign trainer --------------------------------------------------------------- */
 
-/* The adapter that the wrong ones are made of, once against every case of theirs. */
+/* Runs the trainer that the wrong ones were made from, once against each of their cases. */
 static ls_status run_rights(detect *d)
 {
     ls_detect_place place = place_of(d);
@@ -447,7 +451,7 @@ static ls_status run_rights(detect *d)
     return LS_OK;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 static void count(detect *d)
 {
@@ -481,7 +485,7 @@ static void print_missed(const detect *d)
 static void sum_up(detect *d)
 {
     const ls_detect_summary *s = &d->summary;
-    printf("\n%d of %d faults caught, %d by the case written for it (the others marked *)\n",
+    printf("\n%d of %d faults caught, %d by the case written for it (the others are marked *)\n",
            s->caught, s->faults, s->by_named);
     printf("cause right for %d of %d\n", s->causes_right, s->faults);
     ls_detect_print_foreign(s, stdout);
@@ -515,9 +519,9 @@ static int run_all(detect *d)
         LS_TRY(ls_detect_write_matrix(d->directory, &d->plants));
     }
     if (d->stopped) {
-        printf("stopped; to go on: lockstep detect%s --out %s\n", d->full ? " --full" : "",
+        printf("stopped; to resume: lockstep detect%s --out %s\n", d->full ? " --full" : "",
                d->directory);
-        return 128 + 2; /* as if SIGINT had ended us */
+        return 128 + 2; /* as after SIGINT */
     }
     const ls_detect_summary *s = &d->summary;
     bool good = s->caught == s->faults && s->clean_failed == 0 && s->right_failed == 0 &&

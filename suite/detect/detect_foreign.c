@@ -1,6 +1,4 @@
-/* Wrong trainers in another framework: mistakes that users make in their own scripts, each run as a
- * subject against the case that must catch it, and the right trainer against the same cases. */
-#include "detect.h"
+#include "detect_foreign.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +12,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 
-/* A framework to load on every rank of each job, on a machine that others use too. */
+/* Every rank of each job imports a framework, on a machine that others may use. */
 static const double foreign_limit_s = 900;
 
 /* ---- suite/peers/wrong/expected.txt ---------------------------------------------------------- */
@@ -47,7 +45,7 @@ static ls_status read_line(char *line, const char *path, int number, ls_detect_l
     ls_text_put(plant->script, sizeof plant->script, "%.*s%s",
                 (int)(strlen(path) - strlen("expected.txt")), path, script);
     if (access(plant->script, R_OK) != 0) {
-        ls_log_error("%s:%d: there is no %s", path, number, plant->script);
+        ls_log_error("%s:%d: %s does not exist", path, number, plant->script);
         return LS_ERR_USAGE;
     }
     return LS_OK;

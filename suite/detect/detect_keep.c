@@ -1,5 +1,4 @@
-/* What a detection run keeps in <run>/faults/, so that another start goes on with it. */
-#include "detect.h"
+#include "detect_keep.h"
 
 #include <string.h>
 #include <unistd.h>

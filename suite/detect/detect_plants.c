@@ -1,5 +1,4 @@
-/* suite/plants.txt: reading and checking. */
-#include "detect.h"
+#include "detect_plants.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +19,7 @@ static char *trimmed(char *text)
     return text;
 }
 
-/* Splits at '|'; the last field may hold more of them. Returns the number of fields. */
+/* Splits at '|'; the last field may contain more of them. Returns the number of fields. */
 static int split(char *line, char *field[FIELDS])
 {
     int count = 0;
@@ -126,16 +125,16 @@ ls_status ls_detect_check(const ls_detect_list *list, const ls_case_list *cases)
         const ls_detect_plant *plant = &list->plant[i];
         const ls_case *row = find_case(cases, plant->case_id);
         if (row == NULL) {
-            ls_log_error("planted fault %s: there is no case %s", plant->name, plant->case_id);
+            ls_log_error("planted fault %s: case %s does not exist", plant->name, plant->case_id);
             status = LS_ERR_CHECK;
         } else if (!plant->foreign && strcmp(row->requirement, plant->requirement) != 0) {
-            ls_log_error("planted fault %s: %s shows requirement %s, not %s", plant->name,
+            ls_log_error("planted fault %s: case %s shows requirement %s, not %s", plant->name,
                          plant->case_id, row->requirement, plant->requirement);
             status = LS_ERR_CHECK;
         }
         for (int other = 0; other < i; other++) {
             if (strcmp(list->plant[other].name, plant->name) == 0) {
-                ls_log_error("two planted faults are called %s", plant->name);
+                ls_log_error("two planted faults have the name %s", plant->name);
                 status = LS_ERR_CHECK;
             }
         }

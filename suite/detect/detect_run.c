@@ -1,5 +1,4 @@
-/* One run of cases in a process of its own, with a fault switched on or none. */
-#include "detect.h"
+#include "detect_run.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -14,10 +13,10 @@
 
 extern char **environ;
 
-static const double grace_s = 10; /* the run ends its own jobs within 5 s of a TERM */
+static const double grace_s = 10; /* the run ends its own jobs within 5 s after TERM */
 
-/* Ours without LS_PLANT, and with those of the two that are not NULL ("LS_PLANT=..."). Free the
- * list, not its strings. */
+/* This process's environment without LS_PLANT, plus `plant` and `engines` ("NAME=value") unless
+ * NULL. Only the list is malloc'ed, not its strings. */
 static char **environment_with(char *plant, char *engines)
 {
     size_t count = 0, kept = 0;
@@ -95,7 +94,7 @@ ls_status ls_detect_run(const ls_detect_child *child, ls_detect_outcome *out)
     ls_text_put(seed, sizeof seed, "%llu", (unsigned long long)child->seed);
     ls_text_put(log, sizeof log, "%s.log", child->directory);
     ls_text_put(verdicts, sizeof verdicts, "%s/verdicts.jsonl", child->directory);
-    (void)unlink(verdicts); /* what an earlier run found is not what this one finds */
+    (void)unlink(verdicts); /* of an earlier run */
     arguments_of(child, seed, argv);
     ls_text_put(engines, sizeof engines, "LS_LIB_DIR=%s",
                 child->engines == NULL ? "" : child->engines);
@@ -127,10 +126,10 @@ void ls_detect_outcome_free(ls_detect_outcome *outcome)
 
 const ls_detect_verdict *ls_detect_catch(const ls_detect_outcome *outcome)
 {
-    static const ls_verdict_code speaks[] = {LS_FAIL, LS_CRASH, LS_TIMEOUT, LS_WEAK};
+    static const ls_verdict_code against[] = {LS_FAIL, LS_CRASH, LS_TIMEOUT, LS_WEAK};
     for (int i = 0; i < outcome->count; i++) {
-        for (size_t k = 0; k < sizeof speaks / sizeof *speaks; k++) {
-            if (strcmp(outcome->verdict[i].code, ls_verdict_name(speaks[k])) == 0) {
+        for (size_t k = 0; k < sizeof against / sizeof *against; k++) {
+            if (strcmp(outcome->verdict[i].code, ls_verdict_name(against[k])) == 0) {
                 return &outcome->verdict[i];
             }
         }

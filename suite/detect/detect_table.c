@@ -1,11 +1,13 @@
-/* What is printed and written about a detection run. */
-#include "detect.h"
+#include "detect_table.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/core/text.h"
+#include "kernels/core/json.h"
 #include "kernels/core/log.h"
 
 static const char *cause_word(const ls_detect_plant *plant, const ls_detect_result *result)
@@ -74,7 +76,7 @@ static ls_status close_table(FILE *file, const char *name)
     return LS_OK;
 }
 
-/* A cell of a Markdown table must not hold a bar or break the line. */
+/* A cell of a Markdown table must not contain a bar or a line break. */
 static void print_cell(FILE *file, const char *text)
 {
     for (const char *c = text; *c != '\0'; c++) {
@@ -135,7 +137,7 @@ static ls_status write_markdown(const char *directory, const ls_detect_list *lis
                 r->caught    ? r->by.case_id
                 : r->refused ? "not judged"
                              : "**missed**",
-                r->caught ? "`" : "", r->caught && !r->by_named ? " (not the one named)" : "",
+                r->caught ? "`" : "", r->caught && !r->by_named ? " (not the named case)" : "",
                 r->seconds, cause_word(plant, r));
         print_cell(file, r->by.cause[0] == '\0' ? "-" : r->by.cause);
         if (r->others_asked > 0) {
@@ -152,4 +154,92 @@ ls_status ls_detect_write_tables(const char *directory, const ls_detect_list *li
 {
     LS_TRY(write_tsv(directory, list, result));
     return write_markdown(directory, list, result, summary);
+}
+
+/* ---- the fault x case matrix of a full run --------------------------------------------------- */
+
+typedef struct columns {
+    int count, capacity;
+    char (*id)[LS_CASE_ID_BYTES];
+    char *cell; /* [capacity] of the current row */
+} columns;
+
+static int column_of(columns *c, const char *id)
+{
+    for (int i = 0; i < c->count; i++) {
+        if (strcmp(c->id[i], id) == 0) {
+            return i;
+        }
+    }
+    if (c->count == c->capacity) {
+        c->capacity = c->capacity == 0 ? 64 : 2 * c->capacity;
+        c->id = realloc(c->id, (size_t)c->capacity * sizeof *c->id);
+        c->cell = realloc(c->cell, (size_t)c->capacity);
+        LS_ASSERT(c->id != NULL && c->cell != NULL);
+    }
+    ls_text_put(c->id[c->count], sizeof c->id[c->count], "%s", id);
+    c->cell[c->count] = '-';
+    return c->count++;
+}
+
+/* P: passed; otherwise the first letter of the verdict: F, C, T and W mean that the case caught the
+ * fault. */
+static ls_status take_cell(void *context, const cJSON *line, int line_number)
+{
+    (void)line_number;
+    columns *c = context;
+    int column = column_of(c, ls_json_string(line, "case", ""));
+    c->cell[column] = ls_json_string(line, "verdict", "-")[0];
+    return LS_OK;
+}
+
+static ls_status read_row(const char *directory, const char *name, columns *c, bool *found)
+{
+    char path[700];
+    ls_text_put(path, sizeof path, "%s/faults/%s.jsonl", directory, name);
+    memset(c->cell, '-', (size_t)c->count);
+    *found = access(path, R_OK) == 0;
+    return *found ? ls_json_each_line(path, take_cell, c) : LS_OK;
+}
+
+ls_status ls_detect_write_matrix(const char *directory, const ls_detect_list *list)
+{
+    columns c = {0, 0, NULL, NULL};
+    bool found;
+    ls_status status = LS_OK;
+    (void)column_of(&c, ""); /* allocates the cells */
+    c.count = 0;
+    for (int i = 0; i < list->count && status == LS_OK; i++) {
+        status = read_row(directory, list->plant[i].name, &c, &found);
+    }
+    FILE *file = NULL;
+    if (status == LS_OK) {
+        file = open_table(directory, "matrix.tsv");
+        status = file == NULL ? LS_ERR_INFRA : LS_OK;
+    }
+    if (file != NULL) {
+        fprintf(file,
+                "# Which case catches which planted fault: F fail, C crash, T timeout, W weak, "
+                "P passed, - not run\n# fault");
+        for (int k = 0; k < c.count; k++) {
+            fprintf(file, "\t%s", c.id[k]);
+        }
+        fprintf(file, "\n");
+        for (int i = 0; i < list->count && status == LS_OK; i++) {
+            status = read_row(directory, list->plant[i].name, &c, &found);
+            if (!found) {
+                continue;
+            }
+            fprintf(file, "%s", list->plant[i].name);
+            for (int k = 0; k < c.count; k++) {
+                fprintf(file, "\t%c", c.cell[k]);
+            }
+            fprintf(file, "\n");
+        }
+        ls_status closed = close_table(file, "matrix.tsv");
+        status = status == LS_OK ? closed : status;
+    }
+    free(c.id);
+    free(c.cell);
+    return status;
 }

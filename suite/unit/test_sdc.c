@@ -170,7 +170,7 @@ START_TEST(the_odd_gpu_becomes_a_finding)
     ls_run run;
     int case_job[1][LS_CASE_JOBS_MAX] = {{0, 1, 0, 0}};
     ls_record record[2] = {invent(RANKS, odd, 0), invent(RANKS, odd, 0)};
-    ls_case row = {.id = "sdc.timed.w8", .job_count = 2};
+    ls_case row = {.id = "sdc.timed.w8", .counts = LS_COUNTS_BITS, .job_count = 2};
     memset(&run, 0, sizeof run);
     run.site.devices = RANKS;
     run.cases = (ls_case_list){1, 1, &row};
