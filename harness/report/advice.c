@@ -22,9 +22,9 @@ static void say(cJSON *advice, const char *sentence)
 
 static int select_shown(const ls_report_run *run, unsigned sweep, const ls_report_job **jobs)
 {
-    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, sweep, jobs, JOBS_MAX), kept = 0;
+    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, sweep, jobs, JOBS_MAX), kept = 0;
     for (int i = 0; i < count; i++) {
-        if (ls_report_data_shown(jobs[i])) {
+        if (ls_report_job_is_result(jobs[i])) {
             jobs[kept++] = jobs[i];
         }
     }
@@ -35,8 +35,8 @@ static void append_ratio(char *text, const ls_report_job *over, const ls_report_
 {
     char a[24], b[24], difference[128];
     ls_stats_interval ratio = ls_tables_speed_ratio(over, under);
-    ls_report_data_level(over, a);
-    ls_report_data_level(under, b);
+    ls_report_job_level(over, a);
+    ls_report_job_level(under, b);
     if (!isfinite(ratio.low)) {
         ls_text_add(text, SENTENCE_BYTES, "%s measured %.2f x %s over too few steps to be sure", a,
                     ratio.value, b);
@@ -55,7 +55,7 @@ static void advise_levels(const ls_report_run *run, cJSON *advice)
     int count = select_shown(run, LS_SWEEP_LEVEL, jobs);
     bool emulated = false;
     for (int i = 0; i < count; i++) {
-        emulated = emulated || jobs[i]->half_emulated;
+        emulated = emulated || jobs[i]->record->half_emulated;
         if (fastest == NULL || jobs[i]->speed.rate.value > fastest->speed.rate.value) {
             fastest = jobs[i];
         }
@@ -89,22 +89,22 @@ static void advise_loss(const ls_report_run *run, cJSON *advice)
         ls_text_add(text, sizeof text,
                     "Loss: after %d steps of %s %s, where another O0 run would end 95 %% of the "
                     "time.",
-                    band.steps, band.job->arch, ls_tables_band_sentence(&band, sentence));
+                    band.steps, band.job->spec->arch, ls_tables_band_sentence(&band, sentence));
         say(advice, text);
         return;
     }
     const ls_report_job *jobs[JOBS_MAX];
-    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
+    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
     double low, high;
     int repeats = ls_tables_curves_band(run, &low, &high);
     char text[SENTENCE_BYTES] = "", level[24];
     int said = 0;
     for (int i = 0; i < count && repeats > 0; i++) {
-        if (ls_report_data_level_number(jobs[i]) == 0) {
+        if (jobs[i]->spec->level == 0) {
             continue;
         }
         double loss = ls_tables_curves_final_loss(jobs[i]);
-        ls_report_data_level(jobs[i], level);
+        ls_report_job_level(jobs[i], level);
         ls_text_add(text, sizeof text, "%s", said++ > 0 ? ", " : "Loss at the end: ");
         if (repeats == 1) {
             ls_text_add(text, sizeof text, "%s %.3f (%+.1f %% of O0)", level, loss,
@@ -149,7 +149,7 @@ static void advise_buckets(const ls_report_run *run, cJSON *advice)
                     i == 0                ? ""
                     : i == best_count - 1 ? " and "
                                           : ", ",
-                    ls_report_data_bucket(best[i]->bucket_mb, size));
+                    ls_report_job_bucket(best[i], size));
     }
     ls_text_add(text, sizeof text, "%s",
                 best_count > 1 ? " cannot be told apart" : " is the fastest");
@@ -161,8 +161,8 @@ static void advise_buckets(const ls_report_run *run, cJSON *advice)
         if (!among) {
             ls_stats_sentence(ls_tables_speed_ratio(jobs[i], fastest), difference,
                               sizeof difference);
-            ls_text_add(text, sizeof text, "; %s is %s",
-                        ls_report_data_bucket(jobs[i]->bucket_mb, size), difference);
+            ls_text_add(text, sizeof text, "; %s is %s", ls_report_job_bucket(jobs[i], size),
+                        difference);
         }
     }
     ls_text_add(text, sizeof text, ".");
@@ -180,9 +180,9 @@ static void advise_ranks(const ls_report_run *run, cJSON *advice)
     const ls_stats_interval *efficiency = &job->speed.efficiency;
     char text[SENTENCE_BYTES] = "", level[24];
     ls_text_add(text, sizeof text,
-                "Ranks: %d ranks do %.2f x the work of one at %s, efficiency %.2f", job->world,
-                efficiency->value * job->world, ls_report_data_level(job, level),
-                efficiency->value);
+                "Ranks: %d ranks do %.2f x the work of one at %s, efficiency %.2f",
+                job->spec->world, efficiency->value * job->spec->world,
+                ls_report_job_level(job, level), efficiency->value);
     if (isfinite(efficiency->low)) {
         ls_text_add(text, sizeof text, " [%.2f, %.2f]", efficiency->low, efficiency->high);
     }
@@ -202,25 +202,26 @@ static void advise_nodes(const ls_report_run *run, cJSON *advice)
     const ls_report_job *jobs[JOBS_MAX];
     int count = select_shown(run, LS_SWEEP_NODES | LS_SWEEP_WORLD, jobs);
     for (int i = 0; i < count; i++) {
-        for (int b = 0; b < count && jobs[i]->nodes > 1; b++) {
+        for (int b = 0; b < count && jobs[i]->spec->nodes > 1; b++) {
             const ls_report_job *base = jobs[b], *job = jobs[i];
-            bool same = base->nodes == 1 && strcmp(base->level, job->level) == 0 &&
-                        strcmp(base->half, job->half) == 0 && base->batch_size == job->batch_size &&
-                        base->image_size == job->image_size && strcmp(base->arch, job->arch) == 0;
+            bool same = base->spec->nodes == 1 && ls_report_job_alike(base, job) &&
+                        base->spec->batch_size == job->spec->batch_size;
             char text[SENTENCE_BYTES] = "", difference[128];
             ls_stats_interval ratio = ls_tables_speed_ratio(job, base);
-            if (same && base->world == job->world) {
+            if (same && base->spec->world == job->spec->world) {
                 ls_stats_sentence(ratio, difference, sizeof difference);
                 ls_text_add(text, sizeof text,
-                            "Nodes: %d ranks split over %d%s nodes instead of one: %s.", job->world,
-                            job->nodes, job->simulated ? " simulated" : "", difference);
+                            "Nodes: %d ranks split over %d%s nodes instead of one: %s.",
+                            job->spec->world, job->spec->nodes,
+                            ls_spec_is_simulated(job->spec) ? " simulated" : "", difference);
                 say(advice, text);
-            } else if (same && !job->simulated && base->world * job->nodes == job->world) {
-                double share = ratio.value / job->nodes;
+            } else if (same && !ls_spec_is_simulated(job->spec) &&
+                       base->spec->world * job->spec->nodes == job->spec->world) {
+                double share = ratio.value / job->spec->nodes;
                 ls_text_add(text, sizeof text,
                             "Nodes: %d%s nodes %s (%.2f of %d times one node; they pay from %.1f).",
-                            job->nodes, job->simulated ? " simulated" : "",
-                            share >= NODES_PAY_MIN ? "pay" : "do not pay", share, job->nodes,
+                            job->spec->nodes, ls_spec_is_simulated(job->spec) ? " simulated" : "",
+                            share >= NODES_PAY_MIN ? "pay" : "do not pay", share, job->spec->nodes,
                             NODES_PAY_MIN);
                 say(advice, text);
             }
@@ -235,18 +236,18 @@ static void advise_noise(const ls_report_run *run, cJSON *advice)
     char text[SENTENCE_BYTES] = "", reason[160];
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        if (job->role != LS_ROLE_THROUGHPUT) {
+        if (job->spec->role != LS_ROLE_THROUGHPUT) {
             continue;
         }
         measured++;
-        oversubscribed += job->oversubscribed;
-        hidden += ls_report_data_reason(run, job, reason)[0] != '\0';
-        if (ls_report_data_has_speed(job) && job->speed.halves == LS_STATS_HALVES_DIFFER) {
+        oversubscribed += job->record->oversubscribed;
+        hidden += ls_report_job_reason(run, job, reason)[0] != '\0';
+        if (ls_report_job_has_speed(job) && job->speed.halves == LS_STATS_HALVES_DIFFER) {
             snprintf(text, sizeof text,
                      "Drift: the second half of %s took %.2f x the step time of the first, so its "
                      "row is "
                      "weak; measure it again on a quieter machine.",
-                     job->label, job->speed.halves_ratio.value);
+                     job->record->label, job->speed.halves_ratio.value);
             say(advice, text);
         }
     }

@@ -3,7 +3,7 @@
 #ifndef LS_REPORT_ADVICE_H
 #define LS_REPORT_ADVICE_H
 
-#include "data.h"
+#include "job.h"
 
 /* Array of strings, owned by the caller; at least one sentence. */
 cJSON *ls_report_advice_make(const ls_report_run *run);

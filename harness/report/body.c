@@ -7,6 +7,7 @@
 #include "advice.h"
 #include "compare.h"
 #include "machine.h"
+#include "memory.h"
 #include "plots.h"
 #include "speed.h"
 #include "summary.h"
@@ -18,7 +19,7 @@ enum { COLUMNS_MAX = 16, TEXT_BYTES = LS_REPORT_LINES_BYTES * 2 };
 static const ls_report_job *first_timed(const ls_report_run *run)
 {
     for (int j = 0; j < run->job_count; j++) {
-        if (run->job[j].role == LS_ROLE_THROUGHPUT) {
+        if (run->job[j].spec->role == LS_ROLE_THROUGHPUT) {
             return &run->job[j];
         }
     }
@@ -35,24 +36,24 @@ static void write_speed_rows(const ls_report_run *run, const ls_report_page_form
     form->table_open(to, COLUMNS, COUNT);
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        if (job->role != LS_ROLE_THROUGHPUT) {
+        if (job->spec->role != LS_ROLE_THROUGHPUT) {
             continue;
         }
         char level[24], ranks[16], nodes[32], bucket[24], rate[96], p50[32] = "-", p99[32] = "-";
         char p90[32] = "-", efficiency[32] = "-", judged[160], marks[160];
-        snprintf(ranks, sizeof ranks, "%d", job->world);
-        ls_report_data_state(job, rate);
-        if (ls_report_data_has_speed(job)) {
+        snprintf(ranks, sizeof ranks, "%d", job->spec->world);
+        ls_report_job_state(job, rate);
+        if (ls_report_job_has_speed(job)) {
             ls_report_lines_rate(job, rate);
             ls_report_lines_number(job->speed.step.value, p50);
             ls_report_lines_number(job->speed.p99_ms, p99);
             ls_report_lines_number(job->speed.p90_ms, p90);
             ls_report_lines_number(job->speed.efficiency.value, efficiency);
         }
-        const char *cells[COUNT] = {ls_report_data_level(job, level),
+        const char *cells[COUNT] = {ls_report_job_level(job, level),
                                     ranks,
                                     ls_report_lines_nodes(job, nodes),
-                                    ls_report_data_bucket(job->bucket_mb, bucket),
+                                    ls_report_job_bucket(job, bucket),
                                     rate,
                                     p50,
                                     p90,
@@ -77,16 +78,12 @@ static void write_more_rows(const ls_report_run *run, const ls_report_page_form 
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
         const ls_report_speed *speed = &job->speed;
-        if (job->role != LS_ROLE_THROUGHPUT || !ls_report_data_has_speed(job)) {
+        if (job->spec->role != LS_ROLE_THROUGHPUT || !ls_report_job_has_speed(job)) {
             continue;
         }
         char steps[16], warmup[16], skipped[16], halves[32], slowest[16], spread[32], reduced[32],
             bus[32];
         char roofline[32] = "-", peak[32], first[32];
-        double rss = NAN;
-        for (int k = 0; k < job->rank_count; k++) {
-            rss = fmax(rss, job->rank[k].rss_bytes_max);
-        }
         snprintf(steps, sizeof steps, "%d", speed->count);
         snprintf(warmup, sizeof warmup, "%d", speed->warmup_count);
         snprintf(skipped, sizeof skipped, "%d", speed->skipped_count);
@@ -96,18 +93,18 @@ static void write_more_rows(const ls_report_run *run, const ls_report_page_form 
             snprintf(roofline, sizeof roofline, "%.0f %%", 100 * speed->roofline_share);
         }
         const char *cells[COUNT] = {
-            job->label,
+            job->record->label,
             steps,
             warmup,
             skipped,
             ls_report_lines_number(speed->halves_ratio.value, halves),
             slowest,
             spread,
-            ls_report_lines_number(job->rank[0].reduced_bytes / 1e6, reduced),
+            ls_report_lines_number(job->record->rank[0].reduced_bytes / 1e6, reduced),
             ls_report_lines_number(speed->bus_bytes_per_s / 1e9, bus),
             roofline,
             ls_report_lines_number(speed->first_step_s, first),
-            ls_report_lines_number(rss / 1e6, peak)};
+            ls_report_lines_number(ls_report_job_peak_bytes(job) / 1e6, peak)};
         form->table_row(to, COLUMNS, cells, COUNT);
     }
     form->table_close(to);
@@ -126,7 +123,8 @@ static void write_exposed(const ls_report_run *run, const ls_report_page_form *f
     form->table_open(to, COLUMNS, COUNT);
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        if (job->role != LS_ROLE_THROUGHPUT || job->world < 2 || !ls_report_data_shown(job)) {
+        if (job->spec->role != LS_ROLE_THROUGHPUT || job->spec->world < 2 ||
+            !ls_report_job_is_result(job)) {
             continue;
         }
         char step[32], comm[32], waited[32], against[112] = "not run", difference[32], low[32],
@@ -142,7 +140,7 @@ static void write_exposed(const ls_report_run *run, const ls_report_page_form *f
             snprintf(against, sizeof against, "%s [?]",
                      ls_report_lines_number(no_comm.value, value));
         }
-        const char *cells[COUNT] = {job->label,
+        const char *cells[COUNT] = {job->record->label,
                                     ls_report_lines_number(job->speed.step.value, step),
                                     ls_report_lines_number(job->speed.comm_ms, comm),
                                     ls_report_lines_number(waited_ms, waited),
@@ -161,20 +159,24 @@ static void write_memory(const ls_report_run *run, const ls_report_page_form *fo
         {"seen at peak", true}, {"MB per image", true}, {"largest batch", true}};
     enum { COUNT = sizeof COLUMNS / sizeof *COLUMNS };
     const ls_report_job *jobs[COLUMNS_MAX];
-    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, COLUMNS_MAX);
-    if (count == 0 || !isfinite(jobs[0]->rank[0].kind_bytes[LS_REPORT_ACTIVATIONS])) {
+    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, COLUMNS_MAX);
+    double kind[LS_REPORT_KINDS];
+    if (count == 0) {
+        return;
+    }
+    ls_report_memory(&jobs[0]->record->rank[0], kind);
+    if (!isfinite(kind[LS_REPORT_ACTIVATIONS])) {
         return;
     }
     form->heading(to, "Memory of a rank by kind, MB");
     form->table_open(to, COLUMNS, COUNT);
     for (int i = 0; i < count; i++) {
-        const ls_report_rank *rank = &jobs[i]->rank[0];
+        const ls_record_rank *rank = &jobs[i]->record->rank[0];
         char level[24], text[COUNT][32];
-        const char *cells[COUNT] = {ls_report_data_level(jobs[i], level)};
-        double sum = 0;
-        for (int kind = 0; kind < LS_REPORT_KINDS; kind++) {
-            sum += rank->kind_bytes[kind];
-            cells[1 + kind] = ls_report_lines_number(rank->kind_bytes[kind] / 1e6, text[1 + kind]);
+        const char *cells[COUNT] = {ls_report_job_level(jobs[i], level)};
+        double sum = ls_report_memory(rank, kind);
+        for (int k = 0; k < LS_REPORT_KINDS; k++) {
+            cells[1 + k] = ls_report_lines_number(kind[k] / 1e6, text[1 + k]);
         }
         ls_report_batch batch = {.image_bytes = NAN, .largest = NAN};
         (void)ls_report_compare_batch(run, jobs[i], &batch);
@@ -225,14 +227,16 @@ static void write_speed(const ls_report_run *run, const ls_report_page_form *for
     }
     int simulated = 0;
     for (int j = 0; j < run->job_count; j++) {
-        simulated = run->job[j].role == LS_ROLE_THROUGHPUT && run->job[j].simulated &&
-                            run->job[j].nodes > simulated
-                        ? run->job[j].nodes
+        simulated = run->job[j].spec->role == LS_ROLE_THROUGHPUT &&
+                            ls_spec_is_simulated(run->job[j].spec) &&
+                            run->job[j].spec->nodes > simulated
+                        ? run->job[j].spec->nodes
                         : simulated;
     }
     char text[TEXT_BYTES] = "";
-    ls_text_add(text, sizeof text, "Throughput: %s, batch %d per rank, %d x %d pixels", first->arch,
-                first->batch_size, first->image_size, first->image_size);
+    ls_text_add(text, sizeof text, "Throughput: %s, batch %d per rank, %d x %d pixels",
+                first->spec->arch, first->spec->batch_size, first->spec->image_size,
+                first->spec->image_size);
     if (simulated > 0) {
         ls_text_add(text, sizeof text, " (rows of %d nodes: simulated on one machine)", simulated);
     }
@@ -307,13 +311,13 @@ static void write_failures(const ls_report_run *run, const ls_report_page_form *
     char state[96], text[TEXT_BYTES];
     int unfinished = 0;
     for (int j = 0; j < run->job_count; j++) {
-        if (run->job[j].state != LS_REPORT_DONE) {
+        if (run->job[j].record->state != LS_RECORD_DONE) {
             if (unfinished++ == 0) {
                 form->paragraph(to, "Jobs that did not end well:");
                 form->list_open(to);
             }
-            snprintf(text, sizeof text, "%s: %s (jobs/%s/)", run->job[j].label,
-                     ls_report_data_state(&run->job[j], state), run->job[j].id);
+            snprintf(text, sizeof text, "%s: %s (jobs/%s/)", run->job[j].record->label,
+                     ls_report_job_state(&run->job[j], state), run->job[j].record->id);
             form->list_item(to, text);
         }
     }

@@ -2,7 +2,7 @@
 #ifndef LS_REPORT_BODY_H
 #define LS_REPORT_BODY_H
 
-#include "data.h"
+#include "job.h"
 #include "page.h"
 
 ls_status ls_report_body_write(const ls_report_run *run, const ls_report_page_form *form, FILE *to);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "lines.h"
+#include "memory.h"
 #include "speed.h"
 #include "tables.h"
 #include "tables_speed.h"
@@ -14,22 +15,16 @@ enum { SENTENCE_BYTES = 1024, JOBS_MAX = 256 };
 
 static const ls_stats_interval unknown = {NAN, NAN, NAN};
 
-/* Same network, level and images; `batch_size` 0: any. */
-static bool alike(const ls_report_job *a, const ls_report_job *b)
-{
-    return strcmp(a->arch, b->arch) == 0 && strcmp(a->level, b->level) == 0 &&
-           strcmp(a->half, b->half) == 0 && a->image_size == b->image_size;
-}
-
 /* ---- exposed communication ------------------------------------------------------------------- */
 
 static const ls_report_job *no_comm_of(const ls_report_run *run, const ls_report_job *job)
 {
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *no_comm = &run->job[j];
-        if (no_comm->role == LS_ROLE_NO_COMM && alike(no_comm, job) &&
-            no_comm->world == job->world && no_comm->batch_size == job->batch_size &&
-            ls_report_data_has_speed(no_comm)) {
+        if (no_comm->spec->role == LS_ROLE_NO_COMM && ls_report_job_alike(no_comm, job) &&
+            no_comm->spec->world == job->spec->world &&
+            no_comm->spec->batch_size == job->spec->batch_size &&
+            ls_report_job_has_speed(no_comm)) {
             return no_comm;
         }
     }
@@ -39,11 +34,11 @@ static const ls_report_job *no_comm_of(const ls_report_run *run, const ls_report
 ls_stats_interval ls_report_compare_exposed_ms(const ls_report_run *run, const ls_report_job *job)
 {
     const ls_report_job *no_comm = no_comm_of(run, job);
-    if (no_comm == NULL || !ls_report_data_has_speed(job)) {
+    if (no_comm == NULL || !ls_report_job_has_speed(job)) {
         return unknown;
     }
     ls_stats_interval ratio = ls_stats_ratio(no_comm->speed.step_ms, no_comm->speed.count,
-                                             job->speed.step_ms, job->speed.count, job->id);
+                                             job->speed.step_ms, job->speed.count, job->record->id);
     double step_ms = job->speed.step.value;
     return (ls_stats_interval){step_ms * (1 - ratio.value), step_ms * (1 - ratio.high),
                                step_ms * (1 - ratio.low)};
@@ -57,11 +52,13 @@ ls_stats_interval ls_report_compare_ddp(const ls_report_run *run, const ls_repor
     *with = *without = NULL;
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *own = &run->job[j];
-        for (int k = 0; k < run->job_count && own->role == LS_ROLE_DDP_WORLD1; k++) {
+        for (int k = 0; k < run->job_count && own->spec->role == LS_ROLE_DDP_WORLD1; k++) {
             const ls_report_job *plain = &run->job[k];
-            if (plain->role == LS_ROLE_THROUGHPUT && plain->world == 1 && alike(own, plain) &&
-                plain->batch_size == own->batch_size && plain->bucket_mb == own->bucket_mb &&
-                ls_report_data_shown(plain) && ls_report_data_shown(own)) {
+            if (plain->spec->role == LS_ROLE_THROUGHPUT && plain->spec->world == 1 &&
+                ls_report_job_alike(own, plain) &&
+                plain->spec->batch_size == own->spec->batch_size &&
+                plain->spec->bucket_mb == own->spec->bucket_mb && ls_report_job_is_result(plain) &&
+                ls_report_job_is_result(own)) {
                 *with = own;
                 *without = plain;
             }
@@ -74,10 +71,12 @@ ls_stats_interval ls_report_compare_strong(const ls_report_run *run, const ls_re
                                            const ls_report_job **base)
 {
     *base = NULL;
-    for (int j = 0; j < run->job_count && ls_report_data_shown(job); j++) {
+    for (int j = 0; j < run->job_count && ls_report_job_is_result(job); j++) {
         const ls_report_job *other = &run->job[j];
-        if (other->role == LS_ROLE_STRONG_SCALING && other->world == 1 && alike(other, job) &&
-            other->batch_size == job->world * job->batch_size && ls_report_data_shown(other)) {
+        if (other->spec->role == LS_ROLE_STRONG_SCALING && other->spec->world == 1 &&
+            ls_report_job_alike(other, job) &&
+            other->spec->batch_size == job->spec->world * job->spec->batch_size &&
+            ls_report_job_is_result(other)) {
             *base = other;
         }
     }
@@ -85,34 +84,30 @@ ls_stats_interval ls_report_compare_strong(const ls_report_run *run, const ls_re
         return unknown;
     }
     ls_stats_interval ratio = ls_tables_speed_ratio(job, *base);
-    return (ls_stats_interval){ratio.value / job->world, ratio.low / job->world,
-                               ratio.high / job->world};
+    return (ls_stats_interval){ratio.value / job->spec->world, ratio.low / job->spec->world,
+                               ratio.high / job->spec->world};
 }
 
 double ls_report_compare_ceiling(const ls_report_run *run, const ls_report_job *job)
 {
-    int each = job->rank_count > 0 ? job->rank[0].threads : 0;
-    return each == 0 ? 1 : (double)ls_report_speed_threads(run, job) / (each * job->world);
+    int each = job->record->world > 0 ? job->record->rank[0].threads : 0;
+    return each == 0 ? 1 : (double)ls_report_speed_threads(run, job) / (each * job->spec->world);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static double told_bytes(const ls_report_job *job)
+/* Of rank 0: what it reports in all, and its activations. */
+static double reported_bytes(const ls_report_job *job)
 {
-    double sum = 0;
-    for (int kind = 0; kind < LS_REPORT_KINDS; kind++) {
-        sum += job->rank[0].kind_bytes[kind];
-    }
-    return sum;
+    double kind[LS_REPORT_KINDS];
+    return ls_report_memory(&job->record->rank[0], kind);
 }
 
-static double peak_bytes(const ls_report_job *job)
+static double activation_bytes(const ls_report_job *job)
 {
-    double peak = NAN;
-    for (int k = 0; k < job->rank_count; k++) {
-        peak = fmax(peak, job->rank[k].rss_bytes_max);
-    }
-    return peak;
+    double kind[LS_REPORT_KINDS];
+    ls_report_memory(&job->record->rank[0], kind);
+    return kind[LS_REPORT_ACTIVATIONS];
 }
 
 /* A job that dumps nothing for the judge: what its ranks held beyond the sizes they report is the
@@ -121,8 +116,8 @@ static const ls_report_job *undumped(const ls_report_run *run)
 {
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        if ((job->role == LS_ROLE_DDP_WORLD1 || job->role == LS_ROLE_NO_COMM) &&
-            job->rank_count > 0 && peak_bytes(job) > told_bytes(job)) {
+        if ((job->spec->role == LS_ROLE_DDP_WORLD1 || job->spec->role == LS_ROLE_NO_COMM) &&
+            job->record->world > 0 && ls_report_job_peak_bytes(job) > reported_bytes(job)) {
             return job;
         }
     }
@@ -132,23 +127,23 @@ static const ls_report_job *undumped(const ls_report_run *run)
 /* f32 images: one that is computed on, two that the loader has ready. */
 static double image_bytes(const ls_report_job *job)
 {
-    double input = 3.0 * job->image_size * job->image_size * (double)sizeof(float);
-    return job->rank[0].kind_bytes[LS_REPORT_ACTIVATIONS] / job->batch_size + 3 * input;
+    double input = 3.0 * job->spec->image_size * job->spec->image_size * (double)sizeof(float);
+    return activation_bytes(job) / job->spec->batch_size + 3 * input;
 }
 
 static double fixed_bytes(const ls_report_job *job, const ls_report_job *plain)
 {
-    return told_bytes(job) - job->rank[0].kind_bytes[LS_REPORT_ACTIVATIONS] + peak_bytes(plain) -
-           told_bytes(plain);
+    return reported_bytes(job) - activation_bytes(job) + ls_report_job_peak_bytes(plain) -
+           reported_bytes(plain);
 }
 
 bool ls_report_compare_batch(const ls_report_run *run, const ls_report_job *job,
                              ls_report_batch *out)
 {
     const cJSON *machine = cJSON_GetObjectItemCaseSensitive(run->record, "machine");
-    double room = ls_json_number(machine, "memory_available_bytes", NAN) / job->world;
+    double room = ls_json_number(machine, "memory_available_bytes", NAN) / job->spec->world;
     const ls_report_job *plain = undumped(run);
-    if (plain == NULL || job->rank_count == 0 || job->batch_size < 1) {
+    if (plain == NULL || job->record->world == 0 || job->spec->batch_size < 1) {
         return false;
     }
     *out = (ls_report_batch){.job = job,
@@ -164,15 +159,15 @@ bool ls_report_compare_batch_check(const ls_report_run *run, const ls_report_job
 {
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *small = &run->job[j];
-        for (int k = 0; k < run->job_count && small->role == LS_ROLE_DDP_WORLD1; k++) {
+        for (int k = 0; k < run->job_count && small->spec->role == LS_ROLE_DDP_WORLD1; k++) {
             const ls_report_job *big = &run->job[k];
-            if (big->role != LS_ROLE_STRONG_SCALING || big->world != small->world ||
-                !alike(big, small)) {
+            if (big->spec->role != LS_ROLE_STRONG_SCALING ||
+                big->spec->world != small->spec->world || !ls_report_job_alike(big, small)) {
                 continue;
             }
             *larger = big;
-            *predicted = fixed_bytes(small, small) + image_bytes(small) * big->batch_size;
-            *seen = peak_bytes(big);
+            *predicted = fixed_bytes(small, small) + image_bytes(small) * big->spec->batch_size;
+            *seen = ls_report_job_peak_bytes(big);
             return isfinite(*predicted) && isfinite(*seen);
         }
     }
@@ -191,10 +186,11 @@ static const ls_report_job *middle_of(const ls_report_run *run)
     const ls_report_job *middle = NULL;
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        if (job->role == LS_ROLE_THROUGHPUT && job->nodes == 1 && ls_report_data_shown(job) &&
-            no_comm_of(run, job) != NULL &&
-            (middle == NULL || job->world > middle->world ||
-             (job->world == middle->world && (job->sweep & LS_SWEEP_WORLD) != 0))) {
+        if (job->spec->role == LS_ROLE_THROUGHPUT && job->spec->nodes == 1 &&
+            ls_report_job_is_result(job) && no_comm_of(run, job) != NULL &&
+            (middle == NULL || job->spec->world > middle->spec->world ||
+             (job->spec->world == middle->spec->world &&
+              (job->spec->sweep & LS_SWEEP_WORLD) != 0))) {
             middle = job;
         }
     }
@@ -227,7 +223,7 @@ static void explain_exposed(const ls_report_job *job, double waited_ms, ls_stats
                     ": %s ms less than is waited for, as where waiting ranks leave their "
                     "cores to others%s.",
                     ls_report_lines_number(waited_ms - against.value, number),
-                    job->oversubscribed ? " (here they share them)" : "");
+                    job->record->oversubscribed ? " (here they share them)" : "");
     }
 }
 
@@ -244,7 +240,7 @@ static void say_exposed(const ls_report_run *run, cJSON *list)
     ls_text_add(text, sizeof text,
                 "Exposed communication (%s): of a step of %s ms %s ms are waited for; without "
                 "reduction the same world's step is %s ms %s",
-                job->label, ls_report_lines_number(step_ms, a),
+                job->record->label, ls_report_lines_number(step_ms, a),
                 ls_report_lines_number(waited_ms, b),
                 ls_report_lines_number(fabs(against.value), c), longer ? "longer" : "shorter");
     if (isfinite(against.low)) {
@@ -273,7 +269,7 @@ static void say_ddp(const ls_report_run *run, cJSON *list)
     }
     ls_stats_sentence(ratio, difference, sizeof difference);
     ls_text_add(text, sizeof text, "DDP on one rank (%s): %.3f x the speed without it",
-                ls_report_data_level(with, level), ratio.value);
+                ls_report_job_level(with, level), ratio.value);
     append_interval(text, ratio);
     if (ratio.low > 1) {
         ls_text_add(text, sizeof text,
@@ -288,28 +284,29 @@ static void say_ddp(const ls_report_run *run, cJSON *list)
 static void say_scaling(const ls_report_run *run, cJSON *list)
 {
     const ls_report_job *jobs[JOBS_MAX], *base = NULL;
-    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_WORLD, jobs, JOBS_MAX);
+    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_WORLD, jobs, JOBS_MAX);
     const ls_report_job *job = ls_tables_speed_largest(jobs, count);
     if (job == NULL) {
         return;
     }
     char text[SENTENCE_BYTES] = "", level[24];
     ls_stats_interval strong = ls_report_compare_strong(run, job, &base);
-    ls_text_add(text, sizeof text, "Scaling to %d ranks (%s): weak %.2f", job->world,
-                ls_report_data_level(job, level), job->speed.efficiency.value);
+    ls_text_add(text, sizeof text, "Scaling to %d ranks (%s): weak %.2f", job->spec->world,
+                ls_report_job_level(job, level), job->speed.efficiency.value);
     append_interval(text, job->speed.efficiency);
-    ls_text_add(text, sizeof text, " with %d images per rank", job->batch_size);
+    ls_text_add(text, sizeof text, " with %d images per rank", job->spec->batch_size);
     if (base != NULL) {
         ls_text_add(text, sizeof text, ", strong %.2f", strong.value);
         append_interval(text, strong);
-        ls_text_add(text, sizeof text, " with %d images in all", base->batch_size);
+        ls_text_add(text, sizeof text, " with %d images in all", base->spec->batch_size);
     }
     double ceiling = ls_report_compare_ceiling(run, job);
     if (ceiling < 1) {
         ls_text_add(text, sizeof text,
                     "; %d ranks of %d thread%s share %d cores, so %.2f is the most there is",
-                    job->world, job->rank[0].threads, job->rank[0].threads == 1 ? "" : "s",
-                    ls_report_speed_threads(run, job), ceiling);
+                    job->spec->world, job->record->rank[0].threads,
+                    job->record->rank[0].threads == 1 ? "" : "s", ls_report_speed_threads(run, job),
+                    ceiling);
     }
     ls_text_add(text, sizeof text, ".");
     say(list, text);
@@ -384,14 +381,15 @@ static void say_roofline(const ls_report_run *run, cJSON *list)
 static void say_batch(const ls_report_run *run, cJSON *list)
 {
     const ls_report_job *jobs[JOBS_MAX], *larger = NULL;
-    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX), said = 0;
+    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX),
+        said = 0;
     char text[SENTENCE_BYTES] = "", level[24];
     ls_report_batch batch = {0};
     for (int i = 0; i < count; i++) {
         if (ls_report_compare_batch(run, jobs[i], &batch)) {
             ls_text_add(text, sizeof text, "%s%s %.0f",
                         said++ > 0 ? ", " : "Largest batch per rank, computed, not run: ",
-                        ls_report_data_level(jobs[i], level), batch.largest);
+                        ls_report_job_level(jobs[i], level), batch.largest);
         }
     }
     if (said == 0) {
@@ -400,13 +398,13 @@ static void say_batch(const ls_report_run *run, cJSON *list)
     ls_text_add(text, sizeof text,
                 " (%.1f GB of free memory for each of %d ranks, less what does not grow with "
                 "the batch)",
-                batch.room_bytes * 1e-9, jobs[0]->world);
+                batch.room_bytes * 1e-9, jobs[0]->spec->world);
     double predicted, seen;
     if (ls_report_compare_batch_check(run, &larger, &predicted, &seen)) {
         ls_text_add(text, sizeof text,
                     "; run with %d images, the same arithmetic gives a peak of %.0f MB, and "
                     "%.0f MB were seen",
-                    larger->batch_size, predicted * 1e-6, seen * 1e-6);
+                    larger->spec->batch_size, predicted * 1e-6, seen * 1e-6);
     }
     ls_text_add(text, sizeof text, ".");
     say(list, text);
@@ -418,7 +416,7 @@ static void say_first_step(const ls_report_run *run, cJSON *list)
     const ls_report_job *slowest = NULL, *quickest = NULL;
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        if (job->role != LS_ROLE_THROUGHPUT || !(job->speed.first_step_s > 0)) {
+        if (job->spec->role != LS_ROLE_THROUGHPUT || !(job->speed.first_step_s > 0)) {
             continue;
         }
         if (job->speed.first_step_s < least) {
@@ -437,7 +435,7 @@ static void say_first_step(const ls_report_run *run, cJSON *list)
     snprintf(text, sizeof text,
              "Start to first finished step: %.2f s (%s) to %.2f s (%s); what is written for the "
              "judge in that step is taken out.",
-             least, quickest->label, greatest, slowest->label);
+             least, quickest->record->label, greatest, slowest->record->label);
     say(list, text);
 }
 
@@ -481,13 +479,13 @@ cJSON *ls_report_compare_json(const ls_report_run *run)
         }
     }
     cJSON *batches = cJSON_AddArrayToObject(out, "largest_batch");
-    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
+    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
     for (int i = 0; i < count; i++) {
         ls_report_batch batch;
         if (ls_report_compare_batch(run, jobs[i], &batch)) {
             cJSON *entry = cJSON_CreateObject();
-            cJSON_AddStringToObject(entry, "level", jobs[i]->level);
-            cJSON_AddNumberToObject(entry, "world", jobs[i]->world);
+            cJSON_AddStringToObject(entry, "level", ls_spec_level_name(jobs[i]->spec->level));
+            cJSON_AddNumberToObject(entry, "world", jobs[i]->spec->world);
             cJSON_AddNumberToObject(entry, "images_per_rank", batch.largest);
             cJSON_AddNumberToObject(entry, "fixed_bytes", batch.fixed_bytes);
             cJSON_AddNumberToObject(entry, "image_bytes", batch.image_bytes);

@@ -3,7 +3,7 @@
 #ifndef LS_REPORT_COMPARE_H
 #define LS_REPORT_COMPARE_H
 
-#include "data.h"
+#include "job.h"
 
 /* Step time of the job minus that of the no_comm job of the same level and world, in ms with
  * interval. Bucket size and simulated nodes need not be equal: without a reduction neither has an

@@ -34,12 +34,11 @@ static ls_status take_reading(void *context, const cJSON *line, int number)
     return LS_OK;
 }
 
-int ls_report_gpus_readings(const ls_report_run *run, const ls_report_job *job,
-                            ls_report_reading **out)
+int ls_report_gpus_readings(const ls_report_job *job, ls_report_reading **out)
 {
     char path[PATH_MAX];
     readings all = {0, 0, NULL};
-    int length = snprintf(path, sizeof path, "%s/jobs/%s/gpu.jsonl", run->directory, job->id);
+    int length = snprintf(path, sizeof path, "%s/gpu.jsonl", job->record->directory);
     if (length < (int)sizeof path && access(path, R_OK) == 0) {
         (void)ls_json_each_line(path, take_reading, &all); /* what is before a damaged line stays */
     }
@@ -62,13 +61,14 @@ static const ls_report_job *best_job(const ls_report_run *run, bool *alone)
     *alone = false;
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        bool apart = job->role == LS_ROLE_NO_COMM || job->world == 1;
-        bool timed = apart || job->role == LS_ROLE_THROUGHPUT;
-        if (!timed || job->oversubscribed || job->nodes > 1 || !ls_report_data_has_speed(job)) {
+        bool apart = job->spec->role == LS_ROLE_NO_COMM || job->spec->world == 1;
+        bool timed = apart || job->spec->role == LS_ROLE_THROUGHPUT;
+        if (!timed || job->record->oversubscribed || job->spec->nodes > 1 ||
+            !ls_report_job_has_speed(job)) {
             continue;
         }
-        if (best == NULL || job->world > best->world ||
-            (job->world == best->world && apart && !*alone)) {
+        if (best == NULL || job->spec->world > best->spec->world ||
+            (job->spec->world == best->spec->world && apart && !*alone)) {
             best = job;
             *alone = apart;
         }
@@ -161,9 +161,9 @@ int ls_report_gpus_list(const ls_report_run *run, ls_report_gpu *gpu, int most, 
         return 0;
     }
     ls_report_reading *reading;
-    int readings = ls_report_gpus_readings(run, job, &reading), count = 0;
+    int readings = ls_report_gpus_readings(job, &reading), count = 0;
     most = most < LS_REPORT_GPUS_MAX ? most : LS_REPORT_GPUS_MAX;
-    for (int k = 0; k < job->rank_count && count < most; k++) {
+    for (int k = 0; k < job->record->world && count < most; k++) {
         ls_report_gpu *one = &gpu[count++];
         *one = (ls_report_gpu){.rank = k,
                                .gpu = k,
@@ -173,8 +173,8 @@ int ls_report_gpus_list(const ls_report_run *run, ls_report_gpu *gpu, int most, 
                                .tf32_flop_per_s = NAN,
                                .f32_flop_per_s = NAN,
                                .most_c = NAN};
-        ls_text_put(one->device, sizeof one->device, "%s", job->rank[k].device);
-        one->images_per_s = *alone ? job->batch_size * 1e3 / job->speed.rank_p50_ms[k] : NAN;
+        ls_text_put(one->device, sizeof one->device, "%s", job->record->rank[k].device);
+        one->images_per_s = *alone ? job->spec->batch_size * 1e3 / job->speed.rank_p50_ms[k] : NAN;
         find_device(run, one);
         find_rates(run, one);
         find_warmth(reading, readings, one);

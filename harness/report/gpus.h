@@ -5,7 +5,7 @@
 #define LS_REPORT_GPUS_H
 
 #include "harness/machine/nvml.h"
-#include "data.h"
+#include "job.h"
 
 enum { LS_REPORT_GPUS_MAX = 64 };
 
@@ -34,8 +34,7 @@ typedef struct ls_report_reading {
 } ls_report_reading;
 
 /* jobs/<id>/gpu.jsonl, malloc'ed, in order of time; 0 where there is none. */
-int ls_report_gpus_readings(const ls_report_run *run, const ls_report_job *job,
-                            ls_report_reading **out);
+int ls_report_gpus_readings(const ls_report_job *job, ls_report_reading **out);
 
 /* [{"rank","gpu","device","address","images_per_s","behind",...}] for summary.json. */
 cJSON *ls_report_gpus_json(const ls_report_run *run);

@@ -2,7 +2,7 @@
 #ifndef LS_JUNIT_H
 #define LS_JUNIT_H
 
-#include "data.h"
+#include "job.h"
 
 /* Inside the claim everything but PASS and WAIVED is a failure; outside it, and WAIVED, is skipped
  * with the verdict as its message, so that a CI's count of failures equals the run's. */

@@ -51,12 +51,12 @@ const char *ls_report_lines_number(double value, char text[32])
 const char *ls_report_lines_rate(const ls_report_job *job, char text[64])
 {
     char value[32], low[32], high[32];
-    if (!ls_report_data_has_speed(job)) {
+    if (!ls_report_job_has_speed(job)) {
         return strcpy(text, "-");
     }
     const ls_stats_interval *rate = &job->speed.rate;
     ls_report_lines_number(rate->value, value);
-    if (!ls_report_data_shown(job)) {
+    if (!ls_report_job_is_result(job)) {
         snprintf(text, 64, "(%s)", value);
     } else if (isfinite(rate->low)) {
         snprintf(text, 64, "%.12s [%.12s, %.12s]", value, ls_report_lines_number(rate->low, low),
@@ -69,17 +69,19 @@ const char *ls_report_lines_rate(const ls_report_job *job, char text[64])
 
 const char *ls_report_lines_nodes(const ls_report_job *job, char text[32])
 {
-    snprintf(text, 32, "%d%s", job->nodes, job->simulated ? " simulated" : "");
+    snprintf(text, 32, "%d%s", job->spec->nodes,
+             ls_spec_is_simulated(job->spec) ? " simulated" : "");
     return text;
 }
 
 const char *ls_report_lines_judged(const ls_report_run *run, const ls_report_job *job,
                                    char text[160])
 {
-    if (!ls_report_data_shown(job)) {
-        return ls_report_data_reason(run, job, text);
+    if (!ls_report_job_is_result(job)) {
+        return ls_report_job_reason(run, job, text);
     }
-    return strcpy(text, job->rung[0] != '\0' ? job->rung : "checked");
+    char rung[24];
+    return strcpy(text, ls_report_job_rung(job, rung)[0] != '\0' ? rung : "checked");
 }
 
 bool ls_report_lines_weak(const ls_report_run *run, const ls_report_job *job)
@@ -89,31 +91,31 @@ bool ls_report_lines_weak(const ls_report_run *run, const ls_report_job *job)
     {
         if (strcmp(ls_json_string(verdict, "verdict", ""), "WEAK") == 0 &&
             strcmp(ls_json_string(verdict, "family", ""), "performance") == 0 &&
-            ls_report_data_names(verdict, job)) {
+            ls_report_job_in_verdict(job, verdict)) {
             return true;
         }
     }
-    return ls_report_data_has_speed(job) && job->speed.halves == LS_STATS_HALVES_DIFFER;
+    return ls_report_job_has_speed(job) && job->speed.halves == LS_STATS_HALVES_DIFFER;
 }
 
 const char *ls_report_lines_marks(const ls_report_run *run, const ls_report_job *job,
                                   char text[160])
 {
     text[0] = '\0';
-    if (job->oversubscribed) {
+    if (job->record->oversubscribed) {
         ls_text_add(text, 160, "oversubscribed");
     }
-    if (job->half_emulated) {
+    if (job->record->half_emulated) {
         ls_text_add(text, 160, "%shalf emulated", text[0] ? ", " : "");
     }
-    if (ls_report_data_no_graph(job) != NULL) {
-        ls_text_add(text, 160, "%sno graph: %s", text[0] ? ", " : "", ls_report_data_no_graph(job));
+    if (ls_report_job_no_graph(job) != NULL) {
+        ls_text_add(text, 160, "%sno graph: %s", text[0] ? ", " : "", ls_report_job_no_graph(job));
     }
     if (ls_report_lines_weak(run, job)) {
         ls_text_add(text, 160, "%sweak: halves differ by %.0f %%", text[0] ? ", " : "",
                     100 * fabs(job->speed.halves_ratio.value - 1));
     }
-    if (ls_report_data_has_speed(job) && job->speed.halves == LS_STATS_HALVES_UNKNOWN) {
+    if (ls_report_job_has_speed(job) && job->speed.halves == LS_STATS_HALVES_UNKNOWN) {
         ls_text_add(text, 160, "%sonly %d steps", text[0] ? ", " : "", job->speed.count);
     }
     return text;

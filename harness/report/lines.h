@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "data.h"
+#include "job.h"
 
 enum { LS_REPORT_LINES_BYTES = 512, LS_REPORT_LINES_HEADLINES = 3 };
 

@@ -3,7 +3,7 @@
 #ifndef LS_REPORT_PLOTS_H
 #define LS_REPORT_PLOTS_H
 
-#include "data.h"
+#include "job.h"
 
 /* Draws every table that has rows into <run>/plots/. Without gnuplot, or where a script fails or is
  * late, a note and LS_OK: pictures are worth having, not worth losing a report over. */

@@ -9,7 +9,7 @@
 #include "html.h"
 #include "junit.h"
 #include "body.h"
-#include "data.h"
+#include "load.h"
 #include "markdown.h"
 #include "plots.h"
 #include "summary.h"
@@ -19,12 +19,12 @@
 ls_status ls_report_tables(const char *run_directory)
 {
     ls_report_run run;
-    LS_TRY(ls_report_data_open(run_directory, &run));
+    LS_TRY(ls_report_load(run_directory, &run));
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, ls_tables_write(&run), close);
     LS_TRY_GOTO(status, ls_report_summary_write(&run), close);
 close:
-    ls_report_data_close(&run);
+    ls_report_load_free(&run);
     return status;
 }
 
@@ -51,7 +51,7 @@ static ls_status write_page(const ls_report_run *run, const ls_report_page_form 
 ls_status ls_report_write(const char *run_directory, const char *plots_folder)
 {
     ls_report_run run;
-    LS_TRY(ls_report_data_open(run_directory, &run));
+    LS_TRY(ls_report_load(run_directory, &run));
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, ls_report_plots_draw(&run, plots_folder), close);
     LS_TRY_GOTO(status, ls_trace_write(&run), close);
@@ -60,6 +60,6 @@ ls_status ls_report_write(const char *run_directory, const char *plots_folder)
     LS_TRY_GOTO(status, write_page(&run, ls_report_markdown_form(), "report.md"), close);
     LS_TRY_GOTO(status, write_page(&run, ls_html_form(), "report.html"), close);
 close:
-    ls_report_data_close(&run);
+    ls_report_load_free(&run);
     return status;
 }

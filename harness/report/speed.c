@@ -17,8 +17,8 @@ static double *room_for(int count)
 static double crowd_ends_ns(const ls_report_job *job)
 {
     double first_ns = INFINITY;
-    for (int k = 0; k < job->rank_count && job->role == LS_ROLE_NO_COMM; k++) {
-        const ls_report_rank *rank = &job->rank[k];
+    for (int k = 0; k < job->record->world && job->spec->role == LS_ROLE_NO_COMM; k++) {
+        const ls_record_rank *rank = &job->record->rank[k];
         if (rank->step_count > 0) {
             first_ns = fmin(first_ns, rank->step[rank->step_count - 1].at_ns);
         }
@@ -28,14 +28,14 @@ static double crowd_ends_ns(const ls_report_job *job)
 
 /* A step that was skipped did no optimizer work, and a warm-up step still pays for plans and
  * caches. */
-static bool is_measured(const ls_report_job *job, const ls_report_rank *rank, int index)
+static bool is_measured(const ls_report_job *job, const ls_record_rank *rank, int index)
 {
-    const ls_report_step *step = &rank->step[index];
-    return index >= job->warmup_steps && !step->skipped && step->total_ms > 0 &&
+    const ls_record_step *step = &rank->step[index];
+    return index >= job->spec->warmup_steps && !step->skipped && step->total_ms > 0 &&
            !(step->at_ns > job->crowd_ends_ns);
 }
 
-static double window_mean_ms(const ls_report_job *job, const ls_report_rank *rank)
+static double window_mean_ms(const ls_report_job *job, const ls_record_rank *rank)
 {
     double sum = 0;
     int count = 0;
@@ -49,8 +49,9 @@ static double window_mean_ms(const ls_report_job *job, const ls_report_rank *ran
 static int slowest_rank(const ls_report_job *job)
 {
     int slowest = 0;
-    for (int k = 1; k < job->rank_count; k++) {
-        if (window_mean_ms(job, &job->rank[k]) > window_mean_ms(job, &job->rank[slowest])) {
+    for (int k = 1; k < job->record->world; k++) {
+        if (window_mean_ms(job, &job->record->rank[k]) >
+            window_mean_ms(job, &job->record->rank[slowest])) {
             slowest = k;
         }
     }
@@ -61,10 +62,10 @@ static int slowest_rank(const ls_report_job *job)
 static double images_of(const ls_report_job *job, int index)
 {
     double images = 0;
-    for (int k = 0; k < job->rank_count; k++) {
-        const ls_report_rank *rank = &job->rank[k];
+    for (int k = 0; k < job->record->world; k++) {
+        const ls_record_rank *rank = &job->record->rank[k];
         bool said = index < rank->step_count && rank->step[index].images > 0;
-        images += said ? rank->step[index].images : job->batch_size;
+        images += said ? rank->step[index].images : job->spec->batch_size;
     }
     return images;
 }
@@ -72,12 +73,12 @@ static double images_of(const ls_report_job *job, int index)
 static void take_window(ls_report_job *job)
 {
     ls_report_speed *speed = &job->speed;
-    const ls_report_rank *rank = &job->rank[speed->slowest_rank];
+    const ls_record_rank *rank = &job->record->rank[speed->slowest_rank];
     speed->step_ms = room_for(rank->step_count);
     speed->images_per_s = room_for(rank->step_count);
     for (int i = 0; i < rank->step_count; i++) {
-        speed->warmup_count += i < job->warmup_steps;
-        speed->skipped_count += i >= job->warmup_steps && rank->step[i].skipped;
+        speed->warmup_count += i < job->spec->warmup_steps;
+        speed->skipped_count += i >= job->spec->warmup_steps && rank->step[i].skipped;
         if (!is_measured(job, rank, i)) {
             continue;
         }
@@ -86,23 +87,23 @@ static void take_window(ls_report_job *job)
         speed->step_ms[speed->count] = rank->step[i].total_ms;
         speed->images_per_s[speed->count++] = images_of(job, i) / rank->step[i].total_ms * 1e3;
     }
-    speed->rate = ls_stats_median(speed->images_per_s, speed->count, job->id);
-    speed->step = ls_stats_median(speed->step_ms, speed->count, job->id);
+    speed->rate = ls_stats_median(speed->images_per_s, speed->count, job->record->id);
+    speed->step = ls_stats_median(speed->step_ms, speed->count, job->record->id);
     speed->p90_ms = ls_stats_percentile(speed->step_ms, speed->count, 0.90);
     speed->p99_ms = ls_stats_percentile(speed->step_ms, speed->count, 0.99);
-    speed->halves =
-        ls_stats_compare_halves(speed->step_ms, speed->count, job->id, &speed->halves_ratio);
+    speed->halves = ls_stats_compare_halves(speed->step_ms, speed->count, job->record->id,
+                                            &speed->halves_ratio);
 }
 
 static void take_ranks(ls_report_job *job)
 {
     ls_report_speed *speed = &job->speed;
     double least = INFINITY, greatest = 0;
-    speed->rank_p50_ms = room_for(job->rank_count);
-    speed->rank_p90_ms = room_for(job->rank_count);
-    speed->rank_p99_ms = room_for(job->rank_count);
-    for (int k = 0; k < job->rank_count; k++) {
-        const ls_report_rank *rank = &job->rank[k];
+    speed->rank_p50_ms = room_for(job->record->world);
+    speed->rank_p90_ms = room_for(job->record->world);
+    speed->rank_p99_ms = room_for(job->record->world);
+    for (int k = 0; k < job->record->world; k++) {
+        const ls_record_rank *rank = &job->record->rank[k];
         double *ms = room_for(rank->step_count);
         int count = 0;
         for (int i = 0; i < rank->step_count; i++) {
@@ -125,12 +126,12 @@ static void take_ranks(ls_report_job *job)
 static double phase_ms(const ls_report_job *job, size_t offset)
 {
     int room = 0, count = 0;
-    for (int k = 0; k < job->rank_count; k++) {
-        room += job->rank[k].step_count;
+    for (int k = 0; k < job->record->world; k++) {
+        room += job->record->rank[k].step_count;
     }
     double *ms = room_for(room);
-    for (int k = 0; k < job->rank_count; k++) {
-        const ls_report_rank *rank = &job->rank[k];
+    for (int k = 0; k < job->record->world; k++) {
+        const ls_record_rank *rank = &job->record->rank[k];
         for (int i = 0; i < rank->step_count; i++) {
             double value = *(const double *)((const char *)&rank->step[i] + offset);
             if (is_measured(job, rank, i) && isfinite(value)) {
@@ -146,13 +147,13 @@ static double phase_ms(const ls_report_job *job, size_t offset)
 static void take_phases(ls_report_job *job)
 {
     ls_report_speed *speed = &job->speed;
-    speed->data_ms = phase_ms(job, offsetof(ls_report_step, data_ms));
-    speed->forward_ms = phase_ms(job, offsetof(ls_report_step, forward_ms));
-    speed->backward_ms = phase_ms(job, offsetof(ls_report_step, backward_ms));
-    speed->comm_ms = phase_ms(job, offsetof(ls_report_step, comm_ms));
-    speed->exposed_ms = phase_ms(job, offsetof(ls_report_step, exposed_ms));
-    speed->optimizer_ms = phase_ms(job, offsetof(ls_report_step, optimizer_ms));
-    double bytes = job->rank[0].reduced_bytes, world = job->world;
+    speed->data_ms = phase_ms(job, offsetof(ls_record_step, data_ms));
+    speed->forward_ms = phase_ms(job, offsetof(ls_record_step, forward_ms));
+    speed->backward_ms = phase_ms(job, offsetof(ls_record_step, backward_ms));
+    speed->comm_ms = phase_ms(job, offsetof(ls_record_step, comm_ms));
+    speed->exposed_ms = phase_ms(job, offsetof(ls_record_step, exposed_ms));
+    speed->optimizer_ms = phase_ms(job, offsetof(ls_record_step, optimizer_ms));
+    double bytes = job->record->rank[0].reduced_bytes, world = job->spec->world;
     if (bytes > 0 && world > 1 && speed->comm_ms > 0) {
         speed->bus_bytes_per_s = bytes * 2 * (world - 1) / world / (speed->comm_ms * 1e-3);
     }
@@ -162,7 +163,8 @@ int ls_report_speed_threads(const ls_report_run *run, const ls_report_job *job)
 {
     const cJSON *machine = cJSON_GetObjectItemCaseSensitive(run->record, "machine");
     int cores = (int)ls_json_integer(machine, "cores", 0);
-    int each = job->rank_count > 0 ? job->rank[0].threads : 0, all = each * job->world;
+    int each = job->record->world > 0 ? job->record->rank[0].threads : 0,
+        all = each * job->spec->world;
     return cores > 0 && all > cores ? cores : all;
 }
 
@@ -173,17 +175,18 @@ int ls_report_speed_threads(const ls_report_run *run, const ls_report_job *job)
 static double roofline_of(const ls_report_run *run, const ls_report_job *job)
 {
     double best = NAN;
+    const char *level = ls_spec_level_name(job->spec->level);
     const cJSON *entry;
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(run->record, "roofline"))
     {
-        bool fits = strcmp(ls_json_string(entry, "arch", ""), job->arch) == 0 &&
-                    ls_json_integer(entry, "image_size", 0) == job->image_size &&
-                    ls_json_integer(entry, "batch_size", 0) == job->batch_size &&
-                    strcmp(ls_json_string(entry, "level", job->level), job->level) == 0;
+        bool fits = strcmp(ls_json_string(entry, "arch", ""), job->spec->arch) == 0 &&
+                    ls_json_integer(entry, "image_size", 0) == job->spec->image_size &&
+                    ls_json_integer(entry, "batch_size", 0) == job->spec->batch_size &&
+                    strcmp(ls_json_string(entry, "level", level), level) == 0;
         int threads = (int)ls_json_integer(entry, "threads", 0);
         if (fits && (threads == 0 || threads == ls_report_speed_threads(run, job))) {
             double rate = ls_json_number(entry, "images_per_s", NAN);
-            best = fmax(best, threads == 0 ? job->world * rate : rate);
+            best = fmax(best, threads == 0 ? job->spec->world * rate : rate);
         }
     }
     return best;
@@ -194,16 +197,16 @@ const ls_report_job *ls_report_speed_base(const ls_report_run *run, const ls_rep
     const ls_report_job *base = NULL;
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *other = &run->job[j];
-        bool same = other->world == 1 && other->role == job->role &&
-                    strcmp(other->arch, job->arch) == 0 && strcmp(other->level, job->level) == 0 &&
-                    strcmp(other->half, job->half) == 0 && other->batch_size == job->batch_size &&
-                    other->image_size == job->image_size && ls_report_data_has_speed(other);
-        if (same && (base == NULL || other->bucket_mb == job->bucket_mb)) {
-            base = other; /* with one rank the bucket size matters least: any such job, the equal
-                             one first */
+        bool same = other->spec->world == 1 && other->spec->role == job->spec->role &&
+                    ls_report_job_alike(other, job) &&
+                    other->spec->batch_size == job->spec->batch_size &&
+                    ls_report_job_has_speed(other);
+        if (same && other->spec->bucket_mb == job->spec->bucket_mb) {
+            return other;
         }
+        base = same && base == NULL ? other : base;
     }
-    return base;
+    return base; /* with one rank the bucket size matters least */
 }
 
 static ls_stats_interval efficiency_of(const ls_report_job *job, const ls_report_job *base)
@@ -211,10 +214,10 @@ static ls_stats_interval efficiency_of(const ls_report_job *job, const ls_report
     ls_stats_interval ratio = {1, 1, 1}; /* the base against itself, exactly */
     if (job != base) {
         ratio = ls_stats_ratio(job->speed.images_per_s, job->speed.count, base->speed.images_per_s,
-                               base->speed.count, job->id);
+                               base->speed.count, job->record->id);
     }
-    return (ls_stats_interval){ratio.value / job->world, ratio.low / job->world,
-                               ratio.high / job->world};
+    return (ls_stats_interval){ratio.value / job->spec->world, ratio.low / job->spec->world,
+                               ratio.high / job->spec->world};
 }
 
 /* Rank 0 writes what the judge reads while the others wait for it: that time is not the trainer's.
@@ -222,15 +225,15 @@ static ls_stats_interval efficiency_of(const ls_report_job *job, const ls_report
 static double first_step_s(const ls_report_job *job)
 {
     double last_ns = NAN, instrument_ms = 0;
-    for (int k = 0; k < job->rank_count; k++) {
-        const ls_report_rank *rank = &job->rank[k];
+    for (int k = 0; k < job->record->world; k++) {
+        const ls_record_rank *rank = &job->record->rank[k];
         if (rank->step_count == 0 || isnan(rank->step[0].at_ns)) {
             return NAN;
         }
         last_ns = fmax(last_ns, rank->step[0].at_ns);
-        instrument_ms = fmax(instrument_ms, rank->instrument_ms);
+        instrument_ms = fmax(instrument_ms, rank->step[0].instrument_ms);
     }
-    return (last_ns - job->started_ns) * 1e-9 - instrument_ms * 1e-3;
+    return (last_ns - job->record->started_ns) * 1e-9 - instrument_ms * 1e-3;
 }
 
 void ls_report_speed_compute(ls_report_run *run)
@@ -240,7 +243,7 @@ void ls_report_speed_compute(ls_report_run *run)
         ls_report_speed *speed = &job->speed;
         speed->bus_bytes_per_s = speed->roofline_share = speed->first_step_s = NAN;
         speed->efficiency = (ls_stats_interval){NAN, NAN, NAN};
-        if (job->state != LS_REPORT_DONE || job->rank_count == 0) {
+        if (job->record->state != LS_RECORD_DONE || job->record->world == 0) {
             continue;
         }
         speed->first_step_s = first_step_s(job);
@@ -253,7 +256,7 @@ void ls_report_speed_compute(ls_report_run *run)
     for (int j = 0; j < run->job_count; j++) {
         ls_report_job *job = &run->job[j];
         const ls_report_job *base = ls_report_speed_base(run, job);
-        if (!ls_report_data_has_speed(job)) {
+        if (!ls_report_job_has_speed(job)) {
             continue;
         }
         if (base != NULL) {
@@ -281,11 +284,12 @@ double ls_report_speed_exposed_ms(const ls_report_run *run, const ls_report_job 
     }
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *other = &run->job[j];
-        bool same = other->role == LS_ROLE_PHASES && strcmp(other->arch, job->arch) == 0 &&
-                    strcmp(other->level, job->level) == 0 && strcmp(other->half, job->half) == 0 &&
-                    other->world == job->world && other->nodes == job->nodes &&
-                    other->bucket_mb == job->bucket_mb && other->batch_size == job->batch_size;
-        if (same && ls_report_data_has_speed(other)) {
+        bool same = other->spec->role == LS_ROLE_PHASES && ls_report_job_alike(other, job) &&
+                    other->spec->world == job->spec->world &&
+                    other->spec->nodes == job->spec->nodes &&
+                    other->spec->bucket_mb == job->spec->bucket_mb &&
+                    other->spec->batch_size == job->spec->batch_size;
+        if (same && ls_report_job_has_speed(other)) {
             return other->speed.exposed_ms;
         }
     }

@@ -2,7 +2,7 @@
 #ifndef LS_REPORT_SPEED_H
 #define LS_REPORT_SPEED_H
 
-#include "data.h"
+#include "job.h"
 
 /* Fills job->speed of every job of the run; jobs that did not finish keep count 0. */
 void ls_report_speed_compute(ls_report_run *run);

@@ -80,13 +80,13 @@ cJSON *ls_report_summary_conformance(const ls_report_run *run)
 static void add_rank_times(cJSON *row, const ls_report_job *job)
 {
     cJSON *ranks = cJSON_AddArrayToObject(row, "ranks");
-    for (int k = 0; k < job->rank_count; k++) {
+    for (int k = 0; k < job->record->world; k++) {
         cJSON *rank = cJSON_CreateObject();
         cJSON_AddNumberToObject(rank, "rank", k);
         ls_json_add_number(rank, "step_ms_p50", job->speed.rank_p50_ms[k]);
         ls_json_add_number(rank, "step_ms_p90", job->speed.rank_p90_ms[k]);
         ls_json_add_number(rank, "step_ms_p99", job->speed.rank_p99_ms[k]);
-        ls_json_add_number(rank, "rss_bytes_max", job->rank[k].rss_bytes_max);
+        ls_json_add_number(rank, "rss_bytes_max", job->record->rank[k].rss_bytes_max);
         cJSON_AddItemToArray(ranks, rank);
     }
 }
@@ -137,7 +137,7 @@ static void add_measured(cJSON *row, const ls_report_run *run, const ls_report_j
     ls_json_add_number(row, "strong_efficiency_high", strong.high);
     ls_json_add_number(row, "efficiency_ceiling", ls_report_compare_ceiling(run, job));
     ls_json_add_number(row, "first_step_s", speed->first_step_s);
-    ls_json_add_number(row, "reduced_bytes", job->rank[0].reduced_bytes);
+    ls_json_add_number(row, "reduced_bytes", job->record->rank[0].reduced_bytes);
     ls_json_add_number(row, "bus_bytes_per_s", speed->bus_bytes_per_s);
     ls_json_add_number(row, "roofline_share", speed->roofline_share);
     add_rank_times(row, job);
@@ -145,36 +145,37 @@ static void add_measured(cJSON *row, const ls_report_run *run, const ls_report_j
 
 static cJSON *job_row(const ls_report_run *run, const ls_report_job *job)
 {
-    char state[96], reason[160];
+    char state[96], reason[160], rung[24];
     cJSON *row = cJSON_CreateObject();
-    cJSON_AddStringToObject(row, "job", job->id);
-    cJSON_AddStringToObject(row, "label", job->label);
-    cJSON_AddStringToObject(row, "role", ls_spec_role_name(job->role));
-    cJSON_AddStringToObject(row, "arch", job->arch);
-    cJSON_AddNumberToObject(row, "image_size", job->image_size);
-    cJSON_AddNumberToObject(row, "batch_size", job->batch_size);
-    cJSON_AddStringToObject(row, "level", job->level);
-    cJSON_AddStringToObject(row, "half", job->half);
-    cJSON_AddStringToObject(row, "dialect", job->dialect);
-    cJSON_AddNumberToObject(row, "world", job->world);
-    cJSON_AddNumberToObject(row, "nodes", job->nodes);
-    cJSON_AddBoolToObject(row, "simulated", job->simulated);
-    ls_json_add_number(row, "bucket_mb", job->bucket_mb);
-    cJSON_AddBoolToObject(row, "oversubscribed", job->oversubscribed);
-    cJSON_AddBoolToObject(row, "half_emulated", job->half_emulated);
-    cJSON_AddBoolToObject(row, "checked", job->checked);
-    if (ls_report_data_no_graph(job) != NULL) {
-        cJSON_AddStringToObject(row, "cuda_graph", ls_report_data_no_graph(job));
-    } else if (job->rank_count > 0 && job->rank[0].graph_told) {
+    cJSON_AddStringToObject(row, "job", job->record->id);
+    cJSON_AddStringToObject(row, "label", job->record->label);
+    cJSON_AddStringToObject(row, "role", ls_spec_role_name(job->spec->role));
+    cJSON_AddStringToObject(row, "arch", job->spec->arch);
+    cJSON_AddNumberToObject(row, "image_size", job->spec->image_size);
+    cJSON_AddNumberToObject(row, "batch_size", job->spec->batch_size);
+    cJSON_AddStringToObject(row, "level", ls_spec_level_name(job->spec->level));
+    cJSON_AddStringToObject(row, "half", job->spec->half);
+    cJSON_AddStringToObject(row, "dialect", job->spec->dialect);
+    cJSON_AddNumberToObject(row, "world", job->spec->world);
+    cJSON_AddNumberToObject(row, "nodes", job->spec->nodes);
+    cJSON_AddBoolToObject(row, "simulated", ls_spec_is_simulated(job->spec));
+    ls_json_add_number(row, "bucket_mb",
+                       job->spec->bucket_mb == LS_BUCKET_OWN ? NAN : job->spec->bucket_mb);
+    cJSON_AddBoolToObject(row, "oversubscribed", job->record->oversubscribed);
+    cJSON_AddBoolToObject(row, "half_emulated", job->record->half_emulated);
+    cJSON_AddBoolToObject(row, "checked", job->record->checked);
+    if (ls_report_job_no_graph(job) != NULL) {
+        cJSON_AddStringToObject(row, "cuda_graph", ls_report_job_no_graph(job));
+    } else if (job->record->world > 0 && job->record->rank[0].graph_reported) {
         cJSON_AddTrueToObject(row, "cuda_graph");
     }
-    if (job->rung[0] != '\0') {
-        cJSON_AddStringToObject(row, "judged_on", job->rung);
+    if (ls_report_job_rung(job, rung)[0] != '\0') {
+        cJSON_AddStringToObject(row, "judged_on", rung);
     }
-    cJSON_AddStringToObject(row, "state", ls_report_data_state(job, state));
-    cJSON_AddStringToObject(row, "not_a_result", ls_report_data_reason(run, job, reason));
-    ls_json_add_number(row, "seconds", job->seconds);
-    if (ls_report_data_has_speed(job)) {
+    cJSON_AddStringToObject(row, "state", ls_report_job_state(job, state));
+    cJSON_AddStringToObject(row, "not_a_result", ls_report_job_reason(run, job, reason));
+    ls_json_add_number(row, "seconds", job->record->seconds);
+    if (ls_report_job_has_speed(job)) {
         add_measured(row, run, job);
     }
     return row;
@@ -192,7 +193,7 @@ ls_status ls_report_summary_write(const ls_report_run *run)
     cJSON *throughput = cJSON_AddArrayToObject(summary, "throughput");
     cJSON *others = cJSON_AddArrayToObject(summary, "other_jobs");
     for (int j = 0; j < run->job_count; j++) {
-        bool timed = run->job[j].role == LS_ROLE_THROUGHPUT;
+        bool timed = run->job[j].spec->role == LS_ROLE_THROUGHPUT;
         cJSON_AddItemToArray(timed ? throughput : others, job_row(run, &run->job[j]));
     }
     cJSON_AddItemToObject(summary, "compare", ls_report_compare_json(run));

@@ -2,7 +2,7 @@
 #ifndef LS_REPORT_SUMMARY_H
 #define LS_REPORT_SUMMARY_H
 
-#include "data.h"
+#include "job.h"
 
 /* Counts of verdicts: {"total","in_claim","in_claim_passed","counts":{"PASS":..},"families":[...]}.
  */

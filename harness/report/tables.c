@@ -88,13 +88,13 @@ void ls_tables_marks(const ls_report_run *run, const ls_report_job *const *jobs,
     int simulated = 0, oversubscribed = 0;
     bool emulated = false;
     for (int i = 0; i < count; i++) {
-        if (jobs[i]->simulated && jobs[i]->nodes > simulated) {
-            simulated = jobs[i]->nodes;
+        if (ls_spec_is_simulated(jobs[i]->spec) && jobs[i]->spec->nodes > simulated) {
+            simulated = jobs[i]->spec->nodes;
         }
-        if (jobs[i]->oversubscribed && jobs[i]->world > oversubscribed) {
-            oversubscribed = jobs[i]->world;
+        if (jobs[i]->record->oversubscribed && jobs[i]->spec->world > oversubscribed) {
+            oversubscribed = jobs[i]->spec->world;
         }
-        emulated = emulated || jobs[i]->half_emulated;
+        emulated = emulated || jobs[i]->record->half_emulated;
     }
     text[0] = '\0';
     if (simulated > 0) {
@@ -112,20 +112,6 @@ void ls_tables_marks(const ls_report_run *run, const ls_report_job *const *jobs,
         ls_text_add(text, bytes, "%s%d ranks share too few devices", text[0] ? "; " : "",
                     oversubscribed);
     }
-}
-
-int ls_tables_select(const ls_report_run *run, ls_role role, unsigned sweep,
-                     const ls_report_job **jobs, int room)
-{
-    int count = 0;
-    for (int j = 0; j < run->job_count && count < room; j++) {
-        const ls_report_job *job = &run->job[j];
-        bool fits = job->role == role && (sweep == 0 || (job->sweep & sweep) != 0);
-        if (fits && ls_report_data_has_speed(job)) {
-            jobs[count++] = job;
-        }
-    }
-    return count;
 }
 
 ls_status ls_tables_write(const ls_report_run *run)

@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-#include "data.h"
+#include "job.h"
 
 enum { LS_TABLES_TITLE_BYTES = 480, LS_TABLES_BLOCKS_BYTES = 1024 };
 
@@ -41,9 +41,4 @@ const char *ls_tables_plain(const char *from, char *to, int bytes);
  * "" when nothing. `jobs` are those drawn, `count` of them. */
 void ls_tables_marks(const ls_report_run *run, const ls_report_job *const *jobs, int count,
                      char *text, int bytes);
-/* Collects the jobs of a role that are points of a sweep (0: any), finished with times.
- */
-int ls_tables_select(const ls_report_run *run, ls_role role, unsigned sweep,
-                     const ls_report_job **jobs, int room);
-
 #endif

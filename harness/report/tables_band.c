@@ -11,7 +11,7 @@ enum { RUNS_MAX = 64, BINS_MAX = 20 };
 
 static const double CONFIDENCE = 0.95;
 
-static double mean_loss(const ls_report_rank *rank, int from, int to)
+static double mean_loss(const ls_record_rank *rank, int from, int to)
 {
     double sum = 0;
     for (int i = from; i < to; i++) {
@@ -32,8 +32,8 @@ static const ls_report_job *curves_of(const ls_report_run *run)
 {
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        if (job->role == LS_ROLE_CURVES && job->state == LS_REPORT_DONE && job->rank_count > 0 &&
-            job->rank_count <= RUNS_MAX) {
+        if (job->spec->role == LS_ROLE_CURVES && job->record->state == LS_RECORD_DONE &&
+            job->record->world > 0 && job->record->world <= RUNS_MAX) {
             return job;
         }
     }
@@ -47,10 +47,10 @@ bool ls_tables_band_read(const ls_report_run *run, ls_tables_band *out)
     if (band.job == NULL) {
         return false;
     }
-    band.steps = band.job->rank[0].step_count;
+    band.steps = band.job->record->rank[0].step_count;
     band.last = band.steps / 10 > 0 ? band.steps / 10 : 1;
-    for (int k = 0; k < band.job->rank_count; k++) {
-        const ls_report_rank *rank = &band.job->rank[k];
+    for (int k = 0; k < band.job->record->world; k++) {
+        const ls_record_rank *rank = &band.job->record->rank[k];
         if (rank->step_count != band.steps || band.steps == 0) {
             return false;
         }
@@ -117,9 +117,9 @@ static void write_reference(FILE *table, const ls_tables_band *band, int bin)
     for (int from = 0; from < band->steps; from += bin) {
         int to = from + bin < band->steps ? from + bin : band->steps, count = 0;
         double value[RUNS_MAX];
-        for (int k = 0; k < band->job->rank_count; k++) {
-            if (strcmp(band->job->rank[k].level, "O0") == 0) {
-                value[count++] = mean_loss(&band->job->rank[k], from, to);
+        for (int k = 0; k < band->job->record->world; k++) {
+            if (strcmp(band->job->record->rank[k].level, "O0") == 0) {
+                value[count++] = mean_loss(&band->job->record->rank[k], from, to);
             }
         }
         ls_stats_interval point = predict(value, count);
@@ -131,7 +131,7 @@ static void write_reference(FILE *table, const ls_tables_band *band, int bin)
 
 static void write_level(FILE *table, const ls_tables_band *band, int index, int bin)
 {
-    const ls_report_rank *rank = &band->job->rank[band->rank[index]];
+    const ls_record_rank *rank = &band->job->record->rank[band->rank[index]];
     for (int from = 0; from < band->steps; from += bin) {
         int to = from + bin < band->steps ? from + bin : band->steps;
         fprintf(table, "%g\t%.6g\tNaN\tNaN\t%d\n", (from + to + 1) / 2.0, mean_loss(rank, from, to),
@@ -151,7 +151,7 @@ ls_status ls_tables_band_write(const ls_report_run *run, const ls_tables_band *b
                 "runs that differ in their seed; grey: where one more O0 run would be, 95 %% "
                 "(Student's prediction). The other levels: one run each, with the first O0 "
                 "run's seed; the end is the mean of the last %d of %d steps.",
-                band->job->arch, bin, band->runs, band->last, band->steps);
+                band->job->spec->arch, bin, band->runs, band->last, band->steps);
     ls_text_add(head.blocks, sizeof head.blocks, " \"O0, mean of %d\"", band->runs);
     for (int i = 0; i < band->level_count; i++) {
         ls_text_add(head.blocks, sizeof head.blocks, " \"%s\"", band->level[i]);

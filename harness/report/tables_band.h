@@ -3,7 +3,7 @@
 #ifndef LS_TABLES_BAND_H
 #define LS_TABLES_BAND_H
 
-#include "data.h"
+#include "job.h"
 
 enum { LS_TABLES_BAND_LEVELS = 8 };
 

@@ -12,9 +12,9 @@ enum { JOBS_MAX = 64, SCALE_JOBS_MAX = 4, POINTS_MAX = 400, BAND_JOBS_MAX = 32 }
 
 static int steps_of(const ls_report_job *job)
 {
-    int steps = job->rank_count > 0 ? job->rank[0].step_count : 0;
-    for (int k = 1; k < job->rank_count; k++) {
-        steps = job->rank[k].step_count < steps ? job->rank[k].step_count : steps;
+    int steps = job->record->world > 0 ? job->record->rank[0].step_count : 0;
+    for (int k = 1; k < job->record->world; k++) {
+        steps = job->record->rank[k].step_count < steps ? job->record->rank[k].step_count : steps;
     }
     return steps;
 }
@@ -22,10 +22,11 @@ static int steps_of(const ls_report_job *job)
 double ls_tables_curves_loss_at(const ls_report_job *job, int index)
 {
     double sum = 0;
-    for (int k = 0; k < job->rank_count; k++) {
-        sum += index < job->rank[k].step_count ? job->rank[k].step[index].loss : NAN;
+    for (int k = 0; k < job->record->world; k++) {
+        sum +=
+            index < job->record->rank[k].step_count ? job->record->rank[k].step[index].loss : NAN;
     }
-    return job->rank_count > 0 ? sum / job->rank_count : NAN;
+    return job->record->world > 0 ? sum / job->record->world : NAN;
 }
 
 /* How many steps the end of a curve is averaged over. */
@@ -48,9 +49,9 @@ double ls_tables_curves_final_loss(const ls_report_job *job)
 static const ls_report_job *reference_of(const ls_report_run *run)
 {
     const ls_report_job *jobs[JOBS_MAX];
-    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
+    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
     for (int i = 0; i < count; i++) {
-        if (ls_report_data_level_number(jobs[i]) == 0) {
+        if (jobs[i]->spec->level == 0) {
             return jobs[i];
         }
     }
@@ -65,11 +66,13 @@ static int repeats_of(const ls_report_run *run, const ls_report_job *reference,
     int count = 0;
     for (int j = 0; reference != NULL && j < run->job_count && count < BAND_JOBS_MAX; j++) {
         const ls_report_job *job = &run->job[j];
-        bool same = ls_report_data_level_number(job) == 0 &&
-                    strcmp(job->arch, reference->arch) == 0 && job->world == reference->world &&
-                    job->batch_size == reference->batch_size &&
-                    job->image_size == reference->image_size && job->state == LS_REPORT_DONE &&
-                    job->sync_bn == reference->sync_bn && steps_of(job) == steps_of(reference);
+        bool same = job->spec->level == 0 && strcmp(job->spec->arch, reference->spec->arch) == 0 &&
+                    job->spec->world == reference->spec->world &&
+                    job->spec->batch_size == reference->spec->batch_size &&
+                    job->spec->image_size == reference->spec->image_size &&
+                    job->record->state == LS_RECORD_DONE &&
+                    job->spec->sync_bn == reference->spec->sync_bn &&
+                    steps_of(job) == steps_of(reference);
         if (same) {
             repeats[count++] = job;
         }
@@ -93,7 +96,7 @@ int ls_tables_curves_band(const ls_report_run *run, double *low, double *high)
 static void write_loss_block(FILE *table, const ls_report_run *run, const ls_report_job *job)
 {
     const ls_report_job *repeats[BAND_JOBS_MAX];
-    bool reference = ls_report_data_level_number(job) == 0;
+    bool reference = job->spec->level == 0;
     int repeat_count = reference ? repeats_of(run, job, repeats) : 0;
     int steps = steps_of(job), bin = (steps + POINTS_MAX - 1) / POINTS_MAX;
     for (int from = 0; from < steps; from += bin) {
@@ -106,8 +109,9 @@ static void write_loss_block(FILE *table, const ls_report_run *run, const ls_rep
                 high = fmax(high, ls_tables_curves_loss_at(repeats[r], i));
             }
         }
-        fprintf(table, "%lld\t%.6g\t%.6g\t%.6g\t%d\n", (long long)job->rank[0].step[to - 1].step,
-                mean, low, high, ls_report_data_level_number(job));
+        fprintf(table, "%lld\t%.6g\t%.6g\t%.6g\t%d\n",
+                (long long)job->record->rank[0].step[to - 1].step, mean, low, high,
+                job->spec->level);
     }
     fprintf(table, "\n\n");
 }
@@ -126,13 +130,13 @@ ls_status ls_tables_curves_write_loss(const ls_report_run *run)
         return ls_tables_band_write(run, &band);
     }
     const ls_report_job *jobs[JOBS_MAX];
-    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
+    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
     ls_tables_head head = {0};
     double low, high;
     int repeats = ls_tables_curves_band(run, &low, &high);
     for (int i = 0; i < count; i++) {
         char level[24];
-        add_block(&head, ls_report_data_level(jobs[i], level));
+        add_block(&head, ls_report_job_level(jobs[i], level));
         if (i == 0) {
             ls_text_add(head.title, sizeof head.title,
                         "Mean loss of the last %d steps of %d:", last_of(steps_of(jobs[i])),
@@ -167,17 +171,18 @@ ls_status ls_tables_curves_write_loss(const ls_report_run *run)
 static int skipped_of(const ls_report_job *job)
 {
     int skipped = 0;
-    for (int i = 0; job->rank_count > 0 && i < job->rank[0].step_count; i++) {
-        skipped += job->rank[0].step[i].skipped;
+    for (int i = 0; job->record->world > 0 && i < job->record->rank[0].step_count; i++) {
+        skipped += job->record->rank[0].step[i].skipped;
     }
     return skipped;
 }
 
 static bool scale_moves(const ls_report_job *job)
 {
-    for (int i = 0; job->rank_count > 0 && i < job->rank[0].step_count; i++) {
-        if (job->rank[0].step[i].scale != job->rank[0].step[i].scale_next &&
-            isfinite(job->rank[0].step[i].scale_next)) {
+    for (int i = 0; job->record->world > 0 && i < job->record->rank[0].step_count; i++) {
+        if (job->record->rank[0].step[i].loss_scale !=
+                job->record->rank[0].step[i].loss_scale_next &&
+            isfinite(job->record->rank[0].step[i].loss_scale_next)) {
             return true;
         }
     }
@@ -192,14 +197,16 @@ static int select_scale_jobs(const ls_report_run *run, const ls_report_job **job
     for (int pass = 0; pass < 2; pass++) {
         for (int j = 0; j < run->job_count && count < SCALE_JOBS_MAX; j++) {
             const ls_report_job *job = &run->job[j];
-            bool swept = (job->sweep & LS_SWEEP_LEVEL) != 0 && job->role == LS_ROLE_THROUGHPUT;
-            bool fits = job->state == LS_REPORT_DONE && steps_of(job) > 0 && scale_moves(job) &&
-                        (swept || job->role != LS_ROLE_THROUGHPUT) && swept == (pass == 0);
+            bool swept =
+                (job->spec->sweep & LS_SWEEP_LEVEL) != 0 && job->spec->role == LS_ROLE_THROUGHPUT;
+            bool fits = job->record->state == LS_RECORD_DONE && steps_of(job) > 0 &&
+                        scale_moves(job) && (swept || job->spec->role != LS_ROLE_THROUGHPUT) &&
+                        swept == (pass == 0);
             for (int i = 0; i < count && pass == 1;
                  i++) { /* one evidence job per level is enough */
-                fits = fits && !(strcmp(jobs[i]->level, job->level) == 0 &&
-                                 strcmp(jobs[i]->half, job->half) == 0 &&
-                                 jobs[i]->role != LS_ROLE_THROUGHPUT);
+                fits = fits && !(jobs[i]->spec->level == job->spec->level &&
+                                 strcmp(jobs[i]->spec->half, job->spec->half) == 0 &&
+                                 jobs[i]->spec->role != LS_ROLE_THROUGHPUT);
             }
             if (fits) {
                 jobs[count++] = job;
@@ -216,10 +223,10 @@ ls_status ls_tables_curves_write_scale(const ls_report_run *run)
     ls_tables_head head = {0};
     for (int i = 0; i < count; i++) {
         char level[24];
-        add_block(&head, jobs[i]->label);
+        add_block(&head, jobs[i]->record->label);
         ls_text_add(head.title, sizeof head.title, "%s%s %d of %d",
                     i == 0 ? "Steps skipped by overflow: " : ", ",
-                    ls_report_data_level(jobs[i], level), skipped_of(jobs[i]), steps_of(jobs[i]));
+                    ls_report_job_level(jobs[i], level), skipped_of(jobs[i]), steps_of(jobs[i]));
     }
     if (count == 0) {
         ls_text_add(head.title, sizeof head.title, "No loss scale moved and no step was skipped");
@@ -235,9 +242,9 @@ ls_status ls_tables_curves_write_scale(const ls_report_run *run)
     }
     for (int i = 0; i < count; i++) {
         for (int s = 0; s < steps_of(jobs[i]); s++) {
-            const ls_report_step *step = &jobs[i]->rank[0].step[s];
-            fprintf(table, "%lld\t%.9g\t%d\t%d\n", (long long)step->step, step->scale,
-                    step->skipped, ls_report_data_level_number(jobs[i]));
+            const ls_record_step *step = &jobs[i]->record->rank[0].step[s];
+            fprintf(table, "%lld\t%.9g\t%d\t%d\n", (long long)step->step, step->loss_scale,
+                    step->skipped, jobs[i]->spec->level);
         }
         fprintf(table, "\n\n");
     }
@@ -289,29 +296,27 @@ static int keep_last_step(ls_trace_span *spans, int count)
 }
 
 /* Of the phases jobs that have spans, one with the most ranks; of these the highest level. */
-static ls_status read_timeline(const ls_report_run *run, const ls_report_job **job,
-                               ls_trace_span **spans, int *count)
+static const ls_report_job *read_timeline(const ls_report_run *run, ls_trace_span **spans,
+                                          int *count)
 {
-    *job = NULL;
+    const ls_report_job *job = NULL;
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *candidate = &run->job[j];
-        if (candidate->role != LS_ROLE_PHASES || candidate->state != LS_REPORT_DONE ||
-            (*job != NULL && candidate->world < (*job)->world)) {
+        if (candidate->spec->role != LS_ROLE_PHASES || candidate->record->state != LS_RECORD_DONE ||
+            (job != NULL && candidate->spec->world < job->spec->world)) {
             continue;
         }
         ls_trace_span *read = NULL;
-        int read_count = 0;
-        LS_TRY(ls_trace_read(run, candidate, &read, &read_count));
+        int read_count = ls_trace_read(candidate, &read);
         if (read_count == 0) {
-            free(read);
             continue;
         }
         free(*spans);
         *spans = read;
         *count = keep_last_step(read, read_count);
-        *job = candidate;
+        job = candidate;
     }
-    return LS_OK;
+    return job;
 }
 
 static void title_timeline(const ls_report_run *run, const ls_report_job *job,
@@ -326,7 +331,7 @@ static void title_timeline(const ls_report_run *run, const ls_report_job *job,
     }
     char level[24], marks[160];
     ls_text_add(head->title, sizeof head->title, "One %s step on %d ranks",
-                ls_report_data_level(job, level), job->world);
+                ls_report_job_level(job, level), job->spec->world);
     if (total > 0) {
         ls_text_add(head->title, sizeof head->title, ": %.0f %% of communication is hidden",
                     100 * (double)hidden / (double)total);
@@ -338,10 +343,9 @@ static void title_timeline(const ls_report_run *run, const ls_report_job *job,
 
 ls_status ls_tables_curves_write_timeline(const ls_report_run *run)
 {
-    const ls_report_job *job = NULL;
     ls_trace_span *spans = NULL;
     int count = 0;
-    LS_TRY(read_timeline(run, &job, &spans, &count));
+    const ls_report_job *job = read_timeline(run, &spans, &count);
     ls_tables_head head = {0};
     if (job != NULL) {
         title_timeline(run, job, spans, count, &head);

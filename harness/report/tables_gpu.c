@@ -24,7 +24,7 @@ static timeline collect(const ls_report_run *run)
     timeline all = {0, NULL};
     for (int j = 0; j < run->job_count; j++) {
         ls_report_reading *own;
-        int count = ls_report_gpus_readings(run, &run->job[j], &own);
+        int count = ls_report_gpus_readings(&run->job[j], &own);
         if (count > 0) {
             all.list = realloc(all.list, (size_t)(all.count + count) * sizeof *all.list);
             LS_ASSERT(all.list != NULL);

@@ -1,5 +1,6 @@
 #include "tables_parts.h"
 #include "kernels/core/text.h"
+#include "memory.h"
 
 #include <math.h>
 #include <string.h>
@@ -30,18 +31,18 @@ static int select_compared(const ls_report_run *run, const ls_report_job **jobs)
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
         const char *name;
-        if (job->compare == NULL) {
+        if (job->gradients == NULL) {
             continue;
         }
         int same = 0;
-        while (same < count && (strcmp(jobs[same]->level, job->level) != 0 ||
-                                strcmp(jobs[same]->half, job->half) != 0)) {
+        while (same < count && (jobs[same]->spec->level != job->spec->level ||
+                                strcmp(jobs[same]->spec->half, job->spec->half) != 0)) {
             same++;
         }
         if (same == count && count < LEVELS_MAX) {
             jobs[count++] = job;
         } else if (same < count &&
-                   !(worst_of(job->compare, &name) <= worst_of(jobs[same]->compare, &name))) {
+                   !(worst_of(job->gradients, &name) <= worst_of(jobs[same]->gradients, &name))) {
             jobs[same] = job;
         }
     }
@@ -56,10 +57,10 @@ static void title_gradients(const ls_report_run *run, const ls_report_job *const
     double worst = -1;
     int judged = 0;
     for (int j = 0; j < run->job_count; j++) {
-        judged += run->job[j].compare != NULL;
+        judged += run->job[j].gradients != NULL;
     }
     for (int i = 0; i < count; i++) {
-        double share = worst_of(jobs[i]->compare, &name);
+        double share = worst_of(jobs[i]->gradients, &name);
         if (!(share <= worst)) {
             worst = share;
             worst_name = name;
@@ -72,11 +73,11 @@ static void title_gradients(const ls_report_run *run, const ls_report_job *const
     } else if (worst <= 1) {
         ls_text_add(head->title, sizeof head->title,
                     "Gradients of %d jobs are inside their limits; closest: %s, %s, at %.2f of it",
-                    judged, ls_report_data_level(worst_job, level),
+                    judged, ls_report_job_level(worst_job, level),
                     ls_tables_plain(worst_name, plain, sizeof plain), worst);
     } else {
         ls_text_add(head->title, sizeof head->title, "%s: %s is %.2g x its limit",
-                    ls_report_data_level(worst_job, level),
+                    ls_report_job_level(worst_job, level),
                     ls_tables_plain(worst_name, plain, sizeof plain), worst);
     }
 }
@@ -94,7 +95,7 @@ ls_status ls_tables_parts_write_gradients(const ls_report_run *run)
     for (int i = 0; i < count; i++) {
         char level[24];
         ls_text_add(head.blocks, sizeof head.blocks, " \"%s\"",
-                    ls_report_data_level(jobs[i], level));
+                    ls_report_job_level(jobs[i], level));
     }
     FILE *table = ls_tables_begin(
         run, "gradient_error", &head,
@@ -107,13 +108,13 @@ ls_status ls_tables_parts_write_gradients(const ls_report_run *run)
     for (int i = 0; i < count; i++) {
         int place = 0;
         const cJSON *tensor;
-        cJSON_ArrayForEach(tensor, cJSON_GetObjectItemCaseSensitive(jobs[i]->compare, "tensors"))
+        cJSON_ArrayForEach(tensor, cJSON_GetObjectItemCaseSensitive(jobs[i]->gradients, "tensors"))
         {
             char name[96];
             fprintf(table, "%d\t%.6g\t%.6g\t%.6g\t%.0f\t%d\t\"%s\"\n", ++place,
                     ls_json_number(tensor, "e", NAN), ls_json_number(tensor, "r", NAN),
                     ls_json_number(tensor, "limit", NAN), ls_json_number(tensor, "elements", NAN),
-                    ls_report_data_level_number(jobs[i]),
+                    jobs[i]->spec->level,
                     ls_tables_plain(ls_json_string(tensor, "name", "?"), name, sizeof name));
         }
         fprintf(table, "\n\n");
@@ -137,11 +138,11 @@ static double rest_ms(const ls_report_speed *speed)
 /* The phases jobs; without any, the throughput jobs of the level sweep that told their phases. */
 static int select_phases(const ls_report_run *run, const ls_report_job **jobs)
 {
-    int count = ls_tables_select(run, LS_ROLE_PHASES, 0, jobs, JOBS_MAX);
+    int count = ls_report_job_select(run, LS_ROLE_PHASES, 0, jobs, JOBS_MAX);
     if (count > 0) {
         return count;
     }
-    count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
+    count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
     int kept = 0;
     for (int i = 0; i < count; i++) {
         if (isfinite(jobs[i]->speed.backward_ms)) {
@@ -162,14 +163,15 @@ ls_status ls_tables_parts_write_phases(const ls_report_run *run)
     } else {
         const ls_report_job *job = jobs[0];
         for (int i = 1; i < count; i++) {
-            job = jobs[i]->world >= job->world ? jobs[i] : job; /* of equals the highest level */
+            job = jobs[i]->spec->world >= job->spec->world ? jobs[i]
+                                                           : job; /* of equals the highest level */
         }
         char level[24], marks[160];
         double total = job->speed.step.value;
         ls_text_add(
             head.title, sizeof head.title,
             "%s on %d ranks: backward takes %.0f %% of a step, waiting for reductions %.0f %%",
-            ls_report_data_level(job, level), job->world,
+            ls_report_job_level(job, level), job->spec->world,
             100 * or_zero(job->speed.backward_ms) / total,
             100 * or_zero(job->speed.exposed_ms) / total);
         ls_tables_marks(run, jobs, count, marks, sizeof marks);
@@ -190,36 +192,27 @@ ls_status ls_tables_parts_write_phases(const ls_report_run *run)
     for (int i = 0; i < count; i++) {
         const ls_report_speed *speed = &jobs[i]->speed;
         char label[96], level[24], bucket[24];
-        ls_report_data_level(jobs[i], level);
-        ls_report_data_bucket(jobs[i]->bucket_mb, bucket);
-        snprintf(label, sizeof label, "%s, %d ranks, %s%s", level, jobs[i]->world, bucket,
-                 jobs[i]->simulated ? ", simulated nodes" : "");
+        ls_report_job_level(jobs[i], level);
+        ls_report_job_bucket(jobs[i], bucket);
+        snprintf(label, sizeof label, "%s, %d ranks, %s%s", level, jobs[i]->spec->world, bucket,
+                 ls_spec_is_simulated(jobs[i]->spec) ? ", simulated nodes" : "");
         fprintf(table, "%d\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%d\t\"%s\"\n", i,
                 or_zero(speed->data_ms), or_zero(speed->forward_ms), or_zero(speed->backward_ms),
                 or_zero(speed->exposed_ms), or_zero(speed->optimizer_ms), rest_ms(speed),
-                speed->comm_ms, ls_report_data_level_number(jobs[i]), label);
+                speed->comm_ms, jobs[i]->spec->level, label);
     }
     return ls_tables_end(table, "step_phases");
-}
-
-static double peak_of(const ls_report_job *job)
-{
-    double peak = NAN;
-    for (int k = 0; k < job->rank_count; k++) {
-        peak = fmax(peak, job->rank[k].rss_bytes_max);
-    }
-    return peak;
 }
 
 ls_status ls_tables_parts_write_memory(const ls_report_run *run)
 {
     const ls_report_job *jobs[JOBS_MAX];
-    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
+    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
     ls_tables_head head = {0};
     double least = INFINITY, greatest = 0;
     for (int i = 0; i < count; i++) {
-        least = fmin(least, peak_of(jobs[i]));
-        greatest = fmax(greatest, peak_of(jobs[i]));
+        least = fmin(least, ls_report_job_peak_bytes(jobs[i]));
+        greatest = fmax(greatest, ls_report_job_peak_bytes(jobs[i]));
     }
     if (greatest > 0) {
         ls_text_add(head.title, sizeof head.title,
@@ -229,13 +222,18 @@ ls_status ls_tables_parts_write_memory(const ls_report_run *run)
         ls_text_add(head.title, sizeof head.title,
                     "Memory: no job of the level sweep told its peak");
     }
-    bool told = count > 0 && isfinite(jobs[0]->rank[0].kind_bytes[LS_REPORT_ACTIVATIONS]);
+    double kind[LS_REPORT_KINDS];
+    if (count > 0) {
+        ls_report_memory(&jobs[0]->record->rank[0], kind);
+    }
+    bool by_kind = count > 0 && isfinite(kind[LS_REPORT_ACTIVATIONS]);
     ls_text_add(
         head.caption, sizeof head.caption,
-        told ? "Largest resident memory of any rank by opt level (black mark; program, libraries "
-               "and "
-               "what is written for the judge are in it), and what the trainer allocates (stack)."
-             : "Largest resident memory of any rank by opt level, code and libraries included.");
+        by_kind
+            ? "Largest resident memory of any rank by opt level (black mark; program, libraries "
+              "and "
+              "what is written for the judge are in it), and what the trainer allocates (stack)."
+            : "Largest resident memory of any rank by opt level, code and libraries included.");
     FILE *table = ls_tables_begin(
         run, "memory", &head,
         "MB = 10^6 bytes, of one rank: the largest peak of any; NaN: not told",
@@ -246,12 +244,13 @@ ls_status ls_tables_parts_write_memory(const ls_report_run *run)
     }
     for (int i = 0; i < count; i++) {
         char level[24];
-        fprintf(table, "%d\t%d\t%.6g", i, ls_report_data_level_number(jobs[i]),
-                peak_of(jobs[i]) / 1e6);
-        for (int kind = 0; kind < LS_REPORT_KINDS; kind++) {
-            fprintf(table, "\t%.6g", jobs[i]->rank[0].kind_bytes[kind] / 1e6);
+        fprintf(table, "%d\t%d\t%.6g", i, jobs[i]->spec->level,
+                ls_report_job_peak_bytes(jobs[i]) / 1e6);
+        ls_report_memory(&jobs[i]->record->rank[0], kind);
+        for (int k = 0; k < LS_REPORT_KINDS; k++) {
+            fprintf(table, "\t%.6g", kind[k] / 1e6);
         }
-        fprintf(table, "\t\"%s\"\n", ls_report_data_level(jobs[i], level));
+        fprintf(table, "\t\"%s\"\n", ls_report_job_level(jobs[i], level));
     }
     return ls_tables_end(table, "memory");
 }

@@ -40,27 +40,26 @@ static void write_row(FILE *table, const ls_report_run *run, const ls_report_job
         table,
         "%g\t%d\t%d\t%d\t%d\t%g\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.4g\t%.6g\t%d\t%d\t%d\t"
         "\"%s\"\t\"%s\"\t%.4g\t%.6g\t%.6g\t%.6g\n",
-        place, ls_report_data_level_number(job), job->world, job->nodes, job->simulated,
-        job->bucket_mb, speed->rate.value, low, high, speed->step.value, speed->p90_ms,
-        speed->p99_ms, ls_report_speed_exposed_ms(run, job), speed->efficiency.value,
-        speed->rate.value / speed->efficiency.value, job->checked, job->oversubscribed,
-        job->half_emulated, ls_tables_plain(label, name, sizeof name),
-        ls_tables_plain(job->id, id, sizeof id), strong.value, against.value, against.low,
-        against.high);
+        place, job->spec->level, job->spec->world, job->spec->nodes,
+        ls_spec_is_simulated(job->spec), job->spec->bucket_mb, speed->rate.value, low, high,
+        speed->step.value, speed->p90_ms, speed->p99_ms, ls_report_speed_exposed_ms(run, job),
+        speed->efficiency.value, speed->rate.value / speed->efficiency.value, job->record->checked,
+        job->record->oversubscribed, job->record->half_emulated,
+        ls_tables_plain(label, name, sizeof name), ls_tables_plain(job->record->id, id, sizeof id),
+        strong.value, against.value, against.low, against.high);
 }
 
 ls_stats_interval ls_tables_speed_ratio(const ls_report_job *a, const ls_report_job *b)
 {
     return ls_stats_ratio(a->speed.images_per_s, a->speed.count, b->speed.images_per_s,
-                          b->speed.count, a->id);
+                          b->speed.count, a->record->id);
 }
 
 static const ls_report_job *fastest_of(const ls_report_job *const *jobs, int count, bool half_only)
 {
     const ls_report_job *fastest = NULL;
     for (int i = 0; i < count; i++) {
-        bool fits = ls_report_data_shown(jobs[i]) &&
-                    (!half_only || ls_report_data_level_number(jobs[i]) > 0);
+        bool fits = ls_report_job_is_result(jobs[i]) && (!half_only || jobs[i]->spec->level > 0);
         if (fits && (fastest == NULL || jobs[i]->speed.rate.value > fastest->speed.rate.value)) {
             fastest = jobs[i];
         }
@@ -84,8 +83,7 @@ static void title_levels(const ls_report_run *run, const ls_report_job *const *j
     char marks[160], a[24], b[24];
     const ls_report_job *half = fastest_of(jobs, count, true), *full = NULL;
     for (int i = 0; i < count; i++) {
-        full = ls_report_data_shown(jobs[i]) && ls_report_data_level_number(jobs[i]) == 0 ? jobs[i]
-                                                                                          : full;
+        full = ls_report_job_is_result(jobs[i]) && jobs[i]->spec->level == 0 ? jobs[i] : full;
     }
     char *title = head->title;
     if (half == NULL || full == NULL) {
@@ -94,14 +92,14 @@ static void title_levels(const ls_report_run *run, const ls_report_job *const *j
             ls_text_add(title, sizeof head->title, "No throughput by opt level passed its checks");
         } else {
             ls_text_add(title, sizeof head->title, "%s: %.3g images/s on %d ranks",
-                        ls_report_data_level(only, a), only->speed.rate.value, only->world);
+                        ls_report_job_level(only, a), only->speed.rate.value, only->spec->world);
         }
     } else {
         bool half_wins = half->speed.rate.value > full->speed.rate.value;
         ls_stats_interval ratio =
             half_wins ? ls_tables_speed_ratio(half, full) : ls_tables_speed_ratio(full, half);
-        ls_report_data_level(half, a);
-        ls_report_data_level(full, b);
+        ls_report_job_level(half, a);
+        ls_report_job_level(full, b);
         if (!isfinite(ratio.low)) {
             ls_text_add(title, sizeof head->title, "Too few steps to compare %s and %s", b, a);
         } else if (!ls_tables_speed_resolved(ratio)) {
@@ -122,7 +120,7 @@ static void title_levels(const ls_report_run *run, const ls_report_job *const *j
 ls_status ls_tables_speed_write_levels(const ls_report_run *run)
 {
     const ls_report_job *jobs[JOBS_MAX];
-    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
+    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
     ls_tables_head head = {0};
     title_levels(run, jobs, count, &head);
     ls_text_add(
@@ -135,7 +133,7 @@ ls_status ls_tables_speed_write_levels(const ls_report_run *run)
     }
     for (int i = 0; i < count; i++) {
         char level[24];
-        write_row(table, run, jobs[i], i, ls_report_data_level(jobs[i], level));
+        write_row(table, run, jobs[i], i, ls_report_job_level(jobs[i], level));
     }
     return ls_tables_end(table, "throughput_by_level");
 }
@@ -144,11 +142,11 @@ int ls_tables_speed_best_buckets(const ls_report_run *run, const ls_report_job *
                                  const ls_report_job **fastest)
 {
     const ls_report_job *all[JOBS_MAX];
-    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_BUCKET, all, JOBS_MAX);
+    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_BUCKET, all, JOBS_MAX);
     int best = 0;
     *fastest = fastest_of(all, count, false);
     for (int i = 0; i < count && best < room; i++) {
-        if (*fastest != NULL && ls_report_data_shown(all[i]) &&
+        if (*fastest != NULL && ls_report_job_is_result(all[i]) &&
             (all[i] == *fastest ||
              !ls_tables_speed_resolved(ls_tables_speed_ratio(*fastest, all[i])))) {
             jobs[best++] = all[i];
@@ -165,8 +163,8 @@ static void title_buckets(const ls_report_run *run, const ls_report_job *const *
     char *title = head->title, text[24], other[24], marks[160];
     int bytes = sizeof head->title;
     for (int i = 0; i < count; i++) {
-        shown += ls_report_data_shown(jobs[i]);
-        if (ls_report_data_shown(jobs[i]) &&
+        shown += ls_report_job_is_result(jobs[i]);
+        if (ls_report_job_is_result(jobs[i]) &&
             (slowest == NULL || jobs[i]->speed.rate.value < slowest->speed.rate.value)) {
             slowest = jobs[i];
         }
@@ -178,18 +176,17 @@ static void title_buckets(const ls_report_run *run, const ls_report_job *const *
     } else {
         for (int i = 0; i < best_count; i++) {
             const char *joint = i == 0 ? "" : i == best_count - 1 ? " and " : ", ";
-            ls_text_add(title, bytes, "%s%s", joint,
-                        ls_report_data_bucket(best[i]->bucket_mb, text));
+            ls_text_add(title, bytes, "%s%s", joint, ls_report_job_bucket(best[i], text));
         }
         if (best_count > 1) {
             ls_text_add(title, bytes, " cannot be told apart; %s is",
-                        ls_report_data_bucket(fastest->bucket_mb, text));
+                        ls_report_job_bucket(fastest, text));
         } else {
             ls_text_add(title, bytes, " is fastest:");
         }
         ls_text_add(title, bytes, " %.2f x as fast as %s",
                     fastest->speed.rate.value / slowest->speed.rate.value,
-                    ls_report_data_bucket(slowest->bucket_mb, other));
+                    ls_report_job_bucket(slowest, other));
     }
     ls_tables_marks(run, jobs, count, marks, sizeof marks);
     ls_text_add(title, bytes, "%s%s%s", marks[0] ? " (" : "", marks, marks[0] ? ")" : "");
@@ -198,7 +195,7 @@ static void title_buckets(const ls_report_run *run, const ls_report_job *const *
 ls_status ls_tables_speed_write_buckets(const ls_report_run *run)
 {
     const ls_report_job *jobs[JOBS_MAX];
-    int count = ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_BUCKET, jobs, JOBS_MAX);
+    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_BUCKET, jobs, JOBS_MAX);
     ls_tables_head head = {0};
     title_buckets(run, jobs, count, &head);
     ls_text_add(
@@ -212,7 +209,7 @@ ls_status ls_tables_speed_write_buckets(const ls_report_run *run)
     }
     for (int i = 0; i < count; i++) {
         char bucket[24];
-        write_row(table, run, jobs[i], i, ls_report_data_bucket(jobs[i]->bucket_mb, bucket));
+        write_row(table, run, jobs[i], i, ls_report_job_bucket(jobs[i], bucket));
     }
     return ls_tables_end(table, "throughput_by_bucket");
 }
@@ -221,9 +218,9 @@ const ls_report_job *ls_tables_speed_largest(const ls_report_job *const *jobs, i
 {
     const ls_report_job *largest = NULL;
     for (int i = 0; i < count; i++) {
-        bool fits = ls_report_data_shown(jobs[i]) && isfinite(jobs[i]->speed.efficiency.value) &&
-                    jobs[i]->nodes == 1 && jobs[i]->world > 1;
-        if (fits && (largest == NULL || jobs[i]->world > largest->world)) {
+        bool fits = ls_report_job_is_result(jobs[i]) && isfinite(jobs[i]->speed.efficiency.value) &&
+                    jobs[i]->spec->nodes == 1 && jobs[i]->spec->world > 1;
+        if (fits && (largest == NULL || jobs[i]->spec->world > largest->spec->world)) {
             largest = jobs[i];
         }
     }
@@ -243,11 +240,11 @@ static void title_scaling(const ls_report_run *run, const ls_report_job *const *
         const ls_report_job *base;
         ls_stats_interval strong = ls_report_compare_strong(run, largest, &base);
         ls_text_add(head->title, bytes, "%d ranks give %.2f x one rank at %s: efficiency %.2f",
-                    largest->world, largest->speed.efficiency.value * largest->world,
-                    ls_report_data_level(largest, level), largest->speed.efficiency.value);
+                    largest->spec->world, largest->speed.efficiency.value * largest->spec->world,
+                    ls_report_job_level(largest, level), largest->speed.efficiency.value);
         if (base != NULL) {
             ls_text_add(head->title, bytes, ", %.2f with the same %d images in all", strong.value,
-                        base->batch_size);
+                        base->spec->batch_size);
         }
     }
     ls_tables_marks(run, jobs, count, marks, sizeof marks);
@@ -258,21 +255,22 @@ void ls_tables_speed_note_threads(const ls_report_run *run, const ls_report_job 
                                   int bytes)
 {
     const ls_report_job *base = ls_report_speed_base(run, job);
-    int alone = base != NULL ? base->rank[0].threads : 0, each = job->rank[0].threads;
+    int alone = base != NULL ? base->record->rank[0].threads : 0,
+        each = job->record->rank[0].threads;
     if (alone > each && each > 0) {
         ls_text_add(
             text, bytes,
             " One rank alone computed with %d threads, each of %d with %d: the same cores, so "
             "the ideal line is out of reach.",
-            alone, job->world, each);
+            alone, job->spec->world, each);
     }
 }
 
 ls_status ls_tables_speed_write_scaling(const ls_report_run *run)
 {
     const ls_report_job *jobs[JOBS_MAX];
-    int count =
-        ls_tables_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_WORLD | LS_SWEEP_NODES, jobs, JOBS_MAX);
+    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_WORLD | LS_SWEEP_NODES, jobs,
+                                     JOBS_MAX);
     ls_tables_head head = {0};
     title_scaling(run, jobs, count, &head);
     ls_text_add(
@@ -291,14 +289,14 @@ ls_status ls_tables_speed_write_scaling(const ls_report_run *run)
     }
     for (int i = 0; i < count; i++) {
         char label[64], level[24];
-        ls_report_data_level(jobs[i], level);
-        if (jobs[i]->nodes > 1) {
-            snprintf(label, sizeof label, "%s, %d%s nodes", level, jobs[i]->nodes,
-                     jobs[i]->simulated ? " simulated" : "");
+        ls_report_job_level(jobs[i], level);
+        if (jobs[i]->spec->nodes > 1) {
+            snprintf(label, sizeof label, "%s, %d%s nodes", level, jobs[i]->spec->nodes,
+                     ls_spec_is_simulated(jobs[i]->spec) ? " simulated" : "");
         } else {
             snprintf(label, sizeof label, "%s", level);
         }
-        write_row(table, run, jobs[i], jobs[i]->world, label);
+        write_row(table, run, jobs[i], jobs[i]->spec->world, label);
     }
     return ls_tables_end(table, "scaling");
 }

@@ -6,6 +6,7 @@
 #include "report.h"
 #include "compare.h"
 #include "lines.h"
+#include "load.h"
 #include "machine.h"
 #include "speed.h"
 
@@ -62,16 +63,17 @@ static void print_job(const ls_report_run *run, const ls_report_job *job, FILE *
     char level[24], bucket[24], nodes[16], rate[64], p50[32] = "-", p99[32] = "-",
                                                      exposed[32] = "-";
     char efficiency[32] = "-", reason[160], state[96], marks[8] = "";
-    snprintf(nodes, sizeof nodes, "%d%s", job->nodes, job->simulated ? "s" : "");
-    snprintf(marks, sizeof marks, "%s%s%s%s", job->oversubscribed ? "o" : "",
-             job->half_emulated ? "e" : "", ls_report_data_no_graph(job) != NULL ? "g" : "",
+    snprintf(nodes, sizeof nodes, "%d%s", job->spec->nodes,
+             ls_spec_is_simulated(job->spec) ? "s" : "");
+    snprintf(marks, sizeof marks, "%s%s%s%s", job->record->oversubscribed ? "o" : "",
+             job->record->half_emulated ? "e" : "", ls_report_job_no_graph(job) != NULL ? "g" : "",
              ls_report_lines_weak(run, job) ? "w" : "");
-    fprintf(to, "%-8.8s %5d %5s %7s ", ls_report_data_level(job, level), job->world, nodes,
-            ls_report_data_bucket(job->bucket_mb, bucket));
-    if (!ls_report_data_has_speed(job)) {
+    fprintf(to, "%-8.8s %5d %5s %7s ", ls_report_job_level(job, level), job->spec->world, nodes,
+            ls_report_job_bucket(job, bucket));
+    if (!ls_report_job_has_speed(job)) {
         fprintf(to, "%.51s\n",
-                job->state == LS_REPORT_DONE ? ls_report_data_reason(run, job, reason)
-                                             : ls_report_data_state(job, state));
+                job->record->state == LS_RECORD_DONE ? ls_report_job_reason(run, job, reason)
+                                                     : ls_report_job_state(job, state));
         return;
     }
     ls_report_lines_number(job->speed.step.value, p50);
@@ -82,9 +84,9 @@ static void print_job(const ls_report_run *run, const ls_report_job *job, FILE *
     }
     fprintf(to, "%-20s %6s %6s %6s %5s%s%s\n", ls_report_lines_rate(job, rate), p50, p99, exposed,
             efficiency, marks[0] ? " " : "", marks);
-    if (!ls_report_data_shown(job)) {
+    if (!ls_report_job_is_result(job)) {
         char line[LS_REPORT_LINES_BYTES];
-        snprintf(line, sizeof line, "    no result: %s", ls_report_data_reason(run, job, reason));
+        snprintf(line, sizeof line, "    no result: %s", ls_report_job_reason(run, job, reason));
         print_wrapped(to, line, 6);
     }
 }
@@ -95,22 +97,22 @@ static void print_jobs(const ls_report_run *run, FILE *to)
     const char *no_graph = NULL;
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        if (job->role != LS_ROLE_THROUGHPUT) {
+        if (job->spec->role != LS_ROLE_THROUGHPUT) {
             continue;
         }
         if (printed++ == 0) {
-            fprintf(to, "\n%s, batch %d per rank, %d x %d pixels\n", job->arch, job->batch_size,
-                    job->image_size, job->image_size);
+            fprintf(to, "\n%s, batch %d per rank, %d x %d pixels\n", job->spec->arch,
+                    job->spec->batch_size, job->spec->image_size, job->spec->image_size);
             fprintf(to, "%-8s %5s %5s %7s %-20s %6s %6s %6s %5s\n", "level", "ranks", "nodes",
                     "bucket", "images/s [95 %]", "ms p50", "p99", "expos.", "effic");
         }
         print_job(run, job, to);
-        oversubscribed += job->oversubscribed;
-        emulated += job->half_emulated;
-        simulated += job->simulated;
-        no_graph = no_graph != NULL ? no_graph : ls_report_data_no_graph(job);
+        oversubscribed += job->record->oversubscribed;
+        emulated += job->record->half_emulated;
+        simulated += ls_spec_is_simulated(job->spec);
+        no_graph = no_graph != NULL ? no_graph : ls_report_job_no_graph(job);
         weak += ls_report_lines_weak(run, job);
-        hidden += ls_report_data_has_speed(job) && !ls_report_data_shown(job);
+        hidden += ls_report_job_has_speed(job) && !ls_report_job_is_result(job);
     }
     if (printed > 0) {
         fprintf(
@@ -206,13 +208,13 @@ static void print_verdicts(const ls_report_run *run, FILE *to)
 ls_status ls_report_terminal(const char *run_directory, FILE *to)
 {
     ls_report_run run;
-    LS_TRY(ls_report_data_open(run_directory, &run));
+    LS_TRY(ls_report_load(run_directory, &run));
     print_opening(&run, to);
     print_jobs(&run, to);
     print_compared(&run, to);
     print_verdicts(&run, to);
     ls_report_machine_print(&run, to);
     fflush(to);
-    ls_report_data_close(&run);
+    ls_report_load_free(&run);
     return LS_OK;
 }

@@ -1,10 +1,8 @@
 #include "trace.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "kernels/core/log.h"
 
@@ -17,20 +15,13 @@ static ls_status take_trace(void *context, const cJSON *event, int line)
 {
     (void)line;
     collection *all = context;
-    if (strcmp(ls_json_string(event, "event", ""), "trace") != 0) {
-        return LS_OK;
-    }
     const cJSON *entry;
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(event, "spans"))
     {
         if (all->count == all->room) {
             all->room = all->room == 0 ? 256 : 2 * all->room;
-            ls_trace_span *larger = realloc(all->span, (size_t)all->room * sizeof *larger);
-            if (larger == NULL) {
-                ls_log_error("cannot allocate room for %d spans", all->room);
-                return LS_ERR_INFRA;
-            }
-            all->span = larger;
+            all->span = realloc(all->span, (size_t)all->room * sizeof *all->span);
+            LS_ASSERT(all->span != NULL);
         }
         ls_trace_span *span = &all->span[all->count++];
         *span = (ls_trace_span){
@@ -54,25 +45,21 @@ static int order_spans(const void *a, const void *b)
     return (x->from_ns > y->from_ns) - (x->from_ns < y->from_ns);
 }
 
-ls_status ls_trace_read(const ls_report_run *run, const ls_report_job *job, ls_trace_span **spans,
-                        int *count)
+int ls_trace_read(const ls_report_job *job, ls_trace_span **spans)
 {
+    const ls_record *record = job->record;
     collection all = {0};
-    for (all.rank = 0; all.rank < job->rank_count; all.rank++) {
-        char path[PATH_MAX];
-        int length = snprintf(path, sizeof path, "%s/jobs/%s/rank%d.jsonl", run->directory, job->id,
-                              all.rank);
-        LS_ASSERT(length < (int)sizeof path);
-        if (access(path, R_OK) == 0 && ls_json_each_line(path, take_trace, &all) == LS_ERR_INFRA) {
-            ls_log_warn("the trace of rank %d of %s ends early", all.rank, job->id);
+    for (all.rank = 0; all.rank < record->world; all.rank++) {
+        if (record->rank[all.rank].has_events &&
+            ls_record_each_event(record, all.rank, "trace", take_trace, &all) != LS_OK) {
+            ls_log_warn("the trace of rank %d of %s ends early", all.rank, record->id);
         }
     }
     if (all.count > 0) {
         qsort(all.span, (size_t)all.count, sizeof *all.span, order_spans);
     }
     *spans = all.span;
-    *count = all.count;
-    return LS_OK;
+    return all.count;
 }
 
 static void add_name(cJSON *events, const char *what, int process, int thread, const char *name)
@@ -115,7 +102,7 @@ static void add_job(cJSON *events, const ls_report_job *job, const ls_trace_span
         if (spans[i].rank != named) {
             char name[160];
             named = spans[i].rank;
-            snprintf(name, sizeof name, "rank %d of %s", named, job->label);
+            snprintf(name, sizeof name, "rank %d of %s", named, job->record->label);
             add_name(events, "process_name", process, 0, name);
             add_name(events, "thread_name", process, 1, "compute");
             add_name(events, "thread_name", process, 2, "communication");
@@ -129,25 +116,22 @@ ls_status ls_trace_write(const ls_report_run *run)
     cJSON *root = cJSON_CreateObject();
     cJSON *events = cJSON_AddArrayToObject(root, "traceEvents");
     cJSON_AddStringToObject(root, "displayTimeUnit", "ms");
-    ls_status status = LS_OK;
     int first_process = 1;
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
-        if (job->role != LS_ROLE_PHASES) {
+        if (job->spec->role != LS_ROLE_PHASES) {
             continue;
         }
         ls_trace_span *spans = NULL;
-        int count = 0;
-        LS_TRY_GOTO(status, ls_trace_read(run, job, &spans, &count), done);
+        int count = ls_trace_read(job, &spans);
         add_job(events, job, spans, count, first_process);
-        first_process += job->rank_count;
+        first_process += job->record->world;
         free(spans);
     }
     char path[PATH_MAX];
     int length = snprintf(path, sizeof path, "%s/trace.json", run->directory);
     LS_ASSERT(length < (int)sizeof path);
-    status = ls_json_write_file(path, root);
-done:
+    ls_status status = ls_json_write_file(path, root);
     cJSON_Delete(root);
     return status;
 }

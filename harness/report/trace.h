@@ -4,7 +4,7 @@
 #ifndef LS_TRACE_H
 #define LS_TRACE_H
 
-#include "data.h"
+#include "job.h"
 
 typedef struct ls_trace_span {
     int rank;
@@ -14,10 +14,8 @@ typedef struct ls_trace_span {
     char name[64];
 } ls_trace_span;
 
-/* All spans of one job, ordered by rank, then time; *spans is malloc'ed. A job without any gives
- * count 0. */
-ls_status ls_trace_read(const ls_report_run *run, const ls_report_job *job, ls_trace_span **spans,
-                        int *count);
+/* All spans of one job, ordered by rank, then time; *spans is malloc'ed. Returns their number. */
+int ls_trace_read(const ls_report_job *job, ls_trace_span **spans);
 /* Writes trace.json: a process per job and rank, a thread per lane, times in microseconds from the
  * first. */
 ls_status ls_trace_write(const ls_report_run *run);

@@ -6,9 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "harness/hosts/hosts.h"
 #include "kernels/core/log.h"
-#include "record_lines.h"
 #include "kernels/core/text.h"
+#include "record_lines.h"
 
 static const char *const digest_name[LS_RECORD_DIGESTS] = {"param",  "master", "state",
                                                            "scaler", "buffer", "grad"};
@@ -24,7 +25,7 @@ static ls_record_state state_of(const char *text)
         const char *start; /* of the word in job.json */
         ls_record_state state;
     } known[] = {{"done", LS_RECORD_DONE},       {"failed", LS_RECORD_FAILED},
-                 {"killed", LS_RECORD_KILLED},   {"timed", LS_RECORD_TIMED_OUT},
+                 {"killed", LS_RECORD_KILLED},   {"time", LS_RECORD_TIMED_OUT},
                  {"stopped", LS_RECORD_STOPPED}, {"not", LS_RECORD_NOT_STARTED}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strncmp(text, known[i].start, strlen(known[i].start)) == 0) {
@@ -34,24 +35,34 @@ static ls_record_state state_of(const char *text)
     return LS_RECORD_UNKNOWN;
 }
 
-static double number_or_nan(const cJSON *object, const char *name)
+static double number_of(const cJSON *object, const char *name)
 {
     return ls_json_number(object, name, NAN);
 }
 
-static void read_step(ls_record_step *out, const cJSON *event)
+static void read_step(ls_record_step *out, const cJSON *event, int count)
 {
-    memset(out, 0, sizeof *out);
-    out->step = ls_json_integer(event, "step", 0);
-    out->loss = number_or_nan(event, "loss");
-    out->loss_scale = number_or_nan(event, "loss_scale");
-    out->loss_scale_next = number_or_nan(event, "loss_scale_next");
-    out->lr = number_or_nan(event, "lr");
-    out->skipped = ls_json_bool(event, "skipped", false);
-    out->images = ls_json_integer(event, "images", 0);
+    const cJSON *ms = cJSON_GetObjectItemCaseSensitive(event, "ms");
+    *out = (ls_record_step){
+        .step = ls_json_integer(event, "step", count),
+        .loss = number_of(event, "loss"),
+        .loss_scale = number_of(event, "loss_scale"),
+        .loss_scale_next = number_of(event, "loss_scale_next"),
+        .lr = number_of(event, "lr"),
+        .skipped = ls_json_bool(event, "skipped", false),
+        .images = ls_json_integer(event, "images", 0),
+        .at_ns = number_of(event, "at_ns"),
+        .total_ms = number_of(ms, "total"),
+        .data_ms = number_of(ms, "data"),
+        .forward_ms = number_of(ms, "forward"),
+        .backward_ms = number_of(ms, "backward"),
+        .comm_ms = number_of(ms, "comm"),
+        .exposed_ms = number_of(ms, "comm_exposed"),
+        .optimizer_ms = number_of(ms, "optimizer"),
+        .instrument_ms = ls_json_number(ms, "instrument", 0),
+    };
     ls_text_put(out->loss_bits, sizeof out->loss_bits, "%s",
                 ls_json_string(event, "loss_bits", ""));
-    out->total_ms = number_or_nan(cJSON_GetObjectItemCaseSensitive(event, "ms"), "total");
     const cJSON *digest = cJSON_GetObjectItemCaseSensitive(event, "digest");
     for (int i = 0; i < LS_RECORD_DIGESTS; i++) {
         const char *text = ls_json_string(digest, digest_name[i], NULL);
@@ -62,6 +73,13 @@ static void read_step(ls_record_step *out, const cJSON *event)
     }
 }
 
+/* A member's text, safe to print. */
+static void copy_text(const cJSON *object, const char *name, char *out, size_t bytes)
+{
+    ls_text_put(out, bytes, "%s", ls_json_string(object, name, ""));
+    ls_text_printable(out);
+}
+
 static void keep(cJSON **slot, const cJSON *event)
 {
     cJSON_Delete(*slot);
@@ -69,97 +87,183 @@ static void keep(cJSON **slot, const cJSON *event)
     LS_ASSERT(*slot != NULL);
 }
 
+/* true, or why steps are not launched as graphs; no member on a device without graphs. */
+static void read_graph(ls_record_rank *rank, const cJSON *event)
+{
+    copy_text(event, "cuda_graph", rank->no_graph, sizeof rank->no_graph);
+    rank->graph_reported = cJSON_HasObjectItem(event, "cuda_graph");
+}
+
+static void read_start(ls_record_rank *rank, const cJSON *event)
+{
+    keep(&rank->start, event);
+    rank->threads = (int)ls_json_integer(event, "threads", 0);
+    copy_text(event, "device", rank->device, sizeof rank->device);
+    copy_text(cJSON_GetObjectItemCaseSensitive(event, "options"), "opt-level", rank->level,
+              sizeof rank->level);
+    read_graph(rank, event);
+}
+
+static void read_buckets(ls_record_rank *rank, const cJSON *event)
+{
+    keep(&rank->buckets, event);
+    rank->reduced_bytes = 0;
+    const cJSON *bucket;
+    cJSON_ArrayForEach(bucket, cJSON_GetObjectItemCaseSensitive(event, "buckets"))
+    {
+        rank->reduced_bytes += ls_json_number(bucket, "bytes", 0);
+    }
+}
+
+static void add_step(ls_record_rank *rank, const cJSON *event)
+{
+    if ((rank->step_count & (rank->step_count - 1)) == 0) { /* grow at powers of two */
+        size_t capacity = rank->step_count == 0 ? 1 : 2 * (size_t)rank->step_count;
+        rank->step = realloc(rank->step, capacity * sizeof *rank->step);
+        LS_ASSERT(rank->step != NULL);
+    }
+    ls_record_step *step = &rank->step[rank->step_count++];
+    read_step(step, event, rank->step_count);
+}
+
 static void visit_event(void *context, const cJSON *value)
 {
     ls_record_rank *rank = context;
     const char *event = ls_json_string(value, "event", "");
     if (strcmp(event, "start") == 0) {
-        keep(&rank->start, value);
+        read_start(rank, value);
     } else if (strcmp(event, "buckets") == 0) {
-        keep(&rank->buckets, value);
+        read_buckets(rank, value);
+    } else if (strcmp(event, "graph") == 0) {
+        read_graph(rank, value);
     } else if (strcmp(event, "unsupported") == 0) {
         keep(&rank->unsupported, value);
+    } else if (strcmp(event, "audit") == 0) {
+        bool clean =
+            ls_json_integer(value, "bad", -1) == 0 && ls_json_integer(value, "elements", 0) > 0;
+        rank->audits++;
+        rank->bad_audits += !clean;
     } else if (strcmp(event, "end") == 0) {
         rank->ended = true;
         rank->end_code = (int)ls_json_integer(value, "code", -1);
     } else if (strcmp(event, "step") == 0) {
-        if ((rank->step_count & (rank->step_count - 1)) == 0) { /* grow at powers of two */
-            size_t capacity = rank->step_count == 0 ? 1 : 2 * (size_t)rank->step_count;
-            rank->step = realloc(rank->step, capacity * sizeof *rank->step);
-            LS_ASSERT(rank->step != NULL);
-        }
-        read_step(&rank->step[rank->step_count++], value);
+        add_step(rank, value);
     }
 }
 
-static int count_event_files(const char *directory)
+static const char *events_path(const ls_record *record, int rank, char path[PATH_MAX])
+{
+    ls_text_put(path, PATH_MAX, "%s/rank%d.jsonl", record->directory, rank);
+    return path;
+}
+
+static int count_event_files(const ls_record *record)
 {
     int world = 0;
-    char path[700];
-    do {
-        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", directory, world);
-    } while (access(path, R_OK) == 0 && ++world < 65536);
+    char path[PATH_MAX];
+    while (world < LS_HOSTS_RANKS_MAX && access(events_path(record, world, path), R_OK) == 0) {
+        world++;
+    }
     return world;
+}
+
+static ls_status read_job(ls_record *record, ls_record_mode mode)
+{
+    char path[PATH_MAX];
+    const char *slash = strrchr(record->directory, '/');
+    ls_text_put(record->id, sizeof record->id, "%s", slash == NULL ? record->directory : slash + 1);
+    ls_text_printable(record->id);
+    ls_text_put(path, sizeof path, "%s/job.json", record->directory);
+    ls_status status = access(path, R_OK) == 0 ? ls_json_read_file(path, &record->job) : LS_OK;
+    if (status != LS_OK && mode == LS_RECORD_STRICT) {
+        return status;
+    }
+    ls_text_put(record->label, sizeof record->label, "%s",
+                ls_json_string(record->job, "label", record->id));
+    ls_text_printable(record->label);
+    return LS_OK;
+}
+
+static void read_facts(ls_record *record)
+{
+    const cJSON *facts = ls_record_facts(record);
+    ls_spec_read(facts, &record->spec);
+    record->oversubscribed = ls_json_bool(facts, "oversubscribed", false);
+    record->half_emulated = ls_json_bool(facts, "half_emulated", false) && record->spec.level != 0;
+    record->judged = cJSON_IsBool(cJSON_GetObjectItemCaseSensitive(facts, "checked"));
+    record->checked = ls_json_bool(facts, "checked", false);
+    record->rung = (int)ls_json_integer(facts, "rung", 0);
+    record->audited = ls_json_bool(facts, "audited", false);
 }
 
 static void read_outcome(ls_record *record)
 {
-    const cJSON *outcome = cJSON_GetObjectItemCaseSensitive(record->job, "outcome");
+    const cJSON *outcome = cJSON_GetObjectItemCaseSensitive(record->job, "outcome"), *entry;
     record->state = state_of(ls_json_string(outcome, "state", ""));
     record->first_rank = (int)ls_json_integer(outcome, "first_rank", -1);
     record->code = (int)ls_json_integer(outcome, "code", 0);
     record->signal = (int)ls_json_integer(outcome, "signal", 0);
-    record->seconds = ls_json_number(outcome, "seconds", 0);
+    record->seconds = number_of(outcome, "seconds");
+    record->started_ns = number_of(outcome, "started_ns");
     ls_text_put(record->why, sizeof record->why, "%s", ls_json_string(outcome, "why", ""));
-    const cJSON *entry;
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(outcome, "ranks"))
     {
         int64_t rank = ls_json_integer(entry, "rank", -1);
         if (rank >= 0 && rank < record->world) {
             record->rank[rank].code = (int)ls_json_integer(entry, "code", -1);
             record->rank[rank].signal = (int)ls_json_integer(entry, "signal", 0);
+            record->rank[rank].rss_bytes_max = number_of(entry, "rss_bytes_max");
         }
     }
 }
 
-ls_status ls_record_read(const char *directory, ls_record *out)
+static ls_status read_events(ls_record *record, ls_record_mode mode)
+{
+    char path[PATH_MAX], broken[sizeof record->broken];
+    for (int k = 0; k < record->world; k++) {
+        ls_record_rank *rank = &record->rank[k];
+        rank->code = rank->end_code = -1;
+        rank->reduced_bytes = rank->rss_bytes_max = NAN;
+        rank->has_events = access(events_path(record, k, path), R_OK) == 0;
+        if (!rank->has_events) {
+            continue;
+        }
+        bool strict = mode == LS_RECORD_STRICT;
+        ls_status status =
+            ls_record_lines_read(path, strict, visit_event, rank, broken, sizeof broken);
+        if (status != LS_OK && strict) {
+            return status;
+        }
+        if (record->broken[0] == '\0') {
+            ls_text_put(record->broken, sizeof record->broken, "%s", broken);
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_record_read(const char *directory, ls_record_mode mode, ls_record *out)
 {
     ls_record record;
     memset(&record, 0, sizeof record);
     ls_text_put(record.directory, sizeof record.directory, "%s", directory);
-    record.first_rank = -1;
-    char path[700];
-    ls_text_put(path, sizeof path, "%s/job.json", directory);
-    if (access(path, R_OK) == 0) {
-        LS_TRY(ls_json_read_file(path, &record.job));
-    }
-    int files = count_event_files(directory);
+    LS_TRY(read_job(&record, mode));
+    read_facts(&record);
+    int files = count_event_files(&record);
     record.world = (int)ls_json_integer(ls_record_facts(&record), "world", files);
-    if (record.job == NULL && files == 0) {
+    if (record.job == NULL && files == 0 && mode == LS_RECORD_STRICT) {
         ls_log_error("%s is no job's folder: neither job.json nor rank0.jsonl", directory);
         return LS_ERR_USAGE;
     }
-    record.rank = calloc((size_t)(record.world > 0 ? record.world : 1), sizeof *record.rank);
+    if (record.world < 0 || record.world > LS_HOSTS_RANKS_MAX) {
+        ls_log_warn("%s: %d ranks, 0 to %d are possible; its events are not read", directory,
+                    record.world, LS_HOSTS_RANKS_MAX);
+        record.world = 0;
+    }
+    record.rank = calloc((size_t)record.world + 1, sizeof *record.rank);
     LS_ASSERT(record.rank != NULL);
     ls_status status = LS_OK;
-    for (int k = 0; k < record.world; k++) {
-        record.rank[k].code = record.rank[k].end_code = -1;
-        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", directory, k);
-        if (access(path, R_OK) != 0) {
-            continue;
-        }
-        record.rank[k].has_events = true;
-        char broken[sizeof record.broken];
-        LS_TRY_GOTO(status,
-                    ls_record_lines_read(path, visit_event, &record.rank[k], broken, sizeof broken),
-                    free_record);
-        if (record.broken[0] == '\0') {
-            ls_text_put(record.broken, sizeof record.broken, "%s", broken);
-        }
-    }
-    if (record.job != NULL) {
-        read_outcome(&record);
-    }
+    LS_TRY_GOTO(status, read_events(&record, mode), free_record);
+    read_outcome(&record);
     *out = record;
     return LS_OK;
 free_record:
@@ -195,6 +299,27 @@ const ls_record_step *ls_record_find_step(const ls_record_rank *rank, int64_t st
     return NULL;
 }
 
+typedef struct selection {
+    const char *event;
+    ls_json_visit *visit;
+    void *context;
+} selection;
+
+static ls_status visit_selected(void *context, const cJSON *value, int line)
+{
+    const selection *s = context;
+    bool wanted = strcmp(ls_json_string(value, "event", ""), s->event) == 0;
+    return wanted ? s->visit(s->context, value, line) : LS_OK;
+}
+
+ls_status ls_record_each_event(const ls_record *record, int rank, const char *event,
+                               ls_json_visit *visit, void *context)
+{
+    char path[PATH_MAX];
+    selection s = {event, visit, context};
+    return ls_json_each_line(events_path(record, rank, path), visit_selected, &s);
+}
+
 /* The last bytes of a file as text; "" when there are none. */
 static void read_tail(const char *path, char *text, size_t bytes)
 {
@@ -214,7 +339,7 @@ static void read_tail(const char *path, char *text, size_t bytes)
 
 void ls_record_last_line(const ls_record *record, int rank, char *text, int bytes)
 {
-    char path[700], tail[4096]; /* a log may be as long as the disk is */
+    char path[PATH_MAX], tail[4096]; /* a log may be as long as the disk is */
     ls_text_put(path, sizeof path, "%s/rank%d.log", record->directory, rank);
     read_tail(path, tail, sizeof tail);
     char *end = tail + strlen(tail);

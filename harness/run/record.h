@@ -1,13 +1,16 @@
-/* A finished job as it can be read back from its folder: job.json and every rank's events. Whoever
- * ran it, our harness or somebody else's launcher, the judge sees the same record. */
+/* A finished job as it is read back from its folder: job.json and every rank's events. It is the
+ * one model of a job that has ended: the judge and the report read nothing else of its folder but
+ * dumps and GPU readings. A launcher that is not ours leaves the same record, without job.json. */
 #ifndef LS_RECORD_H
 #define LS_RECORD_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/core/json.h"
 #include "kernels/core/status.h"
+#include "spec.h"
 
 typedef enum ls_record_digest {
     LS_RECORD_PARAM,
@@ -19,14 +22,17 @@ typedef enum ls_record_digest {
     LS_RECORD_DIGESTS,
 } ls_record_digest;
 
-/* One step event. What the subject left out: loss and scales NaN, loss_bits "", digests absent. */
+/* One step event. What the subject left out: numbers NaN, images 0, loss_bits "", digests absent.
+ */
 typedef struct ls_record_step {
     int64_t step; /* from 1, global over resumes */
     double loss, loss_scale, loss_scale_next, lr;
     char loss_bits[16];
     bool skipped;
     int64_t images;
-    double total_ms;
+    double at_ns; /* when it ended, ls_clock_ns */
+    double total_ms, data_ms, forward_ms, backward_ms, comm_ms, exposed_ms, optimizer_ms;
+    double instrument_ms; /* digests and dumps, which are no part of total_ms; 0 where left out */
     unsigned digest_mask; /* bit ls_record_digest: it was given */
     char digest[LS_RECORD_DIGESTS][20];
 } ls_record_step;
@@ -36,15 +42,26 @@ typedef struct ls_record_rank {
     cJSON *start;       /* the start event, or NULL */
     cJSON *buckets;     /* the last layout that took effect, or NULL */
     cJSON *unsupported; /* or NULL */
+    /* From the start event: */
+    int threads;     /* 0: not reported */
+    char device[96]; /* "NVIDIA H200 (GPU-...)" */
+    char level[8];   /* the options' own: jobs of independent runs have several */
+    /* On a device that can launch steps as graphs, the latest report of whether they were: */
+    bool graph_reported;
+    char no_graph[80];      /* why not; "": they were */
+    double reduced_bytes;   /* in one step, by the last layout; NaN without one */
+    int audits, bad_audits; /* audited steps, and those in which an element was wrong or none was
+                               looked at */
     int step_count;
     ls_record_step *step;
-    bool ended;       /* wrote its end event */
-    int end_code;     /* as that says; -1: it does not */
-    int code, signal; /* of the process, from job.json; code -1: unknown */
+    bool ended;           /* wrote its end event */
+    int end_code;         /* as that says; -1: it does not */
+    int code, signal;     /* of the process, from job.json; code -1: unknown */
+    double rss_bytes_max; /* from job.json, or NaN */
 } ls_record_rank;
 
 typedef enum ls_record_state {
-    LS_RECORD_UNKNOWN, /* no job.json: somebody else's launcher ran it */
+    LS_RECORD_UNKNOWN, /* no job.json: another launcher ran it, or the run was cut short */
     LS_RECORD_DONE,
     LS_RECORD_FAILED,
     LS_RECORD_KILLED,
@@ -54,26 +71,48 @@ typedef enum ls_record_state {
 } ls_record_state;
 
 typedef struct ls_record {
-    char directory[512];
+    char directory[PATH_MAX];
+    char id[128]; /* the folder's name */
+    char label[96];
+    ls_spec spec; /* from the facts of job.json */
+    /* Further facts: of the place, and of the judgement once there was one. */
+    bool oversubscribed, half_emulated;
+    bool judged;  /* `checked` says something */
+    bool checked; /* its checks passed: its speed is a result */
+    int rung;     /* of numerics.md section 5 on which its own shape was judged; 0: none */
+    bool audited; /* rung 3 too */
     ls_record_state state;
     int first_rank, code, signal;
-    double seconds;
-    int world;
-    ls_record_rank *rank; /* [world] */
-    cJSON *job;           /* the whole of job.json, or NULL */
-    char why[360];        /* of a host that started no rank or was lost: its last words; or "" */
-    char broken[360];     /* the first line of events that is none, shown; "" where all are */
+    double seconds, started_ns; /* started_ns: ls_clock_ns; NaN: not reported */
+    int world;                  /* ranks that are read, at most LS_HOSTS_RANKS_MAX */
+    ls_record_rank *rank;       /* [world] */
+    cJSON *job;                 /* the whole of job.json, or NULL */
+    char why[360]; /* of a host that started no rank or was lost: the last line it wrote; or "" */
+    char broken[360]; /* the first line of events that may not stand there; "": none */
 } ls_record;
 
-/* Reads a job's folder. LS_ERR_USAGE when there is neither job.json nor any rank's events, or
- * job.json is broken (named). Events that break the protocol are told in `broken`. `world` of a
- * folder without job.json: the number of rank<k>.jsonl files in a row. */
-ls_status ls_record_read(const char *directory, ls_record *out);
+typedef enum ls_record_mode {
+    LS_RECORD_STRICT, /* for judging: events that break the protocol are reported in `broken`, and
+                         what follows them is not read; a folder without anything is an error */
+    LS_RECORD_LENIENT /* for reporting: whatever can be read of a run that may have been cut short
+                       */
+} ls_record_mode;
+
+/* Reads a job's folder. Strict: LS_ERR_USAGE when there is neither job.json nor any rank's events,
+ * or job.json is broken (named); LS_ERR_INFRA when a file cannot be read. Lenient: always LS_OK; a
+ * file that is broken or cannot be read is logged and counts as none. `world` of a folder without
+ * job.json: the number of rank<k>.jsonl files in a row. */
+ls_status ls_record_read(const char *directory, ls_record_mode mode, ls_record *out);
 void ls_record_free(ls_record *record);
 /* The facts of job.json, or NULL. */
 const cJSON *ls_record_facts(const ls_record *record);
 /* The step event of that number, or NULL. */
 const ls_record_step *ls_record_find_step(const ls_record_rank *rank, int64_t step);
+/* Calls visit for every event of that name, in the order of the file: for events that the record
+ * does not hold (`trace`, `collective`, ...). LS_ERR_INFRA when the file cannot be read or a line
+ * is no JSON. */
+ls_status ls_record_each_event(const ls_record *record, int rank, const char *event,
+                               ls_json_visit *visit, void *context);
 /* The last line of a rank's log that is not empty, cut to bytes; "" when there is none. */
 void ls_record_last_line(const ls_record *record, int rank, char *text, int bytes);
 const char *ls_record_digest_name(ls_record_digest which); /* "param" */

@@ -27,6 +27,7 @@ static const struct member {
 };
 
 typedef struct reader {
+    bool strict;
     bool started, ended;
     int64_t step; /* the last one; 0: none yet */
     char why[160];
@@ -126,7 +127,7 @@ static bool take(reader *r, char *line, const char *path, int number, ls_record_
         describe(path, number, why_no_json(line), line, broken, broken_bytes);
         return false;
     }
-    bool good = fits(r, value);
+    bool good = !r->strict || fits(r, value);
     if (good) {
         visit(context, value);
     } else {
@@ -136,8 +137,8 @@ static bool take(reader *r, char *line, const char *path, int number, ls_record_
     return good;
 }
 
-ls_status ls_record_lines_read(const char *path, ls_record_lines_visit *visit, void *context,
-                               char *broken, size_t broken_bytes)
+ls_status ls_record_lines_read(const char *path, bool strict, ls_record_lines_visit *visit,
+                               void *context, char *broken, size_t broken_bytes)
 {
     broken[0] = '\0';
     FILE *file = fopen(path, "re");
@@ -153,12 +154,15 @@ ls_status ls_record_lines_read(const char *path, ls_record_lines_visit *visit, v
         fclose(file);
         return LS_OK;
     }
-    reader r = {.step = 0};
+    reader r = {.strict = strict};
     char *line = NULL;
     size_t room = 0;
     ssize_t length;
     for (int number = 1; broken[0] == '\0' && (length = getline(&line, &room, file)) > 0;
          number++) {
+        if (line[length - 1] != '\n' && !strict) {
+            break;
+        }
         if (line[length - 1] != '\n') {
             describe(path, number, "ends in the middle", line, broken, broken_bytes);
         } else if (strlen(line) != (size_t)length) {

@@ -26,6 +26,17 @@ static const char *const sweep_names[] = {"level", "bucket", "world", "nodes"}; 
 
 enum { SWEEPS = sizeof sweep_names / sizeof *sweep_names };
 
+const char *ls_spec_level_name(int level)
+{
+    static const char *const names[] = {"", "O0", "O1", "O2", "O3"};
+    return names[1 + level];
+}
+
+bool ls_spec_is_simulated(const ls_spec *spec)
+{
+    return spec->nodes > 1 && !spec->real_nodes;
+}
+
 const char *ls_spec_role_name(ls_role role)
 {
     return roles[role].name;
@@ -66,14 +77,12 @@ cJSON *ls_spec_facts(const ls_spec *spec)
     cJSON_AddNumberToObject(facts, "image_size", spec->image_size);
     cJSON_AddNumberToObject(facts, "batch_size", spec->batch_size);
     if (spec->level >= 0) {
-        char level[16];
-        ls_text_put(level, sizeof level, "O%d", spec->level);
-        cJSON_AddStringToObject(facts, "level", level);
+        cJSON_AddStringToObject(facts, "level", ls_spec_level_name(spec->level));
     }
     cJSON_AddStringToObject(facts, "half", spec->half);
     cJSON_AddNumberToObject(facts, "world", spec->world);
     cJSON_AddNumberToObject(facts, "nodes", spec->nodes);
-    cJSON_AddBoolToObject(facts, "simulated", spec->nodes > 1 && !spec->real_nodes);
+    cJSON_AddBoolToObject(facts, "simulated", ls_spec_is_simulated(spec));
     if (spec->bucket_mb >= 0) {
         cJSON_AddNumberToObject(facts, "bucket_mb", spec->bucket_mb);
     }
@@ -92,14 +101,11 @@ cJSON *ls_spec_facts(const ls_spec *spec)
     return facts;
 }
 
-/* A copy for cells of tables and lines of a terminal: control characters become '?'. */
 static void read_text(const cJSON *facts, const char *name, const char *fallback, char *out,
                       size_t bytes)
 {
     ls_text_put(out, bytes, "%s", ls_json_string(facts, name, fallback));
-    for (char *c = out; *c != '\0'; c++) {
-        *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-    }
+    ls_text_printable(out);
 }
 
 static unsigned read_sweep(const cJSON *list)

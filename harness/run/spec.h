@@ -77,6 +77,10 @@ typedef struct ls_spec {
 const char *ls_spec_role_name(ls_role role);
 /* The role of that name. The names of schema 1 (twin, self, strong) are read until schema 3. */
 ls_role ls_spec_role_of(const char *name);
+/* "O2"; "" for -1, no level. */
+const char *ls_spec_level_name(int level);
+/* Whether its nodes are simulated on one machine. */
+bool ls_spec_is_simulated(const ls_spec *spec);
 /* Whether its steps are timed: a row of the matrix, or a baseline of one. */
 bool ls_spec_is_timed(const ls_spec *spec);
 /* Timed, and its images per second are a result once its checks have passed: all but no_comm, whose

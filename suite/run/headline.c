@@ -1,10 +1,7 @@
 #include "headline.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "harness/machine/machine.h"
 #include "kernels/core/text.h"
@@ -199,38 +196,12 @@ int ls_headline_job_rung(const ls_run *run, int job)
     return 0;
 }
 
-/* Whether the rank's events tell of an audit, and of no element that is wrong. */
-static bool rank_audited(const char *path)
+bool ls_headline_job_audited(const ls_record *job)
 {
-    FILE *file = fopen(path, "r");
-    char *line = NULL;
-    size_t room = 0;
-    int good = 0, bad = 0;
-    while (file != NULL && getline(&line, &room, file) > 0) {
-        cJSON *event = strstr(line, "\"audit\"") != NULL ? cJSON_Parse(line) : NULL;
-        if (strcmp(ls_json_string(event, "event", ""), "audit") == 0) {
-            bool clean =
-                ls_json_integer(event, "bad", -1) == 0 && ls_json_integer(event, "elements", 0) > 0;
-            *(clean ? &good : &bad) += 1;
-        }
-        cJSON_Delete(event);
-    }
-    free(line);
-    if (file != NULL) {
-        fclose(file);
-    }
-    return good > 0 && bad == 0;
-}
-
-bool ls_headline_job_audited(const ls_run *run, int job)
-{
-    char id[96], path[800];
-    ls_matrix_id(&run->jobs.spec[job], id);
-    for (int rank = 0; rank < run->jobs.spec[job].world; rank++) {
-        ls_text_put(path, sizeof path, "%s/jobs/%s/rank%d.jsonl", run->directory, id, rank);
-        if (!rank_audited(path)) {
+    for (int k = 0; k < job->world; k++) {
+        if (job->rank[k].audits == 0 || job->rank[k].bad_audits > 0) {
             return false;
         }
     }
-    return true;
+    return job->world > 0;
 }

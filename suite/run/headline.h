@@ -29,6 +29,6 @@ bool ls_headline_job_checked(const ls_run *run, int job);
  * first gradient was compared with FP32 in one process; 0: none. */
 int ls_headline_job_rung(const ls_run *run, int job);
 /* Rung 3: whether every rank of that job had a step audited, and nothing was found. */
-bool ls_headline_job_audited(const ls_run *run, int job);
+bool ls_headline_job_audited(const ls_record *job);
 
 #endif

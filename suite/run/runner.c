@@ -253,7 +253,7 @@ static ls_status run_one(ls_run *run, int index)
     bool stopped = outcome.state == LS_OUTCOME_STOPPED;
     ls_outcome_free(&outcome);
     if (status == LS_OK && !stopped) {
-        status = ls_record_read(job.directory, &run->record[index]);
+        status = ls_record_read(job.directory, LS_RECORD_STRICT, &run->record[index]);
         run->done[index] = status == LS_OK;
         run->resumed_jobs += resumed;
     }

@@ -154,33 +154,40 @@ ls_status ls_runner_open(ls_run *run)
     return LS_OK;
 }
 
-/* The report prints a figure as a result only where its checks passed. */
-static ls_status mark_checked(const ls_run *run)
+/* Facts that judging adds to job.json: the report prints a figure as a result only where its checks
+ * passed. */
+static ls_status mark_checked(const ls_run *run, int index)
+{
+    char folder[700], path[800];
+    ls_text_put(folder, sizeof folder, "%s/jobs/%s", run->directory, run->jobs.id[index]);
+    ls_text_put(path, sizeof path, "%s/job.json", folder);
+    if (!ls_spec_has_rate(&run->jobs.spec[index]) || access(path, R_OK) != 0) {
+        return LS_OK;
+    }
+    ls_record record;
+    LS_TRY(ls_record_read(folder, LS_RECORD_LENIENT, &record));
+    cJSON *facts = cJSON_GetObjectItemCaseSensitive(record.job, "facts");
+    static const char *const added[] = {"checked", "rung", "audited"};
+    for (size_t i = 0; i < sizeof added / sizeof *added; i++) {
+        cJSON_DeleteItemFromObjectCaseSensitive(facts, added[i]);
+    }
+    bool checked = ls_headline_job_checked(run, index);
+    cJSON_AddBoolToObject(facts, "checked", checked);
+    if (checked && ls_headline_job_rung(run, index) > 0) {
+        cJSON_AddNumberToObject(facts, "rung", ls_headline_job_rung(run, index));
+    }
+    if (checked && ls_headline_job_audited(&record)) {
+        cJSON_AddBoolToObject(facts, "audited", true);
+    }
+    ls_status status = record.job == NULL ? LS_ERR_INFRA : ls_json_write_file(path, record.job);
+    ls_record_free(&record);
+    return status;
+}
+
+static ls_status mark_all_checked(const ls_run *run)
 {
     for (int i = 0; i < run->jobs.count; i++) {
-        char id[96], path[800];
-        ls_matrix_id(&run->jobs.spec[i], id);
-        ls_text_put(path, sizeof path, "%s/jobs/%s/job.json", run->directory, id);
-        if (!ls_spec_has_rate(&run->jobs.spec[i]) || access(path, R_OK) != 0) {
-            continue;
-        }
-        cJSON *job = NULL;
-        LS_TRY(ls_json_read_file(path, &job));
-        cJSON *facts = cJSON_GetObjectItemCaseSensitive(job, "facts");
-        cJSON_DeleteItemFromObjectCaseSensitive(facts, "checked");
-        bool checked = ls_headline_job_checked(run, i);
-        cJSON_AddBoolToObject(facts, "checked", checked);
-        cJSON_DeleteItemFromObjectCaseSensitive(facts, "rung");
-        if (checked && ls_headline_job_rung(run, i) > 0) {
-            cJSON_AddNumberToObject(facts, "rung", ls_headline_job_rung(run, i));
-        }
-        cJSON_DeleteItemFromObjectCaseSensitive(facts, "audited");
-        if (checked && ls_headline_job_audited(run, i)) {
-            cJSON_AddBoolToObject(facts, "audited", true);
-        }
-        ls_status status = ls_json_write_file(path, job);
-        cJSON_Delete(job);
-        LS_TRY(status);
+        LS_TRY(mark_checked(run, i));
     }
     return LS_OK;
 }
@@ -209,7 +216,7 @@ int ls_runner_finish(ls_run *run)
         return stop_here(run);
     }
     ls_headline headline;
-    if (mark_checked(run) != LS_OK || ls_report_tables(run->directory) != LS_OK) {
+    if (mark_all_checked(run) != LS_OK || ls_report_tables(run->directory) != LS_OK) {
         return LS_ERR_INFRA;
     }
     ls_gpus_end(run);

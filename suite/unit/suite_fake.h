@@ -68,7 +68,7 @@ static inline void fake_outcome(const char *folder, const char *state, int first
 static inline ls_record fake_read(const char *folder)
 {
     ls_record record;
-    LS_ASSERT(ls_record_read(folder, &record) == LS_OK);
+    LS_ASSERT(ls_record_read(folder, LS_RECORD_STRICT, &record) == LS_OK);
     return record;
 }
 

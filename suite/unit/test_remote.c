@@ -263,7 +263,7 @@ static void assert_reason(const ls_job *job, const char *reason)
 {
     ls_record record;
     ls_verdict verdict = {.code = LS_PASS};
-    ck_assert_int_eq(ls_record_read(job->directory, &record), LS_OK);
+    ck_assert_int_eq(ls_record_read(job->directory, LS_RECORD_STRICT, &record), LS_OK);
     ck_assert(ls_verdict_of_outcome(&record, &verdict));
     ck_assert_int_eq(verdict.code, LS_INFRA);
     assert_line(verdict.evidence, reason);

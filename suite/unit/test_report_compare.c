@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "harness/report/compare.h"
+#include "harness/report/load.h"
 #include "harness/report/speed.h"
 #include "harness/report/tables_band.h"
 #include "kernels/core/text.h"
@@ -167,7 +168,7 @@ static ls_report_run run;
 static const ls_report_job *job_of(const char *id)
 {
     for (int j = 0; j < run.job_count; j++) {
-        if (strcmp(run.job[j].id, id) == 0) {
+        if (strcmp(run.job[j].record->id, id) == 0) {
             return &run.job[j];
         }
     }
@@ -219,8 +220,8 @@ START_TEST(ddp_of_one_is_a_ratio_of_speeds)
 {
     const ls_report_job *with, *without;
     ls_stats_interval ratio = ls_report_compare_ddp(&run, &with, &without);
-    ck_assert_str_eq(with->id, "o2.w1.ddp_world1");
-    ck_assert_str_eq(without->id, "o2.w1");
+    ck_assert_str_eq(with->record->id, "o2.w1.ddp_world1");
+    ck_assert_str_eq(without->record->id, "o2.w1");
     ck_assert_double_eq_tol(ratio.value, 49.0 / 50, 2 * SLACK);
     ck_assert(is_said("DDP on one rank (O2): 0.9"));
 }
@@ -232,7 +233,7 @@ START_TEST(scaling_is_weak_and_strong_with_what_cores_allow)
     /* 4 x 8 images in 100 ms; one rank: 8 in 49 ms, and 32 in 200 ms */
     ck_assert_double_eq_tol(job->speed.efficiency.value, 0.49, 2 * SLACK);
     ls_stats_interval strong = ls_report_compare_strong(&run, job, &base);
-    ck_assert_str_eq(base->id, "o2.w1.strong_scaling");
+    ck_assert_str_eq(base->record->id, "o2.w1.strong_scaling");
     ck_assert_double_eq_tol(strong.value, 0.5, 2 * SLACK);
     ck_assert_double_eq(ls_report_compare_ceiling(&run, job), 0.5);
     ck_assert_double_eq(ls_report_compare_ceiling(&run, job_of("o2.w1")), 1);
@@ -294,12 +295,12 @@ END_TEST
 static void read_run(void)
 {
     open_scratch();
-    ck_assert_int_eq(ls_report_data_open(scratch, &run), LS_OK);
+    ck_assert_int_eq(ls_report_load(scratch, &run), LS_OK);
 }
 
 static void drop_run(void)
 {
-    ls_report_data_close(&run);
+    ls_report_load_free(&run);
     close_scratch();
 }
 

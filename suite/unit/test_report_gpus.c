@@ -12,6 +12,7 @@
 #include "kernels/core/path.h"
 #include "harness/report/report.h"
 #include "harness/report/gpus.h"
+#include "harness/report/load.h"
 #include "harness/report/lines.h"
 #include "harness/report/tables.h"
 #include "kernels/core/text.h"
@@ -142,7 +143,7 @@ START_TEST(the_slow_one_is_named)
     ls_report_run run;
     ls_report_gpu gpu[8];
     bool alone = false;
-    ck_assert_int_eq(ls_report_data_open(scratch, &run), LS_OK);
+    ck_assert_int_eq(ls_report_load(scratch, &run), LS_OK);
     ck_assert_int_eq(ls_report_gpus_list(&run, gpu, 8, &alone), GPUS);
     ck_assert(alone);
     const ls_report_gpu *worst = ls_report_gpus_worst(gpu, GPUS);
@@ -156,7 +157,7 @@ START_TEST(the_slow_one_is_named)
     ck_assert_double_eq(worst->most_c, 63);
     ck_assert_double_eq(worst->sm_mhz, (1980 + 1500) / 2.0);
     ck_assert_ptr_null(ls_report_gpus_worst(gpu, 2)); /* two do not say which is odd */
-    ls_report_data_close(&run);
+    ls_report_load_free(&run);
 }
 END_TEST
 
@@ -219,14 +220,14 @@ START_TEST(steps_without_a_graph_are_marked)
     char marks[160];
     write_run(false);
     ls_report_run run;
-    ck_assert_int_eq(ls_report_data_open(scratch, &run), LS_OK);
+    ck_assert_int_eq(ls_report_load(scratch, &run), LS_OK);
     for (int i = 0; i < run.job_count; i++) {
-        bool without = run.job[i].role == LS_ROLE_THROUGHPUT;
+        bool without = run.job[i].spec->role == LS_ROLE_THROUGHPUT;
         ls_report_lines_marks(&run, &run.job[i], marks);
         ck_assert_msg((strstr(marks, "no graph: no room") != NULL) == without, "%s: %s",
-                      run.job[i].id, marks);
+                      run.job[i].record->id, marks);
     }
-    ls_report_data_close(&run);
+    ls_report_load_free(&run);
     ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
     char path[300];
     ls_text_put(path, sizeof path, "%s/summary.json", scratch);

@@ -133,7 +133,7 @@ static void run_job(const ls_spec *spec, const ls_matrix_site *site, ls_record *
     job.argument[3] = trainer;
     ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_OK);
     ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
-    ck_assert_int_eq(ls_record_read(job.directory, record), LS_OK);
+    ck_assert_int_eq(ls_record_read(job.directory, LS_RECORD_STRICT, record), LS_OK);
     ls_outcome_free(&outcome);
     ls_job_free(&job);
 }

@@ -1,0 +1,152 @@
+#include "job.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+
+int ls_report_job_select(const ls_report_run *run, ls_role role, unsigned sweep,
+                         const ls_report_job **jobs, int room)
+{
+    int count = 0;
+    for (int j = 0; j < run->job_count && count < room; j++) {
+        const ls_report_job *job = &run->job[j];
+        bool swept = sweep == 0 || (job->spec->sweep & sweep) != 0;
+        if (job->spec->role == role && swept && ls_report_job_has_speed(job)) {
+            jobs[count++] = job;
+        }
+    }
+    return count;
+}
+
+const char *ls_report_job_level(const ls_report_job *job, char text[24])
+{
+    int level = job->spec->level;
+    bool plain = strcmp(job->spec->half, "fp16") == 0 || level == 0;
+    ls_text_put(text, 24, "%s%s%s", level >= 0 ? ls_spec_level_name(level) : "?", plain ? "" : " ",
+                plain ? "" : job->spec->half);
+    return text;
+}
+
+const char *ls_report_job_bucket(const ls_report_job *job, char text[24])
+{
+    double bucket_mb = job->spec->bucket_mb;
+    if (bucket_mb == LS_BUCKET_OWN) {
+        return strcpy(text, "-");
+    }
+    if (bucket_mb == LS_BUCKET_DELAYED) {
+        return strcpy(text, "delayed");
+    }
+    ls_text_put(text, 24, "%g MB", bucket_mb);
+    return text;
+}
+
+const char *ls_report_job_state(const ls_report_job *job, char text[96])
+{
+    static const char *const WORDS[] = {
+        [LS_RECORD_UNKNOWN] = "not finished: no job.json",
+        [LS_RECORD_DONE] = "done",
+        [LS_RECORD_FAILED] = "FAIL",
+        [LS_RECORD_KILLED] = "CRASH",
+        [LS_RECORD_TIMED_OUT] = "TIMEOUT",
+        [LS_RECORD_STOPPED] = "stopped before its end",
+        [LS_RECORD_NOT_STARTED] = "INFRA: not started",
+    };
+    const ls_record *record = job->record;
+    const char *word = WORDS[record->state];
+    bool blamed = record->first_rank >= 0 &&
+                  (record->state == LS_RECORD_FAILED || record->state == LS_RECORD_KILLED);
+    if (!blamed) {
+        ls_text_put(text, 96, "%s", word);
+    } else if (record->signal != 0) {
+        ls_text_put(text, 96, "%s rank %d, signal %d", word, record->first_rank, record->signal);
+    } else {
+        ls_text_put(text, 96, "%s rank %d, exit code %d (%s)", word, record->first_rank,
+                    record->code, ls_status_name((ls_status)record->code));
+    }
+    return text;
+}
+
+const char *ls_report_job_no_graph(const ls_report_job *job)
+{
+    /* what one rank does all do */
+    const ls_record *record = job->record;
+    bool reported = record->world > 0 && record->rank[0].no_graph[0] != '\0';
+    return reported ? record->rank[0].no_graph : NULL;
+}
+
+const char *ls_report_job_rung(const ls_report_job *job, char text[24])
+{
+    const ls_record *record = job->record;
+    text[0] = '\0';
+    if (record->rung > 0) {
+        ls_text_put(text, 24, record->audited ? "rungs 3, %d" : "rung %d", record->rung);
+    } else if (record->audited) {
+        ls_text_put(text, 24, "rung 3");
+    }
+    return text;
+}
+
+double ls_report_job_peak_bytes(const ls_report_job *job)
+{
+    double peak = NAN;
+    for (int k = 0; k < job->record->world; k++) {
+        peak = fmax(peak, job->record->rank[k].rss_bytes_max);
+    }
+    return peak;
+}
+
+bool ls_report_job_alike(const ls_report_job *a, const ls_report_job *b)
+{
+    return strcmp(a->spec->arch, b->spec->arch) == 0 && a->spec->level == b->spec->level &&
+           strcmp(a->spec->half, b->spec->half) == 0 && a->spec->image_size == b->spec->image_size;
+}
+
+bool ls_report_job_has_speed(const ls_report_job *job)
+{
+    return job->record->state == LS_RECORD_DONE && job->speed.count > 0;
+}
+
+bool ls_report_job_is_result(const ls_report_job *job)
+{
+    return ls_report_job_has_speed(job) && job->record->checked && isfinite(job->speed.rate.value);
+}
+
+bool ls_report_job_in_verdict(const ls_report_job *job, const cJSON *verdict)
+{
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(verdict, "jobs"))
+    {
+        if (cJSON_IsString(entry) && strcmp(entry->valuestring, job->record->id) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+const char *ls_report_job_reason(const ls_report_run *run, const ls_report_job *job, char text[160])
+{
+    char state[96];
+    text[0] = '\0';
+    if (ls_report_job_is_result(job)) {
+        return text;
+    }
+    if (job->record->state != LS_RECORD_DONE) {
+        ls_text_put(text, 160, "%s", ls_report_job_state(job, state));
+        return text;
+    }
+    if (!ls_report_job_has_speed(job)) {
+        return strcpy(text, "no step after the warm-up has a time");
+    }
+    const cJSON *verdict;
+    cJSON_ArrayForEach(verdict, run->verdicts)
+    {
+        const char *word = ls_json_string(verdict, "verdict", "");
+        if (strcmp(word, "PASS") != 0 && ls_report_job_in_verdict(job, verdict)) {
+            ls_text_put(text, 160, "%s %s", word, ls_json_string(verdict, "case", "?"));
+            return text;
+        }
+    }
+    return strcpy(text, job->record->judged ? "its checks did not pass" : "not checked");
+}

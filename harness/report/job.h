@@ -1,0 +1,84 @@
+/* A run's folder in memory, read once (load.h) and shared by everything that reports (report.h
+ * names the files), and the questions that reports ask about one of its jobs. */
+#ifndef LS_REPORT_JOB_H
+#define LS_REPORT_JOB_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "harness/run/record.h"
+#include "kernels/core/json.h"
+#include "stats.h"
+
+/* The steady window of a finished job. The slowest rank (largest sum of step times in the window)
+ * decides: ranks wait for each other, and a maximum per step would count their jitter twice. */
+typedef struct ls_report_speed {
+    int count;                       /* steps measured: after the warm-up, not skipped */
+    int64_t first, last;             /* their step numbers */
+    int warmup_count, skipped_count; /* left out */
+    int slowest_rank;
+    double *step_ms, *images_per_s; /* [count], slowest rank, in order of time */
+    ls_stats_interval rate;         /* images per second of the whole world */
+    ls_stats_interval step;         /* ms */
+    double p90_ms, p99_ms;
+    double *rank_p50_ms, *rank_p90_ms, *rank_p99_ms; /* [ranks] */
+    double spread;                                   /* (greatest - least p50 of a rank) / least */
+    ls_stats_halves halves;
+    ls_stats_interval halves_ratio; /* step time, second half / first */
+    /* medians over all ranks and measured steps, NaN where events do not say */
+    double data_ms, forward_ms, backward_ms, comm_ms, exposed_ms, optimizer_ms;
+    double bus_bytes_per_s;       /* nccl-tests' definition: bytes * 2(W-1)/W / time, or NaN */
+    ls_stats_interval efficiency; /* rate / (world * rate of the world of one), or NaN */
+    double roofline_share;        /* or NaN */
+    double first_step_s; /* start of the launcher to the end of the first step on the slowest rank,
+                            digests and dumps taken out; NaN: not reported */
+} ls_report_speed;
+
+typedef struct ls_report_job {
+    ls_record *record;    /* owned */
+    const ls_spec *spec;  /* of the record */
+    cJSON *gradients;     /* compare.json: the errors of its judged gradients, or NULL */
+    double crowd_ends_ns; /* steps that end later are not measured: speed.c */
+    ls_report_speed speed;
+} ls_report_job;
+
+typedef struct ls_report_run {
+    char directory[PATH_MAX];
+    cJSON *record; /* run.json */
+    int job_count;
+    ls_report_job *job; /* ordered by role, network, level, world, nodes, bucket size */
+    cJSON *verdicts;    /* array, in the order of the file */
+} ls_report_run;
+
+/* Collects the jobs of a role that are points of a sweep (0: any), finished with times. */
+int ls_report_job_select(const ls_report_run *run, ls_role role, unsigned sweep,
+                         const ls_report_job **jobs, int room);
+
+/* "O2", or "O2 bf16" where half is not fp16. */
+const char *ls_report_job_level(const ls_report_job *job, char text[24]);
+/* "25 MB", "delayed"; "-" for the dialect's own rule. */
+const char *ls_report_job_bucket(const ls_report_job *job, char text[24]);
+/* "done", "CRASH rank 3, signal 9", "FAIL rank 2, exit code 12 (non-finite state)", "TIMEOUT", ...
+ */
+const char *ls_report_job_state(const ls_report_job *job, char text[96]);
+/* Why steps were not launched as one graph each; NULL where they were, or nothing is reported. */
+const char *ls_report_job_no_graph(const ls_report_job *job);
+/* "rungs 3, 4" of numerics.md section 5, on which its own shape was judged; "" for none. */
+const char *ls_report_job_rung(const ls_report_job *job, char text[24]);
+/* Largest resident memory of any rank, or NaN. */
+double ls_report_job_peak_bytes(const ls_report_job *job);
+
+/* Same network, opt level, half type and image size. */
+bool ls_report_job_alike(const ls_report_job *a, const ls_report_job *b);
+bool ls_report_job_has_speed(const ls_report_job *job);
+/* Whether its figure may be printed as a result. */
+bool ls_report_job_is_result(const ls_report_job *job);
+/* Why not: "" when it may; else the state, or the verdict of a case that used the job, or "not
+ * checked". */
+const char *ls_report_job_reason(const ls_report_run *run, const ls_report_job *job,
+                                 char text[160]);
+/* Whether a verdict was given on this job. */
+bool ls_report_job_in_verdict(const ls_report_job *job, const cJSON *verdict);
+
+#endif

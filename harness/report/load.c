@@ -1,0 +1,149 @@
+#include "load.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/core/log.h"
+#include "speed.h"
+
+static const char *path_in(char path[PATH_MAX], const char *folder, const char *name)
+{
+    int length = snprintf(path, PATH_MAX, "%s/%s", folder, name);
+    LS_ASSERT(length < PATH_MAX);
+    return path;
+}
+
+static void read_job(const char *jobs_folder, const char *id, ls_report_job *job)
+{
+    char folder[PATH_MAX], path[PATH_MAX];
+    ls_record *record = malloc(sizeof *record);
+    LS_ASSERT(record != NULL);
+    (void)ls_record_read(path_in(folder, jobs_folder, id), LS_RECORD_LENIENT, record);
+    if (record->broken[0] != '\0') {
+        ls_log_error("%s: %s", folder, record->broken);
+    }
+    *job = (ls_report_job){.record = record, .spec = &record->spec};
+    if (access(path_in(path, folder, "compare.json"), R_OK) == 0) {
+        (void)ls_json_read_file(path, &job->gradients);
+    }
+}
+
+/* Rows of the matrix first, then the jobs that judge them, then their baselines. */
+static int role_order(ls_role role)
+{
+    static const ls_role FIRST[] = {LS_ROLE_THROUGHPUT, LS_ROLE_PHASES, LS_ROLE_EVIDENCE,
+                                    LS_ROLE_REFERENCE};
+    int order = 0;
+    while (order < (int)(sizeof FIRST / sizeof *FIRST) && FIRST[order] != role) {
+        order++;
+    }
+    return order;
+}
+
+/* A delayed reduction is that of the largest bucket. */
+static double bucket_order(const ls_spec *spec)
+{
+    return spec->bucket_mb == LS_BUCKET_DELAYED ? INFINITY : spec->bucket_mb;
+}
+
+static int order_jobs(const void *a, const void *b)
+{
+    const ls_report_job *one = a, *other = b;
+    const ls_spec *x = one->spec, *y = other->spec;
+    double bucket_x = bucket_order(x), bucket_y = bucket_order(y);
+    int order[] = {role_order(x->role) - role_order(y->role),
+                   strcmp(x->arch, y->arch),
+                   x->level - y->level,
+                   -strcmp(x->half, y->half),
+                   x->world - y->world,
+                   x->nodes - y->nodes,
+                   (bucket_x > bucket_y) - (bucket_x < bucket_y),
+                   strcmp(one->record->id, other->record->id)};
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+        if (order[i] != 0) {
+            return order[i];
+        }
+    }
+    return 0;
+}
+
+static ls_status read_jobs(ls_report_run *run)
+{
+    char folder[PATH_MAX];
+    DIR *list = opendir(path_in(folder, run->directory, "jobs"));
+    if (list == NULL) {
+        if (errno == ENOENT) {
+            return LS_OK; /* nothing was run yet: the report says so */
+        }
+        ls_log_error("cannot list %s: %s", folder, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    for (struct dirent *entry; (entry = readdir(list)) != NULL;) {
+        if (entry->d_name[0] == '.') {
+            continue;
+        }
+        ls_report_job *larger = realloc(run->job, (size_t)(run->job_count + 1) * sizeof *larger);
+        LS_ASSERT(larger != NULL);
+        run->job = larger;
+        read_job(folder, entry->d_name, &run->job[run->job_count++]);
+    }
+    closedir(list);
+    if (run->job_count > 0) {
+        qsort(run->job, (size_t)run->job_count, sizeof *run->job, order_jobs);
+    }
+    return LS_OK;
+}
+
+static ls_status take_verdict(void *context, const cJSON *line, int number)
+{
+    (void)number;
+    cJSON_AddItemToArray(context, cJSON_Duplicate(line, true));
+    return LS_OK;
+}
+
+ls_status ls_report_load(const char *directory, ls_report_run *out)
+{
+    ls_report_run run = {0};
+    if (realpath(directory, run.directory) == NULL) {
+        ls_log_error("no run directory '%s': %s", directory, strerror(errno));
+        return LS_ERR_USAGE;
+    }
+    char path[PATH_MAX];
+    if (access(path_in(path, run.directory, "run.json"), R_OK) != 0) {
+        ls_log_error("'%s' is no run: it holds no run.json", directory);
+        return LS_ERR_USAGE;
+    }
+    ls_status status = LS_OK;
+    run.verdicts = cJSON_CreateArray();
+    LS_TRY_GOTO(status, ls_json_read_file(path, &run.record), free_run);
+    if (access(path_in(path, run.directory, "verdicts.jsonl"), R_OK) == 0) {
+        LS_TRY_GOTO(status, ls_json_each_line(path, take_verdict, run.verdicts), free_run);
+    }
+    LS_TRY_GOTO(status, read_jobs(&run), free_run);
+    ls_report_speed_compute(&run);
+    *out = run;
+    return LS_OK;
+free_run:
+    ls_report_load_free(&run);
+    return status;
+}
+
+void ls_report_load_free(ls_report_run *run)
+{
+    for (int j = 0; j < run->job_count; j++) {
+        ls_report_job *job = &run->job[j];
+        ls_record_free(job->record);
+        free(job->record);
+        cJSON_Delete(job->gradients);
+        ls_report_speed_free(&job->speed);
+    }
+    free(run->job);
+    cJSON_Delete(run->record);
+    cJSON_Delete(run->verdicts);
+    memset(run, 0, sizeof *run);
+}
