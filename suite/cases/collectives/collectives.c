@@ -22,31 +22,30 @@ enum { COUNTS = 7, ABSENT = 1 };
 static const int worlds[] = {2, 3, 5};
 enum { WORLDS = 3 };
 
-static const char *const exact_script =
+static const char exact_script[] =
     RUN "--dtypes=fp32,fp16,bf16,int64,uint8 --offsets=1 --barriers=15 --counts=" COUNTS_TEXT;
-static const char *const rough_script =
+static const char rough_script[] =
     RUN "--data=rough --dtypes=fp32,fp16,bf16 --ops=all_reduce,reduce_scatter,reduce "
         "--counts=1023,33001";
-static const char *const rough_tcp_script =
+static const char rough_tcp_script[] =
     "export LS_SHM=0; " RUN "--data=rough --dtypes=fp32,fp16,bf16 "
     "--ops=all_reduce,reduce_scatter,reduce --counts=1023,33001";
-static const char *const large_script =
+static const char large_script[] =
     RUN "--ops=all_reduce,reduce,broadcast --in-place=yes --counts=1600003";
-static const char *const large_tcp_script =
+static const char large_tcp_script[] =
     "export LS_SHM=0; " RUN "--ops=all_reduce --in-place=yes --counts=33001,3200003";
-static const char *const large_types_script =
+static const char large_types_script[] =
     RUN "--ops=all_reduce --dtypes=fp16,int64,uint8 --in-place=yes --counts=3200003";
 /* One rank that may not share is enough: all go over TCP. */
-static const char *const forbidden_script =
-    "[ $RANK != 1 ] || export LS_SHM=0; " RUN
-    "--ops=all_reduce --in-place=yes --counts=33001,1600003";
-static const char *const printed_script =
+static const char forbidden_script[] = "[ $RANK != 1 ] || export LS_SHM=0; " RUN
+                                       "--ops=all_reduce --in-place=yes --counts=33001,1600003";
+static const char printed_script[] =
     "export LS_RUN_DIR=; " RUN "--ops=all_reduce,all_gather,broadcast --in-place=yes "
     "--counts=200000,1600003 --iters=2";
-static const char *const absent_script = RUN "--ops=none --absent=1 --timeout=0.4";
-static const char *const self_script =
+static const char absent_script[] = RUN "--ops=none --absent=1 --timeout=0.4";
+static const char self_script[] =
     RUN "--comm=self --dtypes=fp32,fp16,bf16,int64,uint8 --offsets=1 --counts=" COUNTS_TEXT;
-static const char *const alone_script =
+static const char alone_script[] =
     RUN "--comm=$E --dtypes=fp32,fp16,bf16,int64,uint8 --offsets=1 --counts=" COUNTS_TEXT;
 
 /* ---- what must come out ---------------------------------------------------------------------- */
@@ -189,12 +188,19 @@ static bool ended_otherwise(const ls_case *row, const ls_record *job, ls_verdict
     return false;
 }
 
-/* row->number: type, combinations per rank; row->text: operation. */
+/* One operation, "all_reduce", on one type. */
+struct trial {
+    const char *op;
+    const type *type;
+    int combinations; /* of count, place and alignment, per rank */
+};
+
 static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    const type *t = &types[row->number[0]];
+    const struct trial *trial = row->data;
+    const type *t = trial->type;
     char op[48], dtype[48], place[128], digest[24];
-    ls_text_put(op, sizeof op, "\"op\":\"%s\",\"dtype\":\"%s\"", row->text, t->name);
+    ls_text_put(op, sizeof op, "\"op\":\"%s\",\"dtype\":\"%s\"", trial->op, t->name);
     ls_text_put(dtype, sizeof dtype, "\"event\":\"collective\"");
     int64_t results = 0;
     if (ended_otherwise(row, job, out)) {
@@ -203,16 +209,16 @@ static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *ou
     for (int rank = 0; rank < job->world; rank++) {
         cJSON *events = events_of(job, rank, dtype, op);
         int count = cJSON_GetArraySize(events);
-        if (count != row->number[1]) {
+        if (count != trial->combinations) {
             ls_verdict_fail(out, "rank=%d tried %d combinations, expected %d", rank, count,
-                            row->number[1]);
+                            trial->combinations);
         }
         int64_t last_count = -1;
         int last_root = -1;
         const cJSON *event;
         cJSON_ArrayForEach(event, events)
         {
-            combination c = {row->text, t,          ls_json_integer(event, "count", 0),
+            combination c = {trial->op, t,          ls_json_integer(event, "count", 0),
                              rank,      job->world, (int)ls_json_integer(event, "root", 0)};
             if (c.count != last_count || c.root != last_root) {
                 ls_text_put(digest, sizeof digest, "%016" PRIx64, expected_digest(&c));
@@ -234,7 +240,7 @@ static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
     ls_verdict_pass(
         out, "%d combinations of size, place and alignment, %" PRId64 " elements of %d ranks exact",
-        row->number[1], results, job->world);
+        trial->combinations, results, job->world);
 }
 
 /* The same over TCP, where only one rank forbids shared memory or all do. */
@@ -255,13 +261,13 @@ static void judge_exact_tcp(const ls_case *row, const ls_record *job, ls_verdict
  * everywhere its bits are the same everywhere. */
 static void judge_rough(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    const type *t = &types[row->number[0]];
+    const struct trial *trial = row->data;
     char op[64];
     int64_t checked = 0, telling = 0;
     if (ended_otherwise(row, job, out)) {
         return;
     }
-    ls_text_put(op, sizeof op, "\"op\":\"%s\",\"dtype\":\"%s\"", row->text, t->name);
+    ls_text_put(op, sizeof op, "\"op\":\"%s\",\"dtype\":\"%s\"", trial->op, trial->type->name);
     cJSON *first = events_of(job, 0, "\"data\":\"rough\"", op);
     for (int rank = 0; rank < job->world; rank++) {
         cJSON *events = events_of(job, rank, "\"data\":\"rough\"", op);
@@ -273,7 +279,7 @@ static void judge_rough(const ls_case *row, const ls_record *job, ls_verdict *ou
             check_counts(rank, event, out);
             checked += ls_json_integer(event, "checked", 0);
             telling += ls_json_integer(event, "telling", 0);
-            if (strcmp(row->text, "all_reduce") == 0 &&
+            if (strcmp(trial->op, "all_reduce") == 0 &&
                 strcmp(ls_json_string(event, "digest", ""), ls_json_string(other, "digest", "?")) !=
                     0) {
                 char place[128];
@@ -305,18 +311,19 @@ static bool went_through(const ls_record *job, const char *transport)
     return same;
 }
 
-/* row->text: "" for two runs alike; else the first one's transport, and the second went over TCP
- * (Gloo's; the two are runs alike of an engine that has one only). */
+/* Two runs of the same sums. With a transport as data the first job uses it and the second one TCP
+ * (Gloo; an engine with a single transport is run twice in the same way). */
 static void judge_twice(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
+    const char *transport = row->data;
     int compared = 0;
     if (ended_otherwise(row, job, out)) {
         return;
     }
     bool gloo = strcmp(ls_json_string(job->rank[0].start, "engine", ""), "gloo") == 0;
-    if (row->text[0] != '\0' && gloo &&
-        (!went_through(&job[0], row->text) || !went_through(&job[1], "TCP"))) {
-        ls_verdict_set(out, LS_WEAK, "the two jobs did not go through %s and over TCP", row->text);
+    if (transport != NULL && gloo &&
+        (!went_through(&job[0], transport) || !went_through(&job[1], "TCP"))) {
+        ls_verdict_set(out, LS_WEAK, "the two jobs did not use %s and TCP", transport);
         return;
     }
     for (int rank = 0; rank < job[0].world; rank++) {
@@ -393,21 +400,22 @@ static const ls_tol spare_s = LS_TOL(
  */
 static void judge_absent(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
+    const char *name = row->data;
     char op[48], log[700];
     double longest_s = 0;
     if (ended_otherwise(row, job, out)) {
         return;
     }
-    ls_text_put(op, sizeof op, "\"op\":\"%s\"", row->text);
+    ls_text_put(op, sizeof op, "\"op\":\"%s\"", name);
     for (int rank = 0; rank < job->world; rank++) {
         cJSON *events = events_of(job, rank, "\"absent\"", op);
         const cJSON *event = cJSON_GetArrayItem(events, 0);
         int status = (int)ls_json_integer(event, "status", -1);
         double seconds = ls_json_number(event, "seconds", 1e9);
-        bool gives_only = strcmp(row->text, "gather") == 0 && rank == 0;
+        bool gives_only = strcmp(name, "gather") == 0 && rank == 0;
         /* NCCL's sender of a reduction may be through before anybody has read what it sent */
         const char *engine = ls_json_string(job->rank[rank].start, "engine", "");
-        gives_only = gives_only || (strcmp(row->text, "reduce") == 0 && rank == 0 && status == 0 &&
+        gives_only = gives_only || (strcmp(name, "reduce") == 0 && rank == 0 && status == 0 &&
                                     strcmp(engine, "nccl") == 0);
         int want = rank == ABSENT || gives_only ? 0 : LS_ERR_PEER_LOST;
         if (status != want || (want != 0 && !(seconds >= 0.4 && seconds <= 0.4 + spare_s.value))) {
@@ -419,7 +427,7 @@ static void judge_absent(const ls_case *row, const ls_record *job, ls_verdict *o
         cJSON_Delete(events);
         char wanted[64];
         ls_text_put(log, sizeof log, "%s/rank%d.log", job->directory, rank);
-        ls_text_put(wanted, sizeof wanted, "without/%s'", row->text);
+        ls_text_put(wanted, sizeof wanted, "without/%s'", name);
         char *text = want == 0 ? NULL : ls_text_read(log);
         const char *at = text == NULL ? NULL : strstr(text, wanted);
         bool named = at != NULL && strstr(at, "rank 1") != NULL &&
@@ -434,31 +442,18 @@ static void judge_absent(const ls_case *row, const ls_record *job, ls_verdict *o
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-static ls_spec job_of(const ls_case_settings *settings, const char *script, int world)
-{
-    ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE);
-    ls_text_put(spec.arch, sizeof spec.arch, "collectives");
-    spec.image_size = spec.batch_size = 1;
-    spec.world = world;
-    spec.wrap = LS_WRAP_SHELL;
-    spec.script = script;
-    spec.steps = 1;
-    spec.seed = settings->seed;
-    return spec;
-}
+#define JOB "collectives O0 image=1 batch=1 steps=1 dump-ranks=0 shell "
 
-static ls_case *add(const ls_case_settings *settings, ls_case_list *list, ls_case_judge *judge,
-                    const char *requirement, const char *op, const char *id, const char *script,
-                    int world)
-{
-    ls_case *row = ls_rows_add(list, judge, requirement, "collectives.%s", id);
-    row->kind = LS_INSIDE;
-    row->job_count = 1;
-    row->judges_outcome = true;
-    row->job[0] = job_of(settings, script, world);
-    ls_text_put(row->text, sizeof row->text, "%s", op);
-    return row;
-}
+static const ls_row rows[] = {
+    {"collectives.barrier.w[2|3|5]", "X4", judge_barrier, JOB "w$1", .script = exact_script,
+     .inside = true, .judges_outcome = true},
+    {"collectives.rates.w[2|3|5]", "X7", ls_collectives_rates, JOB "w$1", .script = exact_script,
+     .inside = true, .judges_outcome = true},
+    {"collectives.printed.w[2|3|5]", "X7", ls_collectives_printed, JOB "w$1",
+     .script = printed_script, .inside = true, .judges_outcome = true},
+    {"collectives.twice.w3", "X3", judge_twice, JOB "w3 | " JOB "w3 repeat=1",
+     .script = rough_script, .inside = true, .judges_outcome = true},
+};
 
 static const struct operation {
     const char *name, *id;
@@ -471,110 +466,128 @@ static const struct operation {
 };
 enum { OPERATIONS = sizeof operations / sizeof *operations };
 
-static void add_exact(const ls_case_settings *settings, ls_case_list *list,
-                      const struct operation *op)
+/* Where rows are added. */
+typedef struct adder {
+    const ls_case_settings *settings;
+    ls_case_list *list;
+} adder;
+
+static void add(adder to, const ls_row *row, struct trial trial, int world, const char *id)
 {
-    char id[64];
-    int combinations = COUNTS * 2 * (op->in_place ? 2 : 1);
-    for (int w = 0; w < WORLDS; w++) {
-        for (int t = 0; t < TYPES; t++) {
+    struct trial *data = ls_rows_memory(to.list, sizeof *data);
+    ls_row with = *row;
+    *data = trial;
+    with.data = data;
+    with.inside = with.judges_outcome = true;
+    ls_rows_format(to.list, to.settings, &with, "collectives.%s: " JOB "w%d", id, world);
+}
+
+static void add_operation(adder to, const struct operation *op)
+{
+    static const ls_row exact = {.requirement = "X1", .judge = judge_exact, .script = exact_script};
+    static const ls_row self = {.requirement = "X2", .judge = judge_exact, .script = self_script};
+    static const ls_row alone = {.requirement = "X2", .judge = judge_exact, .script = alone_script};
+    static const ls_row rough = {.requirement = "X3", .judge = judge_rough, .script = rough_script};
+    for (int t = 0; t < TYPES; t++) {
+        struct trial trial = {op->name, &types[t], COUNTS * 2 * (op->in_place ? 2 : 1)};
+        char id[64];
+        for (int w = 0; w < WORLDS; w++) {
             ls_text_put(id, sizeof id, "%s.%s.w%d", op->id, types[t].name, worlds[w]);
-            ls_case *row =
-                add(settings, list, judge_exact, "X1", op->name, id, exact_script, worlds[w]);
-            row->number[0] = t;
-            row->number[1] = combinations;
+            add(to, &exact, trial, worlds[w], id);
         }
-    }
-    for (int t = 0; t < TYPES && op->in_place; t++) {
-        for (int engine = 0; engine < 2; engine++) {
-            ls_text_put(id, sizeof id, "%s.%s.%s", op->id, types[t].name,
-                        engine == 0 ? "self" : "alone");
-            ls_case *row = add(settings, list, judge_exact, "X2", op->name, id,
-                               engine == 0 ? self_script : alone_script, 1);
-            row->number[0] = t;
-            row->number[1] = combinations;
+        if (op->in_place) {
+            ls_text_put(id, sizeof id, "%s.%s.self", op->id, types[t].name);
+            add(to, &self, trial, 1, id);
+            ls_text_put(id, sizeof id, "%s.%s.alone", op->id, types[t].name);
+            add(to, &alone, trial, 1, id);
+        }
+        for (int w = 0; w < 2 && op->sums && types[t].mantissa > 0; w++) {
+            ls_text_put(id, sizeof id, "rough.%s.%s.w%d", op->id, types[t].name, worlds[w]);
+            add(to, &rough, trial, worlds[w], id);
         }
     }
 }
 
-static void add_sums(const ls_case_settings *settings, ls_case_list *list,
-                     const struct operation *op)
+/* Large results: rings and trees of whole megabytes, whole segments and several to a chunk. */
+static void add_large(adder to, int world)
 {
+    static const ls_row exact = {.requirement = "X1", .judge = judge_exact, .script = large_script};
+    static const ls_row wide = {
+        .requirement = "X1", .judge = judge_exact, .script = large_types_script};
+    static const int large[] = {0, 3, 4}, wide_types[] = {1, 3, 4};
+    for (int i = 0; i < 3; i++) {
+        const struct operation *op = &operations[large[i]];
+        const type *t = &types[wide_types[i]];
+        char id[64];
+        ls_text_put(id, sizeof id, "large.%s.w%d", op->id, world);
+        add(to, &exact, (struct trial){op->name, &types[0], 1}, world, id);
+        ls_text_put(id, sizeof id, "large.%s.w%d", t->name, world);
+        add(to, &wide, (struct trial){"all_reduce", t, 1}, world, id);
+    }
+}
+
+static void add_tcp(adder to)
+{
+    static const ls_row tcp = {
+        .requirement = "X1", .judge = judge_exact_tcp, .script = large_tcp_script};
+    static const ls_row forbidden = {
+        .requirement = "X6", .judge = judge_exact_tcp, .script = forbidden_script};
+    const struct trial trial = {"all_reduce", &types[0], 2};
+    for (int w = 0; w < WORLDS; w++) {
+        char id[64];
+        ls_text_put(id, sizeof id, "large.tcp.w%d", worlds[w]);
+        add(to, &tcp, trial, worlds[w], id);
+    }
+    add(to, &forbidden, trial, 3, "forbidden.w3");
     for (int w = 0; w < 2; w++) {
-        for (int t = 0; t < 3; t++) {
-            char id[64];
-            ls_text_put(id, sizeof id, "rough.%s.%s.w%d", op->id, types[t].name, worlds[w]);
-            ls_case *row =
-                add(settings, list, judge_rough, "X3", op->name, id, rough_script, worlds[w]);
-            row->number[0] = t;
-        }
+        static const ls_row both = {.requirement = "X6",
+                                    .judge = judge_twice,
+                                    .data = "shared memory",
+                                    .script = rough_script,
+                                    .inside = true,
+                                    .judges_outcome = true};
+        ls_case *row = ls_rows_format(to.list, to.settings, &both,
+                                      "collectives.transports.w%d: " JOB "w%d | " JOB "w%d",
+                                      worlds[w], worlds[w], worlds[w]);
+        row->job[1].script = rough_tcp_script;
+    }
+}
+
+static void add_absent(adder to)
+{
+    static const char *const absent[][2] = {
+        {"all_reduce", "all-reduce"},
+        {"reduce_scatter", "reduce-scatter"},
+        {"all_gather", "all-gather"},
+        {"broadcast", "broadcast"},
+        {"reduce", "reduce"},
+        {"gather", "gather"},
+        {"scatter", "scatter"},
+        {"send", "send"},
+        {"recv", "recv"},
+        {"barrier", "barrier"},
+    };
+    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
+        const ls_row row = {.requirement = "X5",
+                            .judge = judge_absent,
+                            .data = absent[i][0],
+                            .script = absent_script,
+                            .inside = true,
+                            .judges_outcome = true};
+        ls_rows_format(to.list, to.settings, &row, "collectives.absent.%s: " JOB "w3",
+                       absent[i][1]);
     }
 }
 
 void ls_collectives_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    char id[64];
+    adder to = {settings, list};
+    LS_ROWS(list, settings, rows);
     for (int o = 0; o < OPERATIONS; o++) {
-        const struct operation *op = &operations[o];
-        add_exact(settings, list, op);
-        if (op->sums) {
-            add_sums(settings, list, op);
-        }
+        add_operation(to, &operations[o]);
     }
-    static const int large[] = {0, 3, 4}; /* of operations: rings and trees of whole megabytes */
-    for (int i = 0; i < 6; i++) {
-        const struct operation *op = &operations[large[i % 3]];
-        ls_text_put(id, sizeof id, "large.%s.w%d", op->id, worlds[i / 3]);
-        ls_case *row =
-            add(settings, list, judge_exact, "X1", op->name, id, large_script, worlds[i / 3]);
-        row->number[0] = 0;
-        row->number[1] = 1;
-    }
-    for (int w = 0; w < WORLDS; w++) { /* whole segments, several to a chunk */
-        ls_text_put(id, sizeof id, "large.tcp.w%d", worlds[w]);
-        ls_case *row = add(settings, list, judge_exact_tcp, "X1", "all_reduce", id,
-                           large_tcp_script, worlds[w]);
-        row->number[1] = 2;
-        ls_text_put(id, sizeof id, "printed.w%d", worlds[w]);
-        add(settings, list, ls_collectives_printed, "X7", "", id, printed_script, worlds[w]);
-    }
-    static const int wide[] = {1, 3, 4};
-    for (int i = 0; i < 6; i++) {
-        const type *t = &types[wide[i % 3]];
-        ls_text_put(id, sizeof id, "large.%s.w%d", t->name, worlds[i / 3]);
-        ls_case *row = add(settings, list, judge_exact, "X1", "all_reduce", id, large_types_script,
-                           worlds[i / 3]);
-        row->number[0] = wide[i % 3];
-        row->number[1] = 1;
-    }
-    ls_case *forbidden = add(settings, list, judge_exact_tcp, "X6", "all_reduce", "forbidden.w3",
-                             forbidden_script, 3);
-    forbidden->number[1] = 2;
-    for (int w = 0; w < WORLDS; w++) {
-        ls_text_put(id, sizeof id, "barrier.w%d", worlds[w]);
-        add(settings, list, judge_barrier, "X4", "barrier", id, exact_script, worlds[w]);
-        ls_text_put(id, sizeof id, "rates.w%d", worlds[w]);
-        add(settings, list, ls_collectives_rates, "X7", "", id, exact_script, worlds[w]);
-    }
-    static const char *const absent[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
-                                         "reduce",     "gather",         "scatter",    "send",
-                                         "recv",       "barrier"};
-    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
-        ls_text_put(id, sizeof id, "absent.%s", absent[i]);
-        for (char *c = id; *c != '\0'; c++) {
-            *c = *c == '_' ? '-' : *c;
-        }
-        add(settings, list, judge_absent, "X5", absent[i], id, absent_script, 3);
-    }
-    ls_case *twice = add(settings, list, judge_twice, "X3", "", "twice.w3", rough_script, 3);
-    twice->job_count = 2;
-    twice->job[1] = twice->job[0];
-    twice->job[1].repeat = 1;
-    for (int w = 0; w < 2; w++) {
-        ls_text_put(id, sizeof id, "transports.w%d", worlds[w]);
-        ls_case *both =
-            add(settings, list, judge_twice, "X6", "shared memory", id, rough_script, worlds[w]);
-        both->job_count = 2;
-        both->job[1] = job_of(settings, rough_tcp_script, worlds[w]);
-    }
+    add_large(to, 2);
+    add_large(to, 3);
+    add_tcp(to);
+    add_absent(to);
 }
