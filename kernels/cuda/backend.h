@@ -1,6 +1,6 @@
-/* What the files of the CUDA backend know of each other. One `ls_backend` is one GPU: its handles,
- * and what was asked for. C files call the runtime and the libraries; .cu files hold kernels and
- * the functions that launch them (ops.h), which take the native stream. */
+/* Types and functions shared by the CUDA backend. One `ls_backend` is one GPU: its handles and the
+ * options it was opened with. C files call the runtime and the libraries; .cu files hold kernels
+ * and the functions that launch them (ops.h), which take the native stream. */
 #ifndef LS_CUDA_BACKEND_H
 #define LS_CUDA_BACKEND_H
 
@@ -15,8 +15,8 @@
 extern "C" {
 #endif
 
-struct ls_multi_tables; /* multi.cu: lists of tensors, once on the device */
-struct ls_conv_plans;   /* conv_plans.c: convolutions' engines, found so far */
+struct ls_multi_tables; /* multi_table.cu: tables of tensor lists, kept on the device */
+struct ls_conv_plans;   /* conv_plans.c: engines of convolutions found so far */
 
 struct ls_backend {
     int device;                   /* CUDA's index */
@@ -27,11 +27,11 @@ struct ls_backend {
     int64_t workspace_limit; /* bytes that one product may use */
     cudnnHandle_t dnn;
     cublasLtHandle_t blas;
-    cudaStream_t copy; /* host to device, beside the computing stream */
+    cudaStream_t copy; /* host to device, concurrent with the computing stream */
     struct ls_multi_tables *tables;
-    struct ls_conv_plans *plans; /* made when first needed; NULL before */
-    /* A device that is not there: plans of convolutions are made for what this describes, without
-     * dnn, and cannot be executed. NULL but in a test. */
+    struct ls_conv_plans *plans; /* created at the first use; NULL before */
+    /* A description of an absent device: plans of convolutions are then built for it, without dnn,
+     * and cannot be executed. NULL except in a test. */
     cudnnBackendDescriptor_t described;
     ls_status (*on_wait)(void *context, double waited_s); /* called while the host waits, or NULL */
     void *on_wait_context;
@@ -52,7 +52,7 @@ struct ls_graph {
     cudaGraphExec_t native;
 };
 
-/* As ls_cuda_check, for the other libraries. */
+/* Like ls_cuda_check, for the other libraries. */
 ls_status ls_cuda_check_dnn(cudnnStatus_t status, const char *call, const char *file, int line);
 ls_status ls_cuda_check_blas(cublasStatus_t status, const char *call, const char *file, int line);
 

@@ -112,7 +112,7 @@ static ls_status check_target(const ls_plan *plan, const int64_t *target)
     return LS_OK;
 }
 
-/* Copies from pageable memory make the host wait for the stream, so such images go through pinned
+/* A copy from pageable memory makes the host wait for the stream, so such images go through pinned
  * memory of our own. */
 static ls_status from_pinned(const ls_plan *plan, ls_batch *batch, const float **input)
 {
@@ -137,7 +137,7 @@ ls_status ls_batch_load(ls_plan *plan, int slot, const float *input, const int64
     LS_TRY(check_target(plan, target));
     ls_batch *batch = &plan->batch[slot];
     cudaStream_t copy = plan->backend->copy;
-    /* then the pinned memory of the slot is free */
+    /* afterwards the slot's pinned memory is free */
     LS_TRY(ls_cuda_wait_event(plan->backend, batch->loaded));
     LS_TRY(from_pinned(plan, batch, &input));
     memcpy(batch->host_target, target, target_bytes(plan));
@@ -171,8 +171,8 @@ ls_status ls_batch_release(ls_plan *plan, ls_stream *stream, int slot)
     return LS_OK;
 }
 
-/* A captured step leaves the waits out: with the host ahead of the device it would be open which
- * record of the event a launch waits for. */
+/* A captured step leaves the waits out: with the host ahead of the device it would be undefined
+ * which record of the event a launch waits for. */
 ls_status ls_batch_unpack(ls_plan *plan, ls_stream *stream, int slot)
 {
     LS_TRY(check_slot(plan, slot));

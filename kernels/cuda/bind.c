@@ -1,6 +1,6 @@
-/* The caller's tensors, and the way of weights and their gradients between his order and that of
- * the products. Where both are the same (one tap per weight, or one input channel; the same type; a
- * start that engines can load from) the tensor itself is the operand. */
+/* The caller's tensors, and the conversion of weights and their gradients between the caller's
+ * order and the products'. If both are the same (one tap per weight, or one input channel; the same
+ * type; an address that engines can load from) the tensor itself is the operand. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +9,9 @@
 #include "kernels/plan_check.h"
 #include "plan.h"
 
-enum { OPERAND_ALIGN = 16 }; /* of cuDNN's and cuBLASLt's tensors, in bytes */
+enum { OPERAND_ALIGN = 16 }; /* required by cuDNN and cuBLASLt for tensors, in bytes */
 
-/* ---- what is what ---------------------------------------------------------------------------- */
+/* ---- operands -------------------------------------------------------------------------------- */
 
 static ls_weight weight_of(const ls_plan *plan, const ls_op *op, const ls_tensor *plain,
                            void *packed)
@@ -25,7 +25,7 @@ static ls_weight weight_of(const ls_plan *plan, const ls_op *op, const ls_tensor
                        .kernel = op->kind == LS_OP_CONV ? layer->kernel : 1};
 }
 
-/* Whether a product can take or write the tensor where it lies. */
+/* Whether a product can read or write the tensor in place. */
 static bool serves(const ls_plan *plan, const ls_weight *weight)
 {
     bool same_order = weight->in == weight->stored_in && (weight->kernel == 1 || weight->in == 1);
@@ -74,7 +74,8 @@ static void choose_operands(ls_plan *plan, ls_weight *table)
 
 static size_t table_bytes(const ls_plan *plan)
 {
-    return 2 * (size_t)plan->lower.op_count * sizeof *plan->table; /* a weight and a bias each */
+    return 2 * (size_t)plan->lower.op_count *
+           sizeof *plan->table; /* one weight and one bias each */
 }
 
 ls_status ls_bind_create(ls_plan *plan)
@@ -111,7 +112,8 @@ static bool same_table(const ls_weight *a, const ls_weight *b, int count)
     return true;
 }
 
-/* Gradients move with their buckets, but parameters seldom do, so mostly there is nothing to do. */
+/* Gradients move with their buckets, but parameters seldom do, so usually the table is up to date.
+ */
 static ls_status upload_table(ls_plan *plan)
 {
     size_t most = table_bytes(plan);

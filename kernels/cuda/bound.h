@@ -1,6 +1,6 @@
-/* What a training step on this GPU cannot beat, and where its time goes: extra symbols of
- * ls_cuda.so, found with ls_load_symbol("cuda", ...). They open the device themselves and keep
- * nothing of it. */
+/* The lower bound of a training step's time on this GPU, and a breakdown of its time: extra symbols
+ * of ls_cuda.so, found with ls_load_symbol("cuda", ...). They open the device themselves and close
+ * it again. */
 #ifndef LS_CUDA_BOUND_H
 #define LS_CUDA_BOUND_H
 
@@ -10,29 +10,29 @@
 extern "C" {
 #endif
 
-/* ---- the device at its best, beside the network ---------------------------------------------- */
+/* ---- rates of the device, without a network -------------------------------------------------- */
 
 #define LS_CUDA_RATES_ENTRY "ls_cuda_rates"
 
 typedef struct ls_cuda_rates_options {
     int device;         /* CUDA's index */
-    int64_t copy_bytes; /* read, and as many written: several GB, so that no cache helps */
+    int64_t copy_bytes; /* read, and as many written: several GB, so that caches do not help */
     int side;           /* of the square matrices: 8192 */
-    int repeats;        /* medians of these, after one that is not counted; 1 to 64 */
+    int repeats;        /* the median of these counts, after one warm-up; 1 to 64 */
 } ls_cuda_rates_options;
 
-/* Rates, and next to them what the device itself says; NaN where unknown. */
+/* Measured rates, and the rates that the device's attributes imply; NaN: unknown. */
 typedef struct ls_cuda_rates_measured {
     char device[96], address[32]; /* "NVIDIA H200 (GPU-uuid)", "0000:17:00.0" */
     double copy_bytes_per_s;      /* read plus written, by a kernel in 16-byte accesses */
     double memory_bytes_per_s;    /* memory clock x 2 x bus width */
-    /* 2 n^3 per product of the network's own cuBLASLt calls; tf32: f32 operands, tensor cores */
+    /* 2 n^3 per product, with the network's own cuBLASLt calls; tf32: f32 operands, tensor cores */
     double f32_flop_per_s, tf32_flop_per_s, f16_flop_per_s, bf16_flop_per_s;
-    /* multiprocessors x clock x what one does in a clock (dense) */
+    /* multiprocessors x clock x operations of one multiprocessor per clock (dense) */
     double f32_device_flop_per_s, f16_device_flop_per_s;
 } ls_cuda_rates_measured;
 
-/* LS_ERR_USAGE for bad counts, LS_ERR_INFRA where the device or its memory cannot be had. */
+/* LS_ERR_USAGE for bad counts, LS_ERR_INFRA without the device or its memory. */
 typedef ls_status ls_cuda_rates_fn(const ls_cuda_rates_options *options,
                                    ls_cuda_rates_measured *out);
 ls_cuda_rates_fn ls_cuda_rates;
@@ -45,41 +45,41 @@ typedef struct ls_cuda_bound_options {
     int device;
     bool tf32, benchmark;
     int repeats; /* as above */
-    bool passes; /* each pass on its own, too */
+    bool passes; /* also time each pass by itself */
 } ls_cuda_bound_options;
 
 typedef enum ls_cuda_pass_kind {
     LS_CUDA_FORWARD,
-    LS_CUDA_BACKWARD, /* all of it, or of a product the gradient of its weight */
+    LS_CUDA_BACKWARD, /* the whole backward, or the gradient of a product's weight */
     LS_CUDA_BACKWARD_DATA,
 } ls_cuda_pass_kind;
 
 typedef struct ls_cuda_pass {
-    char name[64]; /* of the layer that the operation is named after */
+    char name[64]; /* name of the operation's layer */
     bool product;  /* convolution or inner product */
     ls_cuda_pass_kind kind;
-    double ms;    /* between events around it, in its place in the step; median */
-    double bytes; /* every tensor that it must read or write, once for each time; no cache */
+    double ms;    /* median time between events around the pass within the step */
+    double bytes; /* of all tensors that it must read or write, once per access; no cache */
     double flops; /* of products */
 } ls_cuda_pass;
 
 typedef struct ls_cuda_bound_measured {
-    double convolutions_ms; /* forward, backward data (but for the image), backward weights, the
-                               plan's own engines, back to back with nothing between them */
-    double forward_ms, backward_ms; /* the plan, whole */
-    int pass_count;                 /* 0 unless asked for */
+    double convolutions_ms; /* forward, backward data (except for the image), backward weights with
+                               the plan's own engines, back to back */
+    double forward_ms, backward_ms; /* the whole plan */
+    int pass_count;                 /* 0 unless `passes` was set */
     ls_cuda_pass *pass;             /* in order of execution; malloc'ed, the caller frees it */
-    char *engines;                  /* the plan's fusions and engines, a line each; malloc'ed */
+    char *engines;                  /* the plan's fusions and engines, one line each; malloc'ed */
 } ls_cuda_bound_measured;
 
-/* The network at options->batch x height x width with values of that type; batch norm's parameters
- * are f32. LS_ERR_UNSUPPORTED, LS_ERR_INFRA as making the plan returned them. */
+/* The network at options->batch x height x width with activations of that type; batch norm's
+ * parameters are f32. LS_ERR_UNSUPPORTED or LS_ERR_INFRA from plan_create. */
 typedef ls_status ls_cuda_bound_fn(const ls_network *network, const ls_plan_options *plan,
                                    const ls_cuda_bound_options *options,
                                    ls_cuda_bound_measured *out);
 ls_cuda_bound_fn ls_cuda_bound;
 
-/* rates.cu: copies a multiple of 16 bytes, both ends aligned to 16. */
+/* rates.cu: copies a multiple of 16 bytes; both addresses aligned to 16. */
 struct CUstream_st;
 ls_status ls_rates_copy(struct CUstream_st *stream, void *to, const void *from, int64_t bytes);
 

@@ -1,4 +1,4 @@
-/* Errors of the runtime, turned at the call. */
+/* Turns errors of the runtime into ls_status at the call. */
 #ifndef LS_CUDA_CHECK_H
 #define LS_CUDA_CHECK_H
 
@@ -11,10 +11,11 @@
 extern "C" {
 #endif
 
-/* After such an error the device answers every call of this process with the same one: illegal
- * address, launch failure, ECC, lost device. */
+/* Whether the device answers all later calls of this process with this error: illegal address,
+ * launch failure, ECC error, lost device. */
 bool ls_cuda_is_fatal(cudaError_t error);
-/* Asks the device. For failures of libraries, whose own runtime's errors this one has not seen. */
+/* Queries the device. For failures inside libraries, whose errors this program's runtime has not
+ * seen. */
 bool ls_cuda_is_lost(void);
 /* Logs a failed call with the library's text; LS_ERR_DEVICE_LOST for fatal errors, else
  * LS_ERR_INFRA. */

@@ -7,7 +7,7 @@
 #include "kernels/core/log.h"
 #include "conv_plans.h"
 
-/* Pointers of the last execution, in a descriptor that cuDNN takes them from. */
+/* The last execution's pointers in a cuDNN descriptor. */
 typedef struct packed {
     const void *x, *w, *y;
     void *workspace;
@@ -18,7 +18,8 @@ struct ls_conv {
     ls_backend *backend;
     char name[64];
     ls_conv_key key[LS_CONV_PASSES];
-    ls_conv_plan *plan[LS_CONV_PASSES]; /* the backend's; NULL for backward data where not wanted */
+    ls_conv_plan *
+        plan[LS_CONV_PASSES]; /* owned by the backend; NULL for backward data if it is not needed */
     packed last[LS_CONV_PASSES];
 };
 
@@ -175,7 +176,7 @@ void ls_conv_choice(const ls_conv *conv, char *text, size_t bytes)
     }
 }
 
-/* Three words: a tag, or "-" exactly where this layer has no such pass. */
+/* Parses three words: a tag, or "-" for a pass that this layer lacks. */
 static bool parse_choice(const ls_conv *conv, const char *text, ls_conv_engine *engine)
 {
     char word[LS_CONV_PASSES][LS_CONV_TAG_BYTES];

@@ -14,26 +14,26 @@ typedef struct ls_conv_shape {
     int out_channels, out_height, out_width, kernel, stride, pad;
 } ls_conv_shape;
 
-/* What becomes of the gradient of the input. */
+/* How the gradient of the input is written. */
 typedef enum ls_conv_dx {
-    LS_CONV_DX_NONE,    /* nobody wants it */
-    LS_CONV_DX_WRITTEN, /* over what is there */
-    LS_CONV_DX_ADDED,   /* to what is there, and the sum is rounded once */
+    LS_CONV_DX_NONE,    /* not computed */
+    LS_CONV_DX_WRITTEN, /* overwrites the buffer */
+    LS_CONV_DX_ADDED,   /* added to the values in the buffer; the sum is rounded once */
 } ls_conv_dx;
 
 /* Whether there is an engine for LS_CONV_DX_ADDED; LS_CUDNN_ADD=0 in the environment: never. */
 bool ls_conv_adds(ls_backend *backend, const ls_conv_shape *shape, ls_dtype type);
-/* Plans for forward, backward data (unless nobody wants it) and backward weights. Equal shapes
- * share plans within a backend. LS_ERR_UNSUPPORTED, with the layer's name and what was refused and
- * why, where no engine is left. */
+/* Creates plans for forward, backward data (unless LS_CONV_DX_NONE) and backward weights. Equal
+ * shapes share plans within a backend. LS_ERR_UNSUPPORTED if no engine is left, with the layer's
+ * name and the reasons for each refusal. */
 ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_conv_shape *shape,
                          ls_dtype type, ls_conv_dx dx, ls_conv **out);
 void ls_conv_destroy(ls_conv *conv);
-/* The largest that any of the three needs; one workspace serves all convolutions of a stream. */
+/* The largest workspace of the three passes; one workspace serves all convolutions of a stream. */
 int64_t ls_conv_workspace_bytes(const ls_conv *conv);
-/* x, y: NHWC; w, dw: [out][kernel][kernel][in], all of the type given and 16-byte aligned; the
- * workspace (here and below) 256-byte aligned. Pointers that stay the same from call to call are
- * cheaper. */
+/* x, y: NHWC; w, dw: [out][kernel][kernel][in]; all of the given type and 16-byte aligned. The
+ * workspace (here and below) is 256-byte aligned. Calls are cheaper if the pointers stay the same.
+ */
 ls_status ls_conv_forward(ls_conv *conv, ls_stream *stream, const void *x, const void *w, void *y,
                           void *workspace);
 ls_status ls_conv_backward_data(ls_conv *conv, ls_stream *stream, void *dx, const void *w,
@@ -42,15 +42,15 @@ ls_status ls_conv_backward_weights(ls_conv *conv, ls_stream *stream, void *dw, c
                                    const void *dy, void *workspace);
 /* "forward eng37_k2=5 8.0 MB [tensor core]; ..." */
 void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes);
-/* The three engines as a line of text that another rank (same library, same device kind) can take
- * with ls_conv_choose, so that --cudnn-benchmark decides alike everywhere. */
+/* The three engines as a line of text that another rank (same library, same kind of device) can
+ * pass to ls_conv_choose, so that --cudnn-benchmark decides alike on all ranks. */
 void ls_conv_choice(const ls_conv *conv, char *text, size_t bytes);
 ls_status ls_conv_choose(ls_conv *conv, const char *text);
-/* When a backend closes, before its cuDNN handle goes and after its convolutions; plans may be
- * NULL. */
+/* To be called when a backend closes, after its convolutions and before its cuDNN handle; plans may
+ * be NULL. */
 void ls_conv_plans_destroy(struct ls_conv_plans *plans);
 
-/* y[batch][out] = x[batch][in] w[out][in]^T + bias[out]; bias is of the type given too. */
+/* y[batch][out] = x[batch][in] w[out][in]^T + bias[out]; bias is of the given type too. */
 ls_status ls_linear_create(ls_backend *backend, const char *name, int batch, int in, int out,
                            ls_dtype type, ls_linear **result);
 void ls_linear_destroy(ls_linear *linear);

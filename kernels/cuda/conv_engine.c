@@ -8,9 +8,9 @@
 
 #define BIT(note) (UINT32_C(1) << (note))
 
-enum { MOST_NOTES = 32 }; /* a newer library may have more of them than its old header */
+enum { MOST_NOTES = 32 }; /* a newer library may have more notes than its old header */
 
-/* By number, from 0: those that this program knows, whatever the header has. */
+/* By number, from 0: the notes known to this program, whatever the header defines. */
 static const char *const note_names[] = {
     "tensor core",      "down-converts",    "reduced sums", "FFT",
     "nondeterministic", "Winograd",         "Winograd 4x4", "Winograd 6x6",
@@ -46,7 +46,7 @@ const char *ls_conv_engine_refusal_name(ls_conv_refusal refusal)
 
 enum { HEURISTICS, ENGINE, PLAN };
 
-/* What the handle's device is where there is a handle. cuDNN 9.8 began to take descriptions. */
+/* From the handle if there is one, else from the description, which cuDNN 9.8 and later accept. */
 static cudnnStatus_t set_properties(cudnnBackendDescriptor_t descriptor, int kind,
                                     const ls_conv_target *target)
 {
@@ -89,7 +89,7 @@ static ls_status query(const ls_conv_graph *graph, cudnnBackendHeurMode_t mode,
     return LS_OK;
 }
 
-/* The results are written into descriptors that the caller of cuDNN has made. */
+/* cuDNN writes the results into descriptors that its caller creates. */
 static ls_status results(cudnnBackendDescriptor_t heuristics, int most,
                          cudnnBackendDescriptor_t *config, int *count)
 {
@@ -131,7 +131,7 @@ ls_status ls_conv_engine_list(const ls_conv_graph *graph, cudnnBackendHeurMode_t
 /* ---- reading ----------------------------------------------------------------------------------
  */
 
-/* Both kinds of note are enums, which are ints in memory. */
+/* Both kinds of notes are enums, stored as ints. */
 static ls_status read_notes(cudnnBackendDescriptor_t engine, cudnnBackendAttributeName_t name,
                             cudnnBackendAttributeType_t type, int known, uint32_t *bits)
 {
@@ -241,7 +241,8 @@ ls_conv_refusal ls_conv_engine_judge(const ls_conv_engine *engine, const ls_conv
     if (engine->behaviours & orders) {
         return LS_CONV_REORDERED;
     }
-    /* An unknown behaviour (how an engine is started) changes no number; an unknown note may. */
+    /* An unknown behaviour (how an engine is started) does not change results; an unknown numerical
+     * note may. */
     return notes & BIT(LS_CONV_NOTE_UNKNOWN) ? LS_CONV_UNKNOWN : LS_CONV_TAKEN;
 }
 
@@ -312,7 +313,7 @@ cudnnStatus_t ls_conv_engine_config(const ls_conv_graph *graph, const ls_conv_en
 {
     cudnnBackendDescriptor_t made = NULL, choice[LS_CONV_KNOBS] = {NULL}, config = NULL;
     cudnnStatus_t status = build_config(graph, engine, &made, choice, &config);
-    /* Unlike its graph, a configuration's parts are its own copies once it is final. */
+    /* Unlike a graph, a finalized configuration owns copies of its parts. */
     for (int i = 0; i < engine->knob_count; i++) {
         ls_conv_graph_drop(choice[i]);
     }

@@ -44,8 +44,8 @@ static cudnnDataType_t data_type(ls_dtype type)
                             : CUDNN_DATA_BFLOAT16;
 }
 
-/* Dimensions in the order that cuDNN wants (images, channels, height, width; for a weight: out, in,
- * height, width), with strides that put the channels innermost. */
+/* Dimensions in cuDNN's order (images, channels, height, width; for a weight: out, in, height,
+ * width), with strides that put the channels innermost. */
 static ls_status build_tensor(int64_t id, ls_dtype type, int images, int channels, int height,
                               int width, cudnnBackendDescriptor_t *out)
 {
@@ -93,7 +93,7 @@ static ls_status build_convolution(const ls_conv_shape *s, cudnnBackendDescripto
     return LS_OK;
 }
 
-/* The same roles have other names in each of the three operations. */
+/* The same roles have different attribute names in each of the three operations. */
 static const struct operation_names {
     cudnnBackendDescriptorType_t type;
     cudnnBackendAttributeName_t alpha, beta, conv, tensor[LS_CONV_TENSORS];
@@ -121,7 +121,7 @@ static const struct operation_names {
                                    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY}},
 };
 
-/* result = 1 * convolution + beta * result; with a beta of 0 what was there before is not read. */
+/* result = 1 * convolution + beta * result; with beta 0 the old values are not read. */
 static ls_status build_operation(const ls_conv_key *key, ls_conv_graph *g)
 {
     const struct operation_names *n = &operations[key->pass];

@@ -7,7 +7,7 @@
 
 #include "kernels/core/log.h"
 
-/* Far more than cuDNN has ever offered for one convolution (9.19: 33 in mode A, 40 in B). */
+/* Far more than cuDNN has offered for one convolution so far (9.19: 33 in mode A, 40 in B). */
 enum { MOST_CONFIGS = 256, TIMED_OF_MODE_A = 5 };
 
 typedef struct candidate {
@@ -23,8 +23,8 @@ typedef struct search {
     int seen_count;
     ls_conv_engine seen[MOST_CONFIGS];
     int refused[LS_CONV_REFUSALS];
-    int64_t smallest_workspace; /* of those over the limit */
-    cudnnStatus_t failure;      /* of the last that could not be built */
+    int64_t smallest_workspace; /* of the engines over the limit */
+    cudnnStatus_t failure;      /* of the last engine that could not be built */
 } search;
 
 static void drop_candidate(candidate *c)
@@ -49,7 +49,7 @@ static bool same_key(const ls_conv_key *a, const ls_conv_key *b)
 /* ---- one configuration ------------------------------------------------------------------------
  */
 
-/* Its plan, where it may be used. Keeps or drops what it is given. */
+/* Builds the plan if the engine is allowed. Takes ownership of the candidate. */
 static ls_conv_refusal build_candidate(search *s, candidate *c)
 {
     ls_conv_refusal refusal = ls_conv_engine_judge(&c->engine, s->key);
@@ -122,7 +122,7 @@ static ls_status look_in(search *s, cudnnBackendHeurMode_t mode, int until)
     return status;
 }
 
-/* Mode A is quick and good, B slower and sometimes better, the fallback has what always works. */
+/* Mode A is fast and good, B slower and sometimes better; the fallback list always works. */
 static ls_status look(search *s)
 {
     LS_TRY(look_in(s, CUDNN_HEUR_MODE_A, s->wanted > 1 ? TIMED_OF_MODE_A : 1));

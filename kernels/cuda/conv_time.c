@@ -3,7 +3,7 @@
 
 #include "conv_plans.h"
 
-/* The first executions load code; the median of a few keeps one disturbed run out. */
+/* The first executions load code; a median of a few ignores one disturbed run. */
 enum { WARM_UP = 2, RUNS = 5 };
 
 typedef struct scratch {
@@ -64,7 +64,8 @@ static ls_status time_plan(ls_backend *backend, cudnnBackendDescriptor_t plan,
             LS_CUDA(cudaEventRecord(s->mark[i], s->stream));
         }
         if (cudnnBackendExecute(backend->dnn, plan, pack) != CUDNN_STATUS_SUCCESS) {
-            (void)cudaGetLastError(); /* an answer here: it is not the next launch's failure */
+            (void)cudaGetLastError(); /* cleared: a plan that fails is a result here and must not
+                                         surface at the next launch */
             LS_CUDA(cudaStreamSynchronize(s->stream));
             return LS_OK;
         }

@@ -1,5 +1,5 @@
-/* The CUDA backend's table: the device, streams, events, graphs and memory. Everything computed is
- * in files of its own. */
+/* The CUDA backend's table: device, streams, events, graphs and memory. Computations are in the
+ * other files. */
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ ls_status ls_cuda_check_blas(cublasStatus_t status, const char *call, const char
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
-enum { WORKSPACE_LIMIT_MB = 1024 }; /* of one product; cuDNN's best engines ask for up to that */
+enum { WORKSPACE_LIMIT_MB = 1024 }; /* of one product; cuDNN's best engines need up to that */
 
 static const char *visible(void)
 {
@@ -166,7 +166,7 @@ close_backend:
     return status;
 }
 
-/* The file that a function really came from. */
+/* The path of the library that a function was loaded from. */
 static const char *file_of(const void *function)
 {
     Dl_info info;
@@ -198,7 +198,7 @@ static void cuda_describe(ls_backend *backend, ls_backend_info *out)
 static ls_status cuda_memory_alloc(ls_backend *backend, int64_t bytes, const char *purpose,
                                    void **out)
 {
-    LS_CUDA(cudaSetDevice(backend->device)); /* per thread of the host */
+    LS_CUDA(cudaSetDevice(backend->device)); /* applies to the calling host thread */
     return ls_cuda_take(bytes, purpose, out);
 }
 
@@ -221,9 +221,9 @@ static void cuda_host_free(ls_backend *backend, void *memory)
     ls_cuda_give_host(memory);
 }
 
-/* A copy from or to memory that is not pinned waits on the host for all that is before it on the
- * stream (but a small one to the device, which is staged at once), and inside the driver the wait
- * hook is not called. So the stream is waited for first, with the hook. */
+/* A copy from or to memory that is not pinned makes the host wait for all earlier work on the
+ * stream (except a small one to the device, which is staged at once). Inside the driver that wait
+ * would not call the wait hook, so the host waits for the stream first, with the hook. */
 static ls_status wait_where_driver_would(ls_backend *backend, ls_stream *stream, const void *host,
                                          int64_t staged_bytes, int64_t bytes)
 {
@@ -357,15 +357,15 @@ static void set_wait_hook(ls_backend *backend, ls_status (*on_wait)(void *contex
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
-/* Of this thread only: another one may copy batches meanwhile. */
+/* For this thread only: another one may copy batches meanwhile. */
 static ls_status cuda_graph_begin(ls_stream *stream)
 {
     LS_CUDA(cudaStreamBeginCapture(stream->native, cudaStreamCaptureModeThreadLocal));
     return LS_OK;
 }
 
-/* Work keeps the priority of the stream that it was recorded on: else all of it has that of the
- * stream that the graph is launched on, and reductions lose theirs. */
+/* Each node keeps the priority of the stream that it was recorded on; otherwise all would have the
+ * priority of the launching stream, and reductions would lose theirs. */
 static ls_status instantiate(ls_graph *graph, cudaGraph_t recorded, cudaStream_t stream)
 {
     LS_CUDA(
@@ -384,12 +384,12 @@ static void cuda_graph_destroy(ls_graph *graph)
     }
 }
 
-/* Ends the recording whatever has become of it, for all streams that took part ("Creating a Graph
- * Using Stream Capture", invalidation, in CUDA's programming guide). */
+/* Ends the recording in any state, for all streams that took part ("Creating a Graph Using Stream
+ * Capture", invalidation, in CUDA's programming guide). */
 static ls_status end_capture(ls_stream *stream, cudaGraph_t *recorded)
 {
     cudaError_t ended = cudaStreamEndCapture(stream->native, recorded);
-    (void)cudaGetLastError(); /* told here, or where it was met: it is not the next launch's */
+    (void)cudaGetLastError(); /* already reported; must not surface at the next launch */
     return ls_cuda_check(ended, "cudaStreamEndCapture", __FILE__, __LINE__);
 }
 

@@ -22,7 +22,7 @@ typedef struct measuring {
     ls_step_state *state;
     float *input; /* host */
     int64_t *target;
-    /* marks: the beginning, then one behind every pass */
+    /* event marks: one at the start, then one after every pass */
     int mark_count, mark_room;
     cudaEvent_t *mark;
     ls_cuda_pass *pass; /* [mark_room - 1], filled in the first round */
@@ -44,14 +44,14 @@ static double median(double *ms, int count)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* From -0.5 up to 0.5. */
+/* Between -0.5 and 0.5. */
 static float number(uint64_t i)
 {
     return (float)((i * 2654435761u >> 8) & 0xffff) * 0x1p-16f - 0.5f;
 }
 
-/* Weights of products are about He et al.'s, so that activations keep their size and no sum
- * overflows: a processor's clock hangs on the numbers it works on. */
+/* Weights of products are scaled about as in He et al., so that activations keep their magnitude
+ * and no sum overflows: a processor's clock depends on the values it processes. */
 static float value_of(const ls_param *param, int64_t i)
 {
     int64_t fan_in = 1;
@@ -62,7 +62,7 @@ static float value_of(const ls_param *param, int64_t i)
     case LS_PARAM_NORM_WEIGHT:
         return 1;
     case LS_PARAM_CONV_WEIGHT:
-    case LS_PARAM_LINEAR_WEIGHT: /* uniform numbers have a variance of 1/12 */
+    case LS_PARAM_LINEAR_WEIGHT: /* a uniform distribution has a variance of 1/12 */
         return number((uint64_t)i) * sqrtf(24.0f / (float)fan_in);
     default:
         return 0;
@@ -79,7 +79,7 @@ static size_t padded(size_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-/* Places of all tensors in one block, or with base NULL only its size. */
+/* Sets the addresses of all tensors in one block, or with base NULL only computes its size. */
 static size_t place(measuring *m, char *base)
 {
     size_t used = padded(sizeof *m->state);
@@ -217,9 +217,9 @@ static ls_status measure_convolutions(measuring *m, int repeats, double *out)
 
 /* ---- pass by pass ---------------------------------------------------------------------------- */
 
-/* What an operation must move: facts of the lowered network, as the traffic model counts them
- * (each tensor once per time that it is read or written, nothing kept in a cache; a norm reads its
- * input twice each way, for its sums and for its result; a mask is a bit per element). */
+/* Bytes that an operation must move, from the lowered network, as the traffic model counts them:
+ * each tensor once per read or write, nothing cached; a norm reads its input twice in each
+ * direction, for its sums and for its result; a mask is one bit per element. */
 static double bytes_of(const ls_plan *plan, const ls_op *op, ls_cuda_pass_kind kind)
 {
     const ls_slot *slot = plan->lower.slot;
@@ -232,7 +232,8 @@ static double bytes_of(const ls_plan *plan, const ls_op *op, ls_cuda_pass_kind k
     if (ls_plan_is_product(op)) {
         const ls_layer *layer = &plan->network->layer[op->layer];
         weight = (double)ls_shape_count(&plan->network->param[layer->weight].shape) * element;
-        /* each way two of the three are read and one is written; and what a result is added to */
+        /* each pass reads two of the three and writes one, plus the values that a result is added
+         * to */
         return in + weight + out + (op->onto && kind == LS_CUDA_BACKWARD_DATA ? in : 0);
     }
     switch (op->kind) {
@@ -250,7 +251,7 @@ static double bytes_of(const ls_plan *plan, const ls_op *op, ls_cuda_pass_kind k
     case LS_OP_ADD:
     case LS_OP_RELU:
         return in + residual + out + mask + (kind == LS_CUDA_FORWARD ? 0 : second);
-    case LS_OP_POOL: /* a byte per output says which input it took */
+    case LS_OP_POOL: /* one byte per output stores the chosen input */
         return in + out + (double)slot[op->out].count;
     default:
         return in + out;
@@ -267,7 +268,8 @@ static ls_status mark_pass(void *context, const ls_op *op, int kind)
         pass->product = ls_plan_is_product(op);
         pass->kind = (ls_cuda_pass_kind)kind;
         pass->bytes = bytes_of(m->plan, op, pass->kind);
-        /* forward and backward together are three times as much, but for the image's gradient */
+        /* forward and backward together are three times the forward, except for the image's
+         * gradient */
         double flops = ls_lower_product_flops(&m->plan->lower, op);
         pass->flops = flops / (op->dx == LS_NO_BUFFER ? 2 : 3);
         snprintf(pass->name, sizeof pass->name, "%s%s", layer->name, op->relu ? " + relu" : "");
@@ -276,7 +278,7 @@ static ls_status mark_pass(void *context, const ls_op *op, int kind)
     return LS_OK;
 }
 
-/* One forward and backward; ms[0] and ms[1] of the halves, and a column of every pass. */
+/* One forward and backward; ms[0] and ms[1] of the halves, and a column with every pass. */
 static ls_status step(measuring *m, bool passes, int column, int columns, double halves_ms[2])
 {
     m->plan->on_pass = passes ? mark_pass : NULL;

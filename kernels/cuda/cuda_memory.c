@@ -1,5 +1,5 @@
-/* Memory of the device, zeroed, and pinned memory of the host. Few large blocks at start; nothing
- * here is called inside a step. */
+/* Zeroed device memory and pinned host memory. A few large blocks are allocated at start; nothing
+ * here is called within a step. */
 #include "backend.h"
 
 #include "kernels/core/log.h"
@@ -7,7 +7,7 @@
 static ls_status refused(cudaError_t error, int64_t bytes, const char *purpose, const char *where)
 {
     size_t free_bytes = 0, total = 0;
-    (void)cudaGetLastError(); /* the failure is told here: it is not the next call's */
+    (void)cudaGetLastError(); /* reported here; must not surface at the next call */
     if (error == cudaErrorMemoryAllocation && cudaMemGetInfo(&free_bytes, &total) == cudaSuccess) {
         ls_log_error("no %s memory for %s: %.1f MB wanted, %.1f of %.1f MB free", where, purpose,
                      (double)bytes / 1048576, (double)free_bytes / 1048576,
@@ -30,7 +30,7 @@ ls_status ls_cuda_take(int64_t bytes, const char *purpose, void **out)
     if (error != cudaSuccess) {
         return refused(error, bytes, purpose, "device");
     }
-    /* streams of ours do not wait for the default one: zeroed before anybody sees it */
+    /* our streams do not wait for the default one, so the host waits until the memory is zero */
     error = cudaMemsetAsync(memory, 0, bytes > 0 ? (size_t)bytes : 1, NULL);
     if (error == cudaSuccess) {
         error = cudaStreamSynchronize(NULL);

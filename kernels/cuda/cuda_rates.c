@@ -52,7 +52,7 @@ static ls_status median_ms(const timer *t, timed_fn *timed, void *context, int r
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Zeros take less power than numbers, so that a processor runs faster on them. */
+/* Nonzero values, because a processor draws less power on zeros and clocks higher. */
 static ls_status fill(const ls_backend_api *api, const timer *t, void *memory, ls_dtype type,
                       int64_t count)
 {
@@ -163,8 +163,8 @@ give:
 
 /* ---- what the device says -------------------------------------------------------------------- */
 
-/* Operations of one multiprocessor in one clock, 2 per multiply-add: dense f16 with f32 sums on
- * tensor cores, and plain f32 (NVIDIA's architecture white papers for A100, GA102, AD102, H100,
+/* Operations of one multiprocessor per clock, 2 per multiply-add: dense f16 with f32 sums on tensor
+ * cores, and plain f32 (NVIDIA's architecture white papers for A100, GA102, AD102, H100,
  * Blackwell). */
 static void per_clock(int major, int minor, double *f16, double *f32)
 {
@@ -190,7 +190,7 @@ static double attribute(const ls_backend *backend, enum cudaDeviceAttr which)
     int value = 0;
     cudaError_t error = cudaDeviceGetAttribute(&value, which, backend->device);
     if (error != cudaSuccess) {
-        (void)cudaGetLastError(); /* asking is no failure */
+        (void)cudaGetLastError(); /* an unsupported attribute is not an error */
     }
     return error == cudaSuccess && value > 0 ? value : NAN;
 }
@@ -199,10 +199,10 @@ static void describe(const ls_backend *backend, ls_cuda_rates_measured *out)
 {
     double f16, f32;
     per_clock(backend->major, backend->minor, &f16, &f32);
-    double clock_hz = 1e3 * attribute(backend, cudaDevAttrClockRate); /* it is in kHz */
+    double clock_hz = 1e3 * attribute(backend, cudaDevAttrClockRate); /* the attribute is in kHz */
     double memory_hz = 1e3 * attribute(backend, cudaDevAttrMemoryClockRate);
     double bus_bytes = attribute(backend, cudaDevAttrGlobalMemoryBusWidth) / 8;
-    out->memory_bytes_per_s = 2 * memory_hz * bus_bytes; /* twice a clock */
+    out->memory_bytes_per_s = 2 * memory_hz * bus_bytes; /* double data rate */
     out->f16_device_flop_per_s = backend->processors * clock_hz * f16;
     out->f32_device_flop_per_s = backend->processors * clock_hz * f32;
     snprintf(out->device, sizeof out->device, "%s", backend->name);
@@ -211,7 +211,7 @@ static void describe(const ls_backend *backend, ls_cuda_rates_measured *out)
         (void)cudaGetLastError();
         out->address[0] = '\0';
     }
-    for (char *c = out->address; *c != '\0'; c++) { /* sysfs has small letters */
+    for (char *c = out->address; *c != '\0'; c++) { /* sysfs uses lower case */
         *c = (char)(*c >= 'A' && *c <= 'F' ? *c - 'A' + 'a' : *c);
     }
 }

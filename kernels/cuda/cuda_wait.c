@@ -1,5 +1,5 @@
-/* Waits of the host for the device. With a wait hook they poll and call it, so that it can end a
- * wait for a rank that is lost; without one the driver waits. */
+/* The host's waits for the device. With a wait hook they poll and call it, so that it can end the
+ * wait when a rank is lost; without one the driver waits. */
 #include <sched.h>
 
 #include "kernels/core/clock.h"
@@ -10,7 +10,8 @@ enum { POLL_NS = 1000000 }; /* between two calls of the hook, which costs time *
 static ls_status ask(cudaError_t answer, const char *call, bool *done)
 {
     if (answer == cudaErrorNotReady) {
-        (void)cudaGetLastError(); /* not an error: the next call's must not be this one */
+        (void)cudaGetLastError(); /* cleared: "not ready" must not surface as an error of a later
+                                     call */
         *done = false;
         return LS_OK;
     }
@@ -18,7 +19,7 @@ static ls_status ask(cudaError_t answer, const char *call, bool *done)
     return ls_cuda_check(answer, call, __FILE__, __LINE__);
 }
 
-/* One of event and stream is given. */
+/* Either event or stream is given. */
 static ls_status wait_polling(ls_backend *backend, cudaEvent_t event, cudaStream_t stream)
 {
     int64_t start = ls_clock_ns(), last = start;

@@ -1,6 +1,6 @@
-/* Elements of tensors in kernels: float, ls_f16 and ls_bf16 as types that templates take, read as
- * float and written with one rounding (to nearest even, overflow to inf, subnormals kept): by the
- * device's own instructions there, by core/half.h on the CPU. */
+/* Elements of tensors in kernels: float, ls_f16 and ls_bf16 as types for templates, read as float
+ * and written with one rounding (to nearest even, overflow to inf, subnormals kept): on the device
+ * by its own instructions, on the CPU by core/half.h. */
 #ifndef LS_CUDA_ELEMENT_H
 #define LS_CUDA_ELEMENT_H
 
@@ -68,7 +68,7 @@ LS_DEVICE void ls_element_set(ls_bf16 *to, float value)
 #endif
 }
 
-/* What is left of `value` once it is stored as a T. */
+/* `value` after it was stored as a T. */
 template <typename T> LS_DEVICE float ls_element_round(float value)
 {
     T stored;
@@ -81,7 +81,7 @@ template <typename T> struct ls_element_lanes {
     enum { value = 16 / sizeof(T) };
 };
 
-/* ls_element_lanes<T> neighbours, from and to addresses that are multiples of 16. */
+/* ls_element_lanes<T> consecutive elements; the addresses are multiples of 16. */
 template <typename T> LS_DEVICE void ls_element_load(float *out, const T *from)
 {
     ls_vector raw = ls_vector_load(from);
@@ -103,8 +103,8 @@ template <typename T> LS_DEVICE void ls_element_store(T *to, const float *in)
     ls_vector_store(to, raw);
 }
 
-/* LS_BY_ELEMENT(type, T, statements): the statements with T as the element of that dtype, one of
- * f32, f16 and bf16. */
+/* LS_BY_ELEMENT(type, T, statements): runs the statements with T as the element type of that dtype,
+ * one of f32, f16 and bf16. */
 #define LS_BY_ELEMENT(type, T, ...) \
     do {                            \
         switch (type) {             \

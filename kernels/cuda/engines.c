@@ -1,4 +1,5 @@
-/* The engines of a plan's products as text, a line each, so that all ranks run the same ones. */
+/* The engines of a plan's products as text, one line each, so that all ranks can run the same ones.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -30,7 +31,7 @@ ls_status ls_engines_export(ls_plan *plan, const char **text)
     return LS_OK;
 }
 
-/* One line, "name: choice", is for that convolution; `rest` moves behind it. */
+/* Reads one line, "name: choice", for that convolution and moves `rest` behind it. */
 static ls_status take_line(ls_conv *conv, const char *name, const char **rest)
 {
     size_t length = strcspn(*rest, "\n"), label = strlen(name);

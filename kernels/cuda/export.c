@@ -1,4 +1,4 @@
-/* What the last forward left, in logical NCHW on the host. */
+/* Results of the last forward in logical NCHW order on the host. */
 #include "kernels/plan_check.h"
 #include "plan.h"
 
@@ -15,8 +15,8 @@ ls_status ls_export_room(ls_plan *plan, int64_t bytes, void **out)
     return LS_OK;
 }
 
-/* The copy to memory that may be pageable waits itself, and nobody watches that; so it comes when
- * the stream has nothing else to do. */
+/* A copy to pageable memory waits inside the driver, without the wait hook, so the stream is waited
+ * for first. */
 static ls_status bring(ls_stream *stream, void *host, const void *from, int64_t bytes)
 {
     LS_TRY(ls_cuda_wait_stream(stream->backend, stream->native));

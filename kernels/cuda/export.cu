@@ -1,4 +1,4 @@
-/* Activations, masks and taps in the order in which others read them. */
+/* Activations, masks and taps in NCHW order. */
 #include "launch.h"
 
 #include "ops.h"
@@ -6,7 +6,7 @@
 
 enum { THREADS = 256 };
 
-/* Of one activation, NCHW outside. */
+/* Shape of one activation, NCHW outside. */
 typedef struct plane_shape {
     int channels, pixels;
     int64_t count;
@@ -49,7 +49,7 @@ ls_status ls_export_plain(cudaStream_t stream, ls_dtype type, const void *from, 
     return LS_OK;
 }
 
-/* A thread per byte of bits. */
+/* One thread per byte of bits. */
 LS_KERNEL unpack_mask_kernel(const uint32_t *mask, uint8_t *bits, plane_shape s)
 {
     int64_t byte = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -63,7 +63,7 @@ LS_KERNEL unpack_mask_kernel(const uint32_t *mask, uint8_t *bits, plane_shape s)
     }
 }
 
-/* A thread per word of the mask. */
+/* One thread per word of the mask. */
 LS_KERNEL pack_mask_kernel(uint32_t *mask, const uint8_t *bits, plane_shape s)
 {
     int64_t word = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -91,7 +91,7 @@ ls_status ls_export_mask(cudaStream_t stream, uint32_t *mask, uint8_t *bits, int
     return LS_OK;
 }
 
-/* A thread per output, in NCHW order. */
+/* One thread per output, in NCHW order. */
 LS_KERNEL taps_kernel(ls_pool_shape p, plane_shape s, uint8_t *tap, int32_t *index, bool packing,
                       int32_t *outside)
 {

@@ -1,4 +1,4 @@
-/* Branches taken as given: for the reference that follows another run's decisions. */
+/* Forced branches: ReLUs and max pools whose decisions were given by plan_force. */
 #include "kernels/core/log.h"
 #include "kernels/plan_check.h"
 #include "plan.h"
@@ -12,7 +12,7 @@ static ls_status force_relu(ls_plan *plan, ls_stream *stream, const ls_op *op, c
     LS_CUDA(cudaMemcpyAsync(bits, host, (size_t)bytes, cudaMemcpyHostToDevice, stream->native));
     LS_TRY(ls_export_mask(stream->native, ls_plan_work(plan, op)->mask, bits, plan->options.batch,
                           out->channels, out->height, out->width, true));
-    /* the host may be done with its bits */
+    /* the caller may reuse its memory at return */
     return ls_cuda_wait_stream(stream->backend, stream->native);
 }
 
@@ -27,7 +27,8 @@ static ls_status force_pool(ls_plan *plan, ls_stream *stream, const ls_op *op, c
     LS_CUDA(cudaMemcpyAsync(index, host, (size_t)bytes, cudaMemcpyHostToDevice, stream->native));
     LS_CUDA(cudaMemsetAsync(flag, 0, sizeof *flag, stream->native));
     LS_TRY(ls_export_taps(stream->native, &shape, ls_plan_work(plan, op)->tap, index, true, flag));
-    LS_TRY(ls_cuda_wait_stream(stream->backend, stream->native)); /* watched; the copy is not */
+    LS_TRY(ls_cuda_wait_stream(stream->backend,
+                               stream->native)); /* calls the wait hook; the copy does not */
     LS_CUDA(
         cudaMemcpyAsync(&outside, flag, sizeof outside, cudaMemcpyDeviceToHost, stream->native));
     LS_TRY(ls_cuda_wait_stream(stream->backend, stream->native));

@@ -1,4 +1,4 @@
-/* The image: to NHWC, padded to whole packets of 16 bytes. */
+/* Converts the image to NHWC, padded to whole packets of 16 bytes. */
 #include "launch.h"
 
 #include "ops.h"
@@ -18,7 +18,7 @@ static dim3 grid_of(int images, int pixels)
                 (unsigned)(images < MOST_IMAGES ? images : MOST_IMAGES));
 }
 
-/* A thread per pixel; blocks along y take image after image. */
+/* One thread per pixel; blocks along y process image after image. */
 template <typename T>
 LS_KERNEL pack_kernel(T *to, const float *from, int images, int channels, int stored, int pixels)
 {
@@ -58,7 +58,7 @@ typedef struct normalisation {
     float mean[MOST_BYTE_CHANNELS], std[MOST_BYTE_CHANNELS];
 } normalisation;
 
-/* A packet holds all channels of a pixel. */
+/* One packet holds all channels of a pixel. */
 template <typename T>
 LS_KERNEL pack_u8_kernel(T *to, const uint8_t *from, int images, int channels, int pixels,
                          normalisation norm)

@@ -1,5 +1,5 @@
-/* Kernels and their launches. Every .cu file includes this first and takes from CUDA only what is
- * named here, because it is also compiled for the CPU, where tests run it without a GPU:
+/* Kernels and their launches. Every .cu file includes this first and uses only the parts of CUDA
+ * listed here, because it is also compiled for the CPU, where tests run it without a GPU:
  *
  *   LS_KERNEL name(...)           a kernel, static; may be a template
  *   LS_DEVICE type name(...)      a function of kernels; LS_HOST_DEVICE: of both sides
@@ -12,9 +12,9 @@
  *   atomicOr, atomicMin, atomicMax, atomicAdd (of integers: sums of floats keep their order)
  *   ls_vector                     16 bytes, loaded and stored at once
  *
- * 32 lanes a warp; every lane named in a mask takes part, and __syncthreads is reached by every
- * thread of the block: nobody returns before. Products and sums are rounded one by one, as they are
- * written (no contraction); fmaf where one rounding is meant. */
+ * A warp has 32 lanes; every lane named in a mask takes part, and every thread of the block reaches
+ * each __syncthreads: no thread returns before. Products and sums are rounded one by one, as
+ * written (no contraction); fmaf requests a single rounding. */
 #ifndef LS_CUDA_LAUNCH_H
 #define LS_CUDA_LAUNCH_H
 
@@ -48,12 +48,12 @@ LS_DEVICE void ls_vector_check(const void *memory)
 
 #endif
 
-/* 16 bytes as a thread likes to move them; only at addresses that are multiples of 16. */
+/* 16 bytes, the widest access of a thread; addresses must be multiples of 16. */
 typedef struct alignas(16) ls_vector {
     uint32_t word[4];
 } ls_vector;
 
-/* On the device as one access that the compiler does not take apart, in global memory. */
+/* On the device a single access to global memory that the compiler does not split. */
 LS_DEVICE ls_vector ls_vector_load(const void *from)
 {
     ls_vector_check(from);

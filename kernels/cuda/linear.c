@@ -1,6 +1,6 @@
-/* Inner product through cuBLASLt. Its matrices are column by column; ours lie row by row, so each
- * is handed over as its transpose: x[batch][in] is a matrix of `in` rows and `batch` columns, and
- * so on. What has `out` rows has the bias along them, as the epilogue wants it. */
+/* Inner product through cuBLASLt. Its matrices are column-major, ours row-major, so each is passed
+ * as its transpose: x[batch][in] is a matrix of `in` rows and `batch` columns, and so on. A result
+ * with `out` rows has the bias along them, as the epilogue requires. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ enum { MOST_ALGORITHMS = 16, POINTER_ALIGNMENT = 16 };
 
 static const char *const pass_names[PASSES] = {"forward", "backward data", "backward weights"};
 
-/* result[m][n] = op(a) op(b), columns of m. */
+/* result[m][n] = op(a) op(b), column-major. */
 typedef struct product {
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, result;
@@ -31,8 +31,7 @@ struct ls_linear {
     product pass[PASSES];
 };
 
-/* ---- what is asked for ------------------------------------------------------------------------
- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 static cudaDataType_t data_type(ls_dtype type)
 {
@@ -40,7 +39,7 @@ static cudaDataType_t data_type(ls_dtype type)
     return type == LS_F32 ? CUDA_R_32F : type == LS_F16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-/* A matrix of rows x columns as it lies in memory, and whether the product takes it transposed. */
+/* A matrix of rows x columns as stored, and whether the product transposes it. */
 typedef struct operand {
     int rows, columns;
     bool transposed;
@@ -82,8 +81,8 @@ static ls_status operation_make(const asked *q, cublasComputeType_t compute,
     LS_CUBLAS(cublasLtMatmulDescSetAttribute(*out, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a));
     LS_CUBLAS(cublasLtMatmulDescSetAttribute(*out, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b));
     if (q->bias) {
-        /* The heuristics read the pointer's alignment from its value; the real one comes with each
-         * execution. */
+        /* The heuristics derive the pointer's alignment from its value; each execution passes the
+         * real pointer. */
         cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
         const void *bias = (const void *)(uintptr_t)POINTER_ALIGNMENT;
         LS_CUBLAS(cublasLtMatmulDescSetAttribute(*out, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
@@ -94,8 +93,8 @@ static ls_status operation_make(const asked *q, cublasComputeType_t compute,
     return LS_OK;
 }
 
-/* The largest power of two, up to a pointer's, that divides both a pointer and the step from column
- * to column. */
+/* The largest power of two, up to a pointer's, that divides both the address and the step from
+ * column to column. */
 static uint32_t alignment_of(ls_dtype type, const operand *o)
 {
     uint32_t step = (uint32_t)o->rows * (uint32_t)ls_dtype_bytes(type);
@@ -106,7 +105,7 @@ static uint32_t alignment_of(ls_dtype type, const operand *o)
     return alignment;
 }
 
-/* Kinds of arithmetic that may not be. Those that nobody here names are left alone. */
+/* Forbidden kinds of arithmetic; kinds not named here are allowed. */
 static uint64_t forbidden_arithmetic(ls_dtype type, bool tf32)
 {
     uint64_t f = CUBLASLT_NUMERICAL_IMPL_FLAGS_ACCUMULATOR_16F |
@@ -116,7 +115,7 @@ static uint64_t forbidden_arithmetic(ls_dtype type, bool tf32)
         f |= CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16F;
     }
     if (type != LS_BF16) {
-        f |= CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16BF; /* f32 played by three bf16 has it too */
+        f |= CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16BF; /* also set for f32 emulated by three bf16 */
     }
     if (type == LS_F32 && !tf32) {
         f |= CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32 | CUBLASLT_NUMERICAL_IMPL_FLAGS_HMMA;
@@ -153,10 +152,9 @@ static ls_status preference_fill(const ls_linear *l, const asked *q,
     return LS_OK;
 }
 
-/* ---- what is taken ----------------------------------------------------------------------------
- */
+/* ---- choice of an algorithm ------------------------------------------------------------------ */
 
-/* What was asked for is looked at again in what came: a wrong sum would go unnoticed. */
+/* Checks the result against the request, because nothing else would detect a wrong kind of sum. */
 static ls_status may_be_taken(const ls_linear *l, const cublasLtMatmulHeuristicResult_t *r,
                               bool *taken)
 {
@@ -186,7 +184,7 @@ static ls_status take_first(const ls_linear *l, cublasLtMatmulPreference_t prefe
     cublasStatus_t status =
         cublasLtMatmulAlgoGetHeuristic(l->backend->blas, p->operation, p->a, p->b, p->result,
                                        p->result, preference, MOST_ALGORITHMS, result, &count);
-    /* documented for what cannot be as for what is asked wrongly; after pedantic there is another
+    /* documented for unsupported requests and for wrong ones; after pedantic comes another attempt
      */
     bool another =
         status == CUBLAS_STATUS_INVALID_VALUE && p->compute == CUBLAS_COMPUTE_32F_PEDANTIC;
@@ -236,7 +234,7 @@ static ls_status product_make(ls_linear *l, int pass)
     if (l->type == LS_F32 && l->backend->tf32) {
         LS_TRY(try_compute(l, &q, CUBLAS_COMPUTE_32F_FAST_TF32, p, &found, &offered));
     } else if (l->type == LS_F32) {
-        /* Pedantic: f32 in every phase, whatever the environment says of emulation. */
+        /* Pedantic: f32 in every phase, whatever the environment allows for emulation. */
         LS_TRY(try_compute(l, &q, CUBLAS_COMPUTE_32F_PEDANTIC, p, &found, &offered));
     }
     if (!found) {
@@ -314,7 +312,7 @@ static ls_status multiply(ls_linear *l, int pass, ls_stream *stream, const void 
                           void *result, void *workspace)
 {
     product *p = &l->pass[pass];
-    float one = 1, zero = 0; /* read on the host, during the call */
+    float one = 1, zero = 0; /* host values, read during the call */
     LS_CUBLAS(cublasLtMatmul(l->backend->blas, p->operation, &one, a, p->a, b, p->b, &zero, result,
                              p->result, result, p->result, &p->algorithm, workspace,
                              (size_t)p->workspace_bytes, stream->native));

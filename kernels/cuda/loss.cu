@@ -1,5 +1,5 @@
-/* Softmax cross entropy, and the bias gradient of the inner product before it. A block per sample;
- * every sum has a fixed order. */
+/* Softmax cross entropy, and the bias gradient of the inner product before it. One block per
+ * sample; every sum has a fixed order. */
 #include "launch.h"
 
 #include <math.h>
@@ -12,10 +12,10 @@ enum { THREADS = 256 };
 
 LS_DEVICE float larger(float a, float b)
 {
-    return b > a || b != b ? b : a; /* a NaN stays */
+    return b > a || b != b ? b : a; /* keeps a NaN */
 }
 
-/* The block's maximum and sum by halves; every thread gets them, and must come here. */
+/* The block's maximum and sum by halves; every thread receives them and must call this. */
 LS_DEVICE float block_max(float value)
 {
     LS_SHARED(float, part, THREADS);
@@ -57,7 +57,7 @@ template <typename T> LS_KERNEL rows_kernel(const T *logits, int classes, float 
     most = block_max(most);
     double sum = 0;
     for (int j = (int)threadIdx.x; j < classes; j += THREADS) {
-        sum += (double)expf(to[j] - most); /* what this thread has written */
+        sum += (double)expf(to[j] - most); /* written by this thread */
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) {
@@ -66,7 +66,7 @@ template <typename T> LS_KERNEL rows_kernel(const T *logits, int classes, float 
     }
 }
 
-/* One block. A target that is no class gives NaN. */
+/* One block. A target that is not a class gives NaN. */
 LS_KERNEL mean_kernel(const float *kept, const float *row, const int64_t *target, int images,
                       int classes, ls_step_state *state)
 {

@@ -1,5 +1,5 @@
-/* Multi-tensor operations: one launch over all tensors of a list. All arithmetic is that of
- * kernels/math/, each operation rounded by itself, so the bits are the CPU's. */
+/* Multi-tensor operations: one launch over all tensors of a list. The arithmetic is that of
+ * kernels/math/, every operation rounded, so the bits equal the CPU's. */
 #include "launch.h"
 
 #include "kernels/core/log.h"
@@ -107,10 +107,10 @@ LS_KERNEL clear_flags_kernel(ls_step_state *state)
     state->first_bad_grad = -1;
 }
 
-enum { STEP = 4 * LS_MULTI_THREADS }; /* from a thread's quad to its next one */
+enum { STEP = 4 * LS_MULTI_THREADS }; /* step from a thread's quad to its next */
 
-/* AHEAD quads from `first` on, all of them whole ones where WHOLE says so. Returns whether
- * something is not finite. */
+/* Processes AHEAD quads from `first` on; WHOLE: each is complete. Returns whether a value is not
+ * finite. */
 template <bool WHOLE>
 LS_DEVICE uint32_t unscale_quads(const ls_multi_view &to, const ls_multi_view &from, float factor,
                                  int first, int end)
@@ -142,7 +142,7 @@ LS_DEVICE uint32_t unscale_quads(const ls_multi_view &to, const ls_multi_view &f
     return bad;
 }
 
-/* The quads of whole views of type TYPE, up to the last few; *first: where they end. */
+/* The quads of whole views of type TYPE, except the last few; *first: where they end. */
 template <int TYPE>
 LS_DEVICE uint32_t unscale_whole(ls_multi_view to, ls_multi_view from, float factor, int *first,
                                  int end)
@@ -197,7 +197,7 @@ ls_status ls_multi_unscale_check(ls_backend *backend, ls_stream *stream, ls_tens
 
 /* ---- optimizer ------------------------------------------------------------------------------- */
 
-/* One thread: whether this step is taken, its constants, and its number. */
+/* One thread: decides whether this step is taken, and computes its constants and number. */
 LS_KERNEL prepare_kernel(ls_optimizer_config config, bool dynamic, ls_multi_rule *rule,
                          ls_step_state *state)
 {
@@ -225,14 +225,14 @@ LS_KERNEL prepare_kernel(ls_optimizer_config config, bool dynamic, ls_multi_rule
     state->step_count = rule->number;
 }
 
-/* Registers of four elements on their way through a step. */
+/* Values of four elements during a step. */
 typedef struct step_quad {
     ls_multi_quad value, grad, moment1, moment2;
 } step_quad;
 
 enum { SGD, LARS, ADAM, LAMB, STEP_AHEAD = 2 };
 
-/* One element: its new value; the moments are moved. `g` is not read by LAMB. */
+/* The new value of one element; updates the moments. LAMB does not read `g`. */
 template <int KIND>
 LS_DEVICE float step_one(const ls_multi_rule &rule, const ls_multi_own &own, float p, float g,
                          float *moment1, float *moment2)
@@ -240,7 +240,7 @@ LS_DEVICE float step_one(const ls_multi_rule &rule, const ls_multi_own &own, flo
     if (KIND == ADAM) {
         return ls_adam_step(&rule.adam, p, g, moment1, moment2);
     }
-    if (KIND == LAMB) { /* the moments are those of this step already */
+    if (KIND == LAMB) { /* LAMB's first pass has updated the moments */
         float update = ls_lamb_update(&rule.lamb, p, *moment1, *moment2);
         return ls_rounded_sub(p, ls_rounded_mul(own.ratio, update));
     }
@@ -264,8 +264,8 @@ LS_DEVICE void step_load(step_quad *q, const ls_multi_entry &e, const ls_multi_r
     }
 }
 
-/* Returns whether something is not finite after the step. Elements past the end are 0 and stay out
- * of the result. */
+/* Returns whether a value is not finite after the step. Elements past the end are 0 and do not
+ * affect the result. */
 template <int KIND>
 LS_DEVICE uint32_t step_store(step_quad *q, const ls_multi_entry &e, const ls_multi_rule &rule,
                               const ls_multi_own &own, int64_t i, int count)

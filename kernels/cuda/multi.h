@@ -1,7 +1,7 @@
-/* Lists of tensors as kernels see them: a record per tensor with its places in all lists of a call,
- * and the list of chunks that a launch's blocks take. Four neighbouring elements are worked on at a
- * time (a quad), whatever their types and wherever they lie: views into buckets need not be aligned
- * to more than an element. */
+/* Lists of tensors on the device: one record per tensor with its address in every list of a call,
+ * and the list of chunks that the blocks of a launch process. Four consecutive elements are
+ * processed at a time (a quad), whatever their types and alignment: views into buckets need not be
+ * aligned to more than an element. */
 #ifndef LS_CUDA_MULTI_H
 #define LS_CUDA_MULTI_H
 
@@ -15,8 +15,8 @@
 #include "packet.h"
 
 enum {
-    LS_MULTI_CHUNK = 16384, /* elements; what the CPU cuts norms into */
-    LS_MULTI_SPLIT = 2,     /* blocks that share a chunk where no order matters */
+    LS_MULTI_CHUNK = 16384, /* elements; equal to the CPU's chunks for norms */
+    LS_MULTI_SPLIT = 2,     /* blocks that share a chunk if no order of sums matters */
     LS_MULTI_THREADS = 256,
 };
 
@@ -28,21 +28,21 @@ enum { LS_MULTI_VALUE, LS_MULTI_GRAD, LS_MULTI_MOMENT1, LS_MULTI_MOMENT2, LS_MUL
 typedef struct ls_multi_view {
     void *data; /* NULL: none */
     int32_t type;
-    int32_t parts; /* accesses that a quad takes: 1, 2 or 4 */
+    int32_t parts; /* accesses per quad: 1, 2 or 4 */
 } ls_multi_view;
 
 typedef struct ls_multi_entry {
     ls_multi_view view[LS_MULTI_LISTS];
     int64_t count;
     int32_t first_chunk, chunks;
-    int32_t whole; /* each view takes quads in one access; all but FROM and COPY are f32 */
+    int32_t whole; /* each view reads a quad in one access; all but FROM and COPY are f32 */
 } ls_multi_entry;
 
 typedef struct ls_multi_chunk {
     int32_t tensor, index; /* the index-th chunk of that tensor */
 } ls_multi_chunk;
 
-/* What a step has in common, prepared on the device. */
+/* Constants of a step, computed on the device. */
 typedef struct ls_multi_rule {
     int32_t skip;
     float lr, momentum, weight_decay;
@@ -52,38 +52,39 @@ typedef struct ls_multi_rule {
     ls_lamb_rule lamb;
 } ls_multi_rule;
 
-/* What LAMB and LARS do with one tensor. */
+/* Constants of one tensor for LAMB and LARS. */
 typedef struct ls_multi_own {
     ls_lars_rule lars;
     float ratio; /* LAMB: lr times the trust ratio */
 } ls_multi_own;
 
-/* A table on the device; chunks in order of tensor and place. */
+/* A table on the device; chunks in order of tensor and offset. */
 typedef struct ls_multi_table {
     const ls_multi_entry *entry;
     const ls_multi_chunk *chunk;
     int32_t entry_count, chunk_count;
     ls_multi_rule *rule;
     double *first, *second; /* LAMB, LARS: sums of squares per chunk */
-    ls_multi_own *own;      /* the same: per tensor */
+    ls_multi_own *own;      /* LAMB, LARS: per tensor */
 } ls_multi_table;
 
 /* multi_table.cu */
 ls_multi_view ls_multi_view_of(ls_tensor tensor);
-/* The table of list[LS_MULTI_LISTS], absent ones with count 0: the one that was made at their first
- * use, or a new one, which takes memory and waits for the stream: LS_ERR_USAGE while a graph is
- * recorded. norms: with room for LAMB's and LARS's sums. Tables live as long as the backend. */
+/* The table for list[LS_MULTI_LISTS], missing lists with count 0: the one created at their first
+ * use, or a new one, which allocates memory and waits for the stream: LS_ERR_USAGE while a graph is
+ * recorded. norms: with memory for the sums of LAMB and LARS. Tables live as long as the backend.
+ */
 ls_status ls_multi_table_of(ls_stream *stream, const ls_tensor_list *list, bool norms,
                             ls_multi_table *out);
 
-/* Gives every tensor its rule (LAMB: and moves the moments): between the preparation of the rule
- * and the step (multi_norm.cu). */
+/* Computes every tensor's rule (and LAMB's moments), between the preparation of the common rule and
+ * the step (multi_norm.cu). */
 ls_status ls_multi_norm_prepare(cudaStream_t stream, const ls_optimizer_config *config,
                                 const ls_multi_table *table);
 
 /* ---- quads ----------------------------------------------------------------------------------- */
 
-/* Four elements as they are stored; of half types the first two words. */
+/* Four elements as stored; half types use the first two words. */
 typedef struct ls_multi_quad {
     uint32_t word[4];
 } ls_multi_quad;
@@ -198,7 +199,7 @@ LS_DEVICE void ls_multi_get(float *value, const ls_multi_quad &quad, int type)
     }
 }
 
-/* Rounds the values; returns whether a half came out as inf or NaN. */
+/* Rounds the values; returns whether a half became inf or NaN. */
 LS_DEVICE uint32_t ls_multi_set(ls_multi_quad *quad, const float *value, int type)
 {
     if (type == LS_F32) {
@@ -229,7 +230,7 @@ LS_DEVICE uint32_t ls_multi_set(ls_multi_quad *quad, const float *value, int typ
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
-/* A view that is known to be so, where the code is made for it. */
+/* A view with the properties that the code was specialised for. */
 LS_DEVICE ls_multi_view ls_multi_known(ls_multi_view view, int type)
 {
     view.type = type;
@@ -237,7 +238,7 @@ LS_DEVICE ls_multi_view ls_multi_known(ls_multi_view view, int type)
     return view;
 }
 
-/* The view from element `begin` on, which is a multiple of a quad. */
+/* The view from element `begin` on, a multiple of a quad. */
 LS_DEVICE ls_multi_view ls_multi_from(ls_multi_view view, int64_t begin)
 {
     if (view.data != NULL) {
@@ -246,7 +247,7 @@ LS_DEVICE ls_multi_view ls_multi_from(ls_multi_view view, int64_t begin)
     return view;
 }
 
-/* The elements [begin, end) of a tensor that this block works on. */
+/* The elements [begin, end) of a tensor that this block processes. */
 typedef struct ls_multi_part {
     int tensor;
     int64_t begin, end;
@@ -264,8 +265,8 @@ LS_DEVICE ls_multi_part ls_multi_part_of(const ls_multi_table &table, int split)
     return part;
 }
 
-/* *lowest = min(*lowest, tensor) where a lane of this warp has found something. *lowest is -1, the
- * largest number without a sign, at first. Every lane must come here. */
+/* *lowest = min(*lowest, tensor) if any lane of this warp reports one. *lowest starts at -1, the
+ * largest unsigned number. Every lane must call this. */
 LS_DEVICE void ls_multi_report(int32_t *lowest, int tensor, uint32_t bad)
 {
     if (__ballot_sync(0xffffffffu, bad != 0) != 0 && threadIdx.x % LS_WARP == 0) {

@@ -1,6 +1,6 @@
-/* Norms for LAMB and LARS: every sum in double and in the CPU's order, so the bits are the CPU's. A
- * chunk is 32 blocks of 512 elements, a block 16 sums of every 16th element; they are folded by
- * halves, blocks and chunks added in turn. */
+/* Norms for LAMB and LARS: every sum is taken in double and in the CPU's order, so the bits equal
+ * the CPU's. A chunk is 32 blocks of 512 elements, a block 16 sums of every 16th element; these are
+ * folded by halves, then blocks and chunks are added in turn. */
 #include "launch.h"
 
 #include "kernels/core/log.h"
@@ -10,12 +10,12 @@
 enum {
     BLOCK = 512,                              /* elements */
     LANES = 16,                               /* sums of a block */
-    THREADS = LS_MULTI_CHUNK / BLOCK * LANES, /* one for each sum of a chunk */
+    THREADS = LS_MULTI_CHUNK / BLOCK * LANES, /* one per sum of a chunk */
     AHEAD = 8,                                /* elements that a thread has in flight */
-    STAGED = 256,                             /* chunk sums that are fetched at a time */
+    STAGED = 256,                             /* chunk sums loaded at a time */
 };
 
-/* Where a thread's elements lie: first, first + LANES, ... below end. */
+/* A thread's elements: first, first + LANES, ... below end. */
 typedef struct lane_place {
     int tensor;
     int64_t first, end;
@@ -41,7 +41,7 @@ LS_DEVICE float read_one(const ls_multi_view &view, int64_t index)
                                : ls_element_float(((const ls_bf16 *)view.data)[index]);
 }
 
-/* The sum of a chunk from its threads' sums, at *to. Every thread of the block must come here. */
+/* Writes the sum of a chunk's threads to *to. Every thread of the block must call this. */
 LS_DEVICE void add_chunk(double sum, double *to)
 {
     LS_SHARED(double, part, THREADS / LANES);
@@ -73,14 +73,15 @@ LS_DEVICE double squares_of(const ls_multi_view &view, const lane_place &place)
             value[k] = at < place.end ? read_one(view, at) : 0;
         }
         LS_UNROLL
-        for (int k = 0; k < AHEAD; k++) { /* a square is exact in double; 0 changes nothing */
+        for (int k = 0; k < AHEAD;
+             k++) { /* a square is exact in double; adding 0 changes nothing */
             sum += (double)value[k] * (double)value[k];
         }
     }
     return sum;
 }
 
-/* Per chunk, first: squares of the gradient; second: of the value. */
+/* Per chunk, first: sum of squares of the gradient; second: of the value. */
 LS_KERNEL LS_BOUNDS(THREADS, 1) measure_kernel(ls_multi_table table)
 {
     if (table.rule->skip != 0) {
@@ -92,8 +93,8 @@ LS_KERNEL LS_BOUNDS(THREADS, 1) measure_kernel(ls_multi_table table)
     add_chunk(squares_of(view[LS_MULTI_VALUE], place), &table.second[blockIdx.x]);
 }
 
-/* sum + from[0] + from[1] + ..., one after the other; thread 0 has the result. Every thread of the
- * block must come here. */
+/* sum + from[0] + from[1] + ..., in order; thread 0 has the result. Every thread of the block must
+ * call this. */
 LS_DEVICE double add_in_order(const double *from, int count)
 {
     LS_SHARED(double, staged, STAGED);
@@ -124,7 +125,7 @@ LS_KERNEL lamb_kernel(ls_multi_table table, ls_optimizer_config config)
     }
 }
 
-/* Moves LAMB's moments. Per chunk, first: squares of the update. */
+/* Updates LAMB's moments. Per chunk, first: sum of squares of the update. */
 LS_KERNEL LS_BOUNDS(THREADS, 1) moments_kernel(ls_multi_table table)
 {
     if (table.rule->skip != 0) {
@@ -148,7 +149,7 @@ LS_KERNEL LS_BOUNDS(THREADS, 1) moments_kernel(ls_multi_table table)
     add_chunk(sum, &table.first[blockIdx.x]);
 }
 
-/* A block per tensor: its own rule, from the sums of its chunks. */
+/* One block per tensor: its rule, from the sums of its chunks. */
 LS_KERNEL own_kernel(ls_multi_table table, ls_optimizer_config config)
 {
     if (table.rule->skip != 0) {

@@ -1,5 +1,5 @@
-/* Lists of tensors that have been seen once stay on the device: nothing is uploaded twice, so calls
- * with the same lists can be recorded into a graph. */
+/* Tables of tensor lists stay on the device after their first use: nothing is uploaded twice, so
+ * calls with the same lists can be recorded into a graph. */
 #include "launch.h"
 
 #include <stdlib.h>
@@ -13,9 +13,9 @@
 typedef struct kept_table {
     struct kept_table *next;
     ls_multi_table device; /* its pointers point into `memory` */
-    void *memory;          /* of the device */
+    void *memory;          /* device memory */
     bool norms;
-    ls_multi_entry *entry; /* the host's copy, by which a list is recognised */
+    ls_multi_entry *entry; /* the host's copy, which identifies the list */
 } kept_table;
 
 struct ls_multi_tables {
@@ -75,8 +75,8 @@ static bool is_whole(const ls_multi_entry *entry)
     return whole;
 }
 
-/* list[LS_MULTI_LISTS]; an absent one has count 0. The entries are the caller's to free; NULL where
- * there is no memory. */
+/* list[LS_MULTI_LISTS]; a missing one has count 0. The caller frees the entries; NULL without
+ * memory. */
 static ls_multi_entry *make_entries(const ls_tensor_list *list, int count)
 {
     ls_multi_entry *entry = (ls_multi_entry *)calloc((size_t)count + 1, sizeof *entry);
@@ -88,7 +88,7 @@ static ls_multi_entry *make_entries(const ls_tensor_list *list, int count)
             }
             LS_ASSERT(list[k].count == count);
             LS_ASSERT(list[k].tensor[i].count == list[LS_MULTI_FROM].tensor[i].count);
-            /* an optimizer's copy that is the value itself is left alone */
+            /* skip an optimizer's copy that is the value itself */
             if (k != LS_MULTI_COPY || list[k].tensor[i].data != list[0].tensor[i].data) {
                 entry[i].view[k] = ls_multi_view_of(list[k].tensor[i]);
             }
@@ -103,7 +103,7 @@ static ls_multi_entry *make_entries(const ls_tensor_list *list, int count)
     return entry;
 }
 
-/* Bytes of the parts of a table's memory, each a multiple of 16. */
+/* Bytes of each part of a table's memory, multiples of 16. */
 typedef struct table_bytes {
     size_t entries, chunks, sums, own, all;
 } table_bytes;
@@ -124,7 +124,7 @@ static table_bytes bytes_of(int32_t entries, int32_t chunks, bool norms)
     return b;
 }
 
-/* Entries and chunks as they stand in the device's memory, uploaded before this returns. */
+/* Uploads entries and chunks; complete at return. */
 static ls_status upload(kept_table *table, ls_stream *stream, const table_bytes *b)
 {
     char *host = (char *)calloc(1, b->entries + b->chunks + 1);
@@ -142,8 +142,8 @@ static ls_status upload(kept_table *table, ls_stream *stream, const table_bytes 
         }
     }
     char *to = (char *)table->memory + up(sizeof(ls_multi_rule));
-    /* a large copy of pageable memory waits for the stream inside the driver, where nobody watches
-     */
+    /* a large copy from pageable memory waits for the stream inside the driver, without the wait
+     * hook */
     ls_status status = ls_cuda_wait_stream(stream->backend, stream->native);
     if (status == LS_OK) {
         status = ls_cuda_check(cudaMemcpyAsync(to, host, b->entries + b->chunks,

@@ -1,4 +1,4 @@
-/* Batch norms: the order of their kernels, and the collective between them where ranks share
+/* Batch norms: the order of their kernels, and the collective between them if ranks share
  * statistics. */
 #include "plan.h"
 
@@ -47,7 +47,7 @@ void ls_norm_prepare(ls_plan *plan, const ls_op *op)
     }
 }
 
-/* What every rank of the group has in `mine`, in rank order, in `all`. */
+/* Gathers `mine` of every rank of the group into `all`, in rank order. */
 static ls_status gather(ls_plan *plan, ls_stream *stream, const ls_norm_call *call)
 {
     if (call->group == 1) {
@@ -68,8 +68,8 @@ ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, const ls_op *op)
     return ls_norm_apply(stream->native, call);
 }
 
-/* A side whose input wants no gradient needs no sums of the other ranks: parameter gradients are of
- * this rank's images only. */
+/* If the input of a side wants no gradient, the sums of the other ranks are not needed: parameter
+ * gradients are of this rank's images only. */
 static ls_status finish_side(ls_plan *plan, ls_stream *stream, const ls_norm_call *call, int k)
 {
     if ((k == 0 ? call->dx : call->dx2) == NULL) {

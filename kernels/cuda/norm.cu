@@ -1,11 +1,11 @@
-/* Batch norm with what follows it. Statistics and their finish, one sweep that normalises, adds and
- * gates; backward one sweep for the sums and one for the gradients. Formulas and roundings are
- * those of kernels/cpu/norm.c.
+/* Batch norm with the operations fused into it. Forward: statistics, their finish, and one sweep
+ * that normalises, adds and gates; backward (norm_back.cu): one sweep for the sums and one for the
+ * gradients. Formulas and roundings are those of kernels/cpu/norm.c.
  *
- * A sweep's block leaves sums of its rows in `partial`; a finish merges the blocks in double, in
- * the order of the rows. Deviations are taken from the mean of the block's first rows, so that a
- * large mean costs no digits: what f32 loses in the squares is 2^-24 of them, and those of n rows
- * are at most n times as large as about the block's own mean. */
+ * Each block of a sweep writes the sums of its rows to `partial`; a finish merges the blocks in
+ * double, in the order of the rows. Deviations are taken from the mean of the block's first rows,
+ * so that a large mean costs no accuracy: f32 loses 2^-24 of the squares, and the squares of n rows
+ * are at most n times those about the block's own mean. */
 #include "launch.h"
 
 #include <math.h>
@@ -14,13 +14,13 @@
 
 enum { RANK_THREADS = 128 };
 
-/* Floats of one plane of partial sums: a value per block and channel. */
+/* Floats of one plane of partial sums: one value per block and channel. */
 static int64_t plane_floats(const ls_sweep &s)
 {
     return (int64_t)s.blocks * s.channels;
 }
 
-/* Three planes a side, whatever the type. */
+/* Three planes a side, for every type. */
 static int64_t side_floats(int64_t rows, int channels, int processors)
 {
     int64_t most = 0;
@@ -45,7 +45,7 @@ int64_t ls_norm_message(int channels)
     return 3 * (int64_t)channels + 1;
 }
 
-/* Where the partial sums of a side's statistics begin: a side may be finished after the other's
+/* Start of the partial sums of a side's statistics: a side may be finished after the other's
  * statistics have been taken. */
 static float *statistics_partial(const ls_norm_call *call, int side)
 {
@@ -54,7 +54,7 @@ static float *statistics_partial(const ls_norm_call *call, int side)
 
 /* ---- forward: statistics --------------------------------------------------------------------- */
 
-/* Deviations from `shift` of U rows that all exist. */
+/* Deviations from `shift` of U complete rows. */
 template <typename T, int V, int U>
 LS_DEVICE void add_deviations(const T *x, int64_t stride, const float *shift, float *sums)
 {
@@ -127,7 +127,7 @@ static ls_status statistics(cudaStream_t stream, const ls_norm_call *call, int s
     return LS_OK;
 }
 
-/* Coefficients, and the running statistics' step. */
+/* Coefficients, and the update of the running statistics. */
 LS_DEVICE void finish_channel(const ls_norm_call &call, int side, int c, double mean, double m2,
                               double count)
 {
@@ -141,7 +141,7 @@ LS_DEVICE void finish_channel(const ls_norm_call &call, int side, int c, double 
     n.kept.mean[c] = rounded;
     n.kept.inv_std[c] = (float)inv_std;
     n.kept.scale[c] = (float)factor;
-    /* the bias takes back what rounding the mean moved: the same for a whole channel, that error
+    /* the bias compensates the rounding of the mean: that error is the same for a whole channel and
      * would not average out */
     n.kept.bias[c] = (float)(ls_norm_read(n.bias, c) + (double)error * factor);
     n.kept.back[3 * (int64_t)call.channels + c] = error;
@@ -153,7 +153,7 @@ LS_DEVICE void finish_channel(const ls_norm_call &call, int side, int c, double 
     ls_norm_write(n.running_var, c, old_var + momentum * (variance * unbiased - old_var));
 }
 
-/* Of this lane's blocks of a channel (below `end`): the sum of the values ... */
+/* Over this lane's blocks of a channel (below `end`): the sum of the values ... */
 LS_DEVICE double lane_sum(const ls_sweep &s, const float *channel, int lane, int end)
 {
     const float *deviations = channel + (int64_t)s.blocks * s.channels;
@@ -163,7 +163,7 @@ LS_DEVICE double lane_sum(const ls_sweep &s, const float *channel, int lane, int
         ls_norm_ahead(shift, channel, s.channels, b, end);
         ls_norm_ahead(deviation, deviations, s.channels, b, end);
         LS_UNROLL
-        for (int k = 0; k < LS_NORM_MERGE_AHEAD; k++) { /* past the end 0 */
+        for (int k = 0; k < LS_NORM_MERGE_AHEAD; k++) { /* 0 past the end */
             double n = (double)ls_sweep_rows(s, b + k * LS_NORM_MERGE_LANES);
             sum += n * (double)shift[k] + (double)deviation[k];
         }
@@ -177,7 +177,7 @@ LS_DEVICE double lane_squares(const ls_sweep &s, const float *channel, int lane,
 {
     const float *deviations = channel + (int64_t)s.blocks * s.channels;
     const float *squares = deviations + (int64_t)s.blocks * s.channels;
-    /* of all blocks but the last, and of the last: no division in the loop */
+    /* for all blocks but the last, and for the last: no division in the loop */
     double full = (double)s.rows_per_block, full_share = 1 / full;
     double rest = (double)ls_sweep_rows(s, s.blocks - 1), rest_share = 1 / rest;
     double m2 = 0;
@@ -199,7 +199,7 @@ LS_DEVICE double lane_squares(const ls_sweep &s, const float *channel, int lane,
     return m2;
 }
 
-/* Merges a side's partial statistics: into coefficients, or into the message of this rank. */
+/* Merges a side's partial statistics into coefficients or into this rank's message. */
 LS_KERNEL LS_BOUNDS(LS_NORM_MERGE_THREADS, 1)
     merge_statistics_kernel(ls_norm_call call, int side, ls_sweep s, const float *partial)
 {
@@ -227,7 +227,7 @@ LS_KERNEL LS_BOUNDS(LS_NORM_MERGE_THREADS, 1)
     }
 }
 
-/* Chan, Golub and LeVeque (1979), one rank after the other: every rank gets the same bits. */
+/* Chan, Golub and LeVeque (1979), in rank order: every rank gets the same bits. */
 LS_KERNEL finish_ranks_kernel(ls_norm_call call, int side, int64_t message)
 {
     int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
@@ -297,14 +297,14 @@ LS_DEVICE void load_coefficients(coefficients<V> *to, const ls_norm_kept &kept, 
     ls_norm_channels<V>(to->bias, kept.bias, packet);
 }
 
-/* torch's: NaN stays, -0 becomes 0. */
+/* As torch's: keeps NaN, turns -0 into 0. */
 LS_DEVICE float relu_of(float value)
 {
     return value <= 0 ? 0 : value;
 }
 
-/* U rows from `first` on (an element's index); where `inside` is false nothing is read or written,
- * but all lanes meet for the mask. */
+/* U rows from `first` on (an element's index). If `inside` is false nothing is read or written, but
+ * all lanes take part in the mask. */
 template <typename T, int V, int KIND, int U>
 LS_DEVICE void apply_rows(const ls_norm_call &call, const coefficients<V> *c, int64_t first,
                           int64_t stride, bool inside)
@@ -342,7 +342,7 @@ LS_DEVICE void apply_rows(const ls_norm_call &call, const coefficients<V> *c, in
             }
         }
         if (call.mask != NULL) {
-            if (V == 4) { /* two lanes make a byte */
+            if (V == 4) { /* two lanes share a byte */
                 open |= __shfl_down_sync(0xffffffffu, open, 1) << 4;
             }
             int64_t i = first + u * stride;
@@ -383,7 +383,8 @@ LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, (KIND == DUAL ? LS_NORM_DUAL_BLOCKS : LS_N
     }
 }
 
-/* Rows that are not made of whole packets: an element a thread, a word of the mask a warp. */
+/* Rows that do not consist of whole packets: one element per thread, one word of the mask per warp.
+ */
 template <typename T> LS_KERNEL apply_single_kernel(ls_norm_call call)
 {
     int64_t count = call.rows * call.channels;

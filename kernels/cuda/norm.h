@@ -1,5 +1,5 @@
-/* What the kernels of norm.cu and norm_back.cu share: how a call is swept, values of channels, and
- * the merging of blocks' sums. */
+/* Shared by the kernels of norm.cu and norm_back.cu: how a call is swept, reading values of
+ * channels, and merging the sums of blocks. */
 #ifndef LS_CUDA_NORM_H
 #define LS_CUDA_NORM_H
 
@@ -9,13 +9,13 @@
 #include "sweep.h"
 
 enum {
-    LS_NORM_MERGE_CHANNELS = 8, /* of a block that merges */
-    LS_NORM_MERGE_LANES = 32,   /* threads that share the merging of a channel */
+    LS_NORM_MERGE_CHANNELS = 8, /* per merging block */
+    LS_NORM_MERGE_LANES = 32,   /* threads that share the merging of one channel */
     LS_NORM_MERGE_THREADS = LS_NORM_MERGE_CHANNELS * LS_NORM_MERGE_LANES,
-    LS_NORM_MERGE_AHEAD = 8, /* blocks' sums that a thread has in flight */
+    LS_NORM_MERGE_AHEAD = 8, /* sums of blocks that a thread loads ahead */
 };
 
-/* Blocks that a multiprocessor holds, by what their threads keep in registers. */
+/* Resident blocks per multiprocessor, by the registers of their threads. */
 enum {
     LS_NORM_STATISTICS_BLOCKS = 4,
     LS_NORM_APPLY_BLOCKS = 3,
@@ -24,7 +24,7 @@ enum {
     LS_NORM_DUAL_BLOCKS = 2,
 };
 
-/* Packets of 16 bytes where rows consist of whole ones, and of whole bytes of the mask. */
+/* Packets of 16 bytes if rows consist of whole packets and of whole bytes of the mask. */
 static inline int ls_norm_width(ls_dtype type, int channels)
 {
     return channels % 8 != 0 ? 1 : type == LS_F32 ? 4 : 8;
@@ -73,7 +73,7 @@ template <int V> LS_DEVICE void ls_norm_channels(float *to, const float *from, i
     }
 }
 
-/* Bits of the mask of one packet, the first channel's lowest. */
+/* The mask bits of one packet, lowest bit for the first channel. */
 template <int V> LS_DEVICE unsigned ls_norm_bits(const uint32_t *mask, int64_t first)
 {
     if (V == 1) {

@@ -1,6 +1,6 @@
-/* Batch norm backward: one sweep for the sums of both norms of an operation, which joins and gates
- * the gradient on the way, and one for the gradients of their inputs. Formulas and roundings are
- * those of kernels/cpu/norm.c. */
+/* Batch norm backward: one sweep for the sums of both norms of an operation, which also sums and
+ * gates the gradient, and one for the gradients of their inputs. Formulas and roundings are those
+ * of kernels/cpu/norm.c. */
 #include "launch.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ template <int V, bool TWO> struct sums_state {
     float sum[(TWO ? 3 : 2) * V]; /* of g; g*(x - mean); g*(residual - its mean) */
 };
 
-/* U rows from element `first` on, all of which exist. */
+/* U complete rows from element `first` on. */
 template <typename T, int V, bool TWO, int U>
 LS_DEVICE void sum_rows(const ls_norm_call &call, sums_state<V, TWO> *state, int64_t first,
                         int64_t stride)
@@ -55,7 +55,7 @@ LS_DEVICE void sum_rows(const ls_norm_call &call, sums_state<V, TWO> *state, int
         for (int j = 0; j < V; j++) {
             g[j] = open[u] >> j & 1u ? g[j] : 0;
         }
-        if (call.g != NULL) { /* the sums are of what is stored */
+        if (call.g != NULL) { /* sum the stored, rounded values */
             ls_packet_set(&dy[u], g);
             ls_packet_store((T *)call.g + first + u * stride, dy[u]);
             ls_packet_get(g, dy[u]);
@@ -146,7 +146,7 @@ LS_DEVICE void back_channel(const ls_norm_call &call, int side, int c, double to
     back[2 * (int64_t)call.channels + c] = x;
 }
 
-/* Merges the blocks' sums: into the parameters' gradients and the coefficients, or (`sending`) into
+/* Merges the blocks' sums into the parameters' gradients and the coefficients, or (`sending`) into
  * this rank's message. */
 LS_KERNEL LS_BOUNDS(LS_NORM_MERGE_THREADS, 1)
     merge_sums_kernel(ls_norm_call call, int side, ls_sweep s, int64_t message, bool sending)
@@ -174,7 +174,7 @@ LS_KERNEL LS_BOUNDS(LS_NORM_MERGE_THREADS, 1)
         return;
     }
     const ls_norm_side &n = call.side[side];
-    /* from the rounded mean to the mean */
+    /* move the sum from the rounded mean to the mean */
     sum_x += (double)n.kept.back[3 * (int64_t)s.channels + c] * sum;
     if (sending) {
         call.mine[c] = (float)sum;
@@ -239,7 +239,7 @@ LS_DEVICE void store_dx(ls_packet<T, V> x, const float *g, const back_coefficien
     ls_packet_store(to, x);
 }
 
-/* U rows: everything is read before anything is written, for dx may be g. */
+/* U rows; all reads come before all writes, because dx may be g. */
 template <typename T, int V, bool TWO, int U>
 LS_DEVICE void back_rows(const ls_norm_call &call, const back_coefficients<V> *k, int64_t first,
                          int64_t stride)
@@ -294,7 +294,7 @@ LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, LS_NORM_BACK_BLOCKS)
     }
     int64_t stride = (int64_t)p.tile * s.channels, first = p.row * s.channels + p.packet * V;
     int64_t tiles = (p.to - p.row + p.tile - 1) / p.tile, whole = tiles > 0 ? tiles / U : 0;
-    /* backwards: the cache still has the rows that the sums read last */
+    /* backwards, because the cache still has the rows that the sums read last */
     for (int64_t t = tiles - 1; t >= whole * U; t--) {
         back_rows<T, V, TWO, 1>(call, k, first + t * stride, stride);
     }

@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* One short line of a file below the root of /sys. */
+/* Reads one short line of a file below the root of /sys. */
 static bool read_line(const char *path, char *line, size_t bytes)
 {
     const char *root = getenv("LS_SYSFS");
@@ -27,7 +27,7 @@ static bool read_line(const char *path, char *line, size_t bytes)
     return read;
 }
 
-/* "0-15,32-47" as a set; the kernel's format of lists of processors. */
+/* Parses "0-15,32-47", the kernel's format of CPU lists. */
 static void parse_cores(const char *text, cpu_set_t *set)
 {
     CPU_ZERO(set);
@@ -44,7 +44,8 @@ static void parse_cores(const char *text, cpu_set_t *set)
     }
 }
 
-/* MPOL_PREFERRED: the node first, others when it is full. Not in every C library's headers. */
+/* MPOL_PREFERRED: this node first, others when it is full. The constant is not in every C library's
+ * headers. */
 static void prefer_memory(int node)
 {
 #ifdef SYS_set_mempolicy
@@ -65,7 +66,7 @@ void ls_numa_bind(const char *pci, char *text, size_t bytes)
     char path[128], line[4096], address[32];
     snprintf(address, sizeof address, "%s", pci);
     for (char *c = address; *c != '\0'; c++) {
-        *c = (char)tolower((unsigned char)*c); /* CUDA prints capitals, sysfs has small letters */
+        *c = (char)tolower((unsigned char)*c); /* CUDA prints upper case, sysfs uses lower case */
     }
     snprintf(path, sizeof path, "bus/pci/devices/%s/numa_node", address);
     int node = read_line(path, line, sizeof line) ? atoi(line) : -1;

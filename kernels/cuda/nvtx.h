@@ -1,5 +1,5 @@
-/* Ranges of the host's work on a profiler's timeline. NVTX is a header that looks for a profiler
- * when it is first called and does nothing where none is attached. */
+/* Ranges of the host's work on a profiler's timeline. NVTX is a header-only library that looks for
+ * a profiler at its first call and does nothing without one. */
 #ifndef LS_CUDA_NVTX_H
 #define LS_CUDA_NVTX_H
 

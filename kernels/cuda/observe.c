@@ -52,7 +52,7 @@ static void describe_product(const ls_plan *plan, const ls_op *op, ls_observed *
     }
 }
 
-/* Geometry, and what every operation has. */
+/* Geometry and members common to all operations. */
 static ls_observed describe(const ls_plan *plan, ls_observed_kind kind, const ls_op *op)
 {
     const ls_layer *layer = &plan->network->layer[op->layer];
@@ -98,7 +98,7 @@ static ls_observed describe(const ls_plan *plan, ls_observed_kind kind, const ls
     return to;
 }
 
-/* Gradients, where they are: of most operations `g` is what comes, and dx what goes. */
+/* Gradients, if they are stored: for most operations `g` is the input and dx the result. */
 static void describe_gradients(const ls_plan *plan, const ls_op *op, ls_observed *to)
 {
     to->dy = ls_plan_grad(plan, op->g);

@@ -21,9 +21,9 @@ extern "C" {
 
 /* ---- input.cu, weights.cu -------------------------------------------------------------------- */
 
-/* Channels in memory of an image of 3: 16 bytes a pixel, so that tensor cores can take it. */
+/* Stored channels of an image of 3: 16 bytes a pixel, as tensor cores require. */
 int ls_input_stored_channels(ls_dtype type, int channels);
-/* f32 NCHW, already normalised, to NHWC of `type`; channels beyond `channels` are 0. */
+/* f32 NCHW, already normalised, to NHWC of `type`; the padding channels are 0. */
 ls_status ls_input_pack(cudaStream_t stream, ls_dtype type, void *to, const float *from, int images,
                         int channels, int height, int width);
 /* uint8 NHWC of at most 4 channels to NHWC of `type`: (value/255 - mean[c]) / std[c] in f32. mean
@@ -32,32 +32,31 @@ ls_status ls_input_pack_u8(cudaStream_t stream, ls_dtype type, void *to, const u
                            int images, int channels, int height, int width, const float *mean,
                            const float *std);
 
-/* One weight of a product: as a parameter (torchvision's order) and as the product wants it. */
+/* One weight of a product: as a parameter (torchvision's order) and in the product's order. */
 typedef struct ls_weight {
     ls_tensor plain; /* [out][in][kernel][kernel], f32 or half */
     void *packed;    /* [out][kernel][kernel][stored_in] of the activation's type, zero-padded */
     int out, in, stored_in, kernel;
 } ls_weight;
 
-/* All of them in one launch; `weight` is device memory. most: the largest count of packed elements.
- */
+/* Packs all of them in one launch; `weight` is device memory. most: the largest count of packed
+ * elements. */
 ls_status ls_weights_pack(cudaStream_t stream, ls_dtype type, const ls_weight *weight, int count,
                           int64_t most);
-/* The way back for a gradient: from packed (of `type`) to plain, rounded to plain's type. */
+/* Unpacks a gradient: from packed (of `type`) to plain, rounded to plain's type. */
 ls_status ls_weights_unpack(cudaStream_t stream, ls_dtype type, const ls_weight *weight);
 
 /* ---- norm.cu --------------------------------------------------------------------------------- */
 
-/* Of one batch norm, kept from forward to backward; device memory, [channels] each, 16-byte
- * aligned.
- */
+/* Values of one batch norm, kept from forward to backward; device memory, [channels] each, 16-byte
+ * aligned. */
 typedef struct ls_norm_kept {
     float *mean, *inv_std; /* of the batch, over all ranks that share statistics */
-    float *scale, *bias;   /* y = (x - mean) * scale + bias; the bias makes up for rounding of the
-                              mean */
-    float *back;           /* [4][channels]: a, b and c of dx = a*g + (b + c*(x - mean)), written by
-                              backward; what rounding took from the mean, written by forward */
-    float *count;          /* [1]: values per channel, over all ranks that share statistics */
+    float *scale,
+        *bias;   /* y = (x - mean) * scale + bias; the bias compensates the rounding of the mean */
+    float *back; /* [4][channels]: a, b and c of dx = a*g + (b + c*(x - mean)), written by backward;
+                    the rounding error of the mean, written by forward */
+    float *count; /* [1]: values per channel, over all ranks that share statistics */
 } ls_norm_kept;
 
 typedef struct ls_norm_side {
@@ -79,27 +78,27 @@ typedef struct ls_norm_call {
     /* backward */
     const void *dy, *dy2; /* contributions to the gradient of y; dy2 may be NULL */
     void *g;              /* their sum, gated by mask, rounded to type; NULL: not stored */
-    void *dx, *dx2;       /* of x and, dual, of residual; NULL: not wanted; may be g */
+    void *dx, *dx2;       /* of x and, dual, of residual; NULL: not computed; may be g */
     /* shared */
     float *partial;    /* ls_norm_partial_bytes */
     float *mine, *all; /* [ls_norm_message] of this rank, and of each of `group` ranks in order */
-    int group;         /* ranks that share statistics; 1: all is mine */
+    int group;         /* ranks that share statistics; 1: this rank only */
 } ls_norm_call;
 
 size_t ls_norm_partial_bytes(int64_t rows, int channels, int processors);
-/* Floats that a rank sends per norm, forward (mean as a sum of two floats, squared deviations,
- * count) or backward (sum of g, sum of g*(x - mean)): the larger of the two. */
+/* Floats that a rank sends per norm: the larger of forward's message (mean as a sum of two floats,
+ * squared deviations, count) and backward's (sum of g, sum of g*(x - mean)). */
 int64_t ls_norm_message(int channels);
 
-/* Forward: statistics of one side (into `mine` where group > 1); then (after the group's gather)
- * the coefficients and running statistics; then one sweep that normalises, adds and gates. A group
- * of 1 needs neither mine nor all: the finish reads the partial sums themselves. Where group > 1 a
- * side is finished before the next one's statistics: mine and all serve one at a time. */
+/* Forward: statistics of one side (into `mine` if group > 1); then, after the group's gather, the
+ * coefficients and running statistics; then one sweep that normalises, adds and gates. A group of 1
+ * needs neither mine nor all: the finish reads the partial sums directly. If group > 1, finish a
+ * side before the next one's statistics, because both sides use the same mine and all. */
 ls_status ls_norm_statistics(cudaStream_t stream, const ls_norm_call *call, int side);
 ls_status ls_norm_finish(cudaStream_t stream, const ls_norm_call *call, int side);
 ls_status ls_norm_apply(cudaStream_t stream, const ls_norm_call *call);
-/* Backward: sums of g and g*(x - mean) of both sides (g stored on the way); then per side the
- * message into `mine` (nothing with a group of 1) and, after the gather, coefficients and parameter
+/* Backward: sums of g and g*(x - mean) of both sides (g is stored on the way); then per side the
+ * message into `mine` (none with a group of 1) and, after the gather, coefficients and parameter
  * gradients, which are of this rank's images only; then one sweep that writes dx and dx2. Without g
  * that sweep gates dy again; dy2 needs g. */
 ls_status ls_norm_sums(cudaStream_t stream, const ls_norm_call *call);
@@ -109,12 +108,12 @@ ls_status ls_norm_back_apply(cudaStream_t stream, const ls_norm_call *call);
 
 /* ---- simple.cu: no parameters ---------------------------------------------------------------- */
 
-/* y = relu(x [+ residual]); mask as in ls_norm_call; relu false: the sum alone, mask NULL. With
- * `given` the mask is read instead of written: an open element hands its value on, whatever its
- * sign. */
+/* y = relu(x [+ residual]); mask as in ls_norm_call; relu false: only the sum, mask NULL. With
+ * `given` the mask is read instead of written: an open element keeps its value, whatever its sign.
+ */
 ls_status ls_simple_add(cudaStream_t stream, ls_dtype type, const void *x, const void *residual,
                         void *y, uint32_t *mask, bool relu, bool given, int64_t count);
-/* g = (dy [+ dy2]), gated by mask where that is not NULL. g may be dy or dy2. */
+/* g = (dy [+ dy2]), gated by mask unless it is NULL. g may be dy or dy2. */
 ls_status ls_simple_gate(cudaStream_t stream, ls_dtype type, const void *dy, const void *dy2,
                          const uint32_t *mask, void *g, int64_t count);
 /* CIFAR option A: every stride-th pixel, zero channels at the end. */
@@ -135,11 +134,11 @@ typedef struct ls_pool_shape {
     int images, channels, height, width, out_height, out_width, kernel, stride, pad;
 } ls_pool_shape;
 
-/* First maximum in row order, a NaN wins; padding never does. tap[NHWC of the output]: ky*kernel +
+/* First maximum in row order; a NaN wins, padding never does. tap[NHWC of the output]: ky*kernel +
  * kx of the choice. With `given` the taps are read instead. */
 ls_status ls_pool_max(cudaStream_t stream, ls_dtype type, const ls_pool_shape *shape, const void *x,
                       void *y, uint8_t *tap, bool given);
-/* Each input element gathers from the windows it is in, in row order: no atomics. */
+/* Each input element gathers from its windows in row order, without atomics. */
 ls_status ls_pool_max_back(cudaStream_t stream, ls_dtype type, const ls_pool_shape *shape,
                            const void *dy, const uint8_t *tap, void *dx);
 
@@ -175,7 +174,7 @@ ls_status ls_export_plain(cudaStream_t stream, ls_dtype type, const void *from, 
 ls_status ls_export_mask(cudaStream_t stream, uint32_t *mask, uint8_t *bits, int images,
                          int channels, int height, int width, bool packing);
 /* Taps to I32 indices in the input plane, NCHW (LS_EXPORT_POOL_INDEX), and back; *outside (device)
- * becomes 1 where an index lies outside its window. */
+ * becomes 1 if an index is outside its window. */
 ls_status ls_export_taps(cudaStream_t stream, const ls_pool_shape *shape, uint8_t *tap,
                          int32_t *index, bool packing, int32_t *outside);
 

@@ -1,5 +1,5 @@
-/* Neighbouring elements as one access, kept as they are stored until they are needed: loads of
- * several packets can be under way at once, whatever branches stand between them. */
+/* Consecutive elements as one access, kept in their stored form until they are used: loads of
+ * several packets can be in flight at once, whatever branches are between them. */
 #ifndef LS_CUDA_PACKET_H
 #define LS_CUDA_PACKET_H
 
@@ -7,10 +7,9 @@
 
 #include "element.h"
 
-/* LS_GLOBAL(pointer): it points to global memory, which the compiler cannot see of a pointer that
- * was read from memory itself.
- * LS_BOUNDS(threads of a block, blocks that a multiprocessor holds), after LS_KERNEL: leaves the
- * compiler that many registers. */
+/* LS_GLOBAL(pointer): declares that it points to global memory, which the compiler cannot infer for
+ * a pointer loaded from memory. LS_BOUNDS(threads per block, resident blocks per multiprocessor),
+ * after LS_KERNEL: limits the registers that the compiler uses. */
 #ifdef LS_CUDA_EMULATED
 #define LS_BOUNDS(threads, blocks)
 #define LS_UNROLL
@@ -45,7 +44,7 @@ LS_DEVICE void ls_pair_store(void *to, ls_pair value)
 #endif
 }
 
-/* V elements: as many as make 16 bytes, at an address that is a multiple of 16, or one. */
+/* V elements: 16 bytes' worth at an address that is a multiple of 16, or one element. */
 template <typename T, int V> struct ls_packet {
     ls_vector raw;
 };
@@ -74,7 +73,7 @@ template <typename T> LS_DEVICE void ls_packet_store(T *to, const ls_packet<T, 1
     *to = packet.raw;
 }
 
-/* value[V] of what is stored. */
+/* The stored elements as value[V]. */
 template <typename T, int V>
 LS_DEVICE void ls_packet_get(float *value, const ls_packet<T, V> &packet)
 {
@@ -86,7 +85,7 @@ LS_DEVICE void ls_packet_get(float *value, const ls_packet<T, V> &packet)
     }
 }
 
-/* Rounds value[V] to what is stored. */
+/* Rounds value[V] to the stored type. */
 template <typename T, int V>
 LS_DEVICE void ls_packet_set(ls_packet<T, V> *packet, const float *value)
 {

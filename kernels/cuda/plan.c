@@ -239,8 +239,8 @@ static ls_status backward_loss(ls_plan *plan, ls_stream *stream, const ls_op *op
                             plan->loss_factor, plan->bound.state, ls_plan_grad(plan, op->dx));
 }
 
-/* The gradient of the weight comes first: its reduction can begin while the rest goes on. Of a
- * linear layer both parameters are reported at the end, in the order of ls_grad_ready. */
+/* The gradient of the weight comes first, so that its reduction starts while the rest is computed.
+ * A linear layer reports both parameters at the end, in the order of ls_grad_ready. */
 static ls_status backward_product(ls_plan *plan, ls_stream *stream, const ls_op *op,
                                   ls_grad_ready *ready, void *context)
 {

@@ -1,7 +1,7 @@
-/* A plan on a GPU: the network lowered to operations (kernels/lower.h), each with its engine, its
- * kept values and its place in a few blocks of device memory that are allocated once. work.c makes
- * and places them, bind.c knows the caller's tensors, batch.c brings images to the device, plan.c
- * runs. What forward and backward do can be recorded into a graph: they allocate nothing, wait for
+/* A plan on a GPU: the network lowered to operations (kernels/lowered.h), each with its engine, its
+ * kept values and its part of a few blocks of device memory that are allocated once. work.c assigns
+ * them, bind.c converts the caller's tensors, batch.c copies images to the device, plan.c runs the
+ * operations. Forward and backward can be recorded into a graph: they allocate nothing, wait for
  * nothing and read no result on the host. */
 #ifndef LS_CUDA_PLAN_H
 #define LS_CUDA_PLAN_H
@@ -17,18 +17,19 @@
 
 enum { LS_PLAN_TEXT_BYTES = 1 << 17 }; /* of the description of engines */
 
-/* Of one operation, plan->work[] beside lower.op[]. */
+/* Data of one operation: plan->work[i] belongs to lower.op[i]. */
 typedef struct ls_work {
     ls_conv *conv;     /* LS_OP_CONV */
     ls_linear *linear; /* LS_OP_LINEAR */
-    uint32_t *mask;    /* operations that end with a ReLU: which elements of `out` are open */
+    uint32_t *mask;    /* operations that end with a ReLU: 1 for open elements of `out` */
     uint8_t *tap;      /* pool: the chosen position of each output */
-    bool forced;       /* mask or tap is given */
+    bool forced;       /* mask or tap was set by plan_force */
     ls_norm_kept kept[2];
-    ls_norm_call call;   /* norms: all of it, from plan_bind on */
-    const void *operand; /* products: the weight as they take it, packed or the parameter itself */
-    const void *bias;    /* linear: the same */
-    void *packed, *packed_bias; /* room for them where the parameter will not do */
+    ls_norm_call call;   /* norms: the arguments of their kernels, complete after plan_bind */
+    const void *operand; /* products: the weight in their order, packed or the parameter itself */
+    const void *bias;    /* linear: the bias, in the same way */
+    void *packed,
+        *packed_bias; /* memory for packed copies, if the parameter itself cannot be used */
 } ls_work;
 
 /* The batch in one slot. The copying stream fills it; the computing stream has finished with it
@@ -37,7 +38,7 @@ typedef struct ls_batch {
     float *input;    /* NCHW */
     int64_t *target; /* [N] */
     cudaEvent_t loaded, used;
-    float *host_input; /* pinned, for images in pageable memory; NULL until there are such */
+    float *host_input; /* pinned, for images in pageable memory; NULL until the first such batch */
     int64_t *host_target;
 } ls_batch;
 
@@ -52,19 +53,19 @@ struct ls_plan {
     /* device memory */
     ls_arena activations;  /* slots, masks, taps */
     ls_arena gradients;    /* of activations */
-    ls_arena weights;      /* packed ones, and one packed gradient after the other */
-    ls_arena norms;        /* kept values, partial sums, messages; what the loss keeps */
+    ls_arena weights;      /* packed weights, and one packed gradient at a time */
+    ls_arena norms;        /* kept values, partial sums, messages; kept values of the loss */
     void **slot_at;        /* [slot_count] */
-    void *packed_gradient; /* of the layer that backward is at, where it is not written in place */
-    float *partial, *mine, *all; /* of norms, one after the other */
+    void *packed_gradient; /* of the current layer in backward, if it is not written in place */
+    float *partial, *mine, *all; /* of norms, shared by all of them */
     float *logits;               /* [N][classes] */
     float *row;                  /* loss: maximum and log of the sum per sample, [N][2] */
     int64_t *target;             /* [N], of the last forward */
     ls_weight *table;            /* [table_count] weights that are packed once per step */
-    ls_weight *host_table;       /* the same, as it was uploaded last */
+    ls_weight *host_table;       /* the same, as last uploaded */
     int table_count;
     int64_t table_most; /* elements of the largest */
-    cudaEvent_t packed; /* the table has been read */
+    cudaEvent_t packed; /* recorded when the table has been read */
     void *workspace;    /* of products */
     int64_t workspace_bytes;
     void *exported; /* for plan_export and plan_force; grows */
@@ -109,11 +110,11 @@ static inline bool ls_plan_is_product(const ls_op *op)
 /* work.c */
 ls_status ls_work_create(ls_plan *plan);
 void ls_work_destroy(ls_plan *plan);
-/* A line per product and per fused pass. */
+/* One line per product and per fused pass. */
 void ls_work_describe(const ls_plan *plan, char *text, size_t bytes);
-/* Channels in memory: more than there are for the image. */
+/* Channels in memory: more than the layer's for the image. */
 int ls_work_stored_channels(const ls_plan *plan, int slot);
-/* The largest workspace of all products, allocated; engines may have changed. */
+/* Allocates the largest workspace of all products; to be called again after engines change. */
 ls_status ls_work_reserve_workspace(ls_plan *plan);
 
 /* engines.c: the table's engines_export and engines_import. */
@@ -124,9 +125,9 @@ ls_status ls_engines_import(ls_plan *plan, const char *text);
 ls_status ls_bind_create(ls_plan *plan);
 void ls_bind_destroy(ls_plan *plan);
 ls_status ls_bind_tensors(ls_plan *plan, const ls_plan_binding *binding);
-/* Weights as products want them, in one launch. */
+/* Converts weights to the products' order in one launch. */
 ls_status ls_bind_pack(ls_plan *plan, cudaStream_t stream);
-/* Where a product writes the gradient of its weight, and afterwards its way to the bound tensor. */
+/* Where a product writes the gradient of its weight; then the conversion to the bound tensor. */
 void *ls_bind_gradient(const ls_plan *plan, const ls_op *op);
 ls_status ls_bind_store_gradient(ls_plan *plan, cudaStream_t stream, const ls_op *op);
 
@@ -147,7 +148,7 @@ ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, const ls_op *op);
 ls_status ls_norm_backward(ls_plan *plan, ls_stream *stream, const ls_op *op);
 ls_status ls_simple_forward(ls_plan *plan, ls_stream *stream, const ls_op *op);
 ls_status ls_simple_backward(ls_plan *plan, ls_stream *stream, const ls_op *op);
-/* g = the sum of both contributions, where there are two. */
+/* g = the sum of both contributions, if there are two. */
 ls_status ls_simple_join(ls_plan *plan, ls_stream *stream, const ls_op *op);
 ls_pool_shape ls_simple_pool_shape(const ls_plan *plan, const ls_op *op);
 
@@ -161,7 +162,7 @@ void ls_observe_set(ls_plan *plan, ls_observe_fn *observer, void *context);
 /* export.c: device memory of that size for exports, kept for the next one. */
 ls_status ls_export_room(ls_plan *plan, int64_t bytes, void **out);
 
-/* plan.c: entries of the table that not every backend has (entries.h). */
+/* plan.c: entries of the table that only some backends have (entries.h). */
 bool ls_plan_supports(ls_backend *backend, const ls_network *network,
                       const ls_plan_options *options, char *why, int why_bytes);
 ls_status ls_plan_forward_loaded(ls_plan *plan, ls_stream *stream, int slot);

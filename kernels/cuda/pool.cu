@@ -1,4 +1,4 @@
-/* Max pool: the choice of each window is kept as a byte, and backward gathers by it. */
+/* Max pool: the choice of each window is stored as a byte, which backward uses to gather. */
 #include "launch.h"
 
 #include "ops.h"
@@ -31,7 +31,7 @@ template <int V> LS_DEVICE void store_taps(uint8_t *to, const uint8_t *tap)
     *(typename tap_word<V>::type *)to = word;
 }
 
-/* The window of an output: inputs [h0,h1) x [w0,w1); it begins at top, left. */
+/* The window of an output: inputs [h0,h1) x [w0,w1); unclipped it starts at top, left. */
 typedef struct window {
     int top, left, h0, h1, w0, w1;
 } window;
@@ -48,7 +48,7 @@ LS_DEVICE window window_of(const ls_pool_shape &s, int oh, int ow)
     return v;
 }
 
-/* What one input of the window does to the choice. */
+/* Compares one input of the window with the choice so far. */
 template <typename T, int V>
 LS_DEVICE void choose(float *best, uint8_t *tap, const ls_packet<T, V> &in, int here, bool given)
 {
@@ -62,7 +62,7 @@ LS_DEVICE void choose(float *best, uint8_t *tap, const ls_packet<T, V> &in, int 
     }
 }
 
-/* A block per row of the output, a thread per packet of channels of a pixel. */
+/* One block per row of the output, one thread per packet of channels of a pixel. */
 template <typename T, int V>
 LS_KERNEL max_kernel(ls_pool_shape s, const T *x, T *y, uint8_t *taps, bool given)
 {
@@ -130,7 +130,7 @@ ls_status ls_pool_max(cudaStream_t stream, ls_dtype type, const ls_pool_shape *s
     return LS_OK;
 }
 
-/* Outputs along one dimension whose window holds input position `at`: first and last. */
+/* First and last output along one dimension whose window contains input position `at`. */
 LS_DEVICE void windows_of(int at, const ls_pool_shape &s, int outputs, int *first, int *last)
 {
     int lowest = at + s.pad - s.kernel + 1, highest = (at + s.pad) / s.stride;
@@ -138,7 +138,7 @@ LS_DEVICE void windows_of(int at, const ls_pool_shape &s, int outputs, int *firs
     *last = highest >= outputs ? outputs - 1 : highest;
 }
 
-/* A block per row of the input. */
+/* One block per row of the input. */
 template <typename T, int V>
 LS_KERNEL max_back_kernel(ls_pool_shape s, const T *dy, const uint8_t *taps, T *dx)
 {

@@ -1,4 +1,4 @@
-/* A copy as fast as the memory allows: each thread has four accesses of 16 bytes under way. */
+/* A copy at the memory's full rate: each thread has four accesses of 16 bytes in flight. */
 #include "launch.h"
 
 #include "bound.h"

@@ -1,4 +1,4 @@
-/* Operations without parameters, and joins of gradients. */
+/* Operations without parameters, and sums of gradients. */
 #include "plan.h"
 
 ls_pool_shape ls_simple_pool_shape(const ls_plan *plan, const ls_op *op)
@@ -88,7 +88,7 @@ ls_status ls_simple_backward(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
     LS_TRY(ls_simple_join(plan, stream, op));
     if (op->kind == LS_OP_RELU || op->kind == LS_OP_ADD || op->dx == LS_NO_BUFFER) {
-        return LS_OK; /* the readers of g take it from there */
+        return LS_OK; /* the readers of g apply it */
     }
     ls_observed_kind kind = op->kind == LS_OP_POOL       ? LS_OBSERVED_POOL_BACK
                             : op->kind == LS_OP_SHORTCUT ? LS_OBSERVED_SHORTCUT_BACK

@@ -1,4 +1,4 @@
-/* Operations without parameters: sums with their ReLU, joins of gradients, the padded shortcut, the
+/* Operations without parameters: sums with their ReLU, sums of gradients, the padded shortcut, the
  * average over an image. */
 #include "launch.h"
 
@@ -7,7 +7,7 @@
 
 enum { THREADS = 256, OCTET = 8 };
 
-/* Eight elements, a byte of the mask. */
+/* Eight elements, for one byte of the mask. */
 template <typename T> struct octet {
     enum { V = 16 / sizeof(T), PACKETS = OCTET / V };
     ls_packet<T, V> packet[PACKETS];
@@ -94,7 +94,7 @@ LS_KERNEL add_kernel(const T *x, const T *residual, T *y, uint8_t *mask, bool re
         value[k] = residual != NULL ? value[k] + add[k] : value[k];
         if (given) {
             value[k] = open >> k & 1u ? value[k] : 0;
-        } else if (relu) { /* torch's: NaN stays, -0 becomes 0 */
+        } else if (relu) { /* as torch's: keeps NaN, turns -0 into 0 */
             value[k] = value[k] <= 0 ? 0 : ls_element_round<T>(value[k]);
             open |= value[k] > 0 ? 1u << k : 0u;
         }
@@ -149,7 +149,7 @@ ls_status ls_simple_gate(cudaStream_t stream, ls_dtype type, const void *dy, con
 
 /* ---- the padded shortcut: a copy, so the stored bits are moved as they are ------------------- */
 
-/* Of the operation's input and output. */
+/* Shapes of the operation's input and output. */
 typedef struct shortcut_shape {
     int height, width, channels, stride, out_height, out_width, out_channels;
 } shortcut_shape;
@@ -162,7 +162,7 @@ static shortcut_shape shape_of(int height, int width, int channels, int stride, 
     return s;
 }
 
-/* A block per row of the output. */
+/* One block per row of the output. */
 template <typename T> LS_KERNEL shortcut_kernel(const T *x, T *y, shortcut_shape s)
 {
     int image = (int)blockIdx.x / s.out_height, h = (int)blockIdx.x % s.out_height;
@@ -188,7 +188,7 @@ ls_status ls_simple_shortcut(cudaStream_t stream, ls_dtype type, const void *x, 
     return LS_OK;
 }
 
-/* A block per row of the input. */
+/* One block per row of the input. */
 template <typename T> LS_KERNEL shortcut_back_kernel(const T *dy, T *dx, shortcut_shape s)
 {
     int image = (int)blockIdx.x / s.height, h = (int)blockIdx.x % s.height;
@@ -218,7 +218,7 @@ ls_status ls_simple_shortcut_back(cudaStream_t stream, ls_dtype type, const void
 
 /* ---- average over an image ------------------------------------------------------------------- */
 
-/* A thread per packet of channels of an image. Sums in double, in order: what the CPU has. */
+/* One thread per packet of channels of an image. Sums in double, in the CPU's order. */
 template <typename T, int V>
 LS_KERNEL average_kernel(const T *x, T *y, int64_t packets, int pixels, int channels)
 {

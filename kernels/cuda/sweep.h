@@ -1,7 +1,7 @@
-/* How the kernels of norm.cu walk over rows x channels: a block takes up to 32 packets of
- * neighbouring channels side by side (512 bytes) and a run of whole rows; a thread keeps its
+/* How the kernels of norm.cu sweep over rows x channels: a block processes up to 32 packets of
+ * consecutive channels side by side (512 bytes) and a range of whole rows; a thread keeps its
  * channels and goes down the rows, so that coefficients and sums of channels stay in registers. The
- * shape depends on sizes only, never on what else runs, and with it the order of every sum. */
+ * shape, and with it the order of every sum, depends on sizes only, never on concurrent work. */
 #ifndef LS_CUDA_SWEEP_H
 #define LS_CUDA_SWEEP_H
 
@@ -13,7 +13,7 @@ enum {
     LS_SWEEP_THREADS = 256,
     LS_SWEEP_COLUMNS_LOG2 = 5,
     LS_SWEEP_AHEAD = 4,         /* rows that a thread has in flight, at least */
-    LS_SWEEP_LONGEST = 256,     /* rows that a thread adds up in f32, at most */
+    LS_SWEEP_LONGEST = 256,     /* rows that a thread sums in f32, at most */
     LS_SWEEP_PER_PROCESSOR = 4, /* blocks of a multiprocessor, at most */
 };
 
@@ -21,11 +21,11 @@ typedef struct ls_sweep {
     int64_t rows, rows_per_block;
     int channels;
     int packets;         /* in a row */
-    int shift;           /* log2 of the packets that a block has side by side */
+    int shift;           /* log2 of the packets that a block processes side by side */
     int columns, blocks; /* the grid: blocks along the packets, along the rows */
 } ls_sweep;
 
-/* `width`: channels of a packet; per_processor: blocks that a multiprocessor can hold. */
+/* `width`: channels of a packet; per_processor: resident blocks per multiprocessor. */
 static inline ls_sweep ls_sweep_of(int64_t rows, int channels, int width, int processors,
                                    int per_processor)
 {
@@ -39,7 +39,8 @@ static inline ls_sweep ls_sweep_of(int64_t rows, int channels, int width, int pr
     int64_t most = (rows + tile * LS_SWEEP_AHEAD - 1) / (tile * LS_SWEEP_AHEAD);
     int64_t least = (rows + tile * LS_SWEEP_LONGEST - 1) / (tile * LS_SWEEP_LONGEST);
     blocks = blocks < 1 ? 1 : blocks;
-    blocks *= (least + blocks - 1) / blocks; /* full rounds: none waits for a few late blocks */
+    blocks *= (least + blocks - 1) /
+              blocks; /* full waves: no multiprocessor idles for a few late blocks */
     blocks = blocks < most ? blocks : most;
     s.rows_per_block = ((rows + blocks - 1) / blocks + tile - 1) / tile * tile;
     s.blocks = (int)((rows + s.rows_per_block - 1) / s.rows_per_block);
@@ -51,18 +52,18 @@ static inline dim3 ls_sweep_grid(const ls_sweep *s)
     return dim3((unsigned)s->columns, (unsigned)s->blocks, 1);
 }
 
-/* Rows of block `block` along the rows. */
+/* The number of rows of block `block`. */
 LS_DEVICE int64_t ls_sweep_rows(const ls_sweep &s, int block)
 {
     int64_t left = s.rows - (int64_t)block * s.rows_per_block;
     return left < s.rows_per_block ? left : s.rows_per_block;
 }
 
-/* Where one thread stands. */
+/* The position of one thread. */
 typedef struct ls_sweep_place {
-    int packet;            /* its packet of a row */
-    bool inside;           /* there is such a packet */
-    int tile;              /* rows that the block takes at a time */
+    int packet;            /* its packet within a row */
+    bool inside;           /* the row has that packet */
+    int tile;              /* rows that the block processes at a time */
     int64_t row, from, to; /* its first row; the block's rows */
 } ls_sweep_place;
 
@@ -79,9 +80,9 @@ LS_DEVICE ls_sweep_place ls_sweep_here(const ls_sweep &s)
     return p;
 }
 
-/* Sums value[plane*V + j] over all threads of the block that have the same packet, and stores them,
+/* Sums value[plane*V + j] over all threads of the block with the same packet, and stores the sums,
  * rounded to f32, at to[plane][block][channel], channel j of the packet. The order is fixed: lanes
- * of a warp by halves, then warps in turn, in double. Every thread of the block must come here. */
+ * of a warp by halves, then warps in turn, in double. Every thread of the block must call this. */
 template <int PLANES, int V> LS_DEVICE void ls_sweep_sum(const ls_sweep &s, float *value, float *to)
 {
     enum { WARPS = LS_SWEEP_THREADS / 32, COUNT = PLANES * V };

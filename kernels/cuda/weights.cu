@@ -1,6 +1,6 @@
-/* Weights of products: [out][in][taps] as a parameter, [out][taps][in] as the product wants them.
- * A block turns a run of input channels of one output channel through shared memory, so that both
- * sides are read and written along their own order; without taps it is a copy. */
+/* Weights of products: [out][in][taps] as a parameter, [out][taps][in] in the product's order. A
+ * block turns a range of input channels of one output channel through shared memory, so that both
+ * sides are accessed in their own order; without taps it is a copy. */
 #include "launch.h"
 
 #include "multi.h"
@@ -8,15 +8,15 @@
 
 enum { THREADS = 256, TILE = 4096, MOST_BLOCKS = 512 };
 
-/* How one weight is cut: `tiles` runs of up to `run` channels for each output channel. */
+/* How one weight is cut: `tiles` ranges of up to `run` channels for each output channel. */
 typedef struct weight_cut {
     int taps, run, tiles;
 } weight_cut;
 
-/* One of them, in both orders. */
+/* One range, in both orders. */
 typedef struct weight_tile {
-    int stored, filled;    /* channels of this run, and those that are no padding */
-    int64_t plain, packed; /* where it begins; packed: of its first tap */
+    int stored, filled;    /* channels of this range, and those that are not padding */
+    int64_t plain, packed; /* its start; packed: of its first tap */
 } weight_tile;
 
 LS_HOST_DEVICE weight_cut cut_of(const ls_weight &w)
@@ -79,7 +79,7 @@ LS_DEVICE void write_one(const ls_tensor &tensor, int64_t i, float value)
     }
 }
 
-/* No taps and no padding: the same order, other types. */
+/* No taps and no padding: only the types differ. */
 LS_DEVICE void copy_quads(const ls_multi_view &to, const ls_multi_view &from, int64_t count)
 {
     int64_t step = (int64_t)gridDim.x * THREADS * 4;
@@ -104,7 +104,7 @@ LS_KERNEL pack_kernel(const ls_weight *weight, int type)
         copy_quads(packed, plain_view(w.plain), (int64_t)w.out * w.in);
         return;
     }
-    packed.parts = w.stored_in % 4 == 0 ? 1 : 4; /* else rows start anywhere */
+    packed.parts = w.stored_in % 4 == 0 ? 1 : 4; /* otherwise a row may start at any element */
     for (int item = (int)blockIdx.x; item < w.out * cut.tiles; item += (int)gridDim.x) {
         weight_tile t = tile_of(w, cut, item);
         __syncthreads();
@@ -150,7 +150,7 @@ LS_KERNEL unpack_kernel(ls_weight w, int type)
         copy_quads(plain_view(w.plain), packed, (int64_t)w.out * w.in);
         return;
     }
-    packed.parts = w.stored_in % 4 == 0 ? 1 : 4; /* else rows start anywhere */
+    packed.parts = w.stored_in % 4 == 0 ? 1 : 4; /* otherwise a row may start at any element */
     for (int item = (int)blockIdx.x; item < w.out * cut.tiles; item += (int)gridDim.x) {
         weight_tile t = tile_of(w, cut, item);
         __syncthreads();

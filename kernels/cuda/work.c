@@ -1,12 +1,11 @@
-/* What each operation of a lowered network has on a GPU: its engine, what it keeps from forward to
- * backward, and the blocks of device memory behind all of them. */
+/* Engines, kept values and blocks of device memory of a plan's operations. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/core/log.h"
 #include "plan.h"
 
-enum { ALIGN = 256 }; /* whole sectors for every array, and more than any engine asks for */
+enum { ALIGN = 256 }; /* whole sectors for every array, and more than any engine requires */
 
 static size_t aligned(size_t bytes)
 {
@@ -93,8 +92,8 @@ static ls_status create_engines(ls_plan *plan)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Arrays one after the other. Each block is walked twice: without memory, to size it, then to hand
- * out its addresses. */
+/* A cursor over the arrays of a block. Each block is walked twice: without memory, to compute its
+ * size, then to assign the addresses. */
 typedef struct cursor {
     char *base;
     size_t bytes;
@@ -136,7 +135,7 @@ static size_t packed_bytes(const ls_plan *plan, const ls_op *op)
            ls_dtype_bytes(plan->options.activation);
 }
 
-/* Which of them are used is known when tensors are bound, and may change then. */
+/* plan_bind decides which of them are used, and may change that. */
 static void place_weights(ls_plan *plan, cursor *c)
 {
     size_t most = 0;

@@ -2,8 +2,8 @@
  * bodies of this folder are written with these, so that the CPU's vector variants, CUDA and torch's
  * order of operations give the same bits. (A NaN's payload is not part of that promise.)
  *
- * On CUDA the intrinsics forbid contraction. In C the compiler must be told: GCC does not contract
- * under -std=c11, clang obeys the pragma. */
+ * On CUDA the intrinsics forbid contraction. In C, GCC does not contract under
+ * -std=c11, and clang obeys the pragma. */
 #ifndef LS_MATH_ROUNDED_H
 #define LS_MATH_ROUNDED_H
 
