@@ -5,7 +5,6 @@
 
 #include "harness/machine/machine.h"
 #include "kernels/core/text.h"
-#include "speed.h"
 
 typedef struct counts {
     int claimed, good, ours, outside, outside_good, code[LS_VERDICT_CODES];
@@ -122,7 +121,7 @@ void ls_headline_decide(const ls_run *run, ls_headline *out)
     memset(out, 0, sizeof *out);
     decide_correct(run, out);
     decide_machine(run, out);
-    ls_speed_decide(run, out);
+    ls_speed_decide(run, &out->speed);
 }
 
 static void add(cJSON *to, const char *name, const char *value, const char *why)
@@ -138,7 +137,7 @@ cJSON *ls_headline_json(const ls_headline *headline)
     cJSON *out = cJSON_CreateObject();
     LS_ASSERT(out != NULL);
     add(out, "correct", word[headline->correct], headline->correct_why);
-    add(out, "speed", headline->speed_value, headline->speed_why);
+    add(out, "speed", headline->speed.value, headline->speed.why);
     add(out, "machine", headline->machine_value, headline->machine_why);
     return out;
 }

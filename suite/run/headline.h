@@ -3,6 +3,7 @@
 #define LS_HEADLINE_H
 
 #include "run.h"
+#include "speed.h"
 
 typedef enum ls_headline_correct {
     LS_CORRECT_YES,
@@ -13,8 +14,8 @@ typedef enum ls_headline_correct {
 typedef struct ls_headline {
     ls_headline_correct correct;
     bool only_infrastructure; /* nothing failed but machine, disk or port */
-    bool below;               /* SPEED: a baseline was asked for and missed */
-    char correct_why[200], speed_value[24], speed_why[320], machine_value[24], machine_why[400];
+    char correct_why[200], machine_value[24], machine_why[400];
+    ls_speed_verdict speed;
     int passed, failed; /* cases: inside the claim everything but PASS and WAIVED fails */
 } ls_headline;
 

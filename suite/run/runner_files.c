@@ -245,5 +245,5 @@ int ls_runner_finish(ls_run *run)
     if (headline.only_infrastructure) {
         return LS_ERR_INFRA;
     }
-    return headline.correct == LS_CORRECT_YES && !headline.below ? 0 : 1;
+    return headline.correct == LS_CORRECT_YES && !headline.speed.below ? 0 : 1;
 }

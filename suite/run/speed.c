@@ -50,7 +50,7 @@ static const ls_tol least_ratio = LS_TOL(
           "median too: by 0.2 % on a tuned machine (MLPerf v4.0), by a few per cent where the "
           "machine does other things");
 
-static void compare(const cJSON *before, const cJSON *now, ls_headline *out)
+static void compare(const cJSON *before, const cJSON *now, ls_speed_verdict *out)
 {
     int compared = 0, below = 0, unsure = 0;
     ls_stats_interval worst = {INFINITY, NAN, NAN};
@@ -74,7 +74,7 @@ static void compare(const cJSON *before, const cJSON *now, ls_headline *out)
         }
     }
     if (compared == unsure) {
-        ls_text_put(out->speed_why, sizeof out->speed_why,
+        ls_text_put(out->why, sizeof out->why,
                     compared == 0
                         ? "no job of both runs has a result; drifting windows and timings of more "
                           "ranks than cores gate nothing"
@@ -82,13 +82,13 @@ static void compare(const cJSON *before, const cJSON *now, ls_headline *out)
         return;
     }
     out->below = below > 0;
-    ls_text_put(out->speed_value, sizeof out->speed_value, "%s", out->below ? "below" : "within");
-    ls_text_put(out->speed_why, sizeof out->speed_why,
+    ls_text_put(out->value, sizeof out->value, "%s", out->below ? "below" : "within");
+    ls_text_put(out->why, sizeof out->why,
                 "worst of %d: %s, %.3f of the baseline [%.3f, %.3f], limit %.2f from the baseline "
                 "less what runs of one job differ by",
                 compared, label, worst.value, worst.low, worst.high, least_ratio.value);
     if (below > 1) {
-        ls_text_add(out->speed_why, sizeof out->speed_why, "; %d rows are below", below);
+        ls_text_add(out->why, sizeof out->why, "; %d rows are below", below);
     }
 }
 
@@ -99,7 +99,7 @@ static const ls_tol neighbours = LS_TOL(
 
 /* The run's other GPUs need no earlier run: the slowest is named whatever its distance. It is no
  * gate that was asked for. */
-static void compare_neighbours(const cJSON *gpus, ls_headline *out)
+static void compare_neighbours(const cJSON *gpus, ls_speed_verdict *out)
 {
     const cJSON *gpu, *worst = NULL;
     int figures = 0;
@@ -115,24 +115,24 @@ static void compare_neighbours(const cJSON *gpus, ls_headline *out)
         return;
     }
     double behind = ls_json_number(worst, "behind", NAN);
-    bool baseline = strcmp(out->speed_value, "no baseline") != 0;
-    char before[sizeof out->speed_why];
-    ls_text_put(before, sizeof before, "%s", out->speed_why);
-    ls_text_put(out->speed_why, sizeof out->speed_why,
+    bool baseline = strcmp(out->value, "no baseline") != 0;
+    char before[sizeof out->why];
+    ls_text_put(before, sizeof before, "%s", out->why);
+    ls_text_put(out->why, sizeof out->why,
                 "worst: GPU %d, %.1f %% under its neighbours, limit %.0f %% from the run's other "
                 "GPUs%s%s",
                 (int)ls_json_integer(worst, "gpu", 0), 100 * fmax(behind, 0),
                 100 * neighbours.value, baseline ? "; " : "", baseline ? before : "");
     bool below = behind > neighbours.value;
     if (below || !baseline) {
-        ls_text_put(out->speed_value, sizeof out->speed_value, "%s", below ? "below" : "within");
+        ls_text_put(out->value, sizeof out->value, "%s", below ? "below" : "within");
     }
 }
 
-void ls_speed_decide(const ls_run *run, ls_headline *out)
+void ls_speed_decide(const ls_run *run, ls_speed_verdict *out)
 {
-    ls_text_put(out->speed_value, sizeof out->speed_value, "no baseline");
-    ls_text_put(out->speed_why, sizeof out->speed_why, "%s",
+    ls_text_put(out->value, sizeof out->value, "no baseline");
+    ls_text_put(out->why, sizeof out->why, "%s",
                 run->bench_run ? "BASELINE=<run> compares with an earlier one"
                                : "nothing was timed");
     char path[800];

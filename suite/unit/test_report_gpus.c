@@ -164,23 +164,23 @@ END_TEST
 START_TEST(speed_is_held_against_the_neighbours)
 {
     ls_run run;
-    ls_headline headline;
+    ls_speed_verdict speed;
     memset(&run, 0, sizeof run);
-    memset(&headline, 0, sizeof headline);
+    memset(&speed, 0, sizeof speed);
     run.bench_run = true;
     ls_text_put(run.directory, sizeof run.directory, "%s", scratch);
     write_run(false);
     ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
-    ls_speed_decide(&run, &headline);
-    ck_assert_str_eq(headline.speed_value, "below");
-    ck_assert_msg(strncmp(headline.speed_why, "worst: GPU 2, 3.8 % under its neighbours", 40) == 0,
-                  "%s", headline.speed_why);
-    ck_assert(!headline.below); /* nobody asked for this gate */
-    write_run(true);            /* shared GPUs claim nothing */
+    ls_speed_decide(&run, &speed);
+    ck_assert_str_eq(speed.value, "below");
+    ck_assert_msg(strncmp(speed.why, "worst: GPU 2, 3.8 % under its neighbours", 40) == 0, "%s",
+                  speed.why);
+    ck_assert(!speed.below); /* nobody asked for this gate */
+    write_run(true);         /* shared GPUs claim nothing */
     ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
-    memset(&headline, 0, sizeof headline);
-    ls_speed_decide(&run, &headline);
-    ck_assert_str_eq(headline.speed_value, "no baseline");
+    memset(&speed, 0, sizeof speed);
+    ls_speed_decide(&run, &speed);
+    ck_assert_str_eq(speed.value, "no baseline");
 }
 END_TEST
 

@@ -32,7 +32,7 @@ static void write_summary(const char *name, double factor, double spread, const 
     fclose(file);
 }
 
-static ls_headline decide(void)
+static ls_speed_verdict decide(void)
 {
     ls_run run;
     memset(&run, 0, sizeof run);
@@ -40,7 +40,7 @@ static ls_headline decide(void)
     ls_text_put(run.directory, sizeof run.directory, "%s/now", scratch);
     ls_text_put(run.baseline, sizeof run.baseline, "%s/before", scratch);
     ck_assert_int_eq(ls_speed_check_baseline(run.baseline), LS_OK);
-    ls_headline out;
+    ls_speed_verdict out;
     memset(&out, 0, sizeof out);
     ls_speed_decide(&run, &out);
     return out;
@@ -55,10 +55,10 @@ START_TEST(equal_is_within_and_slower_is_below)
     write_summary("before", 1, 0.01, "", false);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         write_summary("now", rows[i].factor, 0.01, "", false);
-        ls_headline out = decide();
+        ls_speed_verdict out = decide();
         ck_assert_int_eq(out.below, rows[i].below);
-        ck_assert_str_eq(out.speed_value, rows[i].below ? "below" : "within");
-        ck_assert_msg(strstr(out.speed_why, "limit 0.97") != NULL, "%s", out.speed_why);
+        ck_assert_str_eq(out.value, rows[i].below ? "below" : "within");
+        ck_assert_msg(strstr(out.why, "limit 0.97") != NULL, "%s", out.why);
     }
 }
 END_TEST
@@ -67,9 +67,9 @@ START_TEST(noise_does_not_make_a_row_slower)
 {
     write_summary("before", 1, 0.2, "", false);
     write_summary("now", 0.9, 0.2, "", false);
-    ls_headline out = decide();
+    ls_speed_verdict out = decide();
     ck_assert(!out.below);
-    ck_assert_str_eq(out.speed_value, "within");
+    ck_assert_str_eq(out.value, "within");
 }
 END_TEST
 
@@ -77,10 +77,10 @@ START_TEST(what_is_no_result_gates_nothing)
 {
     write_summary("before", 1, 0.01, "", false);
     write_summary("now", 0.5, 0.01, "its checks did not pass", false);
-    ck_assert_str_eq(decide().speed_value, "no baseline");
+    ck_assert_str_eq(decide().value, "no baseline");
     write_summary("now", 0.5, 0.01, "", true);
-    ls_headline out = decide();
-    ck_assert_str_eq(out.speed_value, "no baseline");
+    ls_speed_verdict out = decide();
+    ck_assert_str_eq(out.value, "no baseline");
     ck_assert(!out.below);
 }
 END_TEST
