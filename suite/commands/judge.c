@@ -11,7 +11,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "suite/run/command_line.h"
-#include "suite/cases/judges.h"
+#include "suite/judge/judges.h"
 #include "suite/judge/protocol.h"
 
 /* The effective options of the start event, by long name, in either spelling. */
@@ -152,7 +152,7 @@ static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict
                        step, job->world);
         return;
     }
-    ls_gradients_judge(row, job, out);
+    ls_judge_gradients(row, job, out);
 }
 
 static ls_status judge_job(const char *directory, counts *c)
@@ -173,9 +173,9 @@ static ls_status judge_job(const char *directory, counts *c)
     const char *slash = strrchr(directory, '/');
     const char *name = slash == NULL ? directory : slash + 1;
     if (job.world > 1) {
-        judge_one("ddp", ls_ddp_judge_lockstep, name, &spec, &job, c);
+        judge_one("ddp", ls_judge_lockstep, name, &spec, &job, c);
     }
-    judge_one("scaler", ls_scaler_judge_timed, name, &spec, &job, c);
+    judge_one("scaler", ls_judge_scaler, name, &spec, &job, c);
     if (spec.dump_steps[0] != '\0') {
         judge_one("gradients", judge_gradients, name, &spec, &job, c);
     }

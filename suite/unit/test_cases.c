@@ -6,7 +6,7 @@
 
 #include "suite/cases/rows.h"
 #include "suite/cases/all.h"
-#include "suite/cases/judges.h"
+#include "suite/judge/judges.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "suite/run/select.h"
@@ -138,7 +138,7 @@ static ls_verdict judge_lockstep(const fake_step *rank1, int count1, bool sync_b
     ls_case row;
     memset(&row, 0, sizeof row);
     row.job[0].sync_bn = sync_bn;
-    ls_verdict verdict = judge(ls_ddp_judge_lockstep, &row, folder);
+    ls_verdict verdict = judge(ls_judge_lockstep, &row, folder);
     ls_path_remove_tree(folder);
     return verdict;
 }
@@ -245,7 +245,7 @@ START_TEST(every_case_has_a_requirement_and_every_requirement_a_case)
     char path[1024];
     ck_assert(ls_path_find("suite/requirements.txt", path, sizeof path));
     ck_assert_int_eq(ls_select_check_requirements(path, &list), LS_OK);
-    ls_case *row = ls_rows_add(&list, ls_ddp_judge_lockstep, "Y9", "ddp.new");
+    ls_case *row = ls_rows_add(&list, ls_judge_lockstep, "Y9", "ddp.new");
     ck_assert_ptr_nonnull(row);
     ck_assert_int_eq(ls_select_check_requirements(path, &list), LS_ERR_CHECK);
     ls_rows_free(&list);

@@ -10,7 +10,7 @@
 
 #include "suite/cases/rows.h"
 #include "suite/cases/all.h"
-#include "suite/cases/judges.h"
+#include "suite/judge/judges.h"
 #include "suite/run/headline.h"
 #include "kernels/core/path.h"
 #include "suite/run/runner.h"
@@ -198,7 +198,7 @@ START_TEST(dumps_that_cannot_be_read_fail)
         write_script(folder, body[i]);
         ls_run run;
         ls_headline headline;
-        prepare(&run, folder, subject, sizeof subject, ls_gradients_judge);
+        prepare(&run, folder, subject, sizeof subject, ls_judge_gradients);
         ls_text_put(run.cases.row[0].job[0].dump_steps, 64, "2");
         go(&run, &headline);
         ck_assert_int_eq(run.verdict[0].code, LS_FAIL);
@@ -260,7 +260,7 @@ START_TEST(o2_computed_in_fp32_is_not_correct)
     write_script(folder, body);
     ls_run run;
     ls_headline headline;
-    prepare(&run, folder, subject, sizeof subject, ls_gradients_judge);
+    prepare(&run, folder, subject, sizeof subject, ls_judge_gradients);
     ls_case_settings settings = {.seed = 7, .bench = NULL};
     run.cases.row[0].job[0] = ls_rows_evidence(&settings, 2, 1, 1, 0.1);
     go(&run, &headline);

@@ -2,7 +2,7 @@
  * (facts of torch.utils.data: pad a whole list, then stride) with a generator of our own, and
  * compared with the sampler, with the loader, and with the targets that a trainer dumped. */
 #include "data.h"
-#include "suite/cases/judges.h"
+#include "suite/judge/judges.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -442,7 +442,7 @@ static void add_same(const ls_case_settings *settings, ls_case_list *list)
  * of 1. */
 static void add_uneven(const ls_case_settings *settings, ls_case_list *list)
 {
-    ls_case *row = ls_rows_add(list, ls_ddp_judge_lockstep, "U3", "data.uneven.w2");
+    ls_case *row = ls_rows_add(list, ls_judge_lockstep, "U3", "data.uneven.w2");
     row->job_count = 1;
     row->job[0] = folder_job(settings, 2, 40);
     ls_text_put(row->job[0].extra, sizeof row->job[0].extra,

@@ -6,67 +6,8 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "suite/judge/diagnose_digests.h"
-#include "suite/cases/judges.h"
+#include "suite/judge/judges.h"
 #include "suite/cases/timed/timed.h"
-
-/* Compares the digests of one step; returns how many were compared. */
-static int compare_step(const ls_record_step *a, const ls_record_step *b, unsigned mask,
-                        const char *who, ls_verdict *out)
-{
-    int compared = 0;
-    for (int d = 0; d < LS_RECORD_DIGESTS; d++) {
-        if ((mask & a->digest_mask & b->digest_mask & 1u << d) == 0) {
-            continue;
-        }
-        compared++;
-        if (strcmp(a->digest[d], b->digest[d]) != 0) {
-            ls_verdict_fail(out, "%s step %d: %s is %s, expected %s", who, (int)a->step,
-                            ls_record_digest_name((ls_record_digest)d), b->digest[d], a->digest[d]);
-        }
-    }
-    return compared;
-}
-
-enum {
-    REPLICA = 1u << LS_RECORD_PARAM | 1u << LS_RECORD_MASTER | 1u << LS_RECORD_STATE |
-              1u << LS_RECORD_SCALER | 1u << LS_RECORD_GRAD,
-    EVERYTHING = REPLICA | 1u << LS_RECORD_BUFFER,
-};
-
-/* Every rank's digests equal rank 0's at every step; running statistics too where they are shared.
- */
-void ls_ddp_judge_lockstep(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    unsigned mask = row->job[0].sync_bn ? EVERYTHING : REPLICA;
-    int steps = job->rank[0].step_count, compared = 0;
-    for (int k = 0; k < job->world; k++) {
-        if (job->rank[k].step_count != steps) {
-            ls_verdict_fail(out, "rank=%d took %d steps, rank 0 took %d", k,
-                            job->rank[k].step_count, steps);
-            continue;
-        }
-        char who[32];
-        ls_text_put(who, sizeof who, "rank=%d", k);
-        for (int i = 0; i < steps && k > 0; i++) {
-            compared += compare_step(&job->rank[0].step[i], &job->rank[k].step[i], mask, who, out);
-        }
-        for (int i = 0; i < steps; i++) {
-            if (job->rank[k].step[i].loss_scale != job->rank[0].step[i].loss_scale ||
-                job->rank[k].step[i].skipped != job->rank[0].step[i].skipped) {
-                ls_verdict_fail(out, "rank=%d step %d: loss scale or skip differs from rank 0", k,
-                                (int)job->rank[k].step[i].step);
-            }
-        }
-    }
-    if (compared == 0) {
-        ls_verdict_set(out, steps == 0 ? LS_FAIL : LS_UNSUPPORTED, "no digests in %d steps", steps);
-    }
-    ls_verdict_pass(out, "%d digests of %d ranks equal over %d steps", compared, job->world, steps);
-    for (int k = 1; k < job->world && out->code == LS_FAIL && out->cause[0] == '\0'; k++) {
-        ls_diagnose_replicas(&job->rank[0], &job->rank[k], out->cause, (int)sizeof out->cause);
-    }
-}
 
 /* What two runs differ in, and the digests that differ with it. */
 struct pair {
@@ -78,7 +19,7 @@ struct pair {
 static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const struct pair *pair = row->data;
-    unsigned mask = EVERYTHING & ~pair->differs;
+    unsigned mask = LS_JUDGE_EVERYTHING & ~pair->differs;
     int compared = 0, steps = job[0].rank[0].step_count;
     int ranks = job[0].world < job[1].world ? job[0].world : job[1].world;
     for (int k = 0; k < ranks; k++) {
@@ -91,7 +32,7 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
         }
         for (int i = 0; i < job[0].rank[k].step_count; i++) {
             const ls_record_step *a = &job[0].rank[k].step[i], *b = &job[1].rank[k].step[i];
-            compared += compare_step(a, b, mask, who, out);
+            compared += ls_judge_digests(a, b, mask, who, out);
             if (strcmp(a->loss_bits, b->loss_bits) != 0) {
                 ls_verdict_fail(out, "rank=%d step %d: loss %s, expected %s", k, (int)a->step,
                                 b->loss_bits, a->loss_bits);
@@ -117,12 +58,12 @@ static const struct pair buckets = {"two ranks, one addition per element, whatev
                          timed = {"a world of one with DDP and without", 0};
 
 static const ls_row rows[] = {
-    {"ddp.lockstep[|.sync=sync]." LEVELS ".w[2|3|4]", "D1", ls_ddp_judge_lockstep,
+    {"ddp.lockstep[|.sync=sync]." LEVELS ".w[2|3|4]", "D1", ls_judge_lockstep,
      "O$2 w$3 b0.1 $1 dump=1,2"},
     /* ranks that wait for each other for ever: the trainer's own deadline ends that soon */
-    {"ddp.deadline.w2", "D1", ls_ddp_judge_lockstep, "O2 w2 b0.1 dump=1,2 --timeout=15"},
+    {"ddp.deadline.w2", "D1", ls_judge_lockstep, "O2 w2 b0.1 dump=1,2 --timeout=15"},
     /* a race may show once in fifty steps: it gets two hundred */
-    {"ddp.long.o[0|2].w2", "D1", ls_ddp_judge_lockstep, "resnet8 O$1 w2 b0.05 steps=200"},
+    {"ddp.long.o[0|2].w2", "D1", ls_judge_lockstep, "resnet8 O$1 w2 b0.05 steps=200"},
     {"ddp.buckets.w2.[b0.02mb=b0.02|b0.5mb=b0.5|delay]." LEVELS, "D2", judge_same,
      "O$2 w2 b0.1 steps=4 | O$2 w2 $1 steps=4", &buckets},
     /* --comm=self: buckets and reduction are in use */
@@ -155,7 +96,7 @@ static void add_timed(const ls_case_settings *settings, ls_case_list *list)
         char id[64];
         ls_timed_id(&bench->spec[i], id);
         if (bench->spec[i].role == LS_ROLE_THROUGHPUT && bench->spec[i].world > 1) {
-            ls_case *row = ls_rows_add(list, ls_ddp_judge_lockstep, "D1", "ddp.timed.%s", id);
+            ls_case *row = ls_rows_add(list, ls_judge_lockstep, "D1", "ddp.timed.%s", id);
             row->job_count = 1;
             row->job[0] = bench->spec[i];
         }

@@ -10,8 +10,8 @@
 
 #include "kernels/core/text.h"
 #include "suite/judge/compare.h"
-#include "suite/cases/dumps.h"
-#include "suite/cases/judges.h"
+#include "suite/judge/dumps.h"
+#include "suite/judge/judges.h"
 #include "syncbn.h"
 
 enum { SIZE = 16, PLANES = 16, RANKS_MAX = 8 };

@@ -10,7 +10,7 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/status.h"
-#include "suite/cases/dumps.h"
+#include "suite/judge/dumps.h"
 
 enum { CLASSES = 10, BATCH = 4, WIDTH = CLASSES * CLASSES + CLASSES, STEPS = 3 };
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "suite/cases/judges.h"
+#include "suite/judge/judges.h"
 #include "suite/cases/overflow.h"
 
 /* Against the oracle, and all ranks alike. */
@@ -215,7 +215,7 @@ static void add_sums(const ls_case_settings *settings, ls_case_list *list)
 static void add_resumed(const ls_case_settings *settings, ls_case_list *list)
 {
     struct variant v = {"", "apex", "fp16", "", 2, 2, 3, 0.02, false};
-    ls_case *row = ls_rows_add(list, ls_checkpoint_judge_resume, "C1", "accumulation.resume.o2");
+    ls_case *row = ls_rows_add(list, ls_judge_resume, "C1", "accumulation.resume.o2");
     ls_spec straight = variant_spec(settings, &v);
     straight.dump_steps[0] = '\0';
     straight.steps = 4;
@@ -237,13 +237,12 @@ void ls_accumulation_cases(const ls_case_settings *settings, ls_case_list *list)
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         const struct variant *v = &variants[i];
         ls_spec spec = variant_spec(settings, v);
-        ls_case *row = ls_rows_add(list, ls_gradients_judge, v->sync ? "G2" : "G3",
+        ls_case *row = ls_rows_add(list, ls_judge_gradients, v->sync ? "G2" : "G3",
                                    "accumulation.gradient.%s", v->name);
         row->job_count = 1;
         row->job[0] = spec;
         if (v->world > 1) {
-            row =
-                ls_rows_add(list, ls_ddp_judge_lockstep, "D1", "accumulation.lockstep.%s", v->name);
+            row = ls_rows_add(list, ls_judge_lockstep, "D1", "accumulation.lockstep.%s", v->name);
             row->job_count = 1;
             row->job[0] = spec;
         }

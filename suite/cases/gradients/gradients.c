@@ -3,123 +3,16 @@
  * form. */
 #include "suite/cases/rows.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "harness/machine/machine.h"
-#include "kernels/core/path.h"
 #include "kernels/core/text.h"
-#include "suite/judge/compare.h"
-#include "suite/cases/dumps.h"
-#include "suite/cases/judges.h"
+#include "suite/judge/judges.h"
 
 /* resnet20 has 1.1 MB of f32 gradients: these caps make about 50, 11 and 3 buckets of them (half
  * levels: half as many), as 1, 5 and 25 MB do with the larger networks. */
 static const double cap_mb[] = {0.02, 0.1, 0.5, LS_BUCKET_DELAYED};
 enum { CAPS = sizeof cap_mb / sizeof *cap_mb };
-
-/* What the dumps' metadata does not say. The oracle's results are kept beside the program, by
- * digest. */
-static void facts_of(const ls_spec *spec, ls_compare_facts *facts, char *cache, size_t cache_bytes)
-{
-    memset(facts, 0, sizeof *facts);
-    facts->arch = spec->arch;
-    facts->half = spec->half;
-    facts->sync_bn = spec->sync_bn;
-    facts->dialect_torch = strcmp(spec->dialect, "torch") == 0;
-    facts->predivide = strstr(spec->extra, "--predivide=4") != NULL ? 4 : 0;
-    facts->reduce = strstr(spec->extra, "--allreduce-fp32") != NULL  ? "fp32"
-                    : strstr(spec->extra, "--compress=fp16") != NULL ? "fp16"
-                    : strstr(spec->extra, "--compress=bf16") != NULL ? "bf16"
-                                                                     : NULL;
-    facts->nesterov = strstr(spec->extra, "--nesterov") != NULL;
-    ls_path_program(cache, cache_bytes);
-    ls_text_add(cache, cache_bytes, "/oracle");
-    facts->cache = ls_path_make_folder(cache) == LS_OK ? cache : NULL;
-}
-
-static ls_status compare_step(const ls_compare_facts *facts, const ls_record *job, int step,
-                              ls_compare_verdict *out)
-{
-    char **path = calloc((size_t)job->world, sizeof *path);
-    LS_ASSERT(path != NULL);
-    for (int k = 0; k < job->world; k++) {
-        path[k] = malloc(700);
-        LS_ASSERT(path[k] != NULL);
-        ls_dumps_path(job, step, k, path[k], 700);
-    }
-    char json[700];
-    ls_text_put(json, sizeof json, "%s/compare.json", job->directory);
-    ls_status status = ls_compare_step(facts, job->world, (const char *const *)path, json, out);
-    for (int k = 0; k < job->world; k++) {
-        free(path[k]);
-    }
-    free(path);
-    return status;
-}
-
-/* False, and FAIL set, when a rank wrote no dump of that step. */
-static bool dumped(const ls_record *job, int step, ls_verdict *out)
-{
-    for (int k = 0; k < job->world; k++) {
-        char path[700];
-        ls_dumps_path(job, step, k, path, sizeof path);
-        if (access(path, R_OK) != 0) {
-            ls_verdict_fail(out, "rank=%d wrote no dump/step%06d.rank%d.safetensors", k, step, k);
-            return false;
-        }
-    }
-    return true;
-}
-
-static void judge_step(const ls_case *row, const ls_record *job, int step, ls_verdict *out)
-{
-    if (!dumped(job, step, out)) {
-        return;
-    }
-    ls_compare_facts facts;
-    char cache[700];
-    facts_of(&row->job[0], &facts, cache, sizeof cache);
-    ls_compare_verdict verdict;
-    memset(&verdict, 0, sizeof verdict);
-    ls_status status = compare_step(&facts, job, step, &verdict);
-    if (status != LS_OK) {
-        ls_verdict_set(out, status == LS_ERR_USAGE ? LS_FAIL : LS_INFRA,
-                       "step %d: the dumps cannot be judged (%s)", step, ls_status_name(status));
-        return;
-    }
-    bool exact = row->job[0].level == 0;
-    if (!out->measured || verdict.error > out->value) {
-        ls_verdict_measured(out, verdict.error, verdict.limit, "relative",
-                            exact ? "32 x what f32 storage costs at best, on the subject's branches"
-                                  : "2 x what the level costs at best, on the subject's branches");
-    }
-    if (out->code == LS_PASS) { /* a later step's mistakes may come from this one's */
-        ls_verdict_cause(out, "%s", verdict.cause);
-    }
-    if (verdict.code == LS_COMPARE_WEAK && out->code == LS_PASS && out->cause[0] == '\0' &&
-        strstr(verdict.evidence, "half was not in use") != NULL) {
-        ls_verdict_cause(out, "products or activations stay f32: the level is claimed, not used");
-    }
-    if (verdict.code != LS_COMPARE_PASS) {
-        ls_verdict_set(out, verdict.code == LS_COMPARE_WEAK ? LS_WEAK : LS_FAIL, "step %d: %s",
-                       step, verdict.evidence);
-    } else
-        ls_verdict_pass(out, "%s", verdict.evidence);
-}
-
-void ls_gradients_judge(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    char steps[64];
-    ls_text_put(steps, sizeof steps, "%s", row->job[0].dump_steps);
-    char *rest = NULL;
-    for (char *word = strtok_r(steps, ",", &rest); word != NULL;
-         word = strtok_r(NULL, ",", &rest)) {
-        judge_step(row, job, atoi(word), out);
-    }
-}
 
 static void add_grid(const ls_case_settings *settings, ls_case_list *list, bool sync_bn)
 {
@@ -133,7 +26,7 @@ static void add_grid(const ls_case_settings *settings, ls_case_list *list, bool 
                 }
                 char bucket[24];
                 ls_rows_bucket_id(cap_mb[b], bucket);
-                ls_case *row = ls_rows_add(list, ls_gradients_judge, requirement,
+                ls_case *row = ls_rows_add(list, ls_judge_gradients, requirement,
                                            "gradients%s.o%d.w%d%s", form, level, world, bucket);
                 row->job_count = 1;
                 row->job[0] = ls_rows_evidence(settings, level, world, 1, cap_mb[b]);
@@ -143,7 +36,7 @@ static void add_grid(const ls_case_settings *settings, ls_case_list *list, bool 
         for (int b = 1; b < CAPS; b += 2) { /* one size, and delayed */
             char bucket[24];
             ls_rows_bucket_id(cap_mb[b], bucket);
-            ls_case *row = ls_rows_add(list, ls_gradients_judge, requirement,
+            ls_case *row = ls_rows_add(list, ls_judge_gradients, requirement,
                                        "gradients%s.o%d.w4.n2%s", form, level, bucket);
             row->job_count = 1;
             row->job[0] = ls_rows_evidence(settings, level, 4, 2, cap_mb[b]);
@@ -178,7 +71,7 @@ static void add_variants(const ls_case_settings *settings, ls_case_list *list)
 {
     for (size_t i = 0; i < sizeof variant / sizeof *variant; i++) {
         const struct variant *v = &variant[i];
-        ls_case *row = ls_rows_add(list, ls_gradients_judge, "G3", "gradients.%s.w3", v->name);
+        ls_case *row = ls_rows_add(list, ls_judge_gradients, "G3", "gradients.%s.w3", v->name);
         row->job_count = 1;
         ls_spec *spec = &row->job[0];
         *spec = ls_rows_evidence(settings, v->level, 3, 1,
@@ -206,7 +99,7 @@ static void add_large(const ls_case_settings *settings, ls_case_list *list)
     for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
         char bucket[24];
         ls_rows_bucket_id(large[i].bucket_mb, bucket);
-        ls_case *row = ls_rows_add(list, ls_gradients_judge, "G1", "gradients.resnet18.o%d.w2%s",
+        ls_case *row = ls_rows_add(list, ls_judge_gradients, "G1", "gradients.resnet18.o%d.w2%s",
                                    large[i].level, bucket);
         row->job_count = 1;
         ls_spec *spec = &row->job[0];
@@ -223,7 +116,7 @@ static void add_classes(const ls_case_settings *settings, ls_case_list *list)
 {
     for (int level = 0; level <= 2; level += 2) {
         ls_case *row =
-            ls_rows_add(list, ls_gradients_judge, "G1", "gradients.classes.o%d.w2", level);
+            ls_rows_add(list, ls_judge_gradients, "G1", "gradients.classes.o%d.w2", level);
         row->job_count = 1;
         row->job[0] = ls_rows_evidence(settings, level, 2, 1, 0.1);
         ls_text_put(row->job[0].arch, sizeof row->job[0].arch, "resnet8");
@@ -238,7 +131,7 @@ static void add_timed_shape(const ls_case_settings *settings, ls_case_list *list
     bool gpu = settings->device != NULL && strcmp(settings->device, "cuda") == 0;
     for (int level = 0; level < 4 && gpu && !ls_machine_emulated(); level++) {
         ls_case *row =
-            ls_rows_add(list, ls_gradients_judge, "G1", "gradients.o%d.timed-shape", level);
+            ls_rows_add(list, ls_judge_gradients, "G1", "gradients.o%d.timed-shape", level);
         row->job_count = 1;
         ls_spec *spec = &row->job[0];
         *spec = ls_rows_evidence(settings, level, 1, 1, LS_BUCKET_OWN);
@@ -254,7 +147,7 @@ static void add_timed_shape(const ls_case_settings *settings, ls_case_list *list
 static void add_projected(const ls_case_settings *settings, ls_case_list *list)
 {
     ls_case *row =
-        ls_rows_add(list, ls_gradients_judge, "G2", "gradients.sync.resnet18.o0.w2.b5mb");
+        ls_rows_add(list, ls_judge_gradients, "G2", "gradients.sync.resnet18.o0.w2.b5mb");
     row->job_count = 1;
     ls_spec *spec = &row->job[0];
     *spec = ls_rows_evidence(settings, 0, 2, 1, 5);
@@ -279,7 +172,7 @@ static void add_uneven(const ls_case_settings *settings, ls_case_list *list)
     for (size_t i = 0; i < sizeof uneven / sizeof *uneven; i++) {
         const struct uneven *u = &uneven[i];
         for (int level = 0; level <= 2; level += 2) {
-            ls_case *row = ls_rows_add(list, ls_gradients_judge, "G8", "gradients.%s.o%d.w%d",
+            ls_case *row = ls_rows_add(list, ls_judge_gradients, "G8", "gradients.%s.o%d.w%d",
                                        u->sync_bn ? "uneven-sync" : "uneven", level, u->world);
             row->job_count = 1;
             row->job[0] = ls_rows_evidence(settings, level, u->world, 1, 0.1);

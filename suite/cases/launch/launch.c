@@ -8,7 +8,7 @@
 #include "kernels/core/text.h"
 #include "suite/judge/diagnose_endings.h"
 #include "suite/cases/subject/endings.h"
-#include "suite/cases/judges.h"
+#include "suite/judge/judges.h"
 
 static const ls_tol leave_s = LS_TOL(
     10, "issue: after kill -9 of one rank all are gone in 10 s (grace 5 s, then TERM and KILL)");
@@ -108,7 +108,7 @@ static void judge_place(const ls_case *row, const ls_record *job, ls_verdict *ou
         return; /* a wrong place is no matter of replicas */
     }
     if (job->world > 1) {
-        ls_ddp_judge_lockstep(row, job, out);
+        ls_judge_lockstep(row, job, out);
     } else {
         ls_verdict_pass(out, "a world of one");
     }

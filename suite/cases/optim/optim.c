@@ -11,7 +11,7 @@
 #include "kernels/core/text.h"
 #include "suite/judge/compare_optim.h"
 #include "suite/judge/diagnose_step.h"
-#include "suite/cases/judges.h"
+#include "suite/judge/judges.h"
 #include "optim_facts.h"
 
 enum { SKIPPED_AT = 3, SAVED_AT = 4, LAST = 6, DRIFT_STEPS = 20 };
@@ -342,8 +342,8 @@ static void add_skip(const ls_case_settings *settings, ls_case_list *list, int k
         ls_case *row = add_row(list, judge_steps, k, level, rows[i][0], requirement, &job);
         ls_text_put(row->text, sizeof row->text, "%s", rows[i][1]);
     }
-    add_row(list, ls_ddp_judge_lockstep, k, level, "lockstep", "Z6", &job);
-    ls_case *row = add_row(list, ls_checkpoint_judge_resume, k, level, "resume", "Z6", &job);
+    add_row(list, ls_judge_lockstep, k, level, "lockstep", "Z6", &job);
+    ls_case *row = add_row(list, ls_judge_resume, k, level, "resume", "Z6", &job);
     char id[96];
     row->job_count = 3;
     row->job[1] = row->job[2] = row->job[0];

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "suite/cases/dumps.h"
-#include "suite/cases/judges.h"
+#include "suite/judge/dumps.h"
+#include "suite/judge/judges.h"
 
 enum { STEPS = 4, SMALL_STEPS = 8 };
 
@@ -352,7 +352,7 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
 
 static void judge_replicas(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    ls_ddp_judge_lockstep(row, job, out);
+    ls_judge_lockstep(row, job, out);
     const ls_record_step *last = ls_record_find_step(&job->rank[0], STEPS);
     if (last == NULL || (last->digest_mask & 1u << LS_RECORD_MASTER) == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no digest of masters");

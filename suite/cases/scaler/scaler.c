@@ -10,7 +10,8 @@
 
 #include "kernels/core/text.h"
 #include "suite/judge/diagnose_scaler.h"
-#include "suite/cases/judges.h"
+#include "suite/judge/judges.h"
+#include "suite/judge/scaler.h"
 #include "suite/cases/overflow.h"
 #include "scaler_rows.h"
 #include "suite/cases/timed/timed.h"
@@ -111,14 +112,10 @@ static bool scripted(const char *overflows, int64_t step, int rank)
     return false;
 }
 
-typedef struct machine {
-    double scale, lowest, highest;
-    int clean, interval;
-} machine;
-
-static machine machine_start(const script *s)
+static ls_judge_scaler_machine machine_start(const script *s)
 {
-    machine m = {s->init, s->lowest, s->highest > 0 ? s->highest : INFINITY, 0, s->interval};
+    ls_judge_scaler_machine m = {s->init, s->lowest, s->highest > 0 ? s->highest : INFINITY, 0,
+                                 s->interval};
     m.scale = m.scale > m.lowest ? m.scale : m.lowest; /* limits hold from the start */
     m.scale = m.scale < m.highest ? m.scale : m.highest;
     if (s->highest <= 0 && strcmp(s->dialect, "apex") == 0) {
@@ -127,24 +124,11 @@ static machine machine_start(const script *s)
     return m;
 }
 
-/* The scale of the next step. */
-static double machine_tick(machine *m, bool overflow)
-{
-    if (overflow) {
-        m->scale = m->scale / 2 > m->lowest ? m->scale / 2 : m->lowest;
-        m->clean = 0;
-    } else if (++m->clean >= m->interval) {
-        m->scale = m->scale * 2 < m->highest ? m->scale * 2 : m->highest;
-        m->clean = 0;
-    }
-    return m->scale;
-}
-
 enum { TRACE_MAX = 64 };
 
 static void explain(const script *s, const ls_record *job, int rank, ls_verdict *out)
 {
-    machine m = machine_start(s);
+    ls_judge_scaler_machine m = machine_start(s);
     bool overflow[TRACE_MAX], own[TRACE_MAX], skipped[TRACE_MAX];
     double scale[TRACE_MAX], next[TRACE_MAX];
     int count = s->steps < TRACE_MAX ? s->steps : TRACE_MAX;
@@ -167,7 +151,7 @@ static void explain(const script *s, const ls_record *job, int rank, ls_verdict 
 /* One rank's trace; returns how many steps were skipped. */
 static int judge_rank(const script *s, const ls_record *job, int rank, ls_verdict *out)
 {
-    machine m = machine_start(s);
+    ls_judge_scaler_machine m = machine_start(s);
     int skipped = 0;
     for (int64_t step = 1; step <= s->steps; step++) {
         const ls_record_step *seen = ls_record_find_step(&job->rank[rank], step);
@@ -182,7 +166,7 @@ static int judge_rank(const script *s, const ls_record *job, int rank, ls_verdic
         }
         double scale = m.scale;
         bool overflow = scripted(s->overflows, step, -1);
-        double next = machine_tick(&m, overflow);
+        double next = ls_judge_scaler_tick(&m, overflow);
         skipped += seen->skipped;
         if (seen->loss_scale != scale || seen->loss_scale_next != next ||
             seen->skipped != overflow) {
@@ -339,84 +323,6 @@ static void judge_floor(const ls_case *row, const ls_record *job, ls_verdict *ou
                     "the second overflow, at --min-loss-scale, ended the run with exit code 12");
 }
 
-/* The machine as the rank's own start event says it was set up; Apex's defaults where it is silent.
- */
-static machine machine_of(const ls_record_rank *rank)
-{
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
-    bool torch = strcmp(ls_json_string(options, "dialect", "apex"), "torch") == 0;
-    machine m = {rank->step[0].loss_scale, ls_json_number(options, "min-loss-scale", 0), 0, 0,
-                 (int)ls_json_integer(options, "growth-interval", 2000)};
-    m.highest = ls_json_number(options, "max-loss-scale", 0);
-    if (m.highest <= 0) {
-        m.highest = torch ? INFINITY : 16777216; /* 2^24: Apex's default max_loss_scale */
-    }
-    return m;
-}
-
-/* The first step whose scales do not follow from which steps were skipped; NULL when all do. */
-static const ls_record_step *first_wrong(const ls_record_rank *rank, machine m, bool dynamic,
-                                         double *expected_next)
-{
-    for (int i = 0; i < rank->step_count; i++) {
-        const ls_record_step *seen = &rank->step[i];
-        double scale = m.scale;
-        *expected_next = dynamic ? machine_tick(&m, seen->skipped) : scale;
-        if (seen->loss_scale != scale || seen->loss_scale_next != *expected_next ||
-            (seen->skipped && !dynamic)) {
-            return seen;
-        }
-    }
-    return NULL;
-}
-
-/* A resumed run comes with a count of clean steps that its record does not say: any one will do. */
-static const ls_record_step *follows(const ls_record_rank *rank, bool dynamic,
-                                     double *expected_next)
-{
-    machine m = machine_of(rank);
-    const ls_record_step *wrong = first_wrong(rank, m, dynamic, expected_next);
-    bool resumed = rank->step[0].step > 1;
-    for (int clean = 1; resumed && wrong != NULL && clean < m.interval; clean++) {
-        m.clean = clean;
-        double next;
-        if (first_wrong(rank, m, dynamic, &next) == NULL) {
-            return NULL;
-        }
-    }
-    return wrong;
-}
-
-/* Overflows come when they like; given which steps were skipped, the scales must follow. */
-void ls_scaler_judge_timed(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    bool dynamic = strcmp(row->job[0].loss_scale, "dynamic") == 0;
-    int skipped = 0;
-    for (int k = 0; k < job->world; k++) {
-        const ls_record_rank *rank = &job->rank[k];
-        if (rank->step_count == 0) {
-            ls_verdict_fail(out, "rank=%d has no steps", k);
-            continue;
-        }
-        if (isnan(rank->step[0].loss_scale)) {
-            ls_verdict_set(out, LS_UNSUPPORTED, "rank=%d: the events have no loss scale", k);
-            continue;
-        }
-        double next = 0;
-        const ls_record_step *wrong = follows(rank, dynamic, &next);
-        if (wrong != NULL) {
-            ls_verdict_fail(out, "rank=%d step %d: scale %g, then %g, %s; expected then %g", k,
-                            (int)wrong->step, wrong->loss_scale, wrong->loss_scale_next,
-                            wrong->skipped ? "skipped" : "taken", next);
-        }
-        for (int i = 0; i < rank->step_count; i++) {
-            skipped += rank->step[i].skipped;
-        }
-    }
-    ls_verdict_pass(out, "scale follows its rule, %d skipped steps",
-                    skipped / (job->world > 0 ? job->world : 1));
-}
-
 static void add_timed(const ls_case_settings *settings, ls_case_list *list)
 {
     for (int i = 0; settings->bench != NULL && i < settings->bench->count; i++) {
@@ -424,7 +330,7 @@ static void add_timed(const ls_case_settings *settings, ls_case_list *list)
         if (spec->role == LS_ROLE_THROUGHPUT && spec->level > 0) {
             char id[64];
             ls_timed_id(spec, id);
-            ls_case *row = ls_rows_add(list, ls_scaler_judge_timed, "S1", "scaler.timed.%s", id);
+            ls_case *row = ls_rows_add(list, ls_judge_scaler, "S1", "scaler.timed.%s", id);
             row->job_count = 1;
             row->job[0] = *spec;
         }
@@ -473,8 +379,7 @@ static void add_streak(const ls_case_settings *settings, ls_case_list *list)
 static void add_resumed(const ls_case_settings *settings, ls_case_list *list)
 {
     for (int level = 1; level <= 2; level++) {
-        ls_case *row =
-            ls_rows_add(list, ls_checkpoint_judge_resume, "S7", "scaler.resumed.o%d", level);
+        ls_case *row = ls_rows_add(list, ls_judge_resume, "S7", "scaler.resumed.o%d", level);
         script s = {"", "2:1,9:0", 2, level, 10, "apex", 1024, 0, 0, 4, false, "", 1};
         row->job_count = 3;
         ls_spec straight = script_spec(settings, &s), saved = straight, resumed = straight;
@@ -493,7 +398,7 @@ static void add_resumed(const ls_case_settings *settings, ls_case_list *list)
 /* Saved within a row of overflows: the row goes on, so that it ends the run where it would have. */
 static void add_resumed_row(const ls_case_settings *settings, ls_case_list *list)
 {
-    ls_case *row = ls_rows_add(list, ls_checkpoint_judge_resume, "S8", "scaler.resumed.row.o2");
+    ls_case *row = ls_rows_add(list, ls_judge_resume, "S8", "scaler.resumed.row.o2");
     script s = {"", "2:1,3:0,4:1", 2, 2, 6, "apex", 1024, 0, 0, 4, false, "", 1};
     ls_spec straight = script_spec(settings, &s), saved = straight, resumed = straight;
     char id[96];

@@ -11,7 +11,7 @@
 #include "kernels/core/digest.h"
 #include "kernels/core/json.h"
 #include "reference/oracle/nettab.h"
-#include "suite/cases/dumps.h"
+#include "suite/judge/dumps.h"
 
 enum { CLASSES = 10, NAMES_MAX = 2048 };
 

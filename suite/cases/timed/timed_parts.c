@@ -9,7 +9,7 @@
 #include "kernels/core/log.h"
 #include "reference/files/safetensors.h"
 #include "suite/judge/compare_spans.h"
-#include "suite/cases/dumps.h"
+#include "suite/judge/dumps.h"
 
 enum { BLOCK = 64, EDGE = 8 }; /* numerics.md section 4 */
 

@@ -6,56 +6,9 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "suite/cases/judges.h"
-#include "suite/judge/diagnose_digests.h"
+#include "suite/judge/judges.h"
 
 enum { SAVED_AT = 3, LAST = 6 };
-
-void ls_checkpoint_judge_resume(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    const int saved_at = row->job[1].steps, last = row->job[0].steps;
-    int compared = 0;
-    for (int k = 0; k < job[0].world; k++) {
-        for (int64_t step = saved_at + 1; step <= last; step++) {
-            const ls_record_step *a = ls_record_find_step(&job[0].rank[k], step);
-            const ls_record_step *b = ls_record_find_step(&job[2].rank[k], step);
-            if (a == NULL || b == NULL) {
-                ls_verdict_fail(out, "rank=%d has no event of step %d in the %s run", k, (int)step,
-                                a == NULL ? "uninterrupted" : "resumed");
-                continue;
-            }
-            for (int d = 0; d < LS_RECORD_DIGESTS; d++) {
-                if ((a->digest_mask & b->digest_mask & 1u << d) == 0) {
-                    continue;
-                }
-                compared++;
-                if (strcmp(a->digest[d], b->digest[d]) != 0) {
-                    ls_verdict_fail(out, "rank=%d step %d: %s is %s after resume, %s without", k,
-                                    (int)step, ls_record_digest_name((ls_record_digest)d),
-                                    b->digest[d], a->digest[d]);
-                }
-            }
-            if (strcmp(a->loss_bits, b->loss_bits) != 0 || a->loss_scale != b->loss_scale ||
-                a->lr != b->lr) {
-                ls_verdict_fail(out, "rank=%d step %d: loss, loss scale or lr differs", k,
-                                (int)step);
-            }
-        }
-        const ls_record_step *again = ls_record_find_step(&job[2].rank[k], saved_at);
-        if (again != NULL) {
-            ls_verdict_fail(out, "rank=%d did step %d again after resume", k, saved_at);
-        }
-    }
-    for (int k = 0; k < job[0].world && out->code == LS_FAIL && out->cause[0] == '\0'; k++) {
-        ls_diagnose_resume(&job[0].rank[k], &job[2].rank[k], saved_at + 1, out->cause,
-                           (int)sizeof out->cause);
-    }
-    if (compared == 0) {
-        ls_verdict_set(out, LS_UNSUPPORTED, "no digests to compare");
-    }
-    ls_verdict_pass(out, "saved at %d, resumed to %d: %d digests equal to the last bit", saved_at,
-                    last, compared);
-}
 
 /* The three jobs of a row, from the uninterrupted one. */
 static void set_jobs(ls_case *row, const ls_spec *straight)
@@ -97,8 +50,8 @@ static void add_own_statistics(const ls_case_settings *settings, ls_case_list *l
                {"apex-broadcast", "apex", "--broadcast-buffers=True", 2, false},
                {"group", "apex", "--sync-bn-group=2", 4, true}};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
-        ls_case *row = ls_rows_add(list, ls_checkpoint_judge_resume, "C2", "checkpoint.%s.o0.w%d",
-                                   own[i].id, own[i].world);
+        ls_case *row = ls_rows_add(list, ls_judge_resume, "C2", "checkpoint.%s.o0.w%d", own[i].id,
+                                   own[i].world);
         ls_spec straight = straight_of(settings, 0, own[i].world);
         ls_text_put(straight.dialect, sizeof straight.dialect, "%s", own[i].dialect);
         ls_text_put(straight.extra, sizeof straight.extra, "%s", own[i].extra);
@@ -114,8 +67,8 @@ static void add_layouts(const ls_case_settings *settings, ls_case_list *list)
 {
     static const char *const dialects[] = {"apex", "torch"};
     for (int i = 0; i < 2; i++) {
-        ls_case *row = ls_rows_add(list, ls_checkpoint_judge_resume, "C4",
-                                   "checkpoint.layout.%s.o0.w3", dialects[i]);
+        ls_case *row =
+            ls_rows_add(list, ls_judge_resume, "C4", "checkpoint.layout.%s.o0.w3", dialects[i]);
         ls_spec straight = straight_of(settings, 0, 3);
         ls_text_put(straight.dialect, sizeof straight.dialect, "%s", dialects[i]);
         straight.deterministic = false;
@@ -144,7 +97,7 @@ static void judge_rebucketed(const ls_case *row, const ls_record *job, ls_verdic
                         cJSON_GetArraySize(list[1]),
                         cJSON_Compare(list[1], list[2], true) ? ", the very same" : "");
     }
-    ls_checkpoint_judge_resume(row, job, out);
+    ls_judge_resume(row, job, out);
 }
 
 static void add_rebucketed(const ls_case_settings *settings, ls_case_list *list)
@@ -217,8 +170,8 @@ void ls_checkpoint_cases(const ls_case_settings *settings, ls_case_list *list)
     add_rebucketed(settings, list);
     for (int level = 0; level < 4; level++) {
         for (int world = 1; world <= 3; world++) {
-            ls_case *row = ls_rows_add(list, ls_checkpoint_judge_resume, "C1",
-                                       "checkpoint.resume.o%d.w%d", level, world);
+            ls_case *row =
+                ls_rows_add(list, ls_judge_resume, "C1", "checkpoint.resume.o%d.w%d", level, world);
             ls_spec straight = straight_of(settings, level, world);
             const char *scaler = "";
             if (level == 1 || level == 2) { /* scale and growth count must survive, too */

@@ -7,7 +7,7 @@
 
 #include "kernels/core/text.h"
 #include "reference/oracle/dumpfile.h"
-#include "suite/cases/dumps.h"
+#include "suite/judge/dumps.h"
 
 enum { DUMPED = 2 };
 

@@ -1,0 +1,111 @@
+#include "judges.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/core/path.h"
+#include "kernels/core/text.h"
+#include "compare.h"
+#include "dumps.h"
+
+/* What the dumps' metadata does not say. The oracle's results are kept beside the program, by
+ * digest. */
+static void facts_of(const ls_spec *spec, ls_compare_facts *facts, char *cache, size_t cache_bytes)
+{
+    memset(facts, 0, sizeof *facts);
+    facts->arch = spec->arch;
+    facts->half = spec->half;
+    facts->sync_bn = spec->sync_bn;
+    facts->dialect_torch = strcmp(spec->dialect, "torch") == 0;
+    facts->predivide = strstr(spec->extra, "--predivide=4") != NULL ? 4 : 0;
+    facts->reduce = strstr(spec->extra, "--allreduce-fp32") != NULL  ? "fp32"
+                    : strstr(spec->extra, "--compress=fp16") != NULL ? "fp16"
+                    : strstr(spec->extra, "--compress=bf16") != NULL ? "bf16"
+                                                                     : NULL;
+    facts->nesterov = strstr(spec->extra, "--nesterov") != NULL;
+    ls_path_program(cache, cache_bytes);
+    ls_text_add(cache, cache_bytes, "/oracle");
+    facts->cache = ls_path_make_folder(cache) == LS_OK ? cache : NULL;
+}
+
+static ls_status compare_step(const ls_compare_facts *facts, const ls_record *job, int step,
+                              ls_compare_verdict *out)
+{
+    char **path = calloc((size_t)job->world, sizeof *path);
+    LS_ASSERT(path != NULL);
+    for (int k = 0; k < job->world; k++) {
+        path[k] = malloc(700);
+        LS_ASSERT(path[k] != NULL);
+        ls_dumps_path(job, step, k, path[k], 700);
+    }
+    char json[700];
+    ls_text_put(json, sizeof json, "%s/compare.json", job->directory);
+    ls_status status = ls_compare_step(facts, job->world, (const char *const *)path, json, out);
+    for (int k = 0; k < job->world; k++) {
+        free(path[k]);
+    }
+    free(path);
+    return status;
+}
+
+/* False, and FAIL set, when a rank wrote no dump of that step. */
+static bool dumped(const ls_record *job, int step, ls_verdict *out)
+{
+    for (int k = 0; k < job->world; k++) {
+        char path[700];
+        ls_dumps_path(job, step, k, path, sizeof path);
+        if (access(path, R_OK) != 0) {
+            ls_verdict_fail(out, "rank=%d wrote no dump/step%06d.rank%d.safetensors", k, step, k);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void judge_step(const ls_case *row, const ls_record *job, int step, ls_verdict *out)
+{
+    if (!dumped(job, step, out)) {
+        return;
+    }
+    ls_compare_facts facts;
+    char cache[700];
+    facts_of(&row->job[0], &facts, cache, sizeof cache);
+    ls_compare_verdict verdict;
+    memset(&verdict, 0, sizeof verdict);
+    ls_status status = compare_step(&facts, job, step, &verdict);
+    if (status != LS_OK) {
+        ls_verdict_set(out, status == LS_ERR_USAGE ? LS_FAIL : LS_INFRA,
+                       "step %d: the dumps cannot be judged (%s)", step, ls_status_name(status));
+        return;
+    }
+    bool exact = row->job[0].level == 0;
+    if (!out->measured || verdict.error > out->value) {
+        ls_verdict_measured(out, verdict.error, verdict.limit, "relative",
+                            exact ? "32 x what f32 storage costs at best, on the subject's branches"
+                                  : "2 x what the level costs at best, on the subject's branches");
+    }
+    if (out->code == LS_PASS) { /* a later step's mistakes may come from this one's */
+        ls_verdict_cause(out, "%s", verdict.cause);
+    }
+    if (verdict.code == LS_COMPARE_WEAK && out->code == LS_PASS && out->cause[0] == '\0' &&
+        strstr(verdict.evidence, "half was not in use") != NULL) {
+        ls_verdict_cause(out, "products or activations stay f32: the level is claimed, not used");
+    }
+    if (verdict.code != LS_COMPARE_PASS) {
+        ls_verdict_set(out, verdict.code == LS_COMPARE_WEAK ? LS_WEAK : LS_FAIL, "step %d: %s",
+                       step, verdict.evidence);
+    } else
+        ls_verdict_pass(out, "%s", verdict.evidence);
+}
+
+void ls_judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    char steps[64];
+    ls_text_put(steps, sizeof steps, "%s", row->job[0].dump_steps);
+    char *rest = NULL;
+    for (char *word = strtok_r(steps, ",", &rest); word != NULL;
+         word = strtok_r(NULL, ",", &rest)) {
+        judge_step(row, job, atoi(word), out);
+    }
+}

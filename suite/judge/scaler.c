@@ -1,0 +1,98 @@
+#include "scaler.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "judges.h"
+#include "kernels/core/json.h"
+
+double ls_judge_scaler_tick(ls_judge_scaler_machine *m, bool overflow)
+{
+    if (overflow) {
+        m->scale = m->scale / 2 > m->lowest ? m->scale / 2 : m->lowest;
+        m->clean = 0;
+    } else if (++m->clean >= m->interval) {
+        m->scale = m->scale * 2 < m->highest ? m->scale * 2 : m->highest;
+        m->clean = 0;
+    }
+    return m->scale;
+}
+
+/* The machine as the rank's own start event says it was set up; Apex's defaults where it is silent.
+ */
+static ls_judge_scaler_machine machine_of(const ls_record_rank *rank)
+{
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
+    bool torch = strcmp(ls_json_string(options, "dialect", "apex"), "torch") == 0;
+    ls_judge_scaler_machine m = {rank->step[0].loss_scale,
+                                 ls_json_number(options, "min-loss-scale", 0), 0, 0,
+                                 (int)ls_json_integer(options, "growth-interval", 2000)};
+    m.highest = ls_json_number(options, "max-loss-scale", 0);
+    if (m.highest <= 0) {
+        m.highest = torch ? INFINITY : 16777216; /* 2^24: Apex's default max_loss_scale */
+    }
+    return m;
+}
+
+/* The first step whose scales do not follow from which steps were skipped; NULL when all do. */
+static const ls_record_step *first_wrong(const ls_record_rank *rank, ls_judge_scaler_machine m,
+                                         bool dynamic, double *expected_next)
+{
+    for (int i = 0; i < rank->step_count; i++) {
+        const ls_record_step *seen = &rank->step[i];
+        double scale = m.scale;
+        *expected_next = dynamic ? ls_judge_scaler_tick(&m, seen->skipped) : scale;
+        if (seen->loss_scale != scale || seen->loss_scale_next != *expected_next ||
+            (seen->skipped && !dynamic)) {
+            return seen;
+        }
+    }
+    return NULL;
+}
+
+/* A resumed run comes with a count of clean steps that its record does not say: any one will do. */
+static const ls_record_step *follows(const ls_record_rank *rank, bool dynamic,
+                                     double *expected_next)
+{
+    ls_judge_scaler_machine m = machine_of(rank);
+    const ls_record_step *wrong = first_wrong(rank, m, dynamic, expected_next);
+    bool resumed = rank->step[0].step > 1;
+    for (int clean = 1; resumed && wrong != NULL && clean < m.interval; clean++) {
+        m.clean = clean;
+        double next;
+        if (first_wrong(rank, m, dynamic, &next) == NULL) {
+            return NULL;
+        }
+    }
+    return wrong;
+}
+
+/* Overflows come when they like; given which steps were skipped, the scales must follow. */
+void ls_judge_scaler(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    bool dynamic = strcmp(row->job[0].loss_scale, "dynamic") == 0;
+    int skipped = 0;
+    for (int k = 0; k < job->world; k++) {
+        const ls_record_rank *rank = &job->rank[k];
+        if (rank->step_count == 0) {
+            ls_verdict_fail(out, "rank=%d has no steps", k);
+            continue;
+        }
+        if (isnan(rank->step[0].loss_scale)) {
+            ls_verdict_set(out, LS_UNSUPPORTED, "rank=%d: the events have no loss scale", k);
+            continue;
+        }
+        double next = 0;
+        const ls_record_step *wrong = follows(rank, dynamic, &next);
+        if (wrong != NULL) {
+            ls_verdict_fail(out, "rank=%d step %d: scale %g, then %g, %s; expected then %g", k,
+                            (int)wrong->step, wrong->loss_scale, wrong->loss_scale_next,
+                            wrong->skipped ? "skipped" : "taken", next);
+        }
+        for (int i = 0; i < rank->step_count; i++) {
+            skipped += rank->step[i].skipped;
+        }
+    }
+    ls_verdict_pass(out, "scale follows its rule, %d skipped steps",
+                    skipped / (job->world > 0 ? job->world : 1));
+}
