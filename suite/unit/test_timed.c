@@ -12,8 +12,8 @@
 #include "kernels/core/rng.h"
 #include "reference/files/safetensors.h"
 #include "suite/cases/rows.h"
-#include "suite/cases/timed/timed.h"
-#include "suite/cases/timed/timed_parts.h"
+#include "suite/cases/timed.h"
+#include "suite/cases/gradients/timed_parts.h"
 
 enum { TENSORS = 4 };
 

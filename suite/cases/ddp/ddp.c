@@ -7,7 +7,7 @@
 
 #include "kernels/core/text.h"
 #include "suite/judge/judges.h"
-#include "suite/cases/timed/timed.h"
+#include "suite/cases/timed.h"
 
 /* What two runs differ in, and the digests that differ with it. */
 struct pair {

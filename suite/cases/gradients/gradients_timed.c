@@ -11,8 +11,8 @@
 #include "kernels/core/text.h"
 #include "kernels/core/json.h"
 #include "suite/judge/compare_bounds.h"
-#include "suite/cases/timed/timed.h"
-#include "suite/cases/timed/timed_parts.h"
+#include "suite/cases/timed.h"
+#include "timed_parts.h"
 
 /* The reference has the rank's threads, batch and kernels, so every micro-batch's forward is equal
  * bit by bit and no branch turns: what is left is the order of sums over ranks. */

@@ -7,7 +7,7 @@
 
 #include "kernels/core/text.h"
 #include "suite/judge/diagnose_endings.h"
-#include "suite/cases/subject/endings.h"
+#include "suite/cases/endings.h"
 #include "suite/judge/judges.h"
 
 static const ls_tol leave_s = LS_TOL(

@@ -14,7 +14,7 @@
 #include "suite/judge/scaler.h"
 #include "suite/cases/overflow.h"
 #include "scaler_rows.h"
-#include "suite/cases/timed/timed.h"
+#include "suite/cases/timed.h"
 
 typedef struct script {
     const char *name;

@@ -3,7 +3,7 @@
 #ifndef LS_ENDINGS_H
 #define LS_ENDINGS_H
 
-#include "suite/cases/rows.h"
+#include "rows.h"
 
 enum { LS_ENDINGS_KILLED = -9, LS_ENDINGS_ANY = -1, LS_ENDINGS_RANKS = 4 };
 

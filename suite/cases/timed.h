@@ -2,7 +2,7 @@
 #ifndef LS_TIMED_H
 #define LS_TIMED_H
 
-#include "suite/cases/rows.h"
+#include "rows.h"
 
 /* "o2.w8.b25mb", ".n2" with nodes, ".self" or ".strong" for what a row is compared with: what tells
  * a run's timed jobs apart. text[64]. */
