@@ -257,7 +257,7 @@ static void check_taken(const struct option *o, const char *value, const char *t
 
 static void judge_option(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    const struct option *o = &options[row->number[0]];
+    const struct option *o = row->data;
     int taken = 0, refused = 0;
     (void)job;
     check_taken(o, NULL, o->initial, false, out);
@@ -350,7 +350,7 @@ enum { PAIRS = sizeof pairs / sizeof *pairs };
 
 static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    const struct pair *p = &pairs[row->number[0]];
+    const struct pair *p = row->data;
     ls_options parsed;
     char said[1000], got[40];
     int lines = 0;
@@ -376,20 +376,18 @@ static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out
 
 void ls_options_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    (void)settings;
     for (int i = 0; i < OPTIONS; i++) {
+        const ls_row row = {.requirement = "E1", .judge = judge_option, .data = &options[i]};
         char with[64];
         ls_text_put(with, sizeof with, "%s", options[i].with);
         for (char *c = with; *c != '\0'; c++) {
             *c = *c == '=' || *c == '/' ? '-' : *c;
         }
-        ls_case *row =
-            ls_rows_add_inside(list, judge_option, "E1", "options.%s%s%s", options[i].name,
-                               with[0] != '\0' ? "." : "", with[0] != '\0' ? with + 2 : "");
-        row->number[0] = i;
+        ls_rows_format(list, settings, &row, "options.%s%s%s", options[i].name,
+                       with[0] != '\0' ? "." : "", with[0] != '\0' ? with + 2 : "");
     }
     for (int i = 0; i < PAIRS; i++) {
-        ls_case *row = ls_rows_add_inside(list, judge_pair, "E2", "options.pair.%s", pairs[i].name);
-        row->number[0] = i;
+        const ls_row row = {.requirement = "E2", .judge = judge_pair, .data = &pairs[i]};
+        ls_rows_format(list, settings, &row, "options.pair.%s", pairs[i].name);
     }
 }

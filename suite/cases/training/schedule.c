@@ -13,7 +13,7 @@
 #include "suite/inside/inside.h"
 #include "suite/cases/optim/optim_facts.h"
 
-enum { STEPS = 15, SAVED_AT = 6 };
+enum { STEPS = 15 };
 
 static const ls_tol rate = LS_TOL(
     2.5e-7, "relative: the rate is an f32 (2^-24) told in nine digits, the formulas are double");
@@ -78,32 +78,22 @@ static double ramp_by_one_percent(double base, int t)
 
 typedef double formula(double base, int t);
 
-static const struct schedule {
-    const char *name, *option; /* NULL: no such option */
-    formula *expected;
-    double lr;
-    bool printed; /* the expected values are */
-} schedules[] = {
-    {"none", NULL, always, 0.05, false},
-    {"constant", "constant", always, 0.05, false},
-    {"step", "step:4s:0.1", every_four, 0.05, false},
-    {"multistep", "multistep:3s,7s,9s:0.5", milestones, 0.05, false},
-    {"cosine", "cosine:10s", half_wave, 0.05, false},
-    {"warmup", "warmup:5s,constant", ramp_by_one_percent, 0.05, false},
-    {"warmup-zero", "warmup:5s:0,constant", ramp_from_zero, 0.05, false},
-    {"warmup-step", "warmup:4s:0.1,step:3s:0.5", ramp_to_step, 0.05, false},
-    {"warmup-cosine", "warmup:5s,cosine:10s", printed, 0.5, true},
+/* What the learning rate of a row must be. */
+struct expected {
+    formula *formula;
+    int first;          /* step that is judged; 0: 1 */
+    int images;         /* per step, for linear scaling; 0: the rate is used as given */
+    const ls_tol *from; /* NULL: the formula, in double */
 };
-enum { SCHEDULES = sizeof schedules / sizeof *schedules };
 
-/* row->number: schedule, images per step for linear scaling or 0, first step that is judged */
 static double expected_lr(const ls_case *row, int64_t step)
 {
-    double base = schedules[row->number[0]].lr;
-    if (row->number[1] > 0) {
-        base = base * row->number[1] / 256; /* Goyal et al. 2017 */
+    const struct expected *e = row->data;
+    double base = row->job[0].lr;
+    if (e->images > 0) {
+        base = base * e->images / 256; /* Goyal et al. 2017 */
     }
-    return schedules[row->number[0]].expected(base, (int)step - 1);
+    return e->formula(base, (int)step - 1);
 }
 
 /* ---- judges ---------------------------------------------------------------------------------- */
@@ -120,7 +110,8 @@ static void explain_lr(const ls_case *row, const ls_record_step *event, double l
             same && (nearest == 0 || abs(other - step) < abs(nearest - step)) ? other : nearest;
     }
     double factored = event->lr * world, want = expected_lr(row, step);
-    if (row->number[1] > 0 && world > 1 && fabs(factored - want) <= 2 * limit * want) {
+    bool linear = ((const struct expected *)row->data)->images > 0;
+    if (linear && world > 1 && fabs(factored - want) <= 2 * limit * want) {
         ls_verdict_cause(out, "linear scaling leaves out the number of ranks");
     } else if (nearest == step - 1 && nearest > 0) {
         ls_verdict_cause(out, "the rate of the step before: one tick late");
@@ -134,8 +125,8 @@ static void explain_lr(const ls_case *row, const ls_record_step *event, double l
 static void judge_step_lr(const ls_case *row, int rank, const ls_record_step *event,
                           ls_verdict *out)
 {
-    const struct schedule *s = &schedules[row->number[0]];
-    const ls_tol *tolerance = s->printed ? &golden_rate : &rate;
+    const struct expected *e = row->data;
+    const ls_tol *tolerance = e->from != NULL ? e->from : &rate;
     double want = expected_lr(row, event->step), limit = tolerance->value;
     double off = want == event->lr ? 0 : fabs(event->lr - want) / (want != 0 ? want : 1);
     if (!out->measured || off > out->value) {
@@ -155,7 +146,9 @@ static void judge_step_lr(const ls_case *row, int rank, const ls_record_step *ev
 static void judge_rates(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const ls_record *last = &job[row->job_count - 1];
-    int first = row->number[2], steps = row->job[row->job_count - 1].steps, skipped = 0;
+    const struct expected *e = row->data;
+    int first = e->first > 0 ? e->first : 1, steps = row->job[row->job_count - 1].steps,
+        skipped = 0;
     for (int k = 0; k < last->world; k++) {
         for (int64_t step = first; step <= steps; step++) {
             const ls_record_step *event = ls_record_find_step(&last->rank[k], step);
@@ -232,11 +225,10 @@ static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *
     bool ended = job->state != LS_RECORD_KILLED && job->state != LS_RECORD_TIMED_OUT;
     int code = job->state == LS_RECORD_DONE ? 0 : job->code;
     if (!ended || code != 2 || job->rank[0].has_events || line[0] == '\0') {
-        ls_verdict_fail(out, "--schedule=%s: exit code %d, expected 2 and one line: %s", row->text,
+        ls_verdict_fail(out, "%s: exit code %d, expected 2 and one line: %s", row->job[0].extra,
                         code, line);
-    } else {
-        ls_verdict_pass(out, "%s", line);
     }
+    ls_verdict_pass(out, "%s", line);
 }
 
 /* ---- in epochs, from inside ------------------------------------------------------------------ */
@@ -283,7 +275,7 @@ static const epochs inside[] = {
 static void judge_epochs(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    const epochs *e = &inside[row->number[0]];
+    const epochs *e = row->data;
     ls_schedule schedule;
     char line[240];
     ls_inside_ear ear = ls_inside_hear();
@@ -309,124 +301,75 @@ static void judge_epochs(const ls_case *row, const ls_record *job, ls_verdict *o
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static ls_spec job_of(const ls_case_settings *settings, int schedule, int level, int world,
-                      const char *extra)
-{
-    const struct schedule *s = &schedules[schedule];
-    ls_spec spec = ls_rows_evidence(settings, level, world, 1, world > 1 ? 0.05 : LS_BUCKET_OWN);
-    ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
-    spec.dump_steps[0] = '\0';
-    spec.steps = STEPS;
-    spec.lr = s->lr;
-    ls_text_put(spec.extra, sizeof spec.extra, "%s%s %s", s->option != NULL ? "--schedule=" : "",
-                s->option != NULL ? s->option : "", extra);
-    return spec;
-}
-
-static ls_case *add_row(ls_case_list *list, ls_case_judge *judge, const char *requirement,
-                        const char *id, int schedule, const ls_spec *job)
-{
-    ls_case *row = ls_rows_add(list, judge, requirement, "schedule.%s", id);
-    row->job_count = 1;
-    row->job[0] = *job;
-    row->number[0] = schedule;
-    row->number[2] = 1;
-    return row;
-}
-
-enum { BY_NAME_CONSTANT = 1, BY_NAME_STEP = 2, BY_NAME_WARMUP_STEP = 7, BY_NAME_WARMUP_COSINE = 8 };
-
-static void add_special(const ls_case_settings *settings, ls_case_list *list)
-{
-    static const int resumed[] = {BY_NAME_STEP, BY_NAME_WARMUP_COSINE};
-    for (int i = 0; i < 2; i++) {
-        char id[96], name[64];
-        ls_spec job = job_of(settings, resumed[i], 0, 1, "--save={self}/checkpoint.safetensors");
-        ls_text_put(name, sizeof name, "resume.%s", schedules[resumed[i]].name);
-        job.steps = SAVED_AT;
-        ls_case *row = add_row(list, judge_rates, "H3", name, resumed[i], &job);
-        ls_matrix_id(&job, id);
-        row->job_count = 2;
-        row->job[1] = job_of(settings, resumed[i], 0, 1, "");
-        ls_text_add(row->job[1].extra, sizeof job.extra,
-                    " --resume={job:%s}/checkpoint.safetensors", id);
-        row->number[2] = SAVED_AT + 1;
-
-        /* two overflows in a row across a change of the rate, and one in the warm-up */
-        job = job_of(settings, resumed[i], 2, 2, "--init-scale=1024 --overflow-at=2:1,5:0,6:1");
-        ls_text_put(job.loss_scale, sizeof job.loss_scale, "dynamic");
-        ls_text_put(name, sizeof name, "skip.%s", schedules[resumed[i]].name);
-        add_row(list, judge_rates, "H2", name, resumed[i], &job);
+#define JOB "resnet8 O0 steps=15 "
+#define STEP "--schedule=step:4s:0.1 "
+#define COSINE "lr=0.5 --schedule=warmup:5s,cosine:10s "
+#define WARMUP "--schedule=warmup:4s:0.1,step:3s:0.5 "
+#define SAVED "resnet8 O0 steps=6 "
+#define SAVE "--save={self}/checkpoint.safetensors"
+#define RESUME "--resume={job:0}/checkpoint.safetensors"
+/* two overflows in a row across a change of the rate, and one in the warm-up */
+#define SKIPS "--init-scale=1024 --overflow-at=2:1,5:0,6:1"
+#define LINEAR "b0.05 --schedule=constant --lr-scaling=linear "
+#define EXPECTED(...)        \
+    &(const struct expected) \
+    {                        \
+        __VA_ARGS__          \
     }
-    static const struct {
-        const char *name;
-        int schedule, world, accumulate, images; /* 0: those of the ranks' own batches */
-        const char *batches;
-    } linear[] = {{"linear.w1", BY_NAME_CONSTANT, 1, 1, 0, ""},
-                  {"linear.w2", BY_NAME_CONSTANT, 2, 1, 0, ""},
-                  {"linear.accumulate.w2", BY_NAME_CONSTANT, 2, 3, 0, ""},
-                  {"linear.warmup.w2", BY_NAME_WARMUP_STEP, 2, 1, 0, ""},
-                  {"linear.uneven.w2", BY_NAME_CONSTANT, 2, 1, 7, " --batch-sizes=2,5"},
-                  {"linear.uneven.accumulate.w2", BY_NAME_CONSTANT, 2, 2, 14, " --batch-sizes=5,2"},
-                  {"linear.global-batch.w2", BY_NAME_CONSTANT, 2, 2, 20, " --global-batch=20"}};
-    for (size_t i = 0; i < sizeof linear / sizeof *linear; i++) {
-        ls_spec job =
-            job_of(settings, linear[i].schedule, 0, linear[i].world, "--lr-scaling=linear");
-        job.accumulate = linear[i].accumulate;
-        ls_text_add(job.extra, sizeof job.extra, "%s", linear[i].batches);
-        job.batch_size = strstr(job.extra, "--global-batch") != NULL ? 0 : job.batch_size;
-        ls_case *row = add_row(list, judge_rates, "H4", linear[i].name, linear[i].schedule, &job);
-        row->number[1] =
-            linear[i].images > 0 ? linear[i].images : job.batch_size * job.accumulate * job.world;
-    }
-    static const int levels[] = {0, 2};
-    for (int i = 0; i < 2; i++) {
-        char name[64];
-        ls_spec job =
-            job_of(settings, BY_NAME_WARMUP_STEP, levels[i], 2, "--momentum=0.9 --weight-decay=0");
-        job.steps = 9; /* warm-up, the whole rate, half of it */
-        job.dump_all = false;
-        ls_text_put(job.dump_steps, sizeof job.dump_steps, "1,2,3,4,5,6,7,8,9");
-        ls_text_put(name, sizeof name, "applied.o%d", levels[i]);
-        add_row(list, judge_applied, "H5", name, BY_NAME_WARMUP_STEP, &job);
-    }
-}
 
-static const struct refused {
-    const char *name, *text;
-} refused[] = {
-    {"epochs-without", "cosine:90"},
-    {"imagenet-without", "imagenet"},
-    {"zero-length", "step:0s:0.1"},
-    {"no-gamma", "step:4s"},
-    {"gamma-above-one", "step:4s:1.5"},
-    {"descending", "multistep:7s,3s:0.1"},
-    {"mixed-units", "multistep:3,7s:0.1"},
-    {"warmup-alone", "warmup:5s"},
-    {"unknown", "linear:5s"},
-    {"trailing", "cosine:10s:"},
+static const ls_row rows[] = {
+    {"schedule.none", "H1", judge_rates, JOB, EXPECTED(always)},
+    {"schedule.constant", "H1", judge_rates, JOB "--schedule=constant", EXPECTED(always)},
+    {"schedule.step", "H1", judge_rates, JOB STEP, EXPECTED(every_four)},
+    {"schedule.multistep", "H1", judge_rates, JOB "--schedule=multistep:3s,7s,9s:0.5",
+     EXPECTED(milestones)},
+    {"schedule.cosine", "H1", judge_rates, JOB "--schedule=cosine:10s", EXPECTED(half_wave)},
+    {"schedule.warmup", "H1", judge_rates, JOB "--schedule=warmup:5s,constant",
+     EXPECTED(ramp_by_one_percent)},
+    {"schedule.warmup-zero", "H1", judge_rates, JOB "--schedule=warmup:5s:0,constant",
+     EXPECTED(ramp_from_zero)},
+    {"schedule.warmup-step", "H1", judge_rates, JOB WARMUP, EXPECTED(ramp_to_step)},
+    {"schedule.warmup-cosine", "H1", judge_rates, JOB COSINE,
+     EXPECTED(printed, .from = &golden_rate)},
+    {"schedule.skip.step", "H2", judge_rates,
+     "resnet8 O2 w2 b0.05 steps=15 scale=dynamic " STEP SKIPS, EXPECTED(every_four)},
+    {"schedule.skip.warmup-cosine", "H2", judge_rates,
+     "resnet8 O2 w2 b0.05 steps=15 scale=dynamic " COSINE SKIPS,
+     EXPECTED(printed, .from = &golden_rate)},
+    {"schedule.resume.step", "H3", judge_rates, SAVED STEP SAVE " | " JOB STEP RESUME,
+     EXPECTED(every_four, .first = 7)},
+    {"schedule.resume.warmup-cosine", "H3", judge_rates, SAVED COSINE SAVE " | " JOB COSINE RESUME,
+     EXPECTED(printed, .first = 7, .from = &golden_rate)},
+    {"schedule.linear.w1", "H4", judge_rates, JOB "--schedule=constant --lr-scaling=linear",
+     EXPECTED(always, .images = 4)},
+    {"schedule.linear.w2", "H4", judge_rates, JOB "w2 " LINEAR, EXPECTED(always, .images = 8)},
+    {"schedule.linear.accumulate.w2", "H4", judge_rates, JOB "w2 accumulate=3 " LINEAR,
+     EXPECTED(always, .images = 24)},
+    {"schedule.linear.warmup.w2", "H4", judge_rates, JOB "w2 b0.05 " WARMUP "--lr-scaling=linear",
+     EXPECTED(ramp_to_step, .images = 8)},
+    {"schedule.linear.uneven.w2", "H4", judge_rates, JOB "w2 " LINEAR "--batch-sizes=2,5",
+     EXPECTED(always, .images = 7)},
+    {"schedule.linear.uneven.accumulate.w2", "H4", judge_rates,
+     JOB "w2 accumulate=2 " LINEAR "--batch-sizes=5,2", EXPECTED(always, .images = 14)},
+    {"schedule.linear.global-batch.w2", "H4", judge_rates,
+     JOB "w2 accumulate=2 batch=0 " LINEAR "--global-batch=20", EXPECTED(always, .images = 20)},
+    /* nine steps: warm-up, the whole rate, half of it */
+    {"schedule.applied.o[0|2]", "H5", judge_applied,
+     "resnet8 O$1 w2 b0.05 steps=9 dump=1,2,3,4,5,6,7,8,9 dump-ranks=0 " WARMUP
+     "--momentum=0.9 --weight-decay=0",
+     EXPECTED(ramp_to_step)},
+    {"schedule.refused.[epochs-without=cosine:90|imagenet-without=imagenet|zero-length=step:0s:0.1|"
+     "no-gamma=step:4s|gamma-above-one=step:4s:1.5|descending=multistep:7s,3s:0.1|"
+     "mixed-units=multistep:3,7s:0.1|warmup-alone=warmup:5s|unknown=linear:5s|"
+     "trailing=cosine:10s:]",
+     "H6", judge_refused, "resnet8 O0 steps=1 --schedule=$1", .judges_outcome = true},
 };
 
 void ls_schedule_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    for (int i = 0; i < SCHEDULES; i++) {
-        ls_spec job = job_of(settings, i, 0, 1, "");
-        add_row(list, judge_rates, "H1", schedules[i].name, i, &job);
-    }
-    add_special(settings, list);
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        char id[64];
-        ls_spec job = job_of(settings, 0, 0, 1, "");
-        job.steps = 1;
-        ls_text_put(job.extra, sizeof job.extra, "--schedule=%s", refused[i].text);
-        ls_text_put(id, sizeof id, "refused.%s", refused[i].name);
-        ls_case *row = add_row(list, judge_refused, "H6", id, 0, &job);
-        row->judges_outcome = true;
-        ls_text_put(row->text, sizeof row->text, "%s", refused[i].text);
-    }
+    LS_ROWS(list, settings, rows);
     for (size_t i = 0; i < sizeof inside / sizeof *inside; i++) {
-        ls_case *row = ls_rows_add(list, judge_epochs, "H1", "schedule.epochs.%s", inside[i].name);
-        row->kind = LS_INSIDE;
-        row->number[0] = (int)i;
+        const ls_row row = {.requirement = "H1", .judge = judge_epochs, .data = &inside[i]};
+        ls_rows_format(list, settings, &row, "schedule.epochs.%s", inside[i].name);
     }
 }
