@@ -57,7 +57,7 @@ HAVE_EMULATION := $(if $(findstring thread,$(SANITIZE)),,$(if $(filter-out $(for
 sources = $(wildcard $(addsuffix /*.c,$(1)))
 objects = $(patsubst %,$(BUILD)/obj/%.o,$(1))
 
-CORE := $(call sources,kernels/core) kernels/load.c
+CORE := $(call sources,kernels/core) kernels/load.c kernels/optimizers.c
 HARNESS := $(call sources,harness/*)
 ORACLE := $(call sources,reference/oracle)
 REFERENCE := $(filter-out reference/oracle/% reference/comm/nccl%,$(call sources,reference/*))

@@ -264,11 +264,10 @@ typedef ls_status ls_observe_fn(void *context, ls_stream *stream, const ls_obser
 /* ---- multi-tensor operations ----------------------------------------------------------------- */
 
 typedef enum ls_optimizer_kind {
-    LS_OPTIMIZER_SGD,
-    LS_OPTIMIZER_ADAM,
-    LS_OPTIMIZER_ADAMW,
-    LS_OPTIMIZER_LAMB,
-    LS_OPTIMIZER_LARS,
+#define LS_OPTIMIZER(KIND, ...) LS_OPTIMIZER_##KIND,
+#include "kernels/math/optimizers.def"
+#undef LS_OPTIMIZER
+    LS_OPTIMIZER_KINDS,
 } ls_optimizer_kind;
 
 /* Constants of a step; lr and step count come from the state. Formulas: SGD, Adam and AdamW as in

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/optimizers.h"
+
 /* The trainer's own table of its allocations. */
 static void read_table(const cJSON *memory, double kind[LS_REPORT_KINDS])
 {
@@ -33,11 +35,13 @@ static void from_options(const cJSON *start, double kind[LS_REPORT_KINDS])
     const char *optimizer = ls_json_string(options, "optimizer", "");
     double elements = ls_json_number(start, "param_elements", NAN);
     bool masters = strcmp(ls_json_string(options, "opt-level", ""), "O2") == 0;
-    int moments = strcmp(optimizer, "sgd") == 0    ? ls_json_number(options, "momentum", 0) != 0
-                  : strcmp(optimizer, "lars") == 0 ? 1
-                                                   : 2;
+    ls_optimizer_kind found = ls_optimizers_find(optimizer);
+    kind[LS_REPORT_MOMENTS] = NAN;
+    if (found < LS_OPTIMIZER_KINDS) {
+        double momentum = ls_json_number(options, "momentum", 0);
+        kind[LS_REPORT_MOMENTS] = 4 * ls_optimizers_moments(found, momentum) * elements;
+    }
     kind[LS_REPORT_MASTERS] = masters ? 4 * elements : 0 * elements;
-    kind[LS_REPORT_MOMENTS] = optimizer[0] != '\0' ? 4 * moments * elements : NAN;
 }
 
 double ls_report_memory(const ls_record_rank *rank, double kind[LS_REPORT_KINDS])

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/optimizers.h"
 #include "kernels/core/log.h"
 #include "reference/state/optim.h"
 
@@ -319,20 +320,14 @@ static ls_status check_param(const ls_amp_optimizer *owner, const ls_amp_param *
     return LS_OK;
 }
 
-static int moments_of(const ls_optimizer_config *config)
-{
-    ls_options options = {.optimizer = config->kind, .momentum = (double)config->momentum};
-    return ls_optim_moment_count(&options);
-}
-
 static ls_status check_group(const ls_amp *amp, const ls_amp_optimizer *owner,
                              const ls_optimizer_config *config, const ls_amp_param *param,
                              int count)
 {
-    int moments = moments_of(config);
+    int moments = ls_optimizers_moments(config->kind, config->momentum);
     if (moments > amp->options.moment_count) {
-        ls_log_error("%s needs %d moments a parameter, amp keeps %d", ls_optim_name(config->kind),
-                     moments, amp->options.moment_count);
+        ls_log_error("%s needs %d moments a parameter, amp keeps %d",
+                     ls_optimizers_name(config->kind), moments, amp->options.moment_count);
         return LS_ERR_USAGE;
     }
     bool clips = config->kind == LS_OPTIMIZER_LAMB && config->max_grad_norm != 0.0;

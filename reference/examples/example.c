@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/optimizers.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "reference/state/digest.h"
@@ -36,7 +37,8 @@ ls_status ls_example_open_amp(ls_example *example, int losses)
     const ls_trainer *trainer = example->trainer;
     ls_amp_options options = ls_amp_defaults(&trainer->precision);
     options.loss_count = example->loss_count = losses;
-    options.moment_count = ls_optim_moment_count(&trainer->options);
+    options.moment_count =
+        ls_optimizers_moments(trainer->options.optimizer, trainer->options.momentum);
     return ls_amp_create(&trainer->device, &options, &example->amp);
 }
 
@@ -54,7 +56,8 @@ static ls_status allocate_list(ls_tensor **list, int count)
 static ls_status show_tensors(ls_example_model *model)
 {
     ls_memory *memory = &model->trainer->memory;
-    memory->moment_count = ls_optim_moment_count(&model->trainer->options);
+    const ls_options *given = &model->trainer->options;
+    memory->moment_count = ls_optimizers_moments(given->optimizer, given->momentum);
     for (int m = 0; m < memory->moment_count; m++) {
         LS_TRY(allocate_list(&memory->moment[m], memory->param_count));
     }

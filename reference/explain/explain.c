@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/optimizers.h"
 #include "kernels/core/log.h"
 #include "reference/ddp/buckets.h"
 #include "reference/options/dialect.h"
 #include "reference/model/layers.h"
 #include "reference/model/model.h"
-#include "reference/state/optim.h"
 #include "reference/options/precision.h"
 #include "reference/options/schedule.h"
 
@@ -39,26 +39,26 @@ static void print_title(const scene *s, const char *title)
 static void print_optimizer(const scene *s, int64_t images)
 {
     const ls_options *o = s->options;
-    fprintf(s->to, "%s, learning rate %g (%s), weight decay %g, ", ls_optim_name(o->optimizer),
+    ls_optimizer_kind kind = o->optimizer;
+    fprintf(s->to, "%s, learning rate %g (%s), weight decay %g", ls_optimizers_name(kind),
             ls_schedule_base_lr(o->lr, o->lr_scaling == LS_LR_SCALING_LINEAR, images), o->schedule,
             o->weight_decay);
-    switch (o->optimizer) {
-    case LS_OPTIMIZER_SGD:
-        fprintf(s->to, "momentum %g%s\n", o->momentum, o->nesterov ? " (Nesterov)" : "");
-        break;
-    case LS_OPTIMIZER_LARS:
-        fprintf(s->to, "momentum %g%s, trust %g, eps %g\n", o->momentum,
-                o->nesterov ? " (Nesterov)" : "", o->trust, o->epsilon);
-        break;
-    case LS_OPTIMIZER_LAMB:
-        fprintf(s->to, "betas %g and %g, eps %g, gradient norm at most %g\n", o->beta1, o->beta2,
-                o->epsilon, o->max_grad_norm);
-        break;
-    case LS_OPTIMIZER_ADAM:
-    case LS_OPTIMIZER_ADAMW:
-        fprintf(s->to, "betas %g and %g, eps %g\n", o->beta1, o->beta2, o->epsilon);
-        break;
+    if (ls_optimizers_takes(kind, "momentum")) {
+        fprintf(s->to, ", momentum %g%s", o->momentum, o->nesterov ? " (Nesterov)" : "");
     }
+    if (ls_optimizers_takes(kind, "trust")) {
+        fprintf(s->to, ", trust %g", o->trust);
+    }
+    if (ls_optimizers_takes(kind, "betas")) {
+        fprintf(s->to, ", betas %g and %g", o->beta1, o->beta2);
+    }
+    if (ls_optimizers_takes(kind, "eps")) {
+        fprintf(s->to, ", eps %g", o->epsilon);
+    }
+    if (ls_optimizers_takes(kind, "max-grad-norm")) {
+        fprintf(s->to, ", gradient norm at most %g", o->max_grad_norm);
+    }
+    fputc('\n', s->to);
 }
 
 static void print_run(const scene *s)
@@ -259,7 +259,8 @@ static void print_memory(const scene *s)
         cast += !norm && held != s->precision.activation
                     ? elements * (int64_t)ls_dtype_bytes(s->precision.activation)
                     : 0;
-        moments += 4 * elements * ls_optim_moment_count(s->options);
+        moments +=
+            4 * elements * ls_optimizers_moments(s->options->optimizer, s->options->momentum);
     }
     print_title(s, "Memory of one rank");
     print_memory_row(s, "parameters", params);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/optimizers.h"
 #include "kernels/core/log.h"
 #include "kernels/core/usage_error.h"
 #include "options_table.h"
@@ -16,6 +17,12 @@ enum { STEPS_DEFAULT = 10, EPOCHS_DEFAULT = 1 };
 enum { NETWORK = 1, PRECISION, OPTIMIZER, PARALLEL, DATA, RUNNING, OTHER, GROUPS = OTHER };
 
 /* ---- the table ------------------------------------------------------------------------------- */
+
+static const char optimizer_words[] = /* "|sgd|adam|..." */
+#define LS_OPTIMIZER(KIND, name, ...) "|" #name
+#include "kernels/math/optimizers.def"
+#undef LS_OPTIMIZER
+    ;
 
 #define FIELD(field_) \
     .offset = offsetof(ls_options, field_), .bytes = sizeof((ls_options *)NULL)->field_
@@ -263,8 +270,8 @@ ls_status ls_options_parse(int argc, char **argv, ls_options *out, char *unsuppo
     ls_options_defaults(&options);
     LS_TRY(read_line(argc, argv, &to));
     LS_TRY(ls_options_check(&options, was_given(&to, "batch-size")));
-    if (options.optimizer == LS_OPTIMIZER_LAMB && !was_given(&to, "eps")) {
-        options.epsilon = 1e-6; /* apex/optimizers/fused_lamb.py */
+    if (!was_given(&to, "eps")) {
+        options.epsilon = ls_optimizers_epsilon(options.optimizer, options.epsilon);
     }
     if (options.steps == 0 && options.epochs == 0) {
         bool epochs = ls_options_has_epochs(&options);

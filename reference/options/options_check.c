@@ -5,19 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/text.h"
+#include "kernels/optimizers.h"
 #include "kernels/core/log.h"
 #include "reference/model/layers.h"
 #include "reference/model/model.h"
 #include "schedule.h"
-
-static const char *optimizer_name(ls_optimizer_kind kind)
-{
-    static const char *const names[] = {
-        [LS_OPTIMIZER_SGD] = "sgd",   [LS_OPTIMIZER_ADAM] = "adam", [LS_OPTIMIZER_ADAMW] = "adamw",
-        [LS_OPTIMIZER_LAMB] = "lamb", [LS_OPTIMIZER_LARS] = "lars",
-    };
-    return names[kind];
-}
 
 bool ls_options_has_epochs(const ls_options *options)
 {
@@ -55,11 +48,16 @@ static ls_status check_precision(const ls_options *options)
 
 static ls_status check_training(const ls_options *options)
 {
-    bool momentum =
-        options->optimizer == LS_OPTIMIZER_SGD || options->optimizer == LS_OPTIMIZER_LARS;
-    if (options->nesterov && !momentum) {
-        ls_log_error("--nesterov with --optimizer %s: allowed with sgd and lars",
-                     optimizer_name(options->optimizer));
+    if (options->nesterov && !ls_optimizers_takes(options->optimizer, "nesterov")) {
+        char allowed[64] = "";
+        for (int kind = 0; kind < LS_OPTIMIZER_KINDS; kind++) {
+            if (ls_optimizers_takes(kind, "nesterov")) {
+                ls_text_add(allowed, sizeof allowed, "%s%s", allowed[0] != '\0' ? " and " : "",
+                            ls_optimizers_name(kind));
+            }
+        }
+        ls_log_error("--nesterov with --optimizer %s: allowed with %s",
+                     ls_optimizers_name(options->optimizer), allowed);
         return LS_ERR_USAGE;
     }
     if (options->nesterov && options->momentum <= 0) {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "dialect.h"
+#include "kernels/optimizers.h"
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
 #include "options_table.h"
@@ -105,6 +106,14 @@ static void if_changed(cJSON *json, const ls_options_row *row, const effective *
     }
 }
 
+/* A constant that the optimizer does not have is left out. */
+static void if_taken(cJSON *json, const ls_options_row *row, const effective *e)
+{
+    if (ls_optimizers_takes(e->options->optimizer, row->name)) {
+        as_is(json, row, e);
+    }
+}
+
 /* ---- precision ------------------------------------------------------------------------------- */
 
 static void add_level(cJSON *json, const ls_options_row *row, const effective *e)
@@ -126,35 +135,12 @@ static void add_loss_scale(cJSON *json, const ls_options_row *row, const effecti
     }
 }
 
-/* ---- optimizer: constants that it does not have are left out --------------------------------- */
-
 static void add_betas(cJSON *json, const ls_options_row *row, const effective *e)
 {
     char betas[64];
     snprintf(betas, sizeof betas, "%.17g,%.17g", e->options->beta1, e->options->beta2);
-    if (e->options->optimizer != LS_OPTIMIZER_SGD && e->options->optimizer != LS_OPTIMIZER_LARS) {
+    if (ls_optimizers_takes(e->options->optimizer, row->name)) {
         cJSON_AddStringToObject(json, row->name, betas);
-    }
-}
-
-static void add_epsilon(cJSON *json, const ls_options_row *row, const effective *e)
-{
-    if (e->options->optimizer != LS_OPTIMIZER_SGD) {
-        as_is(json, row, e);
-    }
-}
-
-static void add_max_grad_norm(cJSON *json, const ls_options_row *row, const effective *e)
-{
-    if (e->options->optimizer == LS_OPTIMIZER_LAMB) {
-        as_is(json, row, e);
-    }
-}
-
-static void add_trust(cJSON *json, const ls_options_row *row, const effective *e)
-{
-    if (e->options->optimizer == LS_OPTIMIZER_LARS) {
-        as_is(json, row, e);
     }
 }
 

@@ -17,14 +17,6 @@ const char *ls_memory_kind_name(ls_memory_kind kind)
     return names[kind];
 }
 
-const char *ls_memory_moment_name(ls_optimizer_kind optimizer, int moment)
-{
-    if (optimizer == LS_OPTIMIZER_SGD || optimizer == LS_OPTIMIZER_LARS) {
-        return "momentum_buffer";
-    }
-    return moment == 0 ? "exp_avg" : "exp_avg_sq";
-}
-
 static int64_t padded(int64_t bytes)
 {
     return (bytes + LS_ARENA_ALIGN - 1) / LS_ARENA_ALIGN * LS_ARENA_ALIGN;

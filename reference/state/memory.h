@@ -88,7 +88,5 @@ ls_tensor ls_memory_place(ls_memory *memory, ls_memory_place_state *place, ls_dt
 const char *ls_memory_kind_name(ls_memory_kind kind);
 /* {"parameters": bytes, ...} for the start event. */
 struct cJSON *ls_memory_json(const ls_memory *memory);
-/* Name of a moment of an optimizer: "momentum_buffer", "exp_avg", "exp_avg_sq" (torch.optim's). */
-const char *ls_memory_moment_name(ls_optimizer_kind optimizer, int moment);
 
 #endif

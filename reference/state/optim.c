@@ -2,24 +2,6 @@
 
 #include <stdlib.h>
 
-#include "kernels/core/log.h"
-
-int ls_optim_moment_count(const ls_options *options)
-{
-    switch (options->optimizer) {
-    case LS_OPTIMIZER_SGD:
-        return options->momentum != 0.0 ? 1 : 0;
-    case LS_OPTIMIZER_LARS:
-        return 1;
-    case LS_OPTIMIZER_ADAM:
-    case LS_OPTIMIZER_ADAMW:
-    case LS_OPTIMIZER_LAMB:
-        return 2;
-    }
-    LS_ASSERT(false);
-    return 0;
-}
-
 ls_optimizer_config ls_optim_config(const ls_options *options)
 {
     return (ls_optimizer_config){
@@ -33,13 +15,6 @@ ls_optimizer_config ls_optim_config(const ls_options *options)
         .max_grad_norm = options->max_grad_norm,
         .trust = options->trust,
     };
-}
-
-const char *ls_optim_name(ls_optimizer_kind kind)
-{
-    static const char *const names[] = {"sgd", "adam", "adamw", "lamb", "lars"};
-    LS_ASSERT(kind >= LS_OPTIMIZER_SGD && kind <= LS_OPTIMIZER_LARS);
-    return names[kind];
 }
 
 ls_status ls_optim_step(const ls_optimizer_config *config, const ls_memory *memory, bool dynamic)

@@ -6,11 +6,7 @@
 #include "memory.h"
 #include "reference/options/options.h"
 
-/* Moments per parameter: SGD keeps a buffer only with momentum, LARS one, the Adam family two. */
-int ls_optim_moment_count(const ls_options *options);
 ls_optimizer_config ls_optim_config(const ls_options *options);
-/* "sgd", "adam", ... as on the command line. */
-const char *ls_optim_name(ls_optimizer_kind kind);
 
 /* One step on every parameter, unless the scale is dynamic and a gradient overflowed. */
 ls_status ls_optim_step(const ls_optimizer_config *config, const ls_memory *memory, bool dynamic);

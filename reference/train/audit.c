@@ -313,11 +313,18 @@ ls_status ls_audit_unscale(ls_audit *audit, bool after)
 /* LAMB's and LARS's ratios come from norms of whole tensors; no element alone shows them. */
 ls_status ls_audit_update(ls_audit *audit, bool after)
 {
-    ls_optimizer_kind kind = audit == NULL ? LS_OPTIMIZER_SGD : audit->trainer->optimizer.kind;
-    if (audit == NULL || !audit->active || kind == LS_OPTIMIZER_LAMB || kind == LS_OPTIMIZER_LARS) {
+    if (audit == NULL || !audit->active) {
         return LS_OK;
     }
-    return look_at_params(audit, kind == LS_OPTIMIZER_SGD ? LS_AUDIT_SGD : LS_AUDIT_ADAM, after);
+    switch (audit->trainer->optimizer.kind) {
+    case LS_OPTIMIZER_SGD:
+        return look_at_params(audit, LS_AUDIT_SGD, after);
+    case LS_OPTIMIZER_ADAM:
+    case LS_OPTIMIZER_ADAMW:
+        return look_at_params(audit, LS_AUDIT_ADAM, after);
+    default:
+        return LS_OK;
+    }
 }
 
 ls_status ls_audit_end(ls_audit *audit)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/optimizers.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
@@ -64,7 +65,7 @@ static ls_status add_params(ls_trainer *trainer, ls_safetensors_writer *writer, 
         }
         for (int m = 0; m < memory->moment_count; m++) {
             snprintf(name, sizeof name, "state/%s/%s", param->name,
-                     ls_memory_moment_name(trainer->options.optimizer, m));
+                     ls_optimizers_moment_name(trainer->options.optimizer, m));
             LS_TRY(
                 add_tensor(trainer, writer, name, &memory->moment[m][i], &param->shape, scratch));
         }
@@ -203,7 +204,7 @@ static ls_status add_metadata(const ls_trainer *trainer, ls_safetensors_writer *
     ls_safetensors_metadata(writer, "num_classes", "%d", options->num_classes);
     ls_safetensors_metadata(writer, "opt_level", "%s", ls_options_level_name(options->opt_level));
     ls_safetensors_metadata(writer, "half", "%s", ls_dtype_label(options->half));
-    ls_safetensors_metadata(writer, "optimizer", "%s", ls_optim_name(options->optimizer));
+    ls_safetensors_metadata(writer, "optimizer", "%s", ls_optimizers_name(options->optimizer));
     ls_safetensors_metadata(writer, "world_size", "%d", trainer->world.world);
     ls_safetensors_metadata(writer, "step", "%lld", (long long)step);
     ls_safetensors_metadata(writer, "scaler", "%s", scaler->dynamic ? "dynamic" : "static");

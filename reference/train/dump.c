@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/optimizers.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "reference/model/layers.h"
@@ -155,7 +156,7 @@ static ls_status add_moments(ls_dump *dump, const char *prefix)
     for (int m = 0; m < memory->moment_count; m++) {
         char suffix[40];
         snprintf(suffix, sizeof suffix, "/%s",
-                 ls_memory_moment_name(dump->trainer->options.optimizer, m));
+                 ls_optimizers_moment_name(dump->trainer->options.optimizer, m));
         LS_TRY(add_params(dump, prefix, memory->moment[m], suffix));
     }
     return LS_OK;
@@ -331,7 +332,7 @@ static void add_metadata(ls_dump *dump, const ls_dump_result *result)
     ls_safetensors_metadata(writer, "loss_scale_next", "%.9g", (double)result->after.loss_scale);
     ls_safetensors_metadata(writer, "skipped", "%s", result->after.skipped != 0 ? "true" : "false");
     ls_safetensors_metadata(writer, "lr", "%.9g", (double)result->lr);
-    ls_safetensors_metadata(writer, "optimizer", "%s", ls_optim_name(options->optimizer));
+    ls_safetensors_metadata(writer, "optimizer", "%s", ls_optimizers_name(options->optimizer));
     ls_safetensors_metadata(writer, "momentum", "%.9g", options->momentum);
     ls_safetensors_metadata(writer, "weight_decay", "%.9g", options->weight_decay);
     ls_safetensors_metadata(writer, "nesterov", "%s", options->nesterov ? "true" : "false");

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/optimizers.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "checkpoint.h"
@@ -21,7 +22,8 @@ static ls_status check_metadata(const ls_strict_reader *reader, const ls_trainer
     LS_TRY(ls_strict_reader_metadata(reader, "opt_level", "%s",
                                      ls_options_level_name(options->opt_level)));
     LS_TRY(ls_strict_reader_metadata(reader, "half", "%s", ls_dtype_label(options->half)));
-    LS_TRY(ls_strict_reader_metadata(reader, "optimizer", "%s", ls_optim_name(options->optimizer)));
+    LS_TRY(ls_strict_reader_metadata(reader, "optimizer", "%s",
+                                     ls_optimizers_name(options->optimizer)));
     return ls_strict_reader_metadata(reader, "scaler", "%s",
                                      trainer->precision.scaler.dynamic ? "dynamic" : "static");
 }
@@ -87,7 +89,7 @@ static ls_status each_param(ls_strict_reader *reader, const ls_trainer *trainer,
         }
         for (int m = 0; m < memory->moment_count; m++) {
             snprintf(name, sizeof name, "state/%s/%s", param->name,
-                     ls_memory_moment_name(trainer->options.optimizer, m));
+                     ls_optimizers_moment_name(trainer->options.optimizer, m));
             LS_TRY(ls_strict_reader_tensor(reader, name, LS_F32, false, &param->shape, &entry));
             if (LS_PLANT(resume_no_momentum, true, false)) {
                 LS_TRY(visit(context, &memory->moment[m][i], entry));

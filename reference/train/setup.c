@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "kernels/optimizers.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "reference/files/safetensors.h"
@@ -171,7 +172,8 @@ static ls_status create_memory(ls_trainer *trainer)
         .reduced_type = reduced,
         .buffer_type = buffer,
         .masters = precision->masters && !amp,
-        .moment_count = amp ? 0 : ls_optim_moment_count(&trainer->options),
+        .moment_count =
+            amp ? 0 : ls_optimizers_moments(trainer->options.optimizer, trainer->options.momentum),
         .sums = trainer->options.accumulate > 1 && !amp,
         .engine = reduces(trainer) ? trainer->engine : NULL,
         .comm = trainer->comm,

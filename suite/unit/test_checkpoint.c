@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "kernels/optimizers.h"
 #include "reference/train/checkpoint.h"
 #include "reference/comm/self.h"
 #include "reference/train/resume.h"
@@ -43,7 +44,8 @@ static void open_trainer(ls_trainer *t, const ls_options *options)
                                 .reduced_type = param,
                                 .buffer_type = buffer,
                                 .masters = t->precision.masters,
-                                .moment_count = ls_optim_moment_count(options)};
+                                .moment_count =
+                                    ls_optimizers_moments(options->optimizer, options->momentum)};
     ck_assert_int_eq(ls_memory_create(&t->device, &memory, &t->memory), LS_OK);
     ls_amp_scale_of(&t->memory, &t->precision, &t->amp);
     ls_comm_options comm = {.world = 1, .name = "gradients", .timeout_s = 1.0};

@@ -1,0 +1,68 @@
+#include "optimizers.h"
+
+#include <string.h>
+
+#include "kernels/core/log.h"
+
+static const struct optimizer {
+    const char *name;
+    int moments;
+    const char *moment[2];
+    double epsilon;
+    const char *options;
+} optimizers[LS_OPTIMIZER_KINDS] = {
+#define LS_OPTIMIZER(KIND, name, moments, moment1, moment2, epsilon, options) \
+    [LS_OPTIMIZER_##KIND] = {#name, moments, {moment1, moment2}, epsilon, options},
+#include "math/optimizers.def"
+#undef LS_OPTIMIZER
+};
+
+static const struct optimizer *row_of(ls_optimizer_kind kind)
+{
+    LS_ASSERT(kind >= 0 && kind < LS_OPTIMIZER_KINDS);
+    return &optimizers[kind];
+}
+
+const char *ls_optimizers_name(ls_optimizer_kind kind)
+{
+    return row_of(kind)->name;
+}
+
+ls_optimizer_kind ls_optimizers_find(const char *name)
+{
+    int kind = 0;
+    while (kind < LS_OPTIMIZER_KINDS && strcmp(name, optimizers[kind].name) != 0) {
+        kind++;
+    }
+    return (ls_optimizer_kind)kind;
+}
+
+int ls_optimizers_moments(ls_optimizer_kind kind, double momentum)
+{
+    /* as torch.optim.SGD, which makes its buffer only with momentum */
+    return kind == LS_OPTIMIZER_SGD && momentum == 0.0 ? 0 : row_of(kind)->moments;
+}
+
+const char *ls_optimizers_moment_name(ls_optimizer_kind kind, int moment)
+{
+    LS_ASSERT(moment >= 0 && moment < row_of(kind)->moments);
+    return row_of(kind)->moment[moment];
+}
+
+bool ls_optimizers_takes(ls_optimizer_kind kind, const char *option)
+{
+    size_t length = strlen(option);
+    for (const char *name = row_of(kind)->options; *name != '\0'; name += strspn(name, " ")) {
+        size_t bytes = strcspn(name, " ");
+        if (bytes == length && strncmp(name, option, length) == 0) {
+            return true;
+        }
+        name += bytes;
+    }
+    return false;
+}
+
+double ls_optimizers_epsilon(ls_optimizer_kind kind, double standard)
+{
+    return row_of(kind)->epsilon > 0 ? row_of(kind)->epsilon : standard;
+}
