@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 
 static void shape_text(const ls_shape *shape, char *text, size_t text_bytes)
 {
@@ -87,6 +88,36 @@ void ls_strict_reader_close(ls_strict_reader *reader)
 bool ls_strict_reader_has_seen(const ls_strict_reader *reader, const ls_safetensors_entry *entry)
 {
     return reader->seen[index_of(reader, entry)];
+}
+
+static void group_of(const char *name, char group[32])
+{
+    int rank = 0, used = 0;
+    if (sscanf(name, "rank%d/%n", &rank, &used) == 1 && used > 0) {
+        ls_text_put(group, 32, "rank<k>");
+    } else {
+        ls_text_put(group, 32, "%.*s", (int)strcspn(name, "/"), name);
+    }
+}
+
+void ls_strict_reader_unused(const ls_strict_reader *reader, char *text, size_t bytes)
+{
+    int count = ls_safetensors_count(reader->file);
+    char own[32], other[32];
+    text[0] = '\0';
+    for (int i = 0; i < count; i++) {
+        int members = 0, before = 0;
+        group_of(ls_safetensors_at(reader->file, i)->name, own);
+        for (int k = 0; k < count; k++) {
+            group_of(ls_safetensors_at(reader->file, k)->name, other);
+            bool member = !reader->seen[k] && strcmp(own, other) == 0;
+            members += member;
+            before += member && k < i;
+        }
+        if (!reader->seen[i] && before == 0) {
+            ls_text_add(text, bytes, "%s%s %d", text[0] == '\0' ? "" : ", ", own, members);
+        }
+    }
 }
 
 ls_status ls_strict_reader_tensor(ls_strict_reader *reader, const char *name, ls_dtype dtype,

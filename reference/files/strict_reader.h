@@ -27,6 +27,9 @@ ls_status ls_strict_reader_tensor(ls_strict_reader *reader, const char *name, ls
 ls_status ls_strict_reader_metadata(const ls_strict_reader *reader, const char *name,
                                     const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* The tensors that have not been asked for, counted by what stands before the first slash of their
+ * names: "state 41, scaler 3, rank<k> 36"; "" when there are none. */
+void ls_strict_reader_unused(const ls_strict_reader *reader, char *text, size_t bytes);
 /* Whether a tensor of the file has been asked for: what has not is unknown to the run. */
 bool ls_strict_reader_has_seen(const ls_strict_reader *reader, const ls_safetensors_entry *entry);
 

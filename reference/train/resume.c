@@ -59,6 +59,20 @@ static void tell_differences(const ls_strict_reader *reader, const ls_trainer *t
     cJSON_Delete(ours);
 }
 
+/* Of a checkpoint of a world of another size rank 0's part is used. */
+static void tell_other_world(const ls_strict_reader *reader, const ls_trainer *trainer)
+{
+    const char *saved = ls_safetensors_metadata_of(reader->file, "world_size", "1");
+    char unused[256];
+    if (atoi(saved) != trainer->world.world) {
+        ls_strict_reader_unused(reader, unused, sizeof unused);
+        ls_log_warn("%s: saved by %s ranks, this run has %d: rank 0's running statistics go to "
+                    "all, buckets are laid out anew; not used: %s",
+                    reader->path, saved, trainer->world.world,
+                    unused[0] != '\0' ? unused : "nothing else");
+    }
+}
+
 typedef ls_status visit_tensor(void *context, const ls_tensor *to,
                                const ls_safetensors_entry *entry);
 
@@ -244,6 +258,7 @@ static ls_status load_checked(ls_strict_reader *reader, ls_trainer *trainer, ls_
     LS_TRY(each_buffer(reader, trainer, prefix, visit_load, trainer));
     if (trainer->world.rank == 0) {
         tell_differences(reader, trainer);
+        tell_other_world(reader, trainer);
     }
     return LS_OK;
 }

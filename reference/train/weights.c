@@ -23,62 +23,124 @@ static ls_status write_any_float(ls_trainer *trainer, const ls_tensor *to,
     return ls_device_write_f32(&trainer->device, to, from);
 }
 
-static bool has_any_buffer(const ls_strict_reader *reader, const ls_network *network)
+/* A file being read: how its names begin, and what has been taken of it. */
+typedef struct source {
+    ls_strict_reader reader;
+    bool of_run;                /* a dump or a checkpoint: it holds much that is not for starting */
+    const char *param, *buffer; /* prefixes; buffer NULL: it holds no running statistics */
+    int masters, buffers;
+} source;
+
+static const ls_safetensors_entry *find(const source *from, const char *prefix, const char *name)
 {
+    char full[160];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    return ls_safetensors_find(from->reader.file, full);
+}
+
+static void find_prefixes(source *from, const ls_network *network)
+{
+    /* Of a dump the statistics from before its step: its parameters are from before it, too. */
+    static const char *const kinds[] = {"last_buffer/", "buffer/"};
+    from->of_run = find(from, "param/", network->param[0].name) != NULL;
+    from->param = from->of_run ? "param/" : "";
+    from->buffer = NULL;
     for (int i = 0; i < network->buffer_count; i++) {
-        if (ls_safetensors_find(reader->file, network->buffer[i].name) != NULL) {
-            return true;
+        for (int k = 0; k < (from->of_run ? 2 : 1) && from->buffer == NULL; k++) {
+            const char *prefix = from->of_run ? kinds[k] : "";
+            from->buffer = find(from, prefix, network->buffer[i].name) != NULL ? prefix : NULL;
         }
     }
-    return false;
 }
 
-/* A dump of a step holds its parameters as param/<name>, beside much that is not for starting. */
-static bool is_dump(const ls_strict_reader *reader, const ls_network *network)
+/* A half parameter's master, which it is rounded from, where the file holds it. */
+static ls_status find_param(source *from, const ls_param *param, const ls_safetensors_entry **out)
 {
-    char name[sizeof network->param[0].name + 8];
-    snprintf(name, sizeof name, "param/%s", network->param[0].name);
-    return ls_safetensors_find(reader->file, name) != NULL;
+    char name[160];
+    snprintf(name, sizeof name, "%s%s", from->param, param->name);
+    LS_TRY(ls_strict_reader_tensor(&from->reader, name, LS_F32, true, &param->shape, out));
+    if (from->of_run && find(from, "master/", param->name) != NULL) {
+        snprintf(name, sizeof name, "master/%s", param->name);
+        LS_TRY(ls_strict_reader_tensor(&from->reader, name, LS_F32, true, &param->shape, out));
+        from->masters++;
+    }
+    return LS_OK;
 }
 
-/* One pass checks, the second (scratch given) writes. Counters may be absent: files of weights drop
- * them. */
-static ls_status init_pass(ls_strict_reader *reader, ls_trainer *trainer, bool dump, bool buffers,
-                           float *scratch)
+/* *out NULL: a counter that the file leaves out, as files of weights do. */
+static ls_status find_buffer(source *from, const ls_buffer *buffer,
+                             const ls_safetensors_entry **out)
+{
+    bool counter = buffer->role == LS_BUFFER_BATCHES_TRACKED;
+    ls_shape shape = {.rank = counter ? 0 : 1, .dim = {counter ? 0 : buffer->count}};
+    char name[160];
+    *out = NULL;
+    if (counter && find(from, from->buffer, buffer->name) == NULL) {
+        return LS_OK;
+    }
+    snprintf(name, sizeof name, "%s%s", from->buffer, buffer->name);
+    LS_TRY(ls_strict_reader_tensor(&from->reader, name, counter ? LS_I64 : LS_F32, !counter, &shape,
+                                   out));
+    from->buffers++;
+    return LS_OK;
+}
+
+/* One pass checks, the second (scratch given) writes. */
+static ls_status init_pass(source *from, ls_trainer *trainer, float *scratch)
 {
     const ls_memory *memory = &trainer->memory;
     const ls_safetensors_entry *entry = NULL;
+    from->masters = from->buffers = 0;
     for (int i = 0; i < memory->param_count; i++) {
-        const ls_param *param = &memory->network->param[i];
-        char name[sizeof param->name + 8];
-        snprintf(name, sizeof name, "%s%s", dump ? "param/" : "", param->name);
-        LS_TRY(ls_strict_reader_tensor(reader, name, LS_F32, true, &param->shape, &entry));
+        LS_TRY(find_param(from, &memory->network->param[i], &entry));
         if (scratch != NULL) {
             LS_TRY(write_any_float(trainer, &memory->param[i], entry, scratch));
         }
     }
-    for (int i = 0; buffers && i < memory->buffer_count; i++) {
+    for (int i = 0; from->buffer != NULL && i < memory->buffer_count; i++) {
         const ls_buffer *buffer = &memory->network->buffer[i];
-        if (buffer->role != LS_BUFFER_BATCHES_TRACKED) {
-            ls_shape shape = {.rank = 1, .dim = {buffer->count}};
-            LS_TRY(ls_strict_reader_tensor(reader, buffer->name, LS_F32, true, &shape, &entry));
-            if (scratch != NULL) {
-                LS_TRY(write_any_float(trainer, &memory->buffer[i], entry, scratch));
-            }
-        } else if (ls_safetensors_find(reader->file, buffer->name) != NULL) {
-            ls_shape scalar = {0};
-            LS_TRY(ls_strict_reader_tensor(reader, buffer->name, LS_I64, false, &scalar, &entry));
-            if (scratch != NULL) {
-                memcpy(memory->tracked, entry->data, sizeof *memory->tracked);
-            }
+        LS_TRY(find_buffer(from, buffer, &entry));
+        if (scratch == NULL || entry == NULL) {
+            continue;
+        }
+        if (buffer->role == LS_BUFFER_BATCHES_TRACKED) {
+            memcpy(memory->tracked, entry->data, sizeof *memory->tracked);
+        } else {
+            LS_TRY(write_any_float(trainer, &memory->buffer[i], entry, scratch));
         }
     }
     return LS_OK;
 }
 
+static ls_status check_strangers(const source *from, const ls_network *network)
+{
+    const ls_safetensors *file = from->reader.file;
+    for (int i = 0; i < ls_safetensors_count(file) && !from->of_run; i++) {
+        const ls_safetensors_entry *entry = ls_safetensors_at(file, i);
+        if (!ls_strict_reader_has_seen(&from->reader, entry)) {
+            ls_log_error("%s: %s is no parameter or buffer of %s", from->reader.path, entry->name,
+                         network->arch);
+            return LS_ERR_USAGE;
+        }
+    }
+    return LS_OK;
+}
+
+static void report(const source *from, const ls_trainer *trainer)
+{
+    char unused[512];
+    if (from->of_run && trainer->world.rank == 0) {
+        ls_strict_reader_unused(&from->reader, unused, sizeof unused);
+        ls_log_note("--init %s: takes %d parameters (%d of them from masters) and %d running "
+                    "statistics; not used: %s",
+                    from->reader.path, trainer->memory.param_count, from->masters, from->buffers,
+                    unused[0] != '\0' ? unused : "nothing");
+    }
+}
+
 ls_status ls_weights_load(ls_trainer *trainer, const char *path)
 {
-    ls_strict_reader reader;
+    source from = {.of_run = false};
     ls_status status = LS_OK;
     int64_t largest = trainer->memory.largest;
     for (int i = 0; i < trainer->network.buffer_count; i++) {
@@ -90,22 +152,14 @@ ls_status ls_weights_load(ls_trainer *trainer, const char *path)
         ls_log_error("cannot allocate memory to read %s", path);
         return LS_ERR_INFRA;
     }
-    LS_TRY_GOTO(status, ls_strict_reader_open(path, &reader), free);
-    bool buffers = has_any_buffer(&reader, &trainer->network);
-    bool dump = is_dump(&reader, &trainer->network);
-    LS_TRY_GOTO(status, init_pass(&reader, trainer, dump, buffers, NULL), close);
-    for (int i = 0; i < ls_safetensors_count(reader.file) && !dump; i++) {
-        const ls_safetensors_entry *entry = ls_safetensors_at(reader.file, i);
-        if (!ls_strict_reader_has_seen(&reader, entry)) {
-            ls_log_error("%s: %s is no parameter or buffer of %s", path, entry->name,
-                         trainer->network.arch);
-            status = LS_ERR_USAGE;
-            goto close;
-        }
-    }
-    status = init_pass(&reader, trainer, dump, buffers, scratch);
+    LS_TRY_GOTO(status, ls_strict_reader_open(path, &from.reader), free);
+    find_prefixes(&from, &trainer->network);
+    LS_TRY_GOTO(status, init_pass(&from, trainer, NULL), close);
+    LS_TRY_GOTO(status, check_strangers(&from, &trainer->network), close);
+    LS_TRY_GOTO(status, init_pass(&from, trainer, scratch), close);
+    report(&from, trainer);
 close:
-    ls_strict_reader_close(&reader);
+    ls_strict_reader_close(&from.reader);
 free:
     free(scratch);
     return status;

@@ -158,9 +158,11 @@ class Trainer:
                 raise Usage(f"--init {o.init}: no such file") from missing
             with torch.no_grad():
                 for name, tensor in list(model.named_parameters()) + list(model.named_buffers()):
-                    name = name if name in given else f"next/{name}"  # a dump holds them, too
-                    if name in given:
-                        tensor.copy_(given[name])
+                    # a plain file, or a dump: the state before its step
+                    for kind in ("", "master/", "param/", "last_buffer/", "buffer/"):
+                        if kind + name in given:
+                            tensor.copy_(given[kind + name])
+                            break
         if o.sync_bn:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         if o.opt_level in ("O2", "O3"):

@@ -401,6 +401,11 @@ static void judge_world(const ls_case *row, const ls_record *job, ls_verdict *ou
         ls_syncbn_check(&job[1], 3, row->job[0].sync_bn ? job[1].world : 1, mean->data, var->data,
                         out);
     }
+    if (!ls_endings_says(&job[1], 0, "ranks, this run has") ||
+        (ls_safetensors_find(saved, "rank1/buffer/bn1.running_mean") != NULL &&
+         !ls_endings_says(&job[1], 0, "not used: rank<k>"))) {
+        ls_verdict_fail(out, "rank 0 does not say what it does not use of the checkpoint");
+    }
     ls_safetensors_close(saved);
     ls_verdict_pass(out, "%d tensors of %d ranks are those that %d ranks saved", compared,
                     job[1].world, job[0].world);

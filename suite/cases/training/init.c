@@ -1,98 +1,110 @@
-/* Training that starts from the parameters in another run's dump, whatever type it holds them in.
+/* Training that starts from a file of another run, a dump or a checkpoint, whatever types it holds.
  */
 #include "suite/cases/rows.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/text.h"
-#include "reference/oracle/dumpfile.h"
 #include "suite/judge/dumps.h"
+#include "suite/cases/endings.h"
 
-enum { DUMPED = 2 };
+typedef struct source {
+    const char *file; /* that job 1 starts from, in job 0's folder */
+    bool reported;    /* rank 0 says what it does not use */
+} source;
 
-static const struct start {
-    const char *id, *from_half, *half;
-    int from, level;
-} starts[] = {{"o0-to-o0", "fp16", "fp16", 0, 0},
-              {"o2-to-o2", "fp16", "fp16", 2, 2},
-              {"bf16-to-bf16", "bf16", "bf16", 2, 2},
-              {"o2-to-o0", "fp16", "fp16", 2, 0},
-              {"bf16-to-o0", "bf16", "fp16", 2, 0}};
+/* A tensor of the file, or what stands in for it; NULL: neither is there. */
+static const ls_dumpfile_entry *first_of(const ls_dumpfile *file, const char *kind,
+                                         const char *second, const char *name)
+{
+    const ls_dumpfile_entry *entry = ls_dumpfile_findf(file, "%s/%s", kind, name);
+    return entry != NULL ? entry : ls_dumpfile_findf(file, "%s/%s", second, name);
+}
 
-/* Parameters of rank `rank` at step 1 of the second job against those of the dump: halves and f32
- * that came from them are the same numbers. */
+static void compare(const ls_dumpfile_entry *want, const ls_dumpfile_entry *got, int rank,
+                    const char *name, ls_verdict *out)
+{
+    bool same = got != NULL && got->count == want->count;
+    double *a = ls_dumps_values(want), *b = same ? ls_dumps_values(got) : NULL;
+    bool half = same && strcmp(got->dtype, "F32") != 0 && strcmp(got->dtype, "I64") != 0;
+    for (int64_t i = 0; same && i < want->count; i++) {
+        same = (half ? ls_bits_round(ls_dumps_type(got), a[i]) : a[i]) == b[i];
+    }
+    if (!same) {
+        ls_verdict_fail(out, "rank=%d: %s at step 1 is not %s of --init", rank, name, want->name);
+    }
+    free(a);
+    free(b);
+}
+
+/* What rank `rank` has before its first step. Returns how many running statistics were compared; a
+ * dump need not hold those from before its step. */
 static int compare_rank(const ls_dumpfile *given, const ls_record *job, int rank, ls_verdict *out)
 {
-    char path[700];
-    ls_dumpfile *file;
-    int compared = 0;
-    ls_dumps_path(job, 1, rank, path, sizeof path);
-    if (ls_dumpfile_open(path, &file) != LS_OK) {
-        ls_verdict_fail(out, "rank=%d: the dump of step 1 is missing or broken", rank);
-        return 0;
+    ls_dumpfile *file = ls_dumps_open(job, 1, rank, out);
+    int statistics = 0, at = 0;
+    const char *name;
+    while (file != NULL && (name = ls_dumps_next_param(given, &at)) != NULL) {
+        compare(first_of(given, "master", "param", name), ls_dumpfile_findf(file, "param/%s", name),
+                rank, name, out);
     }
-    for (int i = 0; i < ls_dumpfile_count(given); i++) {
-        const ls_dumpfile_entry *want = ls_dumpfile_at(given, i);
-        if (strncmp(want->name, "param/", 6) != 0) {
-            continue;
+    for (int i = 0; file != NULL && i < ls_dumpfile_count(given); i++) {
+        name = ls_dumpfile_at(given, i)->name;
+        const ls_dumpfile_entry *got = ls_dumpfile_findf(file, "last_%s", name);
+        if (strncmp(name, "buffer/", 7) == 0 && got != NULL) {
+            compare(first_of(given, "last_buffer", "buffer", name + 7), got, rank, name, out);
+            statistics++;
         }
-        const ls_dumpfile_entry *got = ls_dumpfile_find(file, want->name);
-        double *a = malloc((size_t)want->count * sizeof *a);
-        double *b = malloc((size_t)want->count * sizeof *b);
-        LS_ASSERT(a != NULL && b != NULL);
-        ls_dumpfile_read(want, a);
-        bool fits = got != NULL && got->count == want->count;
-        if (fits) {
-            ls_dumpfile_read(got, b);
-        }
-        if (!fits || memcmp(a, b, (size_t)want->count * sizeof *a) != 0) {
-            ls_verdict_fail(out, "rank=%d: %s at step 1 is not what --init gave", rank, want->name);
-        }
-        free(a);
-        free(b);
-        compared++;
     }
     ls_dumpfile_close(file);
-    return compared;
+    return statistics;
 }
 
 static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    char path[700];
-    ls_dumpfile *given;
-    int compared = 0;
-    (void)row;
-    ls_dumps_path(&job[0], DUMPED, 0, path, sizeof path);
-    if (ls_dumpfile_open(path, &given) != LS_OK) {
-        ls_verdict_fail(out, "the first job's dump is missing or broken");
-        return;
-    }
-    for (int rank = 0; rank < job[1].world; rank++) {
-        compared += compare_rank(given, &job[1], rank, out);
+    const source *from = row->data;
+    int statistics = 0;
+    ls_dumpfile *given = ls_dumps_open_file(&job[0], from->file, LS_FAIL, out);
+    for (int rank = 0; given != NULL && rank < job[1].world; rank++) {
+        statistics += compare_rank(given, &job[1], rank, out);
     }
     ls_dumpfile_close(given);
-    ls_verdict_pass(out, "%d parameters of %d ranks start as the dump holds them", compared,
-                    job[1].world);
+    if (from->reported && statistics == 0) {
+        ls_verdict_fail(out, "no running statistics could be compared");
+    }
+    if (from->reported && !ls_endings_says(&job[1], 0, "not used: ")) {
+        ls_verdict_fail(out, "rank 0 does not say what it does not use of the file");
+    }
+    ls_verdict_pass(out, "parameters and %d running statistics of %d ranks start as %s holds them",
+                    statistics, job[1].world, from->file);
 }
+
+#define FIRST "resnet8 w2 b0.05 steps=2 "
+#define SECOND " | resnet8 w2 b0.05 steps=1 dump=1 "
+#define DUMP(from, to) \
+    FIRST "dump=2 " from SECOND to " --init={job:0}/dump/step000002.rank0.safetensors"
+#define CHECKPOINT(from, to)                                     \
+    FIRST from " --save={self}/checkpoint.safetensors" SECOND to \
+               " --init={job:0}/checkpoint.safetensors"
+
+static const source dump = {"dump/step000002.rank0.safetensors", false},
+                    checkpoint = {"checkpoint.safetensors", true};
+
+static const ls_row rows[] = {
+    {"init.dump.o0-to-o0.w2", "Q34", judge_start, DUMP("O0", "O0"), &dump},
+    {"init.dump.o2-to-o2.w2", "Q34", judge_start, DUMP("O2", "O2"), &dump},
+    {"init.dump.bf16-to-bf16.w2", "Q34", judge_start, DUMP("O2 bf16", "O2 bf16"), &dump},
+    {"init.dump.o2-to-o0.w2", "Q34", judge_start, DUMP("O2", "O0"), &dump},
+    {"init.dump.bf16-to-o0.w2", "Q34", judge_start, DUMP("O2 bf16", "O0"), &dump},
+    {"init.checkpoint.o0-to-o2.w2", "E4", judge_start, CHECKPOINT("O0", "O2"), &checkpoint,
+     .inside = true},
+    {"init.checkpoint.o2-to-o2.w2", "E4", judge_start, CHECKPOINT("O2", "O2"), &checkpoint,
+     .inside = true},
+    {"init.checkpoint.o2-to-o0.w2", "E4", judge_start, CHECKPOINT("O2", "O0"), &checkpoint,
+     .inside = true},
+};
 
 void ls_init_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
-        const struct start *s = &starts[i];
-        char id[96];
-        ls_case *row = ls_rows_add(list, judge_start, "Q34", "init.dump.%s.w2", s->id);
-        row->job_count = 2;
-        for (int j = 0; j < 2; j++) {
-            ls_spec *spec = &row->job[j];
-            *spec = ls_rows_evidence(settings, j == 0 ? s->from : s->level, 2, 1, 0.05);
-            ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
-            ls_text_put(spec->half, sizeof spec->half, "%s", j == 0 ? s->from_half : s->half);
-            ls_text_put(spec->dump_steps, sizeof spec->dump_steps, "%d", j == 0 ? DUMPED : 1);
-            spec->steps = j == 0 ? DUMPED : 1;
-        }
-        ls_matrix_id(&row->job[0], id);
-        ls_text_put(row->job[1].extra, sizeof row->job[1].extra,
-                    "--init={job:%s}/dump/step000002.rank0.safetensors", id);
-    }
+    LS_ROWS(list, settings, rows);
 }
