@@ -58,7 +58,7 @@ sources = $(wildcard $(addsuffix /*.c,$(1)))
 objects = $(patsubst %,$(BUILD)/obj/%.o,$(1))
 
 CORE := $(call sources,kernels/core) kernels/load.c kernels/optimizers.c
-HARNESS := $(call sources,harness/*)
+HARNESS := $(call sources,harness/* harness/report/*)
 ORACLE := $(call sources,reference/oracle)
 REFERENCE := $(filter-out reference/oracle/% reference/comm/nccl%,$(call sources,reference/*))
 SUITE := $(filter-out suite/unit/% suite/emulation/%,$(call sources,suite/* suite/cases/*))

@@ -4,9 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tables_band.h"
-#include "tables_curves.h"
-#include "tables_speed.h"
+#include "compare.h"
+#include "loss.h"
 #include "kernels/core/text.h"
 
 enum { JOBS_MAX = 128, SENTENCE_BYTES = 1024 };
@@ -34,13 +33,13 @@ static int select_shown(const ls_report_run *run, unsigned sweep, const ls_repor
 static void append_ratio(char *text, const ls_report_job *over, const ls_report_job *under)
 {
     char a[24], b[24], difference[128];
-    ls_stats_interval ratio = ls_tables_speed_ratio(over, under);
+    ls_stats_interval ratio = ls_report_compare_ratio(over, under);
     ls_report_job_level(over, a);
     ls_report_job_level(under, b);
     if (!isfinite(ratio.low)) {
         ls_text_add(text, SENTENCE_BYTES, "%s measured %.2f x %s over too few steps to be sure", a,
                     ratio.value, b);
-    } else if (ls_tables_speed_resolved(ratio)) {
+    } else if (ls_report_compare_is_resolved(ratio)) {
         ls_text_add(text, SENTENCE_BYTES, "%s is %.2f x %s [%.2f, %.2f]", a, ratio.value, b,
                     ratio.low, ratio.high);
     } else {
@@ -83,27 +82,27 @@ static void advise_levels(const ls_report_run *run, cJSON *advice)
 
 static void advise_loss(const ls_report_run *run, cJSON *advice)
 {
-    ls_tables_band band;
-    if (ls_tables_band_read(run, &band)) {
+    ls_report_band band;
+    if (ls_report_loss_read_band(run, &band)) {
         char text[SENTENCE_BYTES] = "", sentence[320];
         ls_text_add(text, sizeof text,
                     "Loss: after %d steps of %s %s, where another O0 run would end 95 %% of the "
                     "time.",
-                    band.steps, band.job->spec->arch, ls_tables_band_sentence(&band, sentence));
+                    band.steps, band.job->spec->arch, ls_report_loss_sentence(&band, sentence));
         say(advice, text);
         return;
     }
     const ls_report_job *jobs[JOBS_MAX];
     int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
     double low, high;
-    int repeats = ls_tables_curves_band(run, &low, &high);
+    int repeats = ls_report_loss_range(run, &low, &high);
     char text[SENTENCE_BYTES] = "", level[24];
     int said = 0;
     for (int i = 0; i < count && repeats > 0; i++) {
         if (jobs[i]->spec->level == 0) {
             continue;
         }
-        double loss = ls_tables_curves_final_loss(jobs[i]);
+        double loss = ls_report_loss_end(jobs[i]);
         ls_report_job_level(jobs[i], level);
         ls_text_add(text, sizeof text, "%s", said++ > 0 ? ", " : "Loss at the end: ");
         if (repeats == 1) {
@@ -139,7 +138,7 @@ static void advise_buckets(const ls_report_run *run, cJSON *advice)
 {
     const ls_report_job *jobs[JOBS_MAX], *best[JOBS_MAX], *fastest = NULL;
     int count = select_shown(run, LS_SWEEP_BUCKET, jobs);
-    int best_count = ls_tables_speed_best_buckets(run, best, JOBS_MAX, &fastest);
+    int best_count = ls_report_compare_best_buckets(run, best, JOBS_MAX, &fastest);
     if (count < 2) {
         return;
     }
@@ -159,7 +158,7 @@ static void advise_buckets(const ls_report_run *run, cJSON *advice)
             among = among || best[b] == jobs[i];
         }
         if (!among) {
-            ls_stats_sentence(ls_tables_speed_ratio(jobs[i], fastest), difference,
+            ls_stats_sentence(ls_report_compare_ratio(jobs[i], fastest), difference,
                               sizeof difference);
             ls_text_add(text, sizeof text, "; %s is %s", ls_report_job_bucket(jobs[i], size),
                         difference);
@@ -173,7 +172,7 @@ static void advise_ranks(const ls_report_run *run, cJSON *advice)
 {
     const ls_report_job *jobs[JOBS_MAX];
     const ls_report_job *job =
-        ls_tables_speed_largest(jobs, select_shown(run, LS_SWEEP_WORLD, jobs));
+        ls_report_compare_largest(jobs, select_shown(run, LS_SWEEP_WORLD, jobs));
     if (job == NULL) {
         return;
     }
@@ -193,7 +192,7 @@ static void advise_ranks(const ls_report_run *run, cJSON *advice)
             " More than ideal is no gain: the run of one rank was disturbed or ran under other "
             "conditions; measure it again.");
     }
-    ls_tables_speed_note_threads(run, job, text, sizeof text);
+    ls_report_compare_note_threads(run, job, text, sizeof text);
     say(advice, text);
 }
 
@@ -207,7 +206,7 @@ static void advise_nodes(const ls_report_run *run, cJSON *advice)
             bool same = base->spec->nodes == 1 && ls_report_job_alike(base, job) &&
                         base->spec->batch_size == job->spec->batch_size;
             char text[SENTENCE_BYTES] = "", difference[128];
-            ls_stats_interval ratio = ls_tables_speed_ratio(job, base);
+            ls_stats_interval ratio = ls_report_compare_ratio(job, base);
             if (same && base->spec->world == job->spec->world) {
                 ls_stats_sentence(ratio, difference, sizeof difference);
                 ls_text_add(text, sizeof text,

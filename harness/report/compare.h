@@ -5,6 +5,25 @@
 
 #include "job.h"
 
+/* Speed of `a` over speed of `b` with its interval, from the steps of both. */
+ls_stats_interval ls_report_compare_ratio(const ls_report_job *a, const ls_report_job *b);
+/* Whether a ratio may be called a difference: its interval leaves out 1, and it is more than
+ * restarting the same job makes (1 %). */
+bool ls_report_compare_is_resolved(ls_stats_interval ratio);
+/* The fastest of the jobs whose figure is a result; half_only: at O1 and above. NULL for none. */
+const ls_report_job *ls_report_compare_fastest(const ls_report_job *const *jobs, int count,
+                                               bool half_only);
+/* Jobs of the bucket sweep, smallest bucket first, that differ from the fastest by nothing that is
+ * resolved; *fastest among them. */
+int ls_report_compare_best_buckets(const ls_report_run *run, const ls_report_job **jobs, int room,
+                                   const ls_report_job **fastest);
+/* The checked job on one node with the most ranks, at least 2, that has a world of one to compare
+ * with; NULL. */
+const ls_report_job *ls_report_compare_largest(const ls_report_job *const *jobs, int count);
+/* Appends a sentence when the world of one computed with more threads than each rank of `job`. */
+void ls_report_compare_note_threads(const ls_report_run *run, const ls_report_job *job, char *text,
+                                    size_t bytes);
+
 /* Step time of the job minus that of the no_comm job of the same level and world, in ms with
  * interval. Bucket size and simulated nodes need not be equal: without a reduction neither has an
  * effect. NaN without such a job. */
@@ -22,22 +41,6 @@ ls_stats_interval ls_report_compare_strong(const ls_report_run *run, const ls_re
 /* The efficiency that cores allow: the threads a world has together against those its ranks would
  * need to keep one rank's share; 1 where every rank has its own. */
 double ls_report_compare_ceiling(const ls_report_run *run, const ls_report_job *job);
-
-/* The largest batch per rank at a level, computed, not run. */
-typedef struct ls_report_batch {
-    const ls_report_job *job; /* of the level sweep */
-    double fixed_bytes; /* of one rank: all kinds but activations, and program and libraries */
-    double image_bytes; /* activations of one more image, its input three times (loader) */
-    double room_bytes;  /* free memory of the machine divided by its ranks */
-    double largest;     /* images */
-} ls_report_batch;
-/* false where the job or the machine does not tell what is needed. */
-bool ls_report_compare_batch(const ls_report_run *run, const ls_report_job *job,
-                             ls_report_batch *out);
-/* The same arithmetic against a job that was run with more images per rank: predicted and seen peak
- * of its rank, in bytes. false without such a job. */
-bool ls_report_compare_batch_check(const ls_report_run *run, const ls_report_job **larger,
-                                   double *predicted, double *seen);
 
 /* Sentences on all of this, as far as the run holds it: array of strings. */
 cJSON *ls_report_compare_sentences(const ls_report_run *run);

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "tables.h"
 #include "kernels/core/text.h"
 
 void ls_report_lines_headlines(const ls_report_run *run,

@@ -67,3 +67,83 @@ double ls_report_memory(const ls_record_rank *rank, double kind[LS_REPORT_KINDS]
     }
     return sum;
 }
+
+/* ---- the largest batch ----------------------------------------------------------------------- */
+
+/* Of rank 0: what it reports in all, and its activations. */
+static double reported_bytes(const ls_report_job *job)
+{
+    double kind[LS_REPORT_KINDS];
+    return ls_report_memory(&job->record->rank[0], kind);
+}
+
+static double activation_bytes(const ls_report_job *job)
+{
+    double kind[LS_REPORT_KINDS];
+    ls_report_memory(&job->record->rank[0], kind);
+    return kind[LS_REPORT_ACTIVATIONS];
+}
+
+/* A job that dumps nothing for the judge: what its ranks held beyond the sizes they report is the
+ * program, its libraries and the loader. */
+static const ls_report_job *undumped(const ls_report_run *run)
+{
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *job = &run->job[j];
+        if ((job->spec->role == LS_ROLE_DDP_WORLD1 || job->spec->role == LS_ROLE_NO_COMM) &&
+            job->record->world > 0 && ls_report_job_peak_bytes(job) > reported_bytes(job)) {
+            return job;
+        }
+    }
+    return NULL;
+}
+
+/* f32 images: one that is computed on, two that the loader has ready. */
+static double image_bytes(const ls_report_job *job)
+{
+    double input = 3.0 * job->spec->image_size * job->spec->image_size * (double)sizeof(float);
+    return activation_bytes(job) / job->spec->batch_size + 3 * input;
+}
+
+static double fixed_bytes(const ls_report_job *job, const ls_report_job *plain)
+{
+    return reported_bytes(job) - activation_bytes(job) + ls_report_job_peak_bytes(plain) -
+           reported_bytes(plain);
+}
+
+bool ls_report_memory_largest_batch(const ls_report_run *run, const ls_report_job *job,
+                                    ls_report_batch *out)
+{
+    const cJSON *machine = cJSON_GetObjectItemCaseSensitive(run->record, "machine");
+    double room = ls_json_number(machine, "memory_available_bytes", NAN) / job->spec->world;
+    const ls_report_job *plain = undumped(run);
+    if (plain == NULL || job->record->world == 0 || job->spec->batch_size < 1) {
+        return false;
+    }
+    *out = (ls_report_batch){.job = job,
+                             .fixed_bytes = fixed_bytes(job, plain),
+                             .image_bytes = image_bytes(job),
+                             .room_bytes = room};
+    out->largest = floor((room - out->fixed_bytes) / out->image_bytes);
+    return isfinite(out->largest) && out->largest >= 1;
+}
+
+bool ls_report_memory_check(const ls_report_run *run, const ls_report_job **larger,
+                            double *predicted, double *seen)
+{
+    for (int j = 0; j < run->job_count; j++) {
+        const ls_report_job *small = &run->job[j];
+        for (int k = 0; k < run->job_count && small->spec->role == LS_ROLE_DDP_WORLD1; k++) {
+            const ls_report_job *big = &run->job[k];
+            if (big->spec->role != LS_ROLE_STRONG_SCALING ||
+                big->spec->world != small->spec->world || !ls_report_job_alike(big, small)) {
+                continue;
+            }
+            *larger = big;
+            *predicted = fixed_bytes(small, small) + image_bytes(small) * big->spec->batch_size;
+            *seen = ls_report_job_peak_bytes(big);
+            return isfinite(*predicted) && isfinite(*seen);
+        }
+    }
+    return false;
+}

@@ -1,4 +1,4 @@
-/* What a page can hold. The content of a report is said once (report_body.c) through this table of
+/* What a page can hold. The content of a report is said once (render.c) through this table of
  * functions; Markdown and HTML are two ways of writing it down. All text is plain: each form
  * escapes it. */
 #ifndef LS_REPORT_PAGE_H

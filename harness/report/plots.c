@@ -11,7 +11,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "harness/process/proc.h"
-#include "tables.h"
+#include "tables/tables.h"
 
 extern char **environ;
 
@@ -67,8 +67,8 @@ static void wrap(char *title)
 static ls_status start_figure(const char *script_folder, const char *run_directory,
                               const figure *one, const char *log_path, ls_proc *process)
 {
-    ls_tables_head head;
-    LS_TRY(ls_tables_read_head(run_directory, one->name, &head));
+    ls_table_head head;
+    LS_TRY(ls_table_read_head(run_directory, one->name, &head));
     char script[128], table[PATH_MAX];
     snprintf(script, sizeof script, "%s.gp", one->name);
     int length = snprintf(table, sizeof table, "%s/tables/%s.tsv", run_directory, one->name);
@@ -140,19 +140,19 @@ static int list_figures(const ls_report_run *run, const char *script_folder, fig
 {
     static const char *const FORMATS[] = {"svg", "png"};
     int count = 0;
-    for (const char *const *name = ls_tables_names(); *name != NULL; name++) {
-        ls_tables_head head;
+    for (int i = 0; ls_tables_name(i) != NULL; i++) {
+        const char *name = ls_tables_name(i);
+        ls_table_head head;
         char script[PATH_MAX];
-        int length = snprintf(script, sizeof script, "%s/%s.gp", script_folder, *name);
+        int length = snprintf(script, sizeof script, "%s/%s.gp", script_folder, name);
         bool there = length < (int)sizeof script && access(script, R_OK) == 0 &&
-                     ls_tables_read_head(run->directory, *name, &head) == LS_OK &&
-                     head.rows >= ls_tables_rows_min(*name);
+                     ls_tables_is_drawn(run, i, &head);
         for (int f = 0; f < 2; f++) {
             figure *one = &figures[count];
-            one->name = *name;
+            one->name = name;
             one->format = FORMATS[f];
             length = snprintf(one->output, sizeof one->output, "%s/plots/%s.%s", run->directory,
-                              *name, FORMATS[f]);
+                              name, FORMATS[f]);
             LS_ASSERT(length < (int)sizeof one->output && count < FIGURES_MAX);
             unlink(one->output); /* a figure of an earlier report must not stand for this one */
             count += there;

@@ -8,12 +8,12 @@
 #include "kernels/core/log.h"
 #include "html.h"
 #include "junit.h"
-#include "body.h"
+#include "render.h"
 #include "load.h"
 #include "markdown.h"
 #include "plots.h"
 #include "summary.h"
-#include "tables.h"
+#include "tables/tables.h"
 #include "trace.h"
 
 ls_status ls_report_tables(const char *run_directory)
@@ -39,7 +39,7 @@ static ls_status write_page(const ls_report_run *run, const ls_report_page_form 
         ls_log_error("cannot create %s: %s", path, strerror(errno));
         return LS_ERR_INFRA;
     }
-    ls_status status = ls_report_body_write(run, form, page);
+    ls_status status = ls_report_render(run, form, page);
     bool failed = ferror(page) != 0;
     if ((fclose(page) != 0 || failed) && status == LS_OK) {
         ls_log_error("cannot write %s: %s", path, strerror(errno));

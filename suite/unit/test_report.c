@@ -6,7 +6,7 @@
 
 #include "harness/report/report.h"
 #include "harness/report/diff.h"
-#include "harness/report/tables.h"
+#include "harness/report/tables/tables.h"
 #include "test_report_fake.h"
 
 static char scratch[PATH_MAX]; /* made and removed by the fixture */
@@ -62,7 +62,7 @@ static const cJSON *summary_row(const cJSON *summary, const char *job)
 
 START_TEST(tables_hold_what_was_run)
 {
-    ls_tables_head head;
+    ls_table_head head;
     ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
     /* O0, O1, O2, O2 bf16, O3: 8 ranks x 8 images / 0.41 s; 2 % covers the median of 36 steps
      * with 1.2 % noise */
@@ -71,40 +71,41 @@ START_TEST(tables_hold_what_was_run)
     ck_assert_double_lt(cell("throughput_by_level", 0, 7), cell("throughput_by_level", 0, 6));
     ck_assert_double_gt(cell("throughput_by_level", 0, 8), cell("throughput_by_level", 0, 6));
     ck_assert_double_eq(cell("throughput_by_level", 4, 15), 0); /* O3 is not checked */
-    ck_assert_int_eq(ls_tables_read_head(scratch, "throughput_by_level", &head), LS_OK);
+    ck_assert_int_eq(ls_table_read_head(scratch, "throughput_by_level", &head), LS_OK);
     ck_assert_int_eq(head.rows, 5);
     ck_assert_msg(strstr(head.title, "O0 is 1.43 x the fastest half level, O2 bf16") != NULL &&
                       strstr(head.title, "half is emulated") != NULL &&
                       strstr(head.title, "8 ranks share 2 cores") != NULL,
                   "%s", head.title);
-    ck_assert_int_eq(ls_tables_read_head(scratch, "throughput_by_bucket", &head), LS_OK);
+    ck_assert_int_eq(ls_table_read_head(scratch, "throughput_by_bucket", &head), LS_OK);
     ck_assert_int_eq(head.rows, 4); /* the killed one has no row: it is not 0 images/s */
     ck_assert_msg(strstr(head.title, "cannot be told apart; 25 MB is 1.11 x as fast as 1 MB") !=
                       NULL,
                   "%s", head.title);
-    ck_assert_int_eq(ls_tables_read_head(scratch, "scaling", &head), LS_OK);
+    ck_assert_int_eq(ls_table_read_head(scratch, "scaling", &head), LS_OK);
     ck_assert_msg(strstr(head.title, "2 nodes are simulated") != NULL, "%s", head.title);
-    ck_assert_int_eq(ls_tables_read_head(scratch, "gradient_error", &head), LS_OK);
+    ck_assert_int_eq(ls_table_read_head(scratch, "gradient_error", &head), LS_OK);
     ck_assert_msg(strstr(head.title, "O3: layer1.0.conv2.weight is 5.2 x its limit") != NULL, "%s",
                   head.title);
     ck_assert_int_eq(head.rows, 48);
-    ck_assert_int_eq(ls_tables_read_head(scratch, "timeline", &head), LS_OK);
+    ck_assert_int_eq(ls_table_read_head(scratch, "timeline", &head), LS_OK);
     ck_assert_int_eq(head.rows, 8 * 7);
-    ck_assert_int_eq(ls_tables_read_head(scratch, "loss_scale", &head), LS_OK);
+    ck_assert_int_eq(ls_table_read_head(scratch, "loss_scale", &head), LS_OK);
     ck_assert_msg(strstr(head.title, "O2 3 of 40") != NULL, "%s", head.title);
     ck_assert_double_eq(cell("loss_scale", 0, 1), 65536);
     ck_assert_double_eq(cell("loss_scale", 2, 1), 16384);
     /* 2 %: noise of a step, as above */
     ck_assert_double_eq_tol(cell("step_phases", 1, 3), 0.52 * 650, 0.02 * 338);
     ck_assert_double_eq(cell("memory", 0, 2), 387);
-    for (const char *const *name = ls_tables_names(); *name != NULL; name++) {
-        ck_assert_int_eq(ls_tables_read_head(scratch, *name, &head), LS_OK);
-        if (strcmp(*name, "gpu") == 0) { /* this run had none: test_report_gpus.c */
+    for (int i = 0; ls_tables_name(i) != NULL; i++) {
+        const char *name = ls_tables_name(i);
+        ck_assert_int_eq(ls_table_read_head(scratch, name, &head), LS_OK);
+        if (strcmp(name, "gpu") == 0) { /* this run had none: test_report_gpus.c */
             ck_assert_int_eq(head.rows, 0);
             continue;
         }
         ck_assert_msg(head.rows > 0 && head.title[0] != '\0' && head.caption[0] != '\0', "%s",
-                      *name);
+                      name);
     }
 }
 END_TEST

@@ -11,7 +11,8 @@
 #include "harness/report/compare.h"
 #include "harness/report/load.h"
 #include "harness/report/speed.h"
-#include "harness/report/tables_band.h"
+#include "harness/report/loss.h"
+#include "harness/report/memory.h"
 #include "kernels/core/text.h"
 
 static char scratch[256];
@@ -263,13 +264,13 @@ START_TEST(the_largest_batch_is_arithmetic_that_a_larger_job_confirms)
     ls_report_batch batch;
     const ls_report_job *larger;
     double predicted, seen, input = 3 * 32 * 32 * 4;
-    ck_assert(ls_report_compare_batch(&run, job_of("o2.w4"), &batch));
+    ck_assert(ls_report_memory_largest_batch(&run, job_of("o2.w4"), &batch));
     /* reported: 180 MB and 8 MB of activations; a job that dumps nothing held 10 MB more */
     ck_assert_double_eq(batch.room_bytes, 1e9);
     ck_assert_double_eq(batch.fixed_bytes, 190.0 * MB);
     ck_assert_double_eq(batch.image_bytes, MB + 3 * input);
     ck_assert_double_eq(batch.largest, floor((1e9 - 190.0 * MB) / (MB + 3 * input)));
-    ck_assert(ls_report_compare_batch_check(&run, &larger, &predicted, &seen));
+    ck_assert(ls_report_memory_check(&run, &larger, &predicted, &seen));
     ck_assert_double_eq(seen, 230.0 * MB);
     ck_assert_double_eq(predicted, 190.0 * MB + 32 * (MB + 3 * input));
     ck_assert(is_said("computed, not run"));
@@ -278,14 +279,14 @@ END_TEST
 
 START_TEST(the_band_says_who_is_inside)
 {
-    ls_tables_band band;
+    ls_report_band band;
     char text[320];
-    ck_assert(ls_tables_band_read(&run, &band));
+    ck_assert(ls_report_loss_read_band(&run, &band));
     ck_assert_int_eq(band.runs, 10);
     ck_assert_double_eq_tol(band.end.value, 1.045, 1e-9); /* a sum of ten */
     /* s of 0.00 ... 0.09 is 0.030277, t of 9 degrees 2.262157 */
     ck_assert_double_eq_tol(band.end.high, 1.045 + 2.262157 * 0.030277 * sqrt(1.1), 1e-4);
-    ls_tables_band_sentence(&band, text);
+    ls_report_loss_sentence(&band, text);
     ck_assert_str_eq(text,
                      "O2 (1.500) ends outside, O1 (1.050) stays inside the band of 10 O0 runs "
                      "[0.973, 1.117]");

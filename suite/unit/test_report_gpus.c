@@ -14,7 +14,7 @@
 #include "harness/report/gpus.h"
 #include "harness/report/load.h"
 #include "harness/report/lines.h"
-#include "harness/report/tables.h"
+#include "harness/report/tables/tables.h"
 #include "kernels/core/text.h"
 #include "suite/run/speed.h"
 
@@ -193,8 +193,8 @@ START_TEST(pages_and_figure_show_them)
     }
     ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
     ck_assert_int_eq(ls_report_write(scratch, plots), LS_OK);
-    ls_tables_head head;
-    ck_assert_int_eq(ls_tables_read_head(scratch, "gpu", &head), LS_OK);
+    ls_table_head head;
+    ck_assert_int_eq(ls_table_read_head(scratch, "gpu", &head), LS_OK);
     ck_assert_int_eq(head.rows, 2 * 20 * GPUS);
     ck_assert_str_eq(head.blocks, "\"GPU 0\" \"GPU 1\" \"GPU 2\" \"GPU 3\"");
     ls_text_put(path, sizeof path, "%s/report.md", scratch);

@@ -1,28 +1,25 @@
-#include "tables_speed.h"
-
 #include <math.h>
 #include <string.h>
 
-#include "compare.h"
-#include "speed.h"
+#include "harness/report/compare.h"
+#include "harness/report/speed.h"
 #include "kernels/core/text.h"
+#include "table.h"
+#include "writers.h"
 
 enum { JOBS_MAX = 256 };
 
 static const char *const ROW_UNITS =
     "img_s images/s over all ranks, median of the steady window with 95 % interval low to high "
     "(4 or 5 steps: their range; NaN: fewer); ms per step of the slowest rank; comm_exposed ms "
-    "waited for reductions after "
-    "backward; "
-    "efficiency = img_s / ideal_img_s; ideal_img_s = world * img_s at world 1; strong_efficiency: "
-    "the "
-    "same against one rank with the whole global batch; exposed_vs_no_comm: ms, step less that of "
-    "the "
-    "same world without reduction, with interval; checked 1: the job passed its checks";
+    "waited for reductions after backward; efficiency = img_s / ideal_img_s; ideal_img_s = world * "
+    "img_s at world 1; strong_efficiency: the same against one rank with the whole global batch; "
+    "exposed_vs_no_comm: ms, step less that of the same world without reduction, with interval; "
+    "checked 1: the job passed its checks";
 static const char *const ROW_COLUMNS =
-    "1 place  2 level  3 world  4 nodes  5 simulated  6 bucket_mb  7 img_s  8 low  9 high  10 "
-    "ms_p50  "
-    "11 ms_p90  12 ms_p99  13 comm_exposed_ms  14 efficiency  15 ideal_img_s  16 checked  "
+    "1 place  2 level  3 world  4 nodes  5 simulated  6 bucket_mb  7 img_s  8 low  9 high  "
+    "10 ms_p50  11 ms_p90  12 ms_p99  13 comm_exposed_ms  14 efficiency  15 ideal_img_s  16 "
+    "checked  "
     "17 oversubscribed  18 half_emulated  19 label  20 job  21 strong_efficiency  "
     "22 exposed_vs_no_comm_ms  23 low  24 high";
 
@@ -45,43 +42,15 @@ static void write_row(FILE *table, const ls_report_run *run, const ls_report_job
         speed->step.value, speed->p90_ms, speed->p99_ms, ls_report_speed_exposed_ms(run, job),
         speed->efficiency.value, speed->rate.value / speed->efficiency.value, job->record->checked,
         job->record->oversubscribed, job->record->half_emulated,
-        ls_tables_plain(label, name, sizeof name), ls_tables_plain(job->record->id, id, sizeof id),
+        ls_table_plain(label, name, sizeof name), ls_table_plain(job->record->id, id, sizeof id),
         strong.value, against.value, against.low, against.high);
 }
 
-ls_stats_interval ls_tables_speed_ratio(const ls_report_job *a, const ls_report_job *b)
-{
-    return ls_stats_ratio(a->speed.images_per_s, a->speed.count, b->speed.images_per_s,
-                          b->speed.count, a->record->id);
-}
-
-static const ls_report_job *fastest_of(const ls_report_job *const *jobs, int count, bool half_only)
-{
-    const ls_report_job *fastest = NULL;
-    for (int i = 0; i < count; i++) {
-        bool fits = ls_report_job_is_result(jobs[i]) && (!half_only || jobs[i]->spec->level > 0);
-        if (fits && (fastest == NULL || jobs[i]->speed.rate.value > fastest->speed.rate.value)) {
-            fastest = jobs[i];
-        }
-    }
-    return fastest;
-}
-
-/* The interval covers the steps of one run of each job, and starting the same job again moves its
- * median too: by 0.2 % over five runs of a tuned 8-GPU job (MLPerf v4.0, ResNet on H200), by more
- * on a machine that is shared. Below this no difference between settings is named. */
-static const double DIFFERENCE_MIN = 0.01;
-
-bool ls_tables_speed_resolved(ls_stats_interval ratio)
-{
-    return (ratio.low > 1 || ratio.high < 1) && fabs(ratio.value - 1) > DIFFERENCE_MIN;
-}
-
 static void title_levels(const ls_report_run *run, const ls_report_job *const *jobs, int count,
-                         ls_tables_head *head)
+                         ls_table_head *head)
 {
-    char marks[160], a[24], b[24];
-    const ls_report_job *half = fastest_of(jobs, count, true), *full = NULL;
+    char a[24], b[24];
+    const ls_report_job *half = ls_report_compare_fastest(jobs, count, true), *full = NULL;
     for (int i = 0; i < count; i++) {
         full = ls_report_job_is_result(jobs[i]) && jobs[i]->spec->level == 0 ? jobs[i] : full;
     }
@@ -97,12 +66,12 @@ static void title_levels(const ls_report_run *run, const ls_report_job *const *j
     } else {
         bool half_wins = half->speed.rate.value > full->speed.rate.value;
         ls_stats_interval ratio =
-            half_wins ? ls_tables_speed_ratio(half, full) : ls_tables_speed_ratio(full, half);
+            half_wins ? ls_report_compare_ratio(half, full) : ls_report_compare_ratio(full, half);
         ls_report_job_level(half, a);
         ls_report_job_level(full, b);
         if (!isfinite(ratio.low)) {
             ls_text_add(title, sizeof head->title, "Too few steps to compare %s and %s", b, a);
-        } else if (!ls_tables_speed_resolved(ratio)) {
+        } else if (!ls_report_compare_is_resolved(ratio)) {
             ls_text_add(title, sizeof head->title,
                         "%s and the fastest half level, %s, cannot be told apart", b, a);
         } else if (half_wins) {
@@ -112,22 +81,20 @@ static void title_levels(const ls_report_run *run, const ls_report_job *const *j
                         ratio.value, a);
         }
     }
-    ls_tables_marks(run, jobs, count, marks, sizeof marks);
-    ls_text_add(title, sizeof head->title, "%s%s%s", marks[0] ? " (" : "", marks,
-                marks[0] ? ")" : "");
+    ls_table_add_marks(run, jobs, count, head->title);
 }
 
 ls_status ls_tables_speed_write_levels(const ls_report_run *run)
 {
     const ls_report_job *jobs[JOBS_MAX];
     int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
-    ls_tables_head head = {0};
+    ls_table_head head = {0};
     title_levels(run, jobs, count, &head);
     ls_text_add(
         head.caption, sizeof head.caption,
         "Images per second of the whole world by opt level, median of the steady window; bars "
         "span the 95 %% interval; hollow: its checks did not pass.");
-    FILE *table = ls_tables_begin(run, "throughput_by_level", &head, ROW_UNITS, ROW_COLUMNS);
+    FILE *table = ls_table_begin(run, "throughput_by_level", &head, ROW_UNITS, ROW_COLUMNS);
     if (table == NULL) {
         return LS_ERR_INFRA;
     }
@@ -135,32 +102,15 @@ ls_status ls_tables_speed_write_levels(const ls_report_run *run)
         char level[24];
         write_row(table, run, jobs[i], i, ls_report_job_level(jobs[i], level));
     }
-    return ls_tables_end(table, "throughput_by_level");
-}
-
-int ls_tables_speed_best_buckets(const ls_report_run *run, const ls_report_job **jobs, int room,
-                                 const ls_report_job **fastest)
-{
-    const ls_report_job *all[JOBS_MAX];
-    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_BUCKET, all, JOBS_MAX);
-    int best = 0;
-    *fastest = fastest_of(all, count, false);
-    for (int i = 0; i < count && best < room; i++) {
-        if (*fastest != NULL && ls_report_job_is_result(all[i]) &&
-            (all[i] == *fastest ||
-             !ls_tables_speed_resolved(ls_tables_speed_ratio(*fastest, all[i])))) {
-            jobs[best++] = all[i];
-        }
-    }
-    return best;
+    return ls_table_end(table, "throughput_by_level");
 }
 
 static void title_buckets(const ls_report_run *run, const ls_report_job *const *jobs, int count,
-                          ls_tables_head *head)
+                          ls_table_head *head)
 {
     const ls_report_job *best[JOBS_MAX], *fastest = NULL, *slowest = NULL;
-    int best_count = ls_tables_speed_best_buckets(run, best, JOBS_MAX, &fastest), shown = 0;
-    char *title = head->title, text[24], other[24], marks[160];
+    int best_count = ls_report_compare_best_buckets(run, best, JOBS_MAX, &fastest), shown = 0;
+    char *title = head->title, text[24], other[24];
     int bytes = sizeof head->title;
     for (int i = 0; i < count; i++) {
         shown += ls_report_job_is_result(jobs[i]);
@@ -188,22 +138,21 @@ static void title_buckets(const ls_report_run *run, const ls_report_job *const *
                     fastest->speed.rate.value / slowest->speed.rate.value,
                     ls_report_job_bucket(slowest, other));
     }
-    ls_tables_marks(run, jobs, count, marks, sizeof marks);
-    ls_text_add(title, bytes, "%s%s%s", marks[0] ? " (" : "", marks, marks[0] ? ")" : "");
+    ls_table_add_marks(run, jobs, count, head->title);
 }
 
 ls_status ls_tables_speed_write_buckets(const ls_report_run *run)
 {
     const ls_report_job *jobs[JOBS_MAX];
     int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_BUCKET, jobs, JOBS_MAX);
-    ls_tables_head head = {0};
+    ls_table_head head = {0};
     title_buckets(run, jobs, count, &head);
     ls_text_add(
         head.caption, sizeof head.caption,
         "Throughput (left, with its 95 %% interval) and exposed communication (right) by bucket "
         "size: bars are what is waited for after backward, diamonds the step less that of the same "
         "world without reduction, with its interval. Delayed: one reduction per type at the end.");
-    FILE *table = ls_tables_begin(run, "throughput_by_bucket", &head, ROW_UNITS, ROW_COLUMNS);
+    FILE *table = ls_table_begin(run, "throughput_by_bucket", &head, ROW_UNITS, ROW_COLUMNS);
     if (table == NULL) {
         return LS_ERR_INFRA;
     }
@@ -211,27 +160,14 @@ ls_status ls_tables_speed_write_buckets(const ls_report_run *run)
         char bucket[24];
         write_row(table, run, jobs[i], i, ls_report_job_bucket(jobs[i], bucket));
     }
-    return ls_tables_end(table, "throughput_by_bucket");
-}
-
-const ls_report_job *ls_tables_speed_largest(const ls_report_job *const *jobs, int count)
-{
-    const ls_report_job *largest = NULL;
-    for (int i = 0; i < count; i++) {
-        bool fits = ls_report_job_is_result(jobs[i]) && isfinite(jobs[i]->speed.efficiency.value) &&
-                    jobs[i]->spec->nodes == 1 && jobs[i]->spec->world > 1;
-        if (fits && (largest == NULL || jobs[i]->spec->world > largest->spec->world)) {
-            largest = jobs[i];
-        }
-    }
-    return largest;
+    return ls_table_end(table, "throughput_by_bucket");
 }
 
 static void title_scaling(const ls_report_run *run, const ls_report_job *const *jobs, int count,
-                          ls_tables_head *head)
+                          ls_table_head *head)
 {
-    const ls_report_job *largest = ls_tables_speed_largest(jobs, count);
-    char marks[160], level[24];
+    const ls_report_job *largest = ls_report_compare_largest(jobs, count);
+    char level[24];
     int bytes = sizeof head->title;
     if (largest == NULL) {
         ls_text_add(head->title, bytes,
@@ -247,23 +183,7 @@ static void title_scaling(const ls_report_run *run, const ls_report_job *const *
                         base->spec->batch_size);
         }
     }
-    ls_tables_marks(run, jobs, count, marks, sizeof marks);
-    ls_text_add(head->title, bytes, "%s%s%s", marks[0] ? " (" : "", marks, marks[0] ? ")" : "");
-}
-
-void ls_tables_speed_note_threads(const ls_report_run *run, const ls_report_job *job, char *text,
-                                  int bytes)
-{
-    const ls_report_job *base = ls_report_speed_base(run, job);
-    int alone = base != NULL ? base->record->rank[0].threads : 0,
-        each = job->record->rank[0].threads;
-    if (alone > each && each > 0) {
-        ls_text_add(
-            text, bytes,
-            " One rank alone computed with %d threads, each of %d with %d: the same cores, so "
-            "the ideal line is out of reach.",
-            alone, job->spec->world, each);
-    }
+    ls_table_add_marks(run, jobs, count, head->title);
 }
 
 ls_status ls_tables_speed_write_scaling(const ls_report_run *run)
@@ -271,7 +191,7 @@ ls_status ls_tables_speed_write_scaling(const ls_report_run *run)
     const ls_report_job *jobs[JOBS_MAX];
     int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_WORLD | LS_SWEEP_NODES, jobs,
                                      JOBS_MAX);
-    ls_tables_head head = {0};
+    ls_table_head head = {0};
     title_scaling(run, jobs, count, &head);
     ls_text_add(
         head.caption, sizeof head.caption,
@@ -279,11 +199,11 @@ ls_status ls_tables_speed_write_scaling(const ls_report_run *run)
         "that many times one rank, which ran while the other cores were idle; open squares: the "
         "same "
         "ranks split over nodes.");
-    const ls_report_job *largest = ls_tables_speed_largest(jobs, count);
+    const ls_report_job *largest = ls_report_compare_largest(jobs, count);
     if (largest != NULL) {
-        ls_tables_speed_note_threads(run, largest, head.caption, sizeof head.caption);
+        ls_report_compare_note_threads(run, largest, head.caption, sizeof head.caption);
     }
-    FILE *table = ls_tables_begin(run, "scaling", &head, ROW_UNITS, ROW_COLUMNS);
+    FILE *table = ls_table_begin(run, "scaling", &head, ROW_UNITS, ROW_COLUMNS);
     if (table == NULL) {
         return LS_ERR_INFRA;
     }
@@ -298,5 +218,5 @@ ls_status ls_tables_speed_write_scaling(const ls_report_run *run)
         }
         write_row(table, run, jobs[i], jobs[i]->spec->world, label);
     }
-    return ls_tables_end(table, "scaling");
+    return ls_table_end(table, "scaling");
 }

@@ -1,10 +1,10 @@
-#include "tables_gpu.h"
-
 #include <math.h>
 #include <stdlib.h>
 
-#include "gpus.h"
+#include "harness/report/gpus.h"
 #include "kernels/core/text.h"
+#include "table.h"
+#include "writers.h"
 
 enum { GPUS_MAX = LS_NVML_DEVICES_MAX };
 
@@ -71,7 +71,7 @@ ls_status ls_tables_gpu_write(const ls_report_run *run)
 {
     timeline all = collect(run);
     bool there[GPUS_MAX] = {false};
-    ls_tables_head head = {.title = "No GPU was watched in this run"};
+    ls_table_head head = {.title = "No GPU was watched in this run"};
     for (int i = 0; i < all.count; i++) {
         if (all.list[i].gpu >= 0 && all.list[i].gpu < GPUS_MAX) {
             there[all.list[i].gpu] = true;
@@ -89,7 +89,7 @@ ls_status ls_tables_gpu_write(const ls_report_run *run)
             head.caption, sizeof head.caption,
             "Once a second. Dots on a clock: it was held down by heat or by the power supply.");
     }
-    FILE *table = ls_tables_begin(
+    FILE *table = ls_table_begin(
         run, "gpu", &head, "s, W, degrees Celsius, MHz",
         "1 gpu  2 time_s  3 power_w  4 gpu_c  5 memory_c  6 sm_mhz  7 memory_mhz  8 held  "
         "9 power_capped");
@@ -104,5 +104,5 @@ ls_status ls_tables_gpu_write(const ls_report_run *run)
         }
     }
     free(all.list);
-    return table == NULL ? LS_ERR_INFRA : ls_tables_end(table, "gpu");
+    return table == NULL ? LS_ERR_INFRA : ls_table_end(table, "gpu");
 }

@@ -1,9 +1,10 @@
-#include "tables_parts.h"
-#include "kernels/core/text.h"
-#include "memory.h"
-
 #include <math.h>
 #include <string.h>
+
+#include "harness/report/memory.h"
+#include "kernels/core/text.h"
+#include "table.h"
+#include "writers.h"
 
 enum { JOBS_MAX = 64, LEVELS_MAX = 8 };
 
@@ -50,7 +51,7 @@ static int select_compared(const ls_report_run *run, const ls_report_job **jobs)
 }
 
 static void title_gradients(const ls_report_run *run, const ls_report_job *const *jobs, int count,
-                            ls_tables_head *head)
+                            ls_table_head *head)
 {
     const char *name = "", *worst_name = "";
     const ls_report_job *worst_job = NULL;
@@ -74,11 +75,11 @@ static void title_gradients(const ls_report_run *run, const ls_report_job *const
         ls_text_add(head->title, sizeof head->title,
                     "Gradients of %d jobs are inside their limits; closest: %s, %s, at %.2f of it",
                     judged, ls_report_job_level(worst_job, level),
-                    ls_tables_plain(worst_name, plain, sizeof plain), worst);
+                    ls_table_plain(worst_name, plain, sizeof plain), worst);
     } else {
         ls_text_add(head->title, sizeof head->title, "%s: %s is %.2g x its limit",
                     ls_report_job_level(worst_job, level),
-                    ls_tables_plain(worst_name, plain, sizeof plain), worst);
+                    ls_table_plain(worst_name, plain, sizeof plain), worst);
     }
 }
 
@@ -86,7 +87,7 @@ ls_status ls_tables_parts_write_gradients(const ls_report_run *run)
 {
     const ls_report_job *jobs[LEVELS_MAX];
     int count = select_compared(run, jobs);
-    ls_tables_head head = {0};
+    ls_table_head head = {0};
     title_gradients(run, jobs, count, &head);
     ls_text_add(
         head.caption, sizeof head.caption,
@@ -97,7 +98,7 @@ ls_status ls_tables_parts_write_gradients(const ls_report_run *run)
         ls_text_add(head.blocks, sizeof head.blocks, " \"%s\"",
                     ls_report_job_level(jobs[i], level));
     }
-    FILE *table = ls_tables_begin(
+    FILE *table = ls_table_begin(
         run, "gradient_error", &head,
         "e, r, limit: relative to the norm of the tensor's FP64 gradient; r: the "
         "level's ideal rounding",
@@ -115,11 +116,11 @@ ls_status ls_tables_parts_write_gradients(const ls_report_run *run)
                     ls_json_number(tensor, "e", NAN), ls_json_number(tensor, "r", NAN),
                     ls_json_number(tensor, "limit", NAN), ls_json_number(tensor, "elements", NAN),
                     jobs[i]->spec->level,
-                    ls_tables_plain(ls_json_string(tensor, "name", "?"), name, sizeof name));
+                    ls_table_plain(ls_json_string(tensor, "name", "?"), name, sizeof name));
         }
         fprintf(table, "\n\n");
     }
-    return ls_tables_end(table, "gradient_error");
+    return ls_table_end(table, "gradient_error");
 }
 
 static double or_zero(double value)
@@ -156,7 +157,7 @@ ls_status ls_tables_parts_write_phases(const ls_report_run *run)
 {
     const ls_report_job *jobs[JOBS_MAX];
     int count = select_phases(run, jobs);
-    ls_tables_head head = {0};
+    ls_table_head head = {0};
     if (count == 0) {
         ls_text_add(head.title, sizeof head.title,
                     "Where a step's time goes: no job told its phases");
@@ -166,7 +167,7 @@ ls_status ls_tables_parts_write_phases(const ls_report_run *run)
             job = jobs[i]->spec->world >= job->spec->world ? jobs[i]
                                                            : job; /* of equals the highest level */
         }
-        char level[24], marks[160];
+        char level[24];
         double total = job->speed.step.value;
         ls_text_add(
             head.title, sizeof head.title,
@@ -174,18 +175,16 @@ ls_status ls_tables_parts_write_phases(const ls_report_run *run)
             ls_report_job_level(job, level), job->spec->world,
             100 * or_zero(job->speed.backward_ms) / total,
             100 * or_zero(job->speed.exposed_ms) / total);
-        ls_tables_marks(run, jobs, count, marks, sizeof marks);
-        ls_text_add(head.title, sizeof head.title, "%s%s%s", marks[0] ? " (" : "", marks,
-                    marks[0] ? ")" : "");
+        ls_table_add_marks(run, jobs, count, head.title);
     }
     ls_text_add(head.caption, sizeof head.caption,
                 "Median time of each part of a step over all ranks; communication (thin bar) "
                 "overlaps backward, and only its exposed part lengthens the step.");
-    FILE *table = ls_tables_begin(
-        run, "step_phases", &head,
-        "ms per step, medians over ranks and steps; communication overlaps backward",
-        "1 place  2 data  3 forward  4 backward  5 exposed communication  "
-        "6 optimizer  7 rest  8 communication in all  9 level  10 label");
+    FILE *table =
+        ls_table_begin(run, "step_phases", &head,
+                       "ms per step, medians over ranks and steps; communication overlaps backward",
+                       "1 place  2 data  3 forward  4 backward  5 exposed communication  "
+                       "6 optimizer  7 rest  8 communication in all  9 level  10 label");
     if (table == NULL) {
         return LS_ERR_INFRA;
     }
@@ -201,14 +200,14 @@ ls_status ls_tables_parts_write_phases(const ls_report_run *run)
                 or_zero(speed->exposed_ms), or_zero(speed->optimizer_ms), rest_ms(speed),
                 speed->comm_ms, jobs[i]->spec->level, label);
     }
-    return ls_tables_end(table, "step_phases");
+    return ls_table_end(table, "step_phases");
 }
 
 ls_status ls_tables_parts_write_memory(const ls_report_run *run)
 {
     const ls_report_job *jobs[JOBS_MAX];
     int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
-    ls_tables_head head = {0};
+    ls_table_head head = {0};
     double least = INFINITY, greatest = 0;
     for (int i = 0; i < count; i++) {
         least = fmin(least, ls_report_job_peak_bytes(jobs[i]));
@@ -234,11 +233,11 @@ ls_status ls_tables_parts_write_memory(const ls_report_run *run)
               "and "
               "what is written for the judge are in it), and what the trainer allocates (stack)."
             : "Largest resident memory of any rank by opt level, code and libraries included.");
-    FILE *table = ls_tables_begin(
-        run, "memory", &head,
-        "MB = 10^6 bytes, of one rank: the largest peak of any; NaN: not told",
-        "1 place  2 level  3 peak  4 parameters  5 masters  6 moments  7 gradients  "
-        "8 activations  9 workspace  10 label");
+    FILE *table =
+        ls_table_begin(run, "memory", &head,
+                       "MB = 10^6 bytes, of one rank: the largest peak of any; NaN: not told",
+                       "1 place  2 level  3 peak  4 parameters  5 masters  6 moments  7 gradients  "
+                       "8 activations  9 workspace  10 label");
     if (table == NULL) {
         return LS_ERR_INFRA;
     }
@@ -252,5 +251,5 @@ ls_status ls_tables_parts_write_memory(const ls_report_run *run)
         }
         fprintf(table, "\t\"%s\"\n", ls_report_job_level(jobs[i], level));
     }
-    return ls_tables_end(table, "memory");
+    return ls_table_end(table, "memory");
 }

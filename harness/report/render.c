@@ -1,4 +1,4 @@
-#include "body.h"
+#include "render.h"
 
 #include <math.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "plots.h"
 #include "speed.h"
 #include "summary.h"
-#include "tables.h"
+#include "tables/tables.h"
 #include "kernels/core/text.h"
 
 enum { COLUMNS_MAX = 16, TEXT_BYTES = LS_REPORT_LINES_BYTES * 2 };
@@ -179,7 +179,7 @@ static void write_memory(const ls_report_run *run, const ls_report_page_form *fo
             cells[1 + k] = ls_report_lines_number(kind[k] / 1e6, text[1 + k]);
         }
         ls_report_batch batch = {.image_bytes = NAN, .largest = NAN};
-        (void)ls_report_compare_batch(run, jobs[i], &batch);
+        (void)ls_report_memory_largest_batch(run, jobs[i], &batch);
         cells[7] = ls_report_lines_number(sum / 1e6, text[7]);
         cells[8] = ls_report_lines_number(rank->rss_bytes_max / 1e6, text[8]);
         cells[9] = ls_report_lines_number(batch.image_bytes / 1e6, text[9]);
@@ -335,18 +335,18 @@ static void write_failures(const ls_report_run *run, const ls_report_page_form *
 static void write_figures(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
     bool first = true;
-    for (const char *const *name = ls_tables_names(); *name != NULL; name++) {
-        ls_tables_head head;
-        if (ls_tables_read_head(run->directory, *name, &head) != LS_OK ||
-            head.rows < ls_tables_rows_min(*name)) {
+    for (int i = 0; ls_tables_name(i) != NULL; i++) {
+        const char *name = ls_tables_name(i);
+        ls_table_head head;
+        if (!ls_tables_is_drawn(run, i, &head)) {
             continue;
         }
         if (first) {
             form->heading(to, "Figures");
             first = false;
         }
-        form->figure(to, run->directory, *name, head.title, head.caption,
-                     ls_report_plots_drawn(run, *name));
+        form->figure(to, run->directory, name, head.title, head.caption,
+                     ls_report_plots_drawn(run, name));
     }
 }
 
@@ -530,7 +530,7 @@ static void write_origin(const ls_report_run *run, const ls_report_page_form *fo
     form->paragraph(to, text);
 }
 
-ls_status ls_report_body_write(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+ls_status ls_report_render(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
     ls_report_headline headline[LS_REPORT_LINES_HEADLINES];
     ls_report_lines_headlines(run, headline);

@@ -1,0 +1,122 @@
+#include "table.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "kernels/core/log.h"
+#include "kernels/core/text.h"
+
+static const char *table_path(char path[PATH_MAX], const char *directory, const char *name)
+{
+    int length = snprintf(path, PATH_MAX, "%s/tables/%s.tsv", directory, name);
+    LS_ASSERT(length < PATH_MAX);
+    return path;
+}
+
+FILE *ls_table_begin(const ls_report_run *run, const char *name, const ls_table_head *head,
+                     const char *units, const char *columns)
+{
+    char path[PATH_MAX];
+    FILE *table = fopen(table_path(path, run->directory, name), "w");
+    if (table == NULL) {
+        ls_log_error("cannot create %s: %s", path, strerror(errno));
+        return NULL;
+    }
+    fprintf(table, "# title: %s\n# caption: %s\n# units: %s\n# columns: %s\n", head->title,
+            head->caption, units, columns);
+    if (head->blocks[0] != '\0') {
+        fprintf(table, "# blocks:%s\n", head->blocks);
+    }
+    return table;
+}
+
+ls_status ls_table_end(FILE *table, const char *name)
+{
+    bool failed = ferror(table) != 0;
+    if (fclose(table) != 0 || failed) {
+        ls_log_error("cannot write tables/%s.tsv: %s", name, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}
+
+const char *ls_table_plain(const char *from, char *to, int bytes)
+{
+    int used = 0;
+    for (; *from != '\0' && used < bytes - 1; from++) {
+        unsigned char c = (unsigned char)*from;
+        bool bad = c < 0x20 || c == 0x7f || c == '"' || c == '\\' || c == '`';
+        to[used++] = bad ? ' ' : *from;
+    }
+    to[used] = '\0';
+    return to;
+}
+
+static bool take_line(const char *line, const char *name, char *to, int bytes)
+{
+    size_t length = strlen(name);
+    if (strncmp(line, name, length) != 0) {
+        return false;
+    }
+    line += length;
+    line += *line == ' ';
+    snprintf(to, (size_t)bytes, "%.*s", (int)strcspn(line, "\n"), line);
+    return true;
+}
+
+ls_status ls_table_read_head(const char *run_directory, const char *name, ls_table_head *out)
+{
+    char path[PATH_MAX], line[4096];
+    FILE *table = fopen(table_path(path, run_directory, name), "r");
+    if (table == NULL) {
+        ls_log_error("cannot open %s: %s", path, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    ls_table_head head = {0};
+    while (fgets(line, sizeof line, table) != NULL) {
+        if (line[0] != '#') {
+            head.rows += line[0] != '\n';
+            continue;
+        }
+        (void)(take_line(line, "# title:", head.title, sizeof head.title) ||
+               take_line(line, "# caption:", head.caption, sizeof head.caption) ||
+               take_line(line, "# blocks:", head.blocks, sizeof head.blocks));
+    }
+    fclose(table);
+    *out = head;
+    return LS_OK;
+}
+
+void ls_table_add_marks(const ls_report_run *run, const ls_report_job *const *jobs, int count,
+                        char *title)
+{
+    int simulated = 0, oversubscribed = 0;
+    bool emulated = false;
+    for (int i = 0; i < count; i++) {
+        const ls_spec *spec = jobs[i]->spec;
+        if (ls_spec_is_simulated(spec) && spec->nodes > simulated) {
+            simulated = spec->nodes;
+        }
+        if (jobs[i]->record->oversubscribed && spec->world > oversubscribed) {
+            oversubscribed = spec->world;
+        }
+        emulated = emulated || jobs[i]->record->half_emulated;
+    }
+    const cJSON *machine = cJSON_GetObjectItemCaseSensitive(run->record, "machine");
+    int cores = (int)ls_json_integer(machine, "cores", 0);
+    char marks[160] = "";
+    if (simulated > 0) {
+        ls_text_add(marks, sizeof marks, "; %d nodes are simulated", simulated);
+    }
+    if (emulated) {
+        ls_text_add(marks, sizeof marks, "; half is emulated");
+    }
+    if (oversubscribed > 0 && cores > 0) {
+        ls_text_add(marks, sizeof marks, "; %d ranks share %d cores", oversubscribed, cores);
+    } else if (oversubscribed > 0) {
+        ls_text_add(marks, sizeof marks, "; %d ranks share too few devices", oversubscribed);
+    }
+    if (marks[0] != '\0') {
+        ls_text_add(title, LS_TABLE_TITLE_BYTES, " (%s)", marks + 2);
+    }
+}
