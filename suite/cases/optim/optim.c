@@ -14,7 +14,7 @@
 #include "suite/judge/judges.h"
 #include "optim_facts.h"
 
-enum { SKIPPED_AT = 3, SAVED_AT = 4, LAST = 6, DRIFT_STEPS = 20 };
+enum { SKIPPED_AT = 3, DRIFT_STEPS = 20 };
 
 static const ls_tol moved_share =
     LS_TOL(0.9, "share of elements that a step must have moved to show anything: a resnet8's "
@@ -24,68 +24,71 @@ static const ls_tol moved_share_half = LS_TOL(
     0.2, "the same where parameters are stored in half: an update below half a unit of fp16 is "
          "lost, which at these rates is the smaller part of them");
 
-/* What a job is asked for, and the same as a rule. `decay` and `nesterov` come with the variant. */
+/* What a job is asked for, and the same as a rule. */
 typedef struct recipe {
-    const char *name, *options;
-    double lr;
+    const char *options;
     ls_update_rule rule;
 } recipe;
 
-/* Options that a subject must accept are all that SGD needs. */
-static const recipe plain[] = {
-    {"sgd", "--momentum=0.9", 0.1, {.kind = LS_UPDATE_SGD, .momentum = 0.9}},
+/* Options that a subject must accept are all that SGD needs; with decay other constants than the
+ * defaults, too. */
+static const struct optimizer {
+    const char *name, *requirement;
+    double lr;
+    recipe plain, decayed;
+} optimizers[] = {
+    {"sgd",
+     "Z1",
+     0.1,
+     {"--momentum=0.9", {.kind = LS_UPDATE_SGD, .momentum = 0.9}},
+     {"--momentum=0.8", {.kind = LS_UPDATE_SGD, .momentum = 0.8}}},
     {"adam",
-     "--optimizer=adam",
+     "Z2",
      0.01,
-     {.kind = LS_UPDATE_ADAM, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8}},
+     {"--optimizer=adam", {.kind = LS_UPDATE_ADAM, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8}},
+     {"--optimizer=adam --betas=0.8,0.95 --eps=1e-5",
+      {.kind = LS_UPDATE_ADAM, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-5}}},
     {"adamw",
-     "--optimizer=adamw",
+     "Z2",
      0.01,
-     {.kind = LS_UPDATE_ADAMW, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8}},
+     {"--optimizer=adamw",
+      {.kind = LS_UPDATE_ADAMW, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8}},
+     {"--optimizer=adamw --betas=0.8,0.95 --eps=1e-5",
+      {.kind = LS_UPDATE_ADAMW, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-5}}},
     {"lamb",
-     "--optimizer=lamb",
+     "Z3",
      0.02,
-     {.kind = LS_UPDATE_LAMB, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6, .max_grad_norm = 1}},
+     {"--optimizer=lamb",
+      {.kind = LS_UPDATE_LAMB, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6, .max_grad_norm = 1}},
+     {"--optimizer=lamb --betas=0.8,0.95 --eps=1e-4",
+      {.kind = LS_UPDATE_LAMB, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-4, .max_grad_norm = 1}}},
     {"lars",
-     "--optimizer=lars --momentum=0.9",
+     "Z4",
      1.0,
-     {.kind = LS_UPDATE_LARS, .momentum = 0.9, .epsilon = 1e-8, .trust = 0.02}},
+     {"--optimizer=lars --momentum=0.9",
+      {.kind = LS_UPDATE_LARS, .momentum = 0.9, .epsilon = 1e-8, .trust = 0.02}},
+     {"--optimizer=lars --momentum=0.8 --eps=1e-6",
+      {.kind = LS_UPDATE_LARS, .momentum = 0.8, .epsilon = 1e-6, .trust = 0.02}}},
 };
-
-/* Other constants than the defaults, and decay. */
-static const recipe decayed[] = {
-    {"sgd", "--momentum=0.8", 0.1, {.kind = LS_UPDATE_SGD, .momentum = 0.8}},
-    {"adam",
-     "--optimizer=adam --betas=0.8,0.95 --eps=1e-5",
-     0.01,
-     {.kind = LS_UPDATE_ADAM, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-5}},
-    {"adamw",
-     "--optimizer=adamw --betas=0.8,0.95 --eps=1e-5",
-     0.01,
-     {.kind = LS_UPDATE_ADAMW, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-5}},
-    {"lamb",
-     "--optimizer=lamb --betas=0.8,0.95 --eps=1e-4",
-     0.02,
-     {.kind = LS_UPDATE_LAMB, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-4, .max_grad_norm = 1}},
-    {"lars",
-     "--optimizer=lars --momentum=0.8 --eps=1e-6",
-     1.0,
-     {.kind = LS_UPDATE_LARS, .momentum = 0.8, .epsilon = 1e-6, .trust = 0.02}},
-};
-enum { RECIPES = sizeof plain / sizeof *plain };
+enum { OPTIMIZERS = sizeof optimizers / sizeof *optimizers };
+enum { SGD, ADAM, ADAMW, LAMB, LARS };
 
 #define DECAY 0.01
 
-static const char *const requirements[RECIPES] = {"Z1", "Z2", "Z2", "Z3", "Z4"};
+/* What a row judges. */
+struct trial {
+    const struct optimizer *optimizer;
+    const char *steps; /* "1,2" */
+    bool decayed, nesterov;
+};
 
-/* row->number: recipe, which table (plain or decayed), Nesterov */
-static ls_update_rule rule_of(const ls_case *row)
+static ls_update_rule rule_of(const struct trial *trial)
 {
-    const recipe *r = (row->number[1] != 0 ? decayed : plain) + row->number[0];
-    ls_update_rule rule = r->rule;
-    rule.lr = r->lr;
-    rule.weight_decay = row->number[1] != 0 ? DECAY : 0;
-    rule.nesterov = row->number[2] != 0;
+    const struct optimizer *o = trial->optimizer;
+    ls_update_rule rule = (trial->decayed ? &o->decayed : &o->plain)->rule;
+    rule.lr = o->lr;
+    rule.weight_decay = trial->decayed ? DECAY : 0;
+    rule.nesterov = trial->nesterov;
     return rule;
 }
 
@@ -93,7 +96,8 @@ static ls_update_rule rule_of(const ls_case *row)
 
 static void judge_one(const ls_case *row, const ls_record *job, int64_t step, ls_verdict *out)
 {
-    ls_update_rule rule = rule_of(row);
+    const struct trial *trial = row->data;
+    ls_update_rule rule = rule_of(trial);
     ls_dumpfile *file = NULL;
     bool skipped = false;
     if (!ls_optim_facts_open(job, step, &file, &rule.step, &skipped, out)) {
@@ -102,7 +106,7 @@ static void judge_one(const ls_case *row, const ls_record *job, int64_t step, ls
     ls_compare_checks checks = {0};
     ls_compare_optim_result result;
     ls_status status = ls_compare_optim_step(file, &rule, skipped, &checks, &result);
-    bool wants_skip = step == SKIPPED_AT && row->number[1] == 0 && row->number[2] == 0;
+    bool wants_skip = step == SKIPPED_AT && !trial->decayed;
     double least = row->job[0].level == 3 ? moved_share_half.value : moved_share.value;
     if (status != LS_OK || !result.judged) {
         ls_verdict_set(out, status == LS_OK ? LS_UNSUPPORTED : LS_INFRA,
@@ -133,11 +137,10 @@ static void judge_one(const ls_case *row, const ls_record *job, int64_t step, ls
     ls_dumpfile_close(file);
 }
 
-/* row->text: the steps, "1,2". */
 static void judge_steps(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     char steps[64];
-    ls_text_put(steps, sizeof steps, "%s", row->text);
+    ls_text_put(steps, sizeof steps, "%s", ((const struct trial *)row->data)->steps);
     char *rest = NULL;
     for (char *word = strtok_r(steps, ",", &rest); word != NULL;
          word = strtok_r(NULL, ",", &rest)) {
@@ -262,7 +265,7 @@ static void judge_drift(const ls_case *row, const ls_record *job, ls_verdict *ou
     track *t = calloc(TRACKS_MAX, sizeof *t);
     LS_ASSERT(t != NULL);
     int count = 0, step = 1;
-    ls_update_rule rule = rule_of(row);
+    ls_update_rule rule = rule_of(row->data);
     while (step <= DRIFT_STEPS && follow(job, step, rule, t, &count, out)) {
         step++;
     }
@@ -278,159 +281,112 @@ static void judge_drift(const ls_case *row, const ls_record *job, ls_verdict *ou
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static ls_spec job_of(const ls_case_settings *settings, int level, int world, const recipe *r,
-                      const char *options)
+/* Adds optim.<optimizer>.<what>.o<level>: jobs (printf style) of that level and optimizer. */
+static void add(const ls_case_settings *settings, ls_case_list *list, ls_case_judge *judge,
+                const char *requirement, struct trial trial, const char *what, int level,
+                const char *jobs)
 {
-    ls_spec spec = ls_rows_evidence(settings, level, world, 1, 0.05);
-    ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
-    spec.dump_all = false;
-    spec.lr = r->lr;
-    ls_text_put(spec.extra, sizeof spec.extra, "%s %s", r->options, options);
-    return spec;
+    const ls_row row = {.requirement =
+                            requirement != NULL ? requirement : trial.optimizer->requirement,
+                        .judge = judge,
+                        .data = memcpy(ls_rows_memory(list, sizeof trial), &trial, sizeof trial)};
+    ls_rows_format(list, settings, &row, "optim.%s.%s.o%d: %s", trial.optimizer->name, what, level,
+                   jobs);
 }
 
-static ls_case *add_row(ls_case_list *list, ls_case_judge *judge, int k, int level,
-                        const char *what, const char *requirement, const ls_spec *job)
-{
-    ls_case *row =
-        ls_rows_add(list, judge, requirement, "optim.%s.%s.o%d", plain[k].name, what, level);
-    row->number[0] = k;
-    row->job_count = 1;
-    row->job[0] = *job;
-    return row;
-}
+#define JOB "resnet8 O%d w%d lr=%g dump-ranks=0 "
 
-/* With decay and other constants; with Nesterov's momentum. */
-static void add_variants(const ls_case_settings *settings, ls_case_list *list, int k, int level)
+/* With decay and other constants: the plain way, with Nesterov's momentum, or as `words` say. */
+static void add_decayed(const ls_case_settings *settings, ls_case_list *list,
+                        const struct optimizer *o, const char *what, int level, int world,
+                        const char *words)
 {
-    char options[64];
-    ls_text_put(options, sizeof options, "--weight-decay=%g", DECAY);
-    ls_spec job = job_of(settings, level, 2, &decayed[k], options);
-    ls_text_put(job.dump_steps, sizeof job.dump_steps, "1,3");
-    job.steps = 3;
-    ls_case *row = add_row(list, judge_steps, k, level, "decay", requirements[k], &job);
-    row->number[1] = 1;
-    ls_text_put(row->text, sizeof row->text, "1,3");
-    if (plain[k].rule.momentum != 0) {
-        ls_text_add(job.extra, sizeof job.extra, " --nesterov");
-        row = add_row(list, judge_steps, k, level, "nesterov", requirements[k], &job);
-        row->number[1] = row->number[2] = 1;
-        ls_text_put(row->text, sizeof row->text, "1,3");
-    }
+    char jobs[240];
+    bool nesterov = strcmp(what, "nesterov") == 0;
+    ls_text_put(jobs, sizeof jobs, JOB "%s steps=3 dump=1,3 %s --weight-decay=%g%s", level, world,
+                o->lr, words, o->decayed.options, DECAY, nesterov ? " --nesterov" : "");
+    add(settings, list, judge_steps, NULL, (struct trial){o, "1,3", true, nesterov}, what, level,
+        jobs);
 }
 
 /* One job in which step 3 overflows on rank 1: steps before, at and after it, replicas, and the
- * same saved a step behind the overflow, where the growth count is 1, and resumed. Half levels have
- * three ranks. */
-static ls_spec skip_job(const ls_case_settings *settings, int k, int level)
+ * same saved one step after the overflow, where the growth count is 1, and resumed. Half levels
+ * have three ranks. */
+static void add_skip(const ls_case_settings *settings, ls_case_list *list,
+                     const struct optimizer *o, int level)
 {
-    ls_spec job = job_of(settings, level, level < 2 ? 2 : 3, &plain[k],
-                         "--weight-decay=0 --init-scale=1024 --overflow-at=3:1");
-    ls_text_put(job.loss_scale, sizeof job.loss_scale, "dynamic");
-    ls_text_put(job.dump_steps, sizeof job.dump_steps, "1,2,3,4,5");
-    job.steps = LAST;
-    return job;
-}
-
-static void add_skip(const ls_case_settings *settings, ls_case_list *list, int k, int level)
-{
-    ls_spec job = skip_job(settings, k, level);
-    static const char *const rows[][3] = {
-        {"plain", "1,2", ""}, {"skip", "3", "Z5"}, {"after-skip", "4,5", "Z5"}};
-    for (int i = 0; i < 3; i++) {
-        const char *requirement = rows[i][2][0] != '\0' ? rows[i][2] : requirements[k];
-        ls_case *row = add_row(list, judge_steps, k, level, rows[i][0], requirement, &job);
-        ls_text_put(row->text, sizeof row->text, "%s", rows[i][1]);
-    }
-    add_row(list, ls_judge_lockstep, k, level, "lockstep", "Z6", &job);
-    ls_case *row = add_row(list, ls_judge_resume, k, level, "resume", "Z6", &job);
-    char id[96];
-    row->job_count = 3;
-    row->job[1] = row->job[2] = row->job[0];
-    row->job[1].dump_steps[0] = row->job[2].dump_steps[0] = '\0';
-    row->job[1].steps = SAVED_AT;
-    ls_text_add(row->job[1].extra, sizeof job.extra, " --save={self}/checkpoint.safetensors");
-    ls_matrix_id(&row->job[1], id);
-    ls_text_add(row->job[2].extra, sizeof job.extra, " --resume={job:%s}/checkpoint.safetensors",
-                id);
+    char base[160], options[160], job[400], jobs[1400];
+    ls_text_put(base, sizeof base, JOB "b0.05 scale=dynamic", level, level < 2 ? 2 : 3, o->lr);
+    ls_text_put(options, sizeof options, "%s --weight-decay=0 --init-scale=1024 --overflow-at=3:1",
+                o->plain.options);
+    ls_text_put(job, sizeof job, "%s steps=6 dump=1,2,3,4,5 %s", base, options);
+    add(settings, list, judge_steps, NULL, (struct trial){o, "1,2"}, "plain", level, job);
+    add(settings, list, judge_steps, "Z5", (struct trial){o, "3"}, "skip", level, job);
+    add(settings, list, judge_steps, "Z5", (struct trial){o, "4,5"}, "after-skip", level, job);
+    add(settings, list, ls_judge_lockstep, "Z6", (struct trial){o}, "lockstep", level, job);
+    ls_text_put(jobs, sizeof jobs,
+                "%s | %s steps=4 %s --save={self}/checkpoint.safetensors | "
+                "%s steps=6 %s --resume={job:1}/checkpoint.safetensors",
+                job, base, options, base, options);
+    add(settings, list, ls_judge_resume, "Z6", (struct trial){o}, "resume", level, jobs);
 }
 
 /* Where gradients come from another way: a rule that took them scaled, summed or too early shows.
  */
 static const struct way {
-    const char *name, *half, *dialect;
-    int recipe, level, world, accumulate;
-    bool sync_bn;
+    const char *name, *words;
+    int optimizer, level, world;
 } ways[] = {
-    {"torch", "fp16", "torch", 0, 0, 3, 1, false},
-    {"torch", "fp16", "torch", 2, 2, 2, 1, false},
-    {"torch", "fp16", "torch", 3, 2, 3, 1, false},
-    {"accumulate", "fp16", "apex", 1, 1, 2, 3, false},
-    {"accumulate", "fp16", "apex", 3, 2, 2, 3, false},
-    {"accumulate", "fp16", "apex", 4, 0, 2, 2, false},
-    {"sync", "fp16", "apex", 2, 1, 2, 1, true},
-    {"sync", "fp16", "apex", 3, 0, 2, 1, true},
-    {"bf16", "bf16", "apex", 1, 2, 2, 1, false},
-    {"bf16", "bf16", "apex", 3, 1, 2, 1, false},
-    {"bf16", "bf16", "apex", 4, 3, 2, 1, false},
-    {"alone", "fp16", "apex", 1, 2, 1, 1, false},
-    {"alone", "fp16", "apex", 3, 1, 1, 1, false},
-    {"w1", "fp16", "apex", 4, 2, 1, 1, false},
+    {"torch", "b0.05 torch", SGD, 0, 3},
+    {"torch", "b0.05 torch", ADAMW, 2, 2},
+    {"torch", "b0.05 torch", LAMB, 2, 3},
+    {"accumulate", "b0.05 accumulate=3", ADAM, 1, 2},
+    {"accumulate", "b0.05 accumulate=3", LAMB, 2, 2},
+    {"accumulate", "b0.05 accumulate=2", LARS, 0, 2},
+    {"sync", "b0.05 sync", ADAMW, 1, 2},
+    {"sync", "b0.05 sync", LAMB, 0, 2},
+    {"bf16", "b0.05 bf16", ADAM, 2, 2},
+    {"bf16", "b0.05 bf16", LAMB, 1, 2},
+    {"bf16", "b0.05 bf16", LARS, 3, 2},
+    {"alone", "alone", ADAM, 2, 1},
+    {"alone", "alone", LAMB, 1, 1},
+    {"w1", "", LARS, 2, 1},
 };
 
-static void add_ways(const ls_case_settings *settings, ls_case_list *list)
+/* Twenty steps, all dumped. */
+static void add_drift(const ls_case_settings *settings, ls_case_list *list,
+                      const struct optimizer *o, int level)
 {
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        const struct way *w = &ways[i];
-        char options[64];
-        ls_text_put(options, sizeof options, "--weight-decay=%g", DECAY);
-        ls_spec job = job_of(settings, w->level, w->world, &decayed[w->recipe], options);
-        ls_text_put(job.half, sizeof job.half, "%s", w->half);
-        ls_text_put(job.dialect, sizeof job.dialect, "%s", w->dialect);
-        job.accumulate = w->accumulate;
-        job.sync_bn = w->sync_bn;
-        job.wrap = strcmp(w->name, "alone") == 0 ? LS_WRAP_ALONE : LS_WRAP_NONE;
-        job.bucket_mb = w->world == 1 ? LS_BUCKET_OWN : job.bucket_mb;
-        ls_text_put(job.dump_steps, sizeof job.dump_steps, "1,3");
-        job.steps = 3;
-        ls_case *row =
-            add_row(list, judge_steps, w->recipe, w->level, w->name, requirements[w->recipe], &job);
-        row->number[1] = 1;
-        ls_text_put(row->text, sizeof row->text, "1,3");
-    }
-}
-
-static const struct drift {
-    int recipe, level;
-} drift[] = {{0, 0}, {1, 0}, {1, 2}, {2, 0}, {2, 2}, {3, 0}, {3, 2}, {4, 2}};
-
-static void add_drift(const ls_case_settings *settings, ls_case_list *list)
-{
-    for (size_t i = 0; i < sizeof drift / sizeof *drift; i++) {
-        int k = drift[i].recipe;
-        char options[64];
-        ls_text_put(options, sizeof options, "--weight-decay=%g", DECAY);
-        ls_spec job = job_of(settings, drift[i].level, 2, &decayed[k], options);
-        job.steps = DRIFT_STEPS;
-        job.dump_steps[0] = '\0';
-        for (int step = 1; step <= DRIFT_STEPS; step++) {
-            ls_text_add(job.dump_steps, sizeof job.dump_steps, "%s%d", step == 1 ? "" : ",", step);
-        }
-        ls_case *row = add_row(list, judge_drift, k, drift[i].level, "drift", "Z7", &job);
-        row->number[1] = 1;
-    }
+    char jobs[240];
+    ls_text_put(jobs, sizeof jobs,
+                JOB "b0.05 steps=20 dump=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20 "
+                    "%s --weight-decay=%g",
+                level, 2, o->lr, o->decayed.options, DECAY);
+    add(settings, list, judge_drift, "Z7", (struct trial){o, NULL, true, false}, "drift", level,
+        jobs);
 }
 
 void ls_optim_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (int level = 0; level < 4; level++) {
-        for (int k = 0; k < RECIPES; k++) {
-            add_variants(settings, list, k, level);
-            add_skip(settings, list, k, level);
+        for (int i = 0; i < OPTIMIZERS; i++) {
+            const struct optimizer *o = &optimizers[i];
+            add_decayed(settings, list, o, "decay", level, 2, "b0.05");
+            if (o->plain.rule.momentum != 0) {
+                add_decayed(settings, list, o, "nesterov", level, 2, "b0.05");
+            }
+            add_skip(settings, list, o, level);
         }
     }
-    add_ways(settings, list);
-    add_drift(settings, list);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        add_decayed(settings, list, &optimizers[ways[i].optimizer], ways[i].name, ways[i].level,
+                    ways[i].world, ways[i].words);
+    }
+    static const int drift[][2] = {{SGD, 0},   {ADAM, 0}, {ADAM, 2}, {ADAMW, 0},
+                                   {ADAMW, 2}, {LAMB, 0}, {LAMB, 2}, {LARS, 2}};
+    for (size_t i = 0; i < sizeof drift / sizeof *drift; i++) {
+        add_drift(settings, list, &optimizers[drift[i][0]], drift[i][1]);
+    }
     ls_optim_ends_cases(settings, list);
     ls_optim_inside_cases(settings, list);
 }

@@ -38,26 +38,10 @@ static void judge_spoilt(const ls_case *row, const ls_record *job, ls_verdict *o
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-static const struct refused {
-    const char *name, *options;
-} refused[] = {
-    {"name", "--optimizer=rmsprop"},
-    {"betas-one", "--optimizer=adam --betas=0.9,1"},
-    {"betas-negative", "--optimizer=adam --betas=-0.1,0.9"},
-    {"betas-single", "--optimizer=adam --betas=0.9"},
-    {"eps-zero", "--optimizer=adam --eps=0"},
-    {"trust-zero", "--optimizer=lars --trust=0"},
-    {"norm-negative", "--optimizer=lamb --max-grad-norm=-1"},
-    {"decay-negative", "--weight-decay=-0.1"},
-    {"momentum-negative", "--momentum=-0.1"},
-    {"lr-nan", "--lr=nan"},
-    {"nesterov-adam", "--optimizer=adam --nesterov"},
-    {"nesterov-no-momentum", "--momentum=0 --nesterov"},
-};
-
-/* The last of the row's jobs: exit code 2, one line, nothing written. */
+/* The last of the row's jobs: exit code 2, one line that names `data`, nothing written. */
 static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
+    const char *option = row->data;
     const ls_record *last = &job[row->job_count - 1];
     char line[240];
     ls_record_last_line(last, 0, line, (int)sizeof line);
@@ -65,13 +49,12 @@ static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *
     int code = last->state == LS_RECORD_DONE ? 0 : last->code;
     bool stepped = ls_record_find_step(&last->rank[0], 1) != NULL || last->rank[0].step_count > 0;
     if (!ended || code != 2 || stepped || line[0] == '\0') {
-        ls_verdict_fail(out, "%s: exit code %d, expected 2, one line and no step: %s", row->text,
-                        code, line);
-    } else if (strstr(line, row->text) == NULL) {
-        ls_verdict_fail(out, "the line does not name %s: %s", row->text, line);
-    } else {
-        ls_verdict_pass(out, "%s", line);
+        ls_verdict_fail(out, "%s: exit code %d, expected 2, one line and no step: %s", option, code,
+                        line);
+    } else if (strstr(line, option) == NULL) {
+        ls_verdict_fail(out, "the line does not name %s: %s", option, line);
     }
+    ls_verdict_pass(out, "%s", line);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -81,99 +64,65 @@ enum { RESNET8_ELEMENTS = 75290 }; /* parameters of the 6n+2 network with n = 1,
 /* Moments are f32, so many per parameter, padded to 64 bytes a tensor at most. */
 static void judge_memory(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
+    int wanted = *(const int *)row->data;
     const cJSON *start = job->rank[0].start;
     const cJSON *memory = start == NULL ? NULL : cJSON_GetObjectItemCaseSensitive(start, "memory");
     double moments = ls_json_number(memory, "moments", -1);
-    double least = 4.0 * RESNET8_ELEMENTS * row->number[0];
-    double most = least + 64.0 * row->number[0] * 128; /* more tensors than a resnet8 has */
+    double least = 4.0 * RESNET8_ELEMENTS * wanted;
+    double most = least + 64.0 * wanted * 128; /* more tensors than a resnet8 has */
     if (memory == NULL || moments < 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the start event tells no memory of moments");
     } else if (!(moments >= least && moments <= most)) {
-        ls_verdict_fail(out, "moments take %.0f bytes, expected %d x 4 x %d", moments,
-                        row->number[0], RESNET8_ELEMENTS);
+        ls_verdict_fail(out, "moments take %.0f bytes, expected %d x 4 x %d", moments, wanted,
+                        RESNET8_ELEMENTS);
     } else {
-        ls_verdict_pass(out, "moments take %.0f bytes: %d per parameter", moments, row->number[0]);
+        ls_verdict_pass(out, "moments take %.0f bytes: %d per parameter", moments, wanted);
     }
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static ls_spec job_of(const ls_case_settings *settings, int level, int world, const char *options)
-{
-    ls_spec spec = ls_rows_evidence(settings, level, world, 1, world > 1 ? 0.05 : LS_BUCKET_OWN);
-    ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
-    ls_text_put(spec.extra, sizeof spec.extra, "%s", options);
-    spec.dump_steps[0] = '\0';
-    spec.steps = 1;
-    return spec;
-}
+#define REFUSED "resnet8 O0 steps=1 "
+#define SAVED REFUSED "--optimizer=adam --save={self}/checkpoint.safetensors | resnet8 O0 steps=2 "
+#define RESUME " --resume={job:0}/checkpoint.safetensors"
 
-static void add_spoilt(const ls_case_settings *settings, ls_case_list *list)
-{
-    static const char *const names[] = {"adam", "adamw", "lamb", "lars"};
-    for (int i = 0; i < 4; i++) {
-        char options[96];
-        int level = i % 2 == 0 ? 0 : 2;
-        ls_case *row =
-            ls_rows_add(list, judge_spoilt, "Z11", "optim.%s.spoilt.o%d", names[i], level);
-        ls_text_put(options, sizeof options, "--optimizer=%s --overflow-at=%d:1", names[i],
-                    BAD_STEP);
-        row->job_count = 1;
-        row->judges_outcome = true;
-        row->job[0] = job_of(settings, level, 2, options);
-        row->job[0].lr = 0.01;
-        row->job[0].steps = BAD_STEP + 2;
-    }
-}
-
-static void add_refused(const ls_case_settings *settings, ls_case_list *list)
-{
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        ls_case *row = ls_rows_add(list, judge_refused, "Z12", "optim.refused.%s", refused[i].name);
-        row->job_count = 1;
-        row->judges_outcome = true;
-        row->job[0] = job_of(settings, 0, 1, refused[i].options);
-        const char *last = strrchr(refused[i].options, '-'); /* "--word=value": its "--word" */
-        while (last > refused[i].options && strncmp(last, "--", 2) != 0) {
-            last--;
-        }
-        ls_text_put(row->text, sizeof row->text, "%.*s", (int)strcspn(last, "="), last);
-    }
+static const ls_row rows[] = {
+    {"optim.[adam|lamb].spoilt.o0", "Z11", judge_spoilt,
+     "resnet8 O0 w2 b0.05 lr=0.01 steps=4 --optimizer=$1 --overflow-at=2:1",
+     .judges_outcome = true},
+    {"optim.[adamw|lars].spoilt.o2", "Z11", judge_spoilt,
+     "resnet8 O2 w2 b0.05 lr=0.01 steps=4 --optimizer=$1 --overflow-at=2:1",
+     .judges_outcome = true},
+    {"optim.refused.name", "Z12", judge_refused, REFUSED "--optimizer=rmsprop", "--optimizer",
+     .judges_outcome = true},
+    {"optim.refused.[betas-one=0.9,1|betas-negative=-0.1,0.9|betas-single=0.9]", "Z12",
+     judge_refused, REFUSED "--optimizer=adam --betas=$1", "--betas", .judges_outcome = true},
+    {"optim.refused.eps-zero", "Z12", judge_refused, REFUSED "--optimizer=adam --eps=0", "--eps",
+     .judges_outcome = true},
+    {"optim.refused.trust-zero", "Z12", judge_refused, REFUSED "--optimizer=lars --trust=0",
+     "--trust", .judges_outcome = true},
+    {"optim.refused.norm-negative", "Z12", judge_refused,
+     REFUSED "--optimizer=lamb --max-grad-norm=-1", "--max-grad-norm", .judges_outcome = true},
+    {"optim.refused.decay-negative", "Z12", judge_refused, REFUSED "--weight-decay=-0.1",
+     "--weight-decay", .judges_outcome = true},
+    {"optim.refused.momentum-negative", "Z12", judge_refused, REFUSED "--momentum=-0.1",
+     "--momentum", .judges_outcome = true},
+    {"optim.refused.lr-nan", "Z12", judge_refused, REFUSED "--lr=nan", "--lr",
+     .judges_outcome = true},
+    {"optim.refused.[nesterov-adam=--optimizer=adam|nesterov-no-momentum=--momentum=0]", "Z12",
+     judge_refused, REFUSED "$1 --nesterov", "--nesterov", .judges_outcome = true},
     /* a checkpoint's moments are another optimizer's */
-    ls_spec saved = job_of(settings, 0, 1, "--optimizer=adam --save={self}/checkpoint.safetensors");
-    char id[96];
-    ls_matrix_id(&saved, id);
-    static const char *const others[] = {"sgd", "lamb"};
-    for (int i = 0; i < 2; i++) {
-        ls_case *row =
-            ls_rows_add(list, judge_refused, "Z12", "optim.refused.resume-%s", others[i]);
-        row->job_count = 2;
-        row->judges_outcome = true;
-        row->job[0] = saved;
-        row->job[1] = job_of(settings, 0, 1, "");
-        row->job[1].steps = 2;
-        ls_text_put(row->job[1].extra, sizeof row->job[1].extra,
-                    "--optimizer=%s --resume={job:%s}/checkpoint.safetensors", others[i], id);
-        ls_text_put(row->text, sizeof row->text, "optimizer");
-    }
-}
+    {"optim.refused.resume-[sgd|lamb]", "Z12", judge_refused, SAVED "--optimizer=$1" RESUME,
+     "optimizer", .judges_outcome = true},
+    {"optim.memory.sgd-plain", "Z13", judge_memory, "resnet8 O2 steps=1 --momentum=0",
+     &(const int){0}},
+    {"optim.memory.[sgd=--momentum=0.9|lars=--optimizer=lars]", "Z13", judge_memory,
+     "resnet8 O2 steps=1 $1", &(const int){1}},
+    {"optim.memory.[adam|lamb]", "Z13", judge_memory, "resnet8 O2 steps=1 --optimizer=$1",
+     &(const int){2}},
+};
 
 void ls_optim_ends_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    static const struct {
-        const char *name, *options;
-        int moments;
-    } memory[] = {{"sgd", "--momentum=0.9", 1},
-                  {"sgd-plain", "--momentum=0", 0},
-                  {"adam", "--optimizer=adam", 2},
-                  {"lamb", "--optimizer=lamb", 2},
-                  {"lars", "--optimizer=lars", 1}};
-    add_spoilt(settings, list);
-    add_refused(settings, list);
-    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) {
-        ls_case *row = ls_rows_add(list, judge_memory, "Z13", "optim.memory.%s", memory[i].name);
-        row->job_count = 1;
-        row->number[0] = memory[i].moments;
-        row->job[0] = job_of(settings, 2, 1, memory[i].options);
-    }
+    LS_ROWS(list, settings, rows);
 }

@@ -270,21 +270,20 @@ static void judge_golden(const ls_case *row, const ls_record *job, ls_verdict *o
     ls_optim_bench b;
     ls_status status = ls_optim_bench_open(&b);
     if (status == LS_OK) {
-        status = run_golden(&b, &goldens[row->number[0]], out);
+        status = run_golden(&b, row->data, out);
     }
     ls_optim_bench_close(&b);
     if (status != LS_OK) {
         ls_verdict_set(out, LS_INFRA, "the backend cannot run a step (%s)", ls_status_name(status));
-    } else
-        ls_verdict_pass(out, "the printed values, at most %.1e off", out->value);
+    }
+    ls_verdict_pass(out, "the printed values, at most %.1e off", out->value);
 }
 
-void ls_optim_goldens_cases(ls_case_list *list)
+void ls_optim_goldens_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (size_t i = 0; i < sizeof goldens / sizeof *goldens; i++) {
-        ls_case *row = ls_rows_add(list, judge_golden, goldens[i].requirement, "optim.golden.%s",
-                                   goldens[i].name);
-        row->kind = LS_INSIDE;
-        row->number[0] = (int)i;
+        const ls_row row = {
+            .requirement = goldens[i].requirement, .judge = judge_golden, .data = &goldens[i]};
+        ls_rows_format(list, settings, &row, "optim.golden.%s", goldens[i].name);
     }
 }

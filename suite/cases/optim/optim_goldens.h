@@ -4,6 +4,6 @@
 
 #include "suite/cases/rows.h"
 
-void ls_optim_goldens_cases(ls_case_list *list);
+void ls_optim_goldens_cases(const ls_case_settings *settings, ls_case_list *list);
 
 #endif

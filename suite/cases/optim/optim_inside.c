@@ -253,10 +253,17 @@ static ls_status check_guards(ls_optim_bench *b, ls_verdict *out)
     return LS_OK;
 }
 
+/* What a row calls. */
+struct kernel {
+    const struct rule *rule;
+    const struct storage *storage;
+};
+
 static ls_status run_rule(ls_optim_bench *b, const ls_case *row, shadow *s, ls_verdict *out)
 {
-    const struct storage *storage = &storages[row->number[1]];
-    const ls_optimizer_config *config = &rules[row->number[0]].config;
+    const struct kernel *kernel = row->data;
+    const struct storage *storage = kernel->storage;
+    const ls_optimizer_config *config = &kernel->rule->config;
     int moments = ls_update_moments(&s->rule);
     LS_TRY(ls_optim_bench_make_list(b, LS_OPTIM_BENCH_VALUE, LS_OPTIM_BENCH_TENSORS, sizes,
                                     storage->value));
@@ -303,8 +310,9 @@ static ls_bits_type bits_of(ls_dtype dtype)
 static void judge_rule(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    const struct storage *storage = &storages[row->number[1]];
-    shadow s = {.rule = oracle_rule(&rules[row->number[0]].config),
+    const struct kernel *kernel = row->data;
+    const struct storage *storage = kernel->storage;
+    shadow s = {.rule = oracle_rule(&kernel->rule->config),
                 .value = bits_of(storage->value),
                 .copy = bits_of(storage->copy)};
     ls_optim_bench b;
@@ -317,27 +325,25 @@ static void judge_rule(const ls_case *row, const ls_record *job, ls_verdict *out
     free_shadow(&s);
     if (status != LS_OK) {
         ls_verdict_set(out, LS_INFRA, "the backend cannot run a step (%s)", ls_status_name(status));
-    } else
-        ls_verdict_pass(
-            out,
-            "%d calls on %d tensors follow FP64, at most %.2f of the limit; the skipped one "
-            "changed nothing",
-            STEPS, LS_OPTIM_BENCH_TENSORS, out->value);
+    }
+    ls_verdict_pass(out,
+                    "%d calls on %d tensors follow FP64, at most %.2f of the limit; the skipped "
+                    "one changed nothing",
+                    STEPS, LS_OPTIM_BENCH_TENSORS, out->value);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 void ls_optim_inside_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    (void)settings;
-    ls_optim_goldens_cases(list);
+    ls_optim_goldens_cases(settings, list);
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         for (size_t k = 0; k < sizeof storages / sizeof *storages; k++) {
-            ls_case *row = ls_rows_add(list, judge_rule, "Z10", "optim.kernel.%s.%s", rules[i].name,
-                                       storages[k].name);
-            row->kind = LS_INSIDE;
-            row->number[0] = (int)i;
-            row->number[1] = (int)k;
+            struct kernel *kernel = ls_rows_memory(list, sizeof *kernel);
+            const ls_row row = {.requirement = "Z10", .judge = judge_rule, .data = kernel};
+            *kernel = (struct kernel){&rules[i], &storages[k]};
+            ls_rows_format(list, settings, &row, "optim.kernel.%s.%s", rules[i].name,
+                           storages[k].name);
         }
     }
 }
