@@ -4,9 +4,9 @@
 #include "kernels/core/log.h"
 #include "combine.h"
 #include "ops.h"
-#include "run.h"
+#include "backward.h"
 
-/* r->chunk holds the parameter's gradient of every chunk. */
+/* Combines r->chunk, the parameter's gradient of every chunk, into the result. */
 static void finish_param(ls_run *r, int param, bool product)
 {
     const ls_nettab_param *p = &r->net->param[param];
@@ -47,12 +47,12 @@ static ls_status product_backward(ls_run *r, int index, ls_planes *in_grad)
                                              &r->shards, r->chunk));
     finish_param(r, node->weight, true);
     if (node->input == 0) {
-        return LS_OK; /* nobody reads the image's gradient */
+        return LS_OK; /* the image's gradient is not needed */
     }
     LS_TRY(ls_run_allocate_like(r, node->input, in_grad));
     LS_TRY(r->products->products_input_grad(shape, &r->grad[index],
                                             ls_run_weights_of(r, node->weight), in_grad));
-    ls_run_settle(r, r->stored, in_grad);
+    ls_run_round_stored(r, r->stored, in_grad);
     return LS_OK;
 }
 
@@ -73,7 +73,7 @@ static ls_status norm_backward(ls_run *r, int index, ls_planes *in_grad)
                                         &r->stats[index], &r->shards, r->single, &r->grad[index],
                                         in_grad, r->chunk, bias_grad),
                 free_sums);
-    ls_run_settle(r, r->stored, in_grad);
+    ls_run_round_stored(r, r->stored, in_grad);
     finish_param(r, node->weight, false);
     memcpy(r->chunk, bias_grad, (size_t)(chunks * count) * sizeof *bias_grad);
     finish_param(r, node->bias, false);
@@ -82,14 +82,15 @@ free_sums:
     return status;
 }
 
-/* Hands `grad` to `node`: taken over where it is the first, else added, rounded and freed. */
+/* Adds `grad` to the gradient of `node`: the first contribution is taken over, a second one is
+ * added, rounded and freed. */
 static void give(ls_run *r, int node, ls_planes *grad)
 {
     if (r->grad[node].value == NULL) {
         r->grad[node] = *grad;
     } else {
         ls_ops_add(&r->grad[node], grad);
-        ls_run_settle(r, r->stored, &r->grad[node]);
+        ls_run_round_stored(r, r->stored, &r->grad[node]);
         ls_planes_free(grad);
     }
     grad->value = NULL;
@@ -115,12 +116,12 @@ static ls_status gradient_of_input(ls_run *r, int index, ls_planes *in_grad)
         ls_ops_relu(grad, r->taken->open[node->branch], in_grad);
     } else if (node->kind == LS_NETTAB_POOL) {
         ls_ops_pool_grad(grad, r->taken->index[node->branch], in_grad);
-        ls_run_settle(r, r->stored, in_grad);
+        ls_run_round_stored(r, r->stored, in_grad);
     } else if (node->kind == LS_NETTAB_SHORTCUT) {
         ls_ops_shortcut_grad(node, grad, in_grad);
     } else if (node->kind == LS_NETTAB_MEAN) {
         ls_ops_mean_grad(grad, in_grad);
-        ls_run_settle(r, r->stored, in_grad);
+        ls_run_round_stored(r, r->stored, in_grad);
     } else {
         memcpy(in_grad->value, grad->value, (size_t)ls_planes_count(grad) * sizeof(double));
     }

@@ -48,7 +48,7 @@ double ls_bits_round(ls_bits_type type, double value)
     int drop = DOUBLE_MANTISSA - to->mantissa;
     double rounded;
     if (exponent >= to->exponent_min) {
-        /* a carry out of the significand moves into the exponent, which is then the right one */
+        /* a carry out of the significand increments the exponent, which is then correct */
         uint64_t kept = shift_to_nearest(magnitude, drop) << drop;
         memcpy(&rounded, &kept, sizeof rounded);
         if (rounded > to->largest) {
@@ -58,7 +58,7 @@ double ls_bits_round(ls_bits_type type, double value)
         drop += to->exponent_min - exponent;
         uint64_t significand =
             (magnitude & ((UINT64_C(1) << DOUBLE_MANTISSA) - 1)) | (UINT64_C(1) << DOUBLE_MANTISSA);
-        /* below a quarter of the quantum, doubles' own subnormals and zero included */
+        /* below a quarter of the quantum, including doubles' own subnormals and zero */
         rounded = drop > 60 ? 0.0 : (double)shift_to_nearest(significand, drop) * to->quantum;
     }
     return (bits >> 63) != 0 ? -rounded : rounded;

@@ -1,5 +1,5 @@
-/* Storage types of the oracle and the one rounding a store costs, done on the bits of the double:
- * to nearest, ties to even, subnormals kept, overflow to inf. A double goes to fp16 or bf16 in one
+/* Storage types of the oracle, and the one rounding of a store, done on the bits of the double: to
+ * nearest, ties to even, subnormals kept, overflow to inf. A double goes to fp16 or bf16 in one
  * step, never through f32 (two roundings are not one). Shares nothing with kernels/core/half.h,
  * which it helps to judge. */
 #ifndef LS_ORACLE_BITS_H
@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 typedef enum ls_bits_type {
-    LS_BITS_F64, /* nothing is rounded */
+    LS_BITS_F64, /* no rounding */
     LS_BITS_F32,
     LS_BITS_F16,
     LS_BITS_BF16,

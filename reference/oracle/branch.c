@@ -50,7 +50,7 @@ void ls_branch_free(ls_branch_set *set)
     memset(set, 0, sizeof *set);
 }
 
-/* One rank's micro-step of one branch: NCHW in the file, row-column-channel here. */
+/* Converts one rank's micro-step of one branch from NCHW in the file to row, column, channel. */
 static void copy_micro(const ls_nettab_node *node, const unsigned char *from, int batch,
                        uint8_t *open, int32_t *index)
 {

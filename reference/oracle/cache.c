@@ -11,8 +11,8 @@
 
 #include "kernels/core/log.h"
 
-/* Part of every key: a changed oracle must not find what an older one left. The program that holds
- * it is told by its file's size and time of change. */
+/* The program is part of every key, because a changed oracle must not find results of an older one.
+ * Size and modification time of its file identify it. */
 static void add_program(ls_cache_key *key)
 {
     struct stat self;
@@ -30,8 +30,8 @@ typedef struct head {
     ls_cache_key content;
 } head;
 
-/* Two chains of multiply and rotate over 8-byte words (wyhash's idea): speed matters, enemies do
- * not exist. */
+/* Two chains of multiply and rotate over 8-byte words (wyhash's idea): fast, and collisions are not
+ * provoked on purpose. */
 void ls_cache_add(ls_cache_key *key, const void *data, size_t bytes)
 {
     const unsigned char *from = data;

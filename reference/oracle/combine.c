@@ -1,10 +1,10 @@
 #include "combine.h"
 
-/* Types a gradient passes through. */
+/* Storage types on a gradient's way. */
 typedef struct route {
-    ls_bits_type made; /* by the layer's backward */
+    ls_bits_type made; /* result of the layer's backward */
     ls_bits_type own;  /* the gradient's tensor */
-    ls_bits_type wire; /* reduced in */
+    ls_bits_type wire; /* the type of the reduction */
 } route;
 
 static route route_of(const ls_oracle_step *step, bool product)
@@ -19,12 +19,12 @@ static route route_of(const ls_oracle_step *step, bool product)
     }
     r.wire = r.own;
     if (step->reduce != LS_BITS_F64 && (r.own == LS_BITS_F32 || step->reduce == LS_BITS_F32)) {
-        r.wire = step->reduce; /* --compress is for f32 gradients, half ones keep their type */
+        r.wire = step->reduce; /* --compress applies to f32 gradients; half ones keep their type */
     }
     return r;
 }
 
-/* One element as one rank hands it to the reduction: micro-steps summed in f32. */
+/* One element as a rank contributes it to the reduction: micro-steps summed in f32. */
 static double local_of(const ls_oracle_step *step, const double *chunk, int64_t count, int rank,
                        int64_t i)
 {

@@ -1,5 +1,5 @@
-/* The oracle's own reader of safetensors dumps: mapped, every length and offset checked before use.
- */
+/* The oracle's own reader of safetensors dumps: memory-mapped, every length and offset checked
+ * before use. */
 #ifndef LS_ORACLE_DUMPFILE_H
 #define LS_ORACLE_DUMPFILE_H
 
@@ -29,7 +29,7 @@ int ls_dumpfile_count(const ls_dumpfile *file);
 const ls_dumpfile_entry *ls_dumpfile_at(const ls_dumpfile *file, int index);
 /* NULL when absent. */
 const ls_dumpfile_entry *ls_dumpfile_find(const ls_dumpfile *file, const char *name);
-/* The same with a name made printf style. */
+/* The same with a printf-style name. */
 const ls_dumpfile_entry *ls_dumpfile_findf(const ls_dumpfile *file, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Text of a metadata entry, or fallback. */
@@ -40,7 +40,7 @@ bool ls_dumpfile_flag(const ls_dumpfile *file, const char *name, bool fallback);
 
 /* Elements as doubles (any type but I64 beyond 2^53) into value[count]. */
 void ls_dumpfile_read(const ls_dumpfile_entry *entry, double *value);
-/* Floats of a F32 entry; other floating types are converted (exactly). */
+/* Floats of an F32 entry; other floating types are converted exactly. */
 void ls_dumpfile_read_f32(const ls_dumpfile_entry *entry, float *value);
 /* Integers of an I64, I32 or U8 entry. False for another type. */
 bool ls_dumpfile_read_i64(const ls_dumpfile_entry *entry, int64_t *value);

@@ -40,13 +40,14 @@ static ls_status open_files(ls_evidence *e, const char *const *path)
     return LS_OK;
 }
 
-/* Input of a rank, [N,3,H,W] or [A,N,3,H,W]: all but N is rank 0's. */
+/* Reads the shape of a rank's input, [N,3,H,W] or [A,N,3,H,W]; all dimensions but N equal rank 0's.
+ */
 static ls_status read_input(ls_evidence *e, int rank, const ls_dumpfile_entry **out)
 {
     const ls_dumpfile_entry *input, *first;
     LS_TRY(want(e->file[rank], "input", &input));
     LS_TRY(want(e->file[0], "input", &first));
-    int images = input->rank - 4; /* the dimension N */
+    int images = input->rank - 4; /* dimension N */
     bool fits = input->rank >= 4 && input->rank <= 5 && input->rank == first->rank &&
                 input->dim[images + 1] == 3 && input->count > 0;
     for (int i = 0; fits && i < input->rank; i++) {
@@ -63,7 +64,7 @@ static ls_status read_input(ls_evidence *e, int rank, const ls_dumpfile_entry **
     return LS_OK;
 }
 
-/* Network and A from rank 0, N from each. */
+/* Reads the network and A from rank 0, N from each rank. */
 static ls_status read_shapes(ls_evidence *e, const char *arch)
 {
     const ls_dumpfile *file = e->file[0];

@@ -1,9 +1,9 @@
-/* One step's dumps of all ranks, as the oracle takes them. */
+/* One step's dumps of all ranks, in the form that the oracle takes. */
 #ifndef LS_ORACLE_EVIDENCE_H
 #define LS_ORACLE_EVIDENCE_H
 
 #include "dumpfile.h"
-#include "oracle.h"
+#include "oracle_step.h"
 
 typedef struct ls_evidence {
     int world;
@@ -16,13 +16,13 @@ typedef struct ls_evidence {
     bool has_branches;    /* every rank has branch/000 */
 } ls_evidence;
 
-/* path[world] in order of rank. arch NULL: the metadata's. LS_ERR_USAGE with one line for a rank
- * whose number or world does not fit, a missing tensor or one of another shape. */
+/* path[world] in order of rank. arch NULL: from the metadata. LS_ERR_USAGE with one line for a
+ * wrong rank or world, a missing tensor or one of the wrong shape. */
 ls_status ls_evidence_load(const char *arch, int world, const char *const *path, ls_evidence **out);
 void ls_evidence_free(ls_evidence *evidence);
 
-/* First parameter whose bytes under <prefix>/ differ between rank 0 and `rank`; -1 when all are
- * equal. A tensor that `rank` lacks is equal. */
+/* The first parameter whose bytes under <prefix>/ differ between rank 0 and `rank`; -1 if all are
+ * equal. A tensor missing from `rank` counts as equal. */
 int ls_evidence_differs(const ls_evidence *evidence, const char *prefix, int rank);
 /* Parameters in the order in which backward reaches them: order[net.param_count]. */
 void ls_evidence_backward_order(const ls_nettab *net, int *order);

@@ -3,7 +3,7 @@
 
 #include "kernels/core/log.h"
 #include "ops.h"
-#include "run.h"
+#include "forward.h"
 #include "ties.h"
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -13,7 +13,7 @@ static void read_input(ls_run *r, ls_planes *out)
     const ls_oracle_step *step = r->step;
     int64_t plane = (int64_t)out->height * out->width;
     for (int64_t n = 0; n < r->samples; n++) {
-        ls_run_place at = ls_run_place_of(r, n);
+        ls_run_position at = ls_run_position_of(r, n);
         const float *from = step->input[at.rank] + at.own * 3 * plane;
         for (int64_t p = 0; p < plane; p++) {
             for (int c = 0; c < 3; c++) {
@@ -21,7 +21,7 @@ static void read_input(ls_run *r, ls_planes *out)
             }
         }
     }
-    ls_run_settle(r, r->stored, out);
+    ls_run_round_stored(r, r->stored, out);
 }
 
 static ls_status forward_linear_bias(ls_run *r, const ls_nettab_node *node, ls_planes *out)
@@ -57,7 +57,7 @@ static ls_status forward_branch(ls_run *r, const ls_nettab_node *node, ls_planes
     } else if (r->mode->forced == NULL) {
         ls_ops_relu_branches(in, r->own.open[b]);
     } else {
-        LS_TRY(ls_ties_look(r->step, r->mode, node, in, r->result));
+        LS_TRY(ls_ties_check(r->step, r->mode, node, in, r->result));
     }
     if (pool) {
         ls_ops_pool(in, r->taken->index[b], out);
@@ -124,7 +124,7 @@ static ls_status forward_node(ls_run *r, int index)
         ls_ops_mean(in, out);
         break;
     }
-    ls_run_settle(r, r->stored, out);
+    ls_run_round_stored(r, r->stored, out);
     return LS_OK;
 }
 
@@ -176,7 +176,7 @@ ls_status ls_forward_loss(ls_run *r)
     double *factor = each + r->samples;
     double scale = r->mode->ideal ? step->loss_scale : 1.0;
     for (int64_t n = 0; n < r->samples; n++) {
-        ls_run_place at = ls_run_place_of(r, n);
+        ls_run_position at = ls_run_position_of(r, n);
         target[n] = step->target[at.rank][at.own];
         factor[n] = scale / step->batch[at.rank] / step->accumulate;
         if (target[n] < 0 || target[n] >= classes) {
@@ -191,10 +191,10 @@ ls_status ls_forward_loss(ls_run *r)
     }
     LS_TRY_GOTO(status, ls_run_allocate_like(r, last, grad), free_all);
     ls_ops_cross_entropy(logits, target, factor, each, grad);
-    ls_run_settle(r, r->single, grad);
-    ls_run_settle(r, r->stored, grad);
+    ls_run_round_stored(r, r->single, grad);
+    ls_run_round_stored(r, r->stored, grad);
     for (int64_t n = 0; n < r->samples; n++) {
-        int rank = ls_run_place_of(r, n).rank;
+        int rank = ls_run_position_of(r, n).rank;
         r->result->loss[rank] += each[n] / (double)ls_shards_images(&r->shards, rank);
     }
 free_all:

@@ -5,6 +5,7 @@
 
 #include "kernels/core/log.h"
 #include "cache.h"
+#include "oracle.h"
 
 double ls_ideal_error_squared(const double *a, const double *b, ls_ideal_error_span span)
 {
@@ -25,7 +26,7 @@ double ls_ideal_error_square(const double *value, ls_ideal_error_span span)
     return sum;
 }
 
-/* Everything of a step but the precision. */
+/* The key of everything in a step except its precision. */
 static ls_cache_key key_of_data(const char *kind, const ls_oracle_step *step)
 {
     const ls_nettab *net = step->net;

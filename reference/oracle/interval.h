@@ -1,6 +1,6 @@
-/* Running error analysis: a number in FP64, and how far from it the same formula may be in f32.
- * Every operation adds one unit of its result to what its operands carry (Higham, Accuracy and
- * Stability of Numerical Algorithms, 3.3), and 2^-126 where a result may be flushed to zero. */
+/* Running error analysis: a number in FP64, and a bound on the error of the same formula in f32.
+ * Every operation adds one unit of its result to the errors of its operands (Higham, Accuracy and
+ * Stability of Numerical Algorithms, 3.3), and 2^-126 if a result may be flushed to zero. */
 #ifndef LS_ORACLE_INTERVAL_H
 #define LS_ORACLE_INTERVAL_H
 
@@ -19,7 +19,7 @@ static inline ls_interval ls_interval_rounded(double value, double error)
                          error + LS_INTERVAL_UNIT * (fabs(value) + error) + LS_INTERVAL_TINY};
 }
 
-/* A constant that is held as f32. */
+/* A constant stored as f32. */
 static inline ls_interval ls_interval_constant(double value)
 {
     return (ls_interval){value, LS_INTERVAL_UNIT * fabs(value)};
@@ -41,7 +41,7 @@ static inline ls_interval ls_interval_mul(ls_interval a, ls_interval b)
                                                       fabs(b.value) * a.error + a.error * b.error);
 }
 
-/* Infinite error where the divisor may be zero. */
+/* The error is infinite if the divisor may be zero. */
 static inline ls_interval ls_interval_div(ls_interval a, ls_interval b)
 {
     double quotient = a.value / b.value, least = fabs(b.value) - b.error;

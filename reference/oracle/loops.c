@@ -9,8 +9,8 @@
 
 #include "kernels/core/log.h"
 
-/* Multiply-adds that the CPU is trusted with: about 10 s at 2 * 10^9 a second. Below, a device is
- * left to those that train on it. */
+/* The most multiply-adds for the CPU: about 10 s at 2 * 10^9 a second. Below that, devices are left
+ * to the jobs that train on them. */
 static const double worth_a_device = 2e10;
 
 static bool cpu_ready(char *why, int why_bytes)
@@ -34,7 +34,7 @@ const ls_loops *ls_loops_cpu(void)
     return &cpu;
 }
 
-/* LS_LIB_DIR, or lib/ beside the program (of tests: beside its folder). */
+/* LS_LIB_DIR, or lib/ next to the program (for tests: next to its folder). */
 static bool library_path(char *path, size_t bytes)
 {
     static const char *const way[] = {"/lib", "/../lib"};
@@ -61,7 +61,8 @@ static bool library_path(char *path, size_t bytes)
     return false;
 }
 
-/* NULL with the reason in why. The library stays loaded: a device's context is made once. */
+/* NULL with the reason in why. The library stays loaded, because a device's context is created
+ * once. */
 static const ls_loops *load_device(char *why, int why_bytes)
 {
     char path[PATH_MAX];

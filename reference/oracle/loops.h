@@ -1,6 +1,6 @@
-/* Where the judge's heavy loops run: on the CPU (products.c, norm.c), or on a GPU as plain FP64
- * kernels (cuda/, build/lib/ls_oracle_cuda.so), which share nothing with what they judge and equal
- * the CPU's to 1e-12. Both have the same prototypes and take and give host memory. */
+/* The judge's heavy loops: on the CPU (products.c, norm.c), or on a GPU as plain FP64 kernels
+ * (cuda/, build/lib/ls_oracle_cuda.so), which share nothing with the kernels under test and agree
+ * with the CPU's to 1e-12. Both have the same prototypes and work on host memory. */
 #ifndef LS_ORACLE_LOOPS_H
 #define LS_ORACLE_LOOPS_H
 
@@ -18,7 +18,7 @@ enum { LS_LOOPS_ABI = 1 };
 typedef struct ls_loops {
     int abi;          /* LS_LOOPS_ABI */
     const char *name; /* "cpu", "cuda" */
-    /* Whether they can run here; the reason in why, or what they run on. */
+    /* Whether they can run here; `why` receives the reason, or the device's name. */
     bool (*ready)(char *why, int why_bytes);
     ls_status (*products_forward)(ls_products_shape shape, const ls_planes *in,
                                   const double *weight, ls_planes *out);
@@ -36,14 +36,14 @@ typedef struct ls_loops {
                                double *weight_grad, double *bias_grad);
 } ls_loops;
 
-/* Those of the CPU. */
+/* The CPU's loops. */
 const ls_loops *ls_loops_cpu(void);
-/* Those that a step of so many multiply-adds runs on: LS_ORACLE=cpu or cuda says it (cuda without a
- * device is LS_ERR_INFRA); else the device for what would take the CPU more than seconds, where
- * there is one. */
+/* The loops for a step of that many multiply-adds. LS_ORACLE=cpu or cuda decides (cuda without a
+ * device is LS_ERR_INFRA); by default the device, if there is one, runs steps that would take the
+ * CPU more than seconds. */
 ls_status ls_loops_choose(double multiply_adds, const ls_loops **out);
 
-/* What ls_oracle_cuda.so exports. */
+/* The symbol exported by ls_oracle_cuda.so. */
 #define LS_LOOPS_ENTRY "ls_loops_entry"
 typedef const ls_loops *ls_loops_entry_fn(void);
 

@@ -1,7 +1,7 @@
 /* The oracle's own table of networks: torchvision's ResNet-18/34/50/101/152 (v1.5: the 3x3 of a
  * bottleneck carries the stride) and the CIFAR ResNets 6n+2 of He et al. (8, 20, 32, 44, 56, 110;
- * option A shortcuts). Written apart from reference/model/model.c, so that a wrong layer is not on
- * both sides. */
+ * option A shortcuts). Written independently of reference/model/model.c, so that both would have to
+ * contain the same wrong layer. */
 #ifndef LS_ORACLE_NETTAB_H
 #define LS_ORACLE_NETTAB_H
 
@@ -28,15 +28,15 @@ typedef struct ls_nettab_node {
     int input, other;            /* nodes read; other: only ADD, else -1 */
     int channels, height, width; /* of the output */
     int kernel, stride, pad;
-    int weight, bias; /* parameters, -1 where none */
-    int branch;       /* number in order of execution, -1 where none */
+    int weight, bias; /* parameters; -1: none */
+    int branch;       /* number in order of execution; -1: none */
     char name[48];    /* "layer1.0.conv1", "layer1.0.relu2", "maxpool" */
 } ls_nettab_node;
 
 typedef struct ls_nettab_param {
     char name[64];         /* torchvision's */
-    int node;              /* that uses it */
-    int64_t count, offset; /* elements, and place in the whole gradient (order of registration) */
+    int node;              /* the node that uses it */
+    int64_t count, offset; /* elements, and offset in the whole gradient (order of registration) */
 } ls_nettab_param;
 
 enum { LS_NETTAB_NODES_MAX = 640, LS_NETTAB_PARAMS_MAX = 480, LS_NETTAB_BRANCHES_MAX = 160 };
@@ -52,11 +52,11 @@ typedef struct ls_nettab {
     int branch_node[LS_NETTAB_BRANCHES_MAX];
 } ls_nettab;
 
-/* LS_ERR_USAGE with a line for an unknown network or an image that leaves nothing to convolve. */
+/* LS_ERR_USAGE with a line for an unknown network or an image too small to convolve. */
 ls_status ls_nettab_build(const char *arch, int classes, int height, int width, ls_nettab *out);
 /* -1 when absent. */
 int ls_nettab_find_param(const ls_nettab *net, const char *name);
-/* Multiply-adds of one image, forward, convolutions and linear. */
+/* Multiply-adds of one image's forward pass, convolutions and linear. */
 int64_t ls_nettab_macs(const ls_nettab *net);
 
 #endif

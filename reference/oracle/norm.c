@@ -17,9 +17,8 @@ void ls_norm_stats_free(ls_norm_stats *stats)
     stats->inv_std = NULL;
 }
 
-/* Mean and summed squared deviations of LANES channels over `pixels` neighbouring pixels; two
- * passes.
- */
+/* Mean and sum of squared deviations of LANES channels over `pixels` consecutive pixels, in two
+ * passes. */
 static void moments(const double *x, int64_t pixels, int pitch, double *mean, double *square)
 {
     double sum[LANES] = {0};
@@ -66,13 +65,13 @@ static bool own_moments(const ls_norm_stats *stats)
     return stats->form == LS_NORM_OWN_MOMENTS || stats->form == LS_NORM_OWN_MOMENTS_COUNT;
 }
 
-/* Neighbouring chunks that share moments. */
+/* The number of consecutive chunks that share moments. */
 static int moment_chunks(const ls_norm_stats *stats)
 {
     return own_moments(stats) ? 1 : stats->group_chunks;
 }
 
-/* Summed squared deviations of each chunk from its own mean, over the chunks from `chunk` on. */
+/* Sum of squared deviations of each chunk from its own mean, over the chunks from `chunk` on. */
 static void own_squares(const ls_norm_stats *stats, const ls_shards *shards, const double *x,
                         int64_t plane, int pitch, int chunk, double *square)
 {
@@ -185,7 +184,7 @@ static void input_grad(const double *x, const double *grad, int64_t pixels, int6
     }
 }
 
-/* Where a chunk's values and statistics begin, LANES channels from `first` on. */
+/* Start of a chunk's values and statistics, LANES channels from `first` on. */
 typedef struct chunk_at {
     int64_t offset, pixels;
     const double *mean, *inv_std;

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* A parallel loop below this many elements costs more in waiting than it saves. */
+/* Below this many elements a parallel loop costs more in waiting than it saves. */
 enum { WORTH_THREADS = 1 << 15 };
 
 static const double *pixel_at(const ls_planes *planes, int64_t sample, int64_t row, int64_t column)
@@ -115,7 +115,7 @@ void ls_ops_pool_grad(const ls_planes *out_grad, const int32_t *index, ls_planes
     }
 }
 
-/* Copies between the node's pixels of `wide` and the pixels of `narrow`, the channels both have. */
+/* Copies the common channels between the node's pixels of `wide` and the pixels of `narrow`. */
 static void copy_strided(const ls_nettab_node *node, double *wide, const ls_planes *wide_shape,
                          double *narrow, const ls_planes *narrow_shape, bool gather)
 {

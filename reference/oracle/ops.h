@@ -15,10 +15,10 @@ void ls_ops_relu(const ls_planes *in, const uint8_t *open, ls_planes *out);
 /* index[i] = row*width+column of the first maximum of the window in row order; padding never wins.
  */
 void ls_ops_pool_branches(const ls_nettab_node *node, const ls_planes *in, int32_t *index);
-/* True where `index` lies in the window of output (row, column). */
+/* Whether `index` is in the window of output (row, column). */
 bool ls_ops_pool_inside(const ls_nettab_node *node, const ls_planes *in, int row, int column,
                         int32_t index);
-/* out = in at index, elements that lie in no window as 0. */
+/* out = in at index; 0 for an index outside its window. */
 void ls_ops_pool(const ls_planes *in, const int32_t *index, ls_planes *out);
 /* in_grad (zeroed by the caller) += out_grad at index. */
 void ls_ops_pool_grad(const ls_planes *out_grad, const int32_t *index, ls_planes *in_grad);

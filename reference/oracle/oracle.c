@@ -5,7 +5,8 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
-#include "run.h"
+#include "backward.h"
+#include "forward.h"
 
 static ls_status allocate(ls_run *r)
 {
@@ -64,16 +65,15 @@ static void release(ls_run *r)
     free(r);
 }
 
-/* libgomp lets a thread that waits for the others spin for milliseconds, unless there are more
- * threads than cores; on a busy machine that makes a step of 400 short loops ten times slower.
- * Hence one thread more. */
+/* libgomp makes a waiting thread spin for milliseconds unless there are more threads than cores; on
+ * a busy machine that makes a step of 400 short loops ten times slower. Hence one thread more. */
 static int enough_threads(void)
 {
     bool asked = getenv("OMP_NUM_THREADS") != NULL || getenv("OMP_WAIT_POLICY") != NULL;
     return asked ? omp_get_max_threads() : omp_get_num_procs() + 1;
 }
 
-/* Of all products of the step. */
+/* Multiply-adds of all products of the step. */
 static double multiply_adds(const ls_run *r)
 {
     double sum = 0;
@@ -89,7 +89,7 @@ static double multiply_adds(const ls_run *r)
 static ls_status choose_loops(ls_run *r)
 {
     LS_TRY(ls_loops_choose(multiply_adds(r), &r->products));
-    /* batch norms with a mistake are the CPU's */
+    /* only the CPU has batch norms with mistakes */
     r->norms = r->mode->norm == LS_NORM_RIGHT ? r->products : ls_loops_cpu();
     return LS_OK;
 }
@@ -143,36 +143,6 @@ ls_status ls_oracle_run(const ls_oracle_step *step, const ls_oracle_mode *mode,
     *out = result;
     release(r);
     return LS_OK;
-}
-
-ls_shards ls_oracle_shards(const ls_oracle_step *step)
-{
-    return (ls_shards){step->world, step->accumulate, step->batch};
-}
-
-int64_t ls_oracle_stats_samples(const ls_oracle_step *step, int rank)
-{
-    ls_shards shards = ls_oracle_shards(step);
-    return ls_shards_batches(&shards, rank / step->stat_ranks * step->stat_ranks, step->stat_ranks);
-}
-
-int ls_oracle_stats_groups(const ls_oracle_step *step)
-{
-    return step->accumulate * (step->world / step->stat_ranks);
-}
-
-int64_t ls_oracle_stats_of(const ls_oracle_step *step, int node)
-{
-    int64_t channels = 0;
-    for (int i = 0; i < node; i++) {
-        channels += step->net->node[i].kind == LS_NETTAB_NORM ? step->net->node[i].channels : 0;
-    }
-    return 2 * ls_oracle_stats_groups(step) * channels;
-}
-
-int64_t ls_oracle_stats_count(const ls_oracle_step *step)
-{
-    return ls_oracle_stats_of(step, step->net->node_count);
 }
 
 void ls_oracle_free(const ls_nettab *net, ls_oracle_result *result)

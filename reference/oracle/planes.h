@@ -1,6 +1,6 @@
-/* Activations of the oracle: doubles in the order sample, row, column, channel, each pixel's
- * channels padded with zeros to a multiple of 16, so that the loops over channels are whole
- * vectors. */
+/* Activations of the oracle: doubles in the order sample, row, column, channel. The channels of
+ * each pixel are padded with zeros to a multiple of 16, so that loops over channels consist of
+ * whole vectors. */
 #ifndef LS_ORACLE_PLANES_H
 #define LS_ORACLE_PLANES_H
 
@@ -11,7 +11,7 @@
 enum { LS_PLANES_LANES = 16 };
 
 typedef struct ls_planes {
-    double *value; /* NULL: not there */
+    double *value; /* NULL: not allocated */
     int samples, height, width, channels;
     int pitch; /* doubles per pixel: channels rounded up */
 } ls_planes;

@@ -21,7 +21,7 @@ enum { LANES = LS_PLANES_LANES, PIXELS = 4, ROWS = 8 };
 /* LANES channels of one pixel. */
 typedef double lanes __attribute__((vector_size(LANES * sizeof(double)), aligned(8), may_alias));
 
-/* One tap of a tile: where each pixel's channels start, and the weights [channels][LANES]. */
+/* One tap of a tile: the start of each pixel's channels, and the weights [channels][LANES]. */
 typedef struct tap {
     const double *pixel[PIXELS];
     const double *weight;
@@ -123,7 +123,7 @@ typedef struct walk {
     const double *zeros;  /* [from->pitch] */
 } walk;
 
-/* Taps of the four pixels p .. p+3 of `to`; taps that none of them has are left out. */
+/* Lists the taps of the four pixels p .. p+3 of `to`; taps that all four lack are omitted. */
 static int list_taps(const walk *w, const int64_t *order, int64_t p, int64_t pixels, tap *list,
                      int *tap_index)
 {
@@ -182,7 +182,7 @@ static void walk_tile(const walk *w, const int64_t *order, int64_t p, int64_t pi
     }
 }
 
-/* Pixels in an order in which neighbours have the same taps: by phase of the stride. */
+/* Orders pixels by phase of the stride, so that consecutive ones have the same taps. */
 static void order_pixels(const ls_planes *planes, int phases, int64_t *order)
 {
     int64_t count = 0;
@@ -242,7 +242,8 @@ ls_status ls_products_input_grad(ls_products_shape shape, const ls_planes *out_g
     return walk_all(&w, weight);
 }
 
-/* Pixel pairs of one tap: input and output gradient, where the tap is inside the image. */
+/* Lists the pixel pairs of one tap: input and output gradient, where the tap is inside the image.
+ */
 static int64_t list_pairs(ls_products_shape shape, int t, const ls_planes *in,
                           const ls_planes *out_grad, int from, int samples, const double **row,
                           const double **column)

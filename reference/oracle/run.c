@@ -2,11 +2,11 @@
 
 #include <string.h>
 
-ls_run_place ls_run_place_of(const ls_run *r, int64_t n)
+ls_run_position ls_run_position_of(const ls_run *r, int64_t n)
 {
     int chunk = ls_shards_chunk_of(&r->shards, n), rank = chunk % r->step->world;
-    return (ls_run_place){rank, (int64_t)(chunk / r->step->world) * r->step->batch[rank] + n -
-                                    ls_shards_first(&r->shards, chunk)};
+    return (ls_run_position){rank, (int64_t)(chunk / r->step->world) * r->step->batch[rank] + n -
+                                       ls_shards_first(&r->shards, chunk)};
 }
 
 ls_round_stored_noise ls_run_next_noise(ls_run *r)
@@ -14,7 +14,7 @@ ls_round_stored_noise ls_run_next_noise(ls_run *r)
     return (ls_round_stored_noise){r->mode->noise_seed, ++r->arrays};
 }
 
-void ls_run_settle(ls_run *r, ls_bits_type type, ls_planes *planes)
+void ls_run_round_stored(ls_run *r, ls_bits_type type, ls_planes *planes)
 {
     ls_round_stored_values(type, ls_run_next_noise(r), ls_planes_count(planes), planes->value);
 }

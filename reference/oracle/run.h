@@ -1,11 +1,11 @@
-/* A step of the oracle while it runs: what forward.c, backward.c and oracle.c share. Nobody else
- * includes this. */
+/* The state of a run of ls_oracle_run, shared by forward.c, backward.c and oracle.c; private to
+ * them. */
 #ifndef LS_ORACLE_RUN_H
 #define LS_ORACLE_RUN_H
 
 #include "loops.h"
 #include "norm.h"
-#include "oracle.h"
+#include "oracle_step.h"
 #include "planes.h"
 #include "products.h"
 #include "round_stored.h"
@@ -16,14 +16,14 @@ typedef struct ls_run {
     const ls_oracle_mode *mode;
     const ls_nettab *net;
     ls_oracle_result *result;
-    const ls_loops *products, *norms; /* where they run */
+    const ls_loops *products, *norms; /* the CPU's or the device's */
     ls_shards shards;
     int samples;                /* of all ranks and micro-steps */
     ls_bits_type stored;        /* activations and their gradients; F64 unless ideal */
-    ls_bits_type single;        /* what is f32 at every level; F64 unless ideal */
+    ls_bits_type single;        /* type of values that are f32 at every level; F64 unless ideal */
     ls_branch_set own;          /* filled unless forced */
     const ls_branch_set *taken; /* own or forced */
-    uint64_t arrays;            /* settled so far: the noise's number */
+    uint64_t arrays;            /* rounded so far: the noise's number */
     double *weight; /* [largest parameter] one product's weights as the operation reads them */
     double *chunk;  /* [A*W][largest parameter] gradients of one parameter */
     int last_reader[LS_NETTAB_NODES_MAX];
@@ -33,29 +33,21 @@ typedef struct ls_run {
     ls_norm_stats stats[LS_NETTAB_NODES_MAX];
 } ls_run;
 
-/* Whose sample n is, and its place among that rank's A*N. */
-typedef struct ls_run_place {
+/* The rank of sample n, and its index among that rank's A*N. */
+typedef struct ls_run_position {
     int rank;
     int64_t own;
-} ls_run_place;
+} ls_run_position;
 
-/* run.c */
-ls_run_place ls_run_place_of(const ls_run *r, int64_t n);
+ls_run_position ls_run_position_of(const ls_run *r, int64_t n);
 ls_round_stored_noise ls_run_next_noise(ls_run *r);
 /* Rounds an array that is complete to `type`. */
-void ls_run_settle(ls_run *r, ls_bits_type type, ls_planes *planes);
+void ls_run_round_stored(ls_run *r, ls_bits_type type, ls_planes *planes);
 /* Of `node`'s shape, all samples. */
 ls_status ls_run_allocate_like(const ls_run *r, int node, ls_planes *out);
 ls_products_shape ls_run_products_of(const ls_nettab_node *node);
 /* A product's weights: O1 casts them to half for the operation, at the other levels they have the
  * type. Valid until the next call. */
 const double *ls_run_weights_of(ls_run *r, int param);
-
-/* forward.c: value, stats and own branches of every node, then the loss and the logits' gradient
- * in grad of the last node. */
-ls_status ls_forward_run(ls_run *r);
-ls_status ls_forward_loss(ls_run *r);
-/* backward.c: from the logits' gradient to result->grad; frees values on the way. */
-ls_status ls_backward_run(ls_run *r);
 
 #endif

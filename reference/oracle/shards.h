@@ -1,5 +1,5 @@
-/* Which samples are whose. All arrays of a step hold micro-step after micro-step, of each the ranks
- * in order, of each its batch; ranks may have batches of unlike sizes. A chunk is one rank's
+/* How samples are distributed. All arrays of a step are ordered by micro-step, within it by rank,
+ * within that by sample; ranks may have batches of different sizes. A chunk is one rank's
  * micro-step, number micro * world + rank. */
 #ifndef LS_ORACLE_SHARDS_H
 #define LS_ORACLE_SHARDS_H
@@ -26,7 +26,7 @@ static inline int64_t ls_shards_batches(const ls_shards *shards, int first, int 
     return samples;
 }
 
-/* Of all ranks and micro-steps. */
+/* Samples of all ranks and micro-steps. */
 static inline int64_t ls_shards_samples(const ls_shards *shards)
 {
     return shards->accumulate * ls_shards_batches(shards, 0, shards->world);
@@ -38,14 +38,14 @@ static inline int64_t ls_shards_images(const ls_shards *shards, int rank)
     return (int64_t)shards->accumulate * shards->batch[rank];
 }
 
-/* First sample of a chunk; of the one behind the last: the number of samples. */
+/* First sample of a chunk; for the chunk after the last, the number of samples. */
 static inline int64_t ls_shards_first(const ls_shards *shards, int chunk)
 {
     return chunk / shards->world * ls_shards_batches(shards, 0, shards->world) +
            ls_shards_batches(shards, 0, chunk % shards->world);
 }
 
-/* Samples of `count` neighbouring chunks of one micro-step. */
+/* Samples of `count` consecutive chunks of one micro-step. */
 static inline int64_t ls_shards_count(const ls_shards *shards, int chunk, int count)
 {
     return ls_shards_batches(shards, chunk % shards->world, count);

@@ -7,7 +7,7 @@
 #include "ops.h"
 #include "round_stored.h"
 
-/* How far a turned branch is from its tie. */
+/* The distance of a turned branch from its tie. */
 typedef struct distance {
     double value; /* ReLU: x64; pool: gap */
     bool turned, outside;
@@ -63,7 +63,8 @@ static void add_violation(const ls_oracle_step *step, const look *l, int64_t i, 
     };
 }
 
-/* RMS over the layer of (ideal - x64); summed per line of 4096, so that threads do not matter. */
+/* RMS over the layer of (ideal - x64); summed in lines of 4096, so that the result is independent
+ * of the number of threads. */
 static ls_status measure_rms(const ls_planes *in, const float *ideal, double *rms)
 {
     int64_t count = ls_planes_count(in);
@@ -91,7 +92,7 @@ static void look_all(const ls_oracle_step *step, const look *l, int64_t count, c
         distance d = distance_of(l, i);
         turned += d.turned;
         farthest = d.turned && fabs(d.value) > farthest ? fabs(d.value) : farthest;
-        /* written so that NaN is wrong */
+        /* written so that NaN counts as wrong */
         wrong += d.turned && (!(fabs(d.value) <= most) || d.outside);
     }
     result->turned += turned;
@@ -105,8 +106,8 @@ static void look_all(const ls_oracle_step *step, const look *l, int64_t count, c
     }
 }
 
-ls_status ls_ties_look(const ls_oracle_step *step, const ls_oracle_mode *mode,
-                       const ls_nettab_node *node, const ls_planes *in, ls_oracle_result *result)
+ls_status ls_ties_check(const ls_oracle_step *step, const ls_oracle_mode *mode,
+                        const ls_nettab_node *node, const ls_planes *in, ls_oracle_result *result)
 {
     int b = node->branch;
     int64_t count = mode->forced->elements[b];

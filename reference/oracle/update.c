@@ -7,7 +7,7 @@
 #include "kernels/core/log.h"
 #include "interval.h"
 
-/* What is the same for all elements of a tensor. */
+/* Constants of one step, the same for all elements of a tensor. */
 typedef struct constants {
     ls_interval lr, decay, momentum, undamped, beta1, beta2, rest1, rest2, epsilon;
     ls_interval bias1, bias2; /* 1 - beta^t */
@@ -16,7 +16,7 @@ typedef struct constants {
     bool scales;              /* LARS */
 } constants;
 
-/* One element, before and after. */
+/* One element, updated in place. */
 typedef struct element {
     ls_interval value, grad, first, second;
 } element;
@@ -57,8 +57,8 @@ double ls_update_squares(const double *value, int64_t count)
 
 /* ---- norms ----------------------------------------------------------------------------------- */
 
-/* The root of a sum of n squares, where each term is `errors` (a 2-norm) off: f32 sums in any order
- * are a random walk of sqrt(n) units, four of them and eight operations are allowed for. */
+/* The root of a sum of n squares whose terms have the error `errors` (a 2-norm): f32 sums in any
+ * order are a random walk of sqrt(n) units, of which four are allowed, plus eight operations. */
 static ls_interval norm_of(double squares, double errors, int64_t n)
 {
     double norm = sqrt(squares);
@@ -117,7 +117,7 @@ static ls_interval adam_direction(const ls_update_rule *o, const constants *c, c
     ls_interval below = ls_interval_add(ls_interval_root(second), c->epsilon);
     if (o->mistake == LS_UPDATE_EPSILON_INSIDE) {
         below = ls_interval_root(ls_interval_add(second, c->epsilon));
-        if (!o->uncorrected) { /* it stands beside the moment itself, before the correction */
+        if (!o->uncorrected) { /* added to the root of the uncorrected moment */
             ls_interval sum = ls_interval_add(e->second, c->epsilon);
             below = ls_interval_div(ls_interval_root(sum), ls_interval_root(c->bias2));
         }
@@ -143,7 +143,7 @@ static void step_adam(const ls_update_rule *o, const constants *c, element *e)
     e->value = ls_interval_sub(value, ls_interval_mul(c->lr, adam_direction(o, c, e)));
 }
 
-/* Moves the moments; returns u, of which lr times the ratio is taken off. */
+/* Updates the moments; returns u, of which the step subtracts lr times the ratio. */
 static ls_interval lamb_direction(const ls_update_rule *o, const constants *c, element *e)
 {
     bool decays = o->weight_decay != 0;
@@ -222,7 +222,7 @@ static void step_lars(const ls_update_rule *o, constants *c, const ls_update_ten
     }
 }
 
-/* Two passes over u: its norm gives the ratio. */
+/* Two passes: the norm of u determines the ratio. */
 static ls_status step_lamb(const ls_update_rule *o, constants *c, ls_update_tensor *t)
 {
     ls_interval *u = malloc((size_t)t->count * sizeof *u);

@@ -25,38 +25,37 @@ typedef enum ls_update_kind {
     LS_UPDATE_KINDS,
 } ls_update_kind;
 
-/* What is usually done wrong. A dump that follows such a rule and not the right one has its cause.
- */
+/* Common mistakes. A dump that follows one of them and not the right rule has its cause there. */
 typedef enum ls_update_mistake {
     LS_UPDATE_RIGHT,
-    LS_UPDATE_EPSILON_INSIDE,       /* Adam, LAMB: of the root */
-    LS_UPDATE_EPSILON_FIRST,        /* of the correction of the second moment */
+    LS_UPDATE_EPSILON_INSIDE,       /* Adam, LAMB: inside the root */
+    LS_UPDATE_EPSILON_FIRST,        /* added before the correction of the second moment */
     LS_UPDATE_DECAY_WITHOUT_LR,     /* AdamW */
     LS_UPDATE_DECAY_AFTER_MOMENTUM, /* SGD */
-    LS_UPDATE_FIRST_DAMPED,         /* SGD: the first buffer, by momentum */
+    LS_UPDATE_FIRST_DAMPED,         /* SGD: the first buffer, multiplied by momentum */
     LS_UPDATE_NO_RATIO,             /* LAMB */
-    LS_UPDATE_RATIO_WITHOUT_DECAY,  /* LARS: of the decay in its denominator */
+    LS_UPDATE_RATIO_WITHOUT_DECAY,  /* LARS: no decay in the ratio's denominator */
 } ls_update_mistake;
 
 typedef struct ls_update_rule {
     ls_update_kind kind;
-    int64_t step; /* t: 1 for the first that is really taken */
+    int64_t step; /* t: 1 for the first step that is taken */
     double lr, weight_decay;
     double momentum, dampening; /* SGD, LARS */
     bool nesterov;
-    double beta1, beta2, epsilon; /* the others; LARS: epsilon of the ratio */
+    double beta1, beta2, epsilon; /* Adam, AdamW, LAMB; LARS: epsilon of the ratio */
     bool uncorrected;             /* Adam, LAMB: without bias correction */
-    ls_update_mistake mistake;    /* LS_UPDATE_RIGHT but for a diagnosis */
+    ls_update_mistake mistake;    /* LS_UPDATE_RIGHT except in a diagnosis */
     bool l2, nvlamb;              /* LAMB: decay joins the gradient; a ratio without decay too */
     double max_grad_norm;         /* LAMB; 0: none */
     double grad_squares;          /* LAMB: of all tensors together (ls_update_squares) */
-    int64_t grad_elements;        /* that many */
+    int64_t grad_elements;        /* the number of elements in grad_squares */
     double trust;                 /* LARS */
     bool clip;                    /* LARS: LARC's clip mode */
 } ls_update_rule;
 
-/* One tensor; in: before the step, out: after it. Errors: how far f32 may be, 0 where what stands
- * there is the subject's own number. moment[1] is NULL with SGD and LARS. */
+/* One tensor; holds values before the step on input, after it on output. Errors: bounds on f32's
+ * deviation, 0 for the subject's own numbers. moment[1] is NULL for SGD and LARS. */
 typedef struct ls_update_tensor {
     int64_t count;
     const double *grad; /* unscaled */
@@ -69,7 +68,7 @@ ls_status ls_update_step(const ls_update_rule *rule, ls_update_tensor *tensor);
 double ls_update_squares(const double *value, int64_t count);
 /* LS_UPDATE_KINDS for a name other than "sgd", "adam", "adamw", "lamb", "lars". */
 ls_update_kind ls_update_find(const char *name);
-/* How many moments, and torch.optim's names of them. */
+/* The number of moments, and torch.optim's names for them. */
 int ls_update_moments(const ls_update_rule *rule);
 const char *ls_update_moment_name(ls_update_kind kind, int moment);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "reference/oracle/oracle.h"
 #include "compare_facts.h"
 #include "compare_gradient.h"
 #include "compare_optim.h"

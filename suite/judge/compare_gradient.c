@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "kernels/core/log.h"
+#include "reference/oracle/oracle.h"
 #include "compare_buffers.h"
 #include "diagnose.h"
 

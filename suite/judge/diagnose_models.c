@@ -9,6 +9,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "reference/oracle/ideal_error.h"
+#include "reference/oracle/oracle.h"
 #include "diagnose_fit.h"
 #include "suite/suite.h"
 

@@ -11,6 +11,7 @@
 #include "kernels/core/half.h"
 #include "kernels/core/rng.h"
 #include "reference/oracle/ideal_error.h"
+#include "reference/oracle/oracle.h"
 #include "reference/files/safetensors.h"
 #include "suite/judge/compare.h"
 

@@ -8,6 +8,7 @@
 
 #include "kernels/core/rng.h"
 #include "reference/files/safetensors.h"
+#include "reference/oracle/oracle.h"
 #include "suite/judge/diagnose.h"
 
 enum { WORLD = 2, BATCH = 4, SIZE = 16, CLASSES = 10, PIXELS = BATCH * 3 * SIZE * SIZE };

@@ -1,20 +1,19 @@
-/* The audit of a job that is timed (numerics.md section 5, rung 3): of what an operation has
- * written to the device's memory, random elements (always the first and last eight) are computed
- * once more in FP64 from the operands that it read, by kernels that share nothing with those that
- * ran.
+/* The audit of a timed job (numerics.md section 5, gradient check: FP64 samples): random elements
+ * of every output of an operation (always the first and last eight) are recomputed in FP64 from the
+ * operands that it read, by kernels that share nothing with those that ran.
  *
- * `before` is enqueued in front of the operation, while its operands are there: it draws the
- * elements and keeps what they should be and how far they may be off. `after` compares and writes a
- * verdict per output.
+ * `before` is enqueued in front of the operation, while its operands are valid: it draws the
+ * elements and stores their expected values and error bounds. `after` compares and writes a verdict
+ * per output.
  *
- * How far an element may be off: half an ulp of the type it is stored in, and what f32 arithmetic
- * costs on the way there, u = 2^-24. A sum of n products, exactly s, their squares q, their sizes
- * a: no order of f32 additions is off by more than 2 n u a (a tensor core aligns and truncates, an
- * ulp and not half of one). For the 3 * 10^6 products of a weight's gradient that would let zeros
- * pass. But partial sums are a walk that stays within w = |s| + 4 sqrt(q); errors of rounding have
- * no direction and make a walk themselves, 16 sqrt(n) u w is past what 10^9 elements show; and
- * errors of truncation have one: of 16 products added at a time, at most an ulp of the partial sum
- * each, twice as much as that makes n u w / 4. The smaller of both bounds is taken. */
+ * The bound of an element: half an ulp of its storage type, plus the cost of f32 arithmetic, u =
+ * 2^-24. Take a sum of n products, exactly s, with the sum of their squares q and of their
+ * magnitudes a. No order of f32 additions has an error above 2 n u a (a tensor core aligns and
+ * truncates: an ulp instead of half of one). For the 3 * 10^6 products of a weight's gradient that
+ * would let zeros pass. But partial sums are a walk that stays within w = |s| + 4 sqrt(q). Rounding
+ * errors have no direction and make a walk themselves: 16 sqrt(n) u w is more than 10^9 elements
+ * show. Truncation errors have a direction: at most an ulp of the partial sum for every 16
+ * products, and twice that makes n u w / 4. The smaller of both bounds is used. */
 #ifndef LS_ORACLE_CUDA_AUDIT_H
 #define LS_ORACLE_CUDA_AUDIT_H
 
@@ -30,10 +29,10 @@ extern "C" {
 enum {
     LS_AUDIT_ABI = 2,
     LS_AUDIT_EDGE = 8,       /* first and last elements, always */
-    LS_AUDIT_SAMPLES = 1016, /* of an output, both edges among them; all of a smaller one */
-    LS_AUDIT_RUN = 8,        /* gradients of weights are drawn in runs of neighbours: each sums over
-                                all pixels, and neighbours share what is loaded */
-    LS_AUDIT_OUTPUTS = 12,   /* of one operation, at most */
+    LS_AUDIT_SAMPLES = 1016, /* of an output, including both edges; all of a smaller one */
+    LS_AUDIT_RUN = 8, /* gradients of weights are drawn in runs of consecutive elements: each sums
+                         over all pixels, and neighbours share the loaded values */
+    LS_AUDIT_OUTPUTS = 12, /* of one operation, at most */
 };
 
 typedef enum ls_audit_type {
@@ -44,7 +43,7 @@ typedef enum ls_audit_type {
 } ls_audit_type;
 
 typedef struct ls_audit_tensor {
-    void *data; /* device memory; NULL: not there */
+    void *data; /* device memory; NULL: none */
     int64_t count;
     ls_audit_type type;
 } ls_audit_tensor;
@@ -69,7 +68,7 @@ typedef enum ls_audit_kind {
     LS_AUDIT_AVERAGE_BACK,
     LS_AUDIT_LOSS,
     LS_AUDIT_LOSS_BACK,
-    LS_AUDIT_PLAN_KINDS, /* those of a plan come before, those of the trainer behind */
+    LS_AUDIT_PLAN_KINDS, /* kinds below belong to a plan, kinds above to the trainer */
     LS_AUDIT_UNSCALE = LS_AUDIT_PLAN_KINDS,
     LS_AUDIT_SGD,
     LS_AUDIT_ADAM,
@@ -77,14 +76,15 @@ typedef enum ls_audit_kind {
 
 typedef struct ls_audit_norm {
     ls_audit_tensor weight, bias, running_mean, running_var, weight_grad, bias_grad;
-    ls_audit_tensor mean, inv_std; /* kept for backward */
+    ls_audit_tensor mean, inv_std; /* stored for backward */
     /* from forward on, in FP64: mean[channels], 1/sqrt(var + epsilon)[channels], and over how many
      * rows, of all ranks that share them */
-    double *stats; /* [2 * channels + 1] */
+    double *stats; /* from forward on, in FP64, [2 * channels + 1]: mean[channels], 1/sqrt(var +
+                      epsilon)[channels], and the number of rows of all ranks that share them */
     double epsilon, momentum;
 } ls_audit_norm;
 
-/* Hyperparameters as an optimizer holds them, and the state it reads. */
+/* An optimizer's hyperparameters, and the state it reads. */
 typedef struct ls_audit_rule {
     double momentum, weight_decay, beta1, beta2, epsilon;
     bool nesterov, decoupled, uncorrected, dynamic;
@@ -93,7 +93,7 @@ typedef struct ls_audit_rule {
     const int64_t *step_count;
 } ls_audit_rule;
 
-/* An operation as kernels.h's ls_observed describes it. Activations are NHWC of `type`. */
+/* An operation as described by ls_observed (kernels.h). Activations are NHWC of `type`. */
 typedef struct ls_audit_op {
     ls_audit_kind kind;
     ls_audit_type type;
@@ -113,11 +113,12 @@ typedef struct ls_audit_op {
     float *loss;
     const float *loss_scale;
     double factor;
-    /* ranks that share statistics: 1, or what gathers `count` doubles of each, in their order */
+    /* ranks that share statistics: 1, or the function that gathers `count` doubles of each, in
+     * order */
     int group;
     ls_status (*gather)(void *context, const double *mine, double *all, int64_t count);
     void *gather_context;
-    /* of the trainer's kinds: one parameter */
+    /* for the trainer's kinds: one parameter */
     ls_audit_tensor value, grad, unscaled, moment[2], copy;
     ls_audit_rule rule;
 } ls_audit_op;
@@ -125,51 +126,51 @@ typedef struct ls_audit_op {
 typedef struct ls_audit_sample {
     int64_t index; /* in memory; -1: none */
     double wanted;
-    double bound; /* beside the rounding of the store; inf: cannot be told */
+    double bound; /* in addition to the rounding of the store; inf: no statement is possible */
 } ls_audit_sample;
 
-/* Of one output. */
+/* For one output. */
 typedef struct ls_audit_verdict {
     int64_t elements, bad;
-    double ratio; /* the worst element's distance beyond the rounding of its store, in units of its
+    double ratio; /* the worst element's error beyond the rounding of its store, in units of its
                      bound */
     int64_t index;
     double got, wanted, limit; /* of that element */
 } ls_audit_verdict;
 
-/* Where a draw comes from: equal numbers draw equal elements. */
+/* The source of a draw: equal numbers draw equal elements. */
 typedef struct ls_audit_draw {
     uint64_t seed, number;
 } ls_audit_draw;
 
 typedef struct ls_audit_output {
     const char *name; /* "y", "running_mean" */
-    int side;         /* of norms: which one */
+    int side;         /* of norms: first or second */
     ls_audit_tensor tensor;
 } ls_audit_output;
 
 typedef struct ls_audit_api {
     int abi; /* LS_AUDIT_ABI */
-    /* Device memory that before and after need between them for an operation of that many channels
-     * in a group: samples, partial sums. */
+    /* Bytes of device memory that before and after share for an operation of that many channels in
+     * a group: samples, partial sums. */
     int64_t (*room_bytes)(int most_channels, int group);
-    /* What an operation writes that is audited; output[LS_AUDIT_OUTPUTS]. */
+    /* Lists the audited outputs of an operation; output[LS_AUDIT_OUTPUTS]. */
     int (*outputs)(const ls_audit_op *op, ls_audit_output *output);
     ls_status (*before)(void *stream, const ls_audit_op *op, ls_audit_draw draw, void *room);
     /* verdict: device memory, one per output. */
     ls_status (*after)(void *stream, const ls_audit_op *op, void *room, ls_audit_verdict *verdict);
-    /* Sums over ranks. Draws elements of `tensor` and copies them to mine[LS_AUDIT_SAMPLES];
-     * numbers that do not fit a float are not lost: they are doubles. */
+    /* Sums over ranks. Draws elements of `tensor` and copies them to mine[LS_AUDIT_SAMPLES] as
+     * doubles, which hold every value exactly. */
     ls_status (*pick)(void *stream, ls_audit_tensor tensor, ls_audit_draw draw, double *mine,
                       ls_audit_sample *sample);
-    /* After the reduction: all[world][LS_AUDIT_SAMPLES] are what was picked; each is multiplied by
-     * `before` ahead of the sum and the sum by `behind`. */
+    /* After the reduction: all[world][LS_AUDIT_SAMPLES] are the picked elements; each is multiplied
+     * by `before` in front of the sum, and the sum by `behind`. */
     ls_status (*sum)(void *stream, ls_audit_tensor tensor, const double *all, int world,
                      double before, double behind, ls_audit_sample *sample,
                      ls_audit_verdict *verdict);
 } ls_audit_api;
 
-/* What ls_oracle_cuda.so exports. */
+/* The symbol exported by ls_oracle_cuda.so. */
 #define LS_AUDIT_ENTRY "ls_audit_entry"
 typedef const ls_audit_api *ls_audit_entry_fn(void);
 

@@ -1,4 +1,4 @@
-/* What the audit's kernels share: stored values as doubles, types and their ulps, the draw, and the
+/* Shared by the audit's kernels: stored values as doubles, types and their ulps, the draw, and the
  * bound of a sum. */
 #ifndef LS_ORACLE_CUDA_AUDIT_KERNELS_H
 #define LS_ORACLE_CUDA_AUDIT_KERNELS_H
@@ -52,7 +52,7 @@ LS_DEVICE bool audit_open(const uint32_t *mask, int64_t index)
 
 /* ---- types ----------------------------------------------------------------------------------- */
 
-/* The distance of neighbours at that value; of U8 0: it holds what it is. */
+/* The distance between neighbouring values there; 0 for U8, which is exact. */
 LS_DEVICE double audit_ulp(ls_audit_type type, double value)
 {
     int bits = type == LS_AUDIT_F32 ? 23 : type == LS_AUDIT_F16 ? 10 : 7;
@@ -61,7 +61,7 @@ LS_DEVICE double audit_ulp(ls_audit_type type, double value)
     return type == LS_AUDIT_U8 ? 0 : ldexp(1.0, (exponent < lowest ? lowest : exponent) - bits);
 }
 
-/* What rounds to infinity. */
+/* The smallest magnitude that rounds to infinity. */
 LS_DEVICE double audit_overflow(ls_audit_type type)
 {
     return type == LS_AUDIT_F16   ? 65520.0
@@ -69,7 +69,7 @@ LS_DEVICE double audit_overflow(ls_audit_type type)
                                   : 3.3961775292304957e38;
 }
 
-/* The f32 value as it is stored: to nearest, ties to even. */
+/* The f32 value after storing: to nearest, ties to even. */
 LS_DEVICE double audit_round(ls_audit_type type, double value)
 {
     if (type == LS_AUDIT_F32 || !isfinite(value)) {
@@ -111,7 +111,7 @@ LS_DEVICE int64_t audit_index(ls_audit_draw draw, int output, int i, int64_t tot
 /* ---- sums ------------------------------------------------------------------------------------ */
 
 typedef struct audit_sum {
-    double sum, square, size; /* of terms, their squares, their sizes */
+    double sum, square, size; /* sums of terms, of their squares, of their magnitudes */
 } audit_sum;
 
 LS_DEVICE void audit_add(audit_sum *to, double term)
@@ -121,7 +121,7 @@ LS_DEVICE void audit_add(audit_sum *to, double term)
     to->size += fabs(term);
 }
 
-/* Of n terms added in f32 in any order; audit.h. `truncates`: on a tensor core. */
+/* The bound for n terms added in f32 in any order; see audit.h. `truncates`: on a tensor core. */
 LS_DEVICE double audit_bound(double n, audit_sum s, bool truncates)
 {
     double walk = fabs(s.sum) + 4 * sqrt(s.square);
@@ -144,18 +144,18 @@ enum {
     AUDIT_PARTIAL = 1 << 20, /* doubles */
 };
 
-/* Whether what backward joins can be looked at afterwards: dx may be written over it. */
+/* Whether the summed gradient can be checked afterwards: dx may overwrite it. */
 static inline bool audit_keeps_joined(const ls_audit_op *op)
 {
     return op->g != NULL && op->g != op->dx && op->g != op->dx2;
 }
 
-/* audit_products.cu, audit_norm.cu, audit_simple.cu: what `before` does for their kinds. */
+/* audit_products.cu, audit_norm.cu, audit_simple.cu: `before` for their kinds. */
 ls_status ls_audit_products(cudaStream_t stream, const ls_audit_op *op, ls_audit_draw draw,
                             const audit_room *room);
 ls_status ls_audit_norms(cudaStream_t stream, const ls_audit_op *op, ls_audit_draw draw,
                          const audit_room *room);
-/* `outputs` of them, of `total` elements each. */
+/* `outputs` outputs of `total` elements each. */
 ls_status ls_audit_simple(cudaStream_t stream, const ls_audit_op *op, ls_audit_draw draw,
                           int outputs, int64_t total, const audit_room *room);
 /* audit_step.cu */

@@ -1,22 +1,22 @@
 /* Batch norms: the statistics of every channel in FP64, over all ranks that share them, and
- * elements of what forward and backward write. The statistics of forward are kept for backward,
+ * elements of the outputs of forward and backward. The statistics of forward are kept for backward,
  * which reads the same input. */
 #include "audit_kernels.h"
 
 enum {
-    LANES = 16, /* neighbouring channels of a block */
-    ROWS = 8,   /* rows that a block takes at a time */
+    LANES = 16, /* consecutive channels of a block */
+    ROWS = 8,   /* rows that a block processes at a time */
     THREADS = LANES * ROWS,
     MOST_PARTS = 64, /* of the rows */
-    VALUES = 4,      /* sums of a channel and part */
+    VALUES = 4,      /* sums per channel and part */
     MERGE_THREADS = 32,
     SAMPLE_THREADS = 64,
 };
 
 /* ---- the gradient that comes ----------------------------------------------------------------- */
 
-/* What the operation works on: the sum of both contributions in f32, gated, rounded where it is
- * stored. */
+/* The gradient that the operation uses: the sum of both contributions in f32, gated, and rounded if
+ * it is stored. */
 LS_DEVICE double gradient_at(const ls_audit_op &op, int64_t i)
 {
     if (!audit_open(op.mask, i)) {
@@ -116,7 +116,7 @@ LS_KERNEL count_kernel(double rows, double *to)
     *to = rows;
 }
 
-/* stats from mean[channels], squared distances[channels] and rows of each rank. */
+/* stats from each rank's mean[channels], squared distances[channels] and rows. */
 LS_KERNEL finish_kernel(ls_audit_op op, int side, const double *of_rank, int64_t stride)
 {
     int c = (int)(blockIdx.x * MERGE_THREADS + threadIdx.x), channels = op.in_channels;
@@ -147,8 +147,8 @@ static ls_status statistics(cudaStream_t stream, const ls_audit_op *op, int side
                             const audit_room *room)
 {
     int64_t rows = (int64_t)op->images * op->in_height * op->in_width, channels = op->in_channels;
-    /* the sums come in VALUES lists, of which the first counts: mean at 0, squares behind it, then
-     * the rows */
+    /* the sums come in VALUES lists, of which the first is needed: mean at 0, squares after it,
+     * then the rows */
     double *mean = room->channel, *square = room->channel + channels;
     const double *of_rank = room->channel;
     LS_TRY(sum_rows(stream, op, side, MEAN, (double)rows, NULL, mean, room));
@@ -171,8 +171,8 @@ LS_DEVICE double rows_of_group(const ls_audit_op &op, int side)
     return op.norm[side].stats[2 * op.in_channels];
 }
 
-/* Of f32 sums over all rows: the relative error of a sum of squares, and in standard deviations
- * that of a mean. 16 sqrt(n) u: audit.h. */
+/* Of f32 sums over all rows: the relative error of a sum of squares, which is also the error of a
+ * mean in standard deviations. 16 sqrt(n) u: see audit.h. */
 LS_DEVICE double sums_error(const ls_audit_op &op, int side)
 {
     return 16 * sqrt(rows_of_group(op, side)) * LS_AUDIT_U;
@@ -208,7 +208,8 @@ LS_DEVICE double forward_at(const ls_audit_op &op, int64_t i, double *bound)
     return op.relu && value <= 0 ? 0 : value;
 }
 
-/* What forward keeps of a channel: 0 mean, 1 inv_std, 2 running_mean, 3 running_var. */
+/* The stored values of a channel after forward: 0 mean, 1 inv_std, 2 running_mean, 3 running_var.
+ */
 LS_DEVICE double kept_at(const ls_audit_op &op, int side, int what, int c, double *bound)
 {
     const ls_audit_norm &n = op.norm[side];
@@ -227,13 +228,13 @@ LS_DEVICE double kept_at(const ls_audit_op &op, int side, int what, int c, doubl
     const ls_audit_tensor &t = what == 2 ? n.running_mean : n.running_var;
     double old = audit_value(t.data, t.type, c);
     double fresh = what == 2 ? mean : variance * (rows > 1 ? rows / (rows - 1) : 1);
-    /* 1/inv_std^2 - epsilon loses digits of a small variance: 2^-50 of what is subtracted */
+    /* 1/inv_std^2 - epsilon loses digits of a small variance: 2^-50 of the subtracted value */
     double fresh_error = what == 2 ? mean_error : 2 * error * fresh + ldexp(fresh + n.epsilon, -50);
     *bound = n.momentum * fresh_error + 4 * LS_AUDIT_U * (fabs(old) + n.momentum * fabs(fresh));
     return old + n.momentum * (fresh - old);
 }
 
-/* blockIdx.y: the output, as outputs() counts them: y, then four of each side. */
+/* blockIdx.y: the output, in the order of outputs(): y, then four of each side. */
 LS_KERNEL forward_kernel(ls_audit_op op, ls_audit_draw draw, int64_t total, ls_audit_sample *sample)
 {
     int i = (int)(blockIdx.x * SAMPLE_THREADS + threadIdx.x), output = (int)blockIdx.y;
@@ -251,7 +252,7 @@ LS_KERNEL forward_kernel(ls_audit_op op, ls_audit_draw draw, int64_t total, ls_a
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* Lists of a side's sums, [channels] each: of this rank, and (the mean over rows) of all. */
+/* Lists of a side's sums, [channels] each: of this rank, and of all ranks (the mean over rows). */
 typedef struct back_sums {
     const double *own;           /* g, g^2, g*xhat, (g*xhat)^2 */
     const double *all;           /* g and g*xhat of each rank */
@@ -263,7 +264,7 @@ LS_DEVICE audit_sum list_sum(const double *list, int64_t channels, int c, int fi
     audit_sum s = {};
     s.sum = list[first * channels + c];
     s.square = list[(first + 1) * channels + c];
-    s.size = (double)INFINITY; /* not known: the walk's bound is taken */
+    s.size = (double)INFINITY; /* unknown: the walk's bound applies */
     return s;
 }
 
@@ -279,7 +280,7 @@ LS_DEVICE double parameter_at(const ls_audit_op &op, const back_sums &sums, int 
         *bound = audit_bound(rows, plain, false) + 2 * LS_AUDIT_U * fabs(plain.sum);
         return plain.sum;
     }
-    /* an xhat off by error and error*|xhat| moves each term */
+    /* an error in xhat of error and error*|xhat| moves each term */
     *bound = audit_bound(rows, weighted, false) + (error + 4 * LS_AUDIT_U) * fabs(weighted.sum) +
              error * fabs(plain.sum) +
              2 * LS_AUDIT_U * fabs(op.norm[side].stats[c]) *
@@ -305,7 +306,7 @@ LS_DEVICE double back_at(const ls_audit_op &op, const back_sums &sums, int side,
     }
     audit_sum plain = list_sum(sums.own, op.in_channels, c, 0);
     audit_sum weighted = list_sum(sums.own, op.in_channels, c, 2);
-    /* other ranks' sums are about as rough as the own ones, by their rows */
+    /* other ranks' sums have about the same error as this rank's, in proportion to their rows */
     double all = rows / ((double)op.images * op.in_height * op.in_width);
     double off_g = all * audit_bound(rows, plain, false) / rows;
     double off_gx = all * audit_bound(rows, weighted, false) / rows;
@@ -316,7 +317,7 @@ LS_DEVICE double back_at(const ls_audit_op &op, const back_sums &sums, int side,
     return scale * (g - mean_g - xhat * mean_gx);
 }
 
-/* `output` as outputs() counts them; what: 0 g, 1 dx of a side, 2 and 3 its parameters. */
+/* `output` in the order of outputs(); what: 0 g, 1 dx of a side, 2 and 3 its parameters. */
 LS_KERNEL back_kernel(ls_audit_op op, ls_audit_draw draw, int output, int side, int what,
                       back_sums sums, int64_t total, ls_audit_sample *sample)
 {

@@ -1,9 +1,10 @@
-/* Elements of convolutions and linear layers, and of the gradients of both: a block sums one. */
+/* Elements of convolutions and linear layers, and of the gradients of both: one block sums one
+ * element. */
 #include "audit_kernels.h"
 
 enum { THREADS = 32, MOST_PARTS = 64, PIXELS_WORTH_A_PART = 4096 };
 
-/* Sums over the block; every thread gets them, and must come here. */
+/* Sums over the block; every thread receives them and must call this. */
 LS_DEVICE audit_sum block_sum(audit_sum mine)
 {
     LS_SHARED(audit_sum, part, THREADS);
@@ -25,7 +26,7 @@ LS_DEVICE double product_bound(const ls_audit_op &op, double n, audit_sum s)
 {
     bool half = op.type != LS_AUDIT_F32;
     double bound = audit_bound(n, s, half || op.tf32);
-    /* TF32 keeps 10 bits of both factors, maybe cut off: 2^-10 of a product each */
+    /* TF32 keeps 10 bits of both factors, possibly truncated: 2^-10 of a product each */
     return op.tf32 && !half ? bound + ldexp(1.0, -9) * (fabs(s.sum) + 8 * sqrt(s.square)) : bound;
 }
 
@@ -91,7 +92,7 @@ LS_KERNEL element_kernel(ls_audit_op op, ls_audit_draw draw, int64_t total, ls_a
         audit_add(&sum, audit_value(op.bias, op.type, index % op.out_channels));
         n += 1;
     }
-    if (!forward && op.dy2 != NULL && index >= 0) { /* dx is added to it */
+    if (!forward && op.dy2 != NULL && index >= 0) { /* the convolution adds to dx */
         audit_add(&sum, audit_value(op.dy2, op.type, index));
         n += 1;
     }

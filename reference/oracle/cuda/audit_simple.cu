@@ -1,5 +1,5 @@
-/* Elements of what moves, gates, pools and averages, of the loss and its gradient, and of sums over
- * images: a thread computes one. */
+/* Elements of casts, copies, gates, pools and averages, of the loss and its gradient, and of sums
+ * over images: one thread computes one element. */
 #include "audit_kernels.h"
 
 enum { THREADS = 64 };
@@ -95,7 +95,7 @@ LS_DEVICE double gated_at(const ls_audit_op &op, int64_t i, double *bound)
     return audit_open(op.mask, i) ? value : 0;
 }
 
-/* The first maximum of a window in row order, a NaN wins; *tap: where it lies. */
+/* The first maximum of a window in row order; a NaN wins; *tap: its position. */
 LS_DEVICE double pooled_at(const ls_audit_op &op, int64_t i, int *tap)
 {
     position p = position_of(i, op.out_height, op.out_width, op.out_channels);
@@ -178,7 +178,7 @@ LS_DEVICE double average_back_at(const ls_audit_op &op, int64_t i, double *bound
 
 /* ---- loss ------------------------------------------------------------------------------------ */
 
-/* Of one image: the largest logit, and the logarithm of the sum of exponentials beyond it. */
+/* For one image: the largest logit, and the logarithm of the sum of exponentials relative to it. */
 LS_DEVICE double log_sum(const ls_audit_op &op, int64_t n, double *most)
 {
     double sum = 0;
@@ -193,9 +193,9 @@ LS_DEVICE double log_sum(const ls_audit_op &op, int64_t n, double *most)
     return log(sum);
 }
 
-/* One block, whose threads add up in `part`. A logit's distance from the largest costs its rounding
- * in the exponent; expf and logf are good to 2 ulp (CUDA's programming guide, table of functions).
- */
+/* One block, whose threads sum in `part`. A logit's distance from the largest costs its rounding in
+ * the exponent; expf and logf have errors of at most 2 ulp (CUDA's programming guide, table of
+ * functions). */
 LS_KERNEL loss_kernel(ls_audit_op op, ls_audit_sample *sample)
 {
     LS_SHARED(double, part, 2 * THREADS);

@@ -1,10 +1,10 @@
-/* Elements of what the trainer does between backward and the next step: unscaling, SGD and Adam,
+/* Elements of the trainer's operations between backward and the next step: unscaling, SGD and Adam,
  * and sums over ranks. */
 #include "audit_kernels.h"
 
 enum { THREADS = 64 };
 
-/* What of a parameter is looked at, as outputs() counts them. */
+/* The audited values of a parameter, in the order of outputs(). */
 typedef struct stepped {
     double value, moment[2], value_bound, moment_bound[2];
 } stepped;
@@ -14,7 +14,7 @@ LS_DEVICE bool skips(const ls_audit_rule &rule)
     return rule.dynamic && *rule.overflow != 0;
 }
 
-/* torch.optim.SGD; every f32 operation costs half an ulp of what it gives. */
+/* torch.optim.SGD; every f32 operation costs half an ulp of its result. */
 LS_DEVICE stepped sgd_at(const ls_audit_op &op, int64_t i)
 {
     const ls_audit_rule &r = op.rule;
@@ -58,7 +58,7 @@ LS_DEVICE stepped adam_at(const ls_audit_op &op, int64_t i)
     s.moment[0] = m + (1 - r.beta1) * g;
     s.moment[1] = v + (1 - r.beta2) * g * g;
     s.moment_bound[0] = 6 * LS_AUDIT_U * m_size;
-    /* squares of small gradients fall below what f32 holds: 2^-148 */
+    /* squares of small gradients fall below f32's smallest value: 2^-148 */
     s.moment_bound[1] = LS_AUDIT_U * (8 * v + 12 * (1 - r.beta2) * size * size) + ldexp(1.0, -148);
     double bias1 = r.uncorrected ? 1 : 1 - pow(r.beta1, t);
     double root2 = r.uncorrected ? 1 : sqrt(1 - pow(r.beta2, t));
@@ -86,12 +86,12 @@ LS_DEVICE double step_at(const ls_audit_op &op, int output, int64_t i, double *b
     }
     stepped s = op.kind == LS_AUDIT_SGD ? sgd_at(op, i) : adam_at(op, i);
     *bound = output < 2 ? s.value_bound : s.moment_bound[output - 2];
-    /* a half copy is made of the value as f32 */
+    /* a half copy is made from the value in f32 */
     *bound += output == 1 ? LS_AUDIT_U * fabs(s.value) : 0;
     return output < 2 ? s.value : s.moment[output - 2];
 }
 
-/* `which`: the outputs that there are, four bits each, the first lowest. */
+/* `which`: the existing outputs, four bits each, the first lowest. */
 LS_KERNEL step_kernel(ls_audit_op op, ls_audit_draw draw, int64_t total, unsigned which,
                       ls_audit_sample *sample)
 {
@@ -145,8 +145,8 @@ ls_status ls_audit_pick(void *stream, ls_audit_tensor tensor, ls_audit_draw draw
 }
 
 /* Each addition in the reduced type costs half an ulp of its result, which is at most the sum of
- * sizes; so do both multiplications. Where that sum is beyond the type, a partial one may be too in
- * the order that was taken, whatever the whole is: not finite then says nothing. */
+ * magnitudes; so do both multiplications. If that sum exceeds the type's range, a partial sum may
+ * too, depending on the order, whatever the total is: an infinite result is then no evidence. */
 LS_KERNEL total_kernel(ls_audit_tensor tensor, const double *all, int world, double before,
                        double behind, ls_audit_sample *sample)
 {

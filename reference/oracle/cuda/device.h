@@ -4,7 +4,7 @@
 
 #include "launch.h"
 
-/* Memory of one operation, freed together. Zero it first. */
+/* Memory of one operation, freed together. Zero-initialise it. */
 enum { LS_DEVICE_ARRAYS = 12 };
 typedef struct ls_device_arrays {
     void *memory[LS_DEVICE_ARRAYS];
@@ -29,7 +29,7 @@ static inline ls_status ls_device_put(ls_device_arrays *arrays, const double *ho
     return LS_OK;
 }
 
-/* Waits for the kernels before. */
+/* Waits for the preceding kernels. */
 static inline ls_status ls_device_get(const double *device, int64_t count, double *host)
 {
     LS_DEVICE_CALL(cudaMemcpy(host, device, (size_t)count * sizeof *host, cudaMemcpyDeviceToHost));

@@ -1,4 +1,4 @@
-/* The doors of ls_oracle_cuda.so. */
+/* The entry points of ls_oracle_cuda.so. */
 #include "launch.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Kernels of the judge and their launches; nothing here is shared with the kernels that are judged.
- * Every .cu file of this folder includes this first, and takes from CUDA only what is named here:
+/* Kernels of the judge and their launches; nothing here is shared with the kernels under test.
+ * Every .cu file of this folder includes this first, and uses only the parts of CUDA listed here:
  *
  *   LS_KERNEL name(...)     a kernel, static; may be a template
  *   LS_DEVICE type name()   a function of kernels
@@ -19,7 +19,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/status.h"
 
-/* A failed call of the runtime. An error that stays makes the device lost. */
+/* Logs a failed call of the runtime. A persistent error makes the device lost. */
 static inline ls_status ls_launch_check(cudaError_t error, const char *call)
 {
     if (error == cudaSuccess) {

@@ -15,7 +15,7 @@ ls_status ls_products_cuda_input_grad(ls_products_shape shape, const ls_planes *
 ls_status ls_products_cuda_weight_grad(ls_products_shape shape, const ls_planes *in,
                                        const ls_planes *out_grad, const ls_shards *shards,
                                        double *weight_grad);
-/* The right form only. */
+/* Only the right form. */
 ls_status ls_norm_cuda_forward(const ls_planes *in, const double *weight, const double *bias,
                                const ls_shards *shards, int group_chunks, ls_bits_type store,
                                ls_norm_stats *stats, ls_planes *out);

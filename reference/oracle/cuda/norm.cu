@@ -1,5 +1,5 @@
-/* The batch norm of norm.h on a device, the right form only: a block sums one channel of one chunk,
- * or of one group, by halves in shared memory. */
+/* The batch norm of norm.h on a device, only the right form: a block sums one channel of one chunk
+ * or group, by halves in shared memory. */
 #include "launch.h"
 
 #include <math.h>
@@ -25,7 +25,7 @@ LS_DEVICE double block_sum(double value)
     return part[0];
 }
 
-/* Mean and summed squared deviations of channel blockIdx.x over `pixels` pixels; two passes. */
+/* Mean and sum of squared deviations of channel blockIdx.x over `pixels` pixels, in two passes. */
 LS_KERNEL moments_kernel(const double *x, int64_t pixels, int pitch, double *mean, double *square)
 {
     const double *from = x + blockIdx.x;
@@ -55,7 +55,7 @@ LS_KERNEL normalise_kernel(const double *x, int64_t count, int pitch, const doub
     }
 }
 
-/* Of channel blockIdx.x: sums of g and of g * xhat. */
+/* For channel blockIdx.x: sums of g and of g * xhat. */
 LS_KERNEL sums_kernel(const double *x, const double *g, int64_t pixels, int pitch,
                       const double *mean, const double *inv_std, double *sum, double *sum_xhat)
 {
@@ -88,7 +88,7 @@ LS_KERNEL input_grad_kernel(const double *x, const double *g, int64_t count, int
 
 /* ---- on the host ----------------------------------------------------------------------------- */
 
-/* Lists of a value per channel: one block of host memory. */
+/* Lists with one value per channel in one block of host memory. */
 enum { LISTS = 8 };
 typedef struct lists {
     double *of[LISTS];
@@ -173,7 +173,7 @@ ls_status ls_norm_cuda_forward(const ls_planes *in, const double *weight, const 
     return status;
 }
 
-/* What one group's backward goes by. */
+/* Arguments of one group's backward. */
 typedef struct group_call {
     const ls_planes *in, *out_grad;
     const ls_shards *shards;
@@ -183,7 +183,7 @@ typedef struct group_call {
     double *weight_grad, *bias_grad; /* [all chunks][channels] */
 } group_call;
 
-/* Each chunk's sums, rounded where they are stored, and their total by channel. */
+/* Each chunk's sums, rounded as stored, and their total per channel. */
 static ls_status group_sums(const group_call &g, const double *x, const double *dy,
                             const double *mean, const double *inv_std, double *sum,
                             double *sum_xhat, lists *host)

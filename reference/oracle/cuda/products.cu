@@ -6,7 +6,7 @@
 
 enum { THREADS = 128 };
 
-/* What kernels need of two planes and a shape; `near` is the image side, `far` the output side. */
+/* Sizes of two planes and a shape: in_* is the image side, out_* the output side. */
 typedef struct geometry {
     int kernel, stride, pad;
     int samples, in_height, in_width, in_channels, in_pitch;
@@ -31,8 +31,8 @@ static geometry geometry_of(ls_products_shape shape, const ls_planes *in, const 
     return g;
 }
 
-/* weight[out][in][tap] as [tap][summed channel][result channel], so that neighbouring threads read
- * neighbours. */
+/* Converts weight[out][in][tap] to [tap][summed channel][result channel], so that consecutive
+ * threads read consecutive values. */
 LS_KERNEL pack_kernel(geometry g, const double *weight, bool forward, double *packed)
 {
     int64_t taps = (int64_t)g.kernel * g.kernel;
@@ -98,8 +98,8 @@ LS_KERNEL input_grad_kernel(geometry g, const double *out_grad, const double *pa
     in_grad[pixel * g.in_pitch + c] = sum;
 }
 
-/* Of samples first .. first+count-1; to[out][in][tap]. Neighbouring threads take neighbouring
- * outputs. */
+/* Sums over samples first .. first+count-1; to[out][in][tap]. Consecutive threads compute
+ * consecutive outputs. */
 LS_KERNEL weight_grad_kernel(geometry g, const double *in, const double *out_grad, int64_t first,
                              int64_t count, double *to)
 {
@@ -136,7 +136,7 @@ static int64_t weights_of(const geometry &g)
     return (int64_t)g.kernel * g.kernel * g.in_channels * g.out_channels;
 }
 
-/* Forward, or backwards to the input. */
+/* Forward, or backward to the input. */
 static ls_status walk(const geometry &g, bool forward, const ls_planes *from, const double *weight,
                       ls_planes *to, ls_device_arrays *arrays)
 {

@@ -1,4 +1,4 @@
-/* The audit's table: what each operation writes, the rooms between before and after, and the
+/* The audit's table: the outputs of each operation, the memory between before and after, and the
  * comparison. */
 #include "audit_kernels.h"
 
@@ -98,12 +98,13 @@ static int outputs(const ls_audit_op *op, ls_audit_output *to)
 
 typedef struct compared {
     ls_audit_tensor tensor[LS_AUDIT_OUTPUTS];
-    ls_audit_type rounded; /* what the first is rounded to, where that is coarser than its type */
-    const uint32_t *mask;  /* of the first: bits that say which of its elements are above zero */
+    ls_audit_type
+        rounded; /* the type that the values are rounded to, if it is coarser than the tensor's */
+    const uint32_t *mask; /* bits that mark which elements of the first output are above zero */
 } compared;
 
-/* How much of its bound an element uses beyond the rounding of the store: more than 1 is wrong,
- * infinite where nothing excuses it. *limit: bound and rounding together. */
+/* The part of its bound that an element uses beyond the rounding of the store: more than 1 is
+ * wrong, infinite if there is no excuse. *limit: bound and rounding together. */
 LS_DEVICE double ratio_of(ls_audit_type type, ls_audit_type rounded, const ls_audit_sample &s,
                           double got, double *limit)
 {
@@ -112,7 +113,7 @@ LS_DEVICE double ratio_of(ls_audit_type type, ls_audit_type rounded, const ls_au
     double store = (ulp > coarse ? ulp : coarse) / 2;
     *limit = s.bound + store;
     if (!isfinite(s.bound)) {
-        return 0; /* what came in was not finite, or cancels: nothing can be told */
+        return 0; /* an operand was not finite, or it cancels: no statement is possible */
     }
     if (!isfinite(s.wanted)) {
         return isfinite(got) ? (double)INFINITY : 0;
@@ -127,7 +128,7 @@ LS_DEVICE double ratio_of(ls_audit_type type, ls_audit_type rounded, const ls_au
     return s.bound > 0 && isfinite(off) ? off / s.bound : (double)INFINITY;
 }
 
-/* A block per output. */
+/* One block per output. */
 LS_KERNEL compare_kernel(compared what, const ls_audit_sample *sample, ls_audit_verdict *verdict)
 {
     LS_SHARED(ls_audit_verdict, part, THREADS);
@@ -183,7 +184,7 @@ static int64_t channel_bytes(int channels)
     return (int64_t)sizeof(double) * AUDIT_CHANNEL_LISTS * channels;
 }
 
-/* The lists of ranks come last: as many as the room has. */
+/* Divides the memory; the lists of ranks come last and take the rest. */
 static audit_room room_of(void *memory, int channels)
 {
     char *at = (char *)memory;
@@ -235,7 +236,7 @@ static ls_status after(void *stream, const ls_audit_op *op, void *memory, ls_aud
         what.tensor[i] = output[i].tensor;
     }
     bool gates = op->kind == LS_AUDIT_NORM || op->kind == LS_AUDIT_ADD;
-    /* made in the activations' type (kernels.h), wherever it is kept */
+    /* computed in the activations' type (kernels.h), whatever the tensor's */
     what.rounded = op->kind == LS_AUDIT_BIAS ? op->type : output[0].tensor.type;
     what.mask = gates && op->relu && !op->given ? op->mask : NULL;
     LS_LAUNCH(compare_kernel, (unsigned)count, THREADS, (cudaStream_t)stream, what, room.sample,
