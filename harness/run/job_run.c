@@ -107,6 +107,16 @@ static bool read_done(const ls_job *job, ls_outcome *outcome)
     return done;
 }
 
+bool ls_job_is_done(const ls_job *job)
+{
+    ls_outcome outcome;
+    bool done = read_done(job, &outcome);
+    if (done) {
+        ls_outcome_free(&outcome);
+    }
+    return done;
+}
+
 /* ---- running -------------------------------------------------------------------------------- */
 
 /* An attempt that did not finish leaves files that would be taken for this one's. */

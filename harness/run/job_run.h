@@ -12,4 +12,7 @@
 ls_status ls_job_run(const ls_job *job, void (*on_tick)(void *context), void *context,
                      ls_outcome *outcome, bool *resumed);
 
+/* Whether ls_job_run would read it back. */
+bool ls_job_is_done(const ls_job *job);
+
 #endif

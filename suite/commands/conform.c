@@ -187,7 +187,7 @@ static ls_status prepare(conform *c)
                                      sizeof run->directory));
     }
     ls_runner_plan(run);
-    return LS_OK;
+    return ls_runner_look_back(run);
 }
 
 static void remember_command(conform *c, int count, char **argument)
@@ -211,8 +211,8 @@ static int run_cases(conform *c)
     if (status != LS_OK) {
         return (int)status;
     }
-    printf("%s\n%d cases, %d jobs, about %.0f s, claim %s\n\n", run->where, run->cases.count,
-           run->jobs.count, run->estimate_s, run->claim_name);
+    ls_runner_print_size(run, stdout);
+    printf(", claim %s\n\n", run->claim_name);
     ls_gpus_begin(run, 1);
     fflush(stdout);
     int64_t begun_ns = ls_clock_ns();
@@ -224,6 +224,28 @@ static int run_cases(conform *c)
     int code = ls_runner_finish(run);
     ls_budget_tell(&c->budget, run, seconds, stderr);
     return code;
+}
+
+/* Of an interrupted run (--resume) those that are left. */
+static ls_status list_cases(conform *c)
+{
+    const ls_run *run = &c->run;
+    int done = 0;
+    if (c->resume) {
+        LS_TRY(prepare(c));
+    }
+    for (int i = 0; i < run->cases.count; i++) {
+        if (c->resume && run->judged[i]) {
+            done++;
+        } else {
+            printf("%s\n", run->cases.row[i].id);
+        }
+    }
+    if (c->resume) {
+        printf("# %d of %d cases left (%d are done)\n", run->cases.count - done, run->cases.count,
+               done);
+    }
+    return LS_OK;
 }
 
 int ls_conform_main(int count, char **argument)
@@ -241,9 +263,7 @@ int ls_conform_main(int count, char **argument)
     if (code == LS_OK) {
         remember_command(&c, count, copy);
         if (c.list) {
-            for (int i = 0; i < c.run.cases.count; i++) {
-                printf("%s\n", c.run.cases.row[i].id);
-            }
+            code = (int)list_cases(&c);
         } else {
             code = run_cases(&c);
         }

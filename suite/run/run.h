@@ -17,6 +17,7 @@ typedef struct ls_run {
     ls_verdict *verdict;               /* [cases.count] */
     bool *judged;                      /* [cases.count] */
     bool *done;                        /* [jobs.count] has been run or read back */
+    bool *kept;                        /* [jobs.count] an earlier run of this folder did it */
     ls_record *record;                 /* [jobs.count] valid where done */
     int resumed_jobs;
     ls_select_list claim, waivers;
@@ -31,7 +32,6 @@ typedef struct ls_run {
     cJSON *measured; /* NULL, or further members of run.json: what was measured beside the jobs */
     ls_findings findings; /* of the GPUs, gpus.h */
     cJSON *gpus;          /* NULL, or what each said of itself before the jobs */
-    double estimate_s;
     int64_t started_ns, job_ns, swapped_pages; /* job_ns: when the running job began */
     ls_load load;                              /* when the run was opened */
 } ls_run;

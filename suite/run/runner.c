@@ -37,18 +37,15 @@ void ls_runner_plan(ls_run *run)
             ls_matrix_add(&run->jobs, &row->job[j]);
         }
     }
-    run->estimate_s = 0;
-    for (int i = 0; i < run->jobs.count; i++) {
-        run->estimate_s += ls_matrix_estimate_s(&run->jobs.spec[i], run->site.cores);
-    }
     size_t cases = (size_t)run->cases.count + 1, jobs = (size_t)run->jobs.count + 1;
     run->case_job = calloc(cases, sizeof *run->case_job);
     run->verdict = calloc(cases, sizeof *run->verdict);
     run->judged = calloc(cases, sizeof *run->judged);
     run->done = calloc(jobs, sizeof *run->done);
+    run->kept = calloc(jobs, sizeof *run->kept);
     run->record = calloc(jobs, sizeof *run->record);
     LS_ASSERT(run->case_job != NULL && run->verdict != NULL && run->judged != NULL &&
-              run->done != NULL && run->record != NULL);
+              run->done != NULL && run->kept != NULL && run->record != NULL);
     for (int c = 0; c < run->cases.count; c++) {
         const ls_case *row = &run->cases.row[c];
         for (int j = 0; j < row->job_count; j++) {
@@ -57,24 +54,49 @@ void ls_runner_plan(ls_run *run)
     }
 }
 
+void ls_runner_print_size(const ls_run *run, FILE *to)
+{
+    int left = 0;
+    double seconds = 0;
+    for (int i = 0; i < run->jobs.count; i++) {
+        if (!run->kept[i]) {
+            left++;
+            seconds += ls_matrix_estimate_s(&run->jobs.spec[i], run->site.cores);
+        }
+    }
+    fprintf(to, "%s\n%d cases, ", run->where, run->cases.count);
+    if (left < run->jobs.count) {
+        fprintf(to, "%d of %d jobs left (%d are done)", left, run->jobs.count,
+                run->jobs.count - left);
+    } else {
+        fprintf(to, "%d jobs", left);
+    }
+    fprintf(to, ", about %.0f s", seconds);
+}
+
 void ls_runner_print_plan(const ls_run *run, FILE *to)
 {
-    fprintf(to, "%s\n", run->where);
-    int rows = 0, compared = 0;
+    int rows = 0, compared = 0, judging = 0;
     for (int i = 0; i < run->jobs.count; i++) {
-        rows += ls_matrix_is_row(&run->jobs.spec[i]);
-        compared += ls_spec_is_baseline(&run->jobs.spec[i]);
+        bool row = ls_matrix_is_row(&run->jobs.spec[i]);
+        bool baseline = ls_spec_is_baseline(&run->jobs.spec[i]);
+        rows += !run->kept[i] && row;
+        compared += !run->kept[i] && baseline;
+        judging += !run->kept[i] && !row && !baseline;
     }
-    fprintf(to, "%d jobs, %d cases, about %.0f s\n", run->jobs.count, run->cases.count,
-            run->estimate_s);
+    ls_runner_print_size(run, to);
+    fprintf(to, "\n");
     if (rows > 0) {
         fprintf(to, "%d rows of the matrix, %d jobs they are compared with, %d that judge them\n",
-                rows, compared, run->jobs.count - rows - compared);
+                rows, compared, judging);
     }
     fprintf(to, "\n");
     fprintf(to,
             "  # role           network    px batch what                            steps   s\n");
     for (int i = 0; i < run->jobs.count; i++) {
+        if (run->kept[i]) {
+            continue;
+        }
         const ls_spec *spec = &run->jobs.spec[i];
         char label[64];
         ls_matrix_label(spec, label);
@@ -273,15 +295,35 @@ static bool failed_early(const ls_run *run)
     return false;
 }
 
+/* Judged already: its record is only read for the report. */
+static bool is_judged(const ls_run *run, int index)
+{
+    char path[700];
+    ls_text_put(path, sizeof path, "%s/jobs/%s/job.json", run->directory, run->jobs.id[index]);
+    return !someone_needs(run, index) && access(path, R_OK) == 0;
+}
+
+ls_status ls_runner_look_back(ls_run *run)
+{
+    LS_TRY(ls_verdicts_read_back(run));
+    for (int i = 0; i < run->jobs.count; i++) {
+        run->kept[i] = is_judged(run, i);
+        if (!run->kept[i]) {
+            ls_job job;
+            LS_TRY(ls_matrix_job(&run->jobs.spec[i], &run->site, &job));
+            run->kept[i] = ls_job_is_done(&job);
+            ls_job_free(&job);
+        }
+    }
+    return LS_OK;
+}
+
 ls_status ls_runner_run(ls_run *run)
 {
     run->started_ns = ls_clock_ns();
     LS_TRY(judge_what_is_ready(run)); /* cases without jobs */
     for (int i = 0; i < run->jobs.count && !run->stopped; i++) {
-        char folder[700];
-        ls_text_put(folder, sizeof folder, "%s/jobs/%s/job.json", run->directory, run->jobs.id[i]);
-        if (!someone_needs(run, i) && access(folder, R_OK) == 0) {
-            /* resumed: its cases are judged; the record is only read for the report */
+        if (is_judged(run, i)) {
             run->done[i] = true;
             run->resumed_jobs++;
             continue;
@@ -315,6 +357,7 @@ void ls_runner_free(ls_run *run)
     free(run->record);
     free(run->case_job);
     free(run->done);
+    free(run->kept);
     free(run->judged);
     free(run->verdict);
     ls_matrix_free(&run->jobs);

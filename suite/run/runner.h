@@ -7,9 +7,14 @@
 
 #include "run.h"
 
-/* Lists the jobs of all cases and of the bench, each once, and estimates their time. */
+/* Lists the jobs of all cases and of the bench, each once. */
 void ls_runner_plan(ls_run *run);
-/* The plan on the terminal: jobs with their seconds. At most 80 columns. */
+/* Where the folder holds an interrupted run: takes over its verdicts, and marks the jobs that are
+ * not run again. */
+ls_status ls_runner_look_back(ls_run *run);
+/* Two lines without the last newline: where it runs, and how much of it is left. */
+void ls_runner_print_size(const ls_run *run, FILE *to);
+/* The plan on the terminal: the jobs that are left, with their seconds. At most 80 columns. */
 void ls_runner_print_plan(const ls_run *run, FILE *to);
 /* Makes the run's folder, run.json and results/latest; reads back the verdicts of an interrupted
  * run. */

@@ -148,7 +148,7 @@ ls_status ls_runner_open(ls_run *run)
     ls_machine_commit(program, run->commit, (int)sizeof run->commit, &run->dirty);
     run->swapped_pages = ls_machine_swapped_pages();
     ls_load_read(&run->load);
-    LS_TRY(ls_verdicts_read_back(run));
+    LS_TRY(ls_runner_look_back(run));
     LS_TRY(write_run(run, NULL));
     link_latest(run);
     return LS_OK;

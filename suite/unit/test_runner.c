@@ -112,6 +112,20 @@ START_TEST(an_interrupted_run_does_only_the_rest)
     ck_assert_int_eq(ls_runner_run(&run), LS_OK);
     ls_runner_free(&run);
     prepare(&run, folder, subject, sizeof subject);
+    ck_assert_int_eq(ls_runner_look_back(&run), LS_OK);
+    /* the plan lists what is left */
+    char *plan = NULL;
+    size_t bytes;
+    FILE *to = open_memstream(&plan, &bytes);
+    ck_assert_ptr_nonnull(to);
+    ls_runner_print_plan(&run, to);
+    fclose(to);
+    ck_assert_ptr_nonnull(strstr(plan, "\n4 cases, 2 of 4 jobs left (2 are done), about "));
+    ck_assert_ptr_null(strstr(plan, "\n  1 "));
+    ck_assert_ptr_nonnull(strstr(plan, "\n  2 "));
+    ck_assert_ptr_null(strstr(plan, "\n  3 "));
+    ck_assert_ptr_nonnull(strstr(plan, "\n  4 "));
+    free(plan);
     ck_assert_int_eq(ls_runner_open(&run), LS_OK);
     ck_assert(run.judged[0] && !run.judged[1] && run.judged[2]);
     ck_assert_int_eq(ls_runner_run(&run), LS_OK);
