@@ -31,8 +31,11 @@ static void use_batches(ls_spec *spec, ls_overflow_kind kind, const char *script
     for (char *c = spec->data + 23; *c != '\0'; c++) {
         *c = *c == ':' || *c == ',' ? '-' : *c;
     }
-    ls_text_put(spec->extra, sizeof spec->extra, "--init={run}/overflow/%s.safetensors",
-                kind >= LS_OVERFLOW_NEARLY ? word[kind] : "init");
+    spec->extra[0] = '\0';
+    if (kind != LS_OVERFLOW_SAME) { /* whose weights are by the seed */
+        ls_text_put(spec->extra, sizeof spec->extra, "--init={run}/overflow/%s.safetensors",
+                    kind >= LS_OVERFLOW_NEARLY ? word[kind] : "init");
+    }
 }
 
 bool ls_overflow_read(const char *text, ls_spec *spec)

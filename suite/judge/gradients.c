@@ -9,6 +9,13 @@
 #include "compare.h"
 #include "dumps.h"
 
+/* What stands behind "--name" or "--name=" in the further options; NULL without it. */
+static const char *option(const ls_spec *spec, const char *name)
+{
+    const char *at = strstr(spec->extra, name);
+    return at == NULL ? NULL : at + strlen(name);
+}
+
 /* What the dumps' metadata does not say. The oracle's results are kept beside the program, by
  * digest. */
 static void facts_of(const ls_spec *spec, ls_compare_facts *facts, char *cache, size_t cache_bytes)
@@ -18,12 +25,13 @@ static void facts_of(const ls_spec *spec, ls_compare_facts *facts, char *cache, 
     facts->half = spec->half;
     facts->sync_bn = spec->sync_bn;
     facts->dialect_torch = strcmp(spec->dialect, "torch") == 0;
-    facts->predivide = strstr(spec->extra, "--predivide=4") != NULL ? 4 : 0;
-    facts->reduce = strstr(spec->extra, "--allreduce-fp32") != NULL  ? "fp32"
-                    : strstr(spec->extra, "--compress=fp16") != NULL ? "fp16"
-                    : strstr(spec->extra, "--compress=bf16") != NULL ? "bf16"
-                                                                     : NULL;
-    facts->nesterov = strstr(spec->extra, "--nesterov") != NULL;
+    const char *predivide = option(spec, "--predivide="), *half = option(spec, "--compress=");
+    facts->predivide = predivide != NULL ? atof(predivide) : 0;
+    facts->reduce = option(spec, "--allreduce-fp32") != NULL        ? "fp32"
+                    : half != NULL && strncmp(half, "fp16", 4) == 0 ? "fp16"
+                    : half != NULL && strncmp(half, "bf16", 4) == 0 ? "bf16"
+                                                                    : NULL;
+    facts->nesterov = option(spec, "--nesterov") != NULL;
     ls_path_program(cache, cache_bytes);
     ls_text_add(cache, cache_bytes, "/oracle");
     facts->cache = ls_path_make_folder(cache) == LS_OK ? cache : NULL;

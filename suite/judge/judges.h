@@ -24,5 +24,9 @@ enum {
  * `who` ("rank=1") in front. Returns how many were compared. */
 int ls_judge_digests(const ls_record_step *a, const ls_record_step *b, unsigned mask,
                      const char *who, ls_verdict *out);
+/* Two runs whose steps behind `after` must be equal to the last bit, rank by rank: losses, and the
+ * digests in `mask`. Returns how many digests were compared; none is UNSUPPORTED. */
+int ls_judge_runs(const ls_record *a, const ls_record *b, int64_t after, unsigned mask,
+                  ls_verdict *out);
 
 #endif

@@ -20,30 +20,9 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
 {
     const struct pair *pair = row->data;
     unsigned mask = LS_JUDGE_EVERYTHING & ~pair->differs;
-    int compared = 0, steps = job[0].rank[0].step_count;
-    int ranks = job[0].world < job[1].world ? job[0].world : job[1].world;
-    for (int k = 0; k < ranks; k++) {
-        char who[32];
-        ls_text_put(who, sizeof who, "rank=%d", k);
-        if (job[1].rank[k].step_count != job[0].rank[k].step_count) {
-            ls_verdict_fail(out, "rank=%d took %d steps in one run, %d in the other", k,
-                            job[0].rank[k].step_count, job[1].rank[k].step_count);
-            continue;
-        }
-        for (int i = 0; i < job[0].rank[k].step_count; i++) {
-            const ls_record_step *a = &job[0].rank[k].step[i], *b = &job[1].rank[k].step[i];
-            compared += ls_judge_digests(a, b, mask, who, out);
-            if (strcmp(a->loss_bits, b->loss_bits) != 0) {
-                ls_verdict_fail(out, "rank=%d step %d: loss %s, expected %s", k, (int)a->step,
-                                b->loss_bits, a->loss_bits);
-            }
-        }
-    }
-    if (compared == 0) {
-        ls_verdict_set(out, steps == 0 ? LS_FAIL : LS_UNSUPPORTED, "no digests to compare");
-    }
-    ls_verdict_pass(out, "%d digests of %d steps equal to the last bit: %s", compared, steps,
-                    pair->text);
+    int compared = ls_judge_runs(&job[0], &job[1], 0, mask, out);
+    ls_verdict_pass(out, "%d digests of %d steps equal to the last bit: %s", compared,
+                    job[0].rank[0].step_count, pair->text);
 }
 
 #define LEVELS "o[0|1|2|3]"
