@@ -5,6 +5,13 @@
 #include "amp_private.h"
 
 #include "kernels/core/log.h"
+#include "kernels/core/plant.h"
+
+/* Of the open block's loss. */
+static const ls_amp_scale *scale_of(const ls_amp *amp)
+{
+    return &amp->scale[LS_PLANT(one_scale_for_all_losses, amp->open_loss, 0)];
+}
 
 static ls_status check_begin(const ls_amp *amp, int loss, const int *optimizer, int count)
 {
@@ -39,8 +46,8 @@ ls_status ls_amp_begin(ls_amp *amp, int loss, const int *optimizer, int count, b
         amp->optimizer[optimizer[i]].in_block = true;
     }
     amp->open_loss = loss;
-    amp->delay = delay;
-    *state = &amp->state[loss];
+    amp->delay = LS_PLANT(delay_unscale_ignored, delay, false);
+    *state = scale_of(amp)->state;
     return LS_OK;
 }
 
@@ -102,6 +109,7 @@ static ls_status choose_fresh(ls_amp *amp, ls_amp_optimizer *owner, ls_amp_slot 
     (void)owner;
     if (slot->ready || slot->has_held) {
         amp->chosen[*count] = slot;
+        slot->has_total = LS_PLANT(second_loss_overwrites, slot->has_total, false);
         amp->list[0][*count] = slot->has_total ? slot->fresh : slot->total;
         amp->list[1][*count] = slot->has_held ? slot->held : slot->param.grad;
         (*count)++;
@@ -139,7 +147,7 @@ static ls_status add_up(ls_amp *amp, int count)
 
 static ls_status unscale(ls_amp *amp)
 {
-    const ls_amp_scale *scale = &amp->scale[amp->open_loss];
+    const ls_amp_scale *scale = LS_PLANT(unscaled_by_first_loss, scale_of(amp), amp->scale);
     int count = 0;
     LS_TRY(each_slot(amp, choose_fresh, &count));
     ls_tensor_list to = {count, amp->list[0]}, from = {count, amp->list[1]};
@@ -157,7 +165,7 @@ static const char *chosen_name(const void *context, int index)
 /* An overflow makes every optimizer of the block skip; a skip that is already due stays. */
 static ls_status decide(ls_amp *amp)
 {
-    const ls_amp_scale *scale = &amp->scale[amp->open_loss];
+    const ls_amp_scale *scale = scale_of(amp);
     if (!scale->unscales) {
         return LS_OK;
     }
@@ -166,7 +174,9 @@ static ls_status decide(ls_amp *amp)
     LS_TRY(ls_device_read(amp->device, &state, scale->state, (int64_t)sizeof state));
     for (int i = 0; i < amp->optimizer_count; i++) {
         ls_amp_optimizer *owner = &amp->optimizer[i];
-        bool skips = owner->in_block && state.overflow != 0 && scale->config.dynamic;
+        bool skips = state.overflow != 0 && scale->config.dynamic &&
+                     LS_PLANT(overflow_skips_all, owner->in_block, true) &&
+                     LS_PLANT(only_first_optimizer_skips, true, i == 0);
         if (skips && owner->skipped_loss < 0) {
             owner->skipped_loss = amp->open_loss;
         }
@@ -232,14 +242,18 @@ static int choose_equal(ls_amp *amp, const ls_amp_group *group, int64_t steps)
 }
 
 /* One call of the backend; it reads a state of its own, written here. */
-static ls_status step_chosen(ls_amp *amp, const ls_amp_group *group, int count, int64_t steps)
+static ls_status step_chosen(ls_amp *amp, const ls_amp_optimizer *owner, const ls_amp_group *group,
+                             int count, int64_t steps)
 {
     const ls_device *device = amp->device;
     ls_step_state *at = &amp->state[amp->options.loss_count];
     ls_step_state state = ls_amp_scale_start(1.0f);
-    state.lr = group->lr;
+    state.lr = LS_PLANT(group_takes_first_rate, group, owner->group)->lr;
+    const ls_optimizer_config *config =
+        &LS_PLANT(group_takes_first_decay, group, owner->group)->config;
     state.step_count = steps;
     int moments = amp->options.moment_count;
+    (void)owner;
     ls_optimizer_args args = {
         .value = {count, amp->list[VALUE]},
         .grad = {count, amp->list[GRAD]},
@@ -249,8 +263,7 @@ static ls_status step_chosen(ls_amp *amp, const ls_amp_group *group, int count, 
     };
     LS_TRY(
         device->api->copy_in(device->backend, device->stream, at, &state, (int64_t)sizeof state));
-    LS_TRY(device->api->optimizer_step(device->backend, device->stream, &group->config, &args,
-                                       false, at));
+    LS_TRY(device->api->optimizer_step(device->backend, device->stream, config, &args, false, at));
     LS_TRY(ls_device_read(device, &state, at, (int64_t)sizeof state));
     for (int i = 0; i < count; i++) {
         amp->chosen[i]->steps++;
@@ -279,7 +292,7 @@ static int64_t next_steps(const ls_amp_group *group, int64_t below)
 }
 
 /* From the most to the least steps taken, so that no parameter is stepped twice. */
-static ls_status step_group(ls_amp *amp, const ls_amp_group *group)
+static ls_status step_group(ls_amp *amp, const ls_amp_optimizer *owner, const ls_amp_group *group)
 {
     int64_t steps = next_steps(group, INT64_MAX);
     bool clips = group->config.kind == LS_OPTIMIZER_LAMB && group->config.max_grad_norm != 0.0;
@@ -291,7 +304,7 @@ static ls_status step_group(ls_amp *amp, const ls_amp_group *group)
     }
     while (steps >= 0) {
         int count = choose_equal(amp, group, steps);
-        LS_TRY(step_chosen(amp, group, count, steps));
+        LS_TRY(step_chosen(amp, owner, group, count, steps));
         steps = next_steps(group, steps);
     }
     return LS_OK;
@@ -338,7 +351,7 @@ ls_status ls_amp_step(ls_amp *amp, int optimizer, bool *skipped)
         LS_TRY(skip(amp, owner));
     } else {
         for (int g = 0; g < owner->group_count; g++) {
-            LS_TRY(step_group(amp, &owner->group[g]));
+            LS_TRY(step_group(amp, owner, &owner->group[g]));
         }
         clear(owner, false);
     }
