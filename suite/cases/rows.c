@@ -133,6 +133,16 @@ ls_case *ls_rows_format(ls_case_list *list, const ls_case_settings *settings, co
     return add(list, settings, row, text, jobs);
 }
 
+void ls_rows_each(ls_case_list *list, const ls_case_settings *settings, const ls_row *row,
+                  const char *format, const void *table, size_t count, size_t bytes)
+{
+    for (size_t i = 0; i < count; i++) {
+        ls_row with = *row;
+        with.data = (const char *)table + i * bytes;
+        ls_rows_format(list, settings, &with, format, *(const char *const *)with.data);
+    }
+}
+
 enum { CHOICES_MAX = 4 };
 
 typedef struct choices {

@@ -38,6 +38,13 @@ void ls_rows_table(ls_case_list *list, const ls_case_settings *settings, const l
  * ": " there are no jobs. `row` says the rest. */
 ls_case *ls_rows_format(ls_case_list *list, const ls_case_settings *settings, const ls_row *row,
                         const char *format, ...) __attribute__((format(printf, 4, 5)));
+/* Adds a row for each element of a table of structs that begin with their name, a string: `format`
+ * is as above and has one %s for the name, and the row's data is the element. */
+void ls_rows_each(ls_case_list *list, const ls_case_settings *settings, const ls_row *row,
+                  const char *format, const void *table, size_t count, size_t bytes);
+#define LS_ROWS_EACH(list, settings, row, format, table)                              \
+    ls_rows_each(list, settings, row, format, table, sizeof(table) / sizeof *(table), \
+                 sizeof *(table))
 /* Zeroed memory that is freed with the list. */
 void *ls_rows_memory(ls_case_list *list, size_t bytes);
 

@@ -141,7 +141,7 @@ static void explain_sampling(const struct sampling *s, ls_verdict *out)
 static void judge_sampling(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    const struct sampling *s = &samplings[row->number[0]];
+    const struct sampling *s = row->data;
     int64_t compared = 0;
     for (int rank = 0; rank < s->world; rank++) {
         ls_sampler sampler = {.count = s->count,
@@ -212,7 +212,7 @@ static void judge_golden(const ls_case *row, const ls_record *job, ls_verdict *o
 static void judge_cover(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    bool drop_last = row->number[0] != 0;
+    bool drop_last = *(const bool *)row->data;
     for (int count = 1; count <= 40; count++) {
         for (int world = 1; world <= 9; world++) {
             int seen[40] = {0};
@@ -251,7 +251,7 @@ static void judge_cover(const ls_case *row, const ls_record *job, ls_verdict *ou
 
 /* ---- what a trainer saw ---------------------------------------------------------------------- */
 
-enum { CLASSES = 10, PER_CLASS = 5, IMAGES = CLASSES * PER_CLASS, BATCH = 4, SEEN_STEPS = 9 };
+enum { CLASSES = 10, PER_CLASS = 5, IMAGES = CLASSES * PER_CLASS, BATCH = 4 };
 
 /* Ten classes of five images, made by whichever rank comes first. */
 #define MAKE                                                                                    \
@@ -277,12 +277,18 @@ static bool read_targets(const ls_record *job, int rank, int step, int64_t *targ
     return good;
 }
 
-/* Whether all that the ranks saw in steps first .. last is what a mistake gives. */
+/* Which steps of a job are judged. */
+struct steps {
+    int first, last;
+};
+
+/* Whether all that the ranks saw in these steps is what a mistake gives. */
 static bool saw(const ls_case *row, const ls_record *job, int m)
 {
+    const struct steps *steps = row->data;
     bool fits = true;
     for (int rank = 0; rank < job->world && fits; rank++) {
-        for (int step = row->number[0]; step <= row->number[1] && fits; step++) {
+        for (int step = steps->first; step <= steps->last && fits; step++) {
             int64_t *order = NULL, target[BATCH];
             int64_t per_epoch = (IMAGES + job->world - 1) / job->world / BATCH;
             int64_t from = (step - 1) % per_epoch * BATCH;
@@ -307,13 +313,13 @@ static void explain_seen(const ls_case *row, const ls_record *job, ls_verdict *o
     }
 }
 
-/* The classes of the images in the order of torch's DistributedSampler; row->number: first and last
- * step judged. */
+/* The classes of the images are in the order of torch's DistributedSampler. */
 static void judge_seen(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
+    const struct steps *steps = row->data;
     int compared = 0;
     for (int rank = 0; rank < job->world; rank++) {
-        for (int step = row->number[0]; step <= row->number[1]; step++) {
+        for (int step = steps->first; step <= steps->last; step++) {
             int64_t *order = NULL, target[BATCH];
             int64_t length =
                 ls_data_order(IMAGES, rank, job->world, true, false, row->job[0].seed, 0, &order);
@@ -346,47 +352,13 @@ static void judge_seen(const ls_case *row, const ls_record *job, ls_verdict *out
     ls_verdict_pass(out, "%d samples of %d ranks in torch's order", compared, job->world);
 }
 
-static ls_spec folder_job(const ls_case_settings *settings, int world, int steps)
-{
-    ls_spec spec = ls_rows_evidence(settings, 0, world, 1, 0.05);
-    ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
-    ls_text_put(spec.data, sizeof spec.data, "{run}/images");
-    spec.batch_size = BATCH;
-    spec.steps = steps;
-    spec.dump_steps[0] = '\0';
-    spec.wrap = LS_WRAP_SHELL;
-    spec.script = MAKE;
-    return spec;
-}
-
-static void add_seen(const ls_case_settings *settings, ls_case_list *list)
-{
-    static const struct {
-        const char *id, *requirement;
-        int world, first, last;
-    } seen[] = {
-        {"order.w2", "I5", 2, 1, 6}, /* 25 images a rank, 6 steps of 4 */
-        {"epoch.w2", "I6", 2, 7, 9},
-        {"order.w3", "I5", 3, 1, 4}, /* 17 a rank, one of the 51 comes twice; 4 steps */
-        {"epoch.w3", "I6", 3, 5, 9},
-    };
-    for (size_t i = 0; i < sizeof seen / sizeof *seen; i++) {
-        ls_case *row =
-            ls_rows_add(list, judge_seen, seen[i].requirement, "data.seen.%s", seen[i].id);
-        row->job_count = 1;
-        row->job[0] = folder_job(settings, seen[i].world, SEEN_STEPS);
-        ls_text_put(row->job[0].dump_steps, sizeof row->job[0].dump_steps, "1,2,3,4,5,6,7,8,9");
-        row->number[0] = seen[i].first;
-        row->number[1] = seen[i].last;
-    }
-}
-
 /* ---- what must not change a bit -------------------------------------------------------------- */
 
 /* Digests of the common steps of two jobs. */
 static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     int compared = 0;
+    const char *what = row->data;
     const ls_record *a = &job[0], *b = &job[row->job_count - 1];
     for (int rank = 0; rank < a->world; rank++) {
         for (int i = 0; i < b->rank[rank].step_count; i++) {
@@ -395,7 +367,7 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
             if (one == NULL || strcmp(one->loss_bits, two->loss_bits) != 0 ||
                 strcmp(one->digest[LS_RECORD_PARAM], two->digest[LS_RECORD_PARAM]) != 0) {
                 ls_verdict_fail(out, "rank=%d step %d: other loss or parameters: %s", rank,
-                                (int)two->step, row->text);
+                                (int)two->step, what);
             }
             compared++;
         }
@@ -403,106 +375,76 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
     if (compared == 0) {
         ls_verdict_fail(out, "no step to compare");
     }
-    ls_verdict_pass(out, "%d steps equal to the last bit: %s", compared, row->text);
-}
-
-static void add_same(const ls_case_settings *settings, ls_case_list *list)
-{
-    ls_spec straight = folder_job(settings, 2, SEEN_STEPS);
-    ls_text_put(straight.extra, sizeof straight.extra, "--workers=0");
-    for (int workers = 1; workers <= 4; workers += 3) {
-        ls_case *row = ls_rows_add(list, judge_same, "I7", "data.workers.%d", workers);
-        row->job_count = 2;
-        row->job[0] = row->job[1] = straight;
-        ls_text_put(row->job[1].extra, sizeof row->job[1].extra, "--workers=%d", workers);
-        ls_text_put(row->text, sizeof row->text, "no loader thread and %d", workers);
-    }
-    static const int saved_at[] = {3, 6, 7}; /* in the middle, at the end and behind it */
-    for (int i = 0; i < 3; i++) {
-        ls_case *row = ls_rows_add(list, judge_same, "I8", "data.resume.step%d", saved_at[i]);
-        ls_spec saved = straight, resumed = straight;
-        char id[96];
-        saved.steps = saved_at[i];
-        ls_text_put(saved.extra, sizeof saved.extra,
-                    "--workers=0 --save={self}/checkpoint.safetensors");
-        ls_matrix_id(&saved, id);
-        ls_text_put(resumed.extra, sizeof resumed.extra,
-                    "--workers=0 --resume={job:%s}/checkpoint.safetensors", id);
-        row->job_count = 3;
-        row->job[0] = straight;
-        row->job[1] = saved;
-        row->job[2] = resumed;
-        ls_text_put(row->text, sizeof row->text, "resumed after step %d of an epoch of 6",
-                    saved_at[i]);
-    }
-}
-
-/* Ranks with unlike batches: an epoch has as many steps on one as on the other, or their learning
- * rates part, and at its end one waits for the other. 25 images a rank are 8 steps of 3 and 25
- * of 1. */
-static void add_uneven(const ls_case_settings *settings, ls_case_list *list)
-{
-    ls_case *row = ls_rows_add(list, ls_judge_lockstep, "U3", "data.uneven.w2");
-    row->job_count = 1;
-    row->job[0] = folder_job(settings, 2, 40);
-    ls_text_put(row->job[0].extra, sizeof row->job[0].extra,
-                "--batch-sizes=3,1 --epochs=2 --schedule=step:1:0.1 --timeout=20");
+    ls_verdict_pass(out, "%d steps equal to the last bit: %s", compared, what);
 }
 
 /* Passes over the data or steps, whichever are over first; 25 images a rank are 6 steps of 4, or 3
  * of two micro-steps. */
 static void judge_ends(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
+    int want = *(const int *)row->data;
     for (int rank = 0; rank < job->world; rank++) {
         int steps = job->rank[rank].step_count;
-        if (steps != row->number[0] || ls_record_find_step(&job->rank[rank], steps) == NULL) {
-            ls_verdict_fail(out, "rank=%d took %d steps, expected %d", rank, steps, row->number[0]);
+        if (steps != want || ls_record_find_step(&job->rank[rank], steps) == NULL) {
+            ls_verdict_fail(out, "rank=%d took %d steps, expected %d", rank, steps, want);
         }
     }
-    ls_verdict_pass(out, "%d steps: %s", row->number[0], row->job[0].extra);
+    ls_verdict_pass(out, "%d steps: %s", want, row->job[0].extra);
 }
 
-static void add_ends(const ls_case_settings *settings, ls_case_list *list)
-{
-    static const struct {
-        const char *id, *options;
-        int steps, accumulate, ends;
-    } ends[] = {{"one", "--epochs=1", 40, 1, 6},
-                {"two", "--epochs=2", 40, 1, 12},
-                {"accumulate", "--epochs=2", 40, 2, 6},
-                {"steps-first", "--epochs=2", 7, 1, 7},
-                {"steps-alone", "--print-freq=0", 14, 1, 14}};
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        ls_case *row = ls_rows_add(list, judge_ends, "I21", "data.epochs.%s", ends[i].id);
-        row->job_count = 1;
-        row->number[0] = ends[i].ends;
-        row->job[0] = folder_job(settings, 2, ends[i].steps);
-        row->job[0].accumulate = ends[i].accumulate;
-        ls_text_put(row->job[0].extra, sizeof row->job[0].extra, "%s", ends[i].options);
-    }
-}
+/* ---- the table ------------------------------------------------------------------------------- */
+
+#define FOLDER "resnet8 O0 b0.05 data={run}/images shell "
+#define SEEN FOLDER "steps=9 dump=1,2,3,4,5,6,7,8,9 "
+#define STRAIGHT FOLDER "w2 steps=9 --workers=0"
+#define STEPS(first, last) &(const struct steps){first, last}, MAKE
+#define RESUME(after)                                                        \
+    STRAIGHT " | " FOLDER "w2 steps=" #after                                 \
+             " --workers=0 --save={self}/checkpoint.safetensors | " STRAIGHT \
+             " --resume={job:1}/checkpoint.safetensors"
+#define RESUMED(after) "resumed after step " after " of an epoch of 6", MAKE
+
+static const ls_row rows[] = {
+    {"data.sampler.golden", "I1", judge_golden},
+    {"data.sampler.cover", "I2", judge_cover, NULL, &(const bool){false}},
+    {"data.sampler.cover.cut", "I2", judge_cover, NULL, &(const bool){true}},
+    /* two ranks: 25 images each, 6 steps of 4; three: 17, one of the 51 comes twice, 4 steps */
+    {"data.seen.order.w2", "I5", judge_seen, SEEN "w2", STEPS(1, 6)},
+    {"data.seen.epoch.w2", "I6", judge_seen, SEEN "w2", STEPS(7, 9)},
+    {"data.seen.order.w3", "I5", judge_seen, SEEN "w3", STEPS(1, 4)},
+    {"data.seen.epoch.w3", "I6", judge_seen, SEEN "w3", STEPS(5, 9)},
+    /* Ranks with different batches: an epoch has as many steps on one as on the other, or their
+     * learning rates part, and at its end one waits for the other. 25 images a rank are 8 steps of
+     * 3 and 25 of 1. */
+    {"data.uneven.w2", "U3", ls_judge_lockstep,
+     FOLDER "w2 steps=40 --batch-sizes=3,1 --epochs=2 --schedule=step:1:0.1 --timeout=20", NULL,
+     MAKE},
+    {"data.epochs.one", "I21", judge_ends, FOLDER "w2 steps=40 --epochs=1", &(const int){6}, MAKE},
+    {"data.epochs.two", "I21", judge_ends, FOLDER "w2 steps=40 --epochs=2", &(const int){12}, MAKE},
+    {"data.epochs.accumulate", "I21", judge_ends, FOLDER "w2 steps=40 accumulate=2 --epochs=2",
+     &(const int){6}, MAKE},
+    {"data.epochs.steps-first", "I21", judge_ends, FOLDER "w2 steps=7 --epochs=2", &(const int){7},
+     MAKE},
+    {"data.epochs.steps-alone", "I21", judge_ends, FOLDER "w2 steps=14 --print-freq=0",
+     &(const int){14}, MAKE},
+    {"data.workers.1", "I7", judge_same, STRAIGHT " | " FOLDER "w2 steps=9 --workers=1",
+     "no loader thread and 1", MAKE},
+    {"data.workers.4", "I7", judge_same, STRAIGHT " | " FOLDER "w2 steps=9 --workers=4",
+     "no loader thread and 4", MAKE},
+    /* within an epoch, at its end and after it */
+    {"data.resume.step3", "I8", judge_same, RESUME(3), RESUMED("3")},
+    {"data.resume.step6", "I8", judge_same, RESUME(6), RESUMED("6")},
+    {"data.resume.step7", "I8", judge_same, RESUME(7), RESUMED("7")},
+};
 
 void ls_data_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    for (size_t i = 0; i < sizeof samplings / sizeof *samplings; i++) {
-        ls_case *row = ls_rows_add(list, judge_sampling, "I1", "data.sampler.%s", samplings[i].id);
-        row->kind = LS_INSIDE;
-        row->number[0] = (int)i;
-    }
-    ls_rows_add(list, judge_golden, "I1", "data.sampler.golden")->kind = LS_INSIDE;
-    for (int drop_last = 0; drop_last < 2; drop_last++) {
-        ls_case *row =
-            ls_rows_add(list, judge_cover, "I2", "data.sampler.cover%s", drop_last ? ".cut" : "");
-        row->kind = LS_INSIDE;
-        row->number[0] = drop_last;
-    }
-    ls_data_folder_cases(list);
-    ls_data_loader_cases(list);
-    ls_data_synthetic_cases(list);
+    LS_ROWS(list, settings, rows);
+    LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "I1", .judge = judge_sampling}),
+                 "data.sampler.%s", samplings);
+    ls_data_folder_cases(settings, list);
+    ls_data_loader_cases(settings, list);
+    ls_data_synthetic_cases(settings, list);
     ls_data_refused_cases(settings, list);
     ls_data_transform_cases(settings, list);
-    add_seen(settings, list);
-    add_uneven(settings, list);
-    add_ends(settings, list);
-    add_same(settings, list);
 }

@@ -26,11 +26,11 @@ enum { LS_DATA_SIZE = 8 };
 ls_loader_options ls_data_loader_options(const char *data);
 
 /* suite/cases/data_*.c: which files a folder has and what their pixels become; ... */
-void ls_data_folder_cases(ls_case_list *list);
+void ls_data_folder_cases(const ls_case_settings *settings, ls_case_list *list);
 /* ... what the loader gives, one way and another; ... */
-void ls_data_loader_cases(ls_case_list *list);
+void ls_data_loader_cases(const ls_case_settings *settings, ls_case_list *list);
 /* ... synthetic images; ... */
-void ls_data_synthetic_cases(ls_case_list *list);
+void ls_data_synthetic_cases(const ls_case_settings *settings, ls_case_list *list);
 /* ... what is refused; ... */
 void ls_data_refused_cases(const ls_case_settings *settings, ls_case_list *list);
 /* ... crop, flip, normalisation. */

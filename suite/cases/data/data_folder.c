@@ -72,7 +72,7 @@ static const struct scan {
 static void judge_scan(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    const struct scan *s = &scans[row->number[0]];
+    const struct scan *s = row->data;
     char root[64];
     ls_folder folder = {0};
     if (!ls_data_folder_make(root, out)) {
@@ -138,19 +138,20 @@ static const ls_tol shade =
     LS_TOL(3, "of 255: Y, Cb and Cr in 8 bits, their means quantised by a quarter of a level, and "
               "back are within 2; the channels are 80 apart");
 
+struct picture {
+    const char *file;
+    size_t bytes;
+    double want[3];
+};
+
 /* Through the whole loader: what the network gets is the file's colour, normalised, everywhere. */
 static void judge_colours(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    static const struct {
-        const char *file;
-        size_t bytes;
-        double want[3];
-    } pictures[] = {{orange, sizeof orange - 1, {200, 110, 30}},
-                    {grey, sizeof grey - 1, {77, 77, 77}}};
     static const double mean[3] = {0.485, 0.456, 0.406}, deviation[3] = {0.229, 0.224, 0.225};
-    const char *picture = pictures[row->number[0]].file;
-    const double *want = pictures[row->number[0]].want;
-    size_t bytes = pictures[row->number[0]].bytes;
+    const struct picture *p = row->data;
+    const char *picture = p->file;
+    const double *want = p->want;
+    size_t bytes = p->bytes;
     (void)job;
     char root[64], folder[80], path[96];
     ls_loader *loader = NULL;
@@ -247,14 +248,17 @@ static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_path_remove_tree(root);
 }
 
-void ls_data_folder_cases(ls_case_list *list)
+static const ls_row rows[] = {
+    {"data.colours", "I12", judge_colours, NULL,
+     &(const struct picture){orange, sizeof orange - 1, {200, 110, 30}}},
+    {"data.grey", "I12", judge_colours, NULL,
+     &(const struct picture){grey, sizeof grey - 1, {77, 77, 77}}},
+    {"data.resample.unreduced", "I13", judge_whole},
+};
+
+void ls_data_folder_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    for (size_t i = 0; i < sizeof scans / sizeof *scans; i++) {
-        ls_rows_add_inside(list, judge_scan, "I3", "data.scan.%s", scans[i].id)->number[0] = (int)i;
-    }
-    for (int one = 0; one < 2; one++) {
-        ls_rows_add_inside(list, judge_colours, "I12", one == 0 ? "data.colours" : "data.grey")
-            ->number[0] = one;
-    }
-    ls_rows_add_inside(list, judge_whole, "I13", "data.resample.unreduced");
+    LS_ROWS(list, settings, rows);
+    LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "I3", .judge = judge_scan}),
+                 "data.scan.%s", scans);
 }

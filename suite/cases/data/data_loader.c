@@ -260,7 +260,7 @@ static const struct pair {
 static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    const struct pair *p = &pairs[row->number[0]];
+    const struct pair *p = row->data;
     char root[64], tree[96];
     static const ls_tol repeated = {0.1, "of 30 crops at 8 pixels one or two may come twice"};
     seen a[SEEN_MAX], b[SEEN_MAX];
@@ -293,10 +293,11 @@ static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out
     ls_path_remove_tree(root);
 }
 
-void ls_data_loader_cases(ls_case_list *list)
+void ls_data_loader_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        ls_rows_add_inside(list, judge_pair, pairs[i].requirement, "data.%s", pairs[i].id)
-            ->number[0] = (int)i;
+        const ls_row row = {
+            .requirement = pairs[i].requirement, .judge = judge_pair, .data = &pairs[i]};
+        ls_rows_format(list, settings, &row, "data.%s", pairs[i].id);
     }
 }

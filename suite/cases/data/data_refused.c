@@ -38,7 +38,7 @@ static const struct refusal {
 
 static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    const struct refusal *r = &refusals[row->number[0]];
+    const struct refusal *r = row->data;
     char line[400], path[700];
     struct stat status;
     ls_record_last_line(job, 0, line, (int)sizeof line);
@@ -54,25 +54,6 @@ static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *
         ls_verdict_fail(out, "something was written before the data were looked at");
     }
     ls_verdict_pass(out, "refused: %s", line);
-}
-
-static void add_refusals(const ls_case_settings *settings, ls_case_list *list)
-{
-    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
-        ls_case *row = ls_rows_add(list, judge_refusal, "I3", "data.refuse.%s", refusals[i].id);
-        row->job_count = 1;
-        row->judges_outcome = true;
-        row->number[0] = (int)i;
-        ls_spec *spec = &row->job[0];
-        *spec = ls_rows_evidence(settings, 0, 1, 1, LS_BUCKET_OWN);
-        ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
-        spec->batch_size = 16;
-        spec->steps = 1;
-        ls_text_put(spec->dump_steps, sizeof spec->dump_steps, "1");
-        ls_text_put(spec->data, sizeof spec->data, "%s", refusals[i].data);
-        spec->wrap = LS_WRAP_SHELL;
-        spec->script = refusals[i].script;
-    }
 }
 
 /* ---- the first of many ----------------------------------------------------------------------- */
@@ -92,21 +73,6 @@ static void judge_first(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_endings_judge(&want, job, out);
     if (job->rank[0].step_count > 0) {
         ls_verdict_fail(out, "a step was taken on it");
-    }
-}
-
-static void add_first(const ls_case_settings *settings, ls_case_list *list)
-{
-    for (int workers = 0; workers <= 3; workers += 3) {
-        ls_case *row =
-            ls_rows_add(list, judge_first, "I16", "data.refuse.first.workers%d", workers);
-        row->job_count = 1;
-        row->judges_outcome = true;
-        row->job[0] = ls_endings_job(
-            settings, 1, TREE "for F in $D/*/*.jpg; do printf 'hello\\377\\331' > $F; done" GO, "");
-        row->job[0].batch_size = 16;
-        ls_text_put(row->job[0].extra, sizeof row->job[0].extra, "--workers=%d", workers);
-        ls_text_put(row->job[0].data, sizeof row->job[0].data, "{self}/data");
     }
 }
 
@@ -142,7 +108,7 @@ static const struct inside {
 
 static void judge_inside(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    const struct inside *one = &insides[row->number[0]];
+    const struct inside *one = row->data;
     ls_ending want = {{one->code}, one->says != NULL, one->says, false, NULL};
     ls_endings_judge(&want, job, out);
     if (job->rank[0].step_count > (one->code == 0 ? 2 : 0)) {
@@ -150,23 +116,35 @@ static void judge_inside(const ls_case *row, const ls_record *job, ls_verdict *o
     }
 }
 
-static void add_insides(const ls_case_settings *settings, ls_case_list *list)
-{
-    for (size_t i = 0; i < sizeof insides / sizeof *insides; i++) {
-        ls_case *row = ls_rows_add(list, judge_inside, "I14", "data.batches.%s", insides[i].id);
-        row->job_count = 1;
-        row->judges_outcome = true;
-        row->number[0] = (int)i;
-        row->job[0] = ls_endings_job(settings, 1, insides[i].script, "");
-        row->job[0].image_size = 16;
-        row->job[0].batch_size = 4;
-        ls_text_put(row->job[0].data, sizeof row->job[0].data, "batches:{self}/data");
-    }
-}
+static const ls_row rows[] = {
+    {"data.refuse.first.workers[0|3]", "I16", judge_first,
+     "resnet8 O0 b0.05 batch=16 data={self}/data shell --workers=$1",
+     .script = TREE "for F in $D/*/*.jpg; do printf 'hello\\377\\331' > $F; done" GO,
+     .judges_outcome = true},
+};
 
 void ls_data_refused_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    add_refusals(settings, list);
-    add_first(settings, list);
-    add_insides(settings, list);
+    LS_ROWS(list, settings, rows);
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        const struct refusal *r = &refusals[i];
+        ls_rows_format(list, settings,
+                       &(ls_row){.requirement = "I3",
+                                 .judge = judge_refusal,
+                                 .data = r,
+                                 .script = r->script,
+                                 .judges_outcome = true},
+                       "data.refuse.%s: resnet8 O0 batch=16 steps=1 dump=1 data=%s shell", r->id,
+                       r->data);
+    }
+    for (size_t i = 0; i < sizeof insides / sizeof *insides; i++) {
+        ls_rows_format(list, settings,
+                       &(ls_row){.requirement = "I14",
+                                 .judge = judge_inside,
+                                 .data = &insides[i],
+                                 .script = insides[i].script,
+                                 .judges_outcome = true},
+                       "data.batches.%s: resnet8 O0 b0.05 data=batches:{self}/data shell",
+                       insides[i].id);
+    }
 }

@@ -17,7 +17,7 @@ static const ls_tol often =
 static void judge_classes(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     enum { DRAWS = 200, MOST = 1000, PIXELS = 4 };
-    int classes = row->number[0], *count = calloc(MOST, sizeof *count);
+    int classes = *(const int *)row->data, *count = calloc(MOST, sizeof *count);
     float waves[2 * PIXELS], input[3 * PIXELS * PIXELS];
     double want = DRAWS, spread = sqrt(want * (1 - 1.0 / classes));
     (void)job;
@@ -91,12 +91,15 @@ static void judge_synthetic(const ls_case *row, const ls_record *job, ls_verdict
     ls_verdict_pass(out, "likeness of two channels over %d images: %.3f", (int)DRAWN, mean);
 }
 
-void ls_data_synthetic_cases(ls_case_list *list)
+static const ls_row rows[] = {
+    {"data.synthetic.classes.2", "I22", judge_classes, NULL, &(const int){2}},
+    {"data.synthetic.classes.10", "I22", judge_classes, NULL, &(const int){10}},
+    {"data.synthetic.classes.37", "I22", judge_classes, NULL, &(const int){37}},
+    {"data.synthetic.classes.1000", "I22", judge_classes, NULL, &(const int){1000}},
+    {"data.synthetic.channels", "I15", judge_synthetic},
+};
+
+void ls_data_synthetic_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    static const int classes[] = {2, 10, 37, 1000};
-    for (int i = 0; i < 4; i++) {
-        ls_rows_add_inside(list, judge_classes, "I22", "data.synthetic.classes.%d", classes[i])
-            ->number[0] = classes[i];
-    }
-    ls_rows_add_inside(list, judge_synthetic, "I15", "data.synthetic.channels");
+    LS_ROWS(list, settings, rows);
 }

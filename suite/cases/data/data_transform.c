@@ -78,10 +78,16 @@ static double distance(double *a, int a_count, double *b, int b_count)
 
 static const char *const feature_name[FEATURES] = {"area", "ratio", "top", "left"};
 
+/* One feature of crops out of pictures of one size. */
+struct crop {
+    int feature, width, height;
+};
+
 static void judge_crop(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    int which = row->number[0], width = row->number[1], height = row->number[2];
+    const struct crop *crop = row->data;
+    int which = crop->feature, width = crop->width, height = crop->height;
     uint64_t state = 88172645463325252ull;
     double *ours = calloc(DRAWS + MODEL_DRAWS, sizeof *ours);
     LS_ASSERT(ours != NULL);
@@ -140,7 +146,7 @@ static void judge_flip(const ls_case *row, const ls_record *job, ls_verdict *out
 static void judge_flip_again(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    bool seeds = row->number[0] != 0;
+    bool seeds = *(const bool *)row->data;
     int same = 0;
     for (int i = 0; i < DRAWS; i++) {
         bool one = ls_transform_draw(11, 0, i, 40, 30).flip;
@@ -163,7 +169,7 @@ static void judge_apply(const ls_case *row, const ls_record *job, ls_verdict *ou
     static const ls_tol rounding = {
         0x1p-20,
         "three f32 roundings of values up to 2.7: byte/255, minus the mean, over the deviation"};
-    bool flip = row->number[0] != 0;
+    bool flip = *(const bool *)row->data;
     (void)job;
     uint8_t rgb[SIZE * SIZE * 3];
     float got[3 * SIZE * SIZE];
@@ -221,7 +227,7 @@ static void judge_resample(const ls_case *row, const ls_record *job, ls_verdict 
 {
     static const double mean[3] = {0.485, 0.456, 0.406}, deviation[3] = {0.229, 0.224, 0.225};
     (void)job;
-    const struct resampled *r = &resamples[row->number[0]];
+    const struct resampled *r = row->data;
     const ls_transform_crop *crop = &r->crop;
     double left = (double)crop->left / r->reduction, top = (double)crop->top / r->reduction;
     double wide = (double)crop->width / r->reduction, high = (double)crop->height / r->reduction;
@@ -266,37 +272,25 @@ static void judge_resample(const ls_case *row, const ls_record *job, ls_verdict 
     ls_verdict_pass(out, "%d values lie where the crop does", compared);
 }
 
+static const ls_row rows[] = {
+    {"data.flip.share", "I9", judge_flip},
+    {"data.flip.epochs", "I10", judge_flip_again, NULL, &(const bool){false}},
+    {"data.flip.seeds", "I10", judge_flip_again, NULL, &(const bool){true}},
+    {"data.normalise", "I9", judge_apply, NULL, &(const bool){false}},
+    {"data.flip.mirror", "I9", judge_apply, NULL, &(const bool){true}},
+};
+
 void ls_data_transform_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    (void)settings;
     static const int shape[3][2] = {{500, 375}, {64, 64}, {90, 300}};
-    for (int s = 0; s < 3; s++) {
-        for (int f = 0; f < FEATURES; f++) {
-            ls_case *row = ls_rows_add(list, judge_crop, "I9", "data.crop.%s.%dx%d",
-                                       feature_name[f], shape[s][0], shape[s][1]);
-            row->kind = LS_INSIDE;
-            row->number[0] = f;
-            row->number[1] = shape[s][0];
-            row->number[2] = shape[s][1];
-        }
-    }
-    ls_rows_add(list, judge_flip, "I9", "data.flip.share")->kind = LS_INSIDE;
-    for (int seeds = 0; seeds < 2; seeds++) {
-        ls_case *row =
-            ls_rows_add(list, judge_flip_again, "I10", "data.flip.%s", seeds ? "seeds" : "epochs");
-        row->kind = LS_INSIDE;
-        row->number[0] = seeds;
-    }
-    for (int flip = 0; flip < 2; flip++) {
-        ls_case *row =
-            ls_rows_add(list, judge_apply, "I9", "data.%s", flip ? "flip.mirror" : "normalise");
-        row->kind = LS_INSIDE;
-        row->number[0] = flip;
-    }
-    for (size_t i = 0; i < sizeof resamples / sizeof *resamples; i++) {
-        ls_case *row =
-            ls_rows_add(list, judge_resample, "I13", "data.resample.%s", resamples[i].id);
-        row->kind = LS_INSIDE;
-        row->number[0] = (int)i;
+    LS_ROWS(list, settings, rows);
+    LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "I13", .judge = judge_resample}),
+                 "data.resample.%s", resamples);
+    for (int i = 0; i < 3 * FEATURES; i++) {
+        struct crop *crop = ls_rows_memory(list, sizeof *crop);
+        const ls_row row = {.requirement = "I9", .judge = judge_crop, .data = crop};
+        *crop = (struct crop){i % FEATURES, shape[i / FEATURES][0], shape[i / FEATURES][1]};
+        ls_rows_format(list, settings, &row, "data.crop.%s.%dx%d", feature_name[crop->feature],
+                       crop->width, crop->height);
     }
 }

@@ -297,12 +297,8 @@ static const ls_row rows[] = {
 void ls_wire_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     LS_ROWS(list, settings, rows);
-    for (size_t i = 0; i < sizeof closings / sizeof *closings; i++) {
-        const ls_row row = {.requirement = "D8", .judge = judge_closing, .data = &closings[i]};
-        ls_rows_format(list, settings, &row, "wire.closing.%s", closings[i].id);
-    }
-    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
-        const ls_row row = {.requirement = "D11", .judge = judge_limits, .data = &limits[i]};
-        ls_rows_format(list, settings, &row, "wire.limits.%s", limits[i].id);
-    }
+    LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "D8", .judge = judge_closing}),
+                 "wire.closing.%s", closings);
+    LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "D11", .judge = judge_limits}),
+                 "wire.limits.%s", limits);
 }

@@ -346,7 +346,6 @@ static const struct pair {
     {"norm-uneven", "--image-size=32 --batch-sizes=2,1", 1, 2, LS_ERR_USAGE, "batch norm"},
     {"norm-uneven-sync", "--image-size=32 --batch-sizes=1,1 --sync-bn", 1, 2, LS_OK, "1"},
 };
-enum { PAIRS = sizeof pairs / sizeof *pairs };
 
 static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
@@ -386,8 +385,6 @@ void ls_options_cases(const ls_case_settings *settings, ls_case_list *list)
         ls_rows_format(list, settings, &row, "options.%s%s%s", options[i].name,
                        with[0] != '\0' ? "." : "", with[0] != '\0' ? with + 2 : "");
     }
-    for (int i = 0; i < PAIRS; i++) {
-        const ls_row row = {.requirement = "E2", .judge = judge_pair, .data = &pairs[i]};
-        ls_rows_format(list, settings, &row, "options.pair.%s", pairs[i].name);
-    }
+    LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "E2", .judge = judge_pair}),
+                 "options.pair.%s", pairs);
 }

@@ -368,8 +368,6 @@ static const ls_row rows[] = {
 void ls_schedule_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     LS_ROWS(list, settings, rows);
-    for (size_t i = 0; i < sizeof inside / sizeof *inside; i++) {
-        const ls_row row = {.requirement = "H1", .judge = judge_epochs, .data = &inside[i]};
-        ls_rows_format(list, settings, &row, "schedule.epochs.%s", inside[i].name);
-    }
+    LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "H1", .judge = judge_epochs}),
+                 "schedule.epochs.%s", inside);
 }
