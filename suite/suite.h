@@ -10,6 +10,7 @@
 
 #include "harness/run/matrix.h"
 #include "harness/run/record.h"
+#include "harness/run/verdict_code.h"
 
 /* A tolerance is a value and a sentence that says where it comes from; without the sentence (a
  * literal of more than 20 characters) it does not compile. */
@@ -26,20 +27,6 @@ typedef struct ls_tol {
                                       int needs_a_sentence;                           \
                                   })                                                  \
     }
-
-/* The closed set. Inside a claim everything but PASS and WAIVED fails. */
-typedef enum ls_verdict_code {
-    LS_PASS,
-    LS_WEAK,   /* the evidence does not carry */
-    LS_SKIP,   /* not judged: the run was stopped before its jobs had run */
-    LS_WAIVED, /* would not pass, and lists/waivers.txt says why that is accepted */
-    LS_FAIL,
-    LS_CRASH,
-    LS_TIMEOUT,
-    LS_UNSUPPORTED, /* the subject refused with exit code 4, or left out what the case needs */
-    LS_INFRA,       /* machine, disk, port: not the subject */
-    LS_VERDICT_CODES,
-} ls_verdict_code;
 
 typedef struct ls_verdict {
     ls_verdict_code code;
@@ -115,8 +102,6 @@ void ls_rows_free(ls_case_list *list);
 void ls_rows_keep_protocol(ls_case_list *list);
 
 /* suite/judge/verdict.c */
-const char *ls_verdict_name(ls_verdict_code code);
-bool ls_verdict_good(ls_verdict_code code); /* PASS, WAIVED */
 /* Sets code and evidence (printf style); the first bad one stays. */
 void ls_verdict_set(ls_verdict *verdict, ls_verdict_code code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

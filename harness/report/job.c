@@ -42,19 +42,31 @@ const char *ls_report_job_bucket(const ls_report_job *job, char text[24])
     return text;
 }
 
+static const char *state_word(ls_record_state state)
+{
+    switch (state) {
+    case LS_RECORD_DONE:
+        return "done";
+    case LS_RECORD_FAILED:
+        return ls_verdict_name(LS_FAIL);
+    case LS_RECORD_KILLED:
+        return ls_verdict_name(LS_CRASH);
+    case LS_RECORD_TIMED_OUT:
+        return ls_verdict_name(LS_TIMEOUT);
+    case LS_RECORD_STOPPED:
+        return "stopped before its end";
+    case LS_RECORD_NOT_STARTED:
+        return "INFRA: not started";
+    case LS_RECORD_UNKNOWN:
+        break;
+    }
+    return "not finished: no job.json";
+}
+
 const char *ls_report_job_state(const ls_report_job *job, char text[96])
 {
-    static const char *const WORDS[] = {
-        [LS_RECORD_UNKNOWN] = "not finished: no job.json",
-        [LS_RECORD_DONE] = "done",
-        [LS_RECORD_FAILED] = "FAIL",
-        [LS_RECORD_KILLED] = "CRASH",
-        [LS_RECORD_TIMED_OUT] = "TIMEOUT",
-        [LS_RECORD_STOPPED] = "stopped before its end",
-        [LS_RECORD_NOT_STARTED] = "INFRA: not started",
-    };
     const ls_record *record = job->record;
-    const char *word = WORDS[record->state];
+    const char *word = state_word(record->state);
     bool blamed = record->first_rank >= 0 &&
                   (record->state == LS_RECORD_FAILED || record->state == LS_RECORD_KILLED);
     if (!blamed) {
@@ -113,10 +125,10 @@ bool ls_report_job_is_result(const ls_report_job *job)
     return ls_report_job_has_speed(job) && job->record->checked && isfinite(job->speed.rate.value);
 }
 
-bool ls_report_job_in_verdict(const ls_report_job *job, const cJSON *verdict)
+bool ls_report_job_in_verdict(const ls_report_job *job, const ls_report_verdict *verdict)
 {
     const cJSON *entry;
-    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(verdict, "jobs"))
+    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(verdict->json, "jobs"))
     {
         if (cJSON_IsString(entry) && strcmp(entry->valuestring, job->record->id) == 0) {
             return true;
@@ -139,12 +151,10 @@ const char *ls_report_job_reason(const ls_report_run *run, const ls_report_job *
     if (!ls_report_job_has_speed(job)) {
         return strcpy(text, "no step after the warm-up has a time");
     }
-    const cJSON *verdict;
-    cJSON_ArrayForEach(verdict, run->verdicts)
-    {
-        const char *word = ls_json_string(verdict, "verdict", "");
-        if (strcmp(word, "PASS") != 0 && ls_report_job_in_verdict(job, verdict)) {
-            ls_text_put(text, 160, "%s %s", word, ls_json_string(verdict, "case", "?"));
+    for (int v = 0; v < run->verdict_count; v++) {
+        const ls_report_verdict *verdict = &run->verdict[v];
+        if (verdict->code != LS_PASS && ls_report_job_in_verdict(job, verdict)) {
+            ls_text_put(text, 160, "%s %s", ls_verdict_name(verdict->code), verdict->id);
             return text;
         }
     }

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "harness/run/record.h"
+#include "harness/run/verdict_code.h"
 #include "kernels/core/json.h"
 #include "stats.h"
 
@@ -43,12 +44,21 @@ typedef struct ls_report_job {
     ls_report_speed speed;
 } ls_report_job;
 
+/* A line of verdicts.jsonl. */
+typedef struct ls_report_verdict {
+    ls_verdict_code code; /* LS_VERDICT_CODES: the line has none that is known */
+    bool in_claim;
+    const char *id, *family; /* of the case; "?" where the line does not say */
+    cJSON *json;             /* the whole line; owned */
+} ls_report_verdict;
+
 typedef struct ls_report_run {
     char directory[PATH_MAX];
     cJSON *record; /* run.json */
     int job_count;
     ls_report_job *job; /* ordered by role, network, level, world, nodes, bucket size */
-    cJSON *verdicts;    /* array, in the order of the file */
+    int verdict_count;
+    ls_report_verdict *verdict; /* in the order of the file */
 } ls_report_run;
 
 /* Collects the jobs of a role that are points of a sweep (0: any), finished with times. */
@@ -79,6 +89,6 @@ bool ls_report_job_is_result(const ls_report_job *job);
 const char *ls_report_job_reason(const ls_report_run *run, const ls_report_job *job,
                                  char text[160]);
 /* Whether a verdict was given on this job. */
-bool ls_report_job_in_verdict(const ls_report_job *job, const cJSON *verdict);
+bool ls_report_job_in_verdict(const ls_report_job *job, const ls_report_verdict *verdict);
 
 #endif

@@ -14,34 +14,31 @@ typedef struct tally {
     double seconds;
 } tally;
 
-static bool is_failure(const cJSON *verdict)
+static bool is_failure(const ls_report_verdict *verdict)
 {
-    const char *word = ls_json_string(verdict, "verdict", "?");
-    return ls_json_bool(verdict, "in_claim", false) && strcmp(word, "PASS") != 0 &&
-           strcmp(word, "WAIVED") != 0;
+    return verdict->in_claim && !ls_verdict_good(verdict->code);
 }
 
-static bool is_skipped(const cJSON *verdict)
+static bool is_skipped(const ls_report_verdict *verdict)
 {
-    return !is_failure(verdict) && strcmp(ls_json_string(verdict, "verdict", "?"), "PASS") != 0;
+    return !is_failure(verdict) && verdict->code != LS_PASS;
 }
 
-static bool in_family(const cJSON *verdict, const char *family)
+static bool in_family(const ls_report_verdict *verdict, const char *family)
 {
-    return family == NULL || strcmp(ls_json_string(verdict, "family", "?"), family) == 0;
+    return family == NULL || strcmp(verdict->family, family) == 0;
 }
 
 static tally count(const ls_report_run *run, const char *family)
 {
     tally t = {0};
-    const cJSON *verdict;
-    cJSON_ArrayForEach(verdict, run->verdicts)
-    {
+    for (int v = 0; v < run->verdict_count; v++) {
+        const ls_report_verdict *verdict = &run->verdict[v];
         if (in_family(verdict, family)) {
             t.tests++;
             t.failures += is_failure(verdict);
             t.skipped += is_skipped(verdict);
-            t.seconds += ls_json_number(verdict, "seconds", 0);
+            t.seconds += ls_json_number(verdict->json, "seconds", 0);
         }
     }
     return t;
@@ -69,22 +66,22 @@ static void put_line(FILE *to, const char *name, const char *text)
     }
 }
 
-static void put_outcome(FILE *to, const cJSON *verdict)
+static void put_outcome(FILE *to, const ls_report_verdict *verdict)
 {
-    const char *word = ls_json_string(verdict, "verdict", "?");
-    const char *evidence = ls_json_string(verdict, "evidence", "");
+    const char *word = ls_verdict_name(verdict->code);
+    const char *evidence = ls_json_string(verdict->json, "evidence", "");
     if (is_failure(verdict)) {
         fputs("      <failure", to);
         put_attribute(to, "type", word);
         put_attribute(to, "message", evidence[0] != '\0' ? evidence : word);
         fputs(">", to);
-        put_line(to, "cause:  ", ls_json_string(verdict, "cause", ""));
-        put_line(to, "repeat: ", ls_json_string(verdict, "repeat", ""));
+        put_line(to, "cause:  ", ls_json_string(verdict->json, "cause", ""));
+        put_line(to, "repeat: ", ls_json_string(verdict->json, "repeat", ""));
         fputs("</failure>\n", to);
     } else if (is_skipped(verdict)) {
         char message[LS_REPORT_LINES_BYTES];
-        const char *waiver = ls_json_string(verdict, "waiver", "");
-        bool waived = strcmp(word, "WAIVED") == 0;
+        const char *waiver = ls_json_string(verdict->json, "waiver", "");
+        bool waived = verdict->code == LS_WAIVED;
         snprintf(message, sizeof message, waived ? "%s: %s" : "%s, outside the claim", word,
                  waiver);
         fputs("      <skipped", to);
@@ -93,21 +90,21 @@ static void put_outcome(FILE *to, const cJSON *verdict)
     }
 }
 
-static void put_case(FILE *to, const cJSON *verdict)
+static void put_case(FILE *to, const ls_report_verdict *verdict)
 {
     char line[LS_REPORT_LINES_BYTES * 2], seconds[32];
-    snprintf(seconds, sizeof seconds, "%.3f", ls_json_number(verdict, "seconds", 0));
+    snprintf(seconds, sizeof seconds, "%.3f", ls_json_number(verdict->json, "seconds", 0));
     fputs("    <testcase", to);
-    put_attribute(to, "classname", ls_json_string(verdict, "family", "?"));
-    put_attribute(to, "name", ls_json_string(verdict, "case", "?"));
+    put_attribute(to, "classname", verdict->family);
+    put_attribute(to, "name", verdict->id);
     put_attribute(to, "time", seconds);
     fputs(">\n", to);
     put_outcome(to, verdict);
     fputs("      <system-out>", to);
     put_line(to, "", ls_report_lines_verdict(verdict, line));
-    put_line(to, "requirement: ", ls_json_string(verdict, "requirement", ""));
+    put_line(to, "requirement: ", ls_json_string(verdict->json, "requirement", ""));
     const cJSON *job;
-    cJSON_ArrayForEach(job, cJSON_GetObjectItemCaseSensitive(verdict, "jobs"))
+    cJSON_ArrayForEach(job, cJSON_GetObjectItemCaseSensitive(verdict->json, "jobs"))
     {
         put_line(to, "job: ", cJSON_IsString(job) ? job->valuestring : "?");
     }
@@ -117,15 +114,15 @@ static void put_case(FILE *to, const cJSON *verdict)
 static void put_families(FILE *to, const ls_report_run *run)
 {
     cJSON *conformance = ls_report_summary_conformance(run);
-    const cJSON *family, *verdict;
+    const cJSON *family;
     cJSON_ArrayForEach(family, cJSON_GetObjectItemCaseSensitive(conformance, "families"))
     {
         const char *name = ls_json_string(family, "family", "?");
         fputs("  <testsuite", to);
         put_attribute(to, "name", name);
         put_tally(to, count(run, name));
-        cJSON_ArrayForEach(verdict, run->verdicts)
-        {
+        for (int v = 0; v < run->verdict_count; v++) {
+            const ls_report_verdict *verdict = &run->verdict[v];
             if (in_family(verdict, name)) {
                 put_case(to, verdict);
             }

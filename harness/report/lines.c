@@ -85,11 +85,9 @@ const char *ls_report_lines_judged(const ls_report_run *run, const ls_report_job
 
 bool ls_report_lines_weak(const ls_report_run *run, const ls_report_job *job)
 {
-    const cJSON *verdict;
-    cJSON_ArrayForEach(verdict, run->verdicts)
-    {
-        if (strcmp(ls_json_string(verdict, "verdict", ""), "WEAK") == 0 &&
-            strcmp(ls_json_string(verdict, "family", ""), "performance") == 0 &&
+    for (int v = 0; v < run->verdict_count; v++) {
+        const ls_report_verdict *verdict = &run->verdict[v];
+        if (verdict->code == LS_WEAK && strcmp(verdict->family, "performance") == 0 &&
             ls_report_job_in_verdict(job, verdict)) {
             return true;
         }
@@ -120,37 +118,36 @@ const char *ls_report_lines_marks(const ls_report_run *run, const ls_report_job 
     return text;
 }
 
-bool ls_report_lines_listed(const cJSON *verdict)
+bool ls_report_lines_listed(const ls_report_verdict *verdict)
 {
-    const char *word = ls_json_string(verdict, "verdict", "?");
-    bool counted_only = strcmp(word, "SKIP") == 0 || strcmp(word, "UNSUPPORTED") == 0;
-    return strcmp(word, "PASS") != 0 &&
-           !(counted_only && !ls_json_bool(verdict, "in_claim", false));
+    bool counted_only = verdict->code == LS_SKIP || verdict->code == LS_UNSUPPORTED;
+    return verdict->code != LS_PASS && (verdict->in_claim || !counted_only);
 }
 
-const char *ls_report_lines_verdict(const cJSON *verdict, char text[LS_REPORT_LINES_BYTES * 2])
+const char *ls_report_lines_verdict(const ls_report_verdict *verdict,
+                                    char text[LS_REPORT_LINES_BYTES * 2])
 {
     enum { BYTES = LS_REPORT_LINES_BYTES * 2 };
     char value[32], limit[32];
-    const char *word = ls_json_string(verdict, "verdict", "?");
-    const char *unit = ls_json_string(verdict, "unit", "");
-    double number = ls_json_number(verdict, "value", NAN);
+    const cJSON *json = verdict->json;
+    const char *unit = ls_json_string(json, "unit", "");
+    double number = ls_json_number(json, "value", NAN);
     text[0] = '\0';
-    ls_text_add(text, BYTES, "%s - %s # %s", strcmp(word, "WAIVED") == 0 ? "ok" : "not ok",
-                ls_json_string(verdict, "case", "?"), word);
-    double seconds = ls_json_number(verdict, "seconds", NAN);
+    ls_text_add(text, BYTES, "%s - %s # %s", verdict->code == LS_WAIVED ? "ok" : "not ok",
+                verdict->id, ls_verdict_name(verdict->code));
+    double seconds = ls_json_number(json, "seconds", NAN);
     if (isfinite(seconds)) {
         ls_text_add(text, BYTES, " %.2fs", seconds);
     }
-    ls_text_add(text, BYTES, " %s", ls_json_string(verdict, "evidence", ""));
+    ls_text_add(text, BYTES, " %s", ls_json_string(json, "evidence", ""));
     if (isfinite(number)) {
         ls_text_add(text, BYTES, "  value=%s limit=%s%s%s", ls_report_lines_number(number, value),
-                    ls_report_lines_number(ls_json_number(verdict, "limit", NAN), limit),
+                    ls_report_lines_number(ls_json_number(json, "limit", NAN), limit),
                     unit[0] ? " " : "", unit);
-        const char *from = ls_json_string(verdict, "limit_from", "");
+        const char *from = ls_json_string(json, "limit_from", "");
         ls_text_add(text, BYTES, from[0] ? " (%s)" : "%s", from);
     }
-    if (!ls_json_bool(verdict, "in_claim", false)) {
+    if (!verdict->in_claim) {
         ls_text_add(text, BYTES, "  [outside the claim]");
     }
     return text;

@@ -39,8 +39,9 @@ const char *ls_report_lines_marks(const ls_report_run *run, const ls_report_job 
 
 /* Whether a verdict is listed under what did not pass: all but PASS, and but SKIP and UNSUPPORTED
  * outside the claim, which are counted only. */
-bool ls_report_lines_listed(const cJSON *verdict);
+bool ls_report_lines_listed(const ls_report_verdict *verdict);
 /* "not ok - gradients.o2.w4 # FAIL 0.41s evidence, value 3.1e-2 over limit 6e-3 (from ...)". */
-const char *ls_report_lines_verdict(const cJSON *verdict, char text[LS_REPORT_LINES_BYTES * 2]);
+const char *ls_report_lines_verdict(const ls_report_verdict *verdict,
+                                    char text[LS_REPORT_LINES_BYTES * 2]);
 
 #endif

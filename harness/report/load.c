@@ -102,7 +102,17 @@ static ls_status read_jobs(ls_report_run *run)
 static ls_status take_verdict(void *context, const cJSON *line, int number)
 {
     (void)number;
-    cJSON_AddItemToArray(context, cJSON_Duplicate(line, true));
+    ls_report_run *run = context;
+    run->verdict = realloc(run->verdict, (size_t)(run->verdict_count + 1) * sizeof *run->verdict);
+    cJSON *json = cJSON_Duplicate(line, true);
+    LS_ASSERT(run->verdict != NULL && json != NULL);
+    run->verdict[run->verdict_count++] = (ls_report_verdict){
+        .code = ls_verdict_code_of(ls_json_string(json, "verdict", "")),
+        .in_claim = ls_json_bool(json, "in_claim", false),
+        .id = ls_json_string(json, "case", "?"),
+        .family = ls_json_string(json, "family", "?"),
+        .json = json,
+    };
     return LS_OK;
 }
 
@@ -119,10 +129,9 @@ ls_status ls_report_load(const char *directory, ls_report_run *out)
         return LS_ERR_USAGE;
     }
     ls_status status = LS_OK;
-    run.verdicts = cJSON_CreateArray();
     LS_TRY_GOTO(status, ls_json_read_file(path, &run.record), free_run);
     if (access(path_in(path, run.directory, "verdicts.jsonl"), R_OK) == 0) {
-        LS_TRY_GOTO(status, ls_json_each_line(path, take_verdict, run.verdicts), free_run);
+        LS_TRY_GOTO(status, ls_json_each_line(path, take_verdict, &run), free_run);
     }
     LS_TRY_GOTO(status, read_jobs(&run), free_run);
     ls_report_speed_compute(&run);
@@ -144,6 +153,9 @@ void ls_report_load_free(ls_report_run *run)
     }
     free(run->job);
     cJSON_Delete(run->record);
-    cJSON_Delete(run->verdicts);
+    for (int v = 0; v < run->verdict_count; v++) {
+        cJSON_Delete(run->verdict[v].json);
+    }
+    free(run->verdict);
     memset(run, 0, sizeof *run);
 }

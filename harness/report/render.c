@@ -251,14 +251,15 @@ static void write_speed(const ls_report_run *run, const ls_report_page_form *for
     write_compared(run, form, to);
 }
 
-static void write_verdict(const cJSON *verdict, const ls_report_page_form *form, FILE *to)
+static void write_verdict(const ls_report_verdict *verdict, const ls_report_page_form *form,
+                          FILE *to)
 {
     static const char *const LINES[][2] = {
         {"waiver: ", "waiver"}, {"cause:  ", "cause"}, {"repeat: ", "repeat"}};
     char line[TEXT_BYTES], text[2 * TEXT_BYTES] = "";
     ls_text_add(text, sizeof text, "%s", ls_report_lines_verdict(verdict, line));
     for (int i = 0; i < 3; i++) {
-        const char *value = ls_json_string(verdict, LINES[i][1], "");
+        const char *value = ls_json_string(verdict->json, LINES[i][1], "");
         if (value[0] != '\0') {
             ls_text_add(text, sizeof text, "\n%s%s", LINES[i][0], value);
         }
@@ -269,11 +270,10 @@ static void write_verdict(const cJSON *verdict, const ls_report_page_form *form,
 /* Inside the claim each case with its cause and its line to repeat it. */
 static int write_claimed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
-    const cJSON *verdict;
     int listed = 0;
-    cJSON_ArrayForEach(verdict, run->verdicts)
-    {
-        if (ls_report_lines_listed(verdict) && ls_json_bool(verdict, "in_claim", false)) {
+    for (int v = 0; v < run->verdict_count; v++) {
+        const ls_report_verdict *verdict = &run->verdict[v];
+        if (ls_report_lines_listed(verdict) && verdict->in_claim) {
             write_verdict(verdict, form, to);
             listed++;
         }
@@ -284,12 +284,11 @@ static int write_claimed(const ls_report_run *run, const ls_report_page_form *fo
 /* Outside the claim a line each. */
 static int write_unclaimed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
-    const cJSON *verdict;
     int listed = 0;
-    cJSON_ArrayForEach(verdict, run->verdicts)
-    {
+    for (int v = 0; v < run->verdict_count; v++) {
+        const ls_report_verdict *verdict = &run->verdict[v];
         char line[TEXT_BYTES];
-        if (ls_report_lines_listed(verdict) && !ls_json_bool(verdict, "in_claim", false)) {
+        if (ls_report_lines_listed(verdict) && !verdict->in_claim) {
             if (listed++ == 0) {
                 form->paragraph(to, "Outside the claim, which they do not decide:");
                 form->list_open(to);
@@ -326,7 +325,7 @@ static void write_failures(const ls_report_run *run, const ls_report_page_form *
     }
     if (listed == 0 && unfinished == 0) {
         form->paragraph(
-            to, cJSON_GetArraySize(run->verdicts) > 0
+            to, run->verdict_count > 0
                     ? "Nothing: every case inside the claim passed and every job ended well."
                     : "No case was judged in this run.");
     }
@@ -352,16 +351,14 @@ static void write_figures(const ls_report_run *run, const ls_report_page_form *f
 
 static void write_conformance(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
-    static const char *const WORDS[] = {"PASS",  "WEAK",    "SKIP",        "WAIVED", "FAIL",
-                                        "CRASH", "TIMEOUT", "UNSUPPORTED", "INFRA"};
-    enum { WORD_COUNT = sizeof WORDS / sizeof *WORDS };
     cJSON *conformance = ls_report_summary_conformance(run);
     const cJSON *counts = cJSON_GetObjectItemCaseSensitive(conformance, "counts"), *family;
     ls_report_column columns[COLUMNS_MAX] = {{"family", false}, {"cases", true}};
     int count = 2;
-    for (int i = 0; i < WORD_COUNT; i++) {
-        if (ls_json_integer(counts, WORDS[i], 0) > 0) {
-            columns[count++] = (ls_report_column){WORDS[i], true};
+    for (int code = 0; code < LS_VERDICT_CODES; code++) {
+        const char *name = ls_verdict_name((ls_verdict_code)code);
+        if (ls_json_integer(counts, name, 0) > 0) {
+            columns[count++] = (ls_report_column){name, true};
         }
     }
     char text[TEXT_BYTES];

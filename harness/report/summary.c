@@ -56,16 +56,14 @@ cJSON *ls_report_summary_conformance(const ls_report_run *run)
     cJSON *conformance = cJSON_CreateObject();
     int total = 0, in_claim = 0, passed = 0;
     cJSON *counts = cJSON_CreateObject(), *families = cJSON_CreateArray();
-    const cJSON *verdict;
-    cJSON_ArrayForEach(verdict, run->verdicts)
-    {
-        const char *word = ls_json_string(verdict, "verdict", "?");
-        bool claimed = ls_json_bool(verdict, "in_claim", false);
+    for (int v = 0; v < run->verdict_count; v++) {
+        const ls_report_verdict *verdict = &run->verdict[v];
+        const char *word = ls_verdict_name(verdict->code);
         total++;
-        in_claim += claimed;
-        passed += claimed && (strcmp(word, "PASS") == 0 || strcmp(word, "WAIVED") == 0);
+        in_claim += verdict->in_claim;
+        passed += verdict->in_claim && ls_verdict_good(verdict->code);
         count_up(counts, word);
-        cJSON *family = family_of(families, ls_json_string(verdict, "family", "?"));
+        cJSON *family = family_of(families, verdict->family);
         count_up(family, "total");
         count_up(cJSON_GetObjectItemCaseSensitive(family, "counts"), word);
     }

@@ -171,38 +171,35 @@ static void print_repeat(FILE *to, const char *repeat)
     }
 }
 
-/* Inside the claim every case is told; outside it they are counted, the pages name them. */
+/* Inside the claim every case is listed; outside it they are counted, the pages name them. */
 static void print_verdicts(const ls_report_run *run, FILE *to)
 {
-    static const char *const WORDS[] = {"FAIL", "CRASH", "TIMEOUT", "WEAK", "INFRA"};
-    enum { WORD_COUNT = sizeof WORDS / sizeof *WORDS };
-    const cJSON *verdict;
-    int listed = 0, outside[WORD_COUNT] = {0};
-    cJSON_ArrayForEach(verdict, run->verdicts)
-    {
+    static const ls_verdict_code COUNTED[] = {LS_FAIL, LS_CRASH, LS_TIMEOUT, LS_WEAK, LS_INFRA};
+    int listed = 0, printed = 0, outside[LS_VERDICT_CODES + 1] = {0};
+    for (int v = 0; v < run->verdict_count; v++) {
+        const ls_report_verdict *verdict = &run->verdict[v];
         char line[LS_REPORT_LINES_BYTES * 2];
         if (!ls_report_lines_listed(verdict)) {
             continue;
         }
-        if (!ls_json_bool(verdict, "in_claim", false)) {
-            for (int i = 0; i < WORD_COUNT; i++) {
-                outside[i] += strcmp(ls_json_string(verdict, "verdict", ""), WORDS[i]) == 0;
-            }
+        if (!verdict->in_claim) {
+            outside[verdict->code]++;
             continue;
         }
         fprintf(to, "%s", listed++ == 0 ? "\n" : "");
         print_wrapped(to, ls_report_lines_verdict(verdict, line), 2);
-        print_indented(to, "waiver:", ls_json_string(verdict, "waiver", ""));
-        print_indented(to, "cause:", ls_json_string(verdict, "cause", ""));
-        print_repeat(to, ls_json_string(verdict, "repeat", ""));
+        print_indented(to, "waiver:", ls_json_string(verdict->json, "waiver", ""));
+        print_indented(to, "cause:", ls_json_string(verdict->json, "cause", ""));
+        print_repeat(to, ls_json_string(verdict->json, "repeat", ""));
     }
-    for (int i = 0, said = 0; i < WORD_COUNT; i++) {
-        if (outside[i] > 0) {
-            fprintf(to, "%s%d %s", said++ == 0 ? "outside the claim, told in the report: " : ", ",
-                    outside[i], WORDS[i]);
+    for (size_t i = 0; i < sizeof COUNTED / sizeof *COUNTED; i++) {
+        if (outside[COUNTED[i]] > 0) {
+            fprintf(to, "%s%d %s",
+                    printed++ == 0 ? "outside the claim, listed in the report: " : ", ",
+                    outside[COUNTED[i]], ls_verdict_name(COUNTED[i]));
         }
-        fprintf(to, "%s", i == WORD_COUNT - 1 && said > 0 ? "\n" : "");
     }
+    fprintf(to, "%s", printed > 0 ? "\n" : "");
 }
 
 ls_status ls_report_terminal(const char *run_directory, FILE *to)

@@ -15,18 +15,6 @@
         va_end(arguments);                                \
     } while (0)
 
-const char *ls_verdict_name(ls_verdict_code code)
-{
-    static const char *const name[LS_VERDICT_CODES] = {
-        "PASS", "WEAK", "SKIP", "WAIVED", "FAIL", "CRASH", "TIMEOUT", "UNSUPPORTED", "INFRA"};
-    return name[code];
-}
-
-bool ls_verdict_good(ls_verdict_code code)
-{
-    return code == LS_PASS || code == LS_WAIVED;
-}
-
 void ls_verdict_set(ls_verdict *verdict, ls_verdict_code code, const char *format, ...)
 {
     if (!ls_verdict_good(verdict->code)) {

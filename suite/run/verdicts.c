@@ -126,22 +126,12 @@ ls_status ls_verdicts_write(const ls_run *run)
     return status;
 }
 
-static ls_verdict_code code_of(const char *name)
-{
-    for (int code = 0; code < LS_VERDICT_CODES; code++) {
-        if (strcmp(ls_verdict_name((ls_verdict_code)code), name) == 0) {
-            return (ls_verdict_code)code;
-        }
-    }
-    return LS_SKIP;
-}
-
 static ls_status take_over(void *context, const cJSON *value, int line_number)
 {
     (void)line_number;
     ls_run *run = context;
     const char *id = ls_json_string(value, "case", "");
-    ls_verdict_code code = code_of(ls_json_string(value, "verdict", ""));
+    ls_verdict_code code = ls_verdict_code_of(ls_json_string(value, "verdict", ""));
     for (int c = 0; c < run->cases.count; c++) {
         /* only what passed: a failure is tried again, and its jobs may have to run for that */
         if (strcmp(run->cases.row[c].id, id) != 0 || !ls_verdict_good(code)) {
