@@ -1,23 +1,24 @@
-/* Where a loader's images come from. A dataset plans each micro-batch in order (which images) and
- * fills its items in any order from any thread; what an item holds depends on the plan alone. */
+/* The source of a loader's images. A dataset plans each micro-batch in order (which images it has)
+ * and fills its items in any order from any thread; the contents of an item depend only on the
+ * plan. */
 #ifndef LS_DATASET_H
 #define LS_DATASET_H
 
-#include "loader.h"
+#include "loader_options.h"
 
 enum { LS_DATASET_WHY = 1536 };
 
-/* One item to fill: an image, or a whole micro-batch where `items` is 1. */
+/* One item to fill: an image, or a whole micro-batch if `items` is 1. */
 typedef struct ls_dataset_item {
     int64_t batch; /* micro-batch from 0: (step - 1) * accumulate + micro-batch of the step */
     int64_t epoch;
     int64_t index;   /* from plan */
     float *input;    /* [3,H,W], or [batch,3,H,W] */
-    int64_t *target; /* one, or [batch] */
+    int64_t *target; /* one class, or [batch] */
     void *scratch;   /* this thread's, from scratch_create */
-    char *why; /* [LS_DATASET_WHY]: the message of a failure, empty where it is already logged.
-                  The loader logs it when the batch is asked for: a batch that nobody wants
-                  must not be complained about */
+    char *why; /* [LS_DATASET_WHY]: the message of a failure, empty if it is already logged. The
+                  loader logs it when the batch is requested, so that a batch loaded ahead but never
+                  requested causes no message */
 } ls_dataset_item;
 
 typedef struct ls_dataset ls_dataset;
@@ -32,24 +33,5 @@ struct ls_dataset {
     void (*scratch_destroy)(void *scratch);
     void (*destroy)(ls_dataset *dataset);
 };
-
-/* Learnable images, a pure function of (seed, index), at no cost worth mentioning. Image i of rank
- * r in micro-batch m of step s has index ((s-1) A + m) W b + r b + i: rank-major, so that the
- * batches of W ranks laid one after the other are the batch of one process with W b, or W
- * micro-batches of b. */
-ls_status ls_dataset_synthetic_open(const ls_loader_options *options, ls_dataset **out);
-/* One image [3,size,size] and its class, 0 .. classes-1; waves: scratch of 2 * size floats. */
-void ls_dataset_synthetic_image(uint64_t seed, int64_t index, int classes, int size, float *waves,
-                                float *input, int64_t *target);
-
-/* DIR/step%06d.rank%d.safetensors: `input` F32 [N,3,H,W] or [A,N,3,H,W], `target` I64 [N] or [A,N].
- */
-ls_status ls_dataset_batches_open(const ls_loader_options *options, const char *dir,
-                                  ls_dataset **out);
-
-/* DIR/<class>/ with JPEG files: DistributedSampler's order, random resized crop, flip,
- * normalisation. */
-ls_status ls_dataset_folder_open(const ls_loader_options *options, const char *dir,
-                                 ls_dataset **out);
 
 #endif

@@ -1,7 +1,8 @@
-#include "dataset.h"
+#include "dataset_batches.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,8 +117,8 @@ static void destroy(ls_dataset *dataset)
     free(dataset);
 }
 
-/* Steps may begin anywhere (--resume), but a folder without one file of this rank is a wrong one.
- */
+/* The first step may be any (--resume), but a folder without a single file of this rank is the
+ * wrong one. */
 static bool has_batches(const char *dir, int rank)
 {
     char end[48];

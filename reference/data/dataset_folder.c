@@ -1,4 +1,4 @@
-#include "dataset.h"
+#include "dataset_folder.h"
 
 #include <stdlib.h>
 
@@ -23,7 +23,7 @@ typedef struct scratch {
     ls_transform_scratch transform;
 } scratch;
 
-/* Batches of the epoch's tail that do not make a whole step are dropped. */
+/* Drops batches at the end of the epoch that do not make a whole step. */
 static ls_status plan(ls_dataset *dataset, int64_t batch, int64_t *epoch, int64_t *index)
 {
     folder_set *set = (folder_set *)dataset;
@@ -39,7 +39,7 @@ static ls_status plan(ls_dataset *dataset, int64_t batch, int64_t *epoch, int64_
     return LS_OK;
 }
 
-/* The largest reduction that leaves the crop at least as large as what it is resampled to. */
+/* The largest reduction that keeps the crop at least as large as the resampled image. */
 static int choose_reduction(const ls_transform_crop *crop, int size)
 {
     int side = crop->width < crop->height ? crop->width : crop->height;
@@ -117,9 +117,9 @@ static ls_status check(const folder_set *set, const ls_loader_options *options, 
     return LS_OK;
 }
 
-/* A cut file is better told before anything is written than in the middle of an epoch. Every rank
- * looks at every file (some 20 microseconds each); in larger sets cut files are met when they are
- * read. */
+/* Detects truncated files before anything is written instead of in the middle of an epoch. Every
+ * rank checks every file (about 20 microseconds each); in larger sets a truncated file is found
+ * when it is read. */
 enum { LOOKED_AT_MAX = 20000 };
 
 static ls_status look_at_files(const ls_folder *folder)

@@ -1,4 +1,4 @@
-#include "dataset.h"
+#include "dataset_synthetic.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -6,9 +6,9 @@
 #include "kernels/core/log.h"
 #include "kernels/core/rng.h"
 
-/* Each channel of class k is a product of two cosines with the class's own frequencies and phases,
- * of the image's own strength, place and brightness, under noise. A row and a column of cosines
- * make the image, so that a pixel costs one product and one hash. */
+/* Each channel of class k is a product of two cosines with the class's frequencies and phases and
+ * with the image's own strength, position and brightness, plus noise. One row and one column of
+ * cosines make the image, so that a pixel costs one product and one hash. */
 
 typedef struct synthetic {
     ls_dataset base;
@@ -32,8 +32,7 @@ static void fill_wave(int size, double frequency, double phase, float *wave)
     }
 }
 
-/* A 32-bit mix (Wellons' "lowbias32"): the pixel's own noise from its number and the image's key.
- */
+/* A 32-bit mix (Wellons' "lowbias32"): a pixel's noise from its number and the image's key. */
 static inline uint32_t mix(uint32_t value)
 {
     value ^= value >> 16;

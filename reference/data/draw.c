@@ -4,14 +4,14 @@
 
 #include "kernels/core/rng.h"
 
-/* Everything a picture has of its own. Lengths are in halves of the shorter side, the origin is the
- * middle of the shape. */
+/* The random properties of a picture. Lengths are in halves of the shorter side; the origin is the
+ * centre of the shape. */
 typedef struct look {
-    double x, y, cosine, sine; /* place and turn */
+    double x, y, cosine, sine; /* position and rotation */
     double radius;             /* of a shape */
     double period, phase;      /* of a texture */
     float back[3], front[3];   /* colours, 0 to 255 */
-    float light_x, light_y;    /* slope of the light over the picture */
+    float light_x, light_y;    /* gradient of the light over the picture */
     float noise;               /* amplitude in levels */
     uint32_t key;              /* of the noise */
 } look;
@@ -21,13 +21,13 @@ static float unit(uint64_t seed, uint64_t stream, uint64_t draw)
     return ls_rng_uniform(seed, stream, draw);
 }
 
-/* One stream for each picture. */
+/* Each picture has its own random stream. */
 static uint64_t picture_stream(int kind, int64_t index)
 {
     return ls_rng_stream("picture") + (uint64_t)index * LS_DRAW_CLASSES + (uint64_t)kind;
 }
 
-/* Two colours that differ by at least 90 levels in one channel, either of them the lighter. */
+/* Two colours that differ by at least 90 levels in one channel; either may be the lighter. */
 static void choose_colours(uint64_t seed, uint64_t stream, look *look)
 {
     for (int c = 0; c < 3; c++) {

@@ -1,5 +1,5 @@
-/* Pictures of ten classes: shapes and textures that vary in place, size, colours, light and noise.
- */
+/* Pictures of ten classes: shapes and textures that vary in position, size, colours, light and
+ * noise. */
 #ifndef LS_DRAW_H
 #define LS_DRAW_H
 

@@ -11,11 +11,11 @@
 
 #include "kernels/core/log.h"
 
-enum { DEPTH_MAX = 16 }; /* a link that leads back up must not be followed for ever */
+enum { DEPTH_MAX = 16 }; /* ends the recursion through a link to a parent folder */
 
 static int by_code_point(const struct dirent **a, const struct dirent **b)
 {
-    return strcmp((*a)->d_name, (*b)->d_name); /* bytes of UTF-8 sort as their code points do */
+    return strcmp((*a)->d_name, (*b)->d_name); /* bytes of UTF-8 sort in code point order */
 }
 
 static int is_visible(const struct dirent *entry)
@@ -63,7 +63,7 @@ static char *join(const char *dir, const char *name)
     return path;
 }
 
-/* Takes `path` over, also on failure. */
+/* Takes ownership of `path`, also on failure. */
 static ls_status add_image(ls_folder *folder, char *path, int target)
 {
     if (folder->count == folder->capacity) {
@@ -101,7 +101,7 @@ static ls_status list_folder(const char *dir, struct dirent ***entry, int *count
 
 static ls_status scan_class(ls_folder *folder, const char *dir, int target, int depth);
 
-/* The second pass over one folder's entries takes its sub-folders. */
+/* The first pass over a folder's entries adds files, the second one visits sub-folders. */
 static ls_status visit_entry(ls_folder *folder, const char *dir, const struct dirent *entry,
                              int target, int depth, bool folders)
 {

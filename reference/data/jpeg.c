@@ -19,9 +19,9 @@ enum {
     PIXELS_MAX = 1 << 28
 }; /* 805 MB of RGB: more is a mistake or an attack */
 
-/* libjpeg calls `raise_error` and does not expect it to return. */
+/* libjpeg requires that `raise_error` does not return. */
 typedef struct guard {
-    struct jpeg_error_mgr manager; /* first: libjpeg holds a pointer to it */
+    struct jpeg_error_mgr manager; /* must be first: libjpeg holds a pointer to it */
     jmp_buf escape;
     char message[JMSG_LENGTH_MAX];
     bool truncated;
@@ -43,8 +43,8 @@ static void raise_error(j_common_ptr common)
     longjmp(guard->escape, 1);
 }
 
-/* Warnings have level -1. Two of them mean that pixels are missing; others (bytes before a marker,
- * say) are common in real data sets and lose nothing. */
+/* Warnings have level -1. Two of them mean that pixels are missing; others (extra bytes before a
+ * marker, for example) are common in real data sets and lose nothing. */
 static void note_message(j_common_ptr common, int level)
 {
     guard *guard = (struct guard *)common->err;
@@ -98,7 +98,7 @@ void ls_jpeg_destroy(ls_jpeg *jpeg)
     free(jpeg);
 }
 
-/* Room for `bytes` in *buffer; false without memory. */
+/* Makes room for `bytes` in *buffer; false without memory. */
 static bool reserve(uint8_t **buffer, size_t *capacity, size_t bytes)
 {
     if (bytes <= *capacity) {
@@ -144,7 +144,7 @@ static ls_status read_file(ls_jpeg *jpeg, char *why, size_t why_bytes)
 
 static const char TRUNCATED[] = "truncated: the file ends before the image does";
 
-/* What libjpeg gave up over: the end of the file, where it met that first. */
+/* The reason why libjpeg stopped: the end of the file, if it met that first. */
 static const char *failure(const ls_jpeg *jpeg)
 {
     if (jpeg->guard.manager.msg_code == JERR_NO_SOI) {
@@ -153,7 +153,7 @@ static const char *failure(const ls_jpeg *jpeg)
     return jpeg->guard.truncated ? TRUNCATED : jpeg->guard.message;
 }
 
-/* A failed decoding: the reason, and the decoder made ready for the next file. */
+/* Writes the reason of a failed decoding and resets the decoder for the next file. */
 static ls_status give_up(ls_jpeg *jpeg, const char *reason, char *why, size_t why_bytes)
 {
     snprintf(why, why_bytes, "%s: %s", jpeg->path, reason);
@@ -172,7 +172,7 @@ ls_status ls_jpeg_open(ls_jpeg *jpeg, const char *path, int *width, int *height,
     strcpy(jpeg->path, path);
     LS_TRY(read_file(jpeg, why, why_bytes));
     struct jpeg_decompress_struct *decoder = &jpeg->decoder;
-    jpeg_abort_decompress(decoder); /* a file that was opened and not decoded */
+    jpeg_abort_decompress(decoder); /* the last file was opened but not decoded */
     guard_set(&jpeg->guard);
     if (setjmp(jpeg->guard.escape) != 0) {
         return give_up(jpeg, failure(jpeg), why, why_bytes);
@@ -249,7 +249,7 @@ static bool encode(guard *guard, const uint8_t *rgb, int width, int height, int 
     return true;
 }
 
-/* Looks for the end marker among the file's last bytes; some writers put a few behind it. */
+/* Searches the file's last bytes for the end marker; some writers append a few bytes after it. */
 static bool has_end_marker(const char *path)
 {
     enum { TAIL_BYTES = 4096 };

@@ -1,5 +1,5 @@
-/* Reading JPEG files with libjpeg-turbo. A file that is broken in any way that loses pixels is an
- * error here, also where the library would only warn and paint the rest grey. */
+/* Reads JPEG files with libjpeg-turbo. A defect that loses pixels is an error here, even if the
+ * library would only warn and fill the rest with grey. */
 #ifndef LS_JPEG_H
 #define LS_JPEG_H
 
@@ -14,8 +14,8 @@ ls_status ls_jpeg_create(ls_jpeg **out);
 void ls_jpeg_destroy(ls_jpeg *jpeg);
 
 /* Reads the file and its header: size of the full image. A failure writes one line with the path
- * into why[why_bytes]: LS_ERR_USAGE for what the file is (missing, empty, not a JPEG, CMYK),
- * LS_ERR_INFRA without memory. */
+ * into why[why_bytes]: LS_ERR_USAGE for a bad file (missing, empty, not a JPEG, CMYK), LS_ERR_INFRA
+ * without memory. */
 ls_status ls_jpeg_open(ls_jpeg *jpeg, const char *path, int *width, int *height, char *why,
                        size_t why_bytes);
 /* Decodes the open file, reduced by 1, 2, 4 or 8 on each side; grey becomes RGB.
@@ -23,8 +23,8 @@ ls_status ls_jpeg_open(ls_jpeg *jpeg, const char *path, int *width, int *height,
 ls_status ls_jpeg_decode(ls_jpeg *jpeg, int reduction, const uint8_t **rgb, int *width, int *height,
                          char *why, size_t why_bytes);
 
-/* Whether the file ends as a JPEG does, with as little reading as that takes: a file without its
- * end marker is decoded to see. Failures as above. */
+/* Checks that the file is complete with as little reading as possible: only a file without an end
+ * marker is decoded. Failures as above. */
 ls_status ls_jpeg_check(ls_jpeg *jpeg, const char *path, char *why, size_t why_bytes);
 
 /* Writes rgb [height][width][3]; quality 1 to 100. Logs. */

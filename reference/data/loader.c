@@ -7,22 +7,24 @@
 #include <time.h>
 
 #include "kernels/core/log.h"
-#include "dataset.h"
+#include "dataset_batches.h"
+#include "dataset_folder.h"
+#include "dataset_synthetic.h"
 
-/* A ring of slots, one micro-batch each: one that the caller reads and the others that threads
- * fill. Items are claimed in order of batch and item, so the threads share the batch that is needed
+/* A ring of slots, one micro-batch each: the caller reads one while threads fill the others. Items
+ * are claimed in order of batch and item, so that all threads work on the batch that is needed
  * next. */
 enum { SLOTS = 3, WORKERS_MAX = 256, LIMIT_S = 600 };
 
 typedef struct slot {
-    int64_t batch; /* micro-batch from 0 that it is for */
+    int64_t batch; /* the micro-batch in this slot, from 0 */
     int64_t epoch;
     int64_t *index; /* [items] */
     float *input;
     int64_t *target;
     int left; /* items not yet filled */
     ls_status
-        status; /* of the lowest item that failed, so that it is the same with any thread count */
+        status; /* of the lowest failed item, which does not depend on the number of threads */
     int failed_item;
     char why[LS_DATASET_WHY];
 } slot;
@@ -37,14 +39,14 @@ struct ls_loader {
 
     pthread_mutex_t mutex; /* guards everything below, and the slots' counters and errors */
     pthread_cond_t work, ready;
-    int64_t next_batch; /* relative to first_batch: what is claimed next */
+    int64_t next_batch; /* relative to first_batch: the next batch to claim */
     int next_item;
     int in_flight; /* items being filled */
     bool paused, closing;
-    ls_status plan_status; /* of the thread that could not plan; ends the loader */
+    ls_status plan_status; /* of the plan call that failed; ends the loader */
     int worker_count;
     pthread_t workers[WORKERS_MAX];
-    void *scratch; /* the caller's own, without workers */
+    void *scratch; /* the caller's, without workers */
     ls_loader_memory memory;
 };
 
@@ -55,7 +57,7 @@ typedef struct claim {
     int item;
 } claim;
 
-/* The slot that relative batch b goes to may be filled when its last reader has let go. */
+/* Whether the slot of the next batch is free: its reader has released it. */
 static bool can_claim(const ls_loader *loader)
 {
     int64_t held = loader->taken > 0 ? loader->taken - 1 : 0;
@@ -308,7 +310,7 @@ static struct timespec deadline(void)
     return at;
 }
 
-/* Fills the batch that comes next in the caller. */
+/* Fills the next batch in the calling thread. */
 static ls_status fill_here(ls_loader *loader)
 {
     char why[LS_DATASET_WHY];
@@ -320,8 +322,7 @@ static ls_status fill_here(ls_loader *loader)
     return LS_OK;
 }
 
-/* Waits until the threads have filled relative batch loader->taken, and lets go of the one before.
- */
+/* Waits until the threads have filled relative batch loader->taken, and releases the one before. */
 static ls_status wait_for_batch(ls_loader *loader)
 {
     struct timespec limit = deadline();

@@ -12,8 +12,8 @@
 #include "draw.h"
 #include "jpeg.h"
 
-/* The marker is written first with `making` and last with `complete`, so that an interrupted folder
- * is known as ours and made again. */
+/* The marker is first written with `making` and at the end with `complete`, so that an interrupted
+ * folder is recognised as ours and made again. */
 #define MARKER ".lockstep-data"
 enum { QUALITY = 90, PATH_BYTES = 1024, MARKER_BYTES = 256 };
 
@@ -49,7 +49,7 @@ static ls_status write_marker(const char *dir, const char *text)
     return LS_OK;
 }
 
-/* What the marker says; "" where there is none. */
+/* Reads the marker; "" if there is none. */
 static void read_marker(const char *dir, char text[MARKER_BYTES])
 {
     char path[PATH_BYTES + 32];
@@ -62,7 +62,7 @@ static void read_marker(const char *dir, char text[MARKER_BYTES])
     }
 }
 
-/* Looks at what is there. *done: complete with these arguments. */
+/* Examines an existing folder. *done: complete with these arguments. */
 static ls_status look_at(const char *dir, const char *making, const char *complete, bool *done)
 {
     char marker[MARKER_BYTES];

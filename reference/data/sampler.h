@@ -1,5 +1,5 @@
-/* Which images a rank sees in an epoch: torch.utils.data.DistributedSampler, its permutation
- * included. */
+/* The images of a rank in an epoch: torch.utils.data.DistributedSampler, including its permutation.
+ */
 #ifndef LS_SAMPLER_H
 #define LS_SAMPLER_H
 
@@ -12,14 +12,14 @@ typedef struct ls_sampler {
     int64_t count; /* images of the data set, at least 1 */
     int rank, world;
     bool shuffle;
-    bool drop_last; /* cut the tail that does not divide by world instead of padding it */
+    bool drop_last; /* drop the remainder of a division by world instead of padding */
     uint64_t seed;  /* the epoch is added to it */
 } ls_sampler;
 
 /* Images per rank and epoch: ceil(count / world), or floor with drop_last. */
 int64_t ls_sampler_length(const ls_sampler *sampler);
-/* Writes this rank's images of an epoch, ls_sampler_length of them. Rank r has positions r, r+W,
- * ... of the order, which is padded from its own beginning. LS_ERR_INFRA without memory. */
+/* Writes this rank's images of an epoch, ls_sampler_length of them. Rank r takes positions r, r+W,
+ * ... of the order, which is padded from its own start. LS_ERR_INFRA without memory. */
 ls_status ls_sampler_epoch(const ls_sampler *sampler, int64_t epoch, int64_t *index);
 
 #endif

@@ -89,7 +89,7 @@ void ls_transform_release(ls_transform_scratch *scratch)
 }
 
 /* The triangle filter along one side: output i is the weighted sum of `taps` samples from first[i]
- * on. The side covers [start, start + extent); only samples in it, low to high-1, are read. */
+ * on. The side covers [start, start + extent); only its samples, low to high-1, are read. */
 typedef struct filter {
     double start, extent;
     int low, high;
@@ -102,7 +102,7 @@ static filter plan_filter(double start, double extent, int size, int length)
 {
     double step = extent / size > 1.0 ? extent / size : 1.0;
     filter plan = {.start = start, .extent = extent, .taps = 2 * (int)ceil(step) + 1};
-    plan.low = (int)floor(start + 1e-6); /* a bound that should be whole may be off by rounding */
+    plan.low = (int)floor(start + 1e-6); /* rounding may move a bound that should be whole */
     plan.high = (int)ceil(start + extent - 1e-6);
     plan.low = plan.low < length - 1 ? plan.low : length - 1;
     plan.high = plan.high < length ? plan.high : length;
@@ -179,7 +179,8 @@ static void resample_row(const uint8_t *pixels, const filter *across, int size, 
     }
 }
 
-/* Output row y from the rows across; all three channels lie side by side in `row`. */
+/* Output row y from the horizontally resampled rows; the three channels are side by side in `row`.
+ */
 static void combine_rows(const float *rows, const float *weight, int taps, int size, int channel,
                          float *out)
 {

@@ -1,5 +1,5 @@
-/* Training augmentation: random resized crop, flip, normalisation (torchvision's rules; the random
- * numbers are our own, a pure function of seed, epoch and image). */
+/* Training augmentation: random resized crop, flip, normalisation by torchvision's rules. The
+ * random numbers are our own, a pure function of seed, epoch and image. */
 #ifndef LS_TRANSFORM_H
 #define LS_TRANSFORM_H
 
@@ -13,23 +13,23 @@ typedef struct ls_transform_crop {
     bool flip;                    /* mirror left and right, half of the images */
 } ls_transform_crop;
 
-/* RandomResizedCrop's rectangle, scale 0.08 to 1 and ratio 3/4 to 4/3, and a coin for the flip. */
+/* RandomResizedCrop's rectangle, scale 0.08 to 1 and ratio 3/4 to 4/3, and a random flip. */
 ls_transform_crop ls_transform_draw(uint64_t seed, int64_t epoch, int64_t index, int width,
                                     int height);
-/* One try of the rule: `area` and `ratio` of width and height, rounded half to even. False where
- * the rectangle does not fit. */
+/* One try of the rule: width and height for `area` and `ratio`, rounded half to even. False if the
+ * rectangle does not fit. */
 bool ls_transform_rectangle(double area, double ratio, int width, int height, int *crop_width,
                             int *crop_height);
-/* What ten failed tries end in: the largest centred rectangle within the ratios. */
+/* The result after ten failed tries: the largest centred rectangle within the ratios. */
 ls_transform_crop ls_transform_fallback(int width, int height);
 
 /* Byte b of channel c becomes (b / 255 - mean[c]) / std[c]. */
 float ls_transform_normalise(float byte, int channel);
 
-typedef struct ls_transform_scratch { /* grows as needed; zero to begin with */
-    float *rows;                      /* [rows of the image][3][size]: resampled across */
-    float *weights;                   /* of every output column, then of every output row */
-    int *first;                       /* [2 * size]: the samples they start at */
+typedef struct ls_transform_scratch { /* grows as needed; zero-initialise it */
+    float *rows;                      /* [rows of the image][3][size]: resampled horizontally */
+    float *weights;                   /* of each output column, then of each output row */
+    int *first;                       /* [2 * size]: index of their first sample */
     int64_t row_floats, weight_floats;
     int size;
 } ls_transform_scratch;
@@ -37,9 +37,8 @@ typedef struct ls_transform_scratch { /* grows as needed; zero to begin with */
 void ls_transform_release(ls_transform_scratch *scratch);
 
 /* Resamples the crop of an image to out[3][size][size], normalised: bilinear, with the triangle
- * widened by the reduction (antialiased), as PIL does but in f32. rgb: [height][width][3], which
- * may be a reduced decoding of an image of full_width x full_height in whose pixels the crop is
- * given. */
+ * widened by the reduction (antialiased), as PIL does but in f32. rgb: [height][width][3], possibly
+ * a reduced decoding of an image of full_width x full_height, whose pixels are the crop's unit. */
 ls_status ls_transform_apply(ls_transform_scratch *scratch, const uint8_t *rgb, int width,
                              int height, int full_width, int full_height,
                              const ls_transform_crop *crop, int size, float *out);

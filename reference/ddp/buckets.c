@@ -7,8 +7,8 @@
 #include "kernels/core/log.h"
 #include "reference/model/layers.h"
 
-/* Types in the order in which buckets left open are closed (apex/parallel/distributed.py: half,
- * float, double). */
+/* Order in which the remaining open buckets are closed (apex/parallel/distributed.py: half, float,
+ * double). */
 static const ls_dtype closing_order[] = {LS_F16, LS_BF16, LS_F32, LS_F64};
 enum { TYPES = sizeof closing_order / sizeof closing_order[0] };
 
@@ -54,7 +54,7 @@ static void append(ls_bucket_layout *layout, const ls_bucket_item *item, const i
     bucket->bytes = bucket->elements * (int64_t)ls_dtype_bytes(bucket->dtype);
 }
 
-/* The bucket of one type that is still open, and that type's place in the list of limits. */
+/* The open bucket of one type, and that type's index in the list of limits. */
 typedef struct open_bucket {
     int *member;
     int count, limit;
@@ -112,7 +112,7 @@ static int compare_smallest(const void *left, const void *right)
     return (a[0] > b[0]) - (a[0] < b[0]);
 }
 
-/* Brings the buckets into the order of their smallest index. */
+/* Sorts the buckets by their smallest index. */
 static ls_status sort_buckets(const ls_bucket_item *item, int count, ls_bucket_layout *layout)
 {
     ls_bucket_layout sorted;

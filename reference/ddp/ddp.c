@@ -8,11 +8,11 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 
-/* One bucket while a step runs. */
+/* State of one bucket during a step. */
 typedef struct slot {
     ls_tensor whole; /* of the reduced type */
     int missing;     /* members that are not ready yet */
-    ls_event *event; /* its last member is there */
+    ls_event *event; /* recorded when the last member is ready */
     ls_comm_handle handle;
     char label[24];
 } slot;
@@ -23,13 +23,13 @@ struct ls_ddp {
     ls_bucket_layout layout;
     slot *slot;      /* [param_count]: there are never more buckets than parameters */
     int32_t *vector; /* [ls_buckets_vector_length] */
-    int *arrival;    /* [param_count] of the step that is running */
+    int *arrival;    /* [param_count] of the current step */
     int arrived;
     bool *is_ready; /* [param_count] */
     int next;       /* the next bucket to begin */
     bool settled;
     bool running;
-    int unused; /* a parameter that got no gradient, to be told at the next forward; -1 */
+    int unused; /* a parameter that got no gradient, to be reported at the next forward; -1: none */
     ls_ddp_times times;
     const ls_ddp_observer *observer;
     const ls_ddp_watcher *watcher;
@@ -57,7 +57,7 @@ void ls_ddp_bucket_span(const ls_ddp *ddp, int index, int64_t *from_ns, int64_t 
     *to_ns = handle->finished_ns;
 }
 
-/* Moves the gradients' views to the layout in use. */
+/* Sets the gradients' views according to the layout in use. */
 static void place(ls_ddp *ddp)
 {
     ls_memory_place_state state = {0};
@@ -154,7 +154,7 @@ ls_status ls_ddp_rebuild(ls_ddp *ddp, bool *changed)
     if (ddp->settled) {
         return LS_OK;
     }
-    /* Rank 0's order is the one that counts: unlike machines may finish in unlike orders. */
+    /* All ranks use rank 0's order: different machines may finish in different orders. */
     int count = memory->param_count;
     for (int i = 0; i < count; i++) {
         ddp->vector[i] = ddp->arrival[i];
@@ -218,7 +218,7 @@ ls_status ls_ddp_stage(ls_ddp *ddp, int param, const ls_tensor *from)
     return device->api->convert(device->backend, device->stream, to, *from, 1.0f);
 }
 
-/* Whether the engine multiplies by the average's factor on the way. */
+/* Whether the engine applies the average's factor during the reduction. */
 static bool engine_scales(const ls_ddp *ddp, ls_dtype dtype)
 {
     return ddp->options.engine->scales != NULL && ddp->options.engine->scales(dtype);
@@ -236,7 +236,7 @@ static int64_t count_of(const ls_ddp *ddp, int index)
     return LS_PLANT(rare_race, count, ls_plant_now % 50 == 37 && index == 0 ? 0 : count);
 }
 
-/* Begins every bucket that is full, as far as the order allows. */
+/* Begins every full bucket that is next in order. */
 static ls_status begin_full(ls_ddp *ddp)
 {
     const ls_device *device = ddp->options.memory->device;
@@ -299,7 +299,7 @@ static ls_status write_zeros(const ls_device *device, const ls_tensor *to)
     return LS_OK;
 }
 
-/* A parameter that no layer used takes part with zeros where that was allowed. */
+/* Sends zeros for parameters that no layer used, if that is allowed. */
 static ls_status settle_unused(ls_ddp *ddp)
 {
     const ls_memory *memory = ddp->options.memory;
@@ -344,7 +344,7 @@ void ls_ddp_watch(ls_ddp *ddp, const ls_ddp_watcher *watcher)
     ddp->watcher = watcher;
 }
 
-/* The computing stream goes on once the bucket is reduced. */
+/* Makes the computing stream wait for the bucket's reduction. */
 static ls_status await(ls_ddp *ddp, int index)
 {
     const ls_device *device = ddp->options.memory->device;
@@ -358,7 +358,7 @@ static ls_status await(ls_ddp *ddp, int index)
     return device->api->stream_after(device->stream, observer->done[index]);
 }
 
-/* Averages what came back and returns it to the gradients' own type. */
+/* Averages the reduced bucket and converts it back to the gradients' own type. */
 static ls_status take_back(ls_ddp *ddp, int index)
 {
     const ls_memory *memory = ddp->options.memory;

@@ -27,28 +27,27 @@ typedef struct ls_ddp_options {
     bool find_unused;
 } ls_ddp_options;
 
-/* Places the gradients for iteration 1. The plan is to be bound after this. */
+/* Assigns the gradients' memory for iteration 1. Bind the plan after this. */
 ls_status ls_ddp_create(const ls_ddp_options *options, ls_ddp **out);
 void ls_ddp_free(ls_ddp *ddp);
 
 /* The layout in use. */
 const ls_bucket_layout *ls_ddp_layout(const ls_ddp *ddp);
-/* Takes a checkpoint's layout instead (ls_buckets_to_vector's numbers; `settled`: there is nothing
- * to rebuild any more). The plan is to be bound after this. */
+/* Uses a checkpoint's layout (ls_buckets_to_vector's numbers) instead; `settled`: it is final. Bind
+ * the plan after this. */
 ls_status ls_ddp_adopt(ls_ddp *ddp, const int32_t *vector, bool settled, const char *source);
-/* Whether the layout is the one of all later iterations. */
+/* Whether the layout is final. */
 bool ls_ddp_settled(const ls_ddp *ddp);
-/* After iteration 1, once: rank 0's order of that iteration becomes everybody's layout. *changed:
- * the plan is to be bound again. Does nothing where the rules rebuild nothing. */
+/* After iteration 1, once: all ranks adopt rank 0's order of that iteration. *changed: bind the
+ * plan again. Does nothing if the rules do not rebuild. */
 ls_status ls_ddp_rebuild(ls_ddp *ddp, bool *changed);
 
 ls_status ls_ddp_begin(ls_ddp *ddp);
-/* `from`: the gradient or the accumulator of `param`; no copy where it already lies in its bucket.
- */
+/* `from`: the gradient or the accumulator of `param`; not copied if it is in its bucket already. */
 ls_status ls_ddp_stage(ls_ddp *ddp, int param, const ls_tensor *from);
 ls_status ls_ddp_ready(ls_ddp *ddp, int param);
 ls_status ls_ddp_finish(ls_ddp *ddp);
-/* After a recording of a step that came to nothing: as if it had not begun. */
+/* Resets the reducer after a discarded recording, as if the step had not begun. */
 ls_status ls_ddp_abandon(ls_ddp *ddp);
 
 /* Who wants to know when buckets are reduced on a device that works beside the host: two events of

@@ -13,7 +13,7 @@
 #include "reference/options/precision.h"
 #include "reference/options/schedule.h"
 
-/* Everything the sections print from. */
+/* The data that all sections print. */
 typedef struct scene {
     const ls_options *options;
     int world;
@@ -133,7 +133,7 @@ static void print_params(const scene *s)
 
 /* ---- buckets --------------------------------------------------------------------------------- */
 
-/* Member names after "    ", folded at 79 columns. */
+/* Prints member names indented by four, folded at 79 columns. */
 static void print_members(const scene *s, const ls_bucket_layout *layout, const ls_bucket *bucket)
 {
     int column = 0;
@@ -218,8 +218,8 @@ static void print_wire(const scene *s, int64_t bytes)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Every layer's output. A backend keeps fewer where it fuses passes or works in place; workspace
- * comes on top. */
+/* The sum of all layers' outputs. A backend stores fewer if it fuses passes or works in place;
+ * workspace is not included. */
 static int64_t activation_bytes(const scene *s)
 {
     size_t layers = (size_t)s->network.layer_count;

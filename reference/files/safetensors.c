@@ -29,7 +29,7 @@ typedef struct write_entry {
     ls_dtype dtype;
     ls_shape shape;
     const void *data;
-    void *copy; /* data where it is ours, else NULL */
+    void *copy; /* data if the writer owns it, else NULL */
 } write_entry;
 
 struct ls_safetensors_writer {
@@ -42,7 +42,7 @@ struct ls_safetensors_writer {
 
 static void *must_allocate(void *memory)
 {
-    /* small descriptions only: where these cannot be had nothing else can be done either */
+    /* small descriptions only: if there is no memory for these, nothing else works either */
     LS_ASSERT(memory != NULL);
     return memory;
 }
@@ -118,8 +118,8 @@ ls_status ls_safetensors_add_copy(ls_safetensors_writer *writer, const char *nam
     return LS_OK;
 }
 
-/* Largest elements first, so that every tensor is aligned to its element without gaps (the format
- * forbids gaps); the sequence of adding is kept among equals. */
+/* Largest elements first, so that every tensor is aligned to its element without gaps, which the
+ * format forbids; tensors of equal size keep the order in which they were added. */
 static int *data_order(const ls_safetensors_writer *writer)
 {
     int *order = must_allocate(calloc((size_t)writer->count + 1, sizeof *order));
@@ -353,7 +353,7 @@ static bool dtype_of_name(const char *name, ls_dtype *out)
     return false;
 }
 
-/* A whole number from 0 to 2^53, what a JSON number holds exactly. */
+/* A whole number from 0 to 2^53, the range that a JSON number holds exactly. */
 static bool whole_number(const cJSON *value, int64_t *out)
 {
     const double largest = 9007199254740992.0;
@@ -365,7 +365,7 @@ static bool whole_number(const cJSON *value, int64_t *out)
     return true;
 }
 
-/* shape and the bytes it takes; false where it is no shape or the product does not fit. */
+/* Parses a shape and computes its bytes; false for an invalid shape or an overflow. */
 static bool parse_shape(const cJSON *array, ls_dtype dtype, ls_shape *shape, int64_t *bytes)
 {
     if (!cJSON_IsArray(array) || cJSON_GetArraySize(array) > LS_RANK_MAX) {
@@ -440,8 +440,8 @@ static int compare_place(const void *left, const void *right)
     return ((*a)->bytes > (*b)->bytes) - ((*a)->bytes < (*b)->bytes);
 }
 
-/* Data covers the rest of the file without gaps and overlaps, and names are unique. by_name is left
- * sorted. */
+/* Checks that data covers the rest of the file without gaps and overlaps, and that names are
+ * unique. Leaves by_name sorted. */
 static ls_status check_cover(ls_safetensors *file, size_t data_start)
 {
     size_t count = (size_t)file->count;

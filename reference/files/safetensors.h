@@ -1,6 +1,6 @@
 /* The safetensors format: 8 bytes little-endian header length, a JSON header {name: {dtype, shape,
  * data_offsets}, "__metadata__": {string: string}}, then the data. PyTorch reads it; names are
- * torchvision's. Writing goes to a temporary file that is renamed when it is whole. */
+ * torchvision's. Writing uses a temporary file that is renamed when it is complete. */
 #ifndef LS_SAFETENSORS_H
 #define LS_SAFETENSORS_H
 
@@ -9,7 +9,7 @@
 
 typedef struct ls_safetensors_writer ls_safetensors_writer;
 
-/* Creates the temporary file that finish would write, and removes it: 0, or the errno. */
+/* Creates the temporary file of finish, and removes it: 0, or the errno. */
 int ls_safetensors_try_create(const char *path);
 /* Tensors are added in order; data is borrowed until finish. Names are unique. */
 ls_status ls_safetensors_create(const char *path, ls_safetensors_writer **out);
@@ -17,12 +17,11 @@ void ls_safetensors_metadata(ls_safetensors_writer *writer, const char *name, co
                              ...) __attribute__((format(printf, 3, 4)));
 void ls_safetensors_add(ls_safetensors_writer *writer, const char *name, ls_dtype dtype,
                         const ls_shape *shape, const void *host_data);
-/* The same, the data copied now (for staging memory that is reused). */
+/* The same, but copies the data now (for staging memory that is reused). */
 ls_status ls_safetensors_add_copy(ls_safetensors_writer *writer, const char *name, ls_dtype dtype,
                                   const ls_shape *shape, const void *host_data);
-/* finish syncs the file before the rename, so that the path names a whole file even after the
- * machine lost power. For checkpoints: it waits for the disk, which a dump of hundreds of MB need
- * not. */
+/* finish then syncs the file before the rename, so that the path names a complete file even after a
+ * power failure. For checkpoints: a dump of hundreds of MB need not wait for the disk. */
 void ls_safetensors_survive_crash(ls_safetensors_writer *writer);
 /* Writes, renames, frees the writer (also on failure). A full disk is LS_ERR_INFRA. */
 ls_status ls_safetensors_finish(ls_safetensors_writer *writer);
@@ -38,8 +37,8 @@ typedef struct ls_safetensors_entry {
     int64_t bytes;
 } ls_safetensors_entry;
 
-/* Checks everything (lengths, offsets, overlaps, types) before anything is used; a broken file is
- * LS_ERR_USAGE with path and reason. */
+/* Checks everything (lengths, offsets, overlaps, types) before use; a broken file is LS_ERR_USAGE
+ * with path and reason. */
 ls_status ls_safetensors_open(const char *path, ls_safetensors **out);
 void ls_safetensors_close(ls_safetensors *file);
 int ls_safetensors_count(const ls_safetensors *file);

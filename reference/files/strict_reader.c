@@ -29,8 +29,8 @@ static bool same_shape(const ls_shape *a, const ls_shape *b)
     return same;
 }
 
-/* What is wrong with a file's tensor against what the run needs, NULL when nothing is. any_float:
- * the type may be any of f32, f16, bf16. */
+/* How a file's tensor differs from the run's requirement, or NULL. any_float: the type may be any
+ * of f32, f16, bf16. */
 static const char *mismatch(const ls_safetensors_entry *entry, ls_dtype dtype, bool any_float,
                             const ls_shape *shape, char *text, size_t text_bytes)
 {

@@ -33,7 +33,8 @@ void ls_layers_extents(const ls_network *network, int image_size, ls_layer_exten
 
 void ls_layers_backward_order(const ls_network *network, int *order)
 {
-    int next = 0, first_loose = 0; /* parameters that no layer has: the auxiliary head's */
+    int next = 0,
+        first_loose = 0; /* first_loose: parameters without a layer, of the auxiliary head */
     for (int i = 0; i < network->layer_count; i++) {
         first_loose =
             network->layer[i].weight >= first_loose ? network->layer[i].weight + 1 : first_loose;

@@ -1,5 +1,4 @@
-/* What can be read off a list of layers without running it: sizes, products, the order of backward.
- */
+/* Properties of a list of layers: sizes, products, the order of backward. */
 #ifndef LS_LAYERS_H
 #define LS_LAYERS_H
 
@@ -11,10 +10,9 @@ typedef struct ls_layer_extent {
 
 /* extent[layer_count] for square images. */
 void ls_layers_extents(const ls_network *network, int image_size, ls_layer_extent *extent);
-/* order[param_count]: parameter indices in the order in which backward makes their gradients:
+/* order[param_count]: parameter indices in the order in which backward computes their gradients:
  * layers from last to first; a linear layer's bias before its weight, a norm's weight before its
- * bias (as torch is seen to do). Parameters that no layer has come first, the last of them before
- * the others. */
+ * bias (torch's observed order). Parameters without a layer come first, in reverse order. */
 void ls_layers_backward_order(const ls_network *network, int *order);
 
 #endif

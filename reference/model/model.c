@@ -65,8 +65,7 @@ ls_status ls_model_check(const char *arch, int num_classes, int image_size)
         ls_log_error("--num-classes %d: allowed: 2 to %d", num_classes, CLASSES_MAX);
         return LS_ERR_USAGE;
     }
-    /* One pixel must be left in front of the last stage: the stem and stages halve 5 times,
-     * CIFAR's 2. */
+    /* One pixel must remain before the last stage: the stem and stages halve 5 times, CIFAR's 2. */
     int smallest = found->block == BLOCK_CIFAR ? 4 : 32;
     if (image_size < smallest || image_size > IMAGE_SIZE_MAX) {
         ls_log_error("--image-size %d: allowed for %s: %d to %d", image_size, arch, smallest,
@@ -187,8 +186,8 @@ static void add_main_path(builder *build, block_kind kind, const char *prefix, i
     add_norm(build, prefix, "bn2");
 }
 
-/* The shortcut stands after the main path, so that backward, from last to first, makes its
- * gradients before those of bn2: the order torch is seen to have. */
+/* The shortcut comes after the main path, so that backward, from last to first, computes its
+ * gradients before those of bn2: torch's observed order. */
 static void add_block(builder *build, block_kind kind, int stage, int index, int planes, int stride)
 {
     char prefix[32];
@@ -309,7 +308,7 @@ void ls_model_init_param(const ls_network *network, int param, uint64_t seed, fl
         }
         return;
     case LS_PARAM_LINEAR_WEIGHT:
-    case LS_PARAM_LINEAR_BIAS: /* the bias stands right after its weight [out, fan in] */
+    case LS_PARAM_LINEAR_BIAS: /* the bias follows its weight [out, fan in] */
         dim = network->param[entry->role == LS_PARAM_LINEAR_BIAS ? param - 1 : param].shape.dim;
         bound = 1.0 / sqrt((double)dim[1]);
         for (int64_t i = 0; i < count; i++) {

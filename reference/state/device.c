@@ -9,7 +9,7 @@
 #include "kernels/core/half.h"
 #include "kernels/core/log.h"
 
-/* One hexadecimal number in a file of sysfs ("0x10de"), or 0. */
+/* Reads one hexadecimal number from a file of sysfs ("0x10de"), or 0. */
 static unsigned long sysfs_number(const char *folder, const char *entry, const char *file)
 {
     char path[PATH_MAX];
@@ -58,11 +58,10 @@ ls_status ls_device_open(const char *name, const ls_backend_options *options, ls
         const char *root = getenv("LS_SYSFS");
         name = ls_device_count_nvidia(root == NULL ? "/sys" : root) > 0 ? "cuda" : "cpu";
     }
-    /* Before libgomp is loaded with the backend: its threads spin for milliseconds at the end of
-     * every loop unless told otherwise, and on a machine with anything else to do that is time
-     * taken from the very thread that is waited for. Two threads, ResNet-18 at 32: 300000
-     * (libgomp's) 1110 img/s alone and 12 beside four busy loops; 10000: 1100 and 90 to 260; 1000:
-     * 360 and 70 to 140. */
+    /* Must come before libgomp is loaded with the backend: by default its threads spin for
+     * milliseconds at the end of every loop, and on a busy machine that takes time from the thread
+     * that they wait for. Two threads, ResNet-18 at 32: 300000 (libgomp's) 1110 img/s alone and 12
+     * next to four busy loops; 10000: 1100 and 90 to 260; 1000: 360 and 70 to 140. */
     setenv("GOMP_SPINCOUNT", "10000", 0);
     LS_TRY(ls_load_backend(name, &device.api));
     LS_TRY(device.api->open(options, &device.backend));
@@ -94,7 +93,7 @@ ls_status ls_device_read(const ls_device *device, void *host, const void *from, 
 ls_status ls_device_read_f32(const ls_device *device, const ls_tensor *tensor, float *host)
 {
     LS_ASSERT(tensor->dtype == LS_F32 || tensor->dtype == LS_F16 || tensor->dtype == LS_BF16);
-    /* 16-bit values land in the upper half of the result and are widened upwards in place. */
+    /* 16-bit values are read into the upper half of the result and widened upwards in place */
     bool half = tensor->dtype != LS_F32;
     uint16_t *narrow = (uint16_t *)(void *)host + (half ? tensor->count : 0);
     LS_TRY(ls_device_read(device, half ? (void *)narrow : (void *)host, tensor->data,

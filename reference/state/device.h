@@ -1,5 +1,5 @@
-/* The device a rank trains on: the backend's table, the opened device, its one compute stream, and
- * copies between the host and tensors on it. */
+/* A rank's device: the backend's table, the opened device, its one compute stream, and copies
+ * between the host and tensors on it. */
 #ifndef LS_DEVICE_H
 #define LS_DEVICE_H
 
@@ -12,18 +12,18 @@ typedef struct ls_device {
     ls_backend_info info;
 } ls_device;
 
-/* name: "cpu", "cuda" or "auto". auto asks the PCI bus, not a library: with an NVIDIA display or 3D
- * controller it is cuda and nothing else, so that a broken driver never turns into a slow CPU run.
- * LS_ERR_INFRA, one line, when backend or device cannot be had. */
+/* name: "cpu", "cuda" or "auto". auto searches the PCI bus instead of asking a library: with an
+ * NVIDIA display or 3D controller it means cuda only, so that a broken driver never causes a slow
+ * CPU run. LS_ERR_INFRA, one line, if backend or device cannot be opened. */
 ls_status ls_device_open(const char *name, const ls_backend_options *options, ls_device *out);
 void ls_device_close(ls_device *device);
 
 /* NVIDIA display and 3D controllers under `root`/bus/pci/devices (root: LS_SYSFS, else /sys). */
 int ls_device_count_nvidia(const char *root);
 
-/* Device memory to host, waiting for it. */
+/* Copies device memory to the host and waits for it. */
 ls_status ls_device_read(const ls_device *device, void *host, const void *from, int64_t bytes);
-/* A named stretch of the host's work, for profilers; ranges lie in each other. */
+/* A named range of the host's work, for profilers; ranges may nest. */
 static inline void ls_device_range_push(const ls_device *device, const char *name)
 {
     if (device->api->range_push != NULL) {

@@ -8,20 +8,20 @@
 
 enum { CHUNK_BYTES = 1 << 20 };
 
-/* Walks over the bytes of one group, tensor after tensor in order of name. */
+/* Iterates over the bytes of one group, tensor by tensor in order of name. */
 typedef struct cursor {
     const ls_memory *memory;
     ls_events_digest group;
     int position;   /* in the order of names */
-    int list;       /* of moments */
+    int list;       /* index of the list of moments */
     int64_t offset; /* bytes of the current tensor already hashed */
-    char *scratch;  /* [CHUNK_BYTES] where the host cannot read the device, else NULL */
+    char *scratch;  /* [CHUNK_BYTES] if the host cannot read the device's memory, else NULL */
     const char *data;
     int64_t left; /* bytes at `data` */
     uint64_t digest;
 } cursor;
 
-/* The tensor at the cursor; data NULL where that entry has none; count -1 after the last. */
+/* The tensor at the cursor; data NULL if that entry has none; count -1 after the last. */
 static ls_tensor current(const cursor *at)
 {
     const ls_memory *memory = at->memory;
@@ -85,8 +85,8 @@ static ls_status refill(cursor *at)
     return LS_OK;
 }
 
-/* Four groups at once; a free stream repeats another's bytes into a digest that nobody reads,
- * because four are hashed together in the time of one (kernels/core/digest.h). */
+/* Hashes four groups at once; an unused stream repeats another's bytes into a digest that is
+ * discarded, because four take the time of one (kernels/core/digest.h). */
 static ls_status hash_together(cursor *at, int count)
 {
     for (;;) {

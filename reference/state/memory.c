@@ -22,7 +22,7 @@ static int64_t padded(int64_t bytes)
     return (bytes + LS_ARENA_ALIGN - 1) / LS_ARENA_ALIGN * LS_ARENA_ALIGN;
 }
 
-/* Bytes that any layout needs: every bucket starts aligned, and there are at most as many as
+/* Bytes sufficient for any layout: every bucket starts aligned, and there are at most as many as
  * parameters. */
 static int64_t arena_bytes(const ls_network *network, const ls_dtype *types, ls_dtype same)
 {
@@ -44,7 +44,7 @@ static bool has_master(const ls_memory_options *options, int i)
     return options->masters && options->param_type[i] != LS_F32;
 }
 
-/* Whether a bucket of that type may hold a gradient that has to be converted to it. */
+/* Whether a bucket of that type may hold a gradient that must be converted to it. */
 static bool is_staged_type(const ls_memory_options *options, ls_dtype reduced)
 {
     for (int i = 0; i < options->network->param_count; i++) {
@@ -55,7 +55,7 @@ static bool is_staged_type(const ls_memory_options *options, ls_dtype reduced)
     return false;
 }
 
-/* The table. */
+/* Fills the table of sizes. */
 static void size_kinds(const ls_memory_options *options, int64_t bytes[LS_MEMORY_KINDS])
 {
     const ls_network *network = options->network;
@@ -86,7 +86,7 @@ static void size_kinds(const ls_memory_options *options, int64_t bytes[LS_MEMORY
                              padded(network->param_count * (int64_t)sizeof(int32_t));
 }
 
-/* The next place in a block, aligned. */
+/* Carves the next tensor from a block, aligned. */
 static ls_tensor carve(char **next, ls_dtype dtype, int64_t count)
 {
     ls_tensor tensor = {.data = *next, .dtype = dtype, .count = count};
@@ -135,7 +135,7 @@ static void carve_tensors(ls_memory *memory, const ls_memory_options *options)
     memory->order = (int32_t *)(void *)(state + padded((int64_t)sizeof(ls_step_state)));
 }
 
-/* Names are few: an insertion sort is enough and needs no context. */
+/* An insertion sort: names are few, and it needs no context. */
 static void sort_by_name(int count, int *index, const char *names, size_t stride)
 {
     for (int i = 0; i < count; i++) {
@@ -183,7 +183,7 @@ static bool allocate_lists(ls_memory *memory, const ls_memory_options *options)
     return ok;
 }
 
-/* Parameter order, one place after the other, buckets ignored. */
+/* Parameter order, one after the other, ignoring buckets. */
 static void place_in_parameter_order(ls_memory *memory)
 {
     ls_memory_place_state place = {0};
@@ -192,7 +192,7 @@ static void place_in_parameter_order(ls_memory *memory)
     }
 }
 
-/* What is reduced lies where the engine likes it, the rest in the backend's memory. */
+/* Tensors that are reduced use the engine's memory if it offers any, the rest the backend's. */
 static ls_status allocate_block(ls_memory *memory, const ls_memory_options *options,
                                 ls_memory_kind kind)
 {

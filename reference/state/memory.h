@@ -15,13 +15,13 @@ struct cJSON;
 
 enum { LS_MEMORY_MOMENTS_MAX = 2 };
 
-/* Kinds of memory, as they are reported. */
+/* Kinds of memory, as reported. */
 typedef enum ls_memory_kind {
     LS_MEMORY_PARAM,
     LS_MEMORY_GRAD,
-    LS_MEMORY_STAGING,  /* gradients in the type that is reduced, where that is another one */
+    LS_MEMORY_STAGING,  /* gradients in the type of the reduction, if it differs from their own */
     LS_MEMORY_SUM,      /* accumulated micro-gradients, f32, still scaled */
-    LS_MEMORY_UNSCALED, /* f32 gradients of parameters whose own gradient is half */
+    LS_MEMORY_UNSCALED, /* f32 gradients of parameters with half gradients */
     LS_MEMORY_MASTER,
     LS_MEMORY_MOMENT,
     LS_MEMORY_BUFFER,
@@ -32,14 +32,14 @@ typedef enum ls_memory_kind {
 typedef struct ls_memory_options {
     const ls_network *network;  /* borrowed */
     const ls_dtype *param_type; /* [param_count] */
-    const ls_dtype *grad_type;  /* [param_count]; what backward writes */
+    const ls_dtype *grad_type;  /* [param_count]; written by backward */
     const ls_dtype
-        *reduced_type;           /* [param_count]; what is reduced (the same without a reduction) */
+        *reduced_type; /* [param_count]; type of the reduction (the same without a reduction) */
     const ls_dtype *buffer_type; /* [buffer_count]; counters' entries are ignored */
     bool masters;                /* for every parameter whose type is not f32 */
     int moment_count;            /* 0 to 2 f32 tensors per parameter */
     bool sums;                   /* accumulation over micro-steps */
-    const ls_comm_api *engine;   /* what is reduced may lie in its memory; NULL: nothing is */
+    const ls_comm_api *engine;   /* may allocate the tensors that are reduced; NULL: no reduction */
     ls_comm *comm;
 } ls_memory_options;
 
@@ -49,17 +49,18 @@ typedef struct ls_memory {
     int param_count, buffer_count, moment_count;
     /* All lists are indexed like the network's; a list that the run does not need is NULL. */
     ls_tensor *param;
-    ls_tensor *grad;    /* views; ls_memory_place moves them */
-    ls_tensor *reduced; /* what is reduced: the gradient itself, or its copy in another type */
+    ls_tensor *grad; /* views; ls_memory_place moves them */
+    ls_tensor
+        *reduced; /* the tensor that is reduced: the gradient itself, or its copy in another type */
     ls_tensor *sum;
-    ls_tensor *unscaled; /* f32; the gradient itself where that is f32 */
+    ls_tensor *unscaled; /* f32; the gradient itself if it is f32 */
     ls_tensor *master;   /* data NULL for a parameter that has none; NULL without masters */
-    ls_tensor *value;    /* what the optimizer steps: the master, else the parameter */
+    ls_tensor *value;    /* the tensor that the optimizer steps: the master, else the parameter */
     ls_tensor *moment[LS_MEMORY_MOMENTS_MAX];
     ls_tensor *buffer; /* counters: data NULL */
-    int64_t *tracked;  /* host: batches seen, one count for all batch norms */
+    int64_t *tracked;  /* host: batches processed, one count for all batch norms */
     ls_step_state *state;
-    int32_t *order; /* backend memory, [param_count]: the arrival order that is broadcast */
+    int32_t *order; /* backend memory, [param_count]: the arrival order, for its broadcast */
     void *block[LS_MEMORY_KINDS];
     int64_t bytes[LS_MEMORY_KINDS];
     const ls_comm_api *owner[LS_MEMORY_KINDS]; /* of the block; NULL: the backend */
@@ -67,8 +68,8 @@ typedef struct ls_memory {
     int64_t largest;                           /* elements of the largest parameter */
 } ls_memory;
 
-/* LS_ERR_INFRA where the device has not enough, naming kind and bytes. Gradients start in parameter
- * order, one bucket per type. `out` must stay where it is. */
+/* LS_ERR_INFRA if the device has too little memory, naming kind and bytes. Gradients start in
+ * parameter order, one bucket per type. `out` must not move. */
 ls_status ls_memory_create(const ls_device *device, const ls_memory_options *options,
                            ls_memory *out);
 void ls_memory_free(ls_memory *memory);

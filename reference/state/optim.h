@@ -1,5 +1,5 @@
-/* The optimizer as the trainer sees it: which tensors one step reads and writes, and its constants.
- * The arithmetic is the backend's (kernels.h, optimizer_step). */
+/* The optimizer in the trainer: the tensors that one step reads and writes, and its constants. The
+ * backend does the arithmetic (kernels.h, optimizer_step). */
 #ifndef LS_OPTIM_H
 #define LS_OPTIM_H
 
@@ -10,7 +10,7 @@ ls_optimizer_config ls_optim_config(const ls_options *options);
 
 /* One step on every parameter, unless the scale is dynamic and a gradient overflowed. */
 ls_status ls_optim_step(const ls_optimizer_config *config, const ls_memory *memory, bool dynamic);
-/* Masters = f32(parameters), for parameters that have one. Waits. */
+/* Sets masters to f32(parameters), for parameters that have one. Waits. */
 ls_status ls_optim_make_masters(const ls_memory *memory);
 
 #endif
