@@ -228,8 +228,8 @@ static error_t parse_one(int key, char *text, struct argp_state *state)
     }
 }
 
-static ls_supervise_rank_info place_of(const arguments *given, int index, int port,
-                                       const char *token)
+static ls_supervise_rank_info rank_info_of(const arguments *given, int index, int port,
+                                           const char *token)
 {
     int per_node = given->nproc / given->local_nodes;
     return (ls_supervise_rank_info){
@@ -308,7 +308,7 @@ static void report(const arguments *given, const ls_outcome *outcome)
 
 static int run(const arguments *given)
 {
-    char token_text[33], log_path[PATH_MAX];
+    char token_text[33];
     const char *token = getenv("LS_TOKEN");
     int port = given->master_port != 0 ? given->master_port : ls_supervise_free_port();
     if (port == 0) {
@@ -323,30 +323,34 @@ static int run(const arguments *given)
         LS_TRY(ls_path_make_folder(given->log_dir));
     }
     ls_proc_spec *spec = calloc((size_t)given->nproc, sizeof *spec);
-    LS_ASSERT(spec != NULL);
+    ls_words *environment = calloc((size_t)given->nproc, sizeof *environment);
+    ls_words logs = {0, 0, NULL};
+    LS_ASSERT(spec != NULL && environment != NULL);
     for (int i = 0; i < given->nproc; i++) {
-        ls_supervise_rank_info place = place_of(given, i, port, token);
+        ls_supervise_rank_info info = rank_info_of(given, i, port, token);
+        environment[i] = ls_supervise_environment(&info);
         spec[i].argv = given->command;
         spec[i].file_bytes_max = given->file_bytes_max;
-        spec[i].environment = ls_supervise_environment(&place);
+        spec[i].environment = environment[i].word;
         if (given->log_dir != NULL) {
-            snprintf(log_path, sizeof log_path, "%s/rank%d.log", given->log_dir, place.rank);
-            spec[i].log_path = strdup(log_path);
+            ls_words_add(&logs, "%s/rank%d.log", given->log_dir, info.rank);
+            spec[i].log_path = logs.word[i];
         }
     }
-    ls_supervise watch = {
+    ls_supervise supervise = {
         .count = given->nproc, .spec = spec, .limit_s = given->limit_s, .grace_s = given->grace_s};
     ls_outcome outcome;
-    ls_status status = ls_supervise_run(&watch, &outcome);
+    ls_status status = ls_supervise_run(&supervise, &outcome);
     int code = status != LS_OK ? (int)status : tell(given, &outcome);
     if (given->env_from_stdin) {
         report(given, &outcome);
     }
     ls_outcome_free(&outcome);
     for (int i = 0; i < given->nproc; i++) {
-        ls_supervise_environment_free((char **)spec[i].environment);
-        free((char *)spec[i].log_path);
+        ls_words_free(&environment[i]);
     }
+    ls_words_free(&logs);
+    free(environment);
     free(spec);
     return code;
 }

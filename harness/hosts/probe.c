@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/core/clock.h"
@@ -148,16 +147,18 @@ static void remove_marker(const looking *l, int hosts)
 static ls_status ask_all(ls_hosts *hosts, const ls_probe_question *question, looking *l,
                          ls_outcome *channels)
 {
-    char launcher[1024], look[800], device[32], ranks[40];
+    char launcher[1024];
+    ls_words words = {0, 0, NULL};
     ls_remote_launcher(launcher, sizeof launcher);
-    ls_text_put(look, sizeof look, "--look=%s", l->marker);
-    ls_text_put(device, sizeof device, "--look-device=%s", question->device);
-    ls_text_put(ranks, sizeof ranks, "--look-ranks=%d", question->ranks);
-    char *words[] = {launcher, "--env-from-stdin",
-                     look,     device,
-                     ranks,    question->oversubscribe ? "--look-oversubscribed" : NULL,
-                     NULL};
-    char *const **same = calloc((size_t)hosts->count, sizeof *same);
+    ls_words_add(&words, "%s", launcher);
+    ls_words_add(&words, "--env-from-stdin");
+    ls_words_add(&words, "--look=%s", l->marker);
+    ls_words_add(&words, "--look-device=%s", question->device);
+    ls_words_add(&words, "--look-ranks=%d", question->ranks);
+    if (question->oversubscribe) {
+        ls_words_add(&words, "--look-oversubscribed");
+    }
+    ls_words *same = calloc((size_t)hosts->count, sizeof *same);
     LS_ASSERT(same != NULL);
     for (int k = 0; k < hosts->count; k++) {
         same[k] = words;
@@ -166,6 +167,7 @@ static ls_status ask_all(ls_hosts *hosts, const ls_probe_question *question, loo
     cJSON_DeleteItemFromObjectCaseSensitive(order, "directory"); /* the marker is looked for */
     ls_status status = ls_remote_open(hosts, hosts->count, same, order, l->folder, &l->remote);
     cJSON_Delete(order);
+    ls_words_free(&words);
     free(same);
     LS_TRY(status);
     ls_supervise watch = {.count = hosts->count,

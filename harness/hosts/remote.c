@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,23 +12,21 @@
 #include "remote_session.h"
 #include "kernels/core/text.h"
 
-enum { WORDS_MAX = 24 }; /* of LS_SSH */
-
 /* ---- the command of a channel --------------------------------------------------------------- */
 
-/* For the shell that sshd starts: each word in single quotes. malloc'ed. */
-static char *quoted(char *const *words)
+/* The command as one word for the shell that sshd starts: each word in single quotes. */
+static void add_quoted(ls_words *out, const ls_words *command)
 {
     size_t bytes = sizeof "exec";
-    for (int i = 0; words[i] != NULL; i++) {
-        bytes += 4 * strlen(words[i]) + 3;
+    for (int i = 0; i < command->count; i++) {
+        bytes += 4 * strlen(command->word[i]) + 3;
     }
     char *text = malloc(bytes), *at = text;
     LS_ASSERT(text != NULL);
     at = stpcpy(at, "exec");
-    for (int i = 0; words[i] != NULL; i++) {
+    for (int i = 0; i < command->count; i++) {
         at = stpcpy(at, " '");
-        for (const char *c = words[i]; *c != '\0'; c++) {
+        for (const char *c = command->word[i]; *c != '\0'; c++) {
             if (*c == '\'') {
                 at = stpcpy(at, "'\\''");
             } else {
@@ -38,63 +35,35 @@ static char *quoted(char *const *words)
         }
         at = stpcpy(at, "'");
     }
-    return text;
+    ls_words_add(out, "%s", text);
+    free(text);
 }
 
-static char *copied(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static char *copied(const char *format, ...)
+/* The options of LS_SSH come first: ssh uses the first of two equal ones. */
+static ls_words ssh_words(const char *host, const ls_words *command)
 {
-    char *text = NULL;
-    va_list arguments;
-    va_start(arguments, format);
-    LS_ASSERT(vasprintf(&text, format, arguments) >= 0);
-    va_end(arguments);
-    return text;
-}
-
-/* LS_SSH's options come first: of two equal ones ssh takes the first. */
-static char **ssh_words(const char *host, char *const *words)
-{
-    char **out = calloc(WORDS_MAX + 16, sizeof *out), *rest = NULL;
+    static const char options[] =
+        "-T -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=3";
     const char *given = getenv("LS_SSH");
-    char *ssh = strdup(given != NULL && given[strspn(given, " ")] != '\0' ? given : "ssh");
-    LS_ASSERT(out != NULL && ssh != NULL);
-    int count = 0;
-    for (char *word = strtok_r(ssh, " ", &rest); word != NULL && count < WORDS_MAX;
-         word = strtok_r(NULL, " ", &rest)) {
-        out[count++] = copied("%s", word);
-    }
-    free(ssh);
-    static const char *const options[] = {
-        "-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"};
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        out[count++] = copied("%s", options[i]);
-    }
-    out[count++] = copied("-oConnectTimeout=%d", LS_REMOTE_CONNECT_S);
-    out[count++] = copied("--");
-    out[count++] = copied("%s", host);
-    out[count++] = quoted(words);
+    ls_words out = {0, 0, NULL};
+    ls_words_split(&out, given != NULL && given[strspn(given, " ")] != '\0' ? given : "ssh");
+    ls_words_split(&out, options);
+    ls_words_add(&out, "-oConnectTimeout=%d", LS_REMOTE_CONNECT_S);
+    ls_words_add(&out, "--");
+    ls_words_add(&out, "%s", host);
+    add_quoted(&out, command);
     return out;
 }
 
-/* A step of one task on that node which shares the allocation with nobody else's, so it may have
- * all of it. */
-static char **srun_words(const char *host, char *const *words)
+/* A step of one task on that node. No other step of the allocation runs there, so it may use all of
+ * the node. */
+static ls_words srun_words(const char *host, const ls_words *command)
 {
-    int command = 0, count = 0;
-    while (words[command] != NULL) {
-        command++;
-    }
-    char **out = calloc((size_t)command + 16, sizeof *out);
-    LS_ASSERT(out != NULL);
-    static const char *const options[] = {"srun",      "--nodes=1",       "--ntasks=1",
-                                          "--overlap", "--cpu-bind=none", "--unbuffered"};
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        out[count++] = copied("%s", options[i]);
-    }
-    out[count++] = copied("--nodelist=%s", host);
-    for (int i = 0; i < command; i++) {
-        out[count++] = copied("%s", words[i]);
+    ls_words out = {0, 0, NULL};
+    ls_words_split(&out, "srun --nodes=1 --ntasks=1 --overlap --cpu-bind=none --unbuffered");
+    ls_words_add(&out, "--nodelist=%s", host);
+    for (int i = 0; i < command->count; i++) {
+        ls_words_add(&out, "%s", command->word[i]);
     }
     return out;
 }
@@ -111,8 +80,8 @@ void ls_remote_launcher(char *path, size_t bytes)
 
 /* ---- channels ------------------------------------------------------------------------------- */
 
-/* A pipe with the order in it. Our write end blocks nobody: a channel that reads no more is noticed
- * by its process, not by us. */
+/* A pipe with the order in it. The write end does not block: a channel that stops reading is
+ * noticed through its process. */
 static ls_status open_input(const char *line, int *write_end, int *read_end)
 {
     int ends[2];
@@ -122,7 +91,7 @@ static ls_status open_input(const char *line, int *write_end, int *read_end)
     }
     size_t bytes = strlen(line);
     bool fits = write(ends[1], line, bytes) == (ssize_t)bytes && write(ends[1], "\n", 1) == 1;
-    (void)fcntl(ends[0], F_SETFL, 0); /* the child reads in its own time */
+    (void)fcntl(ends[0], F_SETFL, 0); /* the child reads with blocking */
     *write_end = ends[1];
     *read_end = ends[0];
     if (!fits) {
@@ -133,14 +102,16 @@ static ls_status open_input(const char *line, int *write_end, int *read_end)
     return LS_OK;
 }
 
-ls_status ls_remote_open(const ls_hosts *hosts, int count, char *const *const *words,
+ls_status ls_remote_open(const ls_hosts *hosts, int count, const ls_words *command,
                          const cJSON *order, const char *folder, ls_remote *out)
 {
     *out = (ls_remote){.count = count,
                        .spec = calloc((size_t)count, sizeof *out->spec),
+                       .words = calloc((size_t)count, sizeof *out->words),
                        .input_end = calloc((size_t)count, sizeof(int)),
                        .order = calloc((size_t)count, sizeof(int))};
-    LS_ASSERT(out->spec != NULL && out->input_end != NULL && out->order != NULL);
+    LS_ASSERT(out->spec != NULL && out->words != NULL && out->input_end != NULL &&
+              out->order != NULL);
     for (int k = 0; k < count; k++) {
         out->input_end[k] = out->order[k] = -1;
     }
@@ -150,12 +121,13 @@ ls_status ls_remote_open(const ls_hosts *hosts, int count, char *const *const *w
     for (int k = 0; k < count && status == LS_OK; k++) {
         const char *host = hosts->host[k].name;
         status = open_input(line, &out->input_end[k], &out->order[k]);
-        out->spec[k] =
-            (ls_proc_spec){.argv = hosts->by == LS_HOSTS_SRUN ? srun_words(host, words[k])
-                                                              : ssh_words(host, words[k]),
-                           .environment = environ,
-                           .log_path = copied("%s/node%d.log", folder, k),
-                           .input = out->order[k]};
+        out->words[k] = hosts->by == LS_HOSTS_SRUN ? srun_words(host, &command[k])
+                                                   : ssh_words(host, &command[k]);
+        ls_words_add(&out->logs, "%s/node%d.log", folder, k);
+        out->spec[k] = (ls_proc_spec){.argv = out->words[k].word,
+                                      .environment = environ,
+                                      .log_path = out->logs.word[k],
+                                      .input = out->order[k]};
     }
     free(line);
     if (status != LS_OK) {
@@ -168,7 +140,7 @@ void ls_remote_beat(ls_remote *remote)
 {
     for (int k = 0; k < remote->count; k++) {
         if (remote->input_end[k] >= 0) {
-            (void)!write(remote->input_end[k], "\n", 1); /* full: it has beats enough */
+            (void)!write(remote->input_end[k], "\n", 1); /* a full pipe has beats enough */
         }
     }
 }
@@ -193,13 +165,10 @@ void ls_remote_close(ls_remote *remote)
     close_all(remote->input_end, remote->count);
     close_all(remote->order, remote->count);
     for (int k = 0; k < remote->count; k++) {
-        char **argv = (char **)remote->spec[k].argv;
-        for (int i = 0; argv != NULL && argv[i] != NULL; i++) {
-            free(argv[i]);
-        }
-        free(argv);
-        free((char *)remote->spec[k].log_path);
+        ls_words_free(&remote->words[k]);
     }
+    ls_words_free(&remote->logs);
+    free(remote->words);
     free(remote->spec);
     free(remote->input_end);
     free(remote->order);

@@ -124,29 +124,16 @@ ls_status ls_remote_session_apply(const char *line)
 
 /* ---- the input ------------------------------------------------------------------------------ */
 
-/* 1: readable (or at its end), 0: silent until the deadline, -1: error. */
-static int await_input(int input, int64_t deadline_ns)
-{
-    for (;;) {
-        int64_t rest_ns = deadline_ns - ls_clock_ns();
-        struct pollfd polled = {.fd = input, .events = POLLIN};
-        int ready = poll(&polled, 1, rest_ns > 0 ? (int)(rest_ns / 1000000) + 1 : 0);
-        if (ready >= 0 || errno != EINTR) {
-            return ready;
-        }
-    }
-}
-
 ls_status ls_remote_session_read_order(int input)
 {
     char *line = malloc(LS_REMOTE_SESSION_ORDER_BYTES_MAX + 1);
     LS_ASSERT(line != NULL);
-    int64_t deadline_ns = ls_clock_ns() + LS_REMOTE_SESSION_ORDER_S * INT64_C(1000000000);
+    int64_t deadline_ns = ls_clock_after(LS_REMOTE_SESSION_ORDER_S);
     size_t used = 0;
     bool whole = false;
     /* byte by byte: what follows the newline stays for ls_remote_session_follow */
     while (!whole && used < LS_REMOTE_SESSION_ORDER_BYTES_MAX &&
-           await_input(input, deadline_ns) == 1 && read(input, line + used, 1) == 1) {
+           ls_clock_poll(input, POLLIN, deadline_ns) == 1 && read(input, line + used, 1) == 1) {
         whole = line[used] == '\n';
         used++;
     }
@@ -170,8 +157,7 @@ static void *follow(void *argument)
     int ready;
     ssize_t got = 0;
     do {
-        ready =
-            await_input(input, ls_clock_ns() + LS_REMOTE_SESSION_SILENCE_S * INT64_C(1000000000));
+        ready = ls_clock_poll(input, POLLIN, ls_clock_after(LS_REMOTE_SESSION_SILENCE_S));
         got = ready == 1 ? read(input, beats, sizeof beats) : 0;
     } while (got > 0 || (got < 0 && errno == EINTR));
     ls_log_error("whoever asked for these ranks %s: they are ended",

@@ -1,7 +1,6 @@
 #include "supervise.h"
 
 #include <netinet/in.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,70 +35,45 @@ static bool is_replaced(const char *entry, const ls_supervise_rank_info *info)
            (info->simulated && strncmp(entry, "NCCL_HOSTID=", 12) == 0);
 }
 
-static void __attribute__((format(printf, 3, 4)))
-append(char **list, int *count, const char *format, ...)
+ls_words ls_supervise_environment(const ls_supervise_rank_info *info)
 {
-    va_list arguments;
-    va_start(arguments, format);
-    int bytes = vasprintf(&list[*count], format, arguments);
-    va_end(arguments);
-    LS_ASSERT(bytes >= 0);
-    (*count)++;
-}
-
-char **ls_supervise_environment(const ls_supervise_rank_info *info)
-{
-    enum { OURS = 13 };
-    int inherited = 0, count = 0;
-    while (environ[inherited] != NULL) {
-        inherited++;
-    }
-    char **list = calloc((size_t)inherited + OURS + 1, sizeof *list);
-    LS_ASSERT(list != NULL);
-    for (int i = 0; i < inherited; i++) {
+    ls_words list = {0, 0, NULL};
+    for (int i = 0; environ[i] != NULL; i++) {
         if (!is_replaced(environ[i], info)) {
-            append(list, &count, "%s", environ[i]);
+            ls_words_add(&list, "%s", environ[i]);
         }
     }
-    append(list, &count, "RANK=%d", info->rank);
-    append(list, &count, "WORLD_SIZE=%d", info->world);
-    append(list, &count, "LOCAL_RANK=%d", info->local_rank);
-    append(list, &count, "LOCAL_WORLD_SIZE=%d", info->local_world);
-    append(list, &count, "GROUP_RANK=%d", info->node);
-    append(list, &count, "MASTER_ADDR=%s", info->master_address);
-    append(list, &count, "MASTER_PORT=%d", info->port);
+    ls_words_add(&list, "RANK=%d", info->rank);
+    ls_words_add(&list, "WORLD_SIZE=%d", info->world);
+    ls_words_add(&list, "LOCAL_RANK=%d", info->local_rank);
+    ls_words_add(&list, "LOCAL_WORLD_SIZE=%d", info->local_world);
+    ls_words_add(&list, "GROUP_RANK=%d", info->node);
+    ls_words_add(&list, "MASTER_ADDR=%s", info->master_address);
+    ls_words_add(&list, "MASTER_PORT=%d", info->port);
     if (info->token != NULL) {
-        append(list, &count, "LS_TOKEN=%s", info->token);
+        ls_words_add(&list, "LS_TOKEN=%s", info->token);
     }
     if (info->run_directory != NULL) {
-        append(list, &count, "LS_RUN_DIR=%s", info->run_directory);
+        ls_words_add(&list, "LS_RUN_DIR=%s", info->run_directory);
     }
     if (info->simulated && info->node_address != NULL) {
-        append(list, &count, "LS_NODE_ADDR=%s", info->node_address);
+        ls_words_add(&list, "LS_NODE_ADDR=%s", info->node_address);
     } else if (info->simulated) { /* all of 127.0.0.0/8 is this machine */
-        append(list, &count, "LS_NODE_ADDR=127.0.%d.%d", (info->node + 1) / 250,
-               (info->node + 1) % 250);
+        ls_words_add(&list, "LS_NODE_ADDR=127.0.%d.%d", (info->node + 1) / 250,
+                     (info->node + 1) % 250);
     }
     if (info->share_devices) {
-        append(list, &count, "LS_OVERSUBSCRIBE=1");
+        ls_words_add(&list, "LS_OVERSUBSCRIBE=1");
     }
     if (info->simulated) {
-        append(list, &count, "NCCL_HOSTID=lockstep-node-%d", info->node);
+        ls_words_add(&list, "NCCL_HOSTID=lockstep-node-%d", info->node);
     }
     if (info->threads > 0 || getenv("OMP_NUM_THREADS") == NULL) {
         int shared = ls_machine_cores() / (info->ranks_here > 0 ? info->ranks_here : 1);
-        append(list, &count, "OMP_NUM_THREADS=%d",
-               info->threads > 0 ? info->threads : (shared > 1 ? shared : 1));
+        ls_words_add(&list, "OMP_NUM_THREADS=%d",
+                     info->threads > 0 ? info->threads : (shared > 1 ? shared : 1));
     }
     return list;
-}
-
-void ls_supervise_environment_free(char **environment)
-{
-    for (int i = 0; environment != NULL && environment[i] != NULL; i++) {
-        free(environment[i]);
-    }
-    free(environment);
 }
 
 int ls_supervise_free_port(void)
@@ -180,7 +154,7 @@ static void wait_all(const ls_supervise *supervise, ls_outcome *outcome)
             note_failure(outcome, ended);
             if (outcome->first_rank >= 0 && !in_grace) {
                 in_grace = true;
-                int64_t grace_end_ns = ls_clock_ns() + (int64_t)(supervise->grace_s * 1e9);
+                int64_t grace_end_ns = ls_clock_after(supervise->grace_s);
                 end_ns = grace_end_ns < end_ns ? grace_end_ns : end_ns;
             }
         } else if (ended == -2) {
@@ -227,7 +201,7 @@ ls_status ls_supervise_run(const ls_supervise *supervise, ls_outcome *outcome)
     if (supervise->hang_up != NULL) {
         supervise->hang_up(supervise->context);
         (void)ls_proc_wait_all(outcome->rank, supervise->count,
-                               ls_clock_ns() + (int64_t)(supervise->hang_up_s * 1e9));
+                               ls_clock_after(supervise->hang_up_s));
     }
     ls_proc_end_all(outcome->rank, supervise->count, LS_SUPERVISE_END_GRACE_S);
     (void)ls_proc_orphans_end(&orphans);

@@ -4,6 +4,7 @@
 #define LS_SUPERVISE_H
 
 #include "harness/machine/watch_gpu.h"
+#include "kernels/core/words.h"
 #include "outcome.h"
 
 enum { LS_SUPERVISE_END_GRACE_S = 5 }; /* between TERM and KILL */
@@ -26,10 +27,9 @@ typedef struct ls_supervise_rank_info {
     bool share_devices; /* ranks may share a GPU: LS_OVERSUBSCRIBE=1 */
 } ls_supervise_rank_info;
 
-/* Our own environment, with what says who this rank is replaced. NAME=value strings, NULL at the
- * end, all malloc'ed; free with ls_supervise_environment_free. */
-char **ls_supervise_environment(const ls_supervise_rank_info *info);
-void ls_supervise_environment_free(char **environment);
+/* This process's environment with the variables of that rank in place of its own. The caller frees
+ * it. */
+ls_words ls_supervise_environment(const ls_supervise_rank_info *info);
 /* A port on which nobody listens now: bound, never listened on, released. 0 when there is none. */
 int ls_supervise_free_port(void);
 /* 32 hexadecimal digits. */

@@ -112,8 +112,8 @@ void ls_driver_ask(ls_driver *out)
         ls_text_put(out->failure, sizeof out->failure, "no process to ask the driver in");
         return;
     }
-    char *text = ls_proc_isolated_answer(
-        &isolated, ls_clock_ns() + (int64_t)LS_DRIVER_LIMIT_S * 1000000000, why, sizeof why);
+    char *text =
+        ls_proc_isolated_answer(&isolated, ls_clock_after(LS_DRIVER_LIMIT_S), why, sizeof why);
     cJSON *answer = text == NULL ? NULL : cJSON_Parse(text);
     free(text);
     if (answer == NULL) {

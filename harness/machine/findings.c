@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/list.h"
 #include "kernels/core/text.h"
 
 static const struct code {
@@ -29,12 +30,8 @@ static ls_finding *place_for(ls_findings *findings, ls_finding_code code, int gp
             return &findings->list[i];
         }
     }
-    if (findings->count == findings->capacity) {
-        findings->capacity = findings->capacity == 0 ? 16 : 2 * findings->capacity;
-        findings->list =
-            realloc(findings->list, (size_t)findings->capacity * sizeof *findings->list);
-        LS_ASSERT(findings->list != NULL);
-    }
+    findings->list =
+        ls_list_grow(findings->list, findings->count, &findings->capacity, sizeof *findings->list);
     return &findings->list[findings->count++];
 }
 

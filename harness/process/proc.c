@@ -26,7 +26,7 @@ enum {
     STOP_SIGNALS = sizeof stop_signals / sizeof *stop_signals,
     POLL_NS = 100000000, /* between checks of the children, when no descriptor is left for them */
     ROUNDS = 64,         /* generations of orphans that each start another in a new session */
-    DIE_MS = 5000,       /* from KILL to the end; only a process stuck in the kernel takes longer */
+    DIE_S = 5,           /* from KILL to the end; only a process stuck in the kernel takes longer */
 };
 
 /* ---- starting ------------------------------------------------------------------------------- */
@@ -265,7 +265,7 @@ bool ls_proc_wait_all(ls_proc *group, int count, int64_t deadline_ns)
 
 void ls_proc_end_all(ls_proc *group, int count, double grace_s)
 {
-    int64_t deadline_ns = ls_clock_ns() + (int64_t)(grace_s * 1e9);
+    int64_t deadline_ns = ls_clock_after(grace_s);
     ls_proc_signal_all(group, count, SIGTERM);
     (void)ls_proc_wait_all(group, count, deadline_ns);
     ls_proc_signal_all(group, count, SIGKILL);
@@ -343,10 +343,8 @@ void ls_proc_kill_child(pid_t pid)
 {
     kill(pid, SIGKILL);
     int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-    struct pollfd ended = {.fd = fd, .events = POLLIN};
     if (fd >= 0) {
-        while (poll(&ended, 1, DIE_MS) < 0 && errno == EINTR) {
-        }
+        (void)ls_clock_poll(fd, POLLIN, ls_clock_after(DIE_S));
         close(fd);
     }
     (void)waitpid(pid, NULL, fd >= 0 ? WNOHANG : 0);

@@ -59,13 +59,7 @@ static bool read_all(int input, int64_t deadline_ns, char **text, size_t *used)
 {
     size_t room = 0;
     for (;;) {
-        int64_t left_ns = deadline_ns - ls_clock_ns();
-        struct pollfd wait = {.fd = input, .events = POLLIN};
-        int ready = left_ns <= 0 ? 0 : poll(&wait, 1, (int)(left_ns / 1000000) + 1);
-        if (ready < 0 && errno == EINTR) {
-            continue;
-        }
-        if (ready <= 0) {
+        if (ls_clock_poll(input, POLLIN, deadline_ns) <= 0) {
             return false;
         }
         if (*used + 4096 > room) {
@@ -89,12 +83,7 @@ static bool read_all(int input, int64_t deadline_ns, char **text, size_t *used)
 static bool reap(pid_t pid, int64_t deadline_ns, int *status)
 {
     int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-    struct pollfd wait = {.fd = fd, .events = POLLIN};
-    int ready = 0;
-    do {
-        int64_t left_ns = deadline_ns - ls_clock_ns();
-        ready = fd < 0 ? 0 : poll(&wait, 1, left_ns <= 0 ? 0 : (int)(left_ns / 1000000) + 1);
-    } while (ready < 0 && errno == EINTR);
+    int ready = fd < 0 ? 0 : ls_clock_poll(fd, POLLIN, deadline_ns);
     if (fd >= 0) {
         close(fd);
     }

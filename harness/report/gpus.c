@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "stats.h"
+#include "kernels/core/list.h"
 #include "kernels/core/text.h"
 
 /* ---- readings -------------------------------------------------------------------------------- */
@@ -20,11 +21,7 @@ static ls_status take_reading(void *context, const cJSON *line, int number)
 {
     (void)number;
     readings *all = context;
-    if (all->count == all->room) {
-        all->room = all->room == 0 ? 256 : 2 * all->room;
-        all->list = realloc(all->list, (size_t)all->room * sizeof *all->list);
-        LS_ASSERT(all->list != NULL);
-    }
+    all->list = ls_list_grow(all->list, all->count, &all->room, sizeof *all->list);
     ls_report_reading *reading = &all->list[all->count++];
     reading->at_ns = ls_json_number(line, "at_ns", NAN);
     reading->gpu = (int)ls_json_integer(line, "gpu", 0);

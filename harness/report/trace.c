@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 
 typedef struct collection {
@@ -18,11 +19,7 @@ static ls_status take_trace(void *context, const cJSON *event, int line)
     const cJSON *entry;
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(event, "spans"))
     {
-        if (all->count == all->room) {
-            all->room = all->room == 0 ? 256 : 2 * all->room;
-            all->span = realloc(all->span, (size_t)all->room * sizeof *all->span);
-            LS_ASSERT(all->span != NULL);
-        }
+        all->span = ls_list_grow(all->span, all->count, &all->room, sizeof *all->span);
         ls_trace_span *span = &all->span[all->count++];
         *span = (ls_trace_span){
             .rank = all->rank,

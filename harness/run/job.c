@@ -1,31 +1,13 @@
 #include "job.h"
 
 #include <cjson/cJSON.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "harness/hosts/supervise.h"
 #include "harness/machine/machine.h"
 
-void ls_job_argument(ls_job *job, const char *format, ...)
-{
-    va_list arguments;
-    LS_ASSERT(job->argument_count < LS_JOB_ARGUMENTS_MAX - 1); /* a NULL follows */
-    va_start(arguments, format);
-    int bytes = vasprintf(&job->argument[job->argument_count], format, arguments);
-    va_end(arguments);
-    LS_ASSERT(bytes >= 0);
-    job->argument_count++;
-}
-
 void ls_job_free(ls_job *job)
 {
-    for (int i = 0; i < job->argument_count; i++) {
-        free(job->argument[i]);
-        job->argument[i] = NULL;
-    }
-    job->argument_count = 0;
+    ls_words_free(&job->command);
     cJSON_Delete(job->facts);
     job->facts = NULL;
 }
@@ -42,7 +24,7 @@ static int threads_of(const ls_job *job)
     return job->threads > 0 ? job->threads : (shared > 1 ? shared : 1);
 }
 
-char **ls_job_environment(const ls_job *job, int rank, int port, const char *token)
+ls_words ls_job_environment(const ls_job *job, int rank, int port, const char *token)
 {
     int nodes = ls_job_nodes(job), per_node = job->world / nodes;
     char first[32], own[32];

@@ -8,10 +8,9 @@
 #include <stdint.h>
 
 #include "kernels/core/status.h"
+#include "kernels/core/words.h"
 #include "harness/hosts/hosts.h"
 #include "harness/hosts/simnet.h"
-
-enum { LS_JOB_ARGUMENTS_MAX = 160 };
 
 typedef struct ls_job {
     char id[96]; /* stable and readable: "o2.w4.n2.b5mb.s30-1f3a" (label + digest of what is run) */
@@ -21,13 +20,12 @@ typedef struct ls_job {
                                on each, over ssh or srun. Looked at (probe.h); not owned */
     int host_count;
     const ls_simnet
-        *net;    /* local nodes have namespaces of their own; NULL: the loopback. Not owned */
-    int threads; /* OMP_NUM_THREADS of each rank; 0: cores / ranks, at least 1 */
-    int argument_count;
-    char *argument[LS_JOB_ARGUMENTS_MAX]; /* the subject's command and options, malloc'ed */
-    char directory[512];                  /* jobs/<id>, absolute; LS_RUN_DIR of the ranks */
-    int64_t file_bytes_max;               /* no file of a rank may grow longer; 0: no limit */
-    double limit_s;                       /* deadline of the whole job */
+        *net;         /* local nodes have namespaces of their own; NULL: the loopback. Not owned */
+    int threads;      /* OMP_NUM_THREADS of each rank; 0: cores / ranks, at least 1 */
+    ls_words command; /* the subject's command and options */
+    char directory[512];       /* jobs/<id>, absolute; LS_RUN_DIR of the ranks */
+    int64_t file_bytes_max;    /* no file of a rank may grow longer; 0: no limit */
+    double limit_s;            /* deadline of the whole job */
     double grace_s;            /* survivors' time to leave by themselves after the first failure */
     bool share_devices;        /* LS_OVERSUBSCRIBE=1 in the ranks' environment */
     struct ls_watch_gpu *gpus; /* watched while it runs here; NULL: none. Not owned */
@@ -37,10 +35,8 @@ typedef struct ls_job {
 void ls_job_free(ls_job *job);
 /* Nodes, simulated ones included. */
 int ls_job_nodes(const ls_job *job);
-/* Appends a copy of one argument (printf style). */
-void ls_job_argument(ls_job *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* The environment of one rank as NAME=value strings (for `lockstep jobs` and for running):
- * torchrun's names, LS_RUN_DIR, LS_TOKEN. malloc'ed, NULL-terminated, each malloc'ed. */
-char **ls_job_environment(const ls_job *job, int rank, int port, const char *token);
+/* The environment of one rank (for `lockstep jobs` and for running): torchrun's names, LS_RUN_DIR,
+ * LS_TOKEN. The caller frees it. */
+ls_words ls_job_environment(const ls_job *job, int rank, int port, const char *token);
 
 #endif

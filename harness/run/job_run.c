@@ -58,8 +58,8 @@ static ls_status write_record(const ls_job *job, char *const *environment,
     cJSON_AddStringToObject(root, "id", job->id);
     cJSON_AddStringToObject(root, "label", job->label);
     cJSON *command = cJSON_AddArrayToObject(root, "command");
-    for (int i = 0; i < job->argument_count; i++) {
-        cJSON_AddItemToArray(command, cJSON_CreateString(job->argument[i]));
+    for (int i = 0; i < job->command.count; i++) {
+        cJSON_AddItemToArray(command, cJSON_CreateString(job->command.word[i]));
     }
     cJSON_AddItemToObject(root, "environment", environment_json(environment));
     cJSON_AddItemToObject(root, "facts",
@@ -78,13 +78,13 @@ static bool same_command(const ls_job *job, const cJSON *root)
     const cJSON *environment = cJSON_GetObjectItemCaseSensitive(root, "environment");
     char world[16];
     snprintf(world, sizeof world, "%d", job->world);
-    if (cJSON_GetArraySize(command) != job->argument_count ||
+    if (cJSON_GetArraySize(command) != job->command.count ||
         strcmp(ls_json_string(environment, "WORLD_SIZE", ""), world) != 0) {
         return false;
     }
-    for (int i = 0; i < job->argument_count; i++) {
+    for (int i = 0; i < job->command.count; i++) {
         const cJSON *one = cJSON_GetArrayItem(command, i);
-        if (!cJSON_IsString(one) || strcmp(one->valuestring, job->argument[i]) != 0) {
+        if (!cJSON_IsString(one) || strcmp(one->valuestring, job->command.word[i]) != 0) {
             return false;
         }
     }
@@ -149,7 +149,7 @@ static ls_status check_job(const ls_job *job)
         ls_log_error("job %s: %d hosts, there are %d", job->id, job->host_count, job->hosts->count);
         return LS_ERR_USAGE;
     }
-    if (job->argument_count < 1 || job->directory[0] != '/') {
+    if (job->command.count < 1 || job->directory[0] != '/') {
         ls_log_error("job %s: no command, or directory '%s' is not absolute", job->id,
                      job->directory);
         return LS_ERR_USAGE;
@@ -193,38 +193,64 @@ static ls_status run_ranks(const ls_job *job, const ls_proc_spec *spec, void (*o
     return status != LS_OK ? status : written;
 }
 
-/* All malloc'ed. nsenter becomes the rank: the pid stays. */
-static ls_proc_spec spec_of(const ls_job *job, int rank, int port, const char *token)
+/* The command of a rank: nsenter, which execs it and so keeps the pid, then the job's. */
+static ls_words words_of(const ls_job *job, int rank)
 {
-    char **words = calloc(LS_JOB_ARGUMENTS_MAX + 4, sizeof *words), *log_path = NULL, node[32];
-    LS_ASSERT(words != NULL);
-    int count = 0;
+    ls_words words = {0, 0, NULL};
     if (job->net != NULL) {
+        char node[32];
         ls_simnet_name(job->net, rank / (job->world / ls_job_nodes(job)), node, sizeof node);
-        words[count++] = strdup("nsenter");
-        LS_ASSERT(asprintf(&words[count++], "--net=/run/netns/%s", node) > 0);
-        words[count++] = strdup("--");
+        ls_words_add(&words, "nsenter");
+        ls_words_add(&words, "--net=/run/netns/%s", node);
+        ls_words_add(&words, "--");
     }
-    for (int i = 0; i < job->argument_count; i++) {
-        words[count++] = strdup(job->argument[i]);
+    for (int i = 0; i < job->command.count; i++) {
+        ls_words_add(&words, "%s", job->command.word[i]);
     }
-    LS_ASSERT(asprintf(&log_path, "%s/rank%d.log", job->directory, rank) > 0);
-    return (ls_proc_spec){.argv = words,
-                          .environment = ls_job_environment(job, rank, port, token),
-                          .log_path = log_path,
-                          .file_bytes_max = job->file_bytes_max};
+    return words;
+}
+
+static ls_status run_here(const ls_job *job, const char *token, void (*on_tick)(void *),
+                          void *context, ls_outcome *outcome)
+{
+    int port = ls_supervise_free_port();
+    if (port == 0) {
+        ls_log_error("job %s: no free port: %s", job->id, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    ls_proc_spec *spec = calloc((size_t)job->world, sizeof *spec);
+    ls_words *words = calloc((size_t)job->world, sizeof *words);
+    ls_words *environment = calloc((size_t)job->world, sizeof *environment);
+    ls_words logs = {0, 0, NULL};
+    LS_ASSERT(spec != NULL && words != NULL && environment != NULL);
+    for (int rank = 0; rank < job->world; rank++) {
+        words[rank] = words_of(job, rank);
+        environment[rank] = ls_job_environment(job, rank, port, token);
+        ls_words_add(&logs, "%s/rank%d.log", job->directory, rank);
+        spec[rank] = (ls_proc_spec){.argv = words[rank].word,
+                                    .environment = environment[rank].word,
+                                    .log_path = logs.word[rank],
+                                    .file_bytes_max = job->file_bytes_max};
+    }
+    ls_status status = run_ranks(job, spec, on_tick, context, outcome);
+    for (int rank = 0; rank < job->world; rank++) {
+        ls_words_free(&words[rank]);
+        ls_words_free(&environment[rank]);
+    }
+    ls_words_free(&logs);
+    free(words);
+    free(environment);
+    free(spec);
+    return status;
 }
 
 static ls_status run_on_hosts(const ls_job *job, const char *token, void (*on_tick)(void *),
                               void *context, ls_outcome *outcome)
 {
-    char **environment = ls_job_environment(job, 0, 0, token);
+    ls_words environment = ls_job_environment(job, 0, 0, token);
     ls_status status = ls_remote_job_run(job, token, on_tick, context, outcome);
-    ls_status written = write_record(job, environment, outcome);
-    ls_supervise_environment_free(environment);
-    if (status != LS_OK) {
-        ls_outcome_free(outcome);
-    }
+    ls_status written = write_record(job, environment.word, outcome);
+    ls_words_free(&environment);
     return status != LS_OK ? status : written;
 }
 
@@ -238,30 +264,13 @@ ls_status ls_job_run(const ls_job *job, void (*on_tick)(void *context), void *co
         return LS_OK;
     }
     LS_TRY(remove_leftovers(job));
+    *outcome = (ls_outcome){.state = LS_OUTCOME_NOT_STARTED, .first_rank = -1};
     char token[33];
     ls_supervise_token(token);
-    if (job->hosts != NULL) {
-        return run_on_hosts(job, token, on_tick, context, outcome);
-    }
-    int port = ls_supervise_free_port();
-    if (port == 0) {
-        ls_log_error("job %s: no free port: %s", job->id, strerror(errno));
-        return LS_ERR_INFRA;
-    }
-    ls_proc_spec *spec = calloc((size_t)job->world, sizeof *spec);
-    LS_ASSERT(spec != NULL);
-    for (int rank = 0; rank < job->world; rank++) {
-        spec[rank] = spec_of(job, rank, port, token);
-    }
-    ls_status status = run_ranks(job, spec, on_tick, context, outcome);
+    ls_status status = job->hosts != NULL ? run_on_hosts(job, token, on_tick, context, outcome)
+                                          : run_here(job, token, on_tick, context, outcome);
     if (status != LS_OK) {
         ls_outcome_free(outcome);
     }
-    for (int rank = 0; rank < job->world; rank++) {
-        ls_supervise_environment_free((char **)spec[rank].environment);
-        ls_supervise_environment_free((char **)spec[rank].argv);
-        free((char *)spec[rank].log_path);
-    }
-    free(spec);
     return status;
 }

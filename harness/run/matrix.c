@@ -1,15 +1,16 @@
 #include "matrix.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/digest.h"
 #include "kernels/core/json.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
+#include "kernels/core/words.h"
 
 ls_spec ls_matrix_spec(ls_role role)
 {
@@ -97,111 +98,69 @@ void ls_matrix_label(const ls_spec *spec, char *text)
     }
 }
 
-/* A list of words that grows; the words become the job's arguments and the id's digest. */
-typedef struct words {
-    int count;
-    char *word[LS_JOB_ARGUMENTS_MAX];
-    bool full;
-} words;
-
-static void add(words *list, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void add(words *list, const char *format, ...)
-{
-    if (list->count == LS_JOB_ARGUMENTS_MAX) {
-        list->full = true;
-        return;
-    }
-    char text[2048];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    list->word[list->count] = strdup(text);
-    LS_ASSERT(list->word[list->count] != NULL);
-    list->count++;
-}
-
-static void add_split(words *list, const char *text)
-{
-    char copy[4096];
-    ls_text_put(copy, sizeof copy, "%s", text);
-    char *rest = NULL;
-    for (char *word = strtok_r(copy, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
-        add(list, "%s", word);
-    }
-}
-
-static void words_free(words *list)
-{
-    for (int i = 0; i < list->count; i++) {
-        free(list->word[i]);
-    }
-    list->count = 0;
-}
-
 /* The subject's options, placeholders still in. Only what the subject protocol calls required is
  * given unless the factor asks for more, so that other trainers can be subjects too. */
-static void add_options(words *list, const ls_spec *spec)
+static void add_options(ls_words *list, const ls_spec *spec)
 {
-    add(list, "-a");
-    add(list, "%s", spec->arch);
-    add(list, "--image-size=%d", spec->image_size);
+    ls_words_add(list, "-a");
+    ls_words_add(list, "%s", spec->arch);
+    ls_words_add(list, "--image-size=%d", spec->image_size);
     if (spec->batch_size > 0) {
-        add(list, "-b");
-        add(list, "%d", spec->batch_size);
+        ls_words_add(list, "-b");
+        ls_words_add(list, "%d", spec->batch_size);
     }
-    add(list, "--num-classes=10");
-    add(list, "--steps=%d", spec->warmup_steps + spec->steps);
+    ls_words_add(list, "--num-classes=10");
+    ls_words_add(list, "--steps=%d", spec->warmup_steps + spec->steps);
     if (spec->level >= 0) {
-        add(list, "--opt-level=O%d", spec->level);
+        ls_words_add(list, "--opt-level=O%d", spec->level);
     }
     if (strcmp(spec->half, "fp16") != 0) {
-        add(list, "--half=%s", spec->half);
+        ls_words_add(list, "--half=%s", spec->half);
     }
     if (spec->loss_scale[0] != '\0') {
-        add(list, "--loss-scale=%s", spec->loss_scale);
+        ls_words_add(list, "--loss-scale=%s", spec->loss_scale);
     }
     if (spec->bucket_mb > 0) {
-        add(list, "--bucket-cap-mb=%g", spec->bucket_mb);
+        ls_words_add(list, "--bucket-cap-mb=%g", spec->bucket_mb);
     } else if (spec->bucket_mb == LS_BUCKET_DELAYED) {
-        add(list, "--delay-allreduce");
+        ls_words_add(list, "--delay-allreduce");
     }
     if (strcmp(spec->dialect, "apex") != 0) {
-        add(list, "--dialect=%s", spec->dialect);
+        ls_words_add(list, "--dialect=%s", spec->dialect);
     }
     if (spec->sync_bn) {
-        add(list, "--sync-bn");
+        ls_words_add(list, "--sync-bn");
     }
     if (spec->accumulate > 1) {
-        add(list, "--accumulate=%d", spec->accumulate);
+        ls_words_add(list, "--accumulate=%d", spec->accumulate);
     }
-    add(list, "--lr=%g", spec->lr);
-    add(list, "--data=%s", spec->data);
-    add(list, "--seed=%llu", (unsigned long long)spec->seed);
+    ls_words_add(list, "--lr=%g", spec->lr);
+    ls_words_add(list, "--data=%s", spec->data);
+    ls_words_add(list, "--seed=%llu", (unsigned long long)spec->seed);
     if (spec->dump_steps[0] != '\0') {
-        add(list, "--dump-steps=%s", spec->dump_steps);
+        ls_words_add(list, "--dump-steps=%s", spec->dump_steps);
         if (spec->dump_all && spec->world > 1) {
-            add(list, "--dump-ranks=all");
+            ls_words_add(list, "--dump-ranks=all");
         }
     }
     if (spec->deterministic) {
-        add(list, "--deterministic");
+        ls_words_add(list, "--deterministic");
     }
     if (spec->threads > 0) {
-        add(list, "--threads=%d", spec->threads);
+        ls_words_add(list, "--threads=%d", spec->threads);
     }
-    add_split(list, spec->extra);
+    ls_words_split(list, spec->extra);
 }
 
 static uint64_t spec_digest(const ls_spec *spec)
 {
-    words list = {.count = 0};
+    ls_words list = {0, 0, NULL};
     add_options(&list, spec);
     uint64_t digest = LS_DIGEST_START;
     for (int i = 0; i < list.count; i++) {
         digest = ls_digest_update(digest, list.word[i], strlen(list.word[i]) + 1);
     }
-    words_free(&list);
+    ls_words_free(&list);
     if (spec->wrap == LS_WRAP_EACH) {
         digest = ls_digest_update(digest, spec->each, strlen(spec->each) + 1);
     }
@@ -277,7 +236,7 @@ static void fill_in(const char *word, const char *self, const char *run, char *o
 /* A shell for every rank: it gives the run a folder of its own, and a device as far as there are
  * `devices`, and its events the name under which the harness looks for this rank's; then it becomes
  * the trainer, with what `each` has for it. */
-static void add_each(words *list, const ls_spec *spec, int devices)
+static void add_each(ls_words *list, const ls_spec *spec, int devices)
 {
     char script[2048] = "";
     if (devices > 0) { /* of those that are visible at all */
@@ -299,39 +258,41 @@ static void add_each(words *list, const ls_spec *spec, int devices)
         ls_text_add(script, sizeof script, " %d) set -- \"$@\" %s ;;", rank++, own);
     }
     ls_text_add(script, sizeof script, " esac; exec \"$0\" \"$@\"");
-    add(list, "sh");
-    add(list, "-c");
-    add(list, "%s", script);
+    ls_words_add(list, "sh");
+    ls_words_add(list, "-c");
+    ls_words_add(list, "%s", script);
 }
 
-static void add_subject(words *list, const ls_spec *spec, const char *subject, int devices)
+static void add_subject(ls_words *list, const ls_spec *spec, const char *subject, int devices)
 {
     if (spec->wrap == LS_WRAP_ALONE) {
-        add_split(list, "env -u RANK -u WORLD_SIZE -u LOCAL_RANK -u LOCAL_WORLD_SIZE -u GROUP_RANK "
-                        "-u MASTER_ADDR -u MASTER_PORT");
+        ls_words_split(list,
+                       "env -u RANK -u WORLD_SIZE -u LOCAL_RANK -u LOCAL_WORLD_SIZE -u GROUP_RANK "
+                       "-u MASTER_ADDR -u MASTER_PORT");
     } else if (spec->wrap == LS_WRAP_EACH) {
         add_each(list, spec, devices);
     } else if (spec->wrap == LS_WRAP_KILL) {
         /* The shell becomes the trainer ($$ stays its pid); what it left behind follows the rank's
          * own events and ends it at the step asked for. */
-        add(list, "sh");
-        add(list, "-c");
-        add(list,
+        ls_words_add(list, "sh");
+        ls_words_add(list, "-c");
+        ls_words_add(
+            list,
             "if [ \"$RANK\" = %d ]; then (tail -n +1 -F \"$LS_RUN_DIR/rank%d.jsonl\" 2>/dev/null | "
             "grep -q '\"step\": *%d,' && kill -9 $$) & fi; exec \"$0\" \"$@\"",
             spec->kill_rank, spec->kill_rank, spec->kill_step);
     } else if (spec->wrap == LS_WRAP_SHELL) {
-        add(list, "sh");
-        add(list, "-c");
-        add(list, "%s", spec->script);
+        ls_words_add(list, "sh");
+        ls_words_add(list, "-c");
+        ls_words_add(list, "%s", spec->script);
     }
     if (subject != NULL) {
-        add_split(list, subject);
+        ls_words_split(list, subject);
         return;
     }
     char path[1024];
     ls_path_program(path, sizeof path);
-    add(list, "%s/lockstep-train", path);
+    ls_words_add(list, "%s/lockstep-train", path);
 }
 
 static cJSON *job_facts(const ls_spec *spec, const ls_matrix_site *site)
@@ -436,30 +397,24 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
      * stopped by the kernel, long before the disk is full. */
     out->file_bytes_max = spec->role == LS_ROLE_EVIDENCE ? (int64_t)4 << 30 : 0;
     out->grace_s = 5; /* design.md section 4: --grace */
-    words list = {.count = 0};
+    ls_words list = {0, 0, NULL};
     add_subject(&list, spec, site->subject, site->devices);
     add_options(&list, spec);
-    add(&list, "--device=%s", site->device);
+    ls_words_add(&list, "--device=%s", site->device);
     if (strcmp(site->device, "cuda") == 0 && site->subject == NULL && ls_spec_is_timed(spec)) {
         /* a GPU that rests while the host hashes is a cooler and faster one than at work */
-        add(&list, "--digest-every=50");
+        ls_words_add(&list, "--digest-every=50");
         /* one of its steps is audited: that costs about what another step does */
-        add(&list, "--audit=%llu:%d", (unsigned long long)spec->seed & 0xffffffffu,
-            spec->warmup_steps + spec->steps);
+        ls_words_add(&list, "--audit=%llu:%d", (unsigned long long)spec->seed & 0xffffffffu,
+                     spec->warmup_steps + spec->steps);
     }
     for (int i = 0; i < list.count; i++) {
         char word[4096];
         fill_in(list.word[i], out->directory, site->run_directory, word, sizeof word);
-        ls_job_argument(out, "%s", word);
+        ls_words_add(&out->command, "%s", word);
     }
-    bool full = list.full;
-    words_free(&list);
+    ls_words_free(&list);
     out->facts = job_facts(spec, site);
-    if (full) {
-        ls_log_error("job %s has more than %d arguments", out->id, LS_JOB_ARGUMENTS_MAX);
-        ls_job_free(out);
-        return LS_ERR_USAGE;
-    }
     return LS_OK;
 }
 
@@ -484,12 +439,9 @@ int ls_matrix_add(ls_matrix *matrix, const ls_spec *spec)
         matrix->spec[index].sweep |= spec->sweep;
         return index;
     }
-    if (matrix->count == matrix->capacity) {
-        matrix->capacity = matrix->capacity == 0 ? 32 : 2 * matrix->capacity;
-        matrix->spec = realloc(matrix->spec, (size_t)matrix->capacity * sizeof *matrix->spec);
-        matrix->id = realloc(matrix->id, (size_t)matrix->capacity * sizeof *matrix->id);
-        LS_ASSERT(matrix->spec != NULL && matrix->id != NULL);
-    }
+    int capacity = matrix->capacity;
+    matrix->spec = ls_list_grow(matrix->spec, matrix->count, &capacity, sizeof *matrix->spec);
+    matrix->id = ls_list_grow(matrix->id, matrix->count, &matrix->capacity, sizeof *matrix->id);
     matrix->spec[matrix->count] = *spec;
     memcpy(matrix->id[matrix->count], id, sizeof id);
     return matrix->count++;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 
@@ -146,7 +147,7 @@ ls_status ls_record_lines_read(const char *path, bool strict, ls_record_lines_vi
         ls_log_error("cannot open %s: %s", path, strerror(errno));
         return LS_ERR_INFRA;
     }
-    const char *unreadable = ls_json_unreadable(file);
+    const char *unreadable = ls_file_unreadable(file);
     if (unreadable != NULL) {
         char why[64];
         ls_text_put(why, sizeof why, "is in %s", unreadable);

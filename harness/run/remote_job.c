@@ -1,7 +1,6 @@
 #include "remote_job.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,34 +32,31 @@ static void hang_up(void *context)
     ls_remote_hang_up(&((running *)context)->remote);
 }
 
-/* lockstep-launch with torchrun's options, for host `node`. malloc'ed words. */
-static char **launcher_words(const ls_job *job, int node, int port)
+/* lockstep-launch with torchrun's options, for host `node`. */
+static ls_words launcher_words(const ls_job *job, int node, int port)
 {
-    enum { OPTIONS = 16 };
-    char **words = calloc((size_t)job->argument_count + OPTIONS, sizeof *words), path[1024];
-    LS_ASSERT(words != NULL);
-    int count = 0, written = 0;
+    char path[1024];
+    ls_words words = {0, 0, NULL};
     ls_remote_launcher(path, sizeof path);
-    written |= asprintf(&words[count++], "%s", path);
-    written |= asprintf(&words[count++], "--env-from-stdin");
-    written |= asprintf(&words[count++], "--nnodes=%d", job->host_count);
-    written |= asprintf(&words[count++], "--node-rank=%d", node);
-    written |= asprintf(&words[count++], "--nproc-per-node=%d", job->world / job->host_count);
+    ls_words_add(&words, "%s", path);
+    ls_words_add(&words, "--env-from-stdin");
+    ls_words_add(&words, "--nnodes=%d", job->host_count);
+    ls_words_add(&words, "--node-rank=%d", node);
+    ls_words_add(&words, "--nproc-per-node=%d", job->world / job->host_count);
     if (job->local_nodes > 1) {
-        written |= asprintf(&words[count++], "--local-nodes=%d", job->local_nodes);
+        ls_words_add(&words, "--local-nodes=%d", job->local_nodes);
     }
-    written |= asprintf(&words[count++], "--master-addr=%s", job->hosts->master_address);
-    written |= asprintf(&words[count++], "--master-port=%d", port);
-    written |= asprintf(&words[count++], "--log-dir=%s", job->directory);
-    written |= asprintf(&words[count++], "--grace=%g", job->grace_s);
+    ls_words_add(&words, "--master-addr=%s", job->hosts->master_address);
+    ls_words_add(&words, "--master-port=%d", port);
+    ls_words_add(&words, "--log-dir=%s", job->directory);
+    ls_words_add(&words, "--grace=%g", job->grace_s);
     if (job->file_bytes_max > 0) {
-        written |= asprintf(&words[count++], "--file-bytes=%lld", (long long)job->file_bytes_max);
+        ls_words_add(&words, "--file-bytes=%lld", (long long)job->file_bytes_max);
     }
-    written |= asprintf(&words[count++], "--");
-    for (int i = 0; i < job->argument_count; i++) {
-        written |= asprintf(&words[count++], "%s", job->argument[i]);
+    ls_words_add(&words, "--");
+    for (int i = 0; i < job->command.count; i++) {
+        ls_words_add(&words, "%s", job->command.word[i]);
     }
-    LS_ASSERT(written >= 0);
     return words;
 }
 
@@ -69,23 +65,19 @@ static ls_status open_channels(const ls_job *job, const char *token, ls_remote *
     ls_hosts *hosts = job->hosts;
     LS_ASSERT(hosts->port_count > 0);
     int port = hosts->port[hosts->port_next++ % hosts->port_count];
-    char ***words = calloc((size_t)job->host_count, sizeof *words);
-    LS_ASSERT(words != NULL);
+    ls_words *command = calloc((size_t)job->host_count, sizeof *command);
+    LS_ASSERT(command != NULL);
     for (int k = 0; k < job->host_count; k++) {
-        words[k] = launcher_words(job, k, port);
+        command[k] = launcher_words(job, k, port);
     }
     cJSON *order =
         ls_remote_session_order(token, job->directory, job->threads, hosts->by == LS_HOSTS_SSH);
-    ls_status status = ls_remote_open(hosts, job->host_count, (char *const *const *)words, order,
-                                      job->directory, out);
+    ls_status status = ls_remote_open(hosts, job->host_count, command, order, job->directory, out);
     cJSON_Delete(order);
     for (int k = 0; k < job->host_count; k++) {
-        for (int i = 0; words[k][i] != NULL; i++) {
-            free(words[k][i]);
-        }
-        free(words[k]);
+        ls_words_free(&command[k]);
     }
-    free(words);
+    free(command);
     return status;
 }
 

@@ -85,7 +85,7 @@ static join_result try_join(ls_store *store, const struct addrinfo *at, int port
     } else {
         ((struct sockaddr_in *)&where)->sin_port = htons((uint16_t)port);
     }
-    int64_t reach_ns = ls_store_link_deadline(GREETING_LIMIT_MS * 1e-3);
+    int64_t reach_ns = ls_clock_after(GREETING_LIMIT_MS * 1e-3);
     if (!probe || reach_ns > deadline_ns) {
         reach_ns = deadline_ns;
     }
@@ -163,7 +163,7 @@ static ls_status join(ls_store *store, const ls_store_options *options, int64_t 
             break;
         }
         int64_t pause_ns = pause_ms * INT64_C(1000000);
-        ls_store_link_pause(ls_clock_ns() + (pause_ns < rest ? pause_ns : rest));
+        (void)ls_clock_poll(-1, 0, ls_clock_ns() + (pause_ns < rest ? pause_ns : rest));
         pause_ms = pause_ms * 2 < RETRY_MS_LAST ? pause_ms * 2 : RETRY_MS_LAST;
     }
     char ports[32];
@@ -208,7 +208,7 @@ static ls_status check_options(const ls_store_options *options)
 ls_status ls_store_open(const ls_store_options *options, ls_store **out)
 {
     LS_TRY(check_options(options));
-    int64_t deadline_ns = ls_store_link_deadline(options->timeout_s);
+    int64_t deadline_ns = ls_clock_after(options->timeout_s);
     ls_store *store = calloc(1, sizeof *store);
     if (store == NULL) {
         ls_log_error("store: no memory");
@@ -247,7 +247,7 @@ void ls_store_close(ls_store *store, double linger_s)
     }
     if (store->primary >= 0) {
         ls_store_header bye = {.magic = LS_STORE_MAGIC, .verb = LS_STORE_BYE};
-        (void)ls_store_link_ask(store->primary, &bye, "", NULL, ls_store_link_deadline(1.0));
+        (void)ls_store_link_ask(store->primary, &bye, "", NULL, ls_clock_after(1.0));
         close(store->primary);
     }
     for (int i = 0; i < store->idle_count; i++) {
@@ -342,7 +342,7 @@ static ls_status ask(ls_store *store, ls_store_header header, const char *key, c
     }
     header.magic = LS_STORE_MAGIC;
     header.key_bytes = (uint32_t)key_bytes;
-    int64_t deadline_ns = ls_store_link_deadline(limit_s) + REPLY_SLACK_MS * INT64_C(1000000);
+    int64_t deadline_ns = ls_clock_after(limit_s) + REPLY_SLACK_MS * INT64_C(1000000);
     int fd = -1;
     LS_TRY(take_connection(store, deadline_ns, &fd));
     int done = ls_store_link_ask(fd, &header, key, value, deadline_ns);
@@ -407,7 +407,7 @@ ls_status ls_store_get(ls_store *store, const char *key, double timeout_s, void 
 
 ls_status ls_store_wait(ls_store *store, const char *const *keys, int count, double timeout_s)
 {
-    int64_t deadline_ns = ls_store_link_deadline(timeout_s < 0 ? store->timeout_s : timeout_s);
+    int64_t deadline_ns = ls_clock_after(timeout_s < 0 ? store->timeout_s : timeout_s);
     for (int i = 0; i < count; i++) {
         ls_store_answer answer = {.value = NULL};
         double limit_s = (double)ls_store_link_rest_ns(deadline_ns) * 1e-9;
@@ -443,7 +443,7 @@ ls_status ls_store_exchange(ls_store *store, const char *name, const void *mine,
                             void **values, size_t *value_bytes)
 {
     char key[LS_STORE_KEY_BYTES_MAX + 32];
-    int64_t deadline_ns = ls_store_link_deadline(store->timeout_s);
+    int64_t deadline_ns = ls_clock_after(store->timeout_s);
     snprintf(key, sizeof key, "%s/%d", name, store->rank);
     LS_TRY(ls_store_set(store, key, mine, bytes));
     for (int rank = 0; rank < store->world; rank++) {
@@ -463,7 +463,7 @@ ls_status ls_store_exchange(ls_store *store, const char *name, const void *mine,
 ls_status ls_store_barrier(ls_store *store, const char *name, double timeout_s)
 {
     char key[LS_STORE_KEY_BYTES_MAX + 32];
-    int64_t deadline_ns = ls_store_link_deadline(timeout_s < 0 ? store->timeout_s : timeout_s);
+    int64_t deadline_ns = ls_clock_after(timeout_s < 0 ? store->timeout_s : timeout_s);
     snprintf(key, sizeof key, "%s/%d", name, store->rank);
     LS_TRY(ls_store_set(store, key, NULL, 0));
     for (int rank = 0; rank < store->world; rank++) {

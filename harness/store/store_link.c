@@ -10,33 +10,10 @@
 
 #include "kernels/core/clock.h"
 
-int64_t ls_store_link_deadline(double limit_s)
-{
-    return ls_clock_ns() + (int64_t)(limit_s * 1e9);
-}
-
 int64_t ls_store_link_rest_ns(int64_t deadline_ns)
 {
     int64_t rest = deadline_ns - ls_clock_ns();
     return rest > 0 ? rest : 0;
-}
-
-static int wait_for(int fd, short events, int64_t deadline_ns)
-{
-    for (;;) {
-        int64_t rest = ls_store_link_rest_ns(deadline_ns);
-        struct timespec limit = {.tv_sec = rest / 1000000000, .tv_nsec = rest % 1000000000};
-        struct pollfd polled = {.fd = fd, .events = events};
-        int ready = ppoll(&polled, fd >= 0 ? 1 : 0, &limit, NULL);
-        if (ready >= 0 || errno != EINTR) {
-            return ready;
-        }
-    }
-}
-
-void ls_store_link_pause(int64_t until_ns)
-{
-    wait_for(-1, 0, until_ns);
 }
 
 static int send_all(int fd, const void *data, size_t bytes, int64_t deadline_ns)
@@ -55,7 +32,7 @@ static int send_all(int fd, const void *data, size_t bytes, int64_t deadline_ns)
         if (errno != EAGAIN && errno != EWOULDBLOCK) {
             return -1;
         }
-        int ready = wait_for(fd, POLLOUT, deadline_ns);
+        int ready = ls_clock_poll(fd, POLLOUT, deadline_ns);
         if (ready <= 0) {
             return ready;
         }
@@ -83,7 +60,7 @@ static int recv_all(int fd, void *data, size_t bytes, int64_t deadline_ns)
         if (errno != EAGAIN && errno != EWOULDBLOCK) {
             return -1;
         }
-        int ready = wait_for(fd, POLLIN, deadline_ns);
+        int ready = ls_clock_poll(fd, POLLIN, deadline_ns);
         if (ready <= 0) {
             return ready;
         }
@@ -145,7 +122,7 @@ static int connect_to(const struct sockaddr *at, socklen_t at_bytes, int64_t dea
         failed = errno;
         if (failed == EINPROGRESS || failed == EINTR) {
             socklen_t bytes = sizeof failed;
-            done = wait_for(fd, POLLOUT, deadline_ns);
+            done = ls_clock_poll(fd, POLLOUT, deadline_ns);
             if (done > 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &bytes) != 0) {
                 failed = errno;
             }

@@ -18,11 +18,8 @@ typedef struct ls_store_answer {
     size_t bytes;
 } ls_store_answer;
 
-int64_t ls_store_link_deadline(double limit_s);
 /* Nanoseconds until then; 0 when it has passed. */
 int64_t ls_store_link_rest_ns(int64_t deadline_ns);
-/* Waits until then. */
-void ls_store_link_pause(int64_t until_ns);
 /* Connects and checks the server's greeting. False, with the reason in `why`, when either fails. */
 bool ls_store_link_reach(const struct sockaddr *at, socklen_t at_bytes, int64_t deadline_ns,
                          int *out, char *why, size_t why_bytes);

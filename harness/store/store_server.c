@@ -379,7 +379,7 @@ bool ls_store_server_address(ls_store_server *server, char *text, int text_bytes
 
 void ls_store_server_stop(ls_store_server *server, double linger_s)
 {
-    atomic_store(&server->stop_ns, ls_clock_ns() + (int64_t)(linger_s * 1e9) + 1);
+    atomic_store(&server->stop_ns, ls_clock_after(linger_s) + 1);
     uint64_t one = 1;
     (void)!write(server->wake, &one, sizeof one);
     pthread_join(server->thread, NULL);

@@ -8,71 +8,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "file.h"
 #include "log.h"
-
-const char *ls_json_unreadable(FILE *file)
-{
-    struct stat about;
-    if (fstat(fileno(file), &about) != 0 || !S_ISREG(about.st_mode)) {
-        return "no regular file"; /* a device may never end */
-    }
-    return about.st_size > INT64_C(1) << 30 ? "a file of more than 1 GiB" : NULL;
-}
-
-static ls_status read_text(const char *path, char **text, size_t *bytes)
-{
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) {
-        ls_log_error("cannot open %s: %s", path, strerror(errno));
-        return LS_ERR_INFRA;
-    }
-    const char *why = ls_json_unreadable(file);
-    if (why != NULL) {
-        ls_log_error("%s is %s", path, why);
-        fclose(file);
-        return LS_ERR_USAGE;
-    }
-    char *buffer = NULL;
-    size_t used = 0, room = 0;
-    for (;;) {
-        if (room - used < 2) {
-            room = room == 0 ? 65536 : room * 2;
-            char *larger = realloc(buffer, room);
-            if (larger == NULL) {
-                ls_log_error("cannot allocate %zu bytes to read %s", room, path);
-                free(buffer);
-                fclose(file);
-                return LS_ERR_INFRA;
-            }
-            buffer = larger;
-        }
-        size_t got = fread(buffer + used, 1, room - used - 1, file);
-        if (got == 0) {
-            break;
-        }
-        used += got;
-    }
-    bool failed = ferror(file) != 0;
-    fclose(file);
-    if (failed) {
-        ls_log_error("cannot read %s: %s", path, strerror(errno));
-        free(buffer);
-        return LS_ERR_INFRA;
-    }
-    buffer[used] = '\0';
-    *text = buffer;
-    *bytes = used;
-    return LS_OK;
-}
 
 ls_status ls_json_read_file(const char *path, cJSON **root)
 {
     char *text = NULL;
     size_t bytes = 0;
-    LS_TRY(read_text(path, &text, &bytes));
+    LS_TRY(ls_file_read(path, &text, &bytes));
     const char *end = text;
     cJSON *value = cJSON_ParseWithLengthOpts(text, bytes + 1, &end, 0);
     if (value == NULL) {
@@ -82,23 +27,6 @@ ls_status ls_json_read_file(const char *path, cJSON **root)
     }
     free(text);
     *root = value;
-    return LS_OK;
-}
-
-static ls_status write_all(int descriptor, const char *path, const char *text, size_t bytes)
-{
-    while (bytes > 0) {
-        ssize_t written = write(descriptor, text, bytes);
-        if (written < 0 && errno == EINTR) {
-            continue;
-        }
-        if (written < 0) {
-            ls_log_error("cannot write %s: %s", path, strerror(errno));
-            return LS_ERR_INFRA;
-        }
-        text += written;
-        bytes -= (size_t)written;
-    }
     return LS_OK;
 }
 
@@ -119,8 +47,8 @@ ls_status ls_json_write_file(const char *path, const cJSON *root)
         status = LS_ERR_INFRA;
         goto free_text;
     }
-    LS_TRY_GOTO(status, write_all(descriptor, temporary, text, strlen(text)), close_file);
-    LS_TRY_GOTO(status, write_all(descriptor, temporary, "\n", 1), close_file);
+    LS_TRY_GOTO(status, ls_file_write(descriptor, temporary, text, strlen(text)), close_file);
+    LS_TRY_GOTO(status, ls_file_write(descriptor, temporary, "\n", 1), close_file);
 close_file:
     if (close(descriptor) != 0 && status == LS_OK) {
         ls_log_error("cannot write %s: %s", temporary, strerror(errno));
@@ -150,7 +78,7 @@ ls_status ls_json_append_line(int descriptor, const char *path, const cJSON *lin
         return LS_ERR_INFRA;
     }
     whole[length] = '\n';
-    ls_status status = write_all(descriptor, path, whole, length + 1);
+    ls_status status = ls_file_write(descriptor, path, whole, length + 1);
     free(whole);
     return status;
 }
@@ -159,7 +87,7 @@ ls_status ls_json_each_line(const char *path, ls_json_visit *visit, void *contex
 {
     char *text = NULL;
     size_t bytes = 0;
-    LS_TRY(read_text(path, &text, &bytes));
+    LS_TRY(ls_file_read(path, &text, &bytes));
     ls_status status = LS_OK;
     char *line = text;
     for (int number = 1; status == LS_OK; number++) {

@@ -13,10 +13,6 @@
 extern "C" {
 #endif
 
-/* Why an open file must not be read into memory, such as "no regular file"; NULL: it may be. A
- * foreign trainer can leave devices or endless files in a folder. */
-const char *ls_json_unreadable(FILE *file);
-
 /* Reads and parses one file; the caller frees *root with cJSON_Delete. Logs file and position. */
 ls_status ls_json_read_file(const char *path, cJSON **root);
 /* Writes the value to a temporary file next to `path` and renames it: readers see the old file or

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/core/file.h"
 #include "kernels/core/log.h"
 
 enum {
@@ -165,24 +166,6 @@ static char *make_header(const ls_safetensors_writer *writer, const int *order, 
     return text;
 }
 
-static ls_status write_all(int descriptor, const char *path, const void *data, size_t bytes)
-{
-    const char *from = data;
-    while (bytes > 0) {
-        ssize_t written = write(descriptor, from, bytes);
-        if (written < 0 && errno == EINTR) {
-            continue;
-        }
-        if (written < 0) {
-            ls_log_error("cannot write %s: %s", path, strerror(errno));
-            return LS_ERR_INFRA;
-        }
-        from += written;
-        bytes -= (size_t)written;
-    }
-    return LS_OK;
-}
-
 static ls_status write_file(const ls_safetensors_writer *writer, int descriptor, const char *path)
 {
     int *order = data_order(writer);
@@ -192,13 +175,13 @@ static ls_status write_file(const ls_safetensors_writer *writer, int descriptor,
     for (int i = 0; i < LENGTH_BYTES; i++) {
         prefix[i] = (unsigned char)((uint64_t)length >> (8 * i));
     }
-    ls_status status = write_all(descriptor, path, prefix, sizeof prefix);
+    ls_status status = ls_file_write(descriptor, path, prefix, sizeof prefix);
     if (status == LS_OK) {
-        status = write_all(descriptor, path, header, length);
+        status = ls_file_write(descriptor, path, header, length);
     }
     for (int i = 0; i < writer->count && status == LS_OK; i++) {
         const write_entry *entry = &writer->entry[order[i]];
-        status = write_all(descriptor, path, entry->data, entry_bytes(entry));
+        status = ls_file_write(descriptor, path, entry->data, entry_bytes(entry));
     }
     free(header);
     free(order);

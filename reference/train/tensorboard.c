@@ -7,11 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "kernels/core/file.h"
 #include "kernels/core/log.h"
-#include "kernels/core/path.h"
 
 enum { RECORD_BYTES_MAX = 512, HEAD_BYTES = 12, TAIL_BYTES = 4 };
 
@@ -122,26 +123,17 @@ static ls_status write_record(ls_tensorboard *board, const message *event)
     put_fixed(&record, ls_tensorboard_mask(ls_tensorboard_crc32c(record.byte, 8)), 4);
     put_bytes(&record, event->byte, event->count);
     put_fixed(&record, ls_tensorboard_mask(ls_tensorboard_crc32c(event->byte, event->count)), 4);
-    size_t done = 0;
-    while (done < record.count) {
-        ssize_t written = write(board->descriptor, record.byte + done, record.count - done);
-        if (written < 0 && errno == EINTR) {
-            continue;
-        }
-        if (written < 0) {
-            ls_log_error("cannot write %s: %s", board->path, strerror(errno));
-            return LS_ERR_INFRA;
-        }
-        done += (size_t)written;
-    }
-    return LS_OK;
+    return ls_file_write(board->descriptor, board->path, record.byte, record.count);
 }
 
 static ls_status open_file(const char *directory, ls_tensorboard *board)
 {
     char host[64] = "host";
     gethostname(host, sizeof host - 1);
-    LS_TRY(ls_path_make_folder(directory));
+    if (mkdir(directory, 0777) != 0 && errno != EEXIST) { /* a missing parent is a mistyped path */
+        ls_log_error("cannot make the folder %s: %s", directory, strerror(errno));
+        return LS_ERR_INFRA;
+    }
     int length = snprintf(board->path, sizeof board->path, "%s/events.out.tfevents.%010lld.%s.%d",
                           directory, (long long)time(NULL), host, (int)getpid());
     if (length >= (int)sizeof board->path) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "overflow.h"
 
@@ -47,11 +48,7 @@ void ls_rows_keep_protocol(ls_case_list *list)
 
 static ls_case *new_row(ls_case_list *list)
 {
-    if (list->count == list->capacity) {
-        list->capacity = list->capacity == 0 ? 64 : 2 * list->capacity;
-        list->row = realloc(list->row, (size_t)list->capacity * sizeof *list->row);
-        LS_ASSERT(list->row != NULL);
-    }
+    list->row = ls_list_grow(list->row, list->count, &list->capacity, sizeof *list->row);
     ls_case *row = &list->row[list->count++];
     memset(row, 0, sizeof *row);
     return row;

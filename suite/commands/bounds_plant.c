@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "reference/files/safetensors.h"
 #include "bounds_rows.h"
@@ -64,32 +65,6 @@ static void change(const ls_bounds_plant *plant, const ls_safetensors_entry *ent
     }
 }
 
-static ls_status read_all(const char *path, char **out, size_t *bytes)
-{
-    FILE *file = fopen(path, "rb");
-    long size = -1;
-    char *data = NULL;
-    if (file != NULL && fseek(file, 0, SEEK_END) == 0) {
-        size = ftell(file);
-        rewind(file);
-    }
-    if (size > 0) {
-        data = malloc((size_t)size);
-    }
-    bool whole = data != NULL && fread(data, 1, (size_t)size, file) == (size_t)size;
-    if (file != NULL) {
-        fclose(file);
-    }
-    if (!whole) {
-        ls_log_error("cannot read %s: %s", path, strerror(errno));
-        free(data);
-        return LS_ERR_INFRA;
-    }
-    *out = data;
-    *bytes = (size_t)size;
-    return LS_OK;
-}
-
 static ls_status write_all(const char *path, const char *data, size_t bytes)
 {
     FILE *file = fopen(path, "wb");
@@ -122,7 +97,7 @@ static ls_status plant_file(const ls_bounds_plant *plant, const ls_safetensors *
     uint64_t header = 0;
     LS_TRY(ls_safetensors_open(path, &file));
     ls_status status;
-    LS_TRY_GOTO(status, read_all(path, &data, &bytes), close_file);
+    LS_TRY_GOTO(status, ls_file_read(path, &data, &bytes), close_file);
     memcpy(&header, data, sizeof header);
     for (int i = 0; i < ls_safetensors_count(file); i++) {
         const ls_safetensors_entry *entry = ls_safetensors_at(file, i);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 
 const char *ls_bounds_kind_name(int kind)
@@ -14,20 +15,10 @@ const char *ls_bounds_kind_name(int kind)
     return name[kind];
 }
 
-static ls_status add(ls_bounds_rows *rows, const ls_bounds_row *row)
+static void add(ls_bounds_rows *rows, const ls_bounds_row *row)
 {
-    if (rows->count == rows->capacity) {
-        int capacity = rows->capacity == 0 ? 256 : 2 * rows->capacity;
-        ls_bounds_row *grown = realloc(rows->row, (size_t)capacity * sizeof *grown);
-        if (grown == NULL) {
-            ls_log_error("cannot allocate %d rows", capacity);
-            return LS_ERR_INFRA;
-        }
-        rows->row = grown;
-        rows->capacity = capacity;
-    }
+    rows->row = ls_list_grow(rows->row, rows->count, &rows->capacity, sizeof *rows->row);
     rows->row[rows->count++] = *row;
-    return LS_OK;
 }
 
 static bool parse(const char *line, ls_bounds_row *row)
@@ -56,7 +47,7 @@ ls_status ls_bounds_rows_read(const char *path, ls_bounds_rows *out)
     memset(out, 0, sizeof *out);
     FILE *file = fopen(path, "r");
     if (file == NULL) {
-        return LS_OK; /* none yet */
+        return LS_OK; /* a first run */
     }
     char line[1024];
     ls_status status = LS_OK;
@@ -66,10 +57,10 @@ ls_status ls_bounds_rows_read(const char *path, ls_bounds_rows *out)
             continue;
         }
         if (!parse(line, &row)) {
-            ls_log_error("%s:%d is no row of steps.tsv", path, number);
+            ls_log_error("%s:%d is not a row of steps.tsv", path, number);
             status = LS_ERR_USAGE;
         } else {
-            status = add(out, &row);
+            add(out, &row);
         }
     }
     fclose(file);

@@ -42,17 +42,16 @@ static ls_status print_job(const ls_run *run, const ls_spec *spec)
     LS_TRY(ls_matrix_job(spec, &run->site, &job));
     printf("# %s: %s\n", job.id, job.label);
     for (int rank = 0; rank < job.world; rank++) {
-        char **environment = ls_job_environment(&job, rank, PORT, "");
+        ls_words environment = ls_job_environment(&job, rank, PORT, "");
         printf("env");
-        for (int i = 0; environment[i] != NULL; i++) {
-            if (of_protocol(environment[i])) {
-                print_quoted(environment[i]);
+        for (int i = 0; i < environment.count; i++) {
+            if (of_protocol(environment.word[i])) {
+                print_quoted(environment.word[i]);
             }
-            free(environment[i]);
         }
-        free(environment);
-        for (int i = 0; i < job.argument_count; i++) {
-            print_quoted(job.argument[i]);
+        ls_words_free(&environment);
+        for (int i = 0; i < job.command.count; i++) {
+            print_quoted(job.command.word[i]);
         }
         printf("\n");
     }

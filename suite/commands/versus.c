@@ -127,24 +127,24 @@ static void describe(const setting *what, int who, const place *place, int pair,
     job->grace_s = 5;
     ls_text_put(job->directory, sizeof job->directory, "%s/%s", place->folder, job->id);
     if (who == OURS) {
-        ls_job_argument(job, "%s/lockstep-train", program);
+        ls_words_add(&job->command, "%s/lockstep-train", program);
     } else {
-        ls_job_argument(job, "%s", place->options->python);
-        ls_job_argument(job, "%s", place->options->peer);
-        ls_job_argument(job, "--dialect=torch");
+        ls_words_add(&job->command, "%s", place->options->python);
+        ls_words_add(&job->command, "%s", place->options->peer);
+        ls_words_add(&job->command, "--dialect=torch");
     }
-    ls_job_argument(job, "--arch=%s", what->arch);
-    ls_job_argument(job, "--image-size=%d", what->image_size);
-    ls_job_argument(job, "--batch-size=%d", what->batch_size);
-    ls_job_argument(job, "--num-classes=%d", NUM_CLASSES);
-    ls_job_argument(job, "--steps=%d", steps);
-    ls_job_argument(job, "--opt-level=O0");
-    ls_job_argument(job, "--lr=0.01");
-    ls_job_argument(job, "--bucket-cap-mb=25");
-    ls_job_argument(job, "--device=cpu");
-    ls_job_argument(job, "--digest=none");
-    ls_job_argument(job, "--threads=%d", what->threads);
-    ls_job_argument(job, "--data=batches:%s/%s.batches", place->folder, what->label);
+    ls_words_add(&job->command, "--arch=%s", what->arch);
+    ls_words_add(&job->command, "--image-size=%d", what->image_size);
+    ls_words_add(&job->command, "--batch-size=%d", what->batch_size);
+    ls_words_add(&job->command, "--num-classes=%d", NUM_CLASSES);
+    ls_words_add(&job->command, "--steps=%d", steps);
+    ls_words_add(&job->command, "--opt-level=O0");
+    ls_words_add(&job->command, "--lr=0.01");
+    ls_words_add(&job->command, "--bucket-cap-mb=25");
+    ls_words_add(&job->command, "--device=cpu");
+    ls_words_add(&job->command, "--digest=none");
+    ls_words_add(&job->command, "--threads=%d", what->threads);
+    ls_words_add(&job->command, "--data=batches:%s/%s.batches", place->folder, what->label);
 }
 
 /* Runs one of the two; the slowest rank's median step decides. A run of one step only tells how

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 
 enum { FIELDS = 5 };
@@ -36,11 +37,7 @@ static int split(char *line, char *field[FIELDS])
 
 ls_detect_plant *ls_detect_append(ls_detect_list *list)
 {
-    if (list->count == list->capacity) {
-        list->capacity = list->capacity == 0 ? 128 : 2 * list->capacity;
-        list->plant = realloc(list->plant, (size_t)list->capacity * sizeof *list->plant);
-        LS_ASSERT(list->plant != NULL);
-    }
+    list->plant = ls_list_grow(list->plant, list->count, &list->capacity, sizeof *list->plant);
     ls_detect_plant *plant = &list->plant[list->count++];
     memset(plant, 0, sizeof *plant);
     return plant;

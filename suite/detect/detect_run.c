@@ -9,6 +9,7 @@
 #include "harness/process/proc.h"
 #include "kernels/core/text.h"
 #include "kernels/core/clock.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 
 extern char **environ;
@@ -44,11 +45,7 @@ static ls_status take_verdict(void *context, const cJSON *line, int line_number)
 {
     (void)line_number;
     ls_detect_outcome *out = context;
-    if (out->count == out->capacity) {
-        out->capacity = out->capacity == 0 ? 64 : 2 * out->capacity;
-        out->verdict = realloc(out->verdict, (size_t)out->capacity * sizeof *out->verdict);
-        LS_ASSERT(out->verdict != NULL);
-    }
+    out->verdict = ls_list_grow(out->verdict, out->count, &out->capacity, sizeof *out->verdict);
     ls_detect_verdict *v = &out->verdict[out->count++];
     memset(v, 0, sizeof *v);
     ls_text_put(v->case_id, sizeof v->case_id, "%s", ls_json_string(line, "case", ""));

@@ -25,7 +25,7 @@ static bool has_torch(const char *python)
     if (ls_proc_start(&spec, &process) != LS_OK) {
         return false;
     }
-    if (ls_proc_wait_any(&process, 1, ls_clock_ns() + (int64_t)(import_limit_s * 1e9)) < 0) {
+    if (ls_proc_wait_any(&process, 1, ls_clock_after(import_limit_s)) < 0) {
         ls_proc_end_all(&process, 1, 1);
         return false;
     }

@@ -6,17 +6,14 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "shard.h"
 
 void ls_select_add(ls_select_list *list, const char *glob, const char *reason)
 {
-    if (list->count == list->capacity) {
-        list->capacity = list->capacity == 0 ? 16 : 2 * list->capacity;
-        list->line = realloc(list->line, (size_t)list->capacity * sizeof *list->line);
-        LS_ASSERT(list->line != NULL);
-    }
+    list->line = ls_list_grow(list->line, list->count, &list->capacity, sizeof *list->line);
     struct ls_select_line *line = &list->line[list->count++];
     ls_text_put(line->glob, sizeof line->glob, "%s", glob);
     line->reason = strdup(reason);

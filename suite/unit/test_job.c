@@ -24,9 +24,9 @@ static ls_job make_job(const char *script, int world, int nodes)
     char folder[] = "/tmp/ls_job_XXXXXX";
     ck_assert_ptr_nonnull(mkdtemp(folder));
     snprintf(job.directory, sizeof job.directory, "%s/jobs/test", folder);
-    ls_job_argument(&job, "sh");
-    ls_job_argument(&job, "-c");
-    ls_job_argument(&job, "%s", script);
+    ls_words_add(&job.command, "sh");
+    ls_words_add(&job.command, "-c");
+    ls_words_add(&job.command, "%s", script);
     job.facts = cJSON_CreateObject();
     cJSON_AddStringToObject(job.facts, "role", "evidence");
     return job;
@@ -189,7 +189,7 @@ START_TEST(resume)
     ls_outcome_free(&outcome);
     read_text(&job, "count", text, sizeof text);
     ck_assert_str_eq(text, "0\n0\n");
-    ls_job_argument(&job, "another"); /* another command is another job */
+    ls_words_add(&job.command, "another"); /* another command is another job */
     outcome = run(&job, false);
     ls_outcome_free(&outcome);
     remove_job(&job);
@@ -224,8 +224,8 @@ START_TEST(cannot_run)
     ls_job elsewhere = job;
     snprintf(elsewhere.directory, sizeof elsewhere.directory, "/proc/nothing/here");
     ck_assert_int_eq(ls_job_run(&elsewhere, NULL, NULL, &outcome, &resumed), LS_ERR_INFRA);
-    free(job.argument[0]);
-    job.argument[0] = strdup("/nonexistent/trainer");
+    free(job.command.word[0]);
+    job.command.word[0] = strdup("/nonexistent/trainer");
     ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_USAGE);
     cJSON *root = read_record(&job);
     const cJSON *told = cJSON_GetObjectItemCaseSensitive(root, "outcome");

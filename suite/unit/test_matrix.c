@@ -104,8 +104,8 @@ START_TEST(every_run_of_the_curves_has_its_own_options)
     ls_matrix_site site = {.subject = "t", .run_directory = "/r", .device = "cpu", .cores = 2};
     ls_job job;
     ck_assert_int_eq(ls_matrix_job(curves, &site, &job), LS_OK);
-    ck_assert_str_eq(job.argument[0], "sh");
-    const char *script = job.argument[2];
+    ck_assert_str_eq(job.command.word[0], "sh");
+    const char *script = job.command.word[2];
     ck_assert_ptr_nonnull(strstr(script, " 0) set -- \"$@\" --opt-level=O0 --seed=7 ;;"));
     ck_assert_ptr_nonnull(strstr(script, " 9) set -- \"$@\" --opt-level=O0 --seed=16 ;;"));
     ck_assert_ptr_nonnull(strstr(script, " 12) set -- \"$@\" --opt-level=O3"));
@@ -265,8 +265,8 @@ END_TEST
 
 static bool has_argument(const ls_job *job, const char *text)
 {
-    for (int i = 0; i < job->argument_count; i++) {
-        if (strcmp(job->argument[i], text) == 0) {
+    for (int i = 0; i < job->command.count; i++) {
+        if (strcmp(job->command.word[i], text) == 0) {
             return true;
         }
     }
@@ -286,8 +286,8 @@ START_TEST(a_command_has_the_factors_and_no_placeholder)
         .subject = "python3 t.py", .run_directory = "/r", .device = "cpu", .cores = 2};
     ls_job job;
     ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
-    ck_assert_str_eq(job.argument[0], "python3");
-    ck_assert_str_eq(job.argument[1], "t.py");
+    ck_assert_str_eq(job.command.word[0], "python3");
+    ck_assert_str_eq(job.command.word[1], "t.py");
     ck_assert(has_argument(&job, "--opt-level=O2"));
     ck_assert(has_argument(&job, "--bucket-cap-mb=5"));
     ck_assert(has_argument(&job, "--device=cpu"));

@@ -143,9 +143,9 @@ static ls_outcome run(ls_hosts *hosts, const char *script, double limit_s, ls_jo
                     .limit_s = limit_s,
                     .grace_s = 0.5};
     snprintf(job->directory, sizeof job->directory, "%s/job", folder);
-    ls_job_argument(job, "sh");
-    ls_job_argument(job, "-c");
-    ls_job_argument(job, "%s", script);
+    ls_words_add(&job->command, "sh");
+    ls_words_add(&job->command, "-c");
+    ls_words_add(&job->command, "%s", script);
     ls_outcome outcome;
     bool resumed;
     ck_assert_int_eq(ls_job_run(job, NULL, NULL, &outcome, &resumed), LS_OK);

@@ -126,11 +126,11 @@ static void run_job(const ls_spec *spec, const ls_matrix_site *site, ls_record *
     bool resumed = false;
     memset(&outcome, 0, sizeof outcome);
     ck_assert_int_eq(ls_matrix_job(spec, site, &job), LS_OK);
-    free(job.argument[3]); /* sh -c script TRAINER: the one beside the tests' folder */
+    free(job.command.word[3]); /* sh -c script TRAINER: the one beside the tests' folder */
     char folder[1024], *trainer = NULL;
     ls_path_program(folder, sizeof folder);
     ck_assert(asprintf(&trainer, "%s/../lockstep-train", folder) > 0);
-    job.argument[3] = trainer;
+    job.command.word[3] = trainer;
     ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_OK);
     ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
     ck_assert_int_eq(ls_record_read(job.directory, LS_RECORD_STRICT, record), LS_OK);

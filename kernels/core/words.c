@@ -1,0 +1,39 @@
+#define _GNU_SOURCE
+#include "words.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "list.h"
+#include "status.h"
+
+void ls_words_add(ls_words *words, const char *format, ...)
+{
+    /* one slot more than words, for the NULL */
+    words->word = ls_list_grow(words->word, words->count + 1, &words->capacity, sizeof(char *));
+    va_list arguments;
+    va_start(arguments, format);
+    LS_ASSERT(vasprintf(&words->word[words->count], format, arguments) >= 0);
+    va_end(arguments);
+    words->word[++words->count] = NULL;
+}
+
+void ls_words_split(ls_words *words, const char *text)
+{
+    for (text += strspn(text, " "); *text != '\0'; text += strspn(text, " ")) {
+        size_t length = strcspn(text, " ");
+        ls_words_add(words, "%.*s", (int)length, text);
+        text += length;
+    }
+}
+
+void ls_words_free(ls_words *words)
+{
+    for (int i = 0; i < words->count; i++) {
+        free(words->word[i]);
+    }
+    free(words->word);
+    *words = (ls_words){0, 0, NULL};
+}
