@@ -18,11 +18,13 @@ typedef struct cell {
 } cell;
 
 /* What each level is by itself. */
-static const char *const defaults[4] = {
-    "opt-level=O0 loss-scale=1 keep-batchnorm-fp32=True master-weights=False",
-    "opt-level=O1 loss-scale=dynamic init-scale=65536 growth-interval=2000",
-    "opt-level=O2 loss-scale=dynamic init-scale=65536 keep-batchnorm-fp32=True master-weights=True",
-    "opt-level=O3 loss-scale=1 keep-batchnorm-fp32=False master-weights=False",
+static const cell by_itself[4] = {
+    {"default", "", 0, "opt-level=O0 loss-scale=1 keep-batchnorm-fp32=True master-weights=False"},
+    {"default", "", 0, "opt-level=O1 loss-scale=dynamic init-scale=65536 growth-interval=2000"},
+    {"default", "", 0,
+     "opt-level=O2 loss-scale=dynamic init-scale=65536 keep-batchnorm-fp32=True "
+     "master-weights=True"},
+    {"default", "", 0, "opt-level=O3 loss-scale=1 keep-batchnorm-fp32=False master-weights=False"},
 };
 
 /* Tried at every level. */
@@ -48,8 +50,6 @@ static const cell every_level[] = {
     {"masters-none", "--master-weights=None", 2, ""},
     {"masters-number", "--master-weights=0", 2, ""},
 };
-
-enum { EVERY = sizeof every_level / sizeof *every_level };
 
 /* At one level; -1: the options name it. */
 static const struct one {
@@ -109,8 +109,6 @@ static const struct one {
     {0, {"data.missing", "--data=/nonexistent/images", 2, ""}},
 };
 
-enum { SINGLE = sizeof single / sizeof *single };
-
 /* The options in force as words: True and False, numbers without needless digits. */
 static void value_text(const cJSON *value, char *text, int bytes)
 {
@@ -168,68 +166,51 @@ static void judge_effect(const ls_record *job, const char *effect, ls_verdict *o
     }
 }
 
-static const char *effect_of(const ls_case *row)
-{
-    int index = row->number[1];
-    if (index < EVERY) {
-        return every_level[index].effect;
-    }
-    return index < EVERY + SINGLE ? single[index - EVERY].cell.effect : defaults[row->number[2]];
-}
-
 static void judge_cell(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    int want = row->number[0];
+    const cell *tried = row->data;
+    int want = tried->code;
     int code = job->state == LS_RECORD_DONE ? 0 : job->code;
     char line[240];
     ls_record_last_line(job, 0, line, (int)sizeof line);
     if (job->state == LS_RECORD_KILLED || job->state == LS_RECORD_TIMED_OUT || code != want) {
-        ls_verdict_fail(out, "%s: exit code %d, expected %d: %s", row->text, code, want, line);
+        ls_verdict_fail(out, "%s: exit code %d, expected %d: %s", tried->options, code, want, line);
         return;
     }
     if (want == 0) {
-        judge_effect(job, effect_of(row), out);
+        judge_effect(job, tried->effect, out);
     } else if (job->rank[0].has_events) {
-        ls_verdict_fail(out, "%s was refused, but rank0.jsonl was written", row->text);
+        ls_verdict_fail(out, "%s was refused, but rank0.jsonl was written", tried->options);
     } else if (line[0] == '\0') {
-        ls_verdict_fail(out, "%s was refused without a message", row->text);
+        ls_verdict_fail(out, "%s was refused without a message", tried->options);
     }
-    ls_verdict_pass(out, "%s: %s", row->text, want == 0 ? "accepted, in force" : line);
+    ls_verdict_pass(out, "%s: %s", tried->options, want == 0 ? "accepted, in force" : line);
 }
 
-static void add(const ls_case_settings *settings, ls_case_list *list, int level, const cell *cell,
-                int index)
+/* A name with a dot stands for itself, another behind the level. */
+static void add(const ls_case_settings *settings, ls_case_list *list, int level, const cell *tried)
 {
-    char prefix[8] = ""; /* a name with a dot stands for itself */
-    if (strchr(cell->name, '.') == NULL) {
-        snprintf(prefix, sizeof prefix, "o%d.", level);
+    static const char *const levels[] = {"O0", "O1", "O2", "O3"};
+    char prefix[8] = "";
+    if (strchr(tried->name, '.') == NULL) {
+        ls_text_put(prefix, sizeof prefix, "o%d.", level);
     }
-    ls_case *row =
-        ls_rows_add(list, judge_cell, "O2", "opt_levels.override.%s%s", prefix, cell->name);
-    row->job_count = 1;
-    row->judges_outcome = true;
-    row->number[0] = cell->code;
-    row->number[1] = index;
-    row->number[2] = level;
-    ls_text_put(row->text, sizeof row->text, "%s", cell->options);
-    ls_spec *spec = &row->job[0];
-    *spec = ls_rows_evidence(settings, level, 1, 1, LS_BUCKET_OWN);
-    ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
-    spec->dump_steps[0] = spec->loss_scale[0] = '\0';
-    spec->steps = 1;
-    ls_text_put(spec->extra, sizeof spec->extra, "%s", cell->options);
+    ls_rows_format(
+        list, settings,
+        &(ls_row){.requirement = "O2", .judge = judge_cell, .data = tried, .judges_outcome = true},
+        "opt_levels.override.%s%s: resnet8 %s steps=1 scale= %s", prefix, tried->name,
+        level < 0 ? "no-level" : levels[level], tried->options);
 }
 
 void ls_opt_levels_matrix_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    static const cell none = {"default", "", 0, ""};
     for (int level = 0; level < 4; level++) {
-        add(settings, list, level, &none, EVERY + SINGLE);
-        for (int i = 0; i < EVERY; i++) {
-            add(settings, list, level, &every_level[i], i);
+        add(settings, list, level, &by_itself[level]);
+        for (size_t i = 0; i < sizeof every_level / sizeof *every_level; i++) {
+            add(settings, list, level, &every_level[i]);
         }
     }
-    for (int i = 0; i < SINGLE; i++) {
-        add(settings, list, single[i].level, &single[i].cell, EVERY + i);
+    for (size_t i = 0; i < sizeof single / sizeof *single; i++) {
+        add(settings, list, single[i].level, &single[i].cell);
     }
 }
