@@ -17,82 +17,91 @@
 #include "suite/cases/timed.h"
 
 typedef struct script {
-    const char *name;
+    const char *name, *job;
     const char *overflows; /* --overflow-at: "STEP[:RANK],..." */
-    int world, level, steps;
-    const char *dialect;
-    double init, lowest, highest; /* 0: no such option */
+    double init;
     int interval;
-    bool by_data; /* by the batches, with no --overflow-at: works for any subject */
-    /* --overflow-as; "": the first element of the gradient ready first, inf. By data: "" wrong
-     * targets, "nan" a pixel, "sum@STEP:RANK,..." targets that overflow in the sum of ranks only */
-    const char *as;
-    int accumulate; /* micro-steps */
+    double lowest, highest; /* 0: no such option */
+    const char *as; /* --overflow-as; NULL: the first element of the gradient ready first, inf */
+    /* by the batches, with no --overflow-at: works for any subject. "at": wrong targets, "nan": a
+     * pixel, "sum": targets that overflow in the sum of ranks only */
+    const char *batches;
 } script;
 
 static const script scripts[] = {
-    {"plain.o1", "3,5,6", 1, 1, 12, "apex", 1024, 0, 0, 3, false, "", 1},
-    {"plain.o2", "3,5,6", 1, 2, 12, "apex", 1024, 0, 0, 3, false, "", 1},
-    {"first.o2", "1", 2, 2, 6, "apex", 1024, 0, 0, 2, false, "", 1},
-    {"one-rank.o1", "2:1,5:0", 2, 1, 10, "apex", 1024, 0, 0, 3, false, "", 1},
-    {"one-rank.o2", "2:1,5:0", 2, 2, 10, "apex", 1024, 0, 0, 3, false, "", 1},
-    {"last-rank.o2.w3", "3:2,4:2", 3, 2, 10, "apex", 1024, 0, 0, 4, false, "", 1},
-    {"dynamic.o0", "2:1", 2, 0, 8, "apex", 1024, 0, 0, 3, false, "", 1},
-    {"dynamic.o3", "2:1", 2, 3, 8, "apex", 1024, 0, 0, 3, false, "", 1},
-    {"ceiling.o2", "5", 2, 2, 14, "apex", 1024, 0, 2048, 2, false, "", 1},
-    {"floor.o2", "2", 2, 2, 8, "apex", 1024, 512, 0, 3, false, "", 1},
-    {"torch.o2", "2:0,6:1", 2, 2, 12, "torch", 1024, 0, 0, 3, false, "", 1},
-    {"data.o1", "2:1,4:0", 2, 1, 6, "apex", LS_OVERFLOW_SCALE, 0, 0, 2000, true, "", 1},
-    {"data.o2", "2:1,4:0", 2, 2, 6, "apex", LS_OVERFLOW_SCALE, 0, 0, 2000, true, "", 1},
-    {"data.o3", "3:0", 2, 3, 5, "apex", LS_OVERFLOW_SCALE, 0, 0, 2000, true, "", 1},
+    {"plain.o1", "O1 steps=12", "3,5,6", 1024, 3},
+    {"plain.o2", "O2 steps=12", "3,5,6", 1024, 3},
+    {"first.o2", "O2 w2 steps=6", "1", 1024, 2},
+    {"one-rank.o1", "O1 w2 steps=10", "2:1,5:0", 1024, 3},
+    {"one-rank.o2", "O2 w2 steps=10", "2:1,5:0", 1024, 3},
+    {"last-rank.o2.w3", "O2 w3 steps=10", "3:2,4:2", 1024, 4},
+    {"dynamic.o0", "O0 w2 steps=8", "2:1", 1024, 3},
+    {"dynamic.o3", "O3 w2 steps=8", "2:1", 1024, 3},
+    {"ceiling.o2", "O2 w2 steps=14", "5", 1024, 2, .highest = 2048},
+    {"floor.o2", "O2 w2 steps=8", "2", 1024, 3, .lowest = 512},
+    {"torch.o2", "O2 w2 steps=12 torch", "2:0,6:1", 1024, 3},
+    {"data.o1", "O1 w2 steps=6", "2:1,4:0", LS_OVERFLOW_SCALE, 2000,
+     .batches = "at@"
+                "2:1,4:0"},
+    {"data.o2", "O2 w2 steps=6", "2:1,4:0", LS_OVERFLOW_SCALE, 2000,
+     .batches = "at@"
+                "2:1,4:0"},
+    {"data.o3", "O3 w2 steps=5", "3:0", LS_OVERFLOW_SCALE, 2000,
+     .batches = "at@"
+                "3:0"},
     /* intervals and limits */
-    {"every-step.o2", "3", 2, 2, 6, "apex", 256, 0, 0, 1, false, "", 1},
-    {"due.o2", "3,6,9", 1, 2, 12, "apex", 1024, 0, 0, 3, false, "", 1},
-    {"due.torch.o1", "2,4", 2, 1, 8, "torch", 1024, 0, 0, 2, false, "", 1},
-    {"in-a-row.o1", "2,3,4,5,6,7", 2, 1, 10, "apex", 65536, 0, 0, 2, false, "", 1},
+    {"every-step.o2", "O2 w2 steps=6", "3", 256, 1},
+    {"due.o2", "O2 steps=12", "3,6,9", 1024, 3},
+    {"due.torch.o1", "O1 w2 steps=8 torch", "2,4", 1024, 2},
+    {"in-a-row.o1", "O1 w2 steps=10", "2,3,4,5,6,7", 65536, 2},
     /* a growth that would pass it stops at it */
-    {"past-ceiling.o2", "5", 2, 2, 14, "apex", 1024, 0, 3000, 2, false, "", 1},
-    {"at-ceiling.o2", "4", 2, 2, 8, "apex", 2048, 0, 2048, 2, false, "", 1},
-    {"clamped-down.o2", "3", 2, 2, 6, "apex", 65536, 0, 512, 2, false, "", 1},
-    {"clamped-up.o2", "4", 2, 2, 6, "apex", 256, 1024, 0, 2, false, "", 1},
-    {"below-one.o2", "1,2,3", 1, 2, 6, "apex", 2, 0, 0, 2, false, "", 1},
-    {"floor.torch.o2", "2", 2, 2, 6, "torch", 1024, 512, 0, 2, false, "", 1},
-    {"ceiling.torch.o1", "5", 2, 1, 9, "torch", 1024, 0, 4096, 1, false, "", 1},
-    {"four-ranks.o1", "2:3,4:0", 4, 1, 6, "apex", 1024, 0, 0, 2, false, "", 1},
-    {"four-ranks.o2", "2:3,4:0", 4, 2, 6, "apex", 1024, 0, 0, 2, false, "", 1},
+    {"past-ceiling.o2", "O2 w2 steps=14", "5", 1024, 2, .highest = 3000},
+    {"at-ceiling.o2", "O2 w2 steps=8", "4", 2048, 2, .highest = 2048},
+    {"clamped-down.o2", "O2 w2 steps=6", "3", 65536, 2, .highest = 512},
+    {"clamped-up.o2", "O2 w2 steps=6", "4", 256, 2, .lowest = 1024},
+    {"below-one.o2", "O2 steps=6", "1,2,3", 2, 2},
+    {"floor.torch.o2", "O2 w2 steps=6 torch", "2", 1024, 2, .lowest = 512},
+    {"ceiling.torch.o1", "O1 w2 steps=9 torch", "5", 1024, 1, .highest = 4096},
+    {"four-ranks.o1", "O1 w4 steps=6", "2:3,4:0", 1024, 2},
+    {"four-ranks.o2", "O2 w4 steps=6", "2:3,4:0", 1024, 2},
     /* what is not finite, and where; conv1 is in the last bucket */
-    {"nan.o1", "2:1,4:0", 2, 1, 5, "apex", 1024, 0, 0, 9, false, "nan", 1},
-    {"nan.o2", "2:1,4:0", 2, 2, 5, "apex", 1024, 0, 0, 9, false, "nan", 1},
-    {"minus-inf.o2", "2:1", 2, 2, 4, "apex", 1024, 0, 0, 9, false, "-inf", 1},
-    {"last-element.o2", "2:1", 2, 2, 4, "apex", 1024, 0, 0, 9, false, "inf@fc.weight:last", 1},
-    {"middle-element.o1", "2:0", 2, 1, 4, "apex", 1024, 0, 0, 9, false,
-     "nan@layer2.0.conv1.weight:middle", 1},
-    {"middle-element.o2", "2:0", 2, 2, 4, "apex", 1024, 0, 0, 9, false,
-     "nan@layer2.0.conv1.weight:middle", 1},
-    {"last-bucket.o1", "2:1", 2, 1, 4, "apex", 1024, 0, 0, 9, false, "inf@conv1.weight:first", 1},
-    {"last-bucket.o2", "2:1", 2, 2, 4, "apex", 1024, 0, 0, 9, false, "nan@conv1.weight:last", 1},
-    {"last-bucket.w3.o2", "2:2", 3, 2, 4, "apex", 1024, 0, 0, 9, false, "-inf@conv1.weight:middle",
-     1},
-    {"norm-weight.o2", "2:1", 2, 2, 4, "apex", 1024, 0, 0, 9, false, "inf@bn1.weight:last", 1},
-    {"norm-bias.o2", "2:0", 2, 2, 4, "apex", 1024, 0, 0, 9, false, "nan@layer3.0.bn2.bias:last", 1},
-    {"norm-bias.o3", "2:1", 2, 3, 4, "apex", 1024, 0, 0, 9, false, "nan@layer3.0.bn2.bias:first",
-     1},
-    {"bias.o0", "2:1", 2, 0, 4, "apex", 1024, 0, 0, 9, false, "nan@fc.bias:last", 1},
+    {"nan.o1", "O1 w2 steps=5", "2:1,4:0", 1024, 9, .as = "nan"},
+    {"nan.o2", "O2 w2 steps=5", "2:1,4:0", 1024, 9, .as = "nan"},
+    {"minus-inf.o2", "O2 w2 steps=4", "2:1", 1024, 9, .as = "-inf"},
+    {"last-element.o2", "O2 w2 steps=4", "2:1", 1024, 9, .as = "inf@fc.weight:last"},
+    {"middle-element.o1", "O1 w2 steps=4", "2:0", 1024, 9,
+     .as = "nan@layer2.0.conv1.weight:middle"},
+    {"middle-element.o2", "O2 w2 steps=4", "2:0", 1024, 9,
+     .as = "nan@layer2.0.conv1.weight:middle"},
+    {"last-bucket.o1", "O1 w2 steps=4", "2:1", 1024, 9, .as = "inf@conv1.weight:first"},
+    {"last-bucket.o2", "O2 w2 steps=4", "2:1", 1024, 9, .as = "nan@conv1.weight:last"},
+    {"last-bucket.w3.o2", "O2 w3 steps=4", "2:2", 1024, 9, .as = "-inf@conv1.weight:middle"},
+    {"norm-weight.o2", "O2 w2 steps=4", "2:1", 1024, 9, .as = "inf@bn1.weight:last"},
+    {"norm-bias.o2", "O2 w2 steps=4", "2:0", 1024, 9, .as = "nan@layer3.0.bn2.bias:last"},
+    {"norm-bias.o3", "O3 w2 steps=4", "2:1", 1024, 9, .as = "nan@layer3.0.bn2.bias:first"},
+    {"bias.o0", "O0 w2 steps=4", "2:1", 1024, 9, .as = "nan@fc.bias:last"},
     /* with accumulation: a spoilt micro-step is one skip, and S is constant inside the step */
-    {"micro-first.o1", "2:1,4:0", 2, 1, 6, "apex", 1024, 0, 0, 2, false, "inf@fc.bias:first:0", 3},
-    {"micro-first.o2", "2:1,4:0", 2, 2, 6, "apex", 1024, 0, 0, 2, false, "nan@conv1.weight:last:0",
-     3},
-    {"micro-middle.o2", "3:0", 2, 2, 6, "apex", 1024, 0, 0, 2, false, "-inf@bn1.bias:middle:1", 3},
-    {"micro-last.o2", "3:0", 2, 2, 6, "apex", 1024, 0, 0, 2, false, "inf@conv1.weight:first:2", 3},
+    {"micro-first.o1", "O1 w2 steps=6 accumulate=3", "2:1,4:0", 1024, 2,
+     .as = "inf@fc.bias:first:0"},
+    {"micro-first.o2", "O2 w2 steps=6 accumulate=3", "2:1,4:0", 1024, 2,
+     .as = "nan@conv1.weight:last:0"},
+    {"micro-middle.o2", "O2 w2 steps=6 accumulate=3", "3:0", 1024, 2,
+     .as = "-inf@bn1.bias:middle:1"},
+    {"micro-last.o2", "O2 w2 steps=6 accumulate=3", "3:0", 1024, 2,
+     .as = "inf@conv1.weight:first:2"},
     /* the ceiling of 2^24 that nobody asked for; torch has none */
-    {"cap.o0", "1", 2, 0, 8, "apex", 8388608, 0, 0, 2, false, "", 1},
-    {"cap.torch.o0", "1", 2, 0, 8, "torch", 8388608, 0, 0, 2, false, "", 1},
+    {"cap.o0", "O0 w2 steps=8", "1", 8388608, 2},
+    {"cap.torch.o0", "O0 w2 steps=8 torch", "1", 8388608, 2},
     /* one NaN in one rank's images */
-    {"nan-image.o1", "2:1", 2, 1, 5, "apex", 1024, 0, 0, 2000, true, "nan", 1},
-    {"nan-image.o2", "3:0", 2, 2, 5, "apex", 1024, 0, 0, 2000, true, "nan", 1},
+    {"nan-image.o1", "O1 w2 steps=5", "2:1", 1024, 2000,
+     .batches = "nan@"
+                "2:1"},
+    {"nan-image.o2", "O2 w2 steps=5", "3:0", 1024, 2000,
+     .batches = "nan@"
+                "3:0"},
     /* each rank's gradient is 32768 and finite, their sum is not; at half the scale it is */
-    {"sum.o2", "2", 2, 2, 6, "apex", 131072, 0, 0, 2000, true, "sum@1:0,2:0,2:1,4:0,4:1", 1},
-    {"sum.o3", "3", 2, 3, 6, "apex", 131072, 0, 0, 2000, true, "sum@2:1,3:0,3:1,5:0,5:1", 1},
+    {"sum.o2", "O2 w2 steps=6", "2", 131072, 2000, .batches = "sum@1:0,2:0,2:1,4:0,4:1"},
+    {"sum.o3", "O3 w2 steps=6", "3", 131072, 2000, .batches = "sum@2:1,3:0,3:1,5:0,5:1"},
 };
 
 /* Whether `step` overflows by the script on `rank`; -1: on whatever rank, as gradients are reduced
@@ -112,13 +121,14 @@ static bool scripted(const char *overflows, int64_t step, int rank)
     return false;
 }
 
-static ls_judge_scaler_machine machine_start(const script *s)
+static ls_judge_scaler_machine machine_start(const ls_case *row)
 {
+    const script *s = row->data;
     ls_judge_scaler_machine m = {s->init, s->lowest, s->highest > 0 ? s->highest : INFINITY, 0,
                                  s->interval};
     m.scale = m.scale > m.lowest ? m.scale : m.lowest; /* limits hold from the start */
     m.scale = m.scale < m.highest ? m.scale : m.highest;
-    if (s->highest <= 0 && strcmp(s->dialect, "apex") == 0) {
+    if (s->highest <= 0 && strcmp(row->job[0].dialect, "apex") == 0) {
         m.highest = 16777216; /* 2^24: Apex's default max_loss_scale */
     }
     return m;
@@ -126,12 +136,13 @@ static ls_judge_scaler_machine machine_start(const script *s)
 
 enum { TRACE_MAX = 64 };
 
-static void explain(const script *s, const ls_record *job, int rank, ls_verdict *out)
+static void explain(const ls_case *row, const ls_record *job, int rank, ls_verdict *out)
 {
-    ls_judge_scaler_machine m = machine_start(s);
+    const script *s = row->data;
+    ls_judge_scaler_machine m = machine_start(row);
     bool overflow[TRACE_MAX], own[TRACE_MAX], skipped[TRACE_MAX];
     double scale[TRACE_MAX], next[TRACE_MAX];
-    int count = s->steps < TRACE_MAX ? s->steps : TRACE_MAX;
+    int count = row->job[0].steps < TRACE_MAX ? row->job[0].steps : TRACE_MAX;
     for (int i = 0; i < count; i++) {
         const ls_record_step *seen = ls_record_find_step(&job->rank[rank], i + 1);
         if (seen == NULL) {
@@ -149,11 +160,12 @@ static void explain(const script *s, const ls_record *job, int rank, ls_verdict 
 }
 
 /* One rank's trace; returns how many steps were skipped. */
-static int judge_rank(const script *s, const ls_record *job, int rank, ls_verdict *out)
+static int judge_rank(const ls_case *row, const ls_record *job, int rank, ls_verdict *out)
 {
-    ls_judge_scaler_machine m = machine_start(s);
+    const script *s = row->data;
+    ls_judge_scaler_machine m = machine_start(row);
     int skipped = 0;
-    for (int64_t step = 1; step <= s->steps; step++) {
+    for (int64_t step = 1; step <= row->job[0].steps; step++) {
         const ls_record_step *seen = ls_record_find_step(&job->rank[rank], step);
         if (seen == NULL) {
             ls_verdict_fail(out, "rank=%d has no event of step %d", rank, (int)step);
@@ -174,7 +186,7 @@ static int judge_rank(const script *s, const ls_record *job, int rank, ls_verdic
                             rank, (int)step, seen->loss_scale, seen->loss_scale_next,
                             seen->skipped ? "skipped" : "taken", scale, next,
                             overflow ? "skipped" : "taken");
-            explain(s, job, rank, out);
+            explain(row, job, rank, out);
             return skipped;
         }
     }
@@ -183,16 +195,15 @@ static int judge_rank(const script *s, const ls_record *job, int rank, ls_verdic
 
 static void judge_trace(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    const script *s = &scripts[row->number[0]];
     int skipped = 0;
     for (int k = 0; k < job->world; k++) {
-        skipped += judge_rank(s, job, k, out);
+        skipped += judge_rank(row, job, k, out);
     }
     if (skipped == 0) {
         ls_verdict_set(out, LS_WEAK, "no overflow happened");
     }
-    ls_verdict_pass(out, "%d steps on %d ranks as the state machine says, %d skipped", s->steps,
-                    job->world, skipped / job->world);
+    ls_verdict_pass(out, "%d steps on %d ranks as the state machine says, %d skipped",
+                    row->job[0].steps, job->world, skipped / job->world);
 }
 
 /* Digests of this step against those of the step before: equal where nothing may change. */
@@ -233,10 +244,9 @@ static void judge_digests(const ls_record_rank *rank, int k, int64_t step, ls_ve
 
 static void judge_still(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    const script *s = &scripts[row->number[0]];
     int skipped = 0;
     for (int k = 0; k < job->world; k++) {
-        for (int64_t step = 2; step <= s->steps; step++) {
+        for (int64_t step = 2; step <= row->job[0].steps; step++) {
             const ls_record_step *seen = ls_record_find_step(&job->rank[k], step);
             skipped += seen != NULL && seen->skipped;
             judge_digests(&job->rank[k], k, step, out);
@@ -246,40 +256,6 @@ static void judge_still(const ls_case *row, const ls_record *job, ls_verdict *ou
         ls_verdict_set(out, LS_WEAK, "no step after the first was skipped");
     }
     ls_verdict_pass(out, "%d skipped steps changed no parameter, master or moment", skipped);
-}
-
-static ls_spec script_spec(const ls_case_settings *settings, const script *s)
-{
-    ls_spec spec = ls_rows_evidence(settings, s->level, s->world, 1,
-                                    strcmp(s->dialect, "torch") == 0 ? LS_BUCKET_OWN : 0.1);
-    ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
-    ls_text_put(spec.dialect, sizeof spec.dialect, "%s", s->dialect);
-    ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "dynamic");
-    spec.dump_steps[0] = '\0';
-    spec.steps = s->steps;
-    if (s->by_data) {
-        bool sum = strncmp(s->as, "sum@", 4) == 0;
-        ls_overflow_kind kind = sum                ? LS_OVERFLOW_SUM
-                                : s->as[0] != '\0' ? LS_OVERFLOW_NAN
-                                                   : LS_OVERFLOW_TARGETS;
-        ls_overflow_spec_of(&spec, kind, sum ? s->as + 4 : s->overflows, s->init);
-        ls_text_add(spec.extra, sizeof spec.extra, "%s", sum ? " --average=post" : "");
-        return spec;
-    }
-    ls_text_put(spec.extra, sizeof spec.extra,
-                "--init-scale=%.9g --growth-interval=%d --overflow-at=%s", s->init, s->interval,
-                s->overflows);
-    spec.accumulate = s->accumulate;
-    if (s->as[0] != '\0') {
-        ls_text_add(spec.extra, sizeof spec.extra, " --overflow-as=%s", s->as);
-    }
-    if (s->lowest > 0) {
-        ls_text_add(spec.extra, sizeof spec.extra, " --min-loss-scale=%g", s->lowest);
-    }
-    if (s->highest > 0) {
-        ls_text_add(spec.extra, sizeof spec.extra, " --max-loss-scale=%g", s->highest);
-    }
-    return spec;
 }
 
 /* A static scale is never skipped and never changed; what it lets through ends the run. */
@@ -323,20 +299,6 @@ static void judge_floor(const ls_case *row, const ls_record *job, ls_verdict *ou
                     "the second overflow, at --min-loss-scale, ended the run with exit code 12");
 }
 
-static void add_timed(const ls_case_settings *settings, ls_case_list *list)
-{
-    for (int i = 0; settings->bench != NULL && i < settings->bench->count; i++) {
-        const ls_spec *spec = &settings->bench->spec[i];
-        if (spec->role == LS_ROLE_THROUGHPUT && spec->level > 0) {
-            char id[64];
-            ls_timed_id(spec, id);
-            ls_case *row = ls_rows_add(list, ls_judge_scaler, "S1", "scaler.timed.%s", id);
-            row->job_count = 1;
-            row->job[0] = *spec;
-        }
-    }
-}
-
 /* The fiftieth overflow in a row ends the run, and the line says what was bad. */
 static void judge_streak(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
@@ -358,98 +320,94 @@ static void judge_streak(const ls_case *row, const ls_record *job, ls_verdict *o
     ls_verdict_pass(out, "%s", line);
 }
 
-static void add_streak(const ls_case_settings *settings, ls_case_list *list)
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static void add_scripts(const ls_case_settings *settings, ls_case_list *list)
 {
-    ls_case *row = ls_rows_add(list, judge_streak, "S5", "scaler.streak-ends.o2");
-    row->job_count = 1;
-    row->judges_outcome = true;
-    ls_spec *spec = &row->job[0];
-    *spec = script_spec(settings, &scripts[1]);
-    spec->steps = 52;
-    /* 2^60: fifty halvings stay above the floor of 2^-24 */
-    ls_text_put(spec->extra, sizeof spec->extra,
-                "--init-scale=1152921504606846976 --max-loss-scale=1152921504606846976 "
-                "--overflow-as=nan@fc.bias --overflow-at=1");
-    for (int step = 2; step <= 52; step++) {
-        ls_text_add(spec->extra, sizeof spec->extra, ",%d", step);
+    for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
+        const script *s = &scripts[i];
+        /* a trainer that divides first, as torch does, has no sum that overflows */
+        bool sum = s->batches != NULL && strncmp(s->batches, "sum", 3) == 0;
+        char job[400];
+        ls_text_put(job, sizeof job, "resnet8 scale=dynamic %s %s --init-scale=%.9g", s->job,
+                    strstr(s->job, "torch") == NULL ? "b0.1" : "", s->init);
+        if (s->batches != NULL) {
+            ls_text_add(job, sizeof job, " batches=%s%s", s->batches, sum ? " --average=post" : "");
+        } else {
+            ls_text_add(job, sizeof job, " --growth-interval=%d --overflow-at=%s", s->interval,
+                        s->overflows);
+        }
+        if (s->as != NULL) {
+            ls_text_add(job, sizeof job, " --overflow-as=%s", s->as);
+        }
+        if (s->lowest > 0) {
+            ls_text_add(job, sizeof job, " --min-loss-scale=%g", s->lowest);
+        }
+        if (s->highest > 0) {
+            ls_text_add(job, sizeof job, " --max-loss-scale=%g", s->highest);
+        }
+        ls_rows_format(list, settings,
+                       &(ls_row){.requirement = "S1", .judge = judge_trace, .data = s}, "%s.%s: %s",
+                       sum ? "average" : "scaler.trace", s->name, job);
+        /* nothing stands before the first step; gradients of zero move nothing */
+        if (s->overflows[0] != '1' && s->batches == NULL) {
+            ls_rows_format(list, settings,
+                           &(ls_row){.requirement = "S2", .judge = judge_still, .data = s},
+                           "scaler.skip.%s: %s", s->name, job);
+        }
     }
 }
 
-/* Saved one clean step before S doubles: the resumed run doubles at the same step. */
-static void add_resumed(const ls_case_settings *settings, ls_case_list *list)
-{
-    for (int level = 1; level <= 2; level++) {
-        ls_case *row = ls_rows_add(list, ls_judge_resume, "S7", "scaler.resumed.o%d", level);
-        script s = {"", "2:1,9:0", 2, level, 10, "apex", 1024, 0, 0, 4, false, "", 1};
-        row->job_count = 3;
-        ls_spec straight = script_spec(settings, &s), saved = straight, resumed = straight;
-        char id[96];
-        saved.steps = 5; /* overflow at 2, clean 3, 4, 5: the fourth clean step is 6 */
-        ls_text_add(saved.extra, sizeof saved.extra, " --save={self}/checkpoint.safetensors");
-        ls_matrix_id(&saved, id);
-        ls_text_add(resumed.extra, sizeof resumed.extra,
-                    " --resume={job:%s}/checkpoint.safetensors", id);
-        row->job[0] = straight;
-        row->job[1] = saved;
-        row->job[2] = resumed;
-    }
-}
-
+#define SMALL "resnet8 O2 b0.1 scale=dynamic "
+/* Saved one clean step before S doubles (overflow at 2, clean 3, 4, 5: the fourth clean step is 6):
+ * the resumed run doubles at the same step. */
+#define BEFORE_GROWTH                                                          \
+    "resnet8 O$1 w2 b0.1 scale=dynamic --init-scale=1024 --growth-interval=4 " \
+    "--overflow-at=2:1,9:0 "
 /* Saved within a row of overflows: the row goes on, so that it ends the run where it would have. */
-static void add_resumed_row(const ls_case_settings *settings, ls_case_list *list)
+#define WITHIN_ROW SMALL "w2 --init-scale=1024 --growth-interval=4 --overflow-at=2:1,3:0,4:1 "
+
+static const ls_row rows[] = {
+    {"scaler.static.o2", "S3", judge_static, "resnet8 O2 w2 b0.1 steps=6 --overflow-at=3:1",
+     .judges_outcome = true},
+    {"scaler.floor-ends.o2", "S4", judge_floor,
+     SMALL "steps=5 --init-scale=1024 --growth-interval=9 --min-loss-scale=512 --overflow-at=2,3",
+     .judges_outcome = true},
+    /* 2^60: fifty halvings stay above the floor of 2^-24 */
+    {"scaler.streak-ends.o2", "S5", judge_streak,
+     SMALL
+     "steps=52 --init-scale=1152921504606846976 --max-loss-scale=1152921504606846976 "
+     "--overflow-as=nan@fc.bias --overflow-at=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,"
+     "20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,"
+     "49,50,51,52",
+     .judges_outcome = true},
+    {"scaler.resumed.o[1|2]", "S7", ls_judge_resume,
+     BEFORE_GROWTH "steps=10 | " BEFORE_GROWTH
+                   "steps=5 --save={self}/checkpoint.safetensors | " BEFORE_GROWTH
+                   "steps=10 --resume={job:1}/checkpoint.safetensors"},
+    {"scaler.resumed.row.o2", "S8", ls_judge_resume,
+     WITHIN_ROW "steps=6 | " WITHIN_ROW "steps=3 --save={self}/checkpoint.safetensors | " WITHIN_ROW
+                "steps=6 --resume={job:1}/checkpoint.safetensors"},
+};
+
+static void add_timed(const ls_case_settings *settings, ls_case_list *list)
 {
-    ls_case *row = ls_rows_add(list, ls_judge_resume, "S8", "scaler.resumed.row.o2");
-    script s = {"", "2:1,3:0,4:1", 2, 2, 6, "apex", 1024, 0, 0, 4, false, "", 1};
-    ls_spec straight = script_spec(settings, &s), saved = straight, resumed = straight;
-    char id[96];
-    saved.steps = 3;
-    ls_text_add(saved.extra, sizeof saved.extra, " --save={self}/checkpoint.safetensors");
-    ls_matrix_id(&saved, id);
-    ls_text_add(resumed.extra, sizeof resumed.extra, " --resume={job:%s}/checkpoint.safetensors",
-                id);
-    row->job_count = 3;
-    row->job[0] = straight;
-    row->job[1] = saved;
-    row->job[2] = resumed;
+    for (int i = 0; settings->bench != NULL && i < settings->bench->count; i++) {
+        const ls_spec *spec = &settings->bench->spec[i];
+        if (spec->role == LS_ROLE_THROUGHPUT && spec->level > 0) {
+            char id[64];
+            ls_timed_id(spec, id);
+            ls_case *row = ls_rows_add(list, ls_judge_scaler, "S1", "scaler.timed.%s", id);
+            row->job_count = 1;
+            row->job[0] = *spec;
+        }
+    }
 }
 
 void ls_scaler_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
-        ls_spec spec = script_spec(settings, &scripts[i]);
-        /* a trainer that divides first, as torch does, has no sum that overflows */
-        bool sum = strncmp(scripts[i].as, "sum@", 4) == 0;
-        ls_case *row = ls_rows_add(list, judge_trace, "S1", "%s.%s",
-                                   sum ? "average" : "scaler.trace", scripts[i].name);
-        row->job_count = 1;
-        row->job[0] = spec;
-        row->number[0] = (int)i;
-        if (scripts[i].overflows[0] == '1' || scripts[i].by_data) {
-            continue; /* nothing stands before the first step; gradients of zero move nothing */
-        }
-        row = ls_rows_add(list, judge_still, "S2", "scaler.skip.%s", scripts[i].name);
-        row->job_count = 1;
-        row->job[0] = spec;
-        row->number[0] = (int)i;
-    }
-    ls_case *row = ls_rows_add(list, judge_static, "S3", "scaler.static.o2");
-    row->job_count = 1;
-    row->job[0] = ls_rows_evidence(settings, 2, 2, 1, 0.1);
-    ls_text_put(row->job[0].arch, sizeof row->job[0].arch, "resnet8");
-    row->job[0].dump_steps[0] = '\0';
-    row->job[0].steps = 6;
-    ls_text_put(row->job[0].extra, sizeof row->job[0].extra, "--overflow-at=3:1");
-    row->judges_outcome = true;
-    row = ls_rows_add(list, judge_floor, "S4", "scaler.floor-ends.o2");
-    row->job_count = 1;
-    row->job[0] = script_spec(settings, &scripts[1]);
-    row->job[0].steps = 5;
-    ls_text_put(row->job[0].extra, sizeof row->job[0].extra,
-                "--init-scale=1024 --growth-interval=9 --min-loss-scale=512 --overflow-at=2,3");
-    row->judges_outcome = true;
-    add_streak(settings, list);
-    add_resumed(settings, list);
-    add_resumed_row(settings, list);
-    ls_scaler_machine_cases(list);
+    add_scripts(settings, list);
+    LS_ROWS(list, settings, rows);
+    ls_scaler_machine_cases(settings, list);
     add_timed(settings, list);
 }

@@ -125,11 +125,17 @@ static void compare(const ls_step_state *state, const model *m, unsigned pattern
     }
 }
 
+typedef struct patterns {
+    const corner *corner;
+    int interval;
+} patterns;
+
 static void judge_patterns(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    const corner *c = &corners[row->number[0]];
-    int interval = row->number[1];
+    const patterns *p = row->data;
+    const corner *c = p->corner;
+    int interval = p->interval;
     ls_scaler_config config = config_of(c, interval);
     bench b;
     if (!open_bench(&b, &config, out)) {
@@ -312,7 +318,7 @@ static void check_inverse(ls_verdict *out)
     close_bench(&b);
 }
 
-static const struct {
+static const struct longer {
     const char *name;
     long_check *check;
     const char *shows;
@@ -329,22 +335,25 @@ static const struct {
 static void judge_long(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    longer[row->number[0]].check(out);
-    ls_verdict_pass(out, "%s", longer[row->number[0]].shows);
+    const struct longer *run = row->data;
+    run->check(out);
+    ls_verdict_pass(out, "%s", run->shows);
 }
 
-void ls_scaler_machine_cases(ls_case_list *list)
+void ls_scaler_machine_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (int i = 0; i < CORNERS; i++) {
         for (int interval = 1; interval <= 4; interval++) {
-            ls_case *row = ls_rows_add_inside(list, judge_patterns, "S6", "scaler.machine.%s.n%d",
-                                              corners[i].name, interval);
-            row->number[0] = i;
-            row->number[1] = interval;
+            patterns *data = ls_rows_memory(list, sizeof *data);
+            *data = (patterns){&corners[i], interval};
+            ls_rows_format(list, settings,
+                           &(ls_row){.requirement = "S6", .judge = judge_patterns, .data = data},
+                           "scaler.machine.%s.n%d", corners[i].name, interval);
         }
     }
     for (size_t i = 0; i < sizeof longer / sizeof *longer; i++) {
-        ls_rows_add_inside(list, judge_long, "S6", "scaler.machine.%s", longer[i].name)->number[0] =
-            (int)i;
+        ls_rows_format(list, settings,
+                       &(ls_row){.requirement = "S6", .judge = judge_long, .data = &longer[i]},
+                       "scaler.machine.%s", longer[i].name);
     }
 }

@@ -5,6 +5,6 @@
 #include "suite/cases/rows.h"
 
 /* The backend's state machine, called from inside. */
-void ls_scaler_machine_cases(ls_case_list *list);
+ls_family_cases ls_scaler_machine_cases;
 
 #endif
