@@ -9,7 +9,7 @@
 #include "reference/train/checkpoint.h"
 #include "reference/train/join.h"
 #include "reference/train/setup.h"
-#include "reference/train/step.h"
+#include "reference/train/step_loop.h"
 
 static ls_status prepare(int argc, char **argv, ls_trainer *trainer)
 {

@@ -31,8 +31,7 @@ struct ls_ddp {
     bool running;
     int unused; /* a parameter that got no gradient, to be reported at the next forward; -1: none */
     ls_ddp_times times;
-    const ls_ddp_observer *observer;
-    const ls_ddp_watcher *watcher;
+    const ls_step_observers *observers; /* of the step that is running, or NULL */
 };
 
 const ls_bucket_layout *ls_ddp_layout(const ls_ddp *ddp)
@@ -192,13 +191,14 @@ static ls_status unused_error(const ls_ddp *ddp, int param)
     return LS_ERR_USAGE;
 }
 
-ls_status ls_ddp_begin(ls_ddp *ddp)
+ls_status ls_ddp_begin(ls_ddp *ddp, const ls_step_observers *observers)
 {
     if (ddp->unused >= 0) {
         return unused_error(ddp, ddp->unused);
     }
     LS_ASSERT(!ddp->running);
     ddp->running = true;
+    ddp->observers = observers;
     ddp->arrived = 0;
     ddp->next = 0;
     memset(ddp->is_ready, 0, (size_t)ddp->options.memory->param_count * sizeof *ddp->is_ready);
@@ -249,16 +249,13 @@ static ls_status begin_full(ls_ddp *ddp)
         if (slot->missing > LS_PLANT(bucket_begins_early, 0, 1)) {
             break;
         }
-        if (ddp->watcher != NULL) {
-            LS_TRY(ddp->watcher->before(ddp->watcher->context, number, &slot->whole));
-        }
+        LS_TRY(ls_step_observers_bucket(ddp->observers, LS_STEP_BUCKET_FULL, number, &slot->whole));
         if (factor != 1.0f && LS_PLANT(predivide_forgotten, true, false)) {
             LS_TRY(device->api->scale(device->backend, device->stream, slot->whole, factor));
         }
         LS_TRY(device->api->event_record(slot->event, device->stream));
-        if (ddp->observer != NULL) {
-            LS_TRY(device->api->event_record(ddp->observer->ready[number], device->stream));
-        }
+        LS_TRY(
+            ls_step_observers_bucket(ddp->observers, LS_STEP_BUCKET_BEGINS, number, &slot->whole));
         ls_comm_op op = {
             .kind = LS_COMM_ALL_REDUCE,
             .buffer = slot->whole.data,
@@ -331,31 +328,24 @@ ls_status ls_ddp_abandon(ls_ddp *ddp)
         }
     }
     ddp->running = false;
+    ddp->observers = NULL;
     return LS_OK;
-}
-
-void ls_ddp_observe(ls_ddp *ddp, const ls_ddp_observer *observer)
-{
-    ddp->observer = observer;
-}
-
-void ls_ddp_watch(ls_ddp *ddp, const ls_ddp_watcher *watcher)
-{
-    ddp->watcher = watcher;
 }
 
 /* Makes the computing stream wait for the bucket's reduction. */
 static ls_status await(ls_ddp *ddp, int index)
 {
     const ls_device *device = ddp->options.memory->device;
-    ls_comm_handle *handle = &ddp->slot[index].handle;
-    const ls_ddp_observer *observer = ddp->observer;
-    if (observer == NULL) {
-        return ddp->options.engine->wait(ddp->options.comm, handle, device->stream);
+    slot *slot = &ddp->slot[index];
+    ls_stream *side = ls_step_observers_bucket_stream(ddp->observers);
+    LS_TRY(ddp->options.engine->wait(ddp->options.comm, &slot->handle,
+                                     side != NULL ? side : device->stream));
+    LS_TRY(ls_step_observers_bucket(ddp->observers, LS_STEP_BUCKET_REDUCED, index, &slot->whole));
+    if (side == NULL) {
+        return LS_OK;
     }
-    LS_TRY(ddp->options.engine->wait(ddp->options.comm, handle, observer->stream));
-    LS_TRY(device->api->event_record(observer->done[index], observer->stream));
-    return device->api->stream_after(device->stream, observer->done[index]);
+    LS_TRY(device->api->event_record(slot->event, side));
+    return device->api->stream_after(device->stream, slot->event);
 }
 
 /* Averages the reduced bucket and converts it back to the gradients' own type. */
@@ -369,9 +359,8 @@ static ls_status take_back(ls_ddp *ddp, int index)
         (!engine_scales(ddp, bucket->dtype) || LS_PLANT(averaged_twice, false, true))) {
         LS_TRY(device->api->scale(device->backend, device->stream, ddp->slot[index].whole, factor));
     }
-    if (ddp->watcher != NULL) {
-        LS_TRY(ddp->watcher->after(ddp->watcher->context, index, &ddp->slot[index].whole));
-    }
+    LS_TRY(ls_step_observers_bucket(ddp->observers, LS_STEP_BUCKET_AVERAGED, index,
+                                    &ddp->slot[index].whole));
     for (int k = 0; k < bucket->count; k++) {
         int i = ddp->layout.member[bucket->first + k];
         if (memory->reduced[i].data != memory->grad[i].data) {
@@ -397,5 +386,6 @@ ls_status ls_ddp_finish(ls_ddp *ddp)
         ddp->times.comm_ns += to_ns - from_ns;
     }
     ddp->running = false;
+    ddp->observers = NULL;
     return LS_OK;
 }

@@ -14,6 +14,7 @@
 #include "buckets.h"
 #include "reference/comm/comm.h"
 #include "reference/state/memory.h"
+#include "reference/state/step_observer.h"
 
 typedef struct ls_ddp ls_ddp;
 
@@ -42,32 +43,14 @@ bool ls_ddp_settled(const ls_ddp *ddp);
  * plan again. Does nothing if the rules do not rebuild. */
 ls_status ls_ddp_rebuild(ls_ddp *ddp, bool *changed);
 
-ls_status ls_ddp_begin(ls_ddp *ddp);
+/* observers: of the buckets, until ls_ddp_finish; borrowed, or NULL. */
+ls_status ls_ddp_begin(ls_ddp *ddp, const ls_step_observers *observers);
 /* `from`: the gradient or the accumulator of `param`; not copied if it is in its bucket already. */
 ls_status ls_ddp_stage(ls_ddp *ddp, int param, const ls_tensor *from);
 ls_status ls_ddp_ready(ls_ddp *ddp, int param);
 ls_status ls_ddp_finish(ls_ddp *ddp);
 /* Resets the reducer after a discarded recording, as if the step had not begun. */
 ls_status ls_ddp_abandon(ls_ddp *ddp);
-
-/* Who wants to know when buckets are reduced on a device that works beside the host: two events of
- * each bucket, the second recorded on a stream of its own that does nothing but wait for it. */
-typedef struct ls_ddp_observer {
-    ls_stream *stream;
-    ls_event **ready, **done; /* [param_count] */
-} ls_ddp_observer;
-/* For the steps that follow; NULL: nobody. */
-void ls_ddp_observe(ls_ddp *ddp, const ls_ddp_observer *observer);
-
-/* Who looks at a bucket before it is reduced, when its elements are this rank's, and after it is
- * averaged. Both enqueue on the computing stream. */
-typedef struct ls_ddp_watcher {
-    void *context;
-    ls_status (*before)(void *context, int index, const ls_tensor *whole);
-    ls_status (*after)(void *context, int index, const ls_tensor *whole);
-} ls_ddp_watcher;
-/* For the steps that follow; NULL: nobody. */
-void ls_ddp_watch(ls_ddp *ddp, const ls_ddp_watcher *watcher);
 
 /* Of the last step: what waiting after backward cost, what the engine was busy for, and each
  * bucket's time. */

@@ -205,7 +205,7 @@ static ls_status backward(ls_example_model *model)
     ls_trainer *trainer = model->trainer;
     const ls_device *device = &trainer->device;
     if (trainer->ddp != NULL) {
-        LS_TRY(ls_ddp_begin(trainer->ddp));
+        LS_TRY(ls_ddp_begin(trainer->ddp, NULL));
     }
     LS_TRY(device->api->plan_backward(trainer->plan, device->stream, 1.0f / (float)model->batches,
                                       take_gradient, model));

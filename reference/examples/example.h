@@ -11,7 +11,7 @@
 
 #include "reference/amp/amp.h"
 #include "reference/train/dump.h"
-#include "reference/train/step.h"
+#include "reference/train/step_loop.h"
 
 enum { LS_EXAMPLE_MODELS = 2, LS_EXAMPLE_LOSSES = 2, LS_EXAMPLE_OPTIMIZERS = 2 };
 

@@ -2,7 +2,7 @@
 #ifndef LS_EXAMPLES_RUN_H
 #define LS_EXAMPLES_RUN_H
 
-#include "reference/train/step.h"
+#include "reference/train/step_loop.h"
 
 /* After ls_setup_read. LS_ERR_UNSUPPORTED, written as an event, for options that belong to the
  * trainer's own loop. */

@@ -188,9 +188,8 @@ static ls_audit_draw bucket_draw(const ls_audit *audit, int index)
                            UINT64_C(1) << 40 | (uint64_t)index};
 }
 
-static ls_status bucket_before(void *context, int index, const ls_tensor *whole)
+static ls_status bucket_before(ls_audit *audit, int index, const ls_tensor *whole)
 {
-    ls_audit *audit = context;
     ls_trainer *trainer = audit->trainer;
     const ls_device *device = &trainer->device;
     ls_audit_bucket *bucket = &audit->bucket[index];
@@ -206,9 +205,8 @@ static ls_status bucket_before(void *context, int index, const ls_tensor *whole)
     return trainer->engine->begin(trainer->comm, &op, bucket->picked, &bucket->handle);
 }
 
-static ls_status bucket_after(void *context, int index, const ls_tensor *whole)
+static ls_status bucket_after(ls_audit *audit, int index, const ls_tensor *whole)
 {
-    ls_audit *audit = context;
     ls_trainer *trainer = audit->trainer;
     const ls_device *device = &trainer->device;
     ls_audit_bucket *bucket = &audit->bucket[index];
@@ -223,27 +221,20 @@ static ls_status bucket_after(void *context, int index, const ls_tensor *whole)
                              (double)(float)trainer->rules.post_factor, bucket->sample, verdict);
 }
 
-/* ---- a step ---------------------------------------------------------------------------------- */
-
-ls_status ls_audit_begin(ls_audit *audit, int64_t step)
+static ls_status observe_bucket(void *context, ls_step_bucket point, int index,
+                                const ls_tensor *whole)
 {
-    if (audit == NULL || !ls_audit_due(&audit->trainer->options, step)) {
+    switch (point) {
+    case LS_STEP_BUCKET_FULL:
+        return bucket_before(context, index, whole);
+    case LS_STEP_BUCKET_AVERAGED:
+        return bucket_after(context, index, whole);
+    default:
         return LS_OK;
     }
-    ls_trainer *trainer = audit->trainer;
-    audit->active = true;
-    audit->step = step;
-    audit->count = 0;
-    audit->number = 0;
-    audit->many_before = audit->many_after = 0;
-    trainer->device.api->plan_observe(trainer->plan, ls_audit_observe, audit);
-    if (trainer->ddp != NULL) {
-        LS_TRY(place_buckets(audit));
-        audit->watcher = (ls_ddp_watcher){audit, bucket_before, bucket_after};
-        ls_ddp_watch(trainer->ddp, &audit->watcher);
-    }
-    return LS_OK;
 }
+
+/* ---- parameters ------------------------------------------------------------------------------ */
 
 static ls_audit_rule rule_of(const ls_trainer *trainer)
 {
@@ -270,7 +261,7 @@ static ls_audit_draw param_draw(const ls_audit *audit, ls_audit_kind kind, int p
                            UINT64_C(2) << 40 | (uint64_t)kind << 20 | (uint64_t)param};
 }
 
-static ls_status look_at_param(ls_audit *audit, ls_audit_kind kind, int param, bool after)
+static ls_status observe_param(ls_audit *audit, ls_audit_kind kind, int param, bool after)
 {
     const ls_memory *memory = &audit->trainer->memory;
     ls_audit_op op = {.kind = kind,
@@ -294,37 +285,69 @@ static ls_status look_at_param(ls_audit *audit, ls_audit_kind kind, int param, b
                                after);
 }
 
-static ls_status look_at_params(ls_audit *audit, ls_audit_kind kind, bool after)
+static ls_status observe_params(ls_audit *audit, ls_audit_kind kind, bool after)
 {
     for (int i = 0; i < audit->trainer->memory.param_count; i++) {
-        LS_TRY(look_at_param(audit, kind, i, after));
+        LS_TRY(observe_param(audit, kind, i, after));
     }
     return LS_OK;
 }
 
-ls_status ls_audit_unscale(ls_audit *audit, bool after)
-{
-    if (audit == NULL || !audit->active || !audit->trainer->amp.unscales) {
-        return LS_OK;
-    }
-    return look_at_params(audit, LS_AUDIT_UNSCALE, after);
-}
-
 /* LAMB's and LARS's ratios come from norms of whole tensors; no element alone shows them. */
-ls_status ls_audit_update(ls_audit *audit, bool after)
+static ls_status observe_update(ls_audit *audit, bool after)
 {
-    if (audit == NULL || !audit->active) {
-        return LS_OK;
-    }
     switch (audit->trainer->optimizer.kind) {
     case LS_OPTIMIZER_SGD:
-        return look_at_params(audit, LS_AUDIT_SGD, after);
+        return observe_params(audit, LS_AUDIT_SGD, after);
     case LS_OPTIMIZER_ADAM:
     case LS_OPTIMIZER_ADAMW:
-        return look_at_params(audit, LS_AUDIT_ADAM, after);
+        return observe_params(audit, LS_AUDIT_ADAM, after);
     default:
         return LS_OK;
     }
+}
+
+static ls_status observe_stage(ls_audit *audit, ls_step_stage stage, bool after)
+{
+    if (stage == LS_STEP_UNSCALE && audit->trainer->amp.unscales) {
+        return observe_params(audit, LS_AUDIT_UNSCALE, after);
+    }
+    return stage == LS_STEP_OPTIMIZER ? observe_update(audit, after) : LS_OK;
+}
+
+static ls_status observe_before(void *context, ls_step_stage stage, int micro_step)
+{
+    (void)micro_step;
+    return observe_stage(context, stage, false);
+}
+
+static ls_status observe_after(void *context, ls_step_stage stage, int micro_step)
+{
+    (void)micro_step;
+    return observe_stage(context, stage, true);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+ls_status ls_audit_begin(ls_audit *audit, int64_t step, ls_step_observers *observers)
+{
+    if (audit == NULL || !ls_audit_due(&audit->trainer->options, step)) {
+        return LS_OK;
+    }
+    ls_trainer *trainer = audit->trainer;
+    audit->active = true;
+    audit->step = step;
+    audit->count = 0;
+    audit->number = 0;
+    audit->many_before = audit->many_after = 0;
+    trainer->device.api->plan_observe(trainer->plan, ls_audit_observe, audit);
+    LS_TRY(trainer->ddp != NULL ? place_buckets(audit) : LS_OK);
+    audit->observer = (ls_step_observer){.context = audit,
+                                         .before = observe_before,
+                                         .after = observe_after,
+                                         .bucket = observe_bucket};
+    ls_step_observers_add(observers, &audit->observer);
+    return LS_OK;
 }
 
 ls_status ls_audit_end(ls_audit *audit)
@@ -335,9 +358,6 @@ ls_status ls_audit_end(ls_audit *audit)
     ls_trainer *trainer = audit->trainer;
     const ls_device *device = &trainer->device;
     device->api->plan_observe(trainer->plan, NULL, NULL);
-    if (trainer->ddp != NULL) {
-        ls_ddp_watch(trainer->ddp, NULL);
-    }
     audit->active = false;
     return device->api->copy_out(device->backend, device->stream, audit->found, audit->verdict,
                                  audit->count * (int64_t)sizeof *audit->found);

@@ -9,6 +9,7 @@
 #ifndef LS_AUDIT_H
 #define LS_AUDIT_H
 
+#include "reference/state/step_observer.h"
 #include "trainer.h"
 
 typedef struct ls_audit ls_audit;
@@ -21,11 +22,9 @@ bool ls_audit_due(const ls_options *options, int64_t step);
 ls_status ls_audit_open(ls_trainer *trainer, ls_audit **out);
 void ls_audit_close(ls_audit *audit);
 
-ls_status ls_audit_begin(ls_audit *audit, int64_t step);
-/* Around unscaling and around the update. */
-ls_status ls_audit_unscale(ls_audit *audit, bool after);
-ls_status ls_audit_update(ls_audit *audit, bool after);
-/* What was found is on its way to the host, ahead of the step's state. */
+/* Subscribes to a step that is due, and to the plan's operations, until ls_audit_end. */
+ls_status ls_audit_begin(ls_audit *audit, int64_t step, ls_step_observers *observers);
+/* The verdicts are copied to the host, ahead of the step's state. */
 ls_status ls_audit_end(ls_audit *audit);
 
 /* When the step's state has arrived: writes the event of an audited step. LS_ERR_CHECK after a line

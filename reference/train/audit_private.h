@@ -43,7 +43,7 @@ struct ls_audit {
     ls_audit_bucket *bucket; /* [bucket_count] */
     int bucket_count;
     void *bucket_memory;
-    ls_ddp_watcher watcher;
+    ls_step_observer observer;
     /* of the whole run */
     int64_t steps, outputs, elements;
     double worst, audited_ms, other_ms, total_ms;

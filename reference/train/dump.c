@@ -31,6 +31,8 @@ struct ls_dump {
     float *logits;   /* [accumulate][batch][classes] */
     float *scratch;  /* [largest tensor] */
     branch *branch;  /* [branch_count] */
+    ls_step_clock *clock;
+    ls_step_observer observer;
 };
 
 bool ls_dump_wants(const ls_trainer *trainer, int64_t step)
@@ -278,6 +280,54 @@ ls_status ls_dump_local(ls_dump *dump, int param)
     }
     return ls_safetensors_add_copy(dump->writer, name, LS_F32, &about->shape, dump->scratch);
 }
+
+/* ---- in a step ------------------------------------------------------------------------------- */
+
+static ls_status observe_batch(void *context, int micro_step, const ls_loader_batch *batch)
+{
+    ls_dump *dump = context;
+    int64_t since_ns = ls_step_clock_stop(dump->clock);
+    LS_TRY(ls_dump_batch(dump, micro_step, batch));
+    ls_step_clock_resume(dump->clock, since_ns);
+    return LS_OK;
+}
+
+static ls_status observe_stage(void *context, ls_step_stage stage, int micro_step)
+{
+    ls_dump *dump = context;
+    if (stage != LS_STEP_FORWARD) {
+        return LS_OK;
+    }
+    int64_t since_ns = ls_step_clock_stop(dump->clock);
+    LS_TRY(ls_dump_forward(dump, micro_step));
+    ls_step_clock_resume(dump->clock, since_ns);
+    return LS_OK;
+}
+
+static ls_status observe_gradient(void *context, ls_step_gradient point, int micro_step, int param)
+{
+    ls_dump *dump = context;
+    (void)micro_step;
+    if (point != LS_STEP_GRADIENT_STAGED) {
+        return LS_OK;
+    }
+    int64_t since_ns = ls_step_clock_stop(dump->clock);
+    LS_TRY(ls_dump_local(dump, param));
+    ls_step_clock_resume(dump->clock, since_ns);
+    return LS_OK;
+}
+
+void ls_dump_observe(ls_dump *dump, ls_step_clock *clock, ls_step_observers *observers)
+{
+    dump->clock = clock;
+    dump->observer = (ls_step_observer){.context = dump,
+                                        .batch = observe_batch,
+                                        .after = observe_stage,
+                                        .gradient = observe_gradient};
+    ls_step_observers_add(observers, &dump->observer);
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
 
 /* [A, dims...] where there is accumulation, else [dims...]. */
 static ls_shape with_micro_steps(const ls_dump *dump, int rank, const int64_t *dim)

@@ -19,6 +19,8 @@
 #ifndef LS_DUMP_H
 #define LS_DUMP_H
 
+#include "step_clock.h"
+#include "reference/state/step_observer.h"
 #include "trainer.h"
 
 typedef struct ls_dump ls_dump;
@@ -28,6 +30,10 @@ bool ls_dump_wants(const ls_trainer *trainer, int64_t step);
 /* Before the step: parameters, masters, moments. */
 ls_status ls_dump_begin(const ls_trainer *trainer, int64_t step, ls_dump **out);
 void ls_dump_discard(ls_dump *dump); /* NULL is allowed */
+
+/* Subscribes to the step: the three calls below are made where they belong, with the clock
+ * stopped. */
+void ls_dump_observe(ls_dump *dump, ls_step_clock *clock, ls_step_observers *observers);
 
 /* Before the first forward, and after what rank 0 may have sent for it: last_buffer/. */
 ls_status ls_dump_buffers(ls_dump *dump);

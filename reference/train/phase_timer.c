@@ -1,125 +1,324 @@
 #include "phase_timer.h"
 
 #include <stdlib.h>
+#include <string.h>
 
+#include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 
+/* Where the device records an event. */
+typedef enum point {
+    AT_FORWARD,
+    AT_BACKWARD,
+    AT_FINISH, /* backward has ended: the computing stream waits for the last reductions */
+    AT_OPTIMIZER,
+    AT_END,
+    POINTS,
+} point;
+
 struct ls_phase_timer {
-    const ls_device *device;
+    const ls_trainer *trainer;
+    const ls_step_clock *clock;
+    ls_step_observer observer;
+    ls_phase_timer_span span[LS_PHASE_TIMER_PHASES];
+    /* by the host's clock */
+    int64_t stopped_ns; /* the clock's, when the phase began */
+    double ms[LS_PHASE_TIMER_PHASES];
+    ls_ddp_times ddp;
+    /* by the device's events */
     int buckets; /* at most */
     ls_stream *stream;
     ls_event *end; /* happened at end_ns of the host's clock */
     int64_t end_ns;
-    ls_event *point[LS_PHASE_TIMER_POINTS];
+    ls_event *at[POINTS];
     ls_event **ready, **done; /* [buckets] */
-    ls_ddp_observer observer;
 };
 
-static ls_status create_events(ls_phase_timer *marks)
+/* ---- by the host's clock --------------------------------------------------------------------- */
+
+static void host_begin(ls_phase_timer *timer, ls_phase_timer_phase phase)
 {
-    const ls_device *device = marks->device;
-    marks->ready = calloc(2 * (size_t)marks->buckets, sizeof *marks->ready);
-    if (marks->ready == NULL) {
-        ls_log_error("cannot allocate the marks of %d buckets", marks->buckets);
-        return LS_ERR_INFRA;
-    }
-    marks->done = marks->ready + marks->buckets;
-    LS_TRY(device->api->stream_create(device->backend, &marks->stream));
-    for (int i = 0; i < LS_PHASE_TIMER_POINTS; i++) {
-        LS_TRY(device->api->event_create(device->backend, &marks->point[i]));
-    }
-    for (int i = 0; i < 2 * marks->buckets; i++) {
-        LS_TRY(device->api->event_create(device->backend, &marks->ready[i]));
+    timer->stopped_ns = timer->clock->stopped_ns;
+    timer->span[phase].from_ns = ls_clock_ns();
+}
+
+/* Micro-steps add up. */
+static void host_end(ls_phase_timer *timer, ls_phase_timer_phase phase)
+{
+    ls_phase_timer_span *span = &timer->span[phase];
+    span->to_ns = ls_clock_ns();
+    timer->ms[phase] += ls_clock_ms_between(span->from_ns, span->to_ns) -
+                        (double)(timer->clock->stopped_ns - timer->stopped_ns) * 1e-6;
+}
+
+static ls_status host_before(void *context, ls_step_stage stage, int micro_step)
+{
+    (void)micro_step;
+    switch (stage) {
+    case LS_STEP_FORWARD:
+        host_begin(context, LS_PHASE_TIMER_FORWARD);
+        break;
+    case LS_STEP_BACKWARD:
+        host_begin(context, LS_PHASE_TIMER_BACKWARD);
+        break;
+    case LS_STEP_UNSCALE:
+        host_begin(context, LS_PHASE_TIMER_OPTIMIZER);
+        break;
+    default:
+        break;
     }
     return LS_OK;
 }
 
-ls_status ls_phase_timer_open(const ls_trainer *trainer, ls_phase_timer **out)
+static ls_status host_after(void *context, ls_step_stage stage, int micro_step)
 {
-    *out = NULL;
-    if (!trainer->options.trace || trainer->device.api->event_ms == NULL) {
+    ls_phase_timer *timer = context;
+    (void)micro_step;
+    switch (stage) {
+    case LS_STEP_FORWARD:
+        host_end(timer, LS_PHASE_TIMER_FORWARD);
+        break;
+    case LS_STEP_BACKWARD:
+        host_end(timer, LS_PHASE_TIMER_BACKWARD);
+        break;
+    case LS_STEP_FINISH:
+        if (timer->trainer->ddp != NULL) {
+            timer->ddp = ls_ddp_times_of(timer->trainer->ddp);
+        }
+        break;
+    case LS_STEP_REPACK:
+        host_end(timer, LS_PHASE_TIMER_OPTIMIZER);
+        break;
+    default:
+        break;
+    }
+    return LS_OK;
+}
+
+static void host_read(ls_phase_timer *timer, double *ms, bool *given)
+{
+    ms[LS_EVENTS_MS_FORWARD] = timer->ms[LS_PHASE_TIMER_FORWARD];
+    ms[LS_EVENTS_MS_BACKWARD] = timer->ms[LS_PHASE_TIMER_BACKWARD];
+    ms[LS_EVENTS_MS_OPTIMIZER] = timer->ms[LS_PHASE_TIMER_OPTIMIZER];
+    ms[LS_EVENTS_MS_COMM] = (double)timer->ddp.comm_ns * 1e-6;
+    ms[LS_EVENTS_MS_COMM_EXPOSED] = (double)timer->ddp.exposed_ns * 1e-6;
+    for (int i = 0; i < LS_EVENTS_MS_COUNT; i++) {
+        given[i] = true;
+    }
+}
+
+/* ---- by the device's events ------------------------------------------------------------------ */
+
+static ls_status record(ls_phase_timer *timer, point at)
+{
+    const ls_device *device = &timer->trainer->device;
+    return device->api->event_record(timer->at[at], device->stream);
+}
+
+static ls_status device_before(void *context, ls_step_stage stage, int micro_step)
+{
+    (void)micro_step;
+    switch (stage) {
+    case LS_STEP_FORWARD:
+        return record(context, AT_FORWARD);
+    case LS_STEP_BACKWARD:
+        return record(context, AT_BACKWARD);
+    case LS_STEP_FINISH:
+        return record(context, AT_FINISH);
+    case LS_STEP_UNSCALE:
+        return record(context, AT_OPTIMIZER);
+    default:
         return LS_OK;
     }
-    ls_phase_timer *marks = calloc(1, sizeof *marks);
-    if (marks == NULL) {
-        ls_log_error("cannot allocate the marks of a step");
-        return LS_ERR_INFRA;
-    }
-    marks->device = &trainer->device;
-    marks->buckets = trainer->memory.param_count;
-    ls_status status = create_events(marks);
-    if (status != LS_OK) {
-        ls_phase_timer_close(marks);
-        return status;
-    }
-    marks->observer = (ls_ddp_observer){marks->stream, marks->ready, marks->done};
-    *out = marks;
-    return LS_OK;
 }
 
-void ls_phase_timer_close(ls_phase_timer *marks)
+static ls_status device_after(void *context, ls_step_stage stage, int micro_step)
 {
-    if (marks == NULL) {
-        return;
-    }
-    const ls_backend_api *api = marks->device->api;
-    for (int i = 0; marks->ready != NULL && i < 2 * marks->buckets; i++) {
-        if (marks->ready[i] != NULL) {
-            api->event_destroy(marks->ready[i]);
-        }
-    }
-    for (int i = 0; i < LS_PHASE_TIMER_POINTS; i++) {
-        if (marks->point[i] != NULL) {
-            api->event_destroy(marks->point[i]);
-        }
-    }
-    if (marks->stream != NULL) {
-        api->stream_destroy(marks->stream);
-    }
-    free(marks->ready);
-    free(marks);
+    (void)micro_step;
+    return stage == LS_STEP_REPACK ? record(context, AT_END) : LS_OK;
 }
 
-ls_status ls_phase_timer_at(ls_phase_timer *marks, ls_phase_timer_point point)
+static ls_status device_bucket(void *context, ls_step_bucket point, int index,
+                               const ls_tensor *whole)
 {
-    return marks == NULL
-               ? LS_OK
-               : marks->device->api->event_record(marks->point[point], marks->device->stream);
+    ls_phase_timer *timer = context;
+    const ls_device *device = &timer->trainer->device;
+    (void)whole;
+    switch (point) {
+    case LS_STEP_BUCKET_BEGINS:
+        return device->api->event_record(timer->ready[index], device->stream);
+    case LS_STEP_BUCKET_REDUCED:
+        return device->api->event_record(timer->done[index], timer->stream);
+    default:
+        return LS_OK;
+    }
 }
 
-const ls_ddp_observer *ls_phase_timer_observer(const ls_phase_timer *marks)
-{
-    return marks == NULL ? NULL : &marks->observer;
-}
-
-static ls_status when(const ls_phase_timer *marks, ls_event *event, int64_t *ns)
+static ls_status when(const ls_phase_timer *timer, ls_event *event, int64_t *ns)
 {
     double ms = 0;
-    LS_TRY(marks->device->api->event_ms(event, marks->end, &ms));
-    *ns = marks->end_ns - (int64_t)(ms * 1e6);
+    LS_TRY(timer->trainer->device.api->event_ms(event, timer->end, &ms));
+    *ns = timer->end_ns - (int64_t)(ms * 1e6);
     return LS_OK;
 }
 
-void ls_phase_timer_end(ls_phase_timer *marks, ls_event *end, int64_t end_ns)
+/* With accumulation only the phases that come once in a step are given. */
+static ls_status device_read(ls_phase_timer *timer, double *ms, bool *given)
 {
-    marks->end = end;
-    marks->end_ns = end_ns;
-}
-
-ls_status ls_phase_timer_ns(const ls_phase_timer *marks, ls_phase_timer_point point, int64_t *ns)
-{
-    return when(marks, marks->point[point], ns);
-}
-
-ls_status ls_phase_timer_bucket_ns(const ls_phase_timer *marks, int index, int64_t *from_ns,
-                                   int64_t *to_ns)
-{
-    int64_t before_ns = 0;
-    LS_TRY(when(marks, marks->ready[index], from_ns));
-    LS_TRY(when(marks, marks->done[index], to_ns));
-    if (index > 0) {
-        LS_TRY(when(marks, marks->done[index - 1], &before_ns));
+    const ls_trainer *trainer = timer->trainer;
+    int64_t at[POINTS];
+    for (int i = 0; i < POINTS; i++) {
+        LS_TRY(when(timer, timer->at[i], &at[i]));
     }
-    *from_ns = before_ns > *from_ns ? before_ns : *from_ns;
+    double comm_ms = 0;
+    int buckets = trainer->ddp == NULL ? 0 : ls_ddp_layout(trainer->ddp)->bucket_count;
+    for (int b = 0; b < buckets; b++) {
+        ls_phase_timer_span span;
+        LS_TRY(ls_phase_timer_bucket(timer, b, &span));
+        comm_ms += ls_clock_ms_between(span.from_ns, span.to_ns);
+    }
+    bool once = trainer->options.accumulate == 1;
+    const struct {
+        ls_events_ms what;
+        double ms;
+        bool given;
+    } rows[] = {
+        {LS_EVENTS_MS_FORWARD, ls_clock_ms_between(at[AT_FORWARD], at[AT_BACKWARD]), once},
+        {LS_EVENTS_MS_BACKWARD, ls_clock_ms_between(at[AT_BACKWARD], at[AT_FINISH]), once},
+        {LS_EVENTS_MS_COMM_EXPOSED, ls_clock_ms_between(at[AT_FINISH], at[AT_OPTIMIZER]), true},
+        {LS_EVENTS_MS_OPTIMIZER, ls_clock_ms_between(at[AT_OPTIMIZER], at[AT_END]), true},
+        {LS_EVENTS_MS_COMM, comm_ms, true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ms[rows[i].what] = rows[i].ms;
+        given[rows[i].what] = rows[i].given;
+    }
+    timer->span[LS_PHASE_TIMER_FORWARD] = (ls_phase_timer_span){at[AT_FORWARD], at[AT_BACKWARD]};
+    timer->span[LS_PHASE_TIMER_BACKWARD] = (ls_phase_timer_span){at[AT_BACKWARD], at[AT_FINISH]};
+    timer->span[LS_PHASE_TIMER_OPTIMIZER] = (ls_phase_timer_span){at[AT_OPTIMIZER], at[AT_END]};
+    return LS_OK;
+}
+
+/* ---- both ------------------------------------------------------------------------------------ */
+
+static bool is_host(const ls_trainer *trainer)
+{
+    return trainer->device.info.host_memory;
+}
+
+static ls_status create_events(ls_phase_timer *timer)
+{
+    const ls_device *device = &timer->trainer->device;
+    timer->buckets = timer->trainer->memory.param_count;
+    timer->ready = calloc(2 * (size_t)timer->buckets, sizeof *timer->ready);
+    if (timer->ready == NULL) {
+        ls_log_error("cannot allocate the events of %d buckets", timer->buckets);
+        return LS_ERR_INFRA;
+    }
+    timer->done = timer->ready + timer->buckets;
+    LS_TRY(device->api->stream_create(device->backend, &timer->stream));
+    for (int i = 0; i < POINTS; i++) {
+        LS_TRY(device->api->event_create(device->backend, &timer->at[i]));
+    }
+    for (int i = 0; i < 2 * timer->buckets; i++) {
+        LS_TRY(device->api->event_create(device->backend, &timer->ready[i]));
+    }
+    return LS_OK;
+}
+
+ls_status ls_phase_timer_open(const ls_trainer *trainer, const ls_step_clock *clock,
+                              ls_phase_timer **out)
+{
+    *out = NULL;
+    if (!is_host(trainer) && (!trainer->options.trace || trainer->device.api->event_ms == NULL)) {
+        return LS_OK;
+    }
+    ls_phase_timer *timer = calloc(1, sizeof *timer);
+    if (timer == NULL) {
+        ls_log_error("cannot allocate the timer of a step's phases");
+        return LS_ERR_INFRA;
+    }
+    timer->trainer = trainer;
+    timer->clock = clock;
+    ls_status status = is_host(trainer) ? LS_OK : create_events(timer);
+    if (status != LS_OK) {
+        ls_phase_timer_close(timer);
+        return status;
+    }
+    timer->observer = is_host(trainer)
+                          ? (ls_step_observer){.before = host_before, .after = host_after}
+                          : (ls_step_observer){.before = device_before,
+                                               .after = device_after,
+                                               .bucket = device_bucket,
+                                               .bucket_stream = timer->stream};
+    timer->observer.context = timer;
+    *out = timer;
+    return LS_OK;
+}
+
+void ls_phase_timer_close(ls_phase_timer *timer)
+{
+    if (timer == NULL) {
+        return;
+    }
+    const ls_backend_api *api = timer->trainer->device.api;
+    for (int i = 0; timer->ready != NULL && i < 2 * timer->buckets; i++) {
+        if (timer->ready[i] != NULL) {
+            api->event_destroy(timer->ready[i]);
+        }
+    }
+    for (int i = 0; i < POINTS; i++) {
+        if (timer->at[i] != NULL) {
+            api->event_destroy(timer->at[i]);
+        }
+    }
+    if (timer->stream != NULL) {
+        api->stream_destroy(timer->stream);
+    }
+    free(timer->ready);
+    free(timer);
+}
+
+void ls_phase_timer_begin(ls_phase_timer *timer, ls_step_observers *observers)
+{
+    if (timer != NULL) {
+        memset(timer->ms, 0, sizeof timer->ms);
+        ls_step_observers_add(observers, &timer->observer);
+    }
+}
+
+ls_status ls_phase_timer_read(ls_phase_timer *timer, ls_event *end, int64_t end_ns, double *ms,
+                              bool *given)
+{
+    if (timer == NULL) {
+        return LS_OK;
+    }
+    timer->end = end;
+    timer->end_ns = end_ns;
+    if (!is_host(timer->trainer)) {
+        return device_read(timer, ms, given);
+    }
+    host_read(timer, ms, given);
+    return LS_OK;
+}
+
+ls_phase_timer_span ls_phase_timer_span_of(const ls_phase_timer *timer, ls_phase_timer_phase phase)
+{
+    return timer->span[phase];
+}
+
+ls_status ls_phase_timer_bucket(const ls_phase_timer *timer, int index, ls_phase_timer_span *span)
+{
+    if (is_host(timer->trainer)) {
+        ls_ddp_bucket_span(timer->trainer->ddp, index, &span->from_ns, &span->to_ns);
+        return LS_OK;
+    }
+    int64_t before_ns = 0;
+    LS_TRY(when(timer, timer->ready[index], &span->from_ns));
+    LS_TRY(when(timer, timer->done[index], &span->to_ns));
+    if (index > 0) {
+        LS_TRY(when(timer, timer->done[index - 1], &before_ns));
+    }
+    span->from_ns = before_ns > span->from_ns ? before_ns : span->from_ns;
     return LS_OK;
 }

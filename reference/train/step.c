@@ -1,231 +1,293 @@
-#include "step_loop.h"
+#include "step.h"
 
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/core/clock.h"
-#include "kernels/core/log.h"
-#include "fault.h"
-#include "join.h"
+#include "kernels/core/plant.h"
+#include "aux_head.h"
+#include "force_branches.h"
 #include "setup.h"
 
-ls_step_record *ls_step_record_of(ls_step_loop *loop, int64_t step)
+/* ---- stages ---------------------------------------------------------------------------------- */
+
+/* A device's queue is finite (about a thousand launches, which a deep network's step or a few
+ * micro-steps have), and a launch that finds it full waits inside the driver, where no lost peer
+ * ends the wait. So the host waits here, for the step before; the device has this forward to do
+ * meanwhile. */
+static ls_status stay_near(ls_step *step)
 {
-    return &loop->record[step % LS_STEP_RECORDS];
+    ls_step_record *older = ls_step_record_of(step->history, step->record->step - 1);
+    return step->recorded ? LS_OK : ls_step_record_arrive(step->history, older);
 }
 
-/* ---- time that does not count ---------------------------------------------------------------- */
-
-int64_t ls_step_instrument_begin(ls_step_loop *loop)
+static ls_status forward(ls_step *step)
 {
-    const ls_device *device = &loop->trainer->device;
-    /* what the device is still at belongs to the step; who looks would wait for it, too, and says
-     * so where that fails */
-    (void)device->api->stream_wait(device->stream);
-    ls_loader_pause(loop->trainer->loader, true);
-    return ls_clock_ns();
-}
-
-void ls_step_instrument_end(ls_step_loop *loop, int64_t begun_ns)
-{
-    ls_loader_pause(loop->trainer->loader, false);
-    loop->instrument_ns += ls_clock_ns() - begun_ns;
-}
-
-static bool hashes(const ls_trainer *trainer, int64_t step)
-{
-    bool due = step % trainer->options.digest_every == 0 || step == trainer->last_step;
-    return due && ls_events_enabled(trainer->events) && trainer->options.digest != LS_DIGEST_NONE;
-}
-
-/* Digests and dump of the step that has just been enqueued; both need its state on the host. */
-static ls_status instrument(ls_step_loop *loop, ls_step_record *record)
-{
-    ls_trainer *trainer = loop->trainer;
-    memset(&record->digest, 0, sizeof record->digest);
-    if (!hashes(trainer, record->step) && loop->dump == NULL) {
+    ls_trainer *trainer = step->trainer;
+    const ls_device *device = &trainer->device;
+    const ls_feed_batch *batch = &step->batch;
+    LS_TRY(batch->slot >= 0
+               ? device->api->plan_forward_loaded(trainer->plan, device->stream, batch->slot)
+               : device->api->plan_forward(trainer->plan, device->stream, batch->host.input,
+                                           batch->host.target));
+    LS_TRY(stay_near(step));
+    if (trainer->options.accumulate == 1) {
         return LS_OK;
     }
-    LS_TRY(ls_step_arrive(loop, record));
-    int64_t begun_ns = ls_step_instrument_begin(loop);
-    if (hashes(trainer, record->step)) {
-        LS_TRY(ls_digest_compute(&trainer->memory, &record->host->state, trainer->options.digest,
-                                 &record->digest));
-    }
-    if (loop->dump != NULL) {
-        ls_dump_result result = {.loss = ls_step_mean_loss(loop, record),
-                                 .after = record->host->state,
-                                 .lr = record->host->lr};
-        ls_dump *dump = loop->dump;
-        loop->dump = NULL;
-        ls_fault_point(trainer, record->step, LS_FAULT_DUMP);
-        LS_TRY(ls_dump_finish(dump, &result));
-    }
-    ls_step_instrument_end(loop, begun_ns);
-    return LS_OK;
+    return device->api->copy_out(device->backend, device->stream,
+                                 &step->record->host->loss[step->micro],
+                                 &trainer->memory.state->loss, (int64_t)sizeof(float));
 }
 
-/* ---- from step to step ----------------------------------------------------------------------- */
-
-/* After the first step of a start the gradients may move to the layout that rank 0's order has
- * made; a layout that came with a checkpoint is settled and stays. */
-static ls_status rebuild_buckets(ls_step_loop *loop, int64_t step)
+/* The gradient of one parameter has been enqueued (kernels.h, ls_grad_ready): it is accumulated
+ * and, in the last micro-step, staged in the reduced type and handed to the reduction. */
+static ls_status take_gradient(void *context, int param)
 {
-    ls_trainer *trainer = loop->trainer;
-    bool changed = false;
-    if (trainer->ddp == NULL) {
+    ls_step *step = context;
+    ls_trainer *trainer = step->trainer;
+    ls_memory *memory = &trainer->memory;
+    const ls_device *device = &trainer->device;
+    const ls_step_observers *observers = &step->observers;
+    const ls_tensor *from = &memory->grad[param];
+    int micro = step->micro;
+    LS_TRY(ls_step_observers_gradient(observers, LS_STEP_GRADIENT_COMPUTED, micro, param));
+    if (memory->sum != NULL) {
+        LS_TRY(device->api->accumulate(
+            device->backend, device->stream, memory->sum[param], *from,
+            LS_PLANT(accumulate_keeps_last, micro == 0, true) &&
+                LS_PLANT(no_zero_grad, true, step->record->step == trainer->first_step)));
+        from = &memory->sum[param];
+    }
+    if (micro < trainer->options.accumulate - 1) {
         return LS_OK;
     }
-    LS_TRY(ls_ddp_rebuild(trainer->ddp, &changed));
-    if (!changed) {
-        return LS_OK;
+    if (trainer->ddp != NULL) {
+        LS_TRY(ls_ddp_stage(trainer->ddp, param, from));
+    } else if (memory->sum != NULL) {
+        LS_TRY(device->api->convert(device->backend, device->stream, memory->reduced[param], *from,
+                                    1.0f));
     }
-    LS_TRY(ls_setup_bind(trainer));
-    return ls_events_write_buckets(trainer->events, step + 1, ls_ddp_layout(trainer->ddp),
-                                   &trainer->network);
+    LS_TRY(ls_step_observers_gradient(observers, LS_STEP_GRADIENT_STAGED, micro, param));
+    LS_TRY(trainer->ddp != NULL ? ls_ddp_ready(trainer->ddp, param) : LS_OK);
+    return ls_step_observers_gradient(observers, LS_STEP_GRADIENT_READY, micro, param);
 }
 
-/* One step and what belongs to it; the device may still be at the one before. Told at once: where a
- * step is over when it is enqueued, where its state is looked at anyway, and before the buckets
- * move. */
-static ls_status do_step(ls_step_loop *loop, int64_t step)
+static ls_status backward(ls_step *step)
 {
-    ls_trainer *trainer = loop->trainer;
-    ls_step_record *record = ls_step_record_of(loop, step);
-    ls_step_record *older = ls_step_record_of(loop, step - 1);
-    if (ls_dump_wants(trainer, step) || ls_audit_due(&trainer->options, step)) {
-        LS_TRY(ls_step_report(loop, older)); /* its time ends before that of this one begins */
+    ls_trainer *trainer = step->trainer;
+    const ls_device *device = &trainer->device;
+    float factor = 1.0f / (float)trainer->options.accumulate;
+    if (trainer->ddp != NULL && step->micro == trainer->options.accumulate - 1) {
+        LS_TRY(ls_ddp_begin(trainer->ddp, &step->observers));
     }
-    LS_TRY(ls_step_enqueue(loop, step, record));
-    LS_TRY(ls_feed_ahead(loop->feed));
-    LS_TRY(ls_step_report(loop, older));
-    bool at_once = trainer->device.info.host_memory || hashes(trainer, step) ||
-                   loop->dump != NULL || ls_audit_due(&trainer->options, step) ||
-                   (step == trainer->first_step && trainer->ddp != NULL);
-    if (at_once) {
-        LS_TRY(ls_step_arrive(loop, record));
+    if (ls_aux_head_is_used(trainer, step->record->step)) {
+        LS_TRY(ls_aux_head_backward(trainer, step->batch.host.target, factor, take_gradient, step));
     }
-    if (trainer->engine != NULL) {
-        LS_TRY(trainer->engine->poll(trainer->comm));
-    }
-    LS_TRY(instrument(loop, record));
-    if (at_once) {
-        LS_TRY(ls_step_report(loop, record));
-    }
-    return step == trainer->first_step ? rebuild_buckets(loop, step) : LS_OK;
+    return device->api->plan_backward(trainer->plan, device->stream,
+                                      LS_PLANT(accumulate_not_divided, factor, 1.0f), take_gradient,
+                                      step);
 }
 
-/* ---- opening and closing --------------------------------------------------------------------- */
-
-static ls_status open_record(const ls_trainer *trainer, ls_step_record *record)
+static ls_status finish(ls_step *step)
 {
-    const ls_backend_api *api = trainer->device.api;
-    ls_backend *backend = trainer->device.backend;
-    size_t bytes =
-        sizeof *record->host + (size_t)trainer->options.accumulate * sizeof record->host->loss[0];
-    void *host = NULL;
-    if (api->host_alloc != NULL) {
-        LS_TRY(api->host_alloc(backend, (int64_t)bytes, "a step's record", &host));
-    } else {
-        host = malloc(bytes);
-    }
-    if (host == NULL) {
-        ls_log_error("cannot allocate the record of a step");
-        return LS_ERR_INFRA;
-    }
-    memset(host, 0, bytes);
-    record->host = host;
-    LS_TRY(api->event_create(backend, &record->arrived));
-    return ls_phase_timer_open(trainer, &record->marks);
+    return step->trainer->ddp != NULL ? ls_ddp_finish(step->trainer->ddp) : LS_OK;
 }
 
-static void close_record(const ls_trainer *trainer, ls_step_record *record)
+static ls_status unscale(ls_step *step)
 {
-    const ls_backend_api *api = trainer->device.api;
-    ls_phase_timer_close(record->marks);
-    if (record->arrived != NULL) {
-        api->event_destroy(record->arrived);
-    }
-    if (record->host != NULL && api->host_free != NULL) {
-        api->host_free(trainer->device.backend, record->host);
-    } else {
-        free(record->host);
-    }
+    ls_memory *memory = &step->trainer->memory;
+    ls_tensor_list unscaled = {memory->param_count, memory->unscaled};
+    ls_tensor_list grads = {memory->param_count, memory->grad};
+    return ls_amp_scale_unscale(&step->trainer->amp, unscaled, grads);
 }
 
-static ls_status open_loop(ls_step_loop *loop)
+static ls_status optimize(ls_step *step)
 {
-    ls_trainer *trainer = loop->trainer;
-    ls_step_state state;
-    loop->summary->last = trainer->first_step - 1;
-    for (int i = 0; i < LS_STEP_RECORDS; i++) {
-        LS_TRY(open_record(trainer, &loop->record[i]));
-    }
-    size_t spans = LS_STEP_SPANS + (size_t)trainer->memory.param_count;
-    loop->span = calloc(spans, sizeof *loop->span);
-    if (loop->span == NULL) {
-        ls_log_error("cannot allocate the spans of a step");
-        return LS_ERR_INFRA;
-    }
-    LS_TRY(ls_device_read(&trainer->device, &state, trainer->memory.state, (int64_t)sizeof state));
-    LS_TRY(ls_graph_open(trainer, &loop->graphs));
-    LS_TRY(ls_audit_open(trainer, &loop->audit));
-    LS_TRY(ls_feed_open(trainer, &loop->feed));
-    loop->loss_scale = state.loss_scale;
-    /* the first step's time begins here, as if a step before it ended */
-    ls_event *start = ls_step_record_of(loop, trainer->first_step - 1)->arrived;
-    LS_TRY(trainer->device.api->event_record(start, trainer->device.stream));
-    LS_TRY(trainer->device.api->event_wait(start));
-    loop->ended_ns = loop->printed_ns = ls_clock_ns();
-    loop->printed_step = trainer->first_step - 1;
-    return LS_OK;
+    ls_trainer *trainer = step->trainer;
+    LS_TRY(ls_optim_step(&trainer->optimizer, &trainer->memory, trainer->amp.config.dynamic));
+    return LS_PLANT(masters_rounded, LS_OK, ls_optim_make_masters(&trainer->memory));
 }
 
-static void close_loop(ls_step_loop *loop)
+static ls_status update_scale(ls_step *step)
 {
-    ls_dump_discard(loop->dump);
-    ls_feed_close(loop->feed);
-    ls_graph_close(loop->graphs);
-    ls_audit_close(loop->audit);
-    if (loop->trainer->ddp != NULL) {
-        ls_ddp_observe(loop->trainer->ddp, NULL);
-    }
-    for (int i = 0; i < LS_STEP_RECORDS; i++) {
-        close_record(loop->trainer, &loop->record[i]);
-    }
-    free(loop->span);
+    return ls_amp_scale_update(&step->trainer->amp);
 }
 
-/* Where the device still answers, what it has done is told, whatever ended the run. */
-static ls_status tell_the_last(ls_step_loop *loop, ls_step_record *record, ls_status status)
+static ls_status repack(ls_step *step)
 {
-    if (status == LS_OK) {
-        return ls_step_report(loop, record);
+    const ls_device *device = &step->trainer->device;
+    return device->api->plan_params_changed(step->trainer->plan, device->stream);
+}
+
+/* ---- the step -------------------------------------------------------------------------------- */
+
+typedef struct stage {
+    ls_step_stage name;
+    const char *range; /* for a profiler; stages of one range follow each other */
+    ls_status (*run)(ls_step *step);
+    int times; /* 1, but for planted faults that forget a stage or run it twice */
+} stage;
+
+/* A step of numerics.md section 2, in order. */
+enum { STAGES = 7, MICRO_STAGES = 2 /* the first, in every micro-step */ };
+static void list_stages(stage list[STAGES])
+{
+    const stage stages[STAGES] = {
+        {LS_STEP_FORWARD, "forward", forward, 1},
+        {LS_STEP_BACKWARD, "backward", backward, 1},
+        {LS_STEP_FINISH, NULL, finish, 1},
+        {LS_STEP_UNSCALE, "optimizer", unscale, LS_PLANT(unscale_twice, 1, 2)},
+        {LS_STEP_OPTIMIZER, "optimizer", optimize, 1},
+        {LS_STEP_SCALER, "optimizer", update_scale,
+         LS_PLANT(update_twice, LS_PLANT(update_forgotten, 1, 0), 2)},
+        {LS_STEP_REPACK, "optimizer", repack, LS_PLANT(stale_weight_cache, 1, 0)},
+    };
+    memcpy(list, stages, sizeof stages);
+}
+
+static ls_status run_stage(ls_step *step, const stage *stage)
+{
+    LS_TRY(ls_step_observers_before(&step->observers, stage->name, step->micro));
+    for (int i = 0; i < stage->times; i++) {
+        LS_TRY(stage->run(step));
     }
-    if (status == LS_ERR_USAGE || status == LS_ERR_INFRA) {
-        (void)ls_step_report(loop, record);
+    return ls_step_observers_after(&step->observers, stage->name, step->micro);
+}
+
+/* From stage `first` to the one before `end`. A range is left also where a stage fails: where that
+ * was a recording, the step comes again. */
+static ls_status run_stages(ls_step *step, int first, int end)
+{
+    stage stages[STAGES];
+    ls_status status = LS_OK;
+    list_stages(stages);
+    for (int i = first; i < end && status == LS_OK;) {
+        const char *range = stages[i].range;
+        if (range != NULL) {
+            ls_device_range_push(&step->trainer->device, range);
+        }
+        do {
+            status = run_stage(step, &stages[i++]);
+        } while (status == LS_OK && i < end && stages[i].range == range);
+        if (range != NULL) {
+            ls_device_range_pop(&step->trainer->device);
+        }
     }
     return status;
 }
 
-ls_status ls_step_run(ls_trainer *trainer, ls_step_summary *summary)
+static ls_status run_all_stages(void *context)
 {
-    *summary = (ls_step_summary){0};
-    ls_step_loop loop = {.trainer = trainer, .summary = summary};
-    ls_status status = open_loop(&loop);
-    int64_t through = trainer->first_step - 1; /* of the step after it little is known */
-    while (status == LS_OK && through < trainer->last_step) {
-        status = do_step(&loop, through + 1);
-        through += status == LS_OK;
+    return run_stages(context, 0, STAGES);
+}
+
+/* ---- before the stages ----------------------------------------------------------------------- */
+
+static ls_status begin_micro_step(ls_step *step)
+{
+    ls_trainer *trainer = step->trainer;
+    ls_step_record *record = step->record;
+    LS_TRY(ls_feed_take(step->feed, &step->batch));
+    record->ms[LS_EVENTS_MS_DATA] += step->batch.waited_ms;
+    record->images += step->batch.host.images;
+    (*trainer->memory.tracked)++;
+    LS_TRY(ls_step_observers_batch(&step->observers, step->micro, &step->batch.host));
+    return ls_force_branches_micro_step(trainer, record->step, step->micro);
+}
+
+static ls_status begin_dump(ls_step *step)
+{
+    ls_step_clock *clock = &step->history->clock;
+    if (!ls_dump_wants(step->trainer, step->record->step)) {
+        return LS_OK;
     }
-    status = tell_the_last(&loop, ls_step_record_of(&loop, through), status);
-    if (status != LS_OK) {
-        ls_join_abandon(trainer);
-    } else {
-        ls_audit_print(loop.audit);
+    int64_t since_ns = ls_step_clock_stop(clock);
+    LS_TRY(ls_dump_begin(step->trainer, step->record->step, &step->dump));
+    LS_TRY(ls_dump_buffers(step->dump));
+    ls_step_clock_resume(clock, since_ns);
+    ls_dump_observe(step->dump, clock, &step->observers);
+    return LS_OK;
+}
+
+/* The learning rate and, in torch's dialect, rank 0's running statistics; then the observers of
+ * this step. The timer comes first, so that no phase holds what the others do around it. */
+static ls_status begin_step(ls_step *step, int64_t ticks)
+{
+    ls_trainer *trainer = step->trainer;
+    const ls_device *device = &trainer->device;
+    ls_step_host *host = step->record->host;
+    int64_t number = step->record->step;
+    host->lr = (float)ls_schedule_lr(&trainer->schedule, trainer->base_lr, ticks,
+                                     trainer->steps_per_epoch);
+    if (LS_PLANT(rate_set_once, true, number == trainer->first_step)) {
+        LS_TRY(device->api->copy_in(device->backend, device->stream, &trainer->memory.state->lr,
+                                    &host->lr, (int64_t)sizeof host->lr));
     }
-    if (!trainer->stuck) {
-        close_loop(&loop);
+    /* Before a forward that follows a synchronised one: the first micro-step of every step but the
+     * first (torch/nn/parallel/distributed.py, broadcast_buffers). */
+    if (trainer->rules.broadcast_buffers && number > 1) {
+        LS_TRY(ls_setup_broadcast_buffers(trainer));
     }
-    return status;
+    step->observers.count = 0;
+    ls_phase_timer_begin(step->record->timer, &step->observers);
+    LS_TRY(begin_dump(step));
+    LS_TRY(ls_audit_begin(step->audit, number, &step->observers));
+    ls_fault_begin(&step->fault, trainer, number, &step->observers);
+    return LS_OK;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+static ls_status enqueue_pieces(ls_step *step)
+{
+    step->recorded = false;
+    for (step->micro = 0; step->micro < step->trainer->options.accumulate; step->micro++) {
+        if (step->micro > 0) {
+            LS_TRY(ls_feed_ahead(step->feed));
+        }
+        LS_TRY(begin_micro_step(step));
+        LS_TRY(run_stages(step, 0, MICRO_STAGES));
+    }
+    return run_stages(step, MICRO_STAGES, STAGES);
+}
+
+static ls_status enqueue_graph(ls_step *step)
+{
+    const char *why = NULL;
+    step->micro = 0;
+    step->recorded = true;
+    LS_TRY(begin_micro_step(step));
+    LS_TRY(ls_graph_step(step->graphs, step->record->step, step->batch.slot, run_all_stages, step,
+                         &why));
+    if (why == NULL) {
+        return LS_OK;
+    }
+    step->recorded = false;
+    LS_TRY(ls_events_write_graph(step->trainer->events, step->record->step, why));
+    return run_all_stages(step);
+}
+
+ls_status ls_step_enqueue(ls_step *step, int64_t number, int64_t ticks)
+{
+    ls_trainer *trainer = step->trainer;
+    const ls_device *device = &trainer->device;
+    ls_step_record *record = ls_step_record_of(step->history, number);
+    char name[32];
+    step->record = record;
+    record->step = number;
+    record->images = 0;
+    record->has_ended = false;
+    memset(record->ms, 0, sizeof record->ms);
+    LS_PLANT_STEP(number);
+    snprintf(name, sizeof name, "step %lld", (long long)number);
+    ls_device_range_push(device, name);
+    LS_TRY(begin_step(step, ticks));
+    LS_TRY(ls_graph_takes(step->graphs, number) ? enqueue_graph(step) : enqueue_pieces(step));
+    LS_TRY(ls_audit_end(step->audit));
+    LS_TRY(device->api->copy_out(device->backend, device->stream, &record->host->state,
+                                 trainer->memory.state, (int64_t)sizeof record->host->state));
+    LS_TRY(device->api->event_record(record->arrived, device->stream));
+    ls_device_range_pop(device);
+    record->pending = true;
+    return LS_OK;
 }

@@ -1,162 +1,67 @@
-#include "step_loop.h"
+#include "step_report.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 
-float ls_step_mean_loss(const ls_step_loop *loop, const ls_step_record *record)
+ls_status ls_step_report_open(ls_trainer *trainer, ls_step_history *history, ls_audit *audit,
+                              ls_step_reporter *out)
 {
-    double sum = 0.0;
-    int count = loop->trainer->options.accumulate;
-    for (int i = 0; count > 1 && i < count; i++) {
-        sum += (double)record->host->loss[i];
-    }
-    return count == 1 ? record->host->state.loss : (float)(sum / count);
-}
-
-/* ---- time ------------------------------------------------------------------------------------ */
-
-/* Phases by the device's marks. With accumulation only what comes once in a step. */
-static ls_status take_marks(ls_step_loop *loop, ls_step_record *record)
-{
-    const ls_trainer *trainer = loop->trainer;
-    int64_t at[LS_PHASE_TIMER_POINTS];
-    ls_phase_timer_end(record->marks, record->arrived, record->ended_ns);
-    for (int i = 0; i < LS_PHASE_TIMER_POINTS; i++) {
-        LS_TRY(ls_phase_timer_ns(record->marks, (ls_phase_timer_point)i, &at[i]));
-    }
-    double comm_ms = 0;
-    int buckets = trainer->ddp == NULL ? 0 : ls_ddp_layout(trainer->ddp)->bucket_count;
-    for (int b = 0; b < buckets; b++) {
-        int64_t from_ns, to_ns;
-        LS_TRY(ls_phase_timer_bucket_ns(record->marks, b, &from_ns, &to_ns));
-        comm_ms += ls_clock_ms_between(from_ns, to_ns);
-    }
-    const struct {
-        ls_events_ms what;
-        double ms;
-        bool given;
-    } rows[] = {
-        {LS_EVENTS_MS_FORWARD,
-         ls_clock_ms_between(at[LS_PHASE_TIMER_FORWARD], at[LS_PHASE_TIMER_BACKWARD]),
-         trainer->options.accumulate == 1},
-        {LS_EVENTS_MS_BACKWARD,
-         ls_clock_ms_between(at[LS_PHASE_TIMER_BACKWARD], at[LS_PHASE_TIMER_WAIT]),
-         trainer->options.accumulate == 1},
-        {LS_EVENTS_MS_COMM_EXPOSED,
-         ls_clock_ms_between(at[LS_PHASE_TIMER_WAIT], at[LS_PHASE_TIMER_OPTIMIZER]), true},
-        {LS_EVENTS_MS_OPTIMIZER,
-         ls_clock_ms_between(at[LS_PHASE_TIMER_OPTIMIZER], at[LS_PHASE_TIMER_END]), true},
-        {LS_EVENTS_MS_COMM, comm_ms, true},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        record->ms[rows[i].what] = rows[i].ms;
-        record->ms_given[rows[i].what] = rows[i].given;
-    }
-    record->forward_ns[0] = at[LS_PHASE_TIMER_FORWARD];
-    record->forward_ns[1] = record->backward_ns[0] = at[LS_PHASE_TIMER_BACKWARD];
-    record->backward_ns[1] = at[LS_PHASE_TIMER_WAIT];
-    return LS_OK;
-}
-
-/* The host's clock sees phases only where they are over when they are enqueued. */
-static void say_what_is_known(const ls_step_loop *loop, ls_step_record *record)
-{
-    bool host = loop->trainer->device.info.host_memory;
-    for (int i = 0; i < LS_EVENTS_MS_COUNT; i++) {
-        record->ms_given[i] = host;
-    }
-    record->ms_given[LS_EVENTS_MS_TOTAL] = true;
-    record->ms_given[LS_EVENTS_MS_DATA] = true;
-    record->ms_given[LS_EVENTS_MS_INSTRUMENT] = true;
-}
-
-/* When a step ended that has. The host may look long afterwards, because it waited for something
- * else: a slow loader, the recording of a graph. So a device that has a clock says how long after
- * the step before. */
-static ls_status take_end(ls_step_loop *loop, ls_step_record *record)
-{
-    const ls_backend_api *api = loop->trainer->device.api;
-    record->ended_ns = ls_clock_ns();
-    if (api->event_ms != NULL) {
-        const ls_step_record *older = ls_step_record_of(loop, record->step - 1);
-        double ms = 0;
-        LS_TRY(api->event_ms(older->arrived, record->arrived, &ms));
-        int64_t device_ns = loop->ended_ns + (int64_t)(ms * 1e6);
-        record->ended_ns = device_ns < record->ended_ns ? device_ns : record->ended_ns;
-    }
-    return LS_OK;
-}
-
-ls_status ls_step_arrive(ls_step_loop *loop, ls_step_record *record)
-{
-    if (!record->pending || record->has_ended) {
-        return LS_OK;
-    }
-    LS_TRY(loop->trainer->device.api->event_wait(record->arrived));
-    record->has_ended = true;
-    LS_TRY(take_end(loop, record));
-    record->ms[LS_EVENTS_MS_INSTRUMENT] = (double)loop->instrument_ns * 1e-6;
-    record->ms[LS_EVENTS_MS_TOTAL] =
-        ls_clock_ms_between(loop->ended_ns, record->ended_ns) - record->ms[LS_EVENTS_MS_INSTRUMENT];
-    loop->ended_ns = record->ended_ns;
-    loop->instrument_ns = 0;
-    say_what_is_known(loop, record);
-    return record->marks != NULL ? take_marks(loop, record) : LS_OK;
-}
-
-/* ---- what is told about it ------------------------------------------------------------------- */
-
-static ls_status bucket_span(const ls_step_loop *loop, const ls_step_record *record, int index,
-                             ls_events_span *span)
-{
-    if (record->marks != NULL) {
-        return ls_phase_timer_bucket_ns(record->marks, index, &span->from_ns, &span->to_ns);
-    }
-    ls_ddp_bucket_span(loop->trainer->ddp, index, &span->from_ns, &span->to_ns);
-    return LS_OK;
-}
-
-static ls_status write_trace(ls_step_loop *loop, const ls_step_record *record)
-{
-    ls_trainer *trainer = loop->trainer;
+    ls_step_state state;
+    size_t params = (size_t)trainer->memory.param_count;
+    LS_TRY(ls_device_read(&trainer->device, &state, trainer->memory.state, (int64_t)sizeof state));
+    *out = (ls_step_reporter){.trainer = trainer,
+                              .history = history,
+                              .audit = audit,
+                              .last = trainer->first_step - 1,
+                              .loss_scale = state.loss_scale,
+                              .printed_ns = history->ended_ns,
+                              .printed_step = trainer->first_step - 1};
     if (!trainer->options.trace) {
         return LS_OK;
     }
-    char(*name)[24] = calloc((size_t)trainer->memory.param_count, sizeof *name);
-    if (name == NULL) {
-        ls_log_error("cannot allocate a trace event");
+    out->span = calloc(LS_PHASE_TIMER_PHASES + params, sizeof *out->span);
+    out->name = calloc(params, sizeof *out->name);
+    if (out->span == NULL || out->name == NULL) {
+        ls_log_error("cannot allocate the spans of a step");
         return LS_ERR_INFRA;
     }
-    int count = 0;
-    ls_status status = LS_OK;
-    loop->span[count++] =
-        (ls_events_span){"forward", false, record->forward_ns[0], record->forward_ns[1]};
-    loop->span[count++] =
-        (ls_events_span){"backward", false, record->backward_ns[0], record->backward_ns[1]};
-    int64_t optimizer_ns = (int64_t)(record->ms[LS_EVENTS_MS_OPTIMIZER] * 1e6);
-    int64_t end_ns = record->ended_ns;
-    if (record->marks != NULL) {
-        LS_TRY_GOTO(status, ls_phase_timer_ns(record->marks, LS_PHASE_TIMER_END, &end_ns), free);
-    }
-    loop->span[count++] = (ls_events_span){"optimizer", false, end_ns - optimizer_ns, end_ns};
-    int buckets = trainer->ddp == NULL ? 0 : ls_ddp_layout(trainer->ddp)->bucket_count;
-    for (int b = 0; b < buckets; b++) {
-        ls_events_span *span = &loop->span[count++];
-        snprintf(name[b], sizeof name[b], "bucket %d", b);
-        *span = (ls_events_span){.name = name[b], .communication = true};
-        LS_TRY_GOTO(status, bucket_span(loop, record, b, span), free);
-    }
-    status = ls_events_write_trace(trainer->events, record->step, loop->span, count);
-free:
-    free(name);
-    return status;
+    return LS_OK;
 }
 
-/* Of all ranks, whose batches may differ. */
+void ls_step_report_close(ls_step_reporter *reporter)
+{
+    free(reporter->span);
+    free(reporter->name);
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static ls_status write_trace(ls_step_reporter *reporter, const ls_step_record *record)
+{
+    static const char *const phases[] = {"forward", "backward", "optimizer"};
+    const ls_trainer *trainer = reporter->trainer;
+    if (!trainer->options.trace || record->timer == NULL) {
+        return LS_OK;
+    }
+    int count = 0;
+    for (int p = 0; p < LS_PHASE_TIMER_PHASES; p++) {
+        ls_phase_timer_span at = ls_phase_timer_span_of(record->timer, (ls_phase_timer_phase)p);
+        reporter->span[count++] = (ls_events_span){phases[p], false, at.from_ns, at.to_ns};
+    }
+    int buckets = trainer->ddp == NULL ? 0 : ls_ddp_layout(trainer->ddp)->bucket_count;
+    for (int b = 0; b < buckets; b++) {
+        ls_phase_timer_span at;
+        LS_TRY(ls_phase_timer_bucket(record->timer, b, &at));
+        snprintf(reporter->name[b], sizeof reporter->name[b], "bucket %d", b);
+        reporter->span[count++] = (ls_events_span){reporter->name[b], true, at.from_ns, at.to_ns};
+    }
+    return ls_events_write_trace(trainer->events, record->step, reporter->span, count);
+}
+
+/* In a step of all ranks, whose batches may differ. */
 static double images_of_world(const ls_trainer *trainer, const ls_step_record *record)
 {
     const ls_options *options = &trainer->options;
@@ -167,34 +72,35 @@ static double images_of_world(const ls_trainer *trainer, const ls_step_record *r
     return (double)(sum > 0 ? sum : record->images * trainer->world.world);
 }
 
-static void print_step(ls_step_loop *loop, const ls_step_record *record, float loss)
+static void print_step(ls_step_reporter *reporter, const ls_step_record *record, float loss)
 {
-    ls_trainer *trainer = loop->trainer;
+    ls_trainer *trainer = reporter->trainer;
     int frequency = trainer->options.print_freq;
     bool due = frequency > 0 && (record->step % frequency == 0 || record->step == 1 ||
                                  record->step == trainer->last_step);
     if (trainer->world.rank != 0 || !due) {
         return;
     }
-    double seconds = (double)(record->ended_ns - loop->printed_ns) * 1e-9;
-    double images = (double)(record->step - loop->printed_step) * images_of_world(trainer, record);
+    double seconds = (double)(record->ended_ns - reporter->printed_ns) * 1e-9;
+    double images =
+        (double)(record->step - reporter->printed_step) * images_of_world(trainer, record);
     const ls_step_state *state = &record->host->state;
     printf("step %lld/%lld  loss %.4f  lr %g  scale %g%s  %.1f img/s\n", (long long)record->step,
            (long long)trainer->last_step, (double)loss, (double)record->host->lr,
            (double)state->loss_scale, state->skipped != 0 ? " (skipped)" : "", images / seconds);
     fflush(stdout);
-    loop->printed_ns = record->ended_ns;
-    loop->printed_step = record->step;
+    reporter->printed_ns = record->ended_ns;
+    reporter->printed_step = record->step;
 }
 
-static ls_status write_event(ls_step_loop *loop, const ls_step_record *record)
+static ls_status write_event(ls_step_reporter *reporter, const ls_step_record *record)
 {
-    ls_trainer *trainer = loop->trainer;
+    ls_trainer *trainer = reporter->trainer;
     const ls_step_state *state = &record->host->state;
     ls_events_step event = {
         .step = record->step,
-        .loss = ls_step_mean_loss(loop, record),
-        .loss_scale = loop->loss_scale,
+        .loss = ls_step_record_loss(reporter->history, record),
+        .loss_scale = reporter->loss_scale,
         .loss_scale_next = state->loss_scale,
         .skipped = state->skipped != 0,
         .lr = record->host->lr,
@@ -214,24 +120,24 @@ static ls_status write_event(ls_step_loop *loop, const ls_step_record *record)
             (float)(1e3 * images_of_world(trainer, record) / record->ms[LS_EVENTS_MS_TOTAL]),
     };
     LS_TRY(ls_tensorboard_write(trainer->board, record->step, &scalars));
-    print_step(loop, record, event.loss);
-    loop->summary->skipped += event.skipped;
+    print_step(reporter, record, event.loss);
+    reporter->skipped += event.skipped;
     return LS_OK;
 }
 
-ls_status ls_step_report(ls_step_loop *loop, ls_step_record *record)
+ls_status ls_step_report(ls_step_reporter *reporter, ls_step_record *record)
 {
-    ls_trainer *trainer = loop->trainer;
+    ls_trainer *trainer = reporter->trainer;
     if (!record->pending) {
         return LS_OK;
     }
-    LS_TRY(ls_step_arrive(loop, record));
+    LS_TRY(ls_step_record_arrive(reporter->history, record));
     record->pending = false;
-    LS_TRY(write_trace(loop, record));
-    LS_TRY(write_event(loop, record));
-    loop->loss_scale = record->host->state.loss_scale;
-    loop->summary->last = record->step;
-    LS_TRY(ls_audit_judge(loop->audit, record->step, record->ms[LS_EVENTS_MS_TOTAL]));
+    LS_TRY(write_trace(reporter, record));
+    LS_TRY(write_event(reporter, record));
+    reporter->loss_scale = record->host->state.loss_scale;
+    reporter->last = record->step;
+    LS_TRY(ls_audit_judge(reporter->audit, record->step, record->ms[LS_EVENTS_MS_TOTAL]));
     return ls_amp_scale_judge(&trainer->amp, ls_amp_scale_param_name, &trainer->network,
                               &record->host->state, record->step);
 }

@@ -205,8 +205,9 @@ static void step(bench *b, ls_observe_fn *observer)
     ls_trainer *t = &b->trainer;
     const ls_device *device = &t->device;
     ls_loader_batch batch;
+    ls_step_observers observers = {0};
     ck_assert_int_eq(ls_loader_next(t->loader, &batch), LS_OK);
-    ck_assert_int_eq(ls_audit_begin(b->audit, 1), LS_OK);
+    ck_assert_int_eq(ls_audit_begin(b->audit, 1, &observers), LS_OK);
     if (observer != NULL) {
         device->api->plan_observe(t->plan, observer, b);
     }

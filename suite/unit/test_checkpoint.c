@@ -115,7 +115,7 @@ START_TEST(everything_comes_back)
         fill(&from, 1);
         fill(&to, 2);
         /* a settled layout of its own */
-        ck_assert_int_eq(ls_ddp_begin(from.ddp), LS_OK);
+        ck_assert_int_eq(ls_ddp_begin(from.ddp, NULL), LS_OK);
         for (int p = from.memory.param_count - 1; p >= 0; p--) {
             ck_assert_int_eq(ls_ddp_ready(from.ddp, p), LS_OK);
         }

@@ -105,7 +105,7 @@ static void fill(run *r, int param)
 static void backward(run *r, const int *order)
 {
     r->comm.begun_count = 0;
-    ck_assert_int_eq(ls_ddp_begin(r->ddp), LS_OK);
+    ck_assert_int_eq(ls_ddp_begin(r->ddp, NULL), LS_OK);
     for (int k = 0; k < r->memory.param_count; k++) {
         int param = order == NULL ? r->memory.param_count - 1 - k : order[k];
         fill(r, param);
@@ -202,7 +202,7 @@ START_TEST(buckets_begin_in_order_and_not_early)
     ck_assert_int_eq(ls_ddp_rebuild(r.ddp, &changed), LS_OK);
     const ls_bucket_layout *layout = ls_ddp_layout(r.ddp);
     r.comm.begun_count = 0;
-    ck_assert_int_eq(ls_ddp_begin(r.ddp), LS_OK);
+    ck_assert_int_eq(ls_ddp_begin(r.ddp, NULL), LS_OK);
     /* the opposite order: nothing may begin before the very last parameter has made bucket 0 full
      */
     for (int b = layout->bucket_count - 1; b >= 0; b--) {
@@ -223,7 +223,7 @@ START_TEST(buckets_begin_in_order_and_not_early)
     }
     /* in their own order each begins with its last member, while backward goes on */
     r.comm.begun_count = 0;
-    ck_assert_int_eq(ls_ddp_begin(r.ddp), LS_OK);
+    ck_assert_int_eq(ls_ddp_begin(r.ddp, NULL), LS_OK);
     for (int b = 0; b < layout->bucket_count; b++) {
         for (int k = 0; k < layout->bucket[b].count; k++) {
             ck_assert_int_eq(r.comm.begun_count, b);
@@ -244,7 +244,7 @@ START_TEST(delayed_begins_nothing_before_the_end)
     run r = run_of(LS_O2, LS_DIALECT_APEX);
     r.options.delay_allreduce = true;
     run_open(&r, 4);
-    ck_assert_int_eq(ls_ddp_begin(r.ddp), LS_OK);
+    ck_assert_int_eq(ls_ddp_begin(r.ddp, NULL), LS_OK);
     for (int p = r.memory.param_count - 1; p >= 0; p--) {
         fill(&r, p);
         ck_assert_int_eq(ls_ddp_ready(r.ddp, p), LS_OK);
@@ -283,7 +283,7 @@ END_TEST
 
 static float reduce_one(run *r, int param, float value)
 {
-    ck_assert_int_eq(ls_ddp_begin(r->ddp), LS_OK);
+    ck_assert_int_eq(ls_ddp_begin(r->ddp, NULL), LS_OK);
     for (int p = r->memory.param_count - 1; p >= 0; p--) {
         fill(r, p);
         if (p == param) {
@@ -367,7 +367,7 @@ START_TEST(an_unused_parameter_is_an_error)
     for (int dialect = LS_DIALECT_APEX; dialect <= LS_DIALECT_TORCH; dialect++) {
         run r = run_of(LS_O0, (ls_dialect)dialect);
         run_open(&r, 2);
-        ck_assert_int_eq(ls_ddp_begin(r.ddp), LS_OK);
+        ck_assert_int_eq(ls_ddp_begin(r.ddp, NULL), LS_OK);
         for (int p = r.memory.param_count - 1; p > 0; p--) {
             fill(&r, p);
             ck_assert_int_eq(ls_ddp_ready(r.ddp, p), LS_OK);
@@ -375,7 +375,7 @@ START_TEST(an_unused_parameter_is_an_error)
         bool apex = dialect == LS_DIALECT_APEX;
         ck_assert_int_eq(ls_ddp_finish(r.ddp), apex ? LS_ERR_USAGE : LS_OK);
         if (!apex) {
-            ck_assert_int_eq(ls_ddp_begin(r.ddp), LS_ERR_USAGE);
+            ck_assert_int_eq(ls_ddp_begin(r.ddp, NULL), LS_ERR_USAGE);
         }
         run_close(&r);
     }
@@ -388,7 +388,7 @@ START_TEST(an_unused_parameter_may_be_allowed)
     run r = run_of(LS_O2, LS_DIALECT_TORCH);
     r.options.find_unused = true;
     run_open(&r, 2);
-    ck_assert_int_eq(ls_ddp_begin(r.ddp), LS_OK);
+    ck_assert_int_eq(ls_ddp_begin(r.ddp, NULL), LS_OK);
     for (int p = r.memory.param_count - 1; p >= 0; p--) {
         fill(&r, p);
         if (p != 3) {
