@@ -22,7 +22,14 @@ enum { WORLD = 3, AT = 2 };
 
 static const char *const phases[] = {"join",      "forward", "backward", "reduction",
                                      "optimizer", "dump",    "save"};
-enum { PHASES = sizeof phases / sizeof *phases, JOIN = 0, OPTIMIZER = 4, SAVE = 6 };
+enum {
+    PHASES = sizeof phases / sizeof *phases,
+    JOIN = 0,
+    BACKWARD = 2,
+    REDUCTION,
+    OPTIMIZER,
+    SAVE_PHASE = 6
+};
 
 /* The others find out by themselves: at the rendezvous by its deadline, later by the connection. */
 static int code_of_others(int phase)
@@ -30,65 +37,29 @@ static int code_of_others(int phase)
     return phase == JOIN ? LS_ERR_RENDEZVOUS : LS_ERR_PEER_LOST;
 }
 
-/* row->number: phase, victim, what the victim leaves with. */
+/* The rank that fails, in which phase, and what it leaves with. */
+struct victim {
+    int phase, rank, code;
+};
+
 static void judge_gone(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
+    const struct victim *victim = row->data;
     ls_ending want = {.code = {0}};
     for (int rank = 0; rank < job->world; rank++) {
-        want.code[rank] = rank == row->number[1] ? row->number[2] : code_of_others(row->number[0]);
+        want.code[rank] = rank == victim->rank ? victim->code : code_of_others(victim->phase);
     }
     /* only rank 0 writes the checkpoint, and it died before that */
-    want.absent = row->number[0] != SAVE || row->number[1] == 0 ? "checkpoint.safetensors" : NULL;
+    want.absent =
+        victim->phase != SAVE_PHASE || victim->rank == 0 ? "checkpoint.safetensors" : NULL;
     ls_endings_judge(&want, job, out);
     for (int rank = 0; rank < job->world; rank++) {
         int steps = job->rank[rank].step_count;
-        int most = row->number[0] >= OPTIMIZER ? AT : AT - 1; /* its reduction was done */
-        if (steps > most && row->number[0] != JOIN) {
+        int most = victim->phase >= OPTIMIZER ? AT : AT - 1; /* its reduction was done */
+        if (steps > most && victim->phase != JOIN) {
             ls_verdict_fail(out, "rank=%d finished %d steps although a rank was gone in %d", rank,
                             steps, AT);
         }
-    }
-}
-
-static ls_spec failing_job(const ls_case_settings *settings, int phase, int victim, const char *how,
-                           const char *timeout)
-{
-    char options[256];
-    ls_text_put(options, sizeof options,
-                "--fault-at=%d:%d:%s:%s --timeout=%s --save={self}/checkpoint.safetensors", AT,
-                victim, phases[phase], how, timeout);
-    ls_spec spec = ls_endings_job(settings, WORLD, NULL, options);
-    if (strcmp(phases[phase], "dump") == 0) {
-        ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "%d", AT);
-    }
-    return spec;
-}
-
-static void add_gone(const ls_case_settings *settings, ls_case_list *list)
-{
-    for (int phase = 0; phase < PHASES; phase++) {
-        for (int victim = 0; victim < WORLD; victim++) {
-            ls_case *row =
-                ls_rows_add(list, judge_gone, "F1", "faults.kill.%s.rank%d", phases[phase], victim);
-            row->job_count = 1;
-            row->judges_outcome = true;
-            row->job[0] = failing_job(settings, phase, victim, "kill", phase == JOIN ? "2" : "60");
-            row->number[0] = phase;
-            row->number[1] = victim;
-            row->number[2] = LS_ENDINGS_KILLED;
-        }
-    }
-    static const int leaves[] = {2, 3, 6}; /* backward, reduction, save */
-    for (size_t i = 0; i < sizeof leaves / sizeof *leaves; i++) {
-        int victim = (int)i;
-        ls_case *row = ls_rows_add(list, judge_gone, "F2", "faults.exit0.%s.rank%d",
-                                   phases[leaves[i]], victim);
-        row->job_count = 1;
-        row->judges_outcome = true;
-        row->job[0] = failing_job(settings, leaves[i], victim, "exit", "60");
-        row->number[0] = leaves[i];
-        row->number[1] = victim;
-        row->number[2] = 0;
     }
 }
 
@@ -96,12 +67,13 @@ static void add_gone(const ls_case_settings *settings, ls_case_list *list)
 static void judge_stopped(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     char name[16];
-    int victim = row->number[1];
+    const struct victim *v = row->data;
+    int victim = v->rank;
     bool named = false;
     ls_ending want = {.code = {0}};
     ls_text_put(name, sizeof name, "rank %d", victim);
     for (int rank = 0; rank < job->world; rank++) {
-        want.code[rank] = rank == victim ? LS_ENDINGS_ANY : code_of_others(row->number[0]);
+        want.code[rank] = rank == victim ? LS_ENDINGS_ANY : code_of_others(v->phase);
         named = named || (rank != victim && ls_endings_says(job, rank, name));
     }
     ls_endings_judge(&want, job, out);
@@ -113,72 +85,11 @@ static void judge_stopped(const ls_case *row, const ls_record *job, ls_verdict *
     }
 }
 
-static void add_stopped(const ls_case_settings *settings, ls_case_list *list)
-{
-    static const struct {
-        int phase, victim;
-    } stopped[] = {{JOIN, 2}, {3, 1}, {4, 0}};
-    for (size_t i = 0; i < sizeof stopped / sizeof *stopped; i++) {
-        ls_case *row = ls_rows_add(list, judge_stopped, "F3", "faults.stop.%s.rank%d",
-                                   phases[stopped[i].phase], stopped[i].victim);
-        row->job_count = 1;
-        row->judges_outcome = true;
-        row->job[0] = failing_job(settings, stopped[i].phase, stopped[i].victim, "stop", "2");
-        row->number[0] = stopped[i].phase;
-        row->number[1] = stopped[i].victim;
-    }
-}
-
 /* ---- full disks ------------------------------------------------------------------------------ */
 
 /* Files of more than `blocks` x 512 bytes cannot be written; the signal for that is ignored, so
  * that write(2) fails as on a full disk. */
 #define FULL(blocks) "trap '' XFSZ; ulimit -f " blocks "; "
-
-#define TEN "checkpoint"
-
-static const struct full {
-    const char *id, *script, *options, *dump;
-    ls_ending end;
-} full[] = {
-    {"dump",
-     "[ $RANK != 1 ] || { " FULL("200") "}; " GO,
-     "",
-     "1",
-     {{10, 3}, 2, "dump/step000001.rank1", false, "dump/step000001.rank1.safetensors"}},
-    {"save",
-     FULL("200") GO,
-     "--save={self}/checkpoint.safetensors",
-     "",
-     {{3, LS_ENDINGS_ANY}, 1, "checkpoint.safetensors", false, "checkpoint.safetensors"}},
-    {"save-again",
-     "echo old >{self}/checkpoint.safetensors; " FULL("200") GO,
-     "--save={self}/checkpoint.safetensors",
-     "",
-     {{3, LS_ENDINGS_ANY}, 1, "checkpoint.safetensors", false, NULL}},
-    {"events",
-     "[ $RANK != 0 ] || { ln -s /dev/full {self}/rank0.jsonl; trap 'rm {self}/rank0.jsonl' EXIT; "
-     "\"$0\" \"$@\"; exit $?; }; " GO,
-     "",
-     "",
-     {{3, 10}, 1, "rank0.jsonl", false, NULL}},
-    {"save-nowhere",
-     GO,
-     "--save={self}/nowhere/checkpoint.safetensors",
-     "",
-     {{2, LS_ENDINGS_ANY}, 1, "nowhere", false, "nowhere"}},
-    {"save-folder",
-     "mkdir -p {self}/checkpoint.safetensors; " GO,
-     "--save={self}/checkpoint.safetensors",
-     "",
-     {{2, LS_ENDINGS_ANY}, 1, "checkpoint.safetensors: it is a folder", true, NULL}},
-    {"save-name", /* the file's own name fits, that of the file which is renamed to it does not */
-     GO,
-     "--save={self}/" TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN
-         TEN TEN TEN TEN TEN TEN,
-     "",
-     {{2, LS_ENDINGS_ANY}, 1, "File name too long", true, NULL}},
-};
 
 static bool has_leftovers(const ls_record *job, ls_verdict *out)
 {
@@ -214,72 +125,39 @@ static void check_old(const ls_record *job, ls_verdict *out)
 
 static void judge_full(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    const struct full *f = &full[row->number[0]];
-    ls_endings_judge(&f->end, job, out);
+    ls_endings_judge(row->data, job, out);
     (void)has_leftovers(job, out);
-    if (strcmp(f->id, "save-again") == 0) {
-        check_old(job, out);
-    }
 }
 
-static void add_full(const ls_case_settings *settings, ls_case_list *list)
+static void judge_full_again(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    for (size_t i = 0; i < sizeof full / sizeof *full; i++) {
-        ls_case *row = ls_rows_add(list, judge_full, "F4", "faults.full.%s", full[i].id);
-        row->job_count = 1;
-        row->judges_outcome = true;
-        row->job[0] = ls_endings_job(settings, 2, full[i].script, full[i].options);
-        ls_text_put(row->job[0].dump_steps, sizeof row->job[0].dump_steps, "%s", full[i].dump);
-        row->number[0] = (int)i;
-    }
+    judge_full(row, job, out);
+    check_old(job, out);
 }
 
 /* ---- runs that fail in their arithmetic -------------------------------------------------------
  */
 
-#define OLD "echo old >{self}/checkpoint.safetensors; " GO
-#define SAVED "--save={self}/checkpoint.safetensors "
+#define OLD "echo old >{self}/checkpoint.safetensors; "
 
 /* They end before their last step, which is the one that would be saved. Under SyncBN rank 0 needs
- * nobody to save. */
-static const struct spoilt {
-    const char *id, *script, *options;
-    int level, world;
-} spoilts[] = {
-    {"floor", GO, SAVED "--init-scale=2 --min-loss-scale=1.5 --overflow-at=1", 2, 1},
-    {"floor-again", OLD, SAVED "--init-scale=2 --min-loss-scale=1.5 --overflow-at=1", 2, 2},
-    {"parameter", GO, SAVED "--loss-scale=1 --overflow-at=1", 0, 2},
-    {"parameter-again", OLD, SAVED "--loss-scale=1 --overflow-at=1", 0, 1},
-};
-
+ * no other rank to save. */
 static void judge_spoilt(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    const struct spoilt *s = &spoilts[row->number[0]];
-    bool again = strstr(s->id, "-again") != NULL;
-    ls_ending want = {.code = {LS_ERR_NON_FINITE, LS_ERR_NON_FINITE},
-                      .absent = again ? NULL : "checkpoint.safetensors"};
+    (void)row;
+    static const ls_ending want = {.code = {LS_ERR_NON_FINITE, LS_ERR_NON_FINITE},
+                                   .absent = "checkpoint.safetensors"};
     ls_endings_judge(&want, job, out);
     (void)has_leftovers(job, out);
-    if (again) {
-        check_old(job, out);
-    }
 }
 
-static void add_spoilt(const ls_case_settings *settings, ls_case_list *list)
+static void judge_spoilt_again(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    for (size_t i = 0; i < sizeof spoilts / sizeof *spoilts; i++) {
-        ls_case *row = ls_rows_add(list, judge_spoilt, "F7", "faults.spoilt.%s", spoilts[i].id);
-        row->job_count = 1;
-        row->judges_outcome = true;
-        row->job[0] =
-            ls_endings_job(settings, spoilts[i].world, spoilts[i].script, spoilts[i].options);
-        row->job[0].level = spoilts[i].level;
-        row->job[0].sync_bn = spoilts[i].world > 1;
-        if (spoilts[i].level > 0) {
-            ls_text_put(row->job[0].loss_scale, sizeof row->job[0].loss_scale, "dynamic");
-        }
-        row->number[0] = (int)i;
-    }
+    static const ls_ending want = {.code = {LS_ERR_NON_FINITE, LS_ERR_NON_FINITE}};
+    (void)row;
+    ls_endings_judge(&want, job, out);
+    (void)has_leftovers(job, out);
+    check_old(job, out);
 }
 
 /* ---- checkpoints that are not whole, or not this run's --------------------------------------- */
@@ -295,62 +173,11 @@ static void add_spoilt(const ls_case_settings *settings, ls_case_list *list)
     WHOLE "export K C; flock {self}/copy.lock sh -c '[ -e $C ] || { " command "; }'; " CONTINUE
 #define CONTINUE "exec \"$0\" \"$@\" --resume={self}/c.safetensors"
 
-static const struct broken {
-    const char *id, *script, *options, *says;
-} broken[] = {
-    {"half", COPY("head -c 200000 $K >$C"), "", "c.safetensors"},
-    {"header", COPY("head -c 40 $K >$C"), "", "c.safetensors"},
-    {"last-byte", COPY("head -c -1 $K >$C"), "", "c.safetensors"},
-    {"longer", COPY("{ cat $K; echo; } >$C"), "", "c.safetensors"},
-    {"empty", COPY(": >$C"), "", "c.safetensors"},
-    {"text", COPY("echo no checkpoint >$C"), "", "c.safetensors"},
-    {"missing", WHOLE CONTINUE, "", "c.safetensors"},
-    {"length", COPY("{ printf \"\\377\\377\\377\\377\\377\\377\\377\\177\"; tail -c +9 $K; } >$C"),
-     "", "c.safetensors"},
-    {"version", COPY("sed \"s/\\\"version\\\":\\\"./\\\"version\\\":\\\"9/\" $K >$C"), "",
-     "version"},
-    {"format", COPY("sed \"s/\\\"format\\\":\\\"./\\\"format\\\":\\\"x/\" $K >$C"), "", "format"},
-    {"other-name", COPY("sed \"s/param.layer1.0.conv1/param\\/layer1.0.conv9/\" $K >$C"), "",
-     "layer1.0.conv1"},
-    {"type", COPY("sed \"s/\\\"dtype\\\":\\\"F32\\\"/\\\"dtype\\\":\\\"I32\\\"/\" $K >$C"), "",
-     "I32"},
-    {"arch", COPY("cp $K $C"), "--arch=resnet20", "resnet20"},
-    {"classes", COPY("cp $K $C"), "--num-classes=7", "num_classes"},
-    {"level", COPY("cp $K $C"), "--opt-level=O2", "opt_level"},
-    {"optimizer", COPY("cp $K $C"), "--optimizer=adam", "optimizer"},
-    {"scaler", COPY("cp $K $C"), "--loss-scale=dynamic", "scaler"},
-    {"shape", COPY("sed \"s/\\[16,3,3,3\\]/[3,16,3,3]/\" $K >$C"), "", "shape"},
-    {"half-type", COPY("cp $K $C"), "--half=bf16", "half"},
-    {"left-over", COPY("cp $K $C"), "--momentum=0", "momentum_buffer has no place"},
-    {"not-equal", /* one command line, two machines with another file each */
-     "mkdir -p {self}/r$RANK; cd {self}/r$RANK; env -u RANK -u WORLD_SIZE LS_RUN_DIR= \"$0\" "
-     "\"$@\" --steps=2 --seed=$RANK --save=c.safetensors >/dev/null || exit 9; "
-     "exec \"$0\" \"$@\" --resume=c.safetensors",
-     "", "--resume"},
-    {"not-equal-moments", /* a step too small to move a parameter, with a decay for each rank */
-     "mkdir -p {self}/r$RANK; cd {self}/r$RANK; env -u RANK -u WORLD_SIZE LS_RUN_DIR= \"$0\" "
-     "\"$@\" --steps=1 --lr=1e-30 --weight-decay=0.$RANK --save=c.safetensors >/dev/null || exit "
-     "9; exec \"$0\" \"$@\" --resume=c.safetensors",
-     "", "--resume"},
-};
-
+/* Every rank says `data` and leaves with 2. */
 static void judge_broken(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    const struct broken *b = &broken[row->number[0]];
-    ls_ending want = {.code = {2, 2}, .says = 3, .text = b->says, .unwritten = true};
+    ls_ending want = {.code = {2, 2}, .says = 3, .text = row->data, .unwritten = true};
     ls_endings_judge(&want, job, out);
-}
-
-static void add_broken(const ls_case_settings *settings, ls_case_list *list)
-{
-    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
-        ls_case *row = ls_rows_add(list, judge_broken, "F5", "faults.resume.%s", broken[i].id);
-        row->job_count = 1;
-        row->judges_outcome = true;
-        row->job[0] = ls_endings_job(settings, 2, broken[i].script, broken[i].options);
-        row->job[0].steps = 4;
-        row->number[0] = (int)i;
-    }
 }
 
 /* ---- another world --------------------------------------------------------------------------- */
@@ -411,34 +238,153 @@ static void judge_world(const ls_case *row, const ls_record *job, ls_verdict *ou
                     job[1].world, job[0].world);
 }
 
-static void add_worlds(const ls_case_settings *settings, ls_case_list *list)
-{
-    static const int pair[][2] = {{1, 2}, {2, 1}, {2, 3}, {3, 2}};
-    for (size_t i = 0; i < sizeof pair / sizeof *pair; i++) {
-        for (int sync = 0; sync < 2; sync++) {
-            char id[96], options[256];
-            ls_case *row = ls_rows_add(list, judge_world, "F6", "faults.resume.world%s.w%d-to-w%d",
-                                       sync ? ".sync" : "", pair[i][0], pair[i][1]);
-            row->job_count = 2;
-            row->job[0] =
-                ls_endings_job(settings, pair[i][0], NULL, "--save={self}/checkpoint.safetensors");
-            row->job[0].sync_bn = sync != 0;
-            ls_matrix_id(&row->job[0], id);
-            ls_text_put(options, sizeof options, "--resume={job:%s}/checkpoint.safetensors", id);
-            row->job[1] = ls_endings_job(settings, pair[i][1], NULL, options);
-            row->job[1].sync_bn = sync != 0;
-            row->job[1].steps = 3;
-            ls_text_put(row->job[1].dump_steps, sizeof row->job[1].dump_steps, "3");
-        }
+/* ---- the table ------------------------------------------------------------------------------- */
+
+#define JOB "resnet8 O0 b0.05 "
+#define SAVE " --save={self}/checkpoint.safetensors "
+#define ENDS(...)      \
+    &(const ls_ending) \
+    {                  \
+        __VA_ARGS__    \
     }
+#define TEN "checkpoint"
+#define RESUMED JOB "w2 steps=4 shell "
+
+static const ls_row rows[] = {
+    {"faults.full.dump", "F4", judge_full, JOB "w2 dump=1 shell",
+     ENDS({10, 3}, 2, "dump/step000001.rank1", false, "dump/step000001.rank1.safetensors"),
+     "[ $RANK != 1 ] || { " FULL("200") "}; " GO, .judges_outcome = true},
+    {"faults.full.save", "F4", judge_full, JOB "w2 shell" SAVE,
+     ENDS({3, LS_ENDINGS_ANY}, 1, "checkpoint.safetensors", false, "checkpoint.safetensors"),
+     FULL("200") GO, .judges_outcome = true},
+    {"faults.full.save-again", "F4", judge_full_again, JOB "w2 shell" SAVE,
+     ENDS({3, LS_ENDINGS_ANY}, 1, "checkpoint.safetensors", false, NULL), OLD FULL("200") GO,
+     .judges_outcome = true},
+    {"faults.full.events", "F4", judge_full, JOB "w2 shell",
+     ENDS({3, 10}, 1, "rank0.jsonl", false, NULL),
+     "[ $RANK != 0 ] || { ln -s /dev/full {self}/rank0.jsonl; trap 'rm {self}/rank0.jsonl' EXIT; "
+     "\"$0\" \"$@\"; exit $?; }; " GO,
+     .judges_outcome = true},
+    {"faults.full.save-nowhere", "F4", judge_full,
+     JOB "w2 shell --save={self}/nowhere/checkpoint.safetensors",
+     ENDS({2, LS_ENDINGS_ANY}, 1, "nowhere", false, "nowhere"), GO, .judges_outcome = true},
+    {"faults.full.save-folder", "F4", judge_full, JOB "w2 shell" SAVE,
+     ENDS({2, LS_ENDINGS_ANY}, 1, "checkpoint.safetensors: it is a folder", true, NULL),
+     "mkdir -p {self}/checkpoint.safetensors; " GO, .judges_outcome = true},
+    /* the file's own name fits, that of the file which is renamed to it does not */
+    {"faults.full.save-name", "F4", judge_full,
+     JOB "w2 shell --save={self}/" TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN
+         TEN TEN TEN TEN TEN TEN TEN TEN TEN,
+     ENDS({2, LS_ENDINGS_ANY}, 1, "File name too long", true, NULL), GO, .judges_outcome = true},
+    {"faults.spoilt.floor", "F7", judge_spoilt,
+     "resnet8 O2 b0.05 w1 scale=dynamic shell" SAVE
+     "--init-scale=2 --min-loss-scale=1.5 --overflow-at=1",
+     .script = GO, .judges_outcome = true},
+    {"faults.spoilt.floor-again", "F7", judge_spoilt_again,
+     "resnet8 O2 b0.05 w2 sync scale=dynamic shell" SAVE
+     "--init-scale=2 --min-loss-scale=1.5 --overflow-at=1",
+     .script = OLD GO, .judges_outcome = true},
+    {"faults.spoilt.parameter", "F7", judge_spoilt,
+     JOB "w2 sync shell" SAVE "--loss-scale=1 --overflow-at=1", .script = GO,
+     .judges_outcome = true},
+    {"faults.spoilt.parameter-again", "F7", judge_spoilt_again,
+     JOB "w1 shell" SAVE "--loss-scale=1 --overflow-at=1", .script = OLD GO,
+     .judges_outcome = true},
+    {"faults.resume.half", "F5", judge_broken, RESUMED, "c.safetensors",
+     COPY("head -c 200000 $K >$C"), .judges_outcome = true},
+    {"faults.resume.header", "F5", judge_broken, RESUMED, "c.safetensors",
+     COPY("head -c 40 $K >$C"), .judges_outcome = true},
+    {"faults.resume.last-byte", "F5", judge_broken, RESUMED, "c.safetensors",
+     COPY("head -c -1 $K >$C"), .judges_outcome = true},
+    {"faults.resume.longer", "F5", judge_broken, RESUMED, "c.safetensors",
+     COPY("{ cat $K; echo; } >$C"), .judges_outcome = true},
+    {"faults.resume.empty", "F5", judge_broken, RESUMED, "c.safetensors", COPY(": >$C"),
+     .judges_outcome = true},
+    {"faults.resume.text", "F5", judge_broken, RESUMED, "c.safetensors",
+     COPY("echo no checkpoint >$C"), .judges_outcome = true},
+    {"faults.resume.missing", "F5", judge_broken, RESUMED, "c.safetensors", WHOLE CONTINUE,
+     .judges_outcome = true},
+    {"faults.resume.length", "F5", judge_broken, RESUMED, "c.safetensors",
+     COPY("{ printf \"\\377\\377\\377\\377\\377\\377\\377\\177\"; tail -c +9 $K; } >$C"),
+     .judges_outcome = true},
+    {"faults.resume.version", "F5", judge_broken, RESUMED, "version",
+     COPY("sed \"s/\\\"version\\\":\\\"./\\\"version\\\":\\\"9/\" $K >$C"), .judges_outcome = true},
+    {"faults.resume.format", "F5", judge_broken, RESUMED, "format",
+     COPY("sed \"s/\\\"format\\\":\\\"./\\\"format\\\":\\\"x/\" $K >$C"), .judges_outcome = true},
+    {"faults.resume.other-name", "F5", judge_broken, RESUMED, "layer1.0.conv1",
+     COPY("sed \"s/param.layer1.0.conv1/param\\/layer1.0.conv9/\" $K >$C"), .judges_outcome = true},
+    {"faults.resume.type", "F5", judge_broken, RESUMED, "I32",
+     COPY("sed \"s/\\\"dtype\\\":\\\"F32\\\"/\\\"dtype\\\":\\\"I32\\\"/\" $K >$C"),
+     .judges_outcome = true},
+    {"faults.resume.arch", "F5", judge_broken, RESUMED "--arch=resnet20", "resnet20",
+     COPY("cp $K $C"), .judges_outcome = true},
+    {"faults.resume.classes", "F5", judge_broken, RESUMED "--num-classes=7", "num_classes",
+     COPY("cp $K $C"), .judges_outcome = true},
+    {"faults.resume.level", "F5", judge_broken, RESUMED "--opt-level=O2", "opt_level",
+     COPY("cp $K $C"), .judges_outcome = true},
+    {"faults.resume.optimizer", "F5", judge_broken, RESUMED "--optimizer=adam", "optimizer",
+     COPY("cp $K $C"), .judges_outcome = true},
+    {"faults.resume.scaler", "F5", judge_broken, RESUMED "--loss-scale=dynamic", "scaler",
+     COPY("cp $K $C"), .judges_outcome = true},
+    {"faults.resume.shape", "F5", judge_broken, RESUMED, "shape",
+     COPY("sed \"s/\\[16,3,3,3\\]/[3,16,3,3]/\" $K >$C"), .judges_outcome = true},
+    {"faults.resume.half-type", "F5", judge_broken, RESUMED "--half=bf16", "half", COPY("cp $K $C"),
+     .judges_outcome = true},
+    {"faults.resume.left-over", "F5", judge_broken, RESUMED "--momentum=0",
+     "momentum_buffer has no place", COPY("cp $K $C"), .judges_outcome = true},
+    /* one command line, two machines with another file each */
+    {"faults.resume.not-equal", "F5", judge_broken, RESUMED, "--resume",
+     "mkdir -p {self}/r$RANK; cd {self}/r$RANK; env -u RANK -u WORLD_SIZE LS_RUN_DIR= \"$0\" "
+     "\"$@\" --steps=2 --seed=$RANK --save=c.safetensors >/dev/null || exit 9; "
+     "exec \"$0\" \"$@\" --resume=c.safetensors",
+     .judges_outcome = true},
+    /* a step too small to move a parameter, with a decay for each rank */
+    {"faults.resume.not-equal-moments", "F5", judge_broken, RESUMED, "--resume",
+     "mkdir -p {self}/r$RANK; cd {self}/r$RANK; env -u RANK -u WORLD_SIZE LS_RUN_DIR= \"$0\" "
+     "\"$@\" --steps=1 --lr=1e-30 --weight-decay=0.$RANK --save=c.safetensors >/dev/null || exit "
+     "9; exec \"$0\" \"$@\" --resume=c.safetensors",
+     .judges_outcome = true},
+    {"faults.resume.world[|.sync=sync].w1-to-w2", "F6", judge_world,
+     JOB "w1 $1" SAVE "| " JOB "w2 $1 steps=3 dump=3 --resume={job:0}/checkpoint.safetensors"},
+    {"faults.resume.world[|.sync=sync].w2-to-w1", "F6", judge_world,
+     JOB "w2 $1" SAVE "| " JOB "w1 $1 steps=3 dump=3 --resume={job:0}/checkpoint.safetensors"},
+    {"faults.resume.world[|.sync=sync].w2-to-w3", "F6", judge_world,
+     JOB "w2 $1" SAVE "| " JOB "w3 $1 steps=3 dump=3 --resume={job:0}/checkpoint.safetensors"},
+    {"faults.resume.world[|.sync=sync].w3-to-w2", "F6", judge_world,
+     JOB "w3 $1" SAVE "| " JOB "w2 $1 steps=3 dump=3 --resume={job:0}/checkpoint.safetensors"},
+};
+
+static void add_failing(const ls_case_settings *settings, ls_case_list *list, const ls_row *row,
+                        const char *name, const char *how, int timeout_s, struct victim victim)
+{
+    ls_row with = *row;
+    struct victim *data = ls_rows_memory(list, sizeof *data);
+    const char *phase = phases[victim.phase];
+    *data = victim;
+    with.data = data;
+    with.judges_outcome = true;
+    ls_rows_format(list, settings, &with,
+                   "faults.%s.%s.rank%d: " JOB "w%d %s --fault-at=%d:%d:%s:%s --timeout=%d" SAVE,
+                   name, phase, victim.rank, (int)WORLD, strcmp(phase, "dump") == 0 ? "dump=2" : "",
+                   (int)AT, victim.rank, phase, how, timeout_s);
 }
 
 void ls_faults_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    add_gone(settings, list);
-    add_stopped(settings, list);
-    add_full(settings, list);
-    add_spoilt(settings, list);
-    add_broken(settings, list);
-    add_worlds(settings, list);
+    static const ls_row killed = {.requirement = "F1", .judge = judge_gone};
+    static const ls_row left = {.requirement = "F2", .judge = judge_gone};
+    static const ls_row stopped = {.requirement = "F3", .judge = judge_stopped};
+    for (int phase = 0; phase < PHASES; phase++) {
+        for (int rank = 0; rank < WORLD; rank++) {
+            add_failing(settings, list, &killed, "kill", "kill", phase == JOIN ? 2 : 60,
+                        (struct victim){phase, rank, LS_ENDINGS_KILLED});
+        }
+    }
+    add_failing(settings, list, &left, "exit0", "exit", 60, (struct victim){BACKWARD, 0, 0});
+    add_failing(settings, list, &left, "exit0", "exit", 60, (struct victim){REDUCTION, 1, 0});
+    add_failing(settings, list, &left, "exit0", "exit", 60, (struct victim){SAVE_PHASE, 2, 0});
+    add_failing(settings, list, &stopped, "stop", "stop", 2, (struct victim){JOIN, 2, 0});
+    add_failing(settings, list, &stopped, "stop", "stop", 2, (struct victim){REDUCTION, 1, 0});
+    add_failing(settings, list, &stopped, "stop", "stop", 2, (struct victim){OPTIMIZER, 0, 0});
+    LS_ROWS(list, settings, rows);
 }
