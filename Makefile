@@ -299,13 +299,13 @@ $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o $(LIBS)
 .SECONDARY:
 
 # ---- the jobs people run -----------------------------------------------------------------------
-# What a target takes stands in a table of suite/. given: the variables of make's command line, and
+# What a target takes stands in a table of suite/make. given: the variables of make's command line, and
 # those of the environment that the table knows.
-known = $(shell sed -n 's/^LS_VARIABLE.\([A-Z_]*\),.*/\1/p' suite/$(1).def)
+known = $(shell sed -n 's/^LS_VARIABLE.\([A-Z_]*\),.*/\1/p' suite/make/$(1).def)
 MAKE_OWN := CUDA_ARCH=% DEPS=% V=% BUILD=% PREFIX=% DESTDIR=% OPTIMISE=% SANITIZE=% PLANTS=%
 given = $(filter-out $(MAKE_OWN),$(MAKEOVERRIDES)) \
 	$(foreach name,$(call known,$(1)),$(if $(filter environment,$(origin $(name))),$(name)='$($(name))'))
-checked = @sh harness/variables.sh suite/$(1).def $(call given,$(1))
+checked = @sh harness/variables.sh suite/make/$(1).def $(call given,$(1))
 OPTIONS = $(if $(CLAIM),--claim '$(CLAIM)') $(if $(SUBJECT),--subject '$(SUBJECT)') \
 	$(if $(CASE),--case '$(CASE)') $(if $(LIST),--list-file '$(LIST)') \
 	$(if $(SEED),--seed $(SEED)) $(if $(SHARD),--shard $(SHARD)) \
@@ -314,13 +314,13 @@ OPTIONS = $(if $(CLAIM),--claim '$(CLAIM)') $(if $(SUBJECT),--subject '$(SUBJECT
 	$(if $(filter 1,$(DRYRUN)),--list)
 
 bench:
-	$(call checked,variables)
+	$(call checked,bench)
 	@LS_BUILD=$(BUILD) sh harness/setup.sh bench $(INSTALL)
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
-	@$(BUILD)/lockstep bench $(call given,variables)
+	@$(BUILD)/lockstep bench $(call given,bench)
 
 check:
-	$(call checked,variables_check)
+	$(call checked,check)
 	@LS_BUILD=$(BUILD) sh harness/setup.sh check $(INSTALL)
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all units
 	@sh suite/unit/run.sh $(BUILD)
@@ -329,14 +329,14 @@ deps:
 	@LS_BUILD=$(BUILD) sh harness/setup.sh deps yes
 
 conform:
-	$(call checked,variables_conform)
+	$(call checked,conform)
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@$(BUILD)/lockstep conform $(OPTIONS)
 
 # Planted faults: a build in which they can be switched on, and one for each that is a patch.
 PATCHES := $(wildcard suite/plants/*.patch)
 detect:
-	$(call checked,variables_detect)
+	$(call checked,detect)
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@$(MAKE) --no-print-directory -s PLANTS=1 programs
 	@$(if $(PATCHES),sh suite/plants/build.sh $(BUILD) $(PATCHES))
@@ -345,7 +345,7 @@ detect:
 
 # The first interpreter that has PyTorch, or the one given as PYTHON.
 compare:
-	$(call checked,variables_compare)
+	$(call checked,compare)
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@python=$(PYTHON); \
 	for found in python3 /usr/bin/python3; do \
@@ -356,11 +356,11 @@ compare:
 
 # Everything that needs a GPU, part by part (PART=build|correct|speed|peer).
 gpu-check:
-	@sh suite/gpu_check.sh $(BUILD) $(call given,variables_gpu_check) $(if $(DEPS),DEPS='$(DEPS)')
+	@sh suite/make/gpu_check.sh $(BUILD) $(call given,gpu_check) $(if $(DEPS),DEPS='$(DEPS)')
 
 # The example, the adapter and the wrong trainers of suite/peers, on the PyTorch that is there.
 peers:
-	$(call checked,variables_peers)
+	$(call checked,peers)
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@sh suite/peers/check.sh $(BUILD) $(PYTHON)
 
@@ -388,7 +388,7 @@ help:
 #: make dist | install  relocatable tarball | copy to PREFIX (/usr/local)
 #: make clean           remove build/ (results stay)
 #:
-#: Variables: build/lockstep bench --help, and suite/variables*.def. make ends
+#: Variables: build/lockstep bench --help, and suite/make/*.def. make ends
 #: with 2 on every failure and prints `Error N` with the real code;
 #: build/lockstep ends with that code.
 
@@ -402,7 +402,7 @@ format:
 # Sanitizers in build folders of their own. Python and OpenMP keep memory until the end: leaks are
 # looked for in our programs only.
 asan ubsan tsan:
-	$(call checked,variables_check)
+	$(call checked,check)
 	@LS_BUILD=$(BUILD) sh harness/setup.sh check $(INSTALL)
 	@$(MAKE) --no-print-directory -s -j$$(nproc) BUILD=build/$@ OPTIMISE='-O1 -g' \
 		SANITIZE='$(SANITIZE_$@)' units
@@ -411,7 +411,7 @@ asan ubsan tsan:
 FUZZ_S ?= 60
 FUZZ_SEED ?= 1
 fuzz:
-	$(call checked,variables_fuzz)
+	$(call checked,fuzz)
 	@LS_BUILD=$(BUILD) sh harness/setup.sh check $(INSTALL)
 	@$(MAKE) --no-print-directory -s -j$$(nproc) BUILD=build/$@ OPTIMISE='-O1 -g' \
 		SANITIZE='-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all' build/$@/unit/fuzz

@@ -12,7 +12,7 @@
 static const struct variable {
     const char *name, *pattern, *words, *text;
 } variable[] = {
-#include "suite/variables.def"
+#include "suite/make/bench.def"
 };
 #undef LS_VARIABLE
 

@@ -1,4 +1,4 @@
-/* The variables of `make bench`, from variables.def: NAME=value arguments with their checks. */
+/* The variables of `make bench`, from bench.def: NAME=value arguments with their checks. */
 #ifndef LS_VARIABLES_H
 #define LS_VARIABLES_H
 

@@ -4,14 +4,14 @@
 # all parts that are there. What cannot be done is a row that says so by name; a part that runs out of its time
 # leaves the rest as skipped. Exit code: 0 no row failed, 1 one did, 2 usage, 3 no GPU or no build.
 #
-#   suite/gpu_check.sh BUILD [NAME=value...]      names: suite/variables_gpu_check.def
+#   suite/make/gpu_check.sh BUILD [NAME=value...]      names: suite/make/gpu_check.def
 #
 # LS_LIB_DIR=build/emulated/lib tries the script itself on a GPU played on the CPU (small ARCH, IMAGE_SIZE, ...).
 set -u
-here=$(cd "$(dirname "$0")/.." && pwd)
-build=${1:?usage: suite/gpu_check.sh BUILD [NAME=value...]}
+here=$(cd "$(dirname "$0")/../.." && pwd)
+build=${1:?usage: suite/make/gpu_check.sh BUILD [NAME=value...]}
 shift
-sh "$here/harness/variables.sh" "$here/suite/variables_gpu_check.def" "$@" || exit 2
+sh "$here/harness/variables.sh" "$here/suite/make/gpu_check.def" "$@" || exit 2
 PART= OUT= DEPS= PYTHON= ARCH=resnet50 IMAGE_SIZE=224 BATCH=256 BATCHES=64,100,128,192,250,256,384,512
 STEPS=40 CASES= LIMIT_S=460
 for pair in "$@"; do

@@ -3,9 +3,9 @@
 # (make gpu-check DEPS=DIR there). Run it where apt has the same Debian or Ubuntu as that machine; the folder can be
 # copied. Only libraries and headers are kept.
 #
-#   suite/gpu_deps.sh DIR
+#   suite/make/gpu_deps.sh DIR
 set -eu
-folder=${1:?usage: suite/gpu_deps.sh DIR}
+folder=${1:?usage: suite/make/gpu_deps.sh DIR}
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 cd "$(mktemp -d)"
