@@ -10,8 +10,8 @@
 
 enum { JOBS_MAX = 128, SENTENCE_BYTES = 1024 };
 
-/* Nodes "pay" when each keeps at least four fifths of what it does alone: below that one in five
- * machines is paid for waiting. */
+/* Nodes "pay" when each keeps at least four fifths of its throughput alone: below that, one in five
+ * machines does nothing but wait. */
 static const double NODES_PAY_MIN = 0.8;
 
 static void say(cJSON *advice, const char *sentence)
@@ -44,7 +44,8 @@ static void append_ratio(char *text, const ls_report_job *over, const ls_report_
                     ratio.low, ratio.high);
     } else {
         ls_stats_sentence(ratio, difference, sizeof difference);
-        ls_text_add(text, SENTENCE_BYTES, "%s and %s cannot be told apart (%s)", a, b, difference);
+        ls_text_add(text, SENTENCE_BYTES, "%s and %s cannot be distinguished (%s)", a, b,
+                    difference);
     }
 }
 
@@ -151,7 +152,7 @@ static void advise_buckets(const ls_report_run *run, cJSON *advice)
                     ls_report_job_bucket(best[i], size));
     }
     ls_text_add(text, sizeof text, "%s",
-                best_count > 1 ? " cannot be told apart" : " is the fastest");
+                best_count > 1 ? " cannot be distinguished" : " is the fastest");
     for (int i = 0; i < count; i++) {
         bool among = false;
         for (int b = 0; b < best_count; b++) {

@@ -1,5 +1,5 @@
-/* What the numbers say to somebody who chooses settings, in sentences; every one is computed, and
- * says when it cannot be said. */
+/* Advice on settings, in sentences. Every sentence is computed from the run; where the run does not
+ * suffice, it says so. */
 #ifndef LS_REPORT_ADVICE_H
 #define LS_REPORT_ADVICE_H
 

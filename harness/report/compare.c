@@ -192,7 +192,8 @@ static const ls_report_job *middle_of(const ls_report_run *run)
     return middle;
 }
 
-/* What the two numbers say together. */
+/* Interprets the two figures together: waiting as measured within the job, and the difference to
+ * the job without reduction. */
 static void explain_exposed(const ls_report_job *job, double waited_ms, ls_stats_interval against,
                             char *text)
 {
@@ -201,7 +202,7 @@ static void explain_exposed(const ls_report_job *job, double waited_ms, ls_stats
         ls_text_add(text, SENTENCE_BYTES, " (too few steps to be sure).");
     } else if (against.high < 0) {
         ls_text_add(text, SENTENCE_BYTES,
-                    ", which no reduction can cause: other load moved between the two jobs, so "
+                    ", which reductions cannot cause: other load changed between the two jobs; "
                     "measure them again.");
     } else if (against.low <= 0) {
         ls_text_add(text, SENTENCE_BYTES,
@@ -210,13 +211,13 @@ static void explain_exposed(const ls_report_job *job, double waited_ms, ls_stats
         ls_text_add(text, SENTENCE_BYTES, ": the two agree.");
     } else if (against.value > waited_ms) {
         ls_text_add(text, SENTENCE_BYTES,
-                    ": %s ms more than is waited for, which reductions cost while backward "
-                    "goes on (cores, memory, ranks that keep step).",
+                    ": %s ms more than the wait, the cost of reductions during backward "
+                    "(cores, memory, ranks in lockstep).",
                     ls_report_lines_number(against.value - waited_ms, number));
     } else {
         ls_text_add(text, SENTENCE_BYTES,
-                    ": %s ms less than is waited for, as where waiting ranks leave their "
-                    "cores to others%s.",
+                    ": %s ms less than the wait, as when waiting ranks leave their cores to "
+                    "others%s.",
                     ls_report_lines_number(waited_ms - against.value, number),
                     job->record->oversubscribed ? " (here they share them)" : "");
     }
@@ -233,8 +234,8 @@ static void say_exposed(const ls_report_run *run, cJSON *list)
     bool longer = against.value < 0;
     char text[SENTENCE_BYTES] = "", a[32], b[32], c[32];
     ls_text_add(text, sizeof text,
-                "Exposed communication (%s): of a step of %s ms %s ms are waited for; without "
-                "reduction the same world's step is %s ms %s",
+                "Exposed communication (%s): a step takes %s ms, of which %s ms are spent "
+                "waiting for reductions; without reduction a step of the same world is %s ms %s",
                 job->record->label, ls_report_lines_number(step_ms, a),
                 ls_report_lines_number(waited_ms, b),
                 ls_report_lines_number(fabs(against.value), c), longer ? "longer" : "shorter");
@@ -268,8 +269,8 @@ static void say_ddp(const ls_report_run *run, cJSON *list)
     append_interval(text, ratio);
     if (ratio.low > 1) {
         ls_text_add(text, sizeof text,
-                    ", which DDP cannot cause: other load moved between the two jobs, so "
-                    "measure them again.");
+                    ", which DDP cannot cause: other load changed between the two jobs; measure "
+                    "them again.");
     } else {
         ls_text_add(text, sizeof text, ", %s.", difference);
     }
@@ -298,7 +299,7 @@ static void say_scaling(const ls_report_run *run, cJSON *list)
     double ceiling = ls_report_compare_ceiling(run, job);
     if (ceiling < 1) {
         ls_text_add(text, sizeof text,
-                    "; %d ranks of %d thread%s share %d cores, so %.2f is the most there is",
+                    "; %d ranks of %d thread%s share %d cores, which limits it to %.2f",
                     job->spec->world, job->record->rank[0].threads,
                     job->record->rank[0].threads == 1 ? "" : "s", ls_report_speed_threads(run, job),
                     ceiling);
@@ -307,7 +308,7 @@ static void say_scaling(const ls_report_run *run, cJSON *list)
     say(list, text);
 }
 
-/* What was measured before and after the jobs, at the most threads. */
+/* The best rates measured before and after the jobs, with the largest number of threads. */
 static void best_rates(const ls_report_run *run, int *threads, double *copy, double *matrix)
 {
     const cJSON *entry;
@@ -327,8 +328,7 @@ static void best_rates(const ls_report_run *run, int *threads, double *copy, dou
     }
 }
 
-/* How far the convolutions' rates before and after the jobs lie apart, greatest by least of equal
- * threads. */
+/* Greatest over least of the convolutions' rates before and after the jobs, with equal threads. */
 static double roofline_spread(const ls_report_run *run)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(run->record, "roofline"), *a, *b;
@@ -346,7 +346,7 @@ static double roofline_spread(const ls_report_run *run)
     return spread;
 }
 
-/* Below this the machine was the same before and after, as far as a share of a bound can tell. */
+/* Up to this spread the machine counts as unchanged: a share of a bound is no more precise. */
 static const double SPREAD_MAX = 1.1;
 
 static void say_roofline(const ls_report_run *run, cJSON *list)
@@ -365,8 +365,8 @@ static void say_roofline(const ls_report_run *run, cJSON *list)
                 ls_report_lines_number(matrix * 1e-9, b));
     if (spread > SPREAD_MAX) {
         ls_text_add(text, sizeof text,
-                    "; the convolutions alone were %.2f x apart before and after the jobs, so "
-                    "other load was there and shares of the roofline are rough",
+                    "; the rates of the convolutions alone before and after the jobs differ by "
+                    "%.2f x: other programs ran, and shares of the roofline are rough",
                     spread);
     }
     ls_text_add(text, sizeof text, ".");
@@ -391,14 +391,14 @@ static void say_batch(const ls_report_run *run, cJSON *list)
         return;
     }
     ls_text_add(text, sizeof text,
-                " (%.1f GB of free memory for each of %d ranks, less what does not grow with "
-                "the batch)",
+                " (%.1f GB of free memory for each of %d ranks, less the part that does not grow "
+                "with the batch)",
                 batch.room_bytes * 1e-9, jobs[0]->spec->world);
     double predicted, seen;
     if (ls_report_memory_check(run, &larger, &predicted, &seen)) {
         ls_text_add(text, sizeof text,
-                    "; run with %d images, the same arithmetic gives a peak of %.0f MB, and "
-                    "%.0f MB were seen",
+                    "; for %d images the same arithmetic predicts a peak of %.0f MB, and a run "
+                    "had %.0f MB",
                     larger->spec->batch_size, predicted * 1e-6, seen * 1e-6);
     }
     ls_text_add(text, sizeof text, ".");
@@ -428,8 +428,8 @@ static void say_first_step(const ls_report_run *run, cJSON *list)
     }
     char text[SENTENCE_BYTES];
     snprintf(text, sizeof text,
-             "Start to first finished step: %.2f s (%s) to %.2f s (%s); what is written for the "
-             "judge in that step is taken out.",
+             "Time to the end of the first step: %.2f s (%s) to %.2f s (%s), without the dumps for "
+             "the judge in that step.",
              least, quickest->record->label, greatest, slowest->record->label);
     say(list, text);
 }

@@ -1,5 +1,5 @@
-/* What a timed job is compared with, and what the comparison says: the same world without
- * reduction, a world of one with DDP, the same global batch on one rank, more images per rank. */
+/* Comparisons of timed jobs: with each other, with the same world without reduction, with a world
+ * of one with DDP, with the same global batch on one rank. */
 #ifndef LS_REPORT_COMPARE_H
 #define LS_REPORT_COMPARE_H
 

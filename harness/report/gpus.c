@@ -37,13 +37,14 @@ int ls_report_gpus_readings(const ls_report_job *job, ls_report_reading **out)
     readings all = {0, 0, NULL};
     int length = snprintf(path, sizeof path, "%s/gpu.jsonl", job->record->directory);
     if (length < (int)sizeof path && access(path, R_OK) == 0) {
-        (void)ls_json_each_line(path, take_reading, &all); /* what is before a damaged line stays */
+        (void)ls_json_each_line(path, take_reading,
+                                &all); /* readings before a damaged line are kept */
     }
     *out = all.list;
     return all.count;
 }
 
-/* ---- what is known of each ------------------------------------------------------------------- */
+/* ---- one entry per GPU ----------------------------------------------------------------------- */
 
 static bool on_gpus(const ls_report_run *run)
 {

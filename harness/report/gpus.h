@@ -1,6 +1,6 @@
-/* The GPUs of a run, one by one: how fast each is alone, what it reached outside the jobs, how warm
- * it ran. Ranks that reduce wait for each other and have one speed; a GPU's own is seen in the job
- * without reduction (role no_comm). Empty for runs on the CPU. */
+/* The GPUs of a run, one by one: its speed alone, the rates it reached outside the jobs, its
+ * temperature. Ranks that reduce wait for each other and have one speed; a GPU's own shows in the
+ * job without reduction (role no_comm). Empty for runs on the CPU. */
 #ifndef LS_REPORT_GPUS_H
 #define LS_REPORT_GPUS_H
 
@@ -11,7 +11,7 @@ enum { LS_REPORT_GPUS_MAX = 64 };
 
 typedef struct ls_report_gpu {
     int rank, gpu;                /* gpu: NVML's index where its UUID is known, else the rank */
-    char device[96], address[32]; /* "NVIDIA H200 (GPU-...)"; "" where not told */
+    char device[96], address[32]; /* "NVIDIA H200 (GPU-...)"; "" where not reported */
     double images_per_s;          /* alone; NaN where the job has no such figure */
     double behind;                /* of the median of the others: 0.038 is 3.8 % under it; NaN */
     double copy_bytes_per_s;      /* measured outside the jobs, or NaN, as what follows */

@@ -97,7 +97,7 @@ static const char STYLE[] =
     "h2,figure h3,thead{break-after:avoid}tr,figure,li,pre{break-inside:avoid}"
     "figure svg{min-width:0;max-width:165mm}td.wide{min-width:0}}\n";
 
-/* Colour only repeats what the word says. */
+/* Colour only repeats the word. */
 static const char *class_of(const char *value)
 {
     static const char *const GOOD[] = {"yes", "within", "ready"}, *const BAD[] = {"no", "below",

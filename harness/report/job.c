@@ -88,15 +88,15 @@ const char *ls_report_job_no_graph(const ls_report_job *job)
     return reported ? record->rank[0].no_graph : NULL;
 }
 
-const char *ls_report_job_rung(const ls_report_job *job, char text[24])
+const char *ls_report_job_gradient_checks(const ls_report_job *job, char text[64])
 {
+    static const char *const CHECKS[] = {"", "FP64 oracle", "FP64 oracle on the GPU",
+                                         "FP64 samples", "FP32 step 1"};
     const ls_record *record = job->record;
-    text[0] = '\0';
-    if (record->rung > 0) {
-        ls_text_put(text, 24, record->audited ? "rungs 3, %d" : "rung %d", record->rung);
-    } else if (record->audited) {
-        ls_text_put(text, 24, "rung 3");
-    }
+    bool known = record->rung > 0 && record->rung < (int)(sizeof CHECKS / sizeof *CHECKS);
+    bool both = record->audited && known;
+    ls_text_put(text, 64, "%s%s%s", record->audited ? CHECKS[3] : "", both ? ", " : "",
+                known ? CHECKS[record->rung] : "");
     return text;
 }
 

@@ -74,8 +74,9 @@ const char *ls_report_job_bucket(const ls_report_job *job, char text[24]);
 const char *ls_report_job_state(const ls_report_job *job, char text[96]);
 /* Why steps were not launched as one graph each; NULL where they were, or nothing is reported. */
 const char *ls_report_job_no_graph(const ls_report_job *job);
-/* "rungs 3, 4" of numerics.md section 5, on which its own shape was judged; "" for none. */
-const char *ls_report_job_rung(const ls_report_job *job, char text[24]);
+/* The gradient checks of numerics.md section 5 that its own shape passed: "FP64 samples, FP32 step
+ * 1"; "" for none. */
+const char *ls_report_job_gradient_checks(const ls_report_job *job, char text[64]);
 /* Largest resident memory of any rank, or NaN. */
 double ls_report_job_peak_bytes(const ls_report_job *job);
 

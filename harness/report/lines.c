@@ -79,8 +79,8 @@ const char *ls_report_lines_judged(const ls_report_run *run, const ls_report_job
     if (!ls_report_job_is_result(job)) {
         return ls_report_job_reason(run, job, text);
     }
-    char rung[24];
-    return strcpy(text, ls_report_job_rung(job, rung)[0] != '\0' ? rung : "checked");
+    char checks[64];
+    return strcpy(text, ls_report_job_gradient_checks(job, checks)[0] != '\0' ? checks : "checked");
 }
 
 bool ls_report_lines_weak(const ls_report_run *run, const ls_report_job *job)

@@ -27,7 +27,7 @@ const char *ls_report_lines_number(double value, char text[32]);
 const char *ls_report_lines_rate(const ls_report_job *job, char text[64]);
 /* "2 simulated", "1" */
 const char *ls_report_lines_nodes(const ls_report_job *job, char text[32]);
-/* How the figure was judged: "rung 4", "checked", or why it is no result. */
+/* How the figure was judged: "FP32 step 1", "checked", or why it is no result. */
 const char *ls_report_lines_judged(const ls_report_run *run, const ls_report_job *job,
                                    char text[160]);
 /* Whether its timing carries: a case on it was WEAK, or the halves of its window differ. */
@@ -37,8 +37,8 @@ bool ls_report_lines_weak(const ls_report_run *run, const ls_report_job *job);
 const char *ls_report_lines_marks(const ls_report_run *run, const ls_report_job *job,
                                   char text[160]);
 
-/* Whether a verdict is listed under what did not pass: all but PASS, and but SKIP and UNSUPPORTED
- * outside the claim, which are counted only. */
+/* Whether a verdict is listed among those that did not pass: all but PASS, and but SKIP and
+ * UNSUPPORTED outside the claim, which are counted only. */
 bool ls_report_lines_listed(const ls_report_verdict *verdict);
 /* "not ok - gradients.o2.w4 # FAIL 0.41s evidence, value 3.1e-2 over limit 6e-3 (from ...)". */
 const char *ls_report_lines_verdict(const ls_report_verdict *verdict,

@@ -105,7 +105,7 @@ const char *ls_report_loss_sentence(const ls_report_band *band, char *text)
     ls_text_add(text, BYTES, "%s", inside && outside ? ", " : "");
     append_levels(band, true, text, BYTES);
     ls_text_add(text, BYTES, "%s the band of %d O0 runs [%.3f, %.3f]",
-                band->level_count == 0 ? "No other level is held against" : "", band->runs,
+                band->level_count == 0 ? "No other level is compared with" : "", band->runs,
                 band->end.low, band->end.high);
     return text;
 }

@@ -106,11 +106,11 @@ static void write_gpus(const ls_report_run *run, const ls_report_page_form *form
     }
     form->paragraph(
         to,
-        alone ? "Alone: its rank in the job whose ranks do not reduce, and so do not wait for "
-                "each other. Copies, products and their shares were measured in this run, apart "
-                "from the jobs, on "
-                "all GPUs at once; power, clock and temperature were read during that job."
-              : "No job without reduction was run: ranks that wait for each other have one speed.");
+        alone ? "Alone: its rank in the job without reduction, whose ranks do not wait for each "
+                "other. Copies, products and their shares were measured in this run, outside the "
+                "jobs, on all GPUs at once; power, clock and temperature were read during that "
+                "job."
+              : "No job without reduction was run; ranks that wait for each other have one speed.");
 }
 
 void ls_report_machine_write(const ls_report_run *run, const ls_report_page_form *form, FILE *to)

@@ -1,4 +1,4 @@
-/* The part of a page that is about the GPUs: what was found wrong, and a line per GPU. */
+/* The GPUs on a page: the findings, and a line per GPU. */
 #ifndef LS_REPORT_MACHINE_H
 #define LS_REPORT_MACHINE_H
 
@@ -6,7 +6,7 @@
 
 /* Nothing for runs on the CPU. */
 void ls_report_machine_write(const ls_report_run *run, const ls_report_page_form *form, FILE *to);
-/* On the terminal: warnings and fails, and the slowest GPU. */
+/* On the terminal: warnings, failures and the slowest GPU. */
 void ls_report_machine_print(const ls_report_run *run, FILE *to);
 
 #endif

@@ -26,11 +26,11 @@ typedef struct ls_report_batch {
     double room_bytes;  /* free memory of the machine divided by its ranks */
     double largest;     /* images */
 } ls_report_batch;
-/* false where the job or the machine does not tell what is needed. */
+/* false where the job or the machine does not report the figures it needs. */
 bool ls_report_memory_largest_batch(const ls_report_run *run, const ls_report_job *job,
                                     ls_report_batch *out);
-/* The same arithmetic against a job that was run with more images per rank: predicted and seen peak
- * of its rank, in bytes. false without such a job. */
+/* The same arithmetic against a job that was run with more images per rank: predicted and measured
+ * peak of its rank, in bytes. false without such a job. */
 bool ls_report_memory_check(const ls_report_run *run, const ls_report_job **larger,
                             double *predicted, double *seen);
 

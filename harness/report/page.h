@@ -1,6 +1,5 @@
-/* What a page can hold. The content of a report is said once (render.c) through this table of
- * functions; Markdown and HTML are two ways of writing it down. All text is plain: each form
- * escapes it. */
+/* The elements of a page. render.c writes the content of a report once, through this table of
+ * functions; Markdown and HTML are its two forms. All text is plain: each form escapes it. */
 #ifndef LS_REPORT_PAGE_H
 #define LS_REPORT_PAGE_H
 

@@ -17,7 +17,7 @@ extern char **environ;
 
 enum {
     FIGURES_MAX = 32,
-    TITLE_COLUMNS = 72, /* what fits above a figure 760 points wide at its title's size */
+    TITLE_COLUMNS = 72, /* fits above a figure 760 points wide at the size of its title */
     DEADLINE_S = 60,    /* of all figures together; one takes a tenth of a second */
 };
 
@@ -115,9 +115,8 @@ static bool draw_all(const char *script_folder, const char *run_directory, figur
             break;
         }
         if (running[slot].code != 0) {
-            ls_log_warn(
-                "gnuplot could not draw %s (exit code %d, see %s); the report goes without it",
-                figures[drawing[slot]].output, running[slot].code, log_path);
+            ls_log_warn("gnuplot could not draw %s (exit code %d, see %s); the report omits it",
+                        figures[drawing[slot]].output, running[slot].code, log_path);
             unlink(figures[drawing[slot]].output);
             all = false;
         }
@@ -126,8 +125,7 @@ static bool draw_all(const char *script_folder, const char *run_directory, figur
         drawing[slot] = drawing[slots];
     }
     if (late) {
-        ls_log_warn("the figures were not drawn within %d s; the report goes without some",
-                    DEADLINE_S);
+        ls_log_warn("the figures were not drawn within %d s; the report omits some", DEADLINE_S);
         ls_proc_end_all(running, slots, 1);
         for (int i = 0; i < slots; i++) {
             unlink(figures[drawing[i]].output);
@@ -154,7 +152,7 @@ static int list_figures(const ls_report_run *run, const char *script_folder, fig
             length = snprintf(one->output, sizeof one->output, "%s/plots/%s.%s", run->directory,
                               name, FORMATS[f]);
             LS_ASSERT(length < (int)sizeof one->output && count < FIGURES_MAX);
-            unlink(one->output); /* a figure of an earlier report must not stand for this one */
+            unlink(one->output); /* a figure of an earlier report must not appear in this one */
             count += there;
         }
     }
@@ -168,7 +166,7 @@ ls_status ls_report_plots_draw(const ls_report_run *run, const char *plots_folde
     LS_ASSERT(length < (int)sizeof folder);
     LS_TRY(ls_path_make_folder(folder));
     if (realpath(plots_folder, script_folder) == NULL) {
-        ls_log_warn("no plot scripts in '%s': %s; the report goes without pictures", plots_folder,
+        ls_log_warn("no plot scripts in '%s': %s; the report has no figures", plots_folder,
                     strerror(errno));
         return LS_OK;
     }
@@ -183,9 +181,8 @@ ls_status ls_report_plots_draw(const ls_report_run *run, const char *plots_folde
             unlink(log_path); /* it holds remarks on unknown values only */
         }
     } else {
-        ls_log_note(
-            "no gnuplot in PATH: the report goes without pictures, its tables are in %s/tables",
-            run->directory);
+        ls_log_note("no gnuplot in PATH: the report has no figures; its tables are in %s/tables",
+                    run->directory);
     }
     free(figures);
     return LS_OK;

@@ -110,7 +110,7 @@ static void write_more_rows(const ls_report_run *run, const ls_report_page_form 
     form->table_close(to);
 }
 
-/* Exposed communication both ways. */
+/* Exposed communication, measured in both ways. */
 static void write_exposed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
     static const ls_report_column COLUMNS[] = {{"job", false},
@@ -189,8 +189,8 @@ static void write_memory(const ls_report_run *run, const ls_report_page_form *fo
     }
     form->table_close(to);
     form->paragraph(
-        to, "What the trainer allocates, of rank 0. Seen at peak is the largest resident memory: "
-            "program, libraries and what the judged step writes are in it. Workspace: packed "
+        to, "Allocations of the trainer on rank 0. Seen at peak: the largest resident memory, with "
+            "program, libraries and the dumps of the judged step. Workspace: packed "
             "weights, scratch, running statistics. Largest batch: images per rank that free memory "
             "divided by the ranks would hold; computed from these figures, not run.");
 }
@@ -242,10 +242,12 @@ static void write_speed(const ls_report_run *run, const ls_report_page_form *for
     }
     form->heading(to, text);
     form->paragraph(
-        to, "Images per second of all ranks together: the median over the steady window of the "
-            "slowest rank, with the 95 % interval of that median. A number in parentheses is no "
-            "result: its job did not pass its checks. Rung 4: step 1's gradient was held against "
-            "FP32 in one process; rung 3: drawn elements of a step, against FP64.");
+        to,
+        "Images per second of all ranks together: the median over the steady window of the "
+        "slowest rank, with the 95 % interval of that median. A number in parentheses is no "
+        "result: its job did not pass its checks. Judged on: the gradient check that the timed "
+        "shape itself passed. FP32 step 1: the gradient of step 1 was compared with FP32 in one "
+        "process; FP64 samples: drawn elements of a step were compared with FP64.");
     write_speed_rows(run, form, to);
     write_more_rows(run, form, to);
     write_compared(run, form, to);
@@ -304,7 +306,7 @@ static int write_unclaimed(const ls_report_run *run, const ls_report_page_form *
 
 static void write_failures(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
-    form->heading(to, "What did not pass");
+    form->heading(to, "Failures");
     int listed = write_claimed(run, form, to);
     listed += write_unclaimed(run, form, to);
     char state[96], text[TEXT_BYTES];
@@ -397,7 +399,7 @@ static void append_number(char *text, double value)
     ls_text_add(text, TEXT_BYTES, whole ? "%.0f" : "%.4g", value);
 }
 
-/* Leaves of an object as rows "a.b.c | value", whatever its maker put in. */
+/* Leaves of an object as rows "a.b.c | value". */
 static void write_leaves(const cJSON *value, const char *name, const ls_report_page_form *form,
                          const ls_report_column *columns, FILE *to)
 {
@@ -449,7 +451,7 @@ static void write_leaves(const cJSON *value, const char *name, const ls_report_p
 static void write_object(const ls_report_run *run, const char *member, const char *heading,
                          const ls_report_page_form *form, FILE *to)
 {
-    static const ls_report_column COLUMNS[] = {{"what", false}, {"value", false}};
+    static const ls_report_column COLUMNS[] = {{"member", false}, {"value", false}};
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(run->record, member);
     if (value == NULL || value->child == NULL) {
         return;
@@ -463,7 +465,7 @@ static void write_object(const ls_report_run *run, const char *member, const cha
 static void write_installed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
     const cJSON *entry, *installed = cJSON_GetObjectItemCaseSensitive(run->record, "installed");
-    form->heading(to, "What was installed");
+    form->heading(to, "Installed packages");
     if (cJSON_GetArraySize(installed) == 0) {
         form->paragraph(to, "Nothing was installed for this run.");
         return;
@@ -480,13 +482,13 @@ static void write_installed(const ls_report_run *run, const ls_report_page_form 
 static void write_files(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
     static const char *const FILES[][2] = {
-        {"run.json", "what was asked, machine, libraries, commit"},
+        {"run.json", "options, machine, libraries, commit"},
         {"verdicts.jsonl", "one line per case"},
-        {"summary.json", "these figures for programs"},
+        {"summary.json", "these figures, for programs"},
         {"junit.xml", "the cases for a CI"},
         {"trace.json", "compute and communication of every rank, for Perfetto (ui.perfetto.dev) or "
                        "chrome://tracing"},
-        {"tables/", "what the figures draw"},
+        {"tables/", "the data of the figures"},
         {"plots/", "the figures as SVG and PNG"},
         {"jobs/", "command, environment, log and events of every job"}};
     form->heading(to, "Files");

@@ -1,4 +1,4 @@
-/* What a report says, in order; how it is written down is the form's. */
+/* The content of a report, in order, written through a form of page. */
 #ifndef LS_REPORT_RENDER_H
 #define LS_REPORT_RENDER_H
 

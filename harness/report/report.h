@@ -18,8 +18,8 @@
  * "role":"throughput|evidence|..." (spec.h), "arch", "image_size", "batch_size", "level":"O2",
  * "half":"fp16", "world", "nodes", "simulated":true, "bucket_mb":25 (0: delayed), "dialect",
  * "sync_bn", "threads", "warmup_steps", "steps", "oversubscribed":true, "half_emulated":true,
- * "checked":true (its checks passed), "rung":1 (of numerics.md section 5; absent: not said),
- * "audited":true (rung 3 too),
+ * "checked":true (its checks passed), "rung":1 (of numerics.md section 5; absent: none),
+ * "audited":true (and on rung 3),
  * "sweep":["level","bucket","world","nodes"] (the plots this job is a point of)},
  * "outcome":{"state":"done", "first_rank":-1, "code":0, "signal":0, "seconds",
  * "ranks":[{"rank","code","signal","user_s","system_s","rss_bytes_max"}]}}.
@@ -43,15 +43,14 @@
 
 #include "kernels/core/status.h"
 
-/* Numbers first: reads events, computes throughput and its intervals, writes tables/ and
- * summary.json (without the headline). Called before the headline is decided, which reads
- * summary.json. */
+/* Reads events, computes throughput and its intervals, writes tables/ and summary.json (without the
+ * headline, which is decided from summary.json afterwards). */
 ls_status ls_report_tables(const char *run_directory);
 /* Everything else, from the tables and run.json's headline; adds the headline to summary.json.
  * plots_folder holds the .gp scripts. */
 ls_status ls_report_write(const char *run_directory, const char *plots_folder);
-/* The terminal table, at most 80 columns: opening lines, a row per throughput job, what did not
- * pass. */
+/* The terminal table, at most 80 columns: opening lines, a row per throughput job, the failures.
+ */
 ls_status ls_report_terminal(const char *run_directory, FILE *to);
 
 #endif

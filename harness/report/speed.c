@@ -169,7 +169,7 @@ int ls_report_speed_threads(const ls_report_run *run, const ls_report_job *job)
 }
 
 /* run.json may hold "roofline": [{"arch","image_size","batch_size","level","threads",
- * "images_per_s"}]: what the arithmetic alone reached in this run; an absent level fits all. With
+ * "images_per_s"}]: the rate of the arithmetic alone in this run; an absent level fits all. With
  * "threads" it is of all that the world's ranks have together, else of one rank. Of several
  * measurements the best counts: other load makes it smaller, nothing makes it larger. */
 static double roofline_of(const ls_report_run *run, const ls_report_job *job)
@@ -220,8 +220,8 @@ static ls_stats_interval efficiency_of(const ls_report_job *job, const ls_report
                                ratio.high / job->spec->world};
 }
 
-/* Rank 0 writes what the judge reads while the others wait for it: that time is not the trainer's.
- */
+/* Rank 0 writes the dumps for the judge while the others wait for it: that time is not the
+ * trainer's. */
 static double first_step_s(const ls_report_job *job)
 {
     double last_ns = NAN, instrument_ms = 0;

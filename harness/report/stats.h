@@ -1,6 +1,6 @@
-/* Medians and what may be said about them. Step times have a long right tail and drift slowly, so
- * nothing here assumes a normal distribution or independent steps: intervals are 95 % percentile
- * intervals of a circular block bootstrap (Politis and Romano 1992) with blocks of about
+/* Medians, and the statements that they support. Step times have a long right tail and drift
+ * slowly, so nothing here assumes a normal distribution or independent steps: intervals are 95 %
+ * percentile intervals of a circular block bootstrap (Politis and Romano 1992) with blocks of about
  * count^(1/3) neighbours. Resampling is a pure function of the name given, so a report made again
  * is the same to the last digit. */
 #ifndef LS_STATS_H
@@ -18,8 +18,7 @@ enum {
 };
 
 typedef struct ls_stats_interval {
-    double value, low,
-        high; /* low and high NaN: too few values to say; value NaN: no value at all */
+    double value, low, high; /* low and high NaN: too few values; value NaN: no value at all */
 } ls_stats_interval;
 
 typedef enum ls_stats_halves {
@@ -54,15 +53,14 @@ ls_stats_interval ls_stats_ratio_of(ls_stats_interval over, ls_stats_interval un
  * freedom (Hahn 1969). low and high are NaN below three values. */
 ls_stats_interval ls_stats_prediction(const double *value, int count, double confidence);
 
-/* Says in words what a ratio of speeds (this one / that one) shows: "slower by 3.1 % [2.4, 3.9]",
- * "faster by
- * ...", "no difference seen above 0.8 %" when the interval holds 1, or that it cannot be said. */
+/* A ratio of speeds (this one / that one) in words: "slower by 3.1 % [2.4, 3.9]", "faster by ...",
+ * "no difference seen above 0.8 %" when the interval holds 1, or that there are too few steps. */
 void ls_stats_sentence(ls_stats_interval speed_ratio, char *text, int bytes);
 
-/* Whether the second half of a window tells the same median as the first. They differ when the
+/* Whether the two halves of a window have the same median. They differ when the
  * interval of the ratio (second / first, stored in *ratio) leaves out 1 and the medians are more
  * than 5 % apart: less drift than that changes no sentence of a report, and long windows resolve
- * drifts nobody cares for. */
+ * drifts that do not matter. */
 ls_stats_halves ls_stats_compare_halves(const double *value, int count, const char *name,
                                         ls_stats_interval *ratio);
 

@@ -143,7 +143,7 @@ static void add_measured(cJSON *row, const ls_report_run *run, const ls_report_j
 
 static cJSON *job_row(const ls_report_run *run, const ls_report_job *job)
 {
-    char state[96], reason[160], rung[24];
+    char state[96], reason[160], checks[64];
     cJSON *row = cJSON_CreateObject();
     cJSON_AddStringToObject(row, "job", job->record->id);
     cJSON_AddStringToObject(row, "label", job->record->label);
@@ -167,8 +167,8 @@ static cJSON *job_row(const ls_report_run *run, const ls_report_job *job)
     } else if (job->record->world > 0 && job->record->rank[0].graph_reported) {
         cJSON_AddTrueToObject(row, "cuda_graph");
     }
-    if (ls_report_job_rung(job, rung)[0] != '\0') {
-        cJSON_AddStringToObject(row, "judged_on", rung);
+    if (ls_report_job_gradient_checks(job, checks)[0] != '\0') {
+        cJSON_AddStringToObject(row, "judged_on", checks);
     }
     cJSON_AddStringToObject(row, "state", ls_report_job_state(job, state));
     cJSON_AddStringToObject(row, "not_a_result", ls_report_job_reason(run, job, reason));

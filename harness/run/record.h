@@ -22,7 +22,8 @@ typedef enum ls_record_digest {
     LS_RECORD_DIGESTS,
 } ls_record_digest;
 
-/* One step event. What the subject left out: numbers NaN, images 0, loss_bits "", digests absent.
+/* One step event. Members that the subject leaves out: numbers NaN, images 0, loss_bits "", digests
+ * absent.
  */
 typedef struct ls_record_step {
     int64_t step; /* from 1, global over resumes */

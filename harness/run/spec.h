@@ -1,5 +1,5 @@
-/* What a job is: its role in the run and the factors it was chosen by. A spec is written into the
- * facts of job.json and read back from there, so that a report needs no other source. */
+/* The specification of a job: its role in the run and its factors. It is written into the facts of
+ * job.json and read back from there, so that a report needs no other source. */
 #ifndef LS_SPEC_H
 #define LS_SPEC_H
 
@@ -24,7 +24,7 @@ typedef enum ls_role {
     LS_ROLE_COUNT,
 } ls_role;
 
-/* What is done to the ranks from outside. */
+/* The wrapper in which each rank is started. */
 typedef enum ls_wrap {
     LS_WRAP_NONE,
     LS_WRAP_ALONE, /* none of torchrun's variables is set: the trainer runs without DDP */
@@ -68,7 +68,7 @@ typedef struct ls_spec {
     char each[1024]; /* LS_WRAP_EACH: further options of rank 0, 1, ..., divided by '|' */
     int kill_rank, kill_step;
     const char *script; /* for sh -c; a literal; {bin} is our programs' folder */
-    int repeat;         /* tells equal jobs apart that must really run more than once */
+    int repeat;         /* a number, for equal jobs that must run more than once */
     unsigned sweep;
     double limit_s; /* 0: from the estimate */
 } ls_spec;

@@ -1,4 +1,4 @@
-/* What a list may cost, and who made it cost more. */
+/* The time and number of jobs that a list of cases may take, and the jobs that took most. */
 #ifndef LS_BUDGET_H
 #define LS_BUDGET_H
 
@@ -17,7 +17,7 @@ ls_status ls_budget_read(const char *path, ls_budget *sum);
 /* The whole suite's. */
 ls_budget ls_budget_whole(void);
 /* One line when the run took longer or has more jobs than it may, with the jobs that took longest.
- * Seconds count for a machine that does nothing else: more is told, and fails nothing. */
+ * Seconds are meant for a machine that does nothing else: more is reported, and fails nothing. */
 void ls_budget_tell(const ls_budget *budget, const ls_run *run, double seconds, FILE *to);
 
 #endif

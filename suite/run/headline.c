@@ -65,7 +65,7 @@ static const ls_tol taken_limit =
     LS_TOL(0.1, "a tenth of the cores taken by other programs moves a step's time by as much, and "
                 "differences between settings are smaller than that");
 
-/* The worst finding goes in front; the others are counted, and told in the report. */
+/* The worst finding comes first; the others are counted here and listed in the report. */
 static void decide_gpus(const ls_run *run, ls_headline *out)
 {
     const ls_finding *worst = ls_findings_worst(&run->findings);
@@ -98,7 +98,8 @@ static void decide_machine(const ls_run *run, ls_headline *out)
     double total_gb = (double)ls_machine_memory_bytes() * 1e-9;
     double free_gb = (double)ls_machine_available_bytes() * 1e-9;
     bool swaps = run->swapped_pages >= 0 && swapped > run->swapped_pages;
-    bool tight = free_gb < 0.05 * total_gb; /* what is left when a kernel begins to reclaim hard */
+    bool tight =
+        free_gb < 0.05 * total_gb; /* where a kernel begins to reclaim memory aggressively */
     ls_text_put(out->machine_value, sizeof out->machine_value, "%s",
                 swaps || tight || crowded ? "not ready" : "ready");
     if (swaps) {

@@ -23,13 +23,13 @@ typedef struct ls_headline {
 void ls_headline_decide(const ls_run *run, ls_headline *out);
 /* {"correct":{"value":"yes","why":...}, ...} */
 cJSON *ls_headline_json(const ls_headline *headline);
-/* Whether what the timed job of that index shows has passed: its own cases, and evidence of the
- * same level and bucket rule. */
+/* Whether the figures of the timed job of that index are backed by passed cases: its own, and
+ * evidence of the same level and bucket rule. */
 bool ls_headline_job_checked(const ls_run *run, int job);
 /* The rung of numerics.md section 5 on which the timed shape itself was judged: 4 where the job's
  * first gradient was compared with FP32 in one process; 0: none. */
 int ls_headline_job_rung(const ls_run *run, int job);
-/* Rung 3: whether every rank of that job had a step audited, and nothing was found. */
+/* Rung 3: whether every rank of that job had a step audited, without a finding. */
 bool ls_headline_job_audited(const ls_record *job);
 
 #endif

@@ -1,4 +1,4 @@
-/* What a person sees while jobs run: one line that is rewritten on a terminal, plain lines
+/* Progress while jobs run: one line that is rewritten on a terminal, plain lines
  * elsewhere. */
 #ifndef LS_PROGRESS_H
 #define LS_PROGRESS_H

@@ -10,7 +10,7 @@
 typedef struct ls_run {
     char directory[512]; /* absolute */
     ls_matrix_site site;
-    ls_matrix bench; /* the bench's jobs that stand for themselves; empty for conform */
+    ls_matrix bench; /* the bench's own jobs, which no case asks for; empty for conform */
     ls_matrix jobs;  /* all, filled by ls_runner_plan */
     ls_case_list cases;
     int (*case_job)[LS_CASE_JOBS_MAX]; /* [cases.count] which of `jobs` each case reads */
@@ -28,8 +28,8 @@ typedef struct ls_run {
     char baseline[512]; /* "": none */
     char commit[48];
     bool dirty;
-    cJSON *options;  /* effective, for run.json */
-    cJSON *measured; /* NULL, or further members of run.json: what was measured beside the jobs */
+    cJSON *options;       /* effective, for run.json */
+    cJSON *measured;      /* NULL, or further members of run.json: measured outside the jobs */
     ls_findings findings; /* of the GPUs, gpus.h */
     cJSON *gpus;          /* NULL, or what each said of itself before the jobs */
     int64_t started_ns, job_ns, swapped_pages; /* job_ns: when the running job began */

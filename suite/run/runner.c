@@ -19,8 +19,7 @@
 
 void ls_runner_plan(ls_run *run)
 {
-    for (int c = 0; c < run->cases.count;
-         c++) { /* evidence is cheap and says early what is wrong */
+    for (int c = 0; c < run->cases.count; c++) { /* evidence is cheap and finds faults early */
         const ls_case *row = &run->cases.row[c];
         for (int j = 0; j < row->job_count; j++) {
             if (row->job[j].role == LS_ROLE_EVIDENCE) {

@@ -64,7 +64,7 @@ static void add_created(const ls_run *run, cJSON *root)
     cJSON_AddStringToObject(root, "created", text);
 }
 
-/* The packages that set-up installed in this tree, a line each beside the program. */
+/* The packages that set-up installed in this tree: a line each in a file next to the program. */
 static cJSON *installed_packages(void)
 {
     char path[1024];
@@ -119,7 +119,7 @@ static ls_status write_run(const ls_run *run, const ls_headline *headline)
     return status;
 }
 
-/* results/latest beside results/runs/<run>. Not being able to is no error. */
+/* results/latest, a link to results/runs/<run>. Failing to make it is no error. */
 static void link_latest(const ls_run *run)
 {
     char link[700], target[700];

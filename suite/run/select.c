@@ -70,7 +70,7 @@ ls_status ls_select_claim(const char *claim, ls_select_list *list)
 {
     char folder[1024], path[1400];
     if (!ls_path_find("suite/claims", folder, sizeof folder)) {
-        ls_log_error("the folder suite/claims was not found beside the program");
+        ls_log_error("the folder suite/claims was not found next to the program");
         return LS_ERR_INFRA;
     }
     enum { MOST = 64 };

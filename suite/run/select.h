@@ -4,7 +4,7 @@
 
 #include "suite/suite.h"
 
-/* Globs, one a line; '#' starts a comment. Behind a glob may stand a reason. */
+/* Globs, one a line; '#' starts a comment. A glob may be followed by a reason. */
 typedef struct ls_select_list {
     int count, capacity;
     struct ls_select_line {
@@ -31,7 +31,7 @@ ls_status ls_select_waivers(ls_select_list *list);
 ls_status ls_select_keep(ls_case_list *cases, const ls_select_list *wanted, int share, int shares);
 
 /* requirements.txt against the rows: every case names one that exists, every one has a case, no id
- * twice. Logs what is wrong; LS_ERR_CHECK. */
+ * twice. Logs the mistake; LS_ERR_CHECK. */
 ls_status ls_select_check_requirements(const char *path, const ls_case_list *cases);
 
 #endif

@@ -7,7 +7,7 @@
 
 enum { CORES = 2 };
 
-static const double judging_s = 0.2; /* of a case, beside its jobs */
+static const double judging_s = 0.2; /* of a case, without its jobs */
 
 typedef struct need {
     char id[96]; /* of a job */

@@ -23,7 +23,7 @@ static bool is_timed(const ls_case *row)
 void ls_verdicts_repeat(const ls_run *run, int index, char *text, size_t bytes)
 {
     const ls_case *row = &run->cases.row[index];
-    if (is_timed(row)) { /* stands for this run's own matrix */
+    if (is_timed(row)) { /* a case of this run's own matrix */
         ls_text_put(text, bytes, "%s", run->command);
         return; /* the command is this commit's already */
     }

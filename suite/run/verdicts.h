@@ -10,7 +10,7 @@
 ls_status ls_verdicts_append(const ls_run *run, int index);
 /* Writes the whole file anew, in the order of the cases. */
 ls_status ls_verdicts_write(const ls_run *run);
-/* Takes over what an interrupted run has judged (but not what the machine or the stop spoilt). */
+/* Takes over the verdicts of an interrupted run that passed. */
 ls_status ls_verdicts_read_back(ls_run *run);
 /* "not ok ..." at once; cause and repeat follow at the end. Nothing for a case that passed. */
 void ls_verdicts_print(const ls_run *run, int index, FILE *to);

@@ -79,7 +79,7 @@ START_TEST(tables_hold_what_was_run)
                   "%s", head.title);
     ck_assert_int_eq(ls_table_read_head(scratch, "throughput_by_bucket", &head), LS_OK);
     ck_assert_int_eq(head.rows, 4); /* the killed one has no row: it is not 0 images/s */
-    ck_assert_msg(strstr(head.title, "cannot be told apart; 25 MB is 1.11 x as fast as 1 MB") !=
+    ck_assert_msg(strstr(head.title, "cannot be distinguished; 25 MB is 1.11 x as fast as 1 MB") !=
                       NULL,
                   "%s", head.title);
     ck_assert_int_eq(ls_table_read_head(scratch, "scaling", &head), LS_OK);
@@ -143,7 +143,7 @@ START_TEST(summary_is_for_programs)
     ck_assert_int_eq((int)ls_json_integer(conformance, "in_claim_passed", 0), 49);
     char *advice = cJSON_Print(cJSON_GetObjectItem(summary, "advice"));
     ck_assert_msg(strstr(advice, "Half is emulated") != NULL, "%s", advice);
-    ck_assert_msg(strstr(advice, "5 MB and 25 MB cannot be told apart") != NULL, "%s", advice);
+    ck_assert_msg(strstr(advice, "5 MB and 25 MB cannot be distinguished") != NULL, "%s", advice);
     ck_assert_msg(strstr(advice, "2 simulated nodes") != NULL, "%s", advice);
     ck_assert_msg(strstr(advice, "behaviour, not speed") != NULL, "%s", advice);
     ck_assert_msg(strstr(advice, "band of 3 O0 runs") != NULL, "%s", advice);

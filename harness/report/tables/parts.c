@@ -136,7 +136,7 @@ static double rest_ms(const ls_report_speed *speed)
     return fmax(0, speed->step.value - known); /* medians of parts need not add up to the median */
 }
 
-/* The phases jobs; without any, the throughput jobs of the level sweep that told their phases. */
+/* The phases jobs; without any, the throughput jobs of the level sweep that report phases. */
 static int select_phases(const ls_report_run *run, const ls_report_job **jobs)
 {
     int count = ls_report_job_select(run, LS_ROLE_PHASES, 0, jobs, JOBS_MAX);
@@ -160,7 +160,7 @@ ls_status ls_tables_parts_write_phases(const ls_report_run *run)
     ls_table_head head = {0};
     if (count == 0) {
         ls_text_add(head.title, sizeof head.title,
-                    "Where a step's time goes: no job told its phases");
+                    "Time of a step by phase: no job reported its phases");
     } else {
         const ls_report_job *job = jobs[0];
         for (int i = 1; i < count; i++) {
@@ -219,7 +219,7 @@ ls_status ls_tables_parts_write_memory(const ls_report_run *run)
                     greatest / 1e6);
     } else {
         ls_text_add(head.title, sizeof head.title,
-                    "Memory: no job of the level sweep told its peak");
+                    "Memory: no job of the level sweep reported its peak");
     }
     double kind[LS_REPORT_KINDS];
     if (count > 0) {
@@ -228,14 +228,13 @@ ls_status ls_tables_parts_write_memory(const ls_report_run *run)
     bool by_kind = count > 0 && isfinite(kind[LS_REPORT_ACTIVATIONS]);
     ls_text_add(
         head.caption, sizeof head.caption,
-        by_kind
-            ? "Largest resident memory of any rank by opt level (black mark; program, libraries "
-              "and "
-              "what is written for the judge are in it), and what the trainer allocates (stack)."
-            : "Largest resident memory of any rank by opt level, code and libraries included.");
+        by_kind ? "Largest resident memory of any rank by opt level (black mark; with program, "
+                  "libraries "
+                  "and the dumps for the judge), and the trainer's own allocations (stack)."
+                : "Largest resident memory of any rank by opt level, code and libraries included.");
     FILE *table =
         ls_table_begin(run, "memory", &head,
-                       "MB = 10^6 bytes, of one rank: the largest peak of any; NaN: not told",
+                       "MB = 10^6 bytes, of one rank: the largest peak of any; NaN: not reported",
                        "1 place  2 level  3 peak  4 parameters  5 masters  6 moments  7 gradients  "
                        "8 activations  9 workspace  10 label");
     if (table == NULL) {

@@ -73,7 +73,7 @@ static void title_levels(const ls_report_run *run, const ls_report_job *const *j
             ls_text_add(title, sizeof head->title, "Too few steps to compare %s and %s", b, a);
         } else if (!ls_report_compare_is_resolved(ratio)) {
             ls_text_add(title, sizeof head->title,
-                        "%s and the fastest half level, %s, cannot be told apart", b, a);
+                        "%s and the fastest half level, %s, cannot be distinguished", b, a);
         } else if (half_wins) {
             ls_text_add(title, sizeof head->title, "%s is %.2f x %s", a, ratio.value, b);
         } else {
@@ -122,14 +122,14 @@ static void title_buckets(const ls_report_run *run, const ls_report_job *const *
     if (shown < 2) {
         ls_text_add(title, bytes, "Bucket sizes: fewer than two jobs passed their checks");
     } else if (best_count == shown) {
-        ls_text_add(title, bytes, "No bucket size can be told from the others");
+        ls_text_add(title, bytes, "No bucket size can be distinguished from the others");
     } else {
         for (int i = 0; i < best_count; i++) {
             const char *joint = i == 0 ? "" : i == best_count - 1 ? " and " : ", ";
             ls_text_add(title, bytes, "%s%s", joint, ls_report_job_bucket(best[i], text));
         }
         if (best_count > 1) {
-            ls_text_add(title, bytes, " cannot be told apart; %s is",
+            ls_text_add(title, bytes, " cannot be distinguished; %s is",
                         ls_report_job_bucket(fastest, text));
         } else {
             ls_text_add(title, bytes, " is fastest:");
@@ -150,7 +150,7 @@ ls_status ls_tables_speed_write_buckets(const ls_report_run *run)
     ls_text_add(
         head.caption, sizeof head.caption,
         "Throughput (left, with its 95 %% interval) and exposed communication (right) by bucket "
-        "size: bars are what is waited for after backward, diamonds the step less that of the same "
+        "size: bars show the wait after backward, diamonds the step minus that of the same "
         "world without reduction, with its interval. Delayed: one reduction per type at the end.");
     FILE *table = ls_table_begin(run, "throughput_by_bucket", &head, ROW_UNITS, ROW_COLUMNS);
     if (table == NULL) {
@@ -197,8 +197,7 @@ ls_status ls_tables_speed_write_scaling(const ls_report_run *run)
         head.caption, sizeof head.caption,
         "Weak scaling (batch per rank fixed): images per second by number of ranks, against "
         "that many times one rank, which ran while the other cores were idle; open squares: the "
-        "same "
-        "ranks split over nodes.");
+        "same ranks split over nodes.");
     const ls_report_job *largest = ls_report_compare_largest(jobs, count);
     if (largest != NULL) {
         ls_report_compare_note_threads(run, largest, head.caption, sizeof head.caption);
