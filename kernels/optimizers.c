@@ -11,7 +11,8 @@ static const struct optimizer {
     double epsilon;
     const char *options;
 } optimizers[LS_OPTIMIZER_KINDS] = {
-#define LS_OPTIMIZER(KIND, name, moments, moment1, moment2, epsilon, options) \
+#define LS_OPTIMIZER(KIND, name, rule, variants, norms, moments, moment1, moment2, epsilon, \
+                     options)                                                               \
     [LS_OPTIMIZER_##KIND] = {#name, moments, {moment1, moment2}, epsilon, options},
 #include "math/optimizers.def"
 #undef LS_OPTIMIZER
@@ -41,6 +42,12 @@ int ls_optimizers_moments(ls_optimizer_kind kind, double momentum)
 {
     /* as torch.optim.SGD, which makes its buffer only with momentum */
     return kind == LS_OPTIMIZER_SGD && momentum == 0.0 ? 0 : row_of(kind)->moments;
+}
+
+int ls_optimizers_moments_used(const ls_optimizer_config *config)
+{
+    bool none = config->momentum == 0.0 && ls_optimizers_takes(config->kind, "momentum");
+    return none ? 0 : row_of(config->kind)->moments;
 }
 
 const char *ls_optimizers_moment_name(ls_optimizer_kind kind, int moment)

@@ -6,6 +6,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/math/scaler.h"
+#include "kernels/optimizers.h"
 #include "multi_norm.h"
 
 /* Below this many elements a call runs in the caller: starting the threads costs more than the
@@ -183,46 +184,17 @@ static bool step_piece(const void *opaque, int i, int64_t offset, int64_t count)
     return c->variant->step(&c->rule, &span, count);
 }
 
-static void check_moment(ls_tensor_list value, ls_tensor_list moment, bool used)
+/* The list where it is used, else none. */
+static ls_tensor_list moment_of(ls_tensor_list value, ls_tensor_list moment, bool used)
 {
     if (!used) {
-        return;
+        return (ls_tensor_list){0};
     }
     check_match(value, moment);
     for (int i = 0; i < moment.count; i++) {
         LS_ASSERT(moment.tensor[i].dtype == LS_F32);
     }
-}
-
-static bool is_sgd(ls_optimizer_kind kind)
-{
-    return kind == LS_OPTIMIZER_SGD || kind == LS_OPTIMIZER_LARS;
-}
-
-static bool needs_norms(ls_optimizer_kind kind)
-{
-    return kind == LS_OPTIMIZER_LAMB || kind == LS_OPTIMIZER_LARS;
-}
-
-static ls_multi_rule make_rule(const ls_optimizer_config *config, const ls_step_state *state)
-{
-    ls_multi_rule rule = {
-        .kind = config->kind,
-        .lr = state->lr,
-        .momentum = (float)config->momentum,
-        .weight_decay = (float)config->weight_decay,
-    };
-    if (is_sgd(config->kind)) {
-        rule.sgd = (ls_sgd_rule){
-            .decays = config->kind == LS_OPTIMIZER_SGD && config->weight_decay != 0.0,
-            .has_buf = config->momentum != 0.0,
-            .first = state->step_count == 0,
-            .nesterov = config->nesterov,
-        };
-    } else if (config->kind != LS_OPTIMIZER_LAMB) {
-        rule.adam = ls_adam_prepare(config, state->lr, state->step_count + 1);
-    }
-    return rule;
+    return moment;
 }
 
 ls_status ls_multi_optimizer_step_with(const ls_multi_variant *variant, int threads,
@@ -230,10 +202,12 @@ ls_status ls_multi_optimizer_step_with(const ls_multi_variant *variant, int thre
                                        const ls_optimizer_args *args, bool dynamic,
                                        ls_step_state *state)
 {
+    int moments = ls_optimizers_moments_used(config);
+    ls_optimizer_args used = *args;
+    used.moment1 = moment_of(args->value, args->moment1, moments > 0);
+    used.moment2 = moment_of(args->value, args->moment2, moments > 1);
     check_match(args->value, args->value);
     check_match(args->value, args->grad);
-    check_moment(args->value, args->moment1, !is_sgd(config->kind) || config->momentum != 0.0);
-    check_moment(args->value, args->moment2, !is_sgd(config->kind));
     if (args->copy.count != 0) {
         check_match(args->value, args->copy);
     }
@@ -243,11 +217,11 @@ ls_status ls_multi_optimizer_step_with(const ls_multi_variant *variant, int thre
         state->step_count += LS_PLANT(skip_counts_as_step, 0, 1);
         return LS_OK;
     }
-    step_context context = {variant, args, make_rule(config, state)};
-    if (needs_norms(config->kind)) {
-        LS_TRY(ls_multi_norm_step(variant, threads, config, args, &context.rule,
-                                  state->step_count + 1, &state->first_bad_state));
+    if (ls_rules_norms(config->kind) != LS_NORMS_NONE) {
+        LS_TRY(ls_multi_norm_step(variant, threads, config, &used, state));
     } else {
+        step_context context = {variant, &used, {.kind = config->kind}};
+        ls_rules_prepare(&context.rule.rules, config, state->lr, state->step_count + 1, 0);
         state->first_bad_state = run(args->value, threads, step_piece, &context);
     }
     state->step_count++;

@@ -61,11 +61,11 @@ static void measure(const norms *n, chunk *c)
     c->second = n->variant->squares(span.value, span.value_type, c->count);
 }
 
-/* Updates the moments. first: sum of squares of LAMB's update. */
+/* Moves the moments. first: sum of squares of the update. */
 static void move_moments(const norms *n, chunk *c)
 {
     ls_multi_span span = ls_multi_span_at(n->args, c->index, c->offset);
-    c->first = n->variant->lamb_moments(&n->rule, &span, c->count);
+    c->first = n->variant->update_squares(&n->rule, &span, c->count);
 }
 
 /* first: 1 if a value is not finite after the step. */
@@ -94,8 +94,8 @@ static double total_of_first(const norms *n)
 }
 
 /* Sets each tensor's rule from the sums of its chunks: `second` is the value's, `first` the
- * gradient's (LARS) or the update's (LAMB). */
-static void make_rules(norms *n)
+ * gradient's or the update's. */
+static void make_rules(norms *n, float lr)
 {
     int64_t k = 0;
     for (int i = 0; i < n->args->value.count; i++) {
@@ -105,11 +105,7 @@ static void make_rules(norms *n)
             value += n->chunk[k].second;
         }
         n->tensor[i] = n->rule;
-        if (n->config->kind == LS_OPTIMIZER_LARS) {
-            n->tensor[i].lars = ls_lars_prepare(n->config, n->rule.lr, value, first);
-        } else {
-            n->tensor[i].ratio = ls_lamb_ratio(n->config, n->rule.lr, value, first);
-        }
+        n->tensor[i].tensor = ls_rules_tensor(n->config, lr, value, first);
     }
 }
 
@@ -125,20 +121,22 @@ static int32_t first_bad(const norms *n)
 
 ls_status ls_multi_norm_step(const ls_multi_variant *variant, int threads,
                              const ls_optimizer_config *config, const ls_optimizer_args *args,
-                             const ls_multi_rule *rule, int64_t number, int32_t *bad)
+                             ls_step_state *state)
 {
-    norms n = {.variant = variant, .args = args, .config = config, .rule = *rule};
+    norms n = {.variant = variant, .args = args, .config = config, .rule = {.kind = config->kind}};
+    bool update = ls_rules_norms(config->kind) == LS_NORMS_UPDATE;
     n.threads = threads;
     ls_status status = cut(&n);
     if (status == LS_OK) {
         each_chunk(&n, measure);
-        if (config->kind == LS_OPTIMIZER_LAMB) {
-            n.rule.lamb = ls_lamb_prepare(config, total_of_first(&n), number);
+        ls_rules_prepare(&n.rule.rules, config, state->lr, state->step_count + 1,
+                         update ? total_of_first(&n) : 0);
+        if (update) {
             each_chunk(&n, move_moments);
         }
-        make_rules(&n);
+        make_rules(&n, state->lr);
         each_chunk(&n, step);
-        *bad = first_bad(&n);
+        state->first_bad_state = first_bad(&n);
     }
     free(n.chunk);
     free(n.tensor);

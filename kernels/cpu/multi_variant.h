@@ -3,20 +3,13 @@
 #define LS_CPU_MULTI_VARIANT_H
 
 #include "kernels/kernels.h"
-#include "kernels/math/adam.h"
-#include "kernels/math/lamb.h"
-#include "kernels/math/lars.h"
-#include "kernels/math/sgd.h"
+#include "kernels/math/rules.h"
 
 /* Constants of one optimizer step. */
 typedef struct ls_multi_rule {
     ls_optimizer_kind kind;
-    float lr, momentum, weight_decay; /* SGD, LARS */
-    ls_sgd_rule sgd;                  /* SGD, LARS; LARS's decay is in its own rule */
-    ls_adam_rule adam;
-    ls_lamb_rule lamb;
-    ls_lars_rule lars; /* of one tensor */
-    float ratio;       /* LAMB: lr times the trust ratio of one tensor */
+    ls_rules rules;
+    ls_rule_tensor tensor; /* with norms: of one tensor */
 } ls_multi_rule;
 
 /* Consecutive elements of one tensor. Moments and copy may be NULL. */
@@ -41,8 +34,8 @@ typedef struct ls_multi_variant {
     bool (*step)(const ls_multi_rule *rule, const ls_multi_span *span, int64_t count);
     /* Sum of squares in double: 16 interleaved sums per block of 512, then the blocks in order. */
     double (*squares)(const void *from, ls_dtype type, int64_t count);
-    /* LAMB's first pass: updates the moments; returns the update's sum of squares. */
-    double (*lamb_moments)(const ls_multi_rule *rule, const ls_multi_span *span, int64_t count);
+    /* First pass with LS_NORMS_UPDATE: moves the moments; returns the update's sum of squares. */
+    double (*update_squares)(const ls_multi_rule *rule, const ls_multi_span *span, int64_t count);
 } ls_multi_variant;
 
 extern const ls_multi_variant ls_multi_plain;

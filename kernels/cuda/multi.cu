@@ -5,6 +5,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/math/scaler.h"
+#include "kernels/optimizers.h"
 #include "backend.h"
 #include "multi.h"
 #include "ops.h"
@@ -209,18 +210,10 @@ LS_KERNEL prepare_kernel(ls_optimizer_config config, bool dynamic, ls_multi_rule
         state->step_count += LS_PLANT(skip_counts_as_step, 0, 1);
         return;
     }
-    bool sgd = config.kind == LS_OPTIMIZER_SGD || config.kind == LS_OPTIMIZER_LARS;
     rule->lr = state->lr;
-    rule->momentum = (float)config.momentum;
-    rule->weight_decay = (float)config.weight_decay;
     rule->number = state->step_count + 1;
-    if (sgd) {
-        rule->sgd.decays = config.kind == LS_OPTIMIZER_SGD && config.weight_decay != 0.0;
-        rule->sgd.has_buf = config.momentum != 0.0;
-        rule->sgd.first = state->step_count == 0;
-        rule->sgd.nesterov = config.nesterov;
-    } else if (config.kind != LS_OPTIMIZER_LAMB) {
-        rule->adam = ls_adam_prepare(&config, state->lr, rule->number);
+    if (ls_rules_norms(config.kind) != LS_NORMS_UPDATE) {
+        ls_rules_prepare(&rule->rules, &config, rule->lr, rule->number, 0);
     }
     state->step_count = rule->number;
 }
@@ -230,75 +223,78 @@ typedef struct step_quad {
     ls_multi_quad value, grad, moment1, moment2;
 } step_quad;
 
-enum { SGD, LARS, ADAM, LAMB, STEP_AHEAD = 2 };
+enum { STEP_AHEAD = 2 };
 
-/* The new value of one element; updates the moments. LAMB does not read `g`. */
-template <int KIND>
-LS_DEVICE float step_one(const ls_multi_rule &rule, const ls_multi_own &own, float p, float g,
-                         float *moment1, float *moment2)
+/* Whether the step has its moments: an optimizer with one can do without. */
+template <ls_optimizer_kind KIND> LS_DEVICE bool has_moments(const ls_multi_entry &e)
 {
-    if (KIND == ADAM) {
-        return ls_adam_step(&rule.adam, p, g, moment1, moment2);
-    }
-    if (KIND == LAMB) { /* LAMB's first pass has updated the moments */
-        float update = ls_lamb_update(&rule.lamb, p, *moment1, *moment2);
-        return ls_rounded_sub(p, ls_rounded_mul(own.ratio, update));
-    }
-    g = KIND == LARS ? ls_lars_grad(&own.lars, p, g) : g;
-    return ls_sgd_step(rule.sgd, rule.lr, rule.momentum, rule.weight_decay, p, g, moment1);
+    int moments = ls_rules_moments(KIND);
+    return moments == 2 || (moments == 1 && e.view[LS_MULTI_MOMENT1].data != NULL);
 }
 
-template <int KIND>
-LS_DEVICE void step_load(step_quad *q, const ls_multi_entry &e, const ls_multi_rule &rule,
-                         int64_t i, int count)
+/* The new value of one element; updates the moments. */
+template <ls_optimizer_kind KIND>
+LS_DEVICE float step_one(const ls_multi_rule &rule, const ls_rule_tensor &own, bool has, float p,
+                         float g, float *moment1, float *moment2)
+{
+    if (has) { /* NULL only as a constant: the moments stay in registers */
+        return ls_rules_step(KIND, &rule.rules, &own, p, g, moment1, moment2);
+    }
+    return ls_rules_step(KIND, &rule.rules, &own, p, g, NULL, NULL);
+}
+
+template <ls_optimizer_kind KIND>
+LS_DEVICE void step_load(step_quad *q, const ls_multi_entry &e, int64_t i, int count)
 {
     ls_multi_load(&q->value, e.view[LS_MULTI_VALUE], i, count);
-    if (KIND != LAMB) {
+    if (ls_rules_norms(KIND) != LS_NORMS_UPDATE) {
         ls_multi_load(&q->grad, e.view[LS_MULTI_GRAD], i, count);
     }
-    if (KIND == ADAM || KIND == LAMB || (rule.sgd.has_buf && !rule.sgd.first)) {
+    if (has_moments<KIND>(e)) {
         ls_multi_load(&q->moment1, e.view[LS_MULTI_MOMENT1], i, count);
     }
-    if (KIND == ADAM || KIND == LAMB) {
+    if (ls_rules_moments(KIND) == 2) {
         ls_multi_load(&q->moment2, e.view[LS_MULTI_MOMENT2], i, count);
     }
 }
 
 /* Returns whether a value is not finite after the step. Elements past the end are 0 and do not
  * affect the result. */
-template <int KIND>
+template <ls_optimizer_kind KIND>
 LS_DEVICE uint32_t step_store(step_quad *q, const ls_multi_entry &e, const ls_multi_rule &rule,
-                              const ls_multi_own &own, int64_t i, int count)
+                              const ls_rule_tensor &own, int64_t i, int count)
 {
-    bool has_moment1 = KIND == ADAM || KIND == LAMB || rule.sgd.has_buf;
+    const bool updates = ls_rules_norms(KIND) != LS_NORMS_UPDATE; /* else an earlier pass has */
+    const bool two = ls_rules_moments(KIND) == 2;
+    bool has = has_moments<KIND>(e);
     float value[4], grad[4] = {}, moment1[4] = {}, moment2[4] = {};
     uint32_t bad = 0;
     ls_multi_get(value, q->value, e.view[LS_MULTI_VALUE].type);
-    if (KIND != LAMB) {
+    if (updates) {
         ls_multi_get(grad, q->grad, e.view[LS_MULTI_GRAD].type);
     }
-    if (KIND == ADAM || KIND == LAMB || (rule.sgd.has_buf && !rule.sgd.first)) {
+    if (has) {
         ls_multi_get(moment1, q->moment1, LS_F32);
     }
-    if (KIND == ADAM || KIND == LAMB) {
+    if (two) {
         ls_multi_get(moment2, q->moment2, LS_F32);
     }
     LS_UNROLL
     for (int k = 0; k < 4; k++) {
-        value[k] = step_one<KIND>(rule, own, value[k], grad[k], &moment1[k], &moment2[k]);
+        value[k] = step_one<KIND>(rule, own, has, value[k], grad[k], &moment1[k], &moment2[k]);
         value[k] = k < count ? value[k] : 0;
         bad |= ls_rounded_non_finite(value[k]);
-        if (k < count && has_moment1) {
+        if (k < count && has) {
             bad |= ls_rounded_non_finite(moment1[k]) | ls_rounded_non_finite(moment2[k]);
         }
     }
     bad |= ls_multi_set(&q->value, value, e.view[LS_MULTI_VALUE].type);
     ls_multi_store(e.view[LS_MULTI_VALUE], i, count, q->value);
-    if (KIND != LAMB && has_moment1) {
+    if (updates && has) {
         ls_multi_set(&q->moment1, moment1, LS_F32);
         ls_multi_store(e.view[LS_MULTI_MOMENT1], i, count, q->moment1);
     }
-    if (KIND == ADAM) {
+    if (updates && two) {
         ls_multi_set(&q->moment2, moment2, LS_F32);
         ls_multi_store(e.view[LS_MULTI_MOMENT2], i, count, q->moment2);
     }
@@ -320,16 +316,16 @@ LS_DEVICE ls_multi_entry entry_from(const ls_multi_entry *entry, int64_t begin)
     return e;
 }
 
-template <int KIND, bool WHOLE>
+template <ls_optimizer_kind KIND, bool WHOLE>
 LS_DEVICE uint32_t step_quads(const ls_multi_entry &e, const ls_multi_rule &rule,
-                              const ls_multi_own &own, int first, int end)
+                              const ls_rule_tensor &own, int first, int end)
 {
     step_quad quad[STEP_AHEAD];
     uint32_t bad = 0;
     LS_UNROLL
     for (int u = 0; u < STEP_AHEAD; u++) {
         int i = first + u * STEP;
-        step_load<KIND>(&quad[u], e, rule, i, WHOLE ? 4 : quad_count(i, end));
+        step_load<KIND>(&quad[u], e, i, WHOLE ? 4 : quad_count(i, end));
     }
     LS_UNROLL
     for (int u = 0; u < STEP_AHEAD; u++) {
@@ -339,7 +335,7 @@ LS_DEVICE uint32_t step_quads(const ls_multi_entry &e, const ls_multi_rule &rule
     return bad;
 }
 
-template <int KIND>
+template <ls_optimizer_kind KIND>
 LS_KERNEL LS_BOUNDS(LS_MULTI_THREADS, 2) step_kernel(ls_multi_table table, ls_step_state *state)
 {
     ls_multi_rule rule = *table.rule;
@@ -348,8 +344,8 @@ LS_KERNEL LS_BOUNDS(LS_MULTI_THREADS, 2) step_kernel(ls_multi_table table, ls_st
     }
     ls_multi_part part = ls_multi_part_of(table, LS_MULTI_SPLIT);
     const ls_multi_entry *entry = &table.entry[part.tensor];
-    ls_multi_own own = {};
-    if (KIND == LARS || KIND == LAMB) {
+    ls_rule_tensor own = {};
+    if (ls_rules_norms(KIND) != LS_NORMS_NONE) {
         own = table.own[part.tensor];
     }
     int first = 4 * (int)threadIdx.x, end = (int)(part.end - part.begin);
@@ -373,7 +369,7 @@ LS_KERNEL LS_BOUNDS(LS_MULTI_THREADS, 2) step_kernel(ls_multi_table table, ls_st
     ls_multi_report(&state->first_bad_state, part.tensor, bad);
 }
 
-template <int KIND>
+template <ls_optimizer_kind KIND>
 static ls_status step(cudaStream_t stream, const ls_multi_table *table, ls_step_state *state)
 {
     LS_LAUNCH((step_kernel<KIND>), (unsigned)(table->chunk_count * LS_MULTI_SPLIT),
@@ -381,26 +377,26 @@ static ls_status step(cudaStream_t stream, const ls_multi_table *table, ls_step_
     return LS_OK;
 }
 
-static void check_moment(ls_tensor_list value, ls_tensor_list moment, bool used)
+/* The list where it is used, else none. */
+static ls_tensor_list moment_of(ls_tensor_list value, ls_tensor_list moment, bool used)
 {
+    const ls_tensor_list none = {0, NULL};
     LS_ASSERT(!used || moment.count == value.count);
     for (int i = 0; used && i < moment.count; i++) {
         LS_ASSERT(moment.tensor[i].dtype == LS_F32);
     }
+    return used ? moment : none;
 }
 
 static ls_status optimizer_table(ls_stream *stream, const ls_optimizer_config *config,
                                  const ls_optimizer_args *args, ls_multi_table *table)
 {
-    bool sgd = config->kind == LS_OPTIMIZER_SGD || config->kind == LS_OPTIMIZER_LARS;
-    check_moment(args->value, args->moment1, !sgd || config->momentum != 0.0);
-    check_moment(args->value, args->moment2, !sgd);
+    int moments = ls_optimizers_moments_used(config);
     LS_ASSERT(args->grad.count == args->value.count);
-    const ls_tensor_list list[LS_MULTI_LISTS] = {args->value, args->grad, args->moment1,
-                                                 args->moment2, args->copy};
-    return ls_multi_table_of(stream, list,
-                             config->kind == LS_OPTIMIZER_LAMB || config->kind == LS_OPTIMIZER_LARS,
-                             table);
+    const ls_tensor_list list[LS_MULTI_LISTS] = {
+        args->value, args->grad, moment_of(args->value, args->moment1, moments > 0),
+        moment_of(args->value, args->moment2, moments > 1), args->copy};
+    return ls_multi_table_of(stream, list, ls_rules_norms(config->kind) != LS_NORMS_NONE, table);
 }
 
 ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
@@ -414,17 +410,18 @@ ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
     if (table.chunk_count == 0) {
         return LS_OK;
     }
+    if (ls_rules_norms(config->kind) != LS_NORMS_NONE) {
+        LS_TRY(ls_multi_norm_prepare(stream->native, config, &table));
+    }
     switch (config->kind) {
-    case LS_OPTIMIZER_SGD:
-        return step<SGD>(stream->native, &table, state);
-    case LS_OPTIMIZER_LARS:
-        LS_TRY(ls_multi_norm_prepare(stream->native, config, &table));
-        return step<LARS>(stream->native, &table, state);
-    case LS_OPTIMIZER_LAMB:
-        LS_TRY(ls_multi_norm_prepare(stream->native, config, &table));
-        return step<LAMB>(stream->native, &table, state);
+#define LS_OPTIMIZER(KIND, ...) \
+    case LS_OPTIMIZER_##KIND:   \
+        return step<LS_OPTIMIZER_##KIND>(stream->native, &table, state);
+#include "kernels/math/optimizers.def"
+#undef LS_OPTIMIZER
     default:
-        return step<ADAM>(stream->native, &table, state);
+        LS_ASSERT(false);
+        return LS_ERR_USAGE;
     }
 }
 

@@ -8,10 +8,7 @@
 #include "launch.h"
 
 #include "kernels/kernels.h"
-#include "kernels/math/adam.h"
-#include "kernels/math/lamb.h"
-#include "kernels/math/lars.h"
-#include "kernels/math/sgd.h"
+#include "kernels/math/rules.h"
 #include "packet.h"
 
 enum {
@@ -45,18 +42,10 @@ typedef struct ls_multi_chunk {
 /* Constants of a step, computed on the device. */
 typedef struct ls_multi_rule {
     int32_t skip;
-    float lr, momentum, weight_decay;
+    float lr;
     int64_t number; /* of the step, from 1 */
-    ls_sgd_rule sgd;
-    ls_adam_rule adam;
-    ls_lamb_rule lamb;
+    ls_rules rules;
 } ls_multi_rule;
-
-/* Constants of one tensor for LAMB and LARS. */
-typedef struct ls_multi_own {
-    ls_lars_rule lars;
-    float ratio; /* LAMB: lr times the trust ratio */
-} ls_multi_own;
 
 /* A table on the device; chunks in order of tensor and offset. */
 typedef struct ls_multi_table {
@@ -64,21 +53,21 @@ typedef struct ls_multi_table {
     const ls_multi_chunk *chunk;
     int32_t entry_count, chunk_count;
     ls_multi_rule *rule;
-    double *first, *second; /* LAMB, LARS: sums of squares per chunk */
-    ls_multi_own *own;      /* LAMB, LARS: per tensor */
+    double *first, *second; /* with norms: sums of squares per chunk */
+    ls_rule_tensor *own;    /* with norms: per tensor */
 } ls_multi_table;
 
 /* multi_table.cu */
 ls_multi_view ls_multi_view_of(ls_tensor tensor);
 /* The table for list[LS_MULTI_LISTS], missing lists with count 0: the one created at their first
  * use, or a new one, which allocates memory and waits for the stream: LS_ERR_USAGE while a graph is
- * recorded. norms: with memory for the sums of LAMB and LARS. Tables live as long as the backend.
+ * recorded. norms: with memory for their sums. Tables live as long as the backend.
  */
 ls_status ls_multi_table_of(ls_stream *stream, const ls_tensor_list *list, bool norms,
                             ls_multi_table *out);
 
-/* Computes every tensor's rule (and LAMB's moments), between the preparation of the common rule and
- * the step (multi_norm.cu). */
+/* Computes every tensor's rule (LS_NORMS_UPDATE: and moves the moments), between the preparation of
+ * the common rule and the step (multi_norm.cu). */
 ls_status ls_multi_norm_prepare(cudaStream_t stream, const ls_optimizer_config *config,
                                 const ls_multi_table *table);
 

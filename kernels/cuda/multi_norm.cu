@@ -1,4 +1,4 @@
-/* Norms for LAMB and LARS: every sum is taken in double and in the CPU's order, so the bits equal
+/* Norms of whole tensors: every sum is taken in double and in the CPU's order, so the bits equal
  * the CPU's. A chunk is 32 blocks of 512 elements, a block 16 sums of every 16th element; these are
  * folded by halves, then blocks and chunks are added in turn. */
 #include "launch.h"
@@ -113,25 +113,26 @@ LS_DEVICE double add_in_order(const double *from, int count)
     return sum;
 }
 
-/* LAMB's constants, which need the norm of all gradients. */
-LS_KERNEL lamb_kernel(ls_multi_table table, ls_optimizer_config config)
+/* Constants that need the norm of all gradients. */
+LS_KERNEL rule_kernel(ls_multi_table table, ls_optimizer_config config)
 {
     if (table.rule->skip != 0) {
         return;
     }
     double squares = add_in_order(table.first, table.chunk_count);
     if (threadIdx.x == 0) {
-        table.rule->lamb = ls_lamb_prepare(&config, squares, table.rule->number);
+        ls_rules_prepare(&table.rule->rules, &config, table.rule->lr, table.rule->number, squares);
     }
 }
 
-/* Updates LAMB's moments. Per chunk, first: sum of squares of the update. */
+/* Moves the moments. Per chunk, first: sum of squares of the update. */
+template <ls_optimizer_kind KIND>
 LS_KERNEL LS_BOUNDS(THREADS, 1) moments_kernel(ls_multi_table table)
 {
     if (table.rule->skip != 0) {
         return;
     }
-    ls_lamb_rule lamb = table.rule->lamb;
+    ls_rules rules = table.rule->rules;
     lane_place place = lane_of(table);
     const ls_multi_view *view = table.entry[place.tensor].view;
     float *m = (float *)view[LS_MULTI_MOMENT1].data, *v = (float *)view[LS_MULTI_MOMENT2].data;
@@ -140,10 +141,9 @@ LS_KERNEL LS_BOUNDS(THREADS, 1) moments_kernel(ls_multi_table table)
     for (int64_t i = place.first; i < place.end; i += LANES) {
         float value = read_one(view[LS_MULTI_VALUE], i), grad = read_one(view[LS_MULTI_GRAD], i);
         float moment1 = m[i], moment2 = v[i];
-        ls_lamb_moments(&lamb, value, grad, &moment1, &moment2);
+        double update = (double)ls_rules_update(KIND, &rules, value, grad, &moment1, &moment2);
         m[i] = moment1;
         v[i] = moment2;
-        double update = (double)ls_lamb_update(&lamb, value, moment1, moment2);
         sum += update * update;
     }
     add_chunk(sum, &table.first[blockIdx.x]);
@@ -161,21 +161,34 @@ LS_KERNEL own_kernel(ls_multi_table table, ls_optimizer_config config)
     if (threadIdx.x != 0) {
         return;
     }
-    ls_multi_own *own = &table.own[blockIdx.x];
-    if (config.kind == LS_OPTIMIZER_LARS) {
-        own->lars = ls_lars_prepare(&config, table.rule->lr, value, first);
-    } else {
-        own->ratio = ls_lamb_ratio(&config, table.rule->lr, value, first);
-    }
+    table.own[blockIdx.x] = ls_rules_tensor(&config, table.rule->lr, value, first);
+}
+
+/* The rule, which needs the norm of all gradients, and the moments. */
+template <ls_optimizer_kind KIND>
+static ls_status prepare_update(cudaStream_t stream, const ls_optimizer_config *config,
+                                const ls_multi_table *table)
+{
+    LS_LAUNCH(rule_kernel, 1, STAGED, stream, *table, *config);
+    LS_LAUNCH((moments_kernel<KIND>), (unsigned)table->chunk_count, THREADS, stream, *table);
+    return LS_OK;
 }
 
 ls_status ls_multi_norm_prepare(cudaStream_t stream, const ls_optimizer_config *config,
                                 const ls_multi_table *table)
 {
     LS_LAUNCH(measure_kernel, (unsigned)table->chunk_count, THREADS, stream, *table);
-    if (config->kind == LS_OPTIMIZER_LAMB) {
-        LS_LAUNCH(lamb_kernel, 1, STAGED, stream, *table, *config);
-        LS_LAUNCH(moments_kernel, (unsigned)table->chunk_count, THREADS, stream, *table);
+    switch (config->kind) {
+#define PREPARE_NONE(KIND)
+#define PREPARE_GRAD(KIND)
+#define PREPARE_UPDATE(KIND) LS_TRY(prepare_update<LS_OPTIMIZER_##KIND>(stream, config, table));
+#define LS_OPTIMIZER(KIND, name, rule, variants, norms, ...) \
+    case LS_OPTIMIZER_##KIND:                                \
+        PREPARE_##norms(KIND) break;
+#include "kernels/math/optimizers.def"
+#undef LS_OPTIMIZER
+    default:
+        break;
     }
     LS_LAUNCH(own_kernel, (unsigned)table->entry_count, STAGED, stream, *table, *config);
     return LS_OK;

@@ -119,7 +119,7 @@ static table_bytes bytes_of(int32_t entries, int32_t chunks, bool norms)
     b.entries = up((size_t)entries * sizeof(ls_multi_entry));
     b.chunks = up((size_t)chunks * sizeof(ls_multi_chunk));
     b.sums = norms ? up((size_t)chunks * sizeof(double)) : 0;
-    b.own = norms ? up((size_t)entries * sizeof(ls_multi_own)) : 0;
+    b.own = norms ? up((size_t)entries * sizeof(ls_rule_tensor)) : 0;
     b.all = up(sizeof(ls_multi_rule)) + b.entries + b.chunks + 2 * b.sums + b.own;
     return b;
 }
@@ -168,7 +168,7 @@ static void place_parts(kept_table *table, const table_bytes *b)
     at += b->chunks;
     table->device.first = (double *)at;
     table->device.second = (double *)(at + b->sums);
-    table->device.own = (ls_multi_own *)(at + 2 * b->sums);
+    table->device.own = (ls_rule_tensor *)(at + 2 * b->sums);
 }
 
 static ls_status add_table(ls_stream *stream, const ls_multi_entry *entry, int count, bool norms,

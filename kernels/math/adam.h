@@ -7,14 +7,16 @@
 #ifndef LS_MATH_ADAM_H
 #define LS_MATH_ADAM_H
 
-#include "kernels/core/plant.h"
-#include "kernels/kernels.h"
-#include "rounded.h"
+#include "rule.h"
+
+enum {
+    LS_ADAM_DECAYS = 1,    /* Adam with weight_decay not 0 */
+    LS_ADAM_DECOUPLED = 2, /* AdamW */
+};
 
 /* Constants of a step, computed in double and rounded once. */
 typedef struct ls_adam_rule {
-    bool decoupled; /* AdamW */
-    bool decays;    /* Adam with weight_decay not 0 */
+    uint32_t flags;
     float weight_decay;
     float shrink; /* 1 - lr * weight_decay */
     float beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon;
@@ -22,17 +24,18 @@ typedef struct ls_adam_rule {
     float root_bias2; /* sqrt(1 - beta2^t) */
 } ls_adam_rule;
 
-/* `step` is t, 1 for the first. */
-LS_HALF_FN ls_adam_rule ls_adam_prepare(const ls_optimizer_config *config, float lr, int64_t step)
+LS_HALF_FN ls_adam_rule ls_adam_prepare(const ls_optimizer_config *config, float lr, int64_t step,
+                                        double grad_squares)
 {
     ls_adam_rule rule;
+    bool decoupled = LS_PLANT(adamw_is_adam, config->kind == LS_OPTIMIZER_ADAMW, false);
+    (void)grad_squares;
+    rule.flags = decoupled ? LS_ADAM_DECOUPLED : config->weight_decay != 0.0 ? LS_ADAM_DECAYS : 0;
     double beta1 = LS_PLANT(adam_betas_float, config->beta1, (double)(float)config->beta1);
     double beta2 = LS_PLANT(adam_betas_float, config->beta2, (double)(float)config->beta2);
     bool uncorrected = LS_PLANT(adam_no_bias_correction, config->uncorrected, true);
     double bias1 = uncorrected ? 1.0 : 1.0 - pow(beta1, (double)step);
     double bias2 = uncorrected ? 1.0 : 1.0 - pow(beta2, (double)step);
-    rule.decoupled = LS_PLANT(adamw_is_adam, config->kind == LS_OPTIMIZER_ADAMW, false);
-    rule.decays = !rule.decoupled && config->weight_decay != 0.0;
     rule.weight_decay = (float)config->weight_decay;
     rule.shrink =
         (float)(1.0 - LS_PLANT(adamw_decay_without_lr, (double)lr, 1.0) * config->weight_decay);
@@ -46,13 +49,14 @@ LS_HALF_FN ls_adam_rule ls_adam_prepare(const ls_optimizer_config *config, float
     return rule;
 }
 
-/* Returns the new parameter; *m and *v are the moments, zero before the first step. */
-LS_HALF_FN float ls_adam_step(const ls_adam_rule *rule, float p, float g, float *m, float *v)
+LS_RULE_FN float ls_adam_step(const ls_adam_rule *rule, const ls_rule_tensor *tensor, float p,
+                              float g, float *m, float *v)
 {
-    if (rule->decays) {
+    (void)tensor;
+    if ((rule->flags & LS_ADAM_DECAYS) != 0) {
         g = ls_rounded_add(g, ls_rounded_mul(rule->weight_decay, p));
     }
-    if (rule->decoupled) {
+    if ((rule->flags & LS_ADAM_DECOUPLED) != 0) {
         p = ls_rounded_mul(p, rule->shrink);
     }
     float next_m =

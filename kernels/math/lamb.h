@@ -10,31 +10,32 @@
 #ifndef LS_MATH_LAMB_H
 #define LS_MATH_LAMB_H
 
-#include "kernels/core/plant.h"
-#include "kernels/kernels.h"
-#include "rounded.h"
+#include "rule.h"
+
+enum {
+    LS_LAMB_DECAYS_GRAD = 1,   /* L2 mode with weight_decay not 0 */
+    LS_LAMB_DECAYS_UPDATE = 2, /* decoupled, with weight_decay not 0 */
+};
 
 /* Constants of a step, computed in double and rounded once. */
 typedef struct ls_lamb_rule {
-    bool decays_grad;   /* L2 mode with weight_decay not 0 */
-    bool decays_update; /* decoupled, with weight_decay not 0 */
-    float divisor;      /* c */
+    uint32_t flags;
+    float divisor; /* c */
     float weight_decay;
     float beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon;
     float bias1, bias2; /* 1 - beta^t */
 } ls_lamb_rule;
 
-/* grad_squares: the sum of the squares of all gradients; `step` is t, 1 for the first. */
-LS_HALF_FN ls_lamb_rule ls_lamb_prepare(const ls_optimizer_config *config, double grad_squares,
-                                        int64_t step)
+LS_HALF_FN ls_lamb_rule ls_lamb_prepare(const ls_optimizer_config *config, float lr, int64_t step,
+                                        double grad_squares)
 {
     ls_lamb_rule rule;
     double norm = sqrt(grad_squares);
     bool clips = LS_PLANT(lamb_norm_not_clipped, config->max_grad_norm, 0.0) > 0.0 &&
                  !(norm <= config->max_grad_norm);
     bool decays = config->weight_decay != 0.0;
-    rule.decays_grad = decays && config->l2;
-    rule.decays_update = decays && !config->l2;
+    (void)lr;
+    rule.flags = !decays ? 0 : config->l2 ? LS_LAMB_DECAYS_GRAD : LS_LAMB_DECAYS_UPDATE;
     rule.divisor = clips ? (float)(norm / config->max_grad_norm) : 1.0f;
     rule.weight_decay = (float)config->weight_decay;
     rule.beta1 = (float)config->beta1;
@@ -47,37 +48,47 @@ LS_HALF_FN ls_lamb_rule ls_lamb_prepare(const ls_optimizer_config *config, doubl
     return rule;
 }
 
-LS_HALF_FN void ls_lamb_moments(const ls_lamb_rule *rule, float p, float g, float *m, float *v)
+/* The direction of the step, from the moments of this step. */
+LS_RULE_FN float ls_lamb_direction(const ls_lamb_rule *rule, float p, float m, float v)
+{
+    float denominator =
+        ls_rounded_add(ls_rounded_sqrt(ls_rounded_div(v, rule->bias2)), rule->epsilon);
+    float update = ls_rounded_div(ls_rounded_div(m, rule->bias1), denominator);
+    return (rule->flags & LS_LAMB_DECAYS_UPDATE) != 0
+               ? ls_rounded_add(update, ls_rounded_mul(rule->weight_decay, p))
+               : update;
+}
+
+LS_RULE_FN float ls_lamb_update(const ls_lamb_rule *rule, float p, float g, float *m, float *v)
 {
     g = ls_rounded_div(g, rule->divisor);
-    if (rule->decays_grad) {
+    if ((rule->flags & LS_LAMB_DECAYS_GRAD) != 0) {
         g = ls_rounded_add(g, ls_rounded_mul(rule->weight_decay, p));
     }
     *m = ls_rounded_add(ls_rounded_mul(rule->beta1, *m), ls_rounded_mul(rule->one_minus_beta1, g));
     *v = ls_rounded_add(ls_rounded_mul(rule->beta2, *v),
                         ls_rounded_mul(ls_rounded_mul(rule->one_minus_beta2, g), g));
+    return ls_lamb_direction(rule, p, *m, *v);
 }
 
-/* u, from the moments of this step. */
-LS_HALF_FN float ls_lamb_update(const ls_lamb_rule *rule, float p, float m, float v)
+LS_HALF_FN ls_rule_tensor ls_lamb_tensor(const ls_optimizer_config *config, float lr,
+                                         double value_squares, double update_squares)
 {
-    float denominator =
-        ls_rounded_add(ls_rounded_sqrt(ls_rounded_div(v, rule->bias2)), rule->epsilon);
-    float update = ls_rounded_div(ls_rounded_div(m, rule->bias1), denominator);
-    return rule->decays_update ? ls_rounded_add(update, ls_rounded_mul(rule->weight_decay, p))
-                               : update;
-}
-
-LS_HALF_FN float ls_lamb_ratio(const ls_optimizer_config *config, float lr, double value_squares,
-                               double update_squares)
-{
+    ls_rule_tensor tensor;
     bool adapts =
         LS_PLANT(lamb_no_trust_ratio, config->nvlamb || config->weight_decay != 0.0, false);
     adapts = LS_PLANT(lamb_adapts_without_decay, adapts, true);
-    if (!adapts || !(value_squares > 0.0) || !(update_squares > 0.0)) {
-        return lr;
-    }
-    return (float)((double)lr * sqrt(value_squares) / sqrt(update_squares));
+    tensor.scales = adapts && value_squares > 0.0 && update_squares > 0.0;
+    tensor.ratio =
+        tensor.scales ? (float)((double)lr * sqrt(value_squares) / sqrt(update_squares)) : lr;
+    return tensor;
+}
+
+LS_RULE_FN float ls_lamb_step(const ls_lamb_rule *rule, const ls_rule_tensor *tensor, float p,
+                              float g, float *m, float *v)
+{
+    (void)g;
+    return ls_rounded_sub(p, ls_rounded_mul(tensor->ratio, ls_lamb_direction(rule, p, *m, *v)));
 }
 
 #endif

@@ -5,19 +5,23 @@
 #ifndef LS_MATH_LARS_H
 #define LS_MATH_LARS_H
 
-#include "kernels/core/plant.h"
-#include "kernels/kernels.h"
-#include "rounded.h"
+#include "rule.h"
+#include "sgd.h"
 
-typedef struct ls_lars_rule {
-    bool scales; /* both norms are not 0 */
-    float weight_decay, ratio;
-} ls_lars_rule;
+typedef ls_sgd_rule ls_lars_rule; /* of the SGD step, which does not decay */
 
-LS_HALF_FN ls_lars_rule ls_lars_prepare(const ls_optimizer_config *config, float lr,
-                                        double value_squares, double grad_squares)
+LS_HALF_FN ls_lars_rule ls_lars_prepare(const ls_optimizer_config *config, float lr, int64_t step,
+                                        double grad_squares)
 {
-    ls_lars_rule rule;
+    ls_lars_rule rule = ls_sgd_prepare(config, lr, step, grad_squares);
+    rule.flags &= ~(uint32_t)LS_SGD_DECAYS;
+    return rule;
+}
+
+LS_HALF_FN ls_rule_tensor ls_lars_tensor(const ls_optimizer_config *config, float lr,
+                                         double value_squares, double grad_squares)
+{
+    ls_rule_tensor tensor;
     double value = sqrt(value_squares);
     double ratio =
         config->trust * value /
@@ -26,16 +30,17 @@ LS_HALF_FN ls_lars_rule ls_lars_prepare(const ls_optimizer_config *config, float
     if (LS_PLANT(lars_ratio_clipped, config->clip, true)) {
         ratio = ratio < (double)lr ? ratio / (double)lr : 1.0;
     }
-    rule.scales = value_squares > 0.0 && grad_squares > 0.0;
-    rule.weight_decay = (float)config->weight_decay;
-    rule.ratio = (float)ratio;
-    return rule;
+    tensor.scales = value_squares > 0.0 && grad_squares > 0.0;
+    tensor.ratio = (float)ratio;
+    return tensor;
 }
 
-LS_HALF_FN float ls_lars_grad(const ls_lars_rule *rule, float p, float g)
+LS_RULE_FN float ls_lars_step(const ls_lars_rule *rule, const ls_rule_tensor *tensor, float p,
+                              float g, float *buf, float *unused)
 {
     float decayed = ls_rounded_add(g, ls_rounded_mul(rule->weight_decay, p));
-    return rule->scales ? ls_rounded_mul(decayed, rule->ratio) : g;
+    float scaled = tensor->scales ? ls_rounded_mul(decayed, tensor->ratio) : g;
+    return ls_sgd_step(rule, tensor, p, scaled, buf, unused);
 }
 
 #endif

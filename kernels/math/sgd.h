@@ -6,36 +6,56 @@
 #ifndef LS_MATH_SGD_H
 #define LS_MATH_SGD_H
 
-#include <stdbool.h>
+#include "rule.h"
 
-#include "kernels/core/plant.h"
-#include "rounded.h"
+enum {
+    LS_SGD_DECAYS = 1, /* weight_decay is not 0 */
+    LS_SGD_FIRST = 2,  /* no step was taken before: buf is written, not read */
+    LS_SGD_NESTEROV = 4,
+};
 
-/* Constant over a call; loops specialise on it. */
 typedef struct ls_sgd_rule {
-    bool decays;  /* weight_decay is not 0 */
-    bool has_buf; /* momentum is not 0 */
-    bool first;   /* no step was taken before: buf is written, not read */
-    bool nesterov;
+    uint32_t flags;
+    float lr, momentum, weight_decay;
 } ls_sgd_rule;
 
-/* Returns the new parameter; *buf is the momentum buffer, untouched without momentum. */
-LS_HALF_FN float ls_sgd_step(ls_sgd_rule rule, float lr, float momentum, float weight_decay,
-                             float p, float g, float *buf)
+LS_HALF_FN ls_sgd_rule ls_sgd_prepare(const ls_optimizer_config *config, float lr, int64_t step,
+                                      double grad_squares)
 {
-    bool decays = LS_PLANT(decay_after_momentum, rule.decays, false);
+    ls_sgd_rule rule;
+    (void)grad_squares;
+    rule.flags = config->weight_decay != 0.0 ? LS_SGD_DECAYS : 0;
+    if (config->momentum != 0.0) {
+        rule.flags |= (step == 1 ? LS_SGD_FIRST : 0) | (config->nesterov ? LS_SGD_NESTEROV : 0);
+    }
+    rule.lr = lr;
+    rule.momentum = (float)config->momentum;
+    rule.weight_decay = (float)config->weight_decay;
+    return rule;
+}
+
+/* buf: the momentum buffer, NULL without momentum. */
+LS_RULE_FN float ls_sgd_step(const ls_sgd_rule *rule, const ls_rule_tensor *tensor, float p,
+                             float g, float *buf, float *unused)
+{
+    float momentum = rule->momentum, weight_decay = rule->weight_decay;
+    bool decays = LS_PLANT(decay_after_momentum, (rule->flags & LS_SGD_DECAYS) != 0, false);
     float d = decays ? ls_rounded_add(g, ls_rounded_mul(weight_decay, p)) : g;
-    if (rule.has_buf) {
+    (void)tensor;
+    (void)unused;
+    if (buf != NULL) {
         float start = LS_PLANT(dampened_first_step, d, ls_rounded_mul(1.0f - momentum, d));
-        float next = rule.first ? start : ls_rounded_add(ls_rounded_mul(momentum, *buf), d);
+        float next = (rule->flags & LS_SGD_FIRST) != 0
+                         ? start
+                         : ls_rounded_add(ls_rounded_mul(momentum, *buf), d);
         next = LS_PLANT(dampened_later, next,
                         ls_rounded_add(ls_rounded_mul(momentum, *buf), (1.0f - momentum) * d));
         *buf = LS_PLANT(momentum_in_half, next, ls_half_fp16_to_f32(ls_half_f32_to_fp16(next)));
-        bool nesterov = LS_PLANT(nesterov_ignored, rule.nesterov, false);
+        bool nesterov = LS_PLANT(nesterov_ignored, (rule->flags & LS_SGD_NESTEROV) != 0, false);
         d = nesterov ? ls_rounded_add(d, ls_rounded_mul(momentum, next)) : next;
     }
     d = LS_PLANT(decay_after_momentum, d, d + weight_decay * p);
-    return ls_rounded_sub(p, ls_rounded_mul(lr, d));
+    return ls_rounded_sub(p, ls_rounded_mul(rule->lr, d));
 }
 
 #endif
