@@ -11,7 +11,7 @@ enum { CHUNK_BYTES = 1 << 20 };
 /* Iterates over the bytes of one group, tensor by tensor in order of name. */
 typedef struct cursor {
     const ls_memory *memory;
-    ls_events_digest group;
+    ls_digest_group group;
     int position;   /* in the order of names */
     int list;       /* index of the list of moments */
     int64_t offset; /* bytes of the current tensor already hashed */
@@ -25,24 +25,24 @@ typedef struct cursor {
 static ls_tensor current(const cursor *at)
 {
     const ls_memory *memory = at->memory;
-    bool buffers = at->group == LS_EVENTS_BUFFER;
+    bool buffers = at->group == LS_DIGEST_GROUP_BUFFER;
     if (at->position >= (buffers ? memory->buffer_count : memory->param_count)) {
         return (ls_tensor){.count = -1};
     }
     int i = buffers ? memory->buffer_by_name[at->position] : memory->by_name[at->position];
     switch (at->group) {
-    case LS_EVENTS_PARAM:
+    case LS_DIGEST_GROUP_PARAM:
         return memory->param[i];
-    case LS_EVENTS_MASTER:
+    case LS_DIGEST_GROUP_MASTER:
         return memory->master[i];
-    case LS_EVENTS_STATE:
+    case LS_DIGEST_GROUP_STATE:
         return memory->moment[at->list][i];
-    case LS_EVENTS_BUFFER:
+    case LS_DIGEST_GROUP_BUFFER:
         if (memory->network->buffer[i].role == LS_BUFFER_BATCHES_TRACKED) {
             return (ls_tensor){.data = memory->tracked, .dtype = LS_I64, .count = 1};
         }
         return memory->buffer[i];
-    case LS_EVENTS_GRAD:
+    case LS_DIGEST_GROUP_GRAD:
         return memory->unscaled[i];
     default:
         LS_ASSERT(false);
@@ -54,7 +54,7 @@ static void advance(cursor *at)
 {
     at->offset = 0;
     at->list++;
-    if (at->group != LS_EVENTS_STATE || at->list == at->memory->moment_count) {
+    if (at->group != LS_DIGEST_GROUP_STATE || at->list == at->memory->moment_count) {
         at->list = 0;
         at->position++;
     }
@@ -138,30 +138,30 @@ ls_status ls_digest_compute(const ls_memory *memory, const ls_step_state *state,
         return LS_OK;
     }
     bool all = scope == LS_DIGEST_ALL;
-    out->given[LS_EVENTS_PARAM] = true;
-    out->given[LS_EVENTS_MASTER] = all && memory->master != NULL;
-    out->given[LS_EVENTS_STATE] = all && memory->moment_count > 0;
-    out->given[LS_EVENTS_GRAD] = out->given[LS_EVENTS_BUFFER] = out->given[LS_EVENTS_SCALER] = all;
-    out->value[LS_EVENTS_SCALER] = scaler_digest(state);
+    out->given[LS_DIGEST_GROUP_PARAM] = true;
+    out->given[LS_DIGEST_GROUP_MASTER] = all && memory->master != NULL;
+    out->given[LS_DIGEST_GROUP_STATE] = all && memory->moment_count > 0;
+    out->given[LS_DIGEST_GROUP_GRAD] = out->given[LS_DIGEST_GROUP_BUFFER] =
+        out->given[LS_DIGEST_GROUP_SCALER] = all;
+    out->value[LS_DIGEST_GROUP_SCALER] = scaler_digest(state);
     LS_TRY(memory->device->api->stream_wait(memory->device->stream));
 
-    cursor group[LS_EVENTS_DIGEST_COUNT];
+    cursor group[LS_DIGEST_GROUPS];
     int count = 0;
     char *scratch = NULL;
     ls_status status = LS_OK;
     if (!memory->device->info.host_memory) {
-        scratch = malloc((size_t)LS_EVENTS_DIGEST_COUNT * CHUNK_BYTES);
+        scratch = malloc((size_t)LS_DIGEST_GROUPS * CHUNK_BYTES);
         if (scratch == NULL) {
-            ls_log_error("cannot allocate %d bytes for digests",
-                         LS_EVENTS_DIGEST_COUNT * CHUNK_BYTES);
+            ls_log_error("cannot allocate %d bytes for digests", LS_DIGEST_GROUPS * CHUNK_BYTES);
             return LS_ERR_INFRA;
         }
     }
-    for (int i = 0; i < LS_EVENTS_DIGEST_COUNT; i++) {
-        if (out->given[i] && i != LS_EVENTS_SCALER) {
+    for (int i = 0; i < LS_DIGEST_GROUPS; i++) {
+        if (out->given[i] && i != LS_DIGEST_GROUP_SCALER) {
             char *own = scratch == NULL ? NULL : scratch + (size_t)i * CHUNK_BYTES;
             group[count++] = (cursor){.memory = memory,
-                                      .group = (ls_events_digest)i,
+                                      .group = (ls_digest_group)i,
                                       .scratch = own,
                                       .digest = LS_DIGEST_START};
         }

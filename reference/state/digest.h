@@ -9,12 +9,22 @@
 #ifndef LS_DIGEST_H
 #define LS_DIGEST_H
 
-#include "reference/train/events.h"
+#include "reference/options/options.h"
 #include "memory.h"
 
+typedef enum ls_digest_group {
+    LS_DIGEST_GROUP_PARAM,
+    LS_DIGEST_GROUP_MASTER,
+    LS_DIGEST_GROUP_STATE,
+    LS_DIGEST_GROUP_SCALER,
+    LS_DIGEST_GROUP_BUFFER,
+    LS_DIGEST_GROUP_GRAD,
+    LS_DIGEST_GROUPS,
+} ls_digest_group;
+
 typedef struct ls_digest_set {
-    bool given[LS_EVENTS_DIGEST_COUNT];
-    uint64_t value[LS_EVENTS_DIGEST_COUNT];
+    bool given[LS_DIGEST_GROUPS];
+    uint64_t value[LS_DIGEST_GROUPS];
 } ls_digest_set;
 
 /* Waits for the device. `state` is a host copy of memory->state. */

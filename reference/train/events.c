@@ -206,11 +206,12 @@ ls_status ls_events_write_graph(ls_events *events, int64_t step, const char *why
 static void add_digests(cJSON *event, const ls_events_step *step)
 {
     static const char *const names[] = {
-        [LS_EVENTS_PARAM] = "param",   [LS_EVENTS_MASTER] = "master", [LS_EVENTS_STATE] = "state",
-        [LS_EVENTS_SCALER] = "scaler", [LS_EVENTS_BUFFER] = "buffer", [LS_EVENTS_GRAD] = "grad",
+        [LS_DIGEST_GROUP_PARAM] = "param",   [LS_DIGEST_GROUP_MASTER] = "master",
+        [LS_DIGEST_GROUP_STATE] = "state",   [LS_DIGEST_GROUP_SCALER] = "scaler",
+        [LS_DIGEST_GROUP_BUFFER] = "buffer", [LS_DIGEST_GROUP_GRAD] = "grad",
     };
     cJSON *digest = NULL;
-    for (int i = 0; i < LS_EVENTS_DIGEST_COUNT; i++) {
+    for (int i = 0; i < LS_DIGEST_GROUPS; i++) {
         if (step->digest_given[i]) {
             digest = digest != NULL ? digest : cJSON_AddObjectToObject(event, "digest");
             add_hex64(digest, names[i], step->digest[i]);

@@ -9,6 +9,7 @@
 
 #include "reference/ddp/buckets.h"
 #include "reference/options/options.h"
+#include "reference/state/digest.h"
 
 typedef struct ls_events ls_events;
 
@@ -49,16 +50,6 @@ ls_status ls_events_write_buckets(ls_events *events, int64_t iteration,
  * {"event":"graph","step":N,"cuda_graph":"why"}. */
 ls_status ls_events_write_graph(ls_events *events, int64_t step, const char *why);
 
-typedef enum ls_events_digest {
-    LS_EVENTS_PARAM,
-    LS_EVENTS_MASTER,
-    LS_EVENTS_STATE,
-    LS_EVENTS_SCALER,
-    LS_EVENTS_BUFFER,
-    LS_EVENTS_GRAD,
-    LS_EVENTS_DIGEST_COUNT,
-} ls_events_digest;
-
 typedef enum ls_events_ms {
     LS_EVENTS_MS_TOTAL, /* wall time since the previous step ended, data included */
     LS_EVENTS_MS_DATA,
@@ -85,8 +76,8 @@ typedef struct ls_events_step {
     float lr;       /* used in this step */
     int64_t images; /* this rank's */
     int64_t at_ns;  /* when the step ended, ls_clock_ns; 0: left out */
-    bool digest_given[LS_EVENTS_DIGEST_COUNT];
-    uint64_t digest[LS_EVENTS_DIGEST_COUNT];
+    bool digest_given[LS_DIGEST_GROUPS];
+    uint64_t digest[LS_DIGEST_GROUPS];
     bool ms_given[LS_EVENTS_MS_COUNT];
     double ms[LS_EVENTS_MS_COUNT];
     /* of examples: loss_scale is that of losses[0], skipped: every optimizer skipped */

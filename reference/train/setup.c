@@ -302,8 +302,8 @@ static ls_status resume_values(ls_trainer *trainer, ls_step_state *state)
     LS_TRY(ls_setup_bind(trainer)); /* the checkpoint's layout moved the gradients */
     ls_digest_set digests;
     LS_TRY(ls_digest_compute(&trainer->memory, state, LS_DIGEST_ALL, &digests));
-    static const ls_events_digest equal[] = {LS_EVENTS_PARAM, LS_EVENTS_MASTER, LS_EVENTS_STATE,
-                                             LS_EVENTS_SCALER};
+    static const ls_digest_group equal[] = {LS_DIGEST_GROUP_PARAM, LS_DIGEST_GROUP_MASTER,
+                                            LS_DIGEST_GROUP_STATE, LS_DIGEST_GROUP_SCALER};
     uint64_t whole = 0;
     for (size_t i = 0; i < sizeof equal / sizeof equal[0]; i++) {
         whole = (whole ^ digests.value[equal[i]]) * UINT64_C(0x9e3779b97f4a7c15);

@@ -12,8 +12,7 @@
 #include "diagnose_digests.h"
 #include "diagnose_step.h"
 
-/* By what the metadata say of the optimizer: a row that asks for one judges by what it asked for.
- */
+/* Uses the optimizer named in the metadata: a case that sets one uses its own facts. */
 static ls_status judge_optimizer(ls_compare_judgement *j)
 {
     ls_update_rule rule;
@@ -33,11 +32,11 @@ static ls_status judge_optimizer(ls_compare_judgement *j)
     return LS_OK;
 }
 
-/* Rank 0's gradient may be right where another's is not, and of a race only its place may be known:
- * then this tells more. */
+/* A wrong gradient on another rank can explain more than rank 0's, which may be right or only show
+ * the position of a race. */
 static void judge_replicas(ls_compare_judgement *j)
 {
-    static const char place[] = "wrong: "; /* as ls_diagnose_gradient says it */
+    static const char place[] = "wrong: "; /* the prefix that ls_diagnose_gradient writes */
     char *cause = j->verdict->cause;
     size_t used = strlen(cause), room = sizeof j->verdict->cause - used;
     int before = j->checks.count;

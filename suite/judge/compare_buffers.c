@@ -7,14 +7,14 @@
 
 #include "kernels/core/log.h"
 
-/* torch.nn.BatchNorm2d's, which torchvision keeps */
+/* default of torch.nn.BatchNorm2d, which torchvision keeps */
 static const double momentum = 0.1;
 
 typedef struct buffers {
     const ls_dumpfile_entry *before, *after;
 } buffers;
 
-/* The batch norm's name: its weight's without the last word. */
+/* The batch norm's name: its weight's without the last component. */
 static void norm_name(const ls_compare_judgement *j, int node, char *name, size_t bytes)
 {
     const ls_nettab *net = &j->evidence->net;
@@ -60,7 +60,7 @@ static double unit_of(const ls_dumpfile_entry *entry)
                                                : ls_bits_unit(LS_BITS_F32);
 }
 
-/* Squares over all ranks and channels of one kind of one batch norm. */
+/* Sums of squares over all ranks and channels, for one kind of statistic of one batch norm. */
 typedef struct sums {
     double error2, rounding2;
 } sums;
@@ -98,9 +98,9 @@ static void judge_kind(ls_compare_judgement *j, int node, int kind, double *befo
         ls_dumpfile_read(b.after, after);
         add_rank(j, node, kind, rank, before, after, unit_of(b.after), &s);
     }
-    /* the ideal's errors are those of the groups, a rank has its group's */
+    /* the ideal's errors are per group, and a rank has its group's */
     double ideal = momentum * sqrt(step->stat_ranks * j->cost.stats_error2[2 * node + kind]);
-    /* 2: the update's product and sum; it is rounded like any stored value */
+    /* 2: the product and the sum of the update; the result is rounded when stored */
     double floor = 2 * sqrt(s.rounding2), error = sqrt(s.error2);
     ls_compare_bound bound = j->bounds[LS_COMPARE_TENSOR];
     double limit = bound.factor * ideal + floor;
@@ -124,7 +124,7 @@ static void judge_counter(ls_compare_judgement *j, int node)
         int64_t before = 0, after = 0;
         if (b.before == NULL || b.after == NULL || b.before->count != 1 || b.after->count != 1 ||
             !ls_dumpfile_read_i64(b.before, &before) || !ls_dumpfile_read_i64(b.after, &after)) {
-            continue; /* files of weights drop the counters, and nothing reads them */
+            continue; /* files of weights omit the counters, and nothing reads them */
         }
         if (after - before != j->evidence->step.accumulate) {
             char name[64];

@@ -89,8 +89,8 @@ ls_status ls_compare_checks_loss(const ls_evidence *evidence, ls_compare_checks 
         ls_dumpfile_read(loss, &value);
         double expected =
             cross_entropy(logits, evidence->step.target[rank], images, classes, &largest);
-        /* f32: exp of a rounded difference errs by 4*u*largest, a sum of C terms and its logarithm
-         * by (C+8)*u, the mean over the images by one rounding each */
+        /* f32: exp of a rounded difference has an error of 4*u*largest, a sum of C terms and its
+         * logarithm (C+8)*u, the mean over the images one rounding each */
         double limit = u32 * (4 * largest + classes + 8 + (double)(images + 4) * fabs(expected));
         if (!(fabs(value - expected) <= limit) && isfinite(expected)) {
             ls_compare_checks_fail(checks, NULL,
@@ -105,7 +105,7 @@ ls_status ls_compare_checks_loss(const ls_evidence *evidence, ls_compare_checks 
 
 /* ---- reduction ------------------------------------------------------------------------------- */
 
-/* One parameter's tensors as the reduction saw them. */
+/* One parameter's tensors before and after the reduction. */
 typedef struct reduction {
     double *local; /* of one rank */
     double *sum, *magnitude;
@@ -121,7 +121,7 @@ static void check_reduction(const ls_evidence *evidence, int param, int level, r
     ls_bits_type own = half ? step->half : LS_BITS_F32;
     ls_bits_type wire = own;
     if (step->reduce != LS_BITS_F64 && (own == LS_BITS_F32 || step->reduce == LS_BITS_F32)) {
-        wire = step->reduce; /* --compress is for f32 gradients, half ones keep their type */
+        wire = step->reduce; /* --compress applies to f32 gradients; half ones keep their type */
     }
     ls_bits_type coarsest = ls_bits_unit(own) > ls_bits_unit(wire) ? own : wire;
     double world = evidence->world, divisor = step->average == LS_ORACLE_SUM ? 1 : world;

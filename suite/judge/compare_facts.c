@@ -35,9 +35,9 @@ static ls_status read_level(ls_compare_judgement *j, const ls_dumpfile *file)
                    &j->evidence->step.half);
 }
 
-/* The metadata's reduced_type is that of the first convolution's gradient: it tells
- * --allreduce-fp32 at O2 and O3 and --compress at O0 and O1; at O2, whether batch norm's f32
- * gradients were compressed is for the facts to say. */
+/* The metadata's reduced_type is that of the first convolution's gradient. It shows
+ * --allreduce-fp32 at O2 and O3 and --compress at O0 and O1; whether batch norm's f32 gradients
+ * were compressed at O2 comes from the facts. */
 static ls_status read_reduced_type(ls_compare_judgement *j, const ls_dumpfile *file)
 {
     ls_oracle_step *step = &j->evidence->step;
@@ -54,8 +54,8 @@ static ls_status read_reduced_type(ls_compare_judgement *j, const ls_dumpfile *f
     return LS_OK;
 }
 
-/* --keep-batchnorm-fp32 gives O2 the stored types of O3 and O3 those of O2: what batch norm's
- * parameters are in the dump tells. */
+/* --keep-batchnorm-fp32 gives O2 the stored types of O3, and O3 those of O2; the type of batch
+ * norm's parameters in the dump decides. */
 static int stored_level(const ls_compare_judgement *j, const ls_dumpfile *file)
 {
     const ls_nettab *net = &j->evidence->net;
@@ -90,8 +90,8 @@ ls_status ls_compare_facts_read(ls_compare_judgement *j)
     }
     LS_TRY(read_reduced_type(j, file));
     if (facts->sync_bn || ls_dumpfile_flag(file, "sync_bn", false)) {
-        int told = (int)ls_dumpfile_number(file, "sync_bn_group", 0);
-        int group = facts->sync_bn_group > 0 ? facts->sync_bn_group : told;
+        int recorded = (int)ls_dumpfile_number(file, "sync_bn_group", 0);
+        int group = facts->sync_bn_group > 0 ? facts->sync_bn_group : recorded;
         step->stat_ranks = group > 0 ? group : step->world;
     }
     if (step->world % step->stat_ranks != 0 || !(step->loss_scale > 0) || !(step->predivide > 0)) {

@@ -54,13 +54,13 @@ static ls_status run_forced(ls_compare_judgement *j)
 
 static bool is_wrong(const ls_compare_judgement *j, int64_t span)
 {
-    /* written so that NaN is wrong */
+    /* written so that NaN counts as wrong */
     return !(j->spans.error[span] <=
              j->bounds[ls_compare_judgement_part(j, span)].factor * j->spans.ideal[span]);
 }
 
-/* The part of a tensor (spans from .. to-1) that says most: an edge where little else is wrong, the
- * worst block where few are, else the tensor. */
+/* The most informative part of a tensor (spans from .. to-1): an edge if little else is wrong, the
+ * worst block if few are, else the tensor. */
 static int64_t most_telling(const ls_compare_judgement *j, int64_t from, int64_t to)
 {
     int64_t wrong_blocks = 0, blocks = 0, worst = -1, edge = -1;
@@ -96,7 +96,8 @@ static void report_part(ls_compare_judgement *j, int64_t span)
                            j->bounds[p].factor, ls_compare_judgement_type(j));
 }
 
-/* Judges tensor by tensor, in backward order; of a wrong one the part that says most is told. */
+/* Judges tensor by tensor, in backward order; reports the most informative part of the first wrong
+ * one. */
 static void judge_parts(ls_compare_judgement *j)
 {
     for (int64_t from = 0, to; from < j->spans.count; from = to) {
@@ -131,7 +132,7 @@ static void judge_whole(ls_compare_judgement *j)
     }
 }
 
-/* All ranks' logits, by the bound of a tensor. */
+/* Judges all ranks' logits, by the bound of a tensor. */
 static ls_status judge_logits(ls_compare_judgement *j)
 {
     const ls_evidence *e = j->evidence;
@@ -165,7 +166,7 @@ static ls_status judge_logits(ls_compare_judgement *j)
     return LS_OK;
 }
 
-/* Error of one element of each tensor that the bound explains, [param_count]. */
+/* For each tensor the error of one element that the bound explains, [param_count]. */
 static ls_status noise_of(const ls_compare_judgement *j, double **out)
 {
     const ls_evidence *e = j->evidence;
@@ -212,7 +213,7 @@ static ls_status explain(ls_compare_judgement *j, const ls_branch_set *branches)
     return status;
 }
 
-/* Only where something is wrong: it costs a few more steps of the oracle. */
+/* Runs only after a failure, because it costs a few more steps of the oracle. */
 static ls_status find_cause(ls_compare_judgement *j)
 {
     const ls_evidence *e = j->evidence;
@@ -242,7 +243,7 @@ static void look_for_weakness(ls_compare_judgement *j)
                  "%d of %d tensors err less than 1/16 of ideal %s: half was "
                  "not in use (e=%.1e r=%.1e)",
                  low, tensors, ls_compare_judgement_type(j), v->error, v->ideal);
-    } else if (v->ideal > ls_compare_bounds_weak_price().factor) {
+    } else if (v->ideal > ls_compare_bounds_weak_ideal_error().factor) {
         snprintf(j->weak, sizeof j->weak, "ideal %s is itself %.2f off: nothing can be shown here",
                  ls_compare_judgement_type(j), v->ideal);
     }
@@ -255,12 +256,12 @@ static ls_status judge_forced(ls_compare_judgement *j)
     LS_TRY(ls_compare_buffers_judge(j));
     LS_TRY(ls_compare_spans_measure(&j->evidence->net, j->evidence->grad, j->forced.grad, &j->cost,
                                     &j->spans));
-    ls_compare_spans_price(&j->evidence->net, &j->cost, &j->spans, j->verdict->price);
+    ls_compare_spans_ideal_error(&j->evidence->net, &j->cost, &j->spans, j->verdict->ideal_error);
     int before = j->checks.count;
     j->verdict->ideal = sqrt(j->cost.whole_error2 / j->cost.whole_grad2);
-    /* where rounding makes a tenth of the gradient its parts scatter without a law: the whole alone
-     */
-    if (j->verdict->ideal <= ls_compare_bounds_weak_price().factor) {
+    /* if rounding is a tenth of the gradient, the errors of parts scatter irregularly: judge only
+     * the whole */
+    if (j->verdict->ideal <= ls_compare_bounds_weak_ideal_error().factor) {
         judge_parts(j);
     }
     judge_whole(j);
@@ -300,7 +301,7 @@ static ls_status judge_coarse(ls_compare_judgement *j)
                                LS_COMPARE_COARSE_RUNS, ls_compare_judgement_type(j));
         LS_TRY(find_cause(j));
     }
-    if (v->ideal > ls_compare_bounds_weak_price().factor) {
+    if (v->ideal > ls_compare_bounds_weak_ideal_error().factor) {
         snprintf(
             j->weak, sizeof j->weak,
             "coarse: ideal %s is itself %.2f off on FP64's branches: nothing can be shown here",

@@ -1,10 +1,10 @@
-/* One step while it is judged: what the files beside compare.c share. */
+/* The state of a comparison, shared by compare*.c. */
 #ifndef LS_COMPARE_JUDGEMENT_H
 #define LS_COMPARE_JUDGEMENT_H
 
 #include "reference/oracle/evidence.h"
 #include "reference/oracle/ideal_error.h"
-#include "compare.h"
+#include "compare_types.h"
 #include "compare_bounds.h"
 #include "compare_checks.h"
 #include "compare_spans.h"
@@ -16,12 +16,12 @@ typedef struct ls_compare_judgement {
     ls_ideal_error_cost cost;
     ls_oracle_result forced;
     double *tie_limit; /* [branches] */
-    int level;         /* as asked for; evidence->step.level is that of the types stored */
+    int level;         /* as requested; evidence->step.level is that of the stored types */
     bool nesterov, skipped, finite;
     const ls_compare_bound *bounds; /* [LS_COMPARE_PARTS] */
     ls_compare_checks checks;
     ls_compare_verdict *verdict;
-    char weak[200]; /* why the evidence does not carry, "" where it does */
+    char weak[200]; /* why the evidence is weak; "" if it is not */
 } ls_compare_judgement;
 
 static inline const char *ls_compare_judgement_type(const ls_compare_judgement *j)
@@ -29,7 +29,7 @@ static inline const char *ls_compare_judgement_type(const ls_compare_judgement *
     return j->level == 0 ? "fp32" : j->evidence->step.half == LS_BITS_BF16 ? "bf16" : "fp16";
 }
 
-/* Which factor holds for a span: tensors of less than 64 elements have their own. */
+/* The kind whose factor applies to a span: tensors of less than 64 elements have their own. */
 static inline ls_compare_part ls_compare_judgement_part(const ls_compare_judgement *j, int64_t span)
 {
     if (j->spans.kind[span] == LS_COMPARE_SPANS_TENSOR) {

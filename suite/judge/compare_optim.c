@@ -14,7 +14,7 @@ static const ls_tol order =
     LS_TOL(2, "f32's errors of this formula in one order of its operations, and as much again for "
               "another order (Apex divides where torch multiplies)");
 
-/* ---- what is asked for ----------------------------------------------------------------------- */
+/* ---- the rule -------------------------------------------------------------------------------- */
 
 bool ls_compare_optim_rule(const ls_dumpfile *file, bool nesterov, ls_update_rule *rule,
                            bool *skipped)
@@ -22,7 +22,7 @@ bool ls_compare_optim_rule(const ls_dumpfile *file, bool nesterov, ls_update_rul
     ls_update_kind kind = ls_update_find(ls_dumpfile_text(file, "optimizer", "sgd"));
     double step = ls_dumpfile_number(file, "step", 0);
     double taken = ls_dumpfile_number(file, "optimizer_steps", 0);
-    double beta1 = 0.9, beta2 = 0.999; /* torch's and Apex's */
+    double beta1 = 0.9, beta2 = 0.999; /* defaults of torch and Apex */
     (void)sscanf(ls_dumpfile_text(file, "betas", ""), "%lf,%lf", &beta1, &beta2);
     *skipped = ls_dumpfile_flag(file, "skipped", false);
     bool counts = kind != LS_UPDATE_SGD && kind != LS_UPDATE_LARS;
@@ -72,7 +72,7 @@ static const ls_dumpfile_entry *moment_of(const ls_dumpfile *file, const char *p
 typedef struct found {
     const char *name;
     const ls_dumpfile_entry *before, *grad, *next;
-    const ls_dumpfile_entry *state[2], *next_state[2]; /* NULL where absent */
+    const ls_dumpfile_entry *state[2], *next_state[2]; /* NULL if missing */
 } found;
 
 static bool find(const ls_dumpfile *file, const ls_dumpfile_entry *next, const ls_update_rule *rule,
@@ -112,7 +112,7 @@ double ls_compare_optim_ratio(const ls_dumpfile_entry *next, double got, double 
     return off == 0 ? 0 : off / limit; /* a first buffer is its gradient: nothing is rounded */
 }
 
-/* Room for one tensor, carved from one block. */
+/* Arrays for one tensor, carved from one block. */
 typedef struct room {
     double *block, *value, *value_error, *grad, *moment[2], *moment_error[2], *got, *before;
 } room;
@@ -247,7 +247,8 @@ static bool is_next(const ls_dumpfile_entry *entry)
     return strncmp(entry->name, "next/", 5) == 0;
 }
 
-/* Whether every parameter can be judged; the largest of them, and the sum of all squares. */
+/* Checks whether every parameter can be judged; finds the largest of them and the sum of all
+ * squares. */
 static ls_status survey(const ls_dumpfile *file, ls_update_rule *rule, bool skipped, room *r,
                         bool *complete)
 {

@@ -97,10 +97,10 @@ static double median_of(int64_t count, double *value)
     return count > 0 ? value[count / 2] : 0;
 }
 
-/* r of a tensor's blocks and edges is at least the median of its blocks (of its edges, where it has
- * no blocks), and at least what the median block's rounding, for as many elements, is against the
- * part's own scale: one part that the ideal happened to hit well, or whose gradient happens to be
- * small, must not be a bound. */
+/* r of a tensor's blocks and edges is at least the median of its blocks (of its edges if it has no
+ * blocks), and at least the median block's rounding, for as many elements, relative to the part's
+ * own scale: a part that the ideal happens to hit exactly, or whose gradient happens to be small,
+ * must not be the bound. */
 static void raise_to_median(ls_compare_spans *spans, int64_t from, int64_t to, const double *noise,
                             double *scratch)
 {
@@ -161,11 +161,12 @@ ls_status ls_compare_spans_measure(const ls_nettab *net, const double *grad, con
     return LS_OK;
 }
 
-void ls_compare_spans_price(const ls_nettab *net, const ls_ideal_error_cost *cost,
-                            const ls_compare_spans *spans, double price[LS_COMPARE_PARTS])
+void ls_compare_spans_ideal_error(const ls_nettab *net, const ls_ideal_error_cost *cost,
+                                  const ls_compare_spans *spans,
+                                  double ideal_error[LS_COMPARE_PARTS])
 {
-    memset(price, 0, LS_COMPARE_PARTS * sizeof *price);
-    price[LS_COMPARE_WHOLE] = sqrt(cost->whole_error2 / cost->whole_grad2);
+    memset(ideal_error, 0, LS_COMPARE_PARTS * sizeof *ideal_error);
+    ideal_error[LS_COMPARE_WHOLE] = sqrt(cost->whole_error2 / cost->whole_grad2);
     double tensor2 = 0;
     int64_t elements = 1;
     for (int64_t i = 0; i < spans->count; i++) {
@@ -180,6 +181,6 @@ void ls_compare_spans_price(const ls_nettab *net, const ls_ideal_error_cost *cos
             part = spans->kind[i] == LS_COMPARE_SPANS_BLOCK ? LS_COMPARE_BLOCK : LS_COMPARE_EDGE;
             scale = fmax(scale, sqrt(tensor2 * (double)count / (double)elements));
         }
-        price[part] = fmax(price[part], sqrt(cost->error2[i]) / scale);
+        ideal_error[part] = fmax(ideal_error[part], sqrt(cost->error2[i]) / scale);
     }
 }

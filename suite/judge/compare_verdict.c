@@ -78,7 +78,7 @@ ls_status ls_compare_verdict_write(const ls_compare_judgement *j, const char *pa
     cJSON *prices = cJSON_AddObjectToObject(root, "prices"); /* largest error of the ideal */
     for (int p = 0; p < LS_COMPARE_PARTS; p++) {
         ls_json_add_number(ratios, parts[p], v->ratio[p]);
-        ls_json_add_number(prices, parts[p], v->price[p]);
+        ls_json_add_number(prices, parts[p], v->ideal_error[p]);
     }
     ls_json_add_number(ratios, "logits", v->logits_ratio);
     ls_json_add_number(ratios, "reduce", v->reduce_ratio);

@@ -1,4 +1,4 @@
-/* What is said of a step that has been judged: its verdict in one line, and compare.json. */
+/* The result of a comparison: its verdict in one line, and compare.json. */
 #ifndef LS_COMPARE_VERDICT_H
 #define LS_COMPARE_VERDICT_H
 

@@ -15,16 +15,17 @@
 
 static const ls_tol same_factor =
     LS_TOL(1e-2, "the factors stand farther apart, and the rounding of halves moves less");
-/* A model must beat "nothing is wrong" clearly, whatever rounding allows. */
+/* A model must explain the error clearly better than "nothing is wrong" does, whatever rounding
+ * allows. */
 static const ls_tol better = LS_TOL(0.25, "an explanation leaves a quarter of the error at most");
 static const ls_tol alike = LS_TOL(3, "two precisions that are one bit apart differ by two");
 
-/* The chosen elements side by side, for the fits. */
+/* The chosen elements in consecutive arrays, for the fits. */
 typedef struct chosen {
     const ls_diagnose_wrong *wrong;
     int64_t count;
     double *value, *expected, *param, *moment, *former; /* [count] */
-    double *rank[LS_DIAGNOSE_FIT_MAX];                  /* [count] each, NULL where not known */
+    double *rank[LS_DIAGNOSE_FIT_MAX];                  /* [count] each, NULL if unknown */
     bool has_moment, has_former;
     double noise, off, norm; /* |noise|, |value - expected|, |value| */
     const char *name;        /* "every gradient is", "the last 3 elements of 21 tensors are" */
@@ -80,15 +81,15 @@ static ls_status choose(const ls_diagnose_wrong *wrong, const int64_t *index, in
     return LS_OK;
 }
 
-/* Rounding is of the size of what was rounded: `growth` is how much larger that was. */
+/* Rounding is proportional to the rounded value: `growth` is how much larger that was. */
 static bool explains(const chosen *c, double rest, double growth)
 {
     return rest <= fmax(1, growth) * c->noise && rest <= better.value * c->off;
 }
 
-/* ---- sums of what is known ------------------------------------------------------------------- */
+/* ---- sums of known gradients ----------------------------------------------------------------- */
 
-/* What multiplies a gradient when one step of the recipe is forgotten or done twice. */
+/* The meaning of a factor on the gradient: a step of the recipe forgotten or done twice. */
 static const char *factor_meaning(const ls_oracle_step *step, double factor)
 {
     double world = step->world, scale = step->loss_scale, micro = step->accumulate;
@@ -133,7 +134,8 @@ static bool is_factor(const chosen *c, char *text, int bytes)
         return false;
     }
     const char *meaning = factor_meaning(&c->wrong->evidence->step, factor);
-    double exponent = log2(fabs(factor)); /* one bit of it: a power of two of powers of two */
+    double exponent =
+        log2(fabs(factor)); /* one bit of the exponent: a power of two of powers of two */
     if (c->count == 1 && fabs(exponent) > 0.5 &&
         fabs(exponent - round(exponent)) <= same_factor.value) {
         meaning = "a bit of its exponent is flipped";
@@ -144,7 +146,7 @@ static bool is_factor(const chosen *c, char *text, int bytes)
     return true;
 }
 
-/* What the ranks' weights say, each in shares of 1 / world; a tenth of a share is rounding. */
+/* The meaning of the ranks' weights, in shares of 1 / world; a tenth of a share is rounding. */
 static const char *weights_meaning(const chosen *c, int world, const double *weight)
 {
     int used = 0, odd = 0, late = 0;
@@ -190,8 +192,8 @@ static bool is_of_ranks(const chosen *c, char *text, int bytes)
     return true;
 }
 
-/* The nearest to one element of what a reduction leaves that overlaps with backward: some ranks'
- * shares, none, or one rank's own gradient. The sum of all shares is the right one. */
+/* The value nearest to one element that a reduction concurrent with backward can leave: the shares
+ * of some ranks, none, or one rank's own gradient. The sum of all shares is the right one. */
 static double nearest_part(const chosen *c, int64_t i, int world)
 {
     double least = fabs(c->value[i]);
@@ -211,7 +213,7 @@ static double nearest_part(const chosen *c, int64_t i, int world)
 static const ls_tol nearest =
     LS_TOL(0.05, "the nearest of the 18 parts of four ranks leaves a tenth of a random error");
 
-/* Element by element another sum: what a race leaves. */
+/* Whether each element is some other sum, as a race leaves it. */
 static bool is_of_some_ranks(const chosen *c, char *text, int bytes)
 {
     enum { RANKS_MAX = 4, COUNT_MIN = 64 };
@@ -234,7 +236,7 @@ static bool is_of_some_ranks(const chosen *c, char *text, int bytes)
     return true;
 }
 
-/* value = expected + weight * other, for something that does not belong there. */
+/* value = expected + weight * other, for a term that does not belong there. */
 static bool is_with(const chosen *c, const double *other, const char *what, char *text, int bytes)
 {
     const double *basis[] = {c->expected, other};
@@ -263,7 +265,7 @@ static bool try_sums(const chosen *c, char *text, int bytes)
 
 /* ---- fewer bits ------------------------------------------------------------------------------ */
 
-/* How much the step errs when it is done at `level` in `half`. */
+/* The error of a step done at `level` in `half`. */
 static ls_status cost_of(const ls_diagnose_wrong *wrong, int level, ls_bits_type half, double *out)
 {
     ls_oracle_step step = wrong->evidence->step;
@@ -312,7 +314,7 @@ static ls_status try_elements(const ls_diagnose_wrong *wrong, const ls_diagnose_
     bool many = strncmp(place->text, "the ", 4) == 0 || !place->pattern;
     ls_text_put(name, sizeof name, "%s %s", place->text, many ? "are" : "is");
     LS_TRY(choose(wrong, place->index, place->count, name, past, &c));
-    /* sums that hold for most elements have been looked for in all of them */
+    /* sums that fit most elements have been tried on all of them */
     if (!(place->most ? is_of_some_ranks(&c, text, bytes) : try_sums(&c, text, bytes))) {
         text[0] = '\0';
     }
@@ -325,7 +327,7 @@ static ls_status diagnose(const ls_diagnose_wrong *wrong, const ls_diagnose_plac
 {
     chosen whole;
     LS_TRY(choose(wrong, NULL, wrong->evidence->net.elements, "every gradient is", past, &whole));
-    /* where few elements are wrong the whole fits "1.000 x the expected" and says nothing */
+    /* if few elements are wrong the whole fits "1.000 x the expected", which is no information */
     if (!place->most || !try_sums(&whole, text, bytes)) {
         text[0] = '\0';
     }

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Bits of what differs between two records of one step. */
+/* The digests that differ between two records of one step, as bits. */
 static unsigned differing(const ls_record_step *a, const ls_record_step *b)
 {
     unsigned mask = 0;
@@ -24,7 +24,7 @@ void ls_diagnose_replicas(const ls_record_rank *a, const ls_record_rank *b, char
 {
     const char *why = "";
     int64_t buffers =
-        0; /* first step at which they differ: with local statistics that is no fault */
+        0; /* first step at which they differ, which is no fault with local statistics */
     text[0] = '\0';
     for (int i = 0; i < a->step_count && i < b->step_count && why[0] == '\0'; i++) {
         const ls_record_step *x = &a->step[i], *y = &b->step[i];
@@ -41,7 +41,7 @@ void ls_diagnose_replicas(const ls_record_rank *a, const ls_record_rank *b, char
             why = "gradients are equal, parameters differ from the start: they were not broadcast, "
                   "or masters were made before they were";
         } else if (values || has(mask, LS_RECORD_STATE)) {
-            why = "gradients are equal, what the step makes of them differs: learning rate, "
+            why = "gradients are equal, the step's result differs: learning rate, "
                   "moments or a skip";
         }
         buffers = buffers == 0 && has(mask, LS_RECORD_BUFFER) ? x->step : buffers;
@@ -64,7 +64,7 @@ static const char *why_resumed(const ls_record_step *a, const ls_record_step *b,
     bool values = has(mask, LS_RECORD_PARAM) || has(mask, LS_RECORD_MASTER);
     if (a->loss_scale == b->loss_scale && has(mask, LS_RECORD_SCALER) && at_once && !loss &&
         !has(mask, LS_RECORD_GRAD) && values) {
-        return "gradients are equal, what is made of them is not: the optimizer's count of steps "
+        return "gradients are equal, the step's result is not: the optimizer's count of steps "
                "was not restored";
     }
     if (a->loss_scale != b->loss_scale || has(mask, LS_RECORD_SCALER)) {

@@ -6,7 +6,7 @@
 
 #include "kernels/core/text.h"
 
-/* What an engine logs of an operation that failed: "gloo 'gradients': all_reduce, operation 7
+/* Parses an engine's message about a failed operation: "gloo 'gradients': all_reduce, operation 7
  * 'bucket 0' of 148756 bytes, failed after 15 s, ...". */
 typedef struct operation {
     char name[64], kind[32], label[128];

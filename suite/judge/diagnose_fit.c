@@ -21,7 +21,7 @@ static bool solve(int size, matrix m, double *right)
         for (int i = k + 1; i < size; i++) {
             pivot = fabs(m[i][k]) > fabs(m[pivot][k]) ? i : pivot;
         }
-        /* 2^-40 of what stood there: the vectors are the same but for rounding */
+        /* 2^-40 of the original diagonal: the vectors are equal up to rounding */
         if (!(fabs(m[pivot][k]) > 0x1p-40 * diagonal) || m[pivot][k] == 0) {
             return false;
         }

@@ -17,8 +17,8 @@ static const ls_tol better = LS_TOL(0.25, "an explanation leaves a quarter of th
 
 /* ---- the steps before ------------------------------------------------------------------------ */
 
-/* <prefix>/<name><suffix> of all parameters; NULL where one is missing or not finite, or, with
- * `some`, where all are missing: those that are not there are zero. */
+/* <prefix>/<name><suffix> of all parameters; NULL if one is missing or not finite, or, with `some`,
+ * if all are missing: missing ones are then zero. */
 static double *read_all(const ls_evidence *e, const ls_dumpfile *file, const char *prefix,
                         const char *suffix, bool some)
 {
@@ -44,7 +44,7 @@ static double *read_all(const ls_evidence *e, const ls_dumpfile *file, const cha
     return whole;
 }
 
-/* "<folder>/step000002.rank0.safetensors" to step000001's, where that file is. */
+/* "<folder>/step000002.rank0.safetensors" to step000001's, if that file exists. */
 static bool former_path(const char *path, char *out, size_t bytes)
 {
     const char *slash = strrchr(path, '/'), *base = slash == NULL ? path : slash + 1;
@@ -82,7 +82,7 @@ void ls_diagnose_past_free(ls_diagnose_past *past)
 static ls_status try_mode(const ls_diagnose_wrong *wrong, const ls_oracle_step *step,
                           const ls_oracle_mode *mode, const char *meaning, char *text, int bytes)
 {
-    /* moments near the middle of two halves fall to either side, so a few channels may differ */
+    /* moments near the middle of two halves may round either way, so a few channels may differ */
     bool may_turn = mode->norm == LS_NORM_MOMENTS_IN_HALF;
     ls_oracle_result result;
     LS_TRY(ls_oracle_run(step, mode, &result));
@@ -113,11 +113,11 @@ static ls_status try_statistics(const ls_diagnose_wrong *wrong, char *text, int 
     step.stat_ranks = shared ? 1 : step.world;
     return try_step(wrong, &step,
                     shared ? "batch-norm statistics of each rank alone: SyncBN was not in use"
-                           : "batch-norm statistics over all ranks: nobody asked for SyncBN",
+                           : "batch-norm statistics over all ranks: SyncBN was not requested",
                     text, bytes);
 }
 
-/* Weights of the step before: all of them, or only those that are cast to half for products. */
+/* The previous step's weights: all of them, or only those that are cast to half for products. */
 static ls_status try_old_weights(const ls_diagnose_wrong *wrong, const double *former, char *text,
                                  int bytes)
 {
@@ -148,8 +148,8 @@ static ls_status try_old_weights(const ls_diagnose_wrong *wrong, const double *f
     return status;
 }
 
-/* Momentum SGD without Nesterov moved by lr * buffer: that gives the weights of the step before
- * where its dump is missing. */
+/* Momentum SGD without Nesterov moves by lr * buffer, which gives the previous step's weights if
+ * its dump is missing. */
 static ls_status try_past_weights(const ls_diagnose_wrong *wrong, const ls_diagnose_past *past,
                                   char *text, int bytes)
 {
@@ -176,7 +176,8 @@ static ls_status try_past_weights(const ls_diagnose_wrong *wrong, const ls_diagn
 
 /* ---- micro-steps ----------------------------------------------------------------------------- */
 
-/* The last micro-step of all ranks as a step of its own; its pieces are borrowed from the whole. */
+/* The last micro-step of all ranks as a step by itself; its members are borrowed from the whole
+ * step. */
 typedef struct last_micro {
     ls_oracle_step step;
     ls_branch_set branches;
@@ -228,7 +229,7 @@ static bool make_last(const ls_diagnose_wrong *wrong, last_micro *last)
     return true;
 }
 
-/* A factor of it, as the loss may be divided by the number of micro-steps or not. */
+/* A factor is allowed, because the loss may be divided by the number of micro-steps or not. */
 static ls_status try_last_micro(const ls_diagnose_wrong *wrong, char *text, int bytes)
 {
     const ls_evidence *e = wrong->evidence;
@@ -266,7 +267,7 @@ static ls_status try_norms(const ls_diagnose_wrong *wrong, char *text, int bytes
 {
     static const struct {
         ls_norm_form form;
-        bool shared; /* speaks of SyncBN only */
+        bool shared; /* applies to SyncBN only */
         const char *meaning;
     } model[] = {
         {LS_NORM_EPSILON_1E3, false, "batch norm with an epsilon of 1e-3, not 1e-5"},
@@ -294,8 +295,8 @@ static ls_status try_norms(const ls_diagnose_wrong *wrong, char *text, int bytes
 
 /* ---- shortcuts ------------------------------------------------------------------------------- */
 
-/* The strided shortcuts of the network take its odd pixels. False: it has none, or no odd one is
- * there for each. */
+/* Makes the strided shortcuts take odd pixels. False if there are none, or an odd pixel is missing.
+ */
 static bool move_shortcuts(ls_nettab *net)
 {
     int moved = 0;

@@ -10,7 +10,7 @@
 /* A tail or head is a vector's remainder or a bucket's edge: shorter than this. */
 enum { EDGE_MAX = 64 };
 
-/* What the wrong elements of one tensor look like. */
+/* The pattern of the wrong elements of one tensor. */
 typedef struct shape {
     int64_t wrong, first, last; /* local indices */
 } shape;
@@ -70,7 +70,7 @@ static bool say_one(const ls_nettab *net, const shape *shapes, ls_diagnose_place
     return false;
 }
 
-/* "batch-norm weights": a kind that holds every wrong tensor, and of which most are wrong. */
+/* "batch-norm weights": a kind to which every wrong tensor belongs and of which most are wrong. */
 static bool say_kind(const ls_nettab *net, const shape *shapes, ls_diagnose_place *out)
 {
     static const char *const name[] = {"the batch-norm weights",
@@ -99,7 +99,7 @@ static bool say_kind(const ls_nettab *net, const shape *shapes, ls_diagnose_plac
     return false;
 }
 
-/* From one tensor on, everything that backward reaches later: an error that is handed on. */
+/* From one tensor on, everything that backward reaches later: a propagated error. */
 static bool say_chain(const ls_nettab *net, const shape *shapes, ls_diagnose_place *out)
 {
     int order[LS_NETTAB_PARAMS_MAX], first = -1, behind = 0, hit = 0;

@@ -4,15 +4,15 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* A state machine with its mistakes; all zero but `down` and `up` is the right one (numerics.md
+/* A state machine with its mistakes; with only `down` and `up` set it is the right one (numerics.md
  * section 2, point 6). */
 typedef struct machine {
     const char *mistake;
     double down, up;     /* factors */
-    int late;            /* growth so many clean steps too late */
-    bool blind;          /* sees no overflow */
-    bool own;            /* sees its own rank's only */
-    bool takes;          /* halves, but takes the step */
+    int late;            /* growth that many clean steps too late */
+    bool blind;          /* ignores overflows */
+    bool own;            /* reacts to its own rank's overflows only */
+    bool takes;          /* halves the scale, but takes the step */
     bool keeps_count;    /* overflow does not restart the count */
     bool goes_on;        /* growth does not restart the count */
     bool counts_skipped; /* skipped steps count as clean */
@@ -53,7 +53,7 @@ static const machine machines[] = {
     {.mistake = "the scale never grows", .down = 0.5, .up = 1},
     {.mistake = "the scale grows by 4: updated twice", .down = 0.5, .up = 4},
     {.mistake = "the scale is never updated", .down = 1, .up = 1},
-    {.mistake = "the scale is never updated, and no skip is told",
+    {.mistake = "the scale is never updated, and no skip is reported",
      .down = 1,
      .up = 1,
      .blind = true},
@@ -112,7 +112,7 @@ static bool gives(const machine *m, const ls_diagnose_scaler *t)
     return true;
 }
 
-/* The scale that was announced for a step is not the one it used. */
+/* Whether the scale reported for a step differs from the one that the step used. */
 static bool is_stale(const ls_diagnose_scaler *t, char *text, int text_bytes)
 {
     for (int i = 1; i < t->count; i++) {

@@ -8,7 +8,7 @@
 #include "kernels/core/log.h"
 #include "reference/oracle/bits.h"
 
-/* A change turns the right rule into a wrong one; false where it changes nothing here. */
+/* Turns the right rule into a wrong one; false if it changes nothing here. */
 typedef bool change(ls_update_rule *rule);
 
 static bool counts_steps(const ls_update_rule *rule)
@@ -40,8 +40,9 @@ static bool no_correction(ls_update_rule *rule)
     return counts_steps(rule);
 }
 
-/* What the dump does not tell is judged as 0; a trainer may have used the protocol's defaults. */
-static bool untold(const ls_dumpfile *file, ls_update_rule *rule)
+/* Constants missing in the dump are judged as 0; a trainer may have used the protocol's defaults.
+ */
+static bool assume_defaults(const ls_dumpfile *file, ls_update_rule *rule)
 {
     bool momentum = ls_dumpfile_text(file, "momentum", NULL) == NULL;
     bool decay = ls_dumpfile_text(file, "weight_decay", NULL) == NULL;
@@ -169,7 +170,7 @@ static bool ten_times_the_rate(ls_update_rule *rule)
 
 static const struct {
     const char *text;
-    change *make; /* NULL: `mistake` alone */
+    change *make; /* NULL: only `mistake` */
     ls_update_mistake mistake;
 } mistakes[] = {
     {"bias correction counts one step too many", one_step_late, LS_UPDATE_RIGHT},
@@ -182,12 +183,12 @@ static const struct {
      LS_UPDATE_RIGHT},
     {"dampening equal to momentum", damped, LS_UPDATE_RIGHT},
     {"momentum is left out", no_momentum, LS_UPDATE_RIGHT},
-    {"momentum, betas and eps are the defaults, not what was asked for", default_constants,
+    {"momentum, betas and eps are the defaults, not the requested values", default_constants,
      LS_UPDATE_RIGHT},
     {"betas are f32: 0.999 as float", float_betas, LS_UPDATE_RIGHT},
     {"beta1 and beta2 have changed places", betas_swapped, LS_UPDATE_RIGHT},
     {"eps is left out", no_epsilon, LS_UPDATE_RIGHT},
-    {"gradients are not clipped to the norm asked for", no_clipping, LS_UPDATE_RIGHT},
+    {"gradients are not clipped to the requested norm", no_clipping, LS_UPDATE_RIGHT},
     {"the trust ratio of another rule", other_ratio, LS_UPDATE_RIGHT},
     {"the ratio is clipped (LARC, not LARS)", clipped_ratio, LS_UPDATE_RIGHT},
     {"eps stands inside the root", NULL, LS_UPDATE_EPSILON_INSIDE},
@@ -197,9 +198,11 @@ static const struct {
     {"the first momentum buffer is dampened", NULL, LS_UPDATE_FIRST_DAMPED},
     {"the update is not scaled by the trust ratio", NULL, LS_UPDATE_NO_RATIO},
     {"weight decay is missing in the ratio's denominator", NULL, LS_UPDATE_RATIO_WITHOUT_DECAY},
-    {"the rate is twice the one told: stepped twice?", twice_the_rate, LS_UPDATE_RIGHT},
-    {"the rate is a tenth of the one told: a decay too early", tenth_of_the_rate, LS_UPDATE_RIGHT},
-    {"the rate is ten times the one told: a decay too late", ten_times_the_rate, LS_UPDATE_RIGHT},
+    {"the rate is twice the reported one: stepped twice?", twice_the_rate, LS_UPDATE_RIGHT},
+    {"the rate is a tenth of the reported one: a decay too early", tenth_of_the_rate,
+     LS_UPDATE_RIGHT},
+    {"the rate is ten times the reported one: a decay too late", ten_times_the_rate,
+     LS_UPDATE_RIGHT},
 };
 
 static ls_status fits(const ls_dumpfile *file, const ls_update_rule *rule, bool *out)
@@ -211,7 +214,7 @@ static ls_status fits(const ls_dumpfile *file, const ls_update_rule *rule, bool 
     return LS_OK;
 }
 
-/* Reads a whole tensor; NULL where it is not there. */
+/* Reads a whole tensor; NULL if it is missing. */
 static double *read_all(const ls_dumpfile_entry *entry)
 {
     double *value = entry == NULL ? NULL : malloc((size_t)entry->count * sizeof *value + 8);
@@ -221,7 +224,7 @@ static double *read_all(const ls_dumpfile_entry *entry)
     return value;
 }
 
-/* What stands in next/ beside what stood there before. */
+/* Statistics of next/ compared with the values before the step. */
 typedef struct moved {
     int64_t elements, still, half; /* all; unchanged; f32 values that are halves */
 } moved;
@@ -249,7 +252,7 @@ static moved look(const ls_dumpfile *file, const char *half_type)
     return m;
 }
 
-/* Whether every moment after the step is a value of fp16, and there are some. */
+/* Whether there are moments after the step and all of them are fp16 values. */
 static bool moments_are_half(const ls_dumpfile *file)
 {
     int64_t looked = 0, half = 0;
@@ -278,15 +281,16 @@ ls_status ls_diagnose_step(const ls_dumpfile *file, const ls_update_rule *rule, 
     } else if (m.elements > 0 && m.still == m.elements) {
         why = "no value moved: the optimizer holds other tensors";
     } else if (m.elements > 64 && 2 * m.half > m.elements) {
-        /* one f32 value in 8192 is a half by chance */
+        /* one f32 value in 8192 is an fp16 value by chance */
         why = "f32 values of next/ are rounded to half: the masters were lost on the way";
     } else if (moments_are_half(file)) {
         why = "moments are kept in half";
     }
-    ls_update_rule told = *rule;
-    if (!skipped && why[0] == '\0' && untold(file, &told)) {
-        LS_TRY(fits(file, &told, &found));
-        why = found ? "momentum and weight_decay are 0.9 and 1e-4, and the dump does not tell" : "";
+    ls_update_rule assumed = *rule;
+    if (!skipped && why[0] == '\0' && assume_defaults(file, &assumed)) {
+        LS_TRY(fits(file, &assumed, &found));
+        why = found ? "momentum and weight_decay are 0.9 and 1e-4, which the dump does not record"
+                    : "";
     }
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes && !skipped && why[0] == '\0'; i++) {
         ls_update_rule wrong = *rule;

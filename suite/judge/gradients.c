@@ -9,15 +9,15 @@
 #include "compare.h"
 #include "dumps.h"
 
-/* What stands behind "--name" or "--name=" in the further options; NULL without it. */
+/* The value of "--name V" or "--name=V" in the further options; NULL without it. */
 static const char *option(const ls_spec *spec, const char *name)
 {
     const char *at = strstr(spec->extra, name);
     return at == NULL ? NULL : at + strlen(name);
 }
 
-/* What the dumps' metadata does not say. The oracle's results are kept beside the program, by
- * digest. */
+/* Facts that the dumps' metadata lacks. The oracle's results are cached in a folder next to the
+ * program, by digest. */
 static void facts_of(const ls_spec *spec, ls_compare_facts *facts, char *cache, size_t cache_bytes)
 {
     memset(facts, 0, sizeof *facts);
@@ -57,7 +57,7 @@ static ls_status compare_step(const ls_compare_facts *facts, const ls_record *jo
     return status;
 }
 
-/* False, and FAIL set, when a rank wrote no dump of that step. */
+/* False, and FAIL set, if a rank wrote no dump of that step. */
 static bool dumped(const ls_record *job, int step, ls_verdict *out)
 {
     for (int k = 0; k < job->world; k++) {
@@ -93,7 +93,7 @@ static void judge_step(const ls_case *row, const ls_record *job, int step, ls_ve
                             exact ? "32 x what f32 storage costs at best, on the subject's branches"
                                   : "2 x what the level costs at best, on the subject's branches");
     }
-    if (out->code == LS_PASS) { /* a later step's mistakes may come from this one's */
+    if (out->code == LS_PASS) { /* a later step's mistakes may follow from this one's */
         ls_verdict_cause(out, "%s", verdict.cause);
     }
     if (verdict.code == LS_COMPARE_WEAK && out->code == LS_PASS && out->cause[0] == '\0' &&

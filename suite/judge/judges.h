@@ -1,17 +1,18 @@
-/* Judges that work on any job's record, whoever ran it: used by several families and by `lockstep
- * judge`. */
+/* Judges for the record of any job, used by several families and by `lockstep judge`. */
 #ifndef LS_JUDGES_H
 #define LS_JUDGES_H
 
 #include "suite/suite.h"
 
-/* Every dumped step of row->job[0].dump_steps against the oracle. */
+/* Compares every dumped step of row->job[0].dump_steps with the oracle. */
 ls_case_judge ls_judge_gradients;
-/* Digests of all ranks equal at every step; running statistics too where they are shared. */
+/* Digests of all ranks must be equal at every step, including running statistics if they are
+ * shared. */
 ls_case_judge ls_judge_lockstep;
-/* The scale follows from which steps were skipped. */
+/* The scale must follow its rule, given the skipped steps. */
 ls_case_judge ls_judge_scaler;
-/* job: 0 uninterrupted, 1 saved at its last step, 2 resumed from there to 0's: equal digests. */
+/* job: 0 uninterrupted, 1 saved at its last step, 2 resumed from there to 0's end: equal digests.
+ */
 ls_case_judge ls_judge_resume;
 
 enum {
@@ -20,12 +21,12 @@ enum {
     LS_JUDGE_EVERYTHING = LS_JUDGE_REPLICA | 1u << LS_RECORD_BUFFER,
 };
 
-/* The digests that both steps have, of those in `mask`: FAIL where b's is another than a's, with
- * `who` ("rank=1") in front. Returns how many were compared. */
+/* Compares the digests in `mask` that both steps have: FAIL if b's differs from a's, with `who`
+ * ("rank=1") in front. Returns the number compared. */
 int ls_judge_digests(const ls_record_step *a, const ls_record_step *b, unsigned mask,
                      const char *who, ls_verdict *out);
-/* Two runs whose steps behind `after` must be equal to the last bit, rank by rank: losses, and the
- * digests in `mask`. Returns how many digests were compared; none is UNSUPPORTED. */
+/* Two runs whose steps after `after` must be equal to the last bit, rank by rank: losses, and the
+ * digests in `mask`. Returns the number of digests compared; none is UNSUPPORTED. */
 int ls_judge_runs(const ls_record *a, const ls_record *b, int64_t after, unsigned mask,
                   ls_verdict *out);
 

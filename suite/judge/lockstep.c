@@ -36,7 +36,7 @@ void ls_judge_lockstep(const ls_case *row, const ls_record *job, ls_verdict *out
     }
 }
 
-/* What two runs differ in, and the digests that differ with it. */
+/* Differences between two runs, and the digests that differ with them. */
 struct pair {
     const char *text;
     unsigned differs; /* 1u << ls_record_digest */

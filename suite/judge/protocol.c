@@ -5,8 +5,8 @@
 
 #include "kernels/core/text.h"
 
-/* Options that the start event says in effect, against those of the command. A subject may leave
- * out any. */
+/* Compares the options that the start event reports with those of the command. A subject may omit
+ * any. */
 static void check_options(const ls_record_rank *rank, int k, const ls_spec *spec, ls_verdict *out)
 {
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
@@ -47,7 +47,7 @@ static void check_rank(const ls_record *job, int k, const ls_spec *spec, ls_verd
     if (!rank->ended) {
         ls_verdict_fail(out, "rank=%d left with code 0 without an end event", k);
     }
-    bool alone = spec != NULL && spec->wrap == LS_WRAP_EACH; /* each rank has options of its own */
+    bool alone = spec != NULL && spec->wrap == LS_WRAP_EACH; /* each rank has its own options */
     int there = alone ? 1 : job->world;
     int world = (int)ls_json_integer(rank->start, "world", there);
     if (world != there) {

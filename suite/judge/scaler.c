@@ -18,7 +18,7 @@ double ls_judge_scaler_tick(ls_judge_scaler_machine *m, bool overflow)
     return m->scale;
 }
 
-/* The machine as the rank's own start event says it was set up; Apex's defaults where it is silent.
+/* The machine as the rank's own start event describes it, with Apex's defaults for what it omits.
  */
 static ls_judge_scaler_machine machine_of(const ls_record_rank *rank)
 {
@@ -34,7 +34,7 @@ static ls_judge_scaler_machine machine_of(const ls_record_rank *rank)
     return m;
 }
 
-/* The first step whose scales do not follow from which steps were skipped; NULL when all do. */
+/* The first step whose scale does not follow from the skipped steps; NULL if all do. */
 static const ls_record_step *first_wrong(const ls_record_rank *rank, ls_judge_scaler_machine m,
                                          bool dynamic, double *expected_next)
 {
@@ -50,7 +50,8 @@ static const ls_record_step *first_wrong(const ls_record_rank *rank, ls_judge_sc
     return NULL;
 }
 
-/* A resumed run comes with a count of clean steps that its record does not say: any one will do. */
+/* A resumed run starts with a count of clean steps that its record does not contain: any count is
+ * accepted. */
 static const ls_record_step *follows(const ls_record_rank *rank, bool dynamic,
                                      double *expected_next)
 {
@@ -67,7 +68,7 @@ static const ls_record_step *follows(const ls_record_rank *rank, bool dynamic,
     return wrong;
 }
 
-/* Overflows come when they like; given which steps were skipped, the scales must follow. */
+/* Overflows may occur at any step; given the skipped steps, the scales must follow. */
 void ls_judge_scaler(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     bool dynamic = strcmp(row->job[0].loss_scale, "dynamic") == 0;

@@ -1,5 +1,5 @@
-/* The dynamic loss scale as a state machine of the suite's own (apex/amp/scaler.py, numerics.md
- * section 2.6). */
+/* The dynamic loss scale as the suite's own state machine (apex/amp/scaler.py, numerics.md section
+ * 2.6). */
 #ifndef LS_JUDGE_SCALER_H
 #define LS_JUDGE_SCALER_H
 

@@ -6,8 +6,7 @@
 
 /* ---- bits ------------------------------------------------------------------------------------ */
 
-/* The first step at which the two differ; 0: none. Every step's loss and parameters are looked at.
- */
+/* The first step at which the two differ in loss or parameters; 0: none. */
 static int64_t differ_at(const ls_record_rank *a, const ls_record_rank *b)
 {
     int steps = a->step_count < b->step_count ? a->step_count : b->step_count;
@@ -38,7 +37,7 @@ static bool has_bits(const ls_record *record)
     return record->world > 0 && record->world <= LS_SDC_RANKS_MAX;
 }
 
-/* Models are compared, not the devices' own numbers: what stands before the parenthesis. */
+/* Compares models, not serial numbers: the part before the parenthesis. */
 static bool same_model(const char *a, const char *b)
 {
     const char *end_a = strstr(a, " ("), *end_b = strstr(b, " (");
@@ -49,7 +48,7 @@ static bool same_model(const char *a, const char *b)
 
 /* ---- who is odd ------------------------------------------------------------------------------ */
 
-/* The rank whose bits most have, and how many. */
+/* A rank whose bits equal those of most ranks, and how many they are. */
 static int find_majority(const ls_record *first, const ls_sdc *sdc, int *agree)
 {
     int best = 0;

@@ -6,7 +6,7 @@
 
 #include "kernels/core/text.h"
 
-/* The caller's variable arguments into an array of its own. */
+/* Formats the caller's variable arguments into an array. */
 #define PRINT(text, format)                               \
     do {                                                  \
         va_list arguments;                                \
@@ -94,7 +94,7 @@ static void set_failed(const ls_record *record, ls_verdict *out)
     }
 }
 
-/* Gradients that stay local are never right, whatever a small check may say. */
+/* A job without reduction is never right, whatever a small check may show. */
 static bool kept_gradients_local(const ls_record *record)
 {
     const cJSON *start = record->world > 0 ? record->rank[0].start : NULL;
@@ -116,7 +116,7 @@ bool ls_verdict_of_outcome(const ls_record *record, ls_verdict *out)
     switch (record->state) {
     case LS_RECORD_DONE:
         return false;
-    case LS_RECORD_UNKNOWN: /* somebody else's launcher: the events must speak for themselves */
+    case LS_RECORD_UNKNOWN: /* a foreign launcher: only the events count */
         for (int k = 0; k < record->world; k++) {
             if (record->rank[k].unsupported != NULL) {
                 set_unsupported(record, out);

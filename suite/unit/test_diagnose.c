@@ -351,7 +351,7 @@ START_TEST(another_step_is_named)
     ck_assert_int_eq(step_of(s, WORLD, s->e.param, &other), LS_OK);
     memcpy(s->e.grad, other.grad, (size_t)s->e.net.elements * sizeof(double));
     ls_oracle_free(&s->e.net, &other);
-    EXPECT(s, "nobody asked for SyncBN");
+    EXPECT(s, "SyncBN was not requested");
     s = make(1);
     double *before = malloc((size_t)s->e.net.elements * sizeof *before);
     for (int64_t i = 0; i < s->e.net.elements; i++) {

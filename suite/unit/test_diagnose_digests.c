@@ -57,8 +57,7 @@ START_TEST(replicas)
     EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, text, sizeof text), "a reduction is missing");
     make(&b, 1);
     change(&b, LS_RECORD_PARAM, 1);
-    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, text, sizeof text),
-           "what the step makes of them");
+    EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, text, sizeof text), "the step's result differs");
     EXPECT(ls_diagnose_replicas(&a.rank, &b.rank, text, sizeof text), "first at step 2");
     make(&b, 1);
     b.step[1].skipped = true;

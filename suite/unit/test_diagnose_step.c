@@ -35,10 +35,10 @@ static const char *const words[] = {"",
                                     "one step too many",
                                     "no bias correction",
                                     "decoupled and L2",
-                                    "twice the one told",
+                                    "twice the reported one",
                                     "no value moved",
                                     "rounded to half",
-                                    "the dump does not tell",
+                                    "the dump does not record",
                                     ""};
 
 /* One element: torch.optim's SGD or Adam with the mistake. */

@@ -281,26 +281,26 @@ END_TEST
 
 /* What half costs is far above f32, below the gradient itself, and a power-of-two loss scale costs
  * f32 nothing. */
-START_TEST(prices_have_their_order)
+START_TEST(ideal_errors_have_their_order)
 {
     problem *p = make_problem("resnet8", 16, 2, 1, 4, 1);
     ls_oracle_result plain = run(p, (ls_oracle_mode){0});
     ls_ideal_error_span whole = {0, p->net.elements};
-    double price[4];
+    double ideal_error[4];
     for (int level = 0; level <= 3; level++) {
         p->step.level = level;
         ls_ideal_error_cost cost;
         ck_assert_int_eq(ls_ideal_error_measure(&p->step, &whole, 1, NULL, &cost), LS_OK);
         /* 1e-12: the same sum of n squares in two orders, n * 1e-16 */
         ck_assert_double_eq_tol(cost.error2[0], cost.whole_error2, 1e-12 * cost.whole_error2);
-        price[level] = sqrt(cost.whole_error2 / cost.whole_grad2);
+        ideal_error[level] = sqrt(cost.whole_error2 / cost.whole_grad2);
         ls_ideal_error_cost_free(&cost);
     }
-    ck_assert_double_gt(price[0], 0x1p-24 / 4); /* a store in f32 costs about a unit */
-    ck_assert_double_lt(price[0], 0x1p-24 * 64);
+    ck_assert_double_gt(ideal_error[0], 0x1p-24 / 4); /* a store in f32 costs about a unit */
+    ck_assert_double_lt(ideal_error[0], 0x1p-24 * 64);
     for (int level = 1; level <= 3; level++) {
-        ck_assert_double_gt(price[level], 500 * price[0]); /* units are 8192 apart */
-        ck_assert_double_lt(price[level], 0.05);
+        ck_assert_double_gt(ideal_error[level], 500 * ideal_error[0]); /* units are 8192 apart */
+        ck_assert_double_lt(ideal_error[level], 0.05);
     }
     p->step.level = 0;
     ls_oracle_result scaled = run(p, (ls_oracle_mode){.ideal = true});
@@ -315,7 +315,7 @@ START_TEST(prices_have_their_order)
 END_TEST
 
 /* bf16 has 8 times the unit of fp16; an overflowing loss scale is seen; noise moves an ideal by
- * about its price. */
+ * about its ideal_error. */
 START_TEST(types_scale_and_noise_are_used)
 {
     problem *p = make_problem("resnet8", 16, 1, 1, 4, 1);
@@ -329,7 +329,7 @@ START_TEST(types_scale_and_noise_are_used)
     double bf16 = relative(coarse.grad, plain.grad, p->net.elements);
     double moved = relative(noisy.grad, ideal.grad, p->net.elements);
     ck_assert_msg(bf16 > 2 * fp16, "bf16 %g fp16 %g", bf16, fp16);
-    ck_assert_msg(moved > 0 && moved < 4 * fp16, "noise moved by %g, price %g", moved, fp16);
+    ck_assert_msg(moved > 0 && moved < 4 * fp16, "noise moved by %g, ideal_error %g", moved, fp16);
     p->step.half = LS_BITS_F16;
     p->step.loss_scale = 0x1p24;
     ls_oracle_result over = run(p, (ls_oracle_mode){.ideal = true});
@@ -383,7 +383,7 @@ int main(void)
     tcase_add_test(tests, own_branches_forced_change_nothing);
     tcase_add_test(tests, uneven_ranks_are_steps_of_their_own);
     tcase_add_test(tests, uneven_syncbn_has_the_statistics_of_one_batch);
-    tcase_add_test(tests, prices_have_their_order);
+    tcase_add_test(tests, ideal_errors_have_their_order);
     tcase_add_test(tests, types_scale_and_noise_are_used);
     tcase_add_test(tests, networks_have_their_sizes);
     suite_add_tcase(suite, tests);

@@ -275,12 +275,12 @@ START_TEST(digests_are_fnv_in_order_of_name)
         ls_step_state state = ls_amp_scale_start(h.precision.initial_scale);
         ls_digest_set set, again;
         ck_assert_int_eq(ls_digest_compute(&h.memory, &state, LS_DIGEST_ALL, &set), LS_OK);
-        ck_assert_uint_eq(set.value[LS_EVENTS_PARAM], plain_digest(&h, h.memory.param));
-        ck_assert_uint_eq(set.value[LS_EVENTS_GRAD], plain_digest(&h, h.memory.unscaled));
-        ck_assert_uint_eq(set.value[LS_EVENTS_STATE], plain_digest(&h, h.memory.moment[0]));
-        ck_assert_int_eq(set.given[LS_EVENTS_MASTER], level == LS_O2);
+        ck_assert_uint_eq(set.value[LS_DIGEST_GROUP_PARAM], plain_digest(&h, h.memory.param));
+        ck_assert_uint_eq(set.value[LS_DIGEST_GROUP_GRAD], plain_digest(&h, h.memory.unscaled));
+        ck_assert_uint_eq(set.value[LS_DIGEST_GROUP_STATE], plain_digest(&h, h.memory.moment[0]));
+        ck_assert_int_eq(set.given[LS_DIGEST_GROUP_MASTER], level == LS_O2);
         if (level == LS_O2) {
-            ck_assert_uint_eq(set.value[LS_EVENTS_MASTER], plain_digest(&h, h.memory.master));
+            ck_assert_uint_eq(set.value[LS_DIGEST_GROUP_MASTER], plain_digest(&h, h.memory.master));
         }
         /* one bit of the last element, the counter, the scale: each seen by its own group alone */
         ls_tensor *last = &h.memory.param[h.memory.param_count - 1];
@@ -288,11 +288,11 @@ START_TEST(digests_are_fnv_in_order_of_name)
         (*h.memory.tracked)++;
         state.growth_count++;
         ck_assert_int_eq(ls_digest_compute(&h.memory, &state, LS_DIGEST_ALL, &again), LS_OK);
-        ck_assert_uint_ne(set.value[LS_EVENTS_PARAM], again.value[LS_EVENTS_PARAM]);
-        ck_assert_uint_ne(set.value[LS_EVENTS_BUFFER], again.value[LS_EVENTS_BUFFER]);
-        ck_assert_uint_ne(set.value[LS_EVENTS_SCALER], again.value[LS_EVENTS_SCALER]);
-        ck_assert_uint_eq(set.value[LS_EVENTS_STATE], again.value[LS_EVENTS_STATE]);
-        ck_assert_uint_eq(set.value[LS_EVENTS_GRAD], again.value[LS_EVENTS_GRAD]);
+        ck_assert_uint_ne(set.value[LS_DIGEST_GROUP_PARAM], again.value[LS_DIGEST_GROUP_PARAM]);
+        ck_assert_uint_ne(set.value[LS_DIGEST_GROUP_BUFFER], again.value[LS_DIGEST_GROUP_BUFFER]);
+        ck_assert_uint_ne(set.value[LS_DIGEST_GROUP_SCALER], again.value[LS_DIGEST_GROUP_SCALER]);
+        ck_assert_uint_eq(set.value[LS_DIGEST_GROUP_STATE], again.value[LS_DIGEST_GROUP_STATE]);
+        ck_assert_uint_eq(set.value[LS_DIGEST_GROUP_GRAD], again.value[LS_DIGEST_GROUP_GRAD]);
         let_go(&h);
     }
 }
