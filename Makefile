@@ -115,11 +115,19 @@ $(BUILD)/libls_%.a:
 	@rm -f $@
 	@ar cqs $@ $^
 
-$(BUILD)/obj/%.c.o: %.c
+# Without these headers nothing compiles: said once, instead of by the compiler for each file.
+.PHONY: needed needed_by_units
+needed:
+	@sh harness/setup.sh build
+needed_by_units:
+	@sh harness/setup.sh units
+$(call objects,$(wildcard suite/unit/*.c suite/emulation/test_*)): | needed_by_units
+
+$(BUILD)/obj/%.c.o: %.c | needed
 	@mkdir -p $(@D)
 	$(call say,cc  $<)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(EXTRA) -c $< -o $@
-$(BUILD)/obj/%.cc.o: %.cc
+$(BUILD)/obj/%.cc.o: %.cc | needed
 	@mkdir -p $(@D)
 	$(call say,c++ $<)
 	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) $(EXTRA) -c $< -o $@
@@ -168,7 +176,7 @@ NVCCFLAGS := -std=c++17 -O3 -lineinfo -fmad=false -Werror all-warnings \
 # A name that nobody defines is found here and not on the machine with the GPU. (Sanitizers' names
 # are the program's.)
 WHOLE := $(if $(SANITIZE),,-Wl,--no-undefined)
-$(BUILD)/obj/%.cu.o: %.cu
+$(BUILD)/obj/%.cu.o: %.cu | needed
 	@mkdir -p $(@D)
 	$(call say,nvcc $<)
 	$(Q)$(NVCC) $(CPPFLAGS) -MF $(@:.o=.d) $(call cuda_includes,$(CUDA_PARTS)) $(NVCCFLAGS) $(CUDA_CODE) -c $< -o $@
@@ -190,7 +198,7 @@ $(BUILD)/lib/ls_nccl.so: $(call objects,$(NCCL_PARTS)) $(BUILD)/libls_harness.a 
 	$(call say,ld  $@)
 	$(Q)$(CC) -shared $(LDFLAGS) $(WHOLE) $^ $(call cuda_libraries,CUDART NCCL) $(LDLIBS) -o $@
 
-$(BUILD)/emulated/obj/%.cu.o: %.cu
+$(BUILD)/emulated/obj/%.cu.o: %.cu | needed
 	@mkdir -p $(@D)
 	$(call say,c++ $< (emulated))
 	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) -DLS_CUDA_EMULATED -ffp-contract=off -Isuite/emulation \

@@ -1,40 +1,55 @@
 #!/bin/sh
-# What the build and the runs need: says what is missing and, where that is allowed, installs it.
+# What the build and the runs need: reports what is missing and, where that is allowed, installs it.
 #
-#   harness/setup.sh check|bench|deps [yes|no]
+#   harness/setup.sh build|units|check|bench|deps [yes|no]
 #
-# check and deps install on Debian and Ubuntu as root or with a sudo that asks nothing. bench does so only
-# where the machine has no NVIDIA device, elsewhere only with the second argument `yes`: nobody's
-# production node is changed unasked. Otherwise it prints the one line to run and ends with 3.
+# build and units look for what the programs and the unit tests cannot be compiled without, and only report it: exit
+# code 3. check and deps install on Debian and Ubuntu, as root or with a sudo that asks nothing. bench does so only
+# where the machine has no NVIDIA device, elsewhere only with the second argument `yes`: a production node is not
+# changed unasked. Otherwise it prints the one line to run and ends with 3.
 set -eu
 
 purpose=${1:-deps}
 consent=${2:-}
 sysfs=${LS_SYSFS:-/sys}
+include=${DEPS:+$DEPS/usr/include} # of packages unpacked into a folder (make DEPS=...)
 
-have_header() {
-    command -v gcc >/dev/null 2>&1 && printf '#include <%s>\n' "$1" | gcc -E - >/dev/null 2>&1
+has_header() {
+    if command -v gcc; then
+        printf '#include <%s>\n' "$1" | gcc ${include:+-isystem "$include"} -E -
+    else
+        test -e "/usr/include/$1"
+    fi
 }
 
 missing=
-need() { # test result, package
-    if [ "$1" -ne 0 ]; then
-        missing="$missing $2"
+need() { # what, package, test...
+    what=$1
+    package=$2
+    shift 2
+    if ! "$@" >/dev/null 2>&1; then
+        missing="$missing $package"
+        case $purpose in build | units) echo "lockstep: missing: $what (Debian package $package)" >&2 ;; esac
     fi
 }
-probe() {
-    if "$@" >/dev/null 2>&1; then echo 0; else echo 1; fi
-}
-need "$(probe command -v gcc)" gcc
-need "$(probe command -v g++)" g++
-need "$(probe test -e /usr/include/string.h)" libc6-dev
-need "$(probe have_header cjson/cJSON.h)" libcjson-dev
-need "$(probe have_header jpeglib.h)" libjpeg-dev
-need "$(probe have_header oneapi/dnnl/dnnl.h)" libdnnl-dev
-need "$(probe test -e /usr/include/gloo/context.h)" libgloo-dev
-need "$(probe command -v gnuplot)" "gnuplot-nox fonts-dejavu-core"
+need gcc gcc command -v gcc
+need string.h libc6-dev has_header string.h
+need cjson/cJSON.h libcjson-dev has_header cjson/cJSON.h
+need jpeglib.h libjpeg-dev has_header jpeglib.h
+case $purpose in
+build | units)
+    [ "$purpose" = build ] || need check.h check has_header check.h
+    [ -n "$missing" ] || exit 0
+    echo "lockstep: \`make deps\` installs what is missing (Debian, Ubuntu)" >&2
+    exit 3
+    ;;
+esac
+need g++ g++ command -v g++
+need oneapi/dnnl/dnnl.h libdnnl-dev has_header oneapi/dnnl/dnnl.h
+need gloo/context.h libgloo-dev test -e "${include:-/usr/include}/gloo/context.h"
+need gnuplot "gnuplot-nox fonts-dejavu-core" command -v gnuplot
 if [ "$purpose" != bench ]; then
-    need "$(probe have_header check.h)" check
+    need check.h check has_header check.h
 fi
 [ -n "$missing" ] || exit 0
 missing=${missing# }

@@ -73,12 +73,65 @@ START_TEST(bad_input_is_one_line)
 }
 END_TEST
 
+/* Runs `make GOAL` of the tree into a build folder of its own, with a compiler that finds only the
+ * headers of the pattern. */
+static char *make_output(const char *goal, const char *headers, int *code)
+{
+    char folder[64], makefile[1024], command[2400], path[128];
+    fake_folder(folder, sizeof folder);
+    ck_assert(ls_path_find("Makefile", makefile, sizeof makefile));
+    FILE *gcc = fake_open(folder, "gcc");
+    fprintf(gcc,
+            "#!/bin/sh\nfor word; do [ \"$word\" != -c ] || exit 9; done\n"
+            "case $(cat) in %s) exit 0 ;; esac\nexit 1\n",
+            headers);
+    fclose(gcc);
+    ls_text_put(path, sizeof path, "%s/gcc", folder);
+    ck_assert_int_eq(chmod(path, 0755), 0);
+    ls_text_put(command, sizeof command,
+                "cd $(dirname %s) && env -u MAKEFLAGS -u MAKELEVEL PATH=%s:$PATH LC_ALL=C make -j4 "
+                "BUILD=%s/build %s >%s/output 2>&1 </dev/null",
+                makefile, folder, folder, goal, folder);
+    int status = system(command);
+    *code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    ls_text_put(path, sizeof path, "%s/output", folder);
+    char *output = ls_text_read(path);
+    ck_assert_ptr_nonnull(output);
+    ls_path_remove_tree(folder);
+    return output;
+}
+
+START_TEST(make_names_missing_headers)
+{
+    int code;
+    char *output = make_output("", "*string.h*", &code);
+    ck_assert_int_eq(code, 2);
+    static const char *const lines[] = {
+        "lockstep: missing: cjson/cJSON.h (Debian package libcjson-dev)\n",
+        "lockstep: missing: jpeglib.h (Debian package libjpeg-dev)\n",
+        "lockstep: `make deps` installs what is missing (Debian, Ubuntu)\n"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        const char *line = strstr(output, lines[i]);
+        ck_assert_msg(line != NULL && strstr(line + 1, lines[i]) == NULL, "'%s' not once in: %s",
+                      lines[i], output);
+    }
+    ck_assert_msg(strstr(output, "  cc ") == NULL, "something was compiled: %s", output);
+    free(output);
+    output = make_output("units", "*cJSON*|*jpeg*|*string.h*", &code);
+    ck_assert_int_eq(code, 2);
+    ck_assert_ptr_nonnull(strstr(output, "lockstep: missing: check.h (Debian package check)\n"));
+    ck_assert_ptr_null(strstr(output, "libcjson-dev"));
+    free(output);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("messages");
     TCase *tests = tcase_create("messages");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, bad_input_is_one_line, 0, (int)(sizeof wrongs / sizeof *wrongs));
+    tcase_add_test(tests, make_names_missing_headers);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
