@@ -140,6 +140,22 @@ void ls_rows_each(ls_case_list *list, const ls_case_settings *settings, const ls
     }
 }
 
+ls_case *ls_rows_specs(ls_case_list *list, const ls_case_settings *settings, const ls_row *row,
+                       const ls_spec *jobs, int count, const char *id_format, ...)
+{
+    char id[LS_CASE_ID_BYTES];
+    va_list arguments;
+    va_start(arguments, id_format);
+    vsnprintf(id, sizeof id, id_format, arguments);
+    va_end(arguments);
+    ls_case *added = add(list, settings, row, id, NULL);
+    LS_ASSERT(count <= LS_CASE_JOBS_MAX);
+    added->kind = row->inside ? LS_INSIDE : LS_PROTOCOL;
+    added->job_count = count;
+    memcpy(added->job, jobs, (size_t)count * sizeof *jobs);
+    return added;
+}
+
 enum { CHOICES_MAX = 4 };
 
 typedef struct choices {

@@ -45,6 +45,10 @@ void ls_rows_each(ls_case_list *list, const ls_case_settings *settings, const ls
 #define LS_ROWS_EACH(list, settings, row, format, table)                              \
     ls_rows_each(list, settings, row, format, table, sizeof(table) / sizeof *(table), \
                  sizeof *(table))
+/* Adds one row whose jobs are `count` specs as they are, such as the bench's. */
+ls_case *ls_rows_specs(ls_case_list *list, const ls_case_settings *settings, const ls_row *row,
+                       const ls_spec *jobs, int count, const char *id_format, ...)
+    __attribute__((format(printf, 6, 7)));
 /* Zeroed memory that is freed with the list. */
 void *ls_rows_memory(ls_case_list *list, size_t bytes);
 

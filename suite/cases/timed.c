@@ -76,12 +76,12 @@ static int largest_world(const ls_matrix *bench, const ls_spec *spec)
     return largest;
 }
 
-void ls_timed_reference(const ls_matrix *bench, const ls_spec *spec, ls_spec *reference,
-                        int *first_step, int *count)
+void ls_timed_reference(const ls_spec *spec, ls_spec *reference, ls_timed_steps *steps)
 {
+    const ls_matrix *bench = steps->bench;
     int micro = micro_batches(spec->world), largest = largest_world(bench, spec);
-    *first_step = 1 + steps_before(bench, spec, spec->world);
-    *count = spec->world / micro;
+    steps->first_step = 1 + steps_before(bench, spec, spec->world);
+    steps->count = spec->world / micro;
     *reference = ls_matrix_spec(LS_ROLE_REFERENCE);
     ls_text_put(reference->arch, sizeof reference->arch, "%s", spec->arch);
     reference->image_size = spec->image_size;
@@ -229,7 +229,7 @@ static bool first_of_world(const ls_matrix *bench, int index, bool followed)
 
 ls_status ls_timed_prepare(const ls_case *row, const ls_spec *reference, const char *run_directory)
 {
-    const ls_matrix *bench = row->data;
+    const ls_matrix *bench = ((const ls_timed_steps *)row->data)->bench;
     char folder[800], done[820];
     bool followed = strncmp(reference->data, WORLD_FOLDER, strlen(WORLD_FOLDER)) == 0;
     if (strncmp(reference->data, BATCHES, strlen(BATCHES)) != 0) {

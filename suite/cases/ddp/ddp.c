@@ -75,9 +75,9 @@ static void add_timed(const ls_case_settings *settings, ls_case_list *list)
         char id[64];
         ls_timed_id(&bench->spec[i], id);
         if (bench->spec[i].role == LS_ROLE_THROUGHPUT && bench->spec[i].world > 1) {
-            ls_case *row = ls_rows_add(list, ls_judge_lockstep, "D1", "ddp.timed.%s", id);
-            row->job_count = 1;
-            row->job[0] = bench->spec[i];
+            ls_rows_specs(list, settings,
+                          &(ls_row){.requirement = "D1", .judge = ls_judge_lockstep},
+                          &bench->spec[i], 1, "ddp.timed.%s", id);
         }
     }
 }
@@ -91,12 +91,10 @@ static void add_timed_world1(const ls_case_settings *settings, ls_case_list *lis
             const ls_spec *own = &bench->spec[i], *without = &bench->spec[j];
             if (without->role == LS_ROLE_THROUGHPUT && without->world == 1 &&
                 without->level == own->level && without->bucket_mb == own->bucket_mb) {
-                ls_case *row =
-                    ls_rows_add(list, judge_same, "D3", "ddp.timed.world1.o%d", own->level);
-                row->job_count = 2;
-                row->job[0] = *without;
-                row->job[1] = *own;
-                row->data = &timed;
+                ls_rows_specs(list, settings,
+                              &(ls_row){.requirement = "D3", .judge = judge_same, .data = &timed},
+                              (const ls_spec[]){*without, *own}, 2, "ddp.timed.world1.o%d",
+                              own->level);
             }
         }
     }

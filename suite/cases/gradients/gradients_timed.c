@@ -153,7 +153,8 @@ static void judge_reference(const ls_case *row, const ls_record *job, ls_verdict
                        "%s: step 1 is not that of the job which the reference followed", text);
         return;
     }
-    if (!ls_timed_parts_measure(&job[0], &job[1], row->number[0], row->number[1], &parts, out)) {
+    const ls_timed_steps *steps = row->data;
+    if (!ls_timed_parts_measure(&job[0], &job[1], steps->first_step, steps->count, &parts, out)) {
         return;
     }
     if (!parts.finite) {
@@ -291,46 +292,55 @@ static void judge_order(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
 }
 
-static void add_reference(const ls_matrix *bench, const ls_spec *spec, ls_case *row)
+static void add_reference(const ls_case_settings *settings, ls_case_list *list, const ls_spec *spec,
+                          const char *id)
 {
-    row->job_count = 2;
-    row->job[0] = *spec;
-    row->data = bench;
-    row->prepare = ls_timed_prepare;
-    row->counts = LS_COUNTS_TIMED;
-    if (!spec->followed) {
-        ls_timed_reference(bench, spec, &row->job[1], &row->number[0], &row->number[1]);
-        return;
+    ls_timed_steps *steps = ls_rows_memory(list, sizeof *steps);
+    ls_spec jobs[3] = {*spec};
+    int count = 2;
+    *steps = (ls_timed_steps){settings->bench, 1, 1};
+    if (spec->followed) {
+        const ls_spec *leader = ls_timed_leader(settings->bench, spec);
+        ls_timed_followed(leader, &jobs[1]);
+        jobs[2] = *leader;
+        count += leader != spec;
+    } else {
+        ls_timed_reference(spec, &jobs[1], steps);
     }
-    const ls_spec *leader = ls_timed_leader(bench, spec);
-    ls_timed_followed(leader, &row->job[1]);
-    row->number[0] = row->number[1] = 1;
-    if (leader != spec) {
-        row->job[row->job_count++] = *leader;
-    }
+    const ls_row row = {.requirement = "G4",
+                        .judge = judge_reference,
+                        .prepare = ls_timed_prepare,
+                        .counts = LS_COUNTS_TIMED,
+                        .data = steps};
+    ls_rows_specs(list, settings, &row, jobs, count, "gradients.timed.%s", id);
 }
 
-static void add_timed(const ls_matrix *bench, ls_case_list *list)
+/* The first job before `spec` that differs in buckets or nodes only. */
+static const ls_spec *find_other(const ls_matrix *bench, const ls_spec *spec)
 {
-    for (int i = 0; bench != NULL && i < bench->count; i++) {
-        const ls_spec *spec = &bench->spec[i];
+    for (const ls_spec *other = bench->spec; other < spec && spec->world > 1; other++) {
+        if (other->role == LS_ROLE_THROUGHPUT && other->level == spec->level &&
+            other->world == spec->world) {
+            return other;
+        }
+    }
+    return NULL;
+}
+
+static void add_timed(const ls_case_settings *settings, ls_case_list *list)
+{
+    for (int i = 0; settings->bench != NULL && i < settings->bench->count; i++) {
+        const ls_spec *spec = &settings->bench->spec[i];
         if (spec->role != LS_ROLE_THROUGHPUT) {
             continue;
         }
         char id[64];
         ls_timed_id(spec, id);
-        add_reference(bench, spec,
-                      ls_rows_add(list, judge_reference, "G4", "gradients.timed.%s", id));
-        for (int j = 0; j < i; j++) {
-            const ls_spec *other = &bench->spec[j];
-            if (other->role == LS_ROLE_THROUGHPUT && other->level == spec->level &&
-                other->world == spec->world && spec->world > 1) {
-                ls_case *row = ls_rows_add(list, judge_order, "G5", "gradients.order.%s", id);
-                row->job_count = 2;
-                row->job[0] = *spec;
-                row->job[1] = *other;
-                break;
-            }
+        add_reference(settings, list, spec, id);
+        const ls_spec *other = find_other(settings->bench, spec);
+        if (other != NULL) {
+            ls_rows_specs(list, settings, &(ls_row){.requirement = "G5", .judge = judge_order},
+                          (const ls_spec[]){*spec, *other}, 2, "gradients.order.%s", id);
         }
     }
 }
@@ -339,25 +349,26 @@ static void add_timed(const ls_matrix *bench, ls_case_list *list)
  * job's ranks and reads its dump as data. */
 static void add_followed(const ls_case_settings *settings, ls_case_list *list)
 {
-    for (int level = 1; level < 4; level++) {
-        ls_case *row = ls_rows_add(list, judge_reference, "G4", "gradients.followed.o%d.w2", level);
+    static const ls_timed_steps first = {NULL, 1, 1};
+    static const char *const jobs[] = {"O1 w2 b0.1 dump=1", "O2 w2 b0.1 dump=1",
+                                       "O3 w2 b0.1 dump=1"};
+    for (int i = 0; i < 3; i++) {
+        ls_spec job[2] = {ls_rows_spec(settings, jobs[i])};
         char id[96];
-        row->job_count = 2;
-        row->number[0] = row->number[1] = 1;
-        row->job[0] = ls_rows_evidence(settings, level, 2, 1, 0.1);
-        row->job[0].followed = true;
-        ls_text_put(row->job[0].dump_steps, sizeof row->job[0].dump_steps, "1");
-        ls_spec *reference = &row->job[1];
-        ls_timed_followed(&row->job[0], reference);
-        ls_matrix_id(&row->job[0], id);
-        reference->world = 2;
-        reference->accumulate = 1;
-        ls_text_put(reference->data, sizeof reference->data, "batches:{job:%s}/dump", id);
+        job[0].followed = true;
+        ls_timed_followed(&job[0], &job[1]);
+        ls_matrix_id(&job[0], id);
+        job[1].world = 2;
+        job[1].accumulate = 1;
+        ls_text_put(job[1].data, sizeof job[1].data, "batches:{job:%s}/dump", id);
+        ls_rows_specs(list, settings,
+                      &(ls_row){.requirement = "G4", .judge = judge_reference, .data = &first}, job,
+                      2, "gradients.followed.o%d.w2", job[0].level);
     }
 }
 
 void ls_gradients_timed_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    add_timed(settings->bench, list);
+    add_timed(settings, list);
     add_followed(settings, list);
 }

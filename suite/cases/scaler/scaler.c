@@ -40,15 +40,9 @@ static const script scripts[] = {
     {"ceiling.o2", "O2 w2 steps=14", "5", 1024, 2, .highest = 2048},
     {"floor.o2", "O2 w2 steps=8", "2", 1024, 3, .lowest = 512},
     {"torch.o2", "O2 w2 steps=12 torch", "2:0,6:1", 1024, 3},
-    {"data.o1", "O1 w2 steps=6", "2:1,4:0", LS_OVERFLOW_SCALE, 2000,
-     .batches = "at@"
-                "2:1,4:0"},
-    {"data.o2", "O2 w2 steps=6", "2:1,4:0", LS_OVERFLOW_SCALE, 2000,
-     .batches = "at@"
-                "2:1,4:0"},
-    {"data.o3", "O3 w2 steps=5", "3:0", LS_OVERFLOW_SCALE, 2000,
-     .batches = "at@"
-                "3:0"},
+    {"data.o1", "O1 w2 steps=6", "2:1,4:0", LS_OVERFLOW_SCALE, 2000, .batches = "at@2:1,4:0"},
+    {"data.o2", "O2 w2 steps=6", "2:1,4:0", LS_OVERFLOW_SCALE, 2000, .batches = "at@2:1,4:0"},
+    {"data.o3", "O3 w2 steps=5", "3:0", LS_OVERFLOW_SCALE, 2000, .batches = "at@3:0"},
     /* intervals and limits */
     {"every-step.o2", "O2 w2 steps=6", "3", 256, 1},
     {"due.o2", "O2 steps=12", "3,6,9", 1024, 3},
@@ -93,12 +87,8 @@ static const script scripts[] = {
     {"cap.o0", "O0 w2 steps=8", "1", 8388608, 2},
     {"cap.torch.o0", "O0 w2 steps=8 torch", "1", 8388608, 2},
     /* one NaN in one rank's images */
-    {"nan-image.o1", "O1 w2 steps=5", "2:1", 1024, 2000,
-     .batches = "nan@"
-                "2:1"},
-    {"nan-image.o2", "O2 w2 steps=5", "3:0", 1024, 2000,
-     .batches = "nan@"
-                "3:0"},
+    {"nan-image.o1", "O1 w2 steps=5", "2:1", 1024, 2000, .batches = "nan@2:1"},
+    {"nan-image.o2", "O2 w2 steps=5", "3:0", 1024, 2000, .batches = "nan@3:0"},
     /* each rank's gradient is 32768 and finite, their sum is not; at half the scale it is */
     {"sum.o2", "O2 w2 steps=6", "2", 131072, 2000, .batches = "sum@1:0,2:0,2:1,4:0,4:1"},
     {"sum.o3", "O3 w2 steps=6", "3", 131072, 2000, .batches = "sum@2:1,3:0,3:1,5:0,5:1"},
@@ -397,9 +387,8 @@ static void add_timed(const ls_case_settings *settings, ls_case_list *list)
         if (spec->role == LS_ROLE_THROUGHPUT && spec->level > 0) {
             char id[64];
             ls_timed_id(spec, id);
-            ls_case *row = ls_rows_add(list, ls_judge_scaler, "S1", "scaler.timed.%s", id);
-            row->job_count = 1;
-            row->job[0] = *spec;
+            ls_rows_specs(list, settings, &(ls_row){.requirement = "S1", .judge = ls_judge_scaler},
+                          spec, 1, "scaler.timed.%s", id);
         }
     }
 }

@@ -115,7 +115,7 @@ static void judge_band(const ls_case *row, const ls_record *job, ls_verdict *out
     double ends[BAND_MAX], level_end = NAN, first = 0;
     char wanted[8];
     int count = 0;
-    ls_text_put(wanted, sizeof wanted, "O%d", row->number[0]);
+    ls_text_put(wanted, sizeof wanted, "O%d", *(const int *)row->data);
     for (int k = 0; k < job->world && count < BAND_MAX; k++) {
         const ls_record_rank *rank = &job->rank[k];
         const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
@@ -151,38 +151,37 @@ static void judge_band(const ls_case *row, const ls_record *job, ls_verdict *out
     }
 }
 
-static void add_band(const ls_spec *spec, ls_case_list *list)
+/* O3 has no masters, and claims no such thing. */
+static void add_band(const ls_case_settings *settings, ls_case_list *list, const ls_spec *spec)
 {
-    for (int level = 1; level <= 2; level++) { /* O3 has no masters, and claims no such thing */
+    static const int levels[] = {1, 2};
+    for (int i = 0; i < 2; i++) {
         char option[32];
-        ls_text_put(option, sizeof option, "--opt-level=O%d", level);
+        ls_text_put(option, sizeof option, "--opt-level=O%d", levels[i]);
         if (strstr(spec->each, option) != NULL) {
-            ls_case *row = ls_rows_add(list, judge_band, "T3", "training.timed.band.o%d", level);
-            row->job_count = 1;
-            row->job[0] = *spec;
-            row->number[0] = level;
+            ls_rows_specs(list, settings,
+                          &(ls_row){.requirement = "T3", .judge = judge_band, .data = &levels[i]},
+                          spec, 1, "training.timed.band.o%d", levels[i]);
         }
     }
 }
 
 void ls_performance_cases(const ls_case_settings *settings, ls_case_list *list)
 {
+    static const ls_row window = {.requirement = "P1",
+                                  .judge = judge_window,
+                                  .counts = LS_COUNTS_SPEED},
+                        finite = {.requirement = "T2", .judge = judge_finite};
     for (int i = 0; settings->bench != NULL && i < settings->bench->count; i++) {
         const ls_spec *spec = &settings->bench->spec[i];
         if (spec->role == LS_ROLE_CURVES) {
-            add_band(spec, list);
+            add_band(settings, list, spec);
         }
-        if (!ls_spec_has_rate(spec)) {
-            continue;
+        if (ls_spec_has_rate(spec)) {
+            char id[64];
+            ls_timed_id(spec, id);
+            ls_rows_specs(list, settings, &window, spec, 1, "performance.timed.%s", id);
+            ls_rows_specs(list, settings, &finite, spec, 1, "training.timed.%s", id);
         }
-        char id[64];
-        ls_timed_id(spec, id);
-        ls_case *row = ls_rows_add(list, judge_window, "P1", "performance.timed.%s", id);
-        row->counts = LS_COUNTS_SPEED;
-        row->job_count = 1;
-        row->job[0] = *spec;
-        row = ls_rows_add(list, judge_finite, "T2", "training.timed.%s", id);
-        row->job_count = 1;
-        row->job[0] = *spec;
     }
 }

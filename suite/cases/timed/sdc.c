@@ -34,12 +34,13 @@ static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
     ls_verdict_fail(out, "%s", text);
 }
 
-static void add(const ls_spec *spec, ls_case_list *list, const char *id)
+static void add(const ls_case_settings *settings, ls_case_list *list, const ls_spec *spec,
+                const char *id)
 {
-    ls_case *row = ls_rows_add(list, judge, "P2", "%s.w%d", id, spec->world);
-    row->job_count = 2;
-    row->job[0] = row->job[1] = *spec;
-    row->job[1].repeat = 1;
+    ls_spec twice[] = {*spec, *spec};
+    twice[1].repeat = 1;
+    ls_rows_specs(list, settings, &(ls_row){.requirement = "P2", .judge = judge}, twice, 2,
+                  "%s.w%d", id, spec->world);
 }
 
 void ls_sdc_cases(const ls_case_settings *settings, ls_case_list *list)
@@ -49,11 +50,11 @@ void ls_sdc_cases(const ls_case_settings *settings, ls_case_list *list)
     small.seed = settings->seed;
     small.steps = 6;
     small.threads = 1;
-    add(&small, list, "sdc.small");
+    add(settings, list, &small, "sdc.small");
     for (int i = 0; settings->bench != NULL && i < settings->bench->count; i++) {
         const ls_spec *spec = &settings->bench->spec[i];
         if (spec->role == LS_ROLE_SDC && spec->repeat == 0) {
-            add(spec, list, "sdc.timed");
+            add(settings, list, spec, "sdc.timed");
         }
     }
 }
