@@ -103,36 +103,27 @@ static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
     }
 }
 
+#define JOB "resnet8 b0.1 dump-ranks=0 steps=2 "
+#define AUDIT(seed) " --audit=" #seed ":1"
+
+static const ls_row rows[] = {
+    {"audit.o0", "G9", judge, JOB "O0" AUDIT(11), .inside = true, .judges_outcome = true,
+     .judges_refusal = true},
+    {"audit.o1", "G9", judge, JOB "O1" AUDIT(12) " --optimizer=adam", .inside = true,
+     .judges_outcome = true, .judges_refusal = true},
+    {"audit.o2", "G9", judge, JOB "O2" AUDIT(13), .inside = true, .judges_outcome = true,
+     .judges_refusal = true},
+    {"audit.o2.bf16", "G9", judge, JOB "O2 bf16" AUDIT(14) " --nesterov", .inside = true,
+     .judges_outcome = true, .judges_refusal = true},
+    {"audit.o3", "G9", judge, JOB "O3" AUDIT(15) " --optimizer=adamw", .inside = true,
+     .judges_outcome = true, .judges_refusal = true},
+    {"audit.o2.w2", "G9", judge, JOB "O2 w2" AUDIT(16) " --predivide=2", .inside = true,
+     .judges_outcome = true, .judges_refusal = true},
+    {"audit.o1.w3.syncbn", "G9", judge, JOB "O1 w3 sync" AUDIT(17), .inside = true,
+     .judges_outcome = true, .judges_refusal = true},
+};
+
 void ls_audit_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    static const struct {
-        const char *id, *half, *extra;
-        int level, world;
-        bool sync_bn;
-    } rows[] = {
-        {"o0", "fp16", "", 0, 1, false},
-        {"o1", "fp16", "--optimizer=adam", 1, 1, false},
-        {"o2", "fp16", "", 2, 1, false},
-        {"o2.bf16", "bf16", "--nesterov", 2, 1, false},
-        {"o3", "fp16", "--optimizer=adamw", 3, 1, false},
-        {"o2.w2", "fp16", "--predivide=2", 2, 2, false},
-        {"o1.w3.syncbn", "fp16", "", 1, 3, true},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        ls_case *row = ls_rows_add(list, judge, "G9", "audit.%s", rows[i].id);
-        ls_spec spec = ls_rows_evidence(settings, rows[i].level, rows[i].world, 1, 0.1);
-        ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
-        ls_text_put(spec.half, sizeof spec.half, "%s", rows[i].half);
-        spec.dump_steps[0] = '\0';
-        spec.dump_all = false;
-        spec.steps = STEPS;
-        spec.sync_bn = rows[i].sync_bn;
-        ls_text_put(spec.extra, sizeof spec.extra, "--audit=%d:1%s%s", 11 + (int)i,
-                    rows[i].extra[0] == '\0' ? "" : " ", rows[i].extra);
-        row->kind = LS_INSIDE;
-        row->judges_outcome = true;
-        row->judges_refusal = true;
-        row->job_count = 1;
-        row->job[0] = spec;
-    }
+    LS_ROWS(list, settings, rows);
 }

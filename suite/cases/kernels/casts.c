@@ -107,14 +107,18 @@ static void round_params(ls_net *net, const char *what, ls_dtype type)
 }
 
 /* Rounding these operands beforehand changes no bit where the operation rounds them itself, and
- * must change some where it does not. number: what, kind, whether nothing may change. */
-static const char *const operands[] = {"conv", "linear", "norm-weight", "norm-bias", "input"};
+ * must change some where it does not. */
+struct trial {
+    ls_dtype type;       /* of activations */
+    const char *operand; /* or NULL */
+};
 
 static void judge_operand(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    const char *what = operands[row->number[0]];
-    ls_dtype type = kinds[row->number[1]].type, half = type == LS_F32 ? LS_F16 : type;
+    const struct trial *trial = row->data;
+    const char *what = trial->operand;
+    ls_dtype type = trial->type, half = type == LS_F32 ? LS_F16 : type;
     bool still = type != LS_F32 && strncmp(what, "norm", 4) != 0;
     ls_net net;
     if (!ls_net_open(&net, type, LS_F32, BATCH, 5, out)) {
@@ -158,7 +162,7 @@ static int64_t strangers(ls_dtype type, const float *value, int64_t count)
 static void judge_activations(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    ls_dtype type = kinds[row->number[1]].type, half = type == LS_F32 ? LS_F16 : type;
+    ls_dtype type = ((const struct trial *)row->data)->type, half = type == LS_F32 ? LS_F16 : type;
     int stored = 0;
     ls_net net;
     if (!ls_net_open(&net, type, LS_F32, BATCH, 6, out)) {
@@ -192,7 +196,7 @@ static void judge_activations(const ls_case *row, const ls_record *job, ls_verdi
 static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    ls_dtype type = kinds[row->number[1]].type, half = type == LS_F32 ? LS_F16 : type;
+    ls_dtype type = ((const struct trial *)row->data)->type, half = type == LS_F32 ? LS_F16 : type;
     ls_net net;
     if (!ls_net_open(&net, type, LS_F32, BATCH, 7, out)) {
         return;
@@ -254,7 +258,7 @@ static void compare_fresh(ls_net *used, ls_dtype type, bool steps, uint64_t inpu
 static void judge_cache(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    ls_dtype type = kinds[row->number[1]].type;
+    ls_dtype type = ((const struct trial *)row->data)->type;
     ls_net net;
     if (!ls_net_open(&net, type, LS_F32, BATCH, 8, out)) {
         return;
@@ -275,7 +279,7 @@ static void judge_cast_once(const ls_case *row, const ls_record *job, ls_verdict
 {
     (void)job;
     ls_net net;
-    if (!ls_net_open(&net, kinds[row->number[1]].type, LS_F32, BATCH, 9, out)) {
+    if (!ls_net_open(&net, ((const struct trial *)row->data)->type, LS_F32, BATCH, 9, out)) {
         return;
     }
     result before = run(&net, 128.0f);
@@ -324,7 +328,7 @@ static void judge_loss(const ls_case *row, const ls_record *job, ls_verdict *out
     (void)job;
     static const float bias[LOGITS] = {49152.0f, -49152.0f, 0, 0, 0, 0, 0, 0, 0, 0};
     ls_net net;
-    if (!ls_net_open(&net, kinds[row->number[1]].type, LS_F32, BATCH, 10, out)) {
+    if (!ls_net_open(&net, ((const struct trial *)row->data)->type, LS_F32, BATCH, 10, out)) {
         return;
     }
     bias_only(&net, bias, 1);
@@ -367,7 +371,7 @@ static const product products[] = {
 static void judge_product(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    const product *p = &products[row->number[0]];
+    const product *p = row->data;
     static const float bias[LOGITS] = {40.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     ls_net net;
     if (!ls_net_open(&net, kinds[p->kind].type, LS_F32, 1, 11, out)) {
@@ -417,7 +421,7 @@ static void judge_rescue(const ls_case *row, const ls_record *job, ls_verdict *o
 /* ---- what is told about types ---------------------------------------------------------------- */
 
 /* numerics.md section 1, a line of `explain` each: held, gradient, reduced, master. */
-static const struct {
+static const struct table {
     const char *name, *arguments, *line[5];
 } tables[] = {
     {"o0",
@@ -487,62 +491,58 @@ static ls_status parse(const char *text, ls_options *options)
 static void judge_table(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
+    const struct table *table = row->data;
     ls_options options;
     char *text = NULL;
     size_t bytes = 0;
     FILE *to = open_memstream(&text, &bytes);
     LS_ASSERT(to != NULL);
-    ls_status status = parse(tables[row->number[0]].arguments, &options);
+    ls_status status = parse(table->arguments, &options);
     status = status == LS_OK ? ls_explain_print(&options, 2, to) : status;
     fclose(to);
     if (status != LS_OK) {
-        ls_verdict_fail(out, "explain %s: %s", tables[row->number[0]].arguments,
-                        ls_status_name(status));
+        ls_verdict_fail(out, "explain %s: %s", table->arguments, ls_status_name(status));
     }
     for (int i = 0; i < 5 && status == LS_OK; i++) {
-        if (strstr(text, tables[row->number[0]].line[i]) == NULL) {
-            ls_verdict_fail(out, "explain %s has no line \"%s\"", tables[row->number[0]].arguments,
-                            tables[row->number[0]].line[i]);
+        if (strstr(text, table->line[i]) == NULL) {
+            ls_verdict_fail(out, "explain %s has no line \"%s\"", table->arguments, table->line[i]);
         }
     }
-    ls_verdict_pass(out, "explain %s: the types of the table", tables[row->number[0]].arguments);
+    ls_verdict_pass(out, "explain %s: the types of the table", table->arguments);
     free(text);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static void add(ls_case_list *list, ls_case_judge *judge, const char *what, int first)
+/* A row for each type of activations; `count` of them. */
+static void add(const ls_case_settings *settings, ls_case_list *list, ls_case_judge *judge,
+                const char *what, const char *operand, int count)
 {
-    for (int k = 0; k < KINDS; k++) {
-        ls_case *row = ls_rows_add_inside(list, judge, "A9", "casts.%s.%s", what, kinds[k].name);
-        row->number[0] = first;
-        row->number[1] = k;
+    for (int k = 0; k < count; k++) {
+        struct trial *trial = ls_rows_memory(list, sizeof *trial);
+        const ls_row row = {.requirement = "A9", .judge = judge, .data = trial};
+        *trial = (struct trial){kinds[k].type, operand};
+        ls_rows_format(list, settings, &row, "casts.%s%s.%s", what, operand != NULL ? operand : "",
+                       kinds[k].name);
     }
 }
 
 void ls_casts_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    (void)settings;
-    for (int i = 0; i < 5; i++) {
-        char what[32];
-        snprintf(what, sizeof what, "operand.%s", operands[i]);
-        add(list, judge_operand, what, i);
-    }
-    add(list, judge_activations, "activations", 0);
-    add(list, judge_gradients, "gradients", 0);
-    add(list, judge_cache, "cache", 0);
-    for (int k = 0; k < 2; k++) {
-        ls_rows_add_inside(list, judge_cast_once, "A9", "casts.once.%s", kinds[k].name)->number[1] =
-            k;
-    }
-    add(list, judge_loss, "loss", 0);
-    for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
-        ls_rows_add_inside(list, judge_product, "A9", "casts.product.%s", products[i].name)
-            ->number[0] = (int)i;
-    }
-    ls_rows_add_inside(list, judge_rescue, "A9", "casts.product.rescue");
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
-        ls_rows_add_inside(list, judge_table, "A9", "casts.table.%s", tables[i].name)->number[0] =
-            (int)i;
-    }
+    static const ls_row rescue = {"casts.product.rescue", "A9", judge_rescue};
+    add(settings, list, judge_operand, "operand.", "conv", KINDS);
+    add(settings, list, judge_operand, "operand.", "linear", KINDS);
+    add(settings, list, judge_operand, "operand.", "norm-weight", KINDS);
+    add(settings, list, judge_operand, "operand.", "norm-bias", KINDS);
+    add(settings, list, judge_operand, "operand.", "input", KINDS);
+    add(settings, list, judge_activations, "activations", NULL, KINDS);
+    add(settings, list, judge_gradients, "gradients", NULL, KINDS);
+    add(settings, list, judge_cache, "cache", NULL, KINDS);
+    add(settings, list, judge_loss, "loss", NULL, KINDS);
+    add(settings, list, judge_cast_once, "once", NULL, 2); /* not f32 */
+    ls_rows_table(list, settings, &rescue, 1);
+    LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "A9", .judge = judge_product}),
+                 "casts.product.%s", products);
+    LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "A9", .judge = judge_table}),
+                 "casts.table.%s", tables);
 }

@@ -94,17 +94,26 @@ static const struct form {
 };
 enum { FORMS = sizeof forms / sizeof *forms };
 
+/* One network in one form. */
+struct trial {
+    const struct scene *scene;
+    const struct form *form;
+    int threads;
+    bool twins; /* in a group of two ranks that have the same batch */
+};
+
 static const float scale_of_half = 128; /* what evidence runs use: no overflow, no underflow */
 
 static ls_kernel_subject_options options_of(const ls_case *row)
 {
-    const struct scene *scene = &scenes[row->number[0]];
-    const struct form *form = &forms[row->number[1]];
-    return (ls_kernel_subject_options){.device = row->text,
+    const struct trial *trial = row->data;
+    const struct scene *scene = trial->scene;
+    const struct form *form = trial->form;
+    return (ls_kernel_subject_options){.device = row->device,
                                        .batch = scene->batch,
                                        .height = scene->height,
                                        .width = scene->width,
-                                       .threads = row->number[3] > 0 ? row->number[3] : 1,
+                                       .threads = trial->threads,
                                        .activation = form->activation,
                                        .param_type = form->param,
                                        .grad_type = form->grad,
@@ -133,15 +142,16 @@ static ls_status echo(void *context, ls_stream *stream, const float *mine, float
 static bool start(const ls_case *row, ls_kernel_net *net, ls_kernel_subject *s, ls_verdict *out)
 {
     ls_kernel_subject_options options = options_of(row);
+    const struct trial *trial = row->data;
     ls_norm_sync twins = {.group_size = 2, .context = s, .all_gather = echo};
-    options.norm_sync = row->number[2] != 0 ? &twins : NULL;
-    scenes[row->number[0]].make(net);
+    options.norm_sync = trial->twins ? &twins : NULL;
+    trial->scene->make(net);
     ls_status status = ls_kernel_subject_make(net, &options, s);
     if (status == LS_ERR_UNSUPPORTED) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the %s backend does not run this network so",
-                       row->text);
+                       row->device);
     } else if (status != LS_OK) {
-        ls_verdict_set(out, LS_INFRA, "no backend %s: %s", row->text, ls_status_name(status));
+        ls_verdict_set(out, LS_INFRA, "no backend %s: %s", row->device, ls_status_name(status));
     }
     return status == LS_OK;
 }
@@ -298,7 +308,7 @@ static void judge_large(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_kernel_interpreter exact;
     ls_kernel_subject_options options = options_of(row);
     options.initial = apart;
-    scenes[row->number[0]].make(&net);
+    ((const struct trial *)row->data)->scene->make(&net);
     if (!ran(ls_kernel_subject_make(&net, &options, &s), "making a plan", out)) {
         return;
     }
@@ -325,7 +335,7 @@ static void judge_large(const ls_case *row, const ls_record *job, ls_verdict *ou
 static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    const struct form *form = &forms[row->number[1]];
+    const struct form *form = ((const struct trial *)row->data)->form;
     float scale = form->level == 0 ? 1 : scale_of_half;
     ls_kernel_net net;
     ls_kernel_subject s;
@@ -537,43 +547,54 @@ static void judge_statistics(const ls_case *row, const ls_record *job, ls_verdic
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static void add(const ls_case_settings *settings, ls_case_list *list, ls_case_judge *judge,
-                const char *requirement, const char *what, int scene, int form)
+enum { F32, O1_FP16, O2_FP16 };
+
+static void add(const ls_case_settings *settings, ls_case_list *list, const ls_row *row,
+                const char *what, struct trial trial)
 {
-    ls_case *row = ls_rows_add(list, judge, requirement, "kernels.%s.%s.%s", what,
-                               scenes[scene].name, forms[form].name);
-    ls_rows_inside(settings, row, scene, form);
+    ls_row with = *row;
+    with.data = memcpy(ls_rows_memory(list, sizeof trial), &trial, sizeof trial);
+    ls_rows_format(list, settings, &with, "kernels.%s.%s.%s", what, trial.scene->name,
+                   trial.form->name);
 }
 
 void ls_kernels_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    for (int scene = 0; scene < SCENES; scene++) {
+    static const ls_row gradients = {.requirement = "K1", .judge = judge_gradients};
+    static const ls_row twins = {.requirement = "K10", .judge = judge_gradients};
+    static const ls_row threads = {.requirement = "K12", .judge = judge_gradients};
+    static const ls_row large = {.requirement = "K11", .judge = judge_large};
+    static const ls_row order = {.requirement = "K4", .judge = judge_order};
+    static const ls_row repeat = {.requirement = "K4", .judge = judge_repeat};
+    static const ls_row power = {.requirement = "K5", .judge = judge_power_of_two};
+    static const ls_row branches = {.requirement = "K6", .judge = judge_branches};
+    static const ls_row statistics = {.requirement = "K3", .judge = judge_statistics};
+    for (int i = 0; i < SCENES; i++) {
+        const struct scene *scene = &scenes[i];
+        struct trial f32 = {scene, &forms[F32], 1, false};
         for (int form = 0; form < FORMS; form++) {
-            if (scene < 5 || form == 0) { /* odd sizes: the loops' remainders, in f32 */
-                add(settings, list, judge_gradients, "K1", "gradients", scene, form);
+            if (i < 5 || form == F32) { /* odd sizes: the loops' remainders, in f32 */
+                add(settings, list, &gradients, "gradients",
+                    (struct trial){scene, &forms[form], 1, false});
+            }
+            if (i < 2 && form % 2 == 0) { /* a norm on the shortcut, too: scenes 0 and 1 */
+                add(settings, list, &twins, "twins", (struct trial){scene, &forms[form], 1, true});
+            }
+            if (i < 5 && form % 2 == 0) { /* planes, blocks and stretches are shared out */
+                add(settings, list, &threads, "threads",
+                    (struct trial){scene, &forms[form], 3, false});
             }
         }
-    }
-    for (int form = 0; form < FORMS; form += 2) { /* a norm on the shortcut, too: scenes 0 and 1 */
-        for (int scene = 0; scene < 2; scene++) {
-            add(settings, list, judge_gradients, "K10", "twins", scene, form);
-            list->row[list->count - 1].number[2] = 1;
+        if (i >= 5) {
+            continue;
         }
-    }
-    for (int scene = 0; scene < 5; scene++) { /* planes, blocks and stretches are shared out */
-        for (int form = 0; form < FORMS; form += 2) {
-            add(settings, list, judge_gradients, "K12", "threads", scene, form);
-            list->row[list->count - 1].number[3] = 3;
-        }
-    }
-    for (int scene = 0; scene < 5; scene++) {
-        add(settings, list, judge_large, "K11", "large-logits", scene, 0);
-        add(settings, list, judge_order, "K4", "order", scene, 0);
-        add(settings, list, judge_repeat, "K4", "repeat", scene, 2);
-        add(settings, list, judge_power_of_two, "K5", "scale", scene, 0);
-        add(settings, list, judge_branches, "K6", "branches", scene, 0);
-        if (scene != 3) { /* its one batch norm stands behind a pool: basic's do too */
-            add(settings, list, judge_statistics, "K3", "statistics", scene, 0);
+        add(settings, list, &large, "large-logits", f32);
+        add(settings, list, &order, "order", f32);
+        add(settings, list, &repeat, "repeat", (struct trial){scene, &forms[O2_FP16], 1, false});
+        add(settings, list, &power, "scale", f32);
+        add(settings, list, &branches, "branches", f32);
+        if (i != 3) { /* its one batch norm stands behind a pool: basic's do too */
+            add(settings, list, &statistics, "statistics", f32);
         }
     }
     ls_kernels_exact_cases(settings, list);

@@ -116,15 +116,20 @@ static void judge_elements(const struct shape *s, const struct type *type, const
     }
 }
 
+struct trial {
+    const struct shape *shape;
+    const struct type *type;
+};
+
 static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    const struct shape *shape = &shapes[row->number[0]];
-    const struct type *type = &types[row->number[1]];
+    const struct shape *shape = ((const struct trial *)row->data)->shape;
+    const struct type *type = ((const struct trial *)row->data)->type;
     ls_kernel_net net;
     ls_kernel_subject s;
     int judged = build(shape, &net);
-    ls_kernel_subject_options options = {.device = row->text,
+    ls_kernel_subject_options options = {.device = row->device,
                                          .batch = shape->batch,
                                          .height = shape->height,
                                          .width = shape->width,
@@ -135,7 +140,7 @@ static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_status status = ls_kernel_subject_make(&net, &options, &s);
     if (status != LS_OK) {
         ls_verdict_set(out, status == LS_ERR_UNSUPPORTED ? LS_UNSUPPORTED : LS_INFRA,
-                       "the %s backend cannot run it: %s", row->text, ls_status_name(status));
+                       "the %s backend cannot run it: %s", row->device, ls_status_name(status));
         return;
     }
     status = ls_kernel_subject_forward(&s);
@@ -256,10 +261,10 @@ static void judge_offset(const ls_case *row, const ls_record *job, ls_verdict *o
 {
     (void)job;
     moments_off far, near;
-    ls_status status = measure_offset(row->text, offset_input, &far);
+    ls_status status = measure_offset(row->device, offset_input, &far);
     if (status != LS_OK) {
         ls_verdict_set(out, status == LS_ERR_UNSUPPORTED ? LS_UNSUPPORTED : LS_INFRA,
-                       "the %s backend cannot run it: %s", row->text, ls_status_name(status));
+                       "the %s backend cannot run it: %s", row->device, ls_status_name(status));
         return;
     }
     double worst = far.variance >= far.mean ? far.variance : far.mean;
@@ -271,7 +276,7 @@ static void judge_offset(const ls_case *row, const ls_record *job, ls_verdict *o
     }
     ls_verdict_fail(out, "running mean %.1e and variance %.1e off at a mean of %d", far.mean,
                     far.variance, OFFSET);
-    if (measure_offset(row->text, centred_input, &near) == LS_OK &&
+    if (measure_offset(row->device, centred_input, &near) == LS_OK &&
         near.variance <= offset_units.value && far.mean <= offset_units.value) {
         ls_verdict_cause(
             out, "the variance is right around zero and wrong far from it: its digits cancel, "
@@ -281,13 +286,13 @@ static void judge_offset(const ls_case *row, const ls_record *job, ls_verdict *o
 
 void ls_kernels_exact_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    for (int shape = 0; shape < SHAPES; shape++) {
-        for (int type = 0; type < 3; type++) {
-            ls_case *row = ls_rows_add(list, judge_exact, "K2", "kernels.exact.%s.%s",
-                                       shapes[shape].name, types[type].name);
-            ls_rows_inside(settings, row, shape, type);
-        }
+    static const ls_row offset = {"kernels.statistics.offset.f32", "K3", judge_offset};
+    for (int i = 0; i < SHAPES * 3; i++) {
+        struct trial *trial = ls_rows_memory(list, sizeof *trial);
+        const ls_row row = {.requirement = "K2", .judge = judge_exact, .data = trial};
+        *trial = (struct trial){&shapes[i / 3], &types[i % 3]};
+        ls_rows_format(list, settings, &row, "kernels.exact.%s.%s", trial->shape->name,
+                       trial->type->name);
     }
-    ls_case *row = ls_rows_add(list, judge_offset, "K3", "kernels.statistics.offset.f32");
-    ls_rows_inside(settings, row, 0, 0);
+    ls_rows_table(list, settings, &offset, 1);
 }

@@ -24,9 +24,9 @@ static bool start(const ls_case *row, bench *b, ls_verdict *out)
     ls_backend_options options = {.threads = 2, .local_ranks = 1};
     memset(b, 0, sizeof *b);
     b->out = out;
-    if (ls_load_backend(row->text, &b->api) != LS_OK ||
+    if (ls_load_backend(row->device, &b->api) != LS_OK ||
         b->api->open(&options, &b->backend) != LS_OK) {
-        ls_verdict_set(out, LS_INFRA, "no backend %s", row->text);
+        ls_verdict_set(out, LS_INFRA, "no backend %s", row->device);
         return false;
     }
     if (b->api->stream_create(b->backend, &b->stream) != LS_OK) {
@@ -121,11 +121,18 @@ static void convert(bench *b, ls_tensor to, ls_tensor from, int64_t length)
     }
 }
 
+/* A conversion to or from a 16-bit type; whether it is cut in two calls. */
+struct conversion {
+    bool bf16;
+    int64_t cut; /* where the second call begins; 0: one call */
+};
+
 /* Every 16-bit pattern to f32: exact, NaN stays NaN. */
 static void judge_widen(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    bool bf16 = row->number[0] != 0;
+    const struct conversion *conversion = row->data;
+    bool bf16 = conversion->bf16;
     bench b;
     if (!start(row, &b, out)) {
         return;
@@ -138,7 +145,7 @@ static void judge_widen(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
     piece from = take(&b, bf16 ? LS_BF16 : LS_F16, PATTERNS, 0), to = take(&b, LS_F32, PATTERNS, 4);
     put(&b, &from, bits);
-    convert(&b, to.tensor, from.tensor, row->number[1]);
+    convert(&b, to.tensor, from.tensor, conversion->cut);
     get(&b, &to, wide);
     for (int i = 0; i < PATTERNS; i++) {
         double want = value_of((uint16_t)i, bf16);
@@ -205,7 +212,8 @@ static uint16_t nearest(float x, bool bf16)
 static void judge_narrow(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    bool bf16 = row->number[0] != 0;
+    const struct conversion *conversion = row->data;
+    bool bf16 = conversion->bf16;
     bench b;
     if (!start(row, &b, out)) {
         return;
@@ -216,7 +224,7 @@ static void judge_narrow(const ls_case *row, const ls_record *job, ls_verdict *o
     int64_t count = edges(bf16, wide);
     piece from = take(&b, LS_F32, count, 4), to = take(&b, bf16 ? LS_BF16 : LS_F16, count, 2);
     put(&b, &from, wide);
-    convert(&b, to.tensor, from.tensor, row->number[1]);
+    convert(&b, to.tensor, from.tensor, conversion->cut);
     get(&b, &to, bits);
     for (int64_t i = 0; i < count; i++) {
         uint16_t want = nearest(wide[i], bf16);
@@ -240,7 +248,8 @@ enum { COUNTS = sizeof counts / sizeof *counts, LARGEST = 4097 };
 static void judge_lengths(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    bool bf16 = row->number[0] != 0;
+    const struct conversion *conversion = row->data;
+    bool bf16 = conversion->bf16;
     bench b;
     if (!start(row, &b, out)) {
         return;
@@ -298,7 +307,7 @@ static void compare(bench *b, const char *what, int64_t count, const float *seen
 static void judge_sums(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    int64_t skew = row->number[0];
+    int64_t skew = *(const int *)row->data;
     bench b;
     if (!start(row, &b, out)) {
         return;
@@ -442,52 +451,62 @@ static void judge_seen(bench *b, ls_dtype type, int64_t count)
     drop_checked(b, &c);
 }
 
+/* Gradients of one type, the last tensor of `count` elements. */
+struct gradients {
+    ls_dtype type;
+    int64_t count;
+};
+
 static void judge_unscale(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
+    const struct gradients *unscaled = row->data;
     bench b;
     if (!start(row, &b, out)) {
         return;
     }
-    judge_seen(&b, types[row->number[0]], row->number[1]);
+    judge_seen(&b, unscaled->type, unscaled->count);
     stop(&b);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
+#define CONVERTED(half, is_bf16)                                                               \
+    {"kernels.convert." half "-to-f32", "K7", judge_widen, NULL,                               \
+     &(const struct conversion){is_bf16, 0}},                                                  \
+        {"kernels.convert.f32-to-" half, "K7", judge_narrow, NULL,                             \
+         &(const struct conversion){is_bf16, 0}},                                              \
+        {"kernels.convert." half "-to-f32.cut", "K7", judge_widen, NULL,                       \
+         &(const struct conversion){is_bf16, CUT}},                                            \
+        {"kernels.convert.f32-to-" half ".cut", "K7", judge_narrow, NULL,                      \
+         &(const struct conversion){is_bf16, CUT}},                                            \
+    {                                                                                          \
+        "kernels.convert.lengths." half, "K7", judge_lengths, NULL, &(const struct conversion) \
+        {                                                                                      \
+            is_bf16, 0                                                                         \
+        }                                                                                      \
+    }
+
+static const ls_row rows[] = {
+    CONVERTED("fp16", false),
+    CONVERTED("bf16", true),
+    {"kernels.sums.skew0", "K8", judge_sums, NULL, &(const int){0}},
+    {"kernels.sums.skew4", "K8", judge_sums, NULL, &(const int){4}},
+    {"kernels.sums.skew8", "K8", judge_sums, NULL, &(const int){8}},
+    {"kernels.sums.skew12", "K8", judge_sums, NULL, &(const int){12}},
+};
+
 void ls_kernels_multi_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    static const char *const half[] = {"fp16", "bf16"}, *const type[] = {"f32", "fp16", "bf16"};
+    static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
+    static const char *const names[] = {"f32", "fp16", "bf16"};
     static const int lengths[] = {1, 17, 64, 127, 1023};
-    for (int k = 0; k < 2; k++) {
-        ls_rows_inside(settings,
-                       ls_rows_add(list, judge_widen, "K7", "kernels.convert.%s-to-f32", half[k]),
-                       k, 0);
-        ls_rows_inside(settings,
-                       ls_rows_add(list, judge_narrow, "K7", "kernels.convert.f32-to-%s", half[k]),
-                       k, 0);
-        ls_rows_inside(
-            settings,
-            ls_rows_add(list, judge_widen, "K7", "kernels.convert.%s-to-f32.cut", half[k]), k, CUT);
-        ls_rows_inside(
-            settings,
-            ls_rows_add(list, judge_narrow, "K7", "kernels.convert.f32-to-%s.cut", half[k]), k,
-            CUT);
-        ls_rows_inside(
-            settings, ls_rows_add(list, judge_lengths, "K7", "kernels.convert.lengths.%s", half[k]),
-            k, 0);
-    }
-    for (int skew = 0; skew <= 12; skew += 4) {
-        ls_rows_inside(settings, ls_rows_add(list, judge_sums, "K8", "kernels.sums.skew%d", skew),
-                       skew, 0);
-    }
-    for (int k = 0; k < 3; k++) {
-        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-            ls_rows_inside(settings,
-                           ls_rows_add(list, judge_unscale, "K9", "kernels.unscale.%s.n%d", type[k],
-                                       lengths[i]),
-                           k, lengths[i]);
-        }
+    LS_ROWS(list, settings, rows);
+    for (int i = 0; i < 15; i++) {
+        struct gradients *unscaled = ls_rows_memory(list, sizeof *unscaled);
+        const ls_row row = {.requirement = "K9", .judge = judge_unscale, .data = unscaled};
+        *unscaled = (struct gradients){types[i / 5], lengths[i % 5]};
+        ls_rows_format(list, settings, &row, "kernels.unscale.%s.n%d", names[i / 5],
+                       lengths[i % 5]);
     }
 }

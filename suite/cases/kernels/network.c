@@ -65,7 +65,7 @@ static void compare_layers(const ls_network *network, const ls_nettab *table, ls
 static void judge_network(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    const char *arch = archs[row->number[0]];
+    const char *arch = *(const char *const *)row->data;
     ls_nettab *table = calloc(1, sizeof *table);
     ls_network network;
     LS_ASSERT(table != NULL);
@@ -147,7 +147,7 @@ static void judge_values(const ls_param *param, const ls_param *weight, const fl
 static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    const char *arch = archs[row->number[0]];
+    const char *arch = *(const char *const *)row->data;
     ls_network network;
     if (ls_model_build(arch, 100, IMAGE, &network) != LS_OK) {
         ls_verdict_fail(out, "%s cannot be built", arch);
@@ -192,16 +192,10 @@ static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *ou
 
 void ls_network_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    (void)settings;
-    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
-        ls_case *row = ls_rows_add(list, judge_network, "N1", "network.%s", archs[i]);
-        row->kind = LS_INSIDE;
-        row->number[0] = (int)i;
-        if (strcmp(archs[i], "resnet8") != 0 && strcmp(archs[i], "resnet18") != 0) {
-            continue; /* these have every kind of parameter, and the others' are many */
-        }
-        row = ls_rows_add(list, judge_start, "N2", "network.start.%s", archs[i]);
-        row->kind = LS_INSIDE;
-        row->number[0] = (int)i;
-    }
+    /* these have every kind of parameter, and the others' are many */
+    static const char *const started[] = {"resnet8", "resnet18"};
+    LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "N1", .judge = judge_network}),
+                 "network.%s", archs);
+    LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "N2", .judge = judge_start}),
+                 "network.start.%s", started);
 }

@@ -153,30 +153,13 @@ static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_verdict_pass(out, "%d logits exact to the last bit", (int)count);
 }
 
-static void add_exact(const ls_case_settings *settings, ls_case_list *list)
-{
-    for (int level = 0; level < 4; level++) {
-        for (int bf16 = 0; bf16 < (level == 0 ? 1 : 2); bf16++) {
-            ls_case *row =
-                ls_rows_add(list, judge_exact, "G7", "exact.%so%d.w1", bf16 ? "bf16." : "", level);
-            row->job_count = 1;
-            ls_spec *spec = &row->job[0];
-            *spec = ls_rows_evidence(settings, level, 1, 1, LS_BUCKET_OWN);
-            ls_overflow_spec_of(spec, LS_OVERFLOW_EXACT, "", 0);
-            ls_text_put(spec->half, sizeof spec->half, "%s", bf16 ? "bf16" : "fp16");
-            ls_text_put(spec->dump_steps, sizeof spec->dump_steps, "1");
-            spec->steps = 1;
-        }
-    }
-}
+static const ls_row rows[] = {
+    {"exact.o[0|1|2|3].w1", "G7", judge_exact, "O$1 steps=1 dump=1 batches=exact@"},
+    {"exact.bf16.o[1|2|3].w1", "G7", judge_exact, "O$1 bf16 steps=1 dump=1 batches=exact@"},
+    {"small.o[1|2|3].w2", "G6", judge_small, "O$1 w2 b0.1 dump=1,2 scale=1048576 batches=nearly@"},
+};
 
 void ls_small_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    add_exact(settings, list);
-    for (int level = 1; level < 4; level++) {
-        ls_case *row = ls_rows_add(list, judge_small, "G6", "small.o%d.w2", level);
-        row->job_count = 1;
-        row->job[0] = ls_rows_evidence(settings, level, 2, 1, 0.1);
-        ls_overflow_spec_of(&row->job[0], LS_OVERFLOW_NEARLY, "", 0);
-    }
+    LS_ROWS(list, settings, rows);
 }
