@@ -278,8 +278,9 @@ static ls_status add_digests(const ls_example_model *model, const ls_step_state 
     ls_digest_set own;
     LS_TRY(ls_digest_compute(&model->trainer->memory, state, model->trainer->options.digest, &own));
     for (int i = 0; i < LS_DIGEST_GROUPS; i++) {
-        event->digest_given[i] = own.given[i];
-        event->digest[i] = (event->digest[i] ^ own.value[i]) * UINT64_C(0x100000001b3); /* FNV's */
+        event->digest.given[i] = own.given[i];
+        event->digest.value[i] =
+            (event->digest.value[i] ^ own.value[i]) * UINT64_C(0x100000001b3); /* FNV's */
     }
     return LS_OK;
 }

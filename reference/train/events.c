@@ -212,9 +212,9 @@ static void add_digests(cJSON *event, const ls_events_step *step)
     };
     cJSON *digest = NULL;
     for (int i = 0; i < LS_DIGEST_GROUPS; i++) {
-        if (step->digest_given[i]) {
+        if (step->digest.given[i]) {
             digest = digest != NULL ? digest : cJSON_AddObjectToObject(event, "digest");
-            add_hex64(digest, names[i], step->digest[i]);
+            add_hex64(digest, names[i], step->digest.value[i]);
         }
     }
 }

@@ -76,8 +76,7 @@ typedef struct ls_events_step {
     float lr;       /* used in this step */
     int64_t images; /* this rank's */
     int64_t at_ns;  /* when the step ended, ls_clock_ns; 0: left out */
-    bool digest_given[LS_DIGEST_GROUPS];
-    uint64_t digest[LS_DIGEST_GROUPS];
+    ls_digest_set digest;
     bool ms_given[LS_EVENTS_MS_COUNT];
     double ms[LS_EVENTS_MS_COUNT];
     /* of examples: loss_scale is that of losses[0], skipped: every optimizer skipped */

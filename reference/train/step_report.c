@@ -106,9 +106,8 @@ static ls_status write_event(ls_step_reporter *reporter, const ls_step_record *r
         .lr = record->host->lr,
         .images = record->images,
         .at_ns = record->ended_ns,
+        .digest = record->digest,
     };
-    memcpy(event.digest_given, record->digest.given, sizeof event.digest_given);
-    memcpy(event.digest, record->digest.value, sizeof event.digest);
     memcpy(event.ms_given, record->ms_given, sizeof event.ms_given);
     memcpy(event.ms, record->ms, sizeof event.ms);
     LS_TRY(ls_events_write_step(trainer->events, &event));

@@ -126,9 +126,9 @@ START_TEST(steps)
                            .skipped = true,
                            .lr = 0.1f,
                            .images = 32};
-    step.digest_given[LS_DIGEST_GROUP_PARAM] = step.digest_given[LS_DIGEST_GROUP_GRAD] = true;
-    step.digest[LS_DIGEST_GROUP_PARAM] = 0xfedcba9876543210u;
-    step.digest[LS_DIGEST_GROUP_GRAD] = 1;
+    step.digest.given[LS_DIGEST_GROUP_PARAM] = step.digest.given[LS_DIGEST_GROUP_GRAD] = true;
+    step.digest.value[LS_DIGEST_GROUP_PARAM] = 0xfedcba9876543210u;
+    step.digest.value[LS_DIGEST_GROUP_GRAD] = 1;
     step.ms_given[LS_EVENTS_MS_TOTAL] = true;
     step.ms[LS_EVENTS_MS_TOTAL] = 12.5;
     ck_assert_int_eq(ls_events_write_step(events, &step), LS_OK);
