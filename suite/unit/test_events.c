@@ -13,9 +13,9 @@
 
 #include "kernels/core/json.h"
 #include "reference/ddp/buckets.h"
-#include "reference/train/events.h"
+#include "reference/files/events.h"
 #include "reference/model/model.h"
-#include "reference/train/tensorboard.h"
+#include "reference/files/tensorboard.h"
 
 static char folder[PATH_MAX - 64];
 
