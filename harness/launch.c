@@ -4,6 +4,7 @@
 #include <glob.h>
 #include <limits.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,10 +24,10 @@ enum { EXIT_TIMED_OUT = 124 }; /* as timeout(1) */
 typedef struct arguments {
     int nproc, nnodes, node_rank, local_nodes, master_port;
     double grace_s, limit_s;
-    int look_ranks;
+    int probe_ranks;
     int64_t file_bytes_max;
-    bool env_from_stdin, look_oversubscribed;
-    const char *master_addr, *log_dir, *look, *look_device;
+    bool env_from_stdin, probe_oversubscribed;
+    const char *master_addr, *log_dir, *probe, *probe_device;
     char **command;
 } arguments;
 
@@ -42,13 +43,13 @@ enum option_key {
     OPTION_LOG_DIR,
     OPTION_ENV_FROM_STDIN,
     OPTION_FILE_BYTES,
-    OPTION_LOOK,
-    OPTION_LOOK_DEVICE,
-    OPTION_LOOK_RANKS,
-    OPTION_LOOK_OVERSUBSCRIBED,
+    OPTION_PROBE,
+    OPTION_PROBE_DEVICE,
+    OPTION_PROBE_RANKS,
+    OPTION_PROBE_OVERSUBSCRIBED,
 };
 
-/* torchrun's spelling with underscores is taken too */
+/* torchrun's spelling with underscores */
 #define ALIAS(name)                                          \
     {                                                        \
         name, 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0 \
@@ -61,19 +62,20 @@ static const struct argp_option options[] = {
     {"nnodes", OPTION_NNODES, "N", 0, "Machines, each with its own launcher [1]", 0},
     {"node-rank", OPTION_NODE_RANK, "K", 0, "This machine's number, from 0 [0]", 0},
     ALIAS("node_rank"),
-    {"master-addr", OPTION_MASTER_ADDR, "ADDR", 0, "Where rank 0 is reached [127.0.0.1]", 0},
+    {"master-addr", OPTION_MASTER_ADDR, "ADDR", 0, "Address of rank 0 [127.0.0.1]", 0},
     ALIAS("master_addr"),
-    {"master-port", OPTION_MASTER_PORT, "PORT", 0, "Rank 0's port [a free one]", 0},
+    {"master-port", OPTION_MASTER_PORT, "PORT", 0, "Port of rank 0 [a free one]", 0},
     ALIAS("master_port"),
     {"local-nodes", OPTION_LOCAL_NODES, "M", 0,
-     "Play M nodes on this machine: the N ranks are split, M x N/M, each node with a loopback "
-     "address and an NCCL host id of its own [1]",
+     "Simulate M nodes on this machine: each gets N/M of the ranks, a loopback address and an NCCL "
+     "host id of its own [1]",
      0},
     ALIAS("local_nodes"),
     {"grace", OPTION_GRACE, "S", 0,
-     "Seconds that the others get to leave by themselves after a first failure [5]", 0},
+     "Seconds for the other ranks to exit by themselves after the first failure [5]", 0},
     {"timeout", OPTION_TIMEOUT, "S", 0, "Seconds for the whole job [no limit]", 0},
-    {"log-dir", OPTION_LOG_DIR, "DIR", 0, "Write rank<k>.log there instead of to the terminal", 0},
+    {"log-dir", OPTION_LOG_DIR, "DIR", 0,
+     "Write the output of rank k to DIR/rank<k>.log, not to the terminal", 0},
     ALIAS("log_dir"),
     {"env-from-stdin", OPTION_ENV_FROM_STDIN, NULL, 0,
      "For a bench on another machine: read working directory and environment from standard input "
@@ -82,10 +84,10 @@ static const struct argp_option options[] = {
      0},
     ALIAS("env_from_stdin"),
     {"file-bytes", OPTION_FILE_BYTES, "N", OPTION_HIDDEN, NULL, 0},
-    {"look", OPTION_LOOK, "FILE", OPTION_HIDDEN, NULL, 0},
-    {"look-device", OPTION_LOOK_DEVICE, "DEVICE", OPTION_HIDDEN, NULL, 0},
-    {"look-ranks", OPTION_LOOK_RANKS, "N", OPTION_HIDDEN, NULL, 0},
-    {"look-oversubscribed", OPTION_LOOK_OVERSUBSCRIBED, NULL, OPTION_HIDDEN, NULL, 0},
+    {"probe", OPTION_PROBE, "FILE", OPTION_HIDDEN, NULL, 0},
+    {"probe-device", OPTION_PROBE_DEVICE, "DEVICE", OPTION_HIDDEN, NULL, 0},
+    {"probe-ranks", OPTION_PROBE_RANKS, "N", OPTION_HIDDEN, NULL, 0},
+    {"probe-oversubscribed", OPTION_PROBE_OVERSUBSCRIBED, NULL, OPTION_HIDDEN, NULL, 0},
     {0},
 };
 
@@ -100,12 +102,6 @@ static int64_t parse_integer(struct argp_state *state, const char *name, const c
                      (long long)least, (long long)most);
     }
     return value;
-}
-
-static int parse_count(struct argp_state *state, const char *name, const char *text, int least,
-                       int most)
-{
-    return (int)parse_integer(state, name, text, least, most);
 }
 
 static double parse_seconds(struct argp_state *state, const char *name, const char *text)
@@ -132,7 +128,7 @@ static int ranks_for_this_machine(void)
 
 static void check_together(struct argp_state *state, const arguments *given)
 {
-    if (given->look != NULL) {
+    if (given->probe != NULL) {
         return; /* starts no ranks */
     }
     if (given->command == NULL) {
@@ -144,14 +140,15 @@ static void check_together(struct argp_state *state, const arguments *given)
                      given->nnodes - 1, given->nnodes);
     }
     if (given->nnodes > 1 && given->local_nodes > 1) {
-        argp_failure(state, LS_ERR_USAGE, 0,
-                     "error: --local-nodes %d plays nodes on one machine, --nnodes %d is several",
-                     given->local_nodes, given->nnodes);
+        argp_failure(
+            state, LS_ERR_USAGE, 0,
+            "error: --local-nodes %d simulates nodes on one machine and excludes --nnodes %d",
+            given->local_nodes, given->nnodes);
     }
     if (given->nnodes > 1 && (given->master_addr == NULL || given->master_port == 0)) {
         argp_failure(
             state, LS_ERR_USAGE, 0,
-            "error: --nnodes %d needs --master-addr and --master-port, the same everywhere",
+            "error: --nnodes %d needs --master-addr and --master-port, equal on all machines",
             given->nnodes);
     }
     if (given->nproc % given->local_nodes != 0) {
@@ -165,29 +162,46 @@ static void check_together(struct argp_state *state, const arguments *given)
     }
 }
 
+/* Options whose value is a whole number. */
+static const struct count_option {
+    int key;
+    const char *name;
+    size_t field; /* an int of `arguments` */
+    int least, most;
+} count_options[] = {
+    {OPTION_NPROC, "--nproc-per-node", offsetof(arguments, nproc), 1, LS_HOSTS_RANKS_MAX},
+    {OPTION_NNODES, "--nnodes", offsetof(arguments, nnodes), 1, LS_HOSTS_RANKS_MAX},
+    {OPTION_NODE_RANK, "--node-rank", offsetof(arguments, node_rank), 0, LS_HOSTS_RANKS_MAX - 1},
+    {OPTION_MASTER_PORT, "--master-port", offsetof(arguments, master_port), 1, 65535},
+    {OPTION_LOCAL_NODES, "--local-nodes", offsetof(arguments, local_nodes), 1, LS_HOSTS_RANKS_MAX},
+    {OPTION_PROBE_RANKS, "--probe-ranks", offsetof(arguments, probe_ranks), 0, LS_HOSTS_RANKS_MAX},
+};
+
+static bool parse_count(int key, const char *text, struct argp_state *state)
+{
+    for (size_t i = 0; i < sizeof count_options / sizeof *count_options; i++) {
+        const struct count_option *option = &count_options[i];
+        if (option->key == key) {
+            int64_t value = parse_integer(state, option->name, text, option->least, option->most);
+            *(int *)((char *)state->input + option->field) = (int)value;
+            return true;
+        }
+    }
+    return false;
+}
+
 static error_t parse_one(int key, char *text, struct argp_state *state)
 {
     arguments *given = state->input;
     switch (key) {
     case OPTION_NPROC:
-        given->nproc = strcmp(text, "auto") == 0
-                           ? ranks_for_this_machine()
-                           : parse_count(state, "--nproc-per-node", text, 1, LS_HOSTS_RANKS_MAX);
-        return 0;
-    case OPTION_NNODES:
-        given->nnodes = parse_count(state, "--nnodes", text, 1, LS_HOSTS_RANKS_MAX);
-        return 0;
-    case OPTION_NODE_RANK:
-        given->node_rank = parse_count(state, "--node-rank", text, 0, LS_HOSTS_RANKS_MAX - 1);
-        return 0;
+        if (strcmp(text, "auto") == 0) {
+            given->nproc = ranks_for_this_machine();
+            return 0;
+        }
+        break;
     case OPTION_MASTER_ADDR:
         given->master_addr = text;
-        return 0;
-    case OPTION_MASTER_PORT:
-        given->master_port = parse_count(state, "--master-port", text, 1, 65535);
-        return 0;
-    case OPTION_LOCAL_NODES:
-        given->local_nodes = parse_count(state, "--local-nodes", text, 1, LS_HOSTS_RANKS_MAX);
         return 0;
     case OPTION_GRACE:
         given->grace_s = parse_seconds(state, "--grace", text);
@@ -204,19 +218,16 @@ static error_t parse_one(int key, char *text, struct argp_state *state)
     case OPTION_FILE_BYTES:
         given->file_bytes_max = parse_integer(state, "--file-bytes", text, 1, INT64_MAX);
         return 0;
-    case OPTION_LOOK:
-        given->look = text;
+    case OPTION_PROBE:
+        given->probe = text;
         return 0;
-    case OPTION_LOOK_DEVICE:
-        given->look_device = text;
+    case OPTION_PROBE_DEVICE:
+        given->probe_device = text;
         return 0;
-    case OPTION_LOOK_RANKS:
-        given->look_ranks = parse_count(state, "--look-ranks", text, 0, LS_HOSTS_RANKS_MAX);
+    case OPTION_PROBE_OVERSUBSCRIBED:
+        given->probe_oversubscribed = true;
         return 0;
-    case OPTION_LOOK_OVERSUBSCRIBED:
-        given->look_oversubscribed = true;
-        return 0;
-    case ARGP_KEY_ARG: /* the command begins: what follows is its own */
+    case ARGP_KEY_ARG: /* the first word of the command; the rest belongs to it */
         given->command = &state->argv[state->next - 1];
         state->next = state->argc;
         return 0;
@@ -224,8 +235,9 @@ static error_t parse_one(int key, char *text, struct argp_state *state)
         check_together(state, given);
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        break;
     }
+    return parse_count(key, text, state) ? 0 : ARGP_ERR_UNKNOWN;
 }
 
 static ls_supervise_rank_info rank_info_of(const arguments *given, int index, int port,
@@ -246,8 +258,8 @@ static ls_supervise_rank_info rank_info_of(const arguments *given, int index, in
     };
 }
 
-/* What the subject protocol (design.md section 4) says about a code; a command of another kind has
- * codes of its own, so only those that are unlikely to be chance are named. */
+/* The meaning of an exit code in the subject protocol (design.md section 4). Other commands have
+ * codes of their own, so only codes that are unlikely elsewhere are named. */
 static const char *protocol_meaning(int code)
 {
     switch (code) {
@@ -264,8 +276,8 @@ static const char *protocol_meaning(int code)
     }
 }
 
-/* One line about how it ended. Returns the exit code. */
-static int tell(const arguments *given, const ls_outcome *outcome)
+/* Logs the first failure in one line. Returns the exit code. */
+static int log_outcome(const arguments *given, const ls_outcome *outcome)
 {
     int rank = given->node_rank * given->nproc + outcome->first_rank;
     int signal = ls_proc_caught_signal();
@@ -282,7 +294,7 @@ static int tell(const arguments *given, const ls_outcome *outcome)
                      outcome->signal, strsignal(outcome->signal));
         return 128 + outcome->signal;
     case LS_OUTCOME_TIMED_OUT:
-        ls_log_error("the ranks had not ended after %g s and were ended", given->limit_s);
+        ls_log_error("the ranks were ended after the deadline of %g s", given->limit_s);
         return EXIT_TIMED_OUT;
     case LS_OUTCOME_STOPPED:
         ls_log_error("stopped by signal %d (%s)", signal, strsignal(signal));
@@ -293,7 +305,7 @@ static int tell(const arguments *given, const ls_outcome *outcome)
     return outcome->code;
 }
 
-/* For whoever holds our standard input: how each rank ended. */
+/* Prints the outcome of each rank for the bench. */
 static void report(const arguments *given, const ls_outcome *outcome)
 {
     cJSON *line = cJSON_CreateObject();
@@ -315,7 +327,7 @@ static int run(const arguments *given)
         ls_log_error("no free port for MASTER_PORT: %s", strerror(errno));
         return LS_ERR_INFRA;
     }
-    if (token == NULL && given->nnodes == 1) { /* several launchers could not agree on one */
+    if (token == NULL && given->nnodes == 1) { /* several launchers need a common one */
         ls_supervise_token(token_text);
         token = token_text;
     }
@@ -341,7 +353,7 @@ static int run(const arguments *given)
         .count = given->nproc, .spec = spec, .limit_s = given->limit_s, .grace_s = given->grace_s};
     ls_outcome outcome;
     ls_status status = ls_supervise_run(&supervise, &outcome);
-    int code = status != LS_OK ? (int)status : tell(given, &outcome);
+    int code = status != LS_OK ? (int)status : log_outcome(given, &outcome);
     if (given->env_from_stdin) {
         report(given, &outcome);
     }
@@ -358,17 +370,18 @@ static int run(const arguments *given)
 int main(int argc, char **argv)
 {
     arguments given = {
-        .nproc = 1, .nnodes = 1, .local_nodes = 1, .grace_s = 5, .look_device = "auto"};
+        .nproc = 1, .nnodes = 1, .local_nodes = 1, .grace_s = 5, .probe_device = "auto"};
     const struct argp parser = {
         .options = options,
         .parser = parse_one,
         .args_doc = "[--] COMMAND [ARGUMENT...]",
         .doc = "Starts COMMAND once per rank with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
                "GROUP_RANK, MASTER_ADDR, MASTER_PORT and LS_TOKEN set.\v"
-               "Exit code: 0; that of the first rank that failed, 128 + signal when it was killed; "
-               "124 at the deadline; 2 for wrong arguments.",
+               "Exit code: 0; that of the first rank that failed, or 128 + signal when it was "
+               "killed; 124 at the deadline; 2 for wrong arguments.",
     };
-    if (ls_usage_error_explain(options, true, argc, argv)) { /* argp's own take two lines */
+    if (ls_usage_error_explain(options, true, argc,
+                               argv)) { /* argp's own messages take two lines */
         return LS_ERR_USAGE;
     }
     argp_err_exit_status = LS_ERR_USAGE;
@@ -376,20 +389,21 @@ int main(int argc, char **argv)
         return LS_ERR_INFRA;
     }
     if (given.env_from_stdin) {
-        (void)unsetenv("OMP_NUM_THREADS"); /* srun hands on that of the machine it is started on */
+        (void)unsetenv(
+            "OMP_NUM_THREADS"); /* srun passes on that of the machine it was started on */
         ls_status status = ls_remote_session_read_order(STDIN_FILENO);
         if (status != LS_OK) {
             return (int)status;
         }
-        (void)signal(SIGHUP, SIG_DFL); /* an ignored one could not tell us of the end */
+        (void)signal(SIGHUP, SIG_DFL); /* an ignored SIGHUP could not report the end of the input */
     }
     if (ls_proc_catch_signals() != LS_OK ||
-        (given.env_from_stdin && ls_remote_session_follow(STDIN_FILENO) != LS_OK)) {
+        (given.env_from_stdin && ls_remote_session_monitor(STDIN_FILENO) != LS_OK)) {
         return LS_ERR_INFRA;
     }
-    if (given.look != NULL) {
-        return (int)ls_probe_answer(given.look, given.look_device, given.look_ranks,
-                                    given.look_oversubscribed);
+    if (given.probe != NULL) {
+        return (int)ls_probe_answer(given.probe, given.probe_device, given.probe_ranks,
+                                    given.probe_oversubscribed);
     }
     return run(&given);
 }

@@ -11,8 +11,8 @@
 
 static const char blanks[] = " \t\r";
 
-/* A name goes to ssh or srun as a word of its own: it may neither be an option nor hold anything a
- * shell would read. */
+/* A name becomes a word of the command of ssh or srun: it must not look like an option or contain
+ * characters that a shell interprets. */
 static ls_status add_host(ls_hosts *hosts, const char *where, const char *name, size_t bytes,
                           int slots)
 {
@@ -20,7 +20,7 @@ static ls_status add_host(ls_hosts *hosts, const char *where, const char *name, 
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:@%-";
     char one[LS_HOSTS_NAME_BYTES];
     if (bytes == 0 || bytes >= sizeof one || name[0] == '-' || strspn(name, allowed) < bytes) {
-        ls_log_error("%s: '%.*s' is no host name, allowed: letters, digits and ._:@%%-, at most "
+        ls_log_error("%s: '%.*s' is not a host name, allowed: letters, digits and ._:@%%-, at most "
                      "%d bytes",
                      where, (int)(bytes < 60 ? bytes : 60), name, LS_HOSTS_NAME_BYTES - 1);
         return LS_ERR_USAGE;
@@ -28,8 +28,7 @@ static ls_status add_host(ls_hosts *hosts, const char *where, const char *name, 
     ls_text_put(one, sizeof one, "%.*s", (int)bytes, name);
     for (int i = 0; i < hosts->count; i++) {
         if (strcmp(hosts->host[i].name, one) == 0) {
-            ls_log_error("%s: host %s stands there twice (slots=N gives it more ranks)", where,
-                         one);
+            ls_log_error("%s: host %s is listed twice (slots=N gives it more ranks)", where, one);
             return LS_ERR_USAGE;
         }
     }
@@ -75,7 +74,7 @@ static ls_status parse_line(const char *where, char *line, ls_hosts *out)
     bool good = slots == NULL || (end != NULL && *end == '\0' && errno == 0 && number >= 1 &&
                                   number <= LS_HOSTS_RANKS_MAX && more == NULL);
     if (!good) {
-        ls_log_error("%s: '%.60s' behind the host, allowed: slots=N, N from 1 to %d", where,
+        ls_log_error("%s: '%.60s' after the host, allowed: slots=N, N from 1 to %d", where,
                      more != NULL ? more : slots, LS_HOSTS_RANKS_MAX);
         return LS_ERR_USAGE;
     }
@@ -100,7 +99,7 @@ ls_status ls_hosts_parse_text(const char *path, const char *text, ls_hosts *out)
         line += bytes + (line[bytes] == '\n');
     }
     if (out->count == 0) {
-        ls_log_error("%s names no host", path);
+        ls_log_error("%s contains no host", path);
         return LS_ERR_USAGE;
     }
     return LS_OK;
@@ -148,13 +147,13 @@ ls_status ls_hosts_ranks(const ls_hosts *hosts, int wanted, int *ranks)
     for (int i = 0; i < hosts->count; i++) {
         const ls_host *first = &hosts->host[0], *one = &hosts->host[i];
         if (wanted > 0 && one->slots > 0 && one->slots < wanted) {
-            ls_log_error("host %s has slots=%d, NGPUS=%d ranks are wanted on each", one->name,
-                         one->slots, wanted);
+            ls_log_error("host %s has slots=%d, but NGPUS asks for %d ranks on each host",
+                         one->name, one->slots, wanted);
             return LS_ERR_USAGE;
         }
         if (wanted == 0 && one->slots != first->slots) {
-            ls_log_error("host %s has slots=%d, host %s has slots=%d (0: not said): every host "
-                         "gets as many ranks, say how many with NGPUS",
+            ls_log_error("host %s has slots=%d, host %s has slots=%d (0: not given): all hosts get "
+                         "the same number of ranks; set it with NGPUS",
                          first->name, first->slots, one->name, one->slots);
             return LS_ERR_USAGE;
         }

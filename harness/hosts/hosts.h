@@ -1,5 +1,5 @@
-/* The machines of a job that spans several: who they are and how they are reached. Read from
- * NODES=a,b, from HOSTFILE, or from the Slurm allocation this program runs in. */
+/* The machines of a job on several machines and how to reach them, from NODES=a,b, from HOSTFILE,
+ * or from the Slurm allocation that this program runs in. */
 #ifndef LS_HOSTS_H
 #define LS_HOSTS_H
 
@@ -18,32 +18,32 @@ typedef enum ls_hosts_by { LS_HOSTS_SSH, LS_HOSTS_SRUN } ls_hosts_by;
 
 typedef struct ls_host {
     char name[LS_HOSTS_NAME_BYTES]; /* as given: "a", "user@a", an address */
-    int slots;                      /* ranks it may take; 0: not said */
+    int slots;                      /* the most ranks it takes; 0: not given */
 } ls_host;
 
 typedef struct ls_hosts {
     ls_hosts_by by;
     int count;
     ls_host host[LS_HOSTS_MAX];
-    /* known once the hosts have been looked at (probe.h) */
-    char master_address[LS_HOSTS_NAME_BYTES]; /* host 0, as the others reach it */
+    /* filled by ls_probe_at */
+    char master_address[LS_HOSTS_NAME_BYTES]; /* where the others reach host 0 */
     int port_count, port_next;
-    int port[LS_HOSTS_PORTS_MAX]; /* free on host 0; jobs take them in turn */
+    int port[LS_HOSTS_PORTS_MAX]; /* free on host 0; jobs use them in turn */
 } ls_hosts;
 
-/* NODES="a,b". Names hold letters, digits and ._:@%- and do not start with a dash; none may stand
- * twice. LS_ERR_USAGE names the wrong one. */
+/* Parses NODES="a,b". Names consist of letters, digits and ._:@%-, do not start with a dash and
+ * must be different. LS_ERR_USAGE names the wrong one. */
 ls_status ls_hosts_parse_list(const char *text, ls_hosts *out);
-/* A host a line, "a slots=4"; # begins a comment. LS_ERR_USAGE names file and line. */
+/* Parses one host per line, "a slots=4"; # starts a comment. LS_ERR_USAGE names file and line. */
 ls_status ls_hosts_parse_text(const char *path, const char *text, ls_hosts *out);
 ls_status ls_hosts_read_file(const char *path, ls_hosts *out);
 /* The nodes of the Slurm allocation (SLURM_JOB_NODELIST, expanded by scontrol). LS_ERR_USAGE
  * outside one; LS_ERR_INFRA when scontrol does not answer. */
 ls_status ls_hosts_read_slurm(ls_hosts *out);
-/* Ranks per host: `wanted` where it is not 0, else the hosts' slots, else 0 (not said).
- * LS_ERR_USAGE when slots differ or are fewer than wanted. */
+/* Ranks per host: `wanted` unless 0, else the hosts' slots, else 0 (not given). LS_ERR_USAGE when
+ * the slots differ or are fewer than wanted. */
 ls_status ls_hosts_ranks(const ls_hosts *hosts, int wanted, int *ranks);
-/* "a, b" or "a, b and 6 more". */
+/* Text of the hosts: "a, b" or "a, b and 6 more". */
 void ls_hosts_describe(const ls_hosts *hosts, char *text, size_t bytes);
 
 #endif

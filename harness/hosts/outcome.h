@@ -12,7 +12,7 @@
 typedef enum ls_outcome_state {
     LS_OUTCOME_DONE,   /* every rank exited 0 */
     LS_OUTCOME_FAILED, /* a rank exited with another code */
-    LS_OUTCOME_KILLED, /* a rank was ended by a signal that was not ours */
+    LS_OUTCOME_KILLED, /* a signal that this program did not send ended a rank */
     LS_OUTCOME_TIMED_OUT,
     LS_OUTCOME_STOPPED,     /* this program was asked to stop */
     LS_OUTCOME_NOT_STARTED, /* infrastructure */
@@ -28,7 +28,7 @@ typedef struct ls_outcome {
     double user_s, system_s;
     int rank_count;
     ls_proc *rank; /* malloc'ed, [rank_count] */
-    char why[360]; /* of a host that started no rank or was lost: its last words; or "" */
+    char why[360]; /* the last message of a host that started no rank or was lost; or "" */
 } ls_outcome;
 
 void ls_outcome_free(ls_outcome *outcome);

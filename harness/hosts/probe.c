@@ -26,8 +26,8 @@ int ls_probe_usual_ranks(int devices, int cores)
 
 /* ---- on the host ---------------------------------------------------------------------------- */
 
-/* Below the range that Linux gives to outgoing connections (32768 and up), so that a port stays
- * free between the look and the job. */
+/* Ports below the range that Linux uses for outgoing connections (32768 and up), so that a port
+ * stays free between the probe and the job. */
 static void add_free_ports(cJSON *answer)
 {
     enum { FIRST = 20000, COUNT = 12000 };
@@ -67,7 +67,7 @@ ls_status ls_probe_answer(const char *marker, const char *device, int ranks, boo
         for (int up = 0; up < 2 && strrchr(folder, '/') != NULL; up++) {
             *strrchr(folder, '/') = '\0';
         }
-        ls_log_error("%s is not the same folder there: results must lie on a shared file system",
+        ls_log_error("%s is not the same folder there: results must be on a shared file system",
                      folder);
         return LS_ERR_INFRA;
     }
@@ -83,7 +83,7 @@ ls_status ls_probe_answer(const char *marker, const char *device, int ranks, boo
     }
     cJSON *answer = cJSON_CreateObject(), *machine = ls_machine_fingerprint();
     LS_ASSERT(answer != NULL);
-    cJSON_AddStringToObject(answer, "event", "look");
+    cJSON_AddStringToObject(answer, "event", "probe");
     cJSON_AddStringToObject(answer, "hostname", hostname);
     cJSON_AddStringToObject(answer, "address", address);
     cJSON_AddStringToObject(answer, "cpu", ls_json_string(machine, "cpu", ""));
@@ -99,33 +99,33 @@ ls_status ls_probe_answer(const char *marker, const char *device, int ranks, boo
 
 /* ---- asking --------------------------------------------------------------------------------- */
 
-typedef struct looking {
+typedef struct probing {
     char folder[700], marker[740], token[33];
     ls_remote remote;
-} looking;
+} probing;
 
 static void beat(void *context)
 {
-    ls_remote_beat(&((looking *)context)->remote);
+    ls_remote_beat(&((probing *)context)->remote);
 }
 
 static void hang_up(void *context)
 {
-    ls_remote_hang_up(&((looking *)context)->remote);
+    ls_remote_hang_up(&((probing *)context)->remote);
 }
 
-static ls_status make_marker(const char *folder, looking *l)
+static ls_status make_marker(const char *folder, probing *p)
 {
-    ls_supervise_token(l->token);
-    ls_text_put(l->folder, sizeof l->folder, "%s/.look-%.16s", folder, l->token);
-    ls_text_put(l->marker, sizeof l->marker, "%s/marker", l->folder);
-    LS_TRY(ls_path_make_folder(l->folder));
+    ls_supervise_token(p->token);
+    ls_text_put(p->folder, sizeof p->folder, "%s/.probe-%.16s", folder, p->token);
+    ls_text_put(p->marker, sizeof p->marker, "%s/marker", p->folder);
+    LS_TRY(ls_path_make_folder(p->folder));
     ls_supervise_token(
-        l->token); /* the folder's name is seen, what is in it need not be guessable */
-    int fd = open(l->marker, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    bool written = fd >= 0 && write(fd, l->token, 32) == 32 && fsync(fd) == 0;
+        p->token); /* others see the folder's name, so the content of the marker is another token */
+    int fd = open(p->marker, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    bool written = fd >= 0 && write(fd, p->token, 32) == 32 && fsync(fd) == 0;
     if (!written) {
-        ls_log_error("cannot write %s: %s", l->marker, strerror(errno));
+        ls_log_error("cannot write %s: %s", p->marker, strerror(errno));
     }
     if (fd >= 0) {
         close(fd);
@@ -133,18 +133,18 @@ static ls_status make_marker(const char *folder, looking *l)
     return written ? LS_OK : LS_ERR_INFRA;
 }
 
-static void remove_marker(const looking *l, int hosts)
+static void remove_marker(const probing *p, int hosts)
 {
     char path[740];
-    (void)unlink(l->marker);
+    (void)unlink(p->marker);
     for (int k = 0; k < hosts; k++) {
-        ls_text_put(path, sizeof path, "%s/node%d.log", l->folder, k);
+        ls_text_put(path, sizeof path, "%s/node%d.log", p->folder, k);
         (void)unlink(path);
     }
-    (void)rmdir(l->folder);
+    (void)rmdir(p->folder);
 }
 
-static ls_status ask_all(ls_hosts *hosts, const ls_probe_question *question, looking *l,
+static ls_status ask_all(ls_hosts *hosts, const ls_probe_question *question, probing *p,
                          ls_outcome *channels)
 {
     char launcher[1024];
@@ -152,39 +152,41 @@ static ls_status ask_all(ls_hosts *hosts, const ls_probe_question *question, loo
     ls_remote_launcher(launcher, sizeof launcher);
     ls_words_add(&words, "%s", launcher);
     ls_words_add(&words, "--env-from-stdin");
-    ls_words_add(&words, "--look=%s", l->marker);
-    ls_words_add(&words, "--look-device=%s", question->device);
-    ls_words_add(&words, "--look-ranks=%d", question->ranks);
+    ls_words_add(&words, "--probe=%s", p->marker);
+    ls_words_add(&words, "--probe-device=%s", question->device);
+    ls_words_add(&words, "--probe-ranks=%d", question->ranks);
     if (question->oversubscribe) {
-        ls_words_add(&words, "--look-oversubscribed");
+        ls_words_add(&words, "--probe-oversubscribed");
     }
     ls_words *same = calloc((size_t)hosts->count, sizeof *same);
     LS_ASSERT(same != NULL);
     for (int k = 0; k < hosts->count; k++) {
         same[k] = words;
     }
-    cJSON *order = ls_remote_session_order(l->token, NULL, 0, hosts->by == LS_HOSTS_SSH);
-    cJSON_DeleteItemFromObjectCaseSensitive(order, "directory"); /* the marker is looked for */
-    ls_status status = ls_remote_open(hosts, hosts->count, same, order, l->folder, &l->remote);
+    cJSON *order = ls_remote_session_order(p->token, NULL, 0, hosts->by == LS_HOSTS_SSH);
+    cJSON_DeleteItemFromObjectCaseSensitive(order,
+                                            "directory"); /* the marker is an absolute path */
+    ls_status status = ls_remote_open(hosts, hosts->count, same, order, p->folder, &p->remote);
     cJSON_Delete(order);
     ls_words_free(&words);
     free(same);
     LS_TRY(status);
-    ls_supervise watch = {.count = hosts->count,
-                          .spec = l->remote.spec,
-                          .limit_s = LS_PROBE_LIMIT_S,
-                          .grace_s =
-                              LS_PROBE_LIMIT_S, /* one that fails leaves the others their time */
-                          .on_tick = beat,
-                          .hang_up = hang_up,
-                          .hang_up_s = 1,
-                          .context = l};
-    status = ls_supervise_run(&watch, channels);
-    ls_remote_close(&l->remote);
+    ls_supervise supervise = {
+        .count = hosts->count,
+        .spec = p->remote.spec,
+        .limit_s = LS_PROBE_LIMIT_S,
+        .grace_s = LS_PROBE_LIMIT_S, /* a host that fails does not shorten the time of the others */
+        .on_tick = beat,
+        .hang_up = hang_up,
+        .hang_up_s = 1,
+        .context = p};
+    status = ls_supervise_run(&supervise, channels);
+    ls_remote_close(&p->remote);
     return status;
 }
 
-/* One line a host. 126 and 127: the shell there found no program (POSIX, 2.8.2). */
+/* Logs one line per host. Exit codes 126 and 127 mean that the shell could not run the program
+ * (POSIX 2.8.2). */
 static void say_failed(const ls_host *host, const ls_proc *channel, const char *said, bool late)
 {
     char launcher[1024];
@@ -194,13 +196,13 @@ static void say_failed(const ls_host *host, const ls_proc *channel, const char *
         ls_log_error("host %s gave no answer within %d s%s%s", host->name, LS_PROBE_LIMIT_S,
                      text[0] == '\0' ? "" : ": ", text);
     } else if (channel->code == 126 || channel->code == 127) {
-        ls_log_error("host %s cannot run %s, which must lie on a shared file system: %s",
-                     host->name, launcher, text);
+        ls_log_error("host %s cannot run %s, which must be on a shared file system: %s", host->name,
+                     launcher, text);
     } else if (text != said) {
         ls_log_error("host %s: %s", host->name, text);
     } else {
         ls_log_error("host %s cannot be reached: %s", host->name,
-                     text[0] == '\0' ? "it said nothing" : text);
+                     text[0] == '\0' ? "no output" : text);
     }
 }
 
@@ -215,8 +217,8 @@ static bool is_loopback_name(const char *name)
     return number >> 24 == 127;
 }
 
-/* Host 0 as the others reach it: its name where that means something here (an alias of ssh's own
- * configuration does not), else the address under which ssh has reached it. */
+/* The address at which the others reach host 0: its name if it resolves here (an alias of the ssh
+ * configuration does not), else the address to which ssh connected. */
 static void choose_master(ls_hosts *hosts, const cJSON *answer)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
@@ -243,20 +245,20 @@ static void choose_master(ls_hosts *hosts, const cJSON *answer)
     }
 }
 
-static ls_status take_answers(ls_hosts *hosts, const looking *l, const ls_outcome *channels,
-                              ls_probe *look)
+static ls_status take_answers(ls_hosts *hosts, const probing *p, const ls_outcome *channels,
+                              ls_probe *probe)
 {
     ls_status status = LS_OK;
     for (int k = 0; k < hosts->count; k++) {
         char said[500];
-        cJSON *answer = ls_remote_report(l->folder, k, "look", said, sizeof said);
+        cJSON *answer = ls_remote_report(p->folder, k, "probe", said, sizeof said);
         if (answer == NULL) {
             bool late = channels->state == LS_OUTCOME_TIMED_OUT && channels->rank[k].signal != 0;
             say_failed(&hosts->host[k], &channels->rank[k], said, late);
             status = LS_ERR_INFRA;
             continue;
         }
-        ls_probe *one = &look[k];
+        ls_probe *one = &probe[k];
         ls_text_put(one->hostname, sizeof one->hostname, "%s",
                     ls_json_string(answer, "hostname", ""));
         ls_text_put(one->cpu, sizeof one->cpu, "%s", ls_json_string(answer, "cpu", ""));
@@ -275,20 +277,21 @@ static ls_status take_answers(ls_hosts *hosts, const looking *l, const ls_outcom
     return status;
 }
 
-/* A report has one device and one size of a node. */
+/* A report has one device and one number of ranks per node. */
 static ls_status check_alike(const ls_hosts *hosts, const ls_probe_question *question,
-                             const ls_probe *look)
+                             const ls_probe *probe)
 {
     for (int k = 1; k < hosts->count; k++) {
-        if (strcmp(look[k].device, look[0].device) != 0) {
-            ls_log_error("host %s would run on %s, host %s on %s (DEVICE=cpu insists on the CPU)",
-                         hosts->host[0].name, look[0].device, hosts->host[k].name, look[k].device);
+        if (strcmp(probe[k].device, probe[0].device) != 0) {
+            ls_log_error("host %s would run on %s, host %s on %s (DEVICE=cpu forces the CPU)",
+                         hosts->host[0].name, probe[0].device, hosts->host[k].name,
+                         probe[k].device);
             return LS_ERR_INFRA;
         }
-        int first = ls_probe_usual_ranks(look[0].devices, look[0].cores);
-        int other = ls_probe_usual_ranks(look[k].devices, look[k].cores);
+        int first = ls_probe_usual_ranks(probe[0].devices, probe[0].cores);
+        int other = ls_probe_usual_ranks(probe[k].devices, probe[k].cores);
         if (question->ranks == 0 && first != other) {
-            ls_log_error("host %s is one for %d ranks, host %s for %d: say how many with NGPUS",
+            ls_log_error("host %s would run %d ranks, host %s %d; set the number with NGPUS",
                          hosts->host[0].name, first, hosts->host[k].name, other);
             return LS_ERR_USAGE;
         }
@@ -296,30 +299,30 @@ static ls_status check_alike(const ls_hosts *hosts, const ls_probe_question *que
     return LS_OK;
 }
 
-ls_status ls_probe_at(ls_hosts *hosts, const ls_probe_question *question, ls_probe *look)
+ls_status ls_probe_at(ls_hosts *hosts, const ls_probe_question *question, ls_probe *probe)
 {
-    looking l;
-    memset(&l, 0, sizeof l);
+    probing p;
+    memset(&p, 0, sizeof p);
     ls_outcome channels = {.state = LS_OUTCOME_NOT_STARTED};
     LS_TRY(
-        ls_proc_catch_signals()); /* interrupted: the marker is removed, the channels are ended */
-    ls_status status = make_marker(question->folder, &l);
+        ls_proc_catch_signals()); /* on SIGINT the marker is removed and the channels are ended */
+    ls_status status = make_marker(question->folder, &p);
     if (status == LS_OK) {
-        status = ask_all(hosts, question, &l, &channels);
-        status = status == LS_ERR_USAGE ? LS_ERR_INFRA : status; /* no ssh, no srun */
+        status = ask_all(hosts, question, &p, &channels);
+        status =
+            status == LS_ERR_USAGE ? LS_ERR_INFRA : status; /* ssh or srun could not be started */
     }
     if (status == LS_OK && channels.state == LS_OUTCOME_STOPPED) {
-        ls_log_error("stopped by signal %d while the hosts were looked at",
-                     ls_proc_caught_signal());
+        ls_log_error("stopped by signal %d while the hosts were probed", ls_proc_caught_signal());
         status = LS_ERR_INFRA;
     }
     if (status == LS_OK) {
-        status = take_answers(hosts, &l, &channels, look);
+        status = take_answers(hosts, &p, &channels, probe);
     }
     if (status == LS_OK) {
-        status = check_alike(hosts, question, look);
+        status = check_alike(hosts, question, probe);
     }
     ls_outcome_free(&channels);
-    remove_marker(&l, hosts->count);
+    remove_marker(&p, hosts->count);
     return status;
 }

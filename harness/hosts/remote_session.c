@@ -85,7 +85,7 @@ static ls_status set_variables(const cJSON *environment)
     cJSON_ArrayForEach(entry, environment)
     {
         if (entry->string == NULL || !is_name(entry->string) || !cJSON_IsString(entry)) {
-            ls_log_error("the order on standard input holds no variable '%.60s' with a text",
+            ls_log_error("the order on standard input: variable '%.60s' is not a name with a text",
                          entry->string == NULL ? "" : entry->string);
             return LS_ERR_USAGE;
         }
@@ -107,12 +107,12 @@ ls_status ls_remote_session_apply(const char *line)
     const char *directory = ls_json_string(order, "directory", NULL);
     ls_status status = LS_OK;
     if (ls_json_integer(order, "schema", 0) != 1 || !cJSON_IsObject(environment)) {
-        ls_log_error("the first line of standard input is no order: one JSON object with schema 1 "
-                     "and environment");
+        ls_log_error("the first line of standard input is not an order: expected a JSON object "
+                     "with schema 1 and environment");
         status = LS_ERR_USAGE;
     }
     if (status == LS_OK && directory != NULL && chdir(directory) != 0) {
-        ls_log_error("cannot work in %s on this machine: %s", directory, strerror(errno));
+        ls_log_error("cannot change to %s on this machine: %s", directory, strerror(errno));
         status = LS_ERR_INFRA;
     }
     if (status == LS_OK) {
@@ -131,7 +131,7 @@ ls_status ls_remote_session_read_order(int input)
     int64_t deadline_ns = ls_clock_after(LS_REMOTE_SESSION_ORDER_S);
     size_t used = 0;
     bool whole = false;
-    /* byte by byte: what follows the newline stays for ls_remote_session_follow */
+    /* byte by byte, so that the bytes after the newline are left to ls_remote_session_monitor */
     while (!whole && used < LS_REMOTE_SESSION_ORDER_BYTES_MAX &&
            ls_clock_poll(input, POLLIN, deadline_ns) == 1 && read(input, line + used, 1) == 1) {
         whole = line[used] == '\n';
@@ -142,15 +142,15 @@ ls_status ls_remote_session_read_order(int input)
         line[used - 1] = '\0';
         status = ls_remote_session_apply(line);
     } else {
-        ls_log_error("standard input gave no whole order: %zu bytes without a newline (at most %d "
-                     "within %d s)",
+        ls_log_error("no complete order on standard input: %zu bytes without a newline (allowed: "
+                     "%d within %d s)",
                      used, LS_REMOTE_SESSION_ORDER_BYTES_MAX, LS_REMOTE_SESSION_ORDER_S);
     }
     free(line);
     return status;
 }
 
-static void *follow(void *argument)
+static void *monitor(void *argument)
 {
     int input = (int)(intptr_t)argument;
     char beats[256];
@@ -160,16 +160,16 @@ static void *follow(void *argument)
         ready = ls_clock_poll(input, POLLIN, ls_clock_after(LS_REMOTE_SESSION_SILENCE_S));
         got = ready == 1 ? read(input, beats, sizeof beats) : 0;
     } while (got > 0 || (got < 0 && errno == EINTR));
-    ls_log_error("whoever asked for these ranks %s: they are ended",
-                 ready == 0 ? "has been silent for 30 s" : "is gone");
+    ls_log_error("the bench %s: its ranks are ended",
+                 ready == 0 ? "has been silent for 30 s" : "has ended");
     (void)kill(getpid(), SIGHUP);
     return NULL;
 }
 
-ls_status ls_remote_session_follow(int input)
+ls_status ls_remote_session_monitor(int input)
 {
     pthread_t thread;
-    int failed = pthread_create(&thread, NULL, follow, (void *)(intptr_t)input);
+    int failed = pthread_create(&thread, NULL, monitor, (void *)(intptr_t)input);
     if (failed != 0) {
         ls_log_error("cannot start a thread: %s", strerror(failed));
         return LS_ERR_INFRA;

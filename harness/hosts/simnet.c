@@ -57,8 +57,8 @@ char *ls_simnet_script(const ls_simnet *net)
         line(&script, "ip -n %s addr add %s/24 dev eth0", node, address);
         line(&script, "ip -n %s link set lo up", node);
         line(&script, "ip -n %s link set eth0 up", node);
-        /* netem's queue holds what is on its way (bandwidth x delay) many times over; a kernel
-         * without it still limits the rate */
+        /* the limit of netem's queue is many times bandwidth x delay; a kernel without netem still
+         * limits the rate */
         line(&script,
              "if tc -n %s qdisc add dev eth0 root netem rate %dgbit delay %dus limit 10000 "
              "2>/dev/null",
@@ -72,7 +72,7 @@ char *ls_simnet_script(const ls_simnet *net)
     return script;
 }
 
-/* Runs a script of the shell that ends at its first error; *said is the last line it printed. */
+/* Runs a shell script until its first error; *said is the last line that it printed. */
 static int run_script(const char *script, char *said, size_t bytes)
 {
     char *command = NULL, text[300];
@@ -150,7 +150,7 @@ static void remove_named(const char *name)
     }
 }
 
-/* Every namespace of ours for which `owner` is 0 and its process has ended, or of that owner. */
+/* Removes the namespaces of `owner` or, if it is 0, those whose process has ended. */
 static void remove_all(int owner)
 {
     char names[2 * LS_SIMNET_NODES_MAX][32];

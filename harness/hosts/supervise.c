@@ -16,7 +16,7 @@ static const int64_t TICK_NS = INT64_C(1000000000);
 
 /* ---- environment ---------------------------------------------------------------------------- */
 
-/* Names that would make a rank believe it is somebody else. */
+/* Variables that identify a rank: inherited values would be those of another one. */
 static bool is_replaced(const char *entry, const ls_supervise_rank_info *info)
 {
     static const char *const names[] = {"RANK",         "WORLD_SIZE",  "LOCAL_RANK",
@@ -108,7 +108,7 @@ static bool is_victim(const ls_proc *rank)
     return rank->signal == 0 && (rank->code == LS_ERR_PEER_LOST || rank->code == LS_ERR_RENDEZVOUS);
 }
 
-/* A rank that failed by itself takes the blame from one that only lost its peer. */
+/* A rank that failed by itself replaces one that only lost its peer as the first failure. */
 static void note_failure(ls_outcome *outcome, int index)
 {
     const ls_proc *rank = &outcome->rank[index];
@@ -138,7 +138,7 @@ static ls_status start_all(const ls_supervise *supervise, ls_outcome *outcome)
     return LS_OK;
 }
 
-/* Until nobody runs or somebody has to be ended. */
+/* Waits until no rank is running or the running ones must be ended. */
 static void wait_all(const ls_supervise *supervise, ls_outcome *outcome)
 {
     int64_t end_ns = supervise->limit_s > 0

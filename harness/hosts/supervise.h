@@ -1,5 +1,5 @@
-/* The core that launcher and job runner share: the environment of a rank, and running N ranks until
- * all have ended, one has failed or the deadline has passed. */
+/* Starts and supervises N ranks until all have ended, one has failed or the deadline has passed,
+ * and builds the environment of a rank. Shared by the launcher and by job_run.c. */
 #ifndef LS_SUPERVISE_H
 #define LS_SUPERVISE_H
 
@@ -9,14 +9,14 @@
 
 enum { LS_SUPERVISE_END_GRACE_S = 5 }; /* between TERM and KILL */
 
-/* Where a rank stands. Ranks of a node are contiguous. */
+/* The position of a rank. The ranks of a node are consecutive. */
 typedef struct ls_supervise_rank_info {
     int rank, world;
     int local_rank, local_world;
     int node;
-    bool simulated; /* the nodes are played on this machine: an address and an NCCL host id of its
-                       own */
-    const char *node_address; /* of a simulated node; NULL: a loopback number of its own */
+    bool simulated; /* the nodes are simulated on this machine, each with an address and NCCL host
+                       id */
+    const char *node_address; /* of a simulated node; NULL: a loopback address per node */
     const char *master_address;
     int port;
     const char *token;         /* NULL: none is set */
@@ -30,30 +30,30 @@ typedef struct ls_supervise_rank_info {
 /* This process's environment with the variables of that rank in place of its own. The caller frees
  * it. */
 ls_words ls_supervise_environment(const ls_supervise_rank_info *info);
-/* A port on which nobody listens now: bound, never listened on, released. 0 when there is none. */
+/* A free port: bound, never listened on, released. 0 when there is none. */
 int ls_supervise_free_port(void);
 /* 32 hexadecimal digits. */
 void ls_supervise_token(char text[33]);
 
 typedef struct ls_supervise {
     int count;
-    const ls_proc_spec *spec; /* [count] */
-    double limit_s;           /* of the whole; <= 0: none */
-    double grace_s;           /* survivors' time to leave by themselves after the first failure */
-    ls_watch_gpu *gpus;       /* read about once a second; may be NULL. Not owned */
+    const ls_proc_spec *spec;       /* [count] */
+    double limit_s;                 /* of the whole; <= 0: none */
+    double grace_s;                 /* time for the survivors to exit after the first failure */
+    ls_watch_gpu *gpus;             /* read about once a second; may be NULL. Not owned */
     void (*on_tick)(void *context); /* about once a second; may be NULL */
-    /* How those that run are asked to end, instead of a signal: they get hang_up_s before TERM.
+    /* Asks the running processes to end, in place of a signal; they get hang_up_s before TERM.
      * NULL: a signal. */
     void (*hang_up)(void *context);
     double hang_up_s;
     void *context;
 } ls_supervise;
 
-/* Starts all, waits, ends what must be ended. The first that failed is the first that ended neither
- * with 0 nor as a victim (LS_ERR_PEER_LOST, LS_ERR_RENDEZVOUS); the first victim when there are
- * only those. Fills the outcome, whose ranks the caller frees with ls_outcome_free. An error is
- * returned, and outcome->state is LS_OUTCOME_NOT_STARTED, when a rank could not be started (the
- * others are ended). */
+/* Starts all processes, waits, and ends those that must be ended. The first failure is the first
+ * process that ended neither with 0 nor as a victim (LS_ERR_PEER_LOST, LS_ERR_RENDEZVOUS), or the
+ * first victim when there are only those. Fills the outcome; the caller frees it with
+ * ls_outcome_free. When a process cannot be started, the others are ended, outcome->state is
+ * LS_OUTCOME_NOT_STARTED and the error is returned. */
 ls_status ls_supervise_run(const ls_supervise *supervise, ls_outcome *outcome);
 
 #endif

@@ -1,6 +1,5 @@
-/* One job: a subject's command run by N ranks on M (simulated) nodes until all have ended, one has
- * failed or the deadline has passed. The harness starts it, feeds it and reads what it wrote; it
- * never links it. */
+/* One job: the command of a subject, run by N ranks on M (simulated) nodes. The harness starts the
+ * subject and reads the files that it writes, and never links it. */
 #ifndef LS_JOB_H
 #define LS_JOB_H
 
@@ -13,27 +12,26 @@
 #include "harness/hosts/simnet.h"
 
 typedef struct ls_job {
-    char id[96]; /* stable and readable: "o2.w4.n2.b5mb.s30-1f3a" (label + digest of what is run) */
+    char id[96];    /* stable: "o2.w4.n2.b5mb.s30-1f3a" (main factors, digest of the whole spec) */
     char label[64]; /* for people: "O2, 4 ranks, 2 nodes, 5 MB" */
     int world, local_nodes;
-    ls_hosts *hosts; /* NULL: the ranks run here; else on its first host_count hosts, as many
-                               on each, over ssh or srun. Looked at (probe.h); not owned */
+    ls_hosts *hosts; /* NULL: the ranks run here; else on its first host_count hosts, equally many
+                        on each, through ssh or srun. Probed (probe.h); not owned */
     int host_count;
-    const ls_simnet
-        *net;         /* local nodes have namespaces of their own; NULL: the loopback. Not owned */
-    int threads;      /* OMP_NUM_THREADS of each rank; 0: cores / ranks, at least 1 */
-    ls_words command; /* the subject's command and options */
-    char directory[512];       /* jobs/<id>, absolute; LS_RUN_DIR of the ranks */
-    int64_t file_bytes_max;    /* no file of a rank may grow longer; 0: no limit */
+    const ls_simnet *net; /* network namespaces of the local nodes; NULL: the loopback. Not owned */
+    int threads;          /* OMP_NUM_THREADS of each rank; 0: cores / ranks, at least 1 */
+    ls_words command;     /* the subject's command and options */
+    char directory[512];  /* jobs/<id>, absolute; LS_RUN_DIR of the ranks */
+    int64_t file_bytes_max;    /* limit of each file that a rank writes; 0: none */
     double limit_s;            /* deadline of the whole job */
-    double grace_s;            /* survivors' time to leave by themselves after the first failure */
+    double grace_s;            /* time for the survivors to exit after the first failure */
     bool share_devices;        /* LS_OVERSUBSCRIBE=1 in the ranks' environment */
-    struct ls_watch_gpu *gpus; /* watched while it runs here; NULL: none. Not owned */
-    struct cJSON *facts; /* object copied into job.json as "facts" (role and factors); owned */
+    struct ls_watch_gpu *gpus; /* monitored while it runs here; NULL: none. Not owned */
+    struct cJSON *facts;       /* object that job.json gets as "facts" (role and factors); owned */
 } ls_job;
 
 void ls_job_free(ls_job *job);
-/* Nodes, simulated ones included. */
+/* The number of nodes, including simulated ones. */
 int ls_job_nodes(const ls_job *job);
 /* The environment of one rank (for `lockstep jobs` and for running): torchrun's names, LS_RUN_DIR,
  * LS_TOKEN. The caller frees it. */

@@ -17,7 +17,7 @@
 
 /* ---- job.json ------------------------------------------------------------------------------- */
 
-/* What a run may depend on; the rest of a user's environment is nobody's business. */
+/* Variables that a run can depend on. The rest of the environment is private and not recorded. */
 static bool is_recorded(const char *entry)
 {
     static const char *const prefixes[] = {
@@ -91,7 +91,7 @@ static bool same_command(const ls_job *job, const cJSON *root)
     return true;
 }
 
-/* True and the outcome filled when this very job is done already. */
+/* Fills the outcome and returns true when the same command has run and ended well. */
 static bool read_done(const ls_job *job, ls_outcome *outcome)
 {
     char path[sizeof job->directory + 16];
@@ -100,9 +100,9 @@ static bool read_done(const ls_job *job, ls_outcome *outcome)
     if (access(path, F_OK) != 0 || ls_json_read_file(path, &root) != LS_OK) {
         return false;
     }
-    const cJSON *told = cJSON_GetObjectItemCaseSensitive(root, "outcome");
-    bool done = strcmp(ls_json_string(told, "state", ""), "done") == 0 && same_command(job, root) &&
-                ls_outcome_read(told, 0, job->world, outcome);
+    const cJSON *ended = cJSON_GetObjectItemCaseSensitive(root, "outcome");
+    bool done = strcmp(ls_json_string(ended, "state", ""), "done") == 0 &&
+                same_command(job, root) && ls_outcome_read(ended, 0, job->world, outcome);
     cJSON_Delete(root);
     return done;
 }
@@ -119,7 +119,7 @@ bool ls_job_is_done(const ls_job *job)
 
 /* ---- running -------------------------------------------------------------------------------- */
 
-/* An attempt that did not finish leaves files that would be taken for this one's. */
+/* Removes the files of an unfinished attempt, which would be taken for those of this one. */
 static ls_status remove_leftovers(const ls_job *job)
 {
     static const char *const kinds[] = {"log", "jsonl"};
@@ -141,12 +141,13 @@ static ls_status check_job(const ls_job *job)
 {
     int nodes = ls_job_nodes(job);
     if (job->world < 1 || job->world > LS_HOSTS_RANKS_MAX || job->world % nodes != 0) {
-        ls_log_error("job %s: %d ranks on %d nodes, allowed: 1 to %d ranks, as many on each node",
-                     job->id, job->world, nodes, LS_HOSTS_RANKS_MAX);
+        ls_log_error(
+            "job %s: %d ranks on %d nodes, allowed: 1 to %d ranks, equally many on each node",
+            job->id, job->world, nodes, LS_HOSTS_RANKS_MAX);
         return LS_ERR_USAGE;
     }
     if (job->hosts != NULL && (job->host_count < 1 || job->host_count > job->hosts->count)) {
-        ls_log_error("job %s: %d hosts, there are %d", job->id, job->host_count, job->hosts->count);
+        ls_log_error("job %s: %d hosts of %d", job->id, job->host_count, job->hosts->count);
         return LS_ERR_USAGE;
     }
     if (job->command.count < 1 || job->directory[0] != '/') {
@@ -157,8 +158,8 @@ static ls_status check_job(const ls_job *job)
     return LS_OK;
 }
 
-/* Logs and events are read whole by whoever comes next: what is longer than this is cut. A step's
- * event has some 500 bytes. */
+/* Truncates very long logs and event files, because readers load them whole. The event of a step
+ * has about 500 bytes. */
 static void cut_records(const ls_job *job)
 {
     static const char *const kinds[] = {"log", "jsonl"};
@@ -168,7 +169,7 @@ static void cut_records(const ls_job *job)
         snprintf(path, sizeof path, "%s/rank%d.%s", job->directory, i / 2, kinds[i % 2]);
         struct stat status;
         if (stat(path, &status) == 0 && status.st_size > most && truncate(path, most) == 0) {
-            ls_log_warn("%s had %lld MB and was cut to %lld", path,
+            ls_log_warn("%s had %lld MB and was truncated to %lld", path,
                         (long long)(status.st_size >> 20), (long long)(most >> 20));
         }
     }
@@ -186,7 +187,7 @@ static ls_status run_ranks(const ls_job *job, const ls_proc_spec *spec, void (*o
                               .context = context};
     LS_TRY(ls_watch_gpu_job(job->gpus, job->directory));
     ls_status status = ls_supervise_run(&supervise, outcome);
-    ls_watch_gpu_tick(job->gpus); /* what rose in the last second */
+    ls_watch_gpu_tick(job->gpus); /* counters that rose in the last second */
     (void)ls_watch_gpu_job(job->gpus, NULL);
     cut_records(job);
     ls_status written = write_record(job, spec[0].environment, outcome);

@@ -1,4 +1,4 @@
-/* Runs a job: its ranks here, or on its hosts (remote_job.h), and job.json, the record of it. */
+/* Runs a job on this machine or on its hosts (remote_job.h) and writes its record, job.json. */
 #ifndef LS_JOB_RUN_H
 #define LS_JOB_RUN_H
 
@@ -12,7 +12,7 @@
 ls_status ls_job_run(const ls_job *job, void (*on_tick)(void *context), void *context,
                      ls_outcome *outcome, bool *resumed);
 
-/* Whether ls_job_run would read it back. */
+/* Whether ls_job_run would read the outcome back. */
 bool ls_job_is_done(const ls_job *job);
 
 #endif

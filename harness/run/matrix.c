@@ -98,8 +98,8 @@ void ls_matrix_label(const ls_spec *spec, char *text)
     }
 }
 
-/* The subject's options, placeholders still in. Only what the subject protocol calls required is
- * given unless the factor asks for more, so that other trainers can be subjects too. */
+/* The subject's options, still with placeholders. Beyond the required options of the subject
+ * protocol only those are given that a factor needs, so that other trainers can be subjects. */
 static void add_options(ls_words *list, const ls_spec *spec)
 {
     ls_words_add(list, "-a");
@@ -198,7 +198,7 @@ void ls_matrix_id(const ls_spec *spec, char *text)
 
 /* ---- from a spec to a job -------------------------------------------------------------------- */
 
-/* {self}, {run}, {job:ID} and {bin} become folders. */
+/* Replaces {self}, {run}, {job:ID} and {bin} by folders. */
 static void fill_in(const char *word, const char *self, const char *run, char *out, size_t bytes)
 {
     size_t used = 0;
@@ -233,13 +233,13 @@ static void fill_in(const char *word, const char *self, const char *run, char *o
     out[used] = '\0';
 }
 
-/* A shell for every rank: it gives the run a folder of its own, and a device as far as there are
- * `devices`, and its events the name under which the harness looks for this rank's; then it becomes
- * the trainer, with what `each` has for it. */
+/* A shell for each rank. It gives the rank's run a folder of its own and, if there are `devices`,
+ * one of them, links its events to the file that the harness reads for this rank, and execs the
+ * trainer with the rank's options from `each`. */
 static void add_each(ls_words *list, const ls_spec *spec, int devices)
 {
     char script[2048] = "";
-    if (devices > 0) { /* of those that are visible at all */
+    if (devices > 0) { /* one of the visible devices */
         ls_text_put(script, sizeof script,
                     "g=$((RANK %% %d)); v=${CUDA_VISIBLE_DEVICES:-}; "
                     "[ -z \"$v\" ] || g=$(echo \"$v\" | cut -d, -f$((g + 1))); "
@@ -272,8 +272,8 @@ static void add_subject(ls_words *list, const ls_spec *spec, const char *subject
     } else if (spec->wrap == LS_WRAP_EACH) {
         add_each(list, spec, devices);
     } else if (spec->wrap == LS_WRAP_KILL) {
-        /* The shell becomes the trainer ($$ stays its pid); what it left behind follows the rank's
-         * own events and ends it at the step asked for. */
+        /* The shell execs the trainer, whose pid stays $$; a background pipeline reads the rank's
+         * events and kills it at that step. */
         ls_words_add(list, "sh");
         ls_words_add(list, "-c");
         ls_words_add(
@@ -339,7 +339,7 @@ static const struct network *find_network(const char *arch)
     return &network[2];
 }
 
-/* Multiply-adds of one image, forward, in units of 10^9, about right. */
+/* Multiply-adds of the forward pass of one image, in 10^9, approximately. */
 static double gmacs(const char *arch, int image_size)
 {
     const struct network *found = find_network(arch);
@@ -349,10 +349,10 @@ static double gmacs(const char *arch, int image_size)
 
 double ls_matrix_estimate_s(const ls_spec *spec, int cores)
 {
-    /* Fitted on 2 Zen 5 cores; see fit_steps for what hangs on it. */
-    const double start_s = 0.4, start_rank_s = 0.35; /* spread over the cores */
+    /* Fitted on 2 Zen 5 cores; fit_steps (matrix_bench.c) depends on it. */
+    const double start_s = 0.4, start_rank_s = 0.35; /* divided by the cores in use */
     const double core_gflop_per_s = 45;              /* whole training step, f32 */
-    const double half_cost = 1.5;                    /* emulated half against f32 */
+    const double half_cost = 1.5;                    /* emulated half relative to f32 */
     const double rank_gb_per_s = 0.35;               /* reduction and update, per core in use */
     cores *= spec->real_nodes ? spec->nodes : 1;
     int used = spec->world < cores ? spec->world : cores;
@@ -388,13 +388,13 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
     out->share_devices = site->share_devices;
     ls_text_put(out->directory, sizeof out->directory, "%s/jobs/%s", site->run_directory, out->id);
     double estimate_s = ls_matrix_estimate_s(spec, site->cores);
-    /* Ten times the estimate: a deadline is there to end what hangs, and the model is good to a
-     * factor of two on a machine that does nothing else, and for our own trainer: another one has a
-     * framework to load first, and takes its time on a busy machine. */
+    /* Ten times the estimate: the deadline is to end jobs that hang, and the model is right within
+     * a factor of two only for lockstep-train on an idle machine. Another trainer first loads a
+     * framework, slowly on a busy machine. */
     double start_s = site->subject == NULL ? 60 : 240;
     out->limit_s = spec->limit_s > 0 ? spec->limit_s : start_s + 10 * estimate_s;
-    /* The longest file of a small job is a dump of tens of MB; a subject that writes without end is
-     * stopped by the kernel, long before the disk is full. */
+    /* The longest file of a small job is a dump of tens of MB; the kernel stops a subject that
+     * writes without end long before the disk is full. */
     out->file_bytes_max = spec->role == LS_ROLE_EVIDENCE ? (int64_t)4 << 30 : 0;
     out->grace_s = 5; /* design.md section 4: --grace */
     ls_words list = {0, 0, NULL};
@@ -402,9 +402,9 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
     add_options(&list, spec);
     ls_words_add(&list, "--device=%s", site->device);
     if (strcmp(site->device, "cuda") == 0 && site->subject == NULL && ls_spec_is_timed(spec)) {
-        /* a GPU that rests while the host hashes is a cooler and faster one than at work */
+        /* a GPU that idles while the host computes digests is cooler and faster than one at work */
         ls_words_add(&list, "--digest-every=50");
-        /* one of its steps is audited: that costs about what another step does */
+        /* audits one step, which costs about as much as a step */
         ls_words_add(&list, "--audit=%llu:%d", (unsigned long long)spec->seed & 0xffffffffu,
                      spec->warmup_steps + spec->steps);
     }

@@ -12,34 +12,33 @@ static int ranks_per_host(const ls_matrix_bench *bench)
     return bench->hosts > 1 ? bench->ranks / bench->hosts : bench->ranks;
 }
 
-/* 1, 2, 4, ... and the ranks of a whole machine, then 2, 4, ... machines; `ranks` and more: beyond
- * the end. */
+/* The world after `world`: 1, 2, 4, ... and all ranks of a machine, then 2, 4, ... machines. The
+ * caller stops at `ranks`. */
 static int next_world(const ls_matrix_bench *bench, int world)
 {
     int whole = ranks_per_host(bench);
     return world < whole && 2 * world > whole ? whole : 2 * world;
 }
 
-/* A rank has the same share of the cores at every world size, or worlds could not be compared. */
+/* Cores per rank. All worlds use the same share, so that they can be compared. */
 static int share_of_cores(const ls_matrix_bench *bench)
 {
     int share = bench->cores / ranks_per_host(bench);
     return share < 1 ? 1 : share;
 }
 
-/* Seconds of one job so that the profile keeps its time on 2 cores: smoke 3 timed jobs in a minute,
- * quick 14 in 6 minutes, beside evidence, references and the report. */
+/* Seconds per job with which the profile keeps its time on 2 cores: 3 timed jobs in a minute
+ * (smoke), 14 in 6 minutes (quick), in addition to evidence, references and the report. */
 static double job_budget_s(const ls_matrix_bench *bench)
 {
     return bench->profile == LS_PROFILE_SMOKE ? 6 : bench->profile == LS_PROFILE_FULL ? 30 : 15;
 }
 
-/* As many steps as the budget holds. Never below 4 timed ones (two halves of two), never above 200.
- */
+/* As many timed steps as fit the budget, from 4 (two halves of two) to 200. */
 static void fit_steps(const ls_matrix_bench *bench, ls_spec *spec)
 {
     enum { SETTLED = 4 };                     /* on a device steps 3 and 4 are recorded as graphs */
-    if (bench->profile == LS_PROFILE_RATED) { /* fixed, or two machines would differ in it */
+    if (bench->profile == LS_PROFILE_RATED) { /* fixed, so that all machines run the same steps */
         spec->warmup_steps = SETTLED;
         spec->steps = 24;
         return;
@@ -73,8 +72,8 @@ static ls_spec timed_spec(const ls_matrix_bench *bench, int level, double bucket
     spec.nodes = spec.real_nodes ? world / ranks_per_host(bench) : 1;
     spec.threads = share_of_cores(bench);
     spec.seed = bench->seed;
-    spec.lr = 0.01; /* 8 images a rank are noisy, and the curves should be worth looking at */
-    /* A fresh network overflows at the dynamic start of 65536 and takes no step then (numerics.md
+    spec.lr = 0.01; /* small enough for readable curves with 8 noisy images per rank */
+    /* At the initial dynamic scale of 65536 a fresh network overflows and skips steps (numerics.md
      * 4). */
     if (level == 1 || level == 2) {
         ls_text_put(spec.loss_scale, sizeof spec.loss_scale, "dynamic");
@@ -84,8 +83,9 @@ static ls_spec timed_spec(const ls_matrix_bench *bench, int level, double bucket
     }
     ls_text_put(spec.data, sizeof spec.data, "%s", bench->data);
     ls_text_put(spec.dump_steps, sizeof spec.dump_steps, "1");
-    /* Half rounding turns branches. So does another engine for a product, and a device's library
-     * gives one to a timed job and another to its deterministic reference. */
+    /* Rounding to half changes which branches are taken. So does another engine for a product, and
+     * the library of a device uses different ones for a timed job and its deterministic reference.
+     */
     spec.followed = level > 0 || bench->device;
     fit_steps(bench, &spec);
     return spec;
@@ -95,7 +95,7 @@ static void add_job(const ls_matrix_bench *bench, ls_matrix *matrix, int level, 
                     int world, int nodes, unsigned sweep)
 {
     ls_spec spec = timed_spec(bench, level, bucket_mb, world);
-    spec.nodes = nodes > 1 ? nodes : spec.nodes; /* nodes: simulated ones */
+    spec.nodes = nodes > 1 ? nodes : spec.nodes; /* `nodes` are simulated */
     spec.sweep = sweep;
     if (spec.followed && world > 1) {
         ls_text_add(spec.extra, sizeof spec.extra, "%s--dump-ranks=branches",
@@ -114,7 +114,7 @@ static bool has_level(const ls_matrix_bench *bench, int level)
     return false;
 }
 
-/* The middle of the cross: O2 and 25 MB, or the nearest that was asked for. */
+/* The center of the cross: O2 and 25 MB, or the requested values nearest to them. */
 static int middle_level(const ls_matrix_bench *bench)
 {
     return has_level(bench, 2) ? 2 : bench->level[bench->level_count - 1];
@@ -133,9 +133,8 @@ static double middle_bucket(const ls_matrix_bench *bench)
 
 /* ---- what timed jobs are compared with ------------------------------------------------------- */
 
-/* Without a reduction there are no buckets, so one job is the baseline of every bucket size and
- * every split into nodes of its level and world. Its ranks' values drift apart: nothing is dumped.
- */
+/* Without reduction there are no buckets, so one job is the baseline of all bucket sizes and node
+ * counts of its level and world. The values of its ranks diverge, so it dumps nothing. */
 static void add_no_comm(const ls_matrix_bench *bench, ls_matrix *matrix, int level, int world)
 {
     ls_spec spec = timed_spec(bench, level, middle_bucket(bench), world);
@@ -145,8 +144,8 @@ static void add_no_comm(const ls_matrix_bench *bench, ls_matrix *matrix, int lev
     ls_matrix_add(matrix, &spec);
 }
 
-/* The world of one of the matrix runs without DDP, since there is nothing to reduce; this one has
- * buckets and an engine, and the same steps. */
+/* The row with a world of one runs without DDP; this job runs the same steps with buckets and an
+ * engine. */
 static void add_ddp_world1(const ls_matrix_bench *bench, ls_matrix *matrix)
 {
     ls_spec spec = timed_spec(bench, middle_level(bench), middle_bucket(bench), 1);
@@ -156,7 +155,7 @@ static void add_ddp_world1(const ls_matrix_bench *bench, ls_matrix *matrix)
     ls_matrix_add(matrix, &spec);
 }
 
-/* The global batch of the largest world on fewer ranks; the largest world itself is a row. */
+/* The global batch of the largest world on fewer ranks. The largest world itself is a row. */
 static void add_strong_scaling(const ls_matrix_bench *bench, ls_matrix *matrix, int world)
 {
     ls_spec spec = timed_spec(bench, middle_level(bench), middle_bucket(bench), world);
@@ -167,9 +166,9 @@ static void add_strong_scaling(const ls_matrix_bench *bench, ls_matrix *matrix, 
     ls_matrix_add(matrix, &spec);
 }
 
-/* Ten O0 runs that differ in their seed (initial values and order of the data) make the band; one
- * run of every other level, with the first one's seed, is compared with it. All run at the same
- * time in one job: their losses are read, not their times. */
+/* Ten O0 runs with different seeds (initial values and order of the data) make the band, with which
+ * one run of each other level, with the first seed, is compared. All run concurrently in one job,
+ * because their losses count and not their times. */
 static void add_curves(const ls_matrix_bench *bench, ls_matrix *matrix)
 {
     ls_spec spec = ls_matrix_spec(LS_ROLE_CURVES);
@@ -180,8 +179,8 @@ static void add_curves(const ls_matrix_bench *bench, ls_matrix *matrix)
     spec.lr = 0.05;
     spec.seed = bench->seed;
     ls_text_put(spec.data, sizeof spec.data, "%s", bench->data);
-    /* Where the curve is steep: on the drawn shapes it has come half its way by then, on the easier
-     * synthetic images it would be down at zero, where every level looks alike. */
+    /* The curve is steep there: on the drawn shapes the loss has fallen half way; on the easier
+     * synthetic images it would be near zero, where all levels agree. */
     spec.steps = strcmp(bench->data, "synthetic") == 0 ? 40 : 200;
     spec.wrap = LS_WRAP_EACH;
     for (int run = 0; run < LS_MATRIX_BAND_RUNS; run++) {
@@ -200,7 +199,7 @@ static void add_curves(const ls_matrix_bench *bench, ls_matrix *matrix)
     ls_matrix_add(matrix, &spec);
 }
 
-/* Twice, so that a broken GPU and engines that do not repeat can be told apart. */
+/* Twice, to distinguish a broken GPU from engines that are not repeatable. */
 static void add_sdc(const ls_matrix_bench *bench, ls_matrix *matrix)
 {
     int ranks = ranks_per_host(bench);
@@ -257,8 +256,8 @@ static void list_values(const ls_matrix_bench *bench, pairs *p)
     }
 }
 
-/* Nodes that would be unequal or empty cannot be; one rank reduces nothing, so only the middle of
- * the bucket sizes stands there, and says nothing about the others. */
+/* Nodes must have equal numbers of ranks. One rank reduces nothing, so it runs with the middle
+ * bucket size only, and covers no other. */
 static bool can_stand(const pairs *p, const int value[FACTORS])
 {
     int world = p->world[value[2]];
@@ -278,7 +277,7 @@ static int cover(pairs *p, const int value[FACTORS], bool mark)
     return fresh;
 }
 
-/* The combination that covers most pairs that are still open; false when none is. */
+/* The combination that covers the most uncovered pairs; false when there is none. */
 static bool best_combination(pairs *p, int best[FACTORS])
 {
     int most = 0, value[FACTORS];
@@ -308,8 +307,9 @@ static int index_of(const double *list, int count, double value)
     return -1;
 }
 
-/* What the rows so far cover, then greedily what is open: with 4 levels, 4 bucket rules, 4 worlds
- * and 2 node counts about a dozen rows more instead of the 128 of the cross product. */
+/* Marks the pairs that the rows cover, then greedily adds rows for the others: with 4 levels, 4
+ * bucket rules, 4 worlds and 2 node counts about a dozen rows, instead of the 128 of the cross
+ * product. */
 static void add_every_pair(const ls_matrix_bench *bench, ls_matrix *matrix)
 {
     pairs *p = malloc(sizeof *p);
@@ -346,7 +346,7 @@ static void add_every_pair(const ls_matrix_bench *bench, ls_matrix *matrix)
 
 /* ---- the profiles ---------------------------------------------------------------------------- */
 
-/* One factor at a time, each row followed by its baselines. */
+/* One factor at a time; each row is followed by its baselines. */
 static void add_cross(const ls_matrix_bench *bench, ls_matrix *matrix)
 {
     int level = middle_level(bench), ranks = bench->ranks;

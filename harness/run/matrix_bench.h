@@ -5,7 +5,6 @@
 
 #include "matrix.h"
 
-/* The bench's choice of throughput and phases jobs. */
 typedef enum ls_profile {
     LS_PROFILE_SMOKE,
     LS_PROFILE_QUICK,
@@ -19,26 +18,26 @@ typedef struct ls_matrix_bench {
     ls_profile profile;
     int ranks;     /* all of them: NGPUS on each host */
     int hosts;     /* real nodes; 0 or 1: one machine */
-    int sim_nodes; /* nodes of the simulated row; 1: no such row */
+    int sim_nodes; /* nodes of the row with simulated nodes; 1: no such row */
     int level_count, level[4];
     int bucket_count;
     double bucket_mb[LS_MATRIX_LIST_MAX]; /* LS_BUCKET_DELAYED is one of them */
     char arch[32];
     int image_size, batch_size;
     int steps;   /* 0: chosen so that the profile keeps its time */
-    int gpus;    /* that ranks can have; 0: they run on cores */
-    bool device; /* ranks run on one that is not the CPU, be it an emulated one */
+    int gpus;    /* that ranks can use; 0: they run on cores */
+    bool device; /* ranks run on a GPU, real or emulated */
     int cores;
     char data[512];
     uint64_t seed;
 } ls_matrix_bench;
 
-/* O0 runs of the curves job, which make the band, before one run of each other level. */
+/* O0 runs of the curves job, which make the band; one run of each other level follows. */
 enum { LS_MATRIX_BAND_RUNS = 10 };
 
-/* One factor at a time around O2, 25 MB, all ranks, one node (quick, rated); its corners (smoke);
- * every pair of settings that can stand together (full). The jobs that timed ones are compared with
- * follow the job that they belong to, so that little time passes between the two. */
+/* Adds the jobs of the profile: one factor at a time around O2, 25 MB, all ranks, one node (quick,
+ * rated); the corners of that (smoke); every possible pair of settings (full). The baselines of a
+ * timed job follow it directly, so that the machine changes little between them. */
 void ls_matrix_bench_jobs(const ls_matrix_bench *bench, ls_matrix *matrix);
 
 #endif

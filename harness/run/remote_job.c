@@ -83,7 +83,8 @@ static ls_status open_channels(const ls_job *job, const char *token, ls_remote *
 
 /* ---- one outcome ---------------------------------------------------------------------------- */
 
-/* Earlier counts; one that only lost its peer gives way to one that failed by itself. */
+/* The first failure so far: the earliest, but a rank that failed by itself replaces one that only
+ * lost its peer. */
 typedef struct blame {
     bool any, victim;
     int64_t ended_ns;
@@ -107,8 +108,8 @@ static void consider(ls_outcome *out, blame *b, int rank, const ls_outcome *node
     }
 }
 
-/* Host k takes the blame, unless a rank of another host failed by itself. Its ranks' logs are empty
- * or not there: `why`, the host's own last words, is kept instead. */
+/* Makes host k the first failure, unless a rank of another host failed by itself. The logs of its
+ * ranks are empty or missing, so `why`, the last message of the host, is kept. */
 static void blame_host(const ls_job *job, int k, ls_outcome_state state, int64_t ended_ns,
                        const char *why, ls_outcome *out, blame *b)
 {
@@ -123,7 +124,7 @@ static void blame_host(const ls_job *job, int k, ls_outcome_state state, int64_t
     }
 }
 
-/* The launcher of that host did not say how its ranks ended: the connection did. */
+/* Handles a host whose channel ended without the launcher's report. */
 static void take_lost(const ls_job *job, const ls_outcome *channels, int k, const char *said,
                       ls_outcome *out, blame *b)
 {
@@ -161,8 +162,8 @@ static void put_together(const ls_job *job, const ls_outcome *channels, ls_outco
     for (int k = 0; k < job->host_count; k++) {
         ls_outcome node;
         cJSON *report = ls_remote_report(job->directory, k, "node", said, sizeof said);
-        const cJSON *told = cJSON_GetObjectItemCaseSensitive(report, "outcome");
-        if (told == NULL || !ls_outcome_read(told, k * per_host, per_host, &node)) {
+        const cJSON *reported = cJSON_GetObjectItemCaseSensitive(report, "outcome");
+        if (reported == NULL || !ls_outcome_read(reported, k * per_host, per_host, &node)) {
             take_lost(job, channels, k, said, out, &b);
             cJSON_Delete(report);
             continue;
@@ -184,9 +185,9 @@ static void put_together(const ls_job *job, const ls_outcome *channels, ls_outco
     ls_outcome_add_up(out);
 }
 
-/* A network file system may remember that a rank's file was not there; opening the folder makes it
- * look again (close-to-open consistency, nfs(5)). */
-static void look_again(const char *folder)
+/* Opens the folder so that a network file system drops its cached absence of a rank's files
+ * (close-to-open consistency, nfs(5)). */
+static void refresh_cache(const char *folder)
 {
     DIR *opened = opendir(folder);
     if (opened != NULL) {
@@ -210,7 +211,8 @@ ls_status ls_remote_job_run(const ls_job *job, const char *token, void (*on_tick
     *outcome = (ls_outcome){.state = LS_OUTCOME_NOT_STARTED, .first_rank = -1};
     remove_logs(job);
     LS_TRY(open_channels(job, token, &r.remote));
-    /* The launcher that failed has waited out its own grace; a second for the others' reports. */
+    /* The failing launcher has waited for its own grace; one more second is for the others'
+     * reports. */
     ls_supervise supervise = {.count = job->host_count,
                               .spec = r.remote.spec,
                               .limit_s = job->limit_s,
@@ -223,7 +225,7 @@ ls_status ls_remote_job_run(const ls_job *job, const char *token, void (*on_tick
     ls_status status = ls_supervise_run(&supervise, &channels);
     ls_remote_close(&r.remote);
     if (status == LS_OK) {
-        look_again(job->directory);
+        refresh_cache(job->directory);
         put_together(job, &channels, outcome);
     }
     ls_outcome_free(&channels);

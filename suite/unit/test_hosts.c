@@ -1,4 +1,4 @@
-/* Lists of hosts: what is read, and the line that is said about a wrong one. */
+/* Lists of hosts: how they are parsed, and the message for a wrong one. */
 #include <check.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -69,19 +69,19 @@ typedef struct mistake {
 } mistake;
 
 static const mistake mistakes[] = {
-    {true, "a,,b", "'' is no host name"},
-    {true, "a,", "'' is no host name"},
-    {true, "-oProxyCommand=x", "'-oProxyCommand=x' is no host name"},
-    {true, "a,b;reboot", "'b;reboot' is no host name"},
-    {true, "a,b,a", "host a stands there twice"},
-    {false, "a\nb slots=0\n", "hosts line 2: 'slots=0' behind the host"},
-    {false, "a slots=x\n", "hosts line 1: 'slots=x' behind the host"},
-    {false, "a slots=99999999999999999999\n", "behind the host, allowed: slots=N, N from 1 to"},
-    {false, "a\n\n# x\nb slot=2\n", "hosts line 4: 'slot=2' behind the host"},
-    {false, "a slots=2 slots=3\n", "hosts line 1: 'slots=3' behind the host"},
-    {false, "a$(x)\n", "hosts line 1: 'a$(x)' is no host name"},
-    {false, "# nobody\n", "hosts names no host"},
-    {false, "", "hosts names no host"},
+    {true, "a,,b", "'' is not a host name"},
+    {true, "a,", "'' is not a host name"},
+    {true, "-oProxyCommand=x", "'-oProxyCommand=x' is not a host name"},
+    {true, "a,b;reboot", "'b;reboot' is not a host name"},
+    {true, "a,b,a", "host a is listed twice"},
+    {false, "a\nb slots=0\n", "hosts line 2: 'slots=0' after the host"},
+    {false, "a slots=x\n", "hosts line 1: 'slots=x' after the host"},
+    {false, "a slots=99999999999999999999\n", "after the host, allowed: slots=N, N from 1 to"},
+    {false, "a\n\n# x\nb slot=2\n", "hosts line 4: 'slot=2' after the host"},
+    {false, "a slots=2 slots=3\n", "hosts line 1: 'slots=3' after the host"},
+    {false, "a$(x)\n", "hosts line 1: 'a$(x)' is not a host name"},
+    {false, "# nobody\n", "hosts contains no host"},
+    {false, "", "hosts contains no host"},
 };
 
 START_TEST(wrong_ones)

@@ -29,7 +29,7 @@ static const char fake_ssh[] =
     "case $2 in\n"
     "gone) echo 'ssh: connect to host gone port 22: Connection refused' >&2; exit 255 ;;\n"
     "empty) echo 'sh: 1: exec: lockstep-launch: not found' >&2; exit 127 ;;\n"
-    "blind) exec sh -c \"$(echo \"$3\" | sed 's/--look=/--look=\\/blind/')\" ;;\n"
+    "blind) exec sh -c \"$(echo \"$3\" | sed 's/--probe=/--probe=\\/blind/')\" ;;\n"
     "esac\n"
     "exec sh -c \"$3\"\n";
 /* srun's words are the command itself. */
@@ -72,7 +72,7 @@ static void tear_down(void)
     ck_assert_int_eq(system(command), 0);
 }
 
-static ls_status look(const char *list, ls_hosts *hosts, char *said)
+static ls_status probe_hosts(const char *list, ls_hosts *hosts, char *said)
 {
     ls_probe told[8];
     char results[128], log[128];
@@ -105,27 +105,27 @@ static void assert_line(const char *said, const char *line)
     ck_assert_msg(strstr(said, line) != NULL, "'%s' is not in:\n%s", line, said);
 }
 
-START_TEST(looking)
+START_TEST(probing)
 {
     ls_hosts hosts;
     char said[2048];
-    ck_assert_int_eq(look("a,b", &hosts, said), LS_OK);
+    ck_assert_int_eq(probe_hosts("a,b", &hosts, said), LS_OK);
     ck_assert_str_eq(said, "");
     ck_assert_str_eq(hosts.master_address, "127.0.0.1"); /* no resolver knows a */
     ck_assert_int_eq(hosts.port_count, LS_HOSTS_PORTS_MAX);
-    ck_assert_int_eq(look("a,gone,empty,blind", &hosts, said), LS_ERR_INFRA);
+    ck_assert_int_eq(probe_hosts("a,gone,empty,blind", &hosts, said), LS_ERR_INFRA);
     assert_line(said, "host gone cannot be reached: ssh: connect to host gone port 22: Connection "
                       "refused\n");
     assert_line(said, "host empty cannot run /");
     assert_line(said, "host blind: ");
-    assert_line(said, "results must lie on a shared file system\n");
+    assert_line(said, "results must be on a shared file system\n");
     int lines = 0;
     for (const char *c = said; *c != '\0'; c++) {
         lines += *c == '\n';
     }
     ck_assert_int_eq(lines, 3);
     setenv("LS_SSH", "/nonexistent/ssh -x", 1);
-    ck_assert_int_eq(look("a,b", &hosts, said), LS_ERR_INFRA);
+    ck_assert_int_eq(probe_hosts("a,b", &hosts, said), LS_ERR_INFRA);
     assert_line(said, "/nonexistent/ssh");
 }
 END_TEST
@@ -134,7 +134,7 @@ static ls_outcome run(ls_hosts *hosts, const char *script, double limit_s, ls_jo
 {
     char said[2048];
     if (hosts->count == 0) {
-        ck_assert_int_eq(look("a,b", hosts, said), LS_OK);
+        ck_assert_int_eq(probe_hosts("a,b", hosts, said), LS_OK);
     }
     *job = (ls_job){.id = "test",
                     .world = 4,
@@ -196,7 +196,7 @@ START_TEST(slurm)
     setenv("SLURM_JOB_NODELIST", "n[1-2]", 1);
     ck_assert_int_eq(ls_hosts_read_slurm(&hosts), LS_OK);
     ck_assert_int_eq(hosts.count, 2);
-    ck_assert_int_eq(look(NULL, &hosts, said), LS_OK);
+    ck_assert_int_eq(probe_hosts(NULL, &hosts, said), LS_OK);
     check_environment(&hosts, "n1");
     setenv("SLURM_JOB_NODELIST", "x", 1);
     ck_assert_int_eq(ls_hosts_read_slurm(&hosts), LS_ERR_INFRA);
@@ -277,7 +277,7 @@ START_TEST(evidence_of_the_matrix)
     ls_outcome outcome;
     bool resumed;
     char said[2048];
-    ck_assert_int_eq(look("a,b", &hosts, said), LS_OK);
+    ck_assert_int_eq(probe_hosts("a,b", &hosts, said), LS_OK);
     write_script("trainer", "#!/bin/sh\nulimit -f\n"); /* in units of 512 bytes */
     char subject[128];
     ls_text_put(subject, sizeof subject, "%s/trainer", folder);
@@ -316,7 +316,7 @@ START_TEST(a_host_that_is_lost)
     ls_hosts hosts;
     ls_job job;
     char said[2048];
-    ck_assert_int_eq(look("a,b", &hosts, said), LS_OK);
+    ck_assert_int_eq(probe_hosts("a,b", &hosts, said), LS_OK);
     ls_text_put(hosts.host[1].name, sizeof hosts.host[1].name, "gone");
     ls_outcome outcome = run(&hosts, "exec sleep 60", 20, &job);
     ck_assert_int_eq(outcome.state, LS_OUTCOME_FAILED);
@@ -382,7 +382,7 @@ START_TEST(hung_up)
     close(self.input);
     ck_assert_int_eq(finish(&self, said, sizeof said), 128 + SIGHUP);
     ck_assert_double_lt(ls_clock_ms_between(began_ns, ls_clock_ns()), 8000);
-    assert_line(said, "whoever asked for these ranks is gone");
+    assert_line(said, "the bench has ended: its ranks are ended");
     assert_line(said, "\"state\":\"stopped\"");
 }
 END_TEST
@@ -413,7 +413,7 @@ int main(void)
     TCase *tests = tcase_create("remote");
     tcase_set_timeout(tests, 60);
     tcase_add_checked_fixture(tests, set_up, tear_down);
-    tcase_add_test(tests, looking);
+    tcase_add_test(tests, probing);
     tcase_add_test(tests, environment);
     tcase_add_test(tests, slurm);
     tcase_add_loop_test(tests, record_of_each_ending, 0, (int)(sizeof endings / sizeof *endings));
