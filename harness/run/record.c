@@ -59,7 +59,7 @@ static void read_step(ls_record_step *out, const cJSON *event, int count)
         .comm_ms = number_of(ms, "comm"),
         .exposed_ms = number_of(ms, "comm_exposed"),
         .optimizer_ms = number_of(ms, "optimizer"),
-        .instrument_ms = ls_json_number(ms, "instrument", 0),
+        .instrument_ms = number_of(ms, "instrument"),
     };
     ls_text_put(out->loss_bits, sizeof out->loss_bits, "%s",
                 ls_json_string(event, "loss_bits", ""));

@@ -33,7 +33,7 @@ typedef struct ls_record_step {
     int64_t images;
     double at_ns; /* when it ended, ls_clock_ns */
     double total_ms, data_ms, forward_ms, backward_ms, comm_ms, exposed_ms, optimizer_ms;
-    double instrument_ms; /* digests and dumps, which are no part of total_ms; 0 where left out */
+    double instrument_ms; /* digests and dumps, which are no part of total_ms */
     unsigned digest_mask; /* bit ls_record_digest: it was given */
     char digest[LS_RECORD_DIGESTS][20];
 } ls_record_step;

@@ -60,7 +60,7 @@ static ls_status visit(void *opaque, const cJSON *event, int line)
     context *c = opaque;
     (void)line;
     double us = ls_json_number(event, "us", 0);
-    if (strcmp(ls_json_string(event, "event", ""), "collective") != 0 || !(us > 0)) {
+    if (!(us > 0)) {
         return LS_OK;
     }
     const char *op = ls_json_string(event, "op", "");
@@ -92,9 +92,7 @@ void ls_collectives_rates(const ls_case *row, const ls_record *job, ls_verdict *
         return;
     }
     for (c.rank = 0; c.rank < job->world; c.rank++) {
-        char path[700];
-        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, c.rank);
-        if (ls_json_each_line(path, visit, &c) != LS_OK) {
+        if (ls_record_each_event(job, c.rank, "collective", visit, &c) != LS_OK) {
             ls_verdict_fail(out, "rank=%d: its events cannot be read", c.rank);
         }
     }

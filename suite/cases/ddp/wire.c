@@ -244,11 +244,9 @@ static ls_status visit_layout(void *opaque, const cJSON *event, int line)
 {
     layouts *seen = opaque;
     (void)line;
-    if (strcmp(ls_json_string(event, "event", ""), "buckets") == 0) {
-        seen->count++;
-        seen->late += ls_json_integer(event, "iteration", -1) != 1;
-        seen->delayed += cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(event, "delayed"));
-    }
+    seen->count++;
+    seen->late += ls_json_integer(event, "iteration", -1) != 1;
+    seen->delayed += cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(event, "delayed"));
     return LS_OK;
 }
 
@@ -256,10 +254,8 @@ static void judge_stays(const ls_case *row, const ls_record *job, ls_verdict *ou
 {
     (void)row;
     for (int k = 0; k < job->world; k++) {
-        char path[700];
         layouts seen = {0};
-        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, k);
-        (void)ls_json_each_line(path, visit_layout, &seen);
+        (void)ls_record_each_event(job, k, "buckets", visit_layout, &seen);
         if (seen.count != 1 || seen.late != 0 || seen.delayed != 0) {
             ls_verdict_fail(out,
                             "rank=%d tells %d layouts, %d of them delayed, %d of later steps; "

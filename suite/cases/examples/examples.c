@@ -253,9 +253,6 @@ static ls_status visit(void *context, const cJSON *event, int line)
     struct trace *t = context;
     const struct example *example = t->run->example;
     (void)line;
-    if (strcmp(ls_json_string(event, "event", ""), "step") != 0) {
-        return LS_OK;
-    }
     t->steps++;
     unsigned skipped = 0;
     for (int loss = 0; loss < example->losses; loss++) {
@@ -280,12 +277,11 @@ static void judge_scales(const ls_case *row, const ls_record *job, ls_verdict *o
     const struct run *run = row->data;
     for (int k = 0; k < job->world; k++) {
         struct trace t = {.run = run, .rank = k, .out = out};
-        char path[700];
         for (int loss = 0; loss < LOSSES; loss++) {
             t.machine[loss].scale = START;
         }
-        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, k);
-        if (ls_json_each_line(path, visit, &t) != LS_OK || t.steps != row->job[0].steps) {
+        if (ls_record_each_event(job, k, "step", visit, &t) != LS_OK ||
+            t.steps != row->job[0].steps) {
             ls_verdict_fail(out, "rank=%d has events of %d steps, expected %d", k, t.steps,
                             row->job[0].steps);
         }

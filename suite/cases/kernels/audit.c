@@ -19,8 +19,10 @@ typedef struct findings {
     char where[160];
 } findings;
 
-static void read_event(const cJSON *event, findings *to)
+static ls_status read_event(void *context, const cJSON *event, int line)
 {
+    findings *to = context;
+    (void)line;
     const cJSON *worst = cJSON_GetObjectItemCaseSensitive(event, "worst");
     double ratio = ls_json_number(worst, "ratio", 0);
     to->steps++;
@@ -31,25 +33,14 @@ static void read_event(const cJSON *event, findings *to)
         ls_text_put(to->where, sizeof to->where, "%s, %s", ls_json_string(worst, "operation", "?"),
                     ls_json_string(worst, "output", "?"));
     }
+    return LS_OK;
 }
 
 static findings read_rank(const ls_record *job, int rank)
 {
     findings found = {0};
-    char path[600], *line = NULL;
-    size_t room = 0;
-    ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, rank);
-    FILE *file = fopen(path, "r");
-    while (file != NULL && getline(&line, &room, file) > 0) {
-        cJSON *event = cJSON_Parse(line);
-        if (strcmp(ls_json_string(event, "event", ""), "audit") == 0) {
-            read_event(event, &found);
-        }
-        cJSON_Delete(event);
-    }
-    free(line);
-    if (file != NULL) {
-        fclose(file);
+    if (job->rank[rank].has_events) {
+        (void)ls_record_each_event(job, rank, "audit", read_event, &found);
     }
     return found;
 }

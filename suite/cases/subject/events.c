@@ -112,9 +112,7 @@ static void judge_spans(spans *s, const cJSON *event)
 static ls_status visit_trace(void *opaque, const cJSON *event, int line)
 {
     (void)line;
-    if (strcmp(ls_json_string(event, "event", ""), "trace") == 0) {
-        judge_spans(opaque, event);
-    }
+    judge_spans(opaque, event);
     return LS_OK;
 }
 
@@ -122,11 +120,9 @@ static void judge_trace(const ls_case *row, const ls_record *job, ls_verdict *ou
 {
     spans s = {.out = out};
     for (s.rank = 0; s.rank < job->world; s.rank++) {
-        char path[700];
         int before = s.traced;
         s.ended_ns = 0;
-        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, s.rank);
-        if (ls_json_each_line(path, visit_trace, &s) != LS_OK) {
+        if (ls_record_each_event(job, s.rank, "trace", visit_trace, &s) != LS_OK) {
             ls_verdict_fail(out, "rank=%d: its events cannot be read", s.rank);
         } else if (s.traced - before != row->job[0].steps) {
             ls_verdict_fail(out, "rank=%d: %d trace events, expected %d", s.rank, s.traced - before,
@@ -139,24 +135,8 @@ static void judge_trace(const ls_case *row, const ls_record *job, ls_verdict *ou
 
 /* ---- printed lines --------------------------------------------------------------------------- */
 
-typedef struct ends {
-    double at_ns[STEPS + 1];
-} ends;
-
-static ls_status visit_end(void *opaque, const cJSON *event, int line)
-{
-    ends *e = opaque;
-    int64_t step = ls_json_integer(event, "step", -1);
-    (void)line;
-    if (strcmp(ls_json_string(event, "event", ""), "step") == 0 && step >= 1 && step <= STEPS) {
-        e->at_ns[step] = ls_json_number(event, "at_ns", NAN);
-    }
-    return LS_OK;
-}
-
 /* One line about `step`; the one before was about `last`, 0: none. */
-static void judge_line(const char *line, const ls_record *job, const ends *e, int last, int step,
-                       ls_verdict *out)
+static void judge_line(const char *line, const ls_record *job, int last, int step, ls_verdict *out)
 {
     const ls_record_step *seen = ls_record_find_step(&job->rank[0], step);
     int of = 0, number = 0;
@@ -172,7 +152,8 @@ static void judge_line(const char *line, const ls_record *job, const ends *e, in
         ls_verdict_fail(out, "step %d: its event says loss %.4f, scale %g: %.160s", step,
                         seen->loss, seen->loss_scale_next, line);
     }
-    double seconds = last > 0 ? (e->at_ns[step] - e->at_ns[last]) * 1e-9 : NAN;
+    const ls_record_step *before = ls_record_find_step(&job->rank[0], last);
+    double seconds = before != NULL ? (seen->at_ns - before->at_ns) * 1e-9 : NAN;
     double images = (double)(step - last) * (double)seen->images * job->world;
     if (last > 0 && !(fabs(rate - images / seconds) <= printed_rate.value)) {
         ls_verdict_fail(out,
@@ -187,11 +168,8 @@ static void judge_lines(const ls_case *row, const ls_record *job, ls_verdict *ou
     static const int expected[] = {1, 2, 4, 6, 7};
     enum { LINES = sizeof expected / sizeof *expected };
     char path[700];
-    ends e = {{0}};
     int count = 0;
     (void)row;
-    ls_text_put(path, sizeof path, "%s/rank0.jsonl", job->directory);
-    (void)ls_json_each_line(path, visit_end, &e);
     for (int k = 0; k < job->world; k++) {
         ls_text_put(path, sizeof path, "%s/rank%d.log", job->directory, k);
         char *text = ls_text_read(path), *rest = NULL;
@@ -204,7 +182,7 @@ static void judge_lines(const ls_case *row, const ls_record *job, ls_verdict *ou
                 ls_verdict_fail(out, "rank=%d prints a line too many: %.160s", k, line);
                 break;
             }
-            judge_line(line, job, &e, count > 0 ? expected[count - 1] : 0, expected[count], out);
+            judge_line(line, job, count > 0 ? expected[count - 1] : 0, expected[count], out);
             count++;
         }
         free(text);
@@ -227,19 +205,16 @@ static ls_status visit_step(void *opaque, const cJSON *event, int line)
 {
     int *steps = opaque; /* told so far, in order; -1: out of order */
     (void)line;
-    if (strcmp(ls_json_string(event, "event", ""), "step") == 0) {
-        bool next = *steps >= 0 && ls_json_integer(event, "step", -1) == *steps + 1;
-        *steps = next ? *steps + 1 : -1;
-    }
+    bool next = *steps >= 0 && ls_json_integer(event, "step", -1) == *steps + 1;
+    *steps = next ? *steps + 1 : -1;
     return LS_OK;
 }
 
 static void judge_kept(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    char path[700];
     int steps = 0;
-    ls_text_put(path, sizeof path, "%s/rank0.jsonl", job->directory);
-    if (ls_json_each_line(path, visit_step, &steps) != LS_OK || steps != row->job[0].steps) {
+    if (ls_record_each_event(job, 0, "step", visit_step, &steps) != LS_OK ||
+        steps != row->job[0].steps) {
         ls_verdict_fail(out, "the folder tells steps 1 to %d, expected 1 to %d", steps,
                         row->job[0].steps);
     } else {
@@ -259,19 +234,25 @@ typedef struct ending {
 static ls_status visit_ending(void *opaque, const cJSON *event, int line)
 {
     ending *e = opaque;
-    const char *name = ls_json_string(event, "event", "");
     (void)line;
-    if (strcmp(name, "step") == 0) {
-        e->last = ls_json_integer(event, "step", -1);
-        e->skips += cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(event, "skipped"));
-    } else if (strcmp(name, "end") == 0) {
-        e->ends++;
-        e->step = ls_json_integer(event, "step", -1);
-        e->code = ls_json_integer(event, "code", -1);
-        e->skipped = ls_json_integer(event, "skipped", -1);
-        ls_text_put(e->status, sizeof e->status, "%s", ls_json_string(event, "status", ""));
-    }
+    e->ends++;
+    e->step = ls_json_integer(event, "step", -1);
+    e->code = ls_json_integer(event, "code", -1);
+    e->skipped = ls_json_integer(event, "skipped", -1);
+    ls_text_put(e->status, sizeof e->status, "%s", ls_json_string(event, "status", ""));
     return LS_OK;
+}
+
+static ending read_ending(const ls_record *job, int rank)
+{
+    ending e = {.step = -1};
+    const ls_record_rank *seen = &job->rank[rank];
+    for (int i = 0; i < seen->step_count; i++) {
+        e.last = seen->step[i].step;
+        e.skips += seen->step[i].skipped;
+    }
+    (void)ls_record_each_event(job, rank, "end", visit_ending, &e);
+    return e;
 }
 
 /* How a run is to end. */
@@ -288,13 +269,10 @@ static void judge_end(const ls_case *row, const ls_record *job, ls_verdict *out)
     ending e = {0};
     int code = (int)want->code;
     for (int k = 0; k < job->world; k++) {
-        char path[700];
         if (k == want->silent) {
             continue;
         }
-        e = (ending){.step = -1};
-        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, k);
-        (void)ls_json_each_line(path, visit_ending, &e);
+        e = read_ending(job, k);
         if (e.ends != 1 || e.code != code || job->rank[k].code != code ||
             strcmp(e.status, ls_status_name((ls_status)code)) != 0) {
             ls_verdict_fail(out,

@@ -38,7 +38,7 @@ static ls_status visit_layout(void *opaque, const cJSON *event, int line)
 {
     whole *w = opaque;
     (void)line;
-    if (strcmp(ls_json_string(event, "event", ""), "buckets") == 0 && w->seen->step_count > 0) {
+    if (w->seen->step_count > 0) {
         int64_t first = w->seen->step[0].step, at = ls_json_integer(event, "iteration", -1);
         bool is_first = w->told == 0;
         w->told++;
@@ -55,7 +55,7 @@ static ls_status visit_end(void *opaque, const cJSON *event, int line)
     whole *w = opaque;
     int skipped = 0;
     (void)line;
-    if (strcmp(ls_json_string(event, "event", ""), "end") != 0 || w->seen->step_count == 0) {
+    if (w->seen->step_count == 0) {
         return LS_OK;
     }
     for (int i = 0; i < w->seen->step_count; i++) {
@@ -89,16 +89,14 @@ void ls_subject_whole(const ls_case *row, const ls_record *job, ls_verdict *out)
     int told = 0;
     for (int k = 0; k < last->world; k++) {
         const cJSON *start = last->rank[k].start;
-        char path[700];
         whole w = {.rank = k, .seen = &last->rank[k], .out = out}, layouts = w;
-        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", last->directory, k);
         must_be(&w, start, "world", last->world);
         must_be(&w, start, "param_elements", elements_of(spec));
         if (w.seen->step_count > 0) {
             must_be(&w, start, "first_step", (double)w.seen->step[0].step);
         }
-        if (ls_json_each_line(path, visit_end, &w) != LS_OK ||
-            ls_json_each_line(path, visit_layout, &layouts) != LS_OK) {
+        if (ls_record_each_event(last, k, "end", visit_end, &w) != LS_OK ||
+            ls_record_each_event(last, k, "buckets", visit_layout, &layouts) != LS_OK) {
             ls_verdict_fail(out, "rank=%d: its events cannot be read", k);
         }
         told += w.told + layouts.told;
@@ -131,23 +129,7 @@ static const ls_tol printed_rate =
     LS_TOL(2e-3, "images/s have one decimal and are 100 and more, ends are told in nanoseconds, of "
                  "which a double of 15 digits keeps 1e-6 of a step");
 
-typedef struct ends {
-    double at_ns[64];
-} ends;
-
-static ls_status visit_at(void *opaque, const cJSON *event, int line)
-{
-    ends *e = opaque;
-    int64_t step = ls_json_integer(event, "step", -1);
-    (void)line;
-    if (strcmp(ls_json_string(event, "event", ""), "step") == 0 && step > 0 && step < 64) {
-        e->at_ns[step] = ls_json_number(event, "at_ns", NAN);
-    }
-    return LS_OK;
-}
-
-static void check_line(const ls_record *job, const ends *e, const char *line, int *compared,
-                       ls_verdict *out)
+static void check_line(const ls_record *job, const char *line, int *compared, ls_verdict *out)
 {
     int step, last;
     double loss, lr, scale, rate, images = 0;
@@ -175,30 +157,26 @@ static void check_line(const ls_record *job, const ends *e, const char *line, in
         ls_verdict_fail(out, "step %d prints loss %g, lr %g, scale %g; its event says %g, %g, %g",
                         step, loss, lr, scale, seen->loss, seen->lr, seen->loss_scale_next);
     }
-    double want = step > 1 ? images / (e->at_ns[step] - e->at_ns[step - 1]) * 1e9 : NAN;
+    const ls_record_step *before = ls_record_find_step(&job->rank[0], step - 1);
+    double seconds = before != NULL ? (seen->at_ns - before->at_ns) * 1e-9 : NAN;
+    double want = images / seconds;
     if (!isnan(want) && !(fabs(rate - want) <= printed_rate.value * want)) {
         ls_verdict_fail(out,
                         "step %d prints %.1f images/s; %.0f of all ranks came in %.3f ms: %.1f",
-                        step, rate, images, (e->at_ns[step] - e->at_ns[step - 1]) * 1e-6, want);
+                        step, rate, images, seconds * 1e3, want);
     }
 }
 
 void ls_subject_printed(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     char path[700], *rest = NULL;
-    ends e = {{0}};
     int compared = 0;
     (void)row;
-    ls_text_put(path, sizeof path, "%s/rank0.jsonl", job->directory);
-    if (ls_json_each_line(path, visit_at, &e) != LS_OK) {
-        ls_verdict_fail(out, "the events cannot be read");
-        return;
-    }
     ls_text_put(path, sizeof path, "%s/rank0.log", job->directory);
     char *text = ls_text_read(path);
     char *line = text == NULL ? NULL : strtok_r(text, "\n", &rest);
     for (; line != NULL; line = strtok_r(NULL, "\n", &rest)) {
-        check_line(job, &e, line, &compared, out);
+        check_line(job, line, &compared, out);
     }
     free(text);
     if (compared != job->rank[0].step_count) {

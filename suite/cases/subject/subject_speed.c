@@ -18,62 +18,40 @@ static const ls_tol clocks =
     LS_TOL(1e-3, "ms: both are differences of readings of one clock in nanoseconds, printed with "
                  "15 digits");
 
-typedef struct ends {
-    int rank, compared;
-    double last_ns;       /* end of the step before; NAN */
-    double instrument_ms; /* of all that were compared */
-    ls_verdict *out;
-} ends;
-
-static ls_status visit_end(void *opaque, const cJSON *event, int line)
-{
-    ends *e = opaque;
-    const cJSON *ms = cJSON_GetObjectItemCaseSensitive(event, "ms");
-    (void)line;
-    if (strcmp(ls_json_string(event, "event", ""), "step") != 0) {
-        return LS_OK;
-    }
-    double at_ns = ls_json_number(event, "at_ns", NAN), total = ls_json_number(ms, "total", NAN);
-    double instrument = ls_json_number(ms, "instrument", NAN);
-    double between = (at_ns - e->last_ns) * 1e-6;
-    e->last_ns = at_ns;
-    if (isnan(between) || isnan(total) || isnan(instrument)) {
-        return LS_OK;
-    }
-    e->compared++;
-    e->instrument_ms += instrument;
-    if (!(fabs(total + instrument - between) <= clocks.value)) {
-        ls_verdict_fail(e->out,
-                        "rank=%d step %d: %.3f ms and %.3f of judging, but its end is %.3f after "
-                        "the one before",
-                        e->rank, (int)ls_json_integer(event, "step", -1), total, instrument,
-                        between);
-        if (fabs(total - between) <= clocks.value) {
-            ls_verdict_cause(e->out, "dumps and digests count as training time");
-        }
-    }
-    return LS_OK;
-}
-
 void ls_subject_instrument(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)row;
-    ends e = {.out = out};
-    for (e.rank = 0; e.rank < job->world; e.rank++) {
-        char path[700];
-        e.last_ns = NAN;
-        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, e.rank);
-        if (ls_json_each_line(path, visit_end, &e) != LS_OK) {
-            ls_verdict_fail(out, "rank=%d: its events cannot be read", e.rank);
+    int compared = 0;
+    double instrument_ms = 0; /* of all that were compared */
+    for (int k = 0; k < job->world; k++) {
+        for (int i = 1; i < job->rank[k].step_count; i++) {
+            const ls_record_step *step = &job->rank[k].step[i];
+            double between = (step->at_ns - step[-1].at_ns) * 1e-6;
+            if (isnan(between) || isnan(step->total_ms) || isnan(step->instrument_ms)) {
+                continue;
+            }
+            compared++;
+            instrument_ms += step->instrument_ms;
+            if (fabs(step->total_ms + step->instrument_ms - between) <= clocks.value) {
+                continue;
+            }
+            ls_verdict_fail(out,
+                            "rank=%d step %d: %.3f ms and %.3f of judging, but its end is %.3f "
+                            "after the one before",
+                            k, (int)step->step, step->total_ms, step->instrument_ms, between);
+            if (fabs(step->total_ms - between) <= clocks.value) {
+                ls_verdict_cause(out, "dumps and digests count as training time");
+            }
         }
     }
-    if (e.compared == 0) {
-        ls_verdict_set(out, LS_UNSUPPORTED, "no two steps tell ends, times and what judging took");
-    } else if (!(e.instrument_ms > e.compared * clocks.value)) {
+    if (compared == 0) {
+        ls_verdict_set(out, LS_UNSUPPORTED,
+                       "no two steps report their ends, times and the time of judging");
+    } else if (!(instrument_ms > compared * clocks.value)) {
         ls_verdict_set(out, LS_WEAK, "judging took no time: it could be in the steps' or not");
     }
-    ls_verdict_pass(out, "%.1f ms of judging lie beside the times of %d steps, not in them",
-                    e.instrument_ms, e.compared);
+    ls_verdict_pass(out, "%.1f ms of judging are outside the times of %d steps", instrument_ms,
+                    compared);
 }
 
 /* ---- training curves ------------------------------------------------------------------------- */
