@@ -157,8 +157,7 @@ static void check_scales(ls_toy *toy, const variant *v, int iterations, ls_verdi
 static void train(const variant *v, const golden *g, ls_verdict *out)
 {
     ls_toy toy;
-    ls_amp_options options = ls_toy_options(v->level, v->scalers, 4.0f);
-    if (!ls_toy_open(&toy, &options, out)) {
+    if (!ls_toy_open(&toy, &(ls_toy_setup){.level = v->level, .losses = v->scalers}, out)) {
         return;
     }
     int iterations = v->bad_loss >= 0 ? 3 : 2, skipped[2] = {0, 0};
@@ -166,7 +165,7 @@ static void train(const variant *v, const golden *g, ls_verdict *out)
         ls_toy_optimizer(&toy);
     }
     for (int m = 0; m < v->s->models; m++) {
-        ls_optimizer_config sgd = ls_toy_sgd(v->s->momentum[v->s->owner[m]]);
+        ls_optimizer_config sgd = {.momentum = (double)v->s->momentum[v->s->owner[m]]};
         ls_toy_make(&toy, m, (float)m + 1.0f);
         ls_toy_own(&toy, v->s->owner[m], m, &sgd, v->s->lr[m]);
     }
@@ -204,14 +203,21 @@ static int train_overflows(variant *v, const golden *g, ls_verdict *out)
     return runs;
 }
 
+/* Data of a case. */
+struct run {
+    const golden *golden;
+    int level;
+};
+
 static void judge_golden(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
+    const struct run *run = row->data;
+    const golden *g = run->golden;
     (void)job;
-    const golden *g = &goldens[row->number[0]];
     int runs = 0;
     for (int i = 0; i < 4; i++) {
         variant v = {.s = &scenarios[g->scenario],
-                     .level = row->number[1],
+                     .level = run->level,
                      .scalers = 1 + i % 2,
                      .by_model = i / 2 != 0,
                      .bad_loss = g->bad,
@@ -229,24 +235,23 @@ static void judge_golden(const ls_case *row, const ls_record *job, ls_verdict *o
 void ls_amp_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     static const char *const names[] = {"clean", "loss0", "loss1"};
-    (void)settings;
     for (size_t i = 0; i < sizeof goldens / sizeof *goldens; i++) {
         for (int level = 0; level < 4; level++) {
             if (goldens[i].bad >= 0 && (level == 0 || level == 3)) {
                 continue; /* static: nothing is skipped */
             }
-            ls_case *row = ls_rows_add_inside(list, judge_golden, "A1", "amp.%s.%s.o%d",
-                                              scenarios[goldens[i].scenario].name,
-                                              names[goldens[i].bad + 1], level);
-            row->number[0] = (int)i;
-            row->number[1] = level;
+            struct run *run = ls_rows_memory(list, sizeof *run);
+            *run = (struct run){&goldens[i], level};
+            ls_row row = {.requirement = "A1", .judge = judge_golden, .data = run};
+            ls_rows_format(list, settings, &row, "amp.%s.%s.o%d",
+                           scenarios[goldens[i].scenario].name, names[goldens[i].bad + 1], level);
         }
     }
-    ls_amp_optimizer_cases(list);
-    ls_amp_group_cases(list);
-    ls_amp_master_cases(list);
-    ls_amp_misuse_cases(list);
-    ls_amp_block_cases(list);
-    ls_amp_skip_cases(list);
-    ls_amp_state_cases(list);
+    ls_amp_optimizer_cases(settings, list);
+    ls_amp_group_cases(settings, list);
+    ls_amp_master_cases(settings, list);
+    ls_amp_misuse_cases(settings, list);
+    ls_amp_block_cases(settings, list);
+    ls_amp_skip_cases(settings, list);
+    ls_amp_state_cases(settings, list);
 }

@@ -7,12 +7,6 @@
 #include "amp_rows.h"
 #include "toy_ideal.h"
 
-static bool open_level(ls_toy *toy, int level, ls_verdict *out)
-{
-    ls_amp_options options = ls_toy_options(level, 1, 4.0f);
-    return ls_toy_open(toy, &options, out);
-}
-
 static void zero_both(ls_toy *toy, bool by_model, int models)
 {
     for (int m = 0; m < models && by_model; m++) {
@@ -30,16 +24,14 @@ static void zero_both(ls_toy *toy, bool by_model, int models)
 static void add_group(int level, bool zero_before, bool accumulates, bool by_model, ls_verdict *out)
 {
     ls_toy toy;
-    if (!open_level(&toy, level, out)) {
+    ls_toy_setup setup = {
+        .level = level, .models = 2, .unowned = 1, .rule = {.momentum = .125}, .lr = .25f};
+    if (!ls_toy_open(&toy, &setup, out)) {
         return;
     }
     ls_toy_ideal m[2] = {ls_toy_ideal_make(1, level == 2, .25, .125, 0),
                          ls_toy_ideal_make(2, level == 2, .5, .125, 0)};
-    ls_optimizer_config sgd = ls_toy_sgd(.125f);
-    int optimizer = ls_toy_optimizer(&toy), blocks_each = accumulates ? 2 : 1;
-    ls_toy_make(&toy, 0, 1);
-    ls_toy_make(&toy, 1, 2);
-    ls_toy_own(&toy, optimizer, 0, &sgd, .25f);
+    int optimizer = 0, blocks_each = accumulates ? 2 : 1;
     ls_toy_ideal_blocks(&toy, m, 1, blocks_each);
     ls_toy_step(&toy, optimizer);
     ls_toy_ideal_step(&m[0]);
@@ -49,7 +41,7 @@ static void add_group(int level, bool zero_before, bool accumulates, bool by_mod
             ls_toy_ideal_zero(&m[0]);
         }
         if (after == 0) {
-            ls_toy_own(&toy, optimizer, 1, &sgd, .5f);
+            ls_toy_own(&toy, optimizer, 1, &setup.rule, .5f);
         }
     }
     for (int step = 0; step < 2; step++) {
@@ -71,28 +63,29 @@ static void add_group(int level, bool zero_before, bool accumulates, bool by_mod
 
 static void judge_added(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
+    const int *level = row->data;
     (void)job;
     for (int i = 0; i < 8; i++) {
-        add_group(row->number[0], i % 2 != 0, i / 2 % 2 != 0, i / 4 != 0, out);
+        add_group(*level, i % 2 != 0, i / 2 % 2 != 0, i / 4 != 0, out);
     }
     ls_verdict_pass(out, "a group that came later: 8 trainings as computed by hand, bit for bit");
 }
 
 /* Two groups with rates and decays of their own; one rate changes between two steps. */
-static void check_rates(ls_verdict *out)
+static void judge_rates(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     ls_toy toy;
-    if (!open_level(&toy, 2, out)) {
+    ls_toy_setup setup = {.level = 2, .models = 2, .unowned = 2, .rule = {.momentum = .5}};
+    (void)row, (void)job;
+    if (!ls_toy_open(&toy, &setup, out)) {
         return;
     }
     ls_toy_ideal m[2] = {ls_toy_ideal_make(1, true, .25, .5, .125),
                          ls_toy_ideal_make(2, true, .0625, .5, .5)};
-    int optimizer = ls_toy_optimizer(&toy);
+    int optimizer = 0;
     for (int i = 0; i < 2; i++) {
-        ls_optimizer_config sgd = ls_toy_sgd(.5f);
-        sgd.weight_decay = (float)m[i].decay;
-        ls_toy_make(&toy, i, (float)i + 1);
-        ls_toy_own(&toy, optimizer, i, &sgd, (float)m[i].lr);
+        setup.rule.weight_decay = m[i].decay;
+        ls_toy_own(&toy, optimizer, i, &setup.rule, (float)m[i].lr);
     }
     for (int step = 0; step < 4; step++) {
         if (step == 2) {
@@ -110,45 +103,35 @@ static void check_rates(ls_verdict *out)
     }
     ls_toy_ideal_expect(&toy, 0, &m[0], "rate .25, decay .125", out);
     ls_toy_ideal_expect(&toy, 1, &m[1], "rate .0625, then .25, decay .5", out);
+    ls_verdict_pass(out, "each group has its own rate and decay");
     ls_toy_close(&toy);
 }
 
-static ls_optimizer_config adam(void)
-{
-    return (ls_optimizer_config){
-        .kind = LS_OPTIMIZER_ADAM, .beta1 = .5f, .beta2 = .75f, .epsilon = .0625f};
-}
-
-static bool open_adam(ls_toy *toy, ls_verdict *out)
-{
-    ls_amp_options options = ls_toy_options(2, 1, 4.0f);
-    options.moment_count = 2;
-    return ls_toy_open(toy, &options, out);
-}
+/* Models that Adam trains, the last ones unowned at first. */
+#define ADAM(n, u)                                                                      \
+    {                                                                                   \
+        .level = 2, .models = (n), .unowned = (u), .moments = 2, .lr = .125f, .rule = { \
+            .kind = LS_OPTIMIZER_ADAM,                                                  \
+            .beta1 = .5f,                                                               \
+            .beta2 = .75f,                                                              \
+            .epsilon = .0625f                                                           \
+        }                                                                               \
+    }
 
 /* Adam's bias correction counts each parameter's own steps: m1, which joins after two, goes on as
  * if it had been alone from its first. */
-static void check_own_steps(ls_verdict *out)
+static void judge_own_steps(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
+    static const ls_toy_setup later = ADAM(2, 1), never = ADAM(2, 2);
     ls_toy both, alone;
-    ls_optimizer_config rule = adam();
-    if (!open_adam(&both, out)) {
+    (void)row, (void)job;
+    if (!ls_toy_open(&both, &later, out) || !ls_toy_open(&alone, &never, out)) {
         return;
     }
-    if (!open_adam(&alone, out)) {
-        ls_toy_close(&both);
-        return;
-    }
-    ls_toy_optimizer(&both);
-    ls_toy_optimizer(&alone);
-    ls_toy_make(&both, 0, 1);
-    ls_toy_make(&both, 1, 2);
-    ls_toy_make(&alone, 1, 2);
-    ls_toy_own(&both, 0, 0, &rule, .125f);
-    ls_toy_own(&alone, 0, 1, &rule, .125f);
+    ls_toy_own(&alone, 0, 1, &never.rule, never.lr);
     for (int step = 0; step < 4; step++) {
         if (step == 2) {
-            ls_toy_own(&both, 0, 1, &rule, .125f);
+            ls_toy_own(&both, 0, 1, &later.rule, later.lr);
         }
         ls_toy_iterate(&both, 0, 0, step >= 2 ? 3u : 1u, ls_toy_clean);
         if (step >= 2) {
@@ -162,24 +145,23 @@ static void check_own_steps(ls_verdict *out)
         ls_verdict_fail(out, "m0 took %d steps and m1 %d, expected 4 and 2",
                         (int)*ls_toy_view(&both, 0, 0).steps, (int)*ls_toy_view(&both, 1, 0).steps);
     }
+    ls_verdict_pass(out, "a late group's bias correction starts at 1");
     ls_toy_close(&both);
     ls_toy_close(&alone);
 }
 
 /* In one group: w1 has its first gradient one step later than w0, and starts its own count then. */
-static void check_uneven_steps(ls_verdict *out)
+static void judge_uneven_steps(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
+    static const ls_toy_setup setup = ADAM(1, 0);
     static const float early[2] = {1.0f, -2.0f}, late[2] = {3.0f, 0.5f};
     float weight[2][4];
+    (void)row, (void)job;
     for (int with = 0; with < 2; with++) { /* w1's step with w0's two, and alone */
-        ls_optimizer_config rule = adam();
         ls_toy toy;
-        if (!open_adam(&toy, out)) {
+        if (!ls_toy_open(&toy, &setup, out)) {
             return;
         }
-        ls_toy_optimizer(&toy);
-        ls_toy_make(&toy, 0, 1);
-        ls_toy_own(&toy, 0, 0, &rule, .125f);
         for (int step = 1 - with; step < 2; step++) {
             static const int only[] = {0};
             ls_toy_begin(&toy, 0, only, 1, false);
@@ -197,21 +179,23 @@ static void check_uneven_steps(ls_verdict *out)
         ls_toy_close(&toy);
     }
     if (memcmp(&weight[0][2], &weight[1][2], 2 * sizeof(float)) != 0) {
-        ls_verdict_fail(out, "w1's first step beside w0's second: %.9g, alone %.9g",
+        ls_verdict_fail(out, "w1's first step with w0's second: %.9g, alone %.9g",
                         (double)weight[1][2], (double)weight[0][2]);
     }
+    ls_verdict_pass(out, "each parameter counts its own steps");
 }
 
-static void check_empty(ls_verdict *out)
+static void judge_empty(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     ls_toy toy;
-    int group = -1;
-    if (!open_level(&toy, 2, out)) {
+    int group = -1, optimizer = 0;
+    ls_toy_setup setup = {.level = 2, .models = 1, .unowned = 1};
+    (void)row, (void)job;
+    if (!ls_toy_open(&toy, &setup, out)) {
         return;
     }
     ls_toy_ideal m = ls_toy_ideal_make(1, true, .25, 0, 0);
-    ls_optimizer_config sgd = ls_toy_sgd(0.0f);
-    int optimizer = ls_toy_optimizer(&toy);
+    const ls_optimizer_config sgd = {.kind = LS_OPTIMIZER_SGD};
     ls_tensor nothing = ls_inside_tensor(&toy.device, LS_F16, 0);
     ls_amp_param empty = {.name = "empty", .param = nothing, .grad = nothing};
     ls_status none = ls_amp_add_group(toy.amp, optimizer, &sgd, .25f, NULL, 0, &group);
@@ -220,37 +204,28 @@ static void check_empty(ls_verdict *out)
         ls_verdict_fail(out, "a group of no parameters: %s; a parameter of no elements: %s",
                         ls_status_name(none), ls_status_name(zero));
     }
-    ls_toy_make(&toy, 0, 1);
     ls_toy_own(&toy, optimizer, 0, &sgd, .25f);
     ls_toy_ideal_blocks(&toy, &m, 1, 1);
     ls_toy_step(&toy, optimizer);
     ls_toy_ideal_step(&m);
     ls_toy_ideal_expect(&toy, 0, &m, "behind a group of nothing", out);
+    ls_verdict_pass(out, "empty groups and tensors change nothing");
     ls_inside_free(&toy.device, &nothing);
     ls_toy_close(&toy);
 }
 
-static const ls_toy_row rows[] = {
-    {"A2", "group.rates", check_rates, "each group has its own rate and decay"},
-    {"A2", "group.own-steps", check_own_steps, "a late group's bias correction starts at 1"},
-    {"A2", "group.uneven-steps", check_uneven_steps, "each parameter counts its own steps"},
-    {"A2", "group.empty", check_empty, "empty groups and tensors change nothing"},
+static const ls_row rows[] = {
+    {"amp.group.added.o0", "A2", judge_added, NULL, &(const int){0}},
+    {"amp.group.added.o1", "A2", judge_added, NULL, &(const int){1}},
+    {"amp.group.added.o2", "A2", judge_added, NULL, &(const int){2}},
+    {"amp.group.added.o3", "A2", judge_added, NULL, &(const int){3}},
+    {"amp.group.rates", "A2", judge_rates, NULL, NULL},
+    {"amp.group.own-steps", "A2", judge_own_steps, NULL, NULL},
+    {"amp.group.uneven-steps", "A2", judge_uneven_steps, NULL, NULL},
+    {"amp.group.empty", "A2", judge_empty, NULL, NULL},
 };
 
-static void judge_row(const ls_case *row, const ls_record *job, ls_verdict *out)
+void ls_amp_group_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    (void)job;
-    ls_toy_judge(&rows[row->number[0]], out);
-}
-
-void ls_amp_group_cases(ls_case_list *list)
-{
-    for (int level = 0; level < 4; level++) {
-        ls_rows_add_inside(list, judge_added, "A2", "amp.group.added.o%d", level)->number[0] =
-            level;
-    }
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ls_rows_add_inside(list, judge_row, rows[i].requirement, "amp.%s", rows[i].id)->number[0] =
-            (int)i;
-    }
+    LS_ROWS(list, settings, rows);
 }

@@ -43,15 +43,13 @@ enum { KINDS = sizeof kinds / sizeof *kinds };
 /* m(1) in one group, so that LAMB's clip has one vector. */
 static bool open_kind(ls_toy *toy, int level, const struct kind *kind, ls_verdict *out)
 {
-    ls_amp_options options = ls_toy_options(level, 1, level == 1 || level == 2 ? 1024.0f : 1.0f);
-    options.moment_count = kind->moments;
-    if (!ls_toy_open(toy, &options, out)) {
-        return false;
-    }
-    ls_toy_optimizer(toy);
-    ls_toy_make(toy, 0, 1);
-    ls_toy_own(toy, 0, 0, &kind->config, .25f);
-    return true;
+    ls_toy_setup setup = {.level = level,
+                          .scale = level == 1 || level == 2 ? 1024.0f : 1.0f,
+                          .models = 1,
+                          .rule = kind->config,
+                          .moments = kind->moments,
+                          .lr = .25f};
+    return ls_toy_open(toy, &setup, out);
 }
 
 /* Everything an optimizer holds. */
@@ -85,7 +83,7 @@ static bool equal(const snapshot *a, const snapshot *b)
 static void judge_still(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    const struct kind *kind = &kinds[row->number[0]];
+    const struct kind *kind = row->data;
     for (int level = 1; level <= 2; level++) {
         ls_toy toy;
         if (!open_kind(&toy, level, kind, out)) {
@@ -115,7 +113,7 @@ static void judge_still(const ls_case *row, const ls_record *job, ls_verdict *ou
 static void judge_never_was(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    const struct kind *kind = &kinds[row->number[0]];
+    const struct kind *kind = row->data;
     snapshot end[2];
     for (int with = 0; with < 2; with++) {
         ls_toy toy;
@@ -144,7 +142,7 @@ static void judge_never_was(const ls_case *row, const ls_record *job, ls_verdict
 static void judge_levels(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
-    const struct kind *kind = &kinds[row->number[0]];
+    const struct kind *kind = row->data;
     snapshot end[4];
     for (int level = 0; level < 4; level++) {
         ls_toy toy;
@@ -167,13 +165,14 @@ static void judge_levels(const ls_case *row, const ls_record *job, ls_verdict *o
     ls_verdict_pass(out, "one step: the same weights and moments at O0 to O3");
 }
 
-void ls_amp_optimizer_cases(ls_case_list *list)
+void ls_amp_optimizer_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (int k = 0; k < KINDS; k++) {
-        ls_rows_add_inside(list, judge_still, "A5", "amp.skip.still.%s", kinds[k].name)->number[0] =
-            k;
-        ls_rows_add_inside(list, judge_never_was, "A5", "amp.skip.never-was.%s", kinds[k].name)
-            ->number[0] = k;
-        ls_rows_add_inside(list, judge_levels, "A1", "amp.levels.%s", kinds[k].name)->number[0] = k;
+        ls_row still = {.requirement = "A5", .judge = judge_still, .data = &kinds[k]};
+        ls_row never_was = {.requirement = "A5", .judge = judge_never_was, .data = &kinds[k]};
+        ls_row levels = {.requirement = "A1", .judge = judge_levels, .data = &kinds[k]};
+        ls_rows_format(list, settings, &still, "amp.skip.still.%s", kinds[k].name);
+        ls_rows_format(list, settings, &never_was, "amp.skip.never-was.%s", kinds[k].name);
+        ls_rows_format(list, settings, &levels, "amp.levels.%s", kinds[k].name);
     }
 }

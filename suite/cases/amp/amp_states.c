@@ -1,252 +1,83 @@
 /* The amp library's state dict: Apex's form, what comes back, what is refused
  * (apex/amp/frontend.py@state_dict,load_state_dict). */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/text.h"
-#include "kernels/core/json.h"
 #include "amp_rows.h"
-#include "toy.h"
-
-static const int only[] = {0};
+#include "toy_script.h"
 
 /* m0 and m1 in one optimizer, SGD with momentum. */
-static bool open_level(ls_toy *toy, int level, int losses, float scale, ls_verdict *out)
-{
-    ls_amp_options options = ls_toy_options(level, losses, scale);
-    ls_optimizer_config sgd = ls_toy_sgd(.5f);
-    options.scaler.growth_interval = 4;
-    if (!ls_toy_open(toy, &options, out)) {
-        return false;
+#define AT(o, n, s)                                                            \
+    {                                                                          \
+        .level = (o), .losses = (n), .scale = (s), .interval = 4, .models = 2, \
+        .rule = {.kind = LS_OPTIMIZER_SGD, .momentum = .5}, .lr = .0625f       \
     }
-    ls_toy_optimizer(toy);
-    for (int m = 0; m < 2; m++) {
-        ls_toy_make(toy, m, (float)m + 1);
-        ls_toy_own(toy, 0, m, &sgd, .0625f);
-    }
-    return true;
-}
 
-static ls_status load(ls_toy *toy, const char *text, char *said, int bytes)
-{
-    cJSON *state = cJSON_Parse(text);
-    LS_ASSERT(state != NULL);
-    ls_inside_ear ear = ls_inside_hear();
-    ls_status status = ls_amp_load_state_dict(toy->amp, state);
-    ls_inside_heard(&ear, said, bytes);
-    said[strcspn(said, "\n")] = '\0';
-    cJSON_Delete(state);
-    return status;
-}
+/* One step on both models by the block of that loss. */
+#define STEPPED(l)               \
+    {ROUND(l, 1, 3)}, {STEP(0)}, \
+    {                            \
+        ZERO(0)                  \
+    }
+#define SKIPPED(l, m, w, v)                       \
+    {ROUND(l, 1, 3), POISON(m, w, v)}, {SKIP(0)}, \
+    {                                             \
+        ZERO(0)                                   \
+    }
 
-static void check_form(ls_verdict *out)
-{
-    static const char expected[] = "{\"loss_scaler0\":{\"loss_scale\":1024,\"unskipped\":0},"
-                                   "\"loss_scaler1\":{\"loss_scale\":512,\"unskipped\":1}}";
-    ls_toy toy;
-    cJSON *state = NULL;
-    if (!open_level(&toy, 2, 2, 1024.0f, out)) {
-        return;
-    }
-    ls_toy_poison bad = {0, 0, INFINITY};
-    ls_toy_iterate(&toy, 1, 0, 3u, bad);
-    ls_toy_iterate(&toy, 1, 0, 1u, ls_toy_clean);
-    ls_status status = ls_amp_state_dict(toy.amp, &state);
-    ls_toy_must(&toy, status, "ls_amp_state_dict");
-    char *text = cJSON_PrintUnformatted(state);
-    if (strcmp(text, expected) != 0) {
-        ls_verdict_fail(out, "%s", text);
-    }
-    free(text);
-    cJSON_Delete(state);
-    ls_toy_close(&toy);
-}
+#define ENTRY(i, scale, unskipped) \
+    "\"loss_scaler" #i "\":{\"loss_scale\":" #scale ",\"unskipped\":" #unskipped "}"
 
-/* Three losses that overflow 0, 1 and 2 times (Apex's test_loss_scale_decrease). */
-static void check_decrease(ls_verdict *out)
-{
-    ls_toy toy;
-    if (!open_level(&toy, 2, 3, 65536.0f, out)) {
-        return;
+/* The second entry is wrong: the first one must not have been applied. */
+#define WRONG(name, entry, words)                                                           \
+    {                                                                                       \
+        "state.wrong." name, "A8", AT(2, 2, 4), "refused, and nothing applied",             \
+            OPS({LOAD("{" ENTRY(0, 8, 1) "," entry "}"), REFUSED(words)}, {SCALE(0, 4, 0)}, \
+                {SCALE(1, 4, 0)})                                                           \
     }
-    for (int loss = 0; loss < 3; loss++) {
-        for (int i = 0; i < loss; i++) {
-            ls_toy_poison bad = {i, 1, i == 0 ? INFINITY : NAN};
-            ls_toy_iterate(&toy, loss, 0, 3u, bad);
-        }
-    }
-    for (int loss = 0; loss < 3; loss++) {
-        ls_toy_expect_scale(&toy, loss, 65536.0f / (float)(1 << loss), 0, "forced overflows", out);
-    }
-    ls_toy_close(&toy);
-}
 
-/* Entries belong to the loss of their number, in whatever order they stand. */
-static void check_order(ls_verdict *out)
-{
-    ls_toy toy;
-    char said[300];
-    if (!open_level(&toy, 2, 2, 4.0f, out)) {
-        return;
-    }
-    ls_status status = load(&toy,
-                            "{\"loss_scaler1\":{\"loss_scale\":16,\"unskipped\":2},"
-                            "\"loss_scaler0\":{\"loss_scale\":8,\"unskipped\":1}}",
-                            said, (int)sizeof said);
-    if (status != LS_OK) {
-        ls_verdict_fail(out, "%s: %s", ls_status_name(status), said);
-    }
-    ls_toy_expect_scale(&toy, 0, 8.0f, 1, "loaded in reverse", out);
-    ls_toy_expect_scale(&toy, 1, 16.0f, 2, "loaded in reverse", out);
-    ls_toy_close(&toy);
-}
-
-/* The count of clean blocks goes on where it was: two more make four. */
-static void check_mid_interval(ls_verdict *out)
-{
-    ls_toy toy;
-    if (!open_level(&toy, 2, 1, 4.0f, out)) {
-        return;
-    }
-    ls_toy_load_scale(&toy, 0, 32.0f, 2);
-    ls_toy_iterate(&toy, 0, 0, 3u, ls_toy_clean);
-    ls_toy_expect_scale(&toy, 0, 32.0f, 3, "one block behind the load", out);
-    ls_toy_iterate(&toy, 0, 0, 3u, ls_toy_clean);
-    ls_toy_expect_scale(&toy, 0, 64.0f, 0, "two blocks behind the load", out);
-    ls_toy_close(&toy);
-}
-
-/* Apex never grows again from a count beyond its window; we grow at >=. */
-static void check_beyond(ls_verdict *out)
-{
-    ls_toy toy;
-    if (!open_level(&toy, 2, 1, 4.0f, out)) {
-        return;
-    }
-    ls_toy_load_scale(&toy, 0, 32.0f, 2500);
-    ls_toy_iterate(&toy, 0, 0, 3u, ls_toy_clean);
-    ls_toy_expect_scale(&toy, 0, 64.0f, 0, "a count of 2500 at interval 4", out);
-    ls_toy_close(&toy);
-}
-
-static void check_more(ls_verdict *out)
-{
-    ls_toy toy;
-    char said[300];
-    if (!open_level(&toy, 2, 1, 4.0f, out)) {
-        return;
-    }
-    ls_status status = load(&toy,
-                            "{\"loss_scaler0\":{\"loss_scale\":8,\"unskipped\":1},"
-                            "\"loss_scaler1\":{\"loss_scale\":16,\"unskipped\":2}}",
-                            said, (int)sizeof said);
-    bool told = toy.said_count == 2 && strstr(toy.said[0], "contains 2 entries") != NULL &&
-                strstr(toy.said[1], "loss_scaler[1]") != NULL;
-    if (status != LS_OK || !told) {
-        ls_verdict_fail(out, "%s, %d lines: %s", ls_status_name(status), toy.said_count,
-                        toy.said[0]);
-    }
-    ls_toy_expect_scale(&toy, 0, 8.0f, 1, "two entries for one loss", out);
-    ls_toy_close(&toy);
-}
-
-static void check_fewer(ls_verdict *out)
-{
-    ls_toy toy;
-    char said[300];
-    if (!open_level(&toy, 2, 2, 4.0f, out)) {
-        return;
-    }
-    ls_status status =
-        load(&toy, "{\"loss_scaler0\":{\"loss_scale\":8,\"unskipped\":1}}", said, (int)sizeof said);
-    if (status != LS_OK || toy.said_count != 1) {
-        ls_verdict_fail(out, "%s, %d lines", ls_status_name(status), toy.said_count);
-    }
-    ls_toy_expect_scale(&toy, 0, 8.0f, 1, "one entry for two losses", out);
-    ls_toy_expect_scale(&toy, 1, 4.0f, 0, "one entry for two losses", out);
-    ls_toy_close(&toy);
-}
-
-/* A static scale of 1 is Apex's short circuit; one that was loaded is none: gradients are unscaled
- * by it, and the step is that of 1. */
-static void check_static(ls_verdict *out)
-{
-    ls_toy plain, loaded;
-    float weight[4];
-    char said[300];
-    if (!open_level(&plain, 0, 1, 1.0f, out)) {
-        return;
-    }
-    if (open_level(&loaded, 0, 1, 1.0f, out)) {
-        ls_status status = load(&loaded, "{\"loss_scaler0\":{\"loss_scale\":8,\"unskipped\":0}}",
-                                said, (int)sizeof said);
-        ls_toy_must(&loaded, status, "ls_amp_load_state_dict");
-        ls_toy_iterate(&plain, 0, 0, 3u, ls_toy_clean);
-        ls_toy_iterate(&loaded, 0, 0, 3u, ls_toy_clean);
-        for (int m = 0; m < 2; m++) {
-            ls_toy_weights(&plain, m, weight);
-            ls_toy_expect(&loaded, m, weight, "a step at a static scale that was loaded", out);
-        }
-        ls_toy_close(&loaded);
-    }
-    ls_toy_close(&plain);
-}
-
-static void check_open_block(ls_verdict *out)
-{
-    ls_toy toy;
-    char said[300];
-    if (!open_level(&toy, 2, 1, 4.0f, out)) {
-        return;
-    }
-    ls_toy_begin(&toy, 0, only, 1, false);
-    ls_status status =
-        load(&toy, "{\"loss_scaler0\":{\"loss_scale\":8,\"unskipped\":1}}", said, (int)sizeof said);
-    ls_amp_cancel(toy.amp);
-    if (status != LS_ERR_USAGE) {
-        ls_verdict_fail(out, "loading inside a block: %s", ls_status_name(status));
-    }
-    ls_toy_expect_scale(&toy, 0, 4.0f, 0, "a refused load", out);
-    ls_toy_close(&toy);
-}
-
-/* What is wrong stands in the second entry: the first one must not have been applied. */
-static const struct {
-    const char *name, *entry, *names;
-} errors[] = {
-    {"key", "\"amp1\":{\"loss_scale\":16,\"unskipped\":0}", "amp1"},
-    {"key-number", "\"loss_scalerX\":{\"loss_scale\":16,\"unskipped\":0}", "loss_scalerX"},
-    {"scale-zero", "\"loss_scaler1\":{\"loss_scale\":0,\"unskipped\":0}", "positive and finite"},
-    {"scale-negative", "\"loss_scaler1\":{\"loss_scale\":-8,\"unskipped\":0}", "loss_scaler1"},
-    {"scale-huge", "\"loss_scaler1\":{\"loss_scale\":1e300,\"unskipped\":0}", "finite"},
-    {"scale-missing", "\"loss_scaler1\":{\"unskipped\":0}", "loss_scaler1"},
-    {"scale-text", "\"loss_scaler1\":{\"loss_scale\":\"16\",\"unskipped\":0}", "loss_scaler1"},
-    {"count-negative", "\"loss_scaler1\":{\"loss_scale\":16,\"unskipped\":-1}", "unskipped"},
-    {"count-broken", "\"loss_scaler1\":{\"loss_scale\":16,\"unskipped\":1.5}", "unskipped"},
-    {"count-missing", "\"loss_scaler1\":{\"loss_scale\":16}", "unskipped"},
+static const ls_toy_script scripts[] = {
+    {"state.form", "A8", AT(2, 2, 1024), "loss_scaler<i>: loss_scale and unskipped, nothing else",
+     OPS(SKIPPED(1, 0, W0, INFINITY), {ROUND(1, 1, 1)}, {STEP(0)}, {ZERO(0)},
+         {DICT("{" ENTRY(0, 1024, 0) "," ENTRY(1, 512, 1) "}")})},
+    /* Apex's test_loss_scale_decrease */
+    {"state.decrease", "A8", AT(2, 3, 65536), "0, 1 and 2 overflows: S, S/2, S/4",
+     OPS(SKIPPED(1, 0, W1, INFINITY), SKIPPED(2, 0, W1, INFINITY), SKIPPED(2, 1, W1, NAN),
+         {SCALE(0, 65536, 0)}, {SCALE(1, 32768, 0)}, {SCALE(2, 16384, 0)})},
+    {"state.order", "A8", AT(2, 2, 4), "entries go by their number",
+     OPS({LOAD("{" ENTRY(1, 16, 2) "," ENTRY(0, 8, 1) "}")}, {SCALE(0, 8, 1)}, {SCALE(1, 16, 2)})},
+    {"state.mid-interval", "A8", AT(2, 1, 4), "the count of clean blocks came back",
+     OPS({LOAD("{" ENTRY(0, 32, 2) "}")}, STEPPED(0), {SCALE(0, 32, 3)}, STEPPED(0),
+         {SCALE(0, 64, 0)})},
+    /* Apex never grows again from a count beyond its window; we grow at >= */
+    {"state.beyond", "A8", AT(2, 1, 4), "a count beyond the interval grows at once",
+     OPS({LOAD("{" ENTRY(0, 32, 2500) "}")}, STEPPED(0), {SCALE(0, 64, 0)})},
+    {"state.more", "A8", AT(2, 1, 4), "more entries than losses: reported and ignored",
+     OPS({LOAD("{" ENTRY(0, 8, 1) "," ENTRY(1, 16, 2) "}")},
+         {SAID(2, "contains 2 entries|loss_scaler[1]")}, {SCALE(0, 8, 1)})},
+    {"state.fewer", "A8", AT(2, 2, 4), "fewer entries than losses: reported, the others stay",
+     OPS({LOAD("{" ENTRY(0, 8, 1) "}")}, {SAID(1, "contains 1 entries")}, {SCALE(0, 8, 1)},
+         {SCALE(1, 4, 0)})},
+    /* A static scale of 1 is Apex's short circuit; one that was loaded is none: gradients are
+     * unscaled by it, and the step is that of 1. */
+    {"state.static", "A8", AT(0, 1, 1), "a static scale of 8 that was loaded steps as 1",
+     OPS({LOAD("{" ENTRY(0, 8, 0) "}")}, STEPPED(0), {WEIGHTS(0, .875f, 1.8125f, 1.9375f, 2.875f)},
+         {WEIGHTS(1, 1.8125f, 2.75f, 2.875f, 3.8125f)})},
+    {"state.open-block", "A8", AT(2, 1, 4), "refused inside a block",
+     OPS({BEGIN(0, 1)}, {LOAD("{" ENTRY(0, 8, 1) "}"), REFUSED("inside the block")}, {CANCEL},
+         {SCALE(0, 4, 0)})},
+    WRONG("key", "\"amp1\":{\"loss_scale\":16,\"unskipped\":0}", "amp1"),
+    WRONG("key-number", ENTRY(X, 16, 0), "loss_scalerX"),
+    WRONG("scale-zero", ENTRY(1, 0, 0), "positive and finite"),
+    WRONG("scale-negative", ENTRY(1, -8, 0), "loss_scaler1"),
+    WRONG("scale-huge", ENTRY(1, 1e300, 0), "finite"),
+    WRONG("scale-missing", "\"loss_scaler1\":{\"unskipped\":0}", "loss_scaler1"),
+    WRONG("scale-text", ENTRY(1, "16", 0), "loss_scaler1"),
+    WRONG("count-negative", ENTRY(1, 16, -1), "unskipped"),
+    WRONG("count-broken", ENTRY(1, 16, 1.5), "unskipped"),
+    WRONG("count-missing", "\"loss_scaler1\":{\"loss_scale\":16}", "unskipped"),
 };
-
-static void judge_error(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    (void)job;
-    ls_toy toy;
-    char said[300], text[300];
-    if (!open_level(&toy, 2, 2, 4.0f, out)) {
-        return;
-    }
-    snprintf(text, sizeof text, "{\"loss_scaler0\":{\"loss_scale\":8,\"unskipped\":1},%s}",
-             errors[row->number[0]].entry);
-    ls_status status = load(&toy, text, said, (int)sizeof said);
-    if (status != LS_ERR_USAGE || strstr(said, errors[row->number[0]].names) == NULL) {
-        ls_verdict_fail(out, "%s: %s", ls_status_name(status), said);
-    }
-    ls_toy_expect_scale(&toy, 0, 4.0f, 0, "nothing may be applied", out);
-    ls_toy_expect_scale(&toy, 1, 4.0f, 0, "nothing may be applied", out);
-    ls_verdict_pass(out, "%s", said);
-    ls_toy_close(&toy);
-}
 
 /* ---- a training that is saved and goes on elsewhere ------------------------------------------ */
 
@@ -291,11 +122,12 @@ static void restore(ls_toy *to, ls_toy *from)
 
 static void judge_restore(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    (void)job;
+    const ls_toy_setup *setup = row->data;
+    int level = setup->level;
     ls_toy whole, first, second;
-    int level = row->number[0];
-    if (!open_level(&whole, level, 2, 64.0f, out) || !open_level(&first, level, 2, 64.0f, out) ||
-        !open_level(&second, level, 2, 64.0f, out)) {
+    (void)job;
+    if (!ls_toy_open(&whole, setup, out) || !ls_toy_open(&first, setup, out) ||
+        !ls_toy_open(&second, setup, out)) {
         return;
     }
     bool dynamic = level == 1 || level == 2;
@@ -331,36 +163,12 @@ static void judge_restore(const ls_case *row, const ls_record *job, ls_verdict *
     ls_toy_close(&second);
 }
 
-static const ls_toy_row rows[] = {
-    {"A8", "state.form", check_form, "loss_scaler<i>: loss_scale and unskipped, nothing else"},
-    {"A8", "state.decrease", check_decrease, "0, 1 and 2 overflows: S, S/2, S/4"},
-    {"A8", "state.order", check_order, "entries go by their number"},
-    {"A8", "state.mid-interval", check_mid_interval, "the count of clean blocks came back"},
-    {"A8", "state.beyond", check_beyond, "a count beyond the interval grows at once"},
-    {"A8", "state.more", check_more, "more entries than losses: told and ignored"},
-    {"A8", "state.fewer", check_fewer, "fewer entries than losses: told, the others stay"},
-    {"A8", "state.static", check_static, "a static scale of 8 that was loaded steps as 1"},
-    {"A8", "state.open-block", check_open_block, "refused inside a block"},
-};
-
-static void judge_row(const ls_case *row, const ls_record *job, ls_verdict *out)
+void ls_amp_state_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    (void)job;
-    ls_toy_judge(&rows[row->number[0]], out);
-}
-
-void ls_amp_state_cases(ls_case_list *list)
-{
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ls_rows_add_inside(list, judge_row, rows[i].requirement, "amp.%s", rows[i].id)->number[0] =
-            (int)i;
-    }
-    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
-        ls_rows_add_inside(list, judge_error, "A8", "amp.state.wrong.%s", errors[i].name)
-            ->number[0] = (int)i;
-    }
+    static const ls_toy_setup setups[] = {AT(0, 2, 64), AT(1, 2, 64), AT(2, 2, 64), AT(3, 2, 64)};
+    ls_toy_script_cases(settings, list, scripts, sizeof scripts / sizeof *scripts);
     for (int level = 0; level < 4; level++) {
-        ls_rows_add_inside(list, judge_restore, "A8", "amp.state.restore.o%d", level)->number[0] =
-            level;
+        ls_row row = {.requirement = "A8", .judge = judge_restore, .data = &setups[level]};
+        ls_rows_format(list, settings, &row, "amp.state.restore.o%d", level);
     }
 }

@@ -8,20 +8,21 @@
 
 const ls_toy_poison ls_toy_clean = {-1, 0, 0.0f};
 
-ls_amp_options ls_toy_options(int level, int losses, float scale)
+ls_amp_options ls_toy_options(const ls_toy_setup *setup)
 {
     return (ls_amp_options){
-        .enabled = true,
-        .masters = level == 2,
-        .loss_count = losses,
-        .scaler = {.dynamic = level == 1 || level == 2,
+        .enabled = !setup->disabled,
+        .masters = setup->level == 2,
+        .loss_count = setup->losses > 0 ? setup->losses : 1,
+        .scaler = {.dynamic = !setup->fixed && (setup->level == 1 || setup->level == 2),
                    .growth_factor = 2.0f,
                    .backoff_factor = 0.5f,
-                   .growth_interval = 2000,
-                   .max_scale = 16777216.0f}, /* 2^24: Apex's default max_loss_scale */
-        .initial_scale = scale,
-        .moment_count = 1,
-        .verbosity = 1,
+                   .growth_interval = setup->interval > 0 ? setup->interval : 2000,
+                   .min_scale = setup->lowest,
+                   .max_scale = setup->highest > 0 ? setup->highest : 16777216.0f},
+        .initial_scale = setup->scale > 0 ? setup->scale : 4.0f,
+        .moment_count = setup->moments > 0 ? setup->moments : 1,
+        .verbosity = setup->mute ? 0 : 1,
     };
 }
 
@@ -34,22 +35,36 @@ static void listen(void *context, const char *line)
     toy->said_count++;
 }
 
-bool ls_toy_open(ls_toy *toy, const ls_amp_options *options, ls_verdict *verdict)
+static void make_models(ls_toy *toy, const ls_toy_setup *setup)
+{
+    for (int i = 0; i < setup->optimizers || (i == 0 && setup->models > 0); i++) {
+        ls_toy_optimizer(toy);
+    }
+    for (int m = 0; m < setup->models; m++) {
+        ls_toy_make(toy, m, (float)m + 1);
+        if (m < setup->models - setup->unowned) {
+            ls_toy_own(toy, setup->optimizers == 2 ? m : 0, m, &setup->rule, setup->lr);
+        }
+    }
+}
+
+bool ls_toy_open(ls_toy *toy, const ls_toy_setup *setup, ls_verdict *verdict)
 {
     memset(toy, 0, sizeof *toy);
     toy->verdict = verdict;
     if (!ls_inside_open(&toy->device, verdict)) {
         return false;
     }
-    ls_amp_options mine = *options;
-    mine.warn = listen;
-    mine.context = toy;
-    ls_status status = ls_amp_create(&toy->device, &mine, &toy->amp);
+    ls_amp_options options = ls_toy_options(setup);
+    options.warn = listen;
+    options.context = toy;
+    ls_status status = ls_amp_create(&toy->device, &options, &toy->amp);
     if (status != LS_OK) {
         ls_verdict_fail(verdict, "ls_amp_create: %s", ls_status_name(status));
         ls_device_close(&toy->device);
         return false;
     }
+    make_models(toy, setup);
     return true;
 }
 
@@ -91,11 +106,6 @@ int ls_toy_optimizer(ls_toy *toy)
     ls_status status = ls_amp_add_optimizer(toy->amp, &optimizer);
     ls_toy_must(toy, status, "ls_amp_add_optimizer");
     return optimizer;
-}
-
-ls_optimizer_config ls_toy_sgd(float momentum)
-{
-    return (ls_optimizer_config){.kind = LS_OPTIMIZER_SGD, .momentum = momentum};
 }
 
 void ls_toy_own(ls_toy *toy, int optimizer, int model, const ls_optimizer_config *config, float lr)
@@ -257,10 +267,4 @@ ls_amp_view ls_toy_view(ls_toy *toy, int model, int weight)
     }
     LS_ASSERT(false);
     return (ls_amp_view){0};
-}
-
-void ls_toy_judge(const ls_toy_row *row, ls_verdict *verdict)
-{
-    row->check(verdict);
-    ls_verdict_pass(verdict, "%s", row->shows);
 }

@@ -11,7 +11,7 @@ enum { LS_TOY_MODELS = 3, LS_TOY_WIDTH = 2, LS_TOY_SAID = 8 };
 
 typedef struct ls_toy_model {
     ls_tensor weight[2], grad[2]; /* w0 f32, w1 fp16; gradients in the same types */
-    int optimizer, group;         /* -1: nobody's */
+    int optimizer, group;         /* -1: no optimizer's */
 } ls_toy_model;
 
 typedef struct ls_toy {
@@ -24,18 +24,36 @@ typedef struct ls_toy {
     int said_count;
 } ls_toy;
 
-/* What an opt level means to the library: masters at O2; dynamic at O1 and O2, else static. */
-ls_amp_options ls_toy_options(int level, int losses, float scale);
-/* Opens device and library; false with the verdict set. `toy` must stay where it is. */
-bool ls_toy_open(ls_toy *toy, const ls_amp_options *options, ls_verdict *verdict);
+/* A handle and what it trains. A zeroed field takes the value in brackets. */
+typedef struct ls_toy_setup {
+    int level;           /* O0 to O3: masters at O2; dynamic at O1 and O2, else static */
+    bool fixed;          /* static whatever the level */
+    int losses;          /* [1] */
+    float scale;         /* [4] */
+    float lowest;        /* [none] */
+    float highest;       /* [2^24: Apex's default max_loss_scale] */
+    int interval;        /* [2000] */
+    bool disabled, mute; /* enabled false, verbosity 0 */
+    int models;          /* m(1), m(2), ... [none, and no optimizer either] */
+    int unowned;         /* of these, the last ones no optimizer owns */
+    int optimizers;      /* [1] 2: one each */
+    ls_optimizer_config rule;
+    int moments; /* [1] */
+    float lr;    /* of all groups */
+} ls_toy_setup;
+
+/* Opens device and library and makes the models; false with the verdict set. `toy` must stay where
+ * it is. */
+bool ls_toy_open(ls_toy *toy, const ls_toy_setup *setup, ls_verdict *verdict);
 void ls_toy_close(ls_toy *toy);
 /* FAIL unless `status` is LS_OK. */
 void ls_toy_must(ls_toy *toy, ls_status status, const char *call);
 
+/* The library's options of a setup. */
+ls_amp_options ls_toy_options(const ls_toy_setup *setup);
 /* Makes m(u), not owned by an optimizer. */
 void ls_toy_make(ls_toy *toy, int model, float u);
 int ls_toy_optimizer(ls_toy *toy);
-ls_optimizer_config ls_toy_sgd(float momentum);
 /* A group of its own for that model. */
 void ls_toy_own(ls_toy *toy, int optimizer, int model, const ls_optimizer_config *config, float lr);
 
@@ -70,14 +88,5 @@ void ls_toy_load_scale(ls_toy *toy, int loss, float scale, int unskipped);
 ls_amp_view ls_toy_view(ls_toy *toy, int model, int weight);
 
 extern const ls_toy_poison ls_toy_clean;
-
-/* The rows of a family whose checks each have a function of their own. */
-typedef void ls_toy_check(ls_verdict *verdict);
-typedef struct ls_toy_row {
-    const char *requirement, *id;
-    ls_toy_check *check;
-    const char *shows; /* the evidence of a pass */
-} ls_toy_row;
-void ls_toy_judge(const ls_toy_row *row, ls_verdict *verdict);
 
 #endif
