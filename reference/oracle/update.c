@@ -21,11 +21,23 @@ typedef struct element {
     ls_interval value, grad, first, second;
 } element;
 
+/* The oracle's own list, independent of kernels/math/optimizers.def. */
+static const struct optimizer {
+    const char *name, *label;
+    const char *moment[2]; /* NULL: none */
+    double epsilon;
+} optimizers[LS_UPDATE_KINDS] = {
+    [LS_UPDATE_SGD] = {"sgd", "SGD", {"momentum_buffer"}, 1e-8},
+    [LS_UPDATE_ADAM] = {"adam", "Adam", {"exp_avg", "exp_avg_sq"}, 1e-8},
+    [LS_UPDATE_ADAMW] = {"adamw", "AdamW", {"exp_avg", "exp_avg_sq"}, 1e-8},
+    [LS_UPDATE_LAMB] = {"lamb", "LAMB", {"exp_avg", "exp_avg_sq"}, 1e-6},
+    [LS_UPDATE_LARS] = {"lars", "LARS", {"momentum_buffer"}, 1e-8},
+};
+
 ls_update_kind ls_update_find(const char *name)
 {
-    static const char *const names[] = {"sgd", "adam", "adamw", "lamb", "lars"};
     int kind = 0;
-    while (kind < LS_UPDATE_KINDS && strcmp(name, names[kind]) != 0) {
+    while (kind < LS_UPDATE_KINDS && strcmp(name, optimizers[kind].name) != 0) {
         kind++;
     }
     return (ls_update_kind)kind;
@@ -38,12 +50,24 @@ static bool is_sgd(ls_update_kind kind)
 
 int ls_update_moments(const ls_update_rule *rule)
 {
-    return !is_sgd(rule->kind) ? 2 : rule->momentum != 0 ? 1 : 0;
+    const char *const *name = optimizers[rule->kind].moment;
+    bool unused = is_sgd(rule->kind) && rule->momentum == 0;
+    return unused ? 0 : (name[0] != NULL) + (name[1] != NULL);
 }
 
 const char *ls_update_moment_name(ls_update_kind kind, int moment)
 {
-    return is_sgd(kind) ? "momentum_buffer" : moment == 0 ? "exp_avg" : "exp_avg_sq";
+    return optimizers[kind].moment[moment];
+}
+
+const char *ls_update_label(ls_update_kind kind)
+{
+    return optimizers[kind].label;
+}
+
+double ls_update_epsilon(ls_update_kind kind)
+{
+    return optimizers[kind].epsilon;
 }
 
 double ls_update_squares(const double *value, int64_t count)

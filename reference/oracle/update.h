@@ -66,10 +66,12 @@ typedef struct ls_update_tensor {
 /* LS_ERR_INFRA without memory. */
 ls_status ls_update_step(const ls_update_rule *rule, ls_update_tensor *tensor);
 double ls_update_squares(const double *value, int64_t count);
-/* LS_UPDATE_KINDS for a name other than "sgd", "adam", "adamw", "lamb", "lars". */
+/* By the name on the command line, "adamw"; LS_UPDATE_KINDS for an unknown one. */
 ls_update_kind ls_update_find(const char *name);
 /* The number of moments, and torch.optim's names for them. */
 int ls_update_moments(const ls_update_rule *rule);
 const char *ls_update_moment_name(ls_update_kind kind, int moment);
+const char *ls_update_label(ls_update_kind kind); /* "AdamW" */
+double ls_update_epsilon(ls_update_kind kind);    /* default of --eps */
 
 #endif

@@ -39,7 +39,7 @@ bool ls_compare_optim_rule(const ls_dumpfile *file, bool nesterov, ls_update_rul
         .nesterov = nesterov || ls_dumpfile_flag(file, "nesterov", false),
         .beta1 = beta1,
         .beta2 = beta2,
-        .epsilon = ls_dumpfile_number(file, "eps", kind == LS_UPDATE_LAMB ? 1e-6 : 1e-8),
+        .epsilon = ls_dumpfile_number(file, "eps", ls_update_epsilon(kind)),
         .max_grad_norm = ls_dumpfile_number(file, "max_grad_norm", 1),
         .trust = ls_dumpfile_number(file, "trust", 0.02),
     };
@@ -138,7 +138,6 @@ static ls_status make_room(int64_t largest, room *r)
 static void compare_values(const found *f, const ls_update_rule *rule, const room *r,
                            ls_compare_checks *checks, ls_compare_optim_result *out)
 {
-    static const char *const names[] = {"SGD", "Adam", "AdamW", "LAMB", "LARS"};
     ls_dumpfile_read(f->next, r->got);
     for (int64_t i = 0; i < f->next->count; i++) {
         double ratio = ls_compare_optim_ratio(f->next, r->got[i], r->value[i], r->value_error[i]);
@@ -150,8 +149,8 @@ static void compare_values(const found *f, const ls_update_rule *rule, const roo
                 checks, f->name,
                 "%s element %lld: next/ is %.9g, %s gives %.9g from %.9g, %.3g x "
                 "limit (f32 arithmetic)",
-                f->name, (long long)i, r->got[i], names[rule->kind], r->value[i], r->before[i],
-                ratio);
+                f->name, (long long)i, r->got[i], ls_update_label(rule->kind), r->value[i],
+                r->before[i], ratio);
             return;
         }
     }

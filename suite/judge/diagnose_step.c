@@ -101,7 +101,7 @@ static bool default_constants(ls_update_rule *rule)
     rule->momentum = rule->momentum != 0 ? 0.9 : 0;
     rule->beta1 = 0.9;
     rule->beta2 = 0.999;
-    rule->epsilon = rule->kind == LS_UPDATE_LAMB ? 1e-6 : 1e-8;
+    rule->epsilon = ls_update_epsilon(rule->kind);
     return counts_steps(rule) ? asked.beta1 != rule->beta1 || asked.beta2 != rule->beta2 ||
                                     asked.epsilon != rule->epsilon
                               : asked.momentum != rule->momentum;

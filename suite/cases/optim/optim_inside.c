@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/optimizers.h"
 #include "kernels/core/text.h"
 #include "kernels/core/rng.h"
 #include "reference/oracle/bits.h"
@@ -83,7 +84,7 @@ static const struct storage {
 static ls_update_rule oracle_rule(const ls_optimizer_config *config)
 {
     return (ls_update_rule){
-        .kind = (ls_update_kind)config->kind,
+        .kind = ls_update_find(ls_optimizers_name(config->kind)),
         .lr = 1e-2,
         .weight_decay = config->weight_decay,
         .momentum = config->momentum,
