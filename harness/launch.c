@@ -98,7 +98,7 @@ static int64_t parse_integer(struct argp_state *state, const char *name, const c
     errno = 0;
     long long value = strtoll(text, &end, 10);
     if (errno != 0 || end == text || *end != '\0' || value < least || value > most) {
-        argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s', allowed: %lld to %lld", name, text,
+        argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s': allowed: %lld to %lld", name, text,
                      (long long)least, (long long)most);
     }
     return value;
@@ -109,7 +109,7 @@ static double parse_seconds(struct argp_state *state, const char *name, const ch
     char *end = NULL;
     double value = strtod(text, &end);
     if (end == text || *end != '\0' || !(value >= 0 && value <= 1e6)) {
-        argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s', allowed: 0 to 1e6 seconds", name,
+        argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s': allowed: 0 to 1e6 seconds", name,
                      text);
     }
     return value;
@@ -136,7 +136,7 @@ static void check_together(struct argp_state *state, const arguments *given)
     }
     if (given->node_rank >= given->nnodes) {
         argp_failure(state, LS_ERR_USAGE, 0,
-                     "error: --node-rank %d, allowed: 0 to %d (--nnodes %d)", given->node_rank,
+                     "error: --node-rank %d: allowed: 0 to %d (--nnodes %d)", given->node_rank,
                      given->nnodes - 1, given->nnodes);
     }
     if (given->nnodes > 1 && given->local_nodes > 1) {
@@ -157,7 +157,7 @@ static void check_together(struct argp_state *state, const arguments *given)
                      given->nproc, given->local_nodes);
     }
     if ((int64_t)given->nproc * given->nnodes > LS_HOSTS_RANKS_MAX) {
-        argp_failure(state, LS_ERR_USAGE, 0, "error: %d x %d ranks, allowed: at most %d",
+        argp_failure(state, LS_ERR_USAGE, 0, "error: %d x %d ranks: allowed: at most %d",
                      given->nproc, given->nnodes, LS_HOSTS_RANKS_MAX);
     }
 }

@@ -37,10 +37,10 @@ BEGIN {
         best = ""; least = 99
         for (i = 1; i <= count; i++)
             if ((d = distance(name, names[i])) < least) { least = d; best = names[i] }
-        printf "lockstep: error: unknown variable %s=%s; the nearest known one is %s\n", name, value, best
+        printf "lockstep: error: unknown variable %s=%s; did you mean %s?\n", name, value, best
         failed = 1
     } else if (value !~ ("^(" pattern[name] ")$")) {
-        printf "lockstep: error: %s=%s: allowed is %s\n", name, value, words[name]
+        printf "lockstep: error: %s=%s: allowed: %s\n", name, value, words[name]
         failed = 1
     }
 }

@@ -315,10 +315,6 @@ static ls_status try_absent(program *p)
     if (p->given.absent < 0) {
         return LS_OK;
     }
-    if (p->given.absent >= p->world.world || p->store == NULL) {
-        ls_log_error("--absent %d: the world has %d ranks", p->given.absent, p->world.world);
-        return LS_ERR_USAGE;
-    }
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
         LS_TRY(try_without(p, each[i]));
     }
@@ -371,6 +367,11 @@ static ls_status check_engine(const program *p, const char *engine)
 static ls_status join(program *p)
 {
     bool alone = p->world.world == 1;
+    if (p->given.absent >= 0 && (alone || p->given.absent >= p->world.world)) {
+        ls_log_error("--absent %d: allowed: a rank of this world, which has %d%s", p->given.absent,
+                     p->world.world, alone ? "; at least 2 are needed" : "");
+        return LS_ERR_USAGE;
+    }
     LS_TRY(open_device(p));
     const char *among = p->device.api != NULL ? "nccl" : "gloo";
     const char *engine = p->given.comm != NULL ? p->given.comm : alone ? "self" : among;

@@ -21,9 +21,8 @@
 static int report_main(int count, char **argument)
 {
     ls_status status = ls_command_parse("report DIR", NULL, 0, &count, argument);
-    if (status == LS_OK && count != 1) {
-        ls_log_error("usage: lockstep report DIR");
-        status = LS_ERR_USAGE;
+    if (status == LS_OK) {
+        status = ls_command_operands("report DIR", 1, count, argument);
     }
     if (status != LS_OK) {
         return (int)status;
@@ -88,10 +87,11 @@ static int data_main(int count, char **argument)
     if (status != LS_OK) {
         return (int)status;
     }
-    if (count != 2 || strcmp(argument[0], "make") != 0) {
-        ls_log_error("usage: lockstep data make DIR [--images N] [--image-size N] [--seed N]");
+    if (count > 0 && strcmp(argument[0], "make") != 0) {
+        ls_log_error("unexpected argument '%s'; allowed: make DIR", argument[0]);
         return LS_ERR_USAGE;
     }
+    LS_TRY(ls_command_operands("data make DIR", 2, count, argument));
     int64_t per_class, pixels;
     uint64_t number;
     if (ls_command_whole("--images", images, 1, 1000000, &per_class) != LS_OK ||
@@ -105,9 +105,8 @@ static int data_main(int count, char **argument)
 static int diff_main(int count, char **argument)
 {
     ls_status status = ls_command_parse("diff A B", NULL, 0, &count, argument);
-    if (status == LS_OK && count != 2) {
-        ls_log_error("usage: lockstep diff A B (two runs' folders; A is the earlier one)");
-        status = LS_ERR_USAGE;
+    if (status == LS_OK) {
+        status = ls_command_operands("diff A B", 2, count, argument);
     }
     if (status != LS_OK) {
         return (int)status;
@@ -119,7 +118,7 @@ static int versus_main(int count, char **argument)
 {
     char peer[1024];
     if (!ls_path_find("suite/peers/pytorch_train.py", peer, sizeof peer)) {
-        ls_log_error("suite/peers/pytorch_train.py was not found beside the program");
+        ls_log_error("suite/peers/pytorch_train.py was not found next to the program");
         return LS_ERR_INFRA;
     }
     const char *pairs = "7", *python = "python3", *out = "results/runs", *only = NULL;
@@ -149,16 +148,16 @@ static const struct command {
     {"bench", ls_bench_main, "the main job: NAME=value..., --dry-run; see `lockstep bench --help`"},
     {"conform", ls_conform_main, "conformance cases; see `lockstep conform --help`"},
     {"detect", ls_detect_main, "planted faults, each of which must be caught; clean passes"},
-    {"judge", ls_judge_main, "DIR...: judge jobs that somebody else's launcher ran"},
+    {"judge", ls_judge_main, "DIR...: judge jobs that another launcher ran"},
     {"jobs", ls_jobs_main, "commands and environments of a bench, to run elsewhere"},
     {"report", report_main, "DIR: tables, plots and pages of a run, again"},
     {"explain", explain_main, "FLAGS of lockstep-train [--world N]: types, buckets, memory"},
     {"data", data_main, "make DIR: draw a folder of images to train on"},
     {"diff", diff_main, "A B: two runs, job by job"},
     {"bounds", ls_bounds_main, "e/r of correct steps and of planted faults over fresh seeds"},
-    {"preflight", ls_preflight_main, "the GPUs' state, before anything runs on them"},
+    {"preflight", ls_preflight_main, "the state of the GPUs, before anything runs on them"},
     {"layers", ls_layers_main, "where a step's time goes on a GPU, pass by pass"},
-    {"versus", versus_main, "speed beside PyTorch on this machine"},
+    {"versus", versus_main, "speed compared with PyTorch on this machine"},
 };
 
 enum { COMMANDS = sizeof command / sizeof *command };
@@ -192,7 +191,8 @@ int main(int argc, char **argv)
         }
         names[i] = command[i].name;
     }
-    ls_log_error("unknown command %s; did you mean %s?", argv[1],
-                 ls_text_nearest(argv[1], names, COMMANDS));
+    char hint[120];
+    ls_text_suggest(hint, sizeof hint, argv[1], names, COMMANDS, "`lockstep --help` lists all");
+    ls_log_error("unknown command '%s'; %s", argv[1], hint);
     return LS_ERR_USAGE;
 }

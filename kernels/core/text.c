@@ -1,6 +1,7 @@
 #include "text.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <fnmatch.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -71,6 +72,18 @@ const char *ls_text_nearest(const char *word, const char *const *names, int coun
     return best;
 }
 
+void ls_text_suggest(char *text, size_t bytes, const char *word, const char *const *names,
+                     int count, const char *otherwise)
+{
+    const char *best = count > 0 ? ls_text_nearest(word, names, count) : NULL;
+    int letters = (int)strlen(word + strspn(word, "-"));
+    if (best != NULL && ls_text_distance(word, best) <= letters) {
+        ls_text_put(text, bytes, "did you mean %s?", best);
+    } else {
+        ls_text_put(text, bytes, "%s", otherwise);
+    }
+}
+
 bool ls_text_matches(const char *pattern, const char *text)
 {
     return fnmatch(pattern, text, FNM_NOESCAPE) == 0;
@@ -99,7 +112,13 @@ char *ls_text_read(const char *path)
             text = grown;
         }
     }
+    int failed = ferror(file) ? errno : 0; /* a folder can be opened, but not read */
     fclose(file);
+    if (failed != 0) {
+        free(text);
+        errno = failed;
+        return NULL;
+    }
     if (text != NULL) {
         text[used] = '\0';
     }

@@ -17,10 +17,14 @@ void ls_text_printable(char *text);
 int ls_text_distance(const char *a, const char *b);
 /* The entry of names[count] nearest to `word`. */
 const char *ls_text_nearest(const char *word, const char *const *names, int count);
+/* "did you mean NAME?" with the nearest of names[count] where at most half of the word's letters
+ * differ, else the text `otherwise`, which tells where the names are listed. */
+void ls_text_suggest(char *text, size_t bytes, const char *word, const char *const *names,
+                     int count, const char *otherwise);
 /* Whether `text` matches the pattern, in which * stands for any characters and ? for one. */
 bool ls_text_matches(const char *pattern, const char *text);
-/* Reads the whole file into malloc'ed memory with a terminating 0; NULL, without a message, if it
- * cannot be read. */
+/* Reads the whole file into malloc'ed memory with a terminating 0; NULL and errno, without a
+ * message, if it cannot be read. */
 char *ls_text_read(const char *path);
 
 #endif

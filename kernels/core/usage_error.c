@@ -67,7 +67,7 @@ static void explain_unknown(const struct argp_option *table, const char *argumen
         }
     }
     if (nearest != NULL) {
-        ls_log_error("unknown option '%s'; the nearest is --%s", argument, nearest->name);
+        ls_log_error("unknown option '%s'; did you mean --%s?", argument, nearest->name);
     } else {
         ls_log_error("unknown option '%s'; --help lists all", argument);
     }

@@ -62,7 +62,7 @@ static int number_of(struct argp_state *state, const char *name, const char *tex
     errno = 0;
     long value = strtol(text, &end, 10);
     if (errno != 0 || end == text || *end != '\0' || value < 0 || value > most) {
-        argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s', allowed: 0 to %d", name, text, most);
+        argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s': allowed: 0 to %d", name, text, most);
     }
     return (int)value;
 }
@@ -99,7 +99,7 @@ static void read_ops(struct argp_state *state, const char *list, ls_collectives_
     if (strcmp(list, "none") != 0 && strcmp(list, "all") != 0 &&
         given->kind_count != commas(list) + 1) {
         argp_failure(state, LS_ERR_USAGE, 0,
-                     "error: --ops '%s', allowed: all, none, or some of all_reduce, "
+                     "error: --ops '%s': allowed: all, none, or some of all_reduce, "
                      "reduce_scatter, all_gather, broadcast, reduce, gather, scatter, send",
                      list);
     }
@@ -116,7 +116,7 @@ static void read_dtypes(struct argp_state *state, const char *list, ls_collectiv
     if (given->dtype_count != commas(list) + 1) {
         argp_failure(
             state, LS_ERR_USAGE, 0,
-            "error: --dtypes '%s', allowed: some of fp32, fp16, bf16, fp64, int64, int32, uint8",
+            "error: --dtypes '%s': allowed: some of fp32, fp16, bf16, fp64, int64, int32, uint8",
             list);
     }
 }
@@ -131,7 +131,7 @@ static void read_choice(struct argp_state *state, const char *name, const char *
             return;
         }
     }
-    argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s', allowed: %s", name, text, choices);
+    argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s': allowed: %s", name, text, choices);
 }
 
 static error_t parse_one(int key, char *text, struct argp_state *state)
@@ -185,7 +185,7 @@ static error_t parse_one(int key, char *text, struct argp_state *state)
         given->timeout_s = strtod(text, &end);
         if (*end != '\0' || !(given->timeout_s > 0 && given->timeout_s <= TIMEOUT_MOST_S)) {
             argp_failure(state, LS_ERR_USAGE, 0,
-                         "error: --timeout '%s', allowed: above 0, at most %d s", text,
+                         "error: --timeout '%s': allowed: above 0, at most %d s", text,
                          TIMEOUT_MOST_S);
         }
         return 0;

@@ -25,7 +25,7 @@ ls_status ls_bench_nodes_read(const ls_variables *given, ls_bench_nodes *nodes)
     if (names == NULL && file == NULL) {
         bool alone = ls_variables_integer(given, "SIM_NODES", 2) < 2;
         if (alone && ls_variables_integer(given, "SIM_NET", 0) != 0) {
-            ls_log_error("SIM_NET=1 connects simulated nodes, SIM_NODES=1 has none");
+            ls_log_error("SIM_NET=1 connects simulated nodes, and SIM_NODES=1 has none");
             return LS_ERR_USAGE;
         }
         return LS_OK;
@@ -34,13 +34,14 @@ ls_status ls_bench_nodes_read(const ls_variables *given, ls_bench_nodes *nodes)
     for (int i = 0; i < 2; i++) {
         const char *value = ls_variables_text(given, simulated[i], NULL);
         if (value != NULL && strcmp(value, i == 0 ? "1" : "0") != 0) {
-            ls_log_error("%s=%s plays nodes on one machine, %s names real ones: give one of them",
-                         simulated[i], value, names != NULL ? "NODES" : "HOSTFILE");
+            ls_log_error(
+                "%s=%s simulates nodes on this machine, and %s names real ones: give only one",
+                simulated[i], value, names != NULL ? "NODES" : "HOSTFILE");
             return LS_ERR_USAGE;
         }
     }
     if (names != NULL && file != NULL) {
-        ls_log_error("NODES=%s and HOSTFILE=%s: give one of them", names, file);
+        ls_log_error("NODES=%s and HOSTFILE=%s both name nodes: give only one", names, file);
         return LS_ERR_USAGE;
     }
     return file != NULL                  ? ls_hosts_read_file(file, out)

@@ -59,7 +59,7 @@ static ls_status take_over_variables(ls_variables *given)
     char path[700];
     ls_text_put(path, sizeof path, "%s/run.json", folder);
     if (access(path, R_OK) != 0) {
-        ls_log_error("RESUME=%s is no run's folder: it has no run.json", folder);
+        ls_log_error("RESUME=%s is not a run's folder: it holds no run.json", folder);
         return LS_ERR_USAGE;
     }
     cJSON *root = NULL;
@@ -111,13 +111,13 @@ static ls_status check_list(const ls_variables *given, const char *name, const d
 {
     const char *text = ls_variables_text(given, name, "");
     if (count > most) {
-        ls_log_error("%s=%s: allowed: at most %d of them", name, text, most);
+        ls_log_error("%s=%s: allowed: at most %d values", name, text, most);
         return LS_ERR_USAGE;
     }
     for (int i = 0; i < count; i++) {
         for (int k = 0; k < i; k++) {
             if (number[i] == number[k]) {
-                ls_log_error("%s=%s: allowed: each once", name, text);
+                ls_log_error("%s=%s: allowed: each value once", name, text);
                 return LS_ERR_USAGE;
             }
         }
@@ -189,7 +189,7 @@ static ls_status check_nodes(const ls_matrix_bench *m)
         return LS_ERR_USAGE;
     }
     if (m->sim_nodes > 1 && m->ranks % m->sim_nodes != 0) {
-        ls_log_error("SIM_NODES=%d: NGPUS=%d ranks cannot be split evenly", m->sim_nodes, m->ranks);
+        ls_log_error("SIM_NODES=%d does not divide NGPUS=%d", m->sim_nodes, m->ranks);
         return LS_ERR_USAGE;
     }
     return LS_OK;
@@ -268,7 +268,7 @@ static ls_status choose_cases(ls_bench *b)
     ls_select_list wanted = {0, 0, NULL};
     char path[1024];
     if (!ls_path_find(name, path, sizeof path)) {
-        ls_log_error("%s was not found beside the program", name);
+        ls_log_error("%s was not found next to the program", name);
         return LS_ERR_INFRA;
     }
     LS_TRY(ls_select_load(path, &wanted));

@@ -212,8 +212,12 @@ static ls_status check_only(const char *only)
             return LS_OK;
         }
     }
-    ls_log_error("--only %s: there is no such setting; did you mean %s?", only,
-                 ls_text_nearest(only, names, SETTINGS));
+    char all[400] = "allowed: ", hint[400];
+    for (int k = 0; k < SETTINGS; k++) {
+        ls_text_add(all, sizeof all, "%s%s", k == 0 ? "" : ", ", names[k]);
+    }
+    ls_text_suggest(hint, sizeof hint, only, names, SETTINGS, all);
+    ls_log_error("--only '%s': %s", only, hint);
     return LS_ERR_USAGE;
 }
 

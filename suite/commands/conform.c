@@ -50,7 +50,7 @@ static ls_status parse(conform *c, int count, char **argument)
         ls_command_parse("conform", options, sizeof options / sizeof *options, &count, argument));
     LS_TRY(ls_command_no_operands("conform", count, argument, "use --case ID"));
     if (c->subject != NULL && c->subject[strspn(c->subject, " ")] == '\0') {
-        ls_log_error("--subject '%s': no command", c->subject);
+        ls_log_error("--subject '%s': allowed: a command", c->subject);
         return LS_ERR_USAGE;
     }
     return ls_command_device(c->device);
@@ -64,7 +64,7 @@ static ls_status parse_numbers(const conform *c, uint64_t *seed, int *share, int
     *shares = 1;
     if (c->share != NULL && (sscanf(c->share, "%9d/%9d%n", share, shares, &end) != 2 ||
                              c->share[end] != '\0' || *share < 1 || *share > *shares)) {
-        ls_log_error("--shard %s: allowed: i/n with 1 <= i <= n, such as 2/4", c->share);
+        ls_log_error("--shard '%s': allowed: i/n with 1 <= i <= n, such as 2/4", c->share);
         return LS_ERR_USAGE;
     }
     *share -= c->share != NULL;
@@ -103,7 +103,7 @@ static ls_status choose_cases(conform *c)
     ls_text_put(c->run.claim_name, sizeof c->run.claim_name, "%s", c->claim);
     LS_TRY(ls_select_claim(c->claim, &c->run.claim));
     if (c->subject != NULL && c->wanted.count == 0 && strcmp(c->claim, "all") != 0) {
-        /* nobody waits an hour for what another trainer does not claim */
+        /* what another trainer does not claim would take an hour */
         LS_TRY(ls_select_keep(&c->run.cases, &c->run.claim, 0, 1));
     }
     return ls_select_waivers(&c->run.waivers);
@@ -128,7 +128,9 @@ static ls_status clear_folder(const char *path)
         closedir(folder);
     }
     if (entries > 2) {
-        ls_log_error("--out %s holds files that no run of ours wrote", path);
+        ls_log_error("--out %s: the folder holds files but no run.json; allowed: a new folder, an "
+                     "empty one or that of an earlier run",
+                     path);
         return LS_ERR_USAGE;
     }
     return LS_OK;
@@ -142,12 +144,12 @@ static ls_status check_resumed(const conform *c)
         return LS_OK;
     }
     if (c->out == NULL) {
-        ls_log_error("--resume goes on in the folder --out, which is not given");
+        ls_log_error("--resume needs --out DIR, the folder of the run to resume");
         return LS_ERR_USAGE;
     }
     ls_text_put(path, sizeof path, "%s/run.json", c->run.directory);
     if (access(path, R_OK) != 0) {
-        ls_log_error("--resume: --out %s is no run's folder: it has no run.json", c->out);
+        ls_log_error("--resume: --out %s is not a run's folder: it holds no run.json", c->out);
         return LS_ERR_USAGE;
     }
     return LS_OK;
@@ -216,9 +218,12 @@ static int run_cases(conform *c)
     ls_gpus_begin(run, 1);
     fflush(stdout);
     int64_t begun_ns = ls_clock_ns();
-    if (ls_proc_catch_signals() != LS_OK || ls_runner_open(run) != LS_OK ||
-        ls_runner_run(run) != LS_OK) {
+    if (ls_proc_catch_signals() != LS_OK || ls_runner_open(run) != LS_OK) {
         return LS_ERR_INFRA;
+    }
+    status = ls_runner_run(run);
+    if (status != LS_OK) { /* a command that cannot be run is the user's */
+        return c->subject != NULL && status == LS_ERR_USAGE ? LS_ERR_USAGE : LS_ERR_INFRA;
     }
     double seconds = ls_clock_ms_between(begun_ns, ls_clock_ns()) * 1e-3;
     int code = ls_runner_finish(run);

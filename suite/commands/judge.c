@@ -210,7 +210,7 @@ int ls_judge_main(int count, char **argument)
 {
     ls_status status = ls_command_parse("judge DIR...", NULL, 0, &count, argument);
     if (status == LS_OK && count == 0) {
-        ls_log_error("usage: lockstep judge DIR... (folders of jobs, or of whole runs)");
+        ls_log_error("an argument is missing; usage: lockstep judge DIR... (jobs, or whole runs)");
         status = LS_ERR_USAGE;
     }
     counts c = {0, 0, 0, 0};

@@ -26,8 +26,13 @@ static ls_status unknown(const char *argument)
     }
     char name[64];
     ls_text_put(name, sizeof name, "%.*s", (int)strcspn(argument, "="), argument);
-    ls_log_error("unknown variable %s; did you mean %s?", argument,
-                 ls_text_nearest(name, names, COUNT));
+    bool variable_given = strchr(argument, '=') != NULL && argument[0] != '-';
+    char hint[160];
+    ls_text_suggest(hint, sizeof hint, name + strspn(name, "-"), names, COUNT,
+                    variable_given ? "`lockstep bench --help` lists all"
+                                   : "allowed: NAME=value, --dry-run, --help");
+    ls_log_error("%s '%s'; %s", variable_given ? "unknown variable" : "unexpected argument",
+                 argument, hint);
     return LS_ERR_USAGE;
 }
 

@@ -274,12 +274,12 @@ static ls_status check(const ls_versus_options *options)
         wanted += is_wanted(options, &settings[i]);
     }
     if (wanted == 0) {
-        ls_log_error("--only %s: allowed: %s, %s, %s", options->only, settings[0].label,
+        ls_log_error("--only '%s': allowed: %s, %s, %s", options->only, settings[0].label,
                      settings[1].label, settings[2].label);
         return LS_ERR_USAGE;
     }
     if (!ls_python_find(options->python, python, sizeof python)) {
-        ls_log_error("--python %s: no interpreter with numpy and PyTorch from 1.13 on",
+        ls_log_error("--python '%s': not an interpreter with numpy and PyTorch 1.13 or later",
                      options->python);
         return LS_ERR_USAGE;
     }

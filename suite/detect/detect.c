@@ -94,8 +94,10 @@ static ls_status check_wanted(const detect *d)
             found = found || ls_text_matches(d->wanted.line[i].glob, names[p]);
         }
         if (!found) {
-            ls_log_error("there is no planted fault %s; did you mean %s?", d->wanted.line[i].glob,
-                         ls_text_nearest(d->wanted.line[i].glob, names, d->plants.count));
+            char hint[160];
+            ls_text_suggest(hint, sizeof hint, d->wanted.line[i].glob, names, d->plants.count,
+                            "suite/plants.txt and suite/peers/wrong/expected.txt list all");
+            ls_log_error("no planted fault matches '%s'; %s", d->wanted.line[i].glob, hint);
         }
         free(names);
         if (!found) {
@@ -307,7 +309,7 @@ static ls_status prepare_foreign(detect *d)
     }
     bool found = any && ls_python_find(d->asked, d->python, sizeof d->python);
     if (any && !found && d->asked != NULL) {
-        ls_log_error("--python %s: not an interpreter with numpy and PyTorch 1.13 or later",
+        ls_log_error("--python '%s': not an interpreter with numpy and PyTorch 1.13 or later",
                      d->asked);
         return LS_ERR_USAGE;
     }

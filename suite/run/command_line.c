@@ -39,8 +39,11 @@ static ls_status unknown(const char *command, const ls_command_option *option, i
     for (int i = 0; i < options; i++) {
         names[i + 1] = option[i].name;
     }
-    ls_log_error("lockstep %s: unknown option %s; did you mean %s?", command, given,
-                 ls_text_nearest(given, names, options + 1));
+    char all[80], hint[120];
+    ls_text_put(all, sizeof all, "`lockstep %.*s --help` lists all", (int)strcspn(command, " "),
+                command);
+    ls_text_suggest(hint, sizeof hint, given, names, options + 1, all);
+    ls_log_error("unknown option '%s'; %s", given, hint);
     return LS_ERR_USAGE;
 }
 
@@ -65,7 +68,7 @@ ls_status ls_command_parse(const char *command, const ls_command_option *option,
         }
         if (known->flag != NULL) {
             if (given[length] == '=') {
-                ls_log_error("lockstep %s: %s takes no value", command, known->name);
+                ls_log_error("%s takes no value: '%s'", known->name, given);
                 return LS_ERR_USAGE;
             }
             *known->flag = true;
@@ -75,7 +78,7 @@ ls_status ls_command_parse(const char *command, const ls_command_option *option,
                             : i + 1 < *count     ? argument[++i]
                                                  : NULL;
         if (value == NULL) {
-            ls_log_error("lockstep %s: %s needs a value", command, known->name);
+            ls_log_error("%s needs a value: %s", known->name, known->text);
             return LS_ERR_USAGE;
         }
         if (known->list != NULL) {
@@ -88,11 +91,21 @@ ls_status ls_command_parse(const char *command, const ls_command_option *option,
     return LS_OK;
 }
 
+ls_status ls_command_operands(const char *usage, int wanted, int count, char **argument)
+{
+    if (count > wanted) {
+        ls_log_error("unexpected argument '%s'; usage: lockstep %s", argument[wanted], usage);
+    } else if (count < wanted) {
+        ls_log_error("an argument is missing; usage: lockstep %s", usage);
+    }
+    return count == wanted ? LS_OK : LS_ERR_USAGE;
+}
+
 ls_status ls_command_no_operands(const char *command, int count, char **argument, const char *hint)
 {
     if (count > 0) {
-        ls_log_error("lockstep %s: unexpected argument '%s'%s%s", command, argument[0],
-                     hint[0] == '\0' ? "" : "; ", hint);
+        ls_log_error("unexpected argument '%s'; lockstep %s takes options only%s%s", argument[0],
+                     command, hint[0] == '\0' ? "" : ": ", hint);
         return LS_ERR_USAGE;
     }
     return LS_OK;
@@ -158,7 +171,7 @@ ls_status ls_command_run_folder(const char *folder, const char *label, char *pat
         ls_text_put(path, bytes, "%s/%s-%s-%d", root, stamp, label, i);
     }
     if (strlen(path) > 350) { /* leaves room for the paths of jobs and dumps */
-        ls_log_error("the run's folder %s has too long a path (350 bytes at most)", path);
+        ls_log_error("the path of the run's folder is too long (at most 350 bytes): %s", path);
         return LS_ERR_USAGE;
     }
     return LS_OK;

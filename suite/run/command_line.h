@@ -25,6 +25,8 @@ typedef struct ls_command_option {
 ls_status ls_command_parse(const char *command, const ls_command_option *option, int options,
                            int *count, char **argument);
 
+/* LS_ERR_USAGE unless there are `wanted` operands; `usage` is "report DIR". */
+ls_status ls_command_operands(const char *usage, int wanted, int count, char **argument);
 /* LS_ERR_USAGE for operands of a command that takes none. `hint` may be "". */
 ls_status ls_command_no_operands(const char *command, int count, char **argument, const char *hint);
 

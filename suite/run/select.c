@@ -1,6 +1,7 @@
 #include "select.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,7 @@ ls_status ls_select_load(const char *path, ls_select_list *list)
 {
     char *text = ls_text_read(path);
     if (text == NULL) {
-        ls_log_error("the list %s cannot be read", path);
+        ls_log_error("the list %s cannot be read: %s", path, strerror(errno));
         return LS_ERR_USAGE;
     }
     char *rest = NULL;
@@ -98,8 +99,10 @@ ls_status ls_select_claim(const char *claim, ls_select_list *list)
         }
     }
     if (!found) {
-        ls_log_error("unknown claim %s; did you mean %s?", claim,
-                     count == 0 ? "all" : ls_text_nearest(claim, names, count));
+        char hint[160];
+        ls_text_suggest(hint, sizeof hint, claim, names, count,
+                        "allowed: all, and the files of suite/claims without .txt");
+        ls_log_error("unknown claim '%s'; %s", claim, hint);
         return LS_ERR_USAGE;
     }
     return LS_OK;
@@ -146,7 +149,10 @@ static ls_status every_line_matches(const ls_case_list *cases, const ls_select_l
             }
         }
         if (!found) {
-            ls_log_error("no case is called %s; did you mean %s?", glob, best);
+            char hint[160];
+            ls_text_suggest(hint, sizeof hint, glob, &best, least < 0 ? 0 : 1,
+                            "`lockstep conform --list` lists all");
+            ls_log_error("no case matches '%s'; %s", glob, hint);
             return LS_ERR_USAGE;
         }
     }

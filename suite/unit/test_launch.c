@@ -263,16 +263,16 @@ typedef struct mistake {
 } mistake;
 
 static const mistake mistakes[] = {
-    {{"--nproc-per-node", "0", "true"}, "--nproc-per-node '0', allowed: 1 to 1024"},
-    {{"--nproc-per-node", "two", "true"}, "--nproc-per-node 'two', allowed: 1 to 1024"},
+    {{"--nproc-per-node", "0", "true"}, "--nproc-per-node '0': allowed: 1 to 1024"},
+    {{"--nproc-per-node", "two", "true"}, "--nproc-per-node 'two': allowed: 1 to 1024"},
     {{"--nproc-per-node=3", "--local-nodes=2", "true"}, "cannot be split evenly"},
-    {{"--nnodes=2", "--node-rank=2", "true"}, "--node-rank 2, allowed: 0 to 1"},
+    {{"--nnodes=2", "--node-rank=2", "true"}, "--node-rank 2: allowed: 0 to 1"},
     {{"--nnodes=2", "true"}, "needs --master-addr and --master-port"},
-    {{"--master-port", "65536", "true"}, "--master-port '65536', allowed: 1 to 65535"},
-    {{"--grace", "-1", "true"}, "--grace '-1', allowed: 0 to 1e6 seconds"},
-    {{"--timeout", "nan", "true"}, "--timeout 'nan', allowed: 0 to 1e6 seconds"},
+    {{"--master-port", "65536", "true"}, "--master-port '65536': allowed: 1 to 65535"},
+    {{"--grace", "-1", "true"}, "--grace '-1': allowed: 0 to 1e6 seconds"},
+    {{"--timeout", "nan", "true"}, "--timeout 'nan': allowed: 0 to 1e6 seconds"},
     {{"--nproc-per-node=2"}, "no command"},
-    {{"--node-rnk", "1", "true"}, "unknown option '--node-rnk'; the nearest is --node-rank"},
+    {{"--node-rnk", "1", "true"}, "unknown option '--node-rnk'; did you mean --node-rank?"},
     {{"--log-dir"}, "--log-dir needs a value: DIR"},
     {{"--env-from-stdin=1", "true"}, "--env-from-stdin takes no value"},
     {{"--bogus", "true"}, "--bogus"},
