@@ -1,6 +1,6 @@
-/* Kernels: blocks one after another, the threads of a block as fibers. A thread that never waits
- * runs to its end on the fiber of the one before it, so that kernels without barriers cost a call a
- * thread; one that waits keeps its fiber and the next thread gets another. */
+/* Kernels: blocks run one after another, the threads of a block as fibers. A thread that never
+ * waits runs to its end on the previous thread's fiber, so that kernels without barriers cost one
+ * call per thread; a thread that waits keeps its fiber and the next thread gets another. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static struct machine {
     emulate_kernel *kernel;
     unsigned count; /* threads of a block */
     emulate_thread thread[MOST_THREADS];
-    unsigned next, exited, arrived; /* next: not begun yet */
+    unsigned next, exited, arrived; /* next: the first that has not started */
     unsigned ready[MOST_THREADS], ready_first, ready_count;
     fiber *scheduler, *worker[MOST_THREADS], *idle[MOST_THREADS];
     int worker_count, idle_count;
@@ -238,7 +238,7 @@ static void worker(void *argument)
                 emulate_abort("returns while %u threads wait in __syncthreads", machine.arrived);
             }
             if (machine.ready_count > 0) {
-                break; /* those who wait first: fewer fibers */
+                break; /* prefer waiting threads: fewer fibers */
             }
         }
         machine.idle[machine.idle_count++] = me;

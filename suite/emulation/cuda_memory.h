@@ -1,5 +1,6 @@
-/* Test helper: as much of a backend's table as an engine needs (memory, streams, events, graphs),
- * straight on the CUDA runtime: engines are tried without the backend's kernels. */
+/* Test helper: the part of a backend's table that an engine needs (memory, streams, events,
+ * graphs), directly on the CUDA runtime, so that engines are tested without the backend's kernels.
+ */
 #ifndef LS_UNIT_CUDA_MEMORY_H
 #define LS_UNIT_CUDA_MEMORY_H
 
@@ -49,7 +50,7 @@ static ls_status cuda_memory_out(ls_backend *backend, ls_stream *stream, void *h
                                           (cudaStream_t)(void *)stream));
 }
 
-/* Streams and events are the runtime's own. */
+/* Streams and events of the runtime. */
 static ls_status cuda_memory_stream(ls_backend *backend, ls_stream **out)
 {
     cudaStream_t stream = NULL;

@@ -2,24 +2,10 @@
 #ifndef LS_UNIT_CUDA_PLAN_H
 #define LS_UNIT_CUDA_PLAN_H
 
-#include <limits.h>
-#include <unistd.h>
-
 #include "suite/unit/plan_judge.h"
+#include "use_emulation.h"
 
-/* Both backends come from the folder of the emulation; before anything is loaded. */
-static inline void use_emulation(void)
-{
-    char program[PATH_MAX], folder[PATH_MAX + 32];
-    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    LS_ASSERT(length > 0);
-    program[length] = '\0';
-    *strrchr(program, '/') = '\0';
-    snprintf(folder, sizeof folder, "%s/../emulated/lib", program);
-    setenv("LS_LIB_DIR", folder, 1);
-}
-
-/* What the trainer's opt level O<opt_level> means for a plan. */
+/* A plan's options for the trainer's opt level O<opt_level>. */
 static inline ls_kernel_subject_options cuda_level(int opt_level, ls_dtype half)
 {
     ls_kernel_subject_options o = {.device = "cuda"};
@@ -56,7 +42,7 @@ static inline bool cuda_same_tensor(const ls_kernel_subject *a, const ls_tensor 
     return same;
 }
 
-/* All gradients and the loss to the last bit. */
+/* Whether all gradients and the loss are equal to the last bit. */
 static inline bool cuda_same(const ls_kernel_subject *a, const ls_kernel_subject *b)
 {
     ls_step_state x, y;

@@ -1,5 +1,5 @@
-/* A backend and tensors on it, for the tests of convolutions and linear layers: values go in and
- * come out as doubles, whatever the type. */
+/* A backend and tensors on it, for the tests of convolutions and linear layers; values are read and
+ * written as doubles, whatever the type. */
 #ifndef LS_UNIT_CUDA_PRODUCTS_H
 #define LS_UNIT_CUDA_PRODUCTS_H
 
@@ -77,7 +77,7 @@ static inline void put(bench *b, ls_dtype type, void *to, const double *from, in
     free(host);
 }
 
-/* Device memory of the type; filled with `from`, or with NaN where that is NULL. */
+/* Device memory of the type, filled with `from`, or with NaN if that is NULL. */
 static inline void *tensor(bench *b, ls_dtype type, const double *from, int64_t count)
 {
     void *memory = NULL;
@@ -131,7 +131,7 @@ static inline double *normals(const char *name, int64_t count)
     return to;
 }
 
-/* The exact sums, each rounded once, and nothing else. Frees `got`. */
+/* Checks that `got` holds the exact sums, each rounded once. Frees `got`. */
 static inline void equal(ls_dtype type, double *got, const double *sums, int64_t count,
                          const char *what)
 {
@@ -144,7 +144,7 @@ static inline void equal(ls_dtype type, double *got, const double *sums, int64_t
     free(got);
 }
 
-/* The exact sums of one product and its gradients; bias NULL where it has none. */
+/* The exact sums of one product and its gradients; bias NULL: none. */
 typedef struct sums {
     int64_t x_count, w_count, y_count, bias_count;
     double *x, *w, *bias, *dy, *y, *dx, *dw;
@@ -203,7 +203,7 @@ static inline void all_equal(bench *b, ls_dtype type, const tensors *d, const su
     equal(type, values(b, type, d->dw, t->w_count), t->dw, t->w_count, "backward weights");
 }
 
-/* What `call` says on stderr, in text. */
+/* Captures in `text` what `call` writes to stderr. */
 #define CAUGHT(text, call)                                          \
     do {                                                            \
         FILE *caught_ = tmpfile();                                  \

@@ -1,5 +1,5 @@
-/* Devices that the real cuDNN is told of in place of one: it then makes everything up to plans that
- * only cannot be executed. */
+/* Descriptions of devices for the real cuDNN, which then builds everything up to plans; only
+ * execution needs the device. */
 #ifndef LS_UNIT_CUDNN_DESCRIBED_H
 #define LS_UNIT_CUDNN_DESCRIBED_H
 
@@ -22,7 +22,7 @@ ls_status ls_cuda_check_dnn(cudnnStatus_t status, const char *call, const char *
     return LS_ERR_INFRA;
 }
 
-/* Of the data sheets and of the CUDA programming guide's table of compute capabilities. */
+/* From the data sheets and the CUDA programming guide's table of compute capabilities. */
 typedef struct device {
     const char *name;
     int version, processors, shared_kb, l2_mb;
@@ -37,7 +37,7 @@ static const device devices[] = {
 
 enum { DEVICES = sizeof devices / sizeof devices[0] };
 
-/* The members are those that cuDNN 9.19 asks for, by name, when one is not there. */
+/* The members are those that cuDNN 9.19 reports as missing, by name. */
 static inline ls_status describe_device(const device *d, cudnnBackendDescriptor_t *out)
 {
     char text[1024];
@@ -81,7 +81,7 @@ static inline size_t slot_bytes(void *context, const ls_plan_options *options, i
            ls_dtype_bytes(options->activation);
 }
 
-/* A network as a backend lowers it. */
+/* A network as lowered by a backend. */
 typedef struct lowered {
     ls_network network;
     ls_lower lower;
@@ -104,8 +104,8 @@ static inline void lowered_free(lowered *l)
     ls_model_free(&l->network);
 }
 
-/* The shape of operation `i` where it is a convolution; NULL otherwise. `image`: nobody wants the
- * gradient of its input. */
+/* The shape of operation `i` if it is a convolution, else NULL. `image`: the gradient of its input
+ * is not needed. */
 static inline const char *conv_at(const lowered *l, int i, ls_conv_shape *shape, bool *image)
 {
     const ls_op *op = &l->lower.op[i];

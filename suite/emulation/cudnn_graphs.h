@@ -1,6 +1,6 @@
-/* Operation graphs that do more than one convolution, of the patterns that cuDNN documents, for
- * asking whether it would take them. What it refuses is an answer: it is kept in words, and what
- * would come after it is left out. */
+/* Operation graphs with more than one convolution, in the patterns that cuDNN documents, for
+ * queries whether cuDNN supports them. A refusal is a result: its text is kept, and later calls are
+ * skipped. */
 #ifndef LS_UNIT_CUDNN_GRAPHS_H
 #define LS_UNIT_CUDNN_GRAPHS_H
 
@@ -19,8 +19,8 @@ typedef struct fused {
     cudnnDataType_t type;
     dnn part[MOST_PARTS], op[MOST_OPS];
     int parts, ops;
-    cudnnStatus_t status; /* of the first call that was refused */
-    char refused[512];    /* that call and cuDNN's own words; "" where none was */
+    cudnnStatus_t status; /* of the first refused call */
+    char refused[512];    /* that call and cuDNN's own words; "" if none was refused */
 } fused;
 
 /* ---- descriptors ------------------------------------------------------------------------------
@@ -102,7 +102,8 @@ static inline dnn tensor(fused *g, cudnnDataType_t type, kept where, int64_t n, 
     return t;
 }
 
-/* As large as the convolution's input; in memory of the graph's type, within it f32. */
+/* A tensor as large as the convolution's input; in memory of the graph's type, inside the graph
+ * f32. */
 static inline dnn input(fused *g, kept where)
 {
     const ls_conv_shape *s = g->shape;
@@ -125,6 +126,21 @@ static inline dnn weight(fused *g)
 static inline dnn per_channel(fused *g, cudnnDataType_t type, int channels)
 {
     return tensor(g, type, IN_MEMORY, 1, channels, 1, 1);
+}
+
+static inline void per_channels(fused *g, int count, int channels, dnn *out)
+{
+    for (int i = 0; i < count; i++) {
+        out[i] = per_channel(g, CUDNN_DATA_FLOAT, channels);
+    }
+}
+
+static inline void set_parts(fused *g, dnn op, int count, const cudnnBackendAttributeName_t *name,
+                             const dnn *part)
+{
+    for (int i = 0; i < count; i++) {
+        set_part(g, op, name[i], part[i]);
+    }
 }
 
 /* ---- operations -------------------------------------------------------------------------------
@@ -220,8 +236,8 @@ static inline void statistics(fused *g, dnn y)
     finish_op(g, op, "statistics");
 }
 
-/* relu(scale x + bias): what the batch norm before a convolution comes to. Its parts are of the
- * type that stands `within`, as in NVIDIA's examples. */
+/* relu(scale x + bias): the batch norm before a convolution, in its simplest form. Its parts have
+ * the type `within`, as in NVIDIA's examples. */
 static inline dnn apply(fused *g, dnn x, cudnnDataType_t within)
 {
     const ls_conv_shape *s = g->shape;
@@ -237,7 +253,7 @@ static inline dnn apply(fused *g, dnn x, cudnnDataType_t within)
     return y[2];
 }
 
-/* The sums of a batch norm's gradient and the coefficients that its gradient of x takes. */
+/* The sums of a batch norm's gradient, and the coefficients of its gradient of x. */
 static inline void norm_sums(fused *g, dnn x, dnn dy, dnn mean, dnn deviation, dnn scale)
 {
     static const cudnnBackendAttributeName_t out[5] = {
@@ -249,9 +265,7 @@ static inline void norm_sums(fused *g, dnn x, dnn dy, dnn mean, dnn deviation, d
     };
     cudnnDataType_t compute = CUDNN_DATA_FLOAT;
     dnn result[5];
-    for (int i = 0; i < 5; i++) {
-        result[i] = per_channel(g, CUDNN_DATA_FLOAT, g->shape->in_channels);
-    }
+    per_channels(g, 5, g->shape->in_channels, result);
     dnn op = make(g, CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR);
     set(g, op, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &compute);
     set_part(g, op, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC, x);
@@ -259,9 +273,7 @@ static inline void norm_sums(fused *g, dnn x, dnn dy, dnn mean, dnn deviation, d
     set_part(g, op, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC, mean);
     set_part(g, op, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_INVSTD_DESC, deviation);
     set_part(g, op, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_BN_SCALE_DESC, scale);
-    for (int i = 0; i < 5; i++) {
-        set_part(g, op, out[i], result[i]);
-    }
+    set_parts(g, op, 5, out, result);
     finish_op(g, op, "sums of the batch norm's gradient");
 }
 
@@ -281,18 +293,14 @@ static inline void norm_forward(fused *g, dnn x, dnn y)
     cudnnBackendNormMode_t mode = CUDNN_BATCH_NORM;
     cudnnBackendNormFwdPhase_t phase = CUDNN_NORM_FWD_TRAINING;
     dnn part[8];
-    for (int i = 0; i < 8; i++) {
-        part[i] = per_channel(g, CUDNN_DATA_FLOAT, g->shape->out_channels);
-    }
+    per_channels(g, 8, g->shape->out_channels, part);
     dnn epsilon = tensor(g, CUDNN_DATA_FLOAT, BY_VALUE, 1, 1, 1, 1);
     dnn momentum = tensor(g, CUDNN_DATA_FLOAT, BY_VALUE, 1, 1, 1, 1);
     dnn op = make(g, CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR);
     set(g, op, CUDNN_ATTR_OPERATION_NORM_FWD_MODE, CUDNN_TYPE_NORM_MODE, 1, &mode);
     set(g, op, CUDNN_ATTR_OPERATION_NORM_FWD_PHASE, CUDNN_TYPE_NORM_FWD_PHASE, 1, &phase);
     set_part(g, op, CUDNN_ATTR_OPERATION_NORM_FWD_XDESC, x);
-    for (int i = 0; i < 8; i++) {
-        set_part(g, op, names[i], part[i]);
-    }
+    set_parts(g, op, 8, names, part);
     set_part(g, op, CUDNN_ATTR_OPERATION_NORM_FWD_EPSILON_DESC, epsilon);
     set_part(g, op, CUDNN_ATTR_OPERATION_NORM_FWD_EXP_AVG_FACTOR_DESC, momentum);
     set_part(g, op, CUDNN_ATTR_OPERATION_NORM_FWD_YDESC, y);
@@ -308,16 +316,12 @@ static inline void norm_backward(fused *g, dnn x, dnn dy, dnn dx)
     };
     cudnnBackendNormMode_t mode = CUDNN_BATCH_NORM;
     dnn part[5];
-    for (int i = 0; i < 5; i++) {
-        part[i] = per_channel(g, CUDNN_DATA_FLOAT, g->shape->out_channels);
-    }
+    per_channels(g, 5, g->shape->out_channels, part);
     dnn op = make(g, CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR);
     set(g, op, CUDNN_ATTR_OPERATION_NORM_BWD_MODE, CUDNN_TYPE_NORM_MODE, 1, &mode);
     set_part(g, op, CUDNN_ATTR_OPERATION_NORM_BWD_XDESC, x);
     set_part(g, op, CUDNN_ATTR_OPERATION_NORM_BWD_DYDESC, dy);
-    for (int i = 0; i < 5; i++) {
-        set_part(g, op, names[i], part[i]);
-    }
+    set_parts(g, op, 5, names, part);
     set_part(g, op, CUDNN_ATTR_OPERATION_NORM_BWD_DXDESC, dx);
     finish_op(g, op, "batch norm's gradient");
 }

@@ -1,4 +1,4 @@
-/* The graphs that are asked: those of one convolution and what NVIDIA documents around it. */
+/* The graphs to query: one convolution with the operations that NVIDIA documents around it. */
 #ifndef LS_UNIT_CUDNN_PATTERNS_H
 #define LS_UNIT_CUDNN_PATTERNS_H
 
@@ -25,8 +25,8 @@ static inline void apply_forward_stats(fused *g)
     statistics(g, y);
 }
 
-/* The end of a residual block with a projection, ahead of the next block's first convolution:
- * both branches' batch norms, sum and ReLU, whose result is kept. */
+/* The end of a residual block with a projection, before the next block's first convolution: both
+ * branches' batch norms, sum and ReLU, whose result is kept. */
 static inline void join_forward_stats(fused *g)
 {
     int channels = g->shape->in_channels;
@@ -69,14 +69,14 @@ static inline void data_add(fused *g)
     data_and_add(g, 0);
 }
 
-/* Nothing stands where this would be added: a library that looks at beta cannot take it. */
+/* There is no tensor in memory to add to: a library that honours beta cannot support it. */
 static inline void data_onto_add(fused *g)
 {
     data_and_add(g, 1);
 }
 
-/* Backward data into the batch norm and ReLU before the convolution: the norm's output is made
- * again from x for the ReLU's sake; with another gradient of the ReLU's output where `joined`. */
+/* Backward data into the batch norm and ReLU before the convolution: the norm's output is
+ * recomputed from x for the ReLU; with a second gradient of the ReLU's output if `joined`. */
 static inline void data_relu_norm(fused *g, bool joined)
 {
     int channels = g->shape->in_channels;
@@ -160,7 +160,7 @@ static inline void relu_norm_back(fused *g)
 static const struct pattern {
     const char *name, *what;
     void (*build)(fused *g);
-    bool inner;   /* of a convolution behind a batch norm: not of the image's */
+    bool inner;   /* of a convolution after a batch norm, not of the image's */
     bool of_norm; /* of a batch norm as large as the convolution's output */
 } patterns[] = {
     {"forward", "ConvFwd", forward, false, false},

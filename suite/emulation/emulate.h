@@ -1,13 +1,13 @@
-/* A CUDA device played on the CPU, for tests: the runtime's functions with their real prototypes,
+/* A CUDA device emulated on the CPU, for tests: the runtime's functions with their real prototypes,
  * streams as queues of work, graphs, and kernels run block after block with their threads as
- * fibers. cuDNN, cuBLASLt and NCCL are played by files beside these, on the same queues.
+ * fibers. Other files of this folder emulate cuDNN, cuBLASLt and NCCL on the same queues.
  *
  * Environment:
  *   LS_EMULATED_DEVICES=N       how many devices there are [8]; 0: cudaErrorNoDevice
  *   LS_EMULATED_DRIVER=12020    the driver is for that CUDA; older than the toolkit's major
  *                               version it is insufficient
  *   LS_EMULATED_CAPABILITY=75   compute capability 7.5 [90]
- *   LS_EMULATED_LATE=1          work runs when somebody waits for it, not when it is enqueued
+ *   LS_EMULATED_LATE=1          work runs when a caller waits for it, not when it is enqueued
  *   LS_EMULATED_GUARD=1         device memory is out of the host's reach while no work runs
  *   LS_EMULATED_ORDER=backward  blocks, and threads of a block, begin in the opposite order
  *   LS_EMULATED_UNRECORDED=W    W cannot be recorded into a graph: convolutions of pass forward,
@@ -17,8 +17,7 @@
  *   LS_EMULATED_CONV_WRONG=P:W  convolutions of pass P (forward, data, weights) have W wrong: the
  *                               last element, or a tile of a sixty-fourth. beta: sums leave out
  *                               what they should be added to
- *   LS_EMULATED_UNADDED=K       no engine adds convolutions of kernels KxK (all: any) to what is
- *                               there
+ *   LS_EMULATED_UNADDED=K       no engine adds convolutions of kernels KxK (all: any) to old values
  */
 #ifndef LS_EMULATE_H
 #define LS_EMULATE_H
@@ -32,29 +31,29 @@
 extern "C" {
 #endif
 
-/* Work of a stream. False: not done yet (it waits for another process), call again. Runs with
- * device memory within reach; must not call the runtime. */
+/* Work of a stream. False: not finished (it waits for another process), call again. Runs while
+ * device memory is accessible; must not call the runtime. */
 typedef bool emulate_work(void *arguments);
 
-/* Enqueues work with a copy of its arguments; while the stream is captured it is recorded into the
- * graph instead and runs at each launch, each time from the arguments as they were given. */
+/* Enqueues work with a copy of its arguments; while the stream is being captured it is recorded
+ * into the graph instead and runs at each launch, with the same arguments. */
 cudaError_t emulate_enqueue(cudaStream_t stream, emulate_work *work, const void *arguments,
                             size_t bytes);
 /* Whether [memory, memory + bytes) lies in one allocation of the device. */
 bool emulate_is_device(const void *memory, size_t bytes);
 /* The same for memory of cudaHostAlloc. */
 bool emulate_is_pinned(const void *memory, size_t bytes);
-/* cudaSuccess, or cudaErrorStreamCaptureUnsupported (and the capture is spoilt) where a stream is
- * being captured: for functions that may not be called then. */
+/* cudaSuccess, or cudaErrorStreamCaptureUnsupported (which invalidates the capture) while a stream
+ * is being captured: for functions that are forbidden then. */
 cudaError_t emulate_not_capturing(void);
-/* Whether LS_EMULATED_UNRECORDED means this. */
+/* Whether LS_EMULATED_UNRECORDED names this. */
 bool emulate_unrecorded(const char *what);
-/* Runs what can run, of all streams. */
+/* Runs all work that can run, on all streams. */
 void emulate_progress(void);
 /* Keeps the error for cudaGetLastError, and returns it. */
 cudaError_t emulate_error(cudaError_t error);
-/* A mistake of the code under test that a device would punish with wrong results or worse: says
- * what and where (kernel, block, thread) and aborts. */
+/* Reports a mistake of the code under test that a device would punish with wrong results or worse:
+ * prints it with its place (kernel, block, thread) and aborts. */
 void emulate_abort(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
 /* ---- kernels: what launch.h is made of ------------------------------------------------------- */
@@ -62,10 +61,10 @@ void emulate_abort(const char *format, ...) __attribute__((format(printf, 1, 2),
 typedef struct emulate_thread {
     uint3 index;
     unsigned flat, warp, lane;
-    int waits; /* for what */
+    int waits; /* reason */
     int kind;  /* of the warp's operation */
     unsigned mask;
-    uint64_t bits, result; /* brought to the operation, and taken from it */
+    uint64_t bits, result; /* input and result of the operation */
     int operand, width;
     void *fiber;
     bool begun, exited;
@@ -77,10 +76,10 @@ typedef struct emulate_kernel {
     void (*run)(const void *arguments);
     const void *arguments;
     uint3 block_index;
-    emulate_thread *now; /* the thread that runs */
+    emulate_thread *now; /* the running thread */
 } emulate_kernel;
 
-/* The kernel that runs in this process; one at a time. */
+/* The running kernel of this process; one at a time. */
 emulate_kernel *emulate_running(void);
 cudaError_t emulate_launch(const char *name, dim3 grid, dim3 block, cudaStream_t stream,
                            void (*run)(const void *arguments), const void *arguments, size_t bytes);
@@ -89,7 +88,7 @@ enum { EMULATE_DOWN, EMULATE_XOR, EMULATE_INDEX, EMULATE_BALLOT, EMULATE_SYNC_WA
 
 void emulate_sync_threads(void);
 uint64_t emulate_warp(int kind, unsigned mask, uint64_t bits, int operand, int width);
-/* The block's shared array that `key` stands for, NaN bytes at first, guarded on both sides. */
+/* The block's shared array with that key; initially NaN bytes, guarded on both sides. */
 void *emulate_shared(const void *key, size_t bytes, size_t alignment);
 
 /* memory.c */

@@ -1,6 +1,6 @@
-/* The part of cuBLASLt that a linear layer uses, played on the CPU: sizes of attributes, shapes and
- * alignments are checked, the heuristics offer algorithms that may not be taken in front of those
- * that may, and each algorithm runs only for the product it was offered for. */
+/* The part of cuBLASLt that a linear layer uses, emulated on the CPU: checks sizes of attributes,
+ * shapes and alignments; its heuristics offer algorithms that must not be used before those that
+ * may; each algorithm only runs for the product it was offered for. */
 #include <cublasLt.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ typedef struct preference {
     uint32_t reductions, alignment[4]; /* A, B, C, D */
 } preference;
 
-/* What an algorithm is; it travels in the caller's cublasLtMatmulAlgo_t. */
+/* An algorithm; it travels in the caller's cublasLtMatmulAlgo_t. */
 typedef struct algorithm {
     int32_t id, magic;
     uint64_t arithmetic, workspace, fingerprint;
@@ -289,7 +289,7 @@ static uint64_t fingerprint(const product *p)
 /* ---- heuristics -------------------------------------------------------------------------------
  */
 
-/* Every pointer and every step from column to column. */
+/* Checks every pointer and every step from column to column. */
 static bool aligned(const product *p, const preference *f, uint32_t bytes)
 {
     size_t unit = unit_of(p->a.type);
@@ -298,7 +298,7 @@ static bool aligned(const product *p, const preference *f, uint32_t bytes)
            (size_t)p->b.step * unit % bytes == 0 && (size_t)p->d.step * unit % bytes == 0;
 }
 
-/* `forgets`: offered whatever the preference says, as a library with a mistake would. */
+/* `forgets`: offered whatever the preference says, as by a library with a mistake. */
 static const struct offered {
     algorithm a;
     bool forgets, only_f32, only_half;
@@ -389,7 +389,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     }
     *count = 0;
     memset(&result[0], 0, sizeof result[0]);
-    result[(*count)++].state = CUBLAS_STATUS_NOT_SUPPORTED; /* its other fields mean nothing */
+    result[(*count)++].state = CUBLAS_STATUS_NOT_SUPPORTED; /* its other fields are undefined */
     for (size_t i = 0; i < sizeof offered / sizeof offered[0] && *count < requested; i++) {
         if (!is_offered(&offered[i], &p, (preference *)pref)) {
             continue;
@@ -474,7 +474,7 @@ static void store(cudaDataType_t type, void *to, int64_t i, float value)
     }
 }
 
-/* op(matrix) with its rows side by side: [columns][rows]. */
+/* op(matrix) with rows in consecutive memory: [columns][rows]. */
 static float *plain(const layout *l, bool transpose, const void *from, bool tf32)
 {
     int64_t rows = transpose ? l->columns : l->rows, columns = transpose ? l->rows : l->columns;

@@ -262,7 +262,8 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* Parts must outlive what is made of them; those of a configuration need not, it copies them. */
+/* Parts must outlive the objects made from them, except the parts of a configuration, which copies
+ * them. */
 static void use_parts(emulated_descriptor *d, int step)
 {
     for (int i = 0; i < d->attribute_count; i++) {
@@ -281,7 +282,7 @@ cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor)
 {
     emulated_descriptor *d = emulated_cudnn_descriptor(descriptor);
     if (!d) {
-        emulate_abort("cuDNN: what is destroyed is no descriptor");
+        emulate_abort("cuDNN: the object to destroy is not a descriptor");
     }
     if (d->users > 0) {
         emulate_abort("cuDNN: a descriptor of type %d is destroyed before the %d made of it",

@@ -1,6 +1,7 @@
-/* The part of cuDNN's backend API that convolutions use, played on the CPU: descriptors that hold
- * what they were given, the checks that the documentation asks for, a list of engines with all
- * sorts of notes, and plain loops. What the real library may be lenient about is an error here. */
+/* The part of cuDNN's backend API that convolutions use, emulated on the CPU: descriptors that
+ * store their attributes, the checks that the documentation requires, a list of engines with all
+ * kinds of notes, and plain loops. Where the real library may be lenient this one reports an error.
+ */
 #ifndef LS_EMULATED_CUDNN_H
 #define LS_EMULATED_CUDNN_H
 
@@ -15,12 +16,12 @@ typedef struct emulated_tensor {
     int64_t images, channels, height, width; /* of a weight: out, in, height, width */
 } emulated_tensor;
 
-/* One convolution pass, copied by value into whatever is made of it. */
+/* One convolution pass, copied by value into every object made from it. */
 typedef struct emulated_problem {
     int pass; /* 0 forward, 1 backward data, 2 backward weights */
     emulated_tensor x, w, y;
     int64_t stride[2], pad[2];
-    float beta; /* of what stands where the result goes */
+    float beta; /* factor of the result's old values */
 } emulated_problem;
 
 typedef struct emulated_knob {
@@ -39,12 +40,12 @@ typedef struct emulated_descriptor {
     uint32_t magic;
     cudnnBackendDescriptorType_t type;
     bool final;
-    int users; /* final descriptors that are made of this one and not destroyed yet */
+    int users; /* final descriptors made from this one and not yet destroyed */
     int attribute_count;
     emulated_attribute attribute[EMULATED_ATTRIBUTES];
-    emulated_problem problem; /* of an operation, a graph and what comes of a graph */
+    emulated_problem problem; /* of an operation, a graph and the objects made from a graph */
     int64_t engine;           /* of an engine, a configuration or a plan */
-    int knob_count;           /* of a configuration; the values are its own */
+    int knob_count;           /* of a configuration, which has its own values */
     emulated_knob knob[EMULATED_KNOBS];
     bool slow;               /* of a plan */
     int64_t workspace_bytes; /* of a plan */
@@ -55,10 +56,10 @@ struct cudnnContext {
     uint32_t executions;
 };
 
-/* A line for cudnnGetLastErrorString, and the status. */
+/* Stores a line for cudnnGetLastErrorString; returns the status. */
 cudnnStatus_t emulated_cudnn_error(cudnnStatus_t status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* NULL where it is none (any more). */
+/* NULL if it is not a live descriptor. */
 emulated_descriptor *emulated_cudnn_descriptor(cudnnBackendDescriptor_t descriptor);
 const emulated_attribute *emulated_cudnn_find(const emulated_descriptor *descriptor,
                                               cudnnBackendAttributeName_t name);
@@ -69,29 +70,29 @@ int64_t emulated_cudnn_number(const emulated_descriptor *descriptor,
                               cudnnBackendAttributeName_t name);
 size_t emulated_cudnn_bytes(cudnnDataType_t type);
 
-/* emulated_cudnn_final.c: what a descriptor needs before it is final. */
+/* emulated_cudnn_final.c: checks the requirements of a final descriptor. */
 cudnnStatus_t emulated_cudnn_finalize(emulated_descriptor *descriptor);
 
-/* emulated_cudnn_engines.c: what engines there are. */
+/* emulated_cudnn_engines.c: the offered engines. */
 cudnnStatus_t emulated_engines_finalize_engine(emulated_descriptor *engine);
 cudnnStatus_t emulated_engines_finalize_config(emulated_descriptor *config);
 cudnnStatus_t emulated_engines_finalize_plan(emulated_descriptor *plan,
                                              const emulated_descriptor *config);
-/* Attributes that are computed when asked for; *known false for others. */
+/* Attributes that are computed on request; *known false for others. */
 cudnnStatus_t emulated_engines_get(emulated_descriptor *descriptor,
                                    cudnnBackendAttributeName_t name,
                                    cudnnBackendAttributeType_t type, int64_t requested,
                                    int64_t *count, void *values, bool *known);
 
-/* emulated_cudnn_loops.c: how an engine computes. */
+/* emulated_cudnn_loops.c: the computation of an engine. */
 typedef struct emulated_execution {
     emulated_problem problem;
     void *x, *w, *y, *workspace;
     int64_t workspace_bytes;
-    bool tf32;     /* f32 operands lose the bits that TF32 has not */
-    bool wrong;    /* the result is far off */
-    bool backward; /* sums run from the end */
-    int times;     /* the work is done over and over */
+    bool tf32;     /* f32 operands are rounded to TF32 */
+    bool wrong;    /* the result has large errors */
+    bool backward; /* sums run in reverse order */
+    int times;     /* the work is repeated this often */
 } emulated_execution;
 
 bool emulated_loops_run(void *execution);

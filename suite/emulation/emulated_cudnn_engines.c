@@ -1,5 +1,5 @@
-/* The engines that the played cuDNN offers. All kinds that may not be taken are there, in front of
- * those that may, and compute something visibly wrong. */
+/* The engines that the emulated cuDNN offers. Every kind that must not be used is there, before the
+ * usable ones, and computes something visibly wrong. */
 #include <stdint.h>
 #include <string.h>
 
@@ -46,7 +46,7 @@ static const engine engines[] = {
 
 enum { ENGINES = sizeof engines / sizeof engines[0], ENGINE_COUNT = 31 };
 
-/* Configurations by mode, best first as the heuristics think. */
+/* Configurations by mode, best first in the heuristics' opinion. */
 static const struct offer {
     cudnnBackendHeurMode_t mode;
     int64_t id, tile, stages;
@@ -137,7 +137,7 @@ cudnnStatus_t emulated_engines_finalize_config(emulated_descriptor *d)
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* Tensor cores take 16 bytes of channels at a time. */
+/* Tensor cores process 16 bytes of channels at a time. */
 static bool fits_tensor_core(const emulated_problem *p)
 {
     int64_t unit = 16 / (int64_t)emulated_cudnn_bytes(p->x.type);
@@ -163,7 +163,7 @@ cudnnStatus_t emulated_engines_finalize_plan(emulated_descriptor *plan,
 /* ---- asking -----------------------------------------------------------------------------------
  */
 
-/* What cuDNN hands out goes into descriptors that the caller has made and left open. */
+/* cuDNN writes results into open descriptors created by the caller. */
 static cudnnStatus_t open_descriptor(void *values, int64_t i, cudnnBackendDescriptorType_t type,
                                      emulated_descriptor **out)
 {

@@ -1,5 +1,5 @@
-/* What cuDNN's documentation requires of a descriptor before it is final, for convolutions in two
- * dimensions over tensors whose channels lie innermost. */
+/* Requirements of cuDNN's documentation for final descriptors, for two-dimensional convolutions of
+ * tensors whose channels are innermost. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -175,8 +175,7 @@ static cudnnStatus_t finalize_operation(emulated_descriptor *d, int pass)
     return check_problem(&d->problem);
 }
 
-/* ---- graphs and what is made of them ----------------------------------------------------------
- */
+/* ---- graphs, engines and plans --------------------------------------------------------------- */
 
 static cudnnStatus_t finalize_graph(emulated_descriptor *d)
 {
@@ -210,7 +209,7 @@ static cudnnStatus_t take_problem(emulated_descriptor *d, cudnnBackendAttributeN
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* Convolutions whose results no engine adds to what is there: LS_EMULATED_UNADDED. */
+/* Convolutions whose results no engine adds to old values: LS_EMULATED_UNADDED. */
 static bool unadded(const emulated_problem *p)
 {
     const char *asked = getenv("LS_EMULATED_UNADDED");
@@ -305,7 +304,7 @@ cudnnStatus_t emulated_cudnn_finalize(emulated_descriptor *d)
         return finalize_plan(d);
     case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
         return finalize_pack(d);
-    default: /* the choice of a knob: its configuration looks at it */
+    default: /* the choice of a knob, which its configuration checks */
         return CUDNN_STATUS_SUCCESS;
     }
 }

@@ -1,6 +1,5 @@
-/* Convolution as plain loops: operands as f32, sums in f32 as the hardware keeps them (over images
- * in double for the weights, as a tree of partial sums would be as exact), one rounding at the
- * end. */
+/* Convolution as plain loops: operands as f32; sums in f32, as in the hardware (over images in
+ * double for the weights, as exact as a tree of partial sums); one rounding at the end. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,8 +76,7 @@ static void add_row(float *restrict sum, const float *restrict row, float factor
 /* ---- the three passes -------------------------------------------------------------------------
  */
 
-/* Offsets of the pixel of x that pixel (row, column) of y sees through tap (ky, kx); -1 in the
- * padding. */
+/* Offset of the pixel of x under tap (ky, kx) of pixel (row, column) of y; -1 in the padding. */
 static int64_t seen(const emulated_problem *p, int64_t image, int64_t row, int64_t column,
                     int64_t ky, int64_t kx)
 {
@@ -170,7 +168,7 @@ static void backward_weights(const emulated_execution *e, const float *x, float 
     free(sum);
 }
 
-/* An engine with a mistake, for those who look for one: LS_EMULATED_CONV_WRONG=PASS:WHAT. */
+/* An engine with a mistake, for tests of detection: LS_EMULATED_CONV_WRONG=PASS:WHAT. */
 static void spoil(const emulated_execution *e, const emulated_tensor *result, float *sums)
 {
     static const char *const pass[] = {"forward", "data", "weights"};
@@ -190,8 +188,8 @@ static void spoil(const emulated_execution *e, const emulated_tensor *result, fl
     }
 }
 
-/* result = convolution + beta * result, in f32; a beta of 0 reads nothing, not even a NaN. Written
- * by the last of several runs alone: until then what it is added to has to stay. */
+/* result = convolution + beta * result, in f32; a beta of 0 reads nothing, not even a NaN. Only the
+ * last of several runs writes it: until then the old values are needed. */
 static void finish(const emulated_execution *e, const emulated_tensor *result, void *to,
                    float *sums, bool last)
 {
@@ -218,7 +216,8 @@ static void run_once(const emulated_execution *e, bool last)
     float *y = p->pass == 0 ? NULL : load(&p->y, e->y, e->tf32);
     float *sums = room(count_of(result), sizeof *sums);
     if (e->workspace_bytes > 0) {
-        memset(e->workspace, 0xff, (size_t)e->workspace_bytes); /* nobody may keep anything there */
+        memset(e->workspace, 0xff,
+               (size_t)e->workspace_bytes); /* the caller must not keep anything there */
     }
     switch (p->pass) {
     case 0:

@@ -1,4 +1,4 @@
-/* launch.h's names where kernels run on the CPU. */
+/* The names of launch.h for kernels on the CPU. */
 #ifndef LS_EMULATED_LAUNCH_H
 #define LS_EMULATED_LAUNCH_H
 

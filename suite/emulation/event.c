@@ -1,4 +1,4 @@
-/* Events: points of streams that others wait for, and the time between two of them. */
+/* Events: points of streams that others can wait for, and the time between two of them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
     return emulate_leave(cudaSuccess);
 }
 
-/* A node that stands for the event's newest record, or makes one, at each launch of the graph. */
+/* A node that waits for the event's newest record, or records it, at each launch of the graph. */
 static cudaError_t add_external(cudaStream_t stream, cudaEvent_t event, bool records)
 {
     node *one = emulate_node(0);

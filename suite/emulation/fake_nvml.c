@@ -32,7 +32,7 @@ static int gpu_of(ls_nvml_handle handle)
     return (int)((char *)(void *)handle - handles);
 }
 
-/* The last line that fits decides. gpu -1: a line of the machine. */
+/* The last matching line decides. gpu -1: a line of the machine. */
 static int find_text(int gpu, const char *key, char *text, size_t bytes)
 {
     char line[256], word[64], value[128];
@@ -358,7 +358,7 @@ ls_nvml_return nvmlDeviceGetMemoryBusWidth(ls_nvml_handle handle, unsigned *valu
     return give(handle, "bits", 1, value);
 }
 
-#ifndef LS_FAKE_OLD /* what came later */
+#ifndef LS_FAKE_OLD /* added later */
 ls_nvml_return nvmlDeviceGetRemappedRows(ls_nvml_handle handle, unsigned *corrected,
                                          unsigned *uncorrected, unsigned *pending, unsigned *failed)
 {
@@ -427,7 +427,7 @@ ls_nvml_return nvmlDeviceRegisterEvents(ls_nvml_handle handle, unsigned long lon
 
 static int xids_told[GPUS_MAX];
 
-/* Each GPU's "xid" is told once. */
+/* Each GPU's "xid" is reported once. */
 ls_nvml_return nvmlEventSetWait_v2(ls_nvml_event_set set, ls_nvml_event *event, unsigned limit_ms)
 {
     (void)set;

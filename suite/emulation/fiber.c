@@ -9,7 +9,7 @@
 enum { STACK = 256 << 10, GUARD = 4096 };
 
 struct fiber {
-    void *stack_pointer; /* while it does not run */
+    void *stack_pointer; /* while it is suspended */
     char *stack;
     void (*enter)(void *argument);
     void *argument;
@@ -26,8 +26,8 @@ static void *need(void *memory)
 }
 
 #if defined(__x86_64__)
-/* Saves the callee's registers and the stack pointer, takes the other's: some ten instructions,
- * where swapcontext makes two system calls. */
+/* Saves the callee-saved registers and the stack pointer and loads the other's: some ten
+ * instructions, where swapcontext makes two system calls. */
 void fiber_swap_stacks(void **save, void *load);
 __asm__(".text\n.globl fiber_swap_stacks\n.hidden fiber_swap_stacks\n"
         ".type fiber_swap_stacks,@function\n"

@@ -1,4 +1,4 @@
-/* A thread of control with a stack of its own, switched to and from by hand. */
+/* A thread of control with its own stack, switched explicitly. */
 #ifndef LS_EMULATE_FIBER_H
 #define LS_EMULATE_FIBER_H
 
@@ -10,7 +10,7 @@ typedef struct fiber fiber;
 
 /* Starts in enter(argument), which must never return, at the first switch to it. */
 fiber *fiber_create(void (*enter)(void *argument), void *argument);
-/* The caller's own, to be switched back to. */
+/* The caller's own fiber, to switch back to. */
 fiber *fiber_of_caller(void);
 void fiber_destroy(fiber *one);
 void fiber_switch(fiber *from, fiber *to);

@@ -1,4 +1,4 @@
-/* Work that is captured instead of run, and graphs of it. */
+/* Captured work, and graphs of it. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Device memory: one range of addresses, an unreachable page after every allocation, so that what
- * runs over its end is seen at once. Fresh memory holds NaN bytes. */
+/* Device memory: one range of addresses with an unreachable page after every allocation, so that an
+ * overrun faults at once. Fresh memory holds NaN bytes. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "emulate.h"
 
 enum { PAGE = 4096, ALIGNMENT = 256 };
-static const size_t RANGE = (size_t)64 << 30; /* addresses; memory is taken as it is touched */
+static const size_t RANGE = (size_t)64 << 30; /* addresses; memory is used when touched */
 
 typedef struct block {
     struct block *next;
@@ -123,7 +123,7 @@ static cudaError_t give(block **list, void *memory)
         block *one = *at;
         if (one->start == memory) {
             *at = one->next;
-            /* addresses are not used again: who still holds them faults */
+            /* addresses are not reused: an access through an old pointer faults */
             madvise(one->mapping, one->length, MADV_DONTNEED);
             mprotect(one->mapping, one->length, PROT_NONE);
             free(one);
@@ -197,7 +197,7 @@ typedef struct copy {
     void *to;
     const void *from;
     size_t bytes;
-    int value; /* from NULL: this byte */
+    int value; /* if `from` is NULL: this byte */
     bool inlined;
     unsigned char data[];
 } copy;
@@ -244,8 +244,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     cudaError_t error = cudaStreamIsCapturing(stream, &capturing);
     if (error == cudaSuccess && capturing != cudaStreamCaptureStatusNone &&
         (pageable_from || pageable_to)) {
-        emulate_abort("a graph copies pageable memory of the host, whose bytes at its launches "
-                      "nobody keeps");
+        emulate_abort("a graph copies pageable memory of the host, whose bytes may have changed at "
+                      "its launches");
     }
     copy *one = malloc(sizeof *one + (pageable_from ? bytes : 0));
     *one = (copy){.to = to, .from = from, .bytes = bytes, .inlined = pageable_from};
@@ -278,8 +278,8 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     return emulate_enqueue(stream, run_copy, &one, sizeof one);
 }
 
-/* The host does not wait for it where the memory is the device's (CUDA runtime, "API
- * synchronization behavior"). */
+/* The host does not wait for it if the memory is the device's (CUDA runtime, "API synchronization
+ * behavior"). */
 cudaError_t cudaMemset(void *to, int value, size_t bytes)
 {
     return cudaMemsetAsync(to, value, bytes, NULL);

@@ -17,7 +17,7 @@ static const uint64_t MAGIC = UINT64_C(0x4c434e5f4c504d45);
 static struct {
     pthread_mutex_t lock;
     char words[512];
-    uint64_t host; /* as in NCCL, found once in a process */
+    uint64_t host; /* as in NCCL, determined once per process */
     bool host_known;
     ncclComm_t first;
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -100,7 +100,7 @@ static bool known(ncclComm_t comm)
     return comm != NULL && comm->magic == MAGIC;
 }
 
-/* What every call but a few asks first. */
+/* Checks common to most calls. */
 static ncclResult_t ready(ncclComm_t comm, const char *name)
 {
     if (!known(comm)) {
@@ -137,7 +137,7 @@ static ncclResult_t join(ncclComm_t comm)
     return ncclSuccess;
 }
 
-/* What goes on behind the caller's back, one piece each time that somebody asks. */
+/* Progress in the background, one step per query. */
 static ncclResult_t go_on(ncclComm_t comm)
 {
     if (comm->hold > 0 && --comm->hold > 0) {
@@ -185,7 +185,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
     return ncclSuccess;
 }
 
-/* The end of a call: at once, or behind the caller's back. */
+/* The end of a call: at once, or in the background. */
 static ncclResult_t answer(ncclComm_t comm)
 {
     comm->hold = HOLDS;
@@ -233,7 +233,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int world, ncclUniqueId id,
         free(comm);
         return nccl_warn(ncclSystemError, "rank %d cannot join: %s", rank, strerror(errno));
     }
-    pthread_mutex_lock(&all.lock); /* graphs may hold it for ever: it stays */
+    pthread_mutex_lock(&all.lock); /* graphs may hold it for ever: it is not freed */
     comm->next = all.first;
     all.first = comm;
     pthread_mutex_unlock(&all.lock);
@@ -281,7 +281,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     return ncclSuccess;
 }
 
-/* From any thread. What is on the device leaves it at its next turn. */
+/* From any thread. Work on the device ends at its next step. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     if (!known(comm)) {
@@ -302,14 +302,14 @@ ncclResult_t ncclGroupStart(void)
     return ncclSuccess;
 }
 
-/* Those of one communicator become one batch. */
+/* The calls on one communicator become one batch. */
 static ncclResult_t close_group(void)
 {
     ncclResult_t result = group.error;
     for (int i = 0; i < group.count && result == ncclSuccess; i++) {
         ncclComm_t comm = group.comm[i];
         if (comm == NULL) {
-            continue; /* taken already */
+            continue; /* already in a batch */
         }
         batch *one = calloc(1, sizeof *one + (size_t)group.count * sizeof *one->call);
         one->comm = comm;
@@ -345,7 +345,8 @@ static bool overlap(const unsigned char *a, size_t a_bytes, const unsigned char 
     return a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
 }
 
-/* Buffers of the device, aligned to the type, apart or in place as nccl.h says. */
+/* Buffers must be in device memory and aligned to the type, and separate or in place as nccl.h
+ * defines. */
 static ncclResult_t check_buffers(ncclComm_t comm, const call *c)
 {
     size_t type = sum_type_bytes(c->type), part = (size_t)c->count * type;
@@ -400,7 +401,7 @@ static ncclResult_t issue(const char *name, ncclComm_t comm, cudaStream_t stream
     }
     if (state != ncclSuccess) {
         group.error = state;
-    } else if (c.count > 0 || pair) { /* collectives of nothing are dropped */
+    } else if (c.count > 0 || pair) { /* collectives without elements are dropped */
         group.comm[group.count] = comm;
         group.stream[group.count] = stream;
         group.call[group.count++] = c;

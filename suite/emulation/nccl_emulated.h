@@ -1,10 +1,10 @@
-/* NCCL played between processes of this machine, for tests: nccl.h's functions over the emulated
- * runtime's streams. As the library does, a call of a non-blocking communicator goes on for a while
- * after it has returned (ncclInProgress), and until it has ended every other call is refused; what
- * is enqueued runs when all ranks have come, and a rank that has died shows as ncclRemoteError in
- * those that wait for it, whose work stays on the device until they abort. Stricter than the
- * library where that would hang or write beside a buffer: ranks that call unlike operations,
- * buffers that are not the device's, that overlap, or that are freed while registered.
+/* NCCL emulated between processes of this machine, for tests: nccl.h's functions over the emulated
+ * runtime's streams. As in the library, a call of a non-blocking communicator continues for a while
+ * after it has returned (ncclInProgress), and until it has ended every other call is refused;
+ * enqueued work runs when all ranks have enqueued theirs, and a dead rank shows as ncclRemoteError
+ * in those that wait for it, whose work stays on the device until they abort. Stricter than the
+ * library where that would hang or write outside a buffer: it refuses ranks that call different
+ * operations, and buffers outside device memory, that overlap, or that are freed while registered.
  *
  * LS_EMULATED_SILENT=1: a lost rank does not show, as between GPUs that reach each other's memory.
  * LS_EMULATED_NO_SHM=1: no communicator can be opened, for want of shared memory.
@@ -28,7 +28,7 @@ enum {
 
 typedef enum net_state { NET_ABSENT, NET_JOINED, NET_FINAL, NET_LEFT, NET_ABORTED } net_state;
 
-/* What a rank tells the others when it joins. */
+/* The data that a rank publishes when it joins. */
 typedef struct net_member {
     _Atomic int state;
     uint64_t host;   /* hash of the host's name or of NCCL_HOSTID */
@@ -36,7 +36,7 @@ typedef struct net_member {
 } net_member;
 
 typedef struct net_channel {
-    _Atomic uint64_t written, read; /* bytes ever */
+    _Atomic uint64_t written, read; /* total bytes */
     unsigned char ring[NET_RING_BYTES];
 } net_channel;
 
@@ -46,18 +46,18 @@ typedef struct net {
     size_t bytes;
 } net;
 
-/* Makes the memory of a communicator and its name. */
+/* Creates the memory of a communicator and its name. */
 bool net_create(char *name, size_t name_bytes);
-/* Opens the memory that the id names and joins; false: the system's errno. */
+/* Opens the memory with that name and joins; false: see errno. */
 bool net_join(net *to, const char *name, int rank, int world, const net_member *me);
 bool net_all_joined(net *of);
 const net_member *net_member_of(const net *of, int rank);
 void net_set_state(net *of, net_state state);
-/* Whether the process of that rank is gone, or has left or aborted. */
+/* Whether the process of that rank has ended, left or aborted. */
 bool net_is_lost(const net *of, int rank);
-/* Whether all ranks have come to NET_FINAL or further. */
+/* Whether all ranks have reached NET_FINAL or later. */
 bool net_all_final(const net *of);
-/* Take and give as much as fits; the number of bytes. */
+/* Send and receive as much as fits; return the number of bytes. */
 size_t net_send(net *of, int to, const void *data, size_t bytes);
 size_t net_receive(net *of, int from, void *data, size_t bytes);
 void net_leave(net *of);
@@ -71,8 +71,7 @@ size_t sum_type_bytes(ncclDataType_t type);
 void sum_ring(ncclDataType_t type, int world, const void *const *term, int first, size_t at,
               size_t count, void *to);
 
-/* ---- nccl_work.c: what is enqueued ---------------------------------------------------
- */
+/* ---- nccl_work.c: enqueued work -------------------------------------------------------------- */
 
 typedef enum call_kind {
     CALL_ALL_REDUCE,
@@ -93,14 +92,14 @@ typedef struct call {
     int root; /* or the peer */
 } call;
 
-/* The calls of one group, or one call: they go on side by side. Stays as it is while a graph may
+/* The calls of one group, or one call, which proceed concurrently. Unchanged while a graph may
  * launch it again. */
 typedef struct batch {
     struct ncclComm *comm;
     cudaStream_t stream;
     int count;
     bool captured;      /* into a graph: on all ranks or on none */
-    struct batch *next; /* of all that the communicator ever had */
+    struct batch *next; /* list of all batches of the communicator */
     call call[];
 } batch;
 
@@ -116,18 +115,18 @@ struct ncclComm {
     int rank, world, device;
     bool blocking, joined, finalizing;
     uint64_t messages[2][NET_RANKS_MAX]; /* sent to, received from each rank */
-    int hold;                            /* questions that are still answered with ncclInProgress */
-    batch *waiting;                      /* enqueued once hold is over */
+    int hold;                            /* queries still to be answered with ncclInProgress */
+    batch *waiting;                      /* enqueued when hold has ended */
     batch *all;
     registration *registered;
-    _Atomic int error; /* ncclResult_t of what runs */
+    _Atomic int error; /* ncclResult_t of the running work */
     _Atomic bool aborted;
-    struct ncclComm *next; /* of all of the process */
+    struct ncclComm *next; /* list of all in the process */
 };
 
 /* Enqueues the batch on its stream. */
 cudaError_t work_enqueue(batch *group);
-/* Keeps the text for ncclGetLastError, says it on stderr, and returns the result. */
+/* Keeps the text for ncclGetLastError, prints it to stderr, and returns the result. */
 ncclResult_t nccl_warn(ncclResult_t result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -1,7 +1,7 @@
-/* The ranks of a communicator share one piece of memory: who has joined, and a ring of bytes from
- * each rank to each. It has no name that could stay behind; it is found through the process that
- * has made it, which keeps it open. A lock on a byte of its file says that a rank lives; the system
- * drops it however the process ends. */
+/* The ranks of a communicator share one block of memory: the members, and a ring of bytes from each
+ * rank to each other. It has no name that could be left behind; it is found through the process
+ * that created it, which keeps it open. A lock on a byte of its file shows that a rank lives; the
+ * system drops it however the process ends. */
 #include "nccl_emulated.h"
 
 #include <errno.h>
@@ -134,6 +134,6 @@ size_t net_receive(net *of, int from, void *data, size_t bytes)
 void net_leave(net *of)
 {
     (void)munmap(of->segment, of->bytes);
-    close(of->file); /* and the lock is gone */
+    close(of->file); /* releases the lock */
     of->segment = NULL;
 }

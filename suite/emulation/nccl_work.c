@@ -1,5 +1,5 @@
-/* What an operation does once its turn on the stream has come: each rank sends its part to all that
- * need it and takes theirs; sums are then formed in the order of a ring. */
+/* Executes an operation when its turn on the stream has come: each rank sends its part to all that
+ * need it and receives theirs; sums are then computed in the order of a ring. */
 #include "nccl_emulated.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "emulate.h"
 
-/* What both ends of a transfer must agree on. */
+/* Both ends of a transfer must agree on this. */
 typedef struct header {
     uint32_t kind, type, root, captured;
     uint64_t count, number;
@@ -22,12 +22,12 @@ typedef struct transfer {
     header mine, theirs;
 } transfer;
 
-/* A launch of a batch that has begun. */
+/* One launch of a batch. */
 typedef struct run {
     const batch *group;
     int count;
     transfer *transfer;
-    unsigned char **parts; /* [calls * world]: what came for a sum, NULL elsewhere */
+    unsigned char **parts; /* [calls * world]: the terms received for a sum, NULL elsewhere */
 } run;
 
 typedef struct arguments {
@@ -62,7 +62,7 @@ static void add(run *r, int of, bool sends, int peer, const void *data, size_t b
     bool pair = c->kind == CALL_SEND || c->kind == CALL_RECEIVE;
     uint64_t *number = &group->comm->messages[sends ? 0 : 1][peer];
     *t = (transfer){.sends = sends, .peer = peer, .of = of, .bytes = bytes};
-    memcpy(&t->data, &data, sizeof t->data); /* what is sent is only read */
+    memcpy(&t->data, &data, sizeof t->data); /* sent data is only read */
     t->mine = (header){.kind = pair ? CALL_SEND : c->kind,
                        .type = (uint32_t)c->type,
                        .root = pair ? 0 : (uint32_t)c->root,
@@ -167,7 +167,7 @@ static void compare(ncclComm_t comm, const transfer *t)
     }
 }
 
-/* Header, then data; the number of bytes that went. */
+/* Sends the header, then data; returns the number of bytes. */
 static size_t advance(ncclComm_t comm, transfer *t)
 {
     size_t moved = 0, size = sizeof t->mine;
@@ -196,7 +196,8 @@ static bool is_done(const transfer *t)
     return t->header_done == sizeof t->mine && t->done == t->bytes;
 }
 
-/* One after the other between two ranks, all ranks side by side. Whether all are there. */
+/* Transfers between two ranks run one after another, all ranks concurrently. Returns whether all
+ * are complete. */
 static bool move_all(ncclComm_t comm, run *r)
 {
     size_t moved = 0;
@@ -280,7 +281,7 @@ static bool work(void *given)
     if (comm->net.segment == NULL && !atomic_load(&comm->aborted)) {
         emulate_abort("an operation of a communicator that was destroyed is launched");
     }
-    bool left = atomic_load(&comm->aborted); /* the kernel is told to leave */
+    bool left = atomic_load(&comm->aborted); /* stops the kernel */
     if (!left && atomic_load(&comm->error) != ncclSuccess) {
         return false;
     }

@@ -1,4 +1,4 @@
-/* Test helper: guarded pieces of device memory, filled from and read as doubles. */
+/* Test helper: guarded pieces of device memory, written and read as doubles. */
 #ifndef LS_UNIT_CUDA_PLACE_H
 #define LS_UNIT_CUDA_PLACE_H
 
@@ -13,7 +13,7 @@
 #include "kernels/core/rng.h"
 #include "kernels/core/tensor.h"
 
-/* For checks of every element: ck_assert writes to a file even where it holds. */
+/* For checks of every element: ck_assert writes to a file even if the condition holds. */
 #define PLACE_CHECK(condition, ...)    \
     do {                               \
         if (!(condition)) {            \
@@ -31,7 +31,8 @@ typedef struct place {
     size_t bytes;
 } place;
 
-/* `off`: elements by which the data is moved from its alignment of 256 bytes. Poisoned all over. */
+/* `off`: elements by which the data is shifted from its alignment of 256 bytes. Completely
+ * poisoned. */
 static inline place place_make_off(ls_dtype type, int64_t count, int off)
 {
     place p = {.type = type, .count = count, .bytes = (size_t)count * ls_dtype_bytes(type)};
@@ -50,7 +51,7 @@ static inline place place_make(ls_dtype type, int64_t count)
     return place_make_off(type, count, 0);
 }
 
-/* Frees it; the guards must be whole. */
+/* Frees it; the guards must be intact. */
 static inline void place_free(place *p)
 {
     unsigned char guard[2 * PLACE_GUARD];
@@ -77,7 +78,7 @@ static inline void place_put(const place *p, const void *bytes)
     }
 }
 
-/* What `stream` leaves there. */
+/* Copies the bytes after all work on `stream`. */
 static inline void place_get(const place *p, void *bytes)
 {
     ck_assert_int_eq(cudaDeviceSynchronize(), cudaSuccess);
@@ -110,7 +111,7 @@ static inline void place_fill(const place *p, double *value)
     free(bytes);
 }
 
-/* To be freed by the caller. */
+/* The caller frees the result. */
 static inline double *place_read(const place *p)
 {
     unsigned char *bytes = malloc(p->bytes + 1);
@@ -133,7 +134,7 @@ static inline double *place_read(const place *p)
     return value;
 }
 
-/* value[count] = mean + deviation * normal, to be freed by the caller. */
+/* value[count] = mean + deviation * normal; the caller frees it. */
 static inline double *place_normal(uint64_t stream, int64_t count, double mean, double deviation)
 {
     double *value = malloc(((size_t)count + 1) * sizeof *value);

@@ -73,7 +73,8 @@ cudaError_t cudaGetDevice(int *device)
     return cudaSuccess;
 }
 
-/* What a data-sheet of it would say: small, so that several blocks' worth of work is common. */
+/* Properties of the device, as in a data sheet: small, so that work for several waves of blocks is
+ * common. */
 enum { PROCESSORS = 4 };
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)

@@ -1,5 +1,5 @@
-/* Streams as queues of work, which runs as soon as it is enqueued or, with LS_EMULATED_LATE, as
- * late as the order of streams and events allows: when somebody waits. */
+/* Streams as queues of work, which runs when it is enqueued or, with LS_EMULATED_LATE, as late as
+ * the order of streams and events allows: when a caller waits. */
 #include "stream.h"
 
 #include <sched.h>
@@ -149,7 +149,7 @@ cudaError_t emulate_spoil(capture *one, cudaError_t error)
     return error;
 }
 
-/* Under the lock. Takes the node. */
+/* Under the lock. Takes ownership of the node. */
 cudaError_t emulate_enqueue_node(cudaStream_t stream, node *one)
 {
     capture *taking = stream->capture;
@@ -184,7 +184,7 @@ cudaError_t emulate_enqueue(cudaStream_t stream, emulate_work *work, const void 
     return emulate_leave(emulate_enqueue_node(emulate_named(stream), one));
 }
 
-/* What the calling thread has declared with cudaThreadExchangeStreamCaptureMode. */
+/* The mode that the calling thread has set with cudaThreadExchangeStreamCaptureMode. */
 static _Thread_local enum cudaStreamCaptureMode declared = cudaStreamCaptureModeGlobal;
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
@@ -270,7 +270,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     if (stream->capture != NULL) {
         return emulate_leave(emulate_spoil(stream->capture, cudaErrorStreamCaptureUnsupported));
     }
-    emulate_drain(stream, NULL, 0); /* what waits for a lost peer is dropped */
+    emulate_drain(stream, NULL, 0); /* drops work that waits for a lost peer */
     for (cudaStream_t *s = &all.first; *s != NULL; s = &(*s)->next) {
         if (*s == stream) {
             *s = stream->next;

@@ -1,4 +1,4 @@
-/* What stream.c, event.c and graph.c share: work in queues, and the one lock around them. */
+/* Shared by stream.c, event.c and graph.c: queues of work, and the one lock around them. */
 #ifndef LS_EMULATED_STREAM_H
 #define LS_EMULATED_STREAM_H
 
@@ -13,7 +13,7 @@ typedef struct node {
     emulate_work *work; /* NULL: records or waits for `event` */
     cudaEvent_t event;
     uint64_t generation;
-    bool records, external; /* external: in a graph, for what happens outside of it */
+    bool records, external; /* external: in a graph, for an event outside it */
     size_t bytes;
     _Alignas(16) unsigned char arguments[];
 } node;
@@ -22,15 +22,15 @@ typedef struct queue {
     node *first, **end;
 } queue;
 
-/* A capture under way. clock[i] of a stream: how much of fork i's work comes before what it records
- * next. */
+/* A capture in progress. clock[i] of a stream: how much of fork i's work precedes its next recorded
+ * operation. */
 typedef struct capture {
     uint64_t id;
     enum cudaStreamCaptureMode mode;
     pthread_t thread;
     bool spoilt;
     int forks;
-    cudaStream_t stream[MOST_FORKS]; /* [0]: where it began */
+    cudaStream_t stream[MOST_FORKS]; /* [0]: its origin */
     queue work;
 } capture;
 
@@ -45,10 +45,10 @@ struct CUstream_st {
 
 struct CUevent_st {
     unsigned flags;
-    cudaStream_t stream; /* where last recorded */
+    cudaStream_t stream; /* of the last record */
     uint64_t recorded, done;
     double ms;
-    uint64_t capture_id; /* not 0: last recorded inside that capture */
+    uint64_t capture_id; /* not 0: last recorded within that capture */
     uint64_t clock[MOST_FORKS];
 };
 
@@ -61,31 +61,31 @@ typedef struct emulate_streams {
     capture *capture; /* at most one at a time */
 } emulate_streams;
 
-/* Takes the lock, which may be held already; all below need it held. */
+/* Takes the lock (recursively); all functions below need it. */
 emulate_streams *emulate_enter(void);
-/* Gives it back; the error is kept for cudaGetLastError, and returned. */
+/* Releases it; the error is kept for cudaGetLastError, and returned. */
 cudaError_t emulate_leave(cudaError_t error);
-/* Lets other threads and processes go on, without the lock. */
+/* Lets other threads and processes run, without the lock. */
 void emulate_yield(void);
-/* Whether work waits until somebody waits for it. */
+/* Whether work runs only when a caller waits for it. */
 bool emulate_late(void);
 
 bool emulate_known(cudaStream_t stream);
-/* The stream that a caller means; aborts where there is none. */
+/* The stream behind the caller's handle; aborts if there is none. */
 cudaStream_t emulate_named(cudaStream_t stream);
-/* Runs work of the stream until it is empty, or until `event` has reached `generation`; whether it
- * is empty. */
+/* Runs work of the stream until it is empty, or until `event` has reached `generation`; returns
+ * whether it is empty. */
 bool emulate_drain(cudaStream_t stream, cudaEvent_t event, uint64_t generation);
 
 node *emulate_node(size_t bytes);
 void emulate_append(queue *work, node *one);
 void emulate_clear(queue *work);
-/* Takes the node: to the stream, or into its capture. */
+/* Appends the node to the stream or to its capture, and takes ownership. */
 cudaError_t emulate_enqueue_node(cudaStream_t stream, node *one);
 
-/* The capture cannot be ended well any more; returns `error`. */
+/* Invalidates the capture; returns `error`. */
 cudaError_t emulate_spoil(capture *one, cudaError_t error);
-/* Whether a capture forbids the calling thread what might wait. */
+/* Whether a capture forbids the calling thread to call functions that might wait. */
 bool emulate_forbidden(void);
 
 #endif

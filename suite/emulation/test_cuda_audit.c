@@ -1,6 +1,6 @@
-/* The audit of a step on the emulated device: a clean step is silent at every level; any output of
- * any operation whose first or last element is wrong is found, and nothing else is; engines of
- * convolutions with a mistake end a run with exit code 1, named. */
+/* The audit of a step on the emulated device: a clean step passes at every level; a wrong first or
+ * last element of any output of any operation is found, and nothing else; convolution engines with
+ * a mistake end a run with exit code 1, by name. */
 #include <check.h>
 #include <limits.h>
 #include <math.h>
@@ -13,26 +13,18 @@
 #include "reference/train/join.h"
 #include "reference/train/setup.h"
 #include "suite/unit/emulated_run.h"
-
-/* The emulation lies beside the folder of this program. */
-static void find_emulation(void)
-{
-    char path[PATH_MAX + 32];
-    find_build();
-    snprintf(path, sizeof path, "%s/emulated/lib", build);
-    setenv("LS_LIB_DIR", path, 1);
-}
+#include "use_emulation.h"
 
 /* ---- one element of each output -------------------------------------------------------------- */
 
 enum { WORDS = 32, OUTPUTS = 16, KINDS = LS_OBSERVED_KINDS, FOUND = 1 << 12 };
 
-/* One rank, set up as the trainer does it, and what was made wrong. */
+/* One rank, set up like the trainer, and the errors injected. */
 typedef struct bench {
     ls_trainer trainer;
     ls_audit *audit;
-    bool last;                /* the last element, else the first */
-    int done[KINDS][OUTPUTS]; /* outputs of a kind that were made wrong */
+    bool last;                /* corrupt the last element, else the first */
+    int done[KINDS][OUTPUTS]; /* outputs of a kind that were corrupted */
     bool wrong[FOUND];
     int count;
 } bench;
@@ -70,7 +62,7 @@ static ls_tensor plain(const void *data, ls_dtype type, int64_t count)
     return (ls_tensor){(void *)data, type, count};
 }
 
-/* Outputs in the order in which the judge counts them; data NULL: not there. */
+/* Outputs in the judge's order; data NULL: none. */
 static int outputs_of(const ls_observed *w, ls_tensor *to)
 {
     int64_t in = (int64_t)w->images * w->in_height * w->in_width * w->in_channels;
@@ -145,8 +137,8 @@ static ls_tensor edge_of(const bench *b, const ls_tensor *whole)
                        whole->dtype, 1};
 }
 
-/* Twice the value and a half more: beyond any bound of what this network holds. Returns what it
- * was. */
+/* Twice the value plus a half: beyond any bound for the values of this network. Returns the old
+ * value. */
 static float make_wrong(const bench *b, const ls_tensor *whole)
 {
     const ls_device *device = &b->trainer.device;
@@ -166,14 +158,14 @@ static float make_wrong(const bench *b, const ls_tensor *whole)
     return value;
 }
 
-/* What forward keeps for backward: there its mistake would be told a second time, because the judge
- * keeps its own. */
+/* Values stored by forward for backward: there the error would be reported a second time, because
+ * the judge keeps its own. */
 static bool is_kept(const ls_observed *what, int output)
 {
     return what->kind == LS_OBSERVED_NORM && output > 0 && (output - 1) % 4 < 2;
 }
 
-/* Between the operation and the look at it, each output of each kind is made wrong once. */
+/* Between an operation and its check, corrupts each output of each kind once. */
 static ls_status watch(void *context, ls_stream *stream, const ls_observed *what, bool after)
 {
     bench *b = context;
@@ -219,7 +211,7 @@ static void step(bench *b, ls_observe_fn *observer)
     ck_assert_int_eq(device->api->stream_wait(device->stream), LS_OK);
 }
 
-/* Between them all kinds of operations, and all types. */
+/* These runs cover all kinds of operations, and all types. */
 static const char *const runs[] = {
     "--arch=resnet18 --image-size=33 --opt-level=O0",
     "--arch=resnet8 --image-size=8 --opt-level=O2 --half=bf16",
@@ -239,7 +231,7 @@ START_TEST(wrong_elements_are_found_and_no_others)
         const ls_audit_verdict *v = &b->audit->found[i];
         ck_assert_msg(
             (v->bad > 0) == b->wrong[i],
-            "%s, %s: %lld elements told as wrong, element %lld is %g, wanted %g within %g",
+            "%s, %s: %lld elements reported as wrong, element %lld is %g, wanted %g within %g",
             b->audit->name[i].operation, b->audit->name[i].output, (long long)v->bad,
             (long long)v->index, v->got, v->wanted, v->limit);
         ck_assert_int_gt(v->elements, 0);
@@ -342,7 +334,7 @@ START_TEST(one_step_of_every_period)
 {
     ls_options options;
     ls_options_defaults(&options);
-    ck_assert(!ls_audit_due(&options, 5)); /* nobody asked */
+    ck_assert(!ls_audit_due(&options, 5)); /* no --audit */
     options.audit = true;
     for (uint64_t seed = 0; seed < 20; seed++) {
         for (int64_t every = 3; every < 40; every += 6) {
@@ -363,7 +355,7 @@ END_TEST
 
 /* ---- whole runs ------------------------------------------------------------------------------ */
 
-/* The exit code; what was printed in log. */
+/* Returns the exit code; output in `log`. */
 static int train(const char *environment, const char *options, char *log, size_t bytes)
 {
     char command[4 * PATH_MAX];
@@ -422,7 +414,8 @@ END_TEST
 
 int main(void)
 {
-    find_emulation();
+    use_emulation();
+    find_build();
     Suite *suite = suite_create("cuda_audit");
     TCase *tests = tcase_create("all");
     tcase_set_timeout(tests, 60);

@@ -1,5 +1,5 @@
-/* The CUDA backend's table beside plans and kernels: device, memory, streams, events, graphs, the
- * watched wait, and the NUMA node, on the emulated runtime. */
+/* The CUDA backend's table without plans and kernels: device, memory, streams, events, graphs, the
+ * wait hook, and the NUMA node, on the emulated runtime. */
 #include <check.h>
 #include <limits.h>
 #include <sched.h>
@@ -17,7 +17,7 @@ static const ls_backend_api *api;
 static ls_backend *backend;
 static ls_stream *stream;
 
-const ls_backend_api *ls_backend_entry(void); /* of the library this program is linked to */
+const ls_backend_api *ls_backend_entry(void); /* of the library that this program is linked to */
 
 static void set_up(void)
 {
@@ -71,7 +71,8 @@ START_TEST(memory_is_zeroed_and_aligned)
     api->memory_free(backend, memory);
     ck_assert_int_eq(api->memory_alloc(backend, INT64_C(1) << 50, "too much", &memory),
                      LS_ERR_INFRA);
-    ck_assert_int_eq(cudaGetLastError(), cudaSuccess); /* told once, not again by the next call */
+    ck_assert_int_eq(cudaGetLastError(),
+                     cudaSuccess); /* reported once, not again by the next call */
     ck_assert_int_eq(api->memory_alloc(backend, -1, "a mistake", &memory), LS_ERR_INFRA);
 }
 END_TEST
@@ -130,10 +131,10 @@ END_TEST
 
 /* ---- the watched wait ------------------------------------------------------------------------ */
 
-/* Work that ends when somebody has looked so often. */
+/* Work that ends after a number of calls of the hook. */
 typedef struct patience {
     int looks, wanted;
-    ls_status status; /* what the look says then */
+    ls_status status; /* the hook's answer after that */
 } patience;
 
 static bool until_looked(void *arguments)
@@ -161,7 +162,7 @@ START_TEST(waits_are_watched)
     ck_assert_int_eq(api->event_record(event, stream), LS_OK);
     ck_assert_int_eq(api->event_wait(event), LS_OK);
     ck_assert_int_eq(p->looks, 3);
-    /* a device that never ends, and a watch that gives up */
+    /* a device that never finishes, and a hook that gives up */
     *p = (patience){.wanted = 2, .status = LS_ERR_PEER_LOST};
     ck_assert_int_eq(emulate_enqueue(stream->native, until_looked, &p, sizeof p), cudaSuccess);
     ck_assert_int_eq(api->stream_wait(stream), LS_ERR_PEER_LOST);

@@ -1,5 +1,5 @@
-/* Rates and passes on the emulated device: that every pass has a time and its bytes, and that bytes
- * add up to what the traffic model says of ResNet-50. Times themselves say nothing here. */
+/* Rates and passes on the emulated device: every pass has a time and its bytes, and the bytes add
+ * up to the traffic model's value for ResNet-50. The times themselves are meaningless here. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -78,7 +78,7 @@ START_TEST(a_slow_gpu_is_found_among_its_neighbours)
     ck_assert_int_eq(findings.list[1].gpu, 3);
     ck_assert_int_eq(findings.list[1].code, LS_FINDING_SLOW_MATRIX);
     ls_findings_free(&findings);
-    for (int gpu = 0; gpu < 4; gpu++) { /* all alike, and all far below their memory */
+    for (int gpu = 0; gpu < 4; gpu++) { /* all equal, and all far below their memory's rate */
         cJSON_SetNumberValue(
             cJSON_GetObjectItem(cJSON_GetArrayItem(rates, gpu), "copy_bytes_per_s"), 3e12);
     }

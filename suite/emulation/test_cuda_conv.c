@@ -1,5 +1,5 @@
-/* Convolutions of the CUDA backend on the played cuDNN: numbers against plain loops, and which of
- * its engines are taken when. That cuDNN offers wrong engines in front of right ones
+/* Convolutions of the CUDA backend on the emulated cuDNN: results against plain loops, and the
+ * choice among its engines, which offer wrong ones before right ones
  * (suite/emulation/emulated_cudnn_engines.c). */
 #include "kernels/cuda/conv_plans.h"
 #include "cuda_products.h"
@@ -10,9 +10,9 @@
 static const ls_conv_shape shapes[] = {
     {2, 8, 15, 11, 16, 8, 6, 7, 2, 3}, /* the stem, with channels up to 16 bytes a pixel */
     {2, 16, 7, 5, 24, 7, 5, 3, 1, 1},  /* 3x3 */
-    {3, 16, 8, 7, 16, 4, 4, 3, 2, 1},  /* 3x3, strided, a column that no tap reaches last */
+    {3, 16, 8, 7, 16, 4, 4, 3, 2, 1},  /* 3x3, strided; the last column is reached by no tap */
     {2, 32, 5, 6, 16, 5, 6, 1, 1, 0},  /* 1x1 */
-    {2, 16, 7, 6, 32, 4, 3, 1, 2, 0},  /* 1x1, strided: pixels that nobody sees */
+    {2, 16, 7, 6, 32, 4, 3, 1, 2, 0},  /* 1x1, strided: unread pixels */
     {1, 5, 6, 6, 7, 6, 6, 3, 1, 1},    /* channels that tensor cores do not take */
     {4, 64, 1, 1, 64, 1, 1, 3, 1, 1},  /* all but one tap in the padding */
     {1, 16, 2, 3, 8, 1, 2, 3, 2, 1},
@@ -98,8 +98,8 @@ END_TEST
 /* ---- gradients onto gradients -----------------------------------------------------------------
  */
 
-/* dx + what stood there, in f32, rounded once: sums of half types do not fit their significands, so
- * that a rounding in between would show. */
+/* dx + the old values, in f32, rounded once: sums of half types do not fit their significands, so a
+ * rounding in between would show. */
 START_TEST(gradients_are_added)
 {
     const ls_conv_shape *shape = &shapes[_i % SHAPES];
@@ -134,11 +134,11 @@ static bool adds(bench *b, const ls_conv_shape *shape, const char *variable, con
     setenv(variable, value, 1);
     CAUGHT(said, answer = ls_conv_adds(b->backend, shape, LS_F16));
     unsetenv(variable);
-    ck_assert_str_eq(said, ""); /* no error: there is another way */
+    ck_assert_str_eq(said, ""); /* no error: there is an alternative */
     return answer;
 }
 
-/* Shape by shape, and not at all where that is asked for. */
+/* Shape by shape, and never if that is requested. */
 START_TEST(adding_can_be_had_or_not)
 {
     bench b = bench_open(true, false, false);
@@ -151,7 +151,7 @@ START_TEST(adding_can_be_had_or_not)
 }
 END_TEST
 
-/* The same shape has a plan for each way, and the description says which. */
+/* The same shape has a plan for each kind of write, and the description says which. */
 START_TEST(adding_is_a_plan_of_its_own)
 {
     bench b = bench_open(true, false, false);
@@ -179,7 +179,7 @@ static const struct taken {
     int channels;
     const char *choice;
 } taken[] = {
-    /* what cannot be built or is too large is passed over; the first that may be is taken */
+    /* engines that cannot be built or are too large are skipped; the first allowed one is used */
     {LS_F16, false, false, 16, "eng15 eng15 eng15"},
     {LS_BF16, false, false, 16, "eng15 eng15 eng15"},
     {LS_F16, true, false, 16, "eng21_k2=0_k14=3 eng21_k2=0_k14=3 eng21_k2=0_k14=3"},
@@ -251,7 +251,7 @@ static double *forward_twice(bool deterministic, double **second, int64_t *count
     return result[0];
 }
 
-/* The engine taken otherwise is one whose sums run in another order each time. */
+/* Otherwise the chosen engine is one whose sums run in another order each time. */
 START_TEST(deterministic_repeats_bit_for_bit)
 {
     for (int deterministic = 0; deterministic < 2; deterministic++) {
@@ -289,7 +289,7 @@ START_TEST(tf32_only_where_allowed)
 }
 END_TEST
 
-START_TEST(refusals_are_told)
+START_TEST(refusals_are_logged)
 {
     bench b = bench_open(true, false, false);
     b.backend->workspace_limit = 1024;
@@ -360,7 +360,7 @@ static const struct unfit {
     {"eng30 eng30 eng-1", LS_ERR_USAGE},
     {"eng30 eng30 eng99", LS_ERR_UNSUPPORTED},      /* no such engine */
     {"eng30 eng30 eng16", LS_ERR_UNSUPPORTED},      /* cannot be built */
-    {"eng30 eng30 eng3", LS_ERR_UNSUPPORTED},       /* Winograd, whoever has chosen it */
+    {"eng30 eng30 eng3", LS_ERR_UNSUPPORTED},       /* Winograd, whichever rank has chosen it */
     {"eng30 eng30 eng15", LS_ERR_UNSUPPORTED},      /* deterministic here */
     {"eng30 eng30 eng17", LS_ERR_UNSUPPORTED},      /* its workspace */
     {"eng30 eng30 eng21_k2=4", LS_ERR_UNSUPPORTED}, /* the knob ends at 3 */
@@ -398,7 +398,7 @@ START_TEST(equal_shapes_share_plans)
     ck_assert_int_eq(b.backend->plans->searched, 9);
     ck_assert_int_eq(ls_conv_create(b.backend, "conv1", &shapes[0], LS_F16, LS_CONV_DX_NONE, &stem),
                      LS_OK);
-    ck_assert_int_eq(b.backend->plans->searched, 11); /* nobody wants the image's gradient */
+    ck_assert_int_eq(b.backend->plans->searched, 11); /* the image's gradient is not needed */
     char text[1024];
     ls_conv_choice(stem, text, sizeof text);
     ck_assert_str_eq(text, "eng15 - eng15");
@@ -414,93 +414,98 @@ START_TEST(equal_shapes_share_plans)
 }
 END_TEST
 
-/* ---- work that is recorded, work that is wrong -------------------------------------------------
- */
+/* ---- recorded work, wrong arguments ---------------------------------------------------------- */
+
+/* A convolution with its operands in fp16 and their exact results. */
+typedef struct loaded {
+    bench b;
+    ls_conv *conv;
+    sums t;
+    tensors d;
+} loaded;
+
+static loaded load(const ls_conv_shape *shape, bool deterministic)
+{
+    loaded l = {.b = bench_open(deterministic, false, false)};
+    l.conv = conv_of(&l.b, shape, LS_F16);
+    bench_workspace(&l.b, ls_conv_workspace_bytes(l.conv));
+    l.t = sums_of(shape);
+    l.d = tensors_of(&l.b, LS_F16, &l.t);
+    return l;
+}
+
+static void unload(loaded *l)
+{
+    tensors_free(&l->b, &l->d);
+    sums_free(&l->t);
+    ls_conv_destroy(l->conv);
+    bench_close(&l->b);
+}
 
 START_TEST(recorded_work_runs_again)
 {
-    const ls_conv_shape *s = &shapes[2];
-    bench b = bench_open(false, false, false);
-    ls_conv *conv = conv_of(&b, s, LS_F16);
-    bench_workspace(&b, ls_conv_workspace_bytes(conv));
-    sums t = sums_of(s);
-    tensors d = tensors_of(&b, LS_F16, &t);
-    double *zero = calloc((size_t)t.x_count, sizeof *zero);
-    double *none = calloc((size_t)t.y_count, sizeof *none);
+    loaded l = load(&shapes[2], false);
+    double *zero = calloc((size_t)l.t.x_count, sizeof *zero);
+    double *none = calloc((size_t)l.t.y_count, sizeof *none);
     ls_graph *graph = NULL;
-    ck_assert_int_eq(b.api->graph_begin(b.stream), LS_OK);
-    run_all(&b, conv, &d);
-    ck_assert_int_eq(b.api->graph_end(b.stream, &graph), LS_OK);
-    double *untouched = values(&b, LS_F16, d.y, t.y_count);
+    ck_assert_int_eq(l.b.api->graph_begin(l.b.stream), LS_OK);
+    run_all(&l.b, l.conv, &l.d);
+    ck_assert_int_eq(l.b.api->graph_end(l.b.stream, &graph), LS_OK);
+    double *untouched = values(&l.b, LS_F16, l.d.y, l.t.y_count);
     ck_assert(isnan(untouched[0]));
     free(untouched);
-    put(&b, LS_F16, d.x, zero, t.x_count);
-    ck_assert_int_eq(b.api->graph_launch(graph, b.stream), LS_OK);
-    equal(LS_F16, values(&b, LS_F16, d.y, t.y_count), none, t.y_count, "forward of zeros");
-    put(&b, LS_F16, d.x, t.x, t.x_count);
-    ck_assert_int_eq(b.api->graph_launch(graph, b.stream), LS_OK);
-    all_equal(&b, LS_F16, &d, &t);
-    b.api->graph_destroy(graph);
+    put(&l.b, LS_F16, l.d.x, zero, l.t.x_count);
+    ck_assert_int_eq(l.b.api->graph_launch(graph, l.b.stream), LS_OK);
+    equal(LS_F16, values(&l.b, LS_F16, l.d.y, l.t.y_count), none, l.t.y_count, "forward of zeros");
+    put(&l.b, LS_F16, l.d.x, l.t.x, l.t.x_count);
+    ck_assert_int_eq(l.b.api->graph_launch(graph, l.b.stream), LS_OK);
+    all_equal(&l.b, LS_F16, &l.d, &l.t);
+    l.b.api->graph_destroy(graph);
     free(zero);
     free(none);
-    tensors_free(&b, &d);
-    sums_free(&t);
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    unload(&l);
 }
 END_TEST
 
-/* The last pointers are kept: others must not be taken for them. */
+/* The last pointers are cached: others must not be mistaken for them. */
 START_TEST(pointers_may_change)
 {
-    bench b = bench_open(true, false, false);
-    ls_conv *conv = conv_of(&b, &shapes[3], LS_F16);
-    bench_workspace(&b, ls_conv_workspace_bytes(conv));
-    sums t = sums_of(&shapes[3]);
-    tensors d = tensors_of(&b, LS_F16, &t), e = tensors_of(&b, LS_F16, &t);
-    double *zero = calloc((size_t)t.x_count, sizeof *zero);
-    double *none = calloc((size_t)t.y_count, sizeof *none);
-    void *x = tensor(&b, LS_F16, zero, t.x_count);
-    run_all(&b, conv, &d);
-    ck_assert_int_eq(ls_conv_forward(conv, b.stream, x, d.w, d.y, b.workspace), LS_OK);
-    equal(LS_F16, values(&b, LS_F16, d.y, t.y_count), none, t.y_count, "another x");
-    run_all(&b, conv, &e);
-    all_equal(&b, LS_F16, &e, &t);
-    b.api->memory_free(b.backend, x);
+    loaded l = load(&shapes[3], true);
+    tensors e = tensors_of(&l.b, LS_F16, &l.t);
+    double *zero = calloc((size_t)l.t.x_count, sizeof *zero);
+    double *none = calloc((size_t)l.t.y_count, sizeof *none);
+    void *x = tensor(&l.b, LS_F16, zero, l.t.x_count);
+    run_all(&l.b, l.conv, &l.d);
+    ck_assert_int_eq(ls_conv_forward(l.conv, l.b.stream, x, l.d.w, l.d.y, l.b.workspace), LS_OK);
+    equal(LS_F16, values(&l.b, LS_F16, l.d.y, l.t.y_count), none, l.t.y_count, "another x");
+    run_all(&l.b, l.conv, &e);
+    all_equal(&l.b, LS_F16, &e, &l.t);
+    l.b.api->memory_free(l.b.backend, x);
     free(zero);
     free(none);
-    tensors_free(&b, &d);
-    tensors_free(&b, &e);
-    sums_free(&t);
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    tensors_free(&l.b, &e);
+    unload(&l);
 }
 END_TEST
 
 START_TEST(bad_pointers_are_an_error)
 {
-    bench b = bench_open(true, false, false);
-    ls_conv *conv = conv_of(&b, &shapes[1], LS_F16);
-    bench_workspace(&b, ls_conv_workspace_bytes(conv));
-    sums t = sums_of(&shapes[1]);
-    tensors d = tensors_of(&b, LS_F16, &t);
+    loaded l = load(&shapes[1], true);
     char said[2048];
     ls_status status[3] = {LS_OK, LS_OK, LS_OK};
     CAUGHT(said, {
-        status[0] = ls_conv_forward(conv, b.stream, (char *)d.x + 2, d.w, d.y, b.workspace);
-        status[1] = ls_conv_forward(conv, b.stream, d.x, d.w, d.y, NULL);
-        status[2] = ls_conv_forward(conv, b.stream, d.x, d.w, t.y, b.workspace);
+        status[0] =
+            ls_conv_forward(l.conv, l.b.stream, (char *)l.d.x + 2, l.d.w, l.d.y, l.b.workspace);
+        status[1] = ls_conv_forward(l.conv, l.b.stream, l.d.x, l.d.w, l.d.y, NULL);
+        status[2] = ls_conv_forward(l.conv, l.b.stream, l.d.x, l.d.w, l.t.y, l.b.workspace);
     });
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(status[i], LS_ERR_INFRA);
     }
     ck_assert_msg(strstr(said, "cudnnBackendExecute") != NULL, "%s", said);
-    run_all(&b, conv, &d);
-    all_equal(&b, LS_F16, &d, &t);
-    tensors_free(&b, &d);
-    sums_free(&t);
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    run_all(&l.b, l.conv, &l.d);
+    all_equal(&l.b, LS_F16, &l.d, &l.t);
+    unload(&l);
 }
 END_TEST
 
@@ -517,7 +522,7 @@ int main(void)
     tcase_add_test(c, description_names_engine_and_notes);
     tcase_add_test(c, deterministic_repeats_bit_for_bit);
     tcase_add_test(c, tf32_only_where_allowed);
-    tcase_add_test(c, refusals_are_told);
+    tcase_add_test(c, refusals_are_logged);
     tcase_add_test(c, benchmark_takes_a_fast_one);
     tcase_add_loop_test(c, choices_that_do_not_fit_change_nothing, 0,
                         sizeof unfit / sizeof unfit[0]);

@@ -1,5 +1,5 @@
 /* The kernels without statistics on the emulation against plain loops: exact wherever every
- * operation is rounded by itself. */
+ * operation is rounded separately. */
 #include "kernels/cuda/ops.h"
 
 #include "place.h"
@@ -151,7 +151,7 @@ END_TEST
 
 /* ---- shortcut, average ----------------------------------------------------------------------- */
 
-/* An operation and its gradient: operands with their values, results and what they should be. */
+/* An operation and its gradient: operands with their values, results with the expected ones. */
 typedef struct both_ways {
     place x, dy, y, dx;
     double *a, *b, *want, *back;
@@ -243,7 +243,7 @@ static int64_t nhwc(int n, int h, int w, int c, int H, int W, int C)
     return (((int64_t)n * H + h) * W + w) * C + c;
 }
 
-/* Output element i: the tap of the first maximum or, `given`, the one that stands in *tap. */
+/* Output element i: the tap of the first maximum or, with `given`, the one in *tap. */
 static double window(const ls_pool_shape *s, const double *x, int64_t i, uint8_t *tap, bool given)
 {
     int c = (int)(i % s->channels), ow = (int)(i / s->channels % s->out_width);
@@ -282,7 +282,7 @@ static void check_pool(ls_dtype type, const ls_pool_shape *s, bool given)
     place_fill(&x, a);
     for (int64_t i = 0; i < outputs; i++) {
         want[i] = window(s, a, i, &tap[i], false);
-        if (given) { /* the last element of the window that exists instead */
+        if (given) { /* instead the window's last existing element */
             for (int k = 0; k < s->kernel * s->kernel; k++) {
                 uint8_t other = (uint8_t)k;
                 double value = window(s, a, i, &other, true);
@@ -298,7 +298,7 @@ static void check_pool(ls_dtype type, const ls_pool_shape *s, bool given)
     check_exact("y", &y, want);
     place_get(&taps, have);
     ck_assert_int_eq(memcmp(have, tap, (size_t)outputs), 0);
-    for (int64_t i = 0; i < outputs; i++) { /* row order: what an input gathers comes in order */
+    for (int64_t i = 0; i < outputs; i++) { /* row order, because an input gathers in that order */
         int c = (int)(i % s->channels), ow = (int)(i / s->channels % s->out_width);
         int oh = (int)(i / s->channels / s->out_width % s->out_height);
         int n = (int)(i / s->channels / s->out_width / s->out_height);
@@ -333,7 +333,7 @@ END_TEST
 
 /* ---- loss ------------------------------------------------------------------------------------ */
 
-/* What f32 makes of it: the difference of logits (2^-24 of their size), expf and a division (4
+/* The error of f32: the difference of logits (2^-24 of their size), expf and a division (4
  * roundings at most), the sum in double. */
 static void check_loss(ls_dtype type, int images, int classes, double size)
 {
@@ -386,7 +386,7 @@ static void check_loss(ls_dtype type, int images, int classes, double size)
     }
     place_get(&state, &s);
     PLACE_CHECK(fabs((double)s.loss - loss) <= limit, "loss %.9g, not %.9g", (double)s.loss, loss);
-    /* a NaN among the logits, and a target that is no class, are seen in the loss */
+    /* a NaN among the logits, and a target that is not a class, show in the loss */
     double first = a[0];
     a[0] = (double)NAN;
     place_fill(&logits, a);

@@ -1,4 +1,4 @@
-/* The emulation itself: what kernels, streams and graphs do on it, and what it refuses. */
+/* The emulation itself: the behaviour of kernels, streams and graphs, and what it refuses. */
 #include "kernels/cuda/element.h"
 
 #include <check.h>
@@ -16,7 +16,8 @@ template <typename T> static T *device(int64_t count)
     void *memory = NULL;
     ck_assert_int_eq(cudaMalloc(&memory, (size_t)count * sizeof(T)), cudaSuccess);
     ck_assert_int_eq(cudaMemset(memory, 0, (size_t)count * sizeof(T)), cudaSuccess);
-    ck_assert_int_eq(cudaStreamSynchronize(NULL), cudaSuccess); /* the host does not wait in it */
+    ck_assert_int_eq(cudaStreamSynchronize(NULL),
+                     cudaSuccess); /* the call itself does not make the host wait */
     return (T *)memory;
 }
 
@@ -103,7 +104,7 @@ LS_KERNEL votes(unsigned *ballot, int *partner, int *best)
     int lane = (int)threadIdx.x;
     unsigned bits = __ballot_sync(0xffffffffu, lane % 3 == 0);
     int other = __shfl_xor_sync(0xffffffffu, lane, 5);
-    if (lane < 8) { /* half a warp may meet by itself */
+    if (lane < 8) { /* half a warp may synchronise by itself */
         other += 100 * __shfl_sync(0xffu, lane, 7);
     }
     ballot[lane] = bits;
@@ -382,7 +383,7 @@ START_TEST(late_work_keeps_the_order_of_events)
     ck_assert_int_eq(launch_add(values, side), LS_OK);
     ck_assert_int_eq(cudaEventRecord(ready, side), cudaSuccess);
     read_back(host, values, 8);
-    ck_assert_int_eq(host[0], 0); /* nobody waited for the other stream */
+    ck_assert_int_eq(host[0], 0); /* nothing waited for the other stream */
     ck_assert_int_eq(cudaStreamWaitEvent(stream, ready, 0), cudaSuccess);
     read_back(host, values, 8);
     ck_assert_int_eq(host[0], 1);
@@ -407,7 +408,7 @@ START_TEST(wrong_calls_are_errors)
 }
 END_TEST
 
-/* The host that reads device memory dies, where the guard is asked for. */
+/* A host access to device memory faults if the guard is on. */
 START_TEST(device_memory_is_out_of_reach)
 {
     pid_t child = fork();

@@ -1,4 +1,4 @@
-/* Kernels that only move numbers: the image, weights, and what is exported; all exact. */
+/* Kernels that only move numbers: the image, weights, and exports; all exact. */
 #include "kernels/cuda/ops.h"
 
 #include "place.h"
@@ -88,7 +88,7 @@ static const int WEIGHTS[][4] = {/* out, in, stored, kernel */
                                  {7, 3, 4, 3},   {10, 33, 33, 1}, {4, 16, 16, 5}};
 enum { WEIGHT_COUNT = sizeof WEIGHTS / sizeof WEIGHTS[0] };
 
-/* Packs all, and unpacks each into a tensor of its own, at every alignment. */
+/* Packs all, and unpacks each into its own tensor, at every alignment. */
 static void check_weights(ls_dtype type, ls_dtype plain, int off)
 {
     ls_weight weight[WEIGHT_COUNT];
@@ -122,7 +122,7 @@ static void check_weights(ls_dtype type, ls_dtype plain, int off)
             want[(o * taps + tap) * stored + c] = value[k][i];
         }
         check_exact("packed", &packed[k], want);
-        /* the gradient's way back, with other values in the padding */
+        /* unpack the gradient, with other values in the padding */
         for (int64_t i = 0; i < packed[k].count; i++) {
             int64_t c = i % stored, tap = i / stored % taps, o = i / stored / taps;
             want[i] = 0.37 * (double)(i % 101) + 1e-3;

@@ -1,5 +1,5 @@
-/* Linear layers of the CUDA backend on the played cuBLASLt, which offers algorithms that may not be
- * taken in front of those that may. */
+/* Linear layers of the CUDA backend on the emulated cuBLASLt, which offers algorithms that must not
+ * be used before usable ones. */
 #include "cuda_products.h"
 
 static const struct layer {
@@ -65,7 +65,7 @@ START_TEST(all_passes_are_exact)
 }
 END_TEST
 
-/* Algorithm by type and by the largest alignment that the rows of all operands have. */
+/* The algorithm for each type and each largest alignment common to the rows of all operands. */
 static const struct taken {
     int layer;
     ls_dtype type;
@@ -100,8 +100,8 @@ START_TEST(algorithms_are_taken_by_their_arithmetic)
 }
 END_TEST
 
-/* A library that refuses a bias of pedantic products is asked for f32 sums by default; what it
- * offers is held against the same arithmetic. */
+/* For a library that refuses a bias with pedantic products the backend requests f32 sums by
+ * default, and checks the offers against the same requirements. */
 START_TEST(f32_without_pedantic)
 {
     bench b = bench_open(false, false, false);

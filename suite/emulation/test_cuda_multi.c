@@ -1,5 +1,5 @@
 /* The multi-tensor kernels on the emulation, bit for bit against the CPU's functions: every type,
- * every optimizer, views at every alignment, both ways of the flags; and lists in graphs. */
+ * every optimizer, views at every alignment, both values of the flags; and lists in graphs. */
 #include "kernels/optimizers.h"
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/ops.h"
@@ -119,7 +119,7 @@ static bool is_nan(ls_tensor tensor, const unsigned char *at)
                                     : (word & 0x7fffu) > 0x7f80u;
 }
 
-/* The same bytes everywhere, but for the payloads of NaN. */
+/* Checks that all bytes are equal, except the payloads of NaN. */
 static void twin_check(const char *what, const twin *t)
 {
     ck_assert_int_eq(cudaDeviceSynchronize(), cudaSuccess);
@@ -137,7 +137,7 @@ static void twin_check(const char *what, const twin *t)
                         what, i, (long long)k, (long long)SIZES[i]);
         }
     }
-    PLACE_CHECK(memcmp(t->block, t->have, t->bytes) == 0, "%s: a byte beside the tensors", what);
+    PLACE_CHECK(memcmp(t->block, t->have, t->bytes) == 0, "%s: a byte outside the tensors", what);
 }
 
 static void twin_free(twin *t)
@@ -237,7 +237,7 @@ START_TEST(unscale)
 }
 END_TEST
 
-/* Wherever it stands it is seen, and the lowest tensor is named. */
+/* It is found wherever it is, and the lowest tensor is named. */
 START_TEST(unscale_sees_what_is_not_finite)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
@@ -258,7 +258,7 @@ START_TEST(unscale_sees_what_is_not_finite)
 }
 END_TEST
 
-/* A finite gradient that a half cannot hold after unscaling is an overflow, too. */
+/* A finite gradient that overflows a half after unscaling counts as an overflow. */
 START_TEST(unscale_into_half_overflows)
 {
     twin to = twin_make(F16S, 1, 1), from = twin_make(F32S, 2, 1);
@@ -405,7 +405,7 @@ START_TEST(optimizers)
 }
 END_TEST
 
-/* A static scale steps on what is not finite, and the state tells where it went. */
+/* A static scale takes the step despite non-finite values, and the state names the tensor. */
 START_TEST(optimizers_report_what_is_not_finite)
 {
     const ls_optimizer_config *config = &CONFIGS[_i];
@@ -455,8 +455,8 @@ static ls_status enqueue_step(optimizer *o, const ls_optimizer_config *config,
     return ls_multi_optimizer_step(&gpu, &stream, config, &o->device, true, device_state);
 }
 
-/* A list that is new cannot be used while a graph is recorded; one that was used before can, and
- * each launch does what a call does. */
+/* A new list cannot be used while a graph is recorded; one that was used before can, and each
+ * launch equals a call. */
 START_TEST(lists_in_graphs)
 {
     const ls_optimizer_config *config = &CONFIGS[_i];
@@ -497,7 +497,7 @@ START_TEST(lists_in_graphs)
 }
 END_TEST
 
-/* Another order of blocks must not change which tensor is named, or any sum. */
+/* Another order of blocks must not change the named tensor or any sum. */
 START_TEST(order_of_blocks_is_nothing)
 {
     setenv("LS_EMULATED_ORDER", "backward", 1);

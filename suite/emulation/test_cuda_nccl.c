@@ -1,6 +1,6 @@
-/* The NCCL engine on NCCL played between processes (suite/emulation): every operation, type and
- * size, order between streams, graphs, registered memory, ranks that share a device, and what a
- * rank sees when another is late, gone, or calls something else. */
+/* The NCCL engine on NCCL emulated between processes: every operation, type and size, order between
+ * streams, graphs, registered memory, ranks that share a device, and the errors a rank sees when
+ * another is late, gone, or calls another operation. */
 #include <check.h>
 #include <pthread.h>
 #include <string.h>
@@ -8,6 +8,7 @@
 #include "reference/comm/comm_load.h"
 #include "reference/comm/exercise.h"
 #include "cuda_memory.h"
+#include "use_emulation.h"
 #include "suite/unit/world.h"
 
 typedef struct peer {
@@ -29,7 +30,7 @@ static ls_status try_open(peer *self, const char *name, bool oversubscribe, doub
     return self->at.api->open(&options, &self->at.comm);
 }
 
-/* Everything but the communicator. */
+/* Everything except the communicator. */
 static void join(peer *self, int rank, int world, int port, int device)
 {
     *self = (peer){.at = {.rank = rank, .world = world}, .backend = {device}};
@@ -131,7 +132,7 @@ static int every_operation(int rank, int world, int port, void *context)
     open_peer(&self, rank, world, port, 20);
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         if (kinds[k] == LS_COMM_SEND && world == 1) {
-            continue; /* to whom? */
+            continue; /* no destination */
         }
         for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
             for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
@@ -204,8 +205,8 @@ static int input_at_start(int rank, int world, int port, void *context)
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
-/* Work is enqueued on the caller's stream before and after, and runs as late as it may: only what
- * begin and wait order is in order. */
+/* Work is enqueued on the caller's stream before and after, and runs as late as possible: only
+ * begin and wait determine the order. */
 static int order_of_streams(int rank, int world, int port, void *context)
 {
     enum { COUNT = 16, BUCKETS = 5, BYTES = COUNT * (int)sizeof(int32_t) };
@@ -242,8 +243,8 @@ static int order_of_streams(int rank, int world, int port, void *context)
     return 0;
 }
 
-/* More operations than the engine lets the host be ahead, none waited for before the last is begun.
- */
+/* More operations than the engine allows the host to be ahead; the first wait comes after the last
+ * begin. */
 static int far_ahead(int rank, int world, int port, void *context)
 {
     enum { OPERATIONS = 150 };
@@ -269,8 +270,8 @@ static int far_ahead(int rank, int world, int port, void *context)
     return 0;
 }
 
-/* A whole step recorded once and launched again: what was in the buffer at each launch is summed,
- * also of a second communicator beside the first. */
+/* A whole step recorded once and launched repeatedly: each launch sums the buffer's current
+ * contents, also with a second, concurrent communicator. */
 static int graph(int rank, int world, int port, void *context)
 {
     enum { COUNT = 8 };
@@ -291,7 +292,7 @@ static int graph(int rank, int world, int port, void *context)
     ls_comm_op reduce = sum_of(sum, COUNT), gather = sum_of(all, COUNT);
     gather.kind = LS_COMM_ALL_GATHER;
     gather.input = in;
-    /* one outside first, still running when the capture begins */
+    /* one before, still running when the capture begins */
     RANK_CHECK(self.at.api->begin(first, &reduce, NULL, &handle[0]) == LS_OK);
     RANK_CHECK(self.at.api->wait(first, &handle[0], self.at.stream) == LS_OK);
     RANK_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
@@ -322,7 +323,7 @@ static int graph(int rank, int world, int port, void *context)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* refuse: the last rank's NCCL registers nothing, so nobody's may. */
+/* refuse: the last rank's NCCL does not register, so no rank may. */
 static int memory(int rank, int world, int port, void *context)
 {
     bool refuse = *(bool *)context;
@@ -345,7 +346,7 @@ static int memory(int rank, int world, int port, void *context)
     return 0;
 }
 
-/* Hosts of their own, as the launcher's simulated nodes have them: nothing is registered. */
+/* Separate hosts, like the launcher's simulated nodes: nothing is registered. */
 static int apart(int rank, int world, int port, void *context)
 {
     peer self;
@@ -355,7 +356,7 @@ static int apart(int rank, int world, int port, void *context)
     snprintf(host, sizeof host, "lockstep-node-%d", rank);
     setenv("NCCL_HOSTID", host, 1);
     if (rank == 1) {
-        setenv("NCCL_GRAPH_REGISTER", "1", 1); /* the user's stays */
+        setenv("NCCL_GRAPH_REGISTER", "1", 1); /* the user's value is kept */
     }
     open_peer(&self, rank, world, port, 20);
     RANK_CHECK(strcmp(getenv("NCCL_LOCAL_REGISTER"), "0") == 0);
@@ -404,7 +405,7 @@ static int pinned(int rank, int world, int port, void *context)
     peer self;
     char text[256];
     (void)context;
-    setenv("NCCL_PROTO", "LL", 1); /* the user's stays */
+    setenv("NCCL_PROTO", "LL", 1); /* the user's value is kept */
     join(&self, rank, world, port, rank);
     ls_comm_options options = {.rank = rank,
                                .world = world,
@@ -429,7 +430,7 @@ static int pinned(int rank, int world, int port, void *context)
 /* ---- ranks that are late, gone or wrong -------------------------------------------------------
  */
 
-/* All but rank 0 have their say about how the job goes wrong; rank 0 waits for them. */
+/* All ranks but 0 choose how the job fails; rank 0 waits for them. */
 typedef enum wrong {
     LATE_TO_OPEN,
     REFUSED_TO_OPEN, /* by the last rank's machine */
@@ -453,7 +454,7 @@ static void *abort_comm(void *context)
     return NULL;
 }
 
-/* The survivor's side: waits through a stream, as a step does, or on the host. */
+/* The survivor: waits through a stream, as a step does, or on the host. */
 static ls_status wait_for_others(peer *self, int32_t *at)
 {
     ls_comm_op op = sum_of(at, 10);
@@ -519,7 +520,7 @@ static int goes_wrong(int rank, int world, int port, void *context)
         ls_comm_handle handle;
         RANK_CHECK(self.at.api->begin(self.at.comm, &op, NULL, &handle) != LS_OK);
     }
-    if (is_killed(how)) { /* the store of a world of two cannot end in peace */
+    if (is_killed(how)) { /* the store of a world of two cannot end regularly */
         self.at.api->close(self.at.comm);
         return 0;
     }
@@ -595,21 +596,9 @@ START_TEST(test_goes_wrong)
 }
 END_TEST
 
-/* The engine and what it runs on, beside this program. */
-static void find_emulation(void)
-{
-    char path[4096];
-    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 64);
-    LS_ASSERT(length > 0);
-    path[length] = '\0';
-    *strrchr(path, '/') = '\0';
-    strcat(path, "/../emulated/lib");
-    setenv("LS_LIB_DIR", path, 1);
-}
-
 int main(void)
 {
-    find_emulation();
+    use_emulation();
     Suite *suite = suite_create("nccl");
     TCase *tests = tcase_create("nccl");
     tcase_set_timeout(tests, 60);

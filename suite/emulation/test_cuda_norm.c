@@ -1,16 +1,17 @@
 /* Batch norm's kernels on the emulation against plain loops in double: every type and form, awkward
- * sizes, large means, ranks that share statistics, and the same bits in any order of blocks. */
+ * sizes, large means, ranks that share statistics, and equal bits in any order of blocks. */
 #include "kernels/cuda/ops.h"
 
 #include "place.h"
 
 /* One rounding of f32. */
 #define ULP (1.0 / 16777216.0)
-/* An output is made of five f32 operations on rounded coefficients, which carry the statistics'
- * own rounding (sums of at most 256 values in f32 each, 2^-24 * sqrt(256) of a deviation): of the
- * sizes of its terms, 32 roundings. */
+/* An output is the result of five f32 operations on rounded coefficients, which include the
+ * statistics' own rounding (sums of at most 256 values in f32 each, 2^-24 * sqrt(256) of a
+ * deviation): 32 roundings of the size of its terms. */
 #define TERMS_LIMIT (32.0 * ULP)
-/* A sum of n products in f32 in runs of at most 256: of the sum of their sizes, 16 roundings. */
+/* A sum of n products in f32 in runs of at most 256: 16 roundings of the sum of their magnitudes.
+ */
 #define SUM_LIMIT (16.0 * ULP)
 
 typedef struct form {
@@ -23,7 +24,7 @@ typedef struct shape {
     double mean; /* of x, in standard deviations */
 } shape;
 
-/* Everything of one rank. */
+/* All data of one rank. */
 typedef struct rank {
     int64_t count;
     ls_norm_call call;
@@ -61,7 +62,7 @@ static ls_norm_side make_side(rank *r, int k, ls_dtype parameters, int channels)
     r->kept[k] = place_make(LS_F32, 8 * (int64_t)channels + 1);
     kept = r->kept[k].data;
     for (int i = 0; i < 6; i++) {
-        if (i < 4) { /* the same on every rank */
+        if (i < 4) { /* equal on all ranks */
             r->parameter_value[k][i] =
                 filled(&r->parameter[k][i], parameters, (uint64_t)(900 + 10 * k + i), channels,
                        mean[i], deviation[i]);
@@ -152,7 +153,7 @@ static void drop(rank *r)
     free(r->dy2_value);
 }
 
-/* What an all-gather does. */
+/* Emulates an all-gather. */
 static void gather(rank *r, int group)
 {
     ck_assert_int_eq(cudaStreamSynchronize(stream), cudaSuccess);
@@ -246,7 +247,7 @@ static void check_near(const char *what, ls_dtype type, double have, double want
                 (long long)at, have, want, limit);
 }
 
-/* Values of channel c of rank r forward; the mask must say what was stored. */
+/* Values of channel c of rank r forward; the mask must match the stored output. */
 static void check_outputs(const rank *r, int c, const moments *m, const double *y,
                           const uint32_t *mask)
 {
@@ -312,7 +313,7 @@ static void check_forward(rank *r, int group)
     }
 }
 
-/* The joined and gated gradient, rounded where it is stored. */
+/* The summed and gated gradient, rounded if it is stored. */
 static double *gated(const rank *r)
 {
     double *g = malloc(((size_t)r->count + 1) * sizeof *g);
@@ -327,7 +328,7 @@ static double *gated(const rank *r)
     return g;
 }
 
-/* Sums of one channel over all ranks; sizes are of their terms. */
+/* Sums of one channel over all ranks, and the sums of their terms' magnitudes. */
 typedef struct back_sums {
     double g, gx, g_size, gx_size;
 } back_sums;
@@ -445,7 +446,7 @@ enum { SHAPE_COUNT = sizeof SHAPES / sizeof SHAPES[0] };
 
 START_TEST(shapes_and_forms)
 {
-    /* each shape with each form, the types in turn */
+    /* every shape with every form; the types alternate */
     const shape *s = &SHAPES[_i];
     for (int i = 0; i < FORM_COUNT; i++) {
         run_case(TYPES[(i + _i) % 3], s, &FORMS[i], 1);
@@ -471,7 +472,7 @@ START_TEST(ranks_share_statistics)
 }
 END_TEST
 
-/* The bits of everything that is written, as one list. */
+/* All output bits as one array. */
 static unsigned char *run_bits(const shape *s, const form *f, size_t *bytes)
 {
     rank r;
@@ -516,7 +517,7 @@ START_TEST(order_of_blocks_is_nothing)
 }
 END_TEST
 
-/* A NaN or inf spoils its channel and no other; ReLU lets the NaN through and closes for it. */
+/* A NaN or inf affects only its own channel; ReLU passes the NaN and blocks its gradient. */
 START_TEST(non_finite_stays_in_its_channel)
 {
     static const shape cases[] = {{50, 16, 2, 0}, {50, 3, 2, 0}};

@@ -1,6 +1,6 @@
 /* The judge's loops on a device against those of the CPU: every product and both batch norms, over
- * shapes, strides, uneven shares and channels that fill no vector; then whole steps. On the
- * emulation. */
+ * shapes, strides, uneven shares and channel counts that do not fill a vector; then whole steps. On
+ * the emulation. */
 #include <check.h>
 #include <limits.h>
 #include <math.h>
@@ -12,9 +12,10 @@
 #include "reference/oracle/loops.h"
 #include "reference/oracle/nettab.h"
 #include "reference/oracle/oracle.h"
+#include "use_emulation.h"
 
 /* numerics.md section 5: FP64 on both sides, but sums in another order; n <= 5000 terms cost at
- * most n * 2^-53 = 6e-13 of the sum of their sizes. */
+ * most n * 2^-53 = 6e-13 of the sum of their magnitudes. */
 static const double same_limit = 1e-12;
 
 static const ls_loops *device_loops(void)
@@ -43,7 +44,7 @@ static double *draw_list(int64_t count, uint64_t seed)
     return list;
 }
 
-/* Random values; the channels that fill up a pixel stay 0, as in the oracle. */
+/* Random values; the padding channels of a pixel stay 0, as in the oracle. */
 static ls_planes make_planes(int samples, int height, int width, int channels, uint64_t seed)
 {
     ls_planes planes;
@@ -182,7 +183,7 @@ START_TEST(norms_are_the_same)
 }
 END_TEST
 
-/* A whole step, on the branches of the first: nothing else of it may differ. */
+/* A whole step, on the branches of the first: nothing else may differ. */
 START_TEST(steps_are_the_same)
 {
     ls_nettab net;
@@ -222,7 +223,7 @@ START_TEST(steps_are_the_same)
     ls_oracle_mode forced = {.forced = &cpu.branches};
     ck_assert_int_eq(ls_oracle_run(&step, &forced, &device), LS_OK);
     unsetenv("LS_ORACLE");
-    /* a dozen operations after one another hand on what each rounds */
+    /* a dozen consecutive operations propagate each other's rounding */
     double off = difference(device.grad, cpu.grad, net.elements);
     ck_assert_msg(off <= 100 * same_limit, "gradients differ by %g", off);
     ls_oracle_free(&net, &cpu);
@@ -231,7 +232,7 @@ START_TEST(steps_are_the_same)
 }
 END_TEST
 
-/* Somebody who wants the device must not get the CPU instead. */
+/* A request for the device must not fall back to the CPU. */
 START_TEST(no_device_is_an_error)
 {
     const ls_loops *loops = NULL;
@@ -246,20 +247,9 @@ START_TEST(no_device_is_an_error)
 }
 END_TEST
 
-/* The emulation lies beside the folder of this program. */
-static void find_emulation(void)
-{
-    char path[PATH_MAX];
-    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 40);
-    LS_ASSERT(length > 0);
-    path[length] = '\0';
-    strcpy(strrchr(path, '/'), "/../emulated/lib");
-    setenv("LS_LIB_DIR", path, 1);
-}
-
 int main(void)
 {
-    find_emulation();
+    use_emulation();
     Suite *suite = suite_create("oracle_cuda");
     TCase *tcase = tcase_create("all");
     tcase_set_timeout(tcase, 60);

@@ -1,5 +1,5 @@
-/* Whole small networks on the CUDA backend, its device played by the CPU: losses and gradients
- * against the interpreter, all that a plan tells against the CPU backend, forced branches. */
+/* Whole small networks on the CUDA backend with an emulated device: losses and gradients against
+ * the interpreter, all exports against the CPU backend, forced branches. */
 #include "cuda_plan.h"
 
 /* ---- against the interpreter
@@ -22,7 +22,7 @@ START_TEST(gradients_f32)
 }
 END_TEST
 
-/* Network, then half type; O1 and O2 share the judge's rounding. */
+/* Network, then half type; O1 and O2 have the same rounding in the interpreter. */
 START_TEST(gradients_half)
 {
     ls_dtype half = _i % 2 == 0 ? LS_F16 : LS_BF16;
@@ -31,7 +31,7 @@ START_TEST(gradients_half)
 }
 END_TEST
 
-/* ---- beside the CPU backend ------------------------------------------------------------------ */
+/* ---- compared with the CPU backend ----------------------------------------------------------- */
 
 /* Sum of squares of the difference over that of b. */
 static double relative(const double *a, const double *b, int64_t count)
@@ -88,9 +88,9 @@ static void activations_alike(const ls_kernel_subject *a, const ls_kernel_subjec
     ls_kernel_interpreter_free(&t);
 }
 
-/* The CPU backend on the CUDA backend's branches: then what differs is rounding alone. Layers keep
- * a distance of the unit times the depth, twice (both round), with room for the sums' order. */
-static void beside_cpu(int which, int opt_level, ls_dtype half)
+/* The CPU backend on the CUDA backend's branches, so that only rounding differs. Layers differ by
+ * at most the unit times the depth, twice (both round), with room for the order of sums. */
+static void against_cpu(int which, int opt_level, ls_dtype half)
 {
     static const double unit[] = {[LS_F32] = 0x1p-24, [LS_F16] = 0x1p-11, [LS_BF16] = 0x1p-8};
     ls_kernel_net n;
@@ -128,14 +128,14 @@ static void beside_cpu(int which, int opt_level, ls_dtype half)
 
 START_TEST(like_the_cpu_f32)
 {
-    beside_cpu(_i, 0, LS_F16);
+    against_cpu(_i, 0, LS_F16);
 }
 END_TEST
 
 START_TEST(like_the_cpu_half)
 {
     for (int opt_level = 1; opt_level <= 3; opt_level++) {
-        beside_cpu(_i / 2, opt_level, _i % 2 == 0 ? LS_F16 : LS_BF16);
+        against_cpu(_i / 2, opt_level, _i % 2 == 0 ? LS_F16 : LS_BF16);
     }
 }
 END_TEST
@@ -143,8 +143,8 @@ END_TEST
 /* ---- gradients onto gradients ------------------------------------------------------------------
  */
 
-/* Convolutions whose gradient is added to another: of each block one. In the odd network the sum
- * hands one buffer to both of its operands, and nothing may be added there. */
+/* Convolutions whose gradient is added to another: one per block. In the odd network the sum passes
+ * one buffer to both of its operands, where adding is not allowed. */
 static const int joins[] = {2, 3, 3, 1, 4};
 
 static int count_added(const ls_kernel_subject *s)
@@ -158,7 +158,7 @@ static int count_added(const ls_kernel_subject *s)
     return count;
 }
 
-/* Relative to the gradients, how far both ways are apart at most. */
+/* The largest difference of the two, relative to the gradients. */
 static double apart(const ls_kernel_subject *a, const ls_kernel_subject *b)
 {
     double most = 0;
@@ -173,7 +173,8 @@ static double apart(const ls_kernel_subject *a, const ls_kernel_subject *b)
     return most;
 }
 
-/* Added by the products, and by what comes behind them: one rounding less, and nothing else. */
+/* Adding in the products saves one rounding compared with adding in the operations behind them;
+ * nothing else changes. */
 START_TEST(added_by_products_or_behind)
 {
     static const double unit[] = {[LS_F32] = 0x1p-24, [LS_F16] = 0x1p-11, [LS_BF16] = 0x1p-8};
@@ -192,17 +193,17 @@ START_TEST(added_by_products_or_behind)
     ck_assert_int_eq(count_added(&behind), 0);
     plan_step(&products);
     plan_step(&behind);
-    setenv("LS_EMULATED_CONV_WRONG", "beta", 1); /* what is there is left out */
+    setenv("LS_EMULATED_CONV_WRONG", "beta", 1); /* the old values are not added */
     plan_step(&wrong);
     unsetenv("LS_EMULATED_CONV_WRONG");
-    /* half a unit more or less at a join, carried on by the layers behind it: a unit for each */
+    /* half a unit more or less at a join, propagated by later layers: one unit for each */
     double limit = unit[type] * n.network.layer_count;
     double right = apart(&products, &behind), left_out = apart(&wrong, &behind);
     ck_assert_msg(right <= limit, "%.3g apart, %.3g allowed", right, limit);
-    /* sums are f32: stored as f32 they lose nothing before the other is added */
+    /* sums are f32: storing them as f32 loses nothing before the other is added */
     ck_assert_int_eq(right > 0, type != LS_F32);
     ck_assert_msg(left_out > 4 * limit, "%.3g with a term left out", left_out);
-    plan_step(&wrong); /* nothing is added to what a step has left behind */
+    plan_step(&wrong); /* nothing is added to values of the previous step */
     ck_assert(cuda_same(&wrong, &products));
     ls_kernel_subject_free(&wrong);
     ls_kernel_subject_free(&behind);
@@ -210,11 +211,11 @@ START_TEST(added_by_products_or_behind)
 }
 END_TEST
 
-/* Where only some shapes have engines for it, the others go the other way. */
+/* If only some shapes have engines for it, the others use the alternative. */
 START_TEST(added_shape_by_shape)
 {
     ls_kernel_net n;
-    networks[1](&n); /* bottlenecks: what adds are 1x1 and, of no block, 3x3 */
+    networks[1](&n); /* bottlenecks: the adding convolutions are 1x1 and, outside blocks, 3x3 */
     ls_kernel_subject s;
     setenv("LS_EMULATED_UNADDED", _i == 0 ? "3" : "1", 1);
     cuda_make(&s, &n, sizes[1], cuda_level(0, LS_F16));
@@ -228,7 +229,7 @@ END_TEST
 
 /* ---- forced branches ------------------------------------------------------------------------- */
 
-/* The same plan twice: as it is, and with branches that can be forced. */
+/* The same plan twice: plain, and with branches that can be forced. */
 static void with_and_without(const ls_kernel_net *n, const int *size, ls_kernel_subject_options o,
                              ls_kernel_subject *own, ls_kernel_subject *forced)
 {
@@ -237,7 +238,8 @@ static void with_and_without(const ls_kernel_net *n, const int *size, ls_kernel_
     cuda_make(forced, n, size, o);
 }
 
-/* A plan that can be forced, unforced or on its own branches, gives the bits of the fused one. */
+/* A plan with forced_branches, unforced or forced to its own branches, gives the bits of the fused
+ * one. */
 START_TEST(forced_plan_is_the_same)
 {
     ls_kernel_net n;
@@ -266,7 +268,7 @@ START_TEST(forced_branches_are_taken)
     force_like(&own, &s, 7);
     plan_step(&s);
     ck_assert(!cuda_same(&own, &s));
-    judge_plan(&s, 1); /* mirrors what it exports: the forced branches */
+    judge_plan(&s, 1); /* uses the exported, forced branches */
     for (int branch = 0; branch < n.network.branch_count; branch++) {
         ck_assert_int_eq(s.api->plan_force(s.plan, s.stream, branch, NULL, 0), LS_OK);
     }
@@ -277,7 +279,7 @@ START_TEST(forced_branches_are_taken)
 }
 END_TEST
 
-/* Every seventh window of the pool takes the last of its pixels instead. */
+/* Every seventh window of the pool chooses its last pixel instead. */
 static void turn_pool(const ls_kernel_subject *own, ls_kernel_subject *s, int layer)
 {
     const ls_layer *pool = &own->n->layer[layer];
@@ -345,7 +347,7 @@ START_TEST(wrong_branches_are_refused)
     }
     ck_assert_int_eq(s.api->plan_force(s.plan, s.stream, pool, index, sizeof index), LS_ERR_USAGE);
     plan_step(&plain);
-    plan_step(&s); /* what was refused is not taken */
+    plan_step(&s); /* refused branches have no effect */
     ck_assert(cuda_same(&plain, &s));
     ls_kernel_subject_free(&plain);
     ls_kernel_subject_free(&s);

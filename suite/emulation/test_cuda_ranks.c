@@ -1,6 +1,6 @@
 /* Trainers of several ranks on emulated devices: their weights stay equal bit for bit, however the
- * step is launched and the buckets are cut; ranks share a device only where that is allowed; who
- * loses a peer says so. */
+ * step is launched and the buckets are cut; ranks share a device only if that is allowed; a rank
+ * that loses a peer reports it. */
 #include <signal.h>
 
 #include "kernels/core/clock.h"
@@ -29,8 +29,8 @@ static int steps_of(const char *name)
     return steps;
 }
 
-/* The digests of parameters, masters, moments and scaler of all steps of a rank, one after the
- * other; with local statistics the buffers are a rank's own. */
+/* The digests of parameters, masters, moments and scaler of all steps of a rank, concatenated; with
+ * local statistics the buffers differ between ranks. */
 static char *weights_of(int rank)
 {
     static const char *const keys[] = {"\"param\":\"", "\"master\":\"", "\"state\":\"",
@@ -51,7 +51,7 @@ static char *weights_of(int rank)
     return out;
 }
 
-/* All ranks hold the same; the caller frees it. */
+/* Checks that all ranks have the same; the caller frees it. */
 static char *equal_weights(int world)
 {
     char *first = weights_of(0);
@@ -94,8 +94,8 @@ START_TEST(two_ranks_hold_the_same_bits)
 }
 END_TEST
 
-/* What one rank cannot record no rank launches: the played NCCL refuses operations that are in a
- * graph on one rank and in none on another. */
+/* If one rank cannot record a step, no rank launches it: the emulated NCCL refuses operations that
+ * are in a graph on one rank only. */
 START_TEST(all_record_or_none)
 {
     static const struct {
@@ -128,8 +128,8 @@ START_TEST(all_record_or_none)
 }
 END_TEST
 
-/* An engine that cannot be recorded on one rank: all ranks find out before the first step, and
- * begin anew with communicators that were never recorded. */
+/* An engine that cannot be recorded on one rank: all ranks detect it before the first step, and
+ * start again with communicators that were never recorded. */
 START_TEST(an_engine_that_cannot_be_recorded)
 {
     static const char *const ways[] = {"", "LS_EMULATED_UNRECORDED=nccl:1",
@@ -170,8 +170,8 @@ START_TEST(shared_statistics_are_equal)
 }
 END_TEST
 
-/* Every sample weighs the same in statistics over ranks with batches of unlike sizes, for the judge
- * as for the trainer. */
+/* Every sample has the same weight in statistics over ranks with different batch sizes, for the
+ * judge and for the trainer. */
 START_TEST(unlike_batches_are_audited)
 {
     int code =
@@ -192,7 +192,7 @@ START_TEST(devices_are_not_shared_unasked)
 }
 END_TEST
 
-/* One rank of two, started without the launcher, so that its own exit code is seen. */
+/* One rank of two, started without the launcher, so that its own exit code is visible. */
 static pid_t start_rank(int rank, const char *port, const char *silent, const char *graph)
 {
     char program[PATH_MAX + 32], libraries[PATH_MAX + 32], log[PATH_MAX + 32], text[16];
@@ -225,7 +225,7 @@ static pid_t start_rank(int rank, const char *port, const char *silent, const ch
 }
 
 /* Whether the connection breaks (a network between them) or nothing shows (each reads the other's
- * memory): the survivor ends by itself, with the code for it, within the launcher's grace. */
+ * memory): the survivor ends by itself, with the right code, within the launcher's grace. */
 START_TEST(a_lost_peer_is_named)
 {
     static const struct {

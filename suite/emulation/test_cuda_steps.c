@@ -1,5 +1,5 @@
-/* Steps of plans on the CUDA backend, its device played by the CPU: batches in places, graphs,
- * statistics that ranks share, tensors that move, repeats, engines as text. */
+/* Steps of plans on the CUDA backend with an emulated device: batches in slots, graphs, statistics
+ * that ranks share, tensors that move, repeats, engines as text. */
 #include <pthread.h>
 
 #include "kernels/core/rng.h"
@@ -23,7 +23,7 @@ static void load(ls_kernel_subject *s, int place, uint64_t seed)
     other_batch(s, seed);
     ck_assert_int_eq(s->api->batch_load(s->plan, place, s->input, s->target), LS_OK);
     ck_assert_int_eq(s->api->batch_loaded(s->plan, place), LS_OK);
-    other_batch(s, seed + 100); /* the host's arrays are free */
+    other_batch(s, seed + 100); /* the host's arrays may be reused */
 }
 
 static void step_loaded(ls_kernel_subject *s, int place)
@@ -37,7 +37,7 @@ static void wait(ls_kernel_subject *s)
     ck_assert_int_eq(s->api->stream_wait(s->stream), LS_OK);
 }
 
-/* The step of one batch, as plan_forward does it. */
+/* The step of one batch, through plan_forward. */
 static void expect_batch(ls_kernel_subject *expected, uint64_t seed)
 {
     other_batch(expected, seed);
@@ -53,7 +53,7 @@ static void two_subjects(ls_kernel_net *n, ls_kernel_subject *s, ls_kernel_subje
     ck_assert_int_eq(s->api->plan_params_changed(s->plan, s->stream), LS_OK);
 }
 
-/* Work that runs late shows what nobody waits for. */
+/* Late work exposes a missing wait. */
 static void work_runs_late(int late)
 {
     setenv("LS_EMULATED_LATE", late ? "1" : "0", 1);
@@ -68,7 +68,7 @@ START_TEST(places_hold_batches)
     load(&s, 0, 11);
     load(&s, 1, 12);
     step_loaded(&s, 1);
-    load(&s, 1, 13); /* while the step may still be under way */
+    load(&s, 1, 13); /* the step may still be running */
     wait(&s);
     expect_batch(&expected, 12);
     ck_assert(cuda_same(&s, &expected));
@@ -119,7 +119,7 @@ static ls_graph *record_step(ls_kernel_subject *s, int place)
     return graph;
 }
 
-/* One graph for each place; every launch takes what was loaded last, and only then. */
+/* One graph for each slot; every launch uses the batch loaded last. */
 START_TEST(graphs_repeat_steps)
 {
     work_runs_late(_i);
@@ -133,7 +133,8 @@ START_TEST(graphs_repeat_steps)
         ck_assert_int_eq(s.api->batch_wait(s.plan, s.stream, step % 2), LS_OK);
         ck_assert_int_eq(s.api->graph_launch(graph[step % 2], s.stream), LS_OK);
         ck_assert_int_eq(s.api->batch_release(s.plan, s.stream, step % 2), LS_OK);
-        load(&s, step % 2, (uint64_t)(22 + step)); /* beside the step that still reads the place */
+        load(&s, step % 2,
+             (uint64_t)(22 + step)); /* while the previous step may still read its slot */
         wait(&s);
         expect_batch(&expected, (uint64_t)(20 + step));
         ck_assert_msg(cuda_same(&s, &expected), "step %d", step);
@@ -148,8 +149,8 @@ END_TEST
 /* ---- tensors that move ------------------------------------------------------------------------
  */
 
-/* Another place for a tensor, `shift` bytes behind an aligned address, as in a bucket; what lay at
- * the old one is spoilt. */
+/* Moves a tensor to an address `shift` bytes after an aligned one, as in a bucket, and poisons the
+ * old memory. */
 static void move_tensor(ls_kernel_subject *s, ls_tensor *tensor, size_t shift)
 {
     int64_t bytes = (int64_t)ls_tensor_bytes(tensor);
@@ -196,7 +197,7 @@ static void free_moved(ls_kernel_subject *s, moving how)
     ls_kernel_subject_free(s);
 }
 
-/* Levels O0 to O3; 1x1 kernels are operands where they lie as long as they are aligned. */
+/* Levels O0 to O3; 1x1 kernels are used in place as long as they are aligned. */
 START_TEST(tensors_may_move)
 {
     moving how = _i < 4 ? BY_ELEMENT : BY_LINE;
@@ -217,7 +218,7 @@ END_TEST
 
 /* ---- repeats --------------------------------------------------------------------------------- */
 
-/* The same bits in whatever order blocks run, and a second step overwrites, never adds. */
+/* The bits do not depend on the order of blocks, and a second step overwrites, never adds. */
 START_TEST(repeats_bitwise)
 {
     ls_kernel_net n;

@@ -1,5 +1,5 @@
-/* The trainer on a device that works beside the host, played on the CPU: however its work is
- * launched, ordered and delayed, the same bits come out. */
+/* The trainer on an emulated asynchronous device: the same bits come out however its work is
+ * launched, ordered and delayed. */
 #include <math.h>
 
 #include "suite/unit/emulated_run.h"
@@ -16,7 +16,7 @@ static int train(const char *environment, const char *options)
     return exit_code(system(command));
 }
 
-/* Loss and digests of all steps, one after the other; how many there are in *steps. */
+/* Loss and digests of all steps, concatenated; *steps: their number. */
 static char *history(int *steps)
 {
     char *text = read_file("rank0.jsonl"), *out = calloc(strlen(text) + 1, 1);
@@ -35,7 +35,7 @@ static char *history(int *steps)
     return out;
 }
 
-/* Runs and compares with *first, or becomes it. */
+/* Runs, and compares with *first or sets it. */
 static void same(char **first, const char *environment, const char *options)
 {
     int steps = 0;
@@ -92,20 +92,20 @@ static double shortest_part(void)
     return least / most;
 }
 
-/* Without digests and dumps the host is a step ahead; what it tells is the same. */
+/* Without digests and dumps the host is a step ahead; the results are the same. */
 START_TEST(steps_in_flight)
 {
     char *first = NULL;
     same(&first, "A=1", "--digest none --cuda-graph off");
     same(&first, "LS_EMULATED_LATE=1", "--digest none --cuda-graph off");
     same(&first, "A=1", "--digest none --cuda-graph on");
-    /* each has its own time, the last too, which has ended when the one before is told: equal work
-     * on a busy machine takes fifty times as long at most; what is left when it is looked for late
-     * is a thousandth */
+    /* each step has its own time, including the last, which has ended when the previous one is
+     * reported: equal work on a busy machine takes at most fifty times as long; a time measured too
+     * late is a thousandth */
     ck_assert_msg(shortest_part() > 0.02, "%g", shortest_part());
     same(&first, "LS_EMULATED_LATE=1", "--digest none --cuda-graph on");
     ck_assert(says("rank0.jsonl", "\"cuda_graph\":true"));
-    ck_assert(!says("rank0.jsonl", "\"forward\"")); /* nobody waited for it */
+    ck_assert(!says("rank0.jsonl", "\"forward\"")); /* nothing waited for it */
     free(first);
     first = NULL;
     same(&first, "A=1", "--digest-every 3 --cuda-graph off"); /* after steps 3 and 5 */
@@ -119,8 +119,8 @@ START_TEST(steps_in_flight)
 }
 END_TEST
 
-/* A recording that fails has executed nothing: the step comes again without it, and so do all that
- * follow. */
+/* A failed recording has executed nothing: the step is repeated without it, and later steps are not
+ * recorded. */
 START_TEST(goes_on_without_a_recording)
 {
     static const char *const ways[] = {"forward", "data", "weights", "end", "instantiate"};
@@ -154,17 +154,17 @@ static double time_of(int step, const char *name)
     return ms;
 }
 
-/* What a dump waits for is the step's time, what it does is not. */
+/* The time that a dump waits for belongs to the step, its own work does not. */
 START_TEST(dumps_cost_what_they_do)
 {
     ck_assert_int_eq(train("LS_EMULATED_LATE=1", "--digest none --dump-steps 3"), 0);
     double total = time_of(3, "total"), instrument = time_of(3, "instrument");
-    /* all of its work but the optimizer's is waited for, and the host copies a few hundred KB */
+    /* all work except the optimizer's is waited for, and the host copies a few hundred KB */
     ck_assert_msg(instrument > 0 && instrument < total, "%g of %g ms", instrument, total);
 }
 END_TEST
 
-/* As many resident batches as there are steps are the batches that would have come. */
+/* As many resident batches as steps equal the batches that would have been loaded. */
 START_TEST(resident_batches)
 {
     char *first = NULL;

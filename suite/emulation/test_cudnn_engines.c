@@ -23,7 +23,7 @@ typedef struct asked {
 typedef void visit_conv(ls_backend *backend, const char *name, const ls_conv_shape *shape,
                         ls_dtype type, ls_conv *conv);
 
-/* `every`: those too whose plans another layer has brought. */
+/* `every`: including those whose plans were found for another layer. */
 static ls_status each_conv(ls_backend *backend, const lowered *l, const asked *q, bool every,
                            visit_conv *visit)
 {
@@ -47,7 +47,7 @@ static ls_status each_conv(ls_backend *backend, const lowered *l, const asked *q
     return LS_OK;
 }
 
-/* Plans for all convolutions of a network, as a backend of that device would find them. */
+/* Finds plans for all convolutions of a network, as a backend of that device would. */
 static ls_status ask(const asked *q, bool every, visit_conv *visit)
 {
     lowered l;
@@ -72,7 +72,7 @@ static void engine_and_again(ls_backend *backend, const char *name, const ls_con
     ls_conv_choice(conv, choice, sizeof choice);
     int64_t bytes = ls_conv_workspace_bytes(conv);
     ck_assert_int_le(bytes, backend->workspace_limit);
-    /* Another rank: what this one has found is taken away, so that the text has to do. */
+    /* another rank: without the plans found so far, so that the text has to suffice */
     ls_backend other = *backend;
     ls_conv *follower = NULL;
     ls_conv_dx dx = strstr(choice, " - ") == NULL ? LS_CONV_DX_WRITTEN : LS_CONV_DX_NONE;

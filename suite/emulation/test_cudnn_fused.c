@@ -1,5 +1,5 @@
-/* Which operation graphs beyond the plain convolution the real cuDNN would take, asked without a
- * GPU: it is told of a device (cudnn_described.h), and the graphs are those of cudnn_patterns.h.
+/* Finds the operation graphs beyond the plain convolution that the real cuDNN supports, without a
+ * GPU: for a described device (cudnn_described.h) and the graphs of cudnn_patterns.h.
  *
  *   test_cudnn_fused                                  the test
  *   test_cudnn_fused DEVICE ARCH SIZE DRIVER BATCH...
@@ -37,7 +37,7 @@ typedef struct answer {
     char words[512]; /* cuDNN's own, where it could not */
 } answer;
 
-/* Better than what there is: a plan, and what is only short of one. */
+/* Keeps the better verdict: a plan, or the nearest thing to one. */
 static verdict try_config(const ls_conv_target *target, const ls_conv_key *key, dnn config,
                           ls_conv_engine *engine, answer *out)
 {
@@ -62,7 +62,7 @@ static void ask_mode(const fused *g, const ls_conv_key *key, int mode, answer *o
     dnn config[MOST_CONFIGS];
     if (ls_conv_engine_list(&g->whole, modes[mode], MOST_CONFIGS, config, &out->offered[mode]) !=
         LS_OK) {
-        return; /* said on stderr */
+        return; /* reported on stderr */
     }
     for (int i = 0; i < out->offered[mode]; i++) {
         ls_conv_engine engine;
@@ -80,7 +80,7 @@ static void ask_mode(const fused *g, const ls_conv_key *key, int mode, answer *o
     }
 }
 
-/* Modes in the order in which the program asks them; the first engine with a plan is the best. */
+/* Tries modes in the program's order; the first engine with a plan is the best. */
 static answer ask(const ls_conv_target *target, const struct pattern *p, const ls_conv_shape *shape,
                   ls_dtype type)
 {
@@ -109,7 +109,8 @@ typedef struct layer {
     const char *name;
     ls_conv_shape shape;
     bool image, first_output; /* the first of this size of output */
-    int count, joins;         /* and how many read what another operation reads, too */
+    int count, joins;         /* the number of such layers, and how many read an input that another
+                                 operation reads too */
 } layer;
 
 static bool same_shape(const ls_conv_shape *a, const ls_conv_shape *b)
@@ -272,7 +273,7 @@ static ls_conv_target described(const char *name)
     return target;
 }
 
-/* The graphs of this test, where they are plain, are those of the program. */
+/* The plain graphs of this test equal those of the program. */
 START_TEST(plain_graphs_get_the_programs_engines)
 {
     static const ls_conv_shape *const shapes[] = {&wide, &square, &strided};
@@ -300,7 +301,7 @@ START_TEST(plain_graphs_get_the_programs_engines)
 }
 END_TEST
 
-/* What is documented for half and sm_90, and documented not to be there for bf16 or f32. */
+/* Patterns documented for half and sm_90, and documented as unsupported for bf16 or f32. */
 START_TEST(documented_patterns)
 {
     static const struct {
@@ -324,7 +325,7 @@ START_TEST(documented_patterns)
 }
 END_TEST
 
-/* A row per shape and pattern, fields as many as the head has, the layers all counted. */
+/* One row per shape and pattern, as many fields as the header, and all layers counted. */
 START_TEST(the_table_is_whole)
 {
     char line[4096], name[64] = "", first[64];

@@ -1,5 +1,5 @@
-/* Test helper: programs of this build run on the emulated device, each test with a folder for what
- * they write. */
+/* Test helper: programs of this build run on the emulated device, each test with a folder for their
+ * output. */
 #ifndef LS_UNIT_EMULATED_RUN_H
 #define LS_UNIT_EMULATED_RUN_H
 
@@ -13,19 +13,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kernels/core/status.h"
+#include "kernels/core/path.h"
 
 /* The folder of programs, with emulated/lib below it; the test's own. */
 static char build[PATH_MAX], folder[PATH_MAX];
 
 static inline void find_build(void)
 {
-    ssize_t bytes = readlink("/proc/self/exe", build, sizeof build - 1);
-    LS_ASSERT(bytes > 0);
-    build[bytes] = '\0';
-    for (int up = 0; up < 2; up++) {
-        *strrchr(build, '/') = '\0';
-    }
+    ls_path_program(build, sizeof build);
+    *strrchr(build, '/') = '\0';
 }
 
 static inline void set_up(void)
@@ -48,7 +44,7 @@ static inline int exit_code(int status)
     return status >= 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* All of a file in the folder, "" where there is none; the caller frees it. */
+/* A file of the folder, "" if it is missing; the caller frees it. */
 static inline char *read_file(const char *name)
 {
     char path[2 * PATH_MAX];
