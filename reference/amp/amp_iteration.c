@@ -64,28 +64,12 @@ ls_status ls_amp_ready(ls_amp *amp, int optimizer, int group, int index)
     return LS_OK;
 }
 
-/* Visits the parameters of the block's optimizers. */
-typedef ls_status visit_slot(ls_amp *amp, ls_amp_optimizer *owner, ls_amp_slot *slot,
-                             void *context);
-
-static ls_status each_slot(ls_amp *amp, visit_slot *visit, void *context)
-{
-    for (int i = 0; i < amp->optimizer_count; i++) {
-        ls_amp_optimizer *owner = &amp->optimizer[i];
-        for (int k = 0; owner->in_block && k < owner->slot_count; k++) {
-            LS_TRY(visit(amp, owner, owner->slot[k], context));
-        }
-    }
-    return LS_OK;
-}
-
 /* held = round(held + grad), the sum of two gradients in the type they have. */
-static ls_status hold(ls_amp *amp, ls_amp_optimizer *owner, ls_amp_slot *slot, void *context)
+static ls_status hold(ls_amp *amp, ls_amp_slot *slot)
 {
     const ls_backend_api *api = amp->device->api;
     ls_backend *backend = amp->device->backend;
     ls_stream *stream = amp->device->stream;
-    (void)context;
     if (!slot->ready || (!amp->delay && !slot->has_held)) {
         return LS_OK;
     }
@@ -97,24 +81,40 @@ static ls_status hold(ls_amp *amp, ls_amp_optimizer *owner, ls_amp_slot *slot, v
     }
     LS_TRY(api->convert(backend, stream, slot->held, slot->fresh, 1.0f));
     slot->has_held = true;
-    owner->held_loss = amp->open_loss;
     return LS_OK;
 }
 
-/* The parameters that this block unscales, from what and to where. */
-static ls_status choose_fresh(ls_amp *amp, ls_amp_optimizer *owner, ls_amp_slot *slot,
-                              void *context)
+/* Adds up what the block's optimizers hold back. */
+static ls_status hold_all(ls_amp *amp)
 {
-    int *count = context;
-    (void)owner;
-    if (slot->ready || slot->has_held) {
-        amp->chosen[*count] = slot;
-        slot->has_total = LS_PLANT(second_loss_overwrites, slot->has_total, false);
-        amp->list[0][*count] = slot->has_total ? slot->fresh : slot->total;
-        amp->list[1][*count] = slot->has_held ? slot->held : slot->param.grad;
-        (*count)++;
+    for (int i = 0; i < amp->optimizer_count; i++) {
+        ls_amp_optimizer *owner = &amp->optimizer[i];
+        for (int k = 0; owner->in_block && k < owner->slot_count; k++) {
+            LS_TRY(hold(amp, owner->slot[k]));
+            owner->held_loss = owner->slot[k]->has_held ? amp->open_loss : owner->held_loss;
+        }
     }
     return LS_OK;
+}
+
+/* Lists the parameters that this block unscales, from what and to where; returns how many. */
+static int choose_fresh(ls_amp *amp)
+{
+    int count = 0;
+    for (int i = 0; i < amp->optimizer_count; i++) {
+        ls_amp_optimizer *owner = &amp->optimizer[i];
+        for (int k = 0; owner->in_block && k < owner->slot_count; k++) {
+            ls_amp_slot *slot = owner->slot[k];
+            if (slot->ready || slot->has_held) {
+                slot->has_total = LS_PLANT(second_loss_overwrites, slot->has_total, false);
+                amp->chosen[count] = slot;
+                amp->list[0][count] = slot->has_total ? slot->fresh : slot->total;
+                amp->list[1][count] = slot->has_held ? slot->held : slot->param.grad;
+                count++;
+            }
+        }
+    }
+    return count;
 }
 
 /* Neither checks nor multiplies by 1/S: Apex's short circuit. */
@@ -148,8 +148,7 @@ static ls_status add_up(ls_amp *amp, int count)
 static ls_status unscale(ls_amp *amp)
 {
     const ls_amp_scale *scale = LS_PLANT(unscaled_by_first_loss, scale_of(amp), amp->scale);
-    int count = 0;
-    LS_TRY(each_slot(amp, choose_fresh, &count));
+    int count = choose_fresh(amp);
     ls_tensor_list to = {count, amp->list[0]}, from = {count, amp->list[1]};
     LS_TRY(scale->unscales ? ls_amp_scale_unscale(scale, to, from) : widen(amp, count));
     return add_up(amp, count);
@@ -203,7 +202,7 @@ ls_status ls_amp_end(ls_amp *amp)
         ls_log_error("ls_amp_end without an open block");
         return LS_ERR_USAGE;
     }
-    ls_status status = each_slot(amp, hold, NULL);
+    ls_status status = hold_all(amp);
     if (status == LS_OK && !amp->delay) {
         status = unscale(amp);
         for (int i = 0; i < amp->optimizer_count; i++) {

@@ -1,18 +1,17 @@
-/* Parameter groups of the amp library. */
+/* Parameter groups and masters of the amp library. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "kernels/core/text.h"
 #include "amp_rows.h"
-#include "toy_ideal.h"
 
 static void zero_both(ls_toy *toy, bool by_model, int models)
 {
     for (int m = 0; m < models && by_model; m++) {
         for (int w = 0; w < 2; w++) {
-            ls_status status = ls_amp_zero_param(toy->amp, 0, toy->model[m].group, w);
-            ls_toy_must(toy, status, "ls_amp_zero_param");
+            ls_toy_must(toy, ls_amp_zero_param(toy->amp, 0, toy->model[m].group, w),
+                        "ls_amp_zero_param");
         }
     }
     if (!by_model) {
@@ -56,8 +55,8 @@ static void add_group(int level, bool zero_before, bool accumulates, bool by_mod
     char when[96];
     ls_text_put(when, sizeof when, "zeroed %s the group came%s%s", zero_before ? "before" : "after",
                 accumulates ? ", two micro-steps" : "", by_model ? ", by the model" : "");
-    ls_toy_ideal_expect(&toy, 0, &m[0], when, out);
-    ls_toy_ideal_expect(&toy, 1, &m[1], when, out);
+    ls_toy_ideal_expect(&toy, 0, &m[0], when);
+    ls_toy_ideal_expect(&toy, 1, &m[1], when);
     ls_toy_close(&toy);
 }
 
@@ -90,8 +89,8 @@ static void judge_rates(const ls_case *row, const ls_record *job, ls_verdict *ou
     for (int step = 0; step < 4; step++) {
         if (step == 2) {
             m[1].lr = .25;
-            ls_status status = ls_amp_set_lr(toy.amp, optimizer, toy.model[1].group, .25f);
-            ls_toy_must(&toy, status, "ls_amp_set_lr");
+            ls_toy_must(&toy, ls_amp_set_lr(toy.amp, optimizer, toy.model[1].group, .25f),
+                        "ls_amp_set_lr");
         }
         ls_toy_ideal_blocks(&toy, m, 2, 1);
         ls_toy_step(&toy, optimizer);
@@ -101,8 +100,8 @@ static void judge_rates(const ls_case *row, const ls_record *job, ls_verdict *ou
             ls_toy_ideal_zero(&m[i]);
         }
     }
-    ls_toy_ideal_expect(&toy, 0, &m[0], "rate .25, decay .125", out);
-    ls_toy_ideal_expect(&toy, 1, &m[1], "rate .0625, then .25, decay .5", out);
+    ls_toy_ideal_expect(&toy, 0, &m[0], "rate .25, decay .125");
+    ls_toy_ideal_expect(&toy, 1, &m[1], "rate .0625, then .25, decay .5");
     ls_verdict_pass(out, "each group has its own rate and decay");
     ls_toy_close(&toy);
 }
@@ -140,7 +139,7 @@ static void judge_own_steps(const ls_case *row, const ls_record *job, ls_verdict
     }
     float weight[4];
     ls_toy_weights(&alone, 1, weight);
-    ls_toy_expect(&both, 1, weight, "a group that joined after two steps", out);
+    ls_toy_expect(&both, 1, weight, "a group that joined after two steps");
     if (*ls_toy_view(&both, 0, 0).steps != 4 || *ls_toy_view(&both, 1, 0).steps != 2) {
         ls_verdict_fail(out, "m0 took %d steps and m1 %d, expected 4 and 2",
                         (int)*ls_toy_view(&both, 0, 0).steps, (int)*ls_toy_view(&both, 1, 0).steps);
@@ -171,7 +170,7 @@ static void judge_uneven_steps(const ls_case *row, const ls_record *job, ls_verd
             if (step == 1) {
                 ls_toy_give(&toy, 0, 1, late);
             }
-            ls_toy_must(&toy, ls_toy_end(&toy), "ls_amp_end");
+            ls_toy_must(&toy, ls_amp_end(toy.amp), "ls_amp_end");
             ls_toy_step(&toy, 0);
             ls_toy_zero(&toy, 0);
         }
@@ -208,11 +207,157 @@ static void judge_empty(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_toy_ideal_blocks(&toy, &m, 1, 1);
     ls_toy_step(&toy, optimizer);
     ls_toy_ideal_step(&m);
-    ls_toy_ideal_expect(&toy, 0, &m, "behind a group of nothing", out);
+    ls_toy_ideal_expect(&toy, 0, &m, "behind a group of nothing");
     ls_verdict_pass(out, "empty groups and tensors change nothing");
     ls_inside_free(&toy.device, &nothing);
     ls_toy_close(&toy);
 }
+
+/* ---- masters (apex/amp/_process_optimizer.py) -------------------------------------------------
+ */
+
+/* Masters are f32(half(p)) of the moment the group is added, bit for bit, subnormals and 65504 too.
+ */
+static void judge_made(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    static const float odd[4][2] = {
+        {65504.0f, -65504.0f}, {5.9604645e-8f, -5.9604645e-8f}, {0.1f, 1.0009765f}, {0.0f, -0.0f}};
+    (void)row, (void)job;
+    for (int i = 0; i < 4; i++) {
+        ls_toy toy;
+        ls_toy_setup setup = {.level = 2, .models = 1, .unowned = 1};
+        float copy[2], master[2];
+        if (!ls_toy_open(&toy, &setup, out)) {
+            return;
+        }
+        ls_inside_write(&toy.device, &toy.model[0].weight[1], odd[i]);
+        ls_toy_own(&toy, 0, 0, &setup.rule, .25f);
+        ls_amp_view view = ls_toy_view(&toy, 0, 1);
+        ls_inside_read(&toy.device, &view.value, master);
+        ls_inside_read(&toy.device, &view.param, copy);
+        if (!view.has_master || view.value.dtype != LS_F32 ||
+            memcmp(master, copy, sizeof copy) != 0) {
+            ls_verdict_fail(out, "the master of %.9g is %.9g (%s)", (double)copy[0],
+                            (double)master[0], ls_dtype_name(view.value.dtype));
+        }
+        if (ls_toy_view(&toy, 0, 0).has_master) {
+            ls_verdict_fail(out, "an f32 parameter has a master of its own");
+        }
+        ls_toy_close(&toy);
+    }
+    ls_verdict_pass(out, "masters are f32(half(p)), bit for bit");
+}
+
+/* The half weight is the master, rounded once to nearest even. */
+static ls_status is_rounded_master(ls_toy *toy)
+{
+    float master[2], weight[4];
+    ls_amp_view view = ls_toy_view(toy, 0, 1);
+    ls_inside_read(&toy->device, &view.value, master);
+    ls_toy_weights(toy, 0, weight);
+    for (int i = 0; i < 2; i++) {
+        if ((double)weight[2 + i] != ls_toy_ideal_half((double)master[i])) {
+            ls_verdict_fail(toy->verdict, "step %d: master %.9g, half weight %.9g",
+                            (int)*view.steps, (double)master[i], (double)weight[2 + i]);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status step_and_round(ls_toy *toy)
+{
+    ls_toy_iterate(toy, 0, 0, 1u, ls_toy_clean);
+    return is_rounded_master(toy);
+}
+
+static ls_status has_no_gradient(ls_toy *toy)
+{
+    int count = ls_amp_param_count(toy->amp, 0);
+    if (count != 2 || ls_toy_view(toy, 0, 1).has_grad) {
+        ls_verdict_fail(toy->verdict, "%d parameters, a gradient before any block: %s", count,
+                        ls_toy_view(toy, 0, 1).has_grad ? "yes" : "no");
+    }
+    return LS_OK;
+}
+
+static ls_status has_unscaled_gradient(ls_toy *toy)
+{
+    float grad[2] = {0, 0}, model[2];
+    ls_amp_view view = ls_toy_view(toy, 0, 1);
+    if (view.has_grad) {
+        ls_inside_read(&toy->device, &view.grad, grad);
+    }
+    ls_inside_read(&toy->device, &toy->model[0].grad[1], model);
+    if (view.grad.dtype != LS_F32 || grad[0] != 1.0f || grad[1] != 2.0f || model[0] != 4.0f) {
+        ls_verdict_fail(toy->verdict,
+                        "the master's gradient is %g, %g, the model's %g; expected 1, 2, and 4 "
+                        "(still scaled)",
+                        (double)grad[0], (double)grad[1], (double)model[0]);
+    }
+    return LS_OK;
+}
+
+static ls_status has_dropped_masters_gradient(ls_toy *toy)
+{
+    if (ls_toy_view(toy, 0, 1).has_grad || !ls_toy_view(toy, 0, 0).has_grad) {
+        ls_verdict_fail(toy->verdict,
+                        "a step drops a master's gradient and keeps that of an f32 parameter; here "
+                        "otherwise");
+    }
+    return LS_OK;
+}
+
+/* Halves the gradient of w1's master, and sets the model's own to 0. */
+static ls_status clip(ls_toy *toy)
+{
+    const ls_device *device = &toy->device;
+    LS_TRY(device->api->scale(device->backend, device->stream, ls_toy_view(toy, 0, 1).grad, .5f));
+    return device->api->scale(device->backend, device->stream, toy->model[0].grad[1], 0);
+}
+
+#define AT(o, rate)                             \
+    {                                           \
+        .level = (o), .models = 1, .lr = (rate) \
+    }
+#define UPDATE                    \
+    {BLOCK(0, W1, 1)}, {STEP(0)}, \
+    {                             \
+        ZERO(0)                   \
+    }
+/* w1 = 1 and a constant update of -1e-4: its half value after 2, 3 and 10 of them. */
+#define SMALL_UPDATES(two, three, ten)                                                            \
+    OPS({WRITE(W1, 1, 1)}, {CHANGED}, UPDATE, UPDATE, {WEIGHTS(0, 1, 2, two, two)}, UPDATE,       \
+        {WEIGHTS(0, 1, 2, three, three)}, UPDATE, UPDATE, UPDATE, UPDATE, UPDATE, UPDATE, UPDATE, \
+        {WEIGHTS(0, 1, 2, ten, ten)})
+
+static const ls_toy_script scripts[] = {
+    {"masters.small-updates.o2", "A6", AT(2, 1e-4f), "1, 0.99951171875, 0.9990234375",
+     SMALL_UPDATES(1, .99951171875f, .9990234375f)},
+    {"masters.small-updates.o3", "A6", AT(3, 1e-4f), "without masters 1 stays 1",
+     SMALL_UPDATES(1, 1, 1)},
+    {"masters.copies",
+     "A6",
+     {.level = 2, .models = 1, .rule = {.momentum = .9f}, .lr = .013f},
+     "30 steps: half weight = round(master)",
+     OPS({CALL(step_and_round), TIMES(30)})},
+    /* master_params: all parameters, unscaled f32 gradients between block and step, none after it
+     */
+    {"masters.view", "A6", AT(2, .25f), "gradients are f32, unscaled, and gone after the step",
+     OPS({CALL(has_no_gradient)}, {ROUND(0, 1, 1)}, {CALL(has_unscaled_gradient)}, {STEP(0)},
+         {CALL(has_dropped_masters_gradient)})},
+    {"masters.clip", "A6", AT(2, .25f), "the masters' gradients are what is stepped on",
+     OPS({ROUND(0, 1, 1)}, {CALL(clip)}, {STEP(0)}, {WEIGHTS(0, .5f, 1.25f, 1.875f, 2.75f)})},
+    {"masters.reload", "A6", AT(2, .25f), "the step starts from the loaded weights",
+     OPS({ROUND(0, 1, 1)}, {STEP(0)}, {ZERO(0)}, {WRITE(W0, 1, 2)}, {WRITE(W1, 8, 16)}, {CHANGED},
+         {ROUND(0, 1, 1)}, {STEP(0)}, {WEIGHTS(0, -1, -2, 7.75f, 15.5f)})},
+    /* the second step has no backward before it and moves no half parameter */
+    {"masters.untouched",
+     "A6",
+     {.level = 2, .models = 1, .rule = {.momentum = .5}, .lr = .25f},
+     "no gradient, no step, no state",
+     OPS({BLOCK(0, W1, 1)}, {STEP(0)}, {WEIGHTS(0, 1, 2, 1.75f, 2.75f)}, {STATE(W0, 0, 0)},
+         {STEP(0)}, {WEIGHTS(0, 1, 2, 1.75f, 2.75f)})},
+};
 
 static const ls_row rows[] = {
     {"amp.group.added.o0", "A2", judge_added, NULL, &(const int){0}},
@@ -223,9 +368,11 @@ static const ls_row rows[] = {
     {"amp.group.own-steps", "A2", judge_own_steps, NULL, NULL},
     {"amp.group.uneven-steps", "A2", judge_uneven_steps, NULL, NULL},
     {"amp.group.empty", "A2", judge_empty, NULL, NULL},
+    {"amp.masters.made", "A6", judge_made, NULL, NULL},
 };
 
 void ls_amp_group_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     LS_ROWS(list, settings, rows);
+    ls_toy_script_cases(settings, list, scripts, sizeof scripts / sizeof *scripts);
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/json.h"
+#include "reference/oracle/bits.h"
 
 const ls_toy_poison ls_toy_clean = {-1, 0, 0.0f};
 
@@ -103,8 +104,7 @@ void ls_toy_make(ls_toy *toy, int model, float u)
 int ls_toy_optimizer(ls_toy *toy)
 {
     int optimizer = -1;
-    ls_status status = ls_amp_add_optimizer(toy->amp, &optimizer);
-    ls_toy_must(toy, status, "ls_amp_add_optimizer");
+    ls_toy_must(toy, ls_amp_add_optimizer(toy->amp, &optimizer), "ls_amp_add_optimizer");
     return optimizer;
 }
 
@@ -118,26 +118,26 @@ void ls_toy_own(ls_toy *toy, int optimizer, int model, const ls_optimizer_config
         param[w].param = owned->weight[w];
         param[w].grad = owned->grad[w];
     }
-    ls_status status = ls_amp_add_group(toy->amp, optimizer, config, lr, param, 2, &owned->group);
-    ls_toy_must(toy, status, "ls_amp_add_group");
+    ls_toy_must(toy, ls_amp_add_group(toy->amp, optimizer, config, lr, param, 2, &owned->group),
+                "ls_amp_add_group");
     owned->optimizer = optimizer;
 }
 
 void ls_toy_begin(ls_toy *toy, int loss, const int *optimizer, int count, bool delay)
 {
-    ls_status status = ls_amp_begin(toy->amp, loss, optimizer, count, delay, &toy->state);
-    ls_toy_must(toy, status, "ls_amp_begin");
+    ls_toy_must(toy, ls_amp_begin(toy->amp, loss, optimizer, count, delay, &toy->state),
+                "ls_amp_begin");
 }
 
 static float scale_of(ls_toy *toy)
 {
     ls_step_state state;
-    ls_status status = ls_device_read(&toy->device, &state, toy->state, (int64_t)sizeof state);
-    ls_toy_must(toy, status, "ls_device_read");
+    ls_toy_must(toy, ls_device_read(&toy->device, &state, toy->state, (int64_t)sizeof state),
+                "ls_device_read");
     return state.loss_scale;
 }
 
-void ls_toy_backward(ls_toy *toy, unsigned models, float factor, ls_toy_poison poison)
+void ls_toy_backward(ls_toy *toy, unsigned models, ls_toy_poison poison)
 {
     float scale = scale_of(toy);
     for (int m = 0; m < LS_TOY_MODELS; m++) {
@@ -149,13 +149,13 @@ void ls_toy_backward(ls_toy *toy, unsigned models, float factor, ls_toy_poison p
         for (int w = 0; w < 2; w++) {
             float grad[LS_TOY_WIDTH];
             for (int i = 0; i < LS_TOY_WIDTH; i++) {
-                grad[i] = weight[(1 - w) * LS_TOY_WIDTH + i] * (scale * factor);
+                grad[i] = weight[(1 - w) * LS_TOY_WIDTH + i] * scale;
             }
             grad[0] = poison.model == m && poison.weight == w ? poison.value : grad[0];
             ls_inside_write(&toy->device, &toy->model[m].grad[w], grad);
-            ls_status status =
-                ls_amp_ready(toy->amp, toy->model[m].optimizer, toy->model[m].group, w);
-            ls_toy_must(toy, status, "ls_amp_ready");
+            ls_toy_must(toy,
+                        ls_amp_ready(toy->amp, toy->model[m].optimizer, toy->model[m].group, w),
+                        "ls_amp_ready");
         }
     }
 }
@@ -167,36 +167,28 @@ void ls_toy_give(ls_toy *toy, int model, int weight, const float grad[LS_TOY_WID
         scaled[i] = grad[i] * scale;
     }
     ls_inside_write(&toy->device, &toy->model[model].grad[weight], scaled);
-    ls_status status =
-        ls_amp_ready(toy->amp, toy->model[model].optimizer, toy->model[model].group, weight);
-    ls_toy_must(toy, status, "ls_amp_ready");
-}
-
-ls_status ls_toy_end(ls_toy *toy)
-{
-    return ls_amp_end(toy->amp);
+    ls_toy_must(
+        toy, ls_amp_ready(toy->amp, toy->model[model].optimizer, toy->model[model].group, weight),
+        "ls_amp_ready");
 }
 
 bool ls_toy_step(ls_toy *toy, int optimizer)
 {
     bool skipped = false;
-    ls_status status = ls_amp_step(toy->amp, optimizer, &skipped);
-    ls_toy_must(toy, status, "ls_amp_step");
+    ls_toy_must(toy, ls_amp_step(toy->amp, optimizer, &skipped), "ls_amp_step");
     return skipped;
 }
 
 void ls_toy_zero(ls_toy *toy, int optimizer)
 {
-    ls_status status = ls_amp_zero_grad(toy->amp, optimizer);
-    ls_toy_must(toy, status, "ls_amp_zero_grad");
+    ls_toy_must(toy, ls_amp_zero_grad(toy->amp, optimizer), "ls_amp_zero_grad");
 }
 
 bool ls_toy_iterate(ls_toy *toy, int loss, int optimizer, unsigned models, ls_toy_poison poison)
 {
     ls_toy_begin(toy, loss, &optimizer, 1, false);
-    ls_toy_backward(toy, models, 1.0f, poison);
-    ls_status status = ls_toy_end(toy);
-    ls_toy_must(toy, status, "ls_toy_end");
+    ls_toy_backward(toy, models, poison);
+    ls_toy_must(toy, ls_amp_end(toy->amp), "ls_amp_end");
     bool skipped = ls_toy_step(toy, optimizer);
     ls_toy_zero(toy, optimizer);
     return skipped;
@@ -208,52 +200,42 @@ void ls_toy_weights(ls_toy *toy, int model, float out[4])
     ls_inside_read(&toy->device, &toy->model[model].weight[1], out + LS_TOY_WIDTH);
 }
 
-void ls_toy_expect(ls_toy *toy, int model, const float expected[4], const char *when,
-                   ls_verdict *verdict)
+void ls_toy_expect(ls_toy *toy, int model, const float expected[4], const char *when)
 {
     float seen[4];
     ls_toy_weights(toy, model, seen);
     for (int i = 0; i < 4; i++) {
         if (!(seen[i] == expected[i])) {
-            ls_verdict_fail(verdict, "%s: m%d.w%d[%d] is %.9g, expected %.9g", when, model, i / 2,
-                            i % 2, (double)seen[i], (double)expected[i]);
+            ls_verdict_fail(toy->verdict, "%s: m%d.w%d[%d] is %.9g, expected %.9g", when, model,
+                            i / 2, i % 2, (double)seen[i], (double)expected[i]);
         }
     }
 }
 
-void ls_toy_expect_scale(ls_toy *toy, int loss, float scale, int unskipped, const char *when,
-                         ls_verdict *verdict)
+void ls_toy_expect_scale(ls_toy *toy, int loss, float scale, int unskipped, const char *when)
 {
     cJSON *dict = NULL;
     char key[32];
-    ls_status status = ls_amp_state_dict(toy->amp, &dict);
-    ls_toy_must(toy, status, "ls_amp_state_dict");
+    ls_toy_must(toy, ls_amp_state_dict(toy->amp, &dict), "ls_amp_state_dict");
     snprintf(key, sizeof key, "loss_scaler%d", loss);
     const cJSON *entry = cJSON_GetObjectItemCaseSensitive(dict, key);
     double seen = ls_json_number(entry, "loss_scale", -1);
     int64_t count = ls_json_integer(entry, "unskipped", -1);
     if (seen != (double)scale || count != unskipped) {
-        ls_verdict_fail(verdict,
+        ls_verdict_fail(toy->verdict,
                         "%s: loss %d has scale %g after %d clean blocks, expected %g after %d",
                         when, loss, seen, (int)count, (double)scale, unskipped);
     }
     cJSON_Delete(dict);
 }
 
-void ls_toy_load_scale(ls_toy *toy, int loss, float scale, int unskipped)
+ls_status ls_toy_load(ls_toy *toy, const char *text)
 {
-    cJSON *dict = NULL;
-    char key[32];
-    ls_status status = ls_amp_state_dict(toy->amp, &dict);
-    ls_toy_must(toy, status, "ls_amp_state_dict");
-    snprintf(key, sizeof key, "loss_scaler%d", loss);
-    cJSON *entry = cJSON_GetObjectItemCaseSensitive(dict, key);
-    LS_ASSERT(entry != NULL);
-    cJSON_SetNumberValue(cJSON_GetObjectItemCaseSensitive(entry, "loss_scale"), (double)scale);
-    cJSON_SetNumberValue(cJSON_GetObjectItemCaseSensitive(entry, "unskipped"), unskipped);
-    status = ls_amp_load_state_dict(toy->amp, dict);
-    ls_toy_must(toy, status, "ls_amp_load_state_dict");
-    cJSON_Delete(dict);
+    cJSON *state = cJSON_Parse(text);
+    LS_ASSERT(state != NULL);
+    ls_status status = ls_amp_load_state_dict(toy->amp, state);
+    cJSON_Delete(state);
+    return status;
 }
 
 ls_amp_view ls_toy_view(ls_toy *toy, int model, int weight)
@@ -267,4 +249,78 @@ ls_amp_view ls_toy_view(ls_toy *toy, int model, int weight)
     }
     LS_ASSERT(false);
     return (ls_amp_view){0};
+}
+
+/* ---- the ideal ------------------------------------------------------------------------------- */
+
+static double f32(double value)
+{
+    return ls_bits_round(LS_BITS_F32, value);
+}
+
+double ls_toy_ideal_half(double value)
+{
+    return ls_bits_round(LS_BITS_F16, value);
+}
+
+ls_toy_ideal ls_toy_ideal_make(double u, bool masters, double lr, double momentum, double decay)
+{
+    ls_toy_ideal m = {.masters = masters, .lr = lr, .momentum = momentum, .decay = decay};
+    for (int w = 0; w < 2; w++) {
+        for (int i = 0; i < 2; i++) {
+            m.value[w][i] = m.copy[w][i] = u + w + i;
+        }
+    }
+    return m;
+}
+
+void ls_toy_ideal_backward(ls_toy_ideal *m, double scale)
+{
+    for (int i = 0; i < 2; i++) {
+        m->total[0][i] = f32(m->total[0][i] + f32(m->copy[1][i] * scale) / scale);
+        m->total[1][i] = f32(m->total[1][i] + ls_toy_ideal_half(m->copy[0][i] * scale) / scale);
+    }
+}
+
+void ls_toy_ideal_step(ls_toy_ideal *m)
+{
+    for (int w = 0; w < 2; w++) {
+        for (int i = 0; i < 2; i++) {
+            double d = f32(m->total[w][i] + f32(m->decay * m->value[w][i]));
+            m->buffer[w][i] = m->started ? f32(f32(m->momentum * m->buffer[w][i]) + d) : d;
+            m->value[w][i] = f32(m->value[w][i] - f32(m->lr * m->buffer[w][i]));
+            m->copy[w][i] = w == 1 ? ls_toy_ideal_half(m->value[w][i]) : m->value[w][i];
+            if (w == 1 && !m->masters) {
+                m->value[w][i] = m->copy[w][i];
+            }
+        }
+    }
+    m->started = true;
+}
+
+void ls_toy_ideal_zero(ls_toy_ideal *m)
+{
+    memset(m->total, 0, sizeof m->total);
+}
+
+void ls_toy_ideal_expect(ls_toy *toy, int model, const ls_toy_ideal *m, const char *when)
+{
+    float weight[4];
+    for (int i = 0; i < 4; i++) {
+        weight[i] = (float)m->copy[i / 2][i % 2];
+    }
+    ls_toy_expect(toy, model, weight, when);
+}
+
+void ls_toy_ideal_blocks(ls_toy *toy, ls_toy_ideal *m, int models, int count)
+{
+    static const int only[] = {0};
+    for (int k = 0; k < count; k++) {
+        ls_toy_begin(toy, 0, only, 1, false);
+        ls_toy_backward(toy, models == 2 ? 3u : 1u, ls_toy_clean);
+        ls_toy_must(toy, ls_amp_end(toy->amp), "ls_amp_end");
+        for (int i = 0; i < models; i++) {
+            ls_toy_ideal_backward(&m[i], 4.0);
+        }
+    }
 }

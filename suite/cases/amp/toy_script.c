@@ -28,14 +28,14 @@ static ls_status block(ls_toy *toy, const ls_toy_op *op)
             ls_toy_give(toy, 0, w, op->value);
         }
     }
-    return ls_toy_end(toy);
+    return ls_amp_end(toy->amp);
 }
 
 static ls_status round_of(ls_toy *toy, const ls_toy_op *op)
 {
     LS_TRY(begin(toy, op, op->optimizers));
-    ls_toy_backward(toy, op->models, 1.0f, op->poison.value != 0 ? op->poison : ls_toy_clean);
-    return ls_toy_end(toy);
+    ls_toy_backward(toy, op->models, op->poison.value != 0 ? op->poison : ls_toy_clean);
+    return ls_amp_end(toy->amp);
 }
 
 static int first_of(unsigned mask)
@@ -54,12 +54,14 @@ static ls_status step(ls_toy *toy, const ls_toy_op *op, const char *when)
     return LS_OK;
 }
 
-static ls_status load(ls_toy *toy, const char *text)
+static ls_status create(ls_toy *toy, const ls_toy_op *op)
 {
-    cJSON *state = cJSON_Parse(text);
-    LS_ASSERT(state != NULL);
-    ls_status status = ls_amp_load_state_dict(toy->amp, state);
-    cJSON_Delete(state);
+    ls_amp_options options = ls_toy_options(&(ls_toy_setup){.level = 2});
+    ls_amp *made = NULL;
+    options.initial_scale = op->value[0];
+    options.loss_count = op->count;
+    ls_status status = ls_amp_create(&toy->device, &options, &made);
+    ls_amp_destroy(made);
     return status;
 }
 
@@ -141,7 +143,7 @@ static ls_status run_op(ls_toy *toy, const ls_toy_op *op, const char *when)
         ls_toy_give(toy, 0, op->weight, op->value);
         return LS_OK;
     case LS_TOY_END_BLOCK:
-        return ls_toy_end(toy);
+        return ls_amp_end(toy->amp);
     case LS_TOY_CANCEL:
         ls_amp_cancel(toy->amp);
         return LS_OK;
@@ -161,17 +163,19 @@ static ls_status run_op(ls_toy *toy, const ls_toy_op *op, const char *when)
     case LS_TOY_CHANGED:
         return ls_amp_weights_changed(toy->amp, 0);
     case LS_TOY_LOAD:
-        return load(toy, op->text);
+        return ls_toy_load(toy, op->text);
     case LS_TOY_CALL:
         return op->call(toy);
+    case LS_TOY_CREATE:
+        return create(toy, op);
     case LS_TOY_EXPECT_GRAD:
         expect_grad(toy, op, when);
         return LS_OK;
     case LS_TOY_EXPECT_WEIGHTS:
-        ls_toy_expect(toy, op->model, op->value, when, toy->verdict);
+        ls_toy_expect(toy, op->model, op->value, when);
         return LS_OK;
     case LS_TOY_EXPECT_SCALE:
-        ls_toy_expect_scale(toy, op->loss, op->value[0], op->count, when, toy->verdict);
+        ls_toy_expect_scale(toy, op->loss, op->value[0], op->count, when);
         return LS_OK;
     case LS_TOY_EXPECT_STATE:
         expect_state(toy, op, when);

@@ -27,6 +27,7 @@ typedef enum ls_toy_kind {
     LS_TOY_CHANGED,
     LS_TOY_LOAD,
     LS_TOY_CALL,
+    LS_TOY_CREATE,
     LS_TOY_EXPECT_GRAD,
     LS_TOY_EXPECT_WEIGHTS,
     LS_TOY_EXPECT_SCALE,
@@ -96,6 +97,8 @@ enum { W0, W1, BOTH = -1 };
 #define WRITE(w, a, b) .kind = LS_TOY_WRITE, .weight = (w), .value = {(a), (b)}
 #define CHANGED .kind = LS_TOY_CHANGED
 #define LOAD(json) .kind = LS_TOY_LOAD, .text = (json)
+/* Another handle, at that scale and for so many losses. */
+#define CREATE(s, n) .kind = LS_TOY_CREATE, .value = {(s)}, .count = (n)
 #define CALL(function) .kind = LS_TOY_CALL, .call = (function)
 
 /* m0's unscaled gradients, both elements of w0 and of w1; NAN: there is none. */
