@@ -55,20 +55,20 @@ typedef void ls_case_judge(const ls_case *row, const ls_record *job, ls_verdict 
 typedef ls_status ls_case_prepare(const ls_case *row, const ls_spec *job,
                                   const char *run_directory);
 
-/* What a family's verdicts say of a timed job, beyond themselves. */
+/* What a case contributes to whether a timed job's figures may be quoted. */
 typedef enum ls_case_counts {
-    LS_COUNTS_RULE,      /* those of its own records must be good */
-    LS_COUNTS_GRADIENTS, /* and evidence jobs show that gradients of their level are right */
-    LS_COUNTS_TIMED,     /* and the job's own first gradient was compared with FP32 (rung 4) */
-    LS_COUNTS_BITS,      /* two runs of the same steps on all devices: which have other bits */
-    LS_COUNTS_SPEED,     /* nothing: whether it is fast is not whether it is right */
+    LS_COUNTS_RULE,      /* the jobs that it reads must pass it */
+    LS_COUNTS_GRADIENTS, /* as RULE; on evidence jobs it also shows that gradients of their level
+                            are right, which every timed job of the level needs */
+    LS_COUNTS_TIMED,     /* as RULE; it compares the timed job's own first gradient with FP32 */
+    LS_COUNTS_BITS,      /* as RULE; it compares the bits of all devices in two equal jobs */
+    LS_COUNTS_SPEED,     /* nothing: a slow job may be right */
 } ls_case_counts;
 
 struct ls_case {
-    char id[LS_CASE_ID_BYTES]; /* "gradients.o2.w4.b0.1mb": stable, unique */
+    char id[LS_CASE_ID_BYTES]; /* "gradients.o2.w4.b0.1mb": stable, unique, family first */
     char requirement[8];       /* "G1" in requirements.txt */
-    const char *family;        /* "gradients" in families.def */
-    ls_case_counts counts;     /* the family's */
+    ls_case_counts counts;
     ls_case_kind kind;
     int job_count;
     ls_spec job[LS_CASE_JOBS_MAX];

@@ -4,11 +4,10 @@
 #include "rows.h"
 
 static const struct family {
-    const char *name;
     ls_case_counts counts;
     ls_family_cases *add;
 } families[] = {
-#define LS_FAMILY(name, counts) {#name, counts, ls_##name##_cases},
+#define LS_FAMILY(name, counts) {counts, ls_##name##_cases},
 #include "families.def"
 #undef LS_FAMILY
 };
@@ -20,7 +19,6 @@ void ls_cases_all(const ls_case_settings *settings, ls_case_list *list)
         families[i].add(settings, list);
         for (int c = first; c < list->count; c++) {
             ls_case *row = &list->row[c];
-            row->family = families[i].name;
             row->counts = row->counts == LS_COUNTS_RULE ? families[i].counts : row->counts;
             for (int j = 0; j < row->job_count && row->prepare == NULL; j++) {
                 row->prepare = ls_overflow_wants(&row->job[j]) ? ls_overflow_prepare : NULL;

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "reference/files/safetensors.h"
 
 void ls_dumps_path(const ls_record *job, int64_t step, int rank, char *path, size_t bytes)
 {
@@ -38,6 +37,22 @@ ls_dumpfile *ls_dumps_open_file(const ls_record *job, const char *name, ls_verdi
     return file;
 }
 
+ls_dumpfile *ls_dumps_open_update(const ls_record *job, int64_t step, int64_t *update,
+                                  bool *skipped, ls_verdict *out)
+{
+    *update = 0;
+    for (int64_t s = 1; s <= step; s++) {
+        const ls_record_step *event = ls_record_find_step(&job->rank[0], s);
+        if (event == NULL) {
+            ls_verdict_fail(out, "rank 0 has no event of step %d", (int)s);
+            return NULL;
+        }
+        *skipped = event->skipped;
+        *update += event->skipped ? 0 : 1;
+    }
+    return ls_dumps_open(job, step, 0, out);
+}
+
 ls_bits_type ls_dumps_type(const ls_dumpfile_entry *entry)
 {
     return strcmp(entry->dtype, "F16") == 0    ? LS_BITS_F16
@@ -57,6 +72,13 @@ bool ls_dumps_equal(const ls_dumpfile_entry *a, const ls_dumpfile_entry *b)
            memcmp(a->data, b->data, (size_t)ls_dumps_bytes(a)) == 0;
 }
 
+const void *ls_dumps_data(const ls_dumpfile_entry *entry, const char *type)
+{
+    bool fits = entry != NULL && strcmp(entry->dtype, type) == 0 &&
+                (uintptr_t)entry->data % (size_t)(strcmp(type, "F32") == 0 ? 4 : 8) == 0;
+    return fits ? entry->data : NULL;
+}
+
 double *ls_dumps_values(const ls_dumpfile_entry *entry)
 {
     double *value = malloc((size_t)entry->count * sizeof *value + 1);
@@ -74,17 +96,4 @@ const char *ls_dumps_next_param(const ls_dumpfile *file, int *at)
         }
     }
     return NULL;
-}
-
-ls_safetensors *ls_dumps_tensors(const ls_record *job, int64_t step, int rank, ls_verdict *out)
-{
-    char path[700];
-    ls_safetensors *file = NULL;
-    ls_dumps_path(job, step, rank, path, sizeof path);
-    if (ls_safetensors_open(path, &file) != LS_OK) {
-        ls_verdict_fail(out, "rank=%d: the dump of step %lld is missing or broken", rank,
-                        (long long)step);
-        return NULL;
-    }
-    return file;
 }

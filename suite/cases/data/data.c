@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
+#include "suite/judge/dumps.h"
 #include "reference/data/sampler.h"
-#include "reference/files/safetensors.h"
 
 /* ---- DistributedSampler, from its definition ------------------------------------------------- */
 
@@ -261,19 +261,11 @@ enum { CLASSES = 10, PER_CLASS = 5, IMAGES = CLASSES * PER_CLASS, BATCH = 4 };
 /* Targets of rank k at `step` from its dump; false where it is missing. */
 static bool read_targets(const ls_record *job, int rank, int step, int64_t *target)
 {
-    char path[700];
-    ls_safetensors *file;
-    ls_text_put(path, sizeof path, "%s/dump/step%06d.rank%d.safetensors", job->directory, step,
-                rank);
-    if (ls_safetensors_open(path, &file) != LS_OK) {
-        return false;
-    }
-    const ls_safetensors_entry *entry = ls_safetensors_find(file, "target");
-    bool good = entry != NULL && entry->dtype == LS_I64 && entry->bytes == BATCH * 8;
-    if (good) {
-        memcpy(target, entry->data, BATCH * 8);
-    }
-    ls_safetensors_close(file);
+    ls_verdict unused = {.code = LS_PASS};
+    ls_dumpfile *file = ls_dumps_open(job, step, rank, &unused);
+    const ls_dumpfile_entry *entry = file == NULL ? NULL : ls_dumpfile_find(file, "target");
+    bool good = entry != NULL && entry->count == BATCH && ls_dumpfile_read_i64(entry, target);
+    ls_dumpfile_close(file);
     return good;
 }
 

@@ -9,7 +9,6 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/half.h"
-#include "reference/files/safetensors.h"
 #include "suite/judge/dumps.h"
 #include "suite/cases/overflow.h"
 
@@ -50,19 +49,16 @@ static void convolve(const float *image, const float *weight, bool to_half, doub
     }
 }
 
-static void weight_of(const ls_safetensors_entry *entry, int channel, bool to_half, float *weight)
+static void weight_of(const float *kernel, int channel, bool to_half, float *weight)
 {
     for (int tap = 0; tap < 27; tap++) {
-        int64_t index = channel * 27 + tap;
-        weight[tap] = entry->dtype == LS_F16
-                          ? ls_half_fp16_to_f32(((const uint16_t *)entry->data)[index])
-                          : rounded(((const float *)entry->data)[index], to_half);
+        weight[tap] = rounded(kernel[channel * 27 + tap], to_half);
     }
 }
 
 /* Moments of the convolution's output over the images of `files` ranks. */
-static void take_moments(const ls_safetensors_entry *const *input, int files,
-                         const ls_safetensors_entry *kernel, bool to_half, moments *out)
+static void take_moments(const float *const *input, int files, const float *kernel, bool to_half,
+                         moments *out)
 {
     double *plane = malloc(sizeof *plane * PLANE * BATCH * (size_t)files);
     LS_ASSERT(plane != NULL);
@@ -72,7 +68,7 @@ static void take_moments(const ls_safetensors_entry *const *input, int files,
         weight_of(kernel, c, to_half, weight);
         double sum = 0, squares = 0;
         for (int n = 0; n < BATCH * files; n++) {
-            const float *images = input[n / BATCH]->data;
+            const float *images = input[n / BATCH];
             convolve(images + (n % BATCH) * 3 * PLANE, weight, to_half, plane + n * PLANE);
         }
         for (int64_t i = 0; i < out->count; i++) {
@@ -88,14 +84,14 @@ static void take_moments(const ls_safetensors_entry *const *input, int files,
 }
 
 typedef struct dumps {
-    ls_safetensors *file[RANKS_MAX];
+    ls_dumpfile *file[RANKS_MAX];
     int count;
 } dumps;
 
 static void close_dumps(dumps *d)
 {
     for (int k = 0; k < d->count; k++) {
-        ls_safetensors_close(d->file[k]);
+        ls_dumpfile_close(d->file[k]);
     }
     d->count = 0;
 }
@@ -104,10 +100,8 @@ static bool open_dumps(const ls_record *job, int step, dumps *d, ls_verdict *out
 {
     d->count = 0;
     for (int k = 0; k < job->world && k < RANKS_MAX; k++) {
-        char path[700];
-        ls_dumps_path(job, step, k, path, sizeof path);
-        if (ls_safetensors_open(path, &d->file[k]) != LS_OK) {
-            ls_verdict_fail(out, "the dump of step %d of rank %d is missing or broken", step, k);
+        d->file[k] = ls_dumps_open(job, step, k, out);
+        if (d->file[k] == NULL) {
             close_dumps(d);
             return false;
         }
@@ -116,12 +110,10 @@ static bool open_dumps(const ls_record *job, int step, dumps *d, ls_verdict *out
     return true;
 }
 
-static const float *floats(const ls_safetensors *file, const char *name, int64_t count)
+static const float *floats(const ls_dumpfile *file, const char *name, int64_t count)
 {
-    const ls_safetensors_entry *entry = ls_safetensors_find(file, name);
-    bool fits =
-        entry != NULL && entry->dtype == LS_F32 && entry->bytes == count * (int64_t)sizeof(float);
-    return fits ? entry->data : NULL;
+    const ls_dumpfile_entry *entry = ls_dumpfile_find(file, name);
+    return entry != NULL && entry->count == count ? ls_dumps_data(entry, "F32") : NULL;
 }
 
 /* ---- the cause ------------------------------------------------------------------------------- */
@@ -208,23 +200,26 @@ static void judge_rank(const ls_case *row, const dumps *d, int rank, int step, d
 {
     const ls_spec *spec = &row->job[0];
     bool to_half = spec->level > 0;
-    const ls_safetensors_entry *all[RANKS_MAX], *input[RANKS_MAX];
+    const float *all[RANKS_MAX], *input[RANKS_MAX];
     int files = spec->sync_bn ? d->count : 1;
     for (int k = 0; k < d->count; k++) {
-        all[k] = ls_safetensors_find(d->file[k], "input");
+        all[k] = floats(d->file[k], "input", BATCH * 3 * PLANE);
     }
     for (int k = 0; k < files; k++) {
         input[k] = all[spec->sync_bn ? k : rank];
     }
-    const ls_safetensors *mine = d->file[rank];
-    const ls_safetensors_entry *kernel = ls_safetensors_find(mine, "param/conv1.weight");
+    const ls_dumpfile *mine = d->file[rank];
+    const ls_dumpfile_entry *held = ls_dumpfile_find(mine, "param/conv1.weight");
+    float kernel[CHANNELS * 27];
     const float *new_mean = floats(mine, "buffer/bn1.running_mean", CHANNELS);
     const float *new_var = floats(mine, "buffer/bn1.running_var", CHANNELS);
-    if (kernel == NULL || new_mean == NULL || new_var == NULL || input[0] == NULL) {
+    if (held == NULL || held->count != CHANNELS * 27 || new_mean == NULL || new_var == NULL ||
+        input[0] == NULL) {
         ls_verdict_fail(out, "rank=%d step %d: the dump lacks input, conv1 or bn1's buffers", rank,
                         step);
         return;
     }
+    ls_dumpfile_read_f32(held, kernel);
     moments m;
     take_moments(input, files, kernel, to_half, &m);
     const ls_tol *limit = to_half ? &half : &exact;
@@ -262,9 +257,11 @@ static void judge_rank(const ls_case *row, const dumps *d, int rank, int step, d
 
 static void judge_counter(const dumps *d, int rank, int step, ls_verdict *out)
 {
-    const ls_safetensors_entry *counter =
-        ls_safetensors_find(d->file[rank], "buffer/bn1.num_batches_tracked");
-    if (counter == NULL || counter->dtype != LS_I64 || *(const int64_t *)counter->data != step) {
+    const ls_dumpfile_entry *counter =
+        ls_dumpfile_find(d->file[rank], "buffer/bn1.num_batches_tracked");
+    int64_t count = -1;
+    if (counter == NULL || counter->count != 1 || !ls_dumpfile_read_i64(counter, &count) ||
+        count != step) {
         ls_verdict_fail(out, "rank=%d step %d: bn1.num_batches_tracked is not %d", rank, step,
                         step);
     }
@@ -307,36 +304,29 @@ static void judge_running(const ls_case *row, const ls_record *job, ls_verdict *
 static void judge_given(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)row;
-    char path[900], name[160];
     int compared = 0, told = 0;
-    ls_text_put(path, sizeof path, "%s/../../overflow/moved.safetensors", job->directory);
-    ls_safetensors *given = NULL;
-    if (ls_safetensors_open(path, &given) != LS_OK) {
-        ls_verdict_set(out, LS_INFRA, "the statistics that were given are gone");
+    ls_dumpfile *given = ls_dumps_open_file(job, "../../overflow/moved.safetensors", LS_INFRA, out);
+    if (given == NULL) {
         return;
     }
     for (int k = 0; k < job->world; k++) {
-        ls_safetensors *file = ls_dumps_tensors(job, 1, k, out);
-        for (int i = 0; i < ls_safetensors_count(given) && file != NULL; i++) {
-            const ls_safetensors_entry *entry = ls_safetensors_at(given, i);
+        ls_dumpfile *file = ls_dumps_open(job, 1, k, out);
+        for (int i = 0; i < ls_dumpfile_count(given) && file != NULL; i++) {
+            const ls_dumpfile_entry *entry = ls_dumpfile_at(given, i);
             if (strstr(entry->name, ".running_") == NULL) {
                 continue;
             }
-            ls_text_put(name, sizeof name, "last_buffer/%s", entry->name);
-            const ls_safetensors_entry *seen = ls_safetensors_find(file, name);
+            const ls_dumpfile_entry *seen = ls_dumpfile_findf(file, "last_buffer/%s", entry->name);
             told += seen != NULL;
             compared++;
-            if (seen != NULL && (seen->dtype != entry->dtype || seen->bytes != entry->bytes ||
-                                 memcmp(seen->data, entry->data, (size_t)entry->bytes) != 0)) {
+            if (seen != NULL && !ls_dumps_equal(seen, entry)) {
                 ls_verdict_fail(out, "rank=%d: %s before step 1 is not what --init gave", k,
                                 entry->name);
             }
         }
-        if (file != NULL) {
-            ls_safetensors_close(file);
-        }
+        ls_dumpfile_close(file);
     }
-    ls_safetensors_close(given);
+    ls_dumpfile_close(given);
     if (told < compared || compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the dumps lack running statistics before the step");
     }

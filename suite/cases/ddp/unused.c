@@ -16,22 +16,20 @@ enum { CLASSES = 10, BATCH = 4, WIDTH = CLASSES * CLASSES + CLASSES, STEPS = 3 }
 
 /* ---- the head's gradient --------------------------------------------------------------------- */
 
-static const void *data_of(const ls_safetensors *file, const char *name, ls_dtype dtype,
+static const void *data_of(const ls_dumpfile *file, const char *name, const char *type,
                            int64_t count)
 {
-    const ls_safetensors_entry *entry = ls_safetensors_find(file, name);
-    bool good = entry != NULL && entry->dtype == dtype &&
-                entry->bytes == count * (int64_t)ls_dtype_bytes(dtype);
-    return good ? entry->data : NULL;
+    const ls_dumpfile_entry *entry = ls_dumpfile_find(file, name);
+    return entry != NULL && entry->count == count ? ls_dumps_data(entry, type) : NULL;
 }
 
 /* Of the mean cross entropy of W x + b over the dumped logits x: [weight][bias]. */
-static bool head_gradient(const ls_safetensors *file, int images, double *out)
+static bool head_gradient(const ls_dumpfile *file, int images, double *out)
 {
-    const float *x = data_of(file, "logits", LS_F32, images * CLASSES);
-    const int64_t *target = data_of(file, "target", LS_I64, images);
-    const float *weight = data_of(file, "param/aux.fc.weight", LS_F32, CLASSES * CLASSES);
-    const float *bias = data_of(file, "param/aux.fc.bias", LS_F32, CLASSES);
+    const float *x = data_of(file, "logits", "F32", images * CLASSES);
+    const int64_t *target = data_of(file, "target", "I64", images);
+    const float *weight = data_of(file, "param/aux.fc.weight", "F32", CLASSES * CLASSES);
+    const float *bias = data_of(file, "param/aux.fc.bias", "F32", CLASSES);
     memset(out, 0, WIDTH * sizeof *out);
     if (x == NULL || target == NULL || weight == NULL || bias == NULL) {
         return false;
@@ -76,12 +74,12 @@ static double compare_gradients(const ls_record *job, int step, const double *wa
 {
     double worst = 0;
     for (int rank = 0; rank < job->world; rank++) {
-        ls_safetensors *file = ls_dumps_tensors(job, step, rank, out);
+        ls_dumpfile *file = ls_dumps_open(job, step, rank, out);
         if (file == NULL) {
             return 0;
         }
-        const float *weight = data_of(file, "grad/aux.fc.weight", LS_F32, CLASSES * CLASSES);
-        const float *bias = data_of(file, "grad/aux.fc.bias", LS_F32, CLASSES);
+        const float *weight = data_of(file, "grad/aux.fc.weight", "F32", CLASSES * CLASSES);
+        const float *bias = data_of(file, "grad/aux.fc.bias", "F32", CLASSES);
         for (int i = 0; i < WIDTH; i++) {
             const float *from = i < CLASSES * CLASSES ? weight : bias;
             double have = from == NULL
@@ -95,7 +93,7 @@ static double compare_gradients(const ls_record *job, int step, const double *wa
                     rank, i, have, want[i]);
             }
         }
-        ls_safetensors_close(file);
+        ls_dumpfile_close(file);
     }
     return worst;
 }
@@ -110,13 +108,13 @@ static void judge_average(const ls_case *row, const ls_record *job, ls_verdict *
     for (int step = 1; step <= STEPS; step++) {
         double want[WIDTH] = {0}, own[WIDTH];
         for (int rank = 0; rank < job->world; rank++) {
-            ls_safetensors *file = ls_dumps_tensors(job, step, rank, out);
+            ls_dumpfile *file = ls_dumps_open(job, step, rank, out);
             bool used = (u->used[step - 1] >> rank & 1) != 0;
             if (file == NULL || !head_gradient(file, images, own)) {
                 ls_verdict_fail(out, "rank=%d step %d: no logits, targets or head", rank, step);
                 return;
             }
-            bool local = ls_safetensors_find(file, "local/aux.fc.weight") != NULL;
+            bool local = ls_dumpfile_find(file, "local/aux.fc.weight") != NULL;
             if (local != used) {
                 ls_verdict_fail(out, "rank=%d step %d: the head is %sused", rank, step,
                                 local ? "" : "not ");
@@ -125,7 +123,7 @@ static void judge_average(const ls_case *row, const ls_record *job, ls_verdict *
                 want[i] += own[i] / job->world;
                 largest = fmax(largest, fabs(want[i]));
             }
-            ls_safetensors_close(file);
+            ls_dumpfile_close(file);
         }
         worst = fmax(worst, compare_gradients(job, step, want, limit, out));
     }
@@ -144,26 +142,21 @@ static void judge_trunk(const ls_case *row, const ls_record *job, ls_verdict *ou
     int compared = 0;
     (void)row;
     for (int rank = 0; rank < job[0].world; rank++) {
-        ls_safetensors *with = ls_dumps_tensors(&job[0], 1, rank, out);
-        ls_safetensors *without = ls_dumps_tensors(&job[1], 1, rank, out);
-        for (int i = 0; with != NULL && without != NULL && i < ls_safetensors_count(without); i++) {
-            const ls_safetensors_entry *a = ls_safetensors_at(without, i);
-            const ls_safetensors_entry *b = ls_safetensors_find(with, a->name);
+        ls_dumpfile *with = ls_dumps_open(&job[0], 1, rank, out);
+        ls_dumpfile *without = ls_dumps_open(&job[1], 1, rank, out);
+        for (int i = 0; with != NULL && without != NULL && i < ls_dumpfile_count(without); i++) {
+            const ls_dumpfile_entry *a = ls_dumpfile_at(without, i);
+            const ls_dumpfile_entry *b = ls_dumpfile_find(with, a->name);
             if (strncmp(a->name, "local/", 6) != 0) {
                 continue;
             }
             compared++;
-            if (b == NULL || b->bytes != a->bytes ||
-                memcmp(a->data, b->data, (size_t)a->bytes) != 0) {
+            if (!ls_dumps_equal(a, b)) {
                 ls_verdict_fail(out, "rank=%d %s changes with the head", rank, a->name);
             }
         }
-        if (with != NULL) {
-            ls_safetensors_close(with);
-        }
-        if (without != NULL) {
-            ls_safetensors_close(without);
-        }
+        ls_dumpfile_close(with);
+        ls_dumpfile_close(without);
     }
     if (compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "no local gradients in the dumps");

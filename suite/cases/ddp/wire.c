@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
+#include "suite/judge/dumps.h"
 #include "kernels/core/json.h"
 #include "reference/ddp/buckets.h"
 #include "reference/options/dialect.h"
-#include "reference/files/safetensors.h"
 
 /* Bytes of one element as reduced, and the type that has 2. */
 struct wire {
@@ -23,16 +23,14 @@ static bool is_norm(const char *name)
     return strstr(name, "bn") != NULL || strstr(name, "downsample.1.") != NULL;
 }
 
-static int64_t elements_of(const ls_safetensors *dump, const char *name)
+static int64_t elements_of(const ls_dumpfile *dump, const char *name)
 {
-    char full[160];
-    ls_text_put(full, sizeof full, "grad/%s", name);
-    const ls_safetensors_entry *entry = ls_safetensors_find(dump, full);
-    return entry == NULL ? -1 : entry->bytes / (int64_t)ls_dtype_bytes(entry->dtype);
+    const ls_dumpfile_entry *entry = ls_dumpfile_findf(dump, "grad/%s", name);
+    return entry == NULL ? -1 : entry->count;
 }
 
 /* One bucket; returns how many parameters it holds. */
-static int judge_bucket(const struct wire *w, const ls_safetensors *dump, const cJSON *bucket,
+static int judge_bucket(const struct wire *w, const ls_dumpfile *dump, const cJSON *bucket,
                         int number, ls_verdict *out)
 {
     int64_t expected = 0;
@@ -72,17 +70,14 @@ static int judge_bucket(const struct wire *w, const ls_safetensors *dump, const 
 static void judge_wire(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const struct wire *w = row->data;
-    char path[700];
-    ls_text_put(path, sizeof path, "%s/dump/step000002.rank0.safetensors", job->directory);
-    ls_safetensors *dump;
     const cJSON *event = job->rank[0].buckets;
     const cJSON *bucket, *list = cJSON_GetObjectItemCaseSensitive(event, "buckets");
     if (!cJSON_IsArray(list)) {
         ls_verdict_set(out, LS_UNSUPPORTED, "rank=0 wrote no buckets event");
         return;
     }
-    if (ls_safetensors_open(path, &dump) != LS_OK) {
-        ls_verdict_fail(out, "the dump of step 2 is missing or broken");
+    ls_dumpfile *dump = ls_dumps_open(job, 2, 0, out);
+    if (dump == NULL) {
         return;
     }
     int members = 0, gradients = 0, number = 0;
@@ -90,10 +85,10 @@ static void judge_wire(const ls_case *row, const ls_record *job, ls_verdict *out
     {
         members += judge_bucket(w, dump, bucket, number++, out);
     }
-    for (int i = 0; i < ls_safetensors_count(dump); i++) {
-        gradients += strncmp(ls_safetensors_at(dump, i)->name, "grad/", 5) == 0;
+    for (int i = 0; i < ls_dumpfile_count(dump); i++) {
+        gradients += strncmp(ls_dumpfile_at(dump, i)->name, "grad/", 5) == 0;
     }
-    ls_safetensors_close(dump);
+    ls_dumpfile_close(dump);
     /* each name was found, so as many names as gradients can only miss one by naming one twice */
     for (const cJSON *a = list->child; a != NULL; a = a->next) {
         const cJSON *name, *names = cJSON_GetObjectItemCaseSensitive(a, "names");

@@ -7,7 +7,6 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
-#include "reference/files/safetensors.h"
 #include "suite/judge/compare_spans.h"
 #include "suite/judge/dumps.h"
 
@@ -21,31 +20,24 @@ typedef struct sums {
 } sums;
 
 typedef struct pair {
-    ls_safetensors *subject;
-    ls_safetensors **reference; /* [count] */
+    ls_dumpfile *subject;
+    ls_dumpfile **reference; /* [count] */
     int count;
     double *mean; /* [largest tensor] of the references */
 } pair;
 
-static ls_status open_dump(const ls_record *job, int64_t step, int rank, ls_safetensors **out)
-{
-    char path[700];
-    ls_dumps_path(job, step, rank, path, sizeof path);
-    return ls_safetensors_open(path, out);
-}
-
-static bool is_gradient(const ls_safetensors_entry *entry)
+static bool is_gradient(const ls_dumpfile_entry *entry)
 {
     return strncmp(entry->name, "grad/", 5) == 0;
 }
 
 /* Its counterpart in another dump, or NULL with a verdict where there is none of its shape. */
-static const ls_safetensors_entry *same_entry(const ls_safetensors *file,
-                                              const ls_safetensors_entry *entry, ls_verdict *out)
+static const ls_dumpfile_entry *same_entry(const ls_dumpfile *file, const ls_dumpfile_entry *entry,
+                                           ls_verdict *out)
 {
-    const ls_safetensors_entry *other = ls_safetensors_find(file, entry->name);
-    if (other == NULL || other->bytes != entry->bytes || other->dtype != LS_F32 ||
-        entry->dtype != LS_F32) {
+    const ls_dumpfile_entry *other = ls_dumpfile_find(file, entry->name);
+    if (other == NULL || other->count != entry->count || ls_dumps_data(other, "F32") == NULL ||
+        ls_dumps_data(entry, "F32") == NULL) {
         ls_verdict_fail(out, "%s is not in both dumps with one shape, as F32", entry->name);
         return NULL;
     }
@@ -53,16 +45,16 @@ static const ls_safetensors_entry *same_entry(const ls_safetensors *file,
 }
 
 /* The reference's mean of one tensor into p->mean; false where a dump does not have it. */
-static bool read_mean(const pair *p, const ls_safetensors_entry *entry, ls_verdict *out)
+static bool read_mean(const pair *p, const ls_dumpfile_entry *entry, ls_verdict *out)
 {
-    int64_t count = entry->bytes / (int64_t)sizeof(float);
+    int64_t count = entry->count;
     memset(p->mean, 0, (size_t)count * sizeof *p->mean);
     for (int k = 0; k < p->count; k++) {
-        const ls_safetensors_entry *other = same_entry(p->reference[k], entry, out);
+        const ls_dumpfile_entry *other = same_entry(p->reference[k], entry, out);
         if (other == NULL) {
             return false;
         }
-        const float *value = other->data;
+        const float *value = ls_dumps_data(other, "F32");
         for (int64_t i = 0; i < count; i++) {
             p->mean[i] += (double)value[i] / p->count;
         }
@@ -111,12 +103,12 @@ static void offer(ls_timed_part *worst, const sums *part, double scale, const ch
     worst->residual = sqrt(fmax(rest, 0));
 }
 
-static void offer_tensor(const pair *p, const ls_safetensors_entry *entry, const sums *whole,
+static void offer_tensor(const pair *p, const ls_dumpfile_entry *entry, const sums *whole,
                          ls_timed_part *worst)
 {
     const char *name = entry->name + 5;
-    const float *g = entry->data;
-    int64_t count = entry->bytes / (int64_t)sizeof *g;
+    const float *g = ls_dumps_data(entry, "F32");
+    int64_t count = entry->count;
     sums tensor = sum(g, p->mean, 0, count);
     double scale = ls_compare_spans_scale(tensor.reference, whole->reference, count, whole->count);
     offer(&worst[count >= BLOCK ? LS_COMPARE_TENSOR : LS_COMPARE_SMALL], &tensor, scale, name, 0,
@@ -140,10 +132,10 @@ static void offer_tensor(const pair *p, const ls_safetensors_entry *entry, const
 static bool measure(const pair *p, ls_timed_parts *parts, ls_verdict *out)
 {
     sums whole = {.finite = true};
-    int entries = ls_safetensors_count(p->subject);
+    int entries = ls_dumpfile_count(p->subject);
     for (int pass = 0; pass < 2; pass++) { /* the floors of D need the whole norm */
         for (int i = 0; i < entries; i++) {
-            const ls_safetensors_entry *entry = ls_safetensors_at(p->subject, i);
+            const ls_dumpfile_entry *entry = ls_dumpfile_at(p->subject, i);
             if (!is_gradient(entry)) {
                 continue;
             }
@@ -154,7 +146,7 @@ static bool measure(const pair *p, ls_timed_parts *parts, ls_verdict *out)
                 offer_tensor(p, entry, &whole, parts->worst);
                 continue;
             }
-            sums tensor = sum(entry->data, p->mean, 0, entry->bytes / (int64_t)sizeof(float));
+            sums tensor = sum(ls_dumps_data(entry, "F32"), p->mean, 0, entry->count);
             add(&whole, &tensor);
         }
     }
@@ -168,14 +160,14 @@ static bool measure(const pair *p, ls_timed_parts *parts, ls_verdict *out)
     return true;
 }
 
-static double *largest_tensor(const ls_safetensors *file)
+static double *largest_tensor(const ls_dumpfile *file)
 {
-    int64_t bytes = 0;
-    for (int i = 0; i < ls_safetensors_count(file); i++) {
-        const ls_safetensors_entry *entry = ls_safetensors_at(file, i);
-        bytes = is_gradient(entry) && entry->bytes > bytes ? entry->bytes : bytes;
+    int64_t count = 0;
+    for (int i = 0; i < ls_dumpfile_count(file); i++) {
+        const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);
+        count = is_gradient(entry) && entry->count > count ? entry->count : count;
     }
-    double *values = malloc((size_t)bytes / sizeof(float) * sizeof *values + 1);
+    double *values = malloc((size_t)count * sizeof *values + 1);
     LS_ASSERT(values != NULL);
     return values;
 }
@@ -186,39 +178,34 @@ bool ls_timed_parts_measure(const ls_record *subject, const ls_record *reference
     pair p = {.count = count, .reference = calloc((size_t)count, sizeof *p.reference)};
     LS_ASSERT(p.reference != NULL);
     memset(parts, 0, sizeof *parts);
-    bool good = open_dump(subject, 1, 0, &p.subject) == LS_OK;
+    p.subject = ls_dumps_open(subject, 1, 0, out);
+    bool good = p.subject != NULL;
     for (int k = 0; k < count && good; k++) {
-        good = open_dump(reference, first_step + k, 0, &p.reference[k]) == LS_OK;
+        p.reference[k] = ls_dumps_open(reference, first_step + k, 0, out);
+        good = p.reference[k] != NULL;
     }
     if (good) {
         p.mean = largest_tensor(p.subject);
         good = measure(&p, parts, out);
-    } else {
-        ls_verdict_fail(out, "a dump of the first step is missing or broken");
     }
     for (int k = 0; k < count; k++) {
-        if (p.reference[k] != NULL) {
-            ls_safetensors_close(p.reference[k]);
-        }
+        ls_dumpfile_close(p.reference[k]);
     }
-    if (p.subject != NULL) {
-        ls_safetensors_close(p.subject);
-    }
+    ls_dumpfile_close(p.subject);
     free(p.reference);
     free(p.mean);
     return good;
 }
 
-static const char *first_difference(const ls_safetensors *a, const ls_safetensors *b)
+static const char *first_difference(const ls_dumpfile *a, const ls_dumpfile *b)
 {
-    for (int i = 0; i < ls_safetensors_count(a); i++) {
-        const ls_safetensors_entry *entry = ls_safetensors_at(a, i);
+    for (int i = 0; i < ls_dumpfile_count(a); i++) {
+        const ls_dumpfile_entry *entry = ls_dumpfile_at(a, i);
         if (strncmp(entry->name, "branch/", 7) != 0 && strncmp(entry->name, "param/", 6) != 0) {
             continue;
         }
-        const ls_safetensors_entry *other = ls_safetensors_find(b, entry->name);
-        if (other == NULL || other->dtype != entry->dtype || other->bytes != entry->bytes ||
-            memcmp(other->data, entry->data, (size_t)entry->bytes) != 0) {
+        const ls_dumpfile_entry *other = ls_dumpfile_find(b, entry->name);
+        if (!ls_dumps_equal(other, entry)) {
             return entry->name;
         }
     }
@@ -229,8 +216,10 @@ bool ls_timed_parts_same_forward(const ls_record *a, const ls_record *b, char *t
 {
     text[0] = '\0';
     for (int rank = 0; rank < a->world && text[0] == '\0'; rank++) {
-        ls_safetensors *mine = NULL, *other = NULL;
-        if (open_dump(a, 1, rank, &mine) != LS_OK || open_dump(b, 1, rank, &other) != LS_OK) {
+        ls_verdict unused = {.code = LS_PASS};
+        ls_dumpfile *mine = ls_dumps_open(a, 1, rank, &unused);
+        ls_dumpfile *other = ls_dumps_open(b, 1, rank, &unused);
+        if (mine == NULL || other == NULL) {
             ls_text_put(text, bytes, "rank=%d: no dump of step 1", rank);
         } else {
             const char *name = first_difference(mine, other);
@@ -238,36 +227,32 @@ bool ls_timed_parts_same_forward(const ls_record *a, const ls_record *b, char *t
                 ls_text_put(text, bytes, "rank=%d: %s", rank, name);
             }
         }
-        if (other != NULL) {
-            ls_safetensors_close(other);
-        }
-        if (mine != NULL) {
-            ls_safetensors_close(mine);
-        }
+        ls_dumpfile_close(other);
+        ls_dumpfile_close(mine);
     }
     return text[0] == '\0';
 }
 
 /* One tensor of rank 0's, or one that is no gradient: nothing. */
-static bool add_local(const ls_safetensors *a, const ls_safetensors_entry *entry,
-                      ls_timed_local *out, ls_verdict *verdict)
+static bool add_local(const ls_dumpfile *a, const ls_dumpfile_entry *entry, ls_timed_local *out,
+                      ls_verdict *verdict)
 {
     bool local = strncmp(entry->name, "local/", 6) == 0;
     if (!local && !is_gradient(entry)) {
         return true;
     }
-    const ls_safetensors_entry *other = same_entry(a, entry, verdict);
+    const ls_dumpfile_entry *other = same_entry(a, entry, verdict);
     if (other == NULL) {
         return false;
     }
-    const float *value = entry->data, *mine = other->data;
+    const float *value = ls_dumps_data(entry, "F32"), *mine = ls_dumps_data(other, "F32");
     double *size = local ? &out->size : &out->mean_size;
-    for (int64_t i = 0; i < entry->bytes / (int64_t)sizeof *value; i++) {
+    for (int64_t i = 0; i < entry->count; i++) {
         double d = local ? (double)mine[i] - (double)value[i] : 0;
         out->distance += d * d;
         *size += (double)value[i] * (double)value[i];
     }
-    bool same = memcmp(mine, value, (size_t)entry->bytes) == 0;
+    bool same = ls_dumps_equal(entry, other);
     if (local && !same && out->tensor[0] == '\0') {
         ls_text_put(out->tensor, sizeof out->tensor, "%s", entry->name + strlen("local/"));
     }
@@ -277,23 +262,16 @@ static bool add_local(const ls_safetensors *a, const ls_safetensors_entry *entry
 bool ls_timed_parts_local(const ls_record *a, const ls_record *b, ls_timed_local *out,
                           ls_verdict *verdict)
 {
-    ls_safetensors *mine = NULL, *other = NULL;
+    ls_dumpfile *mine = ls_dumps_open(a, 1, 0, verdict), *other = ls_dumps_open(b, 1, 0, verdict);
     memset(out, 0, sizeof *out);
-    bool good = open_dump(a, 1, 0, &mine) == LS_OK && open_dump(b, 1, 0, &other) == LS_OK;
-    if (!good) {
-        ls_verdict_fail(verdict, "a dump of the first step is missing or broken");
-    }
-    for (int i = 0; good && i < ls_safetensors_count(other); i++) {
-        good = add_local(mine, ls_safetensors_at(other, i), out, verdict);
+    bool good = mine != NULL && other != NULL;
+    for (int i = 0; good && i < ls_dumpfile_count(other); i++) {
+        good = add_local(mine, ls_dumpfile_at(other, i), out, verdict);
     }
     out->distance = sqrt(out->distance);
     out->size = sqrt(out->size);
     out->mean_size = sqrt(out->mean_size);
-    if (other != NULL) {
-        ls_safetensors_close(other);
-    }
-    if (mine != NULL) {
-        ls_safetensors_close(mine);
-    }
+    ls_dumpfile_close(other);
+    ls_dumpfile_close(mine);
     return good;
 }

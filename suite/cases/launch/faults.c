@@ -3,7 +3,8 @@
  * limit on the size of files. */
 #include "suite/cases/endings.h"
 #include "suite/cases/rows.h"
-#include "suite/cases/ddp/syncbn.h"
+#include "suite/judge/dumps.h"
+#include "suite/judge/statistics.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -12,7 +13,6 @@
 #include <sys/stat.h>
 
 #include "kernels/core/text.h"
-#include "reference/files/safetensors.h"
 
 enum { WORLD = 3, AT = 2 };
 
@@ -186,54 +186,47 @@ static void judge_broken(const ls_case *row, const ls_record *job, ls_verdict *o
  * counts its batches on. */
 static void judge_world(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    char path[700];
     int compared = 0;
-    ls_safetensors *saved, *dump;
-    ls_text_put(path, sizeof path, "%s/checkpoint.safetensors", job[0].directory);
-    if (ls_safetensors_open(path, &saved) != LS_OK) {
-        ls_verdict_fail(out, "the checkpoint is missing or broken");
+    ls_dumpfile *saved = ls_dumps_open_file(&job[0], "checkpoint.safetensors", LS_FAIL, out);
+    if (saved == NULL) {
         return;
     }
     for (int rank = 0; rank < job[1].world; rank++) {
-        ls_text_put(path, sizeof path, "%s/dump/step000003.rank%d.safetensors", job[1].directory,
-                    rank);
-        if (ls_safetensors_open(path, &dump) != LS_OK) {
-            ls_verdict_fail(out, "rank=%d: the dump of step 3 is missing or broken", rank);
+        ls_dumpfile *dump = ls_dumps_open(&job[1], 3, rank, out);
+        if (dump == NULL) {
             break;
         }
-        for (int i = 0; i < ls_safetensors_count(saved); i++) {
-            const ls_safetensors_entry *a = ls_safetensors_at(saved, i);
-            const ls_safetensors_entry *b = ls_safetensors_find(dump, a->name);
+        for (int i = 0; i < ls_dumpfile_count(saved); i++) {
+            const ls_dumpfile_entry *a = ls_dumpfile_at(saved, i);
+            const ls_dumpfile_entry *b = ls_dumpfile_find(dump, a->name);
             bool param = strncmp(a->name, "param/", 6) == 0;
             bool state = strncmp(a->name, "state/", 6) == 0;
             compared += param;
-            if ((param && b == NULL) ||
-                ((param || state) && b != NULL &&
-                 (b->bytes != a->bytes || memcmp(a->data, b->data, (size_t)a->bytes) != 0))) {
+            if ((param && b == NULL) || ((param || state) && b != NULL && !ls_dumps_equal(a, b))) {
                 ls_verdict_fail(out, "rank=%d goes on with another %s", rank, a->name);
             }
         }
-        const ls_safetensors_entry *count =
-            ls_safetensors_find(dump, "buffer/bn1.num_batches_tracked");
-        if (count == NULL || count->bytes != 8 || *(const int64_t *)count->data != 3) {
+        const ls_dumpfile_entry *count = ls_dumpfile_find(dump, "buffer/bn1.num_batches_tracked");
+        int64_t batches = 0;
+        if (count == NULL || count->count != 1 || !ls_dumpfile_read_i64(count, &batches) ||
+            batches != 3) {
             ls_verdict_fail(out, "rank=%d has not counted 3 batches", rank);
         }
-        ls_safetensors_close(dump);
+        ls_dumpfile_close(dump);
     }
-    const ls_safetensors_entry *mean = ls_safetensors_find(saved, "buffer/bn1.running_mean");
-    const ls_safetensors_entry *var = ls_safetensors_find(saved, "buffer/bn1.running_var");
+    const float *mean = ls_dumps_data(ls_dumpfile_find(saved, "buffer/bn1.running_mean"), "F32");
+    const float *var = ls_dumps_data(ls_dumpfile_find(saved, "buffer/bn1.running_var"), "F32");
     if (mean == NULL || var == NULL) {
         ls_verdict_fail(out, "the checkpoint has no running statistics");
     } else if (out->code == LS_PASS) { /* rank 0's go to all, and on from there */
-        ls_syncbn_check(&job[1], 3, row->job[0].sync_bn ? job[1].world : 1, mean->data, var->data,
-                        out);
+        ls_judge_statistics(&job[1], 3, row->job[0].sync_bn ? job[1].world : 1, mean, var, out);
     }
     if (!ls_endings_says(&job[1], 0, "ranks, this run has") ||
-        (ls_safetensors_find(saved, "rank1/buffer/bn1.running_mean") != NULL &&
+        (ls_dumpfile_find(saved, "rank1/buffer/bn1.running_mean") != NULL &&
          !ls_endings_says(&job[1], 0, "not used: rank<k>"))) {
         ls_verdict_fail(out, "rank 0 does not say what it does not use of the checkpoint");
     }
-    ls_safetensors_close(saved);
+    ls_dumpfile_close(saved);
     ls_verdict_pass(out, "%d tensors of %d ranks are those that %d ranks saved", compared,
                     job[1].world, job[0].world);
 }

@@ -11,8 +11,9 @@
 #include "kernels/core/text.h"
 #include "suite/judge/compare_optim.h"
 #include "suite/judge/diagnose_step.h"
+#include "suite/judge/dumps.h"
 #include "suite/judge/judges.h"
-#include "optim_facts.h"
+#include "optim_rows.h"
 
 enum { SKIPPED_AT = 3, DRIFT_STEPS = 20 };
 
@@ -98,9 +99,9 @@ static void judge_one(const ls_case *row, const ls_record *job, int64_t step, ls
 {
     const struct trial *trial = row->data;
     ls_update_rule rule = rule_of(trial);
-    ls_dumpfile *file = NULL;
     bool skipped = false;
-    if (!ls_optim_facts_open(job, step, &file, &rule.step, &skipped, out)) {
+    ls_dumpfile *file = ls_dumps_open_update(job, step, &rule.step, &skipped, out);
+    if (file == NULL) {
         return;
     }
     ls_compare_checks checks = {0};
@@ -238,9 +239,9 @@ static void compare_track(const ls_dumpfile *file, const track *t, int64_t step,
 static bool follow(const ls_record *job, int64_t step, ls_update_rule rule, track *t, int *count,
                    ls_verdict *out)
 {
-    ls_dumpfile *file = NULL;
     bool skipped = false;
-    if (!ls_optim_facts_open(job, step, &file, &rule.step, &skipped, out)) {
+    ls_dumpfile *file = ls_dumps_open_update(job, step, &rule.step, &skipped, out);
+    if (file == NULL) {
         return false;
     }
     *count = step == 1 ? start_tracks(file, t) : *count;

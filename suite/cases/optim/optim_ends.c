@@ -4,7 +4,7 @@
 
 #include "kernels/core/text.h"
 #include "suite/cases/rows.h"
-#include "optim_facts.h"
+#include "optim_rows.h"
 
 enum { BAD_STEP = 2 };
 

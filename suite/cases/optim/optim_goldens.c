@@ -1,11 +1,10 @@
 /* Single optimizer steps that torch 1.13 printed, or that FP64 gave for Apex's rules. */
-#include "optim_goldens.h"
+#include "optim_rows.h"
 
 #include <math.h>
 
 #include "kernels/core/text.h"
 #include "optim_bench.h"
-#include "optim_facts.h"
 
 static const ls_tol digits = LS_TOL(
     1e-6, "relative, of values near 1: nine printed digits, and at most four steps of ten f32 "

@@ -11,8 +11,7 @@
 #include "reference/oracle/bits.h"
 #include "reference/oracle/update.h"
 #include "optim_bench.h"
-#include "optim_facts.h"
-#include "optim_goldens.h"
+#include "optim_rows.h"
 
 static const ls_tol order =
     LS_TOL(2, "f32's errors of this formula in one order of its operations, and as much again for "

@@ -10,6 +10,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/json.h"
+#include "reference/files/safetensors.h"
 #include "reference/oracle/nettab.h"
 #include "suite/judge/dumps.h"
 

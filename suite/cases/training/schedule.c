@@ -11,7 +11,7 @@
 #include "reference/options/schedule.h"
 #include "suite/judge/compare_optim.h"
 #include "suite/inside/inside.h"
-#include "suite/cases/optim/optim_facts.h"
+#include "suite/judge/dumps.h"
 
 enum { STEPS = 15 };
 
@@ -195,9 +195,9 @@ static void judge_applied(const ls_case *row, const ls_record *job, ls_verdict *
     for (int64_t step = 1; step <= row->job[0].steps && out->code == LS_PASS; step++) {
         ls_update_rule rule = {
             .kind = LS_UPDATE_SGD, .momentum = 0.9, .lr = expected_lr(row, step)};
-        ls_dumpfile *file;
-        bool skipped;
-        if (!ls_optim_facts_open(job, step, &file, &rule.step, &skipped, out)) {
+        bool skipped = false;
+        ls_dumpfile *file = ls_dumps_open_update(job, step, &rule.step, &skipped, out);
+        if (file == NULL) {
             return;
         }
         ls_compare_checks checks = {0};
