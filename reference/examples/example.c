@@ -303,7 +303,7 @@ static ls_status record_model(ls_example_model *model, bool skipped, bool hashes
     return trainer->device.api->plan_params_changed(trainer->plan, trainer->device.stream);
 }
 
-/* After the first step the gradients move to the buckets of rank 0's order. */
+/* The gradients move to the buckets of rank 0's order. */
 static ls_status rebuild_buckets(ls_example_model *model)
 {
     ls_trainer *trainer = model->trainer;
@@ -377,7 +377,7 @@ ls_status ls_example_end_step(ls_example *example, const float *loss, const bool
     print_step(example, &event);
     example->summary->last = example->step;
     example->summary->skipped += event.skipped;
-    for (int i = 0; example->step == 1 && i < example->model_count; i++) {
+    for (int i = 0; example->step == LS_DIALECT_REBUILD_AFTER && i < example->model_count; i++) {
         LS_TRY(rebuild_buckets(&example->model[i]));
     }
     return LS_OK;

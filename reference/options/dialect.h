@@ -27,6 +27,10 @@ typedef enum ls_unused_rule {
     LS_UNUSED_NEXT_FORWARD,    /* torch */
 } ls_unused_rule;
 
+/* The iteration of a start, from 1, after which the buckets are rebuilt, once: both dialects move
+ * to the order in which the gradients of their first backward became ready. */
+enum { LS_DIALECT_REBUILD_AFTER = 1 };
+
 typedef struct ls_dialect_rules {
     ls_dialect dialect;
     /* the arithmetic of a reduction (apex/parallel/distributed.py@allreduce_bucket), in order:
@@ -42,7 +46,7 @@ typedef struct ls_dialect_rules {
     int limit_count;  /* 1 or 2; the last limit repeats */
     int64_t limit[2]; /* elements or bytes as reduced; a bucket closes when it reaches its limit */
     ls_first_layout first;
-    bool rebuild; /* after iteration 1, by rank 0's ready order; sent to all ranks */
+    bool rebuild; /* after LS_DIALECT_REBUILD_AFTER, by rank 0's ready order; sent to all ranks */
     /* state shared between ranks */
     bool start_buffers;     /* rank 0 sends buffers too at the start (parameters: always) */
     bool broadcast_buffers; /* rank 0's buffers before a forward that follows a synchronised

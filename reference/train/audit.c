@@ -7,7 +7,7 @@
 #include "kernels/core/rng.h"
 #include "audit_private.h"
 
-enum { TOLD = 8, WARM_STEPS = 2 };
+enum { REPORTED = 8, WARM_STEPS = LS_DIALECT_REBUILD_AFTER + 1 };
 
 /* ---- which steps ----------------------------------------------------------------------------- */
 
@@ -365,7 +365,7 @@ ls_status ls_audit_end(ls_audit *audit)
 
 /* ---- what was found -------------------------------------------------------------------------- */
 
-static void tell(const ls_audit *audit, int i)
+static void report_wrong(const ls_audit *audit, int i)
 {
     const ls_audit_verdict *v = &audit->found[i];
     ls_log_error("audit: step %lld: %s: %s: element %lld is %.9g, wanted %.9g within %.3g (%lld of "
@@ -378,13 +378,13 @@ static void tell(const ls_audit *audit, int i)
 static ls_events_audit summarise(const ls_audit *audit)
 {
     ls_events_audit event = {.step = audit->step, .outputs = audit->count, .ratio = -1};
-    int worst = -1, told = 0;
+    int worst = -1, reported = 0;
     for (int i = 0; i < audit->count; i++) {
         const ls_audit_verdict *v = &audit->found[i];
         event.elements += v->elements;
         event.bad += v->bad;
-        if (v->bad > 0 && told++ < TOLD) {
-            tell(audit, i);
+        if (v->bad > 0 && reported++ < REPORTED) {
+            report_wrong(audit, i);
         }
         if (v->ratio > event.ratio) {
             worst = i;

@@ -10,7 +10,9 @@
 #include "feed.h"
 #include "join.h"
 
-enum { WARM_STEPS = 2 };
+/* The layout of buckets is final, and a step has run with it, in which engines make what they need.
+ */
+enum { WARM_STEPS = LS_DIALECT_REBUILD_AFTER + 1 };
 
 struct ls_graph_set {
     ls_trainer *trainer;

@@ -52,15 +52,12 @@ static ls_status instrument(loop *loop, ls_step_record *record)
 
 /* ---- from step to step ----------------------------------------------------------------------- */
 
-/* After the first step of a start the gradients may move to the layout made from rank 0's order; a
- * layout that came with a checkpoint is settled and stays. */
+/* The gradients may move to the layout made from rank 0's order; a layout that came with a
+ * checkpoint is settled and stays. */
 static ls_status rebuild_buckets(loop *loop, int64_t step)
 {
     ls_trainer *trainer = loop->trainer;
     bool changed = false;
-    if (trainer->ddp == NULL) {
-        return LS_OK;
-    }
     LS_TRY(ls_ddp_rebuild(trainer->ddp, &changed));
     if (!changed) {
         return LS_OK;
@@ -78,6 +75,8 @@ static ls_status do_step(loop *loop, int64_t step)
     ls_trainer *trainer = loop->trainer;
     ls_step_record *record = ls_step_record_of(&loop->history, step);
     ls_step_record *older = ls_step_record_of(&loop->history, step - 1);
+    bool rebuilds =
+        trainer->ddp != NULL && step == trainer->first_step - 1 + LS_DIALECT_REBUILD_AFTER;
     int64_t ticks = step - LS_PLANT(schedule_waits_on_skip, 0, loop->reporter.skipped);
     if (ls_dump_wants(trainer, step) || ls_audit_due(&trainer->options, step)) {
         LS_TRY(ls_step_report(&loop->reporter, older)); /* its time ends before this one's begins */
@@ -86,8 +85,7 @@ static ls_status do_step(loop *loop, int64_t step)
     LS_TRY(ls_feed_ahead(loop->step.feed));
     LS_TRY(ls_step_report(&loop->reporter, older));
     bool at_once = trainer->device.info.host_memory || hashes(trainer, step) ||
-                   loop->step.dump != NULL || ls_audit_due(&trainer->options, step) ||
-                   (step == trainer->first_step && trainer->ddp != NULL);
+                   loop->step.dump != NULL || ls_audit_due(&trainer->options, step) || rebuilds;
     if (at_once) {
         LS_TRY(ls_step_record_arrive(&loop->history, record));
     }
@@ -98,7 +96,7 @@ static ls_status do_step(loop *loop, int64_t step)
     if (at_once) {
         LS_TRY(ls_step_report(&loop->reporter, record));
     }
-    return step == trainer->first_step ? rebuild_buckets(loop, step) : LS_OK;
+    return rebuilds ? rebuild_buckets(loop, step) : LS_OK;
 }
 
 /* ---- opening and closing --------------------------------------------------------------------- */
