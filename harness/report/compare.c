@@ -448,23 +448,13 @@ cJSON *ls_report_compare_sentences(const ls_report_run *run)
 
 /* ---- for programs ---------------------------------------------------------------------------- */
 
-static void add_interval(cJSON *to, const char *name, ls_stats_interval value)
-{
-    char part[64];
-    ls_json_add_number(to, name, value.value);
-    snprintf(part, sizeof part, "%s_low", name);
-    ls_json_add_number(to, part, value.low);
-    snprintf(part, sizeof part, "%s_high", name);
-    ls_json_add_number(to, part, value.high);
-}
-
 cJSON *ls_report_compare_json(const ls_report_run *run)
 {
     const ls_report_job *with, *without, *jobs[JOBS_MAX];
     cJSON *out = cJSON_CreateObject();
     ls_stats_interval ddp = ls_report_compare_ddp(run, &with, &without);
     if (with != NULL) {
-        add_interval(out, "ddp_of_one_ratio", ddp);
+        ls_stats_add_json(out, "ddp_of_one_ratio", ddp);
     }
     static const char *const COPIED[] = {"roofline", "rates"};
     for (size_t i = 0; i < sizeof COPIED / sizeof *COPIED; i++) {

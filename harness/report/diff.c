@@ -7,17 +7,17 @@
 
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 #include "stats.h"
 
-static ls_status read_summary(const char *where, cJSON **summary)
+ls_status ls_report_diff_read(const char *where, cJSON **summary)
 {
     char path[PATH_MAX];
     struct stat info;
     bool folder = stat(where, &info) == 0 && S_ISDIR(info.st_mode);
-    int length = snprintf(path, sizeof path, folder ? "%s/summary.json" : "%s", where);
-    if (length >= (int)sizeof path || stat(path, &info) != 0) {
-        ls_log_error("'%s' is neither a run's directory with a summary.json nor such a file",
-                     where);
+    ls_text_put(path, sizeof path, folder ? "%s/summary.json" : "%s", where);
+    if (stat(path, &info) != 0) {
+        ls_log_error("'%s' is neither a run's folder with a summary.json nor such a file", where);
         return LS_ERR_USAGE;
     }
     return ls_json_read_file(path, summary);
@@ -42,9 +42,7 @@ bool ls_report_diff_same_job(const cJSON *x, const cJSON *y)
 static ls_stats_interval rate_of(const cJSON *row)
 {
     bool result = ls_json_string(row, "not_a_result", "?")[0] == '\0';
-    return (ls_stats_interval){result ? ls_json_number(row, "images_per_s", NAN) : NAN,
-                               ls_json_number(row, "images_per_s_low", NAN),
-                               ls_json_number(row, "images_per_s_high", NAN)};
+    return result ? ls_stats_read_json(row, "images_per_s") : (ls_stats_interval){NAN, NAN, NAN};
 }
 
 static bool either(const cJSON *x, const cJSON *y, const char *name)
@@ -99,8 +97,8 @@ ls_status ls_report_diff(const char *a, const char *b, FILE *to)
 {
     cJSON *before = NULL, *after = NULL;
     ls_status status = LS_OK;
-    LS_TRY_GOTO(status, read_summary(a, &before), done);
-    LS_TRY_GOTO(status, read_summary(b, &after), done);
+    LS_TRY_GOTO(status, ls_report_diff_read(a, &before), done);
+    LS_TRY_GOTO(status, ls_report_diff_read(b, &after), done);
     fprintf(to, "A: %s\n   %s, %s\nB: %s\n   %s, %s\n", a, ls_json_string(before, "where", "?"),
             ls_json_string(before, "commit", "?"), b, ls_json_string(after, "where", "?"),
             ls_json_string(after, "commit", "?"));

@@ -13,6 +13,9 @@
  * LS_ERR_USAGE when one has no summary.json or no job is in both; else LS_OK: whether a difference
  * matters is the gate's to decide. */
 ls_status ls_report_diff(const char *a, const char *b, FILE *to);
+/* Reads the summary of a run: `where` is its folder or the file itself. LS_ERR_USAGE when neither.
+ */
+ls_status ls_report_diff_read(const char *where, cJSON **summary);
 /* Whether two rows of summaries' `throughput` are of equal jobs. */
 bool ls_report_diff_same_job(const cJSON *x, const cJSON *y);
 

@@ -1,8 +1,10 @@
-#include "html.h"
+#include "page.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "kernels/core/text.h"
 
 /* Width of the UTF-8 sequence at `text`, 0 when it is none (overlong, surrogate, cut short, too
  * large). */
@@ -145,11 +147,6 @@ static void put_open(FILE *to, const char *title, const char *where,
     fputs("</pre>\n", to);
 }
 
-static void put_close(FILE *to)
-{
-    fputs("</body>\n</html>\n", to);
-}
-
 static void put_element(FILE *to, const char *name, const char *text)
 {
     fprintf(to, "<%s>", name);
@@ -167,19 +164,9 @@ static void put_paragraph(FILE *to, const char *text)
     put_element(to, "p", text);
 }
 
-static void put_list_open(FILE *to)
-{
-    fputs("<ul>\n", to);
-}
-
 static void put_list_item(FILE *to, const char *text)
 {
     put_element(to, "li", text);
-}
-
-static void put_list_close(FILE *to)
-{
-    fputs("</ul>\n", to);
 }
 
 static void put_code(FILE *to, const char *text)
@@ -213,11 +200,6 @@ static void put_table_row(FILE *to, const ls_report_column *columns, const char 
     fputs("</tr>\n", to);
 }
 
-static void put_table_close(FILE *to)
-{
-    fputs("</tbody></table></div>\n", to);
-}
-
 /* Writes a line of SVG with `name` before every id and every reference to one: gnuplot uses the
  * same ids in all its figures, and a page holds several. */
 static void put_svg_line(FILE *to, const char *line, const char *name)
@@ -242,8 +224,8 @@ static void put_svg(FILE *to, const char *run_directory, const char *name)
 {
     char path[PATH_MAX], *line = NULL;
     size_t room = 0;
-    int length = snprintf(path, sizeof path, "%s/plots/%s.svg", run_directory, name);
-    FILE *svg = length < (int)sizeof path ? fopen(path, "r") : NULL;
+    ls_text_put(path, sizeof path, "%s/plots/%s.svg", run_directory, name);
+    FILE *svg = fopen(path, "re");
     bool inside = false;
     while (svg != NULL && getline(&line, &room, svg) >= 0) {
         const char *start = inside ? line : strstr(line, "<svg");
@@ -288,16 +270,16 @@ const ls_report_page_form *ls_html_form(void)
 {
     static const ls_report_page_form FORM = {
         .open = put_open,
-        .close = put_close,
+        .close = "</body>\n</html>\n",
         .heading = put_heading,
         .paragraph = put_paragraph,
-        .list_open = put_list_open,
+        .list_open = "<ul>\n",
         .list_item = put_list_item,
-        .list_close = put_list_close,
+        .list_close = "</ul>\n",
         .code = put_code,
         .table_open = put_table_open,
         .table_row = put_table_row,
-        .table_close = put_table_close,
+        .table_close = "</tbody></table></div>\n",
         .figure = put_figure,
         .file = put_file,
     };

@@ -1,13 +1,12 @@
-#include "junit.h"
+#include "files.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/core/log.h"
-#include "html.h"
+#include "kernels/core/file.h"
+#include "kernels/core/text.h"
+#include "page.h"
 #include "lines.h"
-#include "summary.h"
 
 typedef struct tally {
     int tests, failures, skipped;
@@ -135,11 +134,9 @@ static void put_families(FILE *to, const ls_report_run *run)
 ls_status ls_junit_write(const ls_report_run *run)
 {
     char path[PATH_MAX];
-    int length = snprintf(path, sizeof path, "%s/junit.xml", run->directory);
-    LS_ASSERT(length < (int)sizeof path);
-    FILE *to = fopen(path, "w");
+    ls_text_put(path, sizeof path, "%s/junit.xml", run->directory);
+    FILE *to = ls_file_create(path);
     if (to == NULL) {
-        ls_log_error("cannot create %s: %s", path, strerror(errno));
         return LS_ERR_INFRA;
     }
     fputs("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites", to);
@@ -147,10 +144,5 @@ ls_status ls_junit_write(const ls_report_run *run)
     put_tally(to, count(run, NULL));
     put_families(to, run);
     fputs("</testsuites>\n", to);
-    bool failed = ferror(to) != 0;
-    if (fclose(to) != 0 || failed) {
-        ls_log_error("cannot write %s: %s", path, strerror(errno));
-        return LS_ERR_INFRA;
-    }
-    return LS_OK;
+    return ls_file_close(to, path);
 }

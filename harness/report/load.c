@@ -9,12 +9,12 @@
 #include <unistd.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 #include "speed.h"
 
 static const char *path_in(char path[PATH_MAX], const char *folder, const char *name)
 {
-    int length = snprintf(path, PATH_MAX, "%s/%s", folder, name);
-    LS_ASSERT(length < PATH_MAX);
+    ls_text_put(path, PATH_MAX, "%s/%s", folder, name);
     return path;
 }
 

@@ -1,4 +1,4 @@
-#include "machine.h"
+#include "page.h"
 
 #include <math.h>
 #include <string.h>
@@ -37,7 +37,7 @@ static void write_findings(const ls_report_run *run, const ls_report_page_form *
                                     ls_json_string(one, "what", ""), ls_json_string(one, "do", "")};
         form->table_row(to, COLUMNS, cells, COUNT);
     }
-    form->table_close(to);
+    fputs(form->table_close, to);
 }
 
 static const char *percent(double share, char *text, size_t bytes)
@@ -96,7 +96,7 @@ static void write_gpus(const ls_report_run *run, const ls_report_page_form *form
                                     ls_report_lines_number(g->most_c, text[11])};
         form->table_row(to, COLUMNS, cells, COUNT);
     }
-    form->table_close(to);
+    fputs(form->table_close, to);
     const ls_report_gpu *worst = ls_report_gpus_worst(gpu, count);
     if (worst != NULL) {
         char line[200], words[120];

@@ -1,4 +1,4 @@
-#include "markdown.h"
+#include "page.h"
 
 #include <string.h>
 
@@ -61,11 +61,6 @@ static void put_open(FILE *to, const char *title, const char *where,
     fputs("```\n\n", to);
 }
 
-static void put_close(FILE *to)
-{
-    (void)to;
-}
-
 static void put_heading(FILE *to, const char *text)
 {
     fputs("## ", to);
@@ -79,20 +74,10 @@ static void put_paragraph(FILE *to, const char *text)
     fputs("\n\n", to);
 }
 
-static void put_list_open(FILE *to)
-{
-    (void)to;
-}
-
 static void put_list_item(FILE *to, const char *text)
 {
     fputs("* ", to);
     put_text(to, text);
-    fputc('\n', to);
-}
-
-static void put_list_close(FILE *to)
-{
     fputc('\n', to);
 }
 
@@ -149,16 +134,16 @@ const ls_report_page_form *ls_report_markdown_form(void)
 {
     static const ls_report_page_form FORM = {
         .open = put_open,
-        .close = put_close,
+        .close = "",
         .heading = put_heading,
         .paragraph = put_paragraph,
-        .list_open = put_list_open,
+        .list_open = "",
         .list_item = put_list_item,
-        .list_close = put_list_close,
+        .list_close = "\n",
         .code = put_code,
         .table_open = put_table_open,
         .table_row = put_table_row,
-        .table_close = put_list_close,
+        .table_close = "\n",
         .figure = put_figure,
         .file = put_file,
     };

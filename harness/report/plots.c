@@ -1,4 +1,4 @@
-#include "plots.h"
+#include "files.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -10,6 +10,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
+#include "kernels/core/text.h"
 #include "harness/process/proc.h"
 #include "tables/tables.h"
 
@@ -71,8 +72,7 @@ static ls_status start_figure(const char *script_folder, const char *run_directo
     LS_TRY(ls_table_read_head(run_directory, one->name, &head));
     char script[128], table[PATH_MAX];
     snprintf(script, sizeof script, "%s.gp", one->name);
-    int length = snprintf(table, sizeof table, "%s/tables/%s.tsv", run_directory, one->name);
-    LS_ASSERT(length < (int)sizeof table);
+    ls_text_put(table, sizeof table, "%s/tables/%s.tsv", run_directory, one->name);
     wrap(head.title);
     char *argv[] = {"gnuplot",
                     "-c",
@@ -162,8 +162,7 @@ static int list_figures(const ls_report_run *run, const char *script_folder, fig
 ls_status ls_report_plots_draw(const ls_report_run *run, const char *plots_folder)
 {
     char folder[PATH_MAX], log_path[PATH_MAX], script_folder[PATH_MAX];
-    int length = snprintf(folder, sizeof folder, "%s/plots", run->directory);
-    LS_ASSERT(length < (int)sizeof folder);
+    ls_text_put(folder, sizeof folder, "%s/plots", run->directory);
     LS_TRY(ls_path_make_folder(folder));
     if (realpath(plots_folder, script_folder) == NULL) {
         ls_log_warn("no plot scripts in '%s': %s; the report has no figures", plots_folder,
@@ -174,8 +173,7 @@ ls_status ls_report_plots_draw(const ls_report_run *run, const char *plots_folde
     LS_ASSERT(figures != NULL);
     int count = list_figures(run, script_folder, figures);
     if (is_in_path("gnuplot")) {
-        length = snprintf(log_path, sizeof log_path, "%s/plots/gnuplot.log", run->directory);
-        LS_ASSERT(length < (int)sizeof log_path);
+        ls_text_put(log_path, sizeof log_path, "%s/plots/gnuplot.log", run->directory);
         unlink(log_path);
         if (draw_all(script_folder, run->directory, figures, count, log_path)) {
             unlink(log_path); /* it holds remarks on unknown values only */
@@ -191,6 +189,6 @@ ls_status ls_report_plots_draw(const ls_report_run *run, const char *plots_folde
 bool ls_report_plots_drawn(const ls_report_run *run, const char *name)
 {
     char path[PATH_MAX];
-    int length = snprintf(path, sizeof path, "%s/plots/%s.svg", run->directory, name);
-    return length < (int)sizeof path && access(path, R_OK) == 0;
+    ls_text_put(path, sizeof path, "%s/plots/%s.svg", run->directory, name);
+    return access(path, R_OK) == 0;
 }

@@ -1,4 +1,4 @@
-#include "render.h"
+#include "page.h"
 
 #include <math.h>
 #include <string.h>
@@ -6,11 +6,9 @@
 
 #include "advice.h"
 #include "compare.h"
-#include "machine.h"
 #include "memory.h"
-#include "plots.h"
+#include "files.h"
 #include "speed.h"
-#include "summary.h"
 #include "tables/tables.h"
 #include "kernels/core/text.h"
 
@@ -63,7 +61,7 @@ static void write_speed_rows(const ls_report_run *run, const ls_report_page_form
                                     ls_report_lines_marks(run, job, marks)};
         form->table_row(to, COLUMNS, cells, COUNT);
     }
-    form->table_close(to);
+    fputs(form->table_close, to);
 }
 
 static void write_more_rows(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
@@ -107,7 +105,7 @@ static void write_more_rows(const ls_report_run *run, const ls_report_page_form 
             ls_report_lines_number(ls_report_job_peak_bytes(job) / 1e6, peak)};
         form->table_row(to, COLUMNS, cells, COUNT);
     }
-    form->table_close(to);
+    fputs(form->table_close, to);
 }
 
 /* Exposed communication, measured in both ways. */
@@ -148,7 +146,7 @@ static void write_exposed(const ls_report_run *run, const ls_report_page_form *f
                                     ls_report_lines_number(no_comm.value - waited_ms, difference)};
         form->table_row(to, COLUMNS, cells, COUNT);
     }
-    form->table_close(to);
+    fputs(form->table_close, to);
 }
 
 static void write_memory(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
@@ -187,7 +185,7 @@ static void write_memory(const ls_report_run *run, const ls_report_page_form *fo
         cells[10] = text[10];
         form->table_row(to, COLUMNS, cells, COUNT);
     }
-    form->table_close(to);
+    fputs(form->table_close, to);
     form->paragraph(
         to, "Allocations of the trainer on rank 0. Seen at peak: the largest resident memory, with "
             "program, libraries and the dumps of the judged step. Workspace: packed "
@@ -200,12 +198,12 @@ static void write_compared(const ls_report_run *run, const ls_report_page_form *
     cJSON *sentences = ls_report_compare_sentences(run);
     const cJSON *sentence;
     form->heading(to, "Communication, DDP, scaling");
-    form->list_open(to);
+    fputs(form->list_open, to);
     cJSON_ArrayForEach(sentence, sentences)
     {
         form->list_item(to, sentence->valuestring);
     }
-    form->list_close(to);
+    fputs(form->list_close, to);
     cJSON_Delete(sentences);
     write_exposed(run, form, to);
     form->paragraph(
@@ -293,13 +291,13 @@ static int write_unclaimed(const ls_report_run *run, const ls_report_page_form *
         if (ls_report_lines_listed(verdict) && !verdict->in_claim) {
             if (listed++ == 0) {
                 form->paragraph(to, "Outside the claim, which they do not decide:");
-                form->list_open(to);
+                fputs(form->list_open, to);
             }
             form->list_item(to, ls_report_lines_verdict(verdict, line));
         }
     }
     if (listed > 0) {
-        form->list_close(to);
+        fputs(form->list_close, to);
     }
     return listed;
 }
@@ -315,7 +313,7 @@ static void write_failures(const ls_report_run *run, const ls_report_page_form *
         if (run->job[j].record->state != LS_RECORD_DONE) {
             if (unfinished++ == 0) {
                 form->paragraph(to, "Jobs that did not end well:");
-                form->list_open(to);
+                fputs(form->list_open, to);
             }
             snprintf(text, sizeof text, "%s: %s (jobs/%s/)", run->job[j].record->label,
                      ls_report_job_state(&run->job[j], state), run->job[j].record->id);
@@ -323,7 +321,7 @@ static void write_failures(const ls_report_run *run, const ls_report_page_form *
         }
     }
     if (unfinished > 0) {
-        form->list_close(to);
+        fputs(form->list_close, to);
     }
     if (listed == 0 && unfinished == 0) {
         form->paragraph(
@@ -388,7 +386,7 @@ static void write_conformance(const ls_report_run *run, const ls_report_page_for
             }
             form->table_row(to, columns, cells, count);
         }
-        form->table_close(to);
+        fputs(form->table_close, to);
     }
     cJSON_Delete(conformance);
 }
@@ -459,7 +457,7 @@ static void write_object(const ls_report_run *run, const char *member, const cha
     form->heading(to, heading);
     form->table_open(to, COLUMNS, 2);
     write_leaves(value, "", form, COLUMNS, to);
-    form->table_close(to);
+    fputs(form->table_close, to);
 }
 
 static void write_installed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
@@ -492,15 +490,15 @@ static void write_files(const ls_report_run *run, const ls_report_page_form *for
         {"plots/", "the figures as SVG and PNG"},
         {"jobs/", "command, environment, log and events of every job"}};
     form->heading(to, "Files");
-    form->list_open(to);
+    fputs(form->list_open, to);
     for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
         char path[PATH_MAX];
-        int length = snprintf(path, sizeof path, "%s/%s", run->directory, FILES[i][0]);
-        if (length < (int)sizeof path && access(path, R_OK) == 0) {
+        ls_text_put(path, sizeof path, "%s/%s", run->directory, FILES[i][0]);
+        if (access(path, R_OK) == 0) {
             form->file(to, FILES[i][0], FILES[i][1]);
         }
     }
-    form->list_close(to);
+    fputs(form->list_close, to);
 }
 
 static void write_advice(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
@@ -508,12 +506,12 @@ static void write_advice(const ls_report_run *run, const ls_report_page_form *fo
     cJSON *advice = ls_report_advice_make(run);
     const cJSON *sentence;
     form->heading(to, "Advice");
-    form->list_open(to);
+    fputs(form->list_open, to);
     cJSON_ArrayForEach(sentence, advice)
     {
         form->list_item(to, sentence->valuestring);
     }
-    form->list_close(to);
+    fputs(form->list_close, to);
     cJSON_Delete(advice);
 }
 
@@ -529,7 +527,7 @@ static void write_origin(const ls_report_run *run, const ls_report_page_form *fo
     form->paragraph(to, text);
 }
 
-ls_status ls_report_render(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+void ls_report_render(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
     ls_report_headline headline[LS_REPORT_LINES_HEADLINES];
     ls_report_lines_headlines(run, headline);
@@ -544,6 +542,5 @@ ls_status ls_report_render(const ls_report_run *run, const ls_report_page_form *
     write_installed(run, form, to);
     write_files(run, form, to);
     write_advice(run, form, to);
-    form->close(to);
-    return LS_OK;
+    fputs(form->close, to);
 }

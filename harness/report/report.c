@@ -1,18 +1,12 @@
 #include "report.h"
 
-#include <errno.h>
 #include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "kernels/core/log.h"
-#include "html.h"
-#include "junit.h"
-#include "render.h"
+#include "kernels/core/file.h"
+#include "kernels/core/text.h"
+#include "page.h"
+#include "files.h"
 #include "load.h"
-#include "markdown.h"
-#include "plots.h"
-#include "summary.h"
 #include "tables/tables.h"
 #include "trace.h"
 
@@ -32,20 +26,13 @@ static ls_status write_page(const ls_report_run *run, const ls_report_page_form 
                             const char *name)
 {
     char path[PATH_MAX];
-    int length = snprintf(path, sizeof path, "%s/%s", run->directory, name);
-    LS_ASSERT(length < (int)sizeof path);
-    FILE *page = fopen(path, "w");
+    ls_text_put(path, sizeof path, "%s/%s", run->directory, name);
+    FILE *page = ls_file_create(path);
     if (page == NULL) {
-        ls_log_error("cannot create %s: %s", path, strerror(errno));
         return LS_ERR_INFRA;
     }
-    ls_status status = ls_report_render(run, form, page);
-    bool failed = ferror(page) != 0;
-    if ((fclose(page) != 0 || failed) && status == LS_OK) {
-        ls_log_error("cannot write %s: %s", path, strerror(errno));
-        status = LS_ERR_INFRA;
-    }
-    return status;
+    ls_report_render(run, form, page);
+    return ls_file_close(page, path);
 }
 
 ls_status ls_report_write(const char *run_directory, const char *plots_folder)

@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/json.h"
 #include "kernels/core/rng.h"
 #include "kernels/core/status.h"
+#include "kernels/core/text.h"
 
 static const double HALVES_DRIFT_MAX = 0.05; /* see ls_stats_compare_halves */
 
@@ -276,4 +278,23 @@ ls_stats_halves ls_stats_compare_halves(const double *value, int count, const ch
     bool resolved = ratio->low > 1 || ratio->high < 1;
     return resolved && fabs(ratio->value - 1) > HALVES_DRIFT_MAX ? LS_STATS_HALVES_DIFFER
                                                                  : LS_STATS_HALVES_AGREE;
+}
+
+void ls_stats_add_json(cJSON *to, const char *name, ls_stats_interval value)
+{
+    char low[64], high[64];
+    ls_text_put(low, sizeof low, "%s_low", name);
+    ls_text_put(high, sizeof high, "%s_high", name);
+    ls_json_add_number(to, name, value.value);
+    ls_json_add_number(to, low, value.low);
+    ls_json_add_number(to, high, value.high);
+}
+
+ls_stats_interval ls_stats_read_json(const cJSON *from, const char *name)
+{
+    char low[64], high[64];
+    ls_text_put(low, sizeof low, "%s_low", name);
+    ls_text_put(high, sizeof high, "%s_high", name);
+    return (ls_stats_interval){ls_json_number(from, name, NAN), ls_json_number(from, low, NAN),
+                               ls_json_number(from, high, NAN)};
 }

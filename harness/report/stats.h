@@ -8,6 +8,8 @@
 
 #include <stdbool.h>
 
+struct cJSON;
+
 enum {
     LS_STATS_RESAMPLES = 1000,
     /* Below six values no 95 % interval of a median exists: even [least, greatest] misses it with
@@ -56,6 +58,10 @@ ls_stats_interval ls_stats_prediction(const double *value, int count, double con
 /* A ratio of speeds (this one / that one) in words: "slower by 3.1 % [2.4, 3.9]", "faster by ...",
  * "no difference seen above 0.8 %" when the interval holds 1, or that there are too few steps. */
 void ls_stats_sentence(ls_stats_interval speed_ratio, char *text, int bytes);
+
+/* Adds the members <name>, <name>_low and <name>_high; and reads them back, NaN where absent. */
+void ls_stats_add_json(struct cJSON *to, const char *name, ls_stats_interval value);
+ls_stats_interval ls_stats_read_json(const struct cJSON *from, const char *name);
 
 /* Whether the two halves of a window have the same median. They differ when the
  * interval of the ratio (second / first, stored in *ratio) leaves out 1 and the medians are more

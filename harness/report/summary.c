@@ -1,9 +1,10 @@
-#include "summary.h"
+#include "files.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/core/text.h"
 #include "advice.h"
 #include "compare.h"
 #include "gpus.h"
@@ -12,8 +13,7 @@
 
 static void summary_path(char path[PATH_MAX], const ls_report_run *run)
 {
-    int length = snprintf(path, PATH_MAX, "%s/summary.json", run->directory);
-    LS_ASSERT(length < PATH_MAX);
+    ls_text_put(path, PATH_MAX, "%s/summary.json", run->directory);
 }
 
 static void copy_member(cJSON *to, const cJSON *from, const char *name)
@@ -93,9 +93,7 @@ static void add_measured(cJSON *row, const ls_report_run *run, const ls_report_j
 {
     static const char *const HALVES[] = {"agree", "differ", "too few steps"};
     const ls_report_speed *speed = &job->speed;
-    ls_json_add_number(row, "images_per_s", speed->rate.value);
-    ls_json_add_number(row, "images_per_s_low", speed->rate.low);
-    ls_json_add_number(row, "images_per_s_high", speed->rate.high);
+    ls_stats_add_json(row, "images_per_s", speed->rate);
     ls_json_add_number(row, "step_ms_p50", speed->step.value);
     ls_json_add_number(row, "step_ms_low", speed->step.low);
     ls_json_add_number(row, "step_ms_high", speed->step.high);
@@ -113,26 +111,18 @@ static void add_measured(cJSON *row, const ls_report_run *run, const ls_report_j
     ls_json_add_number(row, "halves_ratio", speed->halves_ratio.value);
     ls_json_add_number(row, "exposed_ms", ls_report_speed_exposed_ms(run, job));
     ls_stats_interval against = ls_report_compare_exposed_ms(run, job);
-    ls_json_add_number(row, "exposed_vs_no_comm_ms", against.value);
-    ls_json_add_number(row, "exposed_vs_no_comm_ms_low", against.low);
-    ls_json_add_number(row, "exposed_vs_no_comm_ms_high", against.high);
+    ls_stats_add_json(row, "exposed_vs_no_comm_ms", against);
     /* the names of schema 1, written until schema 3 */
-    ls_json_add_number(row, "exposed_by_twin_ms", against.value);
-    ls_json_add_number(row, "exposed_by_twin_ms_low", against.low);
-    ls_json_add_number(row, "exposed_by_twin_ms_high", against.high);
+    ls_stats_add_json(row, "exposed_by_twin_ms", against);
     ls_json_add_number(row, "data_ms", speed->data_ms);
     ls_json_add_number(row, "forward_ms", speed->forward_ms);
     ls_json_add_number(row, "backward_ms", speed->backward_ms);
     ls_json_add_number(row, "comm_ms", speed->comm_ms);
     ls_json_add_number(row, "optimizer_ms", speed->optimizer_ms);
-    ls_json_add_number(row, "efficiency", speed->efficiency.value);
-    ls_json_add_number(row, "efficiency_low", speed->efficiency.low);
-    ls_json_add_number(row, "efficiency_high", speed->efficiency.high);
+    ls_stats_add_json(row, "efficiency", speed->efficiency);
     const ls_report_job *base;
     ls_stats_interval strong = ls_report_compare_strong(run, job, &base);
-    ls_json_add_number(row, "strong_efficiency", strong.value);
-    ls_json_add_number(row, "strong_efficiency_low", strong.low);
-    ls_json_add_number(row, "strong_efficiency_high", strong.high);
+    ls_stats_add_json(row, "strong_efficiency", strong);
     ls_json_add_number(row, "efficiency_ceiling", ls_report_compare_ceiling(run, job));
     ls_json_add_number(row, "first_step_s", speed->first_step_s);
     ls_json_add_number(row, "reduced_bytes", job->record->rank[0].reduced_bytes);

@@ -7,7 +7,7 @@
 #include "compare.h"
 #include "lines.h"
 #include "load.h"
-#include "machine.h"
+#include "page.h"
 #include "speed.h"
 
 enum { COLUMNS = 80 };

@@ -6,6 +6,7 @@
 
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 
 typedef struct collection {
     ls_trace_span *span;
@@ -126,8 +127,7 @@ ls_status ls_trace_write(const ls_report_run *run)
         free(spans);
     }
     char path[PATH_MAX];
-    int length = snprintf(path, sizeof path, "%s/trace.json", run->directory);
-    LS_ASSERT(length < (int)sizeof path);
+    ls_text_put(path, sizeof path, "%s/trace.json", run->directory);
     ls_status status = ls_json_write_file(path, root);
     cJSON_Delete(root);
     return status;

@@ -83,3 +83,22 @@ ls_status ls_file_write(int descriptor, const char *path, const void *data, size
     }
     return LS_OK;
 }
+
+FILE *ls_file_create(const char *path)
+{
+    FILE *file = fopen(path, "we");
+    if (file == NULL) {
+        ls_log_error("cannot create %s: %s", path, strerror(errno));
+    }
+    return file;
+}
+
+ls_status ls_file_close(FILE *file, const char *path)
+{
+    bool failed = ferror(file) != 0;
+    if (fclose(file) != 0 || failed) {
+        ls_log_error("cannot write %s: %s", path, strerror(errno));
+        return LS_ERR_INFRA;
+    }
+    return LS_OK;
+}

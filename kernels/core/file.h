@@ -18,6 +18,10 @@ const char *ls_file_unreadable(FILE *file);
  * path and the reason: LS_ERR_USAGE for an unreadable file (see above), LS_ERR_INFRA
  * otherwise. */
 ls_status ls_file_read(const char *path, char **data, size_t *bytes);
+/* Opens a new file for text; NULL and the reason logged when it cannot be created. */
+FILE *ls_file_create(const char *path);
+/* Closes it. LS_ERR_INFRA, logged with the path, when some of it was not written. */
+ls_status ls_file_close(FILE *file, const char *path);
 /* Writes all bytes to the descriptor. LS_ERR_INFRA is logged with `path` and the system's text. */
 ls_status ls_file_write(int descriptor, const char *path, const void *data, size_t bytes);
 

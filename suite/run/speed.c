@@ -1,33 +1,18 @@
 #include "speed.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "harness/report/diff.h"
 #include "harness/report/stats.h"
 #include "kernels/core/text.h"
-#include "kernels/core/log.h"
-
-static void summary_path(const char *where, char *path, size_t bytes)
-{
-    struct stat info;
-    bool folder = stat(where, &info) == 0 && S_ISDIR(info.st_mode);
-    ls_text_put(path, bytes, folder ? "%s/summary.json" : "%s", where);
-}
 
 ls_status ls_speed_check_baseline(const char *baseline)
 {
-    char path[800];
-    summary_path(baseline, path, sizeof path);
-    if (baseline[0] != '\0' && access(path, R_OK) != 0) {
-        ls_log_error("BASELINE=%s: neither a run's folder with a summary.json nor such a file",
-                     baseline);
-        return LS_ERR_USAGE;
-    }
-    return LS_OK;
+    cJSON *summary = NULL;
+    ls_status status = baseline[0] != '\0' ? ls_report_diff_read(baseline, &summary) : LS_OK;
+    cJSON_Delete(summary);
+    return status;
 }
 
 static bool is_result(const cJSON *row)
@@ -35,13 +20,6 @@ static bool is_result(const cJSON *row)
     return ls_json_string(row, "not_a_result", "?")[0] == '\0' &&
            !ls_json_bool(row, "oversubscribed", false) && !ls_json_bool(row, "weak", false) &&
            ls_json_number(row, "images_per_s", 0) > 0;
-}
-
-static ls_stats_interval rate_of(const cJSON *row)
-{
-    return (ls_stats_interval){ls_json_number(row, "images_per_s", NAN),
-                               ls_json_number(row, "images_per_s_low", NAN),
-                               ls_json_number(row, "images_per_s_high", NAN)};
 }
 
 /* A row is below where even the upper end of its ratio to the baseline is below this. */
@@ -63,7 +41,8 @@ static void compare(const cJSON *before, const cJSON *now, ls_speed_verdict *out
             if (!ls_report_diff_same_job(a, b) || !is_result(a) || !is_result(b)) {
                 continue;
             }
-            ls_stats_interval ratio = ls_stats_ratio_of(rate_of(b), rate_of(a));
+            ls_stats_interval ratio = ls_stats_ratio_of(ls_stats_read_json(b, "images_per_s"),
+                                                        ls_stats_read_json(a, "images_per_s"));
             compared++;
             below += ratio.high < least_ratio.value;
             unsure += !isfinite(ratio.high);
@@ -135,14 +114,11 @@ void ls_speed_decide(const ls_run *run, ls_speed_verdict *out)
     ls_text_put(out->why, sizeof out->why, "%s",
                 run->bench_run ? "BASELINE=<run> compares with an earlier one"
                                : "nothing was timed");
-    char path[800];
     cJSON *before = NULL, *now = NULL;
-    summary_path(run->directory, path, sizeof path);
-    if (!run->bench_run || ls_json_read_file(path, &now) != LS_OK) {
+    if (!run->bench_run || ls_report_diff_read(run->directory, &now) != LS_OK) {
         return;
     }
-    summary_path(run->baseline, path, sizeof path);
-    if (run->baseline[0] != '\0' && ls_json_read_file(path, &before) == LS_OK) {
+    if (run->baseline[0] != '\0' && ls_report_diff_read(run->baseline, &before) == LS_OK) {
         compare(cJSON_GetObjectItemCaseSensitive(before, "throughput"),
                 cJSON_GetObjectItemCaseSensitive(now, "throughput"), out);
         cJSON_Delete(before);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "harness/report/loss.h"
+#include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "table.h"
 #include "writers.h"
@@ -67,7 +68,7 @@ static ls_status write_band(const ls_report_run *run, const ls_report_band *band
     for (int i = 0; i < band->level_count; i++) {
         write_level(table, band, i, bin);
     }
-    return ls_table_end(table, "loss_curves");
+    return ls_file_close(table, "loss_curves");
 }
 
 /* One point per bin of `bin` steps (1 for short runs), so that long curves stay readable. */
@@ -143,7 +144,7 @@ ls_status ls_tables_curves_write_loss(const ls_report_run *run)
     for (int i = 0; i < count; i++) {
         write_loss_block(table, run, jobs[i]);
     }
-    return ls_table_end(table, "loss_curves");
+    return ls_file_close(table, "loss_curves");
 }
 
 /* ---- loss scale ------------------------------------------------------------------------------ */
@@ -229,5 +230,5 @@ ls_status ls_tables_curves_write_scale(const ls_report_run *run)
         }
         fprintf(table, "\n\n");
     }
-    return ls_table_end(table, "loss_scale");
+    return ls_file_close(table, "loss_scale");
 }

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "harness/report/gpus.h"
+#include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "table.h"
 #include "writers.h"
@@ -104,5 +105,5 @@ ls_status ls_tables_gpu_write(const ls_report_run *run)
         }
     }
     free(all.list);
-    return table == NULL ? LS_ERR_INFRA : ls_table_end(table, "gpu");
+    return table == NULL ? LS_ERR_INFRA : ls_file_close(table, "gpu");
 }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "harness/report/memory.h"
+#include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "table.h"
 #include "writers.h"
@@ -120,7 +121,7 @@ ls_status ls_tables_parts_write_gradients(const ls_report_run *run)
         }
         fprintf(table, "\n\n");
     }
-    return ls_table_end(table, "gradient_error");
+    return ls_file_close(table, "gradient_error");
 }
 
 static double or_zero(double value)
@@ -200,7 +201,7 @@ ls_status ls_tables_parts_write_phases(const ls_report_run *run)
                 or_zero(speed->exposed_ms), or_zero(speed->optimizer_ms), rest_ms(speed),
                 speed->comm_ms, jobs[i]->spec->level, label);
     }
-    return ls_table_end(table, "step_phases");
+    return ls_file_close(table, "step_phases");
 }
 
 ls_status ls_tables_parts_write_memory(const ls_report_run *run)
@@ -250,5 +251,5 @@ ls_status ls_tables_parts_write_memory(const ls_report_run *run)
         }
         fprintf(table, "\t\"%s\"\n", ls_report_job_level(jobs[i], level));
     }
-    return ls_table_end(table, "memory");
+    return ls_file_close(table, "memory");
 }

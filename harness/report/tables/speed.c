@@ -3,6 +3,7 @@
 
 #include "harness/report/compare.h"
 #include "harness/report/speed.h"
+#include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "table.h"
 #include "writers.h"
@@ -102,7 +103,7 @@ ls_status ls_tables_speed_write_levels(const ls_report_run *run)
         char level[24];
         write_row(table, run, jobs[i], i, ls_report_job_level(jobs[i], level));
     }
-    return ls_table_end(table, "throughput_by_level");
+    return ls_file_close(table, "throughput_by_level");
 }
 
 static void title_buckets(const ls_report_run *run, const ls_report_job *const *jobs, int count,
@@ -160,7 +161,7 @@ ls_status ls_tables_speed_write_buckets(const ls_report_run *run)
         char bucket[24];
         write_row(table, run, jobs[i], i, ls_report_job_bucket(jobs[i], bucket));
     }
-    return ls_table_end(table, "throughput_by_bucket");
+    return ls_file_close(table, "throughput_by_bucket");
 }
 
 static void title_scaling(const ls_report_run *run, const ls_report_job *const *jobs, int count,
@@ -217,5 +218,5 @@ ls_status ls_tables_speed_write_scaling(const ls_report_run *run)
         }
         write_row(table, run, jobs[i], jobs[i]->spec->world, label);
     }
-    return ls_table_end(table, "scaling");
+    return ls_file_close(table, "scaling");
 }

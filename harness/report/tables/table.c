@@ -3,13 +3,13 @@
 #include <errno.h>
 #include <string.h>
 
+#include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 
 static const char *table_path(char path[PATH_MAX], const char *directory, const char *name)
 {
-    int length = snprintf(path, PATH_MAX, "%s/tables/%s.tsv", directory, name);
-    LS_ASSERT(length < PATH_MAX);
+    ls_text_put(path, PATH_MAX, "%s/tables/%s.tsv", directory, name);
     return path;
 }
 
@@ -17,27 +17,13 @@ FILE *ls_table_begin(const ls_report_run *run, const char *name, const ls_table_
                      const char *units, const char *columns)
 {
     char path[PATH_MAX];
-    FILE *table = fopen(table_path(path, run->directory, name), "w");
-    if (table == NULL) {
-        ls_log_error("cannot create %s: %s", path, strerror(errno));
-        return NULL;
-    }
-    fprintf(table, "# title: %s\n# caption: %s\n# units: %s\n# columns: %s\n", head->title,
-            head->caption, units, columns);
-    if (head->blocks[0] != '\0') {
-        fprintf(table, "# blocks:%s\n", head->blocks);
+    FILE *table = ls_file_create(table_path(path, run->directory, name));
+    if (table != NULL) {
+        fprintf(table, "# title: %s\n# caption: %s\n# units: %s\n# columns: %s\n", head->title,
+                head->caption, units, columns);
+        fprintf(table, head->blocks[0] != '\0' ? "# blocks:%s\n" : "%s", head->blocks);
     }
     return table;
-}
-
-ls_status ls_table_end(FILE *table, const char *name)
-{
-    bool failed = ferror(table) != 0;
-    if (fclose(table) != 0 || failed) {
-        ls_log_error("cannot write tables/%s.tsv: %s", name, strerror(errno));
-        return LS_ERR_INFRA;
-    }
-    return LS_OK;
 }
 
 const char *ls_table_plain(const char *from, char *to, int bytes)

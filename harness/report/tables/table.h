@@ -20,7 +20,6 @@ typedef struct ls_table_head {
 /* NULL when the file cannot be created (logged). */
 FILE *ls_table_begin(const ls_report_run *run, const char *name, const ls_table_head *head,
                      const char *units, const char *columns);
-ls_status ls_table_end(FILE *table, const char *name);
 /* Reads back the first lines and counts the rows. */
 ls_status ls_table_read_head(const char *run_directory, const char *name, ls_table_head *out);
 

@@ -1,6 +1,7 @@
 #include <stdlib.h>
 
 #include "harness/report/trace.h"
+#include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "table.h"
 #include "writers.h"
@@ -122,5 +123,5 @@ ls_status ls_tables_timeline_write(const ls_report_run *run)
     }
     write_spans(table, spans, count, origin_ns);
     free(spans);
-    return ls_table_end(table, "timeline");
+    return ls_file_close(table, "timeline");
 }

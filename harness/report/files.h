@@ -1,0 +1,30 @@
+/* The files of a report next to its pages and tables. */
+#ifndef LS_REPORT_FILES_H
+#define LS_REPORT_FILES_H
+
+#include "job.h"
+
+/* summary.json: the run's figures for programs. `schema` 2; later versions only add members.
+ * Against schema 1, roles have other names (spec.h), "judged_on" names the check instead of its
+ * number, and "compare" and "exposed_vs_no_comm_ms" replace "beside" and "exposed_by_twin_ms",
+ * which are written until schema 3. Written without the headline, which is decided from it. */
+ls_status ls_report_summary_write(const ls_report_run *run);
+/* Adds run.json's headline. */
+ls_status ls_report_summary_add_headline(const ls_report_run *run);
+/* Counts of verdicts: {"total","in_claim","in_claim_passed","counts":{"PASS":..},"families":[...]}.
+ */
+cJSON *ls_report_summary_conformance(const ls_report_run *run);
+
+/* junit.xml: a testsuite per family, a testcase per verdict, for a CI that shows tests. Inside the
+ * claim everything but PASS and WAIVED is a failure; outside it, and WAIVED, is skipped with the
+ * verdict as its message, so that a CI's count of failures equals the run's. */
+ls_status ls_junit_write(const ls_report_run *run);
+
+/* Draws every table that has rows into plots/, by plots_folder/<name>.gp as SVG and PNG, by gnuplot
+ * as child processes. Without gnuplot, or where a script fails or is late, a note and LS_OK: a
+ * report without figures is better than none. */
+ls_status ls_report_plots_draw(const ls_report_run *run, const char *plots_folder);
+/* Whether plots/<name>.svg is there. */
+bool ls_report_plots_drawn(const ls_report_run *run, const char *name);
+
+#endif
