@@ -14,9 +14,7 @@
 #include "suite/commands/commands.h"
 #include "suite/detect/detect.h"
 #include "suite/run/command_line.h"
-#include "suite/commands/layers.h"
 #include "kernels/core/path.h"
-#include "suite/commands/versus.h"
 
 static int report_main(int count, char **argument)
 {
@@ -114,32 +112,6 @@ static int diff_main(int count, char **argument)
     return (int)ls_report_diff(argument[0], argument[1], stdout);
 }
 
-static int versus_main(int count, char **argument)
-{
-    char peer[1024];
-    if (!ls_path_find("suite/peers/pytorch_train.py", peer, sizeof peer)) {
-        ls_log_error("suite/peers/pytorch_train.py was not found next to the program");
-        return LS_ERR_INFRA;
-    }
-    const char *pairs = "7", *python = "python3", *out = "results/runs", *only = NULL;
-    const ls_command_option options[] = {
-        {"--pairs", &pairs, NULL, NULL, "runs of each trainer, in turn (7)"},
-        {"--python", &python, NULL, NULL, "an interpreter that has torch (python3)"},
-        {"--out", &out, NULL, NULL, "where the run's folder is made (results/runs)"},
-        {"--only", &only, NULL, NULL, "one setting, by its label"},
-    };
-    ls_status status = ls_command_parse("versus", options, 4, &count, argument);
-    if (status != LS_OK) {
-        return (int)status;
-    }
-    int64_t number;
-    LS_TRY(ls_command_no_operands("versus", count, argument, "use --only SETTING"));
-    LS_TRY(ls_command_whole("--pairs", pairs, 1, LS_VERSUS_PAIRS_MAX, &number));
-    ls_versus_options versus = {
-        .pairs = (int)number, .python = python, .peer = peer, .parent = out, .only = only};
-    return (int)ls_versus_run(&versus);
-}
-
 static const struct command {
     const char *name;
     int (*main)(int count, char **argument);
@@ -157,7 +129,7 @@ static const struct command {
     {"bounds", ls_bounds_main, "e/r of correct steps and of planted faults over fresh seeds"},
     {"preflight", ls_preflight_main, "the state of the GPUs, before anything runs on them"},
     {"layers", ls_layers_main, "where a step's time goes on a GPU, pass by pass"},
-    {"versus", versus_main, "speed compared with PyTorch on this machine"},
+    {"versus", ls_versus_main, "speed compared with PyTorch on this machine"},
 };
 
 enum { COMMANDS = sizeof command / sizeof *command };

@@ -1,5 +1,5 @@
 /* Starts and supervises N ranks until all have ended, one has failed or the deadline has passed,
- * and builds the environment of a rank. Shared by the launcher and by job_run.c. */
+ * and builds the environment of a rank. Shared by the launcher and by job.c. */
 #ifndef LS_SUPERVISE_H
 #define LS_SUPERVISE_H
 

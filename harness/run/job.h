@@ -9,6 +9,7 @@
 #include "kernels/core/status.h"
 #include "kernels/core/words.h"
 #include "harness/hosts/hosts.h"
+#include "harness/hosts/outcome.h"
 #include "harness/hosts/simnet.h"
 
 typedef struct ls_job {
@@ -36,5 +37,15 @@ int ls_job_nodes(const ls_job *job);
 /* The environment of one rank (for `lockstep jobs` and for running): torchrun's names, LS_RUN_DIR,
  * LS_TOKEN. The caller frees it. */
 ls_words ls_job_environment(const ls_job *job, int rank, int port, const char *token);
+
+/* Runs the job until all ranks have ended, one has failed or the deadline has passed. Writes
+ * rank<k>.log and, at the end, <directory>/job.json (command, environment without LS_TOKEN,
+ * outcome). A job whose job.json says "done" is not run again: `resumed` is set and the outcome is
+ * read back. on_tick (may be NULL) is called about once a second for a progress line. */
+ls_status ls_job_run(const ls_job *job, void (*on_tick)(void *context), void *context,
+                     ls_outcome *outcome, bool *resumed);
+
+/* Whether ls_job_run would read the outcome back. */
+bool ls_job_is_done(const ls_job *job);
 
 #endif

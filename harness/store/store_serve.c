@@ -4,12 +4,75 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 
 #include "kernels/core/clock.h"
+#include "kernels/core/digest.h"
 #include "kernels/core/log.h"
 
-/* ---- replies -------------------------------------------------------------------------------- */
+/* ---- keys ----------------------------------------------------------------------------------- */
+
+static ls_store_entry **slot_of(ls_store_keys *keys, const char *key)
+{
+    uint64_t digest = ls_digest_update(LS_DIGEST_START, key, strlen(key));
+    ls_store_entry **at = &keys->bucket[digest % LS_STORE_KEYS_BUCKETS];
+    while (*at != NULL && strcmp((*at)->key, key) != 0) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+/* NULL for an absent key; valid until the next put. */
+static const ls_store_entry *find(ls_store_keys *keys, const char *key)
+{
+    return *slot_of(keys, key);
+}
+
+/* Sets or overwrites; false when memory runs out. */
+static bool put(ls_store_keys *keys, const char *key, const void *value, size_t bytes)
+{
+    char *copy = malloc(bytes + 1);
+    if (copy == NULL) {
+        return false;
+    }
+    if (bytes > 0) {
+        memcpy(copy, value, bytes);
+    }
+    copy[bytes] = '\0';
+    ls_store_entry **at = slot_of(keys, key);
+    if (*at == NULL) {
+        ls_store_entry *fresh = calloc(1, sizeof *fresh);
+        char *name = strdup(key);
+        if (fresh == NULL || name == NULL) {
+            free(fresh);
+            free(name);
+            free(copy);
+            return false;
+        }
+        fresh->key = name;
+        *at = fresh;
+    }
+    free((*at)->value);
+    (*at)->value = copy;
+    (*at)->bytes = bytes;
+    return true;
+}
+
+void ls_store_serve_free(ls_store_keys *keys)
+{
+    for (int i = 0; i < LS_STORE_KEYS_BUCKETS; i++) {
+        for (ls_store_entry *at = keys->bucket[i], *next; at != NULL; at = next) {
+            next = at->next;
+            free(at->key);
+            free(at->value);
+            free(at);
+        }
+        keys->bucket[i] = NULL;
+    }
+}
+
+/* ---- replies --------------------------------------------------------------------------------- */
 
 void ls_store_serve_flush(ls_store_peer *peer)
 {
@@ -73,7 +136,7 @@ static void reply_entry(ls_store_peer *peer, const ls_store_entry *found)
 
 static void wake_waiters(struct ls_store_server *server, const char *key)
 {
-    const ls_store_entry *found = ls_store_keys_find(&server->keys, key);
+    const ls_store_entry *found = find(&server->keys, key);
     for (int i = 0; i < server->count; i++) {
         ls_store_peer *peer = &server->connection[i];
         if ((peer->waiting == LS_STORE_GET || peer->waiting == LS_STORE_WAIT) &&
@@ -159,7 +222,7 @@ static void hello(struct ls_store_server *server, ls_store_peer *peer, int64_t n
 static void add(struct ls_store_server *server, ls_store_peer *peer)
 {
     const char *key = peer->body;
-    const ls_store_entry *found = ls_store_keys_find(&server->keys, key);
+    const ls_store_entry *found = find(&server->keys, key);
     int64_t sum = 0;
     if (found != NULL) {
         char *end = NULL;
@@ -176,7 +239,7 @@ static void add(struct ls_store_server *server, ls_store_peer *peer)
     }
     char text[32];
     int bytes = snprintf(text, sizeof text, "%" PRId64, sum);
-    if (!ls_store_keys_put(&server->keys, key, text, (size_t)bytes)) {
+    if (!put(&server->keys, key, text, (size_t)bytes)) {
         ls_store_serve_refuse(peer, LS_ERR_INFRA, "rank 0 has no memory for it");
         return;
     }
@@ -199,8 +262,7 @@ static bool serve(struct ls_store_server *server, ls_store_peer *peer)
     const char *key = peer->body;
     switch ((ls_store_verb)request->verb) {
     case LS_STORE_SET:
-        if (!ls_store_keys_put(&server->keys, key, key + request->key_bytes + 1,
-                               request->value_bytes)) {
+        if (!put(&server->keys, key, key + request->key_bytes + 1, request->value_bytes)) {
             ls_store_serve_refuse(peer, LS_ERR_INFRA, "rank 0 has no memory for it");
             return true;
         }
@@ -209,7 +271,7 @@ static bool serve(struct ls_store_server *server, ls_store_peer *peer)
         return true;
     case LS_STORE_GET:
     case LS_STORE_WAIT: {
-        const ls_store_entry *found = ls_store_keys_find(&server->keys, key);
+        const ls_store_entry *found = find(&server->keys, key);
         if (found != NULL) {
             reply_entry(peer, found);
         } else {

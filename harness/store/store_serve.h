@@ -9,8 +9,22 @@
 #include <stdbool.h>
 
 #include "kernels/core/status.h"
-#include "store_keys.h"
 #include "store_wire.h"
+
+/* The keys and values: a hash table that holds copies. */
+typedef struct ls_store_entry {
+    struct ls_store_entry *next;
+    char *key;
+    void *value; /* followed by a 0 that `bytes` does not count */
+    size_t bytes;
+} ls_store_entry;
+
+enum { LS_STORE_KEYS_BUCKETS = 1024 };
+
+typedef struct ls_store_keys {
+    ls_store_entry *bucket[LS_STORE_KEYS_BUCKETS];
+} ls_store_keys;
+void ls_store_serve_free(ls_store_keys *keys);
 
 enum { LS_STORE_WHO_BYTES = INET6_ADDRSTRLEN + 8 };
 #define LS_STORE_NEVER INT64_MAX

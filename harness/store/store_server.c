@@ -312,7 +312,7 @@ static void free_server(ls_store_server *server)
         free(server->connection[i].body);
         free(server->connection[i].out);
     }
-    ls_store_keys_free(&server->keys);
+    ls_store_serve_free(&server->keys);
     if (server->listener >= 0) {
         close(server->listener);
     }

@@ -3,9 +3,20 @@
 #define LS_LIST_H
 
 #include <stddef.h>
+#include <stdlib.h>
+
+#include "status.h"
 
 /* Makes room for one item beyond `count`: returns the malloc'ed `list` as it is or, when `capacity`
  * items are in it, a larger copy. Running out of memory ends the program. */
-void *ls_list_grow(void *list, int count, int *capacity, size_t item_bytes);
+static inline void *ls_list_grow(void *list, int count, int *capacity, size_t item_bytes)
+{
+    if (count >= *capacity) {
+        *capacity = *capacity == 0 ? 16 : 2 * *capacity;
+        list = realloc(list, (size_t)*capacity * item_bytes);
+        LS_ASSERT(list != NULL);
+    }
+    return list;
+}
 
 #endif

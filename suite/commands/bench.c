@@ -9,13 +9,11 @@
 #include "harness/machine/machine.h"
 #include "harness/process/proc.h"
 #include "kernels/core/text.h"
-#include "kernels/core/log.h"
 #include "reference/data/make.h"
 #include "bench_plan.h"
 #include "suite/run/gpus.h"
 #include "suite/run/progress.h"
 #include "roofline.h"
-#include "roofline_gpu.h"
 
 static ls_status make_data(const ls_bench *b)
 {

@@ -1,5 +1,4 @@
 #include "bounds_plant.h"
-#include "bounds_rows.h"
 #include "bounds_table.h"
 
 #include <stdio.h>
@@ -7,7 +6,7 @@
 #include <string.h>
 
 #include "kernels/core/path.h"
-#include "harness/run/job_run.h"
+#include "harness/run/job.h"
 #include "harness/machine/machine.h"
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"

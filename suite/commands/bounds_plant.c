@@ -1,14 +1,11 @@
 #include "bounds_plant.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/file.h"
-#include "kernels/core/log.h"
 #include "reference/files/safetensors.h"
-#include "bounds_rows.h"
 
 #define CONV "layer2.0.conv1.weight" /* in every network, tens of blocks large */
 
@@ -65,19 +62,8 @@ static void change(const ls_bounds_plant *plant, const ls_safetensors_entry *ent
     }
 }
 
-static ls_status write_all(const char *path, const char *data, size_t bytes)
-{
-    FILE *file = fopen(path, "wb");
-    bool whole = file != NULL && fwrite(data, 1, bytes, file) == bytes;
-    whole = (file == NULL || fclose(file) == 0) && whole;
-    if (!whole) {
-        ls_log_error("cannot write %s: %s", path, strerror(errno));
-        return LS_ERR_INFRA;
-    }
-    return LS_OK;
-}
-
-/* Data lies behind the header, without gaps (the format's rule): the lowest entry begins there. */
+/* The data follows the header without gaps, as the format requires, and begins with the lowest
+ * entry. */
 static const char *data_begin(const ls_safetensors *file)
 {
     const char *lowest = ls_safetensors_at(file, 0)->data;
@@ -109,7 +95,11 @@ static ls_status plant_file(const ls_bounds_plant *plant, const ls_safetensors *
                    data + sizeof header + header + at);
         }
     }
-    status = write_all(copy, data, bytes);
+    FILE *out = ls_file_create(copy);
+    if (out != NULL) {
+        (void)fwrite(data, 1, bytes, out);
+    }
+    status = out == NULL ? LS_ERR_INFRA : ls_file_close(out, copy);
     free(data);
 close_file:
     ls_safetensors_close(file);

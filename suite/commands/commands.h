@@ -8,6 +8,10 @@ int ls_jobs_main(int count, char **argument);
 int ls_conform_main(int count, char **argument);
 int ls_judge_main(int count, char **argument);
 int ls_bounds_main(int count, char **argument);
+/* Where the time of a step goes on a GPU, pass by pass, compared with the bytes and operations that
+ * each needs. */
+int ls_layers_main(int count, char **argument);
+int ls_versus_main(int count, char **argument);
 /* Checks the GPUs without running jobs: 0 ready, 1 not ready, 3 no GPU. */
 int ls_preflight_main(int count, char **argument);
 

@@ -1,11 +1,11 @@
-#include "layers.h"
+#include "commands.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/cuda/bound.h"
 #include "reference/model/model.h"
@@ -122,12 +122,11 @@ static const char *pass_name(const ls_cuda_pass *pass)
 
 static ls_status write_table(const layers *l)
 {
-    FILE *table = l->out == NULL ? NULL : fopen(l->out, "w");
     if (l->out == NULL) {
         return LS_OK;
     }
+    FILE *table = ls_file_create(l->out);
     if (table == NULL) {
-        ls_log_error("cannot write %s: %s", l->out, strerror(errno));
         return LS_ERR_INFRA;
     }
     fprintf(table,
@@ -143,12 +142,7 @@ static ls_status write_table(const layers *l)
                 floor_ms(l, pass), pass->bytes * 1e-6, pass->flops * 1e-9,
                 pass->bytes / pass->ms * 1e-6, pass_name(pass), pass->name);
     }
-    bool failed = ferror(table) != 0;
-    if (fclose(table) != 0 || failed) {
-        ls_log_error("cannot write %s: %s", l->out, strerror(errno));
-        return LS_ERR_INFRA;
-    }
-    return LS_OK;
+    return ls_file_close(table, l->out);
 }
 
 static void print_sums(const layers *l)

@@ -6,7 +6,6 @@
 #include "commands.h"
 #include "harness/machine/machine.h"
 #include "harness/machine/preflight.h"
-#include "kernels/core/log.h"
 #include "suite/run/command_line.h"
 
 static void print_gpu(const cJSON *gpu)

@@ -1,11 +1,19 @@
 #include "roofline.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "harness/machine/machine.h"
+#include "harness/process/proc_isolated.h"
+#include "harness/report/stats.h"
+#include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/cpu/bound.h"
+#include "kernels/cuda/bound.h"
 #include "kernels/kernels.h"
 #include "reference/model/model.h"
+#include "suite/suite.h"
 
 /* Medians of a few hundred ms each; the whole takes a second or two. */
 enum { REPEATS = 5, NUM_CLASSES = 10 };
@@ -73,4 +81,211 @@ ls_status ls_roofline_measure(const ls_matrix_bench *bench, const char *when, cJ
     }
     ls_model_free(&network);
     return status;
+}
+
+/* ---- GPUs ------------------------------------------------------------------------------------ */
+
+enum { COPY_BYTES_LOG2 = 31, SIDE = 8192 };
+
+typedef struct question {
+    const ls_matrix_bench *bench;
+    int gpu;
+    bool emulated;
+} question;
+
+/* ---- in the child ---------------------------------------------------------------------------- */
+
+static ls_status add_rates(const question *q, cJSON *answer)
+{
+    ls_cuda_rates_fn *rates = NULL;
+    ls_cuda_rates_measured measured;
+    const ls_cuda_rates_options options = {
+        .device = q->gpu,
+        .copy_bytes = q->emulated ? 1 << 16 : (int64_t)1 << COPY_BYTES_LOG2,
+        .side = q->emulated ? 16 : SIDE,
+        .repeats = REPEATS};
+    LS_TRY(ls_load_symbol("cuda", LS_CUDA_RATES_ENTRY, &rates));
+    LS_TRY(rates(&options, &measured));
+    cJSON *out = cJSON_AddObjectToObject(answer, "rates");
+    cJSON_AddNumberToObject(out, "gpu", q->gpu);
+    cJSON_AddStringToObject(out, "device", measured.device);
+    cJSON_AddStringToObject(out, "address", measured.address);
+    ls_json_add_number(out, "copy_bytes_per_s", measured.copy_bytes_per_s);
+    ls_json_add_number(out, "memory_bytes_per_s", measured.memory_bytes_per_s);
+    ls_json_add_number(out, "f32_flop_per_s", measured.f32_flop_per_s);
+    ls_json_add_number(out, "tf32_flop_per_s", measured.tf32_flop_per_s);
+    ls_json_add_number(out, "f16_flop_per_s", measured.f16_flop_per_s);
+    ls_json_add_number(out, "bf16_flop_per_s", measured.bf16_flop_per_s);
+    ls_json_add_number(out, "f32_device_flop_per_s", measured.f32_device_flop_per_s);
+    ls_json_add_number(out, "f16_device_flop_per_s", measured.f16_device_flop_per_s);
+    return LS_OK;
+}
+
+/* One row per level asked for: O0's products take f32, the others' half. */
+static ls_status add_bounds(const question *q, cJSON *answer)
+{
+    const ls_matrix_bench *bench = q->bench;
+    ls_cuda_bound_fn *bound = NULL;
+    ls_network network;
+    double ms[2] = {NAN, NAN}; /* f32, half */
+    cJSON *list = cJSON_AddArrayToObject(answer, "roofline");
+    LS_TRY(ls_load_symbol("cuda", LS_CUDA_BOUND_ENTRY, &bound));
+    LS_TRY(ls_model_build(bench->arch, NUM_CLASSES, bench->image_size, &network));
+    ls_status status = LS_OK;
+    for (int i = 0; i < bench->level_count && status == LS_OK; i++) {
+        int half = bench->level[i] > 0;
+        if (isnan(ms[half])) {
+            const ls_plan_options plan = {.batch = bench->batch_size,
+                                          .height = bench->image_size,
+                                          .width = bench->image_size,
+                                          .activation = half ? LS_F16 : LS_F32};
+            const ls_cuda_bound_options options = {.device = q->gpu, .repeats = REPEATS};
+            ls_cuda_bound_measured measured;
+            status = bound(&network, &plan, &options, &measured);
+            if (status != LS_OK) {
+                break;
+            }
+            ms[half] = measured.convolutions_ms;
+            free(measured.pass);
+            free(measured.engines);
+        }
+        char level[8] = {'O', (char)('0' + bench->level[i]), '\0'};
+        cJSON *row = cJSON_CreateObject();
+        cJSON_AddStringToObject(row, "arch", bench->arch);
+        cJSON_AddNumberToObject(row, "image_size", bench->image_size);
+        cJSON_AddNumberToObject(row, "batch_size", bench->batch_size);
+        cJSON_AddStringToObject(row, "level", level);
+        cJSON_AddNumberToObject(row, "gpu", q->gpu);
+        ls_json_add_number(row, "images_per_s", bench->batch_size * 1e3 / ms[half]);
+        cJSON_AddItemToArray(list, row);
+    }
+    ls_model_free(&network);
+    return status;
+}
+
+static ls_status in_child(void *context, FILE *to)
+{
+    const question *q = context;
+    cJSON *answer = cJSON_CreateObject();
+    LS_ASSERT(answer != NULL);
+    LS_TRY(add_rates(q, answer));
+    if (add_bounds(q, answer) != LS_OK) { /* the rates stand without them */
+        ls_log_warn("GPU %d: its convolutions alone were not measured", q->gpu);
+    }
+    char *text = cJSON_PrintUnformatted(answer);
+    LS_ASSERT(text != NULL);
+    ls_status status = fputs(text, to) < 0 ? LS_ERR_INFRA : LS_OK;
+    cJSON_free(text);
+    cJSON_Delete(answer);
+    return status;
+}
+
+/* ---- in the parent --------------------------------------------------------------------------- */
+
+static void take(cJSON *answer, const char *when, cJSON *roofline, cJSON *rates)
+{
+    cJSON *list = cJSON_GetObjectItemCaseSensitive(answer, "roofline"), *row;
+    while ((row = cJSON_DetachItemFromArray(list, 0)) != NULL) {
+        cJSON_AddStringToObject(row, "when", when);
+        cJSON_AddItemToArray(roofline, row);
+    }
+    row = cJSON_DetachItemFromObjectCaseSensitive(answer, "rates");
+    if (row != NULL) {
+        cJSON_AddStringToObject(row, "when", when);
+        cJSON_AddItemToArray(rates, row);
+    }
+}
+
+void ls_roofline_gpu_measure(const ls_matrix_bench *bench, const char *when, int gpus,
+                             bool emulated, cJSON *roofline, cJSON *rates, ls_findings *findings)
+{
+    question q[LS_MACHINE_DEVICES_MAX];
+    ls_proc_isolated aside[LS_MACHINE_DEVICES_MAX];
+    int started = 0;
+    for (int gpu = 0; gpu < gpus && gpu < LS_MACHINE_DEVICES_MAX; gpu++) {
+        q[gpu] = (question){.bench = bench, .gpu = gpu, .emulated = emulated};
+        if (ls_proc_isolated_start(in_child, &q[gpu], &aside[gpu]) != LS_OK) {
+            break;
+        }
+        started++;
+    }
+    int64_t deadline_ns = ls_clock_ns() + (int64_t)LS_ROOFLINE_LIMIT_S * 1000000000;
+    cJSON *fresh = cJSON_CreateArray();
+    LS_ASSERT(fresh != NULL);
+    for (int gpu = 0; gpu < started; gpu++) {
+        char why[160] = "";
+        char *text = ls_proc_isolated_answer(&aside[gpu], deadline_ns, why, sizeof why);
+        cJSON *answer = text == NULL ? NULL : cJSON_Parse(text);
+        free(text);
+        if (answer == NULL) {
+            ls_log_warn("GPU %d: what it does at best was not measured: %s", gpu, why);
+            continue;
+        }
+        cJSON_AddItemToArray(
+            fresh, cJSON_Duplicate(cJSON_GetObjectItemCaseSensitive(answer, "rates"), true));
+        take(answer, when, roofline, rates);
+        cJSON_Delete(answer);
+    }
+    if (!emulated) {
+        ls_roofline_gpu_compare(fresh, findings);
+    }
+    cJSON_Delete(fresh);
+}
+
+/* ---- findings -------------------------------------------------------------------------------- */
+
+static const ls_tol least_share =
+    LS_TOL(0.75, "H200, H100 and A100 reach 0.83 to 0.93 of memory clock times bus width in long "
+                 "copies; vendors' own tests ask for three quarters of their own figure");
+static const ls_tol least_of_others =
+    LS_TOL(0.95, "copies of GPUs of one kind agree within a per cent, products within what their "
+                 "power limits make of the same silicon, some 3 per cent");
+
+/* The median of that member over all entries but one; NaN with fewer than two others. */
+static double others(const cJSON *rates, const cJSON *own, const char *name)
+{
+    double value[LS_MACHINE_DEVICES_MAX];
+    int count = 0;
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, rates)
+    {
+        double one = ls_json_number(entry, name, NAN);
+        if (entry != own && isfinite(one) && count < LS_MACHINE_DEVICES_MAX) {
+            value[count++] = one;
+        }
+    }
+    return count >= 2 ? ls_stats_percentile(value, count, 0.5) : NAN;
+}
+
+void ls_roofline_gpu_compare(const cJSON *rates, ls_findings *findings)
+{
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, rates)
+    {
+        int gpu = (int)ls_json_integer(entry, "gpu", 0);
+        const char *device = ls_json_string(entry, "device", "");
+        const char *address = ls_json_string(entry, "address", "");
+        double copy = ls_json_number(entry, "copy_bytes_per_s", NAN);
+        double memory = ls_json_number(entry, "memory_bytes_per_s", NAN);
+        double neighbours = others(rates, entry, "copy_bytes_per_s");
+        if (copy < least_share.value * memory) {
+            ls_findings_add(findings, LS_FINDING_SLOW_COPY, gpu, device, address,
+                            "copies of %.0f GB/s are %.0f %% of its memory's %.0f, limit %.0f %%",
+                            copy * 1e-9, 100 * copy / memory, memory * 1e-9,
+                            100 * least_share.value);
+        } else if (copy < least_of_others.value * neighbours) {
+            ls_findings_add(findings, LS_FINDING_SLOW_COPY, gpu, device, address,
+                            "copies of %.0f GB/s, its neighbours do %.0f, limit %.0f %% of that",
+                            copy * 1e-9, neighbours * 1e-9, 100 * least_of_others.value);
+        }
+        double matrix = ls_json_number(entry, "f16_flop_per_s", NAN);
+        neighbours = others(rates, entry, "f16_flop_per_s");
+        if (matrix < least_of_others.value * neighbours) {
+            ls_findings_add(
+                findings, LS_FINDING_SLOW_MATRIX, gpu, device, address,
+                "f16 products of %.0f TFLOP/s, its neighbours do %.0f, limit %.0f %% of "
+                "that",
+                matrix * 1e-12, neighbours * 1e-12, 100 * least_of_others.value);
+        }
+    }
 }

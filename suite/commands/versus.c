@@ -1,6 +1,7 @@
-#include "versus.h"
+/* `lockstep versus`: the speed of Lockstep compared with that of PyTorch, on this machine, in one
+ * run. */
+#include "commands.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,11 +10,12 @@
 #include <unistd.h>
 
 #include "kernels/core/path.h"
-#include "harness/run/job_run.h"
+#include "harness/run/job.h"
 #include "harness/report/stats.h"
 #include "kernels/core/text.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/json.h"
+#include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/cpu/bound.h"
 #include "kernels/kernels.h"
@@ -23,10 +25,10 @@
 #include "suite/run/command_line.h"
 #include "suite/run/python.h"
 
-enum { STEPS_MAX = 64, OURS = 0, PEER = 1, NUM_CLASSES = 10 };
+enum { PAIRS_MAX = 64, STEPS_MAX = 64, OURS = 0, PEER = 1, NUM_CLASSES = 10 };
 
-/* What is compared. warm-up steps are run and not counted: PyTorch's DDP rebuilds its buckets in
- * the second step, oneDNN compiles its kernels in the first. */
+/* What is compared. Warm-up steps do not count: PyTorch's DDP rebuilds its buckets in the second
+ * step, and oneDNN compiles its kernels in the first. */
 typedef struct setting {
     const char *label, *arch;
     int image_size, batch_size, ranks, threads, warmup_steps, timed_steps;
@@ -38,22 +40,30 @@ static const setting settings[] = {
     {"resnet18.32.b32.r2", "resnet18", 32, 32, 2, 1, 4, 16},
 };
 
-/* What all runs of one call share. */
+typedef struct asked {
+    int pairs;          /* runs of each trainer, alternating, 1 to PAIRS_MAX */
+    const char *python; /* an interpreter that has torch and torchvision; default "python3" */
+    const char *peer;   /* suite/peers/pytorch_train.py */
+    const char *parent; /* a folder <UTC time>-versus is made there for jobs, batches and table */
+    const char *only;   /* NULL, or the label of the one setting to run */
+} asked;
+
+/* Common to all runs. */
 typedef struct place {
-    const ls_versus_options *options;
+    const asked *options;
     char folder[PATH_MAX]; /* absolute */
 } place;
 
 typedef struct measured {
     int count;
-    double images_per_s[LS_VERSUS_PAIRS_MAX];
-    double start_s[LS_VERSUS_PAIRS_MAX]; /* a whole run of one step, from exec to exit */
-    double rss_mb;                       /* largest peak of one rank */
-    char transport[32];                  /* of the gradients, by the start event; "" */
+    double images_per_s[PAIRS_MAX];
+    double start_s[PAIRS_MAX]; /* of a run of one step, from exec to exit */
+    double rss_mb;             /* largest peak of one rank */
+    char transport[32];        /* of the gradients, from the start event; or "" */
 } measured;
 
-/* The step times of one rank's events, data left out: the two read the same files in different
- * ways. */
+/* The step times of one rank's events without the part for data, which the two trainers read in
+ * different ways. */
 typedef struct step_times {
     int count;
     double ms[STEPS_MAX];
@@ -76,7 +86,7 @@ static ls_status read_event(void *context, const cJSON *value, int line_number)
     return LS_OK;
 }
 
-/* One rank's share of each step, as files that both trainers read. */
+/* Writes the batches of each rank and step to files that both trainers read. */
 static ls_status write_batches(const setting *what, const char *folder)
 {
     ls_status status = LS_OK;
@@ -123,7 +133,7 @@ static void describe(const setting *what, int who, const place *place, int pair,
     job->world = what->ranks;
     job->local_nodes = 1;
     job->threads = what->threads;
-    job->limit_s = 600; /* a hundred times the slowest step seen */
+    job->limit_s = 600; /* a hundred times the slowest measured step */
     job->grace_s = 5;
     ls_text_put(job->directory, sizeof job->directory, "%s/%s", place->folder, job->id);
     if (who == OURS) {
@@ -147,8 +157,8 @@ static void describe(const setting *what, int who, const place *place, int pair,
     ls_words_add(&job->command, "--data=batches:%s/%s.batches", place->folder, what->label);
 }
 
-/* Runs one of the two; the slowest rank's median step decides. A run of one step only tells how
- * long it takes from start to end. */
+/* Runs one of the two trainers. Its step time is the median of the slowest rank; a run of one step
+ * measures only the time from start to end. */
 static ls_status run_one(const setting *what, int who, const place *place, int pair, int steps,
                          measured *out)
 {
@@ -192,7 +202,7 @@ free_job:
     return status;
 }
 
-/* The bound: the network's convolutions and nothing else, on all the threads of the setting. */
+/* The bound: the convolutions of the network alone, on all threads of the setting. */
 static ls_status run_bound(const setting *what, double *images_per_s)
 {
     void *symbol = NULL;
@@ -206,7 +216,7 @@ static ls_status run_bound(const setting *what, double *images_per_s)
                                   .width = what->image_size,
                                   .activation = LS_F32};
     double ms = 0;
-    /* as many repeats as the timed steps; several ranks share the cores like their threads */
+    /* as many repeats as timed steps; the threads of all ranks, which share the cores */
     ls_status status =
         convolutions_ms(&network, &plan, what->threads * what->ranks, what->timed_steps, &ms);
     ls_model_free(&network);
@@ -219,7 +229,7 @@ static ls_status run_bound(const setting *what, double *images_per_s)
 static ls_status run_setting(const setting *what, const place *place, FILE *table)
 {
     measured seen[2] = {{0}, {0}};
-    double bound[LS_VERSUS_PAIRS_MAX];
+    double bound[PAIRS_MAX];
     char folder[PATH_MAX];
     int pairs = place->options->pairs;
     ls_text_put(folder, sizeof folder, "%s/%s.batches", place->folder, what->label);
@@ -261,12 +271,12 @@ static ls_status run_setting(const setting *what, const place *place, FILE *tabl
     return LS_OK;
 }
 
-static bool is_wanted(const ls_versus_options *options, const setting *what)
+static bool is_wanted(const asked *options, const setting *what)
 {
     return options->only == NULL || strcmp(options->only, what->label) == 0;
 }
 
-static ls_status check(const ls_versus_options *options)
+static ls_status check(const asked *options)
 {
     char python[1100];
     int wanted = 0;
@@ -286,21 +296,26 @@ static ls_status check(const ls_versus_options *options)
     return LS_OK;
 }
 
-ls_status ls_versus_run(const ls_versus_options *options)
+/* Trains the same network on the same files, batch, threads and ranks with both trainers in turn
+ * (the order alternates from pair to pair) and times the convolutions alone, in oneDNN, with each
+ * pair. Prints a row per setting: images per second of each (median of the pairs' medians), the
+ * ratio with its interval, the share of the bound, peak memory of a rank, and the time from start
+ * to end of a run of one step. Writes versus.tsv. LS_ERR_USAGE, with nothing written, for a wrong
+ * setting or interpreter; LS_ERR_CHECK when a run failed. */
+static ls_status run_all(const asked *options)
 {
     LS_TRY(check(options));
-    char path[PATH_MAX];
     place place = {.options = options};
     LS_TRY(ls_command_run_folder(options->parent, "versus", place.folder, sizeof place.folder));
     LS_TRY(ls_path_make_folder(place.folder));
+    char path[PATH_MAX + 16];
     ls_text_put(path, sizeof path, "%s/versus.tsv", place.folder);
-    FILE *table = fopen(path, "w");
+    FILE *table = ls_file_create(path);
     if (table == NULL) {
-        ls_log_error("cannot create %s: %s", path, strerror(errno));
         return LS_ERR_INFRA;
     }
     fprintf(table,
-            "# Training speed beside PyTorch, O0, median of %d runs in turn\n"
+            "# Training speed compared with PyTorch, O0, median of %d runs in turn\n"
             "# setting lockstep_img_per_s pytorch_img_per_s ratio ratio_low ratio_high "
             "convolutions_img_per_s share_of_convolutions lockstep_rss_mb pytorch_rss_mb "
             "lockstep_one_step_s pytorch_one_step_s\n",
@@ -315,9 +330,32 @@ ls_status ls_versus_run(const ls_versus_options *options)
             status = run_setting(&settings[i], &place, table);
         }
     }
-    if (fclose(table) != 0 && status == LS_OK) {
-        ls_log_error("cannot write %s: %s", path, strerror(errno));
-        status = LS_ERR_INFRA;
+    ls_status closed = ls_file_close(table, path);
+    return status != LS_OK ? status : closed;
+}
+
+int ls_versus_main(int count, char **argument)
+{
+    char peer[1024];
+    if (!ls_path_find("suite/peers/pytorch_train.py", peer, sizeof peer)) {
+        ls_log_error("suite/peers/pytorch_train.py was not found next to the program");
+        return LS_ERR_INFRA;
     }
-    return status;
+    const char *pairs = "7", *python = "python3", *out = "results/runs", *only = NULL;
+    const ls_command_option known[] = {
+        {"--pairs", &pairs, NULL, NULL, "runs of each trainer, in turn (7)"},
+        {"--python", &python, NULL, NULL, "an interpreter that has torch (python3)"},
+        {"--out", &out, NULL, NULL, "where the run's folder is made (results/runs)"},
+        {"--only", &only, NULL, NULL, "one setting, by its label"},
+    };
+    ls_status status = ls_command_parse("versus", known, 4, &count, argument);
+    if (status != LS_OK) {
+        return (int)status;
+    }
+    int64_t number;
+    LS_TRY(ls_command_no_operands("versus", count, argument, "use --only SETTING"));
+    LS_TRY(ls_command_whole("--pairs", pairs, 1, PAIRS_MAX, &number));
+    asked versus = {
+        .pairs = (int)number, .python = python, .peer = peer, .parent = out, .only = only};
+    return (int)run_all(&versus);
 }

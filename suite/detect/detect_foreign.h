@@ -3,7 +3,7 @@
 #ifndef LS_DETECT_FOREIGN_H
 #define LS_DETECT_FOREIGN_H
 
-#include "detect_keep.h"
+#include "detect_run.h"
 
 /* Appends the wrong trainers of suite/peers/wrong/expected.txt. A line is
  * script<TAB>case<TAB>sentence[<TAB>glob of the printed cause]; the scripts are in the same folder.

@@ -1,6 +1,5 @@
 #include "detect_table.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +7,7 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/json.h"
-#include "kernels/core/log.h"
+#include "kernels/core/file.h"
 
 static const char *cause_word(const ls_detect_plant *plant, const ls_detect_result *result)
 {
@@ -54,26 +53,11 @@ void ls_detect_print_foreign(const ls_detect_summary *summary, FILE *to)
     }
 }
 
-static FILE *open_table(const char *directory, const char *name)
+static FILE *create(const char *folder, const char *name)
 {
     char path[700];
-    ls_text_put(path, sizeof path, "%s/%s", directory, name);
-    FILE *file = fopen(path, "w");
-    if (file == NULL) {
-        ls_log_error("cannot write %s: %s", path, strerror(errno));
-    }
-    return file;
-}
-
-static ls_status close_table(FILE *file, const char *name)
-{
-    bool bad = ferror(file) != 0;
-    bad = fclose(file) != 0 || bad;
-    if (bad) {
-        ls_log_error("cannot write %s: %s", name, strerror(errno));
-        return LS_ERR_INFRA;
-    }
-    return LS_OK;
+    ls_text_put(path, sizeof path, "%s/%s", folder, name);
+    return ls_file_create(path);
 }
 
 /* A cell of a Markdown table must not contain a bar or a line break. */
@@ -87,7 +71,7 @@ static void print_cell(FILE *file, const char *text)
 static ls_status write_tsv(const char *directory, const ls_detect_list *list,
                            const ls_detect_result *result)
 {
-    FILE *file = open_table(directory, "detect.tsv");
+    FILE *file = create(directory, "detect.tsv");
     if (file == NULL) {
         return LS_ERR_INFRA;
     }
@@ -105,13 +89,13 @@ static ls_status write_tsv(const char *directory, const ls_detect_list *list,
                     r->by.cause[0] == '\0' ? "-" : r->by.cause);
         }
     }
-    return close_table(file, "detect.tsv");
+    return ls_file_close(file, "detect.tsv");
 }
 
 static ls_status write_markdown(const char *directory, const ls_detect_list *list,
                                 const ls_detect_result *result, const ls_detect_summary *summary)
 {
-    FILE *file = open_table(directory, "detect.md");
+    FILE *file = create(directory, "detect.md");
     if (file == NULL) {
         return LS_ERR_INFRA;
     }
@@ -146,7 +130,7 @@ static ls_status write_markdown(const char *directory, const ls_detect_list *lis
             fprintf(file, " | |\n");
         }
     }
-    return close_table(file, "detect.md");
+    return ls_file_close(file, "detect.md");
 }
 
 ls_status ls_detect_write_tables(const char *directory, const ls_detect_list *list,
@@ -214,7 +198,7 @@ ls_status ls_detect_write_matrix(const char *directory, const ls_detect_list *li
     }
     FILE *file = NULL;
     if (status == LS_OK) {
-        file = open_table(directory, "matrix.tsv");
+        file = create(directory, "matrix.tsv");
         status = file == NULL ? LS_ERR_INFRA : LS_OK;
     }
     if (file != NULL) {
@@ -236,7 +220,7 @@ ls_status ls_detect_write_matrix(const char *directory, const ls_detect_list *li
             }
             fprintf(file, "\n");
         }
-        ls_status closed = close_table(file, "matrix.tsv");
+        ls_status closed = ls_file_close(file, "matrix.tsv");
         status = status == LS_OK ? closed : status;
     }
     free(c.id);

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "detect_keep.h"
+#include "detect_run.h"
 
 /* The summary of the foreign trainers, and the line of one fault. */
 void ls_detect_print_foreign(const ls_detect_summary *summary, FILE *to);

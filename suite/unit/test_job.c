@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "harness/run/job_run.h"
+#include "harness/run/job.h"
 #include "kernels/core/json.h"
 
 /* A job of `sh -c script` in a fresh folder under /tmp. */

@@ -14,7 +14,7 @@
 
 #include "harness/hosts/probe.h"
 #include "harness/hosts/remote.h"
-#include "harness/run/job_run.h"
+#include "harness/run/job.h"
 #include "harness/run/matrix.h"
 #include "kernels/core/text.h"
 #include "kernels/core/clock.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "harness/run/job_run.h"
+#include "harness/run/job.h"
 #include "kernels/core/text.h"
 #include "suite/run/gpus.h"
 #include "kernels/core/path.h"
