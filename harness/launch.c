@@ -324,8 +324,7 @@ static int run(const arguments *given)
     const char *token = getenv("LS_TOKEN");
     int port = given->master_port != 0 ? given->master_port : ls_supervise_free_port();
     if (port == 0) {
-        ls_log_error("no free port for MASTER_PORT: %s", strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "no free port for MASTER_PORT: %s", strerror(errno));
     }
     if (token == NULL && given->nnodes == 1) { /* several launchers need a common one */
         ls_supervise_token(token_text);

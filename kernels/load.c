@@ -22,8 +22,8 @@ static ls_status library_path(const char *name, char *path, size_t path_bytes)
         for (int i = 0; i < 3; i++) {
             if (snprintf(path, path_bytes, "%s%s/ls_%s.so", program, way[i], name) >=
                 (int)path_bytes) {
-                ls_log_error("path too long: %s%s/ls_%s.so", program, way[i], name);
-                return LS_ERR_INFRA;
+                return ls_log_fail(LS_ERR_INFRA, "path too long: %s%s/ls_%s.so", program, way[i],
+                                   name);
             }
             if (access(path, F_OK) == 0) {
                 break;
@@ -32,8 +32,7 @@ static ls_status library_path(const char *name, char *path, size_t path_bytes)
         return LS_OK;
     }
     if (snprintf(path, path_bytes, "%s/ls_%s.so", folder, name) >= (int)path_bytes) {
-        ls_log_error("path too long: %s/ls_%s.so", folder, name);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "path too long: %s/ls_%s.so", folder, name);
     }
     return LS_OK;
 }
@@ -44,13 +43,12 @@ ls_status ls_load_symbol(const char *name, const char *entry, void *out)
     LS_TRY(library_path(name, path, sizeof path));
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
-        ls_log_error("'%s' is not available here: %s (see what `make` printed)", name, dlerror());
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "'%s' is not available here: %s (see what `make` printed)",
+                           name, dlerror());
     }
     void *symbol = dlsym(library, entry);
     if (symbol == NULL) {
-        ls_log_error("%s has no symbol '%s': %s", path, entry, dlerror());
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "%s has no symbol '%s': %s", path, entry, dlerror());
     }
     memcpy(out, &symbol, sizeof symbol); /* ISO C has no cast from void * to a function */
     return LS_OK;
@@ -59,9 +57,9 @@ ls_status ls_load_symbol(const char *name, const char *entry, void *out)
 ls_status ls_load_same_abi(const char *name, int abi, int wanted)
 {
     if (abi != wanted) {
-        ls_log_error("ls_%s.so speaks ABI %d, this program %d: rebuild with `make`", name, abi,
-                     wanted);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA,
+                           "ls_%s.so speaks ABI %d, this program %d: rebuild with `make`", name,
+                           abi, wanted);
     }
     return LS_OK;
 }

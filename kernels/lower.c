@@ -116,9 +116,9 @@ static ls_status lower_conv(ls_lower *lower, const ls_lower_backend *backend, in
     const ls_slot *in = &lower->slot[op->in];
     int height = window_out(in->height, layer), width = window_out(in->width, layer);
     if (height < 1 || width < 1) {
-        ls_log_error("layer %s: an image of %d x %d is too small for its %d x %d kernel",
-                     layer->name, in->height, in->width, layer->kernel, layer->kernel);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "layer %s: an image of %d x %d is too small for its %d x %d kernel",
+                           layer->name, in->height, in->width, layer->kernel, layer->kernel);
     }
     op->out = add_slot(lower, backend, index, layer->channels, height, width);
     return LS_OK;
@@ -130,9 +130,9 @@ static ls_status lower_linear(ls_lower *lower, const ls_lower_backend *backend, 
     ls_op *op = add_op(lower, LS_OP_LINEAR, index);
     const ls_slot *in = &lower->slot[op->in];
     if (in->height * in->width != 1) {
-        ls_log_error("layer %s: a linear layer reads [N,C,1,1], not %d x %d pixels", layer->name,
-                     in->height, in->width);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "layer %s: a linear layer reads [N,C,1,1], not %d x %d pixels",
+                           layer->name, in->height, in->width);
     }
     op->out = add_slot(lower, backend, index, layer->channels, 1, 1);
     return LS_OK;
@@ -210,9 +210,9 @@ static ls_status lower_spatial(ls_lower *lower, const ls_lower_backend *backend,
         width = window_out(in.width, layer);
         if (layer->kernel * layer->kernel > 256 || layer->pad >= layer->kernel || height < 1 ||
             width < 1) {
-            ls_log_error("layer %s: no max pool of kernel %d, padding %d on %d x %d pixels",
-                         layer->name, layer->kernel, layer->pad, in.height, in.width);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE,
+                               "layer %s: no max pool of kernel %d, padding %d on %d x %d pixels",
+                               layer->name, layer->kernel, layer->pad, in.height, in.width);
         }
     } else if (kind == LS_OP_SHORTCUT) {
         channels = layer->channels;
@@ -262,9 +262,8 @@ static ls_status lower_layer(ls_lower *lower, const ls_lower_backend *backend, i
         add_op(lower, LS_OP_LOSS, index);
         return LS_OK;
     }
-    ls_log_error("layer %s has kind %d, which this backend does not know", layer->name,
-                 (int)layer->kind);
-    return LS_ERR_UNSUPPORTED;
+    return ls_log_fail(LS_ERR_UNSUPPORTED, "layer %s has kind %d, which this backend does not know",
+                       layer->name, (int)layer->kind);
 }
 
 static ls_status fill(ls_lower *lower, const ls_lower_backend *backend)
@@ -273,10 +272,8 @@ static ls_status fill(ls_lower *lower, const ls_lower_backend *backend)
     lower->slot = calloc(layers, sizeof *lower->slot);
     lower->op = calloc(layers, sizeof *lower->op);
     lower->slot_of_layer = malloc(layers * sizeof *lower->slot_of_layer);
-    if (lower->slot == NULL || lower->op == NULL || lower->slot_of_layer == NULL) {
-        ls_log_error("no memory for a plan of %zu layers", layers);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(lower->slot != NULL && lower->op != NULL && lower->slot_of_layer != NULL,
+                  "a plan of %zu layers", layers);
     for (size_t i = 0; i < layers; i++) {
         lower->slot_of_layer[i] = -1;
     }
@@ -291,8 +288,7 @@ ls_status ls_lower_create(const ls_network *network, const ls_plan_options *opti
 {
     char why[256];
     if (!ls_lower_supports(network, options->activation, why, sizeof why)) {
-        ls_log_error("network %s: %s", network->arch, why);
-        return LS_ERR_UNSUPPORTED;
+        return ls_log_fail(LS_ERR_UNSUPPORTED, "network %s: %s", network->arch, why);
     }
     *out = (ls_lower){.network = network, .options = *options};
     ls_status status = fill(out, backend);

@@ -14,10 +14,8 @@ ls_status ls_plan_tensors_create(const ls_network *network, ls_plan_tensors *out
     out->param = calloc(params + 1, sizeof *out->param);
     out->grad = calloc(params + 1, sizeof *out->grad);
     out->buffer = calloc(buffers + 1, sizeof *out->buffer);
-    if (out->param == NULL || out->grad == NULL || out->buffer == NULL) {
-        ls_log_error("no memory for a plan of %zu parameters", params);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(out->param != NULL && out->grad != NULL && out->buffer != NULL,
+                  "a plan of %zu parameters", params);
     return LS_OK;
 }
 
@@ -34,11 +32,12 @@ ls_status ls_plan_tensors_bind(const ls_network *network, const ls_plan_binding 
     for (int i = 0; i < network->param_count; i++) {
         int64_t count = ls_shape_count(&network->param[i].shape);
         if (binding->param[i].count != count || binding->grad[i].count != count) {
-            ls_log_error("parameter %s has %lld elements, but %lld values and %lld gradients are "
-                         "bound to it",
-                         network->param[i].name, (long long)count,
-                         (long long)binding->param[i].count, (long long)binding->grad[i].count);
-            return LS_ERR_USAGE;
+            return ls_log_fail(
+                LS_ERR_USAGE,
+                "parameter %s has %lld elements, but %lld values and %lld gradients are "
+                "bound to it",
+                network->param[i].name, (long long)count, (long long)binding->param[i].count,
+                (long long)binding->grad[i].count);
         }
     }
     size_t params = (size_t)network->param_count, buffers = (size_t)network->buffer_count;
@@ -54,9 +53,9 @@ ls_status ls_plan_tensors_bind(const ls_network *network, const ls_plan_binding 
 static ls_status stored_slot(const ls_lower *lower, int layer, int *slot)
 {
     if (layer < 0 || layer >= lower->network->layer_count || lower->slot_of_layer[layer] < 0) {
-        ls_log_error("layer %d is not stored: it is fused into the pass of the layer after it",
-                     layer);
-        return LS_ERR_UNSUPPORTED;
+        return ls_log_fail(
+            LS_ERR_UNSUPPORTED,
+            "layer %d is not stored: it is fused into the pass of the layer after it", layer);
     }
     *slot = lower->slot_of_layer[layer];
     return LS_OK;
@@ -66,9 +65,8 @@ static ls_status branch_slot(const ls_lower *lower, int branch, ls_layer_kind ki
 {
     int layer = ls_lower_layer_of_branch(lower->network, branch, kind);
     if (layer < 0) {
-        ls_log_error("branch %d is no %s of this network", branch,
-                     kind == LS_LAYER_RELU ? "ReLU" : "max pool");
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "branch %d is no %s of this network", branch,
+                           kind == LS_LAYER_RELU ? "ReLU" : "max pool");
     }
     *slot = lower->slot_of_layer[layer];
     return LS_OK;
@@ -101,9 +99,8 @@ ls_status ls_plan_check_export(const ls_lower *lower, ls_export what, int index,
     int64_t count = lower->slot[at].count;
     int64_t wanted = what == LS_EXPORT_RELU_BITS ? (count + 7) / 8 : 4 * count; /* f32 or int32 */
     if (bytes != wanted) {
-        ls_log_error("export of %s takes %lld bytes, not %lld", name, (long long)wanted,
-                     (long long)bytes);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "export of %s takes %lld bytes, not %lld", name,
+                           (long long)wanted, (long long)bytes);
     }
     *slot = at;
     return LS_OK;
@@ -117,17 +114,17 @@ ls_status ls_plan_check_force(const ls_lower *lower, int branch, const void *hos
     bool forced = lower->options.forced_branches;
     const ls_op *op = forced ? ls_lower_op_of_branch(lower, branch) : NULL;
     if (op == NULL) {
-        ls_log_error("branch %d of %s cannot be forced: %s", branch, lower->network->arch,
-                     forced ? "it is no ReLU or max pool of the plan"
-                            : "the plan was created without forced_branches");
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "branch %d of %s cannot be forced: %s", branch,
+                           lower->network->arch,
+                           forced ? "it is no ReLU or max pool of the plan"
+                                  : "the plan was created without forced_branches");
     }
     int64_t count = lower->slot[op->out].count;
     int64_t wanted = op->kind == LS_OP_RELU ? (count + 7) / 8 : count * (int64_t)sizeof(int32_t);
     if (host != NULL && bytes != wanted) {
-        ls_log_error("%s: %lld bytes of forced branches, not %lld",
-                     lower->network->layer[op->layer].name, (long long)bytes, (long long)wanted);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s: %lld bytes of forced branches, not %lld",
+                           lower->network->layer[op->layer].name, (long long)bytes,
+                           (long long)wanted);
     }
     *out = op;
     return LS_OK;

@@ -61,8 +61,7 @@ static ls_status open_events(program *p)
              p->world.rank);
     p->events = open(p->events_path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
     if (p->events < 0) {
-        ls_log_error("cannot write %s: %s", p->events_path, strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", p->events_path, strerror(errno));
     }
     cJSON *event = event_named("start");
     p->peer.api->describe(engine, (int)sizeof engine);
@@ -357,9 +356,8 @@ static ls_status check_engine(const program *p, const char *engine)
 {
     bool device = p->device.api != NULL;
     if ((strcmp(engine, "gloo") == 0 && device) || (strcmp(engine, "nccl") == 0 && !device)) {
-        ls_log_error("--comm %s works in %s memory: not with --device %s", engine,
-                     device ? "host" : "GPU", device ? "cuda" : "cpu");
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--comm %s works in %s memory: not with --device %s",
+                           engine, device ? "host" : "GPU", device ? "cuda" : "cpu");
     }
     return LS_OK;
 }
@@ -368,17 +366,17 @@ static ls_status join(program *p)
 {
     bool alone = p->world.world == 1;
     if (p->given.absent >= 0 && (alone || p->given.absent >= p->world.world)) {
-        ls_log_error("--absent %d: allowed: a rank of this world, which has %d%s", p->given.absent,
-                     p->world.world, alone ? "; at least 2 are needed" : "");
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--absent %d: allowed: a rank of this world, which has %d%s",
+                           p->given.absent, p->world.world, alone ? "; at least 2 are needed" : "");
     }
     LS_TRY(open_device(p));
     const char *among = p->device.api != NULL ? "nccl" : "gloo";
     const char *engine = p->given.comm != NULL ? p->given.comm : alone ? "self" : among;
     LS_TRY(check_engine(p, engine));
     if (p->world.world > LS_PATTERN_WORLD_MAX) {
-        ls_log_error("%d ranks: sums are exact for up to %d", p->world.world, LS_PATTERN_WORLD_MAX);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%d ranks: sums are exact for up to %d", p->world.world,
+                           LS_PATTERN_WORLD_MAX);
     }
     LS_TRY(ls_comm_load(engine, &p->peer.api));
     if (!alone) {

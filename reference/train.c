@@ -41,10 +41,7 @@ static ls_status train(ls_trainer *trainer)
 int main(int argc, char **argv)
 {
     ls_trainer *trainer = calloc(1, sizeof *trainer);
-    if (trainer == NULL) {
-        ls_log_error("cannot allocate the trainer");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(trainer != NULL, "the trainer");
     ls_status status = prepare(argc, argv, trainer);
     if (status == LS_OK) {
         status = train(trainer);

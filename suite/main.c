@@ -86,8 +86,8 @@ static int data_main(int count, char **argument)
         return (int)status;
     }
     if (count > 0 && strcmp(argument[0], "make") != 0) {
-        ls_log_error("unexpected argument '%s'; allowed: make DIR", argument[0]);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "unexpected argument '%s'; allowed: make DIR",
+                           argument[0]);
     }
     LS_TRY(ls_command_operands("data make DIR", 2, count, argument));
     int64_t per_class, pixels;
@@ -165,6 +165,5 @@ int main(int argc, char **argv)
     }
     char hint[120];
     ls_text_suggest(hint, sizeof hint, argv[1], names, COMMANDS, "`lockstep --help` lists all");
-    ls_log_error("unknown command '%s'; %s", argv[1], hint);
-    return LS_ERR_USAGE;
+    return ls_log_fail(LS_ERR_USAGE, "unknown command '%s'; %s", argv[1], hint);
 }

@@ -20,21 +20,22 @@ static ls_status add_host(ls_hosts *hosts, const char *where, const char *name, 
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:@%-";
     char one[LS_HOSTS_NAME_BYTES];
     if (bytes == 0 || bytes >= sizeof one || name[0] == '-' || strspn(name, allowed) < bytes) {
-        ls_log_error("%s: '%.*s' is not a host name, allowed: letters, digits and ._:@%%-, at most "
-                     "%d bytes",
-                     where, (int)(bytes < 60 ? bytes : 60), name, LS_HOSTS_NAME_BYTES - 1);
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "%s: '%.*s' is not a host name, allowed: letters, digits and ._:@%%-, at most "
+            "%d bytes",
+            where, (int)(bytes < 60 ? bytes : 60), name, LS_HOSTS_NAME_BYTES - 1);
     }
     ls_text_put(one, sizeof one, "%.*s", (int)bytes, name);
     for (int i = 0; i < hosts->count; i++) {
         if (strcmp(hosts->host[i].name, one) == 0) {
-            ls_log_error("%s: host %s is listed twice (slots=N gives it more ranks)", where, one);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE,
+                               "%s: host %s is listed twice (slots=N gives it more ranks)", where,
+                               one);
         }
     }
     if (hosts->count == LS_HOSTS_MAX) {
-        ls_log_error("%s: more than %d hosts", where, LS_HOSTS_MAX);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s: more than %d hosts", where, LS_HOSTS_MAX);
     }
     ls_host *host = &hosts->host[hosts->count++];
     ls_text_put(host->name, sizeof host->name, "%s", one);
@@ -74,9 +75,9 @@ static ls_status parse_line(const char *where, char *line, ls_hosts *out)
     bool good = slots == NULL || (end != NULL && *end == '\0' && errno == 0 && number >= 1 &&
                                   number <= LS_HOSTS_RANKS_MAX && more == NULL);
     if (!good) {
-        ls_log_error("%s: '%.60s' after the host, allowed: slots=N, N from 1 to %d", where,
-                     more != NULL ? more : slots, LS_HOSTS_RANKS_MAX);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "%s: '%.60s' after the host, allowed: slots=N, N from 1 to %d", where,
+                           more != NULL ? more : slots, LS_HOSTS_RANKS_MAX);
     }
     return add_host(out, where, name, strlen(name), (int)number);
 }
@@ -90,8 +91,8 @@ ls_status ls_hosts_parse_text(const char *path, const char *text, ls_hosts *out)
         size_t bytes = strcspn(line, "\n");
         ls_text_put(where, sizeof where, "%s line %d", path, number);
         if (bytes >= sizeof copy) {
-            ls_log_error("%s: %zu bytes, allowed: %zu", where, bytes, sizeof copy - 1);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE, "%s: %zu bytes, allowed: %zu", where, bytes,
+                               sizeof copy - 1);
         }
         memcpy(copy, line, bytes);
         copy[bytes] = '\0';
@@ -99,8 +100,7 @@ ls_status ls_hosts_parse_text(const char *path, const char *text, ls_hosts *out)
         line += bytes + (line[bytes] == '\n');
     }
     if (out->count == 0) {
-        ls_log_error("%s contains no host", path);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s contains no host", path);
     }
     return LS_OK;
 }
@@ -109,8 +109,7 @@ ls_status ls_hosts_read_file(const char *path, ls_hosts *out)
 {
     char *text = ls_text_read(path);
     if (text == NULL) {
-        ls_log_error("HOSTFILE=%s cannot be read: %s", path, strerror(errno));
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "HOSTFILE=%s cannot be read: %s", path, strerror(errno));
     }
     ls_status status = ls_hosts_parse_text(path, text, out);
     free(text);
@@ -122,8 +121,9 @@ ls_status ls_hosts_read_slurm(ls_hosts *out)
     memset(out, 0, sizeof *out);
     out->by = LS_HOSTS_SRUN;
     if (getenv("SLURM_JOB_ID") == NULL) {
-        ls_log_error("NODES=slurm: not inside an allocation (SLURM_JOB_ID is not set; see salloc)");
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "NODES=slurm: not inside an allocation (SLURM_JOB_ID is not set; see salloc)");
     }
     char name[LS_HOSTS_NAME_BYTES + 2];
     FILE *told = popen("scontrol show hostnames \"$SLURM_JOB_NODELIST\"", "re");
@@ -147,15 +147,16 @@ ls_status ls_hosts_ranks(const ls_hosts *hosts, int wanted, int *ranks)
     for (int i = 0; i < hosts->count; i++) {
         const ls_host *first = &hosts->host[0], *one = &hosts->host[i];
         if (wanted > 0 && one->slots > 0 && one->slots < wanted) {
-            ls_log_error("host %s has slots=%d, but NGPUS asks for %d ranks on each host",
-                         one->name, one->slots, wanted);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE,
+                               "host %s has slots=%d, but NGPUS asks for %d ranks on each host",
+                               one->name, one->slots, wanted);
         }
         if (wanted == 0 && one->slots != first->slots) {
-            ls_log_error("host %s has slots=%d, host %s has slots=%d (0: not given): all hosts get "
-                         "the same number of ranks; set it with NGPUS",
-                         first->name, first->slots, one->name, one->slots);
-            return LS_ERR_USAGE;
+            return ls_log_fail(
+                LS_ERR_USAGE,
+                "host %s has slots=%d, host %s has slots=%d (0: not given): all hosts get "
+                "the same number of ranks; set it with NGPUS",
+                first->name, first->slots, one->name, one->slots);
         }
     }
     if (wanted == 0) {

@@ -67,9 +67,9 @@ ls_status ls_probe_answer(const char *marker, const char *device, int ranks, boo
         for (int up = 0; up < 2 && strrchr(folder, '/') != NULL; up++) {
             *strrchr(folder, '/') = '\0';
         }
-        ls_log_error("%s is not the same folder there: results must be on a shared file system",
-                     folder);
-        return LS_ERR_INFRA;
+        return ls_log_fail(
+            LS_ERR_INFRA,
+            "%s is not the same folder there: results must be on a shared file system", folder);
     }
     const char *chosen = NULL, *connection = getenv("SSH_CONNECTION");
     ls_machine_device found[LS_MACHINE_DEVICES_MAX];
@@ -283,17 +283,16 @@ static ls_status check_alike(const ls_hosts *hosts, const ls_probe_question *que
 {
     for (int k = 1; k < hosts->count; k++) {
         if (strcmp(probe[k].device, probe[0].device) != 0) {
-            ls_log_error("host %s would run on %s, host %s on %s (DEVICE=cpu forces the CPU)",
-                         hosts->host[0].name, probe[0].device, hosts->host[k].name,
-                         probe[k].device);
-            return LS_ERR_INFRA;
+            return ls_log_fail(
+                LS_ERR_INFRA, "host %s would run on %s, host %s on %s (DEVICE=cpu forces the CPU)",
+                hosts->host[0].name, probe[0].device, hosts->host[k].name, probe[k].device);
         }
         int first = ls_probe_usual_ranks(probe[0].devices, probe[0].cores);
         int other = ls_probe_usual_ranks(probe[k].devices, probe[k].cores);
         if (question->ranks == 0 && first != other) {
-            ls_log_error("host %s would run %d ranks, host %s %d; set the number with NGPUS",
-                         hosts->host[0].name, first, hosts->host[k].name, other);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE,
+                               "host %s would run %d ranks, host %s %d; set the number with NGPUS",
+                               hosts->host[0].name, first, hosts->host[k].name, other);
         }
     }
     return LS_OK;

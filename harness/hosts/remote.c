@@ -86,8 +86,7 @@ static ls_status open_input(const char *line, int *write_end, int *read_end)
 {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
-        ls_log_error("cannot make a pipe: %s", strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot make a pipe: %s", strerror(errno));
     }
     size_t bytes = strlen(line);
     bool fits = write(ends[1], line, bytes) == (ssize_t)bytes && write(ends[1], "\n", 1) == 1;
@@ -95,9 +94,9 @@ static ls_status open_input(const char *line, int *write_end, int *read_end)
     *write_end = ends[1];
     *read_end = ends[0];
     if (!fits) {
-        ls_log_error("the environment for other machines has %zu bytes, allowed: %d", bytes,
-                     LS_REMOTE_SESSION_ORDER_BYTES_MAX);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA,
+                           "the environment for other machines has %zu bytes, allowed: %d", bytes,
+                           LS_REMOTE_SESSION_ORDER_BYTES_MAX);
     }
     return LS_OK;
 }

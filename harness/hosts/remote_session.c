@@ -85,16 +85,16 @@ static ls_status set_variables(const cJSON *environment)
     cJSON_ArrayForEach(entry, environment)
     {
         if (entry->string == NULL || !is_name(entry->string) || !cJSON_IsString(entry)) {
-            ls_log_error("the order on standard input: variable '%.60s' is not a name with a text",
-                         entry->string == NULL ? "" : entry->string);
-            return LS_ERR_USAGE;
+            return ls_log_fail(
+                LS_ERR_USAGE,
+                "the order on standard input: variable '%.60s' is not a name with a text",
+                entry->string == NULL ? "" : entry->string);
         }
     }
     cJSON_ArrayForEach(entry, environment)
     {
         if (setenv(entry->string, entry->valuestring, 1) != 0) {
-            ls_log_error("cannot set %s: %s", entry->string, strerror(errno));
-            return LS_ERR_INFRA;
+            return ls_log_fail(LS_ERR_INFRA, "cannot set %s: %s", entry->string, strerror(errno));
         }
     }
     return LS_OK;
@@ -171,8 +171,7 @@ ls_status ls_remote_session_monitor(int input)
     pthread_t thread;
     int failed = pthread_create(&thread, NULL, monitor, (void *)(intptr_t)input);
     if (failed != 0) {
-        ls_log_error("cannot start a thread: %s", strerror(failed));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot start a thread: %s", strerror(failed));
     }
     pthread_detach(thread);
     return LS_OK;

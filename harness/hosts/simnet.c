@@ -97,15 +97,16 @@ static ls_status check_means(void)
 {
     char said[300];
     if (geteuid() != 0) {
-        ls_log_error(
+        return ls_log_fail(
+            LS_ERR_INFRA,
             "SIM_NET=1 makes network namespaces and needs root (SIM_NODES alone does not)");
-        return LS_ERR_INFRA;
     }
     if (run_script("command -v ip >/dev/null && command -v tc >/dev/null && command -v nsenter "
                    ">/dev/null",
                    said, sizeof said) != 0) {
-        ls_log_error("SIM_NET=1 needs the programs ip, tc (iproute2) and nsenter (util-linux)");
-        return LS_ERR_INFRA;
+        return ls_log_fail(
+            LS_ERR_INFRA,
+            "SIM_NET=1 needs the programs ip, tc (iproute2) and nsenter (util-linux)");
     }
     return LS_OK;
 }
@@ -115,8 +116,8 @@ ls_status ls_simnet_open(int nodes, ls_simnet *out)
     LS_TRY(check_means());
     ls_simnet_clean();
     if (nodes > LS_SIMNET_NODES_MAX) {
-        ls_log_error("SIM_NET=1 with %d nodes, allowed: %d", nodes, LS_SIMNET_NODES_MAX);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "SIM_NET=1 with %d nodes, allowed: %d", nodes,
+                           LS_SIMNET_NODES_MAX);
     }
     ls_simnet net = {.nodes = nodes, .owner = (int)getpid()};
     char said[300], *script = ls_simnet_script(&net);

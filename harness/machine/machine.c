@@ -219,11 +219,11 @@ static ls_status refuse(const ls_machine_device *device, int count, int usable, 
                          device[i].failure);
         }
     }
-    ls_log_error(
+    return ls_log_fail(
+        LS_ERR_INFRA,
         "the PCI bus shows %d NVIDIA %s, %d usable, for %d %s (DEVICE=cpu insists on the CPU%s)",
         count, count == 1 ? "device" : "devices", usable, ranks, ranks == 1 ? "rank" : "ranks",
         usable > 0 ? ", OVERSUBSCRIBE=1 shares devices" : "");
-    return LS_ERR_INFRA;
 }
 
 ls_status ls_machine_choose_among(const char *wanted, int ranks, bool oversubscribe,
@@ -250,9 +250,9 @@ ls_status ls_machine_choose_among(const char *wanted, int ranks, bool oversubscr
         return LS_OK;
     }
     if (count == 0) {
-        ls_log_error("no NVIDIA device: the PCI bus (%s) shows none, and CUDA lists none",
-                     ls_machine_sysfs());
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA,
+                           "no NVIDIA device: the PCI bus (%s) shows none, and CUDA lists none",
+                           ls_machine_sysfs());
     }
     for (int i = 0; i < count; i++) {
         *usable += found[i].usable;

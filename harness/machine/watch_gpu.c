@@ -226,8 +226,7 @@ ls_status ls_watch_gpu_job(ls_watch_gpu *watch, const char *folder)
     ls_text_put(watch->path, sizeof watch->path, "%s/gpu.jsonl", folder);
     watch->file = open(watch->path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
     if (watch->file < 0) {
-        ls_log_error("cannot write %s: %s", watch->path, strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", watch->path, strerror(errno));
     }
     ls_watch_gpu_tick(watch);
     return LS_OK;

@@ -91,8 +91,7 @@ static ls_status open_log(const char *path, int *out)
     }
     *out = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (*out < 0) {
-        ls_log_error("cannot open the log %s: %s", path, strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot open the log %s: %s", path, strerror(errno));
     }
     return LS_OK;
 }
@@ -120,8 +119,8 @@ ls_status ls_proc_start(const ls_proc_spec *spec, ls_proc *out)
     close(report[1]);
     if (pid < 0) {
         close(report[0]);
-        ls_log_error("cannot start '%s': %s", spec->argv[0], strerror(fork_errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot start '%s': %s", spec->argv[0],
+                           strerror(fork_errno));
     }
     /* The parent sets the group too, so that it exists when this function returns; after exec this
      * fails, and the child has set it. */
@@ -387,8 +386,7 @@ ls_status ls_proc_catch_signals(void)
     }
     int failed = pthread_sigmask(SIG_BLOCK, &wanted, NULL);
     if (failed != 0) {
-        ls_log_error("cannot block signals: %s", strerror(failed));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot block signals: %s", strerror(failed));
     }
     return LS_OK;
 }

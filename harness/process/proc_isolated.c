@@ -35,8 +35,7 @@ ls_status ls_proc_isolated_start(ls_proc_isolated_fn *function, void *context,
 {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
-        ls_log_error("cannot make a pipe to a child: %s", strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot make a pipe to a child: %s", strerror(errno));
     }
     fflush(NULL);
     pid_t parent = getpid(), pid = fork();

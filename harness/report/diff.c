@@ -17,8 +17,9 @@ ls_status ls_report_diff_read(const char *where, cJSON **summary)
     bool folder = stat(where, &info) == 0 && S_ISDIR(info.st_mode);
     ls_text_put(path, sizeof path, folder ? "%s/summary.json" : "%s", where);
     if (stat(path, &info) != 0) {
-        ls_log_error("'%s' is neither a run's folder with a summary.json nor such a file", where);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "'%s' is neither a run's folder with a summary.json nor such a file",
+                           where);
     }
     return ls_json_read_file(path, summary);
 }

@@ -80,8 +80,7 @@ static ls_status read_jobs(ls_report_run *run)
         if (errno == ENOENT) {
             return LS_OK; /* nothing was run yet: the report says so */
         }
-        ls_log_error("cannot list %s: %s", folder, strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot list %s: %s", folder, strerror(errno));
     }
     for (struct dirent *entry; (entry = readdir(list)) != NULL;) {
         if (entry->d_name[0] == '.') {
@@ -120,13 +119,11 @@ ls_status ls_report_load(const char *directory, ls_report_run *out)
 {
     ls_report_run run = {0};
     if (realpath(directory, run.directory) == NULL) {
-        ls_log_error("no run directory '%s': %s", directory, strerror(errno));
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "no run directory '%s': %s", directory, strerror(errno));
     }
     char path[PATH_MAX];
     if (access(path_in(path, run.directory, "run.json"), R_OK) != 0) {
-        ls_log_error("'%s' is no run: it holds no run.json", directory);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "'%s' is no run: it holds no run.json", directory);
     }
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, ls_json_read_file(path, &run.record), free_run);

@@ -403,8 +403,8 @@ static ls_status remove_leftovers(const ls_job *job)
         failed = unlink(path) != 0 && errno != ENOENT;
     }
     if (failed) {
-        ls_log_error("cannot remove %s of an earlier attempt: %s", path, strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot remove %s of an earlier attempt: %s", path,
+                           strerror(errno));
     }
     return LS_OK;
 }
@@ -413,19 +413,18 @@ static ls_status check_job(const ls_job *job)
 {
     int nodes = ls_job_nodes(job);
     if (job->world < 1 || job->world > LS_HOSTS_RANKS_MAX || job->world % nodes != 0) {
-        ls_log_error(
+        return ls_log_fail(
+            LS_ERR_USAGE,
             "job %s: %d ranks on %d nodes, allowed: 1 to %d ranks, equally many on each node",
             job->id, job->world, nodes, LS_HOSTS_RANKS_MAX);
-        return LS_ERR_USAGE;
     }
     if (job->hosts != NULL && (job->host_count < 1 || job->host_count > job->hosts->count)) {
-        ls_log_error("job %s: %d hosts of %d", job->id, job->host_count, job->hosts->count);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "job %s: %d hosts of %d", job->id, job->host_count,
+                           job->hosts->count);
     }
     if (job->command.count < 1 || job->directory[0] != '/') {
-        ls_log_error("job %s: no command, or directory '%s' is not absolute", job->id,
-                     job->directory);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "job %s: no command, or directory '%s' is not absolute",
+                           job->id, job->directory);
     }
     return LS_OK;
 }
@@ -488,8 +487,7 @@ static ls_status run_here(const ls_job *job, const char *token, void (*on_tick)(
 {
     int port = ls_supervise_free_port();
     if (port == 0) {
-        ls_log_error("job %s: no free port: %s", job->id, strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "job %s: no free port: %s", job->id, strerror(errno));
     }
     ls_proc_spec *spec = calloc((size_t)job->world, sizeof *spec);
     ls_words *words = calloc((size_t)job->world, sizeof *words);

@@ -296,8 +296,7 @@ static ls_status read_lines(const char *path, bool strict, ls_record_rank *rank,
     broken[0] = '\0';
     FILE *file = fopen(path, "re");
     if (file == NULL) {
-        ls_log_error("cannot open %s: %s", path, strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot open %s: %s", path, strerror(errno));
     }
     const char *unreadable = ls_file_unreadable(file);
     if (unreadable != NULL) {
@@ -436,8 +435,8 @@ ls_status ls_record_read(const char *directory, ls_record_mode mode, ls_record *
     int files = count_event_files(&record);
     record.world = (int)ls_json_integer(ls_record_facts(&record), "world", files);
     if (record.job == NULL && files == 0 && mode == LS_RECORD_STRICT) {
-        ls_log_error("%s is no job's folder: neither job.json nor rank0.jsonl", directory);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s is no job's folder: neither job.json nor rank0.jsonl",
+                           directory);
     }
     if (record.world < 0 || record.world > LS_HOSTS_RANKS_MAX) {
         ls_log_warn("%s: %d ranks, 0 to %d are possible; its events are not read", directory,

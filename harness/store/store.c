@@ -168,39 +168,37 @@ static ls_status join(ls_store *store, const ls_store_options *options, int64_t 
     }
     char ports[32];
     snprintf(ports, sizeof ports, first == last ? "%d" : "%d to %d", first, last);
-    ls_log_error("store: rank %d did not reach rank 0 at %s port %s within %.3g s: %s", store->rank,
-                 store->address, ports, store->timeout_s, why);
-    return LS_ERR_RENDEZVOUS;
+    return ls_log_fail(LS_ERR_RENDEZVOUS,
+                       "store: rank %d did not reach rank 0 at %s port %s within %.3g s: %s",
+                       store->rank, store->address, ports, store->timeout_s, why);
 }
 
 static ls_status check_options(const ls_store_options *options)
 {
     if (options->world < 1 || options->rank < 0 || options->rank >= options->world) {
-        ls_log_error("store: rank %d is out of range in a world of %d, allowed: 0 to %d",
-                     options->rank, options->world, options->world - 1);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "store: rank %d is out of range in a world of %d, allowed: 0 to %d",
+                           options->rank, options->world, options->world - 1);
     }
     if (options->world > LS_STORE_CLIENTS_MAX / 2) {
-        ls_log_error("store: world of %d ranks, allowed: 1 to %d", options->world,
-                     LS_STORE_CLIENTS_MAX / 2);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "store: world of %d ranks, allowed: 1 to %d",
+                           options->world, LS_STORE_CLIENTS_MAX / 2);
     }
     int last = options->probe ? options->port + LS_STORE_PORT_PROBES : options->port;
     if (options->port < 0 || last > 65535 || (options->port == 0 && options->rank != 0)) {
-        ls_log_error("store: port %d, allowed: 1 to %d", options->port,
-                     options->probe ? 65535 - LS_STORE_PORT_PROBES : 65535);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "store: port %d, allowed: 1 to %d", options->port,
+                           options->probe ? 65535 - LS_STORE_PORT_PROBES : 65535);
     }
     if (!(options->timeout_s > 0 && options->timeout_s <= 1e6)) {
-        ls_log_error("store: deadline of %g s, allowed: more than 0, at most 1e6",
-                     options->timeout_s);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "store: deadline of %g s, allowed: more than 0, at most 1e6",
+                           options->timeout_s);
     }
     if (strlen(options->run_id) > LS_STORE_KEY_BYTES_MAX ||
         strlen(options->address) >= sizeof((ls_store *)NULL)->address) {
-        ls_log_error("store: run id of %zu bytes or address of %zu bytes, allowed: %d and 255",
-                     strlen(options->run_id), strlen(options->address), LS_STORE_KEY_BYTES_MAX);
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE, "store: run id of %zu bytes or address of %zu bytes, allowed: %d and 255",
+            strlen(options->run_id), strlen(options->address), LS_STORE_KEY_BYTES_MAX);
     }
     return LS_OK;
 }
@@ -211,8 +209,7 @@ ls_status ls_store_open(const ls_store_options *options, ls_store **out)
     int64_t deadline_ns = ls_clock_after(options->timeout_s);
     ls_store *store = calloc(1, sizeof *store);
     if (store == NULL) {
-        ls_log_error("store: no memory");
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "store: no memory");
     }
     ls_status status = LS_OK;
     store->rank = options->rank;
@@ -294,9 +291,8 @@ static ls_status take_connection(ls_store *store, int64_t deadline_ns, int *out)
     ls_store_answer answer = {.value = NULL};
     if (lost || !ls_store_link_reach((struct sockaddr *)&store->at, store->at_bytes, deadline_ns,
                                      &fd, why, sizeof why)) {
-        ls_log_error("store: rank 0 at %s:%d has left: %s", store->address, store->port,
-                     lost ? "its connection ended earlier" : why);
-        return LS_ERR_PEER_LOST;
+        return ls_log_fail(LS_ERR_PEER_LOST, "store: rank 0 at %s:%d has left: %s", store->address,
+                           store->port, lost ? "its connection ended earlier" : why);
     }
     if (say_hello(store, fd, true, deadline_ns, &answer) <= 0 || answer.status != LS_OK) {
         ls_log_error("store: rank 0 at %s:%d refused another connection%s%s", store->address,
@@ -336,9 +332,9 @@ static ls_status ask(ls_store *store, ls_store_header header, const char *key, c
 {
     size_t key_bytes = strlen(key);
     if (key_bytes > LS_STORE_KEY_BYTES_MAX || header.value_bytes > LS_STORE_VALUE_BYTES_MAX) {
-        ls_log_error("store: key of %zu bytes, value of %u bytes, allowed: %d and %d", key_bytes,
-                     header.value_bytes, LS_STORE_KEY_BYTES_MAX, LS_STORE_VALUE_BYTES_MAX);
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE, "store: key of %zu bytes, value of %u bytes, allowed: %d and %d",
+            key_bytes, header.value_bytes, LS_STORE_KEY_BYTES_MAX, LS_STORE_VALUE_BYTES_MAX);
     }
     header.magic = LS_STORE_MAGIC;
     header.key_bytes = (uint32_t)key_bytes;
@@ -352,10 +348,10 @@ static ls_status ask(ls_store *store, ls_store_header header, const char *key, c
     int saved = errno;
     give_connection(store, fd, done > 0);
     if (done <= 0) {
-        ls_log_error("store: rank 0 at %s:%d %s (key '%s')%s%s", store->address, store->port,
-                     done == 0 ? "stopped answering" : "has left", key, done == 0 ? "" : ": ",
-                     done == 0 ? "" : strerror(saved));
-        return LS_ERR_PEER_LOST;
+        return ls_log_fail(LS_ERR_PEER_LOST, "store: rank 0 at %s:%d %s (key '%s')%s%s",
+                           store->address, store->port,
+                           done == 0 ? "stopped answering" : "has left", key, done == 0 ? "" : ": ",
+                           done == 0 ? "" : strerror(saved));
     }
     return LS_OK;
 }

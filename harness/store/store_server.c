@@ -73,9 +73,9 @@ static ls_status listen_on(const ls_store_options *options, int *listener, int *
             return LS_OK;
         }
         if (errno != EADDRINUSE || port == last) {
-            ls_log_error("store: cannot listen on %s:%d%s: %s", options->address, port,
-                         options->probe ? " or on the 15 ports before it" : "", strerror(errno));
-            return LS_ERR_INFRA;
+            return ls_log_fail(
+                LS_ERR_INFRA, "store: cannot listen on %s:%d%s: %s", options->address, port,
+                options->probe ? " or on the 15 ports before it" : "", strerror(errno));
         }
     }
     return LS_ERR_INFRA;
@@ -331,8 +331,7 @@ ls_status ls_store_server_start(const ls_store_options *options, ls_store_server
 {
     ls_store_server *server = calloc(1, sizeof *server);
     if (server == NULL) {
-        ls_log_error("store: no memory");
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "store: no memory");
     }
     ls_status status = LS_ERR_INFRA;
     server->world = options->world;

@@ -24,8 +24,7 @@ ls_status ls_file_read(const char *path, char **data, size_t *bytes)
 {
     FILE *file = fopen(path, "rb");
     if (file == NULL) {
-        ls_log_error("cannot open %s: %s", path, strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot open %s: %s", path, strerror(errno));
     }
     const char *why = ls_file_unreadable(file);
     if (why != NULL) {
@@ -75,8 +74,7 @@ ls_status ls_file_write(int descriptor, const char *path, const void *data, size
             continue;
         }
         if (written < 0) {
-            ls_log_error("cannot write %s: %s", path, strerror(errno));
-            return LS_ERR_INFRA;
+            return ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", path, strerror(errno));
         }
         from += written;
         bytes -= (size_t)written;
@@ -97,8 +95,7 @@ ls_status ls_file_close(FILE *file, const char *path)
 {
     bool failed = ferror(file) != 0;
     if (fclose(file) != 0 || failed) {
-        ls_log_error("cannot write %s: %s", path, strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", path, strerror(errno));
     }
     return LS_OK;
 }

@@ -35,8 +35,7 @@ ls_status ls_json_write_file(const char *path, const cJSON *root)
     char temporary[PATH_MAX];
     if (snprintf(temporary, sizeof temporary, "%s.tmp%d", path, (int)getpid()) >=
         (int)sizeof temporary) {
-        ls_log_error("path too long: %s", path);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "path too long: %s", path);
     }
     char *text = cJSON_Print(root);
     LS_ASSERT(text != NULL);

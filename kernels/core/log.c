@@ -44,6 +44,15 @@ void ls_log_error(const char *format, ...)
     va_end(arguments);
 }
 
+ls_status ls_log_fail(ls_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    log_line("error: ", format, arguments);
+    va_end(arguments);
+    return status;
+}
+
 void ls_log_warn(const char *format, ...)
 {
     va_list arguments;

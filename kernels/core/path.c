@@ -16,8 +16,7 @@ ls_status ls_path_make_folder(const char *path)
 {
     char part[PATH_MAX];
     if (strlen(path) >= sizeof part) {
-        ls_log_error("path too long: %.100s...", path);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "path too long: %.100s...", path);
     }
     strcpy(part, path);
     for (char *slash = part; slash != NULL;) {
@@ -26,8 +25,8 @@ ls_status ls_path_make_folder(const char *path)
             *slash = '\0';
         }
         if (mkdir(part, 0777) != 0 && errno != EEXIST) {
-            ls_log_error("cannot make the folder %s: %s", part, strerror(errno));
-            return LS_ERR_INFRA;
+            return ls_log_fail(LS_ERR_INFRA, "cannot make the folder %s: %s", part,
+                               strerror(errno));
         }
         if (slash != NULL) {
             *slash = '/';
@@ -37,8 +36,8 @@ ls_status ls_path_make_folder(const char *path)
     struct stat found;
     bool folder = stat(path, &found) == 0 && S_ISDIR(found.st_mode);
     if (!folder || access(path, W_OK | X_OK) != 0) {
-        ls_log_error("cannot write into %s: %s", path, strerror(folder ? errno : ENOTDIR));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot write into %s: %s", path,
+                           strerror(folder ? errno : ENOTDIR));
     }
     return LS_OK;
 }

@@ -94,10 +94,7 @@ static uint32_t mersenne_draw(mersenne *engine)
 ls_status ls_rng_permutation(uint64_t seed, int64_t count, int64_t *order)
 {
     mersenne *engine = malloc(sizeof *engine);
-    if (engine == NULL) {
-        ls_log_error("cannot allocate %zu bytes for a permutation's generator", sizeof *engine);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(engine != NULL, "%zu bytes for a permutation's generator", sizeof *engine);
     mersenne_seed(engine, (uint32_t)seed);
     for (int64_t i = 0; i < count; i++) {
         order[i] = i;

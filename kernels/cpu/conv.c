@@ -119,10 +119,7 @@ ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_dnn_sha
                          ls_conv **out)
 {
     ls_conv *conv = calloc(1, sizeof *conv);
-    if (conv == NULL) {
-        ls_log_error("no memory for layer %s", name);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(conv != NULL, "layer %s", name);
     conv->backend = backend;
     conv->shape = *shape;
     conv->in_block = in_block;

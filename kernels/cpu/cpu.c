@@ -57,15 +57,13 @@ static void choose_loops(ls_backend *backend)
 static ls_status cpu_open(const ls_backend_options *options, ls_backend **out)
 {
     if (options->threads < 0) {
-        ls_log_error("--threads %d: the number of threads is 1 or more, or 0 for cores / ranks",
-                     options->threads);
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "--threads %d: the number of threads is 1 or more, or 0 for cores / ranks",
+            options->threads);
     }
     ls_backend *backend = calloc(1, sizeof *backend);
-    if (backend == NULL) {
-        ls_log_error("no memory for the CPU backend");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(backend != NULL, "the CPU backend");
     backend->threads = threads_for(options);
     choose_loops(backend);
     omp_set_num_threads(backend->threads);
@@ -150,10 +148,7 @@ static ls_status cpu_copy(ls_backend *backend, ls_stream *stream, void *to, cons
 static ls_status cpu_stream_create(ls_backend *backend, ls_stream **out)
 {
     ls_stream *stream = calloc(1, sizeof *stream);
-    if (stream == NULL) {
-        ls_log_error("no memory for a stream");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(stream != NULL, "a stream");
     stream->backend = backend;
     *out = stream;
     return LS_OK;
@@ -173,10 +168,7 @@ static ls_status cpu_stream_wait(ls_stream *stream)
 static ls_status cpu_event_create(ls_backend *backend, ls_event **out)
 {
     ls_event *event = calloc(1, sizeof *event);
-    if (event == NULL) {
-        ls_log_error("no memory for an event");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(event != NULL, "an event");
     event->backend = backend;
     *out = event;
     return LS_OK;

@@ -47,10 +47,7 @@ static int by_value(const void *a, const void *b)
 static ls_status measure(ls_plan *plan, int repeats, double *ms_median)
 {
     double *ms = malloc((size_t)repeats * sizeof *ms);
-    if (ms == NULL) {
-        ls_log_error("no memory for %d repeats", repeats);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(ms != NULL, "%d repeats", repeats);
     fill(&plan->activations);
     fill(&plan->gradients);
     fill(&plan->packed);
@@ -72,8 +69,7 @@ ls_status ls_cpu_convolutions_ms(const ls_network *network, const ls_plan_option
                                  int threads, int repeats, double *ms_median)
 {
     if (repeats < 1) {
-        ls_log_error("repeats %d: at least 1", repeats);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "repeats %d: at least 1", repeats);
     }
     const ls_backend_api *api = ls_backend_entry();
     ls_backend_options how = {.threads = threads, .local_ranks = 1};

@@ -61,8 +61,8 @@ static ls_status multiply(const float *a, const float *b, float *c)
     dnnl_status_t status =
         dnnl_sgemm('N', 'N', SIDE, SIDE, SIDE, 1.0f, a, SIDE, b, SIDE, 0.0f, c, SIDE);
     if (status != dnnl_success) {
-        ls_log_error("dnnl_sgemm of %d x %d matrices: status %d", SIDE, SIDE, (int)status);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "dnnl_sgemm of %d x %d matrices: status %d", SIDE, SIDE,
+                           (int)status);
     }
     return LS_OK;
 }
@@ -72,10 +72,7 @@ static ls_status measure_matrix(int threads, double *flop_per_s)
     size_t count = (size_t)SIDE * SIDE;
     float *value = malloc(3 * count * sizeof *value);
     double seconds[REPEATS];
-    if (value == NULL) {
-        ls_log_error("no memory for three matrices of %d x %d", SIDE, SIDE);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(value != NULL, "three matrices of %d x %d", SIDE, SIDE);
     for (size_t i = 0; i < 3 * count;
          i++) { /* nonzero, because a processor draws less power on zeros and clocks higher */
         value[i] = (float)((i * 2654435761u >> 8) & 0xffff) * 0x1p-16f - 0.5f;
@@ -98,8 +95,7 @@ static ls_status measure_matrix(int threads, double *flop_per_s)
 ls_status ls_cpu_rates(int threads, ls_cpu_rates_measured *out)
 {
     if (threads < 1) {
-        ls_log_error("threads %d: at least 1", threads);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "threads %d: at least 1", threads);
     }
     ls_cpu_rates_measured measured = {0, 0};
     LS_TRY(measure_copy(threads, &measured.copy_bytes_per_s));

@@ -175,10 +175,7 @@ struct ls_dnn_product {
 ls_status ls_dnn_open(ls_dnn **out)
 {
     ls_dnn *dnn = calloc(1, sizeof *dnn);
-    if (dnn == NULL) {
-        ls_log_error("no memory for the oneDNN engine");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(dnn != NULL, "the oneDNN engine");
     dnnl_status_t status = dnnl_engine_create(&dnn->engine, dnnl_cpu, 0);
     if (status == dnnl_success) {
         status = dnnl_stream_create(&dnn->stream, dnn->engine, dnnl_stream_default_flags);
@@ -346,10 +343,7 @@ ls_status ls_dnn_product_create(ls_dnn *dnn, const ls_dnn_shape *shape, ls_dnn_p
                                 int in_block, int out_block, ls_dnn_product **out)
 {
     ls_dnn_product *p = calloc(1, sizeof *p);
-    if (p == NULL) {
-        ls_log_error("no memory for a oneDNN primitive");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(p != NULL, "a oneDNN primitive");
     p->dnn = dnn;
     p->pass = pass;
     descs d = {0};

@@ -80,9 +80,9 @@ static ls_status force_pool(const ls_plan *plan, const ls_op *op, const int32_t 
         int column = index[i] % in->width - (pixel % out->width * layer->stride - layer->pad);
         if (index[i] < 0 || index[i] >= ls_plan_pixels(in) || row < 0 || row >= layer->kernel ||
             column < 0 || column >= layer->kernel) {
-            ls_log_error("%s: forced index %d of output %lld is outside its window", layer->name,
-                         index[i], (long long)i);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE,
+                               "%s: forced index %d of output %lld is outside its window",
+                               layer->name, index[i], (long long)i);
         }
         tap[ls_plan_stored_index(plan, op->out, i)] = (uint8_t)(row * layer->kernel + column);
     }

@@ -79,9 +79,9 @@ ls_status ls_loss_forward(ls_plan *plan, const ls_op *op, const int64_t *target)
     double total = 0;
     for (int n = 0; n < batch; n++) {
         if (target[n] < 0 || target[n] >= classes) {
-            ls_log_error("target %lld of sample %d is not a class; there are %d, from 0",
-                         (long long)target[n], n, classes);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE,
+                               "target %lld of sample %d is not a class; there are %d, from 0",
+                               (long long)target[n], n, classes);
         }
         const float *row = plan->logits + (int64_t)n * classes;
         float most = row[0];

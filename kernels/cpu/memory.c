@@ -24,9 +24,8 @@ ls_status ls_memory_take(int64_t bytes, const char *purpose, void **out)
                               : mmap(NULL, length + slack, PROT_READ | PROT_WRITE,
                                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapping == MAP_FAILED) {
-        ls_log_error("no memory for %s: %lld bytes: %s", purpose, (long long)bytes,
-                     bytes < 0 ? "negative" : strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "no memory for %s: %lld bytes: %s", purpose,
+                           (long long)bytes, bytes < 0 ? "negative" : strerror(errno));
     }
     char *start = mapping;
     if (huge) {

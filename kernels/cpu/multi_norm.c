@@ -38,10 +38,7 @@ static ls_status cut(norms *n)
     }
     n->chunk = calloc((size_t)n->chunk_count + 1, sizeof *n->chunk);
     n->tensor = calloc((size_t)list.count + 1, sizeof *n->tensor);
-    if (n->chunk == NULL || n->tensor == NULL) {
-        ls_log_error("cannot allocate the norms of %d tensors", list.count);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(n->chunk != NULL && n->tensor != NULL, "the norms of %d tensors", list.count);
     chunk *next = n->chunk;
     for (int i = 0; i < list.count; i++) {
         int64_t count = list.tensor[i].count;

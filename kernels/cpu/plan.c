@@ -25,10 +25,7 @@ ls_status ls_plan_create(ls_backend *backend, const ls_network *network,
                          const ls_plan_options *options, ls_plan **out)
 {
     ls_plan *plan = calloc(1, sizeof *plan);
-    if (plan == NULL) {
-        ls_log_error("no memory for a plan");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(plan != NULL, "a plan");
     plan->backend = backend;
     plan->network = network;
     plan->options = *options;

@@ -181,10 +181,7 @@ ls_status ls_work_create(ls_plan *plan)
     size_t ops = (size_t)plan->lower.op_count, slots = (size_t)plan->lower.slot_count;
     plan->work = calloc(ops, sizeof *plan->work);
     plan->layout = calloc(slots, sizeof *plan->layout);
-    if (plan->work == NULL || plan->layout == NULL) {
-        ls_log_error("no memory for a plan of %zu operations", ops);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(plan->work != NULL && plan->layout != NULL, "a plan of %zu operations", ops);
     lay_out(plan);
     for (int i = 0; i < plan->lower.op_count; i++) {
         const ls_op *op = &plan->lower.op[i];

@@ -60,8 +60,7 @@ static ls_status make_batch(const ls_plan *plan, ls_batch *batch)
 ls_status ls_batch_slots(ls_plan *plan, int slots)
 {
     if (slots < 1) {
-        ls_log_error("%d slots for batches: 1 or more", slots);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%d slots for batches: 1 or more", slots);
     }
     if (slots == plan->batch_count) {
         return LS_OK;
@@ -72,10 +71,7 @@ ls_status ls_batch_slots(ls_plan *plan, int slots)
     }
     ls_batch_destroy(plan);
     plan->batch = calloc((size_t)slots, sizeof *plan->batch);
-    if (plan->batch == NULL) {
-        ls_log_error("no memory for %d slots for batches", slots);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(plan->batch != NULL, "%d slots for batches", slots);
     plan->batch_count = slots;
     for (int i = 0; i < slots; i++) {
         ls_status status = make_batch(plan, &plan->batch[i]);
@@ -90,8 +86,8 @@ ls_status ls_batch_slots(ls_plan *plan, int slots)
 static ls_status check_slot(const ls_plan *plan, int slot)
 {
     if (slot < 0 || slot >= plan->batch_count) {
-        ls_log_error("slot %d for a batch: there are %d, from 0", slot, plan->batch_count);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "slot %d for a batch: there are %d, from 0", slot,
+                           plan->batch_count);
     }
     return LS_OK;
 }
@@ -104,9 +100,9 @@ static ls_status check_target(const ls_plan *plan, const int64_t *target)
     int classes = plan->lower.slot[loss->in].channels;
     for (int n = 0; n < plan->options.batch; n++) {
         if (target[n] < 0 || target[n] >= classes) {
-            ls_log_error("target %lld of sample %d is not a class; there are %d, from 0",
-                         (long long)target[n], n, classes);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE,
+                               "target %lld of sample %d is not a class; there are %d, from 0",
+                               (long long)target[n], n, classes);
         }
     }
     return LS_OK;

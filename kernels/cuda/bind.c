@@ -81,10 +81,7 @@ static size_t table_bytes(const ls_plan *plan)
 ls_status ls_bind_create(ls_plan *plan)
 {
     plan->host_table = calloc(1, table_bytes(plan));
-    if (plan->host_table == NULL) {
-        ls_log_error("no memory for a table of weights: %zu bytes", table_bytes(plan));
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(plan->host_table != NULL, "a table of weights: %zu bytes", table_bytes(plan));
     void *table = NULL;
     LS_TRY(ls_cuda_take((int64_t)table_bytes(plan), "a table of weights", &table));
     plan->table = table;
@@ -118,10 +115,7 @@ static ls_status upload_table(ls_plan *plan)
 {
     size_t most = table_bytes(plan);
     ls_weight *table = calloc(1, most);
-    if (table == NULL) {
-        ls_log_error("no memory for a table of weights: %zu bytes", most);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(table != NULL, "a table of weights: %zu bytes", most);
     int count = plan->table_count;
     choose_operands(plan, table);
     ls_status status = LS_OK;

@@ -55,10 +55,7 @@ ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_conv_sh
     LS_ASSERT(shape->out_width ==
               (shape->in_width + 2 * shape->pad - shape->kernel) / shape->stride + 1);
     ls_conv *conv = calloc(1, sizeof *conv);
-    if (conv == NULL) {
-        ls_log_error("no memory for layer %s", name);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(conv != NULL, "layer %s", name);
     conv->backend = backend;
     snprintf(conv->name, sizeof conv->name, "%s", name);
     for (ls_conv_pass pass = 0; pass < LS_CONV_PASSES; pass++) {
@@ -201,11 +198,11 @@ ls_status ls_conv_choose(ls_conv *conv, const char *text)
     ls_conv_engine engine[LS_CONV_PASSES];
     ls_conv_plan *plan[LS_CONV_PASSES] = {NULL};
     if (!parse_choice(conv, text, engine)) {
-        ls_log_error(
+        return ls_log_fail(
+            LS_ERR_USAGE,
             "%s: \"%s\" is no choice of engines for it (three words like eng37_k2=5, \"-\" "
             "for a pass that is not there)",
             conv->name, text);
-        return LS_ERR_USAGE;
     }
     for (int pass = 0; pass < LS_CONV_PASSES; pass++) {
         if (conv->plan[pass]) {

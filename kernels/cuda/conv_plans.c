@@ -177,9 +177,8 @@ static ls_status fastest(ls_backend *backend, const search *s, int *best, double
     }
     *best_ms = ms[*best];
     if (!isfinite(*best_ms)) {
-        ls_log_error("none of the %d plans for %s could be executed", s->count,
-                     ls_conv_graph_pass_name(s->key->pass));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "none of the %d plans for %s could be executed", s->count,
+                           ls_conv_graph_pass_name(s->key->pass));
     }
     return LS_OK;
 }
@@ -211,8 +210,7 @@ static ls_status search_plan(ls_backend *backend, const char *layer, const ls_co
 {
     search *s = calloc(1, sizeof *s);
     if (s == NULL) {
-        ls_log_error("no memory to look for an engine for layer %s", layer);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "no memory to look for an engine for layer %s", layer);
     }
     s->key = key;
     s->wanted = backend->benchmark ? LS_CONV_TIMED_MOST : 1;
@@ -256,13 +254,13 @@ static ls_status build_named(ls_backend *backend, const char *layer, const ls_co
     if (refusal != LS_CONV_TAKEN) {
         drop_candidate(&c);
         ls_conv_engine_tag(engine, tag, sizeof tag);
-        ls_log_error(
+        return ls_log_fail(
+            LS_ERR_UNSUPPORTED,
             "%s: the %s cannot take engine %s, which another rank has chosen: such engines "
             "%s here%s%s",
             layer, ls_conv_graph_pass_name(key->pass), tag, ls_conv_engine_refusal_name(refusal),
             refusal == LS_CONV_UNBUILT ? ": " : "",
             refusal == LS_CONV_UNBUILT ? cudnnGetErrorString(s->failure) : "");
-        return LS_ERR_UNSUPPORTED;
     }
     out->engine = c.engine;
     out->config = c.config;
@@ -277,8 +275,7 @@ static ls_status name_plan(ls_backend *backend, const char *layer, const ls_conv
 {
     search *s = calloc(1, sizeof *s);
     if (s == NULL) {
-        ls_log_error("no memory to take an engine for layer %s", layer);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "no memory to take an engine for layer %s", layer);
     }
     s->key = key;
     ls_status status = build_named(backend, layer, key, engine, s, out);
@@ -308,10 +305,7 @@ static ls_status get(ls_backend *backend, const char *layer, const ls_conv_key *
 {
     struct ls_conv_plans *plans =
         backend->plans ? backend->plans : calloc(1, sizeof *backend->plans);
-    if (plans == NULL) {
-        ls_log_error("no memory for the list of convolutions' plans");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(plans != NULL, "the list of convolutions' plans");
     backend->plans = plans;
     plans->asked++;
     ls_conv_plan *plan = cached(plans, key, engine);
@@ -321,10 +315,7 @@ static ls_status get(ls_backend *backend, const char *layer, const ls_conv_key *
     }
     plans->searched++;
     plan = calloc(1, sizeof *plan);
-    if (plan == NULL) {
-        ls_log_error("no memory for a plan of layer %s", layer);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(plan != NULL, "a plan of layer %s", layer);
     plan->key = *key;
     ls_status status = engine ? name_plan(backend, layer, key, engine, plan)
                               : search_plan(backend, layer, key, plan);

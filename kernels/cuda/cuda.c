@@ -51,9 +51,9 @@ static ls_status find_device(const ls_backend_options *options, int *device)
     int count = 0, driver = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
-        ls_log_error("--device cuda: no NVIDIA GPU is visible here (CUDA_VISIBLE_DEVICES: %s)",
-                     visible());
-        return LS_ERR_INFRA;
+        return ls_log_fail(
+            LS_ERR_INFRA, "--device cuda: no NVIDIA GPU is visible here (CUDA_VISIBLE_DEVICES: %s)",
+            visible());
     }
     if (error == cudaErrorInsufficientDriver) {
         (void)cudaDriverGetVersion(&driver);
@@ -69,15 +69,15 @@ static ls_status find_device(const ls_backend_options *options, int *device)
         return LS_ERR_INFRA;
     }
     if (error != cudaSuccess) {
-        ls_log_error("--device cuda: %s (%s)", cudaGetErrorString(error), cudaGetErrorName(error));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "--device cuda: %s (%s)", cudaGetErrorString(error),
+                           cudaGetErrorName(error));
     }
     *device = options->oversubscribe ? options->device_index % count : options->device_index;
     if (*device < 0 || *device >= count) {
-        ls_log_error("--device cuda: no GPU number %d for local rank %d: %d visible "
-                     "(CUDA_VISIBLE_DEVICES: %s; LS_OVERSUBSCRIBE=1 lets ranks share)",
-                     options->device_index, options->local_rank, count, visible());
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA,
+                           "--device cuda: no GPU number %d for local rank %d: %d visible "
+                           "(CUDA_VISIBLE_DEVICES: %s; LS_OVERSUBSCRIBE=1 lets ranks share)",
+                           options->device_index, options->local_rank, count, visible());
     }
     return LS_OK;
 }
@@ -102,10 +102,10 @@ static ls_status read_properties(ls_backend *backend)
     write_uuid(&properties.uuid, uuid, sizeof uuid);
     snprintf(backend->name, sizeof backend->name, "%.44s (%s)", properties.name, uuid);
     if (properties.major < 8) {
-        ls_log_error(
+        return ls_log_fail(
+            LS_ERR_INFRA,
             "--device cuda: %s has compute capability %d.%d; 8.0 (A100) or newer is needed",
             backend->name, properties.major, properties.minor);
-        return LS_ERR_INFRA;
     }
     LS_CUDA(cudaDeviceGetPCIBusId(pci, sizeof pci, backend->device));
     ls_numa_bind(pci, backend->numa, sizeof backend->numa);
@@ -146,10 +146,7 @@ static ls_status cuda_open(const ls_backend_options *options, ls_backend **out)
     int device = 0;
     LS_TRY(find_device(options, &device));
     ls_backend *backend = calloc(1, sizeof *backend);
-    if (backend == NULL) {
-        ls_log_error("no memory for the CUDA backend");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(backend != NULL, "the CUDA backend");
     backend->device = device;
     backend->deterministic = options->deterministic;
     backend->tf32 = options->tf32;
@@ -258,10 +255,7 @@ static ls_status cuda_copy_out(ls_backend *backend, ls_stream *stream, void *hos
 static ls_status cuda_stream_create(ls_backend *backend, ls_stream **out)
 {
     ls_stream *stream = calloc(1, sizeof *stream);
-    if (stream == NULL) {
-        ls_log_error("no memory for a stream");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(stream != NULL, "a stream");
     stream->backend = backend;
     ls_status status =
         ls_cuda_check(cudaStreamCreateWithFlags(&stream->native, cudaStreamNonBlocking),
@@ -290,10 +284,7 @@ static ls_status cuda_stream_wait(ls_stream *stream)
 static ls_status cuda_event_create(ls_backend *backend, ls_event **out)
 {
     ls_event *event = calloc(1, sizeof *event);
-    if (event == NULL) {
-        ls_log_error("no memory for an event");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(event != NULL, "an event");
     event->backend = backend;
     ls_status status = ls_cuda_check(cudaEventCreateWithFlags(&event->native, cudaEventDefault),
                                      "cudaEventCreate", __FILE__, __LINE__);

@@ -107,10 +107,7 @@ static ls_status write_param(measuring *m, int index)
     const ls_tensor *tensor = &m->param[index];
     size_t element = ls_dtype_bytes(tensor->dtype);
     char *host = malloc(ls_tensor_bytes(tensor));
-    if (host == NULL) {
-        ls_log_error("no memory for %lld values", (long long)tensor->count);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(host != NULL, "%lld values", (long long)tensor->count);
     for (int64_t i = 0; i < tensor->count; i++) {
         float value = value_of(&m->network->param[index], i);
         uint16_t half =
@@ -137,11 +134,9 @@ static ls_status make_values(measuring *m)
     m->buffer = calloc(buffers + 1, sizeof *m->buffer);
     m->input = malloc((size_t)pixels * sizeof *m->input);
     m->target = calloc((size_t)m->options->batch, sizeof *m->target);
-    if (m->param == NULL || m->grad == NULL || m->buffer == NULL || m->input == NULL ||
-        m->target == NULL) {
-        ls_log_error("no memory for a batch of %d images", m->options->batch);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(m->param != NULL && m->grad != NULL && m->buffer != NULL && m->input != NULL &&
+                      m->target != NULL,
+                  "a batch of %d images", m->options->batch);
     for (int64_t i = 0; i < pixels; i++) {
         m->input[i] = 4 * number((uint64_t)i);
     }
@@ -338,10 +333,7 @@ static ls_status make_marks(measuring *m, int repeats)
     m->mark = calloc(room, sizeof *m->mark);
     m->pass = calloc(room, sizeof *m->pass);
     m->ms = calloc(room * (size_t)repeats, sizeof *m->ms);
-    if (m->mark == NULL || m->pass == NULL || m->ms == NULL) {
-        ls_log_error("no memory for %d marks", m->mark_room);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(m->mark != NULL && m->pass != NULL && m->ms != NULL, "%d marks", m->mark_room);
     for (int i = 0; i < m->mark_room; i++) {
         LS_CUDA(cudaEventCreate(&m->mark[i]));
     }
@@ -383,10 +375,7 @@ static ls_status measure(measuring *m, const ls_cuda_bound_options *options,
     LS_TRY(measure_convolutions(m, options->repeats, &out->convolutions_ms));
     m->api->plan_info(m->plan, &info);
     out->engines = strdup(info.fusions == NULL ? "" : info.fusions);
-    if (out->engines == NULL) {
-        ls_log_error("no memory for the names of engines");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(out->engines != NULL, "the names of engines");
     out->pass = m->pass;
     m->pass = NULL;
     return LS_OK;
@@ -396,8 +385,7 @@ ls_status ls_cuda_bound(const ls_network *network, const ls_plan_options *plan,
                         const ls_cuda_bound_options *options, ls_cuda_bound_measured *out)
 {
     if (options->repeats < 1 || options->repeats > REPEATS_MAX) {
-        ls_log_error("repeats %d: 1 to %d", options->repeats, (int)REPEATS_MAX);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "repeats %d: 1 to %d", options->repeats, (int)REPEATS_MAX);
     }
     const ls_backend_options how = {.device_index = options->device,
                                     .local_ranks = 1,

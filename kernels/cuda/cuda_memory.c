@@ -9,10 +9,10 @@ static ls_status refused(cudaError_t error, int64_t bytes, const char *purpose, 
     size_t free_bytes = 0, total = 0;
     (void)cudaGetLastError(); /* reported here; must not surface at the next call */
     if (error == cudaErrorMemoryAllocation && cudaMemGetInfo(&free_bytes, &total) == cudaSuccess) {
-        ls_log_error("no %s memory for %s: %.1f MB wanted, %.1f of %.1f MB free", where, purpose,
-                     (double)bytes / 1048576, (double)free_bytes / 1048576,
-                     (double)total / 1048576);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA,
+                           "no %s memory for %s: %.1f MB wanted, %.1f of %.1f MB free", where,
+                           purpose, (double)bytes / 1048576, (double)free_bytes / 1048576,
+                           (double)total / 1048576);
     }
     ls_log_error("no %s memory for %s: %lld bytes: %s", where, purpose, (long long)bytes,
                  cudaGetErrorString(error));
@@ -23,8 +23,8 @@ ls_status ls_cuda_take(int64_t bytes, const char *purpose, void **out)
 {
     void *memory = NULL;
     if (bytes < 0) {
-        ls_log_error("no device memory for %s: %lld bytes: negative", purpose, (long long)bytes);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "no device memory for %s: %lld bytes: negative", purpose,
+                           (long long)bytes);
     }
     cudaError_t error = cudaMalloc(&memory, bytes > 0 ? (size_t)bytes : 1);
     if (error != cudaSuccess) {

@@ -58,10 +58,7 @@ static ls_status fill(const ls_backend_api *api, const timer *t, void *memory, l
 {
     size_t element = ls_dtype_bytes(type);
     char *host = malloc(PATTERN * element);
-    if (host == NULL) {
-        ls_log_error("no memory for a pattern of %d elements", (int)PATTERN);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(host != NULL, "a pattern of %d elements", (int)PATTERN);
     for (uint32_t i = 0; i < PATTERN; i++) {
         float value = (float)((i * 2654435761u >> 8) & 0xffff) * 0x1p-16f - 0.5f;
         uint16_t half = type == LS_F16 ? ls_half_f32_to_fp16(value) : ls_half_f32_to_bf16(value);
@@ -231,11 +228,11 @@ ls_status ls_cuda_rates(const ls_cuda_rates_options *options, ls_cuda_rates_meas
 {
     if (options->repeats < 1 || options->repeats > REPEATS_MAX || options->side < 1 ||
         options->copy_bytes < 16) {
-        ls_log_error("rates of %d repeats (1 to %d), matrices of %d (1 or more), %lld bytes (16 or "
-                     "more)",
-                     options->repeats, (int)REPEATS_MAX, options->side,
-                     (long long)options->copy_bytes);
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "rates of %d repeats (1 to %d), matrices of %d (1 or more), %lld bytes (16 or "
+            "more)",
+            options->repeats, (int)REPEATS_MAX, options->side, (long long)options->copy_bytes);
     }
     const ls_backend_api *api = ls_backend_entry();
     const ls_backend_options how = {

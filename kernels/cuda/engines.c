@@ -22,9 +22,9 @@ ls_status ls_engines_export(ls_plan *plan, const char **text)
                                plan->network->layer[plan->lower.op[i].layer].name, line);
         used += (size_t)written;
         if (used >= LS_PLAN_TEXT_BYTES) {
-            ls_log_error("the engines of %s take more than %d bytes of text", plan->network->arch,
-                         LS_PLAN_TEXT_BYTES);
-            return LS_ERR_UNSUPPORTED;
+            return ls_log_fail(LS_ERR_UNSUPPORTED,
+                               "the engines of %s take more than %d bytes of text",
+                               plan->network->arch, LS_PLAN_TEXT_BYTES);
         }
     }
     *text = plan->engines;
@@ -38,9 +38,8 @@ static ls_status take_line(ls_conv *conv, const char *name, const char **rest)
     char line[LINE_BYTES];
     if (length >= sizeof line || length < label + 2 || memcmp(*rest, name, label) != 0 ||
         memcmp(*rest + label, ": ", 2) != 0) {
-        ls_log_error("engines for %s were expected, not \"%.*s\"", name,
-                     (int)(length < 80 ? length : 80), *rest);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "engines for %s were expected, not \"%.*s\"", name,
+                           (int)(length < 80 ? length : 80), *rest);
     }
     memcpy(line, *rest + label + 2, length - label - 2);
     line[length - label - 2] = '\0';
@@ -59,9 +58,8 @@ ls_status ls_engines_import(ls_plan *plan, const char *text)
     }
     if (*rest != '\0') {
         size_t length = strcspn(rest, "\n");
-        ls_log_error("engines for a layer that is not there: \"%.*s\"",
-                     (int)(length < 80 ? length : 80), rest);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "engines for a layer that is not there: \"%.*s\"",
+                           (int)(length < 80 ? length : 80), rest);
     }
     ls_work_describe(plan, plan->fusions, LS_PLAN_TEXT_BYTES);
     return ls_work_reserve_workspace(plan);

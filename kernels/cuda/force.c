@@ -33,9 +33,8 @@ static ls_status force_pool(ls_plan *plan, ls_stream *stream, const ls_op *op, c
         cudaMemcpyAsync(&outside, flag, sizeof outside, cudaMemcpyDeviceToHost, stream->native));
     LS_TRY(ls_cuda_wait_stream(stream->backend, stream->native));
     if (outside != 0) {
-        ls_log_error("%s: a forced index is outside its window",
-                     plan->network->layer[op->layer].name);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s: a forced index is outside its window",
+                           plan->network->layer[op->layer].name);
     }
     return LS_OK;
 }

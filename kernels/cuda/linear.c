@@ -241,13 +241,13 @@ static ls_status product_make(ls_linear *l, int pass)
         LS_TRY(try_compute(l, &q, CUBLAS_COMPUTE_32F, p, &found, &offered));
     }
     if (!found) {
-        ls_log_error(
+        return ls_log_fail(
+            LS_ERR_UNSUPPORTED,
             "%s: cuBLASLt has no algorithm that may be used for its %s (%s, %d x %d to "
             "%d): %d offered within %.1f MB of workspace, none with f32 sums and unchanged "
             "operands",
             l->name, pass_names[pass], ls_dtype_label(l->type), l->batch, l->in, l->out, offered,
             (double)l->backend->workspace_limit / (1 << 20));
-        return LS_ERR_UNSUPPORTED;
     }
     return LS_OK;
 }
@@ -259,10 +259,7 @@ ls_status ls_linear_create(ls_backend *backend, const char *name, int batch, int
                            ls_dtype type, ls_linear **result)
 {
     ls_linear *l = calloc(1, sizeof *l);
-    if (l == NULL) {
-        ls_log_error("no memory for layer %s", name);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(l != NULL, "layer %s", name);
     *l = (ls_linear){.backend = backend, .batch = batch, .in = in, .out = out, .type = type};
     snprintf(l->name, sizeof l->name, "%s", name);
     for (int pass = 0; pass < PASSES; pass++) {

@@ -129,8 +129,8 @@ static ls_status upload(kept_table *table, ls_stream *stream, const table_bytes 
 {
     char *host = (char *)calloc(1, b->entries + b->chunks + 1);
     if (host == NULL) {
-        ls_log_error("no memory for a table of %d tensors", table->device.entry_count);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "no memory for a table of %d tensors",
+                           table->device.entry_count);
     }
     memcpy(host, table->entry, (size_t)table->device.entry_count * sizeof *table->entry);
     ls_multi_chunk *chunk = (ls_multi_chunk *)(host + b->entries);
@@ -177,18 +177,18 @@ static ls_status add_table(ls_stream *stream, const ls_multi_entry *entry, int c
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     LS_CUDA(cudaStreamIsCapturing(stream->native, &capture));
     if (capture != cudaStreamCaptureStatusNone) {
-        ls_log_error("a list of %d tensors is used for the first time while a graph is recorded; "
-                     "run the step once before",
-                     count);
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "a list of %d tensors is used for the first time while a graph is recorded; "
+            "run the step once before",
+            count);
     }
     kept_table *table = (kept_table *)calloc(1, sizeof *table);
     ls_multi_entry *copy = (ls_multi_entry *)malloc(((size_t)count + 1) * sizeof *copy);
     if (table == NULL || copy == NULL) {
         free(table);
         free(copy);
-        ls_log_error("no memory for a table of %d tensors", count);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "no memory for a table of %d tensors", count);
     }
     memcpy(copy, entry, (size_t)count * sizeof *copy);
     table->entry = copy;
@@ -219,8 +219,7 @@ ls_status ls_multi_table_of(ls_stream *stream, const ls_tensor_list *list, bool 
     int count = list[LS_MULTI_FROM].count;
     ls_multi_entry *entry = make_entries(list, count);
     if (entry == NULL) {
-        ls_log_error("no memory for a table of %d tensors", count);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "no memory for a table of %d tensors", count);
     }
     kept_table *table = stream->backend->tables->first;
     while (table != NULL && !(table->norms == norms && table->device.entry_count == count &&

@@ -36,10 +36,7 @@ static ls_status fill_plan(ls_plan *plan)
 {
     plan->fusions = calloc(1, LS_PLAN_TEXT_BYTES);
     plan->engines = calloc(1, LS_PLAN_TEXT_BYTES);
-    if (plan->fusions == NULL || plan->engines == NULL) {
-        ls_log_error("no memory for the description of a plan");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(plan->fusions != NULL && plan->engines != NULL, "the description of a plan");
     LS_TRY(ls_plan_tensors_create(plan->network, &plan->bound));
     LS_TRY(ls_work_create(plan));
     LS_TRY(ls_bind_create(plan));
@@ -53,14 +50,10 @@ ls_status ls_plan_create(ls_backend *backend, const ls_network *network,
 {
     char why[256];
     if (!ls_plan_supports(backend, network, options, why, sizeof why)) {
-        ls_log_error("network %s: %s", network->arch, why);
-        return LS_ERR_UNSUPPORTED;
+        return ls_log_fail(LS_ERR_UNSUPPORTED, "network %s: %s", network->arch, why);
     }
     ls_plan *plan = calloc(1, sizeof *plan);
-    if (plan == NULL) {
-        ls_log_error("no memory for a plan");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(plan != NULL, "a plan");
     plan->backend = backend;
     plan->network = network;
     plan->options = *options;

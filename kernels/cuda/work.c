@@ -239,10 +239,7 @@ ls_status ls_work_create(ls_plan *plan)
     size_t ops = (size_t)plan->lower.op_count, slots = (size_t)plan->lower.slot_count;
     plan->work = calloc(ops, sizeof *plan->work);
     plan->slot_at = calloc(slots, sizeof *plan->slot_at);
-    if (plan->work == NULL || plan->slot_at == NULL) {
-        ls_log_error("no memory for a plan of %zu operations", ops);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(plan->work != NULL && plan->slot_at != NULL, "a plan of %zu operations", ops);
     LS_TRY(create_engines(plan));
     LS_TRY(allocate(plan, place_activations, "activations", &plan->activations));
     LS_TRY(allocate(plan, place_gradients, "gradients of activations", &plan->gradients));

@@ -42,8 +42,8 @@ void ls_amp_warn(const ls_amp *amp, const char *format, ...)
 ls_status ls_amp_check_loss(const ls_amp *amp, int loss)
 {
     if (loss < 0 || loss >= amp->options.loss_count) {
-        ls_log_error("amp has no loss %d; allowed: 0 to %d", loss, amp->options.loss_count - 1);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "amp has no loss %d; allowed: 0 to %d", loss,
+                           amp->options.loss_count - 1);
     }
     return LS_OK;
 }
@@ -51,9 +51,8 @@ ls_status ls_amp_check_loss(const ls_amp *amp, int loss)
 ls_status ls_amp_find_optimizer(const ls_amp *amp, int optimizer, ls_amp_optimizer **out)
 {
     if (optimizer < 0 || optimizer >= amp->optimizer_count) {
-        ls_log_error("amp has no optimizer %d; allowed: 0 to %d", optimizer,
-                     amp->optimizer_count - 1);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "amp has no optimizer %d; allowed: 0 to %d", optimizer,
+                           amp->optimizer_count - 1);
     }
     *out = &amp->optimizer[optimizer];
     return LS_OK;
@@ -64,9 +63,8 @@ ls_status ls_amp_find_group(const ls_amp *amp, int optimizer, int group, ls_amp_
     ls_amp_optimizer *owner;
     LS_TRY(ls_amp_find_optimizer(amp, optimizer, &owner));
     if (group < 0 || group >= owner->group_count) {
-        ls_log_error("optimizer %d of amp has no group %d; allowed: 0 to %d", optimizer, group,
-                     owner->group_count - 1);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "optimizer %d of amp has no group %d; allowed: 0 to %d",
+                           optimizer, group, owner->group_count - 1);
     }
     *out = &owner->group[group];
     return LS_OK;
@@ -77,9 +75,9 @@ ls_status ls_amp_find(const ls_amp *amp, int optimizer, int group, int index, ls
     ls_amp_group *owner;
     LS_TRY(ls_amp_find_group(amp, optimizer, group, &owner));
     if (index < 0 || index >= owner->count) {
-        ls_log_error("group %d of optimizer %d has no parameter %d; allowed: 0 to %d", group,
-                     optimizer, index, owner->count - 1);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "group %d of optimizer %d has no parameter %d; allowed: 0 to %d", group,
+                           optimizer, index, owner->count - 1);
     }
     *out = &owner->slot[index];
     return LS_OK;
@@ -88,9 +86,9 @@ ls_status ls_amp_find(const ls_amp *amp, int optimizer, int group, int index, ls
 ls_status ls_amp_refuse_open(const ls_amp *amp, const char *what)
 {
     if (amp->open_loss >= 0) {
-        ls_log_error("%s inside the block of loss %d; allowed: after ls_amp_end", what,
-                     amp->open_loss);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "%s inside the block of loss %d; allowed: after ls_amp_end", what,
+                           amp->open_loss);
     }
     return LS_OK;
 }
@@ -103,18 +101,16 @@ static bool is_scale(float scale)
 static ls_status check_options(const ls_amp_options *options)
 {
     if (options->loss_count < 1) {
-        ls_log_error("amp for %d losses; allowed: 1 and more", options->loss_count);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "amp for %d losses; allowed: 1 and more",
+                           options->loss_count);
     }
     if (!is_scale(options->initial_scale)) {
-        ls_log_error("a loss scale of %g; allowed: positive and finite",
-                     (double)options->initial_scale);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "a loss scale of %g; allowed: positive and finite",
+                           (double)options->initial_scale);
     }
     if (options->moment_count < 0 || options->moment_count > LS_AMP_MOMENTS) {
-        ls_log_error("%d moments a parameter; allowed: 0 to %d", options->moment_count,
-                     (int)LS_AMP_MOMENTS);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%d moments a parameter; allowed: 0 to %d",
+                           options->moment_count, (int)LS_AMP_MOMENTS);
     }
     return LS_OK;
 }
@@ -144,10 +140,7 @@ static ls_status create_scales(ls_amp *amp)
     int states = options->loss_count + 1; /* and the optimizer's */
     void *memory = NULL;
     amp->scale = calloc((size_t)options->loss_count, sizeof *amp->scale);
-    if (amp->scale == NULL) {
-        ls_log_error("cannot allocate %d loss scales", options->loss_count);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(amp->scale != NULL, "%d loss scales", options->loss_count);
     LS_TRY(device->api->memory_alloc(device->backend, states * (int64_t)sizeof *amp->state,
                                      "states of amp's losses", &memory));
     amp->state = memory;
@@ -164,10 +157,7 @@ ls_status ls_amp_create(const ls_device *device, const ls_amp_options *options, 
 {
     LS_TRY(check_options(options));
     ls_amp *amp = calloc(1, sizeof *amp);
-    if (amp == NULL) {
-        ls_log_error("cannot allocate amp");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(amp != NULL, "amp");
     amp->device = device;
     amp->options = settle(options);
     amp->open_loss = -1;
@@ -213,10 +203,7 @@ ls_status ls_amp_add_optimizer(ls_amp *amp, int *optimizer)
     LS_TRY(ls_amp_refuse_open(amp, "an optimizer is added"));
     size_t count = (size_t)amp->optimizer_count;
     ls_amp_optimizer *grown = realloc(amp->optimizer, (count + 1) * sizeof *grown);
-    if (grown == NULL) {
-        ls_log_error("cannot allocate optimizer %zu of amp", count);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(grown != NULL, "optimizer %zu of amp", count);
     amp->optimizer = grown;
     grown[count] = (ls_amp_optimizer){.held_loss = -1, .skipped_loss = -1};
     *optimizer = amp->optimizer_count++;
@@ -300,22 +287,22 @@ static ls_status check_param(const ls_amp_optimizer *owner, const ls_amp_param *
 {
     const ls_amp_param *one = &param[index];
     if (!is_float(one->param.dtype) || !is_float(one->grad.dtype)) {
-        ls_log_error("amp cannot train %s: it is %s with gradients in %s; allowed: f32, f16, bf16",
-                     one->name, ls_dtype_name(one->param.dtype), ls_dtype_name(one->grad.dtype));
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "amp cannot train %s: it is %s with gradients in %s; allowed: f32, f16, bf16",
+            one->name, ls_dtype_name(one->param.dtype), ls_dtype_name(one->grad.dtype));
     }
     if (one->param.count != one->grad.count || one->param.count < 0) {
-        ls_log_error("%s has %lld elements and its gradient %lld", one->name,
-                     (long long)one->param.count, (long long)one->grad.count);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s has %lld elements and its gradient %lld", one->name,
+                           (long long)one->param.count, (long long)one->grad.count);
     }
     bool twice = owns(owner, one->param.data);
     for (int i = 0; i < index; i++) {
         twice = twice || param[i].param.data == one->param.data;
     }
     if (twice && one->param.count > 0) {
-        ls_log_error("%s is in two parameter groups of one optimizer", one->name);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s is in two parameter groups of one optimizer",
+                           one->name);
     }
     return LS_OK;
 }
@@ -326,9 +313,8 @@ static ls_status check_group(const ls_amp *amp, const ls_amp_optimizer *owner,
 {
     int moments = ls_optimizers_moments(config->kind, config->momentum);
     if (moments > amp->options.moment_count) {
-        ls_log_error("%s needs %d moments a parameter, amp keeps %d",
-                     ls_optimizers_name(config->kind), moments, amp->options.moment_count);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s needs %d moments a parameter, amp keeps %d",
+                           ls_optimizers_name(config->kind), moments, amp->options.moment_count);
     }
     bool clips = config->kind == LS_OPTIMIZER_LAMB && config->max_grad_norm != 0.0;
     for (int g = 0; g < owner->group_count; g++) {
@@ -336,10 +322,11 @@ static ls_status check_group(const ls_amp *amp, const ls_amp_optimizer *owner,
         clips = clips || (other->kind == LS_OPTIMIZER_LAMB && other->max_grad_norm != 0.0);
     }
     if (clips && owner->group_count > 0) {
-        ls_log_error("lamb with max_grad_norm in several groups: the norm is of all gradients, a "
-                     "step sees one group; allowed: one group, or max_grad_norm 0 and clipping "
-                     "through ls_amp_param_at");
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "lamb with max_grad_norm in several groups: the norm is of all gradients, a "
+            "step sees one group; allowed: one group, or max_grad_norm 0 and clipping "
+            "through ls_amp_param_at");
     }
     for (int i = 0; i < count; i++) {
         LS_TRY(check_param(owner, param, i));
@@ -370,8 +357,7 @@ static ls_status grow_lists(ls_amp *amp, ls_amp_optimizer *owner, int count)
         good = grow(&amp->list[i], slots, sizeof *amp->list[i]);
     }
     if (!good) {
-        ls_log_error("cannot allocate amp's lists of %zu parameters", slots);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot allocate amp's lists of %zu parameters", slots);
     }
     return LS_OK;
 }
@@ -380,10 +366,7 @@ static ls_status fill_group(ls_amp *amp, const ls_amp_param *param, ls_amp_group
 {
     const ls_device *device = amp->device;
     group->slot = calloc((size_t)group->count + 1, sizeof *group->slot);
-    if (group->slot == NULL) {
-        ls_log_error("cannot allocate a group of %d parameters", group->count);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(group->slot != NULL, "a group of %d parameters", group->count);
     for (int i = 0; i < group->count; i++) {
         group->slot[i].param = param[i];
     }

@@ -22,17 +22,17 @@ static ls_status check_begin(const ls_amp *amp, int loss, const int *optimizer, 
         LS_TRY(ls_amp_find_optimizer(amp, optimizer[i], &owner));
         for (int k = 0; k < i; k++) {
             if (optimizer[k] == optimizer[i]) {
-                ls_log_error("optimizer %d stands twice in the block of loss %d", optimizer[i],
-                             loss);
-                return LS_ERR_USAGE;
+                return ls_log_fail(LS_ERR_USAGE,
+                                   "optimizer %d stands twice in the block of loss %d",
+                                   optimizer[i], loss);
             }
         }
         if (owner->held_loss >= 0 && owner->held_loss != loss) {
-            ls_log_error(
+            return ls_log_fail(
+                LS_ERR_USAGE,
                 "optimizer %d holds back gradients at the scale of loss %d; a block of loss %d "
                 "would unscale them by its own; allowed: loss %d, or ls_amp_zero_grad first",
                 optimizer[i], owner->held_loss, loss, owner->held_loss);
-            return LS_ERR_USAGE;
         }
     }
     return LS_OK;
@@ -56,9 +56,9 @@ ls_status ls_amp_ready(ls_amp *amp, int optimizer, int group, int index)
     ls_amp_slot *slot;
     LS_TRY(ls_amp_find(amp, optimizer, group, index, &slot));
     if (amp->open_loss < 0 || !amp->optimizer[optimizer].in_block) {
-        ls_log_error("the gradient of %s came outside a block of its optimizer %d",
-                     slot->param.name, optimizer);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "the gradient of %s came outside a block of its optimizer %d",
+                           slot->param.name, optimizer);
     }
     slot->ready = true;
     return LS_OK;
@@ -199,8 +199,7 @@ void ls_amp_cancel(ls_amp *amp)
 ls_status ls_amp_end(ls_amp *amp)
 {
     if (amp->open_loss < 0) {
-        ls_log_error("ls_amp_end without an open block");
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "ls_amp_end without an open block");
     }
     ls_status status = hold_all(amp);
     if (status == LS_OK && !amp->delay) {
@@ -268,11 +267,12 @@ static ls_status step_chosen(ls_amp *amp, const ls_amp_optimizer *owner, const l
         amp->chosen[i]->steps++;
     }
     if (state.first_bad_state >= 0 && state.first_bad_state < count) {
-        ls_log_error("%s (its value, master or moment) is not finite after its step %lld; learning "
-                     "rate %g",
-                     amp->chosen[state.first_bad_state]->param.name, (long long)steps + 1,
-                     (double)group->lr);
-        return LS_ERR_NON_FINITE;
+        return ls_log_fail(
+            LS_ERR_NON_FINITE,
+            "%s (its value, master or moment) is not finite after its step %lld; learning "
+            "rate %g",
+            amp->chosen[state.first_bad_state]->param.name, (long long)steps + 1,
+            (double)group->lr);
     }
     return LS_OK;
 }
@@ -296,10 +296,11 @@ static ls_status step_group(ls_amp *amp, const ls_amp_optimizer *owner, const ls
     int64_t steps = next_steps(group, INT64_MAX);
     bool clips = group->config.kind == LS_OPTIMIZER_LAMB && group->config.max_grad_norm != 0.0;
     if (clips && next_steps(group, steps) >= 0) {
-        ls_log_error("lamb with max_grad_norm: parameters of one group have taken %lld and %lld "
-                     "steps, and one call cannot take the norm of both; allowed: max_grad_norm 0",
-                     (long long)steps, (long long)next_steps(group, steps));
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "lamb with max_grad_norm: parameters of one group have taken %lld and %lld "
+            "steps, and one call cannot take the norm of both; allowed: max_grad_norm 0",
+            (long long)steps, (long long)next_steps(group, steps));
     }
     while (steps >= 0) {
         int count = choose_equal(amp, group, steps);
@@ -339,11 +340,11 @@ ls_status ls_amp_step(ls_amp *amp, int optimizer, bool *skipped)
     LS_TRY(ls_amp_find_optimizer(amp, optimizer, &owner));
     LS_TRY(ls_amp_refuse_open(amp, "an optimizer steps"));
     if (owner->held_loss >= 0) {
-        ls_log_error(
+        return ls_log_fail(
+            LS_ERR_USAGE,
             "optimizer %d would step on gradients that are still scaled; allowed: after a block of "
             "loss %d without delay, or after ls_amp_zero_grad",
             optimizer, owner->held_loss);
-        return LS_ERR_USAGE;
     }
     bool skips = owner->skipped_loss >= 0;
     if (skips) {

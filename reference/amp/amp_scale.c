@@ -76,30 +76,30 @@ ls_status ls_amp_scale_judge(const ls_amp_scale *scale, ls_amp_scale_name *name,
 {
     ls_amp_scale_name *name_of = name != NULL ? name : no_name;
     if (state->first_bad_state >= 0) {
-        ls_log_error(
+        return ls_log_fail(
+            LS_ERR_NON_FINITE,
             "step %lld: %s (its value, master or moment) is not finite after the step; loss "
             "scale %g, learning rate %g",
             (long long)step, name_of(context, state->first_bad_state), (double)state->loss_scale,
             (double)state->lr);
-        return LS_ERR_NON_FINITE;
     }
     if (!scale->config.dynamic) {
         return LS_OK;
     }
     if (state->floor_reached != 0) {
-        ls_log_error(
+        return ls_log_fail(
+            LS_ERR_NON_FINITE,
             "step %lld: an overflow took the loss scale to %g, past its floor; first gradient "
             "with inf or NaN: %s",
             (long long)step, (double)state->loss_scale, name_of(context, state->first_bad_grad));
-        return LS_ERR_NON_FINITE;
     }
     if (state->overflow_streak >= LS_AMP_STREAK_MAX) {
-        ls_log_error(
+        return ls_log_fail(
+            LS_ERR_NON_FINITE,
             "step %lld: %d overflows in a row, loss scale now %g; first gradient with inf or "
             "NaN: %s",
             (long long)step, (int)state->overflow_streak, (double)state->loss_scale,
             name_of(context, state->first_bad_grad));
-        return LS_ERR_NON_FINITE;
     }
     return LS_OK;
 }

@@ -56,10 +56,10 @@ static ls_status read_key(const char *key, int *loss)
     bool good = key != NULL && strncmp(key, prefix, length) == 0 && *digits != '\0' &&
                 strspn(digits, "0123456789") == strlen(digits) && strlen(digits) < 10;
     if (!good) {
-        ls_log_error(
+        return ls_log_fail(
+            LS_ERR_USAGE,
             "amp's state dict has the key \"%s\"; allowed: loss_scaler0, loss_scaler1, ...",
             key != NULL ? key : "");
-        return LS_ERR_USAGE;
     }
     *loss = (int)strtol(digits, NULL, 10);
     return LS_OK;
@@ -72,14 +72,15 @@ static ls_status read_entry(const cJSON *item, entry *out)
     double unskipped = ls_json_number(item, "unskipped", NAN);
     out->scale = (float)scale;
     if (!(out->scale > 0.0f) || !isfinite(out->scale)) {
-        ls_log_error("amp's state dict: %s has the loss scale %g; allowed: positive and finite",
-                     item->string, scale);
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "amp's state dict: %s has the loss scale %g; allowed: positive and finite",
+            item->string, scale);
     }
     if (!(unskipped >= 0 && unskipped <= INT32_MAX && unskipped == floor(unskipped))) {
-        ls_log_error("amp's state dict: %s has unskipped %g; allowed: 0 to %d, whole", item->string,
-                     unskipped, INT32_MAX);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "amp's state dict: %s has unskipped %g; allowed: 0 to %d, whole",
+                           item->string, unskipped, INT32_MAX);
     }
     out->unskipped = (int32_t)unskipped;
     return LS_OK;

@@ -220,9 +220,9 @@ ls_status ls_collectives_arguments_read_counts(ls_collectives_arguments *given, 
             return LS_OK;
         }
     }
-    ls_log_error("--counts '%s': allowed: at most %d whole numbers, W-1 or W+1, comma between",
-                 given->counts, LS_COLLECTIVES_COUNTS);
-    return LS_ERR_USAGE;
+    return ls_log_fail(
+        LS_ERR_USAGE, "--counts '%s': allowed: at most %d whole numbers, W-1 or W+1, comma between",
+        given->counts, LS_COLLECTIVES_COUNTS);
 }
 
 ls_status ls_collectives_arguments_read(int argc, char **argv, ls_collectives_arguments *out)

@@ -12,8 +12,8 @@ ls_status ls_comm_load(const char *name, const ls_comm_api **out)
         return LS_OK;
     }
     if (strcmp(name, "gloo") != 0 && strcmp(name, "nccl") != 0) {
-        ls_log_error("engine '%s' is not known, allowed: self, gloo, nccl", name);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "engine '%s' is not known, allowed: self, gloo, nccl",
+                           name);
     }
     ls_comm_entry_fn *entry = NULL;
     LS_TRY(ls_load_symbol(name, LS_COMM_ENTRY, &entry));

@@ -60,10 +60,7 @@ static ls_status area_create(const exercise *e, int64_t elements, area *out)
     size_t front = GUARD + (size_t)e->what->offset * e->element_bytes;
     size_t whole = (front + bytes + GUARD + ALIGN - 1) / ALIGN * ALIGN;
     char *block = aligned_alloc(ALIGN, whole);
-    if (block == NULL) {
-        ls_log_error("cannot allocate %zu bytes for %s", whole, ls_comm_kind_name(e->what->kind));
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(block != NULL, "%zu bytes for %s", whole, ls_comm_kind_name(e->what->kind));
     memset(block, POISON, whole);
     void *device = block;
     if (e->peer->backend_api != NULL) {

@@ -254,8 +254,7 @@ ls_status may_share(const ls_comm_options *options, bool *out)
 {
     const char *text = getenv("LS_SHM");
     if (text != nullptr && strcmp(text, "0") != 0 && strcmp(text, "1") != 0) {
-        ls_log_error("LS_SHM=%s: allowed are 0 and 1", text);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "LS_SHM=%s: allowed are 0 and 1", text);
     }
     *out = options->one_host && options->world > 1 && (text == nullptr || text[0] == '1');
     return LS_OK;
@@ -324,8 +323,7 @@ ls_status open(const ls_comm_options *options, ls_comm **out)
 {
     std::unique_ptr<ls_comm> comm(new (std::nothrow) ls_comm());
     if (comm == nullptr) {
-        ls_log_error("gloo '%s': no memory", options->name);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "gloo '%s': no memory", options->name);
     }
     LS_ASSERT(options->world == 1 || options->store != NULL);
     bool shares = false;
@@ -346,17 +344,18 @@ ls_status open(const ls_comm_options *options, ls_comm **out)
                      options->rank, options->world);
         return failure.status;
     } catch (const gloo::Exception &error) {
-        ls_log_error("gloo '%s': rank %d of %d cannot connect to its peers (own address %s): %s",
-                     options->name, options->rank, options->world,
-                     options->address != nullptr ? options->address : "of the route to rank 0",
-                     error.what());
-        return LS_ERR_RENDEZVOUS;
+        return ls_log_fail(
+            LS_ERR_RENDEZVOUS,
+            "gloo '%s': rank %d of %d cannot connect to its peers (own address %s): %s",
+            options->name, options->rank, options->world,
+            options->address != nullptr ? options->address : "of the route to rank 0",
+            error.what());
     } catch (const std::exception &error) {
-        ls_log_error("gloo '%s': rank %d of %d cannot open (own address %s): %s", options->name,
-                     options->rank, options->world,
-                     options->address != nullptr ? options->address : "of the route to rank 0",
-                     error.what());
-        return LS_ERR_INFRA;
+        return ls_log_fail(
+            LS_ERR_INFRA, "gloo '%s': rank %d of %d cannot open (own address %s): %s",
+            options->name, options->rank, options->world,
+            options->address != nullptr ? options->address : "of the route to rank 0",
+            error.what());
     }
     *out = comm.release();
     return LS_OK;
@@ -381,8 +380,7 @@ ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_comm_ha
     LS_ASSERT(op->count >= 0 && op->root >= 0 && op->root < comm->world);
     Job *job = new (std::nothrow) Job();
     if (job == nullptr) {
-        ls_log_error("gloo '%s': no memory", comm->name.c_str());
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "gloo '%s': no memory", comm->name.c_str());
     }
     std::lock_guard<std::mutex> guard(comm->lock);
     if (comm->failed != LS_OK || comm->aborted) {

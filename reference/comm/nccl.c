@@ -23,8 +23,7 @@ static ls_status take_slot(ls_comm *comm, const ls_comm_op *op, ls_nccl_slot **o
     } else {
         slot = calloc(1, sizeof *slot);
         if (slot == NULL) {
-            ls_log_error("nccl '%s': no memory for an operation", comm->name);
-            return LS_ERR_INFRA;
+            return ls_log_fail(LS_ERR_INFRA, "nccl '%s': no memory for an operation", comm->name);
         }
         ls_status status =
             ls_nccl_check_cuda(cudaEventCreateWithFlags(&slot->event, cudaEventDisableTiming),

@@ -81,9 +81,9 @@ static ls_status connect_ranks(ls_comm *comm, const ls_comm_options *options, in
         return comm->failed;
     }
     if (result == ncclInProgress) {
-        ls_log_error("nccl '%s': rank %d of %d found not all of its peers in %g s: %s", comm->name,
-                     comm->rank, comm->world, comm->open_s, ls_nccl_last_words());
-        return LS_ERR_RENDEZVOUS;
+        return ls_log_fail(LS_ERR_RENDEZVOUS,
+                           "nccl '%s': rank %d of %d found not all of its peers in %g s: %s",
+                           comm->name, comm->rank, comm->world, comm->open_s, ls_nccl_last_words());
     }
     ls_status status = ls_nccl_check(comm, result, "ncclCommInitRankConfig");
     return status == LS_OK ? LS_OK : ls_nccl_blame(comm, result);
@@ -115,16 +115,16 @@ static void init_lock(ls_comm *comm)
 ls_status ls_nccl_open(const ls_comm_options *options, ls_comm **out)
 {
     if (options->backend_api == NULL || options->backend_api->stream_native == NULL) {
-        ls_log_error("nccl '%s': works in device memory only (--device cuda; engine of the CPU: "
-                     "gloo)",
-                     options->name);
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "nccl '%s': works in device memory only (--device cuda; engine of the CPU: "
+            "gloo)",
+            options->name);
     }
     LS_ASSERT(options->world == 1 || options->store != NULL);
     ls_comm *comm = calloc(1, sizeof *comm);
     if (comm == NULL) {
-        ls_log_error("nccl '%s': no memory", options->name);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "nccl '%s': no memory", options->name);
     }
     init_lock(comm);
     comm->rank = options->rank;

@@ -146,18 +146,19 @@ ls_status ls_nccl_topology(ls_comm *comm, const ls_comm_options *options, int *m
 {
     char(*device)[DEVICE_BYTES] = calloc((size_t)comm->world, sizeof *device);
     if (device == NULL) {
-        ls_log_error("nccl '%s': no memory for %d ranks", comm->name, comm->world);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "nccl '%s': no memory for %d ranks", comm->name,
+                           comm->world);
     }
     ls_status status = gather_devices(comm, device);
     neighbours who = status == LS_OK ? count_neighbours(comm, device) : (neighbours){0};
     free(device);
     LS_TRY(status);
     if (who.any_shared && !options->oversubscribe) {
-        ls_log_error("nccl '%s': ranks share a device: %d %s on this machine for %d ranks "
-                     "(LS_OVERSUBSCRIBE=1 allows that)",
-                     comm->name, who.devices, who.devices == 1 ? "GPU" : "GPUs", who.same_machine);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA,
+                           "nccl '%s': ranks share a device: %d %s on this machine for %d ranks "
+                           "(LS_OVERSUBSCRIBE=1 allows that)",
+                           comm->name, who.devices, who.devices == 1 ? "GPU" : "GPUs",
+                           who.same_machine);
     }
     *max_ctas = options->deterministic ? PINNED_CTAS : 0;
     bool apart = who.same_machine < comm->world || getenv("NCCL_HOSTID") != NULL;

@@ -26,16 +26,14 @@ static void describe(char *text, int bytes)
 static ls_status open_self(const ls_comm_options *options, ls_comm **out)
 {
     if (options->world != 1 || options->rank != 0) {
-        ls_log_error("engine 'self' is for a world of one, not for rank %d of %d (engines for more:"
-                     " gloo, nccl)",
-                     options->rank, options->world);
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "engine 'self' is for a world of one, not for rank %d of %d (engines for more:"
+            " gloo, nccl)",
+            options->rank, options->world);
     }
     ls_comm *comm = calloc(1, sizeof *comm);
-    if (comm == NULL) {
-        ls_log_error("no memory for communicator '%s'", options->name);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(comm != NULL, "communicator '%s'", options->name);
     comm->backend_api = options->backend_api;
     comm->backend = options->backend;
     *out = comm;
@@ -56,10 +54,7 @@ static ls_status copy(ls_comm *comm, const ls_comm_op *op, ls_event *after)
     const ls_backend_api *api = comm->backend_api;
     ls_stream *stream = NULL;
     void *host = malloc(bytes);
-    if (host == NULL) {
-        ls_log_error("no memory for %zu bytes of '%s'", bytes, op->label != NULL ? op->label : "");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(host != NULL, "%zu bytes of '%s'", bytes, op->label != NULL ? op->label : "");
     ls_status status = api->stream_create(comm->backend, &stream);
     if (status == LS_OK && after != NULL) {
         status = api->event_wait(after);
@@ -86,9 +81,8 @@ static ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_
         return LS_ERR_PEER_LOST;
     }
     if (op->kind == LS_COMM_SEND || op->kind == LS_COMM_RECV) {
-        ls_log_error("%s '%s': a world of one has no peer", ls_comm_kind_name(op->kind),
-                     op->label != NULL ? op->label : "");
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s '%s': a world of one has no peer",
+                           ls_comm_kind_name(op->kind), op->label != NULL ? op->label : "");
     }
     int64_t now_ns = ls_clock_ns();
     *handle = (ls_comm_handle){

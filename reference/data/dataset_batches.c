@@ -141,20 +141,16 @@ ls_status ls_dataset_batches_open(const ls_loader_options *options, const char *
 {
     struct stat status;
     if (stat(dir, &status) != 0 || !S_ISDIR(status.st_mode)) {
-        ls_log_error("--data batches:%s: %s", dir,
-                     stat(dir, &status) != 0 ? strerror(errno) : "not a folder");
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--data batches:%s: %s", dir,
+                           stat(dir, &status) != 0 ? strerror(errno) : "not a folder");
     }
     if (!has_batches(dir, options->rank)) {
-        ls_log_error("--data batches:%s: no file step<number>.rank%d.safetensors in it", dir,
-                     options->rank);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--data batches:%s: no file step<number>.rank%d.safetensors in it", dir,
+                           options->rank);
     }
     batches *set = calloc(1, sizeof *set);
-    if (set == NULL) {
-        ls_log_error("cannot allocate the data set of %s", dir);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(set != NULL, "the data set of %s", dir);
     *set = (batches){
         .base = {.items = 1, .plan = plan, .fill = fill, .destroy = destroy},
         .rank = options->rank,

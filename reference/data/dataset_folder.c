@@ -79,10 +79,7 @@ static ls_status scratch_create(const ls_dataset *dataset, void **out)
 {
     (void)dataset;
     scratch *scratch = calloc(1, sizeof *scratch);
-    if (scratch == NULL) {
-        ls_log_error("cannot allocate a loader thread's scratch");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(scratch != NULL, "a loader thread's scratch");
     ls_status status = ls_jpeg_create(&scratch->jpeg);
     if (status != LS_OK) {
         free(scratch);
@@ -103,16 +100,16 @@ static void destroy(ls_dataset *dataset)
 static ls_status check(const folder_set *set, const ls_loader_options *options, const char *dir)
 {
     if (set->folder.class_count != options->num_classes) {
-        ls_log_error("%s has %d classes (%s to %s), but --num-classes is %d", dir,
-                     set->folder.class_count, set->folder.class_name[0],
-                     set->folder.class_name[set->folder.class_count - 1], options->num_classes);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s has %d classes (%s to %s), but --num-classes is %d",
+                           dir, set->folder.class_count, set->folder.class_name[0],
+                           set->folder.class_name[set->folder.class_count - 1],
+                           options->num_classes);
     }
     if (set->base.steps_per_epoch == 0) {
-        ls_log_error("%s has %lld images, %lld for each of %d ranks, but a step needs %d", dir,
-                     (long long)set->folder.count, (long long)ls_sampler_length(&set->sampler),
-                     options->world, options->largest_batch * options->accumulate);
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE, "%s has %lld images, %lld for each of %d ranks, but a step needs %d", dir,
+            (long long)set->folder.count, (long long)ls_sampler_length(&set->sampler),
+            options->world, options->largest_batch * options->accumulate);
     }
     return LS_OK;
 }
@@ -145,10 +142,7 @@ ls_status ls_dataset_folder_open(const ls_loader_options *options, const char *d
                                  ls_dataset **out)
 {
     folder_set *set = calloc(1, sizeof *set);
-    if (set == NULL) {
-        ls_log_error("cannot allocate the data set of %s", dir);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(set != NULL, "the data set of %s", dir);
     ls_status status = ls_folder_scan(dir, &set->folder);
     if (status != LS_OK) {
         free(set);

@@ -103,10 +103,7 @@ static ls_status scratch_create(const ls_dataset *dataset, void **out)
 {
     const synthetic *set = (const synthetic *)dataset;
     *out = malloc(2 * (size_t)set->image_size * sizeof(float));
-    if (*out == NULL) {
-        ls_log_error("cannot allocate two rows of a synthetic image");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(*out != NULL, "two rows of a synthetic image");
     return LS_OK;
 }
 
@@ -118,10 +115,7 @@ static void destroy(ls_dataset *dataset)
 ls_status ls_dataset_synthetic_open(const ls_loader_options *options, ls_dataset **out)
 {
     synthetic *set = malloc(sizeof *set);
-    if (set == NULL) {
-        ls_log_error("cannot allocate the synthetic data set");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(set != NULL, "the synthetic data set");
     *set = (synthetic){
         .base = {.items = options->batch_size,
                  .plan = plan,

@@ -93,8 +93,7 @@ static ls_status list_folder(const char *dir, struct dirent ***entry, int *count
 {
     *count = scandir(dir, entry, is_visible, by_code_point);
     if (*count < 0) {
-        ls_log_error("cannot read the folder %s: %s", dir, strerror(errno));
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "cannot read the folder %s: %s", dir, strerror(errno));
     }
     return LS_OK;
 }
@@ -129,8 +128,9 @@ static ls_status visit_entry(ls_folder *folder, const char *dir, const struct di
 static ls_status scan_class(ls_folder *folder, const char *dir, int target, int depth)
 {
     if (depth > DEPTH_MAX) {
-        ls_log_error("%s: folders more than %d deep, or a link to a folder above", dir, DEPTH_MAX);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "%s: folders more than %d deep, or a link to a folder above", dir,
+                           DEPTH_MAX);
     }
     struct dirent **entry;
     int count;
@@ -152,16 +152,13 @@ static ls_status add_class(ls_folder *folder, const char *path, const char *name
         folder->class_name = names;
         names[folder->class_count] = strdup(name);
     }
-    if (names == NULL || names[folder->class_count] == NULL) {
-        ls_log_error("cannot allocate the name of class %s", path);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(names != NULL && names[folder->class_count] != NULL, "the name of class %s",
+                  path);
     folder->class_count++;
     int64_t before = folder->count;
     LS_TRY(scan_class(folder, path, folder->class_count - 1, 0));
     if (folder->count == before) {
-        ls_log_error("class folder %s has no image (.jpg, .jpeg)", path);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "class folder %s has no image (.jpg, .jpeg)", path);
     }
     return LS_OK;
 }

@@ -72,10 +72,7 @@ static struct jpeg_error_mgr *guard_set(guard *guard)
 ls_status ls_jpeg_create(ls_jpeg **out)
 {
     ls_jpeg *jpeg = calloc(1, sizeof *jpeg);
-    if (jpeg == NULL) {
-        ls_log_error("cannot allocate a JPEG decoder");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(jpeg != NULL, "a JPEG decoder");
     jpeg->decoder.err = guard_set(&jpeg->guard);
     if (setjmp(jpeg->guard.escape) != 0) {
         ls_log_error("libjpeg: %s", jpeg->guard.message);
@@ -297,8 +294,7 @@ ls_status ls_jpeg_write(const char *path, const uint8_t *rgb, int width, int hei
     written = stream != NULL && fclose(stream) == 0 && written;
     free(memory);
     if (!written) {
-        ls_log_error("cannot write %s: %s", path, strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", path, strerror(errno));
     }
     return LS_OK;
 }

@@ -176,10 +176,7 @@ static ls_status take_plain(void *context, int64_t bytes, void **out)
 {
     (void)context;
     *out = malloc((size_t)bytes);
-    if (*out == NULL) {
-        ls_log_error("cannot allocate %lld bytes for a batch of the loader", (long long)bytes);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(*out != NULL, "%lld bytes for a batch of the loader", (long long)bytes);
     return LS_OK;
 }
 
@@ -201,11 +198,9 @@ static ls_status allocate_slots(ls_loader *loader)
         slot->input = input;
         slot->target = malloc(batch * sizeof *slot->target);
         slot->index = malloc(batch * sizeof *slot->index);
-        if (slot->target == NULL || slot->index == NULL) {
-            ls_log_error("cannot allocate %d batches of %d images for the loader",
-                         loader->slot_count, options->batch_size);
-            return LS_ERR_INFRA;
-        }
+        LS_TRY_MEMORY(slot->target != NULL && slot->index != NULL,
+                      "%d batches of %d images for the loader", loader->slot_count,
+                      options->batch_size);
     }
     return LS_OK;
 }
@@ -218,9 +213,8 @@ static ls_status start_workers(ls_loader *loader)
     for (int i = 0; i < loader->options.workers; i++) {
         int error = pthread_create(&loader->workers[i], NULL, run_worker, loader);
         if (error != 0) {
-            ls_log_error("cannot start loader thread %d of %d: %s", i + 1, loader->options.workers,
-                         strerror(error));
-            return LS_ERR_INFRA;
+            return ls_log_fail(LS_ERR_INFRA, "cannot start loader thread %d of %d: %s", i + 1,
+                               loader->options.workers, strerror(error));
         }
         loader->worker_count++;
     }
@@ -233,8 +227,8 @@ ls_status ls_loader_open(const ls_loader_options *options, ls_loader **out)
     LS_ASSERT(options->accumulate > 0 && options->first_step > 0);
     LS_ASSERT(options->rank >= 0 && options->rank < options->world);
     if (options->workers < 0 || options->workers > WORKERS_MAX) {
-        ls_log_error("--workers %d: 0 to %d threads", options->workers, WORKERS_MAX);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--workers %d: 0 to %d threads", options->workers,
+                           WORKERS_MAX);
     }
     ls_dataset *dataset;
     LS_TRY(open_dataset(options, &dataset));

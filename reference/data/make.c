@@ -21,8 +21,7 @@ static ls_status is_empty(const char *dir, bool *out)
 {
     DIR *stream = opendir(dir);
     if (stream == NULL) {
-        ls_log_error("cannot read the folder %s: %s", dir, strerror(errno));
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "cannot read the folder %s: %s", dir, strerror(errno));
     }
     *out = true;
     for (struct dirent *entry = readdir(stream); entry != NULL; entry = readdir(stream)) {
@@ -43,8 +42,7 @@ static ls_status write_marker(const char *dir, const char *text)
     bool written = stream != NULL && fputs(text, stream) >= 0;
     written = stream != NULL && fclose(stream) == 0 && written;
     if (!written || rename(fresh, path) != 0) {
-        ls_log_error("cannot write %s: %s", path, strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", path, strerror(errno));
     }
     return LS_OK;
 }
@@ -66,7 +64,7 @@ static void read_marker(const char *dir, char text[MARKER_BYTES])
 static ls_status look_at(const char *dir, const char *making, const char *complete, bool *done)
 {
     char marker[MARKER_BYTES];
-    bool empty;
+    bool empty = false;
     LS_TRY(is_empty(dir, &empty));
     read_marker(dir, marker);
     *done = strcmp(marker, complete) == 0;
@@ -74,16 +72,17 @@ static ls_status look_at(const char *dir, const char *making, const char *comple
         return LS_OK;
     }
     if (marker[0] == '\0') {
-        ls_log_error("%s is not empty and was not made by this command; name another folder", dir);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "%s is not empty and was not made by this command; name another folder",
+                           dir);
     }
     char *line = strchr(marker, '\n');
     if (line != NULL) {
         *line = '\0';
     }
-    ls_log_error("%s was made with other settings (%s); name another folder or remove it", dir,
-                 marker);
-    return LS_ERR_USAGE;
+    return ls_log_fail(LS_ERR_USAGE,
+                       "%s was made with other settings (%s); name another folder or remove it",
+                       dir, marker);
 }
 
 static ls_status make_image(const char *dir, int kind, int64_t index, int size, uint64_t seed,
@@ -102,10 +101,7 @@ static ls_status make_images(const char *dir, int images_per_class, int size, ui
 {
     size_t side = (size_t)size * 2; /* more than the largest picture */
     uint8_t *rgb = malloc(side * side * 3);
-    if (rgb == NULL) {
-        ls_log_error("cannot allocate a picture of %zu pixels", side * side);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(rgb != NULL, "a picture of %zu pixels", side * side);
     ls_status status = LS_OK;
     for (int kind = 0; kind < LS_MAKE_CLASSES && status == LS_OK; kind++) {
         char path[PATH_BYTES + 64];
@@ -122,12 +118,11 @@ static ls_status make_images(const char *dir, int images_per_class, int size, ui
 ls_status ls_make_folder(const char *dir, int images_per_class, int image_size, uint64_t seed)
 {
     if (images_per_class < 1 || images_per_class > 99999) {
-        ls_log_error("--images %d: 1 to 99999 images per class", images_per_class);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--images %d: 1 to 99999 images per class",
+                           images_per_class);
     }
     if (image_size < 8 || image_size > 4096) {
-        ls_log_error("--size %d: 8 to 4096 pixels", image_size);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--size %d: 8 to 4096 pixels", image_size);
     }
     char making[MARKER_BYTES], complete[MARKER_BYTES];
     static const char format[] = "--images %d --size %d --seed %llu, format 1\n%s\n";
@@ -136,8 +131,8 @@ ls_status ls_make_folder(const char *dir, int images_per_class, int image_size, 
     snprintf(complete, sizeof complete, format, images_per_class, image_size, number, "complete");
     bool done;
     if (dir[0] == '\0' || strlen(dir) + 64 > PATH_BYTES) {
-        ls_log_error("the folder's path must have 1 to %d bytes", PATH_BYTES - 64);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "the folder's path must have 1 to %d bytes",
+                           PATH_BYTES - 64);
     }
     LS_TRY(ls_path_make_folder(dir));
     LS_TRY(look_at(dir, making, complete, &done));

@@ -22,10 +22,7 @@ ls_status ls_sampler_epoch(const ls_sampler *sampler, int64_t epoch, int64_t *in
     int64_t *order = NULL;
     if (sampler->shuffle) {
         order = malloc((size_t)sampler->count * sizeof *order);
-        if (order == NULL) {
-            ls_log_error("cannot allocate the order of %lld images", (long long)sampler->count);
-            return LS_ERR_INFRA;
-        }
+        LS_TRY_MEMORY(order != NULL, "the order of %lld images", (long long)sampler->count);
         ls_status status =
             ls_rng_permutation(sampler->seed + LS_PLANT(set_epoch_forgotten, (uint64_t)epoch, 0) +
                                    LS_PLANT(shuffle_by_rank, 0, (uint64_t)sampler->rank),

@@ -148,10 +148,8 @@ static ls_status reserve(ls_transform_scratch *scratch, int64_t row_floats, int6
         scratch->rows = malloc((size_t)row_floats * sizeof *scratch->rows);
         scratch->weights = malloc((size_t)weight_floats * sizeof *scratch->weights);
         scratch->first = malloc(2 * (size_t)size * sizeof *scratch->first);
-        if (scratch->rows == NULL || scratch->weights == NULL || scratch->first == NULL) {
-            ls_log_error("cannot allocate the scratch to resample an image to %d pixels", size);
-            return LS_ERR_INFRA;
-        }
+        LS_TRY_MEMORY(scratch->rows != NULL && scratch->weights != NULL && scratch->first != NULL,
+                      "the scratch to resample an image to %d pixels", size);
         scratch->row_floats = row_floats;
         scratch->weight_floats = weight_floats;
         scratch->size = size;

@@ -144,10 +144,7 @@ ls_status ls_buckets_assign(const ls_bucket_item *item, int count, const int *or
 {
     LS_ASSERT(limit_count > 0);
     int *room = calloc((size_t)count * TYPES + 1, sizeof *room);
-    if (room == NULL) {
-        ls_log_error("cannot allocate open buckets of %d parameters", count);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(room != NULL, "open buckets of %d parameters", count);
     open_bucket open[TYPES] = {{0}};
     for (int type = 0; type < TYPES; type++) {
         open[type].member = room + (size_t)type * (size_t)count;
@@ -193,10 +190,7 @@ ls_status ls_buckets_first(const ls_dialect_rules *rules, const ls_network *netw
     static const int64_t no_limit = 0;
     int count = network->param_count;
     int *order = calloc((size_t)count + 1, sizeof *order);
-    if (order == NULL) {
-        ls_log_error("cannot allocate the order of %d parameters", count);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(order != NULL, "the order of %d parameters", count);
     bool delayed = rules->delay || rules->first == LS_FIRST_DELAYED;
     ls_status status;
     if (delayed) { /* parameter order, types in the order of closing_order */
@@ -249,8 +243,7 @@ void ls_buckets_to_vector(const ls_bucket_layout *layout, int32_t *vector)
 
 static ls_status broken(const char *source, const char *reason, int value)
 {
-    ls_log_error("bucket layout from %s: %s (%d)", source, reason, value);
-    return LS_ERR_USAGE;
+    return ls_log_fail(LS_ERR_USAGE, "bucket layout from %s: %s (%d)", source, reason, value);
 }
 
 static ls_status check_vector(const int32_t *vector, const ls_bucket_item *item, int param_count,
@@ -287,10 +280,7 @@ ls_status ls_buckets_from_vector(const int32_t *vector, const ls_bucket_item *it
                                  const char *source, ls_bucket_layout *out)
 {
     bool *seen = calloc((size_t)param_count + 1, sizeof *seen);
-    if (seen == NULL) {
-        ls_log_error("cannot allocate %d marks", param_count);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(seen != NULL, "%d marks", param_count);
     ls_status status = check_vector(vector, item, param_count, source, seen);
     free(seen);
     LS_TRY(status);

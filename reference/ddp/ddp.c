@@ -75,10 +75,7 @@ ls_status ls_ddp_create(const ls_ddp_options *options, ls_ddp **out)
     size_t count = (size_t)memory->param_count;
     ls_status status = LS_OK;
     ls_ddp *ddp = calloc(1, sizeof *ddp);
-    if (ddp == NULL) {
-        ls_log_error("cannot allocate the reducer");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(ddp != NULL, "the reducer");
     ddp->options = *options;
     ddp->unused = -1;
     ddp->settled = !options->rules->rebuild;
@@ -184,11 +181,10 @@ ls_status ls_ddp_rebuild(ls_ddp *ddp, bool *changed)
 
 static ls_status unused_error(const ls_ddp *ddp, int param)
 {
-    ls_log_error("%s got no gradient in this backward, so its bucket cannot be reduced%s",
-                 ddp->options.memory->network->param[param].name,
-                 ddp->options.rules->dialect == LS_DIALECT_TORCH ? " (--find-unused allows it)"
-                                                                 : "");
-    return LS_ERR_USAGE;
+    return ls_log_fail(
+        LS_ERR_USAGE, "%s got no gradient in this backward, so its bucket cannot be reduced%s",
+        ddp->options.memory->network->param[param].name,
+        ddp->options.rules->dialect == LS_DIALECT_TORCH ? " (--find-unused allows it)" : "");
 }
 
 ls_status ls_ddp_begin(ls_ddp *ddp, const ls_step_observers *observers)

@@ -45,10 +45,7 @@ ls_status ls_example_open_amp(ls_example *example, int losses)
 static ls_status allocate_list(ls_tensor **list, int count)
 {
     *list = *list != NULL ? *list : calloc((size_t)count, sizeof **list);
-    if (*list == NULL) {
-        ls_log_error("cannot allocate a list of %d tensors", count);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(*list != NULL, "a list of %d tensors", count);
     return LS_OK;
 }
 
@@ -84,10 +81,7 @@ ls_status ls_example_add_group(ls_example_model *model, int optimizer,
     ls_example *example = model->example;
     const ls_memory *memory = &model->trainer->memory;
     ls_amp_param *param = calloc((size_t)memory->param_count, sizeof *param);
-    if (param == NULL) {
-        ls_log_error("cannot allocate a group of %d parameters", memory->param_count);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(param != NULL, "a group of %d parameters", memory->param_count);
     for (int i = 0; i < memory->param_count; i++) {
         snprintf(param[i].name, sizeof param[i].name, "%.12s/%.50s", model->trainer->model,
                  memory->network->param[i].name);
@@ -142,9 +136,9 @@ static ls_status check_overflow_as(const ls_example *example)
             }
         }
     }
-    ls_log_error("--overflow-as: no parameter %s; allowed: names such as %s/fc.bias",
-                 example->trainer->options.overflow_as.param, example->trainer->model);
-    return LS_ERR_USAGE;
+    return ls_log_fail(LS_ERR_USAGE,
+                       "--overflow-as: no parameter %s; allowed: names such as %s/fc.bias",
+                       example->trainer->options.overflow_as.param, example->trainer->model);
 }
 
 ls_status ls_example_begin_step(ls_example *example)

@@ -51,10 +51,7 @@ ls_status ls_examples_run(ls_trainer *trainer, ls_step_summary *summary)
 {
     *summary = (ls_step_summary){0};
     ls_example *example = calloc(1, sizeof *example);
-    if (example == NULL) {
-        ls_log_error("cannot allocate the example");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(example != NULL, "the example");
     example->trainer = trainer;
     example->summary = summary;
     ls_status status = trainer->options.example == LS_EXAMPLE_TWO_ENCODERS

@@ -22,10 +22,7 @@ struct ls_events {
 ls_status ls_events_open(const char *run_directory, int rank, bool append, ls_events **out)
 {
     ls_events *events = calloc(1, sizeof *events);
-    if (events == NULL) {
-        ls_log_error("cannot allocate the event writer");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(events != NULL, "the event writer");
     events->descriptor = -1;
     if (run_directory == NULL || run_directory[0] == '\0') {
         *out = events;

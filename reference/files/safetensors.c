@@ -51,8 +51,7 @@ static void *must_allocate(void *memory)
 ls_status ls_safetensors_create(const char *path, ls_safetensors_writer **out)
 {
     if (strlen(path) + 16 >= PATH_MAX) {
-        ls_log_error("path too long: %.100s...", path);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "path too long: %.100s...", path);
     }
     ls_safetensors_writer *writer = must_allocate(calloc(1, sizeof *writer));
     writer->path = must_allocate(strdup(path));
@@ -110,10 +109,7 @@ ls_status ls_safetensors_add_copy(ls_safetensors_writer *writer, const char *nam
 {
     size_t bytes = (size_t)ls_shape_count(shape) * ls_dtype_bytes(dtype);
     void *copy = malloc(bytes > 0 ? bytes : 1);
-    if (copy == NULL) {
-        ls_log_error("cannot allocate %zu bytes for %s of %s", bytes, name, writer->path);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(copy != NULL, "%zu bytes for %s of %s", bytes, name, writer->path);
     memcpy(copy, host_data, bytes);
     add_entry(writer, name, dtype, shape, copy)->copy = copy;
     return LS_OK;
@@ -273,16 +269,14 @@ static ls_status broken(const char *path, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(reason, sizeof reason, format, arguments);
     va_end(arguments);
-    ls_log_error("%s is not a whole safetensors file: %s", path, reason);
-    return LS_ERR_USAGE;
+    return ls_log_fail(LS_ERR_USAGE, "%s is not a whole safetensors file: %s", path, reason);
 }
 
 static ls_status map_file(ls_safetensors *file)
 {
     int descriptor = open(file->path, O_RDONLY | O_CLOEXEC);
     if (descriptor < 0) {
-        ls_log_error("cannot open %s: %s", file->path, strerror(errno));
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "cannot open %s: %s", file->path, strerror(errno));
     }
     ls_status status = LS_OK;
     struct stat about;
@@ -457,10 +451,8 @@ static ls_status parse_entries(ls_safetensors *file, size_t data_start)
     size_t room = (size_t)cJSON_GetArraySize(file->header) + 1;
     file->entry = calloc(room, sizeof *file->entry);
     file->by_name = calloc(room, sizeof *file->by_name);
-    if (file->entry == NULL || file->by_name == NULL) {
-        ls_log_error("cannot allocate %zu entries for %s", room, file->path);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(file->entry != NULL && file->by_name != NULL, "%zu entries for %s", room,
+                  file->path);
     const cJSON *item;
     cJSON_ArrayForEach(item, file->header)
     {

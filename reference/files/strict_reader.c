@@ -128,8 +128,7 @@ ls_status ls_strict_reader_tensor(ls_strict_reader *reader, const char *name, ls
     const ls_safetensors_entry *entry = ls_safetensors_find(reader->file, name);
     const char *why = mismatch(entry, dtype, any_float, shape, text, sizeof text);
     if (why != NULL) {
-        ls_log_error("%s: %s %s", reader->path, name, why);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s: %s %s", reader->path, name, why);
     }
     reader->seen[index_of(reader, entry)] = true;
     if (out != NULL) {
@@ -148,8 +147,8 @@ ls_status ls_strict_reader_metadata(const ls_strict_reader *reader, const char *
     va_end(arguments);
     const char *has = ls_safetensors_metadata_of(reader->file, name, "");
     if (strcmp(has, wanted) != 0) {
-        ls_log_error("%s: %s is '%s' there and '%s' here", reader->path, name, has, wanted);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s: %s is '%s' there and '%s' here", reader->path, name,
+                           has, wanted);
     }
     return LS_OK;
 }

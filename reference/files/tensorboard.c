@@ -131,19 +131,17 @@ static ls_status open_file(const char *directory, ls_tensorboard *board)
     char host[64] = "host";
     gethostname(host, sizeof host - 1);
     if (mkdir(directory, 0777) != 0 && errno != EEXIST) { /* a missing parent is a mistyped path */
-        ls_log_error("cannot make the folder %s: %s", directory, strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot make the folder %s: %s", directory,
+                           strerror(errno));
     }
     int length = snprintf(board->path, sizeof board->path, "%s/events.out.tfevents.%010lld.%s.%d",
                           directory, (long long)time(NULL), host, (int)getpid());
     if (length >= (int)sizeof board->path) {
-        ls_log_error("path too long: %.100s...", directory);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "path too long: %.100s...", directory);
     }
     board->descriptor = open(board->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (board->descriptor < 0) {
-        ls_log_error("cannot create %s: %s", board->path, strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot create %s: %s", board->path, strerror(errno));
     }
     return LS_OK;
 }
@@ -152,10 +150,7 @@ ls_status ls_tensorboard_open(const char *directory, ls_tensorboard **out)
 {
     static const char version[] = "brain.Event:2";
     ls_tensorboard *board = calloc(1, sizeof *board);
-    if (board == NULL) {
-        ls_log_error("cannot allocate the writer of training curves");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(board != NULL, "the writer of training curves");
     board->descriptor = -1;
     ls_status status;
     message event;

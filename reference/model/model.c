@@ -58,19 +58,17 @@ ls_status ls_model_check(const char *arch, int num_classes, int image_size)
 {
     const family *found = find_family(arch);
     if (found == NULL) {
-        ls_log_error("--arch '%s': allowed: %s", arch, ls_model_names());
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--arch '%s': allowed: %s", arch, ls_model_names());
     }
     if (num_classes < 2 || num_classes > CLASSES_MAX) {
-        ls_log_error("--num-classes %d: allowed: 2 to %d", num_classes, CLASSES_MAX);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--num-classes %d: allowed: 2 to %d", num_classes,
+                           CLASSES_MAX);
     }
     /* One pixel must remain before the last stage: the stem and stages halve 5 times, CIFAR's 2. */
     int smallest = found->block == BLOCK_CIFAR ? 4 : 32;
     if (image_size < smallest || image_size > IMAGE_SIZE_MAX) {
-        ls_log_error("--image-size %d: allowed for %s: %d to %d", image_size, arch, smallest,
-                     IMAGE_SIZE_MAX);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--image-size %d: allowed for %s: %d to %d", image_size,
+                           arch, smallest, IMAGE_SIZE_MAX);
     }
     return LS_OK;
 }

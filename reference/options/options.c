@@ -283,8 +283,7 @@ ls_status ls_options_parse(int argc, char **argv, ls_options *out, char *unsuppo
     if (unsupported != NULL) {
         snprintf(unsupported_option, (size_t)text_bytes, "%s", unsupported);
         snprintf(why, (size_t)text_bytes, "%s", reason);
-        ls_log_error("%s is not offered: %s", unsupported, reason);
-        return LS_ERR_UNSUPPORTED;
+        return ls_log_fail(LS_ERR_UNSUPPORTED, "%s is not offered: %s", unsupported, reason);
     }
     *out = options;
     return LS_OK;

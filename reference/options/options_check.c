@@ -21,8 +21,7 @@ bool ls_options_has_epochs(const ls_options *options)
 
 static ls_status refuse(const char *text)
 {
-    ls_log_error("%s", text);
-    return LS_ERR_USAGE;
+    return ls_log_fail(LS_ERR_USAGE, "%s", text);
 }
 
 /* numerics.md section 7 (apex/amp/frontend.py@Properties) */
@@ -39,9 +38,8 @@ static ls_status check_precision(const ls_options *options)
             "with O0, O2, O3");
     }
     if (options->max_loss_scale > 0 && options->min_loss_scale > options->max_loss_scale) {
-        ls_log_error("--min-loss-scale %g is above --max-loss-scale %g",
-                     (double)options->min_loss_scale, (double)options->max_loss_scale);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--min-loss-scale %g is above --max-loss-scale %g",
+                           (double)options->min_loss_scale, (double)options->max_loss_scale);
     }
     return LS_OK;
 }
@@ -56,9 +54,8 @@ static ls_status check_training(const ls_options *options)
                             ls_optimizers_name(kind));
             }
         }
-        ls_log_error("--nesterov with --optimizer %s: allowed with %s",
-                     ls_optimizers_name(options->optimizer), allowed);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--nesterov with --optimizer %s: allowed with %s",
+                           ls_optimizers_name(options->optimizer), allowed);
     }
     if (options->nesterov && options->momentum <= 0) {
         return refuse("--nesterov needs --momentum above 0");
@@ -69,9 +66,9 @@ static ls_status check_training(const ls_options *options)
         return LS_OK;
     }
     if (options->epochs > 0) {
-        ls_log_error("--epochs %" PRId64 " with --data %s, which has no epochs; give --steps",
-                     options->epochs, options->data);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--epochs %" PRId64 " with --data %s, which has no epochs; give --steps",
+                           options->epochs, options->data);
     }
     return ls_schedule_check(&schedule, 0);
 }
@@ -97,11 +94,11 @@ static ls_status check_parallel(const ls_options *options)
     bool pre = options->average_given ? options->average == LS_AVERAGE_PRE
                                       : options->dialect == LS_DIALECT_TORCH;
     if (pre && options->predivide != 1.0) {
-        ls_log_error(
+        return ls_log_fail(
+            LS_ERR_USAGE,
             "--predivide %g: with --average pre (torch's) all of the division is before the "
             "sum; allowed with --average post|none",
             options->predivide);
-        return LS_ERR_USAGE;
     }
     return LS_OK;
 }
@@ -114,9 +111,9 @@ static ls_status check_running(const ls_options *options)
             "run to run; give one");
     }
     if (options->resident > 0 && strcmp(options->data, "synthetic") != 0) {
-        ls_log_error("--resident %d with --data %s: allowed with synthetic data", options->resident,
-                     options->data);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--resident %d with --data %s: allowed with synthetic data",
+                           options->resident, options->data);
     }
     if (options->resident > 0 && (options->dump_step_count > 0 || options->aux_count > 0)) {
         return refuse(
@@ -200,26 +197,25 @@ static ls_status check_ranks(const ls_options *options, int world)
 {
     if (options->sync_bn_group > 0 && (!options->sync_bn || options->sync_bn_group > world ||
                                        world % options->sync_bn_group != 0)) {
-        ls_log_error("--sync-bn-group %d: allowed: with --sync-bn, divisors of the world of %d "
-                     "ranks",
-                     options->sync_bn_group, world);
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "--sync-bn-group %d: allowed: with --sync-bn, divisors of the world of %d "
+            "ranks",
+            options->sync_bn_group, world);
     }
     if (options->batch_size_count > 0 && options->batch_size_count != world) {
-        ls_log_error("--batch-sizes: %d numbers for a world of %d ranks", options->batch_size_count,
-                     world);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--batch-sizes: %d numbers for a world of %d ranks",
+                           options->batch_size_count, world);
     }
     for (int i = 0; i < options->aux_count; i++) {
         if (options->aux[i].rank >= world) {
-            ls_log_error("--aux-head %" PRId64 ":%d: allowed: ranks 0 to %d", options->aux[i].step,
-                         options->aux[i].rank, world - 1);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE, "--aux-head %" PRId64 ":%d: allowed: ranks 0 to %d",
+                               options->aux[i].step, options->aux[i].rank, world - 1);
         }
     }
     if (options->fault.step > 0 && options->fault.rank >= world) {
-        ls_log_error("--fault-at: rank %d, allowed: ranks 0 to %d", options->fault.rank, world - 1);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--fault-at: rank %d, allowed: ranks 0 to %d",
+                           options->fault.rank, world - 1);
     }
     return LS_OK;
 }
@@ -239,23 +235,22 @@ ls_status ls_options_resolve(ls_options *options, int rank, int world, const cha
     if (options->global_batch > 0) {
         int64_t parts = (int64_t)world * options->accumulate;
         if (options->global_batch % parts != 0 || options->global_batch / parts > 65536) {
-            ls_log_error("--global-batch %" PRId64 ": allowed: multiples of %" PRId64
-                         " (%d ranks x %d micro-steps), at most 65536 images each",
-                         options->global_batch, parts, world, options->accumulate);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE,
+                               "--global-batch %" PRId64 ": allowed: multiples of %" PRId64
+                               " (%d ranks x %d micro-steps), at most 65536 images each",
+                               options->global_batch, parts, world, options->accumulate);
         }
         resolved.batch_size = (int)(options->global_batch / parts);
     }
     if (options->overflow_as.micro >= options->accumulate) {
-        ls_log_error("--overflow-as: micro-step %d; allowed with --accumulate %d: 0 to %d",
-                     options->overflow_as.micro, options->accumulate, options->accumulate - 1);
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE, "--overflow-as: micro-step %d; allowed with --accumulate %d: 0 to %d",
+            options->overflow_as.micro, options->accumulate, options->accumulate - 1);
     }
     for (int i = 0; i < options->overflow_count; i++) {
         if (options->overflow[i].rank >= world) {
-            ls_log_error("--overflow-at %" PRId64 ":%d: allowed: ranks 0 to %d",
-                         options->overflow[i].step, options->overflow[i].rank, world - 1);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE, "--overflow-at %" PRId64 ":%d: allowed: ranks 0 to %d",
+                               options->overflow[i].step, options->overflow[i].rank, world - 1);
         }
     }
     if (options->dump_step_count > 0 && (run_directory == NULL || run_directory[0] == '\0')) {

@@ -115,12 +115,12 @@ ls_status ls_schedule_parse(const char *text, ls_schedule *out)
     ls_schedule schedule = {0};
     const char *rest = text;
     if (!read_warmup(&rest, &schedule) || !read_kind(&rest, &schedule) || *rest != '\0') {
-        ls_log_error(
+        return ls_log_fail(
+            LS_ERR_USAGE,
             "--schedule '%s': allowed: [warmup:LENGTH[:START],] constant | "
             "step:LENGTH:GAMMA | multistep:L1,L2,...:GAMMA | cosine:LENGTH, or imagenet; a "
             "LENGTH is in epochs, or in steps as 500s",
             text);
-        return LS_ERR_USAGE;
     }
     *out = schedule;
     return LS_OK;
@@ -132,10 +132,10 @@ ls_status ls_schedule_check(const ls_schedule *schedule, int64_t steps_per_epoch
                   (schedule->warmup && !schedule->warmup_length.in_steps) ||
                   (schedule->length_count > 0 && !schedule->length[0].in_steps);
     if (epochs && steps_per_epoch <= 0) {
-        ls_log_error(
+        return ls_log_fail(
+            LS_ERR_USAGE,
             "--schedule counts epochs and this --data has none; give lengths in steps, such "
             "as step:500s:0.1");
-        return LS_ERR_USAGE;
     }
     return LS_OK;
 }

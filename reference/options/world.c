@@ -34,8 +34,8 @@ static ls_status number_of(const char *name, int low, int high, int fallback, in
     errno = 0;
     long value = strtol(text, &end, 10);
     if (errno != 0 || end == text || *end != '\0' || value < low || value > high) {
-        ls_log_error("%s=%s: expected a whole number from %d to %d", name, text, low, high);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s=%s: expected a whole number from %d to %d", name, text,
+                           low, high);
     }
     *out = (int)value;
     return LS_OK;
@@ -44,8 +44,7 @@ static ls_status number_of(const char *name, int low, int high, int fallback, in
 static ls_status copy_text(const char *name, const char *text, char *to, size_t to_bytes)
 {
     if (snprintf(to, to_bytes, "%s", text) >= (int)to_bytes) {
-        ls_log_error("%s is longer than %zu bytes", name, to_bytes - 1);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s is longer than %zu bytes", name, to_bytes - 1);
     }
     return LS_OK;
 }
@@ -68,24 +67,23 @@ static ls_status read_place(const names *from, ls_world *out)
 {
     if (value_of(from->rank) == NULL || value_of(from->world) == NULL) {
         bool has_rank = value_of(from->rank) != NULL;
-        ls_log_error("%s is set but %s is not: a rank needs both",
-                     has_rank ? from->rank : from->world, has_rank ? from->world : from->rank);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s is set but %s is not: a rank needs both",
+                           has_rank ? from->rank : from->world,
+                           has_rank ? from->world : from->rank);
     }
     LS_TRY(number_of(from->world, 1, INT_MAX / 2, 1, &out->world));
     LS_TRY(number_of(from->rank, 0, INT_MAX / 2, 0, &out->rank));
     if (out->rank >= out->world) {
-        ls_log_error("%s=%d is outside the world: %s=%d allows 0 to %d", from->rank, out->rank,
-                     from->world, out->world, out->world - 1);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s=%d is outside the world: %s=%d allows 0 to %d",
+                           from->rank, out->rank, from->world, out->world, out->world - 1);
     }
     LS_TRY(number_of(from->local_world, 1, out->world, out->world, &out->local_world));
     LS_TRY(number_of(from->local_rank, 0, INT_MAX / 2, out->rank % out->local_world,
                      &out->local_rank));
     if (out->local_rank >= out->local_world) {
-        ls_log_error("%s=%d is outside its machine: %s=%d allows 0 to %d", from->local_rank,
-                     out->local_rank, from->local_world, out->local_world, out->local_world - 1);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s=%d is outside its machine: %s=%d allows 0 to %d",
+                           from->local_rank, out->local_rank, from->local_world, out->local_world,
+                           out->local_world - 1);
     }
     bool simulated = value_of("LS_NODE_ADDR") != NULL; /* the launcher plays nodes on one machine */
     out->machine_rank = simulated ? out->rank : out->local_rank;
@@ -107,14 +105,15 @@ static ls_status read_meeting_place(ls_world *out)
         address = "127.0.0.1";
     }
     if (address == NULL) {
-        ls_log_error("MASTER_ADDR is not set: %d ranks need the address of rank 0", out->world);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "MASTER_ADDR is not set: %d ranks need the address of rank 0",
+                           out->world);
     }
     LS_TRY(copy_text("MASTER_ADDR", address, out->address, sizeof out->address));
     if (value_of("MASTER_PORT") == NULL && torchrun) {
-        ls_log_error("MASTER_PORT is not set: %d ranks need the port of rank 0's store",
-                     out->world);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "MASTER_PORT is not set: %d ranks need the port of rank 0's store",
+                           out->world);
     }
     if (value_of("MASTER_PORT") == NULL) {
         ls_log_note("MASTER_PORT is not set, taking %d", DEFAULT_PORT);

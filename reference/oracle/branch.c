@@ -82,14 +82,14 @@ static ls_status read_branch(const ls_nettab *net, int branch, const ls_dumpfile
     const char *dtype = pool ? "I32" : "U8";
     const ls_dumpfile_entry *entry = ls_dumpfile_findf(file, "branch/%03d", branch);
     if (entry == NULL) {
-        ls_log_error("%s: branch/%03d (%s) is missing", ls_dumpfile_path(file), branch, node->name);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s: branch/%03d (%s) is missing", ls_dumpfile_path(file),
+                           branch, node->name);
     }
     if (strcmp(entry->dtype, dtype) != 0 || entry->count != stored * shards->accumulate) {
-        ls_log_error("%s: branch/%03d (%s) is %s with %lld elements; %s with %lld is wanted",
-                     ls_dumpfile_path(file), branch, node->name, entry->dtype,
-                     (long long)entry->count, dtype, (long long)(stored * shards->accumulate));
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE, "%s: branch/%03d (%s) is %s with %lld elements; %s with %lld is wanted",
+            ls_dumpfile_path(file), branch, node->name, entry->dtype, (long long)entry->count,
+            dtype, (long long)(stored * shards->accumulate));
     }
     for (int a = 0; a < shards->accumulate; a++) {
         int64_t to = ls_shards_first(shards, a * shards->world + rank) * per_sample;

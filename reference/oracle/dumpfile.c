@@ -40,9 +40,8 @@ static int64_t element_bytes(const char *dtype)
 
 static ls_status broken(const ls_dumpfile *file, const char *what, const char *name)
 {
-    ls_log_error("%s is not a whole safetensors file: %s%s%s", file->path, what,
-                 name[0] != '\0' ? " in " : "", name);
-    return LS_ERR_USAGE;
+    return ls_log_fail(LS_ERR_USAGE, "%s is not a whole safetensors file: %s%s%s", file->path, what,
+                       name[0] != '\0' ? " in " : "", name);
 }
 
 static ls_status read_entry(const ls_dumpfile *file, const cJSON *item, size_t data_start,
@@ -101,10 +100,7 @@ static ls_status read_header(ls_dumpfile *file)
     }
     int members = cJSON_GetArraySize(file->header);
     file->entry = calloc((size_t)members + 1, sizeof *file->entry);
-    if (file->entry == NULL) {
-        ls_log_error("cannot allocate %d entries for %s", members, file->path);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(file->entry != NULL, "%d entries for %s", members, file->path);
     const cJSON *item;
     cJSON_ArrayForEach(item, file->header)
     {
@@ -133,8 +129,7 @@ static ls_status map_file(ls_dumpfile *file)
     }
     close(descriptor);
     if (map == MAP_FAILED) {
-        ls_log_error("cannot map %s: %s", file->path, strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot map %s: %s", file->path, strerror(errno));
     }
     file->map = map;
     file->bytes = (size_t)status.st_size;
@@ -144,10 +139,7 @@ static ls_status map_file(ls_dumpfile *file)
 ls_status ls_dumpfile_open(const char *path, ls_dumpfile **out)
 {
     ls_dumpfile *file = calloc(1, sizeof *file);
-    if (file == NULL) {
-        ls_log_error("cannot allocate a reader for %s", path);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(file != NULL, "a reader for %s", path);
     snprintf(file->path, sizeof file->path, "%s", path);
     ls_status status;
     LS_TRY_GOTO(status, map_file(file), close_file);

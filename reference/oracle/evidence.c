@@ -9,16 +9,14 @@ static ls_status want(const ls_dumpfile *file, const char *name, const ls_dumpfi
 {
     *out = ls_dumpfile_find(file, name);
     if (*out == NULL) {
-        ls_log_error("%s: %s is missing", ls_dumpfile_path(file), name);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s: %s is missing", ls_dumpfile_path(file), name);
     }
     return LS_OK;
 }
 
 static ls_status no_memory(const ls_evidence *e)
 {
-    ls_log_error("oracle: cannot allocate the evidence of %s", e->net.arch);
-    return LS_ERR_INFRA;
+    return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate the evidence of %s", e->net.arch);
 }
 
 static ls_status open_files(ls_evidence *e, const char *const *path)
@@ -32,9 +30,9 @@ static ls_status open_files(ls_evidence *e, const char *const *path)
         int world = (int)ls_dumpfile_number(e->file[rank], "world_size", e->world);
         int own = (int)ls_dumpfile_number(e->file[rank], "rank", rank);
         if (world != e->world || own != rank) {
-            ls_log_error("%s is rank %d of a world of %d; given as rank %d of %d", path[rank], own,
-                         world, rank, e->world);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE,
+                               "%s is rank %d of a world of %d; given as rank %d of %d", path[rank],
+                               own, world, rank, e->world);
         }
     }
     return LS_OK;
@@ -54,10 +52,11 @@ static ls_status read_input(ls_evidence *e, int rank, const ls_dumpfile_entry **
         fits = input->dim[i] < 1 << 20 && (i == images || input->dim[i] == first->dim[i]);
     }
     if (!fits) {
-        ls_log_error("%s: input of rank %d with %lld values: [N,3,H,W] or [A,N,3,H,W] is wanted, "
-                     "all but N as on rank 0",
-                     ls_dumpfile_path(e->file[rank]), input->rank, (long long)input->count);
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "%s: input of rank %d with %lld values: [N,3,H,W] or [A,N,3,H,W] is wanted, "
+            "all but N as on rank 0",
+            ls_dumpfile_path(e->file[rank]), input->rank, (long long)input->count);
     }
     e->batch[rank] = (int)input->dim[images];
     *out = input;
@@ -78,8 +77,8 @@ static ls_status read_shapes(ls_evidence *e, const char *arch)
     }
     LS_TRY(want(file, "param/fc.bias", &bias));
     if (bias->count < 1 || bias->count > 1 << 20) {
-        ls_log_error("%s: a bias for %lld classes", ls_dumpfile_path(file), (long long)bias->count);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s: a bias for %lld classes", ls_dumpfile_path(file),
+                           (long long)bias->count);
     }
     const int64_t *dim = input->dim + (input->rank - 4);
     arch = arch != NULL ? arch : ls_dumpfile_text(file, "arch", "");
@@ -100,15 +99,15 @@ static ls_status read_rank(ls_evidence *e, int rank, float *input, int64_t *targ
     LS_TRY(want(e->file[rank], "input", &x));
     LS_TRY(want(e->file[rank], "target", &y));
     if (x->count != images * 3 * in->height * in->width || y->count != images) {
-        ls_log_error("%s: %lld input values and %lld targets do not fit %lld images",
-                     ls_dumpfile_path(e->file[rank]), (long long)x->count, (long long)y->count,
-                     (long long)images);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "%s: %lld input values and %lld targets do not fit %lld images",
+                           ls_dumpfile_path(e->file[rank]), (long long)x->count,
+                           (long long)y->count, (long long)images);
     }
     ls_dumpfile_read_f32(x, input);
     if (!ls_dumpfile_read_i64(y, target)) {
-        ls_log_error("%s: target is %s, not I64", ls_dumpfile_path(e->file[rank]), y->dtype);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s: target is %s, not I64",
+                           ls_dumpfile_path(e->file[rank]), y->dtype);
     }
     e->has_branches = e->has_branches && ls_dumpfile_find(e->file[rank], "branch/000") != NULL;
     return LS_OK;
@@ -151,10 +150,10 @@ static ls_status read_params(ls_evidence *e, const char *prefix, double **out)
         const ls_dumpfile_entry *entry =
             ls_dumpfile_findf(e->file[0], "%s/%s", prefix, param->name);
         if (entry == NULL || entry->count != param->count) {
-            ls_log_error("%s: %s/%s is %s; %lld elements are wanted", ls_dumpfile_path(e->file[0]),
-                         prefix, param->name, entry == NULL ? "missing" : "of another size",
-                         (long long)param->count);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE, "%s: %s/%s is %s; %lld elements are wanted",
+                               ls_dumpfile_path(e->file[0]), prefix, param->name,
+                               entry == NULL ? "missing" : "of another size",
+                               (long long)param->count);
         }
         ls_dumpfile_read(entry, *out + param->offset);
     }
@@ -166,8 +165,7 @@ ls_status ls_evidence_load(const char *arch, int world, const char *const *path,
     LS_ASSERT(world > 0);
     ls_evidence *e = calloc(1, sizeof *e);
     if (e == NULL) {
-        ls_log_error("oracle: cannot allocate the evidence");
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate the evidence");
     }
     e->world = world;
     e->step.stat_ranks = 1;

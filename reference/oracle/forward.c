@@ -44,8 +44,8 @@ static ls_status forward_branch(ls_run *r, const ls_nettab_node *node, ls_planes
         int64_t count = ls_planes_count(in);
         float *kept = malloc((size_t)count * sizeof *kept);
         if (kept == NULL) {
-            ls_log_error("oracle: cannot keep %lld values of %s", (long long)count, node->name);
-            return LS_ERR_INFRA;
+            return ls_log_fail(LS_ERR_INFRA, "oracle: cannot keep %lld values of %s",
+                               (long long)count, node->name);
         }
         for (int64_t i = 0; i < count; i++) {
             kept[i] = (float)in->value[i];

@@ -192,8 +192,8 @@ ls_status ls_ideal_error_forced(const ls_oracle_step *step, const ls_branch_set 
     kept.stats = malloc((stats + 1) * sizeof(double));
     if (kept.grad == NULL || kept.logits == NULL || kept.loss == NULL || kept.stats == NULL) {
         ls_oracle_free(net, &kept);
-        ls_log_error("oracle: cannot allocate a gradient of %zu bytes", grad_bytes);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate a gradient of %zu bytes",
+                           grad_bytes);
     }
     ls_cache_part part[] = {{kept.grad, grad_bytes},
                             {kept.logits, logits * sizeof(double)},

@@ -92,8 +92,8 @@ ls_status ls_loops_choose(double multiply_adds, const ls_loops **out)
     char why[256] = "";
     bool device = asked != NULL && strcmp(asked, "cuda") == 0;
     if (asked != NULL && !device && strcmp(asked, "cpu") != 0 && asked[0] != '\0') {
-        ls_log_error("LS_ORACLE=%s: where the judge runs; allowed: cpu, cuda", asked);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "LS_ORACLE=%s: where the judge runs; allowed: cpu, cuda",
+                           asked);
     }
     bool free_choice = asked == NULL || asked[0] == '\0';
     const ls_loops *loops = NULL;
@@ -101,8 +101,7 @@ ls_status ls_loops_choose(double multiply_adds, const ls_loops **out)
         loops = load_device(why, (int)sizeof why);
     }
     if (device && loops == NULL) {
-        ls_log_error("LS_ORACLE=cuda: %s", why);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "LS_ORACLE=cuda: %s", why);
     }
     *out = loops != NULL ? loops : ls_loops_cpu();
     return LS_OK;

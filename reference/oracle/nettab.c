@@ -222,9 +222,9 @@ static void add_head(ls_nettab *net, int input)
 ls_status ls_nettab_build(const char *arch, int classes, int height, int width, ls_nettab *out)
 {
     if (classes < 1 || height < 1 || width < 1) {
-        ls_log_error("oracle: %d classes at %dx%d pixels: all must be at least 1", classes, height,
-                     width);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "oracle: %d classes at %dx%d pixels: all must be at least 1", classes,
+                           height, width);
     }
     memset(out, 0, sizeof *out);
     snprintf(out->arch, sizeof out->arch, "%s", arch);
@@ -245,10 +245,11 @@ ls_status ls_nettab_build(const char *arch, int classes, int height, int width, 
         }
     }
     if (last < 0) {
-        ls_log_error("oracle: unknown network '%s': resnet18, 34, 50, 101, 152 or resnet8, 20, 32, "
-                     "44, 56, 110",
-                     arch);
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "oracle: unknown network '%s': resnet18, 34, 50, 101, 152 or resnet8, 20, 32, "
+            "44, 56, 110",
+            arch);
     }
     add_head(out, last);
     return LS_OK;

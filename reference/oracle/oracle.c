@@ -39,9 +39,8 @@ static ls_status allocate(ls_run *r)
         whole = whole && result->rank_grad != NULL;
     }
     if (!whole) {
-        ls_log_error("oracle: cannot allocate the gradients of %s on %d ranks", r->net->arch,
-                     step->world);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate the gradients of %s on %d ranks",
+                           r->net->arch, step->world);
     }
     if (r->mode->forced == NULL) {
         LS_TRY(ls_branch_allocate(r->net, r->samples, &r->own));
@@ -116,8 +115,7 @@ ls_status ls_oracle_run(const ls_oracle_step *step, const ls_oracle_mode *mode,
     }
     ls_run *r = calloc(1, sizeof *r);
     if (r == NULL) {
-        ls_log_error("oracle: cannot allocate a run");
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate a run");
     }
     ls_oracle_result result = {0};
     r->step = step;

@@ -66,8 +66,8 @@ static ls_status allocate(size_t count, double **out)
 {
     *out = aligned_alloc(64, (count * sizeof(double) + 63) / 64 * 64);
     if (*out == NULL) {
-        ls_log_error("oracle: cannot allocate %zu doubles for a convolution", count);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate %zu doubles for a convolution",
+                           count);
     }
     memset(*out, 0, count * sizeof(double));
     return LS_OK;
@@ -207,8 +207,8 @@ static ls_status walk_all(walk *w, const double *weight)
     int64_t *order = malloc((size_t)pixels * sizeof *order);
     ls_status status = LS_OK;
     if (order == NULL) {
-        ls_log_error("oracle: cannot allocate the order of %lld pixels", (long long)pixels);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate the order of %lld pixels",
+                           (long long)pixels);
     }
     LS_TRY_GOTO(status, allocate((size_t)taps * w->to->pitch * w->from->channels, &packed),
                 free_all);

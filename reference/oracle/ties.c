@@ -70,8 +70,8 @@ static ls_status measure_rms(const ls_planes *in, const float *ideal, double *rm
     int64_t count = ls_planes_count(in);
     double *difference = malloc((size_t)count * sizeof *difference);
     if (difference == NULL) {
-        ls_log_error("oracle: cannot allocate %lld differences", (long long)count);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate %lld differences",
+                           (long long)count);
     }
     for (int64_t i = 0; i < count; i++) {
         difference[i] = (double)ideal[i] - in->value[i];
@@ -118,8 +118,8 @@ ls_status ls_ties_check(const ls_oracle_step *step, const ls_oracle_mode *mode,
     if (node->kind == LS_NETTAB_POOL) {
         own = malloc((size_t)count * sizeof *own);
         if (own == NULL) {
-            ls_log_error("oracle: cannot allocate %lld maxima", (long long)count);
-            return LS_ERR_INFRA;
+            return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate %lld maxima",
+                               (long long)count);
         }
         ls_ops_pool_branches(node, in, own);
     }

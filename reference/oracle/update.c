@@ -251,8 +251,7 @@ static ls_status step_lamb(const ls_update_rule *o, constants *c, ls_update_tens
 {
     ls_interval *u = malloc((size_t)t->count * sizeof *u);
     if (u == NULL && t->count > 0) {
-        ls_log_error("cannot allocate %lld updates", (long long)t->count);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot allocate %lld updates", (long long)t->count);
     }
     ls_interval all = norm_of(o->grad_squares, 0, o->grad_elements);
     if (o->max_grad_norm > 0 && all.value > o->max_grad_norm) {

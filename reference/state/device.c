@@ -115,11 +115,8 @@ ls_status ls_device_write_f32(const ls_device *device, const ls_tensor *tensor, 
     uint16_t *narrow = NULL;
     if (tensor->dtype != LS_F32) {
         narrow = malloc((size_t)tensor->count * sizeof *narrow);
-        if (narrow == NULL) {
-            ls_log_error("cannot allocate %lld elements to convert a tensor",
-                         (long long)tensor->count);
-            return LS_ERR_INFRA;
-        }
+        LS_TRY_MEMORY(narrow != NULL, "%lld elements to convert a tensor",
+                      (long long)tensor->count);
         for (int64_t i = 0; i < tensor->count; i++) {
             narrow[i] = tensor->dtype == LS_F16 ? ls_half_f32_to_fp16(host[i])
                                                 : ls_half_f32_to_bf16(host[i]);

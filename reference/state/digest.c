@@ -152,10 +152,7 @@ ls_status ls_digest_compute(const ls_memory *memory, const ls_step_state *state,
     ls_status status = LS_OK;
     if (!memory->device->info.host_memory) {
         scratch = malloc((size_t)LS_DIGEST_GROUPS * CHUNK_BYTES);
-        if (scratch == NULL) {
-            ls_log_error("cannot allocate %d bytes for digests", LS_DIGEST_GROUPS * CHUNK_BYTES);
-            return LS_ERR_INFRA;
-        }
+        LS_TRY_MEMORY(scratch != NULL, "%d bytes for digests", LS_DIGEST_GROUPS * CHUNK_BYTES);
     }
     for (int i = 0; i < LS_DIGEST_GROUPS; i++) {
         if (out->given[i] && i != LS_DIGEST_GROUP_SCALER) {

@@ -163,10 +163,7 @@ static void tell_difference(int count, void **values)
 ls_status ls_agree_on_run(ls_trainer *trainer)
 {
     char *mine = describe_run(trainer);
-    if (mine == NULL) {
-        ls_log_error("cannot allocate the description of this run");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(mine != NULL, "the description of this run");
     int count = trainer->world.world;
     void **values = NULL;
     size_t *bytes = NULL;
@@ -225,8 +222,7 @@ ls_status ls_agree_on(ls_trainer *trainer, const char *what, uint64_t value)
     free_values(values, trainer->world.world);
     free(bytes);
     if (differing > 0) {
-        ls_log_error("%s on ranks %s: not the same as on rank 0", what, ranks);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s on ranks %s: not the same as on rank 0", what, ranks);
     }
     return LS_OK;
 }

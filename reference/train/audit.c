@@ -77,10 +77,8 @@ static ls_status allocate(ls_audit *audit)
     audit->most = most_verdicts(trainer);
     audit->name = calloc((size_t)audit->most, sizeof *audit->name);
     audit->bucket = calloc((size_t)params, sizeof *audit->bucket);
-    if (audit->stats_at == NULL || audit->name == NULL || audit->bucket == NULL) {
-        ls_log_error("cannot allocate the audit's lists");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(audit->stats_at != NULL && audit->name != NULL && audit->bucket != NULL,
+                  "the audit's lists");
     int group = trainer->norm_comm != NULL ? trainer->norm_sync.group_size : 1;
     int most = place_stats(audit, &doubles);
     LS_TRY(take(audit, audit->judge->room_bytes(most, group), "the audit's sums", &audit->room));
@@ -109,10 +107,7 @@ ls_status ls_audit_open(ls_trainer *trainer, ls_audit **out)
     LS_TRY(ls_load_symbol("oracle_cuda", LS_AUDIT_ENTRY, &entry));
     LS_TRY(ls_load_same_abi("oracle_cuda", entry()->abi, LS_AUDIT_ABI));
     ls_audit *audit = calloc(1, sizeof *audit);
-    if (audit == NULL) {
-        ls_log_error("cannot allocate the audit");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(audit != NULL, "the audit");
     audit->trainer = trainer;
     audit->judge = entry();
     ls_status status = allocate(audit);

@@ -11,10 +11,7 @@ ls_status ls_aux_head_extend(ls_network *network)
 {
     size_t count = (size_t)network->param_count + 2;
     ls_param *param = realloc(network->param, count * sizeof *param);
-    if (param == NULL) {
-        ls_log_error("cannot allocate the parameters of the auxiliary head");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(param != NULL, "the parameters of the auxiliary head");
     network->param = param;
     param += network->param_count;
     memset(param, 0, 2 * sizeof *param);

@@ -175,10 +175,7 @@ static ls_status add_layout(ls_trainer *trainer, ls_safetensors_writer *writer)
     }
     int length = ls_buckets_vector_length(trainer->memory.param_count);
     int32_t *vector = malloc((size_t)length * sizeof *vector);
-    if (vector == NULL) {
-        ls_log_error("cannot allocate the bucket layout");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(vector != NULL, "the bucket layout");
     ls_buckets_to_vector(ls_ddp_layout(trainer->ddp), vector);
     ls_shape shape = {.rank = 1, .dim = {length}};
     ls_status status = ls_safetensors_add_copy(writer, "ddp/layout", LS_I32, &shape, vector);
@@ -194,10 +191,7 @@ static ls_status add_metadata(const ls_trainer *trainer, ls_safetensors_writer *
     cJSON *json = ls_options_json(options);
     char *text = json == NULL ? NULL : cJSON_PrintUnformatted(json);
     cJSON_Delete(json);
-    if (text == NULL) {
-        ls_log_error("cannot allocate the options of a checkpoint");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(text != NULL, "the options of a checkpoint");
     ls_safetensors_metadata(writer, "format", LS_CHECKPOINT_FORMAT);
     ls_safetensors_metadata(writer, "version", LS_CHECKPOINT_VERSION);
     ls_safetensors_metadata(writer, "arch", "%s", options->arch);
@@ -231,10 +225,7 @@ static ls_status write_file(ls_trainer *trainer, int64_t step, const char *path,
     ls_step_state state;
     ls_status status = LS_OK;
     void *scratch = malloc((size_t)trainer->memory.largest * sizeof(float));
-    if (scratch == NULL) {
-        ls_log_error("cannot allocate memory for a checkpoint");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(scratch != NULL, "memory for a checkpoint");
     LS_TRY_GOTO(status, ls_safetensors_create(path, &writer), free);
     ls_safetensors_survive_crash(writer);
     LS_TRY_GOTO(

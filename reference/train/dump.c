@@ -117,8 +117,8 @@ static ls_status allocate(ls_dump *dump)
     dump->scratch = malloc(largest * sizeof *dump->scratch);
     if (dump->input == NULL || dump->target == NULL || dump->logits == NULL ||
         dump->scratch == NULL || size_branches(dump) != LS_OK) {
-        ls_log_error("cannot allocate the dump of step %lld", (long long)dump->step);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot allocate the dump of step %lld",
+                           (long long)dump->step);
     }
     return LS_OK;
 }
@@ -188,8 +188,7 @@ static ls_status make_folder(const ls_trainer *trainer, int64_t step, char *path
     int length = snprintf(path, path_bytes, "%s/dump%s%s", run_dir, model != NULL ? "/" : "",
                           model != NULL ? model : "");
     if (length >= (int)path_bytes) {
-        ls_log_error("path too long: %s/dump", run_dir);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "path too long: %s/dump", run_dir);
     }
     LS_TRY(ls_path_make_folder(path));
     snprintf(path + length, path_bytes - (size_t)length, "/step%06lld.rank%d.safetensors",
@@ -203,10 +202,7 @@ ls_status ls_dump_begin(const ls_trainer *trainer, int64_t step, ls_dump **out)
     ls_status status = LS_OK;
     LS_TRY(make_folder(trainer, step, path, sizeof path));
     ls_dump *dump = calloc(1, sizeof *dump);
-    if (dump == NULL) {
-        ls_log_error("cannot allocate the dump of step %lld", (long long)step);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(dump != NULL, "the dump of step %lld", (long long)step);
     dump->trainer = trainer;
     dump->step = step;
     dump->light = trainer->world.rank != 0 && trainer->options.dump_ranks == LS_DUMP_BRANCHES;

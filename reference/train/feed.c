@@ -62,10 +62,7 @@ ls_status ls_feed_open(const ls_trainer *trainer, ls_feed **out)
 {
     ls_status status = LS_OK;
     ls_feed *feed = calloc(1, sizeof *feed);
-    if (feed == NULL) {
-        ls_log_error("cannot allocate the feed of batches");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(feed != NULL, "the feed of batches");
     int accumulate = trainer->options.accumulate;
     feed->trainer = trainer;
     feed->slots = ls_feed_slots(trainer);

@@ -13,8 +13,7 @@ static ls_status force(const ls_trainer *trainer, const ls_safetensors *dump, co
         snprintf(name, sizeof name, "branch/%03d", k);
         const ls_safetensors_entry *entry = ls_safetensors_find(dump, name);
         if (entry == NULL) {
-            ls_log_error("--force-branches: %s has no %s", path, name);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE, "--force-branches: %s has no %s", path, name);
         }
         LS_TRY(trainer->device.api->plan_force(trainer->plan, trainer->device.stream, k,
                                                entry->data, entry->bytes));

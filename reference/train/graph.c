@@ -130,8 +130,7 @@ ls_status ls_graph_check(const ls_trainer *trainer)
 {
     const char *why = ls_graph_refused(trainer);
     if (trainer->options.graph == LS_GRAPH_ON && why != NULL) {
-        ls_log_error("--cuda-graph on: a step cannot be recorded: %s", why);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--cuda-graph on: a step cannot be recorded: %s", why);
     }
     return LS_OK;
 }
@@ -144,10 +143,7 @@ ls_status ls_graph_open(ls_trainer *trainer, ls_graph_set **out)
     }
     int count = ls_feed_slots(trainer);
     ls_graph_set *set = calloc(1, sizeof *set + (size_t)count * sizeof set->graph[0]);
-    if (set == NULL) {
-        ls_log_error("cannot allocate a step's graphs");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(set != NULL, "a step's graphs");
     set->trainer = trainer;
     set->count = count;
     *out = set;

@@ -60,21 +60,22 @@ static ls_status choose_engine(const ls_trainer *trainer, const char **name)
     bool alone = trainer->world.world == 1;
     bool cpu = strcmp(trainer->device.api->name, "cpu") == 0;
     if (strcmp(asked, "self") == 0 && !alone) {
-        ls_log_error("--comm self: allowed in a world of one; this one has %d ranks",
-                     trainer->world.world);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--comm self: allowed in a world of one; this one has %d ranks",
+                           trainer->world.world);
     }
     *name = asked;
     if (strcmp(asked, "auto") == 0) {
         *name = alone ? NULL : cpu ? "gloo" : "nccl";
     } else if (strcmp(asked, "gloo") == 0 && !cpu) {
-        ls_log_error("--comm gloo: reduces host memory, and the %s backend's tensors are not there "
-                     "(its engine: nccl)",
-                     trainer->device.api->name);
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "--comm gloo: reduces host memory, and the %s backend's tensors are not there "
+            "(its engine: nccl)",
+            trainer->device.api->name);
     } else if (strcmp(asked, "nccl") == 0 && cpu) {
-        ls_log_error("--comm nccl: reduces GPU memory; the CPU's engine is gloo");
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--comm nccl: reduces GPU memory; the CPU's engine is gloo");
     }
     return LS_OK;
 }
@@ -93,11 +94,11 @@ static ls_status on_wait(void *context, double waited_s)
     if (waited_s <= trainer->options.timeout_s) {
         return LS_OK;
     }
-    ls_log_error(
+    return ls_log_fail(
+        LS_ERR_PEER_LOST,
         "the device has not ended its work in %.3g s (--timeout): a rank that it waits for "
         "may be lost",
         waited_s);
-    return LS_ERR_PEER_LOST;
 }
 
 ls_status ls_join_all(ls_trainer *trainer, const char *key, bool mine, bool polls, int *rank)
@@ -132,9 +133,8 @@ ls_status ls_join_all(ls_trainer *trainer, const char *key, bool mine, bool poll
         }
         LS_TRY(peers);
         if (left >= 0 || waited_s > trainer->options.timeout_s) {
-            ls_log_error("%s: not all ranks have answered in %.3g s%s", key, waited_s,
-                         left >= 0 ? ": one has left the job" : " (--timeout)");
-            return LS_ERR_PEER_LOST;
+            return ls_log_fail(LS_ERR_PEER_LOST, "%s: not all ranks have answered in %.3g s%s", key,
+                               waited_s, left >= 0 ? ": one has left the job" : " (--timeout)");
         }
     }
     if (sum >= AGAINST) {

@@ -211,10 +211,7 @@ static ls_status create_events(ls_phase_timer *timer)
     const ls_device *device = &timer->trainer->device;
     timer->buckets = timer->trainer->memory.param_count;
     timer->ready = calloc(2 * (size_t)timer->buckets, sizeof *timer->ready);
-    if (timer->ready == NULL) {
-        ls_log_error("cannot allocate the events of %d buckets", timer->buckets);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(timer->ready != NULL, "the events of %d buckets", timer->buckets);
     timer->done = timer->ready + timer->buckets;
     LS_TRY(device->api->stream_create(device->backend, &timer->stream));
     for (int i = 0; i < POINTS; i++) {
@@ -234,10 +231,7 @@ ls_status ls_phase_timer_open(const ls_trainer *trainer, const ls_step_clock *cl
         return LS_OK;
     }
     ls_phase_timer *timer = calloc(1, sizeof *timer);
-    if (timer == NULL) {
-        ls_log_error("cannot allocate the timer of a step's phases");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(timer != NULL, "the timer of a step's phases");
     timer->trainer = trainer;
     timer->clock = clock;
     ls_status status = is_host(trainer) ? LS_OK : create_events(timer);

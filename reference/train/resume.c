@@ -167,9 +167,9 @@ static ls_status read_state(ls_strict_reader *reader, const ls_trainer *trainer,
     LS_TRY(read_scalar(reader, "optimizer/step_count", LS_I64, &state->step_count));
     LS_TRY(read_scalar(reader, "data/step", LS_I64, step));
     if (!(scale > 0.0f) || isinf(scale) || *step < 0 || state->growth_count < 0) {
-        ls_log_error("%s: loss scale %g, growth count %d, step %lld: not a state of a run",
-                     reader->path, (double)scale, (int)state->growth_count, (long long)*step);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "%s: loss scale %g, growth count %d, step %lld: not a state of a run",
+                           reader->path, (double)scale, (int)state->growth_count, (long long)*step);
     }
     state->growth_count = LS_PLANT(resume_no_growth_count, state->growth_count, 0);
     state->step_count = LS_PLANT(resume_no_step_count, state->step_count, 0);
@@ -208,8 +208,8 @@ static ls_status check_leftovers(const ls_strict_reader *reader, int saved_ranks
         bool others = sscanf(entry->name, "rank%d/%n", &rank, &used) == 1 && used > 0 &&
                       rank >= 0 && rank < saved_ranks;
         if (!others && !ls_strict_reader_has_seen(reader, entry)) {
-            ls_log_error("%s: %s has no place in this run", reader->path, entry->name);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE, "%s: %s has no place in this run", reader->path,
+                               entry->name);
         }
     }
     return LS_OK;

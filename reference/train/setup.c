@@ -37,14 +37,12 @@ static ls_status check_save(const char *path)
         return LS_OK;
     }
     if (stat(path, &found) == 0 && !S_ISREG(found.st_mode)) {
-        ls_log_error("--save %s: it is %s", path,
-                     S_ISDIR(found.st_mode) ? "a folder" : "not a regular file");
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--save %s: it is %s", path,
+                           S_ISDIR(found.st_mode) ? "a folder" : "not a regular file");
     }
     int refused = ls_safetensors_try_create(path);
     if (refused != 0) {
-        ls_log_error("--save %s: cannot write it: %s", path, strerror(refused));
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--save %s: cannot write it: %s", path, strerror(refused));
     }
     return LS_OK;
 }
@@ -96,9 +94,9 @@ static ls_status check_overflow_as(const ls_trainer *trainer)
             return LS_OK;
         }
     }
-    ls_log_error("--overflow-as: %s has no parameter %s; allowed: names such as %s",
-                 trainer->network.arch, name, trainer->network.param[0].name);
-    return LS_ERR_USAGE;
+    return ls_log_fail(LS_ERR_USAGE,
+                       "--overflow-as: %s has no parameter %s; allowed: names such as %s",
+                       trainer->network.arch, name, trainer->network.param[0].name);
 }
 
 ls_status ls_setup_device(ls_trainer *trainer)
@@ -150,10 +148,7 @@ static ls_status create_memory(ls_trainer *trainer)
     const ls_precision *precision = &trainer->precision;
     size_t params = (size_t)network->param_count, buffers = (size_t)network->buffer_count;
     ls_dtype *types = malloc((3 * params + buffers) * sizeof *types);
-    if (types == NULL) {
-        ls_log_error("cannot allocate the types of %zu parameters", params);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(types != NULL, "the types of %zu parameters", params);
     ls_dtype *grad = types + params, *reduced = grad + params, *buffer = reduced + params;
     for (size_t i = 0; i < params; i++) {
         ls_param_role role = network->param[i].role;
@@ -220,9 +215,10 @@ ls_status ls_setup_bind(ls_trainer *trainer)
 ls_status ls_setup_memory(ls_trainer *trainer)
 {
     if (trainer->options.aux_count > 0 && trainer->engine == NULL) {
-        ls_log_error("--aux-head: unused parameters are the reducer's matter; there is none in a "
-                     "world of one without --comm self");
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "--aux-head: unused parameters are the reducer's matter; there is none in a "
+            "world of one without --comm self");
     }
     LS_TRY(create_memory(trainer));
     ls_amp_scale_of(&trainer->memory, &trainer->precision, &trainer->amp);
@@ -256,10 +252,7 @@ static ls_status make_values(ls_trainer *trainer)
         largest = memory->buffer[i].count > largest ? memory->buffer[i].count : largest;
     }
     float *value = malloc((size_t)largest * sizeof *value);
-    if (value == NULL) {
-        ls_log_error("cannot allocate memory for initial values");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(value != NULL, "memory for initial values");
     ls_status status = LS_OK;
     for (int i = 0; status == LS_OK && i < memory->param_count; i++) {
         ls_model_init_param(&trainer->network, i, seed, value);
@@ -350,10 +343,7 @@ ls_status ls_setup_further(ls_trainer *trainer, const char *name, const char *ar
         last = last->further;
     }
     ls_trainer *model = malloc(sizeof *model);
-    if (model == NULL) {
-        ls_log_error("cannot allocate the model %s", name);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(model != NULL, "the model %s", name);
     *model = *trainer;
     model->model = name;
     model->further = NULL;

@@ -35,10 +35,7 @@ static ls_status open_record(ls_step_history *history, ls_step_record *record)
     } else {
         host = malloc(bytes);
     }
-    if (host == NULL) {
-        ls_log_error("cannot allocate the record of a step");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(host != NULL, "the record of a step");
     memset(host, 0, bytes);
     record->host = host;
     LS_TRY(api->event_create(trainer->device.backend, &record->arrived));

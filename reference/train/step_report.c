@@ -24,10 +24,7 @@ ls_status ls_step_report_open(ls_trainer *trainer, ls_step_history *history, ls_
     }
     out->span = calloc(LS_PHASE_TIMER_PHASES + params, sizeof *out->span);
     out->name = calloc(params, sizeof *out->name);
-    if (out->span == NULL || out->name == NULL) {
-        ls_log_error("cannot allocate the spans of a step");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(out->span != NULL && out->name != NULL, "the spans of a step");
     return LS_OK;
 }
 

@@ -118,9 +118,8 @@ static ls_status check_strangers(const source *from, const ls_network *network)
     for (int i = 0; i < ls_safetensors_count(file) && !from->of_run; i++) {
         const ls_safetensors_entry *entry = ls_safetensors_at(file, i);
         if (!ls_strict_reader_has_seen(&from->reader, entry)) {
-            ls_log_error("%s: %s is no parameter or buffer of %s", from->reader.path, entry->name,
-                         network->arch);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE, "%s: %s is no parameter or buffer of %s",
+                               from->reader.path, entry->name, network->arch);
         }
     }
     return LS_OK;
@@ -148,10 +147,7 @@ ls_status ls_weights_load(ls_trainer *trainer, const char *path)
         largest = count > largest ? count : largest;
     }
     float *scratch = malloc((size_t)largest * sizeof *scratch);
-    if (scratch == NULL) {
-        ls_log_error("cannot allocate memory to read %s", path);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(scratch != NULL, "memory to read %s", path);
     LS_TRY_GOTO(status, ls_strict_reader_open(path, &from.reader), free);
     find_prefixes(&from, &trainer->network);
     LS_TRY_GOTO(status, init_pass(&from, trainer, NULL), close);

@@ -254,8 +254,7 @@ ls_status ls_timed_prepare(const ls_case *row, const ls_spec *reference, const c
     }
     FILE *file = fopen(done, "w");
     if (file == NULL) {
-        ls_log_error("cannot write %s", done);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot write %s", done);
     }
     fclose(file);
     return LS_OK;

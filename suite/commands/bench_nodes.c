@@ -25,8 +25,8 @@ ls_status ls_bench_nodes_read(const ls_variables *given, ls_bench_nodes *nodes)
     if (names == NULL && file == NULL) {
         bool alone = ls_variables_integer(given, "SIM_NODES", 2) < 2;
         if (alone && ls_variables_integer(given, "SIM_NET", 0) != 0) {
-            ls_log_error("SIM_NET=1 connects simulated nodes, and SIM_NODES=1 has none");
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE,
+                               "SIM_NET=1 connects simulated nodes, and SIM_NODES=1 has none");
         }
         return LS_OK;
     }
@@ -34,15 +34,15 @@ ls_status ls_bench_nodes_read(const ls_variables *given, ls_bench_nodes *nodes)
     for (int i = 0; i < 2; i++) {
         const char *value = ls_variables_text(given, simulated[i], NULL);
         if (value != NULL && strcmp(value, i == 0 ? "1" : "0") != 0) {
-            ls_log_error(
+            return ls_log_fail(
+                LS_ERR_USAGE,
                 "%s=%s simulates nodes on this machine, and %s names real ones: give only one",
                 simulated[i], value, names != NULL ? "NODES" : "HOSTFILE");
-            return LS_ERR_USAGE;
         }
     }
     if (names != NULL && file != NULL) {
-        ls_log_error("NODES=%s and HOSTFILE=%s both name nodes: give only one", names, file);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "NODES=%s and HOSTFILE=%s both name nodes: give only one",
+                           names, file);
     }
     return file != NULL                  ? ls_hosts_read_file(file, out)
            : strcmp(names, "slurm") == 0 ? ls_hosts_read_slurm(out)
@@ -132,10 +132,10 @@ ls_status ls_bench_nodes_connect(ls_bench_nodes *nodes, const ls_variables *give
         return LS_OK;
     }
     if (most < 2) {
-        ls_log_error(
+        return ls_log_fail(
+            LS_ERR_USAGE,
             "SIM_NET=1: no job of this run has simulated nodes (PROFILE=smoke has none; an "
             "even NGPUS or SIM_NODES makes some)");
-        return LS_ERR_USAGE;
     }
     LS_TRY(ls_simnet_open(most, &nodes->net));
     run->site.net = &nodes->net;

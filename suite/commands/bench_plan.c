@@ -41,9 +41,9 @@ static ls_status check_rated(const ls_variables *given)
             is_open = is_open || strcmp(open[i], entry->string) == 0;
         }
         if (!is_open) {
-            ls_log_error("%s=%s: PROFILE=rated fixes it; leave it out, or use PROFILE=full",
-                         entry->string, entry->valuestring);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE,
+                               "%s=%s: PROFILE=rated fixes it; leave it out, or use PROFILE=full",
+                               entry->string, entry->valuestring);
         }
     }
     return LS_OK;
@@ -59,8 +59,8 @@ static ls_status take_over_variables(ls_variables *given)
     char path[700];
     ls_text_put(path, sizeof path, "%s/run.json", folder);
     if (access(path, R_OK) != 0) {
-        ls_log_error("RESUME=%s is not a run's folder: it holds no run.json", folder);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "RESUME=%s is not a run's folder: it holds no run.json",
+                           folder);
     }
     cJSON *root = NULL;
     LS_TRY(ls_json_read_file(path, &root));
@@ -111,14 +111,12 @@ static ls_status check_list(const ls_variables *given, const char *name, const d
 {
     const char *text = ls_variables_text(given, name, "");
     if (count > most) {
-        ls_log_error("%s=%s: allowed: at most %d values", name, text, most);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s=%s: allowed: at most %d values", name, text, most);
     }
     for (int i = 0; i < count; i++) {
         for (int k = 0; k < i; k++) {
             if (number[i] == number[k]) {
-                ls_log_error("%s=%s: allowed: each value once", name, text);
-                return LS_ERR_USAGE;
+                return ls_log_fail(LS_ERR_USAGE, "%s=%s: allowed: each value once", name, text);
             }
         }
     }
@@ -139,9 +137,8 @@ static ls_status fill_factors(const ls_variables *given, ls_matrix_bench *m)
     LS_TRY(check_list(given, "BUCKETS_MB", number, count, SIZES));
     for (int i = 0; i < count; i++) {
         if (number[i] == 0) {
-            ls_log_error("BUCKETS_MB=%s: allowed: sizes above 0",
-                         ls_variables_text(given, "BUCKETS_MB", ""));
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE, "BUCKETS_MB=%s: allowed: sizes above 0",
+                               ls_variables_text(given, "BUCKETS_MB", ""));
         }
     }
     static const double usual[] = {1, 5, 25};
@@ -163,8 +160,7 @@ static ls_status fill_network(const ls_variables *given, const char *device, ls_
     m->batch_size = ls_variables_integer(given, "BATCH", cuda ? 256 : 8);
     m->steps = ls_variables_integer(given, "STEPS", 0);
     if (m->batch_size > BATCH_MOST) {
-        ls_log_error("BATCH=%d: allowed: 1 to %d", m->batch_size, BATCH_MOST);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "BATCH=%d: allowed: 1 to %d", m->batch_size, BATCH_MOST);
     }
     ls_network network;
     LS_TRY(ls_model_build(m->arch, 10, m->image_size, &network));
@@ -175,8 +171,7 @@ static ls_status fill_network(const ls_variables *given, const char *device, ls_
 static ls_status check_ranks(int ranks)
 {
     if (ranks > LS_HOSTS_RANKS_MAX) {
-        ls_log_error("NGPUS=%d: allowed: 1 to %d", ranks, LS_HOSTS_RANKS_MAX);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "NGPUS=%d: allowed: 1 to %d", ranks, LS_HOSTS_RANKS_MAX);
     }
     return LS_OK;
 }
@@ -184,13 +179,12 @@ static ls_status check_ranks(int ranks)
 static ls_status check_nodes(const ls_matrix_bench *m)
 {
     if (m->ranks > LS_HOSTS_RANKS_MAX) {
-        ls_log_error("%d ranks on each of %d nodes, allowed: %d together", m->ranks / m->hosts,
-                     m->hosts, LS_HOSTS_RANKS_MAX);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%d ranks on each of %d nodes, allowed: %d together",
+                           m->ranks / m->hosts, m->hosts, LS_HOSTS_RANKS_MAX);
     }
     if (m->sim_nodes > 1 && m->ranks % m->sim_nodes != 0) {
-        ls_log_error("SIM_NODES=%d does not divide NGPUS=%d", m->sim_nodes, m->ranks);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "SIM_NODES=%d does not divide NGPUS=%d", m->sim_nodes,
+                           m->ranks);
     }
     return LS_OK;
 }
@@ -268,8 +262,7 @@ static ls_status choose_cases(ls_bench *b)
     ls_select_list wanted = {0, 0, NULL};
     char path[1024];
     if (!ls_path_find(name, path, sizeof path)) {
-        ls_log_error("%s was not found next to the program", name);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "%s was not found next to the program", name);
     }
     LS_TRY(ls_select_load(path, &wanted));
     ls_select_add(&wanted, "*.timed.*", "");

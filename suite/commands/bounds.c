@@ -216,8 +216,7 @@ static ls_status check_only(const char *only)
         ls_text_add(all, sizeof all, "%s%s", k == 0 ? "" : ", ", names[k]);
     }
     ls_text_suggest(hint, sizeof hint, only, names, SETTINGS, all);
-    ls_log_error("--only '%s': %s", only, hint);
-    return LS_ERR_USAGE;
+    return ls_log_fail(LS_ERR_USAGE, "--only '%s': %s", only, hint);
 }
 
 int ls_bounds_main(int count, char **argument)

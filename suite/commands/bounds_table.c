@@ -79,8 +79,7 @@ ls_status ls_bounds_rows_append(const char *path, const ls_bounds_row *row)
 {
     FILE *file = fopen(path, "a");
     if (file == NULL) {
-        ls_log_error("cannot write %s: %s", path, strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", path, strerror(errno));
     }
     if (fseek(file, 0, SEEK_END) == 0 && ftell(file) == 0) {
         fprintf(file, "# title: every step that was judged\n"
@@ -335,10 +334,7 @@ static ls_status write_plants(const ls_bounds_rows *rows, const char *folder, do
 ls_status ls_bounds_table_write(const ls_bounds_rows *rows, const char *folder)
 {
     double *scratch = malloc(((size_t)rows->count + 1) * sizeof *scratch);
-    if (scratch == NULL) {
-        ls_log_error("cannot allocate %d values", rows->count);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(scratch != NULL, "%d values", rows->count);
     ls_status status = write_factors(rows, folder, scratch);
     if (status == LS_OK) {
         status = write_settings(rows, folder, scratch);

@@ -50,8 +50,7 @@ static ls_status parse(conform *c, int count, char **argument)
         ls_command_parse("conform", options, sizeof options / sizeof *options, &count, argument));
     LS_TRY(ls_command_no_operands("conform", count, argument, "use --case ID"));
     if (c->subject != NULL && c->subject[strspn(c->subject, " ")] == '\0') {
-        ls_log_error("--subject '%s': allowed: a command", c->subject);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--subject '%s': allowed: a command", c->subject);
     }
     return ls_command_device(c->device);
 }
@@ -64,8 +63,8 @@ static ls_status parse_numbers(const conform *c, uint64_t *seed, int *share, int
     *shares = 1;
     if (c->share != NULL && (sscanf(c->share, "%9d/%9d%n", share, shares, &end) != 2 ||
                              c->share[end] != '\0' || *share < 1 || *share > *shares)) {
-        ls_log_error("--shard '%s': allowed: i/n with 1 <= i <= n, such as 2/4", c->share);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--shard '%s': allowed: i/n with 1 <= i <= n, such as 2/4",
+                           c->share);
     }
     *share -= c->share != NULL;
     return LS_OK;
@@ -128,10 +127,11 @@ static ls_status clear_folder(const char *path)
         closedir(folder);
     }
     if (entries > 2) {
-        ls_log_error("--out %s: the folder holds files but no run.json; allowed: a new folder, an "
-                     "empty one or that of an earlier run",
-                     path);
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "--out %s: the folder holds files but no run.json; allowed: a new folder, an "
+            "empty one or that of an earlier run",
+            path);
     }
     return LS_OK;
 }
@@ -144,13 +144,13 @@ static ls_status check_resumed(const conform *c)
         return LS_OK;
     }
     if (c->out == NULL) {
-        ls_log_error("--resume needs --out DIR, the folder of the run to resume");
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--resume needs --out DIR, the folder of the run to resume");
     }
     ls_text_put(path, sizeof path, "%s/run.json", c->run.directory);
     if (access(path, R_OK) != 0) {
-        ls_log_error("--resume: --out %s is not a run's folder: it holds no run.json", c->out);
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE, "--resume: --out %s is not a run's folder: it holds no run.json", c->out);
     }
     return LS_OK;
 }

@@ -64,8 +64,7 @@ static ls_status parse(layers *l, int count, char **argument)
             return LS_OK;
         }
     }
-    ls_log_error("--type '%s': allowed: f16, bf16, f32, tf32", l->type);
-    return LS_ERR_USAGE;
+    return ls_log_fail(LS_ERR_USAGE, "--type '%s': allowed: f16, bf16, f32, tf32", l->type);
 }
 
 static ls_status measure(layers *l)

@@ -31,9 +31,8 @@ static ls_status unknown(const char *argument)
     ls_text_suggest(hint, sizeof hint, name + strspn(name, "-"), names, COUNT,
                     variable_given ? "`lockstep bench --help` lists all"
                                    : "allowed: NAME=value, --dry-run, --help");
-    ls_log_error("%s '%s'; %s", variable_given ? "unknown variable" : "unexpected argument",
-                 argument, hint);
-    return LS_ERR_USAGE;
+    return ls_log_fail(LS_ERR_USAGE, "%s '%s'; %s",
+                       variable_given ? "unknown variable" : "unexpected argument", argument, hint);
 }
 
 static ls_status check(const char *argument, cJSON *values)
@@ -50,8 +49,7 @@ static ls_status check(const char *argument, cJSON *values)
         int match = equal == NULL ? REG_NOMATCH : regexec(&pattern, equal + 1, 0, NULL, 0);
         regfree(&pattern);
         if (match != 0) {
-            ls_log_error("%s: allowed: %s", argument, v->words);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE, "%s: allowed: %s", argument, v->words);
         }
         cJSON_DeleteItemFromObjectCaseSensitive(values, v->name);
         cJSON_AddStringToObject(values, v->name, equal + 1);

@@ -284,14 +284,13 @@ static ls_status check(const asked *options)
         wanted += is_wanted(options, &settings[i]);
     }
     if (wanted == 0) {
-        ls_log_error("--only '%s': allowed: %s, %s, %s", options->only, settings[0].label,
-                     settings[1].label, settings[2].label);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--only '%s': allowed: %s, %s, %s", options->only,
+                           settings[0].label, settings[1].label, settings[2].label);
     }
     if (!ls_python_find(options->python, python, sizeof python)) {
-        ls_log_error("--python '%s': not an interpreter with numpy and PyTorch 1.13 or later",
-                     options->python);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--python '%s': not an interpreter with numpy and PyTorch 1.13 or later",
+                           options->python);
     }
     return LS_OK;
 }
@@ -338,8 +337,8 @@ int ls_versus_main(int count, char **argument)
 {
     char peer[1024];
     if (!ls_path_find("suite/peers/pytorch_train.py", peer, sizeof peer)) {
-        ls_log_error("suite/peers/pytorch_train.py was not found next to the program");
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA,
+                           "suite/peers/pytorch_train.py was not found next to the program");
     }
     const char *pairs = "7", *python = "python3", *out = "results/runs", *only = NULL;
     const ls_command_option known[] = {

@@ -72,8 +72,7 @@ static ls_status parse(detect *d, int count, char **argument)
     d->clean = (int)clean;
     char path[1100];
     if (access(d->cases, R_OK) != 0 && !ls_path_find(d->cases, path, sizeof path)) {
-        ls_log_error("--list-file %s cannot be read", d->cases);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--list-file %s cannot be read", d->cases);
     }
     return LS_OK;
 }
@@ -111,13 +110,12 @@ static ls_status read_plants(detect *d)
 {
     char path[1100];
     if (!ls_path_find("suite/plants.txt", path, sizeof path)) {
-        ls_log_error("suite/plants.txt was not found next to the program");
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "suite/plants.txt was not found next to the program");
     }
     LS_TRY(ls_detect_read(path, &d->plants));
     if (!ls_path_find("suite/peers/wrong/expected.txt", path, sizeof path)) {
-        ls_log_error("suite/peers/wrong/expected.txt was not found next to the program");
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA,
+                           "suite/peers/wrong/expected.txt was not found next to the program");
     }
     LS_TRY(ls_detect_read_foreign(path, &d->plants));
     ls_case_settings settings = {.seed = d->first_seed, .bench = NULL};
@@ -148,8 +146,8 @@ static ls_status find_programs(detect *d)
     ls_text_put(d->planted, sizeof d->planted, "%s/planted/lockstep", folder);
     ls_text_put(d->patched, sizeof d->patched, "%s/patched", folder);
     if (access(d->planted, X_OK) != 0) {
-        ls_log_error("%s is not built: make PLANTS=1, or make detect", d->planted);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s is not built: make PLANTS=1, or make detect",
+                           d->planted);
     }
     if (access(d->program, X_OK) != 0) {
         ls_text_put(d->program, sizeof d->program, "%s", d->planted);
@@ -309,9 +307,9 @@ static ls_status prepare_foreign(detect *d)
     }
     bool found = any && ls_python_find(d->asked, d->python, sizeof d->python);
     if (any && !found && d->asked != NULL) {
-        ls_log_error("--python '%s': not an interpreter with numpy and PyTorch 1.13 or later",
-                     d->asked);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--python '%s': not an interpreter with numpy and PyTorch 1.13 or later",
+                           d->asked);
     }
     for (int i = 0; i < d->plants.count && found; i++) {
         ls_detect_plant *plant = &d->plants.plant[i];
@@ -330,9 +328,9 @@ static ls_status check_patched(const detect *d)
         char program[1300];
         program_of(d, plant, program, sizeof program);
         if (plant->patch && is_wanted(d, plant) && access(program, X_OK) != 0) {
-            ls_log_error("%s of the planted fault %s is not built: run make detect", program,
-                         plant->name);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE,
+                               "%s of the planted fault %s is not built: run make detect", program,
+                               plant->name);
         }
     }
     return LS_OK;

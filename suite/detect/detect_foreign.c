@@ -27,8 +27,9 @@ static ls_status read_line(char *line, const char *path, int number, ls_detect_l
     char *cause = sentence == NULL ? NULL : strchr(sentence + 1, '\t');
     size_t length = case_id == NULL ? 0 : (size_t)(case_id - script);
     if (sentence == NULL || length < 4 || strncmp(case_id - 3, ".py", 3) != 0) {
-        ls_log_error("%s:%d: expected script.py<TAB>case<TAB>sentence[<TAB>cause]", path, number);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "%s:%d: expected script.py<TAB>case<TAB>sentence[<TAB>cause]", path,
+                           number);
     }
     *case_id++ = '\0';
     *sentence++ = '\0';
@@ -45,8 +46,7 @@ static ls_status read_line(char *line, const char *path, int number, ls_detect_l
     ls_text_put(plant->script, sizeof plant->script, "%.*s%s",
                 (int)(strlen(path) - strlen("expected.txt")), path, script);
     if (access(plant->script, R_OK) != 0) {
-        ls_log_error("%s:%d: %s does not exist", path, number, plant->script);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s:%d: %s does not exist", path, number, plant->script);
     }
     return LS_OK;
 }

@@ -50,8 +50,9 @@ static ls_status read_line(char *line, const char *path, int number, ls_detect_l
         return LS_OK;
     }
     if (split(line, field) != FIELDS || field[0][0] == '\0' || field[4][0] == '\0') {
-        ls_log_error("%s:%d: expected name | case | requirement | cause | sentence", path, number);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "%s:%d: expected name | case | requirement | cause | sentence", path,
+                           number);
     }
     ls_detect_plant *plant = ls_detect_append(out);
     ls_text_put(plant->wish, sizeof plant->wish, "%s", field[0]);
@@ -73,8 +74,7 @@ ls_status ls_detect_read_lines(const char *path, const char *what, ls_detect_lin
 {
     char *text = ls_text_read(path);
     if (text == NULL) {
-        ls_log_error("%s %s cannot be read", what, path);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s %s cannot be read", what, path);
     }
     ls_status status = LS_OK;
     int number = 1;

@@ -54,10 +54,7 @@ static ls_status make_tensor(ls_kernel_subject *s, ls_dtype type, int64_t count,
     *out = (ls_tensor){NULL, type, count};
     size_t bytes = ls_tensor_bytes(out);
     ls_tensor host = {malloc(bytes + 8), type, count};
-    if (host.data == NULL) {
-        ls_log_error("cannot allocate %zu bytes", bytes);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(host.data != NULL, "%zu bytes", bytes);
     memset(host.data, 0x7f, bytes);
     for (int64_t i = 0; values != NULL && i < count; i++) {
         ls_kernel_subject_put(&host, i, values[i]);

@@ -150,10 +150,7 @@ ls_status ls_compare_buffers_judge(ls_compare_judgement *j)
         widest = net->node[i].channels > widest ? net->node[i].channels : widest;
     }
     double *values = malloc(2 * (size_t)widest * sizeof *values);
-    if (values == NULL) {
-        ls_log_error("cannot allocate the statistics of %d channels", widest);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(values != NULL, "the statistics of %d channels", widest);
     for (int i = 0; i < net->node_count; i++) {
         if (net->node[i].kind == LS_NETTAB_NORM) {
             judge_kind(j, i, 0, values, values + widest);

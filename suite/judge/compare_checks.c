@@ -27,10 +27,7 @@ void ls_compare_checks_fail(ls_compare_checks *checks, const char *tensor, const
 static ls_status allocate(int64_t count, double **out)
 {
     *out = malloc((size_t)count * sizeof **out);
-    if (*out == NULL) {
-        ls_log_error("cannot allocate %lld values of a dump", (long long)count);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(*out != NULL, "%lld values of a dump", (long long)count);
     return LS_OK;
 }
 

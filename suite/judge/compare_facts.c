@@ -14,8 +14,7 @@ static ls_status half_of(const char *name, ls_bits_type *out)
     } else if (strcmp(name, "fp32") == 0) {
         *out = LS_BITS_F32;
     } else {
-        ls_log_error("'%s' is no type of a gradient: fp32, fp16, bf16", name);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "'%s' is no type of a gradient: fp32, fp16, bf16", name);
     }
     return LS_OK;
 }
@@ -25,8 +24,8 @@ static ls_status read_level(ls_compare_judgement *j, const ls_dumpfile *file)
     const char *level = j->facts->opt_level;
     level = level != NULL ? level : ls_dumpfile_text(file, "opt_level", "");
     if (level[0] != 'O' || level[1] < '0' || level[1] > '3' || level[2] != '\0') {
-        ls_log_error("%s: opt_level '%s': O0, O1, O2 or O3", ls_dumpfile_path(file), level);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s: opt_level '%s': O0, O1, O2 or O3",
+                           ls_dumpfile_path(file), level);
     }
     j->level = level[1] - '0';
     j->bounds = ls_compare_bounds_of(j->level);
@@ -95,10 +94,10 @@ ls_status ls_compare_facts_read(ls_compare_judgement *j)
         step->stat_ranks = group > 0 ? group : step->world;
     }
     if (step->world % step->stat_ranks != 0 || !(step->loss_scale > 0) || !(step->predivide > 0)) {
-        ls_log_error("%s: SyncBN over %d of %d ranks, loss scale %g, predivide %g: not a step",
-                     ls_dumpfile_path(file), step->stat_ranks, step->world, step->loss_scale,
-                     step->predivide);
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE, "%s: SyncBN over %d of %d ranks, loss scale %g, predivide %g: not a step",
+            ls_dumpfile_path(file), step->stat_ranks, step->world, step->loss_scale,
+            step->predivide);
     }
     j->nesterov = facts->nesterov || ls_dumpfile_flag(file, "nesterov", false);
     j->skipped = ls_dumpfile_flag(file, "skipped", false);

@@ -139,10 +139,7 @@ static ls_status judge_logits(ls_compare_judgement *j)
     ls_shards shards = ls_oracle_shards(&e->step);
     int64_t count = ls_shards_samples(&shards) * e->net.classes;
     double *logits = malloc((size_t)count * sizeof *logits);
-    if (logits == NULL) {
-        ls_log_error("cannot allocate %lld logits", (long long)count);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(logits != NULL, "%lld logits", (long long)count);
     const double *expected = j->forced.logits;
     double error2 = 0, norm2 = 0;
     for (int rank = 0; rank < e->world; rank++) {
@@ -171,10 +168,7 @@ static ls_status noise_of(const ls_compare_judgement *j, double **out)
 {
     const ls_evidence *e = j->evidence;
     double *noise = calloc((size_t)e->net.param_count, sizeof *noise);
-    if (noise == NULL) {
-        ls_log_error("cannot allocate %d limits", e->net.param_count);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(noise != NULL, "%d limits", e->net.param_count);
     for (int64_t i = 0; i < j->spans.count && !j->verdict->coarse; i++) {
         if (j->spans.kind[i] == LS_COMPARE_SPANS_TENSOR) {
             noise[j->spans.param[i]] = j->bounds[ls_compare_judgement_part(j, i)].factor *
@@ -195,7 +189,7 @@ static ls_status explain(ls_compare_judgement *j, const ls_branch_set *branches)
 {
     ls_oracle_mode mode = {.forced = branches, .rank_grads = true};
     ls_oracle_result ranks;
-    double *noise;
+    double *noise = NULL;
     LS_TRY(noise_of(j, &noise));
     ls_status status = ls_oracle_run(&j->evidence->step, &mode, &ranks);
     if (status == LS_OK) {
@@ -316,10 +310,7 @@ static ls_status measure_cost(ls_compare_judgement *j)
 {
     LS_TRY(ls_compare_spans_build(&j->evidence->net, &j->spans));
     j->tie_limit = calloc((size_t)j->evidence->net.branch_count, sizeof *j->tie_limit);
-    if (j->tie_limit == NULL) {
-        ls_log_error("cannot allocate %d limits", j->evidence->net.branch_count);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(j->tie_limit != NULL, "%d limits", j->evidence->net.branch_count);
     return ls_ideal_error_measure(&j->evidence->step, j->spans.span, j->spans.count,
                                   j->facts->cache, &j->cost);
 }

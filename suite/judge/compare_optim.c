@@ -122,10 +122,7 @@ enum { ROOM_ARRAYS = 9 };
 static ls_status make_room(int64_t largest, room *r)
 {
     r->block = calloc((size_t)(largest * ROOM_ARRAYS) + 1, sizeof *r->block);
-    if (r->block == NULL) {
-        ls_log_error("cannot allocate %lld values of a dump", (long long)largest);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(r->block != NULL, "%lld values of a dump", (long long)largest);
     double **array[ROOM_ARRAYS] = {&r->value,           &r->value_error, &r->grad,
                                    &r->moment[0],       &r->moment[1],   &r->moment_error[0],
                                    &r->moment_error[1], &r->got,         &r->before};

@@ -136,10 +136,7 @@ ls_status ls_compare_spans_measure(const ls_nettab *net, const double *grad, con
     ls_ideal_error_span whole = {0, net->elements};
     double whole_grad2 = ls_ideal_error_square(g64, whole);
     double *scratch = malloc(2 * (size_t)spans->count * sizeof *scratch);
-    if (scratch == NULL) {
-        ls_log_error("cannot allocate %lld blocks", (long long)spans->count);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(scratch != NULL, "%lld blocks", (long long)spans->count);
     double *noise = scratch + spans->count;
     for (int64_t i = 0; i < spans->count; i++) {
         ls_ideal_error_span span = spans->span[i];

@@ -43,10 +43,7 @@ static ls_status choose(const ls_diagnose_wrong *wrong, const int64_t *index, in
     out->count = count;
     out->name = name;
     out->memory = malloc((size_t)(5 + ranks) * (size_t)count * sizeof(double) + 8);
-    if (out->memory == NULL) {
-        ls_log_error("cannot allocate %lld elements to fit", (long long)count);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(out->memory != NULL, "%lld elements to fit", (long long)count);
     out->value = out->memory;
     out->expected = out->value + count;
     out->param = out->expected + count;

@@ -123,10 +123,7 @@ static ls_status try_old_weights(const ls_diagnose_wrong *wrong, const double *f
 {
     const ls_evidence *e = wrong->evidence;
     double *mixed = malloc((size_t)e->net.elements * sizeof *mixed);
-    if (mixed == NULL) {
-        ls_log_error("cannot allocate %lld weights", (long long)e->net.elements);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(mixed != NULL, "%lld weights", (long long)e->net.elements);
     memcpy(mixed, former, (size_t)e->net.elements * sizeof *mixed);
     ls_oracle_step step = e->step;
     step.param = mixed;
@@ -162,10 +159,7 @@ static ls_status try_past_weights(const ls_diagnose_wrong *wrong, const ls_diagn
         return LS_OK;
     }
     double *before = malloc((size_t)e->net.elements * sizeof *before);
-    if (before == NULL) {
-        ls_log_error("cannot allocate %lld weights", (long long)e->net.elements);
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(before != NULL, "%lld weights", (long long)e->net.elements);
     for (int64_t i = 0; i < e->net.elements; i++) {
         before[i] = e->param[i] + lr * past->moment[i];
     }
@@ -321,10 +315,7 @@ static ls_status try_shortcuts(const ls_diagnose_wrong *wrong, char *text, int b
 {
     ls_oracle_step step = wrong->evidence->step;
     ls_nettab *net = malloc(sizeof *net);
-    if (net == NULL) {
-        ls_log_error("cannot allocate another network");
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_MEMORY(net != NULL, "another network");
     *net = wrong->evidence->net;
     step.net = net;
     ls_status status = LS_OK;

@@ -43,8 +43,7 @@ static ls_status unknown(const char *command, const ls_command_option *option, i
     ls_text_put(all, sizeof all, "`lockstep %.*s --help` lists all", (int)strcspn(command, " "),
                 command);
     ls_text_suggest(hint, sizeof hint, given, names, options + 1, all);
-    ls_log_error("unknown option '%s'; %s", given, hint);
-    return LS_ERR_USAGE;
+    return ls_log_fail(LS_ERR_USAGE, "unknown option '%s'; %s", given, hint);
 }
 
 ls_status ls_command_parse(const char *command, const ls_command_option *option, int options,
@@ -68,8 +67,7 @@ ls_status ls_command_parse(const char *command, const ls_command_option *option,
         }
         if (known->flag != NULL) {
             if (given[length] == '=') {
-                ls_log_error("%s takes no value: '%s'", known->name, given);
-                return LS_ERR_USAGE;
+                return ls_log_fail(LS_ERR_USAGE, "%s takes no value: '%s'", known->name, given);
             }
             *known->flag = true;
             continue;
@@ -78,8 +76,7 @@ ls_status ls_command_parse(const char *command, const ls_command_option *option,
                             : i + 1 < *count     ? argument[++i]
                                                  : NULL;
         if (value == NULL) {
-            ls_log_error("%s needs a value: %s", known->name, known->text);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE, "%s needs a value: %s", known->name, known->text);
         }
         if (known->list != NULL) {
             ls_select_add(known->list, value, "");
@@ -104,9 +101,9 @@ ls_status ls_command_operands(const char *usage, int wanted, int count, char **a
 ls_status ls_command_no_operands(const char *command, int count, char **argument, const char *hint)
 {
     if (count > 0) {
-        ls_log_error("unexpected argument '%s'; lockstep %s takes options only%s%s", argument[0],
-                     command, hint[0] == '\0' ? "" : ": ", hint);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE,
+                           "unexpected argument '%s'; lockstep %s takes options only%s%s",
+                           argument[0], command, hint[0] == '\0' ? "" : ": ", hint);
     }
     return LS_OK;
 }
@@ -119,9 +116,8 @@ ls_status ls_command_whole(const char *name, const char *text, int64_t least, in
     long long value = strtoll(text, &end, 10);
     bool digits = text[0] >= '0' && text[0] <= '9' && *end == '\0';
     if (!digits || errno != 0 || value < least || value > most) {
-        ls_log_error("%s '%s': allowed: a whole number from %lld to %lld", name, text,
-                     (long long)least, (long long)most);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "%s '%s': allowed: a whole number from %lld to %lld", name,
+                           text, (long long)least, (long long)most);
     }
     *out = value;
     return LS_OK;
@@ -138,8 +134,7 @@ ls_status ls_command_seed(const char *name, const char *text, uint64_t *out)
 ls_status ls_command_device(const char *text)
 {
     if (strcmp(text, "cpu") != 0 && strcmp(text, "cuda") != 0 && strcmp(text, "auto") != 0) {
-        ls_log_error("--device '%s': allowed: cpu, cuda, auto", text);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "--device '%s': allowed: cpu, cuda, auto", text);
     }
     return LS_OK;
 }
@@ -171,8 +166,8 @@ ls_status ls_command_run_folder(const char *folder, const char *label, char *pat
         ls_text_put(path, bytes, "%s/%s-%s-%d", root, stamp, label, i);
     }
     if (strlen(path) > 350) { /* leaves room for the paths of jobs and dumps */
-        ls_log_error("the path of the run's folder is too long (at most 350 bytes): %s", path);
-        return LS_ERR_USAGE;
+        return ls_log_fail(
+            LS_ERR_USAGE, "the path of the run's folder is too long (at most 350 bytes): %s", path);
     }
     return LS_OK;
 }

@@ -25,8 +25,7 @@ ls_status ls_select_load(const char *path, ls_select_list *list)
 {
     char *text = ls_text_read(path);
     if (text == NULL) {
-        ls_log_error("the list %s cannot be read: %s", path, strerror(errno));
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "the list %s cannot be read: %s", path, strerror(errno));
     }
     char *rest = NULL;
     for (char *line = strtok_r(text, "\n", &rest); line != NULL;
@@ -71,8 +70,8 @@ ls_status ls_select_claim(const char *claim, ls_select_list *list)
 {
     char folder[1024], path[1400];
     if (!ls_path_find("suite/claims", folder, sizeof folder)) {
-        ls_log_error("the folder suite/claims was not found next to the program");
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA,
+                           "the folder suite/claims was not found next to the program");
     }
     enum { MOST = 64 };
     char name[MOST][64];
@@ -102,8 +101,7 @@ ls_status ls_select_claim(const char *claim, ls_select_list *list)
         char hint[160];
         ls_text_suggest(hint, sizeof hint, claim, names, count,
                         "allowed: all, and the files of suite/claims without .txt");
-        ls_log_error("unknown claim '%s'; %s", claim, hint);
-        return LS_ERR_USAGE;
+        return ls_log_fail(LS_ERR_USAGE, "unknown claim '%s'; %s", claim, hint);
     }
     return LS_OK;
 }
@@ -117,8 +115,8 @@ ls_status ls_select_waivers(ls_select_list *list)
     LS_TRY(ls_select_load(path, list));
     for (int i = 0; i < list->count; i++) {
         if (list->line[i].reason[0] == '\0') {
-            ls_log_error("%s: the waiver of %s has no reason", path, list->line[i].glob);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE, "%s: the waiver of %s has no reason", path,
+                               list->line[i].glob);
         }
     }
     return LS_OK;
@@ -152,8 +150,7 @@ static ls_status every_line_matches(const ls_case_list *cases, const ls_select_l
             char hint[160];
             ls_text_suggest(hint, sizeof hint, glob, &best, least < 0 ? 0 : 1,
                             "`lockstep conform --list` lists all");
-            ls_log_error("no case matches '%s'; %s", glob, hint);
-            return LS_ERR_USAGE;
+            return ls_log_fail(LS_ERR_USAGE, "no case matches '%s'; %s", glob, hint);
         }
     }
     return LS_OK;

@@ -90,8 +90,7 @@ static ls_status open_file(const char *path, int flags, int *descriptor)
 {
     *descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
     if (*descriptor < 0) {
-        ls_log_error("cannot write %s: %s", path, strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", path, strerror(errno));
     }
     return LS_OK;
 }

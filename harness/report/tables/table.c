@@ -55,8 +55,7 @@ ls_status ls_table_read_head(const char *run_directory, const char *name, ls_tab
     char path[PATH_MAX], line[4096];
     FILE *table = fopen(table_path(path, run_directory, name), "r");
     if (table == NULL) {
-        ls_log_error("cannot open %s: %s", path, strerror(errno));
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot open %s: %s", path, strerror(errno));
     }
     ls_table_head head = {0};
     while (fgets(line, sizeof line, table) != NULL) {

@@ -98,8 +98,8 @@ static ls_status make_lists(int pitch, lists *out)
 {
     double *memory = (double *)calloc((size_t)LISTS * (size_t)pitch, sizeof *memory);
     if (memory == NULL) {
-        ls_log_error("oracle: cannot allocate statistics of %d channels", pitch);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate statistics of %d channels",
+                           pitch);
     }
     for (int i = 0; i < LISTS; i++) {
         out->of[i] = memory + (int64_t)i * pitch;
