@@ -78,8 +78,6 @@ struct ls_case {
     ls_case_prepare *prepare; /* or NULL */
     char device[16];          /* that a case without jobs calls: "cpu", "cuda" */
     const void *data;         /* the family's own: what its table says beyond the jobs */
-    int number[4];            /* the same in families that have no typed rows yet */
-    char text[128];
 };
 
 typedef struct ls_case_list {

@@ -1,6 +1,5 @@
 #include "all.h"
 
-#include "overflow.h"
 #include "rows.h"
 
 static const struct family {
@@ -20,9 +19,6 @@ void ls_cases_all(const ls_case_settings *settings, ls_case_list *list)
         for (int c = first; c < list->count; c++) {
             ls_case *row = &list->row[c];
             row->counts = row->counts == LS_COUNTS_RULE ? families[i].counts : row->counts;
-            for (int j = 0; j < row->job_count && row->prepare == NULL; j++) {
-                row->prepare = ls_overflow_wants(&row->job[j]) ? ls_overflow_prepare : NULL;
-            }
         }
     }
 }

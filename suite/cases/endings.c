@@ -65,17 +65,3 @@ void ls_endings_judge(const ls_ending *want, const ls_record *job, ls_verdict *o
     ls_record_last_line(job, told, line, (int)sizeof line);
     ls_verdict_pass(out, "%s", line[0] == '\0' ? "as expected" : line);
 }
-
-ls_spec ls_endings_job(const ls_case_settings *settings, int world, const char *script,
-                       const char *options)
-{
-    ls_spec spec = ls_rows_evidence(settings, 0, world, 1, 0.05);
-    ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
-    spec.dump_steps[0] = '\0';
-    ls_text_put(spec.extra, sizeof spec.extra, "%s", options);
-    if (script != NULL) {
-        spec.wrap = LS_WRAP_SHELL;
-        spec.script = script;
-    }
-    return spec;
-}

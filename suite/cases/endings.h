@@ -19,8 +19,5 @@ typedef struct ls_ending {
 void ls_endings_judge(const ls_ending *want, const ls_record *job, ls_verdict *out);
 /* Whether a rank's log holds the text. */
 bool ls_endings_says(const ls_record *job, int rank, const char *text);
-/* resnet8, two steps, nothing dumped; the ranks run `script` unless it is NULL. */
-ls_spec ls_endings_job(const ls_case_settings *settings, int world, const char *script,
-                       const char *options);
 
 #endif

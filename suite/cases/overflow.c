@@ -11,76 +11,51 @@
 #include "reference/model/model.h"
 #include "reference/files/safetensors.h"
 
-enum { CLASSES = 10, PIXELS = 3 * LS_OVERFLOW_IMAGE * LS_OVERFLOW_IMAGE };
+enum { CLASSES = 10, BATCH = 4, IMAGE = 16, PIXELS = 3 * IMAGE * IMAGE };
+
+#define FOLDER "batches:{run}/overflow/"
+
+typedef enum kind { TARGETS, A_NAN, SUM, SAME, NEARLY, EXACT, MOVED, KINDS } kind;
+
+/* First words of folders, which go on with rank and step of what is odd: "at-2-1-4-0-a1-w2". */
+static const char *const word[KINDS] = {"at", "nan", "sum", "same", "nearly", "exact", "moved"};
+
+/* The kind whose word `text` starts with, up to `end`; KINDS where there is none. */
+static kind find_kind(const char *text, const char *end)
+{
+    size_t length = strcspn(text, end);
+    int k = 0;
+    while (k < KINDS && (strlen(word[k]) != length || strncmp(text, word[k], length) != 0)) {
+        k++;
+    }
+    return (kind)k;
+}
 
 bool ls_overflow_wants(const ls_spec *spec)
 {
-    return strncmp(spec->data, "batches:{run}/overflow/", 23) == 0;
-}
-
-/* First words of folders, which go on with rank and step of what is odd: "at-2-1-4-0-w2". */
-static const char *const word[] = {"", "at", "nan", "sum", "same", "nearly", "exact", "moved"};
-
-static void use_batches(ls_spec *spec, ls_overflow_kind kind, const char *script)
-{
-    ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
-    spec->image_size = LS_OVERFLOW_IMAGE;
-    spec->batch_size = LS_OVERFLOW_BATCH;
-    ls_text_put(spec->data, sizeof spec->data, "batches:{run}/overflow/%s-%s-a%d-w%d", word[kind],
-                script, spec->accumulate, spec->world);
-    for (char *c = spec->data + 23; *c != '\0'; c++) {
-        *c = *c == ':' || *c == ',' ? '-' : *c;
-    }
-    spec->extra[0] = '\0';
-    if (kind != LS_OVERFLOW_SAME) { /* whose weights are by the seed */
-        ls_text_put(spec->extra, sizeof spec->extra, "--init={run}/overflow/%s.safetensors",
-                    kind >= LS_OVERFLOW_NEARLY ? word[kind] : "init");
-    }
+    return strncmp(spec->data, FOLDER, strlen(FOLDER)) == 0;
 }
 
 bool ls_overflow_read(const char *text, ls_spec *spec)
 {
-    size_t length = strcspn(text, "@ ");
-    const char *script = text[length] == '@' ? text + length + 1 : "";
-    for (int kind = LS_OVERFLOW_TARGETS; kind <= LS_OVERFLOW_MOVED; kind++) {
-        if (strlen(word[kind]) == length && strncmp(text, word[kind], length) == 0) {
-            use_batches(spec, (ls_overflow_kind)kind, script);
-            return true;
-        }
+    kind of = find_kind(text, "@ ");
+    if (of == KINDS) {
+        return false;
     }
-    return false;
-}
-
-void ls_overflow_spec_of(ls_spec *spec, ls_overflow_kind kind, const char *script,
-                         double init_scale)
-{
-    use_batches(spec, kind, script);
-    if (kind >= LS_OVERFLOW_EXACT) {
-        return;
+    text += strlen(word[of]);
+    ls_text_put(spec->arch, sizeof spec->arch, "resnet8");
+    spec->image_size = IMAGE;
+    spec->batch_size = BATCH;
+    ls_text_put(spec->data, sizeof spec->data, FOLDER "%s-%s-a%d-w%d", word[of],
+                text[0] == '@' ? text + 1 : "", spec->accumulate, spec->world);
+    for (char *c = spec->data + strlen(FOLDER); *c != '\0'; c++) {
+        *c = *c == ':' || *c == ',' ? '-' : *c;
     }
-    if (kind == LS_OVERFLOW_NEARLY) {
-        ls_text_put(spec->loss_scale, sizeof spec->loss_scale, "1048576");
-    } else {
-        ls_text_add(spec->extra, sizeof spec->extra, " --init-scale=%.0f", init_scale);
+    if (of != SAME) {
+        ls_text_put(spec->extra, sizeof spec->extra, "--init={run}/overflow/%s.safetensors",
+                    of >= NEARLY ? word[of] : "init");
     }
-}
-
-void ls_overflow_spec(ls_spec *spec, const char *script)
-{
-    ls_overflow_spec_of(spec, LS_OVERFLOW_TARGETS, script, LS_OVERFLOW_SCALE);
-}
-
-static ls_overflow_kind kind_of(const ls_spec *spec)
-{
-    const char *name = spec->data + strlen("batches:{run}/overflow/");
-    for (int kind = LS_OVERFLOW_TARGETS; kind <= LS_OVERFLOW_MOVED; kind++) {
-        size_t length = strlen(word[kind]);
-        if (strncmp(name, word[kind], length) == 0 && name[length] == '-') {
-            return (ls_overflow_kind)kind;
-        }
-    }
-    LS_ASSERT(!"a folder of this file's making");
-    return LS_OVERFLOW_OPTION;
+    return true;
 }
 
 /* Features 1.5 (16 channels) and 0.5 (48): bn1 gives 1, the last block adds 0.5, all else adds 0.
@@ -118,11 +93,11 @@ static ls_status write_statistics(ls_safetensors_writer *writer, const ls_networ
 
 /* Certain: e^-30 for every class but 0, whatever the image. Nearly: e^-14, 8e-7, and what the image
  * adds. */
-static ls_status write_weights(const char *path, ls_overflow_kind kind)
+static ls_status write_weights(const char *path, kind of)
 {
-    bool nearly = kind == LS_OVERFLOW_NEARLY;
+    bool nearly = of == NEARLY;
     ls_network network;
-    LS_TRY(ls_model_build("resnet8", CLASSES, LS_OVERFLOW_IMAGE, &network));
+    LS_TRY(ls_model_build("resnet8", CLASSES, IMAGE, &network));
     ls_safetensors_writer *writer = NULL;
     ls_status status = ls_safetensors_create(path, &writer);
     for (int i = 0; i < network.param_count && status == LS_OK; i++) {
@@ -135,13 +110,13 @@ static ls_status write_weights(const char *path, ls_overflow_kind kind)
         } else if (param->role != LS_PARAM_LINEAR_WEIGHT || nearly) {
             ls_model_init_param(&network, i, 1, value);
         }
-        if (kind == LS_OVERFLOW_EXACT) {
+        if (of == EXACT) {
             fill_exact(param, value, count);
         }
         status = ls_safetensors_add_copy(writer, param->name, LS_F32, &param->shape, value);
         free(value);
     }
-    if (status == LS_OK && kind == LS_OVERFLOW_MOVED) {
+    if (status == LS_OK && of == MOVED) {
         status = write_statistics(writer, &network);
     }
     if (status == LS_OK) {
@@ -168,45 +143,42 @@ static bool chosen(const char *folder, int step, int rank)
 }
 
 /* One of the images of a rank's step; micro-step after micro-step. */
-static void fill_image(const char *folder, ls_overflow_kind kind, int step, int rank, int image,
-                       float *input, int64_t *target)
+static void fill_image(const char *folder, kind of, int step, int rank, int image, float *input,
+                       int64_t *target)
 {
-    int n = image % LS_OVERFLOW_BATCH; /* in its micro-step */
-    uint64_t first = (uint64_t)(kind == LS_OVERFLOW_SAME ? n : image) * PIXELS;
+    int n = image % BATCH; /* in its micro-step */
+    uint64_t first = (uint64_t)(of == SAME ? n : image) * PIXELS;
     for (int i = 0; i < PIXELS; i++) {
-        input[i] = kind == LS_OVERFLOW_SUM
-                       ? 0
-                       : ls_rng_normal((uint64_t)step, (uint64_t)rank, first + (uint64_t)i);
+        input[i] =
+            of == SUM ? 0 : ls_rng_normal((uint64_t)step, (uint64_t)rank, first + (uint64_t)i);
     }
-    bool odd = kind < LS_OVERFLOW_SAME && chosen(folder, step, rank);
-    bool wrong = kind == LS_OVERFLOW_TARGETS || (kind == LS_OVERFLOW_SUM && n == 0);
+    bool odd = of < SAME && chosen(folder, step, rank);
+    bool wrong = of == TARGETS || (of == SUM && n == 0);
     *target = odd && wrong ? 1 : 0;
-    if (kind == LS_OVERFLOW_SAME) {
+    if (of == SAME) {
         *target = (step + rank + n) % CLASSES;
     }
-    if (odd && kind == LS_OVERFLOW_NAN && image == 1) {
+    if (odd && of == A_NAN && image == 1) {
         input[7] = NAN;
     }
 }
 
-static ls_status write_batch(const ls_spec *spec, const char *folder, ls_overflow_kind kind,
-                             int step, int rank)
+static ls_status write_batch(const ls_spec *spec, const char *folder, kind of, int step, int rank)
 {
     char path[900];
-    int micros = spec->accumulate, images = micros * LS_OVERFLOW_BATCH;
+    int micros = spec->accumulate, images = micros * BATCH;
     ls_text_put(path, sizeof path, "%s/step%06d.rank%d.safetensors", folder, step, rank);
     float *input = malloc(sizeof *input * (size_t)images * PIXELS);
     int64_t *target = malloc(sizeof *target * (size_t)images);
     LS_ASSERT(input != NULL && target != NULL);
     for (int n = 0; n < images; n++) {
-        fill_image(folder, kind, step, rank, n, input + (size_t)n * PIXELS, &target[n]);
+        fill_image(folder, of, step, rank, n, input + (size_t)n * PIXELS, &target[n]);
     }
-    ls_shape input_shape = {4, {LS_OVERFLOW_BATCH, 3, LS_OVERFLOW_IMAGE, LS_OVERFLOW_IMAGE}};
-    ls_shape target_shape = {1, {LS_OVERFLOW_BATCH}};
+    ls_shape input_shape = {4, {BATCH, 3, IMAGE, IMAGE}};
+    ls_shape target_shape = {1, {BATCH}};
     if (micros > 1) {
-        input_shape =
-            (ls_shape){5, {micros, LS_OVERFLOW_BATCH, 3, LS_OVERFLOW_IMAGE, LS_OVERFLOW_IMAGE}};
-        target_shape = (ls_shape){2, {micros, LS_OVERFLOW_BATCH}};
+        input_shape = (ls_shape){5, {micros, BATCH, 3, IMAGE, IMAGE}};
+        target_shape = (ls_shape){2, {micros, BATCH}};
     }
     ls_safetensors_writer *writer = NULL;
     ls_status status = ls_safetensors_create(path, &writer);
@@ -227,15 +199,15 @@ ls_status ls_overflow_prepare(const ls_case *row, const ls_spec *spec, const cha
         return LS_OK;
     }
     char folder[800], weights[800];
-    ls_overflow_kind kind = kind_of(spec);
+    kind of = find_kind(spec->data + strlen(FOLDER), "-");
     ls_text_put(folder, sizeof folder, "%s%s", run_directory, spec->data + strlen("batches:{run}"));
     ls_text_put(weights, sizeof weights, "%s/overflow/%s.safetensors", run_directory,
-                kind >= LS_OVERFLOW_NEARLY ? word[kind] : "init");
+                of >= NEARLY ? word[of] : "init");
     LS_TRY(ls_path_make_folder(folder));
-    LS_TRY(write_weights(weights, kind));
+    LS_TRY(write_weights(weights, of));
     for (int step = 1; step <= spec->steps; step++) {
         for (int rank = 0; rank < spec->world; rank++) {
-            LS_TRY(write_batch(spec, folder, kind, step, rank));
+            LS_TRY(write_batch(spec, folder, of, step, rank));
         }
     }
     return LS_OK;

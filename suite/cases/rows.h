@@ -77,22 +77,4 @@ const char *ls_rows_read_spec(const ls_case_settings *settings, const char *text
 /* The same for text of our own tables: a wrong word ends the program. */
 ls_spec ls_rows_spec(const ls_case_settings *settings, const char *text);
 
-/* ---- older ways, for families that are no tables yet ----------------------------------------- */
-
-/* A row with its id (printf style), requirement and judge; no jobs yet. Valid until the next row.
- */
-ls_case *ls_rows_add(ls_case_list *list, ls_case_judge *judge, const char *requirement,
-                     const char *id_format, ...) __attribute__((format(printf, 4, 5)));
-/* The same of kind inside. */
-ls_case *ls_rows_add_inside(ls_case_list *list, ls_case_judge *judge, const char *requirement,
-                            const char *id_format, ...) __attribute__((format(printf, 4, 5)));
-/* Makes the row one without a job that calls the backend of the device in row->text, with two
- * numbers of its family's table. */
-void ls_rows_inside(const ls_case_settings *settings, ls_case *row, int first, int second);
-/* The usual evidence job, both steps dumped by every rank. */
-ls_spec ls_rows_evidence(const ls_case_settings *settings, int level, int world, int nodes,
-                         double bucket_mb);
-/* ".b0.1mb", ".delay"; "" for the dialect's own rule. text[24]. */
-void ls_rows_bucket_id(double bucket_mb, char *text);
-
 #endif

@@ -119,8 +119,10 @@ const char *ls_rows_read_spec(const ls_case_settings *settings, const char *text
     bool scaled = false;
     ls_text_put(copy, sizeof copy, "%s", text);
     LS_ASSERT(strlen(text) < sizeof copy);
-    *spec = ls_rows_evidence(settings, 0, 1, 1, LS_BUCKET_OWN);
-    spec->dump_steps[0] = '\0';
+    *spec = ls_matrix_spec(LS_ROLE_EVIDENCE);
+    spec->seed = settings->seed;
+    spec->steps = 2;
+    spec->dump_all = true;
     for (char *word = strtok_r(copy, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
         scaled = scaled || strncmp(word, "scale=", 6) == 0;
         if (strncmp(word, "--", 2) == 0) {

@@ -19,13 +19,15 @@
 
 void ls_timed_id(const ls_spec *spec, char *text)
 {
-    char bucket[24];
-    ls_rows_bucket_id(spec->bucket_mb, bucket);
     ls_text_put(text, 64, "o%d.w%d", spec->level, spec->world);
     if (spec->nodes > 1) {
         ls_text_add(text, 64, ".n%d", spec->nodes);
     }
-    ls_text_add(text, 64, "%s", bucket);
+    if (spec->bucket_mb == LS_BUCKET_DELAYED) {
+        ls_text_add(text, 64, ".delay");
+    } else if (spec->bucket_mb > 0) {
+        ls_text_add(text, 64, ".b%gmb", spec->bucket_mb);
+    }
     if (spec->role == LS_ROLE_DDP_WORLD1 || spec->role == LS_ROLE_STRONG_SCALING) {
         /* ids of cases are a contract: they keep the roles' names of schema 1 */
         ls_text_add(text, 64, spec->role == LS_ROLE_DDP_WORLD1 ? ".self" : ".strong");

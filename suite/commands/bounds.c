@@ -17,29 +17,28 @@
 /* One kind of step. Networks with many products are judged on every tenth seed only, because the
  * oracle's time is proportional to the products. */
 static const struct setting {
-    const char *name, *arch, *half, *dialect, *extra;
-    int level, world, batch, image;
-    bool sync_bn;
+    const char *name, *job; /* rows.h */
     int every;
 } setting[] = {
-    {"resnet20.o0", "resnet20", "fp16", "apex", "", 0, 1, 4, 16, false, 1},
-    {"resnet20.o1", "resnet20", "fp16", "apex", "", 1, 1, 4, 16, false, 1},
-    {"resnet20.o2", "resnet20", "fp16", "apex", "", 2, 1, 4, 16, false, 1},
-    {"resnet20.o3", "resnet20", "fp16", "apex", "", 3, 1, 4, 16, false, 1},
-    {"resnet8.o0.w2", "resnet8", "fp16", "torch", "", 0, 2, 4, 16, false, 1},
-    {"resnet8.o2.w2", "resnet8", "fp16", "apex", "", 2, 2, 4, 16, false, 1},
-    {"resnet20.o2.w2.bf16", "resnet20", "bf16", "apex", "", 2, 2, 4, 16, false, 1},
-    {"resnet20.o0.w2.sync", "resnet20", "fp16", "apex", "", 0, 2, 4, 16, true, 1},
-    {"resnet20.o2.w2.sync", "resnet20", "fp16", "torch", "", 2, 2, 4, 16, true, 1},
-    {"resnet20.o0.w3", "resnet20", "fp16", "apex", "", 0, 3, 4, 16, false, 2},
-    {"resnet20.o1.w3", "resnet20", "fp16", "torch", "", 1, 3, 4, 16, false, 2},
-    {"resnet20.o2.w3", "resnet20", "fp16", "torch", "", 2, 3, 4, 16, false, 2},
-    {"resnet20.o3.w3", "resnet20", "fp16", "apex", "", 3, 3, 4, 16, false, 2},
-    {"resnet18.o0", "resnet18", "fp16", "apex", "", 0, 1, 32, 32, false, 10},
-    {"resnet18.o1.w2", "resnet18", "fp16", "torch", "", 1, 2, 32, 32, false, 20},
-    {"resnet18.o2", "resnet18", "fp16", "apex", "", 2, 1, 32, 32, false, 10},
-    {"resnet50.o0", "resnet50", "fp16", "apex", "", 0, 1, 32, 32, false, 20},
-    {"resnet50.o2", "resnet50", "fp16", "apex", "", 2, 1, 32, 32, false, 20},
+    /* resnet20 has 1.1 MB of f32 gradients; torch's own first bucket takes 1 MB of them */
+    {"resnet20.o0", "resnet20 O0 b0.1", 1},
+    {"resnet20.o1", "resnet20 O1 b0.1", 1},
+    {"resnet20.o2", "resnet20 O2 b0.1", 1},
+    {"resnet20.o3", "resnet20 O3 b0.1", 1},
+    {"resnet8.o0.w2", "resnet8 O0 w2 torch", 1},
+    {"resnet8.o2.w2", "resnet8 O2 w2 b0.1", 1},
+    {"resnet20.o2.w2.bf16", "resnet20 O2 w2 b0.1 bf16", 1},
+    {"resnet20.o0.w2.sync", "resnet20 O0 w2 b0.1 sync", 1},
+    {"resnet20.o2.w2.sync", "resnet20 O2 w2 torch sync", 1},
+    {"resnet20.o0.w3", "resnet20 O0 w3 b0.1", 2},
+    {"resnet20.o1.w3", "resnet20 O1 w3 torch", 2},
+    {"resnet20.o2.w3", "resnet20 O2 w3 torch", 2},
+    {"resnet20.o3.w3", "resnet20 O3 w3 b0.1", 2},
+    {"resnet18.o0", "resnet18 O0 b0.1 batch=32 image=32", 10},
+    {"resnet18.o1.w2", "resnet18 O1 w2 torch batch=32 image=32", 20},
+    {"resnet18.o2", "resnet18 O2 b0.1 batch=32 image=32", 10},
+    {"resnet50.o0", "resnet50 O0 b0.1 batch=32 image=32", 20},
+    {"resnet50.o2", "resnet50 O2 b0.1 batch=32 image=32", 20},
 };
 
 enum { SETTINGS = sizeof setting / sizeof *setting, RANKS_MAX = 3, SEEDS_MOST = 1000000 };
@@ -50,22 +49,6 @@ typedef struct bounds {
     ls_matrix_site site;
     ls_bounds_rows rows;
 } bounds;
-
-static ls_spec spec_of(const struct setting *s, uint64_t seed)
-{
-    ls_case_settings settings = {.seed = seed, .bench = NULL};
-    bool torch = strcmp(s->dialect, "torch") == 0;
-    /* resnet20 has 1.1 MB of f32 gradients; torch's own first bucket takes 1 MB of them */
-    ls_spec spec = ls_rows_evidence(&settings, s->level, s->world, 1, torch ? LS_BUCKET_OWN : 0.1);
-    ls_text_put(spec.arch, sizeof spec.arch, "%s", s->arch);
-    ls_text_put(spec.half, sizeof spec.half, "%s", s->half);
-    ls_text_put(spec.dialect, sizeof spec.dialect, "%s", s->dialect);
-    ls_text_put(spec.extra, sizeof spec.extra, "%s", s->extra);
-    spec.batch_size = s->batch;
-    spec.image_size = s->image;
-    spec.sync_bn = s->sync_bn;
-    return spec;
-}
 
 static bool is_known(const bounds *b, const struct setting *s, uint64_t seed, const char *plant)
 {
@@ -79,19 +62,19 @@ static bool is_known(const bounds *b, const struct setting *s, uint64_t seed, co
     return false;
 }
 
-static ls_status compare(const bounds *b, const struct setting *s, const char *const *path,
+static ls_status compare(const bounds *b, const ls_spec *spec, const char *const *path,
                          ls_bounds_row *row)
 {
     static const char *const codes[] = {"PASS", "WEAK", "FAIL"};
     char cache[600];
     ls_text_put(cache, sizeof cache, "%s/oracle", b->folder);
-    ls_compare_facts facts = {.arch = s->arch,
-                              .half = s->half,
-                              .sync_bn = s->sync_bn,
-                              .dialect_torch = strcmp(s->dialect, "torch") == 0,
+    ls_compare_facts facts = {.arch = spec->arch,
+                              .half = spec->half,
+                              .sync_bn = spec->sync_bn,
+                              .dialect_torch = strcmp(spec->dialect, "torch") == 0,
                               .cache = cache};
     ls_compare_verdict verdict;
-    LS_TRY(ls_compare_step(&facts, s->world, path, NULL, &verdict));
+    LS_TRY(ls_compare_step(&facts, spec->world, path, NULL, &verdict));
     memcpy(row->value, verdict.ratio, sizeof verdict.ratio);
     row->value[LS_BOUNDS_LOGITS] = verdict.logits_ratio;
     row->value[LS_BOUNDS_TIE] = verdict.tie_ratio;
@@ -102,7 +85,7 @@ static ls_status compare(const bounds *b, const struct setting *s, const char *c
     row->ideal = verdict.ideal;
     ls_text_put(row->verdict, sizeof row->verdict, "%s", codes[verdict.code]);
     if (verdict.code != LS_COMPARE_PASS && strcmp(row->plant, "none") == 0) {
-        printf("%s seed %llu: %s %s\n", s->name, (unsigned long long)row->seed, row->verdict,
+        printf("%s seed %llu: %s %s\n", row->setting, (unsigned long long)row->seed, row->verdict,
                verdict.evidence);
     }
     return LS_OK;
@@ -116,36 +99,36 @@ static ls_status add_row(bounds *b, const ls_bounds_row *row)
 }
 
 /* Judges the step as it is and, if `planted`, with each fault. */
-static ls_status judge_job(bounds *b, const struct setting *s, uint64_t seed, const char *directory,
-                           bool planted)
+static ls_status judge_job(bounds *b, const struct setting *s, const ls_spec *spec,
+                           const char *directory, bool planted)
 {
     char clean[RANKS_MAX][700], faulty[RANKS_MAX][700];
     const char *path[RANKS_MAX], *copy[RANKS_MAX];
-    for (int k = 0; k < s->world; k++) {
+    for (int k = 0; k < spec->world; k++) {
         ls_text_put(clean[k], sizeof clean[k], "%s/dump/step000002.rank%d.safetensors", directory,
                     k);
         ls_text_put(faulty[k], sizeof faulty[k], "%s/planted.rank%d.safetensors", directory, k);
         path[k] = clean[k];
         copy[k] = faulty[k];
     }
-    ls_bounds_row row = {.level = s->level, .seed = seed, .plant = "none"};
+    ls_bounds_row row = {.level = spec->level, .seed = spec->seed, .plant = "none"};
     ls_text_put(row.setting, sizeof row.setting, "%s", s->name);
-    if (!is_known(b, s, seed, "none")) {
-        LS_TRY(compare(b, s, path, &row));
+    if (!is_known(b, s, spec->seed, "none")) {
+        LS_TRY(compare(b, spec, path, &row));
         LS_TRY(add_row(b, &row));
     }
     for (int p = 0; p < ls_bounds_plant_count && planted; p++) {
         const ls_bounds_plant *plant = &ls_bounds_plants[p];
-        if (is_known(b, s, seed, plant->name)) {
+        if (is_known(b, s, spec->seed, plant->name)) {
             continue;
         }
-        ls_status status = ls_bounds_plant_write(plant, s->world, path, copy);
+        ls_status status = ls_bounds_plant_write(plant, spec->world, path, copy);
         if (status == LS_ERR_UNSUPPORTED) {
             continue;
         }
         LS_TRY(status);
         ls_text_put(row.plant, sizeof row.plant, "%s", plant->name);
-        LS_TRY(compare(b, s, copy, &row));
+        LS_TRY(compare(b, spec, copy, &row));
         LS_TRY(add_row(b, &row));
     }
     return LS_OK;
@@ -160,7 +143,9 @@ static ls_status run_step(bounds *b, const struct setting *s, uint64_t seed, boo
     if (is_known(b, s, seed, "none") && faults_known) {
         return LS_OK;
     }
-    ls_spec spec = spec_of(s, seed);
+    char text[80];
+    ls_text_put(text, sizeof text, "%s dump=1,2", s->job);
+    ls_spec spec = ls_rows_spec(&(ls_case_settings){.seed = seed}, text);
     ls_job job;
     LS_TRY(ls_matrix_job(&spec, &b->site, &job));
     ls_path_remove_tree(job.directory);
@@ -173,7 +158,7 @@ static ls_status run_step(bounds *b, const struct setting *s, uint64_t seed, boo
         status = LS_ERR_CHECK;
     }
     if (status == LS_OK) {
-        status = judge_job(b, s, seed, job.directory, planted);
+        status = judge_job(b, s, &spec, job.directory, planted);
     }
     if (status == LS_OK) {
         char cache[600];

@@ -245,8 +245,8 @@ START_TEST(every_case_has_a_requirement_and_every_requirement_a_case)
     char path[1024];
     ck_assert(ls_path_find("suite/requirements.txt", path, sizeof path));
     ck_assert_int_eq(ls_select_check_requirements(path, &list), LS_OK);
-    ls_case *row = ls_rows_add(&list, ls_judge_lockstep, "Y9", "ddp.new");
-    ck_assert_ptr_nonnull(row);
+    const ls_row row = {"ddp.new", "Y9", ls_judge_lockstep, "w2"};
+    ls_rows_table(&list, &settings, &row, 1);
     ck_assert_int_eq(ls_select_check_requirements(path, &list), LS_ERR_CHECK);
     ls_rows_free(&list);
     ls_matrix_free(&bench);

@@ -18,8 +18,10 @@ static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
 
 START_TEST(no_word_is_the_evidence_job)
 {
-    ls_spec plain = ls_rows_evidence(&settings, 0, 1, 1, LS_BUCKET_OWN), spec;
-    plain.dump_steps[0] = '\0';
+    ls_spec plain = ls_matrix_spec(LS_ROLE_EVIDENCE), spec;
+    plain.seed = 7;
+    plain.steps = 2;
+    plain.dump_all = true;
     ck_assert_ptr_null(ls_rows_read_spec(&settings, "", &spec));
     ck_assert_mem_eq(&spec, &plain, sizeof spec);
 }

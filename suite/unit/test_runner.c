@@ -36,15 +36,11 @@ static void judge_step(const ls_case *row, const ls_record *job, ls_verdict *out
 
 static void add_case(ls_run *run, const char *id, int seed, int second_seed)
 {
-    ls_case *row = ls_rows_add(&run->cases, judge_step, "G1", "%s", id);
-    row->job_count = second_seed > 0 ? 2 : 1;
-    for (int j = 0; j < row->job_count; j++) {
-        row->job[j] = ls_matrix_spec(LS_ROLE_EVIDENCE);
-        row->job[j].world = 2;
-        row->job[j].steps = 1;
-        row->job[j].seed = (uint64_t)(j == 0 ? seed : second_seed);
-        row->job[j].limit_s = 20;
-    }
+    const ls_case_settings settings = {.seed = (uint64_t)seed};
+    ls_case *row = ls_rows_format(
+        &run->cases, &settings, &(ls_row){.requirement = "G1", .judge = judge_step},
+        "%s: w2 steps=1 limit=20%s", id, second_seed > 0 ? " | w2 steps=1 limit=20" : "");
+    row->job[1].seed = (uint64_t)second_seed;
 }
 
 static void prepare(ls_run *run, const char *folder, char *subject, size_t bytes)

@@ -101,12 +101,9 @@ static void prepare(ls_run *run, const char *folder, char *subject, size_t bytes
         .subject = subject, .run_directory = run->directory, .device = "cpu", .cores = 2};
     ls_text_put(run->claim_name, sizeof run->claim_name, "all");
     ls_select_add(&run->claim, "*", "");
-    ls_case *row = ls_rows_add(&run->cases, judge, "Q1", "subject.fake");
-    row->job_count = 1;
-    row->job[0] = ls_matrix_spec(LS_ROLE_EVIDENCE);
-    row->job[0].world = 2;
-    row->job[0].steps = 2;
-    row->job[0].limit_s = 20;
+    ls_rows_format(&run->cases, &(ls_case_settings){.seed = 0},
+                   &(ls_row){.requirement = "Q1", .judge = judge},
+                   "subject.fake: resnet20 w2 limit=20");
 }
 
 static void go(ls_run *run, ls_headline *headline)
@@ -222,13 +219,10 @@ START_TEST(a_subject_that_supports_three_cases_is_not_correct)
     ls_headline headline;
     prepare(&run, folder, subject, sizeof subject, judge_steps);
     for (int i = 1; i < 6; i++) {
-        ls_case *row = ls_rows_add(&run.cases, judge_steps, "Q1", "subject.fake%d", i);
-        row->job_count = 1;
-        row->job[0] = run.cases.row[0].job[0];
-        row->job[0].repeat = i;
-        if (i < 4) {
-            ls_text_put(row->job[0].arch, sizeof row->job[0].arch, "resnet8");
-        }
+        ls_rows_format(&run.cases, &(ls_case_settings){.seed = 0},
+                       &(ls_row){.requirement = "Q1", .judge = judge_steps},
+                       "subject.fake%d: %s w2 limit=20 repeat=%d", i,
+                       i < 4 ? "resnet8" : "resnet20", i);
     }
     go(&run, &headline);
     int passed = 0, unsupported = 0;
@@ -262,7 +256,7 @@ START_TEST(o2_computed_in_fp32_is_not_correct)
     ls_headline headline;
     prepare(&run, folder, subject, sizeof subject, ls_judge_gradients);
     ls_case_settings settings = {.seed = 7, .bench = NULL};
-    run.cases.row[0].job[0] = ls_rows_evidence(&settings, 2, 1, 1, 0.1);
+    run.cases.row[0].job[0] = ls_rows_spec(&settings, "O2 b0.1 dump=1,2");
     go(&run, &headline);
     ck_assert_msg(run.verdict[0].code == LS_WEAK || run.verdict[0].code == LS_FAIL, "%s %s",
                   ls_verdict_name(run.verdict[0].code), run.verdict[0].evidence);

@@ -90,15 +90,17 @@ END_TEST
 
 static ls_headline headline_of(int count, const ls_verdict_code *code)
 {
+    const ls_case_settings settings = {.seed = 0};
+    const ls_row row = {.requirement = "G1"};
     ls_run run;
     memset(&run, 0, sizeof run);
     ls_verdict verdict[8];
     memset(verdict, 0, sizeof verdict);
     for (int i = 0; i < count; i++) {
-        ls_rows_add(&run.cases, NULL, "G1", "in.case%d", i);
+        ls_rows_format(&run.cases, &settings, &row, "in.case%d: w1", i);
         verdict[i].code = code[i];
     }
-    ls_rows_add(&run.cases, NULL, "G1", "out.case");
+    ls_rows_format(&run.cases, &settings, &row, "out.case: w1");
     verdict[count].code = LS_FAIL; /* outside the claim: counted, no more */
     run.verdict = verdict;
     ls_select_add(&run.claim, "in.*", "");
