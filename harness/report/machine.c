@@ -8,9 +8,6 @@
 
 static void write_findings(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
-    static const ls_report_column COLUMNS[] = {
-        {"severity", false}, {"code", false}, {"where", false}, {"what", false}, {"do", false}};
-    enum { COUNT = sizeof COLUMNS / sizeof *COLUMNS };
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(run->record, "findings"), *one;
     if (!cJSON_IsArray(list)) {
         return;
@@ -21,29 +18,23 @@ static void write_findings(const ls_report_run *run, const ls_report_page_form *
                         "Checked before the jobs and watched while they ran: nothing was found.");
         return;
     }
-    form->table_open(to, COLUMNS, COUNT);
+    ls_page_table table;
+    ls_page_table_open(&table, form, to, "severity|code|where|what|do");
     cJSON_ArrayForEach(one, list)
     {
-        char where[64];
         const char *address = ls_json_string(one, "address", "");
         int gpu = (int)ls_json_integer(one, "gpu", -1);
+        ls_page_cell(&table, "%s", ls_json_string(one, "severity", ""));
+        ls_page_cell(&table, "%s", ls_json_string(one, "code", ""));
         if (gpu < 0) {
-            snprintf(where, sizeof where, "%s", address[0] != '\0' ? address : "all");
+            ls_page_cell(&table, "%s", address[0] != '\0' ? address : "all");
         } else {
-            snprintf(where, sizeof where, "GPU %d %s", gpu, address);
+            ls_page_cell(&table, "GPU %d %s", gpu, address);
         }
-        const char *cells[COUNT] = {ls_json_string(one, "severity", ""),
-                                    ls_json_string(one, "code", ""), where,
-                                    ls_json_string(one, "what", ""), ls_json_string(one, "do", "")};
-        form->table_row(to, COLUMNS, cells, COUNT);
+        ls_page_cell(&table, "%s", ls_json_string(one, "what", ""));
+        ls_page_cell(&table, "%s", ls_json_string(one, "do", ""));
     }
-    fputs(form->table_close, to);
-}
-
-static const char *percent(double share, char *text, size_t bytes)
-{
-    snprintf(text, bytes, isfinite(share) ? "%.1f %%" : "-", 100 * share);
-    return text;
+    ls_page_table_close(&table);
 }
 
 /* "GPU 5, 3.8 % under its neighbours" */
@@ -57,19 +48,6 @@ static void worst_text(const ls_report_gpu *worst, char *text, size_t bytes)
 
 static void write_gpus(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
-    static const ls_report_column COLUMNS[] = {{"GPU", true},
-                                               {"address", false},
-                                               {"images/s alone", true},
-                                               {"under others", true},
-                                               {"copy GB/s", true},
-                                               {"of its memory", true},
-                                               {"f16 TFLOP/s", true},
-                                               {"tf32 TFLOP/s", true},
-                                               {"f32 TFLOP/s", true},
-                                               {"W", true},
-                                               {"SM MHz", true},
-                                               {"highest C", true}};
-    enum { COUNT = sizeof COLUMNS / sizeof *COLUMNS };
     ls_report_gpu gpu[LS_REPORT_GPUS_MAX];
     bool alone = false;
     int count = ls_report_gpus_list(run, gpu, LS_REPORT_GPUS_MAX, &alone);
@@ -77,26 +55,26 @@ static void write_gpus(const ls_report_run *run, const ls_report_page_form *form
         return;
     }
     form->heading(to, "GPU by GPU");
-    form->table_open(to, COLUMNS, COUNT);
+    ls_page_table table;
+    ls_page_table_open(&table, form, to,
+                       "GPU>|address|images/s alone>|under others>|copy GB/s>|of its memory>|"
+                       "f16 TFLOP/s>|tf32 TFLOP/s>|f32 TFLOP/s>|W>|SM MHz>|highest C>");
     for (int i = 0; i < count; i++) {
         const ls_report_gpu *g = &gpu[i];
-        char text[COUNT][32];
-        snprintf(text[0], sizeof text[0], "%d", g->gpu);
-        const char *cells[COUNT] = {text[0],
-                                    g->address,
-                                    ls_report_lines_number(g->images_per_s, text[2]),
-                                    percent(g->behind, text[3], sizeof text[3]),
-                                    ls_report_lines_number(g->copy_bytes_per_s * 1e-9, text[4]),
-                                    percent(g->copy_share, text[5], sizeof text[5]),
-                                    ls_report_lines_number(g->f16_flop_per_s * 1e-12, text[6]),
-                                    ls_report_lines_number(g->tf32_flop_per_s * 1e-12, text[7]),
-                                    ls_report_lines_number(g->f32_flop_per_s * 1e-12, text[8]),
-                                    ls_report_lines_number(g->power_w, text[9]),
-                                    ls_report_lines_number(g->sm_mhz, text[10]),
-                                    ls_report_lines_number(g->most_c, text[11])};
-        form->table_row(to, COLUMNS, cells, COUNT);
+        ls_page_cell(&table, "%d", g->gpu);
+        ls_page_cell(&table, "%s", g->address);
+        ls_page_number(&table, g->images_per_s);
+        ls_page_cell(&table, isfinite(g->behind) ? "%.1f %%" : "-", 100 * g->behind);
+        ls_page_number(&table, g->copy_bytes_per_s * 1e-9);
+        ls_page_cell(&table, isfinite(g->copy_share) ? "%.1f %%" : "-", 100 * g->copy_share);
+        ls_page_number(&table, g->f16_flop_per_s * 1e-12);
+        ls_page_number(&table, g->tf32_flop_per_s * 1e-12);
+        ls_page_number(&table, g->f32_flop_per_s * 1e-12);
+        ls_page_number(&table, g->power_w);
+        ls_page_number(&table, g->sm_mhz);
+        ls_page_number(&table, g->most_c);
     }
-    fputs(form->table_close, to);
+    ls_page_table_close(&table);
     const ls_report_gpu *worst = ls_report_gpus_worst(gpu, count);
     if (worst != NULL) {
         char line[200], words[120];

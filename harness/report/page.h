@@ -32,6 +32,27 @@ typedef struct ls_report_page_form {
     const char *list_open, *list_close, *table_close, *close;   /* written as they are */
 } ls_report_page_form;
 
+enum { LS_PAGE_COLUMNS_MAX = 16 };
+
+/* A table that is being written, cell by cell. */
+typedef struct ls_page_table {
+    const ls_report_page_form *form;
+    FILE *to;
+    char titles[512];
+    int columns, cells;
+    ls_report_column column[LS_PAGE_COLUMNS_MAX];
+    char cell[LS_PAGE_COLUMNS_MAX][LS_REPORT_LINES_BYTES * 2];
+} ls_page_table;
+
+/* "level|ranks>|...": the titles; a column whose title ends with '>' holds numbers. */
+void ls_page_table_open(ls_page_table *table, const ls_report_page_form *form, FILE *to,
+                        const char *titles);
+/* The next cell; a row is written with its last one. */
+void ls_page_cell(ls_page_table *table, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void ls_page_number(ls_page_table *table, double value); /* "-" where it is not finite */
+void ls_page_table_close(ls_page_table *table);
+
 /* Markdown (the dialect with tables), and one self-contained HTML file: style and plots inline,
  * nothing fetched. */
 const ls_report_page_form *ls_report_markdown_form(void);

@@ -12,7 +12,7 @@
 #include "tables/tables.h"
 #include "kernels/core/text.h"
 
-enum { COLUMNS_MAX = 16, TEXT_BYTES = LS_REPORT_LINES_BYTES * 2 };
+enum { JOBS_MAX = 16, TEXT_BYTES = LS_REPORT_LINES_BYTES * 2 };
 
 static const ls_report_job *first_timed(const ls_report_run *run)
 {
@@ -26,107 +26,77 @@ static const ls_report_job *first_timed(const ls_report_run *run)
 
 static void write_speed_rows(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
-    static const ls_report_column COLUMNS[] = {
-        {"level", false},          {"ranks", true},      {"nodes", false}, {"bucket", false},
-        {"images/s [95 %]", true}, {"ms p50", true},     {"ms p90", true}, {"ms p99", true},
-        {"efficiency", true},      {"judged on", false}, {"marks", false}};
-    enum { COUNT = sizeof COLUMNS / sizeof *COLUMNS };
-    form->table_open(to, COLUMNS, COUNT);
+    ls_page_table table;
+    ls_page_table_open(&table, form, to,
+                       "level|ranks>|nodes|bucket|images/s [95 %]>|ms p50>|ms p90>|ms p99>|"
+                       "efficiency>|judged on|marks");
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
+        char text[160];
+        bool timed = ls_report_job_has_speed(job);
         if (job->spec->role != LS_ROLE_THROUGHPUT) {
             continue;
         }
-        char level[24], ranks[16], nodes[32], bucket[24], rate[96], p50[32] = "-", p99[32] = "-";
-        char p90[32] = "-", efficiency[32] = "-", judged[160], marks[160];
-        snprintf(ranks, sizeof ranks, "%d", job->spec->world);
-        ls_report_job_state(job, rate);
-        if (ls_report_job_has_speed(job)) {
-            ls_report_lines_rate(job, rate);
-            ls_report_lines_number(job->speed.step.value, p50);
-            ls_report_lines_number(job->speed.p99_ms, p99);
-            ls_report_lines_number(job->speed.p90_ms, p90);
-            ls_report_lines_number(job->speed.efficiency.value, efficiency);
-        }
-        const char *cells[COUNT] = {ls_report_job_level(job, level),
-                                    ranks,
-                                    ls_report_lines_nodes(job, nodes),
-                                    ls_report_job_bucket(job, bucket),
-                                    rate,
-                                    p50,
-                                    p90,
-                                    p99,
-                                    efficiency,
-                                    ls_report_lines_judged(run, job, judged),
-                                    ls_report_lines_marks(run, job, marks)};
-        form->table_row(to, COLUMNS, cells, COUNT);
+        ls_page_cell(&table, "%s", ls_report_job_level(job, text));
+        ls_page_cell(&table, "%d", job->spec->world);
+        ls_page_cell(&table, "%s", ls_report_lines_nodes(job, text));
+        ls_page_cell(&table, "%s", ls_report_job_bucket(job, text));
+        ls_page_cell(&table, "%s",
+                     timed ? ls_report_lines_rate(job, text) : ls_report_job_state(job, text));
+        ls_page_number(&table, timed ? job->speed.step.value : NAN);
+        ls_page_number(&table, timed ? job->speed.p90_ms : NAN);
+        ls_page_number(&table, timed ? job->speed.p99_ms : NAN);
+        ls_page_number(&table, timed ? job->speed.efficiency.value : NAN);
+        ls_page_cell(&table, "%s", ls_report_lines_judged(run, job, text));
+        ls_page_cell(&table, "%s", ls_report_lines_marks(run, job, text));
     }
-    fputs(form->table_close, to);
+    ls_page_table_close(&table);
 }
 
 static void write_more_rows(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
-    static const ls_report_column COLUMNS[] = {
-        {"job", false},        {"steps measured", true},      {"warm-up", true},
-        {"skipped", true},     {"second half / first", true}, {"slowest rank", true},
-        {"rank spread", true}, {"MB reduced/step", true},     {"bus GB/s", true},
-        {"of roofline", true}, {"first step s", true},        {"peak MB/rank", true}};
-    enum { COUNT = sizeof COLUMNS / sizeof *COLUMNS };
-    form->table_open(to, COLUMNS, COUNT);
+    ls_page_table table;
+    ls_page_table_open(&table, form, to,
+                       "job|steps measured>|warm-up>|skipped>|second half / first>|slowest rank>|"
+                       "rank spread>|MB reduced/step>|bus GB/s>|of roofline>|first step s>|"
+                       "peak MB/rank>");
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
         const ls_report_speed *speed = &job->speed;
         if (job->spec->role != LS_ROLE_THROUGHPUT || !ls_report_job_has_speed(job)) {
             continue;
         }
-        char steps[16], warmup[16], skipped[16], halves[32], slowest[16], spread[32], reduced[32],
-            bus[32];
-        char roofline[32] = "-", peak[32], first[32];
-        snprintf(steps, sizeof steps, "%d", speed->count);
-        snprintf(warmup, sizeof warmup, "%d", speed->warmup_count);
-        snprintf(skipped, sizeof skipped, "%d", speed->skipped_count);
-        snprintf(slowest, sizeof slowest, "%d", speed->slowest_rank);
-        snprintf(spread, sizeof spread, "%.1f %%", 100 * speed->spread);
-        if (isfinite(speed->roofline_share)) {
-            snprintf(roofline, sizeof roofline, "%.0f %%", 100 * speed->roofline_share);
-        }
-        const char *cells[COUNT] = {
-            job->record->label,
-            steps,
-            warmup,
-            skipped,
-            ls_report_lines_number(speed->halves_ratio.value, halves),
-            slowest,
-            spread,
-            ls_report_lines_number(job->record->rank[0].reduced_bytes / 1e6, reduced),
-            ls_report_lines_number(speed->bus_bytes_per_s / 1e9, bus),
-            roofline,
-            ls_report_lines_number(speed->first_step_s, first),
-            ls_report_lines_number(ls_report_job_peak_bytes(job) / 1e6, peak)};
-        form->table_row(to, COLUMNS, cells, COUNT);
+        ls_page_cell(&table, "%s", job->record->label);
+        ls_page_cell(&table, "%d", speed->count);
+        ls_page_cell(&table, "%d", speed->warmup_count);
+        ls_page_cell(&table, "%d", speed->skipped_count);
+        ls_page_number(&table, speed->halves_ratio.value);
+        ls_page_cell(&table, "%d", speed->slowest_rank);
+        ls_page_cell(&table, "%.1f %%", 100 * speed->spread);
+        ls_page_number(&table, job->record->rank[0].reduced_bytes / 1e6);
+        ls_page_number(&table, speed->bus_bytes_per_s / 1e9);
+        ls_page_cell(&table, isfinite(speed->roofline_share) ? "%.0f %%" : "-",
+                     100 * speed->roofline_share);
+        ls_page_number(&table, speed->first_step_s);
+        ls_page_number(&table, ls_report_job_peak_bytes(job) / 1e6);
     }
-    fputs(form->table_close, to);
+    ls_page_table_close(&table);
 }
 
 /* Exposed communication, measured in both ways. */
 static void write_exposed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
-    static const ls_report_column COLUMNS[] = {{"job", false},
-                                               {"step ms", true},
-                                               {"communication ms", true},
-                                               {"waited for ms", true},
-                                               {"against no_comm ms [95 %]", true},
-                                               {"difference", true}};
-    enum { COUNT = sizeof COLUMNS / sizeof *COLUMNS };
-    form->table_open(to, COLUMNS, COUNT);
+    ls_page_table table;
+    ls_page_table_open(&table, form, to,
+                       "job|step ms>|communication ms>|waited for ms>|against no_comm ms [95 %]>|"
+                       "difference>");
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *job = &run->job[j];
         if (job->spec->role != LS_ROLE_THROUGHPUT || job->spec->world < 2 ||
             !ls_report_job_is_result(job)) {
             continue;
         }
-        char step[32], comm[32], waited[32], against[112] = "not run", difference[32], low[32],
-                                             high[32], value[32];
+        char against[112] = "not run", low[32], high[32], value[32];
         ls_stats_interval no_comm = ls_report_compare_exposed_ms(run, job);
         double waited_ms = ls_report_speed_exposed_ms(run, job);
         if (isfinite(no_comm.low)) {
@@ -138,54 +108,48 @@ static void write_exposed(const ls_report_run *run, const ls_report_page_form *f
             snprintf(against, sizeof against, "%s [?]",
                      ls_report_lines_number(no_comm.value, value));
         }
-        const char *cells[COUNT] = {job->record->label,
-                                    ls_report_lines_number(job->speed.step.value, step),
-                                    ls_report_lines_number(job->speed.comm_ms, comm),
-                                    ls_report_lines_number(waited_ms, waited),
-                                    against,
-                                    ls_report_lines_number(no_comm.value - waited_ms, difference)};
-        form->table_row(to, COLUMNS, cells, COUNT);
+        ls_page_cell(&table, "%s", job->record->label);
+        ls_page_number(&table, job->speed.step.value);
+        ls_page_number(&table, job->speed.comm_ms);
+        ls_page_number(&table, waited_ms);
+        ls_page_cell(&table, "%s", against);
+        ls_page_number(&table, no_comm.value - waited_ms);
     }
-    fputs(form->table_close, to);
+    ls_page_table_close(&table);
 }
 
 static void write_memory(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
-    static const ls_report_column COLUMNS[] = {
-        {"level", false},       {"parameters", true},   {"masters", true},      {"moments", true},
-        {"gradients", true},    {"activations", true},  {"workspace", true},    {"sum", true},
-        {"seen at peak", true}, {"MB per image", true}, {"largest batch", true}};
-    enum { COUNT = sizeof COLUMNS / sizeof *COLUMNS };
-    const ls_report_job *jobs[COLUMNS_MAX];
-    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, COLUMNS_MAX);
-    double kind[LS_REPORT_KINDS];
-    if (count == 0) {
-        return;
+    const ls_report_job *jobs[JOBS_MAX];
+    int count = ls_report_job_select(run, LS_ROLE_THROUGHPUT, LS_SWEEP_LEVEL, jobs, JOBS_MAX);
+    double kind[LS_REPORT_KINDS] = {[LS_REPORT_ACTIVATIONS] = NAN};
+    if (count > 0) {
+        ls_report_memory(&jobs[0]->record->rank[0], kind);
     }
-    ls_report_memory(&jobs[0]->record->rank[0], kind);
     if (!isfinite(kind[LS_REPORT_ACTIVATIONS])) {
         return;
     }
     form->heading(to, "Memory of a rank by kind, MB");
-    form->table_open(to, COLUMNS, COUNT);
+    ls_page_table table;
+    ls_page_table_open(&table, form, to,
+                       "level|parameters>|masters>|moments>|gradients>|activations>|workspace>|"
+                       "sum>|seen at peak>|MB per image>|largest batch>");
     for (int i = 0; i < count; i++) {
         const ls_record_rank *rank = &jobs[i]->record->rank[0];
-        char level[24], text[COUNT][32];
-        const char *cells[COUNT] = {ls_report_job_level(jobs[i], level)};
+        char level[24];
+        ls_page_cell(&table, "%s", ls_report_job_level(jobs[i], level));
         double sum = ls_report_memory(rank, kind);
         for (int k = 0; k < LS_REPORT_KINDS; k++) {
-            cells[1 + k] = ls_report_lines_number(kind[k] / 1e6, text[1 + k]);
+            ls_page_number(&table, kind[k] / 1e6);
         }
         ls_report_batch batch = {.image_bytes = NAN, .largest = NAN};
         (void)ls_report_memory_largest_batch(run, jobs[i], &batch);
-        cells[7] = ls_report_lines_number(sum / 1e6, text[7]);
-        cells[8] = ls_report_lines_number(rank->rss_bytes_max / 1e6, text[8]);
-        cells[9] = ls_report_lines_number(batch.image_bytes / 1e6, text[9]);
-        snprintf(text[10], sizeof text[10], isfinite(batch.largest) ? "%.0f" : "-", batch.largest);
-        cells[10] = text[10];
-        form->table_row(to, COLUMNS, cells, COUNT);
+        ls_page_number(&table, sum / 1e6);
+        ls_page_number(&table, rank->rss_bytes_max / 1e6);
+        ls_page_number(&table, batch.image_bytes / 1e6);
+        ls_page_cell(&table, isfinite(batch.largest) ? "%.0f" : "-", batch.largest);
     }
-    fputs(form->table_close, to);
+    ls_page_table_close(&table);
     form->paragraph(
         to, "Allocations of the trainer on rank 0. Seen at peak: the largest resident memory, with "
             "program, libraries and the dumps of the judged step. Workspace: packed "
@@ -353,15 +317,13 @@ static void write_conformance(const ls_report_run *run, const ls_report_page_for
 {
     cJSON *conformance = ls_report_summary_conformance(run);
     const cJSON *counts = cJSON_GetObjectItemCaseSensitive(conformance, "counts"), *family;
-    ls_report_column columns[COLUMNS_MAX] = {{"family", false}, {"cases", true}};
-    int count = 2;
+    char text[TEXT_BYTES], titles[TEXT_BYTES] = "family|cases>";
     for (int code = 0; code < LS_VERDICT_CODES; code++) {
         const char *name = ls_verdict_name((ls_verdict_code)code);
         if (ls_json_integer(counts, name, 0) > 0) {
-            columns[count++] = (ls_report_column){name, true};
+            ls_text_add(titles, sizeof titles, "|%s>", name);
         }
     }
-    char text[TEXT_BYTES];
     int total = (int)ls_json_integer(conformance, "total", 0);
     form->heading(to, "Conformance by family");
     snprintf(text, sizeof text,
@@ -372,92 +334,78 @@ static void write_conformance(const ls_report_run *run, const ls_report_page_for
              total - (int)ls_json_integer(conformance, "in_claim", 0));
     form->paragraph(to, text);
     if (total > 0) {
-        form->table_open(to, columns, count);
+        ls_page_table table;
+        ls_page_table_open(&table, form, to, titles);
         cJSON_ArrayForEach(family, cJSON_GetObjectItemCaseSensitive(conformance, "families"))
         {
-            char cell[COLUMNS_MAX][32];
-            const char *cells[COLUMNS_MAX] = {ls_json_string(family, "family", "?"), cell[1]};
-            snprintf(cell[1], sizeof cell[1], "%d", (int)ls_json_integer(family, "total", 0));
-            for (int i = 2; i < count; i++) {
-                int cases = (int)ls_json_integer(cJSON_GetObjectItemCaseSensitive(family, "counts"),
-                                                 columns[i].title, 0);
-                snprintf(cell[i], sizeof cell[i], cases > 0 ? "%d" : "", cases);
-                cells[i] = cell[i];
+            const cJSON *own = cJSON_GetObjectItemCaseSensitive(family, "counts");
+            ls_page_cell(&table, "%s", ls_json_string(family, "family", "?"));
+            ls_page_cell(&table, "%d", (int)ls_json_integer(family, "total", 0));
+            for (int i = 2; i < table.columns; i++) {
+                int cases = (int)ls_json_integer(own, table.column[i].title, 0);
+                ls_page_cell(&table, cases > 0 ? "%d" : "", cases);
             }
-            form->table_row(to, columns, cells, count);
         }
-        fputs(form->table_close, to);
+        ls_page_table_close(&table);
     }
     cJSON_Delete(conformance);
 }
 
-static void append_number(char *text, double value)
+static void append_value(char *text, const cJSON *value)
 {
-    bool whole = value == floor(value) && fabs(value) < 1e15; /* exact in a double */
-    ls_text_add(text, TEXT_BYTES, whole ? "%.0f" : "%.4g", value);
+    if (cJSON_IsNumber(value)) {
+        double number = value->valuedouble;
+        bool whole = number == floor(number) && fabs(number) < 1e15; /* exact in a double */
+        ls_text_add(text, TEXT_BYTES, whole ? "%.0f" : "%.4g", number);
+    } else {
+        ls_text_add(text, TEXT_BYTES, "%s",
+                    cJSON_IsString(value)  ? value->valuestring
+                    : cJSON_IsTrue(value)  ? "yes"
+                    : cJSON_IsFalse(value) ? "no"
+                                           : "-");
+    }
 }
 
-/* Leaves of an object as rows "a.b.c | value". */
-static void write_leaves(const cJSON *value, const char *name, const ls_report_page_form *form,
-                         const ls_report_column *columns, FILE *to)
+/* Leaves of an object as rows "a.b.c | value"; a list of plain values is one leaf. */
+static void write_leaves(const cJSON *value, const char *name, ls_page_table *table)
 {
-    if (cJSON_IsObject(value) ||
-        (cJSON_IsArray(value) && (cJSON_IsObject(value->child) || cJSON_IsArray(value->child)))) {
-        const cJSON *child;
-        int index = 0;
-        cJSON_ArrayForEach(child, value)
-        {
-            char path[160];
+    const cJSON *child = value->child;
+    bool list = cJSON_IsArray(value) && !cJSON_IsObject(child) && !cJSON_IsArray(child);
+    char text[TEXT_BYTES] = "";
+    if (!list && (cJSON_IsObject(value) || cJSON_IsArray(value))) {
+        for (int index = 0; child != NULL; child = child->next, index++) {
             if (child->string != NULL) {
-                snprintf(path, sizeof path, "%s%s%s", name, name[0] ? "." : "", child->string);
+                snprintf(text, sizeof text, "%s%s%s", name, name[0] ? "." : "", child->string);
             } else {
-                snprintf(path, sizeof path, "%s[%d]", name, index);
+                snprintf(text, sizeof text, "%s[%d]", name, index);
             }
-            index++;
-            write_leaves(child, path, form, columns, to);
+            write_leaves(child, text, table);
         }
         return;
     }
-    char text[TEXT_BYTES] = "";
-    if (cJSON_IsArray(value)) {
-        const cJSON *child;
-        cJSON_ArrayForEach(child, value)
-        {
-            const char *joint = text[0] != '\0' ? ", " : "";
-            if (cJSON_IsNumber(child)) {
-                ls_text_add(text, sizeof text, "%s", joint);
-                append_number(text, child->valuedouble);
-            } else {
-                ls_text_add(text, sizeof text, "%s%s", joint,
-                            cJSON_IsString(child) ? child->valuestring : "?");
-            }
-        }
-    } else if (cJSON_IsString(value)) {
-        snprintf(text, sizeof text, "%s", value->valuestring);
-    } else if (cJSON_IsNumber(value)) {
-        append_number(text, value->valuedouble);
-    } else {
-        snprintf(text, sizeof text, "%s",
-                 cJSON_IsTrue(value)    ? "yes"
-                 : cJSON_IsFalse(value) ? "no"
-                                        : "-");
+    for (; list && child != NULL; child = child->next) {
+        append_value(text, child);
+        ls_text_add(text, sizeof text, "%s", child->next != NULL ? ", " : "");
     }
-    const char *cells[] = {name, text[0] != '\0' ? text : "none"};
-    form->table_row(to, columns, cells, 2);
+    if (!list) {
+        append_value(text, value);
+    }
+    ls_page_cell(table, "%s", name);
+    ls_page_cell(table, "%s", text[0] != '\0' ? text : "none");
 }
 
 static void write_object(const ls_report_run *run, const char *member, const char *heading,
                          const ls_report_page_form *form, FILE *to)
 {
-    static const ls_report_column COLUMNS[] = {{"member", false}, {"value", false}};
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(run->record, member);
     if (value == NULL || value->child == NULL) {
         return;
     }
     form->heading(to, heading);
-    form->table_open(to, COLUMNS, 2);
-    write_leaves(value, "", form, COLUMNS, to);
-    fputs(form->table_close, to);
+    ls_page_table table;
+    ls_page_table_open(&table, form, to, "member|value");
+    write_leaves(value, "", &table);
+    ls_page_table_close(&table);
 }
 
 static void write_installed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
