@@ -1,10 +1,9 @@
-#include "advice.h"
+#include "compare.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "compare.h"
 #include "loss.h"
 #include "kernels/core/text.h"
 

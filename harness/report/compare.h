@@ -44,6 +44,9 @@ double ls_report_compare_ceiling(const ls_report_run *run, const ls_report_job *
 
 /* Sentences on all of this, as far as the run holds it: array of strings. */
 cJSON *ls_report_compare_sentences(const ls_report_run *run);
+/* Advice on settings, in sentences: array of strings, at least one. Every sentence is computed from
+ * the run; where the run does not suffice, it says so. */
+cJSON *ls_report_advice_make(const ls_report_run *run);
 /* For summary.json: {"ddp_of_one", "largest_batch": [...], "roofline", ...}. */
 cJSON *ls_report_compare_json(const ls_report_run *run);
 

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "advice.h"
 #include "compare.h"
 #include "memory.h"
 #include "files.h"

@@ -128,13 +128,6 @@ static void interval_from(double *resampled, ls_stats_interval *interval)
     interval->high = percentile_of_sorted(resampled, LS_STATS_RESAMPLES, 0.975);
 }
 
-double ls_stats_confidence(int count)
-{
-    return count >= LS_STATS_COUNT_MIN         ? 0.95
-           : count >= LS_STATS_RANGE_COUNT_MIN ? 1 - pow(2, 1 - count)
-                                               : 0;
-}
-
 ls_stats_interval ls_stats_median(const double *value, int count, const char *name)
 {
     ls_stats_interval interval = {ls_stats_percentile(value, count, 0.5), NAN, NAN};

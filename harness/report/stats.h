@@ -34,9 +34,6 @@ typedef enum ls_stats_halves {
  * order and not changed. */
 double ls_stats_percentile(const double *value, int count, double fraction);
 
-/* How sure an interval from `count` values is: 0.95, 1 - 2^(1 - count) for a range, 0 for none. */
-double ls_stats_confidence(int count);
-
 /* Median of values in order of time, with its interval. `name` chooses the resampling stream. */
 ls_stats_interval ls_stats_median(const double *value, int count, const char *name);
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "advice.h"
 #include "compare.h"
 #include "gpus.h"
 #include "lines.h"

@@ -420,24 +420,15 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-int ls_matrix_find(const ls_matrix *matrix, const char *id)
-{
-    for (int i = 0; i < matrix->count; i++) {
-        if (strcmp(matrix->id[i], id) == 0) {
-            return i;
-        }
-    }
-    return -1;
-}
-
 int ls_matrix_add(ls_matrix *matrix, const ls_spec *spec)
 {
     char id[96];
     ls_matrix_id(spec, id);
-    int index = ls_matrix_find(matrix, id);
-    if (index >= 0) {
-        matrix->spec[index].sweep |= spec->sweep;
-        return index;
+    for (int i = 0; i < matrix->count; i++) {
+        if (strcmp(matrix->id[i], id) == 0) {
+            matrix->spec[i].sweep |= spec->sweep;
+            return i;
+        }
     }
     int capacity = matrix->capacity;
     matrix->spec = ls_list_grow(matrix->spec, matrix->count, &capacity, sizeof *matrix->spec);

@@ -61,8 +61,6 @@ typedef struct ls_matrix {
 
 /* Adds the spec, or joins its sweeps with those of an equal one; returns its index. */
 int ls_matrix_add(ls_matrix *matrix, const ls_spec *spec);
-/* Index of the job with that id, or -1. */
-int ls_matrix_find(const ls_matrix *matrix, const char *id);
 void ls_matrix_free(ls_matrix *matrix);
 
 #endif

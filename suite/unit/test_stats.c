@@ -29,13 +29,11 @@ START_TEST(few_values_have_a_range_or_nothing)
     const double value[] = {1, 2, 3, 5, 4};
     ls_stats_interval median = ls_stats_median(value, 5, "few");
     ck_assert(median.low == 1 && median.value == 3 && median.high == 5);
-    ck_assert_double_eq(ls_stats_confidence(5), 0.9375);
-    ck_assert_double_eq(ls_stats_confidence(6), 0.95);
     ls_stats_interval ratio = ls_stats_ratio(value, 5, value, 4, "few");
     ck_assert(ratio.low == 1 / 5.0 && ratio.value == 3 / 2.5 && ratio.high == 5);
     median = ls_stats_median(value, 3, "few");
     ck_assert_double_eq(median.value, 2);
-    ck_assert(isnan(median.low) && isnan(median.high) && ls_stats_confidence(3) == 0);
+    ck_assert(isnan(median.low) && isnan(median.high));
     ck_assert(isnan(ls_stats_median(value, 0, "none").value));
 }
 END_TEST
