@@ -24,7 +24,7 @@
  * share what each decision consists of (amp_scale.h: state, unscaling, update, what ends a run; the
  * backend's optimizer_step), and not the blocks around it.
  *
- * A usage error (LS_ERR_USAGE, one line that names what is allowed) changes nothing. */
+ * A usage error (LS_ERR_USAGE, one line that names the allowed values) changes nothing. */
 #ifndef LS_AMP_H
 #define LS_AMP_H
 
@@ -107,24 +107,24 @@ ls_status ls_amp_weights_changed(ls_amp *amp, int optimizer);
 
 /* Opens the block of one loss. `optimizer`: the numbers of all optimizers that own a parameter
  * which this backward reaches. *state: that loss's state in backend memory, for
- * ls_plan_binding.state or to copy out. `delay` (delay_unscale): the block's gradients are added,
- * still scaled, in the type they have, to what is held back, and the next block without it unscales
- * them all at once (as apex/amp/handle.py@scale_loss): one check, one update, half sums where
- * gradients are half. LS_ERR_USAGE: a block is open already; no such loss or optimizer; one
- * twice; one that holds back gradients of another loss, whose scale may be another one. */
+ * ls_plan_binding.state or to copy to the host. `delay` (delay_unscale): the block holds its
+ * gradients back, adding them still scaled and in their own type, and the next block without it
+ * unscales the sums at once (as apex/amp/handle.py@scale_loss): one check, one update, half sums
+ * where gradients are half. LS_ERR_USAGE: a block is already open; no such loss or optimizer; an
+ * optimizer named twice; one that holds back gradients of another loss, whose scale may differ. */
 ls_status ls_amp_begin(ls_amp *amp, int loss, const int *optimizer, int count, bool delay,
                        ls_step_state **state);
 /* Backward has enqueued (and the ranks have reduced) the gradient of parameter `index` of a group.
- * A parameter that is not told keeps the gradient it has, and has none where it had none. */
+ * Without this call a block changes nothing of the parameter's gradient. */
 ls_status ls_amp_ready(ls_amp *amp, int optimizer, int group, int index);
-/* Closes the block: gradient / S is added in f32 to what the parameter has since ls_amp_zero_grad;
- * inf or NaN in what came in makes the next step of every optimizer of the block a skip, halves S
- * and restarts its count (apex/amp/scaler.py@LossScaler.update_scale; numerics.md section 2.6). A
- * static scale of 1 without masters is Apex's short circuit: nothing is looked at, nothing counted.
+/* Closes the block: adds gradient / S in f32 to the parameter's gradient since ls_amp_zero_grad.
+ * inf or NaN in a gradient makes the next step of every optimizer of the block a skip, halves S and
+ * restarts its count (apex/amp/scaler.py@LossScaler.update_scale; numerics.md section 2.6). A
+ * static scale of 1 without masters is Apex's short circuit: it neither checks nor counts.
  * LS_ERR_USAGE: no open block. LS_ERR_NON_FINITE: S is below its floor, or LS_AMP_STREAK_MAX
  * overflows came in a row. */
 ls_status ls_amp_end(ls_amp *amp);
-/* Gives up an open block, as if its backward had not been: nothing is added, nothing counted. */
+/* Drops an open block with its gradients, as if its backward had not run. */
 void ls_amp_cancel(ls_amp *amp);
 /* Steps every parameter that has a gradient, unless a block since the last step overflowed: then
  * nothing changes, gradients are dropped (Apex keeps those of f32 parameters, infinities included:
@@ -139,15 +139,15 @@ ls_status ls_amp_zero_param(ls_amp *amp, int optimizer, int group, int index);
 
 /* ---- state dict ------------------------------------------------------------------------------ */
 
-/* S of a loss, for the step that comes; waits. */
+/* S of a loss for the next step; waits. */
 ls_status ls_amp_loss_scale(const ls_amp *amp, int loss, float *out);
 /* {"loss_scaler0": {"loss_scale": 65536, "unskipped": 0}, ...}, one entry a loss, as Apex's
  * amp.state_dict(). The caller frees it. */
 ls_status ls_amp_state_dict(const ls_amp *amp, cJSON **out);
 /* Entries go by the number in their key (Apex: by their place). More entries than losses: the
- * others are ignored; fewer: the other scales stay; both are told. LS_ERR_USAGE, before anything is
- * applied: a key that is not loss_scaler<i>, a scale that is not positive and finite, a count that
- * is not a whole number from 0 to 2^31 - 1, an open block. */
+ * others are ignored; fewer: the other scales stay; both give a warning. LS_ERR_USAGE, before any
+ * entry is applied: a key that is not loss_scaler<i>, a scale that is not positive and finite, a
+ * count that is not a whole number from 0 to 2^31 - 1, an open block. */
 ls_status ls_amp_load_state_dict(ls_amp *amp, const cJSON *state);
 
 #endif

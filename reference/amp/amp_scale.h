@@ -1,5 +1,5 @@
-/* One loss scale in backend memory: the state at the start, the unscale pass, the update, and what
- * the host may conclude from a copy. All decisions are made on the device (kernels.h,
+/* One loss scale in backend memory: its first state, the unscale pass, the update, and the check of
+ * a copy on the host that may end the run. The device takes all decisions (kernels.h,
  * ls_step_state); nothing here waits between two steps. The trainer has one, the amp library
  * (amp.h) one for each loss. */
 #ifndef LS_AMP_SCALE_H
@@ -18,9 +18,8 @@ typedef struct ls_amp_scale {
     bool unscales; /* false: the short circuit of apex/amp/handle.py@scale_loss */
 } ls_amp_scale;
 
-/* `widens`: there are masters, or half gradients that the optimizer wants in f32. Without them a
- * static scale of 1 is the short circuit: gradients are left as they are and nobody looks at them.
- */
+/* `widens`: there are masters, or half gradients that the optimizer takes in f32. Without them a
+ * static scale of 1 is the short circuit: gradients stay as they are, unchecked. */
 void ls_amp_scale_create(const ls_device *device, ls_step_state *state,
                          const ls_scaler_config *config, float initial_scale, bool widens,
                          ls_amp_scale *out);

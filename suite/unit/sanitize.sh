@@ -61,5 +61,10 @@ for level in O0 O1 O2; do
         -a resnet8 --image-size 16 -b 4 --steps 3 --dump-steps 2 --opt-level "$level" \
         --data synthetic --save "$folder/$level.safetensors"
 done
+for example in two-encoders two-losses; do
+    [ "$kind" = tsan ] && break
+    run "two ranks, $example" "$build/lockstep-launch" --nproc-per-node 2 -- "$build/lockstep-train" \
+        --example $example -a resnet8 --image-size 16 -b 4 --steps 3 --dump-steps 2 --opt-level O2
+done
 echo "$kind: $ran programs and jobs, $bad not clean"
 [ "$bad" -eq 0 ] && [ "$ran" -gt 0 ]
