@@ -10,7 +10,7 @@
 #include "harness/process/proc_isolated.h"
 #include "kernels/core/text.h"
 
-/* cuda.h's functions, of its CUresult, CUdevice (both int). */
+/* Functions of cuda.h; CUresult and CUdevice are int. */
 typedef struct entries {
     int (*init)(unsigned int flags);
     int (*version)(int *version);
@@ -95,7 +95,7 @@ static ls_status in_child(void *context, FILE *to)
     return status;
 }
 
-/* The driver writes capitals. */
+/* The driver writes addresses in capitals. */
 static void small_letters(char *text)
 {
     for (; *text != '\0'; text++) {
@@ -109,7 +109,7 @@ void ls_driver_ask(ls_driver *out)
     ls_proc_isolated isolated;
     char why[120] = "";
     if (ls_proc_isolated_start(in_child, NULL, &isolated) != LS_OK) {
-        ls_text_put(out->failure, sizeof out->failure, "no process to ask the driver in");
+        ls_text_put(out->failure, sizeof out->failure, "cannot start a process for the driver");
         return;
     }
     char *text =

@@ -37,7 +37,7 @@ void ls_load_read(ls_load *out)
             sscanf(line, "cpu %lf %lf %lf %lf %lf %lf %lf %lf", &field[0], &field[1], &field[2],
                    &field[3], &field[4], &field[5], &field[6], &field[7]) == 8) {
             double busy =
-                field[0] + field[1] + field[2] + field[5] + field[6] + field[7]; /* ticks */
+                field[0] + field[1] + field[2] + field[5] + field[6] + field[7]; /* clock ticks */
             out->others_s = busy / (double)sysconf(_SC_CLK_TCK) - own;
         } else if (strncmp(line, "cpu", 3) == 0) {
             out->processors++;

@@ -1,22 +1,21 @@
-/* Processor time that other programs take while a run measures: what no statistics of one job can
- * show, since a machine that is busy throughout has halves that agree. */
+/* Processor time that other programs use while a run measures. The statistics of a job cannot show
+ * it: on a machine that is always busy, both halves of a job agree. */
 #ifndef LS_LOAD_H
 #define LS_LOAD_H
 
 #include <stdint.h>
 
 typedef struct ls_load {
-    double others_s; /* processor seconds since boot of everything but this process and its ended
-                        children, time that a hypervisor took included; NaN: /proc does not say */
-    int processors;  /* that these seconds are summed over; may be more than we may run on */
+    double others_s; /* processor seconds since boot of all but this process and its ended children,
+                         including time that a hypervisor took; NaN: unknown */
+    int processors;  /* of the machine; may be more than this process may use */
     int64_t at_ns;
 } ls_load;
 
-/* Reads /proc/stat and the process's own times. */
+/* Reads /proc/stat and the times of this process. */
 void ls_load_read(ls_load *out);
-/* How many of the `cores` that we may run on others took on average between the two readings, 0 to
- * cores: what the processors that we may not run on could have done is not held against them. NaN
- * where it cannot be said. */
+/* The average number of the `cores` of this process that others used between two readings, 0 to
+ * cores: their use of other processors does not count. NaN: unknown. */
 double ls_load_taken(const ls_load *from, const ls_load *to, int cores);
 
 #endif

@@ -25,7 +25,7 @@ static void read_word(const char *path, char *text, size_t bytes)
     free(all);
 }
 
-/* ls_cuda.so as kernels/load.c looks for it. */
+/* The path of ls_cuda.so that kernels/load.c uses. */
 static void backend_path(char *path, size_t bytes)
 {
     char program[1024];
@@ -38,7 +38,7 @@ static void backend_path(char *path, size_t bytes)
     ls_text_put(path, bytes, "%s/lib/ls_cuda.so", program);
 }
 
-/* A backend built for tests plays its device on the CPU: there need be no GPU for it. */
+/* The backend of tests emulates its device on the CPU and needs no GPU. */
 bool ls_machine_emulated(void)
 {
     char path[1100];
@@ -51,7 +51,7 @@ bool ls_machine_emulated(void)
     return emulated;
 }
 
-/* Says of each device on the bus whether NVML can ask it. */
+/* Sets which devices on the bus NVML can query. */
 static void ask_nvml(ls_machine_device *device, int count)
 {
     char why[200], library[1100];
@@ -75,7 +75,7 @@ static void ask_nvml(ls_machine_device *device, int count)
             ls_text_add(failure, sizeof d->failure, "no driver: /proc/driver/nvidia absent; %s",
                         why);
         } else if (open && same == NULL && !ls_nvml_answers(nvml, d->address, why, sizeof why)) {
-            ls_text_add(failure, sizeof d->failure, "the driver does not list it, NVML: %s", why);
+            ls_text_add(failure, sizeof d->failure, "the driver does not list it; NVML: %s", why);
         } else if (open && same->handle == NULL) {
             ls_text_add(failure, sizeof d->failure, "NVML: %s", same->failure);
         }
@@ -135,8 +135,8 @@ const char *ls_machine_sysfs(void)
     return root == NULL || root[0] == '\0' ? "/sys" : root;
 }
 
-/* What CUDA itself says, which is what a rank will hear: a device that it does not list cannot be
- * used, whatever NVML knows of it. */
+/* Asks CUDA, as a rank would: a device that CUDA does not list is unusable, even if NVML lists it.
+ */
 static int ask_driver(ls_machine_device *device, int count)
 {
     ls_driver *driver = calloc(1, sizeof *driver);
@@ -164,7 +164,7 @@ static int ask_driver(ls_machine_device *device, int count)
     return usable;
 }
 
-/* Sandboxes hide the bus altogether: then there is not even a bridge on it. */
+/* A sandbox may hide the whole bus, even its bridges. */
 static bool bus_is_visible(const char *sysfs)
 {
     char folder[700];
@@ -180,7 +180,7 @@ static bool bus_is_visible(const char *sysfs)
     return count > 2; /* "." and ".." */
 }
 
-/* Where the bus shows nothing the driver is the only one to ask, if there is its door at all. */
+/* Without a visible bus only the driver can be asked, if it has a device file. */
 static int ask_driver_alone(ls_machine_device *device, int most)
 {
     char library[1100];
@@ -202,10 +202,10 @@ static int ask_driver_alone(ls_machine_device *device, int most)
         device[i].usable = built;
     }
     if (count > 0) {
-        ls_log_note("the PCI bus cannot be seen here; CUDA lists %d %s", count,
+        ls_log_note("the PCI bus is not visible here; CUDA lists %d %s", count,
                     count == 1 ? "GPU" : "GPUs");
     } else if (driver->failure[0] != '\0') {
-        ls_log_warn("the PCI bus shows no NVIDIA device, and CUDA says: %s", driver->failure);
+        ls_log_warn("the PCI bus shows no NVIDIA device, and CUDA reports: %s", driver->failure);
     }
     free(driver);
     return count;
@@ -221,8 +221,8 @@ static ls_status refuse(const ls_machine_device *device, int count, int usable, 
     }
     return ls_log_fail(
         LS_ERR_INFRA,
-        "the PCI bus shows %d NVIDIA %s, %d usable, for %d %s (DEVICE=cpu insists on the CPU%s)",
-        count, count == 1 ? "device" : "devices", usable, ranks, ranks == 1 ? "rank" : "ranks",
+        "the PCI bus shows %d NVIDIA %s, %d usable, for %d %s (DEVICE=cpu forces the CPU%s)", count,
+        count == 1 ? "device" : "devices", usable, ranks, ranks == 1 ? "rank" : "ranks",
         usable > 0 ? ", OVERSUBSCRIBE=1 shares devices" : "");
 }
 
@@ -245,7 +245,7 @@ ls_status ls_machine_choose_among(const char *wanted, int ranks, bool oversubscr
         return LS_OK;
     }
     if (count == 0 && ls_machine_emulated()) {
-        ls_log_note("DEVICE=cuda: a GPU played on the CPU, for tests; no GPU is used");
+        ls_log_note("DEVICE=cuda: a GPU emulated on the CPU, for tests; no GPU is used");
         *device = "cuda";
         return LS_OK;
     }
@@ -283,7 +283,7 @@ int ls_machine_cores(void)
     return (int)sysconf(_SC_NPROCESSORS_ONLN); /* more cores than cpu_set_t holds */
 }
 
-/* A number of a /proc file of "Name: value" or "name value" lines; -1 when it is not there. */
+/* A number in a /proc file with lines "Name: value" or "name value"; -1 when it is absent. */
 static int64_t proc_number(const char *path, const char *name)
 {
     char *text = ls_text_read(path);

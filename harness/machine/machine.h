@@ -1,5 +1,5 @@
-/* The machine a run is on: which accelerators the PCI bus shows and which can be used, its
- * fingerprint for run.json, and whether it is fit for a measurement. */
+/* The machine of a run: the accelerators on its PCI bus, which of them are usable, and its
+ * fingerprint for run.json. */
 #ifndef LS_MACHINE_H
 #define LS_MACHINE_H
 
@@ -15,40 +15,40 @@ typedef struct ls_machine_device {
     char address[32]; /* "0000:17:00.0" */
     char model[16];   /* PCI device id: "0x2335" */
     bool usable;
-    char failure[200]; /* why not */
+    char failure[200]; /* why it is not usable */
 } ls_machine_device;
 
-/* Where the PCI bus is seen: "/sys", or what the environment's LS_SYSFS says. */
+/* Where the PCI bus is listed: "/sys", or the folder in the variable LS_SYSFS. */
 const char *ls_machine_sysfs(void);
-/* NVIDIA (vendor 0x10de) display and 3D controllers (class 0x0300, 0x0302) under `sysfs`. Usable
- * are those that NVML knows and can ask, where ls_cuda.so lies beside the program (or in
- * LS_LIB_DIR); without NVML all that a loaded driver may drive. Returns how many there are. */
+/* Lists the NVIDIA (vendor 0x10de) display and 3D controllers (class 0x0300, 0x0302) under `sysfs`
+ * and returns their number. A device is usable if NVML can query it, or without NVML if a driver is
+ * loaded, and if ls_cuda.so is next to the program (or in LS_LIB_DIR). */
 int ls_machine_devices(const char *sysfs, ls_machine_device *device, int most);
 
-/* The rule of design.md section 6. wanted: "auto", "cuda" or "cpu". Where the bus cannot be seen at
- * all (a sandbox), or "cuda" is wanted and it shows none, CUDA's driver says what there is. With
- * any NVIDIA device on the bus, fewer usable ones than ranks is LS_ERR_INFRA, a line per missing
- * device; only with none is the answer "cpu". `oversubscribe` lets ranks share devices. *device is
- * "cpu" or "cuda". */
+/* Chooses the device by the rule of design.md section 6. wanted: "auto", "cuda" or "cpu". If the
+ * bus is hidden (a sandbox), or shows no device and "cuda" is wanted, CUDA's driver lists the
+ * devices. With an NVIDIA device on the bus, fewer usable devices than ranks is LS_ERR_INFRA, with
+ * a line per missing device; only without any is *device "cpu". `oversubscribe` lets ranks share
+ * devices. *device is "cpu" or "cuda". */
 ls_status ls_machine_choose(const char *wanted, int ranks, bool oversubscribe, const char **device);
-/* The same; *usable: how many devices ranks can have, 0 on the CPU, be it that it plays a GPU. What
- * CUDA itself answers is asked before "cuda" is the answer (driver.h). */
+/* The same. *usable: the number of devices for ranks, 0 on the CPU and with an emulated GPU. Before
+ * "cuda" is chosen, CUDA itself is asked (driver.h). */
 ls_status ls_machine_choose_among(const char *wanted, int ranks, bool oversubscribe,
                                   const char **device, int *usable);
 
-/* Whether ls_cuda.so, as it would be loaded, is the one that plays a GPU on the CPU, for tests. */
+/* Whether the ls_cuda.so that would be loaded emulates a GPU on the CPU, for tests. */
 bool ls_machine_emulated(void);
 
-int ls_machine_cores(void); /* that this process may run on */
+int ls_machine_cores(void); /* that this process may use */
 int64_t ls_machine_memory_bytes(void);
 int64_t ls_machine_available_bytes(void);
-/* Pages swapped out since boot; -1 where /proc does not say. */
+/* Pages swapped out since boot; -1: unknown. */
 int64_t ls_machine_swapped_pages(void);
 /* CPU, cores, memory, kernel, governor, load, devices, variables NCCL_ CUDA_ CUDNN_ CUBLAS_ OMP_.
  */
 cJSON *ls_machine_fingerprint(void);
-/* The commit that `folder` is at ("" outside git) and whether its files differ from it. Reads .git
- * through the git program; silent where there is none. */
+/* The commit of the work tree `folder` ("" outside git) and whether its files differ from it. Calls
+ * the git program; logs nothing when it is missing. */
 void ls_machine_commit(const char *folder, char *commit, int bytes, bool *dirty);
 
 #endif

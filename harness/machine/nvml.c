@@ -102,7 +102,7 @@ void ls_nvml_versions(const ls_nvml *nvml, char *driver, size_t bytes, int *cuda
 
 /* ---- devices --------------------------------------------------------------------------------- */
 
-/* NVML writes eight digits of the domain and capitals, sysfs four and small letters. */
+/* NVML writes eight digits of the domain, in capitals; sysfs writes four, in small letters. */
 static void plain_address(const char *given, char *out, size_t bytes)
 {
     unsigned domain = 0, bus = 0, device = 0, function = 0;
@@ -202,7 +202,7 @@ static double ecc_fact(const ls_nvml *nvml, ls_nvml_handle handle, int error, in
                : NAN;
 }
 
-/* Drivers before 535 know the older name only. */
+/* Drivers before 535 have only the older name. */
 static double reasons_fact(const ls_nvml *nvml, ls_nvml_handle handle)
 {
     const ls_nvml_entries *e = &nvml->entry;
@@ -227,7 +227,7 @@ static void read_rows(const ls_nvml *nvml, ls_nvml_device *device)
     }
 }
 
-/* With a count of 0 the library only says how many there are. */
+/* With a count of 0 the library only returns the number. */
 static double retired_fact(const ls_nvml *nvml, ls_nvml_handle handle, int cause)
 {
     unsigned count = 0;
@@ -378,8 +378,8 @@ static double field_of(const ls_nvml *nvml, ls_nvml_handle handle, int id, unsig
     }
 }
 
-/* The sum over the links that answer; from the field where the counter is none of this generation's
- * (NVLink 5). field 0: there is none. */
+/* The sum over the links that answer; from `field` on generations without the counter (NVLink 5).
+ * field 0: none. */
 static double link_sum(const ls_nvml *nvml, const ls_nvml_device *device, int counter, int field)
 {
     double sum = NAN;
@@ -387,7 +387,7 @@ static double link_sum(const ls_nvml *nvml, const ls_nvml_device *device, int co
         unsigned long long errors = 0;
         double value = NAN;
         if (device->fact[LS_NVML_LINKS] == 0) {
-            return NAN; /* asked before: it has none */
+            return NAN; /* an earlier query has failed */
         }
         if (nvml->entry.link_errors != NULL &&
             nvml->entry.link_errors(device->handle, link, counter, &errors) == LS_NVML_SUCCESS) {

@@ -1,7 +1,7 @@
-/* What we use of NVIDIA's management library, declared here: toolkits come without its header, and
- * a program that linked it would not start on a machine without a driver. Names are ours, values
- * and layouts NVML's (nvml.h of CUDA 12.9, checked against a header where there is one by
- * suite/unit/test_nvml.c). Versioned symbols are looked up by their versioned names. */
+/* The used part of NVIDIA's management library. It is declared here because some toolkits lack its
+ * header, and a program linked with it would not start without a driver. Values and layouts are
+ * those of nvml.h of CUDA 12.9; suite/unit/test_nvml.c compares them with a header if there is one.
+ * Versioned symbols are loaded by their versioned names. */
 #ifndef LS_NVML_ABI_H
 #define LS_NVML_ABI_H
 
@@ -44,7 +44,7 @@ enum {
 /* Bits of the clocks event (throttle) reasons. */
 enum {
     LS_NVML_REASON_IDLE = 0x1,
-    LS_NVML_REASON_SETTING = 0x2, /* application clocks, locked by somebody */
+    LS_NVML_REASON_SETTING = 0x2, /* application clocks, set by a user */
     LS_NVML_REASON_POWER_CAP = 0x4,
     LS_NVML_REASON_HW_SLOWDOWN = 0x8,
     LS_NVML_REASON_SYNC_BOOST = 0x10,
@@ -52,7 +52,7 @@ enum {
     LS_NVML_REASON_HW_THERMAL = 0x40,
     LS_NVML_REASON_POWER_BRAKE = 0x80,
     LS_NVML_REASON_DISPLAY = 0x100,
-    /* what nobody set: heat and the supply of power hold clocks down */
+    /* not set by a user: heat and power supply reduce the clocks */
     LS_NVML_REASONS_HELD = LS_NVML_REASON_HW_SLOWDOWN | LS_NVML_REASON_SW_THERMAL |
                            LS_NVML_REASON_HW_THERMAL | LS_NVML_REASON_POWER_BRAKE,
 };
@@ -95,8 +95,8 @@ typedef struct ls_nvml_event {
     unsigned int gpu_instance, compute_instance;
 } ls_nvml_event;
 
-/* Every entry: member, symbol, arguments. All return ls_nvml_return but for the text of an error.
- */
+/* All functions: member, symbol, arguments. They return ls_nvml_return, except for the text of an
+ * error. */
 #define LS_NVML_ENTRIES(X)                                                                         \
     X(init, nvmlInit_v2, (void))                                                                   \
     X(shutdown, nvmlShutdown, (void))                                                              \

@@ -10,7 +10,7 @@
 typedef struct preflight {
     const ls_preflight_question *question;
     const ls_nvml *nvml;
-    int count; /* of devices that NVML lists */
+    int count; /* devices that NVML lists */
     ls_nvml_device *device;
     ls_findings *findings;
 } preflight;
@@ -21,7 +21,7 @@ typedef struct preflight {
 
 static bool is_set(const ls_nvml_device *device, ls_nvml_fact fact)
 {
-    return device->fact[fact] > 0; /* unknown (NaN) is not */
+    return device->fact[fact] > 0; /* false for NaN, which is unknown */
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -58,7 +58,7 @@ static void look_at_rows(const preflight *p, const ls_nvml_device *d)
         FOUND(p, ROW_REMAP_FAILED, d, "a row of memory could not be replaced");
     }
     if (is_set(d, LS_NVML_ROWS_PENDING)) {
-        FOUND(p, ROW_REMAP_PENDING, d, "a row of memory waits to be replaced");
+        FOUND(p, ROW_REMAP_PENDING, d, "a row of memory is to be replaced at the next reset");
     }
     if (is_set(d, LS_NVML_ROWS_UNCORRECTED) || is_set(d, LS_NVML_ROWS_CORRECTED)) {
         FOUND(p, ROWS_REMAPPED, d,
@@ -67,7 +67,7 @@ static void look_at_rows(const preflight *p, const ls_nvml_device *d)
               fact[LS_NVML_ROWS_UNCORRECTED], fact[LS_NVML_ROWS_CORRECTED]);
     }
     if (is_set(d, LS_NVML_PAGES_PENDING)) {
-        FOUND(p, PAGE_RETIREMENT_PENDING, d, "a page of memory waits to be retired");
+        FOUND(p, PAGE_RETIREMENT_PENDING, d, "a page of memory is to be retired at the next reset");
     }
     if (is_set(d, LS_NVML_PAGES_SINGLE) || is_set(d, LS_NVML_PAGES_DOUBLE)) {
         FOUND(p, PAGES_RETIRED, d,
@@ -79,8 +79,8 @@ static void look_at_rows(const preflight *p, const ls_nvml_device *d)
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-/* At idle a link may sleep in a lower generation, so that its width decides; the generation is
- * looked at under load (watch_gpu.c). */
+/* An idle link may run at a lower generation, so only the width is checked; watch_gpu.c checks the
+ * generation under load. */
 static void look_at_pcie(const preflight *p, const ls_nvml_device *d)
 {
     const double *fact = d->fact;
@@ -90,8 +90,7 @@ static void look_at_pcie(const preflight *p, const ls_nvml_device *d)
     }
 }
 
-/* A link that no GPU of the machine has up is not wired here; one that a neighbour has up is
- * missing. */
+/* A link that is down on all GPUs is not wired; one that is up on another GPU is missing. */
 static void look_at_links(const preflight *p)
 {
     double most = 0;
@@ -149,8 +148,8 @@ static void look_at_users(const preflight *p, const ls_nvml_device *d)
         FOUND(p, OTHER_PROCESSES, d, "%.0f other %s%s", d->fact[LS_NVML_PROCESSES],
               d->fact[LS_NVML_PROCESSES] == 1 ? "process" : "processes", pids);
     } else if (used > 0.05 * total) { /* driver and ECC take 1 to 3 % of a data centre GPU */
-        FOUND(p, MEMORY_IN_USE, d, "%.1f of %.1f GB in use, by no process that can be seen",
-              used * 1e-9, total * 1e-9);
+        FOUND(p, MEMORY_IN_USE, d, "%.1f of %.1f GB in use, by no visible process", used * 1e-9,
+              total * 1e-9);
     }
 }
 
@@ -160,15 +159,15 @@ static void look_at_clocks(const preflight *p, const ls_nvml_device *d)
     double reasons = d->fact[LS_NVML_REASONS];
     long long held = LS_NVML_REASONS_HELD;
     if (isfinite(reasons) && ((long long)reasons & LS_NVML_REASON_IDLE) == 0) {
-        held |= LS_NVML_REASON_POWER_CAP; /* beside idleness it holds nothing back */
+        held |= LS_NVML_REASON_POWER_CAP; /* an idle GPU with this reason is not throttled */
     }
     if (isfinite(reasons) && ((long long)reasons & held) != 0) {
-        FOUND(p, THROTTLED_IDLE, d, "clocks are held down before anything runs: %s",
+        FOUND(p, THROTTLED_IDLE, d, "clocks are throttled before anything runs: %s",
               ls_nvml_reasons_text((double)((long long)reasons & held), words, sizeof words));
     }
     if (isfinite(reasons) &&
         ((long long)reasons & (LS_NVML_REASON_SETTING | LS_NVML_REASON_SYNC_BOOST)) != 0) {
-        FOUND(p, CLOCKS_SET, d, "clocks are not free: %s",
+        FOUND(p, CLOCKS_SET, d, "clocks are limited: %s",
               ls_nvml_reasons_text(reasons, words, sizeof words));
     }
     double limit = d->fact[LS_NVML_POWER_LIMIT], usual = d->fact[LS_NVML_POWER_DEFAULT];
@@ -190,14 +189,14 @@ static void look_at_modes(const preflight *p, const ls_nvml_device *d)
         FOUND(p, COMPUTE_MODE, d, "compute mode prohibited: no process may use it");
     } else if (fact[LS_NVML_COMPUTE_MODE] == LS_NVML_COMPUTE_EXCLUSIVE &&
                p->question->oversubscribe) {
-        FOUND(p, COMPUTE_MODE, d, "compute mode exclusive, and ranks are to share it");
+        FOUND(p, COMPUTE_MODE, d, "compute mode exclusive, but ranks are to share it");
     }
 }
 
 static void look_at_device(const preflight *p, ls_nvml_device *d)
 {
     if (d->handle == NULL) {
-        FOUND(p, GPU_UNREADABLE, d, "NVML cannot ask it: %s", d->failure);
+        FOUND(p, GPU_UNREADABLE, d, "NVML cannot query it: %s", d->failure);
         return;
     }
     ls_nvml_read_facts(p->nvml, d);
@@ -222,7 +221,7 @@ static void look_at_bus(const preflight *p)
     for (int i = 0; i < count; i++) {
         if (!bus[i].usable) {
             ls_findings_add(p->findings, LS_FINDING_GPU_COUNT, -1, NULL, bus[i].address,
-                            "%s: %d of %d GPUs on the bus can be used, this one not: %s",
+                            "%s: %d of %d GPUs on the bus are usable, this one is not: %s",
                             bus[i].address, good, count, bus[i].failure);
         }
     }
@@ -230,7 +229,7 @@ static void look_at_bus(const preflight *p)
     for (int i = 1; i < p->count; i++) {
         if (strcmp(p->device[i].name, p->device[0].name) != 0 && p->device[i].handle != NULL) {
             ls_findings_add(p->findings, LS_FINDING_GPU_KINDS, i, p->device[i].uuid,
-                            p->device[i].address, "it is a %s, GPU 0 a %s", p->device[i].name,
+                            p->device[i].address, "it is a %s, GPU 0 is a %s", p->device[i].name,
                             p->device[0].name);
         }
     }
@@ -242,11 +241,12 @@ static void tell_versions(const preflight *p)
     int cuda = 0;
     ls_nvml_versions(p->nvml, driver, sizeof driver, &cuda);
     ls_findings_add(p->findings, LS_FINDING_DRIVER, -1, NULL, NULL,
-                    "driver %s, which offers CUDA %d.%d", driver[0] == '\0' ? "unknown" : driver,
+                    "driver %s, which supports CUDA %d.%d", driver[0] == '\0' ? "unknown" : driver,
                     cuda / 1000, cuda % 1000 / 10);
     if (ls_nvml_missing(p->nvml)[0] != '\0') {
         ls_findings_add(p->findings, LS_FINDING_NVML_PARTIAL, -1, NULL, NULL,
-                        "NVML lacks, so that it is unknown here: %s", ls_nvml_missing(p->nvml));
+                        "NVML lacks functions, so that these are unknown: %s",
+                        ls_nvml_missing(p->nvml));
     }
 }
 

@@ -1,5 +1,5 @@
-/* A look at the GPUs before anything is timed: seconds, and nothing is changed. What it finds is
- * findings.h's; what it read goes into the run's record. */
+/* Checks the GPUs before anything is timed. It takes seconds and changes nothing. The result is a
+ * list of findings (findings.h) and a record of what was read. */
 #ifndef LS_PREFLIGHT_H
 #define LS_PREFLIGHT_H
 
@@ -7,12 +7,12 @@
 #include "nvml.h"
 
 typedef struct ls_preflight_question {
-    const char *sysfs;  /* where the PCI bus is seen: "/sys" */
+    const char *sysfs;  /* where the PCI bus is listed: "/sys" */
     bool oversubscribe; /* several ranks on one GPU */
 } ls_preflight_question;
 
-/* Adds to `findings`. `gpus`: an array for what each device says of itself, or NULL. Without the
- * library that is one finding. */
+/* Adds to `findings`; a missing library is one finding. `gpus`: an array that gets the facts of
+ * each device, or NULL. */
 void ls_preflight_look(const ls_preflight_question *question, ls_findings *findings, cJSON *gpus);
 
 #endif

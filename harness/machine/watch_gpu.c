@@ -13,13 +13,13 @@
 #include "nvml.h"
 #include "kernels/core/text.h"
 
-enum { BUSY_MIN = 3 }; /* samples under load, before a link's generation under load is judged */
+enum { BUSY_MIN = 3 }; /* samples under load that are needed to judge the generation of a link */
 
 typedef struct seen {
     bool lost;
     double first[LS_NVML_READING_COUNT], last[LS_NVML_READING_COUNT];
     int samples, busy, held, capped;
-    long long reasons; /* all that held it */
+    long long reasons; /* all reasons seen */
     double gen_most, width_least;
 } seen;
 
@@ -29,7 +29,7 @@ struct ls_watch_gpu {
     int count;
     ls_nvml_device *device; /* [count] */
     seen *seen;             /* [count] */
-    bool events;            /* Xids come from NVML; else from the kernel's log */
+    bool events;            /* Xids come from NVML, not from the kernel's log */
     int kernel_log;         /* -1: not readable */
     int file;               /* gpu.jsonl; -1: none */
     char path[700];
@@ -80,7 +80,7 @@ static void read_xids(ls_watch_gpu *watch)
     read_kernel_log(watch);
 }
 
-/* Where NVML tells of no Xid. What stands in the log already is another story. */
+/* The kernel's log, for when NVML does not report Xids. Older lines are skipped. */
 static int open_kernel_log(void)
 {
     const char *path = getenv("LS_KMSG"); /* for tests */
@@ -93,7 +93,7 @@ static int open_kernel_log(void)
 
 /* ---- readings -------------------------------------------------------------------------------- */
 
-/* A counter that rose since the watch began. */
+/* Adds a finding for a counter that has risen since the start. */
 static void look_at_counters(ls_watch_gpu *watch, int i)
 {
     const seen *s = &watch->seen[i];
@@ -146,7 +146,7 @@ static void write_line(ls_watch_gpu *watch, int i, int64_t at_ns, const double *
         }
     }
     if (ls_json_append_line(watch->file, watch->path, line) != LS_OK) {
-        close(watch->file); /* a full disk is told once */
+        close(watch->file); /* a full disk is reported once */
         watch->file = -1;
     }
     cJSON_Delete(line);
@@ -166,7 +166,7 @@ void ls_watch_gpu_tick(ls_watch_gpu *watch)
         int64_t at_ns = ls_clock_ns();
         if (!ls_nvml_sample(watch->nvml, &watch->device[i], reading, why, sizeof why)) {
             watch->seen[i].lost = true;
-            FOUND(watch, GPU_LOST, i, "it does not answer any more: %s", why);
+            FOUND(watch, GPU_LOST, i, "it has stopped answering: %s", why);
             continue;
         }
         take(watch, i, reading);
@@ -196,7 +196,7 @@ ls_watch_gpu *ls_watch_gpu_open(ls_findings *findings)
     LS_ASSERT(watch->device != NULL && watch->seen != NULL);
     int all = ls_nvml_devices(watch->nvml, watch->device, LS_NVML_DEVICES_MAX);
     for (int i = 0; i < all; i++) {
-        if (watch->device[i].handle != NULL) { /* the others were told of before */
+        if (watch->device[i].handle != NULL) { /* the others have been reported */
             watch->device[watch->count] = watch->device[i];
             ls_nvml_read_facts(watch->nvml, &watch->device[watch->count++]);
         }
@@ -237,7 +237,7 @@ static void sum_up(ls_watch_gpu *watch, int i)
     const seen *s = &watch->seen[i];
     char words[160];
     if (s->held > 0) {
-        FOUND(watch, THROTTLED, i, "clocks were held down in %d of %d readings under load: %s",
+        FOUND(watch, THROTTLED, i, "clocks were throttled in %d of %d readings under load: %s",
               s->held, s->busy, ls_nvml_reasons_text((double)s->reasons, words, sizeof words));
     }
     if (s->capped > 0) {
@@ -246,7 +246,7 @@ static void sum_up(ls_watch_gpu *watch, int i)
     }
     double most = watch->device[i].fact[LS_NVML_PCIE_GEN_MAX];
     if (s->busy >= BUSY_MIN && s->gen_most > 0 && s->gen_most < most) {
-        FOUND(watch, PCIE_GENERATION, i, "PCIe generation %.0f under load, it could do %.0f",
+        FOUND(watch, PCIE_GENERATION, i, "PCIe generation %.0f under load, it supports %.0f",
               s->gen_most, most);
     }
 }

@@ -6,7 +6,7 @@
 #
 #   suite/make/gpu_check.sh BUILD [NAME=value...]      names: suite/make/gpu_check.def
 #
-# LS_LIB_DIR=build/emulated/lib tries the script itself on a GPU played on the CPU (small ARCH, IMAGE_SIZE, ...).
+# LS_LIB_DIR=build/emulated/lib tries the script itself on a GPU emulated on the CPU (small ARCH, IMAGE_SIZE, ...).
 set -u
 here=$(cd "$(dirname "$0")/../.." && pwd)
 build=${1:?usage: suite/make/gpu_check.sh BUILD [NAME=value...]}
@@ -84,7 +84,7 @@ part_build() {
         [ -n "$value" ] && row ok "found.$name" 0 "$value" || row skip "found.$name" 0 "not found"
     done
     if [ -n "$emulated" ]; then
-        row skip build 0 "a GPU played on the CPU: built by 'make emulated'"
+        row skip build 0 "a GPU emulated on the CPU: built by 'make emulated'"
     elif step build "$LIMIT_S" make -s -j"$cores" BUILD="$build" DEPS="$DEPS" all; then
         if [ "$code" -eq 0 ]; then row ok build "$took" "programs and engines"; else
             row FAIL build "$took" "$(last_error "$folder/build.log")"
@@ -328,7 +328,7 @@ write_report() {
     {
         echo "# Lockstep gpu-check"
         echo
-        if [ -n "$emulated" ]; then echo "A GPU played on the CPU: nothing here was run on a GPU."; else
+        if [ -n "$emulated" ]; then echo "A GPU emulated on the CPU: nothing here was run on a GPU."; else
             nvidia-smi --query-gpu=name,uuid,driver_version,memory.total --format=csv,noheader 2>/dev/null ||
                 echo "nvidia-smi is not here"
         fi

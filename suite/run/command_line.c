@@ -179,7 +179,7 @@ void ls_command_where(const char *device, int ranks, int cores, char *text)
         ls_text_put(text, 96, "CPU: %d %s on %d %s, no GPU was tested", ranks, word, cores,
                     cores == 1 ? "core" : "cores");
     } else if (ls_machine_emulated()) {
-        ls_text_put(text, 96, "CUDA played on the CPU: %d %s, no GPU was tested", ranks, word);
+        ls_text_put(text, 96, "CUDA emulated on the CPU: %d %s, no GPU was tested", ranks, word);
     } else {
         ls_text_put(text, 96, "CUDA: %d %s", ranks, word);
     }

@@ -194,7 +194,7 @@ START_TEST(a_healthy_machine_gives_no_warning)
                   worst->what);
     const ls_finding *driver = find(&findings, "DRIVER", -1);
     ck_assert_ptr_nonnull(driver);
-    ck_assert_str_eq(driver->what, "driver 575.57.08, which offers CUDA 12.9");
+    ck_assert_str_eq(driver->what, "driver 575.57.08, which supports CUDA 12.9");
     ck_assert_ptr_null(find(&findings, "NVML_PARTIAL", -1));
     ls_findings_free(&findings);
 }
@@ -212,10 +212,10 @@ static const struct {
     {"gpu 0 corrected 7", "ECC_CORRECTED", 0, LS_SEVERITY_INFO, "7 corrected"},
     {"gpu 0 ecc 0", "ECC_OFF", 0, LS_SEVERITY_WARNING, "off"},
     {"gpu 0 ecc_next 0", "ECC_CHANGE_PENDING", 0, LS_SEVERITY_INFO, "off after a reboot"},
-    {"gpu 1 remap_pending 1", "ROW_REMAP_PENDING", 1, LS_SEVERITY_FAIL, "waits"},
+    {"gpu 1 remap_pending 1", "ROW_REMAP_PENDING", 1, LS_SEVERITY_FAIL, "is to be replaced"},
     {"gpu 1 remap_failed 1", "ROW_REMAP_FAILED", 1, LS_SEVERITY_FAIL, "not be replaced"},
     {"gpu 1 rows 2", "ROWS_REMAPPED", 1, LS_SEVERITY_INFO, "2 rows"},
-    {"gpu 1 pages_pending 1", "PAGE_RETIREMENT_PENDING", 1, LS_SEVERITY_FAIL, "waits"},
+    {"gpu 1 pages_pending 1", "PAGE_RETIREMENT_PENDING", 1, LS_SEVERITY_FAIL, "is to be retired"},
     {"gpu 1 pages_double 70", "PAGES_RETIRED", 1, LS_SEVERITY_WARNING, "70 after an uncorrectable"},
     {"gpu 0 mig 1", "MIG_ON", 0, LS_SEVERITY_FAIL, "MIG"},
     {"gpu 0 processes 2", "OTHER_PROCESSES", 0, LS_SEVERITY_FAIL, "2 other processes, pid 4000"},
@@ -357,7 +357,7 @@ static const struct {
     const char *lines, *ranks, *first, *second;
 } REFUSED[] = {
     {"gpu 1 lost 1", "3",
-     "0000:18:00.0 (NVIDIA 0x2335) cannot be used: the driver does not list it, NVML: GPU is lost",
+     "0000:18:00.0 (NVIDIA 0x2335) cannot be used: the driver does not list it; NVML: GPU is lost",
      "3 NVIDIA devices, 2 usable, for 3 ranks"},
     {"hidden 1", "3", "0000:5e:00.0 (NVIDIA 0x2335) cannot be used: CUDA does not list it",
      "2 usable"},
@@ -438,7 +438,7 @@ static const struct {
     {"gpu 0 reasons 64 3\ngpu 0 pcie_gen 5", "THROTTLED", 0,
      "in 4 of 4 readings under load: hardware thermal"},
     {"gpu 0 reasons 4 2\ngpu 0 pcie_gen 5", "POWER_CAPPED", 0, "in 5 of 5 readings"},
-    {"gpu 0 reasons 0 1", "PCIE_GENERATION", 0, "generation 1 under load, it could do 5"},
+    {"gpu 0 reasons 0 1", "PCIE_GENERATION", 0, "generation 1 under load, it supports 5"},
     {"gpu 0 pcie_width 4 3", "PCIE_WIDTH_FELL", 0, "from x16 to x4"},
     {"gpu 0 lost 1 3", "GPU_LOST", 0, "GPU is lost"},
 };
