@@ -1,4 +1,4 @@
-#include "grad_layout.h"
+#include "lowered.h"
 
 #include <stdlib.h>
 

@@ -4,7 +4,7 @@
 
 #include "lower.h"
 
-#include "grad_layout.h"
+#include "lowered.h"
 #include "kernels/core/log.h"
 
 /* ---- what the list of layers looks like ------------------------------------------------------ */
@@ -370,7 +370,7 @@ double ls_lower_flops(const ls_lower *lower)
     return flops;
 }
 
-void ls_lower_describe_norm(const ls_lower *lower, const ls_op *op, char *text, size_t bytes)
+static void describe_norm(const ls_lower *lower, const ls_op *op, char *text, size_t bytes)
 {
     const ls_layer *layer = lower->network->layer;
     snprintf(text, bytes, "%s%s%s%s%s: one pass", layer[op->norm[0]].name, op->dual ? " + " : "",
@@ -392,7 +392,7 @@ void ls_lower_describe(const ls_lower *lower, ls_lower_engine *engine, const voi
             written = snprintf(text + used, bytes - used, "%s: %s\n",
                                lower->network->layer[op->layer].name, line);
         } else if (op->kind == LS_OP_NORM) {
-            ls_lower_describe_norm(lower, op, line, sizeof line);
+            describe_norm(lower, op, line, sizeof line);
             written = snprintf(text + used, bytes - used, "%s\n", line);
         }
         used += (size_t)written;

@@ -27,8 +27,6 @@ int ls_lower_layer_of_branch(const ls_network *network, int branch, ls_layer_kin
 double ls_lower_product_flops(const ls_lower *lower, const ls_op *op);
 /* The same of the whole network. */
 double ls_lower_flops(const ls_lower *lower);
-/* "layer1.0.bn2 + add + relu: one pass": the layers fused into a norm's operation. */
-void ls_lower_describe_norm(const ls_lower *lower, const ls_op *op, char *text, size_t bytes);
 
 /* Describes the backend's engine for a product in one line, without a newline. */
 typedef void ls_lower_engine(const void *context, const ls_op *op, char *line, size_t bytes);

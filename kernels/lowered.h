@@ -82,4 +82,10 @@ typedef struct ls_lower_backend {
     void *context;
 } ls_lower_backend;
 
+/* grad_layout.c: memory for the gradients of activations; a stretch of it is reused once its last
+ * reader has run. */
+/* Walks the backward pass of `lower`; fills the backward members of its operations, lower->grad and
+ * lower->gradient_bytes. LS_ERR_INFRA without memory. */
+ls_status ls_grad_layout_choose(ls_lower *lower, const ls_lower_backend *backend);
+
 #endif

@@ -1,6 +1,6 @@
 /* One allocation that holds many objects. A sizing pass calls ls_arena_reserve for each object and
  * keeps the offsets; then the caller allocates one block of `bytes`, in host or backend memory, and
- * the addresses are base + offset. Each reservation starts on a 64-byte boundary unless packed. */
+ * the addresses are base + offset. Each reservation starts on a 64-byte boundary. */
 #ifndef LS_CORE_ARENA_H
 #define LS_CORE_ARENA_H
 
@@ -21,8 +21,6 @@ typedef struct ls_arena {
 
 /* Offset of a fresh region of `bytes` bytes, 64-byte aligned. */
 size_t ls_arena_reserve(ls_arena *arena, size_t bytes);
-/* Offset of a region that follows the last one without a gap (buckets: plain and unpadded). */
-size_t ls_arena_reserve_packed(ls_arena *arena, size_t bytes);
 
 static inline void *ls_arena_at(const ls_arena *arena, size_t offset)
 {

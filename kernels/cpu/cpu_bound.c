@@ -3,7 +3,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "bound.h"
-#include "plan_data.h"
+#include "plan_parts.h"
 
 static ls_status run_once(ls_plan *plan)
 {

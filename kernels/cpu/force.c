@@ -1,5 +1,5 @@
 /* Not vectorised: only reference runs, which repeat another run's branches, pay for it. */
-#include "force.h"
+#include "plan_parts.h"
 
 #include <string.h>
 

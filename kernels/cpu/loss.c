@@ -1,11 +1,10 @@
-#include "loss.h"
+#include "plan_parts.h"
 
 #include <math.h>
 
 #include "kernels/core/half.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
-#include "simple.h"
 
 /* ---- linear: y = x W^T + bias, rounded once -------------------------------------------------- */
 

@@ -7,7 +7,7 @@
 #include "kernels/core/plant.h"
 #include "kernels/math/scaler.h"
 #include "kernels/optimizers.h"
-#include "multi_norm.h"
+#include "multi_variant.h"
 
 /* Below this many elements a call runs in the caller: starting the threads costs more than the
  * work. */

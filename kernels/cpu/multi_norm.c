@@ -1,6 +1,6 @@
 /* One pass computes norms, a second one takes the step. Tensors are cut into chunks of a fixed size
  * whose sums are added in order, so no norm depends on the number of threads. */
-#include "multi_norm.h"
+#include "multi_variant.h"
 
 #include <stdlib.h>
 

@@ -74,4 +74,10 @@ static inline ls_multi_span ls_multi_span_at(const ls_optimizer_args *args, int 
     return span;
 }
 
+/* multi_norm.c: LAMB and LARS, which need norms of whole tensors. */
+/* One step; sets first_bad_state. LS_ERR_INFRA without memory. */
+ls_status ls_multi_norm_step(const ls_multi_variant *variant, int threads,
+                             const ls_optimizer_config *config, const ls_optimizer_args *args,
+                             ls_step_state *state);
+
 #endif

@@ -4,7 +4,7 @@
  * order, so that they do not depend on the number of threads. Formulas: torch.nn.BatchNorm2d; ranks
  * are merged after Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for
  * computing sample variances". */
-#include "norm.h"
+#include "plan_parts.h"
 
 #include <math.h>
 #include <string.h>

@@ -4,11 +4,8 @@
 #include "kernels/core/log.h"
 #include "kernels/entries.h"
 #include "kernels/lower.h"
-#include "loss.h"
-#include "norm.h"
+#include "plan_parts.h"
 #include "parallel.h"
-#include "simple.h"
-#include "work.h"
 
 enum { FUSIONS_BYTES = 65536 };
 

@@ -1,9 +1,8 @@
-#include "simple.h"
+#include "plan_parts.h"
 
 #include <string.h>
 
 #include "kernels/core/plant.h"
-#include "force.h"
 #include "parallel.h"
 
 static size_t element_bytes(const ls_plan *plan)

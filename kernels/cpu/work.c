@@ -1,4 +1,4 @@
-#include "work.h"
+#include "plan_parts.h"
 
 #include <stdlib.h>
 

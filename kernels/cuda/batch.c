@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
-#include "plan.h"
+#include "plan_parts.h"
 
 static size_t input_bytes(const ls_plan *plan)
 {

@@ -7,7 +7,7 @@
 
 #include "kernels/core/log.h"
 #include "kernels/plan_check.h"
-#include "plan.h"
+#include "plan_parts.h"
 
 enum { OPERAND_ALIGN = 16 }; /* required by cuDNN and cuBLASLt for tensors, in bytes */
 

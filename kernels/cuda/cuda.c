@@ -10,7 +10,7 @@
 #include "backend.h"
 #include "numa.h"
 #include "nvtx.h"
-#include "plan.h"
+#include "plan_parts.h"
 
 /* ---- errors of the libraries
  * --------------------------------------------------------------------- */

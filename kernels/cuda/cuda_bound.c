@@ -6,7 +6,7 @@
 #include "kernels/core/half.h"
 #include "kernels/core/log.h"
 #include "bound.h"
-#include "plan.h"
+#include "plan_parts.h"
 
 enum { REPEATS_MAX = 64 };
 

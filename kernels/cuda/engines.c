@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
-#include "plan.h"
+#include "plan_parts.h"
 
 enum { LINE_BYTES = 1024 };
 

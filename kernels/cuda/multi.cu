@@ -7,7 +7,7 @@
 #include "kernels/math/scaler.h"
 #include "kernels/optimizers.h"
 #include "backend.h"
-#include "multi.h"
+#include "multi_lists.h"
 #include "ops.h"
 
 /* ---- elementwise between two tensors --------------------------------------------------------- */

@@ -5,7 +5,7 @@
 
 #include "kernels/core/log.h"
 #include "backend.h"
-#include "multi.h"
+#include "multi_lists.h"
 
 enum {
     BLOCK = 512,                              /* elements */

@@ -7,7 +7,7 @@
 
 #include "kernels/core/log.h"
 #include "backend.h"
-#include "multi.h"
+#include "multi_lists.h"
 #include "ops.h"
 
 typedef struct kept_table {

@@ -1,6 +1,6 @@
 /* Batch norms: the order of their kernels, and the collective between them if ranks share
  * statistics. */
-#include "plan.h"
+#include "plan_parts.h"
 
 static ls_norm_side side_of(const ls_plan *plan, const ls_op *op, int k)
 {

@@ -1,6 +1,6 @@
 /* The plan's operations described for its observer (kernels.h, ls_observed): operands and results.
  */
-#include "plan.h"
+#include "plan_parts.h"
 
 void ls_observe_set(ls_plan *plan, ls_observe_fn *observer, void *context)
 {

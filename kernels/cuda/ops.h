@@ -26,11 +26,6 @@ int ls_input_stored_channels(ls_dtype type, int channels);
 /* f32 NCHW, already normalised, to NHWC of `type`; the padding channels are 0. */
 ls_status ls_input_pack(cudaStream_t stream, ls_dtype type, void *to, const float *from, int images,
                         int channels, int height, int width);
-/* uint8 NHWC of at most 4 channels to NHWC of `type`: (value/255 - mean[c]) / std[c] in f32. mean
- * and std are host. */
-ls_status ls_input_pack_u8(cudaStream_t stream, ls_dtype type, void *to, const uint8_t *from,
-                           int images, int channels, int height, int width, const float *mean,
-                           const float *std);
 
 /* One weight of a product: as a parameter (torchvision's order) and in the product's order. */
 typedef struct ls_weight {

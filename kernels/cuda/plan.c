@@ -1,4 +1,4 @@
-#include "plan.h"
+#include "plan_parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Operations without parameters, and sums of gradients. */
-#include "plan.h"
+#include "plan_parts.h"
 
 ls_pool_shape ls_simple_pool_shape(const ls_plan *plan, const ls_op *op)
 {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "kernels/core/log.h"
-#include "plan.h"
+#include "plan_parts.h"
 
 enum { ALIGN = 256 }; /* whole sectors for every array, and more than any engine requires */
 

@@ -9,11 +9,7 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
-#include "nccl_error.h"
-#include "nccl_init.h"
-#include "nccl_issue.h"
-#include "nccl_memory.h"
-#include "nccl_wait.h"
+#include "nccl_parts.h"
 
 static ls_status take_slot(ls_comm *comm, const ls_comm_op *op, ls_nccl_slot **out)
 {

@@ -1,4 +1,4 @@
-#include "nccl_error.h"
+#include "nccl_parts.h"
 
 #include "kernels/core/log.h"
 #include "kernels/cuda/check.h"

@@ -1,6 +1,6 @@
 /* Opening distributes the unique id through the store and starts a non-blocking communicator with a
  * deadline; closing finalizes it, then destroys it. */
-#include "nccl_init.h"
+#include "nccl_parts.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -10,10 +10,6 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
-#include "nccl_error.h"
-#include "nccl_memory.h"
-#include "nccl_topology.h"
-#include "nccl_wait.h"
 
 /* Time for an aborted communicator's threads and kernels to end. Together with the rest of a failed
  * rank's shutdown it is less than the launcher's grace of 5 s. */

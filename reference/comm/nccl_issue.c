@@ -1,4 +1,4 @@
-#include "nccl_issue.h"
+#include "nccl_parts.h"
 
 static ncclDataType_t type_of(ls_dtype dtype)
 {

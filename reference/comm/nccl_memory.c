@@ -1,15 +1,13 @@
 /* Buffers from ncclMemAlloc, registered with the communicator so that reductions run without NCCL's
  * own copy (its user guide, "User buffer registration"). Registered and other buffers must not be
  * mixed in one operation: a registration is kept only if all ranks succeeded. */
-#include "nccl_memory.h"
+#include "nccl_parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/log.h"
-#include "nccl_error.h"
-#include "nccl_wait.h"
 
 /* Returns NULL once registered, else the reason. */
 static const char *register_memory(ls_comm *comm, void *memory, int64_t bytes)

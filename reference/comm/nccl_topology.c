@@ -2,7 +2,7 @@
  * reads then. A variable set by the user is left alone, except the host id of a rank that shares
  * its device: NCCL refuses ranks with the same host id and the same device ("Duplicate GPU
  * detected"). */
-#include "nccl_topology.h"
+#include "nccl_parts.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "kernels/core/log.h"
-#include "nccl_error.h"
 
 enum {
     SHARED_CTAS = 2, /* thread blocks of a rank that shares its device: the kernels of all ranks

@@ -1,4 +1,4 @@
-#include "nccl_wait.h"
+#include "nccl_parts.h"
 
 #include <inttypes.h>
 #include <poll.h>
@@ -9,7 +9,6 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/cuda/check.h"
-#include "nccl_error.h"
 
 /* ---- the communicator's state ---------------------------------------------------------------- */
 

@@ -34,4 +34,22 @@ struct ls_dataset {
     void (*destroy)(ls_dataset *dataset);
 };
 
+/* Image i of rank r in micro-batch m of step s has index ((s-1) A + m) W b + r b + i: rank-major,
+ * so that the concatenated batches of W ranks equal the batch of one process with W b images, or W
+ * micro-batches of b. */
+ls_status ls_dataset_synthetic_open(const ls_loader_options *options, ls_dataset **out);
+/* One image [3,size,size] and its class, 0 .. classes-1; waves: scratch of 2 * size floats. */
+void ls_dataset_synthetic_image(uint64_t seed, int64_t index, int classes, int size, float *waves,
+                                float *input, int64_t *target);
+
+/* DIR/step%06d.rank%d.safetensors: `input` F32 [N,3,H,W] or [A,N,3,H,W], `target` I64 [N] or [A,N].
+ */
+ls_status ls_dataset_batches_open(const ls_loader_options *options, const char *dir,
+                                  ls_dataset **out);
+
+/* DIR/<class>/ with JPEG files: DistributedSampler's order, random resized crop, flip,
+ * normalisation. */
+ls_status ls_dataset_folder_open(const ls_loader_options *options, const char *dir,
+                                 ls_dataset **out);
+
 #endif

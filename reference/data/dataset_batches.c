@@ -1,4 +1,4 @@
-#include "dataset_batches.h"
+#include "dataset.h"
 
 #include <dirent.h>
 #include <errno.h>

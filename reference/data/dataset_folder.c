@@ -1,4 +1,4 @@
-#include "dataset_folder.h"
+#include "dataset.h"
 
 #include <stdlib.h>
 

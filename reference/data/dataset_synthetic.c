@@ -1,4 +1,4 @@
-#include "dataset_synthetic.h"
+#include "dataset.h"
 
 #include <math.h>
 #include <stdlib.h>

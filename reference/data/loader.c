@@ -7,9 +7,7 @@
 #include <time.h>
 
 #include "kernels/core/log.h"
-#include "dataset_batches.h"
-#include "dataset_folder.h"
-#include "dataset_synthetic.h"
+#include "dataset.h"
 
 /* A ring of slots, one micro-batch each: the caller reads one while threads fill the others. Items
  * are claimed in order of batch and item, so that all threads work on the batch that is needed

@@ -37,7 +37,7 @@ static const family families[] = {
     {"resnet152", BLOCK_BOTTLENECK, 4, {3, 8, 36, 3}},
 };
 
-const char *ls_model_names(void)
+static const char *model_names(void)
 {
     return "resnet8, resnet20, resnet32, resnet44, resnet56, resnet110 (CIFAR); resnet18, "
            "resnet34, "
@@ -58,7 +58,7 @@ ls_status ls_model_check(const char *arch, int num_classes, int image_size)
 {
     const family *found = find_family(arch);
     if (found == NULL) {
-        return ls_log_fail(LS_ERR_USAGE, "--arch '%s': allowed: %s", arch, ls_model_names());
+        return ls_log_fail(LS_ERR_USAGE, "--arch '%s': allowed: %s", arch, model_names());
     }
     if (num_classes < 2 || num_classes > CLASSES_MAX) {
         return ls_log_fail(LS_ERR_USAGE, "--num-classes %d: allowed: 2 to %d", num_classes,

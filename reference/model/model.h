@@ -12,8 +12,6 @@ ls_status ls_model_build(const char *arch, int num_classes, int image_size, ls_n
 void ls_model_free(ls_network *network);
 /* The checks of ls_model_build without building. */
 ls_status ls_model_check(const char *arch, int num_classes, int image_size);
-/* "resnet8, resnet18, ..." for messages. */
-const char *ls_model_names(void);
 
 /* Initial value of every element: pure function of (seed, name, index). Convolutions normal with
  * standard deviation sqrt(2/(out*k*k)); norm weight 1 and bias 0; linear uniform in

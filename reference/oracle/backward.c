@@ -4,7 +4,7 @@
 #include "kernels/core/log.h"
 #include "combine.h"
 #include "ops.h"
-#include "backward.h"
+#include "run.h"
 
 /* Combines r->chunk, the parameter's gradient of every chunk, into the result. */
 static void finish_param(ls_run *r, int param, bool product)

@@ -3,7 +3,7 @@
 
 #include "kernels/core/log.h"
 #include "ops.h"
-#include "forward.h"
+#include "run.h"
 #include "ties.h"
 
 /* ---- forward --------------------------------------------------------------------------------- */

@@ -5,8 +5,7 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
-#include "backward.h"
-#include "forward.h"
+#include "run.h"
 
 static ls_status allocate(ls_run *r)
 {

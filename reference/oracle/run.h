@@ -50,4 +50,14 @@ ls_products_shape ls_run_products_of(const ls_nettab_node *node);
  * type. Valid until the next call. */
 const double *ls_run_weights_of(ls_run *r, int param);
 
+/* forward.c */
+/* Fills value, statistics and own branches of every node. */
+ls_status ls_forward_run(ls_run *r);
+/* Fills the loss, the logits, and the gradient of the last node. */
+ls_status ls_forward_loss(ls_run *r);
+
+/* backward.c */
+/* Fills result->grad from the logits' gradient; frees values when their last reader is done. */
+ls_status ls_backward_run(ls_run *r);
+
 #endif

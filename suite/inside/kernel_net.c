@@ -107,7 +107,7 @@ int ls_kernel_net_pool(ls_kernel_net *n, int in, int kernel, int stride, int pad
     return l;
 }
 
-int ls_kernel_net_shortcut(ls_kernel_net *n, int in, int channels, int stride)
+static int net_shortcut(ls_kernel_net *n, int in, int channels, int stride)
 {
     int l = add_layer(n, LS_LAYER_SHORTCUT_PAD, in, -1, channels);
     n->layer[l].stride = stride;
@@ -131,7 +131,7 @@ int ls_kernel_net_block(ls_kernel_net *n, int in, int channels, int stride, char
     int b = ls_kernel_net_norm(n, ls_kernel_net_conv(n, a, channels, 3, 1, 1)), skip = in;
     if (stride != 1 || channels_of(n, in) != channels) {
         skip = shortcut == 'A'
-                   ? ls_kernel_net_shortcut(n, in, channels, stride)
+                   ? net_shortcut(n, in, channels, stride)
                    : ls_kernel_net_norm(n, ls_kernel_net_conv(n, in, channels, 1, stride, 0));
     }
     return ls_kernel_net_relu(n, ls_kernel_net_sum(n, b, skip));

@@ -21,7 +21,6 @@ int ls_kernel_net_norm(ls_kernel_net *n, int in);
 int ls_kernel_net_relu(ls_kernel_net *n, int in);
 int ls_kernel_net_sum(ls_kernel_net *n, int a, int b);
 int ls_kernel_net_pool(ls_kernel_net *n, int in, int kernel, int stride, int pad);
-int ls_kernel_net_shortcut(ls_kernel_net *n, int in, int channels, int stride);
 /* conv-norm-relu-conv-norm, add, relu; the shortcut where sizes change: 'A' padded, else projected.
  */
 int ls_kernel_net_block(ls_kernel_net *n, int in, int channels, int stride, char shortcut);

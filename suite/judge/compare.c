@@ -5,10 +5,8 @@
 #include <string.h>
 
 #include "reference/oracle/oracle.h"
-#include "compare_facts.h"
-#include "compare_gradient.h"
+#include "compare_judgement.h"
 #include "compare_optim.h"
-#include "compare_verdict.h"
 #include "diagnose_digests.h"
 #include "diagnose_step.h"
 

@@ -1,4 +1,4 @@
-#include "compare_buffers.h"
+#include "compare_judgement.h"
 
 #include <math.h>
 #include <stdio.h>

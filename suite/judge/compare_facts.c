@@ -1,4 +1,4 @@
-#include "compare_facts.h"
+#include "compare_judgement.h"
 
 #include <math.h>
 #include <string.h>

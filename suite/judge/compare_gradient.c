@@ -1,4 +1,4 @@
-#include "compare_gradient.h"
+#include "compare_judgement.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -6,7 +6,6 @@
 
 #include "kernels/core/log.h"
 #include "reference/oracle/oracle.h"
-#include "compare_buffers.h"
 #include "diagnose.h"
 
 /* ---- branches -------------------------------------------------------------------------------- */

@@ -9,8 +9,7 @@
 #include "kernels/core/log.h"
 #include "reference/oracle/ideal_error.h"
 #include "diagnose_fit.h"
-#include "diagnose_models.h"
-#include "diagnose_place.h"
+#include "diagnose_wrong.h"
 #include "suite/suite.h"
 
 static const ls_tol same_factor =

@@ -1,4 +1,4 @@
-#include "diagnose_models.h"
+#include "diagnose_wrong.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "diagnose_place.h"
+#include "diagnose_wrong.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 
 #include "kernels/core/digest.h"
 #include "kernels/core/rng.h"
-#include "reference/data/dataset_synthetic.h"
+#include "reference/data/dataset.h"
 #include "reference/data/draw.h"
 #include "reference/data/folder.h"
 #include "reference/data/make.h"

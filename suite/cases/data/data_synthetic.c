@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "kernels/core/text.h"
-#include "reference/data/dataset_synthetic.h"
+#include "reference/data/dataset.h"
 #include "reference/data/draw.h"
 #include "reference/data/loader.h"
 

@@ -1,8 +1,8 @@
 /* The data of a plan: a lowered network (kernels/lowered.h) with its engines and memory. work.c
  * chooses the engine of each operation and the layout of activations, plan.c owns the plan and runs
  * it. */
-#ifndef LS_CPU_PLAN_DATA_H
-#define LS_CPU_PLAN_DATA_H
+#ifndef LS_CPU_PLAN_PARTS_H
+#define LS_CPU_PLAN_PARTS_H
 
 #include "kernels/core/arena.h"
 #include "kernels/lowered.h"
@@ -95,5 +95,35 @@ static inline int64_t ls_plan_stored_index(const ls_plan *plan, int slot, int64_
     int64_t plane = image * (s->channels / block) + channel / block;
     return (plane * pixels + pixel) * block + channel % block;
 }
+
+/* work.c */
+/* LS_ERR_INFRA without memory, LS_ERR_UNSUPPORTED if oneDNN has no engine for a layer. After a
+ * failure ls_work_destroy frees what exists. */
+ls_status ls_work_create(ls_plan *plan);
+void ls_work_destroy(ls_plan *plan);
+void ls_work_describe(const ls_plan *plan, char *text, size_t bytes);
+
+/* norm.c: batch norm with the addition and the ReLU that follow it; `stream` is for SyncBN. */
+ls_status ls_norm_forward(ls_plan *plan, ls_stream *stream, const ls_op *op);
+ls_status ls_norm_backward(ls_plan *plan, ls_stream *stream, const ls_op *op);
+
+/* simple.c: operations without parameters. */
+void ls_simple_forward(ls_plan *plan, const ls_op *op);
+/* Also adds the two contributions to an output's gradient where there are two; for a product only
+ * that. */
+void ls_simple_backward(ls_plan *plan, const ls_op *op);
+
+/* loss.c: the linear layer with its bias, and softmax cross entropy. */
+ls_status ls_loss_linear_forward(ls_plan *plan, const ls_op *op);
+ls_status ls_loss_linear_backward(ls_plan *plan, const ls_op *op);
+/* LS_ERR_USAGE for a target that is not a class. */
+ls_status ls_loss_forward(ls_plan *plan, const ls_op *op, const int64_t *target);
+/* factor: as in plan_backward. */
+void ls_loss_backward(ls_plan *plan, const ls_op *op, float factor);
+
+/* force.c: ReLUs and max pools whose decisions were given by plan_force. */
+void ls_force_relu(const ls_plan *plan, const ls_op *op);
+void ls_force_relu_back(const ls_plan *plan, const ls_op *op, const void *gradient);
+void ls_force_pool(const ls_plan *plan, const ls_op *op);
 
 #endif

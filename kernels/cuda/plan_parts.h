@@ -3,8 +3,8 @@
  * them, bind.c converts the caller's tensors, batch.c copies images to the device, plan.c runs the
  * operations. Forward and backward can be recorded into a graph: they allocate nothing, wait for
  * nothing and read no result on the host. */
-#ifndef LS_CUDA_PLAN_H
-#define LS_CUDA_PLAN_H
+#ifndef LS_CUDA_PLAN_PARTS_H
+#define LS_CUDA_PLAN_PARTS_H
 
 #include "kernels/core/arena.h"
 #include "kernels/entries.h"

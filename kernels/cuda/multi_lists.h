@@ -2,8 +2,8 @@
  * and the list of chunks that the blocks of a launch process. Four consecutive elements are
  * processed at a time (a quad), whatever their types and alignment: views into buckets need not be
  * aligned to more than an element. */
-#ifndef LS_CUDA_MULTI_H
-#define LS_CUDA_MULTI_H
+#ifndef LS_CUDA_MULTI_LISTS_H
+#define LS_CUDA_MULTI_LISTS_H
 
 #include "launch.h"
 
