@@ -13,10 +13,9 @@ static const float apex_max_scale = 16777216.0f; /* 2^24: apex/amp/frontend.py@i
 static void resolve_average(const ls_options *options, int world, ls_dialect_rules *out)
 {
     bool torch = options->dialect == LS_DIALECT_TORCH;
-    out->average = torch ? LS_AVERAGE_PRE : LS_AVERAGE_POST;
-    if (options->average_given) {
-        out->average = options->average;
-    }
+    out->average = options->average != LS_AVERAGE_DIALECT ? options->average
+                   : torch                                ? LS_AVERAGE_PRE
+                                                          : LS_AVERAGE_POST;
     if (out->average == LS_AVERAGE_PRE) {
         out->pre_factor = 1.0 / world;
         out->post_factor = 1.0;

@@ -2,6 +2,7 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,51 +10,14 @@
 
 #include "kernels/optimizers.h"
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 #include "kernels/core/usage_error.h"
 #include "options_table.h"
-#include "values.h"
+#include "reference/model/layers.h"
+#include "reference/model/model.h"
+#include "schedule.h"
 
 enum { STEPS_DEFAULT = 10, EPOCHS_DEFAULT = 1 };
-enum { NETWORK = 1, PRECISION, OPTIMIZER, PARALLEL, DATA, RUNNING, OTHER, GROUPS = OTHER };
-
-/* ---- the table ------------------------------------------------------------------------------- */
-
-static const char optimizer_words[] = /* "|sgd|adam|..." */
-#define LS_OPTIMIZER(KIND, name, ...) "|" #name
-#include "kernels/math/optimizers.def"
-#undef LS_OPTIMIZER
-    ;
-
-#define FIELD(field_) \
-    .offset = offsetof(ls_options, field_), .bytes = sizeof((ls_options *)NULL)->field_
-#define ROW_INT(field, standard, low, high) \
-    .kind = LS_OPTIONS_INT, FIELD(field), .least = low, .most = high
-#define ROW_COUNT(field, standard, low, high) \
-    .kind = LS_OPTIONS_COUNT, FIELD(field), .least = low, .most = high
-#define ROW_REAL(field, standard, range) \
-    .kind = LS_OPTIONS_REAL, FIELD(field), .allowed = LS_VALUES_##range
-#define ROW_FLOAT(field, standard, range) \
-    .kind = LS_OPTIONS_FLOAT, FIELD(field), .allowed = LS_VALUES_##range
-#define ROW_FLAG(field) .kind = LS_OPTIONS_FLAG, FIELD(field)
-#define ROW_TRISTATE(field) .kind = LS_OPTIONS_TRISTATE, FIELD(field)
-#define ROW_OPTIONAL(field) .kind = LS_OPTIONS_OPTIONAL, FIELD(field)
-#define ROW_WORD(type, field, standard, list) .kind = LS_OPTIONS_WORD, FIELD(field), .words = list
-#define ROW_TEXT(field, size, standard) .kind = LS_OPTIONS_TEXT, FIELD(field)
-#define ROW_CHOICE(field, size, standard, list) \
-    .kind = LS_OPTIONS_CHOICE, FIELD(field), .words = list
-#define ROW_OWN(function) .kind = LS_OPTIONS_OWN, .read = function
-
-const ls_options_row ls_options_table[LS_OPTIONS_ROWS] = {
-#define LS_OPTION(group_, name_, letter_, argument_, kind_, record_, help_) \
-    {.group = group_,                                                       \
-     .name = name_,                                                         \
-     .letter = letter_,                                                     \
-     .argument = argument_,                                                 \
-     .help = help_,                                                         \
-     ROW_##kind_},
-#include "options.def"
-#undef LS_OPTION
-};
 
 void ls_options_defaults(ls_options *out)
 {
@@ -77,8 +41,6 @@ void ls_options_defaults(ls_options *out)
         .loss_scale = 1.0f,
         .beta1 = 0.9,
         .beta2 = 0.999,
-        .compress_type = LS_F16,
-        .average = LS_AVERAGE_POST,
         .data = "synthetic",
         .audit_every = 200,
         .overflow_as = {.value = INFINITY, .place = 'f', .micro = -1},
@@ -92,47 +54,14 @@ const char *ls_options_level_name(ls_opt_level level)
     return names[level];
 }
 
-/* ---- one value ------------------------------------------------------------------------------- */
-
-static int read_value(const ls_options_row *row, const char *text, ls_options *options)
-{
-    void *field = (char *)options + row->offset;
-    int error = 0;
-    switch (row->kind) {
-    case LS_OPTIONS_INT:
-        return ls_values_int(row->name, text, (int)row->least, (int)row->most, field);
-    case LS_OPTIONS_COUNT:
-        return ls_values_integer(row->name, text, row->least, row->most, field);
-    case LS_OPTIONS_REAL:
-        return ls_values_number(row->name, text, row->allowed, field);
-    case LS_OPTIONS_FLOAT:
-        return ls_values_float(row->name, text, row->allowed, field);
-    case LS_OPTIONS_FLAG:
-        *(bool *)field = true;
-        return 0;
-    case LS_OPTIONS_TRISTATE:
-    case LS_OPTIONS_OPTIONAL:
-        return ls_values_truth(row->name, text != NULL ? text : "True", field);
-    case LS_OPTIONS_WORD:
-        return ls_values_word(row->name, text, row->words, field);
-    case LS_OPTIONS_TEXT:
-        return ls_values_text(row->name, text, field, row->bytes);
-    case LS_OPTIONS_CHOICE:
-        error = ls_values_word(row->name, text, row->words, &(int){0});
-        return error != 0 ? error : ls_values_text(row->name, text, field, row->bytes);
-    case LS_OPTIONS_OWN:
-        return row->read(row->name, text, options);
-    }
-    return EINVAL;
-}
-
 /* ---- the whole line -------------------------------------------------------------------------- */
 
 enum {
     KEY_ROW = 0x100, /* of row 0; no character. Rows with a letter have that as their key */
     KEY_HELP = KEY_ROW + LS_OPTIONS_ROWS,
     KEY_VERSION,
-    TABLE_MAX = LS_OPTIONS_ROWS + GROUPS + 3, /* rows, titles, help, version and the end */
+    TABLE_MAX =
+        LS_OPTIONS_ROWS + LS_OPTIONS_GROUPS + 3, /* rows, titles, help, version and the end */
 };
 
 typedef struct reading {
@@ -145,15 +74,15 @@ typedef struct reading {
 static void make_argp_table(struct argp_option table[TABLE_MAX])
 {
     static const char *const titles[] = {
-        [NETWORK] = "Network and batch:",
-        [PRECISION] = "Precision:",
-        [OPTIMIZER] = "Optimizer:",
-        [PARALLEL] = "Data parallel:",
-        [DATA] = "Data:",
-        [RUNNING] = "Running:",
-        [OTHER] = "",
+        [LS_OPTIONS_NETWORK] = "Network and batch:",
+        [LS_OPTIONS_PRECISION] = "Precision:",
+        [LS_OPTIONS_OPTIMIZER] = "Optimizer:",
+        [LS_OPTIONS_PARALLEL] = "Data parallel:",
+        [LS_OPTIONS_DATA] = "Data:",
+        [LS_OPTIONS_RUNNING] = "Running:",
+        [LS_OPTIONS_OTHER] = "",
     };
-    for (int group = 1; group <= GROUPS; group++) {
+    for (int group = 1; group <= LS_OPTIONS_GROUPS; group++) {
         *table++ = (struct argp_option){.doc = titles[group], .group = group};
     }
     for (int i = 0; i < LS_OPTIONS_ROWS; i++) {
@@ -167,8 +96,9 @@ static void make_argp_table(struct argp_option table[TABLE_MAX])
             .group = row->group,
         };
     }
-    *table++ = (struct argp_option){"help", KEY_HELP, NULL, 0, "print this", OTHER};
-    *table++ = (struct argp_option){"version", KEY_VERSION, NULL, 0, "print the version", OTHER};
+    *table++ = (struct argp_option){"help", KEY_HELP, NULL, 0, "print this", LS_OPTIONS_OTHER};
+    *table++ = (struct argp_option){"version", KEY_VERSION,         NULL,
+                                    0,         "print the version", LS_OPTIONS_OTHER};
     *table = (struct argp_option){0};
 }
 
@@ -193,7 +123,7 @@ static error_t read_option(int key, char *text, struct argp_state *state)
     for (int i = 0; i < LS_OPTIONS_ROWS; i++) {
         const ls_options_row *row = &ls_options_table[i];
         if (key == KEY_ROW + i || (row->letter != 0 && key == row->letter)) {
-            error_t error = read_value(row, text, to->options);
+            error_t error = ls_options_read(row, text, to->options);
             to->given[i] = true;
             to->refused = error != 0;
             return error;
@@ -262,6 +192,156 @@ static ls_status read_line(int argc, char **argv, reading *to)
     return error == 0 ? LS_OK : LS_ERR_USAGE;
 }
 
+/* ---- values against each other --------------------------------------------------------------- */
+
+/* Synthetic data and given batches have no end, and so no epochs. */
+static bool has_epochs(const ls_options *options)
+{
+    return strcmp(options->data, "synthetic") != 0 && strncmp(options->data, "batches:", 8) != 0;
+}
+
+/* numerics.md section 7 (apex/amp/frontend.py@Properties) */
+static ls_status check_precision(const ls_options *options)
+{
+    if (options->opt_level == LS_O1 && options->keep_batchnorm_fp32 != LS_UNSET) {
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "--keep-batchnorm-fp32 with --opt-level O1: O1 keeps the model in f32 and casts "
+            "at each operation; allowed with O0, O2, O3");
+    }
+    if (options->opt_level == LS_O1 && options->master_weights != LS_UNSET) {
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "--master-weights with --opt-level O1: O1's parameters are f32 already; allowed "
+            "with O0, O2, O3");
+    }
+    if (options->max_loss_scale > 0 && options->min_loss_scale > options->max_loss_scale) {
+        return ls_log_fail(LS_ERR_USAGE, "--min-loss-scale %g is above --max-loss-scale %g",
+                           (double)options->min_loss_scale, (double)options->max_loss_scale);
+    }
+    return LS_OK;
+}
+
+static ls_status check_training(const ls_options *options)
+{
+    if (options->nesterov && !ls_optimizers_takes(options->optimizer, "nesterov")) {
+        char allowed[64] = "";
+        for (int kind = 0; kind < LS_OPTIMIZER_KINDS; kind++) {
+            if (ls_optimizers_takes(kind, "nesterov")) {
+                ls_text_add(allowed, sizeof allowed, "%s%s", allowed[0] != '\0' ? " and " : "",
+                            ls_optimizers_name(kind));
+            }
+        }
+        return ls_log_fail(LS_ERR_USAGE, "--nesterov with --optimizer %s: allowed with %s",
+                           ls_optimizers_name(options->optimizer), allowed);
+    }
+    if (options->nesterov && options->momentum <= 0) {
+        return ls_log_fail(LS_ERR_USAGE, "--nesterov needs --momentum above 0");
+    }
+    ls_schedule schedule;
+    LS_TRY(ls_schedule_parse(options->schedule, &schedule));
+    if (has_epochs(options)) {
+        return LS_OK;
+    }
+    if (options->epochs > 0) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--epochs %" PRId64 " with --data %s, which has no epochs; give --steps",
+                           options->epochs, options->data);
+    }
+    return ls_schedule_check(&schedule, 0);
+}
+
+static ls_status check_parallel(const ls_options *options)
+{
+    if (options->bucket_cap_mb > 0 && options->message_size > 0) {
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "--bucket-cap-mb and --message-size: a bucket closes by bytes or by elements; "
+            "give one");
+    }
+    if (options->compress != LS_F32 && options->allreduce_fp32) {
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "--compress and --allreduce-fp32 ask for opposite types of the reduction; give "
+            "one");
+    }
+    if (options->no_reduce &&
+        (options->dump_step_count > 0 || options->save[0] != '\0' || options->resume[0] != '\0')) {
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "--no-reduce is for measuring only: its ranks drift apart, so there is nothing to "
+            "dump, save or resume");
+    }
+    bool pre = options->average != LS_AVERAGE_DIALECT ? options->average == LS_AVERAGE_PRE
+                                                      : options->dialect == LS_DIALECT_TORCH;
+    if (pre && options->predivide != 1.0) {
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "--predivide %g: with --average pre (torch's) all of the division is before the "
+            "sum; allowed with --average post|none",
+            options->predivide);
+    }
+    return LS_OK;
+}
+
+static ls_status check_running(const ls_options *options)
+{
+    if (options->cudnn_benchmark && options->deterministic) {
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "--cudnn-benchmark with --deterministic: which engine is fastest changes from "
+            "run to run; give one");
+    }
+    if (options->resident > 0 && strcmp(options->data, "synthetic") != 0) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--resident %d with --data %s: allowed with synthetic data",
+                           options->resident, options->data);
+    }
+    if (options->resident > 0 && (options->dump_step_count > 0 || options->aux_count > 0)) {
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "--resident with --dump-steps or --aux-head: both need the batch on the host");
+    }
+    return LS_OK;
+}
+
+static ls_status check_all(const ls_options *options, bool batch_size_given)
+{
+    LS_TRY(ls_model_check(options->arch, options->num_classes, options->image_size));
+    if (batch_size_given && options->global_batch > 0) {
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "--batch-size and --global-batch: the batch is given per rank or over all ranks; "
+            "give one");
+    }
+    LS_TRY(check_precision(options));
+    LS_TRY(check_training(options));
+    LS_TRY(check_running(options));
+    return check_parallel(options);
+}
+
+/* Understood, but not offered: the first such option, or NULL. */
+static const char *find_unsupported(const ls_options *options, const char **why)
+{
+    if (options->tf32 && strcmp(options->device, "cpu") == 0) {
+        *why = "a CPU has no TF32";
+        return "--tf32";
+    }
+    if (options->cudnn_benchmark && strcmp(options->device, "cpu") == 0) {
+        *why = "a CPU has one engine";
+        return "--cudnn-benchmark";
+    }
+    if (options->resident > 0 && strcmp(options->device, "cpu") == 0) {
+        *why = "a CPU's batches are where it computes";
+        return "--resident";
+    }
+    if (options->audit && strcmp(options->device, "cpu") == 0) {
+        *why = "the CPU backend does not show its operations one by one";
+        return "--audit";
+    }
+    return NULL;
+}
+
 ls_status ls_options_parse(int argc, char **argv, ls_options *out, char *unsupported_option,
                            char *why, int text_bytes)
 {
@@ -269,22 +349,132 @@ ls_status ls_options_parse(int argc, char **argv, ls_options *out, char *unsuppo
     reading to = {.options = &options};
     ls_options_defaults(&options);
     LS_TRY(read_line(argc, argv, &to));
-    LS_TRY(ls_options_check(&options, was_given(&to, "batch-size")));
+    LS_TRY(check_all(&options, was_given(&to, "batch-size")));
     if (!was_given(&to, "eps")) {
         options.epsilon = ls_optimizers_epsilon(options.optimizer, options.epsilon);
     }
     if (options.steps == 0 && options.epochs == 0) {
-        bool epochs = ls_options_has_epochs(&options);
+        bool epochs = has_epochs(&options);
         options.steps = epochs ? 0 : STEPS_DEFAULT;
         options.epochs = epochs ? EPOCHS_DEFAULT : 0;
     }
     const char *reason = NULL;
-    const char *unsupported = ls_options_find_unsupported(&options, &reason);
+    const char *unsupported = find_unsupported(&options, &reason);
     if (unsupported != NULL) {
         snprintf(unsupported_option, (size_t)text_bytes, "%s", unsupported);
         snprintf(why, (size_t)text_bytes, "%s", reason);
         return ls_log_fail(LS_ERR_UNSUPPORTED, "%s is not offered: %s", unsupported, reason);
     }
     *out = options;
+    return LS_OK;
+}
+
+/* ---- values against the environment ---------------------------------------------------------- */
+
+/* A batch norm over a single value has no variance: torch raises ValueError. */
+static ls_status check_norm_values(const ls_options *options, int rank, int world)
+{
+    ls_network network;
+    LS_TRY(ls_model_build(options->arch, options->num_classes, options->image_size, &network));
+    ls_layer_extent *extent = calloc((size_t)network.layer_count, sizeof *extent);
+    LS_ASSERT(extent != NULL);
+    ls_layers_extents(&network, options->image_size, extent);
+    int64_t images = 0; /* over which the statistics of this rank's group are taken */
+    int size = options->sync_bn_group > 0 ? options->sync_bn_group : world;
+    size = options->sync_bn ? size : 1;
+    for (int i = 0; i < size; i++) {
+        images += options->batch_size_count > 0 ? options->batch_sizes[rank / size * size + i]
+                                                : options->batch_size;
+    }
+    const char *single = NULL;
+    for (int i = 0; i < network.layer_count && single == NULL; i++) {
+        int64_t values = images * extent[i].height * extent[i].width;
+        single = network.layer[i].kind == LS_LAYER_BATCH_NORM && values < 2 ? network.layer[i].name
+                                                                            : NULL;
+    }
+    ls_status status = LS_OK;
+    if (single != NULL) {
+        ls_log_error("--image-size %d with batch %d leaves batch norm %s one value per channel; it "
+                     "needs at least two",
+                     options->image_size, options->batch_size, single);
+        status = LS_ERR_USAGE;
+    }
+    free(extent);
+    ls_model_free(&network);
+    return status;
+}
+
+/* Ranks and groups of ranks that options name. */
+static ls_status check_ranks(const ls_options *options, int world)
+{
+    if (options->sync_bn_group > 0 && (!options->sync_bn || options->sync_bn_group > world ||
+                                       world % options->sync_bn_group != 0)) {
+        return ls_log_fail(
+            LS_ERR_USAGE,
+            "--sync-bn-group %d: allowed: with --sync-bn, divisors of the world of %d "
+            "ranks",
+            options->sync_bn_group, world);
+    }
+    if (options->batch_size_count > 0 && options->batch_size_count != world) {
+        return ls_log_fail(LS_ERR_USAGE, "--batch-sizes: %d numbers for a world of %d ranks",
+                           options->batch_size_count, world);
+    }
+    for (int i = 0; i < options->aux_count; i++) {
+        if (options->aux[i].rank >= world) {
+            return ls_log_fail(LS_ERR_USAGE, "--aux-head %" PRId64 ":%d: allowed: ranks 0 to %d",
+                               options->aux[i].step, options->aux[i].rank, world - 1);
+        }
+    }
+    if (options->fault.step > 0 && options->fault.rank >= world) {
+        return ls_log_fail(LS_ERR_USAGE, "--fault-at: rank %d, allowed: ranks 0 to %d",
+                           options->fault.rank, world - 1);
+    }
+    return LS_OK;
+}
+
+ls_status ls_options_resolve(ls_options *options, int rank, int world, const char *run_directory)
+{
+    LS_ASSERT(rank >= 0 && rank < world);
+    LS_TRY(check_ranks(options, world));
+    if (options->example == LS_EXAMPLE_TWO_LOSSES) {
+        if (options->accumulate != 1) {
+            return ls_log_fail(
+                LS_ERR_USAGE,
+                "--accumulate with --example two-losses: each of its two losses has a "
+                "batch of its own in every step");
+        }
+        options->accumulate = 2; /* batches a step */
+    }
+    ls_options resolved = *options;
+    if (options->global_batch > 0) {
+        int64_t parts = (int64_t)world * options->accumulate;
+        if (options->global_batch % parts != 0 || options->global_batch / parts > 65536) {
+            return ls_log_fail(LS_ERR_USAGE,
+                               "--global-batch %" PRId64 ": allowed: multiples of %" PRId64
+                               " (%d ranks x %d micro-steps), at most 65536 images each",
+                               options->global_batch, parts, world, options->accumulate);
+        }
+        resolved.batch_size = (int)(options->global_batch / parts);
+    }
+    if (options->overflow_as.micro >= options->accumulate) {
+        return ls_log_fail(
+            LS_ERR_USAGE, "--overflow-as: micro-step %d; allowed with --accumulate %d: 0 to %d",
+            options->overflow_as.micro, options->accumulate, options->accumulate - 1);
+    }
+    for (int i = 0; i < options->overflow_count; i++) {
+        if (options->overflow[i].rank >= world) {
+            return ls_log_fail(LS_ERR_USAGE, "--overflow-at %" PRId64 ":%d: allowed: ranks 0 to %d",
+                               options->overflow[i].step, options->overflow[i].rank, world - 1);
+        }
+    }
+    if (options->dump_step_count > 0 && (run_directory == NULL || run_directory[0] == '\0')) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--dump-steps: there is nowhere to write; set LS_RUN_DIR to a folder");
+    }
+    if (options->batch_size_count > 0) {
+        resolved.batch_size = options->batch_sizes[rank];
+    }
+    LS_TRY(check_norm_values(&resolved, rank, world));
+    *options = resolved;
     return LS_OK;
 }

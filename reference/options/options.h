@@ -14,7 +14,12 @@
 
 typedef enum ls_opt_level { LS_O0, LS_O1, LS_O2, LS_O3 } ls_opt_level;
 typedef enum ls_dialect { LS_DIALECT_APEX, LS_DIALECT_TORCH } ls_dialect;
-typedef enum ls_average { LS_AVERAGE_POST, LS_AVERAGE_PRE, LS_AVERAGE_NONE } ls_average;
+typedef enum ls_average {
+    LS_AVERAGE_DIALECT = -1, /* not given */
+    LS_AVERAGE_POST,
+    LS_AVERAGE_PRE,
+    LS_AVERAGE_NONE,
+} ls_average;
 typedef enum ls_lr_scaling { LS_LR_SCALING_NONE, LS_LR_SCALING_LINEAR } ls_lr_scaling;
 typedef enum ls_tristate { LS_UNSET = -1, LS_FALSE = 0, LS_TRUE = 1 } ls_tristate;
 
@@ -93,10 +98,6 @@ typedef struct ls_options {
     bool loss_scale_given, loss_scale_dynamic;
     float loss_scale; /* the static value */
     double beta1, beta2;
-    bool compress; /* cast f32 gradients for the reduction */
-    ls_dtype compress_type;
-    bool average_given;
-    ls_average average;
     char data[512]; /* "synthetic", "batches:DIR", DIR */
     uint64_t seed;
     int dump_step_count;

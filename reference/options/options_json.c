@@ -167,18 +167,6 @@ static void add_bucket_cap(cJSON *json, const ls_options_row *row, const effecti
     }
 }
 
-static void add_compress(cJSON *json, const ls_options_row *row, const effective *e)
-{
-    bool compress = e->options->compress;
-    cJSON_AddStringToObject(json, row->name,
-                            compress ? ls_dtype_label(e->options->compress_type) : "none");
-}
-
-static void add_average(cJSON *json, const ls_options_row *row, const effective *e)
-{
-    cJSON_AddStringToObject(json, row->name, ls_dialect_average_name(e->options->average));
-}
-
 /* ---- data and running ------------------------------------------------------------------------ */
 
 static void add_data(cJSON *json, const ls_options_row *row, const effective *e)

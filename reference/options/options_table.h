@@ -1,12 +1,11 @@
-/* The rows of options.def as data, for what reads, checks and records options. options.h is the
- * public header. */
+/* The rows of options.def as data, for what reads and records options. options.h is the public
+ * header. */
 #ifndef LS_OPTIONS_TABLE_H
 #define LS_OPTIONS_TABLE_H
 
 #include <stddef.h>
 
 #include "options.h"
-#include "values.h"
 
 typedef enum ls_options_kind {
     LS_OPTIONS_INT,
@@ -22,16 +21,29 @@ typedef enum ls_options_kind {
     LS_OPTIONS_OWN,
 } ls_options_kind;
 
+typedef enum ls_options_group {
+    LS_OPTIONS_NETWORK = 1,
+    LS_OPTIONS_PRECISION,
+    LS_OPTIONS_OPTIMIZER,
+    LS_OPTIONS_PARALLEL,
+    LS_OPTIONS_DATA,
+    LS_OPTIONS_RUNNING,
+    LS_OPTIONS_OTHER, /* --help and --version */
+    LS_OPTIONS_GROUPS = LS_OPTIONS_OTHER,
+} ls_options_group;
+
+typedef enum ls_options_range { LS_OPTIONS_POSITIVE, LS_OPTIONS_NOT_NEGATIVE } ls_options_range;
+
 /* One row; what its kind does not have is 0. */
 typedef struct ls_options_row {
-    int group;
+    ls_options_group group;
     const char *name;
     char letter;
     const char *argument, *help;
     ls_options_kind kind;
     size_t offset, bytes; /* of the field in ls_options */
     int64_t least, most;
-    ls_values_range allowed;
+    ls_options_range allowed;
     const char *words; /* separated by '|' */
     int (*read)(const char *option, const char *text, ls_options *options);
 } ls_options_row;
@@ -44,11 +56,8 @@ enum {
 };
 extern const ls_options_row ls_options_table[LS_OPTIONS_ROWS];
 
-/* Values against each other (options_check.c). LS_ERR_USAGE after one line. */
-ls_status ls_options_check(const ls_options *options, bool batch_size_given);
-/* Understood, but not offered: the first such option, or NULL. */
-const char *ls_options_find_unsupported(const ls_options *options, const char **why);
-/* Whether the data has an end, and so epochs: synthetic data and given batches have none. */
-bool ls_options_has_epochs(const ls_options *options);
+/* Reads a value (NULL: none was given) into its field. EINVAL, argp's way, after one line that
+ * names option, value and what is allowed. */
+int ls_options_read(const ls_options_row *row, const char *text, ls_options *options);
 
 #endif

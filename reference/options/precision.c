@@ -52,7 +52,6 @@ void ls_precision_resolve(const ls_options *options, const ls_dialect_rules *rul
         .masters = half_model && masters,
         .allreduce_fp32 = options->allreduce_fp32,
         .compress = options->compress,
-        .compress_type = options->compress_type,
     };
     resolve_scaler(options, rules, out);
 }
@@ -77,8 +76,7 @@ ls_dtype ls_precision_reduced(const ls_precision *precision, ls_param_role role)
 {
     ls_dtype made = ls_precision_grad(precision, role);
     if (made == LS_F32) {
-        return LS_PLANT(compress_ignored, precision->compress, false) ? precision->compress_type
-                                                                      : LS_F32;
+        return LS_PLANT(compress_ignored, precision->compress, LS_F32);
     }
     return LS_PLANT(allreduce_fp32_ignored, precision->allreduce_fp32, false) ? LS_F32 : made;
 }

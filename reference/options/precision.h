@@ -18,9 +18,8 @@ typedef struct ls_precision {
     ls_dtype norm;    /* batch norm weight, bias and running statistics, as the model holds them */
     bool masters; /* half parameters have f32 masters, made as f32(half(p)); f32 ones are their own
                    */
-    bool allreduce_fp32; /* half gradients are reduced in f32 */
-    bool compress;       /* f32 gradients are reduced in compress_type */
-    ls_dtype compress_type;
+    bool allreduce_fp32;     /* half gradients are reduced in f32 */
+    ls_dtype compress;       /* type that f32 gradients are reduced in; LS_F32: their own */
     ls_scaler_config scaler; /* max_scale is INFINITY in dialect torch unless given */
     float initial_scale;     /* S of step 1; clamped to [min_scale, max_scale] when dynamic */
 } ls_precision;

@@ -25,9 +25,8 @@ uint64_t ls_checkpoint_bucket_rule(const ls_trainer *trainer)
                          trainer->precision.product,
                          trainer->precision.norm,
                          trainer->precision.allreduce_fp32,
-                         trainer->precision.compress,
-                         trainer->precision.compress ? (int64_t)trainer->precision.compress_type
-                                                     : 0};
+                         trainer->precision.compress != LS_F32,
+                         trainer->precision.compress};
     return ls_digest_update(LS_DIGEST_START, numbers, sizeof numbers);
 }
 

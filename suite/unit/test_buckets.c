@@ -299,8 +299,7 @@ START_TEST(places)
     setting set;
     ls_bucket_layout layout;
     ls_options options = options_at(LS_O1, LS_DIALECT_TORCH);
-    options.compress = true;
-    options.compress_type = LS_BF16;
+    options.compress = LS_BF16;
     set_up(&set, "resnet18", options);
     ck_assert_int_eq(ls_buckets_rebuild(&set.rules, &set.network, set.item, set.order, &layout),
                      LS_OK);
@@ -403,7 +402,6 @@ START_TEST(dialects)
     options.predivide = 8;
     ls_dialect_resolve(&options, 4, &rules);
     ck_assert(rules.pre_factor == 0.125 && rules.post_factor == 2.0);
-    options.average_given = true;
     options.average = LS_AVERAGE_NONE;
     ls_dialect_resolve(&options, 4, &rules);
     ck_assert(rules.pre_factor == 0.125 && rules.post_factor == 1.0);

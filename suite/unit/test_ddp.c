@@ -171,7 +171,7 @@ START_TEST(places_of_every_level_and_layout)
             for (int dialect = LS_DIALECT_APEX; dialect <= LS_DIALECT_TORCH; dialect++) {
                 run r = run_of((ls_opt_level)level, (ls_dialect)dialect);
                 r.options.allreduce_fp32 = way == 1;
-                r.options.compress = way == 2;
+                r.options.compress = way == 2 ? LS_F16 : LS_F32;
                 r.options.bucket_cap_mb = 0.05;
                 run_open(&r, 2);
                 check_places(&r);
@@ -270,7 +270,6 @@ START_TEST(averages)
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         run r = run_of(LS_O0, LS_DIALECT_APEX);
-        r.options.average_given = true;
         r.options.average = rows[i].average;
         r.options.predivide = rows[i].predivide;
         run_open(&r, 4);
@@ -322,8 +321,7 @@ START_TEST(the_type_of_the_sum_decides_about_overflow)
 
     /* fp16_compress_hook: cast first, then divide: 98256 is inf although its half would fit */
     r = run_of(LS_O0, LS_DIALECT_TORCH);
-    r.options.compress = true;
-    r.options.compress_type = LS_F16;
+    r.options.compress = LS_F16;
     run_open(&r, 2);
     ck_assert(isinf(reduce_one(&r, 0, 98256.0f)));
     ck_assert_float_eq(reduce_one(&r, 0, 60000.0f), 60000.0f);

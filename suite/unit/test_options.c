@@ -68,7 +68,7 @@ START_TEST(defaults)
     ck_assert(o->keep_batchnorm_fp32 == LS_UNSET && o->master_weights == LS_UNSET);
     ck_assert(o->lr == 0.1 && o->momentum == 0.9 && o->weight_decay == 1e-4 && !o->nesterov);
     ck_assert(o->dialect == LS_DIALECT_APEX && o->bucket_cap_mb == 0 && o->message_size == 0);
-    ck_assert(o->accumulate == 1 && o->predivide == 1.0 && !o->average_given);
+    ck_assert(o->accumulate == 1 && o->predivide == 1.0 && o->average == LS_AVERAGE_DIALECT);
     ck_assert_str_eq(o->data, "synthetic");
     ck_assert_str_eq(o->device, "auto");
     ck_assert(o->seed == 0 && o->dump_step_count == 0 && o->overflow_count == 0);
@@ -103,7 +103,7 @@ START_TEST(spellings)
     ck_assert_str_eq(found.options.data, "/x_y/z");
     ck_assert(found.options.steps == 0 && found.options.epochs == 1);
     ck_assert(found.options.loss_scale_dynamic && found.options.seed == UINT64_MAX);
-    ck_assert(found.options.compress && found.options.compress_type == LS_BF16);
+    ck_assert(found.options.compress == LS_BF16);
 }
 END_TEST
 

@@ -1,4 +1,4 @@
-#include "values.h"
+#include "options_table.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -10,14 +10,17 @@
 
 #include "kernels/core/log.h"
 
+/* ---- one value: each function reads `text`, the value of --`option`, into its last argument -----
+ */
+
 static int refuse(const char *option, const char *text, const char *allowed)
 {
     ls_log_error("--%s '%s': allowed: %s", option, text, allowed);
     return EINVAL;
 }
 
-int ls_values_integer(const char *option, const char *text, int64_t least, int64_t most,
-                      int64_t *out)
+static int read_integer(const char *option, const char *text, int64_t least, int64_t most,
+                        int64_t *out)
 {
     char *end;
     errno = 0;
@@ -32,29 +35,27 @@ int ls_values_integer(const char *option, const char *text, int64_t least, int64
     return 0;
 }
 
-int ls_values_int(const char *option, const char *text, int least, int most, int *out)
+static int read_int(const char *option, const char *text, int least, int most, int *out)
 {
     int64_t value;
-    int error = ls_values_integer(option, text, least, most, &value);
+    int error = read_integer(option, text, least, most, &value);
     if (error == 0) {
         *out = (int)value;
     }
     return error;
 }
 
-int ls_values_number(const char *option, const char *text, ls_values_range allowed, double *out)
+static int read_number(const char *option, const char *text, ls_options_range allowed, double *out)
 {
     static const char *const says[] = {
-        [LS_VALUES_POSITIVE] = "a positive finite number",
-        [LS_VALUES_NOT_NEGATIVE] = "0 or a positive finite number",
-        [LS_VALUES_BELOW_ONE] = "a number from 0 to below 1",
+        [LS_OPTIONS_POSITIVE] = "a positive finite number",
+        [LS_OPTIONS_NOT_NEGATIVE] = "0 or a positive finite number",
     };
     char *end;
     double value = strtod(text, &end);
     /* a value that f32 cannot hold is not finite where it is used */
     bool good = end != text && *end == '\0' && isfinite((float)value) && value >= 0 &&
-                (allowed != LS_VALUES_POSITIVE || (float)value > 0) &&
-                (allowed != LS_VALUES_BELOW_ONE || value < 1);
+                (allowed != LS_OPTIONS_POSITIVE || (float)value > 0);
     if (!good) {
         return refuse(option, text, says[allowed]);
     }
@@ -62,17 +63,17 @@ int ls_values_number(const char *option, const char *text, ls_values_range allow
     return 0;
 }
 
-int ls_values_float(const char *option, const char *text, ls_values_range allowed, float *out)
+static int read_float(const char *option, const char *text, ls_options_range allowed, float *out)
 {
     double value;
-    int error = ls_values_number(option, text, allowed, &value);
+    int error = read_number(option, text, allowed, &value);
     if (error == 0) {
         *out = (float)value;
     }
     return error;
 }
 
-int ls_values_word(const char *option, const char *text, const char *names, int *index)
+static int read_word(const char *option, const char *text, const char *names, int *index)
 {
     size_t length = strlen(text);
     int place = 0;
@@ -88,17 +89,17 @@ int ls_values_word(const char *option, const char *text, const char *names, int 
     return refuse(option, text, names);
 }
 
-int ls_values_truth(const char *option, const char *text, ls_tristate *out)
+static int read_truth(const char *option, const char *text, ls_tristate *out)
 {
     int index;
-    int error = ls_values_word(option, text, "True|False", &index);
+    int error = read_word(option, text, "True|False", &index);
     if (error == 0) {
         *out = index == 0 ? LS_TRUE : LS_FALSE;
     }
     return error;
 }
 
-int ls_values_text(const char *option, const char *text, char *out, size_t bytes)
+static int read_text(const char *option, const char *text, char *out, size_t bytes)
 {
     if (text[0] == '\0' || strlen(text) >= bytes) {
         char allowed[64];
@@ -109,7 +110,7 @@ int ls_values_text(const char *option, const char *text, char *out, size_t bytes
     return 0;
 }
 
-int ls_values_level(const char *option, const char *text, ls_options *options)
+static int read_level(const char *option, const char *text, ls_options *options)
 {
     int level;
     if ((text[0] == '0' || text[0] == 'o') && text[1] >= '0' && text[1] <= '3' && text[2] == '\0') {
@@ -117,48 +118,30 @@ int ls_values_level(const char *option, const char *text, ls_options *options)
                      text, text[1]);
         return EINVAL;
     }
-    int error = ls_values_word(option, text, "O0|O1|O2|O3", &level);
+    int error = read_word(option, text, "O0|O1|O2|O3", &level);
     if (error == 0) {
         options->opt_level = (ls_opt_level)level;
     }
     return error;
 }
 
-int ls_values_half(const char *option, const char *text, ls_options *options)
+static int read_half(const char *option, const char *text, ls_options *options)
 {
     int index = 0;
-    int error = ls_values_word(option, text, "fp16|bf16", &index);
+    int error = read_word(option, text, "fp16|bf16", &index);
     options->half = index == 0 ? LS_F16 : LS_BF16;
     return error;
 }
 
-int ls_values_compress(const char *option, const char *text, ls_options *options)
-{
-    int index = 0;
-    int error = ls_values_word(option, text, "none|fp16|bf16", &index);
-    options->compress = index > 0;
-    options->compress_type = index == 2 ? LS_BF16 : LS_F16;
-    return error;
-}
-
-int ls_values_average(const char *option, const char *text, ls_options *options)
-{
-    int index = 0;
-    int error = ls_values_word(option, text, "post|pre|none", &index);
-    options->average_given = true;
-    options->average = (ls_average)index;
-    return error;
-}
-
-int ls_values_data(const char *option, const char *text, ls_options *options)
+static int read_data(const char *option, const char *text, ls_options *options)
 {
     if (strcmp(text, "batches:") == 0) {
         return refuse(option, text, "synthetic, batches:DIR, or a folder");
     }
-    return ls_values_text(option, text, options->data, sizeof options->data);
+    return read_text(option, text, options->data, sizeof options->data);
 }
 
-int ls_values_loss_scale(const char *option, const char *text, ls_options *options)
+static int read_loss_scale(const char *option, const char *text, ls_options *options)
 {
     char *end;
     float value = strtof(text, &end);
@@ -176,7 +159,7 @@ int ls_values_loss_scale(const char *option, const char *text, ls_options *optio
     return 0;
 }
 
-int ls_values_betas(const char *option, const char *text, ls_options *options)
+static int read_betas(const char *option, const char *text, ls_options *options)
 {
     char *end;
     double first = strtod(text, &end), second = -1;
@@ -208,59 +191,74 @@ static bool next_number(const char **text, int64_t least, int64_t *out)
     return true;
 }
 
-int ls_values_dump_steps(const char *option, const char *text, ls_options *options)
-{
-    const char *rest = text;
-    options->dump_step_count = 0;
-    do {
-        int64_t step;
-        bool good = options->dump_step_count < LS_OPTIONS_LIST_MAX &&
-                    next_number(&rest, 1, &step) && (*rest == ',' || *rest == '\0');
-        for (int i = 0; good && i < options->dump_step_count; i++) {
-            good = options->dump_step[i] != step;
-        }
-        if (!good) {
-            return refuse(option, text, "up to 64 different steps from 1 on, such as 1,2,5");
-        }
-        options->dump_step[options->dump_step_count++] = step;
-    } while (*rest++ == ',');
-    return 0;
-}
-
-/* STEP[:RANK],... */
-static int read_places(const char *option, const char *text, int *count, ls_overflow_at *place)
+/* NUMBER[:RANK],..., numbers from 1 to `most`, ranks only where they are allowed; no rank is -1. */
+static int read_list(const char *option, const char *text, int64_t most, bool ranks,
+                     const char *allowed, int *count, ls_overflow_at *item)
 {
     const char *rest = text;
     *count = 0;
     do {
-        int64_t step, rank = -1;
-        bool good = *count < LS_OPTIONS_LIST_MAX && next_number(&rest, 1, &step);
-        if (good && *rest == ':') {
+        int64_t number = 0, rank = -1;
+        bool good = *count < LS_OPTIONS_LIST_MAX && next_number(&rest, 1, &number);
+        if (good && ranks && *rest == ':') {
             rest++;
             good = next_number(&rest, 0, &rank) && rank < 1000000;
         }
-        if (!good || (*rest != ',' && *rest != '\0')) {
-            return refuse(
-                option, text,
-                "up to 64 of STEP or STEP:RANK, steps from 1 and ranks from 0 on, such as "
-                "3,7:1");
+        if (!good || number > most || (*rest != ',' && *rest != '\0')) {
+            return refuse(option, text, allowed);
         }
-        place[(*count)++] = (ls_overflow_at){step, (int)rank};
+        item[(*count)++] = (ls_overflow_at){number, (int)rank};
     } while (*rest++ == ',');
     return 0;
 }
 
-int ls_values_overflow_at(const char *option, const char *text, ls_options *options)
+static int read_dump_steps(const char *option, const char *text, ls_options *options)
+{
+    static const char allowed[] = "up to 64 different steps from 1 on, such as 1,2,5";
+    ls_overflow_at item[LS_OPTIONS_LIST_MAX];
+    int error = read_list(option, text, INT64_MAX, false, allowed, &options->dump_step_count, item);
+    for (int i = 0; error == 0 && i < options->dump_step_count; i++) {
+        options->dump_step[i] = item[i].step;
+        for (int k = 0; k < i; k++) {
+            if (item[k].step == item[i].step) {
+                return refuse(option, text, allowed);
+            }
+        }
+    }
+    return error;
+}
+
+static int read_batch_sizes(const char *option, const char *text, ls_options *options)
+{
+    ls_overflow_at item[LS_OPTIONS_LIST_MAX];
+    int error = read_list(option, text, 65536, false,
+                          "one number from 1 to 65536 for each rank, such as 4,2,1",
+                          &options->batch_size_count, item);
+    for (int i = 0; error == 0 && i < options->batch_size_count; i++) {
+        options->batch_sizes[i] = (int)item[i].step;
+    }
+    return error;
+}
+
+static int read_places(const char *option, const char *text, int *count, ls_overflow_at *place)
+{
+    return read_list(option, text, INT64_MAX, true,
+                     "up to 64 of STEP or STEP:RANK, steps from 1 and ranks from 0 on, such as "
+                     "3,7:1",
+                     count, place);
+}
+
+static int read_overflow_at(const char *option, const char *text, ls_options *options)
 {
     return read_places(option, text, &options->overflow_count, options->overflow);
 }
 
-int ls_values_aux_head(const char *option, const char *text, ls_options *options)
+static int read_aux_head(const char *option, const char *text, ls_options *options)
 {
     return read_places(option, text, &options->aux_count, options->aux);
 }
 
-int ls_values_audit(const char *option, const char *text, ls_options *options)
+static int read_audit(const char *option, const char *text, ls_options *options)
 {
     const char *rest = text;
     int64_t seed = 0;
@@ -274,21 +272,6 @@ int ls_values_audit(const char *option, const char *text, ls_options *options)
     return 0;
 }
 
-int ls_values_batch_sizes(const char *option, const char *text, ls_options *options)
-{
-    const char *rest = text;
-    options->batch_size_count = 0;
-    do {
-        int64_t images = 0;
-        if (options->batch_size_count == LS_OPTIONS_LIST_MAX || !next_number(&rest, 1, &images) ||
-            images > 65536 || (*rest != ',' && *rest != '\0')) {
-            return refuse(option, text, "one number from 1 to 65536 for each rank, such as 4,2,1");
-        }
-        options->batch_sizes[options->batch_size_count++] = (int)images;
-    } while (*rest++ == ',');
-    return 0;
-}
-
 static bool word_of(const char *word, const char *const *names, int count, int *index)
 {
     for (*index = 0; *index < count; (*index)++) {
@@ -299,7 +282,7 @@ static bool word_of(const char *word, const char *const *names, int count, int *
     return false;
 }
 
-int ls_values_fault_at(const char *option, const char *text, ls_options *options)
+static int read_fault_at(const char *option, const char *text, ls_options *options)
 {
     static const char *const phases[] = {"join",      "forward", "backward", "reduction",
                                          "optimizer", "dump",    "save"};
@@ -334,7 +317,7 @@ static int leading_word(const char **text, const char *const *words, int count, 
     return -1;
 }
 
-int ls_values_overflow_as(const char *option, const char *text, ls_options *options)
+static int read_overflow_as(const char *option, const char *text, ls_options *options)
 {
     static const char *const values[] = {"inf", "-inf", "nan"};
     static const char *const places[] = {"first", "middle", "last"};
@@ -379,7 +362,7 @@ int ls_values_overflow_as(const char *option, const char *text, ls_options *opti
     return 0;
 }
 
-int ls_values_seed(const char *option, const char *text, ls_options *options)
+static int read_seed(const char *option, const char *text, ls_options *options)
 {
     char *end;
     errno = 0;
@@ -390,3 +373,74 @@ int ls_values_seed(const char *option, const char *text, ls_options *options)
     options->seed = value;
     return 0;
 }
+
+int ls_options_read(const ls_options_row *row, const char *text, ls_options *options)
+{
+    void *field = (char *)options + row->offset;
+    int error = 0;
+    switch (row->kind) {
+    case LS_OPTIONS_INT:
+        return read_int(row->name, text, (int)row->least, (int)row->most, field);
+    case LS_OPTIONS_COUNT:
+        return read_integer(row->name, text, row->least, row->most, field);
+    case LS_OPTIONS_REAL:
+        return read_number(row->name, text, row->allowed, field);
+    case LS_OPTIONS_FLOAT:
+        return read_float(row->name, text, row->allowed, field);
+    case LS_OPTIONS_FLAG:
+        *(bool *)field = true;
+        return 0;
+    case LS_OPTIONS_TRISTATE:
+    case LS_OPTIONS_OPTIONAL:
+        return read_truth(row->name, text != NULL ? text : "True", field);
+    case LS_OPTIONS_WORD:
+        return read_word(row->name, text, row->words, field);
+    case LS_OPTIONS_TEXT:
+        return read_text(row->name, text, field, row->bytes);
+    case LS_OPTIONS_CHOICE:
+        error = read_word(row->name, text, row->words, &(int){0});
+        return error != 0 ? error : read_text(row->name, text, field, row->bytes);
+    case LS_OPTIONS_OWN:
+        return row->read(row->name, text, options);
+    }
+    return EINVAL;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static const char optimizer_words[] = /* "|sgd|adam|..." */
+#define LS_OPTIMIZER(KIND, name, ...) "|" #name
+#include "kernels/math/optimizers.def"
+#undef LS_OPTIMIZER
+    ;
+
+#define FIELD(field_) \
+    .offset = offsetof(ls_options, field_), .bytes = sizeof((ls_options *)NULL)->field_
+#define ROW_INT(field, standard, low, high) \
+    .kind = LS_OPTIONS_INT, FIELD(field), .least = low, .most = high
+#define ROW_COUNT(field, standard, low, high) \
+    .kind = LS_OPTIONS_COUNT, FIELD(field), .least = low, .most = high
+#define ROW_REAL(field, standard, range) \
+    .kind = LS_OPTIONS_REAL, FIELD(field), .allowed = LS_OPTIONS_##range
+#define ROW_FLOAT(field, standard, range) \
+    .kind = LS_OPTIONS_FLOAT, FIELD(field), .allowed = LS_OPTIONS_##range
+#define ROW_FLAG(field) .kind = LS_OPTIONS_FLAG, FIELD(field)
+#define ROW_TRISTATE(field) .kind = LS_OPTIONS_TRISTATE, FIELD(field)
+#define ROW_OPTIONAL(field) .kind = LS_OPTIONS_OPTIONAL, FIELD(field)
+#define ROW_WORD(type, field, standard, list) .kind = LS_OPTIONS_WORD, FIELD(field), .words = list
+#define ROW_TEXT(field, size, standard) .kind = LS_OPTIONS_TEXT, FIELD(field)
+#define ROW_CHOICE(field, size, standard, list) \
+    .kind = LS_OPTIONS_CHOICE, FIELD(field), .words = list
+#define ROW_OWN(function) .kind = LS_OPTIONS_OWN, .read = function
+
+const ls_options_row ls_options_table[LS_OPTIONS_ROWS] = {
+#define LS_OPTION(group_, name_, letter_, argument_, kind_, record_, help_) \
+    {.group = LS_OPTIONS_##group_,                                          \
+     .name = name_,                                                         \
+     .letter = letter_,                                                     \
+     .argument = argument_,                                                 \
+     .help = help_,                                                         \
+     ROW_##kind_},
+#include "options.def"
+#undef LS_OPTION
+};
