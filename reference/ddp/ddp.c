@@ -232,6 +232,12 @@ static int64_t count_of(const ls_ddp *ddp, int index)
     return LS_PLANT(rare_race, count, ls_plant_now % 50 == 37 && index == 0 ? 0 : count);
 }
 
+static ls_status observe(const ls_ddp *ddp, ls_step_moment at, int index)
+{
+    ls_step_event event = {.at = at, .index = index, .bucket = &ddp->slot[index].whole};
+    return ddp->observers == NULL ? LS_OK : ls_step_observers_call(ddp->observers, &event);
+}
+
 /* Begins every full bucket that is next in order. */
 static ls_status begin_full(ls_ddp *ddp)
 {
@@ -245,13 +251,12 @@ static ls_status begin_full(ls_ddp *ddp)
         if (slot->missing > LS_PLANT(bucket_begins_early, 0, 1)) {
             break;
         }
-        LS_TRY(ls_step_observers_bucket(ddp->observers, LS_STEP_BUCKET_FULL, number, &slot->whole));
+        LS_TRY(observe(ddp, LS_STEP_BUCKET_FULL, number));
         if (factor != 1.0f && LS_PLANT(predivide_forgotten, true, false)) {
             LS_TRY(device->api->scale(device->backend, device->stream, slot->whole, factor));
         }
         LS_TRY(device->api->event_record(slot->event, device->stream));
-        LS_TRY(
-            ls_step_observers_bucket(ddp->observers, LS_STEP_BUCKET_BEGINS, number, &slot->whole));
+        LS_TRY(observe(ddp, LS_STEP_BUCKET_BEGINS, number));
         ls_comm_op op = {
             .kind = LS_COMM_ALL_REDUCE,
             .buffer = slot->whole.data,
@@ -333,10 +338,10 @@ static ls_status await(ls_ddp *ddp, int index)
 {
     const ls_device *device = ddp->options.memory->device;
     slot *slot = &ddp->slot[index];
-    ls_stream *side = ls_step_observers_bucket_stream(ddp->observers);
+    ls_stream *side = ddp->observers != NULL ? ddp->observers->bucket_stream : NULL;
     LS_TRY(ddp->options.engine->wait(ddp->options.comm, &slot->handle,
                                      side != NULL ? side : device->stream));
-    LS_TRY(ls_step_observers_bucket(ddp->observers, LS_STEP_BUCKET_REDUCED, index, &slot->whole));
+    LS_TRY(observe(ddp, LS_STEP_BUCKET_REDUCED, index));
     if (side == NULL) {
         return LS_OK;
     }
@@ -355,8 +360,7 @@ static ls_status take_back(ls_ddp *ddp, int index)
         (!engine_scales(ddp, bucket->dtype) || LS_PLANT(averaged_twice, false, true))) {
         LS_TRY(device->api->scale(device->backend, device->stream, ddp->slot[index].whole, factor));
     }
-    LS_TRY(ls_step_observers_bucket(ddp->observers, LS_STEP_BUCKET_AVERAGED, index,
-                                    &ddp->slot[index].whole));
+    LS_TRY(observe(ddp, LS_STEP_BUCKET_AVERAGED, index));
     for (int k = 0; k < bucket->count; k++) {
         int i = ddp->layout.member[bucket->first + k];
         if (memory->reduced[i].data != memory->grad[i].data) {

@@ -216,19 +216,6 @@ static ls_status bucket_after(ls_audit *audit, int index, const ls_tensor *whole
                              (double)(float)trainer->rules.post_factor, bucket->sample, verdict);
 }
 
-static ls_status observe_bucket(void *context, ls_step_bucket point, int index,
-                                const ls_tensor *whole)
-{
-    switch (point) {
-    case LS_STEP_BUCKET_FULL:
-        return bucket_before(context, index, whole);
-    case LS_STEP_BUCKET_AVERAGED:
-        return bucket_after(context, index, whole);
-    default:
-        return LS_OK;
-    }
-}
-
 /* ---- parameters ------------------------------------------------------------------------------ */
 
 static ls_audit_rule rule_of(const ls_trainer *trainer)
@@ -302,27 +289,28 @@ static ls_status observe_update(ls_audit *audit, bool after)
     }
 }
 
-static ls_status observe_stage(ls_audit *audit, ls_step_stage stage, bool after)
-{
-    if (stage == LS_STEP_UNSCALE && audit->trainer->amp.unscales) {
-        return observe_params(audit, LS_AUDIT_UNSCALE, after);
-    }
-    return stage == LS_STEP_OPTIMIZER ? observe_update(audit, after) : LS_OK;
-}
-
-static ls_status observe_before(void *context, ls_step_stage stage, int micro_step)
-{
-    (void)micro_step;
-    return observe_stage(context, stage, false);
-}
-
-static ls_status observe_after(void *context, ls_step_stage stage, int micro_step)
-{
-    (void)micro_step;
-    return observe_stage(context, stage, true);
-}
-
 /* ---- a step ---------------------------------------------------------------------------------- */
+
+static ls_status observe(void *context, const ls_step_event *event)
+{
+    ls_audit *audit = context;
+    bool unscales = audit->trainer->amp.unscales;
+    switch (event->at) {
+    case LS_STEP_BUCKET_FULL:
+        return bucket_before(audit, event->index, event->bucket);
+    case LS_STEP_BUCKET_AVERAGED:
+        return bucket_after(audit, event->index, event->bucket);
+    case LS_STEP_UNSCALE:
+    case LS_STEP_UNSCALE_END:
+        return unscales ? observe_params(audit, LS_AUDIT_UNSCALE, event->at == LS_STEP_UNSCALE_END)
+                        : LS_OK;
+    case LS_STEP_OPTIMIZER:
+    case LS_STEP_OPTIMIZER_END:
+        return observe_update(audit, event->at == LS_STEP_OPTIMIZER_END);
+    default:
+        return LS_OK;
+    }
+}
 
 ls_status ls_audit_begin(ls_audit *audit, int64_t step, ls_step_observers *observers)
 {
@@ -337,10 +325,7 @@ ls_status ls_audit_begin(ls_audit *audit, int64_t step, ls_step_observers *obser
     audit->many_before = audit->many_after = 0;
     trainer->device.api->plan_observe(trainer->plan, ls_audit_observe, audit);
     LS_TRY(trainer->ddp != NULL ? place_buckets(audit) : LS_OK);
-    audit->observer = (ls_step_observer){.context = audit,
-                                         .before = observe_before,
-                                         .after = observe_after,
-                                         .bucket = observe_bucket};
+    audit->observer = (ls_step_observer){.context = audit, .on = observe};
     ls_step_observers_add(observers, &audit->observer);
     return LS_OK;
 }

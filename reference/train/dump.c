@@ -279,36 +279,17 @@ ls_status ls_dump_local(ls_dump *dump, int param)
 
 /* ---- in a step ------------------------------------------------------------------------------- */
 
-static ls_status observe_batch(void *context, int micro_step, const ls_loader_batch *batch)
+static ls_status observe(void *context, const ls_step_event *event)
 {
     ls_dump *dump = context;
-    int64_t since_ns = ls_step_clock_stop(dump->clock);
-    LS_TRY(ls_dump_batch(dump, micro_step, batch));
-    ls_step_clock_resume(dump->clock, since_ns);
-    return LS_OK;
-}
-
-static ls_status observe_stage(void *context, ls_step_stage stage, int micro_step)
-{
-    ls_dump *dump = context;
-    if (stage != LS_STEP_FORWARD) {
+    if (event->at != LS_STEP_BATCH && event->at != LS_STEP_FORWARD_END &&
+        event->at != LS_STEP_GRADIENT_STAGED) {
         return LS_OK;
     }
     int64_t since_ns = ls_step_clock_stop(dump->clock);
-    LS_TRY(ls_dump_forward(dump, micro_step));
-    ls_step_clock_resume(dump->clock, since_ns);
-    return LS_OK;
-}
-
-static ls_status observe_gradient(void *context, ls_step_gradient point, int micro_step, int param)
-{
-    ls_dump *dump = context;
-    (void)micro_step;
-    if (point != LS_STEP_GRADIENT_STAGED) {
-        return LS_OK;
-    }
-    int64_t since_ns = ls_step_clock_stop(dump->clock);
-    LS_TRY(ls_dump_local(dump, param));
+    LS_TRY(event->at == LS_STEP_BATCH         ? ls_dump_batch(dump, event->micro_step, event->batch)
+           : event->at == LS_STEP_FORWARD_END ? ls_dump_forward(dump, event->micro_step)
+                                              : ls_dump_local(dump, event->index));
     ls_step_clock_resume(dump->clock, since_ns);
     return LS_OK;
 }
@@ -316,10 +297,7 @@ static ls_status observe_gradient(void *context, ls_step_gradient point, int mic
 void ls_dump_observe(ls_dump *dump, ls_step_clock *clock, ls_step_observers *observers)
 {
     dump->clock = clock;
-    dump->observer = (ls_step_observer){.context = dump,
-                                        .batch = observe_batch,
-                                        .after = observe_stage,
-                                        .gradient = observe_gradient};
+    dump->observer = (ls_step_observer){.context = dump, .on = observe};
     ls_step_observers_add(observers, &dump->observer);
 }
 

@@ -24,7 +24,6 @@ struct ls_phase_timer {
     /* by the host's clock */
     int64_t stopped_ns; /* the clock's, when the phase began */
     double ms[LS_PHASE_TIMER_PHASES];
-    ls_ddp_times ddp;
     /* by the device's events */
     int buckets; /* at most */
     ls_stream *stream;
@@ -51,42 +50,26 @@ static void host_end(ls_phase_timer *timer, ls_phase_timer_phase phase)
                         (double)(timer->clock->stopped_ns - timer->stopped_ns) * 1e-6;
 }
 
-static ls_status host_before(void *context, ls_step_stage stage, int micro_step)
-{
-    (void)micro_step;
-    switch (stage) {
-    case LS_STEP_FORWARD:
-        host_begin(context, LS_PHASE_TIMER_FORWARD);
-        break;
-    case LS_STEP_BACKWARD:
-        host_begin(context, LS_PHASE_TIMER_BACKWARD);
-        break;
-    case LS_STEP_UNSCALE:
-        host_begin(context, LS_PHASE_TIMER_OPTIMIZER);
-        break;
-    default:
-        break;
-    }
-    return LS_OK;
-}
-
-static ls_status host_after(void *context, ls_step_stage stage, int micro_step)
+static ls_status host_on(void *context, const ls_step_event *event)
 {
     ls_phase_timer *timer = context;
-    (void)micro_step;
-    switch (stage) {
+    switch (event->at) {
     case LS_STEP_FORWARD:
+        host_begin(timer, LS_PHASE_TIMER_FORWARD);
+        break;
+    case LS_STEP_FORWARD_END:
         host_end(timer, LS_PHASE_TIMER_FORWARD);
         break;
     case LS_STEP_BACKWARD:
+        host_begin(timer, LS_PHASE_TIMER_BACKWARD);
+        break;
+    case LS_STEP_BACKWARD_END:
         host_end(timer, LS_PHASE_TIMER_BACKWARD);
         break;
-    case LS_STEP_FINISH:
-        if (timer->trainer->ddp != NULL) {
-            timer->ddp = ls_ddp_times_of(timer->trainer->ddp);
-        }
+    case LS_STEP_UNSCALE:
+        host_begin(timer, LS_PHASE_TIMER_OPTIMIZER);
         break;
-    case LS_STEP_REPACK:
+    case LS_STEP_REPACK_END:
         host_end(timer, LS_PHASE_TIMER_OPTIMIZER);
         break;
     default:
@@ -95,13 +78,15 @@ static ls_status host_after(void *context, ls_step_stage stage, int micro_step)
     return LS_OK;
 }
 
-static void host_read(ls_phase_timer *timer, double *ms, bool *given)
+static void host_read(const ls_phase_timer *timer, double *ms, bool *given)
 {
+    const ls_ddp *ddp = timer->trainer->ddp;
+    ls_ddp_times times = ddp != NULL ? ls_ddp_times_of(ddp) : (ls_ddp_times){0};
     ms[LS_EVENTS_MS_FORWARD] = timer->ms[LS_PHASE_TIMER_FORWARD];
     ms[LS_EVENTS_MS_BACKWARD] = timer->ms[LS_PHASE_TIMER_BACKWARD];
     ms[LS_EVENTS_MS_OPTIMIZER] = timer->ms[LS_PHASE_TIMER_OPTIMIZER];
-    ms[LS_EVENTS_MS_COMM] = (double)timer->ddp.comm_ns * 1e-6;
-    ms[LS_EVENTS_MS_COMM_EXPOSED] = (double)timer->ddp.exposed_ns * 1e-6;
+    ms[LS_EVENTS_MS_COMM] = (double)times.comm_ns * 1e-6;
+    ms[LS_EVENTS_MS_COMM_EXPOSED] = (double)times.exposed_ns * 1e-6;
     for (int i = 0; i < LS_EVENTS_MS_COUNT; i++) {
         given[i] = true;
     }
@@ -109,46 +94,25 @@ static void host_read(ls_phase_timer *timer, double *ms, bool *given)
 
 /* ---- by the device's events ------------------------------------------------------------------ */
 
-static ls_status record(ls_phase_timer *timer, point at)
-{
-    const ls_device *device = &timer->trainer->device;
-    return device->api->event_record(timer->at[at], device->stream);
-}
-
-static ls_status device_before(void *context, ls_step_stage stage, int micro_step)
-{
-    (void)micro_step;
-    switch (stage) {
-    case LS_STEP_FORWARD:
-        return record(context, AT_FORWARD);
-    case LS_STEP_BACKWARD:
-        return record(context, AT_BACKWARD);
-    case LS_STEP_FINISH:
-        return record(context, AT_FINISH);
-    case LS_STEP_UNSCALE:
-        return record(context, AT_OPTIMIZER);
-    default:
-        return LS_OK;
-    }
-}
-
-static ls_status device_after(void *context, ls_step_stage stage, int micro_step)
-{
-    (void)micro_step;
-    return stage == LS_STEP_REPACK ? record(context, AT_END) : LS_OK;
-}
-
-static ls_status device_bucket(void *context, ls_step_bucket point, int index,
-                               const ls_tensor *whole)
+static ls_status device_on(void *context, const ls_step_event *event)
 {
     ls_phase_timer *timer = context;
     const ls_device *device = &timer->trainer->device;
-    (void)whole;
-    switch (point) {
+    switch (event->at) {
+    case LS_STEP_FORWARD:
+        return device->api->event_record(timer->at[AT_FORWARD], device->stream);
+    case LS_STEP_BACKWARD:
+        return device->api->event_record(timer->at[AT_BACKWARD], device->stream);
+    case LS_STEP_FINISH:
+        return device->api->event_record(timer->at[AT_FINISH], device->stream);
+    case LS_STEP_UNSCALE:
+        return device->api->event_record(timer->at[AT_OPTIMIZER], device->stream);
+    case LS_STEP_REPACK_END:
+        return device->api->event_record(timer->at[AT_END], device->stream);
     case LS_STEP_BUCKET_BEGINS:
-        return device->api->event_record(timer->ready[index], device->stream);
+        return device->api->event_record(timer->ready[event->index], device->stream);
     case LS_STEP_BUCKET_REDUCED:
-        return device->api->event_record(timer->done[index], timer->stream);
+        return device->api->event_record(timer->done[event->index], timer->stream);
     default:
         return LS_OK;
     }
@@ -239,13 +203,9 @@ ls_status ls_phase_timer_open(const ls_trainer *trainer, const ls_step_clock *cl
         ls_phase_timer_close(timer);
         return status;
     }
-    timer->observer = is_host(trainer)
-                          ? (ls_step_observer){.before = host_before, .after = host_after}
-                          : (ls_step_observer){.before = device_before,
-                                               .after = device_after,
-                                               .bucket = device_bucket,
-                                               .bucket_stream = timer->stream};
-    timer->observer.context = timer;
+    timer->observer = (ls_step_observer){.context = timer,
+                                         .on = is_host(trainer) ? host_on : device_on,
+                                         .bucket_stream = timer->stream};
     *out = timer;
     return LS_OK;
 }

@@ -9,6 +9,14 @@
 #include "force_branches.h"
 #include "setup.h"
 
+static ls_status observe(const ls_step *step, ls_step_moment at, int param)
+{
+    return ls_step_observers_call(&step->observers, &(ls_step_event){.at = at,
+                                                                     .micro_step = step->micro,
+                                                                     .index = param,
+                                                                     .batch = &step->batch.host});
+}
+
 /* ---- stages ---------------------------------------------------------------------------------- */
 
 /* A device's queue is finite (about a thousand launches, which a deep network's step or a few
@@ -47,10 +55,9 @@ static ls_status take_gradient(void *context, int param)
     ls_trainer *trainer = step->trainer;
     ls_memory *memory = &trainer->memory;
     const ls_device *device = &trainer->device;
-    const ls_step_observers *observers = &step->observers;
     const ls_tensor *from = &memory->grad[param];
     int micro = step->micro;
-    LS_TRY(ls_step_observers_gradient(observers, LS_STEP_GRADIENT_COMPUTED, micro, param));
+    LS_TRY(observe(step, LS_STEP_GRADIENT_COMPUTED, param));
     if (memory->sum != NULL) {
         LS_TRY(device->api->accumulate(
             device->backend, device->stream, memory->sum[param], *from,
@@ -67,9 +74,9 @@ static ls_status take_gradient(void *context, int param)
         LS_TRY(device->api->convert(device->backend, device->stream, memory->reduced[param], *from,
                                     1.0f));
     }
-    LS_TRY(ls_step_observers_gradient(observers, LS_STEP_GRADIENT_STAGED, micro, param));
+    LS_TRY(observe(step, LS_STEP_GRADIENT_STAGED, param));
     LS_TRY(trainer->ddp != NULL ? ls_ddp_ready(trainer->ddp, param) : LS_OK);
-    return ls_step_observers_gradient(observers, LS_STEP_GRADIENT_READY, micro, param);
+    return observe(step, LS_STEP_GRADIENT_READY, param);
 }
 
 static ls_status backward(ls_step *step)
@@ -122,56 +129,36 @@ static ls_status repack(ls_step *step)
 /* ---- the step -------------------------------------------------------------------------------- */
 
 typedef struct stage {
-    ls_step_stage name;
-    const char *range; /* for a profiler; stages of one range follow each other */
+    ls_step_moment begin; /* its end is the next in the list of moments */
+    const char *name;     /* for a profiler */
     ls_status (*run)(ls_step *step);
     int times; /* 1, but for planted faults that forget a stage or run it twice */
 } stage;
 
-/* A step of numerics.md section 2, in order. */
 enum { STAGES = 7, MICRO_STAGES = 2 /* the first, in every micro-step */ };
-static void list_stages(stage list[STAGES])
+
+/* Runs stages `from` to `to` - 1 of a step of numerics.md section 2. */
+static ls_status run_stages(ls_step *step, int from, int to)
 {
-    const stage stages[STAGES] = {
+    const stage list[STAGES] = {
         {LS_STEP_FORWARD, "forward", forward, 1},
         {LS_STEP_BACKWARD, "backward", backward, 1},
-        {LS_STEP_FINISH, NULL, finish, 1},
-        {LS_STEP_UNSCALE, "optimizer", unscale, LS_PLANT(unscale_twice, 1, 2)},
+        {LS_STEP_FINISH, "finish", finish, 1},
+        {LS_STEP_UNSCALE, "unscale", unscale, LS_PLANT(unscale_twice, 1, 2)},
         {LS_STEP_OPTIMIZER, "optimizer", optimize, 1},
-        {LS_STEP_SCALER, "optimizer", update_scale,
+        {LS_STEP_SCALER, "scaler", update_scale,
          LS_PLANT(update_twice, LS_PLANT(update_forgotten, 1, 0), 2)},
-        {LS_STEP_REPACK, "optimizer", repack, LS_PLANT(stale_weight_cache, 1, 0)},
+        {LS_STEP_REPACK, "repack", repack, LS_PLANT(stale_weight_cache, 1, 0)},
     };
-    memcpy(list, stages, sizeof stages);
-}
-
-static ls_status run_stage(ls_step *step, const stage *stage)
-{
-    LS_TRY(ls_step_observers_before(&step->observers, stage->name, step->micro));
-    for (int i = 0; i < stage->times; i++) {
-        LS_TRY(stage->run(step));
-    }
-    return ls_step_observers_after(&step->observers, stage->name, step->micro);
-}
-
-/* From stage `first` to the one before `end`. A range is left also where a stage fails: where that
- * was a recording, the step comes again. */
-static ls_status run_stages(ls_step *step, int first, int end)
-{
-    stage stages[STAGES];
     ls_status status = LS_OK;
-    list_stages(stages);
-    for (int i = first; i < end && status == LS_OK;) {
-        const char *range = stages[i].range;
-        if (range != NULL) {
-            ls_device_range_push(&step->trainer->device, range);
+    for (const stage *stage = list + from; stage < list + to && status == LS_OK; stage++) {
+        ls_device_range_push(&step->trainer->device, stage->name);
+        status = observe(step, stage->begin, 0);
+        for (int i = 0; i < stage->times && status == LS_OK; i++) {
+            status = stage->run(step);
         }
-        do {
-            status = run_stage(step, &stages[i++]);
-        } while (status == LS_OK && i < end && stages[i].range == range);
-        if (range != NULL) {
-            ls_device_range_pop(&step->trainer->device);
-        }
+        status = status == LS_OK ? observe(step, stage->begin + 1, 0) : status;
+        ls_device_range_pop(&step->trainer->device); /* also after a failed recording */
     }
     return status;
 }
@@ -191,7 +178,7 @@ static ls_status begin_micro_step(ls_step *step)
     record->ms[LS_EVENTS_MS_DATA] += step->batch.waited_ms;
     record->images += step->batch.host.images;
     (*trainer->memory.tracked)++;
-    LS_TRY(ls_step_observers_batch(&step->observers, step->micro, &step->batch.host));
+    LS_TRY(observe(step, LS_STEP_BATCH, 0));
     return ls_force_branches_micro_step(trainer, record->step, step->micro);
 }
 
@@ -228,7 +215,7 @@ static ls_status begin_step(ls_step *step, int64_t ticks)
     if (trainer->rules.broadcast_buffers && number > 1) {
         LS_TRY(ls_setup_broadcast_buffers(trainer));
     }
-    step->observers.count = 0;
+    step->observers = (ls_step_observers){0};
     ls_phase_timer_begin(step->record->timer, &step->observers);
     LS_TRY(begin_dump(step));
     LS_TRY(ls_audit_begin(step->audit, number, &step->observers));
