@@ -1,5 +1,5 @@
 # Lockstep: benchmark and conformance suite for data-parallel mixed-precision training.
-# `make help` tells what there is. The main job is `make bench NGPUS=8`.
+# `make help` lists the targets. The main job is `make bench NGPUS=8`.
 
 # PLANTS=1: the build in which planted faults can be switched on (kernels/core/plant.h).
 BUILD ?= build$(if $(PLANTS),/planted)
@@ -16,7 +16,7 @@ LDLIBS := -lcjson -ldl -lm -lpthread
 
 comma := ,
 
-# One short line a file; `make V=1` shows the commands.
+# A short line for each file; `make V=1` shows the commands.
 Q := $(if $(V),,@)
 say = $(if $(V),@:,@echo "  $(1)")
 
@@ -40,17 +40,17 @@ HAVE_GLOO := $(call header,gloo/context.h,c++)
 HAVE_CHECK := $(call header,check.h)
 HAVE_GNUPLOT := $(shell command -v gnuplot 2>/dev/null)
 
-# CUDA's compiler, headers and libraries: toolkit, system or Python wheels.
+# CUDA's compiler, headers and libraries, from a toolkit, the system or Python wheels.
 CUDA_FOUND := $(shell sh harness/find_cuda.sh)
 found_cuda = $(patsubst $(1)=%,%,$(filter $(1)=%,$(CUDA_FOUND)))
 NVCC := $(call found_cuda,NVCC)
-# A runtime that does not know an architecture yet is not asked for it, unless somebody insists.
+# The architectures that this nvcc knows; CUDA_ARCH=... overrides them.
 CUDA_ARCH ?= $(if $(NVCC),$(filter $(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code)),80 90 100))
 CUDA_PARTS := CUDART CUDNN CUBLASLT
 CUDA_MISSING := $(if $(NVCC),,nvcc) $(foreach part,$(CUDA_PARTS),$(if $(call found_cuda,$(part)_LIB),,$(part)))
 HAVE_CUDA := $(if $(strip $(CUDA_MISSING)),,yes)
 HAVE_NCCL := $(if $(and $(call found_cuda,CUDART_LIB),$(call found_cuda,NCCL_LIB)),yes)
-# A sanitizer of threads does not follow fibers.
+# The thread sanitizer cannot follow the emulation's fibers.
 HAVE_EMULATION := $(if $(findstring thread,$(SANITIZE)),,$(if $(filter-out $(foreach part,$(CUDA_PARTS),$(if $(call found_cuda,$(part)_INC),$(part))),$(CUDA_PARTS)),,yes))
 
 # ---- sources, found by folder ------------------------------------------------------------------
@@ -62,12 +62,12 @@ HARNESS := $(call sources,harness/* harness/report/*)
 ORACLE := $(call sources,reference/oracle)
 REFERENCE := $(filter-out reference/oracle/% reference/comm/nccl%,$(call sources,reference/*))
 SUITE := $(filter-out suite/unit/% suite/emulation/%,$(call sources,suite/* suite/cases/*))
-# What every backend compiles: the lowering of a network, and what plans have in common.
+# Compiled into every backend: the lowering of a network, and what plans have in common.
 SHARED_KERNELS := $(addprefix kernels/,lower.c grad_layout.c plan_check.c ready.c)
 CPU := $(call sources,kernels/cpu kernels/math) $(SHARED_KERNELS)
 CUDA := $(call sources,kernels/cuda) $(SHARED_KERNELS)
 CUDA_KERNELS := $(wildcard kernels/cuda/*.cu)
-# The judge on a device: its own kernels.
+# The oracle's own kernels, which judge a device on the device.
 ORACLE_KERNELS := $(wildcard reference/oracle/cuda/*.cu)
 NCCL := $(wildcard reference/comm/nccl*.c)
 EMULATION := $(filter-out suite/emulation/fake_nvml.c suite/emulation/test_% \
@@ -115,7 +115,7 @@ $(BUILD)/libls_%.a:
 	@rm -f $@
 	@ar cqs $@ $^
 
-# Without these headers nothing compiles: said once, instead of by the compiler for each file.
+# Reports missing headers once, before the compiler does for each file.
 .PHONY: needed needed_by_units
 needed:
 	@sh harness/setup.sh build
@@ -132,38 +132,36 @@ $(BUILD)/obj/%.cc.o: %.cc | needed
 	$(call say,c++ $<)
 	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) $(EXTRA) -c $< -o $@
 
-# The oracle is plain loops, but many of them. Products and sums stay apart, as they are written.
+# The oracle's plain loops are slow at -O2; it may not fuse products and sums.
 $(call objects,$(ORACLE)): EXTRA += -O3 -ffp-contract=off
 
-# Sums of a few operations an element: worth the vectoriser.
+# Sums of ranks' buffers: a few operations per element, which -O3 vectorises.
 $(call objects,reference/comm/gloo_sum.c): EXTRA += -O3
 
-# The trainer does not know the suite; the launcher knows only the harness.
+define link
+@mkdir -p $(@D)
+$(call say,ld  $@)
+$(Q)$(1) $(LDFLAGS) $^ $(2) $(LDLIBS) -o $@
+endef
+
+# lockstep-train contains nothing of the suite, lockstep-launch only the harness.
 $(BUILD)/lockstep: $(call objects,suite/main.c) $(LIBS)
-	$(call say,ld  $@)
-	$(Q)$(CC) $(LDFLAGS) -fopenmp $^ -ljpeg $(LDLIBS) -o $@
+	$(call link,$(CC) -fopenmp,-ljpeg)
 $(BUILD)/lockstep-train $(BUILD)/lockstep-collectives: $(BUILD)/lockstep-%: \
-		$(BUILD)/obj/reference/%.c.o $(BUILD)/libls_reference.a \
-		$(BUILD)/libls_harness.a $(BUILD)/libls_core.a
-	$(call say,ld  $@)
-	$(Q)$(CC) $(LDFLAGS) $^ -ljpeg $(LDLIBS) -o $@
-$(BUILD)/lockstep-launch: $(call objects,harness/launch.c) $(BUILD)/libls_harness.a \
-		$(BUILD)/libls_core.a
-	$(call say,ld  $@)
-	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+		$(BUILD)/obj/reference/%.c.o $(addprefix $(BUILD)/libls_,reference.a harness.a core.a)
+	$(call link,$(CC),-ljpeg)
+$(BUILD)/lockstep-launch: $(call objects,harness/launch.c) \
+		$(addprefix $(BUILD)/libls_,harness.a core.a)
+	$(call link,$(CC))
 
 # Backends and engines, loaded at run time.
 $(BUILD)/lib/ls_cpu.so: $(call objects,$(CPU)) $(BUILD)/libls_core.a
-	@mkdir -p $(@D)
-	$(call say,ld  $@)
-	$(Q)$(CC) -shared $(LDFLAGS) -fopenmp $^ -ldnnl $(LDLIBS) -o $@
+	$(call link,$(CC) -shared -fopenmp,-ldnnl)
 GLOO := $(addprefix reference/comm/,gloo.cc gloo_sum.c comm.c self.c)
-$(BUILD)/lib/ls_gloo.so: $(call objects,$(GLOO)) $(BUILD)/libls_harness.a $(BUILD)/libls_core.a
-	@mkdir -p $(@D)
-	$(call say,ld  $@)
-	$(Q)$(CXX) -shared $(LDFLAGS) $^ -lgloo $(LDLIBS) -o $@
+$(BUILD)/lib/ls_gloo.so: $(call objects,$(GLOO)) $(addprefix $(BUILD)/libls_,harness.a core.a)
+	$(call link,$(CXX) -shared,-lgloo)
 
-# ---- CUDA: with nvcc for devices, and a second time for the CPU, where tests run it ---------------
+# ---- CUDA --------------------------------------------------------------------------------------
 cuda_folders = $(sort $(foreach part,$(1),$(call found_cuda,$(part)_INC)))
 cuda_includes = $(addprefix -isystem ,$(filter-out /usr/include,$(call cuda_folders,$(1))))
 cuda_libraries = $(foreach part,$(1),$(call found_cuda,$(part)_LIB) \
@@ -173,8 +171,8 @@ CUDA_CODE := $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$
 # -fmad=false: products and sums are rounded as they are written, as on the CPU.
 NVCCFLAGS := -std=c++17 -O3 -lineinfo -fmad=false -Werror all-warnings \
 	-Xcompiler -fPIC,-Wall,-Wextra,-Werror
-# A name that nobody defines is found here and not on the machine with the GPU. (Sanitizers' names
-# are the program's.)
+# An undefined name is reported here instead of on the machine with the GPU. (The names of a
+# sanitizer are defined by the program.)
 WHOLE := $(if $(SANITIZE),,-Wl,--no-undefined)
 $(BUILD)/obj/%.cu.o: %.cu | needed
 	@mkdir -p $(@D)
@@ -182,267 +180,162 @@ $(BUILD)/obj/%.cu.o: %.cu | needed
 	$(Q)$(NVCC) $(CPPFLAGS) -MF $(@:.o=.d) $(call cuda_includes,$(CUDA_PARTS)) $(NVCCFLAGS) $(CUDA_CODE) -c $< -o $@
 $(call objects,$(wildcard kernels/cuda/*.c)): EXTRA += $(call cuda_includes,$(CUDA_PARTS) NVTX)
 $(BUILD)/lib/ls_cuda.so: $(call objects,$(CUDA) $(CUDA_KERNELS)) $(BUILD)/libls_core.a
-	@mkdir -p $(@D)
-	$(call say,ld  $@)
-	$(Q)$(CXX) -shared $(LDFLAGS) $(WHOLE) $^ $(call cuda_libraries,$(CUDA_PARTS)) $(LDLIBS) -o $@
+	$(call link,$(CXX) -shared $(WHOLE),$(call cuda_libraries,$(CUDA_PARTS)))
 ORACLE_ROUNDING := reference/oracle/bits.c
 $(BUILD)/lib/ls_oracle_cuda.so: $(call objects,$(ORACLE_KERNELS) $(ORACLE_ROUNDING)) \
 		$(BUILD)/libls_core.a
-	@mkdir -p $(@D)
-	$(call say,ld  $@)
-	$(Q)$(CXX) -shared $(LDFLAGS) $(WHOLE) $^ $(call cuda_libraries,CUDART) $(LDLIBS) -o $@
+	$(call link,$(CXX) -shared $(WHOLE),$(call cuda_libraries,CUDART))
 NCCL_PARTS := $(NCCL) reference/comm/comm.c kernels/cuda/cuda_check.c
 $(call objects,$(NCCL)): EXTRA += $(call cuda_includes,CUDART NCCL)
-$(BUILD)/lib/ls_nccl.so: $(call objects,$(NCCL_PARTS)) $(BUILD)/libls_harness.a $(BUILD)/libls_core.a
-	@mkdir -p $(@D)
-	$(call say,ld  $@)
-	$(Q)$(CC) -shared $(LDFLAGS) $(WHOLE) $^ $(call cuda_libraries,CUDART NCCL) $(LDLIBS) -o $@
+$(BUILD)/lib/ls_nccl.so: $(call objects,$(NCCL_PARTS)) $(addprefix $(BUILD)/libls_,harness.a core.a)
+	$(call link,$(CC) -shared $(WHOLE),$(call cuda_libraries,CUDART NCCL))
 
-$(BUILD)/emulated/obj/%.cu.o: %.cu | needed
-	@mkdir -p $(@D)
-	$(call say,c++ $< (emulated))
-	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) -DLS_CUDA_EMULATED -ffp-contract=off -Isuite/emulation \
-		$(call cuda_includes,$(CUDA_PARTS)) -x c++ -c $< -o $@
-$(call objects,$(EMULATION)): EXTRA += -ffp-contract=off $(call cuda_includes,$(CUDA_PARTS) NCCL)
-# Products of whole trainings.
-$(call objects,$(wildcard suite/emulation/emulated_cu*)): EXTRA += -O3
-$(EMULATED_LIB)/libls_emulated.so: $(call objects,$(EMULATION)) $(BUILD)/libls_core.a
-	@mkdir -p $(@D)
-	$(call say,ld  $@)
-	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(LDFLAGS) $^ $(LDLIBS) -o $@
-EMULATED_HERE = $(EMULATED_LIB)/libls_emulated.so -Wl,-rpath,'$$ORIGIN'
-$(EMULATED_LIB)/ls_cuda.so: $(call objects,$(CUDA)) \
-		$(patsubst %,$(BUILD)/emulated/obj/%.o,$(CUDA_KERNELS)) $(BUILD)/libls_core.a \
-		| $(EMULATED_LIB)/libls_emulated.so
-	@mkdir -p $(@D)
-	$(call say,ld  $@)
-	$(Q)$(CXX) -shared -Wl,-soname,$(@F) $(LDFLAGS) $(WHOLE) $^ $(EMULATED_HERE) $(LDLIBS) -o $@
-$(EMULATED_LIB)/ls_oracle_cuda.so: $(patsubst %,$(BUILD)/emulated/obj/%.o,$(ORACLE_KERNELS)) \
-		$(call objects,$(ORACLE_ROUNDING)) $(BUILD)/libls_core.a | $(EMULATED_LIB)/libls_emulated.so
-	@mkdir -p $(@D)
-	$(call say,ld  $@)
-	$(Q)$(CXX) -shared $(LDFLAGS) $(WHOLE) $^ $(EMULATED_HERE) $(LDLIBS) -o $@
-$(EMULATED_LIB)/ls_nccl.so: $(call objects,$(NCCL_PARTS)) $(BUILD)/libls_harness.a \
-		$(BUILD)/libls_core.a | $(EMULATED_LIB)/libls_emulated.so
-	$(call say,ld  $@)
-	$(Q)$(CC) -shared $(LDFLAGS) $(WHOLE) $^ $(EMULATED_HERE) $(LDLIBS) -o $@
-$(EMULATED_LIB)/ls_cpu.so $(EMULATED_LIB)/ls_gloo.so: $(EMULATED_LIB)/%: $(BUILD)/lib/%
-	@mkdir -p $(@D)
-	@ln -sf ../../lib/$* $@
-
-# Tests of CUDA code call it on the emulation; the emulation's own needs nothing else.
-CUDA_TESTS := $(addprefix $(BUILD)/unit/,$(filter test_cuda_%,$(UNITS)))
-$(patsubst $(BUILD)/unit/%,$(BUILD)/obj/suite/emulation/%.c.o,$(CUDA_TESTS)): \
-	EXTRA += $(call cuda_includes,$(CUDA_PARTS))
-$(BUILD)/obj/suite/emulation/test_cuda_%.cc.o: EXTRA += -DLS_CUDA_EMULATED -ffp-contract=off \
-	-Isuite/emulation $(call cuda_includes,CUDART)
-EMULATED_THERE = -Wl,-rpath,'$$ORIGIN/../emulated/lib' $(EMULATED_LIB)/libls_emulated.so
-$(BUILD)/unit/test_cuda_multi: | $(BUILD)/lib/ls_cpu.so
-# These call kernels themselves, without the backend's table and its libraries.
-KERNEL_TESTS := $(addprefix $(BUILD)/unit/test_cuda_,kernels layout norm multi)
-$(KERNEL_TESTS): $(BUILD)/unit/%: $(BUILD)/obj/suite/emulation/%.c.o \
-		$(patsubst %,$(BUILD)/emulated/obj/%.o,$(CUDA_KERNELS)) \
-		$(call objects,$(addprefix kernels/cuda/cuda_,check.c memory.c wait.c)) \
-		$(BUILD)/libls_core.a | $(EMULATED_LIB)/libls_emulated.so
-	@mkdir -p $(@D)
-	$(call say,ld  $@)
-	$(Q)$(CXX) $(LDFLAGS) $^ $(EMULATED_THERE) -lcheck -lsubunit -lrt $(LDLIBS) -o $@
-# These load backends as programs do: linked, one's functions would stand before the other's.
-PLAN_TESTS := $(addprefix $(BUILD)/unit/test_cuda_,plan steps)
-$(PLAN_TESTS): | $(EMULATED)
-$(filter-out %/test_cuda_launch %/test_cuda_nccl $(KERNEL_TESTS) $(PLAN_TESTS),$(CUDA_TESTS)): $(BUILD)/unit/%: $(BUILD)/obj/suite/emulation/%.c.o \
-		$(EMULATED_LIB)/ls_cuda.so $(LIBS)
-	@mkdir -p $(@D)
-	$(call say,ld  $@)
-	$(Q)$(CC) $(LDFLAGS) -fopenmp $^ $(EMULATED_THERE) -lcheck -lsubunit -lrt -ljpeg $(LDLIBS) -o $@
-$(BUILD)/unit/test_cuda_launch: $(BUILD)/obj/suite/emulation/test_cuda_launch.cc.o \
-		$(BUILD)/obj/kernels/cuda/cuda_check.c.o $(BUILD)/libls_core.a | $(EMULATED_LIB)/libls_emulated.so
-	@mkdir -p $(@D)
-	$(call say,ld  $@)
-	$(Q)$(CXX) $(LDFLAGS) $^ $(EMULATED_THERE) -lcheck -lsubunit -lrt $(LDLIBS) -o $@
-
-# What the real cuDNN offers: it takes a description of a device for one.
-CUDNN_ENGINES := $(call objects,$(wildcard kernels/cuda/conv*.c) $(SHARED_KERNELS) \
-	$(addprefix kernels/cuda/cuda_,check.c memory.c))
-CUDNN_TESTS := $(addprefix $(BUILD)/unit/test_cudnn_,engines fused)
-$(BUILD)/obj/suite/emulation/test_cudnn_%.c.o: EXTRA += $(call cuda_includes,$(CUDA_PARTS))
-$(CUDNN_TESTS): $(BUILD)/unit/%: $(BUILD)/obj/suite/emulation/%.c.o $(CUDNN_ENGINES) $(LIBS)
-	@mkdir -p $(@D)
-	$(call say,ld  $@)
-	$(Q)$(CC) $(LDFLAGS) -fopenmp $^ $(call cuda_libraries,CUDART CUDNN) -lcheck -lsubunit -lrt -ljpeg $(LDLIBS) -o $@
-# They load what they need.
-$(addprefix $(BUILD)/unit/test_cuda_,oracle audit): | $(EMULATED_LIB)/ls_oracle_cuda.so
-# The engine on the runtime alone.
-$(BUILD)/unit/test_cuda_nccl: $(BUILD)/obj/suite/emulation/test_cuda_nccl.c.o $(LIBS) \
-		| $(EMULATED_LIB)/libls_emulated.so $(EMULATED_LIB)/ls_nccl.so
-	@mkdir -p $(@D)
-	$(call say,ld  $@)
-	$(Q)$(CC) $(LDFLAGS) -fopenmp $^ $(EMULATED_THERE) -lcheck -lsubunit -lrt -ljpeg $(LDLIBS) -o $@
-
-# Some reach into a backend, behind its table: vector variants, single operations.
-MULTI_TESTS := $(addprefix $(BUILD)/unit/,test_multi test_multi_optim)
-$(MULTI_TESTS): $(call objects,$(wildcard kernels/cpu/multi*.c))
-$(MULTI_TESTS): LDLIBS := $(BUILD)/libls_core.a $(LDLIBS)
-CPU_TESTS := $(addprefix $(BUILD)/unit/,test_cpu_ops test_cpu_loops)
-$(CPU_TESTS): $(call objects,$(CPU))
-$(CPU_TESTS): LDLIBS := $(BUILD)/libls_core.a -ldnnl $(LDLIBS)
-# NVIDIA's management library and driver, played from a text file; one of years ago, too.
-FAKE_NVML := $(addprefix $(BUILD)/unit/,libfake_nvml.so libfake_nvml_old.so)
-$(BUILD)/unit/libfake_nvml_old.so: EXTRA += -DLS_FAKE_OLD
-$(FAKE_NVML): suite/emulation/fake_nvml.c harness/machine/nvml_abi.h
-	@mkdir -p $(@D)
-	$(call say,ld  $@)
-	$(Q)$(CC) -I. $(CFLAGS) $(EXTRA) -shared $< -o $@
-$(BUILD)/unit/test_nvml: | $(FAKE_NVML) $(BUILD)/lockstep
+# ---- unit tests: one Check program for each test_*.c, all in build/unit --------------------------
+UNIT_LD = $(CC)
 define link_unit
-@mkdir -p $(@D)
-$(call say,ld  $@)
-$(Q)$(CC) $(LDFLAGS) -fopenmp $^ -lcheck -lsubunit -lrt -ljpeg $(LDLIBS) -o $@
+$(call link,$(UNIT_LD) -fopenmp -Wl$(comma)--start-group,$(UNIT_LIBS) -Wl$(comma)--end-group \
+	-lcheck -lsubunit -lrt -ljpeg)
 endef
-# suite/unit/test_X.c is one Check program; tests of the emulation lie beside it.
-$(PLAN_TESTS): $(BUILD)/unit/%: $(BUILD)/obj/suite/emulation/%.c.o $(LIBS)
-	$(link_unit)
 $(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o $(LIBS)
 	$(link_unit)
+# These call single operations of the CPU backend, vector variants among them.
+$(addprefix $(BUILD)/unit/,test_multi test_multi_optim): $(call objects,$(wildcard kernels/cpu/multi*.c))
+CPU_TESTS := $(addprefix $(BUILD)/unit/,test_cpu_ops test_cpu_loops)
+$(CPU_TESTS): $(call objects,$(CPU))
+$(CPU_TESTS): UNIT_LIBS = -ldnnl
+include suite/emulation/emulation.mk
 .SECONDARY:
 
 # ---- the jobs people run -----------------------------------------------------------------------
-# What a target takes stands in a table of suite/make. given: the variables of make's command line, and
-# those of the environment that the table knows.
+# suite/make/TARGET.def lists the variables that a target takes. given: those of make's command line,
+# and those of the environment that the list contains.
 known = $(shell sed -n 's/^LS_VARIABLE.\([A-Z_]*\),.*/\1/p' suite/make/$(1).def)
 MAKE_OWN := CUDA_ARCH=% DEPS=% V=% BUILD=% PREFIX=% DESTDIR=% OPTIMISE=% SANITIZE=% PLANTS=%
 given = $(filter-out $(MAKE_OWN),$(MAKEOVERRIDES)) \
 	$(foreach name,$(call known,$(1)),$(if $(filter environment,$(origin $(name))),$(name)='$($(name))'))
 checked = @sh harness/variables.sh suite/make/$(1).def $(call given,$(1))
-OPTIONS = $(if $(CLAIM),--claim '$(CLAIM)') $(if $(SUBJECT),--subject '$(SUBJECT)') \
-	$(if $(CASE),--case '$(CASE)') $(if $(LIST),--list-file '$(LIST)') \
-	$(if $(SEED),--seed $(SEED)) $(if $(SHARD),--shard $(SHARD)) \
-	$(if $(DEVICE),--device $(DEVICE)) $(if $(OUT),--out '$(OUT)') \
-	$(if $(RESUME),--out '$(RESUME)' --resume) $(if $(filter 1,$(FAIL_EARLY)),--fail-early) \
-	$(if $(filter 1,$(DRYRUN)),--list)
+set_up = @LS_BUILD=$(BUILD) sh harness/setup.sh
+build = +@$(MAKE) --no-print-directory -s -j$$(nproc)
+# Variables as options of a program: $(call option,SEED,seed) and, for those that are 0 or 1, flag.
+option = $(if $($(1)),--$(2) '$($(1))')
+flag = $(if $(filter 1,$($(1))),--$(2))
 
 bench:
 	$(call checked,bench)
-	@LS_BUILD=$(BUILD) sh harness/setup.sh bench $(INSTALL)
-	@$(MAKE) --no-print-directory -s -j$$(nproc) all
+	$(set_up) bench $(INSTALL)
+	$(build) all
 	@$(BUILD)/lockstep bench $(call given,bench)
 
 check:
 	$(call checked,check)
-	@LS_BUILD=$(BUILD) sh harness/setup.sh check $(INSTALL)
-	@$(MAKE) --no-print-directory -s -j$$(nproc) all units
+	$(set_up) check $(INSTALL)
+	$(build) all units
 	@sh suite/unit/run.sh $(BUILD)
 
 deps:
-	@LS_BUILD=$(BUILD) sh harness/setup.sh deps yes
+	$(set_up) deps yes
 
 conform:
 	$(call checked,conform)
-	@$(MAKE) --no-print-directory -s -j$$(nproc) all
-	@$(BUILD)/lockstep conform $(OPTIONS)
+	$(build) all
+	@$(BUILD)/lockstep conform $(call option,CLAIM,claim) $(call option,SUBJECT,subject) \
+		$(call option,CASE,case) $(call option,LIST,list-file) $(call option,SEED,seed) \
+		$(call option,SHARD,shard) $(call option,DEVICE,device) $(call option,OUT,out) \
+		$(call option,RESUME,out) $(if $(RESUME),--resume) $(call flag,FAIL_EARLY,fail-early) \
+		$(call flag,DRYRUN,list)
 
 # Planted faults: a build in which they can be switched on, and one for each that is a patch.
 PATCHES := $(wildcard suite/plants/*.patch)
 detect:
 	$(call checked,detect)
-	@$(MAKE) --no-print-directory -s -j$$(nproc) all
-	@$(MAKE) --no-print-directory -s PLANTS=1 programs
+	$(build) all
+	$(build) PLANTS=1 programs
 	@$(if $(PATCHES),sh suite/plants/build.sh $(BUILD) $(PATCHES))
-	@$(BUILD)/lockstep detect $(if $(filter 1,$(FULL)),--full) $(if $(FAULT),--fault '$(FAULT)') \
-		$(if $(SEED),--seed $(SEED)) $(if $(OUT),--out '$(OUT)') $(if $(PYTHON),--python '$(PYTHON)')
+	@$(BUILD)/lockstep detect $(call flag,FULL,full) $(call option,FAULT,fault) \
+		$(call option,SEED,seed) $(call option,OUT,out) $(call option,PYTHON,python)
 
-# The first interpreter that has PyTorch, or the one given as PYTHON.
 compare:
 	$(call checked,compare)
-	@$(MAKE) --no-print-directory -s -j$$(nproc) all
-	@python=$(PYTHON); \
-	for found in python3 /usr/bin/python3; do \
-		[ -n "$$python" ] || ! $$found -c 'import torch, numpy' 2>/dev/null || python=$$found; \
-	done; \
-	$(BUILD)/lockstep versus --python "$${python:-python3}" $(if $(PAIRS),--pairs $(PAIRS)) \
-		$(if $(ONLY),--only '$(ONLY)') $(if $(OUT),--out '$(OUT)')
+	$(build) all
+	@$(BUILD)/lockstep versus $(call option,PYTHON,python) $(call option,PAIRS,pairs) \
+		$(call option,ONLY,only) $(call option,OUT,out)
 
-# Everything that needs a GPU, part by part (PART=build|correct|speed|peer).
 gpu-check:
 	@sh suite/make/gpu_check.sh $(BUILD) $(call given,gpu_check) $(if $(DEPS),DEPS='$(DEPS)')
 
-# The example, the adapter and the wrong trainers of suite/peers, on the PyTorch that is there.
 peers:
 	$(call checked,peers)
-	@$(MAKE) --no-print-directory -s -j$$(nproc) all
+	$(build) all
 	@sh suite/peers/check.sh $(BUILD) $(PYTHON)
 
 help:
-	@sed -n 's/^#: //p' Makefile
-#: make                 build what this machine can, and print what was found
-#: make bench NGPUS=8   the main job: a matrix of training jobs, judged, reported
-#:                      (DRYRUN=1 prints the jobs; PROFILE=smoke takes a minute;
-#:                      RESUME=results/runs/... goes on with an interrupted run)
-#: make check           unit tests and the must-pass conformance list
-#: make conform         the conformance cases (CLAIM=... SUBJECT="..." CASE=GLOB)
-#: make detect          planted faults, and PyTorch scripts with users' mistakes,
-#:                      each of which must be caught (FAULT=GLOB; PYTHON=... for
-#:                      the scripts; FULL=1: all, with 100 clean passes)
-#: make compare         speed beside PyTorch, same model, batch, threads and data
-#: make gpu-check       everything that needs a GPU, in parts under 8 minutes
-#:                      (PART=build, correct, speed, peer), one report
-#: make peers           PyTorch as a subject, and trainers with users' mistakes
-#: make emulated        the CUDA backend for the CPU, for tests: --device cuda
-#:                      then runs with LS_LIB_DIR=build/emulated/lib
-#: make deps            install what bench and check need (Debian, Ubuntu)
-#: make lint | format   check the house rules | format the sources
+	@sed -n 's/^#: \{0,1\}//p' Makefile
+#: make                 build what this machine can build, and say what was found
+#: make bench NGPUS=8   the main job: train a matrix of jobs, judge them, report
+#:                      (DRYRUN=1 lists the jobs; PROFILE=smoke takes a minute;
+#:                      RESUME=results/runs/... continues an interrupted run)
+#: make check           unit tests and the must-pass conformance cases
+#: make conform         conformance cases (CLAIM=... SUBJECT="..." CASE=GLOB)
+#: make detect          plant faults, each of which a case must catch, and run
+#:                      PyTorch scripts with mistakes that users make (FAULT=GLOB;
+#:                      PYTHON=... for the scripts; FULL=1 adds 100 clean passes)
+#: make compare         speed compared with PyTorch: same model, batch, threads, data
+#: make gpu-check       everything that needs a GPU, in parts of under 8 minutes
+#:                      (PART=build, correct, speed or peer), in one report
+#: make peers           PyTorch as a subject, and the scripts with users' mistakes
+#: make emulated        the CUDA backend compiled for the CPU, for tests: it runs
+#:                      with --device cuda and LS_LIB_DIR=build/emulated/lib
+#: make deps            install what the build needs (Debian, Ubuntu)
+#: make lint | format   check the coding rules | format the sources
 #: make asan | ubsan | tsan   unit tests and short jobs under a sanitizer
-#: make fuzz            mutated input for all readers, FUZZ_S=60 seconds
+#: make fuzz            mutated input for every reader, for FUZZ_S=60 seconds
 #: make dist | install  relocatable tarball | copy to PREFIX (/usr/local)
 #: make clean           remove build/ (results stay)
 #:
-#: Variables: build/lockstep bench --help, and suite/make/*.def. make ends
-#: with 2 on every failure and prints `Error N` with the real code;
-#: build/lockstep ends with that code.
+#: suite/make/*.def lists the variables of each target, `build/lockstep bench
+#: --help` those of bench. On a failure make ends with 2 and prints `Error N`
+#: with the program's own exit code.
 
-# ---- the house ---------------------------------------------------------------------------------
-C_FILES = $(shell git ls-files '*.c' '*.h' '*.cc' '*.hh' '*.cu' '*.inc')
+# ---- for developers ----------------------------------------------------------------------------
 lint: units
 	@sh suite/unit/lint.sh $(BUILD)
 format:
-	clang-format -i $(C_FILES)
+	clang-format -i $$(git ls-files '*.c' '*.h' '*.cc' '*.hh' '*.cu' '*.inc')
 
-# Sanitizers in build folders of their own. Python and OpenMP keep memory until the end: leaks are
-# looked for in our programs only.
+# Each sanitizer has a build folder of its own.
 asan ubsan tsan:
 	$(call checked,check)
-	@LS_BUILD=$(BUILD) sh harness/setup.sh check $(INSTALL)
-	@$(MAKE) --no-print-directory -s -j$$(nproc) BUILD=build/$@ OPTIMISE='-O1 -g' \
-		SANITIZE='$(SANITIZE_$@)' units
+	$(set_up) check $(INSTALL)
+	$(build) BUILD=build/$@ OPTIMISE='-O1 -g' SANITIZE='$(SANITIZE_$@)' units
 	@sh suite/unit/sanitize.sh build/$@ $@
-# Mutated input for every reader of what others wrote: FUZZ_S seconds, the same ones each time.
+# Mutated input for every reader of foreign files; a seed gives the same inputs each time.
 FUZZ_S ?= 60
 FUZZ_SEED ?= 1
 fuzz:
 	$(call checked,fuzz)
-	@LS_BUILD=$(BUILD) sh harness/setup.sh check $(INSTALL)
-	@$(MAKE) --no-print-directory -s -j$$(nproc) BUILD=build/$@ OPTIMISE='-O1 -g' \
+	$(set_up) check $(INSTALL)
+	$(build) BUILD=build/$@ OPTIMISE='-O1 -g' \
 		SANITIZE='-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all' build/$@/unit/fuzz
 	@ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 build/$@/unit/fuzz $(FUZZ_S) $(FUZZ_SEED)
 
-# The address sanitizer finds C++'s throw at start only: the engines that throw are loaded later.
+# The address sanitizer looks for C++'s throw at program start, before the engines that throw are
+# loaded: libstdc++ is linked for that.
 SANITIZE_asan := -fsanitize=address -fno-omit-frame-pointer \
 	-Wl,--push-state,--no-as-needed -lstdc++ -Wl,--pop-state
 SANITIZE_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
 SANITIZE_tsan := -fsanitize=thread
 
-INSTALLED = $(PROGRAMS)
+LOCKSTEP = $(DESTDIR)$(PREFIX)/lib/lockstep
 install: all
-	install -d $(DESTDIR)$(PREFIX)/lib/lockstep/lib $(DESTDIR)$(PREFIX)/lib/lockstep/plots \
-		$(DESTDIR)$(PREFIX)/bin
-	install $(INSTALLED) $(DESTDIR)$(PREFIX)/lib/lockstep
-	install $(ENGINES) $(DESTDIR)$(PREFIX)/lib/lockstep/lib
-	install -m 644 plots/*.gp $(DESTDIR)$(PREFIX)/lib/lockstep/plots
+	install -d $(LOCKSTEP)/lib $(LOCKSTEP)/plots $(DESTDIR)$(PREFIX)/bin
+	install $(PROGRAMS) $(LOCKSTEP)
+	install $(ENGINES) $(LOCKSTEP)/lib
+	install -m 644 plots/*.gp $(LOCKSTEP)/plots
 	for folder in claims lists peers peers/wrong; do \
-		install -d $(DESTDIR)$(PREFIX)/lib/lockstep/suite/$$folder; \
-		install -m 644 suite/$$folder/*.* $(DESTDIR)$(PREFIX)/lib/lockstep/suite/$$folder; done
-	install -m 644 suite/requirements.txt $(DESTDIR)$(PREFIX)/lib/lockstep/suite
-	for program in $(notdir $(INSTALLED)); do \
+		install -d $(LOCKSTEP)/suite/$$folder; \
+		install -m 644 suite/$$folder/*.* $(LOCKSTEP)/suite/$$folder; done
+	install -m 644 suite/requirements.txt $(LOCKSTEP)/suite
+	for program in $(notdir $(PROGRAMS)); do \
 		ln -sf ../lib/lockstep/$$program $(DESTDIR)$(PREFIX)/bin/$$program; done
 dist: all
 	@sh harness/dist.sh $(BUILD)

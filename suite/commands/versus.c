@@ -42,7 +42,7 @@ static const setting settings[] = {
 
 typedef struct asked {
     int pairs;          /* runs of each trainer, alternating, 1 to PAIRS_MAX */
-    const char *python; /* an interpreter that has torch and torchvision; default "python3" */
+    const char *python; /* an interpreter with numpy and PyTorch 1.13 or later */
     const char *peer;   /* suite/peers/pytorch_train.py */
     const char *parent; /* a folder <UTC time>-versus is made there for jobs, batches and table */
     const char *only;   /* NULL, or the label of the one setting to run */
@@ -276,9 +276,8 @@ static bool is_wanted(const asked *options, const setting *what)
     return options->only == NULL || strcmp(options->only, what->label) == 0;
 }
 
-static ls_status check(const asked *options)
+static ls_status check_only(const asked *options)
 {
-    char python[1100];
     int wanted = 0;
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
         wanted += is_wanted(options, &settings[i]);
@@ -287,11 +286,6 @@ static ls_status check(const asked *options)
         return ls_log_fail(LS_ERR_USAGE, "--only '%s': allowed: %s, %s, %s", options->only,
                            settings[0].label, settings[1].label, settings[2].label);
     }
-    if (!ls_python_find(options->python, python, sizeof python)) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--python '%s': not an interpreter with numpy and PyTorch 1.13 or later",
-                           options->python);
-    }
     return LS_OK;
 }
 
@@ -299,11 +293,9 @@ static ls_status check(const asked *options)
  * (the order alternates from pair to pair) and times the convolutions alone, in oneDNN, with each
  * pair. Prints a row per setting: images per second of each (median of the pairs' medians), the
  * ratio with its interval, the share of the bound, peak memory of a rank, and the time from start
- * to end of a run of one step. Writes versus.tsv. LS_ERR_USAGE, with nothing written, for a wrong
- * setting or interpreter; LS_ERR_CHECK when a run failed. */
+ * to end of a run of one step. Writes versus.tsv. LS_ERR_CHECK when a run failed. */
 static ls_status run_all(const asked *options)
 {
-    LS_TRY(check(options));
     place place = {.options = options};
     LS_TRY(ls_command_run_folder(options->parent, "versus", place.folder, sizeof place.folder));
     LS_TRY(ls_path_make_folder(place.folder));
@@ -335,15 +327,15 @@ static ls_status run_all(const asked *options)
 
 int ls_versus_main(int count, char **argument)
 {
-    char peer[1024];
+    char peer[1024], found[1100];
     if (!ls_path_find("suite/peers/pytorch_train.py", peer, sizeof peer)) {
         return ls_log_fail(LS_ERR_INFRA,
                            "suite/peers/pytorch_train.py was not found next to the program");
     }
-    const char *pairs = "7", *python = "python3", *out = "results/runs", *only = NULL;
+    const char *pairs = "7", *python = NULL, *out = "results/runs", *only = NULL;
     const ls_command_option known[] = {
         {"--pairs", &pairs, NULL, NULL, "runs of each trainer, in turn (7)"},
-        {"--python", &python, NULL, NULL, "an interpreter that has torch (python3)"},
+        {"--python", &python, NULL, NULL, "an interpreter with PyTorch (the first that is found)"},
         {"--out", &out, NULL, NULL, "where the run's folder is made (results/runs)"},
         {"--only", &only, NULL, NULL, "one setting, by its label"},
     };
@@ -355,6 +347,12 @@ int ls_versus_main(int count, char **argument)
     LS_TRY(ls_command_no_operands("versus", count, argument, "use --only SETTING"));
     LS_TRY(ls_command_whole("--pairs", pairs, 1, PAIRS_MAX, &number));
     asked versus = {
-        .pairs = (int)number, .python = python, .peer = peer, .parent = out, .only = only};
+        .pairs = (int)number, .python = found, .peer = peer, .parent = out, .only = only};
+    LS_TRY(check_only(&versus));
+    if (!ls_python_find(python, found, sizeof found)) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--python '%s': not an interpreter with numpy and PyTorch 1.13 or later",
+                           python != NULL ? python : "python3");
+    }
     return (int)run_all(&versus);
 }
