@@ -1,0 +1,129 @@
+#include "judges.h"
+
+#include <string.h>
+
+#include "diagnose_digests.h"
+#include "kernels/core/text.h"
+
+int ls_judge_digests(const ls_record_step *a, const ls_record_step *b, unsigned mask,
+                     const char *who, ls_verdict *out)
+{
+    int compared = 0;
+    for (int d = 0; d < LS_RECORD_DIGESTS; d++) {
+        if ((mask & a->digest_mask & b->digest_mask & 1u << d) == 0) {
+            continue;
+        }
+        compared++;
+        if (strcmp(a->digest[d], b->digest[d]) != 0) {
+            ls_verdict_fail(out, "%s step %d: %s is %s, expected %s", who, (int)a->step,
+                            ls_record_digest_name((ls_record_digest)d), b->digest[d], a->digest[d]);
+        }
+    }
+    return compared;
+}
+
+static int64_t last_step(const ls_record_rank *rank)
+{
+    return rank->step_count > 0 ? rank->step[rank->step_count - 1].step : 0;
+}
+
+int ls_judge_runs(const ls_record *a, const ls_record *b, int64_t after, unsigned mask,
+                  ls_verdict *out)
+{
+    int compared = 0;
+    for (int k = 0; k < a->world && k < b->world; k++) {
+        int64_t last = last_step(&a->rank[k]), other = last_step(&b->rank[k]);
+        char who[32];
+        ls_text_put(who, sizeof who, "rank=%d", k);
+        for (int64_t step = after + 1; step <= last || step <= other; step++) {
+            const ls_record_step *x = ls_record_find_step(&a->rank[k], step);
+            const ls_record_step *y = ls_record_find_step(&b->rank[k], step);
+            if (x == NULL || y == NULL) {
+                ls_verdict_fail(out, "rank=%d has no event of step %d in the %s run", k, (int)step,
+                                x == NULL ? "first" : "second");
+                continue;
+            }
+            compared += ls_judge_digests(x, y, mask, who, out);
+            if (strcmp(x->loss_bits, y->loss_bits) != 0) {
+                ls_verdict_fail(out, "rank=%d step %d: loss %s, expected %s", k, (int)step,
+                                y->loss_bits, x->loss_bits);
+            }
+        }
+    }
+    if (compared == 0) {
+        ls_verdict_set(out, last_step(&a->rank[0]) == 0 ? LS_FAIL : LS_UNSUPPORTED,
+                       "no digests to compare");
+    }
+    return compared;
+}
+
+void ls_judge_lockstep(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    unsigned mask = row->job[0].sync_bn ? LS_JUDGE_EVERYTHING : LS_JUDGE_REPLICA;
+    int steps = job->rank[0].step_count, compared = 0;
+    for (int k = 0; k < job->world; k++) {
+        if (job->rank[k].step_count != steps) {
+            ls_verdict_fail(out, "rank=%d took %d steps, rank 0 took %d", k,
+                            job->rank[k].step_count, steps);
+            continue;
+        }
+        char who[32];
+        ls_text_put(who, sizeof who, "rank=%d", k);
+        for (int i = 0; i < steps && k > 0; i++) {
+            compared +=
+                ls_judge_digests(&job->rank[0].step[i], &job->rank[k].step[i], mask, who, out);
+        }
+        for (int i = 0; i < steps; i++) {
+            if (job->rank[k].step[i].loss_scale != job->rank[0].step[i].loss_scale ||
+                job->rank[k].step[i].skipped != job->rank[0].step[i].skipped) {
+                ls_verdict_fail(out, "rank=%d step %d: loss scale or skip differs from rank 0", k,
+                                (int)job->rank[k].step[i].step);
+            }
+        }
+    }
+    if (compared == 0) {
+        ls_verdict_set(out, steps == 0 ? LS_FAIL : LS_UNSUPPORTED, "no digests in %d steps", steps);
+    }
+    ls_verdict_pass(out, "%d digests of %d ranks equal over %d steps", compared, job->world, steps);
+    for (int k = 1; k < job->world && out->code == LS_FAIL && out->cause[0] == '\0'; k++) {
+        ls_diagnose_replicas(&job->rank[0], &job->rank[k], out->cause, (int)sizeof out->cause);
+    }
+}
+
+void ls_judge_resume(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const int saved_at = row->job[1].steps, last = row->job[0].steps;
+    int compared = 0;
+    for (int k = 0; k < job[0].world; k++) {
+        for (int64_t step = saved_at + 1; step <= last; step++) {
+            const ls_record_step *a = ls_record_find_step(&job[0].rank[k], step);
+            const ls_record_step *b = ls_record_find_step(&job[2].rank[k], step);
+            if (a == NULL || b == NULL) {
+                ls_verdict_fail(out, "rank=%d has no event of step %d in the %s run", k, (int)step,
+                                a == NULL ? "uninterrupted" : "resumed");
+                continue;
+            }
+            char who[40];
+            ls_text_put(who, sizeof who, "rank=%d resumed,", k);
+            compared += ls_judge_digests(a, b, LS_JUDGE_EVERYTHING, who, out);
+            if (strcmp(a->loss_bits, b->loss_bits) != 0 || a->loss_scale != b->loss_scale ||
+                a->lr != b->lr) {
+                ls_verdict_fail(out, "rank=%d step %d: loss, loss scale or lr differs", k,
+                                (int)step);
+            }
+        }
+        const ls_record_step *again = ls_record_find_step(&job[2].rank[k], saved_at);
+        if (again != NULL) {
+            ls_verdict_fail(out, "rank=%d did step %d again after resume", k, saved_at);
+        }
+    }
+    for (int k = 0; k < job[0].world && out->code == LS_FAIL && out->cause[0] == '\0'; k++) {
+        ls_diagnose_resume(&job[0].rank[k], &job[2].rank[k], saved_at + 1, out->cause,
+                           (int)sizeof out->cause);
+    }
+    if (compared == 0) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "no digests to compare");
+    }
+    ls_verdict_pass(out, "saved at %d, resumed to %d: %d digests equal to the last bit", saved_at,
+                    last, compared);
+}
