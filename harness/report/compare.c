@@ -6,7 +6,7 @@
 
 #include "lines.h"
 #include "memory.h"
-#include "speed.h"
+#include "job.h"
 #include "kernels/core/text.h"
 
 enum { SENTENCE_BYTES = 1024, JOBS_MAX = 256 };

@@ -10,6 +10,7 @@
 #include "harness/run/record.h"
 #include "harness/run/verdict_code.h"
 #include "kernels/core/json.h"
+#include "kernels/core/status.h"
 #include "stats.h"
 
 /* The steady window of a finished job. The slowest rank (largest sum of step times in the window)
@@ -61,6 +62,29 @@ typedef struct ls_report_run {
     ls_report_verdict *verdict; /* in the order of the file */
 } ls_report_run;
 
+/* load.c: reads the jobs and computes their speed. Reading is lenient where a run may have been cut
+ * short: a job without job.json, a rank without events or with a damaged line are kept and marked,
+ * never dropped and never zero. LS_ERR_USAGE when `directory` is no run, LS_ERR_INFRA when it
+ * cannot be read. */
+ls_status ls_report_load(const char *directory, ls_report_run *out);
+void ls_report_load_free(ls_report_run *run);
+
+/* speed.c. */
+/* Fills job->speed of every job of the run; jobs that did not finish keep count 0. */
+void ls_report_speed_compute(ls_report_run *run);
+void ls_report_speed_free(ls_report_speed *speed);
+/* The job's time waiting for the last reductions: its own events, else the phases job of the same
+ * level, world, nodes and bucket size, whose step differs only by its marks. NaN when neither says.
+ */
+double ls_report_speed_exposed_ms(const ls_report_run *run, const ls_report_job *job);
+/* The job that `job` is compared with for scaling: world of one, equal in all else; NULL when not
+ * run. */
+const ls_report_job *ls_report_speed_base(const ls_report_run *run, const ls_report_job *job);
+
+/* Threads that all ranks of the job have together, no more than the machine has cores. */
+int ls_report_speed_threads(const ls_report_run *run, const ls_report_job *job);
+
+/* job.c. */
 /* Collects the jobs of a role that are points of a sweep (0: any), finished with times. */
 int ls_report_job_select(const ls_report_run *run, ls_role role, unsigned sweep,
                          const ls_report_job **jobs, int room);

@@ -1,4 +1,4 @@
-#include "load.h"
+#include "job.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -10,7 +10,6 @@
 
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
-#include "speed.h"
 
 static const char *path_in(char path[PATH_MAX], const char *folder, const char *name)
 {

@@ -12,7 +12,7 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "harness/process/proc.h"
-#include "tables/tables.h"
+#include "tables/table.h"
 
 extern char **environ;
 

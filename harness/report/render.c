@@ -7,8 +7,8 @@
 #include "compare.h"
 #include "memory.h"
 #include "files.h"
-#include "speed.h"
-#include "tables/tables.h"
+#include "job.h"
+#include "tables/table.h"
 #include "kernels/core/text.h"
 
 enum { JOBS_MAX = 16, TEXT_BYTES = LS_REPORT_LINES_BYTES * 2 };

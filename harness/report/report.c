@@ -6,9 +6,8 @@
 #include "kernels/core/text.h"
 #include "page.h"
 #include "files.h"
-#include "load.h"
-#include "tables/tables.h"
-#include "trace.h"
+#include "job.h"
+#include "tables/table.h"
 
 ls_status ls_report_tables(const char *run_directory)
 {

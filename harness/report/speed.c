@@ -1,4 +1,4 @@
-#include "speed.h"
+#include "job.h"
 
 #include <math.h>
 #include <stdlib.h>

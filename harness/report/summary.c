@@ -8,7 +8,7 @@
 #include "compare.h"
 #include "gpus.h"
 #include "lines.h"
-#include "speed.h"
+#include "job.h"
 
 static void summary_path(char path[PATH_MAX], const ls_report_run *run)
 {

@@ -6,9 +6,8 @@
 #include "report.h"
 #include "compare.h"
 #include "lines.h"
-#include "load.h"
+#include "job.h"
 #include "page.h"
-#include "speed.h"
 
 enum { COLUMNS = 80 };
 

@@ -1,4 +1,4 @@
-#include "trace.h"
+#include "files.h"
 
 #include <stdio.h>
 #include <stdlib.h>

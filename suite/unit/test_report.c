@@ -6,7 +6,7 @@
 
 #include "harness/report/report.h"
 #include "harness/report/diff.h"
-#include "harness/report/tables/tables.h"
+#include "harness/report/tables/table.h"
 #include "test_report_fake.h"
 
 static char scratch[PATH_MAX]; /* made and removed by the fixture */

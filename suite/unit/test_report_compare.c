@@ -9,8 +9,7 @@
 #include <sys/stat.h>
 
 #include "harness/report/compare.h"
-#include "harness/report/load.h"
-#include "harness/report/speed.h"
+#include "harness/report/job.h"
 #include "harness/report/loss.h"
 #include "harness/report/memory.h"
 #include "kernels/core/text.h"

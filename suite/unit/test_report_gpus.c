@@ -12,9 +12,9 @@
 #include "kernels/core/path.h"
 #include "harness/report/report.h"
 #include "harness/report/gpus.h"
-#include "harness/report/load.h"
+#include "harness/report/job.h"
 #include "harness/report/lines.h"
-#include "harness/report/tables/tables.h"
+#include "harness/report/tables/table.h"
 #include "kernels/core/text.h"
 #include "suite/run/speed.h"
 

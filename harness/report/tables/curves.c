@@ -6,7 +6,6 @@
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "table.h"
-#include "writers.h"
 
 enum { JOBS_MAX = 64, SCALE_JOBS_MAX = 4, POINTS_MAX = 400, BINS_MAX = 20 };
 

@@ -5,7 +5,6 @@
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "table.h"
-#include "writers.h"
 
 enum { GPUS_MAX = LS_NVML_DEVICES_MAX };
 

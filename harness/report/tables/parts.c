@@ -5,7 +5,6 @@
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "table.h"
-#include "writers.h"
 
 enum { JOBS_MAX = 64, LEVELS_MAX = 8 };
 

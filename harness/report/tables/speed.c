@@ -2,11 +2,10 @@
 #include <string.h>
 
 #include "harness/report/compare.h"
-#include "harness/report/speed.h"
+#include "harness/report/job.h"
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "table.h"
-#include "writers.h"
 
 enum { JOBS_MAX = 256 };
 

@@ -30,4 +30,32 @@ const char *ls_table_plain(const char *from, char *to, int bytes);
 void ls_table_add_marks(const ls_report_run *run, const ls_report_job *const *jobs, int count,
                         char *title);
 
+/* ---- all tables ------------------------------------------------------------------------------ */
+
+/* Writes all of them. A table without rows is written too: its title says why there are none. */
+ls_status ls_tables_write(const ls_report_run *run);
+
+/* The name of table `index`, in the order of a report; NULL after the last. */
+const char *ls_tables_name(int index);
+/* Reads back the head of a written table. Whether it holds the rows that a figure needs: a sweep of
+ * one point shows nothing. */
+bool ls_tables_is_drawn(const ls_report_run *run, int index, ls_table_head *head);
+
+/* Writes tables/<name>.tsv of the run. */
+typedef ls_status ls_table_writer(const ls_report_run *run);
+
+/* speed.c: throughput by opt level, by bucket size, by number of ranks and nodes. */
+ls_table_writer ls_tables_speed_write_levels, ls_tables_speed_write_buckets,
+    ls_tables_speed_write_scaling;
+/* curves.c: loss, and loss scale with skipped steps, by step. */
+ls_table_writer ls_tables_curves_write_loss, ls_tables_curves_write_scale;
+/* timeline.c: compute and communication within one step. */
+ls_table_writer ls_tables_timeline_write;
+/* parts.c: gradient error by layer, time of a step by phase, memory by kind. */
+ls_table_writer ls_tables_parts_write_gradients, ls_tables_parts_write_phases,
+    ls_tables_parts_write_memory;
+/* gpu.c: a block per GPU, a row per reading, time from the first of them. Gaps between jobs are
+ * empty lines within a block, so that no line is drawn across them. */
+ls_table_writer ls_tables_gpu_write;
+
 #endif

@@ -1,11 +1,10 @@
-#include "tables.h"
+#include "table.h"
 
 #include <limits.h>
 #include <string.h>
 
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
-#include "writers.h"
 
 static const struct table {
     const char *name;

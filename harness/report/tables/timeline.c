@@ -1,10 +1,9 @@
 #include <stdlib.h>
 
-#include "harness/report/trace.h"
+#include "harness/report/files.h"
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "table.h"
-#include "writers.h"
 
 /* The part of a rank's communication that runs while the same rank computes, in ns. Spans of one
  * lane do not overlap each other. */
