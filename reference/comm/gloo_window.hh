@@ -133,23 +133,11 @@ class Window
     /* Waits for the oldest posted receive (transfers of a pair end in order). */
     void wait_recv()
     {
-        int from = -1;
-        name_ranks(comm_, "waiting for rank", owed_);
-        if (!buffer_->waitRecv(&from, rest(owed_))) {
-            throw Aborted();
-        }
-        owed_[(size_t)from]--;
-        recvs_--;
+        wait_one(&gloo::transport::UnboundBuffer::waitRecv, "waiting for rank", owed_, recvs_);
     }
     void wait_send()
     {
-        int to = -1;
-        name_ranks(comm_, "sending to rank", unsent_);
-        if (!buffer_->waitSend(&to, rest(unsent_))) {
-            throw Aborted();
-        }
-        unsent_[(size_t)to]--;
-        sends_--;
+        wait_one(&gloo::transport::UnboundBuffer::waitSend, "sending to rank", unsent_, sends_);
     }
     void wait_recvs()
     {
@@ -165,9 +153,17 @@ class Window
     }
 
   private:
-    std::chrono::milliseconds rest(const std::vector<int> &awaited) const
+    using Wait = bool (gloo::transport::UnboundBuffer::*)(int *, std::chrono::milliseconds);
+    void wait_one(Wait wait, const char *what, std::vector<int> &awaited, int &left)
     {
-        return std::chrono::milliseconds(std::max<int64_t>(1, begin_waiting(comm_, awaited)));
+        int rank = -1;
+        name_ranks(comm_, what, awaited);
+        int64_t rest_ms = std::max<int64_t>(1, begin_waiting(comm_, awaited));
+        if (!(buffer_.get()->*wait)(&rank, std::chrono::milliseconds(rest_ms))) {
+            throw Aborted();
+        }
+        awaited[(size_t)rank]--;
+        left--;
     }
     ls_comm *comm_;
     std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;

@@ -56,45 +56,28 @@ static ncclResult_t all_gather(const call *c)
     return ncclAllGather(input, c->buffer, c->count, c->type, c->comm->native, c->comm->stream);
 }
 
-/* Gather and scatter: sends and receives in one group. */
-static ncclResult_t gather(const call *c)
+/* Gather and scatter: sends and receives in one group. The root exchanges a part with each peer. */
+static ncclResult_t exchange(const call *c, bool gathers)
 {
     ls_comm *comm = c->comm;
     bool root = comm->rank == c->op->root;
-    ncclResult_t result =
-        root ? move(c, c->buffer + (size_t)comm->rank * c->part, c->input) : ncclSuccess;
+    ncclResult_t result = ncclSuccess;
+    if (root && gathers) {
+        result = move(c, c->buffer + (size_t)comm->rank * c->part, c->input);
+    }
     if (result != ncclSuccess || (result = ncclGroupStart()) != ncclSuccess) {
         return result;
     }
-    for (int peer = 0; root && peer < comm->world && result == ncclSuccess; peer++) {
-        if (peer != comm->rank) {
-            result = ncclRecv(c->buffer + (size_t)peer * c->part, c->count, c->type, peer,
-                              comm->native, comm->stream);
+    int first = root ? 0 : c->op->root, end = root ? comm->world : c->op->root + 1;
+    for (int peer = first; peer < end && result == ncclSuccess; peer++) {
+        size_t offset = root ? (size_t)peer * c->part : 0;
+        if (peer == comm->rank) {
+            continue;
         }
-    }
-    if (!root) {
-        result = ncclSend(c->input, c->count, c->type, c->op->root, comm->native, comm->stream);
-    }
-    ncclResult_t ended = ncclGroupEnd();
-    return result != ncclSuccess && result != ncclInProgress ? result : ended;
-}
-
-static ncclResult_t scatter(const call *c)
-{
-    ls_comm *comm = c->comm;
-    bool root = comm->rank == c->op->root;
-    ncclResult_t result = ncclGroupStart();
-    if (result != ncclSuccess) {
-        return result;
-    }
-    for (int peer = 0; root && peer < comm->world && result == ncclSuccess; peer++) {
-        if (peer != comm->rank) {
-            result = ncclSend(c->input + (size_t)peer * c->part, c->count, c->type, peer,
-                              comm->native, comm->stream);
-        }
-    }
-    if (!root) {
-        result = ncclRecv(c->buffer, c->count, c->type, c->op->root, comm->native, comm->stream);
+        result =
+            root == gathers
+                ? ncclRecv(c->buffer + offset, c->count, c->type, peer, comm->native, comm->stream)
+                : ncclSend(c->input + offset, c->count, c->type, peer, comm->native, comm->stream);
     }
     ncclResult_t ended = ncclGroupEnd();
     return result != ncclSuccess && result != ncclInProgress ? result : ended;
@@ -120,9 +103,9 @@ ncclResult_t ls_nccl_issue(ls_comm *comm, const ls_comm_op *op)
             c->input, op->input == NULL ? c->buffer + (size_t)comm->rank * c->part : c->buffer,
             c->count, c->type, ncclSum, comm->native, comm->stream);
     case LS_COMM_GATHER:
-        return gather(c);
+        return exchange(c, true);
     case LS_COMM_SCATTER:
-        return scatter(c);
+        return exchange(c, false);
     case LS_COMM_SEND:
         return ncclSend(c->buffer, c->count, c->type, op->root, comm->native, comm->stream);
     case LS_COMM_RECV:

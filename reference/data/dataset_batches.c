@@ -25,23 +25,6 @@ static ls_status plan(ls_dataset *dataset, int64_t batch, int64_t *epoch, int64_
     return LS_OK;
 }
 
-static void shape_text(const ls_shape *shape, char *text, size_t bytes)
-{
-    size_t used = (size_t)snprintf(text, bytes, "[");
-    for (int i = 0; i < shape->rank && used < bytes; i++) {
-        used += (size_t)snprintf(text + used, bytes - used, "%s%lld", i == 0 ? "" : ",",
-                                 (long long)shape->dim[i]);
-    }
-    if (used < bytes) {
-        snprintf(text + used, bytes - used, "]");
-    }
-}
-
-static bool same_shape(const ls_shape *a, const ls_shape *b)
-{
-    return a->rank == b->rank && memcmp(a->dim, b->dim, (size_t)a->rank * sizeof a->dim[0]) == 0;
-}
-
 /* Finds `name` with the type and the shape [A,rest] or, where A is 1, [rest]. */
 static ls_status find(const batches *set, const ls_safetensors *file, const char *path,
                       const char *name, ls_dtype dtype, ls_shape rest, char *why,
@@ -54,12 +37,12 @@ static ls_status find(const batches *set, const ls_safetensors *file, const char
     }
     ls_shape full = {.rank = rest.rank + 1, .dim = {set->accumulate}};
     memcpy(full.dim + 1, rest.dim, (size_t)rest.rank * sizeof rest.dim[0]);
-    bool fits = same_shape(&entry->shape, &full) ||
-                (set->accumulate == 1 && same_shape(&entry->shape, &rest));
+    bool fits = ls_safetensors_same_shape(&entry->shape, &full) ||
+                (set->accumulate == 1 && ls_safetensors_same_shape(&entry->shape, &rest));
     if (entry->dtype != dtype || !fits) {
         char have[128], want[128];
-        shape_text(&entry->shape, have, sizeof have);
-        shape_text(set->accumulate == 1 ? &rest : &full, want, sizeof want);
+        ls_safetensors_shape_text(&entry->shape, have, sizeof have);
+        ls_safetensors_shape_text(set->accumulate == 1 ? &rest : &full, want, sizeof want);
         snprintf(why, LS_DATASET_WHY, "%s: `%s` is %s %s, but this run needs %s %s", path, name,
                  ls_dtype_name(entry->dtype), have, ls_dtype_name(dtype), want);
         return LS_ERR_USAGE;

@@ -16,6 +16,7 @@
 
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 
 enum {
     LENGTH_BYTES = 8,
@@ -529,4 +530,18 @@ const char *ls_safetensors_metadata_of(const ls_safetensors *file, const char *n
     const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(file->header, "__metadata__");
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(metadata, name);
     return cJSON_IsString(value) ? value->valuestring : fallback;
+}
+
+bool ls_safetensors_same_shape(const ls_shape *a, const ls_shape *b)
+{
+    return a->rank == b->rank && memcmp(a->dim, b->dim, (size_t)a->rank * sizeof a->dim[0]) == 0;
+}
+
+void ls_safetensors_shape_text(const ls_shape *shape, char *text, size_t bytes)
+{
+    ls_text_put(text, bytes, "[");
+    for (int i = 0; i < shape->rank; i++) {
+        ls_text_add(text, bytes, "%s%lld", i == 0 ? "" : ",", (long long)shape->dim[i]);
+    }
+    ls_text_add(text, bytes, "]");
 }

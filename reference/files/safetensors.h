@@ -4,6 +4,8 @@
 #ifndef LS_SAFETENSORS_H
 #define LS_SAFETENSORS_H
 
+#include <stdbool.h>
+
 #include "kernels/core/status.h"
 #include "kernels/core/tensor.h"
 
@@ -47,5 +49,9 @@ const ls_safetensors_entry *ls_safetensors_at(const ls_safetensors *file, int in
 const ls_safetensors_entry *ls_safetensors_find(const ls_safetensors *file, const char *name);
 const char *ls_safetensors_metadata_of(const ls_safetensors *file, const char *name,
                                        const char *fallback);
+
+bool ls_safetensors_same_shape(const ls_shape *a, const ls_shape *b);
+/* "[64,3,7,7]" */
+void ls_safetensors_shape_text(const ls_shape *shape, char *text, size_t bytes);
 
 #endif

@@ -8,27 +8,6 @@
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 
-static void shape_text(const ls_shape *shape, char *text, size_t text_bytes)
-{
-    size_t used = (size_t)snprintf(text, text_bytes, "[");
-    for (int i = 0; i < shape->rank && used < text_bytes; i++) {
-        used += (size_t)snprintf(text + used, text_bytes - used, "%s%lld", i == 0 ? "" : ",",
-                                 (long long)shape->dim[i]);
-    }
-    if (used < text_bytes) {
-        snprintf(text + used, text_bytes - used, "]");
-    }
-}
-
-static bool same_shape(const ls_shape *a, const ls_shape *b)
-{
-    bool same = a->rank == b->rank;
-    for (int i = 0; same && i < a->rank; i++) {
-        same = a->dim[i] == b->dim[i];
-    }
-    return same;
-}
-
 /* How a file's tensor differs from the run's requirement, or NULL. any_float: the type may be any
  * of f32, f16, bf16. */
 static const char *mismatch(const ls_safetensors_entry *entry, ls_dtype dtype, bool any_float,
@@ -37,10 +16,10 @@ static const char *mismatch(const ls_safetensors_entry *entry, ls_dtype dtype, b
     if (entry == NULL) {
         return "is missing";
     }
-    if (!same_shape(&entry->shape, shape)) {
+    if (!ls_safetensors_same_shape(&entry->shape, shape)) {
         char has[96], wants[96];
-        shape_text(&entry->shape, has, sizeof has);
-        shape_text(shape, wants, sizeof wants);
+        ls_safetensors_shape_text(&entry->shape, has, sizeof has);
+        ls_safetensors_shape_text(shape, wants, sizeof wants);
         snprintf(text, text_bytes, "has shape %s, this run needs %s", has, wants);
         return text;
     }
