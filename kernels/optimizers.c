@@ -50,6 +50,26 @@ int ls_optimizers_moments_used(const ls_optimizer_config *config)
     return none ? 0 : row_of(config->kind)->moments;
 }
 
+ls_optimizer_args ls_optimizers_args(const ls_optimizer_config *config,
+                                     const ls_optimizer_args *args)
+{
+    ls_optimizer_args used = *args;
+    ls_tensor_list *const list[] = {&used.grad, &used.moment1, &used.moment2};
+    int moments = ls_optimizers_moments_used(config);
+    for (int k = 0; k < 3; k++) {
+        if (k > moments) {
+            *list[k] = (ls_tensor_list){0};
+            continue;
+        }
+        LS_ASSERT(list[k]->count == used.value.count);
+        for (int i = 0; i < used.value.count; i++) {
+            LS_ASSERT(list[k]->tensor[i].count == used.value.tensor[i].count);
+            LS_ASSERT(k == 0 || list[k]->tensor[i].dtype == LS_F32);
+        }
+    }
+    return used;
+}
+
 const char *ls_optimizers_moment_name(ls_optimizer_kind kind, int moment)
 {
     LS_ASSERT(moment >= 0 && moment < row_of(kind)->moments);

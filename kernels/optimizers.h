@@ -15,6 +15,9 @@ ls_optimizer_kind ls_optimizers_find(const char *name);
  * momentum, too. */
 int ls_optimizers_moments(ls_optimizer_kind kind, double momentum);
 int ls_optimizers_moments_used(const ls_optimizer_config *config);
+/* The lists of a step without the moments that it does not use. Wrong counts or types are a bug. */
+ls_optimizer_args ls_optimizers_args(const ls_optimizer_config *config,
+                                     const ls_optimizer_args *args);
 /* torch.optim's name of a moment, counted from 0: "exp_avg". */
 const char *ls_optimizers_moment_name(ls_optimizer_kind kind, int moment);
 /* Whether it has the constant that `option` sets: "betas", "trust", ... */

@@ -184,28 +184,12 @@ static bool step_piece(const void *opaque, int i, int64_t offset, int64_t count)
     return c->variant->step(&c->rule, &span, count);
 }
 
-/* The list where it is used, else none. */
-static ls_tensor_list moment_of(ls_tensor_list value, ls_tensor_list moment, bool used)
-{
-    if (!used) {
-        return (ls_tensor_list){0};
-    }
-    check_match(value, moment);
-    for (int i = 0; i < moment.count; i++) {
-        LS_ASSERT(moment.tensor[i].dtype == LS_F32);
-    }
-    return moment;
-}
-
 ls_status ls_multi_optimizer_step_with(const ls_multi_variant *variant, int threads,
                                        const ls_optimizer_config *config,
                                        const ls_optimizer_args *args, bool dynamic,
                                        ls_step_state *state)
 {
-    int moments = ls_optimizers_moments_used(config);
-    ls_optimizer_args used = *args;
-    used.moment1 = moment_of(args->value, args->moment1, moments > 0);
-    used.moment2 = moment_of(args->value, args->moment2, moments > 1);
+    ls_optimizer_args used = ls_optimizers_args(config, args);
     check_match(args->value, args->value);
     check_match(args->value, args->grad);
     if (args->copy.count != 0) {

@@ -377,40 +377,22 @@ static ls_status step(cudaStream_t stream, const ls_multi_table *table, ls_step_
     return LS_OK;
 }
 
-/* The list where it is used, else none. */
-static ls_tensor_list moment_of(ls_tensor_list value, ls_tensor_list moment, bool used)
-{
-    const ls_tensor_list none = {0, NULL};
-    LS_ASSERT(!used || moment.count == value.count);
-    for (int i = 0; used && i < moment.count; i++) {
-        LS_ASSERT(moment.tensor[i].dtype == LS_F32);
-    }
-    return used ? moment : none;
-}
-
-static ls_status optimizer_table(ls_stream *stream, const ls_optimizer_config *config,
-                                 const ls_optimizer_args *args, ls_multi_table *table)
-{
-    int moments = ls_optimizers_moments_used(config);
-    LS_ASSERT(args->grad.count == args->value.count);
-    const ls_tensor_list list[LS_MULTI_LISTS] = {
-        args->value, args->grad, moment_of(args->value, args->moment1, moments > 0),
-        moment_of(args->value, args->moment2, moments > 1), args->copy};
-    return ls_multi_table_of(stream, list, ls_rules_norms(config->kind) != LS_NORMS_NONE, table);
-}
-
 ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
                                   const ls_optimizer_config *config, const ls_optimizer_args *args,
                                   bool dynamic, ls_step_state *state)
 {
     (void)backend;
     ls_multi_table table;
-    LS_TRY(optimizer_table(stream, config, args, &table));
+    ls_optimizer_args used = ls_optimizers_args(config, args);
+    bool norms = ls_rules_norms(config->kind) != LS_NORMS_NONE;
+    const ls_tensor_list list[LS_MULTI_LISTS] = {used.value, used.grad, used.moment1, used.moment2,
+                                                 used.copy};
+    LS_TRY(ls_multi_table_of(stream, list, norms, &table));
     LS_LAUNCH(prepare_kernel, 1, 1, stream->native, *config, dynamic, table.rule, state);
     if (table.chunk_count == 0) {
         return LS_OK;
     }
-    if (ls_rules_norms(config->kind) != LS_NORMS_NONE) {
+    if (norms) {
         LS_TRY(ls_multi_norm_prepare(stream->native, config, &table));
     }
     switch (config->kind) {

@@ -323,21 +323,20 @@ static ls_status check_all(const ls_options *options, bool batch_size_given)
 /* Understood, but not offered: the first such option, or NULL. */
 static const char *find_unsupported(const ls_options *options, const char **why)
 {
-    if (options->tf32 && strcmp(options->device, "cpu") == 0) {
-        *why = "a CPU has no TF32";
-        return "--tf32";
-    }
-    if (options->cudnn_benchmark && strcmp(options->device, "cpu") == 0) {
-        *why = "a CPU has one engine";
-        return "--cudnn-benchmark";
-    }
-    if (options->resident > 0 && strcmp(options->device, "cpu") == 0) {
-        *why = "a CPU's batches are where it computes";
-        return "--resident";
-    }
-    if (options->audit && strcmp(options->device, "cpu") == 0) {
-        *why = "the CPU backend does not show its operations one by one";
-        return "--audit";
+    const struct {
+        bool given;
+        const char *name, *why;
+    } gpu[] = {
+        {options->tf32, "--tf32", "a CPU has no TF32"},
+        {options->cudnn_benchmark, "--cudnn-benchmark", "a CPU has one engine"},
+        {options->resident > 0, "--resident", "a CPU's batches are where it computes"},
+        {options->audit, "--audit", "the CPU backend does not show its operations one by one"},
+    };
+    for (size_t i = 0; strcmp(options->device, "cpu") == 0 && i < sizeof gpu / sizeof *gpu; i++) {
+        if (gpu[i].given) {
+            *why = gpu[i].why;
+            return gpu[i].name;
+        }
     }
     return NULL;
 }
@@ -404,6 +403,17 @@ static ls_status check_norm_values(const ls_options *options, int rank, int worl
     return status;
 }
 
+static ls_status check_places(const char *name, int count, const ls_overflow_at *place, int world)
+{
+    for (int i = 0; i < count; i++) {
+        if (place[i].rank >= world) {
+            return ls_log_fail(LS_ERR_USAGE, "--%s %" PRId64 ":%d: allowed: ranks 0 to %d", name,
+                               place[i].step, place[i].rank, world - 1);
+        }
+    }
+    return LS_OK;
+}
+
 /* Ranks and groups of ranks that options name. */
 static ls_status check_ranks(const ls_options *options, int world)
 {
@@ -419,12 +429,7 @@ static ls_status check_ranks(const ls_options *options, int world)
         return ls_log_fail(LS_ERR_USAGE, "--batch-sizes: %d numbers for a world of %d ranks",
                            options->batch_size_count, world);
     }
-    for (int i = 0; i < options->aux_count; i++) {
-        if (options->aux[i].rank >= world) {
-            return ls_log_fail(LS_ERR_USAGE, "--aux-head %" PRId64 ":%d: allowed: ranks 0 to %d",
-                               options->aux[i].step, options->aux[i].rank, world - 1);
-        }
-    }
+    LS_TRY(check_places("aux-head", options->aux_count, options->aux, world));
     if (options->fault.step > 0 && options->fault.rank >= world) {
         return ls_log_fail(LS_ERR_USAGE, "--fault-at: rank %d, allowed: ranks 0 to %d",
                            options->fault.rank, world - 1);
@@ -461,12 +466,7 @@ ls_status ls_options_resolve(ls_options *options, int rank, int world, const cha
             LS_ERR_USAGE, "--overflow-as: micro-step %d; allowed with --accumulate %d: 0 to %d",
             options->overflow_as.micro, options->accumulate, options->accumulate - 1);
     }
-    for (int i = 0; i < options->overflow_count; i++) {
-        if (options->overflow[i].rank >= world) {
-            return ls_log_fail(LS_ERR_USAGE, "--overflow-at %" PRId64 ":%d: allowed: ranks 0 to %d",
-                               options->overflow[i].step, options->overflow[i].rank, world - 1);
-        }
-    }
+    LS_TRY(check_places("overflow-at", options->overflow_count, options->overflow, world));
     if (options->dump_step_count > 0 && (run_directory == NULL || run_directory[0] == '\0')) {
         return ls_log_fail(LS_ERR_USAGE,
                            "--dump-steps: there is nowhere to write; set LS_RUN_DIR to a folder");

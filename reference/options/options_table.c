@@ -35,16 +35,6 @@ static int read_integer(const char *option, const char *text, int64_t least, int
     return 0;
 }
 
-static int read_int(const char *option, const char *text, int least, int most, int *out)
-{
-    int64_t value;
-    int error = read_integer(option, text, least, most, &value);
-    if (error == 0) {
-        *out = (int)value;
-    }
-    return error;
-}
-
 static int read_number(const char *option, const char *text, ls_options_range allowed, double *out)
 {
     static const char *const says[] = {
@@ -63,16 +53,6 @@ static int read_number(const char *option, const char *text, ls_options_range al
     return 0;
 }
 
-static int read_float(const char *option, const char *text, ls_options_range allowed, float *out)
-{
-    double value;
-    int error = read_number(option, text, allowed, &value);
-    if (error == 0) {
-        *out = (float)value;
-    }
-    return error;
-}
-
 static int read_word(const char *option, const char *text, const char *names, int *index)
 {
     size_t length = strlen(text);
@@ -87,16 +67,6 @@ static int read_word(const char *option, const char *text, const char *names, in
         name = bar != NULL ? bar + 1 : NULL;
     }
     return refuse(option, text, names);
-}
-
-static int read_truth(const char *option, const char *text, ls_tristate *out)
-{
-    int index;
-    int error = read_word(option, text, "True|False", &index);
-    if (error == 0) {
-        *out = index == 0 ? LS_TRUE : LS_FALSE;
-    }
-    return error;
 }
 
 static int read_text(const char *option, const char *text, char *out, size_t bytes)
@@ -377,28 +347,36 @@ static int read_seed(const char *option, const char *text, ls_options *options)
 int ls_options_read(const ls_options_row *row, const char *text, ls_options *options)
 {
     void *field = (char *)options + row->offset;
-    int error = 0;
+    int64_t whole = 0;
+    double real = 0;
+    int error = 0, index = 0;
     switch (row->kind) {
     case LS_OPTIONS_INT:
-        return read_int(row->name, text, (int)row->least, (int)row->most, field);
+        error = read_integer(row->name, text, row->least, row->most, &whole);
+        *(int *)field = (int)whole;
+        return error;
     case LS_OPTIONS_COUNT:
         return read_integer(row->name, text, row->least, row->most, field);
     case LS_OPTIONS_REAL:
         return read_number(row->name, text, row->allowed, field);
     case LS_OPTIONS_FLOAT:
-        return read_float(row->name, text, row->allowed, field);
+        error = read_number(row->name, text, row->allowed, &real);
+        *(float *)field = (float)real;
+        return error;
     case LS_OPTIONS_FLAG:
         *(bool *)field = true;
         return 0;
     case LS_OPTIONS_TRISTATE:
     case LS_OPTIONS_OPTIONAL:
-        return read_truth(row->name, text != NULL ? text : "True", field);
+        error = read_word(row->name, text != NULL ? text : "True", "True|False", &index);
+        *(ls_tristate *)field = index == 0 ? LS_TRUE : LS_FALSE;
+        return error;
     case LS_OPTIONS_WORD:
         return read_word(row->name, text, row->words, field);
     case LS_OPTIONS_TEXT:
         return read_text(row->name, text, field, row->bytes);
     case LS_OPTIONS_CHOICE:
-        error = read_word(row->name, text, row->words, &(int){0});
+        error = read_word(row->name, text, row->words, &index);
         return error != 0 ? error : read_text(row->name, text, field, row->bytes);
     case LS_OPTIONS_OWN:
         return row->read(row->name, text, options);
