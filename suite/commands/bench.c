@@ -11,8 +11,7 @@
 #include "kernels/core/text.h"
 #include "reference/data/make.h"
 #include "bench_plan.h"
-#include "suite/run/gpus.h"
-#include "suite/run/progress.h"
+#include "suite/run/run.h"
 #include "roofline.h"
 
 static ls_status make_data(const ls_bench *b)

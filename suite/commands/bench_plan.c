@@ -14,7 +14,7 @@
 #include "suite/run/command_line.h"
 #include "kernels/core/path.h"
 #include "suite/cases/all.h"
-#include "suite/run/speed.h"
+#include "suite/run/headline.h"
 
 /* ---- what was asked for ---------------------------------------------------------------------- */
 

@@ -15,7 +15,7 @@
 #include "suite/run/command_line.h"
 #include "suite/cases/all.h"
 #include "suite/run/budget.h"
-#include "suite/run/gpus.h"
+#include "suite/run/run.h"
 #include "kernels/core/path.h"
 
 typedef struct conform {

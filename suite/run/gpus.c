@@ -1,4 +1,4 @@
-#include "gpus.h"
+#include "run.h"
 
 #include <stdio.h>
 #include <stdlib.h>

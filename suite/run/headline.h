@@ -3,7 +3,12 @@
 #define LS_HEADLINE_H
 
 #include "run.h"
-#include "speed.h"
+
+/* SPEED: this run's throughput against an earlier run's (BASELINE=). */
+typedef struct ls_speed_verdict {
+    bool below; /* a baseline was given and missed */
+    char value[24], why[320];
+} ls_speed_verdict;
 
 typedef enum ls_headline_correct {
     LS_CORRECT_YES,
@@ -31,5 +36,13 @@ bool ls_headline_job_checked(const ls_run *run, int job);
 int ls_headline_job_rung(const ls_run *run, int job);
 /* Rung 3: whether every rank of that job had a step audited, without a finding. */
 bool ls_headline_job_audited(const ls_record *job);
+
+/* speed.c. */
+/* LS_ERR_USAGE when `baseline` is neither a run's folder with a summary.json nor such a file. */
+ls_status ls_speed_check_baseline(const char *baseline);
+/* A timed job is below when its whole interval is under the baseline's whole interval;
+ * oversubscribed jobs and figures without a result gate nothing. Among three or more GPUs `why`
+ * names the slowest, with its distance to the median of the others. */
+void ls_speed_decide(const ls_run *run, ls_speed_verdict *out);
 
 #endif

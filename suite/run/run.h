@@ -1,6 +1,9 @@
-/* The state of one run of `lockstep`: its jobs, their records, its cases and their verdicts. */
+/* The state of one run of `lockstep`: its jobs, their records, its cases and their verdicts; and
+ * the smaller parts of running it. */
 #ifndef LS_RUN_H
 #define LS_RUN_H
+
+#include <stdio.h>
 
 #include "harness/machine/findings.h"
 #include "harness/machine/load.h"
@@ -30,10 +33,51 @@ typedef struct ls_run {
     bool dirty;
     cJSON *options;       /* effective, for run.json */
     cJSON *measured;      /* NULL, or further members of run.json: measured outside the jobs */
-    ls_findings findings; /* of the GPUs, gpus.h */
+    ls_findings findings; /* of the GPUs */
     cJSON *gpus;          /* NULL, or what each said of itself before the jobs */
     int64_t started_ns, job_ns, swapped_pages; /* job_ns: when the running job began */
     ls_load load;                              /* when the run was opened */
 } ls_run;
+
+/* ---- verdicts.c: verdicts.jsonl, and a verdict's lines on the terminal ----------------------- */
+
+/* Appends case `index` to verdicts.jsonl: an interrupted run loses nothing that was judged. */
+ls_status ls_verdicts_append(const ls_run *run, int index);
+/* Writes the whole file anew, in the order of the cases. */
+ls_status ls_verdicts_write(const ls_run *run);
+/* Takes over the verdicts of an interrupted run that passed. */
+ls_status ls_verdicts_read_back(ls_run *run);
+/* "not ok ..." at once; cause and repeat follow at the end. Nothing for a case that passed. */
+void ls_verdicts_print(const ls_run *run, int index, FILE *to);
+/* The line that repeats one case. */
+void ls_verdicts_repeat(const ls_run *run, int index, char *text, size_t bytes);
+
+/* ---- progress.c: one line that is rewritten on a terminal, plain lines elsewhere ------------- */
+
+/* Seconds: estimates of the jobs before the running one, of it, of those after it; what those
+ * before it really took; since when it runs. */
+typedef struct ls_progress_times {
+    double before_s, job_s, after_s, elapsed_s, running_s;
+} ls_progress_times;
+
+/* Seconds left: the estimate at the pace of the jobs before. While a job runs it falls as the clock
+ * goes, but not below what comes after the job. */
+double ls_progress_left_s(const ls_progress_times *times);
+
+void ls_progress_job(const ls_run *run, int index);  /* is running */
+void ls_progress_done(const ls_run *run, int index); /* has ended */
+void ls_progress_note(const char *format, ...)
+    __attribute__((format(printf, 1, 2))); /* terminal only */
+void ls_progress_clear(void);              /* before other output */
+
+/* ---- gpus.c: checked before anything is timed, monitored while jobs run; decide MACHINE ------ */
+
+/* On a run with device CUDA: checks the GPUs, prints the findings and opens the monitor that the
+ * jobs get. ranks: the most on this machine at a time. */
+void ls_gpus_begin(ls_run *run, int ranks);
+/* Adds a finding, with its GPU, for each rank whose bits differ from those of the others. */
+void ls_gpus_compare_bits(ls_run *run);
+/* Closes the monitor; its findings are in run->findings. May be called twice. */
+void ls_gpus_end(ls_run *run);
 
 #endif

@@ -11,11 +11,9 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "suite/judge/diagnose_endings.h"
-#include "gpus.h"
+#include "run.h"
 #include "kernels/core/path.h"
-#include "progress.h"
 #include "suite/judge/protocol.h"
-#include "verdicts.h"
 
 void ls_runner_plan(ls_run *run)
 {

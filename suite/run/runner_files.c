@@ -14,9 +14,8 @@
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "reference/options/options.h"
-#include "gpus.h"
+#include "run.h"
 #include "headline.h"
-#include "verdicts.h"
 
 static void add_libraries(const ls_run *run, cJSON *machine)
 {

@@ -1,4 +1,4 @@
-#include "verdicts.h"
+#include "run.h"
 
 #include <errno.h>
 #include <fcntl.h>

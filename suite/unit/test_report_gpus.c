@@ -16,7 +16,7 @@
 #include "harness/report/lines.h"
 #include "harness/report/tables/table.h"
 #include "kernels/core/text.h"
-#include "suite/run/speed.h"
+#include "suite/run/headline.h"
 
 enum { GPUS = 4, STEPS = 30, SLOW = 2 };
 static char scratch[200];

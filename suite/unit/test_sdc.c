@@ -8,7 +8,7 @@
 
 #include "harness/run/job.h"
 #include "kernels/core/text.h"
-#include "suite/run/gpus.h"
+#include "suite/run/run.h"
 #include "kernels/core/path.h"
 #include "suite/judge/sdc.h"
 
