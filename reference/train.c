@@ -46,12 +46,12 @@ int main(int argc, char **argv)
     if (status == LS_OK) {
         status = train(trainer);
     }
-    bool beside = trainer->device.api != NULL && !trainer->device.info.host_memory;
+    bool on_device = trainer->device.api != NULL && !trainer->device.info.host_memory;
     ls_setup_close(trainer, status != LS_OK);
     int code = (int)LS_PLANT(lost_peer_is_a_crash, status,
                              status == LS_ERR_PEER_LOST ? LS_ERR_INFRA : status);
-    if (status != LS_OK && beside) {
-        /* the exit handlers of a device's libraries may wait for what will not end */
+    if (status != LS_OK && on_device) {
+        /* exit handlers of the device's libraries may wait for work that will not end */
         fflush(NULL);
         _exit(code);
     }

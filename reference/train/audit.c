@@ -1,3 +1,5 @@
+#include "audit.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,10 +1,11 @@
-/* What the files of the audit share: audit.c is the life and the verdict, audit_observe.c what is
- * shown to the judge's kernels. Nobody else includes this. */
+/* The audit's data: audit.c opens it and reports its verdicts, audit_observe.c passes operations to
+ * the judge's kernels. */
 #ifndef LS_AUDIT_PRIVATE_H
 #define LS_AUDIT_PRIVATE_H
 
-#include "audit.h"
 #include "reference/oracle/cuda/audit.h"
+#include "reference/state/step_observer.h"
+#include "trainer.h"
 
 enum {
     LS_AUDIT_STEP_OUTPUTS = 4,
@@ -24,7 +25,7 @@ typedef struct ls_audit_bucket {
     char label[32];
 } ls_audit_bucket;
 
-struct ls_audit {
+typedef struct ls_audit {
     ls_trainer *trainer;
     const ls_audit_api *judge;
     /* device memory */
@@ -49,9 +50,9 @@ struct ls_audit {
     double worst, audited_ms, other_ms, total_ms;
     int64_t others;
     ls_audit_name worst_name;
-};
+} ls_audit;
 
-/* plan_observe's callback. */
+/* audit_observe.c. The callback of plan_observe. */
 ls_status ls_audit_observe(void *context, ls_stream *stream, const ls_observed *what, bool after);
 /* One operation, in a room; `layer` names it. */
 ls_status ls_audit_observe_op(ls_audit *audit, const ls_audit_op *op, const char *layer, void *room,

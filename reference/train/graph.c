@@ -66,66 +66,6 @@ const char *ls_graph_refused(const ls_trainer *trainer)
     return NULL;
 }
 
-/* ---- whether the engine can be recorded -------------------------------------------------------
- */
-
-/* A small reduction: recorded, and dropped with its graph. */
-static ls_status record_sum(const ls_trainer *trainer, const ls_comm_op *op, ls_event *event)
-{
-    const ls_device *device = &trainer->device;
-    ls_comm_handle handle;
-    ls_graph *graph = NULL;
-    LS_TRY(device->api->graph_begin(device->stream));
-    ls_status status = device->api->event_record(event, device->stream);
-    if (status == LS_OK) {
-        status = trainer->engine->begin(trainer->comm, op, event, &handle);
-    }
-    if (status == LS_OK) {
-        status = trainer->engine->wait(trainer->comm, &handle, device->stream);
-    }
-    ls_status ended = device->api->graph_end(device->stream, &graph);
-    if (graph != NULL) {
-        device->api->graph_destroy(graph);
-    }
-    return status != LS_OK ? status : ended;
-}
-
-ls_status ls_graph_try_engine(ls_trainer *trainer)
-{
-    const ls_device *device = &trainer->device;
-    ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE, .count = 1, .dtype = LS_F32, .label = "trial"};
-    ls_event *event = NULL;
-    int failed_rank = -1;
-    ls_status status = LS_OK;
-    if (trainer->options.graph == LS_GRAPH_OFF || device->api->graph_begin == NULL ||
-        trainer->engine->begin_after == NULL) {
-        return LS_OK;
-    }
-    LS_TRY(device->api->memory_alloc(device->backend, sizeof(float), "a trial", &op.buffer));
-    LS_TRY_GOTO(status, device->api->event_create(device->backend, &event), free);
-    /* connections are made by an operation that is executed, and nothing is under way then */
-    LS_TRY_GOTO(status, ls_comm_run(trainer->engine, trainer->comm, &op, device->stream), destroy);
-    LS_TRY_GOTO(status, device->api->stream_wait(device->stream), destroy);
-    ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "before a trial"};
-    LS_TRY_GOTO(status, ls_comm_run(trainer->engine, trainer->comm, &barrier, device->stream),
-                destroy);
-    bool works = record_sum(trainer, &op, event) == LS_OK;
-    LS_TRY_GOTO(status, ls_join_all(trainer, "graph/engine", works, false, &failed_rank), destroy);
-    trainer->unrecorded = failed_rank >= 0;
-    if (failed_rank == trainer->world.rank) {
-        ls_log_warn("rank %d could not record a reduction: all ranks go on without graphs",
-                    failed_rank);
-    }
-destroy:
-    device->api->event_destroy(event);
-free:
-    device->api->memory_free(device->backend, op.buffer);
-    return status;
-}
-
-/* ---- the steps of a run -----------------------------------------------------------------------
- */
-
 ls_status ls_graph_check(const ls_trainer *trainer)
 {
     const char *why = ls_graph_refused(trainer);

@@ -8,10 +8,6 @@
 
 typedef struct ls_graph_set ls_graph_set;
 
-/* Once, after the engine is open: whether its operations can be recorded on all ranks; tells, and
- * sets trainer->unrecorded, where not. The communicator may be of no use then. */
-ls_status ls_graph_try_engine(ls_trainer *trainer);
-
 /* NULL where steps of this run are recorded, else why they are not ("--trace"); the text stays. */
 const char *ls_graph_refused(const ls_trainer *trainer);
 /* LS_ERR_USAGE, with the reason, for --cuda-graph on where ls_graph_refused has one. */

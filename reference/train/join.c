@@ -10,7 +10,6 @@
 #include "reference/comm/comm_load.h"
 #include "agree.h"
 #include "fault.h"
-#include "graph.h"
 
 enum {
     LINGER_S = 10, /* rank 0 serves stragglers of a good end */
@@ -107,7 +106,7 @@ ls_status ls_join_all(ls_trainer *trainer, const char *key, bool mine, bool poll
     static const struct timespec nap = {0, 200000};
     char votes[64], who[64], number[16];
     int64_t sum = 0, begun_ns = ls_clock_ns();
-    void *told = NULL;
+    void *text = NULL;
     size_t bytes = 0;
     *rank = mine ? -1 : trainer->world.rank;
     if (trainer->store == NULL || trainer->world.world == 1) {
@@ -138,9 +137,9 @@ ls_status ls_join_all(ls_trainer *trainer, const char *key, bool mine, bool poll
         }
     }
     if (sum >= AGAINST) {
-        LS_TRY(ls_store_get(trainer->store, who, -1, &told, &bytes));
-        *rank = atoi(told);
-        free(told);
+        LS_TRY(ls_store_get(trainer->store, who, -1, &text, &bytes));
+        *rank = atoi(text);
+        free(text);
     }
     return LS_OK;
 }
@@ -168,13 +167,73 @@ static ls_status open_store(ls_trainer *trainer)
     return ls_store_open(&options, &trainer->store);
 }
 
-/* One that has failed to be recorded takes no further operations, and the others of its ranks are
- * left alone: then all begin anew. */
+/* ---- a trial recording ----------------------------------------------------------------------- */
+
+/* Records a small reduction and discards the graph. */
+static ls_status record_sum(const ls_trainer *trainer, const ls_comm_op *op, ls_event *event)
+{
+    const ls_device *device = &trainer->device;
+    ls_comm_handle handle;
+    ls_graph *graph = NULL;
+    LS_TRY(device->api->graph_begin(device->stream));
+    ls_status status = device->api->event_record(event, device->stream);
+    if (status == LS_OK) {
+        status = trainer->engine->begin(trainer->comm, op, event, &handle);
+    }
+    if (status == LS_OK) {
+        status = trainer->engine->wait(trainer->comm, &handle, device->stream);
+    }
+    ls_status ended = device->api->graph_end(device->stream, &graph);
+    if (graph != NULL) {
+        device->api->graph_destroy(graph);
+    }
+    return status != LS_OK ? status : ended;
+}
+
+/* Whether the operations of the engine, which is open, can be recorded into graphs on all ranks;
+ * reports it and sets trainer->unrecorded if not. The communicator may be unusable then. */
+static ls_status try_recording(ls_trainer *trainer)
+{
+    const ls_device *device = &trainer->device;
+    ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE, .count = 1, .dtype = LS_F32, .label = "trial"};
+    ls_event *event = NULL;
+    int failed_rank = -1;
+    ls_status status = LS_OK;
+    if (trainer->options.graph == LS_GRAPH_OFF || device->api->graph_begin == NULL ||
+        trainer->engine->begin_after == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(device->api->memory_alloc(device->backend, sizeof(float), "a trial", &op.buffer));
+    LS_TRY_GOTO(status, device->api->event_create(device->backend, &event), free);
+    /* connections are made by an operation that is executed, and nothing is under way then */
+    LS_TRY_GOTO(status, ls_comm_run(trainer->engine, trainer->comm, &op, device->stream), destroy);
+    LS_TRY_GOTO(status, device->api->stream_wait(device->stream), destroy);
+    ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "before a trial"};
+    LS_TRY_GOTO(status, ls_comm_run(trainer->engine, trainer->comm, &barrier, device->stream),
+                destroy);
+    bool works = record_sum(trainer, &op, event) == LS_OK;
+    LS_TRY_GOTO(status, ls_join_all(trainer, "graph/engine", works, false, &failed_rank), destroy);
+    trainer->unrecorded = failed_rank >= 0;
+    if (failed_rank == trainer->world.rank) {
+        ls_log_warn("rank %d could not record a reduction: all ranks go on without graphs",
+                    failed_rank);
+    }
+destroy:
+    device->api->event_destroy(event);
+free:
+    device->api->memory_free(device->backend, op.buffer);
+    return status;
+}
+
+/* ---- engines --------------------------------------------------------------------------------- */
+
+/* A communicator whose trial failed takes no further operations, on this rank or another: then all
+ * ranks open a new one. */
 static ls_status open_gradients(ls_trainer *trainer)
 {
     int rank = trainer->world.rank, world = trainer->world.world;
     LS_TRY(open_comm(trainer, "gradients", rank, world, &trainer->comm));
-    LS_TRY(ls_graph_try_engine(trainer));
+    LS_TRY(try_recording(trainer));
     if (!trainer->unrecorded) {
         return LS_OK;
     }

@@ -9,7 +9,7 @@
  * started alike (numerics.md section 2 assumes that they were); differing libraries are a warning.
  */
 ls_status ls_join_open(ls_trainer *trainer);
-/* Waits until every rank has come here: nobody leaves while another still needs it. */
+/* Waits until every rank has come here, so that none leaves while another still needs it. */
 ls_status ls_join_finish(ls_trainer *trainer);
 /* After a failure, before anything is freed: ends what waits for the others, and lets the device
  * leave its work, which may write to the host's memory. trainer->stuck: it does not. */

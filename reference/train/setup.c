@@ -487,11 +487,11 @@ static void free_model(ls_trainer *model)
 
 void ls_setup_close(ls_trainer *trainer, bool failed)
 {
-    bool beside = trainer->device.api != NULL && !trainer->device.info.host_memory;
+    bool on_device = trainer->device.api != NULL && !trainer->device.info.host_memory;
     ls_tensorboard_close(trainer->board);
     ls_join_close(trainer, failed); /* first: its threads still hold buckets after a failure, and a
                                        device that waits for a lost peer frees no memory */
-    if (trainer->stuck || (failed && beside)) {
+    if (trainer->stuck || (failed && on_device)) {
         /* memory is freed when all of a device's streams have ended, which after a failure nobody
          * has seen of those of an engine; the process is about to end without exit handlers */
         ls_events_close(trainer->events);

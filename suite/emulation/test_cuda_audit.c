@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "reference/train/audit.h"
 #include "reference/train/audit_private.h"
 #include "reference/train/join.h"
 #include "reference/train/setup.h"
