@@ -13,8 +13,8 @@ set yrange [0:peak_max*1.15]
 set ylabel "MB, largest of any rank"
 set key outside right top
 stats table using 8 name "parts" nooutput
-told = exists("parts_records") && parts_records > 0
-if (told) {
+records = exists("parts_records") && parts_records > 0
+if (records) {
     plot for [i = 1:6] table using 1:(sum_to(i-1)):($1-0.3):($1+0.3):(sum_to(i-1)):(sum_to(i)) \
              with boxxyerror fillcolor rgb kind_rgb[i] title word(kinds, i), \
          table using 1:3:(0.3):xticlabels(10) with xerrorbars pointtype -1 linewidth 3 linecolor rgb "#1c2024" \

@@ -13,7 +13,7 @@ set bmargin 7.5
 eval key_below
 sum_to(i) = (i < 1 ? 0 : column(2)) + (i < 2 ? 0 : column(3)) + (i < 3 ? 0 : column(4)) \
     + (i < 4 ? 0 : column(5)) + (i < 5 ? 0 : column(6)) + (i < 6 ? 0 : column(7))
-# All communication ends where its exposed part ends; what lies before ran beside backward.
+# All communication ends where its exposed part ends; the rest overlapped with backward.
 comm_from(i) = sum_to(4) > column(8) ? sum_to(4) - column(8) : 0
 plot for [i = 1:6] table using (sum_to(i-1)):1:(sum_to(i-1)):(sum_to(i)):($1-0.32):($1+0.2):yticlabels(10) \
          with boxxyerror fillcolor rgb part_rgb[i] title part_title(i), \

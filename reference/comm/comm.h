@@ -105,7 +105,7 @@ typedef struct ls_comm_api {
      * Engines with a single transport have no such entry. */
     const char *(*transport)(const ls_comm *comm);
 
-    /* ---- of engines that work beside the host; NULL elsewhere ---- */
+    /* ---- for asynchronous engines; NULL elsewhere ---- */
 
     /* Operations begun from now on run after all work enqueued on `stream`. */
     ls_status (*begin_after)(ls_comm *comm, ls_stream *stream);

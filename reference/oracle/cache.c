@@ -17,9 +17,9 @@ static void add_program(ls_cache_key *key)
 {
     struct stat self;
     if (stat("/proc/self/exe", &self) == 0) {
-        const int64_t told[] = {(int64_t)self.st_size, (int64_t)self.st_mtim.tv_sec,
-                                (int64_t)self.st_mtim.tv_nsec};
-        ls_cache_add(key, told, sizeof told);
+        const int64_t identity[] = {(int64_t)self.st_size, (int64_t)self.st_mtim.tv_sec,
+                                    (int64_t)self.st_mtim.tv_nsec};
+        ls_cache_add(key, identity, sizeof identity);
     }
 }
 

@@ -14,7 +14,7 @@ void ls_inside_free(const ls_device *device, ls_tensor *tensor);
 void ls_inside_write(const ls_device *device, const ls_tensor *tensor, const float *value);
 void ls_inside_read(const ls_device *device, const ls_tensor *tensor, float *value);
 
-/* Between the two calls what is written to stderr goes to a file; the second one returns it, cut to
+/* Between the two calls stderr goes to a file; the second one returns its text, cut to
  * bytes, and the number of its lines. */
 typedef struct ls_inside_ear {
     int kept, file;

@@ -112,7 +112,7 @@ static inline ls_status plan_refuse_third(void *context, int param)
     return ++*count == 3 ? LS_ERR_PEER_LOST : LS_OK;
 }
 
-/* Who is told of a gradient says no: backward ends there, with that status. */
+/* The callback of a gradient fails: backward ends there, with that status. */
 static inline void plan_ends_where_refused(ls_kernel_subject *s)
 {
     int count = 0;

@@ -453,7 +453,7 @@ enum { READERS = sizeof readers / sizeof *readers };
 /* ---- running -------------------------------------------------------------------------------- */
 
 /* The child: its messages go to a file that is kept short. */
-static int run_reader(const reader *r, fuzz *f, int64_t until_ns, shared *told)
+static int run_reader(const reader *r, fuzz *f, int64_t until_ns, shared *status)
 {
     char said[128];
     ls_text_put(said, sizeof said, "%s/said", f->folder);
@@ -462,13 +462,13 @@ static int run_reader(const reader *r, fuzz *f, int64_t until_ns, shared *told)
     f->seed = calloc(SEEDS_MAX, sizeof *f->seed);
     LS_ASSERT(f->seed != NULL);
     r->seed(f);
-    for (; ls_clock_ns() < until_ns; told->count++) {
-        if (told->count % 256 == 0) {
+    for (; ls_clock_ns() < until_ns; status->count++) {
+        if (status->count % 256 == 0) {
             (void)!ftruncate(STDERR_FILENO, 0);
         }
-        make_input(f, &told->input);
+        make_input(f, &status->input);
         alarm(INPUT_LIMIT_S);
-        r->read(f, &told->input);
+        r->read(f, &status->input);
     }
     alarm(0);
     free(f->seed);
@@ -486,22 +486,22 @@ static bool fuzz_reader(const reader *r, uint64_t seed, double seconds)
     ls_text_put(f.folder, sizeof f.folder, "%s/ls_fuzz_XXXXXX",
                 access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : "/tmp");
     LS_ASSERT(mkdtemp(f.folder) != NULL);
-    shared *told =
-        mmap(NULL, sizeof *told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    LS_ASSERT(told != MAP_FAILED);
+    shared *status =
+        mmap(NULL, sizeof *status, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    LS_ASSERT(status != MAP_FAILED);
     int state = 0;
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
-        exit(run_reader(r, &f, ls_clock_ns() + (int64_t)(seconds * 1e9), told));
+        exit(run_reader(r, &f, ls_clock_ns() + (int64_t)(seconds * 1e9), status));
     }
     LS_ASSERT(waitpid(pid, &state, 0) == pid);
-    int64_t count = told->count;
+    int64_t count = status->count;
     bool good = WIFEXITED(state) && WEXITSTATUS(state) == 0 && count > 0;
     if (!good) {
-        put_file(&f, "input", told->input.at, told->input.count);
+        put_file(&f, "input", status->input.at, status->input.count);
     }
-    munmap(told, sizeof *told);
+    munmap(status, sizeof *status);
     printf("%s - %s: %" PRId64 " inputs, seed %" PRIu64 "\n", good ? "ok" : "not ok", r->name,
            count, seed);
     if (!good) {

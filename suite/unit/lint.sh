@@ -9,7 +9,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 touch "$work/breaches"
 
-# What is here, committed or not, by kind.
+# Files of the tree, committed or not, by kind.
 git ls-files -co --exclude-standard | while read -r file; do
     [ -f "$file" ] && echo "$file"
 done >"$work/files"
@@ -115,7 +115,7 @@ awk '$2 !~ /^ls_/ { next }
             index($2 "_", "ls_" folder "_" file "_") != 1) print
     }' "$work/defined" | breach "the second word of a symbol is its file:"
 
-# NVTX lies in its headers whole, as weak symbols of whoever includes them.
+# NVTX is header-only: its functions are weak symbols of each object that includes it.
 awk '$1 ~ /\.c\.o$/ && $2 !~ /^ls_/ && $2 !~ /^main$|^__|^nvtx|^InitializeInjectionNvtx/' "$work/defined" |
     breach "public symbols start with ls_:"
 

@@ -24,7 +24,7 @@ run() {
     name=$1
     shift
     ran=$((ran + 1))
-    # cuDNN unloads libraries with what they have allocated: leaks of nobody that has a name
+    # cuDNN unloads libraries that still own memory: the reported leaks have no symbols
     leaks=1
     case $name in test_cudnn_*) leaks=0 ;; esac
     ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=$leaks timeout 300 $fixed "$@" >"$log" 2>&1

@@ -97,7 +97,7 @@ START_TEST(apex_elements)
     describe(&layout, text, sizeof text);
     ck_assert_str_eq(text, "[2,0] [3,1]");
     ls_buckets_free(&layout);
-    /* what is left open is closed half first, then float */
+    /* the open buckets are closed half first, then float */
     static const int64_t large = 100;
     static const int float_first[] = {1, 0, 3, 2};
     ck_assert_int_eq(

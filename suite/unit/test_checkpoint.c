@@ -1,4 +1,4 @@
-/* Checkpoints: what is written comes back bit for bit, and a file that does not fit changes
+/* Checkpoints: a written one is read back bit for bit, and a file that does not fit changes
  * nothing. */
 #include <check.h>
 #include <stdio.h>

@@ -207,7 +207,7 @@ static void same_bits(const peer *self, ls_comm *const comm[2], ls_dtype dtype, 
     free(sum[1]);
 }
 
-/* From just above what is exchanged directly up to more pieces than a pipe holds, in chunks of
+/* From just above the size of a direct exchange up to more pieces than a pipe holds, in chunks of
  * uneven length. */
 static int both_ways(int rank, int world, int port, void *engine)
 {

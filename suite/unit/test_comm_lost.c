@@ -111,7 +111,7 @@ static int absent(int rank, int world, int port, void *engine)
         ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE,
                          .buffer = many,
                          .count = count_of(engine),
-                         .label = "nobody there"};
+                         .label = "absent peer"};
         status = ls_comm_run(self.api, self.comm, &op, NULL);
         double waited_ms = ls_clock_ms_between(began_ns, ls_clock_ns());
         RANK_CHECK(waited_ms > 500 && waited_ms < 1900);

@@ -17,7 +17,7 @@
 
 enum { WORLD = 2, BATCH = 4, SIZE = 16, CLASSES = 10 };
 
-/* What is planted. */
+/* The planted faults. */
 typedef enum plant {
     CLEAN,
     DOUBLED,

@@ -91,8 +91,8 @@ START_TEST(every_half_widens_and_returns)
 }
 END_TEST
 
-/* The middle between `half` and the next goes to the even one, one f32 step beside it to the nearer
- * one. */
+/* The midpoint between `half` and the next value rounds to the even one, a value one f32 step off
+ * it to the nearer one. */
 static bool ties_to_even(const half_type *type, uint16_t half, float tie, float sign)
 {
     uint16_t bit = sign < 0 ? 0x8000 : 0, next = (uint16_t)(half + 1);

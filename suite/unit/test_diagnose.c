@@ -74,7 +74,7 @@ static double former_param(const scene *s, int64_t i)
     return s->e.param[i] * (1 + 0.1 * ls_rng_normal(9, 0, (uint64_t)i));
 }
 
-/* Moves the dump to <folder>/step000002.rank0.safetensors, beside one of the step before. */
+/* Moves the dump to <folder>/step000002.rank0.safetensors and adds one of the previous step. */
 static void keep_former(scene *s, const char *folder)
 {
     ls_safetensors_writer *writer;

@@ -1,4 +1,4 @@
-/* Which digest parts first tells what went wrong, between ranks and after a resume. */
+/* The first digest that differs reveals the cause, between ranks and after a resume. */
 #include <check.h>
 #include <stdio.h>
 #include <string.h>

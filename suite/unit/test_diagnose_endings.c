@@ -1,4 +1,4 @@
-/* What ranks' last words and end events tell of a job that ended badly. */
+/* Causes of a failed job from the last messages and end events of its ranks. */
 #include <check.h>
 #include <string.h>
 
@@ -44,7 +44,7 @@ START_TEST(unlike_operations_are_named)
                   "%s", text);
     waits("nccl", 7, "bucket 0", 512, text, sizeof text);
     ck_assert_msg(strstr(text, "different orders") != NULL, "%s", text);
-    /* the same one, and another number: nobody was in the wrong place */
+    /* the same operation, then another number: no rank was in a different operation */
     ck_assert_str_eq(waits("gloo", 7, "bucket 0", 4096, text, sizeof text), "");
     ck_assert_str_eq(waits("gloo", 8, "bucket 1", 512, text, sizeof text), "");
 }

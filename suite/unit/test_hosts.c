@@ -9,7 +9,7 @@
 
 #include "harness/hosts/hosts.h"
 
-/* What is logged from here on goes to a file; said_end gives it back. */
+/* Redirects the log to a file; said_end returns its text. */
 static int said_begin(void)
 {
     FILE *file = tmpfile();
@@ -80,7 +80,7 @@ static const mistake mistakes[] = {
     {false, "a\n\n# x\nb slot=2\n", "hosts line 4: 'slot=2' after the host"},
     {false, "a slots=2 slots=3\n", "hosts line 1: 'slots=3' after the host"},
     {false, "a$(x)\n", "hosts line 1: 'a$(x)' is not a host name"},
-    {false, "# nobody\n", "hosts contains no host"},
+    {false, "# none\n", "hosts contains no host"},
     {false, "", "hosts contains no host"},
 };
 

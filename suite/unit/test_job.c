@@ -141,13 +141,13 @@ START_TEST(record_of_each_ending)
     ck_assert_int_eq(outcome.rank_count, 3);
     ck_assert_int_gt(outcome.rss_bytes_max, 100000);
     cJSON *root = read_record(&job);
-    const cJSON *told = cJSON_GetObjectItemCaseSensitive(root, "outcome");
-    const cJSON *ranks = cJSON_GetObjectItemCaseSensitive(told, "ranks");
-    ck_assert_str_eq(ls_json_string(told, "state", ""), wanted->name);
-    ck_assert_int_eq(ls_json_integer(told, "first_rank", -9), wanted->first_rank);
-    ck_assert_int_eq(ls_json_integer(told, "code", -9), wanted->code);
-    ck_assert_int_eq(ls_json_integer(told, "signal", -9), wanted->signal);
-    ck_assert_double_gt(ls_json_number(told, "seconds", -1), 0);
+    const cJSON *record = cJSON_GetObjectItemCaseSensitive(root, "outcome");
+    const cJSON *ranks = cJSON_GetObjectItemCaseSensitive(record, "ranks");
+    ck_assert_str_eq(ls_json_string(record, "state", ""), wanted->name);
+    ck_assert_int_eq(ls_json_integer(record, "first_rank", -9), wanted->first_rank);
+    ck_assert_int_eq(ls_json_integer(record, "code", -9), wanted->code);
+    ck_assert_int_eq(ls_json_integer(record, "signal", -9), wanted->signal);
+    ck_assert_double_gt(ls_json_number(record, "seconds", -1), 0);
     ck_assert_int_eq(cJSON_GetArraySize(ranks), 3);
     if (wanted->state == LS_OUTCOME_KILLED) { /* the survivors left by themselves */
         ck_assert_int_eq(ls_json_integer(cJSON_GetArrayItem(ranks, 0), "code", -9), 10);
@@ -228,8 +228,8 @@ START_TEST(cannot_run)
     job.command.word[0] = strdup("/nonexistent/trainer");
     ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_USAGE);
     cJSON *root = read_record(&job);
-    const cJSON *told = cJSON_GetObjectItemCaseSensitive(root, "outcome");
-    ck_assert_str_eq(ls_json_string(told, "state", ""), "not started");
+    const cJSON *record = cJSON_GetObjectItemCaseSensitive(root, "outcome");
+    ck_assert_str_eq(ls_json_string(record, "state", ""), "not started");
     cJSON_Delete(root);
     remove_job(&job);
 }

@@ -1,5 +1,5 @@
-/* `lockstep-launch` as its users see it: what ranks find in their environment, which failure it
- * reports, what it says about wrong arguments. Runs the built program beside this one. */
+/* `lockstep-launch` from the outside: the environment of its ranks, the failure that it reports,
+ * the messages for wrong arguments. Runs the built program in the folder above this one. */
 #include <check.h>
 #include <fcntl.h>
 #include <libgen.h>

@@ -34,8 +34,8 @@ START_TEST(what_others_take_is_held_against_our_cores_only)
 }
 END_TEST
 
-/* 0.3 s of our own work: with nobody else there others took nothing; with others there, no more
- * than the processors gave beside us. */
+/* 0.3 s of our own work: on an idle machine others took nothing; on a busy one no more than the
+ * processors gave in addition to ours. */
 START_TEST(our_own_work_is_not_others)
 {
     ls_load from, to;

@@ -1,5 +1,5 @@
-/* What the programs say of bad input: one line that names the value, where it stands and what is
- * allowed, and an exit code, before anything is run or written. */
+/* Messages for bad input: one line that names the value, its place and the allowed values, and an
+ * exit code, before anything is run or written. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>

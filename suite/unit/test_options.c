@@ -1,6 +1,6 @@
-/* The command line: what is accepted (defaults, spellings), what is refused and that a refusal is
- * one line which names the option (numerics.md section 7), what is understood but not offered; and
- * what the options mean for types and scale (numerics.md section 1). */
+/* The command line: accepted options (defaults, spellings), refusals, each of which is one line
+ * that names the option (numerics.md section 7), options that are valid but not offered; and the
+ * types and scales that follow from the options (numerics.md section 1). */
 #include <cjson/cJSON.h>
 #include <check.h>
 #include <fcntl.h>
@@ -247,7 +247,7 @@ START_TEST(understood_but_not_offered)
 }
 END_TEST
 
-/* A wrong value beside it is a usage error first. */
+/* A wrong value in another option is a usage error first. */
 START_TEST(usage_before_unsupported)
 {
     ck_assert_int_eq(parse("--tf32 --device cpu -b 0").status, LS_ERR_USAGE);
@@ -298,7 +298,7 @@ START_TEST(against_the_environment)
     ck_assert_int_eq(ls_options_resolve(&options, 0, 2, NULL), LS_ERR_USAGE);
     ck_assert_int_eq(ls_options_resolve(&options, 2, 3, NULL), LS_OK);
     ck_assert_int_eq(options.batch_size, 1);
-    /* a group of one image and one pixel, beside one of two images */
+    /* a group of one image and one pixel, and one of two images */
     options =
         parse("-a resnet18 --image-size 32 --sync-bn --sync-bn-group 1 --batch-sizes 1,2").options;
     ck_assert_int_eq(ls_options_resolve(&options, 0, 2, NULL), LS_ERR_USAGE);

@@ -239,7 +239,7 @@ START_TEST(uneven_ranks_are_steps_of_their_own)
         logits += count;
         ls_oracle_free(&p->net, &one);
     }
-    /* FP64 on both sides; what is left is the order of three terms, units of 2^-53 each */
+    /* FP64 on both sides; only the order of three terms differs, units of 2^-53 each */
     ck_assert_double_lt(relative(whole.grad, mean, p->net.elements), 1e-14);
     free(mean);
     ls_oracle_free(&p->net, &whole);

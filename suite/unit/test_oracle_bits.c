@@ -35,7 +35,7 @@ START_TEST(every_value_is_its_own)
 }
 END_TEST
 
-/* Between two neighbours: the midpoint goes to the even one, anything beside it to the nearer. The
+/* Between two neighbours: the midpoint goes to the even one, any other value to the nearer. The
  * largest finite value's upper neighbour is the power of two that overflows. */
 START_TEST(midpoints_go_to_even)
 {
@@ -72,7 +72,7 @@ START_TEST(single_as_the_processor)
     uint64_t state = 1;
     for (int i = 0; i < 1000000; i++) {
         state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
-        /* exponents -160 to 140: subnormals, overflow and what is between */
+        /* exponents -160 to 140: subnormals, normal values, overflow */
         double value = ldexp((double)(int64_t)state * 0x1p-63, (int)(state >> 33) % 300 - 160);
         ck_assert(same(ls_bits_round(LS_BITS_F32, value), (double)(float)value));
     }

@@ -120,7 +120,7 @@ START_TEST(grandchildren_end)
 }
 END_TEST
 
-/* Whoever started the children is killed outright: they die with it. */
+/* The parent is killed by SIGKILL: its children die with it. */
 START_TEST(parent_dies)
 {
     int ends[2];

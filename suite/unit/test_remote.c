@@ -74,7 +74,7 @@ static void tear_down(void)
 
 static ls_status probe_hosts(const char *list, ls_hosts *hosts, char *said)
 {
-    ls_probe told[8];
+    ls_probe found[8];
     char results[128], log[128];
     snprintf(results, sizeof results, "%s/results/runs", folder);
     snprintf(log, sizeof log, "%s/said", folder);
@@ -84,15 +84,15 @@ static ls_status probe_hosts(const char *list, ls_hosts *hosts, char *said)
     }
     int old = dup(STDERR_FILENO), to = open(log, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     dup2(to, STDERR_FILENO);
-    ls_status status = ls_probe_at(hosts, &question, told);
+    ls_status status = ls_probe_at(hosts, &question, found);
     dup2(old, STDERR_FILENO);
     close(to);
     char *text = ls_text_read(log);
     ls_text_put(said, 2048, "%s", text);
     free(text);
     if (status == LS_OK) {
-        ck_assert_str_eq(told[1].device, "cpu");
-        ck_assert_int_ge(told[1].cores, 1);
+        ck_assert_str_eq(found[1].device, "cpu");
+        ck_assert_int_ge(found[1].cores, 1);
     }
     /* nothing is left behind */
     snprintf(log, sizeof log, "%s/results/runs", folder);
@@ -241,7 +241,7 @@ START_TEST(record_of_each_ending)
         ck_assert_int_gt(outcome.rank[3].rss_bytes_max, 100000);
     }
     ls_outcome_free(&outcome);
-    /* nobody is left */
+    /* no process is left */
     char path[128];
     snprintf(path, sizeof path, "%s/pids", folder);
     FILE *pids = fopen(path, "re");

@@ -175,7 +175,7 @@ START_TEST(speed_is_held_against_the_neighbours)
     ck_assert_str_eq(speed.value, "below");
     ck_assert_msg(strncmp(speed.why, "worst: GPU 2, 3.8 % under its neighbours", 40) == 0, "%s",
                   speed.why);
-    ck_assert(!speed.below); /* nobody asked for this gate */
+    ck_assert(!speed.below); /* this gate was not requested */
     write_run(true);         /* shared GPUs claim nothing */
     ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
     memset(&speed, 0, sizeof speed);

@@ -11,7 +11,7 @@
 #include "suite/run/runner.h"
 #include "suite_fake.h"
 
-/* Counts its starts in a file beside the run, writes one step per rank; with --seed=2 rank 1 kills
+/* Counts its starts in a file next to the run, writes one step per rank; with --seed=2 rank 1 kills
  * itself, with --seed=3 it refuses. */
 static const char script[] =
     "echo started >> \"$LS_RUN_DIR/../../../starts\"\n"
@@ -108,7 +108,7 @@ START_TEST(an_interrupted_run_does_only_the_rest)
     ls_runner_free(&run);
     prepare(&run, folder, subject, sizeof subject);
     ck_assert_int_eq(ls_runner_look_back(&run), LS_OK);
-    /* the plan lists what is left */
+    /* the plan lists the remaining jobs */
     char *plan = NULL;
     size_t bytes;
     FILE *to = open_memstream(&plan, &bytes);
@@ -179,7 +179,7 @@ START_TEST(time_left_falls_while_a_job_runs)
         ck_assert(ls_progress_left_s(&times) == left_s[i]);
     }
     times = (ls_progress_times){.job_s = 10, .after_s = 20, .elapsed_s = 3};
-    ck_assert(ls_progress_left_s(&times) == 30); /* nothing has told the pace */
+    ck_assert(ls_progress_left_s(&times) == 30); /* no job has ended, so the pace is unknown */
 }
 END_TEST
 

@@ -1,6 +1,6 @@
-/* safetensors files: what is written is read back, by us and by a reader that knows only the
- * format; a broken file of any kind is refused before anything of it is used; a disk that fills
- * leaves nothing behind. */
+/* safetensors files: written files are read back, by us and by a reader that knows only the format;
+ * a broken file of any kind is refused before any of it is used; a full disk leaves no file behind.
+ */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -126,7 +126,7 @@ static void run_job(const ls_spec *spec, const ls_matrix_site *site, ls_record *
     bool resumed = false;
     memset(&outcome, 0, sizeof outcome);
     ck_assert_int_eq(ls_matrix_job(spec, site, &job), LS_OK);
-    free(job.command.word[3]); /* sh -c script TRAINER: the one beside the tests' folder */
+    free(job.command.word[3]); /* sh -c script TRAINER: the one in the folder above */
     char folder[1024], *trainer = NULL;
     ls_path_program(folder, sizeof folder);
     ck_assert(asprintf(&trainer, "%s/../lockstep-train", folder) > 0);

@@ -248,7 +248,7 @@ START_TEST(the_bus_decides_which_device)
     ck_assert_int_eq(ls_machine_devices(folder, device, 8), 2);
     ck_assert_str_eq(device[0].address, "0000:01:00.0");
     ck_assert_str_eq(device[1].model, "0x2335");
-    /* this program has no ls_cuda.so beside it: none can be used */
+    /* there is no ls_cuda.so next to this program: none can be used */
     ck_assert(!device[0].usable);
     ck_assert_ptr_nonnull(strstr(device[0].failure, "ls_cuda.so not built"));
     ck_assert_int_eq(ls_machine_choose("auto", 1, false, &chosen), LS_ERR_INFRA);

@@ -1,4 +1,4 @@
-/* SPEED against a former run: what is within, what is below, and what gates nothing. */
+/* SPEED against a former run: values within the band, below it, and values that do not gate. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* The rendezvous store: what a key holds, who waits how long, and what each rank is told when the
- * world does not come together. Messages are read back from the ranks' standard error. */
+/* The rendezvous store: the value of a key, the deadlines of waits, and the message of each rank if
+ * the world does not come together. Messages are read from the ranks' standard error. */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -117,15 +117,15 @@ START_TEST(missing_key)
     void *value = NULL;
     size_t bytes = 77;
     int64_t began_ns = ls_clock_ns();
-    ck_assert_int_eq(ls_store_get(store, "nobody", 0.2, &value, &bytes), LS_ERR_RENDEZVOUS);
+    ck_assert_int_eq(ls_store_get(store, "missing", 0.2, &value, &bytes), LS_ERR_RENDEZVOUS);
     double waited_ms = ls_clock_ms_between(began_ns, ls_clock_ns());
     ck_assert_double_ge(waited_ms, 195);
     ck_assert_double_lt(waited_ms, 2000);
     ck_assert_ptr_null(value); /* outputs are written only on success */
     ck_assert_uint_eq(bytes, 77);
-    assert_said(errors, "'nobody'");
-    ck_assert_int_eq(ls_store_set(store, "nobody", "now", 3), LS_OK);
-    assert_value(store, "nobody", "now", 3);
+    assert_said(errors, "'missing'");
+    ck_assert_int_eq(ls_store_set(store, "missing", "now", 3), LS_OK);
+    assert_value(store, "missing", "now", 3);
     ls_store_close(store, 0);
 }
 END_TEST
@@ -216,7 +216,7 @@ static int counting(int rank, int world, int port, void *context)
     for (int i = 0; i < TIMES; i++) {
         int64_t now = 0;
         RANK_CHECK(ls_store_add(store, "n", rank + 1, &now) == LS_OK);
-        RANK_CHECK(now > sum); /* every answer is a sum that nobody else was given */
+        RANK_CHECK(now > sum); /* every answer is a sum that no other rank received */
         sum = now;
     }
     RANK_CHECK(ls_store_barrier(store, "counted", -1) == LS_OK);
@@ -259,7 +259,7 @@ START_TEST(port_in_use)
 }
 END_TEST
 
-/* What a wrong second rank is told; rank 0 goes on waiting for the right one, until its own
+/* The answer to a wrong second rank; rank 0 keeps waiting for the right one, until its own
  * deadline. */
 typedef struct intruder {
     int rank, world;
@@ -348,10 +348,10 @@ static int dying(int rank, int world, int port, void *context)
     (void)context;
     ls_store *store = rank_store(rank, world, port, 20.0);
     const char *key = "never";
-    int nobody = 0;
-    RANK_CHECK(ls_store_who_left(store, &nobody) == LS_OK);
-    RANK_CHECK(rank == 2 || nobody == -1); /* rank 1 may have died before rank 2 asked */
-    if (rank == 1) {                       /* dies while the server owes it a reply */
+    int gone = 0;
+    RANK_CHECK(ls_store_who_left(store, &gone) == LS_OK);
+    RANK_CHECK(rank == 2 || gone == -1); /* rank 1 may have died before rank 2 asked */
+    if (rank == 1) {                     /* dies while the server owes it a reply */
         alarm(1);
         (void)ls_store_wait(store, &key, 1, 15.0);
     }
@@ -427,7 +427,7 @@ static int dial(int port)
     return fd;
 }
 
-/* Garbage is dropped with a line in the log, and harms nobody. */
+/* Garbage is dropped with a line in the log, and has no other effect. */
 START_TEST(bad_frames)
 {
     int errors = listen_to_errors();
@@ -468,8 +468,8 @@ static int probing(int rank, int world, int port, void *context)
     return 0;
 }
 
-/* Serves another job until its standard input ends; tells its port. */
-static int neighbouring(int rank, int world, int tell, void *context)
+/* Serves another job until its standard input ends; writes its port. */
+static int neighbouring(int rank, int world, int port_out, void *context)
 {
     char byte;
     ls_store *store = NULL;
@@ -478,7 +478,7 @@ static int neighbouring(int rank, int world, int tell, void *context)
     close(*(int *)context); /* the end that says when to leave must not be kept open here */
     RANK_CHECK(ls_store_open(&options, &store) == LS_OK);
     int port = ls_store_port(store);
-    RANK_CHECK(write(tell, &port, sizeof port) == sizeof port);
+    RANK_CHECK(write(port_out, &port, sizeof port) == sizeof port);
     RANK_CHECK(read(STDIN_FILENO, &byte, 1) == 0);
     ls_store_close(store, 0);
     return 0;
@@ -486,14 +486,14 @@ static int neighbouring(int rank, int world, int tell, void *context)
 
 START_TEST(probe_ports)
 {
-    int told[2], leave[2], port = 0, failed = 0;
+    int port_pipe[2], leave[2], port = 0, failed = 0;
     pid_t pid[3];
     listen_to_errors();
-    ck_assert_int_eq(pipe2(told, O_CLOEXEC), 0);
+    ck_assert_int_eq(pipe2(port_pipe, O_CLOEXEC), 0);
     ck_assert_int_eq(pipe2(leave, O_CLOEXEC), 0);
     ck_assert_int_eq(dup2(leave[0], STDIN_FILENO), STDIN_FILENO);
-    pid_t neighbour = world_fork(0, 1, told[1], neighbouring, &leave[1]);
-    ck_assert_int_eq(read(told[0], &port, sizeof port), sizeof port);
+    pid_t neighbour = world_fork(0, 1, port_pipe[1], neighbouring, &leave[1]);
+    ck_assert_int_eq(read(port_pipe[0], &port, sizeof port), sizeof port);
     for (int rank = 2; rank >= 0; rank--) { /* rank 0 last: the others have to try again */
         pid[rank] = world_fork(rank, 3, port - 1, probing, NULL);
     }

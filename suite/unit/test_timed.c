@@ -1,5 +1,5 @@
-/* Two gradients compared part by part: each planted fault is found, in its kind and its place; and
- * what is the order of sums, and what is not. */
+/* Two gradients compared part by part: each planted fault is found, with its kind and position;
+ * differences from the order of sums are not faults. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>

@@ -41,7 +41,7 @@ static const char *const VARIABLES[] = {
     "SLURM_JOB_ID",
 };
 
-/* "A=1 B=2" and nothing else of what is read. */
+/* Sets "A=1 B=2" and unsets all other variables that are read. */
 static ls_status read_with(const char *setting, ls_world *out)
 {
     char text[512];
