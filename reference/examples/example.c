@@ -9,10 +9,28 @@
 #include "kernels/core/plant.h"
 #include "reference/state/digest.h"
 #include "reference/state/optim.h"
-#include "reference/train/fault.h"
 #include "reference/train/setup.h"
 
 /* ---- models, amp, parameter groups ----------------------------------------------------------- */
+
+/* --overflow-as VALUE@MODEL/PARAM names a gradient of one model; VALUE alone means the first. */
+static void take_overflow(ls_example *example, ls_example_model *model)
+{
+    const ls_options *given = &example->options;
+    const ls_network *network = &model->trainer->network;
+    ls_options *own = &model->trainer->options;
+    const char *name = model->trainer->model, *param = given->overflow_as.param;
+    size_t length = strlen(name);
+    bool mine = param[0] == '\0' && example->model_count == 0;
+    bool named = strncmp(param, name, length) == 0 && param[length] == '/';
+    for (int i = 0; named && i < network->param_count; i++) {
+        mine = mine || strcmp(param + length + 1, network->param[i].name) == 0;
+    }
+    own->overflow_count = mine ? given->overflow_count : 0;
+    snprintf(own->overflow_as.param, sizeof own->overflow_as.param, "%s",
+             named ? param + length + 1 : "");
+    example->overflows = example->overflows || mine;
+}
 
 ls_status ls_example_open_model(ls_example *example, const char *name, const char *arch,
                                 int batches, ls_example_model **out)
@@ -27,6 +45,9 @@ ls_status ls_example_open_model(ls_example *example, const char *name, const cha
         LS_TRY(ls_setup_further(example->trainer, name, arch, &model->trainer));
     }
     model->trainer->options.accumulate = batches;
+    model->clock =
+        (ls_step_clock){.device = &model->trainer->device, .loader = model->trainer->loader};
+    take_overflow(example, model);
     example->model_count++;
     *out = model;
     return LS_OK;
@@ -35,10 +56,15 @@ ls_status ls_example_open_model(ls_example *example, const char *name, const cha
 ls_status ls_example_open_amp(ls_example *example, int losses)
 {
     const ls_trainer *trainer = example->trainer;
+    if (!example->overflows) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--overflow-as: no parameter %s; allowed: names such as %s/fc.bias",
+                           example->options.overflow_as.param, trainer->model);
+    }
     ls_amp_options options = ls_amp_defaults(&trainer->precision);
     options.loss_count = example->loss_count = losses;
     options.moment_count =
-        ls_optimizers_moments(trainer->options.optimizer, trainer->options.momentum);
+        ls_optimizers_moments(example->options.optimizer, example->options.momentum);
     return ls_amp_create(&trainer->device, &options, &example->amp);
 }
 
@@ -53,7 +79,7 @@ static ls_status allocate_list(ls_tensor **list, int count)
 static ls_status show_tensors(ls_example_model *model)
 {
     ls_memory *memory = &model->trainer->memory;
-    const ls_options *given = &model->trainer->options;
+    const ls_options *given = &model->example->options;
     memory->moment_count = ls_optimizers_moments(given->optimizer, given->momentum);
     for (int m = 0; m < memory->moment_count; m++) {
         LS_TRY(allocate_list(&memory->moment[m], memory->param_count));
@@ -113,38 +139,9 @@ static float lr_of(const ls_example_model *model)
     return (float)((double)model->example->lr * model->rate);
 }
 
-/* --overflow-as VALUE@MODEL/PARAM:PLACE:MICRO; without a name the first model's first gradient. */
-static bool is_meant(const ls_example_model *model, int param)
-{
-    const ls_overflow_as *as = &model->trainer->options.overflow_as;
-    const char *model_name = model->trainer->model;
-    const char *param_name = model->trainer->network.param[param].name;
-    if (as->param[0] == '\0') {
-        return model == model->example->model && strcmp(param_name, "fc.bias") == 0;
-    }
-    size_t length = strlen(model_name);
-    return strncmp(as->param, model_name, length) == 0 && as->param[length] == '/' &&
-           strcmp(as->param + length + 1, param_name) == 0;
-}
-
-static ls_status check_overflow_as(const ls_example *example)
-{
-    for (int m = 0; m < example->model_count; m++) {
-        for (int i = 0; i < example->model[m].trainer->network.param_count; i++) {
-            if (is_meant(&example->model[m], i)) {
-                return LS_OK;
-            }
-        }
-    }
-    return ls_log_fail(LS_ERR_USAGE,
-                       "--overflow-as: no parameter %s; allowed: names such as %s/fc.bias",
-                       example->trainer->options.overflow_as.param, example->trainer->model);
-}
-
 ls_status ls_example_begin_step(ls_example *example)
 {
     const ls_trainer *trainer = example->trainer;
-    LS_TRY(check_overflow_as(example));
     example->step++;
     example->images = 0;
     LS_PLANT_STEP(example->step);
@@ -169,29 +166,27 @@ ls_status ls_example_next_batch(ls_example *example)
     return LS_OK;
 }
 
-static bool is_poisoned(const ls_example_model *model, int param)
+/* `index`: of a parameter, at moments that have one. */
+static ls_status notify(const ls_example_model *model, ls_step_moment at, int index)
 {
-    int micro = model->trainer->options.overflow_as.micro;
-    return is_meant(model, param) && model->backwards == (micro < 0 ? model->batches - 1 : micro) &&
-           ls_fault_overflows(model->trainer, model->example->step);
+    return ls_step_observers_call(&model->observers,
+                                  &(ls_step_event){.at = at,
+                                                   .micro_step = model->backwards,
+                                                   .index = index,
+                                                   .batch = &model->example->batch});
 }
 
 /* The gradient of one parameter has been enqueued (kernels.h, ls_grad_ready). */
 static ls_status take_gradient(void *context, int param)
 {
     ls_example_model *model = context;
-    ls_trainer *trainer = model->trainer;
-    const ls_tensor *grad = &trainer->memory.grad[param];
-    if (is_poisoned(model, param)) {
-        LS_TRY(ls_fault_overflow(trainer, grad));
+    ls_ddp *ddp = model->trainer->ddp;
+    LS_TRY(notify(model, LS_STEP_GRADIENT_COMPUTED, param));
+    LS_TRY(ddp != NULL ? ls_ddp_stage(ddp, param, &model->trainer->memory.grad[param]) : LS_OK);
+    if (model->batches == 1) { /* a dump has room for what one reduction takes */
+        LS_TRY(notify(model, LS_STEP_GRADIENT_STAGED, param));
     }
-    if (trainer->ddp != NULL) {
-        LS_TRY(ls_ddp_stage(trainer->ddp, param, grad));
-    }
-    if (model->dump != NULL && model->batches == 1) { /* else a dump would need several */
-        LS_TRY(ls_dump_local(model->dump, param));
-    }
-    return trainer->ddp != NULL ? ls_ddp_ready(trainer->ddp, param) : LS_OK;
+    return ddp != NULL ? ls_ddp_ready(ddp, param) : LS_OK;
 }
 
 static ls_status backward(ls_example_model *model)
@@ -199,7 +194,7 @@ static ls_status backward(ls_example_model *model)
     ls_trainer *trainer = model->trainer;
     const ls_device *device = &trainer->device;
     if (trainer->ddp != NULL) {
-        LS_TRY(ls_ddp_begin(trainer->ddp, NULL));
+        LS_TRY(ls_ddp_begin(trainer->ddp, &model->observers));
     }
     LS_TRY(device->api->plan_backward(trainer->plan, device->stream, 1.0f / (float)model->batches,
                                       take_gradient, model));
@@ -217,6 +212,8 @@ static ls_status begin_model(ls_example_model *model)
 {
     ls_trainer *trainer = model->trainer;
     int64_t step = model->example->step;
+    model->observers = (ls_step_observers){0};
+    ls_fault_begin(&model->fault, trainer, step, &model->observers);
     if (trainer->rules.broadcast_buffers && step > 1) {
         LS_TRY(ls_setup_broadcast_buffers(trainer));
     }
@@ -224,6 +221,7 @@ static ls_status begin_model(ls_example_model *model)
         return LS_OK;
     }
     LS_TRY(ls_dump_begin(trainer, step, &model->dump));
+    ls_dump_observe(model->dump, &model->clock, &model->observers);
     return ls_dump_buffers(model->dump);
 }
 
@@ -241,12 +239,10 @@ ls_status ls_example_backward(ls_example_model *model, ls_step_state *scaled, fl
         LS_TRY(begin_model(model));
     }
     (*trainer->memory.tracked)++;
+    LS_TRY(notify(model, LS_STEP_BATCH, 0));
     LS_TRY(device->api->plan_forward(trainer->plan, device->stream, batch->input, batch->target));
     LS_TRY(ls_device_read(device, &mean, &scaled->loss, (int64_t)sizeof mean));
-    if (model->dump != NULL) {
-        LS_TRY(ls_dump_batch(model->dump, model->backwards, batch));
-        LS_TRY(ls_dump_forward(model->dump, model->backwards));
-    }
+    LS_TRY(notify(model, LS_STEP_FORWARD_END, 0));
     LS_TRY(backward(model));
     model->backwards++;
     model->loss += mean / (float)model->batches;

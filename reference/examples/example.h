@@ -11,6 +11,7 @@
 
 #include "reference/amp/amp.h"
 #include "reference/train/dump.h"
+#include "reference/train/fault.h"
 #include "reference/train/step_loop.h"
 
 enum { LS_EXAMPLE_MODELS = 2, LS_EXAMPLE_LOSSES = 2, LS_EXAMPLE_OPTIMIZERS = 2 };
@@ -26,11 +27,17 @@ typedef struct ls_example_model {
     double rate;                 /* its group's share of --lr */
     int backwards;               /* in the running step */
     float loss;                  /* mean of the step's batches */
-    ls_dump *dump;               /* of the running step, or NULL */
+    /* of the running step */
+    ls_step_observers observers;
+    ls_fault fault;
+    ls_step_clock clock;
+    ls_dump *dump; /* or NULL */
 } ls_example_model;
 
 struct ls_example {
-    ls_trainer *trainer; /* options, device, peers, data; also the first model's */
+    ls_trainer *trainer; /* device, peers, data; also the first model's */
+    ls_options options;  /* as given */
+    bool overflows;      /* a model has the gradient that --overflow-as names */
     ls_step_summary *summary;
     ls_amp *amp;
     int model_count, loss_count, optimizer_count;

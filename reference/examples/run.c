@@ -53,6 +53,7 @@ ls_status ls_examples_run(ls_trainer *trainer, ls_step_summary *summary)
     ls_example *example = calloc(1, sizeof *example);
     LS_TRY_MEMORY(example != NULL, "the example");
     example->trainer = trainer;
+    example->options = trainer->options;
     example->summary = summary;
     ls_status status = trainer->options.example == LS_EXAMPLE_TWO_ENCODERS
                            ? ls_two_encoders_train(example)

@@ -21,7 +21,7 @@
 static ls_status train_step(ls_example *example, ls_example_model *query, ls_example_model *key,
                             int optimizer)
 {
-    int accumulate = example->trainer->options.accumulate;
+    int accumulate = example->options.accumulate;
     float loss = 0;
     bool skipped = false;
     for (int micro = 0; micro < accumulate; micro++) {
@@ -40,7 +40,7 @@ static ls_status train_step(ls_example *example, ls_example_model *query, ls_exa
 
 ls_status ls_two_encoders_train(ls_example *example)
 {
-    const ls_options *options = &example->trainer->options;
+    const ls_options *options = &example->options;
     ls_optimizer_config rule = ls_optim_config(options);
     ls_example_model *query, *key;
     int optimizer;

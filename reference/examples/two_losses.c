@@ -52,7 +52,7 @@ static ls_status train_step(ls_example *example, ls_example_model *shared, ls_ex
 
 ls_status ls_two_losses_train(ls_example *example)
 {
-    const ls_options *options = &example->trainer->options;
+    const ls_options *options = &example->options;
     ls_optimizer_config rule = ls_optim_config(options);
     ls_example_model *shared, *own;
     int first, second;

@@ -19,7 +19,7 @@ void ls_fault_point(const ls_trainer *trainer, int64_t step, ls_fault_phase phas
     (void)raise(at->how == LS_FAULT_KILL ? SIGKILL : SIGSTOP);
 }
 
-bool ls_fault_overflows(const ls_trainer *trainer, int64_t step)
+static bool overflows(const ls_trainer *trainer, int64_t step)
 {
     for (int i = 0; i < trainer->options.overflow_count; i++) {
         const ls_overflow_at *at = &trainer->options.overflow[i];
@@ -30,7 +30,7 @@ bool ls_fault_overflows(const ls_trainer *trainer, int64_t step)
     return false;
 }
 
-ls_status ls_fault_overflow(const ls_trainer *trainer, const ls_tensor *grad)
+static ls_status overflow_one(const ls_trainer *trainer, const ls_tensor *grad)
 {
     const ls_overflow_as *as = &trainer->options.overflow_as;
     int64_t at = as->place == 'f' ? 0 : as->place == 'm' ? grad->count / 2 : grad->count - 1;
@@ -67,7 +67,7 @@ static ls_status plant_in_memory(const ls_fault *fault)
     if (LS_PLANT(skip_per_rank, false, true)) {
         int32_t *at = &trainer->memory.state->overflow, overflow = 0;
         LS_TRY(ls_device_read(device, &overflow, at, (int64_t)sizeof overflow));
-        overflow &= ls_fault_overflows(trainer, fault->step);
+        overflow &= overflows(trainer, fault->step);
         LS_TRY(device->api->copy_in(device->backend, device->stream, at, &overflow,
                                     (int64_t)sizeof overflow));
     }
@@ -100,7 +100,7 @@ static ls_status act(void *context, const ls_step_event *event)
             return LS_OK;
         }
         fault->overflows = false;
-        return ls_fault_overflow(trainer, &trainer->memory.grad[event->index]);
+        return overflow_one(trainer, &trainer->memory.grad[event->index]);
     default:
         return LS_OK;
     }
@@ -111,7 +111,7 @@ void ls_fault_begin(ls_fault *fault, const ls_trainer *trainer, int64_t step,
 {
     *fault = (ls_fault){.trainer = trainer,
                         .step = step,
-                        .overflows = ls_fault_overflows(trainer, step),
+                        .overflows = overflows(trainer, step),
                         .observer = {.context = fault, .on = act}};
     bool planted =
         LS_PLANT(flipped_exponent_bit, false, true) || LS_PLANT(skip_per_rank, false, true);

@@ -20,9 +20,5 @@ void ls_fault_begin(ls_fault *fault, const ls_trainer *trainer, int64_t step,
 
 /* Ends or stops this process where the option names this step, rank and phase. */
 void ls_fault_point(const ls_trainer *trainer, int64_t step, ls_fault_phase phase);
-/* Whether --overflow-at names this step and rank. */
-bool ls_fault_overflows(const ls_trainer *trainer, int64_t step);
-/* Writes the value of --overflow-as at its place of this gradient. */
-ls_status ls_fault_overflow(const ls_trainer *trainer, const ls_tensor *grad);
 
 #endif
