@@ -391,6 +391,11 @@ static const char optimizer_words[] = /* "|sgd|adam|..." */
 #include "kernels/math/optimizers.def"
 #undef LS_OPTIMIZER
     ;
+static const char optimizer_help[] = "update rule:"
+#define LS_OPTIMIZER(KIND, name, ...) " " #name
+#include "kernels/math/optimizers.def"
+#undef LS_OPTIMIZER
+                                     " [sgd]";
 
 #define FIELD(field_) \
     .offset = offsetof(ls_options, field_), .bytes = sizeof((ls_options *)NULL)->field_
