@@ -265,7 +265,7 @@ typedef ls_status ls_observe_fn(void *context, ls_stream *stream, const ls_obser
 
 typedef enum ls_optimizer_kind {
 #define LS_OPTIMIZER(KIND, ...) LS_OPTIMIZER_##KIND,
-#include "kernels/math/optimizers.def"
+#include "kernels/optimizers.def"
 #undef LS_OPTIMIZER
     LS_OPTIMIZER_KINDS,
 } ls_optimizer_kind;

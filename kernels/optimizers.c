@@ -14,7 +14,7 @@ static const struct optimizer {
 #define LS_OPTIMIZER(KIND, name, rule, variants, norms, moments, moment1, moment2, epsilon, \
                      options)                                                               \
     [LS_OPTIMIZER_##KIND] = {#name, moments, {moment1, moment2}, epsilon, options},
-#include "math/optimizers.def"
+#include "optimizers.def"
 #undef LS_OPTIMIZER
 };
 

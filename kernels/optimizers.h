@@ -1,4 +1,4 @@
-/* The optimizers of kernels/math/optimizers.def by name, for options, records and checkpoints. */
+/* The optimizers of kernels/optimizers.def by name, for options, records and checkpoints. */
 #ifndef LS_OPTIMIZERS_H
 #define LS_OPTIMIZERS_H
 

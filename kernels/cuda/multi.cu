@@ -399,7 +399,7 @@ ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
 #define LS_OPTIMIZER(KIND, ...) \
     case LS_OPTIMIZER_##KIND:   \
         return step<LS_OPTIMIZER_##KIND>(stream->native, &table, state);
-#include "kernels/math/optimizers.def"
+#include "kernels/optimizers.def"
 #undef LS_OPTIMIZER
     default:
         LS_ASSERT(false);

@@ -185,7 +185,7 @@ ls_status ls_multi_norm_prepare(cudaStream_t stream, const ls_optimizer_config *
 #define LS_OPTIMIZER(KIND, name, rule, variants, norms, ...) \
     case LS_OPTIMIZER_##KIND:                                \
         PREPARE_##norms(KIND) break;
-#include "kernels/math/optimizers.def"
+#include "kernels/optimizers.def"
 #undef LS_OPTIMIZER
     default:
         break;

@@ -12,7 +12,7 @@
 /* The rule of one step; the optimizer's own member. */
 typedef union ls_rules {
 #define LS_OPTIMIZER(KIND, name, rule, ...) ls_##rule##_rule name;
-#include "optimizers.def"
+#include "kernels/optimizers.def"
 #undef LS_OPTIMIZER
 } ls_rules;
 
@@ -26,7 +26,7 @@ LS_RULE_FN ls_norms ls_rules_norms(ls_optimizer_kind kind)
 #define LS_OPTIMIZER(KIND, name, rule, variants, norms, ...) \
     case LS_OPTIMIZER_##KIND:                                \
         return LS_NORMS_##norms;
-#include "optimizers.def"
+#include "kernels/optimizers.def"
 #undef LS_OPTIMIZER
     default:
         return LS_NORMS_NONE;
@@ -40,7 +40,7 @@ LS_RULE_FN int ls_rules_moments(ls_optimizer_kind kind)
 #define LS_OPTIMIZER(KIND, name, rule, variants, norms, moments, ...) \
     case LS_OPTIMIZER_##KIND:                                         \
         return moments;
-#include "optimizers.def"
+#include "kernels/optimizers.def"
 #undef LS_OPTIMIZER
     default:
         return 0;
@@ -56,7 +56,7 @@ LS_HALF_FN void ls_rules_prepare(ls_rules *out, const ls_optimizer_config *confi
     case LS_OPTIMIZER_##KIND:                                            \
         out->name = ls_##rule##_prepare(config, lr, step, grad_squares); \
         break;
-#include "optimizers.def"
+#include "kernels/optimizers.def"
 #undef LS_OPTIMIZER
     default:
         break;
@@ -75,7 +75,7 @@ LS_HALF_FN ls_rule_tensor ls_rules_tensor(const ls_optimizer_config *config, flo
 #define LS_OPTIMIZER(KIND, name, rule, variants, norms, ...) \
     case LS_OPTIMIZER_##KIND:                                \
         LS_RULES_TENSOR_##norms(rule) break;
-#include "optimizers.def"
+#include "kernels/optimizers.def"
 #undef LS_OPTIMIZER
     default:
         break;
@@ -90,7 +90,7 @@ LS_RULE_FN float ls_rules_step(ls_optimizer_kind kind, const ls_rules *rules,
 #define LS_OPTIMIZER(KIND, name, rule, ...) \
     case LS_OPTIMIZER_##KIND:               \
         return ls_##rule##_step(&rules->name, tensor, p, g, m, v);
-#include "optimizers.def"
+#include "kernels/optimizers.def"
 #undef LS_OPTIMIZER
     default:
         return p;
@@ -108,7 +108,7 @@ LS_RULE_FN float ls_rules_update(ls_optimizer_kind kind, const ls_rules *rules, 
 #define LS_OPTIMIZER(KIND, name, rule, variants, norms, ...) \
     case LS_OPTIMIZER_##KIND:                                \
         LS_RULES_UPDATE_##norms(name, rule) break;
-#include "optimizers.def"
+#include "kernels/optimizers.def"
 #undef LS_OPTIMIZER
     default:
         break;
@@ -124,7 +124,7 @@ LS_RULE_FN void ls_rules_set_flags(ls_optimizer_kind kind, ls_rules *rules, uint
     case LS_OPTIMIZER_##KIND:         \
         rules->name.flags = flags;    \
         break;
-#include "optimizers.def"
+#include "kernels/optimizers.def"
 #undef LS_OPTIMIZER
     default:
         break;

@@ -388,12 +388,12 @@ int ls_options_read(const ls_options_row *row, const char *text, ls_options *opt
 
 static const char optimizer_words[] = /* "|sgd|adam|..." */
 #define LS_OPTIMIZER(KIND, name, ...) "|" #name
-#include "kernels/math/optimizers.def"
+#include "kernels/optimizers.def"
 #undef LS_OPTIMIZER
     ;
 static const char optimizer_help[] = "update rule:"
 #define LS_OPTIMIZER(KIND, name, ...) " " #name
-#include "kernels/math/optimizers.def"
+#include "kernels/optimizers.def"
 #undef LS_OPTIMIZER
                                      " [sgd]";
 

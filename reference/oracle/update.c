@@ -21,7 +21,7 @@ typedef struct element {
     ls_interval value, grad, first, second;
 } element;
 
-/* The oracle's own list, independent of kernels/math/optimizers.def. */
+/* The oracle's own list, independent of kernels/optimizers.def. */
 static const struct optimizer {
     const char *name, *label;
     const char *moment[2]; /* NULL: none */

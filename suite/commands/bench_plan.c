@@ -13,7 +13,7 @@
 #include "reference/model/model.h"
 #include "suite/run/command_line.h"
 #include "kernels/core/path.h"
-#include "suite/cases/all.h"
+#include "suite/run/cases.h"
 #include "suite/run/headline.h"
 
 /* ---- what was asked for ---------------------------------------------------------------------- */

@@ -13,7 +13,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "suite/run/command_line.h"
-#include "suite/cases/all.h"
+#include "suite/run/cases.h"
 #include "suite/run/budget.h"
 #include "suite/run/run.h"
 #include "kernels/core/path.h"

@@ -15,7 +15,7 @@
 #include "kernels/core/log.h"
 #include "detect_foreign.h"
 #include "detect_table.h"
-#include "suite/cases/all.h"
+#include "suite/run/cases.h"
 #include "suite/run/command_line.h"
 #include "suite/run/python.h"
 

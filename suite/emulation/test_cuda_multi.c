@@ -296,7 +296,7 @@ static const ls_optimizer_config CONFIGS[] = {
      .weight_decay = 0.01,        \
      .max_grad_norm = 1,          \
      .trust = 0.02},
-#include "kernels/math/optimizers.def"
+#include "kernels/optimizers.def"
 #undef LS_OPTIMIZER
 };
 enum { CONFIG_COUNT = sizeof CONFIGS / sizeof CONFIGS[0] };

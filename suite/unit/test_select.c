@@ -5,7 +5,7 @@
 
 #include "kernels/core/path.h"
 #include "harness/machine/machine.h"
-#include "suite/cases/all.h"
+#include "suite/run/cases.h"
 #include "suite/run/budget.h"
 #include "suite/run/select.h"
 #include "suite/run/shard.h"

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "suite/cases/rows.h"
-#include "suite/cases/all.h"
+#include "suite/run/cases.h"
 #include "suite/judge/judges.h"
 #include "suite/run/headline.h"
 #include "kernels/core/path.h"

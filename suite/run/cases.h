@@ -1,6 +1,6 @@
 /* All cases there are. */
-#ifndef LS_CASES_ALL_H
-#define LS_CASES_ALL_H
+#ifndef LS_CASES_H
+#define LS_CASES_H
 
 #include "suite/suite.h"
 

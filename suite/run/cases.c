@@ -1,13 +1,13 @@
-#include "all.h"
+#include "cases.h"
 
-#include "rows.h"
+#include "suite/cases/rows.h"
 
 static const struct family {
     ls_case_counts counts;
     ls_family_cases *add;
 } families[] = {
 #define LS_FAMILY(name, counts) {counts, ls_##name##_cases},
-#include "families.def"
+#include "suite/cases/families.def"
 #undef LS_FAMILY
 };
 
