@@ -114,7 +114,7 @@ static error_t read_option(int key, char *text, struct argp_state *state)
         printf("%s (Lockstep) %s\n", state->name, LS_VERSION);
         exit(0);
     case ARGP_KEY_ARG:
-        ls_log_error("argument '%s': every argument is an option (--help lists them)", text);
+        ls_log_error("unexpected argument '%s'; --help lists the options", text);
         to->refused = true;
         return EINVAL;
     default:

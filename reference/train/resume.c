@@ -15,7 +15,13 @@
 static ls_status check_metadata(const ls_strict_reader *reader, const ls_trainer *trainer)
 {
     const ls_options *options = &trainer->options;
-    LS_TRY(ls_strict_reader_metadata(reader, "format", LS_CHECKPOINT_FORMAT));
+    const char *format = ls_safetensors_metadata_of(reader->file, "format", "");
+    if (strcmp(format, LS_CHECKPOINT_FORMAT) != 0) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--resume %s: its format is '%s', not " LS_CHECKPOINT_FORMAT
+                           "; --init starts from a dump or plain weights",
+                           reader->path, format);
+    }
     LS_TRY(ls_strict_reader_metadata(reader, "version", LS_CHECKPOINT_VERSION));
     LS_TRY(ls_strict_reader_metadata(reader, "arch", "%s", options->arch));
     LS_TRY(ls_strict_reader_metadata(reader, "num_classes", "%d", options->num_classes));

@@ -292,6 +292,10 @@ static ls_status resume_values(ls_trainer *trainer, ls_step_state *state)
     int64_t step = 0;
     LS_TRY(ls_resume_load(trainer, trainer->options.resume, state, &step));
     trainer->first_step = step + LS_PLANT(resume_repeats_step, 1, 0);
+    if (trainer->options.init[0] != '\0' && trainer->world.rank == 0) {
+        ls_log_warn("--init %s is not used: --resume continues with the checkpoint's parameters",
+                    trainer->options.init);
+    }
     LS_TRY(ls_setup_bind(trainer)); /* the checkpoint's layout moved the gradients */
     ls_digest_set digests;
     LS_TRY(ls_digest_compute(&trainer->memory, state, LS_DIGEST_ALL, &digests));

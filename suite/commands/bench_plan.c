@@ -162,10 +162,7 @@ static ls_status fill_network(const ls_variables *given, const char *device, ls_
     if (m->batch_size > BATCH_MOST) {
         return ls_log_fail(LS_ERR_USAGE, "BATCH=%d: allowed: 1 to %d", m->batch_size, BATCH_MOST);
     }
-    ls_network network;
-    LS_TRY(ls_model_build(m->arch, 10, m->image_size, &network));
-    ls_model_free(&network);
-    return LS_OK;
+    return ls_model_check(m->arch, 10, m->image_size);
 }
 
 static ls_status check_ranks(int ranks)

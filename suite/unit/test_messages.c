@@ -11,7 +11,8 @@
 #include "kernels/core/text.h"
 #include "suite_fake.h"
 
-/* The command runs in a folder that holds the file `file` and the empty folder `dir`. */
+/* The command runs in a folder that holds the file `file`, the safetensors file `plain` without any
+ * tensor, and the empty folder `dir`. */
 static const struct wrong {
     const char *command;
     int code;
@@ -26,6 +27,11 @@ static const struct wrong {
     {TRAIN "--save file/x", LS_ERR_USAGE, "--save file/x: cannot write it: Not a directory"},
     {TRAIN "--resume dir", LS_ERR_USAGE,
      "dir is not a whole safetensors file: it is not a regular file"},
+    {TRAIN "--resume plain", LS_ERR_USAGE,
+     "--resume plain: its format is '', not lockstep-checkpoint; --init starts from a dump or "
+     "plain weights"},
+    {TRAIN "x", LS_ERR_USAGE, "unexpected argument 'x'; --help lists the options"},
+    {TRAIN "--init plain", LS_ERR_USAGE, "plain: conv1.weight is missing"},
     {TRAIN "--init dir", LS_ERR_USAGE,
      "dir is not a whole safetensors file: it is not a regular file"},
     {TRAIN "--init file", LS_ERR_USAGE, "file is not a whole safetensors file: it has 2 bytes"},
@@ -101,6 +107,9 @@ START_TEST(bad_input_is_one_line)
     fake_folder(folder, sizeof folder);
     FILE *file = fake_open(folder, "file");
     fprintf(file, "x\n");
+    fclose(file);
+    file = fake_open(folder, "plain");
+    ck_assert_int_eq(fwrite("\2\0\0\0\0\0\0\0{}", 1, 10, file), 10);
     fclose(file);
     ls_text_put(path, sizeof path, "%s/dir", folder);
     ck_assert_int_eq(mkdir(path, 0755), 0);

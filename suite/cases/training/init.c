@@ -79,6 +79,15 @@ static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *ou
                     statistics, job[1].world, from->file);
 }
 
+static void judge_resumed(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    if (!ls_endings_says(&job[1], 0, "--init") || !ls_endings_says(&job[1], 0, "is not used")) {
+        ls_verdict_fail(out, "rank 0 does not say that --resume leaves --init unused");
+    }
+    ls_verdict_pass(out, "rank 0 says that --init is not used");
+}
+
 #define FIRST "resnet8 w2 b0.05 steps=2 "
 #define SECOND " | resnet8 w2 b0.05 steps=1 dump=1 "
 #define DUMP(from, to) \
@@ -101,6 +110,10 @@ static const ls_row rows[] = {
     {"init.checkpoint.o2-to-o2.w2", "E4", judge_start, CHECKPOINT("O2", "O2"), &checkpoint,
      .inside = true},
     {"init.checkpoint.o2-to-o0.w2", "E4", judge_start, CHECKPOINT("O2", "O0"), &checkpoint,
+     .inside = true},
+    {"init.resumed.w2", "E4", judge_resumed,
+     FIRST "O0 --save={self}/checkpoint.safetensors | resnet8 w2 b0.05 steps=3 O0 "
+           "--init={job:0}/checkpoint.safetensors --resume={job:0}/checkpoint.safetensors",
      .inside = true},
 };
 
