@@ -113,8 +113,8 @@ static void describe_gradients(const ls_plan *plan, const ls_op *op, ls_observed
     }
 }
 
-ls_status ls_observe_op(ls_plan *plan, ls_stream *stream, ls_observed_kind kind, const ls_op *op,
-                        bool after)
+static ls_status observe_op(const ls_plan *plan, ls_stream *stream, ls_observed_kind kind,
+                            const ls_op *op, bool after)
 {
     if (plan->observer == NULL) {
         return LS_OK;
@@ -127,6 +127,14 @@ ls_status ls_observe_op(ls_plan *plan, ls_stream *stream, ls_observed_kind kind,
         describe_gradients(plan, op, &what);
     }
     return plan->observer(plan->observer_context, stream, &what, after);
+}
+
+ls_status ls_observe_run(ls_plan *plan, ls_stream *stream, ls_observed_kind kind, const ls_op *op,
+                         ls_observe_enqueue_fn *enqueue)
+{
+    LS_TRY(observe_op(plan, stream, kind, op, false));
+    LS_TRY(enqueue(plan, stream, op));
+    return observe_op(plan, stream, kind, op, true);
 }
 
 ls_status ls_observe_weights(ls_plan *plan, ls_stream *stream, bool after)

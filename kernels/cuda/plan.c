@@ -103,16 +103,6 @@ ls_status ls_plan_bind(ls_plan *plan, const ls_plan_binding *binding)
     return plan->batch_count > 0 ? LS_OK : ls_batch_slots(plan, BATCH_SLOTS);
 }
 
-/* ---- one operation --------------------------------------------------------------------------- */
-
-ls_status ls_plan_run_op(ls_plan *plan, ls_stream *stream, ls_observed_kind kind, const ls_op *op,
-                         ls_plan_enqueue_fn *enqueue)
-{
-    LS_TRY(ls_observe_op(plan, stream, kind, op, false));
-    LS_TRY(enqueue(plan, stream, op));
-    return ls_observe_op(plan, stream, kind, op, true);
-}
-
 static ls_status end_pass(ls_plan *plan, const ls_op *op, ls_cuda_pass_kind pass)
 {
     return plan->on_pass == NULL ? LS_OK : plan->on_pass(plan->on_pass_context, op, pass);
@@ -176,7 +166,7 @@ ls_status ls_plan_forward_loaded(ls_plan *plan, ls_stream *stream, int slot)
     LS_TRY(ls_batch_unpack(plan, stream, slot));
     for (int i = 0; i < plan->lower.op_count; i++) {
         const ls_op *op = &plan->lower.op[i];
-        LS_TRY(ls_plan_run_op(plan, stream, forward_kind(op), op, forward_op));
+        LS_TRY(ls_observe_run(plan, stream, forward_kind(op), op, forward_op));
         LS_TRY(end_pass(plan, op, LS_CUDA_FORWARD));
     }
     plan->forward_done = true;
@@ -240,12 +230,12 @@ static ls_status backward_product(ls_plan *plan, ls_stream *stream, const ls_op 
     const ls_layer *layer = &plan->network->layer[op->layer];
     LS_TRY(ls_simple_join(plan, stream, op));
     if (op->kind == LS_OP_LINEAR) {
-        LS_TRY(ls_plan_run_op(plan, stream, LS_OBSERVED_BIAS, op, backward_bias));
+        LS_TRY(ls_observe_run(plan, stream, LS_OBSERVED_BIAS, op, backward_bias));
         plan->ready.done[layer->bias] = true;
     }
-    LS_TRY(ls_plan_run_op(plan, stream, LS_OBSERVED_CONV_WEIGHTS, op, backward_weights));
+    LS_TRY(ls_observe_run(plan, stream, LS_OBSERVED_CONV_WEIGHTS, op, backward_weights));
     if (ls_bind_gradient(plan, op) != plan->bound.grad[layer->weight].data) {
-        LS_TRY(ls_plan_run_op(plan, stream, LS_OBSERVED_UNPACK, op, unpack_gradient));
+        LS_TRY(ls_observe_run(plan, stream, LS_OBSERVED_UNPACK, op, unpack_gradient));
     }
     plan->ready.done[layer->weight] = true;
     if (op->kind == LS_OP_CONV) {
@@ -255,7 +245,7 @@ static ls_status backward_product(ls_plan *plan, ls_stream *stream, const ls_op 
         return LS_OK;
     }
     LS_TRY(end_pass(plan, op, LS_CUDA_BACKWARD)); /* the gradient of the weight */
-    return ls_plan_run_op(plan, stream, LS_OBSERVED_CONV_DATA, op, backward_data);
+    return ls_observe_run(plan, stream, LS_OBSERVED_CONV_DATA, op, backward_data);
 }
 
 ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_grad_ready *ready,
@@ -274,10 +264,10 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
             pass = op->dx != LS_NO_BUFFER ? LS_CUDA_BACKWARD_DATA : LS_CUDA_BACKWARD;
             break;
         case LS_OP_NORM:
-            LS_TRY(ls_plan_run_op(plan, stream, LS_OBSERVED_NORM_BACK, op, ls_norm_backward));
+            LS_TRY(ls_observe_run(plan, stream, LS_OBSERVED_NORM_BACK, op, ls_norm_backward));
             break;
         case LS_OP_LOSS:
-            LS_TRY(ls_plan_run_op(plan, stream, LS_OBSERVED_LOSS_BACK, op, backward_loss));
+            LS_TRY(ls_observe_run(plan, stream, LS_OBSERVED_LOSS_BACK, op, backward_loss));
             break;
         default:
             LS_TRY(ls_simple_backward(plan, stream, op));

@@ -152,9 +152,11 @@ ls_status ls_simple_backward(ls_plan *plan, ls_stream *stream, const ls_op *op);
 ls_status ls_simple_join(ls_plan *plan, ls_stream *stream, const ls_op *op);
 ls_pool_shape ls_simple_pool_shape(const ls_plan *plan, const ls_op *op);
 
-/* observe.c: calls the plan's observer, if any, before and after an operation is enqueued. */
-ls_status ls_observe_op(ls_plan *plan, ls_stream *stream, ls_observed_kind kind, const ls_op *op,
-                        bool after);
+/* observe.c. ls_observe_run enqueues one operation, or one part of its backward, and calls the
+ * plan's observer, if any, before and after it; the two below make one of these calls. */
+typedef ls_status ls_observe_enqueue_fn(ls_plan *plan, ls_stream *stream, const ls_op *op);
+ls_status ls_observe_run(ls_plan *plan, ls_stream *stream, ls_observed_kind kind, const ls_op *op,
+                         ls_observe_enqueue_fn *enqueue);
 ls_status ls_observe_weights(ls_plan *plan, ls_stream *stream, bool after);
 ls_status ls_observe_image(ls_plan *plan, ls_stream *stream, const float *images, bool after);
 void ls_observe_set(ls_plan *plan, ls_observe_fn *observer, void *context);
@@ -166,9 +168,5 @@ ls_status ls_export_room(ls_plan *plan, int64_t bytes, void **out);
 bool ls_plan_supports(ls_backend *backend, const ls_network *network,
                       const ls_plan_options *options, char *why, int why_bytes);
 ls_status ls_plan_forward_loaded(ls_plan *plan, ls_stream *stream, int slot);
-/* Enqueues one operation, or one part of its backward, with the observer's calls around it. */
-typedef ls_status ls_plan_enqueue_fn(ls_plan *plan, ls_stream *stream, const ls_op *op);
-ls_status ls_plan_run_op(ls_plan *plan, ls_stream *stream, ls_observed_kind kind, const ls_op *op,
-                         ls_plan_enqueue_fn *enqueue);
 
 #endif

@@ -56,7 +56,7 @@ static ls_status enqueue_gate(ls_plan *plan, ls_stream *stream, const ls_op *op)
 
 ls_status ls_simple_join(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
-    return op->store_g ? ls_plan_run_op(plan, stream, LS_OBSERVED_GATE, op, enqueue_gate) : LS_OK;
+    return op->store_g ? ls_observe_run(plan, stream, LS_OBSERVED_GATE, op, enqueue_gate) : LS_OK;
 }
 
 static ls_status enqueue_back(ls_plan *plan, ls_stream *stream, const ls_op *op)
@@ -93,5 +93,5 @@ ls_status ls_simple_backward(ls_plan *plan, ls_stream *stream, const ls_op *op)
     ls_observed_kind kind = op->kind == LS_OP_POOL       ? LS_OBSERVED_POOL_BACK
                             : op->kind == LS_OP_SHORTCUT ? LS_OBSERVED_SHORTCUT_BACK
                                                          : LS_OBSERVED_AVERAGE_BACK;
-    return ls_plan_run_op(plan, stream, kind, op, enqueue_back);
+    return ls_observe_run(plan, stream, kind, op, enqueue_back);
 }
