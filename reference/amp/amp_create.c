@@ -39,46 +39,41 @@ void ls_amp_warn(const ls_amp *amp, const char *format, ...)
     }
 }
 
-ls_status ls_amp_check_loss(const ls_amp *amp, int loss)
+/* LS_ERR_USAGE unless the number is one of `count`. */
+static ls_status check_number(const char *what, int number, int count)
 {
-    if (loss < 0 || loss >= amp->options.loss_count) {
-        return ls_log_fail(LS_ERR_USAGE, "amp has no loss %d; allowed: 0 to %d", loss,
-                           amp->options.loss_count - 1);
+    if (number < 0 || number >= count) {
+        return ls_log_fail(LS_ERR_USAGE, "amp has no %s %d; allowed: 0 to %d", what, number,
+                           count - 1);
     }
     return LS_OK;
+}
+
+ls_status ls_amp_check_loss(const ls_amp *amp, int loss)
+{
+    return check_number("loss", loss, amp->options.loss_count);
 }
 
 ls_status ls_amp_find_optimizer(const ls_amp *amp, int optimizer, ls_amp_optimizer **out)
 {
-    if (optimizer < 0 || optimizer >= amp->optimizer_count) {
-        return ls_log_fail(LS_ERR_USAGE, "amp has no optimizer %d; allowed: 0 to %d", optimizer,
-                           amp->optimizer_count - 1);
-    }
+    LS_TRY(check_number("optimizer", optimizer, amp->optimizer_count));
     *out = &amp->optimizer[optimizer];
     return LS_OK;
 }
 
-ls_status ls_amp_find_group(const ls_amp *amp, int optimizer, int group, ls_amp_group **out)
+static ls_status find_group(const ls_amp *amp, int optimizer, int group, ls_amp_group **out)
 {
-    ls_amp_optimizer *owner;
-    LS_TRY(ls_amp_find_optimizer(amp, optimizer, &owner));
-    if (group < 0 || group >= owner->group_count) {
-        return ls_log_fail(LS_ERR_USAGE, "optimizer %d of amp has no group %d; allowed: 0 to %d",
-                           optimizer, group, owner->group_count - 1);
-    }
-    *out = &owner->group[group];
+    LS_TRY(check_number("optimizer", optimizer, amp->optimizer_count));
+    LS_TRY(check_number("group of that optimizer", group, amp->optimizer[optimizer].group_count));
+    *out = &amp->optimizer[optimizer].group[group];
     return LS_OK;
 }
 
 ls_status ls_amp_find(const ls_amp *amp, int optimizer, int group, int index, ls_amp_slot **out)
 {
-    ls_amp_group *owner;
-    LS_TRY(ls_amp_find_group(amp, optimizer, group, &owner));
-    if (index < 0 || index >= owner->count) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "group %d of optimizer %d has no parameter %d; allowed: 0 to %d", group,
-                           optimizer, index, owner->count - 1);
-    }
+    ls_amp_group *owner = NULL;
+    LS_TRY(find_group(amp, optimizer, group, &owner));
+    LS_TRY(check_number("parameter of that group", index, owner->count));
     *out = &owner->slot[index];
     return LS_OK;
 }
@@ -406,8 +401,8 @@ ls_status ls_amp_add_group(ls_amp *amp, int optimizer, const ls_optimizer_config
 
 ls_status ls_amp_set_lr(ls_amp *amp, int optimizer, int group, float lr)
 {
-    ls_amp_group *found;
-    LS_TRY(ls_amp_find_group(amp, optimizer, group, &found));
+    ls_amp_group *found = NULL;
+    LS_TRY(find_group(amp, optimizer, group, &found));
     found->lr = lr;
     return LS_OK;
 }

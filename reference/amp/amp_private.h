@@ -56,7 +56,6 @@ struct ls_amp {
 /* LS_ERR_USAGE, naming it, when there is no such loss, optimizer, group or parameter. */
 ls_status ls_amp_check_loss(const ls_amp *amp, int loss);
 ls_status ls_amp_find_optimizer(const ls_amp *amp, int optimizer, ls_amp_optimizer **out);
-ls_status ls_amp_find_group(const ls_amp *amp, int optimizer, int group, ls_amp_group **out);
 ls_status ls_amp_find(const ls_amp *amp, int optimizer, int group, int index, ls_amp_slot **out);
 /* LS_ERR_USAGE while a block is open. */
 ls_status ls_amp_refuse_open(const ls_amp *amp, const char *what);
