@@ -444,27 +444,41 @@ static void judge_absent(const ls_case *row, const ls_record *job, ls_verdict *o
 
 #define JOB "collectives O0 image=1 batch=1 steps=1 dump-ranks=0 shell "
 
+#define OUTCOME .inside = true, .judges_outcome = true
+
+static const struct trial large_sums = {"all_reduce", &types[0], 2};
+
 static const ls_row rows[] = {
     {"collectives.barrier.w[2|3|5]", "X4", judge_barrier, JOB "w$1", .script = exact_script,
-     .inside = true, .judges_outcome = true},
+     OUTCOME},
     {"collectives.rates.w[2|3|5]", "X7", ls_collectives_rates, JOB "w$1", .script = exact_script,
-     .inside = true, .judges_outcome = true},
+     OUTCOME},
     {"collectives.printed.w[2|3|5]", "X7", ls_collectives_printed, JOB "w$1",
-     .script = printed_script, .inside = true, .judges_outcome = true},
+     .script = printed_script, OUTCOME},
     {"collectives.twice.w3", "X3", judge_twice, JOB "w3 | " JOB "w3 repeat=1",
-     .script = rough_script, .inside = true, .judges_outcome = true},
+     .script = rough_script, OUTCOME},
+    {"collectives.large.tcp.w[2|3|5]", "X1", judge_exact_tcp, JOB "w$1", &large_sums,
+     .script = large_tcp_script, OUTCOME},
+    {"collectives.forbidden.w3", "X6", judge_exact_tcp, JOB "w3", &large_sums,
+     .script = forbidden_script, OUTCOME},
 };
 
 static const struct operation {
     const char *name, *id;
     bool in_place, sums;
 } operations[] = {
-    {"all_reduce", "all-reduce", true, true},  {"reduce_scatter", "reduce-scatter", true, true},
-    {"all_gather", "all-gather", true, false}, {"broadcast", "broadcast", true, false},
-    {"reduce", "reduce", true, true},          {"gather", "gather", true, false},
-    {"scatter", "scatter", true, false},       {"send", "send", false, false},
+    {"all_reduce", "all-reduce", true, true},
+    {"reduce_scatter", "reduce-scatter", true, true},
+    {"all_gather", "all-gather", true, false},
+    {"broadcast", "broadcast", true, false},
+    {"reduce", "reduce", true, true},
+    {"gather", "gather", true, false},
+    {"scatter", "scatter", true, false},
+    {"send", "send", false, false},
+    {"recv", "recv", false, false},
+    {"barrier", "barrier", false, false},
 };
-enum { OPERATIONS = sizeof operations / sizeof *operations };
+enum { OPERATIONS = 8 /* that leave a result */, ALL = sizeof operations / sizeof *operations };
 
 /* Where rows are added. */
 typedef struct adder {
@@ -472,38 +486,39 @@ typedef struct adder {
     ls_case_list *list;
 } adder;
 
-static void add(adder to, const ls_row *row, struct trial trial, int world, const char *id)
+static const struct trial *keep(adder to, const char *op, const type *t, int combinations)
 {
-    struct trial *data = ls_rows_memory(to.list, sizeof *data);
-    ls_row with = *row;
-    *data = trial;
-    with.data = data;
-    with.inside = with.judges_outcome = true;
-    ls_rows_format(to.list, to.settings, &with, "collectives.%s: " JOB "w%d", id, world);
+    struct trial *trial = ls_rows_memory(to.list, sizeof *trial);
+    *trial = (struct trial){op, t, combinations};
+    return trial;
 }
+
+/* `...`: "ID: JOBS" by printf, and its arguments. */
+#define ADD(to, number, function, lines, what, ...)                                            \
+    ls_rows_format(                                                                            \
+        (to).list, (to).settings,                                                              \
+        &(const ls_row){                                                                       \
+            .requirement = number, .judge = function, .data = what, .script = lines, OUTCOME}, \
+        "collectives." __VA_ARGS__)
 
 static void add_operation(adder to, const struct operation *op)
 {
-    static const ls_row exact = {.requirement = "X1", .judge = judge_exact, .script = exact_script};
-    static const ls_row self = {.requirement = "X2", .judge = judge_exact, .script = self_script};
-    static const ls_row alone = {.requirement = "X2", .judge = judge_exact, .script = alone_script};
-    static const ls_row rough = {.requirement = "X3", .judge = judge_rough, .script = rough_script};
-    for (int t = 0; t < TYPES; t++) {
-        struct trial trial = {op->name, &types[t], COUNTS * 2 * (op->in_place ? 2 : 1)};
-        char id[64];
+    for (int i = 0; i < TYPES; i++) {
+        const type *t = &types[i];
+        const struct trial *trial = keep(to, op->name, t, COUNTS * 2 * (op->in_place ? 2 : 1));
         for (int w = 0; w < WORLDS; w++) {
-            ls_text_put(id, sizeof id, "%s.%s.w%d", op->id, types[t].name, worlds[w]);
-            add(to, &exact, trial, worlds[w], id);
+            ADD(to, "X1", judge_exact, exact_script, trial, "%s.%s.w%d: " JOB "w%d", op->id,
+                t->name, worlds[w], worlds[w]);
         }
         if (op->in_place) {
-            ls_text_put(id, sizeof id, "%s.%s.self", op->id, types[t].name);
-            add(to, &self, trial, 1, id);
-            ls_text_put(id, sizeof id, "%s.%s.alone", op->id, types[t].name);
-            add(to, &alone, trial, 1, id);
+            ADD(to, "X2", judge_exact, self_script, trial, "%s.%s.self: " JOB "w1", op->id,
+                t->name);
+            ADD(to, "X2", judge_exact, alone_script, trial, "%s.%s.alone: " JOB "w1", op->id,
+                t->name);
         }
-        for (int w = 0; w < 2 && op->sums && types[t].mantissa > 0; w++) {
-            ls_text_put(id, sizeof id, "rough.%s.%s.w%d", op->id, types[t].name, worlds[w]);
-            add(to, &rough, trial, worlds[w], id);
+        for (int w = 0; w < 2 && op->sums && t->mantissa > 0; w++) {
+            ADD(to, "X3", judge_rough, rough_script, trial, "rough.%s.%s.w%d: " JOB "w%d", op->id,
+                t->name, worlds[w], worlds[w]);
         }
     }
 }
@@ -511,71 +526,14 @@ static void add_operation(adder to, const struct operation *op)
 /* Large results: rings and trees of whole megabytes, whole segments and several to a chunk. */
 static void add_large(adder to, int world)
 {
-    static const ls_row exact = {.requirement = "X1", .judge = judge_exact, .script = large_script};
-    static const ls_row wide = {
-        .requirement = "X1", .judge = judge_exact, .script = large_types_script};
     static const int large[] = {0, 3, 4}, wide_types[] = {1, 3, 4};
     for (int i = 0; i < 3; i++) {
         const struct operation *op = &operations[large[i]];
         const type *t = &types[wide_types[i]];
-        char id[64];
-        ls_text_put(id, sizeof id, "large.%s.w%d", op->id, world);
-        add(to, &exact, (struct trial){op->name, &types[0], 1}, world, id);
-        ls_text_put(id, sizeof id, "large.%s.w%d", t->name, world);
-        add(to, &wide, (struct trial){"all_reduce", t, 1}, world, id);
-    }
-}
-
-static void add_tcp(adder to)
-{
-    static const ls_row tcp = {
-        .requirement = "X1", .judge = judge_exact_tcp, .script = large_tcp_script};
-    static const ls_row forbidden = {
-        .requirement = "X6", .judge = judge_exact_tcp, .script = forbidden_script};
-    const struct trial trial = {"all_reduce", &types[0], 2};
-    for (int w = 0; w < WORLDS; w++) {
-        char id[64];
-        ls_text_put(id, sizeof id, "large.tcp.w%d", worlds[w]);
-        add(to, &tcp, trial, worlds[w], id);
-    }
-    add(to, &forbidden, trial, 3, "forbidden.w3");
-    for (int w = 0; w < 2; w++) {
-        static const ls_row both = {.requirement = "X6",
-                                    .judge = judge_twice,
-                                    .data = "shared memory",
-                                    .script = rough_script,
-                                    .inside = true,
-                                    .judges_outcome = true};
-        ls_case *row = ls_rows_format(to.list, to.settings, &both,
-                                      "collectives.transports.w%d: " JOB "w%d | " JOB "w%d",
-                                      worlds[w], worlds[w], worlds[w]);
-        row->job[1].script = rough_tcp_script;
-    }
-}
-
-static void add_absent(adder to)
-{
-    static const char *const absent[][2] = {
-        {"all_reduce", "all-reduce"},
-        {"reduce_scatter", "reduce-scatter"},
-        {"all_gather", "all-gather"},
-        {"broadcast", "broadcast"},
-        {"reduce", "reduce"},
-        {"gather", "gather"},
-        {"scatter", "scatter"},
-        {"send", "send"},
-        {"recv", "recv"},
-        {"barrier", "barrier"},
-    };
-    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
-        const ls_row row = {.requirement = "X5",
-                            .judge = judge_absent,
-                            .data = absent[i][0],
-                            .script = absent_script,
-                            .inside = true,
-                            .judges_outcome = true};
-        ls_rows_format(to.list, to.settings, &row, "collectives.absent.%s: " JOB "w3",
-                       absent[i][1]);
+        ADD(to, "X1", judge_exact, large_script, keep(to, op->name, &types[0], 1),
+            "large.%s.w%d: " JOB "w%d", op->id, world, world);
+        ADD(to, "X1", judge_exact, large_types_script, keep(to, "all_reduce", t, 1),
+            "large.%s.w%d: " JOB "w%d", t->name, world, world);
     }
 }
 
@@ -588,6 +546,14 @@ void ls_collectives_cases(const ls_case_settings *settings, ls_case_list *list)
     }
     add_large(to, 2);
     add_large(to, 3);
-    add_tcp(to);
-    add_absent(to);
+    for (int w = 0; w < 2; w++) {
+        ls_case *row =
+            ADD(to, "X6", judge_twice, rough_script, "shared memory",
+                "transports.w%d: " JOB "w%d | " JOB "w%d", worlds[w], worlds[w], worlds[w]);
+        row->job[1].script = rough_tcp_script;
+    }
+    for (int o = 0; o < ALL; o++) {
+        ADD(to, "X5", judge_absent, absent_script, operations[o].name, "absent.%s: " JOB "w3",
+            operations[o].id);
+    }
 }
