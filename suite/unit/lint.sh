@@ -104,6 +104,92 @@ done >"$work/objects"
 xargs nm -A -g --defined-only <"$work/objects" 2>/dev/null |
     sed -n 's/^\([^:]*\.o\):.* [A-Za-z] \([^ ]*\)$/\1 \2/p' >"$work/defined"
 
+# ---- direction -----------------------------------------------------------------------------------
+# "from to" for each pair of files without their endings of which one includes or calls the other.
+# A name that several objects define means the one of the caller's folder, else none.
+xargs nm -A -u <"$work/objects" 2>/dev/null | sed -n 's/^\([^:]*\.o\):.* U \([^ ]*\)$/\1 \2/p' >"$work/called"
+awk -v build="$build/obj/" '
+    function plain(object) { return substr(object, length(build) + 1, length(object) - length(build) - 2) }
+    function folder(path) { sub(/\/[^\/]*$/, "", path); return path }
+    function stem(path) { sub(/\.(c|cc|cu|h|hh|inc)$/, "", path); return path }
+    function arrow(from, to) { if (from != to && !((from " " to) in seen)) { seen[from " " to]; print from, to } }
+    FILENAME ~ /includes$/ {
+        split($1, at, ":")
+        if (at[1] !~ /^suite\/(unit|emulation)\// && $2 !~ /^suite\/(unit|emulation)\//) arrow(stem(at[1]), stem($2))
+    }
+    FILENAME ~ /defined$/ {
+        home = plain($1); count[$2]++; only[$2] = home; near[$2 " " folder(home)] = home
+    }
+    FILENAME ~ /called$/ {
+        from = plain($1); key = $2 " " folder(from)
+        to = key in near ? near[key] : count[$2] == 1 ? only[$2] : ""
+        if (to != "") arrow(stem(from), stem(to))
+    }' "$work/includes" "$work/defined" "$work/called" >"$work/arrows"
+
+# Circles of the graph on stdin, each on a line. Nodes without arrows in or out go first.
+circles() {
+    awk '
+    { arrow[NR] = $0; from[NR] = $1; to[NR] = $2; next_of[$1] = next_of[$1] " " $2 }
+    function reach(start, found,   stack, top, node, part, n, i) {
+        stack[top = 1] = start
+        while (top > 0) {
+            node = stack[top--]; n = split(next_of[node], part, " ")
+            for (i = 1; i <= n; i++) if (!(part[i] in gone) && !(part[i] in found)) { found[part[i]]; stack[++top] = part[i] }
+        }
+    }
+    END {
+        do {
+            changed = 0; split("", leaves); split("", enters)
+            for (i = 1; i <= NR; i++) if (!(from[i] in gone) && !(to[i] in gone)) { leaves[from[i]]; enters[to[i]] }
+            for (i = 1; i <= NR; i++) {
+                if (!(from[i] in gone) && !(from[i] in enters)) { gone[from[i]]; changed = 1 }
+                if (!(to[i] in gone) && !(to[i] in leaves)) { gone[to[i]]; changed = 1 }
+            }
+        } while (changed)
+        for (i = 1; i <= NR; i++) if (!(from[i] in gone) && !(from[i] in told)) {
+            split("", ahead); reach(from[i], ahead); line = ""
+            if (!(from[i] in ahead)) continue
+            for (node in ahead) { split("", back); reach(node, back); if (from[i] in back) { told[node]; line = line " " node } }
+            print substr(line, 2)
+        }
+    }'
+}
+
+# A folder is the unit; a file that lies next to folders is one of its own.
+awk '{ print $1; print $2 }' "$work/arrows" | sort -u >"$work/nodes"
+awk -v list="$work/nodes" '
+    function up(path) { sub(/\/[^\/]*$/, "", path); return path }
+    BEGIN {
+        while ((getline node < list) > 0) all[node]
+        for (node in all) for (path = up(node); path ~ /\//;) { path = up(path); parent[path] }
+    }
+    function unit(node) { return up(node) in parent ? node ".*" : up(node) }
+    { a = unit($1); b = unit($2); split(a, x, "/"); split(b, y, "/") }
+    a != b && x[1] == y[1] && !((a " " b) in seen) { seen[a " " b]; print a, b }' "$work/arrows" |
+    circles | awk '{ for (i = 1; i <= NF; i++) if ($i !~ /\.\*$/) { print; next } }' |
+    breach "the folders of kernels, harness, reference and suite point one way; these point at each other:"
+
+# Circles of files are no more than these, each a pattern that all of its files match, and its reason.
+cat >"$work/known" <<'END'
+^kernels/cuda/                            the parts of a plan know the plan, which runs them
+^reference/options/(options|values)       options.h declares the options; the others read, check and print them
+^reference/train/audit                    audit.h declares the audit; audit_observe.c takes its samples
+^reference/train/(graph|join)$            waiting for a graph tries the engine that the graph belongs to
+^suite/cases/rows                         rows.h declares both the rows and the reader of their specs
+^suite/cases/collectives/                 a header declares what the files of a family share
+^suite/cases/data/                        the same
+^suite/cases/kernels/                     the same
+^suite/cases/precision/                   the same
+^suite/cases/subject/                     the same
+^suite/run/(headline|speed)$              headline.h declares the three verdicts; speed.c decides one of them
+END
+circles <"$work/arrows" | while read -r circle; do
+    while read -r pattern reason; do
+        echo "$circle" | tr ' ' '\n' | grep -qvE "$pattern" || continue 2
+    done <"$work/known"
+    echo "$circle"
+done | breach "a circle of files that include or call each other:"
+
 # A public symbol is ls_<file>... or ls_<folder>_<file>...; <file> may be the first word of its name.
 awk '$2 !~ /^ls_/ { next }
     $2 ~ /^ls_(backend|comm)_entry$/ { next } # the doors of loaded objects
