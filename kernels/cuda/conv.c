@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
-#include "conv_plans.h"
+#include "conv_parts.h"
 
 /* The last execution's pointers in a cuDNN descriptor. */
 typedef struct packed {

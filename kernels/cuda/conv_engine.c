@@ -1,4 +1,4 @@
-#include "conv_engine.h"
+#include "conv_parts.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-#include "conv_graph.h"
+#include "conv_parts.h"
 
 const char *ls_conv_graph_pass_name(ls_conv_pass pass)
 {

@@ -1,4 +1,4 @@
-#include "conv_plans.h"
+#include "conv_parts.h"
 
 #include <math.h>
 #include <stdio.h>

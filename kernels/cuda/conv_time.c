@@ -1,7 +1,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "conv_plans.h"
+#include "conv_parts.h"
 
 /* The first executions load code; a median of a few ignores one disturbed run. */
 enum { WARM_UP = 2, RUNS = 5 };

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/cuda/conv_engine.h"
+#include "kernels/cuda/conv_parts.h"
 #include "kernels/lower.h"
 #include "reference/model/model.h"
 

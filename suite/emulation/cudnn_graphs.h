@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/cuda/conv_engine.h"
+#include "kernels/cuda/conv_parts.h"
 
 typedef cudnnBackendDescriptor_t dnn; /* any descriptor */
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/conv_plans.h"
+#include "kernels/cuda/conv_parts.h"
 #include "cudnn_described.h"
 
 typedef struct asked {

@@ -1,4 +1,4 @@
-#include "diagnose_fit.h"
+#include "diagnose_wrong.h"
 
 #include <math.h>
 #include <string.h>

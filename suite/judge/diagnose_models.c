@@ -10,7 +10,6 @@
 #include "kernels/core/log.h"
 #include "reference/oracle/ideal_error.h"
 #include "reference/oracle/oracle.h"
-#include "diagnose_fit.h"
 #include "suite/suite.h"
 
 static const ls_tol better = LS_TOL(0.25, "an explanation leaves a quarter of the error at most");

@@ -50,4 +50,16 @@ typedef struct ls_diagnose_place {
 ls_status ls_diagnose_place_find(const ls_diagnose_wrong *wrong, ls_diagnose_place *out);
 void ls_diagnose_place_free(ls_diagnose_place *place);
 
+/* diagnose_fit.c: least squares over chosen elements, a gradient as a sum of known vectors. */
+enum { LS_DIAGNOSE_FIT_MAX = 8 };
+
+/* value ~ sum of weight[k] * basis[k], each [count]. Fills weight[basis_count] and returns |value -
+ * sum| (absolute, Euclidean); INFINITY if the vectors are linearly dependent or more than
+ * LS_DIAGNOSE_FIT_MAX. Normal equations, elimination with the largest pivot. */
+double ls_diagnose_fit(int64_t count, const double *value, int basis_count,
+                       const double *const *basis, double *weight);
+
+/* |value|, Euclidean. */
+double ls_diagnose_fit_norm(int64_t count, const double *value);
+
 #endif
