@@ -78,8 +78,8 @@ static int data_main(int count, char **argument)
     const char *images = "100", *size = "64", *seed = "1";
     const ls_command_option options[] = {
         {"--images", &images, NULL, NULL, "images per class (100)"},
-        {"--image-size", &size, NULL, NULL, "the crop they are made for, in pixels (64)"},
-        {"--seed", &seed, NULL, NULL, "(1)"},
+        {"--image-size", &size, NULL, NULL, "crop they are made for, in pixels (64)"},
+        {"--seed", &seed, NULL, NULL, "seed of the drawings (1)"},
     };
     ls_status status = ls_command_parse("data make DIR", options, 3, &count, argument);
     if (status != LS_OK) {
@@ -117,19 +117,19 @@ static const struct command {
     int (*main)(int count, char **argument);
     const char *text;
 } command[] = {
-    {"bench", ls_bench_main, "the main job: NAME=value..., --dry-run; see `lockstep bench --help`"},
-    {"conform", ls_conform_main, "conformance cases; see `lockstep conform --help`"},
-    {"detect", ls_detect_main, "planted faults, each of which must be caught; clean passes"},
+    {"bench", ls_bench_main, "the main job: train a matrix of jobs, judge them, report"},
+    {"conform", ls_conform_main, "run conformance cases"},
+    {"detect", ls_detect_main, "plant faults, each of which a case must catch; clean passes"},
     {"judge", ls_judge_main, "DIR...: judge jobs that another launcher ran"},
-    {"jobs", ls_jobs_main, "commands and environments of a bench, to run elsewhere"},
-    {"report", report_main, "DIR: tables, plots and pages of a run, again"},
-    {"explain", explain_main, "FLAGS of lockstep-train [--world N]: types, buckets, memory"},
+    {"jobs", ls_jobs_main, "print the commands and environments of a bench, to run elsewhere"},
+    {"report", report_main, "DIR: write the tables, plots and pages of a run again"},
+    {"explain", explain_main, "FLAGS of lockstep-train [--world N]: print types, buckets, memory"},
     {"data", data_main, "make DIR: draw a folder of images to train on"},
-    {"diff", diff_main, "A B: two runs, job by job"},
-    {"bounds", ls_bounds_main, "e/r of correct steps and of planted faults over fresh seeds"},
-    {"preflight", ls_preflight_main, "the state of the GPUs, before anything runs on them"},
-    {"layers", ls_layers_main, "where a step's time goes on a GPU, pass by pass"},
-    {"versus", ls_versus_main, "speed compared with PyTorch on this machine"},
+    {"diff", diff_main, "A B: compare two runs, job by job"},
+    {"bounds", ls_bounds_main, "measure e/r of correct steps and planted faults over fresh seeds"},
+    {"preflight", ls_preflight_main, "check the GPUs before anything runs on them"},
+    {"layers", ls_layers_main, "show where a step's time goes on a GPU, pass by pass"},
+    {"versus", ls_versus_main, "compare the speed with PyTorch on this machine"},
 };
 
 enum { COMMANDS = sizeof command / sizeof *command };
@@ -142,7 +142,8 @@ static void print_help(void)
     for (int i = 0; i < COMMANDS; i++) {
         printf("  %-9s %s\n", command[i].name, command[i].text);
     }
-    printf("\nExit codes: 0 good, 1 not shown to be correct, 2 usage, 3 infrastructure, 4 not "
+    printf("\n`lockstep COMMAND --help` lists the options of a command.\nExit codes: 0 good, 1 not "
+           "shown to be correct, 2 usage, 3 infrastructure, 4 not "
            "supported.\n");
 }
 

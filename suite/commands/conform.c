@@ -33,18 +33,18 @@ static ls_status parse(conform *c, int count, char **argument)
     c->claim = "all";
     c->device = "auto";
     const ls_command_option options[] = {
-        {"--case", NULL, NULL, &c->wanted, "cases by name or glob; may be given many times"},
+        {"--case", NULL, NULL, &c->wanted, "cases by name or glob; may be repeated"},
         {"--list-file", NULL, NULL, &c->files,
          "cases by a file of globs, such as suite/lists/mustpass.txt"},
-        {"--list", NULL, &c->list, NULL, "print the cases, run nothing"},
-        {"--claim", &c->claim, NULL, NULL, "the claim they are judged for (all)"},
+        {"--list", NULL, &c->list, NULL, "list the cases without running them"},
+        {"--claim", &c->claim, NULL, NULL, "claim that the cases are judged for (all)"},
         {"--seed", &c->seed, NULL, NULL, "seed of every job (7)"},
-        {"--subject", &c->subject, NULL, NULL, "another trainer's command (lockstep-train)"},
+        {"--subject", &c->subject, NULL, NULL, "command of another trainer (lockstep-train)"},
         {"--device", &c->device, NULL, NULL, "cpu, cuda or auto"},
         {"--out", &c->out, NULL, NULL, "the run's folder (results/runs/<time>-conform)"},
         {"--shard", &c->share, NULL, NULL, "i/n: the i-th of n shares, from 1"},
-        {"--resume", NULL, &c->resume, NULL, "go on in the folder --out"},
-        {"--fail-early", NULL, &c->fail_early, NULL, "stop at the first case that fails"},
+        {"--resume", NULL, &c->resume, NULL, "continue the interrupted run in --out"},
+        {"--fail-early", NULL, &c->fail_early, NULL, "stop at the first failing case"},
     };
     LS_TRY(
         ls_command_parse("conform", options, sizeof options / sizeof *options, &count, argument));

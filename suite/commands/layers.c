@@ -31,14 +31,16 @@ static ls_status parse(layers *l, int count, char **argument)
         {"--arch", &l->arch, NULL, NULL, "network (resnet50)"},
         {"--image-size", &image_size, NULL, NULL, "pixels (224)"},
         {"--batch", &batch, NULL, NULL, "images (256)"},
-        {"--type", &l->type, NULL, NULL, "of activations: f16, bf16, f32 or tf32 (f16)"},
-        {"--device-index", &device, NULL, NULL, "CUDA's number of the GPU (0)"},
-        {"--repeats", &repeats, NULL, NULL, "medians of these, 1 to 64 (10)"},
+        {"--type", &l->type, NULL, NULL, "type of the activations: f16, bf16, f32 or tf32 (f16)"},
+        {"--device-index", &device, NULL, NULL, "CUDA's index of the GPU (0)"},
+        {"--repeats", &repeats, NULL, NULL,
+         "timed repetitions, 1 to 64, of which the median counts (10)"},
         {"--copy-mb", &copy_mb, NULL, NULL, "size of the copies for the rate (2048)"},
-        {"--side", &side, NULL, NULL, "of the square matrices for the rate (8192)"},
-        {"--out", &l->out, NULL, NULL, "a file for the table of all passes"},
-        {"--cudnn-benchmark", NULL, &l->benchmark, NULL, "engines are timed and the fastest taken"},
-        {"--all", NULL, &l->all, NULL, "print every pass, not only those with most time to gain"},
+        {"--side", &side, NULL, NULL, "side of the square matrices for the rate (8192)"},
+        {"--out", &l->out, NULL, NULL, "file to write the table of all passes to"},
+        {"--cudnn-benchmark", NULL, &l->benchmark, NULL, "time the engines and take the fastest"},
+        {"--all", NULL, &l->all, NULL,
+         "print every pass, not only those with the most time to gain"},
     };
     LS_TRY(ls_command_parse("layers", options, sizeof options / sizeof *options, &count, argument));
     LS_TRY(ls_command_no_operands("layers", count, argument, "use --arch NETWORK"));

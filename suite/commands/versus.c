@@ -334,10 +334,10 @@ int ls_versus_main(int count, char **argument)
     }
     const char *pairs = "7", *python = NULL, *out = "results/runs", *only = NULL;
     const ls_command_option known[] = {
-        {"--pairs", &pairs, NULL, NULL, "runs of each trainer, in turn (7)"},
+        {"--pairs", &pairs, NULL, NULL, "runs of each trainer, alternating (7)"},
         {"--python", &python, NULL, NULL, "an interpreter with PyTorch (the first that is found)"},
-        {"--out", &out, NULL, NULL, "where the run's folder is made (results/runs)"},
-        {"--only", &only, NULL, NULL, "one setting, by its label"},
+        {"--out", &out, NULL, NULL, "folder of the runs (results/runs)"},
+        {"--only", &only, NULL, NULL, "run only the setting with this label"},
     };
     ls_status status = ls_command_parse("versus", known, 4, &count, argument);
     if (status != LS_OK) {
