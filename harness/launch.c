@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 #include "kernels/core/path.h"
 #include "harness/hosts/remote_session.h"
 #include "harness/hosts/probe.h"
@@ -94,10 +95,8 @@ static const struct argp_option options[] = {
 static int64_t parse_integer(struct argp_state *state, const char *name, const char *text,
                              int64_t least, int64_t most)
 {
-    char *end = NULL;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (errno != 0 || end == text || *end != '\0' || value < least || value > most) {
+    int64_t value = 0;
+    if (!ls_text_integer(text, least, most, &value)) {
         argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s': allowed: %lld to %lld", name, text,
                      (long long)least, (long long)most);
     }

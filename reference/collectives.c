@@ -14,6 +14,7 @@
 #include "kernels/core/digest.h"
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 #include "kernels/core/usage_error.h"
 #include "reference/comm/comm_load.h"
 #include "reference/comm/exercise.h"
@@ -91,10 +92,8 @@ static const struct argp_option options[] = {
 
 static int number_of(struct argp_state *state, const char *name, const char *text, int most)
 {
-    char *end = NULL;
-    errno = 0;
-    long value = strtol(text, &end, 10);
-    if (errno != 0 || end == text || *end != '\0' || value < 0 || value > most) {
+    int64_t value = 0;
+    if (!ls_text_integer(text, 0, most, &value)) {
         argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s': allowed: 0 to %d", name, text, most);
     }
     return (int)value;
@@ -158,13 +157,9 @@ static void read_dtypes(struct argp_state *state, const char *list, arguments *g
 static void read_choice(struct argp_state *state, const char *name, const char *text,
                         const char *choices)
 {
-    size_t length = strlen(text);
-    for (const char *at = choices; *at != '\0'; at += strcspn(at, "|"), at += *at == '|') {
-        if (length == strcspn(at, "|") && strncmp(at, text, length) == 0) {
-            return;
-        }
+    if (ls_text_choice(text, choices) < 0) {
+        argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s': allowed: %s", name, text, choices);
     }
-    argp_failure(state, LS_ERR_USAGE, 0, "error: %s '%s': allowed: %s", name, text, choices);
 }
 
 static error_t parse_one(int key, char *text, struct argp_state *state)

@@ -66,14 +66,10 @@ static ls_status parse_line(const char *where, char *line, ls_hosts *out)
     if (name == NULL) {
         return LS_OK;
     }
-    long number = 0;
-    char *end = NULL;
-    if (slots != NULL && strncmp(slots, "slots=", 6) == 0 && slots[6] >= '0' && slots[6] <= '9') {
-        errno = 0;
-        number = strtol(slots + 6, &end, 10);
-    }
-    bool good = slots == NULL || (end != NULL && *end == '\0' && errno == 0 && number >= 1 &&
-                                  number <= LS_HOSTS_RANKS_MAX && more == NULL);
+    int64_t number = 0;
+    bool good = slots == NULL ||
+                (strncmp(slots, "slots=", 6) == 0 && slots[6] >= '0' && slots[6] <= '9' &&
+                 ls_text_integer(slots + 6, 1, LS_HOSTS_RANKS_MAX, &number) && more == NULL);
     if (!good) {
         return ls_log_fail(LS_ERR_USAGE,
                            "%s: '%.60s' after the host, allowed: slots=N, N from 1 to %d", where,

@@ -84,6 +84,33 @@ void ls_text_suggest(char *text, size_t bytes, const char *word, const char *con
     }
 }
 
+bool ls_text_integer(const char *text, int64_t least, int64_t most, int64_t *out)
+{
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || value < least || value > most) {
+        return false;
+    }
+    *out = value;
+    return true;
+}
+
+int ls_text_choice(const char *text, const char *choices)
+{
+    size_t length = strlen(text);
+    for (int index = 0;; index++) {
+        size_t bytes = strcspn(choices, "|");
+        if (bytes == length && strncmp(choices, text, bytes) == 0) {
+            return index;
+        }
+        if (choices[bytes] == '\0') {
+            return -1;
+        }
+        choices += bytes + 1;
+    }
+}
+
 bool ls_text_matches(const char *pattern, const char *text)
 {
     return fnmatch(pattern, text, FNM_NOESCAPE) == 0;

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* Like snprintf, for text that may be cut. */
 void ls_text_put(char *text, size_t bytes, const char *format, ...)
@@ -21,6 +22,10 @@ const char *ls_text_nearest(const char *word, const char *const *names, int coun
  * differ, else the text `otherwise`, which tells where the names are listed. */
 void ls_text_suggest(char *text, size_t bytes, const char *word, const char *const *names,
                      int count, const char *otherwise);
+/* Whether `text` is a whole decimal number from `least` to `most`; *out is written only then. */
+bool ls_text_integer(const char *text, int64_t least, int64_t most, int64_t *out);
+/* Index of `text` among `choices`, separated by '|'; -1 if it is none of them. */
+int ls_text_choice(const char *text, const char *choices);
 /* Whether `text` matches the pattern, in which * stands for any characters and ? for one. */
 bool ls_text_matches(const char *pattern, const char *text);
 /* Reads the whole file into malloc'ed memory with a terminating 0; NULL and errno, without a

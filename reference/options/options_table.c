@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 
 /* ---- one value: each function reads `text`, the value of --`option`, into its last argument -----
  */
@@ -22,17 +23,9 @@ static int refuse(const char *option, const char *text, const char *allowed)
 static int read_integer(const char *option, const char *text, int64_t least, int64_t most,
                         int64_t *out)
 {
-    char *end;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || value < least || value > most) {
-        char allowed[96];
-        snprintf(allowed, sizeof allowed, "a whole number from %" PRId64 " to %" PRId64, least,
-                 most);
-        return refuse(option, text, allowed);
-    }
-    *out = value;
-    return 0;
+    char allowed[96];
+    snprintf(allowed, sizeof allowed, "a whole number from %" PRId64 " to %" PRId64, least, most);
+    return ls_text_integer(text, least, most, out) ? 0 : refuse(option, text, allowed);
 }
 
 static int read_number(const char *option, const char *text, ls_options_range allowed, double *out)
@@ -53,20 +46,14 @@ static int read_number(const char *option, const char *text, ls_options_range al
     return 0;
 }
 
-static int read_word(const char *option, const char *text, const char *names, int *index)
+static int read_word(const char *option, const char *text, const char *words, int *index)
 {
-    size_t length = strlen(text);
-    int place = 0;
-    for (const char *name = names; name != NULL; place++) {
-        const char *bar = strchr(name, '|');
-        size_t bytes = bar != NULL ? (size_t)(bar - name) : strlen(name);
-        if (bytes == length && strncmp(name, text, bytes) == 0) {
-            *index = place;
-            return 0;
-        }
-        name = bar != NULL ? bar + 1 : NULL;
+    int found = ls_text_choice(text, words);
+    if (found < 0) {
+        return refuse(option, text, words);
     }
-    return refuse(option, text, names);
+    *index = found;
+    return 0;
 }
 
 static int read_text(const char *option, const char *text, char *out, size_t bytes)
@@ -242,28 +229,16 @@ static int read_audit(const char *option, const char *text, ls_options *options)
     return 0;
 }
 
-static bool word_of(const char *word, const char *const *names, int count, int *index)
-{
-    for (*index = 0; *index < count; (*index)++) {
-        if (strcmp(word, names[*index]) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static int read_fault_at(const char *option, const char *text, ls_options *options)
 {
-    static const char *const phases[] = {"join",      "forward", "backward", "reduction",
-                                         "optimizer", "dump",    "save"};
-    static const char *const ways[] = {"kill", "stop", "exit"};
     long long step;
     char phase[16], how[8], end;
-    int rank, phase_index, how_index;
-    if (sscanf(text, "%lld:%d:%15[a-z]:%7[a-z]%c", &step, &rank, phase, how, &end) != 4 ||
-        step < 1 || rank < 0 ||
-        !word_of(phase, phases, sizeof phases / sizeof *phases, &phase_index) ||
-        !word_of(how, ways, sizeof ways / sizeof *ways, &how_index)) {
+    int rank, phase_index = -1, how_index = -1;
+    if (sscanf(text, "%lld:%d:%15[a-z]:%7[a-z]%c", &step, &rank, phase, how, &end) == 4) {
+        phase_index = ls_text_choice(phase, "join|forward|backward|reduction|optimizer|dump|save");
+        how_index = ls_text_choice(how, "kill|stop|exit");
+    }
+    if (phase_index < 0 || how_index < 0 || step < 1 || rank < 0) {
         return refuse(option, text,
                       "STEP:RANK:PHASE:HOW, phases join, forward, backward, reduction, optimizer, "
                       "dump, save, ways kill, stop, exit");

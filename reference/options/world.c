@@ -1,12 +1,12 @@
 #include "world.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 
 enum { DEFAULT_PORT = 29500 /* torchrun's and torch.distributed's default */ };
 
@@ -30,10 +30,8 @@ static ls_status number_of(const char *name, int low, int high, int fallback, in
         *out = fallback;
         return LS_OK;
     }
-    char *end = NULL;
-    errno = 0;
-    long value = strtol(text, &end, 10);
-    if (errno != 0 || end == text || *end != '\0' || value < low || value > high) {
+    int64_t value = 0;
+    if (!ls_text_integer(text, low, high, &value)) {
         return ls_log_fail(LS_ERR_USAGE, "%s=%s: expected a whole number from %d to %d", name, text,
                            low, high);
     }

@@ -1,6 +1,5 @@
 #include "command_line.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,15 +110,11 @@ ls_status ls_command_no_operands(const char *command, int count, char **argument
 ls_status ls_command_whole(const char *name, const char *text, int64_t least, int64_t most,
                            int64_t *out)
 {
-    char *end;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    bool digits = text[0] >= '0' && text[0] <= '9' && *end == '\0';
-    if (!digits || errno != 0 || value < least || value > most) {
+    /* neither a space nor a sign before it */
+    if (text[0] < '0' || text[0] > '9' || !ls_text_integer(text, least, most, out)) {
         return ls_log_fail(LS_ERR_USAGE, "%s '%s': allowed: a whole number from %lld to %lld", name,
                            text, (long long)least, (long long)most);
     }
-    *out = value;
     return LS_OK;
 }
 
