@@ -21,33 +21,23 @@ typedef struct machine {
         again_clean; /* a second update in each step: with its overflow, or as a clean one */
 } machine;
 
+#define HALVES .down = 0.5, .up = 2
+
 static const machine machines[] = {
     {.mistake = "no overflow is seen: every step is taken and counts as clean",
-     .down = 0.5,
-     .up = 2,
+     HALVES,
      .blind = true},
     {.mistake = "each rank decides for itself, from its own gradients: look after the reduction",
-     .down = 0.5,
-     .up = 2,
+     HALVES,
      .own = true},
-    {.mistake = "the scale is halved, but the step is taken all the same",
-     .down = 0.5,
-     .up = 2,
-     .takes = true},
-    {.mistake = "the scale grows one clean step too late (> for >=)",
-     .down = 0.5,
-     .up = 2,
-     .late = 1},
-    {.mistake = "the scale grows one clean step too early", .down = 0.5, .up = 2, .late = -1},
+    {.mistake = "the scale is halved, but the step is taken all the same", HALVES, .takes = true},
+    {.mistake = "the scale grows one clean step too late (> for >=)", HALVES, .late = 1},
+    {.mistake = "the scale grows one clean step too early", HALVES, .late = -1},
     {.mistake = "an overflow does not restart the count of clean steps",
-     .down = 0.5,
-     .up = 2,
+     HALVES,
      .keeps_count = true},
-    {.mistake = "growth does not restart the count of clean steps",
-     .down = 0.5,
-     .up = 2,
-     .goes_on = true},
-    {.mistake = "skipped steps count as clean ones", .down = 0.5, .up = 2, .counts_skipped = true},
+    {.mistake = "growth does not restart the count of clean steps", HALVES, .goes_on = true},
+    {.mistake = "skipped steps count as clean ones", HALVES, .counts_skipped = true},
     {.mistake = "the scale is not lowered on overflow", .down = 1, .up = 2},
     {.mistake = "the scale is quartered on overflow: updated twice", .down = 0.25, .up = 2},
     {.mistake = "the scale never grows", .down = 0.5, .up = 1},
@@ -57,14 +47,13 @@ static const machine machines[] = {
      .down = 1,
      .up = 1,
      .blind = true},
-    {.mistake = "the scale is updated twice a step", .down = 0.5, .up = 2, .again = true},
+    {.mistake = "the scale is updated twice a step", HALVES, .again = true},
     {.mistake = "the scale is updated twice a step, the second time without the step's overflow",
-     .down = 0.5,
-     .up = 2,
+     HALVES,
      .again_clean = true},
     {.mistake = "the scale is updated the wrong way round", .down = 2, .up = 0.5},
-    {.mistake = "the floor of the scale is not kept", .down = 0.5, .up = 2, .no_floor = true},
-    {.mistake = "the ceiling of the scale is not kept", .down = 0.5, .up = 2, .no_ceiling = true},
+    {.mistake = "the floor of the scale is not kept", HALVES, .no_floor = true},
+    {.mistake = "the ceiling of the scale is not kept", HALVES, .no_ceiling = true},
 };
 
 typedef struct state {
@@ -128,7 +117,7 @@ static bool is_stale(const ls_diagnose_scaler *t, char *text, int text_bytes)
 
 bool ls_diagnose_scaler_find(const ls_diagnose_scaler *trace, char *text, int text_bytes)
 {
-    static const machine right = {.down = 0.5, .up = 2};
+    static const machine right = {HALVES};
     text[0] = '\0';
     if (gives(&right, trace)) {
         return false;
