@@ -61,7 +61,7 @@ void ls_endings_judge(const ls_ending *want, const ls_record *job, ls_verdict *o
             ls_verdict_fail(out, "%s was left behind", want->absent);
         }
     }
-    int told = want->says == 0 ? 0 : __builtin_ctz(want->says);
-    ls_record_last_line(job, told, line, (int)sizeof line);
+    int speaker = want->says == 0 ? 0 : __builtin_ctz(want->says);
+    ls_record_last_line(job, speaker, line, (int)sizeof line);
     ls_verdict_pass(out, "%s", line[0] == '\0' ? "as expected" : line);
 }

@@ -4,8 +4,8 @@
 
 #include "rows.h"
 
-/* "o2.w8.b25mb", ".n2" with nodes, ".self" or ".strong" for what a row is compared with: what tells
- * a run's timed jobs apart. text[64]. */
+/* "o2.w8.b25mb", ".n2" with nodes, ".self" or ".strong" for what a row is compared with: which
+ * distinguishes a run's timed jobs. text[64]. */
 void ls_timed_id(const ls_spec *spec, char *text);
 /* row->data of a case that has a reference: the mean over its steps first_step ..
  * first_step+count-1 is the gradient. */

@@ -170,7 +170,7 @@ static void check_counts(int rank, const cJSON *event, ls_verdict *out)
     if (wrong != 0 || guards != 0) {
         ls_verdict_fail(out,
                         "rank=%d %s: %" PRId64 " of %" PRId64 " elements wrong, %" PRId64
-                        " bytes beside them changed",
+                        " bytes next to them changed",
                         rank, place_of(event, place, sizeof place), wrong,
                         ls_json_integer(event, "checked", -1), guards);
     }
@@ -180,8 +180,8 @@ static void check_counts(int rank, const cJSON *event, ls_verdict *out)
 static bool ended_otherwise(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     for (int i = 0; i < row->job_count; i++) {
-        bool told = job[i].state == LS_RECORD_FAILED && job[i].code == LS_ERR_CHECK;
-        if (!told && ls_verdict_of_outcome(&job[i], out)) {
+        bool checked = job[i].state == LS_RECORD_FAILED && job[i].code == LS_ERR_CHECK;
+        if (!checked && ls_verdict_of_outcome(&job[i], out)) {
             return true;
         }
     }
@@ -292,7 +292,7 @@ static void judge_rough(const ls_case *row, const ls_record *job, ls_verdict *ou
     cJSON_Delete(first);
     if (checked == 0 || (job->world > 2 && telling == 0)) {
         ls_verdict_set(out, LS_WEAK,
-                       "no element could tell rounding per addition from one at the "
+                       "no element would differ if rounded once at the "
                        "end");
     }
     ls_verdict_pass(out,
@@ -350,7 +350,7 @@ static void judge_twice(const ls_case *row, const ls_record *job, ls_verdict *ou
 
 /* ---- barriers and missing ranks -------------------------------------------------------------- */
 
-/* Nobody has left before the last has come; ranks of one machine share the clock. */
+/* No rank leaves before the last has come; ranks of one machine share the clock. */
 static void judge_barrier(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     cJSON *events[16] = {NULL};
@@ -375,8 +375,8 @@ static void judge_barrier(const ls_case *row, const ls_record *job, ls_verdict *
             first_rank = end < first_end ? rank : first_rank;
             first_end = end < first_end ? end : first_end;
         }
-        late +=
-            last_begin - first_begin > 2e5; /* somebody had to wait 0.2 ms: it shows something */
+        late += last_begin - first_begin >
+                2e5; /* a rank had to wait 0.2 ms: the barrier shows something */
         if (first_end < last_begin) {
             ls_verdict_fail(out, "barrier %d: rank=%d left %.3f ms before rank %d came", i,
                             first_rank, (last_begin - first_end) * 1e-6, last_rank);
@@ -386,14 +386,14 @@ static void judge_barrier(const ls_case *row, const ls_record *job, ls_verdict *
         cJSON_Delete(events[rank]);
     }
     if (late == 0) {
-        ls_verdict_set(out, LS_WEAK, "nobody was late to any of %d barriers", count);
+        ls_verdict_set(out, LS_WEAK, "no rank was late to any of %d barriers", count);
     }
-    ls_verdict_pass(out, "nobody left any of %d barriers early; at %d somebody was late", count,
+    ls_verdict_pass(out, "no rank left any of %d barriers early; at %d a rank was late", count,
                     late);
 }
 
 static const ls_tol spare_s = LS_TOL(
-    5, "beside the deadline of 0.4 s: closing, and the turns of other processes on a machine "
+    5, "on top of the deadline of 0.4 s: closing, and the turns of other processes on a machine "
        "with more ranks than cores");
 
 /* Which ranks cannot do their part without rank 1: all, but for a gather, where rank 0 only gives.
@@ -413,7 +413,7 @@ static void judge_absent(const ls_case *row, const ls_record *job, ls_verdict *o
         int status = (int)ls_json_integer(event, "status", -1);
         double seconds = ls_json_number(event, "seconds", 1e9);
         bool gives_only = strcmp(name, "gather") == 0 && rank == 0;
-        /* NCCL's sender of a reduction may be through before anybody has read what it sent */
+        /* NCCL's sender of a reduction may finish before its peer has read what it sent */
         const char *engine = ls_json_string(job->rank[rank].start, "engine", "");
         gives_only = gives_only || (strcmp(name, "reduce") == 0 && rank == 0 && status == 0 &&
                                     strcmp(engine, "nccl") == 0);

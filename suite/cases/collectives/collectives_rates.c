@@ -67,19 +67,20 @@ static ls_status visit(void *opaque, const cJSON *event, int line)
     double bytes = ls_json_number(event, "count", 0) *
                    bytes_of(ls_json_string(event, "dtype", "")) * (has_parts(op) ? c->world : 1);
     double algbw = bytes / us * 1e-3, busbw = algbw * bus_factor(op, c->world);
-    double told = ls_json_number(event, "bytes", NAN);
-    double told_algbw = ls_json_number(event, "algbw_gb_s", NAN);
-    double told_busbw = ls_json_number(event, "busbw_gb_s", NAN);
+    double reported = ls_json_number(event, "bytes", NAN);
+    double reported_algbw = ls_json_number(event, "algbw_gb_s", NAN);
+    double reported_busbw = ls_json_number(event, "busbw_gb_s", NAN);
     c->compared += bytes > 0;
     if (bytes > 0 && c->world > 1 && us < least_us.value) {
-        ls_verdict_fail(c->out, "rank=%d %s of %.0f bytes is told to have taken %.3g us", c->rank,
-                        op, bytes, us);
+        ls_verdict_fail(c->out, "rank=%d %s of %.0f bytes reports %.3g us", c->rank, op, bytes, us);
     }
-    if (!close_to(told, bytes) || !close_to(told_algbw, algbw) || !close_to(told_busbw, busbw)) {
+    if (!close_to(reported, bytes) || !close_to(reported_algbw, algbw) ||
+        !close_to(reported_busbw, busbw)) {
         ls_verdict_fail(c->out,
                         "rank=%d %s: %.0f bytes, algbw %.6g, busbw %.6g GB/s in %.6g us; expected "
                         "%.0f, %.6g, %.6g",
-                        c->rank, op, told, told_algbw, told_busbw, us, bytes, algbw, busbw);
+                        c->rank, op, reported, reported_algbw, reported_busbw, us, bytes, algbw,
+                        busbw);
     }
     return LS_OK;
 }
@@ -97,7 +98,7 @@ void ls_collectives_rates(const ls_case *row, const ls_record *job, ls_verdict *
         }
     }
     if (c.compared == 0) {
-        ls_verdict_set(out, LS_WEAK, "no collective tells a time");
+        ls_verdict_set(out, LS_WEAK, "no collective reports a time");
     }
     ls_verdict_pass(out, "%lld rates of %d ranks follow from size and time", (long long)c.compared,
                     job->world);

@@ -243,7 +243,7 @@ static void judge_cover(const ls_case *row, const ls_record *job, ls_verdict *ou
             }
         }
     }
-    if (out->code == LS_FAIL && !drop_last) { /* the largest pair tells the mistakes apart */
+    if (out->code == LS_FAIL && !drop_last) { /* the largest pair distinguishes the mistakes */
         explain_sampling(&(struct sampling){"", 40, 9, true, false, 3, 7}, out);
     }
     ls_verdict_pass(out, "360 pairs of size and world: every image as often as it can");

@@ -214,7 +214,7 @@ static int resume_workers_pair(ls_loader_options options, seen *a, seen *b)
     return status == LS_OK && look(&options, 21, b) == LS_OK ? 42 : -1;
 }
 
-/* Synthetic: 240 images, each beside one that comes 120 later; none comes again. */
+/* Synthetic: 240 images, each next to the one that comes 120 later; none comes again. */
 static int fresh_pair(ls_loader_options options, seen *a, seen *b)
 {
     seen whole[SEEN_MAX];

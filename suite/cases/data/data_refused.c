@@ -59,7 +59,7 @@ static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *
 /* ---- the first of many ----------------------------------------------------------------------- */
 
 /* Every file is broken, in a way that only decoding it shows: the one that is named is the first of
- * the batch, whoever decodes it. */
+ * the batch, whichever decoder reads it. */
 static void judge_first(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     enum { EACH = 2 };

@@ -237,7 +237,7 @@ static void judge_resample(const ls_case *row, const ls_record *job, ls_verdict 
     float got[3 * SIZE * SIZE];
     ls_transform_scratch scratch = {0};
     int compared = 0;
-    for (int i = 0; i < WIDE * HIGH; i++) { /* what lies beside the crop must not be looked at */
+    for (int i = 0; i < WIDE * HIGH; i++) { /* pixels outside the crop must not be read */
         int x = i % WIDE, y = i / WIDE;
         bool inside = x >= left && x < left + wide && y >= top && y < top + high;
         for (int c = 0; c < 3; c++) {

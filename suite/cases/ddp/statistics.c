@@ -304,7 +304,7 @@ static void judge_running(const ls_case *row, const ls_record *job, ls_verdict *
 static void judge_given(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)row;
-    int compared = 0, told = 0;
+    int compared = 0, seen_before = 0;
     ls_dumpfile *given = ls_dumps_open_file(job, "../../overflow/moved.safetensors", LS_INFRA, out);
     if (given == NULL) {
         return;
@@ -317,7 +317,7 @@ static void judge_given(const ls_case *row, const ls_record *job, ls_verdict *ou
                 continue;
             }
             const ls_dumpfile_entry *seen = ls_dumpfile_findf(file, "last_buffer/%s", entry->name);
-            told += seen != NULL;
+            seen_before += seen != NULL;
             compared++;
             if (seen != NULL && !ls_dumps_equal(seen, entry)) {
                 ls_verdict_fail(out, "rank=%d: %s before step 1 is not what --init gave", k,
@@ -327,7 +327,7 @@ static void judge_given(const ls_case *row, const ls_record *job, ls_verdict *ou
         ls_dumpfile_close(file);
     }
     ls_dumpfile_close(given);
-    if (told < compared || compared == 0) {
+    if (seen_before < compared || compared == 0) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the dumps lack running statistics before the step");
     }
     ls_verdict_pass(out, "%d running statistics of %d ranks are those of the file", compared,

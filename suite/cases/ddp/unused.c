@@ -222,7 +222,7 @@ static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *
                             r->at);
         }
     }
-    ls_verdict_pass(out, "refused after step %d with aux.fc named, nobody hangs", r->at);
+    ls_verdict_pass(out, "refused after step %d with aux.fc named, no rank hangs", r->at);
 }
 
 /* ---- no batch left --------------------------------------------------------------------------- */

@@ -57,7 +57,7 @@ static int judge_bucket(const struct wire *w, const ls_dumpfile *dump, const cJS
                              bytes > expected ? "f32" : "half", bytes > expected ? "half" : "f32");
         }
     }
-    /* subjects may leave the type out; two types of 2 bytes are told apart by it alone */
+    /* subjects may leave the type out; only it distinguishes two types of 2 bytes */
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(bucket, "type");
     const char *wanted = element_bytes == 4 ? "fp32" : w->half;
     if (cJSON_IsString(type) && strcmp(type->valuestring, wanted) != 0) {
@@ -253,7 +253,7 @@ static void judge_stays(const ls_case *row, const ls_record *job, ls_verdict *ou
         (void)ls_record_each_event(job, k, "buckets", visit_layout, &seen);
         if (seen.count != 1 || seen.late != 0 || seen.delayed != 0) {
             ls_verdict_fail(out,
-                            "rank=%d tells %d layouts, %d of them delayed, %d of later steps; "
+                            "rank=%d reports %d layouts, %d of them delayed, %d of later steps; "
                             "expected one from step 1 on",
                             k, seen.count, seen.delayed, seen.late);
         }

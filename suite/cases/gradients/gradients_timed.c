@@ -104,8 +104,8 @@ static void describe(const ls_timed_part *p, ls_compare_part part, char *text, s
     }
 }
 
-/* Every kind against its limit; the first that fails is told, the whole before its parts. `over`:
- * what is said of one that fails. */
+/* Every kind against its limit; the first that fails is reported, the whole before its parts.
+ * `over`: what is said of one that fails. */
 static void judge_parts(const ls_case *row, const ls_timed_parts *parts,
                         const double limit[LS_COMPARE_PARTS], ls_verdict_code over, ls_verdict *out)
 {

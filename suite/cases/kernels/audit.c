@@ -70,7 +70,7 @@ static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
     for (int rank = 0; rank < job->world; rank++) {
         findings found = read_rank(job, rank);
         if (found.steps == 0 || (found.bad == 0 && found.steps != STEPS)) {
-            ls_verdict_fail(out, "rank %d tells of %d audited steps, not %d", rank, found.steps,
+            ls_verdict_fail(out, "rank %d reports %d audited steps, not %d", rank, found.steps,
                             STEPS);
             return;
         }

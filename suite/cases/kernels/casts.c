@@ -274,7 +274,8 @@ static void judge_cache(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_net_close(&net);
 }
 
-/* Cast once: until it is told, a plan with half products does not look at the f32 weights again. */
+/* Cast once: until it is notified, a plan with half products does not look at the f32 weights
+ * again. */
 static void judge_cast_once(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
@@ -289,19 +290,19 @@ static void judge_cast_once(const ls_case *row, const ls_record *job, ls_verdict
         value[k] *= 2.0f;
     }
     ls_net_set(&net, conv, value);
-    result untold = run(&net, 128.0f);
+    result before_notice = run(&net, 128.0f);
     ls_net_changed(&net);
-    result told = run(&net, 128.0f);
-    bool first = same(&net, &before, &untold), second = same(&net, &before, &told);
+    result notified = run(&net, 128.0f);
+    bool first = same(&net, &before, &before_notice), second = same(&net, &before, &notified);
     if (!first || second) {
-        ls_verdict_fail(out, "weights changed: the forward %s before it was told, %s after",
+        ls_verdict_fail(out, "weights changed: the forward %s before it was notified, %s after",
                         first ? "did not see it" : "saw it", second ? "did not see it" : "saw it");
     }
     ls_verdict_pass(out, "cast once, and again when the parameters have changed");
     free(value);
     drop(&before);
-    drop(&untold);
-    drop(&told);
+    drop(&before_notice);
+    drop(&notified);
     ls_net_close(&net);
 }
 
@@ -418,7 +419,8 @@ static void judge_rescue(const ls_case *row, const ls_record *job, ls_verdict *o
     ls_net_close(&net);
 }
 
-/* ---- what is told about types ---------------------------------------------------------------- */
+/* ---- reported types ---------------------------------------------------------------------------
+ */
 
 /* numerics.md section 1, a line of `explain` each: held, gradient, reduced, master. */
 static const struct table {

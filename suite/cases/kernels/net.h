@@ -29,7 +29,7 @@ void ls_net_input(ls_net *net, uint64_t seed);
 int ls_net_find(const ls_net *net, const char *name);
 float *ls_net_values(const ls_net *net, const ls_tensor *tensor);
 void ls_net_set(ls_net *net, int param, const float *value);
-/* Tells the plan that parameters have changed. */
+/* Notifies the plan that parameters have changed. */
 void ls_net_changed(ls_net *net);
 /* Forward, and backward of loss * scale * factor; the loss. */
 float ls_net_run(ls_net *net, float scale, float factor);

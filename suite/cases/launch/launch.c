@@ -35,7 +35,7 @@ static void judge_killed(const ls_case *row, const ls_record *job, ls_verdict *o
 
 /* ---- where a rank finds its place ------------------------------------------------------------ */
 
-#define NOBODY \
+#define NO_RANK \
     "R=$RANK W=$WORLD_SIZE; unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK; "
 #define GO "exec \"$0\" \"$@\""
 #define OPEN_MPI                                                                     \
@@ -50,21 +50,21 @@ static const struct place {
 } places[] = {
     {"torchrun", NULL, 3, 1},
     {"nodes", NULL, 4, 2},
-    {"mpirun", NOBODY OPEN_MPI GO, 3, 1},
-    {"mpirun.no-address", NOBODY "unset MASTER_ADDR; " OPEN_MPI GO, 3, 1},
+    {"mpirun", NO_RANK OPEN_MPI GO, 3, 1},
+    {"mpirun.no-address", NO_RANK "unset MASTER_ADDR; " OPEN_MPI GO, 3, 1},
     /* Open MPI numbers no nodes: ranks of one follow each other */
     {"mpirun.nodes",
-     "L=$LOCAL_RANK P=$LOCAL_WORLD_SIZE; " NOBODY
+     "L=$LOCAL_RANK P=$LOCAL_WORLD_SIZE; " NO_RANK
      "OMPI_COMM_WORLD_RANK=$R OMPI_COMM_WORLD_SIZE=$W OMPI_COMM_WORLD_LOCAL_RANK=$L "
      "OMPI_COMM_WORLD_LOCAL_SIZE=$P " GO,
      4, 2},
-    {"srun", NOBODY SLURM GO, 3, 1},
-    {"srun.node-list", NOBODY "unset MASTER_ADDR LS_TOKEN; SLURM_STEP_NODELIST=localhost " SLURM GO,
-     2, 1},
+    {"srun", NO_RANK SLURM GO, 3, 1},
+    {"srun.node-list",
+     NO_RANK "unset MASTER_ADDR LS_TOKEN; SLURM_STEP_NODELIST=localhost " SLURM GO, 2, 1},
     {"srun.node-list.range",
-     NOBODY "unset MASTER_ADDR LS_TOKEN; SLURM_STEP_NODELIST='127.0.0.[1-2,4]' " SLURM GO, 2, 1},
+     NO_RANK "unset MASTER_ADDR LS_TOKEN; SLURM_STEP_NODELIST='127.0.0.[1-2,4]' " SLURM GO, 2, 1},
     {"srun.node-list.mixed",
-     NOBODY "unset MASTER_ADDR LS_TOKEN; SLURM_STEP_NODELIST='localhost,b[2-3]' " SLURM GO, 2, 1},
+     NO_RANK "unset MASTER_ADDR LS_TOKEN; SLURM_STEP_NODELIST='localhost,b[2-3]' " SLURM GO, 2, 1},
     {"torchrun-in-slurm", "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=7 " GO, 3, 1},
     {"torchrun.agent", "TORCHELASTIC_USE_AGENT_STORE=True " GO, 3, 1},
     {"token-first", "export SLURM_JOB_ID=$RANK TORCHELASTIC_RUN_ID=$RANK; " GO, 3, 1},
@@ -83,7 +83,7 @@ static const struct place {
     {"torchrun.run-id", "unset LS_TOKEN; TORCHELASTIC_RUN_ID=abc " GO, 3, 1},
     {"late.rank0", "[ $RANK != 0 ] || sleep 0.7; " GO, 3, 1},
     {"late.rank2", "[ $RANK != 2 ] || sleep 0.7; " GO, 3, 1},
-    {"slurm-batch", NOBODY "SLURM_PROCID=0 " GO, 1, 1}, /* a batch script's shell: no step */
+    {"slurm-batch", NO_RANK "SLURM_PROCID=0 " GO, 1, 1}, /* a batch script's shell: no step */
 };
 
 static void judge_place(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -248,8 +248,8 @@ static const struct refused {
     "[ \"$L\" = \"$R 4 $((R % 2)) 2 $((R / 2));\" ] || { echo \"rank$R.log holds '$L'\"; "      \
     "exit 1; }; done; echo 4 logs"
 
-/* lockstep-launch by itself: what its ranks are told and with what it ends. C is its exit code, F a
- * file in the job's folder. A rank that must wait for another looks for what that one wrote. */
+/* lockstep-launch by itself: the environment of its ranks and its exit code. C is its exit code, F
+ * a file in the job's folder. A rank that must wait for another looks for what that one wrote. */
 #define LAUNCH "F=$LS_RUN_DIR/told; unset LS_TOKEN; {bin}/lockstep-launch "
 #define AWAIT                                                                                    \
     "for I in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do [ -e $F ] && break; sleep " \

@@ -71,7 +71,7 @@ static void judge_memory(const ls_case *row, const ls_record *job, ls_verdict *o
     double least = 4.0 * RESNET8_ELEMENTS * wanted;
     double most = least + 64.0 * wanted * 128; /* more tensors than a resnet8 has */
     if (memory == NULL || moments < 0) {
-        ls_verdict_set(out, LS_UNSUPPORTED, "the start event tells no memory of moments");
+        ls_verdict_set(out, LS_UNSUPPORTED, "the start event has no memory of moments");
     } else if (!(moments >= least && moments <= most)) {
         ls_verdict_fail(out, "moments take %.0f bytes, expected %d x 4 x %d", moments, wanted,
                         RESNET8_ELEMENTS);

@@ -16,7 +16,7 @@ typedef struct golden {
     double lr;
     int elements, steps;
     double start[2], grad[4][2]; /* [step][element] */
-    double want[4][2];           /* after each step; all 0: not told */
+    double want[4][2];           /* after each step; all 0: unknown */
 } golden;
 
 #define ONE .lr = .125, .elements = 1, .steps = 3, .start = {1}
@@ -147,8 +147,8 @@ static ls_status run_golden(ls_optim_bench *b, const golden *g, ls_verdict *out)
         LS_TRY(ls_device_write_f32(&b->device, &b->list[LS_OPTIM_BENCH_GRAD][0], grad));
         LS_TRY(ls_optim_bench_step(b, &g->config, true));
         LS_TRY(ls_device_read_f32(&b->device, &b->list[LS_OPTIM_BENCH_VALUE][0], got));
-        bool told = g->want[t][0] != 0 || g->want[t][1] != 0;
-        for (int i = 0; i < g->elements && told; i++) {
+        bool known = g->want[t][0] != 0 || g->want[t][1] != 0;
+        for (int i = 0; i < g->elements && known; i++) {
             double off = fabs((double)got[i] - g->want[t][i]) / fmax(1, fabs(g->want[t][i]));
             if (!out->measured || off > out->value) {
                 ls_verdict_measured(out, off, digits.value, "relative", digits.why);

@@ -144,7 +144,7 @@ static const cJSON *find_option(const cJSON *options, const char *name)
 static void judge_effect(const ls_record *job, const char *effect, ls_verdict *out)
 {
     char copy[200], *rest = NULL;
-    int told = 0; /* a subject may leave out what it does not offer */
+    int reported = 0; /* a subject may leave out what it does not offer */
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[0].start, "options");
     if (options == NULL) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the start event names no options");
@@ -156,12 +156,12 @@ static void judge_effect(const ls_record *job, const char *effect, ls_verdict *o
         *equals = '\0';
         const cJSON *value = find_option(options, word);
         value_text(value, seen, (int)sizeof seen);
-        told += value != NULL;
+        reported += value != NULL;
         if (value != NULL && strcmp(seen, equals + 1) != 0) {
             ls_verdict_fail(out, "%s is %s, expected %s", word, seen, equals + 1);
         }
     }
-    if (told == 0 && effect[0] != '\0') {
+    if (reported == 0 && effect[0] != '\0') {
         ls_verdict_set(out, LS_UNSUPPORTED, "the start event has none of: %s", effect);
     }
 }

@@ -83,7 +83,7 @@ static const script scripts[] = {
      .as = "-inf@bn1.bias:middle:1"},
     {"micro-last.o2", "O2 w2 steps=6 accumulate=3", "3:0", 1024, 2,
      .as = "inf@conv1.weight:first:2"},
-    /* the ceiling of 2^24 that nobody asked for; torch has none */
+    /* the default ceiling of 2^24; torch has none */
     {"cap.o0", "O0 w2 steps=8", "1", 8388608, 2},
     {"cap.torch.o0", "O0 w2 steps=8 torch", "1", 8388608, 2},
     /* one NaN in one rank's images */

@@ -1,5 +1,5 @@
-/* What a run tells beside its steps' events: digests now and then, spans of what it was busy with,
- * and the lines that people read. */
+/* What a run reports in addition to its steps' events: digests now and then, spans of what it was
+ * busy with, and the lines that people read. */
 #include "suite/cases/rows.h"
 
 #include <math.h>
@@ -20,14 +20,14 @@ static const ls_tol printed_loss = LS_TOL(6e-5, "a loss is printed with four dig
 
 static void judge_every(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    int told = 0;
+    int digests = 0;
     (void)row;
     for (int k = 0; k < job->world; k++) {
         for (int64_t step = 1; step <= STEPS; step++) {
             const ls_record_step *seen = ls_record_find_step(&job->rank[k], step);
             bool due = step % EVERY == 0 || step == STEPS;
             bool has = seen != NULL && seen->digest_mask != 0;
-            told += has;
+            digests += has;
             if (seen == NULL || has != due) {
                 ls_verdict_fail(out, "rank=%d step %d: %s, digests were asked for %s", k, (int)step,
                                 seen == NULL ? "no event"
@@ -37,7 +37,7 @@ static void judge_every(const ls_case *row, const ls_record *job, ls_verdict *ou
             }
         }
     }
-    ls_verdict_pass(out, "%d of %d steps have digests: each third and the last", told,
+    ls_verdict_pass(out, "%d of %d steps have digests: each third and the last", digests,
                     STEPS * job->world);
 }
 
@@ -203,7 +203,7 @@ static void judge_lines(const ls_case *row, const ls_record *job, ls_verdict *ou
 
 static ls_status visit_step(void *opaque, const cJSON *event, int line)
 {
-    int *steps = opaque; /* told so far, in order; -1: out of order */
+    int *steps = opaque; /* reported so far, in order; -1: out of order */
     (void)line;
     bool next = *steps >= 0 && ls_json_integer(event, "step", -1) == *steps + 1;
     *steps = next ? *steps + 1 : -1;
@@ -215,7 +215,7 @@ static void judge_kept(const ls_case *row, const ls_record *job, ls_verdict *out
     int steps = 0;
     if (ls_record_each_event(job, 0, "step", visit_step, &steps) != LS_OK ||
         steps != row->job[0].steps) {
-        ls_verdict_fail(out, "the folder tells steps 1 to %d, expected 1 to %d", steps,
+        ls_verdict_fail(out, "the folder has steps 1 to %d, expected 1 to %d", steps,
                         row->job[0].steps);
     } else {
         ls_verdict_pass(out, "steps 1 to %d of a run and its continuation", steps);

@@ -78,7 +78,7 @@ static ls_status explain(const struct figures *row, char **text)
 }
 
 /* The number of MB behind `name` at the begin of the first line that has one; NAN. */
-static double told_mb(const char *text, const char *name)
+static double printed_mb_of(const char *text, const char *name)
 {
     char key[64];
     double mb;
@@ -93,9 +93,9 @@ static double told_mb(const char *text, const char *name)
 
 static void check(const char *text, const char *name, double want_mb, ls_verdict *out)
 {
-    double told = told_mb(text, name);
-    if (!(fabs(told - want_mb) <= printed_mb.value)) {
-        ls_verdict_fail(out, "%s: %.3f MB told, expected %.3f", name, told, want_mb);
+    double printed = printed_mb_of(text, name);
+    if (!(fabs(printed - want_mb) <= printed_mb.value)) {
+        ls_verdict_fail(out, "%s: %.3f MB printed, expected %.3f", name, printed, want_mb);
     }
 }
 

@@ -29,9 +29,9 @@ static void judge_events(const ls_case *row, const ls_record *job, ls_verdict *o
     (void)row;
     for (int k = 0; k < job->world; k++) {
         const ls_record_rank *rank = &job->rank[k];
-        int told = (int)ls_json_integer(rank->start, "rank", k);
-        if (told != k) {
-            ls_verdict_fail(out, "rank%d.jsonl says that it is rank %d's", k, told);
+        int reported = (int)ls_json_integer(rank->start, "rank", k);
+        if (reported != k) {
+            ls_verdict_fail(out, "rank%d.jsonl says that it is rank %d's", k, reported);
         }
         if (rank->step_count != STEPS || rank->step[0].step != 1) {
             ls_verdict_fail(out, "rank=%d has %d step events from step %d, expected %d from 1", k,
@@ -43,7 +43,7 @@ static void judge_events(const ls_case *row, const ls_record *job, ls_verdict *o
                     job->world);
 }
 
-/* One option of the start event; false when it is not told. */
+/* One option of the start event; false when it is absent. */
 static bool option_is(const cJSON *options, const char *name, double number, const char *text,
                       ls_verdict *out)
 {
@@ -90,21 +90,21 @@ static void judge_options(const ls_case *row, const ls_record *job, ls_verdict *
                  {"weight-decay", 1e-4, NULL},
                  {"data", 0, spec->data},
                  {"seed", (double)spec->seed, NULL}};
-    int told = 0;
+    int reported = 0;
     for (int k = 0; k < job->world; k++) {
         const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[k].start, "options");
         for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
-            told += option_is(options, asked[i].name, asked[i].number, asked[i].text, out);
+            reported += option_is(options, asked[i].name, asked[i].number, asked[i].text, out);
         }
     }
     int most = job->world * (int)(sizeof asked / sizeof *asked);
-    if (told == 0) {
-        ls_verdict_set(out, LS_UNSUPPORTED, "the start events tell no options");
+    if (reported == 0) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "the start events have no options");
     }
-    ls_verdict_pass(out, "%d of %d options told, all as asked", told, most);
+    ls_verdict_pass(out, "%d of %d options reported, all as asked", reported, most);
 }
 
-/* Every rate told is the world's size times the one asked for. */
+/* Every reported rate is the world's size times the one asked for. */
 static void explain_rate(double asked, const ls_record *job, ls_verdict *out)
 {
     bool fits = job->world > 1;
@@ -122,11 +122,11 @@ static void explain_rate(double asked, const ls_record *job, ls_verdict *out)
 static void judge_rate(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const ls_spec *spec = &row->job[0];
-    int told = 0;
+    int reported = 0;
     for (int k = 0; k < job->world; k++) {
         for (int i = 0; i < job->rank[k].step_count; i++) {
             const ls_record_step *seen = &job->rank[k].step[i];
-            told += !isnan(seen->lr);
+            reported += !isnan(seen->lr);
             if (!isnan(seen->lr) && !same_number(seen->lr, spec->lr)) {
                 ls_verdict_fail(out, "rank=%d step %d: lr %.9g, expected %.9g as given", k,
                                 (int)seen->step, seen->lr, spec->lr);
@@ -139,11 +139,11 @@ static void judge_rate(const ls_case *row, const ls_record *job, ls_verdict *out
             }
         }
     }
-    if (out->code == LS_FAIL && told > 0) {
+    if (out->code == LS_FAIL && reported > 0) {
         explain_rate(spec->lr, job, out);
     }
-    if (told == 0) {
-        ls_verdict_set(out, LS_UNSUPPORTED, "the step events tell no lr");
+    if (reported == 0) {
+        ls_verdict_set(out, LS_UNSUPPORTED, "the step events have no lr");
     }
     ls_verdict_pass(out, "lr %g and %d images a step, as given", spec->lr,
                     spec->batch_size * spec->accumulate);
@@ -230,7 +230,7 @@ static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *
     }
 }
 
-/* An option that nobody has: 2 (what is that?) or 4 with an event (not offered), never accepted. */
+/* An option that does not exist: 2 (unknown) or 4 with an event (not offered), never accepted. */
 static void judge_unknown(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     int code = job->state == LS_RECORD_DONE ? 0 : job->code;
@@ -301,7 +301,7 @@ static void judge_default_level(const ls_case *row, const ls_record *job, ls_ver
     (void)row;
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[0].start, "options");
     if (!option_is(options, "opt-level", 0, "O1", out)) {
-        ls_verdict_set(out, LS_UNSUPPORTED, "the start event does not tell the opt level");
+        ls_verdict_set(out, LS_UNSUPPORTED, "the start event does not report the opt level");
     }
     (void)option_is(options, "half", 0, "fp16", out);
     ls_verdict_pass(out, "O1 and fp16 where nothing is said");

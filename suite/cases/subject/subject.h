@@ -1,4 +1,4 @@
-/* Judges of what a subject dumps and tells of its speed, whoever it is; rows in subject.c. */
+/* Judges of what any subject dumps and reports about its speed; rows in subject.c. */
 #ifndef LS_SUBJECT_H
 #define LS_SUBJECT_H
 

@@ -220,9 +220,9 @@ static int by_name(const void *a, const void *b)
                   (*(const ls_dumpfile_entry *const *)b)->name);
 }
 
-/* FNV-1a 64 of all tensors whose name begins so, in order of name; how many there are. `beside`:
+/* FNV-1a 64 of all tensors whose name begins so, in order of name; how many there are. `with`:
  * only those that have a tensor of that kind, too, or NULL. */
-static int digest_of(const ls_dumpfile *file, const char *prefix, const char *beside, char text[20])
+static int digest_of(const ls_dumpfile *file, const char *prefix, const char *with, char text[20])
 {
     const ls_dumpfile_entry **entry = calloc(NAMES_MAX, sizeof *entry);
     LS_ASSERT(entry != NULL);
@@ -230,8 +230,8 @@ static int digest_of(const ls_dumpfile *file, const char *prefix, const char *be
     for (int i = 0; i < ls_dumpfile_count(file) && count < NAMES_MAX; i++) {
         const ls_dumpfile_entry *one = ls_dumpfile_at(file, i);
         if (strncmp(one->name, prefix, strlen(prefix)) == 0 &&
-            (beside == NULL ||
-             ls_dumpfile_findf(file, "%s/%s", beside, one->name + strlen(prefix)) != NULL)) {
+            (with == NULL ||
+             ls_dumpfile_findf(file, "%s/%s", with, one->name + strlen(prefix)) != NULL)) {
             entry[count++] = one;
         }
     }
@@ -249,7 +249,7 @@ void ls_subject_digest(const ls_case *row, const ls_record *job, ls_verdict *out
 {
     const ls_spec *spec = &row->job[0];
     const struct {
-        const char *prefix, *beside;
+        const char *prefix, *with;
         ls_record_digest digest;
     } wanted[] = {{"next/", NULL, LS_RECORD_PARAM},
                   {"next/", "master", LS_RECORD_MASTER},
@@ -267,7 +267,7 @@ void ls_subject_digest(const ls_case *row, const ls_record *job, ls_verdict *out
                 continue; /* next/ holds the masters there, and f32 parameters that have none */
             }
             if ((seen->digest_mask & 1u << wanted[i].digest) == 0 ||
-                digest_of(file, wanted[i].prefix, wanted[i].beside, text) == 0) {
+                digest_of(file, wanted[i].prefix, wanted[i].with, text) == 0) {
                 continue;
             }
             compared++;

@@ -1,5 +1,5 @@
-/* What a trainer tells of a run as a whole, held against its steps: where it starts, when a layout
- * of buckets takes effect, how it ends; and the lines that it prints meanwhile. */
+/* What a trainer reports about a run as a whole, compared with its steps: where it starts, when a
+ * layout of buckets takes effect, how it ends; and the lines that it prints meanwhile. */
 #include "subject.h"
 
 #include <math.h>
@@ -16,35 +16,35 @@ enum { CLASSES = 10 };
 /* ---- start, layouts, end --------------------------------------------------------------------- */
 
 typedef struct whole {
-    int rank, told, skipped;
+    int rank, reported, skipped;
     const ls_record_rank *seen;
     ls_verdict *out;
 } whole;
 
-/* A member that is told must be that number. */
+/* A reported member must be that number. */
 static void must_be(whole *w, const cJSON *event, const char *name, double want)
 {
-    double told = ls_json_number(event, name, NAN);
-    w->told += !isnan(told);
-    if (!isnan(told) && told != want) {
+    double value = ls_json_number(event, name, NAN);
+    w->reported += !isnan(value);
+    if (!isnan(value) && value != want) {
         ls_verdict_fail(w->out, "rank=%d: the %s event says %s %.9g, expected %.9g", w->rank,
-                        ls_json_string(event, "event", "?"), name, told, want);
+                        ls_json_string(event, "event", "?"), name, value, want);
     }
 }
 
 /* The first layout is there before the first step of this run, a later one from the step on that
- * follows the events before it: a step is told one late. */
+ * follows the events before it: a step is reported one late. */
 static ls_status visit_layout(void *opaque, const cJSON *event, int line)
 {
     whole *w = opaque;
     (void)line;
     if (w->seen->step_count > 0) {
         int64_t first = w->seen->step[0].step, at = ls_json_integer(event, "iteration", -1);
-        bool is_first = w->told == 0;
-        w->told++;
+        bool is_first = w->reported == 0;
+        w->reported++;
         if (at != first + (is_first ? 0 : 1)) {
             ls_verdict_fail(w->out, "rank=%d: layout %d takes effect in step %d, expected %d",
-                            w->rank, w->told, (int)at, (int)first + (is_first ? 0 : 1));
+                            w->rank, w->reported, (int)at, (int)first + (is_first ? 0 : 1));
         }
     }
     return LS_OK;
@@ -86,7 +86,7 @@ void ls_subject_whole(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const ls_record *last = &job[row->job_count - 1];
     const ls_spec *spec = &row->job[row->job_count - 1];
-    int told = 0;
+    int reported = 0;
     for (int k = 0; k < last->world; k++) {
         const cJSON *start = last->rank[k].start;
         whole w = {.rank = k, .seen = &last->rank[k], .out = out}, layouts = w;
@@ -99,7 +99,7 @@ void ls_subject_whole(const ls_case *row, const ls_record *job, ls_verdict *out)
             ls_record_each_event(last, k, "buckets", visit_layout, &layouts) != LS_OK) {
             ls_verdict_fail(out, "rank=%d: its events cannot be read", k);
         }
-        told += w.told + layouts.told;
+        reported += w.reported + layouts.reported;
         if (row->data != NULL && w.skipped < *(const int *)row->data) {
             ls_verdict_set(out, LS_WEAK, "rank=%d: no step was skipped", k);
         }
@@ -112,10 +112,11 @@ void ls_subject_whole(const ls_case *row, const ls_record *job, ls_verdict *out)
             ls_verdict_fail(out, "rank=%d: ranks of one machine say transport '%s'", k, transport);
         }
     }
-    if (told == 0) {
-        ls_verdict_set(out, LS_UNSUPPORTED, "starts and ends tell nothing that steps tell, too");
+    if (reported == 0) {
+        ls_verdict_set(out, LS_UNSUPPORTED,
+                       "starts and ends report nothing that steps report, too");
     }
-    ls_verdict_pass(out, "%d members of starts, layouts and ends are what the steps say", told);
+    ls_verdict_pass(out, "%d members of starts, layouts and ends are what the steps say", reported);
 }
 
 /* ---- printed lines --------------------------------------------------------------------------- */
@@ -125,9 +126,9 @@ static const ls_tol fourth_place =
                    "form by less than a tenth of that");
 static const ls_tol six_digits =
     LS_TOL(1e-5, "numbers printed with %g have six digits: half of the sixth is 5e-6 at most");
-static const ls_tol printed_rate =
-    LS_TOL(2e-3, "images/s have one decimal and are 100 and more, ends are told in nanoseconds, of "
-                 "which a double of 15 digits keeps 1e-6 of a step");
+static const ls_tol printed_rate = LS_TOL(
+    2e-3, "images/s have one decimal and are 100 and more, ends are reported in nanoseconds, of "
+          "which a double of 15 digits keeps 1e-6 of a step");
 
 static void check_line(const ls_record *job, const char *line, int *compared, ls_verdict *out)
 {

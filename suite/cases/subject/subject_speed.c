@@ -1,5 +1,5 @@
 /* What a trainer says of its speed: that judging costs no step its time, and that the training
- * curves tell what the events tell. */
+ * curves show what the events report. */
 #include "subject.h"
 
 #include <dirent.h>
@@ -283,6 +283,6 @@ void ls_subject_curves(const ls_case *row, const ls_record *job, ls_verdict *out
         ls_verdict_fail(out, "the curves have %d points, the events %d steps", points,
                         job->rank[0].step_count);
     }
-    ls_verdict_pass(out, "%d points of loss, rate, scale and images/s as the events tell them",
+    ls_verdict_pass(out, "%d points of loss, rate, scale and images/s as the events report them",
                     points);
 }

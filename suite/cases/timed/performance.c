@@ -109,7 +109,7 @@ static double mean_loss(const ls_record_rank *rank, int from, int count)
     return sum;
 }
 
-/* Every rank of the job is a run of its own, at the level that its start event tells. */
+/* Every rank of the job is a run of its own, at the level in its start event. */
 static void judge_band(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     double ends[BAND_MAX], level_end = NAN, first = 0;

@@ -56,7 +56,7 @@ static void judge_told(const ls_case *row, const ls_record *job, ls_verdict *out
         ls_verdict_fail(out, "rank=0 says %d differences, expected %d", lines, (int)SAYS);
     }
     free(text);
-    ls_verdict_pass(out, "%d options that differ are told", lines);
+    ls_verdict_pass(out, "%d options that differ are reported", lines);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /* Options by themselves, from inside: the default of each, the ends of its range and what lies
- * beyond, how its value is told, and which options refuse each other. */
+ * beyond, how its value is reported, and which options refuse each other. */
 #include "suite/cases/rows.h"
 
 #include <stdio.h>
@@ -14,12 +14,12 @@
 
 enum { LIST = 6, WORDS = 12 };
 
-/* JSON texts, as the start event tells them. */
+/* JSON texts, as the start event reports them. */
 static const struct option {
     const char *name;
     const char *with;           /* what else stands on the line; "" */
-    const char *initial;        /* NULL: not told where nothing is asked for */
-    const char *taken[LIST][2]; /* a value and how it is told */
+    const char *initial;        /* NULL: absent where nothing is asked for */
+    const char *taken[LIST][2]; /* a value and how it is reported */
     const char *refused[LIST];
 } options[] = {
     {"arch",
@@ -220,8 +220,9 @@ static ls_status parse(const char *line, const char *last, ls_options *out, char
     return status;
 }
 
-/* Whether the options tell `want` under that name; NULL: nothing. */
-static bool tells(const ls_options *given, const char *name, const char *want, char *got, int bytes)
+/* Whether the options report `want` under that name; NULL: nothing. */
+static bool reports(const ls_options *given, const char *name, const char *want, char *got,
+                    int bytes)
 {
     cJSON *json = ls_options_json(given);
     const cJSON *found = cJSON_GetObjectItemCaseSensitive(json, name);
@@ -239,7 +240,7 @@ static bool tells(const ls_options *given, const char *name, const char *want, c
 
 /* ---- judges ---------------------------------------------------------------------------------- */
 
-static void check_taken(const struct option *o, const char *value, const char *told, bool given,
+static void check_taken(const struct option *o, const char *value, const char *reported, bool given,
                         ls_verdict *out)
 {
     ls_options parsed;
@@ -249,9 +250,9 @@ static void check_taken(const struct option *o, const char *value, const char *t
                 value != NULL ? value : "");
     if (parse(o->with, given ? word : NULL, &parsed, said, (int)sizeof said, &lines) != LS_OK) {
         ls_verdict_fail(out, "%s %s is refused: %.200s", o->with, given ? word : "", said);
-    } else if (!tells(&parsed, o->name, told, got, (int)sizeof got)) {
+    } else if (!reports(&parsed, o->name, reported, got, (int)sizeof got)) {
         ls_verdict_fail(out, "%s %s: --%s is %s, expected %s", o->with, given ? word : "", o->name,
-                        got, told != NULL ? told : "nothing");
+                        got, reported != NULL ? reported : "nothing");
     }
 }
 
@@ -278,7 +279,7 @@ static void judge_option(const ls_case *row, const ls_record *job, ls_verdict *o
         refused++;
     }
     ls_verdict_pass(out, "the default is %s, %d values are taken as given, %d refused",
-                    o->initial != NULL ? o->initial : "not told", taken, refused);
+                    o->initial != NULL ? o->initial : "absent", taken, refused);
 }
 
 /* ---- options against each other and against the world ---------------------------------------- */
@@ -366,7 +367,7 @@ static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out
     } else if (status != LS_OK && (lines != 1 || strstr(said, p->says) == NULL)) {
         ls_verdict_fail(out, "%s: %d lines, expected one that names %s: %.200s", p->line, lines,
                         p->says, said);
-    } else if (status == LS_OK && !tells(&parsed, "batch-size", p->says, got, (int)sizeof got)) {
+    } else if (status == LS_OK && !reports(&parsed, "batch-size", p->says, got, (int)sizeof got)) {
         ls_verdict_fail(out, "%s, rank %d of %d: the batch is %s, expected %s", p->line, p->rank,
                         p->world, got, p->says);
     }

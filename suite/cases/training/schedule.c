@@ -16,7 +16,7 @@
 enum { STEPS = 15 };
 
 static const ls_tol rate = LS_TOL(
-    2.5e-7, "relative: the rate is an f32 (2^-24) told in nine digits, the formulas are double");
+    2.5e-7, "relative: the rate is an f32 (2^-24) printed in nine digits, the formulas are double");
 
 static const ls_tol golden_rate =
     LS_TOL(1e-6, "relative: the golden values are printed with eight decimals, the least is 0.005");
@@ -157,7 +157,7 @@ static void judge_rates(const ls_case *row, const ls_record *job, ls_verdict *ou
                 return;
             }
             if (isnan(event->lr)) {
-                ls_verdict_set(out, LS_UNSUPPORTED, "events tell no lr");
+                ls_verdict_set(out, LS_UNSUPPORTED, "the events have no lr");
                 return;
             }
             skipped += event->skipped;
@@ -188,7 +188,7 @@ static void explain_rate(const ls_case *row, const ls_dumpfile *file, const ls_u
     }
 }
 
-/* SGD from the dump with the formula's rate, not with the one the subject tells. */
+/* SGD from the dump with the formula's rate, not with the reported one. */
 static void judge_applied(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     int64_t elements = 0;
