@@ -172,7 +172,8 @@ int ls_report_gpus_list(const ls_report_run *run, ls_report_gpu *gpu, int most, 
                                .f32_flop_per_s = NAN,
                                .most_c = NAN};
         ls_text_put(one->device, sizeof one->device, "%s", job->record->rank[k].device);
-        one->images_per_s = *alone ? job->spec->batch_size * 1e3 / job->speed.rank_p50_ms[k] : NAN;
+        one->images_per_s =
+            *alone ? job->spec->batch_size * 1e3 / ls_report_speed_rank_ms(job, k, 0.50) : NAN;
         find_device(run, one);
         find_rates(run, one);
         find_warmth(reading, readings, one);

@@ -24,8 +24,7 @@ typedef struct ls_report_speed {
     ls_stats_interval rate;         /* images per second of the whole world */
     ls_stats_interval step;         /* ms */
     double p90_ms, p99_ms;
-    double *rank_p50_ms, *rank_p90_ms, *rank_p99_ms; /* [ranks] */
-    double spread;                                   /* (greatest - least p50 of a rank) / least */
+    double spread; /* (greatest - least p50 of a rank) / least */
     ls_stats_halves halves;
     ls_stats_interval halves_ratio; /* step time, second half / first */
     /* medians over all ranks and measured steps, NaN where events do not say */
@@ -72,6 +71,8 @@ void ls_report_load_free(ls_report_run *run);
 /* speed.c. */
 /* Fills job->speed of every job of the run; jobs that did not finish keep count 0. */
 void ls_report_speed_compute(ls_report_run *run);
+/* Percentile of a rank's measured step times; NaN without any. */
+double ls_report_speed_rank_ms(const ls_report_job *job, int rank, double fraction);
 void ls_report_speed_free(ls_report_speed *speed);
 /* The job's time waiting for the last reductions: its own events, else the phases job of the same
  * level, world, nodes and bucket size, whose step differs only by its marks. NaN when neither says.

@@ -27,22 +27,6 @@ typedef struct figure {
     char output[PATH_MAX];
 } figure;
 
-static bool is_in_path(const char *program)
-{
-    const char *path = getenv("PATH");
-    char copy[32768], file[PATH_MAX];
-    snprintf(copy, sizeof copy, "%s", path != NULL ? path : "");
-    char *rest = NULL;
-    for (char *folder = strtok_r(copy, ":", &rest); folder != NULL;
-         folder = strtok_r(NULL, ":", &rest)) {
-        int length = snprintf(file, sizeof file, "%s/%s", folder, program);
-        if (length < (int)sizeof file && access(file, X_OK) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Breaks a title that is longer than the figure is wide: in its second half after a sign of
  * punctuation or before a parenthesis where there is one, else at the last space that fits. */
 static void wrap(char *title)
@@ -172,7 +156,7 @@ ls_status ls_report_plots_draw(const ls_report_run *run, const char *plots_folde
     figure *figures = calloc(FIGURES_MAX, sizeof *figures);
     LS_ASSERT(figures != NULL);
     int count = list_figures(run, script_folder, figures);
-    if (is_in_path("gnuplot")) {
+    if (ls_path_is_program("gnuplot")) {
         ls_text_put(log_path, sizeof log_path, "%s/plots/gnuplot.log", run->directory);
         unlink(log_path);
         if (draw_all(script_folder, run->directory, figures, count, log_path)) {

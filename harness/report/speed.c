@@ -95,42 +95,17 @@ static void take_window(ls_report_job *job)
                                             &speed->halves_ratio);
 }
 
-static void take_ranks(ls_report_job *job)
-{
-    ls_report_speed *speed = &job->speed;
-    double least = INFINITY, greatest = 0;
-    speed->rank_p50_ms = room_for(job->record->world);
-    speed->rank_p90_ms = room_for(job->record->world);
-    speed->rank_p99_ms = room_for(job->record->world);
-    for (int k = 0; k < job->record->world; k++) {
-        const ls_record_rank *rank = &job->record->rank[k];
-        double *ms = room_for(rank->step_count);
-        int count = 0;
-        for (int i = 0; i < rank->step_count; i++) {
-            if (is_measured(job, rank, i)) {
-                ms[count++] = rank->step[i].total_ms;
-            }
-        }
-        speed->rank_p50_ms[k] = ls_stats_percentile(ms, count, 0.50);
-        speed->rank_p90_ms[k] = ls_stats_percentile(ms, count, 0.90);
-        speed->rank_p99_ms[k] = ls_stats_percentile(ms, count, 0.99);
-        least = fmin(least, speed->rank_p50_ms[k]);
-        greatest = fmax(greatest, speed->rank_p50_ms[k]);
-        free(ms);
-    }
-    speed->spread = (greatest - least) / least;
-}
-
-/* Median of one phase over all ranks and measured steps. `offset` is the member's place in a step.
- */
-static double phase_ms(const ls_report_job *job, size_t offset)
+/* Percentile of a time over the measured steps of `ranks` ranks from `first`. `offset` is the
+ * member's place in a step. */
+static double percentile(const ls_report_job *job, int first, int ranks, size_t offset,
+                         double fraction)
 {
     int room = 0, count = 0;
-    for (int k = 0; k < job->record->world; k++) {
+    for (int k = first; k < first + ranks; k++) {
         room += job->record->rank[k].step_count;
     }
     double *ms = room_for(room);
-    for (int k = 0; k < job->record->world; k++) {
+    for (int k = first; k < first + ranks; k++) {
         const ls_record_rank *rank = &job->record->rank[k];
         for (int i = 0; i < rank->step_count; i++) {
             double value = *(const double *)((const char *)&rank->step[i] + offset);
@@ -139,9 +114,30 @@ static double phase_ms(const ls_report_job *job, size_t offset)
             }
         }
     }
-    double median = ls_stats_percentile(ms, count, 0.5);
+    double value = ls_stats_percentile(ms, count, fraction);
     free(ms);
-    return median;
+    return value;
+}
+
+double ls_report_speed_rank_ms(const ls_report_job *job, int rank, double fraction)
+{
+    return percentile(job, rank, 1, offsetof(ls_record_step, total_ms), fraction);
+}
+
+static double spread_of(const ls_report_job *job)
+{
+    double least = INFINITY, greatest = 0;
+    for (int k = 0; k < job->record->world; k++) {
+        double p50_ms = ls_report_speed_rank_ms(job, k, 0.50);
+        least = fmin(least, p50_ms);
+        greatest = fmax(greatest, p50_ms);
+    }
+    return (greatest - least) / least;
+}
+
+static double phase_ms(const ls_report_job *job, size_t offset)
+{
+    return percentile(job, 0, job->record->world, offset, 0.50);
 }
 
 static void take_phases(ls_report_job *job)
@@ -250,7 +246,7 @@ void ls_report_speed_compute(ls_report_run *run)
         job->crowd_ends_ns = crowd_ends_ns(job);
         speed->slowest_rank = slowest_rank(job);
         take_window(job);
-        take_ranks(job);
+        speed->spread = spread_of(job);
         take_phases(job);
     }
     for (int j = 0; j < run->job_count; j++) {
@@ -272,9 +268,6 @@ void ls_report_speed_free(ls_report_speed *speed)
 {
     free(speed->step_ms);
     free(speed->images_per_s);
-    free(speed->rank_p50_ms);
-    free(speed->rank_p90_ms);
-    free(speed->rank_p99_ms);
 }
 
 double ls_report_speed_exposed_ms(const ls_report_run *run, const ls_report_job *job)

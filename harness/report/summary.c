@@ -80,9 +80,9 @@ static void add_rank_times(cJSON *row, const ls_report_job *job)
     for (int k = 0; k < job->record->world; k++) {
         cJSON *rank = cJSON_CreateObject();
         cJSON_AddNumberToObject(rank, "rank", k);
-        ls_json_add_number(rank, "step_ms_p50", job->speed.rank_p50_ms[k]);
-        ls_json_add_number(rank, "step_ms_p90", job->speed.rank_p90_ms[k]);
-        ls_json_add_number(rank, "step_ms_p99", job->speed.rank_p99_ms[k]);
+        ls_json_add_number(rank, "step_ms_p50", ls_report_speed_rank_ms(job, k, 0.50));
+        ls_json_add_number(rank, "step_ms_p90", ls_report_speed_rank_ms(job, k, 0.90));
+        ls_json_add_number(rank, "step_ms_p99", ls_report_speed_rank_ms(job, k, 0.99));
         ls_json_add_number(rank, "rss_bytes_max", job->record->rank[k].rss_bytes_max);
         cJSON_AddItemToArray(ranks, rank);
     }

@@ -5,6 +5,7 @@
 #include <ftw.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -83,4 +84,24 @@ bool ls_path_find(const char *name, char *path, size_t bytes)
     }
     ls_text_put(path, bytes, "%s", name); /* relative to the current folder */
     return access(path, R_OK) == 0;
+}
+
+static bool is_executable(const char *path)
+{
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISREG(status.st_mode) && access(path, X_OK) == 0;
+}
+
+bool ls_path_is_program(const char *program)
+{
+    const char *path = strchr(program, '/') == NULL ? getenv("PATH") : NULL;
+    bool found = path == NULL && is_executable(program);
+    while (path != NULL && !found) {
+        char whole[PATH_MAX];
+        size_t length = strcspn(path, ":");
+        ls_text_put(whole, sizeof whole, "%.*s/%s", (int)length, path, program);
+        found = is_executable(whole);
+        path = path[length] == ':' ? path + length + 1 : NULL;
+    }
+    return found;
 }

@@ -17,5 +17,8 @@ void ls_path_program(char *path, size_t bytes);
 /* Finds a file that comes with the program, such as "suite/claims" or "plots/x.gp": next to the
  * program (installed) or in the tree it was built in. False if it is in neither. */
 bool ls_path_find(const char *name, char *path, size_t bytes);
+/* Whether a program can be started by that name or path: an executable file in a folder of PATH, or
+ * the file itself. */
+bool ls_path_is_program(const char *program);
 
 #endif
