@@ -20,8 +20,47 @@ static const ls_tol small_share = LS_TOL(
     0.05, "share of elements whose update is below half a unit of the half type and not zero: "
           "the learning rate is chosen so that it is most of them");
 
-/* ---- dumps, element by element, to the last bit
- * -------------------------------------------------- */
+/* ---- dumps, element by element, to the last bit ---------------------------------------------- */
+
+/* The parameters of a dump, one after another; another file of the job may lie next to it. */
+typedef struct look {
+    ls_dumpfile *file, *other;
+    int at;
+    const char *name;
+    const ls_dumpfile_entry *held, *master, *next, *grad; /* NULL: absent */
+} look;
+
+static look look_at(ls_dumpfile *file)
+{
+    return (look){.file = file};
+}
+
+/* At no parameter unless both could be opened. */
+static look look_at_both(ls_dumpfile *file, ls_dumpfile *other)
+{
+    if (file != NULL && other != NULL) {
+        return (look){.file = file, .other = other};
+    }
+    ls_dumpfile_close(file);
+    ls_dumpfile_close(other);
+    return (look){.file = NULL};
+}
+
+/* Goes to the next parameter; closes the files behind the last one. */
+static bool next_param(look *l)
+{
+    l->name = l->file != NULL ? ls_dumps_next_param(l->file, &l->at) : NULL;
+    if (l->name == NULL) {
+        ls_dumpfile_close(l->file);
+        ls_dumpfile_close(l->other);
+        return false;
+    }
+    l->held = ls_dumpfile_findf(l->file, "param/%s", l->name);
+    l->master = ls_dumpfile_findf(l->file, "master/%s", l->name);
+    l->next = ls_dumpfile_findf(l->file, "next/%s", l->name);
+    l->grad = ls_dumpfile_findf(l->file, "grad/%s", l->name);
+    return true;
+}
 
 typedef double conversion(ls_bits_type type, double value);
 
@@ -96,36 +135,30 @@ static void conclude(int64_t compared, const char *text, ls_verdict *out)
 /* Step 1: one for every half parameter, f32, its value exactly; none for others. */
 static void judge_start(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    (void)row;
     int64_t compared = 0;
-    ls_dumpfile *file = ls_dumps_open(job, 1, 0, out);
-    if (file == NULL) {
-        return;
-    }
-    int at = 0, masters = 0, halves = 0;
-    const char *unmastered = NULL;
-    for (const char *name; (name = ls_dumps_next_param(file, &at)) != NULL;) {
-        const ls_dumpfile_entry *held = ls_dumpfile_findf(file, "param/%s", name);
-        const ls_dumpfile_entry *master = ls_dumpfile_findf(file, "master/%s", name);
-        bool half = ls_dumps_type(held) != LS_BITS_F32;
+    int masters = 0, halves = 0;
+    char unmastered[64] = "";
+    (void)row;
+    for (look l = look_at(ls_dumps_open(job, 1, 0, out)); next_param(&l);) {
+        bool half = ls_dumps_type(l.held) != LS_BITS_F32;
         halves += half;
-        masters += master != NULL;
-        const ls_dumpfile_entry *next = ls_dumpfile_findf(file, "next/%s", name);
-        unmastered = half && next != NULL && ls_dumps_type(next) != LS_BITS_F32 ? name : unmastered;
-        if (master != NULL && (!half || ls_dumps_type(master) != LS_BITS_F32)) {
-            ls_verdict_fail(out, "%s is %s and has a master in %s", name, held->dtype,
-                            master->dtype);
-        } else if (master != NULL) {
-            compare(master, held, as_it_is, "master", &compared, out);
+        masters += l.master != NULL;
+        if (half && l.next != NULL && ls_dumps_type(l.next) != LS_BITS_F32) {
+            ls_text_put(unmastered, sizeof unmastered, "%s", l.name);
+        }
+        if (l.master != NULL && (!half || ls_dumps_type(l.master) != LS_BITS_F32)) {
+            ls_verdict_fail(out, "%s is %s and has a master in %s", l.name, l.held->dtype,
+                            l.master->dtype);
+        } else if (l.master != NULL) {
+            compare(l.master, l.held, as_it_is, "master", &compared, out);
         }
     }
-    if (unmastered != NULL) {
+    if (unmastered[0] != '\0') {
         ls_verdict_fail(out, "%s is half and what is stepped is, too: it has no master",
                         unmastered);
     } else if (masters > 0 && masters < halves) {
         ls_verdict_fail(out, "%d of %d half parameters have a master", masters, halves);
     }
-    ls_dumpfile_close(file);
     conclude(compared, "every half parameter starts with a master of its own value", out);
 }
 
@@ -134,23 +167,14 @@ static void judge_between(const ls_record *job, const char *kind, conversion *co
                           int64_t *compared, ls_verdict *out)
 {
     for (int step = 1; step < STEPS && out->code == LS_PASS; step++) {
-        ls_dumpfile *file = ls_dumps_open(job, step, 0, out),
-                    *later = ls_dumps_open(job, step + 1, 0, out);
-        if (file == NULL || later == NULL) {
-            ls_dumpfile_close(file);
-            ls_dumpfile_close(later);
-            return;
-        }
-        int at = 0;
-        for (const char *name; (name = ls_dumps_next_param(file, &at)) != NULL;) {
-            const ls_dumpfile_entry *have = ls_dumpfile_findf(later, "%s/%s", kind, name);
+        look l =
+            look_at_both(ls_dumps_open(job, step, 0, out), ls_dumps_open(job, step + 1, 0, out));
+        while (next_param(&l)) {
+            const ls_dumpfile_entry *have = ls_dumpfile_findf(l.other, "%s/%s", kind, l.name);
             if (have != NULL) {
-                compare(have, ls_dumpfile_findf(file, "next/%s", name), convert, kind, compared,
-                        out);
+                compare(have, l.next, convert, kind, compared, out);
             }
         }
-        ls_dumpfile_close(file);
-        ls_dumpfile_close(later);
     }
 }
 
@@ -174,29 +198,20 @@ static void judge_carry(const ls_case *row, const ls_record *job, ls_verdict *ou
 /* Masters that have moved are no half values. */
 static void judge_unrounded(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    (void)row;
-    ls_dumpfile *file = ls_dumps_open(job, 2, 0, out);
-    if (file == NULL) {
-        return;
-    }
     int64_t moved = 0, rounded = 0;
-    int at = 0;
-    for (const char *name; (name = ls_dumps_next_param(file, &at)) != NULL;) {
-        const ls_dumpfile_entry *held = ls_dumpfile_findf(file, "param/%s", name);
-        const ls_dumpfile_entry *master = ls_dumpfile_findf(file, "master/%s", name);
-        const ls_dumpfile_entry *next = ls_dumpfile_findf(file, "next/%s", name);
-        if (master == NULL || next == NULL || next->count != master->count) {
+    (void)row;
+    for (look l = look_at(ls_dumps_open(job, 2, 0, out)); next_param(&l);) {
+        if (l.master == NULL || l.next == NULL || l.next->count != l.master->count) {
             continue;
         }
-        double *a = ls_dumps_values(master), *b = ls_dumps_values(next);
-        for (int64_t i = 0; i < next->count; i++) {
+        double *a = ls_dumps_values(l.master), *b = ls_dumps_values(l.next);
+        for (int64_t i = 0; i < l.next->count; i++) {
             moved += a[i] != b[i];
-            rounded += a[i] != b[i] && ls_bits_round(ls_dumps_type(held), b[i]) == b[i];
+            rounded += a[i] != b[i] && ls_bits_round(ls_dumps_type(l.held), b[i]) == b[i];
         }
         free(a);
         free(b);
     }
-    ls_dumpfile_close(file);
     double share = moved > 0 ? (double)rounded / (double)moved : 0;
     ls_verdict_measured(out, share, rounded_share.value, "of moved masters", rounded_share.why);
     if (!(share <= rounded_share.value)) {
@@ -211,36 +226,28 @@ static void judge_unrounded(const ls_case *row, const ls_record *job, ls_verdict
  * value, and small ones still have their bits. */
 static void judge_gradient(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    ls_dumpfile *file = ls_dumps_open(job, 2, 0, out);
-    if (file == NULL) {
-        return;
-    }
     double scale = atof(row->job[0].loss_scale);
     int64_t compared = 0, fine = 0;
-    int at = 0;
-    for (const char *name; (name = ls_dumps_next_param(file, &at)) != NULL;) {
-        const ls_dumpfile_entry *held = ls_dumpfile_findf(file, "param/%s", name);
-        const ls_dumpfile_entry *grad = ls_dumpfile_findf(file, "grad/%s", name);
-        if (grad == NULL || ls_dumps_type(held) == LS_BITS_F32) {
+    for (look l = look_at(ls_dumps_open(job, 2, 0, out)); next_param(&l);) {
+        ls_bits_type held = ls_dumps_type(l.held);
+        if (l.grad == NULL || held == LS_BITS_F32) {
             continue;
         }
-        double *g = ls_dumps_values(grad);
-        for (int64_t i = 0; i < grad->count; i++) {
-            double scaled = g[i] * scale;
-            if (ls_bits_round(ls_dumps_type(held), scaled) != scaled) {
+        double *g = ls_dumps_values(l.grad);
+        for (int64_t i = 0; i < l.grad->count; i++) {
+            if (ls_bits_round(held, g[i] * scale) != g[i] * scale) {
                 ls_verdict_fail(
                     out,
                     "%s element %lld: %.9g times the loss scale %g is no %s: it was not "
                     "reduced in half and unscaled once, in f32",
-                    name, (long long)i, g[i], scale, held->dtype);
+                    l.name, (long long)i, g[i], scale, l.held->dtype);
                 break;
             }
-            fine += ls_bits_round(ls_dumps_type(held), g[i]) != g[i];
+            fine += ls_bits_round(held, g[i]) != g[i];
         }
-        compared += grad->count;
+        compared += l.grad->count;
         free(g);
     }
-    ls_dumpfile_close(file);
     /* bf16 has f32's range: nothing is lost in it by a power of two */
     if (out->code == LS_PASS && fine == 0 && strcmp(row->job[0].half, "fp16") == 0) {
         ls_verdict_fail(out, "every unscaled gradient is an fp16 value: subnormals are lost");
@@ -252,27 +259,18 @@ static void judge_gradient(const ls_case *row, const ls_record *job, ls_verdict 
 /* The file holds f32 masters, those of the last step, and the parameters rounded from them. */
 static void judge_checkpoint(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    (void)row;
-    ls_dumpfile *file = ls_dumps_open(job, STEPS, 0, out),
-                *saved = ls_dumps_open_file(job, "checkpoint.safetensors", LS_FAIL, out);
-    if (file == NULL || saved == NULL) {
-        ls_dumpfile_close(file);
-        ls_dumpfile_close(saved);
-        return;
-    }
     int64_t compared = 0;
-    int at = 0;
-    for (const char *name; (name = ls_dumps_next_param(file, &at)) != NULL;) {
-        const ls_dumpfile_entry *next = ls_dumpfile_findf(file, "next/%s", name);
-        if (ls_dumpfile_findf(file, "master/%s", name) != NULL) {
-            compare(ls_dumpfile_findf(saved, "master/%s", name), next, as_it_is, "saved master",
-                    &compared, out);
+    (void)row;
+    look l = look_at_both(ls_dumps_open(job, STEPS, 0, out),
+                          ls_dumps_open_file(job, "checkpoint.safetensors", LS_FAIL, out));
+    while (next_param(&l)) {
+        if (l.master != NULL) {
+            compare(ls_dumpfile_findf(l.other, "master/%s", l.name), l.next, as_it_is,
+                    "saved master", &compared, out);
         }
-        compare(ls_dumpfile_findf(saved, "param/%s", name), next, ls_bits_round, "saved parameter",
-                &compared, out);
+        compare(ls_dumpfile_findf(l.other, "param/%s", l.name), l.next, ls_bits_round,
+                "saved parameter", &compared, out);
     }
-    ls_dumpfile_close(file);
-    ls_dumpfile_close(saved);
     conclude(compared, "the checkpoint holds the masters themselves and their half copies", out);
 }
 
@@ -280,47 +278,29 @@ static void judge_checkpoint(const ls_case *row, const ls_record *job, ls_verdic
  */
 static void judge_from_init(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    (void)row;
-    ls_dumpfile *file = ls_dumps_open(&job[0], 1, 0, out),
-                *single = ls_dumps_open(&job[1], 1, 0, out);
-    if (file == NULL || single == NULL) {
-        ls_dumpfile_close(file);
-        ls_dumpfile_close(single);
-        return;
-    }
     int64_t compared = 0;
-    int at = 0;
-    for (const char *name; (name = ls_dumps_next_param(file, &at)) != NULL;) {
-        compare(ls_dumpfile_findf(file, "param/%s", name),
-                ls_dumpfile_findf(single, "param/%s", name), ls_bits_round, "first parameter",
-                &compared, out);
+    (void)row;
+    look l = look_at_both(ls_dumps_open(&job[0], 1, 0, out), ls_dumps_open(&job[1], 1, 0, out));
+    while (next_param(&l)) {
+        compare(l.held, ls_dumpfile_findf(l.other, "param/%s", l.name), ls_bits_round,
+                "first parameter", &compared, out);
     }
-    ls_dumpfile_close(file);
-    ls_dumpfile_close(single);
     conclude(compared, "first parameters are O0's, rounded to nearest even", out);
 }
 
 /* No master anywhere, and the step's result is what the model holds. */
 static void judge_none(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    (void)row;
-    ls_dumpfile *file = ls_dumps_open(job, 2, 0, out);
-    if (file == NULL) {
-        return;
-    }
     int64_t compared = 0;
-    int at = 0;
-    for (const char *name; (name = ls_dumps_next_param(file, &at)) != NULL;) {
-        const ls_dumpfile_entry *held = ls_dumpfile_findf(file, "param/%s", name);
-        const ls_dumpfile_entry *next = ls_dumpfile_findf(file, "next/%s", name);
-        if (ls_dumpfile_findf(file, "master/%s", name) != NULL) {
-            ls_verdict_fail(out, "%s has a master", name);
-        } else if (next == NULL || strcmp(held->dtype, next->dtype) != 0) {
-            ls_verdict_fail(out, "%s is %s and steps in %s", name, held->dtype,
-                            next == NULL ? "nothing" : next->dtype);
+    (void)row;
+    for (look l = look_at(ls_dumps_open(job, 2, 0, out)); next_param(&l);) {
+        if (l.master != NULL) {
+            ls_verdict_fail(out, "%s has a master", l.name);
+        } else if (l.next == NULL || strcmp(l.held->dtype, l.next->dtype) != 0) {
+            ls_verdict_fail(out, "%s is %s and steps in %s", l.name, l.held->dtype,
+                            l.next == NULL ? "nothing" : l.next->dtype);
         }
     }
-    ls_dumpfile_close(file);
     if (out->code == LS_PASS) {
         judge_between(job, "param", as_it_is, &compared, out);
     }
@@ -368,38 +348,34 @@ typedef struct small {
 
 /* What happens to small updates of one tensor over the run: with a master each of them counts, and
  * their sum moves the copy; without one they are lost. */
-static void follow_small(const ls_dumpfile *first, const ls_dumpfile *last, const char *name,
-                         double lr, small *s, ls_verdict *out)
+static void follow_small(const look *l, double lr, small *s, ls_verdict *out)
 {
-    const ls_dumpfile_entry *held = ls_dumpfile_findf(first, "param/%s", name);
-    const ls_dumpfile_entry *grad = ls_dumpfile_findf(first, "grad/%s", name);
-    const ls_dumpfile_entry *next = ls_dumpfile_findf(first, "next/%s", name);
-    const ls_dumpfile_entry *end = ls_dumpfile_findf(last, "param/%s", name);
-    const ls_dumpfile_entry *master = ls_dumpfile_findf(first, "master/%s", name);
-    if (grad == NULL || next == NULL || end == NULL || ls_dumps_type(held) == LS_BITS_F32) {
+    const ls_dumpfile_entry *end = ls_dumpfile_findf(l->other, "param/%s", l->name);
+    ls_bits_type type = ls_dumps_type(l->held);
+    if (l->grad == NULL || l->next == NULL || end == NULL || type == LS_BITS_F32) {
         return;
     }
-    double *p = ls_dumps_values(held), *g = ls_dumps_values(grad), *n = ls_dumps_values(next),
-           *e = ls_dumps_values(end);
-    for (int64_t i = 0; i < held->count; i++) {
+    double *p = ls_dumps_values(l->held), *g = ls_dumps_values(l->grad),
+           *n = ls_dumps_values(l->next), *e = ls_dumps_values(end);
+    for (int64_t i = 0; i < l->held->count; i++) {
         double update = lr * g[i];
         s->elements++;
         /* 1 % off the edge: f32's product and sum err by far less */
-        if (update == 0 || !(fabs(update) < 0.99 * half_gap(ls_dumps_type(held), p[i]))) {
+        if (update == 0 || !(fabs(update) < 0.99 * half_gap(type, p[i]))) {
             continue;
         }
         s->small++;
         /* an f32 master keeps what is above half of its own unit */
-        bool keeps = master != NULL && fabs(update) > fabs(p[i]) * 0x1p-23;
+        bool keeps = l->master != NULL && fabs(update) > fabs(p[i]) * 0x1p-23;
         s->kept += n[i] != p[i];
         s->moved += e[i] != p[i];
         if (keeps && n[i] == p[i]) {
-            ls_verdict_fail(out, "%s element %lld: an update of %.3g on %.9g is lost", name,
+            ls_verdict_fail(out, "%s element %lld: an update of %.3g on %.9g is lost", l->name,
                             (long long)i, update, p[i]);
-        } else if (master == NULL && n[i] != p[i]) {
+        } else if (l->master == NULL && n[i] != p[i]) {
             ls_verdict_fail(out,
                             "%s element %lld: an update of %.3g moved %.9g, half a unit is %.3g",
-                            name, (long long)i, update, p[i], half_gap(ls_dumps_type(held), p[i]));
+                            l->name, (long long)i, update, p[i], half_gap(type, p[i]));
         }
     }
     free(p);
@@ -410,20 +386,11 @@ static void follow_small(const ls_dumpfile *first, const ls_dumpfile *last, cons
 
 static void judge_small(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    ls_dumpfile *first = ls_dumps_open(job, 1, 0, out),
-                *last = ls_dumps_open(job, SMALL_STEPS, 0, out);
-    if (first == NULL || last == NULL) {
-        ls_dumpfile_close(first);
-        ls_dumpfile_close(last);
-        return;
-    }
     small s = {0};
-    int at = 0;
-    for (const char *name; (name = ls_dumps_next_param(first, &at)) != NULL;) {
-        follow_small(first, last, name, row->job[0].lr, &s, out);
+    look l = look_at_both(ls_dumps_open(job, 1, 0, out), ls_dumps_open(job, SMALL_STEPS, 0, out));
+    while (next_param(&l)) {
+        follow_small(&l, row->job[0].lr, &s, out);
     }
-    ls_dumpfile_close(first);
-    ls_dumpfile_close(last);
     bool masters = *(const bool *)row->data;
     if ((double)s.small < small_share.value * (double)s.elements) {
         ls_verdict_set(out, LS_WEAK, "only %lld of %lld updates are small", (long long)s.small,
