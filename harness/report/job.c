@@ -93,10 +93,11 @@ const char *ls_report_job_gradient_checks(const ls_report_job *job, char text[64
     static const char *const CHECKS[] = {"", "FP64 oracle", "FP64 oracle on the GPU",
                                          "FP64 samples", "FP32 step 1"};
     const ls_record *record = job->record;
-    bool known = record->rung > 0 && record->rung < (int)(sizeof CHECKS / sizeof *CHECKS);
+    bool known = record->gradient_check > 0 &&
+                 record->gradient_check < (int)(sizeof CHECKS / sizeof *CHECKS);
     bool both = record->audited && known;
     ls_text_put(text, 64, "%s%s%s", record->audited ? CHECKS[3] : "", both ? ", " : "",
-                known ? CHECKS[record->rung] : "");
+                known ? CHECKS[record->gradient_check] : "");
     return text;
 }
 

@@ -18,8 +18,8 @@
  * "role":"throughput|evidence|..." (spec.h), "arch", "image_size", "batch_size", "level":"O2",
  * "half":"fp16", "world", "nodes", "simulated":true, "bucket_mb":25 (0: delayed), "dialect",
  * "sync_bn", "threads", "warmup_steps", "steps", "oversubscribed":true, "half_emulated":true,
- * "checked":true (its checks passed), "rung":1 (of numerics.md section 5; absent: none),
- * "audited":true (and on rung 3),
+ * "checked":true (its checks passed), "rung":1 (gradient check of numerics.md section 5; absent:
+ * none), "audited":true (and check 3),
  * "sweep":["level","bucket","world","nodes"] (the plots this job is a point of)},
  * "outcome":{"state":"done", "first_rank":-1, "code":0, "signal":0, "seconds",
  * "ranks":[{"rank","code","signal","user_s","system_s","rss_bytes_max"}]}}.

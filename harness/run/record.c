@@ -377,7 +377,7 @@ static void read_facts(ls_record *record)
     record->half_emulated = ls_json_bool(facts, "half_emulated", false) && record->spec.level != 0;
     record->judged = cJSON_IsBool(cJSON_GetObjectItemCaseSensitive(facts, "checked"));
     record->checked = ls_json_bool(facts, "checked", false);
-    record->rung = (int)ls_json_integer(facts, "rung", 0);
+    record->gradient_check = (int)ls_json_integer(facts, "rung", 0);
     record->audited = ls_json_bool(facts, "audited", false);
 }
 

@@ -179,7 +179,7 @@ bool ls_headline_job_checked(const ls_run *run, int job)
     return own > 0 && evidence > 0;
 }
 
-int ls_headline_job_rung(const ls_run *run, int job)
+int ls_headline_job_gradient_check(const ls_run *run, int job)
 {
     char id[96], first[96];
     ls_matrix_id(&run->jobs.spec[job], id);

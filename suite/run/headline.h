@@ -31,10 +31,11 @@ cJSON *ls_headline_json(const ls_headline *headline);
 /* Whether the figures of the timed job of that index are backed by passed cases: its own, and
  * evidence of the same level and bucket rule. */
 bool ls_headline_job_checked(const ls_run *run, int job);
-/* The rung of numerics.md section 5 on which the timed shape itself was judged: 4 where the job's
+/* The gradient check of numerics.md section 5 that the timed shape itself passed: 4 if the job's
  * first gradient was compared with FP32 in one process; 0: none. */
-int ls_headline_job_rung(const ls_run *run, int job);
-/* Rung 3: whether every rank of that job had a step audited, without a finding. */
+int ls_headline_job_gradient_check(const ls_run *run, int job);
+/* Gradient check 3, FP64 samples: whether every rank of that job had a step audited, without a
+ * finding. */
 bool ls_headline_job_audited(const ls_record *job);
 
 /* speed.c. */

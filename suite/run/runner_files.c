@@ -172,8 +172,8 @@ static ls_status mark_checked(const ls_run *run, int index)
     }
     bool checked = ls_headline_job_checked(run, index);
     cJSON_AddBoolToObject(facts, "checked", checked);
-    if (checked && ls_headline_job_rung(run, index) > 0) {
-        cJSON_AddNumberToObject(facts, "rung", ls_headline_job_rung(run, index));
+    if (checked && ls_headline_job_gradient_check(run, index) > 0) {
+        cJSON_AddNumberToObject(facts, "rung", ls_headline_job_gradient_check(run, index));
     }
     if (checked && ls_headline_job_audited(&record)) {
         cJSON_AddBoolToObject(facts, "audited", true);

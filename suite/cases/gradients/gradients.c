@@ -60,8 +60,8 @@ static const ls_row rows[] = {
      UNEVEN "w3 sync --batch-sizes=5,1,3"},
 };
 
-/* The shape that is timed, with a batch that FP64 takes seconds for on a GPU (rung 2 of numerics.md
- * section 5); a CPU would take an hour. */
+/* The timed shape, with a batch that takes the FP64 oracle seconds on a GPU (numerics.md section
+ * 5); a CPU would take an hour. */
 static const ls_row timed[] = {
     {"gradients.o[0|1|2|3].timed-shape", "G1", ls_judge_gradients,
      "resnet50 O$1 image=224 batch=8 steps=1 dump=1"},

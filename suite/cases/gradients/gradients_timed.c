@@ -1,6 +1,6 @@
 /* The first step's gradient of the timed jobs against FP32, one process, micro-batch form, same
- * backend (rung 4 of numerics.md section 5), and against the same job with other buckets. At half
- * levels, and on a device, the reference takes the job's own branches. */
+ * backend (numerics.md section 5, FP32 step 1), and against the same job with other buckets. At
+ * half levels, and on a device, the reference takes the job's own branches. */
 #include "suite/cases/rows.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* Audited jobs (numerics.md section 5, rung 3), at every level and half type, alone and with ranks
- * that share statistics: every rank looks at what each step has written and finds nothing. The CPU
- * backend shows no operations: there the option is refused. */
+/* Audited jobs (numerics.md section 5, FP64 samples), at every level and half type, alone and with
+ * ranks that share statistics: every rank looks at what each step has written and finds nothing.
+ * The CPU backend shows no operations: there the option is refused. */
 #include "suite/cases/rows.h"
 
 #include <stdio.h>
