@@ -1,8 +1,8 @@
 #!/bin/sh
 # Everything that needs a GPU, in parts under 8 minutes each: build, correct, speed, peer. Each part writes
-# rows.tsv (status, name, seconds, text; warn: the machine's state, which fails nothing), its tables and its logs into a folder of its own; report.md is made of
-# all parts that are there. What cannot be done is a row that says so by name; a part that runs out of its time
-# leaves the rest as skipped. Exit code: 0 no row failed, 1 one did, 2 usage, 3 no GPU or no build.
+# rows.tsv (status, name, seconds, text; warn: the machine's state, which fails nothing), its tables and its logs into a
+# folder of its own; report.md contains all parts that were run. What cannot be done has a row that says why; what a part
+# has no time for is skipped. Exit code: 0 no row failed, 1 one did, 2 usage, 3 no GPU or no build.
 #
 #   suite/make/gpu_check.sh BUILD [NAME=value...]      names: suite/make/gpu_check.def
 #
@@ -14,13 +14,9 @@ shift
 sh "$here/harness/variables.sh" "$here/suite/make/gpu_check.def" "$@" || exit 2
 PART= OUT= DEPS= PYTHON= ARCH=resnet50 IMAGE_SIZE=224 BATCH=256 BATCHES=64,100,128,192,250,256,384,512
 STEPS=40 CASES= LIMIT_S=460
-for pair in "$@"; do
+for pair in "$@"; do # the names are those of gpu_check.def
     value=${pair#*=}
-    case ${pair%%=*} in
-    PART) PART=$value ;; OUT) OUT=$value ;; DEPS) DEPS=$value ;; PYTHON) PYTHON=$value ;;
-    ARCH) ARCH=$value ;; IMAGE_SIZE) IMAGE_SIZE=$value ;; BATCH) BATCH=$value ;;
-    BATCHES) BATCHES=$value ;; STEPS) STEPS=$value ;; CASES) CASES=$value ;; LIMIT_S) LIMIT_S=$value ;;
-    esac
+    eval "${pair%%=*}=\$value"
 done
 emulated=
 [ -n "${LS_LIB_DIR:-}" ] && [ -e "$LS_LIB_DIR/libls_emulated.so" ] && emulated=yes
@@ -38,7 +34,7 @@ if [ "$gpus" -eq 0 ] && [ ! -e /dev/nvidiactl ] && [ -z "$emulated" ]; then
 fi
 
 # ---- where it is written -------------------------------------------------------------------------
-# A single part goes on with the newest report that does not have it yet.
+# A single part is added to the newest report if that does not have it yet.
 if [ -z "$OUT" ] && [ -n "$PART" ]; then
     newest=$(ls -d results/runs/*-gpu-check 2>/dev/null | tail -n 1)
     [ -n "$newest" ] && [ ! -e "$newest/$PART" ] && OUT=$newest
@@ -72,8 +68,12 @@ step() {
     took=$(($(now) - from))
     return 0
 }
-last_error() { # the first line of a log that tells what went wrong
+last_error() { # the first line of a log that says what went wrong
     { grep -m1 -E 'error:|Error|not ok|FAILED|Traceback' "$1" || tail -n 1 "$1"; } | cut -c1-160 | tr '\t' ' '
+}
+failed_step() { row FAIL "$name" "$took" "exit code $code: $(last_error "$folder/$name.log")"; }
+outcome() { # text: the row of the last step, ok or with its first error
+    if [ "$code" -eq 0 ]; then row ok "$name" "$took" "$1"; else failed_step; fi
 }
 
 # ---- build ---------------------------------------------------------------------------------------
@@ -86,9 +86,7 @@ part_build() {
     if [ -n "$emulated" ]; then
         row skip build 0 "a GPU emulated on the CPU: built by 'make emulated'"
     elif step build "$LIMIT_S" make -s -j"$cores" BUILD="$build" DEPS="$DEPS" all; then
-        if [ "$code" -eq 0 ]; then row ok build "$took" "programs and engines"; else
-            row FAIL build "$took" "$(last_error "$folder/build.log")"
-        fi
+        outcome "programs and engines"
         sed -n 's/^\([A-Za-z ]*\): *no[:,] *\(.*\)/\1\t\2/p' "$folder/build.log" | while IFS="$tab" read -r what why; do
             row skip "$what" 0 "$why"
         done
@@ -99,10 +97,7 @@ part_build() {
         return
     fi
     if [ -z "$emulated" ] && printf '#include <check.h>\n' | cc -E ${DEPS:+-I"$DEPS/usr/include"} - >/dev/null 2>&1; then
-        step units "$LIMIT_S" make -s -j"$cores" BUILD="$build" DEPS="$DEPS" units &&
-            if [ "$code" -eq 0 ]; then row ok units "$took" "built"; else
-                row FAIL units "$took" "$(last_error "$folder/units.log")"
-            fi
+        step units "$LIMIT_S" make -s -j"$cores" BUILD="$build" DEPS="$DEPS" units && outcome built
     else
         row skip units 0 "check.h not found (libcheck), or nothing to build"
     fi
@@ -111,16 +106,13 @@ part_build() {
             case $code in
             0) row ok preflight "$took" "$(grep -c '^warning' "$folder/preflight.log") warnings" ;;
             1) row warn preflight "$took" "$(grep -m1 '^fail' "$folder/preflight.log" | cut -c1-150)" ;;
-            *) row FAIL preflight "$took" "$(last_error "$folder/preflight.log")" ;;
+            *) failed_step ;;
             esac
     fi
     command -v nvidia-smi >/dev/null && nvidia-smi -q >"$folder/nvidia-smi.txt" 2>&1
     for level in O0 O2; do
         step "train.$level" 120 "$build/lockstep-train" --device=cuda -a resnet8 --image-size=16 -b 4 --steps=3 \
-            --opt-level=$level --data=synthetic &&
-            if [ "$code" -eq 0 ]; then row ok "train.$level" "$took" "resnet8, three steps"; else
-                row FAIL "train.$level" "$took" "$(last_error "$folder/train.$level.log")"
-            fi
+            --opt-level=$level --data=synthetic && outcome "resnet8, three steps"
     done
 }
 
@@ -128,7 +120,7 @@ part_build() {
 conform() { # name seconds arguments...
     name=$1 most=$2
     shift 2
-    # what is not done in time is told, and `--resume` there goes on
+    # a run that is out of time can be continued with --resume
     step "$name" "$most" "$build/lockstep" conform --device cuda --out "$folder/$name" "$@" || return
     counts=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 passed, \2 failed/p' "$folder/$name.log" | tail -n 1)
     judged=$(wc -l <"$folder/$name/verdicts.jsonl" 2>/dev/null || echo 0)
@@ -144,7 +136,7 @@ conform() { # name seconds arguments...
     elif [ "$judged" -gt 0 ]; then
         row skip "$name" "$took" "out of time with $judged good cases, none bad"
     else
-        row FAIL "$name" "$took" "exit code $code: $(last_error "$folder/$name.log")"
+        failed_step
     fi
 }
 digests() { sed -n 's/.*"event":"step".*"loss_bits":"\([^"]*\)".*"digest":\({[^}]*}\).*/\1 \2/p' "$1"; }
@@ -171,12 +163,8 @@ sanitizer() { # tool options
     tool=$1
     step "sanitizer.$tool" 150 compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/lockstep-train" \
         --device=cuda -a resnet8 --image-size=16 -b 3 --steps=2 --opt-level=O2 --data=synthetic --cuda-graph=off || return
-    if [ "$code" -eq 0 ]; then
-        row ok "sanitizer.$tool" "$took" "$(grep -o 'ERROR SUMMARY.*\|RACECHECK SUMMARY.*' "$folder/sanitizer.$tool.log" | tail -n 1)"
-    elif [ "$code" -eq 124 ]; then
-        row skip "sanitizer.$tool" "$took" "not done in its time"
-    else
-        row FAIL "sanitizer.$tool" "$took" "exit code $code: $(last_error "$folder/sanitizer.$tool.log")"
+    if [ "$code" -eq 124 ]; then row skip "$name" "$took" "not done in its time"; else
+        outcome "$(grep -o 'ERROR SUMMARY.*\|RACECHECK SUMMARY.*' "$folder/$name.log" | tail -n 1)"
     fi
 }
 planted() { # patch of a CUDA source: the case written for it must not pass
@@ -213,9 +201,7 @@ part_correct() {
     # the main job in small: the real network's first gradient against FP32 in one process, among others
     if [ -z "$emulated" ]; then
         step bench 150 "$build/lockstep" bench DEVICE=cuda NGPUS=1 PROFILE=smoke BATCH=32 STEPS=10 OUT="$folder" &&
-            if [ "$code" -eq 0 ]; then row ok bench "$took" "$(grep -m1 '^CORRECT' "$folder/bench.log")"; else
-                row FAIL bench "$took" "exit code $code: $(last_error "$folder/bench.log")"
-            fi
+            outcome "$(grep -m1 '^CORRECT' "$folder/bench.log")"
     fi
     if command -v compute-sanitizer >/dev/null && [ -z "$emulated" ]; then
         sanitizer memcheck
@@ -280,11 +266,7 @@ part_speed() {
     for type in f16 bf16 f32 tf32; do
         step "layers.$type" 90 "$build/lockstep" layers --arch "$ARCH" --image-size "$IMAGE_SIZE" --batch "$BATCH" \
             --type $type $tiny --out "$folder/layers.$type.tsv" &&
-            if [ "$code" -eq 0 ]; then
-                row ok "layers.$type" "$took" "$(grep '^forward' "$folder/layers.$type.log" | cut -c1-150)"
-            else
-                row FAIL "layers.$type" "$took" "$(last_error "$folder/layers.$type.log")"
-            fi
+            outcome "$(grep '^forward' "$folder/layers.$type.log" | cut -c1-150)"
     done
     for size in $(echo "$BATCHES" | tr ',' ' '); do
         [ "$size" = "$BATCH" ] || speed "o2.b$size" "$size" --opt-level=O2 $half
@@ -313,7 +295,7 @@ part_peer() {
         --arch "$ARCH" --image-size "$IMAGE_SIZE" --batch "$BATCH" --steps "$STEPS" --limit "$(($(left) - 10))" $trial ||
         return
     if [ "$code" -ne 0 ]; then
-        row FAIL peer "$took" "exit code $code: $(last_error "$folder/peer.log")"
+        failed_step
         return
     fi
     cat "$folder/peer.rows" >>"$folder/rows.tsv"
