@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "amp_rows.h"
+#include "toy_script.h"
 
 /* Who owns what, and which optimizers each loss's block lists. */
 typedef struct scenario {
@@ -398,7 +398,4 @@ void ls_amp_cases(const ls_case_settings *settings, ls_case_list *list)
         ls_rows_format(list, settings, &never_was, "amp.skip.never-was.%s", kinds[k].name);
         ls_rows_format(list, settings, &levels, "amp.levels.%s", kinds[k].name);
     }
-    ls_amp_group_cases(settings, list);
-    ls_amp_block_cases(settings, list);
-    ls_amp_state_cases(settings, list);
 }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "amp_rows.h"
+#include "toy_script.h"
 
 static void zero_both(ls_toy *toy, bool by_model, int models)
 {

@@ -434,9 +434,4 @@ void ls_data_cases(const ls_case_settings *settings, ls_case_list *list)
     LS_ROWS(list, settings, rows);
     LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "I1", .judge = judge_sampling}),
                  "data.sampler.%s", samplings);
-    ls_data_folder_cases(settings, list);
-    ls_data_loader_cases(settings, list);
-    ls_data_synthetic_cases(settings, list);
-    ls_data_refused_cases(settings, list);
-    ls_data_transform_cases(settings, list);
 }

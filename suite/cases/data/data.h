@@ -1,4 +1,4 @@
-/* The data family's own: the order that torch's DistributedSampler gives, and its further files. */
+/* The data family's own: the order that torch's DistributedSampler gives, folders, a loader. */
 #ifndef LS_DATA_H
 #define LS_DATA_H
 
@@ -24,16 +24,5 @@ bool ls_data_folder_make(char root[64], ls_verdict *out);
  * without threads, from `data`, which must outlive them. */
 enum { LS_DATA_SIZE = 8 };
 ls_loader_options ls_data_loader_options(const char *data);
-
-/* suite/cases/data_*.c: which files a folder has and what their pixels become; ... */
-void ls_data_folder_cases(const ls_case_settings *settings, ls_case_list *list);
-/* ... what the loader gives, one way and another; ... */
-void ls_data_loader_cases(const ls_case_settings *settings, ls_case_list *list);
-/* ... synthetic images; ... */
-void ls_data_synthetic_cases(const ls_case_settings *settings, ls_case_list *list);
-/* ... what is refused; ... */
-void ls_data_refused_cases(const ls_case_settings *settings, ls_case_list *list);
-/* ... crop, flip, normalisation. */
-void ls_data_transform_cases(const ls_case_settings *settings, ls_case_list *list);
 
 #endif

@@ -2,7 +2,7 @@
  * branches: gradients by what ideal rounding costs, running statistics, the order in which
  * gradients are handed over, repeats. Inside cases: they call the backend through
  * kernels/kernels.h. */
-#include "kernels.h"
+#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -597,6 +597,4 @@ void ls_kernels_cases(const ls_case_settings *settings, ls_case_list *list)
             add(settings, list, &statistics, "statistics", f32);
         }
     }
-    ls_kernels_exact_cases(settings, list);
-    ls_kernels_multi_cases(settings, list);
 }

@@ -1,7 +1,7 @@
 /* Convolutions of small integers: every partial sum is exact, so a backend must give the very same
  * number whatever its order of summation, tiling or padding; and statistics of such numbers far
  * from zero, which show what batch norm's own arithmetic loses. */
-#include "kernels.h"
+#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Operations over lists of tensors: conversion of every 16-bit pattern, sums and factors equal to
  * f32 arithmetic bit for bit at awkward counts, and a non-finite element seen wherever it stands.
  */
-#include "kernels.h"
+#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <stdlib.h>

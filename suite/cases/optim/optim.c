@@ -13,7 +13,6 @@
 #include "suite/judge/diagnose_step.h"
 #include "suite/judge/dumps.h"
 #include "suite/judge/judges.h"
-#include "optim_rows.h"
 
 enum { SKIPPED_AT = 3, DRIFT_STEPS = 20 };
 
@@ -388,6 +387,4 @@ void ls_optim_cases(const ls_case_settings *settings, ls_case_list *list)
     for (size_t i = 0; i < sizeof drift / sizeof *drift; i++) {
         add_drift(settings, list, &optimizers[drift[i][0]], drift[i][1]);
     }
-    ls_optim_ends_cases(settings, list);
-    ls_optim_inside_cases(settings, list);
 }

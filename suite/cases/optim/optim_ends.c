@@ -4,7 +4,6 @@
 
 #include "kernels/core/text.h"
 #include "suite/cases/rows.h"
-#include "optim_rows.h"
 
 enum { BAD_STEP = 2 };
 

@@ -1,5 +1,5 @@
 /* Single optimizer steps that torch 1.13 printed, or that FP64 gave for Apex's rules. */
-#include "optim_rows.h"
+#include "suite/cases/rows.h"
 
 #include <math.h>
 

@@ -11,7 +11,7 @@
 #include "reference/oracle/bits.h"
 #include "reference/oracle/update.h"
 #include "optim_bench.h"
-#include "optim_rows.h"
+#include "suite/cases/rows.h"
 
 static const ls_tol order =
     LS_TOL(2, "f32's errors of this formula in one order of its operations, and as much again for "
@@ -336,7 +336,6 @@ static void judge_rule(const ls_case *row, const ls_record *job, ls_verdict *out
 
 void ls_optim_inside_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    ls_optim_goldens_cases(settings, list);
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         for (size_t k = 0; k < sizeof storages / sizeof *storages; k++) {
             struct kernel *kernel = ls_rows_memory(list, sizeof *kernel);

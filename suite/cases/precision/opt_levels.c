@@ -8,7 +8,6 @@
 #include "kernels/core/text.h"
 #include "suite/judge/dumps.h"
 #include "suite/judge/judges.h"
-#include "opt_levels.h"
 
 /* Batch norm's tensors by torchvision's names: bn1, layer1.0.bn2, and the second of a downsample
  * pair. */
@@ -142,5 +141,4 @@ static const ls_row rows[] = {
 void ls_opt_levels_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     LS_ROWS(list, settings, rows);
-    ls_opt_levels_matrix_cases(settings, list);
 }

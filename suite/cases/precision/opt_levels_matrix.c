@@ -8,7 +8,7 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/json.h"
-#include "opt_levels.h"
+#include "suite/cases/rows.h"
 
 /* A refusal has code 2 and no effect to look at. */
 typedef struct cell {

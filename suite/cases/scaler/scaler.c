@@ -13,7 +13,6 @@
 #include "suite/judge/judges.h"
 #include "suite/judge/scaler.h"
 #include "suite/cases/overflow.h"
-#include "scaler_rows.h"
 #include "suite/cases/timed.h"
 
 typedef struct script {
@@ -397,6 +396,5 @@ void ls_scaler_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     add_scripts(settings, list);
     LS_ROWS(list, settings, rows);
-    ls_scaler_machine_cases(settings, list);
     add_timed(settings, list);
 }

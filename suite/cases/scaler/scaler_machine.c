@@ -7,7 +7,7 @@
 #include "kernels/core/text.h"
 #include "reference/amp/amp_scale.h"
 #include "suite/inside/inside.h"
-#include "scaler_rows.h"
+#include "suite/cases/rows.h"
 
 enum { PATTERN_STEPS = 12, NO_LIMIT = 999 };
 
