@@ -14,8 +14,7 @@
 #include "kernels/core/log.h"
 #include "suite/run/command_line.h"
 #include "suite/run/cases.h"
-#include "suite/run/budget.h"
-#include "suite/run/run.h"
+#include "suite/run/runner.h"
 #include "kernels/core/path.h"
 
 typedef struct conform {
@@ -227,7 +226,7 @@ static int run_cases(conform *c)
     }
     double seconds = ls_clock_ms_between(begun_ns, ls_clock_ns()) * 1e-3;
     int code = ls_runner_finish(run);
-    ls_budget_tell(&c->budget, run, seconds, stderr);
+    ls_budget_report(&c->budget, run, seconds, stderr);
     return code;
 }
 

@@ -1,4 +1,4 @@
-#include "budget.h"
+#include "run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,7 @@ static int longest(const ls_run *run, const bool *named)
     return best;
 }
 
-void ls_budget_tell(const ls_budget *budget, const ls_run *run, double seconds, FILE *to)
+void ls_budget_report(const ls_budget *budget, const ls_run *run, double seconds, FILE *to)
 {
     enum { NAMED = 3 };
     if (budget->jobs > 0 && run->jobs.count > budget->jobs) {

@@ -6,7 +6,7 @@
 #include "kernels/core/path.h"
 #include "harness/machine/machine.h"
 #include "suite/run/cases.h"
-#include "suite/run/budget.h"
+#include "suite/run/run.h"
 #include "suite/run/select.h"
 #include "suite/run/shard.h"
 #include "suite/commands/variables.h"
