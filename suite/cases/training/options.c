@@ -9,188 +9,111 @@
 #include <cjson/cJSON.h>
 
 #include "kernels/core/text.h"
+#include "kernels/core/words.h"
 #include "reference/options/options.h"
 #include "suite/inside/inside.h"
 
-enum { LIST = 6, WORDS = 12 };
-
-/* JSON texts, as the start event reports them. */
+/* Values are separated by spaces. A JSON text is as the start event has it, with ' for ". */
 static const struct option {
     const char *name;
-    const char *with;           /* what else stands on the line; "" */
-    const char *initial;        /* NULL: absent where nothing is asked for */
-    const char *taken[LIST][2]; /* a value and how it is reported */
-    const char *refused[LIST];
+    const char *with;    /* what else stands on the line; "" */
+    const char *initial; /* JSON of the default; NULL: not recorded */
+    /* V: recorded as it stands; 'V': as a string; V=JSON; V=: not recorded; =JSON: without a value
+     */
+    const char *taken;
+    const char *refused; /* '': the empty value */
 } options[] = {
-    {"arch",
-     "",
-     "\"resnet50\"",
-     {{"resnet8", "\"resnet8\""}, {"resnet110", "\"resnet110\""}, {"resnet152", "\"resnet152\""}},
-     {"resnet9", "vgg16", ""}},
-    {"batch-size",
-     "",
-     "32",
-     {{"1", "1"}, {"65536", "65536"}},
-     {"0", "65537", "-1", "4.5", "4x", ""}},
-    {"global-batch", "", "null", {{"1", "1"}, {"64", "64"}}, {"0", "-8", "x"}},
-    {"image-size", "", "224", {{"32", "32"}}, {"31", "0", "-32", "65537"}},
-    {"image-size", "--arch=resnet8", "224", {{"4", "4"}, {"33", "33"}}, {"3"}},
-    {"num-classes", "", "10", {{"2", "2"}, {"1000", "1000"}}, {"1", "0", "1000001"}},
-    {"steps", "", "10", {{"1", "1"}, {"1125899906842624", "1125899906842624"}}, {"0", "-1", "1e3"}},
-    {"steps", "--data=/tmp", "null", {{"3", "3"}}, {"0"}},
-    {"epochs", "--data=/tmp", "1", {{"1", "1"}, {"1000000", "1000000"}}, {"0", "1000001"}},
-    {"opt-level",
-     "",
-     "\"O1\"",
-     {{"O0", "\"O0\""}, {"O2", "\"O2\""}, {"O3", "\"O3\""}},
-     {"O4", "o1", "1", "02"}},
-    {"half", "", "\"fp16\"", {{"bf16", "\"bf16\""}}, {"fp8", "FP16", "fp"}},
-    {"loss-scale",
-     "",
-     "\"dynamic\"",
-     {{"128", "128"}, {"0.5", "0.5"}, {"dynamic", "\"dynamic\""}},
-     {"0", "-1", "inf", "1e-39", "128x", "Dynamic"}},
-    {"loss-scale", "--opt-level=O2", "\"dynamic\"", {{"1", "1"}}, {"0"}},
-    {"loss-scale", "--opt-level=O0", "1", {{"2", "2"}}, {"0"}},
-    {"loss-scale", "--opt-level=O3", "1", {{"2", "2"}}, {"0"}},
-    {"loss-scale", "--half=bf16", "1", {{"dynamic", "\"dynamic\""}}, {"0"}},
-    {"init-scale", "", "65536", {{"1", "1"}, {"0.25", "0.25"}}, {"0", "-2", "inf", "nan", "1e-50"}},
-    {"growth-interval",
-     "",
-     "2000",
-     {{"1", "1"}, {"1000000000", "1000000000"}},
-     {"0", "1000000001", "1.5"}},
-    {"min-loss-scale", "", "0", {{"0", "0"}, {"2", "2"}}, {"-1", "inf", "x"}},
-    {"max-loss-scale", "", "16777216", {{"1", "1"}, {"131072", "131072"}}, {"0", "-1", "nan"}},
-    {"max-loss-scale", "--dialect=torch", "null", {{"131072", "131072"}}, {"0"}},
-    {"keep-batchnorm-fp32",
-     "--opt-level=O2",
-     "true",
-     {{"False", "false"}, {"True", "true"}},
-     {"false", "0", "yes"}},
-    {"keep-batchnorm-fp32", "--opt-level=O3", "false", {{"True", "true"}}, {"1"}},
-    {"master-weights",
-     "--opt-level=O2",
-     "true",
-     {{"False", "false"}, {"True", "true"}},
-     {"false", "0", "yes"}},
-    {"master-weights", "--opt-level=O3", "false", {{"True", "true"}}, {"1"}},
-    {"tf32", "", "false", {{NULL, "true"}}, {"1"}},
-    {"optimizer",
-     "",
-     "\"sgd\"",
-     {{"adam", "\"adam\""}, {"adamw", "\"adamw\""}, {"lamb", "\"lamb\""}, {"lars", "\"lars\""}},
-     {"rmsprop", "SGD", "adamax"}},
-    {"lr", "", "0.1", {{"0", "0"}, {"0.25", "0.25"}}, {"-0.1", "nan", "inf", "1e39", "0.1x"}},
-    {"lr-scaling", "", "\"none\"", {{"linear", "\"linear\""}}, {"sqrt", "Linear"}},
-    {"schedule", "", "\"constant\"", {{"cosine:9s", "\"cosine:9s\""}}, {"linear:5s", "cosine"}},
-    {"momentum", "", "0.9", {{"0", "0"}, {"1", "1"}}, {"-0.1", "nan", "inf"}},
-    {"weight-decay", "", "0.0001", {{"0", "0"}, {"0.5", "0.5"}}, {"-0.1", "nan"}},
-    {"nesterov", "", "false", {{NULL, "true"}}, {"1"}},
-    {"nesterov", "--optimizer=lars", "false", {{NULL, "true"}}, {"1"}},
-    {"betas",
-     "--optimizer=adam",
-     "\"0.90000000000000002,0.999\"",
-     {{"0,0.5", "\"0,0.5\""}, {"0.5,0", "\"0.5,0\""}},
-     {"0.9,1", "1,0.9", "0.9", "0.9,-0.1", "-0.1,0.9", "0.9,0.9,0.9"}},
-    {"eps", "--optimizer=adam", "1e-08", {{"0.25", "0.25"}}, {"0", "-1", "nan"}},
-    {"eps", "--optimizer=adamw", "1e-08", {{"0.25", "0.25"}}, {"0"}},
-    {"eps", "--optimizer=lamb", "1e-06", {{"0.25", "0.25"}, {"1e-08", "1e-08"}}, {"0"}},
-    {"eps", "--optimizer=lars", "1e-08", {{"0.25", "0.25"}}, {"0"}},
-    {"max-grad-norm", "--optimizer=lamb", "1", {{"0", "0"}, {"2.5", "2.5"}}, {"-1", "nan"}},
-    {"trust", "--optimizer=lars", "0.02", {{"1", "1"}, {"0.001", "0.001"}}, {"0", "-1"}},
-    {"dialect", "", "\"apex\"", {{"torch", "\"torch\""}}, {"ddp", "Torch"}},
-    {"bucket-cap-mb", "", "null", {{"0.5", "0.5"}, {"25", "25"}}, {"0", "-1", "inf"}},
-    {"bucket-cap-mb", "--dialect=torch", "25", {{"0.5", "0.5"}}, {"0"}},
-    {"message-size", "", "10000000", {{"1", "1"}, {"77", "77"}}, {"0", "-1", "1.5"}},
-    {"message-size", "--dialect=torch", "null", {{"77", "77"}}, {"0"}},
-    {"message-size", "--bucket-cap-mb=1", "null", {{NULL, NULL}}, {"5"}},
-    {"delay-allreduce", "", "false", {{NULL, "true"}}, {"1"}},
-    {"sync-bn", "", "false", {{NULL, "true"}}, {"1"}},
-    {"sync-bn-group", "--sync-bn", "0", {{"0", "0"}, {"4", "4"}}, {"-1", "x"}},
-    {"batch-sizes",
-     "",
-     NULL,
-     {{"4,2,3", "[4,2,3]"}, {"65536", "[65536]"}},
-     {"4,,2", "4,0", "65537", "4,2,", "4;2", "-1"}},
-    {"accumulate", "", "1", {{"2", "2"}, {"65536", "65536"}}, {"0", "65537", "-2"}},
-    {"compress",
-     "",
-     "\"none\"",
-     {{"fp16", "\"fp16\""}, {"bf16", "\"bf16\""}, {"none", "\"none\""}},
-     {"fp32", "True"}},
-    {"find-unused", "", "false", {{NULL, "true"}}, {"1"}},
-    {"broadcast-buffers",
-     "",
-     "false",
-     {{"True", "true"}, {"False", "false"}, {NULL, "true"}},
-     {"yes", "1"}},
-    {"broadcast-buffers", "--dialect=torch", "true", {{"False", "false"}}, {"no"}},
-    {"average",
-     "",
-     "\"post\"",
-     {{"pre", "\"pre\""}, {"none", "\"none\""}, {"post", "\"post\""}},
-     {"mean", "Pre"}},
-    {"average", "--dialect=torch", "\"pre\"", {{"post", "\"post\""}}, {"mean"}},
-    {"predivide", "", "1", {{"4", "4"}, {"0.5", "0.5"}}, {"0", "-1", "nan"}},
-    {"allreduce-fp32", "", "false", {{NULL, "true"}}, {"1"}},
-    {"no-reduce", "", NULL, {{NULL, "true"}}, {"1"}},
-    {"data", "", "\"synthetic\"", {{"batches:b", "\"batches:b\""}}, {"batches:", ""}},
-    {"seed",
-     "",
-     "0",
-     {{"7", "7"}, {"18446744073709551615", "18446744073709551615"}},
-     {"-1", "x", "18446744073709551616", "1.0", ""}},
-    {"workers", "", "2", {{"0", "0"}, {"256", "256"}}, {"-1", "257"}},
-    {"device", "", "\"auto\"", {{"cpu", "\"cpu\""}, {"cuda", "\"cuda\""}}, {"tpu", "gpu"}},
-    {"deterministic", "", "false", {{NULL, "true"}}, {"1"}},
-    {"threads", "", "0", {{"1", "1"}, {"4096", "4096"}}, {"-1", "4097"}},
-    {"init", "", "null", {{"a", "\"a\""}}, {""}},
-    {"save", "", "null", {{"b", "\"b\""}}, {""}},
-    {"resume", "", "null", {{"c", "\"c\""}}, {""}},
-    {"dump-steps",
-     "",
-     "[]",
-     {{"3", "[3]"}, {"5,1,2", "[5,1,2]"}},
-     {"0", "1,1", "1,", "first", "-1", "1;2"}},
-    {"dump-ranks",
-     "",
-     "\"0\"",
-     {{"all", "\"all\""}, {"branches", "\"branches\""}, {"0", "\"0\""}},
-     {"1", "none"}},
-    {"force-branches", "", "null", {{"d", "\"d\""}}, {""}},
-    {"overflow-as",
-     "",
-     "\"inf@:first:-1\"",
-     {{"nan@fc.bias:last:2", "\"nan@fc.bias:last:2\""},
-      {"-inf@fc.weight:middle", "\"-inf@fc.weight:middle:-1\""},
-      {"inf", "\"inf@:first:-1\""}},
-     {"2", "inf@", "nan@x:end", "inf@x:last:-1", "inf@x:last:0:1", "infinity"}},
-    {"overflow-at",
-     "",
-     "[]",
-     {{"3", "[\"3\"]"}, {"3,7:1", "[\"3\",\"7:1\"]"}},
-     {"0", "3:-1", "3:", "3,", "x", "3:1:1"}},
-    {"aux-head", "", NULL, {{"2,3:1", "[\"2\",\"3:1\"]"}}, {"0", "3:-1", "x"}},
-    {"fault-at",
-     "",
-     NULL,
-     {{"2:1:save:kill", "2"}},
-     {"0:1:save:kill", "2:-1:save:kill", "2:1:nap:kill", "2:1:save:hug", "2:1:save", "2"}},
-    {"comm",
-     "",
-     "\"auto\"",
-     {{"self", "\"self\""}, {"gloo", "\"gloo\""}, {"nccl", "\"nccl\""}},
-     {"mpi", "Gloo"}},
-    {"timeout", "", "300", {{"0.5", "0.5"}, {"3600", "3600"}}, {"0", "-1", "inf", "nan"}},
-    {"digest", "", "\"all\"", {{"param", "\"param\""}, {"none", "\"none\""}}, {"some", "ALL"}},
-    {"digest-every", "", NULL, {{"1", NULL}, {"2", "2"}}, {"0", "-1"}},
-    {"trace", "", "false", {{NULL, "true"}}, {"1"}},
-    {"print-freq", "", "10", {{"0", "0"}, {"1000000", "1000000"}}, {"-1", "1000001"}},
-    {"audit", "", NULL, {{"3", "\"3:200\""}, {"3:5", "\"3:5\""}}, {"-1", "3:0", "x", "3:"}},
-    {"resident", "", NULL, {{"1", "1"}, {"64", "64"}}, {"0", "65"}},
-    {"cudnn-benchmark", "", NULL, {{NULL, "true"}}, {"1"}},
-    {"cuda-graph", "", NULL, {{"on", "\"on\""}, {"off", "\"off\""}, {"auto", NULL}}, {"yes"}},
+    {"arch", "", "'resnet50'", "'resnet8' 'resnet110' 'resnet152'", "resnet9 vgg16 ''"},
+    {"batch-size", "", "32", "1 65536", "0 65537 -1 4.5 4x ''"},
+    {"global-batch", "", "null", "1 64", "0 -8 x"},
+    {"image-size", "", "224", "32", "31 0 -32 65537"},
+    {"image-size", "--arch=resnet8", "224", "4 33", "3"},
+    {"num-classes", "", "10", "2 1000", "1 0 1000001"},
+    {"steps", "", "10", "1 1125899906842624", "0 -1 1e3"},
+    {"steps", "--data=/tmp", "null", "3", "0"},
+    {"epochs", "--data=/tmp", "1", "1 1000000", "0 1000001"},
+    {"opt-level", "", "'O1'", "'O0' 'O2' 'O3'", "O4 o1 1 02"},
+    {"half", "", "'fp16'", "'bf16'", "fp8 FP16 fp"},
+    {"loss-scale", "", "'dynamic'", "128 0.5 'dynamic'", "0 -1 inf 1e-39 128x Dynamic"},
+    {"loss-scale", "--opt-level=O2", "'dynamic'", "1", "0"},
+    {"loss-scale", "--opt-level=O0", "1", "2", "0"},
+    {"loss-scale", "--opt-level=O3", "1", "2", "0"},
+    {"loss-scale", "--half=bf16", "1", "'dynamic'", "0"},
+    {"init-scale", "", "65536", "1 0.25", "0 -2 inf nan 1e-50"},
+    {"growth-interval", "", "2000", "1 1000000000", "0 1000000001 1.5"},
+    {"min-loss-scale", "", "0", "0 2", "-1 inf x"},
+    {"max-loss-scale", "", "16777216", "1 131072", "0 -1 nan"},
+    {"max-loss-scale", "--dialect=torch", "null", "131072", "0"},
+    {"keep-batchnorm-fp32", "--opt-level=O2", "true", "False=false True=true", "false 0 yes"},
+    {"keep-batchnorm-fp32", "--opt-level=O3", "false", "True=true", "1"},
+    {"master-weights", "--opt-level=O2", "true", "False=false True=true", "false 0 yes"},
+    {"master-weights", "--opt-level=O3", "false", "True=true", "1"},
+    {"tf32", "", "false", "=true", "1"},
+    {"optimizer", "", "'sgd'", "'adam' 'adamw' 'lamb' 'lars'", "rmsprop SGD adamax"},
+    {"lr", "", "0.1", "0 0.25", "-0.1 nan inf 1e39 0.1x"},
+    {"lr-scaling", "", "'none'", "'linear'", "sqrt Linear"},
+    {"schedule", "", "'constant'", "'cosine:9s'", "linear:5s cosine"},
+    {"momentum", "", "0.9", "0 1", "-0.1 nan inf"},
+    {"weight-decay", "", "0.0001", "0 0.5", "-0.1 nan"},
+    {"nesterov", "", "false", "=true", "1"},
+    {"nesterov", "--optimizer=lars", "false", "=true", "1"},
+    {"betas", "--optimizer=adam", "'0.90000000000000002,0.999'", "'0,0.5' '0.5,0'",
+     "0.9,1 1,0.9 0.9 0.9,-0.1 -0.1,0.9 0.9,0.9,0.9"},
+    {"eps", "--optimizer=adam", "1e-08", "0.25", "0 -1 nan"},
+    {"eps", "--optimizer=adamw", "1e-08", "0.25", "0"},
+    {"eps", "--optimizer=lamb", "1e-06", "0.25 1e-08", "0"},
+    {"eps", "--optimizer=lars", "1e-08", "0.25", "0"},
+    {"max-grad-norm", "--optimizer=lamb", "1", "0 2.5", "-1 nan"},
+    {"trust", "--optimizer=lars", "0.02", "1 0.001", "0 -1"},
+    {"dialect", "", "'apex'", "'torch'", "ddp Torch"},
+    {"bucket-cap-mb", "", "null", "0.5 25", "0 -1 inf"},
+    {"bucket-cap-mb", "--dialect=torch", "25", "0.5", "0"},
+    {"message-size", "", "10000000", "1 77", "0 -1 1.5"},
+    {"message-size", "--dialect=torch", "null", "77", "0"},
+    {"message-size", "--bucket-cap-mb=1", "null", "", "5"},
+    {"delay-allreduce", "", "false", "=true", "1"},
+    {"sync-bn", "", "false", "=true", "1"},
+    {"sync-bn-group", "--sync-bn", "0", "0 4", "-1 x"},
+    {"batch-sizes", "", NULL, "4,2,3=[4,2,3] 65536=[65536]", "4,,2 4,0 65537 4,2, 4;2 -1"},
+    {"accumulate", "", "1", "2 65536", "0 65537 -2"},
+    {"compress", "", "'none'", "'fp16' 'bf16' 'none'", "fp32 True"},
+    {"find-unused", "", "false", "=true", "1"},
+    {"broadcast-buffers", "", "false", "True=true False=false =true", "yes 1"},
+    {"broadcast-buffers", "--dialect=torch", "true", "False=false", "no"},
+    {"average", "", "'post'", "'pre' 'none' 'post'", "mean Pre"},
+    {"average", "--dialect=torch", "'pre'", "'post'", "mean"},
+    {"predivide", "", "1", "4 0.5", "0 -1 nan"},
+    {"allreduce-fp32", "", "false", "=true", "1"},
+    {"no-reduce", "", NULL, "=true", "1"},
+    {"data", "", "'synthetic'", "'batches:b'", "batches: ''"},
+    {"seed", "", "0", "7 18446744073709551615", "-1 x 18446744073709551616 1.0 ''"},
+    {"workers", "", "2", "0 256", "-1 257"},
+    {"device", "", "'auto'", "'cpu' 'cuda'", "tpu gpu"},
+    {"deterministic", "", "false", "=true", "1"},
+    {"threads", "", "0", "1 4096", "-1 4097"},
+    {"init", "", "null", "'a'", "''"},
+    {"save", "", "null", "'b'", "''"},
+    {"resume", "", "null", "'c'", "''"},
+    {"dump-steps", "", "[]", "3=[3] 5,1,2=[5,1,2]", "0 1,1 1, first -1 1;2"},
+    {"dump-ranks", "", "'0'", "'all' 'branches' '0'", "1 none"},
+    {"force-branches", "", "null", "'d'", "''"},
+    {"overflow-as", "", "'inf@:first:-1'",
+     "'nan@fc.bias:last:2' -inf@fc.weight:middle='-inf@fc.weight:middle:-1' inf='inf@:first:-1'",
+     "2 inf@ nan@x:end inf@x:last:-1 inf@x:last:0:1 infinity"},
+    {"overflow-at", "", "[]", "3=['3'] 3,7:1=['3','7:1']", "0 3:-1 3: 3, x 3:1:1"},
+    {"aux-head", "", NULL, "2,3:1=['2','3:1']", "0 3:-1 x"},
+    {"fault-at", "", NULL, "2:1:save:kill=2",
+     "0:1:save:kill 2:-1:save:kill 2:1:nap:kill 2:1:save:hug 2:1:save 2"},
+    {"comm", "", "'auto'", "'self' 'gloo' 'nccl'", "mpi Gloo"},
+    {"timeout", "", "300", "0.5 3600", "0 -1 inf nan"},
+    {"digest", "", "'all'", "'param' 'none'", "some ALL"},
+    {"digest-every", "", NULL, "1= 2", "0 -1"},
+    {"trace", "", "false", "=true", "1"},
+    {"print-freq", "", "10", "0 1000000", "-1 1000001"},
+    {"audit", "", NULL, "3='3:200' '3:5'", "-1 3:0 x 3:"},
+    {"resident", "", NULL, "1 64", "0 65"},
+    {"cudnn-benchmark", "", NULL, "=true", "1"},
+    {"cuda-graph", "", NULL, "'on' 'off' auto=", "yes"},
 };
 enum { OPTIONS = sizeof options / sizeof *options };
 
@@ -201,22 +124,18 @@ enum { OPTIONS = sizeof options / sizeof *options };
 static ls_status parse(const char *line, const char *last, ls_options *out, char *said, int bytes,
                        int *lines)
 {
-    char text[240], why[160] = "", unsupported[160] = "";
-    char *word[WORDS + 3] = {"lockstep-train"}, *rest = NULL, last_word[160];
-    int count = 1;
-    ls_text_put(text, sizeof text, "%s", line);
-    for (char *next = strtok_r(text, " ", &rest); next != NULL && count < WORDS;
-         next = strtok_r(NULL, " ", &rest)) {
-        word[count++] = next;
-    }
+    char why[160] = "", unsupported[160] = "";
+    ls_words words = {0};
+    ls_words_add(&words, "lockstep-train");
+    ls_words_split(&words, line);
     if (last != NULL) {
-        ls_text_put(last_word, sizeof last_word, "%s", last);
-        word[count++] = last_word;
+        ls_words_add(&words, "%s", last);
     }
     ls_inside_ear ear = ls_inside_hear();
     ls_status status =
-        ls_options_parse(count, word, out, unsupported, why, (int)sizeof unsupported);
+        ls_options_parse(words.count, words.word, out, unsupported, why, (int)sizeof unsupported);
     *lines = ls_inside_heard(&ear, said, bytes);
+    ls_words_free(&words);
     return status;
 }
 
@@ -240,46 +159,72 @@ static bool reports(const ls_options *given, const char *name, const char *want,
 
 /* ---- judges ---------------------------------------------------------------------------------- */
 
-static void check_taken(const struct option *o, const char *value, const char *reported, bool given,
+/* `value` NULL: the option stands without one; `given` false: it does not stand there at all. */
+static void check_taken(const struct option *o, const char *value, const char *recorded, bool given,
                         ls_verdict *out)
 {
     ls_options parsed;
-    char said[400], got[120], word[160];
+    char said[400], got[120], word[160], want[120];
     int lines = 0;
     ls_text_put(word, sizeof word, "--%s%s%s", o->name, value != NULL ? "=" : "",
                 value != NULL ? value : "");
+    ls_text_put(want, sizeof want, "%s", recorded != NULL ? recorded : "nothing");
+    for (char *c = want; *c != '\0'; c++) {
+        *c = *c == '\'' ? '"' : *c;
+    }
     if (parse(o->with, given ? word : NULL, &parsed, said, (int)sizeof said, &lines) != LS_OK) {
         ls_verdict_fail(out, "%s %s is refused: %.200s", o->with, given ? word : "", said);
-    } else if (!reports(&parsed, o->name, reported, got, (int)sizeof got)) {
+    } else if (!reports(&parsed, o->name, recorded != NULL ? want : NULL, got, (int)sizeof got)) {
         ls_verdict_fail(out, "%s %s: --%s is %s, expected %s", o->with, given ? word : "", o->name,
-                        got, reported != NULL ? reported : "nothing");
+                        got, want);
+    }
+}
+
+/* One entry of `taken`. */
+static void check_entry(const struct option *o, char *entry, ls_verdict *out)
+{
+    char value[120], *equal = strchr(entry, '=');
+    ls_text_put(value, sizeof value, "%.*s", (int)strcspn(entry + (*entry == '\''), "='"),
+                entry + (*entry == '\''));
+    if (*entry == '\'' || equal == NULL) {
+        check_taken(o, value, entry, true, out);
+    } else {
+        check_taken(o, equal > entry ? value : NULL, equal[1] != '\0' ? equal + 1 : NULL, true,
+                    out);
+    }
+}
+
+static void check_refused(const struct option *o, const char *value, ls_verdict *out)
+{
+    ls_options parsed;
+    char said[1000], word[160];
+    int lines = 0;
+    ls_text_put(word, sizeof word, "--%s=%s", o->name, strcmp(value, "''") == 0 ? "" : value);
+    ls_status status = parse(o->with, word, &parsed, said, (int)sizeof said, &lines);
+    if (status != LS_ERR_USAGE || lines != 1 || strstr(said, o->name) == NULL) {
+        ls_verdict_fail(out, "%s %s: %s in %d lines, expected a refusal that names it", o->with,
+                        word, ls_status_name(status), lines);
     }
 }
 
 static void judge_option(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const struct option *o = row->data;
-    int taken = 0, refused = 0;
+    ls_words taken = {0}, refused = {0};
     (void)job;
     check_taken(o, NULL, o->initial, false, out);
-    for (int i = 0; i < LIST && (o->taken[i][0] != NULL || o->taken[i][1] != NULL); i++) {
-        check_taken(o, o->taken[i][0], o->taken[i][1], true, out);
-        taken++;
+    ls_words_split(&taken, o->taken);
+    ls_words_split(&refused, o->refused);
+    for (int i = 0; i < taken.count; i++) {
+        check_entry(o, taken.word[i], out);
     }
-    for (int i = 0; i < LIST && o->refused[i] != NULL; i++) {
-        ls_options parsed;
-        char said[1000], word[160];
-        int lines = 0;
-        ls_text_put(word, sizeof word, "--%s=%s", o->name, o->refused[i]);
-        ls_status status = parse(o->with, word, &parsed, said, (int)sizeof said, &lines);
-        if (status != LS_ERR_USAGE || lines != 1 || strstr(said, o->name) == NULL) {
-            ls_verdict_fail(out, "%s %s: %s in %d lines, expected a refusal that names it", o->with,
-                            word, ls_status_name(status), lines);
-        }
-        refused++;
+    for (int i = 0; i < refused.count; i++) {
+        check_refused(o, refused.word[i], out);
     }
     ls_verdict_pass(out, "the default is %s, %d values are taken as given, %d refused",
-                    o->initial != NULL ? o->initial : "absent", taken, refused);
+                    o->initial != NULL ? o->initial : "absent", taken.count, refused.count);
+    ls_words_free(&taken);
+    ls_words_free(&refused);
 }
 
 /* ---- options against each other and against the world ---------------------------------------- */
