@@ -158,10 +158,29 @@ static void judge_patterns(const ls_case *row, const ls_record *job, ls_verdict 
 
 /* ---- long runs ------------------------------------------------------------------------------- */
 
-typedef void long_check(ls_verdict *out);
-
 static const corner apex_corner = {"", 16, -NO_LIMIT, 24, ""};
 static const corner torch_corner = {"", 16, -NO_LIMIT, NO_LIMIT, ""};
+
+/* A hundred overflows in a row, never NaN; S is 2^-84. */
+static void check_hundred(bench *b)
+{
+    const corner *both[] = {&apex_corner, &torch_corner};
+    for (int k = 0; k < 2; k++) {
+        const corner *c = both[k];
+        model m = {c->start, c->lowest, c->highest, 0, 0, 2000, false};
+        ls_step_state state = ls_amp_scale_start(ldexpf(1.0f, c->start));
+        b->scale.config = config_of(c, 2000);
+        for (int i = 1; i <= 100; i++) {
+            model_tick(&m, true);
+            state = tick(b, state, true);
+            compare(&state, &m, 0xfff, i, b->out);
+            if (!(state.loss_scale > 0) || !isfinite(state.inv_loss_scale)) {
+                ls_verdict_fail(b->out, "overflow %d: S %g, 1/S %g", i, (double)state.loss_scale,
+                                (double)state.inv_loss_scale);
+            }
+        }
+    }
+}
 
 static void expect(const ls_step_state *state, int exponent, int clean, const char *when,
                    ls_verdict *out)
@@ -172,171 +191,120 @@ static void expect(const ls_step_state *state, int exponent, int clean, const ch
     }
 }
 
-static ls_step_state run(bench *b, ls_step_state state, int steps, bool overflow)
-{
-    for (int i = 0; i < steps; i++) {
-        state = tick(b, state, overflow);
-    }
-    return state;
-}
-
-/* The default window: 1999 clean steps leave S, the 2000th doubles it; 24000 end at 2^24. */
-static void check_window(ls_verdict *out)
-{
-    ls_scaler_config config = config_of(&apex_corner, 2000);
-    bench b;
-    if (!open_bench(&b, &config, out)) {
-        return;
-    }
-    ls_step_state state = run(&b, ls_amp_scale_start(65536.0f), 1999, false);
-    expect(&state, 16, 1999, "1999 clean steps", out);
-    state = run(&b, state, 1, false);
-    expect(&state, 17, 0, "2000 clean steps", out);
-    state = run(&b, state, 22000, false);
-    expect(&state, 24, 0, "24000 clean steps", out);
-    state = run(&b, state, 2000, false);
-    expect(&state, 24, 0, "2000 more at 2^24", out);
-    close_bench(&b);
-}
-
-/* 1999 clean, an overflow, 2000 clean; and an overflow where growth was due wins. */
-static void check_restart(ls_verdict *out)
-{
-    ls_scaler_config config = config_of(&apex_corner, 2000);
-    bench b;
-    if (!open_bench(&b, &config, out)) {
-        return;
-    }
-    ls_step_state state = run(&b, ls_amp_scale_start(65536.0f), 1999, false);
-    state = run(&b, state, 1, true);
-    expect(&state, 15, 0, "an overflow where growth was due", out);
-    state = run(&b, state, 1999, false);
-    expect(&state, 15, 1999, "1999 clean steps behind it", out);
-    state = run(&b, state, 1, false);
-    expect(&state, 16, 0, "2000 clean steps behind it", out);
-    close_bench(&b);
-}
-
-static void falls(const corner *c, ls_verdict *out)
-{
-    ls_scaler_config config = config_of(c, 2000);
-    bench b;
-    if (!open_bench(&b, &config, out)) {
-        return;
-    }
-    model m = {c->start, c->lowest, c->highest, 0, 0, 2000, false};
-    ls_step_state state = ls_amp_scale_start(ldexpf(1.0f, c->start));
-    for (int i = 1; i <= 100; i++) {
-        model_tick(&m, true);
-        state = tick(&b, state, true);
-        compare(&state, &m, 0xfff, i, out);
-        if (!(state.loss_scale > 0) || !isfinite(state.inv_loss_scale)) {
-            ls_verdict_fail(out, "overflow %d: S %g, 1/S %g", i, (double)state.loss_scale,
-                            (double)state.inv_loss_scale);
-        }
-    }
-    close_bench(&b);
-}
-
-/* A hundred overflows in a row, never NaN; S is 2^-84. */
-static void check_hundred(ls_verdict *out)
-{
-    falls(&apex_corner, out);
-    falls(&torch_corner, out);
-}
-
-/* A count beyond the interval (a checkpoint of another interval) grows at once: growth at >=. */
-static void check_beyond(ls_verdict *out)
-{
-    ls_scaler_config config = config_of(&apex_corner, 2000);
-    bench b;
-    if (!open_bench(&b, &config, out)) {
-        return;
-    }
-    ls_step_state state = ls_amp_scale_start(65536.0f);
-    state.growth_count = 2500;
-    state = run(&b, state, 1, false);
-    expect(&state, 17, 0, "a count of 2500", out);
-    close_bench(&b);
-}
-
-/* torch/amp/grad_scaler.py: growth 2, backoff 1/4, interval 2, S = 4: good, good, inf gives 4,
- * 8, 2. */
-static void check_factors(ls_verdict *out)
-{
-    ls_scaler_config config = config_of(&torch_corner, 2);
-    config.backoff_factor = 0.25f;
-    bench b;
-    if (!open_bench(&b, &config, out)) {
-        return;
-    }
-    ls_step_state state = run(&b, ls_amp_scale_start(4.0f), 1, false);
-    expect(&state, 2, 1, "good", out);
-    state = run(&b, state, 1, false);
-    expect(&state, 3, 0, "good, good", out);
-    state = run(&b, state, 1, true);
-    expect(&state, 1, 0, "good, good, inf", out);
-    close_bench(&b);
-}
-
 /* A static scale only counts, whatever the flag says. */
-static void check_static(ls_verdict *out)
+static void check_static(bench *b)
 {
-    ls_scaler_config config = config_of(&apex_corner, 3);
-    config.dynamic = false;
-    bench b;
-    if (!open_bench(&b, &config, out)) {
-        return;
-    }
     ls_step_state state = ls_amp_scale_start(128.0f);
+    b->scale.config.dynamic = false;
     for (int i = 1; i <= 2500; i++) {
-        state = tick(&b, state, i % 7 == 0);
+        state = tick(b, state, i % 7 == 0);
     }
-    expect(&state, 7, 2500, "2500 steps at static 128", out);
-    close_bench(&b);
+    expect(&state, 7, 2500, "2500 steps at static 128", b->out);
 }
 
 /* 1/S is f32(1/S), also where S is no power of two (torch/amp/grad_scaler.py@unscale_). */
-static void check_inverse(ls_verdict *out)
+static void check_inverse(bench *b)
 {
     static const float scales[] = {3.0f, 0.001f, 1000.0f, 65535.0f, 12345.678f, 1e-30f, 1e30f};
-    ls_scaler_config config = config_of(&apex_corner, 2000);
-    config.dynamic = false;
-    bench b;
-    if (!open_bench(&b, &config, out)) {
-        return;
-    }
+    b->scale.config.dynamic = false;
     for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
         ls_step_state state = ls_amp_scale_start(scales[i]);
         float expected = (float)(1.0 / (double)scales[i]), start = state.inv_loss_scale;
-        state = tick(&b, state, false);
+        state = tick(b, state, false);
         if (start != expected || state.inv_loss_scale != expected) {
-            ls_verdict_fail(out, "S %.9g: 1/S is %.9g, then %.9g, expected %.9g", (double)scales[i],
-                            (double)start, (double)state.inv_loss_scale, (double)expected);
+            ls_verdict_fail(b->out, "S %.9g: 1/S is %.9g, then %.9g, expected %.9g",
+                            (double)scales[i], (double)start, (double)state.inv_loss_scale,
+                            (double)expected);
         }
     }
-    close_bench(&b);
 }
 
+/* Runs of clean steps or overflows, and S and its count behind each. */
 static const struct longer {
-    const char *name;
-    long_check *check;
-    const char *shows;
+    const char *name, *shows;
+    int interval, start, count; /* S is 2^start, and so many clean steps have been counted */
+    float backoff;
+    struct {
+        int steps;
+        bool overflow;
+        int exponent, clean;
+        const char *when;
+    } leg[4];
+    void (*check)(bench *b); /* instead of legs */
 } longer[] = {
-    {"window", check_window, "1999, 2000, 24000 and 26000 clean steps"},
-    {"restart", check_restart, "an overflow restarts the count, also where growth was due"},
-    {"hundred", check_hundred, "100 overflows in a row: S and 1/S stay finite"},
-    {"beyond", check_beyond, "a count beyond the interval grows at once"},
-    {"factors", check_factors, "4, 8, 2 with backoff 1/4"},
-    {"static", check_static, "2500 counted, 128 unchanged"},
-    {"inverse", check_inverse, "1/S is the nearest f32"},
+    {"window",
+     "1999, 2000, 24000 and 26000 clean steps",
+     2000,
+     16,
+     0,
+     .5f,
+     {{1999, false, 16, 1999, "1999 clean steps"},
+      {1, false, 17, 0, "2000 clean steps"},
+      {22000, false, 24, 0, "24000 clean steps"},
+      {2000, false, 24, 0, "2000 more at 2^24"}}},
+    {"restart",
+     "an overflow restarts the count, also where growth was due",
+     2000,
+     16,
+     0,
+     .5f,
+     {{1999, false, 16, 1999, "1999 clean steps"},
+      {1, true, 15, 0, "an overflow where growth was due"},
+      {1999, false, 15, 1999, "1999 clean steps behind it"},
+      {1, false, 16, 0, "2000 clean steps behind it"}}},
+    /* the count of a checkpoint of another interval: growth at >= */
+    {"beyond",
+     "a count beyond the interval grows at once",
+     2000,
+     16,
+     2500,
+     .5f,
+     {{1, false, 17, 0, "a count of 2500"}}},
+    /* torch/amp/grad_scaler.py: good, good, inf */
+    {"factors",
+     "4, 8, 2 with backoff 1/4",
+     2,
+     2,
+     0,
+     .25f,
+     {{1, false, 2, 1, "good"},
+      {1, false, 3, 0, "good, good"},
+      {1, true, 1, 0, "good, good, inf"}}},
+    {.name = "hundred",
+     .shows = "100 overflows in a row: S and 1/S stay finite",
+     .check = check_hundred},
+    {.name = "static",
+     .interval = 3,
+     .shows = "2500 counted, 128 unchanged",
+     .check = check_static},
+    {.name = "inverse",
+     .interval = 2000,
+     .shows = "1/S is the nearest f32",
+     .check = check_inverse},
 };
 
 static void judge_long(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
     const struct longer *run = row->data;
-    run->check(out);
+    ls_scaler_config config = config_of(&apex_corner, run->interval);
+    bench b;
+    config.backoff_factor = run->backoff;
+    if (!open_bench(&b, &config, out)) {
+        return;
+    }
+    ls_step_state state = ls_amp_scale_start(ldexpf(1.0f, run->start));
+    state.growth_count = run->count;
+    for (int i = 0; i < 4 && run->leg[i].steps > 0; i++) {
+        for (int k = 0; k < run->leg[i].steps; k++) {
+            state = tick(&b, state, run->leg[i].overflow);
+        }
+        expect(&state, run->leg[i].exponent, run->leg[i].clean, run->leg[i].when, out);
+    }
+    if (run->check != NULL) {
+        run->check(&b);
+    }
+    close_bench(&b);
     ls_verdict_pass(out, "%s", run->shows);
 }
 
