@@ -18,25 +18,14 @@
 
 static int report_main(int count, char **argument)
 {
-    ls_status status = ls_command_parse("report DIR", NULL, 0, &count, argument);
-    if (status == LS_OK) {
-        status = ls_command_operands("report DIR", 1, count, argument);
-    }
-    if (status != LS_OK) {
-        return (int)status;
-    }
+    LS_TRY(ls_command_parse("report DIR", NULL, 0, &count, argument));
     char plots[1024];
     if (!ls_path_find("plots", plots, sizeof plots)) {
         plots[0] = '\0';
     }
-    status = ls_report_tables(argument[0]);
-    if (status == LS_OK) {
-        status = ls_report_write(argument[0], plots);
-    }
-    if (status == LS_OK) {
-        status = ls_report_terminal(argument[0], stdout);
-    }
-    return (int)status;
+    LS_TRY(ls_report_tables(argument[0]));
+    LS_TRY(ls_report_write(argument[0], plots));
+    return (int)ls_report_terminal(argument[0], stdout);
 }
 
 static int explain_main(int count, char **argument)
@@ -81,34 +70,22 @@ static int data_main(int count, char **argument)
         {"--image-size", &size, NULL, NULL, "crop they are made for, in pixels (64)"},
         {"--seed", &seed, NULL, NULL, "seed of the drawings (1)"},
     };
-    ls_status status = ls_command_parse("data make DIR", options, 3, &count, argument);
-    if (status != LS_OK) {
-        return (int)status;
-    }
-    if (count > 0 && strcmp(argument[0], "make") != 0) {
+    LS_TRY(ls_command_parse("data make DIR", options, 3, &count, argument));
+    if (strcmp(argument[0], "make") != 0) {
         return ls_log_fail(LS_ERR_USAGE, "unexpected argument '%s'; allowed: make DIR",
                            argument[0]);
     }
-    LS_TRY(ls_command_operands("data make DIR", 2, count, argument));
     int64_t per_class, pixels;
     uint64_t number;
-    if (ls_command_whole("--images", images, 1, 1000000, &per_class) != LS_OK ||
-        ls_command_whole("--image-size", size, 1, 4096, &pixels) != LS_OK ||
-        ls_command_seed("--seed", seed, &number) != LS_OK) {
-        return LS_ERR_USAGE;
-    }
+    LS_TRY(ls_command_whole("--images", images, 1, 1000000, &per_class));
+    LS_TRY(ls_command_whole("--image-size", size, 1, 4096, &pixels));
+    LS_TRY(ls_command_seed("--seed", seed, &number));
     return (int)ls_make_folder(argument[1], (int)per_class, (int)pixels, number);
 }
 
 static int diff_main(int count, char **argument)
 {
-    ls_status status = ls_command_parse("diff A B", NULL, 0, &count, argument);
-    if (status == LS_OK) {
-        status = ls_command_operands("diff A B", 2, count, argument);
-    }
-    if (status != LS_OK) {
-        return (int)status;
-    }
+    LS_TRY(ls_command_parse("diff A B", NULL, 0, &count, argument));
     return (int)ls_report_diff(argument[0], argument[1], stdout);
 }
 

@@ -215,31 +215,23 @@ int ls_bounds_main(int count, char **argument)
         {"--only", &b.only, NULL, NULL, "one setting, such as resnet20.o2"},
         {"--out", &b.out, NULL, NULL, "folder; appends to an existing steps.tsv (results/bounds)"},
     };
-    ls_status status = ls_command_parse("bounds", options, 5, &count, argument);
-    if (status != LS_OK) {
-        return (int)status;
-    }
+    LS_TRY(ls_command_parse("bounds", options, 5, &count, argument));
     int64_t seeds, planted;
     uint64_t first_seed;
     LS_TRY(ls_command_no_operands("bounds", count, argument, "use --only SETTING"));
-    if (ls_command_whole("--seeds", b.seeds, 1, SEEDS_MOST, &seeds) != LS_OK ||
-        ls_command_whole("--planted", b.planted, 0, SEEDS_MOST, &planted) != LS_OK ||
-        ls_command_seed("--first-seed", b.first_seed, &first_seed) != LS_OK ||
-        check_only(b.only) != LS_OK) {
-        return LS_ERR_USAGE;
-    }
+    LS_TRY(ls_command_whole("--seeds", b.seeds, 1, SEEDS_MOST, &seeds));
+    LS_TRY(ls_command_whole("--planted", b.planted, 0, SEEDS_MOST, &planted));
+    LS_TRY(ls_command_seed("--first-seed", b.first_seed, &first_seed));
+    LS_TRY(check_only(b.only));
     ls_command_absolute(b.out, b.folder, sizeof b.folder);
-    status = ls_path_make_folder(b.folder);
-    if (status != LS_OK) {
-        return (int)status;
-    }
+    LS_TRY(ls_path_make_folder(b.folder));
     char path[600];
     ls_text_put(path, sizeof path, "%s/steps.tsv", b.folder);
     b.site = (ls_matrix_site){.run_directory = b.folder,
                               .device = "cpu",
                               .cores = ls_machine_cores(),
                               .half_emulated = true};
-    status = ls_bounds_rows_read(path, &b.rows);
+    ls_status status = ls_bounds_rows_read(path, &b.rows);
     if (status == LS_OK) {
         status = run_all(&b, first_seed, (int)seeds, (int)planted);
     }

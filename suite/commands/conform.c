@@ -208,10 +208,7 @@ static void remember_command(conform *c, int count, char **argument)
 static int run_cases(conform *c)
 {
     ls_run *run = &c->run;
-    ls_status status = prepare(c);
-    if (status != LS_OK) {
-        return (int)status;
-    }
+    LS_TRY(prepare(c));
     ls_runner_print_size(run, stdout);
     printf(", claim %s\n\n", run->claim_name);
     ls_gpus_begin(run, 1);
@@ -220,7 +217,7 @@ static int run_cases(conform *c)
     if (ls_proc_catch_signals() != LS_OK || ls_runner_open(run) != LS_OK) {
         return LS_ERR_INFRA;
     }
-    status = ls_runner_run(run);
+    ls_status status = ls_runner_run(run);
     if (status != LS_OK) { /* a command that cannot be run is the user's */
         return c->subject != NULL && status == LS_ERR_USAGE ? LS_ERR_USAGE : LS_ERR_INFRA;
     }

@@ -208,19 +208,12 @@ static ls_status judge_folder(const char *directory, counts *c)
 
 int ls_judge_main(int count, char **argument)
 {
-    ls_status status = ls_command_parse("judge DIR...", NULL, 0, &count, argument);
-    if (status == LS_OK && count == 0) {
-        ls_log_error("an argument is missing; usage: lockstep judge DIR... (jobs, or whole runs)");
-        status = LS_ERR_USAGE;
-    }
+    LS_TRY(ls_command_parse("judge DIR...", NULL, 0, &count, argument));
     counts c = {0, 0, 0, 0};
-    for (int i = 0; i < count && status == LS_OK; i++) {
+    for (int i = 0; i < count; i++) {
         char path[600];
         ls_command_absolute(argument[i], path, sizeof path);
-        status = judge_folder(path, &c);
-    }
-    if (status != LS_OK) {
-        return (int)status;
+        LS_TRY(judge_folder(path, &c));
     }
     printf("%d passed, %d failed\n", c.passed, c.failed);
     if (c.failed == 0) {

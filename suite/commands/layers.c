@@ -199,13 +199,8 @@ static void print_passes(layers *l)
 int ls_layers_main(int count, char **argument)
 {
     layers l;
-    ls_status status = parse(&l, count, argument);
-    if (status == LS_OK) {
-        status = measure(&l);
-    }
-    if (status != LS_OK) {
-        return (int)status;
-    }
+    LS_TRY(parse(&l, count, argument));
+    LS_TRY(measure(&l));
     const ls_cuda_rates_measured *r = &l.rates;
     printf("%s, %d pixels, batch %d, %s on %s\n", l.arch, l.image_size, l.batch, l.type, r->device);
     printf("copies %.0f GB/s (%.0f %% of its memory's %.0f); products f32 %.1f, tf32 %.1f, f16 "
@@ -214,7 +209,7 @@ int ls_layers_main(int count, char **argument)
            r->memory_bytes_per_s * 1e-9, r->f32_flop_per_s * 1e-12, r->tf32_flop_per_s * 1e-12,
            r->f16_flop_per_s * 1e-12, r->bf16_flop_per_s * 1e-12, r->f32_device_flop_per_s * 1e-12,
            r->f16_device_flop_per_s * 1e-12);
-    status = write_table(&l);
+    ls_status status = write_table(&l);
     print_sums(&l);
     print_passes(&l);
     printf("\nengines\n%s\n", l.bound.engines);

@@ -28,18 +28,11 @@ int ls_preflight_main(int count, char **argument)
     bool share = false;
     const ls_command_option options[] = {
         {"--oversubscribe", NULL, &share, NULL, "ranks share GPUs"}};
-    ls_status status = ls_command_parse("preflight", options, 1, &count, argument);
-    if (status == LS_OK) {
-        status = ls_command_no_operands("preflight", count, argument, "");
-    }
+    LS_TRY(ls_command_parse("preflight", options, 1, &count, argument));
+    LS_TRY(ls_command_no_operands("preflight", count, argument, ""));
     const char *device = NULL;
     int usable = 0;
-    if (status == LS_OK) {
-        status = ls_machine_choose_among("cuda", 1, share, &device, &usable);
-    }
-    if (status != LS_OK) {
-        return (int)status;
-    }
+    LS_TRY(ls_machine_choose_among("cuda", 1, share, &device, &usable));
     const ls_preflight_question question = {.sysfs = ls_machine_sysfs(), .oversubscribe = share};
     ls_findings findings = {0, 0, NULL};
     cJSON *gpus = cJSON_CreateArray();

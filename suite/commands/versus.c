@@ -339,10 +339,7 @@ int ls_versus_main(int count, char **argument)
         {"--out", &out, NULL, NULL, "folder of the runs (results/runs)"},
         {"--only", &only, NULL, NULL, "run only the setting with this label"},
     };
-    ls_status status = ls_command_parse("versus", known, 4, &count, argument);
-    if (status != LS_OK) {
-        return (int)status;
-    }
+    LS_TRY(ls_command_parse("versus", known, 4, &count, argument));
     int64_t number;
     LS_TRY(ls_command_no_operands("versus", count, argument, "use --only SETTING"));
     LS_TRY(ls_command_whole("--pairs", pairs, 1, PAIRS_MAX, &number));

@@ -45,6 +45,23 @@ static ls_status unknown(const char *command, const ls_command_option *option, i
     return ls_log_fail(LS_ERR_USAGE, "unknown option '%s'; %s", given, hint);
 }
 
+/* The words after the command's name in `usage`; "..." stands for any number of the last. */
+static ls_status check_operands(const char *usage, int count, char **argument)
+{
+    int wanted = 0;
+    for (const char *word = strchr(usage, ' '); word != NULL; word = strchr(word + 1, ' ')) {
+        wanted++;
+    }
+    if (wanted > 0 && count < wanted) {
+        return ls_log_fail(LS_ERR_USAGE, "an argument is missing; usage: lockstep %s", usage);
+    }
+    if (wanted > 0 && count > wanted && strstr(usage, "...") == NULL) {
+        return ls_log_fail(LS_ERR_USAGE, "unexpected argument '%s'; usage: lockstep %s",
+                           argument[wanted], usage);
+    }
+    return LS_OK;
+}
+
 ls_status ls_command_parse(const char *command, const ls_command_option *option, int options,
                            int *count, char **argument)
 {
@@ -84,17 +101,7 @@ ls_status ls_command_parse(const char *command, const ls_command_option *option,
         }
     }
     *count = operands;
-    return LS_OK;
-}
-
-ls_status ls_command_operands(const char *usage, int wanted, int count, char **argument)
-{
-    if (count > wanted) {
-        ls_log_error("unexpected argument '%s'; usage: lockstep %s", argument[wanted], usage);
-    } else if (count < wanted) {
-        ls_log_error("an argument is missing; usage: lockstep %s", usage);
-    }
-    return count == wanted ? LS_OK : LS_ERR_USAGE;
+    return check_operands(command, operands, argument);
 }
 
 ls_status ls_command_no_operands(const char *command, int count, char **argument, const char *hint)

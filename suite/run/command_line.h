@@ -19,14 +19,13 @@ typedef struct ls_command_option {
     const char *text;     /* for --help */
 } ls_command_option;
 
-/* Parses the options; the operands remain, in order, in argument[0..*count-1]. LS_ERR_USAGE for an
- * unknown option (with the nearest one) or a missing value. --help prints the options and exits
+/* Parses the options of `command`: its name, and its operands if it takes any ("report DIR"). The
+ * operands remain, in order, in argument[0..*count-1]. LS_ERR_USAGE for an unknown option (with the
+ * nearest one), a missing value or another number of operands. --help prints the options and exits
  * with 0. */
 ls_status ls_command_parse(const char *command, const ls_command_option *option, int options,
                            int *count, char **argument);
 
-/* LS_ERR_USAGE unless there are `wanted` operands; `usage` is "report DIR". */
-ls_status ls_command_operands(const char *usage, int wanted, int count, char **argument);
 /* LS_ERR_USAGE for operands of a command that takes none. `hint` may be "". */
 ls_status ls_command_no_operands(const char *command, int count, char **argument, const char *hint);
 
