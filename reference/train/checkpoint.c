@@ -1,6 +1,8 @@
 #include "checkpoint.h"
 
 #include <cjson/cJSON.h>
+#include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +13,10 @@
 #include "kernels/core/plant.h"
 #include "fault.h"
 #include "reference/files/safetensors.h"
+#include "reference/files/strict_reader.h"
+
+#define FORMAT "lockstep-checkpoint"
+#define VERSION "1"
 
 uint64_t ls_checkpoint_bucket_rule(const ls_trainer *trainer)
 {
@@ -30,73 +36,98 @@ uint64_t ls_checkpoint_bucket_rule(const ls_trainer *trainer)
     return ls_digest_update(LS_DIGEST_START, numbers, sizeof numbers);
 }
 
-/* ---- saving -------------------------------------------------------------------------------------
+/* ---- the tensors of a run, for saving, checking and loading -----------------------------------
  */
 
-/* Borrowed where the host can read the device, else copied through `scratch`. */
-static ls_status add_tensor(ls_trainer *trainer, ls_safetensors_writer *writer, const char *name,
-                            const ls_tensor *tensor, const ls_shape *shape, void *scratch)
-{
-    if (trainer->device.info.host_memory) {
-        ls_safetensors_add(writer, name, tensor->dtype, shape, tensor->data);
-        return LS_OK;
-    }
-    LS_TRY(
-        ls_device_read(&trainer->device, scratch, tensor->data, (int64_t)ls_tensor_bytes(tensor)));
-    return ls_safetensors_add_copy(writer, name, tensor->dtype, shape, scratch);
-}
+typedef ls_status visit_tensor(void *context, const char *name, const ls_tensor *tensor,
+                               const ls_shape *shape);
 
-static ls_status add_params(ls_trainer *trainer, ls_safetensors_writer *writer, void *scratch)
+static ls_status each_param(const ls_trainer *trainer, visit_tensor *visit, void *context)
 {
     const ls_memory *memory = &trainer->memory;
     for (int i = 0; i < memory->param_count; i++) {
         const ls_param *param = &memory->network->param[i];
         char name[160];
         snprintf(name, sizeof name, "param/%s", param->name);
-        LS_TRY(add_tensor(trainer, writer, name, &memory->param[i], &param->shape, scratch));
+        LS_TRY(visit(context, name, &memory->param[i], &param->shape));
         if (memory->master != NULL && memory->master[i].data != NULL) {
             snprintf(name, sizeof name, "master/%s", param->name);
-            if (LS_PLANT(checkpoint_rounds_masters, false, true)) {
-                LS_TRY(trainer->device.api->convert(trainer->device.backend, trainer->device.stream,
-                                                    memory->master[i], memory->param[i], 1.0f));
-            }
-            LS_TRY(add_tensor(trainer, writer, name, &memory->master[i], &param->shape, scratch));
+            LS_TRY(visit(context, name, &memory->master[i], &param->shape));
         }
         for (int m = 0; m < memory->moment_count; m++) {
             snprintf(name, sizeof name, "state/%s/%s", param->name,
                      ls_optimizers_moment_name(trainer->options.optimizer, m));
-            LS_TRY(
-                add_tensor(trainer, writer, name, &memory->moment[m][i], &param->shape, scratch));
+            LS_TRY(visit(context, name, &memory->moment[m][i], &param->shape));
         }
     }
     return LS_OK;
 }
 
-/* Adds one rank's buffers, which lie at `base` as this rank's lie in its own block. */
-static ls_status add_buffers(ls_trainer *trainer, ls_safetensors_writer *writer, int rank,
-                             const char *base)
+/* Of one rank: "buffer/<name>" of rank 0, else "rank3/buffer/<name>". */
+static ls_status each_buffer(const ls_trainer *trainer, int rank, visit_tensor *visit,
+                             void *context)
 {
     const ls_memory *memory = &trainer->memory;
     for (int i = 0; i < memory->buffer_count; i++) {
         const ls_buffer *buffer = &memory->network->buffer[i];
-        char name[160];
-        if (rank == 0) {
-            snprintf(name, sizeof name, "buffer/%s", buffer->name);
-        } else {
-            snprintf(name, sizeof name, "rank%d/buffer/%s", rank, buffer->name);
+        bool counter = buffer->role == LS_BUFFER_BATCHES_TRACKED;
+        ls_shape shape = {.rank = counter ? 0 : 1, .dim = {counter ? 0 : buffer->count}};
+        ls_tensor tensor = counter ? (ls_tensor){memory->tracked, LS_I64, 1} : memory->buffer[i];
+        char of_rank[24] = "", name[160];
+        if (rank > 0) {
+            snprintf(of_rank, sizeof of_rank, "rank%d/", rank);
         }
-        if (buffer->role == LS_BUFFER_BATCHES_TRACKED) {
-            ls_shape scalar = {0};
-            LS_TRY(ls_safetensors_add_copy(writer, name, LS_I64, &scalar, memory->tracked));
-        } else {
-            ls_shape shape = {.rank = 1, .dim = {buffer->count}};
-            int64_t offset =
-                (char *)memory->buffer[i].data - (char *)memory->block[LS_MEMORY_BUFFER];
-            LS_TRY(ls_safetensors_add_copy(writer, name, memory->buffer[i].dtype, &shape,
-                                           base + offset));
-        }
+        snprintf(name, sizeof name, "%sbuffer/%s", of_rank, buffer->name);
+        LS_TRY(visit(context, name, &tensor, &shape));
     }
     return LS_OK;
+}
+
+static const struct {
+    const char *name;
+    ls_dtype dtype;
+    size_t offset; /* in ls_step_state */
+} SCALARS[] = {
+    {"scaler/loss_scale", LS_F32, offsetof(ls_step_state, loss_scale)},
+    {"scaler/growth_count", LS_I32, offsetof(ls_step_state, growth_count)},
+    {"scaler/overflow_streak", LS_I32, offsetof(ls_step_state, overflow_streak)},
+    {"optimizer/step_count", LS_I64, offsetof(ls_step_state, step_count)},
+};
+enum { SCALAR_COUNT = sizeof SCALARS / sizeof SCALARS[0] };
+
+/* ---- saving ---------------------------------------------------------------------------------- */
+
+typedef struct saver {
+    ls_trainer *trainer;
+    ls_safetensors_writer *writer;
+    void *scratch;       /* [largest parameter] */
+    const char *buffers; /* of the rank that is saved, as this rank's lie in its own block */
+} saver;
+
+/* Borrowed where the host can read the device, else copied. */
+static ls_status save_param(void *context, const char *name, const ls_tensor *tensor,
+                            const ls_shape *shape)
+{
+    const saver *to = context;
+    const ls_device *device = &to->trainer->device;
+    if (device->info.host_memory) {
+        ls_safetensors_add(to->writer, name, tensor->dtype, shape, tensor->data);
+        return LS_OK;
+    }
+    LS_TRY(ls_device_read(device, to->scratch, tensor->data, (int64_t)ls_tensor_bytes(tensor)));
+    return ls_safetensors_add_copy(to->writer, name, tensor->dtype, shape, to->scratch);
+}
+
+static ls_status save_buffer(void *context, const char *name, const ls_tensor *tensor,
+                             const ls_shape *shape)
+{
+    const saver *to = context;
+    const ls_memory *memory = &to->trainer->memory;
+    const void *data =
+        tensor->data == memory->tracked
+            ? tensor->data
+            : to->buffers + ((char *)tensor->data - (char *)memory->block[LS_MEMORY_BUFFER]);
+    return ls_safetensors_add_copy(to->writer, name, tensor->dtype, shape, data);
 }
 
 static bool has_own_norm(const ls_trainer *trainer)
@@ -153,18 +184,17 @@ free:
     return LS_OK;
 }
 
-static ls_status add_state(ls_safetensors_writer *writer, const ls_step_state *state, int64_t step)
+static ls_status add_state(const saver *to, int64_t step)
 {
+    const ls_device *device = &to->trainer->device;
     ls_shape scalar = {0};
-    LS_TRY(
-        ls_safetensors_add_copy(writer, "scaler/loss_scale", LS_F32, &scalar, &state->loss_scale));
-    LS_TRY(ls_safetensors_add_copy(writer, "scaler/growth_count", LS_I32, &scalar,
-                                   &state->growth_count));
-    LS_TRY(ls_safetensors_add_copy(writer, "scaler/overflow_streak", LS_I32, &scalar,
-                                   &state->overflow_streak));
-    LS_TRY(ls_safetensors_add_copy(writer, "optimizer/step_count", LS_I64, &scalar,
-                                   &state->step_count));
-    return ls_safetensors_add_copy(writer, "data/step", LS_I64, &scalar, &step);
+    ls_step_state state;
+    LS_TRY(ls_device_read(device, &state, to->trainer->memory.state, (int64_t)sizeof state));
+    for (int i = 0; i < SCALAR_COUNT; i++) {
+        LS_TRY(ls_safetensors_add_copy(to->writer, SCALARS[i].name, SCALARS[i].dtype, &scalar,
+                                       (const char *)&state + SCALARS[i].offset));
+    }
+    return ls_safetensors_add_copy(to->writer, "data/step", LS_I64, &scalar, &step);
 }
 
 static ls_status add_layout(ls_trainer *trainer, ls_safetensors_writer *writer)
@@ -191,8 +221,8 @@ static ls_status add_metadata(const ls_trainer *trainer, ls_safetensors_writer *
     char *text = json == NULL ? NULL : cJSON_PrintUnformatted(json);
     cJSON_Delete(json);
     LS_TRY_MEMORY(text != NULL, "the options of a checkpoint");
-    ls_safetensors_metadata(writer, "format", LS_CHECKPOINT_FORMAT);
-    ls_safetensors_metadata(writer, "version", LS_CHECKPOINT_VERSION);
+    ls_safetensors_metadata(writer, "format", FORMAT);
+    ls_safetensors_metadata(writer, "version", VERSION);
     ls_safetensors_metadata(writer, "arch", "%s", options->arch);
     ls_safetensors_metadata(writer, "num_classes", "%d", options->num_classes);
     ls_safetensors_metadata(writer, "opt_level", "%s", ls_options_level_name(options->opt_level));
@@ -217,38 +247,48 @@ static ls_status add_metadata(const ls_trainer *trainer, ls_safetensors_writer *
     return LS_OK;
 }
 
+static ls_status add_all(saver *to, int64_t step, const char *buffers)
+{
+    ls_trainer *trainer = to->trainer;
+    const ls_memory *memory = &trainer->memory;
+    const ls_device *device = &trainer->device;
+    int ranks = has_own_norm(trainer) ? trainer->world.world : 1;
+    LS_TRY(device->api->stream_wait(device->stream));
+    for (int i = 0; LS_PLANT(checkpoint_rounds_masters, 0, 1) && i < memory->param_count; i++) {
+        LS_TRY(memory->master == NULL || memory->master[i].data == NULL
+                   ? LS_OK
+                   : device->api->convert(device->backend, device->stream, memory->master[i],
+                                          memory->param[i], 1.0f));
+    }
+    LS_TRY(add_metadata(trainer, to->writer, step));
+    LS_TRY(each_param(trainer, save_param, to));
+    LS_TRY(add_state(to, step));
+    LS_TRY(add_layout(trainer, to->writer));
+    for (int rank = 0; rank < ranks; rank++) {
+        to->buffers = buffers + rank * memory->bytes[LS_MEMORY_BUFFER];
+        LS_TRY(each_buffer(trainer, rank, save_buffer, to));
+    }
+    return LS_OK;
+}
+
 static ls_status write_file(ls_trainer *trainer, int64_t step, const char *path,
                             const char *buffers)
 {
-    ls_safetensors_writer *writer = NULL;
-    ls_step_state state;
-    ls_status status = LS_OK;
-    void *scratch = malloc((size_t)trainer->memory.largest * sizeof(float));
-    LS_TRY_MEMORY(scratch != NULL, "memory for a checkpoint");
-    LS_TRY_GOTO(status, ls_safetensors_create(path, &writer), free);
-    ls_safetensors_survive_crash(writer);
-    LS_TRY_GOTO(
-        status,
-        ls_device_read(&trainer->device, &state, trainer->memory.state, (int64_t)sizeof state),
-        discard);
-    LS_TRY_GOTO(status, trainer->device.api->stream_wait(trainer->device.stream), discard);
-    LS_TRY_GOTO(status, add_metadata(trainer, writer, step), discard);
-    LS_TRY_GOTO(status, add_params(trainer, writer, scratch), discard);
-    LS_TRY_GOTO(status, add_state(writer, &state, step), discard);
-    LS_TRY_GOTO(status, add_layout(trainer, writer), discard);
-    for (int rank = 0; rank < (has_own_norm(trainer) ? trainer->world.world : 1); rank++) {
-        LS_TRY_GOTO(status,
-                    add_buffers(trainer, writer, rank,
-                                buffers + rank * trainer->memory.bytes[LS_MEMORY_BUFFER]),
-                    discard);
+    saver to = {.trainer = trainer};
+    to.scratch = malloc((size_t)trainer->memory.largest * sizeof(float));
+    LS_TRY_MEMORY(to.scratch != NULL, "memory for a checkpoint");
+    ls_status status = ls_safetensors_create(path, &to.writer);
+    if (status == LS_OK) {
+        ls_safetensors_survive_crash(to.writer);
+        status = add_all(&to, step, buffers);
+        if (status == LS_OK) {
+            ls_fault_point(trainer, step, LS_FAULT_SAVE);
+            status = ls_safetensors_finish(to.writer);
+        } else {
+            ls_safetensors_discard(to.writer);
+        }
     }
-    ls_fault_point(trainer, step, LS_FAULT_SAVE);
-    status = ls_safetensors_finish(writer);
-    goto free;
-discard:
-    ls_safetensors_discard(writer);
-free:
-    free(scratch);
+    free(to.scratch);
     return status;
 }
 
@@ -263,5 +303,233 @@ ls_status ls_checkpoint_save(ls_trainer *trainer, int64_t step, const char *path
         ls_fault_point(trainer, step, LS_FAULT_SAVE);
     }
     free(buffers);
+    return status;
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+typedef struct source {
+    ls_strict_reader *reader;
+    ls_trainer *trainer;
+} source;
+
+static ls_status check_tensor(void *context, const char *name, const ls_tensor *tensor,
+                              const ls_shape *shape)
+{
+    const source *from = context;
+    const ls_safetensors_entry *entry = NULL;
+    return ls_strict_reader_tensor(from->reader, name, tensor->dtype, false, shape, &entry);
+}
+
+static ls_status load_tensor(void *context, const char *name, const ls_tensor *tensor,
+                             const ls_shape *shape)
+{
+    const source *from = context;
+    const ls_device *device = &from->trainer->device;
+    const ls_safetensors_entry *entry = NULL;
+    if ((LS_PLANT(resume_no_masters, false, true) && strncmp(name, "master/", 7) == 0) ||
+        (LS_PLANT(resume_no_momentum, false, true) && strncmp(name, "state/", 6) == 0)) {
+        return LS_OK;
+    }
+    LS_TRY(ls_strict_reader_tensor(from->reader, name, tensor->dtype, false, shape, &entry));
+    if (tensor->data == from->trainer->memory.tracked) {
+        memcpy(tensor->data, entry->data, (size_t)entry->bytes);
+        return LS_OK;
+    }
+    LS_TRY(device->api->copy_in(device->backend, device->stream, tensor->data, entry->data,
+                                entry->bytes));
+    return device->api->stream_wait(device->stream);
+}
+
+static ls_status check_metadata(const ls_strict_reader *reader, const ls_trainer *trainer)
+{
+    const ls_options *options = &trainer->options;
+    const char *format = ls_safetensors_metadata_of(reader->file, "format", "");
+    if (strcmp(format, FORMAT) != 0) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--resume %s: its format is '%s', not " FORMAT
+                           "; --init starts from a dump or plain weights",
+                           reader->path, format);
+    }
+    LS_TRY(ls_strict_reader_metadata(reader, "version", VERSION));
+    LS_TRY(ls_strict_reader_metadata(reader, "arch", "%s", options->arch));
+    LS_TRY(ls_strict_reader_metadata(reader, "num_classes", "%d", options->num_classes));
+    LS_TRY(ls_strict_reader_metadata(reader, "opt_level", "%s",
+                                     ls_options_level_name(options->opt_level)));
+    LS_TRY(ls_strict_reader_metadata(reader, "half", "%s", ls_dtype_label(options->half)));
+    LS_TRY(ls_strict_reader_metadata(reader, "optimizer", "%s",
+                                     ls_optimizers_name(options->optimizer)));
+    return ls_strict_reader_metadata(reader, "scaler", "%s",
+                                     trainer->precision.scaler.dynamic ? "dynamic" : "static");
+}
+
+/* Warns of each setting that differs, other than those that may. */
+static void warn_differences(const ls_strict_reader *reader, const ls_trainer *trainer)
+{
+    static const char *const own[] = {"steps",        "epochs",     "save",           "resume",
+                                      "init",         "threads",    "workers",        "dump-steps",
+                                      "dump-ranks",   "digest",     "trace",          "overflow-at",
+                                      "audit",        "print-freq", "timeout",        "comm",
+                                      "digest-every", "cuda-graph", "cudnn-benchmark"};
+    cJSON *theirs = cJSON_Parse(ls_safetensors_metadata_of(reader->file, "options", ""));
+    cJSON *ours = ls_options_json(&trainer->options);
+    for (const cJSON *item = theirs == NULL ? NULL : theirs->child; item != NULL;
+         item = item->next) {
+        bool expected = false;
+        for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
+            expected = expected || strcmp(own[i], item->string) == 0;
+        }
+        const cJSON *mine = cJSON_GetObjectItemCaseSensitive(ours, item->string);
+        if (expected || mine == NULL) {
+            continue;
+        }
+        char *was = cJSON_PrintUnformatted(item), *is = cJSON_PrintUnformatted(mine);
+        if (was != NULL && is != NULL && strcmp(was, is) != 0) {
+            ls_log_warn("%s: --%s was %s, now %s", reader->path, item->string, was, is);
+        }
+        free(was);
+        free(is);
+    }
+    cJSON_Delete(theirs);
+    cJSON_Delete(ours);
+}
+
+/* Of a checkpoint of a world of another size rank 0's part is used. */
+static void warn_other_world(const ls_strict_reader *reader, const ls_trainer *trainer)
+{
+    const char *saved = ls_safetensors_metadata_of(reader->file, "world_size", "1");
+    char unused[256];
+    if (atoi(saved) != trainer->world.world) {
+        ls_strict_reader_unused(reader, unused, sizeof unused);
+        ls_log_warn("%s: saved by %s ranks, this run has %d: rank 0's running statistics go to "
+                    "all, buckets are laid out anew; not used: %s",
+                    reader->path, saved, trainer->world.world,
+                    unused[0] != '\0' ? unused : "nothing else");
+    }
+}
+
+static ls_status read_scalar(ls_strict_reader *reader, const char *name, ls_dtype dtype, void *out)
+{
+    ls_shape scalar = {0};
+    const ls_safetensors_entry *entry = NULL;
+    LS_TRY(ls_strict_reader_tensor(reader, name, dtype, false, &scalar, &entry));
+    memcpy(out, entry->data, ls_dtype_bytes(dtype));
+    return LS_OK;
+}
+
+static ls_status read_state(ls_strict_reader *reader, const ls_trainer *trainer,
+                            ls_step_state *state, int64_t *step)
+{
+    ls_step_state start = ls_amp_scale_start(trainer->precision.initial_scale);
+    *state = start;
+    for (int i = 0; i < SCALAR_COUNT; i++) {
+        LS_TRY(read_scalar(reader, SCALARS[i].name, SCALARS[i].dtype,
+                           (char *)state + SCALARS[i].offset));
+    }
+    LS_TRY(read_scalar(reader, "data/step", LS_I64, step));
+    float scale = state->loss_scale;
+    if (!(scale > 0.0f) || isinf(scale) || *step < 0 || state->growth_count < 0) {
+        return ls_log_fail(LS_ERR_USAGE,
+                           "%s: loss scale %g, growth count %d, step %lld: not a state of a run",
+                           reader->path, (double)scale, (int)state->growth_count, (long long)*step);
+    }
+    state->growth_count = LS_PLANT(resume_no_growth_count, state->growth_count, 0);
+    state->step_count = LS_PLANT(resume_no_step_count, state->step_count, 0);
+    bool continues = trainer->precision.scaler.dynamic && LS_PLANT(resume_no_scale, true, false);
+    state->loss_scale = continues ? scale : start.loss_scale;
+    state->inv_loss_scale = continues ? 1.0f / scale : start.inv_loss_scale;
+    return LS_OK;
+}
+
+/* The rank whose buffers this one continues with; *ranks: of how many the file has them. */
+static int choose_buffers(const ls_strict_reader *reader, const ls_trainer *trainer, int *ranks)
+{
+    long saved = strtol(ls_safetensors_metadata_of(reader->file, "world_size", "1"), NULL, 10);
+    char probe[160];
+    snprintf(probe, sizeof probe, "rank1/buffer/%s",
+             trainer->network.buffer_count > 0 ? trainer->network.buffer[0].name : "");
+    *ranks = ls_safetensors_find(reader->file, probe) != NULL ? (int)saved : 1;
+    return saved == trainer->world.world && *ranks > 1
+               ? LS_PLANT(resume_rank0_buffers, trainer->world.rank, 0)
+               : 0;
+}
+
+/* Refuses tensors that were not asked for; other ranks' buffers belong to the file. */
+static ls_status check_leftovers(const ls_strict_reader *reader, int saved_ranks)
+{
+    for (int i = 0; i < ls_safetensors_count(reader->file); i++) {
+        const ls_safetensors_entry *entry = ls_safetensors_at(reader->file, i);
+        int rank = 0, used = 0;
+        bool others = sscanf(entry->name, "rank%d/%n", &rank, &used) == 1 && used > 0 &&
+                      rank >= 0 && rank < saved_ranks;
+        if (!others && !ls_strict_reader_has_seen(reader, entry)) {
+            return ls_log_fail(LS_ERR_USAGE, "%s: %s has no place in this run", reader->path,
+                               entry->name);
+        }
+    }
+    return LS_OK;
+}
+
+/* The layout's entry, where this run may use it; NULL otherwise. */
+static ls_status read_layout(ls_strict_reader *reader, const ls_trainer *trainer,
+                             const ls_safetensors_entry **out)
+{
+    *out = NULL;
+    if (ls_safetensors_find(reader->file, "ddp/layout") == NULL) {
+        return LS_OK;
+    }
+    ls_shape shape = {.rank = 1, .dim = {ls_buckets_vector_length(trainer->memory.param_count)}};
+    const ls_safetensors_entry *entry = NULL;
+    LS_TRY(ls_strict_reader_tensor(reader, "ddp/layout", LS_I32, false, &shape, &entry));
+    char rule[24], world[16];
+    snprintf(rule, sizeof rule, "%016llx", (unsigned long long)ls_checkpoint_bucket_rule(trainer));
+    snprintf(world, sizeof world, "%d", trainer->world.world);
+    bool same = strcmp(rule, ls_safetensors_metadata_of(reader->file, "bucket_rule", "")) == 0 &&
+                strcmp(world, ls_safetensors_metadata_of(reader->file, "world_size", "")) == 0;
+    *out = same && trainer->ddp != NULL ? entry : NULL;
+    return LS_OK;
+}
+
+static ls_status load_checked(ls_strict_reader *reader, ls_trainer *trainer, ls_step_state *state,
+                              int64_t *step)
+{
+    source from = {reader, trainer};
+    int ranks = 1;
+    const ls_safetensors_entry *layout = NULL;
+    LS_TRY(check_metadata(reader, trainer));
+    LS_TRY(each_param(trainer, check_tensor, &from));
+    LS_TRY(read_state(reader, trainer, state, step));
+    LS_TRY(read_layout(reader, trainer, &layout));
+    int rank = choose_buffers(reader, trainer, &ranks);
+    LS_TRY(each_buffer(trainer, 0, check_tensor, &from));
+    LS_TRY(each_buffer(trainer, rank, check_tensor, &from));
+    LS_TRY(check_leftovers(reader, ranks));
+    if (layout != NULL) {
+        bool settled =
+            strcmp(ls_safetensors_metadata_of(reader->file, "settled", "true"), "true") == 0;
+        LS_TRY(ls_ddp_adopt(trainer->ddp, layout->data, settled, reader->path));
+    }
+    LS_TRY(each_param(trainer, load_tensor, &from));
+    LS_TRY(each_buffer(trainer, rank, load_tensor, &from));
+    if (trainer->world.rank == 0) {
+        warn_differences(reader, trainer);
+        warn_other_world(reader, trainer);
+    }
+    return LS_OK;
+}
+
+ls_status ls_checkpoint_load(ls_trainer *trainer, const char *path, ls_step_state *state,
+                             int64_t *step)
+{
+    ls_strict_reader reader;
+    LS_TRY(ls_strict_reader_open(path, &reader));
+    ls_step_state read_state_value;
+    int64_t read_step = 0;
+    ls_status status = load_checked(&reader, trainer, &read_state_value, &read_step);
+    if (status == LS_OK) {
+        *state = read_state_value;
+        *step = read_step;
+    }
+    ls_strict_reader_close(&reader);
     return status;
 }

@@ -23,11 +23,14 @@
 
 #include "trainer.h"
 
-#define LS_CHECKPOINT_FORMAT "lockstep-checkpoint"
-#define LS_CHECKPOINT_VERSION "1"
-
 /* All ranks call it: rank 0 gathers the others' running statistics first. */
 ls_status ls_checkpoint_save(ls_trainer *trainer, int64_t step, const char *path);
+/* --resume. Reads and checks everything, then fills parameters, masters, moments, buffers, *state,
+ * *step (the last one done) and the reducer's layout. LS_ERR_USAGE, with what differs, before
+ * anything has changed. Settings that may differ (learning rate, batch, ...) but do are a warning
+ * each. */
+ls_status ls_checkpoint_load(ls_trainer *trainer, const char *path, ls_step_state *state,
+                             int64_t *step);
 /* Fingerprint of the options that make the bucket layout. */
 uint64_t ls_checkpoint_bucket_rule(const ls_trainer *trainer);
 

@@ -14,7 +14,7 @@
 #include "aux_head.h"
 #include "graph.h"
 #include "join.h"
-#include "resume.h"
+#include "checkpoint.h"
 #include "weights.h"
 
 /* ---- options and place ----------------------------------------------------------------------- */
@@ -290,7 +290,7 @@ ls_status ls_setup_broadcast_buffers(ls_trainer *trainer)
 static ls_status resume_values(ls_trainer *trainer, ls_step_state *state)
 {
     int64_t step = 0;
-    LS_TRY(ls_resume_load(trainer, trainer->options.resume, state, &step));
+    LS_TRY(ls_checkpoint_load(trainer, trainer->options.resume, state, &step));
     trainer->first_step = step + LS_PLANT(resume_repeats_step, 1, 0);
     if (trainer->options.init[0] != '\0' && trainer->world.rank == 0) {
         ls_log_warn("--init %s is not used: --resume continues with the checkpoint's parameters",

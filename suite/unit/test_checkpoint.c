@@ -7,7 +7,6 @@
 #include "kernels/optimizers.h"
 #include "reference/train/checkpoint.h"
 #include "reference/comm/self.h"
-#include "reference/train/resume.h"
 #include "reference/files/safetensors.h"
 #include "reference/train/weights.h"
 #include "host_device.h"
@@ -127,7 +126,7 @@ START_TEST(everything_comes_back)
         ck_assert_int_eq(ls_checkpoint_save(&from, 40, path_of("whole")), LS_OK);
         ls_step_state state;
         int64_t step = 0;
-        ck_assert_int_eq(ls_resume_load(&to, path_of("whole"), &state, &step), LS_OK);
+        ck_assert_int_eq(ls_checkpoint_load(&to, path_of("whole"), &state, &step), LS_OK);
         ck_assert_int_eq(ls_amp_scale_write(&to.amp, &state), LS_OK);
         ck_assert_int_eq(step, 40);
         ck_assert_int_eq(*to.memory.tracked, 41);
@@ -157,7 +156,7 @@ static void expect_refusal(const ls_options *options, const char *path)
     open_trainer(&t, options);
     fill(&t, 3);
     ls_digest_set before = digests(&t);
-    ck_assert_int_eq(ls_resume_load(&t, path, &state, &step), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_checkpoint_load(&t, path, &state, &step), LS_ERR_USAGE);
     ls_digest_set after = digests(&t);
     ck_assert_mem_eq(before.value, after.value, sizeof before.value);
     ck_assert_int_eq(step, -5);
