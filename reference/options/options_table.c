@@ -248,61 +248,50 @@ static int read_fault_at(const char *option, const char *text, ls_options *optio
     return 0;
 }
 
-/* One of the words that `text` starts with, followed by its end or one of `ends`. */
-static int leading_word(const char **text, const char *const *words, int count, const char *ends)
+/* Copies what stands before one of `ends` or the end of the text, and moves *text there. */
+static bool take(const char **text, const char *ends, char *out, size_t bytes)
 {
-    for (int i = 0; i < count; i++) {
-        size_t length = strlen(words[i]);
-        char next = strncmp(*text, words[i], length) == 0 ? (*text)[length] : 'x';
-        if (next == '\0' || strchr(ends, next) != NULL) {
-            *text += length;
-            return i;
-        }
+    size_t length = strcspn(*text, ends);
+    if (length == 0 || length >= bytes) {
+        return false;
     }
-    return -1;
+    memcpy(out, *text, length);
+    out[length] = '\0';
+    *text += length;
+    return true;
 }
 
 static int read_overflow_as(const char *option, const char *text, ls_options *options)
 {
-    static const char *const values[] = {"inf", "-inf", "nan"};
-    static const char *const places[] = {"first", "middle", "last"};
-    static const float number[] = {INFINITY, -INFINITY, NAN};
-    static const char allowed[] = "inf, -inf or nan, then @PARAMETER, :first, :middle or :last, "
-                                  ":MICRO-STEP, such as nan@fc.bias:last";
-    const char *rest = text;
+    static const float values[] = {INFINITY, -INFINITY, NAN};
     ls_overflow_as as = {.place = 'f', .micro = -1};
-    int value = leading_word(&rest, values, 3, "@");
-    if (value < 0) {
-        return refuse(option, text, allowed);
-    }
-    as.value = number[value];
-    if (*rest == '@') {
-        size_t length = strcspn(++rest, ":");
-        if (length == 0 || length >= sizeof as.param) {
-            return refuse(option, text, allowed);
-        }
-        memcpy(as.param, rest, length);
-        rest += length;
-    }
-    if (*rest == ':') {
-        rest++;
-        int place = leading_word(&rest, places, 3, ":");
-        if (place < 0) {
-            return refuse(option, text, allowed);
-        }
-        as.place = places[place][0];
-    }
+    const char *rest = text;
+    char word[8];
     int64_t micro = -1;
-    if (*rest == ':') {
+    int value = take(&rest, "@", word, sizeof word) ? ls_text_choice(word, "inf|-inf|nan") : -1;
+    bool good = value >= 0;
+    if (good && *rest == '@') {
         rest++;
-        if (!next_number(&rest, 0, &micro) || micro > INT_MAX) {
-            return refuse(option, text, allowed);
-        }
+        good = take(&rest, ":", as.param, sizeof as.param);
     }
+    if (good && *rest == ':') {
+        rest++;
+        int place =
+            take(&rest, ":", word, sizeof word) ? ls_text_choice(word, "first|middle|last") : -1;
+        good = place >= 0;
+        as.place = good ? word[0] : 'f';
+    }
+    if (good && *rest == ':') {
+        rest++;
+        good = next_number(&rest, 0, &micro) && micro <= INT_MAX;
+    }
+    if (!good || *rest != '\0') {
+        return refuse(option, text,
+                      "inf, -inf or nan, then @PARAMETER, :first, :middle or :last, "
+                      ":MICRO-STEP, such as nan@fc.bias:last");
+    }
+    as.value = values[value];
     as.micro = (int)micro;
-    if (*rest != '\0') {
-        return refuse(option, text, allowed);
-    }
     options->overflow_as = as;
     return 0;
 }
