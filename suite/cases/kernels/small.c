@@ -4,12 +4,11 @@
 #include "suite/cases/rows.h"
 
 #include <math.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/text.h"
-#include "reference/files/safetensors.h"
 #include "suite/cases/overflow.h"
+#include "suite/judge/dumps.h"
 
 enum { CLASSES = 10, STEPS = 2 };
 
@@ -21,68 +20,62 @@ static const ls_tol single = LS_TOL(
              "from 1 where the class is right");
 
 /* Adds this rank's sum of (p - y) and of p. */
-static bool add_rank(const ls_safetensors *file, double *sum, double *magnitude, int *images)
+static bool add_rank(const ls_dumpfile *file, double *sum, double *magnitude, int *images)
 {
-    const ls_safetensors_entry *logits = ls_safetensors_find(file, "logits");
-    const ls_safetensors_entry *target = ls_safetensors_find(file, "target");
-    int64_t row_bytes = CLASSES * (int64_t)sizeof(float);
-    if (logits == NULL || target == NULL || logits->dtype != LS_F32 || target->dtype != LS_I64 ||
-        logits->bytes % row_bytes != 0 ||
-        logits->bytes / row_bytes != target->bytes / (int64_t)sizeof(int64_t)) {
+    const ls_dumpfile_entry *logits = ls_dumpfile_find(file, "logits");
+    const ls_dumpfile_entry *target = ls_dumpfile_find(file, "target");
+    if (logits == NULL || target == NULL || strcmp(logits->dtype, "F32") != 0 ||
+        strcmp(target->dtype, "I64") != 0 || logits->count != target->count * CLASSES) {
         return false;
     }
-    int count = (int)(logits->bytes / row_bytes);
-    for (int n = 0; n < count; n++) {
-        const float *row = (const float *)logits->data + n * CLASSES;
+    double *values = ls_dumps_values(logits), *right = ls_dumps_values(target);
+    for (int n = 0; n < target->count; n++) {
+        const double *row = values + n * CLASSES;
         double total = 0, most = -INFINITY;
         for (int c = 0; c < CLASSES; c++) {
-            most = fmax(most, (double)row[c]);
+            most = fmax(most, row[c]);
         }
         for (int c = 0; c < CLASSES; c++) {
-            total += exp((double)row[c] - most);
+            total += exp(row[c] - most);
         }
-        int right = (int)((const int64_t *)target->data)[n];
         for (int c = 0; c < CLASSES; c++) {
-            double p = exp((double)row[c] - most) / total, others = 0;
-            for (int k = 0; k < CLASSES && c == right; k++) { /* 1 - p without cancellation */
-                others += k == c ? 0 : exp((double)row[k] - most) / total;
+            double p = exp(row[c] - most) / total, others = 0;
+            for (int k = 0; k < CLASSES && c == (int)right[n];
+                 k++) { /* 1 - p without cancellation */
+                others += k == c ? 0 : exp(row[k] - most) / total;
             }
-            sum[c] += c == right ? -others : p;
+            sum[c] += c == (int)right[n] ? -others : p;
             magnitude[c] += p;
         }
     }
-    *images += count;
+    *images += (int)target->count;
+    free(values);
+    free(right);
     return true;
 }
 
 static void judge_step(const ls_record *job, int step, ls_verdict *out)
 {
-    double sum[CLASSES] = {0}, magnitude[CLASSES] = {0};
-    float bias[CLASSES];
+    double sum[CLASSES] = {0}, magnitude[CLASSES] = {0}, bias[CLASSES];
     int images = 0;
     for (int k = 0; k < job->world; k++) {
-        char path[700];
-        ls_safetensors *file;
-        ls_text_put(path, sizeof path, "%s/dump/step%06d.rank%d.safetensors", job->directory, step,
-                    k);
-        if (ls_safetensors_open(path, &file) != LS_OK) {
-            ls_verdict_fail(out, "step %d: the dump of rank %d is missing or broken", step, k);
+        ls_dumpfile *file = ls_dumps_open(job, step, k, out);
+        if (file == NULL) {
             return;
         }
-        const ls_safetensors_entry *grad = ls_safetensors_find(file, "grad/fc.bias");
-        bool good = grad != NULL && grad->dtype == LS_F32 && grad->bytes == (int64_t)sizeof bias &&
-                    add_rank(file, sum, magnitude, &images);
-        if (good) {
-            memcpy(bias, grad->data, sizeof bias);
+        const ls_dumpfile_entry *grad = ls_dumpfile_find(file, "grad/fc.bias");
+        if (grad != NULL && strcmp(grad->dtype, "F32") == 0 && grad->count == CLASSES &&
+            add_rank(file, sum, magnitude, &images)) {
+            ls_dumpfile_read(grad, bias);
         } else {
             ls_verdict_fail(out, "step %d rank=%d: no logits, target or grad/fc.bias", step, k);
         }
-        ls_safetensors_close(file);
+        ls_dumpfile_close(file);
     }
     for (int c = 0; c < CLASSES && out->code == LS_PASS; c++) {
         double want = sum[c] / images, limit = halves.value * fabs(want);
         limit += single.value * magnitude[c] / images;
-        double off = fabs((double)bias[c] - want);
+        double off = fabs(bias[c] - want);
         if (!out->measured || off / limit > out->value) {
             ls_verdict_measured(out, off / limit, 1, "of the limit", halves.why);
         }
@@ -91,7 +84,7 @@ static void judge_step(const ls_record *job, int step, ls_verdict *out)
                 out,
                 "step %d fc.bias[%d]: gradient %.4g, (p - y) / N of the logits is %.4g, "
                 "limit=%.1e",
-                step, c, (double)bias[c], want, limit);
+                step, c, bias[c], want, limit);
             ls_verdict_cause(out, "%s",
                              bias[c] == 0
                                  ? "the loss gradient is rounded away: it is cast to half "
@@ -124,18 +117,15 @@ static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *ou
 {
     const ls_spec *spec = &row->job[0];
     double spacing = spec->level == 0 ? 0 : strcmp(spec->half, "bf16") == 0 ? 8 : 1;
-    char path[700];
-    ls_safetensors *file;
-    ls_text_put(path, sizeof path, "%s/dump/step000001.rank0.safetensors", job->directory);
-    if (ls_safetensors_open(path, &file) != LS_OK) {
-        ls_verdict_fail(out, "the dump of step 1 is missing or broken");
+    ls_dumpfile *file = ls_dumps_open(job, 1, 0, out);
+    if (file == NULL) {
         return;
     }
-    const ls_safetensors_entry *logits = ls_safetensors_find(file, "logits");
-    int64_t count =
-        logits == NULL || logits->dtype != LS_F32 ? 0 : logits->bytes / (int64_t)sizeof(float);
+    const ls_dumpfile_entry *logits = ls_dumpfile_find(file, "logits");
+    int64_t count = logits == NULL || strcmp(logits->dtype, "F32") != 0 ? 0 : logits->count;
+    double *values = count > 0 ? ls_dumps_values(logits) : NULL;
     for (int64_t i = 0; i < count && out->code == LS_PASS; i++) {
-        double got = (double)((const float *)logits->data)[i];
+        double got = values[i];
         double want = exact_logit((int)(i % CLASSES), spacing);
         if (got != want) {
             ls_verdict_fail(out, "logit %d of sample %d is %.9g, the sum rounded once is %.9g",
@@ -146,7 +136,8 @@ static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *ou
                                  : "products accumulate in half, or are rounded on the way");
         }
     }
-    ls_safetensors_close(file);
+    free(values);
+    ls_dumpfile_close(file);
     if (count == 0) {
         ls_verdict_fail(out, "the dump has no f32 logits");
     }
