@@ -270,7 +270,7 @@ peers:
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' Makefile
-#: make                 build what this machine can build, and say what was found
+#: make                 build all parts that this machine can build; list the libraries found
 #: make bench NGPUS=8   the main job: train a matrix of jobs, judge them, report
 #:                      (DRYRUN=1 lists the jobs; PROFILE=smoke takes a minute;
 #:                      RESUME=results/runs/... continues an interrupted run)

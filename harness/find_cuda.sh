@@ -1,5 +1,5 @@
 #!/bin/sh
-# Where CUDA's compiler, headers and libraries are, one NAME=VALUE a line, nothing for what is not
+# Finds CUDA's compiler, headers and libraries: one NAME=VALUE a line, no line for a part that is not
 # there: NVCC CUDA_VERSION, and of each of CUDART CUDNN CUBLASLT NCCL NVTX the folder of its header
 # (X_INC), its library as a file (X_LIB) and its version by the header (X_VERSION). Looks into the
 # toolkit (CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda), the system's folders and the

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What the build and the runs need: reports what is missing and, where that is allowed, installs it.
+# Packages that the build and the runs need: reports missing ones and, if that is allowed, installs them.
 #
 #   harness/setup.sh build|units|check|bench|deps [yes|no]
 #
@@ -103,4 +103,4 @@ rm -f "$log"
 mkdir -p "${LS_BUILD:-build}"
 for package in $missing; do
     echo "$package"
-done >>"${LS_BUILD:-build}/installed" # a run's record says what was installed for it
+done >>"${LS_BUILD:-build}/installed" # a run's record lists the packages installed for it

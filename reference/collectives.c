@@ -375,7 +375,7 @@ static ls_status write_collective(program *p, const ls_exercise *what,
     return write_event(p, event);
 }
 
-/* ---- what is tried --------------------------------------------------------------------------- */
+/* ---- combinations ---------------------------------------------------------------------------- */
 
 static ls_status try_one(program *p, const ls_exercise *what)
 {
@@ -546,7 +546,7 @@ static ls_status try_without(program *p, ls_comm_kind kind)
                      .count = COUNT,
                      .dtype = LS_F32,
                      .root = to_absent ? absent : (absent + 1) % p->world.world,
-                     .label = "somebody is missing"};
+                     .label = "absent rank"};
     int64_t begin_ns = ls_clock_ns();
     ls_status seen = rank == absent ? LS_OK : ls_comm_run(p->peer.api, comm, &op, NULL);
     cJSON *event = event_named("absent");

@@ -30,7 +30,7 @@ typedef struct ls_tol {
 
 typedef struct ls_verdict {
     ls_verdict_code code;
-    char evidence[512]; /* one line: what was seen */
+    char evidence[512]; /* one line: the observed values */
     char cause[320];    /* one line, "" where none fits */
     bool measured;      /* value, limit, unit and limit_from say something */
     double value, limit;

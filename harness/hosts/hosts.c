@@ -122,13 +122,13 @@ ls_status ls_hosts_read_slurm(ls_hosts *out)
             "NODES=slurm: not inside an allocation (SLURM_JOB_ID is not set; see salloc)");
     }
     char name[LS_HOSTS_NAME_BYTES + 2];
-    FILE *told = popen("scontrol show hostnames \"$SLURM_JOB_NODELIST\"", "re");
-    ls_status status = told == NULL ? LS_ERR_INFRA : LS_OK;
-    while (status == LS_OK && fgets(name, sizeof name, told) != NULL) {
+    FILE *names = popen("scontrol show hostnames \"$SLURM_JOB_NODELIST\"", "re");
+    ls_status status = names == NULL ? LS_ERR_INFRA : LS_OK;
+    while (status == LS_OK && fgets(name, sizeof name, names) != NULL) {
         size_t bytes = strcspn(name, "\n");
         status = add_host(out, "scontrol show hostnames", name, bytes, 0);
     }
-    int ended = told == NULL ? -1 : pclose(told);
+    int ended = names == NULL ? -1 : pclose(names);
     if (status == LS_OK && (ended != 0 || out->count == 0)) {
         ls_log_error("NODES=slurm: `scontrol show hostnames` gave no node (exit code %d)",
                      WIFEXITED(ended) ? WEXITSTATUS(ended) : -1);

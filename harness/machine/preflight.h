@@ -1,5 +1,5 @@
 /* Checks the GPUs before anything is timed. It takes seconds and changes nothing. The result is a
- * list of findings (findings.h) and a record of what was read. */
+ * list of findings (findings.h) and a record of the values read. */
 #ifndef LS_PREFLIGHT_H
 #define LS_PREFLIGHT_H
 

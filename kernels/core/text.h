@@ -19,7 +19,7 @@ int ls_text_distance(const char *a, const char *b);
 /* The entry of names[count] nearest to `word`. */
 const char *ls_text_nearest(const char *word, const char *const *names, int count);
 /* "did you mean NAME?" with the nearest of names[count] where at most half of the word's letters
- * differ, else the text `otherwise`, which tells where the names are listed. */
+ * differ, else the text `otherwise`, which says where the names are listed. */
 void ls_text_suggest(char *text, size_t bytes, const char *word, const char *const *names,
                      int count, const char *otherwise);
 /* Whether `text` is a whole decimal number from `least` to `most`; *out is written only then. */

@@ -1,6 +1,6 @@
-/* LS_RUN_DIR/rank<k>.jsonl: what a rank tells the harness (design.md section 4). Each event is one
- * whole line, written with one write. Without LS_RUN_DIR every call does nothing and succeeds. A
- * full disk is LS_ERR_INFRA: a run whose record is incomplete must not end with 0. */
+/* LS_RUN_DIR/rank<k>.jsonl: a rank's reports to the harness (design.md section 4). Each event is
+ * one whole line, written with one write. Without LS_RUN_DIR every call does nothing and succeeds.
+ * A full disk is LS_ERR_INFRA: a run whose record is incomplete must not end with 0. */
 #ifndef LS_EVENTS_H
 #define LS_EVENTS_H
 
@@ -22,7 +22,7 @@ bool ls_events_enabled(const ls_events *events);
 typedef struct ls_events_start {
     int rank, world, local_rank, local_world, node;
     const char *backend;         /* "cpu", "cuda" */
-    const ls_backend_info *info; /* what is really in use */
+    const ls_backend_info *info; /* device and libraries in use */
     const char *engine;          /* "self", "gloo", "nccl" */
     const char *engine_text;     /* the engine's description, or NULL */
     const char *transport;       /* comm.h, or NULL */

@@ -178,7 +178,7 @@ static ls_status read_line(int argc, char **argv, reading *to)
     char **original = calloc((size_t)argc + 1, sizeof *original); /* getopt may permute */
     LS_ASSERT(original != NULL);
     memcpy(original, copy, (size_t)argc * sizeof *original);
-    /* NO_ERRS: argp's own messages take two lines and do not say what is allowed */
+    /* NO_ERRS: argp's own messages take two lines and do not name the allowed values */
     error_t error =
         argp_parse(&argp, argc, copy, ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT, NULL, to);
     if (error != 0 && !to->refused) {

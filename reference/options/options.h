@@ -48,7 +48,7 @@ typedef struct ls_fault_at {
     ls_fault_how how;
 } ls_fault_at;
 
-/* What is trained through the amp library instead (reference/examples). */
+/* An example to be trained through the amp library instead (reference/examples). */
 typedef enum ls_example_kind {
     LS_EXAMPLE_NONE,
     LS_EXAMPLE_TWO_ENCODERS,

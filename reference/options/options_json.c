@@ -248,7 +248,7 @@ static ls_tristate truth(bool value)
     return value ? LS_TRUE : LS_FALSE;
 }
 
-/* None of what is recorded depends on the world. */
+/* The recorded values do not depend on the world. */
 static effective resolve(const ls_options *given, ls_options *options)
 {
     effective e = {.options = options};

@@ -10,7 +10,7 @@
 
 enum { DEFAULT_PORT = 29500 /* torchrun's and torch.distributed's default */ };
 
-/* The names under which one launcher tells a process its place. */
+/* The variables in which one launcher passes a process its rank. */
 typedef struct names {
     const char *launcher;
     const char *rank, *world, *local_rank, *local_world, *node;

@@ -345,7 +345,7 @@ ls_status ls_audit_end(ls_audit *audit)
                                  audit->count * (int64_t)sizeof *audit->found);
 }
 
-/* ---- what was found -------------------------------------------------------------------------- */
+/* ---- findings -------------------------------------------------------------------------------- */
 
 static void report_wrong(const ls_audit *audit, int i)
 {

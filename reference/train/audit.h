@@ -30,7 +30,7 @@ ls_status ls_audit_end(ls_audit *audit);
 /* When the step's state has arrived: writes the event of an audited step. LS_ERR_CHECK after a line
  * for each output (at most 8) that holds what it may not. ms: the step's. */
 ls_status ls_audit_judge(ls_audit *audit, int64_t step, double ms);
-/* One line of rank 0: what was looked at, and its share of the job's time. */
+/* Rank 0 logs one line: the audited steps and elements, and their share of the job's time. */
 void ls_audit_print(const ls_audit *audit);
 
 #endif

@@ -13,7 +13,7 @@
 
 enum {
     LINGER_S = 10, /* rank 0 serves stragglers of a good end */
-    ABORT_S = 2,   /* for a device to leave what was aborted; below the launcher's grace */
+    ABORT_S = 2,   /* for a device to drop aborted work; below the launcher's grace */
 };
 
 static ls_status open_comm(ls_trainer *trainer, const char *name, int rank, int world,

@@ -496,8 +496,8 @@ void ls_setup_close(ls_trainer *trainer, bool failed)
     ls_join_close(trainer, failed); /* first: its threads still hold buckets after a failure, and a
                                        device that waits for a lost peer frees no memory */
     if (trainer->stuck || (failed && on_device)) {
-        /* memory is freed when all of a device's streams have ended, which after a failure nobody
-         * has seen of those of an engine; the process is about to end without exit handlers */
+        /* freeing device memory waits for all streams, and after a failure an engine's may never
+         * end; the process is about to end without exit handlers */
         ls_events_close(trainer->events);
         return;
     }

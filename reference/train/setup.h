@@ -24,7 +24,7 @@ ls_status ls_setup_further(ls_trainer *trainer, const char *name, const char *ar
 /* In reverse, also after a phase that failed. */
 void ls_setup_close(ls_trainer *trainer, bool failed);
 
-/* Tells the plan where its tensors are; again whenever a new bucket layout has moved the gradients.
+/* Binds the plan to its tensors; again whenever a new bucket layout has moved the gradients.
  */
 ls_status ls_setup_bind(ls_trainer *trainer);
 /* Writes the event of a refused option or value and returns LS_ERR_UNSUPPORTED. */

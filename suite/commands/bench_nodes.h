@@ -16,7 +16,7 @@ typedef struct ls_bench_nodes {
     ls_simnet net;  /* nodes 0: none */
 } ls_bench_nodes;
 
-/* Reads NODES, HOSTFILE, SIM_NODES and SIM_NET; reaches nobody. */
+/* Reads NODES, HOSTFILE, SIM_NODES and SIM_NET; does not contact any host. */
 ls_status ls_bench_nodes_read(const ls_variables *given, ls_bench_nodes *out);
 /* Looks at the hosts, or at this machine: fills matrix->ranks, hosts, cores, *device and how many
  * GPUs a machine's ranks can have. */
@@ -24,7 +24,7 @@ ls_status ls_bench_nodes_place(ls_bench_nodes *nodes, const ls_variables *given,
                                ls_matrix_bench *matrix, const char **device, int *devices);
 /* Cases of nodes are judged on real ones where there are as many. */
 void ls_bench_nodes_use(const ls_bench_nodes *nodes, ls_case_list *cases);
-/* SIM_NET=1: makes the network of the jobs' simulated nodes and tells the run. */
+/* SIM_NET=1: makes the network of the jobs' simulated nodes and sets it in the run. */
 ls_status ls_bench_nodes_connect(ls_bench_nodes *nodes, const ls_variables *given, ls_run *run);
 /* The report's line of where it ran, text[96], and what run.json keeps. */
 void ls_bench_nodes_describe(const ls_bench_nodes *nodes, const ls_matrix_bench *matrix,

@@ -16,7 +16,7 @@
 #include "suite/run/cases.h"
 #include "suite/run/headline.h"
 
-/* ---- what was asked for ---------------------------------------------------------------------- */
+/* ---- the request ----------------------------------------------------------------------------- */
 
 /* What two sites compare under this name. A change of any setting, job or case of it is a new
  * number.
@@ -188,7 +188,7 @@ static ls_status check_nodes(const ls_matrix_bench *m)
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-/* On the CPU the ranks read real JPEG files, drawn by us, from a cache beside the program:
+/* On the CPU the ranks read real JPEG files, drawn by us, from a cache next to the program:
  * {run}/data where that cannot be written. */
 static void choose_data(ls_bench *b)
 {

@@ -1,5 +1,5 @@
-/* What was asked of a bench by NAME=value, and the plan that follows from it: matrix, jobs, cases,
- * folder. */
+/* A bench's settings, given as NAME=value, and the plan that follows from them: matrix, jobs,
+ * cases, folder. */
 #ifndef LS_BENCH_PLAN_H
 #define LS_BENCH_PLAN_H
 

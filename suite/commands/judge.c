@@ -1,5 +1,5 @@
-/* `lockstep judge DIR...`: jobs that somebody else's launcher ran. What a job is (network, level,
- * reduction rule) is read from its own records. Writes nothing into them but compare.json. */
+/* `lockstep judge DIR...`: judges jobs of a foreign launcher. Network, level and reduction rule
+ * come from each job's own records. Writes only compare.json into their folders. */
 #include "commands.h"
 
 #include <dirent.h>
@@ -127,8 +127,7 @@ static void judge_one(const char *family, ls_case_judge *judge, const char *name
 }
 
 /* The reduced gradient is the mean over every rank's batch: without the other ranks' dumps there is
- * nothing to judge it against. A rank that should have dumped and did not is for the judge to tell.
- */
+ * nothing to judge it against. The judge reports a rank whose dump is missing. */
 static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     int step = 0, without = 0;

@@ -76,10 +76,10 @@ static ls_status measure(layers *l)
     ls_network network;
     bool tf32 = strcmp(l->type, "tf32") == 0, f16 = strcmp(l->type, "f16") == 0;
     bool bf16 = strcmp(l->type, "bf16") == 0;
-    const ls_cuda_rates_options beside = {.device = l->device,
-                                          .copy_bytes = (int64_t)l->copy_mb << 20,
-                                          .side = l->side,
-                                          .repeats = l->repeats};
+    const ls_cuda_rates_options options = {.device = l->device,
+                                           .copy_bytes = (int64_t)l->copy_mb << 20,
+                                           .side = l->side,
+                                           .repeats = l->repeats};
     const ls_plan_options plan = {.batch = l->batch,
                                   .height = l->image_size,
                                   .width = l->image_size,
@@ -95,7 +95,7 @@ static ls_status measure(layers *l)
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, ls_load_symbol("cuda", LS_CUDA_RATES_ENTRY, &rates), free_network);
     LS_TRY_GOTO(status, ls_load_symbol("cuda", LS_CUDA_BOUND_ENTRY, &bound), free_network);
-    LS_TRY_GOTO(status, rates(&beside, &l->rates), free_network);
+    LS_TRY_GOTO(status, rates(&options, &l->rates), free_network);
     LS_TRY_GOTO(status, bound(&network, &plan, &how, &l->bound), free_network);
     l->flop_per_s = f16    ? l->rates.f16_flop_per_s
                     : bf16 ? l->rates.bf16_flop_per_s

@@ -27,8 +27,8 @@
 
 enum { PAIRS_MAX = 64, STEPS_MAX = 64, OURS = 0, PEER = 1, NUM_CLASSES = 10 };
 
-/* What is compared. Warm-up steps do not count: PyTorch's DDP rebuilds its buckets in the second
- * step, and oneDNN compiles its kernels in the first. */
+/* The values to compare. Warm-up steps do not count: PyTorch's DDP rebuilds its buckets in the
+ * second step, and oneDNN compiles its kernels in the first. */
 typedef struct setting {
     const char *label, *arch;
     int image_size, batch_size, ranks, threads, warmup_steps, timed_steps;

@@ -10,7 +10,7 @@ mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 cd "$(mktemp -d)"
 wanted='libcjson-dev libcjson1 libjpeg-dev check'
-# What the machine's release calls them: names differ, and what is not there is left out by name.
+# Package names of the machine's release: names differ, and missing packages are skipped by name.
 for name in libjpeg62-turbo-dev libjpeg62-turbo libjpeg-turbo8-dev libjpeg-turbo8 libsubunit-dev libsubunit0 \
     libdnnl-dev libdnnl2 libdnnl3 libdnnl3.6 libgloo-dev libgloo0; do
     wanted="$wanted $name"
