@@ -7,24 +7,19 @@
 #include <string.h>
 
 #include "kernels/core/json.h"
+#include "kernels/core/sort.h"
 #include "kernels/core/rng.h"
 #include "kernels/core/status.h"
 #include "kernels/core/text.h"
 
 static const double HALVES_DRIFT_MAX = 0.05; /* see ls_stats_compare_halves */
 
-static int order_doubles(const void *a, const void *b)
-{
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
 static double *sorted_copy(const double *value, int count)
 {
     double *copy = malloc((size_t)count * sizeof *copy);
     LS_ASSERT(copy != NULL);
     memcpy(copy, value, (size_t)count * sizeof *copy);
-    qsort(copy, (size_t)count, sizeof *copy, order_doubles);
+    ls_sort_doubles(copy, count);
     return copy;
 }
 
@@ -123,7 +118,7 @@ static double resampled_median(sample *s, int resample)
 
 static void interval_from(double *resampled, ls_stats_interval *interval)
 {
-    qsort(resampled, LS_STATS_RESAMPLES, sizeof *resampled, order_doubles);
+    ls_sort_doubles(resampled, LS_STATS_RESAMPLES);
     interval->low = percentile_of_sorted(resampled, LS_STATS_RESAMPLES, 0.025);
     interval->high = percentile_of_sorted(resampled, LS_STATS_RESAMPLES, 0.975);
 }

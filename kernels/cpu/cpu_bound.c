@@ -1,6 +1,7 @@
 #include <stdlib.h>
 
 #include "kernels/core/clock.h"
+#include "kernels/core/sort.h"
 #include "kernels/core/log.h"
 #include "bound.h"
 #include "plan_parts.h"
@@ -38,12 +39,6 @@ static void fill(ls_arena *arena)
     }
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static ls_status measure(ls_plan *plan, int repeats, double *ms_median)
 {
     double *ms = malloc((size_t)repeats * sizeof *ms);
@@ -58,8 +53,7 @@ static ls_status measure(ls_plan *plan, int repeats, double *ms_median)
         ms[i] = ls_clock_ms_between(start, ls_clock_ns());
     }
     if (status == LS_OK) {
-        qsort(ms, (size_t)repeats, sizeof *ms, by_value);
-        *ms_median = (ms[(repeats - 1) / 2] + ms[repeats / 2]) / 2;
+        *ms_median = ls_sort_median(ms, repeats);
     }
     free(ms);
     return status;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/core/clock.h"
+#include "kernels/core/sort.h"
 #include "kernels/core/log.h"
 #include "bound.h"
 
@@ -12,12 +13,6 @@ enum {
     SIDE = 1024, /* of the matrices: 12 MB; long enough for a rate, short enough to wait for */
     COPY_BYTES = 256 << 20, /* well beyond any cache of a socket */
 };
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 /* Every thread copies its own part, so that its pages are near the thread that uses them. */
 static double copy_seconds(char *to, const char *from, int threads)
@@ -49,8 +44,7 @@ static ls_status measure_copy(int threads, double *bytes_per_s)
     for (int i = 0; i < REPEATS; i++) {
         seconds[i] = copy_seconds(to, from, threads);
     }
-    qsort(seconds, REPEATS, sizeof *seconds, by_value);
-    *bytes_per_s = 2.0 * COPY_BYTES / seconds[REPEATS / 2];
+    *bytes_per_s = 2.0 * COPY_BYTES / ls_sort_median(seconds, REPEATS);
     free(from);
     free(to);
     return LS_OK;
@@ -85,8 +79,7 @@ static ls_status measure_matrix(int threads, double *flop_per_s)
         seconds[i] = ls_clock_ms_between(start_ns, ls_clock_ns()) * 1e-3;
     }
     if (status == LS_OK) {
-        qsort(seconds, REPEATS, sizeof *seconds, by_value);
-        *flop_per_s = 2.0 * SIDE * SIDE * SIDE / seconds[REPEATS / 2];
+        *flop_per_s = 2.0 * SIDE * SIDE * SIDE / ls_sort_median(seconds, REPEATS);
     }
     free(value);
     return status;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/core/half.h"
+#include "kernels/core/sort.h"
 #include "kernels/core/log.h"
 #include "bound.h"
 #include "plan_parts.h"
@@ -29,18 +30,6 @@ typedef struct measuring {
     double *ms;         /* [mark_room - 1][repeats] */
     bool describing;
 } measuring;
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *ms, int count)
-{
-    qsort(ms, (size_t)count, sizeof *ms, by_value);
-    return (ms[(count - 1) / 2] + ms[count / 2]) / 2;
-}
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
@@ -206,7 +195,7 @@ static ls_status measure_convolutions(measuring *m, int repeats, double *out)
         LS_CUDA(cudaEventRecord(m->mark[1], m->stream->native));
         LS_TRY(elapsed_ms(m, 0, 1, &ms[i]));
     }
-    *out = median(ms, repeats);
+    *out = ls_sort_median(ms, repeats);
     return LS_OK;
 }
 
@@ -311,15 +300,15 @@ static ls_status measure_steps(measuring *m, const ls_cuda_bound_options *option
         forward[i] = halves[0];
         backward[i] = halves[1];
     }
-    out->forward_ms = median(forward, options->repeats);
-    out->backward_ms = median(backward, options->repeats);
+    out->forward_ms = ls_sort_median(forward, options->repeats);
+    out->backward_ms = ls_sort_median(backward, options->repeats);
     for (int i = 0; i < options->repeats && options->passes; i++) {
         m->describing = i == 0;
         LS_TRY(step(m, true, i, options->repeats, halves));
         out->pass_count = m->mark_count - 1;
     }
     for (int i = 0; i < out->pass_count; i++) {
-        m->pass[i].ms = median(m->ms + i * options->repeats, options->repeats);
+        m->pass[i].ms = ls_sort_median(m->ms + i * options->repeats, options->repeats);
     }
     return LS_OK;
 }

@@ -4,17 +4,12 @@
 #include <string.h>
 
 #include "kernels/core/half.h"
+#include "kernels/core/sort.h"
 #include "kernels/core/log.h"
 #include "bound.h"
 #include "conv.h"
 
 enum { REPEATS_MAX = 64, PATTERN = 1 << 16 };
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 /* ---- timing ---------------------------------------------------------------------------------- */
 
@@ -45,8 +40,7 @@ static ls_status median_ms(const timer *t, timed_fn *timed, void *context, int r
     for (int i = 0; i < repeats; i++) {
         LS_TRY(time_once(t, timed, context, &ms[i]));
     }
-    qsort(ms, (size_t)repeats, sizeof *ms, by_value);
-    *out = (ms[(repeats - 1) / 2] + ms[repeats / 2]) / 2;
+    *out = ls_sort_median(ms, repeats);
     return LS_OK;
 }
 

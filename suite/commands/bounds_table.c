@@ -8,6 +8,7 @@
 
 #include "bounds_plant.h"
 #include "kernels/core/list.h"
+#include "kernels/core/sort.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
@@ -137,12 +138,6 @@ static double factor_of(int group, int kind)
     }
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Probability of at most `alarms` alarms in `count` steps at rate p. */
 static double at_most(int alarms, int count, double p)
 {
@@ -207,7 +202,7 @@ static void tally_kind(const ls_bounds_rows *rows, int group, int kind, const ch
             }
         }
     }
-    qsort(scratch, (size_t)t->count, sizeof *scratch, by_value);
+    ls_sort_doubles(scratch, t->count);
     if (t->count > 0) {
         t->largest = scratch[t->count - 1];
         t->p99 = scratch[(int)ceil(0.99 * t->count) - 1];
@@ -320,7 +315,7 @@ static ls_status write_plants(const ls_bounds_rows *rows, const char *folder, do
                     caught += strcmp(row->verdict, "PASS") != 0;
                 }
             }
-            qsort(scratch, (size_t)count, sizeof *scratch, by_value);
+            ls_sort_doubles(scratch, count);
             if (count > 0) {
                 fprintf(file, "\"%s\" \"%s\" %d %.3g %.3g %g %d \"%s\"\n", group_name[group],
                         ls_bounds_kind_name(plant->kind), count, scratch[0], scratch[count / 2],

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/sort.h"
 #include "reference/oracle/evidence.h"
 
 enum { BLOCK = 64, EDGE = 8 };
@@ -85,15 +86,9 @@ double ls_compare_spans_scale(double grad2, double whole_grad2, int64_t count, i
     return fmax(sqrt(grad2), floor);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median_of(int64_t count, double *value)
 {
-    qsort(value, (size_t)count, sizeof *value, by_value);
+    ls_sort_doubles(value, count);
     return count > 0 ? value[count / 2] : 0;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
+#include "kernels/core/sort.h"
 #include "reference/data/transform.h"
 
 enum { SIZE = 8, DRAWS = 20000, MODEL_DRAWS = 200000, FEATURES = 4 };
@@ -52,17 +53,11 @@ static void model_crop(uint64_t *state, int width, int height, double *feature)
     feature[3] = left;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double distance(double *a, int a_count, double *b, int b_count)
 {
     double largest = 0;
-    qsort(a, (size_t)a_count, sizeof *a, by_value);
-    qsort(b, (size_t)b_count, sizeof *b, by_value);
+    ls_sort_doubles(a, a_count);
+    ls_sort_doubles(b, b_count);
     for (int i = 0, j = 0; i < a_count && j < b_count;) {
         double at = a[i] < b[j] ? a[i] : b[j];
         while (i < a_count && a[i] <= at) {

@@ -2,6 +2,7 @@
  * agree, its loss is finite, and small runs of its level end where runs of O0 end. Oversubscribed
  * timings gate nothing. */
 #include "suite/cases/rows.h"
+#include "kernels/core/sort.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,19 +17,12 @@ static const ls_tol halves = LS_TOL(
     0.1, "a drift of a tenth inside one window means heating, another job or warm-up: the median "
          "is then no property of the setting");
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(const double *value, int count)
 {
     double *copy = malloc((size_t)count * sizeof *copy);
     LS_ASSERT(copy != NULL);
     memcpy(copy, value, (size_t)count * sizeof *copy);
-    qsort(copy, (size_t)count, sizeof *copy, by_size);
-    double middle = count % 2 == 1 ? copy[count / 2] : (copy[count / 2 - 1] + copy[count / 2]) / 2;
+    double middle = ls_sort_median(copy, count);
     free(copy);
     return middle;
 }
