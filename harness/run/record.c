@@ -188,7 +188,8 @@ static bool of_kind(const cJSON *value, kind wanted)
 {
     switch (wanted) {
     case WHOLE_NUMBER:
-        return cJSON_IsNumber(value) && value->valuedouble == (double)(int64_t)value->valuedouble;
+        return cJSON_IsNumber(value) && fabs(value->valuedouble) < 0x1p63 &&
+               value->valuedouble == floor(value->valuedouble);
     case NUMBER: /* null: infinite or not a number */
         return cJSON_IsNumber(value) || cJSON_IsNull(value);
     case TEXT:

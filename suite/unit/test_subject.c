@@ -43,6 +43,8 @@ static const struct fault {
      "write null): '{\"event\":\"step\",\"step\":1,\"loss\":NaN}'"},
     {"start; line '{\"event\":\"step\",\"step\":\"1\"}'; step 2; finish", LS_FAIL,
      "line 2 has \"step\" that is not a whole number"},
+    {"start; line '{\"event\":\"step\",\"step\":1,\"images\":9e19}'; step 2; finish", LS_FAIL,
+     "line 2 has \"images\" that is not a whole number"},
     {"start; line '{\"event\":\"step\",\"step\":1,\"skipped\":0}'; step 2; finish", LS_FAIL,
      "line 2 has \"skipped\" that is not true or false"},
     {"start; line '[1, 2]'; step 1; step 2; finish", LS_FAIL, "is no object with an \"event\""},
