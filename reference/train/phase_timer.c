@@ -6,15 +6,19 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 
-/* Where the device records an event. */
-typedef enum point {
-    AT_FORWARD,
-    AT_BACKWARD,
-    AT_FINISH, /* backward has ended: the computing stream waits for the last reductions */
-    AT_OPTIMIZER,
-    AT_END,
-    POINTS,
-} point;
+static const struct {
+    ls_step_moment from, to;
+} PHASES[LS_PHASE_TIMER_PHASES] = {
+    [LS_PHASE_TIMER_FORWARD] = {LS_STEP_FORWARD, LS_STEP_FORWARD_END},
+    [LS_PHASE_TIMER_BACKWARD] = {LS_STEP_BACKWARD, LS_STEP_BACKWARD_END},
+    [LS_PHASE_TIMER_OPTIMIZER] = {LS_STEP_UNSCALE, LS_STEP_REPACK_END},
+};
+
+/* Where the device records an event; AT_FINISH: the computing stream waits for the last reductions
+ * from here on. */
+enum { AT_FORWARD, AT_BACKWARD, AT_FINISH, AT_OPTIMIZER, AT_END, POINTS };
+static const ls_step_moment POINT[POINTS] = {LS_STEP_FORWARD, LS_STEP_BACKWARD, LS_STEP_FINISH,
+                                             LS_STEP_UNSCALE, LS_STEP_REPACK_END};
 
 struct ls_phase_timer {
     const ls_trainer *trainer;
@@ -35,45 +39,20 @@ struct ls_phase_timer {
 
 /* ---- by the host's clock --------------------------------------------------------------------- */
 
-static void host_begin(ls_phase_timer *timer, ls_phase_timer_phase phase)
-{
-    timer->stopped_ns = timer->clock->stopped_ns;
-    timer->span[phase].from_ns = ls_clock_ns();
-}
-
 /* Micro-steps add up. */
-static void host_end(ls_phase_timer *timer, ls_phase_timer_phase phase)
-{
-    ls_phase_timer_span *span = &timer->span[phase];
-    span->to_ns = ls_clock_ns();
-    timer->ms[phase] += ls_clock_ms_between(span->from_ns, span->to_ns) -
-                        (double)(timer->clock->stopped_ns - timer->stopped_ns) * 1e-6;
-}
-
 static ls_status host_on(void *context, const ls_step_event *event)
 {
     ls_phase_timer *timer = context;
-    switch (event->at) {
-    case LS_STEP_FORWARD:
-        host_begin(timer, LS_PHASE_TIMER_FORWARD);
-        break;
-    case LS_STEP_FORWARD_END:
-        host_end(timer, LS_PHASE_TIMER_FORWARD);
-        break;
-    case LS_STEP_BACKWARD:
-        host_begin(timer, LS_PHASE_TIMER_BACKWARD);
-        break;
-    case LS_STEP_BACKWARD_END:
-        host_end(timer, LS_PHASE_TIMER_BACKWARD);
-        break;
-    case LS_STEP_UNSCALE:
-        host_begin(timer, LS_PHASE_TIMER_OPTIMIZER);
-        break;
-    case LS_STEP_REPACK_END:
-        host_end(timer, LS_PHASE_TIMER_OPTIMIZER);
-        break;
-    default:
-        break;
+    for (int p = 0; p < LS_PHASE_TIMER_PHASES; p++) {
+        ls_phase_timer_span *span = &timer->span[p];
+        if (event->at == PHASES[p].from) {
+            timer->stopped_ns = timer->clock->stopped_ns;
+            span->from_ns = ls_clock_ns();
+        } else if (event->at == PHASES[p].to) {
+            span->to_ns = ls_clock_ns();
+            timer->ms[p] += ls_clock_ms_between(span->from_ns, span->to_ns) -
+                            (double)(timer->clock->stopped_ns - timer->stopped_ns) * 1e-6;
+        }
     }
     return LS_OK;
 }
@@ -98,24 +77,17 @@ static ls_status device_on(void *context, const ls_step_event *event)
 {
     ls_phase_timer *timer = context;
     const ls_device *device = &timer->trainer->device;
-    switch (event->at) {
-    case LS_STEP_FORWARD:
-        return device->api->event_record(timer->at[AT_FORWARD], device->stream);
-    case LS_STEP_BACKWARD:
-        return device->api->event_record(timer->at[AT_BACKWARD], device->stream);
-    case LS_STEP_FINISH:
-        return device->api->event_record(timer->at[AT_FINISH], device->stream);
-    case LS_STEP_UNSCALE:
-        return device->api->event_record(timer->at[AT_OPTIMIZER], device->stream);
-    case LS_STEP_REPACK_END:
-        return device->api->event_record(timer->at[AT_END], device->stream);
-    case LS_STEP_BUCKET_BEGINS:
-        return device->api->event_record(timer->ready[event->index], device->stream);
-    case LS_STEP_BUCKET_REDUCED:
-        return device->api->event_record(timer->done[event->index], timer->stream);
-    default:
-        return LS_OK;
+    for (int i = 0; i < POINTS; i++) {
+        if (event->at == POINT[i]) {
+            return device->api->event_record(timer->at[i], device->stream);
+        }
     }
+    if (event->at == LS_STEP_BUCKET_BEGINS) {
+        return device->api->event_record(timer->ready[event->index], device->stream);
+    }
+    return event->at == LS_STEP_BUCKET_REDUCED
+               ? device->api->event_record(timer->done[event->index], timer->stream)
+               : LS_OK;
 }
 
 static ls_status when(const ls_phase_timer *timer, ls_event *event, int64_t *ns)
