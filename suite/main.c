@@ -53,8 +53,7 @@ static int explain_main(int count, char **argument)
         world = (int)number;
     }
     ls_options options;
-    char option[64], why[200];
-    ls_status status = ls_options_parse(kept, flags, &options, option, why, (int)sizeof option);
+    ls_status status = ls_options_parse(kept, flags, &options, NULL, NULL);
     if (status == LS_OK) {
         status = ls_explain_print(&options, world, stdout);
     }

@@ -341,8 +341,8 @@ static const char *find_unsupported(const ls_options *options, const char **why)
     return NULL;
 }
 
-ls_status ls_options_parse(int argc, char **argv, ls_options *out, char *unsupported_option,
-                           char *why, int text_bytes)
+ls_status ls_options_parse(int argc, char **argv, ls_options *out, const char **unsupported,
+                           const char **why)
 {
     ls_options options;
     reading to = {.options = &options};
@@ -357,12 +357,13 @@ ls_status ls_options_parse(int argc, char **argv, ls_options *out, char *unsuppo
         options.steps = epochs ? 0 : STEPS_DEFAULT;
         options.epochs = epochs ? EPOCHS_DEFAULT : 0;
     }
-    const char *reason = NULL;
-    const char *unsupported = find_unsupported(&options, &reason);
-    if (unsupported != NULL) {
-        snprintf(unsupported_option, (size_t)text_bytes, "%s", unsupported);
-        snprintf(why, (size_t)text_bytes, "%s", reason);
-        return ls_log_fail(LS_ERR_UNSUPPORTED, "%s is not offered: %s", unsupported, reason);
+    const char *reason = NULL, *name = find_unsupported(&options, &reason);
+    if (name != NULL) {
+        if (unsupported != NULL) {
+            *unsupported = name;
+            *why = reason;
+        }
+        return ls_log_fail(LS_ERR_UNSUPPORTED, "%s is not offered: %s", name, reason);
     }
     *out = options;
     return LS_OK;

@@ -114,12 +114,12 @@ typedef struct ls_options {
 } ls_options;
 
 /* Parses argv, argv[0] being the program's name. argv itself is left as it is. Returns LS_ERR_USAGE
- * after one line on stderr, LS_ERR_UNSUPPORTED for something understood but not offered
- * (`unsupported_option` and `why` filled for the event). --help and --version print and exit 0
- * (argp). Values are checked one by one and against each other: opt level against overrides as
+ * after one line on stderr, LS_ERR_UNSUPPORTED for something understood but not offered, for the
+ * event in *unsupported and *why (constants; both may be NULL). --help and --version print and exit
+ * 0 (argp). Values are checked one by one and against each other: opt level against overrides as
  * numerics.md section 7, world-independent rules only. */
-ls_status ls_options_parse(int argc, char **argv, ls_options *out, char *unsupported_option,
-                           char *why, int text_bytes);
+ls_status ls_options_parse(int argc, char **argv, ls_options *out, const char **unsupported,
+                           const char **why);
 /* The checks that need the environment: --global-batch is divided by world and accumulation into
  * batch_size, the ranks of --overflow-at exist, dumps have somewhere to go (run_directory:
  * LS_RUN_DIR, NULL where unset). */

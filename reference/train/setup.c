@@ -49,9 +49,8 @@ static ls_status check_save(const char *path)
 
 ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
 {
-    char option[160] = "", why[160] = "";
-    ls_status status =
-        ls_options_parse(argc, argv, &trainer->options, option, why, (int)sizeof why);
+    const char *option = NULL, *why = NULL;
+    ls_status status = ls_options_parse(argc, argv, &trainer->options, &option, &why);
     if (status != LS_OK && status != LS_ERR_UNSUPPORTED) {
         return status;
     }

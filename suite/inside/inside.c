@@ -1,10 +1,14 @@
 #include "inside.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include "kernels/core/words.h"
+#include "reference/explain/explain.h"
 
 bool ls_inside_open(ls_device *out, ls_verdict *verdict)
 {
@@ -66,4 +70,25 @@ int ls_inside_heard(ls_inside_ear *ear, char *text, int bytes)
     close(ear->kept);
     close(ear->file);
     return lines;
+}
+
+ls_status ls_inside_explain(int world, char **text, const char *options, ...)
+{
+    char line[400];
+    size_t bytes = 0;
+    ls_options parsed;
+    ls_words words = {0};
+    va_list values;
+    va_start(values, options);
+    vsnprintf(line, sizeof line, options, values);
+    va_end(values);
+    ls_words_add(&words, "lockstep-train");
+    ls_words_split(&words, line);
+    FILE *to = open_memstream(text, &bytes);
+    LS_ASSERT(to != NULL);
+    ls_status status = ls_options_parse(words.count, words.word, &parsed, NULL, NULL);
+    status = status == LS_OK ? ls_explain_print(&parsed, world, to) : status;
+    fclose(to);
+    ls_words_free(&words);
+    return status;
 }

@@ -22,4 +22,9 @@ typedef struct ls_inside_ear {
 ls_inside_ear ls_inside_hear(void);
 int ls_inside_heard(ls_inside_ear *ear, char *text, int bytes);
 
+/* What `lockstep explain` prints for `world` ranks and these options (printf style, separated by
+ * spaces); *text is the caller's to free. */
+ls_status ls_inside_explain(int world, char **text, const char *options, ...)
+    __attribute__((format(printf, 3, 4)));
+
 #endif

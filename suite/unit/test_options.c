@@ -20,7 +20,7 @@ enum { ARGUMENTS_MAX = 24, TEXT_BYTES = 4096 };
 typedef struct outcome {
     ls_status status;
     ls_options options;
-    char option[64], why[64]; /* where not offered */
+    const char *option, *why; /* where not offered */
     char said[TEXT_BYTES];    /* on stderr */
     int lines;
 } outcome;
@@ -41,8 +41,7 @@ static outcome parse(const char *line)
     ck_assert_ptr_nonnull(caught);
     int saved = dup(STDERR_FILENO);
     dup2(fileno(caught), STDERR_FILENO);
-    found.status = ls_options_parse(count, argument, &found.options, found.option, found.why,
-                                    sizeof found.option);
+    found.status = ls_options_parse(count, argument, &found.options, &found.option, &found.why);
     dup2(saved, STDERR_FILENO);
     close(saved);
     rewind(caught);

@@ -477,31 +477,12 @@ static const struct table {
       "activations              fp16"}},
 };
 
-static ls_status parse(const char *text, ls_options *options)
-{
-    char copy[200], option[64] = "", why[160] = "", *rest = NULL;
-    char *argument[16] = {"lockstep-train", "-a", "resnet8"};
-    int count = 3;
-    ls_text_put(copy, sizeof copy, "%s", text);
-    for (char *word = strtok_r(copy, " ", &rest); word != NULL && count < 15;
-         word = strtok_r(NULL, " ", &rest)) {
-        argument[count++] = word;
-    }
-    return ls_options_parse(count, argument, options, option, why, (int)sizeof why);
-}
-
 static void judge_table(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)job;
     const struct table *table = row->data;
-    ls_options options;
     char *text = NULL;
-    size_t bytes = 0;
-    FILE *to = open_memstream(&text, &bytes);
-    LS_ASSERT(to != NULL);
-    ls_status status = parse(table->arguments, &options);
-    status = status == LS_OK ? ls_explain_print(&options, 2, to) : status;
-    fclose(to);
+    ls_status status = ls_inside_explain(2, &text, "-a resnet8 %s", table->arguments);
     if (status != LS_OK) {
         ls_verdict_fail(out, "explain %s: %s", table->arguments, ls_status_name(status));
     }

@@ -32,50 +32,31 @@ static const char *const line[KINDS] = {
 /* Bytes of an element: of convolutions and the linear layer, of batch norms (numerics.md sections 1
  * and 2.4). */
 static const struct figures {
-    const char *id, *options[3];
+    const char *id, *options;
     int product[KINDS], norm[KINDS];
 } figures[] = {
-    {"o0", {"--opt-level=O0"}, {4, 0, 0, 4, 4, 0, 0, 0, 4}, {4, 0, 0, 4, 4, 0, 0, 0, 4}},
+    {"o0", "--opt-level=O0", {4, 0, 0, 4, 4, 0, 0, 0, 4}, {4, 0, 0, 4, 4, 0, 0, 0, 4}},
     {"o1.adam",
-     {"--opt-level=O1", "--optimizer=adam"},
+     "--opt-level=O1 --optimizer=adam",
      {4, 2, 0, 8, 4, 0, 0, 0, 4},
      {4, 0, 0, 8, 4, 0, 0, 0, 4}},
     {"o1.compress",
-     {"--opt-level=O1", "--compress=fp16"},
+     "--opt-level=O1 --compress=fp16",
      {4, 2, 0, 4, 4, 2, 0, 0, 2},
      {4, 0, 0, 4, 4, 2, 0, 0, 2}},
     {"o2.accumulate",
-     {"--opt-level=O2", "--accumulate=2"},
+     "--opt-level=O2 --accumulate=2",
      {2, 0, 4, 4, 2, 0, 4, 4, 2},
      {4, 0, 0, 4, 4, 0, 0, 4, 4}},
     {"o2.allreduce-fp32.lamb",
-     {"--opt-level=O2", "--allreduce-fp32", "--optimizer=lamb"},
+     "--opt-level=O2 --allreduce-fp32 --optimizer=lamb",
      {2, 0, 4, 8, 2, 4, 4, 0, 4},
      {4, 0, 0, 8, 4, 0, 0, 0, 4}},
     {"o3.plain",
-     {"--opt-level=O3", "--momentum=0"},
+     "--opt-level=O3 --momentum=0",
      {2, 0, 0, 0, 2, 0, 4, 0, 2},
      {2, 0, 0, 0, 2, 0, 4, 0, 2}},
 };
-
-static ls_status explain(const struct figures *row, char **text)
-{
-    char option[64] = "", why[160] = "", words[3][32];
-    char *argument[6] = {"lockstep-train", "-a", "resnet18"};
-    size_t bytes = 0;
-    ls_options options;
-    int count = 3;
-    for (int i = 0; i < 3 && row->options[i] != NULL; i++) {
-        ls_text_put(words[i], sizeof words[i], "%s", row->options[i]);
-        argument[count++] = words[i];
-    }
-    FILE *to = open_memstream(text, &bytes);
-    LS_ASSERT(to != NULL);
-    ls_status status = ls_options_parse(count, argument, &options, option, why, (int)sizeof why);
-    status = status == LS_OK ? ls_explain_print(&options, WORLD, to) : status;
-    fclose(to);
-    return status;
-}
 
 /* The number of MB behind `name` at the begin of the first line that has one; NAN. */
 static double printed_mb_of(const char *text, const char *name)
@@ -106,7 +87,8 @@ static void judge_figures(const ls_case *row, const ls_record *job, ls_verdict *
     char *text = NULL;
     ls_network network;
     (void)job;
-    if (explain(f, &text) != LS_OK || ls_model_build("resnet18", 10, 224, &network) != LS_OK) {
+    if (ls_inside_explain(WORLD, &text, "-a resnet18 %s", f->options) != LS_OK ||
+        ls_model_build("resnet18", 10, 224, &network) != LS_OK) {
         ls_verdict_fail(out, "nothing is explained");
         free(text);
         return;
