@@ -5,7 +5,7 @@
 
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
-#include "reference/examples/run.h"
+#include "reference/examples/example.h"
 #include "reference/train/checkpoint.h"
 #include "reference/train/join.h"
 #include "reference/train/setup.h"
@@ -14,7 +14,7 @@
 static ls_status prepare(int argc, char **argv, ls_trainer *trainer)
 {
     LS_TRY(ls_setup_read(argc, argv, trainer)); /* options, environment */
-    LS_TRY(ls_examples_run_check(trainer));     /* --example: what it does not take */
+    LS_TRY(ls_example_check(trainer));          /* --example: options that it refuses */
     LS_TRY(ls_setup_device(trainer));           /* network, backend */
     LS_TRY(ls_join_open(trainer));              /* peers, engines */
     LS_TRY(ls_setup_memory(trainer));           /* tensors, buckets, plan */
@@ -24,10 +24,14 @@ static ls_status prepare(int argc, char **argv, ls_trainer *trainer)
 
 static ls_status train(ls_trainer *trainer)
 {
+    static ls_example_page *const pages[] = {
+        [LS_EXAMPLE_TWO_ENCODERS] = ls_two_encoders_train,
+        [LS_EXAMPLE_TWO_LOSSES] = ls_two_losses_train,
+    };
     ls_step_summary summary;
     ls_status status = trainer->options.example == LS_EXAMPLE_NONE
                            ? ls_step_run(trainer, &summary)
-                           : ls_examples_run(trainer, &summary);
+                           : ls_example_run(trainer, pages[trainer->options.example], &summary);
     if (status == LS_OK && trainer->options.save[0] != '\0') {
         status = ls_checkpoint_save(trainer, summary.last, trainer->options.save);
     }

@@ -69,7 +69,13 @@ ls_status ls_example_backward(ls_example_model *model, ls_step_state *scaled, fl
 ls_status ls_example_end_step(ls_example *example, const float *loss, const bool *skipped);
 
 /* The examples: --example two-encoders, --example two-losses. */
-ls_status ls_two_encoders_train(ls_example *example);
-ls_status ls_two_losses_train(ls_example *example);
+typedef ls_status ls_example_page(ls_example *example);
+ls_example_page ls_two_encoders_train, ls_two_losses_train;
+
+/* After ls_setup_read. LS_ERR_UNSUPPORTED, written as an event, for options that belong to the
+ * trainer's own loop. */
+ls_status ls_example_check(ls_trainer *trainer);
+/* From step 1 to trainer->last_step; *summary is valid in any case. */
+ls_status ls_example_run(ls_trainer *trainer, ls_example_page *page, ls_step_summary *summary);
 
 #endif
