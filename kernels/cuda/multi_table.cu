@@ -128,10 +128,7 @@ static table_bytes bytes_of(int32_t entries, int32_t chunks, bool norms)
 static ls_status upload(kept_table *table, ls_stream *stream, const table_bytes *b)
 {
     char *host = (char *)calloc(1, b->entries + b->chunks + 1);
-    if (host == NULL) {
-        return ls_log_fail(LS_ERR_INFRA, "no memory for a table of %d tensors",
-                           table->device.entry_count);
-    }
+    LS_TRY_MEMORY(host != NULL, "a table of %d tensors", table->device.entry_count);
     memcpy(host, table->entry, (size_t)table->device.entry_count * sizeof *table->entry);
     ls_multi_chunk *chunk = (ls_multi_chunk *)(host + b->entries);
     for (int32_t i = 0; i < table->device.entry_count; i++) {
@@ -218,9 +215,7 @@ ls_status ls_multi_table_of(ls_stream *stream, const ls_tensor_list *list, bool 
 {
     int count = list[LS_MULTI_FROM].count;
     ls_multi_entry *entry = make_entries(list, count);
-    if (entry == NULL) {
-        return ls_log_fail(LS_ERR_INFRA, "no memory for a table of %d tensors", count);
-    }
+    LS_TRY_MEMORY(entry != NULL, "a table of %d tensors", count);
     kept_table *table = stream->backend->tables->first;
     while (table != NULL && !(table->norms == norms && table->device.entry_count == count &&
                               memcmp(table->entry, entry, (size_t)count * sizeof *entry) == 0)) {

@@ -351,9 +351,7 @@ static ls_status grow_lists(ls_amp *amp, ls_amp_optimizer *owner, int count)
     for (size_t i = 0; good && i < sizeof amp->list / sizeof amp->list[0]; i++) {
         good = grow(&amp->list[i], slots, sizeof *amp->list[i]);
     }
-    if (!good) {
-        return ls_log_fail(LS_ERR_INFRA, "cannot allocate amp's lists of %zu parameters", slots);
-    }
+    LS_TRY_MEMORY(good, "amp's lists of %zu parameters", slots);
     return LS_OK;
 }
 

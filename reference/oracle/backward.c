@@ -151,9 +151,7 @@ static ls_status norm_backward(ls_run *r, int index, ls_planes *in_grad)
     const ls_nettab_node *node = &r->net->node[index];
     int64_t count = r->net->param[node->weight].count, chunks = ls_shards_chunks(&r->shards);
     double *bias_grad = malloc((size_t)(chunks * count) * sizeof *bias_grad);
-    if (bias_grad == NULL) {
-        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate the sums of %s", node->name);
-    }
+    LS_TRY_MEMORY(bias_grad != NULL, "the sums of %s", node->name);
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, ls_run_allocate_like(r, node->input, in_grad), free_sums);
     LS_TRY_GOTO(status,

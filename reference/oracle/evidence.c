@@ -164,9 +164,7 @@ ls_status ls_evidence_load(const char *arch, int world, const char *const *path,
 {
     LS_ASSERT(world > 0);
     ls_evidence *e = calloc(1, sizeof *e);
-    if (e == NULL) {
-        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate the evidence");
-    }
+    LS_TRY_MEMORY(e != NULL, "the evidence");
     e->world = world;
     e->step.stat_ranks = 1;
     e->step.loss_scale = 1;

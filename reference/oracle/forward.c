@@ -73,10 +73,7 @@ static ls_status measure_rms(const ls_planes *in, const float *ideal, double *rm
 {
     int64_t count = ls_planes_count(in);
     double *difference = malloc((size_t)count * sizeof *difference);
-    if (difference == NULL) {
-        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate %lld differences",
-                           (long long)count);
-    }
+    LS_TRY_MEMORY(difference != NULL, "%lld differences", (long long)count);
     for (int64_t i = 0; i < count; i++) {
         difference[i] = (double)ideal[i] - in->value[i];
     }
@@ -124,10 +121,7 @@ static ls_status check_ties(const ls_oracle_step *step, const ls_oracle_mode *mo
     int32_t *own = NULL;
     if (node->kind == LS_NETTAB_POOL) {
         own = malloc((size_t)count * sizeof *own);
-        if (own == NULL) {
-            return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate %lld maxima",
-                               (long long)count);
-        }
+        LS_TRY_MEMORY(own != NULL, "%lld maxima", (long long)count);
         ls_ops_pool_branches(node, in, own);
     }
     look l = {node,

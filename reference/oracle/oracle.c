@@ -37,10 +37,7 @@ static ls_status allocate(ls_run *r)
         result->rank_grad = calloc(elements * world, sizeof(float));
         whole = whole && result->rank_grad != NULL;
     }
-    if (!whole) {
-        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate the gradients of %s on %d ranks",
-                           r->net->arch, step->world);
-    }
+    LS_TRY_MEMORY(whole, "the gradients of %s on %d ranks", r->net->arch, step->world);
     if (r->mode->forced == NULL) {
         LS_TRY(ls_branch_allocate(r->net, r->samples, &r->own));
         r->taken = &r->own;
@@ -113,9 +110,7 @@ ls_status ls_oracle_run(const ls_oracle_step *step, const ls_oracle_mode *mode,
         LS_ASSERT(step->batch[rank] > 0);
     }
     ls_run *r = calloc(1, sizeof *r);
-    if (r == NULL) {
-        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate a run");
-    }
+    LS_TRY_MEMORY(r != NULL, "a run");
     ls_oracle_result result = {0};
     r->step = step;
     r->mode = mode;

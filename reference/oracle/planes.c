@@ -11,10 +11,8 @@ ls_status ls_planes_allocate(int samples, int height, int width, int channels, l
     planes.pitch = ls_planes_round_up(channels, LS_PLANES_LANES);
     size_t bytes = (size_t)ls_planes_count(&planes) * sizeof(double);
     planes.value = aligned_alloc(64, bytes); /* a multiple of 16 doubles */
-    if (planes.value == NULL) {
-        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate %zu bytes for %dx%dx%dx%d", bytes,
-                           samples, channels, height, width);
-    }
+    LS_TRY_MEMORY(planes.value != NULL, "%zu bytes for %dx%dx%dx%d", bytes, samples, channels,
+                  height, width);
     memset(planes.value, 0, bytes);
     *out = planes;
     return LS_OK;

@@ -65,10 +65,7 @@ WIDEST static void sum_outer(int64_t pixels, const double *const *row, int64_t r
 static ls_status allocate(size_t count, double **out)
 {
     *out = aligned_alloc(64, (count * sizeof(double) + 63) / 64 * 64);
-    if (*out == NULL) {
-        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate %zu doubles for a convolution",
-                           count);
-    }
+    LS_TRY_MEMORY(*out != NULL, "%zu doubles for a convolution", count);
     memset(*out, 0, count * sizeof(double));
     return LS_OK;
 }
@@ -206,10 +203,7 @@ static ls_status walk_all(walk *w, const double *weight)
     double *packed = NULL, *zeros = NULL;
     int64_t *order = malloc((size_t)pixels * sizeof *order);
     ls_status status = LS_OK;
-    if (order == NULL) {
-        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate the order of %lld pixels",
-                           (long long)pixels);
-    }
+    LS_TRY_MEMORY(order != NULL, "the order of %lld pixels", (long long)pixels);
     LS_TRY_GOTO(status, allocate((size_t)taps * w->to->pitch * w->from->channels, &packed),
                 free_all);
     LS_TRY_GOTO(status, allocate((size_t)w->from->pitch, &zeros), free_all);

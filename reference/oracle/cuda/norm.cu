@@ -97,10 +97,7 @@ typedef struct lists {
 static ls_status make_lists(int pitch, lists *out)
 {
     double *memory = (double *)calloc((size_t)LISTS * (size_t)pitch, sizeof *memory);
-    if (memory == NULL) {
-        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate statistics of %d channels",
-                           pitch);
-    }
+    LS_TRY_MEMORY(memory != NULL, "statistics of %d channels", pitch);
     for (int i = 0; i < LISTS; i++) {
         out->of[i] = memory + (int64_t)i * pitch;
     }
