@@ -1,4 +1,4 @@
-#include "bounds_plant.h"
+#include "bounds_parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>

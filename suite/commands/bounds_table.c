@@ -1,4 +1,4 @@
-#include "bounds_table.h"
+#include "bounds_parts.h"
 
 #include <errno.h>
 #include <math.h>
@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bounds_plant.h"
 #include "kernels/core/list.h"
 #include "kernels/core/sort.h"
 #include "kernels/core/file.h"

@@ -91,24 +91,24 @@ static ls_status choose_cases(conform *c)
         LS_TRY(ls_machine_choose(c->device, 1, true, &settings.device));
     }
     ls_cases_all(&settings, &c->run.cases);
-    if (c->subject != NULL) { /* what looks inside our own parts says nothing about another's */
+    if (c->subject !=
+        NULL) { /* cases that call this project's own code do not test another trainer */
         ls_rows_keep_protocol(&c->run.cases);
     }
     if (c->files.count > 0 && c->wanted.count == 0) {
-        c->run.cases.count = 0; /* a list that names nothing is not a wish for everything */
+        c->run.cases.count = 0; /* an empty list file does not mean all cases */
     }
     LS_TRY(ls_select_keep(&c->run.cases, &c->wanted, share, shares));
     ls_text_put(c->run.claim_name, sizeof c->run.claim_name, "%s", c->claim);
     LS_TRY(ls_select_claim(c->claim, &c->run.claim));
     if (c->subject != NULL && c->wanted.count == 0 && strcmp(c->claim, "all") != 0) {
-        /* what another trainer does not claim would take an hour */
+        /* cases outside the claim of another trainer would take an hour */
         LS_TRY(ls_select_keep(&c->run.cases, &c->run.claim, 0, 1));
     }
     return ls_select_waivers(&c->run.waivers);
 }
 
-/* A folder that an earlier run of ours wrote is begun anew; anything else in the way is an error.
- */
+/* Empties the folder of an earlier run; other files in it are an error. */
 static ls_status clear_folder(const char *path)
 {
     char entry[700];
@@ -135,7 +135,7 @@ static ls_status clear_folder(const char *path)
     return LS_OK;
 }
 
-/* --resume goes on in a folder that a run of ours wrote. */
+/* --resume needs the folder of an earlier run. */
 static ls_status check_resumed(const conform *c)
 {
     char path[700];
@@ -227,7 +227,7 @@ static int run_cases(conform *c)
     return code;
 }
 
-/* Of an interrupted run (--resume) those that are left. */
+/* Prints the cases that are left of an interrupted run (--resume). */
 static ls_status list_cases(conform *c)
 {
     const ls_run *run = &c->run;

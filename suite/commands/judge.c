@@ -14,7 +14,7 @@
 #include "suite/judge/judges.h"
 #include "suite/judge/protocol.h"
 
-/* The effective options of the start event, by long name, in either spelling. */
+/* The effective options of the start event, by long name in either spelling. */
 static const cJSON *option(const cJSON *options, const char *name)
 {
     char other[64];
@@ -165,7 +165,7 @@ static ls_status judge_job(const char *directory, counts *c)
     }
     ls_role role = ls_spec_role_of(ls_json_string(ls_record_facts(&job), "role", ""));
     if (role == LS_ROLE_NO_COMM || role == LS_ROLE_CURVES) {
-        ls_record_free(&job); /* its ranks do not train together: for measuring only */
+        ls_record_free(&job); /* its ranks do not train together: a baseline only */
         return LS_OK;
     }
     ls_spec spec = spec_of(&job);
@@ -182,7 +182,7 @@ static ls_status judge_job(const char *directory, counts *c)
     return LS_OK;
 }
 
-/* A run's folder holds jobs; anything else is one job. */
+/* A run's folder contains jobs; any other folder is one job. */
 static ls_status judge_folder(const char *directory, counts *c)
 {
     char folder[700];

@@ -106,7 +106,8 @@ free_network:
     return status;
 }
 
-/* What the pass cannot beat: its bytes at the copies' rate, its operations at the products'. */
+/* The lower bound of a pass: its bytes at the rate of copies, its operations at that of products.
+ */
 static double floor_ms(const layers *l, const ls_cuda_pass *pass)
 {
     double memory_s = pass->bytes / l->rates.copy_bytes_per_s;

@@ -15,7 +15,7 @@
 #include "reference/model/model.h"
 #include "suite/suite.h"
 
-/* Medians of a few hundred ms each; the whole takes a second or two. */
+/* Medians of repeats that take a few hundred ms each. */
 enum { REPEATS = 5, NUM_CLASSES = 10 };
 
 typedef struct engine {
@@ -121,7 +121,7 @@ static ls_status add_rates(const question *q, cJSON *answer)
     return LS_OK;
 }
 
-/* One row per level asked for: O0's products take f32, the others' half. */
+/* One row per requested level: the products of O0 are f32, of the others half. */
 static ls_status add_bounds(const question *q, cJSON *answer)
 {
     const ls_matrix_bench *bench = q->bench;
@@ -169,7 +169,7 @@ static ls_status in_child(void *context, FILE *to)
     cJSON *answer = cJSON_CreateObject();
     LS_ASSERT(answer != NULL);
     LS_TRY(add_rates(q, answer));
-    if (add_bounds(q, answer) != LS_OK) { /* the rates stand without them */
+    if (add_bounds(q, answer) != LS_OK) { /* the rates are valid without them */
         ls_log_warn("GPU %d: its convolutions alone were not measured", q->gpu);
     }
     char *text = cJSON_PrintUnformatted(answer);
@@ -218,7 +218,7 @@ void ls_roofline_gpu_measure(const ls_matrix_bench *bench, const char *when, int
         cJSON *answer = text == NULL ? NULL : cJSON_Parse(text);
         free(text);
         if (answer == NULL) {
-            ls_log_warn("GPU %d: what it does at best was not measured: %s", gpu, why);
+            ls_log_warn("GPU %d: its best rates were not measured: %s", gpu, why);
             continue;
         }
         cJSON_AddItemToArray(

@@ -11,18 +11,18 @@ typedef struct ls_variables {
     cJSON *value; /* {"NGPUS":"8", ...}: text as given */
 } ls_variables;
 
-/* Checks and keeps each "NAME=value". An unknown name or a wrong value is one line that names the
- * nearest known name or the allowed values: LS_ERR_USAGE. */
+/* Checks and keeps each "NAME=value". LS_ERR_USAGE, with the nearest name or the allowed values,
+ * for an unknown name or a wrong value. */
 ls_status ls_variables_parse(int count, char *const *argument, ls_variables *out);
 void ls_variables_free(ls_variables *variables);
-/* The text given, or fallback. */
+/* The given text, or the fallback. */
 const char *ls_variables_text(const ls_variables *variables, const char *name,
                               const char *fallback);
 int ls_variables_integer(const ls_variables *variables, const char *name, int fallback);
-/* "1,5,25" into numbers, the first `most` of them; returns how many were given, 0 without the
+/* Parses "1,5,25" into the first `most` numbers; returns how many were given, 0 without the
  * variable. */
 int ls_variables_numbers(const ls_variables *variables, const char *name, double *number, int most);
-/* "NAME: what it is (values)" lines, for --help. */
+/* Prints "NAME: description (values)" lines for --help. */
 void ls_variables_help(void);
 
 #endif

@@ -1,4 +1,4 @@
-#include "detect_foreign.h"
+#include "detect_parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "detect_plants.h"
+#include "detect_parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>

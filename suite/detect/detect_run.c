@@ -1,4 +1,4 @@
-#include "detect_run.h"
+#include "detect_parts.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -32,7 +32,7 @@ ls_budget ls_budget_whole(void)
     return (ls_budget){20 * 60, 0}; /* 20 minutes on 2 cores */
 }
 
-/* Index of the job that took longest among those not yet named; -1: no more. */
+/* Index of the longest job that is not yet listed; -1: none. */
 static int longest(const ls_run *run, const bool *named)
 {
     int best = -1;
@@ -54,7 +54,7 @@ void ls_budget_report(const ls_budget *budget, const ls_run *run, double seconds
     if (!(budget->seconds > 0) || seconds <= budget->seconds) {
         return;
     }
-    fprintf(to, "over budget: %.0f s, %.0f s are allowed on 2 quiet cores; longest:", seconds,
+    fprintf(to, "over budget: %.0f s, %.0f s are allowed on 2 idle cores; longest:", seconds,
             budget->seconds);
     bool *named = calloc((size_t)run->jobs.count + 1, sizeof *named);
     LS_ASSERT(named != NULL);

@@ -12,7 +12,7 @@
 #include "kernels/core/log.h"
 #include "suite/judge/sdc.h"
 
-/* What an interrupted run found belongs to its jobs, which are not run again. */
+/* Keeps the findings of an interrupted run, whose finished jobs are not run again. */
 static void take_over(ls_run *run)
 {
     char path[700];
@@ -72,12 +72,11 @@ static void found_bits(ls_run *run, const ls_sdc *sdc)
         const char *address;
         int gpu = index_of(run, k, rank->device, &address);
         if (!rank->left_out && step != 0) {
-            ls_findings_add(&run->findings, LS_FINDING_SILENT_CORRUPTION, gpu, rank->device,
-                            address,
-                            "other bits than %d GPUs that trained the same steps, from "
-                            "step %lld on%s",
-                            sdc->agree, (long long)step,
-                            rank->odd_at != 0 && rank->odd_again_at != 0 ? ", both times" : "");
+            ls_findings_add(
+                &run->findings, LS_FINDING_SILENT_CORRUPTION, gpu, rank->device, address,
+                "different bits from %d GPUs that trained the same steps, from step %lld on%s",
+                sdc->agree, (long long)step,
+                rank->odd_at != 0 && rank->odd_again_at != 0 ? ", both times" : "");
         }
     }
 }

@@ -25,7 +25,7 @@ static int left_s(const ls_run *run, int index, int64_t begun_ns)
         *(i < index ? &times.before_s : i == index ? &times.job_s : &times.after_s) += s;
     }
     if (run->resumed_jobs > 0) {
-        times.before_s = 0; /* of another run: they say nothing about this one's pace */
+        times.before_s = 0; /* of an earlier run: not a measure of the pace of this one */
     }
     times.elapsed_s = ls_clock_ms_between(run->started_ns, begun_ns) * 1e-3;
     times.running_s = ls_clock_ms_between(begun_ns, ls_clock_ns()) * 1e-3;

@@ -43,25 +43,25 @@ typedef struct ls_run {
 
 /* Appends case `index` to verdicts.jsonl: an interrupted run loses nothing that was judged. */
 ls_status ls_verdicts_append(const ls_run *run, int index);
-/* Writes the whole file anew, in the order of the cases. */
+/* Rewrites the whole file in the order of the cases. */
 ls_status ls_verdicts_write(const ls_run *run);
 /* Takes over the verdicts of an interrupted run that passed. */
 ls_status ls_verdicts_read_back(ls_run *run);
 /* "not ok ..." at once; cause and repeat follow at the end. Nothing for a case that passed. */
 void ls_verdicts_print(const ls_run *run, int index, FILE *to);
-/* The line that repeats one case. */
+/* The command that repeats one case. */
 void ls_verdicts_repeat(const ls_run *run, int index, char *text, size_t bytes);
 
 /* ---- progress.c: one line that is rewritten on a terminal, plain lines elsewhere ------------- */
 
-/* Seconds: estimates of the jobs before the running one, of it, of those after it; what those
- * before it really took; since when it runs. */
+/* Seconds: estimates of the jobs before the running one, of that one and of those after it; the
+ * real time of those before it and of the running one so far. */
 typedef struct ls_progress_times {
     double before_s, job_s, after_s, elapsed_s, running_s;
 } ls_progress_times;
 
-/* Seconds left: the estimate at the pace of the jobs before. While a job runs it falls as the clock
- * goes, but not below what comes after the job. */
+/* Seconds left, estimated at the pace of the jobs before. While a job runs they decrease with the
+ * clock, down to the estimate of the jobs after it. */
 double ls_progress_left_s(const ls_progress_times *times);
 
 void ls_progress_job(const ls_run *run, int index);  /* is running */

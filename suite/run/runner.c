@@ -112,9 +112,9 @@ static void judge_jobs(const ls_case *row, const ls_record *job, ls_verdict *out
         if (ls_verdict_of_outcome(&job[j], out) || ls_protocol_breaks(&job[j], &row->job[j], out)) {
             if (job[j].code == LS_ERR_NON_FINITE &&
                 strcmp(row->job[j].loss_scale, "dynamic") == 0 && out->cause[0] == '\0') {
-                ls_verdict_cause(
-                    out, "a step with inf or NaN in its gradients was taken: the check did not "
-                         "see it, or each decides for itself before the reduction");
+                ls_verdict_cause(out,
+                                 "a step with inf or NaN in its gradients was taken: the check "
+                                 "missed it, or each rank decides by itself before the reduction");
             }
             if (out->code == LS_CRASH && out->cause[0] == '\0') {
                 ls_diagnose_endings_waits(&job[j], out->cause, (int)sizeof out->cause);
@@ -122,7 +122,7 @@ static void judge_jobs(const ls_case *row, const ls_record *job, ls_verdict *out
             return;
         }
     }
-    if (row->job_count == 0) { /* calls our parts itself */
+    if (row->job_count == 0) { /* calls the library itself */
         row->judge(row, NULL, out);
         return;
     }
@@ -181,8 +181,8 @@ static bool someone_needs(const ls_run *run, int job)
     return false;
 }
 
-/* Dumps (100 MB and more each for large networks) are of no use once every case that reads them has
- * been judged, and has passed: those of a failure are kept to be looked at. */
+/* Removes the dumps (100 MB and more for large networks) of a job when all cases that read them
+ * have passed. Those of a failure are kept for inspection. */
 static bool keeps_dumps(const ls_run *run, int job)
 {
     for (int c = 0; c < run->cases.count; c++) {
@@ -240,7 +240,7 @@ static void on_tick(void *context)
     ls_progress_job(t->run, t->index);
 }
 
-/* What cases make for the job, once however many of them have it. */
+/* Calls the preparations of the job's cases, each once. */
 static ls_status prepare(const ls_run *run, int index)
 {
     ls_case_prepare *last = NULL;
@@ -292,7 +292,7 @@ static bool failed_early(const ls_run *run)
     return false;
 }
 
-/* Judged already: its record is only read for the report. */
+/* Its cases have been judged; the report reads the record. */
 static bool is_judged(const ls_run *run, int index)
 {
     char path[700];

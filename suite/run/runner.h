@@ -1,5 +1,5 @@
-/* One run: its jobs are started one after another, each case is judged as soon as its last job has
- * ended, everything is written where it can be picked up again (design.md section 5). */
+/* Runs jobs one after another, judges each case as soon as its last job has ended, and writes all
+ * results so that an interrupted run can be resumed (design.md section 5). */
 #ifndef LS_RUNNER_H
 #define LS_RUNNER_H
 
@@ -19,16 +19,16 @@ void ls_runner_print_plan(const ls_run *run, FILE *to);
 /* Makes the run's folder, run.json and results/latest; reads back the verdicts of an interrupted
  * run. */
 ls_status ls_runner_open(ls_run *run);
-/* Runs and judges. LS_ERR_INFRA only where nothing can go on; a failing job is no failure of this
+/* Runs and judges. LS_ERR_INFRA only when the run cannot continue; a failing job does not fail this
  * call. */
 ls_status ls_runner_run(ls_run *run);
-/* Verdicts, tables, headline, report, the terminal's last lines. Returns the program's exit code.
- */
+/* Writes verdicts, tables, headline, report and the last lines of the terminal. Returns the exit
+ * code of the program. */
 int ls_runner_finish(ls_run *run);
 void ls_runner_free(ls_run *run);
 
-/* Judges case `index` from the records of its jobs, applies waivers, prints it unless it is good.
- */
+/* Judges case `index` from the records of its jobs, applies waivers, and prints it unless it
+ * passed. */
 void ls_runner_judge(ls_run *run, int index);
 
 #endif

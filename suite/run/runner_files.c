@@ -1,4 +1,4 @@
-/* The run's folder: made, picked up again, finished. */
+/* The folder of a run: how it is made, resumed and finished. */
 #include "runner.h"
 
 #include <errno.h>
@@ -127,7 +127,7 @@ static void link_latest(const ls_run *run)
     *name = '\0';
     char *folder = strrchr(link, '/');
     if (folder == NULL || strcmp(folder, "/runs") != 0) {
-        return; /* OUT= somewhere else */
+        return; /* OUT= is another folder */
     }
     ls_text_put(target, sizeof target, "runs/%s", name + 1);
     ls_text_put(folder, sizeof link - (size_t)(folder - link), "/latest");
@@ -153,7 +153,7 @@ ls_status ls_runner_open(ls_run *run)
     return LS_OK;
 }
 
-/* Facts that judging adds to job.json: the report prints a figure as a result only where its checks
+/* Facts that judging adds to job.json: the report prints a figure as a result only if its checks
  * passed. */
 static ls_status mark_checked(const ls_run *run, int index)
 {
@@ -197,13 +197,13 @@ static int stop_here(const ls_run *run)
     for (int i = 0; i < run->jobs.count; i++) {
         left += !run->done[i];
     }
-    printf("stopped with %d of %d jobs to go; to go on: ", left, run->jobs.count);
+    printf("stopped with %d of %d jobs left; to resume: ", left, run->jobs.count);
     if (run->bench_run) {
         printf("make bench RESUME=%s\n", run->directory);
     } else {
         printf("%s\n", run->command);
     }
-    return 128 + 2; /* as if SIGINT had ended us */
+    return 128 + 2; /* as after SIGINT */
 }
 
 int ls_runner_finish(ls_run *run)

@@ -122,7 +122,7 @@ ls_status ls_select_waivers(ls_select_list *list)
     return LS_OK;
 }
 
-/* The family counts before the rest: a glob's rest is seldom like any name's. */
+/* The family is matched first, because the rest of a glob rarely resembles a name. */
 static int distance_between(const char *glob, const char *id)
 {
     char asked[LS_CASE_ID_BYTES], family[LS_CASE_ID_BYTES];
@@ -184,7 +184,7 @@ ls_status ls_select_check_requirements(const char *path, const ls_case_list *cas
         }
         for (int other = 0; other < c; other++) {
             if (strcmp(cases->row[c].id, cases->row[other].id) == 0) {
-                ls_log_error("two cases are called %s", cases->row[c].id);
+                ls_log_error("two cases have the id %s", cases->row[c].id);
                 status = LS_ERR_CHECK;
             }
         }

@@ -15,7 +15,7 @@ typedef struct need {
     const ls_spec *spec;
 } need;
 
-/* Cases that hang together by their jobs. */
+/* Cases connected by common jobs. */
 typedef struct group {
     int first; /* row */
     double seconds;
@@ -73,7 +73,7 @@ static void join(const need *list, int count, int *parent)
     }
 }
 
-/* What each group costs: group[root].seconds. */
+/* The cost of each group, group[root].seconds. */
 static void weigh(const ls_case_list *cases, const need *list, int count, int *parent,
                   group *groups)
 {
@@ -89,7 +89,7 @@ static void weigh(const ls_case_list *cases, const need *list, int count, int *p
     }
 }
 
-/* The heaviest first, each to the share that has least. share_of[first row] is the answer. */
+/* Assigns the heaviest group first, each to the lightest share: share_of[first row]. */
 static void deal(group *groups, int count, int shares, int *share_of)
 {
     double *filled = calloc((size_t)shares, sizeof *filled);

@@ -22,7 +22,7 @@ static bool is_result(const cJSON *row)
            ls_json_number(row, "images_per_s", 0) > 0;
 }
 
-/* A row is below where even the upper end of its ratio to the baseline is below this. */
+/* A row is below when the upper end of its ratio to the baseline is below this. */
 static const ls_tol least_ratio = LS_TOL(
     0.97, "intervals hold for the steps of one run, and starting the same job again moves its "
           "median too: by 0.2 % on a tuned machine (MLPerf v4.0), by a few per cent where the "
@@ -76,8 +76,8 @@ static const ls_tol neighbours = LS_TOL(
     "39 machines with one H100 each agree within 0.11 % on ResNet-50 but for one that is 3.8 % "
     "slow, which a limit of 5 % does not see (Lambda's published table)");
 
-/* The run's other GPUs need no earlier run: the slowest is named whatever its distance. It is no
- * gate that was asked for. */
+/* Compares the GPUs of this run with each other, which needs no baseline. The slowest is always
+ * named, but gates nothing. */
 static void compare_neighbours(const cJSON *gpus, ls_speed_verdict *out)
 {
     const cJSON *gpu, *worst = NULL;

@@ -1,0 +1,157 @@
+/* The parts of `lockstep detect`: planted faults and wrong trainers, runs against them, and the
+ * results.
+ */
+#ifndef LS_DETECT_PARTS_H
+#define LS_DETECT_PARTS_H
+
+#include <stdio.h>
+
+#include "suite/suite.h"
+
+/* ---- detect_plants.c: the list of planted faults, suite/plants.txt --------------------------- */
+
+/* One line of suite/plants.txt, or of suite/peers/wrong/expected.txt. */
+typedef struct ls_detect_plant {
+    char name[48];                  /* of LS_PLANT(name, ...), or of suite/plants/<name>.patch */
+    char wish[64];                  /* value of LS_PLANT: the name, "@step" and ":rank" */
+    char case_id[LS_CASE_ID_BYTES]; /* the case that must catch it */
+    char requirement[8];
+    char cause[128]; /* a glob that the printed cause must match; "-": none is expected */
+    char sentence[240];
+    bool patch;         /* a patched tree, build/patched/<name>, with its own build */
+    bool device;        /* a patch of a CUDA kernel: judged on the emulation of that build */
+    bool foreign;       /* a wrong trainer, named "foreign.<script>" */
+    char script[1100];  /* of a foreign trainer */
+    char subject[1600]; /* its command, after an interpreter was found */
+} ls_detect_plant;
+
+typedef struct ls_detect_list {
+    int count, capacity;
+    ls_detect_plant *plant;
+} ls_detect_list;
+
+/* Reads suite/plants.txt. A fault is a patch if suite/plants/<name>.patch exists. LS_ERR_USAGE,
+ * with the line, for a line that does not have five fields. */
+ls_status ls_detect_read(const char *path, ls_detect_list *out);
+/* Calls `visit` with every line of the file, numbered from 1, until one call fails; `visit` may
+ * modify the line. LS_ERR_USAGE, with the description `what`, when the file cannot be read. */
+typedef ls_status ls_detect_line(char *line, const char *path, int number, ls_detect_list *out);
+ls_status ls_detect_read_lines(const char *path, const char *what, ls_detect_line *visit,
+                               ls_detect_list *out);
+/* Appends an empty entry. */
+ls_detect_plant *ls_detect_append(ls_detect_list *list);
+void ls_detect_free(ls_detect_list *list);
+/* Checks that each fault names an existing case and, for a planted one, that case's requirement,
+ * and that names are unique. Logs each error; LS_ERR_CHECK. */
+ls_status ls_detect_check(const ls_detect_list *list, const ls_case_list *cases);
+
+/* ---- detect_run.c: a run of cases in a process of its own, and kept results ------------------ */
+
+/* One verdict that a run of cases wrote. */
+typedef struct ls_detect_verdict {
+    char case_id[LS_CASE_ID_BYTES], code[16], evidence[512], cause[320];
+} ls_detect_verdict;
+
+typedef struct ls_detect_outcome {
+    int count, capacity;
+    ls_detect_verdict *verdict;
+    double seconds;
+    bool timed_out, stopped;
+    int code; /* exit code of the run */
+} ls_detect_outcome;
+
+/* The run: `lockstep conform` of one build. */
+typedef struct ls_detect_child {
+    const char *program;   /* build/planted/lockstep */
+    const char *wish;      /* NULL: no fault */
+    const char *directory; /* --out; the log is <directory>.log */
+    const char *subject;   /* another trainer's command, or NULL */
+    const char *case_id;   /* one case, or NULL */
+    const char *list;      /* a list of cases, or NULL */
+    const char *engines;   /* folder of the libraries for --device cuda; NULL: the CPU */
+    uint64_t seed;
+    bool fail_early;
+    double limit_s;
+} ls_detect_child;
+
+/* Runs it and reads its verdicts. LS_ERR_INFRA when it could not be started. */
+ls_status ls_detect_run(const ls_detect_child *child, ls_detect_outcome *out);
+void ls_detect_outcome_free(ls_detect_outcome *outcome);
+/* The first verdict against the subject: FAIL, CRASH, TIMEOUT or WEAK. NULL: none; UNSUPPORTED,
+ * INFRA and SKIP do not count. */
+const ls_detect_verdict *ls_detect_catch(const ls_detect_outcome *outcome);
+
+/* The result of one fault, <run>/faults/<name>.json. */
+typedef struct ls_detect_result {
+    bool done, caught, by_named, cause_given, cause_right;
+    bool refused; /* a foreign trainer whose PyTorch lacks a feature that the case needs */
+    bool stale;   /* kept, but the expected cause has changed: the named case runs again */
+    double seconds;
+    ls_detect_verdict by;     /* the verdict that caught it */
+    int others, others_asked; /* of a full run: cases of the list that caught it, and cases run */
+} ls_detect_result;
+
+typedef struct ls_detect_summary {
+    int faults, caught, by_named, causes_right;
+    int clean, clean_failed;
+    int foreign, foreign_caught, foreign_refused, foreign_not_run, foreign_causes_right;
+    int right, right_failed; /* the right foreign trainer: its cases, and those it failed */
+    double seconds;
+} ls_detect_summary;
+
+/* Writes the result to <directory>/faults/<name>.json. */
+ls_status ls_detect_keep(const char *directory, bool full, const ls_detect_plant *plant,
+                         const ls_detect_result *result);
+/* Reads the result of an earlier start. False when there is none for the same fault, case and
+ * subject. When only the expected cause has changed: false, with result->stale and the counts of
+ * other cases. */
+bool ls_detect_kept(const char *directory, bool full, const ls_detect_plant *plant,
+                    ls_detect_result *result);
+
+/* The result of a run without a fault. */
+typedef struct ls_detect_clean {
+    const char *name;           /* of its file in <directory>/faults/ */
+    const char *subject;        /* "": lockstep-train */
+    char alarm[512], where[96]; /* evidence and case of an alarm; "": none */
+    bool refused;
+    int cases;
+} ls_detect_clean;
+ls_status ls_detect_keep_clean(const char *directory, const ls_detect_clean *clean);
+/* Reads the result for `name` and `subject` of *clean; false when there is none. */
+bool ls_detect_kept_clean(const char *directory, ls_detect_clean *clean);
+
+/* ---- detect_foreign.c: wrong trainers in another framework, and the right one ---------------- */
+
+/* Appends the wrong trainers of suite/peers/wrong/expected.txt. A line is
+ * script<TAB>case<TAB>sentence[<TAB>glob of the printed cause]; the scripts are in the same folder.
+ * LS_ERR_USAGE for a malformed line or a missing script. */
+ls_status ls_detect_read_foreign(const char *path, ls_detect_list *out);
+/* How foreign trainers are run. */
+typedef struct ls_detect_place {
+    const char *program, *directory; /* lockstep; the run's folder */
+    const char *python;
+    uint64_t seed;
+    bool full;
+} ls_detect_place;
+/* Runs a wrong trainer against its case and keeps the result unless a signal stopped the run. A
+ * timeout does not count as caught: a framework is slow to load on a busy machine. */
+ls_status ls_detect_run_foreign(const ls_detect_place *place, const ls_detect_plant *plant,
+                                ls_detect_result *result, bool *stopped);
+/* Runs the right trainer, suite/peers/pytorch_train.py, against the case of a wrong one, or reads
+ * the result of an earlier start: it must pass. Prints the result and adds it to the summary. */
+ls_status ls_detect_run_right(const ls_detect_place *place, const ls_detect_plant *wrong,
+                              ls_detect_summary *summary, bool *stopped);
+
+/* ---- detect_table.c: printed and written results --------------------------------------------- */
+
+/* The summary of the foreign trainers, and the line of one fault. */
+void ls_detect_print_foreign(const ls_detect_summary *summary, FILE *to);
+void ls_detect_print_result(const ls_detect_plant *plant, const ls_detect_result *result, FILE *to);
+/* Writes detect.tsv and detect.md. */
+ls_status ls_detect_write_tables(const char *directory, const ls_detect_list *list,
+                                 const ls_detect_result *result, const ls_detect_summary *summary);
+/* Writes matrix.tsv of a full run, a row per fault and a column per case, from faults/<name>.jsonl.
+ */
+ls_status ls_detect_write_matrix(const char *directory, const ls_detect_list *list);
+
+#endif
