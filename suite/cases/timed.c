@@ -78,22 +78,29 @@ static int largest_world(const ls_matrix *bench, const ls_spec *spec)
     return largest;
 }
 
+/* FP32 in one process that never moves: `accumulate` micro-batches a step of what `spec` trains. */
+static ls_spec reference_of(const ls_spec *spec, int accumulate)
+{
+    ls_spec reference = ls_matrix_spec(LS_ROLE_REFERENCE);
+    ls_text_put(reference.arch, sizeof reference.arch, "%s", spec->arch);
+    reference.image_size = spec->image_size;
+    reference.batch_size = spec->batch_size;
+    reference.accumulate = accumulate;
+    reference.seed = spec->seed;
+    reference.lr = 0;
+    ls_text_put(reference.extra, sizeof reference.extra, "--weight-decay=0 --momentum=0");
+    return reference;
+}
+
 void ls_timed_reference(const ls_spec *spec, ls_spec *reference, ls_timed_steps *steps)
 {
     const ls_matrix *bench = steps->bench;
     int micro = micro_batches(spec->world), largest = largest_world(bench, spec);
     steps->first_step = 1 + steps_before(bench, spec, spec->world);
     steps->count = spec->world / micro;
-    *reference = ls_matrix_spec(LS_ROLE_REFERENCE);
-    ls_text_put(reference->arch, sizeof reference->arch, "%s", spec->arch);
-    reference->image_size = spec->image_size;
-    reference->batch_size = spec->batch_size;
-    reference->accumulate = micro;
-    reference->seed = spec->seed;
+    *reference = reference_of(spec, micro);
     reference->threads = 1; /* the timed ranks' own number where they share cores: equal forwards */
-    reference->lr = 0;
     reference->steps = steps_before(bench, spec, largest) + largest / micro;
-    ls_text_put(reference->extra, sizeof reference->extra, "--weight-decay=0 --momentum=0");
     ls_text_put(reference->data, sizeof reference->data, MICRO_FOLDER "%d", micro);
     for (int step = 1; step <= reference->steps; step++) {
         ls_text_add(reference->dump_steps, sizeof reference->dump_steps, "%s%d",
@@ -117,18 +124,11 @@ void ls_timed_followed(const ls_spec *leader, ls_spec *reference)
 {
     char id[96];
     ls_matrix_id(leader, id);
-    *reference = ls_matrix_spec(LS_ROLE_REFERENCE);
-    ls_text_put(reference->arch, sizeof reference->arch, "%s", leader->arch);
-    reference->image_size = leader->image_size;
-    reference->batch_size = leader->batch_size;
-    reference->accumulate = leader->world;
-    reference->seed = leader->seed;
+    *reference = reference_of(leader, leader->world);
     reference->threads = 0; /* branches are given, so that no bit hangs on them */
-    reference->lr = 0;
     reference->steps = 1;
-    ls_text_put(reference->extra, sizeof reference->extra,
-                "--weight-decay=0 --momentum=0 --init={job:%s}/dump/step000001.rank0.safetensors "
-                "--force-branches={job:%s}/dump",
+    ls_text_add(reference->extra, sizeof reference->extra,
+                " --init={job:%s}/dump/step000001.rank0.safetensors --force-branches={job:%s}/dump",
                 id, id);
     ls_text_put(reference->data, sizeof reference->data, WORLD_FOLDER "%d", leader->world);
     ls_text_put(reference->dump_steps, sizeof reference->dump_steps, "1");

@@ -319,9 +319,6 @@ void ls_scaler_machine_cases(const ls_case_settings *settings, ls_case_list *lis
                            "scaler.machine.%s.n%d", corners[i].name, interval);
         }
     }
-    for (size_t i = 0; i < sizeof longer / sizeof *longer; i++) {
-        ls_rows_format(list, settings,
-                       &(ls_row){.requirement = "S6", .judge = judge_long, .data = &longer[i]},
-                       "scaler.machine.%s", longer[i].name);
-    }
+    LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "S6", .judge = judge_long}),
+                 "scaler.machine.%s", longer);
 }

@@ -112,9 +112,6 @@ static void judge_figures(const ls_case *row, const ls_record *job, ls_verdict *
 
 void ls_explained_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
-        ls_rows_format(list, settings,
-                       &(ls_row){.requirement = "E3", .judge = judge_figures, .data = &figures[i]},
-                       "explain.figures.%s", figures[i].id);
-    }
+    LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "E3", .judge = judge_figures}),
+                 "explain.figures.%s", figures);
 }
