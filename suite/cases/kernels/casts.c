@@ -111,31 +111,44 @@ static void round_params(ls_net *net, const char *what, ls_dtype type)
 struct trial {
     ls_dtype type;       /* of activations */
     const char *operand; /* or NULL */
+    uint64_t seed;
+    void (*check)(ls_net *net, const struct trial *trial, ls_verdict *out);
 };
 
-static void judge_operand(const ls_case *row, const ls_record *job, ls_verdict *out)
+static void judge_trial(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    (void)job;
     const struct trial *trial = row->data;
-    const char *what = trial->operand;
-    ls_dtype type = trial->type, half = type == LS_F32 ? LS_F16 : type;
-    bool still = type != LS_F32 && strncmp(what, "norm", 4) != 0;
     ls_net net;
-    if (!ls_net_open(&net, type, LS_F32, BATCH, 5, out)) {
-        return;
+    (void)job;
+    if (ls_net_open(&net, trial->type, LS_F32, BATCH, trial->seed, out)) {
+        trial->check(&net, trial, out);
+        ls_net_close(&net);
     }
-    unround(&net);
-    result before = run(&net, 128.0f);
+}
+
+/* The half type that values are compared with. */
+static ls_dtype half_of(const struct trial *trial)
+{
+    return trial->type == LS_F32 ? LS_F16 : trial->type;
+}
+
+static void check_operand(ls_net *net, const struct trial *trial, ls_verdict *out)
+{
+    const char *what = trial->operand;
+    ls_dtype type = trial->type, half = half_of(trial);
+    bool still = type != LS_F32 && strncmp(what, "norm", 4) != 0;
+    unround(net);
+    result before = run(net, 128.0f);
     if (strcmp(what, "input") == 0) {
         for (int i = 0; i < BATCH * 3 * 256; i++) {
-            net.input[i] = ls_net_rounded(half, net.input[i]);
+            net->input[i] = ls_net_rounded(half, net->input[i]);
         }
     } else {
-        round_params(&net, what, half);
+        round_params(net, what, half);
     }
-    result after = run(&net, 128.0f);
+    result after = run(net, 128.0f);
     /* where nothing is rounded, the forward alone must show it */
-    bool equal = still ? same(&net, &before, &after) : same_logits(&before, &after);
+    bool equal = still ? same(net, &before, &after) : same_logits(&before, &after);
     if (equal != still) {
         ls_verdict_fail(out, "%s rounded to %s beforehand: the bits %s", what, ls_dtype_name(half),
                         equal ? "stay, so it was rounded" : "change");
@@ -144,7 +157,6 @@ static void judge_operand(const ls_case *row, const ls_record *job, ls_verdict *
                     still ? "logits and gradients keep every bit" : "the logits change");
     drop(&before);
     drop(&after);
-    ls_net_close(&net);
 }
 
 /* ---- activations and gradients --------------------------------------------------------------- */
@@ -159,26 +171,21 @@ static int64_t strangers(ls_dtype type, const float *value, int64_t count)
     return found;
 }
 
-static void judge_activations(const ls_case *row, const ls_record *job, ls_verdict *out)
+static void check_activations(ls_net *net, const struct trial *trial, ls_verdict *out)
 {
-    (void)job;
-    ls_dtype type = ((const struct trial *)row->data)->type, half = type == LS_F32 ? LS_F16 : type;
+    ls_dtype type = trial->type, half = half_of(trial);
     int stored = 0;
-    ls_net net;
-    if (!ls_net_open(&net, type, LS_F32, BATCH, 6, out)) {
-        return;
-    }
-    result r = run(&net, 128.0f);
-    for (int i = 1; i < net.network.layer_count - 1; i++) {
+    result r = run(net, 128.0f);
+    for (int i = 1; i < net->network.layer_count - 1; i++) {
         int64_t count;
-        float *value = ls_net_activation(&net, i, &count);
+        float *value = ls_net_activation(net, i, &count);
         if (value == NULL) {
             continue;
         }
         int64_t odd = strangers(half, value, count);
         stored++;
         if ((type == LS_F32) != (odd > 0)) {
-            ls_verdict_fail(out, "%s: %lld of %lld elements are no %s", net.network.layer[i].name,
+            ls_verdict_fail(out, "%s: %lld of %lld elements are no %s", net->network.layer[i].name,
                             (long long)odd, (long long)count, ls_dtype_name(half));
         }
         free(value);
@@ -188,32 +195,25 @@ static void judge_activations(const ls_case *row, const ls_record *job, ls_verdi
     }
     ls_verdict_pass(out, "%d stored layers are %s", stored, ls_dtype_name(type));
     drop(&r);
-    ls_net_close(&net);
 }
 
 /* Gradients of products are made in the activation's type even where they are held in f32; batch
  * norm's are f32 throughout. */
-static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)
+static void check_gradients(ls_net *net, const struct trial *trial, ls_verdict *out)
 {
-    (void)job;
-    ls_dtype type = ((const struct trial *)row->data)->type, half = type == LS_F32 ? LS_F16 : type;
-    ls_net net;
-    if (!ls_net_open(&net, type, LS_F32, BATCH, 7, out)) {
-        return;
-    }
-    result r = run(&net, 128.0f);
+    ls_dtype type = trial->type, half = half_of(trial);
+    result r = run(net, 128.0f);
     for (int i = 0; i < r.count; i++) {
-        bool norm = concerns(&net.network.param[i], "norm");
-        int64_t odd = strangers(half, r.grad[i], net.grad[i].count);
+        bool norm = concerns(&net->network.param[i], "norm");
+        int64_t odd = strangers(half, r.grad[i], net->grad[i].count);
         if ((norm || type == LS_F32) != (odd > 0)) {
-            ls_verdict_fail(out, "%s: %lld of %lld gradients are no %s", net.network.param[i].name,
-                            (long long)odd, (long long)net.grad[i].count, ls_dtype_name(half));
+            ls_verdict_fail(out, "%s: %lld of %lld gradients are no %s", net->network.param[i].name,
+                            (long long)odd, (long long)net->grad[i].count, ls_dtype_name(half));
         }
     }
     ls_verdict_pass(out, "%d gradients: products' are %s, batch norm's f32", r.count,
                     ls_dtype_name(type));
     drop(&r);
-    ls_net_close(&net);
 }
 
 /* ---- the weights' cache ---------------------------------------------------------------------- */
@@ -255,45 +255,35 @@ static void compare_fresh(ls_net *used, ls_dtype type, bool steps, uint64_t inpu
     ls_net_close(&fresh);
 }
 
-static void judge_cache(const ls_case *row, const ls_record *job, ls_verdict *out)
+static void check_cache(ls_net *net, const struct trial *trial, ls_verdict *out)
 {
-    (void)job;
-    ls_dtype type = ((const struct trial *)row->data)->type;
-    ls_net net;
-    if (!ls_net_open(&net, type, LS_F32, BATCH, 8, out)) {
-        return;
-    }
-    result r = run(&net, 128.0f);
-    compare_fresh(&net, type, false, 81, "a second micro-step with the same weights", out);
-    step_weights(&net);
-    ls_net_changed(&net);
-    compare_fresh(&net, type, true, 82, "the first forward behind a step", out);
-    compare_fresh(&net, type, true, 83, "the second forward behind a step", out);
+    ls_dtype type = trial->type;
+    result r = run(net, 128.0f);
+    compare_fresh(net, type, false, 81, "a second micro-step with the same weights", out);
+    step_weights(net);
+    ls_net_changed(net);
+    compare_fresh(net, type, true, 82, "the first forward behind a step", out);
+    compare_fresh(net, type, true, 83, "the second forward behind a step", out);
     ls_verdict_pass(out, "micro-steps and the forward behind a step see the weights of their time");
     drop(&r);
-    ls_net_close(&net);
 }
 
 /* Cast once: until it is notified, a plan with half products does not look at the f32 weights
  * again. */
-static void judge_cast_once(const ls_case *row, const ls_record *job, ls_verdict *out)
+static void check_cast_once(ls_net *net, const struct trial *trial, ls_verdict *out)
 {
-    (void)job;
-    ls_net net;
-    if (!ls_net_open(&net, ((const struct trial *)row->data)->type, LS_F32, BATCH, 9, out)) {
-        return;
-    }
-    result before = run(&net, 128.0f);
-    int conv = ls_net_find(&net, "layer2.0.conv1.weight");
-    float *value = ls_net_values(&net, &net.param[conv]);
-    for (int64_t k = 0; k < net.param[conv].count; k++) {
+    (void)trial;
+    result before = run(net, 128.0f);
+    int conv = ls_net_find(net, "layer2.0.conv1.weight");
+    float *value = ls_net_values(net, &net->param[conv]);
+    for (int64_t k = 0; k < net->param[conv].count; k++) {
         value[k] *= 2.0f;
     }
-    ls_net_set(&net, conv, value);
-    result before_notice = run(&net, 128.0f);
-    ls_net_changed(&net);
-    result notified = run(&net, 128.0f);
-    bool first = same(&net, &before, &before_notice), second = same(&net, &before, &notified);
+    ls_net_set(net, conv, value);
+    result before_notice = run(net, 128.0f);
+    ls_net_changed(net);
+    result notified = run(net, 128.0f);
+    bool first = same(net, &before, &before_notice), second = same(net, &before, &notified);
     if (!first || second) {
         ls_verdict_fail(out, "weights changed: the forward %s before it was notified, %s after",
                         first ? "did not see it" : "saw it", second ? "did not see it" : "saw it");
@@ -303,7 +293,6 @@ static void judge_cast_once(const ls_case *row, const ls_record *job, ls_verdict
     drop(&before);
     drop(&before_notice);
     drop(&notified);
-    ls_net_close(&net);
 }
 
 /* ---- loss and its scale ---------------------------------------------------------------------- */
@@ -324,23 +313,19 @@ static void bias_only(ls_net *net, const float bias[LOGITS], int64_t target)
 }
 
 /* Logits of 49152 and -49152: the loss is 98304, beyond fp16. */
-static void judge_loss(const ls_case *row, const ls_record *job, ls_verdict *out)
+static void check_loss(ls_net *net, const struct trial *trial, ls_verdict *out)
 {
-    (void)job;
+    (void)trial;
     static const float bias[LOGITS] = {49152.0f, -49152.0f, 0, 0, 0, 0, 0, 0, 0, 0};
-    ls_net net;
-    if (!ls_net_open(&net, ((const struct trial *)row->data)->type, LS_F32, BATCH, 10, out)) {
-        return;
-    }
-    bias_only(&net, bias, 1);
-    float loss = ls_net_run(&net, 1.0f, 1.0f);
+    bias_only(net, bias, 1);
+    float loss = ls_net_run(net, 1.0f, 1.0f);
     if (loss != 98304.0f) {
         ls_verdict_fail(out, "the loss is %.9g, expected 98304", (double)loss);
     }
     /* ten equal logits: ln(10), to f32 and not to a 16-bit type */
     static const float flat[LOGITS] = {0};
-    bias_only(&net, flat, 3);
-    loss = ls_net_run(&net, 1.0f, 1.0f);
+    bias_only(net, flat, 3);
+    loss = ls_net_run(net, 1.0f, 1.0f);
     static const ls_tol tol =
         LS_TOL(2.4e-7, "ln(10) is between 2 and 4: one unit in f32's last place");
     if (!(fabs((double)loss - log(10.0)) <= tol.value)) {
@@ -348,7 +333,6 @@ static void judge_loss(const ls_case *row, const ls_record *job, ls_verdict *out
                         log(10.0));
     }
     ls_verdict_pass(out, "98304 and ln(10), in f32");
-    ls_net_close(&net);
 }
 
 /* One image, sure of class 0, target 1: the gradient of fc.bias is S, -S, and p * S elsewhere. */
@@ -497,32 +481,36 @@ static void judge_table(const ls_case *row, const ls_record *job, ls_verdict *ou
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* A row for each type of activations; `count` of them. */
-static void add(const ls_case_settings *settings, ls_case_list *list, ls_case_judge *judge,
-                const char *what, const char *operand, int count)
-{
-    for (int k = 0; k < count; k++) {
-        struct trial *trial = ls_rows_memory(list, sizeof *trial);
-        const ls_row row = {.requirement = "A9", .judge = judge, .data = trial};
-        *trial = (struct trial){kinds[k].type, operand};
-        ls_rows_format(list, settings, &row, "casts.%s%s.%s", what, operand != NULL ? operand : "",
-                       kinds[k].name);
-    }
-}
-
 void ls_casts_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     static const ls_row rescue = {"casts.product.rescue", "A9", judge_rescue};
-    add(settings, list, judge_operand, "operand.", "conv", KINDS);
-    add(settings, list, judge_operand, "operand.", "linear", KINDS);
-    add(settings, list, judge_operand, "operand.", "norm-weight", KINDS);
-    add(settings, list, judge_operand, "operand.", "norm-bias", KINDS);
-    add(settings, list, judge_operand, "operand.", "input", KINDS);
-    add(settings, list, judge_activations, "activations", NULL, KINDS);
-    add(settings, list, judge_gradients, "gradients", NULL, KINDS);
-    add(settings, list, judge_cache, "cache", NULL, KINDS);
-    add(settings, list, judge_loss, "loss", NULL, KINDS);
-    add(settings, list, judge_cast_once, "once", NULL, 2); /* not f32 */
+    static const struct {
+        const char *id; /* with the operand, where there is one */
+        struct trial trial;
+        int types;
+    } trials[] = {
+        {"operand.conv", {.operand = "conv", .seed = 5, .check = check_operand}, KINDS},
+        {"operand.linear", {.operand = "linear", .seed = 5, .check = check_operand}, KINDS},
+        {"operand.norm-weight",
+         {.operand = "norm-weight", .seed = 5, .check = check_operand},
+         KINDS},
+        {"operand.norm-bias", {.operand = "norm-bias", .seed = 5, .check = check_operand}, KINDS},
+        {"operand.input", {.operand = "input", .seed = 5, .check = check_operand}, KINDS},
+        {"activations", {.seed = 6, .check = check_activations}, KINDS},
+        {"gradients", {.seed = 7, .check = check_gradients}, KINDS},
+        {"cache", {.seed = 8, .check = check_cache}, KINDS},
+        {"loss", {.seed = 10, .check = check_loss}, KINDS},
+        {"once", {.seed = 9, .check = check_cast_once}, 2 /* not f32 */},
+    };
+    for (size_t i = 0; i < sizeof trials / sizeof *trials; i++) {
+        for (int k = 0; k < trials[i].types; k++) {
+            struct trial *trial = ls_rows_memory(list, sizeof *trial);
+            const ls_row row = {.requirement = "A9", .judge = judge_trial, .data = trial};
+            *trial = trials[i].trial;
+            trial->type = kinds[k].type;
+            ls_rows_format(list, settings, &row, "casts.%s.%s", trials[i].id, kinds[k].name);
+        }
+    }
     ls_rows_table(list, settings, &rescue, 1);
     LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "A9", .judge = judge_product}),
                  "casts.product.%s", products);
