@@ -8,7 +8,6 @@
 #include "suite/run/cases.h"
 #include "suite/run/run.h"
 #include "suite/run/select.h"
-#include "suite/run/shard.h"
 #include "suite/commands/variables.h"
 #include "suite_fake.h"
 
@@ -93,7 +92,7 @@ START_TEST(shares_are_whole_disjoint_and_even)
         share[s] = all();
         ck_assert_int_eq(ls_select_keep(&share[s], &everything, s, SHARES), LS_OK);
         total += share[s].count;
-        double mine = ls_shard_estimate_s(&share[s]);
+        double mine = ls_select_estimate_s(&share[s]);
         seconds += mine;
         most = mine > most ? mine : most;
         for (int c = 0; c < share[s].count; c++) { /* no job in two shares */
@@ -132,7 +131,7 @@ START_TEST(lists_keep_their_budget)
         ck_assert_double_gt(budget.seconds, 0);
         ck_assert_int_eq(ls_select_load(path, &wanted), LS_OK);
         ck_assert_int_eq(ls_select_keep(&list, &wanted, 0, 1), LS_OK);
-        ck_assert_double_le(ls_shard_estimate_s(&list), budget.seconds);
+        ck_assert_double_le(ls_select_estimate_s(&list), budget.seconds);
         ls_matrix jobs = {.count = 0};
         for (int c = 0; c < list.count; c++) {
             for (int j = 0; j < list.row[c].job_count; j++) {
