@@ -32,35 +32,25 @@ static planes planes_of(const ls_plan *plan, const ls_op *op)
     return (planes){count, in->count / count, out->count / count};
 }
 
-static void pool_forward(ls_plan *plan, const ls_op *op)
+static void pool(ls_plan *plan, const ls_op *op, bool backward)
 {
     ls_pool_shape shape = pool_shape(plan, op);
     planes p = planes_of(plan, op);
     ls_dtype type = plan->options.activation;
-    const char *x = ls_plan_at(plan, op->in);
-    char *y = ls_plan_at(plan, op->out);
     size_t bytes = element_bytes(plan);
+    char *in = backward ? ls_plan_grad(plan, op->dx) : ls_plan_at(plan, op->in);
+    char *out = backward ? ls_plan_grad(plan, op->g) : ls_plan_at(plan, op->out);
+    const ls_loops *loops = plan->backend->loops;
 #pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
     for (int64_t i = 0; i < p.count; i++) {
-        plan->backend->loops->pool(type, &shape, x + (size_t)(i * p.in_stride) * bytes,
-                                   y + (size_t)(i * p.out_stride) * bytes,
-                                   ls_plan_work(plan, op)->tap + i * p.out_stride);
-    }
-}
-
-static void pool_backward(ls_plan *plan, const ls_op *op)
-{
-    ls_pool_shape shape = pool_shape(plan, op);
-    planes p = planes_of(plan, op);
-    ls_dtype type = plan->options.activation;
-    const char *dy = ls_plan_grad(plan, op->g);
-    char *dx = ls_plan_grad(plan, op->dx);
-    size_t bytes = element_bytes(plan);
-#pragma omp parallel for schedule(static) num_threads(plan->backend->threads)
-    for (int64_t i = 0; i < p.count; i++) {
-        plan->backend->loops->pool_back(type, &shape, dy + (size_t)(i * p.out_stride) * bytes,
-                                        ls_plan_work(plan, op)->tap + i * p.out_stride,
-                                        dx + (size_t)(i * p.in_stride) * bytes);
+        char *from = in + (size_t)(i * p.in_stride) * bytes;
+        char *to = out + (size_t)(i * p.out_stride) * bytes;
+        uint8_t *tap = ls_plan_work(plan, op)->tap + i * p.out_stride;
+        if (backward) {
+            loops->pool_back(type, &shape, to, tap, from);
+        } else {
+            loops->pool(type, &shape, from, to, tap);
+        }
     }
 }
 
@@ -149,7 +139,7 @@ void ls_simple_forward(ls_plan *plan, const ls_op *op)
         if (ls_plan_work(plan, op)->forced) {
             ls_force_pool(plan, op);
         } else {
-            pool_forward(plan, op);
+            pool(plan, op, false);
         }
         break;
     case LS_OP_SHORTCUT:
@@ -184,7 +174,7 @@ void ls_simple_backward(ls_plan *plan, const ls_op *op)
         }
         break;
     case LS_OP_POOL:
-        pool_backward(plan, op);
+        pool(plan, op, true);
         break;
     case LS_OP_SHORTCUT:
         shortcut(plan, op, true);

@@ -258,16 +258,8 @@ ls_status ls_norm_statistics(cudaStream_t stream, const ls_norm_call *call, int 
 {
     ls_sweep s = ls_norm_sweep(call, LS_NORM_STATISTICS_BLOCKS);
     bool whole = ls_norm_width(call->type, call->channels) != 1;
-    switch (call->type) {
-    case LS_F32:
-        LS_TRY((whole ? statistics<float, 4> : statistics<float, 1>)(stream, call, side, s));
-        break;
-    case LS_F16:
-        LS_TRY((whole ? statistics<ls_f16, 8> : statistics<ls_f16, 1>)(stream, call, side, s));
-        break;
-    default:
-        LS_TRY((whole ? statistics<ls_bf16, 8> : statistics<ls_bf16, 1>)(stream, call, side, s));
-    }
+    LS_BY_ELEMENT(call->type, T, enum {V = 16 / sizeof(T)};
+                  LS_TRY((whole ? statistics<T, V> : statistics<T, 1>)(stream, call, side, s)));
     return call->group == 1 ? LS_OK : merge_statistics(stream, call, side);
 }
 
@@ -437,12 +429,6 @@ template <typename T> static ls_status apply(cudaStream_t stream, const ls_norm_
 
 ls_status ls_norm_apply(cudaStream_t stream, const ls_norm_call *call)
 {
-    switch (call->type) {
-    case LS_F32:
-        return apply<float>(stream, call);
-    case LS_F16:
-        return apply<ls_f16>(stream, call);
-    default:
-        return apply<ls_bf16>(stream, call);
-    }
+    LS_BY_ELEMENT(call->type, T, return apply<T>(stream, call));
+    return LS_OK;
 }

@@ -119,14 +119,9 @@ ls_status ls_norm_sums(cudaStream_t stream, const ls_norm_call *call)
 {
     bool whole = ls_norm_width(call->type, call->channels) != 1;
     LS_ASSERT(call->g != NULL || call->dy2 == NULL);
-    switch (call->type) {
-    case LS_F32:
-        return (whole ? sums<float, 4> : sums<float, 1>)(stream, call);
-    case LS_F16:
-        return (whole ? sums<ls_f16, 8> : sums<ls_f16, 1>)(stream, call);
-    default:
-        return (whole ? sums<ls_bf16, 8> : sums<ls_bf16, 1>)(stream, call);
-    }
+    LS_BY_ELEMENT(call->type, T, enum {V = 16 / sizeof(T)};
+                  return (whole ? sums<T, V> : sums<T, 1>)(stream, call));
+    return LS_OK;
 }
 
 /* ---- coefficients ------------------------------------------------------------------ */
@@ -318,12 +313,7 @@ template <typename T, int V> static ls_status back(cudaStream_t stream, const ls
 ls_status ls_norm_back_apply(cudaStream_t stream, const ls_norm_call *call)
 {
     bool whole = ls_norm_width(call->type, call->channels) != 1;
-    switch (call->type) {
-    case LS_F32:
-        return (whole ? back<float, 4> : back<float, 1>)(stream, call);
-    case LS_F16:
-        return (whole ? back<ls_f16, 8> : back<ls_f16, 1>)(stream, call);
-    default:
-        return (whole ? back<ls_bf16, 8> : back<ls_bf16, 1>)(stream, call);
-    }
+    LS_BY_ELEMENT(call->type, T, enum {V = 16 / sizeof(T)};
+                  return (whole ? back<T, V> : back<T, 1>)(stream, call));
+    return LS_OK;
 }
