@@ -77,6 +77,62 @@ int64_t ls_data_order(int64_t count, int rank, int world, bool shuffle, bool dro
     return length;
 }
 
+/* Samplers with the mistakes that people make: what they would give, to find a cause. */
+enum {
+    SAME_EVERYWHERE,
+    EPOCH_FORGOTTEN,
+    SEED_PER_RANK,
+    NOT_SHUFFLED,
+    LAST_REPEATED,
+    NEIGHBOURS,
+    BLOCKS,
+    WRONG,
+};
+
+static const char *wrong_text(int mistake)
+{
+    static const char *const text[WRONG] = {
+        "every rank draws rank 0's images",
+        "every epoch has the order of the first: set_epoch() was not called",
+        "every rank shuffles by a seed of its own, so shards overlap",
+        "the images are not shuffled",
+        "the tail is filled up with the last image, not with the first ones",
+        "ranks take neighbouring places, one apart, so shards overlap",
+        "ranks take blocks, not every world-th image"};
+    return text[mistake];
+}
+
+static int64_t wrong_order(int mistake, int64_t count, int rank, int world, bool shuffle,
+                           uint64_t seed, int64_t epoch, int64_t **out)
+{
+    if (mistake == SAME_EVERYWHERE) {
+        return ls_data_order(count, 0, world, shuffle, false, seed, epoch, out);
+    }
+    if (mistake == EPOCH_FORGOTTEN) {
+        return ls_data_order(count, rank, world, shuffle, false, seed, 0, out);
+    }
+    if (mistake == SEED_PER_RANK) {
+        return ls_data_order(count, rank, world, shuffle, false, seed + (uint64_t)rank, epoch, out);
+    }
+    if (mistake == NOT_SHUFFLED) {
+        return ls_data_order(count, rank, world, false, false, seed, epoch, out);
+    }
+    int64_t *list = NULL, *mine;
+    (void)ls_data_order(count, 0, 1, shuffle, false, seed, epoch, &list);
+    int64_t length = (count + world - 1) / world;
+    mine = calloc((size_t)length + 1, sizeof *mine);
+    LS_ASSERT(mine != NULL);
+    for (int64_t i = 0; i < length; i++) {
+        int64_t at = mistake == NEIGHBOURS ? rank + i
+                     : mistake == BLOCKS   ? rank * length + i
+                                           : rank + i * world;
+        mine[i] = list[at < count ? at : mistake == LAST_REPEATED ? count - 1 : at % count];
+    }
+    free(list);
+    *out = mine;
+    return length;
+}
+
 /* ---- the sampler ----------------------------------------------------------------------------- */
 
 static const struct sampling {
@@ -120,20 +176,20 @@ static void explain_sampling(const struct sampling *s, ls_verdict *out)
             out, "images that do not make a whole round are dropped, though nobody asked for "
                  "drop_last");
     }
-    for (int m = 0; m < LS_DATA_WRONG && out->cause[0] == '\0' && !s->drop_last; m++) {
+    for (int m = 0; m < WRONG && out->cause[0] == '\0' && !s->drop_last; m++) {
         bool fits = true;
         for (sampler.rank = 0; sampler.rank < s->world && fits; sampler.rank++) {
             int64_t *want = NULL, *have = calloc((size_t)length + 1, sizeof *have);
             LS_ASSERT(have != NULL);
-            fits = ls_data_wrong_order(m, s->count, sampler.rank, s->world, s->shuffle, s->seed,
-                                       s->epoch, &want) == length &&
+            fits = wrong_order(m, s->count, sampler.rank, s->world, s->shuffle, s->seed, s->epoch,
+                               &want) == length &&
                    ls_sampler_epoch(&sampler, s->epoch, have) == LS_OK &&
                    memcmp(have, want, (size_t)length * sizeof *have) == 0;
             free(have);
             free(want);
         }
         if (fits) {
-            ls_verdict_cause(out, "%s", ls_data_wrong_text(m));
+            ls_verdict_cause(out, "%s", wrong_text(m));
         }
     }
 }
@@ -284,8 +340,8 @@ static bool saw(const ls_case *row, const ls_record *job, int m)
             int64_t *order = NULL, target[BATCH];
             int64_t per_epoch = (IMAGES + job->world - 1) / job->world / BATCH;
             int64_t from = (step - 1) % per_epoch * BATCH;
-            (void)ls_data_wrong_order(m, IMAGES, rank, job->world, true, row->job[0].seed,
-                                      (step - 1) / per_epoch, &order);
+            (void)wrong_order(m, IMAGES, rank, job->world, true, row->job[0].seed,
+                              (step - 1) / per_epoch, &order);
             fits = read_targets(job, rank, step, target);
             for (int i = 0; i < BATCH && fits; i++) {
                 fits = target[i] == order[from + i] / PER_CLASS;
@@ -298,9 +354,9 @@ static bool saw(const ls_case *row, const ls_record *job, int m)
 
 static void explain_seen(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    for (int m = 0; m < LS_DATA_WRONG && out->cause[0] == '\0'; m++) {
+    for (int m = 0; m < WRONG && out->cause[0] == '\0'; m++) {
         if (saw(row, job, m)) {
-            ls_verdict_cause(out, "%s", ls_data_wrong_text(m));
+            ls_verdict_cause(out, "%s", wrong_text(m));
         }
     }
 }

@@ -9,13 +9,6 @@
 int64_t ls_data_order(int64_t count, int rank, int world, bool shuffle, bool drop_last,
                       uint64_t seed, int64_t epoch, int64_t **out);
 
-/* The same as a sampler with mistake 0 .. LS_DATA_WRONG-1 gives it, without drop_last, and what the
- * mistake is. */
-enum { LS_DATA_WRONG = 7 };
-int64_t ls_data_wrong_order(int mistake, int64_t count, int rank, int world, bool shuffle,
-                            uint64_t seed, int64_t epoch, int64_t **out);
-const char *ls_data_wrong_text(int mistake);
-
 /* A new folder in /tmp for one row, whose judge removes it. False, with the verdict set to INFRA,
  * where there is none. */
 bool ls_data_folder_make(char root[64], ls_verdict *out);
