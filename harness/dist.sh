@@ -1,8 +1,8 @@
 #!/bin/sh
-# A relocatable tarball for machines without a compiler: programs, engines, plot scripts, what README.md
-# links to, and the shared libraries they need other than the C library and NVIDIA's. Programs find their
-# engines beside themselves; CUDA, cuDNN, cuBLASLt and NCCL are the target machine's own (LD_LIBRARY_PATH where
-# the loader does not know their folders), since a driver and its libraries belong together.
+# Makes a relocatable tarball for machines without a compiler: programs, engines, plot scripts, the files that
+# README.md links to, and the required shared libraries except the C library and NVIDIA's. Programs load the
+# engines next to them. CUDA, cuDNN, cuBLASLt and NCCL must match the driver and come from the target machine
+# (set LD_LIBRARY_PATH if the loader does not find them).
 #
 #   harness/dist.sh BUILD
 set -eu

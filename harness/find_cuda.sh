@@ -1,7 +1,7 @@
 #!/bin/sh
-# Finds CUDA's compiler, headers and libraries: one NAME=VALUE a line, no line for a part that is not
-# there: NVCC CUDA_VERSION, and of each of CUDART CUDNN CUBLASLT NCCL NVTX the folder of its header
-# (X_INC), its library as a file (X_LIB) and its version by the header (X_VERSION). Looks into the
+# Finds CUDA's compiler, headers and libraries. Prints a line NAME=VALUE for each part that exists: NVCC,
+# CUDA_VERSION, and for CUDART, CUDNN, CUBLASLT, NCCL and NVTX the folder of the header (X_INC), the
+# library file (X_LIB) and the version in the header (X_VERSION). Searches the
 # toolkit (CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda), the system's folders and the
 # Python wheels of NVIDIA (nvidia/<part>/{include,lib} in site-packages of PYTHON, else python3).
 set -u

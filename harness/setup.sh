@@ -1,12 +1,12 @@
 #!/bin/sh
-# Packages that the build and the runs need: reports missing ones and, if that is allowed, installs them.
+# Reports missing packages that the build and the runs need and, if that is allowed, installs them.
 #
 #   harness/setup.sh build|units|check|bench|deps [yes|no]
 #
-# build and units look for what the programs and the unit tests cannot be compiled without, and only report it: exit
-# code 3. check and deps install on Debian and Ubuntu, as root or with a sudo that asks nothing. bench does so only
-# where the machine has no NVIDIA device, elsewhere only with the second argument `yes`: a production node is not
-# changed unasked. Otherwise it prints the one line to run and ends with 3.
+# build and units only report missing packages without which the programs or the unit tests do not compile, with exit
+# code 3. check and deps install them on Debian and Ubuntu, as root or with a sudo without a password. bench does so
+# only on a machine without NVIDIA devices, or with the second argument `yes`, so that a production node does not
+# change unexpectedly. Otherwise the script prints the command to run and exits with 3.
 set -eu
 
 purpose=${1:-deps}

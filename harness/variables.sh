@@ -1,7 +1,7 @@
 #!/bin/sh
 # Checks NAME=value arguments against a table of LS_VARIABLE rows before anything is installed, built or
-# written: an unknown name or a wrong value is one line that names the nearest known name or the allowed
-# values, and exit code 2.
+# written. For an unknown name or a wrong value it prints a line with the nearest known name or the allowed
+# values and exits with 2.
 #
 #   harness/variables.sh TABLE NAME=value...
 set -eu

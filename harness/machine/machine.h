@@ -51,4 +51,20 @@ cJSON *ls_machine_fingerprint(void);
  * the git program; logs nothing when it is missing. */
 void ls_machine_commit(const char *folder, char *commit, int bytes, bool *dirty);
 
+/* Processor time that other programs use while a run measures. The statistics of a job cannot show
+ * it: on a machine that is always busy, both halves of a job agree. */
+typedef struct ls_machine_load_times {
+    double others_s; /* processor seconds since boot of all but this process and its ended children,
+                         including time that a hypervisor took; NaN: unknown */
+    int processors;  /* of the machine; may be more than this process may use */
+    int64_t at_ns;
+} ls_machine_load_times;
+
+/* Reads /proc/stat and the times of this process. */
+void ls_machine_load(ls_machine_load_times *out);
+/* The average number of the `cores` of this process that others used between two readings, 0 to
+ * cores: their use of other processors does not count. NaN: unknown. */
+double ls_machine_load_taken(const ls_machine_load_times *from, const ls_machine_load_times *to,
+                             int cores);
+
 #endif

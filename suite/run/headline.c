@@ -89,10 +89,10 @@ static void decide_gpus(const ls_run *run, ls_headline *out)
 
 static void decide_machine(const ls_run *run, ls_headline *out)
 {
-    ls_load now;
-    ls_load_read(&now);
+    ls_machine_load_times now;
+    ls_machine_load(&now);
     int cores = run->site.cores > 0 ? run->site.cores : ls_machine_cores();
-    double taken = run->load.at_ns > 0 ? ls_load_taken(&run->load, &now, cores) : NAN;
+    double taken = run->load.at_ns > 0 ? ls_machine_load_taken(&run->load, &now, cores) : NAN;
     bool crowded = run->bench_run && taken > taken_limit.value * cores;
     int64_t swapped = ls_machine_swapped_pages();
     double total_gb = (double)ls_machine_memory_bytes() * 1e-9;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "harness/machine/findings.h"
-#include "harness/machine/load.h"
+#include "harness/machine/machine.h"
 #include "select.h"
 #include "suite/suite.h"
 
@@ -36,7 +36,7 @@ typedef struct ls_run {
     ls_findings findings; /* of the GPUs */
     cJSON *gpus;          /* NULL, or what each said of itself before the jobs */
     int64_t started_ns, job_ns, swapped_pages; /* job_ns: when the running job began */
-    ls_load load;                              /* when the run was opened */
+    ls_machine_load_times load;                /* when the run was opened */
 } ls_run;
 
 /* ---- verdicts.c: verdicts.jsonl, and a verdict's lines on the terminal ----------------------- */

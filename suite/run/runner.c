@@ -506,7 +506,7 @@ ls_status ls_runner_open(ls_run *run)
     ls_path_program(program, sizeof program);
     ls_machine_commit(program, run->commit, (int)sizeof run->commit, &run->dirty);
     run->swapped_pages = ls_machine_swapped_pages();
-    ls_load_read(&run->load);
+    ls_machine_load(&run->load);
     LS_TRY(ls_runner_look_back(run));
     LS_TRY(write_run(run, NULL));
     link_latest(run);

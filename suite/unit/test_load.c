@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "harness/machine/load.h"
+#include "harness/machine/machine.h"
 #include "kernels/core/clock.h"
 
 START_TEST(what_others_take_is_held_against_our_cores_only)
@@ -21,15 +21,18 @@ START_TEST(what_others_take_is_held_against_our_cores_only)
         {-0.1, 10, 2, 2, 0}, /* ticks are rounded */
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ls_load from = {.others_s = 5, .processors = rows[i].processors, .at_ns = 1000000000};
-        ls_load to = from;
+        ls_machine_load_times from = {
+            .others_s = 5, .processors = rows[i].processors, .at_ns = 1000000000};
+        ls_machine_load_times to = from;
         to.others_s += rows[i].others_s;
         to.at_ns += (int64_t)(rows[i].seconds * 1e9);
         /* 1e-12: a few roundings of numbers up to 75 */
-        ck_assert_double_eq_tol(ls_load_taken(&from, &to, rows[i].cores), rows[i].taken, 1e-12);
-        ck_assert(isnan(ls_load_taken(&from, &from, rows[i].cores))); /* no time has passed */
+        ck_assert_double_eq_tol(ls_machine_load_taken(&from, &to, rows[i].cores), rows[i].taken,
+                                1e-12);
+        ck_assert(
+            isnan(ls_machine_load_taken(&from, &from, rows[i].cores))); /* no time has passed */
         to.others_s = NAN;
-        ck_assert(isnan(ls_load_taken(&from, &to, rows[i].cores)));
+        ck_assert(isnan(ls_machine_load_taken(&from, &to, rows[i].cores)));
     }
 }
 END_TEST
@@ -38,13 +41,13 @@ END_TEST
  * processors gave in addition to ours. */
 START_TEST(our_own_work_is_not_others)
 {
-    ls_load from, to;
-    ls_load_read(&from);
+    ls_machine_load_times from, to;
+    ls_machine_load(&from);
     volatile double sum = 0;
     while (ls_clock_ns() - from.at_ns < 300000000) {
         sum += 1;
     }
-    ls_load_read(&to);
+    ls_machine_load(&to);
     ck_assert_int_ge(to.processors, 1);
     double seconds = (double)(to.at_ns - from.at_ns) * 1e-9;
     double all_s = to.processors * seconds;
