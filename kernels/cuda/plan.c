@@ -118,26 +118,13 @@ ls_status ls_plan_params_changed(ls_plan *plan, ls_stream *stream)
     return ls_observe_weights(plan, stream, true);
 }
 
-static ls_observed_kind forward_kind(const ls_op *op)
-{
-    switch (op->kind) {
-    case LS_OP_CONV:
-    case LS_OP_LINEAR:
-        return LS_OBSERVED_CONV;
-    case LS_OP_NORM:
-        return LS_OBSERVED_NORM;
-    case LS_OP_POOL:
-        return LS_OBSERVED_POOL;
-    case LS_OP_SHORTCUT:
-        return LS_OBSERVED_SHORTCUT;
-    case LS_OP_AVERAGE:
-        return LS_OBSERVED_AVERAGE;
-    case LS_OP_LOSS:
-        return LS_OBSERVED_LOSS;
-    default:
-        return LS_OBSERVED_ADD;
-    }
-}
+static const ls_observed_kind FORWARD_KIND[] = {
+    [LS_OP_CONV] = LS_OBSERVED_CONV,         [LS_OP_LINEAR] = LS_OBSERVED_CONV,
+    [LS_OP_NORM] = LS_OBSERVED_NORM,         [LS_OP_RELU] = LS_OBSERVED_ADD,
+    [LS_OP_ADD] = LS_OBSERVED_ADD,           [LS_OP_POOL] = LS_OBSERVED_POOL,
+    [LS_OP_SHORTCUT] = LS_OBSERVED_SHORTCUT, [LS_OP_AVERAGE] = LS_OBSERVED_AVERAGE,
+    [LS_OP_LOSS] = LS_OBSERVED_LOSS,
+};
 
 static ls_status forward_op(ls_plan *plan, ls_stream *stream, const ls_op *op)
 {
@@ -166,7 +153,7 @@ ls_status ls_plan_forward_loaded(ls_plan *plan, ls_stream *stream, int slot)
     LS_TRY(ls_batch_unpack(plan, stream, slot));
     for (int i = 0; i < plan->lower.op_count; i++) {
         const ls_op *op = &plan->lower.op[i];
-        LS_TRY(ls_observe_run(plan, stream, forward_kind(op), op, forward_op));
+        LS_TRY(ls_observe_run(plan, stream, FORWARD_KIND[op->kind], op, forward_op));
         LS_TRY(end_pass(plan, op, LS_CUDA_FORWARD));
     }
     plan->forward_done = true;

@@ -6,25 +6,19 @@
 #include "kernels/core/log.h"
 #include "reference/files/safetensors.h"
 
+/* Every branch as in the dump; dump NULL: decided by the values again. */
 static ls_status force(const ls_trainer *trainer, const ls_safetensors *dump, const char *path)
 {
     for (int k = 0; k < trainer->network.branch_count; k++) {
+        ls_safetensors_entry none = {0};
+        const ls_safetensors_entry *entry = &none;
         char name[32];
         snprintf(name, sizeof name, "branch/%03d", k);
-        const ls_safetensors_entry *entry = ls_safetensors_find(dump, name);
-        if (entry == NULL) {
+        if (dump != NULL && (entry = ls_safetensors_find(dump, name)) == NULL) {
             return ls_log_fail(LS_ERR_USAGE, "--force-branches: %s has no %s", path, name);
         }
         LS_TRY(trainer->device.api->plan_force(trainer->plan, trainer->device.stream, k,
                                                entry->data, entry->bytes));
-    }
-    return LS_OK;
-}
-
-static ls_status let_go(const ls_trainer *trainer)
-{
-    for (int k = 0; k < trainer->network.branch_count; k++) {
-        LS_TRY(trainer->device.api->plan_force(trainer->plan, trainer->device.stream, k, NULL, 0));
     }
     return LS_OK;
 }
@@ -36,7 +30,7 @@ ls_status ls_force_branches_micro_step(const ls_trainer *trainer, int64_t step, 
         return LS_OK;
     }
     if (step == 2) {
-        return micro_step == 0 ? let_go(trainer) : LS_OK;
+        return micro_step == 0 ? force(trainer, NULL, NULL) : LS_OK;
     }
     char path[PATH_MAX];
     int length =
