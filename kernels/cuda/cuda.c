@@ -12,30 +12,6 @@
 #include "nvtx.h"
 #include "plan_parts.h"
 
-/* ---- errors of the libraries
- * --------------------------------------------------------------------- */
-
-ls_status ls_cuda_check_dnn(cudnnStatus_t status, const char *call, const char *file, int line)
-{
-    if (status == CUDNN_STATUS_SUCCESS) {
-        return LS_OK;
-    }
-    char text[512] = "";
-    cudnnGetLastErrorString(text, sizeof text);
-    ls_log_error("%s:%d: %s: %s%s%s", file, line, call, cudnnGetErrorString(status),
-                 text[0] != '\0' ? ": " : "", text);
-    return ls_cuda_is_lost() ? LS_ERR_DEVICE_LOST : LS_ERR_INFRA;
-}
-
-ls_status ls_cuda_check_blas(cublasStatus_t status, const char *call, const char *file, int line)
-{
-    if (status == CUBLAS_STATUS_SUCCESS) {
-        return LS_OK;
-    }
-    ls_log_error("%s:%d: %s: %s", file, line, call, cublasLtGetStatusString(status));
-    return ls_cuda_is_lost() ? LS_ERR_DEVICE_LOST : LS_ERR_INFRA;
-}
-
 /* ---- the device ------------------------------------------------------------------------------ */
 
 enum { WORKSPACE_LIMIT_MB = 1024 }; /* of one product; cuDNN's best engines need up to that */
