@@ -5,8 +5,10 @@
 #include "diagnose_digests.h"
 #include "kernels/core/text.h"
 
-int ls_judge_digests(const ls_record_step *a, const ls_record_step *b, unsigned mask,
-                     const char *who, ls_verdict *out)
+/* Compares the digests in `mask` that both steps have: FAIL if b's differs from a's, with `who`
+ * ("rank=1") in front. Returns the number compared. */
+static int compare_digests(const ls_record_step *a, const ls_record_step *b, unsigned mask,
+                           const char *who, ls_verdict *out)
 {
     int compared = 0;
     for (int d = 0; d < LS_RECORD_DIGESTS; d++) {
@@ -43,7 +45,7 @@ int ls_judge_runs(const ls_record *a, const ls_record *b, int64_t after, unsigne
                                 x == NULL ? "first" : "second");
                 continue;
             }
-            compared += ls_judge_digests(x, y, mask, who, out);
+            compared += compare_digests(x, y, mask, who, out);
             if (strcmp(x->loss_bits, y->loss_bits) != 0) {
                 ls_verdict_fail(out, "rank=%d step %d: loss %s, expected %s", k, (int)step,
                                 y->loss_bits, x->loss_bits);
@@ -71,7 +73,7 @@ void ls_judge_lockstep(const ls_case *row, const ls_record *job, ls_verdict *out
         ls_text_put(who, sizeof who, "rank=%d", k);
         for (int i = 0; i < steps && k > 0; i++) {
             compared +=
-                ls_judge_digests(&job->rank[0].step[i], &job->rank[k].step[i], mask, who, out);
+                compare_digests(&job->rank[0].step[i], &job->rank[k].step[i], mask, who, out);
         }
         for (int i = 0; i < steps; i++) {
             if (job->rank[k].step[i].loss_scale != job->rank[0].step[i].loss_scale ||
@@ -105,7 +107,7 @@ void ls_judge_resume(const ls_case *row, const ls_record *job, ls_verdict *out)
             }
             char who[40];
             ls_text_put(who, sizeof who, "rank=%d resumed,", k);
-            compared += ls_judge_digests(a, b, LS_JUDGE_EVERYTHING, who, out);
+            compared += compare_digests(a, b, LS_JUDGE_EVERYTHING, who, out);
             if (strcmp(a->loss_bits, b->loss_bits) != 0 || a->loss_scale != b->loss_scale ||
                 a->lr != b->lr) {
                 ls_verdict_fail(out, "rank=%d step %d: loss, loss scale or lr differs", k,

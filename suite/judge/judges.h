@@ -21,10 +21,6 @@ enum {
     LS_JUDGE_EVERYTHING = LS_JUDGE_REPLICA | 1u << LS_RECORD_BUFFER,
 };
 
-/* Compares the digests in `mask` that both steps have: FAIL if b's differs from a's, with `who`
- * ("rank=1") in front. Returns the number compared. */
-int ls_judge_digests(const ls_record_step *a, const ls_record_step *b, unsigned mask,
-                     const char *who, ls_verdict *out);
 /* Two runs whose steps after `after` must be equal to the last bit, rank by rank: losses, and the
  * digests in `mask`. Returns the number of digests compared; none is UNSUPPORTED. */
 int ls_judge_runs(const ls_record *a, const ls_record *b, int64_t after, unsigned mask,
