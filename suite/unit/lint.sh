@@ -171,15 +171,12 @@ awk -v list="$work/nodes" '
 
 # Circles of files are no more than these, each a pattern that all of its files match, and its reason.
 cat >"$work/known" <<'END'
-^kernels/cuda/                            the parts of a plan know the plan, which runs them
-^reference/options/(options|values)       options.h declares the options; the others read, check and print them
-^reference/train/audit                    audit.h declares the audit; audit_observe.c takes its samples
-^reference/train/(graph|join)$            waiting for a graph tries the engine that the graph belongs to
+^kernels/cuda/conv                        conv_parts.h declares what the files of a convolution share
+^kernels/cuda/norm                        norm_back.cu has the second half of norm.h
+^reference/options/options                options.h declares the options; options_table.c reads them
 ^suite/cases/rows                         rows.h declares both the rows and the reader of their specs
 ^suite/cases/collectives/                 a header declares what the files of a family share
 ^suite/cases/data/                        the same
-^suite/cases/kernels/                     the same
-^suite/cases/precision/                   the same
 ^suite/cases/subject/                     the same
 ^suite/run/(headline|speed)$              headline.h declares the three verdicts; speed.c decides one of them
 END
