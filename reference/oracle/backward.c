@@ -129,7 +129,7 @@ static void linear_bias_grad(ls_run *r, const ls_nettab_node *node, const ls_pla
 static ls_status product_backward(ls_run *r, int index, ls_planes *in_grad)
 {
     const ls_nettab_node *node = &r->net->node[index];
-    ls_products_shape shape = ls_run_products_of(node);
+    ls_loops_shape shape = ls_run_products_of(node);
     if (node->kind == LS_NETTAB_LINEAR) {
         linear_bias_grad(r, node, &r->grad[index]);
     }

@@ -1,10 +1,15 @@
 #include "ideal_error.h"
 
+#include <errno.h>
+#include <limits.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "kernels/core/log.h"
-#include "cache.h"
 #include "oracle.h"
 
 double ls_ideal_error_squared(const double *a, const double *b, ls_ideal_error_span span)
@@ -26,36 +31,173 @@ double ls_ideal_error_square(const double *value, ls_ideal_error_span span)
     return sum;
 }
 
+/* ---- cached results -------------------------------------------------------------------------- */
+
+/* Results are kept in a folder under a digest of the input. A file that is missing, short, of
+ * another version or damaged counts as absent; one that cannot be written causes a warning only,
+ * because the result itself is valid. */
+typedef struct cache_key {
+    uint64_t word[2];
+} cache_key;
+
+typedef struct cache_part {
+    void *data;
+    size_t bytes;
+} cache_part;
+
+typedef struct head {
+    char magic[8];
+    cache_key key;
+    uint64_t bytes;
+    cache_key content;
+} head;
+
+/* Two chains of multiply and rotate over 8-byte words (wyhash's idea): fast, and collisions are not
+ * provoked on purpose. */
+static void cache_add(cache_key *key, const void *data, size_t bytes)
+{
+    const unsigned char *from = data;
+    uint64_t a = key->word[0] ^ bytes, b = key->word[1] + bytes;
+    for (size_t i = 0; i < bytes; i += 8) {
+        uint64_t word = 0;
+        memcpy(&word, from + i, bytes - i < 8 ? bytes - i : 8);
+        a = (a ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+        a ^= a >> 29;
+        b = (b + word) * UINT64_C(0xd6e8feb86659fd93);
+        b ^= b >> 32;
+    }
+    key->word[0] = a;
+    key->word[1] = b;
+}
+
+/* The program is part of every key, because a changed oracle must not find results of an older one.
+ * Size and modification time of its file identify it. */
+static void add_program(cache_key *key)
+{
+    struct stat self;
+    if (stat("/proc/self/exe", &self) == 0) {
+        const int64_t identity[] = {(int64_t)self.st_size, (int64_t)self.st_mtim.tv_sec,
+                                    (int64_t)self.st_mtim.tv_nsec};
+        cache_add(key, identity, sizeof identity);
+    }
+}
+
+/* The initial key for one kind of result. Includes the oracle's version. */
+static cache_key cache_start(const char *kind)
+{
+    cache_key key = {{UINT64_C(0x243f6a8885a308d3), UINT64_C(0x13198a2e03707344)}};
+    add_program(&key);
+    cache_add(&key, kind, strlen(kind) + 1);
+    return key;
+}
+
+static bool path_of(const char *folder, cache_key key, char *path)
+{
+    return snprintf(path, PATH_MAX, "%s/%016llx%016llx", folder, (unsigned long long)key.word[0],
+                    (unsigned long long)key.word[1]) < PATH_MAX;
+}
+
+static head head_of(cache_key key, int count, const cache_part *part)
+{
+    head h = {.magic = "LSKEEP1", .key = key, .content = cache_start("content")};
+    for (int i = 0; i < count; i++) {
+        h.bytes += part[i].bytes;
+        cache_add(&h.content, part[i].data, part[i].bytes);
+    }
+    return h;
+}
+
+/* Fills all parts, or none (false). folder may be NULL. */
+static bool cache_load(const char *folder, cache_key key, int count, const cache_part *part)
+{
+    char path[PATH_MAX];
+    if (folder == NULL || !path_of(folder, key, path)) {
+        return false;
+    }
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        return false;
+    }
+    head stored;
+    bool whole = fread(&stored, sizeof stored, 1, file) == 1;
+    for (int i = 0; i < count && whole; i++) {
+        whole = fread(part[i].data, 1, part[i].bytes, file) == part[i].bytes;
+    }
+    fclose(file);
+    if (!whole) {
+        return false;
+    }
+    head wanted = head_of(key, count, part);
+    return memcmp(&stored, &wanted, sizeof stored) == 0;
+}
+
+static bool write_file(const char *path, const head *h, int count, const cache_part *part)
+{
+    FILE *file = fopen(path, "wb");
+    if (file == NULL) {
+        return false;
+    }
+    bool whole = fwrite(h, sizeof *h, 1, file) == 1;
+    for (int i = 0; i < count && whole; i++) {
+        whole = fwrite(part[i].data, 1, part[i].bytes, file) == part[i].bytes;
+    }
+    return fclose(file) == 0 && whole;
+}
+
+/* Writes a temporary file in the folder and renames it; creates the folder (its parent must exist).
+ */
+static void cache_save(const char *folder, cache_key key, int count, const cache_part *part)
+{
+    char path[PATH_MAX], temporary[PATH_MAX + 32];
+    if (folder == NULL || !path_of(folder, key, path)) {
+        return;
+    }
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
+        ls_log_warn("cannot make the folder %s: %s; the oracle's results are not kept", folder,
+                    strerror(errno));
+        return;
+    }
+    head h = head_of(key, count, part);
+    snprintf(temporary, sizeof temporary, "%s.tmp%d", path, (int)getpid());
+    if (!write_file(temporary, &h, count, part) || rename(temporary, path) != 0) {
+        ls_log_warn("cannot write %s: %s; this result of the oracle is not kept", temporary,
+                    strerror(errno));
+        unlink(temporary);
+    }
+}
+
+/* ---- the ideal and FP64 ---------------------------------------------------------------------- */
+
 /* The key of everything in a step except its precision. */
-static ls_cache_key key_of_data(const char *kind, const ls_oracle_step *step)
+static cache_key key_of_data(const char *kind, const ls_oracle_step *step)
 {
     const ls_nettab *net = step->net;
     const ls_nettab_node *in = &net->node[0];
     int numbers[] = {net->classes,     in->height,       in->width,         step->world,
                      step->accumulate, step->stat_ranks, (int)step->average};
-    ls_cache_key key = ls_cache_start(kind);
-    ls_cache_add(&key, net->arch, sizeof net->arch);
-    ls_cache_add(&key, numbers, sizeof numbers);
-    ls_cache_add(&key, step->batch, (size_t)step->world * sizeof *step->batch);
+    cache_key key = cache_start(kind);
+    cache_add(&key, net->arch, sizeof net->arch);
+    cache_add(&key, numbers, sizeof numbers);
+    cache_add(&key, step->batch, (size_t)step->world * sizeof *step->batch);
     ls_shards shards = ls_oracle_shards(step);
     size_t image_bytes = 3 * (size_t)in->height * (size_t)in->width * sizeof(float);
     for (int rank = 0; rank < step->world; rank++) {
         size_t images = (size_t)ls_shards_images(&shards, rank);
-        ls_cache_add(&key, step->input[rank], images * image_bytes);
-        ls_cache_add(&key, step->target[rank], images * sizeof(int64_t));
+        cache_add(&key, step->input[rank], images * image_bytes);
+        cache_add(&key, step->target[rank], images * sizeof(int64_t));
     }
-    ls_cache_add(&key, step->param, (size_t)net->elements * sizeof(double));
+    cache_add(&key, step->param, (size_t)net->elements * sizeof(double));
     return key;
 }
 
 static int cost_parts(const ls_ideal_error_cost *cost, const ls_nettab *net, int64_t span_count,
-                      double *scalars, ls_cache_part *part)
+                      double *scalars, cache_part *part)
 {
-    part[0] = (ls_cache_part){cost->error2, (size_t)span_count * sizeof(double)};
-    part[1] = (ls_cache_part){cost->grad2, (size_t)span_count * sizeof(double)};
-    part[2] = (ls_cache_part){cost->branch_rms, (size_t)net->branch_count * sizeof(double)};
-    part[3] = (ls_cache_part){scalars, 4 * sizeof(double)};
-    part[4] = (ls_cache_part){cost->stats_error2, 2 * (size_t)net->node_count * sizeof(double)};
+    part[0] = (cache_part){cost->error2, (size_t)span_count * sizeof(double)};
+    part[1] = (cache_part){cost->grad2, (size_t)span_count * sizeof(double)};
+    part[2] = (cache_part){cost->branch_rms, (size_t)net->branch_count * sizeof(double)};
+    part[3] = (cache_part){scalars, 4 * sizeof(double)};
+    part[4] = (cache_part){cost->stats_error2, 2 * (size_t)net->node_count * sizeof(double)};
     return 5;
 }
 
@@ -118,15 +260,15 @@ ls_status ls_ideal_error_measure(const ls_oracle_step *step, const ls_ideal_erro
     }
     double scalars[4], precision[] = {step->level, (double)step->half, step->loss_scale,
                                       step->predivide, (double)step->reduce};
-    ls_cache_part part[5];
+    cache_part part[5];
     int parts = cost_parts(&cost, step->net, span_count, scalars, part);
-    ls_cache_key key = {{0, 0}};
+    cache_key key = {{0, 0}};
     if (cache != NULL) {
         key = key_of_data("price", step);
-        ls_cache_add(&key, precision, sizeof precision);
-        ls_cache_add(&key, spans, (size_t)span_count * sizeof *spans);
+        cache_add(&key, precision, sizeof precision);
+        cache_add(&key, spans, (size_t)span_count * sizeof *spans);
     }
-    if (ls_cache_load(cache, key, parts, part)) {
+    if (cache_load(cache, key, parts, part)) {
         cost.whole_error2 = scalars[0];
         cost.whole_grad2 = scalars[1];
         cost.logits_error2 = scalars[2];
@@ -143,7 +285,7 @@ ls_status ls_ideal_error_measure(const ls_oracle_step *step, const ls_ideal_erro
     scalars[1] = cost.whole_grad2;
     scalars[2] = cost.logits_error2;
     scalars[3] = cost.logits2;
-    ls_cache_save(cache, key, parts, part);
+    cache_save(cache, key, parts, part);
     *out = cost;
     return LS_OK;
 }
@@ -157,14 +299,14 @@ void ls_ideal_error_cost_free(ls_ideal_error_cost *cost)
     memset(cost, 0, sizeof *cost);
 }
 
-static void add_branches(const ls_branch_set *set, ls_cache_key *key)
+static void add_branches(const ls_branch_set *set, cache_key *key)
 {
     for (int b = 0; b < set->count; b++) {
         size_t elements = (size_t)set->elements[b];
         if (set->open[b] != NULL) {
-            ls_cache_add(key, set->open[b], elements);
+            cache_add(key, set->open[b], elements);
         } else {
-            ls_cache_add(key, set->index[b], elements * sizeof(int32_t));
+            cache_add(key, set->index[b], elements * sizeof(int32_t));
         }
     }
 }
@@ -179,9 +321,9 @@ ls_status ls_ideal_error_forced(const ls_oracle_step *step, const ls_branch_set 
     if (cache == NULL || grad_bytes > KEPT_BYTES_MAX) {
         return ls_oracle_run(step, &mode, out);
     }
-    ls_cache_key key = key_of_data("forced", step);
+    cache_key key = key_of_data("forced", step);
     add_branches(forced, &key);
-    ls_cache_add(&key, tie_limit, (size_t)net->branch_count * sizeof(double));
+    cache_add(&key, tie_limit, (size_t)net->branch_count * sizeof(double));
     ls_shards shards = ls_oracle_shards(step);
     size_t logits = (size_t)ls_shards_samples(&shards) * (size_t)net->classes;
     ls_oracle_result kept = {0};
@@ -195,28 +337,28 @@ ls_status ls_ideal_error_forced(const ls_oracle_step *step, const ls_branch_set 
         return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate a gradient of %zu bytes",
                            grad_bytes);
     }
-    ls_cache_part part[] = {{kept.grad, grad_bytes},
-                            {kept.logits, logits * sizeof(double)},
-                            {kept.loss, (size_t)step->world * sizeof(double)},
-                            {&kept.turned, sizeof kept.turned},
-                            {&kept.tie_ratio, sizeof kept.tie_ratio},
-                            {&kept.violation_count, sizeof kept.violation_count},
-                            {kept.violation, sizeof kept.violation},
-                            {kept.stats, stats * sizeof(double)}};
-    if (ls_cache_load(cache, key, 8, part)) {
+    cache_part part[] = {{kept.grad, grad_bytes},
+                         {kept.logits, logits * sizeof(double)},
+                         {kept.loss, (size_t)step->world * sizeof(double)},
+                         {&kept.turned, sizeof kept.turned},
+                         {&kept.tie_ratio, sizeof kept.tie_ratio},
+                         {&kept.violation_count, sizeof kept.violation_count},
+                         {kept.violation, sizeof kept.violation},
+                         {kept.stats, stats * sizeof(double)}};
+    if (cache_load(cache, key, 8, part)) {
         *out = kept;
         return LS_OK;
     }
     ls_oracle_free(net, &kept);
     LS_TRY(ls_oracle_run(step, &mode, out));
-    ls_cache_part fresh[] = {{out->grad, grad_bytes},
-                             {out->logits, logits * sizeof(double)},
-                             {out->loss, (size_t)step->world * sizeof(double)},
-                             {&out->turned, sizeof out->turned},
-                             {&out->tie_ratio, sizeof out->tie_ratio},
-                             {&out->violation_count, sizeof out->violation_count},
-                             {out->violation, sizeof out->violation},
-                             {out->stats, stats * sizeof(double)}};
-    ls_cache_save(cache, key, 8, fresh);
+    cache_part fresh[] = {{out->grad, grad_bytes},
+                          {out->logits, logits * sizeof(double)},
+                          {out->loss, (size_t)step->world * sizeof(double)},
+                          {&out->turned, sizeof out->turned},
+                          {&out->tie_ratio, sizeof out->tie_ratio},
+                          {&out->violation_count, sizeof out->violation_count},
+                          {out->violation, sizeof out->violation},
+                          {out->stats, stats * sizeof(double)}};
+    cache_save(cache, key, 8, fresh);
     return LS_OK;
 }

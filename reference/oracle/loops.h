@@ -1,4 +1,4 @@
-/* The judge's heavy loops: on the CPU (products.c, norm.c), or on a GPU as plain FP64 kernels
+/* The judge's heavy loops: on the CPU (loops.c, norm.c), or on a GPU as plain FP64 kernels
  * (cuda/, build/lib/ls_oracle_cuda.so), which share nothing with the kernels under test and agree
  * with the CPU's to 1e-12. Both have the same prototypes and work on host memory. */
 #ifndef LS_ORACLE_LOOPS_H
@@ -7,7 +7,8 @@
 #include <stdbool.h>
 
 #include "norm.h"
-#include "products.h"
+#include "planes.h"
+#include "shards.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -15,18 +16,30 @@ extern "C" {
 
 enum { LS_LOOPS_ABI = 1 };
 
+/* A convolution; a linear layer is a 1x1 convolution of a 1x1 image. */
+typedef struct ls_loops_shape {
+    int kernel, stride, pad;
+} ls_loops_shape;
+
 typedef struct ls_loops {
     int abi;          /* LS_LOOPS_ABI */
     const char *name; /* "cpu", "cuda" */
     /* Whether they can run here; `why` receives the reason, or the device's name. */
     bool (*ready)(char *why, int why_bytes);
-    ls_status (*products_forward)(ls_products_shape shape, const ls_planes *in,
-                                  const double *weight, ls_planes *out);
-    ls_status (*products_input_grad)(ls_products_shape shape, const ls_planes *out_grad,
+    /* out[n,o,y,x] = sum over i, ky, kx of in[n,i,y*stride+ky-pad,x*stride+kx-pad] *
+     * weight[o,i,ky,kx]; weight [out->channels, in->channels, kernel, kernel]. `out` is allocated
+     * by the caller. */
+    ls_status (*products_forward)(ls_loops_shape shape, const ls_planes *in, const double *weight,
+                                  ls_planes *out);
+    /* Gradient of the input from the gradient of the output: overwrites in_grad. */
+    ls_status (*products_input_grad)(ls_loops_shape shape, const ls_planes *out_grad,
                                      const double *weight, ls_planes *in_grad);
-    ls_status (*products_weight_grad)(ls_products_shape shape, const ls_planes *in,
+    /* Gradient of the weight, separately for every chunk: overwrites weight_grad[chunks][out
+     * channels, in channels, kernel, kernel]. */
+    ls_status (*products_weight_grad)(ls_loops_shape shape, const ls_planes *in,
                                       const ls_planes *out_grad, const ls_shards *shards,
                                       double *weight_grad);
+    /* As in norm.h. */
     ls_status (*norm_forward)(const ls_planes *in, const double *weight, const double *bias,
                               const ls_shards *shards, int group_chunks, ls_bits_type store,
                               ls_norm_stats *stats, ls_planes *out);

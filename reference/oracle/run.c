@@ -25,11 +25,10 @@ ls_status ls_run_allocate_like(const ls_run *r, int node, ls_planes *out)
     return ls_planes_allocate(r->samples, shape->height, shape->width, shape->channels, out);
 }
 
-ls_products_shape ls_run_products_of(const ls_nettab_node *node)
+ls_loops_shape ls_run_products_of(const ls_nettab_node *node)
 {
-    return node->kind == LS_NETTAB_LINEAR
-               ? (ls_products_shape){1, 1, 0}
-               : (ls_products_shape){node->kernel, node->stride, node->pad};
+    return node->kind == LS_NETTAB_LINEAR ? (ls_loops_shape){1, 1, 0}
+                                          : (ls_loops_shape){node->kernel, node->stride, node->pad};
 }
 
 const double *ls_run_weights_of(ls_run *r, int param)

@@ -7,7 +7,6 @@
 #include "norm.h"
 #include "oracle_step.h"
 #include "planes.h"
-#include "products.h"
 #include "round_stored.h"
 
 /* One run of ls_oracle_run. */
@@ -45,7 +44,7 @@ ls_round_stored_noise ls_run_next_noise(ls_run *r);
 void ls_run_round_stored(ls_run *r, ls_bits_type type, ls_planes *planes);
 /* Of `node`'s shape, all samples. */
 ls_status ls_run_allocate_like(const ls_run *r, int node, ls_planes *out);
-ls_products_shape ls_run_products_of(const ls_nettab_node *node);
+ls_loops_shape ls_run_products_of(const ls_nettab_node *node);
 /* A product's weights: O1 casts them to half for the operation, at the other levels they have the
  * type. Valid until the next call. */
 const double *ls_run_weights_of(ls_run *r, int param);

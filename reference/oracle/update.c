@@ -5,20 +5,72 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
-#include "interval.h"
+
+/* ---- running error analysis ------------------------------------------------------------------ */
+
+/* A number in FP64, and a bound on the error of the same formula in f32. Every operation adds one
+ * unit of its result to the errors of its operands (Higham, Accuracy and Stability of Numerical
+ * Algorithms, 3.3), and 2^-126 if a result may be flushed to zero. */
+typedef struct interval {
+    double value, error;
+} interval;
+
+#define UNIT 0x1p-24  /* of f32 */
+#define TINY 0x1p-126 /* smallest normal f32 */
+
+static interval interval_rounded(double value, double error)
+{
+    return (interval){value, error + UNIT * (fabs(value) + error) + TINY};
+}
+
+/* A constant stored as f32. */
+static interval interval_constant(double value)
+{
+    return (interval){value, UNIT * fabs(value)};
+}
+
+static interval interval_add(interval a, interval b)
+{
+    return interval_rounded(a.value + b.value, a.error + b.error);
+}
+
+static interval interval_sub(interval a, interval b)
+{
+    return interval_rounded(a.value - b.value, a.error + b.error);
+}
+
+static interval interval_mul(interval a, interval b)
+{
+    return interval_rounded(a.value * b.value,
+                            fabs(a.value) * b.error + fabs(b.value) * a.error + a.error * b.error);
+}
+
+/* The error is infinite if the divisor may be zero. */
+static interval interval_div(interval a, interval b)
+{
+    double quotient = a.value / b.value, least = fabs(b.value) - b.error;
+    double error = least > 0 ? (a.error + fabs(quotient) * b.error) / least : INFINITY;
+    return interval_rounded(quotient, error);
+}
+
+static interval interval_root(interval a)
+{
+    double root = sqrt(a.value), error = sqrt(a.error);
+    return interval_rounded(root, root > 0 ? fmin(error, a.error / root) : error);
+}
 
 /* Constants of one step, the same for all elements of a tensor. */
 typedef struct constants {
-    ls_interval lr, decay, momentum, undamped, beta1, beta2, rest1, rest2, epsilon;
-    ls_interval bias1, bias2; /* 1 - beta^t */
-    ls_interval divisor;      /* LAMB: gradients are divided by it */
-    ls_interval ratio;        /* LAMB, LARS: of this tensor */
-    bool scales;              /* LARS */
+    interval lr, decay, momentum, undamped, beta1, beta2, rest1, rest2, epsilon;
+    interval bias1, bias2; /* 1 - beta^t */
+    interval divisor;      /* LAMB: gradients are divided by it */
+    interval ratio;        /* LAMB, LARS: of this tensor */
+    bool scales;           /* LARS */
 } constants;
 
 /* One element, updated in place. */
 typedef struct element {
-    ls_interval value, grad, first, second;
+    interval value, grad, first, second;
 } element;
 
 /* The oracle's own list, independent of kernels/optimizers.def. */
@@ -83,13 +135,13 @@ double ls_update_squares(const double *value, int64_t count)
 
 /* The root of a sum of n squares whose terms have the error `errors` (a 2-norm): f32 sums in any
  * order are a random walk of sqrt(n) units, of which four are allowed, plus eight operations. */
-static ls_interval norm_of(double squares, double errors, int64_t n)
+static interval norm_of(double squares, double errors, int64_t n)
 {
     double norm = sqrt(squares);
-    return (ls_interval){norm, errors + LS_INTERVAL_UNIT * (8 + 4 * sqrt((double)n)) * norm};
+    return (interval){norm, errors + UNIT * (8 + 4 * sqrt((double)n)) * norm};
 }
 
-static ls_interval norm_of_values(const ls_update_tensor *t)
+static interval norm_of_values(const ls_update_tensor *t)
 {
     return norm_of(ls_update_squares(t->value, t->count),
                    sqrt(ls_update_squares(t->value_error, t->count)), t->count);
@@ -99,85 +151,83 @@ static ls_interval norm_of_values(const ls_update_tensor *t)
 
 static void step_sgd(const ls_update_rule *o, const constants *c, element *e)
 {
-    ls_interval d = e->grad;
+    interval d = e->grad;
     if (o->kind == LS_UPDATE_LARS) {
         if (c->scales) {
-            d = ls_interval_mul(ls_interval_add(d, ls_interval_mul(c->decay, e->value)), c->ratio);
+            d = interval_mul(interval_add(d, interval_mul(c->decay, e->value)), c->ratio);
         }
     } else if (o->weight_decay != 0 && o->mistake != LS_UPDATE_DECAY_AFTER_MOMENTUM) {
-        d = ls_interval_add(d, ls_interval_mul(c->decay, e->value));
+        d = interval_add(d, interval_mul(c->decay, e->value));
     }
     if (o->momentum != 0) {
-        ls_interval part = o->dampening != 0 ? ls_interval_mul(c->undamped, d) : d;
-        ls_interval start = d;
+        interval part = o->dampening != 0 ? interval_mul(c->undamped, d) : d;
+        interval start = d;
         if (o->mistake == LS_UPDATE_FIRST_DAMPED) {
-            start = ls_interval_mul(ls_interval_sub((ls_interval){1, 0}, c->momentum), d);
+            start = interval_mul(interval_sub((interval){1, 0}, c->momentum), d);
         }
-        e->first =
-            o->step == 1 ? start : ls_interval_add(ls_interval_mul(c->momentum, e->first), part);
-        d = o->nesterov ? ls_interval_add(d, ls_interval_mul(c->momentum, e->first)) : e->first;
+        e->first = o->step == 1 ? start : interval_add(interval_mul(c->momentum, e->first), part);
+        d = o->nesterov ? interval_add(d, interval_mul(c->momentum, e->first)) : e->first;
     }
     if (o->mistake == LS_UPDATE_DECAY_AFTER_MOMENTUM) {
-        d = ls_interval_add(d, ls_interval_mul(c->decay, e->value));
+        d = interval_add(d, interval_mul(c->decay, e->value));
     }
-    e->value = ls_interval_sub(e->value, ls_interval_mul(c->lr, d));
+    e->value = interval_sub(e->value, interval_mul(c->lr, d));
 }
 
-static void move_moments(const constants *c, ls_interval grad, element *e)
+static void move_moments(const constants *c, interval grad, element *e)
 {
-    e->first =
-        ls_interval_add(ls_interval_mul(c->beta1, e->first), ls_interval_mul(c->rest1, grad));
-    ls_interval square = ls_interval_mul(ls_interval_mul(c->rest2, grad), grad);
-    e->second = ls_interval_add(ls_interval_mul(c->beta2, e->second), square);
+    e->first = interval_add(interval_mul(c->beta1, e->first), interval_mul(c->rest1, grad));
+    interval square = interval_mul(interval_mul(c->rest2, grad), grad);
+    e->second = interval_add(interval_mul(c->beta2, e->second), square);
 }
 
-static ls_interval adam_direction(const ls_update_rule *o, const constants *c, const element *e)
+static interval adam_direction(const ls_update_rule *o, const constants *c, const element *e)
 {
-    ls_interval first = e->first, second = e->second;
+    interval first = e->first, second = e->second;
     if (!o->uncorrected) {
-        first = ls_interval_div(first, c->bias1);
-        second = ls_interval_div(second, c->bias2);
+        first = interval_div(first, c->bias1);
+        second = interval_div(second, c->bias2);
     }
-    ls_interval below = ls_interval_add(ls_interval_root(second), c->epsilon);
+    interval below = interval_add(interval_root(second), c->epsilon);
     if (o->mistake == LS_UPDATE_EPSILON_INSIDE) {
-        below = ls_interval_root(ls_interval_add(second, c->epsilon));
+        below = interval_root(interval_add(second, c->epsilon));
         if (!o->uncorrected) { /* added to the root of the uncorrected moment */
-            ls_interval sum = ls_interval_add(e->second, c->epsilon);
-            below = ls_interval_div(ls_interval_root(sum), ls_interval_root(c->bias2));
+            interval sum = interval_add(e->second, c->epsilon);
+            below = interval_div(interval_root(sum), interval_root(c->bias2));
         }
     } else if (o->mistake == LS_UPDATE_EPSILON_FIRST) {
-        ls_interval sum = ls_interval_add(ls_interval_root(e->second), c->epsilon);
-        below = ls_interval_div(sum, ls_interval_root(c->bias2));
+        interval sum = interval_add(interval_root(e->second), c->epsilon);
+        below = interval_div(sum, interval_root(c->bias2));
     }
-    return ls_interval_div(first, below);
+    return interval_div(first, below);
 }
 
 static void step_adam(const ls_update_rule *o, const constants *c, element *e)
 {
     bool decays = o->weight_decay != 0;
     if (o->kind == LS_UPDATE_ADAM && decays) {
-        e->grad = ls_interval_add(e->grad, ls_interval_mul(c->decay, e->value));
+        e->grad = interval_add(e->grad, interval_mul(c->decay, e->value));
     }
     move_moments(c, e->grad, e);
-    ls_interval value = e->value;
+    interval value = e->value;
     if (o->kind == LS_UPDATE_ADAMW && decays) {
-        ls_interval rate = o->mistake == LS_UPDATE_DECAY_WITHOUT_LR ? (ls_interval){1, 0} : c->lr;
-        value = ls_interval_sub(value, ls_interval_mul(ls_interval_mul(rate, c->decay), value));
+        interval rate = o->mistake == LS_UPDATE_DECAY_WITHOUT_LR ? (interval){1, 0} : c->lr;
+        value = interval_sub(value, interval_mul(interval_mul(rate, c->decay), value));
     }
-    e->value = ls_interval_sub(value, ls_interval_mul(c->lr, adam_direction(o, c, e)));
+    e->value = interval_sub(value, interval_mul(c->lr, adam_direction(o, c, e)));
 }
 
 /* Updates the moments; returns u, of which the step subtracts lr times the ratio. */
-static ls_interval lamb_direction(const ls_update_rule *o, const constants *c, element *e)
+static interval lamb_direction(const ls_update_rule *o, const constants *c, element *e)
 {
     bool decays = o->weight_decay != 0;
-    ls_interval grad = ls_interval_div(e->grad, c->divisor);
+    interval grad = interval_div(e->grad, c->divisor);
     if (decays && o->l2) {
-        grad = ls_interval_add(grad, ls_interval_mul(c->decay, e->value));
+        grad = interval_add(grad, interval_mul(c->decay, e->value));
     }
     move_moments(c, grad, e);
-    ls_interval u = adam_direction(o, c, e);
-    return decays && !o->l2 ? ls_interval_add(u, ls_interval_mul(c->decay, e->value)) : u;
+    interval u = adam_direction(o, c, e);
+    return decays && !o->l2 ? interval_add(u, interval_mul(c->decay, e->value)) : u;
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -186,10 +236,10 @@ static element read_element(const ls_update_tensor *t, int moments, int64_t i)
 {
     element e = {.value = {t->value[i], t->value_error[i]}, .grad = {t->grad[i], 0}};
     if (moments > 0) {
-        e.first = (ls_interval){t->moment[0][i], t->moment_error[0][i]};
+        e.first = (interval){t->moment[0][i], t->moment_error[0][i]};
     }
     if (moments > 1) {
-        e.second = (ls_interval){t->moment[1][i], t->moment_error[1][i]};
+        e.second = (interval){t->moment[1][i], t->moment_error[1][i]};
     }
     return e;
 }
@@ -212,52 +262,50 @@ static constants make_constants(const ls_update_rule *o)
 {
     double t = (double)o->step;
     return (constants){
-        .lr = ls_interval_constant(o->lr),
-        .decay = ls_interval_constant(o->weight_decay),
-        .momentum = ls_interval_constant(o->momentum),
-        .undamped = ls_interval_sub((ls_interval){1, 0}, ls_interval_constant(o->dampening)),
-        .beta1 = ls_interval_constant(o->beta1),
-        .beta2 = ls_interval_constant(o->beta2),
-        .rest1 = ls_interval_constant(1 - o->beta1),
-        .rest2 = ls_interval_constant(1 - o->beta2),
-        .epsilon = ls_interval_constant(o->epsilon),
-        .bias1 = ls_interval_constant(1 - pow(o->beta1, t)),
-        .bias2 = ls_interval_constant(1 - pow(o->beta2, t)),
+        .lr = interval_constant(o->lr),
+        .decay = interval_constant(o->weight_decay),
+        .momentum = interval_constant(o->momentum),
+        .undamped = interval_sub((interval){1, 0}, interval_constant(o->dampening)),
+        .beta1 = interval_constant(o->beta1),
+        .beta2 = interval_constant(o->beta2),
+        .rest1 = interval_constant(1 - o->beta1),
+        .rest2 = interval_constant(1 - o->beta2),
+        .epsilon = interval_constant(o->epsilon),
+        .bias1 = interval_constant(1 - pow(o->beta1, t)),
+        .bias2 = interval_constant(1 - pow(o->beta2, t)),
         .divisor = {1, 0},
     };
 }
 
 static void step_lars(const ls_update_rule *o, constants *c, const ls_update_tensor *t)
 {
-    ls_interval value = norm_of_values(t);
-    ls_interval grad = norm_of(ls_update_squares(t->grad, t->count), 0, t->count);
+    interval value = norm_of_values(t);
+    interval grad = norm_of(ls_update_squares(t->grad, t->count), 0, t->count);
     c->scales = value.value > 0 && grad.value > 0;
     if (!c->scales) {
         return;
     }
-    ls_interval decay =
-        o->mistake == LS_UPDATE_RATIO_WITHOUT_DECAY ? (ls_interval){0, 0} : c->decay;
-    ls_interval below =
-        ls_interval_add(ls_interval_add(grad, ls_interval_mul(decay, value)), c->epsilon);
-    c->ratio = ls_interval_div(ls_interval_mul(ls_interval_constant(o->trust), value), below);
+    interval decay = o->mistake == LS_UPDATE_RATIO_WITHOUT_DECAY ? (interval){0, 0} : c->decay;
+    interval below = interval_add(interval_add(grad, interval_mul(decay, value)), c->epsilon);
+    c->ratio = interval_div(interval_mul(interval_constant(o->trust), value), below);
     if (o->clip) {
-        ls_interval ratio = ls_interval_div(c->ratio, c->lr);
-        c->ratio = ratio.value < 1 ? ratio : (ls_interval){1, 0};
+        interval ratio = interval_div(c->ratio, c->lr);
+        c->ratio = ratio.value < 1 ? ratio : (interval){1, 0};
     }
 }
 
 /* Two passes: the norm of u determines the ratio. */
 static ls_status step_lamb(const ls_update_rule *o, constants *c, ls_update_tensor *t)
 {
-    ls_interval *u = malloc((size_t)t->count * sizeof *u);
+    interval *u = malloc((size_t)t->count * sizeof *u);
     if (u == NULL && t->count > 0) {
         return ls_log_fail(LS_ERR_INFRA, "cannot allocate %lld updates", (long long)t->count);
     }
-    ls_interval all = norm_of(o->grad_squares, 0, o->grad_elements);
+    interval all = norm_of(o->grad_squares, 0, o->grad_elements);
     if (o->max_grad_norm > 0 && all.value > o->max_grad_norm) {
-        c->divisor = ls_interval_div(all, ls_interval_constant(o->max_grad_norm));
+        c->divisor = interval_div(all, interval_constant(o->max_grad_norm));
     }
-    ls_interval value = norm_of_values(t);
+    interval value = norm_of_values(t);
     double squares = 0, errors = 0;
     for (int64_t i = 0; i < t->count; i++) {
         element e = read_element(t, 2, i);
@@ -266,13 +314,13 @@ static ls_status step_lamb(const ls_update_rule *o, constants *c, ls_update_tens
         squares += u[i].value * u[i].value;
         errors += u[i].error * u[i].error;
     }
-    ls_interval update = norm_of(squares, sqrt(errors), t->count);
+    interval update = norm_of(squares, sqrt(errors), t->count);
     bool adapts = (o->nvlamb || o->weight_decay != 0) && value.value > 0 && update.value > 0 &&
                   o->mistake != LS_UPDATE_NO_RATIO;
-    c->ratio = adapts ? ls_interval_mul(c->lr, ls_interval_div(value, update)) : c->lr;
+    c->ratio = adapts ? interval_mul(c->lr, interval_div(value, update)) : c->lr;
     for (int64_t i = 0; i < t->count; i++) {
         element e = read_element(t, 2, i);
-        e.value = ls_interval_sub(e.value, ls_interval_mul(c->ratio, u[i]));
+        e.value = interval_sub(e.value, interval_mul(c->ratio, u[i]));
         write_element(&e, 2, i, t);
     }
     free(u);

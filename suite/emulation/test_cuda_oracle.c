@@ -98,7 +98,7 @@ START_TEST(products_are_the_same)
 {
     const product_row *row = &products[_i];
     const ls_loops *on[2] = {device_loops(), ls_loops_cpu()};
-    ls_products_shape shape = {row->kernel, row->stride, row->pad};
+    ls_loops_shape shape = {row->kernel, row->stride, row->pad};
     int out_height = (row->height + 2 * row->pad - row->kernel) / row->stride + 1;
     int out_width = (row->width + 2 * row->pad - row->kernel) / row->stride + 1;
     int64_t weights = (int64_t)row->in * row->out * row->kernel * row->kernel;

@@ -8,11 +8,11 @@ extern "C" {
 
 #include "reference/oracle/loops.h"
 
-ls_status ls_products_cuda_forward(ls_products_shape shape, const ls_planes *in,
-                                   const double *weight, ls_planes *out);
-ls_status ls_products_cuda_input_grad(ls_products_shape shape, const ls_planes *out_grad,
+ls_status ls_products_cuda_forward(ls_loops_shape shape, const ls_planes *in, const double *weight,
+                                   ls_planes *out);
+ls_status ls_products_cuda_input_grad(ls_loops_shape shape, const ls_planes *out_grad,
                                       const double *weight, ls_planes *in_grad);
-ls_status ls_products_cuda_weight_grad(ls_products_shape shape, const ls_planes *in,
+ls_status ls_products_cuda_weight_grad(ls_loops_shape shape, const ls_planes *in,
                                        const ls_planes *out_grad, const ls_shards *shards,
                                        double *weight_grad);
 /* Only the right form. */

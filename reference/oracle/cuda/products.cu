@@ -1,4 +1,4 @@
-/* The products of products.h on a device: one thread sums one output in one fixed order. */
+/* The products of loops.h on a device: one thread sums one output in one fixed order. */
 #include "launch.h"
 
 #include "device.h"
@@ -13,7 +13,7 @@ typedef struct geometry {
     int out_height, out_width, out_channels, out_pitch;
 } geometry;
 
-static geometry geometry_of(ls_products_shape shape, const ls_planes *in, const ls_planes *out)
+static geometry geometry_of(ls_loops_shape shape, const ls_planes *in, const ls_planes *out)
 {
     geometry g = {};
     g.kernel = shape.kernel;
@@ -157,8 +157,8 @@ static ls_status walk(const geometry &g, bool forward, const ls_planes *from, co
     return ls_device_get(out, ls_planes_count(to), to->value);
 }
 
-ls_status ls_products_cuda_forward(ls_products_shape shape, const ls_planes *in,
-                                   const double *weight, ls_planes *out)
+ls_status ls_products_cuda_forward(ls_loops_shape shape, const ls_planes *in, const double *weight,
+                                   ls_planes *out)
 {
     ls_device_arrays arrays = {};
     ls_status status = walk(geometry_of(shape, in, out), true, in, weight, out, &arrays);
@@ -166,7 +166,7 @@ ls_status ls_products_cuda_forward(ls_products_shape shape, const ls_planes *in,
     return status;
 }
 
-ls_status ls_products_cuda_input_grad(ls_products_shape shape, const ls_planes *out_grad,
+ls_status ls_products_cuda_input_grad(ls_loops_shape shape, const ls_planes *out_grad,
                                       const double *weight, ls_planes *in_grad)
 {
     ls_device_arrays arrays = {};
@@ -193,7 +193,7 @@ static ls_status sum_weights(const geometry &g, const ls_planes *in, const ls_pl
     return LS_OK;
 }
 
-ls_status ls_products_cuda_weight_grad(ls_products_shape shape, const ls_planes *in,
+ls_status ls_products_cuda_weight_grad(ls_loops_shape shape, const ls_planes *in,
                                        const ls_planes *out_grad, const ls_shards *shards,
                                        double *weight_grad)
 {
