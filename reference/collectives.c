@@ -16,7 +16,6 @@
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 #include "kernels/core/usage_error.h"
-#include "reference/comm/comm_load.h"
 #include "reference/comm/exercise.h"
 #include "reference/state/device.h"
 #include "reference/options/world.h"

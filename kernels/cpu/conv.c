@@ -7,8 +7,15 @@
 #include "kernels/core/arena.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
-#include "matrix.h"
 #include "parallel.h"
+
+/* A convolution on an image of few pixels as one matrix over whole images: row = element of the
+ * output image, column = element of the input image, both in the activations' order in memory. */
+typedef struct matrix_map {
+    ls_dnn_shape shape;
+    int in_block, out_block;
+    int rows, columns; /* out_channels x output pixels, in_channels x input pixels */
+} matrix_map;
 
 typedef struct conv_pass {
     ls_dnn_product *product; /* NULL: the pass is not needed */
@@ -19,7 +26,7 @@ typedef struct conv_pass {
 struct ls_conv {
     ls_backend *backend;
     ls_dnn_shape shape; /* the layer's shape in the network */
-    ls_matrix_map map;  /* only if `matrix` */
+    matrix_map map;     /* only if `matrix` */
     bool matrix;        /* runs as one matrix product over whole images */
     int in_block, out_block;
     ls_dtype type;
@@ -61,6 +68,102 @@ static int64_t weight_count(const ls_conv *conv)
     return taps * s->out_channels * s->in_channels;
 }
 
+/* ---- a convolution as one matrix ------------------------------------------------------------- */
+
+/* The kernel position that connects output pixel `out` with input pixel `in`, or -1. */
+static int tap_between(const ls_dnn_shape *s, int out, int in)
+{
+    int kh = in / s->in_width - out / s->out_width * s->stride + s->pad;
+    int kw = in % s->in_width - out % s->out_width * s->stride + s->pad;
+    bool inside = kh >= 0 && kh < s->kernel && kw >= 0 && kw < s->kernel;
+    return inside ? kh * s->kernel + kw : -1;
+}
+
+/* Index of (channel, pixel) in one image of block `block`. */
+static int64_t row_of(int channel, int pixel, int pixels, int block)
+{
+    return ((int64_t)(channel / block) * pixels + pixel) * block + channel % block;
+}
+
+/* to[ic in memory order of one pixel] = from[ic * taps]. */
+static void gather_taps(const float *from, int taps, float *to, int channels, int pixels, int block)
+{
+    for (int first = 0; first < channels; first += block) {
+        float *cells = to + (int64_t)first * pixels;
+        const float *kernel = from + (int64_t)first * taps;
+        for (int c = 0; c < block; c++) {
+            cells[c] = kernel[(int64_t)c * taps];
+        }
+    }
+}
+
+static void clear_cells(float *to, int channels, int pixels, int block)
+{
+    for (int first = 0; first < channels; first += block) {
+        memset(to + (int64_t)first * pixels, 0, (size_t)block * sizeof *to);
+    }
+}
+
+/* to[ic * taps] += from[ic in memory order of one pixel]. */
+static void add_taps(const float *from, float *to, int taps, int channels, int pixels, int block)
+{
+    for (int first = 0; first < channels; first += block) {
+        const float *cells = from + (int64_t)first * pixels;
+        float *kernel = to + (int64_t)first * taps;
+        for (int c = 0; c < block; c++) {
+            kernel[(int64_t)c * taps] += cells[c];
+        }
+    }
+}
+
+/* kernel [out,in,k,k] -> matrix [rows][columns]; cells that no tap reaches are zero. */
+static void expand(ls_backend *backend, const matrix_map *map, const float *kernel, float *matrix)
+{
+    const ls_dnn_shape *s = &map->shape;
+    int taps = s->kernel * s->kernel;
+    int in_pixels = s->in_height * s->in_width, out_pixels = s->out_height * s->out_width;
+#pragma omp parallel for schedule(static) num_threads(backend->threads)
+    for (int oc = 0; oc < s->out_channels; oc++) {
+        const float *from = kernel + (int64_t)oc * s->in_channels * taps;
+        for (int out = 0; out < out_pixels; out++) {
+            float *row = matrix + row_of(oc, out, out_pixels, map->out_block) * map->columns;
+            for (int in = 0; in < in_pixels; in++) {
+                int tap = tap_between(s, out, in);
+                float *cells = row + (int64_t)in * map->in_block;
+                if (tap < 0) {
+                    clear_cells(cells, s->in_channels, in_pixels, map->in_block);
+                } else {
+                    gather_taps(from + tap, taps, cells, s->in_channels, in_pixels, map->in_block);
+                }
+            }
+        }
+    }
+}
+
+/* The transposed map, for gradients: each tap is the sum of its cells; taps that cover only padding
+ * are 0. */
+static void fold(ls_backend *backend, const matrix_map *map, const float *matrix, float *kernel)
+{
+    const ls_dnn_shape *s = &map->shape;
+    int taps = s->kernel * s->kernel;
+    int in_pixels = s->in_height * s->in_width, out_pixels = s->out_height * s->out_width;
+#pragma omp parallel for schedule(static) num_threads(backend->threads)
+    for (int oc = 0; oc < s->out_channels; oc++) {
+        float *to = kernel + (int64_t)oc * s->in_channels * taps;
+        memset(to, 0, (size_t)s->in_channels * (size_t)taps * sizeof *to);
+        for (int out = 0; out < out_pixels; out++) {
+            const float *row = matrix + row_of(oc, out, out_pixels, map->out_block) * map->columns;
+            for (int in = 0; in < in_pixels; in++) {
+                int tap = tap_between(s, out, in);
+                if (tap >= 0) {
+                    add_taps(row + (int64_t)in * map->in_block, to + tap, taps, s->in_channels,
+                             in_pixels, map->in_block);
+                }
+            }
+        }
+    }
+}
+
 /* ---- choosing -------------------------------------------------------------------------------- */
 
 static bool worth_a_matrix(const ls_conv *conv)
@@ -73,11 +176,11 @@ static bool worth_a_matrix(const ls_conv *conv)
 static void matrix_of(ls_conv *conv)
 {
     conv->matrix = true;
-    conv->map = (ls_matrix_map){.shape = conv->shape,
-                                .in_block = conv->in_block,
-                                .out_block = conv->out_block,
-                                .rows = (int)(conv->shape.out_channels * out_pixels(conv)),
-                                .columns = (int)(conv->shape.in_channels * in_pixels(conv))};
+    conv->map = (matrix_map){.shape = conv->shape,
+                             .in_block = conv->in_block,
+                             .out_block = conv->out_block,
+                             .rows = (int)(conv->shape.out_channels * out_pixels(conv)),
+                             .columns = (int)(conv->shape.in_channels * in_pixels(conv))};
 }
 
 static ls_status pass_create(ls_conv *conv, ls_dnn_pass which)
@@ -141,7 +244,7 @@ ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_dnn_sha
     for (int which = 0; which < 2; which++) {
         if (conv->pass[which].product != NULL) {
             conv->packed_offset[which] = ls_arena_reserve(
-                &conv->weights, ls_dnn_product_weight_bytes(conv->pass[which].product));
+                &conv->weights, ls_dnn_product_about(conv->pass[which].product)->weight_bytes);
         }
     }
     *out = conv;
@@ -189,10 +292,10 @@ size_t ls_conv_scratch_bytes(const ls_conv *conv)
         ls_arena_reserve(&used, pass->in_block != conv->in_block ? in : 0);
         ls_arena_reserve(&used, half ? out : 0);
         ls_arena_reserve(&used, pass->out_block != conv->out_block ? out : 0);
-        ls_arena_reserve(&used, ls_dnn_product_scratch_bytes(pass->product));
+        ls_arena_reserve(&used, ls_dnn_product_about(pass->product)->scratch_bytes);
         ls_arena_reserve(&used, plain);
         ls_arena_reserve(&used, matrix);
-        ls_arena_reserve(&used, ls_dnn_product_weight_bytes(pass->product));
+        ls_arena_reserve(&used, ls_dnn_product_about(pass->product)->weight_bytes);
         most = used.bytes > most ? used.bytes : most;
     }
     return most;
@@ -223,7 +326,7 @@ void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
         }
         bool reordered = pass->in_block != conv->in_block || pass->out_block != conv->out_block;
         used += snprintf(text + used, bytes - (size_t)used, "%s%s %s%s", used > 0 ? " " : "",
-                         label[which], ls_dnn_product_engine(pass->product),
+                         label[which], ls_dnn_product_about(pass->product)->engine,
                          reordered ? " (reordered to plain)" : "");
     }
 }
@@ -290,7 +393,7 @@ ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight)
     if (conv->matrix) {
         size_t cells = (size_t)conv->map.rows * (size_t)conv->map.columns;
         float *matrix = scratch_take(conv, &used, cells * sizeof *matrix);
-        ls_matrix_expand(conv->backend, &conv->map, plain, matrix);
+        expand(conv->backend, &conv->map, plain, matrix);
         plain = matrix;
         count = (int64_t)cells;
     }
@@ -299,10 +402,10 @@ ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight)
         if (pass->product == NULL) {
             continue;
         }
-        if (ls_dnn_product_weight_is_plain(pass->product)) {
+        if (ls_dnn_product_about(pass->product)->weight_is_plain) {
             ls_parallel_widen(conv->backend, LS_F32, plain, pass->packed, count);
         } else {
-            LS_TRY(ls_dnn_product_pack(pass->product, plain, pass->packed));
+            LS_TRY(ls_dnn_product_reorder(pass->product, plain, pass->packed));
         }
     }
     return LS_OK;
@@ -317,7 +420,7 @@ static ls_status run_pass(ls_conv *conv, ls_dnn_pass which, void *in, void *out)
     ls_arena used = {0};
     operand at_in = operand_take(conv, &used, in, true, pass);
     operand at_out = operand_take(conv, &used, out, false, pass);
-    float *scratch = scratch_take(conv, &used, ls_dnn_product_scratch_bytes(pass->product));
+    float *scratch = scratch_take(conv, &used, ls_dnn_product_about(pass->product)->scratch_bytes);
     operand_load(conv, forward ? &at_in : &at_out, forward ? in : out);
     LS_TRY(ls_dnn_product_run(pass->product, at_in.product, pass->packed, at_out.product, scratch));
     operand_store(conv, forward ? &at_out : &at_in, forward ? out : in);
@@ -335,7 +438,7 @@ ls_status ls_conv_forward_wide(ls_conv *conv, const void *in, float *out)
     LS_ASSERT(pass->out_block == conv->out_block);
     ls_arena used = {0};
     operand from = operand_take(conv, &used, in, true, pass);
-    float *scratch = scratch_take(conv, &used, ls_dnn_product_scratch_bytes(pass->product));
+    float *scratch = scratch_take(conv, &used, ls_dnn_product_about(pass->product)->scratch_bytes);
     operand_load(conv, &from, in);
     return ls_dnn_product_run(pass->product, from.product, pass->packed, out, scratch);
 }
@@ -354,7 +457,7 @@ ls_status ls_conv_backward_weights(ls_conv *conv, const void *in, const void *ou
     ls_arena used = {0};
     operand from = operand_take(conv, &used, in, true, pass);
     operand to = operand_take(conv, &used, out_grad, false, pass);
-    float *scratch = scratch_take(conv, &used, ls_dnn_product_scratch_bytes(pass->product));
+    float *scratch = scratch_take(conv, &used, ls_dnn_product_about(pass->product)->scratch_bytes);
     bool direct = grad->dtype == LS_F32 && conv->type == LS_F32;
     float *plain = direct ? grad->data : scratch_take(conv, &used, (size_t)count * sizeof *plain);
     float *dense = plain; /* the product's result as a plain matrix or kernel */
@@ -362,17 +465,18 @@ ls_status ls_conv_backward_weights(ls_conv *conv, const void *in, const void *ou
         size_t cells = (size_t)conv->map.rows * (size_t)conv->map.columns;
         dense = scratch_take(conv, &used, cells * sizeof *dense);
     }
-    bool packed = !ls_dnn_product_weight_is_plain(pass->product);
+    bool packed = !ls_dnn_product_about(pass->product)->weight_is_plain;
     float *result =
-        packed ? scratch_take(conv, &used, ls_dnn_product_weight_bytes(pass->product)) : dense;
+        packed ? scratch_take(conv, &used, ls_dnn_product_about(pass->product)->weight_bytes)
+               : dense;
     operand_load(conv, &from, in);
     operand_load(conv, &to, out_grad);
     LS_TRY(ls_dnn_product_run(pass->product, from.product, result, to.product, scratch));
     if (packed) {
-        LS_TRY(ls_dnn_product_unpack(pass->product, result, dense));
+        LS_TRY(ls_dnn_product_reorder(pass->product, dense, result));
     }
     if (conv->matrix) {
-        ls_matrix_fold(conv->backend, &conv->map, dense, plain);
+        fold(conv->backend, &conv->map, dense, plain);
     }
     ls_parallel_round(conv->backend, conv->type, plain, count);
     ls_parallel_store(conv->backend, plain, grad);
@@ -386,9 +490,10 @@ ls_status ls_conv_product_only(ls_conv *conv, ls_dnn_pass which, void *in, void 
     ls_arena used = {0};
     operand from = operand_take(conv, &used, in, true, pass);
     operand to = operand_take(conv, &used, out, false, pass);
-    float *scratch = scratch_take(conv, &used, ls_dnn_product_scratch_bytes(pass->product));
-    float *weight = which == LS_DNN_BACKWARD_WEIGHTS
-                        ? scratch_take(conv, &used, ls_dnn_product_weight_bytes(pass->product))
-                        : pass->packed;
+    float *scratch = scratch_take(conv, &used, ls_dnn_product_about(pass->product)->scratch_bytes);
+    float *weight =
+        which == LS_DNN_BACKWARD_WEIGHTS
+            ? scratch_take(conv, &used, ls_dnn_product_about(pass->product)->weight_bytes)
+            : pass->packed;
     return ls_dnn_product_run(pass->product, from.product, weight, to.product, scratch);
 }

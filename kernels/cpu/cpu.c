@@ -12,7 +12,6 @@
 #include "backend.h"
 #include "dnn.h"
 #include "loops.h"
-#include "memory.h"
 
 /* ---- the device ------------------------------------------------------------------------------ */
 

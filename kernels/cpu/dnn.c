@@ -168,8 +168,7 @@ struct ls_dnn_product {
     dnnl_primitive_desc_t desc;
     dnnl_primitive_t primitive, reorder; /* reorder: NULL if the weight is plain */
     dnnl_memory_t in, weight, out, scratch, plain;
-    size_t weight_bytes, scratch_bytes;
-    const char *engine; /* oneDNN's name of the implementation */
+    ls_dnn_product_info info;
 };
 
 ls_status ls_dnn_open(ls_dnn **out)
@@ -300,8 +299,8 @@ static ls_status product_find(ls_dnn_product *p, const ls_dnn_shape *shape, cons
     if (status != dnnl_success) {
         return LS_ERR_UNSUPPORTED;
     }
-    LS_DNNL(dnnl_primitive_desc_query(p->desc, dnnl_query_impl_info_str, 0, &p->engine));
-    return strncmp(p->engine, "ref", 3) == 0 ? LS_ERR_UNSUPPORTED : LS_OK;
+    LS_DNNL(dnnl_primitive_desc_query(p->desc, dnnl_query_impl_info_str, 0, &p->info.engine));
+    return strncmp(p->info.engine, "ref", 3) == 0 ? LS_ERR_UNSUPPORTED : LS_OK;
 }
 
 static ls_status reorder_create(ls_dnn_product *p, desc_ref from, desc_ref to)
@@ -322,17 +321,18 @@ static ls_status product_build(ls_dnn_product *p, const descs *d)
     desc_ref weight = dnnl_primitive_desc_query_md(
         p->desc, backward_weights ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
     desc_ref scratch = dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);
-    p->weight_bytes = dnnl_memory_desc_get_size(weight);
-    p->scratch_bytes = scratch == NULL ? 0 : dnnl_memory_desc_get_size(scratch);
+    p->info.weight_bytes = dnnl_memory_desc_get_size(weight);
+    p->info.scratch_bytes = scratch == NULL ? 0 : dnnl_memory_desc_get_size(scratch);
     LS_DNNL(dnnl_primitive_create(&p->primitive, p->desc));
     LS_DNNL(dnnl_memory_create(&p->in, d->in, engine, DNNL_MEMORY_NONE));
     LS_DNNL(dnnl_memory_create(&p->out, d->out, engine, DNNL_MEMORY_NONE));
     LS_DNNL(dnnl_memory_create(&p->weight, weight, engine, DNNL_MEMORY_NONE));
     LS_DNNL(dnnl_memory_create(&p->plain, d->plain, engine, DNNL_MEMORY_NONE));
-    if (p->scratch_bytes > 0) {
+    if (p->info.scratch_bytes > 0) {
         LS_DNNL(dnnl_memory_create(&p->scratch, scratch, engine, DNNL_MEMORY_NONE));
     }
-    if (dnnl_memory_desc_equal(weight, d->plain)) {
+    p->info.weight_is_plain = dnnl_memory_desc_equal(weight, d->plain) != 0;
+    if (p->info.weight_is_plain) {
         return LS_OK;
     }
     return backward_weights ? reorder_create(p, weight, d->plain)
@@ -384,24 +384,9 @@ void ls_dnn_product_destroy(ls_dnn_product *product)
     free(product);
 }
 
-const char *ls_dnn_product_engine(const ls_dnn_product *product)
+const ls_dnn_product_info *ls_dnn_product_about(const ls_dnn_product *product)
 {
-    return product->engine;
-}
-
-size_t ls_dnn_product_weight_bytes(const ls_dnn_product *product)
-{
-    return product->weight_bytes;
-}
-
-size_t ls_dnn_product_scratch_bytes(const ls_dnn_product *product)
-{
-    return product->scratch_bytes;
-}
-
-bool ls_dnn_product_weight_is_plain(const ls_dnn_product *product)
-{
-    return product->reorder == NULL;
+    return &product->info;
 }
 
 /* oneDNN clears the padding behind a handle when it is set, so set it only when it changes. */
@@ -415,23 +400,14 @@ static ls_status point_to(dnnl_memory_t memory, const void *data)
     return LS_OK;
 }
 
-ls_status ls_dnn_product_pack(ls_dnn_product *product, const float *plain, float *packed)
+ls_status ls_dnn_product_reorder(ls_dnn_product *product, const float *plain, const float *packed)
 {
-    LS_ASSERT(product->pass != LS_DNN_BACKWARD_WEIGHTS && product->reorder != NULL);
+    bool unpack = product->pass == LS_DNN_BACKWARD_WEIGHTS;
+    LS_ASSERT(product->reorder != NULL);
     LS_TRY(point_to(product->plain, plain));
     LS_TRY(point_to(product->weight, packed));
-    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, product->plain}, {DNNL_ARG_TO, product->weight}};
-    LS_DNNL(dnnl_primitive_execute(product->reorder, product->dnn->stream, 2, args));
-    LS_DNNL(dnnl_stream_wait(product->dnn->stream));
-    return LS_OK;
-}
-
-ls_status ls_dnn_product_unpack(ls_dnn_product *product, const float *packed, float *plain)
-{
-    LS_ASSERT(product->pass == LS_DNN_BACKWARD_WEIGHTS && product->reorder != NULL);
-    LS_TRY(point_to(product->plain, plain));
-    LS_TRY(point_to(product->weight, packed));
-    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, product->weight}, {DNNL_ARG_TO, product->plain}};
+    dnnl_exec_arg_t args[] = {{unpack ? DNNL_ARG_TO : DNNL_ARG_FROM, product->plain},
+                              {unpack ? DNNL_ARG_FROM : DNNL_ARG_TO, product->weight}};
     LS_DNNL(dnnl_primitive_execute(product->reorder, product->dnn->stream, 2, args));
     LS_DNNL(dnnl_stream_wait(product->dnn->stream));
     return LS_OK;

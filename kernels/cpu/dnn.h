@@ -27,6 +27,14 @@ typedef struct ls_dnn_shape {
                   */
 } ls_dnn_shape;
 
+typedef struct ls_dnn_product_info {
+    const char *engine;                 /* oneDNN's name of the implementation */
+    size_t weight_bytes, scratch_bytes; /* of the weight in the primitive's own layout, and of its
+                                           scratchpad */
+    bool weight_is_plain; /* the primitive's layout of the weight is the plain one, so that packing
+                             is unnecessary */
+} ls_dnn_product_info;
+
 /* Opens the engine and its stream. LS_ERR_INFRA, logged. */
 ls_status ls_dnn_open(ls_dnn **out);
 void ls_dnn_close(ls_dnn *dnn);
@@ -42,16 +50,10 @@ void ls_dnn_describe(char *text, size_t bytes);
 ls_status ls_dnn_product_create(ls_dnn *dnn, const ls_dnn_shape *shape, ls_dnn_pass pass,
                                 int in_block, int out_block, ls_dnn_product **out);
 void ls_dnn_product_destroy(ls_dnn_product *product);
-const char *ls_dnn_product_engine(const ls_dnn_product *product);
-/* Bytes of the weight in the primitive's own layout, and of its scratchpad. */
-size_t ls_dnn_product_weight_bytes(const ls_dnn_product *product);
-size_t ls_dnn_product_scratch_bytes(const ls_dnn_product *product);
-/* Whether the primitive's layout of the weight is the plain one, so that packing is unnecessary. */
-bool ls_dnn_product_weight_is_plain(const ls_dnn_product *product);
-/* plain [out,in,k,k] (matrix: [out,in]) f32 -> the primitive's layout; not for BACKWARD_WEIGHTS. */
-ls_status ls_dnn_product_pack(ls_dnn_product *product, const float *plain, float *packed);
-/* The primitive's layout -> plain; only for BACKWARD_WEIGHTS. */
-ls_status ls_dnn_product_unpack(ls_dnn_product *product, const float *packed, float *plain);
+const ls_dnn_product_info *ls_dnn_product_about(const ls_dnn_product *product);
+/* f32, plain [out,in,k,k] (matrix: [out,in]) -> the primitive's layout; with BACKWARD_WEIGHTS from
+ * the primitive's layout to the plain one. Not for a weight that is plain. */
+ls_status ls_dnn_product_reorder(ls_dnn_product *product, const float *plain, const float *packed);
 /* Runs the primitive; the pass decides which of the three is written. scratch: scratch_bytes,
  * 64-byte aligned. */
 ls_status ls_dnn_product_run(ls_dnn_product *product, float *in, float *weight, float *out,

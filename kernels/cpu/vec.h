@@ -9,20 +9,30 @@
 
 #include "kernels/core/half.h"
 
-#if defined(LS_VEC_AVX512)
+#if defined(LS_VEC_AVX512) || defined(LS_VEC_AVX2)
 #include <immintrin.h>
+
+/* In both instruction sets; VEC adds the prefix of the vectors' width to an intrinsic's name. */
+#define vec_zero() VEC(setzero_ps)()
+#define vec_set(x) VEC(set1_ps)(x)
+#define vec_add(a, b) VEC(add_ps)(a, b)
+#define vec_sub(a, b) VEC(sub_ps)(a, b)
+#define vec_mul(a, b) VEC(mul_ps)(a, b)
+#define vec_fma(a, b, c) VEC(fmadd_ps)(a, b, c)
+/* NaN in x gives NaN, as torch's relu. */
+#define vec_relu(x) VEC(max_ps)(VEC(setzero_ps)(), x)
+#define vec_load_f32(p) VEC(loadu_ps)(p)
+#define vec_store_f32(p, x) VEC(storeu_ps)(p, x)
+#define vec_widen_f16(h) VEC(cvtph_ps)(h)
+#define vec_narrow_f16(x) VEC(cvtps_ph)(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#endif
+
+#if defined(LS_VEC_AVX512)
 enum { LS_LANES = 16 };
+#define VEC(intrinsic) _mm512_##intrinsic
 typedef __m512 vec;
 typedef __mmask16 vmask;
 
-#define vec_zero() _mm512_setzero_ps()
-#define vec_set(x) _mm512_set1_ps(x)
-#define vec_add(a, b) _mm512_add_ps(a, b)
-#define vec_sub(a, b) _mm512_sub_ps(a, b)
-#define vec_mul(a, b) _mm512_mul_ps(a, b)
-#define vec_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
-/* NaN in x gives NaN, as torch's relu. */
-#define vec_relu(x) _mm512_max_ps(_mm512_setzero_ps(), x)
 #define vec_positive(x) _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ)
 #define vec_keep(m, x) _mm512_maskz_mov_ps(m, x)
 #define vec_equal(a, b) _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ)
@@ -30,10 +40,6 @@ typedef __mmask16 vmask;
 #define vec_beats(a, b) \
     ((__mmask16)(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) | _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q)))
 #define vec_select(m, a, b) _mm512_mask_mov_ps(b, m, a)
-#define vec_load_f32(p) _mm512_loadu_ps(p)
-#define vec_store_f32(p, x) _mm512_storeu_ps(p, x)
-#define vec_widen_f16(h) _mm512_cvtph_ps(h)
-#define vec_narrow_f16(x) _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 typedef __m256i vhalf;
 #define vhalf_load(p) _mm256_loadu_si256((const __m256i *)(const void *)(p))
 #define vhalf_store(p, h) _mm256_storeu_si256((__m256i *)(void *)(p), h)
@@ -76,28 +82,17 @@ static inline void vec_flush(double *acc, vec x)
 }
 
 #elif defined(LS_VEC_AVX2)
-#include <immintrin.h>
 enum { LS_LANES = 8 };
+#define VEC(intrinsic) _mm256_##intrinsic
 typedef __m256 vec;
 typedef __m256 vmask;
 
-#define vec_zero() _mm256_setzero_ps()
-#define vec_set(x) _mm256_set1_ps(x)
-#define vec_add(a, b) _mm256_add_ps(a, b)
-#define vec_sub(a, b) _mm256_sub_ps(a, b)
-#define vec_mul(a, b) _mm256_mul_ps(a, b)
-#define vec_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
-#define vec_relu(x) _mm256_max_ps(_mm256_setzero_ps(), x)
 #define vec_positive(x) _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GT_OQ)
 #define vec_keep(m, x) _mm256_and_ps(m, x)
 #define vec_equal(a, b) _mm256_cmp_ps(a, b, _CMP_EQ_OQ)
 #define vec_beats(a, b) \
     _mm256_or_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ), _mm256_cmp_ps(a, a, _CMP_UNORD_Q))
 #define vec_select(m, a, b) _mm256_blendv_ps(b, a, m)
-#define vec_load_f32(p) _mm256_loadu_ps(p)
-#define vec_store_f32(p, x) _mm256_storeu_ps(p, x)
-#define vec_widen_f16(h) _mm256_cvtph_ps(h)
-#define vec_narrow_f16(x) _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 typedef __m128i vhalf;
 #define vhalf_load(p) _mm_loadu_si128((const __m128i *)(const void *)(p))
 #define vhalf_store(p, h) _mm_storeu_si128((__m128i *)(void *)(p), h)

@@ -4,7 +4,6 @@
 
 #include "kernels/core/log.h"
 #include "kernels/lower.h"
-#include "memory.h"
 
 /* ---- layouts and products -------------------------------------------------------------------- */
 

@@ -129,6 +129,12 @@ ls_status ls_comm_run(const ls_comm_api *api, ls_comm *comm, const ls_comm_op *o
                       ls_stream *stream);
 const char *ls_comm_kind_name(ls_comm_kind kind); /* "all_reduce" */
 
+/* comm_load.c: finds an engine by name; "self" is built in, the others are shared objects whose ABI
+ * is checked. LS_ERR_USAGE for an unknown name. */
+ls_status ls_comm_load(const char *name, const ls_comm_api **out);
+/* self.c: the built-in engine of a world of one. */
+const ls_comm_api *ls_self_entry(void);
+
 #ifdef __cplusplus
 }
 #endif

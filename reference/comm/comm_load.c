@@ -1,9 +1,8 @@
-#include "comm_load.h"
+#include "comm.h"
 
 #include <string.h>
 
 #include "kernels/core/log.h"
-#include "self.h"
 
 ls_status ls_comm_load(const char *name, const ls_comm_api **out)
 {

@@ -61,7 +61,8 @@ struct ls_comm {
     bool abort_over; /* under lock */
 };
 
-/* nccl_error.c: errors of NCCL and CUDA as ls_status, logged. */
+/* nccl_wait.c: errors of NCCL and CUDA as ls_status, logged; waits with a deadline for NCCL, for
+ * the device and for the other ranks; abort. */
 /* A lost peer shows as a closed connection (ncclRemoteError), a failing socket or verb
  * (ncclSystemError) or a proxy that cannot continue (ncclInternalError): LS_ERR_PEER_LOST. */
 ls_status ls_nccl_status_of(ncclResult_t result);
@@ -73,7 +74,6 @@ ls_status ls_nccl_check(const ls_comm *comm, ncclResult_t result, const char *ca
 ls_status ls_nccl_check_cuda(cudaError_t error, const char *call);
 #define LS_NCCL_CUDA(call) LS_TRY(ls_nccl_check_cuda((call), #call))
 
-/* nccl_wait.c: waits with a deadline for NCCL, for the device and for the other ranks; abort. */
 /* One iteration of a loop that has waited since begun_ns: yields the core. */
 void ls_nccl_pause(int64_t begun_ns);
 /* Waits until the last call has ended, at most to deadline_ns; ncclInProgress: it has not. polls:
@@ -96,13 +96,6 @@ ls_status ls_nccl_poll_peers(ls_comm *comm, int64_t begun_ns);
 ls_status ls_nccl_blame(const ls_comm *comm, ncclResult_t result);
 /* Makes a finished operation's slot available again. */
 void ls_nccl_release(ls_comm *comm, ls_nccl_slot *slot);
-
-/* nccl_issue.c: the NCCL calls of each operation, on the communicator's stream. */
-/* Called with `lock` held. */
-ncclResult_t ls_nccl_issue(ls_comm *comm, const ls_comm_op *op);
-/* Called once NCCL has enqueued its part: copies this rank's own piece if NCCL left it elsewhere
- * than the caller asked. */
-ncclResult_t ls_nccl_issue_rest(ls_comm *comm, const ls_comm_op *op);
 
 /* nccl_init.c */
 ls_status ls_nccl_open(const ls_comm_options *options, ls_comm **out);

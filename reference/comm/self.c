@@ -1,7 +1,7 @@
 /* In a world of one every sum has one term, so an operation is at most a copy, complete when
  * `begin` returns. The host never touches a device buffer: if input and buffer differ, the backend
  * copies. */
-#include "self.h"
+#include "comm.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -55,22 +55,17 @@ static ls_status copy(ls_comm *comm, const ls_comm_op *op, ls_event *after)
     ls_stream *stream = NULL;
     void *host = malloc(bytes);
     LS_TRY_MEMORY(host != NULL, "%zu bytes of '%s'", bytes, op->label != NULL ? op->label : "");
-    ls_status status = api->stream_create(comm->backend, &stream);
-    if (status == LS_OK && after != NULL) {
-        status = api->event_wait(after);
-    }
-    if (status == LS_OK) {
-        status = api->copy_out(comm->backend, stream, host, op->input, (int64_t)bytes);
-    }
-    if (status == LS_OK) {
-        status = api->copy_in(comm->backend, stream, op->buffer, host, (int64_t)bytes);
-    }
-    if (status == LS_OK) {
-        status = api->stream_wait(stream);
-    }
-    if (stream != NULL) {
-        api->stream_destroy(stream);
-    }
+    ls_status status = LS_OK;
+    LS_TRY_GOTO(status, api->stream_create(comm->backend, &stream), free_host);
+    LS_TRY_GOTO(status, after != NULL ? api->event_wait(after) : LS_OK, destroy);
+    LS_TRY_GOTO(status, api->copy_out(comm->backend, stream, host, op->input, (int64_t)bytes),
+                destroy);
+    LS_TRY_GOTO(status, api->copy_in(comm->backend, stream, op->buffer, host, (int64_t)bytes),
+                destroy);
+    status = api->stream_wait(stream);
+destroy:
+    api->stream_destroy(stream);
+free_host:
     free(host);
     return status;
 }

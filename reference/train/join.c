@@ -7,7 +7,7 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
-#include "reference/comm/comm_load.h"
+#include "reference/comm/comm.h"
 #include "agree.h"
 #include "fault.h"
 

@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "reference/comm/comm_load.h"
 #include "reference/comm/exercise.h"
 #include "cuda_memory.h"
 #include "use_emulation.h"

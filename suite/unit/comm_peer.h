@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/core/half.h"
-#include "reference/comm/comm_load.h"
+#include "reference/comm/comm.h"
 #include "world.h"
 
 #if defined(__SANITIZE_THREAD__)

@@ -6,7 +6,7 @@
 
 #include "kernels/optimizers.h"
 #include "reference/train/checkpoint.h"
-#include "reference/comm/self.h"
+#include "reference/comm/comm.h"
 #include "reference/files/safetensors.h"
 #include "reference/train/weights.h"
 #include "host_device.h"
