@@ -1,7 +1,6 @@
 #include "loss.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/text.h"

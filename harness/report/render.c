@@ -1,7 +1,6 @@
 #include "page.h"
 
 #include <math.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "compare.h"

@@ -1,7 +1,6 @@
 #include "store.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <math.h>
 #include <netdb.h>
 #include <netinet/in.h>

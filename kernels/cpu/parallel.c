@@ -1,7 +1,5 @@
 #include "parallel.h"
 
-#include <string.h>
-
 #include "loops.h"
 
 /* A stretch is big enough to hide its overhead and small enough to share out evenly. */

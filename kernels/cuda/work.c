@@ -1,5 +1,4 @@
 /* Engines, kept values and blocks of device memory of a plan's operations. */
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/core/log.h"

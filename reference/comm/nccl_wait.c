@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"

@@ -1,7 +1,6 @@
 #include "buckets.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"

@@ -1,7 +1,5 @@
 #include "optim.h"
 
-#include <stdlib.h>
-
 ls_optimizer_config ls_optim_config(const ls_options *options)
 {
     return (ls_optimizer_config){

@@ -5,9 +5,7 @@
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "kernels/core/path.h"
 #include "harness/run/job.h"

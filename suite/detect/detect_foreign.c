@@ -1,9 +1,7 @@
 #include "detect_parts.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "harness/process/proc.h"

@@ -1,6 +1,5 @@
 #include "detect_parts.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

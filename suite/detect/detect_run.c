@@ -1,7 +1,6 @@
 #include "detect_parts.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

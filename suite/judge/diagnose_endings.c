@@ -1,7 +1,6 @@
 #include "diagnose_endings.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/text.h"

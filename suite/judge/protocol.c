@@ -1,6 +1,5 @@
 #include "protocol.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "kernels/core/text.h"

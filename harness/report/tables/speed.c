@@ -1,5 +1,4 @@
 #include <math.h>
-#include <string.h>
 
 #include "harness/report/compare.h"
 #include "harness/report/job.h"

@@ -1,7 +1,6 @@
 #include "table.h"
 
 #include <limits.h>
-#include <string.h>
 
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"

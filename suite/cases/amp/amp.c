@@ -2,7 +2,6 @@
  * Apex's tests/L0/run_amp/test_multiple_models_optimizers_losses.py: exact numbers, which steps are
  * skipped, every loss's scale. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "kernels/core/text.h"

@@ -1,6 +1,5 @@
 /* Parameter groups and masters of the amp library. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "kernels/core/text.h"

@@ -4,7 +4,6 @@
 #include "data.h"
 #include "suite/judge/judges.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,9 +2,7 @@
 #include "data.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "kernels/core/text.h"
 #include "kernels/core/sort.h"

@@ -2,9 +2,6 @@
  * 3). */
 #include "suite/cases/rows.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "kernels/core/text.h"
 #include "suite/judge/judges.h"
 #include "suite/cases/timed.h"

@@ -3,8 +3,6 @@
  * The CPU backend shows no operations: there the option is refused. */
 #include "suite/cases/rows.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/text.h"

@@ -2,7 +2,6 @@
  * stale, batch norm's parameters left in f32, activations and gradients rounded once, the loss and
  * the loss scale's product in f32. Shown by what changes when an operand is rounded beforehand. */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

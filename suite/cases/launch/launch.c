@@ -2,8 +2,6 @@
 #include "suite/cases/rows.h"
 
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "kernels/core/text.h"
 #include "suite/judge/diagnose_endings.h"

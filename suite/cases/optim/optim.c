@@ -3,8 +3,6 @@
  * decay, one without in which a step overflows, both judged by several rows. */
 #include "suite/cases/rows.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,4 @@
 /* Optimizers: runs that end or are refused, and the memory that moments take. */
-#include <stdio.h>
 #include <string.h>
 
 #include "kernels/core/text.h"

@@ -1,9 +1,7 @@
 /* The backend's optimizer step by itself: every rule against FP64 over several steps, on tensors of
  * awkward sizes that stand one element off alignment with guards between them. */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "kernels/optimizers.h"
 #include "kernels/core/text.h"

@@ -3,7 +3,6 @@
  * start event then says is in force, and that a refusal is one line, with nothing written. */
 #include "suite/cases/rows.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,7 +2,6 @@
  * pattern of overflows, both dialects, every corner (apex/amp/scaler.py,
  * torch/amp/grad_scaler.py). */
 #include <math.h>
-#include <string.h>
 
 #include "kernels/core/text.h"
 #include "reference/amp/amp_scale.h"

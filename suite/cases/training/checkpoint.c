@@ -1,7 +1,6 @@
 /* Saved at step k and resumed equals uninterrupted, to the last bit (numerics.md section 3). */
 #include "suite/cases/rows.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,8 +2,6 @@
  * beyond, how its value is reported, and which options refuse each other. */
 #include "suite/cases/rows.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>

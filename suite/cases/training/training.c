@@ -2,8 +2,6 @@
 #include "suite/cases/rows.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "kernels/core/text.h"
 
