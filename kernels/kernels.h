@@ -11,8 +11,7 @@
  * backend's choice; only `plan_export` shows them outside, as logical NCHW.
  *
  * Memory. Backend memory is allocated in few large blocks at start; the plan owns activations and
- * workspace. The creator of an object destroys it, and streams outlive the work enqueued on them.
- */
+ * workspace. The creator of an object destroys it; streams outlive the work enqueued on them. */
 #ifndef LS_KERNELS_H
 #define LS_KERNELS_H
 
@@ -191,8 +190,7 @@ typedef enum ls_export {
     LS_EXPORT_RELU_BITS,  /* index = branch number; U8, bit i%8 of byte i/8 = output element i > 0,
                              NCHW order; ceil(count/8) bytes */
     LS_EXPORT_POOL_INDEX, /* index = branch number; I32 NCHW, h*W+w in the input plane */
-    LS_EXPORT_ACTIVATION, /* index = layer; F32 NCHW; LS_ERR_UNSUPPORTED if fusion never stores it
-                           */
+    LS_EXPORT_ACTIVATION, /* index = layer; F32 NCHW; LS_ERR_UNSUPPORTED if fusion removes it */
 } ls_export;
 
 /* ---- observing a plan ------------------------------------------------------------------------ */

@@ -137,8 +137,7 @@ static ls_status lower_linear(ls_lower *lower, const ls_lower_backend *backend, 
     return LS_OK;
 }
 
-/* A norm whose only reader is an add is fused into it; the pass ends with the ReLU after the add.
- */
+/* A norm whose only reader is an add is fused into it; the pass ends with the ReLU after it. */
 static bool waits_for_add(const ls_lower *lower, int index)
 {
     int add = only_consumer(lower->network, index, LS_LAYER_ADD);

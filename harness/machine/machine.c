@@ -138,8 +138,7 @@ const char *ls_machine_sysfs(void)
     return root == NULL || root[0] == '\0' ? "/sys" : root;
 }
 
-/* Asks CUDA, as a rank would: a device that CUDA does not list is unusable, even if NVML lists it.
- */
+/* Asks CUDA, as a rank would: a device that CUDA does not list is unusable, even if NVML has it. */
 static int ask_driver(ls_machine_device *device, int count)
 {
     ls_driver *driver = calloc(1, sizeof *driver);

@@ -44,8 +44,7 @@ int64_t ls_machine_memory_bytes(void);
 int64_t ls_machine_available_bytes(void);
 /* Pages swapped out since boot; -1: unknown. */
 int64_t ls_machine_swapped_pages(void);
-/* CPU, cores, memory, kernel, governor, load, devices, variables NCCL_ CUDA_ CUDNN_ CUBLAS_ OMP_.
- */
+/* CPU, cores, memory, kernel, governor, load, devices; NCCL_ CUDA_ CUDNN_ CUBLAS_ OMP_ variables */
 cJSON *ls_machine_fingerprint(void);
 /* The commit of the work tree `folder` ("" outside git) and whether its files differ from it. Calls
  * the git program; logs nothing when it is missing. */

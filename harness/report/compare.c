@@ -12,8 +12,7 @@ enum { SENTENCE_BYTES = 1024, JOBS_MAX = 256 };
 
 static const ls_stats_interval unknown = {NAN, NAN, NAN};
 
-/* ---- two jobs ---------------------------------------------------------------------------------
- */
+/* ---- two jobs -------------------------------------------------------------------------------- */
 
 ls_stats_interval ls_report_compare_ratio(const ls_report_job *a, const ls_report_job *b)
 {

@@ -334,8 +334,7 @@ static ls_status read_lines(const char *path, bool strict, ls_record_rank *rank,
     return failed ? LS_ERR_INFRA : LS_OK;
 }
 
-/* ---- a job's folder ---------------------------------------------------------------------------
- */
+/* ---- a job's folder -------------------------------------------------------------------------- */
 
 static const char *events_path(const ls_record *record, int rank, char path[PATH_MAX])
 {

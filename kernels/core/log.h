@@ -16,8 +16,7 @@ extern "C" {
 #define LS_PRINTF(format_index, first_index)
 #endif
 
-/* Logs an error: what the function was doing, with which peer or file, and the library's own text.
- */
+/* Logs an error: what the function was doing, with which peer or file, the library's own text. */
 void ls_log_error(const char *format, ...) LS_PRINTF(1, 2);
 /* The same; returns `status`: return ls_log_fail(LS_ERR_USAGE, "..."). */
 ls_status ls_log_fail(ls_status status, const char *format, ...) LS_PRINTF(2, 3);

@@ -11,8 +11,7 @@
  * for the image) and backward weights, the primitives that a plan uses, back to back in their
  * blocked layouts in f32 with nothing between them: no packing, no batch norm, no linear layer.
  * threads: as in ls_backend_options; repeats: at least 1, after one that is not counted. Writes the
- * median of the repeats in milliseconds. LS_ERR_USAGE for bad counts, or the status of plan_create.
- */
+ * median of the repeats in milliseconds. LS_ERR_USAGE for bad counts, or plan_create's status. */
 typedef ls_status ls_cpu_bound_fn(const ls_network *network, const ls_plan_options *options,
                                   int threads, int repeats, double *ms_median);
 ls_cpu_bound_fn ls_cpu_convolutions_ms;

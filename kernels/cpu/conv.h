@@ -13,8 +13,7 @@
 typedef struct ls_conv ls_conv;
 
 /* in_block, out_block: layout of the activations; type: of stored activations and of rounded
- * weights. data_gradient: the backward pass computes the input's gradient. `name` is for messages.
- */
+ * weights. data_gradient: the backward pass computes the input's gradient. `name`: for messages. */
 ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_dnn_shape *shape,
                          int in_block, int out_block, ls_dtype type, bool data_gradient,
                          ls_conv **out);

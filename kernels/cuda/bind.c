@@ -109,8 +109,7 @@ static bool same_table(const ls_weight *a, const ls_weight *b, int count)
     return true;
 }
 
-/* Gradients move with their buckets, but parameters seldom do, so usually the table is up to date.
- */
+/* Gradients move with their buckets, but parameters seldom do: usually the table is up to date. */
 static ls_status upload_table(ls_plan *plan)
 {
     size_t most = table_bytes(plan);

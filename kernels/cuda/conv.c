@@ -23,8 +23,7 @@ struct ls_conv {
     packed last[LS_CONV_PASSES];
 };
 
-/* ---- life -------------------------------------------------------------------------------------
- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static ls_conv_key key_of(const ls_backend *backend, const ls_conv_shape *shape, ls_dtype type,
                           ls_conv_pass pass, bool onto)
@@ -97,8 +96,7 @@ int64_t ls_conv_workspace_bytes(const ls_conv *conv)
     return most;
 }
 
-/* ---- work -------------------------------------------------------------------------------------
- */
+/* ---- work ------------------------------------------------------------------------------------ */
 
 static ls_status execute(ls_conv *conv, ls_conv_pass pass, ls_stream *stream, const void *x,
                          const void *w, const void *y, void *workspace)
@@ -135,8 +133,7 @@ ls_status ls_conv_backward_weights(ls_conv *conv, ls_stream *stream, void *dw, c
     return execute(conv, LS_CONV_BACKWARD_WEIGHTS, stream, x, dw, dy, workspace);
 }
 
-/* ---- text -------------------------------------------------------------------------------------
- */
+/* ---- text ------------------------------------------------------------------------------------ */
 
 void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
 {

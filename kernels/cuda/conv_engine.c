@@ -41,8 +41,7 @@ const char *ls_conv_engine_refusal_name(ls_conv_refusal refusal)
     return names[refusal];
 }
 
-/* ---- a device that is described ---------------------------------------------------------------
- */
+/* ---- a device that is described -------------------------------------------------------------- */
 
 enum { HEURISTICS, ENGINE, PLAN };
 
@@ -66,8 +65,7 @@ static cudnnStatus_t set_properties(cudnnBackendDescriptor_t descriptor, int kin
 #endif
 }
 
-/* ---- asking -----------------------------------------------------------------------------------
- */
+/* ---- asking ---------------------------------------------------------------------------------- */
 
 static ls_status query(const ls_conv_graph *graph, cudnnBackendHeurMode_t mode,
                        cudnnBackendDescriptor_t heuristics, bool *served)
@@ -128,8 +126,7 @@ ls_status ls_conv_engine_list(const ls_conv_graph *graph, cudnnBackendHeurMode_t
     return status;
 }
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 /* Both kinds of notes are enums, stored as ints. */
 static ls_status read_notes(cudnnBackendDescriptor_t engine, cudnnBackendAttributeName_t name,
@@ -211,8 +208,7 @@ drop:
     return status;
 }
 
-/* ---- judging: kernels/cuda/README.md has the table of notes and reasons ------------------------
- */
+/* ---- judging: kernels/cuda/README.md has the table of notes and reasons ---------------------- */
 
 ls_conv_refusal ls_conv_engine_judge(const ls_conv_engine *engine, const ls_conv_key *key)
 {
@@ -259,8 +255,7 @@ bool ls_conv_engine_same(const ls_conv_engine *a, const ls_conv_engine *b)
     return true;
 }
 
-/* ---- building: failures are an answer here, not an error ---------------------------------------
- */
+/* ---- building: failures are an answer here, not an error ------------------------------------- */
 
 #define TRY_DNN(call)                              \
     do {                                           \
@@ -359,8 +354,7 @@ cudnnStatus_t ls_conv_engine_plan(const ls_conv_target *target, cudnnBackendDesc
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* ---- text -------------------------------------------------------------------------------------
- */
+/* ---- text ------------------------------------------------------------------------------------ */
 
 __attribute__((format(printf, 3, 4))) static void append(char *text, size_t bytes,
                                                          const char *format, ...)

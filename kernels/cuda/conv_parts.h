@@ -109,8 +109,7 @@ bool ls_conv_engine_parse(const char *text, ls_conv_engine *out);
 /* The tag with workspace and notes: "eng37_k2=5 8 MB [tensor core, graph]" */
 void ls_conv_engine_describe(const ls_conv_engine *engine, char *text, size_t bytes);
 
-/* ---- conv_plans.c, conv_time.c: execution plans, searched once per pass, shape and type -------
- */
+/* ---- conv_plans.c, conv_time.c: execution plans, searched once per pass, shape and type ------ */
 
 /* The most plans that --cudnn-benchmark times. */
 enum { LS_CONV_TIMED_MOST = 8 };

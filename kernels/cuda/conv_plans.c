@@ -46,8 +46,7 @@ static bool same_key(const ls_conv_key *a, const ls_conv_key *b)
            s->kernel == t->kernel && s->stride == t->stride && s->pad == t->pad;
 }
 
-/* ---- one configuration ------------------------------------------------------------------------
- */
+/* ---- one configuration ----------------------------------------------------------------------- */
 
 /* Builds the plan if the engine is allowed. Takes ownership of the candidate. */
 static ls_conv_refusal build_candidate(search *s, candidate *c)
@@ -103,8 +102,7 @@ static ls_status consider(search *s, cudnnBackendDescriptor_t config)
     return LS_OK;
 }
 
-/* ---- all of them ------------------------------------------------------------------------------
- */
+/* ---- all of them ----------------------------------------------------------------------------- */
 
 static ls_status look_in(search *s, cudnnBackendHeurMode_t mode, int until)
 {
@@ -231,8 +229,7 @@ static ls_status search_plan(ls_backend *backend, const char *layer, const ls_co
     return status;
 }
 
-/* ---- one engine, by its name ------------------------------------------------------------------
- */
+/* ---- one engine, by its name ----------------------------------------------------------------- */
 
 static ls_status build_named(ls_backend *backend, const char *layer, const ls_conv_key *key,
                              const ls_conv_engine *engine, search *s, ls_conv_plan *out)
@@ -286,8 +283,7 @@ static ls_status name_plan(ls_backend *backend, const char *layer, const ls_conv
     return status;
 }
 
-/* ---- the cache --------------------------------------------------------------------------------
- */
+/* ---- the cache ------------------------------------------------------------------------------- */
 
 static ls_conv_plan *cached(const struct ls_conv_plans *plans, const ls_conv_key *key,
                             const ls_conv_engine *engine)

@@ -1,5 +1,4 @@
-/* The engines of a plan's products as text, one line each, so that all ranks can run the same ones.
- */
+/* The engines of a plan's products as text, one line each, so that all ranks can run the same. */
 #include <stdio.h>
 #include <string.h>
 

@@ -183,8 +183,7 @@ static ls_status take_first(const ls_linear *l, cublasLtMatmulPreference_t prefe
     cublasStatus_t status =
         cublasLtMatmulAlgoGetHeuristic(l->backend->blas, p->operation, p->a, p->b, p->result,
                                        p->result, preference, MOST_ALGORITHMS, result, &count);
-    /* documented for unsupported requests and for wrong ones; after pedantic comes another attempt
-     */
+    /* documented for unsupported and for wrong requests; after pedantic comes another attempt */
     bool another =
         status == CUBLAS_STATUS_INVALID_VALUE && p->compute == CUBLAS_COMPUTE_32F_PEDANTIC;
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || another) {
@@ -251,8 +250,7 @@ static ls_status product_make(ls_linear *l, int pass)
     return LS_OK;
 }
 
-/* ---- life -------------------------------------------------------------------------------------
- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 ls_status ls_linear_create(ls_backend *backend, const char *name, int batch, int in, int out,
                            ls_dtype type, ls_linear **result)
@@ -301,8 +299,7 @@ int64_t ls_linear_workspace_bytes(const ls_linear *l)
     return most;
 }
 
-/* ---- work -------------------------------------------------------------------------------------
- */
+/* ---- work ------------------------------------------------------------------------------------ */
 
 static ls_status multiply(ls_linear *l, int pass, ls_stream *stream, const void *a, const void *b,
                           void *result, void *workspace)
@@ -335,8 +332,7 @@ ls_status ls_linear_backward_weights(ls_linear *l, ls_stream *stream, void *dw, 
     return multiply(l, BACKWARD_WEIGHTS, stream, x, dy, dw, workspace);
 }
 
-/* ---- text -------------------------------------------------------------------------------------
- */
+/* ---- text ------------------------------------------------------------------------------------ */
 
 static uint32_t config_of(const product *p, cublasLtMatmulAlgoConfigAttributes_t name)
 {

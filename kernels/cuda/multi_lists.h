@@ -61,8 +61,7 @@ typedef struct ls_multi_table {
 ls_multi_view ls_multi_view_of(ls_tensor tensor);
 /* The table for list[LS_MULTI_LISTS], missing lists with count 0: the one created at their first
  * use, or a new one, which allocates memory and waits for the stream: LS_ERR_USAGE while a graph is
- * recorded. norms: with memory for their sums. Tables live as long as the backend.
- */
+ * recorded. norms: with memory for their sums. Tables live as long as the backend. */
 ls_status ls_multi_table_of(ls_stream *stream, const ls_tensor_list *list, bool norms,
                             ls_multi_table *out);
 

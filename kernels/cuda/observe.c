@@ -1,5 +1,4 @@
-/* The plan's operations described for its observer (kernels.h, ls_observed): operands and results.
- */
+/* The plan's operations as its observer gets them (kernels.h, ls_observed): operands, results. */
 #include "plan_parts.h"
 
 void ls_observe_set(ls_plan *plan, ls_observe_fn *observer, void *context)

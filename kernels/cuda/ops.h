@@ -104,8 +104,7 @@ ls_status ls_norm_back_apply(cudaStream_t stream, const ls_norm_call *call);
 /* ---- simple.cu: no parameters ---------------------------------------------------------------- */
 
 /* y = relu(x [+ residual]); mask as in ls_norm_call; relu false: only the sum, mask NULL. With
- * `given` the mask is read instead of written: an open element keeps its value, whatever its sign.
- */
+ * `given` the mask is read, not written: an open element keeps its value, whatever its sign. */
 ls_status ls_simple_add(cudaStream_t stream, ls_dtype type, const void *x, const void *residual,
                         void *y, uint32_t *mask, bool relu, bool given, int64_t count);
 /* g = (dy [+ dy2]), gated by mask unless it is NULL. g may be dy or dy2. */
@@ -152,15 +151,12 @@ ls_status ls_loss_backward(cudaStream_t stream, ls_dtype type, const float *kept
 ls_status ls_loss_bias_grad(cudaStream_t stream, ls_dtype type, const void *dy, int images,
                             int classes, const ls_tensor *bias_grad);
 
-/* ---- multi_table.cu; the entries of multi.cu: entries.h
- * ------------------------------------------
- */
+/* ---- multi_table.cu; the entries of multi.cu: entries.h -------------------------------------- */
 
 struct ls_multi_tables *ls_multi_tables_create(void);
 void ls_multi_tables_destroy(struct ls_multi_tables *tables);
 
-/* ---- export.cu: for records and judges, not for speed -----------------------------------------
- */
+/* ---- export.cu: for records and judges, not for speed ---------------------------------------- */
 
 /* NHWC of `type` to f32 NCHW, both device. */
 ls_status ls_export_plain(cudaStream_t stream, ls_dtype type, const void *from, float *to,

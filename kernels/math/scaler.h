@@ -7,8 +7,7 @@
 #include "kernels/kernels.h"
 #include "rounded.h"
 
-/* Without --min-loss-scale a run ends when S would fall below 2^-24, the smallest fp16 subnormal.
- */
+/* Without --min-loss-scale a run ends where S would fall below 2^-24, the least fp16 subnormal. */
 #define LS_SCALER_FLOOR 5.9604644775390625e-8f
 
 /* f32(1/S), computed as in torch's GradScaler. */

@@ -275,8 +275,7 @@ static void rate(const exercise *e, ls_exercise_result *out)
     out->busbw_gb_s = out->algbw_gb_s * factor;
 }
 
-/* Enqueues many operations back to back on the device; the contents of the buffers do not matter.
- */
+/* Enqueues many operations back to back on the device; the buffers' contents do not matter. */
 static ls_status time_on_device(const exercise *e, int64_t *spent_ns)
 {
     const ls_exercise_peer *peer = e->peer;

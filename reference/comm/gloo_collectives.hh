@@ -18,8 +18,7 @@ namespace ls_gloo
 /* Sums up to this size are exchanged directly: W-1 concurrent messages of the whole buffer instead
  * of 2(W-1) hops. */
 constexpr int64_t direct_bytes_max = 64 << 10;
-/* Of ring segments of 128 KB to 2 MB, 1 MB was the fastest while two ranks computed on two cores.
- */
+/* Of ring segments of 128 KB to 2 MB, 1 MB was fastest while two ranks computed on two cores. */
 constexpr int64_t segment_bytes_max = 1024 << 10;
 constexpr int64_t segment_bytes_min = 32 << 10;
 
@@ -122,8 +121,7 @@ inline void ring_reduce_scatter(ls_comm *comm, const Job &job, const Cut &cut, c
     out.wait_sends();
 }
 
-/* Sends every rank's chunk to all: at step s a rank sends chunk rank-s and receives chunk rank-s-1.
- */
+/* Sends every rank's chunk to all: at step s a rank sends chunk rank-s, receives chunk rank-s-1. */
 inline void ring_all_gather(ls_comm *comm, const Job &job, const Cut &cut, char *data)
 {
     int right = peer_of(comm, comm->rank + 1), left = peer_of(comm, comm->rank - 1);

@@ -40,8 +40,7 @@ static ls_status take_slot(ls_comm *comm, const ls_comm_op *op, ls_nccl_slot **o
     return LS_OK;
 }
 
-/* ---- an operation's calls of NCCL, on the communicator's stream -------------------------------
- */
+/* ---- an operation's calls of NCCL, on the communicator's stream ------------------------------ */
 
 static ncclDataType_t type_of(ls_dtype dtype)
 {

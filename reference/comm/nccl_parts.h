@@ -68,8 +68,7 @@ struct ls_comm {
 ls_status ls_nccl_status_of(ncclResult_t result);
 /* The library's last error, or "". */
 const char *ls_nccl_last_words(void);
-/* Logs a failed call with NCCL's own text and returns its status. comm: for its name; may be NULL.
- */
+/* Logs a failed call with NCCL's own text; returns its status. comm: for its name; may be NULL. */
 ls_status ls_nccl_check(const ls_comm *comm, ncclResult_t result, const char *call);
 ls_status ls_nccl_check_cuda(cudaError_t error, const char *call);
 #define LS_NCCL_CUDA(call) LS_TRY(ls_nccl_check_cuda((call), #call))

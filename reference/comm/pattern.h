@@ -25,8 +25,7 @@ typedef enum ls_pattern_kind { LS_PATTERN_EXACT, LS_PATTERN_ROUGH } ls_pattern_k
 /* Writes elements first .. first+count-1 of `rank` to data. */
 void ls_pattern_fill(ls_pattern_kind kind, ls_dtype dtype, int rank, int64_t first, int64_t count,
                      void *data);
-/* The number of elements in data[count] that differ from elements `first` ... of `rank` in any bit.
- */
+/* The number of elements in data[count] that differ from `rank`'s from `first` on in any bit. */
 int64_t ls_pattern_count_wrong(ls_pattern_kind kind, ls_dtype dtype, int rank, int64_t first,
                                int64_t count, const void *data);
 /* The same for sums over ranks 0 .. world-1. Exact: equal to the last bit. Rough: equal to the sum

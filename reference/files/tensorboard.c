@@ -39,8 +39,7 @@ uint32_t ls_tensorboard_mask(uint32_t crc)
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* ---- protobuf wire format ----------------------------------------------------------------------
- */
+/* ---- protobuf wire format -------------------------------------------------------------------- */
 
 typedef struct message {
     unsigned char byte[RECORD_BYTES_MAX];

@@ -11,8 +11,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 
-/* ---- one value: each function reads `text`, the value of --`option`, into its last argument -----
- */
+/* ---- one value: each function reads `text`, the value of --`option`, into its last argument -- */
 
 static int refuse(const char *option, const char *text, const char *allowed)
 {

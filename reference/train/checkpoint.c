@@ -36,8 +36,7 @@ uint64_t ls_checkpoint_bucket_rule(const ls_trainer *trainer)
     return ls_digest_update(LS_DIGEST_START, numbers, sizeof numbers);
 }
 
-/* ---- the tensors of a run, for saving, checking and loading -----------------------------------
- */
+/* ---- the tensors of a run, for saving, checking and loading ---------------------------------- */
 
 typedef ls_status visit_tensor(void *context, const char *name, const ls_tensor *tensor,
                                const ls_shape *shape);

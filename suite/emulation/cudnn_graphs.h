@@ -23,8 +23,7 @@ typedef struct fused {
     char refused[512];    /* that call and cuDNN's own words; "" if none was refused */
 } fused;
 
-/* ---- descriptors ------------------------------------------------------------------------------
- */
+/* ---- descriptors ----------------------------------------------------------------------------- */
 
 static inline void refuse(fused *g, cudnnStatus_t status, const char *what)
 {
@@ -77,8 +76,7 @@ static inline void finish_op(fused *g, dnn d, const char *what)
     g->op[g->ops++] = d;
 }
 
-/* ---- tensors ----------------------------------------------------------------------------------
- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 typedef enum kept { IN_MEMORY, WITHIN, BY_VALUE } kept;
 
@@ -143,8 +141,7 @@ static inline void set_parts(fused *g, dnn op, int count, const cudnnBackendAttr
     }
 }
 
-/* ---- operations -------------------------------------------------------------------------------
- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 /* y = f(x) or f(x, b) */
 static inline void pointwise(fused *g, cudnnPointwiseMode_t mode, dnn x, dnn b, dnn y)
@@ -326,8 +323,7 @@ static inline void norm_backward(fused *g, dnn x, dnn dy, dnn dx)
     finish_op(g, op, "batch norm's gradient");
 }
 
-/* ---- life -------------------------------------------------------------------------------------
- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static inline fused fused_begin(const ls_conv_target *target, const ls_conv_shape *shape,
                                 ls_dtype type)

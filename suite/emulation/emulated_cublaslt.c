@@ -50,8 +50,7 @@ static algorithm algorithm_in(const cublasLtMatmulAlgo_t *from)
     return a;
 }
 
-/* ---- the library, descriptors -----------------------------------------------------------------
- */
+/* ---- the library, descriptors ---------------------------------------------------------------- */
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
 {
@@ -217,8 +216,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     }
 }
 
-/* ---- one product ------------------------------------------------------------------------------
- */
+/* ---- one product ----------------------------------------------------------------------------- */
 
 typedef struct product {
     layout a, b, d;
@@ -286,8 +284,7 @@ static uint64_t fingerprint(const product *p)
     return hash;
 }
 
-/* ---- heuristics -------------------------------------------------------------------------------
- */
+/* ---- heuristics ------------------------------------------------------------------------------ */
 
 /* Checks every pointer and every step from column to column. */
 static bool aligned(const product *p, const preference *f, uint32_t bytes)
@@ -441,8 +438,7 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
     }
 }
 
-/* ---- execution --------------------------------------------------------------------------------
- */
+/* ---- execution ------------------------------------------------------------------------------- */
 
 typedef struct execution {
     product p;

@@ -20,8 +20,7 @@ cudnnStatus_t emulated_cudnn_error(cudnnStatus_t status, const char *format, ...
     return status;
 }
 
-/* ---- the library ------------------------------------------------------------------------------
- */
+/* ---- the library ----------------------------------------------------------------------------- */
 
 size_t cudnnGetVersion(void)
 {
@@ -77,8 +76,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* ---- attributes: which a descriptor has, of which type, how many elements -----------------------
- */
+/* ---- attributes: which a descriptor has, of which type, how many elements -------------------- */
 
 typedef struct rule {
     cudnnBackendDescriptorType_t descriptor;
@@ -239,8 +237,7 @@ int64_t emulated_cudnn_number(const emulated_descriptor *d, cudnnBackendAttribut
     return type_bytes(a->type) == 8 ? *(const int64_t *)a->values : *(const int *)a->values;
 }
 
-/* ---- descriptors ------------------------------------------------------------------------------
- */
+/* ---- descriptors ----------------------------------------------------------------------------- */
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
                                            cudnnBackendDescriptor_t *descriptor)

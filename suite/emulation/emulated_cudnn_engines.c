@@ -74,8 +74,7 @@ static const engine *engine_of(int64_t id)
     return NULL;
 }
 
-/* ---- finalizing -------------------------------------------------------------------------------
- */
+/* ---- finalizing ------------------------------------------------------------------------------ */
 
 cudnnStatus_t emulated_engines_finalize_engine(emulated_descriptor *d)
 {
@@ -160,8 +159,7 @@ cudnnStatus_t emulated_engines_finalize_plan(emulated_descriptor *plan,
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* ---- asking -----------------------------------------------------------------------------------
- */
+/* ---- asking ---------------------------------------------------------------------------------- */
 
 /* cuDNN writes results into open descriptors created by the caller. */
 static cudnnStatus_t open_descriptor(void *values, int64_t i, cudnnBackendDescriptorType_t type,
@@ -318,8 +316,7 @@ cudnnStatus_t emulated_engines_get(emulated_descriptor *d, cudnnBackendAttribute
     }
 }
 
-/* ---- executing --------------------------------------------------------------------------------
- */
+/* ---- executing ------------------------------------------------------------------------------- */
 
 static cudnnStatus_t tensor_in(const emulated_descriptor *pack, const emulated_tensor *t,
                                void **out)

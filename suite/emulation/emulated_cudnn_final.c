@@ -18,8 +18,7 @@ static emulated_descriptor *part(const emulated_descriptor *d, cudnnBackendAttri
     return ((emulated_descriptor **)emulated_cudnn_find(d, name)->values)[0];
 }
 
-/* ---- tensors, convolutions --------------------------------------------------------------------
- */
+/* ---- tensors, convolutions ------------------------------------------------------------------- */
 
 static cudnnStatus_t finalize_tensor(emulated_descriptor *d)
 {
@@ -98,8 +97,7 @@ static cudnnStatus_t finalize_convolution(emulated_descriptor *d)
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* ---- operations -------------------------------------------------------------------------------
- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 static const struct operation_names {
     cudnnBackendDescriptorType_t type;

@@ -73,8 +73,7 @@ static void add_row(float *restrict sum, const float *restrict row, float factor
     }
 }
 
-/* ---- the three passes -------------------------------------------------------------------------
- */
+/* ---- the three passes ------------------------------------------------------------------------ */
 
 /* Offset of the pixel of x under tap (ky, kx) of pixel (row, column) of y; -1 in the padding. */
 static int64_t seen(const emulated_problem *p, int64_t image, int64_t row, int64_t column,

@@ -23,8 +23,7 @@ enum {
     NET_RING_BYTES = 1 << 16,
 };
 
-/* ---- nccl_net.c: ranks that share memory ---------------------------------------------
- */
+/* ---- nccl_net.c: ranks that share memory ----------------------------------------------------- */
 
 typedef enum net_state { NET_ABSENT, NET_JOINED, NET_FINAL, NET_LEFT, NET_ABORTED } net_state;
 
@@ -62,8 +61,7 @@ size_t net_send(net *of, int to, const void *data, size_t bytes);
 size_t net_receive(net *of, int from, void *data, size_t bytes);
 void net_leave(net *of);
 
-/* ---- nccl_sum.c ----------------------------------------------------------------------
- */
+/* ---- nccl_sum.c ------------------------------------------------------------------------------ */
 
 size_t sum_type_bytes(ncclDataType_t type);
 /* to[count] = term[first] + term[first+1] + ... over `world` terms round the ring, rounded to the

@@ -4,8 +4,7 @@
 #include "kernels/cuda/conv_parts.h"
 #include "cuda_products.h"
 
-/* ---- numbers ----------------------------------------------------------------------------------
- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 static const ls_conv_shape shapes[] = {
     {2, 8, 15, 11, 16, 8, 6, 7, 2, 3}, /* the stem, with channels up to 16 bytes a pixel */
@@ -95,8 +94,7 @@ START_TEST(all_passes_are_exact)
 }
 END_TEST
 
-/* ---- gradients onto gradients -----------------------------------------------------------------
- */
+/* ---- gradients onto gradients ---------------------------------------------------------------- */
 
 /* dx + the old values, in f32, rounded once: sums of half types do not fit their significands, so a
  * rounding in between would show. */
@@ -170,8 +168,7 @@ START_TEST(adding_is_a_plan_of_its_own)
 }
 END_TEST
 
-/* ---- engines ----------------------------------------------------------------------------------
- */
+/* ---- engines --------------------------------------------------------------------------------- */
 
 static const struct taken {
     ls_dtype type;
@@ -315,8 +312,7 @@ START_TEST(refusals_are_logged)
 }
 END_TEST
 
-/* ---- one choice for all ranks -----------------------------------------------------------------
- */
+/* ---- one choice for all ranks ---------------------------------------------------------------- */
 
 /* The first tile of engine 21 is twelve times slower than its others. */
 START_TEST(benchmark_takes_a_fast_one)

@@ -426,8 +426,7 @@ static int pinned(int rank, int world, int port, void *context)
     return 0;
 }
 
-/* ---- ranks that are late, gone or wrong -------------------------------------------------------
- */
+/* ---- ranks that are late, gone or wrong ------------------------------------------------------ */
 
 /* All ranks but 0 choose how the job fails; rank 0 waits for them. */
 typedef enum wrong {

@@ -140,8 +140,7 @@ START_TEST(like_the_cpu_half)
 }
 END_TEST
 
-/* ---- gradients onto gradients ------------------------------------------------------------------
- */
+/* ---- gradients onto gradients ---------------------------------------------------------------- */
 
 /* Convolutions whose gradient is added to another: one per block. In the odd network the sum passes
  * one buffer to both of its operands, where adding is not allowed. */

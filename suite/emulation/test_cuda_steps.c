@@ -146,8 +146,7 @@ START_TEST(graphs_repeat_steps)
 }
 END_TEST
 
-/* ---- tensors that move ------------------------------------------------------------------------
- */
+/* ---- tensors that move ----------------------------------------------------------------------- */
 
 /* Moves a tensor to an address `shift` bytes after an aligned one, as in a bucket, and poisons the
  * old memory. */

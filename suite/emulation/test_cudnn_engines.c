@@ -62,8 +62,7 @@ static ls_status ask(const asked *q, bool every, visit_conv *visit)
     return status;
 }
 
-/* ---- the test: an engine for every pass, and the same one again by its name ---------------------
- */
+/* ---- the test: an engine for every pass, and the same one again by its name ------------------ */
 
 static void engine_and_again(ls_backend *backend, const char *name, const ls_conv_shape *shape,
                              ls_dtype type, ls_conv *conv)
@@ -111,8 +110,7 @@ START_TEST(every_pass_has_an_engine)
 }
 END_TEST
 
-/* ---- the table --------------------------------------------------------------------------------
- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static void print_conv(ls_backend *backend, const char *name, const ls_conv_shape *shape,
                        ls_dtype type, ls_conv *conv)

@@ -17,8 +17,7 @@
 #include "cudnn_described.h"
 #include "cudnn_patterns.h"
 
-/* ---- asking -----------------------------------------------------------------------------------
- */
+/* ---- asking ---------------------------------------------------------------------------------- */
 
 enum { MODES = 3, MOST_CONFIGS = 256, MOST_ENGINES = 256 };
 
@@ -101,8 +100,7 @@ static answer ask(const ls_conv_target *target, const struct pattern *p, const l
     return out;
 }
 
-/* ---- the table --------------------------------------------------------------------------------
- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 /* A convolution of the network; others of the same shape are counted with it. */
 typedef struct layer {
@@ -248,8 +246,7 @@ static int print_table(int count, char **word)
     return 0;
 }
 
-/* ---- the test ---------------------------------------------------------------------------------
- */
+/* ---- the test -------------------------------------------------------------------------------- */
 
 static const ls_conv_shape wide = {256, 256, 56, 56, 64, 56, 56, 1, 1, 0};
 static const ls_conv_shape square = {32, 128, 28, 28, 128, 28, 28, 3, 1, 1};

@@ -9,8 +9,7 @@
 
 #include "plan_judge.h"
 
-/* ---- gradients ---------------------------------------------------------------------------------
- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 static void check_network(build *make, int batch, int height, int width,
                           ls_kernel_subject_options o)

@@ -327,8 +327,7 @@ START_TEST(a_host_that_is_lost)
 }
 END_TEST
 
-/* ---- the other end of the line ----------------------------------------------------------------
- */
+/* ---- the other end of the line --------------------------------------------------------------- */
 
 typedef struct launched {
     pid_t pid;

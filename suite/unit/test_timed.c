@@ -225,8 +225,7 @@ START_TEST(references)
 }
 END_TEST
 
-/* ---- the order of sums ------------------------------------------------------------------------
- */
+/* ---- the order of sums ----------------------------------------------------------------------- */
 
 /* Two jobs of two ranks that differ in buckets, as their dumps and events show them. */
 typedef struct job {

@@ -213,8 +213,7 @@ static void judge_golden(const ls_case *row, const ls_record *job, ls_verdict *o
     ls_verdict_pass(out, "%d trainings ended on the golden weights, bit for bit", runs);
 }
 
-/* ---- every optimizer at every level ------------------------------------------------------------
- */
+/* ---- every optimizer at every level ---------------------------------------------------------- */
 
 /* Numbers that fp16 weights can follow. */
 static const struct kind {

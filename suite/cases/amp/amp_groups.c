@@ -212,8 +212,7 @@ static void judge_empty(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_toy_close(&toy);
 }
 
-/* ---- masters (apex/amp/_process_optimizer.py) -------------------------------------------------
- */
+/* ---- masters (apex/amp/_process_optimizer.py) ------------------------------------------------ */
 
 /* Masters are f32(half(p)) of the moment the group is added, bit for bit, subnormals and 65504 too.
  */

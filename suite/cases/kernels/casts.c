@@ -402,8 +402,7 @@ static void judge_rescue(const ls_case *row, const ls_record *job, ls_verdict *o
     ls_net_close(&net);
 }
 
-/* ---- reported types ---------------------------------------------------------------------------
- */
+/* ---- reported types -------------------------------------------------------------------------- */
 
 /* numerics.md section 1, a line of `explain` each: held, gradient, reduced, master. */
 static const struct table {

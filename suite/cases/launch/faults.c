@@ -134,8 +134,7 @@ static void judge_full_again(const ls_case *row, const ls_record *job, ls_verdic
     check_old(job, out);
 }
 
-/* ---- runs that fail in their arithmetic -------------------------------------------------------
- */
+/* ---- runs that fail in their arithmetic ------------------------------------------------------ */
 
 #define OLD "echo old >{self}/checkpoint.safetensors; "
 

@@ -234,8 +234,7 @@ static const struct refused {
      {{3, 0}, 1, "in use", true}},
 };
 
-/* ---- lockstep-launch on two machines that share a folder --------------------------------------
- */
+/* ---- lockstep-launch on two machines that share a folder ------------------------------------- */
 
 /* The second node's launcher comes first: it must not take the first one's names. */
 #define TWO_NODES                                                                               \

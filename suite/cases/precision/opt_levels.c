@@ -140,8 +140,7 @@ static const ls_row rows[] = {
      EQUAL "--loss-scale=0.0009765625 | " EQUAL "--loss-scale=1", &unscaled},
 };
 
-/* ---- the acceptance matrix --------------------------------------------------------------------
- */
+/* ---- the acceptance matrix ------------------------------------------------------------------- */
 
 /* A refusal has code 2 and no effect to look at. */
 typedef struct cell {

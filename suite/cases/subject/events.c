@@ -222,8 +222,7 @@ static void judge_kept(const ls_case *row, const ls_record *job, ls_verdict *out
     }
 }
 
-/* ---- the end event ----------------------------------------------------------------------------
- */
+/* ---- the end event --------------------------------------------------------------------------- */
 
 typedef struct ending {
     int64_t last, step, code, skipped; /* last, skips: of the steps' events; the rest: as it says */
