@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 
 #include "kernels/core/text.h"
-#include "suite/judge/diagnose_endings.h"
+#include "suite/judge/diagnose.h"
 
 bool ls_endings_says(const ls_record *job, int rank, const char *text)
 {

@@ -11,7 +11,7 @@
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
-#include "suite/judge/compare_bounds.h"
+#include "suite/judge/compare.h"
 
 const char *ls_bounds_kind_name(int kind)
 {

@@ -12,7 +12,6 @@
 #include "kernels/core/log.h"
 #include "suite/run/command_line.h"
 #include "suite/judge/judges.h"
-#include "suite/judge/protocol.h"
 
 /* The effective options of the start event, by long name in either spelling. */
 static const cJSON *option(const cJSON *options, const char *name)

@@ -1,4 +1,4 @@
-#include "compare_bounds.h"
+#include "compare.h"
 
 /* "seen" is the largest value over all correct steps of results/bounds/bounds.tsv: 947 at half
  * levels and 454 at O0, of 18 networks, levels and worlds. */

@@ -1,4 +1,4 @@
-#include "compare_checks.h"
+#include "compare.h"
 
 #include <math.h>
 #include <stdarg.h>

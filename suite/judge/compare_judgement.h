@@ -4,10 +4,7 @@
 
 #include "reference/oracle/evidence.h"
 #include "reference/oracle/ideal_error.h"
-#include "compare_types.h"
-#include "compare_bounds.h"
-#include "compare_checks.h"
-#include "compare_spans.h"
+#include "compare.h"
 
 typedef struct ls_compare_judgement {
     const ls_compare_facts *facts;
@@ -38,26 +35,17 @@ static inline ls_compare_part ls_compare_judgement_part(const ls_compare_judgeme
     return j->spans.kind[span] == LS_COMPARE_SPANS_BLOCK ? LS_COMPARE_BLOCK : LS_COMPARE_EDGE;
 }
 
-/* compare_facts.c: combines the given facts of a job with the metadata of its dump. */
-/* Fills level, bounds, nesterov, skipped, finite and the evidence's step. LS_ERR_USAGE for an
- * impossible step. */
-ls_status ls_compare_facts_read(ls_compare_judgement *j);
-
-/* compare_gradient.c: gradient and logits against the oracle (numerics.md section 4). */
-/* Adds failures to j->checks, or writes to j->weak why the evidence is weak; fills the verdict's
+/* compare_gradient.c: gradient and logits against the oracle (numerics.md section 4).
+ * Adds failures to j->checks, or writes to j->weak why the evidence is weak; fills the verdict's
  * numbers. */
 ls_status ls_compare_gradient_judge(ls_compare_judgement *j);
 
-/* compare_buffers.c: running statistics after the forward passes of a step. */
-/* buffer/ must equal last_buffer/ updated with FP64's batch statistics on the subject's branches: v
+/* compare_buffers.c: running statistics after the forward passes of a step.
+ * buffer/ must equal last_buffer/ updated with FP64's batch statistics on the subject's branches: v
  * += 0.1 * (batch - v) once per micro-step, variances unbiased; the counter goes up by one each
  * time. The bound is that of a tensor: a factor on the ideal error of these statistics, plus the
  * rounding of the stored result in f32 or half. Needs j->forced and j->cost; judges nothing if a
  * rank's dump lacks either group. */
 ls_status ls_compare_buffers_judge(ls_compare_judgement *j);
-
-/* compare_verdict.c: the verdict in one line, and compare.json. */
-void ls_compare_verdict_conclude(ls_compare_judgement *j);
-ls_status ls_compare_verdict_write(const ls_compare_judgement *j, const char *path);
 
 #endif

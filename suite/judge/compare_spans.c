@@ -1,4 +1,4 @@
-#include "compare_spans.h"
+#include "compare.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "diagnose_digests.h"
+#include "diagnose.h"
 
 #include <stdio.h>
 #include <string.h>

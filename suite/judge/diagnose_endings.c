@@ -1,4 +1,4 @@
-#include "diagnose_endings.h"
+#include "diagnose.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "diagnose_wrong.h"
+#include "diagnose.h"
 
 #include <math.h>
 #include <string.h>

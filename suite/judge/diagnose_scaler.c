@@ -1,4 +1,4 @@
-#include "diagnose_scaler.h"
+#include "diagnose.h"
 
 #include <math.h>
 #include <stddef.h>

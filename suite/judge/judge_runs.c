@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "diagnose_digests.h"
+#include "diagnose.h"
 #include "kernels/core/text.h"
 
 /* Compares the digests in `mask` that both steps have: FAIL if b's differs from a's, with `who`

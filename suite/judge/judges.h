@@ -2,6 +2,8 @@
 #ifndef LS_JUDGES_H
 #define LS_JUDGES_H
 
+#include <stdbool.h>
+
 #include "suite/suite.h"
 
 /* Compares every dumped step of row->job[0].dump_steps with the oracle. */
@@ -25,5 +27,28 @@ enum {
  * digests in `mask`. Returns the number of digests compared; none is UNSUPPORTED. */
 int ls_judge_runs(const ls_record *a, const ls_record *b, int64_t after, unsigned mask,
                   ls_verdict *out);
+
+/* Checks that every subject must pass in every case: each rank has a complete record that counts
+ * its steps to the end and was made with the requested options (design.md section 4).
+ * True, and FAIL set, if the records of a job that ended well break the protocol. `spec`: the
+ * request; NULL: unknown (a foreign launcher). */
+bool ls_protocol_breaks(const ls_record *job, const ls_spec *spec, ls_verdict *out);
+
+/* The dynamic loss scale as the suite's own state machine (apex/amp/scaler.py, numerics.md section
+ * 2.6). */
+typedef struct ls_judge_scaler_machine {
+    double scale, lowest, highest;
+    int clean, interval; /* steps without an overflow, and how many of them double the scale */
+} ls_judge_scaler_machine;
+
+/* The scale of the next step. */
+double ls_judge_scaler_tick(ls_judge_scaler_machine *m, bool overflow);
+
+/* bn1's running statistics in FP64 from what the ranks dumped.
+ * buffer/bn1.* of every rank's dump of `step` (resnet8 at 16 pixels, f32): a tenth of mean and
+ * unbiased variance over groups of `size` ranks on top of nine tenths of the values before, 16 each
+ * (NULL: 0 and 1). Fills `out`. */
+void ls_judge_statistics(const ls_record *job, int step, int size, const float *before_mean,
+                         const float *before_var, ls_verdict *out);
 
 #endif

@@ -1,4 +1,4 @@
-#include "protocol.h"
+#include "judges.h"
 
 #include <string.h>
 

@@ -1,5 +1,3 @@
-#include "scaler.h"
-
 #include <math.h>
 #include <string.h>
 

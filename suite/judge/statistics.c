@@ -1,4 +1,4 @@
-#include "statistics.h"
+#include "judges.h"
 
 #include <math.h>
 #include <string.h>

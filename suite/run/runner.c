@@ -18,8 +18,8 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "reference/options/options.h"
-#include "suite/judge/diagnose_endings.h"
-#include "suite/judge/protocol.h"
+#include "suite/judge/diagnose.h"
+#include "suite/judge/judges.h"
 
 void ls_runner_plan(ls_run *run)
 {

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "suite/judge/diagnose_digests.h"
+#include "suite/judge/diagnose.h"
 
 enum { STEPS = 3 };
 

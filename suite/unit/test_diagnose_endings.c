@@ -2,7 +2,7 @@
 #include <check.h>
 #include <string.h>
 
-#include "suite/judge/diagnose_endings.h"
+#include "suite/judge/diagnose.h"
 #include "kernels/core/path.h"
 #include "suite_fake.h"
 

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "suite/judge/diagnose_scaler.h"
+#include "suite/judge/diagnose.h"
 
 enum { STEPS = 14 };
 

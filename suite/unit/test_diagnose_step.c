@@ -9,7 +9,7 @@
 #include "kernels/core/half.h"
 #include "kernels/core/rng.h"
 #include "reference/files/safetensors.h"
-#include "suite/judge/diagnose_step.h"
+#include "suite/judge/diagnose.h"
 
 enum { COUNT = 300, STEP = 3 };
 

@@ -9,7 +9,7 @@
 
 #include "reference/oracle/update.h"
 #include "reference/files/safetensors.h"
-#include "suite/judge/compare_optim.h"
+#include "suite/judge/compare.h"
 
 enum { STEPS = 5, FIRST = 3, ELEMENTS = 7 };
 

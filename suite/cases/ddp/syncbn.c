@@ -9,7 +9,6 @@
 #include "suite/judge/compare.h"
 #include "suite/judge/dumps.h"
 #include "suite/judge/judges.h"
-#include "suite/judge/statistics.h"
 
 enum { RANKS_MAX = 8 };
 

@@ -12,7 +12,6 @@
 #include "reference/oracle/dumpfile.h"
 #include "suite/judge/judges.h"
 #include "suite/judge/compare.h"
-#include "suite/judge/compare_optim.h"
 
 enum { MODELS = 2, LOSSES = 2, RANKS_MAX = 4 };
 

@@ -8,7 +8,7 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/json.h"
-#include "suite/judge/compare_bounds.h"
+#include "suite/judge/compare.h"
 #include "suite/cases/timed.h"
 #include "timed_parts.h"
 

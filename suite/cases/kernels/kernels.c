@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "suite/judge/compare_bounds.h"
+#include "suite/judge/compare.h"
 #include "suite/inside/kernel_subject.h"
 
 /* ---- networks -------------------------------------------------------------------------------- */

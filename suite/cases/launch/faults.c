@@ -4,7 +4,7 @@
 #include "suite/cases/endings.h"
 #include "suite/cases/rows.h"
 #include "suite/judge/dumps.h"
-#include "suite/judge/statistics.h"
+#include "suite/judge/judges.h"
 
 #include <signal.h>
 #include <stdio.h>

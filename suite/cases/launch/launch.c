@@ -4,7 +4,7 @@
 #include <signal.h>
 
 #include "kernels/core/text.h"
-#include "suite/judge/diagnose_endings.h"
+#include "suite/judge/diagnose.h"
 #include "suite/cases/endings.h"
 #include "suite/judge/judges.h"
 

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "suite/judge/compare_optim.h"
-#include "suite/judge/diagnose_step.h"
+#include "suite/judge/compare.h"
+#include "suite/judge/diagnose.h"
 #include "suite/judge/dumps.h"
 #include "suite/judge/judges.h"
 

@@ -8,9 +8,8 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "suite/judge/diagnose_scaler.h"
+#include "suite/judge/diagnose.h"
 #include "suite/judge/judges.h"
-#include "suite/judge/scaler.h"
 #include "suite/cases/overflow.h"
 #include "suite/cases/timed.h"
 

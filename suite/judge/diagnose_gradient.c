@@ -8,7 +8,6 @@
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "reference/oracle/ideal_error.h"
-#include "diagnose_wrong.h"
 #include "suite/suite.h"
 
 static const ls_tol same_factor =

@@ -1,0 +1,290 @@
+#include "compare.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/json.h"
+#include "kernels/core/log.h"
+#include "reference/oracle/oracle.h"
+#include "compare_judgement.h"
+#include "diagnose.h"
+
+/* ---- the facts of a job, and the metadata of its dump ---------------------------------------- */
+
+static ls_status half_of(const char *name, ls_bits_type *out)
+{
+    if (strcmp(name, "fp16") == 0) {
+        *out = LS_BITS_F16;
+    } else if (strcmp(name, "bf16") == 0) {
+        *out = LS_BITS_BF16;
+    } else if (strcmp(name, "fp32") == 0) {
+        *out = LS_BITS_F32;
+    } else {
+        return ls_log_fail(LS_ERR_USAGE, "'%s' is no type of a gradient: fp32, fp16, bf16", name);
+    }
+    return LS_OK;
+}
+
+static ls_status read_level(ls_compare_judgement *j, const ls_dumpfile *file)
+{
+    const char *level = j->facts->opt_level;
+    level = level != NULL ? level : ls_dumpfile_text(file, "opt_level", "");
+    if (level[0] != 'O' || level[1] < '0' || level[1] > '3' || level[2] != '\0') {
+        return ls_log_fail(LS_ERR_USAGE, "%s: opt_level '%s': O0, O1, O2 or O3",
+                           ls_dumpfile_path(file), level);
+    }
+    j->level = level[1] - '0';
+    j->bounds = ls_compare_bounds_of(j->level);
+    const char *half = j->facts->half;
+    return half_of(half != NULL ? half : ls_dumpfile_text(file, "half", "fp16"),
+                   &j->evidence->step.half);
+}
+
+/* The metadata's reduced_type is that of the first convolution's gradient. It shows
+ * --allreduce-fp32 at O2 and O3 and --compress at O0 and O1; whether batch norm's f32 gradients
+ * were compressed at O2 comes from the facts. */
+static ls_status read_reduced_type(ls_compare_judgement *j, const ls_dumpfile *file)
+{
+    ls_oracle_step *step = &j->evidence->step;
+    ls_bits_type own = j->level >= 2 ? step->half : LS_BITS_F32, reduced = own;
+    step->reduce = LS_BITS_F64;
+    if (j->facts->reduce != NULL) {
+        return half_of(j->facts->reduce, &step->reduce);
+    }
+    const char *name = ls_dumpfile_text(file, "reduced_type", NULL);
+    if (name != NULL) {
+        LS_TRY(half_of(name, &reduced));
+    }
+    step->reduce = reduced == own ? LS_BITS_F64 : reduced;
+    return LS_OK;
+}
+
+/* --keep-batchnorm-fp32 gives O2 the stored types of O3, and O3 those of O2; the type of batch
+ * norm's parameters in the dump decides. */
+static int stored_level(const ls_compare_judgement *j, const ls_dumpfile *file)
+{
+    const ls_nettab *net = &j->evidence->net;
+    for (int i = 0; j->level >= 2 && i < net->param_count; i++) {
+        const ls_nettab_param *p = &net->param[i];
+        const ls_dumpfile_entry *held = ls_dumpfile_findf(file, "param/%s", p->name);
+        if (net->node[p->node].kind == LS_NETTAB_NORM && held != NULL) {
+            return strcmp(held->dtype, "F32") == 0 ? 2 : 3;
+        }
+    }
+    return j->level;
+}
+
+/* Fills level, bounds, nesterov, skipped, finite and the evidence's step. LS_ERR_USAGE for an
+ * impossible step. */
+static ls_status read_facts(ls_compare_judgement *j)
+{
+    const ls_compare_facts *facts = j->facts;
+    const ls_dumpfile *file = j->evidence->file[0];
+    ls_oracle_step *step = &j->evidence->step;
+    LS_TRY(read_level(j, file));
+    step->level = stored_level(j, file);
+    step->loss_scale = ls_dumpfile_number(file, "loss_scale", 1);
+    step->predivide =
+        facts->predivide != 0 ? facts->predivide : ls_dumpfile_number(file, "predivide", 1);
+    const char *average = ls_dumpfile_text(file, "average", "");
+    bool torch = strcmp(ls_dumpfile_text(file, "dialect", ""), "torch") == 0;
+    step->average = LS_ORACLE_SUM_THEN_DIVIDE;
+    if (facts->average_none || strcmp(average, "none") == 0) {
+        step->average = LS_ORACLE_SUM;
+    } else if (facts->dialect_torch || strcmp(average, "pre") == 0 ||
+               (torch && average[0] == '\0')) {
+        step->average = LS_ORACLE_DIVIDE_THEN_SUM;
+    }
+    LS_TRY(read_reduced_type(j, file));
+    if (facts->sync_bn || ls_dumpfile_flag(file, "sync_bn", false)) {
+        int recorded = (int)ls_dumpfile_number(file, "sync_bn_group", 0);
+        int group = facts->sync_bn_group > 0 ? facts->sync_bn_group : recorded;
+        step->stat_ranks = group > 0 ? group : step->world;
+    }
+    if (step->world % step->stat_ranks != 0 || !(step->loss_scale > 0) || !(step->predivide > 0)) {
+        return ls_log_fail(
+            LS_ERR_USAGE, "%s: SyncBN over %d of %d ranks, loss scale %g, predivide %g: not a step",
+            ls_dumpfile_path(file), step->stat_ranks, step->world, step->loss_scale,
+            step->predivide);
+    }
+    j->nesterov = facts->nesterov || ls_dumpfile_flag(file, "nesterov", false);
+    j->skipped = ls_dumpfile_flag(file, "skipped", false);
+    j->finite = true;
+    for (int64_t i = 0; i < j->evidence->net.elements && j->finite; i++) {
+        j->finite = isfinite(j->evidence->grad[i]);
+    }
+    return LS_OK;
+}
+
+/* ---- the verdict in one line, and compare.json ----------------------------------------------- */
+
+static void conclude(ls_compare_judgement *j)
+{
+    ls_compare_verdict *v = j->verdict;
+    v->failures = j->checks.count;
+    v->reduce_ratio = j->checks.reduce_ratio;
+    if (j->checks.count > 0) {
+        v->code = LS_COMPARE_FAIL;
+        snprintf(v->tensor, sizeof v->tensor, "%s", j->checks.tensor);
+        if (j->checks.count > 1) {
+            snprintf(v->evidence, sizeof v->evidence, "%.280s; %d more", j->checks.line,
+                     j->checks.count - 1);
+        } else {
+            snprintf(v->evidence, sizeof v->evidence, "%.319s", j->checks.line);
+        }
+    } else if (j->weak[0] != '\0') {
+        v->code = LS_COMPARE_WEAK;
+        snprintf(v->evidence, sizeof v->evidence, "%s", j->weak);
+    } else {
+        v->code = LS_COMPARE_PASS;
+        snprintf(
+            v->evidence, sizeof v->evidence,
+            "%swhole gradient rel=%.1e limit=%.1e (%s ideal %s); tensors at most %.1f x, blocks "
+            "%.1f x ideal; %lld of %lld branches turned, all near-ties%s%s%s",
+            v->coarse ? "coarse: " : "", v->error, v->limit, j->level == 0 ? "32 x" : "2 x",
+            ls_compare_judgement_type(j),
+            fmax(v->ratio[LS_COMPARE_TENSOR], v->ratio[LS_COMPARE_SMALL]),
+            fmax(v->ratio[LS_COMPARE_BLOCK], v->ratio[LS_COMPARE_EDGE]), (long long)v->turned,
+            (long long)v->forced, v->reduce_judged ? "; reduction right" : "",
+            v->next_judged ? "; step right" : "", v->buffers_judged ? "; statistics right" : "");
+    }
+}
+
+static void add_tensors(const ls_compare_judgement *j, cJSON *list)
+{
+    for (int64_t i = 0; i < j->spans.count && !j->verdict->coarse; i++) {
+        if (j->spans.kind[i] != LS_COMPARE_SPANS_TENSOR) {
+            continue;
+        }
+        const ls_nettab_param *param = &j->evidence->net.param[j->spans.param[i]];
+        cJSON *tensor = cJSON_CreateObject();
+        cJSON_AddStringToObject(tensor, "name", param->name);
+        cJSON_AddNumberToObject(tensor, "elements", (double)param->count);
+        ls_json_add_number(tensor, "e", j->spans.error[i]);
+        ls_json_add_number(tensor, "r", j->spans.ideal[i]);
+        ls_json_add_number(tensor, "limit",
+                           j->bounds[ls_compare_judgement_part(j, i)].factor * j->spans.ideal[i]);
+        cJSON_AddItemToArray(list, tensor);
+    }
+}
+
+static ls_status write_verdict(const ls_compare_judgement *j, const char *path)
+{
+    static const char *const codes[] = {"PASS", "WEAK", "FAIL"};
+    const ls_compare_verdict *v = j->verdict;
+    char level[4] = {'O', (char)('0' + j->level), '\0'};
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddNumberToObject(root, "schema", 1);
+    cJSON_AddStringToObject(root, "reference",
+                            v->coarse ? "FP64 oracle on its own branches (coarse)"
+                                      : "FP64 oracle on the subject's branches");
+    cJSON_AddNumberToObject(root, "step", ls_dumpfile_number(j->evidence->file[0], "step", 0));
+    cJSON_AddStringToObject(root, "level", level);
+    cJSON_AddStringToObject(root, "half", ls_compare_judgement_type(j));
+    cJSON *whole = cJSON_AddObjectToObject(root, "whole");
+    ls_json_add_number(whole, "e", v->error);
+    ls_json_add_number(whole, "r", v->ideal);
+    ls_json_add_number(whole, "limit", v->limit);
+    add_tensors(j, cJSON_AddArrayToObject(root, "tensors"));
+    cJSON *ratios = cJSON_AddObjectToObject(root, "ratios"); /* largest e/r of each kind */
+    static const char *const parts[] = {"whole", "tensor", "small", "block", "edge"};
+    cJSON *prices = cJSON_AddObjectToObject(root, "prices"); /* largest error of the ideal */
+    for (int p = 0; p < LS_COMPARE_PARTS; p++) {
+        ls_json_add_number(ratios, parts[p], v->ratio[p]);
+        ls_json_add_number(prices, parts[p], v->ideal_error[p]);
+    }
+    ls_json_add_number(ratios, "logits", v->logits_ratio);
+    ls_json_add_number(ratios, "reduce", v->reduce_ratio);
+    ls_json_add_number(ratios, "next", v->next_ratio);
+    ls_json_add_number(ratios, "buffer", v->buffer_ratio);
+    ls_json_add_number(root, "tie_ratio", v->tie_ratio);
+    cJSON_AddNumberToObject(root, "branches", (double)v->forced);
+    cJSON_AddNumberToObject(root, "branches_turned", (double)v->turned);
+    cJSON_AddBoolToObject(root, "reduce_judged", v->reduce_judged);
+    cJSON_AddBoolToObject(root, "next_judged", v->next_judged);
+    cJSON_AddBoolToObject(root, "buffers_judged", v->buffers_judged);
+    cJSON_AddStringToObject(root, "verdict", codes[v->code]);
+    cJSON_AddStringToObject(root, "evidence", v->evidence);
+    cJSON_AddStringToObject(root, "cause", v->cause);
+    ls_status status = ls_json_write_file(path, root);
+    cJSON_Delete(root);
+    return status;
+}
+
+/* ---- one step ------------------------------------------------------------------------------- */
+
+/* Uses the optimizer named in the metadata: a case that sets one uses its own facts. */
+static ls_status judge_optimizer(ls_compare_judgement *j)
+{
+    ls_update_rule rule;
+    bool skipped;
+    if (!ls_compare_optim_rule(j->evidence->file[0], j->nesterov, &rule, &skipped)) {
+        return LS_OK;
+    }
+    ls_compare_optim_result result;
+    int before = j->checks.count;
+    LS_TRY(ls_compare_optim_step(j->evidence->file[0], &rule, j->skipped, &j->checks, &result));
+    j->verdict->next_judged = result.judged;
+    j->verdict->next_ratio = result.ratio;
+    if (j->checks.count > before && j->verdict->cause[0] == '\0') {
+        return ls_diagnose_step(j->evidence->file[0], &rule, j->skipped, j->verdict->cause,
+                                (int)sizeof j->verdict->cause);
+    }
+    return LS_OK;
+}
+
+/* A wrong gradient on another rank can explain more than rank 0's, which may be right or only show
+ * the position of a race. */
+static void judge_replicas(ls_compare_judgement *j)
+{
+    static const char place[] = "wrong: "; /* the prefix that ls_diagnose_gradient writes */
+    char *cause = j->verdict->cause;
+    size_t used = strlen(cause), room = sizeof j->verdict->cause - used;
+    int before = j->checks.count;
+    ls_compare_checks_replicas(j->evidence, "grad", "reduced gradients", &j->checks);
+    if (j->checks.count > before && (used == 0 || strncmp(cause, place, sizeof place - 1) == 0)) {
+        snprintf(cause + used, room, "%s%s", used == 0 ? "" : "; ", LS_DIAGNOSE_DIGESTS_GRADIENTS);
+    }
+}
+
+static ls_status judge(ls_compare_judgement *j)
+{
+    ls_compare_verdict *v = j->verdict;
+    LS_TRY(read_facts(j));
+    ls_compare_checks_replicas(j->evidence, "param", "parameters before the step", &j->checks);
+    if (j->finite || !j->skipped) {
+        LS_TRY(ls_compare_checks_loss(j->evidence, &j->checks));
+    }
+    LS_TRY(ls_compare_gradient_judge(j));
+    judge_replicas(j);
+    ls_compare_checks_replicas(j->evidence, "next", "parameters after the step", &j->checks);
+    if (j->finite) {
+        LS_TRY(ls_compare_checks_reduce(j->evidence, j->evidence->step.level, &j->checks,
+                                        &v->reduce_judged));
+    }
+    return j->finite || j->skipped ? judge_optimizer(j) : LS_OK;
+}
+
+ls_status ls_compare_step(const ls_compare_facts *facts, int file_count, const char *const *path,
+                          const char *json_path, ls_compare_verdict *out)
+{
+    ls_compare_verdict verdict = {0};
+    ls_compare_judgement j = {.facts = facts, .verdict = &verdict};
+    LS_TRY(ls_evidence_load(facts->arch, file_count, path, &j.evidence));
+    ls_status status;
+    LS_TRY_GOTO(status, judge(&j), free_judgement);
+    conclude(&j);
+    if (json_path != NULL) {
+        LS_TRY_GOTO(status, write_verdict(&j, json_path), free_judgement);
+    }
+    *out = verdict;
+free_judgement:
+    ls_compare_spans_free(&j.spans);
+    ls_ideal_error_cost_free(&j.cost);
+    ls_oracle_free(&j.evidence->net, &j.forced);
+    free(j.tie_limit);
+    ls_evidence_free(j.evidence);
+    return status;
+}
