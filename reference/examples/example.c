@@ -279,9 +279,7 @@ static ls_status begin_model(ls_example_model *model)
     if (!ls_dump_wants(trainer, step)) {
         return LS_OK;
     }
-    LS_TRY(ls_dump_begin(trainer, step, &model->dump));
-    ls_dump_observe(model->dump, &model->clock, &model->observers);
-    return ls_dump_buffers(model->dump);
+    return ls_dump_begin(trainer, step, &model->clock, &model->observers, &model->dump);
 }
 
 ls_status ls_example_backward(ls_example_model *model, ls_step_state *scaled, float *loss)

@@ -128,6 +128,8 @@ static void carve_tensors(ls_memory *memory, const ls_memory_options *options)
         } else {
             memory->buffer[i] =
                 carve(&next[LS_MEMORY_BUFFER], options->buffer_type[i], network->buffer[i].count);
+            memory->largest = network->buffer[i].count > memory->largest ? network->buffer[i].count
+                                                                         : memory->largest;
         }
     }
     char *state = memory->block[LS_MEMORY_STATE];

@@ -65,7 +65,7 @@ typedef struct ls_memory {
     int64_t bytes[LS_MEMORY_KINDS];
     const ls_comm_api *owner[LS_MEMORY_KINDS]; /* of the block; NULL: the backend */
     int *by_name, *buffer_by_name;             /* indices in order of name */
-    int64_t largest;                           /* elements of the largest parameter */
+    int64_t largest;                           /* elements of the largest parameter or buffer */
 } ls_memory;
 
 /* LS_ERR_INFRA if the device has too little memory, naming kind and bytes. Gradients start in

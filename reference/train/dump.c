@@ -106,15 +106,10 @@ static ls_status allocate(ls_dump *dump)
     const ls_options *options = &dump->trainer->options;
     size_t images = (size_t)options->accumulate * (size_t)options->batch_size;
     size_t pixels = 3 * (size_t)options->image_size * (size_t)options->image_size;
-    size_t largest = (size_t)dump->trainer->memory.largest;
-    for (int i = 0; i < dump->trainer->memory.buffer_count; i++) {
-        size_t count = (size_t)dump->trainer->memory.buffer[i].count;
-        largest = count > largest ? count : largest;
-    }
     dump->input = malloc(images * pixels * sizeof *dump->input);
     dump->target = malloc(images * sizeof *dump->target);
     dump->logits = malloc(images * (size_t)options->num_classes * sizeof *dump->logits);
-    dump->scratch = malloc(largest * sizeof *dump->scratch);
+    dump->scratch = malloc((size_t)dump->trainer->memory.largest * sizeof *dump->scratch);
     if (dump->input == NULL || dump->target == NULL || dump->logits == NULL ||
         dump->scratch == NULL || size_branches(dump) != LS_OK) {
         return ls_log_fail(LS_ERR_INFRA, "cannot allocate the dump of step %lld",
@@ -196,43 +191,9 @@ static ls_status make_folder(const ls_trainer *trainer, int64_t step, char *path
     return LS_OK;
 }
 
-ls_status ls_dump_begin(const ls_trainer *trainer, int64_t step, ls_dump **out)
-{
-    char path[PATH_MAX];
-    ls_status status = LS_OK;
-    LS_TRY(make_folder(trainer, step, path, sizeof path));
-    ls_dump *dump = calloc(1, sizeof *dump);
-    LS_TRY_MEMORY(dump != NULL, "the dump of step %lld", (long long)step);
-    dump->trainer = trainer;
-    dump->step = step;
-    dump->light = trainer->world.rank != 0 && trainer->options.dump_ranks == LS_DUMP_BRANCHES;
-    LS_TRY_GOTO(status, allocate(dump), discard);
-    LS_TRY_GOTO(status, ls_safetensors_create(path, &dump->writer), discard);
-    ls_step_state state;
-    LS_TRY_GOTO(
-        status,
-        ls_device_read(&trainer->device, &state, trainer->memory.state, (int64_t)sizeof state),
-        discard);
-    dump->loss_scale = state.loss_scale;
-    dump->inv_loss_scale = state.inv_loss_scale;
-    if (!dump->light) {
-        LS_TRY_GOTO(status, add_params(dump, "param", trainer->memory.param, ""), discard);
-        LS_TRY_GOTO(status, add_params(dump, "master", trainer->memory.master, ""), discard);
-        LS_TRY_GOTO(status, add_moments(dump, "state"), discard);
-    }
-    *out = dump;
-    return LS_OK;
-discard:
-    ls_dump_discard(dump);
-    return status;
-}
+/* ---- in a step ------------------------------------------------------------------------------- */
 
-ls_status ls_dump_buffers(ls_dump *dump)
-{
-    return dump->light ? LS_OK : add_buffers(dump, "last_buffer");
-}
-
-ls_status ls_dump_batch(ls_dump *dump, int micro_step, const ls_loader_batch *batch)
+static ls_status take_batch(ls_dump *dump, int micro_step, const ls_loader_batch *batch)
 {
     const ls_options *options = &dump->trainer->options;
     LS_ASSERT(batch->images == options->batch_size);
@@ -244,7 +205,8 @@ ls_status ls_dump_batch(ls_dump *dump, int micro_step, const ls_loader_batch *ba
     return LS_OK;
 }
 
-ls_status ls_dump_forward(ls_dump *dump, int micro_step)
+/* After forward of a micro-step: logits and branches. */
+static ls_status take_forward(ls_dump *dump, int micro_step)
 {
     const ls_trainer *trainer = dump->trainer;
     const ls_backend_api *api = trainer->device.api;
@@ -261,7 +223,8 @@ ls_status ls_dump_forward(ls_dump *dump, int micro_step)
     return LS_OK;
 }
 
-ls_status ls_dump_local(ls_dump *dump, int param)
+/* memory->reduced[param] is complete and not reduced yet. */
+static ls_status take_local(ls_dump *dump, int param)
 {
     if (dump->light) {
         return LS_OK;
@@ -277,8 +240,6 @@ ls_status ls_dump_local(ls_dump *dump, int param)
     return ls_safetensors_add_copy(dump->writer, name, LS_F32, &about->shape, dump->scratch);
 }
 
-/* ---- in a step ------------------------------------------------------------------------------- */
-
 static ls_status observe(void *context, const ls_step_event *event)
 {
     ls_dump *dump = context;
@@ -287,18 +248,47 @@ static ls_status observe(void *context, const ls_step_event *event)
         return LS_OK;
     }
     int64_t since_ns = ls_step_clock_stop(dump->clock);
-    LS_TRY(event->at == LS_STEP_BATCH         ? ls_dump_batch(dump, event->micro_step, event->batch)
-           : event->at == LS_STEP_FORWARD_END ? ls_dump_forward(dump, event->micro_step)
-                                              : ls_dump_local(dump, event->index));
+    LS_TRY(event->at == LS_STEP_BATCH         ? take_batch(dump, event->micro_step, event->batch)
+           : event->at == LS_STEP_FORWARD_END ? take_forward(dump, event->micro_step)
+                                              : take_local(dump, event->index));
     ls_step_clock_resume(dump->clock, since_ns);
     return LS_OK;
 }
 
-void ls_dump_observe(ls_dump *dump, ls_step_clock *clock, ls_step_observers *observers)
+ls_status ls_dump_begin(const ls_trainer *trainer, int64_t step, ls_step_clock *clock,
+                        ls_step_observers *observers, ls_dump **out)
 {
+    char path[PATH_MAX];
+    ls_status status = LS_OK;
+    LS_TRY(make_folder(trainer, step, path, sizeof path));
+    ls_dump *dump = calloc(1, sizeof *dump);
+    LS_TRY_MEMORY(dump != NULL, "the dump of step %lld", (long long)step);
+    dump->trainer = trainer;
+    dump->step = step;
     dump->clock = clock;
     dump->observer = (ls_step_observer){.context = dump, .on = observe};
+    dump->light = trainer->world.rank != 0 && trainer->options.dump_ranks == LS_DUMP_BRANCHES;
+    LS_TRY_GOTO(status, allocate(dump), discard);
+    LS_TRY_GOTO(status, ls_safetensors_create(path, &dump->writer), discard);
+    ls_step_state state;
+    LS_TRY_GOTO(
+        status,
+        ls_device_read(&trainer->device, &state, trainer->memory.state, (int64_t)sizeof state),
+        discard);
+    dump->loss_scale = state.loss_scale;
+    dump->inv_loss_scale = state.inv_loss_scale;
+    if (!dump->light) {
+        LS_TRY_GOTO(status, add_params(dump, "param", trainer->memory.param, ""), discard);
+        LS_TRY_GOTO(status, add_params(dump, "master", trainer->memory.master, ""), discard);
+        LS_TRY_GOTO(status, add_moments(dump, "state"), discard);
+        LS_TRY_GOTO(status, add_buffers(dump, "last_buffer"), discard);
+    }
     ls_step_observers_add(observers, &dump->observer);
+    *out = dump;
+    return LS_OK;
+discard:
+    ls_dump_discard(dump);
+    return status;
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */

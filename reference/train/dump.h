@@ -27,21 +27,12 @@ typedef struct ls_dump ls_dump;
 
 /* Whether this rank dumps that step. */
 bool ls_dump_wants(const ls_trainer *trainer, int64_t step);
-/* Before the step: parameters, masters, moments. */
-ls_status ls_dump_begin(const ls_trainer *trainer, int64_t step, ls_dump **out);
-void ls_dump_discard(ls_dump *dump); /* NULL is allowed */
-
-/* Subscribes to the step: the three calls below are made where they belong, with the clock
+/* Before the first forward, and after what rank 0 may have sent for it: takes parameters, masters,
+ * moments and last_buffer/, and subscribes to the step for the rest, which it takes with the clock
  * stopped. */
-void ls_dump_observe(ls_dump *dump, ls_step_clock *clock, ls_step_observers *observers);
-
-/* Before the first forward, and after what rank 0 may have sent for it: last_buffer/. */
-ls_status ls_dump_buffers(ls_dump *dump);
-ls_status ls_dump_batch(ls_dump *dump, int micro_step, const ls_loader_batch *batch);
-/* After forward of a micro-step: logits and branches. */
-ls_status ls_dump_forward(ls_dump *dump, int micro_step);
-/* memory->reduced[param] is complete and not reduced yet. */
-ls_status ls_dump_local(ls_dump *dump, int param);
+ls_status ls_dump_begin(const ls_trainer *trainer, int64_t step, ls_step_clock *clock,
+                        ls_step_observers *observers, ls_dump **out);
+void ls_dump_discard(ls_dump *dump); /* NULL is allowed */
 
 typedef struct ls_dump_result {
     float loss;

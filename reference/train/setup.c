@@ -246,11 +246,7 @@ static ls_status make_values(ls_trainer *trainer)
 {
     const ls_memory *memory = &trainer->memory;
     uint64_t seed = trainer->options.seed + (uint64_t)trainer->world.rank;
-    int64_t largest = memory->largest;
-    for (int i = 0; i < memory->buffer_count; i++) {
-        largest = memory->buffer[i].count > largest ? memory->buffer[i].count : largest;
-    }
-    float *value = malloc((size_t)largest * sizeof *value);
+    float *value = malloc((size_t)memory->largest * sizeof *value);
     LS_TRY_MEMORY(value != NULL, "memory for initial values");
     ls_status status = LS_OK;
     for (int i = 0; status == LS_OK && i < memory->param_count; i++) {

@@ -1,12 +1,14 @@
 #include "step.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "kernels/core/clock.h"
+#include "kernels/core/log.h"
 #include "kernels/core/plant.h"
+#include "reference/files/safetensors.h"
 #include "aux_head.h"
-#include "force_branches.h"
 #include "setup.h"
 
 static ls_status observe(const ls_step *step, ls_step_moment at, int param)
@@ -170,6 +172,49 @@ static ls_status run_all_stages(void *context)
 
 /* ---- before the stages ----------------------------------------------------------------------- */
 
+/* --force-branches: the first step takes the ReLU and max-pool decisions of another run's dump, so
+ * that two precisions can be compared without the branches that rounding turns (numerics.md section
+ * 4). LS_ERR_USAGE where the dump lacks a branch, or has one of another size. dump NULL: the values
+ * decide again. */
+static ls_status force(const ls_trainer *trainer, const ls_safetensors *dump, const char *path)
+{
+    for (int k = 0; k < trainer->network.branch_count; k++) {
+        ls_safetensors_entry none = {0};
+        const ls_safetensors_entry *entry = &none;
+        char name[32];
+        snprintf(name, sizeof name, "branch/%03d", k);
+        if (dump != NULL && (entry = ls_safetensors_find(dump, name)) == NULL) {
+            return ls_log_fail(LS_ERR_USAGE, "--force-branches: %s has no %s", path, name);
+        }
+        LS_TRY(trainer->device.api->plan_force(trainer->plan, trainer->device.stream, k,
+                                               entry->data, entry->bytes));
+    }
+    return LS_OK;
+}
+
+/* Forces every branch at step 1, lets go of them after it. Micro-step m of rank k follows rank
+ * k*A+m of the other run, A being --accumulate. */
+static ls_status force_branches(const ls_trainer *trainer, int64_t step, int micro_step)
+{
+    const ls_options *options = &trainer->options;
+    if (options->force_branches[0] == '\0' || step > 2) {
+        return LS_OK;
+    }
+    if (step == 2) {
+        return micro_step == 0 ? force(trainer, NULL, NULL) : LS_OK;
+    }
+    char path[PATH_MAX];
+    int length =
+        snprintf(path, sizeof path, "%s/step%06d.rank%d.safetensors", options->force_branches, 1,
+                 trainer->world.rank * options->accumulate + micro_step);
+    LS_ASSERT(length < (int)sizeof path);
+    ls_safetensors *dump = NULL;
+    LS_TRY(ls_safetensors_open(path, &dump));
+    ls_status status = force(trainer, dump, path);
+    ls_safetensors_close(dump);
+    return status;
+}
+
 static ls_status begin_micro_step(ls_step *step)
 {
     ls_trainer *trainer = step->trainer;
@@ -179,7 +224,7 @@ static ls_status begin_micro_step(ls_step *step)
     record->images += step->batch.host.images;
     (*trainer->memory.tracked)++;
     LS_TRY(observe(step, LS_STEP_BATCH, 0));
-    return ls_force_branches_micro_step(trainer, record->step, step->micro);
+    return force_branches(trainer, record->step, step->micro);
 }
 
 static ls_status begin_dump(ls_step *step)
@@ -189,10 +234,8 @@ static ls_status begin_dump(ls_step *step)
         return LS_OK;
     }
     int64_t since_ns = ls_step_clock_stop(clock);
-    LS_TRY(ls_dump_begin(step->trainer, step->record->step, &step->dump));
-    LS_TRY(ls_dump_buffers(step->dump));
+    LS_TRY(ls_dump_begin(step->trainer, step->record->step, clock, &step->observers, &step->dump));
     ls_step_clock_resume(clock, since_ns);
-    ls_dump_observe(step->dump, clock, &step->observers);
     return LS_OK;
 }
 

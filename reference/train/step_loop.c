@@ -1,19 +1,153 @@
 #include "step_loop.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "join.h"
 #include "setup.h"
 #include "step.h"
-#include "step_report.h"
 
 typedef struct loop {
     ls_trainer *trainer;
     ls_step_history history;
     ls_step step;
-    ls_step_reporter reporter;
+    /* of the report */
+    int64_t last;         /* step that was reported */
+    int64_t skipped;      /* how many of the reported steps changed nothing */
+    float loss_scale;     /* of the step that is reported next */
+    int64_t printed_ns;   /* the end of the step that was printed last, */
+    int64_t printed_step; /* and its number */
+    ls_events_span *span; /* [spans of a step], for --trace */
+    char (*name)[24];     /* [param_count] of buckets */
 } loop;
+
+/* ---- the report of a step that has ended ----------------------------------------------------- */
+
+/* Before the first step. */
+static ls_status open_report(loop *loop)
+{
+    const ls_trainer *trainer = loop->trainer;
+    ls_step_state state;
+    size_t params = (size_t)trainer->memory.param_count;
+    LS_TRY(ls_device_read(&trainer->device, &state, trainer->memory.state, (int64_t)sizeof state));
+    loop->loss_scale = state.loss_scale;
+    loop->printed_ns = loop->history.ended_ns;
+    loop->printed_step = trainer->first_step - 1;
+    if (!trainer->options.trace) {
+        return LS_OK;
+    }
+    loop->span = calloc(LS_PHASE_TIMER_PHASES + params, sizeof *loop->span);
+    loop->name = calloc(params, sizeof *loop->name);
+    LS_TRY_MEMORY(loop->span != NULL && loop->name != NULL, "the spans of a step");
+    return LS_OK;
+}
+
+static ls_status write_trace(loop *loop, const ls_step_record *record)
+{
+    static const char *const phases[] = {"forward", "backward", "optimizer"};
+    const ls_trainer *trainer = loop->trainer;
+    if (!trainer->options.trace || record->timer == NULL) {
+        return LS_OK;
+    }
+    int count = 0;
+    for (int p = 0; p < LS_PHASE_TIMER_PHASES; p++) {
+        ls_phase_timer_span at = ls_phase_timer_span_of(record->timer, (ls_phase_timer_phase)p);
+        loop->span[count++] = (ls_events_span){phases[p], false, at.from_ns, at.to_ns};
+    }
+    int buckets = trainer->ddp == NULL ? 0 : ls_ddp_layout(trainer->ddp)->bucket_count;
+    for (int b = 0; b < buckets; b++) {
+        ls_phase_timer_span at;
+        LS_TRY(ls_phase_timer_bucket(record->timer, b, &at));
+        snprintf(loop->name[b], sizeof loop->name[b], "bucket %d", b);
+        loop->span[count++] = (ls_events_span){loop->name[b], true, at.from_ns, at.to_ns};
+    }
+    return ls_events_write_trace(trainer->events, record->step, loop->span, count);
+}
+
+/* In a step of all ranks, whose batches may differ. */
+static double images_of_world(const ls_trainer *trainer, const ls_step_record *record)
+{
+    const ls_options *options = &trainer->options;
+    int64_t sum = 0;
+    for (int i = 0; i < options->batch_size_count; i++) {
+        sum += (int64_t)options->batch_sizes[i] * options->accumulate;
+    }
+    return (double)(sum > 0 ? sum : record->images * trainer->world.world);
+}
+
+static void print_step(loop *loop, const ls_step_record *record, float loss)
+{
+    ls_trainer *trainer = loop->trainer;
+    int frequency = trainer->options.print_freq;
+    bool due = frequency > 0 && (record->step % frequency == 0 || record->step == 1 ||
+                                 record->step == trainer->last_step);
+    if (trainer->world.rank != 0 || !due) {
+        return;
+    }
+    double seconds = (double)(record->ended_ns - loop->printed_ns) * 1e-9;
+    double images = (double)(record->step - loop->printed_step) * images_of_world(trainer, record);
+    const ls_step_state *state = &record->host->state;
+    printf("step %lld/%lld  loss %.4f  lr %g  scale %g%s  %.1f img/s\n", (long long)record->step,
+           (long long)trainer->last_step, (double)loss, (double)record->host->lr,
+           (double)state->loss_scale, state->skipped != 0 ? " (skipped)" : "", images / seconds);
+    fflush(stdout);
+    loop->printed_ns = record->ended_ns;
+    loop->printed_step = record->step;
+}
+
+static ls_status write_event(loop *loop, const ls_step_record *record)
+{
+    ls_trainer *trainer = loop->trainer;
+    const ls_step_state *state = &record->host->state;
+    ls_events_step event = {
+        .step = record->step,
+        .loss = ls_step_record_loss(&loop->history, record),
+        .loss_scale = loop->loss_scale,
+        .loss_scale_next = state->loss_scale,
+        .skipped = state->skipped != 0,
+        .lr = record->host->lr,
+        .images = record->images,
+        .at_ns = record->ended_ns,
+        .digest = record->digest,
+    };
+    memcpy(event.ms_given, record->ms_given, sizeof event.ms_given);
+    memcpy(event.ms, record->ms, sizeof event.ms);
+    LS_TRY(ls_events_write_step(trainer->events, &event));
+    ls_tensorboard_scalars scalars = {
+        .loss = event.loss,
+        .lr = event.lr,
+        .loss_scale = event.loss_scale,
+        .images_per_s =
+            (float)(1e3 * images_of_world(trainer, record) / record->ms[LS_EVENTS_MS_TOTAL]),
+    };
+    LS_TRY(ls_tensorboard_write(trainer->board, record->step, &scalars));
+    print_step(loop, record, event.loss);
+    loop->skipped += event.skipped;
+    return LS_OK;
+}
+
+/* Waits until the step has ended, reports it (its events, its scalars for TensorBoard, a line for
+ * the terminal) and judges its state, which decides whether the run goes on: errors as
+ * ls_amp_scale_judge and ls_audit_judge. Nothing where it is reported already. */
+static ls_status report_step(loop *loop, ls_step_record *record)
+{
+    ls_trainer *trainer = loop->trainer;
+    if (!record->pending) {
+        return LS_OK;
+    }
+    LS_TRY(ls_step_record_arrive(&loop->history, record));
+    record->pending = false;
+    LS_TRY(write_trace(loop, record));
+    LS_TRY(write_event(loop, record));
+    loop->loss_scale = record->host->state.loss_scale;
+    loop->last = record->step;
+    LS_TRY(ls_audit_judge(loop->step.audit, record->step, record->ms[LS_EVENTS_MS_TOTAL]));
+    return ls_amp_scale_judge(&trainer->amp, ls_amp_scale_param_name, &trainer->network,
+                              &record->host->state, record->step);
+}
 
 /* ---- digests and dumps ----------------------------------------------------------------------- */
 
@@ -77,13 +211,13 @@ static ls_status do_step(loop *loop, int64_t step)
     ls_step_record *older = ls_step_record_of(&loop->history, step - 1);
     bool rebuilds =
         trainer->ddp != NULL && step == trainer->first_step - 1 + LS_DIALECT_REBUILD_AFTER;
-    int64_t ticks = step - LS_PLANT(schedule_waits_on_skip, 0, loop->reporter.skipped);
+    int64_t ticks = step - LS_PLANT(schedule_waits_on_skip, 0, loop->skipped);
     if (ls_dump_wants(trainer, step) || ls_audit_due(&trainer->options, step)) {
-        LS_TRY(ls_step_report(&loop->reporter, older)); /* its time ends before this one's begins */
+        LS_TRY(report_step(loop, older)); /* its time ends before this one's begins */
     }
     LS_TRY(ls_step_enqueue(&loop->step, step, ticks));
     LS_TRY(ls_feed_ahead(loop->step.feed));
-    LS_TRY(ls_step_report(&loop->reporter, older));
+    LS_TRY(report_step(loop, older));
     bool at_once = trainer->device.info.host_memory || hashes(trainer, step) ||
                    loop->step.dump != NULL || ls_audit_due(&trainer->options, step) || rebuilds;
     if (at_once) {
@@ -94,7 +228,7 @@ static ls_status do_step(loop *loop, int64_t step)
     }
     LS_TRY(instrument(loop, record));
     if (at_once) {
-        LS_TRY(ls_step_report(&loop->reporter, record));
+        LS_TRY(report_step(loop, record));
     }
     return rebuilds ? rebuild_buckets(loop, step) : LS_OK;
 }
@@ -111,12 +245,13 @@ static ls_status open_loop(loop *loop)
     LS_TRY(ls_audit_open(trainer, &step->audit));
     LS_TRY(ls_feed_open(trainer, &step->feed));
     LS_TRY(ls_step_record_start(&loop->history));
-    return ls_step_report_open(trainer, &loop->history, step->audit, &loop->reporter);
+    return open_report(loop);
 }
 
 static void close_loop(loop *loop)
 {
-    ls_step_report_close(&loop->reporter);
+    free(loop->span);
+    free(loop->name);
     ls_dump_discard(loop->step.dump);
     ls_feed_close(loop->step.feed);
     ls_graph_close(loop->step.graphs);
@@ -128,19 +263,18 @@ static void close_loop(loop *loop)
 static ls_status report_last(loop *loop, ls_step_record *record, ls_status status)
 {
     if (status == LS_OK) {
-        return ls_step_report(&loop->reporter, record);
+        return report_step(loop, record);
     }
     if (status == LS_ERR_USAGE || status == LS_ERR_INFRA) {
-        (void)ls_step_report(&loop->reporter, record);
+        (void)report_step(loop, record);
     }
     return status;
 }
 
 ls_status ls_step_run(ls_trainer *trainer, ls_step_summary *summary)
 {
-    loop loop = {.trainer = trainer,
-                 .history = {.trainer = trainer},
-                 .reporter = {.last = trainer->first_step - 1}};
+    loop loop = {
+        .trainer = trainer, .history = {.trainer = trainer}, .last = trainer->first_step - 1};
     ls_status status = open_loop(&loop);
     int64_t through = trainer->first_step - 1; /* enqueued without an error */
     while (status == LS_OK && through < trainer->last_step) {
@@ -153,7 +287,7 @@ ls_status ls_step_run(ls_trainer *trainer, ls_step_summary *summary)
     } else {
         ls_audit_print(loop.step.audit);
     }
-    *summary = (ls_step_summary){loop.reporter.last, loop.reporter.skipped};
+    *summary = (ls_step_summary){loop.last, loop.skipped};
     if (!trainer->stuck) {
         close_loop(&loop);
     }

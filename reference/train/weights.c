@@ -141,12 +141,7 @@ ls_status ls_weights_load(ls_trainer *trainer, const char *path)
 {
     source from = {.of_run = false};
     ls_status status = LS_OK;
-    int64_t largest = trainer->memory.largest;
-    for (int i = 0; i < trainer->network.buffer_count; i++) {
-        int64_t count = trainer->network.buffer[i].count;
-        largest = count > largest ? count : largest;
-    }
-    float *scratch = malloc((size_t)largest * sizeof *scratch);
+    float *scratch = malloc((size_t)trainer->memory.largest * sizeof *scratch);
     LS_TRY_MEMORY(scratch != NULL, "memory to read %s", path);
     LS_TRY_GOTO(status, ls_strict_reader_open(path, &from.reader), free);
     find_prefixes(&from, &trainer->network);
