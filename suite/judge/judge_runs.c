@@ -45,6 +45,10 @@ int ls_judge_runs(const ls_record *a, const ls_record *b, int64_t after, unsigne
                                 x == NULL ? "first" : "second");
                 continue;
             }
+            if (((x->digest_mask ^ y->digest_mask) & mask) != 0) {
+                ls_verdict_fail(out, "rank=%d step %d: the runs report different digests", k,
+                                (int)step);
+            }
             compared += compare_digests(x, y, mask, who, out);
             if (strcmp(x->loss_bits, y->loss_bits) != 0) {
                 ls_verdict_fail(out, "rank=%d step %d: loss %s, expected %s", k, (int)step,

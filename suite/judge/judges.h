@@ -24,7 +24,8 @@ enum {
 };
 
 /* Two runs whose steps after `after` must be equal to the last bit, rank by rank: losses, and the
- * digests in `mask`. Returns the number of digests compared; none is UNSUPPORTED. */
+ * digests in `mask`, which both or neither must have. Returns the number of digests compared; none
+ * is UNSUPPORTED. */
 int ls_judge_runs(const ls_record *a, const ls_record *b, int64_t after, unsigned mask,
                   ls_verdict *out);
 
