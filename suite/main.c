@@ -5,14 +5,13 @@
 #include <string.h>
 
 #include "harness/report/report.h"
-#include "harness/report/diff.h"
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "reference/data/make.h"
 #include "reference/explain/explain.h"
 #include "reference/options/options.h"
 #include "suite/commands/commands.h"
-#include "suite/detect/detect.h"
+#include "suite/detect/detect_parts.h"
 #include "suite/run/command_line.h"
 #include "kernels/core/path.h"
 

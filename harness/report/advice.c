@@ -1,9 +1,8 @@
-#include "compare.h"
+#include "figures.h"
 
 #include <math.h>
 #include <stdio.h>
 
-#include "loss.h"
 #include "kernels/core/text.h"
 
 enum { JOBS_MAX = 128, SENTENCE_BYTES = 1024 };

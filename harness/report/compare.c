@@ -1,10 +1,9 @@
-#include "compare.h"
+#include "figures.h"
 
 #include <math.h>
 #include <stdio.h>
 
 #include "lines.h"
-#include "memory.h"
 #include "job.h"
 #include "kernels/core/text.h"
 

@@ -1,4 +1,4 @@
-#include "diff.h"
+#include "report.h"
 
 #include <limits.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "gpus.h"
+#include "figures.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "loss.h"
+#include "figures.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "harness/machine/findings.h"
-#include "gpus.h"
+#include "figures.h"
 
 static void write_findings(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {

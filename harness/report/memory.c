@@ -1,4 +1,4 @@
-#include "memory.h"
+#include "figures.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,8 +3,7 @@
 #include <math.h>
 #include <unistd.h>
 
-#include "compare.h"
-#include "memory.h"
+#include "figures.h"
 #include "files.h"
 #include "job.h"
 #include "tables/table.h"

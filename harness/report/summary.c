@@ -4,8 +4,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "compare.h"
-#include "gpus.h"
+#include "figures.h"
 #include "lines.h"
 #include "job.h"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "report.h"
-#include "compare.h"
+#include "figures.h"
 #include "lines.h"
 #include "job.h"
 #include "page.h"

@@ -10,9 +10,8 @@
 #include "harness/process/proc.h"
 #include "kernels/core/text.h"
 #include "reference/data/make.h"
-#include "bench_plan.h"
+#include "bench_parts.h"
 #include "suite/run/run.h"
-#include "roofline.h"
 
 static ls_status make_data(const ls_bench *b)
 {

@@ -1,4 +1,4 @@
-#include "bench_plan.h"
+#include "bench_parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,9 +12,8 @@
 #include "reference/data/loader.h"
 #include "reference/data/make.h"
 #include "reference/model/model.h"
-#include "suite/run/cases.h"
+#include "suite/run/run.h"
 #include "suite/run/command_line.h"
-#include "suite/run/headline.h"
 
 static int usual_ranks(int cores)
 {

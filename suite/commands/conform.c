@@ -13,8 +13,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "suite/run/command_line.h"
-#include "suite/run/cases.h"
-#include "suite/run/runner.h"
+#include "suite/run/run.h"
 #include "kernels/core/path.h"
 
 typedef struct conform {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "harness/run/job.h"
-#include "bench_plan.h"
+#include "bench_parts.h"
 
 static void print_quoted(const char *word)
 {

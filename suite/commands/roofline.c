@@ -1,4 +1,4 @@
-#include "roofline.h"
+#include "bench_parts.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "variables.h"
+#include "bench_parts.h"
 
 #include <regex.h>
 #include <stdio.h>

@@ -21,7 +21,7 @@
 #include "reference/model/model.h"
 #include "reference/files/safetensors.h"
 #include "suite/run/command_line.h"
-#include "suite/run/python.h"
+#include "suite/run/run.h"
 
 enum { PAIRS_MAX = 64, STEPS_MAX = 64, OURS = 0, PEER = 1, NUM_CLASSES = 10 };
 

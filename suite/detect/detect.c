@@ -1,4 +1,3 @@
-#include "detect.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -14,9 +13,8 @@
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"
 #include "detect_parts.h"
-#include "suite/run/cases.h"
+#include "suite/run/run.h"
 #include "suite/run/command_line.h"
-#include "suite/run/python.h"
 
 /* The short form is to take at most 45 minutes of 2 idle cores; a fault that hangs is ended long
  * before. matrix_limit_s is for the other cases of a fault that its own case has caught: a fault

@@ -8,6 +8,13 @@
 
 #include "suite/suite.h"
 
+/* `lockstep detect`: runs each planted fault (kernels/core/plant.h, suite/plants.txt) against the
+ * case that must catch it, then against the must-pass list; and clean passes, which must raise no
+ * alarm.
+ *
+ * 0 good, 1 a fault was missed or a clean pass raised an alarm. */
+int ls_detect_main(int count, char **argument);
+
 /* ---- detect_plants.c: the list of planted faults, suite/plants.txt --------------------------- */
 
 /* One line of suite/plants.txt, or of suite/peers/wrong/expected.txt. */

@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/bound.h"
 #include "reference/model/model.h"
-#include "suite/commands/roofline.h"
+#include "suite/commands/bench_parts.h"
 
 START_TEST(rates_are_measured_and_the_device_described)
 {

@@ -1,4 +1,4 @@
-#include "kernel_net.h"
+#include "kernel.h"
 
 #include <stdio.h>
 #include <string.h>

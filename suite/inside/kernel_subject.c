@@ -1,4 +1,4 @@
-#include "kernel_subject.h"
+#include "kernel.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "dumps.h"
+#include "judges.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,6 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "compare.h"
-#include "dumps.h"
 
 /* The value of "--name V" or "--name=V" in the further options; NULL without it. */
 static const char *option(const ls_spec *spec, const char *name)

@@ -4,6 +4,9 @@
 
 #include <stdbool.h>
 
+#include "harness/run/record.h"
+#include "reference/oracle/bits.h"
+#include "reference/oracle/dumpfile.h"
 #include "suite/suite.h"
 
 /* Compares every dumped step of row->job[0].dump_steps with the oracle. */
@@ -51,5 +54,69 @@ double ls_judge_scaler_tick(ls_judge_scaler_machine *m, bool overflow);
  * (NULL: 0 and 1). Fills `out`. */
 void ls_judge_statistics(const ls_record *job, int step, int size, const float *before_mean,
                          const float *before_var, ls_verdict *out);
+
+/* The files of a job that hold tensors, read with the oracle's reader, so that no code under test
+ * reads for the judge.
+ *
+ * Path of one rank's dump of a step. */
+void ls_dumps_path(const ls_record *job, int64_t step, int rank, char *path, size_t bytes);
+/* The open file, or NULL with FAIL set if it is missing or broken. To be closed by
+ * ls_dumpfile_close, which accepts NULL. */
+ls_dumpfile *ls_dumps_open(const ls_record *job, int64_t step, int rank, ls_verdict *out);
+/* The same for any file, named relative to the job's folder: "checkpoint.safetensors"; sets
+ * `missing` instead of FAIL. */
+ls_dumpfile *ls_dumps_open_file(const ls_record *job, const char *name, ls_verdict_code missing,
+                                ls_verdict *out);
+/* Rank 0's dump of a step. *update: the steps that the events say were taken up to it, so that a
+ * skipped one does not count. NULL with FAIL set where the dump or an event is missing. */
+ls_dumpfile *ls_dumps_open_update(const ls_record *job, int64_t step, int64_t *update,
+                                  bool *skipped, ls_verdict *out);
+ls_bits_type ls_dumps_type(const ls_dumpfile_entry *entry);
+int64_t ls_dumps_bytes(const ls_dumpfile_entry *entry);
+/* Whether both exist and hold the same bytes of the same type. */
+bool ls_dumps_equal(const ls_dumpfile_entry *a, const ls_dumpfile_entry *b);
+/* The elements in place, of type "F32" or "I64"; NULL for another type, for data that are not
+ * aligned to it, and for no entry. */
+const void *ls_dumps_data(const ls_dumpfile_entry *entry, const char *type);
+/* The elements; the caller frees them. */
+double *ls_dumps_values(const ls_dumpfile_entry *entry);
+/* The names below "param/", one after another, then NULL. *at starts at 0. */
+const char *ls_dumps_next_param(const ls_dumpfile *file, int *at);
+
+/* Silent data corruption: ranks that train the same steps from the same seed, each alone on its
+ * device, in deterministic mode, must have the same bits after every step, and the same again in a
+ * second run. A rank whose bits differ from most others computes wrongly; if not even most ranks
+ * repeat theirs, the engines do not repeat and no rank can be blamed. */
+enum { LS_SDC_RANKS_MAX = 64 };
+
+typedef struct ls_sdc_rank {
+    char device[96]; /* "NVIDIA H200 (GPU-uuid)" */
+    bool left_out;   /* another model than rank 0's: its bits may differ */
+    int64_t
+        odd_at; /* first step whose bits differ from the majority's, in the first run; 0: none */
+    int64_t odd_again_at; /* the same in the second run, against the first run's majority */
+    bool repeats;         /* both runs of this rank have the same bits */
+} ls_sdc_rank;
+
+typedef enum ls_sdc_result {
+    LS_SDC_EQUAL,      /* all ranks, both runs */
+    LS_SDC_ODD,        /* most agree and repeat; some rank differs */
+    LS_SDC_UNREPEATED, /* most agree, but have other bits in the second run */
+    LS_SDC_UNDECIDED,  /* no majority: two that differ, or all differ */
+    LS_SDC_WITHOUT,    /* no digests, or steps are missing */
+} ls_sdc_result;
+
+typedef struct ls_sdc {
+    ls_sdc_result result;
+    int ranks, compared, agree; /* agree: of `compared`, in the first run */
+    int64_t steps;
+    ls_sdc_rank rank[LS_SDC_RANKS_MAX];
+} ls_sdc;
+
+/* `again` NULL: there is only one run (repeats is then true for all). */
+void ls_sdc_compare(const ls_record *first, const ls_record *again, ls_sdc *out);
+/* "rank 2 (NVIDIA H200 (GPU-...)) has other bits than 7 others from step 13 on, and again from step
+ * 4 on" */
+void ls_sdc_text(const ls_sdc *sdc, char *text, size_t bytes);
 
 #endif

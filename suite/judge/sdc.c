@@ -1,4 +1,4 @@
-#include "sdc.h"
+#include "judges.h"
 
 #include <string.h>
 

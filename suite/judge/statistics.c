@@ -3,8 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "dumps.h"
-
 enum { SIZE = 16, PLANES = 16, RANKS_MAX = 8 };
 
 /* ---- bn1's statistics in FP64 ---------------------------------------------------------------- */

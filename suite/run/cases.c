@@ -1,4 +1,4 @@
-#include "cases.h"
+#include "run.h"
 
 #include "suite/cases/rows.h"
 

@@ -10,7 +10,7 @@
 #include "kernels/core/text.h"
 #include "harness/machine/watch_gpu.h"
 #include "kernels/core/log.h"
-#include "suite/judge/sdc.h"
+#include "suite/judge/judges.h"
 
 /* Keeps the findings of an interrupted run, whose finished jobs are not run again. */
 static void take_over(ls_run *run)

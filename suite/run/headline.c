@@ -1,4 +1,4 @@
-#include "headline.h"
+#include "run.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "python.h"
+#include "run.h"
 
 #include <stdint.h>
 #include <stdlib.h>

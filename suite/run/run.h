@@ -3,12 +3,14 @@
 #ifndef LS_RUN_H
 #define LS_RUN_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 
 #include "harness/machine/findings.h"
 #include "harness/machine/machine.h"
-#include "select.h"
 #include "suite/suite.h"
+#include "select.h"
 
 typedef struct ls_run {
     char directory[512]; /* absolute */
@@ -95,5 +97,87 @@ ls_budget ls_budget_whole(void);
 /* One line when the run took longer or has more jobs than it may, with the jobs that took longest.
  * Seconds are meant for a machine that does nothing else: more is reported, and fails nothing. */
 void ls_budget_report(const ls_budget *budget, const ls_run *run, double seconds, FILE *to);
+
+/* ---- cases.c, python.c ---------------------------------------------------------------------- */
+
+/* Adds the cases of every family; free with ls_rows_free. */
+void ls_cases_all(const ls_case_settings *settings, ls_case_list *list);
+
+/* Finds a Python interpreter for trainers in PyTorch, with numpy and PyTorch 1.13 or later:
+ * `asked`, or if it is NULL the first of python3 and /usr/bin/python3. False: none has them. */
+bool ls_python_find(const char *asked, char *python, size_t bytes);
+
+/* ---- headline.c: CORRECT, SPEED, MACHINE, which open every report and are never mixed ------- */
+
+/* SPEED: this run's throughput against an earlier run's (BASELINE=). */
+typedef struct ls_speed_verdict {
+    bool below; /* a baseline was given and missed */
+    char value[24], why[320];
+} ls_speed_verdict;
+
+typedef enum ls_headline_correct {
+    LS_CORRECT_YES,
+    LS_CORRECT_NO,
+    LS_CORRECT_NOT_SHOWN
+} ls_headline_correct;
+
+typedef struct ls_headline {
+    ls_headline_correct correct;
+    bool only_infrastructure; /* nothing failed but machine, disk or port */
+    char correct_why[200], machine_value[24], machine_why[400];
+    ls_speed_verdict speed;
+    int passed, failed; /* cases: inside the claim everything but PASS and WAIVED fails */
+} ls_headline;
+
+/* From the verdicts, summary.json (tables are written) and the machine. */
+void ls_headline_decide(const ls_run *run, ls_headline *out);
+/* {"correct":{"value":"yes","why":...}, ...} */
+cJSON *ls_headline_json(const ls_headline *headline);
+/* Whether the figures of the timed job of that index are backed by passed cases: its own, and
+ * evidence of the same level and bucket rule. */
+bool ls_headline_job_checked(const ls_run *run, int job);
+/* The gradient check of numerics.md section 5 that the timed shape itself passed: 4 if the job's
+ * first gradient was compared with FP32 in one process; 0: none. */
+int ls_headline_job_gradient_check(const ls_run *run, int job);
+/* Gradient check 3, FP64 samples: whether every rank of that job had a step audited, without a
+ * finding. */
+bool ls_headline_job_audited(const ls_record *job);
+
+/* speed.c. */
+/* LS_ERR_USAGE when `baseline` is neither a run's folder with a summary.json nor such a file. */
+ls_status ls_speed_check_baseline(const char *baseline);
+/* A timed job is below when its whole interval is under the baseline's whole interval;
+ * oversubscribed jobs and figures without a result gate nothing. Among three or more GPUs `why`
+ * names the slowest, with its distance to the median of the others. */
+void ls_speed_decide(const ls_run *run, ls_speed_verdict *out);
+
+/* ---- runner.c ------------------------------------------------------------------------------- */
+
+/* Runs jobs one after another, judges each case as soon as its last job has ended, and writes all
+ * results so that an interrupted run can be resumed (design.md section 5).
+ *
+ * Lists the jobs of all cases and of the bench, each once. */
+void ls_runner_plan(ls_run *run);
+/* Where the folder holds an interrupted run: takes over its verdicts, and marks the jobs that are
+ * not run again. */
+ls_status ls_runner_look_back(ls_run *run);
+/* Two lines without the last newline: where it runs, and how much of it is left. */
+void ls_runner_print_size(const ls_run *run, FILE *to);
+/* The plan on the terminal: the jobs that are left, with their seconds. At most 80 columns. */
+void ls_runner_print_plan(const ls_run *run, FILE *to);
+/* Makes the run's folder, run.json and results/latest; reads back the verdicts of an interrupted
+ * run. */
+ls_status ls_runner_open(ls_run *run);
+/* Runs and judges. LS_ERR_INFRA only when the run cannot continue; a failing job does not fail this
+ * call. */
+ls_status ls_runner_run(ls_run *run);
+/* Writes verdicts, tables, headline, report and the last lines of the terminal. Returns the exit
+ * code of the program. */
+int ls_runner_finish(ls_run *run);
+void ls_runner_free(ls_run *run);
+
+/* Judges case `index` from the records of its jobs, applies waivers, and prints it unless it
+ * passed. */
+void ls_runner_judge(ls_run *run, int index);
 
 #endif

@@ -1,4 +1,3 @@
-#include "runner.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -8,7 +7,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "headline.h"
 #include "run.h"
 #include "harness/machine/machine.h"
 #include "harness/report/report.h"

@@ -1,9 +1,9 @@
-#include "headline.h"
+#include "run.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "harness/report/diff.h"
+#include "harness/report/report.h"
 #include "harness/report/stats.h"
 #include "kernels/core/text.h"
 

@@ -4,7 +4,7 @@
 
 #include <check.h>
 
-#include "suite/inside/kernel_subject.h"
+#include "suite/inside/kernel.h"
 
 #define F32_UNIT 0x1p-24 /* half the distance of two f32 values near 1 */
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "suite/cases/rows.h"
-#include "suite/run/cases.h"
+#include "suite/run/run.h"
 #include "suite/judge/judges.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"

@@ -8,7 +8,7 @@
 #include "kernels/core/half.h"
 #include "kernels/core/rng.h"
 #include "kernels/cpu/loops.h"
-#include "suite/inside/kernel_subject.h"
+#include "suite/inside/kernel.h"
 
 /* Each variant that runs here, each type, blocks and counts that leave rests. */
 

@@ -10,7 +10,7 @@
 #include "kernels/core/half.h"
 #include "kernels/core/rng.h"
 #include "kernels/cpu/conv.h"
-#include "suite/inside/kernel_subject.h"
+#include "suite/inside/kernel.h"
 
 /* ---- products: integers of -4 to 4, at most 9*64*16 = 9216 products of at most 16 to a sum: exact
  * in f32, and small enough for the sums to be exact in any order

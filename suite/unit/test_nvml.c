@@ -25,7 +25,7 @@
 #include "harness/machine/preflight.h"
 #include "kernels/core/text.h"
 #include "harness/machine/watch_gpu.h"
-#include "suite/run/headline.h"
+#include "suite/run/run.h"
 
 /* ---- our declarations against the library's header, where there is one ----------------------- */
 

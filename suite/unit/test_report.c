@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "harness/report/report.h"
-#include "harness/report/diff.h"
 #include "harness/report/tables/table.h"
 #include "test_report_fake.h"
 

@@ -8,10 +8,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "harness/report/compare.h"
+#include "harness/report/figures.h"
 #include "harness/report/job.h"
-#include "harness/report/loss.h"
-#include "harness/report/memory.h"
 #include "kernels/core/text.h"
 
 static char scratch[256];

@@ -11,12 +11,12 @@
 
 #include "kernels/core/path.h"
 #include "harness/report/report.h"
-#include "harness/report/gpus.h"
+#include "harness/report/figures.h"
 #include "harness/report/job.h"
 #include "harness/report/lines.h"
 #include "harness/report/tables/table.h"
 #include "kernels/core/text.h"
-#include "suite/run/headline.h"
+#include "suite/run/run.h"
 
 enum { GPUS = 4, STEPS = 30, SLOW = 2 };
 static char scratch[200];

@@ -8,7 +8,6 @@
 #include "kernels/core/path.h"
 #include "suite/cases/rows.h"
 #include "suite/run/run.h"
-#include "suite/run/runner.h"
 #include "suite_fake.h"
 
 /* Counts its starts in a file next to the run, writes one step per rank; with --seed=2 rank 1 kills

@@ -10,7 +10,7 @@
 #include "kernels/core/text.h"
 #include "suite/run/run.h"
 #include "kernels/core/path.h"
-#include "suite/judge/sdc.h"
+#include "suite/judge/judges.h"
 
 enum { STEPS = 10, RANKS = 8 };
 

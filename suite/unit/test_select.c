@@ -5,10 +5,9 @@
 
 #include "kernels/core/path.h"
 #include "harness/machine/machine.h"
-#include "suite/run/cases.h"
 #include "suite/run/run.h"
 #include "suite/run/select.h"
-#include "suite/commands/variables.h"
+#include "suite/commands/bench_parts.h"
 #include "suite_fake.h"
 
 static ls_case_list all(void)

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 
 #include "kernels/core/text.h"
-#include "suite/run/headline.h"
+#include "suite/run/run.h"
 
 static char scratch[200];
 

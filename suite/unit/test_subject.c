@@ -9,11 +9,9 @@
 #include <unistd.h>
 
 #include "suite/cases/rows.h"
-#include "suite/run/cases.h"
+#include "suite/run/run.h"
 #include "suite/judge/judges.h"
-#include "suite/run/headline.h"
 #include "kernels/core/path.h"
-#include "suite/run/runner.h"
 #include "suite_fake.h"
 
 /* $out: this rank's events. The functions write what a good subject writes. */

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/report/loss.h"
+#include "harness/report/figures.h"
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "table.h"

@@ -1,7 +1,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "harness/report/gpus.h"
+#include "harness/report/figures.h"
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "table.h"

@@ -1,7 +1,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "harness/report/memory.h"
+#include "harness/report/figures.h"
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "table.h"

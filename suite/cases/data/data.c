@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "suite/judge/dumps.h"
 #include "reference/data/sampler.h"
 
 /* ---- DistributedSampler, from its definition ------------------------------------------------- */

@@ -8,7 +8,7 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/half.h"
-#include "suite/judge/dumps.h"
+#include "suite/judge/judges.h"
 #include "suite/cases/overflow.h"
 
 enum { CHANNELS = 16, IMAGE = 16, BATCH = 4, PLANE = IMAGE * IMAGE, STEPS = 2, RANKS_MAX = 4 };

@@ -7,7 +7,6 @@
 
 #include "kernels/core/text.h"
 #include "suite/judge/compare.h"
-#include "suite/judge/dumps.h"
 #include "suite/judge/judges.h"
 
 enum { RANKS_MAX = 8 };

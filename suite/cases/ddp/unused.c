@@ -9,7 +9,7 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/status.h"
-#include "suite/judge/dumps.h"
+#include "suite/judge/judges.h"
 
 enum { CLASSES = 10, BATCH = 4, WIDTH = CLASSES * CLASSES + CLASSES, STEPS = 3 };
 

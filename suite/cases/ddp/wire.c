@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "suite/judge/dumps.h"
+#include "suite/judge/judges.h"
 #include "kernels/core/json.h"
 #include "reference/ddp/buckets.h"
 #include "reference/options/dialect.h"

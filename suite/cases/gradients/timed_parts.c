@@ -7,7 +7,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "suite/judge/compare.h"
-#include "suite/judge/dumps.h"
+#include "suite/judge/judges.h"
 
 enum { BLOCK = 64, EDGE = 8 }; /* numerics.md section 4 */
 

@@ -10,7 +10,7 @@
 
 #include "kernels/core/text.h"
 #include "suite/judge/compare.h"
-#include "suite/inside/kernel_subject.h"
+#include "suite/inside/kernel.h"
 
 /* ---- networks -------------------------------------------------------------------------------- */
 

@@ -8,7 +8,7 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/rng.h"
-#include "suite/inside/kernel_subject.h"
+#include "suite/inside/kernel.h"
 
 /* A 1x1 convolution makes `in` channels out of three; the second one is judged. */
 static const struct shape {

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "suite/cases/overflow.h"
-#include "suite/judge/dumps.h"
+#include "suite/judge/judges.h"
 
 enum { CLASSES = 10, STEPS = 2 };
 

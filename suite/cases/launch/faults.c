@@ -3,7 +3,6 @@
  * limit on the size of files. */
 #include "suite/cases/endings.h"
 #include "suite/cases/rows.h"
-#include "suite/judge/dumps.h"
 #include "suite/judge/judges.h"
 
 #include <signal.h>

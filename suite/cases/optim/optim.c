@@ -9,7 +9,6 @@
 #include "kernels/core/text.h"
 #include "suite/judge/compare.h"
 #include "suite/judge/diagnose.h"
-#include "suite/judge/dumps.h"
 #include "suite/judge/judges.h"
 
 enum { SKIPPED_AT = 3, DRIFT_STEPS = 20 };

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "suite/judge/dumps.h"
 #include "suite/judge/judges.h"
 
 enum { STEPS = 4, SMALL_STEPS = 8 };

@@ -8,7 +8,6 @@
 
 #include "kernels/core/json.h"
 #include "kernels/core/text.h"
-#include "suite/judge/dumps.h"
 #include "suite/judge/judges.h"
 
 /* Batch norm's tensors by torchvision's names: bn1, layer1.0.bn2, and the second of a downsample

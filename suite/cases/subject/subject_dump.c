@@ -12,7 +12,7 @@
 #include "kernels/core/json.h"
 #include "reference/files/safetensors.h"
 #include "reference/oracle/nettab.h"
-#include "suite/judge/dumps.h"
+#include "suite/judge/judges.h"
 
 enum { CLASSES = 10, NAMES_MAX = 2048 };
 

@@ -1,6 +1,6 @@
 /* The same steps on every device, twice: equal bits, or the odd one is named (suite/judge/sdc.h).
  */
-#include "suite/judge/sdc.h"
+#include "suite/judge/judges.h"
 
 #include "kernels/core/text.h"
 #include "suite/cases/rows.h"

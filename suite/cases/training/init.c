@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "suite/judge/dumps.h"
+#include "suite/judge/judges.h"
 #include "suite/cases/endings.h"
 
 typedef struct source {

@@ -10,7 +10,7 @@
 #include "reference/options/schedule.h"
 #include "suite/judge/compare.h"
 #include "suite/inside/inside.h"
-#include "suite/judge/dumps.h"
+#include "suite/judge/judges.h"
 
 enum { STEPS = 15 };
 

@@ -1,0 +1,87 @@
+/* The parts of `lockstep bench` and `lockstep jobs`. */
+#ifndef LS_BENCH_PARTS_H
+#define LS_BENCH_PARTS_H
+
+#include <stdbool.h>
+
+#include "harness/hosts/hosts.h"
+#include "harness/hosts/probe.h"
+#include "harness/hosts/simnet.h"
+#include "harness/machine/findings.h"
+#include "harness/run/matrix_bench.h"
+#include "kernels/core/json.h"
+#include "kernels/core/status.h"
+#include "suite/run/run.h"
+
+/* The variables of `make bench`, from bench.def: NAME=value arguments with their checks. */
+typedef struct ls_variables {
+    cJSON *value; /* {"NGPUS":"8", ...}: text as given */
+} ls_variables;
+
+/* Checks and keeps each "NAME=value". LS_ERR_USAGE, with the nearest name or the allowed values,
+ * for an unknown name or a wrong value. */
+ls_status ls_variables_parse(int count, char *const *argument, ls_variables *out);
+void ls_variables_free(ls_variables *variables);
+/* The given text, or the fallback. */
+const char *ls_variables_text(const ls_variables *variables, const char *name,
+                              const char *fallback);
+int ls_variables_integer(const ls_variables *variables, const char *name, int fallback);
+/* Parses "1,5,25" into the first `most` numbers; returns how many were given, 0 without the
+ * variable. */
+int ls_variables_numbers(const ls_variables *variables, const char *name, double *number, int most);
+/* Prints "NAME: description (values)" lines for --help. */
+void ls_variables_help(void);
+
+/* A bench's settings, given as NAME=value, and the plan that follows from them: matrix, jobs,
+ * cases, folder. */
+typedef struct ls_bench_nodes {
+    ls_hosts hosts;  /* count 0: this machine */
+    ls_probe *probe; /* [hosts.count] */
+    ls_simnet net;   /* nodes 0: none */
+} ls_bench_nodes;
+
+typedef struct ls_bench {
+    ls_variables given;
+    ls_matrix_bench matrix;
+    ls_run run;
+    bool dry_run, made_data; /* made_data: drawn by us where it is not there */
+    ls_bench_nodes nodes;
+} ls_bench;
+
+/* Prints `usage` and the variables where --help is among the words. */
+bool ls_bench_plan_helped(const char *usage, int count, char **argument);
+/* Everything up to the plan; nothing is written. To be freed after a failure, too. */
+ls_status ls_bench_plan_make(ls_bench *b, int count, char **argument);
+/* The version of PROFILE=rated, NULL under other profiles. */
+const char *ls_bench_plan_rated(const ls_bench *b);
+/* SIM_NET=1: makes the network of the simulated nodes and adds it to the run. */
+ls_status ls_bench_nodes_connect(ls_bench_nodes *nodes, const ls_variables *given, ls_run *run);
+void ls_bench_plan_free(ls_bench *b);
+
+/* The best rates of this machine, measured in the run that is compared with them (design.md section
+ * 8): the convolutions of the network alone, copies, f32 matrix products.
+ *
+ * Appends to `roofline` one object per total number of threads of a world of the bench:
+ * {"when", "arch", "image_size", "batch_size", "threads", "images_per_s"} (forward and both
+ * backwards, f32, one process), and to `rates` {"when", "threads", "copy_bytes_per_s",
+ * "matrix_flop_per_s"}. Other load lowers them, so they are measured before and after the jobs, as
+ * `when` says. LS_ERR_INFRA without a CPU backend. */
+ls_status ls_roofline_measure(const ls_matrix_bench *bench, const char *when, cJSON *roofline,
+                              cJSON *rates);
+
+enum { LS_ROOFLINE_LIMIT_S = 300 }; /* for all GPUs, including the search for engines */
+
+/* Measures all GPUs at once, each in a process of its own, so that nothing stays on a GPU while
+ * jobs run. Appends to `roofline` per GPU {"when", "arch", "image_size", "batch_size", "level",
+ * "gpu", "images_per_s"} (its convolutions alone, f32 for O0 and half for the others), and to
+ * `rates`
+ * {"when", "gpu", "device", "address", "copy_bytes_per_s", "memory_bytes_per_s",
+ * "f32_flop_per_s", "tf32_...", "f16_...", "bf16_...", "f32_device_flop_per_s", ...}. A GPU
+ * that is slower than the others or than its own data is a finding. `emulated`: small sizes, for a
+ * GPU emulated on the CPU. A GPU that cannot be measured is a warning on stderr and has no row. */
+void ls_roofline_gpu_measure(const ls_matrix_bench *bench, const char *when, int gpus,
+                             bool emulated, cJSON *roofline, cJSON *rates, ls_findings *findings);
+/* Only the findings, from such rates; for tests. */
+void ls_roofline_gpu_compare(const cJSON *rates, ls_findings *findings);
+
+#endif
