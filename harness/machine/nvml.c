@@ -506,7 +506,7 @@ const char *ls_nvml_reasons_text(double reasons, char *text, size_t bytes)
     static const struct {
         int bit;
         const char *words;
-    } known[] = {{LS_NVML_REASON_SETTING, "clocks set by somebody"},
+    } known[] = {{LS_NVML_REASON_SETTING, "clocks set by a user"},
                  {LS_NVML_REASON_POWER_CAP, "power cap"},
                  {LS_NVML_REASON_HW_SLOWDOWN, "hardware slowdown"},
                  {LS_NVML_REASON_SYNC_BOOST, "sync boost"},

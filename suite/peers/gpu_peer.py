@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Speed beside the PyTorch that is here, on one GPU: same network, batch and image size, data on the device.
+"""Speed compared with the installed PyTorch, on one GPU: same network, batch and image size, data on the device.
 
 First every way of PyTorch has one run of its own, within a time of its own: eager with channels last under autocast,
 a half model with f32 masters, the whole step as a CUDA graph, torch.compile. Then the fastest takes turns with
@@ -250,7 +250,7 @@ class Peer:
             self.row("skip", title, time.time() - begun, f"{len(ratios)} pairs in the time left")
             return
         middle, low, high = interval(ratios)
-        reached = "reaches" if low >= goal else "misses" if high < goal else "is not told apart from"
+        reached = "reaches" if low >= goal else "misses" if high < goal else "cannot be distinguished from"
         text = (f"{middle:.3f} x torch {way} [{low:.3f}, {high:.3f}], {len(ratios)} pairs, "
                 f"{statistics.median(own):.0f} images/s; {reached} {goal}")
         self.row("ok", title, time.time() - begun, text)
@@ -283,7 +283,7 @@ class Peer:
             json.dump({"schema": 1, "versions": self.versions, "arch": self.o.arch, "image_size": self.o.image_size,
                        "found": self.found}, file, indent=1)
         with open(os.path.join(folder, "peer.md"), "w", encoding="utf-8") as file:
-            file.write(f"Beside {self.versions}: {self.o.arch}, {self.o.image_size} pixels, data on the device, in turn."
+            file.write(f"Compared with {self.versions}: {self.o.arch}, {self.o.image_size} pixels, data on the device, in turn."
                        "\n\n| ours | batch | images/s | PyTorch's way | ratio [95 %] | goal |\n"
                        "|---|---:|---:|---|---|---:|\n" + "".join(line + "\n" for line in self.lines))
 

@@ -98,7 +98,7 @@ def parser(description):
 
 
 def parse(options, argv):
-    """Long options also with underscores. An option nobody knows is refused, not a mistake."""
+    """Long options also with underscores. An unknown option is refused, which is not an error."""
     argv = [word if not word.startswith("--") else
             word.partition("=")[0].replace("_", "-") + "".join(word.partition("=")[1:])
             for word in argv]
@@ -133,7 +133,7 @@ class Events:
             self.file = open(self.path, "a", buffering=1)
             line["schema"] = 1
         line.update(members)
-        # NaN and infinity are no JSON: a loss that is one is null, and loss_bits tells which
+        # JSON has neither NaN nor infinity: such a loss is null, and loss_bits gives its value
         self.file.write(json.dumps(line, allow_nan=False) + "\n")
 
     def step(self, number, loss, **members):

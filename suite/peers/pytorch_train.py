@@ -367,7 +367,7 @@ class Trainer:
         with torch.no_grad():
             for name, master in self.masters.items():
                 self.names[name].copy_(master)
-        # GradScaler does not tell: a scale that fell is the sign its documentation gives
+        # GradScaler does not report a skip: its documentation recommends to look for a lower scale
         return self.scaler is not None and self.scaler.get_scale() < before
 
     def scale(self):
@@ -402,7 +402,7 @@ class Trainer:
             if not torch.isfinite(parameter).all():
                 raise Stop(protocol.NON_FINITE, f"{name} is not finite after step {step}")
 
-    # ---- what is told ----
+    # ---- events ----
 
     def moments(self):
         """{name/moment: tensor} of what the optimizer has."""
@@ -454,16 +454,16 @@ class Trainer:
             nesterov=str(o.nesterov).lower(), accumulate=o.accumulate, dialect="torch"))
 
     def buckets(self):
-        """DDP tells sizes, not members."""
-        told = self.wrapped._get_ddp_logging_data() if self.distributed else {}
-        text = told.get("rebuilt_bucket_sizes") or told.get("bucket_sizes") or ""
+        """DDP reports sizes, not members."""
+        reported = self.wrapped._get_ddp_logging_data() if self.distributed else {}
+        text = reported.get("rebuilt_bucket_sizes") or reported.get("bucket_sizes") or ""
         sizes = [int(word) for word in str(text).replace(",", " ").split()]
-        if sizes and sizes != self.told:
+        if sizes and sizes != self.reported:
             self.events.write("buckets", iteration=self.step, buckets=[{"bytes": s} for s in sizes])
-            self.told = sizes
+            self.reported = sizes
 
     def train(self):
-        o, self.told = self.options, None
+        o, self.reported = self.options, None
         self.events.write("start", subject="pytorch_train", rank=self.rank, world=self.world,
                           versions={"torch": torch.__version__}, device=o.device, pid=os.getpid(),
                           threads=torch.get_num_threads(), options=protocol.effective(o))

@@ -47,7 +47,7 @@ def metadata(path):
 
 
 def effective_options(path):
-    """The options of the start event beside a dump, with - for _."""
+    """The options of the start event next to a dump, with - for _."""
     events = os.path.join(os.path.dirname(path), "..", "rank0.jsonl")
     with open(events) as file:
         options = json.loads(file.readline()).get("options", {})
@@ -277,7 +277,7 @@ def plain_limit(step, arguments):
     numbers are only told."""
     if arguments.limit is not None:
         return arguments.limit, ""
-    return (2e-5, "") if step.level == "O0" else (math.inf, "told, not judged; ")
+    return (2e-5, "") if step.level == "O0" else (math.inf, "reported, not judged; ")
 
 
 def check_forward(step, plain, report, limit):
@@ -427,7 +427,7 @@ def check_step(paths, arguments):
     check_update(step, report)
     shown = limit < math.inf or arguments.ideal
     if not shown:
-        print(f"  --   {step.level} needs --ideal or --limit: its gradients are told, not judged")
+        print(f"  --   {step.level} needs --ideal or --limit: its gradients are reported, not judged")
     return step, report.good, shown
 
 

@@ -146,10 +146,10 @@ circles() {
                 if (!(to[i] in gone) && !(to[i] in leaves)) { gone[to[i]]; changed = 1 }
             }
         } while (changed)
-        for (i = 1; i <= NR; i++) if (!(from[i] in gone) && !(from[i] in told)) {
+        for (i = 1; i <= NR; i++) if (!(from[i] in gone) && !(from[i] in listed)) {
             split("", ahead); reach(from[i], ahead); line = ""
             if (!(from[i] in ahead)) continue
-            for (node in ahead) { split("", back); reach(node, back); if (from[i] in back) { told[node]; line = line " " node } }
+            for (node in ahead) { split("", back); reach(node, back); if (from[i] in back) { listed[node]; line = line " " node } }
             print substr(line, 2)
         }
     }'

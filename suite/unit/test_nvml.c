@@ -224,7 +224,7 @@ static const struct {
     {"gpu 2 links_up 17", "NVLINK_DOWN", 2, LS_SEVERITY_FAIL,
      "17 NVLinks up, other GPUs here have 18"},
     {"gpu 1 reasons 64", "THROTTLED_IDLE", 1, LS_SEVERITY_FAIL, "hardware thermal slowdown"},
-    {"gpu 1 reasons 3", "CLOCKS_SET", 1, LS_SEVERITY_WARNING, "clocks set by somebody"},
+    {"gpu 1 reasons 3", "CLOCKS_SET", 1, LS_SEVERITY_WARNING, "clocks set by a user"},
     {"gpu 1 power_limit 500", "POWER_LIMIT", 1, LS_SEVERITY_WARNING, "500 W, its default is 700"},
     {"gpu 1 persistence 0", "PERSISTENCE_OFF", 1, LS_SEVERITY_INFO, "off"},
     {"gpu 1 compute_mode 2", "COMPUTE_MODE", 1, LS_SEVERITY_WARNING, "prohibited"},

@@ -170,9 +170,8 @@ static void explain_sampling(const struct sampling *s, ls_verdict *out)
                           .seed = s->seed};
     int64_t length = ls_sampler_length(&sampler), dropped = s->count / s->world;
     if (!s->drop_last && length == dropped && length * s->world < s->count) {
-        ls_verdict_cause(
-            out, "images that do not make a whole round are dropped, though nobody asked for "
-                 "drop_last");
+        ls_verdict_cause(out, "images that do not make a whole round are dropped, without "
+                              "drop_last");
     }
     for (int m = 0; m < WRONG && out->cause[0] == '\0' && !s->drop_last; m++) {
         bool fits = true;

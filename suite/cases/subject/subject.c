@@ -114,7 +114,7 @@ static void explain_rate(double asked, const ls_record *job, ls_verdict *out)
     }
     if (fits) {
         ls_verdict_cause(out,
-                         "the rate is multiplied by the number of ranks, which nobody asked for");
+                         "the rate is multiplied by the number of ranks, without --lr-scaling");
     }
 }
 
