@@ -20,7 +20,14 @@ typedef struct ls_arena {
 } ls_arena;
 
 /* Offset of a fresh region of `bytes` bytes, 64-byte aligned. */
-size_t ls_arena_reserve(ls_arena *arena, size_t bytes);
+static inline size_t ls_arena_reserve(ls_arena *arena, size_t bytes)
+{
+    LS_ASSERT(arena->base == NULL);
+    arena->bytes = (arena->bytes + LS_ARENA_ALIGN - 1) / LS_ARENA_ALIGN * LS_ARENA_ALIGN;
+    size_t offset = arena->bytes;
+    arena->bytes += bytes;
+    return offset;
+}
 
 static inline void *ls_arena_at(const ls_arena *arena, size_t offset)
 {

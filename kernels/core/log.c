@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -14,13 +15,9 @@ static void log_line(const char *kind, const char *format, va_list arguments)
     char line[LINE_BYTES_MAX];
     int saved_errno = errno;
     const char *rank = getenv("RANK");
-    int used;
-    if (rank != NULL && rank[0] != '\0') {
-        used =
-            snprintf(line, sizeof line, "%s[%.8s]: %s", program_invocation_short_name, rank, kind);
-    } else {
-        used = snprintf(line, sizeof line, "%s: %s", program_invocation_short_name, kind);
-    }
+    bool ranked = rank != NULL && rank[0] != '\0';
+    int used = snprintf(line, sizeof line, "%s%s%.8s%s: %s", program_invocation_short_name,
+                        ranked ? "[" : "", ranked ? rank : "", ranked ? "]" : "", kind);
     if (used < 0 || used > LINE_BYTES_MAX / 2) {
         used = 0;
     }

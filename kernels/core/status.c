@@ -1,31 +1,24 @@
 #include "status.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 const char *ls_status_name(ls_status status)
 {
-    switch (status) {
-    case LS_OK:
-        return "ok";
-    case LS_ERR_CHECK:
-        return "check failed";
-    case LS_ERR_USAGE:
-        return "usage";
-    case LS_ERR_INFRA:
-        return "infrastructure";
-    case LS_ERR_UNSUPPORTED:
-        return "not supported";
-    case LS_ERR_PEER_LOST:
-        return "peer lost";
-    case LS_ERR_RENDEZVOUS:
-        return "rendezvous timed out";
-    case LS_ERR_NON_FINITE:
-        return "non-finite state";
-    case LS_ERR_DEVICE_LOST:
-        return "device lost";
-    }
-    return "unknown status";
+    static const char *const name[] = {
+        [LS_OK] = "ok",
+        [LS_ERR_CHECK] = "check failed",
+        [LS_ERR_USAGE] = "usage",
+        [LS_ERR_INFRA] = "infrastructure",
+        [LS_ERR_UNSUPPORTED] = "not supported",
+        [LS_ERR_PEER_LOST] = "peer lost",
+        [LS_ERR_RENDEZVOUS] = "rendezvous timed out",
+        [LS_ERR_NON_FINITE] = "non-finite state",
+        [LS_ERR_DEVICE_LOST] = "device lost",
+    };
+    bool known = (unsigned)status < sizeof name / sizeof *name && name[status] != NULL;
+    return known ? name[status] : "unknown status";
 }
 
 void ls_status_assert_failed(const char *condition, const char *file, int line)

@@ -2,17 +2,9 @@
 
 const char *ls_conv_graph_pass_name(ls_conv_pass pass)
 {
-    switch (pass) {
-    case LS_CONV_FORWARD:
-        return "forward";
-    case LS_CONV_BACKWARD_DATA:
-        return "backward data";
-    case LS_CONV_BACKWARD_WEIGHTS:
-        return "backward weights";
-    case LS_CONV_PASSES:
-        break;
-    }
-    return "?";
+    static const char *const name[LS_CONV_PASSES] = {"forward", "backward data",
+                                                     "backward weights"};
+    return name[pass];
 }
 
 void ls_conv_graph_drop(cudnnBackendDescriptor_t descriptor)

@@ -7,8 +7,6 @@
 
 #include "kernels/core/log.h"
 #include "backend.h"
-#include "numa.h"
-#include "nvtx.h"
 #include "plan_parts.h"
 
 /* ---- the device ------------------------------------------------------------------------------ */

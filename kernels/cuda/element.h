@@ -6,12 +6,21 @@
 
 #include "launch.h"
 
-#include "kernels/core/dtype.h"
 #include "kernels/core/half.h"
+#include "kernels/core/tensor.h"
 
-#ifndef LS_CUDA_EMULATED
+#ifdef LS_CUDA_EMULATED
+#define LS_F16_FLOAT(bits) ls_half_fp16_to_f32(bits)
+#define LS_F16_BITS(value) ls_half_f32_to_fp16(value)
+#define LS_BF16_FLOAT(bits) ls_half_bf16_to_f32(bits)
+#define LS_BF16_BITS(value) ls_half_f32_to_bf16(value)
+#else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#define LS_F16_FLOAT(bits) __half2float(__ushort_as_half(bits))
+#define LS_F16_BITS(value) __half_as_ushort(__float2half_rn(value))
+#define LS_BF16_FLOAT(bits) __bfloat162float(__ushort_as_bfloat16(bits))
+#define LS_BF16_BITS(value) __bfloat16_as_ushort(__float2bfloat16_rn(value))
 #endif
 
 typedef struct ls_f16 {
@@ -29,20 +38,12 @@ LS_DEVICE float ls_element_float(float value)
 
 LS_DEVICE float ls_element_float(ls_f16 value)
 {
-#ifdef LS_CUDA_EMULATED
-    return ls_half_fp16_to_f32(value.bits);
-#else
-    return __half2float(__ushort_as_half(value.bits));
-#endif
+    return LS_F16_FLOAT(value.bits);
 }
 
 LS_DEVICE float ls_element_float(ls_bf16 value)
 {
-#ifdef LS_CUDA_EMULATED
-    return ls_half_bf16_to_f32(value.bits);
-#else
-    return __bfloat162float(__ushort_as_bfloat16(value.bits));
-#endif
+    return LS_BF16_FLOAT(value.bits);
 }
 
 LS_DEVICE void ls_element_set(float *to, float value)
@@ -52,20 +53,33 @@ LS_DEVICE void ls_element_set(float *to, float value)
 
 LS_DEVICE void ls_element_set(ls_f16 *to, float value)
 {
-#ifdef LS_CUDA_EMULATED
-    to->bits = ls_half_f32_to_fp16(value);
-#else
-    to->bits = __half_as_ushort(__float2half_rn(value));
-#endif
+    to->bits = LS_F16_BITS(value);
 }
 
 LS_DEVICE void ls_element_set(ls_bf16 *to, float value)
 {
-#ifdef LS_CUDA_EMULATED
-    to->bits = ls_half_f32_to_bf16(value);
-#else
-    to->bits = __bfloat16_as_ushort(__float2bfloat16_rn(value));
-#endif
+    to->bits = LS_BF16_BITS(value);
+}
+
+/* The same for an element of a tensor. */
+LS_DEVICE float ls_element_read(const ls_tensor &tensor, int64_t i)
+{
+    if (tensor.dtype == LS_F32) {
+        return ((const float *)tensor.data)[i];
+    }
+    return tensor.dtype == LS_F16 ? ls_element_float(((const ls_f16 *)tensor.data)[i])
+                                  : ls_element_float(((const ls_bf16 *)tensor.data)[i]);
+}
+
+LS_DEVICE void ls_element_write(const ls_tensor &tensor, int64_t i, float value)
+{
+    if (tensor.dtype == LS_F32) {
+        ((float *)tensor.data)[i] = value;
+    } else if (tensor.dtype == LS_F16) {
+        ls_element_set((ls_f16 *)tensor.data + i, value);
+    } else {
+        ls_element_set((ls_bf16 *)tensor.data + i, value);
+    }
 }
 
 /* `value` after it was stored as a T. */
@@ -124,5 +138,18 @@ template <typename T> LS_DEVICE void ls_element_store(T *to, const float *in)
             LS_ASSERT(false);       \
         }                           \
     } while (0)
+
+/* LS_BY_PACKET(type, whole, T, V, statements): the same with V elements to a packet: 16 bytes where
+ * `whole`, which may name T, says that rows consist of whole packets, else 1. */
+#define LS_BY_PACKET(type, whole, T, V, ...) \
+    LS_BY_ELEMENT(                           \
+        type, T,                             \
+        if (whole) {                         \
+            enum { V = 16 / sizeof(T) };     \
+            __VA_ARGS__;                     \
+        } else {                             \
+            enum { V = 1 };                  \
+            __VA_ARGS__;                     \
+        })
 
 #endif

@@ -136,14 +136,7 @@ LS_KERNEL bias_kernel(const T *dy, int images, int classes, ls_tensor bias_grad)
         for (int lane = 1; lane < BIAS_LANES; lane++) {
             sum += part[lane * BIAS_CLASSES + (int)threadIdx.x];
         }
-        float rounded = ls_element_round<T>((float)sum);
-        if (bias_grad.dtype == LS_F32) {
-            ((float *)bias_grad.data)[j] = rounded;
-        } else if (bias_grad.dtype == LS_F16) {
-            ls_element_set((ls_f16 *)bias_grad.data + j, rounded);
-        } else {
-            ls_element_set((ls_bf16 *)bias_grad.data + j, rounded);
-        }
+        ls_element_write(bias_grad, j, ls_element_round<T>((float)sum));
     }
 }
 

@@ -118,15 +118,6 @@ LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, LS_NORM_STATISTICS_BLOCKS)
     ls_sweep_sum<2, V>(s, sums, partial + (int64_t)s.blocks * s.channels);
 }
 
-template <typename T, int V>
-static ls_status statistics(cudaStream_t stream, const ls_norm_call *call, int side, ls_sweep s)
-{
-    const T *x = (const T *)(side == 0 ? call->x : call->residual);
-    LS_LAUNCH((statistics_kernel<T, V>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream, x, s,
-              statistics_partial(call, side));
-    return LS_OK;
-}
-
 /* Coefficients, and the update of the running statistics. */
 LS_DEVICE void finish_channel(const ls_norm_call &call, int side, int c, double mean, double m2,
                               double count)
@@ -258,8 +249,10 @@ ls_status ls_norm_statistics(cudaStream_t stream, const ls_norm_call *call, int 
 {
     ls_sweep s = ls_norm_sweep(call, LS_NORM_STATISTICS_BLOCKS);
     bool whole = ls_norm_width(call->type, call->channels) != 1;
-    LS_BY_ELEMENT(call->type, T, enum {V = 16 / sizeof(T)};
-                  LS_TRY((whole ? statistics<T, V> : statistics<T, 1>)(stream, call, side, s)));
+    const void *x = side == 0 ? call->x : call->residual;
+    LS_BY_PACKET(call->type, whole, T, V,
+                 LS_LAUNCH((statistics_kernel<T, V>), ls_sweep_grid(&s), LS_SWEEP_THREADS, stream,
+                           (const T *)x, s, statistics_partial(call, side)));
     return call->group == 1 ? LS_OK : merge_statistics(stream, call, side);
 }
 

@@ -1,4 +1,4 @@
-#include "numa.h"
+#include "backend.h"
 
 #include <ctype.h>
 #include <limits.h>

@@ -112,21 +112,12 @@ LS_KERNEL max_kernel(ls_pool_shape s, const T *x, T *y, uint8_t *taps, bool give
     }
 }
 
-template <typename T, int V>
-static ls_status pool_max(cudaStream_t stream, const ls_pool_shape *s, const void *x, void *y,
-                          uint8_t *tap, bool given)
-{
-    LS_LAUNCH((max_kernel<T, V>), (unsigned)(s->images * s->out_height), THREADS, stream, *s,
-              (const T *)x, (T *)y, tap, given);
-    return LS_OK;
-}
-
 ls_status ls_pool_max(cudaStream_t stream, ls_dtype type, const ls_pool_shape *shape, const void *x,
                       void *y, uint8_t *tap, bool given)
 {
-    LS_BY_ELEMENT(type, T, enum {V = 16 / sizeof(T)}; return (
-                      shape->channels % V == 0 ? pool_max<T, V> : pool_max<T, 1>)(stream, shape, x,
-                                                                                  y, tap, given));
+    LS_BY_PACKET(type, shape->channels % (16 / sizeof(T)) == 0, T, V,
+                 LS_LAUNCH((max_kernel<T, V>), (unsigned)(shape->images * shape->out_height),
+                           THREADS, stream, *shape, (const T *)x, (T *)y, tap, given));
     return LS_OK;
 }
 
@@ -173,20 +164,11 @@ LS_KERNEL max_back_kernel(ls_pool_shape s, const T *dy, const uint8_t *taps, T *
     }
 }
 
-template <typename T, int V>
-static ls_status pool_max_back(cudaStream_t stream, const ls_pool_shape *s, const void *dy,
-                               const uint8_t *tap, void *dx)
-{
-    LS_LAUNCH((max_back_kernel<T, V>), (unsigned)(s->images * s->height), THREADS, stream, *s,
-              (const T *)dy, tap, (T *)dx);
-    return LS_OK;
-}
-
 ls_status ls_pool_max_back(cudaStream_t stream, ls_dtype type, const ls_pool_shape *shape,
                            const void *dy, const uint8_t *tap, void *dx)
 {
-    LS_BY_ELEMENT(type, T, enum {V = 16 / sizeof(T)}; return (
-                      shape->channels % V == 0 ? pool_max_back<T, V>
-                                               : pool_max_back<T, 1>)(stream, shape, dy, tap, dx));
+    LS_BY_PACKET(type, shape->channels % (16 / sizeof(T)) == 0, T, V,
+                 LS_LAUNCH((max_back_kernel<T, V>), (unsigned)(shape->images * shape->height),
+                           THREADS, stream, *shape, (const T *)dy, tap, (T *)dx));
     return LS_OK;
 }

@@ -260,22 +260,13 @@ LS_KERNEL average_kernel(const T *x, T *y, int64_t packets, int pixels, int chan
     ls_packet_store(y + i * V, out);
 }
 
-template <typename T, int V>
-static ls_status average(cudaStream_t stream, const void *x, void *y, int images, int pixels,
-                         int channels)
-{
-    int64_t packets = (int64_t)images * (channels / V);
-    LS_LAUNCH((average_kernel<T, V>), ls_launch_blocks(packets, THREADS), THREADS, stream,
-              (const T *)x, (T *)y, packets, pixels, channels);
-    return LS_OK;
-}
-
 ls_status ls_simple_average(cudaStream_t stream, ls_dtype type, const void *x, void *y, int images,
                             int pixels, int channels)
 {
-    LS_BY_ELEMENT(type, T, enum {V = 16 / sizeof(T)};
-                  return (channels % V == 0 ? average<T, V> : average<T, 1>)(stream, x, y, images,
-                                                                             pixels, channels));
+    LS_BY_PACKET(type, channels % (16 / sizeof(T)) == 0, T, V,
+                 int64_t packets = (int64_t)images * (channels / V);
+                 LS_LAUNCH((average_kernel<T, V>), ls_launch_blocks(packets, THREADS), THREADS,
+                           stream, (const T *)x, (T *)y, packets, pixels, channels));
     return LS_OK;
 }
 
@@ -302,22 +293,12 @@ LS_KERNEL average_back_kernel(const T *dy, T *dx, int64_t packets, int pixels, i
     }
 }
 
-template <typename T, int V>
-static ls_status average_back(cudaStream_t stream, const void *dy, void *dx, int images, int pixels,
-                              int channels)
-{
-    int64_t packets = (int64_t)images * (channels / V);
-    LS_LAUNCH((average_back_kernel<T, V>), ls_launch_blocks(packets, THREADS), THREADS, stream,
-              (const T *)dy, (T *)dx, packets, pixels, channels);
-    return LS_OK;
-}
-
 ls_status ls_simple_average_back(cudaStream_t stream, ls_dtype type, const void *dy, void *dx,
                                  int images, int pixels, int channels)
 {
-    LS_BY_ELEMENT(type, T, enum {V = 16 / sizeof(T)};
-                  return (channels % V == 0
-                              ? average_back<T, V>
-                              : average_back<T, 1>)(stream, dy, dx, images, pixels, channels));
+    LS_BY_PACKET(type, channels % (16 / sizeof(T)) == 0, T, V,
+                 int64_t packets = (int64_t)images * (channels / V);
+                 LS_LAUNCH((average_back_kernel<T, V>), ls_launch_blocks(packets, THREADS), THREADS,
+                           stream, (const T *)dy, (T *)dx, packets, pixels, channels));
     return LS_OK;
 }

@@ -59,26 +59,6 @@ LS_DEVICE weight_tile tile_of(const ls_weight &w, const weight_cut &cut, int ite
     return t;
 }
 
-LS_DEVICE float read_one(const ls_tensor &tensor, int64_t i)
-{
-    if (tensor.dtype == LS_F32) {
-        return ((const float *)tensor.data)[i];
-    }
-    return tensor.dtype == LS_F16 ? ls_element_float(((const ls_f16 *)tensor.data)[i])
-                                  : ls_element_float(((const ls_bf16 *)tensor.data)[i]);
-}
-
-LS_DEVICE void write_one(const ls_tensor &tensor, int64_t i, float value)
-{
-    if (tensor.dtype == LS_F32) {
-        ((float *)tensor.data)[i] = value;
-    } else if (tensor.dtype == LS_F16) {
-        ls_element_set((ls_f16 *)tensor.data + i, value);
-    } else {
-        ls_element_set((ls_bf16 *)tensor.data + i, value);
-    }
-}
-
 /* No taps and no padding: only the types differ. */
 LS_DEVICE void copy_quads(const ls_multi_view &to, const ls_multi_view &from, int64_t count)
 {
@@ -109,7 +89,7 @@ LS_KERNEL pack_kernel(const ls_weight *weight, int type)
         weight_tile t = tile_of(w, cut, item);
         __syncthreads();
         for (int i = (int)threadIdx.x; i < t.stored * cut.taps; i += THREADS) {
-            tile[i] = i < t.filled * cut.taps ? read_one(w.plain, t.plain + i) : 0;
+            tile[i] = i < t.filled * cut.taps ? ls_element_read(w.plain, t.plain + i) : 0;
         }
         __syncthreads();
         int quads = (t.stored + 3) / 4;
@@ -170,7 +150,7 @@ LS_KERNEL unpack_kernel(ls_weight w, int type)
         }
         __syncthreads();
         for (int i = (int)threadIdx.x; i < t.filled * cut.taps; i += THREADS) {
-            write_one(w.plain, t.plain + i, tile[i]);
+            ls_element_write(w.plain, t.plain + i, tile[i]);
         }
     }
 }

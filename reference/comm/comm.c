@@ -13,27 +13,17 @@ ls_status ls_comm_run(const ls_comm_api *api, ls_comm *comm, const ls_comm_op *o
 
 const char *ls_comm_kind_name(ls_comm_kind kind)
 {
-    switch (kind) {
-    case LS_COMM_ALL_REDUCE:
-        return "all_reduce";
-    case LS_COMM_BROADCAST:
-        return "broadcast";
-    case LS_COMM_ALL_GATHER:
-        return "all_gather";
-    case LS_COMM_REDUCE_SCATTER:
-        return "reduce_scatter";
-    case LS_COMM_REDUCE:
-        return "reduce";
-    case LS_COMM_GATHER:
-        return "gather";
-    case LS_COMM_SCATTER:
-        return "scatter";
-    case LS_COMM_SEND:
-        return "send";
-    case LS_COMM_RECV:
-        return "recv";
-    case LS_COMM_BARRIER:
-        return "barrier";
-    }
-    return "unknown operation";
+    static const char *const name[] = {
+        [LS_COMM_ALL_REDUCE] = "all_reduce",
+        [LS_COMM_BROADCAST] = "broadcast",
+        [LS_COMM_ALL_GATHER] = "all_gather",
+        [LS_COMM_REDUCE_SCATTER] = "reduce_scatter",
+        [LS_COMM_REDUCE] = "reduce",
+        [LS_COMM_GATHER] = "gather",
+        [LS_COMM_SCATTER] = "scatter",
+        [LS_COMM_SEND] = "send",
+        [LS_COMM_RECV] = "recv",
+        [LS_COMM_BARRIER] = "barrier",
+    };
+    return (unsigned)kind < sizeof name / sizeof *name ? name[kind] : "unknown operation";
 }

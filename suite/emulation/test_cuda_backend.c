@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "kernels/cuda/backend.h"
-#include "kernels/cuda/numa.h"
 #include "emulate.h"
 
 static const ls_backend_api *api;
