@@ -37,7 +37,7 @@ static int threads_for(const ls_backend_options *options)
 static void choose_loops(ls_backend *backend)
 {
     backend->isa = LS_ISA_PLAIN;
-    backend->loops = ls_loops_plain();
+    backend->loops = &ls_loops_plain;
 #if defined(__x86_64__)
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -45,10 +45,10 @@ static void choose_loops(ls_backend *backend)
     int block = ls_dnn_block(); /* both must use one layout: the narrower vector code decides */
     if (avx512 && block >= 16) {
         backend->isa = LS_ISA_AVX512;
-        backend->loops = ls_loops_avx512();
+        backend->loops = &ls_loops_avx512;
     } else if (avx2 && block >= 8) {
         backend->isa = LS_ISA_AVX2;
-        backend->loops = ls_loops_avx2();
+        backend->loops = &ls_loops_avx2;
     }
 #endif
 }

@@ -90,9 +90,9 @@ typedef struct ls_loops {
     void (*average_back)(ls_dtype type, const void *dy, void *dx, int pixels, int block);
 } ls_loops;
 
-const ls_loops *ls_loops_plain(void);
-/* NULL on another processor family. */
-const ls_loops *ls_loops_avx2(void);
-const ls_loops *ls_loops_avx512(void);
+extern const ls_loops ls_loops_plain;
+#if defined(__x86_64__)
+extern const ls_loops ls_loops_avx2, ls_loops_avx512;
+#endif
 
 #endif

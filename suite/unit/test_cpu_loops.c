@@ -14,14 +14,15 @@
 
 static const ls_loops *variant(int index)
 {
-    if (index == 0) {
-        return ls_loops_plain();
+#if defined(__x86_64__)
+    if (index == 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        return &ls_loops_avx2;
     }
-    if (index == 1) {
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? ls_loops_avx2()
-                                                                               : NULL;
+    if (index == 2 && __builtin_cpu_supports("avx512bw")) {
+        return &ls_loops_avx512;
     }
-    return __builtin_cpu_supports("avx512bw") ? ls_loops_avx512() : NULL;
+#endif
+    return index == 0 ? &ls_loops_plain : NULL;
 }
 
 static const int lanes_of[] = {4, 8, 16};
