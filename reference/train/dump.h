@@ -19,7 +19,7 @@
 #ifndef LS_DUMP_H
 #define LS_DUMP_H
 
-#include "step_clock.h"
+#include "step_record.h"
 #include "reference/state/step_observer.h"
 #include "trainer.h"
 

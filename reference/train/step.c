@@ -259,7 +259,7 @@ static ls_status begin_step(ls_step *step, int64_t ticks)
         LS_TRY(ls_setup_broadcast_buffers(trainer));
     }
     step->observers = (ls_step_observers){0};
-    ls_phase_timer_begin(step->record->timer, &step->observers);
+    ls_step_record_observe(step->record, &step->observers);
     LS_TRY(begin_dump(step));
     LS_TRY(ls_audit_begin(step->audit, number, &step->observers));
     ls_fault_begin(&step->fault, trainer, number, &step->observers);

@@ -39,7 +39,7 @@ static ls_status open_report(loop *loop)
     if (!trainer->options.trace) {
         return LS_OK;
     }
-    loop->span = calloc(LS_PHASE_TIMER_PHASES + params, sizeof *loop->span);
+    loop->span = calloc(LS_STEP_PHASES + params, sizeof *loop->span);
     loop->name = calloc(params, sizeof *loop->name);
     LS_TRY_MEMORY(loop->span != NULL && loop->name != NULL, "the spans of a step");
     return LS_OK;
@@ -53,14 +53,14 @@ static ls_status write_trace(loop *loop, const ls_step_record *record)
         return LS_OK;
     }
     int count = 0;
-    for (int p = 0; p < LS_PHASE_TIMER_PHASES; p++) {
-        ls_phase_timer_span at = ls_phase_timer_span_of(record->timer, (ls_phase_timer_phase)p);
+    for (int p = 0; p < LS_STEP_PHASES; p++) {
+        ls_step_span at = ls_step_record_span(record, (ls_step_phase)p);
         loop->span[count++] = (ls_events_span){phases[p], false, at.from_ns, at.to_ns};
     }
     int buckets = trainer->ddp == NULL ? 0 : ls_ddp_layout(trainer->ddp)->bucket_count;
     for (int b = 0; b < buckets; b++) {
-        ls_phase_timer_span at;
-        LS_TRY(ls_phase_timer_bucket(record->timer, b, &at));
+        ls_step_span at;
+        LS_TRY(ls_step_record_bucket(record, b, &at));
         snprintf(loop->name[b], sizeof loop->name[b], "bucket %d", b);
         loop->span[count++] = (ls_events_span){loop->name[b], true, at.from_ns, at.to_ns};
     }
