@@ -4,7 +4,30 @@
 #ifndef LS_DATASET_H
 #define LS_DATASET_H
 
-#include "loader_options.h"
+#include <stdint.h>
+
+#include "kernels/core/status.h"
+
+/* The allocator for batches; `alloc` logs its failures. */
+typedef struct ls_loader_memory {
+    void *context;
+    ls_status (*alloc)(void *context, int64_t bytes, void **out);
+    void (*free)(void *context, void *memory);
+} ls_loader_memory;
+
+typedef struct ls_loader_options {
+    const char *data; /* "synthetic", "batches:DIR", or a folder of class folders of JPEG files */
+    int rank, world;
+    int batch_size, image_size, num_classes;
+    /* the largest batch of all ranks: steps per epoch and synthetic images are counted by it, so
+     * that all ranks have the same number of steps; less than batch_size: batch_size */
+    int largest_batch;
+    int accumulate; /* micro-batches per step; `batches:` files then hold [A,N,3,H,W] */
+    uint64_t seed;
+    int workers;                    /* threads that load ahead; 0: the caller loads */
+    int64_t first_step;             /* 1, or the first step after a resume */
+    const ls_loader_memory *memory; /* copied; NULL: malloc's */
+} ls_loader_options;
 
 enum { LS_DATASET_WHY = 1536 };
 
@@ -51,5 +74,21 @@ ls_status ls_dataset_batches_open(const ls_loader_options *options, const char *
  * normalisation. */
 ls_status ls_dataset_folder_open(const ls_loader_options *options, const char *dir,
                                  ls_dataset **out);
+
+/* The files of a folder of class folders, listed like torchvision's ImageFolder: classes in code
+ * point order, files in order of name, a sub-folder's files after those of its parent. Names that
+ * start with a dot are skipped. JPEG files only. */
+typedef struct ls_dataset_files {
+    int class_count;
+    char **class_name; /* [class_count] */
+    int64_t count, capacity;
+    char **path;     /* [count], with the folder */
+    int32_t *target; /* [count] */
+} ls_dataset_files;
+
+/* LS_ERR_USAGE, logged, for a folder that is missing or has no class, a class without images
+ * (named), and an image of another format (named). */
+ls_status ls_dataset_files_scan(const char *dir, ls_dataset_files *out);
+void ls_dataset_files_free(ls_dataset_files *folder);
 
 #endif

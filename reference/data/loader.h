@@ -7,8 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "kernels/core/status.h"
-#include "loader_options.h"
+#include "dataset.h"
 
 typedef struct ls_loader ls_loader;
 

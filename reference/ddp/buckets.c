@@ -4,7 +4,7 @@
 
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"
-#include "reference/model/layers.h"
+#include "reference/model/model.h"
 
 /* Order in which the remaining open buckets are closed (apex/parallel/distributed.py: half, float,
  * double). */
@@ -198,7 +198,7 @@ ls_status ls_buckets_first(const ls_dialect_rules *rules, const ls_network *netw
         }
         status = ls_buckets_assign(item, count, order, rules->unit, &no_limit, 1, out);
     } else {
-        ls_layers_backward_order(network, order);
+        ls_model_backward_order(network, order);
         if (rules->first == LS_FIRST_FINAL) {
             status = assign_by_rule(rules, item, count, order, out);
         } else {

@@ -8,7 +8,6 @@
 #include "kernels/core/log.h"
 #include "reference/ddp/buckets.h"
 #include "reference/options/dialect.h"
-#include "reference/model/layers.h"
 #include "reference/model/model.h"
 #include "reference/options/precision.h"
 #include "reference/options/schedule.h"
@@ -225,7 +224,7 @@ static int64_t activation_bytes(const scene *s)
     size_t layers = (size_t)s->network.layer_count;
     ls_layer_extent *extent = calloc(layers, sizeof *extent);
     LS_ASSERT(extent != NULL);
-    ls_layers_extents(&s->network, s->options->image_size, extent);
+    ls_model_extents(&s->network, s->options->image_size, extent);
     int64_t elements = 0;
     for (size_t i = 0; i < layers; i++) {
         elements += (int64_t)extent[i].channels * extent[i].height * extent[i].width;
@@ -310,7 +309,7 @@ ls_status ls_explain_print(const ls_options *options, int world, FILE *to)
     s.order = calloc(count, sizeof *s.order);
     LS_ASSERT(s.item != NULL && s.order != NULL);
     ls_buckets_items(&s.network, &s.precision, s.item);
-    ls_layers_backward_order(&s.network, s.order);
+    ls_model_backward_order(&s.network, s.order);
     int64_t bytes = 0;
     print_run(&s);
     print_types(&s);

@@ -20,6 +20,17 @@ void ls_model_init_param(const ls_network *network, int param, uint64_t seed, fl
 /* running_mean 0, running_var 1. */
 void ls_model_init_buffer(const ls_network *network, int buffer, float *value);
 
+typedef struct ls_layer_extent {
+    int channels, height, width; /* of the layer's output, for one image; cross entropy: 1,1,1 */
+} ls_layer_extent;
+
+/* extent[layer_count] for square images. */
+void ls_model_extents(const ls_network *network, int image_size, ls_layer_extent *extent);
+/* order[param_count]: parameter indices in the order in which backward computes their gradients:
+ * layers from last to first; a linear layer's bias before its weight, a norm's weight before its
+ * bias (torch's observed order). Parameters without a layer come first, in reverse order. */
+void ls_model_backward_order(const ls_network *network, int *order);
+
 /* Multiply-adds of one image, forward, convolutions and linear: resnet50 at 224 has 4,089,184,256.
  */
 int64_t ls_model_macs(const ls_network *network, int image_size);

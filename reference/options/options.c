@@ -13,7 +13,6 @@
 #include "kernels/core/text.h"
 #include "kernels/core/usage_error.h"
 #include "options_table.h"
-#include "reference/model/layers.h"
 #include "reference/model/model.h"
 #include "schedule.h"
 
@@ -378,7 +377,7 @@ static ls_status check_norm_values(const ls_options *options, int rank, int worl
     LS_TRY(ls_model_build(options->arch, options->num_classes, options->image_size, &network));
     ls_layer_extent *extent = calloc((size_t)network.layer_count, sizeof *extent);
     LS_ASSERT(extent != NULL);
-    ls_layers_extents(&network, options->image_size, extent);
+    ls_model_extents(&network, options->image_size, extent);
     int64_t images = 0; /* over which the statistics of this rank's group are taken */
     int size = options->sync_bn_group > 0 ? options->sync_bn_group : world;
     size = options->sync_bn ? size : 1;

@@ -8,7 +8,7 @@
 #include "kernels/optimizers.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
-#include "reference/model/layers.h"
+#include "reference/model/model.h"
 #include "reference/files/safetensors.h"
 
 /* One ReLU or max-pool. */
@@ -80,7 +80,7 @@ static ls_status size_branches(ls_dump *dump)
     dump->branch = calloc((size_t)network->branch_count + 1, sizeof *dump->branch);
     bool ok = extent != NULL && dump->branch != NULL;
     if (ok) {
-        ls_layers_extents(network, trainer->options.image_size, extent);
+        ls_model_extents(network, trainer->options.image_size, extent);
     }
     for (int l = 0; ok && l < network->layer_count; l++) {
         const ls_layer *layer = &network->layer[l];

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "reference/ddp/buckets.h"
-#include "reference/model/layers.h"
 #include "reference/model/model.h"
 
 static const int64_t mib = 1 << 20;
@@ -127,7 +126,7 @@ static void set_up(setting *set, const char *arch, ls_options options)
     set->item = calloc(count, sizeof *set->item);
     set->order = calloc(count, sizeof *set->order);
     ls_buckets_items(&set->network, &set->precision, set->item);
-    ls_layers_backward_order(&set->network, set->order);
+    ls_model_backward_order(&set->network, set->order);
 }
 
 static void tear_down(setting *set)

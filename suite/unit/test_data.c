@@ -10,8 +10,6 @@
 #include "kernels/core/digest.h"
 #include "kernels/core/rng.h"
 #include "reference/data/dataset.h"
-#include "reference/data/draw.h"
-#include "reference/data/folder.h"
 #include "reference/data/make.h"
 #include "reference/data/transform.h"
 
@@ -243,8 +241,8 @@ START_TEST(folder_order)
     shell("mkdir %s/\303\251 %s/.hidden && touch %s/\303\251/1.jpg %s/note.txt", dir);
     shell("cd %s && touch b/z.jpg b/sub/a.jpg b/readme.txt a2/10.JPG a2/9.jpeg", dir);
     shell("cd %s && touch a2/.x.jpg C/q.Jpeg a10/1.jpg", dir);
-    ls_folder folder;
-    ck_assert_int_eq(ls_folder_scan(dir, &folder), LS_OK);
+    ls_dataset_files folder;
+    ck_assert_int_eq(ls_dataset_files_scan(dir, &folder), LS_OK);
     static const char *const name[] = {"C", "a10", "a2", "b", "\303\251"};
     static const char *const file[] = {"C/q.Jpeg", "a10/1.jpg",   "a2/10.JPG",     "a2/9.jpeg",
                                        "b/z.jpg",  "b/sub/a.jpg", "\303\251/1.jpg"};
@@ -258,25 +256,25 @@ START_TEST(folder_order)
         ck_assert_str_eq(folder.path[i] + strlen(dir) + 1, file[i]);
         ck_assert_int_eq(folder.target[i], target[i]);
     }
-    ls_folder_free(&folder);
+    ls_dataset_files_free(&folder);
     shell("ln -s .. %s/b/sub/up", dir); /* a link that leads back up ends in an error */
-    ck_assert_int_eq(ls_folder_scan(dir, &folder), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_dataset_files_scan(dir, &folder), LS_ERR_USAGE);
 }
 END_TEST
 
 static uint64_t folder_digest(const char *dir)
 {
-    ls_folder folder;
+    ls_dataset_files folder;
     uint64_t digest = LS_DIGEST_START;
     static char bytes[1 << 16];
-    ck_assert_int_eq(ls_folder_scan(dir, &folder), LS_OK);
+    ck_assert_int_eq(ls_dataset_files_scan(dir, &folder), LS_OK);
     for (int64_t i = 0; i < folder.count; i++) {
         FILE *stream = fopen(folder.path[i], "rb");
         ck_assert_ptr_nonnull(stream);
         digest = ls_digest_update(digest, bytes, fread(bytes, 1, sizeof bytes, stream));
         fclose(stream);
     }
-    ls_folder_free(&folder);
+    ls_dataset_files_free(&folder);
     return digest;
 }
 
@@ -292,14 +290,14 @@ START_TEST(made_folders)
     uint64_t digest = folder_digest(a);
     ck_assert_uint_eq(digest, folder_digest(b));
     ck_assert_uint_ne(digest, folder_digest(c));
-    ls_folder folder;
-    ck_assert_int_eq(ls_folder_scan(b, &folder), LS_OK);
+    ls_dataset_files folder;
+    ck_assert_int_eq(ls_dataset_files_scan(b, &folder), LS_OK);
     ck_assert_int_eq(folder.class_count, LS_MAKE_CLASSES);
     ck_assert_int_eq(folder.count, 3 * LS_MAKE_CLASSES);
     for (int k = 0; k < LS_MAKE_CLASSES; k++) {
-        ck_assert_str_eq(folder.class_name[k], ls_draw_class_name(k));
+        ck_assert_str_eq(folder.class_name[k], ls_make_class_name(k));
     }
-    ls_folder_free(&folder);
+    ls_dataset_files_free(&folder);
     /* equal and complete: at once, nothing written (a missing image stays missing) */
     shell("rm %s/ring/00001.jpg", b);
     ck_assert_int_eq(ls_make_folder(b, 3, 32, 5), LS_OK);

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reference/model/layers.h"
 #include "reference/model/model.h"
 
 typedef struct golden {
@@ -169,7 +168,7 @@ START_TEST(extents)
     ls_layer_extent extent[256];
     ck_assert_int_eq(ls_model_build("resnet18", 10, 225, &network), LS_OK);
     ck_assert_int_lt(network.layer_count, 256);
-    ls_layers_extents(&network, 225, extent);
+    ls_model_extents(&network, 225, extent);
     ptrdiff_t pool = layer_named(&network, "maxpool") - network.layer;
     ptrdiff_t last = layer_named(&network, "layer4.1.bn2") - network.layer;
     ck_assert_int_eq(extent[pool - 1].height, 113);
@@ -179,7 +178,7 @@ START_TEST(extents)
     ck_assert_int_eq(extent[network.layer_count - 2].channels, 10);
     ls_model_free(&network);
     ck_assert_int_eq(ls_model_build("resnet20", 10, 32, &network), LS_OK);
-    ls_layers_extents(&network, 32, extent);
+    ls_model_extents(&network, 32, extent);
     ptrdiff_t shortcut = layer_named(&network, "layer2.0.shortcut") - network.layer;
     ck_assert_int_eq(extent[shortcut].channels, 32);
     ck_assert_int_eq(extent[shortcut].height, 16);
@@ -210,7 +209,7 @@ START_TEST(backward_order)
     int order[64];
     bool seen[64] = {false};
     ck_assert_int_eq(ls_model_build("resnet18", 1000, 224, &network), LS_OK);
-    ls_layers_backward_order(&network, order);
+    ls_model_backward_order(&network, order);
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         ck_assert_str_eq(network.param[order[i]].name, want[i]);
     }

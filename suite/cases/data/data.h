@@ -13,7 +13,7 @@ int64_t ls_data_order(int64_t count, int rank, int world, bool shuffle, bool dro
  * where there is none. */
 bool ls_data_folder_make(char root[64], ls_verdict *out);
 
-/* One rank that reads batches of two images of LS_DATA_SIZE pixels and LS_DRAW_CLASSES classes,
+/* One rank that reads batches of two images of LS_DATA_SIZE pixels and LS_MAKE_CLASSES classes,
  * without threads, from `data`, which must outlive them. */
 enum { LS_DATA_SIZE = 8 };
 ls_loader_options ls_data_loader_options(const char *data);

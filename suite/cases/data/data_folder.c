@@ -9,14 +9,13 @@
 
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
-#include "reference/data/draw.h"
-#include "reference/data/folder.h"
+#include "reference/data/dataset.h"
 #include "reference/data/jpeg.h"
 #include "reference/data/loader.h"
 #include "reference/data/make.h"
 #include "reference/data/transform.h"
 
-enum { PER_CLASS = 3, IMAGES = LS_DRAW_CLASSES * PER_CLASS };
+enum { PER_CLASS = 3, IMAGES = LS_MAKE_CLASSES * PER_CLASS };
 
 /* ---- a folder for one row -------------------------------------------------------------------- */
 
@@ -74,7 +73,7 @@ static void judge_scan(const ls_case *row, const ls_record *job, ls_verdict *out
     (void)job;
     const struct scan *s = row->data;
     char root[64];
-    ls_folder folder = {0};
+    ls_dataset_files folder = {0};
     if (!ls_data_folder_make(root, out)) {
         return;
     }
@@ -83,7 +82,7 @@ static void judge_scan(const ls_case *row, const ls_record *job, ls_verdict *out
             ls_verdict_set(out, LS_INFRA, "cannot write %s", s->file[i]);
         }
     }
-    if (out->code == LS_PASS && ls_folder_scan(root, &folder) != LS_OK) {
+    if (out->code == LS_PASS && ls_dataset_files_scan(root, &folder) != LS_OK) {
         ls_verdict_fail(out, "the folder is refused");
     }
     int wanted = 0;
@@ -98,7 +97,7 @@ static void judge_scan(const ls_case *row, const ls_record *job, ls_verdict *out
         ls_verdict_fail(out, "%d images, expected %d", (int)folder.count, wanted);
     }
     ls_verdict_pass(out, "%d images in the expected order", wanted);
-    ls_folder_free(&folder);
+    ls_dataset_files_free(&folder);
     ls_path_remove_tree(root);
 }
 
@@ -195,7 +194,7 @@ static void judge_colours(const ls_case *row, const ls_record *job, ls_verdict *
 static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     char root[64], tree[96], why[1600];
-    ls_folder folder = {0};
+    ls_dataset_files folder = {0};
     ls_loader *loader = NULL;
     ls_jpeg *jpeg = NULL;
     ls_transform_scratch scratch = {0};
@@ -211,7 +210,7 @@ static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *ou
     if (ls_make_folder(tree, PER_CLASS, LS_DATA_SIZE, 1) != LS_OK ||
         ls_jpeg_create(&jpeg) != LS_OK) {
         ls_verdict_set(out, LS_INFRA, "cannot write %s", tree);
-    } else if (ls_folder_scan(tree, &folder) != LS_OK ||
+    } else if (ls_dataset_files_scan(tree, &folder) != LS_OK ||
                ls_loader_open(&options, &loader) != LS_OK) {
         ls_verdict_fail(out, "the loader cannot be opened");
     }
@@ -243,7 +242,7 @@ static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_loader_close(loader);
     ls_jpeg_destroy(jpeg);
     ls_transform_release(&scratch);
-    ls_folder_free(&folder);
+    ls_dataset_files_free(&folder);
     free(order);
     ls_path_remove_tree(root);
 }

@@ -8,12 +8,11 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/digest.h"
-#include "reference/data/draw.h"
 #include "reference/data/loader.h"
 #include "reference/data/make.h"
 #include "kernels/core/path.h"
 
-enum { PER_CLASS = 3, IMAGES = LS_DRAW_CLASSES * PER_CLASS };
+enum { PER_CLASS = 3, IMAGES = LS_MAKE_CLASSES * PER_CLASS };
 
 typedef struct seen {
     int64_t target;
@@ -26,7 +25,7 @@ ls_loader_options ls_data_loader_options(const char *data)
                                .world = 1,
                                .batch_size = 2,
                                .image_size = LS_DATA_SIZE,
-                               .num_classes = LS_DRAW_CLASSES,
+                               .num_classes = LS_MAKE_CLASSES,
                                .accumulate = 1,
                                .seed = 5,
                                .first_step = 1};

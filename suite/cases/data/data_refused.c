@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include "kernels/core/text.h"
-#include "reference/data/draw.h"
+#include "reference/data/make.h"
 
 /* ---- folders and what is in them ------------------------------------------------------------- */
 
@@ -65,8 +65,8 @@ static void judge_first(const ls_case *row, const ls_record *job, ls_verdict *ou
     enum { EACH = 2 };
     char name[64];
     int64_t *order = NULL;
-    (void)ls_data_order(EACH * LS_DRAW_CLASSES, 0, 1, true, false, row->job[0].seed, 0, &order);
-    ls_text_put(name, sizeof name, "%s/%05d.jpg", ls_draw_class_name((int)(order[0] / EACH)),
+    (void)ls_data_order(EACH * LS_MAKE_CLASSES, 0, 1, true, false, row->job[0].seed, 0, &order);
+    ls_text_put(name, sizeof name, "%s/%05d.jpg", ls_make_class_name((int)(order[0] / EACH)),
                 (int)(order[0] % EACH) + 1);
     free(order);
     ls_ending want = {{LS_ERR_USAGE}, 1, name, false, NULL};

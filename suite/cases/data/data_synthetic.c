@@ -7,7 +7,7 @@
 
 #include "kernels/core/text.h"
 #include "reference/data/dataset.h"
-#include "reference/data/draw.h"
+#include "reference/data/make.h"
 #include "reference/data/loader.h"
 
 static const ls_tol often =
