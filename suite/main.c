@@ -14,6 +14,7 @@
 #include "suite/detect/detect_parts.h"
 #include "suite/run/command_line.h"
 #include "kernels/core/path.h"
+#include "kernels/core/list.h"
 
 static int report_main(int count, char **argument)
 {
@@ -31,8 +32,7 @@ static int explain_main(int count, char **argument)
 {
     enum { WORLD_MOST = 1 << 20 };
     int world = 1, kept = 1;
-    char **flags = calloc((size_t)count + 2, sizeof *flags);
-    LS_ASSERT(flags != NULL);
+    char **flags = ls_list_make((size_t)count + 2, sizeof *flags);
     flags[0] = "lockstep explain";
     for (int i = 0; i < count; i++) {
         const char *value = NULL;

@@ -45,9 +45,8 @@ static ls_status add_host(ls_hosts *hosts, const char *where, const char *name, 
 
 ls_status ls_hosts_parse_list(const char *text, ls_hosts *out)
 {
-    char where[80];
     memset(out, 0, sizeof *out);
-    ls_text_put(where, sizeof where, "NODES=%s", text);
+    LS_TEXT(where, 80, "NODES=%s", text);
     for (const char *name = text;; name++) {
         size_t bytes = strcspn(name, ",");
         LS_TRY(add_host(out, where, name, bytes, 0));

@@ -1,4 +1,5 @@
 #include "outcome.h"
+#include "kernels/core/list.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -88,8 +89,7 @@ bool ls_outcome_read(const cJSON *object, int first, int ranks, ls_outcome *out)
                         .signal = (int)ls_json_integer(object, "signal", 0),
                         .ended_ns = nanoseconds(object),
                         .rank_count = ranks};
-    out->rank = calloc((size_t)ranks, sizeof *out->rank);
-    LS_ASSERT(out->rank != NULL);
+    out->rank = ls_list_make((size_t)ranks, sizeof *out->rank);
     int index = 0;
     const cJSON *one;
     cJSON_ArrayForEach(one, list)

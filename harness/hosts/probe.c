@@ -17,6 +17,7 @@
 #include "kernels/core/path.h"
 #include "remote.h"
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 #include "supervise.h"
 
 int ls_probe_usual_ranks(int devices, int cores)
@@ -62,8 +63,7 @@ ls_status ls_probe_answer(const char *marker, const char *device, int ranks, boo
 {
     char hostname[64] = "", address[LS_HOSTS_NAME_BYTES] = "";
     if (!sees(marker)) {
-        char folder[1024];
-        ls_text_put(folder, sizeof folder, "%s", marker);
+        LS_TEXT(folder, 1024, "%s", marker);
         for (int up = 0; up < 2 && strrchr(folder, '/') != NULL; up++) {
             *strrchr(folder, '/') = '\0';
         }
@@ -158,8 +158,7 @@ static ls_status ask_all(ls_hosts *hosts, const ls_probe_question *question, pro
     if (question->oversubscribe) {
         ls_words_add(&words, "--probe-oversubscribed");
     }
-    ls_words *same = calloc((size_t)hosts->count, sizeof *same);
-    LS_ASSERT(same != NULL);
+    ls_words *same = ls_list_make((size_t)hosts->count, sizeof *same);
     for (int k = 0; k < hosts->count; k++) {
         same[k] = words;
     }

@@ -175,8 +175,7 @@ void ls_remote_close(ls_remote *remote)
 
 cJSON *ls_remote_report(const char *folder, int host, const char *event, char *said, size_t bytes)
 {
-    char path[700];
-    ls_text_put(path, sizeof path, "%s/node%d.log", folder, host);
+    LS_TEXT(path, 700, "%s/node%d.log", folder, host);
     char *text = ls_text_read(path), *rest = NULL;
     cJSON *report = NULL;
     said[0] = '\0';

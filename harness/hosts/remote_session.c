@@ -12,6 +12,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 
 /* ---- the order ------------------------------------------------------------------------------ */
 
@@ -125,8 +126,7 @@ ls_status ls_remote_session_apply(const char *line)
 
 ls_status ls_remote_session_read_order(int input)
 {
-    char *line = malloc(LS_REMOTE_SESSION_ORDER_BYTES_MAX + 1);
-    LS_ASSERT(line != NULL);
+    char *line = ls_list_make(1, LS_REMOTE_SESSION_ORDER_BYTES_MAX + 1);
     int64_t deadline_ns = ls_clock_after(LS_REMOTE_SESSION_ORDER_S);
     size_t used = 0;
     bool whole = false;

@@ -10,6 +10,7 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
+#include "kernels/core/list.h"
 #include "harness/machine/machine.h"
 
 static const int64_t TICK_NS = INT64_C(1000000000);
@@ -187,8 +188,7 @@ ls_status ls_supervise_run(const ls_supervise *supervise, ls_outcome *outcome)
                             .first_rank = -1,
                             .started_ns = ls_clock_ns(),
                             .rank_count = supervise->count};
-    outcome->rank = calloc((size_t)supervise->count, sizeof *outcome->rank);
-    LS_ASSERT(outcome->rank != NULL);
+    outcome->rank = ls_list_make((size_t)supervise->count, sizeof *outcome->rank);
     ls_proc_orphans orphans;
     ls_proc_orphans_begin(&orphans);
     ls_status status = start_all(supervise, outcome);

@@ -39,9 +39,8 @@ static bool find_all(void *library, entries *e)
 static void add_error(const entries *e, const char *call, int error, cJSON *answer)
 {
     const char *text = NULL;
-    char line[200];
-    ls_text_put(line, sizeof line, "%s: error %d, %s", call, error,
-                e->error_text(error, &text) == 0 && text != NULL ? text : "no text");
+    LS_TEXT(line, 200, "%s: error %d, %s", call, error,
+            e->error_text(error, &text) == 0 && text != NULL ? text : "no text");
     cJSON_AddStringToObject(answer, "failure", line);
 }
 

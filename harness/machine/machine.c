@@ -17,6 +17,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 
 extern char **environ;
 
@@ -61,8 +62,7 @@ static void ask_nvml(ls_machine_device *device, int count)
     ls_nvml *nvml = NULL;
     bool open = count > 0 && ls_nvml_open(&nvml, why, sizeof why) == LS_OK;
     bool driver = open || access("/proc/driver/nvidia", F_OK) == 0;
-    ls_nvml_device *known = calloc(LS_NVML_DEVICES_MAX, sizeof *known);
-    LS_ASSERT(known != NULL);
+    ls_nvml_device *known = ls_list_make(LS_NVML_DEVICES_MAX, sizeof *known);
     int known_count = open ? ls_nvml_devices(nvml, known, LS_NVML_DEVICES_MAX) : 0;
     backend_path(library, sizeof library);
     bool built = access(library, R_OK) == 0;
@@ -99,8 +99,7 @@ static int by_address(const void *a, const void *b)
 
 int ls_machine_devices(const char *sysfs, ls_machine_device *device, int most)
 {
-    char folder[700];
-    ls_text_put(folder, sizeof folder, "%s/bus/pci/devices", sysfs);
+    LS_TEXT(folder, 700, "%s/bus/pci/devices", sysfs);
     int count = 0;
     DIR *entries = opendir(folder);
     for (struct dirent *e; entries != NULL && count < most && (e = readdir(entries)) != NULL;) {
@@ -141,8 +140,7 @@ const char *ls_machine_sysfs(void)
 /* Asks CUDA, as a rank would: a device that CUDA does not list is unusable, even if NVML has it. */
 static int ask_driver(ls_machine_device *device, int count)
 {
-    ls_driver *driver = calloc(1, sizeof *driver);
-    LS_ASSERT(driver != NULL);
+    ls_driver *driver = ls_list_make(1, sizeof *driver);
     ls_driver_ask(driver);
     int usable = 0;
     for (int i = 0; i < count; i++) {
@@ -169,8 +167,7 @@ static int ask_driver(ls_machine_device *device, int count)
 /* A sandbox may hide the whole bus, even its bridges. */
 static bool bus_is_visible(const char *sysfs)
 {
-    char folder[700];
-    ls_text_put(folder, sizeof folder, "%s/bus/pci/devices", sysfs);
+    LS_TEXT(folder, 700, "%s/bus/pci/devices", sysfs);
     DIR *entries = opendir(folder);
     int count = 0;
     while (entries != NULL && readdir(entries) != NULL) {
@@ -190,8 +187,7 @@ static int ask_driver_alone(ls_machine_device *device, int most)
     if (access("/dev/nvidiactl", F_OK) != 0 && (asked == NULL || asked[0] == '\0')) {
         return 0;
     }
-    ls_driver *driver = calloc(1, sizeof *driver);
-    LS_ASSERT(driver != NULL);
+    ls_driver *driver = ls_list_make(1, sizeof *driver);
     ls_driver_ask(driver);
     backend_path(library, sizeof library);
     bool built = access(library, R_OK) == 0;
@@ -351,9 +347,8 @@ static void add_environment(cJSON *out)
     for (char **entry = environ; *entry != NULL; entry++) {
         for (size_t i = 0; i < sizeof prefix / sizeof *prefix; i++) {
             if (strncmp(*entry, prefix[i], strlen(prefix[i])) == 0) {
-                char name[128];
                 size_t length = strcspn(*entry, "=");
-                ls_text_put(name, sizeof name, "%.*s", (int)length, *entry);
+                LS_TEXT(name, 128, "%.*s", (int)length, *entry);
                 cJSON_AddStringToObject(list, name, *entry + length + ((*entry)[length] == '='));
             }
         }
@@ -370,8 +365,7 @@ cJSON *ls_machine_fingerprint(void)
     cJSON_AddNumberToObject(out, "memory_available_bytes", (double)ls_machine_available_bytes());
     struct utsname name;
     if (uname(&name) == 0) {
-        char kernel[300];
-        ls_text_put(kernel, sizeof kernel, "%s %s %s", name.sysname, name.release, name.machine);
+        LS_TEXT(kernel, 300, "%s %s %s", name.sysname, name.release, name.machine);
         cJSON_AddStringToObject(out, "kernel", kernel);
     }
     char governor[64];
@@ -390,11 +384,10 @@ cJSON *ls_machine_fingerprint(void)
 
 static bool first_line(const char *folder, const char *arguments, char *text, int bytes)
 {
-    char command[1400];
     if (strchr(folder, '\'') != NULL) {
         return false;
     }
-    ls_text_put(command, sizeof command, "git -C '%s' %s 2>/dev/null", folder, arguments);
+    LS_TEXT(command, 1400, "git -C '%s' %s 2>/dev/null", folder, arguments);
     FILE *pipe = popen(command, "r");
     bool got = pipe != NULL && fgets(text, bytes, pipe) != NULL;
     if (pipe != NULL) {

@@ -8,6 +8,7 @@
 #include <strings.h>
 
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 
 struct ls_nvml {
     void *library;
@@ -41,8 +42,7 @@ ls_status ls_nvml_open(ls_nvml **out, char *why, size_t bytes)
     if (path == NULL || path[0] == '\0') {
         path = "libnvidia-ml.so.1";
     }
-    ls_nvml *nvml = calloc(1, sizeof *nvml);
-    LS_ASSERT(nvml != NULL);
+    ls_nvml *nvml = ls_list_make(1, sizeof *nvml);
     nvml->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (nvml->library == NULL) {
         ls_text_put(why, bytes, "%s", dlerror());

@@ -6,6 +6,7 @@
 
 #include "machine.h"
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 
 typedef struct preflight {
     const ls_preflight_question *question;
@@ -212,8 +213,7 @@ static void look_at_device(const preflight *p, ls_nvml_device *d)
 
 static void look_at_bus(const preflight *p)
 {
-    ls_machine_device *bus = calloc(LS_MACHINE_DEVICES_MAX, sizeof *bus);
-    LS_ASSERT(bus != NULL);
+    ls_machine_device *bus = ls_list_make(LS_MACHINE_DEVICES_MAX, sizeof *bus);
     int count = ls_machine_devices(p->question->sysfs, bus, LS_MACHINE_DEVICES_MAX), good = 0;
     for (int i = 0; i < count; i++) {
         good += bus[i].usable;
@@ -259,8 +259,7 @@ void ls_preflight_look(const ls_preflight_question *question, ls_findings *findi
         return;
     }
     preflight p = {.question = question, .nvml = nvml, .findings = findings};
-    p.device = calloc(LS_NVML_DEVICES_MAX, sizeof *p.device);
-    LS_ASSERT(p.device != NULL);
+    p.device = ls_list_make(LS_NVML_DEVICES_MAX, sizeof *p.device);
     p.count = ls_nvml_devices(nvml, p.device, LS_NVML_DEVICES_MAX);
     tell_versions(&p);
     look_at_bus(&p);

@@ -12,6 +12,7 @@
 #include "kernels/core/log.h"
 #include "nvml.h"
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 
 enum { BUSY_MIN = 3 }; /* samples under load that are needed to judge the generation of a link */
 
@@ -60,8 +61,7 @@ static void read_kernel_log(ls_watch_gpu *watch)
             if (sscanf(at, "NVRM: Xid (PCI:%x:%x:%x): %d", &domain, &bus, &slot, &xid) != 4) {
                 continue;
             }
-            char address[32];
-            ls_text_put(address, sizeof address, "%04x:%02x:%02x.", domain, bus, slot);
+            LS_TEXT(address, 32, "%04x:%02x:%02x.", domain, bus, slot);
             for (int i = 0; i < watch->count; i++) {
                 if (strncmp(watch->device[i].address, address, strlen(address)) == 0) {
                     found_xid(watch, i, xid);
@@ -183,8 +183,7 @@ void ls_watch_gpu_tick(ls_watch_gpu *watch)
 ls_watch_gpu *ls_watch_gpu_open(ls_findings *findings)
 {
     char why[200];
-    ls_watch_gpu *watch = calloc(1, sizeof *watch);
-    LS_ASSERT(watch != NULL);
+    ls_watch_gpu *watch = ls_list_make(1, sizeof *watch);
     watch->file = watch->kernel_log = -1;
     watch->findings = findings;
     if (ls_nvml_open(&watch->nvml, why, sizeof why) != LS_OK) {

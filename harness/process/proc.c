@@ -18,6 +18,7 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
+#include "kernels/core/list.h"
 
 /* The signals that ask a program to stop. They are blocked and stay pending until they are read, so
  * the kernel keeps the state "asked to stop" and no variable is needed. */
@@ -194,8 +195,7 @@ static int stop_descriptor(void)
 
 static int wait_any(ls_proc *group, int count, int64_t deadline_ns, bool stop_on_signal)
 {
-    struct pollfd *polled = calloc((size_t)count + 1, sizeof *polled);
-    LS_ASSERT(polled != NULL);
+    struct pollfd *polled = ls_list_make((size_t)count + 1, sizeof *polled);
     int open_count = 0, result = -3;
     bool must_poll = false;
     for (int i = 0; i < count && result == -3; i++) {

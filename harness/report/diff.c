@@ -12,10 +12,9 @@
 
 ls_status ls_report_diff_read(const char *where, cJSON **summary)
 {
-    char path[PATH_MAX];
     struct stat info;
     bool folder = stat(where, &info) == 0 && S_ISDIR(info.st_mode);
-    ls_text_put(path, sizeof path, folder ? "%s/summary.json" : "%s", where);
+    LS_TEXT(path, PATH_MAX, folder ? "%s/summary.json" : "%s", where);
     if (stat(path, &info) != 0) {
         return ls_log_fail(LS_ERR_USAGE,
                            "'%s' is neither a run's folder with a summary.json nor such a file",

@@ -32,9 +32,8 @@ static ls_status take_reading(void *context, const cJSON *line, int number)
 
 int ls_report_gpus_readings(const ls_report_job *job, ls_report_reading **out)
 {
-    char path[PATH_MAX];
     readings all = {0, 0, NULL};
-    ls_text_put(path, sizeof path, "%s/gpu.jsonl", job->record->directory);
+    LS_TEXT(path, PATH_MAX, "%s/gpu.jsonl", job->record->directory);
     if (access(path, R_OK) == 0) {
         (void)ls_json_each_line(path, take_reading,
                                 &all); /* readings before a damaged line are kept */

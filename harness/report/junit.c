@@ -133,8 +133,7 @@ static void put_families(FILE *to, const ls_report_run *run)
 
 ls_status ls_junit_write(const ls_report_run *run)
 {
-    char path[PATH_MAX];
-    ls_text_put(path, sizeof path, "%s/junit.xml", run->directory);
+    LS_TEXT(path, PATH_MAX, "%s/junit.xml", run->directory);
     FILE *to = ls_file_create(path);
     if (to == NULL) {
         return LS_ERR_INFRA;

@@ -9,6 +9,7 @@
 
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 
 static const char *path_in(char path[PATH_MAX], const char *folder, const char *name)
 {
@@ -19,8 +20,7 @@ static const char *path_in(char path[PATH_MAX], const char *folder, const char *
 static void read_job(const char *jobs_folder, const char *id, ls_report_job *job)
 {
     char folder[PATH_MAX], path[PATH_MAX];
-    ls_record *record = malloc(sizeof *record);
-    LS_ASSERT(record != NULL);
+    ls_record *record = ls_list_make(1, sizeof *record);
     (void)ls_record_read(path_in(folder, jobs_folder, id), LS_RECORD_LENIENT, record);
     if (record->broken[0] != '\0') {
         ls_log_error("%s: %s", folder, record->broken);

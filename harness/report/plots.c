@@ -11,6 +11,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 #include "harness/process/proc.h"
 #include "tables/table.h"
 
@@ -153,8 +154,7 @@ ls_status ls_report_plots_draw(const ls_report_run *run, const char *plots_folde
                     strerror(errno));
         return LS_OK;
     }
-    figure *figures = calloc(FIGURES_MAX, sizeof *figures);
-    LS_ASSERT(figures != NULL);
+    figure *figures = ls_list_make(FIGURES_MAX, sizeof *figures);
     int count = list_figures(run, script_folder, figures);
     if (ls_path_is_program("gnuplot")) {
         ls_text_put(log_path, sizeof log_path, "%s/plots/gnuplot.log", run->directory);
@@ -172,7 +172,6 @@ ls_status ls_report_plots_draw(const ls_report_run *run, const char *plots_folde
 
 bool ls_report_plots_drawn(const ls_report_run *run, const char *name)
 {
-    char path[PATH_MAX];
-    ls_text_put(path, sizeof path, "%s/plots/%s.svg", run->directory, name);
+    LS_TEXT(path, PATH_MAX, "%s/plots/%s.svg", run->directory, name);
     return access(path, R_OK) == 0;
 }

@@ -437,8 +437,7 @@ static void write_files(const ls_report_run *run, const ls_report_page_form *for
     form->heading(to, "Files");
     fputs(form->list_open, to);
     for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
-        char path[PATH_MAX];
-        ls_text_put(path, sizeof path, "%s/%s", run->directory, FILES[i][0]);
+        LS_TEXT(path, PATH_MAX, "%s/%s", run->directory, FILES[i][0]);
         if (access(path, R_OK) == 0) {
             form->file(to, FILES[i][0], FILES[i][1]);
         }

@@ -24,8 +24,7 @@ close:
 static ls_status write_page(const ls_report_run *run, const ls_report_page_form *form,
                             const char *name)
 {
-    char path[PATH_MAX];
-    ls_text_put(path, sizeof path, "%s/%s", run->directory, name);
+    LS_TEXT(path, PATH_MAX, "%s/%s", run->directory, name);
     FILE *page = ls_file_create(path);
     if (page == NULL) {
         return LS_ERR_INFRA;

@@ -1,4 +1,5 @@
 #include "job.h"
+#include "kernels/core/list.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -6,8 +7,7 @@
 
 static double *room_for(int count)
 {
-    double *values = malloc((size_t)(count > 0 ? count : 1) * sizeof *values);
-    LS_ASSERT(values != NULL);
+    double *values = ls_list_make(1, (size_t)(count > 0 ? count : 1) * sizeof *values);
     return values;
 }
 

@@ -11,13 +11,13 @@
 #include "kernels/core/rng.h"
 #include "kernels/core/status.h"
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 
 static const double HALVES_DRIFT_MAX = 0.05; /* see ls_stats_compare_halves */
 
 static double *sorted_copy(const double *value, int count)
 {
-    double *copy = malloc((size_t)count * sizeof *copy);
-    LS_ASSERT(copy != NULL);
+    double *copy = ls_list_make(1, (size_t)count * sizeof *copy);
     memcpy(copy, value, (size_t)count * sizeof *copy);
     ls_sort_doubles(copy, count);
     return copy;

@@ -126,8 +126,7 @@ ls_status ls_trace_write(const ls_report_run *run)
         first_process += job->record->world;
         free(spans);
     }
-    char path[PATH_MAX];
-    ls_text_put(path, sizeof path, "%s/trace.json", run->directory);
+    LS_TEXT(path, PATH_MAX, "%s/trace.json", run->directory);
     ls_status status = ls_json_write_file(path, root);
     cJSON_Delete(root);
     return status;

@@ -18,6 +18,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 
 void ls_job_free(ls_job *job)
 {
@@ -222,8 +223,7 @@ static ls_status open_channels(const ls_job *job, const char *token, ls_remote *
     ls_hosts *hosts = job->hosts;
     LS_ASSERT(hosts->port_count > 0);
     int port = hosts->port[hosts->port_next++ % hosts->port_count];
-    ls_words *command = calloc((size_t)job->host_count, sizeof *command);
-    LS_ASSERT(command != NULL);
+    ls_words *command = ls_list_make((size_t)job->host_count, sizeof *command);
     for (int k = 0; k < job->host_count; k++) {
         command[k] = launcher_words(job, k, port);
     }
@@ -295,11 +295,10 @@ static void take_lost(const ls_job *job, const ls_outcome *channels, int k, cons
                       .ended_ns = channel->ended_ns - channel->started_ns};
     }
     if (!ours) {
-        char why[sizeof out->why];
-        ls_text_put(why, sizeof why, " ended without a report (%s %d)%s%s",
-                    channel->signal != 0 ? "signal" : "exit code",
-                    channel->signal != 0 ? channel->signal : channel->code,
-                    said[0] != '\0' ? ": " : "", said);
+        LS_TEXT(why, sizeof out->why, " ended without a report (%s %d)%s%s",
+                channel->signal != 0 ? "signal" : "exit code",
+                channel->signal != 0 ? channel->signal : channel->code, said[0] != '\0' ? ": " : "",
+                said);
         blame_host(job, k, LS_OUTCOME_FAILED, channel->ended_ns, why, out, b);
     }
 }
@@ -314,8 +313,7 @@ static void put_together(const ls_job *job, const ls_outcome *channels, ls_outco
                         .started_ns = channels->started_ns,
                         .ended_ns = channels->ended_ns,
                         .rank_count = job->world};
-    out->rank = calloc((size_t)job->world, sizeof *out->rank);
-    LS_ASSERT(out->rank != NULL);
+    out->rank = ls_list_make((size_t)job->world, sizeof *out->rank);
     for (int k = 0; k < job->host_count; k++) {
         ls_outcome node;
         cJSON *report = ls_remote_report(job->directory, k, "node", said, sizeof said);
@@ -327,8 +325,7 @@ static void put_together(const ls_job *job, const ls_outcome *channels, ls_outco
         }
         memcpy(&out->rank[k * per_host], node.rank, (size_t)per_host * sizeof *node.rank);
         if (node.state == LS_OUTCOME_NOT_STARTED) {
-            char why[sizeof out->why];
-            ls_text_put(why, sizeof why, ": %s", said);
+            LS_TEXT(why, sizeof out->why, ": %s", said);
             blame_host(job, k, node.state, channels->rank[k].ended_ns, why, out, &b);
         } else if (node.first_rank >= 0 && node.state != LS_OUTCOME_STOPPED) {
             consider(out, &b, k * per_host + node.first_rank, &node, channels->rank[k].started_ns);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 
 static int ranks_per_host(const ls_matrix_bench *bench)
 {
@@ -311,8 +312,7 @@ static int index_of(const double *list, int count, double value)
  * product. */
 static void add_every_pair(const ls_matrix_bench *bench, ls_matrix *matrix)
 {
-    pairs *p = malloc(sizeof *p);
-    LS_ASSERT(p != NULL);
+    pairs *p = ls_list_make(1, sizeof *p);
     list_values(bench, p);
     double level[4], world[VALUES_MAX], nodes[2];
     for (int i = 0; i < 4; i++) {

@@ -11,6 +11,7 @@
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 
 static const char *const digest_name[LS_RECORD_DIGESTS] = {"param",  "master", "state",
                                                            "scaler", "buffer", "grad"};
@@ -255,8 +256,7 @@ static void describe(const char *path, int number, const char *why, const char *
                      size_t broken_bytes)
 {
     const char *slash = strrchr(path, '/');
-    char shown[SHOWN + 4];
-    ls_text_put(shown, sizeof shown, "%.*s%s", (int)SHOWN, line, strlen(line) > SHOWN ? "..." : "");
+    LS_TEXT(shown, SHOWN + 4, "%.*s%s", (int)SHOWN, line, strlen(line) > SHOWN ? "..." : "");
     for (char *c = shown; *c != '\0'; c++) {
         *c = *c < ' ' || *c > '~' ? '.' : *c;
     }
@@ -301,8 +301,7 @@ static ls_status read_lines(const char *path, bool strict, ls_record_rank *rank,
     }
     const char *unreadable = ls_file_unreadable(file);
     if (unreadable != NULL) {
-        char why[64];
-        ls_text_put(why, sizeof why, "is in %s", unreadable);
+        LS_TEXT(why, 64, "is in %s", unreadable);
         describe(path, 1, why, "", broken, broken_bytes);
         fclose(file);
         return LS_OK;
@@ -354,11 +353,10 @@ static int count_event_files(const ls_record *record)
 
 static ls_status read_job(ls_record *record, ls_record_mode mode)
 {
-    char path[PATH_MAX];
     const char *slash = strrchr(record->directory, '/');
     ls_text_put(record->id, sizeof record->id, "%s", slash == NULL ? record->directory : slash + 1);
     ls_text_printable(record->id);
-    ls_text_put(path, sizeof path, "%s/job.json", record->directory);
+    LS_TEXT(path, PATH_MAX, "%s/job.json", record->directory);
     ls_status status = access(path, R_OK) == 0 ? ls_json_read_file(path, &record->job) : LS_OK;
     if (status != LS_OK && mode == LS_RECORD_STRICT) {
         return status;
@@ -443,8 +441,7 @@ ls_status ls_record_read(const char *directory, ls_record_mode mode, ls_record *
                     record.world, LS_HOSTS_RANKS_MAX);
         record.world = 0;
     }
-    record.rank = calloc((size_t)record.world + 1, sizeof *record.rank);
-    LS_ASSERT(record.rank != NULL);
+    record.rank = ls_list_make((size_t)record.world + 1, sizeof *record.rank);
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, read_events(&record, mode), free_record);
     read_outcome(&record);

@@ -1,4 +1,4 @@
-/* Lists that grow by doubling. */
+/* Lists in malloc'ed memory. */
 #ifndef LS_LIST_H
 #define LS_LIST_H
 
@@ -16,6 +16,14 @@ static inline void *ls_list_grow(void *list, int count, int *capacity, size_t it
         list = realloc(list, (size_t)*capacity * item_bytes);
         LS_ASSERT(list != NULL);
     }
+    return list;
+}
+
+/* A list of `count` zeroed items, to be freed. Running out of memory ends the program. */
+static inline void *ls_list_make(size_t count, size_t item_bytes)
+{
+    void *list = calloc(count, item_bytes);
+    LS_ASSERT(list != NULL || count == 0);
     return list;
 }
 

@@ -9,6 +9,10 @@
 /* Like snprintf, for text that may be cut. */
 void ls_text_put(char *text, size_t bytes, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* Declares char name[bytes] with such a text: LS_TEXT(path, 700, "%s/run.json", directory). */
+#define LS_TEXT(name, bytes, ...) \
+    char name[bytes];             \
+    ls_text_put(name, sizeof name, __VA_ARGS__)
 /* Appends to the text. */
 void ls_text_add(char *text, size_t bytes, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -9,8 +9,7 @@
 
 bool ls_endings_says(const ls_record *job, int rank, const char *text)
 {
-    char path[700];
-    ls_text_put(path, sizeof path, "%s/rank%d.log", job->directory, rank);
+    LS_TEXT(path, 700, "%s/rank%d.log", job->directory, rank);
     char *log = ls_text_read(path);
     bool found = log != NULL && strstr(log, text) != NULL;
     free(log);

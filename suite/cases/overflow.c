@@ -8,6 +8,7 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "kernels/core/rng.h"
+#include "kernels/core/list.h"
 #include "reference/model/model.h"
 #include "reference/files/safetensors.h"
 
@@ -103,8 +104,7 @@ static ls_status write_weights(const char *path, kind of)
     for (int i = 0; i < network.param_count && status == LS_OK; i++) {
         const ls_param *param = &network.param[i];
         int64_t count = ls_shape_count(&param->shape);
-        float *value = calloc((size_t)count, sizeof *value);
-        LS_ASSERT(value != NULL);
+        float *value = ls_list_make((size_t)count, sizeof *value);
         if (param->role == LS_PARAM_LINEAR_BIAS) {
             value[0] = nearly ? 14 : 30;
         } else if (param->role != LS_PARAM_LINEAR_WEIGHT || nearly) {
@@ -165,9 +165,8 @@ static void fill_image(const char *folder, kind of, int step, int rank, int imag
 
 static ls_status write_batch(const ls_spec *spec, const char *folder, kind of, int step, int rank)
 {
-    char path[900];
     int micros = spec->accumulate, images = micros * BATCH;
-    ls_text_put(path, sizeof path, "%s/step%06d.rank%d.safetensors", folder, step, rank);
+    LS_TEXT(path, 900, "%s/step%06d.rank%d.safetensors", folder, step, rank);
     float *input = malloc(sizeof *input * (size_t)images * PIXELS);
     int64_t *target = malloc(sizeof *target * (size_t)images);
     LS_ASSERT(input != NULL && target != NULL);

@@ -17,8 +17,7 @@ struct ls_case_memory {
 
 void *ls_rows_memory(ls_case_list *list, size_t bytes)
 {
-    struct ls_case_memory *memory = calloc(1, sizeof *memory + bytes);
-    LS_ASSERT(memory != NULL);
+    struct ls_case_memory *memory = ls_list_make(1, sizeof *memory + bytes);
     memory->next = list->memory;
     list->memory = memory;
     return memory->data;
@@ -75,11 +74,9 @@ static void read_jobs(const ls_case_settings *settings, const char *text, const 
                       ls_case *row)
 {
     while (text != NULL) {
-        char one[1024];
         const char *end = strstr(text, " | ");
         LS_ASSERT(row->job_count < LS_CASE_JOBS_MAX);
-        ls_text_put(one, sizeof one, "%.*s", end == NULL ? (int)strlen(text) : (int)(end - text),
-                    text);
+        LS_TEXT(one, 1024, "%.*s", end == NULL ? (int)strlen(text) : (int)(end - text), text);
         ls_spec *spec = &row->job[row->job_count];
         *spec = ls_rows_spec(settings, one);
         spec->script = spec->wrap == LS_WRAP_SHELL ? script : NULL;

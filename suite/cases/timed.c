@@ -171,8 +171,7 @@ static ls_status draw(const ls_spec *spec, const char *data, int rank, int world
 static ls_status save(const char *folder, int step, const ls_spec *spec, int micro,
                       const batch_file *file)
 {
-    char path[900];
-    ls_text_put(path, sizeof path, "%s/step%06d.rank0.safetensors", folder, step);
+    LS_TEXT(path, 900, "%s/step%06d.rank0.safetensors", folder, step);
     ls_safetensors_writer *writer = NULL;
     LS_TRY(ls_safetensors_create(path, &writer));
     ls_shape input = {5, {micro, spec->batch_size, 3, spec->image_size, spec->image_size}};
@@ -190,8 +189,7 @@ static ls_status save(const char *folder, int step, const ls_spec *spec, int mic
 static ls_status write_world(const ls_spec *timed, int micro, int step, const char *run,
                              const char *folder)
 {
-    char data[1024];
-    ls_text_put(data, sizeof data, "%s", timed->data);
+    LS_TEXT(data, 1024, "%s", timed->data);
     if (strncmp(data, "{run}", 5) == 0) {
         ls_text_put(data, sizeof data, "%s%s", run, timed->data + 5);
     }

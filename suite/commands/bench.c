@@ -33,10 +33,9 @@ static ls_status make_data(const ls_bench *b)
  */
 static ls_status take_over_measured(ls_bench *b)
 {
-    char path[700];
     b->run.measured = cJSON_CreateObject();
     LS_ASSERT(b->run.measured != NULL);
-    ls_text_put(path, sizeof path, "%s/run.json", b->run.directory);
+    LS_TEXT(path, 700, "%s/run.json", b->run.directory);
     cJSON *before = NULL;
     if (access(path, R_OK) == 0) {
         LS_TRY(ls_json_read_file(path, &before));

@@ -9,6 +9,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 #include "reference/data/loader.h"
 #include "reference/data/make.h"
 #include "reference/model/model.h"
@@ -70,8 +71,7 @@ static ls_status nodes_place(ls_bench_nodes *nodes, const ls_variables *given, l
     char folder[512];
     ls_command_absolute(ls_variables_text(given, "OUT", "results/runs"), folder, sizeof folder);
     LS_TRY(ls_hosts_ranks(&nodes->hosts, ranks, &ranks));
-    nodes->probe = calloc((size_t)nodes->hosts.count, sizeof *nodes->probe);
-    LS_ASSERT(nodes->probe != NULL);
+    nodes->probe = ls_list_make((size_t)nodes->hosts.count, sizeof *nodes->probe);
     ls_probe_question question = {
         .folder = folder, .device = wanted, .ranks = ranks, .oversubscribe = share};
     LS_TRY(ls_probe_at(&nodes->hosts, &question, nodes->probe));
@@ -203,8 +203,7 @@ static ls_status take_over_variables(ls_variables *given)
     if (folder == NULL) {
         return LS_OK;
     }
-    char path[700];
-    ls_text_put(path, sizeof path, "%s/run.json", folder);
+    LS_TEXT(path, 700, "%s/run.json", folder);
     if (access(path, R_OK) != 0) {
         return ls_log_fail(LS_ERR_USAGE, "RESUME=%s is not a run's folder: it holds no run.json",
                            folder);

@@ -64,8 +64,7 @@ static ls_status compare(const bounds *b, const ls_spec *spec, const char *const
                          ls_bounds_row *row)
 {
     static const char *const codes[] = {"PASS", "WEAK", "FAIL"};
-    char cache[600];
-    ls_text_put(cache, sizeof cache, "%s/oracle", b->folder);
+    LS_TEXT(cache, 600, "%s/oracle", b->folder);
     ls_compare_facts facts = {.arch = spec->arch,
                               .half = spec->half,
                               .sync_bn = spec->sync_bn,
@@ -91,8 +90,7 @@ static ls_status compare(const bounds *b, const ls_spec *spec, const char *const
 
 static ls_status add_row(bounds *b, const ls_bounds_row *row)
 {
-    char path[600];
-    ls_text_put(path, sizeof path, "%s/steps.tsv", b->folder);
+    LS_TEXT(path, 600, "%s/steps.tsv", b->folder);
     return ls_bounds_rows_append(path, row);
 }
 
@@ -141,8 +139,7 @@ static ls_status run_step(bounds *b, const struct setting *s, uint64_t seed, boo
     if (is_known(b, s, seed, "none") && faults_known) {
         return LS_OK;
     }
-    char text[80];
-    ls_text_put(text, sizeof text, "%s dump=1,2", s->job);
+    LS_TEXT(text, 80, "%s dump=1,2", s->job);
     ls_spec spec = ls_rows_spec(&(ls_case_settings){.seed = seed}, text);
     ls_job job;
     LS_TRY(ls_matrix_job(&spec, &b->site, &job));
@@ -159,8 +156,7 @@ static ls_status run_step(bounds *b, const struct setting *s, uint64_t seed, boo
         status = judge_job(b, s, &spec, job.directory, planted);
     }
     if (status == LS_OK) {
-        char cache[600];
-        ls_text_put(cache, sizeof cache, "%s/oracle", b->folder);
+        LS_TEXT(cache, 600, "%s/oracle", b->folder);
         ls_path_remove_tree(job.directory);
         ls_path_remove_tree(cache);
     }
@@ -223,8 +219,7 @@ int ls_bounds_main(int count, char **argument)
     LS_TRY(check_only(b.only));
     ls_command_absolute(b.out, b.folder, sizeof b.folder);
     LS_TRY(ls_path_make_folder(b.folder));
-    char path[600];
-    ls_text_put(path, sizeof path, "%s/steps.tsv", b.folder);
+    LS_TEXT(path, 600, "%s/steps.tsv", b.folder);
     b.site = (ls_matrix_site){.run_directory = b.folder,
                               .device = "cpu",
                               .cores = ls_machine_cores(),

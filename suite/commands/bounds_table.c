@@ -210,8 +210,7 @@ static void tally_kind(const ls_bounds_rows *rows, int group, int kind, const ch
 
 static FILE *create(const char *folder, const char *name)
 {
-    char path[700];
-    ls_text_put(path, sizeof path, "%s/%s", folder, name);
+    LS_TEXT(path, 700, "%s/%s", folder, name);
     return ls_file_create(path);
 }
 

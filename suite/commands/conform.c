@@ -15,6 +15,7 @@
 #include "suite/run/command_line.h"
 #include "suite/run/run.h"
 #include "kernels/core/path.h"
+#include "kernels/core/list.h"
 
 typedef struct conform {
     const char *seed, *claim, *subject, *out, *share, *device;
@@ -110,8 +111,7 @@ static ls_status choose_cases(conform *c)
 /* Empties the folder of an earlier run; other files in it are an error. */
 static ls_status clear_folder(const char *path)
 {
-    char entry[700];
-    ls_text_put(entry, sizeof entry, "%s/run.json", path);
+    LS_TEXT(entry, 700, "%s/run.json", path);
     if (access(entry, F_OK) == 0) {
         ls_path_remove_tree(path);
         return LS_OK;
@@ -137,7 +137,6 @@ static ls_status clear_folder(const char *path)
 /* --resume needs the folder of an earlier run. */
 static ls_status check_resumed(const conform *c)
 {
-    char path[700];
     if (!c->resume) {
         return LS_OK;
     }
@@ -145,7 +144,7 @@ static ls_status check_resumed(const conform *c)
         return ls_log_fail(LS_ERR_USAGE,
                            "--resume needs --out DIR, the folder of the run to resume");
     }
-    ls_text_put(path, sizeof path, "%s/run.json", c->run.directory);
+    LS_TEXT(path, 700, "%s/run.json", c->run.directory);
     if (access(path, R_OK) != 0) {
         return ls_log_fail(
             LS_ERR_USAGE, "--resume: --out %s is not a run's folder: it holds no run.json", c->out);
@@ -251,8 +250,7 @@ static ls_status list_cases(conform *c)
 int ls_conform_main(int count, char **argument)
 {
     conform c;
-    char **copy = calloc((size_t)count + 1, sizeof *copy);
-    LS_ASSERT(copy != NULL);
+    char **copy = ls_list_make((size_t)count + 1, sizeof *copy);
     for (int i = 0; i < count; i++) {
         copy[i] = argument[i];
     }

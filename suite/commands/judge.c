@@ -16,8 +16,7 @@
 /* The effective options of the start event, by long name in either spelling. */
 static const cJSON *option(const cJSON *options, const char *name)
 {
-    char other[64];
-    ls_text_put(other, sizeof other, "%s", name);
+    LS_TEXT(other, 64, "%s", name);
     for (char *c = other; *c != '\0'; c++) {
         *c = *c == '-' ? '_' : *c;
     }
@@ -47,8 +46,7 @@ static void add_flag(ls_spec *spec, const cJSON *options, const char *name)
 /* Steps that are dumped, from the names of the files of rank 0. */
 static void list_dumps(const char *directory, char *steps, size_t bytes)
 {
-    char folder[700];
-    ls_text_put(folder, sizeof folder, "%s/dump", directory);
+    LS_TEXT(folder, 700, "%s/dump", directory);
     steps[0] = '\0';
     DIR *entries = opendir(folder);
     for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
@@ -133,9 +131,7 @@ static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict
     for (const char *at = row->job[0].dump_steps; *at != '\0' && without == 0; at++) {
         step = (int)strtol(at, (char **)&at, 10);
         for (int k = 1; k < job->world; k++) {
-            char path[700];
-            ls_text_put(path, sizeof path, "%s/dump/step%06d.rank%d.safetensors", job->directory,
-                        step, k);
+            LS_TEXT(path, 700, "%s/dump/step%06d.rank%d.safetensors", job->directory, step, k);
             without += access(path, R_OK) != 0;
         }
         if (*at == '\0') {
@@ -184,8 +180,7 @@ static ls_status judge_job(const char *directory, counts *c)
 /* A run's folder contains jobs; any other folder is one job. */
 static ls_status judge_folder(const char *directory, counts *c)
 {
-    char folder[700];
-    ls_text_put(folder, sizeof folder, "%s/jobs", directory);
+    LS_TEXT(folder, 700, "%s/jobs", directory);
     struct dirent **entry;
     int count = scandir(folder, &entry, NULL, alphasort);
     if (count < 0) {
@@ -193,8 +188,7 @@ static ls_status judge_folder(const char *directory, counts *c)
     }
     ls_status status = LS_OK;
     for (int i = 0; i < count; i++) {
-        char job[1000];
-        ls_text_put(job, sizeof job, "%s/%s", folder, entry[i]->d_name);
+        LS_TEXT(job, 1000, "%s/%s", folder, entry[i]->d_name);
         if (entry[i]->d_name[0] != '.' && status == LS_OK) {
             status = judge_job(job, c);
         }

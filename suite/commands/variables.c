@@ -24,8 +24,7 @@ static ls_status unknown(const char *argument)
     for (int i = 0; i < COUNT; i++) {
         names[i] = variable[i].name;
     }
-    char name[64];
-    ls_text_put(name, sizeof name, "%.*s", (int)strcspn(argument, "="), argument);
+    LS_TEXT(name, 64, "%.*s", (int)strcspn(argument, "="), argument);
     bool variable_given = strchr(argument, '=') != NULL && argument[0] != '-';
     char hint[160];
     ls_text_suggest(hint, sizeof hint, name + strspn(name, "-"), names, COUNT,

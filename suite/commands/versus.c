@@ -103,8 +103,7 @@ static ls_status write_batches(const setting *what, const char *folder)
         for (int step = 1; step <= what->warmup_steps + what->timed_steps; step++) {
             ls_loader_batch batch;
             ls_safetensors_writer *writer = NULL;
-            char path[PATH_MAX];
-            ls_text_put(path, sizeof path, "%s/step%06d.rank%d.safetensors", folder, step, rank);
+            LS_TEXT(path, PATH_MAX, "%s/step%06d.rank%d.safetensors", folder, step, rank);
             LS_TRY_GOTO(status, ls_loader_next(loader, &batch), close_loader);
             LS_TRY_GOTO(status, ls_safetensors_create(path, &writer), close_loader);
             const ls_shape input = {4, {batch.images, 3, what->image_size, what->image_size}};
@@ -178,9 +177,8 @@ static ls_status run_one(const setting *what, int who, const place *place, int p
     }
     double slowest_ms = 0;
     for (int rank = 0; rank < what->ranks; rank++) {
-        char path[PATH_MAX];
         step_times times = {0};
-        ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job.directory, rank);
+        LS_TEXT(path, PATH_MAX, "%s/rank%d.jsonl", job.directory, rank);
         LS_TRY_GOTO(status, ls_json_each_line(path, read_event, &times), free_outcome);
         if (times.count != steps) {
             ls_log_error("%s: %d step events instead of %d", path, times.count, steps);
@@ -228,9 +226,8 @@ static ls_status run_setting(const setting *what, const place *place, FILE *tabl
 {
     measured seen[2] = {{0}, {0}};
     double bound[PAIRS_MAX];
-    char folder[PATH_MAX];
     int pairs = place->options->pairs;
-    ls_text_put(folder, sizeof folder, "%s/%s.batches", place->folder, what->label);
+    LS_TEXT(folder, PATH_MAX, "%s/%s.batches", place->folder, what->label);
     LS_TRY(ls_path_make_folder(folder));
     LS_TRY(write_batches(what, folder));
     for (int pair = 0; pair < pairs; pair++) {
@@ -297,8 +294,7 @@ static ls_status run_all(const asked *options)
     place place = {.options = options};
     LS_TRY(ls_command_run_folder(options->parent, "versus", place.folder, sizeof place.folder));
     LS_TRY(ls_path_make_folder(place.folder));
-    char path[PATH_MAX + 16];
-    ls_text_put(path, sizeof path, "%s/versus.tsv", place.folder);
+    LS_TEXT(path, PATH_MAX + 16, "%s/versus.tsv", place.folder);
     FILE *table = ls_file_create(path);
     if (table == NULL) {
         return LS_ERR_INFRA;

@@ -1,4 +1,3 @@
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"
+#include "kernels/core/list.h"
 #include "detect_parts.h"
 #include "suite/run/run.h"
 #include "suite/run/command_line.h"
@@ -82,8 +82,7 @@ static bool is_wanted(const detect *d, const ls_detect_plant *plant)
 static ls_status check_wanted(const detect *d)
 {
     for (int i = 0; i < d->wanted.count; i++) {
-        const char **names = calloc((size_t)d->plants.count + 1, sizeof *names);
-        LS_ASSERT(names != NULL);
+        const char **names = ls_list_make((size_t)d->plants.count + 1, sizeof *names);
         bool found = false;
         for (int p = 0; p < d->plants.count; p++) {
             names[p] = d->plants.plant[p].name;
@@ -121,8 +120,7 @@ static ls_status read_plants(detect *d)
     ls_status status = ls_detect_check(&d->plants, &cases);
     ls_rows_free(&cases);
     LS_TRY(status);
-    d->result = calloc((size_t)d->plants.count + 1, sizeof *d->result);
-    LS_ASSERT(d->result != NULL);
+    d->result = ls_list_make((size_t)d->plants.count + 1, sizeof *d->result);
     return check_wanted(d);
 }
 
@@ -158,12 +156,10 @@ static uint64_t digest_of_build(const detect *d)
     static const char *const file[] = {"lockstep", "lockstep-train", "lib/ls_cpu.so",
                                        "lib/ls_gloo.so"};
     uint64_t digest = LS_DIGEST_START;
-    char *buffer = malloc(1 << 16);
-    LS_ASSERT(buffer != NULL);
+    char *buffer = ls_list_make(1, 1 << 16);
     for (size_t i = 0; i < sizeof file / sizeof *file; i++) {
-        char path[1300];
-        ls_text_put(path, sizeof path, "%.*s%s", (int)(strlen(d->planted) - strlen("lockstep")),
-                    d->planted, file[i]);
+        LS_TEXT(path, 1300, "%.*s%s", (int)(strlen(d->planted) - strlen("lockstep")), d->planted,
+                file[i]);
         FILE *in = fopen(path, "rb");
         for (size_t got; in != NULL && (got = fread(buffer, 1, 1 << 16, in)) > 0;) {
             digest = ls_digest_update(digest, buffer, got);
@@ -374,8 +370,7 @@ static ls_status run_faults(detect *d)
 /* A pass that did not finish is an alarm too, because it has shown nothing. */
 static ls_status run_clean(detect *d, uint64_t seed, ls_detect_clean *clean)
 {
-    char directory[600];
-    ls_text_put(directory, sizeof directory, "%s/faults/%s", d->directory, clean->name);
+    LS_TEXT(directory, 600, "%s/faults/%s", d->directory, clean->name);
     ls_detect_child child = {.program = d->program,
                              .directory = directory,
                              .list = d->cases,
@@ -414,8 +409,7 @@ static ls_status run_cleans(detect *d)
 {
     for (int i = 0; i < d->clean && !d->stopped; i++) {
         uint64_t seed = d->first_seed + (uint64_t)i;
-        char name[32];
-        ls_text_put(name, sizeof name, "clean-%llu", (unsigned long long)seed);
+        LS_TEXT(name, 32, "clean-%llu", (unsigned long long)seed);
         ls_detect_clean clean = {.name = name, .subject = ""};
         if (!ls_detect_kept_clean(d->directory, &clean)) {
             clean = (ls_detect_clean){.name = name, .subject = ""};

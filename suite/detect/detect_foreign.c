@@ -64,8 +64,7 @@ static bool is_code(const ls_detect_verdict *verdict, ls_verdict_code code)
 static ls_status run(const ls_detect_place *place, const char *name, const char *subject,
                      const char *case_id, ls_detect_outcome *out)
 {
-    char directory[700];
-    ls_text_put(directory, sizeof directory, "%s/faults/%s", place->directory, name);
+    LS_TEXT(directory, 700, "%s/faults/%s", place->directory, name);
     ls_detect_child child = {.program = place->program,
                              .directory = directory,
                              .subject = subject,
@@ -77,8 +76,7 @@ static ls_status run(const ls_detect_place *place, const char *name, const char 
 
 static void drop_folder(const ls_detect_place *place, const char *name)
 {
-    char directory[700];
-    ls_text_put(directory, sizeof directory, "%s/faults/%s", place->directory, name);
+    LS_TEXT(directory, 700, "%s/faults/%s", place->directory, name);
     ls_path_remove_tree(directory);
 }
 

@@ -24,8 +24,7 @@ static char **environment_with(char *plant, char *engines)
     while (environ[count] != NULL) {
         count++;
     }
-    char **out = calloc(count + 3, sizeof *out);
-    LS_ASSERT(out != NULL);
+    char **out = ls_list_make(count + 3, sizeof *out);
     for (size_t i = 0; i < count; i++) {
         bool library = engines != NULL && strncmp(environ[i], "LS_LIB_DIR=", 11) == 0;
         if (!library && strncmp(environ[i], "LS_PLANT=", 9) != 0) {

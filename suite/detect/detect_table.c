@@ -55,8 +55,7 @@ void ls_detect_print_foreign(const ls_detect_summary *summary, FILE *to)
 
 static FILE *create(const char *folder, const char *name)
 {
-    char path[700];
-    ls_text_put(path, sizeof path, "%s/%s", folder, name);
+    LS_TEXT(path, 700, "%s/%s", folder, name);
     return ls_file_create(path);
 }
 
@@ -179,8 +178,7 @@ static ls_status take_cell(void *context, const cJSON *line, int line_number)
 
 static ls_status read_row(const char *directory, const char *name, columns *c, bool *found)
 {
-    char path[700];
-    ls_text_put(path, sizeof path, "%s/faults/%s.jsonl", directory, name);
+    LS_TEXT(path, 700, "%s/faults/%s.jsonl", directory, name);
     memset(c->cell, '-', (size_t)c->count);
     *found = access(path, R_OK) == 0;
     return *found ? ls_json_each_line(path, take_cell, c) : LS_OK;

@@ -6,6 +6,7 @@
 
 #include "kernels/core/half.h"
 #include "kernels/core/log.h"
+#include "kernels/core/list.h"
 
 double ls_kernel_interpreter_round(double x, ls_kernel_rounding type)
 {
@@ -23,8 +24,7 @@ double ls_kernel_interpreter_round(double x, ls_kernel_rounding type)
 
 static double *doubles(int64_t count)
 {
-    double *d = calloc((size_t)(count > 0 ? count : 1), sizeof *d);
-    LS_ASSERT(d != NULL);
+    double *d = ls_list_make((size_t)(count > 0 ? count : 1), sizeof *d);
     return d;
 }
 

@@ -7,6 +7,7 @@
 #include "kernels/core/half.h"
 #include "kernels/core/log.h"
 #include "kernels/core/rng.h"
+#include "kernels/core/list.h"
 
 /* Representable in bf16 and fp16, so that every level starts from the same numbers. */
 static double usual_initial(const ls_kernel_net *n, int p, int64_t i)
@@ -77,8 +78,7 @@ static ls_status make_params(ls_kernel_subject *s)
     const ls_kernel_subject_options *o = &s->options;
     for (int p = 0; p < n->network.param_count; p++) {
         int64_t count = ls_shape_count(&n->param[p].shape);
-        double *values = malloc((size_t)count * sizeof *values);
-        LS_ASSERT(values != NULL);
+        double *values = ls_list_make(1, (size_t)count * sizeof *values);
         for (int64_t i = 0; i < count; i++) {
             values[i] = o->initial != NULL ? o->initial(n, p, i) : usual_initial(n, p, i);
         }
@@ -99,8 +99,7 @@ static ls_status make_buffers(ls_kernel_subject *s)
         if (buffer->role == LS_BUFFER_BATCHES_TRACKED) {
             continue;
         }
-        double *values = calloc((size_t)buffer->count, sizeof *values);
-        LS_ASSERT(values != NULL);
+        double *values = ls_list_make((size_t)buffer->count, sizeof *values);
         for (int64_t i = 0; i < buffer->count; i++) {
             values[i] = buffer->role == LS_BUFFER_RUNNING_VAR ? 1 : 0;
         }
@@ -249,8 +248,7 @@ double *ls_kernel_subject_read(const ls_kernel_subject *s, const ls_tensor *from
 
 float *ls_kernel_subject_activation(const ls_kernel_subject *s, int layer, int64_t count)
 {
-    float *values = malloc((size_t)count * sizeof *values + 8);
-    LS_ASSERT(values != NULL);
+    float *values = ls_list_make(1, (size_t)count * sizeof *values + 8);
     if (s->api->plan_export(s->plan, s->stream, LS_EXPORT_ACTIVATION, layer, values,
                             count * (int64_t)sizeof *values) != LS_OK) {
         free(values);

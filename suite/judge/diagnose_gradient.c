@@ -304,9 +304,8 @@ static ls_status try_elements(const ls_diagnose_wrong *wrong, const ls_diagnose_
                               const ls_diagnose_past *past, char *text, int bytes)
 {
     chosen c;
-    char name[192];
     bool many = strncmp(place->text, "the ", 4) == 0 || !place->pattern;
-    ls_text_put(name, sizeof name, "%s %s", place->text, many ? "are" : "is");
+    LS_TEXT(name, 192, "%s %s", place->text, many ? "are" : "is");
     LS_TRY(choose(wrong, place->index, place->count, name, past, &c));
     /* sums that fit most elements have been tried on all of them */
     if (!(place->most ? is_of_some_ranks(&c, text, bytes) : try_sums(&c, text, bytes))) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 
 void ls_dumps_path(const ls_record *job, int64_t step, int rank, char *path, size_t bytes)
 {
@@ -27,9 +28,8 @@ ls_dumpfile *ls_dumps_open(const ls_record *job, int64_t step, int rank, ls_verd
 ls_dumpfile *ls_dumps_open_file(const ls_record *job, const char *name, ls_verdict_code missing,
                                 ls_verdict *out)
 {
-    char path[900];
     ls_dumpfile *file = NULL;
-    ls_text_put(path, sizeof path, "%s/%s", job->directory, name);
+    LS_TEXT(path, 900, "%s/%s", job->directory, name);
     if (ls_dumpfile_open(path, &file) != LS_OK) {
         ls_verdict_set(out, missing, "%s is missing or broken", name);
         return NULL;
@@ -81,8 +81,7 @@ const void *ls_dumps_data(const ls_dumpfile_entry *entry, const char *type)
 
 double *ls_dumps_values(const ls_dumpfile_entry *entry)
 {
-    double *value = malloc((size_t)entry->count * sizeof *value + 1);
-    LS_ASSERT(value != NULL);
+    double *value = ls_list_make(1, (size_t)entry->count * sizeof *value + 1);
     ls_dumpfile_read(entry, value);
     return value;
 }

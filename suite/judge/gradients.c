@@ -6,6 +6,7 @@
 
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 #include "compare.h"
 
 /* The value of "--name V" or "--name=V" in the further options; NULL without it. */
@@ -39,15 +40,12 @@ static void facts_of(const ls_spec *spec, ls_compare_facts *facts, char *cache, 
 static ls_status compare_step(const ls_compare_facts *facts, const ls_record *job, int step,
                               ls_compare_verdict *out)
 {
-    char **path = calloc((size_t)job->world, sizeof *path);
-    LS_ASSERT(path != NULL);
+    char **path = ls_list_make((size_t)job->world, sizeof *path);
     for (int k = 0; k < job->world; k++) {
-        path[k] = malloc(700);
-        LS_ASSERT(path[k] != NULL);
+        path[k] = ls_list_make(1, 700);
         ls_dumps_path(job, step, k, path[k], 700);
     }
-    char json[700];
-    ls_text_put(json, sizeof json, "%s/compare.json", job->directory);
+    LS_TEXT(json, 700, "%s/compare.json", job->directory);
     ls_status status = ls_compare_step(facts, job->world, (const char *const *)path, json, out);
     for (int k = 0; k < job->world; k++) {
         free(path[k]);
@@ -108,8 +106,7 @@ static void judge_step(const ls_case *row, const ls_record *job, int step, ls_ve
 
 void ls_judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    char steps[64];
-    ls_text_put(steps, sizeof steps, "%s", row->job[0].dump_steps);
+    LS_TEXT(steps, 64, "%s", row->job[0].dump_steps);
     char *rest = NULL;
     for (char *word = strtok_r(steps, ",", &rest); word != NULL;
          word = strtok_r(NULL, ",", &rest)) {

@@ -35,8 +35,7 @@ int ls_judge_runs(const ls_record *a, const ls_record *b, int64_t after, unsigne
     int compared = 0;
     for (int k = 0; k < a->world && k < b->world; k++) {
         int64_t last = last_step(&a->rank[k]), other = last_step(&b->rank[k]);
-        char who[32];
-        ls_text_put(who, sizeof who, "rank=%d", k);
+        LS_TEXT(who, 32, "rank=%d", k);
         for (int64_t step = after + 1; step <= last || step <= other; step++) {
             const ls_record_step *x = ls_record_find_step(&a->rank[k], step);
             const ls_record_step *y = ls_record_find_step(&b->rank[k], step);
@@ -73,8 +72,7 @@ void ls_judge_lockstep(const ls_case *row, const ls_record *job, ls_verdict *out
                             job->rank[k].step_count, steps);
             continue;
         }
-        char who[32];
-        ls_text_put(who, sizeof who, "rank=%d", k);
+        LS_TEXT(who, 32, "rank=%d", k);
         for (int i = 0; i < steps && k > 0; i++) {
             compared +=
                 compare_digests(&job->rank[0].step[i], &job->rank[k].step[i], mask, who, out);
@@ -109,8 +107,7 @@ void ls_judge_resume(const ls_case *row, const ls_record *job, ls_verdict *out)
                                 a == NULL ? "uninterrupted" : "resumed");
                 continue;
             }
-            char who[40];
-            ls_text_put(who, sizeof who, "rank=%d resumed,", k);
+            LS_TEXT(who, 40, "rank=%d resumed,", k);
             compared += compare_digests(a, b, LS_JUDGE_EVERYTHING, who, out);
             if (strcmp(a->loss_bits, b->loss_bits) != 0 || a->loss_scale != b->loss_scale ||
                 a->lr != b->lr) {

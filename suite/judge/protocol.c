@@ -10,8 +10,7 @@ static void check_options(const ls_record_rank *rank, int k, const ls_spec *spec
 {
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
     const char *level = ls_json_string(options, "opt-level", "");
-    char asked[8];
-    ls_text_put(asked, sizeof asked, "O%d", spec->level);
+    LS_TEXT(asked, 8, "O%d", spec->level);
     if (spec->level >= 0 && level[0] != '\0' && strcmp(level, asked) != 0) {
         ls_verdict_fail(out, "rank=%d was asked for opt level %s and says that it ran %s", k, asked,
                         level);

@@ -5,6 +5,7 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
+#include "kernels/core/list.h"
 
 ls_status ls_budget_read(const char *path, ls_budget *sum)
 {
@@ -56,8 +57,7 @@ void ls_budget_report(const ls_budget *budget, const ls_run *run, double seconds
     }
     fprintf(to, "over budget: %.0f s, %.0f s are allowed on 2 idle cores; longest:", seconds,
             budget->seconds);
-    bool *named = calloc((size_t)run->jobs.count + 1, sizeof *named);
-    LS_ASSERT(named != NULL);
+    bool *named = ls_list_make((size_t)run->jobs.count + 1, sizeof *named);
     for (int k = 0; k < NAMED; k++) {
         int i = longest(run, named);
         if (i >= 0) {

@@ -14,8 +14,7 @@ static void help(const char *command, const ls_command_option *option, int optio
 {
     printf("Usage: lockstep %s%s\n", command, options > 0 ? " [options]\n" : "");
     for (int i = 0; i < options; i++) {
-        char name[64];
-        ls_text_put(name, sizeof name, "%s%s", option[i].name, option[i].flag == NULL ? " X" : "");
+        LS_TEXT(name, 64, "%s%s", option[i].name, option[i].flag == NULL ? " X" : "");
         printf("  %-18s %s\n", name, option[i].text);
     }
 }

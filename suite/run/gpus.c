@@ -10,14 +10,14 @@
 #include "kernels/core/text.h"
 #include "harness/machine/watch_gpu.h"
 #include "kernels/core/log.h"
+#include "kernels/core/list.h"
 #include "suite/judge/judges.h"
 
 /* Keeps the findings of an interrupted run, whose finished jobs are not run again. */
 static void take_over(ls_run *run)
 {
-    char path[700];
     cJSON *before = NULL;
-    ls_text_put(path, sizeof path, "%s/run.json", run->directory);
+    LS_TEXT(path, 700, "%s/run.json", run->directory);
     if (access(path, R_OK) == 0 && ls_json_read_file(path, &before) == LS_OK) {
         ls_findings_read(cJSON_GetObjectItemCaseSensitive(before, "findings"), &run->findings);
     }
@@ -90,8 +90,7 @@ void ls_gpus_compare_bits(ls_run *run)
             run->record[job[0]].rank == NULL || run->record[job[1]].rank == NULL) {
             continue;
         }
-        ls_sdc *sdc = malloc(sizeof *sdc);
-        LS_ASSERT(sdc != NULL);
+        ls_sdc *sdc = ls_list_make(1, sizeof *sdc);
         ls_sdc_compare(&run->record[job[0]], &run->record[job[1]], sdc);
         found_bits(run, sdc);
         free(sdc);

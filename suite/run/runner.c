@@ -209,8 +209,7 @@ static void drop_dumps(const ls_run *run)
         if ((!large && run->bench_run) || !run->done[i] || keeps_dumps(run, i)) {
             continue;
         }
-        char folder[700];
-        ls_text_put(folder, sizeof folder, "%s/jobs/%s/dump", run->directory, run->jobs.id[i]);
+        LS_TEXT(folder, 700, "%s/jobs/%s/dump", run->directory, run->jobs.id[i]);
         ls_path_remove_tree(folder);
     }
 }
@@ -299,8 +298,7 @@ static bool failed_early(const ls_run *run)
 /* Its cases have been judged; the report reads the record. */
 static bool is_judged(const ls_run *run, int index)
 {
-    char path[700];
-    ls_text_put(path, sizeof path, "%s/jobs/%s/job.json", run->directory, run->jobs.id[index]);
+    LS_TEXT(path, 700, "%s/jobs/%s/job.json", run->directory, run->jobs.id[index]);
     return !someone_needs(run, index) && access(path, R_OK) == 0;
 }
 
@@ -469,8 +467,7 @@ static ls_status write_run(const ls_run *run, const ls_headline *headline)
     if (headline != NULL) {
         cJSON_AddItemToObject(root, "headline", ls_headline_json(headline));
     }
-    char path[700];
-    ls_text_put(path, sizeof path, "%s/run.json", run->directory);
+    LS_TEXT(path, 700, "%s/run.json", run->directory);
     ls_status status = ls_json_write_file(path, root);
     cJSON_Delete(root);
     return status;
@@ -497,8 +494,7 @@ static void link_latest(const ls_run *run)
 
 ls_status ls_runner_open(ls_run *run)
 {
-    char folder[700];
-    ls_text_put(folder, sizeof folder, "%s/jobs", run->directory);
+    LS_TEXT(folder, 700, "%s/jobs", run->directory);
     LS_TRY(ls_path_make_folder(folder));
     char program[1024];
     ls_path_program(program, sizeof program);

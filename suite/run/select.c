@@ -46,8 +46,7 @@ static int by_seconds(const void *left, const void *right)
 
 static need *list_needs(const ls_case_list *cases, int *count)
 {
-    need *list = calloc((size_t)cases->count * LS_CASE_JOBS_MAX + 1, sizeof *list);
-    LS_ASSERT(list != NULL);
+    need *list = ls_list_make((size_t)cases->count * LS_CASE_JOBS_MAX + 1, sizeof *list);
     *count = 0;
     for (int c = 0; c < cases->count; c++) {
         for (int j = 0; j < cases->row[c].job_count; j++) {
@@ -100,8 +99,7 @@ static void weigh(const ls_case_list *cases, const need *list, int count, int *p
 /* Assigns the heaviest group first, each to the lightest share: share_of[first row]. */
 static void deal(group *groups, int count, int shares, int *share_of)
 {
-    double *filled = calloc((size_t)shares, sizeof *filled);
-    LS_ASSERT(filled != NULL);
+    double *filled = ls_list_make((size_t)shares, sizeof *filled);
     qsort(groups, (size_t)count, sizeof *groups, by_seconds);
     for (int g = 0; g < count && groups[g].seconds > 0; g++) {
         int least = 0;

@@ -95,8 +95,7 @@ static void compare_neighbours(const cJSON *gpus, ls_speed_verdict *out)
     }
     double behind = ls_json_number(worst, "behind", NAN);
     bool baseline = strcmp(out->value, "no baseline") != 0;
-    char before[sizeof out->why];
-    ls_text_put(before, sizeof before, "%s", out->why);
+    LS_TEXT(before, sizeof out->why, "%s", out->why);
     ls_text_put(out->why, sizeof out->why,
                 "worst: GPU %d, %.1f %% under its neighbours, limit %.0f %% from the run's other "
                 "GPUs%s%s",

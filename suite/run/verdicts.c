@@ -96,9 +96,8 @@ static ls_status open_file(const char *path, int flags, int *descriptor)
 
 ls_status ls_verdicts_append(const ls_run *run, int index)
 {
-    char path[700];
     int descriptor;
-    ls_text_put(path, sizeof path, "%s/verdicts.jsonl", run->directory);
+    LS_TEXT(path, 700, "%s/verdicts.jsonl", run->directory);
     LS_TRY(open_file(path, O_APPEND, &descriptor));
     ls_status status = append(run, index, descriptor, path);
     close(descriptor);
@@ -154,8 +153,7 @@ static ls_status take_over(void *context, const cJSON *value, int line_number)
 
 ls_status ls_verdicts_read_back(ls_run *run)
 {
-    char path[700];
-    ls_text_put(path, sizeof path, "%s/verdicts.jsonl", run->directory);
+    LS_TEXT(path, 700, "%s/verdicts.jsonl", run->directory);
     return access(path, R_OK) == 0 ? ls_json_each_line(path, take_over, run) : LS_OK;
 }
 

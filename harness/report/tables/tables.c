@@ -37,8 +37,7 @@ bool ls_tables_is_drawn(const ls_report_run *run, int index, ls_table_head *head
 
 ls_status ls_tables_write(const ls_report_run *run)
 {
-    char folder[PATH_MAX];
-    ls_text_put(folder, sizeof folder, "%s/tables", run->directory);
+    LS_TEXT(folder, PATH_MAX, "%s/tables", run->directory);
     LS_TRY(ls_path_make_folder(folder));
     for (int i = 0; i < TABLES; i++) {
         LS_TRY(tables[i].write(run));

@@ -156,10 +156,9 @@ static void train(const variant *v, const golden *g, ls_verdict *out)
     for (int i = 0; i < iterations; i++) {
         iterate(&toy, v, i, skipped);
     }
-    char when[128];
-    ls_text_put(when, sizeof when, "%d scales, overflow in m%d.w%d at iteration %d, zeroed by %s",
-                v->scalers, v->poison.model, v->poison.weight, v->bad_iteration,
-                v->by_model ? "the model" : "the optimizer");
+    LS_TEXT(when, 128, "%d scales, overflow in m%d.w%d at iteration %d, zeroed by %s", v->scalers,
+            v->poison.model, v->poison.weight, v->bad_iteration,
+            v->by_model ? "the model" : "the optimizer");
     for (int m = 0; m < v->s->models; m++) {
         ls_toy_expect(&toy, m, g->weight[m], when);
     }

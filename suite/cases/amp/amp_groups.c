@@ -51,9 +51,8 @@ static void add_group(int level, bool zero_before, bool accumulates, bool by_mod
             ls_toy_ideal_zero(&m[i]);
         }
     }
-    char when[96];
-    ls_text_put(when, sizeof when, "zeroed %s the group came%s%s", zero_before ? "before" : "after",
-                accumulates ? ", two micro-steps" : "", by_model ? ", by the model" : "");
+    LS_TEXT(when, 96, "zeroed %s the group came%s%s", zero_before ? "before" : "after",
+            accumulates ? ", two micro-steps" : "", by_model ? ", by the model" : "");
     ls_toy_ideal_expect(&toy, 0, &m[0], when);
     ls_toy_ideal_expect(&toy, 1, &m[1], when);
     ls_toy_close(&toy);

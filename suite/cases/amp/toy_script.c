@@ -219,8 +219,7 @@ static void run_script(const ls_toy_script *script, int level, ls_verdict *out)
     }
     for (int i = 0; script->op[i].kind != LS_TOY_END; i++) {
         const ls_toy_op *op = &script->op[i];
-        char when[48];
-        ls_text_put(when, sizeof when, "O%d, operation %d", level, i + 1);
+        LS_TEXT(when, 48, "O%d, operation %d", level, i + 1);
         if (op->kind == LS_TOY_AGAIN) {
             ls_toy_close(&toy);
             if (!ls_toy_open(&toy, &setup, out)) {

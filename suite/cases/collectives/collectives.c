@@ -133,8 +133,7 @@ static uint64_t expected_digest(const combination *c)
  * a thousand and more, most of which a row need not parse. */
 static cJSON *events_of(const ls_record *job, int rank, const char *event, const char *also)
 {
-    char path[700];
-    ls_text_put(path, sizeof path, "%s/rank%d.jsonl", job->directory, rank);
+    LS_TEXT(path, 700, "%s/rank%d.jsonl", job->directory, rank);
     cJSON *found = cJSON_CreateArray();
     char *text = ls_text_read(path), *rest = NULL;
     LS_ASSERT(found != NULL);
@@ -261,12 +260,11 @@ static void judge_exact_tcp(const ls_case *row, const ls_record *job, ls_verdict
 static void judge_rough(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const struct trial *trial = row->data;
-    char op[64];
     int64_t checked = 0, telling = 0;
     if (ended_otherwise(row, job, out)) {
         return;
     }
-    ls_text_put(op, sizeof op, "\"op\":\"%s\",\"dtype\":\"%s\"", trial->op, trial->type->name);
+    LS_TEXT(op, 64, "\"op\":\"%s\",\"dtype\":\"%s\"", trial->op, trial->type->name);
     cJSON *first = events_of(job, 0, "\"data\":\"rough\"", op);
     for (int rank = 0; rank < job->world; rank++) {
         cJSON *events = events_of(job, rank, "\"data\":\"rough\"", op);
@@ -424,9 +422,8 @@ static void judge_absent(const ls_case *row, const ls_record *job, ls_verdict *o
         }
         longest_s = want != 0 && seconds > longest_s ? seconds : longest_s;
         cJSON_Delete(events);
-        char wanted[64];
         ls_text_put(log, sizeof log, "%s/rank%d.log", job->directory, rank);
-        ls_text_put(wanted, sizeof wanted, "without/%s'", name);
+        LS_TEXT(wanted, 64, "without/%s'", name);
         char *text = want == 0 ? NULL : ls_text_read(log);
         const char *at = text == NULL ? NULL : strstr(text, wanted);
         bool named = at != NULL && strstr(at, "rank 1") != NULL &&

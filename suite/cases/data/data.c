@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 #include "reference/data/sampler.h"
 
 /* ---- DistributedSampler, from its definition ------------------------------------------------- */
@@ -118,8 +119,7 @@ static int64_t wrong_order(int mistake, int64_t count, int rank, int world, bool
     int64_t *list = NULL, *mine;
     (void)ls_data_order(count, 0, 1, shuffle, false, seed, epoch, &list);
     int64_t length = (count + world - 1) / world;
-    mine = calloc((size_t)length + 1, sizeof *mine);
-    LS_ASSERT(mine != NULL);
+    mine = ls_list_make((size_t)length + 1, sizeof *mine);
     for (int64_t i = 0; i < length; i++) {
         int64_t at = mistake == NEIGHBOURS ? rank + i
                      : mistake == BLOCKS   ? rank * length + i
@@ -206,8 +206,7 @@ static void judge_sampling(const ls_case *row, const ls_record *job, ls_verdict 
         int64_t *want = NULL;
         int64_t length = ls_data_order(s->count, rank, s->world, s->shuffle, s->drop_last, s->seed,
                                        s->epoch, &want);
-        int64_t *have = calloc((size_t)length + 1, sizeof *have);
-        LS_ASSERT(have != NULL);
+        int64_t *have = ls_list_make((size_t)length + 1, sizeof *have);
         have[length] = -77;
         if (ls_sampler_length(&sampler) != length) {
             ls_verdict_fail(out, "rank=%d has %lld images, expected %lld", rank,

@@ -63,11 +63,10 @@ static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *
 static void judge_first(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     enum { EACH = 2 };
-    char name[64];
     int64_t *order = NULL;
     (void)ls_data_order(EACH * LS_MAKE_CLASSES, 0, 1, true, false, row->job[0].seed, 0, &order);
-    ls_text_put(name, sizeof name, "%s/%05d.jpg", ls_make_class_name((int)(order[0] / EACH)),
-                (int)(order[0] % EACH) + 1);
+    LS_TEXT(name, 64, "%s/%05d.jpg", ls_make_class_name((int)(order[0] / EACH)),
+            (int)(order[0] % EACH) + 1);
     free(order);
     ls_ending want = {{LS_ERR_USAGE}, 1, name, false, NULL};
     ls_endings_judge(&want, job, out);

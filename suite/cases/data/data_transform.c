@@ -6,6 +6,7 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/sort.h"
+#include "kernels/core/list.h"
 #include "reference/data/transform.h"
 
 enum { SIZE = 8, DRAWS = 20000, MODEL_DRAWS = 200000, FEATURES = 4 };
@@ -82,8 +83,7 @@ static void judge_crop(const ls_case *row, const ls_record *job, ls_verdict *out
     const struct crop *crop = row->data;
     int which = crop->feature, width = crop->width, height = crop->height;
     uint64_t state = 88172645463325252ull;
-    double *ours = calloc(DRAWS + MODEL_DRAWS, sizeof *ours);
-    LS_ASSERT(ours != NULL);
+    double *ours = ls_list_make(DRAWS + MODEL_DRAWS, sizeof *ours);
     for (int i = 0; i < DRAWS; i++) {
         ls_transform_crop c = ls_transform_draw(11, i / 1000, i % 1000, width, height);
         double feature[FEATURES] = {(double)c.width * c.height, (double)c.width / c.height, c.top,

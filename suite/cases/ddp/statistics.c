@@ -8,6 +8,7 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/half.h"
+#include "kernels/core/list.h"
 #include "suite/judge/judges.h"
 #include "suite/cases/overflow.h"
 
@@ -59,8 +60,7 @@ static void weight_of(const float *kernel, int channel, bool to_half, float *wei
 static void take_moments(const float *const *input, int files, const float *kernel, bool to_half,
                          moments *out)
 {
-    double *plane = malloc(sizeof *plane * PLANE * BATCH * (size_t)files);
-    LS_ASSERT(plane != NULL);
+    double *plane = ls_list_make(1, sizeof *plane * PLANE * BATCH * (size_t)files);
     out->count = (int64_t)PLANE * BATCH * files;
     for (int c = 0; c < CHANNELS; c++) {
         float weight[27];

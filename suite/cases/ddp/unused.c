@@ -190,8 +190,7 @@ struct refusal {
 
 static bool log_names(const ls_record *job, int rank, const char *word)
 {
-    char path[700];
-    ls_text_put(path, sizeof path, "%s/rank%d.log", job->directory, rank);
+    LS_TEXT(path, 700, "%s/rank%d.log", job->directory, rank);
     char *text = ls_text_read(path);
     bool found = text != NULL && strstr(text, word) != NULL;
     free(text);

@@ -6,6 +6,7 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
+#include "kernels/core/list.h"
 #include "suite/judge/compare.h"
 #include "suite/judge/judges.h"
 
@@ -166,8 +167,7 @@ static double *largest_tensor(const ls_dumpfile *file)
         const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);
         count = is_gradient(entry) && entry->count > count ? entry->count : count;
     }
-    double *values = malloc((size_t)count * sizeof *values + 1);
-    LS_ASSERT(values != NULL);
+    double *values = ls_list_make(1, (size_t)count * sizeof *values + 1);
     return values;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 #include "suite/cases/rows.h"
 #include "reference/explain/explain.h"
 #include "net.h"
@@ -300,8 +301,7 @@ static void check_cast_once(ls_net *net, const struct trial *trial, ls_verdict *
 static void bias_only(ls_net *net, const float bias[LOGITS], int64_t target)
 {
     int weight = ls_net_find(net, "fc.weight");
-    float *zero = calloc((size_t)net->param[weight].count, sizeof *zero);
-    LS_ASSERT(zero != NULL);
+    float *zero = ls_list_make((size_t)net->param[weight].count, sizeof *zero);
     ls_net_set(net, weight, zero);
     ls_net_set(net, ls_net_find(net, "fc.bias"), bias);
     free(zero);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/core/rng.h"
+#include "kernels/core/list.h"
 #include "reference/amp/amp_scale.h"
 #include "reference/model/model.h"
 #include "reference/oracle/bits.h"
@@ -29,8 +30,7 @@ static void make_tensors(ls_net *net, ls_dtype held, uint64_t seed)
         bool norm = role == LS_PARAM_NORM_WEIGHT || role == LS_PARAM_NORM_BIAS;
         ls_dtype type = norm ? LS_F32 : held;
         int64_t count = ls_shape_count(&network->param[i].shape);
-        float *value = malloc((size_t)count * sizeof *value);
-        LS_ASSERT(value != NULL);
+        float *value = ls_list_make(1, (size_t)count * sizeof *value);
         ls_model_init_param(network, i, seed, value);
         net->param[i] = ls_inside_tensor(&net->device, type, count);
         net->grad[i] = ls_inside_tensor(&net->device, type, count);
@@ -39,8 +39,7 @@ static void make_tensors(ls_net *net, ls_dtype held, uint64_t seed)
     }
     for (int i = 0; i < network->buffer_count; i++) {
         int64_t count = network->buffer[i].count;
-        float *value = malloc((size_t)count * sizeof *value);
-        LS_ASSERT(value != NULL);
+        float *value = ls_list_make(1, (size_t)count * sizeof *value);
         if (network->buffer[i].role != LS_BUFFER_BATCHES_TRACKED) {
             ls_model_init_buffer(network, i, value);
             net->buffer[i] = ls_inside_tensor(&net->device, LS_F32, count);
@@ -63,8 +62,7 @@ bool ls_net_open(ls_net *net, ls_dtype activation, ls_dtype held, int batch, uin
     must(net, ls_model_build("resnet8", CLASSES, PIXELS, &net->network), "ls_model_build");
     make_tensors(net, held, seed);
     net->state_memory = ls_inside_tensor(&net->device, LS_F32, (int64_t)sizeof(ls_step_state) / 4);
-    net->input = malloc((size_t)batch * INPUT * sizeof *net->input);
-    LS_ASSERT(net->input != NULL);
+    net->input = ls_list_make(1, (size_t)batch * INPUT * sizeof *net->input);
     ls_net_input(net, seed);
     ls_plan_options options = {
         .batch = batch, .height = PIXELS, .width = PIXELS, .activation = activation};
@@ -128,8 +126,7 @@ int ls_net_find(const ls_net *net, const char *name)
 
 float *ls_net_values(const ls_net *net, const ls_tensor *tensor)
 {
-    float *value = malloc((size_t)tensor->count * sizeof *value);
-    LS_ASSERT(value != NULL);
+    float *value = ls_list_make(1, (size_t)tensor->count * sizeof *value);
     ls_inside_read(&net->device, tensor, value);
     return value;
 }
@@ -194,8 +191,7 @@ float *ls_net_activation(ls_net *net, int index, int64_t *count)
 {
     char text[300];
     *count = net->network.layer[index].channels * pixels_of(&net->network, index) * net->batch;
-    float *value = malloc((size_t)*count * sizeof *value);
-    LS_ASSERT(value != NULL);
+    float *value = ls_list_make(1, (size_t)*count * sizeof *value);
     ls_inside_ear ear = ls_inside_hear();
     ls_status status =
         net->device.api->plan_export(net->plan, net->device.stream, LS_EXPORT_ACTIVATION, index,

@@ -64,12 +64,11 @@ static void judge_gone(const ls_case *row, const ls_record *job, ls_verdict *out
 /* A rank that stands still is found by the deadline, and named. */
 static void judge_stopped(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    char name[16];
     const struct victim *v = row->data;
     int victim = v->rank;
     bool named = false;
     ls_ending want = {.code = {0}};
-    ls_text_put(name, sizeof name, "rank %d", victim);
+    LS_TEXT(name, 16, "rank %d", victim);
     for (int rank = 0; rank < job->world; rank++) {
         want.code[rank] = rank == victim ? LS_ENDINGS_ANY : code_of_others(v->phase);
         named = named || (rank != victim && ls_endings_says(job, rank, name));
@@ -112,8 +111,7 @@ static bool has_leftovers(const ls_record *job, ls_verdict *out)
 
 static void check_old(const ls_record *job, ls_verdict *out)
 {
-    char path[700];
-    ls_text_put(path, sizeof path, "%s/checkpoint.safetensors", job->directory);
+    LS_TEXT(path, 700, "%s/checkpoint.safetensors", job->directory);
     char *text = ls_text_read(path);
     if (text == NULL || strcmp(text, "old\n") != 0) {
         ls_verdict_fail(out, "the older checkpoint is not what it was");

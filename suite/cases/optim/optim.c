@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 #include "suite/judge/compare.h"
 #include "suite/judge/diagnose.h"
 #include "suite/judge/judges.h"
@@ -136,8 +137,7 @@ static void judge_one(const ls_case *row, const ls_record *job, int64_t step, ls
 
 static void judge_steps(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    char steps[64];
-    ls_text_put(steps, sizeof steps, "%s", ((const struct trial *)row->data)->steps);
+    LS_TEXT(steps, 64, "%s", ((const struct trial *)row->data)->steps);
     char *rest = NULL;
     for (char *word = strtok_r(steps, ",", &rest); word != NULL;
          word = strtok_r(NULL, ",", &rest)) {
@@ -168,8 +168,7 @@ static int start_tracks(const ls_dumpfile *file, track *t)
             return 0;
         }
         size_t n = (size_t)next->count;
-        double *block = calloc(7 * n, sizeof *block);
-        LS_ASSERT(block != NULL);
+        double *block = ls_list_make(7 * n, sizeof *block);
         ls_text_put(t[count].name, sizeof t[count].name, "%s", next->name + 5);
         t[count].block = block;
         t[count].tensor = (ls_update_tensor){
@@ -210,8 +209,7 @@ static void compare_track(const ls_dumpfile *file, const track *t, int64_t step,
         ls_verdict_fail(out, "step %d: next/%s is missing", (int)step, t->name);
         return;
     }
-    double *got = malloc((size_t)next->count * sizeof *got);
-    LS_ASSERT(got != NULL);
+    double *got = ls_list_make(1, (size_t)next->count * sizeof *got);
     ls_dumpfile_read(next, got);
     for (int64_t i = 0; i < next->count; i++) {
         double ratio =
@@ -259,8 +257,7 @@ static bool follow(const ls_record *job, int64_t step, ls_update_rule rule, trac
 /* From the first step's value alone: moments are FP64's own, gradients the dumped ones. */
 static void judge_drift(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    track *t = calloc(TRACKS_MAX, sizeof *t);
-    LS_ASSERT(t != NULL);
+    track *t = ls_list_make(TRACKS_MAX, sizeof *t);
     int count = 0, step = 1;
     ls_update_rule rule = rule_of(row->data);
     while (step <= DRIFT_STEPS && follow(job, step, rule, t, &count, out)) {
@@ -298,10 +295,9 @@ static void add_decayed(const ls_case_settings *settings, ls_case_list *list,
                         const struct optimizer *o, const char *what, int level, int world,
                         const char *words)
 {
-    char jobs[240];
     bool nesterov = strcmp(what, "nesterov") == 0;
-    ls_text_put(jobs, sizeof jobs, JOB "%s steps=3 dump=1,3 %s --weight-decay=%g%s", level, world,
-                o->lr, words, o->decayed.options, DECAY, nesterov ? " --nesterov" : "");
+    LS_TEXT(jobs, 240, JOB "%s steps=3 dump=1,3 %s --weight-decay=%g%s", level, world, o->lr, words,
+            o->decayed.options, DECAY, nesterov ? " --nesterov" : "");
     add(settings, list, judge_steps, NULL, (struct trial){o, "1,3", true, nesterov}, what, level,
         jobs);
 }
@@ -354,11 +350,10 @@ static const struct way {
 static void add_drift(const ls_case_settings *settings, ls_case_list *list,
                       const struct optimizer *o, int level)
 {
-    char jobs[240];
-    ls_text_put(jobs, sizeof jobs,
-                JOB "b0.05 steps=20 dump=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20 "
-                    "%s --weight-decay=%g",
-                level, 2, o->lr, o->decayed.options, DECAY);
+    LS_TEXT(jobs, 240,
+            JOB "b0.05 steps=20 dump=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20 "
+                "%s --weight-decay=%g",
+            level, 2, o->lr, o->decayed.options, DECAY);
     add(settings, list, judge_drift, "Z7", (struct trial){o, NULL, true, false}, "drift", level,
         jobs);
 }

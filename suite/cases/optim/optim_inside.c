@@ -6,6 +6,7 @@
 #include "kernels/optimizers.h"
 #include "kernels/core/text.h"
 #include "kernels/core/rng.h"
+#include "kernels/core/list.h"
 #include "reference/oracle/bits.h"
 #include "reference/oracle/update.h"
 #include "optim_bench.h"
@@ -212,8 +213,7 @@ static ls_status compare_list(ls_optim_bench *b, shadow *s, int k, int step, ls_
 /* Copies are the rounded masters, to the last bit. */
 static ls_status compare_copies(ls_optim_bench *b, const shadow *s, int step, ls_verdict *out)
 {
-    float *value = malloc((size_t)sizes[4] * sizeof *value);
-    LS_ASSERT(value != NULL);
+    float *value = ls_list_make(1, (size_t)sizes[4] * sizeof *value);
     ls_status status = LS_OK;
     for (int i = 0; i < LS_OPTIM_BENCH_TENSORS && status == LS_OK; i++) {
         status = ls_device_read_f32(&b->device, &b->list[LS_OPTIM_BENCH_VALUE][i], value);

@@ -56,8 +56,7 @@ static void judge_types(const ls_case *row, const ls_record *job, ls_verdict *ou
     for (int i = 0; i < ls_dumpfile_count(file); i++) {
         const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);
         static const char *const kinds[] = {"param", "grad", "next", "master", "logits", "input"};
-        char kind[32];
-        ls_text_put(kind, sizeof kind, "%.*s", (int)strcspn(entry->name, "/"), entry->name);
+        LS_TEXT(kind, 32, "%.*s", (int)strcspn(entry->name, "/"), entry->name);
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
             if (strcmp(kind, kinds[k]) != 0) {
                 continue;
@@ -263,8 +262,7 @@ static void value_text(const cJSON *value, char *text, int bytes)
 /* An event names options with hyphens or underscores. */
 static const cJSON *find_option(const cJSON *options, const char *name)
 {
-    char other[64];
-    ls_text_put(other, sizeof other, "%s", name);
+    LS_TEXT(other, 64, "%s", name);
     for (char *c = other; *c != '\0'; c++) {
         *c = *c == '-' ? '_' : *c;
     }

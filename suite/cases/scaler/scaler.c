@@ -95,8 +95,7 @@ static const script scripts[] = {
  * before they are looked at. Without a rank every one is meant. */
 static bool scripted(const char *overflows, int64_t step, int rank)
 {
-    char copy[128];
-    ls_text_put(copy, sizeof copy, "%s", overflows);
+    LS_TEXT(copy, 128, "%s", overflows);
     char *rest = NULL;
     for (char *word = strtok_r(copy, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
         const char *colon = strchr(word, ':');
@@ -315,9 +314,8 @@ static void add_scripts(const ls_case_settings *settings, ls_case_list *list)
         const script *s = &scripts[i];
         /* a trainer that divides first, as torch does, has no sum that overflows */
         bool sum = s->batches != NULL && strncmp(s->batches, "sum", 3) == 0;
-        char job[400];
-        ls_text_put(job, sizeof job, "resnet8 scale=dynamic %s %s --init-scale=%.9g", s->job,
-                    strstr(s->job, "torch") == NULL ? "b0.1" : "", s->init);
+        LS_TEXT(job, 400, "resnet8 scale=dynamic %s %s --init-scale=%.9g", s->job,
+                strstr(s->job, "torch") == NULL ? "b0.1" : "", s->init);
         if (s->batches != NULL) {
             ls_text_add(job, sizeof job, " batches=%s%s", s->batches, sum ? " --average=post" : "");
         } else {

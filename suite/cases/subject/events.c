@@ -90,8 +90,7 @@ static void judge_spans(spans *s, const cJSON *event)
         if (strcmp(ls_json_string(span, "lane", ""), "communication") != 0) {
             continue;
         }
-        char name[24];
-        ls_text_put(name, sizeof name, "bucket %d", buckets++);
+        LS_TEXT(name, 24, "bucket %d", buckets++);
         if (strcmp(ls_json_string(span, "name", ""), name) != 0 ||
             !(at(span, "from_ns") >= at(backward, "from_ns") &&
               at(span, "from_ns") <= at(span, "to_ns") &&

@@ -61,9 +61,8 @@ static const struct figures {
 /* The number of MB behind `name` at the begin of the first line that has one; NAN. */
 static double printed_mb_of(const char *text, const char *name)
 {
-    char key[64];
     double mb;
-    ls_text_put(key, sizeof key, "\n%s ", name);
+    LS_TEXT(key, 64, "\n%s ", name);
     for (const char *at = strstr(text, key); at != NULL; at = strstr(at + 1, key)) {
         if (sscanf(at + strlen(key), "%lf MB", &mb) == 1) {
             return mb;

@@ -71,8 +71,7 @@ static bool option_is(const cJSON *options, const char *name, double number, con
 static void judge_options(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const ls_spec *spec = &row->job[0];
-    char level[8];
-    ls_text_put(level, sizeof level, "O%d", spec->level);
+    LS_TEXT(level, 8, "O%d", spec->level);
     const struct {
         const char *name;
         double number;
@@ -286,8 +285,7 @@ static void judge_pair(const ls_case *row, const ls_record *job, ls_verdict *out
 static void judge_quiet(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)row;
-    char path[700];
-    ls_text_put(path, sizeof path, "%s/dump", job->directory);
+    LS_TEXT(path, 700, "%s/dump", job->directory);
     if (access(path, F_OK) == 0 && rmdir(path) != 0) {
         ls_verdict_fail(out, "without --dump-steps something was written into dump/");
     } else {

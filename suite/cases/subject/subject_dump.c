@@ -10,6 +10,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/json.h"
+#include "kernels/core/list.h"
 #include "reference/files/safetensors.h"
 #include "reference/oracle/nettab.h"
 #include "suite/judge/judges.h"
@@ -89,8 +90,7 @@ static int dumping(const ls_case *row, const ls_record *job)
 
 static void check_files(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    char path[700];
-    ls_text_put(path, sizeof path, "%s/dump", job->directory);
+    LS_TEXT(path, 700, "%s/dump", job->directory);
     DIR *folder = opendir(path);
     for (struct dirent *e; folder != NULL && (e = readdir(folder)) != NULL;) {
         int step = 0, rank = -1, end = 0;
@@ -185,8 +185,7 @@ static void check_step(const ls_case *row, const ls_dumpfile *file, int rank, co
 void ls_subject_dump(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const ls_spec *spec = &row->job[0];
-    ls_nettab *net = malloc(sizeof *net);
-    LS_ASSERT(net != NULL);
+    ls_nettab *net = ls_list_make(1, sizeof *net);
     LS_ASSERT(ls_nettab_build(spec->arch, CLASSES, spec->image_size, spec->image_size, net) ==
               LS_OK);
     for (int k = 0; k < dumping(row, job); k++) {
@@ -224,8 +223,7 @@ static int by_name(const void *a, const void *b)
  * only those that have a tensor of that kind, too, or NULL. */
 static int digest_of(const ls_dumpfile *file, const char *prefix, const char *with, char text[20])
 {
-    const ls_dumpfile_entry **entry = calloc(NAMES_MAX, sizeof *entry);
-    LS_ASSERT(entry != NULL);
+    const ls_dumpfile_entry **entry = ls_list_make(NAMES_MAX, sizeof *entry);
     int count = 0;
     for (int i = 0; i < ls_dumpfile_count(file) && count < NAMES_MAX; i++) {
         const ls_dumpfile_entry *one = ls_dumpfile_at(file, i);
@@ -318,8 +316,7 @@ void ls_subject_batches(const ls_case *row, const ls_record *job, ls_verdict *ou
     int compared = 0;
     for (int k = 0; k < job->world; k++) {
         for (int step = 1; step <= row->job[0].steps; step++) {
-            char name[700];
-            ls_text_put(name, sizeof name, "../..%s/step%06d.rank%d.safetensors", folder, step, k);
+            LS_TEXT(name, 700, "../..%s/step%06d.rank%d.safetensors", folder, step, k);
             ls_dumpfile *given = ls_dumps_open_file(job, name, LS_INFRA, out);
             ls_dumpfile *file = ls_dumps_open(job, step, k, out);
             for (int i = 0; i < 2 && file != NULL && given != NULL; i++) {

@@ -10,6 +10,7 @@
 
 #include "harness/report/stats.h"
 #include "kernels/core/text.h"
+#include "kernels/core/list.h"
 #include "suite/cases/timed.h"
 
 static const ls_tol halves = LS_TOL(
@@ -18,8 +19,7 @@ static const ls_tol halves = LS_TOL(
 
 static double median(const double *value, int count)
 {
-    double *copy = malloc((size_t)count * sizeof *copy);
-    LS_ASSERT(copy != NULL);
+    double *copy = ls_list_make(1, (size_t)count * sizeof *copy);
     memcpy(copy, value, (size_t)count * sizeof *copy);
     double middle = ls_sort_median(copy, count);
     free(copy);
@@ -35,8 +35,7 @@ static void judge_window(const ls_case *row, const ls_record *job, ls_verdict *o
         ls_verdict_set(out, LS_WEAK, "%d timed steps cannot be halved", count < 0 ? 0 : count);
         return;
     }
-    double *ms = malloc((size_t)count * sizeof *ms);
-    LS_ASSERT(ms != NULL);
+    double *ms = ls_list_make(1, (size_t)count * sizeof *ms);
     for (int i = 0; i < count; i++) {
         ms[i] = rank->step[from + i].total_ms;
         if (!(ms[i] > 0)) {
@@ -106,9 +105,8 @@ static double mean_loss(const ls_record_rank *rank, int from, int count)
 static void judge_band(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     double ends[BAND_MAX], level_end = NAN, first = 0;
-    char wanted[8];
     int count = 0;
-    ls_text_put(wanted, sizeof wanted, "O%d", *(const int *)row->data);
+    LS_TEXT(wanted, 8, "O%d", *(const int *)row->data);
     for (int k = 0; k < job->world && count < BAND_MAX; k++) {
         const ls_record_rank *rank = &job->rank[k];
         const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
@@ -149,8 +147,7 @@ static void add_band(const ls_case_settings *settings, ls_case_list *list, const
 {
     static const int levels[] = {1, 2};
     for (int i = 0; i < 2; i++) {
-        char option[32];
-        ls_text_put(option, sizeof option, "--opt-level=O%d", levels[i]);
+        LS_TEXT(option, 32, "--opt-level=O%d", levels[i]);
         if (strstr(spec->each, option) != NULL) {
             ls_rows_specs(list, settings,
                           &(ls_row){.requirement = "T3", .judge = judge_band, .data = &levels[i]},

@@ -38,10 +38,9 @@ static void judge_told(const ls_case *row, const ls_record *job, ls_verdict *out
                                        "--growth-interval was 2000, now 9",
                                        "--accumulate was 1, now 2"};
     enum { SAYS = sizeof says / sizeof *says };
-    char path[700];
     int lines = 0;
     (void)row;
-    ls_text_put(path, sizeof path, "%s/rank0.log", job[1].directory);
+    LS_TEXT(path, 700, "%s/rank0.log", job[1].directory);
     char *text = ls_text_read(path);
     for (int i = 0; i < SAYS; i++) {
         if (text == NULL || strstr(text, says[i]) == NULL) {

@@ -319,8 +319,7 @@ void ls_options_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     for (int i = 0; i < OPTIONS; i++) {
         const ls_row row = {.requirement = "E1", .judge = judge_option, .data = &options[i]};
-        char with[64];
-        ls_text_put(with, sizeof with, "%s", options[i].with);
+        LS_TEXT(with, 64, "%s", options[i].with);
         for (char *c = with; *c != '\0'; c++) {
             *c = *c == '=' || *c == '/' ? '-' : *c;
         }
