@@ -13,12 +13,14 @@ typedef enum ls_isa {
 
 struct ls_dnn;
 struct ls_loops;
+struct ls_multi_variant;
 
 struct ls_backend {
     int threads; /* of every parallel loop; at least 1 */
     ls_isa isa;
     struct ls_dnn *dnn;
     const struct ls_loops *loops;
+    const struct ls_multi_variant *multi;
 };
 
 /* Work is executed at once, so a stream holds nothing. */

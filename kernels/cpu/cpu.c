@@ -12,6 +12,7 @@
 #include "backend.h"
 #include "dnn.h"
 #include "loops.h"
+#include "multi_variant.h"
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
@@ -65,6 +66,7 @@ static ls_status cpu_open(const ls_backend_options *options, ls_backend **out)
     LS_TRY_MEMORY(backend != NULL, "the CPU backend");
     backend->threads = threads_for(options);
     choose_loops(backend);
+    backend->multi = ls_multi_choose(backend->isa);
     omp_set_num_threads(backend->threads);
     ls_status status = ls_dnn_open(&backend->dnn);
     if (status != LS_OK) {

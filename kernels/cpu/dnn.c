@@ -122,10 +122,8 @@ static dnnl_status_t conv_desc_create(dnnl_primitive_desc_t *out, dnnl_engine_t 
                                                              weight, NULL, out_, stride, pad, pad);
         break;
     }
-    if (status != dnnl_success) {
-        return status;
-    }
-    return dnnl_primitive_desc_create(out, &desc, attr, engine, hint);
+    return status != dnnl_success ? status
+                                  : dnnl_primitive_desc_create(out, &desc, attr, engine, hint);
 }
 
 static dnnl_status_t matrix_desc_create(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
@@ -147,10 +145,8 @@ static dnnl_status_t matrix_desc_create(dnnl_primitive_desc_t *out, dnnl_engine_
         status = dnnl_inner_product_backward_weights_desc_init(&desc, in, weight, NULL, out_);
         break;
     }
-    if (status != dnnl_success) {
-        return status;
-    }
-    return dnnl_primitive_desc_create(out, &desc, attr, engine, hint);
+    return status != dnnl_success ? status
+                                  : dnnl_primitive_desc_create(out, &desc, attr, engine, hint);
 }
 
 #endif

@@ -1,4 +1,8 @@
-#include "multi.h"
+/* The multi-tensor operations of the backend contract on the CPU: one pass over all tensors of a
+ * list, whose concatenation is split among the threads. The operations are elementwise, and norms
+ * are summed in a fixed order, so no value depends on the number of threads, on the cuts, or on the
+ * vector instructions in use. */
+#include "multi_variant.h"
 
 #include <limits.h>
 #include <string.h>
@@ -6,8 +10,8 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/math/scaler.h"
+#include "kernels/entries.h"
 #include "kernels/optimizers.h"
-#include "multi_variant.h"
 
 /* Below this many elements a call runs in the caller: starting the threads costs more than the
  * work. */
@@ -112,13 +116,20 @@ static bool convert_piece(const void *opaque, int i, int64_t offset, int64_t cou
     return false;
 }
 
-void ls_multi_convert_with(const ls_multi_variant *variant, int threads, ls_tensor to,
-                           ls_tensor from, float factor)
+ls_status ls_multi_convert(ls_backend *backend, ls_stream *stream, ls_tensor to, ls_tensor from,
+                           float factor)
 {
-    pair_context context = {variant, {1, &to}, {1, &from}, factor, false};
+    (void)stream;
+    pair_context context = {backend->multi, {1, &to}, {1, &from}, factor, false};
     check_type(to);
     check_match(context.to, context.from);
-    run(context.to, threads, convert_piece, &context);
+    run(context.to, backend->threads, convert_piece, &context);
+    return LS_OK;
+}
+
+ls_status ls_multi_scale(ls_backend *backend, ls_stream *stream, ls_tensor tensor, float factor)
+{
+    return ls_multi_convert(backend, stream, tensor, tensor, factor);
 }
 
 static bool accumulate_piece(const void *opaque, int i, int64_t offset, int64_t count)
@@ -130,13 +141,15 @@ static bool accumulate_piece(const void *opaque, int i, int64_t offset, int64_t 
     return false;
 }
 
-void ls_multi_accumulate_with(const ls_multi_variant *variant, int threads, ls_tensor sum,
-                              ls_tensor from, bool first)
+ls_status ls_multi_accumulate(ls_backend *backend, ls_stream *stream, ls_tensor sum, ls_tensor from,
+                              bool first)
 {
-    pair_context context = {variant, {1, &sum}, {1, &from}, 1.0f, first};
+    (void)stream;
+    pair_context context = {backend->multi, {1, &sum}, {1, &from}, 1.0f, first};
     LS_ASSERT(sum.dtype == LS_F32);
     check_match(context.to, context.from);
-    run(context.to, threads, accumulate_piece, &context);
+    run(context.to, backend->threads, accumulate_piece, &context);
+    return LS_OK;
 }
 
 static bool unscale_piece(const void *opaque, int i, int64_t offset, int64_t count)
@@ -156,17 +169,19 @@ static bool unscale_piece(const void *opaque, int i, int64_t offset, int64_t cou
     return bad;
 }
 
-void ls_multi_unscale_check_with(const ls_multi_variant *variant, int threads, ls_tensor_list to,
+ls_status ls_multi_unscale_check(ls_backend *backend, ls_stream *stream, ls_tensor_list to,
                                  ls_tensor_list from, ls_step_state *state)
 {
+    (void)stream;
     check_match(from, from);
     if (to.count != 0) {
         check_match(from, to);
     }
-    pair_context context = {variant, to, from, LS_PLANT(no_unscale, state->inv_loss_scale, 1.0f),
-                            false};
-    state->first_bad_grad = run(from, threads, unscale_piece, &context);
+    pair_context context = {backend->multi, to, from,
+                            LS_PLANT(no_unscale, state->inv_loss_scale, 1.0f), false};
+    state->first_bad_grad = run(from, backend->threads, unscale_piece, &context);
     state->overflow = state->first_bad_grad >= 0 ? 1 : 0;
+    return LS_OK;
 }
 
 /* ---- optimizer ------------------------------------------------------------------------------- */
@@ -184,11 +199,11 @@ static bool step_piece(const void *opaque, int i, int64_t offset, int64_t count)
     return c->variant->step(&c->rule, &span, count);
 }
 
-ls_status ls_multi_optimizer_step_with(const ls_multi_variant *variant, int threads,
-                                       const ls_optimizer_config *config,
-                                       const ls_optimizer_args *args, bool dynamic,
-                                       ls_step_state *state)
+ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
+                                  const ls_optimizer_config *config, const ls_optimizer_args *args,
+                                  bool dynamic, ls_step_state *state)
 {
+    (void)stream;
     ls_optimizer_args used = ls_optimizers_args(config, args);
     check_match(args->value, args->value);
     check_match(args->value, args->grad);
@@ -202,54 +217,14 @@ ls_status ls_multi_optimizer_step_with(const ls_multi_variant *variant, int thre
         return LS_OK;
     }
     if (ls_rules_norms(config->kind) != LS_NORMS_NONE) {
-        LS_TRY(ls_multi_norm_step(variant, threads, config, &used, state));
+        LS_TRY(ls_multi_norm_step(backend->multi, backend->threads, config, &used, state));
     } else {
-        step_context context = {variant, &used, {.kind = config->kind}};
+        step_context context = {backend->multi, &used, {.kind = config->kind}};
         ls_rules_prepare(&context.rule.rules, config, state->lr, state->step_count + 1, 0);
-        state->first_bad_state = run(args->value, threads, step_piece, &context);
+        state->first_bad_state = run(args->value, backend->threads, step_piece, &context);
     }
     state->step_count++;
     return LS_OK;
-}
-
-/* ---- the table entries; the work is complete at return --------------------------------------- */
-
-ls_status ls_multi_scale(ls_backend *backend, ls_stream *stream, ls_tensor tensor, float factor)
-{
-    return ls_multi_convert(backend, stream, tensor, tensor, factor);
-}
-
-ls_status ls_multi_convert(ls_backend *backend, ls_stream *stream, ls_tensor to, ls_tensor from,
-                           float factor)
-{
-    (void)stream;
-    ls_multi_convert_with(ls_multi_choose(backend->isa), backend->threads, to, from, factor);
-    return LS_OK;
-}
-
-ls_status ls_multi_accumulate(ls_backend *backend, ls_stream *stream, ls_tensor sum, ls_tensor from,
-                              bool first)
-{
-    (void)stream;
-    ls_multi_accumulate_with(ls_multi_choose(backend->isa), backend->threads, sum, from, first);
-    return LS_OK;
-}
-
-ls_status ls_multi_unscale_check(ls_backend *backend, ls_stream *stream, ls_tensor_list to,
-                                 ls_tensor_list from, ls_step_state *state)
-{
-    (void)stream;
-    ls_multi_unscale_check_with(ls_multi_choose(backend->isa), backend->threads, to, from, state);
-    return LS_OK;
-}
-
-ls_status ls_multi_optimizer_step(ls_backend *backend, ls_stream *stream,
-                                  const ls_optimizer_config *config, const ls_optimizer_args *args,
-                                  bool dynamic, ls_step_state *state)
-{
-    (void)stream;
-    return ls_multi_optimizer_step_with(ls_multi_choose(backend->isa), backend->threads, config,
-                                        args, dynamic, state);
 }
 
 ls_status ls_multi_scaler_update(ls_backend *backend, ls_stream *stream,

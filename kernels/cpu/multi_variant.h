@@ -2,8 +2,8 @@
 #ifndef LS_CPU_MULTI_VARIANT_H
 #define LS_CPU_MULTI_VARIANT_H
 
-#include "kernels/kernels.h"
 #include "kernels/math/rules.h"
+#include "backend.h"
 
 /* Constants of one optimizer step. */
 typedef struct ls_multi_rule {
@@ -17,7 +17,7 @@ typedef struct ls_multi_span {
     void *value;
     const void *grad;
     void *moment1, *moment2, *copy;
-    ls_dtype value_type, grad_type, moment1_type, moment2_type, copy_type;
+    ls_dtype value_type, grad_type, copy_type;
 } ls_multi_span;
 
 typedef struct ls_multi_variant {
@@ -43,6 +43,9 @@ extern const ls_multi_variant ls_multi_plain;
 extern const ls_multi_variant ls_multi_avx2;
 extern const ls_multi_variant ls_multi_avx512;
 #endif
+
+/* The widest of them up to `widest` that this machine can run. */
+const ls_multi_variant *ls_multi_choose(ls_isa widest);
 
 /* Address of element `offset`. */
 static inline void *ls_multi_element(ls_tensor tensor, int64_t offset)

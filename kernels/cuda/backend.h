@@ -48,7 +48,6 @@ struct ls_event {
 };
 
 struct ls_graph {
-    ls_backend *backend;
     cudaGraphExec_t native;
 };
 

@@ -43,7 +43,7 @@ bool ls_conv_adds(ls_backend *backend, const ls_conv_shape *shape, ls_dtype type
     ls_conv_key key = key_of(backend, shape, type, LS_CONV_BACKWARD_DATA, true);
     ls_conv_plan *plan = NULL;
     return !(asked && strcmp(asked, "0") == 0) &&
-           ls_conv_plans_find(backend, NULL, &key, &plan) == LS_OK;
+           ls_conv_plans_get(backend, NULL, &key, NULL, &plan) == LS_OK;
 }
 
 ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_conv_shape *shape,
@@ -64,7 +64,7 @@ ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_conv_sh
             continue;
         }
         ls_status status =
-            ls_conv_plans_find(backend, conv->name, &conv->key[pass], &conv->plan[pass]);
+            ls_conv_plans_get(backend, conv->name, &conv->key[pass], NULL, &conv->plan[pass]);
         if (status != LS_OK) {
             ls_conv_destroy(conv);
             return status;
@@ -203,8 +203,8 @@ ls_status ls_conv_choose(ls_conv *conv, const char *text)
     }
     for (int pass = 0; pass < LS_CONV_PASSES; pass++) {
         if (conv->plan[pass]) {
-            LS_TRY(ls_conv_plans_take(conv->backend, conv->name, &conv->key[pass], &engine[pass],
-                                      &plan[pass]));
+            LS_TRY(ls_conv_plans_get(conv->backend, conv->name, &conv->key[pass], &engine[pass],
+                                     &plan[pass]));
         }
     }
     memcpy(conv->plan, plan, sizeof plan);

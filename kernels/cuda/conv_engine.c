@@ -178,29 +178,26 @@ static int by_type(const void *a, const void *b)
     return (int)((const ls_conv_knob *)a)->type - (int)((const ls_conv_knob *)b)->type;
 }
 
+static ls_status read_config(cudnnBackendDescriptor_t config, cudnnBackendDescriptor_t *engine,
+                             cudnnBackendDescriptor_t *choice, ls_conv_engine *out)
+{
+    LS_CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, engine));
+    for (int i = 0; i < LS_CONV_KNOBS; i++) {
+        LS_CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, &choice[i]));
+    }
+    LS_TRY(read_engine(config, *engine, out));
+    return read_knobs(config, choice, out);
+}
+
 ls_status ls_conv_engine_read(cudnnBackendDescriptor_t config, ls_conv_engine *out)
 {
     ls_conv_engine read = {0};
     cudnnBackendDescriptor_t engine = NULL, choice[LS_CONV_KNOBS] = {NULL};
-    ls_status status = LS_OK;
-    LS_TRY_GOTO(
-        status,
-        ls_cuda_check_dnn(cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine),
-                          "cudnnBackendCreateDescriptor(engine)", __FILE__, __LINE__),
-        drop);
-    for (int i = 0; i < LS_CONV_KNOBS; i++) {
-        LS_TRY_GOTO(
-            status,
-            ls_cuda_check_dnn(
-                cudnnBackendCreateDescriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, &choice[i]),
-                "cudnnBackendCreateDescriptor(knob choice)", __FILE__, __LINE__),
-            drop);
+    ls_status status = read_config(config, &engine, choice, &read);
+    if (status == LS_OK) {
+        qsort(read.knob, (size_t)read.knob_count, sizeof read.knob[0], by_type);
+        *out = read;
     }
-    LS_TRY_GOTO(status, read_engine(config, engine, &read), drop);
-    LS_TRY_GOTO(status, read_knobs(config, choice, &read), drop);
-    qsort(read.knob, (size_t)read.knob_count, sizeof read.knob[0], by_type);
-    *out = read;
-drop:
     for (int i = 0; i < LS_CONV_KNOBS; i++) {
         ls_conv_graph_drop(choice[i]);
     }

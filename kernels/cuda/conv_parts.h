@@ -130,15 +130,12 @@ struct ls_conv_plans {
 };
 
 /* The plan for that key: from an earlier search, or the first that passes the filters (with
- * benchmark: the fastest of them). It is valid until the backend closes. LS_ERR_UNSUPPORTED if none
- * is left, with the reasons for each refusal; `layer` names the layer in that message, NULL: no
- * message. */
-ls_status ls_conv_plans_find(ls_backend *backend, const char *layer, const ls_conv_key *key,
-                             ls_conv_plan **out);
-/* The plan for that key with that engine and those knobs. LS_ERR_UNSUPPORTED if this device does
- * not have it or a filter refuses it. */
-ls_status ls_conv_plans_take(ls_backend *backend, const char *layer, const ls_conv_key *key,
-                             const ls_conv_engine *engine, ls_conv_plan **out);
+ * benchmark: the fastest of them); with `engine`, the one with that engine and those knobs. It is
+ * valid until the backend closes. LS_ERR_UNSUPPORTED if none is left, with the reasons for each
+ * refusal, or if this device does not have the engine or a filter refuses it; `layer` names the
+ * layer in that message, NULL: no message. */
+ls_status ls_conv_plans_get(ls_backend *backend, const char *layer, const ls_conv_key *key,
+                            const ls_conv_engine *engine, ls_conv_plan **out);
 
 /* Packs the addresses of the three tensors and the workspace for an execution. */
 ls_status ls_conv_plans_pack(const void *x, const void *w, const void *y, void *workspace,

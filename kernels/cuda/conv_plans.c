@@ -296,8 +296,8 @@ static ls_conv_plan *cached(const struct ls_conv_plans *plans, const ls_conv_key
     return NULL;
 }
 
-static ls_status get(ls_backend *backend, const char *layer, const ls_conv_key *key,
-                     const ls_conv_engine *engine, ls_conv_plan **out)
+ls_status ls_conv_plans_get(ls_backend *backend, const char *layer, const ls_conv_key *key,
+                            const ls_conv_engine *engine, ls_conv_plan **out)
 {
     struct ls_conv_plans *plans =
         backend->plans ? backend->plans : calloc(1, sizeof *backend->plans);
@@ -325,18 +325,6 @@ static ls_status get(ls_backend *backend, const char *layer, const ls_conv_key *
     return LS_OK;
 }
 
-ls_status ls_conv_plans_find(ls_backend *backend, const char *layer, const ls_conv_key *key,
-                             ls_conv_plan **out)
-{
-    return get(backend, layer, key, NULL, out);
-}
-
-ls_status ls_conv_plans_take(ls_backend *backend, const char *layer, const ls_conv_key *key,
-                             const ls_conv_engine *engine, ls_conv_plan **out)
-{
-    return get(backend, layer, key, engine, out);
-}
-
 void ls_conv_plans_destroy(struct ls_conv_plans *plans)
 {
     if (!plans) {
@@ -352,32 +340,31 @@ void ls_conv_plans_destroy(struct ls_conv_plans *plans)
     free(plans);
 }
 
+static ls_status fill_pack(cudnnBackendDescriptor_t pack, const void *const *data,
+                           void *const *workspace)
+{
+    const int64_t id[LS_CONV_TENSORS] = {LS_CONV_ID_X, LS_CONV_ID_W, LS_CONV_ID_Y};
+    LS_CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64,
+                                      LS_CONV_TENSORS, id));
+    LS_CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
+                                      CUDNN_TYPE_VOID_PTR, LS_CONV_TENSORS, data));
+    LS_CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR,
+                                      1, workspace));
+    LS_CUDNN(cudnnBackendFinalize(pack));
+    return LS_OK;
+}
+
 ls_status ls_conv_plans_pack(const void *x, const void *w, const void *y, void *workspace,
                              cudnnBackendDescriptor_t *out)
 {
-    const int64_t id[LS_CONV_TENSORS] = {LS_CONV_ID_X, LS_CONV_ID_W, LS_CONV_ID_Y};
     const void *data[LS_CONV_TENSORS] = {x, w, y};
     cudnnBackendDescriptor_t pack = NULL;
-    ls_status status = LS_OK;
-#define CHECKED(call) ls_cuda_check_dnn(call, #call, __FILE__, __LINE__)
-    LS_TRY(CHECKED(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack)));
-    LS_TRY_GOTO(status,
-                CHECKED(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
-                                                 CUDNN_TYPE_INT64, LS_CONV_TENSORS, id)),
-                drop_pack);
-    LS_TRY_GOTO(status,
-                CHECKED(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
-                                                 CUDNN_TYPE_VOID_PTR, LS_CONV_TENSORS, data)),
-                drop_pack);
-    LS_TRY_GOTO(status,
-                CHECKED(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
-                                                 CUDNN_TYPE_VOID_PTR, 1, &workspace)),
-                drop_pack);
-    LS_TRY_GOTO(status, CHECKED(cudnnBackendFinalize(pack)), drop_pack);
-#undef CHECKED
+    LS_CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack));
+    ls_status status = fill_pack(pack, data, &workspace);
+    if (status != LS_OK) {
+        ls_conv_graph_drop(pack);
+        return status;
+    }
     *out = pack;
     return LS_OK;
-drop_pack:
-    ls_conv_graph_drop(pack);
-    return status;
 }

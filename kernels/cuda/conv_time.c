@@ -1,6 +1,6 @@
 #include <math.h>
-#include <stdlib.h>
 
+#include "kernels/core/sort.h"
 #include "conv_parts.h"
 
 /* The first executions load code; a median of a few ignores one disturbed run. */
@@ -48,16 +48,10 @@ static void scratch_give(scratch *s)
     ls_cuda_give(s->x);
 }
 
-static int ascending(const void *a, const void *b)
-{
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
 static ls_status time_plan(ls_backend *backend, cudnnBackendDescriptor_t plan,
                            cudnnBackendDescriptor_t pack, scratch *s, double *ms)
 {
-    float run[RUNS];
+    double run[RUNS];
     *ms = INFINITY;
     for (int i = -WARM_UP; i < RUNS; i++) {
         if (i >= 0) {
@@ -73,10 +67,11 @@ static ls_status time_plan(ls_backend *backend, cudnnBackendDescriptor_t plan,
     LS_CUDA(cudaEventRecord(s->mark[RUNS], s->stream));
     LS_CUDA(cudaStreamSynchronize(s->stream));
     for (int i = 0; i < RUNS; i++) {
-        LS_CUDA(cudaEventElapsedTime(&run[i], s->mark[i], s->mark[i + 1]));
+        float elapsed = 0;
+        LS_CUDA(cudaEventElapsedTime(&elapsed, s->mark[i], s->mark[i + 1]));
+        run[i] = elapsed;
     }
-    qsort(run, RUNS, sizeof run[0], ascending);
-    *ms = run[RUNS / 2];
+    *ms = ls_sort_median(run, RUNS);
     return LS_OK;
 }
 

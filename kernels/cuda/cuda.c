@@ -362,13 +362,8 @@ static ls_status cuda_graph_end(ls_stream *stream, ls_graph **out)
     cudaGraph_t recorded = NULL;
     LS_TRY(end_capture(stream, &recorded));
     ls_graph *graph = calloc(1, sizeof *graph);
-    ls_status status = graph != NULL ? LS_OK : LS_ERR_INFRA;
-    if (status == LS_OK) {
-        graph->backend = stream->backend;
-        status = instantiate(graph, recorded, stream->native);
-    } else {
-        ls_log_error("no memory for a graph");
-    }
+    ls_status status = graph != NULL ? instantiate(graph, recorded, stream->native)
+                                     : ls_log_fail(LS_ERR_INFRA, "no memory for a graph");
     (void)cudaGraphDestroy(recorded);
     if (status != LS_OK) {
         (void)cudaGetLastError();

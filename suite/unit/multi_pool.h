@@ -9,7 +9,8 @@
 #include <string.h>
 
 #include "kernels/core/rng.h"
-#include "kernels/cpu/multi.h"
+#include "kernels/cpu/multi_variant.h"
+#include "kernels/entries.h"
 #include "kernels/math/scaler.h"
 
 enum { GUARD = 64, LARGE = 1000003 };
@@ -117,6 +118,14 @@ static inline ls_step_state fresh_state(float scale, float lr)
                            .lr = lr,
                            .first_bad_grad = -1,
                            .first_bad_state = -1};
+}
+
+/* A backend for one call with that variant and so many threads. */
+static inline ls_backend *at_work(const ls_multi_variant *variant, int threads)
+{
+    static ls_backend backend;
+    backend = (ls_backend){.threads = threads, .multi = variant};
+    return &backend;
 }
 
 #endif

@@ -123,7 +123,7 @@ static void check_bad_at(const ls_multi_variant *variant, int threads, pool *fro
     set(from->tensor[tensor], at, bad);
     ls_step_state state = fresh_state(1024.0f, 0.1f);
     state.overflow = 0;
-    ls_multi_unscale_check_with(variant, threads, pool_list(to), pool_list(from), &state);
+    ls_multi_unscale_check(at_work(variant, threads), NULL, pool_list(to), pool_list(from), &state);
     ck_assert_msg(state.overflow == 1, "%s: %g at %lld of tensor %d not seen", variant->name,
                   (double)bad, (long long)at, tensor);
     ck_assert_int_eq(state.first_bad_grad, tensor);
@@ -134,11 +134,11 @@ static void check_bad_at(const ls_multi_variant *variant, int threads, pool *fro
     }
     ls_tensor_list none = {0, NULL}; /* the same when it only looks */
     state.overflow = 0;
-    ls_multi_unscale_check_with(variant, threads, none, pool_list(from), &state);
+    ls_multi_unscale_check(at_work(variant, threads), NULL, none, pool_list(from), &state);
     ck_assert_int_eq(state.overflow, 1);
     ck_assert_int_eq(state.first_bad_grad, tensor);
     set(from->tensor[tensor], at, kept);
-    ls_multi_unscale_check_with(variant, threads, none, pool_list(from), &state);
+    ls_multi_unscale_check(at_work(variant, threads), NULL, none, pool_list(from), &state);
     ck_assert_int_eq(state.overflow, 0);
     ck_assert_int_eq(state.first_bad_grad, -1);
 }
@@ -173,8 +173,8 @@ START_TEST(non_finite_everywhere)
     set(from.tensor[6], 14, NAN);
     for (int threads = 1; threads <= 2; threads++) {
         ls_step_state state = fresh_state(1.0f, 0.1f);
-        ls_multi_unscale_check_with(variant_at(2), threads, pool_list(&to), pool_list(&from),
-                                    &state);
+        ls_multi_unscale_check(at_work(variant_at(2), threads), NULL, pool_list(&to),
+                               pool_list(&from), &state);
         ck_assert_int_eq(state.first_bad_grad, 6);
     }
     pool_check_guards(&to);
@@ -188,7 +188,8 @@ START_TEST(unscale_values)
     pool from = pool_make(LS_F16, 600), to = pool_make(LS_F32, 600);
     pool_fill(&from, 3, 60000.0f);
     ls_step_state state = fresh_state(3.0f, 0.1f);
-    ls_multi_unscale_check_with(variant_at(2), 1, pool_list(&to), pool_list(&from), &state);
+    ls_multi_unscale_check(at_work(variant_at(2), 1), NULL, pool_list(&to), pool_list(&from),
+                           &state);
     for (int t = 0; t < TENSORS; t++) {
         for (int64_t i = 0; i < from.tensor[t].count; i++) {
             volatile float product = get(from.tensor[t], i) * state.inv_loss_scale;
@@ -200,8 +201,8 @@ START_TEST(unscale_values)
     uint16_t half = ls_half_f32_to_fp16(60000.0f);
     ls_tensor one = {&half, LS_F16, 1};
     state.inv_loss_scale = 2.0f;
-    ls_multi_unscale_check_with(variant_at(2), 1, (ls_tensor_list){1, &one},
-                                (ls_tensor_list){1, &one}, &state);
+    ls_multi_unscale_check(at_work(variant_at(2), 1), NULL, (ls_tensor_list){1, &one},
+                           (ls_tensor_list){1, &one}, &state);
     ck_assert_int_eq(state.overflow, 1);
     ck_assert_int_eq(half, 0x7c00);
     pool_free(&from);
@@ -234,7 +235,7 @@ START_TEST(skip_changes_no_bit)
     ls_step_state state = fresh_state(1.0f, 0.1f);
     state.overflow = 1;
     state.step_count = 5;
-    ls_multi_optimizer_step_with(variant_at(2), 1, &config, &args, true, &state);
+    ls_multi_optimizer_step(at_work(variant_at(2), 1), NULL, &config, &args, true, &state);
     ck_assert_int_eq(state.skipped, 1);
     ck_assert_int_eq(state.step_count, 5);
     ck_assert_int_eq(state.first_bad_state, -1);
@@ -242,7 +243,7 @@ START_TEST(skip_changes_no_bit)
         ck_assert_mem_eq(before[i], each[i]->block, each[i]->bytes);
     }
     /* a static scale is never skipped: the NaN arrives, and is named */
-    ls_multi_optimizer_step_with(variant_at(2), 1, &config, &args, false, &state);
+    ls_multi_optimizer_step(at_work(variant_at(2), 1), NULL, &config, &args, false, &state);
     ck_assert_int_eq(state.skipped, 0);
     ck_assert_int_eq(state.step_count, 6);
     ck_assert_int_eq(state.first_bad_state, 4);
@@ -279,10 +280,14 @@ static void exercise(workout *w, const ls_multi_variant *variant, int threads, l
     pool_fill(&w->m1, 80, 1.0f);
     for (int t = 0; t < TENSORS; t++) {
         memset(w->m2.tensor[t].data, 0, (size_t)w->m2.tensor[t].count * 4);
-        ls_multi_accumulate_with(variant, threads, w->sum.tensor[t], w->half.tensor[t], true);
-        ls_multi_accumulate_with(variant, threads, w->sum.tensor[t], w->value.tensor[t], false);
-        ls_multi_convert_with(variant, threads, w->half.tensor[t], w->sum.tensor[t], 0.7f);
-        ls_multi_convert_with(variant, threads, w->half.tensor[t], w->half.tensor[t], 1.1f);
+        ls_multi_accumulate(at_work(variant, threads), NULL, w->sum.tensor[t], w->half.tensor[t],
+                            true);
+        ls_multi_accumulate(at_work(variant, threads), NULL, w->sum.tensor[t], w->value.tensor[t],
+                            false);
+        ls_multi_convert(at_work(variant, threads), NULL, w->half.tensor[t], w->sum.tensor[t],
+                         0.7f);
+        ls_multi_convert(at_work(variant, threads), NULL, w->half.tensor[t], w->half.tensor[t],
+                         1.1f);
     }
     w->state = fresh_state(3.0f, 0.1f);
     ls_optimizer_config config = {.kind = kind,
@@ -297,9 +302,9 @@ static void exercise(workout *w, const ls_multi_variant *variant, int threads, l
     ls_optimizer_args args = {pool_list(&w->value), pool_list(&w->grad), pool_list(&w->m1),
                               pool_list(&w->m2), pool_list(&w->copy)};
     for (int i = 0; i < 2; i++) {
-        ls_multi_unscale_check_with(variant, threads, pool_list(&w->grad), pool_list(&w->half),
-                                    &w->state);
-        ls_multi_optimizer_step_with(variant, threads, &config, &args, false, &w->state);
+        ls_multi_unscale_check(at_work(variant, threads), NULL, pool_list(&w->grad),
+                               pool_list(&w->half), &w->state);
+        ls_multi_optimizer_step(at_work(variant, threads), NULL, &config, &args, false, &w->state);
     }
 }
 
@@ -349,8 +354,8 @@ START_TEST(every_half)
             from[i] = (uint16_t)i;
         }
         ls_tensor a = {from, type, 65536}, b = {wide, LS_F32, 65536}, c = {back, type, 65536};
-        ls_multi_convert_with(variant_at(v), 1, b, a, 1.0f);
-        ls_multi_convert_with(variant_at(v), 1, c, b, 1.0f);
+        ls_multi_convert(at_work(variant_at(v), 1), NULL, b, a, 1.0f);
+        ls_multi_convert(at_work(variant_at(v), 1), NULL, c, b, 1.0f);
         for (int i = 0; i < 65536; i++) {
             float want = get(a, i);
             if (isnan(want)) {
@@ -366,7 +371,7 @@ START_TEST(every_half)
             float near[3] = {nextafterf(tie, 0.0f), tie, nextafterf(tie, INFINITY)};
             wide[i] = near[i % 3];
         }
-        ls_multi_convert_with(variant_at(v), 1, c, b, 1.0f);
+        ls_multi_convert(at_work(variant_at(v), 1), NULL, c, b, 1.0f);
         for (int i = 0; i + 1 < 0x7c00; i++) {
             uint16_t want =
                 type == LS_F16 ? ls_half_f32_to_fp16(wide[i]) : ls_half_f32_to_bf16(wide[i]);

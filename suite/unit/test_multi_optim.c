@@ -25,9 +25,9 @@ static void run_golden(ls_optimizer_config config, float lr, double want0, doubl
         for (int t = 1; t <= 4; t++) {
             grad[0] = 0.1f * (float)t;
             grad[1] = -0.2f;
-            ck_assert_int_eq(
-                ls_multi_optimizer_step_with(variant_at(v), 1, &config, &args, true, &state),
-                LS_OK);
+            ck_assert_int_eq(ls_multi_optimizer_step(at_work(variant_at(v), 1), NULL, &config,
+                                                     &args, true, &state),
+                             LS_OK);
         }
         ck_assert_int_eq(state.step_count, 4);
         ck_assert_int_eq(state.skipped, 0);
@@ -94,8 +94,8 @@ START_TEST(sgd_exact)
                 g[i] = grads[t];
             }
             state.first_bad_state = 7;
-            ck_assert_int_eq(ls_multi_optimizer_step_with(ls_multi_choose(LS_ISA_AVX512), 1,
-                                                          &config, &args, false, &state),
+            ck_assert_int_eq(ls_multi_optimizer_step(at_work(ls_multi_choose(LS_ISA_AVX512), 1),
+                                                     NULL, &config, &args, false, &state),
                              LS_OK);
             for (int i = 0; i < 19; i++) {
                 ck_assert_float_eq(p[i], row[r].want[t]);
@@ -127,7 +127,7 @@ START_TEST(sgd_rounds_each_operation)
             g[i] = d;
             buf[i] = b;
         }
-        ls_multi_optimizer_step_with(variant_at(v), 1, &config, &args, false, &state);
+        ls_multi_optimizer_step(at_work(variant_at(v), 1), NULL, &config, &args, false, &state);
         for (int i = 0; i < 33; i++) {
             ck_assert_float_eq(buf[i], next);
             ck_assert_float_eq(p[i], want);
@@ -148,8 +148,8 @@ START_TEST(masters_and_half_values)
     ls_optimizer_config config = {.kind = LS_OPTIMIZER_SGD};
     ls_step_state a = fresh_state(1.0f, 1e-4f), b = a;
     for (int t = 1; t <= 10; t++) {
-        ls_multi_optimizer_step_with(&ls_multi_plain, 1, &config, &with, true, &a);
-        ls_multi_optimizer_step_with(&ls_multi_plain, 1, &config, &without, true, &b);
+        ls_multi_optimizer_step(at_work(&ls_multi_plain, 1), NULL, &config, &with, true, &a);
+        ls_multi_optimizer_step(at_work(&ls_multi_plain, 1), NULL, &config, &without, true, &b);
         ck_assert_float_eq(ls_half_fp16_to_f32(pure), 1.0f);
         if (t == 2 || t == 3 || t == 10) {
             float want = t == 2 ? 1.0f : t == 3 ? 0.99951171875f : 0.9990234375f;
@@ -160,12 +160,12 @@ START_TEST(masters_and_half_values)
     ls_tensor same = {&master, LS_F16, 1};
     with.copy.tensor = &same;
     float before = master;
-    ls_multi_optimizer_step_with(&ls_multi_plain, 1, &config, &with, true, &a);
+    ls_multi_optimizer_step(at_work(&ls_multi_plain, 1), NULL, &config, &with, true, &a);
     ck_assert_float_eq(master, before - 1e-4f);
     /* A finite master whose half copy overflows is a non-finite parameter. */
     with.copy.tensor = &copy;
     master = 70000.0f;
-    ls_multi_optimizer_step_with(&ls_multi_plain, 1, &config, &with, true, &a);
+    ls_multi_optimizer_step(at_work(&ls_multi_plain, 1), NULL, &config, &with, true, &a);
     ck_assert_int_eq(a.first_bad_state, 0);
 }
 END_TEST
@@ -216,9 +216,9 @@ START_TEST(apex_goldens)
         int steps = row->count == 1 ? 3 : 2;
         for (int t = 0; t < steps; t++) {
             memcpy(g, row->count == 1 ? &one[t] : two[t], (size_t)row->count * sizeof *g);
-            ck_assert_int_eq(
-                ls_multi_optimizer_step_with(variant_at(v), 1, &row->config, &args, true, &state),
-                LS_OK);
+            ck_assert_int_eq(ls_multi_optimizer_step(at_work(variant_at(v), 1), NULL, &row->config,
+                                                     &args, true, &state),
+                             LS_OK);
             if (row->count == 1) {
                 ck_assert_double_eq_tol(p[0], row->want[t], APEX_LIMIT);
             }
@@ -255,7 +255,7 @@ START_TEST(lars_by_hand)
                                           .trust = 0.5,
                                           .clip = clip == 1};
             ls_step_state state = fresh_state(1.0f, .125f);
-            ls_multi_optimizer_step_with(variant_at(v), 1, &config, &args, false, &state);
+            ls_multi_optimizer_step(at_work(variant_at(v), 1), NULL, &config, &args, false, &state);
             ck_assert_double_eq_tol(p[0], 3 - .125 * (clip ? 1.35 : 1.5), APEX_LIMIT);
             ck_assert_double_eq_tol(p[1], 4 - .125 * (clip ? 1.8 : 2), APEX_LIMIT);
             ck_assert_double_eq_tol(m[0][1], clip ? 1.8 : 2, APEX_LIMIT);
@@ -276,14 +276,14 @@ START_TEST(lamb_without_a_norm)
     ls_optimizer_args args = {{1, &value}, {1, &grad}, {1, &a}, {1, &b}, {0, NULL}};
     ls_optimizer_config config = {APEX_LAMB, .nvlamb = true};
     ls_step_state state = fresh_state(1.0f, .125f);
-    ls_multi_optimizer_step_with(variant_at(2), 1, &config, &args, false, &state);
+    ls_multi_optimizer_step(at_work(variant_at(2), 1), NULL, &config, &args, false, &state);
     /* m/bc1 = .5, v/bc2 = .25: u = .5 / .5625 */
     ck_assert_double_eq_tol(p[0], -.125 * .5 / .5625, APEX_LIMIT);
     config.nvlamb = false;
     p[0] = 100.0f;
     m1[0] = m2[0] = 0;
     state.step_count = 0;
-    ls_multi_optimizer_step_with(variant_at(2), 1, &config, &args, false, &state);
+    ls_multi_optimizer_step(at_work(variant_at(2), 1), NULL, &config, &args, false, &state);
     ck_assert_double_eq_tol(p[0], 100 - .125 * .5 / .5625, 100.0 / 16777216.0);
 }
 END_TEST
