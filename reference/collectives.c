@@ -351,9 +351,8 @@ static double size_of(const program *p, const ls_exercise *what)
 static ls_status write_collective(program *p, const ls_exercise *what,
                                   const ls_exercise_result *result)
 {
-    char digest[24];
     cJSON *event = event_named("collective");
-    snprintf(digest, sizeof digest, "%016llx", (unsigned long long)result->digest);
+    LS_TEXT(digest, 24, "%016llx", (unsigned long long)result->digest);
     cJSON_AddStringToObject(event, "op", ls_comm_kind_name(what->kind));
     cJSON_AddStringToObject(event, "dtype", ls_dtype_label(what->dtype));
     cJSON_AddStringToObject(event, "data", what->data == LS_PATTERN_ROUGH ? "rough" : "exact");
@@ -534,8 +533,7 @@ static ls_status try_without(program *p, ls_comm_kind kind)
     int absent = p->given.absent, rank = p->world.rank;
     bool to_absent = kind == LS_COMM_RECV || kind == LS_COMM_SEND || kind == LS_COMM_BROADCAST ||
                      kind == LS_COMM_SCATTER;
-    char name[64];
-    snprintf(name, sizeof name, "without/%s", ls_comm_kind_name(kind));
+    LS_TEXT(name, 64, "without/%s", ls_comm_kind_name(kind));
     ls_comm *comm = NULL;
     LS_TRY(open_comm(p, name, p->given.timeout_s, &comm));
     LS_TRY(take_memory(p, (size_t)p->world.world * COUNT * 2, &memory));

@@ -423,11 +423,10 @@ static void say_first_step(const ls_report_run *run, cJSON *list)
     if (slowest == NULL) {
         return;
     }
-    char text[SENTENCE_BYTES];
-    snprintf(text, sizeof text,
-             "Time to the end of the first step: %.2f s (%s) to %.2f s (%s), without the dumps for "
-             "the judge in that step.",
-             least, quickest->record->label, greatest, slowest->record->label);
+    LS_TEXT(text, SENTENCE_BYTES,
+            "Time to the end of the first step: %.2f s (%s) to %.2f s (%s), without the dumps for "
+            "the judge in that step.",
+            least, quickest->record->label, greatest, slowest->record->label);
     say(list, text);
 }
 

@@ -78,11 +78,10 @@ static void put_outcome(FILE *to, const ls_report_verdict *verdict)
         put_line(to, "repeat: ", ls_json_string(verdict->json, "repeat", ""));
         fputs("</failure>\n", to);
     } else if (is_skipped(verdict)) {
-        char message[LS_REPORT_LINES_BYTES];
         const char *waiver = ls_json_string(verdict->json, "waiver", "");
         bool waived = verdict->code == LS_WAIVED;
-        snprintf(message, sizeof message, waived ? "%s: %s" : "%s, outside the claim", word,
-                 waiver);
+        LS_TEXT(message, LS_REPORT_LINES_BYTES, waived ? "%s: %s" : "%s, outside the claim", word,
+                waiver);
         fputs("      <skipped", to);
         put_attribute(to, "message", message);
         fputs("/>\n", to);

@@ -55,9 +55,8 @@ static ls_status start_figure(const char *script_folder, const char *run_directo
 {
     ls_table_head head;
     LS_TRY(ls_table_read_head(run_directory, one->name, &head));
-    char script[128], table[PATH_MAX];
-    snprintf(script, sizeof script, "%s.gp", one->name);
-    ls_text_put(table, sizeof table, "%s/tables/%s.tsv", run_directory, one->name);
+    LS_TEXT(script, 128, "%s.gp", one->name);
+    LS_TEXT(table, PATH_MAX, "%s/tables/%s.tsv", run_directory, one->name);
     wrap(head.title);
     char *argv[] = {"gnuplot",
                     "-c",

@@ -270,9 +270,8 @@ ls_stats_halves ls_stats_compare_halves(const double *value, int count, const ch
 
 void ls_stats_add_json(cJSON *to, const char *name, ls_stats_interval value)
 {
-    char low[64], high[64];
-    ls_text_put(low, sizeof low, "%s_low", name);
-    ls_text_put(high, sizeof high, "%s_high", name);
+    LS_TEXT(low, 64, "%s_low", name);
+    LS_TEXT(high, 64, "%s_high", name);
     ls_json_add_number(to, name, value.value);
     ls_json_add_number(to, low, value.low);
     ls_json_add_number(to, high, value.high);
@@ -280,9 +279,8 @@ void ls_stats_add_json(cJSON *to, const char *name, ls_stats_interval value)
 
 ls_stats_interval ls_stats_read_json(const cJSON *from, const char *name)
 {
-    char low[64], high[64];
-    ls_text_put(low, sizeof low, "%s_low", name);
-    ls_text_put(high, sizeof high, "%s_high", name);
+    LS_TEXT(low, 64, "%s_low", name);
+    LS_TEXT(high, 64, "%s_high", name);
     return (ls_stats_interval){ls_json_number(from, name, NAN), ls_json_number(from, low, NAN),
                                ls_json_number(from, high, NAN)};
 }

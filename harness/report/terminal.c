@@ -8,6 +8,7 @@
 #include "lines.h"
 #include "job.h"
 #include "page.h"
+#include "kernels/core/text.h"
 
 enum { COLUMNS = 80 };
 
@@ -50,9 +51,8 @@ static void print_opening(const ls_report_run *run, FILE *to)
     print_wrapped(to, ls_report_lines_title(run), 2);
     print_wrapped(to, ls_report_lines_where(run), 2);
     for (int i = 0; i < LS_REPORT_LINES_HEADLINES; i++) {
-        char line[LS_REPORT_LINES_BYTES];
-        snprintf(line, sizeof line, "%-8s %-9s%s%s%s", headline[i].name, headline[i].value,
-                 headline[i].why[0] ? " (" : "", headline[i].why, headline[i].why[0] ? ")" : "");
+        LS_TEXT(line, LS_REPORT_LINES_BYTES, "%-8s %-9s%s%s%s", headline[i].name, headline[i].value,
+                headline[i].why[0] ? " (" : "", headline[i].why, headline[i].why[0] ? ")" : "");
         print_wrapped(to, line, 9);
     }
 }
@@ -84,8 +84,8 @@ static void print_job(const ls_report_run *run, const ls_report_job *job, FILE *
     fprintf(to, "%-20s %6s %6s %6s %5s%s%s\n", ls_report_lines_rate(job, rate), p50, p99, exposed,
             efficiency, marks[0] ? " " : "", marks);
     if (!ls_report_job_is_result(job)) {
-        char line[LS_REPORT_LINES_BYTES];
-        snprintf(line, sizeof line, "    no result: %s", ls_report_job_reason(run, job, reason));
+        LS_TEXT(line, LS_REPORT_LINES_BYTES, "    no result: %s",
+                ls_report_job_reason(run, job, reason));
         print_wrapped(to, line, 6);
     }
 }
@@ -154,8 +154,7 @@ static void print_compared(const ls_report_run *run, FILE *to)
 static void print_indented(FILE *to, const char *name, const char *text)
 {
     if (text[0] != '\0') {
-        char line[LS_REPORT_LINES_BYTES * 2];
-        snprintf(line, sizeof line, "%-8s%s", name, text);
+        LS_TEXT(line, LS_REPORT_LINES_BYTES * 2, "%-8s%s", name, text);
         print_wrapped(to, line, 8);
     }
 }

@@ -98,9 +98,8 @@ static void add_job(cJSON *events, const ls_report_job *job, const ls_trace_span
     for (int i = 0; i < count; i++) {
         int process = first_process + spans[i].rank;
         if (spans[i].rank != named) {
-            char name[160];
             named = spans[i].rank;
-            snprintf(name, sizeof name, "rank %d of %s", named, job->record->label);
+            LS_TEXT(name, 160, "rank %d of %s", named, job->record->label);
             add_name(events, "process_name", process, 0, name);
             add_name(events, "thread_name", process, 1, "compute");
             add_name(events, "thread_name", process, 2, "communication");

@@ -92,8 +92,7 @@ static cJSON *environment_json(char *const *environment)
     for (int i = 0; environment[i] != NULL; i++) {
         const char *equals = strchr(environment[i], '=');
         if (equals != NULL && is_recorded(environment[i])) {
-            char name[128];
-            snprintf(name, sizeof name, "%.*s", (int)(equals - environment[i]), environment[i]);
+            LS_TEXT(name, 128, "%.*s", (int)(equals - environment[i]), environment[i]);
             cJSON_AddStringToObject(object, name, equals + 1);
         }
     }
@@ -103,7 +102,6 @@ static cJSON *environment_json(char *const *environment)
 static ls_status write_record(const ls_job *job, char *const *environment,
                               const ls_outcome *outcome)
 {
-    char path[sizeof job->directory + 16];
     cJSON *root = cJSON_CreateObject();
     cJSON_AddNumberToObject(root, "schema", 2);
     cJSON_AddStringToObject(root, "id", job->id);
@@ -117,7 +115,7 @@ static ls_status write_record(const ls_job *job, char *const *environment,
                           job->facts != NULL ? cJSON_Duplicate(job->facts, true)
                                              : cJSON_CreateObject());
     cJSON_AddItemToObject(root, "outcome", ls_outcome_json(outcome, 0));
-    snprintf(path, sizeof path, "%s/job.json", job->directory);
+    LS_TEXT(path, sizeof job->directory + 16, "%s/job.json", job->directory);
     ls_status status = ls_json_write_file(path, root);
     cJSON_Delete(root);
     return status;
@@ -127,8 +125,7 @@ static bool same_command(const ls_job *job, const cJSON *root)
 {
     const cJSON *command = cJSON_GetObjectItemCaseSensitive(root, "command");
     const cJSON *environment = cJSON_GetObjectItemCaseSensitive(root, "environment");
-    char world[16];
-    snprintf(world, sizeof world, "%d", job->world);
+    LS_TEXT(world, 16, "%d", job->world);
     if (cJSON_GetArraySize(command) != job->command.count ||
         strcmp(ls_json_string(environment, "WORLD_SIZE", ""), world) != 0) {
         return false;
@@ -145,9 +142,8 @@ static bool same_command(const ls_job *job, const cJSON *root)
 /* Fills the outcome and returns true when the same command has run and ended well. */
 static bool read_done(const ls_job *job, ls_outcome *outcome)
 {
-    char path[sizeof job->directory + 16];
     cJSON *root = NULL;
-    snprintf(path, sizeof path, "%s/job.json", job->directory);
+    LS_TEXT(path, sizeof job->directory + 16, "%s/job.json", job->directory);
     if (access(path, F_OK) != 0 || ls_json_read_file(path, &root) != LS_OK) {
         return false;
     }
@@ -392,8 +388,7 @@ static ls_status run_on_machines(const ls_job *job, const char *token, void (*on
 static ls_status remove_leftovers(const ls_job *job)
 {
     static const char *const kinds[] = {"log", "jsonl"};
-    char path[sizeof job->directory + 32];
-    snprintf(path, sizeof path, "%s/job.json", job->directory);
+    LS_TEXT(path, sizeof job->directory + 32, "%s/job.json", job->directory);
     bool failed = unlink(path) != 0 && errno != ENOENT;
     for (int i = 0; i < 2 * job->world && !failed; i++) {
         snprintf(path, sizeof path, "%s/rank%d.%s", job->directory, i / 2, kinds[i % 2]);
@@ -433,8 +428,8 @@ static void cut_records(const ls_job *job)
     static const char *const kinds[] = {"log", "jsonl"};
     const off_t most = (off_t)256 << 20;
     for (int i = 0; i < 2 * job->world; i++) {
-        char path[sizeof job->directory + 32];
-        snprintf(path, sizeof path, "%s/rank%d.%s", job->directory, i / 2, kinds[i % 2]);
+        LS_TEXT(path, sizeof job->directory + 32, "%s/rank%d.%s", job->directory, i / 2,
+                kinds[i % 2]);
         struct stat status;
         if (stat(path, &status) == 0 && status.st_size > most && truncate(path, most) == 0) {
             ls_log_warn("%s had %lld MB and was truncated to %lld", path,

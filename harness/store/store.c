@@ -12,6 +12,7 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 #include "store_link.h"
 #include "store_server.h"
 
@@ -165,8 +166,7 @@ static ls_status join(ls_store *store, const ls_store_options *options, int64_t 
         (void)ls_clock_poll(-1, 0, ls_clock_ns() + (pause_ns < rest ? pause_ns : rest));
         pause_ms = pause_ms * 2 < RETRY_MS_LAST ? pause_ms * 2 : RETRY_MS_LAST;
     }
-    char ports[32];
-    snprintf(ports, sizeof ports, first == last ? "%d" : "%d to %d", first, last);
+    LS_TEXT(ports, 32, first == last ? "%d" : "%d to %d", first, last);
     return ls_log_fail(LS_ERR_RENDEZVOUS,
                        "store: rank %d did not reach rank 0 at %s port %s within %.3g s: %s",
                        store->rank, store->address, ports, store->timeout_s, why);
@@ -437,9 +437,8 @@ ls_status ls_store_who_left(ls_store *store, int *rank)
 ls_status ls_store_exchange(ls_store *store, const char *name, const void *mine, size_t bytes,
                             void **values, size_t *value_bytes)
 {
-    char key[LS_STORE_KEY_BYTES_MAX + 32];
     int64_t deadline_ns = ls_clock_after(store->timeout_s);
-    snprintf(key, sizeof key, "%s/%d", name, store->rank);
+    LS_TEXT(key, LS_STORE_KEY_BYTES_MAX + 32, "%s/%d", name, store->rank);
     LS_TRY(ls_store_set(store, key, mine, bytes));
     for (int rank = 0; rank < store->world; rank++) {
         snprintf(key, sizeof key, "%s/%d", name, rank);
@@ -457,9 +456,8 @@ ls_status ls_store_exchange(ls_store *store, const char *name, const void *mine,
 
 ls_status ls_store_barrier(ls_store *store, const char *name, double timeout_s)
 {
-    char key[LS_STORE_KEY_BYTES_MAX + 32];
     int64_t deadline_ns = ls_clock_after(timeout_s < 0 ? store->timeout_s : timeout_s);
-    snprintf(key, sizeof key, "%s/%d", name, store->rank);
+    LS_TEXT(key, LS_STORE_KEY_BYTES_MAX + 32, "%s/%d", name, store->rank);
     LS_TRY(ls_store_set(store, key, NULL, 0));
     for (int rank = 0; rank < store->world; rank++) {
         snprintf(key, sizeof key, "%s/%d", name, rank);

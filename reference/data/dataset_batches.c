@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 #include "reference/files/safetensors.h"
 
 typedef struct batches {
@@ -79,9 +80,8 @@ static ls_status fill(const ls_dataset *dataset, const ls_dataset_item *item)
 {
     const batches *set = (const batches *)dataset;
     int64_t step = item->batch / set->accumulate + 1, micro = item->batch % set->accumulate;
-    char path[sizeof set->dir + 64];
-    snprintf(path, sizeof path, "%s/step%06lld.rank%d.safetensors", set->dir, (long long)step,
-             set->rank);
+    LS_TEXT(path, sizeof set->dir + 64, "%s/step%06lld.rank%d.safetensors", set->dir,
+            (long long)step, set->rank);
     struct stat status;
     if (stat(path, &status) != 0) {
         snprintf(item->why, LS_DATASET_WHY, "no batch for step %lld of rank %d: %s: %s",
@@ -104,8 +104,7 @@ static void destroy(ls_dataset *dataset)
  * wrong one. */
 static bool has_batches(const char *dir, int rank)
 {
-    char end[48];
-    snprintf(end, sizeof end, ".rank%d.safetensors", rank);
+    LS_TEXT(end, 48, ".rank%d.safetensors", rank);
     bool found = false;
     DIR *entries = opendir(dir);
     for (struct dirent *e; entries != NULL && !found && (e = readdir(entries)) != NULL;) {

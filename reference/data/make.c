@@ -11,6 +11,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/rng.h"
+#include "kernels/core/text.h"
 #include "jpeg.h"
 
 /* ---- pictures -------------------------------------------------------------------------------- */
@@ -225,9 +226,8 @@ static ls_status is_empty(const char *dir, bool *out)
 
 static ls_status write_marker(const char *dir, const char *text)
 {
-    char path[PATH_BYTES + 32], fresh[PATH_BYTES + 32];
-    snprintf(path, sizeof path, "%s/" MARKER, dir);
-    snprintf(fresh, sizeof fresh, "%s/" MARKER ".new", dir);
+    LS_TEXT(path, PATH_BYTES + 32, "%s/" MARKER, dir);
+    LS_TEXT(fresh, PATH_BYTES + 32, "%s/" MARKER ".new", dir);
     FILE *stream = fopen(fresh, "w");
     bool written = stream != NULL && fputs(text, stream) >= 0;
     written = stream != NULL && fclose(stream) == 0 && written;
@@ -240,8 +240,7 @@ static ls_status write_marker(const char *dir, const char *text)
 /* Reads the marker; "" if there is none. */
 static void read_marker(const char *dir, char text[MARKER_BYTES])
 {
-    char path[PATH_BYTES + 32];
-    snprintf(path, sizeof path, "%s/" MARKER, dir);
+    LS_TEXT(path, PATH_BYTES + 32, "%s/" MARKER, dir);
     FILE *stream = fopen(path, "r");
     size_t bytes = stream != NULL ? fread(text, 1, MARKER_BYTES - 1, stream) : 0;
     text[bytes] = '\0';
@@ -278,12 +277,11 @@ static ls_status look_at(const char *dir, const char *making, const char *comple
 static ls_status make_image(const char *dir, int kind, int64_t index, int size, uint64_t seed,
                             uint8_t *rgb)
 {
-    char path[PATH_BYTES + 64];
     int width, height;
     ls_make_size(seed, kind, index, size, &width, &height);
     ls_make_picture(seed, kind, index, width, height, rgb);
-    snprintf(path, sizeof path, "%s/%s/%05lld.jpg", dir, ls_make_class_name(kind),
-             (long long)index + 1);
+    LS_TEXT(path, PATH_BYTES + 64, "%s/%s/%05lld.jpg", dir, ls_make_class_name(kind),
+            (long long)index + 1);
     return ls_jpeg_write(path, rgb, width, height, QUALITY);
 }
 
@@ -294,8 +292,7 @@ static ls_status make_images(const char *dir, int images_per_class, int size, ui
     LS_TRY_MEMORY(rgb != NULL, "a picture of %zu pixels", side * side);
     ls_status status = LS_OK;
     for (int kind = 0; kind < LS_MAKE_CLASSES && status == LS_OK; kind++) {
-        char path[PATH_BYTES + 64];
-        snprintf(path, sizeof path, "%s/%s", dir, ls_make_class_name(kind));
+        LS_TEXT(path, PATH_BYTES + 64, "%s/%s", dir, ls_make_class_name(kind));
         status = ls_path_make_folder(path);
         for (int index = 0; index < images_per_class && status == LS_OK; index++) {
             status = make_image(dir, kind, index, size, seed, rgb);
@@ -314,11 +311,10 @@ ls_status ls_make_folder(const char *dir, int images_per_class, int image_size, 
     if (image_size < 8 || image_size > 4096) {
         return ls_log_fail(LS_ERR_USAGE, "--size %d: 8 to 4096 pixels", image_size);
     }
-    char making[MARKER_BYTES], complete[MARKER_BYTES];
     static const char format[] = "--images %d --size %d --seed %llu, format 1\n%s\n";
     unsigned long long number = seed;
-    snprintf(making, sizeof making, format, images_per_class, image_size, number, "making");
-    snprintf(complete, sizeof complete, format, images_per_class, image_size, number, "complete");
+    LS_TEXT(making, MARKER_BYTES, format, images_per_class, image_size, number, "making");
+    LS_TEXT(complete, MARKER_BYTES, format, images_per_class, image_size, number, "complete");
     bool done;
     if (dir[0] == '\0' || strlen(dir) + 64 > PATH_BYTES) {
         return ls_log_fail(LS_ERR_USAGE, "the folder's path must have 1 to %d bytes",

@@ -13,6 +13,7 @@
 #include "kernels/core/half.h"
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 
 struct ls_events {
     int descriptor; /* -1: no events */
@@ -79,8 +80,7 @@ static ls_status finish_event(ls_events *events, cJSON *event)
 
 static void add_hex64(cJSON *object, const char *name, uint64_t value)
 {
-    char text[24];
-    snprintf(text, sizeof text, "%016" PRIx64, value);
+    LS_TEXT(text, 24, "%016" PRIx64, value);
     cJSON_AddStringToObject(object, name, text);
 }
 
@@ -99,9 +99,8 @@ static void add_nccl_variables(cJSON *event)
     cJSON *list = cJSON_AddObjectToObject(event, "nccl");
     for (char **entry = environ; *entry != NULL; entry++) {
         if (strncmp(*entry, "NCCL_", 5) == 0) {
-            char name[128];
             size_t length = strcspn(*entry, "=");
-            snprintf(name, sizeof name, "%.*s", (int)length, *entry);
+            LS_TEXT(name, 128, "%.*s", (int)length, *entry);
             cJSON_AddStringToObject(list, name, *entry + length + ((*entry)[length] == '='));
         }
     }
@@ -260,8 +259,7 @@ ls_status ls_events_write_step(ls_events *events, const ls_events_step *step)
         return LS_OK;
     }
     cJSON *event = begin_event("step");
-    char bits[16];
-    snprintf(bits, sizeof bits, "0x%08" PRIx32, ls_half_bits_of_f32(step->loss));
+    LS_TEXT(bits, 16, "0x%08" PRIx32, ls_half_bits_of_f32(step->loss));
     cJSON_AddNumberToObject(event, "step", (double)step->step);
     ls_json_add_number(event, "loss", (double)step->loss);
     cJSON_AddStringToObject(event, "loss_bits", bits);

@@ -10,6 +10,7 @@
 #include "kernels/optimizers.h"
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 #include "options_table.h"
 #include "precision.h"
 
@@ -44,11 +45,10 @@ static void add_text(cJSON *json, const char *name, const char *value)
 
 static void add_word(cJSON *json, const char *name, const char *words, int index)
 {
-    char word[32];
     for (; index > 0; index--) {
         words = strchr(words, '|') + 1;
     }
-    snprintf(word, sizeof word, "%.*s", (int)strcspn(words, "|"), words);
+    LS_TEXT(word, 32, "%.*s", (int)strcspn(words, "|"), words);
     cJSON_AddStringToObject(json, name, word);
 }
 
@@ -137,8 +137,7 @@ static void add_loss_scale(cJSON *json, const ls_options_row *row, const effecti
 
 static void add_betas(cJSON *json, const ls_options_row *row, const effective *e)
 {
-    char betas[64];
-    snprintf(betas, sizeof betas, "%.17g,%.17g", e->options->beta1, e->options->beta2);
+    LS_TEXT(betas, 64, "%.17g,%.17g", e->options->beta1, e->options->beta2);
     if (ls_optimizers_takes(e->options->optimizer, row->name)) {
         cJSON_AddStringToObject(json, row->name, betas);
     }
@@ -177,8 +176,7 @@ static void add_data(cJSON *json, const ls_options_row *row, const effective *e)
 /* Raw: a double would lose bits above 2^53. */
 static void add_seed(cJSON *json, const ls_options_row *row, const effective *e)
 {
-    char seed[24];
-    snprintf(seed, sizeof seed, "%" PRIu64, e->options->seed);
+    LS_TEXT(seed, 24, "%" PRIu64, e->options->seed);
     cJSON_AddRawToObject(json, row->name, seed);
 }
 
@@ -192,9 +190,7 @@ static void add_dump_steps(cJSON *json, const ls_options_row *row, const effecti
 
 static void add_audit(cJSON *json, const ls_options_row *row, const effective *e)
 {
-    char text[48];
-    snprintf(text, sizeof text, "%" PRIu64 ":%" PRId64, e->options->audit_seed,
-             e->options->audit_every);
+    LS_TEXT(text, 48, "%" PRIu64 ":%" PRId64, e->options->audit_seed, e->options->audit_every);
     if (e->options->audit) {
         cJSON_AddStringToObject(json, row->name, text);
     }
@@ -211,10 +207,8 @@ static void add_places(cJSON *json, const char *name, int count, const ls_overfl
 {
     cJSON *list = cJSON_AddArrayToObject(json, name);
     for (int i = 0; i < count; i++) {
-        char text[48];
         const ls_overflow_at *at = &place[i];
-        snprintf(text, sizeof text, at->rank >= 0 ? "%" PRId64 ":%d" : "%" PRId64, at->step,
-                 at->rank);
+        LS_TEXT(text, 48, at->rank >= 0 ? "%" PRId64 ":%d" : "%" PRId64, at->step, at->rank);
         cJSON_AddItemToArray(list, cJSON_CreateString(text));
     }
 }
@@ -236,8 +230,7 @@ static void add_overflow_as(cJSON *json, const ls_options_row *row, const effect
     const ls_overflow_as *as = &e->options->overflow_as;
     const char *value = isnan(as->value) ? "nan" : as->value < 0 ? "-inf" : "inf";
     const char *place = as->place == 'f' ? "first" : as->place == 'm' ? "middle" : "last";
-    char text[128];
-    snprintf(text, sizeof text, "%s@%s:%s:%d", value, as->param, place, as->micro);
+    LS_TEXT(text, 128, "%s@%s:%s:%d", value, as->param, place, as->micro);
     cJSON_AddStringToObject(json, row->name, text);
 }
 

@@ -22,8 +22,7 @@ static int refuse(const char *option, const char *text, const char *allowed)
 static int read_integer(const char *option, const char *text, int64_t least, int64_t most,
                         int64_t *out)
 {
-    char allowed[96];
-    snprintf(allowed, sizeof allowed, "a whole number from %" PRId64 " to %" PRId64, least, most);
+    LS_TEXT(allowed, 96, "a whole number from %" PRId64 " to %" PRId64, least, most);
     return ls_text_integer(text, least, most, out) ? 0 : refuse(option, text, allowed);
 }
 
@@ -58,8 +57,7 @@ static int read_word(const char *option, const char *text, const char *words, in
 static int read_text(const char *option, const char *text, char *out, size_t bytes)
 {
     if (text[0] == '\0' || strlen(text) >= bytes) {
-        char allowed[64];
-        snprintf(allowed, sizeof allowed, "1 to %zu bytes", bytes - 1);
+        LS_TEXT(allowed, 64, "1 to %zu bytes", bytes - 1);
         return refuse(option, text, allowed);
     }
     memcpy(out, text, strlen(text) + 1);

@@ -7,6 +7,7 @@
 
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 #include "checkpoint.h"
 
 /* Of what ranks say to each other; raised when the order or meaning of collectives changes. */
@@ -43,8 +44,7 @@ uint64_t ls_agree_network_digest(const ls_network *network)
 
 static void add_hex(cJSON *object, const char *name, uint64_t value)
 {
-    char text[24];
-    snprintf(text, sizeof text, "%016llx", (unsigned long long)value);
+    LS_TEXT(text, 24, "%016llx", (unsigned long long)value);
     cJSON_AddStringToObject(object, name, text);
 }
 
@@ -66,8 +66,7 @@ static char *describe_run(const ls_trainer *trainer)
     cJSON_AddStringToObject(all, "the backend", trainer->device.api->name);
     while (options->child != NULL) {
         cJSON *item = cJSON_DetachItemViaPointer(options, options->child);
-        char name[64];
-        snprintf(name, sizeof name, "--%s", item->string);
+        LS_TEXT(name, 64, "--%s", item->string);
         cJSON_AddItemToObject(all, name, item);
     }
     add_hex(all, "the bucket rule", ls_checkpoint_bucket_rule(trainer));
@@ -190,12 +189,11 @@ free:
 
 ls_status ls_agree_on_libraries(ls_trainer *trainer)
 {
-    char mine[1024];
     char engine[256] = "";
     if (trainer->engine != NULL) {
         trainer->engine->describe(engine, (int)sizeof engine);
     }
-    snprintf(mine, sizeof mine, "%s; %s", trainer->device.info.libraries, engine);
+    LS_TEXT(mine, 1024, "%s; %s", trainer->device.info.libraries, engine);
     void **values = NULL;
     size_t *bytes = NULL;
     char ranks[96];

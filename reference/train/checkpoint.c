@@ -11,6 +11,7 @@
 #include "kernels/core/digest.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
+#include "kernels/core/text.h"
 #include "fault.h"
 #include "reference/files/safetensors.h"
 #include "reference/files/strict_reader.h"
@@ -46,8 +47,7 @@ static ls_status each_param(const ls_trainer *trainer, visit_tensor *visit, void
     const ls_memory *memory = &trainer->memory;
     for (int i = 0; i < memory->param_count; i++) {
         const ls_param *param = &memory->network->param[i];
-        char name[160];
-        snprintf(name, sizeof name, "param/%s", param->name);
+        LS_TEXT(name, 160, "param/%s", param->name);
         LS_TRY(visit(context, name, &memory->param[i], &param->shape));
         if (memory->master != NULL && memory->master[i].data != NULL) {
             snprintf(name, sizeof name, "master/%s", param->name);
@@ -444,9 +444,8 @@ static ls_status read_state(ls_strict_reader *reader, const ls_trainer *trainer,
 static int choose_buffers(const ls_strict_reader *reader, const ls_trainer *trainer, int *ranks)
 {
     long saved = strtol(ls_safetensors_metadata_of(reader->file, "world_size", "1"), NULL, 10);
-    char probe[160];
-    snprintf(probe, sizeof probe, "rank1/buffer/%s",
-             trainer->network.buffer_count > 0 ? trainer->network.buffer[0].name : "");
+    LS_TEXT(probe, 160, "rank1/buffer/%s",
+            trainer->network.buffer_count > 0 ? trainer->network.buffer[0].name : "");
     *ranks = ls_safetensors_find(reader->file, probe) != NULL ? (int)saved : 1;
     return saved == trainer->world.world && *ranks > 1
                ? LS_PLANT(resume_rank0_buffers, trainer->world.rank, 0)
@@ -480,9 +479,8 @@ static ls_status read_layout(ls_strict_reader *reader, const ls_trainer *trainer
     ls_shape shape = {.rank = 1, .dim = {ls_buckets_vector_length(trainer->memory.param_count)}};
     const ls_safetensors_entry *entry = NULL;
     LS_TRY(ls_strict_reader_tensor(reader, "ddp/layout", LS_I32, false, &shape, &entry));
-    char rule[24], world[16];
-    snprintf(rule, sizeof rule, "%016llx", (unsigned long long)ls_checkpoint_bucket_rule(trainer));
-    snprintf(world, sizeof world, "%d", trainer->world.world);
+    LS_TEXT(rule, 24, "%016llx", (unsigned long long)ls_checkpoint_bucket_rule(trainer));
+    LS_TEXT(world, 16, "%d", trainer->world.world);
     bool same = strcmp(rule, ls_safetensors_metadata_of(reader->file, "bucket_rule", "")) == 0 &&
                 strcmp(world, ls_safetensors_metadata_of(reader->file, "world_size", "")) == 0;
     *out = same && trainer->ddp != NULL ? entry : NULL;

@@ -8,6 +8,7 @@
 #include "kernels/optimizers.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
+#include "kernels/core/text.h"
 #include "reference/model/model.h"
 #include "reference/files/safetensors.h"
 
@@ -138,8 +139,7 @@ static ls_status add_params(ls_dump *dump, const char *prefix, const ls_tensor *
 {
     const ls_network *network = &dump->trainer->network;
     for (int i = 0; list != NULL && i < network->param_count; i++) {
-        char name[160];
-        snprintf(name, sizeof name, "%s/%s%s", prefix, network->param[i].name, suffix);
+        LS_TEXT(name, 160, "%s/%s%s", prefix, network->param[i].name, suffix);
         if (list[i].data != NULL) {
             LS_TRY(add_tensor(dump, name, &list[i], &network->param[i].shape));
         }
@@ -151,9 +151,7 @@ static ls_status add_moments(ls_dump *dump, const char *prefix)
 {
     const ls_memory *memory = &dump->trainer->memory;
     for (int m = 0; m < memory->moment_count; m++) {
-        char suffix[40];
-        snprintf(suffix, sizeof suffix, "/%s",
-                 ls_optimizers_moment_name(dump->trainer->options.optimizer, m));
+        LS_TEXT(suffix, 40, "/%s", ls_optimizers_moment_name(dump->trainer->options.optimizer, m));
         LS_TRY(add_params(dump, prefix, memory->moment[m], suffix));
     }
     return LS_OK;
@@ -164,8 +162,7 @@ static ls_status add_buffers(ls_dump *dump, const char *prefix)
     const ls_memory *memory = &dump->trainer->memory;
     for (int i = 0; i < memory->buffer_count; i++) {
         const ls_buffer *buffer = &memory->network->buffer[i];
-        char name[160];
-        snprintf(name, sizeof name, "%s/%s", prefix, buffer->name);
+        LS_TEXT(name, 160, "%s/%s", prefix, buffer->name);
         if (buffer->role == LS_BUFFER_BATCHES_TRACKED) {
             ls_shape scalar = {0};
             LS_TRY(ls_safetensors_add_copy(dump->writer, name, LS_I64, &scalar, memory->tracked));
@@ -231,8 +228,7 @@ static ls_status take_local(ls_dump *dump, int param)
     }
     const ls_memory *memory = &dump->trainer->memory;
     const ls_param *about = &dump->trainer->network.param[param];
-    char name[160];
-    snprintf(name, sizeof name, "local/%s", about->name);
+    LS_TEXT(name, 160, "local/%s", about->name);
     LS_TRY(ls_device_read_f32(&dump->trainer->device, &memory->reduced[param], dump->scratch));
     for (int64_t i = 0; i < memory->reduced[param].count; i++) {
         dump->scratch[i] *= dump->inv_loss_scale;
@@ -319,8 +315,7 @@ static void add_batches(ls_dump *dump)
     for (int k = 0; k < dump->trainer->network.branch_count; k++) {
         const branch *branch = &dump->branch[k];
         bool relu = branch->kind == LS_LAYER_RELU;
-        char name[32];
-        snprintf(name, sizeof name, "branch/%03d", k);
+        LS_TEXT(name, 32, "branch/%03d", k);
         ls_shape shape =
             relu ? with_micro_steps(dump, 1, &branch->bytes)
                  : with_micro_steps(dump, 4,

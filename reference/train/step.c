@@ -7,6 +7,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
+#include "kernels/core/text.h"
 #include "reference/files/safetensors.h"
 #include "aux_head.h"
 #include "setup.h"
@@ -181,8 +182,7 @@ static ls_status force(const ls_trainer *trainer, const ls_safetensors *dump, co
     for (int k = 0; k < trainer->network.branch_count; k++) {
         ls_safetensors_entry none = {0};
         const ls_safetensors_entry *entry = &none;
-        char name[32];
-        snprintf(name, sizeof name, "branch/%03d", k);
+        LS_TEXT(name, 32, "branch/%03d", k);
         if (dump != NULL && (entry = ls_safetensors_find(dump, name)) == NULL) {
             return ls_log_fail(LS_ERR_USAGE, "--force-branches: %s has no %s", path, name);
         }
@@ -302,14 +302,13 @@ ls_status ls_step_enqueue(ls_step *step, int64_t number, int64_t ticks)
     ls_trainer *trainer = step->trainer;
     const ls_device *device = &trainer->device;
     ls_step_record *record = ls_step_record_of(step->history, number);
-    char name[32];
     step->record = record;
     record->step = number;
     record->images = 0;
     record->has_ended = false;
     memset(record->ms, 0, sizeof record->ms);
     LS_PLANT_STEP(number);
-    snprintf(name, sizeof name, "step %lld", (long long)number);
+    LS_TEXT(name, 32, "step %lld", (long long)number);
     ls_device_range_push(device, name);
     LS_TRY(begin_step(step, ticks));
     LS_TRY(ls_graph_takes(step->graphs, number) ? enqueue_graph(step) : enqueue_pieces(step));

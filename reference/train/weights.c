@@ -6,6 +6,7 @@
 
 #include "kernels/core/half.h"
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 #include "reference/files/strict_reader.h"
 
 static ls_status write_any_float(ls_trainer *trainer, const ls_tensor *to,
@@ -33,8 +34,7 @@ typedef struct source {
 
 static const ls_safetensors_entry *find(const source *from, const char *prefix, const char *name)
 {
-    char full[160];
-    snprintf(full, sizeof full, "%s%s", prefix, name);
+    LS_TEXT(full, 160, "%s%s", prefix, name);
     return ls_safetensors_find(from->reader.file, full);
 }
 
@@ -56,8 +56,7 @@ static void find_prefixes(source *from, const ls_network *network)
 /* A half parameter's master, which it is rounded from, where the file holds it. */
 static ls_status find_param(source *from, const ls_param *param, const ls_safetensors_entry **out)
 {
-    char name[160];
-    snprintf(name, sizeof name, "%s%s", from->param, param->name);
+    LS_TEXT(name, 160, "%s%s", from->param, param->name);
     LS_TRY(ls_strict_reader_tensor(&from->reader, name, LS_F32, true, &param->shape, out));
     if (from->of_run && find(from, "master/", param->name) != NULL) {
         snprintf(name, sizeof name, "master/%s", param->name);

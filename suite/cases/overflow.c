@@ -197,11 +197,10 @@ ls_status ls_overflow_prepare(const ls_case *row, const ls_spec *spec, const cha
     if (!ls_overflow_wants(spec)) {
         return LS_OK;
     }
-    char folder[800], weights[800];
     kind of = find_kind(spec->data + strlen(FOLDER), "-");
-    ls_text_put(folder, sizeof folder, "%s%s", run_directory, spec->data + strlen("batches:{run}"));
-    ls_text_put(weights, sizeof weights, "%s/overflow/%s.safetensors", run_directory,
-                of >= NEARLY ? word[of] : "init");
+    LS_TEXT(folder, 800, "%s%s", run_directory, spec->data + strlen("batches:{run}"));
+    LS_TEXT(weights, 800, "%s/overflow/%s.safetensors", run_directory,
+            of >= NEARLY ? word[of] : "init");
     LS_TRY(ls_path_make_folder(folder));
     LS_TRY(write_weights(weights, of));
     for (int step = 1; step <= spec->steps; step++) {

@@ -230,16 +230,15 @@ static bool first_of_world(const ls_matrix *bench, int index, bool followed)
 ls_status ls_timed_prepare(const ls_case *row, const ls_spec *reference, const char *run_directory)
 {
     const ls_matrix *bench = ((const ls_timed_steps *)row->data)->bench;
-    char folder[800], done[820];
     bool followed = strncmp(reference->data, WORLD_FOLDER, strlen(WORLD_FOLDER)) == 0;
     if (strncmp(reference->data, BATCHES, strlen(BATCHES)) != 0) {
         return LS_OK;
     }
-    ls_text_put(folder, sizeof folder, "%s/batches", run_directory);
+    LS_TEXT(folder, 800, "%s/batches", run_directory);
     LS_TRY(ls_path_make_folder(folder));
     ls_text_put(folder, sizeof folder, "%s/batches/%s", run_directory,
                 reference->data + strlen(BATCHES));
-    ls_text_put(done, sizeof done, "%s/complete", folder);
+    LS_TEXT(done, 820, "%s/complete", folder);
     if (access(done, F_OK) == 0) {
         return LS_OK;
     }

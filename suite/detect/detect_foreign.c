@@ -132,11 +132,10 @@ static void judge_right(const ls_detect_outcome *outcome, ls_detect_clean *clean
 ls_status ls_detect_run_right(const ls_detect_place *place, const ls_detect_plant *wrong,
                               ls_detect_summary *summary, bool *stopped)
 {
-    char name[128], subject[1600];
     const char *folder = strstr(wrong->script, "wrong/");
-    ls_text_put(subject, sizeof subject, "%s %.*spytorch_train.py", place->python,
-                (int)(folder - wrong->script), wrong->script);
-    ls_text_put(name, sizeof name, "clean-foreign-%s", wrong->case_id);
+    LS_TEXT(subject, 1600, "%s %.*spytorch_train.py", place->python, (int)(folder - wrong->script),
+            wrong->script);
+    LS_TEXT(name, 128, "clean-foreign-%s", wrong->case_id);
     ls_detect_clean clean = {.name = name, .subject = subject};
     if (!ls_detect_kept_clean(place->directory, &clean)) {
         ls_detect_outcome outcome;

@@ -83,17 +83,15 @@ static void arguments_of(const ls_detect_child *child, char *seed, char **argv)
 
 ls_status ls_detect_run(const ls_detect_child *child, ls_detect_outcome *out)
 {
-    char plant[96], engines[1400], seed[32], log[700], verdicts[700];
     char *argv[20] = {NULL};
     memset(out, 0, sizeof *out);
-    ls_text_put(plant, sizeof plant, "LS_PLANT=%s", child->wish == NULL ? "" : child->wish);
-    ls_text_put(seed, sizeof seed, "%llu", (unsigned long long)child->seed);
-    ls_text_put(log, sizeof log, "%s.log", child->directory);
-    ls_text_put(verdicts, sizeof verdicts, "%s/verdicts.jsonl", child->directory);
+    LS_TEXT(plant, 96, "LS_PLANT=%s", child->wish == NULL ? "" : child->wish);
+    LS_TEXT(seed, 32, "%llu", (unsigned long long)child->seed);
+    LS_TEXT(log, 700, "%s.log", child->directory);
+    LS_TEXT(verdicts, 700, "%s/verdicts.jsonl", child->directory);
     (void)unlink(verdicts); /* of an earlier run */
     arguments_of(child, seed, argv);
-    ls_text_put(engines, sizeof engines, "LS_LIB_DIR=%s",
-                child->engines == NULL ? "" : child->engines);
+    LS_TEXT(engines, 1400, "LS_LIB_DIR=%s", child->engines == NULL ? "" : child->engines);
     char **environment = environment_with(child->wish == NULL ? NULL : plant,
                                           child->engines == NULL ? NULL : engines);
     ls_proc_spec spec = {.argv = argv, .environment = environment, .log_path = log};

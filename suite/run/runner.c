@@ -476,15 +476,14 @@ static ls_status write_run(const ls_run *run, const ls_headline *headline)
 /* results/latest, a link to results/runs/<run>. Failing to make it is no error. */
 static void link_latest(const ls_run *run)
 {
-    char link[700], target[700];
-    ls_text_put(link, sizeof link, "%s", run->directory);
+    LS_TEXT(link, 700, "%s", run->directory);
     char *name = strrchr(link, '/');
     *name = '\0';
     char *folder = strrchr(link, '/');
     if (folder == NULL || strcmp(folder, "/runs") != 0) {
         return; /* OUT= is another folder */
     }
-    ls_text_put(target, sizeof target, "runs/%s", name + 1);
+    LS_TEXT(target, 700, "runs/%s", name + 1);
     ls_text_put(folder, sizeof link - (size_t)(folder - link), "/latest");
     (void)unlink(link);
     if (symlink(target, link) != 0) {
@@ -511,9 +510,8 @@ ls_status ls_runner_open(ls_run *run)
  * passed. */
 static ls_status mark_checked(const ls_run *run, int index)
 {
-    char folder[700], path[800];
-    ls_text_put(folder, sizeof folder, "%s/jobs/%s", run->directory, run->jobs.id[index]);
-    ls_text_put(path, sizeof path, "%s/job.json", folder);
+    LS_TEXT(folder, 700, "%s/jobs/%s", run->directory, run->jobs.id[index]);
+    LS_TEXT(path, 800, "%s/job.json", folder);
     if (!ls_spec_has_rate(&run->jobs.spec[index]) || access(path, R_OK) != 0) {
         return LS_OK;
     }

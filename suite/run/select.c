@@ -270,9 +270,8 @@ ls_status ls_select_waivers(ls_select_list *list)
 /* The family is matched first, because the rest of a glob rarely resembles a name. */
 static int distance_between(const char *glob, const char *id)
 {
-    char asked[LS_CASE_ID_BYTES], family[LS_CASE_ID_BYTES];
-    ls_text_put(asked, sizeof asked, "%.*s", (int)strcspn(glob, "."), glob);
-    ls_text_put(family, sizeof family, "%.*s", (int)strcspn(id, "."), id);
+    LS_TEXT(asked, LS_CASE_ID_BYTES, "%.*s", (int)strcspn(glob, "."), glob);
+    LS_TEXT(family, LS_CASE_ID_BYTES, "%.*s", (int)strcspn(id, "."), id);
     return LS_CASE_ID_BYTES * ls_text_distance(asked, family) + ls_text_distance(glob, id);
 }
 

@@ -106,10 +106,9 @@ ls_status ls_verdicts_append(const ls_run *run, int index)
 
 ls_status ls_verdicts_write(const ls_run *run)
 {
-    char path[700], fresh[720];
     int descriptor;
-    ls_text_put(path, sizeof path, "%s/verdicts.jsonl", run->directory);
-    ls_text_put(fresh, sizeof fresh, "%s.new", path);
+    LS_TEXT(path, 700, "%s/verdicts.jsonl", run->directory);
+    LS_TEXT(fresh, 720, "%s.new", path);
     LS_TRY(open_file(fresh, O_TRUNC, &descriptor));
     ls_status status = LS_OK;
     for (int c = 0; c < run->cases.count && status == LS_OK; c++) {

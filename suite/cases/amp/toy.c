@@ -215,9 +215,8 @@ void ls_toy_expect(ls_toy *toy, int model, const float expected[4], const char *
 void ls_toy_expect_scale(ls_toy *toy, int loss, float scale, int unskipped, const char *when)
 {
     cJSON *dict = NULL;
-    char key[32];
     ls_toy_must(toy, ls_amp_state_dict(toy->amp, &dict), "ls_amp_state_dict");
-    snprintf(key, sizeof key, "loss_scaler%d", loss);
+    LS_TEXT(key, 32, "loss_scaler%d", loss);
     const cJSON *entry = cJSON_GetObjectItemCaseSensitive(dict, key);
     double seen = ls_json_number(entry, "loss_scale", -1);
     int64_t count = ls_json_integer(entry, "unskipped", -1);

@@ -33,9 +33,8 @@ bool ls_data_folder_make(char root[64], ls_verdict *out)
 static bool put_image(const char *root, const char *name)
 {
     static uint8_t const grey[3 * 16 * 16] = {0};
-    char path[256], folder[256];
-    ls_text_put(path, sizeof path, "%s/%s", root, name);
-    ls_text_put(folder, sizeof folder, "%s", path);
+    LS_TEXT(path, 256, "%s/%s", root, name);
+    LS_TEXT(folder, 256, "%s", path);
     *strrchr(folder, '/') = '\0';
     return ls_path_make_folder(folder) == LS_OK && ls_jpeg_write(path, grey, 16, 16, 90) == LS_OK;
 }

@@ -308,19 +308,18 @@ static void add_decayed(const ls_case_settings *settings, ls_case_list *list,
 static void add_skip(const ls_case_settings *settings, ls_case_list *list,
                      const struct optimizer *o, int level)
 {
-    char base[160], options[160], job[400], jobs[1400];
-    ls_text_put(base, sizeof base, JOB "b0.05 scale=dynamic", level, level < 2 ? 2 : 3, o->lr);
-    ls_text_put(options, sizeof options, "%s --weight-decay=0 --init-scale=1024 --overflow-at=3:1",
-                o->plain.options);
-    ls_text_put(job, sizeof job, "%s steps=6 dump=1,2,3,4,5 %s", base, options);
+    LS_TEXT(base, 160, JOB "b0.05 scale=dynamic", level, level < 2 ? 2 : 3, o->lr);
+    LS_TEXT(options, 160, "%s --weight-decay=0 --init-scale=1024 --overflow-at=3:1",
+            o->plain.options);
+    LS_TEXT(job, 400, "%s steps=6 dump=1,2,3,4,5 %s", base, options);
     add(settings, list, judge_steps, NULL, (struct trial){o, "1,2"}, "plain", level, job);
     add(settings, list, judge_steps, "Z5", (struct trial){o, "3"}, "skip", level, job);
     add(settings, list, judge_steps, "Z5", (struct trial){o, "4,5"}, "after-skip", level, job);
     add(settings, list, ls_judge_lockstep, "Z6", (struct trial){o}, "lockstep", level, job);
-    ls_text_put(jobs, sizeof jobs,
-                "%s | %s steps=4 %s --save={self}/checkpoint.safetensors | "
-                "%s steps=6 %s --resume={job:1}/checkpoint.safetensors",
-                job, base, options, base, options);
+    LS_TEXT(jobs, 1400,
+            "%s | %s steps=4 %s --save={self}/checkpoint.safetensors | "
+            "%s steps=6 %s --resume={job:1}/checkpoint.safetensors",
+            job, base, options, base, options);
     add(settings, list, ls_judge_resume, "Z6", (struct trial){o}, "resume", level, jobs);
 }
 

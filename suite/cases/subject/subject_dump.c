@@ -109,9 +109,8 @@ static void check_files(const ls_case *row, const ls_record *job, ls_verdict *ou
 static void check_metadata(const ls_case *row, const ls_dumpfile *file, int rank,
                            const ls_record *job, ls_verdict *out)
 {
-    char level[8], world[16];
-    ls_text_put(level, sizeof level, "O%d", row->job[0].level);
-    ls_text_put(world, sizeof world, "%d", job->world);
+    LS_TEXT(level, 8, "O%d", row->job[0].level);
+    LS_TEXT(world, 16, "%d", job->world);
     const struct {
         const char *name, *value;
     } wanted[] = {{"step", row->job[0].dump_steps}, {"opt_level", level}, {"world_size", world}};
