@@ -12,7 +12,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 #include "kernels/core/path.h"
-#include "harness/hosts/remote_session.h"
+#include "harness/hosts/remote.h"
 #include "harness/hosts/probe.h"
 #include "harness/machine/machine.h"
 #include "harness/hosts/outcome.h"

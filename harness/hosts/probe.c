@@ -12,7 +12,6 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
-#include "remote_session.h"
 #include "harness/machine/machine.h"
 #include "kernels/core/path.h"
 #include "remote.h"

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "harness/hosts/remote.h"
-#include "harness/hosts/remote_session.h"
 #include "harness/hosts/supervise.h"
 #include "harness/machine/machine.h"
 #include "kernels/core/json.h"

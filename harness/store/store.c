@@ -4,6 +4,8 @@
 #include <math.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +15,8 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
-#include "store_link.h"
 #include "store_server.h"
+#include "store_wire.h"
 
 enum {
     IDLE_MAX = 16,
@@ -42,10 +44,146 @@ struct ls_store {
     int idle_count;
 };
 
+/* ---- one connection ------------------------------------------------------------------------- */
+
+/* Sends whole requests and receives whole replies, each with a deadline. Functions that return int
+ * return 1 when done, 0 when the deadline has passed, -1 when the connection has ended (errno). */
+typedef struct reply {
+    ls_status status;
+    int64_t number;
+    char *value; /* malloc'ed, 0 at the end */
+    size_t bytes;
+} reply;
+
+/* Nanoseconds until then; 0 when it has passed. */
+static int64_t rest_ns(int64_t deadline_ns)
+{
+    int64_t rest = deadline_ns - ls_clock_ns();
+    return rest > 0 ? rest : 0;
+}
+
+/* Sends (POLLOUT) or receives (POLLIN) all the bytes. */
+static int transfer(int fd, short direction, void *data, size_t bytes, int64_t deadline_ns)
+{
+    char *at = data;
+    while (bytes > 0) {
+        ssize_t moved = direction == POLLOUT ? send(fd, at, bytes, MSG_NOSIGNAL | MSG_DONTWAIT)
+                                             : recv(fd, at, bytes, MSG_DONTWAIT);
+        if (moved > 0) {
+            at += moved;
+            bytes -= (size_t)moved;
+            continue;
+        }
+        if (moved == 0) {
+            errno = ECONNRESET;
+            return -1;
+        }
+        if (errno == EINTR) {
+            continue;
+        }
+        if (errno != EAGAIN && errno != EWOULDBLOCK) {
+            return -1;
+        }
+        int ready = ls_clock_poll(fd, direction, deadline_ns);
+        if (ready <= 0) {
+            return ready;
+        }
+    }
+    return 1;
+}
+
+static int send_request(int fd, const ls_store_header *header, const char *key, const void *value,
+                        int64_t deadline_ns)
+{
+    unsigned char small[LS_STORE_HEADER_BYTES + LS_STORE_KEY_BYTES_MAX];
+    ls_store_wire_put(header, small);
+    memcpy(small + LS_STORE_HEADER_BYTES, key, header->key_bytes);
+    int done = transfer(fd, POLLOUT, small, LS_STORE_HEADER_BYTES + header->key_bytes, deadline_ns);
+    return done > 0 ? transfer(fd, POLLOUT, (void *)value, header->value_bytes, deadline_ns) : done;
+}
+
+static int receive_reply(int fd, int64_t deadline_ns, reply *out)
+{
+    unsigned char bytes[LS_STORE_HEADER_BYTES];
+    int done = transfer(fd, POLLIN, bytes, sizeof bytes, deadline_ns);
+    if (done <= 0) {
+        return done;
+    }
+    ls_store_header header = ls_store_wire_get(bytes);
+    if (header.magic != LS_STORE_MAGIC || header.value_bytes > LS_STORE_VALUE_BYTES_MAX) {
+        errno = EPROTO;
+        return -1;
+    }
+    char *value = malloc((size_t)header.value_bytes + 1);
+    if (value == NULL) {
+        errno = ENOMEM;
+        return -1;
+    }
+    done = transfer(fd, POLLIN, value, header.value_bytes, deadline_ns);
+    if (done <= 0) {
+        free(value);
+        return done;
+    }
+    value[header.value_bytes] = '\0';
+    *out = (reply){.status = (ls_status)header.verb,
+                   .number = header.number,
+                   .value = value,
+                   .bytes = header.value_bytes};
+    return 1;
+}
+
+/* 1: connected; 0: deadline; -1: refused (errno). */
+static int connect_to(const struct sockaddr *at, socklen_t at_bytes, int64_t deadline_ns, int *out)
+{
+    int fd = socket(at->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) {
+        return -1;
+    }
+    int done = 1, failed = 0, on = 1;
+    if (connect(fd, at, at_bytes) != 0) {
+        failed = errno;
+        if (failed == EINPROGRESS || failed == EINTR) {
+            socklen_t bytes = sizeof failed;
+            done = ls_clock_poll(fd, POLLOUT, deadline_ns);
+            if (done > 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &bytes) != 0) {
+                failed = errno;
+            }
+        }
+    }
+    if (done > 0 && failed == 0) {
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* affects speed only */
+        *out = fd;
+        return 1;
+    }
+    close(fd);
+    errno = failed;
+    return done > 0 ? -1 : done;
+}
+
+/* Connects and checks the server's greeting. False, with the reason in `why`, when either fails. */
+static bool reach(const struct sockaddr *at, socklen_t at_bytes, int64_t deadline_ns, int *out,
+                  char *why, size_t why_bytes)
+{
+    char greeting[LS_STORE_GREETING_BYTES];
+    int fd = -1;
+    int done = connect_to(at, at_bytes, deadline_ns, &fd);
+    if (done <= 0) {
+        snprintf(why, why_bytes, "%s", done == 0 ? "no answer" : strerror(errno));
+        return false;
+    }
+    done = transfer(fd, POLLIN, greeting, sizeof greeting, deadline_ns);
+    if (done > 0 && memcmp(greeting, LS_STORE_GREETING, sizeof greeting) == 0) {
+        *out = fd;
+        return true;
+    }
+    snprintf(why, why_bytes, "another service listens there, not a Lockstep store");
+    close(fd);
+    return false;
+}
+
 /* ---- joining -------------------------------------------------------------------------------- */
 
-static int say_hello(const ls_store *store, int fd, bool further, int64_t deadline_ns,
-                     ls_store_answer *out)
+static int say_hello(const ls_store *store, int fd, bool further, int64_t deadline_ns, reply *out)
 {
     unsigned char value[LS_STORE_HELLO_BYTES];
     ls_store_hello hello = {.rank = store->rank, .world = store->world, .further = further};
@@ -54,10 +192,10 @@ static int say_hello(const ls_store *store, int fd, bool further, int64_t deadli
                               .verb = LS_STORE_HELLO,
                               .key_bytes = (uint32_t)strlen(store->run_id),
                               .value_bytes = sizeof value,
-                              .number = ls_store_link_rest_ns(deadline_ns) / 1000000};
-    int done = ls_store_link_ask(fd, &header, store->run_id, value, deadline_ns);
+                              .number = rest_ns(deadline_ns) / 1000000};
+    int done = send_request(fd, &header, store->run_id, value, deadline_ns);
     int64_t patience_ns = deadline_ns + REPLY_SLACK_MS * INT64_C(1000000);
-    return done > 0 ? ls_store_link_answer(fd, patience_ns, out) : done;
+    return done > 0 ? receive_reply(fd, patience_ns, out) : done;
 }
 
 static void note_local_address(ls_store *store)
@@ -90,11 +228,10 @@ static join_result try_join(ls_store *store, const struct addrinfo *at, int port
         reach_ns = deadline_ns;
     }
     int fd = -1;
-    if (!ls_store_link_reach((struct sockaddr *)&where, at->ai_addrlen, reach_ns, &fd, why,
-                             why_bytes)) {
+    if (!reach((struct sockaddr *)&where, at->ai_addrlen, reach_ns, &fd, why, why_bytes)) {
         return NOT_YET;
     }
-    ls_store_answer answer = {.status = LS_OK};
+    reply answer = {.status = LS_OK};
     int done = say_hello(store, fd, false, deadline_ns, &answer);
     if (done <= 0) {
         snprintf(why, why_bytes, "rank 0 was reached, then %s",
@@ -112,7 +249,7 @@ static join_result try_join(ls_store *store, const struct addrinfo *at, int port
         return JOINED;
     }
     close(fd);
-    bool other_job = answer.status == LS_ERR_RENDEZVOUS && ls_store_link_rest_ns(deadline_ns) > 0;
+    bool other_job = answer.status == LS_ERR_RENDEZVOUS && rest_ns(deadline_ns) > 0;
     snprintf(why, why_bytes, "%s", answer.value);
     if (probe && other_job) {
         free(answer.value);
@@ -145,7 +282,7 @@ static ls_status join(ls_store *store, const ls_store_options *options, int64_t 
             found = NULL;
         }
         for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) {
-            for (int port = first; port <= last && ls_store_link_rest_ns(deadline_ns) > 0; port++) {
+            for (int port = first; port <= last && rest_ns(deadline_ns) > 0; port++) {
                 ls_status status = LS_OK;
                 join_result result =
                     try_join(store, at, port, probe, deadline_ns, &status, why, sizeof why);
@@ -158,7 +295,7 @@ static ls_status join(ls_store *store, const ls_store_options *options, int64_t 
         if (found != NULL) {
             freeaddrinfo(found);
         }
-        int64_t rest = ls_store_link_rest_ns(deadline_ns);
+        int64_t rest = rest_ns(deadline_ns);
         if (rest == 0) {
             break;
         }
@@ -243,7 +380,7 @@ void ls_store_close(ls_store *store, double linger_s)
     }
     if (store->primary >= 0) {
         ls_store_header bye = {.magic = LS_STORE_MAGIC, .verb = LS_STORE_BYE};
-        (void)ls_store_link_ask(store->primary, &bye, "", NULL, ls_clock_after(1.0));
+        (void)send_request(store->primary, &bye, "", NULL, ls_clock_after(1.0));
         close(store->primary);
     }
     for (int i = 0; i < store->idle_count; i++) {
@@ -287,9 +424,9 @@ static ls_status take_connection(ls_store *store, int64_t deadline_ns, int *out)
         return LS_OK;
     }
     char why[256];
-    ls_store_answer answer = {.value = NULL};
-    if (lost || !ls_store_link_reach((struct sockaddr *)&store->at, store->at_bytes, deadline_ns,
-                                     &fd, why, sizeof why)) {
+    reply answer = {.value = NULL};
+    if (lost ||
+        !reach((struct sockaddr *)&store->at, store->at_bytes, deadline_ns, &fd, why, sizeof why)) {
         return ls_log_fail(LS_ERR_PEER_LOST, "store: rank 0 at %s:%d has left: %s", store->address,
                            store->port, lost ? "its connection ended earlier" : why);
     }
@@ -327,7 +464,7 @@ static void give_connection(ls_store *store, int fd, bool usable)
 /* Sends a request and receives its reply. `limit_s` is the server's time to reply. The caller frees
  * *out and logs a status in it. */
 static ls_status ask(ls_store *store, ls_store_header header, const char *key, const void *value,
-                     double limit_s, ls_store_answer *out)
+                     double limit_s, reply *out)
 {
     size_t key_bytes = strlen(key);
     if (key_bytes > LS_STORE_KEY_BYTES_MAX || header.value_bytes > LS_STORE_VALUE_BYTES_MAX) {
@@ -340,9 +477,9 @@ static ls_status ask(ls_store *store, ls_store_header header, const char *key, c
     int64_t deadline_ns = ls_clock_after(limit_s) + REPLY_SLACK_MS * INT64_C(1000000);
     int fd = -1;
     LS_TRY(take_connection(store, deadline_ns, &fd));
-    int done = ls_store_link_ask(fd, &header, key, value, deadline_ns);
+    int done = send_request(fd, &header, key, value, deadline_ns);
     if (done > 0) {
-        done = ls_store_link_answer(fd, deadline_ns, out);
+        done = receive_reply(fd, deadline_ns, out);
     }
     int saved = errno;
     give_connection(store, fd, done > 0);
@@ -355,8 +492,7 @@ static ls_status ask(ls_store *store, ls_store_header header, const char *key, c
     return LS_OK;
 }
 
-static ls_status check_reply(const char *verb, const char *key, double limit_s,
-                             ls_store_answer *answer)
+static ls_status check_reply(const char *verb, const char *key, double limit_s, reply *answer)
 {
     if (answer->status == LS_ERR_RENDEZVOUS) {
         ls_log_error("store: %s '%s': %s within %.3g s", verb, key, answer->value, limit_s);
@@ -374,7 +510,7 @@ ls_status ls_store_set(ls_store *store, const char *key, const void *value, size
 {
     ls_store_header header = {.verb = LS_STORE_SET};
     header.value_bytes = bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)bytes;
-    ls_store_answer answer = {.value = NULL};
+    reply answer = {.value = NULL};
     LS_TRY(ask(store, header, key, value, store->timeout_s, &answer));
     LS_TRY(check_reply("set", key, store->timeout_s, &answer));
     free(answer.value);
@@ -382,7 +518,7 @@ ls_status ls_store_set(ls_store *store, const char *key, const void *value, size
 }
 
 static ls_status await(ls_store *store, ls_store_verb verb, const char *key, double limit_s,
-                       ls_store_answer *answer)
+                       reply *answer)
 {
     ls_store_header header = {.verb = verb, .number = (int64_t)ceil(limit_s * 1e3)};
     LS_TRY(ask(store, header, key, NULL, limit_s, answer));
@@ -392,7 +528,7 @@ static ls_status await(ls_store *store, ls_store_verb verb, const char *key, dou
 ls_status ls_store_get(ls_store *store, const char *key, double timeout_s, void **value,
                        size_t *bytes)
 {
-    ls_store_answer answer = {.value = NULL};
+    reply answer = {.value = NULL};
     double limit_s = timeout_s < 0 ? store->timeout_s : timeout_s;
     LS_TRY(await(store, LS_STORE_GET, key, limit_s, &answer));
     *value = answer.value;
@@ -404,8 +540,8 @@ ls_status ls_store_wait(ls_store *store, const char *const *keys, int count, dou
 {
     int64_t deadline_ns = ls_clock_after(timeout_s < 0 ? store->timeout_s : timeout_s);
     for (int i = 0; i < count; i++) {
-        ls_store_answer answer = {.value = NULL};
-        double limit_s = (double)ls_store_link_rest_ns(deadline_ns) * 1e-9;
+        reply answer = {.value = NULL};
+        double limit_s = (double)rest_ns(deadline_ns) * 1e-9;
         LS_TRY(await(store, LS_STORE_WAIT, keys[i], limit_s, &answer));
         free(answer.value);
     }
@@ -415,7 +551,7 @@ ls_status ls_store_wait(ls_store *store, const char *const *keys, int count, dou
 ls_status ls_store_add(ls_store *store, const char *key, int64_t amount, int64_t *sum)
 {
     ls_store_header header = {.verb = LS_STORE_ADD, .number = amount};
-    ls_store_answer answer = {.value = NULL};
+    reply answer = {.value = NULL};
     LS_TRY(ask(store, header, key, NULL, store->timeout_s, &answer));
     LS_TRY(check_reply("add to", key, store->timeout_s, &answer));
     *sum = answer.number;
@@ -426,7 +562,7 @@ ls_status ls_store_add(ls_store *store, const char *key, int64_t amount, int64_t
 ls_status ls_store_who_left(ls_store *store, int *rank)
 {
     ls_store_header header = {.verb = LS_STORE_WHO_LEFT};
-    ls_store_answer answer = {.value = NULL};
+    reply answer = {.value = NULL};
     LS_TRY(ask(store, header, "", NULL, store->timeout_s, &answer));
     LS_TRY(check_reply("ask who has left", "", store->timeout_s, &answer));
     *rank = (int)answer.number;
@@ -442,7 +578,7 @@ ls_status ls_store_exchange(ls_store *store, const char *name, const void *mine,
     LS_TRY(ls_store_set(store, key, mine, bytes));
     for (int rank = 0; rank < store->world; rank++) {
         snprintf(key, sizeof key, "%s/%d", name, rank);
-        double limit_s = (double)ls_store_link_rest_ns(deadline_ns) * 1e-9;
+        double limit_s = (double)rest_ns(deadline_ns) * 1e-9;
         ls_status status = ls_store_get(store, key, limit_s, &values[rank], &value_bytes[rank]);
         if (status != LS_OK) {
             for (int i = 0; i < rank; i++) {
@@ -462,7 +598,7 @@ ls_status ls_store_barrier(ls_store *store, const char *name, double timeout_s)
     for (int rank = 0; rank < store->world; rank++) {
         snprintf(key, sizeof key, "%s/%d", name, rank);
         const char *one = key;
-        LS_TRY(ls_store_wait(store, &one, 1, (double)ls_store_link_rest_ns(deadline_ns) * 1e-9));
+        LS_TRY(ls_store_wait(store, &one, 1, (double)rest_ns(deadline_ns) * 1e-9));
     }
     return LS_OK;
 }

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #include "harness/hosts/hosts.h"
-#include "harness/hosts/remote_session.h"
+#include "harness/hosts/remote.h"
 #include "harness/hosts/outcome.h"
 #include "harness/run/record.h"
 #include "harness/store/store_server.h"
