@@ -63,7 +63,7 @@ ORACLE := $(call sources,reference/oracle)
 REFERENCE := $(filter-out reference/oracle/% reference/comm/nccl%,$(call sources,reference/*))
 SUITE := $(filter-out suite/unit/% suite/emulation/%,$(call sources,suite/* suite/cases/*))
 # Compiled into every backend: the lowering of a network, and what plans have in common.
-SHARED_KERNELS := $(addprefix kernels/,lower.c grad_layout.c plan_check.c ready.c)
+SHARED_KERNELS := $(addprefix kernels/,lower.c grad_layout.c plan_check.c)
 CPU := $(call sources,kernels/cpu kernels/math) $(SHARED_KERNELS)
 CUDA := $(call sources,kernels/cuda) $(SHARED_KERNELS)
 CUDA_KERNELS := $(wildcard kernels/cuda/*.cu)

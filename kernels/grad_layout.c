@@ -1,4 +1,4 @@
-#include "lowered.h"
+#include "lower.h"
 
 #include <stdlib.h>
 

@@ -14,25 +14,18 @@ static ls_status library_path(const char *name, char *path, size_t path_bytes)
 {
     const char *folder = getenv("LS_LIB_DIR");
     char program[PATH_MAX];
-    if (folder == NULL) {
-        ls_path_program(program, sizeof program);
-        /* A unit test, build/unit/test_x, uses build/lib; if neither exists, the message names the
-         * folder next to the program. */
-        static const char *const way[] = {"/lib", "/../lib", "/lib"};
-        for (int i = 0; i < 3; i++) {
-            if (snprintf(path, path_bytes, "%s%s/ls_%s.so", program, way[i], name) >=
-                (int)path_bytes) {
-                return ls_log_fail(LS_ERR_INFRA, "path too long: %s%s/ls_%s.so", program, way[i],
-                                   name);
-            }
-            if (access(path, F_OK) == 0) {
-                break;
-            }
+    ls_path_program(program, sizeof program);
+    /* A unit test, build/unit/test_x, uses build/lib; if neither exists, the message names the
+     * folder next to the program. */
+    static const char *const way[] = {"/lib", "/../lib", "/lib"};
+    for (int i = 0; i < 3; i++) {
+        const char *base = folder != NULL ? folder : program, *rest = folder != NULL ? "" : way[i];
+        if (snprintf(path, path_bytes, "%s%s/ls_%s.so", base, rest, name) >= (int)path_bytes) {
+            return ls_log_fail(LS_ERR_INFRA, "path too long: %s%s/ls_%s.so", base, rest, name);
         }
-        return LS_OK;
-    }
-    if (snprintf(path, path_bytes, "%s/ls_%s.so", folder, name) >= (int)path_bytes) {
-        return ls_log_fail(LS_ERR_INFRA, "path too long: %s/ls_%s.so", folder, name);
+        if (folder != NULL || access(path, F_OK) == 0) {
+            break;
+        }
     }
     return LS_OK;
 }

@@ -3,7 +3,6 @@
 
 #include "lower.h"
 
-#include "lowered.h"
 #include "kernels/core/log.h"
 
 /* ---- what the list of layers looks like ------------------------------------------------------ */

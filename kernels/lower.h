@@ -1,12 +1,96 @@
-/* Lowers a network to the operations of lowered.h. */
+/* A lowered network: the fused operations on stored activations that every backend runs. lower.c
+ * makes the operations and slots from the list of layers and decides which layers share a pass;
+ * grad_layout.c walks the backward pass and assigns memory to the gradient of each activation. The
+ * cost of an operation and the layout of its values in memory are up to the backend. */
 #ifndef LS_LOWER_H
 #define LS_LOWER_H
 
-#include "lowered.h"
+#include <stddef.h>
+
+#include "kernels.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* A stored activation: the output of one layer, and the memory of its gradient if it has one. */
+typedef struct ls_slot {
+    int layer, channels, height, width;
+    int64_t count; /* elements, N x C x H x W */
+    size_t bytes;  /* in memory, in the backend's layout; its gradient needs the same */
+    bool wants_gradient;
+} ls_slot;
+
+typedef enum ls_op_kind {
+    LS_OP_CONV,
+    LS_OP_LINEAR,
+    LS_OP_NORM, /* batch norm [+ residual or a second batch norm] [+ ReLU] */
+    LS_OP_RELU,
+    LS_OP_ADD, /* [+ ReLU] */
+    LS_OP_POOL,
+    LS_OP_SHORTCUT,
+    LS_OP_AVERAGE,
+    LS_OP_LOSS,
+} ls_op_kind;
+
+enum { LS_NO_BUFFER = -1 };
+
+/* An operation. Gradients are indices into ls_lower.grad[]. */
+typedef struct ls_op {
+    ls_op_kind kind;
+    int layer;             /* the layer that has the parameters and sizes */
+    int in, residual, out; /* slots; residual: second operand of an add or a norm; -1: none */
+    bool relu;
+    int norm[2]; /* layers of the batch norms; [1] only if `dual`; -1: none */
+    bool dual;   /* the residual passes through norm[1] first */
+    /* backward */
+    int dy[2];    /* contributions to the gradient of `out`; dy[1] may be absent */
+    int g;        /* their sum, masked by the ReLU; may be dy[0] */
+    bool store_g; /* g must be written to memory */
+    int dx;       /* gradient of `in`; absent where nothing reads it; may be g */
+    int dx2;      /* dual: gradient of `residual`; may be g */
+    bool onto;    /* dx already holds another contribution; add to it */
+} ls_op;
+
+typedef struct ls_grad_buffer {
+    size_t bytes, offset; /* in one block of ls_lower.gradient_bytes */
+    int references;       /* readers to come, while the layout is computed */
+} ls_grad_buffer;
+
+typedef struct ls_lower {
+    const ls_network *network; /* borrowed */
+    ls_plan_options options;
+    int slot_count, op_count, grad_count;
+    ls_slot *slot;
+    ls_op *op;
+    ls_grad_buffer *grad;
+    int *slot_of_layer;    /* -1: not stored, because the layer is fused */
+    size_t gradient_bytes; /* of the block that holds all gradients of activations */
+} ls_lower;
+
+/* Bytes that the backend needs for [N,channels,height,width] of the plan's type. */
+typedef size_t ls_lower_slot_bytes(void *context, const ls_plan_options *options, int channels,
+                                   int height, int width, bool is_input);
+
+/* Whether the backend's product can add its dx to the values already in the buffer and round the
+ * sum once. Asked for convolutions whose input has a second reader, which backward reached first.
+ */
+typedef bool ls_lower_adds(void *context, const ls_lower *lower, const ls_op *op);
+
+/* Properties of a backend that the lowering depends on. */
+typedef struct ls_lower_backend {
+    ls_lower_slot_bytes *slot_bytes;
+    ls_lower_adds *adds; /* NULL: no product does */
+    bool gates_twice;    /* dual norm: recompute the ReLU mask in both backward passes; the masked
+                            gradient is not stored */
+    void *context;
+} ls_lower_backend;
+
+/* grad_layout.c: memory for the gradients of activations; a stretch of it is reused once its last
+ * reader has run. */
+/* Walks the backward pass of `lower`; fills the backward members of its operations, lower->grad and
+ * lower->gradient_bytes. LS_ERR_INFRA without memory. */
+ls_status ls_grad_layout_choose(ls_lower *lower, const ls_lower_backend *backend);
 
 /* Whether the layers can be lowered with activations of that type; `why` receives the reason. */
 bool ls_lower_supports(const ls_network *network, ls_dtype activation, char *why, size_t why_bytes);

@@ -48,6 +48,52 @@ ls_status ls_plan_tensors_bind(const ls_network *network, const ls_plan_binding 
     return LS_OK;
 }
 
+/* ---- gradients that are ready -----------------------------------------------------------------
+ */
+
+ls_status ls_plan_ready_create(const ls_network *network, ls_plan_ready *out)
+{
+    size_t count = (size_t)network->param_count;
+    ls_plan_ready ready = {.count = network->param_count,
+                           .order = calloc(count + 1, sizeof *ready.order),
+                           .done = calloc(count + 1, sizeof *ready.done)};
+    if (ready.order == NULL || ready.done == NULL) {
+        ls_plan_ready_free(&ready);
+        return ls_log_fail(LS_ERR_INFRA, "no memory for a plan of %zu parameters", count);
+    }
+    ls_lower_ready_order(network, ready.order);
+    *out = ready;
+    return LS_OK;
+}
+
+void ls_plan_ready_free(ls_plan_ready *ready)
+{
+    free(ready->order);
+    free(ready->done);
+    *ready = (ls_plan_ready){0};
+}
+
+void ls_plan_ready_begin(ls_plan_ready *ready)
+{
+    memset(ready->done, 0, (size_t)ready->count * sizeof *ready->done);
+    ready->reported = 0;
+}
+
+ls_status ls_plan_ready_report(ls_plan_ready *ready, ls_grad_ready *report, void *context)
+{
+    while (ready->reported < ready->count) {
+        int param = ready->order[ready->reported];
+        if (!ready->done[param]) {
+            break;
+        }
+        ready->reported++;
+        if (report != NULL) {
+            LS_TRY(report(context, param));
+        }
+    }
+    return LS_OK;
+}
+
 /* ---- export ---------------------------------------------------------------------------------- */
 
 static ls_status stored_slot(const ls_lower *lower, int layer, int *slot)

@@ -4,7 +4,7 @@
 #ifndef LS_PLAN_CHECK_H
 #define LS_PLAN_CHECK_H
 
-#include "lowered.h"
+#include "lower.h"
 
 /* A plan's own copy of its binding (kernels.h, ls_plan_binding). */
 typedef struct ls_plan_tensors {
@@ -30,5 +30,23 @@ ls_status ls_plan_check_export(const ls_lower *lower, ls_export what, int index,
  * output of a pool. */
 ls_status ls_plan_check_force(const ls_lower *lower, int branch, const void *host, int64_t bytes,
                               const ls_op **out);
+
+/* Reports the gradients that a backward pass has finished, in the order that every backend keeps
+ * (kernels.h, ls_grad_ready). A fused pass may finish a parameter early; its report then waits for
+ * the parameters before it. */
+typedef struct ls_plan_ready {
+    int count;    /* parameters */
+    int *order;   /* [count] in order of report: last layer first */
+    bool *done;   /* [count] by parameter: set by the operation that computed the gradient */
+    int reported; /* how many of order[] in this pass */
+} ls_plan_ready;
+
+/* `network`: one that ls_lower_create accepts. LS_ERR_INFRA without memory. */
+ls_status ls_plan_ready_create(const ls_network *network, ls_plan_ready *out);
+void ls_plan_ready_free(ls_plan_ready *ready);
+/* Before each backward pass: marks every gradient as not done. */
+void ls_plan_ready_begin(ls_plan_ready *ready);
+/* Calls `report` (unless NULL) for the finished gradients that come next in the order. */
+ls_status ls_plan_ready_report(ls_plan_ready *ready, ls_grad_ready *report, void *context);
 
 #endif

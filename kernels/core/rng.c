@@ -30,14 +30,10 @@ uint64_t ls_rng_stream(const char *name)
     return ls_digest_update(LS_DIGEST_START, name, strlen(name));
 }
 
-static float uniform_of_word(uint32_t word)
-{
-    return (float)(word >> 8) * 5.9604644775390625e-8f; /* 2^-24 */
-}
-
 float ls_rng_uniform(uint64_t seed, uint64_t stream, uint64_t index)
 {
-    return uniform_of_word(ls_rng_philox(seed, stream, index).word[0]);
+    return (float)(ls_rng_philox(seed, stream, index).word[0] >> 8) *
+           5.9604644775390625e-8f; /* 2^-24 */
 }
 
 float ls_rng_normal(uint64_t seed, uint64_t stream, uint64_t index)

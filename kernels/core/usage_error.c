@@ -93,12 +93,8 @@ bool ls_usage_error_explain(const struct argp_option *table, bool in_order, int 
         bool is_long = strncmp(argv[i], "--", 2) == 0;
         size_t length = is_long ? strcspn(argv[i] + 2, "=") : 1;
         const struct argp_option *option = NULL;
-        match found = MATCH_NONE;
-        if (is_long) {
-            found = find_option(table, argv[i] + 2, length, &option);
-        } else {
-            found = find_letter(table, argv[i][1], &option);
-        }
+        match found = is_long ? find_option(table, argv[i] + 2, length, &option)
+                              : find_letter(table, argv[i][1], &option);
         if (found == MATCH_NONE && asks_for_help(argv[i], is_long ? length : 0)) {
             return false;
         }

@@ -1,7 +1,6 @@
 #include <string.h>
 
 #include "kernels/entries.h"
-#include "kernels/lower.h"
 #include "plan_parts.h"
 
 static float stored_value(const ls_plan *plan, int slot, int64_t index)

@@ -3,7 +3,6 @@
 
 #include "kernels/core/log.h"
 #include "kernels/entries.h"
-#include "kernels/lower.h"
 #include "plan_parts.h"
 #include "parallel.h"
 
@@ -41,7 +40,7 @@ ls_status ls_plan_create(ls_backend *backend, const ls_network *network,
     }
     LS_TRY_GOTO(status, ls_plan_tensors_create(network, &plan->bound), destroy);
     LS_TRY_GOTO(status, ls_work_create(plan), destroy);
-    LS_TRY_GOTO(status, ls_ready_create(network, &plan->ready), destroy);
+    LS_TRY_GOTO(status, ls_plan_ready_create(network, &plan->ready), destroy);
     ls_work_describe(plan, plan->fusions, FUSIONS_BYTES);
     *out = plan;
     return LS_OK;
@@ -56,7 +55,7 @@ void ls_plan_destroy(ls_plan *plan)
         return;
     }
     ls_work_destroy(plan);
-    ls_ready_free(&plan->ready);
+    ls_plan_ready_free(&plan->ready);
     ls_plan_tensors_free(&plan->bound);
     free(plan->fusions);
     free(plan);
@@ -135,7 +134,7 @@ static ls_status backward_conv(ls_plan *plan, const ls_op *op, ls_grad_ready *re
     LS_TRY(ls_conv_backward_weights(conv, ls_plan_at(plan, op->in), ls_plan_grad(plan, op->g),
                                     &plan->bound.grad[layer->weight]));
     plan->ready.done[layer->weight] = true;
-    LS_TRY(ls_ready_report(&plan->ready, ready, context));
+    LS_TRY(ls_plan_ready_report(&plan->ready, ready, context));
     if (op->dx == LS_NO_BUFFER) {
         return LS_OK;
     }
@@ -147,7 +146,7 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
 {
     LS_ASSERT(plan->forward_done);
     use_threads(plan);
-    ls_ready_begin(&plan->ready);
+    ls_plan_ready_begin(&plan->ready);
     for (int i = plan->lower.op_count - 1; i >= 0; i--) {
         const ls_op *op = &plan->lower.op[i];
         switch (op->kind) {
@@ -167,7 +166,7 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
             ls_simple_backward(plan, op);
             break;
         }
-        LS_TRY(ls_ready_report(&plan->ready, ready, context));
+        LS_TRY(ls_plan_ready_report(&plan->ready, ready, context));
     }
     LS_ASSERT(plan->ready.reported == plan->ready.count);
     return LS_OK;

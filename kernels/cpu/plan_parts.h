@@ -1,13 +1,12 @@
-/* The data of a plan: a lowered network (kernels/lowered.h) with its engines and memory. work.c
+/* The data of a plan: a lowered network (kernels/lower.h) with its engines and memory. work.c
  * chooses the engine of each operation and the layout of activations, plan.c owns the plan and runs
  * it. */
 #ifndef LS_CPU_PLAN_PARTS_H
 #define LS_CPU_PLAN_PARTS_H
 
 #include "kernels/core/arena.h"
-#include "kernels/lowered.h"
+#include "kernels/lower.h"
 #include "kernels/plan_check.h"
-#include "kernels/ready.h"
 #include "backend.h"
 #include "conv.h"
 #include "loops.h"
@@ -59,7 +58,7 @@ struct ls_plan {
     int64_t *target;    /* [N] */
     float *logits;      /* [N][classes] f32 */
     ls_plan_tensors bound;
-    ls_ready ready;
+    ls_plan_ready ready;
     bool forward_done;
     char *fusions;
 };

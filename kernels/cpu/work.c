@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "kernels/core/log.h"
-#include "kernels/lower.h"
 
 /* ---- layouts and products -------------------------------------------------------------------- */
 

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
-#include "kernels/plan_check.h"
 #include "plan_parts.h"
 
 enum { OPERAND_ALIGN = 16 }; /* required by cuDNN and cuBLASLt for tensors, in bytes */

@@ -1,5 +1,4 @@
 /* Results of the last forward in logical NCHW order on the host. */
-#include "kernels/plan_check.h"
 #include "plan_parts.h"
 
 ls_status ls_export_room(ls_plan *plan, int64_t bytes, void **out)

@@ -1,6 +1,5 @@
 /* Forced branches: ReLUs and max pools whose decisions were given by plan_force. */
 #include "kernels/core/log.h"
-#include "kernels/plan_check.h"
 #include "plan_parts.h"
 
 static ls_status force_relu(ls_plan *plan, ls_stream *stream, const ls_op *op, const void *host,

@@ -39,7 +39,7 @@ static ls_status fill_plan(ls_plan *plan)
     LS_TRY(ls_plan_tensors_create(plan->network, &plan->bound));
     LS_TRY(ls_work_create(plan));
     LS_TRY(ls_bind_create(plan));
-    LS_TRY(ls_ready_create(plan->network, &plan->ready));
+    LS_TRY(ls_plan_ready_create(plan->network, &plan->ready));
     ls_work_describe(plan, plan->fusions, LS_PLAN_TEXT_BYTES);
     return LS_OK;
 }
@@ -79,7 +79,7 @@ void ls_plan_destroy(ls_plan *plan)
     ls_bind_destroy(plan);
     ls_work_destroy(plan);
     ls_cuda_give(plan->exported);
-    ls_ready_free(&plan->ready);
+    ls_plan_ready_free(&plan->ready);
     ls_plan_tensors_free(&plan->bound);
     free(plan->fusions);
     free(plan->engines);
@@ -225,7 +225,7 @@ static ls_status backward_product(ls_plan *plan, ls_stream *stream, const ls_op 
     }
     plan->ready.done[layer->weight] = true;
     if (op->kind == LS_OP_CONV) {
-        LS_TRY(ls_ready_report(&plan->ready, ready, context));
+        LS_TRY(ls_plan_ready_report(&plan->ready, ready, context));
     }
     if (op->dx == LS_NO_BUFFER) {
         return LS_OK;
@@ -239,7 +239,7 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
 {
     LS_ASSERT(plan->forward_done);
     plan->loss_factor = factor;
-    ls_ready_begin(&plan->ready);
+    ls_plan_ready_begin(&plan->ready);
     for (int i = plan->lower.op_count - 1; i >= 0; i--) {
         const ls_op *op = &plan->lower.op[i];
         ls_cuda_pass_kind pass = LS_CUDA_BACKWARD;
@@ -260,7 +260,7 @@ ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_gr
             break;
         }
         LS_TRY(end_pass(plan, op, pass));
-        LS_TRY(ls_ready_report(&plan->ready, ready, context));
+        LS_TRY(ls_plan_ready_report(&plan->ready, ready, context));
     }
     LS_ASSERT(plan->ready.reported == plan->ready.count);
     return LS_OK;

@@ -1,4 +1,4 @@
-/* A plan on a GPU: the network lowered to operations (kernels/lowered.h), each with its engine, its
+/* A plan on a GPU: the network lowered to operations (kernels/lower.h), each with its engine, its
  * kept values and its part of a few blocks of device memory that are allocated once. work.c assigns
  * them, bind.c converts the caller's tensors, batch.c copies images to the device, plan.c runs the
  * operations. Forward and backward can be recorded into a graph: they allocate nothing, wait for
@@ -10,7 +10,6 @@
 #include "kernels/entries.h"
 #include "kernels/lower.h"
 #include "kernels/plan_check.h"
-#include "kernels/ready.h"
 #include "backend.h"
 #include "conv.h"
 #include "ops.h"
@@ -73,7 +72,7 @@ struct ls_plan {
     ls_batch *batch; /* [batch_count] */
     int batch_count;
     ls_plan_tensors bound;
-    ls_ready ready;
+    ls_plan_ready ready;
     bool forward_done;
     float loss_factor;       /* of the backward that is being enqueued (plan_backward) */
     ls_observe_fn *observer; /* or NULL */
