@@ -1,4 +1,4 @@
-#include "lower.h"
+#include "lowered.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "lower.h"
+#include "lowered.h"
 
 #include "kernels/core/log.h"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
-#include "lower.h"
+#include "lowered.h"
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
@@ -48,8 +48,7 @@ ls_status ls_plan_tensors_bind(const ls_network *network, const ls_plan_binding 
     return LS_OK;
 }
 
-/* ---- gradients that are ready -----------------------------------------------------------------
- */
+/* ---- gradients that are ready ---------------------------------------------------------------- */
 
 ls_status ls_plan_ready_create(const ls_network *network, ls_plan_ready *out)
 {

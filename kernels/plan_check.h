@@ -4,7 +4,7 @@
 #ifndef LS_PLAN_CHECK_H
 #define LS_PLAN_CHECK_H
 
-#include "lower.h"
+#include "lowered.h"
 
 /* A plan's own copy of its binding (kernels.h, ls_plan_binding). */
 typedef struct ls_plan_tensors {

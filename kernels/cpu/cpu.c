@@ -8,7 +8,7 @@
 
 #include "kernels/core/log.h"
 #include "kernels/entries.h"
-#include "kernels/lower.h"
+#include "kernels/lowered.h"
 #include "backend.h"
 #include "dnn.h"
 #include "loops.h"

@@ -1,5 +1,5 @@
 /* oneDNN's primitives. 2.6 and 3.x create descriptors differently, and only dnn.c handles that
- * (cpu_rates.c calls the plain matrix product, which is the same in both). A `ls_dnn_product` is
+ * (cpu_bound.c calls the plain matrix product, which is the same in both). A `ls_dnn_product` is
  * one primitive: a convolution or an inner product, forward or one of its two backward passes, in
  * f32, on activations laid out as "N x C/B x HW x B". */
 #ifndef LS_CPU_DNN_H

@@ -1,11 +1,11 @@
-/* The data of a plan: a lowered network (kernels/lower.h) with its engines and memory. work.c
+/* The data of a plan: a lowered network (kernels/lowered.h) with its engines and memory. work.c
  * chooses the engine of each operation and the layout of activations, plan.c owns the plan and runs
  * it. */
 #ifndef LS_CPU_PLAN_PARTS_H
 #define LS_CPU_PLAN_PARTS_H
 
 #include "kernels/core/arena.h"
-#include "kernels/lower.h"
+#include "kernels/lowered.h"
 #include "kernels/plan_check.h"
 #include "backend.h"
 #include "conv.h"

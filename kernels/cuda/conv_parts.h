@@ -109,7 +109,7 @@ bool ls_conv_engine_parse(const char *text, ls_conv_engine *out);
 /* The tag with workspace and notes: "eng37_k2=5 8 MB [tensor core, graph]" */
 void ls_conv_engine_describe(const ls_conv_engine *engine, char *text, size_t bytes);
 
-/* ---- conv_plans.c, conv_time.c: execution plans, searched once per pass, shape and type ------ */
+/* ---- conv_plans.c: execution plans, searched once per pass, shape and type ------------------- */
 
 /* The most plans that --cudnn-benchmark times. */
 enum { LS_CONV_TIMED_MOST = 8 };
@@ -140,11 +140,5 @@ ls_status ls_conv_plans_get(ls_backend *backend, const char *layer, const ls_con
 /* Packs the addresses of the three tensors and the workspace for an execution. */
 ls_status ls_conv_plans_pack(const void *x, const void *w, const void *y, void *workspace,
                              cudnnBackendDescriptor_t *out);
-
-/* conv_time.c: median milliseconds of each plan on scratch tensors; INFINITY marks a plan that
- * cannot be executed. */
-ls_status ls_conv_time_plans(ls_backend *backend, const ls_conv_key *key, int count,
-                             const cudnnBackendDescriptor_t *plan, int64_t workspace_bytes,
-                             double *ms);
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/sort.h"
 
 /* Far more than cuDNN has offered for one convolution so far (9.19: 33 in mode A, 40 in B). */
 enum { MOST_CONFIGS = 256, TIMED_OF_MODE_A = 5 };
@@ -158,6 +159,139 @@ static void tell_refused(const search *s, const char *layer)
                  h->kernel, h->stride, h->pad, h->out_channels, s->seen_count, text);
 }
 
+/* ---- their times ----------------------------------------------------------------------------- */
+
+static ls_status fill_pack(cudnnBackendDescriptor_t pack, const void *const *data,
+                           void *const *workspace)
+{
+    const int64_t id[LS_CONV_TENSORS] = {LS_CONV_ID_X, LS_CONV_ID_W, LS_CONV_ID_Y};
+    LS_CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64,
+                                      LS_CONV_TENSORS, id));
+    LS_CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
+                                      CUDNN_TYPE_VOID_PTR, LS_CONV_TENSORS, data));
+    LS_CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR,
+                                      1, workspace));
+    LS_CUDNN(cudnnBackendFinalize(pack));
+    return LS_OK;
+}
+
+ls_status ls_conv_plans_pack(const void *x, const void *w, const void *y, void *workspace,
+                             cudnnBackendDescriptor_t *out)
+{
+    const void *data[LS_CONV_TENSORS] = {x, w, y};
+    cudnnBackendDescriptor_t pack = NULL;
+    LS_CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack));
+    ls_status status = fill_pack(pack, data, &workspace);
+    if (status != LS_OK) {
+        ls_conv_graph_drop(pack);
+        return status;
+    }
+    *out = pack;
+    return LS_OK;
+}
+
+/* The first executions load code; a median of a few ignores one disturbed run. */
+enum { WARM_UP = 2, RUNS = 5 };
+
+typedef struct scratch {
+    void *x, *w, *y, *workspace;
+    cudaStream_t stream;
+    cudaEvent_t mark[RUNS + 1];
+} scratch;
+
+static ls_status scratch_take(const ls_conv_key *key, int64_t workspace_bytes, scratch *s)
+{
+    const ls_conv_shape *h = &key->shape;
+    int64_t unit = (int64_t)ls_dtype_bytes(key->type);
+    int64_t x = (int64_t)h->batch * h->in_height * h->in_width * h->in_channels;
+    int64_t w = (int64_t)h->out_channels * h->kernel * h->kernel * h->in_channels;
+    int64_t y = (int64_t)h->batch * h->out_height * h->out_width * h->out_channels;
+    LS_TRY(ls_cuda_take(x * unit, "timing of convolutions: x", &s->x));
+    LS_TRY(ls_cuda_take(w * unit, "timing of convolutions: w", &s->w));
+    LS_TRY(ls_cuda_take(y * unit, "timing of convolutions: y", &s->y));
+    if (workspace_bytes > 0) {
+        LS_TRY(ls_cuda_take(workspace_bytes, "timing of convolutions: workspace", &s->workspace));
+    }
+    LS_CUDA(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking));
+    for (int i = 0; i <= RUNS; i++) {
+        LS_CUDA(cudaEventCreateWithFlags(&s->mark[i], cudaEventDefault));
+    }
+    return LS_OK;
+}
+
+static void scratch_give(scratch *s)
+{
+    for (int i = 0; i <= RUNS; i++) {
+        if (s->mark[i]) {
+            cudaEventDestroy(s->mark[i]);
+        }
+    }
+    if (s->stream) {
+        cudaStreamDestroy(s->stream);
+    }
+    ls_cuda_give(s->workspace);
+    ls_cuda_give(s->y);
+    ls_cuda_give(s->w);
+    ls_cuda_give(s->x);
+}
+
+static ls_status time_plan(ls_backend *backend, cudnnBackendDescriptor_t plan,
+                           cudnnBackendDescriptor_t pack, scratch *s, double *ms)
+{
+    double run[RUNS];
+    *ms = INFINITY;
+    for (int i = -WARM_UP; i < RUNS; i++) {
+        if (i >= 0) {
+            LS_CUDA(cudaEventRecord(s->mark[i], s->stream));
+        }
+        if (cudnnBackendExecute(backend->dnn, plan, pack) != CUDNN_STATUS_SUCCESS) {
+            (void)cudaGetLastError(); /* cleared: a plan that fails is a result here and must not
+                                         surface at the next launch */
+            LS_CUDA(cudaStreamSynchronize(s->stream));
+            return LS_OK;
+        }
+    }
+    LS_CUDA(cudaEventRecord(s->mark[RUNS], s->stream));
+    LS_CUDA(cudaStreamSynchronize(s->stream));
+    for (int i = 0; i < RUNS; i++) {
+        float elapsed = 0;
+        LS_CUDA(cudaEventElapsedTime(&elapsed, s->mark[i], s->mark[i + 1]));
+        run[i] = elapsed;
+    }
+    *ms = ls_sort_median(run, RUNS);
+    return LS_OK;
+}
+
+static ls_status time_all(ls_backend *backend, const ls_conv_key *key, int count,
+                          const cudnnBackendDescriptor_t *plan, int64_t workspace_bytes, scratch *s,
+                          double *ms)
+{
+    cudnnBackendDescriptor_t pack = NULL;
+    LS_TRY(scratch_take(key, workspace_bytes, s));
+    LS_CUDNN(cudnnSetStream(backend->dnn, s->stream));
+    LS_TRY(ls_conv_plans_pack(s->x, s->w, s->y, s->workspace, &pack));
+    ls_status status = LS_OK;
+    for (int i = 0; i < count && status == LS_OK; i++) {
+        status = time_plan(backend, plan[i], pack, s, &ms[i]);
+    }
+    ls_conv_graph_drop(pack);
+    return status;
+}
+
+/* Median milliseconds of each plan on scratch tensors; INFINITY marks a plan that cannot be
+ * executed.
+ */
+static ls_status time_plans(ls_backend *backend, const ls_conv_key *key, int count,
+                            const cudnnBackendDescriptor_t *plan, int64_t workspace_bytes,
+                            double *ms)
+{
+    scratch s = {0};
+    ls_status status = time_all(backend, key, count, plan, workspace_bytes, &s, ms);
+    cudnnSetStream(backend->dnn, NULL);
+    scratch_give(&s);
+    return status;
+}
+
 static ls_status fastest(ls_backend *backend, const search *s, int *best, double *best_ms)
 {
     cudnnBackendDescriptor_t plan[LS_CONV_TIMED_MOST];
@@ -168,7 +302,7 @@ static ls_status fastest(ls_backend *backend, const search *s, int *best, double
         int64_t bytes = s->found[i].engine.workspace_bytes;
         workspace = bytes > workspace ? bytes : workspace;
     }
-    LS_TRY(ls_conv_time_plans(backend, s->key, s->count, plan, workspace, ms));
+    LS_TRY(time_plans(backend, s->key, s->count, plan, workspace, ms));
     *best = 0;
     for (int i = 1; i < s->count; i++) {
         *best = ms[i] < ms[*best] ? i : *best;
@@ -338,33 +472,4 @@ void ls_conv_plans_destroy(struct ls_conv_plans *plans)
         free(p);
     }
     free(plans);
-}
-
-static ls_status fill_pack(cudnnBackendDescriptor_t pack, const void *const *data,
-                           void *const *workspace)
-{
-    const int64_t id[LS_CONV_TENSORS] = {LS_CONV_ID_X, LS_CONV_ID_W, LS_CONV_ID_Y};
-    LS_CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64,
-                                      LS_CONV_TENSORS, id));
-    LS_CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
-                                      CUDNN_TYPE_VOID_PTR, LS_CONV_TENSORS, data));
-    LS_CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR,
-                                      1, workspace));
-    LS_CUDNN(cudnnBackendFinalize(pack));
-    return LS_OK;
-}
-
-ls_status ls_conv_plans_pack(const void *x, const void *w, const void *y, void *workspace,
-                             cudnnBackendDescriptor_t *out)
-{
-    const void *data[LS_CONV_TENSORS] = {x, w, y};
-    cudnnBackendDescriptor_t pack = NULL;
-    LS_CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack));
-    ls_status status = fill_pack(pack, data, &workspace);
-    if (status != LS_OK) {
-        ls_conv_graph_drop(pack);
-        return status;
-    }
-    *out = pack;
-    return LS_OK;
 }

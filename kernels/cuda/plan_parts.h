@@ -1,4 +1,4 @@
-/* A plan on a GPU: the network lowered to operations (kernels/lower.h), each with its engine, its
+/* A plan on a GPU: the network lowered to operations (kernels/lowered.h), each with its engine, its
  * kept values and its part of a few blocks of device memory that are allocated once. work.c assigns
  * them, bind.c converts the caller's tensors, batch.c copies images to the device, plan.c runs the
  * operations. Forward and backward can be recorded into a graph: they allocate nothing, wait for
@@ -8,7 +8,7 @@
 
 #include "kernels/core/arena.h"
 #include "kernels/entries.h"
-#include "kernels/lower.h"
+#include "kernels/lowered.h"
 #include "kernels/plan_check.h"
 #include "backend.h"
 #include "conv.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "kernels/cuda/conv_parts.h"
-#include "kernels/lower.h"
+#include "kernels/lowered.h"
 #include "reference/model/model.h"
 
 /* The backend's other files need a device. */

@@ -2,8 +2,8 @@
  * makes the operations and slots from the list of layers and decides which layers share a pass;
  * grad_layout.c walks the backward pass and assigns memory to the gradient of each activation. The
  * cost of an operation and the layout of its values in memory are up to the backend. */
-#ifndef LS_LOWER_H
-#define LS_LOWER_H
+#ifndef LS_LOWERED_H
+#define LS_LOWERED_H
 
 #include <stddef.h>
 
