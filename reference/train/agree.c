@@ -130,6 +130,19 @@ static int list_differing(int count, void **values, const size_t *bytes, char *t
     return differing;
 }
 
+/* How many ranks' values of a key are not rank 0's, and which, as text. */
+static ls_status compare(ls_trainer *trainer, const char *key, const void *mine, size_t bytes,
+                         char *text, size_t text_bytes, int *differing)
+{
+    void **values = NULL;
+    size_t *sizes = NULL;
+    LS_TRY(exchange(trainer, key, mine, bytes, &values, &sizes));
+    *differing = list_differing(trainer->world.world, values, sizes, text, text_bytes);
+    free_values(values, trainer->world.world);
+    free(sizes);
+    return LS_OK;
+}
+
 /* Names the first member in which a rank's description is not rank 0's. */
 static void tell_difference(int count, void **values)
 {
@@ -163,17 +176,16 @@ ls_status ls_agree_on_run(ls_trainer *trainer)
 {
     char *mine = describe_run(trainer);
     LS_TRY_MEMORY(mine != NULL, "the description of this run");
-    int count = trainer->world.world;
+    int count = trainer->world.world, differing = 0;
     void **values = NULL;
     size_t *bytes = NULL;
     char ranks[96];
     ls_status status = LS_OK;
     uint64_t digest = ls_digest_update(LS_DIGEST_START, mine, strlen(mine));
-    LS_TRY_GOTO(status, exchange(trainer, "run/digest", &digest, sizeof digest, &values, &bytes),
-                free);
-    int differing = list_differing(count, values, bytes, ranks, sizeof ranks);
-    free_values(values, count);
-    free(bytes);
+    LS_TRY_GOTO(
+        status,
+        compare(trainer, "run/digest", &digest, sizeof digest, ranks, sizeof ranks, &differing),
+        free);
     if (differing > 0) {
         LS_TRY_GOTO(status, exchange(trainer, "run/text", mine, strlen(mine), &values, &bytes),
                     free);
@@ -194,16 +206,12 @@ ls_status ls_agree_on_libraries(ls_trainer *trainer)
         trainer->engine->describe(engine, (int)sizeof engine);
     }
     LS_TEXT(mine, 1024, "%s; %s", trainer->device.info.libraries, engine);
-    void **values = NULL;
-    size_t *bytes = NULL;
     char ranks[96];
-    LS_TRY(exchange(trainer, "run/libraries", mine, strlen(mine), &values, &bytes));
-    int differing = list_differing(trainer->world.world, values, bytes, ranks, sizeof ranks);
+    int differing = 0;
+    LS_TRY(compare(trainer, "run/libraries", mine, strlen(mine), ranks, sizeof ranks, &differing));
     if (differing > 0 && trainer->world.rank == 0) {
         ls_log_warn("ranks %s use other libraries than rank 0 (%s)", ranks, mine);
     }
-    free_values(values, trainer->world.world);
-    free(bytes);
     return LS_OK;
 }
 
@@ -212,13 +220,9 @@ ls_status ls_agree_on(ls_trainer *trainer, const char *what, uint64_t value)
     if (trainer->store == NULL) {
         return LS_OK;
     }
-    void **values = NULL;
-    size_t *bytes = NULL;
     char ranks[96];
-    LS_TRY(exchange(trainer, what, &value, sizeof value, &values, &bytes));
-    int differing = list_differing(trainer->world.world, values, bytes, ranks, sizeof ranks);
-    free_values(values, trainer->world.world);
-    free(bytes);
+    int differing = 0;
+    LS_TRY(compare(trainer, what, &value, sizeof value, ranks, sizeof ranks, &differing));
     if (differing > 0) {
         return ls_log_fail(LS_ERR_USAGE, "%s on ranks %s: not the same as on rank 0", what, ranks);
     }

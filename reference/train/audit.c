@@ -149,6 +149,197 @@ void ls_audit_close(ls_audit *audit)
     free(audit);
 }
 
+/* ---- operations of the plan ------------------------------------------------------------------ */
+
+/* What a plan shows, as the judge's kernels take it: one description into the other, field by
+ * field, because the judge knows nothing of the backend's headers. */
+_Static_assert((int)LS_OBSERVED_KINDS == (int)LS_AUDIT_PLAN_KINDS &&
+                   (int)LS_OBSERVED_LOSS_BACK == (int)LS_AUDIT_LOSS_BACK &&
+                   (int)LS_OBSERVED_NORM_BACK == (int)LS_AUDIT_NORM_BACK,
+               "kinds stand in the same order on both sides");
+
+static ls_audit_type type_of(ls_dtype type)
+{
+    LS_ASSERT(type == LS_F32 || type == LS_F16 || type == LS_BF16);
+    return type == LS_F32 ? LS_AUDIT_F32 : type == LS_F16 ? LS_AUDIT_F16 : LS_AUDIT_BF16;
+}
+
+static ls_audit_tensor tensor_of(const ls_tensor *tensor)
+{
+    if (tensor->data == NULL) {
+        return (ls_audit_tensor){0};
+    }
+    return (ls_audit_tensor){tensor->data, tensor->count, type_of(tensor->dtype)};
+}
+
+static ls_audit_norm norm_of(const ls_audit *audit, const ls_observed_norm *norm, int channels)
+{
+    return (ls_audit_norm){
+        .weight = tensor_of(&norm->weight),
+        .bias = tensor_of(&norm->bias),
+        .running_mean = tensor_of(&norm->running_mean),
+        .running_var = tensor_of(&norm->running_var),
+        .weight_grad = tensor_of(&norm->weight_grad),
+        .bias_grad = tensor_of(&norm->bias_grad),
+        .mean = {(void *)norm->mean, channels, LS_AUDIT_F32},
+        .inv_std = {(void *)norm->inv_std, channels, LS_AUDIT_F32},
+        .stats = audit->stats + audit->stats_at[norm->layer],
+        .epsilon = (double)norm->epsilon,
+        .momentum = (double)norm->momentum,
+    };
+}
+
+/* Doubles of every rank of the group, through the collective of batch norms: floats, whose bits it
+ * leaves alone. */
+static ls_status gather(void *context, const double *mine, double *all, int64_t count)
+{
+    const ls_audit *audit = context;
+    const ls_norm_sync *sync = &audit->trainer->norm_sync;
+    return sync->all_gather(sync->context, audit->trainer->device.stream, (const float *)mine,
+                            (float *)all, 2 * count);
+}
+
+static ls_audit_op translate(ls_audit *audit, const ls_observed *w)
+{
+    ls_audit_op op = {
+        .kind = (ls_audit_kind)w->kind,
+        .type = type_of(w->type),
+        .images = w->images,
+        .in_channels = w->in_channels,
+        .plain_channels = w->plain_channels,
+        .in_height = w->in_height,
+        .in_width = w->in_width,
+        .out_channels = w->out_channels,
+        .out_height = w->out_height,
+        .out_width = w->out_width,
+        .kernel = w->kernel,
+        .stride = w->stride,
+        .pad = w->pad,
+        .relu = w->relu,
+        .dual = w->dual,
+        .given = w->given,
+        .tf32 = audit->trainer->options.tf32,
+        .x = w->x,
+        .residual = w->residual,
+        .y = w->y,
+        .w = w->w,
+        .bias = w->bias,
+        .mask = w->mask,
+        .tap = w->tap,
+        .dy = w->dy,
+        .dy2 = w->dy2,
+        .g = w->g,
+        .dx = w->dx,
+        .dx2 = w->dx2,
+        .dw = w->dw,
+        .weight = tensor_of(&w->weight),
+        .weight_grad = tensor_of(&w->weight_grad),
+        .bias_grad = tensor_of(&w->bias_grad),
+        .target = w->target,
+        .factor = (double)w->factor,
+        .group = 1,
+        .gather = gather,
+        .gather_context = audit,
+    };
+    if (w->state != NULL) {
+        op.loss = (float *)&w->state->loss;
+        op.loss_scale = &w->state->loss_scale;
+    }
+    if (w->kind == LS_OBSERVED_NORM || w->kind == LS_OBSERVED_NORM_BACK) {
+        op.group = w->norm_group;
+        for (int k = 0; k < (w->dual ? 2 : 1); k++) {
+            op.norm[k] = norm_of(audit, &w->norm[k], w->in_channels);
+        }
+    }
+    return op;
+}
+
+static const char *layer_name(const ls_audit *audit, const ls_observed *what)
+{
+    const ls_memory *memory = &audit->trainer->memory;
+    if (what->layer >= 0) {
+        return audit->trainer->network.layer[what->layer].name;
+    }
+    for (int i = 0; i < memory->param_count; i++) {
+        if (memory->param[i].data == what->weight.data) {
+            return memory->network->param[i].name;
+        }
+    }
+    return "a weight";
+}
+
+/* Each output with the operation that made it; of two norms in one the second has its own name. */
+static void name_outputs(const ls_audit *audit, const ls_audit_op *op, const char *layer,
+                         const char *second, ls_audit_name *name)
+{
+    ls_audit_output output[LS_AUDIT_OUTPUTS];
+    int count = audit->judge->outputs(op, output);
+    for (int i = 0; i < count; i++) {
+        snprintf(name[i].operation, sizeof name[i].operation, "%s",
+                 output[i].side == 0 ? layer : second);
+        snprintf(name[i].output, sizeof name[i].output, "%s", output[i].name);
+    }
+}
+
+/* The places of an operation's verdicts, with their names. */
+static ls_audit_verdict *place(ls_audit *audit, int count)
+{
+    LS_ASSERT(audit->count + count <= audit->most);
+    audit->count += count;
+    return audit->verdict + audit->count - count;
+}
+
+static ls_status look(ls_audit *audit, const ls_audit_op *op, const char *layer, const char *second,
+                      void *room, ls_audit_draw draw, bool after)
+{
+    const ls_device *device = &audit->trainer->device;
+    void *stream = device->api->stream_native(device->stream);
+    if (!after) {
+        return audit->judge->before(stream, op, draw, room);
+    }
+    ls_audit_output output[LS_AUDIT_OUTPUTS];
+    int first = audit->count;
+    ls_audit_verdict *verdict = place(audit, audit->judge->outputs(op, output));
+    name_outputs(audit, op, layer, second, audit->name + first);
+    return audit->judge->after(stream, op, room, verdict);
+}
+
+/* The next room of an operation on many tensors. */
+static void *next_room(ls_audit *audit, bool after)
+{
+    int64_t bytes = (int64_t)sizeof(ls_audit_sample) * LS_AUDIT_SAMPLES * LS_AUDIT_STEP_OUTPUTS;
+    int *used = after ? &audit->many_after : &audit->many_before;
+    LS_ASSERT(*used < audit->trainer->memory.param_count);
+    void *room = audit->rooms + *used * bytes;
+    ++*used;
+    if (after && audit->many_after == audit->many_before) {
+        audit->many_before = audit->many_after = 0;
+    }
+    return room;
+}
+
+/* The elements of an operation of this step, the same on every rank. */
+static ls_audit_draw draw_of(const ls_audit *audit, uint64_t operation)
+{
+    return (ls_audit_draw){audit->trainer->options.audit_seed ^ (uint64_t)audit->step << 20,
+                           operation};
+}
+
+ls_status ls_audit_observe(void *context, ls_stream *stream, const ls_observed *what, bool after)
+{
+    (void)stream; /* the trainer has one */
+    ls_audit *audit = context;
+    ls_audit_op op = translate(audit, what);
+    const char *name = layer_name(audit, what), *second = name;
+    if (what->kind == LS_OBSERVED_NORM || what->kind == LS_OBSERVED_NORM_BACK) {
+        name = audit->trainer->network.layer[what->norm[0].layer].name;
+        second = what->dual ? audit->trainer->network.layer[what->norm[1].layer].name : name;
+    }
+    void *room = what->kind == LS_OBSERVED_WEIGHT ? next_room(audit, after) : audit->room;
+    audit->number += after ? 0 : 1;
+    return look(audit, &op, name, second, room, draw_of(audit, audit->number), after);
+}
+
 /* ---- buckets --------------------------------------------------------------------------------- */
 
 /* The layout is settled, so this happens once. */
@@ -178,20 +369,14 @@ static ls_status place_buckets(ls_audit *audit)
     return LS_OK;
 }
 
-/* Every rank draws the same elements. */
-static ls_audit_draw bucket_draw(const ls_audit *audit, int index)
-{
-    return (ls_audit_draw){audit->trainer->options.audit_seed ^ (uint64_t)audit->step << 20,
-                           UINT64_C(1) << 40 | (uint64_t)index};
-}
-
 static ls_status bucket_before(ls_audit *audit, int index, const ls_tensor *whole)
 {
     ls_trainer *trainer = audit->trainer;
     const ls_device *device = &trainer->device;
     ls_audit_bucket *bucket = &audit->bucket[index];
-    LS_TRY(audit->judge->pick(device->api->stream_native(device->stream), ls_audit_tensor_of(whole),
-                              bucket_draw(audit, index), bucket->mine, bucket->sample));
+    LS_TRY(audit->judge->pick(device->api->stream_native(device->stream), tensor_of(whole),
+                              draw_of(audit, UINT64_C(1) << 40 | (uint64_t)index), bucket->mine,
+                              bucket->sample));
     LS_TRY(device->api->event_record(bucket->picked, device->stream));
     ls_comm_op op = {.kind = LS_COMM_ALL_GATHER,
                      .buffer = bucket->all,
@@ -209,10 +394,10 @@ static ls_status bucket_after(ls_audit *audit, int index, const ls_tensor *whole
     ls_audit_bucket *bucket = &audit->bucket[index];
     ls_audit_name *name = &audit->name[audit->count];
     LS_TRY(trainer->engine->wait(trainer->comm, &bucket->handle, device->stream));
-    ls_audit_verdict *verdict = ls_audit_place(audit, 1);
+    ls_audit_verdict *verdict = place(audit, 1);
     snprintf(name->operation, sizeof name->operation, "bucket %d", index);
     snprintf(name->output, sizeof name->output, "average over ranks");
-    return audit->judge->sum(device->api->stream_native(device->stream), ls_audit_tensor_of(whole),
+    return audit->judge->sum(device->api->stream_native(device->stream), tensor_of(whole),
                              bucket->all, trainer->world.world,
                              (double)(float)trainer->rules.pre_factor,
                              (double)(float)trainer->rules.post_factor, bucket->sample, verdict);
@@ -239,34 +424,28 @@ static ls_audit_rule rule_of(const ls_trainer *trainer)
                            .step_count = &state->step_count};
 }
 
-static ls_audit_draw param_draw(const ls_audit *audit, ls_audit_kind kind, int param)
-{
-    return (ls_audit_draw){audit->trainer->options.audit_seed ^ (uint64_t)audit->step << 20,
-                           UINT64_C(2) << 40 | (uint64_t)kind << 20 | (uint64_t)param};
-}
-
 static ls_status observe_param(ls_audit *audit, ls_audit_kind kind, int param, bool after)
 {
     const ls_memory *memory = &audit->trainer->memory;
     ls_audit_op op = {.kind = kind,
                       .group = 1,
-                      .unscaled = ls_audit_tensor_of(&memory->unscaled[param]),
+                      .unscaled = tensor_of(&memory->unscaled[param]),
                       .rule = rule_of(audit->trainer)};
     if (kind == LS_AUDIT_UNSCALE) {
-        op.grad = ls_audit_tensor_of(&memory->grad[param]);
+        op.grad = tensor_of(&memory->grad[param]);
     } else {
-        op.value = ls_audit_tensor_of(&memory->value[param]);
+        op.value = tensor_of(&memory->value[param]);
         for (int k = 0; k < memory->moment_count; k++) {
-            op.moment[k] = ls_audit_tensor_of(&memory->moment[k][param]);
+            op.moment[k] = tensor_of(&memory->moment[k][param]);
         }
         if (memory->master != NULL && memory->param[param].data != op.value.data) {
-            op.copy = ls_audit_tensor_of(&memory->param[param]);
+            op.copy = tensor_of(&memory->param[param]);
         }
     }
     audit->number += after ? 0 : 1;
-    return ls_audit_observe_op(audit, &op, memory->network->param[param].name,
-                               ls_audit_next_room(audit, after), param_draw(audit, kind, param),
-                               after);
+    const char *layer = memory->network->param[param].name;
+    return look(audit, &op, layer, layer, next_room(audit, after),
+                draw_of(audit, UINT64_C(2) << 40 | (uint64_t)kind << 20 | (uint64_t)param), after);
 }
 
 static ls_status observe_params(ls_audit *audit, ls_audit_kind kind, bool after)

@@ -1,5 +1,4 @@
-/* The audit's data: audit.c opens it and reports its verdicts, audit_observe.c passes operations to
- * the judge's kernels. */
+/* The audit's data. */
 #ifndef LS_AUDIT_PRIVATE_H
 #define LS_AUDIT_PRIVATE_H
 
@@ -52,15 +51,7 @@ typedef struct ls_audit {
     ls_audit_name worst_name;
 } ls_audit;
 
-/* audit_observe.c. The callback of plan_observe. */
+/* The callback of plan_observe. */
 ls_status ls_audit_observe(void *context, ls_stream *stream, const ls_observed *what, bool after);
-/* One operation, in a room; `layer` names it. */
-ls_status ls_audit_observe_op(ls_audit *audit, const ls_audit_op *op, const char *layer, void *room,
-                              ls_audit_draw draw, bool after);
-ls_audit_tensor ls_audit_tensor_of(const ls_tensor *tensor);
-/* The next room of an operation on many tensors. */
-void *ls_audit_next_room(ls_audit *audit, bool after);
-/* The places of an operation's verdicts, with their names. */
-ls_audit_verdict *ls_audit_place(ls_audit *audit, int count);
 
 #endif
