@@ -673,15 +673,9 @@ int main(int argc, char **argv)
     program p = {.events = -1};
     LS_TRY(read_arguments(argc, argv, &p.given));
     ls_status status = ls_world_read(&p.world);
-    if (status == LS_OK) {
-        status = read_counts(&p.given, p.world.world);
-    }
-    if (status == LS_OK) {
-        status = join(&p);
-    }
-    if (status == LS_OK) {
-        status = run(&p);
-    }
+    LS_THEN(status, read_counts(&p.given, p.world.world));
+    LS_THEN(status, join(&p));
+    LS_THEN(status, run(&p));
     if (p.device.api != NULL && p.device.api->set_wait_hook != NULL) {
         p.device.api->set_wait_hook(p.device.backend, NULL, NULL);
     }

@@ -35,9 +35,7 @@ static ls_status train(ls_trainer *trainer)
     if (status == LS_OK && trainer->options.save[0] != '\0') {
         status = ls_checkpoint_save(trainer, summary.last, trainer->options.save);
     }
-    if (status == LS_OK) {
-        status = ls_join_finish(trainer);
-    }
+    LS_THEN(status, ls_join_finish(trainer));
     ls_status written = ls_events_write_end(trainer->events, summary.last, status, summary.skipped);
     return status != LS_OK ? status : written;
 }
@@ -47,9 +45,7 @@ int main(int argc, char **argv)
     ls_trainer *trainer = calloc(1, sizeof *trainer);
     LS_TRY_MEMORY(trainer != NULL, "the trainer");
     ls_status status = prepare(argc, argv, trainer);
-    if (status == LS_OK) {
-        status = train(trainer);
-    }
+    LS_THEN(status, train(trainer));
     bool on_device = trainer->device.api != NULL && !trainer->device.info.host_memory;
     ls_setup_close(trainer, status != LS_OK);
     int code = (int)LS_PLANT(lost_peer_is_a_crash, status,

@@ -53,9 +53,7 @@ static int explain_main(int count, char **argument)
     }
     ls_options options;
     ls_status status = ls_options_parse(kept, flags, &options, NULL, NULL);
-    if (status == LS_OK) {
-        status = ls_explain_print(&options, world, stdout);
-    }
+    LS_THEN(status, ls_explain_print(&options, world, stdout));
     free(flags);
     return (int)status;
 }

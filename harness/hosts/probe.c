@@ -313,12 +313,8 @@ ls_status ls_probe_at(ls_hosts *hosts, const ls_probe_question *question, ls_pro
         ls_log_error("stopped by signal %d while the hosts were probed", ls_proc_caught_signal());
         status = LS_ERR_INFRA;
     }
-    if (status == LS_OK) {
-        status = take_answers(hosts, &p, &channels, probe);
-    }
-    if (status == LS_OK) {
-        status = check_alike(hosts, question, probe);
-    }
+    LS_THEN(status, take_answers(hosts, &p, &channels, probe));
+    LS_THEN(status, check_alike(hosts, question, probe));
     ls_outcome_free(&channels);
     remove_marker(&p, hosts->count);
     return status;

@@ -134,9 +134,7 @@ ls_status ls_junit_write(const ls_report_run *run)
 {
     LS_TEXT(path, PATH_MAX, "%s/junit.xml", run->directory);
     FILE *to = ls_file_create(path);
-    if (to == NULL) {
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_FILE(to);
     fputs("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites", to);
     put_attribute(to, "name", ls_report_lines_title(run));
     put_tally(to, count(run, NULL));

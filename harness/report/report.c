@@ -26,9 +26,7 @@ static ls_status write_page(const ls_report_run *run, const ls_report_page_form 
 {
     LS_TEXT(path, PATH_MAX, "%s/%s", run->directory, name);
     FILE *page = ls_file_create(path);
-    if (page == NULL) {
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_FILE(page);
     ls_report_render(run, form, page);
     return ls_file_close(page, path);
 }

@@ -20,6 +20,8 @@ const char *ls_file_unreadable(FILE *file);
 ls_status ls_file_read(const char *path, char **data, size_t *bytes);
 /* Opens a new file for text; NULL and the reason logged when it cannot be created. */
 FILE *ls_file_create(const char *path);
+/* Relays to the caller that it could not be created. */
+#define LS_TRY_FILE(file) LS_TRY((file) != NULL ? LS_OK : LS_ERR_INFRA)
 /* Closes it. LS_ERR_INFRA, logged with the path, when some of it was not written. */
 ls_status ls_file_close(FILE *file, const char *path);
 /* Writes all bytes to the descriptor. LS_ERR_INFRA is logged with `path` and the system's text. */

@@ -42,6 +42,14 @@ const char *ls_status_name(ls_status status);
         }                                      \
     } while (0)
 
+/* The next step of a sequence: skipped after a failure, whose status stays. */
+#define LS_THEN(status, expression)  \
+    do {                             \
+        if ((status) == LS_OK) {     \
+            (status) = (expression); \
+        }                            \
+    } while (0)
+
 /* For our own bugs, always on; never for input, files or peers. Prints and aborts. */
 #define LS_ASSERT(condition) \
     ((condition) ? (void)0 : ls_status_assert_failed(#condition, __FILE__, __LINE__))

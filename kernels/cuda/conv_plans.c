@@ -348,9 +348,7 @@ static ls_status search_plan(ls_backend *backend, const char *layer, const ls_co
     s->wanted = backend->benchmark ? LS_CONV_TIMED_MOST : 1;
     ls_conv_target target = {backend->dnn, backend->described};
     ls_status status = ls_conv_graph_build(&target, key, &s->graph);
-    if (status == LS_OK) {
-        status = settle(backend, s, layer, out);
-    }
+    LS_THEN(status, settle(backend, s, layer, out));
     for (int i = 0; i < s->count; i++) {
         drop_candidate(&s->found[i]);
     }

@@ -106,9 +106,7 @@ static ls_status write_param(measuring *m, int index)
     }
     ls_status status = m->api->copy_in(m->backend, m->stream, tensor->data, host,
                                        (int64_t)ls_tensor_bytes(tensor));
-    if (status == LS_OK) {
-        status = m->api->stream_wait(m->stream);
-    }
+    LS_THEN(status, m->api->stream_wait(m->stream));
     free(host);
     return status;
 }

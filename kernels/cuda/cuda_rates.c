@@ -64,9 +64,7 @@ static ls_status fill(const ls_backend_api *api, const timer *t, void *memory, l
         status = api->copy_in(t->backend, t->stream, (char *)memory + at * (int64_t)element, host,
                               part * (int64_t)element);
     }
-    if (status == LS_OK) {
-        status = api->stream_wait(t->stream);
-    }
+    LS_THEN(status, api->stream_wait(t->stream));
     free(host);
     return status;
 }

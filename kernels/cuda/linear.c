@@ -213,9 +213,7 @@ static ls_status try_compute(const ls_linear *l, const asked *q, cublasComputeTy
     LS_TRY(operation_make(q, compute, &p->operation));
     LS_CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
     ls_status status = preference_fill(l, q, preference);
-    if (status == LS_OK) {
-        status = take_first(l, preference, p, found, offered);
-    }
+    LS_THEN(status, take_first(l, preference, p, found, offered));
     cublasLtMatmulPreferenceDestroy(preference);
     return status;
 }

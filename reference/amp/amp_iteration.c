@@ -208,9 +208,7 @@ ls_status ls_amp_end(ls_amp *amp)
             ls_amp_optimizer *owner = &amp->optimizer[i];
             owner->held_loss = owner->in_block ? -1 : owner->held_loss;
         }
-        if (status == LS_OK) {
-            status = decide(amp);
-        }
+        LS_THEN(status, decide(amp));
     }
     ls_amp_cancel(amp);
     return status;

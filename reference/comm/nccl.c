@@ -229,12 +229,9 @@ static ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_
     ls_status status =
         ls_nccl_check_cuda(cudaStreamIsCapturing(comm->stream, &capture), "cudaStreamIsCapturing");
     slot->captured = capture != cudaStreamCaptureStatusNone;
-    if (status == LS_OK) {
-        status = enqueue(comm, op, slot);
-    }
-    if (status == LS_OK) {
-        status = ls_nccl_check_cuda(cudaEventRecord(slot->event, comm->stream), "cudaEventRecord");
-    }
+    LS_THEN(status, enqueue(comm, op, slot));
+    LS_THEN(status,
+            ls_nccl_check_cuda(cudaEventRecord(slot->event, comm->stream), "cudaEventRecord"));
     if (status != LS_OK) {
         ls_nccl_release(comm, slot);
         return status;
@@ -279,9 +276,7 @@ static ls_status wait_nccl(ls_comm *comm, ls_comm_handle *handle, ls_stream *str
     LS_ASSERT(slot != NULL);
     bool dropped = false;
     ls_status status = comm->failed;
-    if (status == LS_OK) {
-        status = is_dropped(comm, slot, &dropped);
-    }
+    LS_THEN(status, is_dropped(comm, slot, &dropped));
     if (status == LS_OK && stream != NULL && !dropped) {
         cudaStream_t native = comm->backend_api->stream_native(stream);
         status =

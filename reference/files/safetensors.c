@@ -173,9 +173,7 @@ static ls_status write_file(const ls_safetensors_writer *writer, int descriptor,
         prefix[i] = (unsigned char)((uint64_t)length >> (8 * i));
     }
     ls_status status = ls_file_write(descriptor, path, prefix, sizeof prefix);
-    if (status == LS_OK) {
-        status = ls_file_write(descriptor, path, header, length);
-    }
+    LS_THEN(status, ls_file_write(descriptor, path, header, length));
     for (int i = 0; i < writer->count && status == LS_OK; i++) {
         const write_entry *entry = &writer->entry[order[i]];
         status = ls_file_write(descriptor, path, entry->data, entry_bytes(entry));

@@ -125,9 +125,7 @@ ls_status ls_device_write_f32(const ls_device *device, const ls_tensor *tensor, 
     }
     ls_status status = device->api->copy_in(device->backend, device->stream, tensor->data, from,
                                             (int64_t)ls_tensor_bytes(tensor));
-    if (status == LS_OK) {
-        status = device->api->stream_wait(device->stream);
-    }
+    LS_THEN(status, device->api->stream_wait(device->stream));
     free(narrow);
     return status;
 }

@@ -177,12 +177,8 @@ static ls_status record_sum(const ls_trainer *trainer, const ls_comm_op *op, ls_
     ls_graph *graph = NULL;
     LS_TRY(device->api->graph_begin(device->stream));
     ls_status status = device->api->event_record(event, device->stream);
-    if (status == LS_OK) {
-        status = trainer->engine->begin(trainer->comm, op, event, &handle);
-    }
-    if (status == LS_OK) {
-        status = trainer->engine->wait(trainer->comm, &handle, device->stream);
-    }
+    LS_THEN(status, trainer->engine->begin(trainer->comm, op, event, &handle));
+    LS_THEN(status, trainer->engine->wait(trainer->comm, &handle, device->stream));
     ls_status ended = device->api->graph_end(device->stream, &graph);
     if (graph != NULL) {
         device->api->graph_destroy(graph);

@@ -86,9 +86,7 @@ int ls_bench_main(int count, char **argument)
     }
     ls_bench b;
     ls_status status = ls_bench_plan_make(&b, count, argument);
-    if (status == LS_OK) {
-        status = ls_runner_look_back(&b.run);
-    }
+    LS_THEN(status, ls_runner_look_back(&b.run));
     if (status != LS_OK) {
         ls_bench_plan_free(&b);
         return (int)status;

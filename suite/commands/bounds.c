@@ -152,9 +152,7 @@ static ls_status run_step(bounds *b, const struct setting *s, uint64_t seed, boo
                      job.directory);
         status = LS_ERR_CHECK;
     }
-    if (status == LS_OK) {
-        status = judge_job(b, s, &spec, job.directory, planted);
-    }
+    LS_THEN(status, judge_job(b, s, &spec, job.directory, planted));
     if (status == LS_OK) {
         LS_TEXT(cache, 600, "%s/oracle", b->folder);
         ls_path_remove_tree(job.directory);
@@ -225,16 +223,10 @@ int ls_bounds_main(int count, char **argument)
                               .cores = ls_machine_cores(),
                               .half_emulated = true};
     ls_status status = ls_bounds_rows_read(path, &b.rows);
-    if (status == LS_OK) {
-        status = run_all(&b, first_seed, (int)seeds, (int)planted);
-    }
+    LS_THEN(status, run_all(&b, first_seed, (int)seeds, (int)planted));
     ls_bounds_rows_free(&b.rows);
-    if (status == LS_OK) {
-        status = ls_bounds_rows_read(path, &b.rows);
-    }
-    if (status == LS_OK) {
-        status = ls_bounds_table_write(&b.rows, b.folder);
-    }
+    LS_THEN(status, ls_bounds_rows_read(path, &b.rows));
+    LS_THEN(status, ls_bounds_table_write(&b.rows, b.folder));
     ls_bounds_rows_free(&b.rows);
     return (int)status;
 }

@@ -217,9 +217,7 @@ static FILE *create(const char *folder, const char *name)
 static ls_status write_factors(const ls_bounds_rows *rows, const char *folder, double *scratch)
 {
     FILE *file = create(folder, "bounds.tsv");
-    if (file == NULL) {
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_FILE(file);
     fprintf(file,
             "# title: correct steps and planted faults against every factor\n"
             "# caption: largest and 99th percentile of e/r over all correct steps; share of "
@@ -252,9 +250,7 @@ static bool first_of_setting(const ls_bounds_rows *rows, int index)
 static ls_status write_settings(const ls_bounds_rows *rows, const char *folder, double *scratch)
 {
     FILE *file = create(folder, "settings.tsv");
-    if (file == NULL) {
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_FILE(file);
     fprintf(file, "# title: largest e/r of the correct steps of each setting\n"
                   "# caption: the columns of bounds.tsv, by network, level and world; r is that of "
                   "the whole gradient, the largest of the setting\n"
@@ -293,9 +289,7 @@ static ls_status write_settings(const ls_bounds_rows *rows, const char *folder, 
 static ls_status write_plants(const ls_bounds_rows *rows, const char *folder, double *scratch)
 {
     FILE *file = create(folder, "plants.tsv");
-    if (file == NULL) {
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_FILE(file);
     fprintf(file,
             "# title: planted faults against the factor of the kind that should show them\n"
             "# caption: steps with that fault, the smallest and the median value of its kind, "
@@ -329,12 +323,8 @@ ls_status ls_bounds_table_write(const ls_bounds_rows *rows, const char *folder)
     double *scratch = malloc(((size_t)rows->count + 1) * sizeof *scratch);
     LS_TRY_MEMORY(scratch != NULL, "%d values", rows->count);
     ls_status status = write_factors(rows, folder, scratch);
-    if (status == LS_OK) {
-        status = write_settings(rows, folder, scratch);
-    }
-    if (status == LS_OK) {
-        status = write_plants(rows, folder, scratch);
-    }
+    LS_THEN(status, write_settings(rows, folder, scratch));
+    LS_THEN(status, write_plants(rows, folder, scratch));
     free(scratch);
     return status;
 }

@@ -128,9 +128,7 @@ static ls_status write_table(const layers *l)
         return LS_OK;
     }
     FILE *table = ls_file_create(l->out);
-    if (table == NULL) {
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_FILE(table);
     fprintf(table,
             "# title: %s, %d pixels, batch %d, %s: every pass on %s\n"
             "# units: ms, MB, 10^9 operations, GB/s; floor: the larger of bytes at %.0f GB/s and "

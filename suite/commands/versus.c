@@ -296,9 +296,7 @@ static ls_status run_all(const asked *options)
     LS_TRY(ls_path_make_folder(place.folder));
     LS_TEXT(path, PATH_MAX + 16, "%s/versus.tsv", place.folder);
     FILE *table = ls_file_create(path);
-    if (table == NULL) {
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_FILE(table);
     fprintf(table,
             "# Training speed compared with PyTorch, O0, median of %d runs in turn\n"
             "# setting lockstep_img_per_s pytorch_img_per_s ratio ratio_low ratio_high "

@@ -71,9 +71,7 @@ static ls_status write_tsv(const char *directory, const ls_detect_list *list,
                            const ls_detect_result *result)
 {
     FILE *file = create(directory, "detect.tsv");
-    if (file == NULL) {
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_FILE(file);
     fprintf(file,
             "# Planted faults, foreign trainers with a mistake, and the case that caught each\n"
             "# fault\tcaught\tnamed case\tcaught by\tverdict\tseconds\tcause right\tother "
@@ -95,9 +93,7 @@ static ls_status write_markdown(const char *directory, const ls_detect_list *lis
                                 const ls_detect_result *result, const ls_detect_summary *summary)
 {
     FILE *file = create(directory, "detect.md");
-    if (file == NULL) {
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_FILE(file);
     fprintf(file, "# Detection\n\n");
     fprintf(file,
             "%d of %d planted faults caught, %d by the case written for it; the printed cause was "

@@ -62,12 +62,8 @@ static ls_status make_tensor(ls_kernel_subject *s, ls_dtype type, int64_t count,
     }
     ls_status status =
         s->api->memory_alloc(s->backend, (int64_t)bytes, "a judged operation", &out->data);
-    if (status == LS_OK) {
-        status = s->api->copy_in(s->backend, s->stream, out->data, host.data, (int64_t)bytes);
-    }
-    if (status == LS_OK) {
-        status = s->api->stream_wait(s->stream);
-    }
+    LS_THEN(status, s->api->copy_in(s->backend, s->stream, out->data, host.data, (int64_t)bytes));
+    LS_THEN(status, s->api->stream_wait(s->stream));
     free(host.data);
     return status;
 }
@@ -290,9 +286,7 @@ ls_status ls_kernel_subject_mirror(const ls_kernel_subject *s, ls_kernel_roundin
         t->value[0][i] = (double)s->input[i];
     }
     t->force = true;
-    if (status == LS_OK) {
-        status = copy_branches(s, t);
-    }
+    LS_THEN(status, copy_branches(s, t));
     if (status != LS_OK) {
         ls_kernel_interpreter_free(t);
     }

@@ -60,9 +60,7 @@ static ls_status write_band(const ls_report_run *run, const ls_report_band *band
                                  "loss: cross entropy (nats), mean over a bin of steps; low, high: "
                                  "95 % of one more O0 run; NaN without a band",
                                  "1 step  2 loss  3 low  4 high  5 level");
-    if (table == NULL) {
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_FILE(table);
     write_reference(table, band, bin);
     for (int i = 0; i < band->level_count; i++) {
         write_level(table, band, i, bin);
@@ -137,9 +135,7 @@ ls_status ls_tables_curves_write_loss(const ls_report_run *run)
                        "loss: mean cross entropy over the ranks (nats); low and high: least and "
                        "greatest of the O0 runs at this step; NaN without a band",
                        "1 step  2 loss  3 low  4 high  5 level");
-    if (table == NULL) {
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_FILE(table);
     for (int i = 0; i < count; i++) {
         write_loss_block(table, run, jobs[i]);
     }
@@ -218,9 +214,7 @@ ls_status ls_tables_curves_write_scale(const ls_report_run *run)
     FILE *table = ls_table_begin(run, "loss_scale", &head,
                                  "scale: factor on the loss; skipped: 1 when the step overflowed",
                                  "1 step  2 scale  3 skipped  4 level");
-    if (table == NULL) {
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_FILE(table);
     for (int i = 0; i < count; i++) {
         for (int s = 0; s < ls_report_loss_steps(jobs[i]); s++) {
             const ls_record_step *step = &jobs[i]->record->rank[0].step[s];

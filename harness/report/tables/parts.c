@@ -103,9 +103,7 @@ ls_status ls_tables_parts_write_gradients(const ls_report_run *run)
         "e, r, limit: relative to the norm of the tensor's FP64 gradient; r: the "
         "level's ideal rounding",
         "1 place in the order judged  2 e  3 r  4 limit  5 elements  6 level  7 name");
-    if (table == NULL) {
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_FILE(table);
     for (int i = 0; i < count; i++) {
         int place = 0;
         const cJSON *tensor;
@@ -185,9 +183,7 @@ ls_status ls_tables_parts_write_phases(const ls_report_run *run)
                        "ms per step, medians over ranks and steps; communication overlaps backward",
                        "1 place  2 data  3 forward  4 backward  5 exposed communication  "
                        "6 optimizer  7 rest  8 communication in all  9 level  10 label");
-    if (table == NULL) {
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_FILE(table);
     for (int i = 0; i < count; i++) {
         const ls_report_speed *speed = &jobs[i]->speed;
         char label[96], level[24], bucket[24];
@@ -237,9 +233,7 @@ ls_status ls_tables_parts_write_memory(const ls_report_run *run)
                        "MB = 10^6 bytes, of one rank: the largest peak of any; NaN: not reported",
                        "1 place  2 level  3 peak  4 parameters  5 masters  6 moments  7 gradients  "
                        "8 activations  9 workspace  10 label");
-    if (table == NULL) {
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_FILE(table);
     for (int i = 0; i < count; i++) {
         char level[24];
         fprintf(table, "%d\t%d\t%.6g", i, jobs[i]->spec->level,

@@ -94,9 +94,7 @@ ls_status ls_tables_speed_write_levels(const ls_report_run *run)
         "Images per second of the whole world by opt level, median of the steady window; bars "
         "span the 95 %% interval; hollow: its checks did not pass.");
     FILE *table = ls_table_begin(run, "throughput_by_level", &head, ROW_UNITS, ROW_COLUMNS);
-    if (table == NULL) {
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_FILE(table);
     for (int i = 0; i < count; i++) {
         char level[24];
         write_row(table, run, jobs[i], i, ls_report_job_level(jobs[i], level));
@@ -152,9 +150,7 @@ ls_status ls_tables_speed_write_buckets(const ls_report_run *run)
         "size: bars show the wait after backward, diamonds the step minus that of the same "
         "world without reduction, with its interval. Delayed: one reduction per type at the end.");
     FILE *table = ls_table_begin(run, "throughput_by_bucket", &head, ROW_UNITS, ROW_COLUMNS);
-    if (table == NULL) {
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_FILE(table);
     for (int i = 0; i < count; i++) {
         char bucket[24];
         write_row(table, run, jobs[i], i, ls_report_job_bucket(jobs[i], bucket));
@@ -202,9 +198,7 @@ ls_status ls_tables_speed_write_scaling(const ls_report_run *run)
         ls_report_compare_note_threads(run, largest, head.caption, sizeof head.caption);
     }
     FILE *table = ls_table_begin(run, "scaling", &head, ROW_UNITS, ROW_COLUMNS);
-    if (table == NULL) {
-        return LS_ERR_INFRA;
-    }
+    LS_TRY_FILE(table);
     for (int i = 0; i < count; i++) {
         char label[64], level[24];
         ls_report_job_level(jobs[i], level);

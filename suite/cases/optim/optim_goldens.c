@@ -167,9 +167,7 @@ static void judge_golden(const ls_case *row, const ls_record *job, ls_verdict *o
     (void)job;
     ls_optim_bench b;
     ls_status status = ls_optim_bench_open(&b);
-    if (status == LS_OK) {
-        status = run_golden(&b, row->data, out);
-    }
+    LS_THEN(status, run_golden(&b, row->data, out));
     ls_optim_bench_close(&b);
     if (status != LS_OK) {
         ls_verdict_set(out, LS_INFRA, "the backend cannot run a step (%s)", ls_status_name(status));

@@ -217,9 +217,7 @@ static ls_status compare_copies(ls_optim_bench *b, const shadow *s, int step, ls
     ls_status status = LS_OK;
     for (int i = 0; i < LS_OPTIM_BENCH_TENSORS && status == LS_OK; i++) {
         status = ls_device_read_f32(&b->device, &b->list[LS_OPTIM_BENCH_VALUE][i], value);
-        if (status == LS_OK) {
-            status = ls_device_read_f32(&b->device, &b->list[LS_OPTIM_BENCH_COPY][i], s->host);
-        }
+        LS_THEN(status, ls_device_read_f32(&b->device, &b->list[LS_OPTIM_BENCH_COPY][i], s->host));
         for (int64_t j = 0; j < sizes[i] && status == LS_OK; j++) {
             double want = ls_bits_round(s->copy, (double)value[j]);
             if ((double)s->host[j] != want) {
@@ -316,9 +314,7 @@ static void judge_rule(const ls_case *row, const ls_record *job, ls_verdict *out
     ls_optim_bench b;
     make_shadow(&s);
     ls_status status = ls_optim_bench_open(&b);
-    if (status == LS_OK) {
-        status = run_rule(&b, row, &s, out);
-    }
+    LS_THEN(status, run_rule(&b, row, &s, out));
     ls_optim_bench_close(&b);
     free_shadow(&s);
     if (status != LS_OK) {
