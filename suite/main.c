@@ -92,7 +92,8 @@ static const struct command {
 } command[] = {
     {"bench", ls_bench_main, "the main job: train a matrix of jobs, judge them, report"},
     {"conform", ls_conform_main, "run conformance cases"},
-    {"detect", ls_detect_main, "plant faults, each of which a case must catch; clean passes"},
+    {"detect", ls_detect_main,
+     "check that planted faults are caught and that clean runs raise no alarm"},
     {"judge", ls_judge_main, "DIR...: judge jobs that another launcher ran"},
     {"jobs", ls_jobs_main, "print the commands and environments of a bench, to run elsewhere"},
     {"report", report_main, "DIR: write the tables, plots and pages of a run again"},
@@ -115,8 +116,8 @@ static void print_help(void)
     for (int i = 0; i < COMMANDS; i++) {
         printf("  %-9s %s\n", command[i].name, command[i].text);
     }
-    printf("\n`lockstep COMMAND --help` lists the options of a command.\nExit codes: 0 good, 1 not "
-           "shown to be correct, 2 usage, 3 infrastructure, 4 not "
+    printf("\n`lockstep COMMAND --help` lists the options of a command.\nExit codes: 0 good, 1 "
+           "CORRECT is not yes or SPEED is below the baseline, 2 usage, 3 infrastructure, 4 not "
            "supported.\n");
 }
 

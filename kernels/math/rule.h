@@ -4,15 +4,15 @@
  *                      `flags` has the bits that optimizers.def counts: the CPU compiles a loop for
  *                      each of their values, the others are the same code
  *   ls_<rule>_prepare  makes the rule; `step` is t, 1 for the first; grad_squares is the sum of the
- *                      squares of all gradients where the optimizer has UPDATE_NORM, else 0
- *   ls_<rule>_step     one element: returns the new parameter. *m and *v are the moments, zero
- * before the first step; NULL where the optimizer has none or keeps none
+ *                      squares of all gradients if the optimizer has NORMS_UPDATE, else 0
+ *   ls_<rule>_step     one element: returns the new parameter. *m and *v are its moments, zero at
+ *                      first; NULL if the optimizer has none or keeps none
  *
- * With norms of single tensors (GRAD_NORM, UPDATE_NORM) also:
+ * With norms of single tensors (LS_NORMS_GRAD, LS_NORMS_UPDATE) also:
  *
  *   ls_<rule>_tensor   what the step does to one tensor, from the sums of the squares of its values
- *                      and of its gradient (GRAD_NORM) or update (UPDATE_NORM)
- *   ls_<rule>_update   UPDATE_NORM: moves the moments and returns the update that the norm is of.
+ *                      and of its gradient (NORMS_GRAD) or update (NORMS_UPDATE)
+ *   ls_<rule>_update   NORMS_UPDATE: moves the moments and returns the update that the norm is of.
  *                      The step then finds the moments moved and gets no gradient */
 #ifndef LS_MATH_RULE_H
 #define LS_MATH_RULE_H

@@ -1,8 +1,8 @@
 /* One element of torch.optim.SGD (dampening 0), each operation rounded:
  *     d = g + weight_decay * p;  buf = d on the first step, else momentum * buf + d;
  *     d = d + momentum * buf (Nesterov) or buf;  p = p - lr * d
- * lr multiplies outside the buffer. A rule whose factor is 0 is left out, as torch leaves it out: 0
- * * inf would be NaN. */
+ * lr multiplies outside the buffer. A term whose factor is 0 is left out, as in torch: its product
+ * with an infinity would be NaN. */
 #ifndef LS_MATH_SGD_H
 #define LS_MATH_SGD_H
 

@@ -3,11 +3,13 @@
  *
  * One iteration (apex/amp/handle.py@scale_loss):
  *
- *     ls_amp_begin(amp, loss, optimizers, count, delay, &state);   the scale_loss block
- *         backward of loss * state->loss_scale, the product in f32; it overwrites
- * ls_amp_param.grad, the ranks reduce it, and ls_amp_ready reports each parameter ls_amp_end(amp);
- * unscales, checks for inf and NaN, updates that loss's scale ls_amp_step(amp, optimizer,
- * &skipped); ls_amp_zero_grad(amp, optimizer);
+ *     ls_amp_begin(amp, loss, optimizers, count, delay, &state);
+ *         backward of loss * state->loss_scale, the product in f32: it overwrites
+ *         ls_amp_param.grad, the ranks reduce it, ls_amp_ready reports each parameter
+ *     ls_amp_end(amp);
+ *         unscales, checks for inf and NaN, updates the scale of that loss
+ *     ls_amp_step(amp, optimizer, &skipped);
+ *     ls_amp_zero_grad(amp, optimizer);
  *
  * Owners. Parameters and the gradients that backward writes are the caller's tensors, in backend
  * memory, and outlive the handle. Masters, unscaled gradients, gradients held back and moments are

@@ -167,9 +167,10 @@ static ls_status read_line(int argc, char **argv, reading *to)
     const struct argp argp = {
         .options = table,
         .parser = read_option,
-        .doc = "Trains a ResNet data-parallel in mixed precision; one process is one rank, found "
-               "in RANK, "
-               "WORLD_SIZE, ... as torchrun sets them. Defaults are in brackets.",
+        .doc =
+            "Trains a ResNet data-parallel in mixed precision. Each process is one rank and reads "
+            "RANK, WORLD_SIZE, ... from its environment, as under torchrun. Defaults are in "
+            "brackets.",
     };
     make_argp_table(table);
     to->argp = &argp;

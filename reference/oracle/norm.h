@@ -1,6 +1,6 @@
 /* Batch norm with training statistics over groups of chunks (a rank's micro-step, or those of all
- * ranks that share statistics; every sample has the same weight): y = (x - mean) / sqrt(var + 1e-5)
- * * weight + bias, var biased. */
+ * ranks that share statistics; every sample has the same weight): with var biased,
+ * y = weight * (x - mean) / sqrt(var + 1e-5) + bias. */
 #ifndef LS_ORACLE_NORM_H
 #define LS_ORACLE_NORM_H
 
