@@ -73,8 +73,7 @@ typedef size_t ls_lower_slot_bytes(void *context, const ls_plan_options *options
                                    int height, int width, bool is_input);
 
 /* Whether the backend's product can add its dx to the values already in the buffer and round the
- * sum once. Asked for convolutions whose input has a second reader, which backward reached first.
- */
+ * sum once. Asked for convolutions whose input has a second reader, reached first by backward. */
 typedef bool ls_lower_adds(void *context, const ls_lower *lower, const ls_op *op);
 
 /* Properties of a backend that the lowering depends on. */

@@ -18,8 +18,7 @@ ls_status ls_json_read_file(const char *path, cJSON **root);
 /* Writes the value to a temporary file next to `path` and renames it: readers see the old file or
  * the new one, never a part. Indented. */
 ls_status ls_json_write_file(const char *path, const cJSON *root);
-/* Appends the value as one line with one write(2) to an open descriptor; `path`: for the message.
- */
+/* Appends the value as one line with one write(2) to a descriptor. `path` is for the message. */
 ls_status ls_json_append_line(int descriptor, const char *path, const cJSON *line);
 
 /* Calls visit(context, value, line_number) for each whole line of a .jsonl file; a last line

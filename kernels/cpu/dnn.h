@@ -23,8 +23,7 @@ typedef struct ls_dnn_shape {
     int batch, in_channels, in_height, in_width;
     int out_channels, out_height, out_width;
     int kernel, stride, pad;
-    bool matrix; /* inner product: in [batch,in_channels], out [batch,out_channels], the rest unused
-                  */
+    bool matrix; /* inner product: in [batch,in_channels], out [batch,out_channels]; rest unused */
 } ls_dnn_shape;
 
 typedef struct ls_dnn_product_info {

@@ -278,9 +278,7 @@ static ls_status time_all(ls_backend *backend, const ls_conv_key *key, int count
     return status;
 }
 
-/* Median milliseconds of each plan on scratch tensors; INFINITY marks a plan that cannot be
- * executed.
- */
+/* Median milliseconds of each plan on scratch tensors; INFINITY: the plan cannot be executed. */
 static ls_status time_plans(ls_backend *backend, const ls_conv_key *key, int count,
                             const cudnnBackendDescriptor_t *plan, int64_t workspace_bytes,
                             double *ms)

@@ -368,8 +368,7 @@ LS_KERNEL LS_BOUNDS(LS_SWEEP_THREADS, (KIND == DUAL ? LS_NORM_DUAL_BLOCKS : LS_N
     }
 }
 
-/* Rows that are not made of whole packets: one element per thread, one word of the mask per warp.
- */
+/* Rows not made of whole packets: one element per thread, one word of the mask per warp. */
 template <typename T> LS_KERNEL apply_single_kernel(ls_norm_call call)
 {
     int64_t count = call.rows * call.channels;
