@@ -129,9 +129,9 @@ ls_status ls_hosts_read_slurm(ls_hosts *out)
     }
     int ended = names == NULL ? -1 : pclose(names);
     if (status == LS_OK && (ended != 0 || out->count == 0)) {
-        ls_log_error("NODES=slurm: `scontrol show hostnames` gave no node (exit code %d)",
-                     WIFEXITED(ended) ? WEXITSTATUS(ended) : -1);
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA,
+                             "NODES=slurm: `scontrol show hostnames` gave no node (exit code %d)",
+                             WIFEXITED(ended) ? WEXITSTATUS(ended) : -1);
     }
     return status;
 }

@@ -269,8 +269,8 @@ static ls_status take_answers(ls_hosts *hosts, const probing *p, const ls_outcom
         cJSON_Delete(answer);
     }
     if (status == LS_OK && hosts->port_count == 0) {
-        ls_log_error("host %s has no free port from 20000 to 31999", hosts->host[0].name);
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "host %s has no free port from 20000 to 31999",
+                             hosts->host[0].name);
     }
     return status;
 }
@@ -310,8 +310,8 @@ ls_status ls_probe_at(ls_hosts *hosts, const ls_probe_question *question, ls_pro
             status == LS_ERR_USAGE ? LS_ERR_INFRA : status; /* ssh or srun could not be started */
     }
     if (status == LS_OK && channels.state == LS_OUTCOME_STOPPED) {
-        ls_log_error("stopped by signal %d while the hosts were probed", ls_proc_caught_signal());
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "stopped by signal %d while the hosts were probed",
+                             ls_proc_caught_signal());
     }
     LS_THEN(status, take_answers(hosts, &p, &channels, probe));
     LS_THEN(status, check_alike(hosts, question, probe));

@@ -292,13 +292,14 @@ ls_status ls_remote_session_apply(const char *line)
     const char *directory = ls_json_string(order, "directory", NULL);
     ls_status status = LS_OK;
     if (ls_json_integer(order, "schema", 0) != 1 || !cJSON_IsObject(environment)) {
-        ls_log_error("the first line of standard input is not an order: expected a JSON object "
-                     "with schema 1 and environment");
-        status = LS_ERR_USAGE;
+        status =
+            ls_log_fail(LS_ERR_USAGE,
+                        "the first line of standard input is not an order: expected a JSON object "
+                        "with schema 1 and environment");
     }
     if (status == LS_OK && directory != NULL && chdir(directory) != 0) {
-        ls_log_error("cannot change to %s on this machine: %s", directory, strerror(errno));
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "cannot change to %s on this machine: %s", directory,
+                             strerror(errno));
     }
     if (status == LS_OK) {
         status = set_variables(environment);

@@ -349,8 +349,8 @@ ls_status ls_store_server_start(const ls_store_options *options, ls_store_server
     LS_TRY_GOTO(status, listen_on(options, &server->listener, &server->port), free_it);
     int failed = pthread_create(&server->thread, NULL, serve_all, server);
     if (failed != 0) {
-        ls_log_error("store: cannot start the server's thread: %s", strerror(failed));
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "store: cannot start the server's thread: %s",
+                             strerror(failed));
         goto free_it;
     }
     *out = server;

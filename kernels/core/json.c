@@ -42,20 +42,18 @@ ls_status ls_json_write_file(const char *path, const cJSON *root)
     ls_status status = LS_OK;
     int descriptor = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (descriptor < 0) {
-        ls_log_error("cannot create %s: %s", temporary, strerror(errno));
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "cannot create %s: %s", temporary, strerror(errno));
         goto free_text;
     }
     LS_TRY_GOTO(status, ls_file_write(descriptor, temporary, text, strlen(text)), close_file);
     LS_TRY_GOTO(status, ls_file_write(descriptor, temporary, "\n", 1), close_file);
 close_file:
     if (close(descriptor) != 0 && status == LS_OK) {
-        ls_log_error("cannot write %s: %s", temporary, strerror(errno));
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", temporary, strerror(errno));
     }
     if (status == LS_OK && rename(temporary, path) != 0) {
-        ls_log_error("cannot rename %s to %s: %s", temporary, path, strerror(errno));
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "cannot rename %s to %s: %s", temporary, path,
+                             strerror(errno));
     }
     if (status != LS_OK) {
         unlink(temporary);
@@ -97,8 +95,7 @@ ls_status ls_json_each_line(const char *path, ls_json_visit *visit, void *contex
         *newline = '\0';
         cJSON *value = cJSON_Parse(line);
         if (value == NULL) {
-            ls_log_error("%s:%d is not JSON: '%.60s'", path, number, line);
-            status = LS_ERR_INFRA;
+            status = ls_log_fail(LS_ERR_INFRA, "%s:%d is not JSON: '%.60s'", path, number, line);
             break;
         }
         status = visit(context, value, number);

@@ -34,8 +34,7 @@ ls_status ls_plan_create(ls_backend *backend, const ls_network *network,
     ls_status status = LS_OK;
     plan->fusions = calloc(1, FUSIONS_BYTES);
     if (plan->fusions == NULL) {
-        ls_log_error("no memory for the description of a plan");
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "no memory for the description of a plan");
         goto destroy;
     }
     LS_TRY_GOTO(status, ls_plan_tensors_create(network, &plan->bound), destroy);

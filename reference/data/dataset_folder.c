@@ -123,8 +123,7 @@ static ls_status visit_entry(ls_dataset_files *folder, const char *dir, const st
     } else if (!folders && has_suffix(entry->d_name, jpeg)) {
         return add_image(folder, path, target);
     } else if (!folders && has_suffix(entry->d_name, other)) {
-        ls_log_error("%s: only JPEG files (.jpg, .jpeg) are read", path);
-        status = LS_ERR_USAGE;
+        status = ls_log_fail(LS_ERR_USAGE, "%s: only JPEG files (.jpg, .jpeg) are read", path);
     }
     free(path);
     return status;
@@ -186,8 +185,8 @@ ls_status ls_dataset_files_scan(const char *dir, ls_dataset_files *out)
     }
     free_entries(entry, count);
     if (status == LS_OK && folder.class_count == 0) {
-        ls_log_error("%s has no class folders (wanted: %s/<class>/<image>.jpg)", dir, dir);
-        status = LS_ERR_USAGE;
+        status = ls_log_fail(LS_ERR_USAGE,
+                             "%s has no class folders (wanted: %s/<class>/<image>.jpg)", dir, dir);
     }
     if (status != LS_OK) {
         ls_dataset_files_free(&folder);
@@ -377,8 +376,8 @@ ls_status ls_dataset_folder_open(const ls_loader_options *options, const char *d
     LS_TRY_GOTO(status, look_at_files(&set->folder), destroy_set);
     set->order = malloc((size_t)length * sizeof *set->order);
     if (set->order == NULL) {
-        ls_log_error("cannot allocate the order of %lld images", (long long)length);
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "cannot allocate the order of %lld images",
+                             (long long)length);
         goto destroy_set;
     }
     *out = &set->base;

@@ -29,7 +29,6 @@ typedef struct guard {
 struct ls_jpeg {
     struct jpeg_decompress_struct decoder;
     guard guard;
-    bool created;
     char path[PATH_BYTES];
     uint8_t *file, *pixels;
     size_t file_bytes, file_capacity, pixel_capacity;

@@ -232,9 +232,8 @@ ls_status ls_loader_open(const ls_loader_options *options, ls_loader **out)
     LS_TRY(open_dataset(options, &dataset));
     ls_loader *loader = calloc(1, sizeof *loader);
     if (loader == NULL) {
-        ls_log_error("cannot allocate a loader");
         dataset->destroy(dataset);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "cannot allocate a loader");
     }
     loader->dataset = dataset;
     loader->options = *options;
@@ -329,9 +328,9 @@ static ls_status wait_for_batch(ls_loader *loader)
         if (loader->plan_status != LS_OK) {
             status = loader->plan_status;
         } else if (pthread_cond_timedwait(&loader->ready, &loader->mutex, &limit) == ETIMEDOUT) {
-            ls_log_error("the loader's threads have not filled micro-batch %lld within %d s",
-                         (long long)(loader->first_batch + wanted), LIMIT_S);
-            status = LS_ERR_INFRA;
+            status = ls_log_fail(
+                LS_ERR_INFRA, "the loader's threads have not filled micro-batch %lld within %d s",
+                (long long)(loader->first_batch + wanted), LIMIT_S);
         }
     }
     pthread_mutex_unlock(&loader->mutex);

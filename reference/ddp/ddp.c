@@ -87,8 +87,7 @@ ls_status ls_ddp_create(const ls_ddp_options *options, ls_ddp **out)
         calloc((size_t)ls_buckets_vector_length(memory->param_count), sizeof *ddp->vector);
     if (ddp->item == NULL || ddp->slot == NULL || ddp->arrival == NULL || ddp->is_ready == NULL ||
         ddp->vector == NULL) {
-        ls_log_error("cannot allocate the buckets of %zu parameters", count);
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "cannot allocate the buckets of %zu parameters", count);
         goto free;
     }
     for (size_t i = 0; i < count; i++) {

@@ -207,23 +207,20 @@ ls_status ls_safetensors_finish(ls_safetensors_writer *writer)
     ls_status status = LS_OK;
     int descriptor = create_temporary(writer->path, temporary);
     if (descriptor < 0) {
-        ls_log_error("cannot create %s: %s", temporary, strerror(errno));
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "cannot create %s: %s", temporary, strerror(errno));
         goto discard;
     }
     LS_TRY_GOTO(status, write_file(writer, descriptor, temporary), close_file);
     if (writer->survives_crash && fsync(descriptor) != 0 && errno != EINVAL && errno != EROFS) {
-        ls_log_error("cannot write %s: %s", temporary, strerror(errno));
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", temporary, strerror(errno));
     }
 close_file:
     if (close(descriptor) != 0 && status == LS_OK) {
-        ls_log_error("cannot write %s: %s", temporary, strerror(errno));
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "cannot write %s: %s", temporary, strerror(errno));
     }
     if (status == LS_OK && rename(temporary, writer->path) != 0) {
-        ls_log_error("cannot rename %s to %s: %s", temporary, writer->path, strerror(errno));
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "cannot rename %s to %s: %s", temporary, writer->path,
+                             strerror(errno));
     }
     if (status != LS_OK) {
         unlink(temporary);

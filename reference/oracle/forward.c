@@ -6,6 +6,19 @@
 #include "ops.h"
 #include "run.h"
 
+/* The rank of sample n, and its index among that rank's A*N. */
+typedef struct position {
+    int rank;
+    int64_t own;
+} position;
+
+static position position_of(const ls_run *r, int64_t n)
+{
+    int chunk = ls_shards_chunk_of(&r->shards, n), rank = chunk % r->step->world;
+    return (position){rank, (int64_t)(chunk / r->step->world) * r->step->batch[rank] + n -
+                                ls_shards_first(&r->shards, chunk)};
+}
+
 /* ---- ties ------------------------------------------------------------------------------------ */
 
 /* Compares forced branches with those that FP64 would take: counts the turned ones, and finds those
@@ -142,7 +155,7 @@ static void read_input(ls_run *r, ls_planes *out)
     const ls_oracle_step *step = r->step;
     int64_t plane = (int64_t)out->height * out->width;
     for (int64_t n = 0; n < r->samples; n++) {
-        ls_run_position at = ls_run_position_of(r, n);
+        position at = position_of(r, n);
         const float *from = step->input[at.rank] + at.own * 3 * plane;
         for (int64_t p = 0; p < plane; p++) {
             for (int c = 0; c < 3; c++) {
@@ -298,20 +311,18 @@ ls_status ls_forward_loss(ls_run *r)
     double *each = malloc(2 * (size_t)r->samples * sizeof *each);
     ls_status status = LS_OK;
     if (target == NULL || each == NULL) {
-        ls_log_error("oracle: cannot allocate %d targets", r->samples);
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate %d targets", r->samples);
         goto free_all;
     }
     double *factor = each + r->samples;
     double scale = r->mode->ideal ? step->loss_scale : 1.0;
     for (int64_t n = 0; n < r->samples; n++) {
-        ls_run_position at = ls_run_position_of(r, n);
+        position at = position_of(r, n);
         target[n] = step->target[at.rank][at.own];
         factor[n] = scale / step->batch[at.rank] / step->accumulate;
         if (target[n] < 0 || target[n] >= classes) {
-            ls_log_error("oracle: rank %d sample %lld has class %lld of %d", at.rank,
-                         (long long)at.own, (long long)target[n], classes);
-            status = LS_ERR_USAGE;
+            status = ls_log_fail(LS_ERR_USAGE, "oracle: rank %d sample %lld has class %lld of %d",
+                                 at.rank, (long long)at.own, (long long)target[n], classes);
             goto free_all;
         }
         int64_t before = step->accumulate * ls_shards_batches(&r->shards, 0, at.rank);
@@ -323,7 +334,7 @@ ls_status ls_forward_loss(ls_run *r)
     ls_run_round_stored(r, r->single, grad);
     ls_run_round_stored(r, r->stored, grad);
     for (int64_t n = 0; n < r->samples; n++) {
-        int rank = ls_run_position_of(r, n).rank;
+        int rank = position_of(r, n).rank;
         r->result->loss[rank] += each[n] / (double)ls_shards_images(&r->shards, rank);
     }
 free_all:

@@ -295,9 +295,8 @@ static ls_status list_all_pairs(ls_loops_shape shape, const ls_planes *in,
                     malloc((size_t)(taps * chunks) * sizeof *list->start),
                     malloc((size_t)(taps * chunks) * sizeof *list->count)};
     if (list->row == NULL || list->column == NULL || list->start == NULL || list->count == NULL) {
-        ls_log_error("oracle: cannot allocate %zu pairs of pixels", most);
         free_pairs(list);
-        return LS_ERR_INFRA;
+        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate %zu pairs of pixels", most);
     }
 #pragma omp parallel for if (most > 1 << 14)
     for (int64_t i = 0; i < taps * chunks; i++) {

@@ -2,13 +2,6 @@
 
 #include <string.h>
 
-ls_run_position ls_run_position_of(const ls_run *r, int64_t n)
-{
-    int chunk = ls_shards_chunk_of(&r->shards, n), rank = chunk % r->step->world;
-    return (ls_run_position){rank, (int64_t)(chunk / r->step->world) * r->step->batch[rank] + n -
-                                       ls_shards_first(&r->shards, chunk)};
-}
-
 ls_round_stored_noise ls_run_next_noise(ls_run *r)
 {
     return (ls_round_stored_noise){r->mode->noise_seed, ++r->arrays};

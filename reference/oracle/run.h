@@ -32,13 +32,6 @@ typedef struct ls_run {
     ls_norm_stats stats[LS_NETTAB_NODES_MAX];
 } ls_run;
 
-/* The rank of sample n, and its index among that rank's A*N. */
-typedef struct ls_run_position {
-    int rank;
-    int64_t own;
-} ls_run_position;
-
-ls_run_position ls_run_position_of(const ls_run *r, int64_t n);
 ls_round_stored_noise ls_run_next_noise(ls_run *r);
 /* Rounds an array that is complete to `type`. */
 void ls_run_round_stored(ls_run *r, ls_bits_type type, ls_planes *planes);

@@ -228,8 +228,8 @@ ls_status ls_memory_create(const ls_device *device, const ls_memory_options *opt
         .moment_count = options->moment_count,
     };
     if (!allocate_lists(out, options)) {
-        ls_log_error("cannot allocate the lists of %d parameters", network->param_count);
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "cannot allocate the lists of %d parameters",
+                             network->param_count);
         goto free;
     }
     size_kinds(options, out->bytes);

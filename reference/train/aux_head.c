@@ -81,8 +81,7 @@ ls_status ls_aux_head_backward(ls_trainer *trainer, const int64_t *target, float
     float loss_scale = 1;
     ls_status status = LS_OK;
     if (logits == NULL || sums == NULL) {
-        ls_log_error("cannot allocate the gradients of the auxiliary head");
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "cannot allocate the gradients of the auxiliary head");
         goto free;
     }
     float *weight = logits + (size_t)images * wide, *bias = weight + square;

@@ -165,8 +165,8 @@ static ls_status gather_buffers(ls_trainer *trainer, char **out)
     if (root) {
         host = malloc((size_t)total + 1);
         if (host == NULL) {
-            ls_log_error("cannot allocate %lld bytes for buffers", (long long)total);
-            status = LS_ERR_INFRA;
+            status = ls_log_fail(LS_ERR_INFRA, "cannot allocate %lld bytes for buffers",
+                                 (long long)total);
         } else if (total > 0) {
             status = ls_device_read(device, host, all, total);
         }

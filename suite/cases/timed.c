@@ -199,8 +199,7 @@ static ls_status write_world(const ls_spec *timed, int micro, int step, const ch
     file.target = malloc((size_t)(micro * file.images) * sizeof(int64_t));
     ls_status status = LS_OK;
     if (file.input == NULL || file.target == NULL) {
-        ls_log_error("no memory for the reference's batches");
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "no memory for the reference's batches");
     }
     for (int rank = 0; rank < timed->world && status == LS_OK; rank++) {
         status = draw(timed, data, rank, timed->world, rank % micro, &file);

@@ -226,10 +226,10 @@ static ls_status take_over_variables(ls_variables *given)
         }
         if (status == LS_OK && !free_one &&
             strcmp(ls_json_string(before, entry->string, ""), entry->valuestring) != 0) {
-            ls_log_error("RESUME=%s was run with %s=%s; %s=%s is another run", folder,
-                         entry->string, ls_json_string(before, entry->string, "(nothing)"),
-                         entry->string, entry->valuestring);
-            status = LS_ERR_USAGE;
+            status = ls_log_fail(LS_ERR_USAGE, "RESUME=%s was run with %s=%s; %s=%s is another run",
+                                 folder, entry->string,
+                                 ls_json_string(before, entry->string, "(nothing)"), entry->string,
+                                 entry->valuestring);
         }
     }
     cJSON_ArrayForEach(entry, before)

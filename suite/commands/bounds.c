@@ -148,9 +148,8 @@ static ls_status run_step(bounds *b, const struct setting *s, uint64_t seed, boo
     bool resumed = false;
     ls_status status = ls_job_run(&job, NULL, NULL, &outcome, &resumed);
     if (status == LS_OK && outcome.state != LS_OUTCOME_DONE) {
-        ls_log_error("%s seed %llu failed: see %s", s->name, (unsigned long long)seed,
-                     job.directory);
-        status = LS_ERR_CHECK;
+        status = ls_log_fail(LS_ERR_CHECK, "%s seed %llu failed: see %s", s->name,
+                             (unsigned long long)seed, job.directory);
     }
     LS_THEN(status, judge_job(b, s, &spec, job.directory, planted));
     if (status == LS_OK) {

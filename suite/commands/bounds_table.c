@@ -62,8 +62,7 @@ ls_status ls_bounds_rows_read(const char *path, ls_bounds_rows *out)
             continue;
         }
         if (!parse(line, &row)) {
-            ls_log_error("%s:%d is not a row of steps.tsv", path, number);
-            status = LS_ERR_USAGE;
+            status = ls_log_fail(LS_ERR_USAGE, "%s:%d is not a row of steps.tsv", path, number);
         } else {
             add(out, &row);
         }

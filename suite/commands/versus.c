@@ -166,9 +166,8 @@ static ls_status run_one(const setting *what, int who, const place *place, int p
     ls_status status = LS_OK;
     LS_TRY_GOTO(status, ls_job_run(&job, NULL, NULL, &outcome, &resumed), free_job);
     if (outcome.state != LS_OUTCOME_DONE) {
-        ls_log_error("%s: ended with code %d; see %s/rank%d.log", job.label, outcome.code,
-                     job.directory, outcome.first_rank);
-        status = LS_ERR_CHECK;
+        status = ls_log_fail(LS_ERR_CHECK, "%s: ended with code %d; see %s/rank%d.log", job.label,
+                             outcome.code, job.directory, outcome.first_rank);
         goto free_outcome;
     }
     if (steps == 1) {
@@ -181,8 +180,8 @@ static ls_status run_one(const setting *what, int who, const place *place, int p
         LS_TEXT(path, PATH_MAX, "%s/rank%d.jsonl", job.directory, rank);
         LS_TRY_GOTO(status, ls_json_each_line(path, read_event, &times), free_outcome);
         if (times.count != steps) {
-            ls_log_error("%s: %d step events instead of %d", path, times.count, steps);
-            status = LS_ERR_CHECK;
+            status = ls_log_fail(LS_ERR_CHECK, "%s: %d step events instead of %d", path,
+                                 times.count, steps);
             goto free_outcome;
         }
         double ms = ls_stats_percentile(times.ms + what->warmup_steps, what->timed_steps, 0.5);

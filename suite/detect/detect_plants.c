@@ -121,17 +121,17 @@ ls_status ls_detect_check(const ls_detect_list *list, const ls_case_list *cases)
         const ls_detect_plant *plant = &list->plant[i];
         const ls_case *row = find_case(cases, plant->case_id);
         if (row == NULL) {
-            ls_log_error("planted fault %s: case %s does not exist", plant->name, plant->case_id);
-            status = LS_ERR_CHECK;
+            status = ls_log_fail(LS_ERR_CHECK, "planted fault %s: case %s does not exist",
+                                 plant->name, plant->case_id);
         } else if (!plant->foreign && strcmp(row->requirement, plant->requirement) != 0) {
-            ls_log_error("planted fault %s: case %s shows requirement %s, not %s", plant->name,
-                         plant->case_id, row->requirement, plant->requirement);
-            status = LS_ERR_CHECK;
+            status =
+                ls_log_fail(LS_ERR_CHECK, "planted fault %s: case %s shows requirement %s, not %s",
+                            plant->name, plant->case_id, row->requirement, plant->requirement);
         }
         for (int other = 0; other < i; other++) {
             if (strcmp(list->plant[other].name, plant->name) == 0) {
-                ls_log_error("two planted faults have the name %s", plant->name);
-                status = LS_ERR_CHECK;
+                status =
+                    ls_log_fail(LS_ERR_CHECK, "two planted faults have the name %s", plant->name);
             }
         }
     }

@@ -233,8 +233,7 @@ static ls_status try_last_micro(const ls_diagnose_wrong *wrong, char *text, int 
     }
     ls_status status = LS_OK;
     if (!make_last(wrong, &last)) {
-        ls_log_error("cannot allocate a micro-step of %d ranks", e->world);
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "cannot allocate a micro-step of %d ranks", e->world);
         goto free_pieces;
     }
     ls_oracle_mode mode = {.forced = wrong->branches == NULL ? NULL : &last.branches};

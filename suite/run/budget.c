@@ -17,8 +17,8 @@ ls_status ls_budget_read(const char *path, ls_budget *sum)
         double seconds = 0;
         int jobs = 0, found = sscanf(line + strlen(mark), " %lf s, %d jobs", &seconds, &jobs);
         if (found < 1 || !(seconds > 0) || jobs < 0) {
-            ls_log_error("%s: a budget is a line such as '# budget: 90 s, 25 jobs'", path);
-            status = LS_ERR_USAGE;
+            status = ls_log_fail(LS_ERR_USAGE,
+                                 "%s: a budget is a line such as '# budget: 90 s, 25 jobs'", path);
         } else {
             sum->seconds += seconds;
             sum->jobs += jobs;

@@ -322,14 +322,13 @@ ls_status ls_select_check_requirements(const char *path, const ls_case_list *cas
     ls_status status = LS_OK;
     for (int c = 0; c < cases->count; c++) {
         if (ls_select_find(&requirements, cases->row[c].requirement) == NULL) {
-            ls_log_error("case %s names the requirement '%s', which is not in %s", cases->row[c].id,
-                         cases->row[c].requirement, path);
-            status = LS_ERR_CHECK;
+            status =
+                ls_log_fail(LS_ERR_CHECK, "case %s names the requirement '%s', which is not in %s",
+                            cases->row[c].id, cases->row[c].requirement, path);
         }
         for (int other = 0; other < c; other++) {
             if (strcmp(cases->row[c].id, cases->row[other].id) == 0) {
-                ls_log_error("two cases have the id %s", cases->row[c].id);
-                status = LS_ERR_CHECK;
+                status = ls_log_fail(LS_ERR_CHECK, "two cases have the id %s", cases->row[c].id);
             }
         }
     }
@@ -339,9 +338,8 @@ ls_status ls_select_check_requirements(const char *path, const ls_case_list *cas
             used = strcmp(cases->row[c].requirement, requirements.line[i].glob) == 0;
         }
         if (!used || requirements.line[i].reason[0] == '\0') {
-            ls_log_error("requirement %s has no %s", requirements.line[i].glob,
-                         used ? "sentence" : "case");
-            status = LS_ERR_CHECK;
+            status = ls_log_fail(LS_ERR_CHECK, "requirement %s has no %s",
+                                 requirements.line[i].glob, used ? "sentence" : "case");
         }
     }
     ls_select_free(&requirements);

@@ -116,8 +116,7 @@ ls_status ls_verdicts_write(const ls_run *run)
     }
     close(descriptor);
     if (status == LS_OK && rename(fresh, path) != 0) {
-        ls_log_error("cannot rename %s: %s", fresh, strerror(errno));
-        status = LS_ERR_INFRA;
+        status = ls_log_fail(LS_ERR_INFRA, "cannot rename %s: %s", fresh, strerror(errno));
     }
     return status;
 }
