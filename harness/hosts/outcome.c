@@ -37,7 +37,7 @@ cJSON *ls_outcome_json(const ls_outcome *outcome, int first)
     cJSON *ranks = cJSON_AddArrayToObject(object, "ranks");
     for (int i = 0; i < outcome->rank_count; i++) {
         const ls_proc *rank = &outcome->rank[i];
-        cJSON *one = cJSON_CreateObject();
+        cJSON *one = ls_json_append_object(ranks);
         cJSON_AddNumberToObject(one, "rank", first + i);
         cJSON_AddNumberToObject(one, "code", rank->code);
         cJSON_AddNumberToObject(one, "signal", rank->signal);
@@ -45,7 +45,6 @@ cJSON *ls_outcome_json(const ls_outcome *outcome, int first)
         cJSON_AddNumberToObject(one, "user_s", rank->user_s);
         cJSON_AddNumberToObject(one, "system_s", rank->system_s);
         cJSON_AddNumberToObject(one, "rss_bytes_max", (double)rank->rss_bytes_max);
-        cJSON_AddItemToArray(ranks, one);
     }
     return object;
 }

@@ -298,8 +298,7 @@ static ls_status check_alike(const ls_hosts *hosts, const ls_probe_question *que
 
 ls_status ls_probe_at(ls_hosts *hosts, const ls_probe_question *question, ls_probe *probe)
 {
-    probing p;
-    memset(&p, 0, sizeof p);
+    probing p = {0};
     ls_outcome channels = {.state = LS_OUTCOME_NOT_STARTED};
     LS_TRY(
         ls_proc_catch_signals()); /* on SIGINT the marker is removed and the channels are ended */

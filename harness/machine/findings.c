@@ -119,7 +119,7 @@ cJSON *ls_findings_json(const ls_findings *findings)
             if ((int)f->severity != severity) {
                 continue;
             }
-            cJSON *one = cJSON_CreateObject();
+            cJSON *one = ls_json_append_object(array);
             cJSON_AddStringToObject(one, "code", table[f->code].word);
             cJSON_AddStringToObject(one, "severity", ls_findings_severity(f->severity));
             cJSON_AddNumberToObject(one, "gpu", f->gpu);
@@ -127,7 +127,6 @@ cJSON *ls_findings_json(const ls_findings *findings)
             cJSON_AddStringToObject(one, "address", f->address);
             cJSON_AddStringToObject(one, "what", f->what);
             cJSON_AddStringToObject(one, "do", table[f->code].advice);
-            cJSON_AddItemToArray(array, one);
         }
     }
     return array;

@@ -332,11 +332,10 @@ static void add_devices(cJSON *out)
     int count = ls_machine_devices(ls_machine_sysfs(), device, LS_MACHINE_DEVICES_MAX);
     cJSON *list = cJSON_AddArrayToObject(out, "gpus");
     for (int i = 0; i < count; i++) {
-        cJSON *entry = cJSON_CreateObject();
+        cJSON *entry = ls_json_append_object(list);
         cJSON_AddStringToObject(entry, "address", device[i].address);
         cJSON_AddStringToObject(entry, "model", device[i].model);
         cJSON_AddBoolToObject(entry, "usable", device[i].usable);
-        cJSON_AddItemToArray(list, entry);
     }
 }
 

@@ -116,8 +116,7 @@ static void plain_address(const char *given, char *out, size_t bytes)
 static void identify(const ls_nvml *nvml, ls_nvml_device *device)
 {
     const ls_nvml_entries *e = &nvml->entry;
-    ls_nvml_pci pci;
-    memset(&pci, 0, sizeof pci);
+    ls_nvml_pci pci = {0};
     if (e->name == NULL ||
         e->name(device->handle, device->name, sizeof device->name) != LS_NVML_SUCCESS) {
         ls_text_put(device->name, sizeof device->name, "unknown");
@@ -350,8 +349,7 @@ int ls_nvml_peer(const ls_nvml *nvml, const ls_nvml_device *a, const ls_nvml_dev
 
 static double field_of(const ls_nvml *nvml, ls_nvml_handle handle, int id, unsigned scope)
 {
-    ls_nvml_field field;
-    memset(&field, 0, sizeof field);
+    ls_nvml_field field = {0};
     field.id = (unsigned)id;
     field.scope = scope;
     if (nvml->entry.fields == NULL || nvml->entry.fields(handle, 1, &field) != LS_NVML_SUCCESS ||
@@ -467,8 +465,7 @@ bool ls_nvml_events_begin(ls_nvml *nvml, const ls_nvml_device *device, int count
 
 bool ls_nvml_next_xid(ls_nvml *nvml, int *index, int *xid)
 {
-    ls_nvml_event event;
-    memset(&event, 0, sizeof event);
+    ls_nvml_event event = {0};
     while (nvml->events != NULL &&
            nvml->entry.event_wait(nvml->events, &event, 0) == LS_NVML_SUCCESS) {
         if (event.type != LS_NVML_EVENT_XID) {

@@ -464,7 +464,7 @@ cJSON *ls_report_compare_json(const ls_report_run *run)
     for (int i = 0; i < count; i++) {
         ls_report_batch batch;
         if (ls_report_memory_largest_batch(run, jobs[i], &batch)) {
-            cJSON *entry = cJSON_CreateObject();
+            cJSON *entry = ls_json_append_object(batches);
             cJSON_AddStringToObject(entry, "level", ls_spec_level_name(jobs[i]->spec->level));
             cJSON_AddNumberToObject(entry, "world", jobs[i]->spec->world);
             cJSON_AddNumberToObject(entry, "images_per_rank", batch.largest);
@@ -472,7 +472,6 @@ cJSON *ls_report_compare_json(const ls_report_run *run)
             cJSON_AddNumberToObject(entry, "image_bytes", batch.image_bytes);
             cJSON_AddNumberToObject(entry, "room_bytes", batch.room_bytes);
             cJSON_AddStringToObject(entry, "how", "computed");
-            cJSON_AddItemToArray(batches, entry);
         }
     }
     return out;

@@ -202,7 +202,7 @@ cJSON *ls_report_gpus_json(const ls_report_run *run)
     cJSON *list = cJSON_CreateArray();
     LS_ASSERT(list != NULL);
     for (int i = 0; i < count; i++) {
-        cJSON *one = cJSON_CreateObject();
+        cJSON *one = ls_json_append_object(list);
         cJSON_AddNumberToObject(one, "rank", gpu[i].rank);
         cJSON_AddNumberToObject(one, "gpu", gpu[i].gpu);
         cJSON_AddStringToObject(one, "device", gpu[i].device);
@@ -217,7 +217,6 @@ cJSON *ls_report_gpus_json(const ls_report_run *run)
         ls_json_add_number(one, "power_w", gpu[i].power_w);
         ls_json_add_number(one, "sm_mhz", gpu[i].sm_mhz);
         ls_json_add_number(one, "most_c", gpu[i].most_c);
-        cJSON_AddItemToArray(list, one);
     }
     return list;
 }

@@ -76,13 +76,12 @@ static void add_rank_times(cJSON *row, const ls_report_job *job)
 {
     cJSON *ranks = cJSON_AddArrayToObject(row, "ranks");
     for (int k = 0; k < job->record->world; k++) {
-        cJSON *rank = cJSON_CreateObject();
+        cJSON *rank = ls_json_append_object(ranks);
         cJSON_AddNumberToObject(rank, "rank", k);
         ls_json_add_number(rank, "step_ms_p50", ls_report_speed_rank_ms(job, k, 0.50));
         ls_json_add_number(rank, "step_ms_p90", ls_report_speed_rank_ms(job, k, 0.90));
         ls_json_add_number(rank, "step_ms_p99", ls_report_speed_rank_ms(job, k, 0.99));
         ls_json_add_number(rank, "rss_bytes_max", job->record->rank[k].rss_bytes_max);
-        cJSON_AddItemToArray(ranks, rank);
     }
 }
 
@@ -189,9 +188,7 @@ ls_status ls_report_summary_write(const ls_report_run *run)
     cJSON_AddItemToObject(summary, "advice", ls_report_advice_make(run));
     char path[PATH_MAX];
     summary_path(path, run);
-    ls_status status = ls_json_write_file(path, summary);
-    cJSON_Delete(summary);
-    return status;
+    return ls_json_write_and_free(path, summary);
 }
 
 ls_status ls_report_summary_add_headline(const ls_report_run *run)
@@ -204,7 +201,5 @@ ls_status ls_report_summary_add_headline(const ls_report_run *run)
     copy_member(summary, run->record, "headline");
     cJSON_DeleteItemFromObjectCaseSensitive(summary, "findings");
     copy_member(summary, run->record, "findings");
-    ls_status status = ls_json_write_file(path, summary);
-    cJSON_Delete(summary);
-    return status;
+    return ls_json_write_and_free(path, summary);
 }

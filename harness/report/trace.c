@@ -126,7 +126,5 @@ ls_status ls_trace_write(const ls_report_run *run)
         free(spans);
     }
     LS_TEXT(path, PATH_MAX, "%s/trace.json", run->directory);
-    ls_status status = ls_json_write_file(path, root);
-    cJSON_Delete(root);
-    return status;
+    return ls_json_write_and_free(path, root);
 }

@@ -115,9 +115,7 @@ static ls_status write_record(const ls_job *job, char *const *environment,
                                              : cJSON_CreateObject());
     cJSON_AddItemToObject(root, "outcome", ls_outcome_json(outcome, 0));
     LS_TEXT(path, sizeof job->directory + 16, "%s/job.json", job->directory);
-    ls_status status = ls_json_write_file(path, root);
-    cJSON_Delete(root);
-    return status;
+    return ls_json_write_and_free(path, root);
 }
 
 static bool same_command(const ls_job *job, const cJSON *root)

@@ -13,8 +13,7 @@
 
 ls_spec ls_matrix_spec(ls_role role)
 {
-    ls_spec spec;
-    memset(&spec, 0, sizeof spec);
+    ls_spec spec = {0};
     spec.role = role;
     ls_text_put(spec.arch, sizeof spec.arch, "resnet20");
     spec.image_size = 16;

@@ -425,8 +425,7 @@ static ls_status read_events(ls_record *record, ls_record_mode mode)
 
 ls_status ls_record_read(const char *directory, ls_record_mode mode, ls_record *out)
 {
-    ls_record record;
-    memset(&record, 0, sizeof record);
+    ls_record record = {0};
     ls_text_put(record.directory, sizeof record.directory, "%s", directory);
     LS_TRY(read_job(&record, mode));
     read_facts(&record);

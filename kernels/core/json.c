@@ -63,6 +63,13 @@ free_text:
     return status;
 }
 
+ls_status ls_json_write_and_free(const char *path, cJSON *root)
+{
+    ls_status status = ls_json_write_file(path, root);
+    cJSON_Delete(root);
+    return status;
+}
+
 ls_status ls_json_append_line(int descriptor, const char *path, const cJSON *line)
 {
     char *text = cJSON_PrintUnformatted(line);
@@ -134,6 +141,13 @@ const char *ls_json_string(const cJSON *object, const char *name, const char *fa
 {
     const cJSON *member = cJSON_GetObjectItemCaseSensitive(object, name);
     return cJSON_IsString(member) ? member->valuestring : fallback;
+}
+
+cJSON *ls_json_append_object(cJSON *array)
+{
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddItemToArray(array, object);
+    return object;
 }
 
 void ls_json_add_number(cJSON *object, const char *name, double value)

@@ -18,6 +18,8 @@ ls_status ls_json_read_file(const char *path, cJSON **root);
 /* Writes the value to a temporary file next to `path` and renames it: readers see the old file or
  * the new one, never a part. Indented. */
 ls_status ls_json_write_file(const char *path, const cJSON *root);
+/* The same; frees the value in any case. */
+ls_status ls_json_write_and_free(const char *path, cJSON *root);
 /* Appends the value as one line with one write(2) to a descriptor. `path` is for the message. */
 ls_status ls_json_append_line(int descriptor, const char *path, const cJSON *line);
 
@@ -33,6 +35,8 @@ int64_t ls_json_integer(const cJSON *object, const char *name, int64_t fallback)
 bool ls_json_bool(const cJSON *object, const char *name, bool fallback);
 const char *ls_json_string(const cJSON *object, const char *name, const char *fallback);
 
+/* Appends an empty object to an array and returns it. */
+cJSON *ls_json_append_object(cJSON *array);
 /* Adds a number, or null when it is inf or NaN (JSON has neither). */
 void ls_json_add_number(cJSON *object, const char *name, double value);
 

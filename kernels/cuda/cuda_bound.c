@@ -379,8 +379,7 @@ ls_status ls_cuda_bound(const ls_network *network, const ls_plan_options *plan,
                                     .oversubscribe = true,
                                     .tf32 = options->tf32,
                                     .benchmark = options->benchmark};
-    ls_cuda_bound_measured measured;
-    memset(&measured, 0, sizeof measured);
+    ls_cuda_bound_measured measured = {0};
     measuring m = {.api = ls_backend_entry(), .network = network, .options = plan};
     LS_TRY(m.api->open(&how, &m.backend));
     ls_status status = measure(&m, options, &measured);

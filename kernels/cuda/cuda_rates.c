@@ -229,8 +229,7 @@ ls_status ls_cuda_rates(const ls_cuda_rates_options *options, ls_cuda_rates_meas
     const ls_backend_api *api = ls_backend_entry();
     const ls_backend_options how = {
         .device_index = options->device, .local_ranks = 1, .oversubscribe = true};
-    ls_cuda_rates_measured measured;
-    memset(&measured, 0, sizeof measured);
+    ls_cuda_rates_measured measured = {0};
     timer t = {0};
     ls_status status = LS_OK;
     LS_TRY(api->open(&how, &t.backend));

@@ -174,7 +174,7 @@ ls_status ls_events_write_buckets(ls_events *events, int64_t iteration,
     cJSON *list = cJSON_AddArrayToObject(event, "buckets");
     for (int b = 0; b < layout->bucket_count; b++) {
         const ls_bucket *bucket = &layout->bucket[b];
-        cJSON *item = cJSON_CreateObject();
+        cJSON *item = ls_json_append_object(list);
         cJSON_AddNumberToObject(item, "bytes", (double)bucket->bytes);
         cJSON_AddNumberToObject(item, "elements", (double)bucket->elements);
         cJSON_AddStringToObject(item, "type", ls_dtype_label(bucket->dtype));
@@ -183,7 +183,6 @@ ls_status ls_events_write_buckets(ls_events *events, int64_t iteration,
             const ls_param *param = &network->param[layout->member[bucket->first + i]];
             cJSON_AddItemToArray(names, cJSON_CreateString(param->name));
         }
-        cJSON_AddItemToArray(list, item);
     }
     return finish_event(events, event);
 }
@@ -240,11 +239,10 @@ static void add_losses(cJSON *event, const ls_events_step *step)
 {
     cJSON *losses = step->loss_count > 0 ? cJSON_AddArrayToObject(event, "losses") : NULL;
     for (int i = 0; i < step->loss_count; i++) {
-        cJSON *loss = cJSON_CreateObject();
+        cJSON *loss = ls_json_append_object(losses);
         ls_json_add_number(loss, "loss", (double)step->losses[i].loss);
         ls_json_add_number(loss, "loss_scale", (double)step->losses[i].loss_scale);
         ls_json_add_number(loss, "loss_scale_next", (double)step->losses[i].loss_scale_next);
-        cJSON_AddItemToArray(losses, loss);
     }
     cJSON *skipped =
         step->optimizer_count > 0 ? cJSON_AddArrayToObject(event, "optimizers_skipped") : NULL;
@@ -331,12 +329,11 @@ ls_status ls_events_write_trace(ls_events *events, int64_t step, const ls_events
     cJSON_AddNumberToObject(event, "step", (double)step);
     cJSON *spans = cJSON_AddArrayToObject(event, "spans");
     for (int i = 0; i < count; i++) {
-        cJSON *item = cJSON_CreateObject();
+        cJSON *item = ls_json_append_object(spans);
         cJSON_AddStringToObject(item, "name", span[i].name);
         cJSON_AddStringToObject(item, "lane", span[i].communication ? "communication" : "compute");
         cJSON_AddNumberToObject(item, "from_ns", (double)span[i].from_ns);
         cJSON_AddNumberToObject(item, "to_ns", (double)span[i].to_ns);
-        cJSON_AddItemToArray(spans, item);
     }
     return finish_event(events, event);
 }

@@ -118,13 +118,12 @@ static void nodes_record(const ls_bench_nodes *nodes, cJSON *options)
 {
     cJSON *list = nodes->hosts.count == 0 ? NULL : cJSON_AddArrayToObject(options, "nodes");
     for (int k = 0; k < nodes->hosts.count; k++) {
-        cJSON *one = cJSON_CreateObject();
+        cJSON *one = ls_json_append_object(list);
         cJSON_AddStringToObject(one, "host", nodes->hosts.host[k].name);
         cJSON_AddStringToObject(one, "hostname", nodes->probe[k].hostname);
         cJSON_AddStringToObject(one, "cpu", nodes->probe[k].cpu);
         cJSON_AddNumberToObject(one, "cores", nodes->probe[k].cores);
         cJSON_AddNumberToObject(one, "devices", nodes->probe[k].devices);
-        cJSON_AddItemToArray(list, one);
     }
 }
 

@@ -98,13 +98,11 @@ typedef struct counts {
 static void judge_one(const char *family, ls_case_judge *judge, const char *name,
                       const ls_spec *spec, const ls_record *job, counts *c)
 {
-    ls_case row;
-    memset(&row, 0, sizeof row);
+    ls_case row = {0};
     ls_text_put(row.id, sizeof row.id, "%s.%.80s", family, name);
     row.job_count = 1;
     row.job[0] = *spec;
-    ls_verdict verdict;
-    memset(&verdict, 0, sizeof verdict);
+    ls_verdict verdict = {0};
     if (!ls_verdict_of_outcome(job, &verdict) && !ls_protocol_breaks(job, NULL, &verdict)) {
         judge(&row, job, &verdict);
     }

@@ -45,14 +45,13 @@ static ls_status measure_threads(const engine *engine, const ls_matrix_bench *be
     ls_cpu_rates_measured measured;
     LS_TRY(engine->convolutions_ms(network, &plan, threads, REPEATS, &ms));
     LS_TRY(engine->rates(threads, &measured));
-    cJSON *entry = cJSON_CreateObject();
+    cJSON *entry = ls_json_append_object(roofline);
     cJSON_AddStringToObject(entry, "when", when);
     cJSON_AddStringToObject(entry, "arch", bench->arch);
     cJSON_AddNumberToObject(entry, "image_size", bench->image_size);
     cJSON_AddNumberToObject(entry, "batch_size", bench->batch_size);
     cJSON_AddNumberToObject(entry, "threads", threads);
     ls_json_add_number(entry, "images_per_s", bench->batch_size * 1e3 / ms);
-    cJSON_AddItemToArray(roofline, entry);
     entry = cJSON_CreateObject();
     cJSON_AddStringToObject(entry, "when", when);
     cJSON_AddNumberToObject(entry, "threads", threads);
@@ -150,14 +149,13 @@ static ls_status add_bounds(const question *q, cJSON *answer)
             free(measured.engines);
         }
         char level[8] = {'O', (char)('0' + bench->level[i]), '\0'};
-        cJSON *row = cJSON_CreateObject();
+        cJSON *row = ls_json_append_object(list);
         cJSON_AddStringToObject(row, "arch", bench->arch);
         cJSON_AddNumberToObject(row, "image_size", bench->image_size);
         cJSON_AddNumberToObject(row, "batch_size", bench->batch_size);
         cJSON_AddStringToObject(row, "level", level);
         cJSON_AddNumberToObject(row, "gpu", q->gpu);
         ls_json_add_number(row, "images_per_s", bench->batch_size * 1e3 / ms[half]);
-        cJSON_AddItemToArray(list, row);
     }
     ls_model_free(&network);
     return status;

@@ -95,8 +95,7 @@ ls_status ls_detect_run(const ls_detect_child *child, ls_detect_outcome *out)
     char **environment = environment_with(child->wish == NULL ? NULL : plant,
                                           child->engines == NULL ? NULL : engines);
     ls_proc_spec spec = {.argv = argv, .environment = environment, .log_path = log};
-    ls_proc process;
-    memset(&process, 0, sizeof process);
+    ls_proc process = {0};
     int64_t begun_ns = ls_clock_ns();
     ls_status status = ls_proc_start(&spec, &process);
     free(environment);
@@ -138,13 +137,6 @@ static void path_of(const char *directory, const char *name, char *path, size_t 
     ls_text_put(path, bytes, "%s/faults/%s.json", directory, name);
 }
 
-static ls_status write_and_free(const char *path, cJSON *out)
-{
-    ls_status status = ls_json_write_file(path, out);
-    cJSON_Delete(out);
-    return status;
-}
-
 static bool equals(const cJSON *in, const char *name, const char *value)
 {
     return strcmp(ls_json_string(in, name, ""), value) == 0;
@@ -176,7 +168,7 @@ ls_status ls_detect_keep(const char *directory, bool full, const ls_detect_plant
     cJSON_AddStringToObject(out, "cause", result->by.cause);
     cJSON_AddNumberToObject(out, "others", result->others);
     cJSON_AddNumberToObject(out, "others_asked", result->others_asked);
-    return write_and_free(path, out);
+    return ls_json_write_and_free(path, out);
 }
 
 static void take(const cJSON *in, ls_detect_result *out)
@@ -230,7 +222,7 @@ ls_status ls_detect_keep_clean(const char *directory, const ls_detect_clean *cle
     cJSON_AddStringToObject(out, "alarm", clean->where);
     cJSON_AddStringToObject(out, "evidence", clean->alarm);
     cJSON_AddBoolToObject(out, "refused", clean->refused);
-    return write_and_free(path, out);
+    return ls_json_write_and_free(path, out);
 }
 
 bool ls_detect_kept_clean(const char *directory, ls_detect_clean *clean)

@@ -159,14 +159,13 @@ static void add_tensors(const ls_compare_judgement *j, cJSON *list)
             continue;
         }
         const ls_nettab_param *param = &j->evidence->net.param[j->spans.param[i]];
-        cJSON *tensor = cJSON_CreateObject();
+        cJSON *tensor = ls_json_append_object(list);
         cJSON_AddStringToObject(tensor, "name", param->name);
         cJSON_AddNumberToObject(tensor, "elements", (double)param->count);
         ls_json_add_number(tensor, "e", j->spans.error[i]);
         ls_json_add_number(tensor, "r", j->spans.ideal[i]);
         ls_json_add_number(tensor, "limit",
                            j->bounds[ls_compare_judgement_part(j, i)].factor * j->spans.ideal[i]);
-        cJSON_AddItemToArray(list, tensor);
     }
 }
 
@@ -208,9 +207,7 @@ static ls_status write_verdict(const ls_compare_judgement *j, const char *path)
     cJSON_AddStringToObject(root, "verdict", codes[v->code]);
     cJSON_AddStringToObject(root, "evidence", v->evidence);
     cJSON_AddStringToObject(root, "cause", v->cause);
-    ls_status status = ls_json_write_file(path, root);
-    cJSON_Delete(root);
-    return status;
+    return ls_json_write_and_free(path, root);
 }
 
 /* ---- one step ------------------------------------------------------------------------------- */

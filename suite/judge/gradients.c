@@ -76,8 +76,7 @@ static void judge_step(const ls_case *row, const ls_record *job, int step, ls_ve
     ls_compare_facts facts;
     char cache[700];
     facts_of(&row->job[0], &facts, cache, sizeof cache);
-    ls_compare_verdict verdict;
-    memset(&verdict, 0, sizeof verdict);
+    ls_compare_verdict verdict = {0};
     ls_status status = compare_step(&facts, job, step, &verdict);
     if (status != LS_OK) {
         ls_verdict_set(out, status == LS_ERR_USAGE ? LS_FAIL : LS_INFRA,

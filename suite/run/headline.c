@@ -12,8 +12,7 @@ typedef struct counts {
 
 static counts count_verdicts(const ls_run *run)
 {
-    counts c;
-    memset(&c, 0, sizeof c);
+    counts c = {0};
     for (int i = 0; i < run->cases.count; i++) {
         bool good = ls_verdict_good(run->verdict[i].code);
         if (ls_select_find(&run->claim, run->cases.row[i].id) == NULL) {

@@ -20,8 +20,7 @@ static bool has_torch(const char *python)
         "sys.exit((int(v[0]), int(v[1])) < (1, 13) or not torch.distributed.is_available())\n";
     char *argv[] = {(char *)(uintptr_t)python, "-c", (char *)(uintptr_t)check, NULL};
     ls_proc_spec spec = {.argv = argv, .environment = environ, .log_path = "/dev/null"};
-    ls_proc process;
-    memset(&process, 0, sizeof process);
+    ls_proc process = {0};
     if (ls_proc_start(&spec, &process) != LS_OK) {
         return false;
     }

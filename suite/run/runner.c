@@ -265,8 +265,7 @@ static ls_status run_one(ls_run *run, int index)
     LS_TRY(prepare(run, index));
     ls_job job;
     LS_TRY(ls_matrix_job(spec, &run->site, &job));
-    ls_outcome outcome;
-    memset(&outcome, 0, sizeof outcome);
+    ls_outcome outcome = {0};
     bool resumed = false;
     tick context = {run, index};
     run->job_ns = ls_clock_ns();
@@ -468,9 +467,7 @@ static ls_status write_run(const ls_run *run, const ls_headline *headline)
         cJSON_AddItemToObject(root, "headline", ls_headline_json(headline));
     }
     LS_TEXT(path, 700, "%s/run.json", run->directory);
-    ls_status status = ls_json_write_file(path, root);
-    cJSON_Delete(root);
-    return status;
+    return ls_json_write_and_free(path, root);
 }
 
 /* results/latest, a link to results/runs/<run>. Failing to make it is no error. */

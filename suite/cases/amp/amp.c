@@ -267,8 +267,7 @@ typedef struct snapshot {
 
 static snapshot look(ls_toy *toy, const struct kind *kind)
 {
-    snapshot s;
-    memset(&s, 0, sizeof s);
+    snapshot s = {0};
     ls_toy_weights(toy, 0, s.weight);
     for (int w = 0; w < 2; w++) {
         ls_amp_view view = ls_toy_view(toy, 0, w);

@@ -402,8 +402,7 @@ static ls_step_state run_checked(bench *b, ls_dtype type, checked *c, int which,
         }
         put(b, &c->from[k], host);
     }
-    ls_step_state state;
-    memset(&state, 0, sizeof state);
+    ls_step_state state = {0};
     state.loss_scale = 128;
     state.inv_loss_scale = 1.0f / 128;
     state.overflow = 1; /* left over from the step before: must be cleared */
