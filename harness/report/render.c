@@ -154,11 +154,12 @@ static void write_memory(const ls_report_run *run, const ls_report_page_form *fo
             "divided by the ranks would hold; computed from these figures, not run.");
 }
 
-static void write_compared(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+/* A heading and a list; frees the sentences. */
+static void write_sentences(const ls_report_page_form *form, FILE *to, const char *heading,
+                            cJSON *sentences)
 {
-    cJSON *sentences = ls_report_compare_sentences(run);
     const cJSON *sentence;
-    form->heading(to, "Communication, DDP, scaling");
+    form->heading(to, heading);
     fputs(form->list_open, to);
     cJSON_ArrayForEach(sentence, sentences)
     {
@@ -166,6 +167,11 @@ static void write_compared(const ls_report_run *run, const ls_report_page_form *
     }
     fputs(form->list_close, to);
     cJSON_Delete(sentences);
+}
+
+static void write_compared(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    write_sentences(form, to, "Communication, DDP, scaling", ls_report_compare_sentences(run));
     write_exposed(run, form, to);
     form->paragraph(
         to,
@@ -447,16 +453,7 @@ static void write_files(const ls_report_run *run, const ls_report_page_form *for
 
 static void write_advice(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
-    cJSON *advice = ls_report_advice_make(run);
-    const cJSON *sentence;
-    form->heading(to, "Advice");
-    fputs(form->list_open, to);
-    cJSON_ArrayForEach(sentence, advice)
-    {
-        form->list_item(to, sentence->valuestring);
-    }
-    fputs(form->list_close, to);
-    cJSON_Delete(advice);
+    write_sentences(form, to, "Advice", ls_report_advice_make(run));
 }
 
 static void write_origin(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
