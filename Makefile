@@ -70,12 +70,10 @@ CUDA_KERNELS := $(wildcard kernels/cuda/*.cu)
 # The oracle's own kernels, which judge a device on the device.
 ORACLE_KERNELS := $(wildcard reference/oracle/cuda/*.cu)
 NCCL := $(wildcard reference/comm/nccl*.c)
-EMULATION := $(filter-out suite/emulation/fake_nvml.c suite/emulation/test_% \
-	$(if $(call found_cuda,NCCL_INC),,suite/emulation/nccl%), \
-	$(wildcard suite/emulation/*.c))
+EMULATION := $(filter-out $(if $(call found_cuda,NCCL_INC),,suite/emulation/nccl/%),$(call sources,suite/emulation/*))
 UNITS := $(filter-out $(if $(HAVE_EMULATION),,test_cuda_%) $(if $(HAVE_CUDA),,test_cudnn_%) \
 	$(if $(call found_cuda,NCCL_INC),,test_cuda_nccl), \
-	$(basename $(notdir $(wildcard suite/unit/test_*.c suite/emulation/test_*.c suite/emulation/test_*.cc))))
+	$(basename $(notdir $(wildcard suite/unit/*/test_*.c suite/unit/*/test_*.cc))))
 
 LIBS := $(BUILD)/libls_suite.a $(BUILD)/libls_oracle.a $(BUILD)/libls_reference.a \
 	$(BUILD)/libls_harness.a $(BUILD)/libls_core.a
@@ -121,7 +119,7 @@ needed:
 	@sh harness/setup.sh build
 needed_by_units:
 	@sh harness/setup.sh units
-$(call objects,$(wildcard suite/unit/*.c suite/emulation/test_*)): | needed_by_units
+$(call objects,$(wildcard suite/unit/*/*.c suite/unit/*/*.cc)): | needed_by_units
 
 $(BUILD)/obj/%.c.o: %.c | needed
 	@mkdir -p $(@D)
@@ -190,14 +188,18 @@ $(call objects,$(NCCL)): EXTRA += $(call cuda_includes,CUDART NCCL)
 $(BUILD)/lib/ls_nccl.so: $(call objects,$(NCCL_PARTS)) $(addprefix $(BUILD)/libls_,harness.a core.a)
 	$(call link,$(CC) -shared $(WHOLE),$(call cuda_libraries,CUDART NCCL))
 
-# ---- unit tests: one Check program for each test_*.c, all in build/unit --------------------------
+# ---- unit tests: one Check program for each suite/unit/*/test_*, all in build/unit ----------------
 UNIT_LD = $(CC)
 define link_unit
 $(call link,$(UNIT_LD) -fopenmp -Wl$(comma)--start-group,$(UNIT_LIBS) -Wl$(comma)--end-group \
 	-lcheck -lsubunit -lrt -ljpeg)
 endef
-$(BUILD)/unit/%: $(BUILD)/obj/suite/unit/%.c.o $(LIBS)
-	$(link_unit)
+define unit_rule
+$(BUILD)/unit/%: $(BUILD)/obj/$(1)%$(2).o $(LIBS)
+	$$(link_unit)
+endef
+$(foreach folder,$(wildcard suite/unit/*/),$(eval $(call unit_rule,$(folder),.c)))
+$(eval $(call unit_rule,suite/unit/cuda/,.cc))
 # These call single operations of the CPU backend, vector variants among them.
 $(addprefix $(BUILD)/unit/,test_multi test_multi_optim): $(call objects,$(wildcard kernels/cpu/multi*.c))
 CPU_TESTS := $(addprefix $(BUILD)/unit/,test_cpu_ops test_cpu_loops)

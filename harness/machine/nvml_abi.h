@@ -1,7 +1,7 @@
 /* The used part of NVIDIA's management library. It is declared here because some toolkits lack its
  * header, and a program linked with it would not start without a driver. Values and layouts are
- * those of nvml.h of CUDA 12.9; suite/unit/test_nvml.c compares them with a header if there is one.
- * Versioned symbols are loaded by their versioned names. */
+ * those of nvml.h of CUDA 12.9; suite/unit/harness/test_nvml.c compares them with a header if there
+ * is one. Versioned symbols are loaded by their versioned names. */
 #ifndef LS_NVML_ABI_H
 #define LS_NVML_ABI_H
 

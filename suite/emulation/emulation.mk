@@ -5,11 +5,11 @@ emulated_objects = $(patsubst %,$(BUILD)/emulated/obj/%.o,$(1))
 $(BUILD)/emulated/obj/%.cu.o: %.cu | needed
 	@mkdir -p $(@D)
 	$(call say,c++ $< (emulated))
-	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) -DLS_CUDA_EMULATED -ffp-contract=off -Isuite/emulation \
+	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) -DLS_CUDA_EMULATED -ffp-contract=off -Isuite/emulation/runtime \
 		$(call cuda_includes,$(CUDA_PARTS)) -x c++ -c $< -o $@
 $(call objects,$(EMULATION)): EXTRA += -ffp-contract=off $(call cuda_includes,$(CUDA_PARTS) NCCL)
 # Matrix products and convolutions of whole trainings.
-$(call objects,$(wildcard suite/emulation/emulated_cu*)): EXTRA += -O3
+$(call objects,$(call sources,suite/emulation/cudnn)): EXTRA += -O3
 
 EMULATED_RUNTIME := $(EMULATED_LIB)/libls_emulated.so
 soname = -Wl,-soname,$(@F)
@@ -28,14 +28,10 @@ $(EMULATED_LIB)/ls_cpu.so $(EMULATED_LIB)/ls_gloo.so: $(EMULATED_LIB)/%: $(BUILD
 	@ln -sf ../../lib/$* $@
 
 # ---- tests ---------------------------------------------------------------------------------------
-$(BUILD)/unit/%: $(BUILD)/obj/suite/emulation/%.c.o $(LIBS)
-	$(link_unit)
-$(BUILD)/unit/%: $(BUILD)/obj/suite/emulation/%.cc.o $(LIBS)
-	$(link_unit)
 unit_programs = $(addprefix $(BUILD)/unit/test_,$(1))
-$(BUILD)/obj/suite/emulation/test_%.c.o: EXTRA += $(call cuda_includes,$(CUDA_PARTS))
-$(BUILD)/obj/suite/emulation/test_%.cc.o: EXTRA += -DLS_CUDA_EMULATED -ffp-contract=off \
-	-Isuite/emulation $(call cuda_includes,CUDART)
+$(BUILD)/obj/suite/unit/cuda/test_%.c.o: EXTRA += $(call cuda_includes,$(CUDA_PARTS))
+$(BUILD)/obj/suite/unit/cuda/test_%.cc.o: EXTRA += -DLS_CUDA_EMULATED -ffp-contract=off \
+	-Isuite/emulation/runtime $(call cuda_includes,CUDART)
 
 CUDA_TESTS := $(addprefix $(BUILD)/unit/,$(filter test_cuda_%,$(UNITS)))
 $(CUDA_TESTS): | $(EMULATED)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints suite/unit/optim_goldens.inc: five steps of every optimizer in float64, for the FP64 oracle.
+"""Prints suite/unit/reference/optim_goldens.inc: five steps of every optimizer in float64, for the FP64 oracle.
 
-    python3 suite/peers/optim_goldens.py | clang-format --assume-filename=x.c > suite/unit/optim_goldens.inc
+    python3 suite/peers/optim_goldens.py | clang-format --assume-filename=x.c > suite/unit/reference/optim_goldens.inc
 
 SGD, Adam and AdamW are torch.optim's own. LAMB and LARS are written here from their papers (You et al.
 2019, 2017) with Apex's choices (FusedLAMB: gradients clipped by their common norm, averaged, bias

@@ -265,14 +265,14 @@ for part in cuda_runtime_api cudnn cublasLt nccl; do
     printf '#include <%s.h>\n' $part | gcc $cuda -x c -E - >/dev/null 2>&1 || cuda=
 done
 grep -E '\.h$' "$work/sources" >"$work/headers"
-grep -E '^kernels/cuda|^suite/emulation|/nccl' "$work/headers" >"$work/of_cuda"
+grep -E '^kernels/cuda|^suite/emulation|^suite/unit/cuda|/nccl' "$work/headers" >"$work/of_cuda"
 xargs grep -lE '"launch\.h"|LS_DEVICE|LS_SHARED' <"$work/headers" >"$work/of_kernels"
 grep -vxF -f "$work/of_cuda" "$work/headers" | alone gcc -std=c11 -D_GNU_SOURCE -x c |
     breach "every header compiles alone:"
 if [ -n "$cuda" ]; then
     grep -vxF -f "$work/of_kernels" "$work/of_cuda" | alone gcc -std=c11 -D_GNU_SOURCE $cuda -x c |
         breach "every header of the CUDA backend compiles alone:"
-    alone g++ -std=c++17 $cuda -DLS_CUDA_EMULATED -Isuite/emulation -x c++ <"$work/of_kernels" |
+    alone g++ -std=c++17 $cuda -DLS_CUDA_EMULATED -Isuite/emulation/runtime -x c++ <"$work/of_kernels" |
         breach "every header of kernels compiles alone, emulated:"
 fi
 if printf '#include <gloo/context.h>\n' | g++ -x c++ -E - >/dev/null 2>&1; then

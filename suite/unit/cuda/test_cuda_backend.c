@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "kernels/cuda/backend.h"
-#include "emulate.h"
+#include "suite/emulation/runtime/emulate.h"
 
 static const ls_backend_api *api;
 static ls_backend *backend;

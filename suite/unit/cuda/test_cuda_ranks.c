@@ -4,7 +4,7 @@
 #include <signal.h>
 
 #include "kernels/core/clock.h"
-#include "suite/unit/emulated_run.h"
+#include "emulated_run.h"
 
 /* A small network, three steps. `environment`: "A=1 B=2". Returns the launcher's exit code. */
 static int train(const char *environment, const char *launch, const char *options)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "emulate.h"
+#include "suite/emulation/runtime/emulate.h"
 
 enum { MAGIC = 0x6e6e6463 };
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "emulate.h"
+#include "suite/emulation/runtime/emulate.h"
 
 enum { HOLDS = 3, CALLS_MAX = 256 };
 static const uint64_t MAGIC = UINT64_C(0x4c434e5f4c504d45);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "kernels/core/half.h"
-#include "emulate.h"
+#include "suite/emulation/runtime/emulate.h"
 #include "emulated_cudnn.h"
 
 static int64_t count_of(const emulated_tensor *t)

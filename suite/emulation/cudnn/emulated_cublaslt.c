@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "kernels/core/half.h"
-#include "emulate.h"
+#include "suite/emulation/runtime/emulate.h"
 
 enum { MAGIC = 0x746c7562, WORKSPACE_ALIGNMENT = 256 };
 

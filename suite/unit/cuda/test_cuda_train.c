@@ -2,7 +2,7 @@
  * launched, ordered and delayed. */
 #include <math.h>
 
-#include "suite/unit/emulated_run.h"
+#include "emulated_run.h"
 
 /* One rank, five steps; returns the exit code. `environment`: "A=1 B=2". */
 static int train(const char *environment, const char *options)

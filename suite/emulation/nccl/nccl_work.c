@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "emulate.h"
+#include "suite/emulation/runtime/emulate.h"
 
 /* Both ends of a transfer must agree on this. */
 typedef struct header {

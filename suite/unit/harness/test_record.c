@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "kernels/core/path.h"
-#include "suite_fake.h"
+#include "suite/unit/suite/suite_fake.h"
 
 static char folder[64];
 

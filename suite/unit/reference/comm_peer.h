@@ -6,7 +6,7 @@
 
 #include "kernels/core/half.h"
 #include "reference/comm/comm.h"
-#include "world.h"
+#include "suite/unit/harness/world.h"
 
 #if defined(__SANITIZE_THREAD__)
 /* Gloo guards the end of a buffer with the reference count of a std::shared_ptr (its

@@ -13,7 +13,7 @@
 #include "reference/train/audit_private.h"
 #include "reference/train/join.h"
 #include "reference/train/setup.h"
-#include "suite/unit/emulated_run.h"
+#include "emulated_run.h"
 #include "use_emulation.h"
 
 /* ---- one element of each output -------------------------------------------------------------- */

@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "emulate.h"
+#include "suite/emulation/runtime/emulate.h"
 #include "emulated_cudnn.h"
 
 #define NOTE(name) (1u << CUDNN_NUMERICAL_NOTE_##name)

@@ -1,6 +1,6 @@
 /* Convolutions of the CUDA backend on the emulated cuDNN: results against plain loops, and the
  * choice among its engines, which offer wrong ones before right ones
- * (suite/emulation/emulated_cudnn_engines.c). */
+ * (suite/emulation/cudnn/emulated_cudnn_engines.c). */
 #include "kernels/cuda/conv_parts.h"
 #include "cuda_products.h"
 

@@ -8,7 +8,7 @@
 #include "reference/comm/exercise.h"
 #include "cuda_memory.h"
 #include "use_emulation.h"
-#include "suite/unit/world.h"
+#include "suite/unit/harness/world.h"
 
 typedef struct peer {
     ls_exercise_peer at;
