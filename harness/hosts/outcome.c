@@ -84,8 +84,8 @@ bool ls_outcome_read(const cJSON *object, int first, int ranks, ls_outcome *out)
     }
     *out = (ls_outcome){.state = (ls_outcome_state)state,
                         .first_rank = failed < 0 ? -1 : (int)failed - first,
-                        .code = (int)ls_json_integer(object, "code", 0),
-                        .signal = (int)ls_json_integer(object, "signal", 0),
+                        .code = ls_json_int(object, "code", 0),
+                        .signal = ls_json_int(object, "signal", 0),
                         .ended_ns = nanoseconds(object),
                         .rank_count = ranks};
     out->rank = ls_list_make((size_t)ranks, sizeof *out->rank);
@@ -94,8 +94,8 @@ bool ls_outcome_read(const cJSON *object, int first, int ranks, ls_outcome *out)
     cJSON_ArrayForEach(one, list)
     {
         out->rank[index++] = (ls_proc){.ended = true,
-                                       .code = (int)ls_json_integer(one, "code", 0),
-                                       .signal = (int)ls_json_integer(one, "signal", 0),
+                                       .code = ls_json_int(one, "code", 0),
+                                       .signal = ls_json_int(one, "signal", 0),
                                        .ended_ns = nanoseconds(one),
                                        .user_s = ls_json_number(one, "user_s", 0),
                                        .system_s = ls_json_number(one, "system_s", 0),

@@ -261,8 +261,8 @@ static ls_status take_answers(ls_hosts *hosts, const probing *p, const ls_outcom
                     ls_json_string(answer, "hostname", ""));
         ls_text_put(one->cpu, sizeof one->cpu, "%s", ls_json_string(answer, "cpu", ""));
         ls_text_put(one->device, sizeof one->device, "%s", ls_json_string(answer, "device", ""));
-        one->cores = (int)ls_json_integer(answer, "cores", 1);
-        one->devices = (int)ls_json_integer(answer, "devices", 0);
+        one->cores = ls_json_int(answer, "cores", 1);
+        one->devices = ls_json_int(answer, "devices", 0);
         if (k == 0) {
             choose_master(hosts, answer);
         }

@@ -121,7 +121,7 @@ void ls_driver_ask(ls_driver *out)
         return;
     }
     ls_text_put(out->failure, sizeof out->failure, "%s", ls_json_string(answer, "failure", ""));
-    out->version = (int)ls_json_integer(answer, "version", 0);
+    out->version = ls_json_int(answer, "version", 0);
     const cJSON *entry;
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(answer, "addresses"))
     {

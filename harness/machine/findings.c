@@ -140,8 +140,7 @@ void ls_findings_read(const cJSON *array, ls_findings *findings)
         const char *word = ls_json_string(one, "code", "");
         for (int code = 0; code < LS_FINDING_CODES; code++) {
             if (strcmp(word, table[code].word) == 0) {
-                ls_findings_add(findings, (ls_finding_code)code,
-                                (int)ls_json_integer(one, "gpu", -1),
+                ls_findings_add(findings, (ls_finding_code)code, ls_json_int(one, "gpu", -1),
                                 ls_json_string(one, "uuid", ""), ls_json_string(one, "address", ""),
                                 "%s", ls_json_string(one, "what", ""));
             }

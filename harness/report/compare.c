@@ -313,7 +313,7 @@ static void best_rates(const ls_report_run *run, int *threads, double *copy, dou
     *copy = *matrix = NAN;
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(run->record, "rates"))
     {
-        int own = (int)ls_json_integer(entry, "threads", 0);
+        int own = ls_json_int(entry, "threads", 0);
         if (own > *threads) {
             *threads = own;
             *copy = *matrix = NAN;

@@ -23,7 +23,7 @@ static ls_status take_reading(void *context, const cJSON *line, int number)
     all->list = ls_list_grow(all->list, all->count, &all->room, sizeof *all->list);
     ls_report_reading *reading = &all->list[all->count++];
     reading->at_ns = ls_json_number(line, "at_ns", NAN);
-    reading->gpu = (int)ls_json_integer(line, "gpu", 0);
+    reading->gpu = ls_json_int(line, "gpu", 0);
     for (int r = 0; r < LS_NVML_READING_COUNT; r++) {
         reading->value[r] = ls_json_number(line, ls_nvml_reading_name((ls_nvml_reading)r), NAN);
     }
@@ -79,7 +79,7 @@ static void find_device(const ls_report_run *run, ls_report_gpu *gpu)
     {
         const char *uuid = ls_json_string(entry, "uuid", "");
         if (uuid[0] != '\0' && strstr(gpu->device, uuid) != NULL) {
-            gpu->gpu = (int)ls_json_integer(entry, "index", gpu->rank);
+            gpu->gpu = ls_json_int(entry, "index", gpu->rank);
             ls_text_put(gpu->address, sizeof gpu->address, "%s",
                         ls_json_string(entry, "address", ""));
         }

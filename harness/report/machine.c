@@ -22,7 +22,7 @@ static void write_findings(const ls_report_run *run, const ls_report_page_form *
     cJSON_ArrayForEach(one, list)
     {
         const char *address = ls_json_string(one, "address", "");
-        int gpu = (int)ls_json_integer(one, "gpu", -1);
+        int gpu = ls_json_int(one, "gpu", -1);
         ls_page_cell(&table, "%s", ls_json_string(one, "severity", ""));
         ls_page_cell(&table, "%s", ls_json_string(one, "code", ""));
         if (gpu < 0) {

@@ -327,14 +327,14 @@ static void write_conformance(const ls_report_run *run, const ls_report_page_for
             ls_text_add(titles, sizeof titles, "|%s>", name);
         }
     }
-    int total = (int)ls_json_integer(conformance, "total", 0);
+    int total = ls_json_int(conformance, "total", 0);
     form->heading(to, "Conformance by family");
     snprintf(text, sizeof text,
              "%d cases: %d inside the claim, of which %d passed or were waived; %d outside, "
              "counted only.",
-             total, (int)ls_json_integer(conformance, "in_claim", 0),
-             (int)ls_json_integer(conformance, "in_claim_passed", 0),
-             total - (int)ls_json_integer(conformance, "in_claim", 0));
+             total, ls_json_int(conformance, "in_claim", 0),
+             ls_json_int(conformance, "in_claim_passed", 0),
+             total - ls_json_int(conformance, "in_claim", 0));
     form->paragraph(to, text);
     if (total > 0) {
         ls_page_table table;
@@ -343,9 +343,9 @@ static void write_conformance(const ls_report_run *run, const ls_report_page_for
         {
             const cJSON *own = cJSON_GetObjectItemCaseSensitive(family, "counts");
             ls_page_cell(&table, "%s", ls_json_string(family, "family", "?"));
-            ls_page_cell(&table, "%d", (int)ls_json_integer(family, "total", 0));
+            ls_page_cell(&table, "%d", ls_json_int(family, "total", 0));
             for (int i = 2; i < table.columns; i++) {
-                int cases = (int)ls_json_integer(own, table.column[i].title, 0);
+                int cases = ls_json_int(own, table.column[i].title, 0);
                 ls_page_cell(&table, cases > 0 ? "%d" : "", cases);
             }
         }

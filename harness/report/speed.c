@@ -158,7 +158,7 @@ static void take_phases(ls_report_job *job)
 int ls_report_speed_threads(const ls_report_run *run, const ls_report_job *job)
 {
     const cJSON *machine = cJSON_GetObjectItemCaseSensitive(run->record, "machine");
-    int cores = (int)ls_json_integer(machine, "cores", 0);
+    int cores = ls_json_int(machine, "cores", 0);
     int each = job->record->world > 0 ? job->record->rank[0].threads : 0,
         all = each * job->spec->world;
     return cores > 0 && all > cores ? cores : all;
@@ -179,7 +179,7 @@ static double roofline_of(const ls_report_run *run, const ls_report_job *job)
                     ls_json_integer(entry, "image_size", 0) == job->spec->image_size &&
                     ls_json_integer(entry, "batch_size", 0) == job->spec->batch_size &&
                     strcmp(ls_json_string(entry, "level", level), level) == 0;
-        int threads = (int)ls_json_integer(entry, "threads", 0);
+        int threads = ls_json_int(entry, "threads", 0);
         if (fits && (threads == 0 || threads == ls_report_speed_threads(run, job))) {
             double rate = ls_json_number(entry, "images_per_s", NAN);
             best = fmax(best, threads == 0 ? job->spec->world * rate : rate);

@@ -13,6 +13,14 @@ typedef struct collection {
     int count, room, rank;
 } collection;
 
+/* 0 for a time that is none. */
+static int64_t time_of(const cJSON *entry, const char *name)
+{
+    int64_t ns = 0;
+    (void)ls_json_whole(ls_json_number(entry, name, 0), 0, INT64_MAX, &ns);
+    return ns;
+}
+
 static ls_status take_trace(void *context, const cJSON *event, int line)
 {
     (void)line;
@@ -26,8 +34,8 @@ static ls_status take_trace(void *context, const cJSON *event, int line)
             .rank = all->rank,
             .step = ls_json_integer(event, "step", 0),
             .communication = strcmp(ls_json_string(entry, "lane", ""), "communication") == 0,
-            .from_ns = ls_json_integer(entry, "from_ns", 0),
-            .to_ns = ls_json_integer(entry, "to_ns", 0),
+            .from_ns = time_of(entry, "from_ns"),
+            .to_ns = time_of(entry, "to_ns"),
         };
         snprintf(span->name, sizeof span->name, "%s", ls_json_string(entry, "name", "?"));
     }

@@ -52,7 +52,7 @@ static void read_step(ls_record_step *out, const cJSON *event, int count)
         .loss_scale_next = number_of(event, "loss_scale_next"),
         .lr = number_of(event, "lr"),
         .skipped = ls_json_bool(event, "skipped", false),
-        .images = ls_json_integer(event, "images", 0),
+        .images = ls_json_int(event, "images", 0),
         .at_ns = number_of(event, "at_ns"),
         .total_ms = number_of(ms, "total"),
         .data_ms = number_of(ms, "data"),
@@ -99,7 +99,7 @@ static void read_graph(ls_record_rank *rank, const cJSON *event)
 static void read_start(ls_record_rank *rank, const cJSON *event)
 {
     keep(&rank->start, event);
-    rank->threads = (int)ls_json_integer(event, "threads", 0);
+    rank->threads = ls_json_int(event, "threads", 0);
     copy_text(event, "device", rank->device, sizeof rank->device);
     copy_text(cJSON_GetObjectItemCaseSensitive(event, "options"), "opt-level", rank->level,
               sizeof rank->level);
@@ -146,7 +146,7 @@ static void read_event(ls_record_rank *rank, const cJSON *value)
         rank->bad_audits += !clean;
     } else if (strcmp(event, "end") == 0) {
         rank->ended = true;
-        rank->end_code = (int)ls_json_integer(value, "code", -1);
+        rank->end_code = ls_json_int(value, "code", -1);
     } else if (strcmp(event, "step") == 0) {
         add_step(rank, value);
     }
@@ -189,8 +189,8 @@ static bool of_kind(const cJSON *value, kind wanted)
 {
     switch (wanted) {
     case WHOLE_NUMBER:
-        return cJSON_IsNumber(value) && fabs(value->valuedouble) < 0x1p63 &&
-               value->valuedouble == floor(value->valuedouble);
+        return cJSON_IsNumber(value) &&
+               ls_json_whole(value->valuedouble, 0, INT64_C(1) << 53, &(int64_t){0});
     case NUMBER: /* null: infinite or not a number */
         return cJSON_IsNumber(value) || cJSON_IsNull(value);
     case TEXT:
@@ -375,7 +375,7 @@ static void read_facts(ls_record *record)
     record->half_emulated = ls_json_bool(facts, "half_emulated", false) && record->spec.level != 0;
     record->judged = cJSON_IsBool(cJSON_GetObjectItemCaseSensitive(facts, "checked"));
     record->checked = ls_json_bool(facts, "checked", false);
-    record->gradient_check = (int)ls_json_integer(facts, "rung", 0);
+    record->gradient_check = ls_json_int(facts, "rung", 0);
     record->audited = ls_json_bool(facts, "audited", false);
 }
 
@@ -383,9 +383,9 @@ static void read_outcome(ls_record *record)
 {
     const cJSON *outcome = cJSON_GetObjectItemCaseSensitive(record->job, "outcome"), *entry;
     record->state = state_of(ls_json_string(outcome, "state", ""));
-    record->first_rank = (int)ls_json_integer(outcome, "first_rank", -1);
-    record->code = (int)ls_json_integer(outcome, "code", 0);
-    record->signal = (int)ls_json_integer(outcome, "signal", 0);
+    record->first_rank = ls_json_int(outcome, "first_rank", -1);
+    record->code = ls_json_int(outcome, "code", 0);
+    record->signal = ls_json_int(outcome, "signal", 0);
     record->seconds = number_of(outcome, "seconds");
     record->started_ns = number_of(outcome, "started_ns");
     ls_text_put(record->why, sizeof record->why, "%s", ls_json_string(outcome, "why", ""));
@@ -393,8 +393,8 @@ static void read_outcome(ls_record *record)
     {
         int64_t rank = ls_json_integer(entry, "rank", -1);
         if (rank >= 0 && rank < record->world) {
-            record->rank[rank].code = (int)ls_json_integer(entry, "code", -1);
-            record->rank[rank].signal = (int)ls_json_integer(entry, "signal", 0);
+            record->rank[rank].code = ls_json_int(entry, "code", -1);
+            record->rank[rank].signal = ls_json_int(entry, "signal", 0);
             record->rank[rank].rss_bytes_max = number_of(entry, "rss_bytes_max");
         }
     }
@@ -430,7 +430,7 @@ ls_status ls_record_read(const char *directory, ls_record_mode mode, ls_record *
     LS_TRY(read_job(&record, mode));
     read_facts(&record);
     int files = count_event_files(&record);
-    record.world = (int)ls_json_integer(ls_record_facts(&record), "world", files);
+    record.world = ls_json_int(ls_record_facts(&record), "world", files);
     if (record.job == NULL && files == 0 && mode == LS_RECORD_STRICT) {
         return ls_log_fail(LS_ERR_USAGE, "%s is no job's folder: neither job.json nor rank0.jsonl",
                            directory);

@@ -119,16 +119,31 @@ double ls_json_number(const cJSON *object, const char *name, double fallback)
     return cJSON_IsNumber(member) ? member->valuedouble : fallback;
 }
 
+bool ls_json_whole(double number, int64_t least, int64_t most, int64_t *out)
+{
+    if (!(number >= -0x1p63 && number < 0x1p63) || number != floor(number) ||
+        (int64_t)number < least || (int64_t)number > most) {
+        return false;
+    }
+    *out = (int64_t)number;
+    return true;
+}
+
+static int64_t bounded(const cJSON *object, const char *name, int64_t most, int64_t fallback)
+{
+    int64_t value = fallback;
+    (void)ls_json_whole(ls_json_number(object, name, NAN), -most, most, &value);
+    return value;
+}
+
 int64_t ls_json_integer(const cJSON *object, const char *name, int64_t fallback)
 {
-    const cJSON *member = cJSON_GetObjectItemCaseSensitive(object, name);
-    if (!cJSON_IsNumber(member) || isnan(member->valuedouble)) {
-        return fallback;
-    }
-    if (member->valuedouble >= 0x1p63) { /* a larger one cannot be converted */
-        return INT64_MAX;
-    }
-    return member->valuedouble <= -0x1p63 ? INT64_MIN : (int64_t)member->valuedouble;
+    return bounded(object, name, INT64_C(1) << 53, fallback);
+}
+
+int ls_json_int(const cJSON *object, const char *name, int fallback)
+{
+    return (int)bounded(object, name, INT_MAX, fallback);
 }
 
 bool ls_json_bool(const cJSON *object, const char *name, bool fallback)

@@ -29,9 +29,16 @@ ls_status ls_json_append_line(int descriptor, const char *path, const cJSON *lin
 typedef ls_status ls_json_visit(void *context, const cJSON *value, int line_number);
 ls_status ls_json_each_line(const char *path, ls_json_visit *visit, void *context);
 
-/* Members with a fallback for a missing one; a member of another type counts as missing. */
+/* Whether the number is a whole one from `least` to `most`; *out is written only then. All numbers
+ * of files and messages become integers here: the conversion of 1e300 or NaN is undefined. */
+bool ls_json_whole(double number, int64_t least, int64_t most, int64_t *out);
+
+/* Members with a fallback for a missing one; a member of another type counts as missing, as does a
+ * number that is not whole or does not fit. ls_json_integer takes up to 2^53 in size, the range
+ * that a JSON number holds exactly. */
 double ls_json_number(const cJSON *object, const char *name, double fallback);
 int64_t ls_json_integer(const cJSON *object, const char *name, int64_t fallback);
+int ls_json_int(const cJSON *object, const char *name, int fallback);
 bool ls_json_bool(const cJSON *object, const char *name, bool fallback);
 const char *ls_json_string(const cJSON *object, const char *name, const char *fallback);
 

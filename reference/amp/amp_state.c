@@ -77,12 +77,13 @@ static ls_status read_entry(const cJSON *item, entry *out)
             "amp's state dict: %s has the loss scale %g; allowed: positive and finite",
             item->string, scale);
     }
-    if (!(unskipped >= 0 && unskipped <= INT32_MAX && unskipped == floor(unskipped))) {
+    int64_t count;
+    if (!ls_json_whole(unskipped, 0, INT32_MAX, &count)) {
         return ls_log_fail(LS_ERR_USAGE,
                            "amp's state dict: %s has unskipped %g; allowed: 0 to %d, whole",
                            item->string, unskipped, INT32_MAX);
     }
-    out->unskipped = (int32_t)unskipped;
+    out->unskipped = (int32_t)count;
     return LS_OK;
 }
 

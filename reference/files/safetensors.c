@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "kernels/core/file.h"
+#include "kernels/core/json.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 
@@ -329,13 +330,7 @@ static bool dtype_of_name(const char *name, ls_dtype *out)
 /* A whole number from 0 to 2^53, the range that a JSON number holds exactly. */
 static bool whole_number(const cJSON *value, int64_t *out)
 {
-    const double largest = 9007199254740992.0;
-    if (!cJSON_IsNumber(value) || value->valuedouble < 0 || value->valuedouble > largest ||
-        floor(value->valuedouble) != value->valuedouble) {
-        return false;
-    }
-    *out = (int64_t)value->valuedouble;
-    return true;
+    return cJSON_IsNumber(value) && ls_json_whole(value->valuedouble, 0, INT64_C(1) << 53, out);
 }
 
 /* Parses a shape and computes its bytes; false for an invalid shape or an overflow. */

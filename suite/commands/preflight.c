@@ -10,9 +10,8 @@
 
 static void print_gpu(const cJSON *gpu)
 {
-    printf("GPU %d  %s  %s  %s\n", (int)ls_json_integer(gpu, "index", 0),
-           ls_json_string(gpu, "address", ""), ls_json_string(gpu, "name", ""),
-           ls_json_string(gpu, "uuid", ""));
+    printf("GPU %d  %s  %s  %s\n", ls_json_int(gpu, "index", 0), ls_json_string(gpu, "address", ""),
+           ls_json_string(gpu, "name", ""), ls_json_string(gpu, "uuid", ""));
     printf("       PCIe x%g of x%g, %g NVLinks up, ECC %s, %.1f GB of memory, %g W\n",
            ls_json_number(gpu, "pcie_width", NAN), ls_json_number(gpu, "pcie_width_max", NAN),
            ls_json_number(gpu, "nvlinks_up", NAN),

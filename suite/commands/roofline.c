@@ -260,7 +260,7 @@ void ls_roofline_gpu_compare(const cJSON *rates, ls_findings *findings)
     const cJSON *entry;
     cJSON_ArrayForEach(entry, rates)
     {
-        int gpu = (int)ls_json_integer(entry, "gpu", 0);
+        int gpu = ls_json_int(entry, "gpu", 0);
         const char *device = ls_json_string(entry, "device", "");
         const char *address = ls_json_string(entry, "address", "");
         double copy = ls_json_number(entry, "copy_bytes_per_s", NAN);

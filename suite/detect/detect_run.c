@@ -179,8 +179,8 @@ static void take(const cJSON *in, ls_detect_result *out)
                               .cause_right = ls_json_bool(in, "cause_right", false),
                               .refused = ls_json_bool(in, "refused", false),
                               .seconds = ls_json_number(in, "seconds", 0),
-                              .others = (int)ls_json_integer(in, "others", 0),
-                              .others_asked = (int)ls_json_integer(in, "others_asked", 0)};
+                              .others = ls_json_int(in, "others", 0),
+                              .others_asked = ls_json_int(in, "others_asked", 0)};
     ls_detect_verdict *by = &out->by;
     ls_text_put(by->case_id, sizeof by->case_id, "%s", ls_json_string(in, "case", ""));
     ls_text_put(by->code, sizeof by->code, "%s", ls_json_string(in, "verdict", ""));
@@ -237,7 +237,7 @@ bool ls_detect_kept_clean(const char *directory, ls_detect_clean *clean)
     ls_text_put(clean->where, sizeof clean->where, "%s", ls_json_string(in, "alarm", "?"));
     ls_text_put(clean->alarm, sizeof clean->alarm, "%s", ls_json_string(in, "evidence", ""));
     clean->refused = ls_json_bool(in, "refused", false);
-    clean->cases = (int)ls_json_integer(in, "cases", 0);
+    clean->cases = ls_json_int(in, "cases", 0);
     cJSON_Delete(in);
     return same;
 }

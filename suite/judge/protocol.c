@@ -47,7 +47,7 @@ static void check_rank(const ls_record *job, int k, const ls_spec *spec, ls_verd
     }
     bool alone = spec != NULL && spec->wrap == LS_WRAP_EACH; /* each rank has its own options */
     int there = alone ? 1 : job->world;
-    int world = (int)ls_json_integer(rank->start, "world", there);
+    int world = ls_json_int(rank->start, "world", there);
     if (world != there) {
         ls_verdict_fail(out, "rank=%d says that it is one of %d ranks: there are %d", k, world,
                         there);

@@ -24,7 +24,7 @@ static ls_judge_scaler_machine machine_of(const ls_record_rank *rank)
     bool torch = strcmp(ls_json_string(options, "dialect", "apex"), "torch") == 0;
     ls_judge_scaler_machine m = {rank->step[0].loss_scale,
                                  ls_json_number(options, "min-loss-scale", 0), 0, 0,
-                                 (int)ls_json_integer(options, "growth-interval", 2000)};
+                                 ls_json_int(options, "growth-interval", 2000)};
     m.highest = ls_json_number(options, "max-loss-scale", 0);
     if (m.highest <= 0) {
         m.highest = torch ? INFINITY : 16777216; /* 2^24: Apex's default max_loss_scale */

@@ -53,7 +53,7 @@ static int index_of(const ls_run *run, int rank, const char *device, const char 
         const char *uuid = ls_json_string(entry, "uuid", "");
         if (uuid[0] != '\0' && strstr(device, uuid) != NULL) {
             *address = ls_json_string(entry, "address", "");
-            return (int)ls_json_integer(entry, "index", rank);
+            return ls_json_int(entry, "index", rank);
         }
     }
     return rank;

@@ -99,8 +99,8 @@ static void compare_neighbours(const cJSON *gpus, ls_speed_verdict *out)
     ls_text_put(out->why, sizeof out->why,
                 "worst: GPU %d, %.1f %% under its neighbours, limit %.0f %% from the run's other "
                 "GPUs%s%s",
-                (int)ls_json_integer(worst, "gpu", 0), 100 * fmax(behind, 0),
-                100 * neighbours.value, baseline ? "; " : "", baseline ? before : "");
+                ls_json_int(worst, "gpu", 0), 100 * fmax(behind, 0), 100 * neighbours.value,
+                baseline ? "; " : "", baseline ? before : "");
     bool below = behind > neighbours.value;
     if (below || !baseline) {
         ls_text_put(out->value, sizeof out->value, "%s", below ? "below" : "within");

@@ -88,7 +88,7 @@ void ls_table_add_marks(const ls_report_run *run, const ls_report_job *const *jo
         emulated = emulated || jobs[i]->record->half_emulated;
     }
     const cJSON *machine = cJSON_GetObjectItemCaseSensitive(run->record, "machine");
-    int cores = (int)ls_json_integer(machine, "cores", 0);
+    int cores = ls_json_int(machine, "cores", 0);
     char marks[160] = "";
     if (simulated > 0) {
         ls_text_add(marks, sizeof marks, "; %d nodes are simulated", simulated);

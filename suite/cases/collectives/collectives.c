@@ -154,9 +154,9 @@ static const char *place_of(const cJSON *event, char *text, size_t bytes)
 {
     ls_text_put(text, bytes, "%s of %" PRId64 " %s, root %d, %s, offset %d",
                 ls_json_string(event, "op", "?"), ls_json_integer(event, "count", -1),
-                ls_json_string(event, "dtype", "?"), (int)ls_json_integer(event, "root", -1),
+                ls_json_string(event, "dtype", "?"), ls_json_int(event, "root", -1),
                 ls_json_bool(event, "in_place", false) ? "in place" : "out of place",
-                (int)ls_json_integer(event, "offset", -1));
+                ls_json_int(event, "offset", -1));
     return text;
 }
 
@@ -217,7 +217,7 @@ static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *ou
         cJSON_ArrayForEach(event, events)
         {
             combination c = {trial->op, t,          ls_json_integer(event, "count", 0),
-                             rank,      job->world, (int)ls_json_integer(event, "root", 0)};
+                             rank,      job->world, ls_json_int(event, "root", 0)};
             if (c.count != last_count || c.root != last_root) {
                 ls_text_put(digest, sizeof digest, "%016" PRIx64, expected_digest(&c));
                 last_count = c.count;
@@ -407,7 +407,7 @@ static void judge_absent(const ls_case *row, const ls_record *job, ls_verdict *o
     for (int rank = 0; rank < job->world; rank++) {
         cJSON *events = events_of(job, rank, "\"absent\"", op);
         const cJSON *event = cJSON_GetArrayItem(events, 0);
-        int status = (int)ls_json_integer(event, "status", -1);
+        int status = ls_json_int(event, "status", -1);
         double seconds = ls_json_number(event, "seconds", 1e9);
         bool gives_only = strcmp(name, "gather") == 0 && rank == 0;
         /* NCCL's sender of a reduction may finish before its peer has read what it sent */

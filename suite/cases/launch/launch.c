@@ -92,7 +92,7 @@ static void judge_place(const ls_case *row, const ls_record *job, ls_verdict *ou
         int want[] = {rank, job->world, rank % per_node, per_node, rank / per_node};
         static const char *const name[] = {"rank", "world", "local_rank", "local_world", "node"};
         for (int i = 0; i < 5; i++) {
-            int have = (int)ls_json_integer(start, name[i], -1);
+            int have = ls_json_int(start, name[i], -1);
             if (have != want[i]) {
                 ls_verdict_fail(out, "rank=%d took its %s for %d, expected %d", rank, name[i], have,
                                 want[i]);

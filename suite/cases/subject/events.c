@@ -73,7 +73,7 @@ static void judge_spans(spans *s, const cJSON *event)
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(event, "spans"), *span = NULL;
     const cJSON *forward = find_span(list, "forward"), *backward = find_span(list, "backward");
     const cJSON *optimizer = find_span(list, "optimizer");
-    int step = (int)ls_json_integer(event, "step", -1), buckets = 0;
+    int step = ls_json_int(event, "step", -1), buckets = 0;
     bool ordered = at(forward, "from_ns") < at(forward, "to_ns") &&
                    at(forward, "to_ns") <= at(backward, "from_ns") &&
                    at(backward, "from_ns") < at(backward, "to_ns") &&

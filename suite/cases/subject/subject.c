@@ -28,7 +28,7 @@ static void judge_events(const ls_case *row, const ls_record *job, ls_verdict *o
     (void)row;
     for (int k = 0; k < job->world; k++) {
         const ls_record_rank *rank = &job->rank[k];
-        int reported = (int)ls_json_integer(rank->start, "rank", k);
+        int reported = ls_json_int(rank->start, "rank", k);
         if (reported != k) {
             ls_verdict_fail(out, "rank%d.jsonl says that it is rank %d's", k, reported);
         }

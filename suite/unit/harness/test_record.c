@@ -103,7 +103,7 @@ END_TEST
 static ls_status count_event(void *context, const cJSON *event, int line)
 {
     (void)line;
-    *(int *)context += (int)ls_json_integer(event, "step", 0);
+    *(int *)context += ls_json_int(event, "step", 0);
     return LS_OK;
 }
 

@@ -120,9 +120,9 @@ START_TEST(summary_is_for_programs)
     ck_assert(cJSON_GetObjectItem(summary, "headline") == NULL);
     const cJSON *row = summary_row(summary, "o2.w8"), *killed = summary_row(summary, "o1.b1");
     ck_assert(row != NULL && killed != NULL);
-    ck_assert_int_eq((int)ls_json_integer(row, "steps_measured", 0), 40 - 4 - 1);
-    ck_assert_int_eq((int)ls_json_integer(row, "warmup_steps", 0), 4);
-    ck_assert_int_eq((int)ls_json_integer(row, "skipped_steps", 0), 1);
+    ck_assert_int_eq(ls_json_int(row, "steps_measured", 0), 40 - 4 - 1);
+    ck_assert_int_eq(ls_json_int(row, "warmup_steps", 0), 4);
+    ck_assert_int_eq(ls_json_int(row, "skipped_steps", 0), 1);
     ck_assert_str_eq(ls_json_string(row, "halves", ""), "agree");
     ck_assert_double_eq(ls_json_number(row, "reduced_bytes", 0), 26214400 + 18485760);
     /* 44.7 MB, 8 ranks, 0.40 of 640 ms: 44.7e6 * 2 * 7/8 / 0.256 s */
@@ -137,9 +137,9 @@ START_TEST(summary_is_for_programs)
     ck_assert(strstr(ls_json_string(summary_row(summary, "o3.w8"), "not_a_result", ""),
                      "FAIL gradients.o3.w4.b1mb") != NULL);
     const cJSON *conformance = cJSON_GetObjectItem(summary, "conformance");
-    ck_assert_int_eq((int)ls_json_integer(conformance, "total", 0), 53);
-    ck_assert_int_eq((int)ls_json_integer(conformance, "in_claim", 0), 52);
-    ck_assert_int_eq((int)ls_json_integer(conformance, "in_claim_passed", 0), 49);
+    ck_assert_int_eq(ls_json_int(conformance, "total", 0), 53);
+    ck_assert_int_eq(ls_json_int(conformance, "in_claim", 0), 52);
+    ck_assert_int_eq(ls_json_int(conformance, "in_claim_passed", 0), 49);
     char *advice = cJSON_Print(cJSON_GetObjectItem(summary, "advice"));
     ck_assert_msg(strstr(advice, "Half is emulated") != NULL, "%s", advice);
     ck_assert_msg(strstr(advice, "5 MB and 25 MB cannot be distinguished") != NULL, "%s", advice);

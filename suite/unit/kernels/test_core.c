@@ -263,7 +263,7 @@ static void write_text(const char *text)
 static ls_status add_up(void *context, const cJSON *value, int line_number)
 {
     int *sum = context;
-    *sum += line_number * (int)ls_json_integer(value, "x", 0);
+    *sum += line_number * ls_json_int(value, "x", 0);
     return ls_json_bool(value, "stop", false) ? LS_ERR_CHECK : LS_OK;
 }
 
@@ -288,6 +288,30 @@ START_TEST(json_lines)
     ck_assert_int_eq(ls_json_each_line(path, add_up, &sum), LS_OK);
     unlink(path);
     ck_assert_int_eq(ls_json_each_line(path, add_up, &sum), LS_ERR_INFRA); /* no such file */
+}
+END_TEST
+
+START_TEST(json_integers)
+{
+    int64_t out = 7;
+    static const double none[] = {1e300, -1e300, INFINITY, NAN, 0x1p63, 0.5, 11, -1};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        ck_assert(!ls_json_whole(none[i], 0, 10, &out));
+        ck_assert_int_eq(out, 7);
+    }
+    ck_assert(ls_json_whole(10, 0, 10, &out) && out == 10);
+    ck_assert(ls_json_whole(-0x1p63, INT64_MIN, INT64_MAX, &out) && out == INT64_MIN);
+    cJSON *root = cJSON_Parse("{\"huge\": 1e300, \"half\": 2.5, \"wide\": 2147483648,"
+                              "\"least\": -2147483648, \"fits\": -2147483647, \"text\": \"1\"}");
+    ck_assert_int_eq(ls_json_integer(root, "huge", 3), 3);
+    ck_assert_int_eq(ls_json_integer(root, "half", 3), 3);
+    ck_assert_int_eq(ls_json_integer(root, "text", 3), 3);
+    ck_assert_int_eq(ls_json_integer(root, "wide", 3), INT64_C(2147483648));
+    ck_assert_int_eq(ls_json_int(root, "huge", 3), 3);
+    ck_assert_int_eq(ls_json_int(root, "wide", 3), 3);
+    ck_assert_int_eq(ls_json_int(root, "least", 3), 3);
+    ck_assert_int_eq(ls_json_int(root, "fits", 3), -2147483647);
+    cJSON_Delete(root);
 }
 END_TEST
 
@@ -369,6 +393,7 @@ int main(void)
     tcase_add_test(tests, digests);
     tcase_add_test(tests, digests_at_once);
     tcase_add_test(tests, json_lines);
+    tcase_add_test(tests, json_integers);
     tcase_add_test(tests, json_files);
     tcase_add_test(tests, arenas);
     tcase_add_test(tests, element_types);
