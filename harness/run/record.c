@@ -140,8 +140,9 @@ static void read_event(ls_record_rank *rank, const cJSON *value)
     } else if (strcmp(event, "unsupported") == 0) {
         keep(&rank->unsupported, value);
     } else if (strcmp(event, "audit") == 0) {
-        bool clean =
-            ls_json_integer(value, "bad", -1) == 0 && ls_json_integer(value, "elements", 0) > 0;
+        bool clean = ls_json_integer(value, "bad", -1) == 0 &&
+                     ls_json_integer(value, "elements", 0) > 0 &&
+                     ls_json_string(value, "unaudited", "")[0] == '\0';
         rank->audits++;
         rank->bad_audits += !clean;
     } else if (strcmp(event, "end") == 0) {

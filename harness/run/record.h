@@ -51,8 +51,8 @@ typedef struct ls_record_rank {
     bool graph_reported;
     char no_graph[80];      /* why not; "": they were */
     double reduced_bytes;   /* in one step, by the last layout; NaN without one */
-    int audits, bad_audits; /* audited steps, and those in which an element was wrong or none was
-                               looked at */
+    int audits, bad_audits; /* audited steps, and those in which an element was wrong, or
+                               none or not every part was looked at */
     int step_count;
     ls_record_step *step;
     bool ended;           /* wrote its end event */

@@ -306,6 +306,7 @@ ls_status ls_events_write_audit(ls_events *events, const ls_events_audit *audit)
     cJSON_AddNumberToObject(event, "outputs", (double)audit->outputs);
     cJSON_AddNumberToObject(event, "elements", (double)audit->elements);
     cJSON_AddNumberToObject(event, "bad", (double)audit->bad);
+    cJSON_AddStringToObject(event, "unaudited", audit->unaudited);
     cJSON *worst = cJSON_AddObjectToObject(event, "worst");
     cJSON_AddStringToObject(worst, "operation", audit->operation);
     cJSON_AddStringToObject(worst, "output", audit->output);

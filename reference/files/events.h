@@ -105,14 +105,15 @@ ls_status ls_events_write_trace(ls_events *events, int64_t step, const ls_events
 /* What an audited step has shown (audit.h). */
 typedef struct ls_events_audit {
     int64_t step, outputs, elements, bad;
+    const char *unaudited; /* "update, compression": parts of the step that it cannot judge */
     char operation[64], output[48]; /* of the element that was nearest to its limit, or past it */
     int64_t index;
     double ratio, got, wanted, limit;
     double ms, usual_ms; /* this step's, and what others took; 0: not known */
 } ls_events_audit;
-/* {"event":"audit","step":N,"outputs":..,"elements":..,"bad":0,"worst":{"operation","output",
- * "index","ratio","got","wanted","limit"},"ms":..,"usual_ms":..}; numbers that are not finite are
- * null. */
+/* {"event":"audit","step":N,"outputs":..,"elements":..,"bad":0,"unaudited":"","worst":{"operation",
+ * "output","index","ratio","got","wanted","limit"},"ms":..,"usual_ms":..}; numbers that are not
+ * finite are null. */
 ls_status ls_events_write_audit(ls_events *events, const ls_events_audit *audit);
 
 /* The last line: {"event":"end","step":last step done,"code":0,"status":"ok","skipped":how many}.

@@ -7,6 +7,7 @@
 
 #include "kernels/core/log.h"
 #include "kernels/core/rng.h"
+#include "kernels/core/text.h"
 #include "audit_private.h"
 
 enum { REPORTED = 8, WARM_STEPS = LS_DIALECT_REBUILD_AFTER + 1 };
@@ -24,6 +25,47 @@ bool ls_audit_due(const ls_options *options, int64_t step)
     uint32_t drawn =
         ls_rng_below(options->audit_seed, ls_rng_stream("audited steps"), (uint64_t)period, bound);
     return (step - 1) % every == WARM_STEPS + (int64_t)drawn;
+}
+
+/* ---- which parts ----------------------------------------------------------------------------- */
+
+/* LS_AUDIT_NONE: the ratios of LAMB and LARS come from norms of whole tensors, so no element alone
+ * shows them. No default: the compiler asks how a new optimizer is audited. */
+static ls_audit_kind update_kind(ls_optimizer_kind kind)
+{
+    switch (kind) {
+    case LS_OPTIMIZER_SGD:
+        return LS_AUDIT_SGD;
+    case LS_OPTIMIZER_ADAM:
+    case LS_OPTIMIZER_ADAMW:
+        return LS_AUDIT_ADAM;
+    case LS_OPTIMIZER_LAMB:
+    case LS_OPTIMIZER_LARS:
+    case LS_OPTIMIZER_KINDS:
+        break;
+    }
+    return LS_AUDIT_NONE;
+}
+
+/* The parts of a step that no observer sees (numerics.md section 5). */
+static void list_unaudited(ls_audit *audit)
+{
+    const ls_trainer *trainer = audit->trainer;
+    const struct {
+        bool used;
+        const char *name;
+    } parts[] = {
+        {update_kind(trainer->optimizer.kind) == LS_AUDIT_NONE, "update"},
+        {trainer->options.accumulate > 1, "sum of micro-steps"},
+        {trainer->ddp != NULL && trainer->precision.compress != LS_F32, "compression"},
+        {trainer->options.aux_count > 0, "auxiliary head"},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (parts[i].used) {
+            ls_text_add(audit->unaudited, sizeof audit->unaudited, "%s%s",
+                        audit->unaudited[0] == '\0' ? "" : ", ", parts[i].name);
+        }
+    }
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -112,6 +154,7 @@ ls_status ls_audit_open(ls_trainer *trainer, ls_audit **out)
     LS_TRY_MEMORY(audit != NULL, "the audit");
     audit->trainer = trainer;
     audit->judge = entry();
+    list_unaudited(audit);
     ls_status status = allocate(audit);
     if (status != LS_OK) {
         ls_audit_close(audit);
@@ -456,18 +499,10 @@ static ls_status observe_params(ls_audit *audit, ls_audit_kind kind, bool after)
     return LS_OK;
 }
 
-/* LAMB's and LARS's ratios come from norms of whole tensors; no element alone shows them. */
 static ls_status observe_update(ls_audit *audit, bool after)
 {
-    switch (audit->trainer->optimizer.kind) {
-    case LS_OPTIMIZER_SGD:
-        return observe_params(audit, LS_AUDIT_SGD, after);
-    case LS_OPTIMIZER_ADAM:
-    case LS_OPTIMIZER_ADAMW:
-        return observe_params(audit, LS_AUDIT_ADAM, after);
-    default:
-        return LS_OK;
-    }
+    ls_audit_kind kind = update_kind(audit->trainer->optimizer.kind);
+    return kind == LS_AUDIT_NONE ? LS_OK : observe_params(audit, kind, after);
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -538,7 +573,8 @@ static void report_wrong(const ls_audit *audit, int i)
 
 static ls_events_audit summarise(const ls_audit *audit)
 {
-    ls_events_audit event = {.step = audit->step, .outputs = audit->count, .ratio = -1};
+    ls_events_audit event = {
+        .step = audit->step, .outputs = audit->count, .unaudited = audit->unaudited, .ratio = -1};
     int worst = -1, reported = 0;
     for (int i = 0; i < audit->count; i++) {
         const ls_audit_verdict *v = &audit->found[i];
@@ -610,6 +646,6 @@ void ls_audit_print(const ls_audit *audit)
         double more = audit->audited_ms - (double)audit->steps * usual;
         printf("; %.2f %% of the job's time", more > 0 ? 100 * more / audit->total_ms : 0);
     }
-    printf("\n");
+    printf("%s%s\n", audit->unaudited[0] == '\0' ? "" : "; not audited: ", audit->unaudited);
     fflush(stdout);
 }

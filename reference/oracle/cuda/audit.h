@@ -72,6 +72,7 @@ typedef enum ls_audit_kind {
     LS_AUDIT_UNSCALE = LS_AUDIT_PLAN_KINDS,
     LS_AUDIT_SGD,
     LS_AUDIT_ADAM,
+    LS_AUDIT_NONE, /* an update that is not audited */
 } ls_audit_kind;
 
 typedef struct ls_audit_norm {

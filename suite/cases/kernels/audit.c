@@ -1,6 +1,7 @@
 /* Audited jobs (numerics.md section 5, FP64 samples), at every level and half type, alone and with
- * ranks that share statistics: every rank looks at what each step has written and finds nothing.
- * The CPU backend shows no operations: there the option is refused. */
+ * ranks that share statistics: every rank looks at what each step has written and finds nothing,
+ * and the event names what it did not look at. The CPU backend shows no operations: there the
+ * option is refused. */
 #include "suite/cases/rows.h"
 
 #include <string.h>
@@ -14,7 +15,7 @@ typedef struct findings {
     int steps;
     long long elements, bad;
     double worst;
-    char where[160];
+    char where[160], unaudited[96];
 } findings;
 
 static ls_status read_event(void *context, const cJSON *event, int line)
@@ -26,6 +27,8 @@ static ls_status read_event(void *context, const cJSON *event, int line)
     to->steps++;
     to->elements += (long long)ls_json_integer(event, "elements", 0);
     to->bad += (long long)ls_json_integer(event, "bad", 1);
+    ls_text_put(to->unaudited, sizeof to->unaudited, "%s",
+                ls_json_string(event, "unaudited", "no list"));
     if (ratio >= to->worst || to->where[0] == '\0') {
         to->worst = ratio;
         ls_text_put(to->where, sizeof to->where, "%s, %s", ls_json_string(worst, "operation", "?"),
@@ -72,6 +75,11 @@ static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
                             STEPS);
             return;
         }
+        const char *unaudited = row->data != NULL ? row->data : "";
+        if (strcmp(found.unaudited, unaudited) != 0) {
+            ls_verdict_fail(out, "rank %d reports as not audited: '%s', expected '%s'", rank,
+                            found.unaudited, unaudited);
+        }
         all.elements += found.elements;
         all.bad += found.bad;
         if (found.bad > 0 || rank == 0 || found.worst > all.worst) {
@@ -109,6 +117,12 @@ static const ls_row rows[] = {
     {"audit.o2.w2", "G9", judge, JOB "O2 w2" AUDIT(16) " --predivide=2", .inside = true,
      .judges_outcome = true, .judges_refusal = true},
     {"audit.o1.w3.syncbn", "G9", judge, JOB "O1 w3 sync" AUDIT(17), .inside = true,
+     .judges_outcome = true, .judges_refusal = true},
+    {"audit.unaudited.[lamb|lars].o2", "G9", judge, JOB "O2" AUDIT(18) " --optimizer=$1", "update",
+     .inside = true, .judges_outcome = true, .judges_refusal = true},
+    {"audit.unaudited.parts.o0.w2", "G9", judge,
+     JOB "O0 w2" AUDIT(19) " --optimizer=lamb --accumulate=2 --compress=fp16 --aux-head=1,2",
+     "update, sum of micro-steps, compression, auxiliary head", .inside = true,
      .judges_outcome = true, .judges_refusal = true},
 };
 
