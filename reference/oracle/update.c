@@ -277,7 +277,7 @@ static constants make_constants(const ls_update_rule *o)
     };
 }
 
-static void step_lars(const ls_update_rule *o, constants *c, const ls_update_tensor *t)
+static void find_lars_ratio(const ls_update_rule *o, constants *c, const ls_update_tensor *t)
 {
     interval value = norm_of_values(t);
     interval grad = norm_of(ls_update_squares(t->grad, t->count), 0, t->count);
@@ -331,19 +331,28 @@ ls_status ls_update_step(const ls_update_rule *rule, ls_update_tensor *tensor)
 {
     constants c = make_constants(rule);
     int moments = ls_update_moments(rule);
-    if (rule->kind == LS_UPDATE_LAMB) {
+    void (*step)(const ls_update_rule *, const constants *, element *) = NULL;
+    switch (rule->kind) { /* no default: the compiler asks for a new kind's step */
+    case LS_UPDATE_LARS:
+        find_lars_ratio(rule, &c, tensor);
+        step = step_sgd;
+        break;
+    case LS_UPDATE_SGD:
+        step = step_sgd;
+        break;
+    case LS_UPDATE_ADAM:
+    case LS_UPDATE_ADAMW:
+        step = step_adam;
+        break;
+    case LS_UPDATE_LAMB:
         return step_lamb(rule, &c, tensor);
+    case LS_UPDATE_KINDS:
+        break;
     }
-    if (rule->kind == LS_UPDATE_LARS) {
-        step_lars(rule, &c, tensor);
-    }
+    LS_ASSERT(step != NULL);
     for (int64_t i = 0; i < tensor->count; i++) {
         element e = read_element(tensor, moments, i);
-        if (is_sgd(rule->kind)) {
-            step_sgd(rule, &c, &e);
-        } else {
-            step_adam(rule, &c, &e);
-        }
+        step(rule, &c, &e);
         write_element(&e, moments, i, tensor);
     }
     return LS_OK;

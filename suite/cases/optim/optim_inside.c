@@ -79,10 +79,17 @@ static const struct storage {
                 {"masters-bf16", LS_F32, LS_BF16, true},
                 {"half", LS_F16, LS_F16, false}};
 
+/* An optimizer of which the oracle has no kind does not compile. */
+static const ls_update_kind oracle_kinds[LS_OPTIMIZER_KINDS] = {
+#define LS_OPTIMIZER(KIND, ...) [LS_OPTIMIZER_##KIND] = LS_UPDATE_##KIND,
+#include "kernels/optimizers.def"
+#undef LS_OPTIMIZER
+};
+
 static ls_update_rule oracle_rule(const ls_optimizer_config *config)
 {
     return (ls_update_rule){
-        .kind = ls_update_find(ls_optimizers_name(config->kind)),
+        .kind = oracle_kinds[config->kind],
         .lr = 1e-2,
         .weight_decay = config->weight_decay,
         .momentum = config->momentum,

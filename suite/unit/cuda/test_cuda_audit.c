@@ -404,6 +404,17 @@ START_TEST(graphs_go_on_around_an_audited_step)
 }
 END_TEST
 
+START_TEST(unaudited_parts_are_named)
+{
+    char log[8192];
+    ck_assert_int_eq(train("A=1", "--device cuda --steps 1 --audit 1:1", log, sizeof log), 0);
+    ck_assert_msg(strstr(log, "not audited") == NULL, "%s", log);
+    ck_assert_int_eq(
+        train("A=1", "--device cuda --steps 1 --audit 1:1 --optimizer lamb", log, sizeof log), 0);
+    ck_assert_msg(strstr(log, "; not audited: update\n") != NULL, "%s", log);
+}
+END_TEST
+
 START_TEST(refused_where_nothing_can_be_seen)
 {
     char log[8192];
@@ -428,6 +439,7 @@ int main(void)
     tcase_add_loop_test(tests, a_wrong_engine_ends_the_run, 0,
                         (int)(sizeof wrong_engines / sizeof wrong_engines[0]));
     tcase_add_test(tests, graphs_go_on_around_an_audited_step);
+    tcase_add_test(tests, unaudited_parts_are_named);
     tcase_add_test(tests, refused_where_nothing_can_be_seen);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

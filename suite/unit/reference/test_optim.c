@@ -69,6 +69,32 @@ START_TEST(oracle_equals_pytorch)
 }
 END_TEST
 
+/* The oracle's own list and kernels/optimizers.def name the same optimizers and moments. */
+START_TEST(oracle_knows_every_optimizer)
+{
+    static const struct {
+        const char *name;
+        ls_update_kind kind;
+        int moments;
+        const char *moment[2];
+    } optimizers[] = {
+#define LS_OPTIMIZER(KIND, name, rule, variants, norms, moments, moment1, moment2, ...) \
+    {#name, LS_UPDATE_##KIND, moments, {moment1, moment2}},
+#include "kernels/optimizers.def"
+#undef LS_OPTIMIZER
+    };
+    ck_assert_uint_eq(sizeof optimizers / sizeof *optimizers, LS_UPDATE_KINDS);
+    for (int i = 0; i < LS_UPDATE_KINDS; i++) {
+        ls_update_rule rule = {.kind = ls_update_find(optimizers[i].name), .momentum = 0.9};
+        ck_assert_int_eq(rule.kind, optimizers[i].kind);
+        ck_assert_int_eq(ls_update_moments(&rule), optimizers[i].moments);
+        for (int m = 0; m < optimizers[i].moments; m++) {
+            ck_assert_str_eq(ls_update_moment_name(rule.kind, m), optimizers[i].moment[m]);
+        }
+    }
+}
+END_TEST
+
 /* ---- Apex's rules, worked out in FP64 -------------------------------------------------------- */
 
 static const struct apex_row {
@@ -234,6 +260,7 @@ int main(void)
     Suite *suite = suite_create("optim");
     TCase *tests = tcase_create("optim");
     tcase_add_loop_test(tests, oracle_equals_pytorch, 0, (int)(sizeof goldens / sizeof *goldens));
+    tcase_add_test(tests, oracle_knows_every_optimizer);
     tcase_add_loop_test(tests, oracle_equals_apex, 0, (int)(sizeof apex / sizeof *apex));
     tcase_add_loop_test(tests, planted_steps_are_caught, 0, PLANTS);
     suite_add_tcase(suite, tests);
