@@ -1,11 +1,11 @@
 #include "hosts.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 
+#include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 
@@ -102,9 +102,11 @@ ls_status ls_hosts_parse_text(const char *path, const char *text, ls_hosts *out)
 
 ls_status ls_hosts_read_file(const char *path, ls_hosts *out)
 {
-    char *text = ls_text_read(path);
-    if (text == NULL) {
-        return ls_log_fail(LS_ERR_USAGE, "HOSTFILE=%s cannot be read: %s", path, strerror(errno));
+    char *text = NULL;
+    size_t bytes;
+    ls_file_source file;
+    if (ls_file_load(path, LS_FILE_TEXT_BYTES, &file, &text, &bytes) != LS_OK) {
+        return ls_log_fail(LS_ERR_USAGE, "HOSTFILE: %s", file.why);
     }
     ls_status status = ls_hosts_parse_text(path, text, out);
     free(text);

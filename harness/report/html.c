@@ -200,18 +200,18 @@ static void put_table_row(FILE *to, const ls_report_column *columns, const char 
     fputs("</tr>\n", to);
 }
 
-/* Writes a line of SVG with `name` before every id and every reference to one: gnuplot uses the
+/* Writes SVG with `name` before every id and every reference to one: gnuplot uses the
  * same ids in all its figures, and a page holds several. */
-static void put_svg_line(FILE *to, const char *line, const char *name)
+static void put_svg_text(FILE *to, const char *text, const char *name)
 {
     static const char *const BEFORE_ID[] = {" id='", " id=\"", "href='#", "href=\"#", "url(#"};
-    for (; *line != '\0'; line++) {
-        fputc(*line, to);
+    for (; *text != '\0'; text++) {
+        fputc(*text, to);
         for (size_t i = 0; i < sizeof BEFORE_ID / sizeof *BEFORE_ID; i++) {
             size_t length = strlen(BEFORE_ID[i]);
-            if (strncmp(line, BEFORE_ID[i], length) == 0) {
+            if (strncmp(text, BEFORE_ID[i], length) == 0) {
                 fprintf(to, "%s%s-", BEFORE_ID[i] + 1, name);
-                line += length - 1;
+                text += length - 1;
                 break;
             }
         }
@@ -222,22 +222,12 @@ static void put_svg_line(FILE *to, const char *line, const char *name)
  * HTML. */
 static void put_svg(FILE *to, const char *run_directory, const char *name)
 {
-    char path[PATH_MAX], *line = NULL;
-    size_t room = 0;
-    ls_text_put(path, sizeof path, "%s/plots/%s.svg", run_directory, name);
-    FILE *svg = fopen(path, "re");
-    bool inside = false;
-    while (svg != NULL && getline(&line, &room, svg) >= 0) {
-        const char *start = inside ? line : strstr(line, "<svg");
-        if (start != NULL) {
-            inside = true;
-            put_svg_line(to, start, name);
-        }
+    LS_TEXT(path, PATH_MAX, "%s/plots/%s.svg", run_directory, name);
+    char *svg = ls_text_read(path), *start = svg == NULL ? NULL : strstr(svg, "<svg");
+    if (start != NULL) {
+        put_svg_text(to, start, name);
     }
-    free(line);
-    if (svg != NULL) {
-        fclose(svg);
-    }
+    free(svg);
 }
 
 static void put_figure(FILE *to, const char *run_directory, const char *name, const char *title,

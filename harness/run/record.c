@@ -1,6 +1,5 @@
 #include "record.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -296,42 +295,39 @@ static ls_status read_lines(const char *path, bool strict, ls_record_rank *rank,
                             size_t broken_bytes)
 {
     broken[0] = '\0';
-    FILE *file = fopen(path, "re");
-    if (file == NULL) {
-        return ls_log_fail(LS_ERR_INFRA, "cannot open %s: %s", path, strerror(errno));
-    }
-    const char *unreadable = ls_file_unreadable(file);
-    if (unreadable != NULL) {
-        LS_TEXT(why, 64, "is in %s", unreadable);
-        describe(path, 1, why, "", broken, broken_bytes);
-        fclose(file);
+    ls_file_source file;
+    char *text = NULL;
+    size_t bytes = 0;
+    ls_status status = ls_file_load(path, LS_FILE_TEXT_BYTES, &file, &text, &bytes);
+    if (status == LS_ERR_USAGE) { /* a trainer left a FIFO or an endless file in its folder */
+        ls_text_put(broken, broken_bytes, "%s", file.why);
         return LS_OK;
     }
+    if (status != LS_OK) {
+        return ls_log_fail(status, "%s", file.why);
+    }
     reader r = {.strict = strict};
-    char *line = NULL;
-    size_t room = 0;
-    ssize_t length;
-    for (int number = 1; broken[0] == '\0' && (length = getline(&line, &room, file)) > 0;
-         number++) {
-        if (line[length - 1] != '\n' && !strict) {
+    const char *end = text + bytes;
+    char *line = text;
+    for (int number = 1; broken[0] == '\0' && line < end; number++) {
+        char *newline = memchr(line, '\n', (size_t)(end - line));
+        if (newline == NULL && !strict) {
             break;
         }
-        if (line[length - 1] != '\n') {
+        if (newline == NULL) {
             describe(path, number, "ends in the middle", line, broken, broken_bytes);
-        } else if (strlen(line) != (size_t)length) {
+            break;
+        }
+        *newline = '\0';
+        if (strlen(line) != (size_t)(newline - line)) {
             describe(path, number, "holds a zero byte", line, broken, broken_bytes);
         } else {
-            line[length - 1] = '\0';
             (void)read_line(&r, line, path, number, rank, broken, broken_bytes);
         }
+        line = newline + 1;
     }
-    bool failed = ferror(file) != 0;
-    if (failed) {
-        ls_log_error("cannot read %s: %s", path, strerror(errno));
-    }
-    free(line);
-    fclose(file);
-    return failed ? LS_ERR_INFRA : LS_OK;
+    free(text);
+    return LS_OK;
 }
 
 /* ---- a job's folder -------------------------------------------------------------------------- */
@@ -505,17 +501,14 @@ ls_status ls_record_each_event(const ls_record *record, int rank, const char *ev
 static void read_tail(const char *path, char *text, size_t bytes)
 {
     text[0] = '\0';
-    FILE *file = fopen(path, "re");
-    if (file == NULL) {
+    ls_file_source file;
+    if (ls_file_open(path, INT64_MAX, &file) != LS_OK) {
         return;
     }
-    long room = (long)bytes - 1;
-    if (fseek(file, 0, SEEK_END) == 0) {
-        long size = ftell(file);
-        (void)fseek(file, size > room ? size - room : 0, SEEK_SET);
-        text[fread(text, 1, (size_t)room, file)] = '\0';
-    }
-    fclose(file);
+    int64_t room = (int64_t)bytes - 1, from = file.bytes > room ? file.bytes - room : 0;
+    ssize_t got = pread(file.descriptor, text, (size_t)room, from);
+    text[got > 0 ? got : 0] = '\0';
+    close(file.descriptor);
 }
 
 void ls_record_last_line(const ls_record *record, int rank, char *text, int bytes)

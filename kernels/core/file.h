@@ -1,8 +1,10 @@
-/* Whole files, and writes that are not cut short. */
+/* Regular files, opened without waiting and read whole, and writes that are not cut short. */
 #ifndef LS_FILE_H
 #define LS_FILE_H
 
+#include <limits.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 #include "status.h"
@@ -11,14 +13,36 @@
 extern "C" {
 #endif
 
-/* Why an open file cannot be read into memory, such as "no regular file"; NULL when it can. A
- * trainer may leave a device or an endless file in its folder. */
-const char *ls_file_unreadable(FILE *file);
-/* Reads the whole file; *data is malloc'ed and ends with a 0 that *bytes does not count. Logs the
- * path and the reason: LS_ERR_USAGE for an unreadable file (see above), LS_ERR_INFRA
- * otherwise. */
-ls_status ls_file_read(const char *path, char **data, size_t *bytes);
-/* Opens a new file for text; NULL and the reason logged when it cannot be created. */
+/* The most that is read of a record, a log or a table. */
+#define LS_FILE_TEXT_BYTES (INT64_C(1) << 30)
+
+/* The most that is read of a dump or a checkpoint: half of this machine's memory. */
+int64_t ls_file_most(void);
+
+/* A file opened for reading. */
+typedef struct ls_file_source {
+    int descriptor;           /* -1 when it was not opened; else the caller closes it */
+    int64_t bytes;            /* its size when it was opened */
+    char why[PATH_MAX + 128]; /* after a failure: a sentence with the path and the reason */
+} ls_file_source;
+
+/* Opens a regular file of at most `most` bytes, without a message. What a trainer left under a name
+ * may be a FIFO, whose reader waits for ever, or a device, which never ends: LS_ERR_USAGE and "x is
+ * a FIFO, not a regular file". LS_ERR_INFRA when it cannot be opened. errno is set in both cases.
+ * Every reader of the tree opens its files here (suite/unit/lint.sh lists the exceptions). */
+ls_status ls_file_open(const char *path, int64_t most, ls_file_source *out);
+/* Reads the next `bytes` bytes. LS_ERR_INFRA, and the reason in file->why, also when another
+ * process has made the file shorter since it was opened. */
+ls_status ls_file_fill(ls_file_source *file, const char *path, void *to, size_t bytes);
+/* Reads the whole file, without a message; *data is malloc'ed and ends with a 0 that *bytes does
+ * not count. A file that grows meanwhile is read to its end if that comes within `most` bytes.
+ * Statuses as above, LS_ERR_INFRA also without memory. */
+ls_status ls_file_load(const char *path, int64_t most, ls_file_source *file, char **data,
+                       size_t *bytes);
+/* The same; logs the reason. */
+ls_status ls_file_read(const char *path, int64_t most, char **data, size_t *bytes);
+/* Opens a new file for text, without waiting for the reader of a FIFO; NULL and the reason logged
+ * when it cannot be created. */
 FILE *ls_file_create(const char *path);
 /* Relays to the caller that it could not be created. */
 #define LS_TRY_FILE(file) LS_TRY((file) != NULL ? LS_OK : LS_ERR_INFRA)

@@ -17,7 +17,7 @@ ls_status ls_json_read_file(const char *path, cJSON **root)
 {
     char *text = NULL;
     size_t bytes = 0;
-    LS_TRY(ls_file_read(path, &text, &bytes));
+    LS_TRY(ls_file_read(path, LS_FILE_TEXT_BYTES, &text, &bytes));
     const char *end = text;
     cJSON *value = cJSON_ParseWithLengthOpts(text, bytes + 1, &end, 0);
     if (value == NULL) {
@@ -91,7 +91,7 @@ ls_status ls_json_each_line(const char *path, ls_json_visit *visit, void *contex
 {
     char *text = NULL;
     size_t bytes = 0;
-    LS_TRY(ls_file_read(path, &text, &bytes));
+    LS_TRY(ls_file_read(path, LS_FILE_TEXT_BYTES, &text, &bytes));
     ls_status status = LS_OK;
     char *line = text;
     for (int number = 1; status == LS_OK; number++) {

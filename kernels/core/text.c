@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "file.h"
+
 void ls_text_put(char *text, size_t bytes, const char *format, ...)
 {
     va_list arguments;
@@ -118,36 +120,8 @@ bool ls_text_matches(const char *pattern, const char *text)
 
 char *ls_text_read(const char *path)
 {
-    FILE *file = fopen(path, "r");
-    if (file == NULL) {
-        return NULL;
-    }
-    size_t used = 0, capacity = 4096;
-    char *text = malloc(capacity);
-    while (text != NULL) {
-        size_t got = fread(text + used, 1, capacity - used - 1, file);
-        used += got;
-        if (got == 0) {
-            break;
-        }
-        if (capacity - used < 2) {
-            capacity *= 2;
-            char *grown = realloc(text, capacity);
-            if (grown == NULL) {
-                free(text);
-            }
-            text = grown;
-        }
-    }
-    int failed = ferror(file) ? errno : 0; /* a folder can be opened, but not read */
-    fclose(file);
-    if (failed != 0) {
-        free(text);
-        errno = failed;
-        return NULL;
-    }
-    if (text != NULL) {
-        text[used] = '\0';
-    }
-    return text;
+    char *text = NULL;
+    size_t bytes;
+    ls_file_source file;
+    return ls_file_load(path, LS_FILE_TEXT_BYTES, &file, &text, &bytes) == LS_OK ? text : NULL;
 }

@@ -6,17 +6,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include <jpeglib.h>
 #include <jerror.h>
 
+#include "kernels/core/file.h"
 #include "kernels/core/log.h"
 
 enum {
     PATH_BYTES = 1024,
-    PIXELS_MAX = 1 << 28
-}; /* 805 MB of RGB: more is a mistake or an attack */
+    FILE_BYTES_MAX = 1 << 30,
+    PIXELS_MAX = 1 << 28, /* 805 MB of RGB: more is a mistake or an attack */
+};
 
 /* libjpeg requires that `raise_error` does not return. */
 typedef struct guard {
@@ -110,30 +112,24 @@ static bool reserve(uint8_t **buffer, size_t *capacity, size_t bytes)
 
 static ls_status read_file(ls_jpeg *jpeg, char *why, size_t why_bytes)
 {
-    FILE *stream = fopen(jpeg->path, "rb");
-    struct stat status;
-    if (stream == NULL || fstat(fileno(stream), &status) != 0) {
-        snprintf(why, why_bytes, "cannot read %s: %s", jpeg->path, strerror(errno));
-        if (stream != NULL) {
-            fclose(stream);
-        }
+    ls_file_source file;
+    if (ls_file_open(jpeg->path, FILE_BYTES_MAX, &file) != LS_OK) {
+        snprintf(why, why_bytes, "%s", file.why);
         return LS_ERR_USAGE;
     }
     ls_status result = LS_OK;
-    jpeg->file_bytes = (size_t)status.st_size;
-    if (!S_ISREG(status.st_mode) || status.st_size == 0) {
-        snprintf(why, why_bytes, "%s is %s", jpeg->path,
-                 S_ISREG(status.st_mode) ? "empty" : "not a regular file");
+    jpeg->file_bytes = (size_t)file.bytes;
+    if (file.bytes == 0) {
+        snprintf(why, why_bytes, "%s is empty", jpeg->path);
         result = LS_ERR_USAGE;
     } else if (!reserve(&jpeg->file, &jpeg->file_capacity, jpeg->file_bytes)) {
         snprintf(why, why_bytes, "%s: no memory for its %zu bytes", jpeg->path, jpeg->file_bytes);
         result = LS_ERR_INFRA;
-    } else if (fread(jpeg->file, 1, jpeg->file_bytes, stream) != jpeg->file_bytes) {
-        snprintf(why, why_bytes, "cannot read %s: %s", jpeg->path,
-                 ferror(stream) != 0 ? strerror(errno) : "it became shorter");
+    } else if (ls_file_fill(&file, jpeg->path, jpeg->file, jpeg->file_bytes) != LS_OK) {
+        snprintf(why, why_bytes, "%s", file.why);
         result = LS_ERR_USAGE;
     }
-    fclose(stream);
+    close(file.descriptor);
     return result;
 }
 
@@ -249,16 +245,14 @@ static bool has_end_marker(const char *path)
 {
     enum { TAIL_BYTES = 4096 };
     uint8_t tail[TAIL_BYTES];
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) {
+    ls_file_source file;
+    if (ls_file_open(path, FILE_BYTES_MAX, &file) != LS_OK) {
         return false;
     }
-    size_t count = 0;
-    if (fseek(file, -TAIL_BYTES, SEEK_END) == 0 || fseek(file, 0, SEEK_SET) == 0) {
-        count = fread(tail, 1, sizeof tail, file);
-    }
-    fclose(file);
-    for (size_t i = count; i >= 2; i--) {
+    int64_t from = file.bytes > TAIL_BYTES ? file.bytes - TAIL_BYTES : 0;
+    ssize_t count = pread(file.descriptor, tail, sizeof tail, from);
+    close(file.descriptor);
+    for (ssize_t i = count; i >= 2; i--) {
         if (tail[i - 2] == 0xff && tail[i - 1] == 0xd9) {
             return true;
         }

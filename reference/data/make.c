@@ -241,12 +241,9 @@ static ls_status write_marker(const char *dir, const char *text)
 static void read_marker(const char *dir, char text[MARKER_BYTES])
 {
     LS_TEXT(path, PATH_BYTES + 32, "%s/" MARKER, dir);
-    FILE *stream = fopen(path, "r");
-    size_t bytes = stream != NULL ? fread(text, 1, MARKER_BYTES - 1, stream) : 0;
-    text[bytes] = '\0';
-    if (stream != NULL) {
-        fclose(stream);
-    }
+    char *marker = ls_text_read(path);
+    ls_text_put(text, MARKER_BYTES, "%s", marker == NULL ? "" : marker);
+    free(marker);
 }
 
 /* Examines an existing folder. *done: complete with these arguments. */

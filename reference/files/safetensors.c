@@ -10,8 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/core/file.h"
@@ -250,8 +248,8 @@ void ls_safetensors_discard(ls_safetensors_writer *writer)
 
 struct ls_safetensors {
     char *path;
-    char *map;
-    size_t map_bytes;
+    char *data;
+    size_t bytes;
     cJSON *header;
     ls_safetensors_entry *entry; /* in the header's order */
     ls_safetensors_entry **by_name;
@@ -269,46 +267,34 @@ static ls_status broken(const char *path, const char *format, ...)
     return ls_log_fail(LS_ERR_USAGE, "%s is not a whole safetensors file: %s", path, reason);
 }
 
-static ls_status map_file(ls_safetensors *file)
+static ls_status read_file(ls_safetensors *file)
 {
-    int descriptor = open(file->path, O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0) {
-        return ls_log_fail(LS_ERR_USAGE, "cannot open %s: %s", file->path, strerror(errno));
+    ls_file_source source;
+    ls_status status = ls_file_load(file->path, ls_file_most(), &source, &file->data, &file->bytes);
+    if (status != LS_OK) {
+        return ls_log_fail(source.descriptor < 0 ? LS_ERR_USAGE : status, "%s", source.why);
     }
-    ls_status status = LS_OK;
-    struct stat about;
-    if (fstat(descriptor, &about) != 0 || !S_ISREG(about.st_mode)) {
-        status = broken(file->path, "it is not a regular file");
-    } else if (about.st_size < LENGTH_BYTES) {
-        status = broken(file->path, "it has %lld bytes", (long long)about.st_size);
-    } else {
-        file->map_bytes = (size_t)about.st_size;
-        file->map = mmap(NULL, file->map_bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
-        if (file->map == MAP_FAILED) {
-            ls_log_error("cannot map %s: %s", file->path, strerror(errno));
-            file->map = NULL;
-            status = LS_ERR_INFRA;
-        }
+    if (file->bytes < LENGTH_BYTES) {
+        return broken(file->path, "it has %zu bytes", file->bytes);
     }
-    close(descriptor);
-    return status;
+    return LS_OK;
 }
 
 static ls_status parse_header(ls_safetensors *file, size_t *data_start)
 {
     uint64_t length = 0;
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) {
-        length = length << 8 | (unsigned char)file->map[i];
+        length = length << 8 | (unsigned char)file->data[i];
     }
     if (length > HEADER_BYTES_MAX) {
         return broken(file->path, "a header of %llu bytes; at most %d are allowed",
                       (unsigned long long)length, HEADER_BYTES_MAX);
     }
-    if (length > file->map_bytes - LENGTH_BYTES) {
+    if (length > file->bytes - LENGTH_BYTES) {
         return broken(file->path, "a header of %llu bytes in a file of %zu",
-                      (unsigned long long)length, file->map_bytes);
+                      (unsigned long long)length, file->bytes);
     }
-    file->header = cJSON_ParseWithLength(file->map + LENGTH_BYTES, (size_t)length);
+    file->header = cJSON_ParseWithLength(file->data + LENGTH_BYTES, (size_t)length);
     if (!cJSON_IsObject(file->header)) {
         return broken(file->path, "its header is not a JSON object");
     }
@@ -376,9 +362,9 @@ static ls_status parse_entry(const ls_safetensors *file, const cJSON *item, size
         !whole_number(cJSON_GetArrayItem(offsets, 1), &end) || end < begin) {
         return broken(file->path, "tensor '%s' has no data_offsets", name);
     }
-    if ((uint64_t)end > file->map_bytes - data_start) {
+    if ((uint64_t)end > file->bytes - data_start) {
         return broken(file->path, "tensor '%s' ends at byte %lld of %zu: the file is cut", name,
-                      (long long)end, file->map_bytes - data_start);
+                      (long long)end, file->bytes - data_start);
     }
     if (end - begin != entry.bytes) {
         return broken(file->path, "tensor '%s' has %lld bytes where its shape takes %lld", name,
@@ -387,7 +373,7 @@ static ls_status parse_entry(const ls_safetensors *file, const cJSON *item, size
     if ((data_start + (size_t)begin) % ls_dtype_bytes(entry.dtype) != 0) {
         return broken(file->path, "tensor '%s' is not aligned to its elements", name);
     }
-    entry.data = file->map + data_start + begin;
+    entry.data = file->data + data_start + begin;
     *out = entry;
     return LS_OK;
 }
@@ -414,7 +400,7 @@ static ls_status check_cover(ls_safetensors *file, size_t data_start)
 {
     size_t count = (size_t)file->count;
     qsort(file->by_name, count, sizeof *file->by_name, compare_place);
-    const char *next = file->map + data_start;
+    const char *next = file->data + data_start;
     for (size_t i = 0; i < count; i++) {
         const ls_safetensors_entry *entry = file->by_name[i];
         if (entry->data != (const void *)next) {
@@ -424,9 +410,9 @@ static ls_status check_cover(ls_safetensors *file, size_t data_start)
         }
         next += entry->bytes;
     }
-    if (next != file->map + file->map_bytes) {
+    if (next != file->data + file->bytes) {
         return broken(file->path, "%zu bytes after the last tensor",
-                      (size_t)(file->map + file->map_bytes - next));
+                      (size_t)(file->data + file->bytes - next));
     }
     qsort(file->by_name, count, sizeof *file->by_name, compare_name);
     for (size_t i = 1; i < count; i++) {
@@ -470,7 +456,7 @@ ls_status ls_safetensors_open(const char *path, ls_safetensors **out)
     file->path = copy;
     size_t data_start = 0;
     ls_status status;
-    LS_TRY_GOTO(status, map_file(file), close_file);
+    LS_TRY_GOTO(status, read_file(file), close_file);
     LS_TRY_GOTO(status, parse_header(file, &data_start), close_file);
     LS_TRY_GOTO(status, parse_entries(file, data_start), close_file);
     *out = file;
@@ -485,9 +471,7 @@ void ls_safetensors_close(ls_safetensors *file)
     if (file == NULL) {
         return;
     }
-    if (file->map != NULL) {
-        munmap(file->map, file->map_bytes);
-    }
+    free(file->data);
     cJSON_Delete(file->header);
     free(file->entry);
     free(file->by_name);

@@ -29,13 +29,13 @@ void ls_safetensors_survive_crash(ls_safetensors_writer *writer);
 ls_status ls_safetensors_finish(ls_safetensors_writer *writer);
 void ls_safetensors_discard(ls_safetensors_writer *writer);
 
-typedef struct ls_safetensors ls_safetensors; /* a file mapped for reading */
+typedef struct ls_safetensors ls_safetensors; /* a file in memory */
 
 typedef struct ls_safetensors_entry {
     const char *name;
     ls_dtype dtype;
     ls_shape shape;
-    const void *data; /* in the mapping; aligned to the element size */
+    const void *data; /* in the file's memory; aligned to the element size */
     int64_t bytes;
 } ls_safetensors_entry;
 

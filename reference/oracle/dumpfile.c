@@ -1,22 +1,18 @@
 #include "dumpfile.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "kernels/core/file.h"
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
 #include "bits.h"
 
 struct ls_dumpfile {
     char path[1024];
-    unsigned char *map;
+    unsigned char *data;
     size_t bytes;
     cJSON *header;
     int count;
@@ -78,7 +74,7 @@ static ls_status read_entry(const ls_dumpfile *file, const cJSON *item, size_t d
     if (!(from >= 0) || !(to <= (double)room) || to - from != (double)(entry->count * bytes)) {
         return broken(file, "offsets that fit neither shape nor file", entry->name);
     }
-    entry->data = file->map + data_start + (size_t)from;
+    entry->data = file->data + data_start + (size_t)from;
     return LS_OK;
 }
 
@@ -89,12 +85,12 @@ static ls_status read_header(ls_dumpfile *file)
     }
     uint64_t length = 0;
     for (int i = 7; i >= 0; i--) {
-        length = length << 8 | file->map[i];
+        length = length << 8 | file->data[i];
     }
     if (length > file->bytes - 8) {
         return broken(file, "the header is longer than the file", "");
     }
-    file->header = cJSON_ParseWithLength((const char *)file->map + 8, length);
+    file->header = cJSON_ParseWithLength((const char *)file->data + 8, length);
     if (!cJSON_IsObject(file->header)) {
         return broken(file, "the header is not a JSON object", "");
     }
@@ -112,37 +108,15 @@ static ls_status read_header(ls_dumpfile *file)
     return LS_OK;
 }
 
-static ls_status map_file(ls_dumpfile *file)
-{
-    int descriptor = open(file->path, O_RDONLY | O_CLOEXEC);
-    struct stat status;
-    if (descriptor < 0 || fstat(descriptor, &status) != 0) {
-        ls_log_error("cannot open %s: %s", file->path, strerror(errno));
-        if (descriptor >= 0) {
-            close(descriptor);
-        }
-        return LS_ERR_INFRA;
-    }
-    void *map = NULL;
-    if (status.st_size > 0) {
-        map = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    }
-    close(descriptor);
-    if (map == MAP_FAILED) {
-        return ls_log_fail(LS_ERR_INFRA, "cannot map %s: %s", file->path, strerror(errno));
-    }
-    file->map = map;
-    file->bytes = (size_t)status.st_size;
-    return LS_OK;
-}
-
 ls_status ls_dumpfile_open(const char *path, ls_dumpfile **out)
 {
     ls_dumpfile *file = calloc(1, sizeof *file);
     LS_TRY_MEMORY(file != NULL, "a reader for %s", path);
     snprintf(file->path, sizeof file->path, "%s", path);
     ls_status status;
-    LS_TRY_GOTO(status, map_file(file), close_file);
+    char *data = NULL;
+    LS_TRY_GOTO(status, ls_file_read(path, ls_file_most(), &data, &file->bytes), close_file);
+    file->data = (unsigned char *)data;
     LS_TRY_GOTO(status, read_header(file), close_file);
     *out = file;
     return LS_OK;
@@ -156,9 +130,7 @@ void ls_dumpfile_close(ls_dumpfile *file)
     if (file == NULL) {
         return;
     }
-    if (file->map != NULL) {
-        munmap(file->map, file->bytes);
-    }
+    free(file->data);
     cJSON_Delete(file->header);
     free(file->entry);
     free(file);

@@ -1,5 +1,5 @@
-/* The oracle's own reader of safetensors dumps: memory-mapped, every length and offset checked
- * before use. */
+/* The oracle's own reader of safetensors dumps: read into memory, which a trainer that still runs
+ * cannot change; every length and offset is checked before use. */
 #ifndef LS_ORACLE_DUMPFILE_H
 #define LS_ORACLE_DUMPFILE_H
 

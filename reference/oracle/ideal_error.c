@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "oracle.h"
 
@@ -114,16 +115,16 @@ static bool cache_load(const char *folder, cache_key key, int count, const cache
     if (folder == NULL || !path_of(folder, key, path)) {
         return false;
     }
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) {
+    ls_file_source file;
+    if (ls_file_open(path, INT64_MAX, &file) != LS_OK) {
         return false;
     }
     head stored;
-    bool whole = fread(&stored, sizeof stored, 1, file) == 1;
+    bool whole = ls_file_fill(&file, path, &stored, sizeof stored) == LS_OK;
     for (int i = 0; i < count && whole; i++) {
-        whole = fread(part[i].data, 1, part[i].bytes, file) == part[i].bytes;
+        whole = ls_file_fill(&file, path, part[i].data, part[i].bytes) == LS_OK;
     }
-    fclose(file);
+    close(file.descriptor);
     if (!whole) {
         return false;
     }

@@ -83,7 +83,7 @@ static ls_status plant_file(const ls_bounds_plant *plant, const ls_safetensors *
     uint64_t header = 0;
     LS_TRY(ls_safetensors_open(path, &file));
     ls_status status;
-    LS_TRY_GOTO(status, ls_file_read(path, &data, &bytes), close_file);
+    LS_TRY_GOTO(status, ls_file_read(path, LS_FILE_TEXT_BYTES, &data, &bytes), close_file);
     memcpy(&header, data, sizeof header);
     for (int i = 0; i < ls_safetensors_count(file); i++) {
         const ls_safetensors_entry *entry = ls_safetensors_at(file, i);

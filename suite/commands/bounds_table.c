@@ -50,15 +50,13 @@ static bool parse(const char *line, ls_bounds_row *row)
 ls_status ls_bounds_rows_read(const char *path, ls_bounds_rows *out)
 {
     memset(out, 0, sizeof *out);
-    FILE *file = fopen(path, "r");
-    if (file == NULL) {
-        return LS_OK; /* a first run */
-    }
-    char line[1024];
+    char *text = ls_text_read(path), *rest = text; /* none before the first run */
     ls_status status = LS_OK;
-    for (int number = 1; status == LS_OK && fgets(line, sizeof line, file) != NULL; number++) {
+    int number = 0;
+    for (char *line; status == LS_OK && (line = strsep(&rest, "\n")) != NULL;) {
         ls_bounds_row row;
-        if (line[0] == '#') {
+        number++;
+        if (line[0] == '#' || (line[0] == '\0' && rest == NULL)) {
             continue;
         }
         if (!parse(line, &row)) {
@@ -67,7 +65,7 @@ ls_status ls_bounds_rows_read(const char *path, ls_bounds_rows *out)
             add(out, &row);
         }
     }
-    fclose(file);
+    free(text);
     if (status != LS_OK) {
         ls_bounds_rows_free(out);
     }

@@ -10,6 +10,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/digest.h"
+#include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/list.h"
 #include "detect_parts.h"
@@ -156,19 +157,17 @@ static uint64_t digest_of_build(const detect *d)
     static const char *const file[] = {"lockstep", "lockstep-train", "lib/ls_cpu.so",
                                        "lib/ls_gloo.so"};
     uint64_t digest = LS_DIGEST_START;
-    char *buffer = ls_list_make(1, 1 << 16);
     for (size_t i = 0; i < sizeof file / sizeof *file; i++) {
         LS_TEXT(path, 1300, "%.*s%s", (int)(strlen(d->planted) - strlen("lockstep")), d->planted,
                 file[i]);
-        FILE *in = fopen(path, "rb");
-        for (size_t got; in != NULL && (got = fread(buffer, 1, 1 << 16, in)) > 0;) {
-            digest = ls_digest_update(digest, buffer, got);
+        ls_file_source in;
+        char *data = NULL;
+        size_t bytes = 0;
+        if (ls_file_load(path, LS_FILE_TEXT_BYTES, &in, &data, &bytes) == LS_OK) {
+            digest = ls_digest_update(digest, data, bytes);
         }
-        if (in != NULL) {
-            fclose(in);
-        }
+        free(data);
     }
-    free(buffer);
     return digest;
 }
 

@@ -1,11 +1,11 @@
 #include "select.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "harness/run/matrix.h"
+#include "kernels/core/file.h"
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
@@ -168,9 +168,11 @@ void ls_select_add(ls_select_list *list, const char *glob, const char *reason)
 
 ls_status ls_select_load(const char *path, ls_select_list *list)
 {
-    char *text = ls_text_read(path);
-    if (text == NULL) {
-        return ls_log_fail(LS_ERR_USAGE, "the list %s cannot be read: %s", path, strerror(errno));
+    char *text = NULL;
+    size_t bytes;
+    ls_file_source file;
+    if (ls_file_load(path, LS_FILE_TEXT_BYTES, &file, &text, &bytes) != LS_OK) {
+        return ls_log_fail(LS_ERR_USAGE, "no list of cases: %s", file.why);
     }
     char *rest = NULL;
     for (char *line = strtok_r(text, "\n", &rest); line != NULL;

@@ -1,6 +1,6 @@
 #include "table.h"
 
-#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/file.h"
@@ -52,22 +52,21 @@ static bool take_line(const char *line, const char *name, char *to, int bytes)
 
 ls_status ls_table_read_head(const char *run_directory, const char *name, ls_table_head *out)
 {
-    char path[PATH_MAX], line[4096];
-    FILE *table = fopen(table_path(path, run_directory, name), "r");
-    if (table == NULL) {
-        return ls_log_fail(LS_ERR_INFRA, "cannot open %s: %s", path, strerror(errno));
-    }
+    char path[PATH_MAX], *table = NULL;
+    size_t bytes;
+    LS_TRY(ls_file_read(table_path(path, run_directory, name), LS_FILE_TEXT_BYTES, &table, &bytes));
     ls_table_head head = {0};
-    while (fgets(line, sizeof line, table) != NULL) {
+    char *rest = table;
+    for (char *line; (line = strsep(&rest, "\n")) != NULL;) {
         if (line[0] != '#') {
-            head.rows += line[0] != '\n';
+            head.rows += line[0] != '\0';
             continue;
         }
         (void)(take_line(line, "# title:", head.title, sizeof head.title) ||
                take_line(line, "# caption:", head.caption, sizeof head.caption) ||
                take_line(line, "# blocks:", head.blocks, sizeof head.blocks));
     }
-    fclose(table);
+    free(table);
     *out = head;
     return LS_OK;
 }

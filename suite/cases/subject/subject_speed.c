@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "kernels/core/text.h"
+#include "kernels/core/file.h"
 #include "kernels/core/json.h"
 
 /* ---- what judging costs ---------------------------------------------------------------------- */
@@ -155,16 +156,13 @@ static unsigned char *read_curves(const ls_record *job, size_t *bytes, double *c
     if (entries != NULL) {
         closedir(entries);
     }
-    FILE *file = path[0] == '\0' ? NULL : fopen(path, "rb");
     struct stat status;
     *changed_s = path[0] != '\0' && stat(path, &status) == 0 ? (double)status.st_mtime : NAN;
-    enum { MOST = 1 << 20 };
-    unsigned char *text = file == NULL ? NULL : malloc(MOST);
-    *bytes = text == NULL ? 0 : fread(text, 1, MOST, file);
-    if (file != NULL) {
-        fclose(file);
+    char *data = NULL;
+    if (path[0] != '\0') {
+        (void)ls_file_read(path, LS_FILE_TEXT_BYTES, &data, bytes);
     }
-    return text;
+    return (unsigned char *)data;
 }
 
 /* TFRecord's masked CRC-32C (Castagnoli), a bit at a time from its definition. */

@@ -12,7 +12,7 @@
 #include "suite_fake.h"
 
 /* The command runs in a folder that holds the file `file`, the safetensors file `plain` without any
- * tensor, and the empty folder `dir`. */
+ * tensor, the empty folder `dir`, and the FIFO `fifo`. */
 static const struct wrong {
     const char *command;
     int code;
@@ -25,15 +25,16 @@ static const struct wrong {
     {TRAIN "--save none/x", LS_ERR_USAGE,
      "--save none/x: cannot write it: No such file or directory"},
     {TRAIN "--save file/x", LS_ERR_USAGE, "--save file/x: cannot write it: Not a directory"},
-    {TRAIN "--resume dir", LS_ERR_USAGE,
-     "dir is not a whole safetensors file: it is not a regular file"},
+    {TRAIN "--resume dir", LS_ERR_USAGE, "dir is a folder, not a regular file"},
+    {TRAIN "--resume fifo", LS_ERR_USAGE, "fifo is a FIFO, not a regular file"},
+    {TRAIN "--resume /dev/zero", LS_ERR_USAGE, "/dev/zero is a device, not a regular file"},
     {TRAIN "--resume plain", LS_ERR_USAGE,
      "--resume plain: its format is '', not lockstep-checkpoint; --init starts from a dump or "
      "plain weights"},
     {TRAIN "x", LS_ERR_USAGE, "unexpected argument 'x'; --help lists the options"},
     {TRAIN "--init plain", LS_ERR_USAGE, "plain: conv1.weight is missing"},
-    {TRAIN "--init dir", LS_ERR_USAGE,
-     "dir is not a whole safetensors file: it is not a regular file"},
+    {TRAIN "--init dir", LS_ERR_USAGE, "dir is a folder, not a regular file"},
+    {TRAIN "--init fifo", LS_ERR_USAGE, "fifo is a FIFO, not a regular file"},
     {TRAIN "--init file", LS_ERR_USAGE, "file is not a whole safetensors file: it has 2 bytes"},
     {TRAIN "--data file", LS_ERR_USAGE, "cannot read the folder file: Not a directory"},
     {TRAIN "--data batches:file", LS_ERR_USAGE, "--data batches:file: not a folder"},
@@ -54,9 +55,11 @@ static const struct wrong {
     {"lockstep conform --list=1", LS_ERR_USAGE, "--list takes no value: '--list=1'"},
     {"lockstep conform --seed", LS_ERR_USAGE, "--seed needs a value: seed of every job (7)"},
     {"lockstep conform --list-file dir", LS_ERR_USAGE,
-     "the list dir cannot be read: Is a directory"},
+     "no list of cases: dir is a folder, not a regular file"},
+    {"lockstep conform --list-file fifo", LS_ERR_USAGE,
+     "no list of cases: fifo is a FIFO, not a regular file"},
     {"lockstep conform --list-file none", LS_ERR_USAGE,
-     "the list none cannot be read: No such file or directory"},
+     "no list of cases: cannot open none: No such file or directory"},
     {"lockstep conform --case gradient.o2.w2.b0.1mb", LS_ERR_USAGE,
      "no case matches 'gradient.o2.w2.b0.1mb'; did you mean gradients.o2.w2.b0.1mb?"},
     {"lockstep conform --case xyz", LS_ERR_USAGE,
@@ -78,7 +81,8 @@ static const struct wrong {
      "unexpected argument '--resume'; did you mean RESUME?"},
     {"lockstep bench NGPUS=4 SIM_NODES=3 DEVICE=cpu", LS_ERR_USAGE,
      "SIM_NODES=3 does not divide NGPUS=4"},
-    {"lockstep bench HOSTFILE=dir", LS_ERR_USAGE, "HOSTFILE=dir cannot be read: Is a directory"},
+    {"lockstep bench HOSTFILE=dir", LS_ERR_USAGE, "HOSTFILE: dir is a folder, not a regular file"},
+    {"lockstep bench HOSTFILE=fifo", LS_ERR_USAGE, "HOSTFILE: fifo is a FIFO, not a regular file"},
     {"lockstep bench NODES=a,a", LS_ERR_USAGE,
      "NODES=a,a: host a is listed twice (slots=N gives it more ranks)"},
     {"lockstep bench RESUME=dir", LS_ERR_USAGE,
@@ -112,6 +116,8 @@ START_TEST(bad_input_is_one_line)
     fclose(file);
     ls_text_put(path, sizeof path, "%s/dir", folder);
     ck_assert_int_eq(mkdir(path, 0755), 0);
+    ls_text_put(path, sizeof path, "%s/fifo", folder);
+    ck_assert_int_eq(mkfifo(path, 0644), 0);
     ls_path_program(program, sizeof program);
     ls_text_put(command, sizeof command,
                 "cd %s && PATH=%s/..:$PATH && export LC_ALL=C && %s >output 2>messages </dev/null",
