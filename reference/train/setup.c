@@ -29,13 +29,9 @@ ls_status ls_setup_unsupported(ls_trainer *trainer, const char *option, const ch
     return LS_ERR_UNSUPPORTED;
 }
 
-/* Hours of training must not end with a file that cannot be written. */
 static ls_status check_save(const char *path)
 {
     struct stat found;
-    if (path[0] == '\0') {
-        return LS_OK;
-    }
     if (stat(path, &found) == 0 && !S_ISREG(found.st_mode)) {
         return ls_log_fail(LS_ERR_USAGE, "--save %s: it is %s", path,
                            S_ISDIR(found.st_mode) ? "a folder" : "not a regular file");
@@ -45,6 +41,21 @@ static ls_status check_save(const char *path)
         return ls_log_fail(LS_ERR_USAGE, "--save %s: cannot write it: %s", path, strerror(refused));
     }
     return LS_OK;
+}
+
+ls_status ls_setup_save(ls_trainer *trainer)
+{
+    const char *path = trainer->options.save;
+    int refusing = -1;
+    if (path[0] == '\0') {
+        return LS_OK;
+    }
+    bool works = trainer->world.rank != 0 || check_save(path) == LS_OK;
+    LS_TRY(ls_join_all(trainer, "save", works, false, &refusing));
+    if (works && refusing >= 0) {
+        ls_log_error("--save %s: rank %d cannot write it", path, refusing);
+    }
+    return refusing >= 0 ? LS_ERR_USAGE : LS_OK;
 }
 
 ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
@@ -61,9 +72,6 @@ ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
     ls_options *options = &trainer->options;
     LS_TRY(ls_options_resolve(options, trainer->world.rank, trainer->world.world,
                               trainer->world.run_dir));
-    if (trainer->world.rank == 0) {
-        LS_TRY(check_save(options->save));
-    }
     ls_dialect_resolve(options, trainer->world.world, &trainer->rules);
     ls_precision_resolve(options, &trainer->rules, &trainer->precision);
     LS_TRY(ls_schedule_parse(options->schedule, &trainer->schedule));

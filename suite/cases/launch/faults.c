@@ -255,15 +255,15 @@ static const ls_row rows[] = {
      .judges_outcome = true},
     {"faults.full.save-nowhere", "F4", judge_full,
      JOB "w2 shell --save={self}/nowhere/checkpoint.safetensors",
-     ENDS({2, LS_ENDINGS_ANY}, 1, "nowhere", false, "nowhere"), GO, .judges_outcome = true},
+     ENDS({2, 2}, 1, "nowhere", false, "nowhere"), GO, .judges_outcome = true},
     {"faults.full.save-folder", "F4", judge_full, JOB "w2 shell" SAVE,
-     ENDS({2, LS_ENDINGS_ANY}, 1, "checkpoint.safetensors: it is a folder", true, NULL),
+     ENDS({2, 2}, 1, "checkpoint.safetensors: it is a folder", true, NULL),
      "mkdir -p {self}/checkpoint.safetensors; " GO, .judges_outcome = true},
     /* the file's own name fits, that of the file which is renamed to it does not */
     {"faults.full.save-name", "F4", judge_full,
      JOB "w2 shell --save={self}/" TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN
          TEN TEN TEN TEN TEN TEN TEN TEN TEN,
-     ENDS({2, LS_ENDINGS_ANY}, 1, "File name too long", true, NULL), GO, .judges_outcome = true},
+     ENDS({2, 2}, 1, "File name too long", true, NULL), GO, .judges_outcome = true},
     {"faults.spoilt.floor", "F7", judge_spoilt,
      "resnet8 O2 b0.05 w1 scale=dynamic shell" SAVE
      "--init-scale=2 --min-loss-scale=1.5 --overflow-at=1",
