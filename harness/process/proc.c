@@ -266,6 +266,7 @@ void ls_proc_end_all(ls_proc *group, int count, double grace_s)
 {
     int64_t deadline_ns = ls_clock_after(grace_s);
     ls_proc_signal_all(group, count, SIGTERM);
+    ls_proc_signal_all(group, count, SIGCONT);
     (void)ls_proc_wait_all(group, count, deadline_ns);
     ls_proc_signal_all(group, count, SIGKILL);
     (void)ls_proc_wait_all(group, count, -1);

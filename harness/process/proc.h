@@ -43,7 +43,8 @@ int ls_proc_wait_any(ls_proc *group, int count, int64_t deadline_ns);
 bool ls_proc_wait_all(ls_proc *group, int count, int64_t deadline_ns);
 /* Sends a signal to the process group of each child that is still running. */
 void ls_proc_signal_all(const ls_proc *group, int count, int signal);
-/* Ends the children that are still running: TERM, up to `grace_s`, KILL. Reaps all of them. */
+/* Ends the children that are still running: TERM (and CONT, without which a stopped process
+ * does not take it), up to `grace_s`, KILL. Reaps all of them. */
 void ls_proc_end_all(ls_proc *group, int count, double grace_s);
 
 /* Processes that a child started in a session of their own and left behind. After ..._begin they

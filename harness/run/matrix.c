@@ -270,15 +270,16 @@ static void add_subject(ls_words *list, const ls_spec *spec, const char *subject
     } else if (spec->wrap == LS_WRAP_EACH) {
         add_each(list, spec, devices);
     } else if (spec->wrap == LS_WRAP_KILL) {
-        /* The shell execs the trainer, whose pid stays $$; a background pipeline reads the rank's
-         * events and kills it at that step. */
+        /* The shell execs the trainer, whose pid stays $$; a loop in the background reads the
+         * rank's events and kills it at that step. */
         ls_words_add(list, "sh");
         ls_words_add(list, "-c");
         ls_words_add(
             list,
-            "if [ \"$RANK\" = %d ]; then (tail -n +1 -F \"$LS_RUN_DIR/rank%d.jsonl\" 2>/dev/null | "
-            "grep -q '\"step\": *%d,' && kill -9 $$) & fi; exec \"$0\" \"$@\"",
-            spec->kill_rank, spec->kill_rank, spec->kill_step);
+            "if [ \"$RANK\" = %d ]; then (while kill -0 $$; do grep -q '\"step\": *%d,' "
+            "\"$LS_RUN_DIR/rank%d.jsonl\" && kill -9 $$; sleep 0.05; done) >/dev/null 2>&1 & fi; "
+            "exec \"$0\" \"$@\"",
+            spec->kill_rank, spec->kill_step, spec->kill_rank);
     } else if (spec->wrap == LS_WRAP_SHELL) {
         ls_words_add(list, "sh");
         ls_words_add(list, "-c");
@@ -394,7 +395,7 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
     /* The longest file of a small job is a dump of tens of MB; the kernel stops a subject that
      * writes without end long before the disk is full. */
     out->file_bytes_max = spec->role == LS_ROLE_EVIDENCE ? (int64_t)4 << 30 : 0;
-    out->grace_s = 5; /* design.md section 4: --grace */
+    out->grace_s = spec->grace_s > 0 ? spec->grace_s : 5; /* design.md section 4: --grace */
     ls_words list = {0, 0, NULL};
     add_subject(&list, spec, site->subject, site->devices);
     add_options(&list, spec);

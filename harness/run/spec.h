@@ -71,6 +71,8 @@ typedef struct ls_spec {
     int repeat;         /* a number, for equal jobs that must run more than once */
     unsigned sweep;
     double limit_s; /* 0: from the estimate */
+    double
+        grace_s; /* time for the others to leave after the first failure; 0: the launcher's 5 s */
 } ls_spec;
 
 /* "no_comm", as job.json, summary.json and the tables have it; "" for LS_ROLE_UNKNOWN. */

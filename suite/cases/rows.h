@@ -60,7 +60,8 @@ void *ls_rows_memory(ls_case_list *list, size_t bytes);
  *   O0 O1 O2 O3 no-level   opt level                b0.1 delay        bucket of MiB, or one after
  *   bf16                   instead of fp16                            the whole backward
  *   torch                  the dialect              sync              batch norm over all ranks
- *   image=64 batch=8 accumulate=2 warmup=1 steps=4 threads=0 lr=1 repeat=1 limit=120
+ *   image=64 batch=8 accumulate=2 warmup=1 steps=4 threads=0 lr=1 repeat=1
+ *   limit=120 grace=2      seconds for the job, and for the others after the first failure
  *   dump=1,2               steps that are dumped, by every rank; dump-ranks=0: by rank 0 only
  *   scale=dynamic          loss scale; "scale=" leaves it to the level
  *   data=DIR               not synthetic

@@ -29,6 +29,7 @@ static const struct {
     {"repeat", INTEGER, offsetof(ls_spec, repeat), 0},
     {"lr", NUMBER, offsetof(ls_spec, lr), 0},
     {"limit", NUMBER, offsetof(ls_spec, limit_s), 0},
+    {"grace", NUMBER, offsetof(ls_spec, grace_s), 0},
     {"scale", TEXT_AT(loss_scale)},
     {"dump", TEXT_AT(dump_steps)},
     {"data", TEXT_AT(data)},

@@ -342,8 +342,11 @@ static const ls_row rows[] = {
      JOB "w3 $1" SAVE "| " JOB "w2 $1 steps=3 dump=3 --resume={job:0}/checkpoint.safetensors"},
 };
 
+#define IN_TIME "--timeout=60"
+#define LATE "grace=2 --timeout=2" /* the stopped rank does not use its grace */
+
 static void add_failing(const ls_case_settings *settings, ls_case_list *list, const ls_row *row,
-                        const char *name, const char *how, int timeout_s, struct victim victim)
+                        const char *name, const char *how, const char *waits, struct victim victim)
 {
     ls_row with = *row;
     struct victim *data = ls_rows_memory(list, sizeof *data);
@@ -352,9 +355,9 @@ static void add_failing(const ls_case_settings *settings, ls_case_list *list, co
     with.data = data;
     with.judges_outcome = true;
     ls_rows_format(list, settings, &with,
-                   "faults.%s.%s.rank%d: " JOB "w%d %s --fault-at=%d:%d:%s:%s --timeout=%d" SAVE,
-                   name, phase, victim.rank, (int)WORLD, strcmp(phase, "dump") == 0 ? "dump=2" : "",
-                   (int)AT, victim.rank, phase, how, timeout_s);
+                   "faults.%s.%s.rank%d: " JOB "w%d %s --fault-at=%d:%d:%s:%s %s" SAVE, name, phase,
+                   victim.rank, (int)WORLD, strcmp(phase, "dump") == 0 ? "dump=2" : "", (int)AT,
+                   victim.rank, phase, how, waits);
 }
 
 void ls_faults_cases(const ls_case_settings *settings, ls_case_list *list)
@@ -364,15 +367,16 @@ void ls_faults_cases(const ls_case_settings *settings, ls_case_list *list)
     static const ls_row stopped = {.requirement = "F3", .judge = judge_stopped};
     for (int phase = 0; phase < PHASES; phase++) {
         for (int rank = 0; rank < WORLD; rank++) {
-            add_failing(settings, list, &killed, "kill", "kill", phase == JOIN ? 2 : 60,
+            add_failing(settings, list, &killed, "kill", "kill",
+                        phase == JOIN ? "--timeout=1" : IN_TIME,
                         (struct victim){phase, rank, LS_ENDINGS_KILLED});
         }
     }
-    add_failing(settings, list, &left, "exit0", "exit", 60, (struct victim){BACKWARD, 0, 0});
-    add_failing(settings, list, &left, "exit0", "exit", 60, (struct victim){REDUCTION, 1, 0});
-    add_failing(settings, list, &left, "exit0", "exit", 60, (struct victim){SAVE_PHASE, 2, 0});
-    add_failing(settings, list, &stopped, "stop", "stop", 2, (struct victim){JOIN, 2, 0});
-    add_failing(settings, list, &stopped, "stop", "stop", 2, (struct victim){REDUCTION, 1, 0});
-    add_failing(settings, list, &stopped, "stop", "stop", 2, (struct victim){OPTIMIZER, 0, 0});
+    add_failing(settings, list, &left, "exit0", "exit", IN_TIME, (struct victim){BACKWARD, 0, 0});
+    add_failing(settings, list, &left, "exit0", "exit", IN_TIME, (struct victim){REDUCTION, 1, 0});
+    add_failing(settings, list, &left, "exit0", "exit", IN_TIME, (struct victim){SAVE_PHASE, 2, 0});
+    add_failing(settings, list, &stopped, "stop", "stop", LATE, (struct victim){JOIN, 2, 0});
+    add_failing(settings, list, &stopped, "stop", "stop", LATE, (struct victim){REDUCTION, 1, 0});
+    add_failing(settings, list, &stopped, "stop", "stop", LATE, (struct victim){OPTIMIZER, 0, 0});
     LS_ROWS(list, settings, rows);
 }

@@ -96,6 +96,19 @@ START_TEST(which_one_ended)
 }
 END_TEST
 
+/* A stopped process takes TERM only when it is continued. */
+START_TEST(stopped_child_takes_term)
+{
+    siginfo_t stopped;
+    ls_proc child = start_shell("kill -STOP $$; exec sleep 30");
+    ck_assert_int_eq(waitid(P_PID, (id_t)child.pid, &stopped, WSTOPPED | WNOWAIT), 0);
+    int64_t began_ns = ls_clock_ns();
+    ls_proc_end_all(&child, 1, 5.0);
+    ck_assert_int_eq(child.signal, SIGTERM);
+    ck_assert_double_lt(ls_clock_ms_between(began_ns, ls_clock_ns()), 4000);
+}
+END_TEST
+
 START_TEST(ignores_term)
 {
     int read_end;
@@ -283,6 +296,7 @@ int main(void)
     tcase_set_timeout(tests, 40);
     tcase_add_loop_test(tests, exit_codes, 0, 6);
     tcase_add_test(tests, which_one_ended);
+    tcase_add_test(tests, stopped_child_takes_term);
     tcase_add_test(tests, ignores_term);
     tcase_add_test(tests, grandchildren_end);
     tcase_add_test(tests, parent_dies);

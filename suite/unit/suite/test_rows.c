@@ -31,13 +31,13 @@ START_TEST(every_word_sets_its_member)
 {
     ls_spec s = ls_rows_spec(&settings,
                              "resnet18 O2 w4 n2 b0.5 bf16 torch sync image=64 batch=8 accumulate=3 "
-                             "warmup=1 steps=5 threads=2 repeat=1 lr=0.5 limit=9 dump=1,3 "
+                             "warmup=1 steps=5 threads=2 repeat=1 lr=0.5 limit=9 grace=2 dump=1,3 "
                              "dump-ranks=0 data=/d undetermined next-seed --a=1 alone --b");
     ck_assert_str_eq(s.arch, "resnet18");
     ck_assert_int_eq(s.level, 2);
     ck_assert_int_eq(s.world, 4);
     ck_assert_int_eq(s.nodes, 2);
-    ck_assert(s.bucket_mb == 0.5 && s.lr == 0.5 && s.limit_s == 9);
+    ck_assert(s.bucket_mb == 0.5 && s.lr == 0.5 && s.limit_s == 9 && s.grace_s == 2);
     ck_assert_str_eq(s.half, "bf16");
     ck_assert_str_eq(s.dialect, "torch");
     ck_assert(s.sync_bn && !s.deterministic && !s.dump_all);
