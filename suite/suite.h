@@ -68,6 +68,7 @@ typedef enum ls_case_counts {
 struct ls_case {
     char id[LS_CASE_ID_BYTES]; /* "gradients.o2.w4.b0.1mb": stable, unique, family first */
     char requirement[8];       /* "G1" in requirements.txt */
+    const char *source;        /* the file that holds its row, from the repository's root */
     ls_case_counts counts;
     ls_case_kind kind;
     int job_count;

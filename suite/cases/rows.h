@@ -11,7 +11,7 @@
 
 /* What families.def names: adds the family's cases. */
 typedef void ls_family_cases(const ls_case_settings *settings, ls_case_list *list);
-#define LS_FAMILY(name, counts) ls_family_cases ls_##name##_cases;
+#define LS_FAMILY(folder, name, counts) ls_family_cases ls_##name##_cases;
 #include "families.def"
 #undef LS_FAMILY
 

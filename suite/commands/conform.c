@@ -19,7 +19,7 @@
 
 typedef struct conform {
     const char *seed, *claim, *subject, *out, *share, *device;
-    bool list, fail_early, resume;
+    bool list, where, fail_early, resume;
     ls_select_list wanted, files;
     ls_budget budget;
     ls_run run;
@@ -36,6 +36,8 @@ static ls_status parse(conform *c, int count, char **argument)
         {"--list-file", NULL, NULL, &c->files,
          "cases by a file of globs, such as suite/lists/mustpass.txt"},
         {"--list", NULL, &c->list, NULL, "list the cases without running them"},
+        {"--where", NULL, &c->where, NULL,
+         "the same, with the requirement that each shows and the file that holds it"},
         {"--claim", &c->claim, NULL, NULL, "claim that the cases are judged for (all)"},
         {"--seed", &c->seed, NULL, NULL, "seed of every job (7)"},
         {"--subject", &c->subject, NULL, NULL, "command of another trainer (lockstep-train)"},
@@ -48,6 +50,7 @@ static ls_status parse(conform *c, int count, char **argument)
     LS_TRY(
         ls_command_parse("conform", options, sizeof options / sizeof *options, &count, argument));
     LS_TRY(ls_command_no_operands("conform", count, argument, "use --case ID"));
+    c->list = c->list || c->where;
     if (c->subject != NULL && c->subject[strspn(c->subject, " ")] == '\0') {
         return ls_log_fail(LS_ERR_USAGE, "--subject '%s': allowed: a command", c->subject);
     }
@@ -225,7 +228,7 @@ static int run_cases(conform *c)
     return code;
 }
 
-/* Prints the cases that are left of an interrupted run (--resume). */
+/* Prints the cases, with --resume those that are left of an interrupted run. */
 static ls_status list_cases(conform *c)
 {
     const ls_run *run = &c->run;
@@ -234,10 +237,13 @@ static ls_status list_cases(conform *c)
         LS_TRY(prepare(c));
     }
     for (int i = 0; i < run->cases.count; i++) {
+        const ls_case *row = &run->cases.row[i];
         if (c->resume && run->judged[i]) {
             done++;
+        } else if (c->where) {
+            printf("%-48s %-4s %s\n", row->id, row->requirement, row->source);
         } else {
-            printf("%s\n", run->cases.row[i].id);
+            printf("%s\n", row->id);
         }
     }
     if (c->resume) {

@@ -206,7 +206,7 @@ static const ls_toy_script skips[] = {
          ENDED("50 overflows in a row|m0.w0"))},
 };
 
-void ls_amp_block_cases(const ls_case_settings *settings, ls_case_list *list)
+void ls_amp_blocks_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     ls_toy_script_cases(settings, list, scripts, sizeof scripts / sizeof *scripts);
     ls_toy_script_cases(settings, list, skips, sizeof skips / sizeof *skips);

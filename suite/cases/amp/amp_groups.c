@@ -368,7 +368,7 @@ static const ls_row rows[] = {
     {"amp.masters.made", "A6", judge_made, NULL, NULL},
 };
 
-void ls_amp_group_cases(const ls_case_settings *settings, ls_case_list *list)
+void ls_amp_groups_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     LS_ROWS(list, settings, rows);
     ls_toy_script_cases(settings, list, scripts, sizeof scripts / sizeof *scripts);

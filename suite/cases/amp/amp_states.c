@@ -293,7 +293,7 @@ static const ls_toy_script misuses[] = {
 
 static const ls_row disabled[] = {{"amp.disabled", "A7", judge_disabled, NULL, NULL}};
 
-void ls_amp_state_cases(const ls_case_settings *settings, ls_case_list *list)
+void ls_amp_states_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     static const ls_toy_setup setups[] = {AT(0, 2, 64), AT(1, 2, 64), AT(2, 2, 64), AT(3, 2, 64)};
     LS_ROWS(list, settings, disabled);

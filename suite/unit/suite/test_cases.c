@@ -253,6 +253,27 @@ START_TEST(every_case_has_a_requirement_and_every_requirement_a_case)
 }
 END_TEST
 
+START_TEST(every_case_names_the_file_that_makes_it)
+{
+    ls_case_list list = all();
+    const char *source = "";
+    for (int i = 0; i < list.count; i++) {
+        if (strcmp(source, list.row[i].source) == 0) {
+            continue;
+        }
+        source = list.row[i].source;
+        char path[1024];
+        ck_assert_msg(ls_path_find(source, path, sizeof path), "%s", source);
+        const char *name = strrchr(source, '/') + 1;
+        LS_TEXT(makes, 80, "\nvoid ls_%.*s_cases(", (int)strcspn(name, "."), name);
+        char *text = ls_text_read(path);
+        ck_assert_msg(text != NULL && strstr(text, makes) != NULL, "%s: no %s", source, makes + 1);
+        free(text);
+    }
+    ls_rows_free(&list);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cases");
@@ -263,6 +284,7 @@ int main(void)
     tcase_add_test(tests, replicas_that_drift_apart_fail);
     tcase_add_test(tests, a_pair_that_differs_in_one_bit_fails);
     tcase_add_test(tests, a_killed_rank_must_be_named_and_the_others_leave_with_10);
+    tcase_add_test(tests, every_case_names_the_file_that_makes_it);
     tcase_add_test(tests, every_case_has_a_requirement_and_every_requirement_a_case);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
