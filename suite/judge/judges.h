@@ -48,12 +48,32 @@ typedef struct ls_judge_scaler_machine {
 /* The scale of the next step. */
 double ls_judge_scaler_tick(ls_judge_scaler_machine *m, bool overflow);
 
-/* bn1's running statistics in FP64 from what the ranks dumped.
- * buffer/bn1.* of every rank's dump of `step` (resnet8 at 16 pixels, f32): a tenth of mean and
- * unbiased variance over groups of `size` ranks on top of nine tenths of the values before, 16 each
- * (NULL: 0 and 1). Fills `out`. */
-void ls_judge_statistics(const ls_record *job, int step, int size, const float *before_mean,
-                         const float *before_var, ls_verdict *out);
+/* The first batch norm of resnet8 and resnet20 has 16 channels. */
+enum { LS_JUDGE_RUNNING_CHANNELS = 16, LS_JUDGE_RUNNING_RANKS = 8 };
+
+typedef struct ls_judge_running {
+    double mean[LS_JUDGE_RUNNING_CHANNELS], var[LS_JUDGE_RUNNING_CHANNELS];
+} ls_judge_running;
+
+/* The values before the first step: 0 and 1. */
+void ls_judge_statistics_start(ls_judge_running running[LS_JUDGE_RUNNING_RANKS]);
+/* buffer/bn1.running_* of a dump or checkpoint; false if it lacks them in F32. */
+bool ls_judge_statistics_read(const ls_dumpfile *file, ls_judge_running *to);
+
+typedef struct ls_judge_statistics_facts {
+    int step;
+    int size;         /* consecutive ranks that share statistics; 1: they are local */
+    bool half;        /* conv1 computes in fp16 */
+    bool from_rank_0; /* rank 0's statistics are sent to all before the step */
+} ls_judge_statistics_facts;
+
+/* bn1's running statistics and its count of batches in every rank's dump of a step, against FP64:
+ * the input of bn1 (16 pixels, a 3x3 convolution of the images) can be computed from the dump
+ * alone, and all batch norms are one piece of code. They are a tenth of the mean and unbiased
+ * variance of the group's samples and nine tenths of running[rank], the ones before the step.
+ * Fills `out`; running[] becomes what the ranks dumped. */
+void ls_judge_statistics(const ls_record *job, const ls_judge_statistics_facts *facts,
+                         ls_judge_running running[LS_JUDGE_RUNNING_RANKS], ls_verdict *out);
 
 /* The files of a job that hold tensors, read with the oracle's reader, so that no code under test
  * reads for the judge.

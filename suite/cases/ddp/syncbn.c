@@ -19,7 +19,10 @@ static int group_of(const ls_case *row)
 
 static void judge_statistics(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    ls_judge_statistics(job, 1, group_of(row), NULL, NULL, out);
+    const ls_judge_statistics_facts facts = {.step = 1, .size = group_of(row)};
+    ls_judge_running running[LS_JUDGE_RUNNING_RANKS];
+    ls_judge_statistics_start(running);
+    ls_judge_statistics(job, &facts, running, out);
 }
 
 /* ---- replicas and groups --------------------------------------------------------------------- */

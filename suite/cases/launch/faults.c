@@ -201,20 +201,16 @@ static void judge_world(const ls_case *row, const ls_record *job, ls_verdict *ou
                 ls_verdict_fail(out, "rank=%d goes on with another %s", rank, a->name);
             }
         }
-        const ls_dumpfile_entry *count = ls_dumpfile_find(dump, "buffer/bn1.num_batches_tracked");
-        int64_t batches = 0;
-        if (count == NULL || count->count != 1 || !ls_dumpfile_read_i64(count, &batches) ||
-            batches != 3) {
-            ls_verdict_fail(out, "rank=%d has not counted 3 batches", rank);
-        }
         ls_dumpfile_close(dump);
     }
-    const float *mean = ls_dumps_data(ls_dumpfile_find(saved, "buffer/bn1.running_mean"), "F32");
-    const float *var = ls_dumps_data(ls_dumpfile_find(saved, "buffer/bn1.running_var"), "F32");
-    if (mean == NULL || var == NULL) {
+    ls_judge_running running[LS_JUDGE_RUNNING_RANKS];
+    ls_judge_statistics_start(running);
+    if (!ls_judge_statistics_read(saved, &running[0])) {
         ls_verdict_fail(out, "the checkpoint has no running statistics");
     } else if (out->code == LS_PASS) { /* rank 0's go to all, and on from there */
-        ls_judge_statistics(&job[1], 3, row->job[0].sync_bn ? job[1].world : 1, mean, var, out);
+        const ls_judge_statistics_facts facts = {
+            .step = 3, .size = row->job[0].sync_bn ? job[1].world : 1, .from_rank_0 = true};
+        ls_judge_statistics(&job[1], &facts, running, out);
     }
     if (!ls_endings_says(&job[1], 0, "ranks, this run has") ||
         (ls_dumpfile_find(saved, "rank1/buffer/bn1.running_mean") != NULL &&
