@@ -502,8 +502,9 @@ static void judge_channel(const ls_kernel_interpreter *t, int layer, int channel
     double variance = t->variance[layer][channel], unbiased = variance * count / (count - 1);
     /* two forwards from 0 and 1 with momentum 0.1 */
     double want_mean = 0.19 * t->mean[layer][channel], want_var = 0.81 + 0.19 * unbiased;
-    double off = fmax(fabs(mean[channel] - want_mean) / sqrt(variance),
-                      fabs(var[channel] - want_var) / want_var);
+    double mean_off = fabs(mean[channel] - want_mean) / sqrt(variance);
+    double var_off = fabs(var[channel] - want_var) / want_var;
+    double off = mean_off > var_off || isnan(mean_off) ? mean_off : var_off; /* fmax drops a NaN */
     if (!out->measured || !(off <= out->value)) {
         ls_verdict_measured(out, off, statistics_units.value, "relative", statistics_units.why);
     }
