@@ -167,7 +167,7 @@ ls_status ls_ddp_rebuild(ls_ddp *ddp, bool *changed)
     LS_TRY(ls_comm_run(ddp->options.engine, ddp->options.comm, &op, device->stream));
     LS_TRY(ls_device_read(device, ddp->vector, memory->order, bytes));
     for (int i = 0; i < count; i++) {
-        ddp->arrival[i] = ddp->vector[i];
+        ddp->arrival[i] = LS_PLANT(rebuilt_as_registered, ddp->vector[i], i);
     }
     ls_bucket_layout layout;
     LS_TRY(

@@ -3,12 +3,15 @@
 #include "suite/cases/rows.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/text.h"
 #include "suite/judge/judges.h"
 #include "kernels/core/json.h"
+#include "kernels/core/list.h"
 #include "reference/ddp/buckets.h"
+#include "reference/oracle/nettab.h"
 #include "reference/options/dialect.h"
 
 /* Bytes of one element as reduced, and the type that has 2. */
@@ -232,6 +235,8 @@ static void judge_limits(const ls_case *row, const ls_record *job, ls_verdict *o
 
 typedef struct layouts {
     int count, late, delayed; /* events; those from a later step than the first */
+    int first_buckets;        /* of the layout of step 1 */
+    int64_t last;             /* the step from which the last layout applies */
 } layouts;
 
 static ls_status visit_layout(void *opaque, const cJSON *event, int line)
@@ -239,7 +244,12 @@ static ls_status visit_layout(void *opaque, const cJSON *event, int line)
     layouts *seen = opaque;
     (void)line;
     seen->count++;
-    seen->late += ls_json_integer(event, "iteration", -1) != 1;
+    seen->last = ls_json_integer(event, "iteration", -1);
+    seen->late += seen->last != 1;
+    if (seen->last == 1) {
+        seen->first_buckets =
+            cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(event, "buckets"));
+    }
     seen->delayed += cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(event, "delayed"));
     return LS_OK;
 }
@@ -264,6 +274,101 @@ static void judge_stays(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_verdict_pass(out, "%d buckets from step 1 on", cJSON_GetArraySize(list));
 }
 
+/* ---- buckets that are rebuilt ---------------------------------------------------------------- */
+
+/* Whether parameter `next` is ready after `before`: it belongs to the same layer or to one nearer
+ * to the network's input. */
+static bool follows(const ls_nettab *net, const char *before, const char *next)
+{
+    size_t layer = (size_t)(strrchr(next, '.') - next) + 1;
+    return strncmp(before, next, layer) == 0 ||
+           ls_nettab_find_param(net, next) < ls_nettab_find_param(net, before);
+}
+
+static int64_t bytes_of(const ls_nettab *net, const struct wire *w, const char *name)
+{
+    int at = ls_nettab_find_param(net, name);
+    return at < 0 ? -1 : net->param[at].count * (is_norm(name) ? w->norm_bytes : w->weight_bytes);
+}
+
+/* The buckets of one type in order: backward order, each closed by the parameter that reaches the
+ * limit. Returns how many there are. */
+static int judge_order(const cJSON *list, const ls_nettab *net, const struct wire *w, bool norms,
+                       int64_t limit, ls_verdict *out)
+{
+    const char *before = NULL;
+    const cJSON *bucket, *member;
+    int64_t bytes = limit;
+    int count = 0;
+    cJSON_ArrayForEach(bucket, list)
+    {
+        const cJSON *names = cJSON_GetObjectItemCaseSensitive(bucket, "names");
+        const char *first = cJSON_GetStringValue(cJSON_GetArrayItem(names, 0));
+        if (first == NULL || is_norm(first) != norms) {
+            continue;
+        }
+        if (bytes < limit) {
+            ls_verdict_fail(out, "%s opens a bucket, the one before has %lld bytes of %lld", first,
+                            (long long)bytes, (long long)limit);
+        }
+        bytes = 0;
+        count++;
+        cJSON_ArrayForEach(member, names)
+        {
+            const char *name = cJSON_IsString(member) ? member->valuestring : "";
+            if (bytes_of(net, w, name) < 0) {
+                ls_verdict_fail(out, "a bucket holds '%s', which is no parameter", name);
+                return count;
+            }
+            if (bytes >= limit) {
+                ls_verdict_fail(out, "%s is in a bucket that is full", name);
+            }
+            if (before != NULL && !follows(net, before, name)) {
+                ls_verdict_fail(out, "%s comes after %s, whose gradient is ready later", name,
+                                before);
+                ls_verdict_cause(out, "buckets follow the order of registration, not of arrival");
+            }
+            bytes += bytes_of(net, w, name);
+            before = name;
+        }
+    }
+    return count;
+}
+
+static void judge_rebuilt(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const ls_spec *spec = &row->job[0];
+    int delayed = strcmp(spec->dialect, "torch") != 0;
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(job->rank[0].buckets, "buckets");
+    for (int k = 0; k < job->world; k++) {
+        layouts seen = {0};
+        (void)ls_record_each_event(job, k, "buckets", visit_layout, &seen);
+        if (seen.count != 2 || seen.last != 2 || seen.delayed != delayed ||
+            seen.first_buckets != 2) {
+            ls_verdict_fail(out,
+                            "rank=%d reports %d layouts, %d of them delayed, the last from step "
+                            "%lld on, %d buckets in step 1; expected 2, %d, 2 and 2",
+                            k, seen.count, seen.delayed, (long long)seen.last, seen.first_buckets,
+                            delayed);
+        }
+        const cJSON *mine = cJSON_GetObjectItemCaseSensitive(job->rank[k].buckets, "buckets");
+        if (!cJSON_Compare(mine, list, true)) {
+            ls_verdict_fail(out, "rank=%d reduces other buckets than rank 0", k);
+        }
+    }
+    ls_nettab *net = ls_list_make(1, sizeof *net);
+    LS_ASSERT(ls_nettab_build(spec->arch, 10, spec->image_size, spec->image_size, net) == LS_OK);
+    int64_t limit = (int64_t)(spec->bucket_mb * 1048576);
+    int weights = judge_order(list, net, row->data, false, limit, out);
+    int norms = judge_order(list, net, row->data, true, limit, out);
+    free(net);
+    if (weights < 2) {
+        ls_verdict_set(out, LS_WEAK, "all weights are in one bucket");
+    }
+    ls_verdict_pass(out, "%d buckets of weights and %d of batch norms, in backward order", weights,
+                    norms);
+}
+
 #define WIRE(weight, norm, half) \
     &(const struct wire)         \
     {                            \
@@ -282,6 +387,9 @@ static const ls_row rows[] = {
     {"wire.compress-bf16.o1.w2", "D7", judge_wire, "O1 w2 b0.1 dump=1,2 --compress=bf16",
      WIRE(2, 2, "bf16")},
     {"wire.stays.[apex=|torch].o0.w2", "D10", judge_stays, "O0 w2 b0.1 $1"},
+    /* only without --deterministic are the buckets rebuilt */
+    {"wire.rebuilt.[apex=|torch].o2.w3", "D12", judge_rebuilt,
+     "resnet8 O2 w3 b0.05 undetermined steps=3 $1", WIRE(2, 4, "fp16")},
 };
 
 void ls_wire_cases(const ls_case_settings *settings, ls_case_list *list)

@@ -364,8 +364,7 @@ static const ls_row rows[] = {
     {"subject.dump.rank0", "Q5", ls_subject_dump, TWO "dump=2 dump-ranks=0 --dump-ranks=0",
      &(const ls_subject_dumped){.ranks = 1}},
     {"subject.whole.skipped", "Q21", ls_subject_whole, SKIPPING, &(const int){1}},
-    /* only without --deterministic are the buckets rebuilt */
-    {"subject.whole.rebuilt.[apex=|torch]", "Q21", ls_subject_whole, TWO "b0.05 undetermined $1"},
+    {"subject.whole.rebuilt.[apex=|torch]", "D12", ls_subject_whole, TWO "b0.05 undetermined $1"},
     {"subject.whole.resumed", "Q21", ls_subject_whole,
      "resnet8 w2 steps=2 --save={self}/checkpoint.safetensors | " TWO
      "--resume={job:0}/checkpoint.safetensors"},
