@@ -28,6 +28,16 @@ static int report_main(int count, char **argument)
     return (int)ls_report_terminal(argument[0], stdout);
 }
 
+static const char explain_help[] =
+    "Usage: lockstep explain [--world N] [OPTION...]\n"
+    "Describes a training run without running it: the type of every kind of tensor, the loss\n"
+    "scale, how gradients are reduced, every bucket (members, bytes, order), bytes on the wire,\n"
+    "memory of one rank and all parameters.\n\n"
+    "  --world N          ranks (1)\n"
+    "  OPTION             of the run, as `lockstep-train --help` lists them, such as "
+    "--opt-level=O2\n"
+    "                     -a resnet18 --bucket-cap-mb=25 --optimizer=lamb --accumulate=2\n";
+
 static int explain_main(int count, char **argument)
 {
     enum { WORLD_MOST = 1 << 20 };
@@ -40,6 +50,10 @@ static int explain_main(int count, char **argument)
             value = argument[i] + 8;
         } else if (strcmp(argument[i], "--world") == 0) {
             value = i + 1 < count ? argument[++i] : "";
+        } else if (strcmp(argument[i], "--help") == 0 || strcmp(argument[i], "-h") == 0) {
+            fputs(explain_help, stdout);
+            free(flags);
+            return 0;
         } else {
             flags[kept++] = argument[i];
             continue;
@@ -97,7 +111,7 @@ static const struct command {
     {"judge", ls_judge_main, "DIR...: judge jobs that another launcher ran"},
     {"jobs", ls_jobs_main, "print the commands and environments of a bench, to run elsewhere"},
     {"report", report_main, "DIR: write the tables, plots and pages of a run again"},
-    {"explain", explain_main, "FLAGS of lockstep-train [--world N]: print types, buckets, memory"},
+    {"explain", explain_main, "describe a training run without running it: types, buckets, memory"},
     {"data", data_main, "make DIR: draw a folder of images to train on"},
     {"diff", diff_main, "A B: compare two runs, job by job"},
     {"bounds", ls_bounds_main, "measure e/r of correct steps and planted faults over fresh seeds"},

@@ -142,6 +142,36 @@ START_TEST(bad_input_is_one_line)
 }
 END_TEST
 
+static const struct help {
+    const char *command, *usage, *option; /* how the text begins, an option of this command */
+} helps[] = {
+    {"lockstep-train", "Usage: lockstep-train [OPTION...]\nTrains", "--opt-level="},
+    {"lockstep-launch", "Usage: lockstep-launch ", "--nproc-per-node="},
+    {"lockstep-collectives", "Usage: lockstep-collectives ", "--absent="},
+    {"lockstep", "Usage: lockstep COMMAND ", "explain "},
+    {"lockstep bench", "Usage: lockstep bench ", "--dry-run"},
+    {"lockstep conform", "Usage: lockstep conform ", "--case "},
+    {"lockstep judge", "Usage: lockstep judge DIR...", ""},
+    {"lockstep report", "Usage: lockstep report DIR", ""},
+    {"lockstep explain", "Usage: lockstep explain [--world N] [OPTION...]\nDescribes", "--world "},
+    {"lockstep data", "Usage: lockstep data make DIR", "--images "},
+    {"lockstep diff", "Usage: lockstep diff A B", ""},
+};
+
+START_TEST(help_is_of_the_command)
+{
+    char program[1024], command[2400], text[16384];
+    ls_path_program(program, sizeof program);
+    ls_text_put(command, sizeof command, "PATH=%s/..:$PATH %s --help", program, helps[_i].command);
+    FILE *pipe = popen(command, "r");
+    ck_assert_ptr_nonnull(pipe);
+    text[fread(text, 1, sizeof text - 1, pipe)] = '\0';
+    ck_assert_int_eq(pclose(pipe), 0);
+    ck_assert_msg(strncmp(text, helps[_i].usage, strlen(helps[_i].usage)) == 0, "%.200s", text);
+    ck_assert_msg(strstr(text, helps[_i].option) != NULL, "no %s: %.200s", helps[_i].option, text);
+}
+END_TEST
+
 /* Runs `make GOAL` of the tree into a build folder of its own, with a compiler that finds only the
  * headers of the pattern. */
 static char *make_output(const char *goal, const char *headers, int *code)
@@ -200,6 +230,7 @@ int main(void)
     TCase *tests = tcase_create("messages");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, bad_input_is_one_line, 0, (int)(sizeof wrongs / sizeof *wrongs));
+    tcase_add_loop_test(tests, help_is_of_the_command, 0, sizeof helps / sizeof helps[0]);
     tcase_add_test(tests, make_names_missing_headers);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
