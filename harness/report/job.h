@@ -27,7 +27,7 @@ typedef struct ls_report_speed {
     double spread; /* (greatest - least p50 of a rank) / least */
     ls_stats_halves halves;
     ls_stats_interval halves_ratio; /* step time, second half / first */
-    /* medians over all ranks and measured steps, NaN where events do not say */
+    /* medians, parts of the slowest rank's steps; NaN where events do not say */
     double data_ms, forward_ms, backward_ms, comm_ms, exposed_ms, optimizer_ms;
     double bus_bytes_per_s;       /* nccl-tests' definition: bytes * 2(W-1)/W / time, or NaN */
     ls_stats_interval efficiency; /* rate / (world * rate of the world of one), or NaN */

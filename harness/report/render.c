@@ -175,10 +175,10 @@ static void write_compared(const ls_report_run *run, const ls_report_page_form *
     write_exposed(run, form, to);
     form->paragraph(
         to,
-        "Waited for: from the end of a rank's own backward to its last reduction. Against no_comm: "
-        "step time minus that of the job no_comm, the same level and world without reduction. Load "
-        "or clocks that change between the two jobs are part of it. Difference: against no_comm "
-        "minus waited for.");
+        "All on the slowest rank. Waited for: from the end of its own backward to its last "
+        "reduction. Against no_comm: step time minus that of the job no_comm, the same level and "
+        "world without reduction. Load or clocks that change between the two jobs are part of it. "
+        "Difference: against no_comm minus waited for.");
     write_memory(run, form, to);
 }
 

@@ -95,23 +95,16 @@ static void take_window(ls_report_job *job)
                                             &speed->halves_ratio);
 }
 
-/* Percentile of a time over the measured steps of `ranks` ranks from `first`. `offset` is the
- * member's place in a step. */
-static double percentile(const ls_report_job *job, int first, int ranks, size_t offset,
-                         double fraction)
+/* Percentile of a time over a rank's measured steps. `offset` is the member's place in a step. */
+static double percentile(const ls_report_job *job, int k, size_t offset, double fraction)
 {
-    int room = 0, count = 0;
-    for (int k = first; k < first + ranks; k++) {
-        room += job->record->rank[k].step_count;
-    }
-    double *ms = room_for(room);
-    for (int k = first; k < first + ranks; k++) {
-        const ls_record_rank *rank = &job->record->rank[k];
-        for (int i = 0; i < rank->step_count; i++) {
-            double value = *(const double *)((const char *)&rank->step[i] + offset);
-            if (is_measured(job, rank, i) && isfinite(value)) {
-                ms[count++] = value;
-            }
+    const ls_record_rank *rank = &job->record->rank[k];
+    double *ms = room_for(rank->step_count);
+    int count = 0;
+    for (int i = 0; i < rank->step_count; i++) {
+        double value = *(const double *)((const char *)&rank->step[i] + offset);
+        if (is_measured(job, rank, i) && isfinite(value)) {
+            ms[count++] = value;
         }
     }
     double value = ls_stats_percentile(ms, count, fraction);
@@ -121,7 +114,7 @@ static double percentile(const ls_report_job *job, int first, int ranks, size_t 
 
 double ls_report_speed_rank_ms(const ls_report_job *job, int rank, double fraction)
 {
-    return percentile(job, rank, 1, offsetof(ls_record_step, total_ms), fraction);
+    return percentile(job, rank, offsetof(ls_record_step, total_ms), fraction);
 }
 
 static double spread_of(const ls_report_job *job)
@@ -137,7 +130,7 @@ static double spread_of(const ls_report_job *job)
 
 static double phase_ms(const ls_report_job *job, size_t offset)
 {
-    return percentile(job, 0, job->record->world, offset, 0.50);
+    return percentile(job, job->speed.slowest_rank, offset, 0.50);
 }
 
 static void take_phases(ls_report_job *job)

@@ -114,9 +114,8 @@ static void print_jobs(const ls_report_run *run, FILE *to)
         hidden += ls_report_job_has_speed(job) && !ls_report_job_is_result(job);
     }
     if (printed > 0) {
-        fprintf(
-            to,
-            "expos.: ms a step waits for reductions; effic: images/s over ranks x one rank's\n");
+        fprintf(to, "ms: of the slowest rank; expos.: its wait for reductions\n"
+                    "effic: images/s over ranks x one rank's\n");
     }
     if (simulated > 0) {
         fprintf(to, "s: nodes are simulated on this machine\n");

@@ -176,11 +176,11 @@ ls_status ls_tables_parts_write_phases(const ls_report_run *run)
         ls_table_add_marks(run, jobs, count, head.title);
     }
     ls_text_add(head.caption, sizeof head.caption,
-                "Median time of each part of a step over all ranks; communication (thin bar) "
+                "Median time of each part of the slowest rank's steps; communication (thin bar) "
                 "overlaps backward, and only its exposed part lengthens the step.");
     FILE *table =
         ls_table_begin(run, "step_phases", &head,
-                       "ms per step, medians over ranks and steps; communication overlaps backward",
+                       "ms per step, medians of the slowest rank; communication overlaps backward",
                        "1 place  2 data  3 forward  4 backward  5 exposed communication  "
                        "6 optimizer  7 rest  8 communication in all  9 level  10 label");
     LS_TRY_FILE(table);

@@ -10,9 +10,10 @@ enum { JOBS_MAX = 256 };
 
 static const char *const ROW_UNITS =
     "img_s images/s over all ranks, median of the steady window with 95 % interval low to high "
-    "(4 or 5 steps: their range; NaN: fewer); ms per step of the slowest rank; comm_exposed ms "
-    "waited for reductions after backward; efficiency = img_s / ideal_img_s; ideal_img_s = world * "
-    "img_s at world 1; strong_efficiency: the same against one rank with the whole global batch; "
+    "(4 or 5 steps: their range; NaN: fewer); ms and comm_exposed: of the slowest rank's steps, "
+    "comm_exposed waited for reductions after backward; efficiency = img_s / ideal_img_s; "
+    "ideal_img_s = world * img_s at world 1; strong_efficiency: the same against one rank with the "
+    "whole global batch; "
     "exposed_vs_no_comm: ms, step less that of the same world without reduction, with interval; "
     "checked 1: the job passed its checks";
 static const char *const ROW_COLUMNS =
