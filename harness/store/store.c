@@ -4,7 +4,6 @@
 #include <math.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -15,6 +14,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
+#include "gate.h"
 #include "store_server.h"
 #include "store_wire.h"
 
@@ -22,8 +22,8 @@ enum {
     IDLE_MAX = 16,
     RETRY_MS_FIRST = 10, /* between attempts to connect until rank 0 listens; doubles each time */
     RETRY_MS_LAST = 250,
-    GREETING_LIMIT_MS = 2000, /* while probing, for the greeting of a Lockstep store */
-    REPLY_SLACK_MS = 2000,    /* the server keeps the deadlines; after this much more it is lost */
+    PROBE_LIMIT_MS = 2000, /* while probing, for the proof of a Lockstep store */
+    REPLY_SLACK_MS = 2000, /* the server keeps the deadlines; after this much more it is lost */
 };
 
 /* A connection carries one request at a time. A call takes an idle connection or opens another one,
@@ -32,7 +32,7 @@ struct ls_store {
     int rank, world, port;
     double timeout_s;
     char address[256];
-    char run_id[LS_STORE_KEY_BYTES_MAX + 1];
+    unsigned char key[LS_SHA256_BYTES];
     char local_address[64];
     ls_store_server *server; /* rank 0 */
     struct sockaddr_storage at;
@@ -62,50 +62,22 @@ static int64_t rest_ns(int64_t deadline_ns)
     return rest > 0 ? rest : 0;
 }
 
-/* Sends (POLLOUT) or receives (POLLIN) all the bytes. */
-static int transfer(int fd, short direction, void *data, size_t bytes, int64_t deadline_ns)
-{
-    char *at = data;
-    while (bytes > 0) {
-        ssize_t moved = direction == POLLOUT ? send(fd, at, bytes, MSG_NOSIGNAL | MSG_DONTWAIT)
-                                             : recv(fd, at, bytes, MSG_DONTWAIT);
-        if (moved > 0) {
-            at += moved;
-            bytes -= (size_t)moved;
-            continue;
-        }
-        if (moved == 0) {
-            errno = ECONNRESET;
-            return -1;
-        }
-        if (errno == EINTR) {
-            continue;
-        }
-        if (errno != EAGAIN && errno != EWOULDBLOCK) {
-            return -1;
-        }
-        int ready = ls_clock_poll(fd, direction, deadline_ns);
-        if (ready <= 0) {
-            return ready;
-        }
-    }
-    return 1;
-}
-
 static int send_request(int fd, const ls_store_header *header, const char *key, const void *value,
                         int64_t deadline_ns)
 {
     unsigned char small[LS_STORE_HEADER_BYTES + LS_STORE_KEY_BYTES_MAX];
     ls_store_wire_put(header, small);
     memcpy(small + LS_STORE_HEADER_BYTES, key, header->key_bytes);
-    int done = transfer(fd, POLLOUT, small, LS_STORE_HEADER_BYTES + header->key_bytes, deadline_ns);
-    return done > 0 ? transfer(fd, POLLOUT, (void *)value, header->value_bytes, deadline_ns) : done;
+    int done = ls_gate_transfer(fd, POLLOUT, small, LS_STORE_HEADER_BYTES + header->key_bytes,
+                                deadline_ns);
+    return done > 0 ? ls_gate_transfer(fd, POLLOUT, (void *)value, header->value_bytes, deadline_ns)
+                    : done;
 }
 
 static int receive_reply(int fd, int64_t deadline_ns, reply *out)
 {
     unsigned char bytes[LS_STORE_HEADER_BYTES];
-    int done = transfer(fd, POLLIN, bytes, sizeof bytes, deadline_ns);
+    int done = ls_gate_transfer(fd, POLLIN, bytes, sizeof bytes, deadline_ns);
     if (done <= 0) {
         return done;
     }
@@ -119,7 +91,7 @@ static int receive_reply(int fd, int64_t deadline_ns, reply *out)
         errno = ENOMEM;
         return -1;
     }
-    done = transfer(fd, POLLIN, value, header.value_bytes, deadline_ns);
+    done = ls_gate_transfer(fd, POLLIN, value, header.value_bytes, deadline_ns);
     if (done <= 0) {
         free(value);
         return done;
@@ -132,70 +104,20 @@ static int receive_reply(int fd, int64_t deadline_ns, reply *out)
     return 1;
 }
 
-/* 1: connected; 0: deadline; -1: refused (errno). */
-static int connect_to(const struct sockaddr *at, socklen_t at_bytes, int64_t deadline_ns, int *out)
-{
-    int fd = socket(at->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) {
-        return -1;
-    }
-    int done = 1, failed = 0, on = 1;
-    if (connect(fd, at, at_bytes) != 0) {
-        failed = errno;
-        if (failed == EINPROGRESS || failed == EINTR) {
-            socklen_t bytes = sizeof failed;
-            done = ls_clock_poll(fd, POLLOUT, deadline_ns);
-            if (done > 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &bytes) != 0) {
-                failed = errno;
-            }
-        }
-    }
-    if (done > 0 && failed == 0) {
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* affects speed only */
-        *out = fd;
-        return 1;
-    }
-    close(fd);
-    errno = failed;
-    return done > 0 ? -1 : done;
-}
-
-/* Connects and checks the server's greeting. False, with the reason in `why`, when either fails. */
-static bool reach(const struct sockaddr *at, socklen_t at_bytes, int64_t deadline_ns, int *out,
-                  char *why, size_t why_bytes)
-{
-    char greeting[LS_STORE_GREETING_BYTES];
-    int fd = -1;
-    int done = connect_to(at, at_bytes, deadline_ns, &fd);
-    if (done <= 0) {
-        snprintf(why, why_bytes, "%s", done == 0 ? "no answer" : strerror(errno));
-        return false;
-    }
-    done = transfer(fd, POLLIN, greeting, sizeof greeting, deadline_ns);
-    if (done > 0 && memcmp(greeting, LS_STORE_GREETING, sizeof greeting) == 0) {
-        *out = fd;
-        return true;
-    }
-    snprintf(why, why_bytes, "another service listens there, not a Lockstep store");
-    close(fd);
-    return false;
-}
-
 /* ---- joining -------------------------------------------------------------------------------- */
 
-static int say_hello(const ls_store *store, int fd, bool further, int64_t deadline_ns, reply *out)
+static ls_gate_claim claim_of(const ls_store *store, bool further, int64_t deadline_ns)
 {
-    unsigned char value[LS_STORE_HELLO_BYTES];
-    ls_store_hello hello = {.rank = store->rank, .world = store->world, .further = further};
-    ls_store_wire_put_hello(&hello, value);
-    ls_store_header header = {.magic = LS_STORE_MAGIC,
-                              .verb = LS_STORE_HELLO,
-                              .key_bytes = (uint32_t)strlen(store->run_id),
-                              .value_bytes = sizeof value,
-                              .number = rest_ns(deadline_ns) / 1000000};
-    int done = send_request(fd, &header, store->run_id, value, deadline_ns);
-    int64_t patience_ns = deadline_ns + REPLY_SLACK_MS * INT64_C(1000000);
-    return done > 0 ? receive_reply(fd, patience_ns, out) : done;
+    return (ls_gate_claim){.rank = store->rank,
+                           .world = store->world,
+                           .further = further,
+                           .timeout_ms = (int32_t)(rest_ns(deadline_ns) / 1000000)};
+}
+
+/* The reply to the claim of a connection that has passed the gate. */
+static int receive_welcome(int fd, int64_t deadline_ns, reply *out)
+{
+    return receive_reply(fd, deadline_ns + REPLY_SLACK_MS * INT64_C(1000000), out);
 }
 
 static void note_local_address(ls_store *store)
@@ -223,16 +145,21 @@ static join_result try_join(ls_store *store, const struct addrinfo *at, int port
     } else {
         ((struct sockaddr_in *)&where)->sin_port = htons((uint16_t)port);
     }
-    int64_t reach_ns = ls_clock_after(GREETING_LIMIT_MS * 1e-3);
-    if (!probe || reach_ns > deadline_ns) {
-        reach_ns = deadline_ns;
-    }
+    int64_t enter_ns = ls_clock_after(probe ? PROBE_LIMIT_MS * 1e-3 : LS_GATE_ATTEMPT_S);
+    ls_gate_claim claim = claim_of(store, false, deadline_ns);
     int fd = -1;
-    if (!reach((struct sockaddr *)&where, at->ai_addrlen, reach_ns, &fd, why, why_bytes)) {
+    ls_gate_result result =
+        ls_gate_enter((struct sockaddr *)&where, at->ai_addrlen, store->key, &claim,
+                      enter_ns < deadline_ns ? enter_ns : deadline_ns, &fd, why, why_bytes);
+    if (result == LS_GATE_OTHER_JOB && !probe) {
+        *status = ls_log_fail(LS_ERR_RENDEZVOUS, "store at %s:%d: %s", store->address, port, why);
+        return TURNED_AWAY;
+    }
+    if (result != LS_GATE_IN) { /* another job's store: this job's is on another port */
         return NOT_YET;
     }
     reply answer = {.status = LS_OK};
-    int done = say_hello(store, fd, false, deadline_ns, &answer);
+    int done = receive_welcome(fd, deadline_ns, &answer);
     if (done <= 0) {
         snprintf(why, why_bytes, "rank 0 was reached, then %s",
                  done == 0 ? "did not answer" : "closed the connection");
@@ -249,12 +176,6 @@ static join_result try_join(ls_store *store, const struct addrinfo *at, int port
         return JOINED;
     }
     close(fd);
-    bool other_job = answer.status == LS_ERR_RENDEZVOUS && rest_ns(deadline_ns) > 0;
-    snprintf(why, why_bytes, "%s", answer.value);
-    if (probe && other_job) {
-        free(answer.value);
-        return NOT_YET; /* another job's store: this job's is on another port */
-    }
     ls_log_error("store at %s:%d: %s", store->address, port, answer.value);
     free(answer.value);
     *status = answer.status;
@@ -354,7 +275,7 @@ ls_status ls_store_open(const ls_store_options *options, ls_store **out)
     store->timeout_s = options->timeout_s;
     store->primary = -1;
     snprintf(store->address, sizeof store->address, "%s", options->address);
-    snprintf(store->run_id, sizeof store->run_id, "%s", options->run_id);
+    ls_store_server_key(options, store->key);
     pthread_mutex_init(&store->lock, NULL);
     if (options->rank == 0) {
         LS_TRY_GOTO(status, ls_store_server_start(options, &store->server), free_store);
@@ -398,6 +319,11 @@ int ls_store_port(const ls_store *store)
     return store->port;
 }
 
+void ls_store_key(const ls_store *store, const char *purpose, unsigned char key[LS_SHA256_BYTES])
+{
+    ls_sha256_hmac(store->key, sizeof store->key, purpose, strlen(purpose), key);
+}
+
 void ls_store_local_address(const ls_store *store, char *text, int text_bytes)
 {
     if (store->server == NULL || !ls_store_server_address(store->server, text, text_bytes)) {
@@ -423,14 +349,15 @@ static ls_status take_connection(ls_store *store, int64_t deadline_ns, int *out)
         *out = fd;
         return LS_OK;
     }
-    char why[256];
+    char why[256] = "its connection ended earlier";
     reply answer = {.value = NULL};
-    if (lost ||
-        !reach((struct sockaddr *)&store->at, store->at_bytes, deadline_ns, &fd, why, sizeof why)) {
+    ls_gate_claim claim = claim_of(store, true, deadline_ns);
+    if (lost || ls_gate_enter_again((struct sockaddr *)&store->at, store->at_bytes, store->key,
+                                    &claim, deadline_ns, &fd, why, sizeof why) != LS_GATE_IN) {
         return ls_log_fail(LS_ERR_PEER_LOST, "store: rank 0 at %s:%d has left: %s", store->address,
-                           store->port, lost ? "its connection ended earlier" : why);
+                           store->port, why);
     }
-    if (say_hello(store, fd, true, deadline_ns, &answer) <= 0 || answer.status != LS_OK) {
+    if (receive_welcome(fd, deadline_ns, &answer) <= 0 || answer.status != LS_OK) {
         ls_log_error("store: rank 0 at %s:%d refused another connection%s%s", store->address,
                      store->port, answer.value != NULL ? ": " : "",
                      answer.value != NULL ? answer.value : "");

@@ -1,8 +1,8 @@
 /* The rendezvous store: a small TCP key-value server inside rank 0, and its clients. `get` and
  * `wait` block until a key is set or a deadline has passed; `add` counts. The ranks use it to find
  * each other and to compare digests, never for data. Requests and replies are bounded in size, a
- * connection opens with the job's token, and a client that dies is dropped without effect on the
- * others. All calls are thread-safe. */
+ * connection opens with proofs of the job's token (gate.h), and a client that dies is dropped
+ * without effect on the others. All calls are thread-safe. */
 #ifndef LS_STORE_H
 #define LS_STORE_H
 
@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/core/sha256.h"
 #include "kernels/core/status.h"
 #include "store_options.h"
 
@@ -27,6 +28,8 @@ ls_status ls_store_open(const ls_store_options *options, ls_store **out);
 /* Rank 0 serves until the others have closed their stores or `linger_s` has passed. */
 void ls_store_close(ls_store *store, double linger_s);
 int ls_store_port(const ls_store *store);
+/* A key that only the ranks of this job can make, another one for each purpose. */
+void ls_store_key(const ls_store *store, const char *purpose, unsigned char key[LS_SHA256_BYTES]);
 /* The numeric address at which peers reach this rank: that of the interface that routes to rank 0;
  * on rank 0 the address at which the others reached it (loopback when all are on this machine). */
 void ls_store_local_address(const ls_store *store, char *text, int text_bytes);

@@ -166,55 +166,46 @@ void ls_store_serve_missing(const struct ls_store_server *server, char *text, si
     }
 }
 
-static void hello(struct ls_store_server *server, ls_store_peer *peer, int64_t now_ns)
+bool ls_store_serve_claim(struct ls_store_server *server, ls_store_peer *peer,
+                          const ls_gate_claim *claim)
 {
     char text[512] = "";
-    const char *value = peer->body + peer->request.key_bytes + 1;
-    bool known = strcmp(peer->body, server->run_id) == 0;
-    if (!known || peer->request.value_bytes != LS_STORE_HELLO_BYTES) {
-        ls_log_warn("store: refused %s, which belongs to another job (different token or run id)",
-                    peer->who);
-        ls_store_serve_refuse(
-            peer, LS_ERR_RENDEZVOUS,
-            "it belongs to another job (its token or run id differs from this rank's)");
-        return;
-    }
-    ls_store_hello from = ls_store_wire_get_hello((const unsigned char *)value);
-    int rank = from.rank;
-    if (from.world != server->world) {
-        snprintf(text, sizeof text, "rank %d has world size %d, rank 0 has %d", rank, from.world,
+    int rank = claim->rank;
+    if (claim->world != server->world) {
+        snprintf(text, sizeof text, "rank %d has world size %d, rank 0 has %d", rank, claim->world,
                  server->world);
     } else if (rank < 0 || rank >= server->world) {
         snprintf(text, sizeof text, "rank %d is out of range, allowed: 0 to %d", rank,
                  server->world - 1);
-    } else if (from.further == 0 && server->primary_of[rank] != LS_STORE_ABSENT) {
+    } else if (claim->further == 0 && server->primary_of[rank] != LS_STORE_ABSENT) {
         snprintf(text, sizeof text, "rank %d has joined twice: first as %s, now as %s", rank,
                  server->who_of[rank], peer->who);
     }
     if (text[0] != '\0') {
         ls_log_error("store: refused %s: %s", peer->who, text);
-        ls_store_serve_refuse(peer, LS_ERR_USAGE, text);
-        return;
+        ls_store_serve_refuse(peer, LS_ERR_USAGE, text); /* fits the socket's empty buffer */
+        return false;
     }
     peer->rank = rank;
-    if (from.further != 0) {
+    if (claim->further != 0) {
         reply(peer, LS_OK, NULL, 0, 0);
-        return;
+        return true;
     }
     peer->primary = true;
     server->primary_of[rank] = LS_STORE_HERE;
-    snprintf(server->who_of[rank], LS_STORE_WHO_BYTES, "%s", peer->who);
+    snprintf(server->who_of[rank], LS_GATE_WHO_BYTES, "%s", peer->who);
     server->joined++;
     peer->waiting = LS_STORE_HELLO;
-    peer->deadline_ns = now_ns + peer->request.number * 1000000;
+    peer->deadline_ns = ls_clock_ns() + claim->timeout_ms * INT64_C(1000000);
     if (server->joined < server->world) {
-        return;
+        return true;
     }
     for (int i = 0; i < server->count; i++) {
         if (server->connection[i].waiting == LS_STORE_HELLO) {
             reply(&server->connection[i], LS_OK, NULL, 0, 0);
         }
     }
+    return true;
 }
 
 /* ---- requests ------------------------------------------------------------------------------- */
@@ -252,13 +243,6 @@ static bool serve(struct ls_store_server *server, ls_store_peer *peer)
 {
     const ls_store_header *request = &peer->request;
     int64_t now_ns = ls_clock_ns();
-    if (request->verb == LS_STORE_HELLO) {
-        if (peer->rank >= 0) {
-            return false;
-        }
-        hello(server, peer, now_ns);
-        return true;
-    }
     const char *key = peer->body;
     switch ((ls_store_verb)request->verb) {
     case LS_STORE_SET:
@@ -305,11 +289,8 @@ static bool serve(struct ls_store_server *server, ls_store_peer *peer)
 static bool header_is_sane(const ls_store_peer *peer)
 {
     const ls_store_header *request = &peer->request;
-    bool first = peer->rank < 0;
-    uint32_t value_bytes_max = first ? LS_STORE_HELLO_BYTES : LS_STORE_VALUE_BYTES_MAX;
-    return request->magic == LS_STORE_MAGIC && first == (request->verb == LS_STORE_HELLO) &&
-           request->key_bytes <= LS_STORE_KEY_BYTES_MAX &&
-           request->value_bytes <= value_bytes_max &&
+    return request->magic == LS_STORE_MAGIC && request->key_bytes <= LS_STORE_KEY_BYTES_MAX &&
+           request->value_bytes <= LS_STORE_VALUE_BYTES_MAX &&
            (request->verb == LS_STORE_ADD ||
             (request->number >= 0 && request->number <= INT32_MAX * INT64_C(1000)));
 }

@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,19 +13,24 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
+#include "gate.h"
 #include "store_serve.h"
 
-enum {
-    HELLO_LIMIT_S = 10,    /* a connection without a hello is dropped after this time */
-    ACCEPT_PAUSE_MS = 100, /* after running out of descriptors, until others have closed some */
-};
+enum { PENDING = 64 /* connections without a proof, besides one for each rank */ };
+
+void ls_store_server_key(const ls_store_options *options, unsigned char key[LS_SHA256_BYTES])
+{
+    LS_TEXT(purpose, 64, "Lockstep job, MASTER_PORT %d", options->port);
+    ls_sha256_hmac(options->run_id, strlen(options->run_id), purpose, strlen(purpose), key);
+}
 
 /* ---- listening ------------------------------------------------------------------------------ */
 
 /* Listens on all interfaces unless the address is a literal loopback one: MASTER_ADDR may be a name
  * that only the other hosts resolve correctly (Debian maps the host's own name to 127.0.1.1). */
-static int listen_at(const char *address, int port, int *bound_port)
+static ls_status open_gate(ls_store_server *server, const ls_store_options *options, int port)
 {
+    const char *address = options->address;
     struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
     struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     bool is_six = strcmp(address, "::1") == 0;
@@ -36,40 +40,28 @@ static int listen_at(const char *address, int port, int *bound_port)
     if (is_four && inet_pton(AF_INET, address, &four.sin_addr) != 1) {
         four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     }
-    int on = 1, off = 0;
-    int fd = is_four ? -1 : socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    bool use_six = fd >= 0;
-    if (use_six) {
-        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, is_six ? &on : &off, sizeof on);
-    } else {
-        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    unsigned char key[LS_SHA256_BYTES];
+    ls_store_server_key(options, key);
+    int most = server->world + PENDING;
+    ls_status status = LS_ERR_INFRA;
+    errno = EAFNOSUPPORT;
+    if (!is_four) {
+        status =
+            ls_gate_open("store", (struct sockaddr *)&six, sizeof six, key, most, &server->gate);
     }
-    if (fd < 0) {
-        return -1;
+    if (status != LS_OK && errno == EAFNOSUPPORT) { /* a machine without IPv6 */
+        status =
+            ls_gate_open("store", (struct sockaddr *)&four, sizeof four, key, most, &server->gate);
     }
-    struct sockaddr_storage own;
-    socklen_t own_bytes = sizeof own;
-    const struct sockaddr *at = use_six ? (struct sockaddr *)&six : (struct sockaddr *)&four;
-    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
-        bind(fd, at, use_six ? sizeof six : sizeof four) != 0 || listen(fd, SOMAXCONN) != 0 ||
-        getsockname(fd, (struct sockaddr *)&own, &own_bytes) != 0) {
-        int saved = errno;
-        close(fd);
-        errno = saved;
-        return -1;
-    }
-    *bound_port = ntohs(use_six ? ((struct sockaddr_in6 *)&own)->sin6_port
-                                : ((struct sockaddr_in *)&own)->sin_port);
-    return fd;
+    return status;
 }
 
-static ls_status listen_on(const ls_store_options *options, int *listener, int *bound_port)
+static ls_status listen_on(ls_store_server *server, const ls_store_options *options)
 {
     int first = options->probe ? options->port + 1 : options->port;
     int last = options->probe ? options->port + LS_STORE_PORT_PROBES : options->port;
     for (int port = first; port <= last; port++) {
-        *listener = listen_at(options->address, port, bound_port);
-        if (*listener >= 0) {
+        if (open_gate(server, options, port) == LS_OK) {
             return LS_OK;
         }
         if (errno != EADDRINUSE || port == last) {
@@ -141,43 +133,26 @@ static bool grow(ls_store_server *server)
     return true;
 }
 
-static void accept_one(ls_store_server *server, int64_t now_ns)
+static void admit(ls_store_server *server, const ls_gate_guest *guest)
 {
-    struct sockaddr_storage from;
-    socklen_t bytes = sizeof from;
-    int fd =
-        accept4(server->listener, (struct sockaddr *)&from, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0) {
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            ls_log_warn("store: cannot accept a connection: %s", strerror(errno));
-            server->accept_after_ns = now_ns + ACCEPT_PAUSE_MS * INT64_C(1000000);
-        }
-        return;
-    }
     if (server->count >= LS_STORE_CLIENTS_MAX ||
         (server->count == server->capacity && !grow(server))) {
         ls_log_warn("store: refused a connection beyond %d", server->count);
-        close(fd);
+        close(guest->fd);
         return;
     }
-    int on = 1;
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* affects speed only */
     ls_store_peer *peer = &server->connection[server->count++];
-    *peer = (ls_store_peer){
-        .fd = fd, .rank = -1, .deadline_ns = now_ns + HELLO_LIMIT_S * INT64_C(1000000000)};
-    char host[INET6_ADDRSTRLEN + 16], service[8];
-    if (getnameinfo((struct sockaddr *)&from, bytes, host, sizeof host, service, sizeof service,
-                    NI_NUMERICHOST | NI_NUMERICSERV) == 0) {
-        snprintf(peer->who, sizeof peer->who, "%.45s:%.5s", host, service);
-    }
+    *peer = (ls_store_peer){.fd = guest->fd, .rank = -1, .deadline_ns = LS_STORE_NEVER};
+    memcpy(peer->who, guest->who, sizeof peer->who);
     char own[sizeof server->address];
-    if (reached_as(fd, own, sizeof own)) {
+    if (reached_as(guest->fd, own, sizeof own)) {
         pthread_mutex_lock(&server->address_lock);
         memcpy(server->address, own, sizeof own);
         pthread_mutex_unlock(&server->address_lock);
     }
-    /* 8 bytes fit an empty socket buffer; the next poll reports a dead peer */
-    (void)!send(fd, LS_STORE_GREETING, LS_STORE_GREETING_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (!ls_store_serve_claim(server, peer, &guest->claim)) {
+        drop(server, server->count - 1);
+    }
 }
 
 /* ---- the thread ----------------------------------------------------------------------------- */
@@ -185,7 +160,7 @@ static void accept_one(ls_store_server *server, int64_t now_ns)
 /* Replies to the requests whose deadline has passed. Returns the next deadline. */
 static int64_t expire(ls_store_server *server, int64_t now_ns)
 {
-    int64_t next_ns = LS_STORE_NEVER;
+    int64_t next_ns = ls_gate_deadline_ns(server->gate);
     for (int i = server->count - 1; i >= 0; i--) {
         ls_store_peer *peer = &server->connection[i];
         if (peer->deadline_ns > now_ns) {
@@ -194,11 +169,8 @@ static int64_t expire(ls_store_server *server, int64_t now_ns)
             char text[256];
             ls_store_serve_missing(server, text, sizeof text);
             ls_store_serve_refuse(peer, LS_ERR_RENDEZVOUS, text);
-        } else if (peer->waiting != 0) {
-            ls_store_serve_refuse(peer, LS_ERR_RENDEZVOUS, "it was not set");
         } else {
-            ls_log_warn("store: dropped %s: no hello within %d s", peer->who, HELLO_LIMIT_S);
-            drop(server, i);
+            ls_store_serve_refuse(peer, LS_ERR_RENDEZVOUS, "it was not set");
         }
     }
     return next_ns;
@@ -219,12 +191,8 @@ static bool may_stop(const ls_store_server *server, int64_t stop_ns, int64_t now
 static int poll_all(ls_store_server *server, int64_t now_ns, int64_t until_ns)
 {
     struct pollfd *polled = server->polled;
-    bool paused = now_ns < server->accept_after_ns;
     polled[0] = (struct pollfd){.fd = server->wake, .events = POLLIN};
-    polled[1] = (struct pollfd){.fd = paused ? -1 : server->listener, .events = POLLIN};
-    if (paused && server->accept_after_ns < until_ns) {
-        until_ns = server->accept_after_ns;
-    }
+    polled[1] = (struct pollfd){.fd = ls_gate_fd(server->gate), .events = POLLIN};
     for (int i = 0; i < server->count; i++) {
         /* while a reply is pending, only the end of the connection matters */
         short events = server->connection[i].out != NULL ? POLLOUT : POLLIN;
@@ -271,6 +239,10 @@ static void *serve_all(void *argument)
         if (may_stop(server, stop_ns, now_ns)) {
             break;
         }
+        ls_gate_guest guest;
+        while (ls_gate_next(server->gate, &guest)) {
+            admit(server, &guest);
+        }
         int64_t until_ns = expire(server, now_ns);
         if (stop_ns != 0 && stop_ns < until_ns) {
             until_ns = stop_ns;
@@ -288,9 +260,6 @@ static void *serve_all(void *argument)
             if (server->polled[i + 2].revents != 0) {
                 handle(server, i, server->polled[i + 2].revents);
             }
-        }
-        if ((server->polled[1].revents & POLLIN) != 0) {
-            accept_one(server, now_ns);
         }
     }
     for (int i = 0; i < server->count; i++) {
@@ -313,9 +282,7 @@ static void free_server(ls_store_server *server)
         free(server->connection[i].out);
     }
     ls_store_serve_free(&server->keys);
-    if (server->listener >= 0) {
-        close(server->listener);
-    }
+    ls_gate_close(server->gate);
     if (server->wake >= 0) {
         close(server->wake);
     }
@@ -335,9 +302,7 @@ ls_status ls_store_server_start(const ls_store_options *options, ls_store_server
     }
     ls_status status = LS_ERR_INFRA;
     server->world = options->world;
-    server->listener = -1;
     pthread_mutex_init(&server->address_lock, NULL);
-    snprintf(server->run_id, sizeof server->run_id, "%s", options->run_id);
     server->primary_of = calloc((size_t)options->world, sizeof *server->primary_of);
     server->who_of = calloc((size_t)options->world, sizeof *server->who_of);
     server->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -346,7 +311,7 @@ ls_status ls_store_server_start(const ls_store_options *options, ls_store_server
                      strerror(errno));
         goto free_it;
     }
-    LS_TRY_GOTO(status, listen_on(options, &server->listener, &server->port), free_it);
+    LS_TRY_GOTO(status, listen_on(server, options), free_it);
     int failed = pthread_create(&server->thread, NULL, serve_all, server);
     if (failed != 0) {
         status = ls_log_fail(LS_ERR_INFRA, "store: cannot start the server's thread: %s",
@@ -362,7 +327,7 @@ free_it:
 
 int ls_store_server_port(const ls_store_server *server)
 {
-    return server->port;
+    return ls_gate_port(server->gate);
 }
 
 bool ls_store_server_address(ls_store_server *server, char *text, int text_bytes)

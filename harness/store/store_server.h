@@ -2,10 +2,15 @@
 #ifndef LS_STORE_SERVER_H
 #define LS_STORE_SERVER_H
 
+#include "kernels/core/sha256.h"
 #include "kernels/core/status.h"
 #include "store_options.h"
 
 typedef struct ls_store_server ls_store_server;
+
+/* The key of a job: its token or run id, and its MASTER_PORT, so that jobs without an id of their
+ * own do not mix. */
+void ls_store_server_key(const ls_store_options *options, unsigned char key[LS_SHA256_BYTES]);
 
 /* Listens at options->address and port (probe: the first free one of port+1..port+16) and starts
  * the thread. LS_ERR_INFRA with address, port and the system's text. */

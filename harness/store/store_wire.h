@@ -1,6 +1,6 @@
-/* The protocol between the store's clients and its server. The server greets each connection with 8
- * bytes, by which a client recognises it; then requests and replies alternate, one at a time, each
- * a little-endian header of 24 bytes followed by key and value. */
+/* The protocol between the store's clients and its server. A connection passes the gate (gate.h);
+ * the first reply answers its claim. Then requests and replies alternate, one at a time, each a
+ * little-endian header of 24 bytes followed by key and value. */
 #ifndef LS_STORE_WIRE_H
 #define LS_STORE_WIRE_H
 
@@ -10,18 +10,14 @@
 
 #include "store_options.h"
 
-#define LS_STORE_GREETING "LSSTORE1"
-
 enum {
-    LS_STORE_GREETING_BYTES = 8,
     LS_STORE_HEADER_BYTES = 24,
-    LS_STORE_HELLO_BYTES = 12,   /* ls_store_hello on the wire */
-    LS_STORE_MAGIC = 0x3153534c, /* "LSS1" */
+    LS_STORE_MAGIC = 0x3253534c, /* "LSS2" */
 };
 
 typedef enum ls_store_verb {
-    LS_STORE_HELLO = 1, /* key: run id; value: ls_store_hello; number: timeout, ms; the reply to a
-                           rank's first connection comes when all ranks have joined */
+    LS_STORE_HELLO = 1, /* not sent: the claim at the gate; the reply to a rank's first connection
+                           comes when all ranks have joined */
     LS_STORE_SET,       /* key, value */
     LS_STORE_GET,       /* key; number: timeout, ms; the reply has the value */
     LS_STORE_WAIT,      /* as GET, the reply has no value */
@@ -37,11 +33,6 @@ typedef struct ls_store_header {
     uint32_t value_bytes; /* in the reply to a request that failed: the message */
     int64_t number;
 } ls_store_header;
-
-typedef struct ls_store_hello {
-    int32_t rank, world;
-    int32_t further; /* 1: another connection of a rank that has joined */
-} ls_store_hello;
 
 static inline void ls_store_wire_put(const ls_store_header *header, unsigned char *bytes)
 {
@@ -63,22 +54,6 @@ static inline ls_store_header ls_store_wire_get(const unsigned char *bytes)
                              .key_bytes = le32toh(word[2]),
                              .value_bytes = le32toh(word[3]),
                              .number = (int64_t)le64toh(number)};
-}
-
-static inline void ls_store_wire_put_hello(const ls_store_hello *hello, unsigned char *bytes)
-{
-    uint32_t word[3] = {htole32((uint32_t)hello->rank), htole32((uint32_t)hello->world),
-                        htole32((uint32_t)hello->further)};
-    memcpy(bytes, word, sizeof word);
-}
-
-static inline ls_store_hello ls_store_wire_get_hello(const unsigned char *bytes)
-{
-    uint32_t word[3];
-    memcpy(word, bytes, sizeof word);
-    return (ls_store_hello){.rank = (int32_t)le32toh(word[0]),
-                            .world = (int32_t)le32toh(word[1]),
-                            .further = (int32_t)le32toh(word[2])};
 }
 
 #endif

@@ -84,7 +84,7 @@ typedef struct ls_comm_options {
     bool concurrent;    /* this process has another communicator that is in use at the same time */
 } ls_comm_options;
 
-enum { LS_COMM_ABI = 5 };
+enum { LS_COMM_ABI = 6 };
 
 typedef struct ls_comm_api {
     int abi;                                 /* LS_COMM_ABI */

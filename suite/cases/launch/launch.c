@@ -78,6 +78,12 @@ static const struct place {
      "sleep 0.2; done; done; TORCHELASTIC_USE_AGENT_STORE=True \"$0\" \"$@\"; C=$?; kill $A; "
      "exit $C; fi; TORCHELASTIC_USE_AGENT_STORE=True " GO,
      3, 1},
+    /* another job on the next port, and no job has an id; its rank 0 listens first */
+    {"torchrun.agent.neighbour",
+     "unset LS_TOKEN; export TORCHELASTIC_RUN_ID=none TORCHELASTIC_USE_AGENT_STORE=True; "
+     "LS_RUN_DIR= MASTER_PORT=$((MASTER_PORT + 1)) \"$0\" \"$@\" & "
+     "[ $RANK != 0 ] || sleep 0.3; \"$0\" \"$@\"; C=$?; wait $! && exit $C",
+     3, 1},
     {"torchrun.run-id", "unset LS_TOKEN; TORCHELASTIC_RUN_ID=abc " GO, 3, 1},
     {"late.rank0", "[ $RANK != 0 ] || sleep 0.7; " GO, 3, 1},
     {"late.rank2", "[ $RANK != 2 ] || sleep 0.7; " GO, 3, 1},

@@ -25,6 +25,7 @@
 #include "harness/hosts/remote.h"
 #include "harness/hosts/outcome.h"
 #include "harness/run/record.h"
+#include "harness/store/gate.h"
 #include "harness/store/store_server.h"
 #include "harness/store/store_wire.h"
 #include "kernels/core/text.h"
@@ -54,6 +55,7 @@ typedef struct fuzz {
     int seeds;
     bytes *seed; /* [SEEDS_MAX] */
     ls_store_server *server;
+    unsigned char key[LS_SHA256_BYTES]; /* of the server's job */
 } fuzz;
 
 /* ---- mutation ------------------------------------------------------------------------------- */
@@ -395,36 +397,41 @@ static size_t put_request(unsigned char *at, ls_store_verb verb, const char *key
 
 static void seed_store(fuzz *f)
 {
-    unsigned char data[1024], greeting[LS_STORE_HELLO_BYTES];
-    for (int rank = 0; rank < 2; rank++) {
-        ls_store_hello hello = {.rank = rank, .world = 2};
-        ls_store_wire_put_hello(&hello, greeting);
-        size_t used = put_request(data, LS_STORE_HELLO, "id", greeting, sizeof greeting, 50);
-        used += put_request(data + used, LS_STORE_SET, "key/0", "value", 5, 0);
-        used += put_request(data + used, LS_STORE_GET, "key/0", "", 0, 1);
-        used += put_request(data + used, LS_STORE_WAIT, "absent", "", 0, 1);
-        used += put_request(data + used, LS_STORE_ADD, "count", "", 0, 5);
-        used += put_request(data + used, LS_STORE_BYE, "", "", 0, 0);
-        add_seed(f, data, used);
-    }
+    unsigned char data[1024];
+    size_t used = put_request(data, LS_STORE_SET, "key/0", "value", 5, 0);
+    used += put_request(data + used, LS_STORE_GET, "key/0", "", 0, 1);
+    used += put_request(data + used, LS_STORE_WAIT, "absent", "", 0, 1);
+    used += put_request(data + used, LS_STORE_ADD, "count", "", 0, 5);
+    used += put_request(data + used, LS_STORE_WHO_LEFT, "", "", 0, 0);
+    used += put_request(data + used, LS_STORE_BYE, "", "", 0, 0);
+    add_seed(f, data, used);
     ls_store_options options = {
         .rank = 0, .world = 2, .address = "127.0.0.1", .port = 0, .run_id = "id", .timeout_s = 5};
+    ls_store_server_key(&options, f->key);
     LS_ASSERT(ls_store_server_start(&options, &f->server) == LS_OK);
 }
 
 /* Everything is sent in one piece or two; whatever the server answers is read until it has nothing
- * more to say at once. Every connection must at least be greeted: the server lives. */
+ * more to say at once. Every connection must at least be greeted or answered: the server lives. */
 static void read_store(fuzz *f, const bytes *b)
 {
     struct sockaddr_in at = {.sin_family = AF_INET,
                              .sin_port = htons((uint16_t)ls_store_server_port(f->server)),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     char answer[4096];
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    LS_ASSERT(fd >= 0 && connect(fd, (struct sockaddr *)&at, sizeof at) == 0);
+    int fd = -1;
+    if (below(f, 4) == 0) { /* the gate; else the server behind it */
+        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        LS_ASSERT(fd >= 0 && connect(fd, (struct sockaddr *)&at, sizeof at) == 0);
+    } else {
+        ls_gate_claim claim = {
+            .rank = (int)below(f, 3), .world = 2, .further = below(f, 8) > 0, .timeout_ms = 50};
+        LS_ASSERT(ls_gate_enter((struct sockaddr *)&at, sizeof at, f->key, &claim,
+                                ls_clock_after(INPUT_LIMIT_S / 2), &fd, answer,
+                                sizeof answer) == LS_GATE_IN);
+    }
     struct pollfd polled = {.fd = fd, .events = POLLIN};
-    LS_ASSERT(poll(&polled, 1, 1000 * INPUT_LIMIT_S / 2) == 1 &&
-              recv(fd, answer, LS_STORE_GREETING_BYTES, MSG_WAITALL) == LS_STORE_GREETING_BYTES);
+    LS_ASSERT(poll(&polled, 1, 1000 * INPUT_LIMIT_S / 2) == 1);
     size_t part = below(f, b->count + 1);
     (void)send(fd, b->at, part, MSG_NOSIGNAL);
     (void)send(fd, b->at + part, b->count - part, MSG_NOSIGNAL);

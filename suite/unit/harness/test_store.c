@@ -7,7 +7,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "harness/store/gate.h"
 #include "harness/store/store.h"
+#include "harness/store/store_server.h"
 #include "world.h"
 
 static ls_store_options where(int rank, int world, int port, double timeout_s)
@@ -427,20 +429,35 @@ static int dial(int port)
     return fd;
 }
 
-/* Garbage is dropped with a line in the log, and has no other effect. */
+/* Garbage is dropped with a line in the log, and has no other effect: with the token and without.
+ */
 START_TEST(bad_frames)
 {
     int errors = listen_to_errors();
     ls_store *store = lone_store(5.0);
-    char garbage[64], got[64];
+    char garbage[200], got[64], why[256];
     memset(garbage, 'G', sizeof garbage);
-    int fd = dial(ls_store_port(store));
-    ck_assert_int_eq(send(fd, garbage, sizeof garbage, MSG_NOSIGNAL), sizeof garbage);
-    ssize_t bytes;
-    while ((bytes = recv(fd, got, sizeof got, 0)) > 0) { /* the greeting, then the end */
+    for (int known = 0; known < 2; known++) {
+        struct sockaddr_in at = {.sin_family = AF_INET,
+                                 .sin_port = htons((uint16_t)ls_store_port(store)),
+                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        unsigned char key[LS_SHA256_BYTES];
+        ls_store_options options = where(0, 1, 0, 5.0);
+        ls_gate_claim claim = {.world = 1, .further = 1};
+        ls_store_server_key(&options, key);
+        int fd = known ? -1 : dial(ls_store_port(store));
+        if (known) {
+            ck_assert_int_eq(ls_gate_enter((struct sockaddr *)&at, sizeof at, key, &claim,
+                                           ls_clock_after(5), &fd, why, sizeof why),
+                             LS_GATE_IN);
+            ck_assert_int_ge(fcntl(fd, F_SETFL, 0), 0); /* blocking */
+        }
+        ck_assert_int_eq(send(fd, garbage, sizeof garbage, MSG_NOSIGNAL), sizeof garbage);
+        while (recv(fd, got, sizeof got, 0) > 0) { /* the greeting or a reply, then the end */
+        }
+        close(fd);
+        assert_said(errors, known ? "malformed header" : "does not know this job's token");
     }
-    close(fd);
-    assert_said(errors, "malformed header");
     int silent = dial(ls_store_port(store)), half = dial(ls_store_port(store));
     ck_assert_int_eq(send(half, "LSS1", 4, MSG_NOSIGNAL), 4);
     ck_assert_int_eq(ls_store_set(store, "a", "b", 1), LS_OK);

@@ -14,6 +14,7 @@
 #include "kernels/core/half.h"
 #include "kernels/core/json.h"
 #include "kernels/core/rng.h"
+#include "kernels/core/sha256.h"
 #include "kernels/core/tensor.h"
 
 /* ---- half ------------------------------------------------------------------------------------ */
@@ -209,6 +210,13 @@ START_TEST(distributions)
 }
 END_TEST
 
+static void write_hex(const unsigned char digest[LS_SHA256_BYTES], char *hex)
+{
+    for (int i = 0; i < LS_SHA256_BYTES; i++) {
+        snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+    }
+}
+
 /* ---- fingerprints ---------------------------------------------------------------------------- */
 
 /* FNV-1a, 64 bit, from the authors' test suite. */
@@ -243,6 +251,52 @@ START_TEST(digests_at_once)
         ls_digest_update_many(count, digest, data, lengths);
         ck_assert_mem_eq(digest, want, sizeof want);
     }
+}
+END_TEST
+
+/* SHA-256 of FIPS 180-4's examples and around the block's length; HMAC of RFC 4231, cases 1, 2 and
+ * 6 (a key longer than a block). */
+START_TEST(sha256)
+{
+    static const struct {
+        const char *text, *hex;
+    } known[] = {
+        {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+        {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
+        {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+         "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"},
+    };
+    static const struct {
+        int key_byte, key_bytes;
+        const char *text, *hex;
+    } authenticated[] = {
+        {0x0b, 20, "Hi There", "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"},
+        {0xaa, 131, "Test Using Larger Than Block-Size Key - Hash Key First",
+         "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54"},
+    };
+    unsigned char digest[LS_SHA256_BYTES], key[131];
+    char hex[2 * LS_SHA256_BYTES + 1];
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        for (size_t part = 0; part <= strlen(known[i].text); part++) {
+            ls_sha256 hash;
+            ls_sha256_start(&hash);
+            ls_sha256_update(&hash, known[i].text, part);
+            ls_sha256_update(&hash, known[i].text + part, strlen(known[i].text) - part);
+            ls_sha256_end(&hash, digest);
+            write_hex(digest, hex);
+            ck_assert_str_eq(hex, known[i].hex);
+        }
+    }
+    for (size_t i = 0; i < sizeof authenticated / sizeof *authenticated; i++) {
+        memset(key, authenticated[i].key_byte, sizeof key);
+        ls_sha256_hmac(key, (size_t)authenticated[i].key_bytes, authenticated[i].text,
+                       strlen(authenticated[i].text), digest);
+        write_hex(digest, hex);
+        ck_assert_str_eq(hex, authenticated[i].hex);
+    }
+    ls_sha256_hmac("Jefe", 4, "what do ya want for nothing?", 28, digest);
+    write_hex(digest, hex);
+    ck_assert_str_eq(hex, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
 }
 END_TEST
 
@@ -392,6 +446,7 @@ int main(void)
     tcase_add_test(tests, distributions);
     tcase_add_test(tests, digests);
     tcase_add_test(tests, digests_at_once);
+    tcase_add_test(tests, sha256);
     tcase_add_test(tests, json_lines);
     tcase_add_test(tests, json_integers);
     tcase_add_test(tests, json_files);

@@ -1,0 +1,249 @@
+/* The door of the store: connections without the job's token neither get in nor in the way, and a
+ * listener without it learns nothing. */
+#include <check.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "harness/store/store.h"
+#include "world.h"
+
+static ls_store_options where(int rank, int world, int port, double timeout_s)
+{
+    return (ls_store_options){.rank = rank,
+                              .world = world,
+                              .address = "127.0.0.1",
+                              .port = port,
+                              .run_id = "secret",
+                              .timeout_s = timeout_s};
+}
+
+static int dial(int port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    RANK_CHECK(fd >= 0);
+    if (connect(fd, (struct sockaddr *)&at, sizeof at) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+static int listen_anywhere(int *port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof at;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert(fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0 && listen(fd, 8) == 0);
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&at, &bytes), 0);
+    *port = ntohs(at.sin_port);
+    return fd;
+}
+
+/* ---- connections without the token ---------------------------------------------------------- */
+
+enum { STRANGERS = 1000, DESCRIPTORS = 256, AT_ONCE = 32, SAID_BYTES_MAX = 8192 };
+
+/* Connects STRANGERS times and keeps every connection: silent, half a message, or garbage. Reports
+ * on `said` and leaves when `leave` ends. */
+static int strange(int rank, int world, int port, void *context)
+{
+    const int *pipes = context;
+    char garbage[200];
+    (void)rank, (void)world;
+    memset(garbage, 'G', sizeof garbage);
+    struct rlimit limit;
+    RANK_CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    limit.rlim_cur = limit.rlim_max;
+    RANK_CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    for (int i = 0, fd; i < STRANGERS; i++) {
+        while ((fd = dial(port)) < 0) { /* rank 0 does not listen yet */
+            (void)poll(NULL, 0, 5);
+        }
+        if (i % 3 > 0) {
+            (void)send(fd, garbage, i % 3 == 1 ? 10 : sizeof garbage, MSG_NOSIGNAL);
+        }
+    }
+    char byte = 1;
+    close(pipes[3]);
+    RANK_CHECK(write(pipes[1], &byte, 1) == 1);
+    RANK_CHECK(read(pipes[2], &byte, 1) == 0);
+    return 0;
+}
+
+/* With few descriptors, and as many strangers as would fit three times: rank 1 joins, rank 0 can
+ * open files, values arrive. */
+static int besieged(int rank, int world, int port, void *context)
+{
+    const int *pipes = context;
+    ls_store *store = NULL;
+    struct rlimit limit = {DESCRIPTORS, DESCRIPTORS};
+    RANK_CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    ls_store_options options = where(rank, world, port, 20.0);
+    if (rank == 1) {
+        char byte; /* the strangers were first */
+        RANK_CHECK(read(pipes[0], &byte, 1) == 1);
+    }
+    RANK_CHECK(ls_store_open(&options, &store) == LS_OK);
+    RANK_CHECK(ls_store_barrier(store, "met", -1) == LS_OK);
+    for (int i = 0; i < AT_ONCE; i++) {
+        RANK_CHECK(open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0);
+    }
+    RANK_CHECK(ls_store_barrier(store, "saved", -1) == LS_OK);
+    ls_store_close(store, 5.0);
+    return 0;
+}
+
+START_TEST(strangers_are_dropped)
+{
+    int pipes[4], port = world_free_port();
+    struct stat said;
+    int errors = memfd_create("errors", MFD_CLOEXEC);
+    ck_assert(errors >= 0 && fcntl(errors, F_SETFL, O_APPEND) >= 0);
+    ck_assert_int_ge(dup2(errors, STDERR_FILENO), 0);
+    ck_assert(pipe2(pipes, O_CLOEXEC) == 0 && pipe2(pipes + 2, O_CLOEXEC) == 0);
+    pid_t stranger = world_fork(9, 2, port, strange, pipes);
+    pid_t first = world_fork(0, 2, port, besieged, pipes);
+    pid_t second = world_fork(1, 2, port, besieged, pipes);
+    ck_assert_int_eq(world_join(second), 0);
+    ck_assert_int_eq(world_join(first), 0);
+    close(pipes[3]);
+    ck_assert_int_eq(world_join(stranger), 0);
+    static char text[SAID_BYTES_MAX + 1];
+    ck_assert_int_eq(fstat(errors, &said), 0);
+    ck_assert_int_lt(said.st_size, SAID_BYTES_MAX);
+    ck_assert_int_gt(pread(errors, text, SAID_BYTES_MAX, 0), 0);
+    ck_assert_ptr_nonnull(strstr(text, "store: refused 127.0.0.1:"));
+    ck_assert_ptr_nonnull(strstr(text, " more connections"));
+}
+END_TEST
+
+/* ---- listeners without the token ------------------------------------------------------------ */
+
+static int joining(int rank, int world, int port, void *context)
+{
+    ls_store *store = NULL;
+    (void)context;
+    ls_store_options options = where(rank, world, port, 1.0);
+    return ls_store_open(&options, &store);
+}
+
+/* Greets as a store does, answers with a wrong proof and keeps all that the caller sends. */
+START_TEST(token_is_not_sent)
+{
+    enum { NONCE = 32 };
+    char heard[4096] = "", greeting[8 + NONCE] = "LSSTORE2";
+    size_t used = 0;
+    int port;
+    int listener = listen_anywhere(&port);
+    memcpy(greeting, _i == 0 ? "LSSTORE1" : "LSSTORE2", 8);
+    pid_t caller = world_fork(1, 2, port, joining, NULL);
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    close(listener);
+    ck_assert_int_eq(send(fd, greeting, sizeof greeting, MSG_NOSIGNAL), sizeof greeting);
+    for (ssize_t got; (got = recv(fd, heard + used, sizeof heard - used, 0)) > 0;) {
+        used += (size_t)got;
+        (void)send(fd, greeting, NONCE, MSG_NOSIGNAL);
+    }
+    close(fd);
+    ck_assert_int_eq(world_join(caller), LS_ERR_RENDEZVOUS);
+    ck_assert_ptr_null(memmem(heard, used, "secret", 6));
+    ck_assert_uint_le(used, NONCE); /* not even a proof */
+}
+END_TEST
+
+/* Forwards between a caller and the right store: the proofs hold the port that was called. */
+START_TEST(proofs_are_not_relayed)
+{
+    enum { NONCE = 32 };
+    char data[8 + NONCE];
+    int port, store_port = world_free_port(), ahead = -1;
+    int listener = listen_anywhere(&port);
+    pid_t caller = world_fork(1, 2, port, joining, NULL);
+    pid_t server = world_fork(0, 2, store_port, joining, NULL);
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    close(listener);
+    while ((ahead = dial(store_port)) < 0) {
+        (void)poll(NULL, 0, 5);
+    }
+    ck_assert_int_eq(recv(ahead, data, sizeof data, MSG_WAITALL), sizeof data);
+    ck_assert_int_eq(send(fd, data, sizeof data, MSG_NOSIGNAL), sizeof data);
+    ck_assert_int_eq(recv(fd, data, NONCE, MSG_WAITALL), NONCE);
+    ck_assert_int_eq(send(ahead, data, NONCE, MSG_NOSIGNAL), NONCE);
+    ck_assert_int_eq(recv(ahead, data, NONCE, MSG_WAITALL), NONCE);
+    ck_assert_int_eq(send(fd, data, NONCE, MSG_NOSIGNAL), NONCE);
+    ck_assert_int_eq(recv(fd, data, 1, 0), 0); /* it proves nothing to this listener */
+    close(fd);
+    close(ahead);
+    ck_assert_int_eq(world_join(caller), LS_ERR_RENDEZVOUS);
+    ck_assert_int_eq(world_join(server), LS_ERR_RENDEZVOUS);
+}
+END_TEST
+
+/* ---- two jobs ------------------------------------------------------------------------------- */
+
+/* Under torchrun without a run id of its own ("none"), on neighbouring ports. */
+static int neighbouring(int rank, int world, int port, void *context)
+{
+    const char *job = context;
+    ls_store *store = NULL;
+    void *values[2];
+    size_t bytes[2];
+    ls_store_options options = where(rank, world, port, 10.0);
+    options.run_id = "none";
+    options.probe = true;
+    RANK_CHECK(ls_store_open(&options, &store) == LS_OK);
+    RANK_CHECK(ls_store_exchange(store, "job", job, 1, values, bytes) == LS_OK);
+    for (int i = 0; i < world; i++) {
+        RANK_CHECK(bytes[i] == 1 && *(char *)values[i] == *job);
+        free(values[i]);
+    }
+    RANK_CHECK(ls_store_barrier(store, "end", -1) == LS_OK);
+    ls_store_close(store, 5.0);
+    return 0;
+}
+
+START_TEST(neighbouring_ports)
+{
+    static const int order[4][4] = {{2, 1, 0, 3}, {0, 3, 1, 2}, {1, 3, 2, 0}, {2, 0, 3, 1}};
+    pid_t pid[4];
+    int port = world_free_port();
+    port = port > 65000 ? port - 100 : port;
+    for (int i = 0; i < 4; i++) { /* ranks 0 and 1 of job a, then those of b */
+        int who = order[_i][i];
+        pid[i] = world_fork(who % 2, 2, port + who / 2, neighbouring, who < 2 ? "a" : "b");
+        (void)poll(NULL, 0, 20); /* so that the order is usually this one */
+    }
+    int failed = 0;
+    for (int i = 0; i < 4; i++) {
+        failed += world_join(pid[i]) != 0;
+    }
+    ck_assert_int_eq(failed, 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("gate");
+    TCase *tests = tcase_create("gate");
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, strangers_are_dropped);
+    tcase_add_loop_test(tests, token_is_not_sent, 0, 2);
+    tcase_add_test(tests, proofs_are_not_relayed);
+    tcase_add_loop_test(tests, neighbouring_ports, 0, 4);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed;
+}
